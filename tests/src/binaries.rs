@@ -1,0 +1,83 @@
+//! The programs that run in a rack.
+
+use crate::Error;
+use std::{
+    path::{Path, PathBuf},
+    process::Command,
+    sync::OnceLock,
+};
+
+/// Names the folder with the binaries to test; without it, tests build their own.
+const BIN_DIR: &str = "SWITCHML_BIN_DIR";
+
+/// Where the two binaries are.
+#[derive(Debug, Clone)]
+pub struct Binaries {
+    /// The daemon, `switchml-aggregator`.
+    pub aggregator: PathBuf,
+    /// The worker's command line, `switchml-worker`.
+    pub worker: PathBuf,
+}
+
+impl Binaries {
+    /// The binaries in `folder`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotBuilt`] with the path of one that is missing.
+    pub fn in_folder(folder: &Path) -> Result<Self, Error> {
+        let find = |name| {
+            let path = folder.join(name);
+            if path.is_file() { Ok(path) } else { Err(Error::NotBuilt(path)) }
+        };
+        Ok(Self { aggregator: find("switchml-aggregator")?, worker: find("switchml-worker")? })
+    }
+
+    /// The release binaries for a test: those in the folder `SWITCHML_BIN_DIR` where it is set, as `cargo xtask test`
+    /// does; otherwise they are brought up to date first, for cargo does not build another package's binaries for a
+    /// test, and one that runs yesterday's daemon is worse than none.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotBuilt`] if the folder lacks one, [`Error::Build`] if building fails.
+    pub fn for_test() -> Result<Self, Error> {
+        static FOLDER: OnceLock<PathBuf> = OnceLock::new();
+        if let Some(folder) = std::env::var_os(BIN_DIR) {
+            return Self::in_folder(Path::new(&folder));
+        }
+        if let Some(folder) = FOLDER.get() {
+            return Self::in_folder(folder);
+        }
+        // Cargo's own lock makes tests that come here at the same time wait for each other.
+        let folder = build()?;
+        Self::in_folder(FOLDER.get_or_init(|| folder))
+    }
+}
+
+/// Builds the binaries into the target folder that the running test came from, and returns the folder where they are.
+fn build() -> Result<PathBuf, Error> {
+    let target = target_folder()?;
+    let arguments = ["build", "--quiet", "--release", "-p", "switchml-userspace", "-p", "switchml-worker", "--bins"];
+    let failed = |why: String| Error::Build { command: format!("cargo {}", arguments.join(" ")), why };
+    let status = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+        .args(arguments)
+        .arg("--target-dir")
+        .arg(&target)
+        .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
+        .status()
+        .map_err(|error| failed(error.to_string()))?;
+    if status.success() { Ok(target.join("release")) } else { Err(failed(status.to_string())) }
+}
+
+/// The folder above the running executable in which cargo keeps its notes on the compiler.
+fn target_folder() -> Result<PathBuf, Error> {
+    let executable = std::env::current_exe().unwrap_or_default();
+    let found = executable.ancestors().find(|folder| folder.join(".rustc_info.json").exists());
+    found.map(Path::to_owned).ok_or_else(|| Error::Build {
+        command: "cargo build".to_owned(),
+        why: format!(
+            "{} is in no target folder of cargo; set {BIN_DIR} to the folder of the binaries",
+            executable.display()
+        ),
+    })
+}

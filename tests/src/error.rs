@@ -1,0 +1,108 @@
+//! Everything that can go wrong, each in one line that says what to do.
+
+use crate::rack::{MAX_MTU, MAX_WORKERS, MIN_MTU};
+use std::{io, path::PathBuf, process::ExitStatus, time::Duration};
+
+/// Why a rack could not be built, or a process in it did not do what was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The number of workers is out of range.
+    #[error("a rack of {0} workers was asked for; it takes 1 to {MAX_WORKERS}")]
+    Workers(usize),
+
+    /// The MTU is out of range.
+    #[error("an MTU of {0} bytes was asked for; native XDP on veth allows {MIN_MTU} to {MAX_MTU}")]
+    Mtu(u32),
+
+    /// The kernel refused something that a rack needs.
+    #[error(
+        "cannot {what}: {source}; a rack needs root (CAP_SYS_ADMIN, CAP_NET_ADMIN, CAP_BPF) and Linux 5.9 or later"
+    )]
+    Kernel {
+        /// What was tried.
+        what: String,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+
+    /// A program could not be started.
+    #[error("cannot start `{command}` in {namespace}: {source}{}", install_hint(source))]
+    Start {
+        /// The command line.
+        command: String,
+        /// The namespace in which it was to run.
+        namespace: String,
+        /// Why not.
+        source: io::Error,
+    },
+
+    /// A configuration tool (`ip`, `ethtool`) ran and failed.
+    #[error("`{command}` in {namespace} failed ({status}): {stderr}")]
+    Tool {
+        /// The command line.
+        command: String,
+        /// The namespace in which it ran.
+        namespace: String,
+        /// How it ended.
+        status: ExitStatus,
+        /// What it said.
+        stderr: String,
+    },
+
+    /// A process did not do in time what was waited for.
+    #[error("{process}: no {what} within {waited:?}; its last lines:\n{tail}")]
+    Timeout {
+        /// The process's name.
+        process: String,
+        /// What was waited for.
+        what: String,
+        /// The bound.
+        waited: Duration,
+        /// The last lines of its output.
+        tail: String,
+    },
+
+    /// A process ended in a way that was not waited for.
+    #[error("{process}: {what}, but it ended ({status}); its last lines:\n{tail}")]
+    Ended {
+        /// The process's name.
+        process: String,
+        /// What was expected instead.
+        what: String,
+        /// How it ended.
+        status: ExitStatus,
+        /// The last lines of its output.
+        tail: String,
+    },
+
+    /// A system call on a process failed.
+    #[error("cannot {what} {process}: {source}")]
+    Process {
+        /// The process's name.
+        process: String,
+        /// What was tried.
+        what: &'static str,
+        /// The system's answer.
+        source: io::Error,
+    },
+
+    /// A binary that the rack runs is not built.
+    #[error("{} does not exist; build it: cargo build --release -p switchml-userspace -p switchml-worker", .0.display())]
+    NotBuilt(PathBuf),
+
+    /// The binaries could not be built.
+    #[error("`{command}` failed: {why}")]
+    Build {
+        /// The command line.
+        command: String,
+        /// How.
+        why: String,
+    },
+}
+
+fn install_hint(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::NotFound => "; `cargo xtask setup` installs the tools that a rack needs (iproute2, ethtool)",
+        _ => "",
+    }
+}

@@ -1,0 +1,79 @@
+//! A rack on one machine: a switch and N workers, each in a network namespace of its own, joined by veth pairs.
+//! `cargo xtask run` and the end-to-end tests start the real binaries in it; it is also the shortest description of what
+//! a deployment looks like.
+//!
+//! ```text
+//!   ┌─ switch ────────────────────────────────────────────────────────────┐
+//!   │  switchml-aggregator: gRPC on TCP, contributions on UDP 48864       │
+//!   │                                                                     │
+//!   │  br0   10.88.0.254/24   02:00:00:00:00:fe                           │
+//!   │   │                                                                 │
+//!   │   ├──────────────────────┬───────────────── … ─────────┐            │
+//!   │  p0                     p1                            pN-1          │
+//!   │  02:00:00:00:01:01      02:00:00:00:01:02                           │
+//!   │  ▲ native XDP: the      ▲                             ▲             │
+//!   │  │ aggregator (the      │                             │             │
+//!   │  │ daemon attaches it)  │                             │             │
+//!   └──┼──────────────────────┼─────────────────────────────┼─────────────┘
+//!      │ veth                 │                             │
+//!   ┌──┼─ worker 0 ───────┐ ┌─┼─ worker 1 ───────┐       ┌──┼─ worker N-1 ┐
+//!   │  ▼ XDP: pass        │ │ ▼                  │       │  ▼             │
+//!   │ eth0 10.88.0.1/24   │ │ eth0 10.88.0.2/24  │   …   │ eth0           │
+//!   │ 02:00:00:00:00:01   │ │ 02:00:00:00:00:02  │       │                │
+//!   │ switchml-worker     │ │ switchml-worker    │       │                │
+//!   └─────────────────────┘ └────────────────────┘       └────────────────┘
+//! ```
+//!
+//! What is not the aggregator's, its XDP program passes on: worker to worker and control-plane traffic is switched by
+//! the bridge, as a host that serves as a switch would.
+//!
+//! A veth drops, without a word, the frames that XDP sends into it (`XDP_TX`, redirect) unless its other end runs an XDP
+//! program too. That is what the passing program on each `eth0` is for. Checksum and segmentation offloads are off on
+//! `eth0`, because XDP on the other end would see UDP checksums not filled in yet.
+//!
+//! # Nothing is left behind
+//!
+//! A namespace has no name. It is the namespace of one thread of this process, and lives as long as that thread or a
+//! process in it; a process started in it is killed by the kernel when the thread ends (`PR_SET_PDEATHSIG`). So dropping
+//! the [`Rack`], a panic, Ctrl-C and even `kill -9` of the owner all remove everything, and any number of racks coexist.
+//! Each namespace has its own `/sys` and BPF file system too: `/sys/class/net` shows the rack's interfaces, and pins go
+//! away with it.
+//!
+//! To look inside while it lives, use the line that [`Namespace::enter_command`] returns, for example
+//! `nsenter --target 4711 --net --mount ip -d link`. `cargo run -p switchml-rack` holds an empty rack and prints these lines.
+//!
+//! # Example
+//!
+//! ```no_run
+//! use std::{process::Command, time::Duration};
+//! use switchml_rack::{Rack, RackOptions};
+//!
+//! # fn main() -> Result<(), switchml_rack::Error> {
+//! let rack = Rack::new(RackOptions { workers: 2, ..RackOptions::default() })?;
+//! let mut ping = Command::new("ping");
+//! ping.args(["-c", "1", "10.88.0.254"]);
+//! let mut ping = rack.worker(0).spawn("ping", ping)?;
+//! ping.wait_success(Duration::from_secs(5))?;
+//! # Ok(())
+//! # }
+//! ```
+
+#![deny(unsafe_code)]
+
+mod binaries;
+mod error;
+mod kernel;
+mod namespace;
+mod output;
+mod privilege;
+mod process;
+mod rack;
+mod xdp;
+
+pub use binaries::Binaries;
+pub use error::Error;
+pub use namespace::Namespace;
+pub use privilege::can_build_racks;
+pub use process::Process;
+pub use rack::{AGGREGATOR_ADDRESS, MAX_MTU, MAX_WORKERS, MIN_MTU, Rack, RackOptions};
+pub use rustix::process::Signal;

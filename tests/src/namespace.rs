@@ -1,0 +1,160 @@
+//! A network namespace without a name: it is the namespace of one thread.
+
+use crate::{Error, Process, kernel};
+use rustix::{
+    process::{Pid, getpid},
+    thread::gettid,
+};
+use std::{
+    io,
+    panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
+    process::{Child, Command, Output, Stdio},
+    sync::mpsc,
+    thread::JoinHandle,
+};
+
+type Job = Box<dyn FnOnce() + Send>;
+
+/// One namespace of a rack: its own interfaces, routes and sockets, its own `/sys` and BPF file system.
+///
+/// A thread lives in it and does there what it is asked to. When the value is dropped the thread ends, which kills the
+/// processes that it started; the kernel then removes the namespace with all that is in it.
+pub struct Namespace {
+    name: String,
+    tid: Pid,
+    jobs: Option<mpsc::Sender<Job>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Namespace {
+    /// Makes a namespace that contains a loopback interface, still down.
+    pub(crate) fn new(name: &str) -> Result<Self, Error> {
+        let refused = |source| Error::Kernel { what: format!("make the network namespace of {name}"), source };
+        let (ready, entered) = mpsc::channel();
+        let (jobs, queue) = mpsc::channel::<Job>();
+        let thread = std::thread::Builder::new()
+            .name(name.to_owned())
+            .spawn(move || {
+                let result = kernel::enter_new_namespace();
+                let usable = result.is_ok();
+                // The caller waits for this; were it gone, the queue below would be closed.
+                let _ = ready.send(result.map(|()| gettid()));
+                if usable {
+                    queue.iter().for_each(|job| job());
+                }
+            })
+            .map_err(refused)?;
+        let tid = entered.recv().unwrap_or_else(|_| Err(io::Error::other("its thread died"))).map_err(refused)?;
+        Ok(Self { name: name.to_owned(), tid, jobs: Some(jobs), thread: Some(thread) })
+    }
+
+    /// The namespace's name in messages: `switch`, `worker 0`, ….
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// What to type, in front of any command, to run it in here: `nsenter --target <thread> --net --mount`.
+    pub fn enter_command(&self) -> String {
+        format!("nsenter --target {} --net --mount", self.tid)
+    }
+
+    /// The file that stands for the network namespace, for tools that take one (`ip link … netns <path>`).
+    pub(crate) fn path(&self) -> String {
+        format!("/proc/{}/task/{}/ns/net", getpid(), self.tid)
+    }
+
+    /// Runs `job` on the namespace's thread and returns its result. Sockets that it opens belong to this namespace for
+    /// good, wherever they are used later. Keep it short: the namespace does one job at a time.
+    ///
+    /// # Panics
+    ///
+    /// If `job` panics, with its panic.
+    pub fn run<T: Send + 'static>(&self, job: impl FnOnce() -> T + Send + 'static) -> T {
+        let (done, result) = mpsc::channel();
+        let job = Box::new(move || {
+            let _ = done.send(catch_unwind(AssertUnwindSafe(job)));
+        });
+        self.jobs.as_ref().expect("the queue is open until drop").send(job).expect("the thread lives until drop");
+        match result.recv().expect("every job answers, a panicking one too") {
+            Ok(value) => value,
+            Err(panic) => resume_unwind(panic),
+        }
+    }
+
+    /// Starts a program in here. Its output is kept line by line ([`Process::stdout`], [`Process::wait_for_line`]); its
+    /// input is empty. `name` is what messages call it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Start`], with the command line and the reason.
+    pub fn spawn(&self, name: &str, mut command: Command) -> Result<Process, Error> {
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        Process::new(name, self.start(command)?)
+    }
+
+    /// Starts a program in here that shares this process's output, for one that draws on the terminal.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Start`], with the command line and the reason.
+    pub fn spawn_inherited(&self, name: &str, mut command: Command) -> Result<Process, Error> {
+        command.stdin(Stdio::null()).stdout(Stdio::inherit()).stderr(Stdio::inherit());
+        Process::new(name, self.start(command)?)
+    }
+
+    /// Runs a tool in here to its end.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Start`] if it cannot be started, [`Error::Tool`] with what it said if it fails.
+    pub fn output(&self, mut command: Command) -> Result<Output, Error> {
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let line = command_line(&command);
+        let output = self.start(command)?.wait_with_output().map_err(|source| Error::Start {
+            command: line.clone(),
+            namespace: self.name.clone(),
+            source,
+        })?;
+        if output.status.success() {
+            return Ok(output);
+        }
+        Err(Error::Tool {
+            command: line,
+            namespace: self.name.clone(),
+            status: output.status,
+            stderr: String::from_utf8_lossy(&output.stderr).trim().to_owned(),
+        })
+    }
+
+    /// Runs `<program> <arguments>`, arguments separated by spaces, for its effect alone.
+    pub(crate) fn tool(&self, program: &str, arguments: &str) -> Result<(), Error> {
+        let mut command = Command::new(program);
+        command.args(arguments.split_whitespace());
+        self.output(command).map(drop)
+    }
+
+    /// A child of the namespace's thread inherits the namespace, and is killed when the thread ends.
+    fn start(&self, mut command: Command) -> Result<Child, Error> {
+        let line = command_line(&command);
+        kernel::die_with_parent(&mut command);
+        self.run(move || command.spawn()).map_err(|source| Error::Start {
+            command: line,
+            namespace: self.name.clone(),
+            source,
+        })
+    }
+}
+
+fn command_line(command: &Command) -> String {
+    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
+}
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        drop(self.jobs.take());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}

@@ -1,0 +1,37 @@
+//! Whether this process may build racks at all.
+
+use crate::{
+    Error, Namespace,
+    xdp::{self, XDP_PASS},
+};
+use std::{fs::OpenOptions, io::Write, sync::OnceLock};
+
+/// Whether the test `name` can run. If not, says so on standard error and, when the environment variable
+/// `SWITCHML_SKIPPED` names a file, appends the line `<name>: <reason>` to it; the test should then return at once.
+/// `cargo xtask test` reads that file.
+///
+/// It is tried, not guessed: a namespace is made and a program is loaded. A rack that fails nevertheless is an error.
+pub fn can_build_racks(name: &str) -> bool {
+    static OBSTACLE: OnceLock<Option<String>> = OnceLock::new();
+    let Some(reason) = OBSTACLE.get_or_init(|| try_it().err().map(|error| error.to_string())) else {
+        return true;
+    };
+    eprintln!("skipped {name}: {reason}");
+    if let Some(path) = std::env::var_os("SWITCHML_SKIPPED") {
+        // One write, so that tests that run at the same time do not mix their lines.
+        let line = format!("{name}: {reason}\n");
+        let written =
+            OpenOptions::new().append(true).create(true).open(&path).and_then(|mut f| f.write_all(line.as_bytes()));
+        if let Err(error) = written {
+            panic!("cannot write to SWITCHML_SKIPPED={}: {error}", path.display());
+        }
+    }
+    false
+}
+
+fn try_it() -> Result<(), Error> {
+    Namespace::new("a trial")?
+        .run(|| xdp::load(XDP_PASS))
+        .map(drop)
+        .map_err(|source| Error::Kernel { what: "load an XDP program".to_owned(), source })
+}

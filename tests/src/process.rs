@@ -1,0 +1,184 @@
+//! A running program of the rack.
+
+use crate::{
+    Error,
+    output::{Output, Stream},
+};
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal},
+};
+use std::{
+    io,
+    os::fd::OwnedFd,
+    process::{Child, ExitStatus},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+/// How long the output of a process that has ended may take to arrive. It is there already, unless a grandchild holds
+/// the stream open.
+const OUTPUT_GRACE: Duration = Duration::from_secs(1);
+
+/// A process in a [`Namespace`](crate::Namespace); killed and reaped when the value is dropped, and at the latest with
+/// the rack.
+pub struct Process {
+    name: String,
+    child: Child,
+    /// Names the process even after it ended and its number was given to another.
+    pidfd: OwnedFd,
+    output: Arc<Output>,
+}
+
+impl Process {
+    pub(crate) fn new(name: &str, mut child: Child) -> Result<Self, Error> {
+        let pidfd = pidfd_open(Pid::from_child(&child), PidfdFlags::empty()).map_err(|error| {
+            let _ = child.kill();
+            let _ = child.wait();
+            Error::Process { process: name.to_owned(), what: "watch", source: error.into() }
+        })?;
+        let output = Arc::new(Output::default());
+        if let Some(stdout) = child.stdout.take() {
+            output.collect(Stream::Stdout, stdout);
+        }
+        if let Some(stderr) = child.stderr.take() {
+            output.collect(Stream::Stderr, stderr);
+        }
+        Ok(Self { name: name.to_owned(), child, pidfd, output })
+    }
+
+    /// The name given at the start.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The process's number.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// What it has printed to its standard output so far.
+    pub fn stdout(&self) -> String {
+        self.output.text(Stream::Stdout)
+    }
+
+    /// What it has printed to its standard error so far.
+    pub fn stderr(&self) -> String {
+        self.output.text(Stream::Stderr)
+    }
+
+    /// Waits until it has printed a line that contains `pattern`, and returns the line. Lines printed earlier count.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Ended`] if it ends without, [`Error::Timeout`] if time passes; both with its last lines.
+    pub fn wait_for_line(&mut self, pattern: &str, timeout: Duration) -> Result<String, Error> {
+        if let Some(line) = self.output.wait_for_line(pattern, timeout) {
+            return Ok(line);
+        }
+        let what = format!("line with \"{pattern}\"");
+        match self.child.try_wait() {
+            Ok(Some(status)) => Err(self.ended(format!("waited for a {what}"), status)),
+            _ => Err(self.timeout(what, timeout)),
+        }
+    }
+
+    /// Waits for its end, whatever that is.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Timeout`] if it still runs then.
+    pub fn wait(&mut self, timeout: Duration) -> Result<ExitStatus, Error> {
+        if !self.wait_exit(timeout).map_err(|source| self.failed("wait for", source))? {
+            return Err(self.timeout("end".to_owned(), timeout));
+        }
+        let status = self.child.wait().map_err(|source| self.failed("reap", source))?;
+        self.output.wait_closed(OUTPUT_GRACE);
+        Ok(status)
+    }
+
+    /// Waits for its end, which must be exit status 0.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Ended`] for any other status, [`Error::Timeout`] if it still runs then; both with its last lines.
+    pub fn wait_success(&mut self, timeout: Duration) -> Result<(), Error> {
+        let status = self.wait(timeout)?;
+        if status.success() { Ok(()) } else { Err(self.ended("should succeed".to_owned(), status)) }
+    }
+
+    /// Whether it has not ended yet.
+    pub fn is_running(&mut self) -> bool {
+        matches!(self.child.try_wait(), Ok(None))
+    }
+
+    /// Sends it a signal ([`Signal::STOP`] and [`Signal::CONT`] make a rank that hangs and comes back).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Process`], when it has ended already.
+    pub fn signal(&self, signal: Signal) -> Result<(), Error> {
+        pidfd_send_signal(&self.pidfd, signal).map_err(|error| self.failed("signal", error.into()))
+    }
+
+    /// Asks it to end (SIGTERM), and kills it when it has not ended after `grace`. Returns how it ended.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Process`] if the system fails to.
+    pub fn terminate(&mut self, grace: Duration) -> Result<ExitStatus, Error> {
+        // It may have ended by itself; the status tells.
+        let _ = self.signal(Signal::TERM);
+        match self.wait(grace) {
+            Err(Error::Timeout { .. }) => self.kill(),
+            ended => ended,
+        }
+    }
+
+    /// Kills it (SIGKILL), so that it cannot say goodbye to anyone, and returns how it ended.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Process`] if the system fails to.
+    pub fn kill(&mut self) -> Result<ExitStatus, Error> {
+        self.child.kill().map_err(|source| self.failed("kill", source))?;
+        let status = self.child.wait().map_err(|source| self.failed("reap", source))?;
+        self.output.wait_closed(OUTPUT_GRACE);
+        Ok(status)
+    }
+
+    /// Whether the process has ended before the time was up; it is not reaped yet.
+    fn wait_exit(&self, timeout: Duration) -> io::Result<bool> {
+        let deadline = Instant::now() + timeout;
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let left = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
+            match poll(&mut [PollFd::new(&self.pidfd, PollFlags::IN)], Some(&left)) {
+                Ok(ready) => return Ok(ready > 0),
+                Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    fn timeout(&self, what: String, waited: Duration) -> Error {
+        Error::Timeout { process: self.name.clone(), what, waited, tail: self.output.tail() }
+    }
+
+    fn ended(&self, what: String, status: ExitStatus) -> Error {
+        self.output.wait_closed(OUTPUT_GRACE);
+        Error::Ended { process: self.name.clone(), what, status, tail: self.output.tail() }
+    }
+
+    fn failed(&self, what: &'static str, source: io::Error) -> Error {
+        Error::Process { process: self.name.clone(), what, source }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // Both do nothing for a process that was reaped before.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,135 @@
+//! The rack: which interfaces there are, and how they are joined.
+
+use crate::{
+    Error, Namespace,
+    xdp::{self, XDP_PASS},
+};
+use std::{net::Ipv4Addr, os::fd::OwnedFd};
+
+/// The aggregator's address, for contributions and for the control plane.
+pub const AGGREGATOR_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 88, 0, 254);
+
+/// The most workers that a rack takes.
+pub const MAX_WORKERS: usize = 16;
+
+/// The smallest MTU that IPv4 allows, in bytes.
+pub const MIN_MTU: u32 = 68;
+
+/// The largest MTU with which native XDP attaches to a veth, in bytes, rounded down: a page less the headroom of an XDP
+/// frame (256), `skb_shared_info` (320) and the Ethernet header (14), 3506 with pages of 4 KiB.
+pub const MAX_MTU: u32 = 3500;
+
+/// What a rack is to be like.
+#[derive(Debug, Clone)]
+pub struct RackOptions {
+    /// How many workers, 1 to [`MAX_WORKERS`].
+    pub workers: usize,
+    /// The MTU of every link in bytes, [`MIN_MTU`] to [`MAX_MTU`].
+    pub mtu: u32,
+}
+
+impl Default for RackOptions {
+    /// Four workers, an MTU of 1500 bytes.
+    fn default() -> Self {
+        Self { workers: 4, mtu: 1500 }
+    }
+}
+
+/// A switch and N workers; see the [crate's documentation](crate). It is removed when the value is dropped.
+pub struct Rack {
+    /// The passing programs' attachments; dropped first.
+    _programs: Vec<OwnedFd>,
+    workers: Vec<Namespace>,
+    switch: Namespace,
+}
+
+impl Rack {
+    /// Builds a rack; takes some 100 ms.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Workers`] and [`Error::Mtu`] for an option out of range; [`Error::Kernel`] without the privilege;
+    /// [`Error::Start`] and [`Error::Tool`] if `ip` or `ethtool` is missing or refuses. Whatever was made until then is
+    /// removed.
+    pub fn new(options: RackOptions) -> Result<Self, Error> {
+        if !(1..=MAX_WORKERS).contains(&options.workers) {
+            return Err(Error::Workers(options.workers));
+        }
+        if !(MIN_MTU..=MAX_MTU).contains(&options.mtu) {
+            return Err(Error::Mtu(options.mtu));
+        }
+        let switch = new_switch(options.mtu)?;
+        let workers: Vec<_> =
+            (0..options.workers).map(|rank| new_worker(&switch, rank, options.mtu)).collect::<Result<_, _>>()?;
+        let programs = workers.iter().map(pass_frames).collect::<Result<_, _>>()?;
+        Ok(Self { _programs: programs, workers, switch })
+    }
+
+    /// Where the aggregator runs.
+    pub fn switch(&self) -> &Namespace {
+        &self.switch
+    }
+
+    /// Where the worker of this rank runs.
+    ///
+    /// # Panics
+    ///
+    /// If the rack has no such worker.
+    pub fn worker(&self, rank: usize) -> &Namespace {
+        &self.workers[rank]
+    }
+
+    /// All workers, by rank.
+    pub fn workers(&self) -> &[Namespace] {
+        &self.workers
+    }
+
+    /// The address of the worker of this rank, which is less than [`MAX_WORKERS`].
+    pub fn worker_address(rank: usize) -> Ipv4Addr {
+        Ipv4Addr::new(10, 88, 0, rank as u8 + 1)
+    }
+
+    /// The interfaces on which the aggregator hears the workers, by rank: `p0`, `p1`, ….
+    pub fn ports(&self) -> Vec<String> {
+        (0..self.workers.len()).map(port).collect()
+    }
+}
+
+fn port(rank: usize) -> String {
+    format!("p{rank}")
+}
+
+/// A bridge that carries the aggregator's address.
+fn new_switch(mtu: u32) -> Result<Namespace, Error> {
+    let switch = Namespace::new("switch")?;
+    switch.tool("ip", "link set lo up")?;
+    switch.tool("ip", &format!("link add br0 address 02:00:00:00:00:fe mtu {mtu} type bridge"))?;
+    switch.tool("ip", &format!("address add {AGGREGATOR_ADDRESS}/24 dev br0"))?;
+    switch.tool("ip", "link set br0 up")?;
+    switch.tool("ip", "route add 224.0.0.0/4 dev br0")?;
+    Ok(switch)
+}
+
+/// A worker joined to a port of the switch.
+fn new_worker(switch: &Namespace, rank: usize, mtu: u32) -> Result<Namespace, Error> {
+    let worker = Namespace::new(&format!("worker {rank}"))?;
+    let (port, path, n) = (port(rank), worker.path(), rank + 1);
+    // Both ends start where they belong, so that they are never seen, nor left, outside the rack.
+    switch.tool("ip", &format!("link add {port} address 02:00:00:00:01:{n:02x} mtu {mtu} type veth peer name eth0 address 02:00:00:00:00:{n:02x} mtu {mtu} netns {path}"))?;
+    switch.tool("ip", &format!("link set {port} master br0 up"))?;
+    worker.tool("ip", "link set lo up")?;
+    worker.tool("ip", &format!("address add {}/24 dev eth0", Rack::worker_address(rank)))?;
+    // XDP on the port would see what the sender left for the hardware to fill in. GRO is on, as it is on every NIC.
+    worker.tool("ethtool", "-K eth0 tx off tso off gso off gro on")?;
+    worker.tool("ip", "link set eth0 up")?;
+    // RESULTs come as multicast; joining a group needs a route for it.
+    worker.tool("ip", "route add 224.0.0.0/4 dev eth0")?;
+    Ok(worker)
+}
+
+/// Attaches the passing program to the worker's end, without which veth drops what XDP sends to it.
+fn pass_frames(worker: &Namespace) -> Result<OwnedFd, Error> {
+    worker
+        .run(|| xdp::attach(&xdp::load(XDP_PASS)?, "eth0"))
+        .map_err(|source| Error::Kernel { what: format!("attach XDP to eth0 of {}", worker.name()), source })
+}

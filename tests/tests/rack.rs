@@ -1,0 +1,275 @@
+//! The rack itself: does it carry packets as a deployment's network does, and does it go away?
+
+use std::{
+    fs,
+    net::{Ipv4Addr, SocketAddr, UdpSocket},
+    os::unix::fs::MetadataExt,
+    process::{Child, Command, Stdio},
+    time::{Duration, Instant},
+};
+use switchml_rack::{
+    AGGREGATOR_ADDRESS, Error, MAX_MTU, MAX_WORKERS, Namespace, Rack, RackOptions, Signal, can_build_racks,
+};
+
+const SOON: Duration = Duration::from_secs(5);
+
+fn rack(workers: usize, mtu: u32) -> Rack {
+    Rack::new(RackOptions { workers, mtu }).expect("a rack")
+}
+
+/// A socket of this namespace.
+fn socket(namespace: &Namespace, address: Ipv4Addr, port: u16) -> UdpSocket {
+    let socket = namespace.run(move || UdpSocket::bind((address, port))).expect("bind");
+    socket.set_read_timeout(Some(SOON)).expect("a timeout");
+    socket
+}
+
+/// Sends `payload` and returns who it seemed to come from at the other end.
+fn send(from: &UdpSocket, to: &UdpSocket, payload: &[u8]) -> SocketAddr {
+    from.send_to(payload, to.local_addr().unwrap()).expect("send");
+    let mut buffer = [0; 9000];
+    let (length, sender) = to.recv_from(&mut buffer).expect("the datagram arrives");
+    assert_eq!(&buffer[..length], payload);
+    sender
+}
+
+/// What a tool prints when it runs in the namespace.
+fn tool(namespace: &Namespace, program: &str, arguments: &[&str]) -> String {
+    let mut command = Command::new(program);
+    command.args(arguments);
+    String::from_utf8(namespace.output(command).expect("the tool runs").stdout).unwrap()
+}
+
+/// The network namespaces that some task on this machine is in, by inode.
+fn namespaces_in_use() -> Vec<u64> {
+    let tasks =
+        fs::read_dir("/proc").unwrap().flatten().filter_map(|entry| fs::read_dir(entry.path().join("task")).ok());
+    let inodes =
+        tasks.flat_map(|tasks| tasks.flatten().filter_map(|task| fs::metadata(task.path().join("ns/net")).ok()));
+    inodes.map(|file| file.ino()).collect()
+}
+
+fn inode(namespace: &Namespace) -> u64 {
+    namespace.run(|| fs::metadata("/proc/thread-self/ns/net")).unwrap().ino()
+}
+
+fn wait_until(what: &str, condition: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !condition() {
+        assert!(start.elapsed() < SOON, "not {what} after {SOON:?}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn exists(pid: u32) -> bool {
+    fs::metadata(format!("/proc/{pid}")).is_ok()
+}
+
+/// Interfaces of the namespace that the tests run in.
+fn outside_links() -> Vec<String> {
+    let links = fs::read_dir("/sys/class/net").unwrap().flatten();
+    links.map(|link| link.file_name().into_string().unwrap()).collect()
+}
+
+#[test]
+fn options_out_of_range_are_refused_before_anything_is_made() {
+    let build = |workers, mtu| Rack::new(RackOptions { workers, mtu }).map(drop);
+    assert!(matches!(build(0, 1500), Err(Error::Workers(0))));
+    assert!(matches!(build(MAX_WORKERS + 1, 1500), Err(Error::Workers(17))));
+    assert!(matches!(build(4, MAX_MTU + 1), Err(Error::Mtu(3501))));
+    assert_eq!(
+        build(4, 67).unwrap_err().to_string(),
+        "an MTU of 67 bytes was asked for; native XDP on veth allows 68 to 3500"
+    );
+}
+
+#[test]
+fn workers_reach_the_switch_and_each_other() {
+    if !can_build_racks("workers_reach_the_switch_and_each_other") {
+        return;
+    }
+    let rack = rack(3, 1500);
+    let switch = socket(rack.switch(), AGGREGATOR_ADDRESS, 5000);
+    let workers: Vec<_> = (0..3).map(|rank| socket(rack.worker(rank), Rack::worker_address(rank), 5000)).collect();
+    for (rank, worker) in workers.iter().enumerate() {
+        let address = SocketAddr::from(([10, 88, 0, rank as u8 + 1], 5000));
+        assert_eq!(send(worker, &switch, b"up"), address);
+        assert_eq!(send(&switch, worker, b"down"), "10.88.0.254:5000".parse().unwrap());
+        assert_eq!(send(worker, &workers[(rank + 1) % 3], b"across"), address);
+    }
+}
+
+#[test]
+fn multicast_reaches_the_workers_that_joined() {
+    if !can_build_racks("multicast_reaches_the_workers_that_joined") {
+        return;
+    }
+    let rack = rack(3, 1500);
+    let group = Ipv4Addr::new(239, 88, 0, 1);
+    let members: Vec<_> = rack.workers().iter().map(|worker| socket(worker, Ipv4Addr::UNSPECIFIED, 6000)).collect();
+    for member in &members[..2] {
+        member.join_multicast_v4(&group, &Ipv4Addr::UNSPECIFIED).expect("join");
+    }
+    let switch = socket(rack.switch(), AGGREGATOR_ADDRESS, 6000);
+    switch.send_to(b"result", (group, 6000)).expect("send");
+    for member in &members[..2] {
+        let mut buffer = [0; 16];
+        let (length, sender) = member.recv_from(&mut buffer).expect("the datagram arrives");
+        assert_eq!((&buffer[..length], sender), (&b"result"[..], "10.88.0.254:6000".parse().unwrap()));
+    }
+    members[2].set_read_timeout(Some(Duration::from_millis(50))).unwrap();
+    assert!(members[2].recv_from(&mut [0; 16]).is_err(), "a worker that did not join hears nothing");
+}
+
+#[test]
+fn the_mtu_is_what_was_asked_for() {
+    if !can_build_racks("the_mtu_is_what_was_asked_for") {
+        return;
+    }
+    for mtu in [600, 1500, MAX_MTU] {
+        let rack = rack(1, mtu);
+        let worker = socket(rack.worker(0), Rack::worker_address(0), 7000);
+        let switch = socket(rack.switch(), AGGREGATOR_ADDRESS, 7000);
+        // "FragCreates" is the last but two figure of the line.
+        let fragments = || {
+            let snmp = tool(rack.worker(0), "cat", &["/proc/net/snmp"]);
+            let figures = snmp.lines().filter(|line| line.starts_with("Ip: ")).nth(1).unwrap();
+            let names = snmp.lines().find(|line| line.starts_with("Ip: ")).unwrap();
+            let column = names.split(' ').position(|name| name == "FragCreates").unwrap();
+            figures.split(' ').nth(column).unwrap().parse::<u32>().unwrap()
+        };
+        // 20 bytes of IPv4 header and 8 of UDP header.
+        let fits = vec![7; mtu as usize - 28];
+        send(&worker, &switch, &fits);
+        assert_eq!(fragments(), 0, "{} bytes fit in {mtu}", fits.len());
+        send(&worker, &switch, &vec![7; mtu as usize - 27]);
+        assert_eq!(fragments(), 2, "one byte more does not");
+    }
+}
+
+#[test]
+fn addresses_and_programs_are_as_drawn() {
+    if !can_build_racks("addresses_and_programs_are_as_drawn") {
+        return;
+    }
+    let rack = rack(MAX_WORKERS, 1500);
+    assert_eq!(rack.ports().len(), 16);
+    assert_eq!(rack.ports()[15], "p15");
+    assert!(tool(rack.switch(), "ip", &["link", "show", "br0"]).contains(" link/ether 02:00:00:00:00:fe "));
+    assert!(tool(rack.switch(), "ip", &["link", "show", "p15"]).contains(" link/ether 02:00:00:00:01:10 "));
+    for (rank, worker) in rack.workers().iter().enumerate() {
+        let link = tool(worker, "ip", &["-d", "link", "show", "eth0"]);
+        assert!(link.contains(&format!(" link/ether 02:00:00:00:00:{:02x} ", rank + 1)), "{link}");
+        // "xdp" stands for the driver's mode; others read "xdpgeneric", "xdpoffload".
+        assert!(link.contains(" mtu 1500 xdp ") && link.contains("prog/xdp id "), "{link}");
+        let offloads = tool(worker, "ethtool", &["-k", "eth0"]);
+        for off in ["tx-checksumming: off", "tcp-segmentation-offload: off", "generic-segmentation-offload: off"] {
+            assert!(offloads.contains(off), "{offloads}");
+        }
+    }
+}
+
+#[test]
+fn two_racks_live_side_by_side() {
+    if !can_build_racks("two_racks_live_side_by_side") {
+        return;
+    }
+    let racks = [rack(2, 1500), rack(2, 1500)];
+    // The same addresses in both; what is sent in one stays there.
+    let switches = racks.each_ref().map(|rack| socket(rack.switch(), AGGREGATOR_ADDRESS, 5000));
+    let workers = racks.each_ref().map(|rack| socket(rack.worker(1), Rack::worker_address(1), 5000));
+    send(&workers[0], &switches[0], b"first");
+    send(&workers[1], &switches[1], b"second");
+    let [first, second] = racks;
+    drop(first);
+    send(&workers[1], &switches[1], b"second still");
+    drop(second);
+}
+
+#[test]
+fn dropping_a_rack_removes_it() {
+    if !can_build_racks("dropping_a_rack_removes_it") {
+        return;
+    }
+    let before = outside_links();
+    let rack = rack(2, 1500);
+    let namespaces: Vec<_> = rack.workers().iter().chain([rack.switch()]).map(inode).collect();
+    let in_use = namespaces_in_use();
+    assert!(namespaces.iter().all(|inode| in_use.contains(inode)));
+    let mut forgotten = rack.worker(1).spawn("sleeper", sleeper()).expect("spawn");
+    assert!(forgotten.is_running());
+    assert_eq!(outside_links(), before, "no link of a rack is ever seen outside");
+    drop(rack);
+    let status = forgotten.wait(SOON).expect("it dies with the rack, even if it is held on to");
+    assert_eq!(std::os::unix::process::ExitStatusExt::signal(&status), Some(9));
+    let in_use = namespaces_in_use();
+    assert!(namespaces.iter().all(|inode| !in_use.contains(inode)));
+}
+
+/// A program that runs until it is killed.
+fn sleeper() -> Command {
+    let mut sleep = Command::new("sleep");
+    sleep.arg("1000");
+    sleep
+}
+
+/// However its owner ends, a rack and the processes in it go away.
+#[test]
+fn a_killed_or_interrupted_owner_leaves_nothing() {
+    if !can_build_racks("a_killed_or_interrupted_owner_leaves_nothing") {
+        return;
+    }
+    for signal in [Signal::KILL, Signal::INT, Signal::TERM] {
+        let (mut owner, printed) = start_owner();
+        let namespaces: Vec<u64> = printed.lines().filter_map(|l| l.strip_prefix("namespace ")?.parse().ok()).collect();
+        let sleeper: u32 = printed.lines().find_map(|l| l.strip_prefix("process ")?.parse().ok()).unwrap();
+        assert_eq!(namespaces.len(), 3);
+        assert!(exists(sleeper) && namespaces.iter().all(|inode| namespaces_in_use().contains(inode)));
+        rustix::process::kill_process(rustix::process::Pid::from_child(&owner), signal).expect("kill");
+        owner.wait().expect("reap");
+        wait_until("gone", || !exists(sleeper) && namespaces.iter().all(|inode| !namespaces_in_use().contains(inode)));
+    }
+}
+
+/// Runs [`owner_of_a_rack`] as a process of its own, and returns what it prints up to "ready".
+fn start_owner() -> (Child, String) {
+    use std::io::{BufRead, BufReader};
+    let mut owner = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "owner_of_a_rack", "--ignored", "--nocapture"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("this test's own executable");
+    let lines = BufReader::new(owner.stdout.take().unwrap()).lines().map_while(Result::ok);
+    let printed: Vec<_> = lines.take_while(|line| line != "ready").collect();
+    (owner, printed.join("\n"))
+}
+
+#[test]
+#[ignore = "not a test: the process that another test kills"]
+fn owner_of_a_rack() {
+    let rack = rack(2, 1500);
+    println!();
+    rack.workers().iter().chain([rack.switch()]).for_each(|namespace| println!("namespace {}", inode(namespace)));
+    let sleeper = rack.worker(0).spawn("sleeper", sleeper()).expect("spawn");
+    println!("process {}\nready", sleeper.id());
+    loop {
+        std::thread::park();
+    }
+}
+
+#[test]
+fn a_panic_in_a_test_removes_its_rack() {
+    if !can_build_racks("a_panic_in_a_test_removes_its_rack") {
+        return;
+    }
+    let (tell, told) = std::sync::mpsc::channel();
+    let test = std::thread::spawn(move || {
+        let rack = rack(1, 1500);
+        let sleeper = rack.worker(0).spawn("sleeper", sleeper()).expect("spawn");
+        tell.send((sleeper.id(), inode(rack.worker(0)))).unwrap();
+        panic!("on purpose");
+    });
+    let (sleeper, namespace) = told.recv().unwrap();
+    assert!(test.join().is_err());
+    assert!(!exists(sleeper) && !namespaces_in_use().contains(&namespace));
+}
