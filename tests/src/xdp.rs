@@ -86,3 +86,42 @@ unsafe fn bpf<T>(command: libc::c_int, attributes: &T) -> io::Result<OwnedFd> {
     // SAFETY: a result that is not negative is a descriptor that the kernel has just opened for us.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{AGGREGATOR_ADDRESS, Rack, RackOptions, can_build_racks};
+    use std::{net::UdpSocket, time::Duration};
+
+    const XDP_TX: i32 = 3;
+
+    /// The aggregator answers with XDP_TX; a worker's end must take such frames.
+    #[test]
+    fn frames_that_xdp_sends_into_a_worker_arrive() {
+        if !can_build_racks("frames_that_xdp_sends_into_a_worker_arrive") {
+            return;
+        }
+        let rack = Rack::new(RackOptions { workers: 1, mtu: 1500 }).expect("a rack");
+        let worker = rack.worker(0);
+        let socket = worker.run(|| UdpSocket::bind("0.0.0.0:0")).expect("bind");
+        // The first datagram waits for ARP, which the mirror would break.
+        let switch = rack.switch().run(|| UdpSocket::bind((AGGREGATOR_ADDRESS, 5000))).expect("bind");
+        switch.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        socket.send_to(b"resolve", (AGGREGATOR_ADDRESS, 5000)).unwrap();
+        switch.recv(&mut [0; 16]).expect("the datagram arrives");
+
+        let _mirror = rack.switch().run(|| attach(&load(XDP_TX)?, "p0")).expect("attach");
+        let received = || {
+            let path = "/sys/class/net/eth0/statistics/rx_packets";
+            worker.run(move || std::fs::read_to_string(path)).unwrap().trim().parse::<u32>().unwrap()
+        };
+        let before = received();
+        for _ in 0..100 {
+            socket.send_to(b"hello", (AGGREGATOR_ADDRESS, 5000)).unwrap();
+        }
+        std::thread::sleep(Duration::from_millis(50));
+        // A frame of the network's own (IPv6 has some) may come in addition.
+        let mirrored = received() - before;
+        assert!((100..110).contains(&mirrored), "{mirrored} of 100 frames came back");
+    }
+}

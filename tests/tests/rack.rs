@@ -61,8 +61,10 @@ fn wait_until(what: &str, condition: impl Fn() -> bool) {
     }
 }
 
-fn exists(pid: u32) -> bool {
-    fs::metadata(format!("/proc/{pid}")).is_ok()
+/// Whether the process runs; one that is dead and waits for init to notice does not.
+fn runs(pid: u32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit(')').next().is_some_and(|after_name| !after_name.is_empty() && !after_name.starts_with(" Z"))
 }
 
 /// Interfaces of the namespace that the tests run in.
@@ -224,10 +226,10 @@ fn a_killed_or_interrupted_owner_leaves_nothing() {
         let namespaces: Vec<u64> = printed.lines().filter_map(|l| l.strip_prefix("namespace ")?.parse().ok()).collect();
         let sleeper: u32 = printed.lines().find_map(|l| l.strip_prefix("process ")?.parse().ok()).unwrap();
         assert_eq!(namespaces.len(), 3);
-        assert!(exists(sleeper) && namespaces.iter().all(|inode| namespaces_in_use().contains(inode)));
+        assert!(runs(sleeper) && namespaces.iter().all(|inode| namespaces_in_use().contains(inode)));
         rustix::process::kill_process(rustix::process::Pid::from_child(&owner), signal).expect("kill");
         owner.wait().expect("reap");
-        wait_until("gone", || !exists(sleeper) && namespaces.iter().all(|inode| !namespaces_in_use().contains(inode)));
+        wait_until("gone", || !runs(sleeper) && namespaces.iter().all(|inode| !namespaces_in_use().contains(inode)));
     }
 }
 
@@ -271,5 +273,5 @@ fn a_panic_in_a_test_removes_its_rack() {
     });
     let (sleeper, namespace) = told.recv().unwrap();
     assert!(test.join().is_err());
-    assert!(!exists(sleeper) && !namespaces_in_use().contains(&namespace));
+    assert!(!runs(sleeper) && !namespaces_in_use().contains(&namespace));
 }
