@@ -1,0 +1,124 @@
+//! What an aggregator does with one packet, from admission to answer, whatever holds its jobs and slots.
+
+use crate::LANES_PER_BLOCK;
+use crate::header::{Header, Kind, Op, RejectReason, flags};
+use crate::job::{ABORTED, Job, Member, Place, VACANT};
+use crate::lanes::{self, Payload};
+use crate::outcome::Outcome;
+use crate::slot::{self, Slot};
+
+/// Storage of jobs, members and slots: BPF maps in the kernel, vectors on a host.
+pub trait Tables {
+    /// The job of that number, if the table is that long.
+    fn job(&self, number: u16) -> Option<Job>;
+    /// What is known of a rank.
+    fn member(&self, job: u16, rank: u16) -> Option<Member>;
+    /// Binds a rank to the place it said HELLO from, for this epoch.
+    fn learn(&self, job: u16, rank: u16, epoch: u32, place: &Place);
+    /// Runs `f` on a slot of the pool, with nobody else on it. [`Outcome::SlotBusy`] when that cannot be had,
+    /// [`Outcome::BadSlot`] when there is no such slot.
+    fn with_slot(&self, index: u32, f: impl FnOnce(&mut Slot) -> Outcome) -> Outcome;
+}
+
+/// Serves one packet that came from `place`: `payload_len` bytes follow the header.
+///
+/// After an outcome whose action is Reply or Broadcast, header and payload are those of the answer, and
+/// `header.lanes` words of payload are to be sent.
+#[inline(always)]
+pub fn serve<T: Tables, P: Payload + ?Sized>(
+    tables: &T,
+    place: &Place,
+    header: &mut Header,
+    payload: &mut P,
+    payload_len: usize,
+) -> Outcome {
+    match header.validate(payload_len) {
+        Ok((Kind::Contribution, op)) => contribution(tables, place, op, header, payload),
+        Ok((Kind::Hello, _)) => hello(tables, place, header),
+        Ok(_) => Outcome::BadKind,
+        Err(malformed) => malformed.into(),
+    }
+}
+
+/// The rank's job and what is known of the rank: the part of admission that HELLO shares.
+#[inline(always)]
+fn find_member<T: Tables>(tables: &T, header: &Header) -> Result<(Job, Member), Outcome> {
+    let number = header.job.get();
+    let job = tables.job(number).filter(|job| job.state != VACANT).ok_or(Outcome::UnknownJob)?;
+    if header.epoch.get() != job.epoch {
+        return Err(Outcome::WrongEpoch);
+    }
+    let rank = header.rank.get();
+    if u32::from(rank) >= job.ranks {
+        return Err(Outcome::BadRank);
+    }
+    let member = tables.member(number, rank).ok_or(Outcome::BadRank)?;
+    Ok((job, member))
+}
+
+#[inline(always)]
+fn contribution<T: Tables, P: Payload + ?Sized>(
+    tables: &T,
+    place: &Place,
+    op: Op,
+    header: &mut Header,
+    payload: &mut P,
+) -> Outcome {
+    let job = match admit(tables, place, header) {
+        Ok(job) => job,
+        Err(outcome) => return outcome,
+    };
+    let blocks = usize::from(header.lanes.get()) / LANES_PER_BLOCK;
+    if header.flags & flags::CHECKED != 0 {
+        match lanes::sum(op, payload, blocks) {
+            Ok(sum) if header.check_of(sum, 1) == header.check.get() => {}
+            Ok(_) => return Outcome::BadCheck,
+            Err(_) => return Outcome::Truncated,
+        }
+    }
+    if job.state == ABORTED {
+        return match slot::reject(RejectReason::Aborted, 0, header, payload) {
+            Ok(()) => Outcome::Aborted,
+            Err(_) => Outcome::Truncated,
+        };
+    }
+    let index = job.first_slot + u32::from(header.slot.get());
+    tables.with_slot(index, |slot| slot::contribute(&job, slot, op, header, payload))
+}
+
+/// Rule 1: the packet belongs to the job's session, and came from where its rank lives.
+#[inline(always)]
+fn admit<T: Tables>(tables: &T, place: &Place, header: &Header) -> Result<Job, Outcome> {
+    let (job, member) = find_member(tables, header)?;
+    if member.epoch != job.epoch {
+        return Err(Outcome::NoHello);
+    }
+    if member.place != *place {
+        return Err(Outcome::WrongPlace);
+    }
+    if u32::from(header.slot.get()) >= job.slots {
+        return Err(Outcome::BadSlot);
+    }
+    Ok(job)
+}
+
+/// HELLO binds a rank to its place, once per epoch; the packet itself is the answer.
+///
+/// Two HELLOs of one rank may be served at the same time, and both may find the place unknown. Only the holder of the
+/// secret can send them, so both come from the same place.
+#[inline(always)]
+fn hello<T: Tables>(tables: &T, place: &Place, header: &Header) -> Outcome {
+    let (job, member) = match find_member(tables, header) {
+        Ok(found) => found,
+        Err(outcome) => return outcome,
+    };
+    if header.aux.get() != member.secret {
+        return Outcome::WrongSecret;
+    }
+    if member.epoch != job.epoch {
+        tables.learn(header.job.get(), header.rank.get(), job.epoch, place);
+    } else if member.place != *place {
+        return Outcome::WrongPlace;
+    }
+    Outcome::Hello
+}

@@ -1,0 +1,250 @@
+//! The 32-byte header that every packet of the protocol begins with, in network byte order.
+
+use core::mem::{offset_of, size_of};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::{LANES_PER_BLOCK, MAX_LANES, NOTE_LANES, U16, U32, VERSION};
+
+/// Size of [`Header`] in bytes.
+pub const HEADER_LEN: usize = size_of::<Header>();
+
+/// The header as it is on the wire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct Header {
+    /// [`VERSION`].
+    pub version: u8,
+    /// A [`Kind`].
+    pub kind: u8,
+    /// Job number, given by the control plane.
+    pub job: U16,
+    /// Random per session; a packet of another epoch never touches a slot.
+    pub epoch: U32,
+    /// CONTRIBUTION, HELLO: the sender. Unicast replies: the addressee. RESULT for all: [`crate::EVERYONE`].
+    pub rank: U16,
+    /// Slot within the job's range, 0..S-1.
+    pub slot: U16,
+    /// Use count of the slot since the start of the epoch, modulo 2^32.
+    pub round: U32,
+    /// An [`Op`].
+    pub op: u8,
+    /// See [`flags`].
+    pub flags: u8,
+    /// 32-bit words of payload that follow.
+    pub lanes: U16,
+    /// Hash of (collective number, op, dtype, element count): equal on all ranks, or the call is in error.
+    pub fingerprint: U32,
+    /// See [`Header::check_of`].
+    pub check: U32,
+    /// The sender's own: echoed in unicast replies, 0 in a RESULT for all. In a HELLO, the secret.
+    pub aux: U32,
+}
+
+const _: () = {
+    assert!(HEADER_LEN == 32);
+    assert!(offset_of!(Header, version) == 0);
+    assert!(offset_of!(Header, kind) == 1);
+    assert!(offset_of!(Header, job) == 2);
+    assert!(offset_of!(Header, epoch) == 4);
+    assert!(offset_of!(Header, rank) == 8);
+    assert!(offset_of!(Header, slot) == 10);
+    assert!(offset_of!(Header, round) == 12);
+    assert!(offset_of!(Header, op) == 16);
+    assert!(offset_of!(Header, flags) == 17);
+    assert!(offset_of!(Header, lanes) == 18);
+    assert!(offset_of!(Header, fingerprint) == 20);
+    assert!(offset_of!(Header, check) == 24);
+    assert!(offset_of!(Header, aux) == 28);
+};
+
+/// What a packet is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Kind {
+    /// A rank's values for one round of a slot.
+    Contribution = 1,
+    /// The aggregate of one round of a slot.
+    Result = 2,
+    /// The bitmap of ranks already in the slot, for a rank that sent again.
+    Pending = 3,
+    /// A [`RejectReason`] and a detail word.
+    Reject = 4,
+    /// Opens a rank's data path.
+    Hello = 5,
+}
+
+impl Kind {
+    /// The kind of that number on the wire.
+    #[inline(always)]
+    pub const fn from_wire(byte: u8) -> Option<Self> {
+        match byte {
+            1 => Some(Self::Contribution),
+            2 => Some(Self::Result),
+            3 => Some(Self::Pending),
+            4 => Some(Self::Reject),
+            5 => Some(Self::Hello),
+            _ => None,
+        }
+    }
+}
+
+/// How lanes are combined, and what a lane holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Op {
+    /// Wrapping sum of one i32 a lane.
+    SumI32 = 0x00,
+    /// Maximum of one i32 a lane.
+    MaxI32 = 0x01,
+    /// Wrapping sums of two i16 a lane.
+    SumI16 = 0x10,
+    /// Maxima of two i16 a lane.
+    MaxI16 = 0x11,
+}
+
+impl Op {
+    /// The operator of that number on the wire.
+    #[inline(always)]
+    pub const fn from_wire(byte: u8) -> Option<Self> {
+        match byte {
+            0x00 => Some(Self::SumI32),
+            0x01 => Some(Self::MaxI32),
+            0x10 => Some(Self::SumI16),
+            0x11 => Some(Self::MaxI16),
+            _ => None,
+        }
+    }
+
+    /// Whether the check words of contributions add up to that of the result.
+    #[inline(always)]
+    pub const fn is_sum(self) -> bool {
+        matches!(self, Self::SumI32 | Self::SumI16)
+    }
+}
+
+/// Bits of the flags byte.
+pub mod flags {
+    /// The sender sent this packet before.
+    pub const RETRANSMIT: u8 = 1 << 0;
+    /// Congestion was seen on the way (ECN), by this packet or by one that it aggregates.
+    pub const CE: u8 = 1 << 1;
+    /// The check word is valid.
+    pub const CHECKED: u8 = 1 << 2;
+}
+
+/// Why the aggregator refused a contribution. First word of a REJECT's payload; the second is the detail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum RejectReason {
+    /// Ranks disagree on op, lanes or fingerprint. Detail: the round's first rank << 16 | the rank that disagreed.
+    Mismatch = 1,
+    /// The round is not one that the sender may be in. Detail: the newest round that the slot holds.
+    Round = 2,
+    /// The job was aborted. Detail: 0; the control plane says why.
+    Aborted = 3,
+}
+
+impl RejectReason {
+    /// The reason of that number on the wire.
+    pub const fn from_wire(word: u32) -> Option<Self> {
+        match word {
+            1 => Some(Self::Mismatch),
+            2 => Some(Self::Round),
+            3 => Some(Self::Aborted),
+            _ => None,
+        }
+    }
+}
+
+/// Why bytes are not a packet of this protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Malformed {
+    /// Shorter than a header.
+    Truncated,
+    /// Not [`VERSION`].
+    Version,
+    /// No such [`Kind`].
+    Kind,
+    /// No such [`Op`].
+    Op,
+    /// A lane count that this kind cannot have.
+    Lanes,
+    /// The payload is not as long as `lanes` says.
+    Length,
+}
+
+impl Header {
+    /// Checks every field that can be judged without knowing the job, against a payload of `payload_len` bytes.
+    #[inline(always)]
+    pub fn validate(&self, payload_len: usize) -> Result<(Kind, Op), Malformed> {
+        if self.version != VERSION {
+            return Err(Malformed::Version);
+        }
+        let Some(kind) = Kind::from_wire(self.kind) else {
+            return Err(Malformed::Kind);
+        };
+        let Some(op) = Op::from_wire(self.op) else {
+            return Err(Malformed::Op);
+        };
+        let lanes = usize::from(self.lanes.get());
+        if !lanes_fit(kind, lanes) {
+            return Err(Malformed::Lanes);
+        }
+        if payload_len != lanes * 4 {
+            return Err(Malformed::Length);
+        }
+        Ok((kind, op))
+    }
+
+    /// What the header adds to the check word: a hash of the fields that are equal on all ranks of a round.
+    ///
+    /// Every step is a bijection of the word it takes in, so a change to any single field changes the hash.
+    #[inline(always)]
+    pub fn salt(&self) -> u32 {
+        const K: u32 = 0x9E37_79B1; // odd, hence invertible modulo 2^32
+        let words = [
+            u32::from(self.job.get()) << 16 | u32::from(self.lanes.get()),
+            self.epoch.get(),
+            u32::from(self.slot.get()) << 8 | u32::from(self.op),
+            self.round.get(),
+            self.fingerprint.get(),
+        ];
+        let mut hash = 0u32;
+        for word in words {
+            hash = hash.wrapping_add(word).wrapping_mul(K);
+        }
+        hash
+    }
+
+    /// The check word of a packet that aggregates `contributions` contributions and whose lanes add up to
+    /// `lane_sum` (see [`crate::lanes::sum`]): `lane_sum + contributions * salt`, modulo 2^32.
+    ///
+    /// A contribution counts 1, as do PENDING and REJECT; a RESULT counts the job's ranks. So check words add up
+    /// like lanes do, and a data plane needs to know nothing more of them.
+    #[inline(always)]
+    pub fn check_of(&self, lane_sum: u32, contributions: u32) -> u32 {
+        lane_sum.wrapping_add(contributions.wrapping_mul(self.salt()))
+    }
+}
+
+#[inline(always)]
+const fn lanes_fit(kind: Kind, lanes: usize) -> bool {
+    let whole_blocks = lanes % LANES_PER_BLOCK == 0 && lanes <= MAX_LANES;
+    match kind {
+        Kind::Contribution | Kind::Result => whole_blocks && lanes > 0,
+        Kind::Hello => whole_blocks,
+        Kind::Pending | Kind::Reject => lanes == NOTE_LANES,
+    }
+}
+
+/// Splits a datagram into its header and its payload's lanes, after checking that the two agree.
+pub fn decode(datagram: &[u8]) -> Result<(&Header, Kind, Op, &[U32]), Malformed> {
+    let Ok((header, payload)) = Header::ref_from_prefix(datagram) else {
+        return Err(Malformed::Truncated);
+    };
+    let (kind, op) = header.validate(payload.len())?;
+    let Ok(lanes) = <[U32]>::ref_from_bytes(payload) else {
+        return Err(Malformed::Length);
+    };
+    Ok((header, kind, op, lanes))
+}

@@ -1,0 +1,80 @@
+//! What the control plane tells the data plane of a job, and what the data plane learns of its members.
+//!
+//! These structs are values of BPF maps: `#[repr(C)]`, without padding, the same size on both sides.
+
+use core::mem::size_of;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+use crate::{MAX_RANKS, U16};
+
+/// A job is absent, or gone: its packets are those of an unknown job.
+pub const VACANT: u32 = 0;
+/// A job is open for contributions.
+pub const OPEN: u32 = 1;
+/// A job was aborted: its members are told so, and nothing is added any more.
+pub const ABORTED: u32 = 2;
+
+/// One job. The default is a vacant entry.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Job {
+    /// [`VACANT`], [`OPEN`] or [`ABORTED`]. In one 8-byte word with the epoch, so that both change at once.
+    pub state: u32,
+    /// The session's epoch; never 0.
+    pub epoch: u32,
+    /// Number of ranks N, 1..=64.
+    pub ranks: u32,
+    /// The job's slots are `first_slot..first_slot + slots` of the pool.
+    pub first_slot: u32,
+    /// Number of slots S of the job.
+    pub slots: u32,
+    /// Source address of a RESULT for all: where the job's workers send to.
+    pub address: [u8; 4],
+    /// Multicast group of a RESULT for all.
+    pub group: [u8; 4],
+    /// UDP port of the group.
+    pub group_port: U16,
+    /// Zero.
+    pub reserved: [u8; 2],
+}
+
+const _: () = assert!(size_of::<Job>() == 32);
+
+impl Job {
+    /// The bitmap of all ranks.
+    #[inline(always)]
+    pub const fn all_ranks(&self) -> u64 {
+        // ranks is 1..=64; the mask keeps the shift in range whatever the map holds.
+        u64::MAX >> ((MAX_RANKS as u32).wrapping_sub(self.ranks) & 63)
+    }
+}
+
+/// Where a rank lives, as its frames show it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Place {
+    /// Index of the interface that its frames come in by; 0 where the data plane does not see interfaces.
+    pub ifindex: u32,
+    /// IPv4 address.
+    pub ip: [u8; 4],
+    /// Ethernet address; zero where the data plane does not see frames.
+    pub mac: [u8; 6],
+    /// UDP port.
+    pub port: U16,
+}
+
+const _: () = assert!(size_of::<Place>() == 16);
+
+/// One rank of one job.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Member {
+    /// What the rank's HELLO must carry, given to it by the control plane.
+    pub secret: u32,
+    /// Epoch in which `place` was learned; of another epoch, the rank has not said HELLO yet.
+    pub epoch: u32,
+    /// Where the rank lives.
+    pub place: Place,
+}
+
+const _: () = assert!(size_of::<Member>() == 24);

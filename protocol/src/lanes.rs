@@ -1,0 +1,134 @@
+//! Payload arithmetic: a slot's values on one side, a packet's big-endian lanes on the other.
+
+use crate::header::Op;
+use crate::{LANES_PER_BLOCK, MAX_BLOCKS, MAX_LANES, U32};
+
+/// 32 lanes of a packet.
+pub type Block = [U32; LANES_PER_BLOCK];
+
+/// A packet's payload, reached a block at a time.
+///
+/// In BPF, a block is what one bounds check makes accessible; on hosts this is a slice.
+pub trait Payload {
+    /// Block `index`, or `None` when the packet ends before it.
+    fn block(&self, index: usize) -> Option<&Block>;
+    /// Block `index` for writing, or `None` when the packet ends before it.
+    fn block_mut(&mut self, index: usize) -> Option<&mut Block>;
+}
+
+impl Payload for [U32] {
+    fn block(&self, index: usize) -> Option<&Block> {
+        self.as_chunks().0.get(index)
+    }
+
+    fn block_mut(&mut self, index: usize) -> Option<&mut Block> {
+        self.as_chunks_mut().0.get_mut(index)
+    }
+}
+
+/// A slot's values: lanes in the machine's byte order.
+pub type Values = [u32; MAX_LANES];
+
+/// The payload ended before its lane count said so; the slot's values are not to be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ShortPayload;
+
+/// Wrapping sum of the first `blocks` blocks of a payload, as the check word takes it: i16 lanes are two numbers,
+/// sign-extended.
+#[inline(always)]
+pub fn sum<P: Payload + ?Sized>(op: Op, payload: &P, blocks: usize) -> Result<u32, ShortPayload> {
+    match op {
+        Op::SumI32 | Op::MaxI32 => fold(payload, blocks, |lane| lane),
+        Op::SumI16 | Op::MaxI16 => fold(payload, blocks, sum_of_halves),
+    }
+}
+
+/// Overwrites `values` with the payload.
+#[inline(always)]
+pub fn store<P: Payload + ?Sized>(values: &mut Values, payload: &P, blocks: usize) -> Result<(), ShortPayload> {
+    combine_with(values, payload, blocks, |_, lane| lane)
+}
+
+/// Combines the payload into `values`.
+#[inline(always)]
+pub fn combine<P: Payload + ?Sized>(
+    op: Op,
+    values: &mut Values,
+    payload: &P,
+    blocks: usize,
+) -> Result<(), ShortPayload> {
+    match op {
+        Op::SumI32 => combine_with(values, payload, blocks, u32::wrapping_add),
+        Op::MaxI32 => combine_with(values, payload, blocks, |a, b| (a as i32).max(b as i32) as u32),
+        Op::SumI16 => combine_with(values, payload, blocks, |a, b| by_halves(a, b, i16::wrapping_add)),
+        Op::MaxI16 => combine_with(values, payload, blocks, |a, b| by_halves(a, b, i16::max)),
+    }
+}
+
+/// Writes `values` into the payload.
+#[inline(always)]
+pub fn load<P: Payload + ?Sized>(values: &Values, payload: &mut P, blocks: usize) -> Result<(), ShortPayload> {
+    let (value_blocks, _) = values.as_chunks::<LANES_PER_BLOCK>();
+    for (index, from) in value_blocks.iter().enumerate().take(MAX_BLOCKS) {
+        if index >= blocks {
+            break;
+        }
+        let to = payload.block_mut(index).ok_or(ShortPayload)?;
+        for lane in 0..LANES_PER_BLOCK {
+            to[lane].set(from[lane]);
+        }
+    }
+    Ok(())
+}
+
+#[inline(always)]
+fn combine_with<P: Payload + ?Sized>(
+    values: &mut Values,
+    payload: &P,
+    blocks: usize,
+    f: impl Fn(u32, u32) -> u32,
+) -> Result<(), ShortPayload> {
+    let (value_blocks, _) = values.as_chunks_mut::<LANES_PER_BLOCK>();
+    for (index, to) in value_blocks.iter_mut().enumerate().take(MAX_BLOCKS) {
+        if index >= blocks {
+            break;
+        }
+        let from = payload.block(index).ok_or(ShortPayload)?;
+        for lane in 0..LANES_PER_BLOCK {
+            to[lane] = f(to[lane], from[lane].get());
+        }
+    }
+    Ok(())
+}
+
+#[inline(always)]
+fn fold<P: Payload + ?Sized>(payload: &P, blocks: usize, f: impl Fn(u32) -> u32) -> Result<u32, ShortPayload> {
+    let mut sum = 0u32;
+    for index in 0..MAX_BLOCKS {
+        if index >= blocks {
+            break;
+        }
+        let block = payload.block(index).ok_or(ShortPayload)?;
+        for lane in block {
+            sum = sum.wrapping_add(f(lane.get()));
+        }
+    }
+    Ok(sum)
+}
+
+#[inline(always)]
+fn halves(lane: u32) -> (i16, i16) {
+    ((lane >> 16) as i16, lane as i16)
+}
+
+#[inline(always)]
+fn sum_of_halves(lane: u32) -> u32 {
+    let (high, low) = halves(lane);
+    (i32::from(high).wrapping_add(i32::from(low))) as u32
+}
+
+#[inline(always)]
+fn by_halves(a: u32, b: u32, f: impl Fn(i16, i16) -> i16) -> u32 {
+    let ((a_high, a_low), (b_high, b_low)) = (halves(a), halves(b));
+    u32::from(f(a_high, b_high) as u16) << 16 | u32::from(f(a_low, b_low) as u16)
+}

@@ -1,0 +1,48 @@
+//! The aggregation protocol: its wire format, and what an aggregator does with a packet.
+//!
+//! `no_std` and free of I/O: bytes in, decisions out. The XDP program, the software backend and every test drive
+//! this same code. `docs/protocol.md` is the specification; [`slot`] holds its four rules.
+//!
+//! | module | what it holds |
+//! | --- | --- |
+//! | [`header`] | the 32-byte header, its kinds, operators and flags |
+//! | [`frame`] | Ethernet, IPv4 and UDP around it, for data planes that see whole frames |
+//! | [`job`] | what the control plane tells the data plane: jobs and their members |
+//! | [`slot`] | the slot state machine |
+//! | [`lanes`] | adding up payloads |
+//! | [`aggregator`] | one packet from admission to reply, over any storage of jobs and slots |
+//! | [`maps`] | keys and values of BPF maps that are not jobs or slots |
+//! | [`outcome`] | what became of a packet: action, counter and log line in one |
+
+#![no_std]
+#![forbid(unsafe_code)]
+
+pub mod aggregator;
+pub mod frame;
+pub mod header;
+pub mod job;
+pub mod lanes;
+pub mod maps;
+pub mod outcome;
+pub mod slot;
+
+pub use zerocopy::big_endian::{U16, U32};
+
+/// Version byte of every packet.
+pub const VERSION: u8 = 1;
+/// UDP port of the aggregator's data plane, unless configured otherwise.
+pub const DATA_PORT: u16 = 48864;
+/// TCP port of the aggregator's control plane, unless configured otherwise.
+pub const CONTROL_PORT: u16 = 48865;
+/// Lanes come in blocks of this many, so that every loop over a payload has a constant inner bound.
+pub const LANES_PER_BLOCK: usize = 32;
+/// Most lanes in one packet: the largest frame that XDP can clone is one page.
+pub const MAX_LANES: usize = 768;
+/// Most blocks in one packet.
+pub const MAX_BLOCKS: usize = MAX_LANES / LANES_PER_BLOCK;
+/// Most ranks in one job: the width of a slot's bitmap.
+pub const MAX_RANKS: usize = 64;
+/// Lanes of a PENDING or REJECT packet.
+pub const NOTE_LANES: usize = 2;
+/// The rank field of a RESULT that is meant for everyone.
+pub const EVERYONE: u16 = 0xFFFF;

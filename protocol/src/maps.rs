@@ -1,0 +1,61 @@
+//! Keys and values of BPF maps that the XDP program and its loader share, beside those of [`crate::job`].
+
+use core::mem::{offset_of, size_of};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::U16;
+use crate::job::Place;
+use crate::slot::Slot;
+
+/// Entries of the job table.
+pub const MAX_JOBS: usize = 256;
+
+/// Key of the set of addresses that the aggregator answers to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct Endpoint {
+    /// IPv4 address.
+    pub ip: [u8; 4],
+    /// UDP port.
+    pub port: U16,
+    /// Zero.
+    pub reserved: [u8; 2],
+}
+
+/// An element of the pool: a slot, and the lock that keeps two CPUs from working on it at the same time.
+#[derive(Clone, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct LockedSlot {
+    /// 0 when free.
+    pub lock: u32,
+    /// Zero.
+    pub reserved: u32,
+    /// The slot.
+    pub slot: Slot,
+}
+
+/// A notable packet ([`crate::outcome::Outcome::is_notable`]), as told to user space.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Event {
+    /// Where the packet came from.
+    pub place: Place,
+    /// Round of the packet.
+    pub round: u32,
+    /// Job of the packet.
+    pub job: u16,
+    /// Rank of the packet.
+    pub rank: u16,
+    /// Slot of the packet.
+    pub slot: u16,
+    /// The [`crate::outcome::Outcome`], as a number.
+    pub outcome: u8,
+    /// Zero.
+    pub reserved: u8,
+}
+
+const _: () = {
+    assert!(size_of::<Endpoint>() == 8);
+    assert!(offset_of!(LockedSlot, slot) == 8);
+    assert!(size_of::<Event>() == 28);
+};

@@ -1,0 +1,152 @@
+//! What became of a packet: one value that gives the action, the counter and the log line, so that they agree.
+
+use crate::header::{Malformed, RejectReason};
+
+/// What a data plane does with the packet after serving it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Not ours: the host's network stack gets it, untouched.
+    Pass,
+    /// Consumed or refused without an answer.
+    Drop,
+    /// The packet, rewritten, goes back to where it came from.
+    Reply,
+    /// The packet, rewritten, goes to every rank of the job.
+    Broadcast,
+}
+
+macro_rules! outcomes {
+    ($($(#[doc = $doc:literal])+ $name:ident = $label:literal => $action:ident,)+) => {
+        /// What became of a packet.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[repr(u8)]
+        pub enum Outcome {
+            $($(#[doc = $doc])+ $name,)+
+        }
+
+        impl Outcome {
+            /// Every outcome, in the order of their counters.
+            pub const ALL: &[Self] = &[$(Self::$name,)+];
+
+            /// What the data plane does with the packet.
+            #[inline(always)]
+            pub const fn action(self) -> Action {
+                match self { $(Self::$name => Action::$action,)+ }
+            }
+
+            /// Name of the counter, as operators see it.
+            pub const fn name(self) -> &'static str {
+                match self { $(Self::$name => $label,)+ }
+            }
+
+            /// What the counter counts, in one line.
+            pub const fn help(self) -> &'static str {
+                match self { $(Self::$name => concat!($($doc),+).trim_ascii(),)+ }
+            }
+        }
+    };
+}
+
+outcomes! {
+    /// Not addressed to the aggregator.
+    NotOurs = "not_ours" => Pass,
+    /// VLAN-tagged frame, left to the host.
+    Vlan = "vlan" => Pass,
+    /// IPv6 packet, left to the host.
+    Ipv6 = "ipv6" => Pass,
+    /// IPv4 header with options, left to the host.
+    IpOptions = "ip_options" => Pass,
+    /// Fragment of an IPv4 packet, left to the host.
+    Fragment = "fragment" => Pass,
+
+    /// First contribution of a round.
+    Started = "started" => Drop,
+    /// Contribution added to a round.
+    Added = "added" => Drop,
+    /// Last contribution of a round: RESULT to all.
+    Completed = "completed" => Broadcast,
+    /// Contribution seen before, round complete: RESULT to the sender alone.
+    Replayed = "replayed" => Reply,
+    /// Contribution seen before, round incomplete: PENDING to the sender.
+    Pending = "pending" => Reply,
+    /// Contribution of a round long complete: a late duplicate.
+    Stale = "stale" => Drop,
+    /// Ranks disagree on the call: REJECT.
+    Mismatch = "mismatch" => Reply,
+    /// Round that the sender may not be in: REJECT.
+    WrongRound = "wrong_round" => Reply,
+    /// Contribution to an aborted job: REJECT.
+    Aborted = "aborted" => Reply,
+    /// HELLO of a member: echoed.
+    Hello = "hello" => Reply,
+
+    /// Ends before its headers or its payload do.
+    Truncated = "truncated" => Drop,
+    /// Wrong IPv4 header checksum.
+    BadIpChecksum = "bad_ip_checksum" => Drop,
+    /// Unknown protocol version.
+    BadVersion = "bad_version" => Drop,
+    /// Kind that the aggregator does not take.
+    BadKind = "bad_kind" => Drop,
+    /// Unknown operator or lane type.
+    BadOp = "bad_op" => Drop,
+    /// Lane count that is no multiple of 32 up to 768.
+    BadLanes = "bad_lanes" => Drop,
+    /// Payload not as long as the lane count says.
+    BadLength = "bad_length" => Drop,
+    /// Check word that does not fit the packet.
+    BadCheck = "bad_check" => Drop,
+    /// Job that does not exist.
+    UnknownJob = "unknown_job" => Drop,
+    /// Epoch that is not the job's.
+    WrongEpoch = "wrong_epoch" => Drop,
+    /// Rank outside of the job.
+    BadRank = "bad_rank" => Drop,
+    /// Slot outside of the job's range.
+    BadSlot = "bad_slot" => Drop,
+    /// HELLO with a wrong secret.
+    WrongSecret = "wrong_secret" => Drop,
+    /// Contribution of a rank that has not said HELLO.
+    NoHello = "no_hello" => Drop,
+    /// Packet not from where its rank lives.
+    WrongPlace = "wrong_place" => Drop,
+    /// Slot held by another CPU for too long; the resend covers it.
+    SlotBusy = "slot_busy" => Drop,
+    /// RESULT for all that the kernel would not send.
+    SendFailed = "send_failed" => Drop,
+}
+
+impl Outcome {
+    /// Number of outcomes: the size of a table of counters.
+    pub const COUNT: usize = Self::ALL.len();
+
+    /// The reason that the REJECT of this outcome carries.
+    pub const fn reject_reason(self) -> Option<RejectReason> {
+        match self {
+            Self::Mismatch => Some(RejectReason::Mismatch),
+            Self::WrongRound => Some(RejectReason::Round),
+            Self::Aborted => Some(RejectReason::Aborted),
+            _ => None,
+        }
+    }
+
+    /// Whether operators want to hear of every packet of this outcome, not of the count alone.
+    #[inline(always)]
+    pub const fn is_notable(self) -> bool {
+        matches!(self, Self::Hello | Self::Mismatch | Self::WrongRound | Self::WrongSecret | Self::WrongPlace)
+    }
+}
+
+impl From<Malformed> for Outcome {
+    #[inline(always)]
+    fn from(malformed: Malformed) -> Self {
+        match malformed {
+            Malformed::Truncated => Self::Truncated,
+            Malformed::Version => Self::BadVersion,
+            Malformed::Kind => Self::BadKind,
+            Malformed::Op => Self::BadOp,
+            Malformed::Lanes => Self::BadLanes,
+            Malformed::Length => Self::BadLength,
+        }
+    }
+}

@@ -1,0 +1,326 @@
+//! The slot state machine: what to do with a contribution. The four rules of `docs/protocol.md`.
+//!
+//! A slot is reused again and again; its k-th use is round k. It has two sets of values: the one being filled
+//! (round & 1), and the shadow copy of the round before, kept for ranks that lost the RESULT. A new round may only
+//! overwrite the shadow copy of round r - 2 once round r - 1 is complete: a rank contributes to r - 1 only after it
+//! holds the result of r - 2, so by then nobody needs that copy any more.
+
+use core::mem::{offset_of, size_of};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+use crate::header::{Header, Kind, Op, RejectReason, flags};
+use crate::job::Job;
+use crate::lanes::{self, Payload, ShortPayload, Values};
+use crate::outcome::Outcome;
+use crate::{EVERYONE, LANES_PER_BLOCK, MAX_LANES, NOTE_LANES, U16};
+
+/// A round that takes contributions.
+const FILLING: u8 = 0;
+/// A round that all ranks have contributed to.
+const COMPLETE: u8 = 1;
+/// A round whose ranks disagree on the call.
+const POISONED: u8 = 2;
+
+/// What a set knows of its round, values aside.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct SetHead {
+    /// Bitmap of the ranks that have contributed.
+    pub seen: u64,
+    /// Epoch of the round; a set of another epoch than the job's is empty.
+    pub epoch: u32,
+    /// The round.
+    pub round: u32,
+    /// Fingerprint of the first contribution.
+    pub fingerprint: u32,
+    /// Aggregate of the check words.
+    pub check: u32,
+    /// Lanes of the first contribution.
+    pub lanes: u16,
+    /// Operator of the first contribution.
+    pub op: u8,
+    /// CE if any contribution had it, CHECKED if all had it.
+    pub flags: u8,
+    /// [`FILLING`], [`COMPLETE`] or [`POISONED`].
+    status: u8,
+    /// The rank that started the round.
+    pub first_rank: u8,
+    /// The rank whose call differed from that of `first_rank`, in a poisoned round.
+    pub dissenter: u8,
+    /// Zero.
+    reserved: u8,
+}
+
+/// One set: a round and its values.
+#[derive(Clone, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Set {
+    /// What the set knows of its round.
+    pub head: SetHead,
+    /// The aggregate, in the machine's byte order.
+    pub values: Values,
+}
+
+/// A slot. All zeros is a slot never used.
+#[derive(Clone, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Slot {
+    /// The sets of even and of odd rounds.
+    pub sets: [Set; 2],
+}
+
+const _: () = {
+    assert!(size_of::<SetHead>() == 32);
+    assert!(offset_of!(SetHead, status) == 28);
+    assert!(size_of::<Set>() == 32 + 4 * MAX_LANES);
+    assert!(size_of::<Slot>() == 2 * size_of::<Set>());
+};
+
+impl Default for Slot {
+    fn default() -> Self {
+        let set = Set { head: SetHead::default(), values: [0; MAX_LANES] };
+        Self { sets: [set.clone(), set] }
+    }
+}
+
+/// What a contribution does to its slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Decision {
+    /// Rule 3: it starts its round; overwrite the values with it.
+    Start,
+    /// Rule 2: it is new to its round; combine it into the values.
+    Add,
+    /// Rule 2: its rank is in already, and the round is complete.
+    Replay,
+    /// Rule 2: its rank is in already, and others are missing.
+    Pending,
+    /// Rule 2: its round is poisoned.
+    Mismatch,
+    /// Rule 4: its round is older than what the slot holds.
+    Stale,
+    /// Rule 4: its round breaks the protocol.
+    WrongRound,
+}
+
+impl SetHead {
+    /// Whether every rank has contributed, so that the values are the result.
+    #[inline(always)]
+    pub const fn is_complete(&self) -> bool {
+        self.status == COMPLETE
+    }
+
+    #[inline(always)]
+    fn holds(&self, job: &Job, round: u32) -> bool {
+        self.epoch == job.epoch && self.round == round
+    }
+
+    #[inline(always)]
+    fn is_empty(&self, job: &Job) -> bool {
+        self.epoch != job.epoch
+    }
+
+    #[inline(always)]
+    fn same_call(&self, header: &Header) -> bool {
+        self.op == header.op && self.lanes == header.lanes.get() && self.fingerprint == header.fingerprint.get()
+    }
+
+    #[inline(always)]
+    fn start(&mut self, job: &Job, rank: u16, header: &Header) {
+        *self = Self {
+            seen: 0,
+            epoch: job.epoch,
+            round: header.round.get(),
+            fingerprint: header.fingerprint.get(),
+            check: 0,
+            lanes: header.lanes.get(),
+            op: header.op,
+            flags: flags::CHECKED,
+            status: FILLING,
+            first_rank: rank as u8,
+            dissenter: 0,
+            reserved: 0,
+        };
+        self.add(job, rank, header);
+    }
+
+    #[inline(always)]
+    fn add(&mut self, job: &Job, rank: u16, header: &Header) {
+        self.seen |= bit(rank);
+        self.check = self.check.wrapping_add(header.check.get());
+        let checked = self.flags & header.flags & flags::CHECKED;
+        let congested = (self.flags | header.flags) & flags::CE;
+        self.flags = checked | congested;
+        if self.seen == job.all_ranks() {
+            self.status = COMPLETE;
+        }
+    }
+}
+
+#[inline(always)]
+const fn bit(rank: u16) -> u64 {
+    1 << (rank & 63)
+}
+
+/// Applies rules 2 to 4 to the heads: `set` is the one of the contribution's round (round & 1), `other` its shadow.
+///
+/// `rank` must be a rank of the job, and the header a valid CONTRIBUTION of the job's epoch (rule 1).
+#[inline(always)]
+pub fn decide(job: &Job, set: &mut SetHead, other: &SetHead, rank: u16, header: &Header) -> Decision {
+    let round = header.round.get();
+    if set.holds(job, round) {
+        return join_round(job, set, rank, header);
+    }
+    if may_start(job, set, other, round) {
+        set.start(job, rank, header);
+        return Decision::Start;
+    }
+    let older = round.wrapping_sub(set.round) as i32 <= 0;
+    if !set.is_empty(job) && older { Decision::Stale } else { Decision::WrongRound }
+}
+
+/// Rule 2: the set holds the contribution's round.
+#[inline(always)]
+fn join_round(job: &Job, set: &mut SetHead, rank: u16, header: &Header) -> Decision {
+    if set.status == POISONED {
+        return Decision::Mismatch;
+    }
+    if !set.same_call(header) {
+        set.status = POISONED;
+        set.dissenter = rank as u8;
+        return Decision::Mismatch;
+    }
+    if set.seen & bit(rank) == 0 {
+        set.add(job, rank, header);
+        return Decision::Add;
+    }
+    if set.is_complete() { Decision::Replay } else { Decision::Pending }
+}
+
+/// Rule 3: `round` is the next of its set, and the round in between is complete.
+#[inline(always)]
+fn may_start(job: &Job, set: &SetHead, other: &SetHead, round: u32) -> bool {
+    let first_of_epoch = set.is_empty(job) && other.is_empty(job);
+    if first_of_epoch {
+        return round == 0;
+    }
+    // After the first round of the epoch, the set of round 1 is still empty.
+    let next_of_set = if set.is_empty(job) { round == 1 } else { set.round == round.wrapping_sub(2) };
+    next_of_set && other.holds(job, round.wrapping_sub(1)) && other.is_complete()
+}
+
+/// Serves one contribution: updates the slot, and turns the packet into the answer if there is one.
+///
+/// The caller has admitted the packet (rule 1). After an outcome whose action is Reply or Broadcast, header and
+/// payload are those of the answer, `header.lanes` words long.
+#[inline(always)]
+pub fn contribute<P: Payload + ?Sized>(
+    job: &Job,
+    slot: &mut Slot,
+    op: Op,
+    header: &mut Header,
+    payload: &mut P,
+) -> Outcome {
+    let [even, odd] = &mut slot.sets;
+    let (set, other) = if header.round.get() & 1 == 0 { (even, odd) } else { (odd, even) };
+    let rank = header.rank.get();
+    let blocks = usize::from(header.lanes.get()) / LANES_PER_BLOCK;
+    let served = match decide(job, &mut set.head, &other.head, rank, header) {
+        Decision::Start => lanes::store(&mut set.values, payload, blocks)
+            .and_then(|()| advance(job, set, op, Outcome::Started, header, payload)),
+        Decision::Add => lanes::combine(op, &mut set.values, payload, blocks)
+            .and_then(|()| advance(job, set, op, Outcome::Added, header, payload)),
+        Decision::Replay => write_result(set, header, payload).map(|()| Outcome::Replayed),
+        Decision::Pending => {
+            let seen = set.head.seen;
+            write_note(Kind::Pending, [(seen >> 32) as u32, seen as u32], header, payload).map(|()| Outcome::Pending)
+        }
+        Decision::Mismatch => {
+            let detail = u32::from(set.head.first_rank) << 16 | u32::from(set.head.dissenter);
+            reject(RejectReason::Mismatch, detail, header, payload).map(|()| Outcome::Mismatch)
+        }
+        Decision::WrongRound => {
+            let newest = newest_round(job, &set.head, &other.head);
+            reject(RejectReason::Round, newest, header, payload).map(|()| Outcome::WrongRound)
+        }
+        Decision::Stale => Ok(Outcome::Stale),
+    };
+    served.unwrap_or(Outcome::Truncated)
+}
+
+/// After the values took a contribution in: the RESULT for all if it was the last one.
+#[inline(always)]
+fn advance<P: Payload + ?Sized>(
+    job: &Job,
+    set: &mut Set,
+    op: Op,
+    incomplete: Outcome,
+    header: &mut Header,
+    payload: &mut P,
+) -> Result<Outcome, ShortPayload> {
+    if !set.head.is_complete() {
+        return Ok(incomplete);
+    }
+    write_result(set, header, payload)?;
+    if !op.is_sum() {
+        // Check words add up with sums alone: that of a maximum is made from the values themselves.
+        let blocks = usize::from(set.head.lanes) / LANES_PER_BLOCK;
+        set.head.check = header.check_of(lanes::sum(op, payload, blocks)?, job.ranks);
+        header.check.set(set.head.check);
+    }
+    header.rank = U16::new(EVERYONE);
+    header.aux.set(0);
+    Ok(Outcome::Completed)
+}
+
+#[inline(always)]
+fn newest_round(job: &Job, set: &SetHead, other: &SetHead) -> u32 {
+    match (set.is_empty(job), other.is_empty(job)) {
+        (true, true) => 0,
+        (true, false) => other.round,
+        (false, true) => set.round,
+        (false, false) => {
+            let other_is_newer = other.round.wrapping_sub(set.round) as i32 > 0;
+            if other_is_newer { other.round } else { set.round }
+        }
+    }
+}
+
+/// Turns the contribution into the RESULT of its set. Job, epoch, rank, slot, round, op, lanes and fingerprint are
+/// those of the contribution.
+#[inline(always)]
+fn write_result<P: Payload + ?Sized>(set: &Set, header: &mut Header, payload: &mut P) -> Result<(), ShortPayload> {
+    header.kind = Kind::Result as u8;
+    header.flags = set.head.flags;
+    header.check.set(set.head.check);
+    lanes::load(&set.values, payload, usize::from(set.head.lanes) / LANES_PER_BLOCK)
+}
+
+/// Turns the packet into a REJECT to its sender.
+#[inline(always)]
+pub(crate) fn reject<P: Payload + ?Sized>(
+    reason: RejectReason,
+    detail: u32,
+    header: &mut Header,
+    payload: &mut P,
+) -> Result<(), ShortPayload> {
+    write_note(Kind::Reject, [reason as u32, detail], header, payload)
+}
+
+/// Turns the packet into a two-word answer to its sender.
+#[inline(always)]
+fn write_note<P: Payload + ?Sized>(
+    kind: Kind,
+    words: [u32; NOTE_LANES],
+    header: &mut Header,
+    payload: &mut P,
+) -> Result<(), ShortPayload> {
+    let block = payload.block_mut(0).ok_or(ShortPayload)?;
+    block[0].set(words[0]);
+    block[1].set(words[1]);
+    header.kind = kind as u8;
+    header.op = Op::SumI32 as u8;
+    header.flags = flags::CHECKED;
+    header.lanes.set(NOTE_LANES as u16);
+    header.check.set(header.check_of(words[0].wrapping_add(words[1]), 1));
+    Ok(())
+}
