@@ -1,0 +1,45 @@
+//! Calls of cargo for this workspace.
+
+use anyhow::{Context, Result, ensure};
+use std::{
+    env,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+/// Cargo, in the workspace's root and with the target folder that this program itself came from.
+///
+/// # Errors
+///
+/// If this program does not lie in `<target folder>/<profile>/`, where `cargo xtask` puts it.
+pub fn command(subcommand: &str) -> Result<Command> {
+    let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.current_dir(workspace()).arg(subcommand).arg("--target-dir").arg(target_folder()?);
+    Ok(command)
+}
+
+/// Builds the release binaries of all default members and returns the folder where they are.
+///
+/// All of them, as the tests do: cargo then compiles the shared dependencies once, with one set of features.
+///
+/// # Errors
+///
+/// If cargo fails; it has said why.
+pub fn build_binaries() -> Result<PathBuf> {
+    let status = command("build")?.arg("--release").status().context("cannot start cargo")?;
+    ensure!(status.success(), "the build failed ({status}); the compiler's messages are above");
+    Ok(target_folder()?.join("release"))
+}
+
+fn workspace() -> &'static Path {
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
+}
+
+fn target_folder() -> Result<PathBuf> {
+    let executable = env::current_exe().context("cannot find out where this program lies")?;
+    executable
+        .ancestors()
+        .nth(2)
+        .map(Path::to_owned)
+        .with_context(|| format!("{} lies in no target folder; start it as `cargo xtask`", executable.display()))
+}

@@ -1,0 +1,30 @@
+//! The project's own commands: `cargo xtask setup | run | test`.
+//!
+//! This crate must build on a machine that has nothing but Rust and a C linker, because it installs the rest: nothing
+//! that it depends on may need the BPF program.
+
+mod cargo;
+mod run;
+mod setup;
+mod test;
+
+use clap::Parser;
+
+#[derive(Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask", about = "Sets up, runs and tests the aggregator")]
+enum Command {
+    /// Install what the BPF program's build and the rack need; does nothing when all is there
+    Setup,
+    /// Build everything and run the all-reduce benchmark in a rack of network namespaces
+    Run(run::Run),
+    /// Run every test, and say which ones could not run and why
+    Test(test::Test),
+}
+
+fn main() -> anyhow::Result<()> {
+    match Command::parse() {
+        Command::Setup => setup::run(),
+        Command::Run(command) => command.run(),
+        Command::Test(command) => command.run(),
+    }
+}

@@ -1,0 +1,43 @@
+//! `cargo xtask setup`: what a machine with Rust lacks for building the BPF program and running racks.
+//!
+//! Each part looks whether its thing is there, which takes milliseconds, and acts only if not. Nothing is kept outside
+//! the folders of cargo, of the toolchain and of the system's package manager.
+
+mod bpf_linker;
+mod compiler;
+mod packages;
+mod rust_src;
+
+use anyhow::{Context, Result, bail};
+use compiler::Compiler;
+use std::process::Command;
+
+/// Brings the machine to where the workspace builds and racks run. Silent if it is there already.
+///
+/// # Errors
+///
+/// The first step that failed, and what to do by hand.
+pub fn run() -> Result<()> {
+    packages::ensure()?;
+    let compiler = Compiler::find()?;
+    rust_src::ensure(&compiler)?;
+    bpf_linker::ensure(&compiler)
+}
+
+/// Says what is about to be done and why.
+fn announce(step: &str) {
+    eprintln!("setup: {step}");
+}
+
+/// Runs a command to its end and returns what it wrote to standard output; on failure, the error ends with the last
+/// line of what it wrote to standard error.
+fn output(command: &mut Command) -> Result<String> {
+    let program = command.get_program().to_string_lossy().into_owned();
+    let output = command.output().with_context(|| format!("cannot start {program}"))?;
+    if !output.status.success() {
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        let reason = stderr.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("it says no more");
+        bail!("{program} failed ({}): {}", output.status, reason.trim());
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}

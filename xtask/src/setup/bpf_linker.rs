@@ -1,0 +1,108 @@
+//! bpf-linker, built against the compiler's own LLVM, so that the two always speak the same bitcode.
+
+use super::{announce, compiler::Compiler, output};
+use anyhow::{Context, Result, ensure};
+use std::{
+    env, fs,
+    os::unix::fs::symlink,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+const VERSION: &str = "0.13.0";
+
+/// Installs bpf-linker into cargo's folder unless the one in `PATH` has the right version and the compiler's LLVM.
+///
+/// # Errors
+///
+/// If building it fails, or if the result is not the one that `PATH` leads to.
+pub fn ensure(compiler: &Compiler) -> Result<()> {
+    let libraries = compiler.sysroot.join("lib");
+    let llvm = llvm_library(&libraries)?;
+    if matches(&llvm) {
+        return Ok(());
+    }
+    announce(&format!("bpf-linker {VERSION}: it links the BPF program; building it takes about a minute"));
+    install(compiler, &libraries, &llvm).with_context(|| {
+        format!(
+            "installing bpf-linker failed; by hand: link {} as lib/libLLVM.so in some folder, then LLVM_PREFIX=<that \
+             folder> cargo install --locked bpf-linker --version {VERSION} --no-default-features --features llvm-{}",
+            libraries.join(&llvm).display(),
+            compiler.llvm_major
+        )
+    })?;
+    ensure!(
+        matches(&llvm),
+        "bpf-linker {VERSION} was installed, but PATH leads to another one: put cargo's bin folder first in PATH"
+    );
+    Ok(())
+}
+
+/// The file name of the compiler's shared LLVM, such as `libLLVM.so.22.1-rust-1.95.0-stable`.
+fn llvm_library(folder: &Path) -> Result<String> {
+    let entries = fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))?;
+    entries
+        .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+        .find(|name| name.starts_with("libLLVM.so."))
+        .with_context(|| {
+            format!(
+                "{} has no libLLVM.so.*: this compiler is not rustup's; install rustup's, or bpf-linker by hand",
+                folder.display()
+            )
+        })
+}
+
+/// Whether the bpf-linker in `PATH` starts, has the wanted version and is linked with the library named `llvm`, whose
+/// name holds the compiler's release.
+fn matches(llvm: &str) -> bool {
+    let Some(linker) = find_in_path("bpf-linker") else { return false };
+    // Cargo leads everything that it starts to the compiler's libraries; the linker must find them by itself.
+    let version = output(Command::new(&linker).arg("--version").env_remove("LD_LIBRARY_PATH"));
+    version.is_ok_and(|version| version.trim() == format!("bpf-linker {VERSION}"))
+        && fs::read(&linker).is_ok_and(|binary| contains(&binary, llvm.as_bytes()))
+}
+
+fn install(compiler: &Compiler, libraries: &Path, llvm: &str) -> Result<()> {
+    // The linker searches for libLLVM.so, and bpf-linker remembers the folder where it was found: hence a link for the
+    // time of the build in the folder where the library stays.
+    let _link = TemporaryLink::create(libraries.join("libLLVM.so"), llvm)?;
+    output(
+        Command::new("cargo")
+            .args(["install", "--locked", "--force", "--quiet", "bpf-linker", "--version", VERSION])
+            .args(["--no-default-features", "--features", &format!("llvm-{}", compiler.llvm_major)])
+            .env("LLVM_PREFIX", &compiler.sysroot)
+            // Cargo's own temporary folder, and no flags that were meant for this workspace.
+            .env_remove("CARGO_TARGET_DIR")
+            .env_remove("RUSTFLAGS")
+            .current_dir("/"),
+    )
+    .map(drop)
+}
+
+fn find_in_path(program: &str) -> Option<PathBuf> {
+    env::split_paths(&env::var_os("PATH")?).map(|folder| folder.join(program)).find(|file| file.is_file())
+}
+
+fn contains(haystack: &[u8], needle: &[u8]) -> bool {
+    haystack.windows(needle.len()).any(|window| window == needle)
+}
+
+/// A symbolic link that lives as long as this value.
+struct TemporaryLink(PathBuf);
+
+impl TemporaryLink {
+    fn create(link: PathBuf, target: &str) -> Result<Self> {
+        // One that an interrupted run left behind.
+        if link.is_symlink() {
+            fs::remove_file(&link).with_context(|| format!("cannot replace {}", link.display()))?;
+        }
+        symlink(target, &link).with_context(|| format!("cannot create {}", link.display()))?;
+        Ok(Self(link))
+    }
+}
+
+impl Drop for TemporaryLink {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
+}

@@ -1,0 +1,58 @@
+//! Debian packages.
+
+use super::{announce, output};
+use anyhow::{Context, Result, bail};
+use std::{env, path::Path, process::Command};
+
+/// What must be there, and the package that brings it. A bare name is a program to be found in `PATH`.
+const NEEDED: [(&str, &str); 6] = [
+    ("ip", "iproute2"),
+    ("ethtool", "ethtool"),
+    // The rest is what libbpf's own sources, which libbpf-sys brings along, need to be built.
+    ("make", "make"),
+    ("pkg-config", "pkg-config"),
+    ("/usr/include/libelf.h", "libelf-dev"),
+    ("/usr/include/zlib.h", "zlib1g-dev"),
+];
+
+/// Where the tools of the superuser lie; not in every user's `PATH`.
+const SYSTEM_FOLDERS: &str = "/usr/local/sbin:/usr/sbin:/sbin";
+
+/// Installs the packages that are missing.
+///
+/// # Errors
+///
+/// If installing fails or needs the superuser; the error says which command to run.
+pub fn ensure() -> Result<()> {
+    let missing: Vec<&str> = NEEDED.iter().filter(|(thing, _)| !exists(thing)).map(|&(_, package)| package).collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let list = missing.join(" ");
+    if !exists("apt-get") {
+        bail!("missing: {list} (Debian's names), and no apt-get to install them with; install them by hand");
+    }
+    if !rustix::process::geteuid().is_root() {
+        bail!("missing: {list}; run `sudo apt-get update && sudo apt-get install {list}`, then this again");
+    }
+    announce(&format!("installing Debian packages that the build or the rack needs: {list}"));
+    // A source of someone else's that cannot be reached must not stop us, so only the installation's result counts.
+    let _ = apt_get().arg("update").output();
+    output(apt_get().args(["install", "--yes", "--no-install-recommends"]).args(&missing))
+        .with_context(|| format!("installing packages failed; by hand: apt-get update && apt-get install {list}"))?;
+    Ok(())
+}
+
+fn apt_get() -> Command {
+    let mut command = Command::new("apt-get");
+    command.env("DEBIAN_FRONTEND", "noninteractive").arg("-qq");
+    command
+}
+
+fn exists(thing: &str) -> bool {
+    if thing.starts_with('/') {
+        return Path::new(thing).exists();
+    }
+    let path = env::var("PATH").unwrap_or_default() + ":" + SYSTEM_FOLDERS;
+    env::split_paths(&path).any(|folder| folder.join(thing).is_file())
+}

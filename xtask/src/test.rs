@@ -1,0 +1,156 @@
+//! `cargo xtask test`: every test, and an honest count.
+
+use crate::{cargo, setup};
+use anyhow::{Context, Result, bail};
+use std::{
+    env,
+    fs::{self, File},
+    io::{BufRead, BufReader, Write},
+    path::{Path, PathBuf},
+    process::Stdio,
+};
+
+/// Names the file to which a test that cannot run appends `name: reason` before it returns.
+const SKIPPED: &str = "SWITCHML_SKIPPED";
+/// Names the folder with the binaries that the end-to-end tests start.
+const BIN_DIR: &str = "SWITCHML_BIN_DIR";
+
+/// Options of `cargo xtask test`.
+#[derive(clap::Args)]
+pub struct Test {
+    /// Fail if a test could not run, as when CI=true
+    #[arg(long)]
+    require_all: bool,
+    /// Handed to `cargo test`, such as `-p switchml-protocol`
+    #[arg(last = true)]
+    arguments: Vec<String>,
+}
+
+impl Test {
+    /// Runs `cargo test` over the default members and sums up.
+    ///
+    /// In release: the end-to-end tests need the release binaries anyway, so all dependencies are compiled once, and the
+    /// property and simulation tests run many times faster.
+    ///
+    /// # Errors
+    ///
+    /// If a test failed, if tests could not be built, or if one could not run where all must.
+    pub fn run(&self) -> Result<()> {
+        setup::run()?;
+        let binaries = cargo::build_binaries()?;
+        let skips = SkipFile::create(&binaries)?;
+        let mut child = cargo::command("test")?
+            .args(["--release", "--no-fail-fast"])
+            .args(&self.arguments)
+            .env(SKIPPED, &skips.0)
+            .env(BIN_DIR, &binaries)
+            .stdout(Stdio::piped())
+            .spawn()
+            .context("cannot start cargo")?;
+        let mut counts = Counts::default();
+        for line in BufReader::new(child.stdout.take().context("cargo has no output")?).split(b'\n') {
+            let line = line.context("cannot read cargo's output")?;
+            let text = String::from_utf8_lossy(&line);
+            // Whoever reads our output may be gone; the tests still count.
+            let _ = writeln!(std::io::stdout(), "{text}");
+            counts.add(&text);
+        }
+        let status = child.wait()?;
+        let skipped = skips.lines()?;
+        self.conclude(&counts, &skipped, status.success())
+    }
+
+    /// Lists what was skipped, says the totals and decides.
+    fn conclude(&self, counts: &Counts, skipped: &[String], succeeded: bool) -> Result<()> {
+        println!();
+        for skip in skipped.iter().chain(&counts.ignored) {
+            println!("skipped {skip}");
+        }
+        // A test that could not run has returned, which libtest counts as passed.
+        let passed = counts.passed.saturating_sub(skipped.len());
+        let skips = skipped.len() + counts.ignored.len();
+        println!("{passed} passed, {} failed, {skips} skipped", counts.failed);
+        if !succeeded {
+            bail!("cargo test failed; what failed is named above");
+        }
+        if skips > 0 && (self.require_all || env::var("CI").is_ok_and(|ci| ci == "true")) {
+            bail!("{skips} tests could not run, and here (CI=true or --require-all) all must");
+        }
+        Ok(())
+    }
+}
+
+/// What libtest's lines say.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Counts {
+    passed: usize,
+    failed: usize,
+    /// Those marked `#[ignore]`, by name.
+    ignored: Vec<String>,
+}
+
+impl Counts {
+    /// Takes note of a line such as `test result: ok. 12 passed; 0 failed; 1 ignored; 0 measured; …` or
+    /// `test a::b ... ignored, because`; other lines count nothing.
+    fn add(&mut self, line: &str) {
+        if let Some((name, reason)) = line.strip_prefix("test ").and_then(|test| test.split_once(" ... ignored")) {
+            self.ignored.push(format!("{name}: ignored{reason}"));
+        }
+        let Some(result) = line.strip_prefix("test result: ") else { return };
+        let numbers = result.split_once(". ").map_or(result, |(_, numbers)| numbers);
+        for part in numbers.split("; ") {
+            let Some((number, what)) = part.split_once(' ') else { continue };
+            let Ok(number) = number.parse::<usize>() else { continue };
+            match what {
+                "passed" => self.passed += number,
+                "failed" => self.failed += number,
+                _ => {}
+            }
+        }
+    }
+}
+
+/// The file that tests report to, removed with this value.
+struct SkipFile(PathBuf);
+
+impl SkipFile {
+    fn create(folder: &Path) -> Result<Self> {
+        let path = folder.join(format!("skipped-tests-{}", std::process::id()));
+        File::create(&path).with_context(|| format!("cannot create {}", path.display()))?;
+        Ok(Self(path))
+    }
+
+    fn lines(&self) -> Result<Vec<String>> {
+        let text = fs::read_to_string(&self.0).with_context(|| format!("cannot read {}", self.0.display()))?;
+        Ok(text.lines().map(str::to_owned).collect())
+    }
+}
+
+impl Drop for SkipFile {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Counts;
+
+    #[test]
+    fn result_lines_add_up() {
+        let mut counts = Counts::default();
+        for line in [
+            "running 3 tests",
+            "test result: ok. 12 passed; 0 failed; 1 ignored; 0 measured; 4 filtered out; finished in 0.01s",
+            "test a ... ok",
+            "test b::c ... ignored, needs a cluster",
+            "test result: FAILED. 3 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out; finished in 1.50s",
+        ] {
+            counts.add(line);
+        }
+        assert_eq!(
+            counts,
+            Counts { passed: 15, failed: 2, ignored: vec!["b::c: ignored, needs a cluster".to_owned()] }
+        );
+    }
+}
