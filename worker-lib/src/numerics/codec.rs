@@ -1,0 +1,239 @@
+//! One collective's way between elements and lanes.
+
+use switchml_protocol::header::Op;
+use switchml_protocol::{LANES_PER_BLOCK, MAX_RANKS};
+
+use super::dtype::{DType, NumericsError, ReduceOp};
+use super::exponent::NON_FINITE;
+use super::fixed::{self, Fixed};
+use super::format::{Bf16, F16, F32, F64, Format};
+use super::{bytes, exponent, plain};
+
+/// How a collective's elements become lanes and its result's lanes become elements.
+///
+/// Chosen once per collective and copied around freely; every call handles one chunk. Elements come and go as bytes in native
+/// order at any alignment ([`bytemuck::cast_slice`] gives them), payloads are big-endian lanes. Every rank gets the same bits
+/// from the same payload, whatever vector units its processor has.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Codec(Method);
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Method {
+    FixedF32(Fixed),
+    FixedF64(Fixed),
+    FixedF16(Fixed),
+    FixedBf16(Fixed),
+    MaxF32,
+    MaxF16,
+    MaxBf16,
+    MaxI32,
+    MinF32,
+    MinF16,
+    MinBf16,
+    MinI32,
+    SumI32,
+    Bytes,
+}
+
+impl Codec {
+    /// The codec of a reduction of `dtype` elements over `ranks` ranks.
+    ///
+    /// # Errors
+    /// When `ranks` is not 1 to 64, for MAX and MIN of f64, and for AVG of i32: see [`NumericsError`].
+    pub fn reduction(dtype: DType, op: ReduceOp, ranks: usize) -> Result<Self, NumericsError> {
+        if !(1..=MAX_RANKS).contains(&ranks) {
+            return Err(NumericsError::Ranks(ranks));
+        }
+        let fixed = Fixed::new(ranks, op == ReduceOp::Avg);
+        Ok(Self(match (op, dtype) {
+            (ReduceOp::Sum | ReduceOp::Avg, DType::F32) => Method::FixedF32(fixed),
+            (ReduceOp::Sum | ReduceOp::Avg, DType::F64) => Method::FixedF64(fixed),
+            (ReduceOp::Sum | ReduceOp::Avg, DType::F16) => Method::FixedF16(fixed),
+            (ReduceOp::Sum | ReduceOp::Avg, DType::Bf16) => Method::FixedBf16(fixed),
+            (ReduceOp::Sum, DType::I32) => Method::SumI32,
+            (ReduceOp::Avg, DType::I32) => return Err(NumericsError::NoIntegerAverage),
+            (ReduceOp::Max, DType::F32) => Method::MaxF32,
+            (ReduceOp::Max, DType::F16) => Method::MaxF16,
+            (ReduceOp::Max, DType::Bf16) => Method::MaxBf16,
+            (ReduceOp::Max, DType::I32) => Method::MaxI32,
+            (ReduceOp::Min, DType::F32) => Method::MinF32,
+            (ReduceOp::Min, DType::F16) => Method::MinF16,
+            (ReduceOp::Min, DType::Bf16) => Method::MinBf16,
+            (ReduceOp::Min, DType::I32) => Method::MinI32,
+            (ReduceOp::Max | ReduceOp::Min, DType::F64) => return Err(NumericsError::NoF64Extremum(op)),
+        }))
+    }
+
+    /// The codec of exponent chunks: one i32 per data chunk, in native byte order, MAX over ranks.
+    pub const fn exponents() -> Self {
+        Self(Method::MaxI32)
+    }
+
+    /// The codec of a broadcast: any bytes, packed four to a lane. The root encodes its bytes, every other rank none (all its
+    /// lanes are zero), and SUM delivers the root's. Native byte order travels as it is, so all ranks must have the same.
+    pub const fn bytes() -> Self {
+        Self(Method::Bytes)
+    }
+
+    /// How the aggregator combines the lanes.
+    pub const fn wire_op(self) -> Op {
+        match self.0 {
+            Method::FixedF32(_) | Method::FixedF64(_) | Method::FixedF16(_) | Method::FixedBf16(_) => Op::SumI32,
+            Method::SumI32 | Method::Bytes => Op::SumI32,
+            Method::MaxF32 | Method::MaxF16 | Method::MaxBf16 | Method::MaxI32 => Op::MaxI32,
+            Method::MinF32 | Method::MinF16 | Method::MinBf16 | Method::MinI32 => Op::MaxI32,
+        }
+    }
+
+    /// Whether the ranks must agree on each chunk's exponent before its data: the float sums. Elsewhere the exponent arguments
+    /// below mean nothing, and no chunk is skipped.
+    pub const fn uses_exponents(self) -> bool {
+        matches!(self.0, Method::FixedF32(_) | Method::FixedF64(_) | Method::FixedF16(_) | Method::FixedBf16(_))
+    }
+
+    /// Bytes of elements that one lane carries: 4, or 2 for f16 and bf16.
+    pub const fn bytes_per_lane(self) -> usize {
+        match self.0 {
+            Method::FixedF16(_) | Method::FixedBf16(_) => 2,
+            Method::MaxF16 | Method::MaxBf16 | Method::MinF16 | Method::MinBf16 => 2,
+            _ => 4,
+        }
+    }
+
+    /// Bytes of elements that a chunk of `lanes` lanes carries.
+    pub const fn bytes_per_chunk(self, lanes: usize) -> usize {
+        lanes * self.bytes_per_lane()
+    }
+
+    /// Lanes of the packet for `bytes` bytes of elements: rounded up to whole blocks of 32.
+    pub const fn lanes_for(self, bytes: usize) -> usize {
+        bytes.div_ceil(self.bytes_per_lane()).next_multiple_of(LANES_PER_BLOCK)
+    }
+
+    /// This rank's exponent of a chunk: E with 2^E <= max|x| < 2^(E+1), [`exponent::ZERO`] when every element is zero,
+    /// [`exponent::NON_FINITE`] when any is infinite or NaN. `elements`: bytes of whole elements.
+    pub fn exponent(self, elements: &[u8]) -> i32 {
+        exponent_of(&self.0, elements)
+    }
+
+    /// Encodes a chunk and returns the wrapping sum of the lanes written, which is the packet's check word for a sum.
+    ///
+    /// `elements`: bytes of whole elements. `exponent`: the chunk's global exponent, the maximum over ranks, not a marker.
+    /// `payload`: 4 bytes per lane; lanes behind the elements are set to zero.
+    ///
+    /// # Panics
+    /// When `elements` does not fit `payload`, is not whole elements, or `payload` is not whole lanes: the caller's arithmetic
+    /// is wrong. No value of an element or an exponent panics.
+    pub fn encode(self, elements: &[u8], exponent: i32, payload: &mut [u8]) -> u32 {
+        self.check_sizes(elements.len(), payload.len());
+        encode(&self.0, elements, exponent, payload)
+    }
+
+    /// Decodes a chunk's result, as many elements as `elements` has room for. Arguments as for [`Codec::encode`].
+    ///
+    /// # Panics
+    /// As [`Codec::encode`] does. No content of a payload panics.
+    pub fn decode(self, payload: &[u8], exponent: i32, elements: &mut [u8]) {
+        self.check_sizes(elements.len(), payload.len());
+        decode(&self.0, payload, exponent, elements);
+    }
+
+    /// Writes the result of a chunk that is never sent (see [`exponent::is_skipped`]): NaN for [`exponent::NON_FINITE`],
+    /// otherwise +0.0.
+    pub fn fill_skipped(self, exponent: i32, elements: &mut [u8]) {
+        if exponent != NON_FINITE {
+            elements.fill(0);
+            return;
+        }
+        match self.0 {
+            Method::FixedF32(_) => bytes::fill(elements, std::iter::repeat(F32::NAN)),
+            Method::FixedF64(_) => bytes::fill(elements, std::iter::repeat(F64::NAN)),
+            Method::FixedF16(_) => bytes::fill(elements, std::iter::repeat(F16::NAN)),
+            Method::FixedBf16(_) => bytes::fill(elements, std::iter::repeat(Bf16::NAN)),
+            _ => {}
+        }
+    }
+
+    fn check_sizes(self, elements: usize, payload: usize) {
+        let whole = match self.0 {
+            Method::FixedF64(_) => elements.is_multiple_of(8),
+            Method::Bytes => true,
+            _ => elements.is_multiple_of(self.bytes_per_lane()),
+        };
+        let fits = payload.is_multiple_of(4) && elements <= self.bytes_per_chunk(payload / 4);
+        assert!(whole && fits, "{elements} bytes of elements for {payload} bytes of payload in {:?}", self.0);
+    }
+}
+
+/// The wrapping sum of a payload's big-endian lanes: what the check word of a SUM must be.
+pub fn lane_sum(payload: &[u8]) -> u32 {
+    summed(payload)
+}
+
+/// Compiles a function's body for each vector unit worth having, and picks one at run time. What is called must be inlined.
+macro_rules! vectorised {
+    ($(fn $name:ident($($arg:ident: $type:ty),*) $(-> $ret:ty)? = $body:expr;)*) => {$(
+        #[multiversion::multiversion(targets(
+            "x86_64+avx512f+avx512bw+avx512dq+avx512vl+avx512vbmi2",
+            "x86_64+avx2",
+        ))]
+        fn $name($($arg: $type),*) $(-> $ret)? {
+            $body($($arg),*)
+        }
+    )*};
+}
+vectorised! {
+    fn exponent_of(method: &Method, src: &[u8]) -> i32 = exponent_with;
+    fn encode(method: &Method, src: &[u8], exponent: i32, payload: &mut [u8]) -> u32 = encode_with;
+    fn decode(method: &Method, payload: &[u8], exponent: i32, dst: &mut [u8]) = decode_with;
+    fn summed(payload: &[u8]) -> u32 = plain::lane_sum;
+}
+
+#[inline(always)]
+fn exponent_with(method: &Method, src: &[u8]) -> i32 {
+    match *method {
+        Method::FixedF32(_) => exponent::exponent::<F32>(src),
+        Method::FixedF64(_) => exponent::exponent::<F64>(src),
+        Method::FixedF16(_) => exponent::exponent::<F16>(src),
+        Method::FixedBf16(_) => exponent::exponent::<Bf16>(src),
+        _ => 0,
+    }
+}
+
+#[inline(always)]
+fn encode_with(method: &Method, src: &[u8], exponent: i32, payload: &mut [u8]) -> u32 {
+    match *method {
+        Method::FixedF32(by) => fixed::encode::<F32>(by, src, exponent, payload),
+        Method::FixedF64(by) => fixed::encode_wide(by, src, exponent, payload),
+        Method::FixedF16(by) => fixed::encode::<F16>(by, src, exponent, payload),
+        Method::FixedBf16(by) => fixed::encode::<Bf16>(by, src, exponent, payload),
+        Method::MaxF32 => plain::encode_ordered::<F32, false>(src, payload),
+        Method::MaxF16 => plain::encode_ordered::<F16, false>(src, payload),
+        Method::MaxBf16 => plain::encode_ordered::<Bf16, false>(src, payload),
+        Method::MinF32 => plain::encode_ordered::<F32, true>(src, payload),
+        Method::MinF16 => plain::encode_ordered::<F16, true>(src, payload),
+        Method::MinBf16 => plain::encode_ordered::<Bf16, true>(src, payload),
+        Method::SumI32 | Method::MaxI32 => plain::encode_integers::<false>(src, payload),
+        Method::MinI32 => plain::encode_integers::<true>(src, payload),
+        Method::Bytes => plain::encode_bytes(src, payload),
+    }
+}
+
+#[inline(always)]
+fn decode_with(method: &Method, payload: &[u8], exponent: i32, dst: &mut [u8]) {
+    match *method {
+        Method::FixedF32(by) => fixed::decode::<F32>(by, payload, exponent, dst),
+        Method::FixedF64(by) => fixed::decode_wide(by, payload, exponent, dst),
+        Method::FixedF16(by) => fixed::decode::<F16>(by, payload, exponent, dst),
+        Method::FixedBf16(by) => fixed::decode::<Bf16>(by, payload, exponent, dst),
+        Method::MaxF32 => plain::decode_ordered::<F32, false>(payload, dst),
+        Method::MaxF16 => plain::decode_ordered::<F16, false>(payload, dst),
+        Method::MaxBf16 => plain::decode_ordered::<Bf16, false>(payload, dst),
+        Method::MinF32 => plain::decode_ordered::<F32, true>(payload, dst),
+        Method::MinF16 => plain::decode_ordered::<F16, true>(payload, dst),
+        Method::MinBf16 => plain::decode_ordered::<Bf16, true>(payload, dst),
+        Method::SumI32 | Method::MaxI32 => plain::decode_integers::<false>(payload, dst),
+        Method::MinI32 => plain::decode_integers::<true>(payload, dst),
+        Method::Bytes => plain::decode_bytes(payload, dst),
+    }
+}
