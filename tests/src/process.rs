@@ -73,13 +73,16 @@ impl Process {
     ///
     /// [`Error::Ended`] if it ends without, [`Error::Timeout`] if time passes; both with its last lines.
     pub fn wait_for_line(&mut self, pattern: &str, timeout: Duration) -> Result<String, Error> {
+        let deadline = Instant::now() + timeout;
         if let Some(line) = self.output.wait_for_line(pattern, timeout) {
             return Ok(line);
         }
         let what = format!("line with \"{pattern}\"");
-        match self.child.try_wait() {
-            Ok(Some(status)) => Err(self.ended(format!("waited for a {what}"), status)),
-            _ => Err(self.timeout(what, timeout)),
+        // Its streams may have ended before itself.
+        match self.wait(deadline.saturating_duration_since(Instant::now())) {
+            Ok(status) => Err(self.ended(format!("waited for a {what}"), status)),
+            Err(Error::Timeout { .. }) => Err(self.timeout(what, timeout)),
+            Err(error) => Err(error),
         }
     }
 

@@ -87,6 +87,20 @@ fn terminate_asks_first_and_kills_after_the_grace() {
 }
 
 #[test]
+fn a_process_that_is_dropped_is_killed_and_reaped() {
+    if !can_build_racks("a_process_that_is_dropped_is_killed_and_reaped") {
+        return;
+    }
+    let rack = rack();
+    let mut process = shell(&rack, "echo on; exec sleep 1000");
+    process.wait_for_line("on", SOON).unwrap();
+    let files = format!("/proc/{}", process.id());
+    assert!(std::fs::exists(&files).unwrap());
+    drop(process);
+    assert!(!std::fs::exists(&files).unwrap(), "not even a zombie is left");
+}
+
+#[test]
 fn a_process_can_be_stopped_and_continued() {
     if !can_build_racks("a_process_can_be_stopped_and_continued") {
         return;
