@@ -69,6 +69,10 @@ fn contribution<T: Tables, P: Payload + ?Sized>(
         Err(outcome) => return outcome,
     };
     let blocks = usize::from(header.lanes.get()) / LANES_PER_BLOCK;
+    // Before anything is touched: a slot must not take in half a packet.
+    if payload.block(blocks - 1).is_none() {
+        return Outcome::Truncated;
+    }
     if header.flags & flags::CHECKED != 0 {
         match lanes::sum(op, payload, blocks) {
             Ok(sum) if header.check_of(sum, 1) == header.check.get() => {}

@@ -3,6 +3,7 @@
 use core::mem::{offset_of, size_of};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
+use crate::lanes::by_halves;
 use crate::{LANES_PER_BLOCK, MAX_LANES, NOTE_LANES, U16, U32, VERSION};
 
 /// Size of [`Header`] in bytes.
@@ -217,19 +218,39 @@ impl Header {
     }
 
     /// The check word of a packet that aggregates `contributions` contributions and whose lanes add up to
-    /// `lane_sum` (see [`crate::lanes::sum`]): `lane_sum + contributions * salt`, modulo 2^32.
+    /// `lane_sum` (see [`crate::lanes::sum`]): `lane_sum + contributions * salt`, modulo 2^32, or each half of it
+    /// modulo 2^16 when the lanes are two i16.
     ///
     /// A contribution counts 1, as do PENDING and REJECT; a RESULT counts the job's ranks. So check words add up
     /// like lanes do, and a data plane needs to know nothing more of them.
     #[inline(always)]
     pub fn check_of(&self, lane_sum: u32, contributions: u32) -> u32 {
-        lane_sum.wrapping_add(contributions.wrapping_mul(self.salt()))
+        let salt = self.salt();
+        let salts = if self.has_i16_lanes() {
+            by_halves(salt, contributions << 16 | contributions, i16::wrapping_mul)
+        } else {
+            salt.wrapping_mul(contributions)
+        };
+        self.add_checks(lane_sum, salts)
+    }
+
+    /// Adds two check words of packets like this one: as its lanes are added for a SUM.
+    ///
+    /// i16 lanes wrap by halves. Only a check word that does so too still fits the result of lanes that wrapped.
+    #[inline(always)]
+    pub fn add_checks(&self, a: u32, b: u32) -> u32 {
+        if self.has_i16_lanes() { by_halves(a, b, i16::wrapping_add) } else { a.wrapping_add(b) }
+    }
+
+    #[inline(always)]
+    const fn has_i16_lanes(&self) -> bool {
+        self.op >> 4 == 1
     }
 }
 
 #[inline(always)]
 const fn lanes_fit(kind: Kind, lanes: usize) -> bool {
-    let whole_blocks = lanes % LANES_PER_BLOCK == 0 && lanes <= MAX_LANES;
+    let whole_blocks = lanes.is_multiple_of(LANES_PER_BLOCK) && lanes <= MAX_LANES;
     match kind {
         Kind::Contribution | Kind::Result => whole_blocks && lanes > 0,
         Kind::Hello => whole_blocks,

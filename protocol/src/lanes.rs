@@ -33,13 +33,12 @@ pub type Values = [u32; MAX_LANES];
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShortPayload;
 
-/// Wrapping sum of the first `blocks` blocks of a payload, as the check word takes it: i16 lanes are two numbers,
-/// sign-extended.
+/// Wrapping sum of the first `blocks` blocks of a payload, as the check word takes it: i16 lanes give two sums.
 #[inline(always)]
 pub fn sum<P: Payload + ?Sized>(op: Op, payload: &P, blocks: usize) -> Result<u32, ShortPayload> {
     match op {
-        Op::SumI32 | Op::MaxI32 => fold(payload, blocks, |lane| lane),
-        Op::SumI16 | Op::MaxI16 => fold(payload, blocks, sum_of_halves),
+        Op::SumI32 | Op::MaxI32 => fold(payload, blocks, u32::wrapping_add),
+        Op::SumI16 | Op::MaxI16 => fold(payload, blocks, |a, b| by_halves(a, b, i16::wrapping_add)),
     }
 }
 
@@ -102,7 +101,7 @@ fn combine_with<P: Payload + ?Sized>(
 }
 
 #[inline(always)]
-fn fold<P: Payload + ?Sized>(payload: &P, blocks: usize, f: impl Fn(u32) -> u32) -> Result<u32, ShortPayload> {
+fn fold<P: Payload + ?Sized>(payload: &P, blocks: usize, f: impl Fn(u32, u32) -> u32) -> Result<u32, ShortPayload> {
     let mut sum = 0u32;
     for index in 0..MAX_BLOCKS {
         if index >= blocks {
@@ -110,7 +109,7 @@ fn fold<P: Payload + ?Sized>(payload: &P, blocks: usize, f: impl Fn(u32) -> u32)
         }
         let block = payload.block(index).ok_or(ShortPayload)?;
         for lane in block {
-            sum = sum.wrapping_add(f(lane.get()));
+            sum = f(sum, lane.get());
         }
     }
     Ok(sum)
@@ -121,14 +120,9 @@ fn halves(lane: u32) -> (i16, i16) {
     ((lane >> 16) as i16, lane as i16)
 }
 
+/// Applies `f` to both i16 halves of two lanes.
 #[inline(always)]
-fn sum_of_halves(lane: u32) -> u32 {
-    let (high, low) = halves(lane);
-    (i32::from(high).wrapping_add(i32::from(low))) as u32
-}
-
-#[inline(always)]
-fn by_halves(a: u32, b: u32, f: impl Fn(i16, i16) -> i16) -> u32 {
+pub(crate) fn by_halves(a: u32, b: u32, f: impl Fn(i16, i16) -> i16) -> u32 {
     let ((a_high, a_low), (b_high, b_low)) = (halves(a), halves(b));
     u32::from(f(a_high, b_high) as u16) << 16 | u32::from(f(a_low, b_low) as u16)
 }

@@ -1,4 +1,4 @@
-//! The slot state machine: what to do with a contribution. The four rules of `docs/protocol.md`.
+//! The slot state machine: what to do with an admitted contribution. Rules 2 to 4 of `docs/protocol.md`.
 //!
 //! A slot is reused again and again; its k-th use is round k. It has two sets of values: the one being filled
 //! (round & 1), and the shadow copy of the round before, kept for ranks that lost the RESULT. A new round may only
@@ -146,7 +146,7 @@ impl SetHead {
     #[inline(always)]
     fn add(&mut self, job: &Job, rank: u16, header: &Header) {
         self.seen |= bit(rank);
-        self.check = self.check.wrapping_add(header.check.get());
+        self.check = header.add_checks(self.check, header.check.get());
         let checked = self.flags & header.flags & flags::CHECKED;
         let congested = (self.flags | header.flags) & flags::CE;
         self.flags = checked | congested;
@@ -174,7 +174,7 @@ pub fn decide(job: &Job, set: &mut SetHead, other: &SetHead, rank: u16, header: 
         set.start(job, rank, header);
         return Decision::Start;
     }
-    let older = round.wrapping_sub(set.round) as i32 <= 0;
+    let older = (round.wrapping_sub(set.round) as i32) < 0;
     if !set.is_empty(job) && older { Decision::Stale } else { Decision::WrongRound }
 }
 
