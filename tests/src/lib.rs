@@ -61,6 +61,7 @@
 #![deny(unsafe_code)]
 
 mod binaries;
+mod deadline;
 mod error;
 mod kernel;
 mod namespace;

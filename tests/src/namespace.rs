@@ -15,7 +15,7 @@ use std::{
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// One namespace of a rack: its own interfaces, routes and sockets, its own `/sys` and BPF file system.
+/// One namespace of a rack, with its own interfaces, routes and sockets, its own `/sys` and BPF file system.
 ///
 /// A thread lives in it and does there what it is asked to. When the value is dropped the thread ends, which kills the
 /// processes that it started; the kernel then removes the namespace with all that is in it.
@@ -29,22 +29,35 @@ pub struct Namespace {
 impl Namespace {
     /// Makes a namespace that contains a loopback interface, still down.
     pub(crate) fn new(name: &str) -> Result<Self, Error> {
-        let refused = |source| Error::Kernel { what: format!("make the network namespace of {name}"), source };
+        Self::with_thread(name, kernel::enter_new_namespace)
+            .map_err(|source| Error::Kernel { what: format!("make the network namespace of {name}"), source })
+    }
+
+    /// The namespace that this process is in already, for what needs no rack and no privilege: its loopback interface
+    /// will do. Processes started in it die with this value, as those in a rack do.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Kernel`] if the system has no thread left.
+    pub fn of_host() -> Result<Self, Error> {
+        Self::with_thread("the host", || Ok(()))
+            .map_err(|source| Error::Kernel { what: "start a thread".to_owned(), source })
+    }
+
+    /// Starts the thread, which calls `enter` before anything else.
+    fn with_thread(name: &str, enter: fn() -> io::Result<()>) -> io::Result<Self> {
         let (ready, entered) = mpsc::channel();
         let (jobs, queue) = mpsc::channel::<Job>();
-        let thread = std::thread::Builder::new()
-            .name(name.to_owned())
-            .spawn(move || {
-                let result = kernel::enter_new_namespace();
-                let usable = result.is_ok();
-                // The caller waits for this; were it gone, the queue below would be closed.
-                let _ = ready.send(result.map(|()| gettid()));
-                if usable {
-                    queue.iter().for_each(|job| job());
-                }
-            })
-            .map_err(refused)?;
-        let tid = entered.recv().unwrap_or_else(|_| Err(io::Error::other("its thread died"))).map_err(refused)?;
+        let thread = std::thread::Builder::new().name(name.to_owned()).spawn(move || {
+            let result = enter();
+            let usable = result.is_ok();
+            // The caller waits for this; were it gone, the queue below would be closed.
+            let _ = ready.send(result.map(|()| gettid()));
+            if usable {
+                queue.iter().for_each(|job| job());
+            }
+        })?;
+        let tid = entered.recv().unwrap_or_else(|_| Err(io::Error::other("its thread died")))?;
         Ok(Self { name: name.to_owned(), tid, jobs: Some(jobs), thread: Some(thread) })
     }
 

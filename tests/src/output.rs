@@ -1,9 +1,10 @@
 //! What a process has printed so far, line by line.
 
+use crate::deadline::Deadline;
 use std::{
     io::{BufRead, BufReader, Read},
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 /// Which of a process's two streams a line came from.
@@ -74,10 +75,10 @@ impl Output {
     }
 
     fn wait_until(&self, timeout: Duration, done: impl Fn(&Log) -> bool) -> MutexGuard<'_, Log> {
-        let deadline = Instant::now() + timeout;
+        let deadline = Deadline::after(timeout);
         let mut log = self.log();
         while !done(&log) {
-            let left = deadline.saturating_duration_since(Instant::now());
+            let left = deadline.left();
             if left.is_zero() {
                 break;
             }

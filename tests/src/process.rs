@@ -2,6 +2,7 @@
 
 use crate::{
     Error,
+    deadline::Deadline,
     output::{Output, Stream},
 };
 use rustix::{
@@ -13,7 +14,7 @@ use std::{
     os::fd::OwnedFd,
     process::{Child, ExitStatus},
     sync::Arc,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 /// How long the output of a process that has ended may take to arrive. It is there already, unless a grandchild holds
@@ -73,13 +74,13 @@ impl Process {
     ///
     /// [`Error::Ended`] if it ends without, [`Error::Timeout`] if time passes; both with its last lines.
     pub fn wait_for_line(&mut self, pattern: &str, timeout: Duration) -> Result<String, Error> {
-        let deadline = Instant::now() + timeout;
+        let deadline = Deadline::after(timeout);
         if let Some(line) = self.output.wait_for_line(pattern, timeout) {
             return Ok(line);
         }
         let what = format!("line with \"{pattern}\"");
         // Its streams may have ended before itself.
-        match self.wait(deadline.saturating_duration_since(Instant::now())) {
+        match self.wait(deadline.left()) {
             Ok(status) => Err(self.ended(format!("waited for a {what}"), status)),
             Err(Error::Timeout { .. }) => Err(self.timeout(what, timeout)),
             Err(error) => Err(error),
@@ -152,11 +153,11 @@ impl Process {
 
     /// Whether the process has ended before the time was up; it is not reaped yet.
     fn wait_exit(&self, timeout: Duration) -> io::Result<bool> {
-        let deadline = Instant::now() + timeout;
+        let deadline = Deadline::after(timeout);
         loop {
-            let left = deadline.saturating_duration_since(Instant::now());
-            let left = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
-            match poll(&mut [PollFd::new(&self.pidfd, PollFlags::IN)], Some(&left)) {
+            // What does not fit is for ever.
+            let left = Timespec::try_from(deadline.left()).ok();
+            match poll(&mut [PollFd::new(&self.pidfd, PollFlags::IN)], left.as_ref()) {
                 Ok(ready) => return Ok(ready > 0),
                 Err(rustix::io::Errno::INTR) => {}
                 Err(error) => return Err(error.into()),

@@ -1,7 +1,7 @@
 //! Processes in a rack: what they print, how they end, and what a test is told when they do not do as they should.
 
 use std::{os::unix::process::ExitStatusExt, process::Command, time::Duration};
-use switchml_rack::{Error, Process, Rack, RackOptions, Signal, can_build_racks};
+use switchml_rack::{Error, Namespace, Process, Rack, RackOptions, Signal, can_build_racks};
 
 const SOON: Duration = Duration::from_secs(5);
 const SHORT: Duration = Duration::from_millis(50);
@@ -113,4 +113,17 @@ fn a_process_can_be_stopped_and_continued() {
     assert!(process.wait_for_line("done", Duration::from_millis(300)).is_err());
     process.signal(Signal::CONT).unwrap();
     process.wait_for_line("done", SOON).unwrap();
+}
+
+#[test]
+fn the_host_serves_as_a_namespace_without_privilege() {
+    let host = Namespace::of_host().unwrap();
+    let mut command = Command::new("sh");
+    command.args(["-c", "echo on; exec sleep 1000"]);
+    let mut process = host.spawn("script", command).unwrap();
+    process.wait_for_line("on", SOON).unwrap();
+    let net = |pid| std::fs::read_link(format!("/proc/{pid}/ns/net")).unwrap();
+    assert_eq!(net(process.id()), net(std::process::id()));
+    drop(host);
+    assert_eq!(process.wait(Duration::MAX).unwrap().signal(), Some(9), "it dies with the value");
 }

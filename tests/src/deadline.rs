@@ -1,0 +1,18 @@
+//! The end of a wait.
+
+use std::time::{Duration, Instant};
+
+/// A point in time, or never: where `timeout` reaches beyond what the clock can count.
+#[derive(Clone, Copy)]
+pub struct Deadline(Option<Instant>);
+
+impl Deadline {
+    pub fn after(timeout: Duration) -> Self {
+        Self(Instant::now().checked_add(timeout))
+    }
+
+    /// The time until then; [`Duration::MAX`] if that is never.
+    pub fn left(self) -> Duration {
+        self.0.map_or(Duration::MAX, |end| end.saturating_duration_since(Instant::now()))
+    }
+}
