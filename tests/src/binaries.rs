@@ -81,3 +81,35 @@ fn target_folder() -> Result<PathBuf, Error> {
         ),
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_binary_that_is_missing_is_named_and_how_to_build_it() {
+        let folder = std::env::temp_dir().join(format!("switchml-binaries-{}", std::process::id()));
+        std::fs::create_dir(&folder).unwrap();
+        std::fs::write(folder.join("switchml-aggregator"), "").unwrap();
+        let missing = Binaries::in_folder(&folder).unwrap_err().to_string();
+        std::fs::write(folder.join("switchml-worker"), "").unwrap();
+        let found = Binaries::in_folder(&folder);
+        std::fs::remove_dir_all(&folder).unwrap();
+        assert_eq!(
+            missing,
+            format!(
+                "{}/switchml-worker does not exist; build it: \
+                 cargo build --release -p switchml-userspace -p switchml-worker",
+                folder.display()
+            )
+        );
+        assert_eq!(found.unwrap().worker, folder.join("switchml-worker"));
+    }
+
+    #[test]
+    fn the_target_folder_is_the_one_that_this_test_came_from() {
+        let target = target_folder().unwrap();
+        // target/<profile>/deps/<this test>
+        assert_eq!(Some(target.as_path()), std::env::current_exe().unwrap().ancestors().nth(3));
+    }
+}
