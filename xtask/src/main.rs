@@ -9,6 +9,7 @@ mod setup;
 mod test;
 
 use clap::Parser;
+use std::process::ExitCode;
 
 #[derive(Parser)]
 #[command(name = "cargo xtask", bin_name = "cargo xtask", about = "Sets up, runs and tests the aggregator")]
@@ -21,10 +22,18 @@ enum Command {
     Test(test::Test),
 }
 
-fn main() -> anyhow::Result<()> {
-    match Command::parse() {
+fn main() -> ExitCode {
+    let result = match Command::parse() {
         Command::Setup => setup::run(),
         Command::Run(command) => command.run(),
         Command::Test(command) => command.run(),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            // One line; a backtrace would not help.
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
     }
 }

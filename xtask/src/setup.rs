@@ -5,10 +5,11 @@
 
 mod bpf_linker;
 mod compiler;
+mod debian;
 mod packages;
 mod rust_src;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use compiler::Compiler;
 use std::process::Command;
 
@@ -27,6 +28,11 @@ pub fn run() -> Result<()> {
 /// Says what is about to be done and why.
 fn announce(step: &str) {
     eprintln!("setup: {step}");
+}
+
+/// Completes the error of a failed step with what to do instead.
+fn or_by_hand<T>(result: Result<T>, step: &str, by_hand: &str) -> Result<T> {
+    result.map_err(|error| anyhow!("{step} failed: {error:#}; by hand: {by_hand}"))
 }
 
 /// Runs a command to its end and returns what it wrote to standard output; on failure, the error ends with the last

@@ -1,6 +1,6 @@
 //! bpf-linker, built against the compiler's own LLVM, so that the two always speak the same bitcode.
 
-use super::{announce, compiler::Compiler, output};
+use super::{announce, compiler::Compiler, or_by_hand, output};
 use anyhow::{Context, Result, ensure};
 use std::{
     env, fs,
@@ -23,14 +23,13 @@ pub fn ensure(compiler: &Compiler) -> Result<()> {
         return Ok(());
     }
     announce(&format!("bpf-linker {VERSION}: it links the BPF program; building it takes about a minute"));
-    install(compiler, &libraries, &llvm).with_context(|| {
-        format!(
-            "installing bpf-linker failed; by hand: link {} as lib/libLLVM.so in some folder, then LLVM_PREFIX=<that \
-             folder> cargo install --locked bpf-linker --version {VERSION} --no-default-features --features llvm-{}",
-            libraries.join(&llvm).display(),
-            compiler.llvm_major
-        )
-    })?;
+    let by_hand = format!(
+        "link {} as lib/libLLVM.so in some folder, then LLVM_PREFIX=<that folder> cargo install --locked bpf-linker \
+         --version {VERSION} --no-default-features --features llvm-{}",
+        libraries.join(&llvm).display(),
+        compiler.llvm_major
+    );
+    or_by_hand(install(compiler, &libraries, &llvm), "installing bpf-linker", &by_hand)?;
     ensure!(
         matches(&llvm),
         "bpf-linker {VERSION} was installed, but PATH leads to another one: put cargo's bin folder first in PATH"

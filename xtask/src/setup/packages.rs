@@ -1,7 +1,7 @@
 //! Debian packages.
 
-use super::{announce, output};
-use anyhow::{Context, Result, bail};
+use super::{announce, or_by_hand, output};
+use anyhow::{Result, bail};
 use std::{env, path::Path, process::Command};
 
 /// What must be there, and the package that brings it. A bare name is a program to be found in `PATH`.
@@ -38,9 +38,8 @@ pub fn ensure() -> Result<()> {
     announce(&format!("installing Debian packages that the build or the rack needs: {list}"));
     // A source of someone else's that cannot be reached must not stop us, so only the installation's result counts.
     let _ = apt_get().arg("update").output();
-    output(apt_get().args(["install", "--yes", "--no-install-recommends"]).args(&missing))
-        .with_context(|| format!("installing packages failed; by hand: apt-get update && apt-get install {list}"))?;
-    Ok(())
+    let installed = output(apt_get().args(["install", "--yes", "--no-install-recommends"]).args(&missing));
+    or_by_hand(installed.map(drop), "installing packages", &format!("apt-get update && apt-get install {list}"))
 }
 
 fn apt_get() -> Command {

@@ -1,7 +1,7 @@
 //! The source of `core`, which has no precompiled form for the BPF target.
 
-use super::{announce, compiler::Compiler, output};
-use anyhow::{Context, Result, bail, ensure};
+use super::{announce, compiler::Compiler, debian, or_by_hand, output};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use std::{
     fs,
     os::unix::fs::symlink,
@@ -13,12 +13,6 @@ use std::{
 
 /// Longer than rustup needs for its 4 MB on a slow line; without a network it may wait for an answer for ever.
 const RUSTUP_DEADLINE: Duration = Duration::from_secs(60);
-
-const MIRROR: &str = "http://deb.debian.org/debian";
-/// Signs all suites of Debian; it is part of every Debian system, and of Ubuntu's `debian-archive-keyring`.
-const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
-/// Where Debian has recent compilers, the smallest package list first.
-const SUITES: [&str; 3] = ["trixie-backports", "testing", "unstable"];
 
 /// Brings the source of exactly the compiler's release: from rustup, or else from Debian.
 ///
@@ -32,16 +26,20 @@ pub fn ensure(compiler: &Compiler) -> Result<()> {
     }
     announce(&format!("rust-src {}: core is built from source for BPF; asking rustup", compiler.release));
     source.remove_other_release()?;
-    let Err(rustup) = fetch_from_rustup() else { return Ok(()) };
+    let rustup = match fetch_from_rustup() {
+        Ok(()) if source.is_there() => return Ok(()),
+        // It believes so: someone removed the files.
+        Ok(()) => anyhow!("rustup says that it is there, but it is not"),
+        Err(error) => error,
+    };
     announce(&format!("rust-src {}: {rustup:#}; fetching Debian's package (45 MB)", compiler.release));
-    source.fetch_from_debian().with_context(|| {
-        format!(
-            "getting rust-src {} failed; by hand: `rustup component add rust-src`, or unpack a package `rust-src` of \
-             that version and link its usr/src/rustc-{0} as {}",
-            compiler.release,
-            source.link().display()
-        )
-    })
+    let by_hand = format!(
+        "`rustup component add rust-src`, or unpack a package `rust-src` of that version and link its \
+         usr/src/rustc-{} as {}",
+        compiler.release,
+        source.link().display()
+    );
+    or_by_hand(source.fetch_from_debian(), &format!("getting rust-src {}", compiler.release), &by_hand)
 }
 
 /// The place in the toolchain's folder where cargo looks for sources.
@@ -87,7 +85,6 @@ impl Source {
 
     /// Downloads, verifies (apt checks Debian's signature) and unpacks Debian's package beside the link, then links it.
     fn fetch_from_debian(&self) -> Result<()> {
-        ensure!(Path::new(KEYRING).exists(), "no {KEYRING} to check Debian's signature with");
         let work = self.folder.join("unpacking");
         remove_folder(&work)?;
         fs::create_dir_all(&work).with_context(|| format!("cannot create {}", work.display()))?;
@@ -97,7 +94,7 @@ impl Source {
     }
 
     fn unpack_in(&self, work: &Path) -> Result<()> {
-        let package = download(&self.release, work)?;
+        let package = debian::download("rust-src", &self.release, work)?;
         let name = self.unpacked_name();
         let library = format!("./usr/src/{name}/library");
         let mut unpacker =
@@ -136,44 +133,6 @@ fn fetch_from_rustup() -> Result<()> {
         }
         thread::sleep(Duration::from_millis(50));
     }
-}
-
-/// Downloads the package of `release` into `work` with an apt that knows nothing of the system's sources and leaves its
-/// lists and caches alone.
-fn download(release: &str, work: &Path) -> Result<PathBuf> {
-    for folder in ["lists/partial", "cache/archives/partial"] {
-        fs::create_dir_all(work.join(folder))?;
-    }
-    for suite in SUITES {
-        let source = format!("deb [signed-by={KEYRING}] {MIRROR} {suite} main\n");
-        fs::write(work.join("sources.list"), source)?;
-        output(apt_get(work).arg("update")).with_context(|| format!("cannot read the package list of {suite}"))?;
-        let wanted = format!("rust-src={release}+*");
-        if output(apt_get(work).args(["download", &wanted])).is_ok() {
-            return find_package(work);
-        }
-    }
-    bail!("none of Debian's {} has rust-src {release}", SUITES.join(", "))
-}
-
-fn apt_get(work: &Path) -> Command {
-    let option = |name: &str, value: &Path| format!("-o{name}={}", value.display());
-    let mut command = Command::new("apt-get");
-    command
-        .current_dir(work)
-        .arg("-q")
-        .arg(option("Dir::Etc::sourcelist", &work.join("sources.list")))
-        .arg(option("Dir::Etc::sourceparts", Path::new("-")))
-        .arg(option("Dir::State::lists", &work.join("lists")))
-        .arg(option("Dir::Cache", &work.join("cache")))
-        // The user _apt cannot write below another user's toolchain.
-        .args(["-oAPT::Sandbox::User=root", "-oAcquire::Languages=none", "-oAPT::Update::Error-Mode=any"]);
-    command
-}
-
-fn find_package(folder: &Path) -> Result<PathBuf> {
-    let mut files = fs::read_dir(folder)?.filter_map(|entry| entry.ok().map(|e| e.path()));
-    files.find(|file| file.extension().is_some_and(|e| e == "deb")).context("apt-get left no package")
 }
 
 fn remove_folder(folder: &Path) -> Result<()> {
