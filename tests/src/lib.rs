@@ -50,10 +50,11 @@
 //!
 //! # fn main() -> Result<(), switchml_rack::Error> {
 //! let rack = Rack::new(RackOptions { workers: 2, ..RackOptions::default() })?;
-//! let mut ping = Command::new("ping");
-//! ping.args(["-c", "1", "10.88.0.254"]);
-//! let mut ping = rack.worker(0).spawn("ping", ping)?;
-//! ping.wait_success(Duration::from_secs(5))?;
+//! let mut show = Command::new("ip");
+//! show.args(["-d", "link", "show", "eth0"]);
+//! let mut show = rack.worker(0).spawn("show", show)?;
+//! show.wait_success(Duration::from_secs(5))?;
+//! assert!(show.stdout().contains("prog/xdp"));
 //! # Ok(())
 //! # }
 //! ```
