@@ -17,7 +17,7 @@ enum Command {
     /// Install what the BPF program's build and the rack need; does nothing when all is there
     Setup,
     /// Build everything and run the all-reduce benchmark in a rack of network namespaces
-    Run(run::Run),
+    Run(Box<run::Run>),
     /// Run every test, and say which ones could not run and why
     Test(test::Test),
 }

@@ -1,16 +1,95 @@
 //! `cargo xtask run`: the main job, from one command.
 
-use crate::setup;
+mod bench;
+mod interfaces;
+mod job;
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::{Context, Result, bail, ensure};
+use rustix::process::getuid;
+use switchml_rack::{Binaries, RackOptions};
+
+use crate::{cargo, setup};
+use bench::Bench;
 
 /// Options of `cargo xtask run`.
 #[derive(clap::Args)]
-pub struct Run {}
+#[command(after_help = "Without --iface: a rack of network namespaces on this machine, in which every worker runs \
+    the all-reduce benchmark; it is removed at the end.")]
+pub struct Run {
+    /// Serve real interfaces instead, until interrupted; give it once for each port
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["workers", "mtu", "data_plane"])]
+    iface: Vec<String>,
+
+    /// Workers in the rack, 1 to 16
+    #[arg(long, default_value_t = 4)]
+    workers: usize,
+
+    /// MTU of the rack's links in bytes, up to 3500
+    #[arg(long, default_value_t = 1500)]
+    mtu: u32,
+
+    /// What adds up: the XDP program in a rack, or a process on loopback that needs no privilege
+    #[arg(long, value_enum, default_value_t = DataPlane::Xdp)]
+    data_plane: DataPlane,
+
+    #[command(flatten)]
+    bench: Bench,
+
+    /// Use the binaries in this folder: set when the rack alone runs as root
+    #[arg(long, hide = true)]
+    binaries: Option<PathBuf>,
+}
+
+/// What adds up the contributions.
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum DataPlane {
+    Xdp,
+    Software,
+}
 
 impl Run {
-    /// Sets the machine up and builds the binaries.
-    pub fn run(&self) -> anyhow::Result<()> {
-        setup::run()?;
-        crate::cargo::build_binaries()?;
-        Ok(())
+    /// Sets up, builds and runs.
+    ///
+    /// # Errors
+    ///
+    /// A failed step, a failed process with its last lines, or wrong elements.
+    pub fn run(&self) -> Result<()> {
+        let folder = match &self.binaries {
+            Some(folder) => folder.clone(),
+            None => {
+                setup::run()?;
+                cargo::build_binaries()?
+            }
+        };
+        let binaries = Binaries::in_folder(&folder)?;
+        if !self.iface.is_empty() {
+            return Err(interfaces::serve(&binaries, &self.iface));
+        }
+        match self.data_plane {
+            DataPlane::Software => job::on_loopback(&binaries, self.workers, &self.bench),
+            DataPlane::Xdp if getuid().is_root() => {
+                job::in_rack(&binaries, RackOptions { workers: self.workers, mtu: self.mtu }, &self.bench)
+            }
+            // It would ask for sudo again and again.
+            DataPlane::Xdp if self.binaries.is_some() => bail!("sudo did not make us root; a rack needs root"),
+            DataPlane::Xdp => run_rack_as_root(&folder),
+        }
     }
+}
+
+/// Runs this very command again through sudo, now that all is built: the rack alone needs root.
+fn run_rack_as_root(folder: &std::path::Path) -> Result<()> {
+    eprintln!("a rack of network namespaces needs root; asking sudo (--data-plane software needs no privilege)");
+    let status = Command::new("sudo")
+        .arg(std::env::current_exe().context("cannot find out where this program lies")?)
+        .args(std::env::args_os().skip(1))
+        .arg("--binaries")
+        .arg(folder)
+        .status()
+        .context("cannot start sudo; run as root, or with --data-plane software")?;
+    ensure!(status.success(), "the run as root failed ({status})");
+    Ok(())
 }

@@ -1,0 +1,54 @@
+//! What is measured: the options handed to every worker's `switchml-worker bench`.
+
+/// Options of the benchmark, as in nccl-tests.
+#[derive(clap::Args)]
+pub struct Bench {
+    /// Smallest tensor
+    #[arg(short = 'b', long, default_value = "8", value_name = "SIZE")]
+    minbytes: String,
+    /// Largest tensor
+    #[arg(short = 'e', long, default_value = "64M", value_name = "SIZE")]
+    maxbytes: String,
+    /// Each tensor is this many times as large as the one before
+    #[arg(short = 'f', long, default_value = "2", value_name = "FACTOR")]
+    stepfactor: String,
+    /// Timed iterations
+    #[arg(short = 'n', long, default_value = "5")]
+    iters: String,
+    /// Iterations before those
+    #[arg(short = 'w', long, default_value = "1")]
+    warmup_iters: String,
+    /// Element type: f32, f64, f16, bf16 or i32
+    #[arg(long, default_value = "f32")]
+    dtype: String,
+    /// Reduction: sum, avg, max or min
+    #[arg(long, default_value = "sum")]
+    op: String,
+    /// Also write the results as JSON to this file
+    #[arg(long, value_name = "FILE")]
+    json: Option<String>,
+}
+
+impl Bench {
+    /// The arguments of `switchml-worker bench`.
+    pub fn arguments(&self) -> Vec<&str> {
+        let mut arguments = vec![
+            "--minbytes",
+            &self.minbytes,
+            "--maxbytes",
+            &self.maxbytes,
+            "--stepfactor",
+            &self.stepfactor,
+            "--iters",
+            &self.iters,
+            "--warmup-iters",
+            &self.warmup_iters,
+            "--dtype",
+            &self.dtype,
+            "--op",
+            &self.op,
+        ];
+        arguments.extend(self.json.iter().flat_map(|file| ["--json", file]));
+        arguments
+    }
+}
