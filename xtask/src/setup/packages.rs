@@ -30,10 +30,14 @@ pub fn ensure() -> Result<()> {
     }
     let list = missing.join(" ");
     if !exists("apt-get") {
-        bail!("missing: {list} (Debian's names), and no apt-get to install them with; install them by hand");
+        bail!(
+            "Debian packages are missing: {list}; there is no apt-get to install them with, so install what they are called here by hand"
+        );
     }
     if !rustix::process::geteuid().is_root() {
-        bail!("missing: {list}; run `sudo apt-get update && sudo apt-get install {list}`, then this again");
+        bail!(
+            "Debian packages are missing: {list}; run `sudo apt-get update && sudo apt-get install {list}`, then this again"
+        );
     }
     announce(&format!("installing Debian packages that the build or the rack needs: {list}"));
     // A source of someone else's that cannot be reached must not stop us, so only the installation's result counts.
