@@ -1,3 +1,4 @@
 //! Placeholder.
 
+pub mod control;
 pub mod numerics;

@@ -1,0 +1,93 @@
+//! What the control thread has heard, for the others to read and wait for.
+
+use std::{
+    sync::{Condvar, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+use super::{Assigned, Error};
+
+/// Told once that the session has ended.
+pub(super) type OnEnd = Box<dyn FnOnce(Error) + Send>;
+
+#[derive(Default)]
+pub(super) struct Heard {
+    pub missing: Vec<u16>,
+    pub assigned: Option<Assigned>,
+    pub started: Option<u16>,
+    ended: Option<Error>,
+    on_end: Option<OnEnd>,
+}
+
+#[derive(Default)]
+pub(super) struct Board {
+    heard: Mutex<Heard>,
+    changed: Condvar,
+}
+
+impl Board {
+    /// Notes something, and wakes whoever waits for it.
+    pub fn note(&self, change: impl FnOnce(&mut Heard)) {
+        change(&mut self.lock());
+        self.changed.notify_all();
+    }
+
+    /// Notes the end of the session. The first reason counts: what follows are its consequences.
+    pub fn end(&self, why: Error) {
+        let mut heard = self.lock();
+        if heard.ended.is_some() {
+            return;
+        }
+        heard.ended = Some(why.clone());
+        let on_end = heard.on_end.take();
+        drop(heard);
+        self.changed.notify_all();
+        if let Some(on_end) = on_end {
+            on_end(why);
+        }
+    }
+
+    pub fn ended(&self) -> Option<Error> {
+        self.lock().ended.clone()
+    }
+
+    /// Calls `on_end` when the session ends; at once if it has.
+    pub fn on_end(&self, on_end: OnEnd) {
+        let mut heard = self.lock();
+        match heard.ended.clone() {
+            None => heard.on_end = Some(on_end),
+            Some(why) => {
+                drop(heard);
+                on_end(why);
+            }
+        }
+    }
+
+    /// Waits until `pick` finds what it looks for; `None` when the time is up.
+    ///
+    /// # Errors
+    ///
+    /// Why the session ended, when it ends first.
+    pub fn wait<T>(&self, timeout: Duration, pick: impl Fn(&Heard) -> Option<T>) -> Result<Option<T>, Error> {
+        let deadline = Instant::now() + timeout;
+        let mut heard = self.lock();
+        loop {
+            if let Some(why) = &heard.ended {
+                return Err(why.clone());
+            }
+            if let Some(found) = pick(&heard) {
+                return Ok(Some(found));
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(None);
+            }
+            heard = self.changed.wait_timeout(heard, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    pub fn lock(&self) -> MutexGuard<'_, Heard> {
+        // Every change is a single assignment: there is no half-made one to fear after a panic.
+        self.heard.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,143 @@
+//! What can go wrong between a rank and the control plane.
+
+use std::time::Duration;
+
+/// Why a rank has no session, or has it no longer. Each is one line that says what to do.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// The aggregator's address is no address, or its name is unknown.
+    #[error("aggregator address {given:?}: {why}; give host, host:port or an IP address")]
+    Address {
+        /// What was given.
+        given: String,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// Nobody answers there.
+    #[error(
+        "no aggregator answers at {address} ({why}); start switchml-aggregator there, or give the address where it runs"
+    )]
+    Unreachable {
+        /// Where it was looked for.
+        address: String,
+        /// What the system said.
+        why: String,
+    },
+    /// The aggregator does not take the rank. Its own words.
+    #[error("{why} (says the aggregator at {address})")]
+    Refused {
+        /// The aggregator.
+        address: String,
+        /// Its reason.
+        why: String,
+    },
+    /// The other ranks did not come.
+    #[error(
+        "job {job:?} did not start: after {} s {} of {world_size} {} missing; start {} with the same job name and world size",
+        waited.as_secs_f64(), rank_list(ranks), are(ranks), if ranks.len() > 1 { "them" } else { "it" }
+    )]
+    Missing {
+        /// The job's name.
+        job: String,
+        /// Number of ranks of the job.
+        world_size: u16,
+        /// How long was waited.
+        waited: Duration,
+        /// The ranks that did not come.
+        ranks: Vec<u16>,
+    },
+    /// Ranks joined, but could not open their data path.
+    #[error(
+        "job {job:?} did not start: after {} s {} {} without a data path; run `switchml-worker doctor` there",
+        waited.as_secs_f64(), rank_list(ranks), are(ranks)
+    )]
+    NotReady {
+        /// The job's name.
+        job: String,
+        /// How long was waited.
+        waited: Duration,
+        /// The ranks that are not ready.
+        ranks: Vec<u16>,
+    },
+    /// The job is over, for all ranks.
+    #[error("the job was aborted: {reason}")]
+    Aborted {
+        /// What happened, and to whom.
+        reason: String,
+        /// The ranks at fault.
+        ranks: Vec<u16>,
+    },
+    /// The connection to the aggregator broke.
+    #[error("the aggregator at {address} went away ({why})")]
+    Lost {
+        /// The aggregator.
+        address: String,
+        /// What the system said.
+        why: String,
+    },
+    /// The aggregator's answer makes no sense: its version is another.
+    #[error("the aggregator at {address} sent {what}; its version and this library's differ")]
+    Answer {
+        /// The aggregator.
+        address: String,
+        /// The answer.
+        what: String,
+    },
+    /// The system has no thread or socket left.
+    #[error("cannot start the control thread: {why}")]
+    System {
+        /// What the system said.
+        why: String,
+    },
+}
+
+/// The ranks in words, runs of three and more drawn together: "rank 3", "ranks 0, 2 and 4-9".
+pub fn rank_list(ranks: &[u16]) -> String {
+    let runs: Vec<String> = ranks
+        .chunk_by(|a, b| a.checked_add(1) == Some(*b))
+        .flat_map(|run| match run {
+            [first, _, .., last] => vec![format!("{first}-{last}")],
+            short => short.iter().map(u16::to_string).collect(),
+        })
+        .collect();
+    match (ranks, runs.as_slice()) {
+        ([], _) => "no rank".to_owned(),
+        ([one], _) => format!("rank {one}"),
+        (_, [run]) => format!("ranks {run}"),
+        (_, [first @ .., last]) => format!("ranks {} and {last}", first.join(", ")),
+        (_, []) => unreachable!("ranks without a run"),
+    }
+}
+
+fn are(ranks: &[u16]) -> &'static str {
+    if ranks.len() > 1 { "are" } else { "is" }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_in_words() {
+        for (ranks, words) in [
+            (&[][..], "no rank"),
+            (&[3], "rank 3"),
+            (&[0, 1], "ranks 0 and 1"),
+            (&[0, 1, 2], "ranks 0-2"),
+            (&[0, 2, 4, 5, 6, 7, 8, 9], "ranks 0, 2 and 4-9"),
+            (&[1, 2, 3, 63], "ranks 1-3 and 63"),
+        ] {
+            assert_eq!(rank_list(ranks), words);
+        }
+    }
+
+    #[test]
+    fn one_line_each() {
+        let missing =
+            Error::Missing { job: "a".into(), world_size: 4, waited: Duration::from_millis(1500), ranks: vec![1, 3] };
+        assert_eq!(
+            missing.to_string(),
+            "job \"a\" did not start: after 1.5 s ranks 1 and 3 of 4 are missing; start them with the same job name and world size"
+        );
+    }
+}

@@ -1,0 +1,220 @@
+//! The control thread: one connection, one stream of events, a few commands.
+
+use std::{error::Error as _, future::Future, net::SocketAddr, sync::Arc, sync::mpsc::Sender, time::Duration};
+
+use switchml_control::{
+    JoinEvent, JoinRequest, LeaveRequest, ListJobsRequest, ReadyRequest, aggregator_client::AggregatorClient,
+    join_event::Event,
+};
+use tokio::{runtime::Runtime, sync::mpsc::UnboundedReceiver};
+use tonic::{
+    Response, Status, Streaming,
+    transport::{Channel, Endpoint},
+};
+
+use super::{Assigned, Error, board::Board};
+
+/// Longest wait for a TCP connection to one address.
+const CONNECT: Duration = Duration::from_secs(5);
+/// Longest wait for the answer to a call that the aggregator answers at once.
+const ANSWER: Duration = Duration::from_secs(5);
+/// Longest wait for a goodbye to be heard.
+const GOODBYE: Duration = Duration::from_secs(1);
+/// An idle connection is probed this often, so that a dead host is noticed between collectives too.
+const PROBE: Duration = Duration::from_secs(5);
+/// A probe without an answer for so long is the end. Generous: a machine that computes may starve this thread.
+const PROBE_ANSWER: Duration = Duration::from_secs(10);
+
+/// What a session asks of its control thread. The end of the commands is the end of the thread.
+pub(super) enum Command {
+    /// The rank's data path carries chunks of this many lanes.
+    Ready(u16),
+    /// Which ranks are not ready.
+    Unready(Sender<Vec<u16>>),
+    /// Goodbye, with what went wrong if something did.
+    Leave(String),
+}
+
+/// A runtime for the calling thread alone.
+pub(super) fn runtime() -> Result<Runtime, Error> {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Error::System { why: error.to_string() })
+}
+
+/// Connects to the first of the addresses that answers. Returns that address too.
+pub(super) async fn connect(addresses: &[SocketAddr], timeout: Duration) -> Result<(String, Channel), Error> {
+    let mut failed = None;
+    for address in addresses {
+        let address = address.to_string();
+        let endpoint = Endpoint::from_shared(format!("http://{address}"))
+            .map_err(|error| Error::Address { given: address.clone(), why: root_cause(&error) })?
+            .connect_timeout(timeout.min(CONNECT))
+            .tcp_nodelay(true)
+            .http2_keep_alive_interval(PROBE)
+            .keep_alive_timeout(PROBE_ANSWER)
+            .keep_alive_while_idle(true);
+        match endpoint.connect().await {
+            Ok(channel) => return Ok((address, channel)),
+            Err(error) => failed = Some(Error::Unreachable { address, why: root_cause(&error) }),
+        }
+    }
+    Err(failed.unwrap_or_else(|| Error::Address { given: String::new(), why: "no address given".to_owned() }))
+}
+
+/// The answer to a call, if it comes in time.
+pub(super) async fn within<T>(
+    timeout: Duration,
+    address: &str,
+    call: impl Future<Output = Result<Response<T>, Status>>,
+) -> Result<T, Error> {
+    match tokio::time::timeout(timeout, call).await {
+        Ok(Ok(response)) => Ok(response.into_inner()),
+        Ok(Err(status)) => Err(from_status(address, &status)),
+        Err(_) => {
+            Err(Error::Lost { address: address.to_owned(), why: format!("no answer for {} s", timeout.as_secs_f64()) })
+        }
+    }
+}
+
+/// A status that the aggregator sent is its word; one with a source was made here, of a failure underneath.
+fn from_status(address: &str, status: &Status) -> Error {
+    let address = address.to_owned();
+    match status.source() {
+        None => Error::Refused { address, why: status.message().to_owned() },
+        Some(source) => Error::Lost { address, why: root_cause(source) },
+    }
+}
+
+/// The innermost error: the outer ones only say "transport error".
+fn root_cause(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut innermost = error;
+    while let Some(source) = innermost.source() {
+        innermost = source;
+    }
+    innermost.to_string()
+}
+
+/// A rank on its way into a job.
+pub(super) struct Link {
+    pub addresses: Vec<SocketAddr>,
+    pub request: JoinRequest,
+    pub timeout: Duration,
+    pub board: Arc<Board>,
+}
+
+impl Link {
+    /// Runs until the session is given up or ends by itself.
+    pub fn run(self, runtime: &Runtime, mut commands: UnboundedReceiver<Command>) {
+        let board = Arc::clone(&self.board);
+        if let Err(why) = runtime.block_on(self.serve(&mut commands)) {
+            board.end(why);
+        }
+    }
+
+    async fn serve(self, commands: &mut UnboundedReceiver<Command>) -> Result<(), Error> {
+        // Before there is a session, any command is its owner's farewell.
+        let (address, client, stream) = tokio::select! {
+            opened = self.open() => opened?,
+            _ = commands.recv() => return Ok(()),
+        };
+        Member { address, client, rank: self.request.rank, assigned: None, board: self.board }
+            .serve(stream, commands)
+            .await
+    }
+
+    async fn open(&self) -> Result<(String, AggregatorClient<Channel>, Streaming<JoinEvent>), Error> {
+        let (address, channel) = connect(&self.addresses, self.timeout).await?;
+        let mut client = AggregatorClient::new(channel);
+        let stream = within(ANSWER, &address, client.join(self.request.clone())).await?;
+        Ok((address, client, stream))
+    }
+}
+
+/// A rank in a job.
+struct Member {
+    address: String,
+    client: AggregatorClient<Channel>,
+    rank: u32,
+    assigned: Option<Assigned>,
+    board: Arc<Board>,
+}
+
+impl Member {
+    async fn serve(
+        mut self,
+        mut stream: Streaming<JoinEvent>,
+        commands: &mut UnboundedReceiver<Command>,
+    ) -> Result<(), Error> {
+        loop {
+            tokio::select! {
+                command = commands.recv() => match command {
+                    Some(Command::Ready(lanes)) => self.ready(lanes).await?,
+                    Some(Command::Unready(answer)) => drop(answer.send(self.unready().await?)),
+                    Some(Command::Leave(error)) => {
+                        // A goodbye that nobody hears is no worse than the connection's end that follows.
+                        let _ = self.leave(error).await;
+                        return Ok(());
+                    }
+                    None => return Ok(()),
+                },
+                event = stream.message() => match event.map_err(|status| from_status(&self.address, &status))? {
+                    Some(event) => self.hear(event)?,
+                    None => return Err(Error::Lost { address: self.address, why: "it closed the stream".to_owned() }),
+                },
+            }
+        }
+    }
+
+    fn hear(&mut self, event: JoinEvent) -> Result<(), Error> {
+        match event.event {
+            Some(Event::Waiting(waiting)) => self.board.note(|heard| heard.missing = ranks(&waiting.missing_ranks)),
+            Some(Event::Assigned(assigned)) => {
+                let assigned = Assigned::from_message(&assigned).map_err(|what| self.nonsense(what))?;
+                self.assigned = Some(assigned.clone());
+                self.board.note(|heard| heard.assigned = Some(assigned));
+            }
+            Some(Event::Started(started)) => {
+                let lanes = u16::try_from(started.lanes).map_err(|_| self.nonsense(format!("{started:?}")))?;
+                self.board.note(|heard| heard.started = Some(lanes));
+            }
+            Some(Event::Aborted(aborted)) => {
+                return Err(Error::Aborted { reason: aborted.reason, ranks: ranks(&aborted.ranks) });
+            }
+            None => return Err(self.nonsense("an event of an unknown kind".to_owned())),
+        }
+        Ok(())
+    }
+
+    async fn ready(&mut self, lanes: u16) -> Result<(), Error> {
+        let Some(Assigned { job, epoch, .. }) = self.assigned else { return Ok(()) };
+        let request = ReadyRequest { job: job.into(), epoch, rank: self.rank, lanes: lanes.into() };
+        within(ANSWER, &self.address, self.client.ready(request)).await.map(drop)
+    }
+
+    async fn unready(&mut self) -> Result<Vec<u16>, Error> {
+        let Some(Assigned { job, epoch, .. }) = self.assigned else { return Ok(Vec::new()) };
+        let jobs = within(ANSWER, &self.address, self.client.list_jobs(ListJobsRequest {})).await?.jobs;
+        let ours = jobs.into_iter().filter(|entry| entry.job == u32::from(job) && entry.epoch == epoch);
+        let unready = ours.flat_map(|entry| entry.members).filter(|member| !member.ready);
+        Ok(ranks(&unready.map(|member| member.rank).collect::<Vec<_>>()))
+    }
+
+    async fn leave(&mut self, error: String) -> Result<(), Error> {
+        let Some(Assigned { job, epoch, .. }) = self.assigned else { return Ok(()) };
+        let request = LeaveRequest { job: job.into(), epoch, rank: self.rank, error };
+        within(GOODBYE, &self.address, self.client.leave(request)).await.map(drop)
+    }
+
+    fn nonsense(&self, what: String) -> Error {
+        Error::Answer { address: self.address.clone(), what }
+    }
+}
+
+/// Ranks fit u16: the header's field is one.
+fn ranks(numbers: &[u32]) -> Vec<u16> {
+    let mut ranks: Vec<u16> = numbers.iter().filter_map(|&rank| u16::try_from(rank).ok()).collect();
+    ranks.sort_unstable();
+    ranks
+}

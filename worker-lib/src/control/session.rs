@@ -1,0 +1,176 @@
+//! A rank's membership in a job.
+
+use std::{
+    net::{Ipv4Addr, SocketAddrV4},
+    sync::Arc,
+    thread::JoinHandle,
+    time::{Duration, Instant},
+};
+
+use switchml_control::JoinRequest;
+use tokio::sync::mpsc::UnboundedSender;
+
+use super::{
+    Error,
+    board::Board,
+    link::{self, Command, Link},
+    resolve,
+};
+
+/// What a job gives to a rank. The same for all ranks, but for the secret.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Assigned {
+    /// Number of the job, for the header.
+    pub job: u16,
+    /// The session's epoch, for the header.
+    pub epoch: u32,
+    /// Number of slots S: the header's slot is 0..S-1.
+    pub slots: u16,
+    /// Where contributions go, and where every answer comes from.
+    pub data_address: SocketAddrV4,
+    /// Multicast group of a RESULT for all; `None` when each rank gets a copy of its own.
+    pub group: Option<SocketAddrV4>,
+    /// The `aux` of this rank's HELLO.
+    pub secret: u32,
+    /// Most lanes in a packet that the data plane takes.
+    pub max_lanes: u16,
+}
+
+impl Assigned {
+    /// Fails with the field that makes no sense.
+    pub(super) fn from_message(message: &switchml_control::Assigned) -> Result<Self, String> {
+        let wrong = |field: &str| format!("a wrong {field}: {message:?}");
+        let narrow = |number: u32, field| u16::try_from(number).map_err(|_| wrong(field));
+        let ip = |text: &str, field| text.parse::<Ipv4Addr>().map_err(|_| wrong(field));
+        let group = if message.group_address.is_empty() {
+            None
+        } else {
+            let address = ip(&message.group_address, "group_address")?;
+            Some(SocketAddrV4::new(address, narrow(message.group_port, "group_port")?))
+        };
+        Ok(Self {
+            job: narrow(message.job, "job")?,
+            epoch: message.epoch,
+            slots: narrow(message.slots, "slots")
+                .and_then(|slots| if slots > 0 { Ok(slots) } else { Err(wrong("slots")) })?,
+            data_address: SocketAddrV4::new(
+                ip(&message.data_address, "data_address")?,
+                narrow(message.data_port, "data_port")?,
+            ),
+            group,
+            secret: message.hello_secret,
+            max_lanes: narrow(message.max_lanes, "max_lanes")?,
+        })
+    }
+}
+
+/// A rank's membership in a job: the connection is its sign of life. Dropping it leaves the job; in a panic, as a failure.
+pub struct Session {
+    job: String,
+    timeout: Duration,
+    board: Arc<Board>,
+    commands: UnboundedSender<Command>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Session {
+    /// Joins the job named `job` at `aggregator` (see [`resolve`]) as `rank` of `world_size`, and waits until all ranks have.
+    /// `timeout` also bounds the wait in [`Session::ready`].
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Address`] or [`Error::Unreachable`]; [`Error::Refused`] with the aggregator's reason (a rank or world size out of
+    /// range, a rank that is taken, another world size than the job's); [`Error::Missing`] with the ranks that did not
+    /// come in time; [`Error::Aborted`] or [`Error::Lost`].
+    pub fn join(
+        aggregator: &str,
+        job: &str,
+        rank: u32,
+        world_size: u32,
+        timeout: Duration,
+    ) -> Result<(Self, Assigned), Error> {
+        let begin = Instant::now();
+        let board = Arc::new(Board::default());
+        let (commands, received) = tokio::sync::mpsc::unbounded_channel();
+        let link = Link {
+            addresses: resolve(aggregator)?,
+            request: JoinRequest { job_name: job.to_owned(), rank, world_size },
+            timeout,
+            board: Arc::clone(&board),
+        };
+        let runtime = link::runtime()?;
+        let thread = std::thread::Builder::new()
+            .name("switchml-control".to_owned())
+            .spawn(move || link.run(&runtime, received))
+            .map_err(|error| Error::System { why: error.to_string() })?;
+        let session = Self { job: job.to_owned(), timeout, board, commands, thread: Some(thread) };
+
+        let left = timeout.saturating_sub(begin.elapsed());
+        let assigned = session.board.wait(left, |heard| heard.assigned.clone())?;
+        let assigned = assigned.ok_or_else(|| session.missing(aggregator, world_size))?;
+        Ok((session, assigned))
+    }
+
+    /// Tells that chunks of `lanes` lanes pass between this rank and the aggregator, and waits until every rank has told
+    /// its own. Returns the smallest: the lanes of the job's full chunk.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotReady`] with the ranks that did not tell in time; [`Error::Refused`], [`Error::Aborted`] or [`Error::Lost`].
+    pub fn ready(&self, lanes: u16) -> Result<u16, Error> {
+        // A control thread that has ended has said why on the board.
+        let _ = self.commands.send(Command::Ready(lanes));
+        if let Some(lanes) = self.board.wait(self.timeout, |heard| heard.started)? {
+            return Ok(lanes);
+        }
+        let (answer, ranks) = std::sync::mpsc::channel();
+        let _ = self.commands.send(Command::Unready(answer));
+        let ranks = ranks.recv().unwrap_or_default();
+        Err(self.ended().unwrap_or_else(|| Error::NotReady { job: self.job.clone(), waited: self.timeout, ranks }))
+    }
+
+    /// Calls `callback` once, from the control thread, when the session ends without this rank's doing: [`Error::Aborted`], or
+    /// [`Error::Lost`] when the connection breaks. Calls it at once if that has happened. Replaces an earlier callback.
+    pub fn on_end(&self, callback: impl FnOnce(Error) + Send + 'static) {
+        self.board.on_end(Box::new(callback));
+    }
+
+    /// Why the session has ended; `None` while it lasts.
+    pub fn ended(&self) -> Option<Error> {
+        self.board.ended()
+    }
+
+    /// Leaves the job; with an error, the other ranks are told so and fail. Returns when the aggregator has heard it, after a
+    /// second at the latest.
+    pub fn leave(mut self, error: Option<&str>) {
+        self.end(error.unwrap_or_default());
+    }
+
+    fn end(&mut self, error: &str) {
+        let _ = self.commands.send(Command::Leave(error.to_owned()));
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+
+    /// Why there is no assignment when the time is up.
+    fn missing(&self, aggregator: &str, world_size: u32) -> Error {
+        let ranks = std::mem::take(&mut self.board.lock().missing);
+        if ranks.is_empty() {
+            return Error::Unreachable {
+                address: aggregator.to_owned(),
+                why: format!("silent for {} s", self.timeout.as_secs_f64()),
+            };
+        }
+        let world_size = u16::try_from(world_size).unwrap_or(u16::MAX);
+        Error::Missing { job: self.job.clone(), world_size, waited: self.timeout, ranks }
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        if self.thread.is_some() {
+            self.end(if std::thread::panicking() { "the rank panicked" } else { "" });
+        }
+    }
+}

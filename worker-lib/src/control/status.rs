@@ -1,0 +1,46 @@
+//! Asking an aggregator how it is, without a job.
+
+use std::time::Duration;
+
+use switchml_control::{StatusRequest, aggregator_client::AggregatorClient};
+
+use super::{Error, link, resolve};
+
+/// What an aggregator says of itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AggregatorStatus {
+    /// Address that answered, with port.
+    pub address: String,
+    /// The daemon's version.
+    pub version: String,
+    /// "xdp" or "software".
+    pub data_plane: String,
+    /// One line on how packets reach it.
+    pub attachment: String,
+    /// Slots of the pool.
+    pub slots_total: u32,
+    /// Slots that no job has.
+    pub slots_free: u32,
+}
+
+/// Asks the aggregator at `aggregator` (see [`resolve`]) for its status.
+///
+/// # Errors
+///
+/// [`Error::Address`], [`Error::Unreachable`], [`Error::Refused`], or [`Error::Lost`] when the answer does not come in time.
+pub fn status(aggregator: &str, timeout: Duration) -> Result<AggregatorStatus, Error> {
+    let addresses = resolve(aggregator)?;
+    link::runtime()?.block_on(async {
+        let (address, channel) = link::connect(&addresses, timeout).await?;
+        let mut client = AggregatorClient::new(channel);
+        let reply = link::within(timeout, &address, client.status(StatusRequest {})).await?;
+        Ok(AggregatorStatus {
+            address,
+            version: reply.version,
+            data_plane: reply.data_plane,
+            attachment: reply.attachment,
+            slots_total: reply.slots_total,
+            slots_free: reply.slots_free,
+        })
+    })
+}
