@@ -30,14 +30,10 @@ pub fn ensure() -> Result<()> {
     }
     let list = missing.join(" ");
     if !exists("apt-get") {
-        bail!(
-            "Debian packages are missing: {list}; there is no apt-get to install them with, so install what they are called here by hand"
-        );
+        bail!("missing packages: {list} (so called on Debian); there is no apt-get here, so install them by hand");
     }
     if !rustix::process::geteuid().is_root() {
-        bail!(
-            "Debian packages are missing: {list}; run `sudo apt-get update && sudo apt-get install {list}`, then this again"
-        );
+        bail!("missing packages: {list}; run `sudo apt-get update && sudo apt-get install {list}`, then this again");
     }
     announce(&format!("installing Debian packages that the build or the rack needs: {list}"));
     // A source of someone else's that cannot be reached must not stop us, so only the installation's result counts.
