@@ -237,3 +237,78 @@ fn decode_with(method: &Method, payload: &[u8], exponent: i32, dst: &mut [u8]) {
         Method::Bytes => plain::decode_bytes(payload, dst),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// The machine's best is what the codec itself picks; here are the lesser ones.
+    macro_rules! lesser {
+        ($($name:ident: [$($target:literal),*];)*) => {$(
+            mod $name {
+                use super::super::*;
+
+                #[multiversion::multiversion(targets($($target),*))]
+                pub fn exponent_of(method: &Method, src: &[u8]) -> i32 {
+                    exponent_with(method, src)
+                }
+
+                #[multiversion::multiversion(targets($($target),*))]
+                pub fn encode(method: &Method, src: &[u8], exponent: i32, payload: &mut [u8]) -> u32 {
+                    encode_with(method, src, exponent, payload)
+                }
+
+                #[multiversion::multiversion(targets($($target),*))]
+                pub fn decode(method: &Method, payload: &[u8], exponent: i32, dst: &mut [u8]) {
+                    decode_with(method, payload, exponent, dst)
+                }
+            }
+        )*};
+    }
+    lesser! {
+        avx2: ["x86_64+avx2"];
+        sse4: ["x86_64+sse4.1"];
+        baseline: [];
+    }
+
+    proptest! {
+        /// Same bits from every vector unit, in any bits, at lengths that leave every kind of remainder.
+        #[test]
+        fn every_vector_unit_gives_the_same_bits(
+            words in vec(any::<u64>(), 0..100),
+            sums in vec(any::<u32>(), 224),
+            exponent in -1080..1030,
+            ranks in 1usize..=64,
+        ) {
+            let codecs = DType::ALL.into_iter().flat_map(|dtype| {
+                ReduceOp::ALL.into_iter().filter_map(move |op| Codec::reduction(dtype, op, ranks).ok())
+            });
+            for codec in codecs.chain([Codec::bytes()]) {
+                let method = &codec.0;
+                let src: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
+                let src = &src[..src.len() * codec.bytes_per_lane() / 4];
+                let mut expected = vec![0x11; 896];
+                let sum = codec.encode(src, exponent, &mut expected);
+                let reply: Vec<u8> = sums.iter().flat_map(|lane| lane.to_be_bytes()).collect();
+                let mut result = vec![0x22; src.len()];
+                codec.decode(&reply, exponent, &mut result);
+                for (exponent_of, encode, decode) in [
+                    (avx2::exponent_of as fn(&_, &_) -> _, avx2::encode as fn(&_, &_, _, &mut _) -> _, avx2::decode as fn(&_, &_, _, &mut _)),
+                    (sse4::exponent_of, sse4::encode, sse4::decode),
+                    (baseline::exponent_of, baseline::encode, baseline::decode),
+                ] {
+                    prop_assert_eq!(exponent_of(method, src), codec.exponent(src));
+                    let mut payload = vec![0x33; 896];
+                    prop_assert_eq!(encode(method, src, exponent, &mut payload), sum);
+                    prop_assert_eq!(&payload, &expected);
+                    let mut elements = vec![0x44; src.len()];
+                    decode(method, &reply, exponent, &mut elements);
+                    prop_assert_eq!(&elements, &result);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,11 @@
+//! The numerics against exact rational arithmetic: what the module's documentation promises, checked by means that share
+//! nothing with it.
+
+mod bytes;
+mod cluster;
+mod exact;
+mod exponent;
+mod fixed;
+mod ordered;
+mod robust;
+mod special;
