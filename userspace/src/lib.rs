@@ -1,1 +1,23 @@
-//! Placeholder.
+//! The aggregator daemon's parts: the control plane, the job table, and the data planes that it steers.
+//!
+//! | module | what it holds |
+//! | --- | --- |
+//! | [`data_plane`] | what serves packets: the trait, and its backends |
+//! | [`jobs`] | the job table, pure |
+//! | [`slots`] | which slots of the pool are lent to whom |
+//! | [`service`] | the gRPC service over the two |
+//! | [`events`] | the log of notable packets |
+
+#![forbid(unsafe_code)]
+
+pub mod data_plane;
+pub mod events;
+pub mod jobs;
+pub mod service;
+pub mod slots;
+
+/// The XDP program, as an ELF object with BTF, aligned for loaders.
+pub fn xdp_object() -> &'static [u8] {
+    static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/xdp-aggregator"));
+    OBJECT
+}

@@ -1,0 +1,78 @@
+//! The command line.
+
+use std::net::{Ipv4Addr, SocketAddr};
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use switchml_protocol::{CONTROL_PORT, DATA_PORT};
+use switchml_userspace::slots::MIN_PER_JOB;
+
+/// Most slots in a pool: 6 GiB of memory.
+const MAX_SLOTS: i64 = 1 << 20;
+
+/// Adds up what the workers of a job send, and sends them the sum.
+#[derive(Debug, Parser)]
+#[command(version, args_conflicts_with_subcommands = true)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Option<Command>,
+    #[command(flatten)]
+    pub options: Options,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Shows what a running aggregator is attached to, and its counters.
+    Status {
+        /// Its control plane.
+        #[arg(long, default_value_t = SocketAddr::from((Ipv4Addr::LOCALHOST, CONTROL_PORT)))]
+        connect: SocketAddr,
+    },
+    /// Shows the jobs of a running aggregator.
+    Jobs {
+        /// Its control plane.
+        #[arg(long, default_value_t = SocketAddr::from((Ipv4Addr::LOCALHOST, CONTROL_PORT)))]
+        connect: SocketAddr,
+    },
+}
+
+#[derive(Debug, Args)]
+pub struct Options {
+    /// What serves the packets.
+    #[arg(long, value_enum, default_value_t = DataPlaneKind::Xdp)]
+    pub data_plane: DataPlaneKind,
+    /// Interface that workers are behind; give it once for each. For `--data-plane xdp`.
+    #[arg(long = "iface", value_name = "NAME", required_if_eq("data_plane", "xdp"))]
+    pub interfaces: Vec<String>,
+    /// Where the XDP program runs.
+    #[arg(long, value_enum, default_value_t = Mode::Native)]
+    pub mode: Mode,
+    /// Address and TCP port of the control plane.
+    #[arg(long, value_name = "ADDRESS", default_value_t = SocketAddr::from((Ipv4Addr::UNSPECIFIED, CONTROL_PORT)))]
+    pub control: SocketAddr,
+    /// UDP port of the data plane.
+    #[arg(long, value_name = "PORT", default_value_t = DATA_PORT)]
+    pub data_port: u16,
+    /// IPv4 address of the data plane, if it is not the one by which workers reach the control plane.
+    #[arg(long, value_name = "ADDRESS")]
+    pub data_address: Option<Ipv4Addr>,
+    /// Slots in the pool, for all jobs together; 6 KiB of memory each.
+    #[arg(long, value_name = "N", default_value_t = 2048,
+          value_parser = clap::value_parser!(u32).range(i64::from(MIN_PER_JOB)..=MAX_SLOTS))]
+    pub slots: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum DataPlaneKind {
+    /// XDP on the given interfaces; needs root.
+    Xdp,
+    /// A UDP socket; needs no privilege.
+    Software,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Mode {
+    /// In the driver.
+    Native,
+    /// In the network stack: works with every driver, and is slow.
+    Generic,
+}

@@ -1,0 +1,63 @@
+//! The daemon from start to stop.
+
+use std::sync::Arc;
+
+use anyhow::Context;
+use rand::rngs::StdRng;
+use switchml_userspace::data_plane::software::Software;
+use switchml_userspace::data_plane::{DataPlane, EventSender};
+use switchml_userspace::events;
+use switchml_userspace::jobs::JobTable;
+use switchml_userspace::service::ControlPlane;
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc;
+use tracing::info;
+
+use crate::cli::{DataPlaneKind, Options};
+
+/// Serves until SIGINT or SIGTERM.
+pub async fn run(options: Options) -> anyhow::Result<()> {
+    // Before anything is attached: a signal from here on stops the daemon in good order.
+    let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?;
+    let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
+    let listener = TcpListener::bind(options.control).await.with_context(|| {
+        format!("cannot serve the control plane at TCP {}; is another aggregator running? --control", options.control)
+    })?;
+    let control_address = listener.local_addr().context("cannot tell the control plane's address")?;
+    let (event_sender, event_receiver) = mpsc::channel(events::CAPACITY);
+    let data_plane = start_data_plane(&options, event_sender)?;
+    let limits = data_plane.limits();
+    info!(
+        "{}: {}; {} slots, kernel {}",
+        data_plane.name(),
+        data_plane.attachment(),
+        limits.slots,
+        rustix::system::uname().release().to_string_lossy()
+    );
+    tokio::spawn(events::log(event_receiver));
+    let rng: StdRng = rand::make_rng();
+    let control_plane = ControlPlane::new(JobTable::new(limits, options.data_address, rng), data_plane);
+    info!("ready: control {control_address}, data port {}", limits.port);
+    let stop = async move {
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+        }
+        info!("stopping");
+    };
+    control_plane.serve(listener, stop).await.context("the control plane failed")
+}
+
+fn start_data_plane(options: &Options, events: EventSender) -> anyhow::Result<Arc<dyn DataPlane>> {
+    match options.data_plane {
+        DataPlaneKind::Xdp => anyhow::bail!("not yet"),
+        DataPlaneKind::Software => {
+            let port = options.data_port;
+            let software = Software::start(options.data_address, port, options.slots, events).with_context(|| {
+                format!("cannot serve the data plane at UDP port {port}; is another aggregator running? --data-port")
+            })?;
+            Ok(Arc::new(software))
+        }
+    }
+}

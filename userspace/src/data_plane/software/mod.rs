@@ -1,0 +1,226 @@
+//! The data plane in user space: a thread that serves a UDP socket. Needs no privilege, and runs the same slot state
+//! machine as the XDP program; for laptops, tests, and hosts where nothing else works.
+
+mod outbox;
+mod tables;
+
+use std::io::{self, IoSliceMut};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::JoinHandle;
+
+use quinn_udp::{BATCH_SIZE, EcnCodepoint, RecvMeta, UdpSocketState};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use switchml_protocol::aggregator::{Tables, serve};
+use switchml_protocol::header::{HEADER_LEN, Header, Kind, flags};
+use switchml_protocol::job::{ABORTED, OPEN, Place, VACANT};
+use switchml_protocol::maps::Event;
+use switchml_protocol::outcome::{Action, Outcome};
+use switchml_protocol::{MAX_LANES, U16, U32};
+use zerocopy::FromBytes;
+
+use super::{DataPlane, Error, EventSender, Fanout, JobSpec, Limits};
+use outbox::{Outbox, Receiver};
+use tables::MemoryTables;
+
+/// What the kernel may merge into one buffer: the longest UDP datagram.
+const BUFFER_LEN: usize = 65_535;
+/// Socket buffers to ask for, in bytes; the kernel gives what `net.core.rmem_max` and `wmem_max` allow.
+const SOCKET_BUFFER: usize = 8 << 20;
+
+/// The software data plane. It stops when dropped.
+pub struct Software {
+    shared: Arc<Shared>,
+    port: u16,
+    slots: u32,
+    stop: Arc<OwnedFd>,
+    thread: Option<JoinHandle<()>>,
+}
+
+struct Shared {
+    socket: UdpSocket,
+    state: UdpSocketState,
+    tables: MemoryTables,
+    counters: [AtomicU64; Outcome::COUNT],
+    events: EventSender,
+}
+
+impl Software {
+    /// Serves UDP `port` (0 for any) of every IPv4 address, or of `address` alone, with a pool of `slots` slots.
+    ///
+    /// # Errors
+    ///
+    /// When the port cannot be had, or a thread cannot be started.
+    pub fn start(address: Option<Ipv4Addr>, port: u16, slots: u32, events: EventSender) -> io::Result<Self> {
+        let socket = UdpSocket::bind((address.unwrap_or(Ipv4Addr::UNSPECIFIED), port))?;
+        let port = socket.local_addr()?.port();
+        let state = UdpSocketState::new((&socket).into())?;
+        state.set_recv_buffer_size((&socket).into(), SOCKET_BUFFER)?;
+        state.set_send_buffer_size((&socket).into(), SOCKET_BUFFER)?;
+        let counters = std::array::from_fn(|_| AtomicU64::new(0));
+        let shared = Arc::new(Shared { socket, state, tables: MemoryTables::new(slots), counters, events });
+        let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC)?);
+        let thread = std::thread::Builder::new().name("data-plane".to_owned()).spawn({
+            let (shared, stop) = (Arc::clone(&shared), Arc::clone(&stop));
+            move || {
+                if let Err(error) = shared.run(&stop) {
+                    tracing::error!("the data plane stopped: {error}");
+                }
+            }
+        })?;
+        Ok(Self { shared, port, slots, stop, thread: Some(thread) })
+    }
+}
+
+impl Drop for Software {
+    fn drop(&mut self) {
+        // An eventfd takes 8 bytes, a number; it fails only when that number would overflow.
+        let _ = rustix::io::write(&*self.stop, &1u64.to_ne_bytes());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl DataPlane for Software {
+    fn name(&self) -> &'static str {
+        "software"
+    }
+
+    fn attachment(&self) -> String {
+        format!("UDP socket, port {}", self.port)
+    }
+
+    fn limits(&self) -> Limits {
+        Limits { slots: self.slots, max_lanes: MAX_LANES as u16, port: self.port, fanout: Fanout::Unicast }
+    }
+
+    fn open(&self, job: &JobSpec) -> Result<(), Error> {
+        self.shared.tables.open(job.number, job.entry(OPEN), &job.secrets);
+        Ok(())
+    }
+
+    fn start(&self, _job: u16) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn abort(&self, job: u16) -> Result<(), Error> {
+        self.shared.tables.set_state(job, ABORTED);
+        Ok(())
+    }
+
+    fn close(&self, job: u16) -> Result<(), Error> {
+        self.shared.tables.set_state(job, VACANT);
+        Ok(())
+    }
+
+    fn place(&self, job: u16, rank: u16) -> Result<Option<Place>, Error> {
+        let tables = &self.shared.tables;
+        let known = tables.job(job).zip(tables.member(job, rank)).filter(|(job, member)| job.epoch == member.epoch);
+        Ok(known.map(|(_, member)| member.place))
+    }
+
+    fn counters(&self) -> Result<[u64; Outcome::COUNT], Error> {
+        Ok(std::array::from_fn(|i| self.shared.counters[i].load(Ordering::Relaxed)))
+    }
+}
+
+impl Shared {
+    /// Serves packets until `stop` is written to.
+    fn run(&self, stop: &OwnedFd) -> io::Result<()> {
+        let mut memory = vec![0; BATCH_SIZE * BUFFER_LEN];
+        let mut metas = [RecvMeta::default(); BATCH_SIZE];
+        let mut outbox = Outbox::new(&self.socket, &self.state, &self.tables);
+        loop {
+            let mut ready = [
+                PollFd::from_borrowed_fd(self.socket.as_fd(), PollFlags::IN),
+                PollFd::from_borrowed_fd(stop.as_fd(), PollFlags::IN),
+            ];
+            match poll(&mut ready, None) {
+                Err(rustix::io::Errno::INTR) => continue,
+                result => result?,
+            };
+            if !ready[1].revents().is_empty() {
+                return Ok(());
+            }
+            let mut buffers: Vec<_> = memory.chunks_mut(BUFFER_LEN).map(IoSliceMut::new).collect();
+            let received = match self.state.recv((&self.socket).into(), &mut buffers, &mut metas) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
+                result => result?,
+            };
+            for (buffer, meta) in buffers.iter_mut().zip(&metas).take(received) {
+                self.serve_buffer(&mut buffer[..meta.len], meta, &mut outbox);
+            }
+            outbox.flush();
+            self.count(Outcome::SendFailed, outbox.take_failed());
+        }
+    }
+
+    /// Serves the datagrams of one buffer, which came from the same sender.
+    fn serve_buffer(&self, buffer: &mut [u8], meta: &RecvMeta, outbox: &mut Outbox<'_>) {
+        let SocketAddr::V4(from) = meta.addr else { return };
+        let place = Place { ifindex: 0, ip: from.ip().octets(), mac: [0; 6], port: U16::new(from.port()) };
+        let congested = meta.ecn == Some(EcnCodepoint::Ce);
+        let to = match meta.dst_ip {
+            Some(IpAddr::V4(address)) => Some(address),
+            _ => None,
+        };
+        if buffer.is_empty() {
+            self.count(Outcome::Truncated, 1);
+        }
+        for datagram in buffer.chunks_mut(meta.stride.max(1)) {
+            let outcome = self.serve_datagram(datagram, &place, congested);
+            self.count(outcome, 1);
+            let receiver = match outcome.action() {
+                Action::Reply => Receiver::Sender { address: meta.addr, from: to },
+                Action::Broadcast => Receiver::Job(job_of(datagram)),
+                Action::Drop | Action::Pass => continue,
+            };
+            let len = answer_len(datagram);
+            if let Some(answer) = datagram.get(..len) {
+                outbox.push(receiver, answer);
+            }
+        }
+    }
+
+    fn serve_datagram(&self, datagram: &mut [u8], place: &Place, congested: bool) -> Outcome {
+        let Ok((header, rest)) = Header::mut_from_prefix(datagram) else { return Outcome::Truncated };
+        if congested && header.kind == Kind::Contribution as u8 {
+            header.flags |= flags::CE;
+        }
+        let payload_len = rest.len();
+        // Bytes after the last whole lane make the length wrong, which serve() finds out.
+        let Ok((payload, _)) = <[U32]>::mut_from_prefix_with_elems(rest, payload_len / 4) else {
+            return Outcome::Truncated;
+        };
+        let outcome = serve(&self.tables, place, header, payload, payload_len);
+        if outcome.is_notable() {
+            let event = Event {
+                place: *place,
+                round: header.round.get(),
+                job: header.job.get(),
+                rank: header.rank.get(),
+                slot: header.slot.get(),
+                outcome: outcome as u8,
+                reserved: Default::default(),
+            };
+            // Without room in the channel the counters alone tell of it.
+            let _ = self.events.try_send(event);
+        }
+        outcome
+    }
+
+    fn count(&self, outcome: Outcome, packets: u64) {
+        self.counters[outcome as usize].fetch_add(packets, Ordering::Relaxed);
+    }
+}
+
+fn job_of(datagram: &[u8]) -> u16 {
+    Header::ref_from_prefix(datagram).map_or(0, |(header, _)| header.job.get())
+}
+
+fn answer_len(datagram: &[u8]) -> usize {
+    Header::ref_from_prefix(datagram).map_or(0, |(header, _)| HEADER_LEN + 4 * usize::from(header.lanes.get()))
+}

@@ -1,0 +1,135 @@
+//! Why a rank's request was refused: what was given, what is allowed, what to do.
+
+use std::net::IpAddr;
+
+use switchml_protocol::maps::MAX_JOBS;
+use switchml_protocol::{LANES_PER_BLOCK, MAX_RANKS};
+use tonic::{Code, Status};
+
+use super::MAX_NAME_LEN;
+use crate::slots::MIN_PER_JOB;
+
+/// Why a rank may not join.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum JoinError {
+    /// A name that is empty or too long.
+    #[error("job name of {0} bytes; give all ranks the same name of 1 to {MAX_NAME_LEN} bytes")]
+    Name(usize),
+    /// A world size out of range.
+    #[error("world size {0}; a job has 1 to {MAX_RANKS} ranks")]
+    WorldSize(u32),
+    /// A rank out of range.
+    #[error("rank {rank} of world size {world_size}; ranks are 0 to {}", .world_size - 1)]
+    Rank {
+        /// The rank that was given.
+        rank: u32,
+        /// The world size that was given with it; not 0.
+        world_size: u32,
+    },
+    /// The rank is taken.
+    #[error(
+        "job {name:?} already has rank {rank}, from {from}; give each process a rank of its own, or each job a name"
+    )]
+    DuplicateRank {
+        /// The job.
+        name: String,
+        /// The rank.
+        rank: u32,
+        /// Where the one that has it connected from.
+        from: IpAddr,
+    },
+    /// The job has another world size.
+    #[error(
+        "job {name:?} has world size {expected}, not {given}; give all ranks the same world size, or each job a name"
+    )]
+    OtherWorldSize {
+        /// The job.
+        name: String,
+        /// Its world size.
+        expected: usize,
+        /// The world size that was given.
+        given: u32,
+    },
+    /// No data address can be told from the control connection.
+    #[error(
+        "the control connection is over IPv6, and contributions travel over IPv4; connect to an IPv4 address of the \
+         aggregator, or start it with --data-address"
+    )]
+    NoIpv4,
+    /// The job table is full.
+    #[error("all {MAX_JOBS} job numbers are in use; wait for a job to end")]
+    TooManyJobs,
+    /// The pool is exhausted.
+    #[error(
+        "of {total} slots, {free} are free, and no {MIN_PER_JOB} in a row; wait for a job to end, or start the aggregator with more --slots"
+    )]
+    NoSlots {
+        /// Slots in the pool.
+        total: u32,
+        /// Slots that are not lent.
+        free: u32,
+    },
+}
+
+impl From<JoinError> for Status {
+    fn from(error: JoinError) -> Self {
+        let code = match error {
+            JoinError::Name(_) | JoinError::WorldSize(_) | JoinError::Rank { .. } => Code::InvalidArgument,
+            JoinError::DuplicateRank { .. } => Code::AlreadyExists,
+            JoinError::OtherWorldSize { .. } | JoinError::NoIpv4 => Code::FailedPrecondition,
+            JoinError::TooManyJobs | JoinError::NoSlots { .. } => Code::ResourceExhausted,
+        };
+        Self::new(code, error.to_string())
+    }
+}
+
+/// Why a member's request was refused.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum MemberError {
+    /// No such job, or not any more.
+    #[error("there is no job {job} of epoch {epoch:#010x}; it has ended, join again")]
+    NoJob {
+        /// The job's number.
+        job: u32,
+        /// The epoch that was given.
+        epoch: u32,
+    },
+    /// The rank is not in the job, or not any more.
+    #[error("job {job} has no rank {rank}; join first")]
+    NoRank {
+        /// The job's number.
+        job: u32,
+        /// The rank.
+        rank: u32,
+    },
+    /// Ready with a number of lanes that no packet has.
+    #[error("ready for {lanes} lanes; give a multiple of {LANES_PER_BLOCK} up to {max_lanes}")]
+    Lanes {
+        /// What was given.
+        lanes: u32,
+        /// Most lanes that the data plane takes.
+        max_lanes: u16,
+    },
+    /// Ready before the data plane has seen the rank.
+    #[error("rank {0} is ready, but the data plane has had no HELLO of it; wait for HELLO to come back first")]
+    NoHello(u32),
+    /// Ready when the job is not waiting for that.
+    #[error("rank {rank} is ready, but its job is {state}")]
+    NotAssigned {
+        /// The rank.
+        rank: u32,
+        /// What the job is.
+        state: &'static str,
+    },
+}
+
+impl From<MemberError> for Status {
+    fn from(error: MemberError) -> Self {
+        let code = match error {
+            MemberError::NoJob { .. } | MemberError::NoRank { .. } => Code::NotFound,
+            MemberError::Lanes { .. } => Code::InvalidArgument,
+            MemberError::NoHello(_) | MemberError::NotAssigned { .. } => Code::FailedPrecondition,
+        };
+        Self::new(code, error.to_string())
+    }
+}

@@ -1,0 +1,47 @@
+//! `switchml-aggregator`, the daemon: see `--help`.
+
+#![forbid(unsafe_code)]
+
+mod cli;
+mod daemon;
+mod report;
+
+use std::io::IsTerminal;
+use std::process::ExitCode;
+
+use clap::Parser;
+
+fn main() -> ExitCode {
+    let cli = cli::Cli::parse();
+    tracing_subscriber::fmt()
+        .with_env_filter(
+            tracing_subscriber::EnvFilter::builder()
+                .with_default_directive(tracing::Level::INFO.into())
+                .from_env_lossy(),
+        )
+        .with_target(false)
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_writer(std::io::stderr)
+        .init();
+    let runtime = match tokio::runtime::Runtime::new() {
+        Ok(runtime) => runtime,
+        Err(error) => return fail(&anyhow::Error::new(error).context("cannot start threads")),
+    };
+    let result = runtime.block_on(async {
+        match cli.command {
+            None => daemon::run(cli.options).await,
+            Some(cli::Command::Status { connect }) => report::status(&connect).await,
+            Some(cli::Command::Jobs { connect }) => report::jobs(&connect).await,
+        }
+    });
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => fail(&error),
+    }
+}
+
+/// One line, whatever the chain of causes.
+fn fail(error: &anyhow::Error) -> ExitCode {
+    eprintln!("switchml-aggregator: {error:#}");
+    ExitCode::FAILURE
+}

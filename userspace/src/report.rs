@@ -1,0 +1,67 @@
+//! What `status` and `jobs` print.
+
+use std::net::SocketAddr;
+
+use anyhow::Context;
+use switchml_control::aggregator_client::AggregatorClient;
+use switchml_control::{Job, JobState, ListJobsRequest, StatusRequest};
+use tonic::transport::Channel;
+
+/// Prints what a running aggregator is attached to, and every counter that is not zero.
+pub async fn status(address: &SocketAddr) -> anyhow::Result<()> {
+    let status = connect(address).await?.status(StatusRequest {}).await?.into_inner();
+    println!("version      {}", status.version);
+    println!("data plane   {}: {}", status.data_plane, status.attachment);
+    println!("slots        {} of {} free", status.slots_free, status.slots_total);
+    println!("\n{:<16} {:>14}", "packets", "count");
+    for counter in status.counters.iter().filter(|counter| counter.packets > 0) {
+        println!("{:<16} {:>14}  {}", counter.name, counter.packets, counter.help);
+    }
+    Ok(())
+}
+
+/// Prints a line for each job.
+pub async fn jobs(address: &SocketAddr) -> anyhow::Result<()> {
+    let jobs = connect(address).await?.list_jobs(ListJobsRequest {}).await?.into_inner().jobs;
+    println!(
+        "{:>3} {:<20} {:<9} {:>10} {:>13} {:>5}  {:<10} missing ranks",
+        "job", "name", "state", "epoch", "slots", "lanes", "ranks here"
+    );
+    for job in &jobs {
+        let range = format!("{}..{}", job.first_slot, job.first_slot + job.slots);
+        let here = job.members.iter().filter(|member| !member.left).count();
+        println!(
+            "{:>3} {:<20} {:<9} {:#010x} {range:>13} {:>5}  {:<10} {}",
+            job.job,
+            job.name.escape_debug().to_string(),
+            state(job),
+            job.epoch,
+            job.lanes,
+            format!("{here} of {}", job.world_size),
+            missing(job)
+        );
+    }
+    Ok(())
+}
+
+async fn connect(address: &SocketAddr) -> anyhow::Result<AggregatorClient<Channel>> {
+    AggregatorClient::connect(format!("http://{address}"))
+        .await
+        .with_context(|| format!("no aggregator answers at {address}; is it running? --connect"))
+}
+
+fn state(job: &Job) -> &'static str {
+    match job.state() {
+        JobState::Unspecified => "unknown",
+        JobState::Waiting => "waiting",
+        JobState::Assigned => "assigned",
+        JobState::Started => "started",
+        JobState::Aborted => "aborted",
+    }
+}
+
+fn missing(job: &Job) -> String {
+    let is_here = |rank: &u32| job.members.iter().any(|member| member.rank == *rank && !member.left);
+    let missing: Vec<_> = (0..job.world_size).filter(|rank| !is_here(rank)).map(|rank| rank.to_string()).collect();
+    missing.join(" ")
+}
