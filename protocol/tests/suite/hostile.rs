@@ -1,0 +1,118 @@
+//! Bytes from anywhere: nothing panics, and nothing that is not admitted touches a slot.
+
+use proptest::prelude::*;
+use switchml_protocol::frame::{ENVELOPE_LEN, Envelope};
+use switchml_protocol::header::decode;
+use switchml_protocol::job::{Job, Place};
+use switchml_protocol::outcome::{Action, Outcome};
+use zerocopy::FromBytes;
+
+use crate::packet::{ALL_OPS, Packet};
+use crate::switch::{Switch, contribution, place};
+
+/// A switch with something in its slots: one begun, one complete, one untouched.
+fn used_switch() -> Switch {
+    let switch = Switch::ready(3, 3);
+    for (rank, slot) in [(0, 0), (0, 1), (1, 1), (2, 1)] {
+        switch.receive_from_home(&contribution(rank, slot, 0, vec![1; 32]));
+    }
+    switch
+}
+
+/// Bytes that begin like a packet, so that some get past the first checks.
+fn packet_like() -> impl Strategy<Value = Vec<u8>> {
+    let patches = prop::collection::vec((0usize..32, any::<u8>()), 0..6);
+    let payload_len = prop_oneof![Just(128usize), Just(256), Just(0), 0..300usize];
+    let payload = payload_len.prop_flat_map(|len| prop::collection::vec(any::<u8>(), len));
+    (patches, payload).prop_map(|(patches, payload)| {
+        let mut bytes = contribution(1, 0, 0, vec![1; 32]).to_bytes();
+        for (at, byte) in patches {
+            bytes[at] = byte;
+        }
+        bytes.truncate(32);
+        bytes.extend(payload);
+        bytes
+    })
+}
+
+/// Bytes that begin like the frame of a packet.
+fn frame_like() -> impl Strategy<Value = Vec<u8>> {
+    let plain: [u8; 14] = [0x45, 0, 0, 100, 0, 0, 0x40, 0, 64, 17, 0, 0, 10, 0];
+    (prop::collection::vec(any::<u8>(), ENVELOPE_LEN..200), any::<bool>()).prop_map(move |(mut bytes, like)| {
+        if like {
+            bytes[12..14].copy_from_slice(&[0x08, 0x00]);
+            bytes[14..28].copy_from_slice(&plain);
+        }
+        bytes
+    })
+}
+
+proptest! {
+    #[test]
+    fn no_bytes_make_decode_panic(bytes in prop_oneof![prop::collection::vec(any::<u8>(), 0..400), packet_like()]) {
+        if let Ok((header, _, _, lanes)) = decode(&bytes) {
+            // What decodes is what was sent, to the last byte.
+            let packet = Packet::from_bytes(&bytes);
+            prop_assert_eq!(usize::from(header.lanes.get()), lanes.len());
+            prop_assert_eq!(packet.payload, lanes.iter().map(|lane| lane.get()).collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn no_frame_makes_the_envelope_panic(bytes in frame_like(), ifindex in any::<u32>(), lanes in 0u16..=768) {
+        let mut envelope = Envelope::read_from_prefix(&bytes).unwrap().0;
+        let _ = envelope.is_udp();
+        let _ = envelope.place(ifindex);
+        if let Ok(payload_len) = envelope.payload_len(bytes.len()) {
+            prop_assert!(ENVELOPE_LEN + 32 + payload_len <= bytes.len());
+        }
+        let mut to_group = envelope;
+        to_group.send_to_group(&Job::default(), lanes);
+        envelope.turn_back(lanes);
+        for answer in [envelope, to_group] {
+            prop_assert_ne!(answer.payload_len(usize::MAX), Err(Outcome::BadIpChecksum));
+        }
+    }
+
+    #[test]
+    fn strangers_touch_no_slot(mut bytes in packet_like(), rank in 0u16..3, change in 0usize..4, by in 1u8..=255) {
+        let switch = used_switch();
+        let before = switch.slots.borrow().clone();
+        let home = place(rank);
+        let from = [
+            Place { ifindex: home.ifindex ^ u32::from(by), ..home },
+            Place { ip: home.ip.map(|byte| byte ^ by), ..home },
+            Place { mac: home.mac.map(|byte| byte ^ by), ..home },
+            Place { port: (home.port.get() ^ u16::from(by) << 8).into(), ..home },
+        ];
+        let outcome = switch.receive_bytes(&from[change], &mut bytes);
+        prop_assert_eq!(outcome.action(), Action::Drop);
+        prop_assert!(before == *switch.slots.borrow(), "{:?}", outcome);
+    }
+
+    #[test]
+    fn a_members_rubbish_is_no_contribution(mut bytes in packet_like(), rank in 0u16..3) {
+        let switch = used_switch();
+        let before = switch.slots.borrow().clone();
+        let outcome = switch.receive_bytes(&place(rank), &mut bytes);
+        // Rubbish does not fit its check word. If it says that it has none, it is the member's own doing.
+        let admitted = matches!(outcome, Outcome::Started | Outcome::Added | Outcome::Completed | Outcome::Mismatch);
+        prop_assert!(!admitted || bytes[17] & 4 == 0);
+        prop_assert!(admitted || before == *switch.slots.borrow(), "{:?}", outcome);
+    }
+}
+
+#[test]
+fn a_flipped_bit_on_the_way_never_changes_a_sum() {
+    let harmless = |bit: usize| bit / 8 == 17 || (28..32).contains(&(bit / 8)); // flags and aux
+    for op in ALL_OPS {
+        let packet = Packet { op, ..contribution(1, 2, 0, (0..32).map(|lane| lane * 0x0101_0101).collect()) }.sealed();
+        for bit in (0..8 * (32 + 4 * 32)).filter(|bit| !harmless(*bit)) {
+            let switch = used_switch();
+            let before = switch.slots.borrow().clone();
+            let served = switch.receive(&place(1), &packet.with_bit_flipped(bit));
+            assert_eq!(served.outcome.action(), Action::Drop, "op {op:#x}, bit {bit}");
+            assert!(before == *switch.slots.borrow(), "op {op:#x}, bit {bit}: {:?}", served.outcome);
+        }
+    }
+}

@@ -1,0 +1,17 @@
+//! Tests of the protocol crate on the host. `docs/testing.md` says how they are layered.
+//!
+//! Expected values come from `docs/protocol.md` and from arithmetic of the tests' own: [`packet`] encodes packets and
+//! computes check words, [`reference`] says what an aggregator must answer, both written from the page alone.
+
+mod packet;
+mod reference;
+mod switch;
+mod worker;
+
+mod envelope;
+mod header;
+mod hostile;
+mod lanes;
+mod outcome;
+mod rules;
+mod traces;

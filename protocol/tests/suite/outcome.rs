@@ -1,0 +1,89 @@
+//! Outcomes: the table of actions, and the numbers and names that operators see.
+
+use std::collections::BTreeSet;
+
+use switchml_protocol::header::{Malformed, RejectReason};
+use switchml_protocol::job::Job;
+use switchml_protocol::outcome::{Action, Outcome};
+
+#[test]
+fn every_outcome_has_the_action_of_the_specification() {
+    let passed = [Outcome::NotOurs, Outcome::Vlan, Outcome::Ipv6, Outcome::IpOptions, Outcome::Fragment];
+    let replied =
+        [Outcome::Replayed, Outcome::Pending, Outcome::Mismatch, Outcome::WrongRound, Outcome::Aborted, Outcome::Hello];
+    for outcome in Outcome::ALL {
+        let expected = match outcome {
+            Outcome::Completed => Action::Broadcast,
+            _ if passed.contains(outcome) => Action::Pass,
+            _ if replied.contains(outcome) => Action::Reply,
+            _ => Action::Drop,
+        };
+        assert_eq!(outcome.action(), expected, "{outcome:?}");
+    }
+}
+
+#[test]
+fn counters_are_numbered_and_named_without_gaps() {
+    assert_eq!(Outcome::COUNT, Outcome::ALL.len());
+    for (number, outcome) in Outcome::ALL.iter().enumerate() {
+        assert_eq!(*outcome as usize, number);
+        // CamelCase to snake_case, with IPv4 and IP as words
+        let mut name = String::new();
+        for (at, letter) in format!("{outcome:?}").char_indices() {
+            if at > 0 && letter.is_uppercase() {
+                name.push('_');
+            }
+            name.extend(letter.to_lowercase());
+        }
+        assert_eq!(outcome.name(), name);
+        assert!(outcome.help().ends_with('.') && !outcome.help().starts_with(' '), "{}", outcome.help());
+    }
+    let names: BTreeSet<_> = Outcome::ALL.iter().map(|outcome| outcome.name()).collect();
+    assert_eq!(names.len(), Outcome::COUNT);
+}
+
+#[test]
+fn rejections_have_reasons() {
+    for outcome in Outcome::ALL {
+        let expected = match outcome {
+            Outcome::Mismatch => Some(RejectReason::Mismatch),
+            Outcome::WrongRound => Some(RejectReason::Round),
+            Outcome::Aborted => Some(RejectReason::Aborted),
+            _ => None,
+        };
+        assert_eq!(outcome.reject_reason(), expected, "{outcome:?}");
+    }
+}
+
+#[test]
+fn operators_hear_of_arrivals_and_of_what_should_not_happen() {
+    let notable: Vec<_> = Outcome::ALL.iter().filter(|outcome| outcome.is_notable()).collect();
+    let expected = [Outcome::Mismatch, Outcome::WrongRound, Outcome::Hello, Outcome::WrongSecret, Outcome::WrongPlace];
+    assert_eq!(notable, expected.iter().collect::<Vec<_>>());
+}
+
+#[test]
+fn malformed_packets_are_counted_by_what_is_wrong() {
+    let pairs = [
+        (Malformed::Truncated, Outcome::Truncated),
+        (Malformed::Version, Outcome::BadVersion),
+        (Malformed::Kind, Outcome::BadKind),
+        (Malformed::Op, Outcome::BadOp),
+        (Malformed::Lanes, Outcome::BadLanes),
+        (Malformed::Length, Outcome::BadLength),
+    ];
+    for (malformed, outcome) in pairs {
+        assert_eq!(Outcome::from(malformed), outcome);
+    }
+}
+
+#[test]
+fn bitmap_of_all_ranks() {
+    let all = |ranks| Job { ranks, ..Job::default() }.all_ranks();
+    assert_eq!([1, 2, 3, 32, 63].map(all), [1, 3, 7, 0xFFFF_FFFF, 0x7FFF_FFFF_FFFF_FFFF]);
+    assert_eq!(all(64), u64::MAX);
+    // Not legal, but a map may hold it: any bitmap will do, a panic will not.
+    for ranks in [0, 65, u32::MAX] {
+        all(ranks);
+    }
+}

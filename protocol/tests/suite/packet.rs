@@ -1,0 +1,150 @@
+//! Packets as the specification's table has them, encoded byte by byte, without the crate's types.
+
+/// Numbers of the `kind` field.
+pub const CONTRIBUTION: u8 = 1;
+pub const RESULT: u8 = 2;
+pub const PENDING: u8 = 3;
+pub const REJECT: u8 = 4;
+pub const HELLO: u8 = 5;
+
+/// Numbers of the `op` field.
+pub const SUM_I32: u8 = 0x00;
+pub const MAX_I32: u8 = 0x01;
+pub const SUM_I16: u8 = 0x10;
+pub const MAX_I16: u8 = 0x11;
+pub const ALL_OPS: [u8; 4] = [SUM_I32, MAX_I32, SUM_I16, MAX_I16];
+
+/// Bits of the `flags` field.
+pub const RETRANSMIT: u8 = 1;
+pub const CE: u8 = 2;
+pub const CHECKED: u8 = 4;
+
+/// One packet: the header's fields in their order, then the payload.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Packet {
+    pub version: u8,
+    pub kind: u8,
+    pub job: u16,
+    pub epoch: u32,
+    pub rank: u16,
+    pub slot: u16,
+    pub round: u32,
+    pub op: u8,
+    pub flags: u8,
+    pub lanes: u16,
+    pub fingerprint: u32,
+    pub check: u32,
+    pub aux: u32,
+    pub payload: Vec<u32>,
+}
+
+impl Packet {
+    /// The lane count that fits the payload, and the check word that fits everything.
+    pub fn sealed(mut self) -> Self {
+        self.lanes = self.payload.len() as u16;
+        self.flags |= CHECKED;
+        self.check = check_word(&self, 1);
+        self
+    }
+
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut bytes = vec![self.version, self.kind];
+        bytes.extend(self.job.to_be_bytes());
+        bytes.extend(self.epoch.to_be_bytes());
+        bytes.extend(self.rank.to_be_bytes());
+        bytes.extend(self.slot.to_be_bytes());
+        bytes.extend(self.round.to_be_bytes());
+        bytes.extend([self.op, self.flags]);
+        bytes.extend(self.lanes.to_be_bytes());
+        bytes.extend(self.fingerprint.to_be_bytes());
+        bytes.extend(self.check.to_be_bytes());
+        bytes.extend(self.aux.to_be_bytes());
+        assert_eq!(bytes.len(), 32);
+        for lane in &self.payload {
+            bytes.extend(lane.to_be_bytes());
+        }
+        bytes
+    }
+
+    /// The packet in `bytes`, whose length is that of the header and a whole number of words.
+    pub fn from_bytes(bytes: &[u8]) -> Self {
+        let u16_at = |at: usize| u16::from_be_bytes([bytes[at], bytes[at + 1]]);
+        let u32_at = |at: usize| u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+        assert!(bytes.len() >= 32 && bytes.len().is_multiple_of(4));
+        Self {
+            version: bytes[0],
+            kind: bytes[1],
+            job: u16_at(2),
+            epoch: u32_at(4),
+            rank: u16_at(8),
+            slot: u16_at(10),
+            round: u32_at(12),
+            op: bytes[16],
+            flags: bytes[17],
+            lanes: u16_at(18),
+            fingerprint: u32_at(20),
+            check: u32_at(24),
+            aux: u32_at(28),
+            payload: (32..bytes.len()).step_by(4).map(u32_at).collect(),
+        }
+    }
+
+    /// The packet with one bit flipped, bit 0 being the highest of the first byte.
+    pub fn with_bit_flipped(&self, bit: usize) -> Self {
+        let mut bytes = self.to_bytes();
+        bytes[bit / 8] ^= 0x80 >> (bit % 8);
+        Self::from_bytes(&bytes)
+    }
+}
+
+/// The salt of the check word: h = (h + word) * 0x9E3779B1 modulo 2^32 over five words.
+fn salt(packet: &Packet) -> u64 {
+    let words = [
+        u64::from(packet.job) * 65536 + u64::from(packet.lanes),
+        u64::from(packet.epoch),
+        u64::from(packet.slot) * 256 + u64::from(packet.op),
+        u64::from(packet.round),
+        u64::from(packet.fingerprint),
+    ];
+    words.into_iter().fold(0, |hash, word| ((hash + word) % (1 << 32)) * 0x9E37_79B1 % (1 << 32))
+}
+
+/// The check word of a packet that aggregates `contributions` of its kind.
+pub fn check_word(packet: &Packet, contributions: u64) -> u32 {
+    let salts = (0..contributions).map(|_| salt(packet) as u32);
+    add_words(packet.op, packet.payload.iter().copied().chain(salts))
+}
+
+/// Adds words: modulo 2^32, or each half modulo 2^16 when the op's lanes are two i16.
+pub fn add_words(op: u8, words: impl Iterator<Item = u32>) -> u32 {
+    let mut whole = 0u64;
+    let (mut high, mut low) = (0u64, 0u64);
+    for word in words {
+        whole += u64::from(word);
+        high += u64::from(word / 65536);
+        low += u64::from(word % 65536);
+    }
+    if op / 16 == 1 { (high % 65536 * 65536 + low % 65536) as u32 } else { (whole % (1 << 32)) as u32 }
+}
+
+/// Combines one lane of every rank as `op` says, in wide integers.
+pub fn combine_lane(op: u8, lanes: &[u32]) -> u32 {
+    let high = |lane: &u32| i64::from((lane / 65536) as u16 as i16);
+    let low = |lane: &u32| i64::from((lane % 65536) as u16 as i16);
+    let whole = |lane: &u32| i64::from(*lane as i32);
+    let max = |of: &dyn Fn(&u32) -> i64| lanes.iter().map(of).max().expect("a rank");
+    let sum = |of: &dyn Fn(&u32) -> i64| lanes.iter().map(of).sum::<i64>();
+    match op {
+        SUM_I32 => sum(&whole).rem_euclid(1 << 32) as u32,
+        MAX_I32 => max(&whole).rem_euclid(1 << 32) as u32,
+        SUM_I16 => (sum(&high).rem_euclid(65536) * 65536 + sum(&low).rem_euclid(65536)) as u32,
+        MAX_I16 => (max(&high).rem_euclid(65536) * 65536 + max(&low).rem_euclid(65536)) as u32,
+        _ => panic!("op {op:#x}"),
+    }
+}
+
+/// Combines the payloads of all ranks.
+pub fn combine(op: u8, payloads: &[&[u32]]) -> Vec<u32> {
+    let column = |at: usize| payloads.iter().map(|payload| payload[at]).collect::<Vec<_>>();
+    (0..payloads[0].len()).map(|at| combine_lane(op, &column(at))).collect()
+}

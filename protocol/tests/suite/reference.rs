@@ -1,0 +1,253 @@
+//! What an aggregator must answer: rules 1 to 4 of the specification over an unbounded history.
+//!
+//! No sets, no shadow copies, no bitmaps, no wrap-around: every round that ever began is kept, with every rank's
+//! packet, under its true number. Slow, and meant to be seen to be right.
+
+use std::collections::BTreeMap;
+
+use switchml_protocol::job::Place;
+use switchml_protocol::outcome::Outcome;
+
+use crate::packet::{
+    CE, CHECKED, CONTRIBUTION, HELLO, PENDING, Packet, REJECT, RESULT, add_words, check_word, combine,
+};
+use crate::switch::{EPOCH, JOB, Served, secret};
+
+pub struct Reference {
+    ranks: u16,
+    slots: u16,
+    epoch: u32,
+    aborted: bool,
+    homes: BTreeMap<u16, Place>,
+    /// By slot and true round number.
+    rounds: BTreeMap<(u16, i64), Round>,
+}
+
+/// One round: the packets that count, by rank.
+#[derive(Clone)]
+pub struct Round {
+    first: Packet,
+    contributions: BTreeMap<u16, Packet>,
+    dissenter: Option<u16>,
+}
+
+impl Reference {
+    pub fn new(ranks: u16, slots: u16) -> Self {
+        Self { ranks, slots, epoch: EPOCH, aborted: false, homes: BTreeMap::new(), rounds: BTreeMap::new() }
+    }
+
+    /// A new session: everything before is forgotten.
+    pub fn set_epoch(&mut self, epoch: u32) {
+        *self = Self { epoch, ..Self::new(self.ranks, self.slots) };
+    }
+
+    pub fn abort(&mut self) {
+        self.aborted = true;
+    }
+
+    pub fn settle(&mut self, rank: u16, home: Place) {
+        self.homes.insert(rank, home);
+    }
+
+    /// The newest round of a slot, and whether it is complete.
+    pub fn newest(&self, slot: u16) -> Option<(i64, bool)> {
+        let (&(_, number), round) = self.rounds.range((slot, 0)..=(slot, i64::MAX)).next_back()?;
+        Some((number, self.is_complete(round)))
+    }
+
+    /// Ranks that the newest round of a slot lacks.
+    pub fn missing(&self, slot: u16) -> Vec<u16> {
+        let newest = self.newest(slot).map(|(number, _)| &self.rounds[&(slot, number)]);
+        (0..self.ranks).filter(|rank| newest.is_none_or(|round| !round.contributions.contains_key(rank))).collect()
+    }
+
+    /// Renumbers the rounds of all slots, so that a trace begins near the wrap-around.
+    pub fn shift_rounds(&mut self, by: i64) {
+        self.rounds = std::mem::take(&mut self.rounds)
+            .into_iter()
+            .map(|((slot, number), round)| ((slot, number + by), round))
+            .collect();
+    }
+
+    fn is_complete(&self, round: &Round) -> bool {
+        round.contributions.len() == usize::from(self.ranks) && round.dissenter.is_none()
+    }
+
+    pub fn receive(&mut self, from: &Place, packet: &Packet) -> Served {
+        if let Some(outcome) = malformed(packet) {
+            return dropped(outcome);
+        }
+        if packet.job != JOB {
+            return dropped(Outcome::UnknownJob);
+        }
+        if packet.epoch != self.epoch {
+            return dropped(Outcome::WrongEpoch);
+        }
+        if packet.rank >= self.ranks {
+            return dropped(Outcome::BadRank);
+        }
+        if packet.kind == HELLO {
+            return self.hello(from, packet);
+        }
+        match self.homes.get(&packet.rank) {
+            None => return dropped(Outcome::NoHello),
+            Some(home) if home != from => return dropped(Outcome::WrongPlace),
+            Some(_) => {}
+        }
+        if packet.slot >= self.slots {
+            return dropped(Outcome::BadSlot);
+        }
+        if packet.flags & CHECKED != 0 && packet.check != check_word(packet, 1) {
+            return dropped(Outcome::BadCheck);
+        }
+        if self.aborted {
+            return note(Outcome::Aborted, packet, REJECT, [3, 0]);
+        }
+        self.contribution(packet)
+    }
+
+    fn hello(&mut self, from: &Place, packet: &Packet) -> Served {
+        if packet.aux != secret(packet.rank) {
+            return dropped(Outcome::WrongSecret);
+        }
+        if self.homes.entry(packet.rank).or_insert(*from) != from {
+            return dropped(Outcome::WrongPlace);
+        }
+        Served { outcome: Outcome::Hello, answer: Some(packet.clone()) }
+    }
+
+    /// The true number of the packet's round: the one nearest to the newest of its parity.
+    fn true_round(&self, packet: &Packet) -> i64 {
+        let same_parity = |number: i64| number % 2 == i64::from(packet.round % 2);
+        let of_slot = self.rounds.keys().filter(|(slot, number)| *slot == packet.slot && same_parity(*number));
+        match of_slot.map(|(_, number)| *number).max() {
+            None => i64::from(packet.round),
+            Some(newest) => {
+                let forward = (i64::from(packet.round) - newest).rem_euclid(1 << 32);
+                if forward < 1 << 31 { newest + forward } else { newest + forward - (1 << 32) }
+            }
+        }
+    }
+
+    fn contribution(&mut self, packet: &Packet) -> Served {
+        let (slot, number) = (packet.slot, self.true_round(packet));
+        // Rule 4: the next round but one has taken its place.
+        let superseded = |(other, newer): &(u16, i64)| *other == slot && *newer > number && (newer - number) % 2 == 0;
+        if self.rounds.keys().any(superseded) {
+            return dropped(Outcome::Stale);
+        }
+        if self.rounds.contains_key(&(slot, number)) {
+            return self.join(number, packet);
+        }
+        let newest = self.newest(slot);
+        let may_start = match newest {
+            None => number == 0,
+            Some((newest, complete)) => complete && number == newest + 1,
+        };
+        if !may_start {
+            let newest = newest.map_or(0, |(number, _)| number.rem_euclid(1 << 32) as u32);
+            return note(Outcome::WrongRound, packet, REJECT, [2, newest]);
+        }
+        let contributions = BTreeMap::from([(packet.rank, packet.clone())]);
+        let round = Round { first: packet.clone(), contributions, dissenter: None };
+        let served = self.after_adding(&round, Outcome::Started);
+        self.rounds.insert((slot, number), round);
+        served
+    }
+
+    /// Rule 2.
+    fn join(&mut self, number: i64, packet: &Packet) -> Served {
+        let round = self.rounds.get_mut(&(packet.slot, number)).expect("a round that began");
+        let call = |packet: &Packet| (packet.op, packet.lanes, packet.fingerprint);
+        if round.dissenter.is_none() && call(packet) != call(&round.first) {
+            round.dissenter = Some(packet.rank);
+        }
+        if let Some(dissenter) = round.dissenter {
+            let detail = u32::from(round.first.rank) * 65536 + u32::from(dissenter);
+            return note(Outcome::Mismatch, packet, REJECT, [1, detail]);
+        }
+        let is_new = !round.contributions.contains_key(&packet.rank);
+        round.contributions.entry(packet.rank).or_insert_with(|| packet.clone());
+        let round = round.clone();
+        if is_new {
+            return self.after_adding(&round, Outcome::Added);
+        }
+        if self.is_complete(&round) {
+            let answer = Packet { rank: packet.rank, aux: packet.aux, ..self.result(&round) };
+            return Served { outcome: Outcome::Replayed, answer: Some(answer) };
+        }
+        let bitmap: u64 = round.contributions.keys().map(|rank| 1 << rank).sum();
+        note(Outcome::Pending, packet, PENDING, [(bitmap >> 32) as u32, bitmap as u32])
+    }
+
+    fn after_adding(&self, round: &Round, incomplete: Outcome) -> Served {
+        if self.is_complete(round) {
+            Served { outcome: Outcome::Completed, answer: Some(self.result(round)) }
+        } else {
+            dropped(incomplete)
+        }
+    }
+
+    /// The RESULT for all.
+    fn result(&self, round: &Round) -> Packet {
+        let packets: Vec<&Packet> = round.contributions.values().collect();
+        let op = round.first.op;
+        let payloads: Vec<&[u32]> = packets.iter().map(|packet| &packet.payload[..]).collect();
+        let congested = packets.iter().any(|packet| packet.flags & CE != 0);
+        let checked = packets.iter().all(|packet| packet.flags & CHECKED != 0);
+        let mut result = Packet {
+            kind: RESULT,
+            rank: 0xFFFF,
+            flags: if congested { CE } else { 0 } + if checked { CHECKED } else { 0 },
+            check: add_words(op, packets.iter().map(|packet| packet.check)),
+            aux: 0,
+            payload: combine(op, &payloads),
+            ..round.first.clone()
+        };
+        let check_of_values = check_word(&result, u64::from(self.ranks));
+        if op % 16 == 1 {
+            result.check = check_of_values;
+        } else if checked {
+            assert_eq!(result.check, check_of_values, "check words add up");
+        }
+        result
+    }
+}
+
+/// What can be judged without knowing the job.
+fn malformed(packet: &Packet) -> Option<Outcome> {
+    if packet.version != 1 {
+        return Some(Outcome::BadVersion);
+    }
+    if !(1..=5).contains(&packet.kind) {
+        return Some(Outcome::BadKind);
+    }
+    if ![0x00, 0x01, 0x10, 0x11].contains(&packet.op) {
+        return Some(Outcome::BadOp);
+    }
+    let lanes_fit = match packet.kind {
+        CONTRIBUTION | RESULT => (32..=768).step_by(32).any(|lanes| lanes == packet.lanes),
+        HELLO => (0..=768).step_by(32).any(|lanes| lanes == packet.lanes),
+        _ => packet.lanes == 2,
+    };
+    if !lanes_fit {
+        return Some(Outcome::BadLanes);
+    }
+    if packet.payload.len() != usize::from(packet.lanes) {
+        return Some(Outcome::BadLength);
+    }
+    if packet.kind != CONTRIBUTION && packet.kind != HELLO {
+        return Some(Outcome::BadKind);
+    }
+    None
+}
+
+fn dropped(outcome: Outcome) -> Served {
+    Served { outcome, answer: None }
+}
+
+/// A two-word answer to the sender.
+fn note(outcome: Outcome, packet: &Packet, kind: u8, words: [u32; 2]) -> Served {
+    let answer = Packet { kind, op: 0, flags: 0, payload: words.to_vec(), ..packet.clone() }.sealed();
+    Served { outcome, answer: Some(answer) }
+}

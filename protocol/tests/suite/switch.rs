@@ -1,0 +1,175 @@
+//! An aggregator in vectors: the crate's `serve` over the simplest storage there is, bytes in and bytes out.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+
+use switchml_protocol::U32;
+use switchml_protocol::aggregator::{Tables, serve};
+use switchml_protocol::header::Header;
+use switchml_protocol::job::{ABORTED, Job, Member, OPEN, Place};
+use switchml_protocol::outcome::{Action, Outcome};
+use switchml_protocol::slot::Slot;
+use zerocopy::FromBytes;
+
+use crate::packet::{CONTRIBUTION, HELLO, Packet, SUM_I32};
+
+/// Number of the job under test; the numbers below it are vacant.
+pub const JOB: u16 = 3;
+/// Epoch that a new switch has.
+pub const EPOCH: u32 = 0xE0C0_0001;
+/// The job's slots begin here in the pool; slots before and behind belong to nobody.
+pub const FIRST_SLOT: u32 = 2;
+
+pub struct Switch {
+    job: Cell<Job>,
+    members: RefCell<BTreeMap<u16, Member>>,
+    pub slots: RefCell<Vec<Slot>>,
+    /// Whether slots are held by someone else.
+    pub busy: Cell<bool>,
+}
+
+/// What became of a packet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Served {
+    pub outcome: Outcome,
+    pub answer: Option<Packet>,
+}
+
+impl Switch {
+    /// A switch with one open job, whose ranks have not said HELLO yet.
+    pub fn new(ranks: u32, slots: u32) -> Self {
+        let job = Job { state: OPEN, epoch: EPOCH, ranks, first_slot: FIRST_SLOT, slots, ..Job::default() };
+        let member = |rank| (rank, Member { secret: secret(rank), ..Member::default() });
+        Self {
+            job: Cell::new(job),
+            members: RefCell::new((0..ranks as u16).map(member).collect()),
+            slots: RefCell::new(vec![Slot::default(); (FIRST_SLOT + slots) as usize + 2]),
+            busy: Cell::new(false),
+        }
+    }
+
+    /// A switch whose ranks have all said HELLO.
+    pub fn ready(ranks: u32, slots: u32) -> Self {
+        let switch = Self::new(ranks, slots);
+        switch.all_say_hello();
+        switch
+    }
+
+    pub fn all_say_hello(&self) {
+        let job = self.job.get();
+        for rank in 0..job.ranks as u16 {
+            let hello = Packet { epoch: job.epoch, ..hello(rank) };
+            assert_eq!(self.receive(&place(rank), &hello).outcome, Outcome::Hello);
+        }
+    }
+
+    /// Begins a new session of the job.
+    pub fn set_epoch(&self, epoch: u32) {
+        self.job.set(Job { state: OPEN, epoch, ..self.job.get() });
+    }
+
+    pub fn abort(&self) {
+        self.job.set(Job { state: ABORTED, ..self.job.get() });
+    }
+
+    pub fn vacate(&self) {
+        self.job.set(Job::default());
+    }
+
+    /// Serves a packet from where its rank lives.
+    pub fn receive_from_home(&self, packet: &Packet) -> Served {
+        self.receive(&place(packet.rank), packet)
+    }
+
+    pub fn receive(&self, from: &Place, packet: &Packet) -> Served {
+        let mut bytes = packet.to_bytes();
+        let outcome = self.receive_bytes(from, &mut bytes);
+        let answered = matches!(outcome.action(), Action::Reply | Action::Broadcast);
+        let answer = answered.then(|| {
+            let lanes = Packet::from_bytes(&bytes).lanes;
+            Packet::from_bytes(&bytes[..32 + 4 * usize::from(lanes)])
+        });
+        Served { outcome, answer }
+    }
+
+    /// Serves a packet of at least a header, in place.
+    pub fn receive_bytes(&self, from: &Place, bytes: &mut [u8]) -> Outcome {
+        let (header, payload) = Header::mut_from_prefix(bytes).expect("a header");
+        let payload_len = payload.len();
+        let words = payload_len / 4;
+        let (payload, _) = <[U32]>::mut_from_prefix_with_elems(payload, words).expect("whole words");
+        serve(self, from, header, payload, payload_len)
+    }
+}
+
+impl Tables for Switch {
+    fn job(&self, number: u16) -> Option<Job> {
+        match number {
+            JOB => Some(self.job.get()),
+            0..JOB => Some(Job::default()),
+            _ => None,
+        }
+    }
+
+    fn member(&self, job: u16, rank: u16) -> Option<Member> {
+        assert_eq!(job, JOB);
+        self.members.borrow().get(&rank).copied()
+    }
+
+    fn learn(&self, job: u16, rank: u16, epoch: u32, place: &Place) {
+        assert_eq!(job, JOB);
+        let mut members = self.members.borrow_mut();
+        let member = members.get_mut(&rank).expect("a member");
+        (member.epoch, member.place) = (epoch, *place);
+    }
+
+    fn with_slot(&self, index: u32, f: impl FnOnce(&mut Slot) -> Outcome) -> Outcome {
+        if self.busy.get() {
+            return Outcome::SlotBusy;
+        }
+        self.slots.borrow_mut().get_mut(index as usize).map_or(Outcome::BadSlot, f)
+    }
+}
+
+/// Where a rank lives.
+pub fn place(rank: u16) -> Place {
+    let low = rank as u8;
+    Place {
+        ifindex: 10 + u32::from(rank),
+        ip: [10, 0, 0, low],
+        mac: [2, 0, 0, 0, 0, low],
+        port: rank.wrapping_add(5000).into(),
+    }
+}
+
+/// What a rank's HELLO carries.
+pub fn secret(rank: u16) -> u32 {
+    0x5EC2_0000 + u32::from(rank)
+}
+
+/// A rank's HELLO, with 32 lanes.
+pub fn hello(rank: u16) -> Packet {
+    let payload: Vec<u32> = (0..32).collect();
+    Packet { kind: HELLO, aux: secret(rank), flags: 0, check: 0, ..contribution(rank, 0, 0, payload) }
+}
+
+/// A rank's contribution, checked.
+pub fn contribution(rank: u16, slot: u16, round: u32, payload: Vec<u32>) -> Packet {
+    let packet = Packet {
+        version: 1,
+        kind: CONTRIBUTION,
+        job: JOB,
+        epoch: EPOCH,
+        rank,
+        slot,
+        round,
+        op: SUM_I32,
+        flags: 0,
+        lanes: 0,
+        fingerprint: 0xF00D_0001,
+        check: 0,
+        aux: 0xA000_0000 + u32::from(rank),
+        payload,
+    };
+    packet.sealed()
+}

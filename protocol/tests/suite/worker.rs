@@ -1,0 +1,113 @@
+//! A worker as the specification has it, less its timers: the schedule decides when it sends again.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::packet::{ALL_OPS, CE, CHECKED, PENDING, Packet, REJECT, RESULT, RETRANSMIT, check_word, combine};
+use crate::switch::contribution;
+
+/// What a job's workers know in common.
+#[derive(Clone, Copy)]
+pub struct Job {
+    pub epoch: u32,
+    pub ranks: u16,
+    pub slots: u64,
+    /// Round of the first chunk of every slot.
+    pub origin: u64,
+}
+
+pub struct Worker {
+    job: Job,
+    rank: u16,
+    /// Number of the next chunk.
+    next: u64,
+    outstanding: BTreeMap<u64, Packet>,
+    pub done: BTreeSet<u64>,
+}
+
+/// A number that looks random, for equal arguments the same.
+fn scramble(words: [u64; 4]) -> u64 {
+    words.into_iter().fold(0, |hash, word| {
+        let mixed = (hash ^ word).wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        mixed ^ (mixed >> 27)
+    })
+}
+
+/// What a rank contributes to a chunk. Op, lanes and fingerprint depend on the chunk alone.
+fn chunk(job: Job, rank: u16, number: u64) -> Packet {
+    let call = scramble([u64::from(job.epoch), number, 0, 0]);
+    let lanes = 32 * (1 + call / 4 % 2);
+    let lane = |lane| scramble([u64::from(job.epoch), number, 1 + u64::from(rank), lane]) as u32;
+    let slot = (number % job.slots) as u16;
+    let round = (job.origin + number / job.slots) as u32;
+    let packet = Packet {
+        epoch: job.epoch,
+        op: ALL_OPS[(call % 4) as usize],
+        fingerprint: call as u32,
+        ..contribution(rank, slot, round, (0..lanes).map(lane).collect())
+    };
+    packet.sealed()
+}
+
+/// The true aggregate of a chunk.
+fn truth(job: Job, number: u64) -> Vec<u32> {
+    let packets: Vec<Packet> = (0..job.ranks).map(|rank| chunk(job, rank, number)).collect();
+    let payloads: Vec<&[u32]> = packets.iter().map(|packet| &packet.payload[..]).collect();
+    combine(packets[0].op, &payloads)
+}
+
+impl Worker {
+    pub fn new(job: Job, rank: u16) -> Self {
+        Self { job, rank, next: 0, outstanding: BTreeMap::new(), done: BTreeSet::new() }
+    }
+
+    /// The next chunk, if it may be sent: once the result of the chunk before it in the same slot is held.
+    pub fn send(&mut self, congested: bool) -> Option<Packet> {
+        let previous = self.next.checked_sub(self.job.slots);
+        if previous.is_some_and(|previous| !self.done.contains(&previous)) {
+            return None;
+        }
+        let mut packet = chunk(self.job, self.rank, self.next);
+        if congested {
+            packet.flags |= CE;
+        }
+        self.outstanding.insert(self.next, packet.clone());
+        self.next += 1;
+        Some(packet)
+    }
+
+    /// The outstanding chunks, as they are sent again.
+    pub fn resend(&self) -> Vec<Packet> {
+        let again = |packet: &Packet| Packet { flags: packet.flags | RETRANSMIT, ..packet.clone() };
+        self.outstanding.values().map(again).collect()
+    }
+
+    /// Takes in a packet from the aggregator. A result that counts must be the true one.
+    pub fn receive(&mut self, packet: &Packet) {
+        let mine = |(_, sent): &(&u64, &Packet)| {
+            (sent.job, sent.epoch, sent.slot, sent.round) == (packet.job, packet.epoch, packet.slot, packet.round)
+        };
+        let Some((&number, sent)) = self.outstanding.iter().find(mine) else {
+            return;
+        };
+        let contributions = if packet.kind == RESULT { u64::from(self.job.ranks) } else { 1 };
+        let whole = packet.payload.len() == usize::from(packet.lanes);
+        if packet.version != 1
+            || packet.fingerprint != sent.fingerprint
+            || !whole
+            || (packet.flags & CHECKED != 0 && packet.check != check_word(packet, contributions))
+        {
+            return;
+        }
+        match packet.kind {
+            RESULT if packet.lanes == sent.lanes && packet.op == sent.op => {
+                assert_eq!(packet.payload, truth(self.job, number), "result of chunk {number}");
+                self.outstanding.remove(&number);
+                self.done.insert(number);
+            }
+            PENDING => assert_eq!(packet.lanes, 2),
+            REJECT => panic!("a legal worker was refused: {packet:?}"),
+            _ => {}
+        }
+    }
+}
