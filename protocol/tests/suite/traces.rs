@@ -229,8 +229,6 @@ fn corrupt(packet: &Packet, bit: &Index) -> Packet {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 192, ..ProptestConfig::default() })]
-
     /// Safety: [`Worker::receive`] asserts that every result it accepts is the true one and that nothing is refused,
     /// [`Twin::receive`] that every answer is the reference's. Liveness: once faults stop, every worker gets on.
     #[test]
@@ -401,8 +399,6 @@ fn attempts() -> impl Strategy<Value = Vec<(Attempt, Twist, u32)>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 256, ..ProptestConfig::default() })]
-
     /// Whatever arrives, the answers are the reference's, and only what counts touches a slot.
     #[test]
     fn every_answer_is_the_references(
