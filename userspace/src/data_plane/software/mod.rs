@@ -200,6 +200,7 @@ impl Shared {
             let event = Event {
                 place: *place,
                 round: header.round.get(),
+                epoch: header.epoch.get(),
                 job: header.job.get(),
                 rank: header.rank.get(),
                 slot: header.slot.get(),

@@ -1,0 +1,205 @@
+//! The control plane over gRPC: who hears what, and every refusal.
+
+mod common;
+
+use common::{Daemon, Path, Rank};
+use switchml_control::join_event::Event;
+use switchml_control::{
+    Aborted, JobState, JoinRequest, LeaveRequest, ListJobsRequest, ReadyRequest, StatusRequest, Waiting,
+};
+use tonic::Code;
+
+fn waiting(missing: &[u32]) -> Event {
+    Event::Waiting(Waiting { missing_ranks: missing.to_vec() })
+}
+
+fn leave(rank: &Rank, path: &Path, error: &str) -> LeaveRequest {
+    let (job, epoch) = (path.assigned.job, path.assigned.epoch);
+    LeaveRequest { job, epoch, rank: rank.rank, error: error.to_owned() }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn ranks_hear_who_is_missing_and_then_get_the_same_job() {
+    let daemon = Daemon::start(1024).await;
+    let mut one = daemon.join("train", 1, 2).await;
+    assert_eq!(one.next().await, waiting(&[0]));
+    let mut zero = daemon.join("train", 0, 2).await;
+    let (zero, one) = (zero.assigned().await, one.assigned().await);
+    assert_eq!((zero.job, zero.epoch, zero.slots), (one.job, one.epoch, one.slots));
+    assert_ne!(zero.hello_secret, one.hello_secret);
+    assert_eq!(zero.data_address, "127.0.0.1");
+    assert_eq!((zero.group_address.as_str(), zero.max_lanes), ("", 768));
+    assert_ne!(zero.data_port, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_whole_life_of_a_job_in_good_order() {
+    let daemon = Daemon::start(1024).await;
+    let members = daemon.start_job("train", 2).await;
+    let mut client = daemon.client().await;
+
+    let jobs = client.list_jobs(ListJobsRequest {}).await.unwrap().into_inner().jobs;
+    let [job] = &jobs[..] else { panic!("{jobs:?}") };
+    assert_eq!((job.name.as_str(), job.world_size, job.state(), job.lanes), ("train", 2, JobState::Started, 352));
+    assert_eq!((job.first_slot, job.slots), (0, 512));
+    assert!(job.members.iter().all(|member| member.ready && !member.left && member.address == "127.0.0.1"));
+
+    for (mut rank, path) in members {
+        let request = leave(&rank, &path, "");
+        rank.client.leave(request).await.expect("left");
+        assert!(rank.ended().await);
+    }
+    assert_eq!(client.list_jobs(ListJobsRequest {}).await.unwrap().into_inner().jobs, []);
+    let status = client.status(StatusRequest {}).await.unwrap().into_inner();
+    assert_eq!((status.slots_free, status.slots_total), (1024, 1024));
+    assert_eq!((status.data_plane.as_str(), status.version.as_str()), ("software", env!("CARGO_PKG_VERSION")));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rank_whose_stream_ends_aborts_its_job_alone() {
+    let daemon = Daemon::start(1024).await;
+    let mut members = daemon.start_job("train", 3).await;
+    let mut others = daemon.start_job("other", 2).await;
+    drop(members.remove(1));
+    for (rank, _) in &mut members {
+        let Event::Aborted(Aborted { reason, ranks }) = rank.next().await else { panic!("not aborted") };
+        assert_eq!(ranks, [1]);
+        assert_eq!(reason, "rank 1 (127.0.0.1) is gone: its process ended, or its host cannot be reached");
+    }
+    // While two ranks of the old job linger, the name is free for a new one; the other job goes on.
+    let again = daemon.start_job("train", 3).await;
+    assert_ne!(again[0].1.assigned.epoch, members[0].1.assigned.epoch);
+    for (_, path) in &others {
+        path.contribute(0, 0, &[21; 32]);
+    }
+    assert_eq!(others[0].1.receive().lanes, vec![42; 32]);
+    let (rank, path) = &mut others[0];
+    let request = leave(rank, path, "");
+    rank.client.leave(request).await.expect("the other job is as it was");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rank_that_leaves_with_an_error_tells_the_others_why() {
+    let daemon = Daemon::start(1024).await;
+    let mut members = daemon.start_job("train", 2).await;
+    let (rank, path) = &mut members[1];
+    let request = leave(rank, path, "no progress for 5 s; missing rank 0");
+    rank.client.leave(request).await.expect("left");
+    let Event::Aborted(aborted) = members[0].0.next().await else { panic!("not aborted") };
+    assert_eq!(aborted.reason, "rank 1 (127.0.0.1) failed: no progress for 5 s; missing rank 0");
+    assert_eq!(aborted.ranks, [1]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn several_jobs_share_the_pool() {
+    let daemon = Daemon::start(1024).await;
+    let mut jobs = Vec::new();
+    for name in ["a", "b", "c"] {
+        jobs.push(daemon.start_job(name, 2).await);
+    }
+    // All use their slot 0, round 0.
+    for (value, job) in (1u32..).zip(&jobs) {
+        job.iter().for_each(|(_, path)| path.contribute(0, 0, &[value; 32]));
+    }
+    for (value, job) in (1u32..).zip(&jobs) {
+        for (_, path) in job {
+            assert_eq!(path.receive().lanes, vec![2 * value; 32]);
+        }
+    }
+    let slots: Vec<_> = jobs.iter().map(|job| job[0].1.assigned.slots).collect();
+    assert_eq!(slots, [512, 256, 128]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn joins_are_refused_with_a_code_and_one_line() {
+    let daemon = Daemon::start(16).await;
+    let _first = daemon.join("train", 2, 4).await;
+    let mut client = daemon.client().await;
+    let cases = [
+        ("", 0, 1, Code::InvalidArgument, "job name of 0 bytes"),
+        ("new", 0, 0, Code::InvalidArgument, "world size 0; a job has 1 to 64 ranks"),
+        ("new", 0, 65, Code::InvalidArgument, "world size 65; a job has 1 to 64 ranks"),
+        ("new", 7, 4, Code::InvalidArgument, "rank 7 of world size 4; ranks are 0 to 3"),
+        ("train", 2, 4, Code::AlreadyExists, "job \"train\" already has rank 2, from 127.0.0.1"),
+        ("train", 0, 2, Code::FailedPrecondition, "job \"train\" has world size 4, not 2"),
+        ("new", 0, 1, Code::ResourceExhausted, "of 16 slots, 0 are free"),
+    ];
+    for (name, rank, world_size, code, text) in cases {
+        let status = client.join(JoinRequest { job_name: name.to_owned(), rank, world_size }).await.unwrap_err();
+        assert_eq!(status.code(), code, "{status}");
+        assert!(status.message().starts_with(text), "{}", status.message());
+        assert_eq!(status.message().lines().count(), 1);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn members_are_refused_with_a_code() {
+    let daemon = Daemon::start(1024).await;
+    let mut rank = daemon.join("train", 0, 1).await;
+    let assigned = rank.assigned().await;
+    let early = rank.ready(&assigned, 352).await.unwrap_err();
+    assert_eq!(early.code(), Code::FailedPrecondition);
+    assert_eq!(
+        early.message(),
+        "rank 0 is ready, but the data plane has had no HELLO of it; wait for HELLO to come back first"
+    );
+    Path::new(assigned.clone(), 0).hello();
+    assert_eq!(rank.ready(&assigned, 33).await.unwrap_err().code(), Code::InvalidArgument);
+    let (job, epoch) = (assigned.job, assigned.epoch);
+    let mut client = daemon.client().await;
+    let stranger = client.ready(ReadyRequest { job, epoch, rank: 5, lanes: 32 }).await.unwrap_err();
+    assert_eq!(stranger.code(), Code::NotFound);
+    let other_epoch = LeaveRequest { job, epoch: epoch ^ 1, rank: 0, error: String::new() };
+    assert_eq!(client.leave(other_epoch).await.unwrap_err().code(), Code::NotFound);
+    rank.ready(&assigned, 352).await.expect("in good order after all that");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_daemon_that_stops_tells_its_ranks() {
+    let daemon = Daemon::start(1024).await;
+    let mut members = daemon.start_job("train", 2).await;
+    let mut lonely = daemon.join("other", 0, 2).await;
+    assert_eq!(lonely.next().await, waiting(&[1]));
+    daemon.stop().await;
+    let ranks = members.iter_mut().map(|(rank, _)| rank).chain([&mut lonely]);
+    for rank in ranks {
+        let Event::Aborted(aborted) = rank.next().await else { panic!("not aborted") };
+        assert_eq!((aborted.reason.as_str(), &aborted.ranks[..]), ("the aggregator stops", &[][..]));
+        assert!(rank.ended().await);
+    }
+}
+
+/// A host that dies sends no FIN: here, a peer that stops reading and answering altogether.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_peer_that_falls_silent_is_noticed() {
+    let daemon = Daemon::start(1024).await;
+    let mut alive = daemon.join("train", 0, 2).await;
+    assert_eq!(alive.next().await, waiting(&[1]));
+    // A runtime of its own, so that its connection can be frozen.
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let control = daemon.control;
+    let (joined, wait) = std::sync::mpsc::channel();
+    let (thaw, thawed) = std::sync::mpsc::channel::<()>();
+    let frozen = std::thread::spawn(move || {
+        let rank = runtime.block_on(async {
+            let mut client =
+                switchml_control::aggregator_client::AggregatorClient::connect(format!("http://{control}"))
+                    .await
+                    .unwrap();
+            let request = JoinRequest { job_name: "train".to_owned(), rank: 1, world_size: 2 };
+            let mut events = client.join(request).await.unwrap().into_inner();
+            events.message().await.unwrap();
+            (client, events)
+        });
+        joined.send(()).unwrap();
+        // Nothing runs this runtime any more, but its socket stays open.
+        thawed.recv().unwrap();
+        drop((rank, runtime));
+    });
+    wait.recv().unwrap();
+    alive.assigned().await;
+    let Event::Aborted(aborted) = alive.next().await else { panic!("not aborted") };
+    assert_eq!(aborted.ranks, [1]);
+    thaw.send(()).unwrap();
+    frozen.join().unwrap();
+}
