@@ -59,19 +59,11 @@ fn build() -> Result<(), String> {
         .status()
         .map_err(|e| format!("cannot start cargo for the BPF program: {e}"))?;
     if !status.success() {
-        return Err(format!(
-            "building the BPF program failed ({status}); its messages are below"
-        ));
+        return Err(format!("building the BPF program failed ({status}); its messages are below"));
     }
     let object = target_dir.join(TARGET).join(PROFILE).join(PROGRAM);
     let copy = out.join(PROGRAM);
-    fs::copy(&object, &copy).map_err(|e| {
-        format!(
-            "cannot copy {} to {}: {e}",
-            object.display(),
-            copy.display()
-        )
-    })?;
+    fs::copy(&object, &copy).map_err(|e| format!("cannot copy {} to {}: {e}", object.display(), copy.display()))?;
     Ok(())
 }
 
@@ -89,10 +81,7 @@ fn check_tools() -> Result<(), String> {
     let sysroot = String::from_utf8_lossy(&sysroot.stdout);
     let core = Path::new(sysroot.trim()).join("lib/rustlib/src/rust/library/core");
     if !core.is_dir() {
-        return Err(format!(
-            "rust-src is missing ({} not found): {HINT}",
-            core.display()
-        ));
+        return Err(format!("rust-src is missing ({} not found): {HINT}", core.display()));
     }
     Ok(())
 }
