@@ -40,11 +40,12 @@ pub fn serve<T: Tables, P: Payload + ?Sized>(
     }
 }
 
-/// The rank's job and what is known of the rank: the part of admission that HELLO shares.
+/// What is known of the rank: the part of admission that HELLO shares.
 #[inline(always)]
-fn find_member<T: Tables>(tables: &T, header: &Header) -> Result<(Job, Member), Outcome> {
-    let number = header.job.get();
-    let job = tables.job(number).filter(|job| job.state != VACANT).ok_or(Outcome::UnknownJob)?;
+fn find_member<T: Tables>(tables: &T, job: &Job, header: &Header) -> Result<Member, Outcome> {
+    if job.state == VACANT {
+        return Err(Outcome::UnknownJob);
+    }
     if header.epoch.get() != job.epoch {
         return Err(Outcome::WrongEpoch);
     }
@@ -52,8 +53,7 @@ fn find_member<T: Tables>(tables: &T, header: &Header) -> Result<(Job, Member), 
     if u32::from(rank) >= job.ranks {
         return Err(Outcome::BadRank);
     }
-    let member = tables.member(number, rank).ok_or(Outcome::BadRank)?;
-    Ok((job, member))
+    tables.member(header.job.get(), rank).ok_or(Outcome::BadRank)
 }
 
 #[inline(always)]
@@ -64,10 +64,12 @@ fn contribution<T: Tables, P: Payload + ?Sized>(
     header: &mut Header,
     payload: &mut P,
 ) -> Outcome {
-    let job = match admit(tables, place, header) {
-        Ok(job) => job,
-        Err(outcome) => return outcome,
+    let Some(job) = tables.job(header.job.get()) else {
+        return Outcome::UnknownJob;
     };
+    if let Err(outcome) = admit(tables, &job, place, header) {
+        return outcome;
+    }
     let blocks = usize::from(header.lanes.get()) / LANES_PER_BLOCK;
     // Before anything is touched: a slot must not take in half a packet.
     if payload.block(blocks - 1).is_none() {
@@ -92,8 +94,8 @@ fn contribution<T: Tables, P: Payload + ?Sized>(
 
 /// Rule 1: the packet belongs to the job's session, and came from where its rank lives.
 #[inline(always)]
-fn admit<T: Tables>(tables: &T, place: &Place, header: &Header) -> Result<Job, Outcome> {
-    let (job, member) = find_member(tables, header)?;
+fn admit<T: Tables>(tables: &T, job: &Job, place: &Place, header: &Header) -> Result<(), Outcome> {
+    let member = find_member(tables, job, header)?;
     if member.epoch != job.epoch {
         return Err(Outcome::NoHello);
     }
@@ -103,7 +105,7 @@ fn admit<T: Tables>(tables: &T, place: &Place, header: &Header) -> Result<Job, O
     if u32::from(header.slot.get()) >= job.slots {
         return Err(Outcome::BadSlot);
     }
-    Ok(job)
+    Ok(())
 }
 
 /// HELLO binds a rank to its place, once per epoch; the packet itself is the answer.
@@ -112,8 +114,11 @@ fn admit<T: Tables>(tables: &T, place: &Place, header: &Header) -> Result<Job, O
 /// secret can send them, so both come from the same place.
 #[inline(always)]
 fn hello<T: Tables>(tables: &T, place: &Place, header: &Header) -> Outcome {
-    let (job, member) = match find_member(tables, header) {
-        Ok(found) => found,
+    let Some(job) = tables.job(header.job.get()) else {
+        return Outcome::UnknownJob;
+    };
+    let member = match find_member(tables, &job, header) {
+        Ok(member) => member,
         Err(outcome) => return outcome,
     };
     if header.aux.get() != member.secret {

@@ -1,6 +1,7 @@
 //! What the control plane tells the data plane of a job, and what the data plane learns of its members.
 //!
-//! These structs are values of BPF maps: `#[repr(C)]`, without padding, the same size on both sides.
+//! These structs are values of BPF maps: `#[repr(C)]`, without padding, the same size on both sides. They are aligned
+//! to 8 bytes, because the BPF program copies them by 8-byte words, and its stack allows no misaligned access.
 
 use core::mem::size_of;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -16,7 +17,7 @@ pub const ABORTED: u32 = 2;
 
 /// One job. The default is a vacant entry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
+#[repr(C, align(8))]
 pub struct Job {
     /// [`VACANT`], [`OPEN`] or [`ABORTED`]. In one 8-byte word with the epoch, so that both change at once.
     pub state: u32,
@@ -51,7 +52,7 @@ impl Job {
 
 /// Where a rank lives, as its frames show it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
+#[repr(C, align(8))]
 pub struct Place {
     /// Index of the interface that its frames come in by; 0 where the data plane does not see interfaces.
     pub ifindex: u32,
@@ -67,7 +68,7 @@ const _: () = assert!(size_of::<Place>() == 16);
 
 /// One rank of one job.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
+#[repr(C, align(8))]
 pub struct Member {
     /// What the rank's HELLO must carry, given to it by the control plane.
     pub secret: u32,

@@ -1,7 +1,7 @@
 //! Keys and values of BPF maps that the XDP program and its loader share, beside those of [`crate::job`].
 
 use core::mem::{offset_of, size_of};
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::U16;
 use crate::job::Place;
@@ -11,8 +11,8 @@ use crate::slot::Slot;
 pub const MAX_JOBS: usize = 256;
 
 /// Key of the set of addresses that the aggregator answers to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C, align(8))]
 pub struct Endpoint {
     /// IPv4 address.
     pub ip: [u8; 4],
@@ -40,6 +40,8 @@ pub struct LockedSlot {
 pub struct Event {
     /// Where the packet came from.
     pub place: Place,
+    /// Epoch of the packet.
+    pub epoch: u32,
     /// Round of the packet.
     pub round: u32,
     /// Job of the packet.
@@ -57,5 +59,5 @@ pub struct Event {
 const _: () = {
     assert!(size_of::<Endpoint>() == 8);
     assert!(offset_of!(LockedSlot, slot) == 8);
-    assert!(size_of::<Event>() == 28);
+    assert!(size_of::<Event>() == 32);
 };
