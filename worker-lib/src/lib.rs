@@ -1,4 +1,60 @@
-//! Placeholder.
+//! All-reduce through an in-network aggregator.
+//!
+//! Ranks of a job hand in tensors, a switch adds them up on their way, and every rank gets the same sums back. Start
+//! `switchml-aggregator` on the switch, then in every process of the job:
+//!
+//! ```no_run
+//! use switchml_worker::{Communicator, ReduceOp};
+//!
+//! # fn main() -> Result<(), switchml_worker::Error> {
+//! // RANK, WORLD_SIZE and SWITCHML_AGGREGATOR from the environment; or Communicator::builder().
+//! let communicator = Communicator::from_env()?;
+//!
+//! let mut gradients = vec![0.5f32; 1 << 20];
+//! communicator.all_reduce(&mut gradients, ReduceOp::Avg)?;
+//!
+//! // Several at once: start them in the same order on every rank, then wait.
+//! let first = communicator.all_reduce_start(vec![1i32; 1000], ReduceOp::Sum)?;
+//! let second = communicator.all_reduce_start(vec![2.0f64; 1000], ReduceOp::Sum)?;
+//! let (first, second) = (first.wait()?, second.wait()?);
+//!
+//! communicator.close()
+//! # }
+//! ```
+//!
+//! [`Communicator`] has the rest: [`broadcast`](Communicator::broadcast), [`barrier`](Communicator::barrier). Elements are f32, f64, f16 and
+//! bf16 (of the `half` crate) and i32; [`numerics`] says what exactly the results are. Every error is one line that names the ranks at fault.
+//!
+//! # Inside
+//!
+//! | module | what it does |
+//! | --- | --- |
+//! | [`control`] | joins the job, hears of its end |
+//! | `collective`, `schedule` | one collective's chunks; several collectives in flight |
+//! | [`numerics`] | elements to lanes and back |
+//! | [`engine`] | what to send next: pure, no I/O |
+//! | `transport`, `hello` | UDP sockets, and how large a packet the path carries |
+//! | `driver` | the thread that moves packets between all of these |
 
+#![deny(unsafe_code)]
+
+mod builder;
+mod collective;
+mod communicator;
 pub mod control;
+mod driver;
+pub mod engine;
+mod error;
+mod hello;
+mod lend;
 pub mod numerics;
+mod schedule;
+mod task;
+mod transport;
+mod waker;
+
+pub use builder::Builder;
+pub use communicator::{Communicator, Info, Stats};
+pub use error::Error;
+pub use numerics::{DType, Element, ReduceOp};
+pub use task::Handle;

@@ -1,0 +1,217 @@
+//! One collective: its chunks, and the way of each between the caller's elements and a payload.
+//!
+//! The chunks of a float sum are preceded by exponent chunks, which bring the largest exponent over all ranks of each data
+//! chunk, one lane per data chunk. A data chunk can be sent once its exponent is known, and is never sent when it is zero or not
+//! finite. All ranks see the same exponents, so all agree on the number of every chunk. The other operators have data chunks alone.
+
+use std::ops::Range;
+
+use switchml_protocol::LANES_PER_BLOCK;
+
+use crate::engine::Chunk;
+use crate::numerics::{Codec, DType, NumericsError, ReduceOp, exponent};
+use crate::task::Task;
+
+/// What a collective does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Every rank gets the reduction over all ranks.
+    AllReduce(ReduceOp),
+    /// Every rank gets the root's elements.
+    Broadcast {
+        /// The rank whose elements count.
+        root: u32,
+    },
+    /// Nobody goes on before everybody is here.
+    Barrier,
+}
+
+/// A call, equal on all ranks but for the elements.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Call {
+    pub kind: Kind,
+    pub dtype: DType,
+    /// Number of elements.
+    pub count: usize,
+}
+
+impl Call {
+    /// How the call's elements travel, among `ranks` ranks.
+    pub fn codec(&self, ranks: u32) -> Result<Codec, NumericsError> {
+        match self.kind {
+            Kind::AllReduce(op) => Codec::reduction(self.dtype, op, ranks as usize),
+            Kind::Broadcast { .. } | Kind::Barrier => Ok(Codec::bytes()),
+        }
+    }
+
+    /// Hash of the call and its number in the session, the same on all ranks that make the same call: two rounds of a
+    /// multiply-xorshift mixer (Steele, Lea and Flood's SplitMix64 finaliser) over each word.
+    pub fn fingerprint(&self, number: u64) -> u32 {
+        let (kind, detail) = match self.kind {
+            Kind::AllReduce(op) => (0, op as u64),
+            Kind::Broadcast { root } => (1, u64::from(root)),
+            Kind::Barrier => (2, 0),
+        };
+        let words = [number, kind << 32 | detail, self.dtype as u64, self.count as u64];
+        words.into_iter().fold(0u64, |hash, word| mix(hash.wrapping_add(0x9E37_79B9_7F4A_7C15) ^ word)) as u32
+    }
+}
+
+fn mix(mut word: u64) -> u64 {
+    word = (word ^ word >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    word = (word ^ word >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
+    word ^ word >> 31
+}
+
+/// A collective under way.
+pub(crate) struct Collective {
+    number: u64,
+    fingerprint: u32,
+    codec: Codec,
+    /// Whether this rank's elements count: all but those of a broadcast's receivers do.
+    contributes: bool,
+    task: Box<dyn Task>,
+    /// Lanes of a full chunk.
+    lanes: usize,
+    data_chunks: usize,
+    /// One per data chunk: this rank's, then, once the exponent chunk's result is here, that of all ranks.
+    exponents: Vec<i32>,
+    /// Which exponent chunks have their result.
+    settled: Vec<bool>,
+    /// Data chunks below this one may be sent.
+    known: usize,
+    /// Place of the next chunk to send: exponent chunks first, then data chunks.
+    cursor: usize,
+    /// Chunks that have no result yet, skipped ones included.
+    left: usize,
+}
+
+impl Collective {
+    /// The session's collective `number`, in chunks of up to `lanes` lanes.
+    pub fn new(number: u64, call: &Call, codec: Codec, contributes: bool, lanes: u16, task: Box<dyn Task>) -> Self {
+        let lanes = usize::from(lanes);
+        let data_chunks = task.bytes().len().div_ceil(codec.bytes_per_chunk(lanes));
+        let exponent_chunks = if codec.uses_exponents() { data_chunks.div_ceil(lanes) } else { 0 };
+        Self {
+            number,
+            fingerprint: call.fingerprint(number),
+            codec,
+            contributes,
+            task,
+            lanes,
+            data_chunks,
+            exponents: if codec.uses_exponents() { vec![exponent::ZERO; data_chunks] } else { Vec::new() },
+            settled: vec![false; exponent_chunks],
+            known: if codec.uses_exponents() { 0 } else { data_chunks },
+            cursor: 0,
+            left: exponent_chunks + data_chunks,
+        }
+    }
+
+    /// Whether every element has its result.
+    pub fn is_done(&self) -> bool {
+        self.left == 0
+    }
+
+    /// Whether all chunks have their number: the next collective's may follow.
+    pub fn is_numbered(&self) -> bool {
+        self.cursor == self.settled.len() + self.data_chunks
+    }
+
+    /// Gives the elements back.
+    pub fn into_task(self) -> Box<dyn Task> {
+        self.task
+    }
+
+    /// The next chunk to send, if it can be told already. On the way, fills in the results of chunks that are never sent.
+    pub fn next(&mut self) -> Option<Chunk> {
+        if self.cursor < self.settled.len() {
+            let group = self.group(self.cursor);
+            self.measure(group.clone());
+            let lanes = group.len().next_multiple_of(LANES_PER_BLOCK);
+            return Some(self.advance(Codec::exponents(), lanes));
+        }
+        while self.cursor < self.settled.len() + self.known {
+            let data = self.cursor - self.settled.len();
+            let bytes = self.data_range(data);
+            if !self.is_skipped(data) {
+                return Some(self.advance(self.codec, self.codec.lanes_for(bytes.len())));
+            }
+            self.codec.fill_skipped(self.exponents[data], &mut self.task.bytes_mut()[bytes]);
+            self.cursor += 1;
+            self.left -= 1;
+        }
+        None
+    }
+
+    /// Writes this rank's share of the chunk at `index`; the wrapping sum of its lanes.
+    pub fn encode(&self, index: usize, payload: &mut [u8]) -> u32 {
+        match index.checked_sub(self.settled.len()) {
+            None => Codec::exponents().encode(bytemuck::cast_slice(&self.exponents[self.group(index)]), 0, payload),
+            Some(_) if !self.contributes => self.codec.encode(&[], 0, payload),
+            Some(data) => {
+                let bytes = &self.task.bytes()[self.data_range(data)];
+                self.codec.encode(bytes, self.exponent(data), payload)
+            }
+        }
+    }
+
+    /// Takes in the result of the chunk at `index`.
+    pub fn decode(&mut self, index: usize, payload: &[u8]) {
+        self.left -= 1;
+        let Some(data) = index.checked_sub(self.settled.len()) else {
+            let group = self.group(index);
+            Codec::exponents().decode(payload, 0, bytemuck::cast_slice_mut(&mut self.exponents[group]));
+            return self.settle(index);
+        };
+        let (bytes, exponent) = (self.data_range(data), self.exponent(data));
+        self.codec.decode(payload, exponent, &mut self.task.bytes_mut()[bytes]);
+    }
+
+    fn advance(&mut self, codec: Codec, lanes: usize) -> Chunk {
+        let chunk = Chunk {
+            collective: self.number,
+            index: self.cursor,
+            op: codec.wire_op(),
+            lanes: lanes as u16,
+            fingerprint: self.fingerprint,
+        };
+        self.cursor += 1;
+        chunk
+    }
+
+    /// The data chunks whose exponents travel in exponent chunk `index`.
+    fn group(&self, index: usize) -> Range<usize> {
+        index * self.lanes..((index + 1) * self.lanes).min(self.data_chunks)
+    }
+
+    /// The bytes of data chunk `data`.
+    fn data_range(&self, data: usize) -> Range<usize> {
+        let size = self.codec.bytes_per_chunk(self.lanes);
+        data * size..((data + 1) * size).min(self.task.bytes().len())
+    }
+
+    /// Finds this rank's exponents of these data chunks.
+    fn measure(&mut self, group: Range<usize>) {
+        for data in group {
+            self.exponents[data] = self.codec.exponent(&self.task.bytes()[self.data_range(data)]);
+        }
+    }
+
+    /// The exponents of group `index` are those of all ranks now.
+    fn settle(&mut self, index: usize) {
+        self.settled[index] = true;
+        // Chunks get their numbers in order, whatever the order of the results.
+        while self.known < self.data_chunks && self.settled[self.known / self.lanes] {
+            self.known = self.group(self.known / self.lanes).end;
+        }
+    }
+
+    fn exponent(&self, data: usize) -> i32 {
+        self.exponents.get(data).copied().unwrap_or(0)
+    }
+
+    fn is_skipped(&self, data: usize) -> bool {
+        self.exponents.get(data).is_some_and(|&exponent| exponent::is_skipped(exponent))
+    }
+}

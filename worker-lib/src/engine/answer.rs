@@ -1,0 +1,86 @@
+//! Reading the aggregator's answers: which of them count.
+
+use switchml_protocol::EVERYONE;
+use switchml_protocol::header::{Header, Kind, Op, RejectReason, decode, flags};
+use zerocopy::IntoBytes;
+
+use super::stats::Ignored;
+use crate::numerics::lane_sum;
+
+/// Who this rank is: what every packet of its session carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// Number of the job.
+    pub job: u16,
+    /// Epoch of the session.
+    pub epoch: u32,
+    /// This rank.
+    pub rank: u16,
+    /// Number of ranks N, 1 to 64.
+    pub ranks: u16,
+}
+
+/// What a valid answer says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Word<'a> {
+    /// The aggregate: big-endian lanes.
+    Result(&'a [u8]),
+    /// The bitmap of ranks that are in.
+    Pending(u64),
+    /// Refused, with a detail.
+    Reject(RejectReason, u32),
+}
+
+/// An answer whose own fields are in order; the rest is to be compared with the chunk that it answers.
+pub(super) struct Answer<'a> {
+    pub header: &'a Header,
+    pub op: Op,
+    kind: Kind,
+    payload: &'a [u8],
+}
+
+/// Checks all that can be judged without knowing what is outstanding.
+pub(super) fn read<'a>(identity: &Identity, datagram: &'a [u8]) -> Result<Answer<'a>, Ignored> {
+    let (header, kind, op, lanes) = decode(datagram).map_err(|_| Ignored::Malformed)?;
+    if !matches!(kind, Kind::Result | Kind::Pending | Kind::Reject) {
+        return Err(Ignored::Kind);
+    }
+    if header.job.get() != identity.job {
+        return Err(Ignored::Job);
+    }
+    if header.epoch.get() != identity.epoch {
+        return Err(Ignored::Epoch);
+    }
+    let rank = header.rank.get();
+    if rank != identity.rank && !(rank == EVERYONE && kind == Kind::Result) {
+        return Err(Ignored::Rank);
+    }
+    Ok(Answer { header, op, kind, payload: lanes.as_bytes() })
+}
+
+impl<'a> Answer<'a> {
+    /// Whether it is the result of a call, not a note about a chunk.
+    pub fn is_result(&self) -> bool {
+        self.kind == Kind::Result
+    }
+
+    /// Checks the check word, then says what the answer means.
+    pub fn word(&self, identity: &Identity) -> Result<Word<'a>, Ignored> {
+        let contributions = if self.is_result() { identity.ranks.into() } else { 1 };
+        let expected = self.header.check_of(lane_sum(self.payload), contributions);
+        if self.header.flags & flags::CHECKED == 0 || self.header.check.get() != expected {
+            return Err(Ignored::Check);
+        }
+        let note = |index: usize| {
+            let bytes = self.payload.as_chunks::<4>().0.get(index).copied();
+            u32::from_be_bytes(bytes.unwrap_or_default())
+        };
+        match self.kind {
+            Kind::Result => Ok(Word::Result(self.payload)),
+            Kind::Pending => Ok(Word::Pending(u64::from(note(0)) << 32 | u64::from(note(1)))),
+            _ => RejectReason::from_wire(note(0))
+                .map(|reason| Word::Reject(reason, note(1)))
+                .ok_or(Ignored::Reason),
+        }
+    }
+}

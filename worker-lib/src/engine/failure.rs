@@ -1,0 +1,43 @@
+//! Why an engine cannot go on.
+
+use switchml_protocol::header::RejectReason;
+
+/// The end of a session, as the data path shows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Failure {
+    /// No progress for the deadline, and these ranks have not contributed: a bitmap.
+    Missing(u64),
+    /// No progress for the deadline, and no word of who is missing: the aggregator does not answer.
+    Silent,
+    /// Two ranks made different calls.
+    Mismatch {
+        /// The rank that came first.
+        first: u16,
+        /// The rank that disagreed with it.
+        dissenter: u16,
+    },
+    /// The aggregator holds another round: one side has lost its state.
+    Round {
+        /// The round that this rank is in.
+        ours: u32,
+        /// The newest round that the aggregator holds.
+        newest: u32,
+    },
+    /// The job was aborted; the control plane says why.
+    Aborted,
+}
+
+impl Failure {
+    pub(super) fn rejected(reason: RejectReason, detail: u32, ours: u32) -> Self {
+        match reason {
+            RejectReason::Mismatch => Self::Mismatch { first: (detail >> 16) as u16, dissenter: detail as u16 },
+            RejectReason::Round => Self::Round { ours, newest: detail },
+            RejectReason::Aborted => Self::Aborted,
+        }
+    }
+}
+
+/// The ranks of a bitmap, in order.
+pub fn ranks_of(bitmap: u64) -> impl Iterator<Item = u16> {
+    (0..64).filter(move |rank| bitmap >> rank & 1 == 1)
+}

@@ -1,0 +1,433 @@
+//! The engine: what to send next, given the aggregator's answers and the time.
+//!
+//! Pure: datagrams and a monotonic time in nanoseconds in, decisions out. No I/O, no clock, no allocation per chunk, no payload
+//! of its own; deterministic and cloneable, so that simulators and model checkers drive the same code as the sockets do.
+//! `docs/protocol.md`, section "Worker", is the specification.
+//!
+//! The session's chunks are numbered c = 0, 1, 2, … across collectives; chunk c uses slot c mod S in round c div S. A
+//! chunk may go out once the result of chunk c - S is here, and while fewer than the window are outstanding. In a loop, a caller
+//!
+//! 1. passes every datagram to [`Engine::receive`] and uses the result it may return,
+//! 2. calls [`Engine::on_timer`],
+//! 3. sends what [`Engine::next_resend`] returns, then new chunks by [`Engine::send`] while [`Engine::may_send`],
+//! 4. waits for a datagram, at most until [`Engine::deadline`].
+//!
+//! # Loss
+//!
+//! Chunks are sent again when the results of chunks sent later, by more than the reordering window, came first (RACK, RFC 8985), and
+//! when nothing came for the retransmission timeout: then one chunk, the oldest, and twice as many at each further expiry.
+//! A PENDING tells that the chunk is in and a peer is late. That is no loss; from then on only the oldest chunk is sent again, ever more
+//! rarely, because its RESULT may still get lost. Only a loss that is confirmed, by the result that follows a resend no sooner than a round trip
+//! takes, shrinks the window.
+
+mod answer;
+mod failure;
+mod outstanding;
+mod rtt;
+mod stats;
+mod window;
+
+//#[cfg(test)]
+//mod network;
+//#[cfg(test)]
+//mod tests;
+
+use switchml_protocol::header::{Header, Kind, Op, flags};
+use switchml_protocol::{U16, U32, VERSION};
+
+use answer::Word;
+use outstanding::{Outstanding, Table};
+use rtt::Rtt;
+use window::Window;
+
+pub use answer::Identity;
+pub use failure::{Failure, ranks_of};
+pub use rtt::RttLimits;
+pub use stats::{EngineStats, Ignored};
+
+/// What an engine is made for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// The session and this rank's place in it.
+    pub identity: Identity,
+    /// Number of slots S of the job, at least 1.
+    pub slots: u16,
+    /// Chunks outstanding at the start.
+    pub initial_window: u32,
+    /// Most chunks outstanding; half the slots when that is less, so that a lost chunk's slot is not waited for.
+    pub maximum_window: u32,
+    /// Bounds of the retransmission timeout.
+    pub rtt: RttLimits,
+    /// Floor of the reordering window, in ns.
+    pub reordering: u64,
+    /// Time without progress, in ns, after which [`Engine::on_timer`] fails.
+    pub deadline: u64,
+}
+
+/// One packet's worth of a collective, as the engine sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Chunk {
+    /// The collective that it belongs to. The caller's own.
+    pub collective: u64,
+    /// Its place in the collective. The caller's own.
+    pub index: usize,
+    /// How lanes are combined.
+    pub op: Op,
+    /// 32-bit words of payload.
+    pub lanes: u16,
+    /// The collective's fingerprint.
+    pub fingerprint: u32,
+}
+
+/// A packet to send: the caller adds the payload and, by [`Header::check_of`] with one contribution, the check word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Transmission {
+    /// The header, but for the check word.
+    pub header: Header,
+    /// The chunk whose payload it carries.
+    pub chunk: Chunk,
+}
+
+/// The newest transmission known to have reached the aggregator.
+#[derive(Clone, Copy, Debug)]
+struct Evidence {
+    sequence: u64,
+    /// Time that it took to the result.
+    rtt: u64,
+}
+
+/// See the [module's documentation](self).
+#[derive(Clone, Debug)]
+pub struct Engine {
+    config: Config,
+    table: Table,
+    window: Window,
+    rtt: Rtt,
+    /// Transmissions so far.
+    sequence: u64,
+    evidence: Option<Evidence>,
+    /// When overtaken chunks that may just be late will count as lost.
+    reordering_until: Option<u64>,
+    /// Chunks marked as lost and not sent again yet.
+    lost: u32,
+    /// Start of the retransmission timer.
+    timer_from: u64,
+    /// Its expiries since there was progress.
+    expiries: u32,
+    progress_at: u64,
+    /// Last PENDING: results of what was sent before tell no round-trip time.
+    pending_at: Option<u64>,
+    stats: EngineStats,
+}
+
+impl Engine {
+    /// An engine at the start of its epoch.
+    pub fn new(config: Config) -> Self {
+        let maximum = config.maximum_window.min(u32::from(config.slots) / 2);
+        Self {
+            config,
+            table: Table::new(config.slots),
+            window: Window::new(config.initial_window, maximum),
+            rtt: Rtt::new(config.rtt),
+            sequence: 0,
+            evidence: None,
+            reordering_until: None,
+            lost: 0,
+            timer_from: 0,
+            expiries: 0,
+            progress_at: 0,
+            pending_at: None,
+            stats: EngineStats::default(),
+        }
+    }
+
+    /// Takes in a round trip measured before the first chunk, by a HELLO.
+    pub fn sample_rtt(&mut self, sent_at: u64, now: u64) {
+        self.rtt.sample(sent_at, now);
+    }
+
+    /// Counters so far.
+    pub fn stats(&self) -> &EngineStats {
+        &self.stats
+    }
+
+    /// Smoothed round-trip time in ns, if there is a sample.
+    pub fn rtt(&self) -> Option<u64> {
+        self.rtt.smoothed()
+    }
+
+    /// Chunks outstanding.
+    pub fn outstanding(&self) -> u32 {
+        self.table.len()
+    }
+
+    /// Chunks that may be outstanding.
+    pub fn window(&self) -> u32 {
+        self.window.size()
+    }
+
+    /// Whether a new chunk may go out now.
+    pub fn may_send(&self) -> bool {
+        self.table.len() < self.window.size() && self.table.has_room()
+    }
+
+    /// Sends a new chunk: gives it the next number. Only while [`Self::may_send`].
+    pub fn send(&mut self, now: u64, chunk: Chunk) -> Transmission {
+        if self.table.len() == 0 {
+            self.timer_from = now;
+            self.progress_at = now;
+        }
+        let number = self.table.next();
+        let sequence = self.next_sequence();
+        self.table.push(Outstanding {
+            number,
+            chunk,
+            sent_at: now,
+            sequence,
+            resent: false,
+            lost: false,
+            pending: None,
+        });
+        self.stats.chunks += 1;
+        self.transmission(number, chunk, sequence, flags::CHECKED)
+    }
+
+    /// The next chunk to send again, if any.
+    pub fn next_resend(&mut self, now: u64) -> Option<Transmission> {
+        if self.lost == 0 {
+            return None;
+        }
+        let sequence = self.next_sequence();
+        let mut found = None;
+        self.table.for_each_while(|entry| {
+            if !entry.lost {
+                return true;
+            }
+            entry.lost = false;
+            entry.resent = true;
+            entry.sent_at = now;
+            entry.sequence = sequence;
+            found = Some((entry.number, entry.chunk));
+            false
+        });
+        let (number, chunk) = found?;
+        self.lost -= 1;
+        Some(self.transmission(number, chunk, sequence, flags::CHECKED | flags::RETRANSMIT))
+    }
+
+    /// Takes in a datagram that came from the aggregator's address; `congested` when it carried the CE mark of ECN.
+    ///
+    /// Returns the chunk that it completes and the aggregate, big-endian lanes. Everything else, answers that belong to nothing
+    /// outstanding above all, is counted in [`EngineStats::ignored`] and has no effect.
+    ///
+    /// # Errors
+    /// What a REJECT says. The session is over then.
+    pub fn receive<'a>(
+        &mut self,
+        now: u64,
+        datagram: &'a [u8],
+        congested: bool,
+    ) -> Result<Option<(Chunk, &'a [u8])>, Failure> {
+        match self.judge(datagram) {
+            Ok((number, Word::Result(payload), header)) => {
+                let congested = congested || header.flags & flags::CE != 0;
+                Ok(self.complete(now, number, congested).map(|chunk| (chunk, payload)))
+            }
+            Ok((number, Word::Pending(bitmap), _)) => {
+                self.wait_for_peers(now, number, bitmap);
+                Ok(None)
+            }
+            Ok((_, Word::Reject(reason, detail), header)) => {
+                Err(Failure::rejected(reason, detail, header.round.get()))
+            }
+            Err(reason) => {
+                self.stats.ignored[reason as usize] += 1;
+                Ok(None)
+            }
+        }
+    }
+
+    /// Marks what is overdue as lost.
+    ///
+    /// # Errors
+    /// When there was no progress for the deadline.
+    pub fn on_timer(&mut self, now: u64) -> Result<(), Failure> {
+        let Some(oldest) = self.table.oldest().copied() else {
+            return Ok(());
+        };
+        if now.saturating_sub(self.progress_at) >= self.config.deadline {
+            return Err(self.out_of_time(&oldest));
+        }
+        self.mark_overtaken(now);
+        if now >= self.timer_at() {
+            self.timer_from = now;
+            self.expiries += 1;
+            self.mark_overdue(&oldest);
+        }
+        Ok(())
+    }
+
+    /// When [`Self::on_timer`] is to be called, if nothing comes before; `None` while nothing is outstanding.
+    pub fn deadline(&self) -> Option<u64> {
+        if self.table.len() == 0 {
+            return None;
+        }
+        let at = self.timer_at().min(self.progress_at.saturating_add(self.config.deadline));
+        Some(self.reordering_until.map_or(at, |until| at.min(until)))
+    }
+
+    /// Finds the outstanding chunk that a datagram answers, or why it does not count.
+    fn judge<'a>(&mut self, datagram: &'a [u8]) -> Result<(u64, Word<'a>, &'a Header), Ignored> {
+        let identity = &self.config.identity;
+        let answer = answer::read(identity, datagram)?;
+        let header = answer.header;
+        let entry = self.table.get_mut(header.slot.get(), header.round.get()).ok_or(Ignored::NotOutstanding)?;
+        let chunk = &entry.chunk;
+        let same_call = header.fingerprint.get() == chunk.fingerprint
+            && (!answer.is_result() || (answer.op == chunk.op && header.lanes.get() == chunk.lanes));
+        if !same_call {
+            return Err(Ignored::Call);
+        }
+        Ok((entry.number, answer.word(identity)?, header))
+    }
+
+    /// The result of chunk `number` is here.
+    fn complete(&mut self, now: u64, number: u64, congested: bool) -> Option<Chunk> {
+        let entry = *self.table.get_mut(self.table.slot_of(number), self.table.round_of(number))?;
+        self.table.remove(number);
+        if entry.lost {
+            self.lost -= 1;
+        }
+        self.stats.results += 1;
+        self.window.grow();
+        self.learn(now, &entry, congested);
+        self.progress_at = now;
+        self.timer_from = now;
+        self.expiries = 0;
+        Some(entry.chunk)
+    }
+
+    /// What a result tells about the path.
+    fn learn(&mut self, now: u64, entry: &Outstanding, congested: bool) {
+        let elapsed = now.saturating_sub(entry.sent_at);
+        let waited = self.pending_at.is_some_and(|at| at >= entry.sent_at);
+        if !entry.resent && !waited {
+            self.rtt.sample(entry.sent_at, now);
+        }
+        // The result of a chunk sent twice may be that of the first time, or may have waited for a peer.
+        let confirmed_loss = entry.resent && entry.pending.is_none() && elapsed >= self.rtt.minimum();
+        if congested {
+            self.stats.congested += 1;
+        }
+        if (confirmed_loss || congested) && self.window.shrink(entry.number, self.table.next()) {
+            self.stats.window_cuts += 1;
+        }
+        let newer = self.evidence.is_none_or(|evidence| entry.sequence > evidence.sequence);
+        if newer && entry.pending.is_none() && (confirmed_loss || !entry.resent) {
+            self.evidence = Some(Evidence { sequence: entry.sequence, rtt: elapsed });
+        }
+    }
+
+    /// Chunk `number` has arrived, and the aggregator waits for other ranks.
+    fn wait_for_peers(&mut self, now: u64, number: u64, bitmap: u64) {
+        self.stats.pending += 1;
+        self.pending_at = Some(now);
+        let sequence = self.next_sequence();
+        let Some(entry) = self.table.get_mut(self.table.slot_of(number), self.table.round_of(number)) else {
+            return;
+        };
+        entry.pending = Some(bitmap);
+        // As good as sent again just now: only what is sent from now on can overtake it.
+        entry.sent_at = now;
+        entry.sequence = sequence;
+        if std::mem::take(&mut entry.lost) {
+            self.lost -= 1;
+        }
+    }
+
+    /// Marks the chunks that were overtaken by more than the reordering window.
+    fn mark_overtaken(&mut self, now: u64) {
+        self.reordering_until = None;
+        let Some(evidence) = self.evidence else { return };
+        let reordering = self.config.reordering.max(self.rtt.smoothed().unwrap_or(0) / 4);
+        let (mut marked, mut until) = (0, None::<u64>);
+        self.table.for_each_while(|entry| {
+            if entry.lost || entry.sequence > evidence.sequence {
+                return true;
+            }
+            let due = entry.sent_at + evidence.rtt + reordering;
+            if due <= now {
+                entry.lost = true;
+                marked += 1;
+            } else {
+                until = Some(until.map_or(due, |until| until.min(due)));
+            }
+            true
+        });
+        self.reordering_until = until;
+        self.lost += marked;
+        self.stats.resent_by_overtaking += u64::from(marked);
+    }
+
+    /// The retransmission timer has expired: marks the oldest chunk, or more of them each time in a row.
+    fn mark_overdue(&mut self, oldest: &Outstanding) {
+        let waiting = oldest.pending.is_some();
+        let most = if waiting { 1 } else { 1 << (self.expiries - 1).min(5) };
+        let mut marked = 0;
+        self.table.for_each_while(|entry| {
+            let overdue = if waiting { entry.number == oldest.number } else { entry.pending.is_none() };
+            if overdue && !entry.lost {
+                entry.lost = true;
+                marked += 1;
+            }
+            !waiting && marked < most
+        });
+        self.lost += marked;
+        if waiting {
+            self.stats.probes += u64::from(marked);
+            return;
+        }
+        self.stats.resent_by_timer += u64::from(marked);
+        // The first resend of the oldest may have been too early; its answer will tell. No answer to that either is congestion.
+        if self.expiries > 1 && self.window.shrink(oldest.number, self.table.next()) {
+            self.stats.window_cuts += 1;
+        }
+    }
+
+    fn out_of_time(&self, oldest: &Outstanding) -> Failure {
+        let all = u64::MAX >> (64 - u32::from(self.config.identity.ranks).clamp(1, 64));
+        match oldest.pending.map(|seen| all & !seen) {
+            Some(missing) if missing != 0 => Failure::Missing(missing),
+            _ => Failure::Silent,
+        }
+    }
+
+    fn timer_at(&self) -> u64 {
+        self.timer_from.saturating_add(self.rtt.timeout(self.expiries))
+    }
+
+    fn next_sequence(&mut self) -> u64 {
+        self.sequence += 1;
+        self.sequence
+    }
+
+    fn transmission(&self, number: u64, chunk: Chunk, sequence: u64, flags: u8) -> Transmission {
+        let identity = &self.config.identity;
+        let header = Header {
+            version: VERSION,
+            kind: Kind::Contribution as u8,
+            job: U16::new(identity.job),
+            epoch: U32::new(identity.epoch),
+            rank: U16::new(identity.rank),
+            slot: U16::new(self.table.slot_of(number)),
+            round: U32::new(self.table.round_of(number)),
+            op: chunk.op as u8,
+            flags,
+            lanes: U16::new(chunk.lanes),
+            fingerprint: U32::new(chunk.fingerprint),
+            check: U32::ZERO,
+            aux: U32::new(sequence as u32),
+        };
+        Transmission { header, chunk }
+    }
+}

@@ -1,0 +1,77 @@
+//! What the engine counts.
+
+macro_rules! ignored {
+    ($($(#[doc = $doc:literal])+ $name:ident = $label:literal,)+) => {
+        /// Why a received packet was ignored.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum Ignored {
+            $($(#[doc = $doc])+ $name,)+
+        }
+
+        impl Ignored {
+            /// Every reason, in the order of [`EngineStats::ignored`].
+            pub const ALL: &[Self] = &[$(Self::$name,)+];
+
+            /// Name of the counter.
+            pub const fn name(self) -> &'static str {
+                match self { $(Self::$name => $label,)+ }
+            }
+        }
+    };
+}
+
+ignored! {
+    /// No packet of this protocol.
+    Malformed = "malformed",
+    /// A kind that an aggregator does not answer with.
+    Kind = "kind",
+    /// Another job's.
+    Job = "job",
+    /// Another epoch's.
+    Epoch = "epoch",
+    /// Addressed to another rank.
+    Rank = "rank",
+    /// Of a chunk that is not outstanding: its result has come before.
+    NotOutstanding = "not_outstanding",
+    /// Fingerprint, operator or lanes are not the chunk's.
+    Call = "call",
+    /// The check word is missing or does not fit.
+    Check = "check",
+    /// A REJECT for a reason that this version does not know.
+    Reason = "reason",
+}
+
+/// Counters since the engine was made.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct EngineStats {
+    /// Chunks sent for the first time.
+    pub chunks: u64,
+    /// Results accepted.
+    pub results: u64,
+    /// Chunks sent again because no answer came in time.
+    pub resent_by_timer: u64,
+    /// Chunks sent again because results of later ones came first.
+    pub resent_by_overtaking: u64,
+    /// Chunks sent again to ask whether a late peer has come.
+    pub probes: u64,
+    /// PENDING answers: this rank waited for a peer.
+    pub pending: u64,
+    /// Results that met congestion (ECN).
+    pub congested: u64,
+    /// Times that the window was halved.
+    pub window_cuts: u64,
+    /// Packets ignored, by [`Ignored`].
+    pub ignored: [u64; Ignored::ALL.len()],
+}
+
+impl EngineStats {
+    /// How many packets were ignored for this reason.
+    pub fn ignored(&self, reason: Ignored) -> u64 {
+        self.ignored[reason as usize]
+    }
+
+    /// Chunks sent again, whatever for.
+    pub fn resent(&self) -> u64 {
+        self.resent_by_timer + self.resent_by_overtaking + self.probes
+    }
+}

@@ -1,0 +1,126 @@
+//! What can go wrong, in one line each.
+
+use std::io;
+use std::net::SocketAddrV4;
+use std::time::Duration;
+
+use crate::control::{self, rank_list};
+use crate::engine::{Failure, ranks_of};
+use crate::numerics::NumericsError;
+
+/// Why a call failed. After any error but [`Error::Unsupported`], [`Error::Root`] and [`Error::Setting`] the communicator is failed for
+/// good: every later call returns the same error at once, and the other ranks are told.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// A setting is missing or makes no sense.
+    #[error("{name} is {given}; {allowed}")]
+    Setting {
+        /// The setting: an environment variable or a builder's method.
+        name: &'static str,
+        /// What was given.
+        given: String,
+        /// What is allowed.
+        allowed: &'static str,
+    },
+    /// The reduction is not offered.
+    #[error(transparent)]
+    Unsupported(#[from] NumericsError),
+    /// A broadcast from a rank that does not exist.
+    #[error("broadcast from rank {root} of {world_size}; 0 to {} are allowed", world_size - 1)]
+    Root {
+        /// The rank given.
+        root: u32,
+        /// Number of ranks.
+        world_size: u32,
+    },
+    /// The control plane: not reachable, not joined, or the job was aborted.
+    #[error(transparent)]
+    Control(#[from] control::Error),
+    /// No packet comes back from the aggregator.
+    #[error("the data path to {aggregator} is closed: {reason}; check that UDP port {} passes both ways", aggregator.port())]
+    DataPathClosed {
+        /// The aggregator's data plane.
+        aggregator: SocketAddrV4,
+        /// What was tried.
+        reason: String,
+    },
+    /// Packets pass, but not even the smallest chunk does.
+    #[error(
+        "path MTU to {aggregator} too small: packets of {passed} bytes pass, those of {needed} do not; raise the MTU on the way to at least {needed}"
+    )]
+    PathMtu {
+        /// The aggregator's data plane.
+        aggregator: SocketAddrV4,
+        /// Largest IP packet that passed, in bytes.
+        passed: usize,
+        /// IP packet of the smallest chunk, in bytes.
+        needed: usize,
+    },
+    /// Ranks did not contribute in time.
+    #[error("no progress for {} s: waiting for {}", waited.as_secs_f64(), rank_list(ranks))]
+    MissingRanks {
+        /// The ranks that were waited for.
+        ranks: Vec<u16>,
+        /// The deadline.
+        waited: Duration,
+    },
+    /// The aggregator does not answer.
+    #[error("no progress for {} s: the aggregator at {aggregator} does not answer", waited.as_secs_f64())]
+    AggregatorSilent {
+        /// The aggregator's data plane.
+        aggregator: SocketAddrV4,
+        /// The deadline.
+        waited: Duration,
+    },
+    /// Two ranks called different collectives, or one with another operator, element type or length.
+    #[error(
+        "ranks {first} and {dissenter} made different calls: every rank must make the same calls in the same order, with the same operator, element type and number of elements"
+    )]
+    Mismatch {
+        /// The rank that came first.
+        first: u16,
+        /// The rank that disagreed with it.
+        dissenter: u16,
+    },
+    /// This rank and the aggregator do not agree on where they are.
+    #[error("this rank is in round {ours}, the aggregator in round {newest}: one of them has lost its state; start the job anew")]
+    OutOfStep {
+        /// The round that this rank sent.
+        ours: u32,
+        /// The newest that the aggregator holds.
+        newest: u32,
+    },
+    /// The job was aborted, as the data plane says; the control plane did not say why.
+    #[error("the job was aborted")]
+    Aborted,
+    /// The operating system refused something.
+    #[error("{what}: {why}")]
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// What the system said.
+        why: String,
+    },
+    /// The communicator was dropped by a panic.
+    #[error("the rank panicked")]
+    Panicked,
+    /// The communicator was closed.
+    #[error("the communicator is closed")]
+    Closed,
+}
+
+impl Error {
+    pub(crate) fn system(what: &'static str) -> impl Fn(io::Error) -> Self {
+        move |error| Self::System { what, why: error.to_string() }
+    }
+
+    pub(crate) fn from_failure(failure: Failure, aggregator: SocketAddrV4, waited: Duration) -> Self {
+        match failure {
+            Failure::Missing(bitmap) => Self::MissingRanks { ranks: ranks_of(bitmap).collect(), waited },
+            Failure::Silent => Self::AggregatorSilent { aggregator, waited },
+            Failure::Mismatch { first, dissenter } => Self::Mismatch { first, dissenter },
+            Failure::Round { ours, newest } => Self::OutOfStep { ours, newest },
+            Failure::Aborted => Self::Aborted,
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! The collectives in flight, in the order of their issue.
+
+use std::collections::VecDeque;
+
+use crate::collective::{Call, Collective};
+use crate::engine::Chunk;
+use crate::error::Error;
+use crate::numerics::Codec;
+use crate::task::Task;
+
+/// Collectives in flight. The chunks of one get their numbers after those of the one before.
+pub(crate) struct Schedule {
+    /// Lanes of a full chunk.
+    lanes: u16,
+    /// Number of the first in `collectives`.
+    first: u64,
+    /// `None` for those that are done.
+    collectives: VecDeque<Option<Collective>>,
+    /// Place in `collectives` of the one whose chunks get their numbers.
+    sending: usize,
+}
+
+impl Schedule {
+    pub fn new(lanes: u16) -> Self {
+        Self { lanes, first: 0, collectives: VecDeque::new(), sending: 0 }
+    }
+
+    /// Whether nothing is in flight.
+    pub fn is_empty(&self) -> bool {
+        self.collectives.is_empty()
+    }
+
+    /// Adds a collective.
+    pub fn push(&mut self, call: &Call, codec: Codec, contributes: bool, task: Box<dyn Task>) {
+        let number = self.first + self.collectives.len() as u64;
+        self.collectives.push_back(Some(Collective::new(number, call, codec, contributes, self.lanes, task)));
+    }
+
+    /// The next new chunk, if it can be told already.
+    pub fn next(&mut self) -> Option<Chunk> {
+        while let Some(place) = self.collectives.get_mut(self.sending) {
+            // One that is done has had all its chunks numbered.
+            if let Some(collective) = place {
+                let chunk = collective.next();
+                if chunk.is_some() || !collective.is_numbered() {
+                    return chunk;
+                }
+                finish_if_done(place);
+            }
+            self.sending += 1;
+        }
+        self.forget_done();
+        None
+    }
+
+    /// Writes this rank's share of a chunk; the wrapping sum of its lanes.
+    pub fn encode(&self, chunk: &Chunk, payload: &mut [u8]) -> u32 {
+        match self.place(chunk).and_then(|place| self.collectives.get(place)) {
+            Some(Some(collective)) => collective.encode(chunk.index, payload),
+            // Not reached: a chunk without a result belongs to a collective that is not done.
+            _ => 0,
+        }
+    }
+
+    /// Takes in the result of a chunk.
+    pub fn decode(&mut self, chunk: &Chunk, payload: &[u8]) {
+        let Some(place) = self.place(chunk).and_then(|place| self.collectives.get_mut(place)) else { return };
+        if let Some(collective) = place {
+            collective.decode(chunk.index, payload);
+            finish_if_done(place);
+        }
+        self.forget_done();
+    }
+
+    /// Fails all that is in flight.
+    pub fn fail(&mut self, error: &Error) {
+        for collective in self.collectives.drain(..).flatten() {
+            collective.into_task().finish(Err(error.clone()));
+        }
+    }
+
+    fn place(&self, chunk: &Chunk) -> Option<usize> {
+        chunk.collective.checked_sub(self.first).map(|place| place as usize)
+    }
+
+    fn forget_done(&mut self) {
+        while self.sending > 0 && matches!(self.collectives.front(), Some(None)) {
+            self.collectives.pop_front();
+            self.first += 1;
+            self.sending -= 1;
+        }
+    }
+}
+
+/// Gives a collective's elements back if it is done.
+fn finish_if_done(place: &mut Option<Collective>) {
+    if let Some(collective) = place.take_if(|collective| collective.is_done()) {
+        collective.into_task().finish(Ok(()));
+    }
+}

@@ -1,0 +1,79 @@
+//! The elements of a call on their way to the data thread and back.
+
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver, Sender, TryRecvError};
+
+use crate::driver::Shared;
+use crate::error::Error;
+use crate::numerics::Element;
+
+/// A call's elements, in the data thread's hands.
+pub(crate) trait Task: Send {
+    /// The elements, in native byte order.
+    fn bytes(&self) -> &[u8];
+    /// The same, to be overwritten with the result.
+    fn bytes_mut(&mut self) -> &mut [u8];
+    /// Gives them back.
+    fn finish(self: Box<Self>, outcome: Result<(), Error>);
+}
+
+/// Elements that the task owns.
+struct Owned<T> {
+    tensor: Vec<T>,
+    answer: Sender<Result<Vec<T>, Error>>,
+}
+
+impl<T: Element> Task for Owned<T> {
+    fn bytes(&self) -> &[u8] {
+        bytemuck::cast_slice(&self.tensor)
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        bytemuck::cast_slice_mut(&mut self.tensor)
+    }
+
+    fn finish(self: Box<Self>, outcome: Result<(), Error>) {
+        let Self { tensor, answer } = *self;
+        // Whoever dropped the handle does not want the result.
+        let _ = answer.send(outcome.map(|()| tensor));
+    }
+}
+
+/// A task that owns its elements, and the handle that gets them back.
+pub(crate) fn owned<T: Element>(tensor: Vec<T>, shared: &Arc<Shared>) -> (Box<dyn Task>, Handle<T>) {
+    let (answer, answers) = mpsc::channel();
+    (Box::new(Owned { tensor, answer }), Handle { answers, answered: None, shared: Arc::clone(shared) })
+}
+
+/// A collective in flight. Dropping it does not cancel the collective: the other ranks need this rank's share.
+#[must_use = "the result comes out of wait()"]
+pub struct Handle<T> {
+    answers: Receiver<Result<Vec<T>, Error>>,
+    answered: Option<Result<Vec<T>, Error>>,
+    shared: Arc<Shared>,
+}
+
+impl<T> Handle<T> {
+    /// Waits for the result.
+    ///
+    /// # Errors
+    /// Why the collective failed, see [`Error`].
+    pub fn wait(self) -> Result<Vec<T>, Error> {
+        match self.answered {
+            Some(answer) => answer,
+            None => self.answers.recv().unwrap_or_else(|_| Err(self.shared.reason())),
+        }
+    }
+
+    /// Whether [`Handle::wait`] would return at once.
+    pub fn is_done(&mut self) -> bool {
+        if self.answered.is_none() {
+            self.answered = match self.answers.try_recv() {
+                Ok(answer) => Some(answer),
+                Err(TryRecvError::Empty) => None,
+                Err(TryRecvError::Disconnected) => Some(Err(self.shared.reason())),
+            };
+        }
+        self.answered.is_some()
+    }
+}

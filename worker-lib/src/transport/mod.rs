@@ -1,0 +1,53 @@
+//! How packets get to the aggregator and back.
+
+mod udp;
+
+use std::io;
+use std::net::SocketAddrV4;
+use std::time::Duration;
+
+pub(crate) use udp::Udp;
+
+/// IPv4 and UDP headers.
+const IP_UDP_LEN: usize = 20 + 8;
+
+/// Size of the IP packet that carries `len` bytes.
+pub(crate) const fn ip_packet_len(len: usize) -> usize {
+    len + IP_UDP_LEN
+}
+
+/// A way to the aggregator.
+///
+/// Packets go out in batches: as few system calls and trips through the kernel as the system can do. They are lost, doubled and
+/// reordered as they will.
+pub(crate) trait Transport: Send {
+    /// Where the aggregator is.
+    fn aggregator(&self) -> SocketAddrV4;
+
+    /// Room for one packet of `len` bytes, at the end of the batch. Sends the batch first when the packet does not fit.
+    fn packet(&mut self, len: usize) -> io::Result<&mut [u8]>;
+
+    /// Sends the batch.
+    fn flush(&mut self) -> io::Result<()>;
+
+    /// Hands out packets from the aggregator that are here, with whether each met congestion (ECN). Returns how many, 0 when there
+    /// are none; never waits.
+    fn receive(&mut self, sink: &mut dyn FnMut(&[u8], bool)) -> io::Result<usize>;
+
+    /// Waits until there is a packet, [`Waker::wake`] was called, or the time is up.
+    ///
+    /// [`Waker::wake`]: crate::waker::Waker::wake
+    fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()>;
+
+    /// Largest packet in bytes that the interface to the aggregator takes.
+    fn largest_packet(&self) -> usize;
+
+    /// How many packets of `len` bytes may wait to be received before some are lost.
+    fn receive_room(&self, len: usize) -> usize;
+
+    /// How many packets of `len` bytes make a full batch.
+    fn batch(&self, len: usize) -> usize;
+
+    /// Packets dropped that did not come from the aggregator.
+    fn foreign(&self) -> u64;
+}

@@ -1,0 +1,270 @@
+//! UDP sockets: contributions and unicast replies on one, results for all on another that has joined the job's group.
+//!
+//! A batch is one run of packets of the same size (the last may be shorter), sent by one system call as a GSO superpacket; received
+//! packets come several a call, and merged by GRO where the path allows.
+
+use std::io::{self, ErrorKind, IoSliceMut};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::time::Duration;
+
+use quinn_udp::{EcnCodepoint, RecvMeta, Transmit, UdpSockRef, UdpSocketState};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::sockopt;
+use socket2::{Domain, Protocol, Socket, Type};
+
+use super::{IP_UDP_LEN, Transport, ip_packet_len};
+use crate::waker::Waker;
+
+/// Most bytes in one UDP datagram, and so in a superpacket: the IP length field is 16 bits.
+const LARGEST_DATAGRAM: usize = 65_535 - IP_UDP_LEN;
+/// Messages per receiving system call.
+const MESSAGES: usize = 32;
+/// Wanted for the kernel's socket buffers: some thousand packets.
+const SOCKET_BUFFER: usize = 16 << 20;
+/// What the kernel counts for a received packet beside its bytes: its `sk_buff` and the rest of its pages.
+const OVERHEAD: usize = 3 * 1024;
+/// Longest wait for room in the send buffer. It empties at line rate.
+const SEND_PATIENCE: Duration = Duration::from_millis(100);
+
+/// A socket with the state of its offloads.
+struct Endpoint {
+    socket: Socket,
+    offloads: UdpSocketState,
+}
+
+/// See the [module's documentation](self).
+pub(crate) struct Udp {
+    aggregator: SocketAddrV4,
+    /// Contributions out, unicast replies in.
+    data: Endpoint,
+    /// Results for all in, if they come by multicast.
+    group: Option<Endpoint>,
+    waker: Waker,
+    mtu: usize,
+    batch: Batch,
+    received: Received,
+    foreign: u64,
+}
+
+/// Packets on their way out, end to end.
+struct Batch {
+    bytes: Box<[u8]>,
+    len: usize,
+    /// Size of the packets, but maybe of the last.
+    segment: usize,
+    packets: usize,
+}
+
+/// Buffers for packets on their way in.
+struct Received {
+    buffers: Vec<Box<[u8]>>,
+    meta: [RecvMeta; MESSAGES],
+}
+
+impl Udp {
+    /// Opens the sockets: `aggregator` is its data plane, `group` where its results for all go.
+    pub fn open(aggregator: SocketAddrV4, group: Option<SocketAddrV4>, waker: Waker) -> io::Result<Self> {
+        let data = udp_socket()?;
+        data.bind(&SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0).into())?;
+        data.connect(&aggregator.into())?;
+        let mtu = sockopt::ip_mtu(&data)? as usize;
+        let local = data.local_addr()?.as_socket_ipv4().map_or(Ipv4Addr::UNSPECIFIED, |address| *address.ip());
+        let group = group.map(|group| join(group, local)).transpose()?;
+        Ok(Self {
+            aggregator,
+            data: Endpoint::new(data)?,
+            group,
+            waker,
+            mtu,
+            batch: Batch { bytes: vec![0; LARGEST_DATAGRAM].into(), len: 0, segment: 0, packets: 0 },
+            received: Received {
+                buffers: vec![vec![0; usize::from(u16::MAX)].into(); MESSAGES],
+                meta: [RecvMeta::default(); MESSAGES],
+            },
+            foreign: 0,
+        })
+    }
+
+    /// Sends `contents`, one packet or several of `segment` bytes.
+    fn send(&self, contents: &[u8], segment: usize) -> io::Result<()> {
+        let transmit = Transmit {
+            destination: self.aggregator.into(),
+            ecn: Some(EcnCodepoint::Ect0),
+            contents,
+            segment_size: (contents.len() > segment).then_some(segment),
+            src_ip: None,
+        };
+        loop {
+            match self.data.offloads.try_send(UdpSockRef::from(&self.data.socket), &transmit) {
+                Err(error) if error.kind() == ErrorKind::WouldBlock => self.wait_to_send()?,
+                // An ICMP error about an earlier packet: this one has not been sent.
+                Err(error) if error.kind() == ErrorKind::ConnectionRefused => {}
+                // A full queue on the way out is loss like any other.
+                Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => return Ok(()),
+                outcome => return outcome,
+            }
+        }
+    }
+
+    fn wait_to_send(&self) -> io::Result<()> {
+        let timeout = timespec(SEND_PATIENCE);
+        let ready = poll(&mut [PollFd::new(&self.data.socket, PollFlags::OUT)], Some(&timeout))?;
+        if ready == 0 { Err(ErrorKind::TimedOut.into()) } else { Ok(()) }
+    }
+}
+
+impl Transport for Udp {
+    fn aggregator(&self) -> SocketAddrV4 {
+        self.aggregator
+    }
+
+    fn packet(&mut self, len: usize) -> io::Result<&mut [u8]> {
+        if !self.batch.has_room(len, self.data.offloads.max_gso_segments()) {
+            self.flush()?;
+        }
+        Ok(self.batch.push(len))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        let Batch { len, segment, .. } = self.batch;
+        self.batch.len = 0;
+        self.batch.packets = 0;
+        if len == 0 {
+            return Ok(());
+        }
+        let contents = &self.batch.bytes[..len];
+        match self.send(contents, segment) {
+            // The device cannot do GSO after all: quinn-udp has noticed that too, and later batches will be single packets.
+            Err(error) if len > segment && matches!(error.raw_os_error(), Some(libc::EIO | libc::EINVAL)) => {
+                contents.chunks(segment).try_for_each(|packet| self.send(packet, segment))
+            }
+            outcome => outcome,
+        }
+    }
+
+    fn receive(&mut self, sink: &mut dyn FnMut(&[u8], bool)) -> io::Result<usize> {
+        let mut packets = 0;
+        for endpoint in std::iter::once(&self.data).chain(&self.group) {
+            for (meta, bytes) in self.received.from(endpoint)? {
+                if meta.addr != SocketAddr::V4(self.aggregator) {
+                    self.foreign += 1;
+                    continue;
+                }
+                let congested = meta.ecn == Some(EcnCodepoint::Ce);
+                for packet in bytes.chunks(meta.stride.max(1)) {
+                    sink(packet, congested);
+                    packets += 1;
+                }
+            }
+        }
+        Ok(packets)
+    }
+
+    fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()> {
+        let timeout = timeout.map(timespec);
+        let mut sources = [
+            PollFd::new(&self.waker, PollFlags::IN),
+            PollFd::new(&self.data.socket, PollFlags::IN),
+            PollFd::new(self.group.as_ref().map_or(&self.data.socket, |group| &group.socket), PollFlags::IN),
+        ];
+        match poll(&mut sources, timeout.as_ref()) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        if !sources[0].revents().is_empty() {
+            self.waker.clear();
+        }
+        Ok(())
+    }
+
+    fn largest_packet(&self) -> usize {
+        self.mtu.saturating_sub(IP_UDP_LEN).min(LARGEST_DATAGRAM)
+    }
+
+    fn receive_room(&self, len: usize) -> usize {
+        let socket = &self.group.as_ref().unwrap_or(&self.data).socket;
+        socket.recv_buffer_size().unwrap_or(0) / (ip_packet_len(len) + OVERHEAD)
+    }
+
+    fn batch(&self, len: usize) -> usize {
+        (LARGEST_DATAGRAM / len.max(1)).min(self.data.offloads.max_gso_segments()).max(1)
+    }
+
+    fn foreign(&self) -> u64 {
+        self.foreign
+    }
+}
+
+impl Batch {
+    /// Whether a packet of `len` bytes can follow: all but the last must be of one size.
+    fn has_room(&self, len: usize, most: usize) -> bool {
+        let last_is_full = self.len == self.packets * self.segment;
+        self.packets == 0
+            || (last_is_full && len <= self.segment && self.packets < most && self.len + len <= self.bytes.len())
+    }
+
+    fn push(&mut self, len: usize) -> &mut [u8] {
+        if self.packets == 0 {
+            self.segment = len;
+        }
+        let start = self.len;
+        self.len += len;
+        self.packets += 1;
+        &mut self.bytes[start..start + len]
+    }
+}
+
+impl Received {
+    /// Receives what is there, up to a batch.
+    fn from(&mut self, endpoint: &Endpoint) -> io::Result<impl Iterator<Item = (&RecvMeta, &[u8])>> {
+        let mut slices = self.buffers.iter_mut().map(|buffer| IoSliceMut::new(buffer));
+        let mut slices: [IoSliceMut<'_>; MESSAGES] =
+            std::array::from_fn(|_| slices.next().unwrap_or_else(|| IoSliceMut::new(&mut [])));
+        let socket = UdpSockRef::from(&endpoint.socket);
+        let messages = match endpoint.offloads.recv(socket, &mut slices, &mut self.meta) {
+            Ok(messages) => messages,
+            // Nothing there; or an ICMP error, which says no more than the silence that follows.
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::ConnectionRefused) => 0,
+            Err(error) => return Err(error),
+        };
+        Ok(self.meta[..messages].iter().zip(&self.buffers).map(|(meta, buffer)| (meta, &buffer[..meta.len])))
+    }
+}
+
+impl Endpoint {
+    fn new(socket: Socket) -> io::Result<Self> {
+        enlarge_buffers(&socket)?;
+        let offloads = UdpSocketState::new(UdpSockRef::from(&socket))?;
+        Ok(Self { socket, offloads })
+    }
+}
+
+fn udp_socket() -> io::Result<Socket> {
+    Socket::new(Domain::IPV4, Type::DGRAM, Some(Protocol::UDP))
+}
+
+/// A socket that gets the group's packets by the interface that has `local`.
+fn join(group: SocketAddrV4, local: Ipv4Addr) -> io::Result<Endpoint> {
+    let socket = udp_socket()?;
+    // Several ranks of one host receive the same group.
+    socket.set_reuse_address(true)?;
+    // Bound to the group's address, the socket gets nothing else.
+    socket.bind(&group.into())?;
+    socket.join_multicast_v4(group.ip(), &local)?;
+    Endpoint::new(socket)
+}
+
+/// Large buffers if the process may have them, else the most that the system's limits allow.
+fn enlarge_buffers(socket: &Socket) -> io::Result<()> {
+    if sockopt::set_socket_recv_buffer_size_force(socket, SOCKET_BUFFER).is_err() {
+        socket.set_recv_buffer_size(SOCKET_BUFFER)?;
+    }
+    if sockopt::set_socket_send_buffer_size_force(socket, SOCKET_BUFFER).is_err() {
+        socket.set_send_buffer_size(SOCKET_BUFFER)?;
+    }
+    Ok(())
+}
+
+fn timespec(duration: Duration) -> Timespec {
+    Timespec { tv_sec: duration.as_secs() as i64, tv_nsec: i64::from(duration.subsec_nanos()) }
+}
