@@ -3,7 +3,7 @@
 use crate::LANES_PER_BLOCK;
 use crate::header::{Header, Kind, Op, RejectReason, flags};
 use crate::job::{ABORTED, Job, Member, Place, VACANT};
-use crate::lanes::{self, Payload};
+use crate::lanes::Payload;
 use crate::outcome::Outcome;
 use crate::slot::{self, Slot};
 
@@ -76,7 +76,7 @@ fn contribution<T: Tables, P: Payload + ?Sized>(
         return Outcome::Truncated;
     }
     if header.flags & flags::CHECKED != 0 {
-        match lanes::sum(op, payload, blocks) {
+        match payload.sum(op, blocks) {
             Ok(sum) if header.check_of(sum, 1) == header.check.get() => {}
             Ok(_) => return Outcome::BadCheck,
             Err(_) => return Outcome::Truncated,

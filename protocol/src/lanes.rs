@@ -14,6 +14,33 @@ pub trait Payload {
     fn block(&self, index: usize) -> Option<&Block>;
     /// Block `index` for writing, or `None` when the packet ends before it.
     fn block_mut(&mut self, index: usize) -> Option<&mut Block>;
+
+    /// [`sum`] of this payload.
+    ///
+    /// This and the methods below are loops over blocks. BPF implements them as calls of functions that the verifier
+    /// checks one at a time, for inlined into each other they have too many paths.
+    #[inline(always)]
+    fn sum(&self, op: Op, blocks: usize) -> Result<u32, ShortPayload> {
+        sum(op, self, blocks)
+    }
+
+    /// [`store`] of this payload.
+    #[inline(always)]
+    fn store_in(&self, values: &mut Values, blocks: usize) -> Result<(), ShortPayload> {
+        store(values, self, blocks)
+    }
+
+    /// [`combine`] of this payload.
+    #[inline(always)]
+    fn combine_into(&self, op: Op, values: &mut Values, blocks: usize) -> Result<(), ShortPayload> {
+        combine(op, values, self, blocks)
+    }
+
+    /// [`load`] into this payload.
+    #[inline(always)]
+    fn load_from(&mut self, values: &Values, blocks: usize) -> Result<(), ShortPayload> {
+        load(values, self, blocks)
+    }
 }
 
 impl Payload for [U32] {

@@ -10,7 +10,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::header::{Header, Kind, Op, RejectReason, flags};
 use crate::job::Job;
-use crate::lanes::{self, Payload, ShortPayload, Values};
+use crate::lanes::{Payload, ShortPayload, Values};
 use crate::outcome::Outcome;
 use crate::{EVERYONE, LANES_PER_BLOCK, MAX_LANES, NOTE_LANES, U16};
 
@@ -220,14 +220,18 @@ pub fn contribute<P: Payload + ?Sized>(
     header: &mut Header,
     payload: &mut P,
 ) -> Outcome {
-    let [even, odd] = &mut slot.sets;
-    let (set, other) = if header.round.get() & 1 == 0 { (even, odd) } else { (odd, even) };
+    // By index, not by branch: the BPF verifier would follow both branches to the end.
+    let index = (header.round.get() & 1) as usize;
+    let other = slot.sets[index ^ 1].head;
+    let set = &mut slot.sets[index];
     let rank = header.rank.get();
     let blocks = usize::from(header.lanes.get()) / LANES_PER_BLOCK;
-    let served = match decide(job, &mut set.head, &other.head, rank, header) {
-        Decision::Start => lanes::store(&mut set.values, payload, blocks)
+    let served = match decide(job, &mut set.head, &other, rank, header) {
+        Decision::Start => payload
+            .store_in(&mut set.values, blocks)
             .and_then(|()| advance(job, set, op, Outcome::Started, header, payload)),
-        Decision::Add => lanes::combine(op, &mut set.values, payload, blocks)
+        Decision::Add => payload
+            .combine_into(op, &mut set.values, blocks)
             .and_then(|()| advance(job, set, op, Outcome::Added, header, payload)),
         Decision::Replay => write_result(set, header, payload).map(|()| Outcome::Replayed),
         Decision::Pending => {
@@ -239,7 +243,7 @@ pub fn contribute<P: Payload + ?Sized>(
             reject(RejectReason::Mismatch, detail, header, payload).map(|()| Outcome::Mismatch)
         }
         Decision::WrongRound => {
-            let newest = newest_round(job, &set.head, &other.head);
+            let newest = newest_round(job, &set.head, &other);
             reject(RejectReason::Round, newest, header, payload).map(|()| Outcome::WrongRound)
         }
         Decision::Stale => Ok(Outcome::Stale),
@@ -264,7 +268,7 @@ fn advance<P: Payload + ?Sized>(
     if !op.is_sum() {
         // Check words add up with sums alone: that of a maximum is made from the values themselves.
         let blocks = usize::from(set.head.lanes) / LANES_PER_BLOCK;
-        set.head.check = header.check_of(lanes::sum(op, payload, blocks)?, job.ranks);
+        set.head.check = header.check_of(payload.sum(op, blocks)?, job.ranks);
         header.check.set(set.head.check);
     }
     header.rank = U16::new(EVERYONE);
@@ -292,7 +296,7 @@ fn write_result<P: Payload + ?Sized>(set: &Set, header: &mut Header, payload: &m
     header.kind = Kind::Result as u8;
     header.flags = set.head.flags;
     header.check.set(set.head.check);
-    lanes::load(&set.values, payload, usize::from(set.head.lanes) / LANES_PER_BLOCK)
+    payload.load_from(&set.values, usize::from(set.head.lanes) / LANES_PER_BLOCK)
 }
 
 /// Turns the packet into a REJECT to its sender.

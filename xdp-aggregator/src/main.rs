@@ -1,13 +1,107 @@
-//! Placeholder: passes every frame on.
+//! The aggregator's data plane: an XDP program around [`switchml_protocol::aggregator::serve`].
+//!
+//! Program: `switchml`. Maps, with keys and values as in `switchml_protocol`:
+//!
+//! | map | type | key → value |
+//! | --- | --- | --- |
+//! | `LOCAL` | hash | [`Endpoint`](switchml_protocol::maps::Endpoint) → `u8`: the addresses that the aggregator answers to |
+//! | `JOBS` | array | job number → [`Job`](switchml_protocol::job::Job) |
+//! | `MEMBERS` | array | job number * 64 + rank → [`Member`](switchml_protocol::job::Member) |
+//! | `SLOTS` | array | slot of the pool → [`LockedSlot`](switchml_protocol::maps::LockedSlot); the loader sets its size |
+//! | `GROUPS` | array of maps | job number → DEVMAP of 64 entries: the ports to which the job's RESULTs go |
+//! | `COUNTERS` | per-CPU array | [`Outcome`] as a number → packets |
+//! | `EVENTS` | ring buffer | [`Event`](switchml_protocol::maps::Event)s |
 #![no_std]
 #![no_main]
+// The entry point that the `xdp` macro makes has no documentation.
+#![allow(missing_docs)]
+// core::sync::atomic is nearly empty on this target.
+#![feature(core_intrinsics)]
+#![allow(internal_features)]
 
-use aya_ebpf::{bindings::xdp_action, macros::xdp, programs::XdpContext};
+mod lock;
+mod packet;
+mod payload;
+mod tables;
 
-/// Passes the frame on.
+use aya_ebpf::bindings::xdp_action::{XDP_DROP, XDP_PASS, XDP_TX};
+use aya_ebpf::macros::xdp;
+use aya_ebpf::programs::XdpContext;
+use switchml_protocol::aggregator;
+use switchml_protocol::header::flags;
+use switchml_protocol::outcome::{Action, Outcome};
+
+use packet::Frame;
+use payload::Lanes;
+use tables::Maps;
+
+/// Serves one frame.
 #[xdp]
-pub fn switchml(_ctx: XdpContext) -> u32 {
-    xdp_action::XDP_PASS
+pub fn switchml(ctx: XdpContext) -> u32 {
+    // SAFETY: the kernel called the program with it. The functions below hold no reference into the frame beyond a
+    // resize, which they end with.
+    let frame = unsafe { Frame::new(ctx.ctx) };
+    let outcome = serve(&frame).unwrap_or_else(|outcome| outcome);
+    let (outcome, verdict) = match outcome.action() {
+        Action::Pass => (outcome, XDP_PASS),
+        Action::Drop => (outcome, XDP_DROP),
+        Action::Reply => answer(reply(&frame), outcome),
+        Action::Broadcast => answer(broadcast(&frame), outcome),
+    };
+    tables::count(outcome);
+    verdict
+}
+
+/// Serves the frame if it is for the aggregator, leaving the answer's header and payload in it.
+#[inline(always)]
+fn serve(frame: &Frame) -> Result<Outcome, Outcome> {
+    let envelope = frame.envelope().ok_or(Outcome::NotOurs)?;
+    envelope.is_udp()?;
+    if !tables::is_local(envelope) {
+        return Err(Outcome::NotOurs);
+    }
+    let payload_len = envelope.payload_len(frame.len())?;
+    let (envelope, header) = frame.headers().ok_or(Outcome::Truncated)?;
+    let place = envelope.place(frame.ifindex());
+    if envelope.congestion_experienced() {
+        header.flags |= flags::CE;
+    }
+    // SAFETY: the headers end where the payload begins.
+    let mut payload = unsafe { Lanes::new(frame) };
+    let outcome = aggregator::serve(&Maps, &place, header, &mut payload, payload_len);
+    if outcome.is_notable() {
+        tables::report(outcome, &place, header);
+    }
+    Ok(outcome)
+}
+
+/// The outcome after an attempt to answer.
+#[inline(always)]
+fn answer(sent: Option<u32>, outcome: Outcome) -> (Outcome, u32) {
+    match sent {
+        Some(verdict) => (outcome, verdict),
+        None => (Outcome::SendFailed, XDP_DROP),
+    }
+}
+
+/// Sends the answer back to where the frame came from.
+#[inline(always)]
+fn reply(frame: &Frame) -> Option<u32> {
+    let (envelope, header) = frame.headers()?;
+    let lanes = header.lanes.get();
+    envelope.turn_back(lanes);
+    frame.resize(lanes).ok()?;
+    Some(XDP_TX)
+}
+
+/// Sends the answer to the ports of the job's group.
+#[inline(always)]
+fn broadcast(frame: &Frame) -> Option<u32> {
+    let (envelope, header) = frame.headers()?;
+    let (number, lanes) = (header.job.get(), header.lanes.get());
+    envelope.send_to_group(&tables::job(number)?, lanes);
+    frame.resize(lanes).ok()?;
+    tables::redirect_to_group(number)
 }
 
 #[panic_handler]
@@ -15,6 +109,7 @@ fn panic(_: &core::panic::PanicInfo) -> ! {
     loop {}
 }
 
+// The kernel lends some of its helpers to GPL-compatible programs alone.
 #[unsafe(link_section = "license")]
 #[unsafe(no_mangle)]
 static LICENSE: [u8; 13] = *b"Dual MIT/GPL\0";

@@ -1,0 +1,39 @@
+//! A try-lock with a bounded number of tries: a BPF program may not wait for ever.
+
+use core::intrinsics::{AtomicOrdering, atomic_cxchg, atomic_xchg};
+
+/// Longer than it takes to add up the largest packet; a holder that takes longer was interrupted.
+const TRIES: u32 = 128;
+const FREE: u32 = 0;
+const HELD: u32 = 1;
+
+// Relaxed or acquire-release atomics miscompile on this target when their result is used: sequentially consistent ones.
+const ORDER: AtomicOrdering = AtomicOrdering::SeqCst;
+
+/// Takes the lock; false when another CPU holds on to it.
+///
+/// # Safety
+///
+/// `word` is a lock word in a map's value, which nothing but this module writes to.
+#[inline(always)]
+pub unsafe fn acquire(word: *mut u32) -> bool {
+    for _ in 0..TRIES {
+        // SAFETY: the caller vouches for the pointer; all accesses to the word are atomic.
+        let (_, taken) = unsafe { atomic_cxchg::<u32, ORDER, ORDER>(word, FREE, HELD) };
+        if taken {
+            return true;
+        }
+    }
+    false
+}
+
+/// Gives the lock back.
+///
+/// # Safety
+///
+/// As for [`acquire`], which the caller has had true from.
+#[inline(always)]
+pub unsafe fn release(word: *mut u32) {
+    // SAFETY: as in `acquire`.
+    unsafe { atomic_xchg::<u32, ORDER>(word, FREE) };
+}

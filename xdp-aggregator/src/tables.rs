@@ -1,0 +1,139 @@
+//! The maps, and the aggregator's view of them.
+
+use aya_ebpf::btf_maps::{Array, ArrayOfMaps, DevMap, HashMap, PerCpuArray, RingBuf};
+use aya_ebpf::macros::btf_map;
+use switchml_protocol::MAX_RANKS;
+use switchml_protocol::aggregator::Tables;
+use switchml_protocol::frame::Envelope;
+use switchml_protocol::header::Header;
+use switchml_protocol::job::{Job, Member, Place};
+use switchml_protocol::maps::{Endpoint, Event, LockedSlot, MAX_JOBS};
+use switchml_protocol::outcome::Outcome;
+use switchml_protocol::slot::Slot;
+
+use zerocopy::transmute;
+
+use crate::lock;
+
+const MAX_ENDPOINTS: usize = 64;
+const DEFAULT_SLOTS: usize = 4096;
+const EVENTS_BYTES: usize = 1 << 16;
+/// Flag of `bpf_redirect_map`: to every device in the map.
+const BROADCAST: u64 = 1 << 3;
+
+#[btf_map]
+static LOCAL: HashMap<Endpoint, u8, MAX_ENDPOINTS> = HashMap::new();
+#[btf_map]
+static JOBS: Array<Job, MAX_JOBS> = Array::new();
+#[btf_map]
+static MEMBERS: Array<Member, { MAX_JOBS * MAX_RANKS }> = Array::new();
+#[btf_map]
+static SLOTS: Array<LockedSlot, DEFAULT_SLOTS> = Array::new();
+#[btf_map]
+static GROUPS: ArrayOfMaps<DevMap<MAX_RANKS>, MAX_JOBS> = ArrayOfMaps::new();
+#[btf_map]
+static COUNTERS: PerCpuArray<u64, { Outcome::COUNT }> = PerCpuArray::new();
+#[btf_map]
+// Without a value type, or libbpf takes its size for a mistake.
+static EVENTS: RingBuf<(), EVENTS_BYTES> = RingBuf::new();
+
+/// Whether the frame is addressed to the aggregator.
+#[inline(always)]
+pub fn is_local(envelope: &Envelope) -> bool {
+    let key = Endpoint { ip: envelope.destination, port: envelope.destination_port, reserved: [0; 2] };
+    LOCAL.get_ptr(key).is_some()
+}
+
+/// The job of that number, as it is now: the control plane may change it at any time.
+#[inline(always)]
+pub fn job(number: u16) -> Option<Job> {
+    let words = JOBS.get_ptr(u32::from(number))?.cast::<[u64; size_of::<Job>() / 8]>();
+    // SAFETY: the entry is there for as long as the program runs, aligned like every map value to 8 bytes. Volatile, so
+    // that all of the program goes by one and the same reading.
+    Some(transmute!(unsafe { words.read_volatile() }))
+}
+
+/// Adds one to the outcome's counter.
+#[inline(always)]
+pub fn count(outcome: Outcome) {
+    if let Some(counter) = COUNTERS.get_ptr_mut(outcome as u32) {
+        // SAFETY: the counter is this CPU's own, and XDP programs do not interrupt each other on one CPU.
+        unsafe { *counter += 1 };
+    }
+}
+
+/// Tells user space of a packet. Lost when the buffer is full; the counters have it still.
+#[inline(always)]
+pub fn report(outcome: Outcome, place: &Place, header: &Header) {
+    if let Some(mut entry) = EVENTS.reserve_untyped::<Event>(0) {
+        entry.write(Event {
+            place: *place,
+            epoch: header.epoch.get(),
+            round: header.round.get(),
+            job: header.job.get(),
+            rank: header.rank.get(),
+            slot: header.slot.get(),
+            outcome: outcome as u8,
+            reserved: 0,
+        });
+        entry.submit(0);
+    }
+}
+
+/// Has the frame sent to every port of the job's group, and returns the verdict for that; `None` for a job without one.
+#[inline(always)]
+pub fn redirect_to_group(number: u16) -> Option<u32> {
+    // With the flag the kernel takes no notice of the key.
+    GROUPS.get(u32::from(number))?.redirect(0, BROADCAST).ok()
+}
+
+/// The maps as the aggregator's tables.
+pub struct Maps;
+
+impl Tables for Maps {
+    #[inline(always)]
+    fn job(&self, number: u16) -> Option<Job> {
+        job(number)
+    }
+
+    #[inline(always)]
+    fn member(&self, job: u16, rank: u16) -> Option<Member> {
+        MEMBERS.get(member_index(job, rank)).copied()
+    }
+
+    #[inline(always)]
+    fn learn(&self, job: u16, rank: u16, epoch: u32, place: &Place) {
+        if let Some(member) = MEMBERS.get_ptr_mut(member_index(job, rank)) {
+            // SAFETY: the entry is there for as long as the program runs. Another CPU may read or write it at the same
+            // time, which the verifier's memory model allows; place before epoch, so that an entry that looks
+            // learned is.
+            unsafe {
+                (*member).place = *place;
+                (*member).epoch = epoch;
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn with_slot(&self, index: u32, f: impl FnOnce(&mut Slot) -> Outcome) -> Outcome {
+        let Some(entry) = SLOTS.get_ptr_mut(index) else {
+            return Outcome::BadSlot;
+        };
+        // SAFETY: the entry is there for as long as the program runs; its lock is reached through `lock` alone, and its
+        // slot only while that is held.
+        unsafe {
+            let word = &raw mut (*entry).lock;
+            if !lock::acquire(word) {
+                return Outcome::SlotBusy;
+            }
+            let outcome = f(&mut (*entry).slot);
+            lock::release(word);
+            outcome
+        }
+    }
+}
+
+#[inline(always)]
+fn member_index(job: u16, rank: u16) -> u32 {
+    u32::from(job) * MAX_RANKS as u32 + u32::from(rank)
+}
