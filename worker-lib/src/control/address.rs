@@ -11,7 +11,7 @@ use super::Error;
 ///
 /// # Errors
 ///
-/// [`Error::Address`] when it is none of these, or the name is unknown.
+/// [`Error::Address`] when it is none of these, [`Error::UnknownHost`] when the name has no address.
 pub fn resolve(given: &str) -> Result<Vec<SocketAddr>, Error> {
     if let Ok(address) = given.parse::<SocketAddr>() {
         return Ok(vec![address]);
@@ -30,12 +30,13 @@ pub fn resolve(given: &str) -> Result<Vec<SocketAddr>, Error> {
     if host.is_empty() {
         return Err(wrong("there is no host in it".to_owned()));
     }
-    let mut found: Vec<SocketAddr> =
-        (host, port).to_socket_addrs().map_err(|error| wrong(error.to_string()))?.collect();
+    let unknown = |why: String| Error::UnknownHost { host: host.to_owned(), why };
+    let found = (host, port).to_socket_addrs().map_err(|error| unknown(error.to_string()))?;
+    let mut found: Vec<SocketAddr> = found.collect();
     // The data plane is IPv4; where a name has both, the control plane is most likely reached by the same.
     found.sort_by_key(SocketAddr::is_ipv6);
     found.dedup();
-    if found.is_empty() { Err(wrong("the name has no address".to_owned())) } else { Ok(found) }
+    if found.is_empty() { Err(unknown("the name has no address".to_owned())) } else { Ok(found) }
 }
 
 #[cfg(test)]

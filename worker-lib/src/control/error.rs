@@ -5,12 +5,20 @@ use std::time::Duration;
 /// Why a rank has no session, or has it no longer. Each is one line that says what to do.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// The aggregator's address is no address, or its name is unknown.
+    /// The aggregator's address is no address.
     #[error("aggregator address {given:?}: {why}; give host, host:port or an IP address")]
     Address {
         /// What was given.
         given: String,
         /// What is wrong with it.
+        why: String,
+    },
+    /// The aggregator's name has no address.
+    #[error("aggregator {host:?}: {why}; give the name or the IP address of the host where switchml-aggregator runs")]
+    UnknownHost {
+        /// What was given.
+        host: String,
+        /// What the system's resolver said.
         why: String,
     },
     /// Nobody answers there.

@@ -79,7 +79,7 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// [`Error::Address`] or [`Error::Unreachable`]; [`Error::Refused`] with the aggregator's reason (a rank or world size out of
+    /// [`Error::Address`], [`Error::UnknownHost`] or [`Error::Unreachable`]; [`Error::Refused`] with the aggregator's reason (a rank or world size out of
     /// range, a rank that is taken, another world size than the job's); [`Error::Missing`] with the ranks that did not
     /// come in time; [`Error::Aborted`] or [`Error::Lost`].
     pub fn join(

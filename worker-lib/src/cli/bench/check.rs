@@ -1,0 +1,148 @@
+//! Whether a result is right.
+
+use std::hash::{DefaultHasher, Hasher};
+
+use switchml_worker::ReduceOp;
+
+use super::{pattern::Pattern, value::Value};
+
+/// How many elements are further from the truth than the library's documentation of its numbers allows
+/// (`switchml_worker::numerics`, "What a result is").
+pub fn wrong_elements<T: Value>(pattern: &Pattern, op: ReduceOp, world_size: usize, result: &[T]) -> usize {
+    let expected = pattern.expected::<T>(op);
+    let tolerance = tolerance::<T>(op, world_size);
+    let is_wrong = |(i, &element): (usize, &T)| {
+        let got = element.to_f64();
+        // A NaN is within no tolerance.
+        got.is_nan() || (got - expected(i)).abs() > tolerance(got)
+    };
+    result.iter().enumerate().filter(|&item| is_wrong(item)).count()
+}
+
+/// How far a result of that value may be off. The chunk's largest magnitude M is at most 1 by the pattern's making.
+fn tolerance<T: Value>(op: ReduceOp, world_size: usize) -> impl Fn(f64) -> f64 {
+    let ranks = world_size as f64;
+    let log = world_size.next_power_of_two().ilog2() as i32;
+    let double = T::BITS > 32;
+    // N times half a step of the fixed-point sum.
+    let quantized = match (double, world_size > 32) {
+        (false, _) => ranks * 2f64.powi(log - 31),
+        (true, false) => ranks * 2f64.powi(2 * log - 63),
+        (true, true) => 1.5 * ranks * 2f64.powi(2 * log - 63),
+    };
+    move |value| match op {
+        _ if !T::FLOAT => 0.0,
+        ReduceOp::Max | ReduceOp::Min => 0.0,
+        ReduceOp::Sum => quantized + T::half_unit(value),
+        // f64: the sum is rounded, then the quotient, and so is the expected one.
+        ReduceOp::Avg if double => quantized / ranks + 4.0 * T::half_unit(value),
+        // The others: the factor step/N and the product are rounded in f64, before the type's own rounding; and so is the expected one.
+        ReduceOp::Avg => quantized / ranks + T::half_unit(value) + value.abs() * 2f64.powi(-51),
+    }
+}
+
+/// A digest of a result's bits: two results with the same digest are identical, but for a chance of 2^-64.
+pub fn digest<T: Value>(result: &[T]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    hasher.write(bytemuck::cast_slice(result));
+    hasher.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use half::{bf16, f16};
+
+    use super::*;
+
+    const COUNT: usize = 1000;
+
+    /// What a flawless aggregator would give: the exact sum, average or extremum of the contributions, found one rank at a
+    /// time, and rounded once.
+    fn reduce<T: Value>(pattern: &Pattern, op: ReduceOp, world_size: usize, round: impl Fn(f64) -> T) -> Vec<T> {
+        let mut all = vec![vec![T::default(); COUNT]; world_size];
+        for (rank, elements) in all.iter_mut().enumerate() {
+            pattern.fill(rank, elements);
+        }
+        let column = |i: usize| all.iter().map(move |elements| elements[i].to_f64());
+        let result = |i| match op {
+            ReduceOp::Sum => column(i).sum::<f64>(),
+            ReduceOp::Avg => column(i).sum::<f64>() / world_size as f64,
+            ReduceOp::Max => column(i).fold(f64::NEG_INFINITY, f64::max),
+            ReduceOp::Min => column(i).fold(f64::INFINITY, f64::min),
+        };
+        (0..COUNT).map(|i| round(result(i))).collect()
+    }
+
+    fn check_type<T: Value>(ops: &[ReduceOp], round: impl Fn(f64) -> T + Copy) {
+        for &op in ops {
+            for world_size in [1, 2, 3, 4, 7, 33, 64] {
+                let pattern = Pattern::new::<T>(world_size as u64 * 7 + 1, world_size);
+                let mut result = reduce(&pattern, op, world_size, round);
+                let name = format!("{} {op} of {world_size}", T::NCCL_NAME);
+                assert_eq!(wrong_elements(&pattern, op, world_size, &result), 0, "{name}");
+                let identical = digest(&result);
+
+                // One element that is the contribution of rank 0 alone, or off by a little.
+                let at = (0..COUNT).find(|&i| result[i].to_f64().abs() > 0.25).unwrap();
+                let was = result[at];
+                result[at] = round(was.to_f64() * 1.03 + 1.0);
+                assert_eq!(wrong_elements(&pattern, op, world_size, &result), 1, "{name}");
+                assert_ne!(digest(&result), identical, "{name}");
+                result[at] = was;
+
+                // The values of another round.
+                let other = reduce(&Pattern::new::<T>(99, world_size), op, world_size, round);
+                assert!(wrong_elements(&pattern, op, world_size, &other) > COUNT * 9 / 10, "{name}");
+            }
+        }
+    }
+
+    #[test]
+    fn right_and_wrong_elements() {
+        check_type::<f32>(&ReduceOp::ALL, |x| x as f32);
+        check_type::<f64>(&[ReduceOp::Sum, ReduceOp::Avg], |x| x);
+        check_type::<f16>(&ReduceOp::ALL, f16::from_f64);
+        check_type::<bf16>(&ReduceOp::ALL, bf16::from_f64);
+        // Sums beyond 2^31 wrap.
+        check_type::<i32>(&[ReduceOp::Sum, ReduceOp::Max, ReduceOp::Min], |x| x as i64 as i32);
+    }
+
+    #[test]
+    fn a_missing_and_a_doubled_contribution() {
+        for world_size in [2usize, 4, 16] {
+            let pattern = Pattern::new::<f32>(5, world_size);
+            let mut sum = reduce(&pattern, ReduceOp::Sum, world_size, |x| x as f32);
+            let mut mine = vec![0f32; COUNT];
+            pattern.fill(world_size - 1, &mut mine);
+            for (sum, mine) in sum.iter_mut().zip(&mine) {
+                *sum += mine;
+            }
+            let wrong = wrong_elements(&pattern, ReduceOp::Sum, world_size, &sum);
+            assert!(wrong > COUNT * 9 / 10, "{wrong} of {COUNT} found for {world_size} ranks");
+        }
+    }
+
+    #[test]
+    fn one_flipped_bit_of_an_exact_result() {
+        let pattern = Pattern::new::<f32>(1, 4);
+        let mut result = reduce(&pattern, ReduceOp::Max, 4, |x| x as f32);
+        result[500] = f32::from_bits(result[500].to_bits() ^ 1);
+        assert_eq!(wrong_elements(&pattern, ReduceOp::Max, 4, &result), 1);
+        result[500] = f32::NAN;
+        assert_eq!(wrong_elements(&pattern, ReduceOp::Max, 4, &result), 1);
+    }
+
+    #[test]
+    fn tolerances_are_those_of_the_documentation() {
+        // 4 ranks, f32: N 2^(L-31) M = 2^-27, and half a unit of 1.0 is 2^-24.
+        assert_eq!(tolerance::<f32>(ReduceOp::Sum, 4)(1.0), 2f64.powi(-27) + 2f64.powi(-24));
+        // 64 ranks, f64: 1.5 N 2^(2L-63) = 1.5 * 2^-45, and half a unit of 3.0 is 2^-52.
+        assert_eq!(tolerance::<f64>(ReduceOp::Sum, 64)(-3.0), 1.5 * 2f64.powi(-45) + 2f64.powi(-52));
+        // bf16: 8 significant bits.
+        assert_eq!(bf16::half_unit(1.5), 2f64.powi(-8));
+        // f16 below its normal numbers: always 2^-24, half of it.
+        assert_eq!(f16::half_unit(2f64.powi(-20)), 2f64.powi(-25));
+        assert_eq!(tolerance::<i32>(ReduceOp::Sum, 4)(1e9), 0.0);
+        assert_eq!(tolerance::<f32>(ReduceOp::Max, 4)(1e9), 0.0);
+    }
+}

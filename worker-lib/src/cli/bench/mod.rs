@@ -1,0 +1,204 @@
+//! `switchml-worker bench`: nccl-tests' all-reduce benchmark.
+
+mod check;
+mod pattern;
+mod progress;
+mod report;
+mod run;
+mod table;
+mod value;
+
+use std::{fs::File, io::Write, num::NonZeroUsize, path::PathBuf};
+
+use half::{bf16, f16};
+use switchml_worker::{Communicator, DType, ReduceOp, control, numerics::Codec};
+
+use super::{
+    Failure,
+    interface::Interface,
+    job::{Job, status},
+    say, size,
+};
+use progress::Progress;
+use report::{Report, Setup};
+use run::Runner;
+use table::{Foot, Head};
+use value::Value;
+
+/// Measures all-reduces, checks every element, and prints nccl-tests' table on rank 0
+#[derive(clap::Args)]
+pub struct Bench {
+    #[command(flatten)]
+    job: Job,
+    /// Smallest tensor
+    #[arg(short = 'b', long, value_name = "SIZE", default_value = "8", value_parser = size::parse)]
+    minbytes: usize,
+    /// Largest tensor
+    #[arg(short = 'e', long, value_name = "SIZE", default_value = "64M", value_parser = size::parse)]
+    maxbytes: usize,
+    /// Each tensor is this many times as large as the one before [default: 2]
+    #[arg(short = 'f', long, value_name = "FACTOR", value_parser = clap::value_parser!(u16).range(2..))]
+    stepfactor: Option<u16>,
+    /// Each tensor is this much larger than the one before
+    #[arg(short = 'i', long, value_name = "SIZE", value_parser = size::parse, conflicts_with = "stepfactor")]
+    stepbytes: Option<usize>,
+    /// Timed iterations
+    #[arg(short = 'n', long, value_name = "N", default_value = "20")]
+    iters: NonZeroUsize,
+    /// Iterations at the largest and the smallest size before anything is timed
+    #[arg(short = 'w', long, alias = "warmup_iters", value_name = "N", default_value = "5")]
+    warmup_iters: usize,
+    /// Iterations of each size whose every element is checked, apart from the timed ones; 0 to check nothing
+    #[arg(short = 'c', long, value_name = "N", default_value = "1")]
+    check: usize,
+    /// Element type: f32, f64, f16, bf16 or i32
+    #[arg(short = 'd', long, alias = "datatype", value_name = "TYPE", default_value = "f32")]
+    dtype: DType,
+    /// Reduction: sum, avg, max or min
+    #[arg(short = 'o', long, default_value = "sum")]
+    op: ReduceOp,
+    /// Also write the results as JSON to a file; to standard output, in place of the table, with -
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+impl Bench {
+    /// Runs one rank's part.
+    pub fn run(&self) -> Result<(), Failure> {
+        match self.dtype {
+            DType::F32 => self.run_with::<f32>(),
+            DType::F64 => self.run_with::<f64>(),
+            DType::F16 => self.run_with::<f16>(),
+            DType::Bf16 => self.run_with::<bf16>(),
+            DType::I32 => self.run_with::<i32>(),
+        }
+    }
+
+    fn run_with<T: Value>(&self) -> Result<(), Failure> {
+        let counts = self.counts().map_err(Failure::Usage)?;
+        Codec::reduction(self.dtype, self.op, 1).map_err(|error| Failure::Usage(error.to_string()))?;
+        let settings = self.job.settings()?;
+        let is_reporter = settings.get_rank() == Some(0);
+        let output = Output::open(self.json.as_ref().filter(|_| is_reporter))?;
+        let status = status(&settings)?;
+        let communicator = settings.connect().map_err(Failure::joining)?;
+
+        let mut report = Report::new(self.setup::<T>(&communicator, &status));
+        let prints = is_reporter && !output.is_stdout();
+        if prints {
+            say(Head(&report));
+        }
+        let iterations = counts.len() * 2 * (self.iters.get() + self.check);
+        let progress = Progress::new(is_reporter, iterations);
+        let largest = counts.iter().copied().max().unwrap_or_default();
+        let mut runner = Runner::<T>::new(communicator, self.op, self.iters.get(), self.check, largest, progress);
+        let (smallest, warmup_iters) = (counts[0], self.warmup_iters);
+        runner.warm_up(&[largest, smallest], warmup_iters).map_err(Failure::Collective)?;
+        for count in counts {
+            let row = runner.row(count, &mut report.differing).map_err(Failure::Collective)?;
+            if prints {
+                runner.print(|| say(&row));
+            }
+            report.rows.push(row);
+        }
+        runner.finish().map_err(Failure::Collective)?;
+
+        report.conclude(interface(&status).as_ref());
+        if prints {
+            say(Foot(&report));
+        }
+        output.write(&report)?;
+        report.verdict()
+    }
+
+    /// Numbers of elements, smallest first.
+    fn counts(&self) -> Result<Vec<usize>, String> {
+        let element = self.dtype.size();
+        let Self { minbytes, maxbytes, .. } = *self;
+        if minbytes > maxbytes {
+            return Err(format!("--minbytes {minbytes} is more than --maxbytes {maxbytes}"));
+        }
+        if minbytes < element {
+            return Err(format!("--minbytes {minbytes}: one {} takes {element}", self.dtype));
+        }
+        if self.stepbytes.is_some_and(|step| step < element) {
+            return Err(format!("--stepbytes: one {} takes {element}", self.dtype));
+        }
+        let next = |&size: &usize| match self.stepbytes {
+            Some(step) => size.checked_add(step),
+            None => size.checked_mul(self.stepfactor.unwrap_or(2).into()),
+        };
+        let sizes = std::iter::successors(Some(minbytes), next).take_while(|&size| size <= maxbytes);
+        Ok(sizes.map(|size| size / element).collect())
+    }
+
+    fn setup<T: Value>(&self, communicator: &Communicator, status: &control::AggregatorStatus) -> Setup {
+        let step = match self.stepbytes {
+            Some(step) => format!("{step}(bytes)"),
+            None => format!("{}(factor)", self.stepfactor.unwrap_or(2)),
+        };
+        Setup {
+            version: env!("CARGO_PKG_VERSION"),
+            aggregator: status.address.clone(),
+            data_plane: status.data_plane.clone(),
+            attachment: status.attachment.clone(),
+            world_size: communicator.world_size() as usize,
+            lanes: communicator.info().chunk_lanes.into(),
+            dtype: T::NCCL_NAME,
+            redop: self.op.name(),
+            minbytes: self.minbytes,
+            maxbytes: self.maxbytes,
+            step,
+            warmup_iters: self.warmup_iters,
+            iters: self.iters.get(),
+            check: self.check,
+        }
+    }
+}
+
+/// Where the JSON goes.
+enum Output {
+    Nowhere,
+    Stdout,
+    File(File, PathBuf),
+}
+
+impl Output {
+    /// Before anything is measured, so that a wrong path costs no time.
+    fn open(path: Option<&PathBuf>) -> Result<Self, Failure> {
+        match path {
+            None => Ok(Self::Nowhere),
+            Some(path) if path.as_os_str() == "-" => Ok(Self::Stdout),
+            Some(path) => match File::create(path) {
+                Ok(file) => Ok(Self::File(file, path.clone())),
+                Err(error) => Err(Self::failed(path, &error)),
+            },
+        }
+    }
+
+    fn is_stdout(&self) -> bool {
+        matches!(self, Self::Stdout)
+    }
+
+    fn write(self, report: &Report) -> Result<(), Failure> {
+        match self {
+            Self::Nowhere => Ok(()),
+            Self::Stdout => {
+                say(report.to_json());
+                Ok(())
+            }
+            Self::File(mut file, path) => {
+                writeln!(file, "{}", report.to_json()).map_err(|error| Self::failed(&path, &error))
+            }
+        }
+    }
+
+    fn failed(path: &std::path::Path, error: &std::io::Error) -> Failure {
+        Failure::Usage(format!("--json {}: {error}", path.display()))
+    }
+}
+
+/// This rank's way to the aggregator.
+fn interface(status: &control::AggregatorStatus) -> Option<Interface> {
+    Interface::towards(status.address.parse().ok()?)
+}

@@ -1,0 +1,86 @@
+//! What the ranks contribute, and what must come out: both known without the library.
+//!
+//! Rank r's element i is an integer k = a + w·d, with a and d hashed from i, and w from r; floats divide it by a power of two
+//! that depends on i. So sum, maximum and minimum over the ranks are known in closed form, in integers:
+//! N·a + W·d with W the sum of the w, and a + d times the largest or smallest w.
+
+use switchml_worker::ReduceOp;
+
+use super::value::Value;
+
+/// One set of contributions.
+pub struct Pattern {
+    seed: u64,
+    weights: Vec<i64>,
+}
+
+/// The parts of element i that all ranks share.
+struct Parts {
+    a: i64,
+    d: i64,
+    /// Powers of two that a float is smaller than its integer.
+    shift: u32,
+}
+
+impl Pattern {
+    /// Another set for every seed.
+    pub fn new<T: Value>(seed: u64, world_size: usize) -> Self {
+        let weights = (0..world_size as u64).map(|rank| signed(mix(mix(seed) ^ rank), weight_bits::<T>())).collect();
+        Self { seed: mix(!seed), weights }
+    }
+
+    /// Fills the contribution of a rank.
+    pub fn fill<T: Value>(&self, rank: usize, elements: &mut [T]) {
+        let weight = self.weights[rank];
+        for (i, element) in elements.iter_mut().enumerate() {
+            let Parts { a, d, shift } = self.parts::<T>(i);
+            *element = T::exactly(a + weight * d, shift);
+        }
+    }
+
+    /// Element i of the result: exactly, or, for an average, to the nearest f64.
+    pub fn expected<T: Value>(&self, op: ReduceOp) -> impl Fn(usize) -> f64 {
+        let ranks = self.weights.len() as i64;
+        let sum: i64 = self.weights.iter().sum();
+        let largest = self.weights.iter().copied().max().unwrap_or_default();
+        let smallest = self.weights.iter().copied().min().unwrap_or_default();
+        move |i| {
+            let Parts { a, d, shift } = self.parts::<T>(i);
+            let (up, down) = if d >= 0 { (largest, smallest) } else { (smallest, largest) };
+            match op {
+                ReduceOp::Sum => T::of_sum(ranks * a + sum * d, shift),
+                ReduceOp::Avg => T::of_sum(ranks * a + sum * d, shift) / ranks as f64,
+                ReduceOp::Max => T::of_sum(a + up * d, shift),
+                ReduceOp::Min => T::of_sum(a + down * d, shift),
+            }
+        }
+    }
+
+    fn parts<T: Value>(&self, i: usize) -> Parts {
+        let bits = mix(self.seed ^ i as u64);
+        Parts {
+            a: signed(bits, T::BITS - 1),
+            d: signed(bits.rotate_right(T::BITS), T::BITS - 1 - weight_bits::<T>()),
+            shift: if T::FLOAT { T::BITS + (bits >> 61) as u32 } else { 0 },
+        }
+    }
+}
+
+/// |a| < 2^(BITS-1) and |w·d| < 2^(BITS-1), so that |k| < 2^BITS.
+const fn weight_bits<T: Value>() -> u32 {
+    (T::BITS - 2) / 2
+}
+
+/// An integer of magnitude below 2^bits.
+fn signed(hash: u64, bits: u32) -> i64 {
+    let magnitude = (hash & ((1 << bits) - 1)) as i64;
+    if hash >> bits & 1 == 1 { -magnitude } else { magnitude }
+}
+
+/// The finalizer of SplitMix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number generators", 2014).
+fn mix(seed: u64) -> u64 {
+    let mut z = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}

@@ -1,0 +1,171 @@
+//! What a benchmark found: the table and the JSON are two views of it.
+
+use serde::Serialize;
+
+use crate::cli::{Failure, interface::Interface};
+
+/// The whole run.
+#[derive(Serialize)]
+pub struct Report {
+    #[serde(flatten)]
+    pub setup: Setup,
+    pub rows: Vec<Row>,
+    /// Wrong elements of all rows and ranks.
+    pub out_of_bounds: u64,
+    /// Mean of both columns over all rows, in 1e9 bytes per second.
+    pub avg_busbw: f64,
+    /// Sizes in bytes at which two ranks' results were not the same bits.
+    pub differing: Vec<usize>,
+    /// One line on the values' share of the link.
+    pub goodput: String,
+}
+
+impl Report {
+    pub fn new(setup: Setup) -> Self {
+        Self { setup, rows: vec![], out_of_bounds: 0, avg_busbw: 0.0, differing: vec![], goodput: String::new() }
+    }
+
+    /// Draws the conclusions of the rows. `interface` is this rank's way to the aggregator.
+    pub fn conclude(&mut self, interface: Option<&Interface>) {
+        let measured = || self.rows.iter().flat_map(Row::measured);
+        self.out_of_bounds = measured().filter_map(|measured| measured.wrong).sum();
+        self.avg_busbw = measured().map(|measured| measured.busbw).sum::<f64>() / measured().count() as f64;
+        self.goodput = self.best().map(|row| goodput(row, interface)).unwrap_or_default();
+    }
+
+    /// The row with the most values per second.
+    fn best(&self) -> Option<&Row> {
+        self.rows.iter().max_by(|a, b| a.in_place.algbw.total_cmp(&b.in_place.algbw))
+    }
+
+    pub fn to_json(&self) -> String {
+        // Strings, numbers and lists of these: there is nothing that JSON could not hold.
+        serde_json::to_string_pretty(self).unwrap_or_default()
+    }
+
+    /// # Errors
+    ///
+    /// [`Failure::Wrong`] when elements are.
+    pub fn verdict(&self) -> Result<(), Failure> {
+        match self.out_of_bounds {
+            0 => Ok(()),
+            wrong => Err(Failure::Wrong(format!("{wrong} elements are wrong"))),
+        }
+    }
+}
+
+/// Values per second and rank, and their share of the link.
+fn goodput(row: &Row, interface: Option<&Interface>) -> String {
+    let bits = row.in_place.algbw * 8e9;
+    let share = match interface {
+        Some(Interface { name, speed: Some(speed), .. }) => {
+            format!("{:.1} % of {name}'s {} Gb/s", bits / speed * 100.0, speed / 1e9)
+        }
+        Some(Interface { name, speed: None, .. }) => format!("share of the link n/a ({name} has no link speed)"),
+        None => "share of the link n/a (its interface is unknown)".to_owned(),
+    };
+    format!("Goodput: {:.2} Gb/s of values each way per rank at {} B; {share}", bits / 1e9, row.size)
+}
+
+/// What was measured, and with what.
+#[derive(Serialize)]
+pub struct Setup {
+    pub version: &'static str,
+    pub aggregator: String,
+    pub data_plane: String,
+    pub attachment: String,
+    pub world_size: usize,
+    /// Lanes of a full chunk.
+    pub lanes: usize,
+    #[serde(rename = "type")]
+    pub dtype: &'static str,
+    pub redop: &'static str,
+    pub minbytes: usize,
+    pub maxbytes: usize,
+    pub step: String,
+    pub warmup_iters: usize,
+    pub iters: usize,
+    pub check: usize,
+}
+
+/// One size.
+#[derive(Serialize)]
+pub struct Row {
+    /// In bytes.
+    pub size: usize,
+    /// In elements.
+    pub count: usize,
+    #[serde(rename = "type")]
+    pub dtype: &'static str,
+    pub redop: &'static str,
+    /// An all-reduce has none: -1.
+    pub root: i32,
+    pub out_of_place: Measured,
+    pub in_place: Measured,
+}
+
+/// One size, done one way.
+#[derive(Serialize)]
+pub struct Measured {
+    /// Mean of the iterations on the slowest rank, in microseconds.
+    pub time_us: f64,
+    /// Size over time, in 1e9 bytes per second.
+    pub algbw: f64,
+    /// 2(n-1)/n times that.
+    pub busbw: f64,
+    /// Wrong elements on all ranks; none when it was not checked.
+    pub wrong: Option<u64>,
+}
+
+impl Measured {
+    /// From the time of one all-reduce of `size` bytes over `world_size` ranks.
+    pub fn new(size: usize, seconds: f64, world_size: usize, wrong: Option<u64>) -> Self {
+        let ranks = world_size as f64;
+        let algbw = size as f64 / 1e9 / seconds;
+        // nccl-tests, doc/PERFORMANCE.md: of an all-reduce, each link carries 2(n-1)/n of the values.
+        Self { time_us: seconds * 1e6, algbw, busbw: algbw * 2.0 * (ranks - 1.0) / ranks, wrong }
+    }
+}
+
+impl Row {
+    pub fn measured(&self) -> [&Measured; 2] {
+        [&self.out_of_place, &self.in_place]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(size: usize, seconds: f64) -> Row {
+        let measured = || Measured::new(size, seconds, 2, Some(0));
+        Row {
+            size,
+            count: size / 4,
+            dtype: "float",
+            redop: "sum",
+            root: -1,
+            out_of_place: measured(),
+            in_place: measured(),
+        }
+    }
+
+    #[test]
+    fn goodput_is_a_share_of_a_known_link() {
+        let interface = |speed| Interface { name: "eth0".into(), mtu: Some(1500), speed };
+        // 125 MB in 0.5 s are 2 Gb/s.
+        let row = row(125_000_000, 0.5);
+        assert_eq!(
+            goodput(&row, Some(&interface(Some(2.5e9)))),
+            "Goodput: 2.00 Gb/s of values each way per rank at 125000000 B; 80.0 % of eth0's 2.5 Gb/s"
+        );
+        assert!(goodput(&row, Some(&interface(None))).ends_with("share of the link n/a (eth0 has no link speed)"));
+    }
+
+    #[test]
+    fn bandwidths() {
+        let measured = Measured::new(16_000_000, 0.1, 4, None);
+        assert_eq!((measured.time_us, measured.algbw, measured.busbw), (100_000.0, 0.16, 0.24));
+        assert_eq!(Measured::new(8, 1e-6, 1, None).busbw, 0.0);
+    }
+}

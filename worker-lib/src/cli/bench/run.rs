@@ -1,0 +1,192 @@
+//! The measurement: every rank runs the same calls in the same order.
+
+use std::time::{Duration, Instant};
+
+use switchml_worker::{Communicator, Error, ReduceOp};
+
+use super::{
+    check::{digest, wrong_elements},
+    pattern::Pattern,
+    progress::Progress,
+    report::{Measured, Row},
+    value::Value,
+};
+
+/// Bytes of values that the in-place iterations of small sizes take turns on.
+const ROTATION: usize = 64 << 20;
+/// A count of wrong elements that 64 ranks can add up in an i32.
+const MOST_WRONG: usize = (i32::MAX / 64) as usize;
+
+/// One rank's benchmark.
+pub struct Runner<T> {
+    communicator: Communicator,
+    op: ReduceOp,
+    iters: usize,
+    check: usize,
+    progress: Progress,
+    /// This rank's contribution.
+    input: Vec<T>,
+    /// What is reduced: one tensor, or many copies of a small one.
+    buffer: Vec<T>,
+    /// Number of the next pattern.
+    seed: u64,
+}
+
+/// How a result comes about.
+#[derive(Clone, Copy)]
+enum Way {
+    OutOfPlace,
+    InPlace,
+}
+
+impl<T: Value> Runner<T> {
+    /// For tensors of up to `largest` elements.
+    pub fn new(
+        communicator: Communicator,
+        op: ReduceOp,
+        iters: usize,
+        check: usize,
+        largest: usize,
+        progress: Progress,
+    ) -> Self {
+        let rotation = largest.max(ROTATION / size_of::<T>());
+        let (input, buffer) = (vec![T::default(); largest], vec![T::default(); rotation]);
+        Self { communicator, op, iters, check, progress, input, buffer, seed: 0 }
+    }
+
+    /// Untimed iterations at these sizes.
+    pub fn warm_up(&mut self, counts: &[usize], iterations: usize) -> Result<(), Error> {
+        for &count in counts {
+            self.fill_input(count);
+            for _ in 0..iterations {
+                self.reduce_copy(count)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Measures and checks a size, both ways. Adds it to `differing` when the ranks' results are not the same bits.
+    pub fn row(&mut self, count: usize, differing: &mut Vec<usize>) -> Result<Row, Error> {
+        let size = count * size_of::<T>();
+        self.progress.describe(size);
+        let mut measure = |way| -> Result<Measured, Error> {
+            let seconds = self.time(way, count)?;
+            let (wrong, differ) = self.check(way, count)?;
+            if differ && differing.last() != Some(&size) {
+                differing.push(size);
+            }
+            Ok(Measured::new(size, seconds, self.communicator.world_size() as usize, wrong))
+        };
+        let (out_of_place, in_place) = (measure(Way::OutOfPlace)?, measure(Way::InPlace)?);
+        Ok(Row { size, count, dtype: T::NCCL_NAME, redop: self.op.name(), root: -1, out_of_place, in_place })
+    }
+
+    /// Prints something without the progress bar in its way.
+    pub fn print(&self, print: impl FnOnce()) {
+        self.progress.suspend(print);
+    }
+
+    /// Leaves the job in good order.
+    pub fn finish(self) -> Result<(), Error> {
+        self.communicator.close()
+    }
+
+    /// Mean time of an iteration in seconds, on the slowest rank.
+    fn time(&mut self, way: Way, count: usize) -> Result<f64, Error> {
+        self.fill_input(count);
+        let total = match way {
+            Way::OutOfPlace => self.time_out_of_place(count)?,
+            Way::InPlace => self.time_in_place(count)?,
+        };
+        let mut mean = [total.as_secs_f64() as f32 / self.iters as f32];
+        self.communicator.all_reduce(&mut mean, ReduceOp::Max)?;
+        Ok(mean[0].into())
+    }
+
+    fn time_out_of_place(&mut self, count: usize) -> Result<Duration, Error> {
+        self.communicator.barrier()?;
+        let begin = Instant::now();
+        for _ in 0..self.iters {
+            self.reduce_copy(count)?;
+            self.progress.advance(1);
+        }
+        Ok(begin.elapsed())
+    }
+
+    /// Every iteration reduces values of its own: a sum of sums of sums would soon be infinite, and infinities are not sent.
+    /// They are laid out in advance, as many at a time as the buffer holds; that is not timed.
+    fn time_in_place(&mut self, count: usize) -> Result<Duration, Error> {
+        let mut total = Duration::ZERO;
+        let mut left = self.iters;
+        while left > 0 {
+            let turns = left.min(self.buffer.len() / count);
+            let turns_of_buffer = self.buffer.chunks_exact_mut(count).take(turns);
+            turns_of_buffer.for_each(|tensor| tensor.copy_from_slice(&self.input[..count]));
+            self.communicator.barrier()?;
+            let begin = Instant::now();
+            for tensor in self.buffer.chunks_exact_mut(count).take(turns) {
+                self.communicator.all_reduce(tensor, self.op)?;
+                self.progress.advance(1);
+            }
+            total += begin.elapsed();
+            left -= turns;
+        }
+        Ok(total)
+    }
+
+    /// Wrong elements over all ranks and iterations (none when nothing is to be checked), and whether two ranks have different bits.
+    fn check(&mut self, way: Way, count: usize) -> Result<(Option<u64>, bool), Error> {
+        let (mut wrong, mut differ) = (0, false);
+        for _ in 0..self.check {
+            let pattern = self.next_pattern();
+            let rank = self.communicator.rank() as usize;
+            match way {
+                Way::OutOfPlace => {
+                    pattern.fill(rank, &mut self.input[..count]);
+                    self.reduce_copy(count)?;
+                }
+                Way::InPlace => {
+                    pattern.fill(rank, &mut self.buffer[..count]);
+                    self.communicator.all_reduce(&mut self.buffer[..count], self.op)?;
+                }
+            }
+            let result = &self.buffer[..count];
+            let here = wrong_elements(&pattern, self.op, self.communicator.world_size() as usize, result);
+            let mut everywhere = [here.min(MOST_WRONG) as i32];
+            let digest = digest(result);
+            self.communicator.all_reduce(&mut everywhere, ReduceOp::Sum)?;
+            wrong += everywhere[0] as u64;
+            differ |= self.differs(digest)?;
+            self.progress.advance(1);
+        }
+        // Elements that differ between ranks are wrong on one of them, even if no single one is out of bounds.
+        Ok(((self.check > 0).then_some(wrong.max(differ.into())), differ))
+    }
+
+    /// Whether two ranks have different digests: their largest is not their smallest.
+    fn differs(&self, digest: u64) -> Result<bool, Error> {
+        let halves = [digest as i32, (digest >> 32) as i32];
+        // The largest complement is the complement of the smallest.
+        let mut largest = [halves[0], halves[1], !halves[0], !halves[1]];
+        self.communicator.all_reduce(&mut largest, ReduceOp::Max)?;
+        Ok(largest[0] != !largest[2] || largest[1] != !largest[3])
+    }
+
+    /// Reduces a copy of the input.
+    fn reduce_copy(&mut self, count: usize) -> Result<(), Error> {
+        let tensor = &mut self.buffer[..count];
+        tensor.copy_from_slice(&self.input[..count]);
+        self.communicator.all_reduce(tensor, self.op)
+    }
+
+    fn fill_input(&mut self, count: usize) {
+        let pattern = self.next_pattern();
+        pattern.fill(self.communicator.rank() as usize, &mut self.input[..count]);
+    }
+
+    /// The same on all ranks, and never the same twice.
+    fn next_pattern(&mut self) -> Pattern {
+        self.seed += 1;
+        Pattern::new::<T>(self.seed, self.communicator.world_size() as usize)
+    }
+}

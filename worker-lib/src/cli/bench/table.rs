@@ -1,0 +1,189 @@
+//! nccl-tests' table, to the column: tools that read it read this.
+
+use std::fmt;
+
+use super::report::{Measured, Report, Row};
+
+/// Above the rows.
+pub struct Head<'a>(pub &'a Report);
+
+/// Below the rows.
+pub struct Foot<'a>(pub &'a Report);
+
+impl fmt::Display for Head<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Report { setup, .. } = self.0;
+        writeln!(
+            f,
+            "# nRanks {} minBytes {} maxBytes {} step: {} warmup iters: {} iters: {} validation: {}",
+            setup.world_size, setup.minbytes, setup.maxbytes, setup.step, setup.warmup_iters, setup.iters, setup.check
+        )?;
+        writeln!(f, "#")?;
+        writeln!(f, "# Using switchml-worker {}, chunks of {} lanes", setup.version, setup.lanes)?;
+        writeln!(f, "# Aggregator {}: {}, {}", setup.aggregator, setup.data_plane, setup.attachment)?;
+        writeln!(f, "#")?;
+        writeln!(
+            f,
+            "# {:10}  {:12}  {:8}  {:6}  {:6}           out-of-place                       in-place          ",
+            "", "", "", "", ""
+        )?;
+        writeln!(
+            f,
+            "# {:>10}  {:>12}  {:>8}  {:>6}  {:>6}  {:>7}  {:>6}  {:>6} {:>6}  {:>7}  {:>6}  {:>6} {:>6}",
+            "size",
+            "count",
+            "type",
+            "redop",
+            "root",
+            "time",
+            "algbw",
+            "busbw",
+            "#wrong",
+            "time",
+            "algbw",
+            "busbw",
+            "#wrong"
+        )?;
+        write!(
+            f,
+            "# {:>10}  {:>12}  {:>8}  {:>6}  {:>6}  {:>7}  {:>6}  {:>6}  {:>5}  {:>7}  {:>6}  {:>6}  {:>5}",
+            "(B)", "(elements)", "", "", "", "(us)", "(GB/s)", "(GB/s)", "", "(us)", "(GB/s)", "(GB/s)", ""
+        )
+    }
+}
+
+impl fmt::Display for Row {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { size, count, dtype, redop, root, out_of_place, in_place } = self;
+        write!(f, "{size:12}  {count:12}  {dtype:>8}  {redop:>6}  {root:6}{out_of_place}{in_place}")
+    }
+}
+
+impl fmt::Display for Measured {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let decimals = match self.time_us {
+            10_000.0.. => 0,
+            100.0.. => 1,
+            _ => 2,
+        };
+        write!(f, "  {:7.decimals$}  {:6.2}  {:6.2}  ", self.time_us, self.algbw, self.busbw)?;
+        match self.wrong {
+            Some(wrong) => write!(f, "{wrong:5}"),
+            None => write!(f, "{:>5}", "N/A"),
+        }
+    }
+}
+
+impl fmt::Display for Foot<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let report = self.0;
+        let verdict = if report.out_of_bounds == 0 { "OK" } else { "FAILED" };
+        writeln!(f, "# Out of bounds values : {} {verdict}", report.out_of_bounds)?;
+        writeln!(f, "# Avg bus bandwidth    : {:.6}", report.avg_busbw)?;
+        writeln!(f, "#")?;
+        for size in &report.differing {
+            writeln!(f, "# The ranks' results of {size} B differ in their bits.")?;
+        }
+        writeln!(f, "# {}", report.goodput)?;
+        writeln!(
+            f,
+            "# time: mean of the iterations on the slowest rank. out-of-place: with the copy into the result's buffer, for"
+        )?;
+        writeln!(
+            f,
+            "# the library reduces in place. busbw: algbw 2(n-1)/n, what links carry when ranks exchange values point to point;"
+        )?;
+        write!(
+            f,
+            "# aggregation in the network sends each value once, up and down, and may exceed the link's speed in this column."
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::bench::report::Setup;
+
+    fn report() -> Report {
+        let measured = |time_us, wrong| Measured { time_us, algbw: 0.17, busbw: 0.26, wrong };
+        Report {
+            setup: Setup {
+                version: "0.1.0",
+                aggregator: "10.88.0.254:48865".into(),
+                data_plane: "xdp".into(),
+                attachment: "native on p0, p1".into(),
+                world_size: 4,
+                lanes: 352,
+                dtype: "float",
+                redop: "sum",
+                minbytes: 8,
+                maxbytes: 16_777_216,
+                step: "2(factor)".into(),
+                warmup_iters: 1,
+                iters: 5,
+                check: 1,
+            },
+            rows: vec![Row {
+                size: 16_777_216,
+                count: 4_194_304,
+                dtype: "float",
+                redop: "sum",
+                root: -1,
+                out_of_place: measured(98_000.4, Some(0)),
+                in_place: measured(97.125, None),
+            }],
+            out_of_bounds: 0,
+            avg_busbw: 0.26,
+            differing: vec![],
+            goodput: "Goodput".into(),
+        }
+    }
+
+    /// The lines that nccl-tests 2.14 prints, with its own spaces.
+    #[test]
+    fn the_table_of_nccl_tests() {
+        let report = report();
+        let head = Head(&report).to_string();
+        let lines: Vec<&str> = head.lines().collect();
+        assert_eq!(
+            lines[0],
+            "# nRanks 4 minBytes 8 maxBytes 16777216 step: 2(factor) warmup iters: 1 iters: 5 validation: 1"
+        );
+        let columns = &lines[lines.len() - 3..];
+        assert_eq!(
+            columns,
+            [
+                "#                                                              out-of-place                       in-place          ",
+                "#       size         count      type   redop    root     time   algbw   busbw #wrong     time   algbw   busbw #wrong",
+                "#        (B)    (elements)                               (us)  (GB/s)  (GB/s)            (us)  (GB/s)  (GB/s)       ",
+            ]
+        );
+        assert_eq!(
+            report.rows[0].to_string(),
+            "    16777216       4194304     float     sum      -1    98000    0.17    0.26      0    97.12    0.17    0.26    N/A"
+        );
+        let foot = Foot(&report).to_string();
+        assert!(foot.starts_with("# Out of bounds values : 0 OK\n# Avg bus bandwidth    : 0.260000\n#\n"), "{foot}");
+    }
+
+    #[test]
+    fn times_have_as_many_decimals_as_nccl_tests() {
+        for (time_us, text) in
+            [(3.0, "   3.00"), (99.99, "  99.99"), (100.0, "  100.0"), (9999.94, " 9999.9"), (10_000.0, "  10000")]
+        {
+            let measured = Measured { time_us, algbw: 1.0, busbw: 2.0, wrong: Some(7) };
+            assert_eq!(measured.to_string(), format!("  {text}    1.00    2.00      7"));
+        }
+    }
+
+    #[test]
+    fn wrong_elements_fail() {
+        let mut report = report();
+        report.out_of_bounds = 3;
+        report.differing = vec![64];
+        let foot = Foot(&report).to_string();
+        assert!(foot.contains("# Out of bounds values : 3 FAILED"), "{foot}");
+        assert!(foot.contains("results of 64 B differ"), "{foot}");
+    }
+}

@@ -1,0 +1,163 @@
+//! `switchml-worker doctor`: the way to the aggregator and back, step by step.
+
+use std::{
+    fmt,
+    net::UdpSocket,
+    time::{Duration, Instant},
+};
+
+use switchml_worker::{
+    Builder, Communicator, Error, ReduceOp,
+    control::{self, AggregatorStatus, Session},
+};
+
+use super::{
+    Failure,
+    interface::Interface,
+    job::{self, Aggregator},
+    say,
+};
+
+/// Longest wait for anything: a way that works takes milliseconds.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// All-reduces to measure the round trip with; the first warms up.
+const ROUNDS: usize = 21;
+/// IPv4 and UDP headers.
+const IP_UDP_BYTES: usize = 28;
+
+/// Checks the way to the aggregator and back, and says what is wrong with it
+#[derive(clap::Args)]
+pub struct Doctor {
+    #[command(flatten)]
+    aggregator: Aggregator,
+}
+
+impl Doctor {
+    /// Prints a line for every step; the first that fails ends it.
+    pub fn run(&self) -> Result<(), Failure> {
+        let settings = self.aggregator.settings()?;
+        let address = job::address(&settings)?.to_owned();
+        step("name", || resolve(&address))?;
+        let status = step("control plane", || ask(&address))?;
+        step("udp socket", || open_socket(&status))?;
+        let name = format!("doctor-{:08x}", rand::random::<u32>());
+        step("join", || join(&address, &name))?;
+        let interface = status.address.parse().ok().and_then(Interface::towards);
+        let communicator = step("data path", || open_path(settings, &name, interface.as_ref()))?;
+        step("all-reduce", || reduce(&communicator))?;
+        step("results", || results(&communicator))?;
+        step("leave", || leave(communicator))
+    }
+}
+
+/// Does a step, and prints how it went.
+fn step<T>(name: &'static str, action: impl FnOnce() -> Result<(T, String), Failure>) -> Result<T, Failure> {
+    let begin = Instant::now();
+    let outcome = action();
+    let (word, detail) = match &outcome {
+        Ok((_, detail)) => ("ok", detail.clone()),
+        Err(failure) => ("FAIL", failure.to_string()),
+    };
+    say(format_args!("{word:4}  {name:13}  {:>10}  {detail}", Clock(begin.elapsed())));
+    outcome.map(|(result, _)| result).map_err(|failure| Failure::Step { name, code: failure.code() })
+}
+
+/// A time for people.
+struct Clock(Duration);
+
+impl fmt::Display for Clock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&format!("{:.2} ms", self.0.as_secs_f64() * 1e3))
+    }
+}
+
+fn resolve(address: &str) -> Result<((), String), Failure> {
+    let found = control::resolve(address).map_err(of_control)?;
+    let found: Vec<String> = found.iter().map(ToString::to_string).collect();
+    Ok(((), format!("{address} is {}", found.join(", "))))
+}
+
+fn ask(address: &str) -> Result<(AggregatorStatus, String), Failure> {
+    let status = control::status(address, PATIENCE).map_err(of_control)?;
+    let AggregatorStatus { version, data_plane, attachment, slots_free, slots_total, .. } = &status;
+    let detail = format!(
+        "switchml-aggregator {version}, {data_plane}: {attachment}; {slots_free} of {slots_total} slots are free"
+    );
+    Ok((status, detail))
+}
+
+fn open_socket(status: &AggregatorStatus) -> Result<((), String), Failure> {
+    let failed = |error: std::io::Error| Failure::Join(Error::System { what: "UDP socket", why: error.to_string() });
+    let socket = UdpSocket::bind("0.0.0.0:0").map_err(failed)?;
+    socket.connect(&status.address).map_err(failed)?;
+    let local = socket.local_addr().map_err(failed)?;
+    Ok(((), format!("from {local}")))
+}
+
+fn join(address: &str, name: &str) -> Result<((), String), Failure> {
+    let (session, assigned) = Session::join(address, name, 0, 1, PATIENCE).map_err(of_control)?;
+    session.leave(None);
+    let control::Assigned { slots, data_address, .. } = assigned;
+    Ok(((), format!("job {name} of one rank: {slots} slots at UDP {data_address}")))
+}
+
+fn open_path(settings: Builder, name: &str, interface: Option<&Interface>) -> Result<(Communicator, String), Failure> {
+    let settings = settings.job(name).rank(0).world_size(1).deadline(PATIENCE).join_timeout(PATIENCE);
+    let communicator = settings.connect().map_err(Failure::joining)?;
+    let info = communicator.info();
+    let packet = info.packet_bytes() + IP_UDP_BYTES;
+    let mtu = match interface {
+        Some(Interface { name, mtu: Some(mtu), .. }) => format!("; {name} takes {mtu}"),
+        _ => String::new(),
+    };
+    let detail = format!(
+        "HELLO is back after {}; IP packets of {packet} bytes ({} lanes) pass both ways{mtu}",
+        Clock(info.hello_rtt),
+        info.chunk_lanes
+    );
+    Ok((communicator, detail))
+}
+
+fn reduce(communicator: &Communicator) -> Result<((), String), Failure> {
+    let values: Vec<i32> = (0..i32::from(communicator.info().chunk_lanes)).collect();
+    let mut times = Vec::new();
+    for _ in 0..ROUNDS {
+        let mut sum = values.clone();
+        let begin = Instant::now();
+        communicator.all_reduce(&mut sum, ReduceOp::Sum).map_err(Failure::Collective)?;
+        times.push(begin.elapsed());
+        // The sum over one rank is what that rank gave.
+        if sum != values {
+            return Err(Failure::Wrong("the sum over one rank is not what that rank gave".to_owned()));
+        }
+    }
+    times.remove(0);
+    times.sort_unstable();
+    let (best, median) = (Clock(times[0]), Clock(times[times.len() / 2]));
+    Ok(((), format!("one chunk and back: {best} at best, {median} mostly")))
+}
+
+/// Whether results come by themselves. A rank that does not get them asks, and gets an answer: all works, slowly.
+fn results(communicator: &Communicator) -> Result<((), String), Failure> {
+    let resent = communicator.stats().engine.resent_by_timer;
+    let way = match communicator.info().multicast {
+        Some(group) => format!("multicast to {group}"),
+        None => "unicast".to_owned(),
+    };
+    if resent > ROUNDS as u64 / 2 {
+        return Err(Failure::Wrong(format!(
+            "results by {way} do not arrive: {resent} of {ROUNDS} had to be asked for; let this group through (firewall, IGMP snooping \
+             without a querier)"
+        )));
+    }
+    Ok(((), format!("by {way}; {resent} of {ROUNDS} had to be asked for")))
+}
+
+fn leave(communicator: Communicator) -> Result<((), String), Failure> {
+    communicator.close().map_err(Failure::Collective)?;
+    Ok(((), "the way is clear".to_owned()))
+}
+
+fn of_control(error: control::Error) -> Failure {
+    Failure::joining(error.into())
+}

@@ -1,0 +1,84 @@
+//! Which job, and which rank in it: flags over environment.
+
+use std::time::Duration;
+
+use switchml_worker::{
+    Builder, Communicator,
+    control::{self, AggregatorStatus},
+};
+
+use super::{Failure, seconds};
+
+/// Longest wait for the aggregator's answer to a question about itself.
+const STATUS_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// A rank's membership. Environment variables as torchrun sets them; flags override them.
+#[derive(clap::Args)]
+pub struct Job {
+    #[command(flatten)]
+    aggregator: Aggregator,
+    /// Name of the job, the same on all ranks [env: SWITCHML_JOB, or MASTER_ADDR:MASTER_PORT] [default: default]
+    #[arg(long, value_name = "NAME")]
+    job: Option<String>,
+    /// This process's rank, 0 to world size - 1 [env: RANK]
+    #[arg(long)]
+    rank: Option<u32>,
+    /// Number of ranks, 1 to 64 [env: WORLD_SIZE]
+    #[arg(long, value_name = "N")]
+    world_size: Option<u32>,
+    /// A collective fails after so many seconds without progress
+    #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = seconds::parse)]
+    deadline: Duration,
+    /// Longest wait for the other ranks to join, in seconds
+    #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = seconds::parse)]
+    join_timeout: Duration,
+}
+
+/// Where the aggregator is.
+#[derive(clap::Args)]
+pub struct Aggregator {
+    /// The aggregator's control plane [env: SWITCHML_AGGREGATOR, or MASTER_ADDR]
+    #[arg(long, value_name = "HOST[:PORT]")]
+    aggregator: Option<String>,
+}
+
+impl Aggregator {
+    /// The settings of the environment, with this address over them if one was given.
+    pub fn settings(&self) -> Result<Builder, Failure> {
+        let settings = Communicator::builder().env().map_err(Failure::joining)?;
+        Ok(match &self.aggregator {
+            Some(address) => settings.aggregator(address),
+            None => settings,
+        })
+    }
+}
+
+impl Job {
+    /// What to connect with.
+    pub fn settings(&self) -> Result<Builder, Failure> {
+        let mut settings = self.aggregator.settings()?.deadline(self.deadline).join_timeout(self.join_timeout);
+        if let Some(job) = &self.job {
+            settings = settings.job(job);
+        }
+        if let Some(rank) = self.rank {
+            settings = settings.rank(rank);
+        }
+        if let Some(world_size) = self.world_size {
+            settings = settings.world_size(world_size);
+        }
+        Ok(settings)
+    }
+}
+
+/// What the aggregator says of itself.
+pub fn status(settings: &Builder) -> Result<AggregatorStatus, Failure> {
+    let address = address(settings)?;
+    control::status(address, STATUS_TIMEOUT).map_err(|error| Failure::joining(error.into()))
+}
+
+/// The aggregator's address.
+pub fn address(settings: &Builder) -> Result<&str, Failure> {
+    settings.get_aggregator().ok_or_else(|| {
+        Failure::Usage("no aggregator is given; use --aggregator HOST[:PORT], or set SWITCHML_AGGREGATOR".to_owned())
+    })
+}

@@ -1,0 +1,151 @@
+//! The command line: what it takes, and what a script learns from how it ends.
+
+mod bench;
+mod doctor;
+mod interface;
+mod job;
+mod seconds;
+mod size;
+
+use std::{fmt::Display, io::Write, process::ExitCode};
+
+use clap::{Parser, Subcommand, error::ErrorKind};
+use switchml_worker::{Error, control};
+
+/// All-reduce through an in-network aggregator: a benchmark, and a check of the path
+#[derive(Parser)]
+#[command(
+    version,
+    after_help = "Exit codes: 0 all is well; 1 wrong results, or a check failed; 2 bad arguments; \
+    3 the aggregator or ranks cannot be reached, or the job refused; 4 a collective failed."
+)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Bench(bench::Bench),
+    Doctor(doctor::Doctor),
+}
+
+/// Why a command did not succeed, in one line; each kind is an exit code.
+#[derive(Debug, thiserror::Error)]
+enum Failure {
+    /// Elements of a result are wrong.
+    #[error("{0}")]
+    Wrong(String),
+    /// The arguments make no sense.
+    #[error("{0}")]
+    Usage(String),
+    /// There is no job to work in.
+    #[error(transparent)]
+    Join(Error),
+    /// A collective failed.
+    #[error(transparent)]
+    Collective(Error),
+    /// A check failed, and has said why.
+    #[error("the check of the {name} failed")]
+    Step {
+        /// What was checked.
+        name: &'static str,
+        /// The exit code of the reason.
+        code: u8,
+    },
+}
+
+impl Failure {
+    /// Sorts out the arguments that only the job's set-up could judge.
+    fn joining(error: Error) -> Self {
+        match error {
+            Error::Setting { .. } | Error::Control(control::Error::Address { .. }) => Self::Usage(error.to_string()),
+            other => Self::Join(other),
+        }
+    }
+
+    fn code(&self) -> u8 {
+        match self {
+            Self::Wrong(_) => 1,
+            Self::Usage(_) => 2,
+            Self::Join(_) => 3,
+            Self::Collective(_) => 4,
+            Self::Step { code, .. } => *code,
+        }
+    }
+}
+
+/// Does what the command line says.
+pub fn run() -> ExitCode {
+    let outcome = Cli::try_parse().map_err(|error| match error.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            error.exit()
+        }
+        _ => Failure::Usage(one_line(&error)),
+    });
+    let outcome = outcome.and_then(|cli| match cli.command {
+        Command::Bench(bench) => bench.run(),
+        Command::Doctor(doctor) => doctor.run(),
+    });
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("error: {failure}");
+            ExitCode::from(failure.code())
+        }
+    }
+}
+
+/// What clap spreads over lines: the complaint, without the reminder of the usage.
+fn one_line(error: &clap::Error) -> String {
+    let text = error.to_string();
+    let complaint = text.split("\n\n").next().unwrap_or_default();
+    let words: Vec<&str> = complaint.trim_start_matches("error: ").split_whitespace().collect();
+    format!("{} (see --help)", words.join(" "))
+}
+
+/// Prints a line. A reader that has gone away is no reason to leave the other ranks alone.
+fn say(line: impl Display) {
+    let _ = writeln!(std::io::stdout(), "{line}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn complaints_are_one_line() {
+        for (arguments, complaint) in [
+            (
+                &["bench", "--rank", "x"][..],
+                "invalid value 'x' for '--rank <RANK>': invalid digit found in string (see --help)",
+            ),
+            (
+                &["bench", "-b", "8T"],
+                "invalid value '8T' for '--minbytes <SIZE>': \"8T\" is no size: 8, 64K, 16M and 1G are (see --help)",
+            ),
+            (
+                &["bench", "--op", "prod"],
+                "invalid value 'prod' for '--op <OP>': unknown operator \"prod\": sum, avg, max and min are allowed (see --help)",
+            ),
+            (
+                &["bench", "-n", "0"],
+                "invalid value '0' for '--iters <N>': number would be zero for non-zero type (see --help)",
+            ),
+            (
+                &["bench", "-i", "8", "-f", "2"],
+                "the argument '--stepbytes <SIZE>' cannot be used with '--stepfactor <FACTOR>' (see --help)",
+            ),
+            (&["frobnicate"], "unrecognized subcommand 'frobnicate' (see --help)"),
+        ] {
+            let error = Cli::try_parse_from(["switchml-worker"].iter().chain(arguments)).err().unwrap();
+            assert_eq!(one_line(&error), complaint);
+        }
+    }
+}

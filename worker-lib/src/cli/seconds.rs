@@ -1,0 +1,31 @@
+//! Durations in seconds.
+
+use std::time::Duration;
+
+/// A number of seconds, whole or not, above zero.
+///
+/// # Errors
+///
+/// One line with what was given and what is allowed.
+pub fn parse(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse::<f64>().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    // Beyond a year there may be no such point in time any more.
+    let year = Duration::from_secs(365 * 24 * 3600);
+    seconds
+        .filter(|seconds| !seconds.is_zero() && *seconds < year)
+        .ok_or_else(|| format!("{text:?} is no time in seconds: 5 and 0.5 are"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn seconds() {
+        assert_eq!(parse("5"), Ok(Duration::from_secs(5)));
+        assert_eq!(parse("0.25"), Ok(Duration::from_millis(250)));
+        for text in ["", "0", "-1", "1s", "inf", "nan", "1e300", "1e18"] {
+            assert!(parse(text).is_err(), "{text}");
+        }
+    }
+}
