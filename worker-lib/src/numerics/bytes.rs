@@ -8,7 +8,7 @@ pub(super) fn elements<T: Pod>(src: &[u8]) -> impl Iterator<Item = T> {
     src.chunks_exact(size_of::<T>()).map(bytemuck::pod_read_unaligned)
 }
 
-/// Fills `dst` with `count` elements' worth of values, as many as both have.
+/// Writes values into `dst` in native byte order, as many as fit and as there are.
 #[inline(always)]
 pub(super) fn fill<T: Pod>(dst: &mut [u8], values: impl Iterator<Item = T>) {
     for (bytes, value) in dst.chunks_exact_mut(size_of::<T>()).zip(values) {
@@ -16,7 +16,7 @@ pub(super) fn fill<T: Pod>(dst: &mut [u8], values: impl Iterator<Item = T>) {
     }
 }
 
-/// Writes `lanes` big-endian at the front of `payload` and zeros behind them; the wrapping sum of all lanes.
+/// Writes `used` lanes big-endian at the front of `payload` and zeros behind them; returns their wrapping sum.
 #[inline(always)]
 pub(super) fn write_lanes(payload: &mut [u8], used: usize, lanes: impl Iterator<Item = u32>) -> u32 {
     let (front, padding) = payload.split_at_mut(used * 4);

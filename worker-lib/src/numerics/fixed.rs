@@ -23,11 +23,10 @@ impl Fixed {
         30 - exponent.clamp(F32::MIN_EXPONENT, F32::BIAS) - self.growth
     }
 
-    /// Binary places of a two-lane integer: 62 - E - 2L, but at most 1074. Finer than the smallest f64 would gain nothing, and
-    /// multiples of it never need a second rounding when the sum turns out subnormal.
+    /// Binary places of a two-lane integer: 62 - E - 2L.
     #[inline(always)]
     fn wide_places(self, exponent: i32) -> i32 {
-        (62 - exponent.clamp(F64::MIN_EXPONENT, F64::BIAS) - 2 * self.growth).min(-F64::MIN_EXPONENT)
+        62 - exponent.clamp(F64::MIN_EXPONENT, F64::BIAS) - 2 * self.growth
     }
 }
 
@@ -38,16 +37,26 @@ pub(super) fn encode<F: OneLane>(fixed: Fixed, src: &[u8], exponent: i32, payloa
     let scale = power_of_two(fixed.places(exponent));
     let limit = power_of_two(31 - fixed.growth) - 1.0;
     let used = src.len() / size_of::<F::Raw>();
-    let lanes = elements::<F::Raw>(src).map(|raw| nearest((F::widen(raw) * scale).clamp(-limit, limit)) as u32);
+    let lanes = elements::<F::Raw>(src).map(|raw| nearest(within(limit, F::widen(raw) * scale)) as u32);
     write_lanes(payload, used, lanes)
 }
 
-/// The nearest integer, ties to even, of |x| < 2^31. Adding 1.5 * 2^52 makes the processor's own rounding drop all binary
-/// places, and leaves the integer in the low bits; unlike a rounding cast it is two plain instructions in every vector unit.
+/// `x` or the nearest of plus and minus `limit`; minus for NaN, which no chunk with a true exponent holds.
 #[inline(always)]
-fn nearest(x: f64) -> i32 {
-    const SHIFT: f64 = 1.5 * power_of_two(52);
-    (x + SHIFT).to_bits() as i32
+fn within(limit: f64, x: f64) -> f64 {
+    // Not `clamp`: it would let NaN through.
+    let x = if x > -limit { x } else { -limit };
+    if x < limit { x } else { limit }
+}
+
+/// Adding this to |x| < 2^51 makes the processor's own rounding (nearest, ties to even) drop all binary places and leave the
+/// integer in the sum's last bits. Unlike a rounding cast, these are plain instructions in every vector unit.
+const SHIFT: f64 = 1.5 * power_of_two(52);
+
+/// The nearest integer, ties to even, of |x| < 2^51.
+#[inline(always)]
+fn nearest(x: f64) -> i64 {
+    (x + SHIFT).to_bits() as i64 - SHIFT.to_bits() as i64
 }
 
 /// sum * 2^-places / divisor, rounded once to the element's format.
@@ -61,15 +70,22 @@ pub(super) fn decode<F: OneLane>(fixed: Fixed, payload: &[u8], exponent: i32, ds
 /// hi is signed and at least -2^(31-L), lo is unsigned and below 2^(32-L), so neither lane's sum over N <= 2^L ranks overflows.
 #[inline(always)]
 pub(super) fn encode_wide(fixed: Fixed, src: &[u8], exponent: i32, payload: &mut [u8]) -> u32 {
+    // Exact, or too small to count.
     let [scale, rest] = halves(fixed.wide_places(exponent));
-    let limit = i64::MAX >> (2 * fixed.growth);
+    // The largest f64 that is not above 2^(63-2L) - 1.
+    let limit = (power_of_two(63 - 2 * fixed.growth) * (1.0 - f64::EPSILON / 2.0)).floor();
     let low_bits = 32 - fixed.growth;
+    let (to_high, to_low) = (power_of_two(-low_bits), power_of_two(low_bits));
     let mut sum = 0u32;
     let (front, padding) = payload.split_at_mut(src.len());
     for (bytes, x) in front.as_chunks_mut::<8>().0.iter_mut().zip(elements::<f64>(src)) {
-        let v = ((x * scale * rest).round_ties_even() as i64).clamp(-limit, limit);
-        let high = (v >> low_bits) as u32;
-        let low = (v & ((1 << low_bits) - 1)) as u32;
+        let scaled = within(limit, x * scale * rest);
+        // `scaled` has too many bits for one rounding by SHIFT: take the upper ones off first. The difference is exact.
+        let upper = (scaled * to_high + SHIFT) - SHIFT;
+        // `upper` may have been rounded up to 2^63, from which the rest leads back into range.
+        let v = (nearest(upper) << low_bits).wrapping_add(nearest(scaled - upper * to_low));
+        let high = (v as u64 >> low_bits) as u32;
+        let low = v as u32 & (u32::MAX >> fixed.growth);
         *bytes = ((u64::from(high) << 32) | u64::from(low)).to_be_bytes();
         sum = sum.wrapping_add(high).wrapping_add(low);
     }
@@ -77,7 +93,8 @@ pub(super) fn encode_wide(fixed: Fixed, src: &[u8], exponent: i32, payload: &mut
     sum
 }
 
-/// (hi * 2^(32-L) + lo) rounded to f64, divided by the divisor, times 2^-places.
+/// (hi * 2^(32-L) + lo) rounded to f64, divided by the divisor, times 2^-places. That last product is exact for a sum, also for
+/// a subnormal one, whose addends are all multiples of the smallest f64.
 #[inline(always)]
 pub(super) fn decode_wide(fixed: Fixed, payload: &[u8], exponent: i32, dst: &mut [u8]) {
     let [scale, rest] = halves(-fixed.wide_places(exponent));

@@ -111,7 +111,7 @@ impl Format for F64 {
 }
 
 macro_rules! sixteen_bits {
-    ($format:ident, $mantissa:literal, $bias:literal, $nan:literal, $widen:path) => {
+    ($format:ident, $mantissa:literal, $bias:literal, $nan:literal, $widen:path, $narrow:path) => {
         impl Format for $format {
             type Raw = u16;
             const MANTISSA_BITS: u32 = $mantissa;
@@ -132,7 +132,7 @@ macro_rules! sixteen_bits {
 
             #[inline(always)]
             fn narrow(value: f64) -> u16 {
-                narrow16::<$mantissa, $bias>(value)
+                $narrow(round_to_odd(value))
             }
 
             #[inline(always)]
@@ -151,8 +151,8 @@ macro_rules! sixteen_bits {
         }
     };
 }
-sixteen_bits!(F16, 10, 15, 0x7E00, widen_f16);
-sixteen_bits!(Bf16, 7, 127, 0x7FC0, widen_bf16);
+sixteen_bits!(F16, 10, 15, 0x7E00, widen_f16, narrow_f16);
+sixteen_bits!(Bf16, 7, 127, 0x7FC0, widen_bf16, narrow_bf16);
 
 /// A bf16 is the upper half of an f32.
 #[inline(always)]
@@ -163,29 +163,51 @@ fn widen_bf16(raw: u16) -> f64 {
 /// Free of branches and of checks for processor features, unlike the `half` crate's: loops over it vectorise.
 #[inline(always)]
 fn widen_f16(raw: u16) -> f64 {
-    const REBIAS: u64 = (1023 - F16::BIAS as u64) << 52;
-    let magnitude = u64::from(F16::magnitude(raw));
-    let normal = f64::from_bits((magnitude << (52 - F16::MANTISSA_BITS)) + REBIAS);
-    let subnormal = f64::from(F16::magnitude(raw)) * power_of_two(F16::MIN_EXPONENT);
-    let value = if magnitude >> F16::MANTISSA_BITS == 0 { subnormal } else { normal };
-    f64::from_bits(value.to_bits() | (u64::from(raw >> 15) << 63))
+    const REBIAS: u32 = (F32::BIAS - F16::BIAS) as u32;
+    let magnitude = u32::from(F16::magnitude(raw));
+    let normal = f32::from_bits((magnitude << 13) + (REBIAS << 23));
+    let subnormal = magnitude as f32 * power_of_two(F16::MIN_EXPONENT) as f32;
+    let value = if magnitude < SMALLEST_NORMAL_F16 { subnormal } else { normal };
+    F32::widen(value.to_bits() | (u32::from(raw >> 15) << 31))
 }
 
-/// One rounding, whereas `half` (and the processor's own instruction) go through f32 and so round twice.
+/// The bits of the smallest f16 that is not subnormal.
+const SMALLEST_NORMAL_F16: u32 = 1 << F16::MANTISSA_BITS;
+
+/// The f32 next to `value` towards zero, with its last bit set if that is not `value` itself.
+///
+/// Rounding this to a format with two or more bits less gives what rounding `value` would, as no tie can appear or vanish. Plain
+/// rounding to f32 first, as the `half` crate and processors do it, rounds twice. (Boldo, Melquiond: "When double
+/// rounding is odd", 2005.)
 #[inline(always)]
-fn narrow16<const MANTISSA: u32, const BIAS: i32>(value: f64) -> u16 {
-    let dropped = 52 - MANTISSA;
-    let magnitude = value.abs();
-    let bits = magnitude.to_bits();
-    // Normal: half a unit less one, and one more if the last kept bit is odd; a carry runs into the exponent as it should.
-    let rounded = bits + ((1 << (dropped - 1)) - 1) + ((bits >> dropped) & 1);
-    let normal = ((rounded >> dropped) as u32).wrapping_sub(((1023 - BIAS) as u32) << MANTISSA);
-    // Subnormal: adding 2^52 units leaves the count of units, rounded, in the low bits.
-    let units = power_of_two(52 + 1 - BIAS - MANTISSA as i32);
-    let subnormal = (magnitude + units).to_bits() as u32;
-    let infinity = ((2 * BIAS + 1) as u32) << MANTISSA;
-    let number = if magnitude < power_of_two(1 - BIAS) { subnormal } else { normal.min(infinity) };
-    number as u16 | ((value.to_bits() >> 48) as u16 & 0x8000)
+fn round_to_odd(value: f64) -> u32 {
+    let nearest = value as f32;
+    let back = f64::from(nearest);
+    let truncated = nearest.to_bits() - u32::from(back.abs() > value.abs());
+    truncated | u32::from(back != value)
+}
+
+/// An f32, given as its bits, to the nearest bf16: half a unit less one, and one more if the last kept bit is odd. A carry runs
+/// into the exponent as it should, up to infinity.
+#[inline(always)]
+fn narrow_bf16(bits: u32) -> u16 {
+    ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16) as u16
+}
+
+/// An f32, given as its bits, to the nearest f16.
+#[inline(always)]
+fn narrow_f16(bits: u32) -> u16 {
+    const REBIAS: u32 = (F32::BIAS - F16::BIAS) as u32;
+    const INFINITY: u32 = 0x7C00;
+    let magnitude = F32::magnitude(bits);
+    // As for bf16. Below 2^-14 this is nonsense, and not taken.
+    let rounded = (magnitude + 0xFFF + ((magnitude >> 13) & 1)) >> 13;
+    let normal = rounded.wrapping_sub(REBIAS << F16::MANTISSA_BITS).min(INFINITY);
+    // The unit of 0.5 is the smallest f16: the sum's last bits count such units.
+    let subnormal = (f32::from_bits(magnitude) + 0.5).to_bits() & 0xFFFF;
+    let number =
+        if magnitude >> 13 < (REBIAS << F16::MANTISSA_BITS) + SMALLEST_NORMAL_F16 { subnormal } else { normal };
+    number as u16 | ((bits >> 16) as u16 & 0x8000)
 }
 
 /// 2^`exponent`, for the exponents of normal f64: -1022 to 1023.

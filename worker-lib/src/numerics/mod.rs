@@ -14,7 +14,7 @@
 //! | | lanes per element | `Sum`, `Avg` | `Max`, `Min` |
 //! | --- | --- | --- | --- |
 //! | f32, f16, bf16 | 1 | fixed point, step 2^(E+L-30) | exact |
-//! | f64 | 2 | fixed point, step 2^(E+2L-62), at least 2^-1074 | refused |
+//! | f64 | 2 | fixed point, step 2^(E+2L-62) | refused |
 //! | i32 | 1 | `Sum` exact, wrapping; `Avg` refused | exact |
 //!
 //! **f32, f16, bf16, `Sum`.** Each rank's element is rounded once to a multiple of the step (nearest, ties to even); the sum
@@ -29,7 +29,7 @@
 //!
 //! **f64, `Sum`.** The same with |result - true sum| <= N * 2^(2L-63) * M (1.5 times that for more than 32 ranks), plus
 //! half a unit in the last place. Each rank contributes 63-2L bits and a sign: all 53 bits of elements near M up to 32 ranks, 51
-//! bits beyond. No step is finer than 2^-1074, at which every f64 is exact.
+//! bits beyond.
 //!
 //! **`Avg`** is the same integer sum. f32, f16, bf16: times the f64 nearest to step/N, in f64, and then rounded to the type; so
 //! an average that the type can hold comes out exactly. f64: the sum rounded to f64, then divided by N (one more

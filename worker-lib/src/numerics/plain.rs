@@ -15,7 +15,7 @@ pub(super) fn encode_ordered<F: OneLane, const MIN: bool>(src: &[u8], payload: &
     let used = src.len() / size_of::<F::Raw>();
     let lanes = elements::<F::Raw>(src).map(|raw| {
         let place = F::order(raw);
-        // Undoes nothing for NaN: it must win the MAX that a MIN becomes.
+        // NaN is not inverted: it must win the MAX that a MIN becomes.
         (if place == i32::MAX { place } else { invert_if::<MIN>(place) }) as u32
     });
     write_lanes(payload, used, lanes)

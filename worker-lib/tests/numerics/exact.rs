@@ -49,7 +49,7 @@ impl Float {
     /// Whether `bits` is `exact` rounded to nearest, ties to even.
     pub fn is_rounded(self, bits: u64, exact: &BigRational) -> bool {
         let magnitude = bits & (self.sign() - 1);
-        let even = magnitude % 2 == 0;
+        let even = magnitude.is_multiple_of(2);
         let sign_fits = magnitude == 0 || (bits & self.sign() != 0) == exact.is_negative();
         let between = |a, b| (self.value(a) + self.value(b)) / integer(2);
         let within = |inside: std::cmp::Ordering| inside.is_lt() || (even && inside.is_eq());

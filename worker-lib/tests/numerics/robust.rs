@@ -8,7 +8,7 @@ proptest! {
     #[test]
     fn any_payload_any_exponent_any_elements(
         lanes in vec(any::<u32>(), 64),
-        elements in vec(any::<u64>(), 64),
+        elements in vec(prop_oneof![any::<u64>(), any::<f64>().prop_map(f64::to_bits), Just(f64::NAN.to_bits())], 64),
         exponent in prop_oneof![any::<i32>(), -1200..1200, Just(i32::MIN), Just(i32::MAX)],
         ranks in 1usize..=64,
     ) {
