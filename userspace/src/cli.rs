@@ -41,7 +41,7 @@ pub struct Options {
     #[arg(long, value_enum, default_value_t = DataPlaneKind::Xdp)]
     pub data_plane: DataPlaneKind,
     /// Interface that workers are behind; give it once for each. For `--data-plane xdp`.
-    #[arg(long = "iface", value_name = "NAME", required_if_eq("data_plane", "xdp"))]
+    #[arg(long = "iface", value_name = "NAME")]
     pub interfaces: Vec<String>,
     /// Where the XDP program runs.
     #[arg(long, value_enum, default_value_t = Mode::Native)]

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use anyhow::Context;
 use rand::rngs::StdRng;
 use switchml_userspace::data_plane::software::Software;
+use switchml_userspace::data_plane::xdp::{self, XdpDataPlane};
 use switchml_userspace::data_plane::{DataPlane, EventSender};
 use switchml_userspace::events;
 use switchml_userspace::jobs::JobTable;
@@ -12,9 +13,9 @@ use switchml_userspace::service::ControlPlane;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
-use tracing::info;
+use tracing::{info, warn};
 
-use crate::cli::{DataPlaneKind, Options};
+use crate::cli::{self, DataPlaneKind, Options};
 
 /// Serves until SIGINT or SIGTERM.
 pub async fn run(options: Options) -> anyhow::Result<()> {
@@ -51,7 +52,23 @@ pub async fn run(options: Options) -> anyhow::Result<()> {
 
 fn start_data_plane(options: &Options, events: EventSender) -> anyhow::Result<Arc<dyn DataPlane>> {
     match options.data_plane {
-        DataPlaneKind::Xdp => anyhow::bail!("not yet"),
+        DataPlaneKind::Xdp => {
+            let mode = match options.mode {
+                cli::Mode::Native => xdp::Mode::Native,
+                cli::Mode::Generic => {
+                    warn!("generic XDP runs in the network stack, several times slower than native XDP");
+                    xdp::Mode::Generic
+                }
+            };
+            let config = xdp::Config {
+                interfaces: options.interfaces.clone(),
+                mode,
+                address: options.data_address,
+                port: options.data_port,
+                slots: options.slots,
+            };
+            Ok(Arc::new(XdpDataPlane::start(config, events)?))
+        }
         DataPlaneKind::Software => {
             let port = options.data_port;
             let software = Software::start(options.data_address, port, options.slots, events).with_context(|| {

@@ -9,6 +9,7 @@ use switchml_protocol::outcome::Outcome;
 use tokio::sync::mpsc;
 
 pub mod software;
+pub mod xdp;
 
 /// Notable packets, from the data plane to whoever logs them. What the channel has no room for is dropped: events are
 /// for people, the counters count.
@@ -39,14 +40,14 @@ pub trait DataPlane: Send + Sync {
     /// When the kernel refuses.
     fn start(&self, job: u16) -> Result<(), Error>;
 
-    /// From now on, contributions to an open job are answered with REJECT.
+    /// From now on, contributions to an open job are answered with REJECT. Nothing if the job is not open.
     ///
     /// # Errors
     ///
     /// When the kernel refuses.
     fn abort(&self, job: u16) -> Result<(), Error>;
 
-    /// Ends a job; its number and slots may be used again.
+    /// Ends a job; its number and slots may be used again. Nothing if the job is not open.
     ///
     /// # Errors
     ///
@@ -73,8 +74,8 @@ pub trait DataPlane: Send + Sync {
 pub enum Error {
     /// Workers reached the control plane by an address whose packets the data plane does not see.
     #[error(
-        "the data plane does not serve {address}, by which rank 0 reached the control plane, only {served}; \
-         connect to one of these, or start the daemon with --data-address"
+        "the data plane serves {served}, not {address}, by which rank 0 reached the control plane; \
+         connect to an address that is served, or start the aggregator with --data-address"
     )]
     NotServed {
         /// The job's address.

@@ -1,0 +1,208 @@
+//! Loads the program and attaches it, and says in one line what stands in the way.
+
+use std::error::Error as StdError;
+use std::io;
+
+use aya::programs::links::FdLink;
+use aya::programs::{ProgramError, Xdp, XdpMode};
+use aya::{Ebpf, EbpfError, EbpfLoader};
+
+use super::Mode;
+use super::interfaces::{self, Interface, NetlinkError};
+
+const PROGRAM: &str = "switchml";
+/// Lines of the verifier's log to show: the last ones say why.
+const LOG_LINES: usize = 12;
+
+const PRIVILEGE: &str = "run it as root, or with the capabilities CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN";
+
+/// Why the XDP data plane cannot start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// No interface was given.
+    #[error("no interface given; name those that workers are behind with --iface, of {0}")]
+    NoInterface(String),
+    /// There is no interface of this name.
+    #[error("no interface {name:?} in this network namespace; there are {existing}")]
+    UnknownInterface {
+        /// What was given.
+        name: String,
+        /// What there is.
+        existing: String,
+    },
+    /// An interface was given more than once.
+    #[error("interface {0:?} is given twice; give each interface once")]
+    Twice(String),
+    /// Nothing to serve.
+    #[error(
+        "neither the interfaces nor their bridge have an IPv4 address; give one of them an address, or --data-address"
+    )]
+    NoAddress,
+    /// The kernel does not let this process use BPF.
+    #[error("not allowed to load or attach BPF programs; {PRIVILEGE}")]
+    Privilege,
+    /// The kernel was built without BPF.
+    #[error("this kernel has no BPF (CONFIG_BPF_SYSCALL); use --data-plane software")]
+    NoBpf,
+    /// The verifier refused the program.
+    #[error("the kernel's verifier refused the program ({error}); the end of its log:\n{log}")]
+    Verifier {
+        /// The system call's error.
+        error: io::Error,
+        /// The last lines of the log.
+        log: String,
+    },
+    /// Something else about loading.
+    #[error("cannot load the program: {0}")]
+    Load(String),
+    /// Something runs on the interface already.
+    #[error(
+        "interface {0:?} already has an XDP program; `ip link show {0}` shows it, `ip link set {0} xdp off` removes it"
+    )]
+    Occupied(String),
+    /// The driver has no native XDP.
+    #[error("the driver of interface {0:?} has no native XDP; use --mode generic, which is slower")]
+    NoNative(String),
+    /// Frames may be larger than native XDP takes.
+    #[error(
+        "the MTU of interface {name:?} or its peer is too large for native XDP ({mtu} here, a page less headers allowed); \
+         lower it on both ends, for example `ip link set {name} mtu 1500`, or use --mode generic"
+    )]
+    Mtu {
+        /// The interface.
+        name: String,
+        /// Its MTU in bytes.
+        mtu: u32,
+    },
+    /// The other end of a veth has more queues than this one.
+    #[error(
+        "interface {0:?} has fewer receive queues than its peer has transmit queues; use `ethtool -L`, or --mode generic"
+    )]
+    Queues(String),
+    /// Old kernels attach for good, beyond the end of this process.
+    #[error("this kernel has no BPF links for XDP, which need Linux 5.9; use --data-plane software")]
+    NoLinks,
+    /// Something else about attaching.
+    #[error("cannot attach to interface {name:?} (MTU {mtu}): {why}")]
+    Attach {
+        /// The interface.
+        name: String,
+        /// Its MTU in bytes.
+        mtu: u32,
+        /// What the kernel says.
+        why: String,
+    },
+    /// A veth whose other end drops what XDP sends.
+    #[error(
+        "interface {0:?} would drop every answer without a word: its other end takes no frames from XDP; \
+         attach an XDP program there that passes them, or turn GRO on there (`ethtool -K <other end> gro on`)"
+    )]
+    DoesNotDeliver(String),
+    /// Netlink failed.
+    #[error(transparent)]
+    Netlink(#[from] NetlinkError),
+}
+
+/// Finds the interfaces that were asked for.
+pub fn find(names: &[String], all: &[Interface]) -> Result<Vec<Interface>, StartError> {
+    let existing = || all.iter().map(|interface| interface.name.as_str()).collect::<Vec<_>>().join(", ");
+    if names.is_empty() {
+        return Err(StartError::NoInterface(existing()));
+    }
+    let mut found: Vec<Interface> = Vec::new();
+    for name in names {
+        let Some(interface) = all.iter().find(|interface| interface.name == *name) else {
+            return Err(StartError::UnknownInterface { name: name.clone(), existing: existing() });
+        };
+        if found.contains(interface) {
+            return Err(StartError::Twice(name.clone()));
+        }
+        found.push(interface.clone());
+    }
+    Ok(found)
+}
+
+/// Creates the maps, with a pool of `slots` slots, and loads the program.
+pub fn load(slots: u32) -> Result<Ebpf, StartError> {
+    let mut object = EbpfLoader::new().map_max_entries("SLOTS", slots).load(crate::xdp_object()).map_err(load_error)?;
+    program(&mut object)?.load().map_err(|error| load_error(error.into()))?;
+    Ok(object)
+}
+
+/// Attaches the loaded program. It stays until the link is dropped, or this process ends, however it does.
+pub fn attach(object: &mut Ebpf, interface: &Interface, mode: Mode) -> Result<FdLink, StartError> {
+    let program = program(object)?;
+    let flags = match mode {
+        Mode::Native => XdpMode::Driver,
+        Mode::Generic => XdpMode::Skb,
+    };
+    let attached = program
+        .attach_to_if_index(interface.index, flags)
+        .and_then(|id| program.take_link(id))
+        .map_err(|error| attach_error(&error, interface))?;
+    let link = FdLink::try_from(attached).map_err(|_| StartError::NoLinks)?;
+    if mode == Mode::Native && interfaces::delivers(interface.index)? == Some(false) {
+        return Err(StartError::DoesNotDeliver(interface.name.clone()));
+    }
+    Ok(link)
+}
+
+fn program(object: &mut Ebpf) -> Result<&mut Xdp, StartError> {
+    let program = object.program_mut(PROGRAM).ok_or_else(|| StartError::Load(format!("no program {PROGRAM}")))?;
+    program.try_into().map_err(|error: ProgramError| StartError::Load(error.to_string()))
+}
+
+fn load_error(error: EbpfError) -> StartError {
+    match errno(&error) {
+        Some(libc::EPERM | libc::EACCES) if !is_verifier_error(&error) => return StartError::Privilege,
+        Some(libc::ENOSYS) => return StartError::NoBpf,
+        _ => {}
+    }
+    match error {
+        EbpfError::ProgramError(ProgramError::LoadError { io_error, verifier_log }) => {
+            let log = verifier_log.to_string();
+            let lines: Vec<_> = log.lines().collect();
+            let log = lines[lines.len().saturating_sub(LOG_LINES)..].join("\n");
+            StartError::Verifier { error: io_error, log }
+        }
+        error => StartError::Load(chain(&error)),
+    }
+}
+
+/// The verifier says EACCES too; but then it says more.
+fn is_verifier_error(error: &EbpfError) -> bool {
+    matches!(error, EbpfError::ProgramError(ProgramError::LoadError { verifier_log, .. })
+        if !verifier_log.to_string().trim().is_empty())
+}
+
+fn attach_error(error: &ProgramError, interface: &Interface) -> StartError {
+    let (name, mtu) = (interface.name.clone(), interface.mtu);
+    match errno(error) {
+        Some(libc::EPERM | libc::EACCES) => StartError::Privilege,
+        Some(libc::EBUSY | libc::EEXIST) => StartError::Occupied(name),
+        Some(libc::EOPNOTSUPP) => StartError::NoNative(name),
+        Some(libc::ERANGE) => StartError::Mtu { name, mtu },
+        Some(libc::ENOSPC) => StartError::Queues(name),
+        _ => StartError::Attach { name, mtu, why: chain(error) },
+    }
+}
+
+/// The system call's error number, wherever in the chain of causes it is.
+fn errno(error: &(dyn StdError + 'static)) -> Option<i32> {
+    causes(error).filter_map(|error| error.downcast_ref::<io::Error>()).find_map(io::Error::raw_os_error)
+}
+
+fn chain(error: &(dyn StdError + 'static)) -> String {
+    let mut texts: Vec<String> = causes(error).map(ToString::to_string).collect();
+    texts.dedup();
+    texts.join(": ").replace('\n', " ")
+}
+
+fn causes<'a>(error: &'a (dyn StdError + 'static)) -> impl Iterator<Item = &'a (dyn StdError + 'static)> {
+    let mut next = Some(error);
+    std::iter::from_fn(move || {
+        let error = next?;
+        next = error.source();
+        Some(error)
+    })
+}

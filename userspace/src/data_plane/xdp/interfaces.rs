@@ -1,0 +1,161 @@
+//! What the kernel knows of the interfaces of this network namespace, asked over netlink.
+
+use std::fmt::Display;
+use std::net::Ipv4Addr;
+
+use neli::consts::genl::{Cmd, NlAttrType};
+use neli::consts::nl::NlmF;
+use neli::consts::rtnl::{Ifa, Ifla, RtAddrFamily, Rtm};
+use neli::consts::socket::NlFamily;
+use neli::genl::{AttrTypeBuilder, Genlmsghdr, GenlmsghdrBuilder, NlattrBuilder};
+use neli::neli_enum;
+use neli::nl::{NlPayload, Nlmsghdr};
+use neli::router::synchronous::NlRouter;
+use neli::rtnl::{Ifaddrmsg, IfaddrmsgBuilder, Ifinfomsg, IfinfomsgBuilder};
+use neli::types::GenlBuffer;
+use neli::utils::Groups;
+
+/// The driver sends frames that XDP redirects to it. On a veth, the bit is set only while the other end takes such
+/// frames. (`enum netdev_xdp_act` of linux/netdev.h.)
+const XDP_ACT_NDO_XMIT: u64 = 4;
+
+/// An interface.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Interface {
+    /// Its number.
+    pub index: u32,
+    /// Its name.
+    pub name: String,
+    /// The bridge or bond that it is a port of.
+    pub master: Option<u32>,
+    /// Largest IP packet, in bytes.
+    pub mtu: u32,
+}
+
+/// Commands of the generic netlink family `netdev`.
+#[neli_enum(serialized_type = "u8")]
+enum NetdevCommand {
+    DevGet = 1,
+}
+
+impl Cmd for NetdevCommand {}
+
+/// Attributes of its devices.
+#[neli_enum(serialized_type = "u16")]
+enum NetdevAttribute {
+    Ifindex = 1,
+    XdpFeatures = 3,
+}
+
+impl NlAttrType for NetdevAttribute {}
+
+/// All interfaces of the namespace.
+///
+/// # Errors
+///
+/// When netlink cannot be used.
+pub fn list() -> Result<Vec<Interface>, NetlinkError> {
+    let (router, _) = NlRouter::connect(NlFamily::Route, None, Groups::empty()).map_err(failed)?;
+    let request = IfinfomsgBuilder::default().ifi_family(RtAddrFamily::Unspecified).build().map_err(failed)?;
+    let replies =
+        router.send::<_, _, Rtm, Ifinfomsg>(Rtm::Getlink, NlmF::DUMP, NlPayload::Payload(request)).map_err(failed)?;
+    let mut interfaces = Vec::new();
+    for reply in replies {
+        let reply: Nlmsghdr<Rtm, Ifinfomsg> = reply.map_err(failed)?;
+        let Some(link) = reply.get_payload() else { continue };
+        let attributes = link.rtattrs().get_attr_handle();
+        interfaces.push(Interface {
+            index: u32::try_from(*link.ifi_index()).map_err(failed)?,
+            name: attributes.get_attr_payload_as_with_len::<String>(Ifla::Ifname).map_err(failed)?,
+            master: attributes.get_attr_payload_as(Ifla::Master).ok(),
+            mtu: attributes.get_attr_payload_as(Ifla::Mtu).map_err(failed)?,
+        });
+    }
+    Ok(interfaces)
+}
+
+/// The IPv4 addresses of the interfaces of these numbers.
+///
+/// # Errors
+///
+/// When netlink cannot be used.
+pub fn addresses(of: &[u32]) -> Result<Vec<Ipv4Addr>, NetlinkError> {
+    let (router, _) = NlRouter::connect(NlFamily::Route, None, Groups::empty()).map_err(failed)?;
+    let request = IfaddrmsgBuilder::default()
+        .ifa_family(RtAddrFamily::Inet)
+        .ifa_prefixlen(0)
+        .ifa_scope(neli::consts::rtnl::RtScope::Universe)
+        .ifa_index(0)
+        .build()
+        .map_err(failed)?;
+    let replies =
+        router.send::<_, _, Rtm, Ifaddrmsg>(Rtm::Getaddr, NlmF::DUMP, NlPayload::Payload(request)).map_err(failed)?;
+    let mut addresses = Vec::new();
+    for reply in replies {
+        let reply: Nlmsghdr<Rtm, Ifaddrmsg> = reply.map_err(failed)?;
+        let Some(message) = reply.get_payload().filter(|message| of.contains(message.ifa_index())) else { continue };
+        let attributes = message.rtattrs().get_attr_handle();
+        if let Ok(address) = attributes.get_attr_payload_as::<[u8; 4]>(Ifa::Local) {
+            addresses.push(Ipv4Addr::from(address));
+        }
+    }
+    Ok(addresses)
+}
+
+/// Whether frames that XDP sends out of the interface go anywhere, as far as the kernel knows. `None` for kernels that
+/// do not tell (before 6.3).
+///
+/// # Errors
+///
+/// When netlink cannot be used.
+pub fn delivers(index: u32) -> Result<Option<bool>, NetlinkError> {
+    let (router, _) = NlRouter::connect(NlFamily::Generic, None, Groups::empty()).map_err(failed)?;
+    let Ok(family) = router.resolve_genl_family("netdev") else { return Ok(None) };
+    let attribute = NlattrBuilder::default()
+        .nla_type(AttrTypeBuilder::default().nla_type(NetdevAttribute::Ifindex).build().map_err(failed)?)
+        .nla_payload(index)
+        .build()
+        .map_err(failed)?;
+    let request = GenlmsghdrBuilder::default()
+        .cmd(NetdevCommand::DevGet)
+        .version(1)
+        .attrs(std::iter::once(attribute).collect::<GenlBuffer<_, _>>())
+        .build()
+        .map_err(failed)?;
+    let replies = router
+        .send::<_, _, u16, Genlmsghdr<NetdevCommand, NetdevAttribute>>(family, NlmF::ACK, NlPayload::Payload(request))
+        .map_err(failed)?;
+    for reply in replies {
+        let reply: Nlmsghdr<u16, Genlmsghdr<NetdevCommand, NetdevAttribute>> = reply.map_err(failed)?;
+        let Some(device) = reply.get_payload() else { continue };
+        let features: u64 =
+            device.attrs().get_attr_handle().get_attr_payload_as(NetdevAttribute::XdpFeatures).map_err(failed)?;
+        return Ok(Some(features & XDP_ACT_NDO_XMIT != 0));
+    }
+    Ok(None)
+}
+
+/// Netlink did not answer as it should.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot ask the kernel for its interfaces over netlink: {0}")]
+pub struct NetlinkError(String);
+
+fn failed(error: impl Display) -> NetlinkError {
+    NetlinkError(error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every namespace has its loopback interface, and this test no privilege.
+    #[test]
+    fn the_loopback_interface_is_found() {
+        let lo = list().expect("netlink").into_iter().find(|interface| interface.name == "lo").expect("lo");
+        assert_eq!((lo.index, lo.master), (1, None));
+        assert_eq!(addresses(&[lo.index]).expect("netlink"), [Ipv4Addr::LOCALHOST]);
+        assert_eq!(addresses(&[]).expect("netlink"), [] as [Ipv4Addr; 0]);
+        // Loopback has no XDP of its own.
+        assert_ne!(delivers(lo.index).expect("netlink"), Some(true));
+    }
+}

@@ -1,0 +1,103 @@
+//! The program's maps, with keys and values of their types.
+
+use std::io;
+use std::net::Ipv4Addr;
+
+use aya::Ebpf;
+use aya::maps::{Array, ArrayOfMaps, DevMap, HashMap, Map, MapData, MapError, PerCpuArray, RingBuf};
+use aya_obj::generated::{bpf_devmap_val, bpf_map_type::BPF_MAP_TYPE_DEVMAP};
+use switchml_protocol::job::{Job, Member};
+use switchml_protocol::maps::Endpoint;
+use switchml_protocol::outcome::Outcome;
+use switchml_protocol::{MAX_RANKS, U16};
+use zerocopy::transmute;
+
+type JobBytes = [u8; size_of::<Job>()];
+type MemberBytes = [u8; size_of::<Member>()];
+type EndpointBytes = [u8; size_of::<Endpoint>()];
+
+/// The maps of the loaded program.
+pub struct Maps {
+    jobs: Array<MapData, JobBytes>,
+    members: Array<MapData, MemberBytes>,
+    local: HashMap<MapData, EndpointBytes, u8>,
+    groups: ArrayOfMaps<MapData, DevMap<MapData>>,
+    counters: PerCpuArray<MapData, u64>,
+}
+
+impl Maps {
+    /// Takes the maps, and the ring buffer of events, out of a loaded object.
+    ///
+    /// # Errors
+    ///
+    /// When one is missing or of another type.
+    pub fn take(object: &mut Ebpf) -> Result<(Self, RingBuf<MapData>), MapError> {
+        let mut map = |name: &str| object.take_map(name).ok_or_else(|| MapError::InvalidName { name: name.to_owned() });
+        let maps = Self {
+            jobs: map("JOBS")?.try_into()?,
+            members: map("MEMBERS")?.try_into()?,
+            local: map("LOCAL")?.try_into()?,
+            groups: map("GROUPS")?.try_into()?,
+            counters: map("COUNTERS")?.try_into()?,
+        };
+        Ok((maps, map("EVENTS")?.try_into()?))
+    }
+
+    /// Has the program serve what is sent to this address and port.
+    pub fn add_local(&mut self, ip: Ipv4Addr, port: u16) -> Result<(), MapError> {
+        let key: EndpointBytes = transmute!(Endpoint { ip: ip.octets(), port: U16::new(port), reserved: [0; 2] });
+        self.local.insert(key, 1, 0)
+    }
+
+    /// The job's entry.
+    pub fn job(&self, number: u16) -> Result<Job, MapError> {
+        Ok(transmute!(self.jobs.get(&u32::from(number), 0)?))
+    }
+
+    /// Replaces the job's entry.
+    pub fn set_job(&mut self, number: u16, job: Job) -> Result<(), MapError> {
+        let bytes: JobBytes = transmute!(job);
+        self.jobs.set(u32::from(number), bytes, 0)
+    }
+
+    /// A rank's entry.
+    pub fn member(&self, job: u16, rank: u16) -> Result<Member, MapError> {
+        Ok(transmute!(self.members.get(&member_index(job, rank), 0)?))
+    }
+
+    /// Replaces a rank's entry.
+    pub fn set_member(&mut self, job: u16, rank: u16, member: Member) -> Result<(), MapError> {
+        let bytes: MemberBytes = transmute!(member);
+        self.members.set(member_index(job, rank), bytes, 0)
+    }
+
+    /// Has the job's RESULTs sent to these interfaces of the calling thread's network namespace.
+    pub fn set_group(&mut self, job: u16, interfaces: &[u32]) -> Result<(), MapError> {
+        let definition = aya_obj::Map::new_from_params(
+            BPF_MAP_TYPE_DEVMAP as u32,
+            size_of::<u32>() as u32,
+            size_of::<bpf_devmap_val>() as u32,
+            MAX_RANKS as u32,
+            0,
+        );
+        let mut group: DevMap<MapData> = Map::from_map_data(MapData::create(definition, "group", None)?)?.try_into()?;
+        for (key, interface) in (0..).zip(interfaces) {
+            // The error's type cannot be named outside of aya.
+            group.set(key, *interface, None, 0).map_err(|error| MapError::IoError(io::Error::other(error)))?;
+        }
+        self.groups.set(job.into(), &group, 0)
+    }
+
+    /// Packets by outcome, of all CPUs together.
+    pub fn counters(&self) -> Result<[u64; Outcome::COUNT], MapError> {
+        let mut totals = [0; Outcome::COUNT];
+        for (index, total) in (0..).zip(&mut totals) {
+            *total = self.counters.get(&index, 0)?.iter().sum();
+        }
+        Ok(totals)
+    }
+}
+
+fn member_index(job: u16, rank: u16) -> u32 {
+    u32::from(job) * MAX_RANKS as u32 + u32::from(rank)
+}
