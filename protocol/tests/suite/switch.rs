@@ -36,13 +36,14 @@ pub struct Served {
 }
 
 impl Switch {
-    /// A switch with one open job, whose ranks have not said HELLO yet.
+    /// A switch with one open job, whose ranks have not said HELLO yet. The member table is longer than the job, as in
+    /// BPF maps.
     pub fn new(ranks: u32, slots: u32) -> Self {
         let job = Job { state: OPEN, epoch: EPOCH, ranks, first_slot: FIRST_SLOT, slots, ..Job::default() };
         let member = |rank| (rank, Member { secret: secret(rank), ..Member::default() });
         Self {
             job: Cell::new(job),
-            members: RefCell::new((0..ranks as u16).map(member).collect()),
+            members: RefCell::new((0..64).map(member).collect()),
             slots: RefCell::new(vec![Slot::default(); (FIRST_SLOT + slots) as usize + 2]),
             busy: Cell::new(false),
         }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::packet::{ALL_OPS, CE, CHECKED, PENDING, Packet, REJECT, RESULT, RETRANSMIT, check_word, combine};
+use crate::packet::{ALL_OPS, CE, CHECKED, Packet, REJECT, RESULT, RETRANSMIT, check_word, combine};
 use crate::switch::contribution;
 
 /// What a job's workers know in common.
@@ -90,22 +90,24 @@ impl Worker {
         let Some((&number, sent)) = self.outstanding.iter().find(mine) else {
             return;
         };
-        let contributions = if packet.kind == RESULT { u64::from(self.job.ranks) } else { 1 };
-        let whole = packet.payload.len() == usize::from(packet.lanes);
-        if packet.version != 1
-            || packet.fingerprint != sent.fingerprint
-            || !whole
-            || (packet.flags & CHECKED != 0 && packet.check != check_word(packet, contributions))
-        {
+        let (lanes, contributions) = match packet.kind {
+            RESULT => (sent.lanes, u64::from(self.job.ranks)),
+            _ => (2, 1),
+        };
+        let counts = packet.version == 1
+            && packet.fingerprint == sent.fingerprint
+            && packet.lanes == lanes
+            && packet.payload.len() == usize::from(lanes)
+            && (packet.flags & CHECKED == 0 || packet.check == check_word(packet, contributions));
+        if !counts {
             return;
         }
         match packet.kind {
-            RESULT if packet.lanes == sent.lanes && packet.op == sent.op => {
+            RESULT if packet.op == sent.op => {
                 assert_eq!(packet.payload, truth(self.job, number), "result of chunk {number}");
                 self.outstanding.remove(&number);
                 self.done.insert(number);
             }
-            PENDING => assert_eq!(packet.lanes, 2),
             REJECT => panic!("a legal worker was refused: {packet:?}"),
             _ => {}
         }
