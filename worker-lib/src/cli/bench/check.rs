@@ -48,6 +48,17 @@ pub fn digest<T: Value>(result: &[T]) -> u64 {
     hasher.finish()
 }
 
+/// A digest as words whose maxima over the ranks tell whether all digests are equal.
+pub fn digest_words(digest: u64) -> [i32; 4] {
+    let (low, high) = (digest as i32, (digest >> 32) as i32);
+    [low, high, !low, !high]
+}
+
+/// Whether these are maxima of equal digests: the largest complement is the complement of the smallest.
+pub fn all_equal(maxima: [i32; 4]) -> bool {
+    maxima[0] == !maxima[2] && maxima[1] == !maxima[3]
+}
+
 #[cfg(test)]
 mod tests {
     use half::{bf16, f16};
@@ -144,5 +155,19 @@ mod tests {
         assert_eq!(f16::half_unit(2f64.powi(-20)), 2f64.powi(-25));
         assert_eq!(tolerance::<i32>(ReduceOp::Sum, 4)(1e9), 0.0);
         assert_eq!(tolerance::<f32>(ReduceOp::Max, 4)(1e9), 0.0);
+    }
+
+    #[test]
+    fn digests_are_compared_by_their_maxima() {
+        let compare = |digests: &[u64]| {
+            let words = digests.iter().map(|&digest| digest_words(digest));
+            all_equal(words.reduce(|a, b| std::array::from_fn(|i| a[i].max(b[i]))).unwrap())
+        };
+        for same in [0, 1, u64::MAX, 1 << 63, 0x8000_0000, 0x1234_5678_9abc_def0] {
+            assert!(compare(&[same; 3]), "{same:x}");
+            for bit in 0..64 {
+                assert!(!compare(&[same, same, same ^ 1 << bit]), "{same:x} {bit}");
+            }
+        }
     }
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use switchml_worker::{Communicator, Error, ReduceOp};
 
 use super::{
-    check::{digest, wrong_elements},
+    check::{all_equal, digest, digest_words, wrong_elements},
     pattern::Pattern,
     progress::Progress,
     report::{Measured, Row},
@@ -163,13 +163,11 @@ impl<T: Value> Runner<T> {
         Ok(((self.check > 0).then_some(wrong.max(differ.into())), differ))
     }
 
-    /// Whether two ranks have different digests: their largest is not their smallest.
+    /// Whether two ranks have different digests.
     fn differs(&self, digest: u64) -> Result<bool, Error> {
-        let halves = [digest as i32, (digest >> 32) as i32];
-        // The largest complement is the complement of the smallest.
-        let mut largest = [halves[0], halves[1], !halves[0], !halves[1]];
-        self.communicator.all_reduce(&mut largest, ReduceOp::Max)?;
-        Ok(largest[0] != !largest[2] || largest[1] != !largest[3])
+        let mut words = digest_words(digest);
+        self.communicator.all_reduce(&mut words, ReduceOp::Max)?;
+        Ok(!all_equal(words))
     }
 
     /// Reduces a copy of the input.

@@ -1,0 +1,124 @@
+//! The control plane's client against the real daemon.
+
+mod daemon;
+
+use std::{sync::mpsc, thread, time::Duration};
+
+use daemon::{Daemon, PATIENCE};
+use switchml_worker::{
+    Communicator, Error as AnyError,
+    control::{Assigned, Error, Session, status},
+};
+
+/// All ranks of a job, joined.
+fn join_all(daemon: &Daemon, job: &str, world_size: u32) -> Vec<(Session, Assigned)> {
+    thread::scope(|scope| {
+        let ranks: Vec<_> = (0..world_size)
+            .map(|rank| scope.spawn(move || Session::join(&daemon.address, job, rank, world_size, PATIENCE).unwrap()))
+            .collect();
+        ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+    })
+}
+
+/// The reason for a session's end, once there is one.
+fn end_of(session: &Session) -> mpsc::Receiver<Error> {
+    let (sender, reasons) = mpsc::channel();
+    session.on_end(move |reason| sender.send(reason).unwrap());
+    reasons
+}
+
+#[test]
+fn all_ranks_get_the_same_job_and_secrets_of_their_own() {
+    let daemon = Daemon::start();
+    let joined = join_all(&daemon, "a", 3);
+    let first = &joined[0].1;
+    assert_eq!(first.data_address.ip().to_string(), "127.0.0.1");
+    assert!(first.slots > 0 && first.max_lanes > 0 && first.epoch > 0);
+    for (_, assigned) in &joined[1..] {
+        assert_eq!(&Assigned { secret: first.secret, ..assigned.clone() }, first);
+        assert_ne!(assigned.secret, first.secret);
+    }
+    let again = Session::join(&daemon.address, "b", 0, 1, PATIENCE).unwrap().1;
+    assert_ne!((again.job, again.epoch), (first.job, first.epoch));
+}
+
+#[test]
+fn missing_ranks_are_named() {
+    let daemon = Daemon::start();
+    let waited = Duration::from_millis(300);
+    let error = Session::join(&daemon.address, "a", 1, 4, waited).err().unwrap();
+    assert_eq!(error, Error::Missing { job: "a".into(), world_size: 4, waited, ranks: vec![0, 2, 3] });
+}
+
+#[test]
+fn ranks_without_a_data_path_are_named() {
+    let daemon = Daemon::start();
+    let joining = thread::scope(|scope| {
+        let silent = scope.spawn(|| Session::join(&daemon.address, "a", 1, 2, PATIENCE).unwrap());
+        let rank = Communicator::builder().aggregator(&daemon.address).job("a").rank(0).world_size(2);
+        let error = rank.join_timeout(Duration::from_secs(2)).connect().err().unwrap();
+        drop(silent.join().unwrap());
+        error
+    });
+    let waited = Duration::from_secs(2);
+    assert_eq!(joining, AnyError::Control(Error::NotReady { job: "a".into(), waited, ranks: vec![1] }));
+}
+
+#[test]
+fn nobody_is_ready_without_hello() {
+    let daemon = Daemon::start();
+    let (session, _) = Session::join(&daemon.address, "a", 0, 1, PATIENCE).unwrap();
+    let error = session.ready(32).unwrap_err();
+    assert!(matches!(&error, Error::Refused { why, .. } if why.contains("no HELLO")), "{error}");
+}
+
+#[test]
+fn a_goodbye_disturbs_nobody() {
+    let daemon = Daemon::start();
+    let connect = |rank| {
+        let settings = Communicator::builder().aggregator(&daemon.address).job("a").rank(rank).world_size(2);
+        settings.connect().unwrap()
+    };
+    thread::scope(|scope| {
+        scope.spawn(|| connect(1).close().unwrap());
+        let stays = connect(0);
+        daemon.wait_for_job("a", "1 of 2");
+        // Longer than the news of a failure would take.
+        thread::sleep(Duration::from_millis(300));
+        stays.close().unwrap();
+    });
+}
+
+#[test]
+fn a_rank_that_leaves_with_an_error_ends_the_job_for_all() {
+    let daemon = Daemon::start();
+    let mut joined = join_all(&daemon, "a", 2);
+    let reasons = end_of(&joined[0].0);
+    joined.pop().unwrap().0.leave(Some("out of paper"));
+    let Error::Aborted { reason, ranks } = reasons.recv_timeout(PATIENCE).unwrap() else { panic!("not aborted") };
+    assert_eq!(ranks, [1]);
+    assert!(reason.contains("out of paper"), "{reason}");
+    // Whoever asks later hears the same.
+    let late = end_of(&joined[0].0).recv().unwrap();
+    assert_eq!(late, Error::Aborted { reason, ranks });
+}
+
+#[test]
+fn an_aggregator_that_dies_is_noticed() {
+    let mut daemon = Daemon::start();
+    let joined = join_all(&daemon, "a", 1);
+    let reasons = end_of(&joined[0].0);
+    daemon.process.kill().unwrap();
+    let error = reasons.recv_timeout(PATIENCE).unwrap();
+    assert!(matches!(&error, Error::Lost { address, .. } if *address == daemon.address), "{error}");
+}
+
+#[test]
+fn an_aggregator_says_what_it_is() {
+    let daemon = Daemon::start();
+    let status = status(&daemon.address, PATIENCE).unwrap();
+    assert_eq!((status.address, status.data_plane.as_str()), (daemon.address.clone(), "software"));
+    assert_eq!(status.slots_free, status.slots_total);
+    // Nobody listens on port 1, and something else than an aggregator on the data port.
+    assert!(matches!(switchml_worker::control::status("127.0.0.1:1", PATIENCE), Err(Error::Unreachable { .. })));
+}

@@ -1,0 +1,80 @@
+//! Real processes on loopback: the daemon with its software data plane, and workers.
+
+// Each test file uses its own part.
+#![allow(dead_code)]
+
+use std::{
+    process::Command,
+    time::{Duration, Instant},
+};
+
+use switchml_rack::{Binaries, Namespace, Process};
+
+/// Far longer than anything here takes on a busy machine.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A running aggregator. Ends with the value.
+pub struct Daemon {
+    binaries: Binaries,
+    // Before the host: its thread's end would kill it.
+    pub process: Process,
+    host: Namespace,
+    /// Address of the control plane.
+    pub address: String,
+}
+
+impl Daemon {
+    pub fn start() -> Self {
+        let binaries = Binaries::for_test().unwrap();
+        let host = Namespace::of_host().unwrap();
+        let mut command = Command::new(&binaries.aggregator);
+        command.args(["--data-plane", "software", "--control", "127.0.0.1:0", "--data-port", "0"]);
+        let mut process = host.spawn("aggregator", command).unwrap();
+        let line = process.wait_for_line("ready: control ", PATIENCE).unwrap();
+        let address = line.split_once("ready: control ").unwrap().1;
+        let address = address.split([',', ' ']).next().unwrap().to_owned();
+        Self { binaries, process, host, address }
+    }
+
+    /// Starts `switchml-worker` with this aggregator's address in the environment, and nothing else of torchrun's.
+    pub fn worker(&self, arguments: &[&str]) -> Process {
+        let mut command = Command::new(&self.binaries.worker);
+        for name in ["RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "SWITCHML_JOB", "TORCHELASTIC_RUN_ID"] {
+            command.env_remove(name);
+        }
+        command.args(arguments).env("SWITCHML_AGGREGATOR", &self.address);
+        self.host.spawn(&format!("switchml-worker {}", arguments.join(" ")), command).unwrap()
+    }
+
+    /// Waits until the daemon's list shows a job with some text, such as its state, or "1 of 2" ranks.
+    pub fn wait_for_job(&self, job: &str, text: &str) {
+        let begin = Instant::now();
+        loop {
+            let mut command = Command::new(&self.binaries.aggregator);
+            command.args(["jobs", "--connect", &self.address]);
+            let output = self.host.output(command).unwrap();
+            let list = String::from_utf8_lossy(&output.stdout);
+            if list.lines().any(|line| line.contains(&format!(" {job} ")) && line.contains(text)) {
+                return;
+            }
+            assert!(begin.elapsed() < PATIENCE, "job {job} is not {text}:\n{list}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Starts a rank of a benchmark.
+    pub fn bench(&self, job: &str, rank: usize, world_size: usize, arguments: &[&str]) -> Process {
+        let (rank, world_size) = (rank.to_string(), world_size.to_string());
+        let own = ["bench", "--job", job, "--rank", &rank, "--world-size", &world_size];
+        self.worker(&[&own[..], arguments].concat())
+    }
+}
+
+/// How a worker ended: its exit code, and the one line it said about it.
+pub fn failure(process: &mut Process) -> (i32, String) {
+    let status = process.wait(PATIENCE).unwrap();
+    let stderr = process.stderr();
+    let lines: Vec<&str> = stderr.lines().collect();
+    let [line] = lines[..] else { panic!("{}: not one line:\n{stderr}", process.name()) };
+    (status.code().unwrap(), line.to_owned())
+}
