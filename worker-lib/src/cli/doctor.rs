@@ -27,6 +27,7 @@ const IP_UDP_BYTES: usize = 28;
 
 /// Checks the way to the aggregator and back, and says what is wrong with it
 #[derive(clap::Args)]
+#[command(after_help = super::EXIT_CODES)]
 pub struct Doctor {
     #[command(flatten)]
     aggregator: Aggregator,

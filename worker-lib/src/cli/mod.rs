@@ -12,6 +12,10 @@ use std::{fmt::Display, io::Write, process::ExitCode};
 use clap::{Parser, Subcommand, error::ErrorKind};
 use switchml_worker::{Error, control};
 
+/// What scripts may rely on.
+const EXIT_CODES: &str = "Exit codes: 0 all is well; 1 wrong results; 2 bad arguments; 3 the aggregator or ranks cannot \
+    be reached, or the job refuses this rank; 4 a collective failed. A failure is one line on standard error.";
+
 /// All-reduce through an in-network aggregator: a benchmark, and a check of the path
 #[derive(Parser)]
 #[command(
