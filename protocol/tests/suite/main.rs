@@ -12,6 +12,7 @@ mod envelope;
 mod header;
 mod hostile;
 mod lanes;
+mod model;
 mod outcome;
 mod rules;
 mod traces;
