@@ -47,7 +47,8 @@ fn run(
 ) -> Result<()> {
     let mut aggregator = switch.spawn("aggregator", aggregator)?;
     let ready = aggregator.wait_for_line(READY, START_TIMEOUT)?;
-    let (_, control) = ready.split_once(READY).context("the daemon's ready line has no address")?;
+    let (_, addresses) = ready.split_once(READY).context("the daemon's ready line has no address")?;
+    let control = addresses.split(',').next().unwrap_or(addresses);
 
     let mut processes = Vec::new();
     for (rank, namespace) in workers.iter().enumerate() {
