@@ -27,10 +27,10 @@ mod rtt;
 mod stats;
 mod window;
 
-//#[cfg(test)]
-//mod network;
-//#[cfg(test)]
-//mod tests;
+#[cfg(test)]
+mod network;
+#[cfg(test)]
+mod tests;
 
 use switchml_protocol::header::{Header, Kind, Op, flags};
 use switchml_protocol::{U16, U32, VERSION};

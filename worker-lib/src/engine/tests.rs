@@ -1,0 +1,295 @@
+//! Engines against the real aggregator, over networks fair and foul.
+
+use proptest::prelude::*;
+use switchml_protocol::EVERYONE;
+use zerocopy::FromBytes;
+
+use super::network::{EPOCH, FAIR, HOP, JOB, Network, Switch, Weather, chunk, config, packet};
+use super::*;
+
+const MS: u64 = 1_000_000;
+
+#[test]
+fn a_fair_network_needs_no_resends() {
+    let mut network = Network::new(4, 64, 1000, FAIR);
+    network.run();
+    network.assert_done();
+    for worker in &network.workers {
+        let stats = worker.engine.stats();
+        assert_eq!((stats.chunks, stats.results, stats.resent(), stats.pending), (1000, 1000, 0, 0));
+        assert_eq!(stats.ignored.iter().sum::<u64>(), 0);
+        // There and back, and nothing else.
+        assert_eq!(worker.engine.rtt(), Some(2 * HOP));
+    }
+}
+
+proptest! {
+    #[test]
+    fn every_sum_is_right_in_any_weather(
+        ranks in 1u16..6,
+        slots in 1u16..40,
+        chunks in 0usize..300,
+        loss in 0u64..250,
+        duplication in 0u64..250,
+        jitter in 0u64..400_000,
+        seed: u64,
+    ) {
+        let mut network = Network::new(ranks, slots, chunks, Weather { loss, duplication, jitter, seed });
+        network.run();
+        network.assert_done();
+    }
+}
+
+#[test]
+fn one_slot_takes_one_chunk_at_a_time() {
+    let mut engine = Engine::new(config(2, 0, 1));
+    assert!(engine.may_send());
+    engine.send(0, chunk(0));
+    assert!(!engine.may_send(), "chunk 1 needs the result of chunk 0");
+}
+
+#[test]
+fn a_chunk_waits_for_the_result_of_the_slots_last_use() {
+    // A window that is larger than the slots left: chunk 0 is stuck, the other slots go on.
+    let mut engine = Engine::new(config(1, 0, 8));
+    let switch = Switch::new(1, 8);
+    let mut sent = Vec::new();
+    let mut results = 0;
+    while engine.may_send() {
+        let transmission = engine.send(0, chunk(sent.len()));
+        sent.push(transmission.header);
+        if sent.len() > 1 {
+            let (_, answer) = switch.serve(0, &packet(0, &transmission)).unwrap();
+            engine.receive(0, &answer, false).unwrap().unwrap();
+            results += 1;
+        }
+    }
+    assert_eq!((sent.len(), results), (8, 7), "chunk 8 must wait for chunk 0");
+    let places: Vec<_> = sent.iter().map(|header| (header.slot.get(), header.round.get())).collect();
+    assert_eq!(places, (0..8).map(|slot| (slot, 0)).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_late_peer_costs_next_to_nothing() {
+    let mut network = Network::new(3, 64, 200, FAIR);
+    network.start_at(2, 300 * MS);
+    network.run();
+    network.assert_done();
+    for worker in &network.workers[..2] {
+        let stats = worker.engine.stats();
+        // Timeouts of 1, 2, 4, 8, 16, 20, 20, … ms, one packet each, for 300 ms: 4 + 300 / 20 at most, and the first
+        // before it is known that a peer is late.
+        assert!((5..=20).contains(&stats.resent()), "{stats:?}");
+        assert_eq!((stats.resent_by_timer, stats.resent_by_overtaking, stats.window_cuts), (1, 0, 0), "{stats:?}");
+        assert_eq!(stats.pending, stats.resent());
+        assert!(worker.engine.rtt() < Some(MS), "waiting for a peer is no round trip");
+    }
+    assert_eq!(network.workers[2].engine.stats().resent(), 0);
+}
+
+#[test]
+fn a_lost_contribution_is_sent_again_before_the_timer() {
+    let mut network = Network::new(2, 64, 400, FAIR);
+    let mut lost_at = None;
+    network.passes = Box::new(move |now, rank, header| {
+        let lose = rank == 1 && header.slot.get() == 5 && header.round.get() == 3 && lost_at.is_none();
+        if lose {
+            lost_at = Some(now);
+        }
+        !lose
+    });
+    network.run();
+    network.assert_done();
+    let [first, second] = &network.workers[..] else { unreachable!() };
+    assert_eq!(second.engine.stats().resent_by_timer, 0);
+    assert_eq!(second.engine.stats().resent_by_overtaking, 1);
+    assert_eq!(second.engine.stats().window_cuts, 1, "the loss was its own");
+    assert_eq!(first.engine.stats().window_cuts, 0, "PENDING told that the loss was another's");
+}
+
+#[test]
+fn a_lost_tail_comes_back_in_few_timeouts() {
+    let mut network = Network::new(2, 256, 32, FAIR);
+    // All that rank 1 sends at first, 16 chunks at the same moment.
+    network.passes = Box::new(|now, rank, _| !(rank == 1 && now == 0));
+    network.run();
+    network.assert_done();
+    assert!(network.now < 5 * MS, "took {} ns", network.now);
+}
+
+#[test]
+fn a_missing_rank_is_named_at_the_deadline() {
+    let mut network = Network::new(4, 64, 100, FAIR);
+    network.passes = Box::new(|_, rank, header| !(rank == 2 && header.round.get() == 0 && header.slot.get() >= 40));
+    network.run();
+    for worker in network.workers.iter().filter(|worker| worker.engine.config.identity.rank != 2) {
+        let (at, failure) = worker.failure.unwrap();
+        assert_eq!(failure, Failure::Missing(0b100));
+        assert!((1000 * MS..1010 * MS).contains(&at), "a second after the last progress, not at {at}");
+    }
+    // The rank itself hears nothing at all.
+    assert_eq!(network.workers[2].failure.unwrap().1, Failure::Silent);
+}
+
+#[test]
+fn a_silent_aggregator_is_called_that() {
+    let mut network = Network::new(2, 8, 10, FAIR);
+    network.passes = Box::new(|_, _, _| false);
+    network.run();
+    for worker in &network.workers {
+        assert_eq!(worker.failure, Some((1000 * MS, Failure::Silent)));
+        // Timeouts of 1, 2, 4, 8, 16, 20, 20, … ms: 5 + (1000 - 31) / 20 of up to 4 chunks, half of 8 slots.
+        assert!(worker.engine.stats().resent() < 4 * 54);
+    }
+}
+
+#[test]
+fn different_calls_fail_on_both_sides() {
+    let switch = Switch::new(2, 8);
+    let mut engines = [0, 1].map(|rank| Engine::new(config(2, rank, 8)));
+    let first = engines[0].send(0, chunk(0));
+    let second = engines[1].send(0, Chunk { fingerprint: 0xBAD, ..chunk(0) });
+    assert_eq!(switch.serve(0, &packet(0, &first)), None);
+    let expected = Err(Failure::Mismatch { first: 0, dissenter: 1 });
+    let (_, answer) = switch.serve(1, &packet(1, &second)).unwrap();
+    assert_eq!(engines[1].receive(HOP, &answer, false), expected);
+    // The other finds out when it asks.
+    let at = engines[0].deadline().unwrap();
+    engines[0].on_timer(at).unwrap();
+    let again = engines[0].next_resend(at).unwrap();
+    assert_eq!(again.header.flags & flags::RETRANSMIT, flags::RETRANSMIT);
+    let (_, answer) = switch.serve(0, &packet(0, &again)).unwrap();
+    assert_eq!(engines[0].receive(at, &answer, false), expected);
+}
+
+#[test]
+fn aborted_and_out_of_step() {
+    let switch = Switch::new(2, 8);
+    let mut engine = Engine::new(config(2, 0, 8));
+    let mut transmission = engine.send(0, chunk(0));
+    switch.abort();
+    let (_, answer) = switch.serve(0, &packet(0, &transmission)).unwrap();
+    assert_eq!(engine.clone().receive(0, &answer, false), Err(Failure::Aborted));
+
+    let switch = Switch::new(2, 8);
+    transmission.header.round.set(1);
+    let (_, mut answer) = switch.serve(0, &packet(0, &transmission)).unwrap();
+    // The aggregator has lost all; this rank would be in round 1. Its answer, as if to round 0:
+    rewrite(&mut answer, 1, |header| header.round.set(0));
+    assert_eq!(engine.receive(0, &answer, false), Err(Failure::Round { ours: 0, newest: 0 }));
+}
+
+/// The result of a lone rank's first chunk, and the engine that waits for it.
+fn lone() -> (Engine, Vec<u8>) {
+    let mut engine = Engine::new(config(1, 0, 8));
+    let transmission = engine.send(0, chunk(0));
+    let (to_all, answer) = Switch::new(1, 8).serve(0, &packet(0, &transmission)).unwrap();
+    assert!(to_all);
+    (engine, answer)
+}
+
+/// Changes the header of an answer to `contributions` contributions, and makes its check word fit again.
+fn rewrite(answer: &mut [u8], contributions: u32, change: impl FnOnce(&mut Header)) {
+    let (header, payload) = Header::mut_from_prefix(answer).unwrap();
+    let lanes = <[U32]>::ref_from_bytes(payload).unwrap();
+    let sum = lanes.iter().fold(0u32, |sum, lane| sum.wrapping_add(lane.get()));
+    change(header);
+    header.check.set(header.check_of(sum, contributions));
+}
+
+#[test]
+fn each_reason_to_ignore_an_answer() {
+    type Change = fn(&mut Header);
+    let cases: &[(Ignored, Change)] = &[
+        (Ignored::Malformed, |header| header.version = 2),
+        (Ignored::Malformed, |header| header.lanes.set(64)),
+        (Ignored::Kind, |header| header.kind = Kind::Contribution as u8),
+        (Ignored::Kind, |header| header.kind = Kind::Hello as u8),
+        (Ignored::Job, |header| header.job.set(JOB + 1)),
+        (Ignored::Epoch, |header| header.epoch.set(EPOCH + 1)),
+        (Ignored::Rank, |header| header.rank.set(1)),
+        (Ignored::NotOutstanding, |header| header.slot.set(1)),
+        (Ignored::NotOutstanding, |header| header.slot.set(8)),
+        (Ignored::NotOutstanding, |header| header.round.set(1)),
+        (Ignored::Call, |header| header.fingerprint.set(1)),
+        (Ignored::Call, |header| header.op = Op::MaxI32 as u8),
+        (Ignored::Check, |header| header.flags &= !flags::CHECKED),
+    ];
+    for (number, (reason, change)) in cases.iter().enumerate() {
+        let (mut engine, mut answer) = lone();
+        rewrite(&mut answer, 1, change);
+        assert_eq!(engine.receive(0, &answer, false), Ok(None), "case {number}");
+        let mut counters = [0; Ignored::ALL.len()];
+        counters[*reason as usize] = 1;
+        assert_eq!(engine.stats().ignored, counters, "case {number}: {reason:?}");
+        assert_eq!(engine.outstanding(), 1);
+    }
+}
+
+#[test]
+fn a_result_counts_once_whoever_it_is_addressed_to() {
+    for rank in [0, EVERYONE] {
+        let (mut engine, mut answer) = lone();
+        rewrite(&mut answer, 1, |header| header.rank.set(rank));
+        assert!(engine.receive(0, &answer, false).unwrap().is_some());
+        assert_eq!(engine.receive(0, &answer, false), Ok(None));
+        assert_eq!(engine.stats().ignored(Ignored::NotOutstanding), 1);
+    }
+}
+
+#[test]
+fn any_changed_bit_is_noticed() {
+    let (engine, answer) = lone();
+    for bit in 0..answer.len() * 8 {
+        let mut changed = answer.clone();
+        changed[bit / 8] ^= 1 << (bit % 8);
+        let outcome = engine.clone().receive(0, &changed, false);
+        // What the check word leaves out: RETRANSMIT and CE, unused flags, and the sender's own word.
+        let unchecked = (17 * 8..18 * 8).contains(&bit) && bit != 17 * 8 + 2 || (28 * 8..32 * 8).contains(&bit);
+        assert_eq!(matches!(outcome, Ok(Some(_))), unchecked, "bit {bit}: {outcome:?}");
+    }
+}
+
+#[test]
+fn pending_is_for_its_addressee_alone() {
+    let switch = Switch::new(2, 8);
+    let mut engine = Engine::new(config(2, 0, 8));
+    let transmission = engine.send(0, chunk(0));
+    assert_eq!(switch.serve(0, &packet(0, &transmission)), None);
+    let (_, mut answer) = switch.serve(0, &packet(0, &transmission)).unwrap();
+    rewrite(&mut answer, 1, |header| header.rank.set(EVERYONE));
+    engine.receive(0, &answer, false).unwrap();
+    assert_eq!((engine.stats().pending, engine.stats().ignored(Ignored::Rank)), (0, 1));
+    rewrite(&mut answer, 1, |header| header.rank.set(0));
+    engine.receive(0, &answer, false).unwrap();
+    assert_eq!(engine.stats().pending, 1);
+}
+
+#[test]
+fn congestion_marks_halve_the_window_once_a_round_trip() {
+    let mut engine = Engine::new(config(1, 0, 64));
+    let switch = Switch::new(1, 64);
+    let mut answers: Vec<_> = (0..16)
+        .map(|index| switch.serve(0, &packet(0, &engine.send(0, chunk(index)))).unwrap().1)
+        .collect();
+    assert!(!engine.may_send(), "16 is the initial window");
+    // One mark by the IP header, one by a rank's contribution.
+    engine.receive(HOP, &answers[0], true).unwrap().unwrap();
+    assert_eq!(engine.window(), 8);
+    rewrite(&mut answers[1], 1, |header| header.flags |= flags::CE);
+    engine.receive(HOP, &answers[1], false).unwrap().unwrap();
+    assert_eq!((engine.window(), engine.stats().congested, engine.stats().window_cuts), (8, 2, 1));
+}
+
+#[test]
+fn nothing_outstanding_needs_no_timer() {
+    let mut engine = Engine::new(config(1, 0, 8));
+    assert_eq!((engine.deadline(), engine.on_timer(u64::MAX)), (None, Ok(())));
+    let (mut engine, answer) = lone();
+    assert_eq!(engine.deadline(), Some(MS), "the initial timeout");
+    engine.receive(HOP, &answer, false).unwrap().unwrap();
+    assert_eq!(engine.deadline(), None);
+    // After a long pause the deadline counts from the next chunk.
+    engine.send(5000 * MS, chunk(1));
+    assert_eq!(engine.on_timer(5000 * MS), Ok(()));
+}
