@@ -24,6 +24,7 @@ fn check(report: &Value, world_size: usize, sizes: &[u64], element: u64) {
     assert_eq!(report["out_of_bounds"], 0, "{report}");
     assert_eq!(report["differing"].as_array().unwrap().len(), 0, "{report}");
     assert_eq!(report["world_size"], world_size);
+    assert!(report["sent"]["chunks"].as_u64().unwrap() >= 2 * sizes.len() as u64, "{report}");
     let rows = report["rows"].as_array().unwrap();
     assert_eq!(rows.iter().map(|row| row["size"].as_u64().unwrap()).collect::<Vec<_>>(), sizes);
     for row in rows {

@@ -138,20 +138,24 @@ fn reduce(communicator: &Communicator) -> Result<((), String), Failure> {
     Ok(((), format!("one chunk and back: {best} at best, {median} mostly")))
 }
 
-/// Whether results come by themselves. A rank that does not get them asks, and gets an answer: all works, slowly.
+/// How results come.
 fn results(communicator: &Communicator) -> Result<((), String), Failure> {
-    let resent = communicator.stats().engine.resent_by_timer;
     let way = match communicator.info().multicast {
         Some(group) => format!("multicast to {group}"),
         None => "unicast".to_owned(),
     };
-    if resent > ROUNDS as u64 / 2 {
+    arrival(&way, communicator.stats().engine.resent_by_timer).map(|detail| ((), detail))
+}
+
+/// Whether results come by themselves. A rank that does not get them asks, and gets an answer: all works, slowly.
+fn arrival(way: &str, asked: u64) -> Result<String, Failure> {
+    if asked > ROUNDS as u64 / 2 {
         return Err(Failure::Wrong(format!(
-            "results by {way} do not arrive: {resent} of {ROUNDS} had to be asked for; let this group through (firewall, IGMP snooping \
-             without a querier)"
+            "results by {way} do not arrive, {asked} of {ROUNDS} had to be asked for; let them through (firewall, or a switch with \
+             IGMP snooping and no querier)"
         )));
     }
-    Ok(((), format!("by {way}; {resent} of {ROUNDS} had to be asked for")))
+    Ok(format!("by {way}; {asked} of {ROUNDS} had to be asked for"))
 }
 
 fn leave(communicator: Communicator) -> Result<((), String), Failure> {
@@ -161,4 +165,17 @@ fn leave(communicator: Communicator) -> Result<((), String), Failure> {
 
 fn of_control(error: control::Error) -> Failure {
     Failure::joining(error.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn results_that_must_be_asked_for_are_a_failure() {
+        assert_eq!(arrival("unicast", 2).unwrap(), "by unicast; 2 of 21 had to be asked for");
+        let failure = arrival("multicast to 239.255.0.0:48866", 21).unwrap_err();
+        assert_eq!(failure.code(), 1);
+        assert!(failure.to_string().starts_with("results by multicast to 239.255.0.0:48866 do not arrive, 21 of 21"));
+    }
 }

@@ -102,7 +102,7 @@ impl Bench {
             }
             report.rows.push(row);
         }
-        runner.finish().map_err(Failure::Collective)?;
+        report.sent = runner.finish().map_err(Failure::Collective)?.into();
 
         report.conclude(interface(&status).as_ref());
         if prints {

@@ -1,6 +1,7 @@
 //! What a benchmark found: the table and the JSON are two views of it.
 
 use serde::Serialize;
+use switchml_worker::{Stats, engine::EngineStats};
 
 use crate::cli::{Failure, interface::Interface};
 
@@ -18,11 +19,33 @@ pub struct Report {
     pub differing: Vec<usize>,
     /// One line on the values' share of the link.
     pub goodput: String,
+    /// What the reporting rank sent in all, warm-up and checks included.
+    pub sent: Sent,
+}
+
+/// What a rank sent.
+#[derive(Default, Serialize)]
+pub struct Sent {
+    pub chunks: u64,
+    /// Sent again because no answer came in time.
+    pub resent_by_timer: u64,
+    /// Sent again because later results came first.
+    pub resent_by_overtaking: u64,
+    /// Sent again to ask whether a late rank has come.
+    pub probes: u64,
 }
 
 impl Report {
     pub fn new(setup: Setup) -> Self {
-        Self { setup, rows: vec![], out_of_bounds: 0, avg_busbw: 0.0, differing: vec![], goodput: String::new() }
+        Self {
+            setup,
+            rows: vec![],
+            out_of_bounds: 0,
+            avg_busbw: 0.0,
+            differing: vec![],
+            goodput: String::new(),
+            sent: Sent::default(),
+        }
     }
 
     /// Draws the conclusions of the rows. `interface` is this rank's way to the aggregator.
@@ -124,6 +147,13 @@ impl Measured {
         let algbw = size as f64 / 1e9 / seconds;
         // nccl-tests, doc/PERFORMANCE.md: of an all-reduce, each link carries 2(n-1)/n of the values.
         Self { time_us: seconds * 1e6, algbw, busbw: algbw * 2.0 * (ranks - 1.0) / ranks, wrong }
+    }
+}
+
+impl From<Stats> for Sent {
+    fn from(stats: Stats) -> Self {
+        let EngineStats { chunks, resent_by_timer, resent_by_overtaking, probes, .. } = stats.engine;
+        Self { chunks, resent_by_timer, resent_by_overtaking, probes }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use switchml_worker::{Communicator, Error, ReduceOp};
+use switchml_worker::{Communicator, Error, ReduceOp, Stats};
 
 use super::{
     check::{all_equal, digest, digest_words, wrong_elements},
@@ -86,9 +86,13 @@ impl<T: Value> Runner<T> {
         self.progress.suspend(print);
     }
 
-    /// Leaves the job in good order.
-    pub fn finish(self) -> Result<(), Error> {
-        self.communicator.close()
+    /// Leaves the job in good order, and tells what was sent in it.
+    pub fn finish(self) -> Result<Stats, Error> {
+        // Whatever was counted is told once the data thread rests, which a barrier later it has.
+        self.communicator.barrier()?;
+        let stats = self.communicator.stats();
+        self.communicator.close()?;
+        Ok(stats)
     }
 
     /// Mean time of an iteration in seconds, on the slowest rank.

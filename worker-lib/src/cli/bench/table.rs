@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::report::{Measured, Report, Row};
+use super::report::{Measured, Report, Row, Sent};
 
 /// Above the rows.
 pub struct Head<'a>(pub &'a Report);
@@ -85,6 +85,12 @@ impl fmt::Display for Foot<'_> {
             writeln!(f, "# The ranks' results of {size} B differ in their bits.")?;
         }
         writeln!(f, "# {}", report.goodput)?;
+        let Sent { chunks, resent_by_timer, resent_by_overtaking, probes } = report.sent;
+        writeln!(
+            f,
+            "# Rank 0 sent {chunks} chunks; again {resent_by_timer} for want of an answer, {resent_by_overtaking} overtaken, {probes} to \
+             ask after a late rank"
+        )?;
         writeln!(
             f,
             "# time: mean of the iterations on the slowest rank. out-of-place: with the copy into the result's buffer, for"
@@ -137,6 +143,7 @@ mod tests {
             avg_busbw: 0.26,
             differing: vec![],
             goodput: "Goodput".into(),
+            sent: Sent { chunks: 1000, resent_by_timer: 3, resent_by_overtaking: 2, probes: 1 },
         }
     }
 
@@ -164,6 +171,10 @@ mod tests {
             "    16777216       4194304     float     sum      -1    98000    0.17    0.26      0    97.12    0.17    0.26    N/A"
         );
         let foot = Foot(&report).to_string();
+        assert!(
+            foot.contains("# Rank 0 sent 1000 chunks; again 3 for want of an answer, 2 overtaken, 1 to ask after"),
+            "{foot}"
+        );
         assert!(foot.starts_with("# Out of bounds values : 0 OK\n# Avg bus bandwidth    : 0.260000\n#\n"), "{foot}");
     }
 
