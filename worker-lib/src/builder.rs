@@ -132,12 +132,8 @@ impl Builder {
     pub fn connect(self) -> Result<Communicator, Error> {
         let (aggregator, rank, world_size) = self.check()?;
         let (session, assigned) = Session::join(&aggregator, &self.job, rank, world_size, self.join_timeout)?;
-        let identity = Identity {
-            job: assigned.job,
-            epoch: assigned.epoch,
-            rank: rank as u16,
-            ranks: world_size as u16,
-        };
+        let identity =
+            Identity { job: assigned.job, epoch: assigned.epoch, rank: rank as u16, ranks: world_size as u16 };
         let waker = Waker::new().map_err(Error::system("cannot make an event"))?;
         let opened = Udp::open(assigned.data_address, assigned.group, waker.clone())
             .map_err(Error::system("cannot open the data sockets"))
@@ -216,8 +212,10 @@ impl Builder {
     /// Aggregator, rank and world size, if they make sense together.
     fn check(&self) -> Result<(String, u32, u32), Error> {
         let missing = |name, allowed| Error::Setting { name, given: "not set".to_owned(), allowed };
-        let aggregator =
-            self.aggregator.clone().ok_or_else(|| missing("aggregator", "give its host, or set SWITCHML_AGGREGATOR"))?;
+        let aggregator = self
+            .aggregator
+            .clone()
+            .ok_or_else(|| missing("aggregator", "give its host, or set SWITCHML_AGGREGATOR"))?;
         let rank = self.rank.ok_or_else(|| missing("rank", "give this process's, or set RANK"))?;
         let world_size =
             self.world_size.ok_or_else(|| missing("world size", "give the number of ranks, or set WORLD_SIZE"))?;
