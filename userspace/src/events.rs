@@ -1,12 +1,13 @@
 //! Logs notable packets, at a bounded rate.
 
+use std::net::SocketAddrV4;
 use std::time::Duration;
 
 use switchml_protocol::maps::Event;
 use switchml_protocol::outcome::Outcome;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
-use tracing::{info, warn};
+use tracing::{debug, warn};
 
 /// Most events that wait for being logged.
 pub const CAPACITY: usize = 256;
@@ -19,6 +20,12 @@ pub async fn log(mut events: mpsc::Receiver<Event>) {
     let mut period_start = Instant::now();
     let mut seen = 0;
     while let Some(event) = events.recv().await {
+        let Some(outcome) = Outcome::ALL.get(usize::from(event.outcome)) else { continue };
+        if *outcome == Outcome::Hello {
+            // Ranks try several sizes, and the job's log has what came of it.
+            debug!("{}", line(&event, outcome));
+            continue;
+        }
         if period_start.elapsed() >= PERIOD {
             report_unlogged(seen);
             period_start = Instant::now();
@@ -26,7 +33,7 @@ pub async fn log(mut events: mpsc::Receiver<Event>) {
         }
         seen += 1;
         if seen <= MAX_LINES {
-            log_one(&event);
+            warn!("{}", line(&event, outcome));
         }
     }
     report_unlogged(seen);
@@ -38,13 +45,32 @@ fn report_unlogged(seen: u32) {
     }
 }
 
-fn log_one(event: &Event) {
-    let Some(outcome) = Outcome::ALL.get(usize::from(event.outcome)) else { return };
+fn line(event: &Event, outcome: &Outcome) -> String {
     let Event { job, rank, slot, round, place, .. } = event;
-    let [a, b, c, d] = place.ip;
-    let from = format!("{a}.{b}.{c}.{d}:{}", place.port);
-    match outcome {
-        Outcome::Hello => info!("job {job}: HELLO of rank {rank} from {from}"),
-        _ => warn!("job {job}: {} rank {rank}, slot {slot}, round {round}, from {from}", outcome.help()),
+    let from = SocketAddrV4::new(place.ip.into(), place.port.get());
+    format!("job {job}: {} Rank {rank}, slot {slot}, round {round}, from {from}", outcome.help())
+}
+
+#[cfg(test)]
+mod tests {
+    use switchml_protocol::U16;
+    use switchml_protocol::job::Place;
+
+    use super::*;
+
+    #[test]
+    fn an_event_is_one_line_with_all_there_is() {
+        let event = Event {
+            place: Place { ifindex: 4, ip: [10, 0, 0, 3], mac: [2; 6], port: U16::new(40_000) },
+            epoch: 1,
+            round: 7,
+            job: 2,
+            rank: 3,
+            slot: 5,
+            outcome: Outcome::WrongSecret as u8,
+            reserved: Default::default(),
+        };
+        let expected = "job 2: HELLO with a wrong secret. Rank 3, slot 5, round 7, from 10.0.0.3:40000";
+        assert_eq!(line(&event, &Outcome::WrongSecret), expected);
     }
 }

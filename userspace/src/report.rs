@@ -9,7 +9,7 @@ use tonic::transport::Channel;
 
 /// Prints what a running aggregator is attached to, and every counter that is not zero.
 pub async fn status(address: &SocketAddr) -> anyhow::Result<()> {
-    let status = connect(address).await?.status(StatusRequest {}).await?.into_inner();
+    let status = connect(address).await?.status(StatusRequest {}).await.map_err(refused)?.into_inner();
     println!("version      {}", status.version);
     println!("data plane   {}: {}", status.data_plane, status.attachment);
     println!("slots        {} of {} free", status.slots_free, status.slots_total);
@@ -22,7 +22,7 @@ pub async fn status(address: &SocketAddr) -> anyhow::Result<()> {
 
 /// Prints a line for each job.
 pub async fn jobs(address: &SocketAddr) -> anyhow::Result<()> {
-    let jobs = connect(address).await?.list_jobs(ListJobsRequest {}).await?.into_inner().jobs;
+    let jobs = connect(address).await?.list_jobs(ListJobsRequest {}).await.map_err(refused)?.into_inner().jobs;
     println!(
         "{:>3} {:<20} {:<9} {:>10} {:>13} {:>5}  {:<10} missing ranks",
         "job", "name", "state", "epoch", "slots", "lanes", "ranks here"
@@ -48,6 +48,10 @@ async fn connect(address: &SocketAddr) -> anyhow::Result<AggregatorClient<Channe
     AggregatorClient::connect(format!("http://{address}"))
         .await
         .with_context(|| format!("no aggregator answers at {address}; is it running? --connect"))
+}
+
+fn refused(status: tonic::Status) -> anyhow::Error {
+    anyhow::anyhow!("the aggregator did not answer: {}", status.message())
 }
 
 fn state(job: &Job) -> &'static str {

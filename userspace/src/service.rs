@@ -182,11 +182,11 @@ impl Aggregator for ControlPlane {
     async fn ready(&self, request: Request<control::ReadyRequest>) -> Result<Response<control::ReadyReply>, Status> {
         let control::ReadyRequest { job, epoch, rank, lanes } = request.into_inner();
         let mut core = self.lock();
-        let said_hello = match (u16::try_from(job), u16::try_from(rank)) {
-            (Ok(job), Ok(rank)) => core.data_plane.place(job, rank).map_err(internal)?.is_some(),
-            _ => false,
+        let place = match (u16::try_from(job), u16::try_from(rank)) {
+            (Ok(job), Ok(rank)) => core.data_plane.place(job, rank).map_err(internal)?,
+            _ => None,
         };
-        let effects = core.table.ready(MemberId { job, epoch, rank }, lanes, said_hello)?;
+        let effects = core.table.ready(MemberId { job, epoch, rank }, lanes, place)?;
         core.perform(effects);
         Ok(Response::new(control::ReadyReply {}))
     }

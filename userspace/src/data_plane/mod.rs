@@ -9,6 +9,7 @@ use switchml_protocol::outcome::Outcome;
 use tokio::sync::mpsc;
 
 pub mod software;
+mod worker_thread;
 pub mod xdp;
 
 /// Notable packets, from the data plane to whoever logs them. What the channel has no room for is dropped: events are

@@ -17,11 +17,12 @@ mod job;
 mod tests;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};
 
 use rand::{Rng, rngs::StdRng};
 use switchml_control as control;
 use switchml_control::join_event::Event;
+use switchml_protocol::job::Place;
 use switchml_protocol::maps::MAX_JOBS;
 use switchml_protocol::{LANES_PER_BLOCK, MAX_RANKS};
 use tracing::{info, warn};
@@ -159,12 +160,12 @@ impl JobTable {
         Ok((session, effects))
     }
 
-    /// A rank's path is open for packets of `lanes`; `said_hello` is whether the data plane knows the rank.
+    /// A rank's path is open for packets of `lanes`; `place` is where the data plane has heard it, if it has.
     ///
     /// # Errors
     ///
     /// [`MemberError`]; the table is as before.
-    pub fn ready(&mut self, id: MemberId, lanes: u32, said_hello: bool) -> Result<Vec<Effect>, MemberError> {
+    pub fn ready(&mut self, id: MemberId, lanes: u32, place: Option<Place>) -> Result<Vec<Effect>, MemberError> {
         let max_lanes = self.limits.max_lanes;
         let job = self.job_of(id)?;
         let Some(member) = job.members.get_mut(id.rank as usize).and_then(Option::as_mut) else {
@@ -177,10 +178,10 @@ impl JobTable {
         if job.state != State::Assigned {
             return Err(MemberError::NotAssigned { rank: id.rank, state: job.state.name() });
         }
-        if !said_hello {
-            return Err(MemberError::NoHello(id.rank));
-        }
+        let place = place.ok_or(MemberError::NoHello(id.rank))?;
         member.ready = Some(lanes);
+        let from = SocketAddrV4::new(place.ip.into(), place.port.get());
+        info!("job {} {:?}: rank {} ready at {from}, {lanes} lanes", job.number, job.name, id.rank);
         let Some(lanes) = job.common_lanes() else { return Ok(Vec::new()) };
         job.state = State::Started { lanes };
         info!("job {} {:?}: started, {lanes} lanes", job.number, job.name);

@@ -4,12 +4,14 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use proptest::prelude::*;
 use rand::SeedableRng;
-use switchml_protocol::MAX_LANES;
+use switchml_protocol::{MAX_LANES, U16};
 
 use super::*;
 
 const POOL: u32 = 1024;
 const LIMITS: Limits = Limits { slots: POOL, max_lanes: MAX_LANES as u16, port: 48864, fanout: Fanout::Multicast };
+/// Where the data plane has heard a rank; which place does not matter here.
+const HEARD: Option<Place> = Some(Place { ifindex: 1, ip: [10, 0, 0, 1], mac: [2; 6], port: U16::new(40_000) });
 const LOCAL: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 254);
 
 fn table() -> JobTable {
@@ -49,7 +51,7 @@ fn started(table: &mut JobTable, name: &str, world_size: u32) -> (Vec<Session>, 
     let (sessions, effects) = join_all(table, name, world_size);
     let spec = opened(&effects).clone();
     for rank in 0..world_size {
-        table.ready(member(&spec, rank), 352, true).expect("ready");
+        table.ready(member(&spec, rank), 352, HEARD).expect("ready");
     }
     (sessions, spec)
 }
@@ -119,11 +121,11 @@ fn the_smallest_path_gives_the_lanes() {
     let mut table = table();
     let (sessions, effects) = join_all(&mut table, "train", 3);
     let spec = opened(&effects).clone();
-    assert_eq!(table.ready(member(&spec, 0), 768, true), Ok(vec![]));
-    assert_eq!(table.ready(member(&spec, 2), 352, true), Ok(vec![]));
+    assert_eq!(table.ready(member(&spec, 0), 768, HEARD), Ok(vec![]));
+    assert_eq!(table.ready(member(&spec, 2), 352, HEARD), Ok(vec![]));
     let started = |session| Effect::Tell(session, Event::Started(control::Started { lanes: 352 }));
     let expected = vec![Effect::Start(0), started(sessions[0]), started(sessions[1]), started(sessions[2])];
-    assert_eq!(table.ready(member(&spec, 1), 736, true), Ok(expected));
+    assert_eq!(table.ready(member(&spec, 1), 736, HEARD), Ok(expected));
 }
 
 #[test]
@@ -261,18 +263,18 @@ fn ready_that_is_refused_says_why() {
     let spec = opened(&effects).clone();
     for lanes in [0, 31, 33, 769, 800, 65536 + 32] {
         let refused = MemberError::Lanes { lanes, max_lanes: 768 };
-        assert_eq!(table.ready(member(&spec, 0), lanes, true), Err(refused), "{lanes}");
+        assert_eq!(table.ready(member(&spec, 0), lanes, HEARD), Err(refused), "{lanes}");
     }
-    assert_eq!(table.ready(member(&spec, 0), 352, false), Err(MemberError::NoHello(0)));
-    assert_eq!(table.ready(member(&spec, 2), 352, true), Err(MemberError::NoRank { job: 0, rank: 2 }));
+    assert_eq!(table.ready(member(&spec, 0), 352, None), Err(MemberError::NoHello(0)));
+    assert_eq!(table.ready(member(&spec, 2), 352, HEARD), Err(MemberError::NoRank { job: 0, rank: 2 }));
     let other_epoch = MemberId { epoch: spec.epoch ^ 1, ..member(&spec, 0) };
-    assert!(matches!(table.ready(other_epoch, 352, true), Err(MemberError::NoJob { .. })));
+    assert!(matches!(table.ready(other_epoch, 352, HEARD), Err(MemberError::NoJob { .. })));
     let other_job = MemberId { job: 65536, ..member(&spec, 0) };
-    assert!(matches!(table.ready(other_job, 352, true), Err(MemberError::NoJob { .. })));
-    assert_eq!(table.ready(member(&spec, 0), 32, true), Ok(vec![]));
-    table.ready(member(&spec, 1), 768, true).unwrap();
+    assert!(matches!(table.ready(other_job, 352, HEARD), Err(MemberError::NoJob { .. })));
+    assert_eq!(table.ready(member(&spec, 0), 32, HEARD), Ok(vec![]));
+    table.ready(member(&spec, 1), 768, HEARD).unwrap();
     let again = MemberError::NotAssigned { rank: 1, state: "started already" };
-    assert_eq!(table.ready(member(&spec, 1), 768, true), Err(again));
+    assert_eq!(table.ready(member(&spec, 1), 768, HEARD), Err(again));
 }
 
 #[test]
@@ -401,7 +403,7 @@ proptest! {
                     let Some((_, Some(id))) = world.pick(session) else { continue };
                     let before = world.ready.clone();
                     world.ready.entry((id.job, id.epoch)).or_default().insert(id.rank, lanes);
-                    match table.ready(id, lanes, true) {
+                    match table.ready(id, lanes, HEARD) {
                         Ok(effects) => world.apply(effects),
                         Err(_) => world.ready = before,
                     }

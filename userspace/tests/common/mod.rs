@@ -63,10 +63,7 @@ impl Daemon {
     }
 
     pub async fn join(&self, name: &str, rank: u32, world_size: u32) -> Rank {
-        let mut client = self.client().await;
-        let request = JoinRequest { job_name: name.to_owned(), rank, world_size };
-        let events = client.join(request).await.expect("joined").into_inner();
-        Rank { rank, client, events }
+        Rank::join(self.control, name, rank, world_size).await
     }
 
     /// Joins all ranks, and takes them through HELLO to Started.
@@ -103,6 +100,13 @@ pub struct Rank {
 }
 
 impl Rank {
+    pub async fn join(control: SocketAddr, name: &str, rank: u32, world_size: u32) -> Self {
+        let mut client = AggregatorClient::connect(format!("http://{control}")).await.expect("connected");
+        let request = JoinRequest { job_name: name.to_owned(), rank, world_size };
+        let events = client.join(request).await.expect("joined").into_inner();
+        Self { rank, client, events }
+    }
+
     pub async fn next(&mut self) -> Event {
         let event = tokio::time::timeout(PATIENCE, self.events.message()).await.expect("an event in time");
         event.expect("no error").expect("the stream goes on").event.expect("an event")
@@ -147,10 +151,15 @@ pub struct Answer {
 }
 
 impl Path {
+    /// On loopback.
     pub fn new(assigned: Assigned, rank: u16) -> Self {
+        Self::bind(assigned, rank, Ipv4Addr::LOCALHOST)
+    }
+
+    pub fn bind(assigned: Assigned, rank: u16, local: Ipv4Addr) -> Self {
         let address: Ipv4Addr = assigned.data_address.parse().expect("an address");
         let aggregator = (address, assigned.data_port as u16).into();
-        let socket = UdpSocket::bind("127.0.0.1:0").expect("a socket");
+        let socket = UdpSocket::bind((local, 0)).expect("a socket");
         Self { assigned, rank, socket, aggregator }
     }
 
@@ -203,18 +212,23 @@ impl Path {
         self.receive_within(PATIENCE).expect("an answer")
     }
 
-    /// The next answer, which must come from where contributions go. `None` if none comes in time.
+    /// The next answer; `None` if none comes in time.
     pub fn receive_within(&self, timeout: Duration) -> Option<Answer> {
-        self.socket.set_read_timeout(Some(timeout)).expect("a timeout");
-        let mut buffer = [0; 4096];
-        let (len, from) = match self.socket.recv_from(&mut buffer) {
-            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return None,
-            received => received.expect("received"),
-        };
-        assert_eq!(from, self.aggregator);
-        let (header, kind, _, lanes) = decode(&buffer[..len]).expect("a packet of the protocol");
-        Some(Answer { header: *header, kind, lanes: lanes.iter().map(|lane| lane.get()).collect() })
+        receive_on(&self.socket, self.aggregator, timeout)
     }
+}
+
+/// The next answer on a socket, which must come from where contributions go. `None` if none comes in time.
+pub fn receive_on(socket: &UdpSocket, aggregator: SocketAddr, timeout: Duration) -> Option<Answer> {
+    socket.set_read_timeout(Some(timeout)).expect("a timeout");
+    let mut buffer = [0; 4096];
+    let (len, from) = match socket.recv_from(&mut buffer) {
+        Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return None,
+        received => received.expect("received"),
+    };
+    assert_eq!(from, aggregator);
+    let (header, kind, _, lanes) = decode(&buffer[..len]).expect("a packet of the protocol");
+    Some(Answer { header: *header, kind, lanes: lanes.iter().map(|lane| lane.get()).collect() })
 }
 
 pub fn packet(header: &Header, lanes: &[u32]) -> Vec<u8> {

@@ -6,13 +6,10 @@ mod tables;
 
 use std::io::{self, IoSliceMut};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
-use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::thread::JoinHandle;
 
 use quinn_udp::{BATCH_SIZE, EcnCodepoint, RecvMeta, UdpSocketState};
-use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use switchml_protocol::aggregator::{Tables, serve};
 use switchml_protocol::header::{HEADER_LEN, Header, Kind, flags};
 use switchml_protocol::job::{ABORTED, OPEN, Place, VACANT};
@@ -21,6 +18,7 @@ use switchml_protocol::outcome::{Action, Outcome};
 use switchml_protocol::{MAX_LANES, U16, U32};
 use zerocopy::FromBytes;
 
+use super::worker_thread::{Stop, WorkerThread};
 use super::{DataPlane, Error, EventSender, Fanout, JobSpec, Limits};
 use outbox::{Outbox, Receiver};
 use tables::MemoryTables;
@@ -35,8 +33,7 @@ pub struct Software {
     shared: Arc<Shared>,
     port: u16,
     slots: u32,
-    stop: Arc<OwnedFd>,
-    thread: Option<JoinHandle<()>>,
+    _thread: WorkerThread,
 }
 
 struct Shared {
@@ -61,26 +58,11 @@ impl Software {
         state.set_send_buffer_size((&socket).into(), SOCKET_BUFFER)?;
         let counters = std::array::from_fn(|_| AtomicU64::new(0));
         let shared = Arc::new(Shared { socket, state, tables: MemoryTables::new(slots), counters, events });
-        let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC)?);
-        let thread = std::thread::Builder::new().name("data-plane".to_owned()).spawn({
-            let (shared, stop) = (Arc::clone(&shared), Arc::clone(&stop));
-            move || {
-                if let Err(error) = shared.run(&stop) {
-                    tracing::error!("the data plane stopped: {error}");
-                }
-            }
+        let thread = WorkerThread::spawn("data-plane", {
+            let shared = Arc::clone(&shared);
+            move |stop| shared.run(stop)
         })?;
-        Ok(Self { shared, port, slots, stop, thread: Some(thread) })
-    }
-}
-
-impl Drop for Software {
-    fn drop(&mut self) {
-        // An eventfd takes 8 bytes, a number; it fails only when that number would overflow.
-        let _ = rustix::io::write(&*self.stop, &1u64.to_ne_bytes());
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
+        Ok(Self { shared, port, slots, _thread: thread })
     }
 }
 
@@ -128,23 +110,12 @@ impl DataPlane for Software {
 }
 
 impl Shared {
-    /// Serves packets until `stop` is written to.
-    fn run(&self, stop: &OwnedFd) -> io::Result<()> {
+    /// Serves packets until the thread is told to stop.
+    fn run(&self, stop: &Stop) -> io::Result<()> {
         let mut memory = vec![0; BATCH_SIZE * BUFFER_LEN];
         let mut metas = [RecvMeta::default(); BATCH_SIZE];
         let mut outbox = Outbox::new(&self.socket, &self.state, &self.tables);
-        loop {
-            let mut ready = [
-                PollFd::from_borrowed_fd(self.socket.as_fd(), PollFlags::IN),
-                PollFd::from_borrowed_fd(stop.as_fd(), PollFlags::IN),
-            ];
-            match poll(&mut ready, None) {
-                Err(rustix::io::Errno::INTR) => continue,
-                result => result?,
-            };
-            if !ready[1].revents().is_empty() {
-                return Ok(());
-            }
+        while stop.wait_readable(&self.socket)? {
             let mut buffers: Vec<_> = memory.chunks_mut(BUFFER_LEN).map(IoSliceMut::new).collect();
             let received = match self.state.recv((&self.socket).into(), &mut buffers, &mut metas) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
@@ -156,6 +127,7 @@ impl Shared {
             outbox.flush();
             self.count(Outcome::SendFailed, outbox.take_failed());
         }
+        Ok(())
     }
 
     /// Serves the datagrams of one buffer, which came from the same sender.

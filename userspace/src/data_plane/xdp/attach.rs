@@ -56,9 +56,7 @@ pub enum StartError {
     #[error("cannot load the program: {0}")]
     Load(String),
     /// Something runs on the interface already.
-    #[error(
-        "interface {0:?} already has an XDP program; `ip link show {0}` shows it, `ip link set {0} xdp off` removes it"
-    )]
+    #[error("interface {0:?} already has an XDP program, which `ip link show {0}` names; stop what attached it")]
     Occupied(String),
     /// The driver has no native XDP.
     #[error("the driver of interface {0:?} has no native XDP; use --mode generic, which is slower")]

@@ -5,9 +5,9 @@ pub mod interfaces;
 mod maps;
 
 use std::collections::BTreeSet;
+use std::io;
 use std::net::Ipv4Addr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use aya::Ebpf;
 use aya::maps::{MapData, MapError, RingBuf};
@@ -16,16 +16,13 @@ use switchml_protocol::MAX_LANES;
 use switchml_protocol::job::{ABORTED, Job, Member, OPEN, Place, VACANT};
 use switchml_protocol::maps::Event;
 use switchml_protocol::outcome::Outcome;
-use tokio::task::JoinHandle;
 use zerocopy::FromBytes;
 
+use super::worker_thread::{Stop, WorkerThread};
 use super::{DataPlane, Error, EventSender, Fanout, JobSpec, Limits};
 pub use attach::StartError;
 use interfaces::Interface;
 use maps::Maps;
-
-/// How often events are collected; the ring buffer holds some thousand.
-const EVENTS_PERIOD: Duration = Duration::from_millis(100);
 
 /// Where the program runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,13 +53,13 @@ pub struct XdpDataPlane {
     config: Config,
     addresses: Vec<Ipv4Addr>,
     maps: Mutex<Maps>,
-    events: JoinHandle<()>,
+    _events: WorkerThread,
     _links: Vec<FdLink>,
     _object: Ebpf,
 }
 
 impl XdpDataPlane {
-    /// Loads the program and attaches it to all interfaces. Within a tokio runtime.
+    /// Loads the program and attaches it to all interfaces.
     ///
     /// # Errors
     ///
@@ -79,8 +76,9 @@ impl XdpDataPlane {
         }
         let links =
             ports.iter().map(|port| attach::attach(&mut object, port, config.mode)).collect::<Result<Vec<_>, _>>()?;
-        let events = tokio::spawn(forward(ring, events));
-        Ok(Self { config, addresses, maps: Mutex::new(maps), events, _links: links, _object: object })
+        let events = WorkerThread::spawn("events", move |stop| forward(ring, &events, stop))
+            .map_err(|error| StartError::Load(format!("cannot start a thread for events: {error}")))?;
+        Ok(Self { config, addresses, maps: Mutex::new(maps), _events: events, _links: links, _object: object })
     }
 
     fn maps(&self) -> MutexGuard<'_, Maps> {
@@ -90,12 +88,6 @@ impl XdpDataPlane {
 
     fn served(&self) -> String {
         self.addresses.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
-    }
-}
-
-impl Drop for XdpDataPlane {
-    fn drop(&mut self) {
-        self.events.abort();
     }
 }
 
@@ -192,12 +184,9 @@ fn addresses_to_serve(config: &Config, ports: &[Interface]) -> Result<Vec<Ipv4Ad
     if addresses.is_empty() { Err(StartError::NoAddress) } else { Ok(addresses) }
 }
 
-/// Hands the program's events on, until this task is aborted.
-async fn forward(mut ring: RingBuf<MapData>, events: EventSender) {
-    // They are for a log that people read: no need to be woken for each.
-    let mut ticks = tokio::time::interval(EVENTS_PERIOD);
-    loop {
-        ticks.tick().await;
+/// Hands the program's events on, until the thread is told to stop.
+fn forward(mut ring: RingBuf<MapData>, events: &EventSender, stop: &Stop) -> io::Result<()> {
+    while stop.wait_readable(&ring)? {
         while let Some(item) = ring.next() {
             if let Ok((event, _)) = Event::read_from_prefix(&item) {
                 // Without room in the channel the counters alone tell of it.
@@ -205,4 +194,5 @@ async fn forward(mut ring: RingBuf<MapData>, events: EventSender) {
             }
         }
     }
+    Ok(())
 }

@@ -1,0 +1,108 @@
+//! The command line, without privilege.
+
+use std::io::{BufRead, BufReader, Read};
+use std::net::{TcpListener, UdpSocket};
+use std::process::{Child, Command, Output, Stdio};
+
+fn aggregator(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_switchml-aggregator"));
+    command.args(arguments);
+    command
+}
+
+fn run(arguments: &[&str]) -> Output {
+    aggregator(arguments).output().expect("it starts")
+}
+
+/// A daemon on loopback, killed when dropped.
+struct Daemon {
+    child: Child,
+    control: String,
+    log: BufReader<std::process::ChildStderr>,
+}
+
+impl Daemon {
+    fn start() -> Self {
+        let mut command = aggregator(&["--data-plane", "software", "--control", "127.0.0.1:0", "--data-port", "0"]);
+        let mut child = command.stderr(Stdio::piped()).spawn().expect("it starts");
+        let mut log = BufReader::new(child.stderr.take().expect("piped"));
+        let mut line = String::new();
+        while !line.contains("ready: control ") {
+            line.clear();
+            assert_ne!(log.read_line(&mut line).expect("text"), 0, "it ended before it was ready");
+        }
+        let address = line.split("ready: control ").nth(1).and_then(|rest| rest.split(',').next()).expect("an address");
+        Self { control: address.to_owned(), child, log }
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn ports_in_use_are_named() {
+    let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = tcp.local_addr().unwrap().to_string();
+    let output = run(&["--data-plane", "software", "--control", &address]);
+    assert_eq!(output.status.code(), Some(1));
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert!(error.contains(&format!("cannot serve the control plane at TCP {address}")), "{error}");
+
+    let udp = UdpSocket::bind("0.0.0.0:0").unwrap();
+    let port = udp.local_addr().unwrap().port().to_string();
+    let output = run(&["--data-plane", "software", "--control", "127.0.0.1:0", "--data-port", &port]);
+    assert_eq!(output.status.code(), Some(1));
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert!(error.contains(&format!("cannot serve the data plane at UDP port {port}")), "{error}");
+    assert_eq!(error.lines().count(), 1, "{error}");
+}
+
+#[test]
+fn values_out_of_range_are_refused_with_what_is_allowed() {
+    for (arguments, expected) in [
+        (&["--slots", "15"], "15 is not in 16..=1048576"),
+        (&["--data-plane", "tofino"], "[possible values: xdp, software]"),
+        (&["--mode", "fast"], "[possible values: native, generic]"),
+        (&["--data-port", "65536"], "65536 is not in 0..=65535"),
+        (&["--control", "localhost"], "invalid socket address syntax"),
+        (&["--data-address", "::1"], "invalid IPv4 address syntax"),
+    ] {
+        let output = run(arguments);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert!(error.contains(expected), "{error}");
+    }
+}
+
+#[test]
+fn a_running_daemon_reports_and_stops_on_sigterm() {
+    let mut daemon = Daemon::start();
+    let status = run(&["status", "--connect", &daemon.control]);
+    let text = String::from_utf8(status.stdout).unwrap();
+    assert!(
+        status.status.success() && text.contains("software: UDP socket") && text.contains("2048 of 2048 free"),
+        "{text}"
+    );
+    let jobs = run(&["jobs", "--connect", &daemon.control]);
+    assert!(jobs.status.success());
+    assert_eq!(String::from_utf8(jobs.stdout).unwrap().lines().count(), 1, "a heading and no job");
+
+    let pid = rustix::process::Pid::from_child(&daemon.child);
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    assert!(daemon.child.wait().unwrap().success());
+    let rest: Vec<_> = daemon.log.by_ref().lines().map(Result::unwrap).collect();
+    assert!(rest.iter().any(|line| line.contains("stopping")), "{rest:?}");
+}
+
+#[test]
+fn status_without_a_daemon_says_so() {
+    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let output = run(&["status", "--connect", &nobody]);
+    assert_eq!(output.status.code(), Some(1));
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert!(error.contains(&format!("no aggregator answers at {nobody}")), "{error}");
+}

@@ -1,0 +1,261 @@
+//! The daemon on XDP, in a rack: what it attaches, what it refuses, what it serves, and that nothing of it stays.
+
+mod common;
+
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::process::Command;
+
+use common::{PATIENCE, Path, Rank, SILENCE, receive_on};
+use switchml_control::LeaveRequest;
+use switchml_control::join_event::Event;
+use switchml_protocol::EVERYONE;
+use switchml_protocol::header::{Kind, RejectReason};
+use switchml_rack::{AGGREGATOR_ADDRESS, Namespace, Process, Rack, RackOptions, Signal, can_build_racks};
+
+const CONTROL: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(AGGREGATOR_ADDRESS), 48865);
+
+fn rack(workers: usize) -> Rack {
+    Rack::new(RackOptions { workers, ..RackOptions::default() }).expect("a rack")
+}
+
+fn spawn(namespace: &Namespace, arguments: &[&str]) -> Process {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_switchml-aggregator"));
+    command.args(arguments).env("RUST_LOG", "switchml_userspace=debug,info");
+    namespace.spawn("aggregator", command).expect("started")
+}
+
+/// A daemon on all ports of the rack.
+fn serve(rack: &Rack) -> Process {
+    let ports = rack.ports();
+    let arguments: Vec<_> = ports.iter().flat_map(|port| ["--iface", port]).collect();
+    let mut daemon = spawn(rack.switch(), &arguments);
+    daemon.wait_for_line("ready: control 0.0.0.0:48865", PATIENCE).expect("ready");
+    daemon
+}
+
+/// What a tool prints in the switch's namespace.
+fn tool(namespace: &Namespace, line: &str) -> String {
+    let mut words = line.split(' ');
+    let mut command = Command::new(words.next().expect("a program"));
+    command.args(words);
+    String::from_utf8(namespace.output(command).expect("it works").stdout).expect("text")
+}
+
+/// Runs the daemon, which must fail with one line that contains `expected`, and leave nothing attached.
+fn refuses(switch: &Namespace, arguments: &[&str], expected: &str) {
+    let mut daemon = spawn(switch, arguments);
+    let status = daemon.wait(PATIENCE).expect("ends by itself");
+    assert_eq!(status.code(), Some(1));
+    let errors: Vec<_> =
+        daemon.stderr().lines().filter(|line| line.starts_with("switchml-aggregator:")).map(str::to_owned).collect();
+    let [error] = &errors[..] else { panic!("{} lines of error: {}", errors.len(), daemon.stderr()) };
+    assert!(error.contains(expected), "{error}");
+    assert!(!tool(switch, "ip link").contains("xdp"), "something stays attached");
+}
+
+#[test]
+fn it_attaches_in_the_driver_and_goes_whatever_ends_it() {
+    if !can_build_racks("it_attaches_in_the_driver_and_goes_whatever_ends_it") {
+        return;
+    }
+    let rack = rack(2);
+    for signal in [Signal::TERM, Signal::INT, Signal::KILL] {
+        let mut daemon = serve(&rack);
+        for port in rack.ports() {
+            let link = tool(rack.switch(), &format!("ip link show {port}"));
+            assert!(link.contains(" xdp ") && link.contains("name switchml"), "{link}");
+        }
+        daemon.signal(signal).expect("signalled");
+        let status = daemon.wait(PATIENCE).expect("ends in time");
+        assert_eq!(status.success(), signal != Signal::KILL, "{status} after {signal:?}");
+        assert!(!tool(rack.switch(), "ip link").contains("xdp"), "attached still after {signal:?}");
+    }
+}
+
+#[test]
+fn what_stands_in_its_way_it_says_in_one_line() {
+    if !can_build_racks("what_stands_in_its_way_it_says_in_one_line") {
+        return;
+    }
+    let rack = rack(1);
+    let switch = rack.switch();
+    refuses(switch, &["--iface", "p9"], "no interface \"p9\" in this network namespace; there are lo, br0, p0");
+    refuses(switch, &[], "no interface given; name those that workers are behind with --iface, of lo, br0, p0");
+    refuses(switch, &["--iface", "p0", "--iface", "p0"], "interface \"p0\" is given twice");
+    refuses(switch, &["--iface", "p0", "--iface", "lo"], "the driver of interface \"lo\" has no native XDP");
+
+    // A veth whose other end is as the system made it: XDP can send nothing into it.
+    tool(switch, "ip link add bare type veth peer name far");
+    tool(switch, "ip link set bare up");
+    tool(switch, "ip link set far up");
+    tool(switch, "ip address add 10.99.0.1/24 dev bare");
+    refuses(switch, &["--iface", "p0", "--iface", "bare"], "interface \"bare\" would drop every answer");
+
+    tool(switch, "ip link add large mtu 9000 type veth peer name larger mtu 9000");
+    refuses(switch, &["--iface", "p0", "--iface", "large"], "the MTU of interface \"large\" or its peer is too large");
+
+    let _taken = switch.run(|| UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 48864)));
+    let _listener = switch.run(|| std::net::TcpListener::bind((Ipv4Addr::UNSPECIFIED, 48865))).expect("a port");
+    refuses(switch, &["--iface", "p0"], "cannot serve the control plane at TCP 0.0.0.0:48865");
+}
+
+#[test]
+fn a_second_daemon_does_not_push_the_first_one_out() {
+    if !can_build_racks("a_second_daemon_does_not_push_the_first_one_out") {
+        return;
+    }
+    let rack = rack(1);
+    let _first = serve(&rack);
+    let mut second = spawn(rack.switch(), &["--iface", "p0", "--control", "0.0.0.0:1234"]);
+    assert_eq!(second.wait(PATIENCE).expect("ends").code(), Some(1));
+    assert!(second.stderr().contains("interface \"p0\" already has an XDP program"), "{}", second.stderr());
+    assert!(tool(rack.switch(), "ip link show p0").contains(" xdp "));
+}
+
+#[test]
+fn generic_mode_is_for_those_who_ask_and_warns() {
+    if !can_build_racks("generic_mode_is_for_those_who_ask_and_warns") {
+        return;
+    }
+    let rack = rack(1);
+    let mut daemon = spawn(rack.switch(), &["--iface", "p0", "--mode", "generic"]);
+    daemon.wait_for_line("ready: control", PATIENCE).expect("ready");
+    assert!(daemon.stderr().contains("WARN generic XDP"), "{}", daemon.stderr());
+    assert!(tool(rack.switch(), "ip link show p0").contains(" xdpgeneric "));
+}
+
+/// A rank of the rack's job, in its worker's namespace.
+struct Member {
+    rank: Rank,
+    path: Path,
+    /// Where RESULTs for all come.
+    group: UdpSocket,
+}
+
+impl Member {
+    async fn start(rank: u32, world_size: u32) -> Self {
+        let local = Rack::worker_address(rank as usize);
+        let mut control = Rank::join(CONTROL, "train", rank, world_size).await;
+        let assigned = control.assigned().await;
+        assert_eq!(assigned.data_address, AGGREGATOR_ADDRESS.to_string());
+        let group: Ipv4Addr = assigned.group_address.parse().expect("a group");
+        assert!(group.is_multicast());
+        let socket = UdpSocket::bind((group, assigned.group_port as u16)).expect("a socket");
+        socket.join_multicast_v4(&group, &local).expect("joined");
+        let path = Path::bind(assigned, rank as u16, local);
+        path.hello();
+        control.ready(&path.assigned, 352).await.expect("ready");
+        assert!(matches!(control.next().await, Event::Started(_)));
+        Self { rank: control, path, group: socket }
+    }
+
+    /// Contributes, and takes the RESULT that comes for all.
+    fn sum(&self, slot: u16, round: u32, lanes: &[u32]) -> Vec<u32> {
+        self.path.contribute(slot, round, lanes);
+        let result = receive_on(&self.group, self.path.aggregator, PATIENCE).expect("a RESULT");
+        assert_eq!((result.kind, result.header.rank.get()), (Kind::Result, EVERYONE));
+        assert_eq!((result.header.slot.get(), result.header.round.get()), (slot, round));
+        result.lanes
+    }
+}
+
+/// Runs a rank's life in each worker's namespace, all at the same time.
+fn run_ranks<F: Future<Output = ()>>(rack: &Rack, life: impl Fn(u32) -> F + Copy + Send + 'static) {
+    std::thread::scope(|scope| {
+        for (rank, worker) in (0..).zip(rack.workers()) {
+            scope.spawn(move || {
+                worker.run(move || {
+                    let runtime =
+                        tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+                    runtime.block_on(life(rank));
+                });
+            });
+        }
+    });
+}
+
+#[test]
+fn ranks_get_their_sums_by_multicast_in_job_after_job() {
+    if !can_build_racks("ranks_get_their_sums_by_multicast_in_job_after_job") {
+        return;
+    }
+    let rack = rack(3);
+    let mut daemon = serve(&rack);
+    // The second job has the number and the slots of the first one, and finds nothing of it in them.
+    for _ in 0..2 {
+        run_ranks(&rack, |rank| async move {
+            let mut member = Member::start(rank, 3).await;
+            for round in 0..4 {
+                let lanes: Vec<_> = (0..352).map(|lane| (rank + 1) * (lane + round)).collect();
+                let sum: Vec<_> = (0..352).map(|lane| 6 * (lane + round)).collect(); // (1 + 2 + 3)
+                assert_eq!(member.sum(511, round, &lanes), sum);
+            }
+            // Sent again, the contribution brings the stored copy, to this rank alone.
+            member.path.contribute(511, 3, &[0; 352]);
+            let replay = member.path.receive();
+            assert_eq!((replay.kind, u32::from(replay.header.rank.get())), (Kind::Result, rank));
+            assert_eq!(replay.lanes[351], 6 * (351 + 3));
+            let (job, epoch) = (member.path.assigned.job, member.path.assigned.epoch);
+            let leave = LeaveRequest { job, epoch, rank, error: String::new() };
+            member.rank.client.leave(leave).await.expect("left");
+        });
+        daemon.wait_for_line("job 0 \"train\": ended", PATIENCE).expect("ended");
+    }
+    let status = tool(rack.switch(), &format!("{} status", env!("CARGO_BIN_EXE_switchml-aggregator")));
+    let count = |name: &str| -> u64 {
+        let line =
+            status.lines().find(|line| line.starts_with(&format!("{name} "))).unwrap_or_else(|| panic!("{status}"));
+        line.split_whitespace().nth(1).expect("a number").parse().expect("a number")
+    };
+    assert_eq!((count("hello"), count("completed"), count("replayed")), (6, 8, 6));
+    assert_eq!((count("started"), count("added")), (8, 8));
+    assert_eq!(daemon.stderr().matches("DEBUG job 0: HELLO of a member: echoed.").count(), 6, "{}", daemon.stderr());
+    daemon.signal(Signal::TERM).expect("signalled");
+    daemon.wait_success(PATIENCE).expect("in good order");
+}
+
+#[test]
+fn a_lost_rank_aborts_its_job_in_the_data_plane_too() {
+    if !can_build_racks("a_lost_rank_aborts_its_job_in_the_data_plane_too") {
+        return;
+    }
+    let rack = rack(2);
+    let _daemon = serve(&rack);
+    run_ranks(&rack, |rank| async move {
+        let mut member = Member::start(rank, 2).await;
+        assert_eq!(member.sum(0, 0, &[rank; 32]), vec![1; 32]);
+        if rank == 1 {
+            return;
+        }
+        let Event::Aborted(aborted) = member.rank.next().await else { panic!("not aborted") };
+        assert_eq!(aborted.ranks, [1]);
+        member.path.contribute(0, 1, &[0; 32]);
+        let reject = member.path.receive();
+        assert_eq!((reject.kind, reject.lanes), (Kind::Reject, vec![RejectReason::Aborted as u32, 0]));
+        assert_eq!(receive_on(&member.group, member.path.aggregator, SILENCE), None);
+    });
+}
+
+#[test]
+fn a_job_at_an_address_that_is_not_served_fails_with_the_remedy() {
+    if !can_build_racks("a_job_at_an_address_that_is_not_served_fails_with_the_remedy") {
+        return;
+    }
+    let rack = rack(1);
+    let _daemon = serve(&rack);
+    rack.switch().run(|| {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        runtime.block_on(async {
+            let mut rank = Rank::join("127.0.0.1:48865".parse().unwrap(), "train", 0, 1).await;
+            let told = loop {
+                match rank.next().await {
+                    Event::Aborted(aborted) => break aborted,
+                    Event::Waiting(_) => {}
+                    other => panic!("{other:?}"),
+                }
+            };
+            let expected = "the aggregator failed: the data plane serves 10.88.0.254, not 127.0.0.1";
+            assert!(told.reason.starts_with(expected), "{}", told.reason);
+        });
+    });
+}
