@@ -194,6 +194,14 @@ fn three_workers_share_one_slot() {
 }
 
 #[test]
+fn four_workers_share_one_slot() {
+    for origin in [0, u32::MAX - 1] {
+        let states = World { ranks: 4, slots: 1, chunks: 3, origin }.search();
+        assert!(states > 1000, "{states} states");
+    }
+}
+
+#[test]
 fn a_worker_alone() {
     World { ranks: 1, slots: 2, chunks: 8, origin: 0 }.search();
 }
