@@ -1,0 +1,183 @@
+//! The loaded program and its maps.
+
+use aya::maps::{Array, ArrayOfMaps, DevMap, HashMap, Map, MapData, PerCpuArray, RingBuf};
+use aya::programs::{TestRun, TestRunOptions, Xdp};
+use aya::{Ebpf, EbpfLoader};
+use aya_obj::generated::{bpf_devmap_val, bpf_map_type::BPF_MAP_TYPE_DEVMAP};
+use std::time::Duration;
+use switchml_protocol::job::{Job, Member, OPEN, Place};
+use switchml_protocol::maps::{Endpoint, Event, LockedSlot};
+use switchml_protocol::outcome::Outcome;
+use switchml_protocol::{MAX_RANKS, U16};
+use zerocopy::{FromBytes, IntoBytes, transmute};
+
+use crate::packet::{AGGREGATOR_IP, AGGREGATOR_PORT, EPOCH, GROUP_IP, GROUP_PORT, JOB, ip, mac, port, secret};
+
+/// The kernel runs test packets as if they came in by the loopback interface.
+pub const IFINDEX: u32 = 1;
+/// Slots of the pool.
+pub const POOL: u32 = 64;
+/// The tests' job has these slots of the pool.
+pub const FIRST_SLOT: u32 = 10;
+pub const SLOTS: u32 = 8;
+
+type JobBytes = [u8; size_of::<Job>()];
+type MemberBytes = [u8; size_of::<Member>()];
+type EndpointBytes = [u8; size_of::<Endpoint>()];
+type SlotBytes = [u8; size_of::<LockedSlot>()];
+
+/// The program, loaded into the kernel with maps of its own.
+pub struct Kernel {
+    object: Ebpf,
+}
+
+/// What became of a packet.
+pub struct Run {
+    /// What the program returned.
+    pub verdict: u32,
+    /// The frame after the program.
+    pub frame: Vec<u8>,
+    /// How long it took.
+    pub duration: Duration,
+}
+
+impl Kernel {
+    /// The program with the aggregator's address, and no job.
+    pub fn new() -> Self {
+        let mut object = EbpfLoader::new()
+            .map_max_entries("SLOTS", POOL)
+            .load(switchml_userspace::xdp_object())
+            .expect("the maps are created");
+        let program: &mut Xdp = object.program_mut("switchml").expect("program").try_into().unwrap();
+        program.load().expect("the verifier takes the program");
+        let mut kernel = Self { object };
+        kernel.add_local(AGGREGATOR_IP, AGGREGATOR_PORT);
+        kernel
+    }
+
+    /// The program with a job of `ranks` ranks that have all said HELLO.
+    pub fn with_job(ranks: u32) -> Self {
+        let mut kernel = Self::new();
+        kernel.set_job(JOB, &job(ranks));
+        for rank in 0..ranks as u16 {
+            kernel.set_member(JOB, rank, &member(rank));
+        }
+        kernel.set_group(JOB, &[IFINDEX]);
+        kernel
+    }
+
+    /// Runs the program on a frame.
+    pub fn run(&self, frame: &[u8]) -> Run {
+        let mut out = vec![0; frame.len() + 256];
+        let options = TestRunOptions { data_in: Some(frame), data_out: Some(&mut out), ..TestRunOptions::default() };
+        let result = self.program().test_run(options).expect("the test run");
+        out.truncate(result.data_size_out as usize);
+        Run { verdict: result.return_value, frame: out, duration: result.duration }
+    }
+
+    /// The program itself.
+    pub fn program(&self) -> &Xdp {
+        self.object.program("switchml").unwrap().try_into().unwrap()
+    }
+
+    /// The program itself, to be attached.
+    pub fn program_mut(&mut self) -> &mut Xdp {
+        self.object.program_mut("switchml").unwrap().try_into().unwrap()
+    }
+
+    pub fn add_local(&mut self, ip: [u8; 4], port: u16) {
+        let key: EndpointBytes = transmute!(Endpoint { ip, port: U16::new(port), reserved: [0; 2] });
+        let mut local: HashMap<_, EndpointBytes, u8> = self.map_mut("LOCAL").try_into().unwrap();
+        local.insert(key, 1, 0).unwrap();
+    }
+
+    pub fn set_job(&mut self, number: u16, job: &Job) {
+        let mut jobs: Array<_, JobBytes> = self.map_mut("JOBS").try_into().unwrap();
+        let bytes: JobBytes = transmute!(*job);
+        jobs.set(u32::from(number), bytes, 0).unwrap();
+    }
+
+    pub fn set_member(&mut self, job: u16, rank: u16, member: &Member) {
+        let mut members: Array<_, MemberBytes> = self.map_mut("MEMBERS").try_into().unwrap();
+        let bytes: MemberBytes = transmute!(*member);
+        members.set(u32::from(job) * 64 + u32::from(rank), bytes, 0).unwrap();
+    }
+
+    pub fn member(&self, job: u16, rank: u16) -> Member {
+        let members: Array<_, MemberBytes> = self.map("MEMBERS").try_into().unwrap();
+        transmute!(members.get(&(u32::from(job) * 64 + u32::from(rank)), 0).unwrap())
+    }
+
+    /// Has the job's RESULTs sent to these interfaces of the calling thread's namespace.
+    pub fn set_group(&mut self, job: u16, interfaces: &[u32]) {
+        let (key, value) = (size_of::<u32>() as u32, size_of::<bpf_devmap_val>() as u32);
+        let definition = aya_obj::Map::new_from_params(BPF_MAP_TYPE_DEVMAP as u32, key, value, MAX_RANKS as u32, 0);
+        let data = MapData::create(definition, "group", None).expect("a DEVMAP");
+        let mut group: DevMap<MapData> = Map::from_map_data(data).unwrap().try_into().unwrap();
+        for (key, interface) in (0..).zip(interfaces) {
+            group.set(key, *interface, None, 0).expect("the interface exists");
+        }
+        let mut groups: ArrayOfMaps<_, DevMap<MapData>> = self.map_mut("GROUPS").try_into().unwrap();
+        groups.set(u32::from(job), &group, 0).expect("the group is one of the job's kind");
+    }
+
+    /// Element `index` of the pool.
+    pub fn slot(&self, index: u32) -> LockedSlot {
+        let slots: Array<_, SlotBytes> = self.map("SLOTS").try_into().unwrap();
+        LockedSlot::read_from_bytes(&slots.get(&index, 0).unwrap()).unwrap()
+    }
+
+    pub fn set_slot(&mut self, index: u32, slot: &LockedSlot) {
+        let mut slots: Array<_, SlotBytes> = self.map_mut("SLOTS").try_into().unwrap();
+        slots.set(index, SlotBytes::try_from(slot.as_bytes()).unwrap(), 0).unwrap();
+    }
+
+    /// Packets by outcome, all CPUs together.
+    pub fn counters(&self) -> [u64; Outcome::COUNT] {
+        let counters: PerCpuArray<_, u64> = self.map("COUNTERS").try_into().unwrap();
+        std::array::from_fn(|index| counters.get(&(index as u32), 0).unwrap().iter().sum())
+    }
+
+    /// The events since the last call.
+    pub fn events(&mut self) -> Vec<Event> {
+        let mut ring: RingBuf<_> = self.map_mut("EVENTS").try_into().unwrap();
+        let mut events = Vec::new();
+        while let Some(item) = ring.next() {
+            events.push(Event::read_from_bytes(&item).expect("an event's size"));
+        }
+        events
+    }
+
+    fn map(&self, name: &str) -> &Map {
+        self.object.map(name).unwrap_or_else(|| panic!("no map {name}"))
+    }
+
+    fn map_mut(&mut self, name: &str) -> &mut Map {
+        self.object.map_mut(name).unwrap_or_else(|| panic!("no map {name}"))
+    }
+}
+
+/// The tests' job.
+pub fn job(ranks: u32) -> Job {
+    Job {
+        state: OPEN,
+        epoch: EPOCH,
+        ranks,
+        first_slot: FIRST_SLOT,
+        slots: SLOTS,
+        address: AGGREGATOR_IP,
+        group: GROUP_IP,
+        group_port: U16::new(GROUP_PORT),
+        reserved: [0; 2],
+    }
+}
+
+/// A member of it that has said HELLO.
+pub fn member(rank: u16) -> Member {
+    Member { secret: secret(rank), epoch: EPOCH, place: place(rank) }
+}
+
+/// Where it lives.
+pub fn place(rank: u16) -> Place {
+    Place { ifindex: IFINDEX, ip: ip(rank), mac: mac(rank), port: U16::new(port(rank)) }
+}

@@ -1,0 +1,27 @@
+//! The XDP program in the kernel: packets through BPF_PROG_TEST_RUN, and through a rack.
+//!
+//! | module | what it holds |
+//! | --- | --- |
+//! | [`packet`] | frames made by hand, from the specification's offsets, sharing no code with the program |
+//! | [`kernel`] | the loaded program and its maps |
+//! | [`table`] | what a test is: packets in, verdicts, packets and counters out |
+//! | [`admission`] | who is let in, and what is passed on or dropped |
+//! | [`slots`] | the rules of a slot |
+//! | [`frames`] | the answers, byte by byte |
+//! | [`differential`] | a random trace through the kernel and through the protocol crate on the host |
+//! | [`contention`] | two CPUs on the same slots |
+//! | [`loaders`] | libbpf takes the object too |
+//! | [`delivery`] | a RESULT reaches every port of the group |
+//! | [`speed`] | nanoseconds a packet |
+
+mod admission;
+mod contention;
+mod delivery;
+mod differential;
+mod frames;
+mod kernel;
+mod loaders;
+mod packet;
+mod slots;
+mod speed;
+mod table;

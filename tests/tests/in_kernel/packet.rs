@@ -1,0 +1,285 @@
+//! Frames made by hand. Offsets and formulas are those of the specification, written down a second time: nothing here
+//! comes from the protocol crate.
+
+/// Where the tests' aggregator lives.
+pub const AGGREGATOR_MAC: [u8; 6] = [0x02, 0, 0, 0, 0, 0xFE];
+pub const AGGREGATOR_IP: [u8; 4] = [10, 0, 0, 254];
+pub const AGGREGATOR_PORT: u16 = 48864;
+
+/// The tests' job.
+pub const JOB: u16 = 7;
+pub const EPOCH: u32 = 0x0102_0304;
+pub const FINGERPRINT: u32 = 0xFEED_F00D;
+pub const GROUP_IP: [u8; 4] = [239, 129, 2, 3];
+pub const GROUP_PORT: u16 = 50_007;
+
+pub const CONTRIBUTION: u8 = 1;
+pub const RESULT: u8 = 2;
+pub const PENDING: u8 = 3;
+pub const REJECT: u8 = 4;
+pub const HELLO: u8 = 5;
+
+pub const SUM: u8 = 0x00;
+pub const MAX: u8 = 0x01;
+pub const SUM_I16: u8 = 0x10;
+pub const MAX_I16: u8 = 0x11;
+
+pub const RETRANSMIT: u8 = 1;
+pub const CE: u8 = 2;
+pub const CHECKED: u8 = 4;
+
+pub const EVERYONE: u16 = 0xFFFF;
+
+/// A packet of the protocol: 32 bytes of header, and lanes.
+#[derive(Clone, Debug)]
+pub struct Packet {
+    pub version: u8,
+    pub kind: u8,
+    pub job: u16,
+    pub epoch: u32,
+    pub rank: u16,
+    pub slot: u16,
+    pub round: u32,
+    pub op: u8,
+    pub flags: u8,
+    /// The header's lane count, where it is not the number of `values`.
+    pub lanes: Option<u16>,
+    pub fingerprint: u32,
+    /// The check word, where it is not the right one.
+    pub check: Option<u32>,
+    /// How many contributions the packet aggregates.
+    pub contributions: u32,
+    pub aux: u32,
+    pub values: Vec<u32>,
+}
+
+impl Packet {
+    /// Rank `rank`'s contribution of `values` to round `round` of slot `slot`.
+    pub fn contribution(rank: u16, slot: u16, round: u32, values: &[u32]) -> Self {
+        Self {
+            version: 1,
+            kind: CONTRIBUTION,
+            job: JOB,
+            epoch: EPOCH,
+            rank,
+            slot,
+            round,
+            op: SUM,
+            flags: CHECKED,
+            lanes: None,
+            fingerprint: FINGERPRINT,
+            check: None,
+            contributions: 1,
+            aux: 0xA000_0000 + u32::from(rank),
+            values: values.to_vec(),
+        }
+    }
+
+    /// Rank `rank`'s HELLO with its secret and `lanes` words of payload.
+    pub fn hello(rank: u16, lanes: usize) -> Self {
+        Self { kind: HELLO, fingerprint: 0, aux: secret(rank), ..Self::contribution(rank, 0, 0, &vec![0; lanes]) }
+    }
+
+    /// The unicast RESULT that answers `self`.
+    pub fn result(&self, flags: u8, contributions: u32, values: &[u32]) -> Self {
+        Self { kind: RESULT, flags, contributions, values: values.to_vec(), check: None, ..self.clone() }
+    }
+
+    /// The RESULT for all, where `self` completed the round.
+    pub fn result_for_all(&self, flags: u8, contributions: u32, values: &[u32]) -> Self {
+        Self { rank: EVERYONE, aux: 0, ..self.result(flags, contributions, values) }
+    }
+
+    /// The PENDING that answers `self`, with the bitmap of ranks.
+    pub fn pending(&self, seen: u64) -> Self {
+        self.note(PENDING, [(seen >> 32) as u32, seen as u32])
+    }
+
+    /// The REJECT that answers `self`.
+    pub fn reject(&self, reason: u32, detail: u32) -> Self {
+        self.note(REJECT, [reason, detail])
+    }
+
+    fn note(&self, kind: u8, words: [u32; 2]) -> Self {
+        let (op, flags, contributions) = (SUM, CHECKED, 1);
+        Self { kind, op, flags, contributions, lanes: None, check: None, values: words.to_vec(), ..self.clone() }
+    }
+
+    pub fn lane_count(&self) -> u16 {
+        self.lanes.unwrap_or(self.values.len() as u16)
+    }
+
+    /// The sum of the lanes and, for each contribution, the salt: a hash of what is equal on all ranks. For lanes of two
+    /// i16, both halves are sums of their own.
+    pub fn right_check(&self) -> u32 {
+        let words = [
+            u32::from(self.job) << 16 | u32::from(self.lane_count()),
+            self.epoch,
+            u32::from(self.slot) << 8 | u32::from(self.op),
+            self.round,
+            self.fingerprint,
+        ];
+        let salt = words.iter().fold(0u32, |hash, word| hash.wrapping_add(*word).wrapping_mul(0x9E37_79B1));
+        let summands = || self.values.iter().copied().chain((0..self.contributions).map(|_| salt));
+        let modulo_16 = |half: fn(u32) -> u32| summands().map(half).sum::<u32>() % 0x1_0000;
+        if self.op & 0x10 == 0 {
+            summands().fold(0, u32::wrapping_add)
+        } else {
+            modulo_16(|word| word >> 16) << 16 | modulo_16(|word| word % 0x1_0000)
+        }
+    }
+
+    /// Header and lanes as they are on the wire.
+    pub fn bytes(&self) -> Vec<u8> {
+        let mut bytes = vec![self.version, self.kind];
+        bytes.extend(self.job.to_be_bytes());
+        bytes.extend(self.epoch.to_be_bytes());
+        bytes.extend(self.rank.to_be_bytes());
+        bytes.extend(self.slot.to_be_bytes());
+        bytes.extend(self.round.to_be_bytes());
+        bytes.extend([self.op, self.flags]);
+        bytes.extend(self.lane_count().to_be_bytes());
+        bytes.extend(self.fingerprint.to_be_bytes());
+        bytes.extend(self.check.unwrap_or_else(|| self.right_check()).to_be_bytes());
+        bytes.extend(self.aux.to_be_bytes());
+        assert_eq!(bytes.len(), 32);
+        bytes.extend(self.values.iter().flat_map(|lane| lane.to_be_bytes()));
+        bytes
+    }
+
+    /// The frame in which its rank sends it to the aggregator.
+    pub fn frame(&self) -> Vec<u8> {
+        self.request().bytes(&self.bytes())
+    }
+
+    /// The envelope of what its rank sends to the aggregator.
+    pub fn request(&self) -> Envelope {
+        Envelope {
+            mac_destination: AGGREGATOR_MAC,
+            mac_source: mac(self.rank),
+            tos: 0,
+            id: 0x1234,
+            fragment: 0x4000,
+            ttl: 63,
+            source: ip(self.rank),
+            destination: AGGREGATOR_IP,
+            source_port: port(self.rank),
+            destination_port: AGGREGATOR_PORT,
+            udp_checksum: 0xBEEF,
+        }
+    }
+
+    /// The frame in which the aggregator sends it to rank `to`.
+    pub fn reply(&self, to: u16) -> Vec<u8> {
+        let reply = Envelope {
+            mac_destination: mac(to),
+            mac_source: AGGREGATOR_MAC,
+            source: AGGREGATOR_IP,
+            destination: ip(to),
+            source_port: AGGREGATOR_PORT,
+            destination_port: port(to),
+            ..Envelope::FROM_AGGREGATOR
+        };
+        reply.bytes(&self.bytes())
+    }
+
+    /// The frame in which the aggregator sends it to the job's group.
+    pub fn to_group(&self) -> Vec<u8> {
+        let all = Envelope {
+            // 01:00:5e and the low 23 bits of the group's address.
+            mac_destination: [0x01, 0x00, 0x5E, 0x01, 0x02, 0x03],
+            mac_source: AGGREGATOR_MAC,
+            source: AGGREGATOR_IP,
+            destination: GROUP_IP,
+            source_port: AGGREGATOR_PORT,
+            destination_port: GROUP_PORT,
+            ..Envelope::FROM_AGGREGATOR
+        };
+        all.bytes(&self.bytes())
+    }
+}
+
+/// What the control plane told rank `rank`.
+pub fn secret(rank: u16) -> u32 {
+    0x5EC2_0000 + u32::from(rank)
+}
+
+pub fn mac(rank: u16) -> [u8; 6] {
+    [0x02, 0, 0, 0, 0, rank as u8 + 1]
+}
+
+pub fn ip(rank: u16) -> [u8; 4] {
+    [10, 0, 0, rank as u8 + 1]
+}
+
+pub fn port(rank: u16) -> u16 {
+    40_000 + rank
+}
+
+/// Ethernet, IPv4 and UDP around a packet.
+#[derive(Clone, Debug)]
+pub struct Envelope {
+    pub mac_destination: [u8; 6],
+    pub mac_source: [u8; 6],
+    pub tos: u8,
+    pub id: u16,
+    pub fragment: u16,
+    pub ttl: u8,
+    pub source: [u8; 4],
+    pub destination: [u8; 4],
+    pub source_port: u16,
+    pub destination_port: u16,
+    pub udp_checksum: u16,
+}
+
+impl Envelope {
+    const FROM_AGGREGATOR: Self = Self {
+        mac_destination: [0; 6],
+        mac_source: [0; 6],
+        tos: 0,
+        id: 0,
+        fragment: 0x4000,
+        ttl: 64,
+        source: [0; 4],
+        destination: [0; 4],
+        source_port: 0,
+        destination_port: 0,
+        udp_checksum: 0,
+    };
+
+    /// The frame with `payload` behind the UDP header.
+    pub fn bytes(&self, payload: &[u8]) -> Vec<u8> {
+        let udp_len = 8 + payload.len() as u16;
+        let mut ipv4 = vec![0x45, self.tos];
+        ipv4.extend((20 + udp_len).to_be_bytes());
+        ipv4.extend(self.id.to_be_bytes());
+        ipv4.extend(self.fragment.to_be_bytes());
+        ipv4.extend([self.ttl, 17, 0, 0]);
+        ipv4.extend(self.source);
+        ipv4.extend(self.destination);
+        fix_ip_checksum(&mut ipv4);
+
+        let mut frame = Vec::new();
+        frame.extend(self.mac_destination);
+        frame.extend(self.mac_source);
+        frame.extend([0x08, 0x00]);
+        frame.extend(ipv4);
+        frame.extend(self.source_port.to_be_bytes());
+        frame.extend(self.destination_port.to_be_bytes());
+        frame.extend(udp_len.to_be_bytes());
+        frame.extend(self.udp_checksum.to_be_bytes());
+        frame.extend(payload);
+        frame
+    }
+}
+
+/// Fills in the checksum of an IPv4 header of 20 bytes: the complement of the ones' complement sum of its words (RFC 791).
+pub fn fix_ip_checksum(header: &mut [u8]) {
+    header[10..12].fill(0);
+    let mut sum: u32 = header[..20].chunks(2).map(|word| u32::from(word[0]) << 8 | u32::from(word[1])).sum();
+    while sum > 0xFFFF {
+        sum = (sum & 0xFFFF) + (sum >> 16);
+    }
+    let checksum = !(sum as u16);
+    header[10..12].copy_from_slice(&checksum.to_be_bytes());
+}

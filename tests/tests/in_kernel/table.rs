@@ -1,0 +1,63 @@
+//! What a test is: packets in; verdicts, packets and counters out.
+
+use std::panic::Location;
+use switchml_protocol::outcome::Outcome;
+
+use crate::kernel::Kernel;
+use crate::packet::Packet;
+
+const XDP_DROP: u32 = 1;
+const XDP_PASS: u32 = 2;
+const XDP_TX: u32 = 3;
+const XDP_REDIRECT: u32 = 4;
+
+/// What a frame is to become.
+pub enum Expect<'a> {
+    /// Left to the host, unchanged.
+    Pass(Outcome),
+    /// Gone.
+    Drop(Outcome),
+    /// This packet goes back to the rank that sent.
+    Reply(Outcome, &'a Packet),
+    /// This packet goes to the group.
+    Broadcast(&'a Packet),
+}
+use Expect::{Broadcast, Drop, Pass, Reply};
+
+impl Kernel {
+    /// Runs a frame, and checks verdict, frame and counters: that of the outcome moves by one, all others stand still.
+    #[track_caller]
+    pub fn expect_frame(&self, frame: &[u8], sender: u16, expected: &Expect) {
+        let at = Location::caller();
+        let before = self.counters();
+        let run = self.run(frame);
+        let after = self.counters();
+        let moved: Vec<_> = Outcome::ALL
+            .iter()
+            .filter(|outcome| after[**outcome as usize] != before[**outcome as usize])
+            .map(|outcome| (outcome.name(), after[*outcome as usize] - before[*outcome as usize]))
+            .collect();
+        let (outcome, verdict, answer) = match expected {
+            Pass(outcome) => (*outcome, XDP_PASS, Some(frame.to_vec())),
+            Drop(outcome) => (*outcome, XDP_DROP, None),
+            Reply(outcome, packet) => (*outcome, XDP_TX, Some(packet.reply(sender))),
+            Broadcast(packet) => (Outcome::Completed, XDP_REDIRECT, Some(packet.to_group())),
+        };
+        assert_eq!(moved, [(outcome.name(), 1)], "counters at {at}");
+        assert_eq!(run.verdict, verdict, "verdict at {at}");
+        if let Some(answer) = answer {
+            assert_eq!(hex(&run.frame), hex(&answer), "frame at {at}");
+        }
+    }
+
+    /// Runs a packet as its rank sends it.
+    #[track_caller]
+    pub fn expect(&self, packet: &Packet, expected: &Expect) {
+        self.expect_frame(&packet.frame(), packet.rank, expected);
+    }
+}
+
+/// Sixteen bytes a line, so that a difference can be found.
+fn hex(frame: &[u8]) -> Vec<String> {
+    frame.chunks(16).map(|line| line.iter().map(|byte| format!("{byte:02x} ")).collect()).collect()
+}
