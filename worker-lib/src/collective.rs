@@ -215,3 +215,7 @@ impl Collective {
         self.exponents.get(data).is_some_and(|&exponent| exponent::is_skipped(exponent))
     }
 }
+
+#[cfg(test)]
+#[path = "collective_tests.rs"]
+mod tests;

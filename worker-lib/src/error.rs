@@ -83,7 +83,9 @@ pub enum Error {
         dissenter: u16,
     },
     /// This rank and the aggregator do not agree on where they are.
-    #[error("this rank is in round {ours}, the aggregator in round {newest}: one of them has lost its state; start the job anew")]
+    #[error(
+        "this rank is in round {ours}, the aggregator in round {newest}: one of them has lost its state; start the job anew"
+    )]
     OutOfStep {
         /// The round that this rank sent.
         ours: u32,

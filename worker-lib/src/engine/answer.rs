@@ -78,9 +78,7 @@ impl<'a> Answer<'a> {
         match self.kind {
             Kind::Result => Ok(Word::Result(self.payload)),
             Kind::Pending => Ok(Word::Pending(u64::from(note(0)) << 32 | u64::from(note(1)))),
-            _ => RejectReason::from_wire(note(0))
-                .map(|reason| Word::Reject(reason, note(1)))
-                .ok_or(Ignored::Reason),
+            _ => RejectReason::from_wire(note(0)).map(|reason| Word::Reject(reason, note(1))).ok_or(Ignored::Reason),
         }
     }
 }

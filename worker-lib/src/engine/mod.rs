@@ -237,9 +237,7 @@ impl Engine {
                 self.wait_for_peers(now, number, bitmap);
                 Ok(None)
             }
-            Ok((_, Word::Reject(reason, detail), header)) => {
-                Err(Failure::rejected(reason, detail, header.round.get()))
-            }
+            Ok((_, Word::Reject(reason, detail), header)) => Err(Failure::rejected(reason, detail, header.round.get())),
             Err(reason) => {
                 self.stats.ignored[reason as usize] += 1;
                 Ok(None)

@@ -109,7 +109,7 @@ impl Tables for Switch {
     }
 
     fn member(&self, _: u16, rank: u16) -> Option<Member> {
-        Some(Member { secret: 0, epoch: EPOCH, place: place(rank), ..Member::default() })
+        Some(Member { secret: 0, epoch: EPOCH, place: place(rank) })
     }
 
     fn learn(&self, _: u16, _: u16, _: u32, _: &Place) {}
@@ -146,6 +146,9 @@ pub struct Worker {
     pub failure: Option<(u64, Failure)>,
 }
 
+/// Of a packet's time, sender and header: whether it gets through.
+type Filter = Box<dyn FnMut(u64, u16, &Header) -> bool>;
+
 enum Hop {
     ToSwitch(u16, Vec<u8>),
     ToWorker(u16, Vec<u8>),
@@ -161,7 +164,7 @@ pub struct Network {
     under_way: BTreeMap<(u64, u64), Hop>,
     counter: u64,
     /// Decides on each packet to the switch before the weather does: false loses it.
-    pub passes: Box<dyn FnMut(u64, u16, &Header) -> bool>,
+    pub passes: Filter,
 }
 
 impl Network {

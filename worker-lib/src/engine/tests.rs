@@ -24,6 +24,8 @@ fn a_fair_network_needs_no_resends() {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
     #[test]
     fn every_sum_is_right_in_any_weather(
         ranks in 1u16..6,
@@ -269,9 +271,8 @@ fn pending_is_for_its_addressee_alone() {
 fn congestion_marks_halve_the_window_once_a_round_trip() {
     let mut engine = Engine::new(config(1, 0, 64));
     let switch = Switch::new(1, 64);
-    let mut answers: Vec<_> = (0..16)
-        .map(|index| switch.serve(0, &packet(0, &engine.send(0, chunk(index)))).unwrap().1)
-        .collect();
+    let mut answers: Vec<_> =
+        (0..16).map(|index| switch.serve(0, &packet(0, &engine.send(0, chunk(index)))).unwrap().1).collect();
     assert!(!engine.may_send(), "16 is the initial window");
     // One mark by the IP header, one by a rank's contribution.
     engine.receive(HOP, &answers[0], true).unwrap().unwrap();

@@ -1,0 +1,345 @@
+//! Collectives end to end: the public API, over loopback, through the real daemon. Expected values are closed forms.
+
+mod daemon;
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use daemon::{Daemon, PATIENCE};
+use half::{bf16, f16};
+use switchml_worker::{Communicator, Element, Error, Handle, ReduceOp, control};
+
+/// Runs `rank` on every rank of a job of its own, each in a thread; their results in the order of ranks.
+fn with_ranks<R: Send>(daemon: &Daemon, job: &str, world_size: u32, rank: impl Fn(Communicator) -> R + Sync) -> Vec<R> {
+    with_deadline(daemon, job, world_size, PATIENCE, rank)
+}
+
+fn with_deadline<R: Send>(
+    daemon: &Daemon,
+    job: &str,
+    world_size: u32,
+    deadline: Duration,
+    rank: impl Fn(Communicator) -> R + Sync,
+) -> Vec<R> {
+    let connect = |number| {
+        let settings = Communicator::builder().aggregator(&daemon.address).job(job);
+        settings.rank(number).world_size(world_size).deadline(deadline).connect().unwrap()
+    };
+    thread::scope(|scope| {
+        let (connect, rank) = (&connect, &rank);
+        let ranks: Vec<_> = (0..world_size).map(|number| scope.spawn(move || rank(connect(number)))).collect();
+        ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+    })
+}
+
+/// Element `i` of `rank`: an integer from -16 to 16, so that sums of four are exact in every type.
+fn small(rank: u32, i: usize) -> i32 {
+    ((i as i32).wrapping_mul(7919).wrapping_add(rank as i32 * 104_729)).rem_euclid(33) - 16
+}
+
+fn reduced(op: ReduceOp, world_size: u32, i: usize) -> f64 {
+    let values = (0..world_size).map(|rank| f64::from(small(rank, i)));
+    match op {
+        ReduceOp::Sum => values.sum(),
+        ReduceOp::Avg => values.sum::<f64>() / f64::from(world_size),
+        ReduceOp::Max => values.fold(f64::MIN, f64::max),
+        ReduceOp::Min => values.fold(f64::MAX, f64::min),
+    }
+}
+
+/// Numbers of elements: single ones, odd ones, around a chunk of 768 lanes, and more than a window.
+const SIZES: [usize; 8] = [1, 2, 33, 767, 768, 769, 5_000, 300_000];
+
+fn check_all_sizes<T: Element + PartialEq + std::fmt::Debug>(
+    communicator: &Communicator,
+    ops: &[ReduceOp],
+    from: impl Fn(f64) -> T,
+) {
+    let (rank, world_size) = (communicator.rank(), communicator.world_size());
+    for &op in ops {
+        for size in SIZES {
+            let mut tensor: Vec<T> = (0..size).map(|i| from(f64::from(small(rank, i)))).collect();
+            communicator.all_reduce(&mut tensor, op).unwrap();
+            for (i, found) in tensor.iter().enumerate() {
+                assert_eq!(*found, from(reduced(op, world_size, i)), "{op} of {size}, element {i}");
+            }
+        }
+    }
+}
+
+#[test]
+fn every_type_and_operator() {
+    use ReduceOp::{Avg, Max, Min, Sum};
+    let daemon = Daemon::start();
+    for world_size in [1, 2, 4] {
+        with_ranks(&daemon, &format!("n{world_size}"), world_size, |communicator| {
+            check_all_sizes(&communicator, &[Sum, Avg, Max, Min], |x| x as f32);
+            check_all_sizes(&communicator, &[Sum, Avg], |x| x);
+            check_all_sizes(&communicator, &[Sum, Avg, Max, Min], f16::from_f64);
+            check_all_sizes(&communicator, &[Sum, Avg, Max, Min], bf16::from_f64);
+            check_all_sizes(&communicator, &[Sum, Max, Min], |x| x as i32);
+            communicator.close().unwrap();
+        });
+    }
+}
+
+#[test]
+fn integers_wrap() {
+    let daemon = Daemon::start();
+    with_ranks(&daemon, "wrap", 3, |communicator| {
+        let mut tensor = [i32::MAX, i32::MIN, -1];
+        communicator.all_reduce(&mut tensor, ReduceOp::Sum).unwrap();
+        assert_eq!(tensor, [i32::MAX.wrapping_mul(3), i32::MIN.wrapping_mul(3), -3]);
+    });
+}
+
+#[test]
+fn the_same_bits_on_every_rank_twice_in_a_row() {
+    let daemon = Daemon::start();
+    // Numbers of all magnitudes, so that the sums are rounded.
+    let tensor = |rank: u32| -> Vec<f32> {
+        let wild = |i: u32| f32::from_bits((i.wrapping_add(rank << 20)).wrapping_mul(0x9E37_79B1) & 0xBFFF_FFFF);
+        (0..100_000).map(wild).collect()
+    };
+    let results = with_ranks(&daemon, "bits", 4, |communicator| {
+        [(); 2].map(|()| {
+            let mut tensor = tensor(communicator.rank());
+            communicator.all_reduce(&mut tensor, ReduceOp::Sum).unwrap();
+            tensor.into_iter().map(f32::to_bits).collect::<Vec<_>>()
+        })
+    });
+    for result in results.iter().flatten() {
+        assert!(result == &results[0][0], "ranks or repetitions differ");
+    }
+    // And they are sums: of f64, within N 2^(L-31) M and half a unit of the result.
+    let exact = |i: usize| (0..4).map(|rank| f64::from(tensor(rank)[i])).sum::<f64>();
+    for chunk in [0, 99] {
+        let elements = chunk * 768..(chunk + 1) * 768;
+        let tensors: Vec<_> = (0..4).map(tensor).collect();
+        let largest =
+            elements.clone().flat_map(|i| tensors.iter().map(move |tensor| tensor[i].abs())).fold(0., f32::max);
+        for i in elements.step_by(97) {
+            let found = f64::from(f32::from_bits(results[0][0][i]));
+            let bound = f64::from(largest) * 4.0 * 2f64.powi(2 - 31) + found.abs() * 2f64.powi(-24);
+            assert!((found - exact(i)).abs() <= bound, "element {i}: {found} instead of {}", exact(i));
+        }
+    }
+}
+
+#[test]
+fn only_chunks_with_something_in_them_are_sent() {
+    let daemon = Daemon::start();
+    with_ranks(&daemon, "sparse", 2, |communicator| {
+        let lanes = usize::from(communicator.info().chunk_lanes);
+        let mut tensor = vec![0f32; 100 * lanes];
+        // Rank 0 has something in chunk 7, rank 1 in chunk 41; rank 0 has a NaN in chunk 50.
+        if communicator.rank() == 0 {
+            tensor[7 * lanes] = 0.5;
+            tensor[50 * lanes + 3] = f32::NAN;
+        } else {
+            tensor[41 * lanes + 1] = -3.0;
+        }
+        communicator.all_reduce(&mut tensor, ReduceOp::Sum).unwrap();
+        for (i, found) in tensor.iter().enumerate() {
+            match i / lanes {
+                50 => assert!(found.is_nan(), "element {i}"),
+                7 if i == 7 * lanes => assert_eq!(*found, 0.5),
+                41 if i == 41 * lanes + 1 => assert_eq!(*found, -3.0),
+                _ => assert_eq!(found.to_bits(), 0, "element {i}"),
+            }
+        }
+        // All zeros: nothing but exponents travel.
+        communicator.all_reduce(&mut vec![0f64; 10_000], ReduceOp::Avg).unwrap();
+        communicator.barrier().unwrap();
+        let exponent_chunks = 1 + (20_000f64 / lanes as f64 / lanes as f64).ceil() as u64;
+        // The statistics may lag by the barrier's own chunk.
+        let chunks = communicator.stats().engine.chunks;
+        let expected = exponent_chunks + 2;
+        assert!((expected..=expected + 1).contains(&chunks), "{chunks} chunks instead of {expected}");
+    });
+}
+
+#[test]
+fn several_collectives_in_flight() {
+    let daemon = Daemon::start();
+    with_ranks(&daemon, "flight", 3, |communicator| {
+        let start = |size: usize| {
+            let tensor = (0..size).map(|i| small(communicator.rank(), i) as f32).collect();
+            communicator.all_reduce_start(tensor, ReduceOp::Sum).unwrap()
+        };
+        let mut floats: Vec<_> = [100_000, 1, 0, 5000, 40_000, 769].map(start).into();
+        let integers = communicator.all_reduce_start(vec![communicator.rank() as i32; 9999], ReduceOp::Max).unwrap();
+        let mut last = [1f64];
+        communicator.all_reduce(&mut last, ReduceOp::Avg).unwrap();
+        assert_eq!(last, [1.0]);
+        assert_eq!(integers.wait().unwrap(), vec![2; 9999]);
+        while let Some(handle) = floats.pop() {
+            let sums = handle.wait().unwrap();
+            for (i, found) in sums.iter().enumerate() {
+                assert_eq!(f64::from(*found), reduced(ReduceOp::Sum, 3, i), "element {i} of {}", sums.len());
+            }
+        }
+        let mut handle = start(10);
+        let begin = Instant::now();
+        while !handle.is_done() {
+            assert!(begin.elapsed() < PATIENCE);
+            thread::yield_now();
+        }
+        assert_eq!(handle.wait().unwrap().len(), 10);
+        // One that nobody waits for does no harm.
+        drop(start(1000));
+        communicator.close().unwrap();
+    });
+}
+
+#[test]
+fn two_jobs_do_not_meet() {
+    let daemon = Daemon::start();
+    thread::scope(|scope| {
+        for (job, factor) in [("a", 1), ("b", 1000)] {
+            let daemon = &daemon;
+            scope.spawn(move || {
+                with_ranks(daemon, job, 2, |communicator| {
+                    for round in 0..20 {
+                        let mut tensor: Vec<i32> = (0..20_000).map(|i| (i + round) * factor).collect();
+                        communicator.all_reduce(&mut tensor, ReduceOp::Sum).unwrap();
+                        let expected: Vec<i32> = (0..20_000).map(|i| 2 * (i + round) * factor).collect();
+                        assert!(tensor == expected, "job {job}, round {round}");
+                    }
+                })
+            });
+        }
+    });
+}
+
+#[test]
+fn broadcast_from_each_rank() {
+    let daemon = Daemon::start();
+    with_ranks(&daemon, "broadcast", 3, |communicator| {
+        for root in 0..3 {
+            for size in [1usize, 3, 770, 50_000] {
+                // Any bits: NaN payloads and signed zeros too.
+                let value =
+                    |rank: u32, i: usize| f16::from_bits((i as u16).wrapping_mul(2749).wrapping_add(rank as u16 * 77));
+                let mut tensor: Vec<f16> = (0..size).map(|i| value(communicator.rank(), i)).collect();
+                communicator.broadcast(&mut tensor, root).unwrap();
+                for (i, found) in tensor.iter().enumerate() {
+                    assert_eq!(found.to_bits(), value(root, i).to_bits(), "from {root}, element {i} of {size}");
+                }
+            }
+        }
+        let error = communicator.broadcast(&mut [0f32], 3).unwrap_err();
+        assert_eq!(error.to_string(), "broadcast from rank 3 of 3; 0 to 2 are allowed");
+        communicator.barrier().unwrap();
+    });
+}
+
+#[test]
+fn a_barrier_waits_for_the_last() {
+    let daemon = Daemon::start();
+    let late = Duration::from_millis(300);
+    let waited = with_ranks(&daemon, "barrier", 3, |communicator| {
+        communicator.barrier().unwrap();
+        let begin = Instant::now();
+        if communicator.rank() == 1 {
+            thread::sleep(late);
+        }
+        communicator.barrier().unwrap();
+        begin.elapsed()
+    });
+    // All left the first barrier at about the same time.
+    assert!(waited.iter().all(|waited| *waited > late / 2), "{waited:?}");
+}
+
+#[test]
+fn an_unsupported_reduction_is_refused_and_nothing_else() {
+    let daemon = Daemon::start();
+    with_ranks(&daemon, "refused", 2, |communicator| {
+        assert!(matches!(communicator.all_reduce(&mut [1f64], ReduceOp::Max), Err(Error::Unsupported(_))));
+        assert!(matches!(communicator.all_reduce_start(vec![1i32], ReduceOp::Avg), Err(Error::Unsupported(_))));
+        let mut tensor = [1i32];
+        communicator.all_reduce(&mut tensor, ReduceOp::Sum).unwrap();
+        assert_eq!(tensor, [2]);
+    });
+}
+
+/// Both ranks are named, by whichever plane tells it first.
+fn names_the_mismatch(error: &Error) {
+    let text = error.to_string();
+    let both =
+        text.contains("ranks 0 and 1 made different calls") || text.contains("ranks 1 and 0 made different calls");
+    assert!(both && !text.contains('\n'), "{text}");
+}
+
+#[test]
+fn different_calls_fail_on_every_rank_at_once() {
+    type Call = fn(&Communicator) -> Result<(), Error>;
+    let daemon = Daemon::start();
+    let cases: [(Call, Call); 5] = [
+        (|c| c.all_reduce(&mut [0f32; 100], ReduceOp::Sum), |c| c.all_reduce(&mut [0f32; 101], ReduceOp::Sum)),
+        (|c| c.all_reduce(&mut [0f32; 100], ReduceOp::Sum), |c| c.all_reduce(&mut [0f32; 100], ReduceOp::Avg)),
+        (|c| c.all_reduce(&mut [0f32; 100], ReduceOp::Max), |c| c.all_reduce(&mut [0i32; 100], ReduceOp::Max)),
+        (|c| c.broadcast(&mut [0f32; 100], 0), |c| c.broadcast(&mut [0f32; 100], 1)),
+        (|c| c.barrier(), |c| c.all_reduce(&mut [0i32; 1], ReduceOp::Sum)),
+    ];
+    for (number, (zero, one)) in cases.into_iter().enumerate() {
+        let begin = Instant::now();
+        with_ranks(&daemon, &format!("mismatch {number}"), 2, |communicator| {
+            communicator.all_reduce(&mut [1f32; 1000], ReduceOp::Sum).unwrap();
+            let call = if communicator.rank() == 0 { zero } else { one };
+            let error = call(&communicator).unwrap_err();
+            names_the_mismatch(&error);
+            // For good, and the same.
+            assert_eq!(communicator.barrier(), Err(error.clone()));
+            assert_eq!(communicator.all_reduce_start(vec![0f32], ReduceOp::Sum).err(), Some(error.clone()));
+            assert_eq!(communicator.close(), Err(error));
+        });
+        assert!(begin.elapsed() < PATIENCE / 2, "at once, not at the deadline");
+    }
+}
+
+#[test]
+fn a_rank_that_does_not_call_is_named_within_the_deadline() {
+    let daemon = Daemon::start();
+    let deadline = Duration::from_secs(1);
+    let waited = with_deadline(&daemon, "absent", 3, deadline, |communicator| {
+        communicator.barrier().unwrap();
+        if communicator.rank() == 1 {
+            // Present, but busy.
+            thread::sleep(3 * deadline);
+            let error = communicator.barrier().unwrap_err();
+            assert!(matches!(error, Error::Control(control::Error::Aborted { .. })), "{error}");
+            return None;
+        }
+        let begin = Instant::now();
+        let error = communicator.all_reduce(&mut vec![1f32; 100_000], ReduceOp::Sum).unwrap_err();
+        assert!(error.to_string().contains("waiting for rank 1"), "{error}");
+        Some(begin.elapsed())
+    });
+    for waited in waited.into_iter().flatten() {
+        assert!((deadline..2 * deadline).contains(&waited), "{waited:?}");
+    }
+}
+
+#[test]
+fn a_rank_that_panics_ends_the_job_at_once() {
+    let daemon = Daemon::start();
+    with_ranks(&daemon, "panic", 3, |communicator| {
+        if communicator.rank() == 2 {
+            let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(move || {
+                let _communicator = communicator;
+                std::panic::resume_unwind(Box::new("on purpose"));
+            }));
+            assert!(outcome.is_err());
+            return;
+        }
+        let begin = Instant::now();
+        // Refused when the news is here already.
+        let handle = communicator.all_reduce_start(vec![1f32; 1000], ReduceOp::Sum);
+        let error = handle.and_then(Handle::wait).unwrap_err();
+        let Error::Control(control::Error::Aborted { reason, ranks }) = &error else { panic!("{error}") };
+        assert_eq!(ranks, &[2]);
+        assert!(reason.contains("panicked"), "{reason}");
+        assert!(begin.elapsed() < PATIENCE / 2);
+    });
+}
