@@ -24,6 +24,9 @@ struct World {
     origin: u32,
 }
 
+/// Far more than any world here has. Values that grow for ever would make it endless.
+const MOST_STATES: usize = 100_000;
+
 /// All that tells two moments of a world apart. What is on its way to the aggregator follows from `sent`: the network
 /// may deliver any of it, any number of times, or never.
 #[derive(Clone, PartialEq, Eq, Hash)]
@@ -149,6 +152,7 @@ impl World {
                 let number = match numbers.entry(next) {
                     Entry::Occupied(known) => *known.get(),
                     Entry::Vacant(new) => {
+                        assert!(states.len() < MOST_STATES, "a world without end");
                         states.push(new.key().clone());
                         predecessors.push(Vec::new());
                         *new.insert(states.len() - 1)
