@@ -100,6 +100,23 @@ fn what_stands_in_its_way_it_says_in_one_line() {
 }
 
 #[test]
+fn without_the_privilege_it_says_which_is_needed() {
+    if !can_build_racks("without_the_privilege_it_says_which_is_needed") {
+        return;
+    }
+    let rack = rack(1);
+    // Still root, but without a single capability.
+    let mut command = Command::new("setpriv");
+    command.args(["--bounding-set=-all", "--inh-caps=-all", env!("CARGO_BIN_EXE_switchml-aggregator")]);
+    command.args(["--iface", "p0"]);
+    let mut daemon = rack.switch().spawn("aggregator", command).expect("started");
+    assert_eq!(daemon.wait(PATIENCE).expect("ends by itself").code(), Some(1));
+    let expected = "switchml-aggregator: not allowed to load or attach BPF programs; run it as root, or with the \
+                    capabilities CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN\n";
+    assert_eq!(daemon.stderr(), expected);
+}
+
+#[test]
 fn a_second_daemon_does_not_push_the_first_one_out() {
     if !can_build_racks("a_second_daemon_does_not_push_the_first_one_out") {
         return;

@@ -41,16 +41,8 @@ pub(super) struct Member {
     pub(super) secret: u32,
     /// Most lanes that its path carries, once it is ready.
     pub(super) ready: Option<u16>,
-    pub(super) presence: Presence,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Presence {
-    Here,
-    /// Said goodbye.
-    Left,
-    /// Its stream ended without.
-    Lost,
+    /// False once it has left, or its stream has ended.
+    pub(super) here: bool,
 }
 
 #[derive(Debug)]
@@ -71,7 +63,7 @@ impl Job {
 
     /// Whether the job takes no more ranks: one of its own is gone.
     pub(super) fn is_ending(&self) -> bool {
-        self.state == State::Aborted || self.joined().any(|(_, member)| member.presence != Presence::Here)
+        self.state == State::Aborted || self.joined().any(|(_, member)| !member.here)
     }
 
     pub(super) fn joined(&self) -> impl Iterator<Item = (u32, &Member)> {
@@ -79,7 +71,7 @@ impl Job {
     }
 
     pub(super) fn present(&self) -> impl Iterator<Item = (u32, &Member)> {
-        self.joined().filter(|(_, member)| member.presence == Presence::Here)
+        self.joined().filter(|(_, member)| member.here)
     }
 
     pub(super) fn missing(&self) -> Vec<u32> {
@@ -108,7 +100,7 @@ impl Job {
             rank,
             address: member.peer.to_string(),
             ready: member.ready.is_some(),
-            left: member.presence != Presence::Here,
+            left: !member.here,
         });
         control::Job {
             name: self.name.clone(),

@@ -30,7 +30,7 @@ use tracing::{info, warn};
 use crate::data_plane::{Fanout, JobSpec, Limits};
 use crate::slots::SlotPool;
 pub use error::{JoinError, MemberError};
-use job::{Job, Member, Presence, State};
+use job::{Job, Member, State};
 
 /// Longest job name, in bytes.
 pub const MAX_NAME_LEN: usize = 200;
@@ -143,7 +143,7 @@ impl JobTable {
         let session = self.next_session;
         self.next_session += 1;
         let secret = self.rng.next_u32();
-        let member = Member { session, peer: joiner.peer, local, secret, ready: None, presence: Presence::Here };
+        let member = Member { session, peer: joiner.peer, local, secret, ready: None, here: true };
         let Some(job) = self.jobs.get_mut(&number) else { unreachable!("found or created above") };
         job.members[joiner.rank as usize] = Some(member);
         self.sessions.insert(session, (number, joiner.rank));
@@ -206,14 +206,14 @@ impl JobTable {
             ("", _) => Some("left before all ranks were ready".to_owned()),
             (error, _) => Some(format!("failed: {}", one_line(error))),
         };
-        let mut effects = self.depart(session, Presence::Left, reason.as_deref());
+        let mut effects = self.depart(session, reason.as_deref());
         effects.push(Effect::End(session));
         Ok(effects)
     }
 
     /// A rank's stream has ended. Nothing follows if the rank had left before.
     pub fn disconnect(&mut self, session: Session) -> Vec<Effect> {
-        self.depart(session, Presence::Lost, Some("is gone: its process ended, or its host cannot be reached"))
+        self.depart(session, Some("is gone: its process ended, or its host cannot be reached"))
     }
 
     /// The data plane failed a job: all its ranks are told so.
@@ -231,12 +231,12 @@ impl JobTable {
     }
 
     /// A member goes, and takes its job with it if there is a `reason` and the job has begun.
-    fn depart(&mut self, session: Session, presence: Presence, reason: Option<&str>) -> Vec<Effect> {
+    fn depart(&mut self, session: Session, reason: Option<&str>) -> Vec<Effect> {
         let Some((number, rank)) = self.sessions.remove(&session) else { return Vec::new() };
         let Some(job) = self.jobs.get_mut(&number) else { return Vec::new() };
         let Some(place) = job.members.get_mut(rank as usize) else { return Vec::new() };
         let Some(member) = place else { return Vec::new() };
-        member.presence = presence;
+        member.here = false;
         let who = format!("rank {rank} ({})", member.peer);
         if job.state == State::Waiting {
             *place = None;
