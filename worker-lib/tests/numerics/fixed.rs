@@ -207,17 +207,24 @@ fn f64_keeps_53_bits_up_to_32_ranks() {
     }
 }
 
-/// Sums whose rounding through f32 first would go the other way.
+/// Sums that f32 would round to the very middle between two neighbours: which one is right shows only in what f32 drops.
 #[test]
 fn half_precision_sums_round_once() {
-    let bits = |x: f64| u64::from(half::f16::from_f64(x).to_bits());
-    // 1 + 2^-11 + 2^-24 is just above the middle of 1 and 1 + 2^-10; f32 would round it to the middle, and that to 1.
-    let ranks = [1.0, 2f64.powi(-11), 2f64.powi(-24)].map(|x| F16.pack(&[bits(x)]));
-    assert_eq!(F16.unpack(&all_reduce(DType::F16, ReduceOp::Sum, &ranks).elements), [bits(1.0 + 2f64.powi(-10))]);
-    // Likewise 1 + 2^-8 + 2^-26 in bf16.
-    let bits = |x: f64| u64::from(half::bf16::from_f64(x).to_bits());
-    let ranks = [1.0, 2f64.powi(-8), 2f64.powi(-26)].map(|x| BF16.pack(&[bits(x)]));
-    assert_eq!(BF16.unpack(&all_reduce(DType::Bf16, ReduceOp::Sum, &ranks).elements), [bits(1.0 + 2f64.powi(-7))]);
+    let f16_bits = |x: f64| u64::from(half::f16::from_f64(x).to_bits());
+    let bf16_bits = |x: f64| u64::from(half::bf16::from_f64(x).to_bits());
+    // Beside 1: half a unit of the type, and what tips the scale.
+    check(F16, f16_bits, -11, -24);
+    check(BF16, bf16_bits, -8, -26);
+
+    fn check(float: Float, bits: fn(f64) -> u64, half_unit: i32, tip: i32) {
+        for (sign, expected) in [(1.0, 1.0 + 2f64.powi(half_unit + 1)), (-1.0, 1.0)] {
+            for side in [1.0, -1.0] {
+                let ranks = [1.0, 2f64.powi(half_unit), sign * 2f64.powi(tip)].map(|x| float.pack(&[bits(side * x)]));
+                let result = float.unpack(&all_reduce(float.dtype, ReduceOp::Sum, &ranks).elements);
+                assert_eq!(result, [bits(side * expected)], "{float:?} {side} {sign}");
+            }
+        }
+    }
 }
 
 /// Every finite f16 and bf16 survives a job of one rank, alone and beside the largest of its neighbours.

@@ -33,3 +33,9 @@ proptest! {
 fn too_many_elements_are_the_caller_s_mistake() {
     Codec::exponents().encode(&[0; 136], 0, &mut [0; 128]);
 }
+
+#[test]
+#[should_panic(expected = "4 bytes of elements for 128 bytes of payload")]
+fn so_is_half_an_element() {
+    Codec::reduction(DType::F64, ReduceOp::Sum, 2).expect("a sum").encode(&[0; 4], 0, &mut [0; 128]);
+}
