@@ -61,6 +61,7 @@
 
 #![deny(unsafe_code)]
 
+mod aggregator;
 mod binaries;
 mod deadline;
 mod error;
@@ -72,6 +73,7 @@ mod process;
 mod rack;
 mod xdp;
 
+pub use aggregator::Aggregator;
 pub use binaries::Binaries;
 pub use error::Error;
 pub use namespace::Namespace;

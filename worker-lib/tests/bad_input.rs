@@ -150,7 +150,7 @@ fn the_aggregator_dies() {
     let mut ranks: Vec<_> = (0..2).map(|rank| daemon.bench("orphans", rank, 2, &LONG)).collect();
     daemon.wait_for_job("orphans", "started");
     std::thread::sleep(Duration::from_millis(300));
-    daemon.process.kill().unwrap();
+    daemon.aggregator.process().kill().unwrap();
     for rank in &mut ranks {
         let (code, line) = failure(rank);
         assert_eq!(code, COLLECTIVE, "{line}");

@@ -108,7 +108,7 @@ fn an_aggregator_that_dies_is_noticed() {
     let mut daemon = Daemon::start();
     let joined = join_all(&daemon, "a", 1);
     let reasons = end_of(&joined[0].0);
-    daemon.process.kill().unwrap();
+    daemon.aggregator.process().kill().unwrap();
     let error = reasons.recv_timeout(PATIENCE).unwrap();
     assert!(matches!(&error, Error::Lost { address, .. } if *address == daemon.address), "{error}");
 }

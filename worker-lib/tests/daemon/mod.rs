@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use switchml_rack::{Binaries, Namespace, Process};
+use switchml_rack::{Aggregator, Binaries, Namespace, Process};
 
 /// Far longer than anything here takes on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(60);
@@ -17,7 +17,7 @@ pub const PATIENCE: Duration = Duration::from_secs(60);
 pub struct Daemon {
     binaries: Binaries,
     // Before the host: its thread's end would kill it.
-    pub process: Process,
+    pub aggregator: Aggregator,
     host: Namespace,
     /// Address of the control plane.
     pub address: String,
@@ -27,13 +27,9 @@ impl Daemon {
     pub fn start() -> Self {
         let binaries = Binaries::for_test().unwrap();
         let host = Namespace::of_host().unwrap();
-        let mut command = Command::new(&binaries.aggregator);
-        command.args(["--data-plane", "software", "--control", "127.0.0.1:0", "--data-port", "0"]);
-        let mut process = host.spawn("aggregator", command).unwrap();
-        let line = process.wait_for_line("ready: control ", PATIENCE).unwrap();
-        let address = line.split_once("ready: control ").unwrap().1;
-        let address = address.split([',', ' ']).next().unwrap().to_owned();
-        Self { binaries, process, host, address }
+        let aggregator = Aggregator::on_loopback(&binaries, &host).unwrap();
+        let address = aggregator.control().to_owned();
+        Self { binaries, aggregator, host, address }
     }
 
     /// Starts `switchml-worker` with this aggregator's address in the environment, and nothing else of torchrun's.

@@ -1,0 +1,73 @@
+//! The daemon as a process, up and serving.
+
+use crate::{AGGREGATOR_ADDRESS, Binaries, Error, Namespace, Process, Rack};
+use std::{process::Command, time::Duration};
+
+/// What the daemon prints before the address of its control plane, once it serves.
+const READY: &str = "ready: control ";
+
+/// Loading the BPF program takes the verifier a second or two, many times that on a busy machine.
+const START_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// How long the daemon may take to detach.
+const STOP_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// `switchml-aggregator`, serving. It ends with the value.
+pub struct Aggregator {
+    process: Process,
+    control: String,
+}
+
+impl Aggregator {
+    /// Starts it in the rack's switch, on all ports, with native XDP.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Start`], [`Error::Ended`] or [`Error::Timeout`] when it does not come up, with its last lines.
+    pub fn in_rack(binaries: &Binaries, rack: &Rack) -> Result<Self, Error> {
+        let mut command = Command::new(&binaries.aggregator);
+        command.args(["--control", &format!("{AGGREGATOR_ADDRESS}:0")]);
+        for port in rack.ports() {
+            command.args(["--iface", &port]);
+        }
+        Self::start(rack.switch(), command)
+    }
+
+    /// Starts it on this host's loopback interface, with the software data plane, on ports that are free.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::in_rack`].
+    pub fn on_loopback(binaries: &Binaries, host: &Namespace) -> Result<Self, Error> {
+        let mut command = Command::new(&binaries.aggregator);
+        command.args(["--data-plane", "software", "--control", "127.0.0.1:0", "--data-port", "0"]);
+        Self::start(host, command)
+    }
+
+    fn start(namespace: &Namespace, command: Command) -> Result<Self, Error> {
+        let mut process = namespace.spawn("aggregator", command)?;
+        let line = process.wait_for_line(READY, START_TIMEOUT)?;
+        let addresses = line.split_once(READY).map_or("", |(_, addresses)| addresses);
+        let control = addresses.split([',', ' ']).next().unwrap_or_default().to_owned();
+        Ok(Self { process, control })
+    }
+
+    /// Address and port of its control plane, as workers take them.
+    pub fn control(&self) -> &str {
+        &self.control
+    }
+
+    /// Its process.
+    pub fn process(&mut self) -> &mut Process {
+        &mut self.process
+    }
+
+    /// Ends it in good order.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Process`] if the system fails to.
+    pub fn stop(mut self) -> Result<(), Error> {
+        self.process.terminate(STOP_TIMEOUT).map(drop)
+    }
+}

@@ -1,0 +1,71 @@
+//! The benchmark checks every element on every rank against a closed form, and that all ranks hold the same bits.
+
+use serde_json::Value;
+use switchml_rack::{RackOptions, can_build_racks};
+
+use crate::{Cluster, report};
+
+fn check(report: &Value, world_size: usize, lanes: usize, sizes: &[u64]) {
+    assert_eq!(report["out_of_bounds"], 0, "{report}");
+    assert_eq!(report["differing"].as_array().unwrap().len(), 0, "{report}");
+    assert_eq!(report["world_size"], world_size);
+    assert_eq!(report["lanes"], lanes);
+    assert!(report["attachment"].as_str().unwrap().starts_with("native XDP"), "{report}");
+    let rows = report["rows"].as_array().unwrap();
+    assert_eq!(rows.iter().map(|row| row["size"].as_u64().unwrap()).collect::<Vec<_>>(), sizes);
+    for row in rows {
+        assert_eq!(row["out_of_place"]["wrong"], 0, "{row}");
+        assert_eq!(row["in_place"]["wrong"], 0, "{row}");
+    }
+}
+
+const QUICK: [&str; 4] = ["-n", "1", "-w", "1"];
+
+#[test]
+fn four_workers_from_8_bytes_to_16_mib() {
+    if !can_build_racks("four_workers_from_8_bytes_to_16_mib") {
+        return;
+    }
+    let cluster = Cluster::of(4);
+    let arguments = [&QUICK[..], &["-b", "8", "-e", "16M", "-f", "8"]].concat();
+    let report = report(cluster.bench(4, "sizes", &arguments));
+    check(&report, 4, 352, &[8, 64, 512, 4096, 32_768, 262_144, 2_097_152, 16_777_216]);
+}
+
+#[test]
+fn one_two_and_eight_workers() {
+    if !can_build_racks("one_two_and_eight_workers") {
+        return;
+    }
+    for workers in [1, 2, 8] {
+        let cluster = Cluster::of(workers);
+        let arguments = [&QUICK[..], &["-b", "8", "-e", "1M", "-f", "362"]].concat();
+        check(&report(cluster.bench(workers, "workers", &arguments)), workers, 352, &[8, 2896, 1_048_352]);
+    }
+}
+
+#[test]
+fn every_type_and_operator() {
+    if !can_build_racks("every_type_and_operator") {
+        return;
+    }
+    let cluster = Cluster::of(3);
+    for (dtype, op) in [("bf16", "sum"), ("f32", "max"), ("f16", "avg"), ("i32", "sum"), ("f64", "sum"), ("f32", "min")]
+    {
+        let arguments = [&QUICK[..], &["-b", "200000", "-e", "200000", "--dtype", dtype, "--op", op]].concat();
+        check(&report(cluster.bench(3, &format!("{dtype} {op}"), &arguments)), 3, 352, &[200_000]);
+    }
+}
+
+/// 14 bytes of Ethernet come on top of the MTU; the packet's headers take 28 + 32 of it.
+#[test]
+fn the_largest_chunk_follows_from_the_mtu() {
+    if !can_build_racks("the_largest_chunk_follows_from_the_mtu") {
+        return;
+    }
+    for (mtu, lanes) in [(3400, 768), (1500, 352), (1468, 352), (1467, 320), (576, 128)] {
+        let cluster = Cluster::new(RackOptions { workers: 2, mtu });
+        let arguments = [&QUICK[..], &["-b", "1M", "-e", "1M"]].concat();
+        check(&report(cluster.bench(2, "frames", &arguments)), 2, lanes, &[1 << 20]);
+    }
+}

@@ -1,0 +1,104 @@
+//! A rank that is lost does not hang the others: they fail in time, and name it.
+
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use switchml_rack::{Process, Signal, can_build_racks};
+use switchml_worker::{Error, ReduceOp};
+
+use crate::{Cluster, PATIENCE};
+
+const RANKS: usize = 4;
+/// The rank that is lost.
+const LOST: usize = 2;
+/// Exit code of `switchml-worker` for a collective that failed.
+const COLLECTIVE_FAILED: i32 = 4;
+
+/// Starts a benchmark that goes on for long, and waits until it is under way.
+fn start(cluster: &Cluster) -> Vec<Process> {
+    let ranks = cluster.bench(RANKS, "long", &["-b", "16M", "-e", "16M", "-n", "10000"]);
+    let begin = Instant::now();
+    // Results come in by multicast to every port, so the counter of completed rounds moves only with all ranks in.
+    while counter(cluster, "completed") < 1000 {
+        assert!(begin.elapsed() < PATIENCE, "the benchmark does not get under way");
+        sleep(Duration::from_millis(20));
+    }
+    ranks
+}
+
+/// A counter of the data plane, as `switchml-aggregator status` shows it.
+fn counter(cluster: &Cluster, name: &str) -> u64 {
+    let mut command = std::process::Command::new(&cluster.binaries.aggregator);
+    command.args(["status", "--connect", cluster.aggregator.control()]);
+    let output = cluster.rack.switch().output(command).unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let line = text.lines().find(|line| line.split_whitespace().any(|word| word == name));
+    line.and_then(|line| line.split_whitespace().find_map(|word| word.parse().ok())).unwrap_or(0)
+}
+
+/// All ranks but the lost one must end within `bound`, each with one line that names it.
+fn others_name_it(ranks: &mut [Process], bound: Duration) {
+    let begin = Instant::now();
+    for (rank, process) in ranks.iter_mut().enumerate().filter(|(rank, _)| *rank != LOST) {
+        let status = process.wait(bound.saturating_sub(begin.elapsed())).unwrap();
+        assert_eq!(status.code(), Some(COLLECTIVE_FAILED), "rank {rank}");
+        let stderr = process.stderr();
+        assert_eq!(stderr.lines().count(), 1, "rank {rank}:\n{stderr}");
+        assert!(stderr.contains(&format!("rank {LOST}")), "rank {rank}: {stderr}");
+    }
+}
+
+#[test]
+fn a_killed_rank_is_named_by_all_others() {
+    if !can_build_racks("a_killed_rank_is_named_by_all_others") {
+        return;
+    }
+    let cluster = Cluster::of(RANKS);
+    let mut ranks = start(&cluster);
+    ranks[LOST].kill().unwrap();
+    others_name_it(&mut ranks, Duration::from_secs(2));
+}
+
+#[test]
+fn a_frozen_rank_is_named_by_all_others() {
+    if !can_build_racks("a_frozen_rank_is_named_by_all_others") {
+        return;
+    }
+    let cluster = Cluster::of(RANKS);
+    let mut ranks = start(&cluster);
+    ranks[LOST].signal(Signal::STOP).unwrap();
+    // The deadline is 5 s after the last progress.
+    others_name_it(&mut ranks, Duration::from_secs(7));
+}
+
+/// The rank is there, and answers the control plane, but does not call: the data plane alone tells who is missing.
+#[test]
+fn a_rank_that_does_not_call_is_named_when_the_deadline_is_over() {
+    if !can_build_racks("a_rank_that_does_not_call_is_named_when_the_deadline_is_over") {
+        return;
+    }
+    const DEADLINE: Duration = Duration::from_secs(2);
+    let cluster = Cluster::of(RANKS);
+    let outcomes = cluster.run_ranks(RANKS, "absent", |rank, builder| {
+        let communicator = builder.deadline(DEADLINE).connect().unwrap();
+        let begin = Instant::now();
+        if rank as usize == LOST {
+            sleep(2 * DEADLINE);
+            return None;
+        }
+        let error = communicator.all_reduce(&mut vec![1.0f32; 10_000], ReduceOp::Sum).unwrap_err();
+        Some((error, begin.elapsed()))
+    });
+    let failures: Vec<_> = outcomes.into_iter().flatten().collect();
+    assert_eq!(failures.len(), RANKS - 1);
+    for (error, elapsed) in &failures {
+        assert!(error.to_string().contains(&format!("rank {LOST}")), "{error}");
+        assert!(*elapsed < DEADLINE + Duration::from_secs(2), "{elapsed:?}");
+    }
+    // Whose deadline was over first says so itself; the others may hear of it from that one.
+    let own = failures
+        .iter()
+        .find(|(error, _)| matches!(error, Error::MissingRanks { ranks, .. } if ranks[..] == [LOST as u16]));
+    let (_, elapsed) = own.expect("a rank that saw its own deadline pass");
+    assert!(*elapsed >= DEADLINE, "{elapsed:?}");
+}

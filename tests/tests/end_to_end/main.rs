@@ -1,0 +1,87 @@
+//! The main job from end to end: the real daemon, native XDP and real workers, each in a namespace of its own.
+//!
+//! | module | what it holds |
+//! | --- | --- |
+//! | [`benchmark`] | the benchmark's sizes, types, operators and frames, every element checked |
+//! | [`bits`] | the same bits on every rank, whatever the order of arrival |
+//! | [`lost_ranks`] | ranks that die, freeze or never come: the others end in time, and name them |
+//! | [`jobs`] | several jobs at once, and one after the other |
+
+mod benchmark;
+mod bits;
+mod jobs;
+mod lost_ranks;
+
+use std::process::Command;
+use std::thread;
+use std::time::Duration;
+
+use serde_json::Value;
+use switchml_rack::{Aggregator, Binaries, Process, Rack, RackOptions};
+use switchml_worker::{Builder, Communicator};
+
+/// Far longer than anything here takes on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// A rack with the daemon on its ports.
+struct Cluster {
+    binaries: Binaries,
+    // Before the rack, whose end would kill it.
+    aggregator: Aggregator,
+    rack: Rack,
+}
+
+impl Cluster {
+    fn new(options: RackOptions) -> Self {
+        let binaries = Binaries::for_test().unwrap();
+        let rack = Rack::new(options).unwrap();
+        let aggregator = Aggregator::in_rack(&binaries, &rack).unwrap();
+        Self { binaries, aggregator, rack }
+    }
+
+    fn of(workers: usize) -> Self {
+        Self::new(RackOptions { workers, ..RackOptions::default() })
+    }
+
+    /// Starts a benchmark on the first `world_size` workers; rank 0 prints JSON.
+    fn bench(&self, world_size: usize, job: &str, arguments: &[&str]) -> Vec<Process> {
+        let start = |rank: usize| {
+            let mut command = Command::new(&self.binaries.worker);
+            command.args(["bench", "--aggregator", self.aggregator.control(), "--job", job, "--json", "-"]);
+            command.args(["--rank", &rank.to_string(), "--world-size", &world_size.to_string()]);
+            command.args(arguments);
+            self.rack.worker(rank).spawn(&format!("worker {rank}"), command).unwrap()
+        };
+        (0..world_size).map(start).collect()
+    }
+
+    /// Runs `life` as each of the first `world_size` ranks, in their namespaces and all at the same time; what each returned.
+    fn run_ranks<T: Send + 'static>(
+        &self,
+        world_size: usize,
+        job: &str,
+        life: impl Fn(u32, Builder) -> T + Clone + Send + 'static,
+    ) -> Vec<T> {
+        thread::scope(|scope| {
+            let start = |rank: usize| {
+                let builder = Communicator::builder()
+                    .aggregator(self.aggregator.control())
+                    .job(job)
+                    .rank(rank as u32)
+                    .world_size(world_size as u32);
+                let (namespace, life) = (self.rack.worker(rank), life.clone());
+                scope.spawn(move || namespace.run(move || life(rank as u32, builder)))
+            };
+            let threads: Vec<_> = (0..world_size).map(start).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        })
+    }
+}
+
+/// Waits for a benchmark that must succeed; rank 0's JSON.
+fn report(mut ranks: Vec<Process>) -> Value {
+    for rank in &mut ranks {
+        rank.wait_success(PATIENCE).unwrap();
+    }
+    serde_json::from_str(&ranks[0].stdout()).unwrap()
+}
