@@ -157,3 +157,7 @@ impl<T: Transport> Hello<'_, T> {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "hello_tests.rs"]
+mod tests;

@@ -317,7 +317,8 @@ fn a_rank_that_does_not_call_is_named_within_the_deadline() {
         Some(begin.elapsed())
     });
     for waited in waited.into_iter().flatten() {
-        assert!((deadline..2 * deadline).contains(&waited), "{waited:?}");
+        // Ranks call at about the same time, and the first to give up ends it for all.
+        assert!((deadline * 9 / 10..3 * deadline).contains(&waited), "{waited:?}");
     }
 }
 

@@ -268,3 +268,7 @@ fn enlarge_buffers(socket: &Socket) -> io::Result<()> {
 fn timespec(duration: Duration) -> Timespec {
     Timespec { tv_sec: duration.as_secs() as i64, tv_nsec: i64::from(duration.subsec_nanos()) }
 }
+
+#[cfg(test)]
+#[path = "udp_tests.rs"]
+mod tests;

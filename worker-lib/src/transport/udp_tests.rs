@@ -1,0 +1,166 @@
+//! The sockets, on loopback.
+
+use std::net::UdpSocket;
+use std::thread;
+use std::time::Instant;
+
+use super::*;
+
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A socket in the aggregator's place, and a transport to it.
+fn pair(group: Option<SocketAddrV4>) -> (UdpSocket, Udp, Waker) {
+    let aggregator = UdpSocket::bind("127.0.0.1:0").unwrap();
+    aggregator.set_read_timeout(Some(PATIENCE)).unwrap();
+    let SocketAddr::V4(address) = aggregator.local_addr().unwrap() else { unreachable!() };
+    let waker = Waker::new().unwrap();
+    let udp = Udp::open(address, group, waker.clone()).unwrap();
+    (aggregator, udp, waker)
+}
+
+/// Sends packets of these sizes, each filled with its number, and returns what the other side gets.
+fn sent(sizes: &[usize]) -> Vec<(usize, u8)> {
+    let (aggregator, mut udp, _) = pair(None);
+    for (number, size) in sizes.iter().enumerate() {
+        udp.packet(*size).unwrap().fill(number as u8);
+    }
+    udp.flush().unwrap();
+    udp.flush().unwrap();
+    let mut buffer = [0; 65_535];
+    sizes
+        .iter()
+        .map(|_| {
+            let len = aggregator.recv(&mut buffer).unwrap();
+            assert!(buffer[..len].iter().all(|byte| *byte == buffer[0]));
+            (len, buffer[0])
+        })
+        .collect()
+}
+
+#[test]
+fn packets_arrive_whole_and_in_order_however_they_are_batched() {
+    // More than a batch; not more than a default socket buffer holds.
+    let many = vec![1440; 60];
+    for sizes in [
+        &[32][..],
+        &many,
+        // A shorter one ends a batch, a longer one starts another.
+        &[1440, 1440, 160, 160, 160, 1440, 32, 3104, 3104],
+        &[65_507, 1],
+    ] {
+        let expected: Vec<_> = sizes.iter().zip(0..).map(|(size, number)| (*size, number)).collect();
+        assert_eq!(sent(sizes), expected);
+    }
+}
+
+#[test]
+fn a_batch_is_one_run_of_equal_packets() {
+    let mut batch = Batch { bytes: vec![0; 1000].into(), len: 0, segment: 0, packets: 0 };
+    assert!(batch.has_room(900, 3));
+    batch.push(300);
+    assert!(batch.has_room(300, 3) && batch.has_room(200, 3));
+    assert!(!batch.has_room(301, 3), "longer than the first");
+    assert!(!batch.has_room(300, 1), "more packets than the system takes");
+    batch.push(300);
+    batch.push(300);
+    assert!(!batch.has_room(300, 9), "more bytes than a datagram has");
+    batch.push(100);
+    assert!(!batch.has_room(0, 9), "behind a shorter one");
+}
+
+/// What the transport gets within a while: packets and whether they met congestion.
+fn received(udp: &mut Udp, count: usize) -> Vec<(Vec<u8>, bool)> {
+    let begin = Instant::now();
+    let mut packets = Vec::new();
+    while packets.len() < count && begin.elapsed() < PATIENCE {
+        udp.wait(Some(PATIENCE)).unwrap();
+        udp.receive(&mut |packet, congested| packets.push((packet.to_vec(), congested))).unwrap();
+    }
+    packets
+}
+
+#[test]
+fn replies_and_congestion_marks() {
+    let (aggregator, mut udp, _) = pair(None);
+    assert_eq!(udp.receive(&mut |_, _| panic!("nothing was sent")).unwrap(), 0);
+    udp.packet(4).unwrap().copy_from_slice(b"ping");
+    udp.flush().unwrap();
+    let (_, sender) = aggregator.recv_from(&mut [0; 4]).unwrap();
+    aggregator.send_to(b"plain", sender).unwrap();
+    socket2::SockRef::from(&aggregator).set_tos_v4(EcnCodepoint::Ce as u32).unwrap();
+    aggregator.send_to(b"marked", sender).unwrap();
+    assert_eq!(received(&mut udp, 2), [(b"plain".to_vec(), false), (b"marked".to_vec(), true)]);
+}
+
+#[test]
+fn the_group_is_heard_from_the_aggregator_alone() {
+    let group = SocketAddrV4::new(Ipv4Addr::new(239, 255, 77, 1), 47_701);
+    let (aggregator, mut udp, _) = pair(Some(group));
+    let stranger = UdpSocket::bind("127.0.0.1:0").unwrap();
+    for (socket, text) in [(&stranger, "foreign"), (&aggregator, "result")] {
+        socket2::SockRef::from(socket).set_multicast_if_v4(&Ipv4Addr::LOCALHOST).unwrap();
+        socket.send_to(text.as_bytes(), group).unwrap();
+    }
+    assert_eq!(received(&mut udp, 1), [(b"result".to_vec(), false)]);
+    assert_eq!(udp.foreign(), 1);
+    // The data socket is connected: the kernel keeps strangers out.
+    let own = udp.data.socket.local_addr().unwrap().as_socket().unwrap();
+    stranger.send_to(b"foreign", own).unwrap();
+    aggregator.send_to(b"reply", own).unwrap();
+    assert_eq!(received(&mut udp, 1), [(b"reply".to_vec(), false)]);
+}
+
+#[test]
+fn two_ranks_of_one_host_share_the_group() {
+    let group = SocketAddrV4::new(Ipv4Addr::new(239, 255, 77, 2), 47_702);
+    let (aggregator, mut first, _) = pair(Some(group));
+    let mut second = Udp::open(first.aggregator(), Some(group), Waker::new().unwrap()).unwrap();
+    socket2::SockRef::from(&aggregator).set_multicast_if_v4(&Ipv4Addr::LOCALHOST).unwrap();
+    aggregator.send_to(b"result", group).unwrap();
+    for udp in [&mut first, &mut second] {
+        assert_eq!(received(udp, 1), [(b"result".to_vec(), false)]);
+    }
+}
+
+#[test]
+fn waiting_ends_by_time_or_waker() {
+    let (_aggregator, mut udp, waker) = pair(None);
+    let begin = Instant::now();
+    udp.wait(Some(Duration::from_millis(30))).unwrap();
+    assert!(begin.elapsed() >= Duration::from_millis(30));
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            thread::sleep(Duration::from_millis(30));
+            waker.wake();
+        });
+        udp.wait(None).unwrap();
+    });
+    // A wake-up before the wait is not lost, and counts once.
+    waker.wake();
+    udp.wait(None).unwrap();
+    let begin = Instant::now();
+    udp.wait(Some(Duration::from_millis(30))).unwrap();
+    assert!(begin.elapsed() >= Duration::from_millis(30));
+}
+
+#[test]
+fn a_refusing_host_is_silence() {
+    let (aggregator, mut udp, _) = pair(None);
+    drop(aggregator);
+    for _ in 0..5 {
+        udp.packet(32).unwrap();
+        udp.flush().unwrap();
+        udp.wait(Some(Duration::from_millis(5))).unwrap();
+        assert_eq!(udp.receive(&mut |_, _| panic!("nobody is there")).unwrap(), 0);
+    }
+}
+
+#[test]
+fn loopback_takes_large_packets() {
+    let (_aggregator, udp, _) = pair(None);
+    // The loopback interface's MTU is 65536 bytes, more than a datagram can have.
+    assert_eq!(udp.largest_packet(), 65_507);
+    // 45 packets of 1440 bytes are 64,800, 21 of 3104 are 65,184.
+    assert_eq!((udp.batch(1440), udp.batch(3104), udp.batch(65_507)), (45, 21, 1));
+    assert!(udp.receive_room(1440) >= 20);
+}
