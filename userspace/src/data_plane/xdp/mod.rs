@@ -102,7 +102,9 @@ impl DataPlane for XdpDataPlane {
             Mode::Generic => "generic",
         };
         let ports = self.config.interfaces.join(", ");
-        format!("{mode} XDP on {ports}, serving {} port {}", self.served(), self.config.port)
+        let kernel = rustix::system::uname();
+        let kernel = kernel.release().to_string_lossy();
+        format!("{mode} XDP on {ports} (Linux {kernel}), serving {} port {}", self.served(), self.config.port)
     }
 
     fn limits(&self) -> Limits {

@@ -68,12 +68,18 @@ impl Report {
 
     /// # Errors
     ///
-    /// [`Failure::Wrong`] when elements are.
+    /// [`Failure::Wrong`] when elements are, or when ranks hold other bits than others.
     pub fn verdict(&self) -> Result<(), Failure> {
-        match self.out_of_bounds {
-            0 => Ok(()),
-            wrong => Err(Failure::Wrong(format!("{wrong} elements are wrong"))),
+        if self.is_right() {
+            return Ok(());
         }
+        let (wrong, differing) = (self.out_of_bounds, self.differing.len());
+        Err(Failure::Wrong(format!("{wrong} elements are wrong; the ranks' bits differ at {differing} sizes")))
+    }
+
+    /// Whether all elements are right, and the same bits on all ranks.
+    pub fn is_right(&self) -> bool {
+        self.out_of_bounds == 0 && self.differing.is_empty()
     }
 }
 

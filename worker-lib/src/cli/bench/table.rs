@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::report::{Measured, Report, Row, Sent};
+use super::report::{Measured, Report, Row, Sent, Setup};
 
 /// Above the rows.
 pub struct Head<'a>(pub &'a Report);
@@ -19,8 +19,7 @@ impl fmt::Display for Head<'_> {
             setup.world_size, setup.minbytes, setup.maxbytes, setup.step, setup.warmup_iters, setup.iters, setup.check
         )?;
         writeln!(f, "#")?;
-        writeln!(f, "# Using switchml-worker {}, chunks of {} lanes", setup.version, setup.lanes)?;
-        writeln!(f, "# Aggregator {}: {}, {}", setup.aggregator, setup.data_plane, setup.attachment)?;
+        writeln!(f, "# Using switchml-worker {}, aggregator at {}", setup.version, setup.aggregator)?;
         writeln!(f, "#")?;
         writeln!(
             f,
@@ -77,7 +76,7 @@ impl fmt::Display for Measured {
 impl fmt::Display for Foot<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let report = self.0;
-        let verdict = if report.out_of_bounds == 0 { "OK" } else { "FAILED" };
+        let verdict = if report.is_right() { "OK" } else { "FAILED" };
         writeln!(f, "# Out of bounds values : {} {verdict}", report.out_of_bounds)?;
         writeln!(f, "# Avg bus bandwidth    : {:.6}", report.avg_busbw)?;
         writeln!(f, "#")?;
@@ -99,17 +98,18 @@ impl fmt::Display for Foot<'_> {
             f,
             "# the library reduces in place. busbw: algbw 2(n-1)/n, what links carry when ranks exchange values point to point;"
         )?;
-        write!(
+        writeln!(
             f,
             "# aggregation in the network sends each value once, up and down, and may exceed the link's speed in this column."
-        )
+        )?;
+        let Setup { world_size, lanes, attachment, .. } = &report.setup;
+        write!(f, "#\n# {world_size} workers, chunks of {lanes} lanes ({} bytes); aggregator: {attachment}", 4 * lanes)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::bench::report::Setup;
 
     fn report() -> Report {
         let measured = |time_us, wrong| Measured { time_us, algbw: 0.17, busbw: 0.26, wrong };
@@ -192,7 +192,11 @@ mod tests {
     fn wrong_elements_fail() {
         let mut report = report();
         report.out_of_bounds = 3;
+        assert!(report.verdict().is_err());
+        report.out_of_bounds = 0;
         report.differing = vec![64];
+        assert!(report.verdict().is_err());
+        report.out_of_bounds = 3;
         let foot = Foot(&report).to_string();
         assert!(foot.contains("# Out of bounds values : 3 FAILED"), "{foot}");
         assert!(foot.contains("results of 64 B differ"), "{foot}");
