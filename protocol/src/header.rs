@@ -3,7 +3,7 @@
 use core::mem::{offset_of, size_of};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use crate::lanes::by_halves;
+use crate::lanes::{add_halves, by_halves};
 use crate::{LANES_PER_BLOCK, MAX_LANES, NOTE_LANES, U16, U32, VERSION};
 
 /// Size of [`Header`] in bytes.
@@ -239,7 +239,7 @@ impl Header {
     /// i16 lanes wrap by halves. Only a check word that does so too still fits the result of lanes that wrapped.
     #[inline(always)]
     pub fn add_checks(&self, a: u32, b: u32) -> u32 {
-        if self.has_i16_lanes() { by_halves(a, b, i16::wrapping_add) } else { a.wrapping_add(b) }
+        if self.has_i16_lanes() { add_halves(a, b) } else { a.wrapping_add(b) }
     }
 
     #[inline(always)]

@@ -4,7 +4,7 @@ use aya::maps::{Array, ArrayOfMaps, DevMap, HashMap, Map, MapData, PerCpuArray, 
 use aya::programs::{TestRun, TestRunOptions, Xdp};
 use aya::{Ebpf, EbpfLoader};
 use aya_obj::generated::{bpf_devmap_val, bpf_map_type::BPF_MAP_TYPE_DEVMAP};
-use std::time::Duration;
+use std::os::fd::{AsFd, AsRawFd, RawFd};
 use switchml_protocol::job::{Job, Member, OPEN, Place};
 use switchml_protocol::maps::{Endpoint, Event, LockedSlot};
 use switchml_protocol::outcome::Outcome;
@@ -37,8 +37,6 @@ pub struct Run {
     pub verdict: u32,
     /// The frame after the program.
     pub frame: Vec<u8>,
-    /// How long it took.
-    pub duration: Duration,
 }
 
 impl Kernel {
@@ -72,7 +70,7 @@ impl Kernel {
         let options = TestRunOptions { data_in: Some(frame), data_out: Some(&mut out), ..TestRunOptions::default() };
         let result = self.program().test_run(options).expect("the test run");
         out.truncate(result.data_size_out as usize);
-        Run { verdict: result.return_value, frame: out, duration: result.duration }
+        Run { verdict: result.return_value, frame: out }
     }
 
     /// The program itself.
@@ -146,6 +144,12 @@ impl Kernel {
             events.push(Event::read_from_bytes(&item).expect("an event's size"));
         }
         events
+    }
+
+    /// Descriptor of the pool.
+    pub fn slots_fd(&self) -> RawFd {
+        let Map::Array(data) = self.map("SLOTS") else { panic!("SLOTS is not an array") };
+        data.fd().as_fd().as_raw_fd()
     }
 
     fn map(&self, name: &str) -> &Map {

@@ -13,11 +13,13 @@
 //! | [`loaders`] | libbpf takes the object too |
 //! | [`delivery`] | a RESULT reaches every port of the group |
 //! | [`speed`] | nanoseconds a packet |
+//! | [`driver`] | runs one contribution again and again, for that |
 
 mod admission;
 mod contention;
 mod delivery;
 mod differential;
+mod driver;
 mod frames;
 mod kernel;
 mod loaders;
