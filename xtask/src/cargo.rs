@@ -18,9 +18,7 @@ pub fn command(subcommand: &str) -> Result<Command> {
     Ok(command)
 }
 
-/// Builds the release binaries of all default members and returns the folder where they are.
-///
-/// All of them, as the tests do: cargo then compiles the shared dependencies once, with one set of features.
+/// Builds the release binaries and returns the folder where they are.
 ///
 /// # Errors
 ///
@@ -28,6 +26,15 @@ pub fn command(subcommand: &str) -> Result<Command> {
 pub fn build_binaries() -> Result<PathBuf> {
     let status = command("build")?.arg("--release").status().context("cannot start cargo")?;
     ensure!(status.success(), "the build failed ({status}); the compiler's messages are above");
+    release_folder()
+}
+
+/// Where cargo puts release binaries.
+///
+/// # Errors
+///
+/// As [`command`].
+pub fn release_folder() -> Result<PathBuf> {
     Ok(target_folder()?.join("release"))
 }
 

@@ -37,7 +37,9 @@ impl Test {
     /// If a test failed, if tests could not be built, or if one could not run where all must.
     pub fn run(&self) -> Result<()> {
         setup::run()?;
-        let binaries = cargo::build_binaries()?;
+        // Testing everything builds the binaries on the way, with the features that the tests need; building them
+        // before would compile much of it twice.
+        let binaries = if self.arguments.is_empty() { cargo::release_folder()? } else { cargo::build_binaries()? };
         let skips = SkipFile::create(&binaries)?;
         let mut child = cargo::command("test")?
             .args(["--release", "--no-fail-fast"])
@@ -115,6 +117,7 @@ struct SkipFile(PathBuf);
 
 impl SkipFile {
     fn create(folder: &Path) -> Result<Self> {
+        fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
         let path = folder.join(format!("skipped-tests-{}", std::process::id()));
         File::create(&path).with_context(|| format!("cannot create {}", path.display()))?;
         Ok(Self(path))
