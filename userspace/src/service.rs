@@ -24,9 +24,9 @@ use crate::data_plane::{self, DataPlane};
 use crate::jobs::{Effect, JobTable, Joiner, MemberId, Session};
 
 /// How often the daemon pings a connection, and how long it waits for an answer: a host that dies without a word is
-/// noticed within the sum of the two.
-const PING_INTERVAL: Duration = Duration::from_millis(1000);
-const PING_TIMEOUT: Duration = Duration::from_millis(2000);
+/// noticed within the sum of the two. Long enough that a process starved of its CPU is not taken for dead.
+const PING_INTERVAL: Duration = Duration::from_secs(1);
+const PING_TIMEOUT: Duration = Duration::from_secs(4);
 /// How long streams may take to tell their ranks that the daemon stops.
 const GRACE: Duration = Duration::from_millis(500);
 
