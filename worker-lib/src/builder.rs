@@ -1,13 +1,13 @@
 //! Settings of a communicator, and how it gets connected.
 
-use std::env;
+use std::env::{self, VarError};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
-use switchml_protocol::MAX_RANKS;
+use switchml_protocol::{LANES_PER_BLOCK, MAX_RANKS};
 
 use crate::communicator::{Communicator, Info};
-use crate::control::Session;
+use crate::control::{self, Session};
 use crate::driver::{Driver, Shared};
 use crate::engine::{Config, Engine, Identity, RttLimits};
 use crate::error::Error;
@@ -24,6 +24,8 @@ const TIMEOUT_FLOOR: Duration = Duration::from_micros(500);
 const TIMEOUT_CEILING: Duration = Duration::from_millis(100);
 /// Retransmission timeout before there is a round-trip time.
 const TIMEOUT_INITIAL: Duration = Duration::from_millis(10);
+/// Least deadline: less would be over before a rank has asked who is missing.
+const LEAST_DEADLINE: Duration = TIMEOUT_CEILING;
 /// Floor of the reordering window.
 const REORDERING: Duration = Duration::from_micros(200);
 
@@ -77,7 +79,7 @@ impl Builder {
     }
 
     /// A collective without any progress for so long fails, and names the ranks that it waited for. 5 s unless given. Must cover the time
-    /// that ranks may be apart when they call.
+    /// that ranks may be apart when they call. At least 0.1 s.
     pub fn deadline(mut self, deadline: Duration) -> Self {
         self.deadline = deadline;
         self
@@ -99,16 +101,21 @@ impl Builder {
     ///
     /// # Errors
     /// [`Error::Setting`] when a variable is not what it must be.
-    pub fn env(mut self) -> Result<Self, Error> {
-        self.rank = number("RANK")?.or(self.rank);
-        self.world_size = number("WORLD_SIZE")?.or(self.world_size);
-        let master = variable("MASTER_ADDR")?;
-        let meeting = match (&master, variable("MASTER_PORT")?) {
+    pub fn env(self) -> Result<Self, Error> {
+        self.variables(|name| env::var(name))
+    }
+
+    fn variables(mut self, read: impl Fn(&str) -> Result<String, VarError>) -> Result<Self, Error> {
+        let text = |name| variable(name, read(name));
+        self.rank = number("RANK", text("RANK")?)?.or(self.rank);
+        self.world_size = number("WORLD_SIZE", text("WORLD_SIZE")?)?.or(self.world_size);
+        let master = text("MASTER_ADDR")?;
+        let meeting = match (&master, text("MASTER_PORT")?) {
             (Some(host), Some(port)) => Some(format!("{host}:{port}")),
             _ => None,
         };
-        self.aggregator = variable("SWITCHML_AGGREGATOR")?.or(self.aggregator).or(master);
-        if let Some(job) = variable("SWITCHML_JOB")?.or(variable("TORCHELASTIC_RUN_ID")?).or(meeting) {
+        self.aggregator = text("SWITCHML_AGGREGATOR")?.or(self.aggregator).or(master);
+        if let Some(job) = text("SWITCHML_JOB")?.or(text("TORCHELASTIC_RUN_ID")?).or(meeting) {
             self.job = job;
         }
         Ok(self)
@@ -146,6 +153,10 @@ impl Builder {
             }
         };
         let lanes = session.ready(path.lanes)?;
+        if lanes == 0 || lanes > path.lanes || !usize::from(lanes).is_multiple_of(LANES_PER_BLOCK) {
+            let what = format!("chunks of {lanes} lanes to a rank that is ready for {}", path.lanes);
+            return Err(control::Error::Answer { address: aggregator, what }.into());
+        }
         let info = Info {
             rank,
             world_size,
@@ -153,6 +164,7 @@ impl Builder {
             chunk_lanes: lanes,
             slots: assigned.slots,
             aggregator: assigned.data_address,
+            transport: "udp",
             multicast: assigned.group,
             hello_rtt: path.rtt,
         };
@@ -227,22 +239,92 @@ impl Builder {
             let given = format!("{rank} of {world_size}");
             return Err(Error::Setting { name: "rank", given, allowed: "0 to world size - 1 are allowed" });
         }
+        if self.deadline < LEAST_DEADLINE {
+            let given = format!("{} s", self.deadline.as_secs_f64());
+            return Err(Error::Setting { name: "deadline", given, allowed: "0.1 s or more is allowed" });
+        }
         Ok((aggregator, rank, world_size))
     }
 }
 
-fn variable(name: &'static str) -> Result<Option<String>, Error> {
-    match env::var(name) {
-        Ok(value) if value.is_empty() => Ok(None),
-        Ok(value) => Ok(Some(value)),
-        Err(env::VarError::NotPresent) => Ok(None),
-        Err(env::VarError::NotUnicode(value)) => {
+/// A variable's value; an empty one is as good as none.
+fn variable(name: &'static str, value: Result<String, VarError>) -> Result<Option<String>, Error> {
+    match value {
+        Ok(value) => Ok(Some(value).filter(|value| !value.is_empty())),
+        Err(VarError::NotPresent) => Ok(None),
+        Err(VarError::NotUnicode(value)) => {
             Err(Error::Setting { name, given: format!("{value:?}"), allowed: "UTF-8 is allowed" })
         }
     }
 }
 
-fn number(name: &'static str) -> Result<Option<u32>, Error> {
-    let wrong = |given| Error::Setting { name, given, allowed: "a number from 0 is allowed" };
-    variable(name)?.map(|value| value.parse().map_err(|_| wrong(format!("{value:?}")))).transpose()
+fn number(name: &'static str, value: Option<String>) -> Result<Option<u32>, Error> {
+    let wrong =
+        |given: &str| Error::Setting { name, given: format!("{given:?}"), allowed: "a number from 0 is allowed" };
+    value.map(|value| value.parse().map_err(|_| wrong(&value))).transpose()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with(variables: &[(&str, &str)]) -> Result<Builder, Error> {
+        let find = |name: &str| variables.iter().find(|(known, _)| *known == name).map(|(_, value)| value.to_string());
+        Builder::default().aggregator("given").variables(|name| find(name).ok_or(VarError::NotPresent))
+    }
+
+    #[test]
+    fn variables_of_torchrun() {
+        let builder = with(&[
+            ("RANK", "3"),
+            ("WORLD_SIZE", "8"),
+            ("MASTER_ADDR", "host"),
+            ("MASTER_PORT", "29500"),
+            ("SWITCHML_AGGREGATOR", ""),
+        ])
+        .unwrap();
+        assert_eq!((builder.rank, builder.world_size), (Some(3), Some(8)));
+        assert_eq!((builder.job.as_str(), builder.aggregator.as_deref()), ("host:29500", Some("given")));
+
+        let elastic = [("MASTER_ADDR", "host"), ("MASTER_PORT", "1"), ("TORCHELASTIC_RUN_ID", "run")];
+        assert_eq!(with(&elastic).unwrap().job, "run");
+        let own = [("TORCHELASTIC_RUN_ID", "run"), ("SWITCHML_JOB", "mine"), ("SWITCHML_AGGREGATOR", "switch:1")];
+        let builder = with(&own).unwrap();
+        assert_eq!((builder.job.as_str(), builder.aggregator.as_deref()), ("mine", Some("switch:1")));
+
+        let nothing = with(&[]).unwrap();
+        assert_eq!((nothing.job.as_str(), nothing.rank, nothing.world_size), ("default", None, None));
+        let master = Builder::default().variables(|name| match name {
+            "MASTER_ADDR" => Ok("host".to_owned()),
+            _ => Err(VarError::NotPresent),
+        });
+        assert_eq!(master.unwrap().aggregator.as_deref(), Some("host"));
+    }
+
+    #[test]
+    fn numbers_that_are_none() {
+        for value in ["-1", "x", "4294967296", "1.0"] {
+            let error = with(&[("WORLD_SIZE", value)]).unwrap_err();
+            assert_eq!(error.to_string(), format!("WORLD_SIZE is {value:?}; a number from 0 is allowed"));
+        }
+    }
+
+    #[test]
+    fn settings_that_make_no_sense() {
+        let complete = || Builder::default().aggregator("127.0.0.1:1").rank(0).world_size(1);
+        for (builder, expected) in [
+            (Builder::default(), "aggregator is not set; give its host, or set SWITCHML_AGGREGATOR"),
+            (Builder::default().aggregator("a"), "rank is not set; give this process's, or set RANK"),
+            (
+                Builder::default().aggregator("a").rank(0),
+                "world size is not set; give the number of ranks, or set WORLD_SIZE",
+            ),
+            (complete().world_size(0), "world size is 0; 1 to 64 are allowed"),
+            (complete().world_size(65), "world size is 65; 1 to 64 are allowed"),
+            (complete().world_size(4).rank(4), "rank is 4 of 4; 0 to world size - 1 are allowed"),
+            (complete().deadline(Duration::from_millis(99)), "deadline is 0.099 s; 0.1 s or more is allowed"),
+        ] {
+            assert_eq!(builder.connect().err().unwrap().to_string(), expected);
+        }
+    }
 }

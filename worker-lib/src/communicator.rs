@@ -47,6 +47,8 @@ pub struct Info {
     pub slots: u16,
     /// The aggregator's data plane.
     pub aggregator: SocketAddrV4,
+    /// How packets travel: "udp".
+    pub transport: &'static str,
     /// Multicast group of results; `None` when the aggregator sends each rank a copy of its own.
     pub multicast: Option<SocketAddrV4>,
     /// Round trip of the first packet.

@@ -23,7 +23,7 @@ const MESSAGES: usize = 32;
 const SOCKET_BUFFER: usize = 16 << 20;
 /// What the kernel counts for a received packet beside its bytes: its `sk_buff` and the rest of its pages.
 const OVERHEAD: usize = 3 * 1024;
-/// Longest wait for room in the send buffer. It empties at line rate.
+/// Longest wait for room in the send buffer, which empties at line rate; what does not fit then is lost.
 const SEND_PATIENCE: Duration = Duration::from_millis(100);
 
 /// A socket with the state of its offloads.
@@ -96,20 +96,25 @@ impl Udp {
         };
         loop {
             match self.data.offloads.try_send(UdpSockRef::from(&self.data.socket), &transmit) {
-                Err(error) if error.kind() == ErrorKind::WouldBlock => self.wait_to_send()?,
-                // An ICMP error about an earlier packet: this one has not been sent.
-                Err(error) if error.kind() == ErrorKind::ConnectionRefused => {}
-                // A full queue on the way out is loss like any other.
-                Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => return Ok(()),
+                Err(error) if error.kind() == ErrorKind::WouldBlock && self.can_send_soon()? => {}
+                Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
+                    // An ICMP error about an earlier packet: this one has not been sent.
+                }
+                Err(error) if is_loss(&error) => return Ok(()),
                 outcome => return outcome,
             }
         }
     }
 
-    fn wait_to_send(&self) -> io::Result<()> {
+    /// Waits for room in the send buffer.
+    fn can_send_soon(&self) -> io::Result<bool> {
         let timeout = timespec(SEND_PATIENCE);
-        let ready = poll(&mut [PollFd::new(&self.data.socket, PollFlags::OUT)], Some(&timeout))?;
-        if ready == 0 { Err(ErrorKind::TimedOut.into()) } else { Ok(()) }
+        let mut sources = [PollFd::new(&self.data.socket, PollFlags::OUT)];
+        match poll(&mut sources, Some(&timeout)) {
+            Ok(ready) => Ok(ready > 0),
+            Err(rustix::io::Errno::INTR) => Ok(true),
+            Err(error) => Err(error.into()),
+        }
     }
 }
 
@@ -224,7 +229,7 @@ impl Received {
         let messages = match endpoint.offloads.recv(socket, &mut slices, &mut self.meta) {
             Ok(messages) => messages,
             // Nothing there; or an ICMP error, which says no more than the silence that follows.
-            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::ConnectionRefused) => 0,
+            Err(error) if is_loss(&error) => 0,
             Err(error) => return Err(error),
         };
         Ok(self.meta[..messages].iter().zip(&self.buffers).map(|(meta, buffer)| (meta, &buffer[..meta.len])))
@@ -241,6 +246,20 @@ impl Endpoint {
 
 fn udp_socket() -> io::Result<Socket> {
     Socket::new(Domain::IPV4, Type::DGRAM, Some(Protocol::UDP))
+}
+
+/// Whether an error is of the path, which may recover, rather than of this process: loss like any other. If it stays, no answer
+/// comes, and the engine's deadline says so.
+fn is_loss(error: &io::Error) -> bool {
+    let of_path = matches!(
+        error.kind(),
+        ErrorKind::WouldBlock
+            | ErrorKind::ConnectionRefused
+            | ErrorKind::HostUnreachable
+            | ErrorKind::NetworkUnreachable
+            | ErrorKind::NetworkDown
+    );
+    of_path || error.raw_os_error() == Some(libc::ENOBUFS)
 }
 
 /// A socket that gets the group's packets by the interface that has `local`.
