@@ -98,7 +98,8 @@ impl Worker {
             && packet.fingerprint == sent.fingerprint
             && packet.lanes == lanes
             && packet.payload.len() == usize::from(lanes)
-            && (packet.flags & CHECKED == 0 || packet.check == check_word(packet, contributions));
+            && packet.flags & CHECKED != 0
+            && packet.check == check_word(packet, contributions);
         if !counts {
             return;
         }
