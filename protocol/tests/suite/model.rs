@@ -27,8 +27,8 @@ struct World {
 /// Far more than any world here has. Values that grow for ever would make it endless.
 const MOST_STATES: usize = 100_000;
 
-/// All that tells two moments of a world apart. What is on its way to the aggregator follows from `sent`: the network
-/// may deliver any of it, any number of times, or never.
+/// All that tells two moments of a world apart. What is on its way to the aggregator follows from `sent`: workers send
+/// again, and the network may deliver any of it, any number of times, or never.
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct State {
     /// Head and value of both sets of every slot. All lanes of a packet are alike.
@@ -79,6 +79,12 @@ impl World {
     fn successors(&self, state: &State) -> Vec<State> {
         let mut successors = Vec::new();
         for (rank, worker) in state.workers.iter().enumerate() {
+            if worker.coming != worker.done {
+                // All that is on its way to the worker gets lost for good.
+                let mut next = state.clone();
+                next.workers[rank].coming = worker.done;
+                successors.push(next);
+            }
             if self.may_send(worker) {
                 let mut next = state.clone();
                 next.workers[rank].sent += 1;
