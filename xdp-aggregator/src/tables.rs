@@ -10,7 +10,6 @@ use switchml_protocol::job::{Job, Member, Place};
 use switchml_protocol::maps::{Endpoint, Event, LockedSlot, MAX_JOBS};
 use switchml_protocol::outcome::Outcome;
 use switchml_protocol::slot::Slot;
-
 use zerocopy::transmute;
 
 use crate::lock;
@@ -33,8 +32,8 @@ static SLOTS: Array<LockedSlot, DEFAULT_SLOTS> = Array::new();
 static GROUPS: ArrayOfMaps<DevMap<MAX_RANKS>, MAX_JOBS> = ArrayOfMaps::new();
 #[btf_map]
 static COUNTERS: PerCpuArray<u64, { Outcome::COUNT }> = PerCpuArray::new();
-#[btf_map]
 // Without a value type, or libbpf takes its size for a mistake.
+#[btf_map]
 static EVENTS: RingBuf<(), EVENTS_BYTES> = RingBuf::new();
 
 /// Whether the frame is addressed to the aggregator.
@@ -104,9 +103,8 @@ impl Tables for Maps {
     #[inline(always)]
     fn learn(&self, job: u16, rank: u16, epoch: u32, place: &Place) {
         if let Some(member) = MEMBERS.get_ptr_mut(member_index(job, rank)) {
-            // SAFETY: the entry is there for as long as the program runs. Another CPU may read or write it at the same
-            // time, which the verifier's memory model allows; place before epoch, so that an entry that looks
-            // learned is.
+            // SAFETY: the entry is there for as long as the program runs. Another CPU may read it meanwhile; half-written it
+            // is that of a rank without HELLO, or in another place.
             unsafe {
                 (*member).place = *place;
                 (*member).epoch = epoch;
