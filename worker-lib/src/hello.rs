@@ -117,7 +117,9 @@ impl<T: Transport> Hello<'_, T> {
         loop {
             let mut back = false;
             self.transport.receive(&mut |packet, _| {
-                back |= Header::ref_from_prefix(packet).is_ok_and(|(answer, _)| answer == header);
+                // The same HELLO, but that its flags may tell of congestion.
+                back |= Header::ref_from_prefix(packet)
+                    .is_ok_and(|(answer, _)| Header { flags: header.flags, ..*answer } == *header);
             })?;
             if back {
                 return Ok(true);
