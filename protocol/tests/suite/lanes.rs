@@ -62,6 +62,22 @@ fn sum_for_the_check_word_follows_the_lane_type() {
 }
 
 #[test]
+fn sum_for_the_check_word_wraps() {
+    // 768 lanes of -1, or 768 times two halves of -1: -768 is 0xFD00 in its low half
+    let all_ones = vec![U32::new(u32::MAX); MAX_LANES];
+    assert_eq!(sum(Op::SumI32, &all_ones[..], 24), Ok(0xFFFF_FD00));
+    assert_eq!(sum(Op::SumI16, &all_ones[..], 24), Ok(0xFD00_FD00));
+    // wherever in the packet they are
+    for at in 0..64 {
+        let mut lanes = payload(64, &[]);
+        lanes[at] = U32::new(0x8001_FFFF);
+        lanes[(at + 1) % 64] = U32::new(0x8000_0002);
+        assert_eq!(sum(Op::SumI32, &lanes[..], 2), Ok(0x0002_0001));
+        assert_eq!(sum(Op::SumI16, &lanes[..], 2), Ok(0x0001_0001));
+    }
+}
+
+#[test]
 fn only_the_blocks_asked_for_are_read_and_written() {
     let ones = vec![U32::new(1); MAX_LANES];
     let mut values: Values = [7; MAX_LANES];
