@@ -206,6 +206,16 @@ fn after_an_abort_the_name_starts_a_new_job_at_once() {
 }
 
 #[test]
+fn an_epoch_that_comes_up_again_is_passed_over() {
+    let (_, spec) = started(&mut table(), "train", 1);
+    // The same random numbers, in a table that has used that epoch before.
+    let mut table = table();
+    table.used_epochs.insert(spec.epoch);
+    let (_, other) = started(&mut table, "train", 1);
+    assert_ne!(other.epoch, spec.epoch);
+}
+
+#[test]
 fn while_ranks_of_a_finished_job_are_leaving_the_name_starts_a_new_one() {
     let mut table = table();
     let (_, old) = started(&mut table, "train", 2);

@@ -32,9 +32,8 @@ impl MemoryTables {
     pub fn open(&self, number: u16, job: Job, secrets: &[u32]) {
         if let Some(mut entry) = self.write(number) {
             entry.job = job;
-            entry.members.fill(Member::default());
             for (member, &secret) in entry.members.iter_mut().zip(secrets) {
-                member.secret = secret;
+                *member = Member { secret, ..Member::default() };
             }
         }
     }
