@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use switchml_protocol::header::Op;
 
 use super::*;
-use crate::error::Error;
 
 const LANES: u16 = 32;
 
@@ -21,7 +20,7 @@ impl Task for Plain {
         &mut self.0
     }
 
-    fn finish(self: Box<Self>, _: Result<(), Error>) {}
+    fn finish(self: Box<Self>) {}
 }
 
 const SUM: Call = Call { kind: Kind::AllReduce(ReduceOp::Sum), dtype: DType::F32, count: 0 };

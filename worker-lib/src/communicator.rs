@@ -180,11 +180,8 @@ impl Communicator {
     fn run(&self, call: Call, contributes: bool, bytes: &mut [u8]) -> Result<(), Error> {
         let codec = call.codec(self.info.world_size)?;
         self.check()?;
-        let outcome = lend(bytes, |task: Box<dyn Task>| self.submit(Command { call, codec, contributes, task }));
-        match outcome {
-            Err(Error::Closed) => Err(self.shared.reason()),
-            outcome => outcome,
-        }
+        let finished = lend(bytes, |task: Box<dyn Task>| self.submit(Command { call, codec, contributes, task }));
+        if finished { Ok(()) } else { Err(self.shared.reason()) }
     }
 
     /// Hands a call to the data thread. If that is gone, the task is dropped, which its owner hears.

@@ -84,8 +84,8 @@ impl<T: Transport> Driver<T> {
         };
         let error = self.shared.failed.get_or_init(|| error).clone();
         self.publish();
-        self.schedule.fail(&error);
-        // What was issued in the meantime is dropped with the channel, and finds the reason in `failed`.
+        // What is in flight, and what was issued in the meantime: who waits for it finds the reason in `failed`.
+        drop(self.schedule);
         drop(self.commands);
         match error {
             Error::Control(_) => self.session.leave(None),

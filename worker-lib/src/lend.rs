@@ -4,14 +4,13 @@
 
 use std::sync::mpsc::{self, Receiver, Sender};
 
-use crate::error::Error;
 use crate::task::Task;
 
 /// Elements that the task has borrowed.
 struct Lent {
     start: *mut u8,
     len: usize,
-    answer: Sender<Result<(), Error>>,
+    answer: Sender<()>,
 }
 
 // SAFETY: the pointer is the only one in use to its bytes while this value exists (see `lend`), and bytes have no thread.
@@ -28,35 +27,32 @@ impl Task for Lent {
         unsafe { std::slice::from_raw_parts_mut(self.start, self.len) }
     }
 
-    fn finish(self: Box<Self>, outcome: Result<(), Error>) {
+    fn finish(self: Box<Self>) {
         // Sending lets the lender go on. The pointer is not used after that.
-        let _ = self.answer.send(outcome);
+        let _ = self.answer.send(());
     }
 }
 
 /// Waits until the task is gone, also when the lender unwinds.
-struct Borrow(Receiver<Result<(), Error>>);
+struct Borrow(Receiver<()>);
 
 impl Borrow {
-    /// Returns once the task has sent, that is, was consumed by `finish`, or has dropped its sender, and so itself. A task that is leaked
-    /// keeps this thread waiting for ever, which is sound.
-    fn end(&self) -> Result<(), Error> {
-        self.0.recv().unwrap_or(Err(Error::Closed))
+    /// Returns once the task has sent, that is, was consumed by `finish`, or has dropped its sender, and so itself; whether it has
+    /// sent. A task that is leaked keeps this thread waiting for ever, which is sound.
+    fn end(&self) -> bool {
+        self.0.recv().is_ok()
     }
 }
 
 impl Drop for Borrow {
     fn drop(&mut self) {
         // After a first `end` there is no sender left, and this returns at once.
-        let _ = self.end();
+        self.end();
     }
 }
 
-/// Lends `bytes` to the task that `submit` takes, and returns what the task was finished with, once it is.
-///
-/// # Errors
-/// That outcome; [`Error::Closed`] when the task was dropped unfinished.
-pub(crate) fn lend(bytes: &mut [u8], submit: impl FnOnce(Box<dyn Task>)) -> Result<(), Error> {
+/// Lends `bytes` to the task that `submit` takes. Returns once the task is gone: whether it was finished, not dropped.
+pub(crate) fn lend(bytes: &mut [u8], submit: impl FnOnce(Box<dyn Task>)) -> bool {
     let (answer, answers) = mpsc::channel();
     let task = Box::new(Lent { start: bytes.as_mut_ptr(), len: bytes.len(), answer });
     let borrow = Borrow(answers);
@@ -73,18 +69,18 @@ mod tests {
     #[test]
     fn the_lender_waits_and_sees_what_was_written() {
         let mut bytes = *b"lent";
-        let outcome = lend(&mut bytes, |mut task| {
+        let finished = lend(&mut bytes, |mut task| {
             thread::spawn(move || {
                 thread::sleep(Duration::from_millis(20));
                 task.bytes_mut().make_ascii_uppercase();
-                task.finish(Ok(()));
+                task.finish();
             });
         });
-        assert_eq!((outcome, &bytes), (Ok(()), b"LENT"));
+        assert_eq!((finished, &bytes), (true, b"LENT"));
     }
 
     #[test]
     fn a_dropped_task_ends_the_borrow() {
-        assert_eq!(lend(&mut [0], drop), Err(Error::Closed));
+        assert!(!lend(&mut [0], drop));
     }
 }

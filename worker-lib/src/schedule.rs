@@ -4,7 +4,6 @@ use std::collections::VecDeque;
 
 use crate::collective::{Call, Collective};
 use crate::engine::Chunk;
-use crate::error::Error;
 use crate::numerics::Codec;
 use crate::task::Task;
 
@@ -72,13 +71,6 @@ impl Schedule {
         self.forget_done();
     }
 
-    /// Fails all that is in flight.
-    pub fn fail(&mut self, error: &Error) {
-        for collective in self.collectives.drain(..).flatten() {
-            collective.into_task().finish(Err(error.clone()));
-        }
-    }
-
     fn place(&self, chunk: &Chunk) -> Option<usize> {
         chunk.collective.checked_sub(self.first).map(|place| place as usize)
     }
@@ -95,6 +87,6 @@ impl Schedule {
 /// Gives a collective's elements back if it is done.
 fn finish_if_done(place: &mut Option<Collective>) {
     if let Some(collective) = place.take_if(|collective| collective.is_done()) {
-        collective.into_task().finish(Ok(()));
+        collective.into_task().finish();
     }
 }

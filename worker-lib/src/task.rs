@@ -13,14 +13,14 @@ pub(crate) trait Task: Send {
     fn bytes(&self) -> &[u8];
     /// The same, to be overwritten with the result.
     fn bytes_mut(&mut self) -> &mut [u8];
-    /// Gives them back.
-    fn finish(self: Box<Self>, outcome: Result<(), Error>);
+    /// Gives them back with the result. A task that is dropped instead has failed.
+    fn finish(self: Box<Self>);
 }
 
 /// Elements that the task owns.
 struct Owned<T> {
     tensor: Vec<T>,
-    answer: Sender<Result<Vec<T>, Error>>,
+    answer: Sender<Vec<T>>,
 }
 
 impl<T: Element> Task for Owned<T> {
@@ -32,10 +32,10 @@ impl<T: Element> Task for Owned<T> {
         bytemuck::cast_slice_mut(&mut self.tensor)
     }
 
-    fn finish(self: Box<Self>, outcome: Result<(), Error>) {
+    fn finish(self: Box<Self>) {
         let Self { tensor, answer } = *self;
         // Whoever dropped the handle does not want the result.
-        let _ = answer.send(outcome.map(|()| tensor));
+        let _ = answer.send(tensor);
     }
 }
 
@@ -48,7 +48,7 @@ pub(crate) fn owned<T: Element>(tensor: Vec<T>, shared: &Arc<Shared>) -> (Box<dy
 /// A collective in flight. Dropping it does not cancel the collective: the other ranks need this rank's share.
 #[must_use = "the result comes out of wait()"]
 pub struct Handle<T> {
-    answers: Receiver<Result<Vec<T>, Error>>,
+    answers: Receiver<Vec<T>>,
     answered: Option<Result<Vec<T>, Error>>,
     shared: Arc<Shared>,
 }
@@ -61,7 +61,7 @@ impl<T> Handle<T> {
     pub fn wait(self) -> Result<Vec<T>, Error> {
         match self.answered {
             Some(answer) => answer,
-            None => self.answers.recv().unwrap_or_else(|_| Err(self.shared.reason())),
+            None => self.answers.recv().map_err(|_| self.shared.reason()),
         }
     }
 
@@ -69,7 +69,7 @@ impl<T> Handle<T> {
     pub fn is_done(&mut self) -> bool {
         if self.answered.is_none() {
             self.answered = match self.answers.try_recv() {
-                Ok(answer) => Some(answer),
+                Ok(tensor) => Some(Ok(tensor)),
                 Err(TryRecvError::Empty) => None,
                 Err(TryRecvError::Disconnected) => Some(Err(self.shared.reason())),
             };

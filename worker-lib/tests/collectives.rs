@@ -2,6 +2,7 @@
 
 mod daemon;
 
+use std::sync::Barrier;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -325,7 +326,9 @@ fn a_rank_that_does_not_call_is_named_within_the_deadline() {
 #[test]
 fn a_rank_that_panics_ends_the_job_at_once() {
     let daemon = Daemon::start();
+    let connected = Barrier::new(3);
     with_ranks(&daemon, "panic", 3, |communicator| {
+        connected.wait();
         if communicator.rank() == 2 {
             let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(move || {
                 let _communicator = communicator;
