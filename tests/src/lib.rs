@@ -27,8 +27,9 @@
 //! What is not the aggregator's, its XDP program passes on: worker to worker and control-plane traffic is switched by
 //! the bridge, as a host that serves as a switch would.
 //!
-//! A veth drops, without a word, the frames that XDP sends into it (`XDP_TX`, redirect) unless its other end runs an XDP
-//! program too. That is what the passing program on each `eth0` is for. Checksum and segmentation offloads are off on
+//! A veth drops, without a word, the frames that XDP sends into it unless its other end runs an XDP program too, or has GRO
+//! on; and with GRO alone, those sent by `XDP_TX` wait until something else arrives. That is what the passing program on
+//! each `eth0` is for. Checksum and segmentation offloads are off on
 //! `eth0`, because XDP on the other end would see UDP checksums not filled in yet.
 //!
 //! # Nothing is left behind

@@ -26,12 +26,15 @@ pub struct RackOptions {
     pub workers: usize,
     /// The MTU of every link in bytes, [`MIN_MTU`] to [`MAX_MTU`].
     pub mtu: u32,
+    /// Whether each `eth0` runs a passing XDP program. Without, GRO alone makes it take frames from XDP, and only those
+    /// that are redirected.
+    pub pass_program: bool,
 }
 
 impl Default for RackOptions {
-    /// Four workers, an MTU of 1500 bytes.
+    /// Four workers, an MTU of 1500 bytes, passing programs.
     fn default() -> Self {
-        Self { workers: 4, mtu: 1500 }
+        Self { workers: 4, mtu: 1500, pass_program: true }
     }
 }
 
@@ -61,7 +64,8 @@ impl Rack {
         let switch = new_switch(options.mtu)?;
         let workers: Vec<_> =
             (0..options.workers).map(|rank| new_worker(&switch, rank, options.mtu)).collect::<Result<_, _>>()?;
-        let programs = workers.iter().map(pass_frames).collect::<Result<_, _>>()?;
+        let to_pass = workers.iter().filter(|_| options.pass_program);
+        let programs = to_pass.map(pass_frames).collect::<Result<_, _>>()?;
         Ok(Self { _programs: programs, workers, switch })
     }
 
@@ -119,9 +123,10 @@ fn new_worker(switch: &Namespace, rank: usize, mtu: u32) -> Result<Namespace, Er
     switch.tool("ip", &format!("link set {port} master br0 up"))?;
     worker.tool("ip", "link set lo up")?;
     worker.tool("ip", &format!("address add {}/24 dev eth0", Rack::worker_address(rank)))?;
-    // XDP on the port would see what the sender left for the hardware to fill in. GRO is on, as it is on every NIC.
-    worker.tool("ethtool", "-K eth0 tx off tso off gso off gro on")?;
     worker.tool("ip", "link set eth0 up")?;
+    // XDP on the port would see what the sender left for the hardware to fill in. GRO is on, as it is on every NIC; turned
+    // on while the link is up, it lets the port send to here from XDP.
+    worker.tool("ethtool", "-K eth0 tx off tso off gso off gro on")?;
     // RESULTs come as multicast; joining a group needs a route for it.
     worker.tool("ip", "route add 224.0.0.0/4 dev eth0")?;
     Ok(worker)

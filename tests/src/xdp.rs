@@ -101,7 +101,7 @@ mod tests {
         if !can_build_racks("frames_that_xdp_sends_into_a_worker_arrive") {
             return;
         }
-        let rack = Rack::new(RackOptions { workers: 1, mtu: 1500 }).expect("a rack");
+        let rack = Rack::new(RackOptions { workers: 1, ..RackOptions::default() }).expect("a rack");
         let worker = rack.worker(0);
         let socket = worker.run(|| UdpSocket::bind("0.0.0.0:0")).expect("bind");
         // The first datagram waits for ARP, which the mirror would break.

@@ -14,7 +14,7 @@ use switchml_rack::{
 const SOON: Duration = Duration::from_secs(5);
 
 fn rack(workers: usize, mtu: u32) -> Rack {
-    Rack::new(RackOptions { workers, mtu }).expect("a rack")
+    Rack::new(RackOptions { workers, mtu, ..RackOptions::default() }).expect("a rack")
 }
 
 /// A socket of this namespace.
@@ -75,7 +75,7 @@ fn outside_links() -> Vec<String> {
 
 #[test]
 fn options_out_of_range_are_refused_before_anything_is_made() {
-    let build = |workers, mtu| Rack::new(RackOptions { workers, mtu }).map(drop);
+    let build = |workers, mtu| Rack::new(RackOptions { workers, mtu, ..RackOptions::default() }).map(drop);
     assert!(matches!(build(0, 1500), Err(Error::Workers(0))));
     assert!(matches!(build(MAX_WORKERS + 1, 1500), Err(Error::Workers(17))));
     assert!(matches!(build(4, MAX_MTU + 1), Err(Error::Mtu(3501))));

@@ -2,8 +2,9 @@
 
 use core::intrinsics::{AtomicOrdering, atomic_cxchg, atomic_xchg};
 
-/// Longer than it takes to add up the largest packet; a holder that takes longer was interrupted.
-const TRIES: u32 = 128;
+/// Far longer than it takes to add up the largest packet when the slot's values are in the other CPU's cache, which is
+/// the usual case: ranks send the same chunk at the same time. A holder that takes longer was interrupted.
+const TRIES: u32 = 2048;
 const FREE: u32 = 0;
 const HELD: u32 = 1;
 

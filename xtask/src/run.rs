@@ -70,9 +70,11 @@ impl Run {
         }
         match self.data_plane {
             DataPlane::Software => job::on_loopback(&binaries, self.workers, &self.bench),
-            DataPlane::Xdp if getuid().is_root() => {
-                job::in_rack(&binaries, RackOptions { workers: self.workers, mtu: self.mtu }, &self.bench)
-            }
+            DataPlane::Xdp if getuid().is_root() => job::in_rack(
+                &binaries,
+                RackOptions { workers: self.workers, mtu: self.mtu, ..RackOptions::default() },
+                &self.bench,
+            ),
             // It would ask for sudo again and again.
             DataPlane::Xdp if self.binaries.is_some() => bail!("sudo did not make us root; a rack needs root"),
             DataPlane::Xdp => run_rack_as_root(&folder),

@@ -64,8 +64,19 @@ fn the_largest_chunk_follows_from_the_mtu() {
         return;
     }
     for (mtu, lanes) in [(3400, 768), (1500, 352), (1468, 352), (1467, 320), (576, 128)] {
-        let cluster = Cluster::new(RackOptions { workers: 2, mtu });
+        let cluster = Cluster::new(RackOptions { workers: 2, mtu, ..RackOptions::default() });
         let arguments = [&QUICK[..], &["-b", "1M", "-e", "1M"]].concat();
         check(&report(cluster.bench(2, "frames", &arguments)), 2, lanes, &[1 << 20]);
     }
+}
+
+/// A veth without an XDP program takes frames from XDP when GRO is on, but leaves those sent by XDP_TX lying in its queue.
+#[test]
+fn workers_without_an_xdp_program_are_answered() {
+    if !can_build_racks("workers_without_an_xdp_program_are_answered") {
+        return;
+    }
+    let cluster = Cluster::new(RackOptions { workers: 2, pass_program: false, ..RackOptions::default() });
+    let arguments = [&QUICK[..], &["-b", "64K", "-e", "64K"]].concat();
+    check(&report(cluster.bench(2, "gro", &arguments)), 2, 352, &[65_536]);
 }

@@ -292,7 +292,7 @@ fn hello_binds_a_rank_to_its_place_once_an_epoch() {
     kernel.expect(&contribution(), &Drop(WrongEpoch));
     kernel.expect(&Packet { epoch: EPOCH + 1, ..contribution() }, &Drop(NoHello));
     let hello = Packet { epoch: EPOCH + 1, ..Packet::hello(1, 32) };
-    assert_eq!(kernel.run(&elsewhere.bytes(&hello.bytes())).verdict, 3, "XDP_TX");
+    assert_eq!(kernel.run(&elsewhere.bytes(&hello.bytes())).verdict, 4, "XDP_REDIRECT");
     let moved = Place { ip: [10, 0, 0, 77], ..place(1) };
     assert_eq!(kernel.member(JOB, 1), Member { epoch: EPOCH + 1, place: moved, ..member(1) });
     expect_slots_untouched(&kernel);
@@ -358,7 +358,7 @@ fn a_full_buffer_of_events_holds_nothing_up() {
     let mut kernel = Kernel::with_job(3);
     let hello = Packet::hello(1, 32);
     for _ in 0..3000 {
-        assert_eq!(kernel.run(&hello.frame()).verdict, 3, "XDP_TX");
+        assert_eq!(kernel.run(&hello.frame()).verdict, 4, "XDP_REDIRECT");
     }
     assert_eq!(kernel.counters()[Hello as usize], 3000);
     // 64 KiB of events of 32 bytes and 8 bytes of the kernel's own.

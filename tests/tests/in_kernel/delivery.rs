@@ -35,7 +35,7 @@ fn receive(socket: &UdpSocket) -> Vec<u8> {
 }
 
 fn play(lanes: usize, mtu: u32) {
-    let rack = Rack::new(RackOptions { workers: usize::from(WORKERS), mtu }).expect("a rack");
+    let rack = Rack::new(RackOptions { workers: usize::from(WORKERS), mtu, ..RackOptions::default() }).expect("a rack");
     let ports = rack.ports();
     // A DEVMAP looks its interfaces up in the namespace of the thread that fills it in.
     let (kernel, _links) = rack.switch().run(move || {

@@ -202,8 +202,7 @@ fn verdict(outcome: Outcome) -> u32 {
     match outcome.action() {
         Action::Drop => 1,
         Action::Pass => 2,
-        Action::Reply => 3,
-        Action::Broadcast => 4,
+        Action::Reply | Action::Broadcast => 4,
     }
 }
 

@@ -45,6 +45,6 @@ fn libbpf_loads_the_object_and_runs_it() {
     };
     let packet = Packet::contribution(0, 0, 0, &[3; 32]);
     assert_eq!(run(&packet).0, 1, "XDP_DROP: started");
-    assert_eq!(run(&packet), (3, packet.pending(1).reply(0)), "XDP_TX: pending");
+    assert_eq!(run(&packet), (4, packet.pending(1).reply(0)), "XDP_REDIRECT: pending");
     assert_eq!(packet.flags, CHECKED);
 }

@@ -9,7 +9,7 @@
 //! | [`slots`] | the rules of a slot |
 //! | [`frames`] | the answers, byte by byte |
 //! | [`differential`] | a random trace through the kernel and through the protocol crate on the host |
-//! | [`contention`] | two CPUs on the same slots |
+//! | [`contention`] | two CPUs on the same slot |
 //! | [`loaders`] | libbpf takes the object too |
 //! | [`delivery`] | a RESULT reaches every port of the group |
 //! | [`speed`] | nanoseconds a packet |

@@ -8,7 +8,6 @@ use crate::packet::Packet;
 
 const XDP_DROP: u32 = 1;
 const XDP_PASS: u32 = 2;
-const XDP_TX: u32 = 3;
 const XDP_REDIRECT: u32 = 4;
 
 /// What a frame is to become.
@@ -40,7 +39,7 @@ impl Kernel {
         let (outcome, verdict, answer) = match expected {
             Pass(outcome) => (*outcome, XDP_PASS, Some(frame.to_vec())),
             Drop(outcome) => (*outcome, XDP_DROP, None),
-            Reply(outcome, packet) => (*outcome, XDP_TX, Some(packet.reply(sender))),
+            Reply(outcome, packet) => (*outcome, XDP_REDIRECT, Some(packet.reply(sender))),
             Broadcast(packet) => (Outcome::Completed, XDP_REDIRECT, Some(packet.to_group())),
         };
         assert_eq!(moved, [(outcome.name(), 1)], "counters at {at}");

@@ -93,7 +93,8 @@ pub enum StartError {
     /// A veth whose other end drops what XDP sends.
     #[error(
         "interface {0:?} would drop every answer without a word: its other end takes no frames from XDP; \
-         attach an XDP program there that passes them, or turn GRO on there (`ethtool -K <other end> gro on`)"
+         attach an XDP program there that passes them, or, while it is up, turn GRO off and on again there \
+         (`ethtool -K <other end> gro off`, `gro on`)"
     )]
     DoesNotDeliver(String),
     /// Netlink failed.
