@@ -71,7 +71,10 @@ impl Test {
         // A test that could not run has returned, which libtest counts as passed.
         let passed = counts.passed.saturating_sub(skipped.len());
         let skips = skipped.len() + counts.ignored.len();
-        println!("{passed} passed, {} failed, {skips} skipped", counts.failed);
+        if counts.lost > 0 {
+            println!("{} tests were lost: their program died before it summed up; they count as failed", counts.lost);
+        }
+        println!("{passed} passed, {} failed, {skips} skipped", counts.failed + counts.lost);
         if !succeeded {
             bail!("cargo test failed; what failed is named above");
         }
@@ -89,16 +92,26 @@ struct Counts {
     failed: usize,
     /// Those marked `#[ignore]`, by name.
     ignored: Vec<String>,
+    /// Those begun of which no result was heard, because their program was killed or aborted.
+    lost: usize,
 }
 
 impl Counts {
-    /// Takes note of a line such as `test result: ok. 12 passed; 0 failed; 1 ignored; 0 measured; …` or
-    /// `test a::b ... ignored, because`; other lines count nothing.
+    /// Takes note of libtest's lines, of which there are three kinds; other lines count nothing:
+    /// `running 13 tests`, `test a::b ... ignored, because`, and
+    /// `test result: ok. 12 passed; 0 failed; 1 ignored; 0 measured; …`, which a program that dies does not write.
     fn add(&mut self, line: &str) {
-        if let Some((name, reason)) = line.strip_prefix("test ").and_then(|test| test.split_once(" ... ignored")) {
+        if let Some((number, _)) = line.strip_prefix("running ").and_then(|rest| rest.split_once(" test")) {
+            self.lost += number.parse::<usize>().unwrap_or(0);
+        } else if let Some((name, reason)) = line.strip_prefix("test ").and_then(|test| test.split_once(" ... ignored"))
+        {
             self.ignored.push(format!("{name}: ignored{reason}"));
+        } else if let Some(result) = line.strip_prefix("test result: ") {
+            self.add_result(result);
         }
-        let Some(result) = line.strip_prefix("test result: ") else { return };
+    }
+
+    fn add_result(&mut self, result: &str) {
         let numbers = result.split_once(". ").map_or(result, |(_, numbers)| numbers);
         for part in numbers.split("; ") {
             let Some((number, what)) = part.split_once(' ') else { continue };
@@ -106,8 +119,10 @@ impl Counts {
             match what {
                 "passed" => self.passed += number,
                 "failed" => self.failed += number,
-                _ => {}
+                "ignored" => {}
+                _ => continue,
             }
+            self.lost = self.lost.saturating_sub(number);
         }
     }
 }
@@ -140,20 +155,33 @@ mod tests {
     use super::Counts;
 
     #[test]
-    fn result_lines_add_up() {
+    fn lines_add_up() {
         let mut counts = Counts::default();
         for line in [
-            "running 3 tests",
-            "test result: ok. 12 passed; 0 failed; 1 ignored; 0 measured; 4 filtered out; finished in 0.01s",
+            "running 13 tests",
             "test a ... ok",
             "test b::c ... ignored, needs a cluster",
-            "test result: FAILED. 3 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out; finished in 1.50s",
+            "test result: ok. 12 passed; 0 failed; 1 ignored; 0 measured; 4 filtered out; finished in 0.01s",
+            "running 1 test",
+            "test result: FAILED. 0 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; finished in 1.50s",
         ] {
             counts.add(line);
         }
-        assert_eq!(
-            counts,
-            Counts { passed: 15, failed: 2, ignored: vec!["b::c: ignored, needs a cluster".to_owned()] }
-        );
+        let ignored = vec!["b::c: ignored, needs a cluster".to_owned()];
+        assert_eq!(counts, Counts { passed: 12, failed: 1, ignored, lost: 0 });
+    }
+
+    #[test]
+    fn the_tests_of_a_program_that_dies_are_lost() {
+        let mut counts = Counts::default();
+        for line in [
+            "running 3 tests",
+            "test a ... ok",
+            "running 2 tests",
+            "test result: ok. 2 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.01s",
+        ] {
+            counts.add(line);
+        }
+        assert_eq!(counts, Counts { passed: 2, failed: 0, ignored: vec![], lost: 3 });
     }
 }
