@@ -38,6 +38,23 @@ impl Default for RackOptions {
     }
 }
 
+impl RackOptions {
+    /// Whether a rack can be like that.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Workers`] and [`Error::Mtu`] for an option out of range.
+    pub fn check(&self) -> Result<(), Error> {
+        if !(1..=MAX_WORKERS).contains(&self.workers) {
+            return Err(Error::Workers(self.workers));
+        }
+        if !(MIN_MTU..=MAX_MTU).contains(&self.mtu) {
+            return Err(Error::Mtu(self.mtu));
+        }
+        Ok(())
+    }
+}
+
 /// A switch and N workers; see the [crate's documentation](crate). It is removed when the value is dropped.
 pub struct Rack {
     /// The passing programs' attachments; dropped first.
@@ -55,12 +72,7 @@ impl Rack {
     /// [`Error::Start`] and [`Error::Tool`] if `ip` or `ethtool` is missing or refuses. Whatever was made until then is
     /// removed.
     pub fn new(options: RackOptions) -> Result<Self, Error> {
-        if !(1..=MAX_WORKERS).contains(&options.workers) {
-            return Err(Error::Workers(options.workers));
-        }
-        if !(MIN_MTU..=MAX_MTU).contains(&options.mtu) {
-            return Err(Error::Mtu(options.mtu));
-        }
+        options.check()?;
         let switch = new_switch(options.mtu)?;
         let workers: Vec<_> =
             (0..options.workers).map(|rank| new_worker(&switch, rank, options.mtu)).collect::<Result<_, _>>()?;

@@ -57,6 +57,8 @@ impl Run {
     ///
     /// A failed step, a failed process with its last lines, or wrong elements.
     pub fn run(&self) -> Result<()> {
+        let rack = RackOptions { workers: self.workers, mtu: self.mtu, ..RackOptions::default() };
+        rack.check()?;
         let folder = match &self.binaries {
             Some(folder) => folder.clone(),
             None => {
@@ -70,11 +72,7 @@ impl Run {
         }
         match self.data_plane {
             DataPlane::Software => job::on_loopback(&binaries, self.workers, &self.bench),
-            DataPlane::Xdp if getuid().is_root() => job::in_rack(
-                &binaries,
-                RackOptions { workers: self.workers, mtu: self.mtu, ..RackOptions::default() },
-                &self.bench,
-            ),
+            DataPlane::Xdp if getuid().is_root() => job::in_rack(&binaries, rack, &self.bench),
             // It would ask for sudo again and again.
             DataPlane::Xdp if self.binaries.is_some() => bail!("sudo did not make us root; a rack needs root"),
             DataPlane::Xdp => run_rack_as_root(&folder),

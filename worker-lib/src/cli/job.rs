@@ -71,8 +71,7 @@ impl Job {
 }
 
 /// What the aggregator says of itself.
-pub fn status(settings: &Builder) -> Result<AggregatorStatus, Failure> {
-    let address = address(settings)?;
+pub fn status(address: &str) -> Result<AggregatorStatus, Failure> {
     control::status(address, STATUS_TIMEOUT).map_err(|error| Failure::joining(error.into()))
 }
 

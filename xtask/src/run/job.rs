@@ -3,8 +3,8 @@
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
-use switchml_rack::{Aggregator, Binaries, MAX_WORKERS, Namespace, Process, Rack, RackOptions};
+use anyhow::{Context, Result, bail};
+use switchml_rack::{Aggregator, Binaries, Namespace, Process, Rack, RackOptions};
 
 use super::bench::Bench;
 
@@ -21,7 +21,6 @@ pub fn in_rack(binaries: &Binaries, options: RackOptions, bench: &Bench) -> Resu
 
 /// Runs the job on this host's loopback interface, through the software aggregator: without any privilege.
 pub fn on_loopback(binaries: &Binaries, workers: usize, bench: &Bench) -> Result<()> {
-    ensure!((1..=MAX_WORKERS).contains(&workers), "--workers {workers}: 1 to {MAX_WORKERS} are allowed");
     let host = Namespace::of_host()?;
     let aggregator = Aggregator::on_loopback(binaries, &host)?;
     run(binaries, aggregator, &vec![&host; workers], bench)

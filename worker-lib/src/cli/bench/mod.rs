@@ -16,7 +16,7 @@ use switchml_worker::{Communicator, DType, ReduceOp, control, numerics::Codec};
 use super::{
     Failure,
     interface::Interface,
-    job::{Job, status},
+    job::{self, Job},
     say, size,
 };
 use progress::Progress;
@@ -81,8 +81,9 @@ impl Bench {
         let settings = self.job.settings()?;
         let is_reporter = settings.get_rank() == Some(0);
         let output = Output::open(self.json.as_ref().filter(|_| is_reporter))?;
-        let status = status(&settings)?;
+        let address = job::address(&settings)?.to_owned();
         let communicator = settings.connect().map_err(Failure::joining)?;
+        let status = job::status(&address)?;
 
         let mut report = Report::new(self.setup::<T>(&communicator, &status));
         let prints = is_reporter && !output.is_stdout();
