@@ -15,7 +15,9 @@ const RANKS: u16 = 8;
 const ROUNDS: u32 = 1500;
 /// As many as can be, so that a packet is in the slot for long.
 const LANES: u32 = 768;
-const XDP_REDIRECT: u32 = 4;
+const XDP_DROP: u32 = 1;
+/// Where a frame has the packet's kind.
+const KIND: usize = 42 + 1;
 /// The other thread may have failed.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -26,23 +28,6 @@ fn value(rank: u16, round: u32, lane: u32) -> u32 {
 fn contribution(rank: u16, round: u32) -> Packet {
     let values: Vec<u32> = (0..LANES).map(|lane| value(rank, round, lane)).collect();
     Packet::contribution(rank, 0, round, &values)
-}
-
-/// Sends like workers that have lost everything until each of them has its result; returns the results.
-fn insist(kernel: &Kernel, frames: &[Vec<u8>]) -> Vec<Vec<u8>> {
-    let begin = Instant::now();
-    let mut results = vec![None; frames.len()];
-    while results.contains(&None) {
-        assert!(begin.elapsed() < PATIENCE, "no result within {PATIENCE:?}");
-        // All that lack theirs, for another one's first contribution may have met a busy slot.
-        for (result, frame) in results.iter_mut().zip(frames).filter(|(result, _)| result.is_none()) {
-            let run = kernel.run(frame);
-            *result = (run.verdict == XDP_REDIRECT && run.frame[42 + 1] == RESULT).then_some(run.frame);
-        }
-        // The others are in the other thread.
-        thread::yield_now();
-    }
-    results.into_iter().flatten().collect()
 }
 
 /// Waits until both threads are here, the `time`-th time that they meet.
@@ -56,24 +41,33 @@ fn meet(arrivals: &AtomicU32, time: u32) {
     }
 }
 
+/// Plays ranks that have lost everything and send again and again until each of them has the result.
 fn play(kernel: &Kernel, ranks: std::ops::Range<u16>, arrivals: &AtomicU32) {
     for round in 0..ROUNDS {
-        let packets: Vec<Packet> = ranks.clone().map(|rank| contribution(rank, round)).collect();
-        let frames: Vec<Vec<u8>> = packets.iter().map(Packet::frame).collect();
-        meet(arrivals, round + 1);
+        let mut waiting: Vec<_> =
+            ranks.clone().map(|rank| contribution(rank, round)).map(|packet| (packet.frame(), packet)).collect();
         // 1 + 2 + … + 8 = 36
         let sum: Vec<u32> = (0..LANES).map(|lane| value(35, round, lane)).collect();
-        for (packet, result) in packets.iter().zip(insist(kernel, &frames)) {
-            let one = packet.result(CHECKED, u32::from(RANKS), &sum);
-            // The last one in gets it as everyone does.
-            let all = packet.result_for_all(CHECKED, u32::from(RANKS), &sum);
-            assert!(
-                result == one.reply(packet.rank) || result == all.to_group(),
-                "rank {}, round {round}: a wrong result",
-                packet.rank
-            );
+        meet(arrivals, round + 1);
+        let begin = Instant::now();
+        while !waiting.is_empty() {
+            assert!(begin.elapsed() < PATIENCE, "round {round}: no result");
+            waiting.retain(|(frame, packet)| !has_result(kernel, frame, packet, &sum));
         }
     }
+}
+
+/// Whether the contribution is answered with the RESULT, which must be the sum then.
+fn has_result(kernel: &Kernel, frame: &[u8], packet: &Packet, sum: &[u32]) -> bool {
+    let run = kernel.run(frame);
+    if run.verdict == XDP_DROP || run.frame[KIND] != RESULT {
+        return false;
+    }
+    let one = packet.result(CHECKED, u32::from(RANKS), sum).reply(packet.rank);
+    // The last one in gets it as everyone does.
+    let all = packet.result_for_all(CHECKED, u32::from(RANKS), sum).to_group();
+    assert!(run.frame == one || run.frame == all, "rank {}, round {}: a wrong result", packet.rank, packet.round);
+    true
 }
 
 #[test]
