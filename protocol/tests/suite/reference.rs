@@ -63,10 +63,15 @@ impl Reference {
 
     /// Renumbers the rounds of all slots, so that a trace begins near the wrap-around.
     pub fn shift_rounds(&mut self, by: i64) {
-        self.rounds = std::mem::take(&mut self.rounds)
-            .into_iter()
-            .map(|((slot, number), round)| ((slot, number + by), round))
-            .collect();
+        let renumber = |((slot, number), mut round): ((u16, i64), Round)| {
+            let number = number + by;
+            for packet in round.contributions.values_mut().chain([&mut round.first]) {
+                packet.round = number.rem_euclid(1 << 32) as u32;
+                packet.check = check_word(packet, 1);
+            }
+            ((slot, number), round)
+        };
+        self.rounds = std::mem::take(&mut self.rounds).into_iter().map(renumber).collect();
     }
 
     fn is_complete(&self, round: &Round) -> bool {

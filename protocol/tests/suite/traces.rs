@@ -5,7 +5,7 @@ use proptest::sample::Index;
 use switchml_protocol::job::Place;
 use switchml_protocol::outcome::Outcome;
 
-use crate::packet::{ALL_OPS, CE, CHECKED, Packet};
+use crate::packet::{ALL_OPS, CE, CHECKED, Packet, check_word};
 use crate::reference::Reference;
 use crate::switch::{EPOCH, FIRST_SLOT, Served, Switch, contribution, hello, place, secret};
 use crate::worker::{Job, Worker};
@@ -39,8 +39,11 @@ impl Twin {
         }
         for slot in 0..self.slots {
             let slots = &mut self.switch.slots.borrow_mut();
-            let [even, odd] = &mut slots[FIRST_SLOT as usize + usize::from(slot)].sets;
-            (even.head.round, odd.head.round) = (origin - 2, origin - 1);
+            let sets = &mut slots[FIRST_SLOT as usize + usize::from(slot)].sets;
+            for (set, round) in sets.iter_mut().zip(origin - 2..) {
+                let sum = contribution(0, slot, round, vec![u32::from(self.ranks); 32]);
+                (set.head.round, set.head.check) = (round, check_word(&sum, self.ranks.into()));
+            }
         }
         self.reference.shift_rounds(i64::from(origin - 2));
     }
@@ -77,6 +80,15 @@ impl Twin {
 /// All (slot, round, rank) of the given ranges, slots outermost.
 fn slot_rounds(slots: u16, rounds: u32, ranks: u16) -> impl Iterator<Item = (u16, u32, u16)> {
     (0..slots).flat_map(move |slot| (0..rounds).flat_map(move |round| (0..ranks).map(move |rank| (slot, round, rank))))
+}
+
+/// The two rounds that a trace begins after are as if they had been played under their numbers.
+#[test]
+fn rounds_before_the_origin_are_replayed_under_their_numbers() {
+    let mut twin = Twin::new(2, 1, 1000);
+    for round in [998, 999] {
+        assert_eq!(twin.receive(&contribution(1, 0, round, vec![1; 32])).outcome, Outcome::Replayed);
+    }
 }
 
 /// Where traces begin: at the start of an epoch, or shortly before round numbers wrap around.
