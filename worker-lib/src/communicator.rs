@@ -62,7 +62,7 @@ impl Info {
     }
 }
 
-/// What the data path has counted. Taken when the data thread last paused: it may lag by a call in flight.
+/// What the data path has counted. All calls that have returned are in it, those in flight in part.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
     /// Chunks, resends by cause, ignored packets by reason.
@@ -162,7 +162,7 @@ impl Communicator {
         &self.info
     }
 
-    /// What the data path has counted so far.
+    /// What the data path has counted so far: all calls that have returned are in it.
     pub fn stats(&self) -> Stats {
         let snapshot = self.shared.snapshot();
         Stats { engine: snapshot.engine, foreign: snapshot.foreign, rtt: snapshot.rtt, window: snapshot.window }

@@ -142,6 +142,7 @@ impl<T: Transport> Driver<T> {
                 Err(refused) => failure = Some(refused),
             })
             .map_err(Error::system("cannot receive from the aggregator"))?;
+        self.give_back();
         match failure {
             None => Ok(packets),
             Some(failure) => Err(self.explain(failure)),
@@ -167,7 +168,16 @@ impl<T: Transport> Driver<T> {
             }
         }
         self.transport.flush().map_err(Error::system("cannot send to the aggregator"))?;
+        self.give_back();
         Ok(packets)
+    }
+
+    /// Ends the calls that are done, once the statistics include them.
+    fn give_back(&mut self) {
+        if self.schedule.has_done() {
+            self.publish();
+            self.schedule.give_back();
+        }
     }
 
     /// Whether the window has room for a batch: a trip through the kernel costs the same for one packet as for many.

@@ -17,11 +17,13 @@ pub(crate) struct Schedule {
     collectives: VecDeque<Option<Collective>>,
     /// Place in `collectives` of the one whose chunks get their numbers.
     sending: usize,
+    /// Of collectives that are done, to be given back.
+    done: Vec<Box<dyn Task>>,
 }
 
 impl Schedule {
     pub fn new(lanes: u16) -> Self {
-        Self { lanes, first: 0, collectives: VecDeque::new(), sending: 0 }
+        Self { lanes, first: 0, collectives: VecDeque::new(), sending: 0, done: Vec::new() }
     }
 
     /// Whether nothing is in flight.
@@ -44,7 +46,7 @@ impl Schedule {
                 if chunk.is_some() || !collective.is_numbered() {
                     return chunk;
                 }
-                finish_if_done(place);
+                self.done.extend(take_if_done(place));
             }
             self.sending += 1;
         }
@@ -66,9 +68,19 @@ impl Schedule {
         let Some(place) = self.place(chunk).and_then(|place| self.collectives.get_mut(place)) else { return };
         if let Some(collective) = place {
             collective.decode(chunk.index, payload);
-            finish_if_done(place);
+            self.done.extend(take_if_done(place));
         }
         self.forget_done();
+    }
+
+    /// Whether collectives are done and not given back yet.
+    pub fn has_done(&self) -> bool {
+        !self.done.is_empty()
+    }
+
+    /// Gives back the elements of the collectives that are done.
+    pub fn give_back(&mut self) {
+        self.done.drain(..).for_each(Task::finish);
     }
 
     fn place(&self, chunk: &Chunk) -> Option<usize> {
@@ -84,9 +96,7 @@ impl Schedule {
     }
 }
 
-/// Gives a collective's elements back if it is done.
-fn finish_if_done(place: &mut Option<Collective>) {
-    if let Some(collective) = place.take_if(|collective| collective.is_done()) {
-        collective.into_task().finish();
-    }
+/// The task of a collective that is done.
+fn take_if_done(place: &mut Option<Collective>) -> Option<Box<dyn Task>> {
+    place.take_if(|collective| collective.is_done()).map(Collective::into_task)
 }

@@ -88,8 +88,6 @@ impl<T: Value> Runner<T> {
 
     /// Leaves the job in good order, and tells what was sent in it.
     pub fn finish(self) -> Result<Stats, Error> {
-        // Whatever was counted is told once the data thread rests, which a barrier later it has.
-        self.communicator.barrier()?;
         let stats = self.communicator.stats();
         self.communicator.close()?;
         Ok(stats)
