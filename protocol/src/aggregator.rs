@@ -75,12 +75,14 @@ fn contribution<T: Tables, P: Payload + ?Sized>(
     if payload.block(blocks - 1).is_none() {
         return Outcome::Truncated;
     }
-    if header.flags & flags::CHECKED != 0 {
-        match payload.sum(op, blocks) {
-            Ok(sum) if header.check_of(sum, 1) == header.check.get() => {}
-            Ok(_) => return Outcome::BadCheck,
-            Err(_) => return Outcome::Truncated,
-        }
+    // The flag is not covered by the check word: if it got lost on the way, nothing tells what else did.
+    if header.flags & flags::CHECKED == 0 {
+        return Outcome::BadCheck;
+    }
+    match payload.sum(op, blocks) {
+        Ok(sum) if header.check_of(sum, 1) == header.check.get() => {}
+        Ok(_) => return Outcome::BadCheck,
+        Err(_) => return Outcome::Truncated,
     }
     if job.state == ABORTED {
         return match slot::reject(RejectReason::Aborted, 0, header, payload) {

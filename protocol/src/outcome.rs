@@ -94,7 +94,7 @@ outcomes! {
     BadLanes = "bad_lanes" => Drop,
     /// Payload not as long as the lane count says.
     BadLength = "bad_length" => Drop,
-    /// Check word that does not fit the packet.
+    /// Check word that is missing, or does not fit the packet.
     BadCheck = "bad_check" => Drop,
     /// Job that does not exist.
     UnknownJob = "unknown_job" => Drop,

@@ -39,7 +39,7 @@ pub struct SetHead {
     pub lanes: u16,
     /// Operator of the first contribution.
     pub op: u8,
-    /// CE if any contribution had it, CHECKED if all had it.
+    /// CHECKED, and CE if any contribution had it.
     pub flags: u8,
     /// [`FILLING`], [`COMPLETE`] or [`POISONED`].
     status: u8,
@@ -147,9 +147,7 @@ impl SetHead {
     fn add(&mut self, job: &Job, rank: u16, header: &Header) {
         self.seen |= bit(rank);
         self.check = header.add_checks(self.check, header.check.get());
-        let checked = self.flags & header.flags & flags::CHECKED;
-        let congested = (self.flags | header.flags) & flags::CE;
-        self.flags = checked | congested;
+        self.flags |= header.flags & flags::CE;
         if self.seen == job.all_ranks() {
             self.status = COMPLETE;
         }

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Daemon, Path, Rank, SILENCE, packet};
+use common::{Daemon, Path, Rank, SILENCE, checked, packet};
 use switchml_protocol::header::{Kind, Op, RejectReason};
 use switchml_protocol::{EVERYONE, U16, U32};
 
@@ -61,7 +61,9 @@ async fn max_takes_the_larger_signed_number() {
     for (path, value) in paths.iter().zip([-5i32, -9]) {
         let mut header = path.header(Kind::Contribution);
         header.op = Op::MaxI32 as u8;
-        path.send(header, &[value as u32; 32]);
+        header.lanes = U16::new(32);
+        let lanes = [value as u32; 32];
+        path.send(checked(header, &lanes), &lanes);
     }
     for path in &paths {
         assert_eq!(path.receive().lanes, vec![-5i32 as u32; 32]);
@@ -144,7 +146,7 @@ async fn packets_that_are_refused_are_counted_and_not_answered() {
     let valid = || {
         let mut header = path.header(Kind::Contribution);
         header.lanes = U16::new(32);
-        header
+        checked(header, &[1; 32])
     };
     let hello = |secret: u32| {
         let mut header = path.header(Kind::Hello);
@@ -170,7 +172,8 @@ async fn packets_that_are_refused_are_counted_and_not_answered() {
         ("bad_kind", path, with(&|h| h.kind = Kind::Result as u8)),
         ("bad_op", path, with(&|h| h.op = 2)),
         ("bad_lanes", path, with(&|h| h.lanes = U16::new(31))),
-        ("bad_check", path, with(&|h| h.flags = switchml_protocol::header::flags::CHECKED)),
+        ("bad_check", path, with(&|h| h.check = U32::new(h.check.get() ^ 1))),
+        ("bad_check", path, with(&|h| h.flags = 0)),
         ("unknown_job", path, with(&|h| h.job = U16::new(9))),
         ("unknown_job", path, with(&|h| h.job = U16::new(60_000))),
         ("wrong_epoch", path, with(&|h| h.epoch = U32::new(h.epoch.get() ^ 1))),

@@ -102,7 +102,7 @@ impl Reference {
         if packet.slot >= self.slots {
             return dropped(Outcome::BadSlot);
         }
-        if packet.flags & CHECKED != 0 && packet.check != check_word(packet, 1) {
+        if packet.flags & CHECKED == 0 || packet.check != check_word(packet, 1) {
             return dropped(Outcome::BadCheck);
         }
         if self.aborted {
@@ -199,11 +199,10 @@ impl Reference {
         let op = round.first.op;
         let payloads: Vec<&[u32]> = packets.iter().map(|packet| &packet.payload[..]).collect();
         let congested = packets.iter().any(|packet| packet.flags & CE != 0);
-        let checked = packets.iter().all(|packet| packet.flags & CHECKED != 0);
         let mut result = Packet {
             kind: RESULT,
             rank: 0xFFFF,
-            flags: if congested { CE } else { 0 } + if checked { CHECKED } else { 0 },
+            flags: CHECKED | if congested { CE } else { 0 },
             check: add_words(op, packets.iter().map(|packet| packet.check)),
             aux: 0,
             payload: combine(op, &payloads),
@@ -212,7 +211,7 @@ impl Reference {
         let check_of_values = check_word(&result, u64::from(self.ranks));
         if op % 16 == 1 {
             result.check = check_of_values;
-        } else if checked {
+        } else {
             assert_eq!(result.check, check_of_values, "check words add up");
         }
         result

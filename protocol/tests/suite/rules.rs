@@ -212,27 +212,25 @@ fn the_last_lane_of_the_largest_packet_is_checked() {
 }
 
 #[test]
-fn without_the_flag_the_check_word_means_nothing() {
+fn a_contribution_without_the_flag_is_dropped() {
     let switch = Switch::ready(2, 2);
-    let unchecked = Packet { flags: 0, check: 0xBAD, ..uniform(0, 0, 0, 1) };
-    assert_eq!(switch.receive_from_home(&unchecked).outcome, Outcome::Started);
-    let answer = switch.receive_from_home(&uniform(1, 0, 0, 2)).answer.unwrap();
-    assert_eq!((answer.flags, answer.payload), (0, vec![3; 32]));
+    assert_dropped(&switch, &Packet { flags: 0, ..uniform(0, 0, 0, 1) }, Outcome::BadCheck);
+    assert_dropped(&switch, &Packet { flags: RETRANSMIT | CE, check: 0xBAD, ..uniform(0, 0, 0, 1) }, Outcome::BadCheck);
+    // A rank says HELLO again, and a bit flips: 5 becomes 1, CONTRIBUTION.
+    let hello = Packet { payload: vec![0; 32], ..hello(0) };
+    assert_dropped(&switch, &Packet { kind: hello.kind ^ 4, ..hello }, Outcome::BadCheck);
 }
 
 #[test]
 fn a_payload_shorter_than_announced_touches_no_slot() {
-    for flags in [0, CHECKED] {
-        let switch = Switch::ready(2, 2);
-        let packet = Packet { flags, ..contribution(0, 0, 0, vec![1; 64]) };
-        let mut bytes = packet.to_bytes();
-        // The data plane says 64 lanes, and has 63.
-        let (header, payload) = Header::mut_from_prefix(&mut bytes).unwrap();
-        let (payload, _) = <[U32]>::mut_from_prefix_with_elems(payload, 63).unwrap();
-        let before = switch.slots.borrow().clone();
-        assert_eq!(serve(&switch, &place(0), header, payload, 256), Outcome::Truncated);
-        assert!(*switch.slots.borrow() == before);
-    }
+    let switch = Switch::ready(2, 2);
+    let mut bytes = contribution(0, 0, 0, vec![1; 64]).to_bytes();
+    // The data plane says 64 lanes, and has 63.
+    let (header, payload) = Header::mut_from_prefix(&mut bytes).unwrap();
+    let (payload, _) = <[U32]>::mut_from_prefix_with_elems(payload, 63).unwrap();
+    let before = switch.slots.borrow().clone();
+    assert_eq!(serve(&switch, &place(0), header, payload, 256), Outcome::Truncated);
+    assert!(*switch.slots.borrow() == before);
 }
 
 #[test]
@@ -426,15 +424,11 @@ fn a_new_round_starts_from_its_first_contribution_alone() {
 }
 
 #[test]
-fn congestion_is_told_to_all_if_any_saw_it_and_checks_hold_if_all_had_them() {
+fn congestion_is_told_to_all_if_any_saw_it() {
     let cases = [
-        ([0, 0, 0], 0),
         ([CHECKED, CHECKED, CHECKED], CHECKED),
-        ([CHECKED, CHECKED, 0], 0),
-        ([0, CHECKED, CHECKED], 0),
         ([CHECKED | CE, CHECKED, CHECKED], CHECKED | CE),
         ([CHECKED, CHECKED, CHECKED | CE], CHECKED | CE),
-        ([CE, 0, CHECKED], CE),
         ([CHECKED | RETRANSMIT, CHECKED | RETRANSMIT, CHECKED | RETRANSMIT], CHECKED),
         ([0xF8 | CHECKED, 0xF8 | CHECKED, 0xF8 | CHECKED], CHECKED),
     ];

@@ -61,6 +61,7 @@ fn malformed_packets_are_dropped_by_reason() {
         (BadLength, |p| p.lanes = Some(96)),
         (BadLength, |p| p.lanes = Some(768)),
         (BadLength, |p| (p.lanes, p.values) = (Some(768), vec![0; 832])),
+        (BadCheck, |p| p.flags = 0),
         (BadCheck, |p| p.check = Some(p.right_check() ^ 1)),
         (BadCheck, |p| p.check = Some(p.right_check().wrapping_add(0x8000_0000))),
     ];

@@ -10,7 +10,7 @@ use rand::rngs::StdRng;
 use switchml_control::aggregator_client::AggregatorClient;
 use switchml_control::join_event::Event;
 use switchml_control::{Assigned, JoinEvent, JoinRequest, ReadyRequest};
-use switchml_protocol::header::{HEADER_LEN, Header, Kind, Op, decode};
+use switchml_protocol::header::{HEADER_LEN, Header, Kind, Op, decode, flags};
 use switchml_protocol::{U16, U32, VERSION};
 use switchml_userspace::data_plane::DataPlane;
 use switchml_userspace::data_plane::software::Software;
@@ -205,7 +205,8 @@ impl Path {
         let mut header = self.header(Kind::Contribution);
         header.slot = U16::new(slot);
         header.round = U32::new(round);
-        self.send(header, lanes);
+        header.lanes = U16::new(lanes.len() as u16);
+        self.send(checked(header, lanes), lanes);
     }
 
     pub fn receive(&self) -> Answer {
@@ -216,6 +217,13 @@ impl Path {
     pub fn receive_within(&self, timeout: Duration) -> Option<Answer> {
         receive_on(&self.socket, self.aggregator, timeout)
     }
+}
+
+/// The header with the check word of these lanes, for a SUM of i32.
+pub fn checked(mut header: Header, lanes: &[u32]) -> Header {
+    header.flags |= flags::CHECKED;
+    header.check = U32::new(header.check_of(lanes.iter().fold(0, |sum, lane| sum.wrapping_add(*lane)), 1));
+    header
 }
 
 /// The next answer on a socket, which must come from where contributions go. `None` if none comes in time.
