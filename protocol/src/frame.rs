@@ -25,9 +25,41 @@ const ECN_ECT0: u8 = 0b10;
 /// Size of an Ethernet header in bytes.
 pub const ETHERNET_LEN: usize = 14;
 const IPV4_LEN: u16 = 20;
+/// Offset of the source address in an IPv4 header.
+const IPV4_SOURCE: usize = 12;
 const UDP_LEN: u16 = 8;
 /// Size of [`Envelope`]: what comes before the protocol's header in a frame.
 pub const ENVELOPE_LEN: usize = size_of::<Envelope>();
+
+/// VLAN tags that networks put on a frame: one, or two of 802.1ad.
+const MAX_TAGS: usize = 2;
+
+/// Where a frame says that it comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// An IPv4 address, whatever the packet is.
+    Ipv4([u8; 4]),
+    /// No IPv4 address.
+    Other,
+    /// Behind more tags than networks use. Linux takes off any number of them that give no VLAN, and then takes the packet.
+    Hidden,
+}
+
+/// Where a frame says that it comes from; `read` gives four of its bytes from an offset on, if the frame is that long.
+#[inline(always)]
+pub fn source(read: impl Fn(usize) -> Option<[u8; 4]>) -> Source {
+    // Of the EtherType.
+    let mut offset = ETHERNET_LEN - 2;
+    for _ in 0..=MAX_TAGS {
+        let Some([high, low, ..]) = read(offset) else { return Source::Other };
+        match u16::from_be_bytes([high, low]) {
+            ETHERTYPE_IPV4 => return read(offset + 2 + IPV4_SOURCE).map_or(Source::Other, Source::Ipv4),
+            ETHERTYPE_VLAN | ETHERTYPE_QINQ => offset += 4,
+            _ => return Source::Other,
+        }
+    }
+    Source::Hidden
+}
 
 /// Ethernet, IPv4 (without options) and UDP headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]

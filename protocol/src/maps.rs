@@ -10,7 +10,7 @@ use crate::slot::Slot;
 /// Entries of the job table.
 pub const MAX_JOBS: usize = 256;
 
-/// Key of the set of addresses that the aggregator answers to.
+/// Key of the set of addresses that the aggregator answers to. With port 0 it is one that nobody else may send from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C, align(8))]
 pub struct Endpoint {

@@ -80,6 +80,8 @@ outcomes! {
     /// HELLO of a member: echoed.
     Hello = "hello" => Reply,
 
+    /// From the aggregator's own address, or hidden behind more than two VLAN tags.
+    Spoofed = "spoofed" => Drop,
     /// Ends before its headers or its payload do.
     Truncated = "truncated" => Drop,
     /// Wrong IPv4 header checksum.

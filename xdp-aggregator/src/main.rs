@@ -4,7 +4,7 @@
 //!
 //! | map | type | key → value |
 //! | --- | --- | --- |
-//! | `LOCAL` | hash | [`Endpoint`](switchml_protocol::maps::Endpoint) → `u8`: the addresses that the aggregator answers to |
+//! | `LOCAL` | hash | [`Endpoint`](switchml_protocol::maps::Endpoint) → `u8`: what the aggregator answers to, and its addresses with port 0 |
 //! | `JOBS` | array | job number → [`Job`](switchml_protocol::job::Job) |
 //! | `MEMBERS` | array | job number * 64 + rank → [`Member`](switchml_protocol::job::Member) |
 //! | `SLOTS` | array | slot of the pool → [`LockedSlot`](switchml_protocol::maps::LockedSlot); the loader sets its size |
@@ -29,6 +29,7 @@ use aya_ebpf::helpers::bpf_redirect;
 use aya_ebpf::macros::xdp;
 use aya_ebpf::programs::XdpContext;
 use switchml_protocol::aggregator;
+use switchml_protocol::frame::{Envelope, Source, source};
 use switchml_protocol::header::flags;
 use switchml_protocol::outcome::{Action, Outcome};
 
@@ -57,9 +58,9 @@ pub fn switchml(ctx: XdpContext) -> u32 {
 #[inline(always)]
 fn serve(frame: &Frame) -> Result<Outcome, Outcome> {
     let envelope = frame.envelope().ok_or(Outcome::NotOurs)?;
-    envelope.is_udp()?;
-    if !tables::is_local(envelope) {
-        return Err(Outcome::NotOurs);
+    if let Err(passed) = is_for_aggregator(envelope) {
+        // What goes on to workers must not pass for an answer of the aggregator's.
+        return Err(if is_spoofed(frame) { Outcome::Spoofed } else { passed });
     }
     let payload_len = envelope.payload_len(frame.len())?;
     let (envelope, header) = frame.headers().ok_or(Outcome::Truncated)?;
@@ -74,6 +75,23 @@ fn serve(frame: &Frame) -> Result<Outcome, Outcome> {
         tables::report(outcome, &place, header);
     }
     Ok(outcome)
+}
+
+/// Whether the frame is for the aggregator; otherwise what it is passed on as.
+#[inline(always)]
+fn is_for_aggregator(envelope: &Envelope) -> Result<(), Outcome> {
+    envelope.is_udp()?;
+    if tables::is_local(envelope) { Ok(()) } else { Err(Outcome::NotOurs) }
+}
+
+/// Whether the frame says that it comes from the aggregator, whose own frames do not come in here, or hides where it comes from.
+#[inline(always)]
+fn is_spoofed(frame: &Frame) -> bool {
+    match source(|offset| frame.word(offset)) {
+        Source::Ipv4(address) => tables::is_own_address(address),
+        Source::Other => false,
+        Source::Hidden => true,
+    }
 }
 
 /// The outcome after an attempt to answer.

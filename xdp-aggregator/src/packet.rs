@@ -61,6 +61,14 @@ impl Frame {
         Some(unsafe { (&mut *(address as *mut Envelope), &mut *((address + ENVELOPE_LEN) as *mut Header)) })
     }
 
+    /// Four bytes from `offset` on, if the frame is that long.
+    #[inline(always)]
+    pub fn word(&self, offset: usize) -> Option<[u8; 4]> {
+        let address = self.bytes(offset, 4)? as *const [u8; 4];
+        // SAFETY: the bytes are in the frame, and an array of bytes may be at any address.
+        Some(unsafe { address.read() })
+    }
+
     /// Block `index` of the payload, if the frame is that long.
     #[inline(always)]
     pub fn block(&self, index: usize) -> Option<*mut Block> {

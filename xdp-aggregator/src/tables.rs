@@ -2,7 +2,6 @@
 
 use aya_ebpf::btf_maps::{Array, ArrayOfMaps, DevMap, HashMap, PerCpuArray, RingBuf};
 use aya_ebpf::macros::btf_map;
-use switchml_protocol::MAX_RANKS;
 use switchml_protocol::aggregator::Tables;
 use switchml_protocol::frame::Envelope;
 use switchml_protocol::header::Header;
@@ -10,6 +9,7 @@ use switchml_protocol::job::{Job, Member, Place};
 use switchml_protocol::maps::{Endpoint, Event, LockedSlot, MAX_JOBS};
 use switchml_protocol::outcome::Outcome;
 use switchml_protocol::slot::Slot;
+use switchml_protocol::{MAX_RANKS, U16};
 use zerocopy::transmute;
 
 use crate::lock;
@@ -41,6 +41,12 @@ static EVENTS: RingBuf<(), EVENTS_BYTES> = RingBuf::new();
 pub fn is_local(envelope: &Envelope) -> bool {
     let key = Endpoint { ip: envelope.destination, port: envelope.destination_port, reserved: [0; 2] };
     LOCAL.get_ptr(key).is_some()
+}
+
+/// Whether the address is one of the aggregator's.
+#[inline(always)]
+pub fn is_own_address(ip: [u8; 4]) -> bool {
+    LOCAL.get_ptr(Endpoint { ip, port: U16::ZERO, reserved: [0; 2] }).is_some()
 }
 
 /// The job of that number, as it is now: the control plane may change it at any time.

@@ -1,6 +1,6 @@
 //! Ethernet, IPv4 and UDP around a packet, against bytes written by hand.
 
-use switchml_protocol::frame::{ENVELOPE_LEN, Envelope};
+use switchml_protocol::frame::{ENVELOPE_LEN, Envelope, Source, source};
 use switchml_protocol::job::{Job, Place};
 use switchml_protocol::outcome::Outcome;
 use zerocopy::{FromBytes, IntoBytes};
@@ -87,6 +87,28 @@ fn plain_udp_over_ipv4_is_taken_and_all_else_passed_on() {
         assert_eq!(patched(at, bytes).is_udp(), Err(outcome), "{bytes:x?} at {at}");
     }
     assert_eq!(patched(20, &[0x00, 0x00]).is_udp(), Ok(()), "Don't Fragment may be missing");
+}
+
+#[test]
+fn a_frames_source_is_found_behind_two_tags() {
+    let found = |frame: &[u8]| source(|offset| frame.get(offset..offset + 4)?.try_into().ok());
+    let from = |tags: &[[u8; 4]], ethertype: [u8; 2]| -> Vec<u8> {
+        // The IPv4 header's source is behind 12 other bytes.
+        [&[0xEE; 12][..], tags.as_flattened(), &ethertype, &[0xDD; 12], &[10, 0, 0, 254]].concat()
+    };
+    let (ipv4, dot1q, dot1ad) = ([0x08, 0x00], [0x81, 0x00, 0x00, 0x00], [0x88, 0xA8, 0x0F, 0xFF]);
+    let aggregator = Source::Ipv4([10, 0, 0, 254]);
+    assert_eq!(found(&from(&[], ipv4)), aggregator);
+    assert_eq!(found(&from(&[dot1q], ipv4)), aggregator);
+    assert_eq!(found(&from(&[dot1ad, dot1q], ipv4)), aggregator);
+    assert_eq!(found(&from(&[dot1q; 3], ipv4)), Source::Hidden);
+    for other in [[0x86, 0xDD], [0x08, 0x06]] {
+        assert_eq!(found(&from(&[], other)), Source::Other);
+        assert_eq!(found(&from(&[dot1q, dot1q], other)), Source::Other);
+    }
+    // Cut off anywhere, there is no address; and no tag to be found.
+    let frame = from(&[dot1q], ipv4);
+    assert!((0..frame.len()).all(|len| found(&frame[..len]) == Source::Other));
 }
 
 #[test]

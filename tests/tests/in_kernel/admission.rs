@@ -9,7 +9,7 @@ use crate::kernel::{FIRST_SLOT, IFINDEX, Kernel, POOL, SLOTS, job, member, place
 use crate::packet::{
     AGGREGATOR_IP, AGGREGATOR_PORT, EPOCH, Envelope, JOB, PENDING, Packet, REJECT, RESULT, fix_ip_checksum,
 };
-use crate::table::Expect::{Drop, Pass, Reply};
+use crate::table::Expect::{self, Drop, Pass, Reply};
 
 const ETHERTYPE: usize = 12;
 const IP: usize = 14;
@@ -194,6 +194,50 @@ fn what_is_not_ours_is_passed_on_untouched() {
     for length in [14, 20, 33, 41] {
         kernel.expect_frame(&contribution().frame()[..length], 1, &Pass(NotOurs));
     }
+    expect_slots_untouched(&kernel);
+}
+
+/// To a worker, what comes from the aggregator's address is the aggregator's answer.
+#[test]
+fn nobody_else_sends_from_the_aggregators_address() {
+    if !can_build_racks("nobody_else_sends_from_the_aggregators_address") {
+        return;
+    }
+    let kernel = Kernel::with_job(3);
+    let result = contribution().result(4, 3, &[15; 64]);
+    let frames = [result.reply(1), result.to_group(), contribution().pending(2).reply(1)];
+    for frame in &frames {
+        kernel.expect_frame(frame, 1, &Drop(Spoofed));
+    }
+    let with = |expected: &Expect, change: fn(&mut Vec<u8>)| {
+        let mut frame = result.reply(1);
+        change(&mut frame);
+        kernel.expect_frame(&frame, 1, expected);
+    };
+    // In any disguise that a host takes for IPv4 from there: another port or protocol, options, fragments, tags without a VLAN.
+    with(&Drop(Spoofed), |f| f[UDP] ^= 1);
+    with(&Drop(Spoofed), |f| f[IP + 9] = 6);
+    with(&Drop(Spoofed), |f| f[IP] = 0x46);
+    with(&Drop(Spoofed), |f| f[IP + 6] = 0x20);
+    with(&Drop(Spoofed), |f| f.truncate(42));
+    let tag = |f: &mut Vec<u8>| drop(f.splice(ETHERTYPE..ETHERTYPE, [0x81, 0x00, 0x00, 0x00]));
+    with(&Drop(Spoofed), tag);
+    with(&Drop(Spoofed), |f| {
+        f.splice(ETHERTYPE..ETHERTYPE, [0x88, 0xA8, 0x00, 0x00, 0x81, 0x00, 0x00, 0x00]);
+    });
+    // Any other address, with as many tags as there are in networks; not with more, whatever it says.
+    with(&Pass(NotOurs), |f| f[IP + 15] ^= 1);
+    let tagged = |tags: usize| {
+        let mut frame = result.reply(1);
+        frame[IP + 15] ^= 1;
+        (0..tags).for_each(|_| tag(&mut frame));
+        frame
+    };
+    kernel.expect_frame(&tagged(1), 1, &Pass(Vlan));
+    kernel.expect_frame(&tagged(2), 1, &Pass(Vlan));
+    kernel.expect_frame(&tagged(3), 1, &Drop(Spoofed));
+    // ARP is not IPv4, wherever the addresses are.
+    with(&Pass(NotOurs), |f| f[ETHERTYPE..IP].copy_from_slice(&[0x08, 0x06]));
     expect_slots_untouched(&kernel);
 }
 

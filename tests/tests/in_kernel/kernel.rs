@@ -83,10 +83,13 @@ impl Kernel {
         self.object.program_mut("switchml").unwrap().try_into().unwrap()
     }
 
+    /// Has the program serve an address and port, and keep others from sending from the address.
     pub fn add_local(&mut self, ip: [u8; 4], port: u16) {
-        let key: EndpointBytes = transmute!(Endpoint { ip, port: U16::new(port), reserved: [0; 2] });
         let mut local: HashMap<_, EndpointBytes, u8> = self.map_mut("LOCAL").try_into().unwrap();
-        local.insert(key, 1, 0).unwrap();
+        for port in [port, 0] {
+            let key: EndpointBytes = transmute!(Endpoint { ip, port: U16::new(port), reserved: [0; 2] });
+            local.insert(key, 1, 0).unwrap();
+        }
     }
 
     pub fn set_job(&mut self, number: u16, job: &Job) {

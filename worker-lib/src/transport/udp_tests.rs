@@ -97,15 +97,18 @@ fn the_group_is_heard_from_the_aggregator_alone() {
     let group = SocketAddrV4::new(Ipv4Addr::new(239, 255, 77, 1), 47_701);
     let (aggregator, mut udp, _) = pair(Some(group));
     let stranger = UdpSocket::bind("127.0.0.1:0").unwrap();
-    for (socket, text) in [(&stranger, "foreign"), (&aggregator, "result")] {
+    // The aggregator's port, of another address.
+    let namesake = UdpSocket::bind(("127.0.0.2", aggregator.local_addr().unwrap().port())).unwrap();
+    for (socket, text) in [(&stranger, "foreign"), (&namesake, "foreign"), (&aggregator, "result")] {
         socket2::SockRef::from(socket).set_multicast_if_v4(&Ipv4Addr::LOCALHOST).unwrap();
         socket.send_to(text.as_bytes(), group).unwrap();
     }
     assert_eq!(received(&mut udp, 1), [(b"result".to_vec(), false)]);
-    assert_eq!(udp.foreign(), 1);
+    assert_eq!(udp.foreign(), 2);
     // The data socket is connected: the kernel keeps strangers out.
     let own = udp.data.socket.local_addr().unwrap().as_socket().unwrap();
     stranger.send_to(b"foreign", own).unwrap();
+    namesake.send_to(b"foreign", own).unwrap();
     aggregator.send_to(b"reply", own).unwrap();
     assert_eq!(received(&mut udp, 1), [(b"reply".to_vec(), false)]);
 }

@@ -43,10 +43,18 @@ impl Maps {
         Ok((maps, map("EVENTS")?.try_into()?))
     }
 
-    /// Has the program serve what is sent to this address and port.
-    pub fn add_local(&mut self, ip: Ipv4Addr, port: u16) -> Result<(), MapError> {
-        let key: EndpointBytes = transmute!(Endpoint { ip: ip.octets(), port: U16::new(port), reserved: [0; 2] });
-        self.local.insert(key, 1, 0)
+    /// Has the program serve what is sent to these addresses and port, and let nothing pass that claims to come from the addresses.
+    /// No others.
+    pub fn set_local(&mut self, addresses: &[Ipv4Addr], port: u16) -> Result<(), MapError> {
+        let key = |ip: &Ipv4Addr, port| -> EndpointBytes {
+            transmute!(Endpoint { ip: ip.octets(), port: U16::new(port), reserved: [0; 2] })
+        };
+        let wanted: Vec<_> = addresses.iter().flat_map(|ip| [key(ip, port), key(ip, 0)]).collect();
+        for key in &wanted {
+            self.local.insert(key, 1, 0)?;
+        }
+        let present = self.local.keys().collect::<Result<Vec<_>, _>>()?;
+        present.iter().filter(|key| !wanted.contains(key)).try_for_each(|key| self.local.remove(key))
     }
 
     /// The job's entry.

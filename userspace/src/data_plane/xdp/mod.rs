@@ -71,9 +71,7 @@ impl XdpDataPlane {
         let mut object = attach::load(config.slots)?;
         let refused = |error: MapError| StartError::Load(error.to_string());
         let (mut maps, ring) = Maps::take(&mut object).map_err(refused)?;
-        for address in &addresses {
-            maps.add_local(*address, config.port).map_err(refused)?;
-        }
+        maps.set_local(&addresses, config.port).map_err(refused)?;
         let links =
             ports.iter().map(|port| attach::attach(&mut object, port, config.mode)).collect::<Result<Vec<_>, _>>()?;
         let events = WorkerThread::spawn("events", move |stop| forward(ring, &events, stop))
