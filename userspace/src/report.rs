@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use anyhow::Context;
 use switchml_control::aggregator_client::AggregatorClient;
-use switchml_control::{Job, JobState, ListJobsRequest, StatusRequest};
+use switchml_control::{Job, JobState, ListJobsRequest, Member, StatusRequest};
 use tonic::transport::Channel;
 
 /// Prints what a running aggregator is attached to, and every counter that is not zero.
@@ -29,7 +29,7 @@ pub async fn jobs(address: &SocketAddr) -> anyhow::Result<()> {
     );
     for job in &jobs {
         let range = format!("{}..{}", job.first_slot, job.first_slot + job.slots);
-        let here = job.members.iter().filter(|member| !member.left).count();
+        let here = job.members.iter().filter(|member| is_here(member)).count();
         println!(
             "{:>3} {:<20} {:<9} {:#010x} {range:>13} {:>5}  {:<10} {}",
             job.job,
@@ -64,8 +64,12 @@ fn state(job: &Job) -> &'static str {
     }
 }
 
+fn is_here(member: &Member) -> bool {
+    !member.left && !member.awaited
+}
+
 fn missing(job: &Job) -> String {
-    let is_here = |rank: &u32| job.members.iter().any(|member| member.rank == *rank && !member.left);
-    let missing: Vec<_> = (0..job.world_size).filter(|rank| !is_here(rank)).map(|rank| rank.to_string()).collect();
+    let is_missing = |rank: &u32| !job.members.iter().any(|member| member.rank == *rank && is_here(member));
+    let missing: Vec<_> = (0..job.world_size).filter(is_missing).map(|rank| rank.to_string()).collect();
     missing.join(" ")
 }

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -14,19 +14,24 @@ use switchml_control::join_event::Event;
 use switchml_protocol::outcome::Outcome;
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
+use tokio::time::{Instant, MissedTickBehavior};
 use tokio_stream::Stream;
 use tonic::transport::Server;
 use tonic::transport::server::{TcpConnectInfo, TcpIncoming};
 use tonic::{Request, Response, Status};
 use tracing::error;
 
-use crate::data_plane::{self, DataPlane};
-use crate::jobs::{Effect, JobTable, Joiner, MemberId, Session};
+use crate::data_plane::{self, DataPlane, Saved};
+use crate::jobs::{Effect, GATHERING, JobTable, Joiner, MemberId, Session};
 
 /// How often the daemon pings a connection, and how long it waits for an answer: a host that dies without a word is
 /// noticed within the sum of the two. Long enough that a process starved of its CPU is not taken for dead.
 const PING_INTERVAL: Duration = Duration::from_secs(1);
 const PING_TIMEOUT: Duration = Duration::from_secs(4);
+/// How often the data plane's ports are looked at.
+const PORTS_INTERVAL: Duration = Duration::from_millis(500);
+/// How long ranks may take to come back after a restart: several of their attempts.
+const RESUME_GRACE: Duration = Duration::from_secs(5);
 /// How long streams may take to tell their ranks that the daemon stops.
 const GRACE: Duration = Duration::from_millis(500);
 
@@ -41,13 +46,32 @@ struct Core {
     table: JobTable,
     streams: HashMap<Session, mpsc::UnboundedSender<control::JoinEvent>>,
     data_plane: Arc<dyn DataPlane>,
+    /// The core itself, for what it has to do later.
+    myself: Weak<Mutex<Core>>,
 }
 
 impl ControlPlane {
     /// A control plane without jobs.
     pub fn new(table: JobTable, data_plane: Arc<dyn DataPlane>) -> Self {
-        let core = Core { table, streams: HashMap::new(), data_plane: Arc::clone(&data_plane) };
-        Self { core: Arc::new(Mutex::new(core)), data_plane }
+        let core = Arc::new_cyclic(|myself| {
+            let (data_plane, myself) = (Arc::clone(&data_plane), Weak::clone(myself));
+            Mutex::new(Core { table, streams: HashMap::new(), data_plane, myself })
+        });
+        Self { core, data_plane }
+    }
+
+    /// Takes back what an earlier daemon left in the data plane, before anything is served.
+    ///
+    /// # Errors
+    ///
+    /// When the kernel refuses to tell.
+    pub fn restore(&self) -> Result<(), data_plane::Error> {
+        if let Some(Saved { jobs, last_epoch }) = self.data_plane.saved()? {
+            let mut core = self.lock();
+            let effects = core.table.restore(jobs, last_epoch);
+            core.perform(effects);
+        }
+        Ok(())
     }
 
     /// Serves the connections of `listener` until `stop` is ready; then aborts all jobs, telling their ranks.
@@ -73,6 +97,7 @@ impl ControlPlane {
         tokio::pin!(serving);
         tokio::select! {
             result = &mut serving => return result,
+            () = self.watch() => unreachable!("it goes on for ever"),
             () = stop => {}
         }
         self.lock().shut_down();
@@ -81,10 +106,34 @@ impl ControlPlane {
         tokio::time::timeout(GRACE, serving).await.unwrap_or(Ok(()))
     }
 
-    fn lock(&self) -> MutexGuard<'_, Core> {
-        // A panic in a handler must not take the other jobs down; the table's methods change it at their very end.
-        self.core.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Ends jobs whose ranks did not come back after a restart, or cannot be reached any more.
+    async fn watch(&self) {
+        let mut grace = Some(Instant::now() + RESUME_GRACE);
+        let mut ticks = tokio::time::interval(PORTS_INTERVAL);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            let lost = self.data_plane.lost_ports();
+            let mut core = self.lock();
+            for port in lost {
+                let effects = core.table.lose_port(port.index, &port.what);
+                core.perform(effects);
+            }
+            if grace.take_if(|end| Instant::now() >= *end).is_some() {
+                let effects = core.table.expire();
+                core.perform(effects);
+            }
+        }
     }
+
+    fn lock(&self) -> MutexGuard<'_, Core> {
+        lock(&self.core)
+    }
+}
+
+/// A panic in a handler must not take the other jobs down; the table's methods change it at their very end.
+fn lock(core: &Mutex<Core>) -> MutexGuard<'_, Core> {
+    core.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Core {
@@ -106,8 +155,11 @@ impl Core {
             Effect::Start(job) => self.data_plane.start(job).map_err(|error| (job, error))?,
             Effect::Abort(job) => log_failure(job, self.data_plane.abort(job)),
             Effect::Close(job) => log_failure(job, self.data_plane.close(job)),
+            // Without it the job goes on, and ends if the daemon should die.
+            Effect::Save(job) => log_failure(job.number, self.data_plane.save(&job)),
             Effect::Tell(session, event) => self.tell(session, event),
             Effect::End(session) => drop(self.streams.remove(&session)),
+            Effect::Gather(job, epoch) => self.conclude_later(job, epoch),
         }
         Ok(())
     }
@@ -117,6 +169,25 @@ impl Core {
             // Fails when the stream has just ended, which is about to be noticed.
             let _ = stream.send(control::JoinEvent { event: Some(event) });
         }
+    }
+
+    fn conclude_later(&self, job: u16, epoch: u32) {
+        let core = Weak::clone(&self.myself);
+        tokio::spawn(async move {
+            tokio::time::sleep(GATHERING).await;
+            if let Some(core) = core.upgrade() {
+                let mut core = lock(&core);
+                let effects = core.table.conclude(job, epoch);
+                core.perform(effects);
+            }
+        });
+    }
+
+    /// The stream of a new session.
+    fn open_stream(&mut self, session: Session, control_plane: ControlPlane) -> EventStream {
+        let (sender, events) = mpsc::unbounded_channel();
+        self.streams.insert(session, sender);
+        EventStream { events, session, control_plane }
     }
 
     fn disconnect(&mut self, session: Session) {
@@ -131,7 +202,7 @@ impl Core {
     }
 }
 
-/// An aborted or ended job has nobody left to tell.
+/// What fails here leaves nobody to tell.
 fn log_failure(job: u16, result: Result<(), data_plane::Error>) {
     if let Err(error) = result {
         error!("job {job}: {error}");
@@ -162,6 +233,7 @@ impl Drop for EventStream {
 #[tonic::async_trait]
 impl Aggregator for ControlPlane {
     type JoinStream = EventStream;
+    type ResumeStream = EventStream;
 
     async fn join(&self, request: Request<control::JoinRequest>) -> Result<Response<EventStream>, Status> {
         let (peer, local) = addresses(&request)?;
@@ -173,10 +245,19 @@ impl Aggregator for ControlPlane {
         let joiner = Joiner { name: job_name, rank, world_size, peer, local };
         let mut core = self.lock();
         let (session, effects) = core.table.join(&joiner)?;
-        let (sender, events) = mpsc::unbounded_channel();
-        core.streams.insert(session, sender);
+        let stream = core.open_stream(session, self.clone());
         core.perform(effects);
-        Ok(Response::new(EventStream { events, session, control_plane: self.clone() }))
+        Ok(Response::new(stream))
+    }
+
+    async fn resume(&self, request: Request<control::ResumeRequest>) -> Result<Response<EventStream>, Status> {
+        let (peer, _) = addresses(&request)?;
+        let control::ResumeRequest { job, epoch, rank, hello_secret } = request.into_inner();
+        let mut core = self.lock();
+        let (session, effects) = core.table.resume(MemberId { job, epoch, rank }, hello_secret, peer)?;
+        let stream = core.open_stream(session, self.clone());
+        core.perform(effects);
+        Ok(Response::new(stream))
     }
 
     async fn ready(&self, request: Request<control::ReadyRequest>) -> Result<Response<control::ReadyReply>, Status> {
@@ -197,6 +278,17 @@ impl Aggregator for ControlPlane {
         let effects = core.table.leave(MemberId { job, epoch, rank }, &error)?;
         core.perform(effects);
         Ok(Response::new(control::LeaveReply {}))
+    }
+
+    async fn report_calls(
+        &self,
+        request: Request<control::ReportCallsRequest>,
+    ) -> Result<Response<control::ReportCallsReply>, Status> {
+        let control::ReportCallsRequest { job, epoch, rank, calls, named } = request.into_inner();
+        let mut core = self.lock();
+        let effects = core.table.report_calls(MemberId { job, epoch, rank }, calls, &named)?;
+        core.perform(effects);
+        Ok(Response::new(control::ReportCallsReply {}))
     }
 
     async fn list_jobs(

@@ -48,7 +48,18 @@ impl SlotPool {
         None
     }
 
-    /// Takes back a range that [`Self::lend`] gave.
+    /// Lends these slots, which a job has already. False, and nothing lent, unless all are in the pool and free.
+    pub fn claim(&mut self, range: &Range<u32>) -> bool {
+        let position = self.lent.partition_point(|lent| lent.end <= range.start);
+        let free_until = self.lent.get(position).map_or(self.size, |next| next.start);
+        let is_free = range.start < range.end && range.end <= free_until;
+        if is_free {
+            self.lent.insert(position, range.clone());
+        }
+        is_free
+    }
+
+    /// Takes back a range that [`Self::lend`] or [`Self::claim`] gave.
     pub fn take_back(&mut self, range: &Range<u32>) {
         self.lent.retain(|lent| lent != range);
     }
@@ -133,6 +144,16 @@ mod tests {
                 let lent: usize = held.iter().map(ExactSizeIterator::len).sum();
                 prop_assert_eq!(pool.free() as usize, size as usize - lent);
             }
+            // Another pool takes the ranges over, in whatever order, each once.
+            let mut next = SlotPool::new(size);
+            for range in &held {
+                prop_assert!(next.claim(range));
+                prop_assert!(!next.claim(range));
+                prop_assert!(!next.claim(&(range.end - 1..range.end)));
+            }
+            prop_assert_eq!(next.free(), pool.free());
+            prop_assert_eq!(next.lend(), pool.lend());
+            prop_assert!(!next.claim(&(size..size + 1)));
         }
     }
 }

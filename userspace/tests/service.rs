@@ -5,7 +5,8 @@ mod common;
 use common::{Daemon, Path, Rank};
 use switchml_control::join_event::Event;
 use switchml_control::{
-    Aborted, JobState, JoinRequest, LeaveRequest, ListJobsRequest, ReadyRequest, StatusRequest, Waiting,
+    Aborted, Call, JobState, JoinRequest, LeaveRequest, Left, ListJobsRequest, MadeCall, ReadyRequest,
+    ReportCallsRequest, StatusRequest, Waiting,
 };
 use tonic::Code;
 
@@ -44,11 +45,14 @@ async fn the_whole_life_of_a_job_in_good_order() {
     assert_eq!((job.first_slot, job.slots), (0, 512));
     assert!(job.members.iter().all(|member| member.ready && !member.left && member.address == "127.0.0.1"));
 
-    for (mut rank, path) in members {
-        let request = leave(&rank, &path, "");
-        rank.client.leave(request).await.expect("left");
-        assert!(rank.ended().await);
-    }
+    let [(mut zero, path), (mut one, other_path)] = <[_; 2]>::try_from(members).ok().expect("two ranks");
+    let request = leave(&zero, &path, "");
+    zero.client.leave(request).await.expect("left");
+    assert!(zero.ended().await);
+    assert_eq!(one.next().await, Event::Left(Left { rank: 0 }));
+    let request = leave(&one, &other_path, "");
+    one.client.leave(request).await.expect("left");
+    assert!(one.ended().await);
     assert_eq!(client.list_jobs(ListJobsRequest {}).await.unwrap().into_inner().jobs, []);
     let status = client.status(StatusRequest {}).await.unwrap().into_inner();
     assert_eq!((status.slots_free, status.slots_total), (1024, 1024));
@@ -62,7 +66,7 @@ async fn a_rank_whose_stream_ends_aborts_its_job_alone() {
     let mut others = daemon.start_job("other", 2).await;
     drop(members.remove(1));
     for (rank, _) in &mut members {
-        let Event::Aborted(Aborted { reason, ranks }) = rank.next().await else { panic!("not aborted") };
+        let Event::Aborted(Aborted { reason, ranks, .. }) = rank.next().await else { panic!("not aborted") };
         assert_eq!(ranks, [1]);
         assert_eq!(reason, "rank 1 (127.0.0.1) is gone: its process ended, or its host cannot be reached");
     }
@@ -88,6 +92,30 @@ async fn a_rank_that_leaves_with_an_error_tells_the_others_why() {
     let Event::Aborted(aborted) = members[0].0.next().await else { panic!("not aborted") };
     assert_eq!(aborted.reason, "rank 1 (127.0.0.1) failed: no progress for 5 s; missing rank 0");
     assert_eq!(aborted.ranks, [1]);
+}
+
+/// Rank 2 is in no call: nobody waits for its report longer than a moment.
+#[tokio::test(flavor = "multi_thread")]
+async fn ranks_that_report_different_calls_hear_what_all_called() {
+    let daemon = Daemon::start(1024).await;
+    let mut members = daemon.start_job("train", 3).await;
+    let begin = std::time::Instant::now();
+    for (rank, path) in &mut members[..2] {
+        let call = Call { number: 5, call: format!("call of rank {}", rank.rank) };
+        let (job, epoch) = (path.assigned.job, path.assigned.epoch);
+        let request = ReportCallsRequest { job, epoch, rank: rank.rank, calls: vec![call], named: vec![0, 1] };
+        rank.client.report_calls(request).await.expect("taken");
+    }
+    let reason = "ranks made different calls: call 5 of rank 0 is call of rank 0; call 5 of rank 1 is call of rank 1; \
+                  every rank must make the same calls in the same order";
+    let made = |rank: u32| MadeCall { ranks: vec![rank], number: 5, call: format!("call of rank {rank}") };
+    let expected = Aborted { reason: reason.to_owned(), ranks: vec![0, 1], calls: vec![made(0), made(1)] };
+    for (rank, _) in &mut members {
+        assert_eq!(rank.next().await, Event::Aborted(expected.clone()));
+    }
+    assert!(begin.elapsed() < std::time::Duration::from_secs(2), "{:?}", begin.elapsed());
+    let stranger = ReportCallsRequest { job: 77, epoch: 1, rank: 0, calls: vec![], named: vec![] };
+    assert_eq!(daemon.client().await.report_calls(stranger).await.unwrap_err().code(), Code::NotFound);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -4,7 +4,9 @@ use std::io;
 use std::net::SocketAddrV4;
 use std::time::Duration;
 
-use crate::control::{self, rank_list};
+use switchml_control::rank_list;
+
+use crate::control;
 use crate::engine::{Failure, ranks_of};
 use crate::numerics::NumericsError;
 

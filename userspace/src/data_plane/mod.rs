@@ -8,6 +8,8 @@ use switchml_protocol::maps::Event;
 use switchml_protocol::outcome::Outcome;
 use tokio::sync::mpsc;
 
+use crate::jobs;
+
 pub mod software;
 mod worker_thread;
 pub mod xdp;
@@ -16,7 +18,8 @@ pub mod xdp;
 /// for people, the counters count.
 pub type EventSender = mpsc::Sender<Event>;
 
-/// A data plane: serves packets of the jobs that are opened in it, until it is dropped.
+/// A data plane: serves packets of the jobs that are opened in it, until it is stopped. One that is not
+/// [durable](Limits::durable) ends with this process, too.
 pub trait DataPlane: Send + Sync {
     /// `xdp` or `software`.
     fn name(&self) -> &'static str;
@@ -48,7 +51,7 @@ pub trait DataPlane: Send + Sync {
     /// When the kernel refuses.
     fn abort(&self, job: u16) -> Result<(), Error>;
 
-    /// Ends a job; its number and slots may be used again. Nothing if the job is not open.
+    /// Ends a job; its number and slots may be used again, and what was saved of it is gone. Nothing if it is not open.
     ///
     /// # Errors
     ///
@@ -68,6 +71,50 @@ pub trait DataPlane: Send + Sync {
     ///
     /// When the kernel refuses.
     fn counters(&self) -> Result<[u64; Outcome::COUNT], Error>;
+
+    /// Keeps a job for the next daemon, whole or not at all; in place of what was kept under its number.
+    ///
+    /// # Errors
+    ///
+    /// When the kernel refuses.
+    fn save(&self, _job: &jobs::Job) -> Result<(), Error> {
+        Ok(())
+    }
+
+    /// What an earlier daemon saved, if there was one. Closes whatever else it left.
+    ///
+    /// # Errors
+    ///
+    /// When the kernel refuses.
+    fn saved(&self) -> Result<Option<Saved>, Error> {
+        Ok(None)
+    }
+
+    /// The ports whose frames do not reach the data plane any more, each once; attaches to them again where that is possible.
+    fn lost_ports(&self) -> Vec<LostPort> {
+        Vec::new()
+    }
+
+    /// Ends it, and leaves nothing behind.
+    fn stop(&self) {}
+}
+
+/// What a durable data plane has from an earlier daemon.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Saved {
+    /// Jobs that had started, by number.
+    pub jobs: Vec<jobs::Job>,
+    /// The last epoch that was opened.
+    pub last_epoch: u32,
+}
+
+/// A port whose frames do not reach the data plane any more.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LostPort {
+    /// Index of the interface.
+    pub index: u32,
+    /// What happened, for people.
+    pub what: String,
 }
 
 /// Why a data plane could not do what it was asked to.
@@ -105,6 +152,8 @@ pub struct Limits {
     pub port: u16,
     /// How a RESULT for all reaches them.
     pub fanout: Fanout,
+    /// Whether it outlives the daemon's sudden death, and goes on with the jobs that have started.
+    pub durable: bool,
 }
 
 /// How a RESULT for all reaches them.

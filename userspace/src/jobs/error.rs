@@ -113,6 +113,14 @@ pub enum MemberError {
     /// Ready before the data plane has seen the rank.
     #[error("rank {0} is ready, but the data plane has had no HELLO of it; wait for HELLO to come back first")]
     NoHello(u32),
+    /// Back in a job that has not started.
+    #[error("rank {rank} comes back, but its job is {state}; join again")]
+    NotStarted {
+        /// The rank.
+        rank: u32,
+        /// What the job is.
+        state: &'static str,
+    },
     /// Ready when the job is not waiting for that.
     #[error("rank {rank} is ready, but its job is {state}")]
     NotAssigned {
@@ -128,7 +136,9 @@ impl From<MemberError> for Status {
         let code = match error {
             MemberError::NoJob { .. } | MemberError::NoRank { .. } => Code::NotFound,
             MemberError::Lanes { .. } => Code::InvalidArgument,
-            MemberError::NoHello(_) | MemberError::NotAssigned { .. } => Code::FailedPrecondition,
+            MemberError::NoHello(_) | MemberError::NotAssigned { .. } | MemberError::NotStarted { .. } => {
+                Code::FailedPrecondition
+            }
         };
         Self::new(code, error.to_string())
     }

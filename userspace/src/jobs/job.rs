@@ -2,12 +2,18 @@
 
 use std::{net::IpAddr, net::Ipv4Addr, ops::Range};
 
+use serde::{Deserialize, Serialize};
 use switchml_control as control;
+use switchml_control::join_event::Event;
 
+use super::mismatch::Mismatch;
 use super::{Effect, Session};
 
+/// A saved job takes less than so many bytes of JSON, whatever its name and what is said of it.
+pub const MAX_SAVED_LEN: usize = 32 << 10;
+
 /// How far a job has come.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum State {
     /// Ranks are missing.
     Waiting,
@@ -15,8 +21,8 @@ pub(super) enum State {
     Assigned,
     /// All ranks are ready, and contribute chunks of this many lanes.
     Started { lanes: u16 },
-    /// A rank failed.
-    Aborted,
+    /// A rank failed. Why, and the ranks at fault.
+    Aborted { reason: String, ranks: Vec<u32> },
 }
 
 impl State {
@@ -25,15 +31,26 @@ impl State {
             Self::Waiting => "waiting for other ranks",
             Self::Assigned => "waiting for ranks to be ready",
             Self::Started { .. } => "started already",
-            Self::Aborted => "aborted",
+            Self::Aborted { .. } => "aborted",
         }
     }
 }
 
+/// Whether a rank is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum Presence {
+    /// Its stream of events is open.
+    Here(Session),
+    /// The daemon was restarted, and has not heard of the rank yet.
+    Awaited,
+    /// It has left, or is taken for dead.
+    Gone,
+}
+
 /// A rank that joined.
-#[derive(Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Member {
-    pub(super) session: Session,
+    pub(super) presence: Presence,
     /// Where its control connection comes from.
     pub(super) peer: IpAddr,
     /// The address by which it reached the daemon.
@@ -41,17 +58,42 @@ pub(super) struct Member {
     pub(super) secret: u32,
     /// Most lanes that its path carries, once it is ready.
     pub(super) ready: Option<u16>,
-    /// False once it has left, or its stream has ended.
-    pub(super) here: bool,
+    /// Index of the interface that its frames come in by, once it is ready.
+    pub(super) port: Option<u32>,
 }
 
-#[derive(Debug)]
-pub(super) struct Job {
-    pub(super) number: u16,
+impl Member {
+    pub(super) fn is_gone(&self) -> bool {
+        self.presence == Presence::Gone
+    }
+
+    /// The rank and where it is, for people.
+    pub(super) fn in_words(&self, rank: u32) -> String {
+        format!("rank {rank} ({})", self.peer)
+    }
+
+    /// Its stream of events, while there is one.
+    pub(super) fn session(&self) -> Option<Session> {
+        match self.presence {
+            Presence::Here(session) => Some(session),
+            Presence::Awaited | Presence::Gone => None,
+        }
+    }
+}
+
+/// A job, as the table knows it, and as a durable data plane keeps it for the next daemon.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Job {
+    /// Its number.
+    pub(crate) number: u16,
     pub(super) name: String,
-    pub(super) epoch: u32,
+    /// Its epoch; 0 until it is assigned.
+    pub(crate) epoch: u32,
     pub(super) slots: Range<u32>,
     pub(super) state: State,
+    /// While ranks report that they made different calls.
+    #[serde(skip)]
+    pub(super) mismatch: Option<Mismatch>,
     /// By rank; as many as the world size.
     pub(super) members: Vec<Option<Member>>,
 }
@@ -63,7 +105,13 @@ impl Job {
 
     /// Whether the job takes no more ranks: one of its own is gone.
     pub(super) fn is_ending(&self) -> bool {
-        self.state == State::Aborted || self.joined().any(|(_, member)| !member.here)
+        matches!(self.state, State::Aborted { .. }) || self.joined().any(|(_, member)| member.is_gone())
+    }
+
+    /// Whether it goes on in a durable data plane when the daemon dies. Ranks of a job that has not started need the
+    /// daemon, and fail without it.
+    pub(super) fn is_durable(&self) -> bool {
+        matches!(self.state, State::Started { .. } | State::Aborted { .. })
     }
 
     pub(super) fn joined(&self) -> impl Iterator<Item = (u32, &Member)> {
@@ -71,7 +119,19 @@ impl Job {
     }
 
     pub(super) fn present(&self) -> impl Iterator<Item = (u32, &Member)> {
-        self.joined().filter(|(_, member)| member.here)
+        self.joined().filter(|(_, member)| !member.is_gone())
+    }
+
+    /// The ranks that a restarted daemon has not heard of yet.
+    pub(super) fn awaited(&self) -> Vec<u32> {
+        let awaited = self.joined().filter(|(_, member)| member.presence == Presence::Awaited);
+        awaited.map(|(rank, _)| rank).collect()
+    }
+
+    /// The ranks and where they are, for people.
+    pub(super) fn in_words(&self, ranks: &[u32]) -> String {
+        let known = self.joined().filter(|(rank, _)| ranks.contains(rank));
+        known.map(|(rank, member)| member.in_words(rank)).collect::<Vec<_>>().join(", ")
     }
 
     pub(super) fn missing(&self) -> Vec<u32> {
@@ -83,9 +143,32 @@ impl Job {
         self.members.iter().map(|member| member.as_ref()?.ready).min()?
     }
 
-    /// Tells every rank that is present the same.
-    pub(super) fn tell_all(&self, event: &control::join_event::Event) -> impl Iterator<Item = Effect> {
-        self.present().map(move |(_, member)| Effect::Tell(member.session, event.clone()))
+    /// Whether every rank that is present has reported its call.
+    pub(super) fn all_have_reported(&self) -> bool {
+        let mismatch = self.mismatch.as_ref();
+        mismatch.is_some_and(|mismatch| self.present().all(|(rank, _)| mismatch.has_report_of(rank as u16)))
+    }
+
+    /// Tells every rank that can hear it the same.
+    pub(super) fn tell_all(&self, event: &Event) -> impl Iterator<Item = Effect> {
+        let sessions = self.joined().filter_map(|(_, member)| member.session());
+        sessions.map(move |session| Effect::Tell(session, event.clone()))
+    }
+
+    /// What a rank that comes back has missed, or may have; nothing in a job that has not started.
+    pub(super) fn news(&self) -> Vec<Event> {
+        match &self.state {
+            State::Waiting | State::Assigned => Vec::new(),
+            State::Started { lanes } => {
+                let left = self.joined().filter(|(_, member)| member.is_gone());
+                let left = left.map(|(rank, _)| Event::Left(control::Left { rank }));
+                std::iter::once(Event::Started(control::Started { lanes: (*lanes).into() })).chain(left).collect()
+            }
+            State::Aborted { reason, ranks } => {
+                let (reason, ranks) = (reason.clone(), ranks.clone());
+                vec![Event::Aborted(control::Aborted { reason, ranks, calls: Vec::new() })]
+            }
+        }
     }
 
     /// The job as operators see it.
@@ -94,13 +177,14 @@ impl Job {
             State::Waiting => (control::JobState::Waiting, 0),
             State::Assigned => (control::JobState::Assigned, 0),
             State::Started { lanes } => (control::JobState::Started, lanes),
-            State::Aborted => (control::JobState::Aborted, 0),
+            State::Aborted { .. } => (control::JobState::Aborted, 0),
         };
         let members = self.joined().map(|(rank, member)| control::Member {
             rank,
             address: member.peer.to_string(),
             ready: member.ready.is_some(),
-            left: !member.here,
+            left: member.is_gone(),
+            awaited: member.presence == Presence::Awaited,
         });
         control::Job {
             name: self.name.clone(),

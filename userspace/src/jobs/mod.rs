@@ -8,15 +8,21 @@
 //!   (gone)                                                      Aborted ──all ranks gone──▶ (gone)
 //! ```
 //!
-//! A job takes its slots, number and epoch when its first rank joins, and gives them back when the last is gone. Ranks
-//! of an aborted job may linger; whoever joins under its name meanwhile starts a new job, with an epoch of its own.
+//! A job takes its slots and number when its first rank joins, its epoch when the last has, and gives them back when the
+//! last is gone. Ranks of an aborted job may linger; whoever joins under its name meanwhile starts a new job, with an
+//! epoch of its own.
+//!
+//! Over a durable data plane a job that has started outlives the daemon: each change of it is saved ([`Effect::Save`])
+//! before anything else is done about it. The next daemon's table takes it back ([`JobTable::restore`]), its ranks come
+//! back ([`JobTable::resume`]), and those that do not are taken for dead ([`JobTable::expire`]).
 
 mod error;
 mod job;
+mod mismatch;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};
 
 use rand::{Rng, rngs::StdRng};
@@ -30,7 +36,9 @@ use tracing::{info, warn};
 use crate::data_plane::{Fanout, JobSpec, Limits};
 use crate::slots::SlotPool;
 pub use error::{JoinError, MemberError};
-use job::{Job, Member, State};
+pub use job::{Job, MAX_SAVED_LEN};
+use job::{Member, Presence, State};
+pub use mismatch::GATHERING;
 
 /// Longest job name, in bytes.
 pub const MAX_NAME_LEN: usize = 200;
@@ -38,6 +46,13 @@ pub const MAX_NAME_LEN: usize = 200;
 pub const GROUP_PORT: u16 = 48866;
 /// Longest text that a failing rank may give to the others, in characters.
 const MAX_REASON_LEN: usize = 500;
+/// Longest reason of an abort that is kept for ranks which come back, in characters.
+const MAX_SAVED_REASON_LEN: usize = 2000;
+/// From one epoch to the next. Odd, so that all 2^32 come before one comes again; large, so that they look unlike.
+const EPOCH_STEP: u32 = 0x9E37_79B1;
+
+/// Most calls in flight that a rank can report; more say nothing new.
+const MAX_REPORTED_CALLS: usize = 1000;
 
 /// A rank's stream of events.
 pub type Session = u64;
@@ -51,12 +66,16 @@ pub enum Effect {
     Start(u16),
     /// Abort the job in the data plane.
     Abort(u16),
-    /// Close the job in the data plane.
+    /// Close the job in the data plane, which keeps nothing of it.
     Close(u16),
+    /// Have the data plane keep the job for the next daemon, in place of what it kept of it before.
+    Save(Box<Job>),
     /// Send the event to a rank.
     Tell(Session, Event),
     /// End a rank's stream.
     End(Session),
+    /// Call [`JobTable::conclude`] with the job and its epoch when [`GATHERING`] is over.
+    Gather(u16, u32),
 }
 
 /// A rank that wants to join.
@@ -97,22 +116,120 @@ pub struct JobTable {
     /// Job and rank of every stream that has not ended.
     sessions: HashMap<Session, (u16, u32)>,
     next_session: Session,
-    used_epochs: HashSet<u32>,
+    last_epoch: u32,
 }
 
 impl JobTable {
     /// A table without jobs, over a data plane's pool.
-    pub fn new(limits: Limits, data_address: Option<Ipv4Addr>, rng: StdRng) -> Self {
+    pub fn new(limits: Limits, data_address: Option<Ipv4Addr>, mut rng: StdRng) -> Self {
         Self {
             limits,
             data_address,
+            last_epoch: rng.next_u32(),
             rng,
             pool: SlotPool::new(limits.slots),
             jobs: BTreeMap::new(),
             sessions: HashMap::new(),
             next_session: 0,
-            used_epochs: HashSet::from([0]),
         }
+    }
+
+    /// Takes back the jobs that an earlier daemon saved, into a table that has none, and the last epoch that it gave to
+    /// one. Their ranks are awaited. The effects have the data plane do again what may have been saved and not done.
+    pub fn restore(&mut self, saved: Vec<Job>, last_epoch: u32) -> Vec<Effect> {
+        self.last_epoch = last_epoch;
+        let mut effects = Vec::new();
+        for mut job in saved {
+            let number = job.number;
+            if !self.pool.claim(&job.slots) {
+                warn!("job {number} {:?}: not restored, its slots {:?} are not free", job.name, job.slots);
+                effects.push(Effect::Close(number));
+                continue;
+            }
+            for member in job.members.iter_mut().flatten().filter(|member| !member.is_gone()) {
+                member.presence = Presence::Awaited;
+            }
+            info!("job {number} {:?}: restored, epoch {:#010x}, {}", job.name, job.epoch, job.state.name());
+            effects.push(match job.state {
+                State::Aborted { .. } => Effect::Abort(number),
+                _ => Effect::Start(number),
+            });
+            self.jobs.insert(number, job);
+            effects.extend(self.remove_if_empty(number).into_iter().flatten());
+        }
+        effects
+    }
+
+    /// A rank of a job that has started comes back, over a connection from `peer`. Its stream is the session that is
+    /// returned, in place of an earlier one; the effects tell it how the job is.
+    ///
+    /// # Errors
+    ///
+    /// [`MemberError`]; the table is as before.
+    pub fn resume(&mut self, id: MemberId, secret: u32, peer: IpAddr) -> Result<(Session, Vec<Effect>), MemberError> {
+        let session = self.next_session;
+        let job = self.job_of(id)?;
+        let news = job.news();
+        if news.is_empty() {
+            return Err(MemberError::NotStarted { rank: id.rank, state: job.state.name() });
+        }
+        let member = job.members.get_mut(id.rank as usize).and_then(Option::as_mut);
+        let member = member.filter(|member| !member.is_gone() && member.secret == secret);
+        let member = member.ok_or(MemberError::NoRank { job: id.job, rank: id.rank })?;
+        let before = std::mem::replace(&mut member.presence, Presence::Here(session));
+        member.peer = peer;
+        let (number, awaited) = (job.number, job.awaited().len());
+        info!("job {number} {:?}: rank {} came back from {peer}, {awaited} awaited still", job.name, id.rank);
+        self.next_session += 1;
+        self.sessions.insert(session, (number, id.rank));
+        let mut effects = Vec::new();
+        if let Presence::Here(earlier) = before {
+            self.sessions.remove(&earlier);
+            effects.push(Effect::End(earlier));
+        }
+        effects.extend(news.into_iter().map(|event| Effect::Tell(session, event)));
+        Ok((session, effects))
+    }
+
+    /// Ranks that are awaited still have had their time: they are taken for dead.
+    pub fn expire(&mut self) -> Vec<Effect> {
+        let numbers: Vec<_> = self.jobs.keys().copied().collect();
+        let mut effects = Vec::new();
+        for number in numbers {
+            let Some(job) = self.jobs.get_mut(&number) else { continue };
+            let ranks = job.awaited();
+            if ranks.is_empty() {
+                continue;
+            }
+            for member in job.members.iter_mut().flatten().filter(|member| member.presence == Presence::Awaited) {
+                member.presence = Presence::Gone;
+            }
+            let reason = format!("{} did not come back after the aggregator was restarted", job.in_words(&ranks));
+            effects.extend(match job.state {
+                State::Aborted { .. } => self.save(number),
+                _ => self.abort(number, &reason, ranks),
+            });
+            effects.extend(self.remove_if_empty(number).into_iter().flatten());
+        }
+        effects
+    }
+
+    /// Frames of an interface do not reach the data plane any more, as `what` says: aborts the jobs that have ranks
+    /// behind it, of which the data plane may have missed anything.
+    pub fn lose_port(&mut self, port: u32, what: &str) -> Vec<Effect> {
+        let numbers: Vec<_> = self.jobs.keys().copied().collect();
+        let mut effects = Vec::new();
+        for number in numbers {
+            let Some(job) = self.jobs.get(&number) else { continue };
+            let behind = job.present().filter(|(_, member)| member.port == Some(port));
+            let ranks: Vec<_> = behind.map(|(rank, _)| rank).collect();
+            if !ranks.is_empty() {
+                let who = job.in_words(&ranks);
+                let reason = format!("{who} cannot reach the aggregator any more: {what}; join again");
+                effects.extend(self.abort(number, &reason, Vec::new()));
+            }
+        }
+        effects
     }
 
     /// The pool of slots.
@@ -143,7 +260,8 @@ impl JobTable {
         let session = self.next_session;
         self.next_session += 1;
         let secret = self.rng.next_u32();
-        let member = Member { session, peer: joiner.peer, local, secret, ready: None, here: true };
+        let presence = Presence::Here(session);
+        let member = Member { presence, peer: joiner.peer, local, secret, ready: None, port: None };
         let Some(job) = self.jobs.get_mut(&number) else { unreachable!("found or created above") };
         job.members[joiner.rank as usize] = Some(member);
         self.sessions.insert(session, (number, joiner.rank));
@@ -180,14 +298,58 @@ impl JobTable {
         }
         let place = place.ok_or(MemberError::NoHello(id.rank))?;
         member.ready = Some(lanes);
+        member.port = Some(place.ifindex);
         let from = SocketAddrV4::new(place.ip.into(), place.port.get());
         info!("job {} {:?}: rank {} ready at {from}, {lanes} lanes", job.number, job.name, id.rank);
         let Some(lanes) = job.common_lanes() else { return Ok(Vec::new()) };
         job.state = State::Started { lanes };
         info!("job {} {:?}: started, {lanes} lanes", job.number, job.name);
-        let mut effects = vec![Effect::Start(job.number)];
+        let number = job.number;
+        let mut effects = self.save(number);
+        effects.push(Effect::Start(number));
+        let Some(job) = self.jobs.get(&number) else { unreachable!("found above") };
         effects.extend(job.tell_all(&Event::Started(control::Started { lanes: lanes.into() })));
         Ok(effects)
+    }
+
+    /// A rank that was told that ranks made different calls says which calls of its own are in flight, the one that was refused last.
+    /// When all have, or when it is time to [conclude](Self::conclude), the job is aborted with what was gathered.
+    ///
+    /// # Errors
+    ///
+    /// [`MemberError`]; the table is as before.
+    pub fn report_calls(
+        &mut self,
+        id: MemberId,
+        calls: Vec<control::Call>,
+        named: &[u32],
+    ) -> Result<Vec<Effect>, MemberError> {
+        let job = self.job_of(id)?;
+        if !job.present().any(|(rank, _)| rank == id.rank) {
+            return Err(MemberError::NoRank { job: id.job, rank: id.rank });
+        }
+        if !matches!(job.state, State::Started { .. }) {
+            // Too late: the job was aborted meanwhile, and the rank told why.
+            return Ok(Vec::new());
+        }
+        info!("job {} {:?}: rank {} reports that ranks made different calls", job.number, job.name, id.rank);
+        let first = job.mismatch.is_none();
+        let named = named.iter().filter(|rank| **rank < job.members.len() as u32).map(|rank| *rank as u16);
+        let mismatch = job.mismatch.get_or_insert_default();
+        let calls = calls.into_iter().take(MAX_REPORTED_CALLS).map(|call| (call.number, one_line(&call.call)));
+        mismatch.note(id.rank as u16, calls, named);
+        if job.all_have_reported() {
+            return Ok(self.conclude(id.job as u16, id.epoch));
+        }
+        Ok(if first { vec![Effect::Gather(id.job as u16, id.epoch)] } else { Vec::new() })
+    }
+
+    /// The time to report different calls is over: aborts the job, unless that has happened.
+    pub fn conclude(&mut self, number: u16, epoch: u32) -> Vec<Effect> {
+        match self.jobs.get(&number) {
+            Some(job) if job.epoch == epoch && job.mismatch.is_some() => self.abort(number, "", Vec::new()),
+            _ => Vec::new(),
+        }
     }
 
     /// A rank says goodbye, in good order or with an error.
@@ -200,20 +362,24 @@ impl JobTable {
         let Some((_, member)) = job.present().find(|(rank, _)| *rank == id.rank) else {
             return Err(MemberError::NoRank { job: id.job, rank: id.rank });
         };
-        let session = member.session;
+        let (number, session) = (job.number, member.session());
         let reason = match (error, &job.state) {
             ("", State::Started { .. }) => None,
             ("", _) => Some("left before all ranks were ready".to_owned()),
             (error, _) => Some(format!("failed: {}", one_line(error))),
         };
-        let mut effects = self.depart(session, reason.as_deref());
-        effects.push(Effect::End(session));
+        let mut effects = self.depart(number, id.rank, reason.as_deref());
+        if let Some(session) = session {
+            self.sessions.remove(&session);
+            effects.push(Effect::End(session));
+        }
         Ok(effects)
     }
 
     /// A rank's stream has ended. Nothing follows if the rank had left before.
     pub fn disconnect(&mut self, session: Session) -> Vec<Effect> {
-        self.depart(session, Some("is gone: its process ended, or its host cannot be reached"))
+        let Some((number, rank)) = self.sessions.remove(&session) else { return Vec::new() };
+        self.depart(number, rank, Some("is gone: its process ended, or its host cannot be reached"))
     }
 
     /// The data plane failed a job: all its ranks are told so.
@@ -231,27 +397,34 @@ impl JobTable {
     }
 
     /// A member goes, and takes its job with it if there is a `reason` and the job has begun.
-    fn depart(&mut self, session: Session, reason: Option<&str>) -> Vec<Effect> {
-        let Some((number, rank)) = self.sessions.remove(&session) else { return Vec::new() };
+    fn depart(&mut self, number: u16, rank: u32, reason: Option<&str>) -> Vec<Effect> {
         let Some(job) = self.jobs.get_mut(&number) else { return Vec::new() };
         let Some(place) = job.members.get_mut(rank as usize) else { return Vec::new() };
         let Some(member) = place else { return Vec::new() };
-        member.here = false;
-        let who = format!("rank {rank} ({})", member.peer);
+        member.presence = Presence::Gone;
+        let who = member.in_words(rank);
         if job.state == State::Waiting {
             *place = None;
             info!("job {number} {:?}: {who} gave up", job.name);
             return self.remove_if_empty(number).unwrap_or_else(|| self.tell_missing(number));
         }
         let mut effects = match reason {
+            Some(_) if matches!(job.state, State::Aborted { .. }) => self.save(number),
             Some(reason) => self.abort(number, &format!("{who} {reason}"), vec![rank]),
             None => {
                 info!("job {number} {:?}: {who} left", job.name);
-                Vec::new()
+                let told: Vec<_> = job.tell_all(&Event::Left(control::Left { rank })).collect();
+                self.save(number).into_iter().chain(told).collect()
             }
         };
         effects.extend(self.remove_if_empty(number).into_iter().flatten());
         effects
+    }
+
+    /// What keeps the job for the next daemon, as it is now.
+    fn save(&self, number: u16) -> Vec<Effect> {
+        let job = self.jobs.get(&number).filter(|job| self.limits.durable && job.is_durable());
+        job.map(|job| Effect::Save(Box::new(job.clone()))).into_iter().collect()
     }
 
     /// The job of that number and epoch.
@@ -270,29 +443,34 @@ impl JobTable {
         let job = Job {
             number,
             name: joiner.name.clone(),
-            epoch: self.new_epoch(),
+            epoch: 0,
             slots,
             state: State::Waiting,
+            mismatch: None,
             members: (0..joiner.world_size).map(|_| None).collect(),
         };
         self.jobs.insert(number, job);
         Ok(number)
     }
 
-    /// Random, never 0, and never used before.
+    /// Never 0, and never used before: the first is random, those after it go through all numbers.
     fn new_epoch(&mut self) -> u32 {
-        loop {
-            let epoch = self.rng.next_u32();
-            if self.used_epochs.insert(epoch) {
-                return epoch;
-            }
+        let mut next = || {
+            self.last_epoch = self.last_epoch.wrapping_add(EPOCH_STEP);
+            self.last_epoch
+        };
+        match next() {
+            0 => next(),
+            epoch => epoch,
         }
     }
 
     /// All ranks of the job are there.
     fn assign(&mut self, number: u16) -> Vec<Effect> {
+        let epoch = self.new_epoch();
         let Some(job) = self.jobs.get_mut(&number) else { return Vec::new() };
         job.state = State::Assigned;
+        job.epoch = epoch;
         let Some((_, first)) = job.joined().next() else { return Vec::new() };
         let spec = JobSpec {
             number,
@@ -304,8 +482,9 @@ impl JobTable {
         };
         info!("job {number} {:?}: assigned, epoch {:#010x}, slots {:?}", job.name, job.epoch, job.slots);
         let mut effects = vec![Effect::Open(spec.clone())];
-        effects.extend(job.joined().map(|(_, member)| {
-            Effect::Tell(member.session, Event::Assigned(assigned(&self.limits, &spec, member.secret)))
+        effects.extend(job.joined().filter_map(|(_, member)| {
+            let assigned = assigned(&self.limits, &spec, member.secret);
+            Some(Effect::Tell(member.session()?, Event::Assigned(assigned)))
         }));
         effects
     }
@@ -317,13 +496,21 @@ impl JobTable {
 
     fn abort(&mut self, number: u16, reason: &str, ranks: Vec<u32>) -> Vec<Effect> {
         let Some(job) = self.jobs.get_mut(&number) else { return Vec::new() };
-        if job.state == State::Aborted {
+        if matches!(job.state, State::Aborted { .. }) {
             return Vec::new();
         }
-        job.state = State::Aborted;
-        warn!("job {number} {:?}: aborted, {reason}", job.name);
-        let mut effects = vec![Effect::Abort(number)];
-        effects.extend(job.tell_all(&Event::Aborted(control::Aborted { reason: reason.to_owned(), ranks })));
+        // If ranks made different calls, that comes first: what else happens then is likely to be a consequence.
+        let aborted = match job.mismatch.take() {
+            Some(mismatch) => mismatch.into_event(),
+            None => control::Aborted { reason: reason.to_owned(), ranks, calls: Vec::new() },
+        };
+        let reason = aborted.reason.chars().take(MAX_SAVED_REASON_LEN).collect();
+        job.state = State::Aborted { reason, ranks: aborted.ranks.clone() };
+        warn!("job {number} {:?}: aborted, {}", job.name, aborted.reason);
+        let told: Vec<_> = job.tell_all(&Event::Aborted(aborted)).collect();
+        let mut effects = self.save(number);
+        effects.push(Effect::Abort(number));
+        effects.extend(told);
         effects
     }
 
@@ -387,6 +574,7 @@ fn assigned(limits: &Limits, spec: &JobSpec, secret: u32) -> control::Assigned {
         group_port: group_port.into(),
         hello_secret: secret,
         max_lanes: limits.max_lanes.into(),
+        durable: limits.durable,
     }
 }
 

@@ -9,7 +9,8 @@ use switchml_protocol::{MAX_LANES, U16};
 use super::*;
 
 const POOL: u32 = 1024;
-const LIMITS: Limits = Limits { slots: POOL, max_lanes: MAX_LANES as u16, port: 48864, fanout: Fanout::Multicast };
+const LIMITS: Limits =
+    Limits { slots: POOL, max_lanes: MAX_LANES as u16, port: 48864, fanout: Fanout::Multicast, durable: false };
 /// Where the data plane has heard a rank; which place does not matter here.
 const HEARD: Option<Place> = Some(Place { ifindex: 1, ip: [10, 0, 0, 1], mac: [2; 6], port: U16::new(40_000) });
 const LOCAL: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 254);
@@ -57,7 +58,7 @@ fn started(table: &mut JobTable, name: &str, world_size: u32) -> (Vec<Session>, 
 }
 
 fn aborted(reason: &str, ranks: &[u32]) -> Event {
-    Event::Aborted(control::Aborted { reason: reason.to_owned(), ranks: ranks.to_vec() })
+    Event::Aborted(control::Aborted { reason: reason.to_owned(), ranks: ranks.to_vec(), calls: Vec::new() })
 }
 
 #[test]
@@ -85,6 +86,7 @@ fn ranks_wait_for_each_other_and_are_assigned_together() {
             group_port: 48866,
             hello_secret: secret,
             max_lanes: 768,
+            durable: false,
         })
     };
     let [zero, one, two] = spec.secrets[..] else { panic!("{} secrets", spec.secrets.len()) };
@@ -156,11 +158,117 @@ fn a_rank_that_fails_says_why_in_one_line() {
     assert_eq!(effects[1], Effect::Tell(sessions[1], other));
 }
 
+/// A rank's calls in flight.
+fn calls(calls: &[(u64, &str)]) -> Vec<control::Call> {
+    calls.iter().map(|(number, call)| control::Call { number: *number, call: (*call).to_owned() }).collect()
+}
+
+/// What a job's ranks hear at the end of these reports, `None` for a rank that makes none; who is named is what the data plane said.
+fn told(reports: &[Option<&[(u64, &str)]>], named: [u32; 2]) -> control::Aborted {
+    let mut table = table();
+    let (sessions, spec) = started(&mut table, "train", reports.len() as u32);
+    let mut effects = Vec::new();
+    for (rank, report) in (0..).zip(reports) {
+        if let Some(report) = report {
+            effects.extend(table.report_calls(member(&spec, rank), calls(report), &named).unwrap());
+        }
+    }
+    effects.extend(table.conclude(spec.number, spec.epoch));
+    let [Effect::Gather(0, epoch), Effect::Abort(0), news @ ..] = &effects[..] else { panic!("{effects:?}") };
+    assert_eq!(*epoch, spec.epoch);
+    let Effect::Tell(_, Event::Aborted(aborted)) = &news[0] else { panic!("{news:?}") };
+    // All hear the same, those too that were in no call.
+    let all: Vec<_> = sessions.iter().map(|session| Effect::Tell(*session, Event::Aborted(aborted.clone()))).collect();
+    assert_eq!(news, all);
+    aborted.clone()
+}
+
+const SAME_CALLS: &str = "; every rank must make the same calls in the same order";
+
+#[test]
+fn ranks_that_made_different_calls_hear_which() {
+    let long: &[_] = &[(12, "all_reduce(sum, f32, 1000)")];
+    let short: &[_] = &[(12, "all_reduce(sum, f32, 999)")];
+    let aborted = told(&[Some(long), Some(long), Some(short), Some(long)], [0, 2]);
+    let expected = "ranks made different calls: call 12 of rank 2 is all_reduce(sum, f32, 999); \
+                    call 12 of ranks 0, 1 and 3 is all_reduce(sum, f32, 1000)";
+    assert_eq!(aborted.reason, expected.to_owned() + SAME_CALLS);
+    assert_eq!(aborted.ranks, [2]);
+    let made =
+        |ranks: &[u32], number, call: &str| control::MadeCall { ranks: ranks.to_vec(), number, call: call.to_owned() };
+    let expected = [made(&[2], 12, "all_reduce(sum, f32, 999)"), made(&[0, 1, 3], 12, "all_reduce(sum, f32, 1000)")];
+    assert_eq!(aborted.calls, expected);
+}
+
+#[test]
+fn nobody_is_in_the_right_without_a_majority() {
+    let aborted = told(&[Some(&[(1, "a")]), Some(&[(1, "b")]), Some(&[(1, "b")]), Some(&[(1, "a")])], [0, 1]);
+    let expected = "ranks made different calls: call 1 of ranks 0 and 3 is a; call 1 of ranks 1 and 2 is b";
+    assert_eq!(aborted.reason, expected.to_owned() + SAME_CALLS);
+    assert_eq!(aborted.ranks, [0, 1, 2, 3]);
+}
+
+#[test]
+fn the_first_call_that_differs_counts_whichever_was_refused() {
+    // Rank 0's second call met the rest of rank 1's first, and rank 2 has a call before that in flight.
+    let aborted = told(
+        &[Some(&[(7, "long"), (8, "next")]), Some(&[(7, "longer")]), Some(&[(6, "before"), (7, "longer")])],
+        [0, 1],
+    );
+    let expected = "ranks made different calls: call 7 of rank 0 is long; call 7 of ranks 1 and 2 is longer";
+    assert_eq!(aborted.reason, expected.to_owned() + SAME_CALLS);
+}
+
+#[test]
+fn ranks_at_different_numbers_are_told_those() {
+    let aborted = told(&[Some(&[(3, "barrier()")]), Some(&[(4, "barrier()")]), None], [0, 1]);
+    let expected = "ranks made different calls: call 3 of rank 0 is barrier(); call 4 of rank 1 is barrier()";
+    assert_eq!(aborted.reason, expected.to_owned() + SAME_CALLS);
+    assert_eq!(aborted.ranks, [0, 1]);
+}
+
+#[test]
+fn when_one_side_reports_the_data_plane_names_the_other() {
+    // Rank 9 does not exist: whoever says so is not believed.
+    let aborted = told(&[None, Some(&[(5, "a\nb")]), None], [2, 9]);
+    assert_eq!(aborted.reason, format!("rank 2 made different calls: call 5 of rank 1 is a b{SAME_CALLS}"));
+    assert_eq!(aborted.ranks, [2]);
+    let aborted = told(&[None, Some(&[]), None], [1, 2]);
+    assert_eq!(aborted.reason, format!("ranks 1 and 2 made different calls{SAME_CALLS}"));
+}
+
+#[test]
+fn reports_end_the_job_once() {
+    let mut table = table();
+    let (sessions, spec) = started(&mut table, "train", 3);
+    let report =
+        |table: &mut JobTable, rank, call| table.report_calls(member(&spec, rank), calls(&[(1, call)]), &[0, 1]);
+    assert_eq!(table.conclude(0, spec.epoch), [], "nothing was reported");
+    assert_eq!(report(&mut table, 0, "a"), Ok(vec![Effect::Gather(0, spec.epoch)]));
+    assert_eq!(table.conclude(0, spec.epoch ^ 1), [], "another session's time");
+    assert_eq!(report(&mut table, 1, "b"), Ok(vec![]));
+    assert_eq!(report(&mut table, 3, "b"), Err(MemberError::NoRank { job: 0, rank: 3 }));
+    // All that are there: nobody waits for more.
+    table.leave(member(&spec, 2), "").unwrap();
+    let effects = report(&mut table, 0, "a").unwrap();
+    assert!(matches!(&effects[..], [Effect::Abort(0), Effect::Tell(..), Effect::Tell(..)]), "{effects:?}");
+    assert_eq!(table.conclude(0, spec.epoch), []);
+    assert_eq!(report(&mut table, 1, "b"), Ok(vec![]), "too late");
+    // Whatever happens while reports come in, they tell the cause.
+    let (_, spec) = started(&mut table, "other", 2);
+    table.report_calls(member(&spec, 0), calls(&[(1, "a")]), &[0, 1]).unwrap();
+    let effects = table.leave(member(&spec, 1), "no progress for 5 s").unwrap();
+    let Effect::Tell(_, Event::Aborted(aborted)) = &effects[1] else { panic!("{effects:?}") };
+    assert_eq!(aborted.reason, format!("ranks 0 and 1 made different calls: call 1 of rank 0 is a{SAME_CALLS}"));
+    drop(sessions);
+}
+
 #[test]
 fn ranks_that_leave_in_good_order_end_the_job() {
     let mut table = table();
     let (sessions, spec) = started(&mut table, "train", 2);
-    assert_eq!(table.leave(member(&spec, 0), ""), Ok(vec![Effect::End(sessions[0])]));
+    let left = Effect::Tell(sessions[1], Event::Left(control::Left { rank: 0 }));
+    assert_eq!(table.leave(member(&spec, 0), ""), Ok(vec![left, Effect::End(sessions[0])]));
     assert_eq!(table.disconnect(sessions[0]), []);
     assert_eq!(table.pool().free(), POOL - 512);
     assert_eq!(table.leave(member(&spec, 1), ""), Ok(vec![Effect::Close(0), Effect::End(sessions[1])]));
@@ -206,13 +314,15 @@ fn after_an_abort_the_name_starts_a_new_job_at_once() {
 }
 
 #[test]
-fn an_epoch_that_comes_up_again_is_passed_over() {
-    let (_, spec) = started(&mut table(), "train", 1);
-    // The same random numbers, in a table that has used that epoch before.
+fn epochs_go_on_from_the_last_one_and_are_never_0() {
     let mut table = table();
-    table.used_epochs.insert(spec.epoch);
-    let (_, other) = started(&mut table, "train", 1);
-    assert_ne!(other.epoch, spec.epoch);
+    // One step before 0.
+    table.restore(vec![], EPOCH_STEP.wrapping_neg());
+    let (_, first) = started(&mut table, "a", 1);
+    let (_, second) = started(&mut table, "b", 1);
+    assert_eq!((first.epoch, second.epoch), (EPOCH_STEP, EPOCH_STEP.wrapping_mul(2)));
+    // Every number comes up before one comes again.
+    assert_eq!(EPOCH_STEP % 2, 1);
 }
 
 #[test]
@@ -309,59 +419,289 @@ fn stopping_tells_everyone_and_ends_every_stream() {
     }
 }
 
+/// A table over a data plane that outlives the daemon.
+fn durable_table(seed: u64) -> JobTable {
+    JobTable::new(Limits { durable: true, ..LIMITS }, None, StdRng::seed_from_u64(seed))
+}
+
+/// What is saved by these effects, which begin with it.
+fn saved(effects: &[Effect]) -> Job {
+    let Some(Effect::Save(job)) = effects.first() else { panic!("{effects:?} do not begin with Save") };
+    (**job).clone()
+}
+
+/// A job of 3 that has started, its last saved state, and each rank's secret.
+fn durable_job(table: &mut JobTable) -> (Vec<Session>, JobSpec, Job) {
+    let (sessions, effects) = join_all(table, "train", 3);
+    let spec = opened(&effects).clone();
+    table.ready(member(&spec, 0), 352, HEARD).unwrap();
+    table.ready(member(&spec, 1), 352, HEARD).unwrap();
+    let effects = table.ready(member(&spec, 2), 352, HEARD).unwrap();
+    assert_eq!(effects[1], Effect::Start(spec.number));
+    (sessions, spec, saved(&effects))
+}
+
+fn no_rank(rank: u32) -> MemberError {
+    MemberError::NoRank { job: 0, rank }
+}
+
+#[test]
+fn ranks_of_a_restored_job_come_back_and_those_that_do_not_are_named() {
+    let (_, spec, job) = durable_job(&mut durable_table(1));
+    let mut table = durable_table(2);
+    assert_eq!(table.restore(vec![job], spec.epoch), [Effect::Start(0)]);
+    assert_eq!((table.list()[0].epoch, table.pool().free()), (spec.epoch, POOL - 512));
+
+    let (zero, effects) = table.resume(member(&spec, 0), spec.secrets[0], peer(0)).unwrap();
+    assert_eq!(effects, [Effect::Tell(zero, Event::Started(control::Started { lanes: 352 }))]);
+    assert_eq!(table.resume(member(&spec, 1), spec.secrets[0], peer(1)), Err(no_rank(1)), "another rank's secret");
+    assert_eq!(table.resume(member(&spec, 3), spec.secrets[0], peer(3)), Err(no_rank(3)));
+    let other = MemberId { epoch: spec.epoch ^ 1, ..member(&spec, 1) };
+    let unknown = MemberError::NoJob { job: 0, epoch: other.epoch };
+    assert_eq!(table.resume(other, spec.secrets[1], peer(1)), Err(unknown));
+
+    let news =
+        aborted("rank 1 (10.0.0.2), rank 2 (10.0.0.3) did not come back after the aggregator was restarted", &[1, 2]);
+    let effects = table.expire();
+    assert_eq!(effects[1..], [Effect::Abort(0), Effect::Tell(zero, news)]);
+    assert_eq!(table.resume(member(&spec, 1), spec.secrets[1], peer(1)), Err(no_rank(1)), "too late");
+    assert_eq!(table.expire(), []);
+    assert_eq!(table.disconnect(zero).last(), Some(&Effect::Close(0)));
+    assert_eq!(table.pool().free(), POOL);
+}
+
+#[test]
+fn ranks_that_came_back_are_as_they_were() {
+    let (_, spec, job) = durable_job(&mut durable_table(1));
+    let mut table = durable_table(2);
+    table.restore(vec![job], spec.epoch);
+    let back: Vec<_> = (0..3)
+        .map(|rank| table.resume(member(&spec, rank), spec.secrets[rank as usize], peer(rank)).unwrap().0)
+        .collect();
+    assert_eq!(table.expire(), []);
+    // A second connection of the same rank takes the place of the first.
+    let (again, effects) = table.resume(member(&spec, 2), spec.secrets[2], peer(2)).unwrap();
+    assert_eq!(effects[0], Effect::End(back[2]));
+    assert_eq!(table.disconnect(back[2]), []);
+    let news = aborted("rank 2 (10.0.0.3) is gone: its process ended, or its host cannot be reached", &[2]);
+    let effects = table.disconnect(again);
+    assert_eq!(effects[1..], [Effect::Abort(0), Effect::Tell(back[0], news.clone()), Effect::Tell(back[1], news)]);
+}
+
+#[test]
+fn a_rank_that_left_before_the_restart_is_not_awaited() {
+    let mut first = durable_table(1);
+    let (_, spec, _) = durable_job(&mut first);
+    let job = saved(&first.leave(member(&spec, 1), "").unwrap());
+    let mut table = durable_table(2);
+    table.restore(vec![job], spec.epoch);
+    assert_eq!(table.resume(member(&spec, 1), spec.secrets[1], peer(1)), Err(no_rank(1)));
+    // A goodbye needs no stream.
+    table.leave(member(&spec, 0), "").unwrap();
+    assert_eq!(table.leave(member(&spec, 2), "").unwrap().last(), Some(&Effect::Close(0)));
+    assert_eq!(table.expire(), []);
+}
+
+#[test]
+fn an_abort_before_the_restart_is_told_after_it() {
+    let mut first = durable_table(1);
+    let (sessions, spec, _) = durable_job(&mut first);
+    let job = saved(&first.disconnect(sessions[1]));
+    let mut table = durable_table(2);
+    assert_eq!(table.restore(vec![job], spec.epoch), [Effect::Abort(0)]);
+    let (zero, effects) = table.resume(member(&spec, 0), spec.secrets[0], peer(0)).unwrap();
+    let news = aborted("rank 1 (10.0.0.2) is gone: its process ended, or its host cannot be reached", &[1]);
+    assert_eq!(effects, [Effect::Tell(zero, news)]);
+}
+
+/// What the longest texts and numbers make of it; every character is the one that JSON makes longest.
+#[test]
+fn the_largest_job_fits_an_entry_of_the_journal() {
+    let mut table = durable_table(1);
+    let local = Ipv4Addr::new(255, 255, 255, 255);
+    let peer: IpAddr = "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff".parse().unwrap();
+    let mut effects = Vec::new();
+    for rank in 0..64 {
+        let joiner = Joiner { name: "\u{1}".repeat(MAX_NAME_LEN), rank, world_size: 64, peer, local: Some(local) };
+        effects = table.join(&joiner).unwrap().1;
+    }
+    let spec = opened(&effects).clone();
+    for rank in 0..64 {
+        table.ready(member(&spec, rank), 768, HEARD.map(|place| Place { ifindex: u32::MAX, ..place })).unwrap();
+    }
+    let job = saved(&table.fail(spec.number, &"\u{1}".repeat(100_000)));
+    let text = serde_json::to_string(&job).unwrap();
+    assert!((20 << 10..MAX_SAVED_LEN).contains(&text.len()), "{}", text.len());
+    assert_eq!(serde_json::from_str::<Job>(&text).unwrap(), job);
+}
+
+#[test]
+fn jobs_that_cannot_be_restored_are_closed() {
+    let (_, spec, job) = durable_job(&mut durable_table(1));
+    let twin = Job { number: 7, ..job.clone() };
+    let mut table = durable_table(2);
+    assert_eq!(table.restore(vec![job, twin], spec.epoch), [Effect::Start(0), Effect::Close(7)]);
+    assert_eq!(table.list().len(), 1);
+}
+
+#[test]
+fn a_job_that_has_not_started_has_nobody_to_come_back() {
+    let mut table = durable_table(1);
+    let (_, effects) = join_all(&mut table, "train", 2);
+    let spec = opened(&effects).clone();
+    let refused = MemberError::NotStarted { rank: 0, state: "waiting for ranks to be ready" };
+    assert_eq!(table.resume(member(&spec, 0), spec.secrets[0], peer(0)), Err(refused));
+}
+
+#[test]
+fn a_lost_port_aborts_the_jobs_behind_it_and_no_others() {
+    let mut table = durable_table(1);
+    let at = |port| HEARD.map(|place| Place { ifindex: port, ..place });
+    let (sessions, effects) = join_all(&mut table, "train", 3);
+    let spec = opened(&effects).clone();
+    for (rank, port) in [(0, 4), (1, 5), (2, 5)] {
+        table.ready(member(&spec, rank), 352, at(port)).unwrap();
+    }
+    let (_, effects) = join_all(&mut table, "other", 1);
+    let other = opened(&effects).clone();
+    table.ready(member(&other, 0), 352, at(4)).unwrap();
+    let news = aborted(
+        "rank 1 (10.0.0.2), rank 2 (10.0.0.3) cannot reach the aggregator any more: p5 is gone; join again",
+        &[],
+    );
+    let effects = table.lose_port(5, "p5 is gone");
+    assert_eq!(effects[1], Effect::Abort(spec.number));
+    assert_eq!(effects[2..], [0, 1, 2].map(|rank| Effect::Tell(sessions[rank], news.clone())));
+    assert_eq!(table.lose_port(5, "p5 is gone"), []);
+    assert_eq!(table.lose_port(6, "p6 is gone"), []);
+}
+
 /// What a random history does next; numbers choose among what is there.
 #[derive(Clone, Debug)]
 enum Step {
-    Join { name: u8, rank: u32, world_size: u32 },
-    Ready { session: usize, lanes: u32 },
-    Leave { session: usize, error: bool },
-    Disconnect { session: usize },
-    Fail { session: usize },
+    Join {
+        name: u8,
+        rank: u32,
+        world_size: u32,
+    },
+    Ready {
+        session: usize,
+        lanes: u32,
+    },
+    /// All ranks of a job join, and whoever can is ready.
+    Whole {
+        name: u8,
+        ranks: u32,
+    },
+    Leave {
+        session: usize,
+        error: bool,
+    },
+    Report {
+        session: usize,
+        call: u8,
+    },
+    Conclude {
+        session: usize,
+    },
+    Disconnect {
+        session: usize,
+    },
+    Fail {
+        session: usize,
+    },
+    LosePort {
+        port: u32,
+    },
+    /// The daemon dies in the course of what the next step asks for, after so many of its effects.
+    Crash {
+        effects: usize,
+    },
+    Resume {
+        orphan: usize,
+    },
+    Expire,
 }
 
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         6 => (0u8..3, 0u32..4, 1u32..4).prop_map(|(name, rank, world_size)| Step::Join { name, rank, world_size }),
         6 => (any::<usize>(), 1u32..25).prop_map(|(session, blocks)| Step::Ready { session, lanes: blocks * 32 }),
+        2 => (0u8..3, 1u32..5).prop_map(|(name, ranks)| Step::Whole { name, ranks }),
         3 => (any::<usize>(), any::<bool>()).prop_map(|(session, error)| Step::Leave { session, error }),
+        2 => (any::<usize>(), 0u8..2).prop_map(|(session, call)| Step::Report { session, call }),
+        1 => any::<usize>().prop_map(|session| Step::Conclude { session }),
         2 => any::<usize>().prop_map(|session| Step::Disconnect { session }),
         1 => any::<usize>().prop_map(|session| Step::Fail { session }),
+        1 => (1u32..3).prop_map(|port| Step::LosePort { port }),
+        2 => (0usize..6).prop_map(|effects| Step::Crash { effects }),
+        6 => any::<usize>().prop_map(|orphan| Step::Resume { orphan }),
+        1 => Just(Step::Expire),
     ]
 }
 
 /// What the outside world has seen: the data plane and the ranks, each of which takes only what makes sense to it.
 #[derive(Default)]
 struct World {
-    /// Open jobs, and whether they were started.
+    /// Open jobs, and whether this daemon has started them.
     open: BTreeMap<u16, (JobSpec, bool)>,
+    /// What the data plane keeps for the next daemon.
+    saved: BTreeMap<u16, Job>,
+    last_epoch: u32,
     epochs: HashSet<u32>,
     /// Ranks whose stream is open: what they were last told, and who they are once assigned.
     streams: BTreeMap<Session, (Option<Event>, Option<MemberId>)>,
+    /// Ranks of jobs that have started, cut off by the daemon's death.
+    orphans: Vec<MemberId>,
+    secrets: HashMap<(u32, u32), u32>,
+    /// Epochs of jobs that some rank knows to be aborted.
+    aborted: HashSet<u32>,
     ready: HashMap<(u32, u32), BTreeMap<u32, u32>>,
+    /// Effects before the daemon dies, once that is near.
+    left_to_live: Option<usize>,
 }
 
 impl World {
     fn apply(&mut self, effects: Vec<Effect>) {
         for effect in effects {
-            match effect {
-                Effect::Open(spec) => {
-                    assert!(spec.epoch != 0 && self.epochs.insert(spec.epoch), "an epoch is never used again");
-                    assert!(spec.slots.end <= POOL);
-                    for (other, _) in self.open.values() {
-                        let apart = spec.slots.end <= other.slots.start || other.slots.end <= spec.slots.start;
-                        assert!(apart, "{:?} and {:?}", spec.slots, other.slots);
-                    }
-                    assert!(self.open.insert(spec.number, (spec, false)).is_none(), "a number is used once at a time");
-                }
-                Effect::Start(job) => {
-                    let (_, started) = self.open.get_mut(&job).expect("open");
-                    assert!(!std::mem::replace(started, true), "started once");
-                }
-                Effect::Abort(job) => assert!(self.open.contains_key(&job)),
-                Effect::Close(job) => assert!(self.open.remove(&job).is_some()),
-                Effect::End(session) => drop(self.streams.remove(&session)),
-                Effect::Tell(session, event) => self.hear(session, event),
+            match &mut self.left_to_live {
+                Some(0) => return,
+                Some(left) => *left -= 1,
+                None => {}
             }
+            self.apply_one(effect);
+        }
+    }
+
+    fn apply_one(&mut self, effect: Effect) {
+        match effect {
+            Effect::Open(spec) => {
+                assert!(spec.epoch != 0 && self.epochs.insert(spec.epoch), "an epoch is never used again");
+                assert!(spec.slots.end <= POOL);
+                for (other, _) in self.open.values() {
+                    let apart = spec.slots.end <= other.slots.start || other.slots.end <= spec.slots.start;
+                    assert!(apart, "{:?} and {:?}", spec.slots, other.slots);
+                }
+                self.last_epoch = spec.epoch;
+                assert!(self.open.insert(spec.number, (spec, false)).is_none(), "a number is used once at a time");
+            }
+            Effect::Start(job) => {
+                let (_, started) = self.open.get_mut(&job).expect("open");
+                assert!(!std::mem::replace(started, true), "started once");
+                assert!(self.saved.contains_key(&job), "saved before anybody can rely on it");
+            }
+            Effect::Abort(job) => assert!(self.open.contains_key(&job)),
+            Effect::Close(job) => {
+                self.saved.remove(&job);
+                assert!(self.open.remove(&job).is_some());
+            }
+            Effect::Save(job) => {
+                assert_eq!(self.open[&job.number].0.epoch, job.epoch);
+                self.saved.insert(job.number, *job);
+            }
+            Effect::End(session) => drop(self.streams.remove(&session)),
+            Effect::Tell(session, event) => self.hear(session, event),
+            Effect::Gather(job, epoch) => assert_eq!(self.open[&job].0.epoch, epoch),
         }
     }
 
@@ -371,15 +711,20 @@ impl World {
             (&*last, &event),
             (None | Some(Event::Waiting(_)), Event::Waiting(_) | Event::Assigned(_))
                 | (Some(Event::Assigned(_)), Event::Started(_) | Event::Aborted(_))
-                | (Some(Event::Started(_)), Event::Aborted(_))
+                | (Some(Event::Started(_) | Event::Left(_)), Event::Left(_) | Event::Aborted(_))
         );
         assert!(in_order, "{event:?} after {last:?}");
         if let Event::Assigned(assigned) = &event {
             let (spec, _) = &self.open[&(assigned.job as u16)];
             let rank = spec.secrets.iter().position(|secret| *secret == assigned.hello_secret).expect("one of them");
             *id = Some(MemberId { job: assigned.job, epoch: assigned.epoch, rank: rank as u32 });
+            self.secrets.insert((assigned.epoch, rank as u32), assigned.hello_secret);
+        }
+        if let (Event::Aborted(_), Some(id)) = (&event, &id) {
+            self.aborted.insert(id.epoch);
         }
         if let (Event::Started(started), Some(id)) = (&event, &id) {
+            assert!(!self.aborted.contains(&id.epoch), "what one rank was told, the next daemon knows");
             let ready = &self.ready[&(id.job, id.epoch)];
             assert_eq!(ready.len(), self.open[&(id.job as u16)].0.secrets.len());
             assert_eq!(Some(&started.lanes), ready.values().min());
@@ -391,37 +736,83 @@ impl World {
         let index = which.checked_rem(self.streams.len())?;
         self.streams.iter().nth(index).map(|(session, (_, id))| (*session, *id))
     }
+
+    /// The daemon is dead: ranks of jobs that have started wait for the next, the others give up. What the next one finds.
+    fn crash(&mut self) -> (Vec<Job>, u32) {
+        self.left_to_live = None;
+        for (last, id) in std::mem::take(&mut self.streams).into_values() {
+            if let (Some(Event::Started(_) | Event::Left(_)), Some(id)) = (last, id) {
+                self.orphans.push(id);
+            }
+        }
+        self.open.retain(|number, (spec, _)| self.saved.get(number).is_some_and(|job| job.epoch == spec.epoch));
+        self.open.values_mut().for_each(|(_, started)| *started = false);
+        (self.saved.values().cloned().collect(), self.last_epoch)
+    }
+}
+
+/// A rank joins, if it may.
+fn join(table: &mut JobTable, world: &mut World, name: u8, rank: u32, world_size: u32) -> bool {
+    let Ok((session, effects)) = table.join(&joiner(&name.to_string(), rank, world_size)) else { return false };
+    assert!(world.streams.insert(session, (None, None)).is_none());
+    world.apply(effects);
+    true
+}
+
+/// A rank is ready, if its job waits for that.
+fn ready(table: &mut JobTable, world: &mut World, id: MemberId, lanes: u32) {
+    let place = HEARD.map(|place| Place { ifindex: 1 + id.rank, ..place });
+    let Ok(effects) = table.ready(id, lanes, place) else { return };
+    world.ready.entry((id.job, id.epoch)).or_default().insert(id.rank, lanes);
+    world.apply(effects);
 }
 
 proptest! {
-    /// Whatever ranks do, in whatever order: the data plane and each rank see only what makes sense, and nothing is
-    /// lent any more once everyone is gone.
+    // Deaths at the moments that matter are rare.
+    #![proptest_config(ProptestConfig::with_cases(8 * ProptestConfig::default().cases))]
+
+    /// Whatever ranks do, in whatever order, and wherever the daemon dies: the data plane and each rank see only what makes
+    /// sense, a rank whose job has started finds it again, and nothing is lent any more once everyone is gone.
     #[test]
     fn any_history_makes_sense_to_everyone(steps in prop::collection::vec(step(), 0..120), seed: u64) {
-        let mut table = JobTable::new(LIMITS, None, StdRng::seed_from_u64(seed));
+        let mut table = durable_table(seed);
         let mut world = World::default();
-        for step in steps {
+        // Ranks that were given up, and those of which the daemon's death leaves that open.
+        let mut too_late: HashSet<(u32, u32)> = HashSet::new();
+        let mut unsure: HashSet<(u32, u32)> = HashSet::new();
+        for (number, step) in (0..).zip(steps) {
+            let is_last = world.left_to_live.is_some();
             match step {
                 Step::Join { name, rank, world_size } => {
-                    if let Ok((session, effects)) = table.join(&joiner(&name.to_string(), rank, world_size)) {
+                    if join(&mut table, &mut world, name, rank, world_size) {
                         prop_assert!(rank < world_size);
-                        prop_assert!(world.streams.insert(session, (None, None)).is_none());
-                        world.apply(effects);
                     }
                 }
                 Step::Ready { session, lanes } => {
                     let Some((_, Some(id))) = world.pick(session) else { continue };
-                    let before = world.ready.clone();
-                    world.ready.entry((id.job, id.epoch)).or_default().insert(id.rank, lanes);
-                    match table.ready(id, lanes, HEARD) {
-                        Ok(effects) => world.apply(effects),
-                        Err(_) => world.ready = before,
+                    ready(&mut table, &mut world, id, lanes);
+                }
+                Step::Whole { name, ranks } => {
+                    for rank in 0..ranks {
+                        join(&mut table, &mut world, name, rank, ranks);
                     }
+                    let ids: Vec<_> = world.streams.values().filter_map(|(_, id)| *id).collect();
+                    ids.into_iter().for_each(|id| ready(&mut table, &mut world, id, 352));
                 }
                 Step::Leave { session, error } => {
-                    let Some((_, Some(id))) = world.pick(session) else { continue };
+                    let Some((session, Some(id))) = world.pick(session) else { continue };
                     let effects = table.leave(id, if error { "broken" } else { "" });
+                    world.streams.remove(&session);
                     world.apply(effects.expect("whoever has a stream can leave"));
+                }
+                Step::Report { session, call } => {
+                    let Some((_, Some(id))) = world.pick(session) else { continue };
+                    let effects = table.report_calls(id, calls(&[(1, ["a", "b"][usize::from(call)])]), &[0, 1]);
+                    world.apply(effects.expect("whoever has a stream can report"));
+                }
+                Step::Conclude { session } => {
+                    let Some((_, Some(id))) = world.pick(session) else { continue };
+                    world.apply(table.conclude(id.job as u16, id.epoch));
                 }
                 Step::Disconnect { session } => {
                     let Some((session, _)) = world.pick(session) else { continue };
@@ -432,14 +823,49 @@ proptest! {
                     let Some((_, Some(id))) = world.pick(session) else { continue };
                     world.apply(table.fail(id.job as u16, "broken"));
                 }
+                Step::LosePort { port } => world.apply(table.lose_port(port, "broken")),
+                Step::Crash { effects } => {
+                    world.left_to_live.get_or_insert(effects);
+                }
+                Step::Resume { orphan } => {
+                    let Some(index) = orphan.checked_rem(world.orphans.len()) else { continue };
+                    let id = world.orphans.swap_remove(index);
+                    let resumed = table.resume(id, world.secrets[&(id.epoch, id.rank)], peer(id.rank));
+                    if !unsure.contains(&(id.epoch, id.rank)) {
+                        prop_assert_eq!(resumed.is_ok(), !too_late.contains(&(id.epoch, id.rank)), "{:?}", resumed);
+                    }
+                    if let Ok((session, effects)) = resumed {
+                        let assigned = Some(Event::Assigned(control::Assigned::default()));
+                        world.streams.insert(session, (assigned, Some(id)));
+                        world.apply(effects);
+                    }
+                }
+                Step::Expire => {
+                    let given_up = if is_last { &mut unsure } else { &mut too_late };
+                    given_up.extend(world.orphans.iter().map(|id| (id.epoch, id.rank)));
+                    world.apply(table.expire());
+                }
+            }
+            if is_last {
+                let (saved, last_epoch) = world.crash();
+                table = durable_table(seed ^ number);
+                if last_epoch != 0 {
+                    world.apply(table.restore(saved, last_epoch));
+                }
+                let open: Vec<_> = world.open.values().map(|(spec, _)| (spec.number, spec.epoch)).collect();
+                let known: Vec<_> = table.list().iter().map(|job| (job.job as u16, job.epoch)).collect();
+                prop_assert_eq!(open, known, "no job is half there");
             }
             prop_assert_eq!(table.list().iter().map(|job| job.slots).sum::<u32>(), POOL - table.pool().free());
         }
+        world.left_to_live = None;
         for session in world.streams.keys().copied().collect::<Vec<_>>() {
             world.streams.remove(&session);
             world.apply(table.disconnect(session));
         }
+        world.apply(table.expire());
         prop_assert!(world.open.is_empty());
+        prop_assert!(world.saved.is_empty());
         prop_assert_eq!(table.list(), vec![]);
         prop_assert_eq!(table.pool().free(), POOL);
     }

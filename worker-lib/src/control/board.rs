@@ -1,7 +1,7 @@
 //! What the control thread has heard, for the others to read and wait for.
 
 use std::{
-    sync::{Condvar, Mutex, MutexGuard, PoisonError},
+    sync::{Condvar, Mutex, MutexGuard, PoisonError, atomic::AtomicU64},
     time::{Duration, Instant},
 };
 
@@ -23,6 +23,8 @@ pub(super) struct Heard {
 pub(super) struct Board {
     heard: Mutex<Heard>,
     changed: Condvar,
+    /// Bitmap of the ranks that have left in good order.
+    pub departed: AtomicU64,
 }
 
 impl Board {

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use switchml_control::rank_list;
+
 /// Why a rank has no session, or has it no longer. Each is one line that says what to do.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
@@ -75,12 +77,28 @@ pub enum Error {
         /// The ranks at fault.
         ranks: Vec<u16>,
     },
+    /// Ranks made different calls, which is the end of the job for all of them.
+    #[error("{reason}")]
+    Mismatch {
+        /// All of it in one line.
+        reason: String,
+        /// Each call once, with the ranks that made it. Ranks that were in no call at that moment are not in it.
+        calls: Vec<MadeCall>,
+    },
     /// The connection to the aggregator broke.
     #[error("the aggregator at {address} went away ({why})")]
     Lost {
         /// The aggregator.
         address: String,
         /// What the system said.
+        why: String,
+    },
+    /// The aggregator went away, and what is there now does not know the job.
+    #[error("the aggregator at {address} is another one now, or has lost its state, and the job with it: {why}")]
+    Forgotten {
+        /// The aggregator.
+        address: String,
+        /// Its words.
         why: String,
     },
     /// The aggregator's answer makes no sense: its version is another.
@@ -99,22 +117,15 @@ pub enum Error {
     },
 }
 
-/// The ranks in words, runs of three and more drawn together: "rank 3", "ranks 0, 2 and 4-9".
-pub fn rank_list(ranks: &[u16]) -> String {
-    let runs: Vec<String> = ranks
-        .chunk_by(|a, b| a.checked_add(1) == Some(*b))
-        .flat_map(|run| match run {
-            [first, _, .., last] => vec![format!("{first}-{last}")],
-            short => short.iter().map(u16::to_string).collect(),
-        })
-        .collect();
-    match (ranks, runs.as_slice()) {
-        ([], _) => "no rank".to_owned(),
-        ([one], _) => format!("rank {one}"),
-        (_, [run]) => format!("ranks {run}"),
-        (_, [first @ .., last]) => format!("ranks {} and {last}", first.join(", ")),
-        (_, []) => unreachable!("ranks without a run"),
-    }
+/// A call that some ranks made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MadeCall {
+    /// The ranks that made it.
+    pub ranks: Vec<u16>,
+    /// Its place among the calls of each of them; 1 is the first.
+    pub number: u64,
+    /// The call in words, such as `all_reduce(sum, f32, 1000)`.
+    pub call: String,
 }
 
 fn are(ranks: &[u16]) -> &'static str {
@@ -124,20 +135,6 @@ fn are(ranks: &[u16]) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn ranks_in_words() {
-        for (ranks, words) in [
-            (&[][..], "no rank"),
-            (&[3], "rank 3"),
-            (&[0, 1], "ranks 0 and 1"),
-            (&[0, 1, 2], "ranks 0-2"),
-            (&[0, 2, 4, 5, 6, 7, 8, 9], "ranks 0, 2 and 4-9"),
-            (&[1, 2, 3, 63], "ranks 1-3 and 63"),
-        ] {
-            assert_eq!(rank_list(ranks), words);
-        }
-    }
 
     #[test]
     fn one_line_each() {

@@ -1,18 +1,24 @@
 //! The control thread: one connection, one stream of events, a few commands.
 
-use std::{error::Error as _, future::Future, net::SocketAddr, sync::Arc, sync::mpsc::Sender, time::Duration};
+use std::{
+    error::Error as _,
+    future::Future,
+    net::SocketAddr,
+    sync::{Arc, atomic::Ordering, mpsc::Sender},
+    time::Duration,
+};
 
 use switchml_control::{
-    JoinEvent, JoinRequest, LeaveRequest, ListJobsRequest, ReadyRequest, aggregator_client::AggregatorClient,
-    join_event::Event,
+    self as control, Aborted, JoinEvent, JoinRequest, LeaveRequest, ListJobsRequest, ReadyRequest, ReportCallsRequest,
+    ResumeRequest, aggregator_client::AggregatorClient, join_event::Event,
 };
 use tokio::{runtime::Runtime, sync::mpsc::UnboundedReceiver};
 use tonic::{
-    Response, Status, Streaming,
+    Code, Response, Status, Streaming,
     transport::{Channel, Endpoint},
 };
 
-use super::{Assigned, Error, board::Board};
+use super::{Assigned, Error, MadeCall, board::Board};
 
 /// Longest wait for a TCP connection to one address.
 const CONNECT: Duration = Duration::from_secs(5);
@@ -25,12 +31,19 @@ const PROBE: Duration = Duration::from_secs(5);
 /// A probe without an answer for so long is the end. Generous: a machine that computes may starve this thread.
 const PROBE_ANSWER: Duration = Duration::from_secs(10);
 
+/// Pauses between attempts to find the aggregator again: doubled from the first up to the last, so that an aggregator that was
+/// restarted hears of all its ranks within a second or two.
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+const LAST_PAUSE: Duration = Duration::from_secs(1);
+
 /// What a session asks of its control thread. The end of the commands is the end of the thread.
 pub(super) enum Command {
     /// The rank's data path carries chunks of this many lanes.
     Ready(u16),
     /// Which ranks are not ready.
     Unready(Sender<Vec<u16>>),
+    /// These calls of the rank, by number, are in flight, and the last was refused; the data plane named two ranks.
+    ReportCalls { calls: Vec<(u64, String)>, named: [u16; 2] },
     /// Goodbye, with what went wrong if something did.
     Leave(String),
 }
@@ -72,10 +85,12 @@ pub(super) async fn within<T>(
     match tokio::time::timeout(timeout, call).await {
         Ok(Ok(response)) => Ok(response.into_inner()),
         Ok(Err(status)) => Err(from_status(address, &status)),
-        Err(_) => {
-            Err(Error::Lost { address: address.to_owned(), why: format!("no answer for {} s", timeout.as_secs_f64()) })
-        }
+        Err(_) => Err(no_answer(address, timeout)),
     }
+}
+
+fn no_answer(address: &str, waited: Duration) -> Error {
+    Error::Lost { address: address.to_owned(), why: format!("no answer for {} s", waited.as_secs_f64()) }
 }
 
 /// A status that the aggregator sent is its word; one with a source was made here, of a failure underneath.
@@ -119,8 +134,9 @@ impl Link {
             opened = self.open() => opened?,
             _ = commands.recv() => return Ok(()),
         };
-        Member { address, client, rank: self.request.rank, assigned: None, board: self.board }
-            .serve(stream, commands)
+        let Self { addresses, request, board, .. } = self;
+        Member { address, addresses, client, rank: request.rank, assigned: None, started: false, board }
+            .live(stream, commands)
             .await
     }
 
@@ -134,16 +150,88 @@ impl Link {
 
 /// A rank in a job.
 struct Member {
+    /// The address that answers, of those below.
     address: String,
+    addresses: Vec<SocketAddr>,
     client: AggregatorClient<Channel>,
     rank: u32,
     assigned: Option<Assigned>,
+    started: bool,
     board: Arc<Board>,
 }
 
 impl Member {
-    async fn serve(
+    /// Serves one stream after the other, until the rank leaves or the job is over.
+    async fn live(
         mut self,
+        mut stream: Streaming<JoinEvent>,
+        commands: &mut UnboundedReceiver<Command>,
+    ) -> Result<(), Error> {
+        loop {
+            match self.serve(stream, commands).await {
+                // The collectives go on meanwhile, and have their own deadline.
+                Err(Error::Lost { .. }) if self.outlives_connection() => {}
+                ended => return ended,
+            }
+            tokio::select! {
+                resumed = self.resume_patiently() => stream = resumed?,
+                error = farewell(commands) => {
+                    // As below, it is no worse if nobody hears it.
+                    let _ = tokio::time::timeout(GOODBYE, self.leave_anew(error)).await;
+                    return Ok(());
+                }
+            }
+        }
+    }
+
+    /// Whether the job goes on without the connection: it has started, in a data plane that outlives the daemon.
+    fn outlives_connection(&self) -> bool {
+        self.started && self.assigned.as_ref().is_some_and(|assigned| assigned.durable)
+    }
+
+    /// Connects again, and goes on hearing of the job. Tries for as long as nobody answers.
+    async fn resume_patiently(&mut self) -> Result<Streaming<JoinEvent>, Error> {
+        let mut pause = FIRST_PAUSE;
+        loop {
+            match self.resume().await {
+                Err(Error::Lost { .. } | Error::Unreachable { .. }) => tokio::time::sleep(pause).await,
+                resumed => return resumed,
+            }
+            pause = (2 * pause).min(LAST_PAUSE);
+        }
+    }
+
+    async fn resume(&mut self) -> Result<Streaming<JoinEvent>, Error> {
+        let Some(Assigned { job, epoch, secret, .. }) = self.assigned else {
+            return Err(self.nonsense("a stream that ended before the job was assigned".to_owned()));
+        };
+        self.reconnect().await?;
+        let request = ResumeRequest { job: job.into(), epoch, rank: self.rank, hello_secret: secret };
+        let asked = tokio::time::timeout(ANSWER, self.client.resume(request)).await;
+        match asked {
+            Ok(Ok(response)) => Ok(response.into_inner()),
+            Ok(Err(status)) if status.code() == Code::NotFound => {
+                Err(Error::Forgotten { address: self.address.clone(), why: status.message().to_owned() })
+            }
+            Ok(Err(status)) => Err(from_status(&self.address, &status)),
+            Err(_) => Err(no_answer(&self.address, ANSWER)),
+        }
+    }
+
+    async fn reconnect(&mut self) -> Result<(), Error> {
+        let (address, channel) = connect(&self.addresses, CONNECT).await?;
+        self.address = address;
+        self.client = AggregatorClient::new(channel);
+        Ok(())
+    }
+
+    async fn leave_anew(&mut self, error: String) -> Result<(), Error> {
+        self.reconnect().await?;
+        self.leave(error).await
+    }
+
+    async fn serve(
+        &mut self,
         mut stream: Streaming<JoinEvent>,
         commands: &mut UnboundedReceiver<Command>,
     ) -> Result<(), Error> {
@@ -152,6 +240,10 @@ impl Member {
                 command = commands.recv() => match command {
                     Some(Command::Ready(lanes)) => self.ready(lanes).await?,
                     Some(Command::Unready(answer)) => drop(answer.send(self.unready().await?)),
+                    Some(Command::ReportCalls { calls, named }) => {
+                        // A report that nobody hears is no worse than the data plane's word alone.
+                        let _ = self.report_calls(calls, named).await;
+                    }
                     Some(Command::Leave(error)) => {
                         // A goodbye that nobody hears is no worse than the connection's end that follows.
                         let _ = self.leave(error).await;
@@ -161,7 +253,9 @@ impl Member {
                 },
                 event = stream.message() => match event.map_err(|status| from_status(&self.address, &status))? {
                     Some(event) => self.hear(event)?,
-                    None => return Err(Error::Lost { address: self.address, why: "it closed the stream".to_owned() }),
+                    None => {
+                        return Err(Error::Lost { address: self.address.clone(), why: "it closed the stream".to_owned() });
+                    }
                 },
             }
         }
@@ -177,10 +271,24 @@ impl Member {
             }
             Some(Event::Started(started)) => {
                 let lanes = u16::try_from(started.lanes).map_err(|_| self.nonsense(format!("{started:?}")))?;
+                self.started = true;
                 self.board.note(|heard| heard.started = Some(lanes));
             }
             Some(Event::Aborted(aborted)) => {
-                return Err(Error::Aborted { reason: aborted.reason, ranks: ranks(&aborted.ranks) });
+                let Aborted { reason, ranks: at_fault, calls } = aborted;
+                if calls.is_empty() {
+                    return Err(Error::Aborted { reason, ranks: ranks(&at_fault) });
+                }
+                let made = |made: control::MadeCall| MadeCall {
+                    ranks: ranks(&made.ranks),
+                    number: made.number,
+                    call: made.call,
+                };
+                return Err(Error::Mismatch { reason, calls: calls.into_iter().map(made).collect() });
+            }
+            Some(Event::Left(left)) => {
+                let rank = 1u64.checked_shl(left.rank).unwrap_or(0);
+                self.board.departed.fetch_or(rank, Ordering::Relaxed);
             }
             None => return Err(self.nonsense("an event of an unknown kind".to_owned())),
         }
@@ -201,6 +309,19 @@ impl Member {
         Ok(ranks(&unready.map(|member| member.rank).collect::<Vec<_>>()))
     }
 
+    async fn report_calls(&mut self, calls: Vec<(u64, String)>, named: [u16; 2]) -> Result<(), Error> {
+        let Some(Assigned { job, epoch, .. }) = self.assigned else { return Ok(()) };
+        let calls = calls.into_iter().map(|(number, call)| control::Call { number, call });
+        let request = ReportCallsRequest {
+            job: job.into(),
+            epoch,
+            rank: self.rank,
+            calls: calls.collect(),
+            named: named.map(u32::from).to_vec(),
+        };
+        within(ANSWER, &self.address, self.client.report_calls(request)).await.map(drop)
+    }
+
     async fn leave(&mut self, error: String) -> Result<(), Error> {
         let Some(Assigned { job, epoch, .. }) = self.assigned else { return Ok(()) };
         let request = LeaveRequest { job: job.into(), epoch, rank: self.rank, error };
@@ -209,6 +330,17 @@ impl Member {
 
     fn nonsense(&self, what: String) -> Error {
         Error::Answer { address: self.address.clone(), what }
+    }
+}
+
+/// The rank's goodbye, as [`Command::Leave`]. What else is asked meanwhile gets no answer.
+async fn farewell(commands: &mut UnboundedReceiver<Command>) -> String {
+    loop {
+        match commands.recv().await {
+            Some(Command::Leave(error)) => return error,
+            Some(Command::Ready(_) | Command::Unready(_) | Command::ReportCalls { .. }) => {}
+            None => return String::new(),
+        }
     }
 }
 

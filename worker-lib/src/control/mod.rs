@@ -11,6 +11,6 @@ mod session;
 mod status;
 
 pub use address::resolve;
-pub use error::{Error, rank_list};
+pub use error::{Error, MadeCall};
 pub use session::{Assigned, Session};
 pub use status::{AggregatorStatus, status};

@@ -2,7 +2,7 @@
 
 use std::{
     net::{Ipv4Addr, SocketAddrV4},
-    sync::Arc,
+    sync::{Arc, atomic::Ordering},
     thread::JoinHandle,
     time::{Duration, Instant},
 };
@@ -34,6 +34,9 @@ pub struct Assigned {
     pub secret: u32,
     /// Most lanes in a packet that the data plane takes.
     pub max_lanes: u16,
+    /// Whether the data plane outlives the aggregator's daemon: a job that has started goes on when the connection breaks, which is
+    /// then made again.
+    pub durable: bool,
 }
 
 impl Assigned {
@@ -60,6 +63,7 @@ impl Assigned {
             group,
             secret: message.hello_secret,
             max_lanes: narrow(message.max_lanes, "max_lanes")?,
+            durable: message.durable,
         })
     }
 }
@@ -129,8 +133,19 @@ impl Session {
         Err(self.ended().unwrap_or_else(|| Error::NotReady { job: self.job.clone(), waited: self.timeout, ranks }))
     }
 
+    /// Tells the aggregator which calls of this rank are in flight, with their numbers from 1, when ranks made different calls: the last is the one
+    /// that the data plane refused, and `named` are the ranks that it named. The session ends by [`Error::Mismatch`] then.
+    pub fn report_calls(&self, calls: Vec<(u64, String)>, named: [u16; 2]) {
+        let _ = self.commands.send(Command::ReportCalls { calls, named });
+    }
+
+    /// The ranks that have left in good order, as a bitmap.
+    pub fn departed(&self) -> u64 {
+        self.board.departed.load(Ordering::Relaxed)
+    }
+
     /// Calls `callback` once, from the control thread, when the session ends without this rank's doing: [`Error::Aborted`], or
-    /// [`Error::Lost`] when the connection breaks. Calls it at once if that has happened. Replaces an earlier callback.
+    /// [`Error::Lost`] when the connection breaks, or [`Error::Forgotten`] where it could be made again. Calls it at once if that has happened. Replaces an earlier callback.
     pub fn on_end(&self, callback: impl FnOnce(Error) + Send + 'static) {
         self.board.on_end(Box::new(callback));
     }

@@ -76,7 +76,13 @@ impl DataPlane for Software {
     }
 
     fn limits(&self) -> Limits {
-        Limits { slots: self.slots, max_lanes: MAX_LANES as u16, port: self.port, fanout: Fanout::Unicast }
+        Limits {
+            slots: self.slots,
+            max_lanes: MAX_LANES as u16,
+            port: self.port,
+            fanout: Fanout::Unicast,
+            durable: false,
+        }
     }
 
     fn open(&self, job: &JobSpec) -> Result<(), Error> {

@@ -111,6 +111,7 @@ impl DataPlane for XdpDataPlane {
             max_lanes: MAX_LANES as u16,
             port: self.config.port,
             fanout: Fanout::Multicast,
+            durable: false,
         }
     }
 

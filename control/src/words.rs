@@ -1,0 +1,38 @@
+//! Ranks in words, for messages that both sides make.
+
+/// The ranks in words, runs of three and more drawn together: "rank 3", "ranks 0, 2 and 4-9". They are in ascending order.
+pub fn rank_list(ranks: &[u16]) -> String {
+    let runs: Vec<String> = ranks
+        .chunk_by(|a, b| a.checked_add(1) == Some(*b))
+        .flat_map(|run| match run {
+            [first, _, .., last] => vec![format!("{first}-{last}")],
+            short => short.iter().map(u16::to_string).collect(),
+        })
+        .collect();
+    match (ranks, runs.as_slice()) {
+        ([], _) => "no rank".to_owned(),
+        ([one], _) => format!("rank {one}"),
+        (_, [run]) => format!("ranks {run}"),
+        (_, [first @ .., last]) => format!("ranks {} and {last}", first.join(", ")),
+        (_, []) => unreachable!("ranks without a run"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_in_words() {
+        for (ranks, words) in [
+            (&[][..], "no rank"),
+            (&[3], "rank 3"),
+            (&[0, 1], "ranks 0 and 1"),
+            (&[0, 1, 2], "ranks 0-2"),
+            (&[0, 2, 4, 5, 6, 7, 8, 9], "ranks 0, 2 and 4-9"),
+            (&[1, 2, 3, 63], "ranks 1-3 and 63"),
+        ] {
+            assert_eq!(rank_list(ranks), words);
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! Ranks that made different calls: what each has reported, and what all are told of it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use switchml_control::{self as control, rank_list};
+
+/// How long to gather after the first report. A rank that waits for others hears of the mismatch when it next asks who is missing,
+/// which is every 100 ms; several times that, for questions that get lost.
+pub const GATHERING: Duration = Duration::from_millis(500);
+
+/// What the ranks of a job have reported.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Mismatch {
+    /// The ranks that the data plane has named.
+    named: BTreeSet<u16>,
+    /// By rank, and then by number: the calls in flight, up to the one that was refused.
+    calls: BTreeMap<u16, BTreeMap<u64, String>>,
+}
+
+impl Mismatch {
+    /// Takes in a rank's report.
+    pub fn note(&mut self, rank: u16, calls: impl Iterator<Item = (u64, String)>, named: impl Iterator<Item = u16>) {
+        self.calls.insert(rank, calls.collect());
+        self.named.extend(named);
+    }
+
+    pub fn has_report_of(&self, rank: u16) -> bool {
+        self.calls.contains_key(&rank)
+    }
+
+    /// What all ranks are told.
+    pub fn into_event(self) -> control::Aborted {
+        let groups = self.groups();
+        let at_fault: Vec<u16> = match &groups[..] {
+            // One side was not heard.
+            [] | [_] => self.named.iter().copied().collect(),
+            [others @ .., last] if others.iter().all(|group| group.ranks.len() < last.ranks.len()) => {
+                sorted(others.iter().flat_map(|group| &group.ranks))
+            }
+            all => sorted(all.iter().flat_map(|group| &group.ranks)),
+        };
+        let who = if groups.len() > 1 { "ranks".to_owned() } else { rank_list(&at_fault) };
+        let calls: Vec<String> = groups
+            .iter()
+            .map(|Group { ranks, number, call }| format!("call {number} of {} is {call}", rank_list(ranks)))
+            .collect();
+        let list = if calls.is_empty() { String::new() } else { format!(": {}", calls.join("; ")) };
+        let reason = format!("{who} made different calls{list}; every rank must make the same calls in the same order");
+        let wide = |ranks: &[u16]| ranks.iter().copied().map(u32::from).collect();
+        let calls = groups.iter().map(|group| control::MadeCall {
+            ranks: wide(&group.ranks),
+            number: group.number,
+            call: group.call.to_owned(),
+        });
+        control::Aborted { reason, ranks: wide(&at_fault), calls: calls.collect() }
+    }
+
+    /// The calls that differ, each with its ranks. Those that stand alone come first: they are most likely wrong.
+    fn groups(&self) -> Vec<Group<'_>> {
+        let first = self.first_difference();
+        let mut groups: BTreeMap<(u64, &str), Vec<u16>> = BTreeMap::new();
+        for (rank, calls) in &self.calls {
+            let call = match first {
+                Some(number) => calls.get_key_value(&number),
+                // Ranks are at different numbers altogether.
+                None => calls.last_key_value(),
+            };
+            if let Some((number, call)) = call {
+                groups.entry((*number, call)).or_default().push(*rank);
+            }
+        }
+        let mut groups: Vec<_> =
+            groups.into_iter().map(|((number, call), ranks)| Group { ranks, number, call }).collect();
+        groups.sort_by_key(|group| (group.ranks.len(), group.ranks[0]));
+        groups
+    }
+
+    /// The first call on which ranks differ. What was refused may be a later one: with several calls in flight, packets of one meet
+    /// those of another.
+    fn first_difference(&self) -> Option<u64> {
+        let mut first: BTreeMap<u64, &str> = BTreeMap::new();
+        let calls = self.calls.values().flatten();
+        calls.filter(|(number, call)| *first.entry(**number).or_insert(call) != **call).map(|(number, _)| *number).min()
+    }
+}
+
+/// A call, and the ranks that made it.
+struct Group<'a> {
+    ranks: Vec<u16>,
+    number: u64,
+    call: &'a str,
+}
+
+fn sorted<'a>(ranks: impl Iterator<Item = &'a u16>) -> Vec<u16> {
+    let mut ranks: Vec<u16> = ranks.copied().collect();
+    ranks.sort_unstable();
+    ranks
+}
