@@ -1,10 +1,14 @@
 //! The command line.
 
 use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use switchml_protocol::{CONTROL_PORT, DATA_PORT};
 use switchml_userspace::slots::MIN_PER_JOB;
+
+/// Where a data plane is kept unless something else is said.
+const PIN_DIR: &str = "/sys/fs/bpf/switchml";
 
 /// Most slots in a pool: 6 GiB of memory.
 const MAX_SLOTS: i64 = 1 << 20;
@@ -33,6 +37,12 @@ pub enum Command {
         #[arg(long, default_value_t = SocketAddr::from((Ipv4Addr::LOCALHOST, CONTROL_PORT)))]
         connect: SocketAddr,
     },
+    /// Removes the data plane that an aggregator has left which was killed; its jobs end.
+    Detach {
+        /// Where it was kept.
+        #[arg(long, value_name = "FOLDER", default_value = PIN_DIR)]
+        pin_dir: PathBuf,
+    },
 }
 
 #[derive(Debug, Args)]
@@ -59,6 +69,10 @@ pub struct Options {
     #[arg(long, value_name = "N", default_value_t = 2048,
           value_parser = clap::value_parser!(u32).range(i64::from(MIN_PER_JOB)..=MAX_SLOTS))]
     pub slots: u32,
+    /// Folder of the BPF file system in which the XDP data plane is kept, so that it outlives this process if that is killed,
+    /// and the next one takes it over; one for each aggregator of a host.
+    #[arg(long, value_name = "FOLDER", default_value = PIN_DIR)]
+    pub pin_dir: PathBuf,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

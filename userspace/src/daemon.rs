@@ -1,11 +1,12 @@
 //! The daemon from start to stop.
 
+use std::path::Path;
 use std::sync::Arc;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use rand::rngs::StdRng;
 use switchml_userspace::data_plane::software::Software;
-use switchml_userspace::data_plane::xdp::{self, XdpDataPlane};
+use switchml_userspace::data_plane::xdp::{self, PinError, XdpDataPlane};
 use switchml_userspace::data_plane::{DataPlane, EventSender};
 use switchml_userspace::events;
 use switchml_userspace::jobs::JobTable;
@@ -32,7 +33,9 @@ pub async fn run(options: Options) -> anyhow::Result<()> {
     info!("{}: {}; {} slots", data_plane.name(), data_plane.attachment(), limits.slots);
     tokio::spawn(events::log(event_receiver));
     let rng: StdRng = rand::make_rng();
-    let control_plane = ControlPlane::new(JobTable::new(limits, options.data_address, rng), data_plane);
+    let table = JobTable::new(limits, options.data_address, rng);
+    let control_plane = ControlPlane::new(table, Arc::clone(&data_plane));
+    control_plane.restore()?;
     info!("ready: control {control_address}, data port {}", limits.port);
     let stop = async move {
         tokio::select! {
@@ -41,7 +44,20 @@ pub async fn run(options: Options) -> anyhow::Result<()> {
         }
         info!("stopping");
     };
-    control_plane.serve(listener, stop).await.context("the control plane failed")
+    let served = control_plane.serve(listener, stop).await.context("the control plane failed");
+    data_plane.stop();
+    served
+}
+
+/// Removes what an aggregator has left that was killed.
+pub fn detach(folder: &Path) -> anyhow::Result<()> {
+    match xdp::detach(folder) {
+        Ok(true) => println!("removed {}", folder.display()),
+        Ok(false) => println!("nothing to detach: there is no {}", folder.display()),
+        Err(PinError::InUse(folder)) => bail!("an aggregator runs with {folder:?}; stop it, and it detaches"),
+        Err(error) => return Err(error.into()),
+    }
+    Ok(())
 }
 
 fn start_data_plane(options: &Options, events: EventSender) -> anyhow::Result<Arc<dyn DataPlane>> {
@@ -60,6 +76,7 @@ fn start_data_plane(options: &Options, events: EventSender) -> anyhow::Result<Ar
                 address: options.data_address,
                 port: options.data_port,
                 slots: options.slots,
+                pin_dir: options.pin_dir.clone(),
             };
             Ok(Arc::new(XdpDataPlane::start(config, events)?))
         }

@@ -32,6 +32,7 @@ fn main() -> ExitCode {
             None => daemon::run(cli.options).await,
             Some(cli::Command::Status { connect }) => report::status(&connect).await,
             Some(cli::Command::Jobs { connect }) => report::jobs(&connect).await,
+            Some(cli::Command::Detach { pin_dir }) => daemon::detach(&pin_dir),
         }
     });
     match result {

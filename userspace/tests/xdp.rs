@@ -41,6 +41,11 @@ fn tool(namespace: &Namespace, line: &str) -> String {
     String::from_utf8(namespace.output(command).expect("it works").stdout).expect("text")
 }
 
+/// Whether there is anything of an aggregator in the BPF file system.
+fn pins(namespace: &Namespace) -> bool {
+    tool(namespace, "ls /sys/fs/bpf").contains("switchml")
+}
+
 /// Runs the daemon, which must fail with one line that contains `expected`, and leave nothing attached.
 fn refuses(switch: &Namespace, arguments: &[&str], expected: &str) {
     let mut daemon = spawn(switch, arguments);
@@ -51,25 +56,49 @@ fn refuses(switch: &Namespace, arguments: &[&str], expected: &str) {
     let [error] = &errors[..] else { panic!("{} lines of error: {}", errors.len(), daemon.stderr()) };
     assert!(error.contains(expected), "{error}");
     assert!(!tool(switch, "ip link").contains("xdp"), "something stays attached");
+    assert!(!pins(switch), "something stays pinned");
 }
 
 #[test]
-fn it_attaches_in_the_driver_and_goes_whatever_ends_it() {
-    if !can_build_racks("it_attaches_in_the_driver_and_goes_whatever_ends_it") {
+fn it_attaches_in_the_driver_and_goes_when_it_is_told_to() {
+    if !can_build_racks("it_attaches_in_the_driver_and_goes_when_it_is_told_to") {
         return;
     }
     let rack = rack(2);
-    for signal in [Signal::TERM, Signal::INT, Signal::KILL] {
+    for signal in [Signal::TERM, Signal::INT] {
         let mut daemon = serve(&rack);
         for port in rack.ports() {
             let link = tool(rack.switch(), &format!("ip link show {port}"));
             assert!(link.contains(" xdp ") && link.contains("name switchml"), "{link}");
         }
         daemon.signal(signal).expect("signalled");
-        let status = daemon.wait(PATIENCE).expect("ends in time");
-        assert_eq!(status.success(), signal != Signal::KILL, "{status} after {signal:?}");
+        assert!(daemon.wait(PATIENCE).expect("ends in time").success(), "after {signal:?}");
         assert!(!tool(rack.switch(), "ip link").contains("xdp"), "attached still after {signal:?}");
+        assert!(!pins(rack.switch()), "pinned still after {signal:?}");
     }
+}
+
+/// Killed, it can do nothing any more; what it leaves is for the next daemon, or for `detach`.
+#[test]
+fn what_it_leaves_when_it_is_killed_can_be_removed() {
+    if !can_build_racks("what_it_leaves_when_it_is_killed_can_be_removed") {
+        return;
+    }
+    let rack = rack(2);
+    let detach = concat!(env!("CARGO_BIN_EXE_switchml-aggregator"), " detach");
+    assert_eq!(tool(rack.switch(), detach), "nothing to detach: there is no /sys/fs/bpf/switchml\n");
+    serve(&rack).kill().expect("killed");
+    assert!(tool(rack.switch(), "ip link").contains("xdp") && pins(rack.switch()));
+    assert_eq!(tool(rack.switch(), detach), "removed /sys/fs/bpf/switchml\n");
+    assert!(!tool(rack.switch(), "ip link").contains("xdp"));
+    assert!(!pins(rack.switch()));
+
+    // What is pinned in part belongs to nobody: the daemon died while it made it, or while it removed it.
+    for folder in ["switchml", "switchml/staging", "switchml/links"] {
+        tool(rack.switch(), &format!("mkdir /sys/fs/bpf/{folder}"));
+    }
+    serve(&rack).terminate(PATIENCE).expect("ends");
+    assert!(!pins(rack.switch()));
 }
 
 #[test]
@@ -123,9 +152,15 @@ fn a_second_daemon_does_not_push_the_first_one_out() {
     }
     let rack = rack(1);
     let _first = serve(&rack);
-    let mut second = spawn(rack.switch(), &["--iface", "p0", "--control", "0.0.0.0:1234"]);
-    assert_eq!(second.wait(PATIENCE).expect("ends").code(), Some(1));
-    assert!(second.stderr().contains("interface \"p0\" already has an XDP program"), "{}", second.stderr());
+    let refused = |pin_dir: &str, expected: &str| {
+        let arguments = ["--iface", "p0", "--control", "0.0.0.0:1234", "--pin-dir", pin_dir];
+        let mut second = spawn(rack.switch(), &arguments);
+        assert_eq!(second.wait(PATIENCE).expect("ends").code(), Some(1));
+        assert!(second.stderr().contains(expected), "{}", second.stderr());
+    };
+    refused("/sys/fs/bpf/switchml", "another aggregator runs with \"/sys/fs/bpf/switchml\"; stop it");
+    refused("/sys/fs/bpf/other", "interface \"p0\" already has an XDP program");
+    assert!(!tool(rack.switch(), "ls /sys/fs/bpf").contains("other"));
     assert!(tool(rack.switch(), "ip link show p0").contains(" xdp "));
 }
 

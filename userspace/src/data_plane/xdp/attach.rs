@@ -2,13 +2,17 @@
 
 use std::error::Error as StdError;
 use std::io;
+use std::path::{Path, PathBuf};
 
 use aya::programs::links::FdLink;
+use aya::programs::xdp::XdpLink;
 use aya::programs::{ProgramError, Xdp, XdpMode};
 use aya::{Ebpf, EbpfError, EbpfLoader};
 
 use super::Mode;
 use super::interfaces::{self, Interface, NetlinkError};
+use super::maps;
+use super::pins::PinError;
 
 const PROGRAM: &str = "switchml";
 /// Lines of the verifier's log to show: the last ones say why.
@@ -56,8 +60,25 @@ pub enum StartError {
     #[error("cannot load the program: {0}")]
     Load(String),
     /// Something runs on the interface already.
-    #[error("interface {0:?} already has an XDP program, which `ip link show {0}` names; stop what attached it")]
+    #[error(
+        "interface {0:?} already has an XDP program, which `ip link show {0}` names; stop what attached it (`switchml-aggregator \
+         detach --pin-dir FOLDER` removes what an aggregator left that was killed)"
+    )]
     Occupied(String),
+    /// An earlier aggregator left a data plane that this one cannot take over.
+    #[error(
+        "an aggregator that was killed left its data plane in {folder:?}, with {difference}; start it as it was, or remove \
+         that with its jobs: `switchml-aggregator detach --pin-dir {}`", folder.display()
+    )]
+    Other {
+        /// Where it is.
+        folder: PathBuf,
+        /// What it has, and what this one needs.
+        difference: String,
+    },
+    /// There is no place for the data plane to live.
+    #[error(transparent)]
+    Pin(#[from] PinError),
     /// The driver has no native XDP.
     #[error("the driver of interface {0:?} has no native XDP; use --mode generic, which is slower")]
     NoNative(String),
@@ -121,14 +142,31 @@ pub fn find(names: &[String], all: &[Interface]) -> Result<Vec<Interface>, Start
     Ok(found)
 }
 
-/// Creates the maps, with a pool of `slots` slots, and loads the program.
-pub fn load(slots: u32) -> Result<Ebpf, StartError> {
-    let mut object = EbpfLoader::new().map_max_entries("SLOTS", slots).load(crate::xdp_object()).map_err(load_error)?;
-    program(&mut object)?.load().map_err(|error| load_error(error.into()))?;
-    Ok(object)
+/// Loads the program, over the maps that are pinned in `folder`; makes those that are missing, with a pool of `slots` slots.
+/// Returns the program's id too.
+pub fn load(folder: &Path, slots: u32) -> Result<(Ebpf, u32), StartError> {
+    let mut loader = EbpfLoader::new();
+    loader.map_max_entries("SLOTS", slots);
+    for name in maps::NAMES {
+        loader.map_pin_path(name, folder.join(name));
+    }
+    let mut object = loader.load(crate::xdp_object()).map_err(load_error)?;
+    let program = program(&mut object)?;
+    program.load().map_err(|error| load_error(error.into()))?;
+    let id = program.info().map_err(|error| load_error(error.into()))?.id();
+    Ok((object, id))
 }
 
-/// Attaches the loaded program. It stays until the link is dropped, or this process ends, however it does.
+/// Has the loaded program serve an existing link in place of another program, between one packet and the next.
+pub fn take_over(object: &mut Ebpf, link: FdLink) -> Result<FdLink, StartError> {
+    let program = program(object)?;
+    let failed = |error: &dyn StdError| StartError::Load(format!("cannot replace a program: {error}"));
+    let link = XdpLink::try_from(link).map_err(|error| failed(&error))?;
+    let taken = program.attach_to_link(link).and_then(|id| program.take_link(id)).map_err(|error| failed(&error))?;
+    FdLink::try_from(taken).map_err(|_| StartError::NoLinks)
+}
+
+/// Attaches the loaded program. It stays until the link is dropped and not pinned.
 pub fn attach(object: &mut Ebpf, interface: &Interface, mode: Mode) -> Result<FdLink, StartError> {
     let program = program(object)?;
     let flags = match mode {

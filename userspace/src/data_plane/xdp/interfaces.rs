@@ -5,7 +5,7 @@ use std::net::Ipv4Addr;
 
 use neli::consts::genl::{Cmd, NlAttrType};
 use neli::consts::nl::NlmF;
-use neli::consts::rtnl::{Ifa, Ifla, RtAddrFamily, Rtm};
+use neli::consts::rtnl::{Ifa, Ifla, RtAddrFamily, RtaType, Rtm};
 use neli::consts::socket::NlFamily;
 use neli::genl::{AttrTypeBuilder, Genlmsghdr, GenlmsghdrBuilder, NlattrBuilder};
 use neli::neli_enum;
@@ -30,7 +30,17 @@ pub struct Interface {
     pub master: Option<u32>,
     /// Largest IP packet, in bytes.
     pub mtu: u32,
+    /// Id of the XDP program that is attached to it.
+    pub program: Option<u32>,
 }
+
+/// Attributes of an interface's XDP. (`IFLA_XDP_*` of linux/if_link.h.)
+#[neli_enum(serialized_type = "u16")]
+enum XdpAttribute {
+    ProgramId = 4,
+}
+
+impl RtaType for XdpAttribute {}
 
 /// Commands of the generic netlink family `netdev`.
 #[neli_enum(serialized_type = "u8")]
@@ -69,6 +79,10 @@ pub fn list() -> Result<Vec<Interface>, NetlinkError> {
             name: attributes.get_attr_payload_as_with_len::<String>(Ifla::Ifname).map_err(failed)?,
             master: attributes.get_attr_payload_as(Ifla::Master).ok(),
             mtu: attributes.get_attr_payload_as(Ifla::Mtu).map_err(failed)?,
+            program: attributes
+                .get_nested_attributes::<XdpAttribute>(Ifla::Xdp)
+                .and_then(|xdp| xdp.get_attr_payload_as(XdpAttribute::ProgramId))
+                .ok(),
         });
     }
     Ok(interfaces)
@@ -152,7 +166,7 @@ mod tests {
     #[test]
     fn the_loopback_interface_is_found() {
         let lo = list().expect("netlink").into_iter().find(|interface| interface.name == "lo").expect("lo");
-        assert_eq!((lo.index, lo.master), (1, None));
+        assert_eq!((lo.index, lo.master, lo.program), (1, None, None));
         assert_eq!(addresses(&[lo.index]).expect("netlink"), [Ipv4Addr::LOCALHOST]);
         assert_eq!(addresses(&[]).expect("netlink"), [] as [Ipv4Addr; 0]);
         // Loopback has no XDP of its own.

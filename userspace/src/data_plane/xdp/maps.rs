@@ -2,12 +2,13 @@
 
 use std::io;
 use std::net::Ipv4Addr;
+use std::path::Path;
 
 use aya::Ebpf;
-use aya::maps::{Array, ArrayOfMaps, DevMap, HashMap, Map, MapData, MapError, PerCpuArray, RingBuf};
+use aya::maps::{Array, ArrayOfMaps, DevMap, HashMap, Map, MapData, MapError, MapInfo, PerCpuArray, RingBuf};
 use aya_obj::generated::{bpf_devmap_val, bpf_map_type::BPF_MAP_TYPE_DEVMAP};
 use switchml_protocol::job::{Job, Member};
-use switchml_protocol::maps::Endpoint;
+use switchml_protocol::maps::{Endpoint, LockedSlot, MAX_JOBS};
 use switchml_protocol::outcome::Outcome;
 use switchml_protocol::{MAX_RANKS, U16};
 use zerocopy::transmute;
@@ -15,6 +16,31 @@ use zerocopy::transmute;
 type JobBytes = [u8; size_of::<Job>()];
 type MemberBytes = [u8; size_of::<Member>()];
 type EndpointBytes = [u8; size_of::<Endpoint>()];
+
+/// The program's maps.
+pub const NAMES: [&str; 7] = ["LOCAL", "JOBS", "MEMBERS", "SLOTS", "GROUPS", "COUNTERS", "EVENTS"];
+
+/// The first map in `folder` that is not as this build's would be with a pool of `slots`, if there is one.
+///
+/// # Errors
+///
+/// When one is missing, or the kernel refuses.
+pub fn misfit(folder: &Path, slots: u32) -> Result<Option<&'static str>, MapError> {
+    let expected = [
+        ("JOBS", size_of::<Job>(), MAX_JOBS),
+        ("MEMBERS", size_of::<Member>(), MAX_JOBS * MAX_RANKS),
+        ("SLOTS", size_of::<LockedSlot>(), slots as usize),
+        ("GROUPS", size_of::<u32>(), MAX_JOBS),
+        ("COUNTERS", size_of::<u64>(), Outcome::COUNT),
+    ];
+    for (name, size, entries) in expected {
+        let map = MapInfo::from_pin(folder.join(name))?;
+        if (map.value_size() as usize, map.max_entries() as usize) != (size, entries) {
+            return Ok(Some(name));
+        }
+    }
+    Ok(None)
+}
 
 /// The maps of the loaded program.
 pub struct Maps {

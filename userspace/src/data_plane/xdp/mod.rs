@@ -1,36 +1,63 @@
 //! The data plane in XDP: loads the program, attaches it, and reaches it through its maps.
+//!
+//! | module | what it holds |
+//! | --- | --- |
+//! | `attach` | loading and attaching, and what may stand in the way |
+//! | [`interfaces`] | what the kernel knows of interfaces |
+//! | `maps` | the program's maps |
+//! | `ports` | the interfaces that it is attached to |
+//! | `pins` | where all that lies, so that it outlives this process |
+//! | `journal` | what the control plane keeps there |
 
 mod attach;
 pub mod interfaces;
+mod journal;
 mod maps;
+mod pins;
+mod ports;
 
 use std::collections::BTreeSet;
 use std::io;
 use std::net::Ipv4Addr;
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use aya::Ebpf;
 use aya::maps::{MapData, MapError, RingBuf};
-use aya::programs::links::FdLink;
+use serde::{Deserialize, Serialize};
 use switchml_protocol::MAX_LANES;
 use switchml_protocol::job::{ABORTED, Job, Member, OPEN, Place, VACANT};
-use switchml_protocol::maps::Event;
+use switchml_protocol::maps::{Event, MAX_JOBS};
 use switchml_protocol::outcome::Outcome;
+use tracing::error;
 use zerocopy::FromBytes;
 
 use super::worker_thread::{Stop, WorkerThread};
-use super::{DataPlane, Error, EventSender, Fanout, JobSpec, Limits};
+use super::{DataPlane, Error, EventSender, Fanout, JobSpec, Limits, LostPort, Saved};
+use crate::jobs;
 pub use attach::StartError;
 use interfaces::Interface;
+use journal::{Journal, Settings};
 use maps::Maps;
+pub use pins::PinError;
+use pins::Pins;
+use ports::Ports;
 
 /// Where the program runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Mode {
     /// In the driver.
     Native,
     /// In the network stack, with any driver.
     Generic,
+}
+
+impl Mode {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Native => "native",
+            Self::Generic => "generic",
+        }
+    }
 }
 
 /// What to serve, and where.
@@ -46,42 +73,69 @@ pub struct Config {
     pub port: u16,
     /// Slots in the pool.
     pub slots: u32,
+    /// Folder in the BPF file system where it is kept.
+    pub pin_dir: PathBuf,
 }
 
-/// The XDP data plane. The program is detached when it is dropped, or the process ends.
+/// The XDP data plane. It stays, and goes on, until it is stopped.
 pub struct XdpDataPlane {
     config: Config,
     addresses: Vec<Ipv4Addr>,
+    /// Whether an earlier daemon made it.
+    is_adopted: bool,
+    pins: Pins,
     maps: Mutex<Maps>,
+    journal: Mutex<Journal>,
+    ports: Mutex<Ports>,
     _events: WorkerThread,
-    _links: Vec<FdLink>,
-    _object: Ebpf,
 }
 
 impl XdpDataPlane {
-    /// Loads the program and attaches it to all interfaces.
+    /// Loads the program and attaches it to all interfaces. Takes over, with its jobs, what a daemon that died has left, and
+    /// replaces its program between one packet and the next.
     ///
     /// # Errors
     ///
-    /// [`StartError`]; nothing stays attached.
+    /// [`StartError`]. Nothing of a new data plane stays; one that was there goes on.
     pub fn start(config: Config, events: EventSender) -> Result<Self, StartError> {
         let all = interfaces::list()?;
-        let ports = attach::find(&config.interfaces, &all)?;
-        let addresses = addresses_to_serve(&config, &ports)?;
-        let mut object = attach::load(config.slots)?;
-        let refused = |error: MapError| StartError::Load(error.to_string());
-        let (mut maps, ring) = Maps::take(&mut object).map_err(refused)?;
-        maps.set_local(&addresses, config.port).map_err(refused)?;
-        let links =
-            ports.iter().map(|port| attach::attach(&mut object, port, config.mode)).collect::<Result<Vec<_>, _>>()?;
-        let events = WorkerThread::spawn("events", move |stop| forward(ring, &events, stop))
-            .map_err(|error| StartError::Load(format!("cannot start a thread for events: {error}")))?;
-        Ok(Self { config, addresses, maps: Mutex::new(maps), _events: events, _links: links, _object: object })
+        let interfaces = attach::find(&config.interfaces, &all)?;
+        let addresses = addresses_to_serve(&config, &interfaces)?;
+        let pins = Pins::lock(&config.pin_dir)?;
+        let is_adopted = pins.is_occupied();
+        let started = load(&pins, &config).and_then(|(mut ports, mut maps, ring, journal)| {
+            maps.set_local(&addresses, config.port).map_err(map_error)?;
+            ports.attach_to(&interfaces, &pins)?;
+            let events = WorkerThread::spawn("events", move |stop| forward(ring, &events, stop))
+                .map_err(|error| StartError::Load(format!("cannot start a thread for events: {error}")))?;
+            Ok((maps.into(), journal.into(), ports.into(), events))
+        });
+        match started {
+            Ok((maps, journal, ports, events)) => {
+                Ok(Self { config, addresses, is_adopted, pins, maps, journal, ports, _events: events })
+            }
+            Err(error) => {
+                if !is_adopted {
+                    // The error says why there is no data plane; what of it cannot be removed, `detach` removes.
+                    let _ = remove(&pins);
+                }
+                Err(error)
+            }
+        }
     }
 
+    // A panic in a method leaves nothing that the next could trip over: each is a system call or a few.
+
     fn maps(&self) -> MutexGuard<'_, Maps> {
-        // Each method is a system call or a few; a panic between them leaves nothing that the next could trip over.
         self.maps.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn journal(&self) -> MutexGuard<'_, Journal> {
+        self.journal.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn ports(&self) -> MutexGuard<'_, Ports> {
+        self.ports.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn served(&self) -> String {
@@ -95,11 +149,7 @@ impl DataPlane for XdpDataPlane {
     }
 
     fn attachment(&self) -> String {
-        let mode = match self.config.mode {
-            Mode::Native => "native",
-            Mode::Generic => "generic",
-        };
-        let ports = self.config.interfaces.join(", ");
+        let (mode, ports) = (self.config.mode.name(), self.ports().describe());
         let kernel = rustix::system::uname();
         let kernel = kernel.release().to_string_lossy();
         format!("{mode} XDP on {ports} (Linux {kernel}), serving {} port {}", self.served(), self.config.port)
@@ -111,7 +161,7 @@ impl DataPlane for XdpDataPlane {
             max_lanes: MAX_LANES as u16,
             port: self.config.port,
             fanout: Fanout::Multicast,
-            durable: false,
+            durable: true,
         }
     }
 
@@ -119,8 +169,9 @@ impl DataPlane for XdpDataPlane {
         if !self.addresses.contains(&job.address) {
             return Err(Error::NotServed { address: job.address, served: self.served() });
         }
-        let mut maps = self.maps();
         let refused = refused(job.number, "open");
+        self.journal().use_epoch(job.epoch).map_err(&refused)?;
+        let mut maps = self.maps();
         // The program must never see an open job with anything of another job: it is vacant until all is in place.
         for (rank, &secret) in (0..).zip(&job.secrets) {
             let member = Member { secret, ..Member::default() };
@@ -145,6 +196,7 @@ impl DataPlane for XdpDataPlane {
     }
 
     fn close(&self, job: u16) -> Result<(), Error> {
+        self.journal().forget(job).map_err(refused(job, "forget"))?;
         set_state(&mut self.maps(), job, VACANT).map_err(refused(job, "close"))
     }
 
@@ -163,6 +215,103 @@ impl DataPlane for XdpDataPlane {
         let why = |error: MapError| Error::Refused { what: "read the counters".to_owned(), why: error.to_string() };
         self.maps().counters().map_err(why)
     }
+
+    fn save(&self, job: &jobs::Job) -> Result<(), Error> {
+        self.journal().save(job).map_err(refused(job.number, "save"))
+    }
+
+    fn saved(&self) -> Result<Option<Saved>, Error> {
+        let why = |error: MapError| Error::Refused { what: "read what was saved".to_owned(), why: error.to_string() };
+        let last_epoch = self.journal().last_epoch().map_err(why)?;
+        let Some(last_epoch) = last_epoch.filter(|_| self.is_adopted) else { return Ok(None) };
+        let mut jobs = Vec::new();
+        for number in 0..MAX_JOBS as u16 {
+            let entry = self.maps().job(number).map_err(why)?;
+            let saved = self.journal().job(number).map_err(why)?;
+            match saved.filter(|job| entry.state != VACANT && (job.number, job.epoch) == (number, entry.epoch)) {
+                Some(job) => jobs.push(job),
+                // It had not started, or was about to be closed.
+                None => self.close(number)?,
+            }
+        }
+        Ok(Some(Saved { jobs, last_epoch }))
+    }
+
+    fn lost_ports(&self) -> Vec<LostPort> {
+        self.ports().lost(&self.pins)
+    }
+
+    fn stop(&self) {
+        if let Err(error) = self.pins.remove() {
+            error!("not all of the data plane is gone: {error}; `switchml-aggregator detach` removes it");
+        }
+        self.ports().detach();
+    }
+}
+
+/// Removes the data plane that a daemon has left in `folder` which was killed. Whether there was one.
+///
+/// # Errors
+///
+/// [`PinError::InUse`] while a daemon runs with it; otherwise when the system refuses.
+pub fn detach(folder: &Path) -> Result<bool, PinError> {
+    if !folder.exists() {
+        return Ok(false);
+    }
+    remove(&Pins::lock(folder)?)?;
+    Ok(true)
+}
+
+/// Removes all that is pinned, and waits until that has taken effect. This process holds nothing of it.
+fn remove(pins: &Pins) -> Result<(), PinError> {
+    let links = pins.linked().unwrap_or_default().into_iter().filter_map(|index| pins.link(index));
+    let programs: Vec<_> = links.filter_map(|link| Some(link.info().ok()?.program_id())).collect();
+    pins.remove()?;
+    ports::wait_until_detached(&programs);
+    Ok(())
+}
+
+type Loaded = (Ports, Maps, RingBuf<MapData>, Journal);
+
+/// Makes the maps, or takes over those that are there, and loads the program.
+fn load(pins: &Pins, config: &Config) -> Result<Loaded, StartError> {
+    let &Config { mode, port, slots, .. } = config;
+    let settings = Settings::new(mode, port, slots);
+    let journal = |folder: PathBuf| folder.join("JOURNAL");
+    if pins.is_occupied() {
+        check(pins, config, &settings)?;
+    }
+    let (mut object, program) = if pins.is_occupied() {
+        attach::load(&pins.maps(), slots)?
+    } else {
+        let staging = pins.stage()?;
+        let loaded = attach::load(&staging, slots)?;
+        Journal::create(&journal(staging), settings).map_err(map_error)?;
+        pins.publish()?;
+        loaded
+    };
+    let journal = Journal::open(&journal(pins.maps())).map_err(map_error)?;
+    let (maps, ring) = Maps::take(&mut object).map_err(map_error)?;
+    Ok((Ports::new(object, program, mode), maps, ring, journal))
+}
+
+/// Whether this daemon can go on with the data plane that another has left.
+fn check(pins: &Pins, config: &Config, settings: &Settings) -> Result<(), StartError> {
+    let other = |difference: String| StartError::Other { folder: config.pin_dir.clone(), difference };
+    let found = Journal::open(&pins.maps().join("JOURNAL")).and_then(|journal| journal.settings());
+    let found = found.ok().flatten().ok_or_else(|| other("a journal that this version cannot read".to_owned()))?;
+    if let Some(difference) = found.difference(settings) {
+        return Err(other(difference));
+    }
+    match maps::misfit(&pins.maps(), config.slots) {
+        Ok(None) => Ok(()),
+        Ok(Some(name)) => Err(other(format!("a map {name} that is not this version's"))),
+        Err(error) => Err(other(format!("maps that cannot be used ({error})"))),
+    }
+}
+
+fn map_error(error: MapError) -> StartError {
+    StartError::Load(error.to_string())
 }
 
 /// Changes the state of a job that is not vacant; everything else in its entry stays as it is.

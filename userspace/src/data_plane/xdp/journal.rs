@@ -1,0 +1,162 @@
+//! What the control plane keeps for the next daemon: a BPF map that is pinned with the program's, and so lives and dies with
+//! what it tells of.
+//!
+//! An entry is a text of JSON, filled up with zeros: `bpftool map dump` shows it to people. The kernel replaces an entry in
+//! one system call: whenever this process dies, each is as it was before or after.
+
+use std::path::Path;
+
+use aya::maps::{Array, Map, MapData, MapError};
+use aya_obj::generated::bpf_map_type::BPF_MAP_TYPE_ARRAY;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use switchml_protocol::maps::MAX_JOBS;
+
+use super::Mode;
+use crate::jobs::{Job, MAX_SAVED_LEN};
+
+/// Bytes of an entry.
+const ENTRY_LEN: usize = MAX_SAVED_LEN;
+/// Entry of [`Settings`], behind those of the jobs.
+const SETTINGS: u32 = MAX_JOBS as u32;
+
+/// Version of what is in the maps and here; to be raised when a daemon would misread what an earlier one left.
+const LAYOUT: u32 = 1;
+
+/// The journal's map.
+pub struct Journal(Array<MapData, [u8; ENTRY_LEN]>);
+
+/// What a data plane was made for. A daemon of other settings cannot take it over.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Settings {
+    layout: u32,
+    mode: Mode,
+    port: u16,
+    slots: u32,
+}
+
+impl Settings {
+    /// Those of this build.
+    pub fn new(mode: Mode, port: u16, slots: u32) -> Self {
+        Self { layout: LAYOUT, mode, port, slots }
+    }
+
+    /// What differs, for people; `None` if nothing does.
+    pub fn difference(&self, other: &Self) -> Option<String> {
+        let differences = [
+            (self.layout != other.layout).then(|| format!("layout {}, not {}", self.layout, other.layout)),
+            (self.mode != other.mode).then(|| format!("{} mode, not {}", self.mode.name(), other.mode.name())),
+            (self.port != other.port).then(|| format!("data port {}, not {}", self.port, other.port)),
+            (self.slots != other.slots).then(|| format!("{} slots, not {}", self.slots, other.slots)),
+        ];
+        let differences: Vec<_> = differences.into_iter().flatten().collect();
+        (!differences.is_empty()).then(|| differences.join(", "))
+    }
+}
+
+/// The entry behind those of the jobs.
+#[derive(Serialize, Deserialize)]
+struct Head {
+    settings: Settings,
+    /// The last epoch that was opened, once there is one.
+    last_epoch: Option<u32>,
+}
+
+impl Journal {
+    /// Makes the journal of a new data plane, and pins it.
+    ///
+    /// # Errors
+    ///
+    /// When the kernel refuses.
+    pub fn create(path: &Path, settings: Settings) -> Result<(), MapError> {
+        let definition = aya_obj::Map::new_from_params(
+            BPF_MAP_TYPE_ARRAY as u32,
+            size_of::<u32>() as u32,
+            ENTRY_LEN as u32,
+            SETTINGS + 1,
+            0,
+        );
+        let map = MapData::create(definition, "JOURNAL", None)?;
+        map.pin(path).map_err(|error| MapError::PinError { name: Some("JOURNAL".to_owned()), error })?;
+        let mut journal = Self(Map::from_map_data(map)?.try_into()?);
+        journal.write(SETTINGS, &Head { settings, last_epoch: None })
+    }
+
+    /// The journal that is pinned there.
+    ///
+    /// # Errors
+    ///
+    /// When there is none, or it is another map.
+    pub fn open(path: &Path) -> Result<Self, MapError> {
+        Ok(Self(Map::from_map_data(MapData::from_pin(path)?)?.try_into()?))
+    }
+
+    /// What the data plane was made for; `None` if that cannot be read.
+    ///
+    /// # Errors
+    ///
+    /// When the kernel refuses.
+    pub fn settings(&self) -> Result<Option<Settings>, MapError> {
+        Ok(self.read::<Head>(SETTINGS)?.map(|head| head.settings))
+    }
+
+    /// The last epoch that was opened, if one was.
+    ///
+    /// # Errors
+    ///
+    /// When the kernel refuses.
+    pub fn last_epoch(&self) -> Result<Option<u32>, MapError> {
+        Ok(self.read::<Head>(SETTINGS)?.and_then(|head| head.last_epoch))
+    }
+
+    /// Notes an epoch that is about to be opened.
+    ///
+    /// # Errors
+    ///
+    /// When the kernel refuses.
+    pub fn use_epoch(&mut self, epoch: u32) -> Result<(), MapError> {
+        match self.settings()? {
+            Some(settings) => self.write(SETTINGS, &Head { settings, last_epoch: Some(epoch) }),
+            None => Err(MapError::KeyNotFound),
+        }
+    }
+
+    /// The job that was saved under a number, if one was and can be read.
+    ///
+    /// # Errors
+    ///
+    /// When the kernel refuses.
+    pub fn job(&self, number: u16) -> Result<Option<Job>, MapError> {
+        self.read(number.into())
+    }
+
+    /// Saves a job under its number, in place of another.
+    ///
+    /// # Errors
+    ///
+    /// When the kernel refuses.
+    pub fn save(&mut self, job: &Job) -> Result<(), MapError> {
+        self.write(job.number.into(), job)
+    }
+
+    /// Forgets the job of a number.
+    ///
+    /// # Errors
+    ///
+    /// When the kernel refuses.
+    pub fn forget(&mut self, number: u16) -> Result<(), MapError> {
+        self.0.set(number.into(), [0; ENTRY_LEN], 0)
+    }
+
+    fn read<T: DeserializeOwned>(&self, entry: u32) -> Result<Option<T>, MapError> {
+        let bytes = self.0.get(&entry, 0)?;
+        let len = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
+        Ok(serde_json::from_slice(&bytes[..len]).ok())
+    }
+
+    fn write(&mut self, entry: u32, value: &impl Serialize) -> Result<(), MapError> {
+        let mut bytes = [0; ENTRY_LEN];
+        serde_json::to_writer(&mut bytes[..], value).map_err(|error| MapError::IoError(error.into()))?;
+        self.0.set(entry, bytes, 0)
+    }
+}

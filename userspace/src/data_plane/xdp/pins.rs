@@ -1,0 +1,203 @@
+//! Where the data plane lies in the BPF file system, so that it outlives this process.
+//!
+//! ```text
+//! <folder>/maps/<name>       the program's maps, and the journal; they come and go together
+//! <folder>/links/<index>     the program's attachment to the interface of this index
+//! ```
+//!
+//! The maps are made under another name and get their place by one rename, and lose it by another: they are never seen in
+//! part, whenever the process dies. A lock on the folder, which the kernel gives up with the process, keeps a second
+//! aggregator out.
+
+use std::fs::{self, File, TryLockError};
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use aya::programs::links::{FdLink, PinnedLink};
+use rustix::fs::statfs;
+
+/// Number of the BPF file system (`BPF_FS_MAGIC` of linux/magic.h).
+const BPF_FS_MAGIC: i64 = 0xCAFE_4A11;
+
+/// The folder, locked.
+pub struct Pins {
+    folder: PathBuf,
+    _lock: File,
+}
+
+/// Why the folder cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum PinError {
+    /// Not in a BPF file system.
+    #[error(
+        "{0:?} is in no BPF file system, where the data plane is kept; `mount -t bpf bpf /sys/fs/bpf`, or give a folder \
+         in one with --pin-dir"
+    )]
+    NotBpf(PathBuf),
+    /// Another aggregator has it.
+    #[error("another aggregator runs with {0:?}; stop it, or give this one a folder of its own with --pin-dir")]
+    InUse(PathBuf),
+    /// The system refused.
+    #[error(
+        "cannot {what} {path:?}: {why}; run as root, or give a folder in a BPF file system of yours with --pin-dir"
+    )]
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// With which file.
+        path: PathBuf,
+        /// What the system says.
+        why: String,
+    },
+}
+
+impl Pins {
+    /// Makes the folder unless it exists, and locks it.
+    ///
+    /// # Errors
+    ///
+    /// [`PinError`].
+    pub fn lock(folder: &Path) -> Result<Self, PinError> {
+        let parent = folder.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        match statfs(parent) {
+            #[allow(clippy::unnecessary_cast)] // its type differs between architectures
+            Ok(stat) if stat.f_type as i64 == BPF_FS_MAGIC => {}
+            Ok(_) => return Err(PinError::NotBpf(folder.to_owned())),
+            Err(error) => return Err(refused("look at", parent)(error.into())),
+        }
+        loop {
+            match fs::create_dir(folder) {
+                Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(refused("make", folder)(error)),
+                _ => {}
+            }
+            let lock = File::open(folder).map_err(refused("open", folder))?;
+            match lock.try_lock() {
+                Ok(()) => {}
+                Err(TryLockError::WouldBlock) => return Err(PinError::InUse(folder.to_owned())),
+                Err(TryLockError::Error(error)) => return Err(refused("lock", folder)(error)),
+            }
+            // Whoever had the lock may have removed the folder just before giving it up.
+            let locked = lock.metadata().map_err(refused("look at", folder))?;
+            if fs::metadata(folder).is_ok_and(|there| there.ino() == locked.ino()) {
+                return Ok(Self { folder: folder.to_owned(), _lock: lock });
+            }
+        }
+    }
+
+    /// Whether a data plane is here.
+    pub fn is_occupied(&self) -> bool {
+        self.maps().exists()
+    }
+
+    /// Folder of the maps.
+    pub fn maps(&self) -> PathBuf {
+        self.folder.join("maps")
+    }
+
+    /// An empty folder for maps that are being made. [`Self::publish`] makes it that of the maps.
+    ///
+    /// # Errors
+    ///
+    /// When the system refuses.
+    pub fn stage(&self) -> Result<PathBuf, PinError> {
+        let (staging, links) = (self.staging(), self.links());
+        remove(&staging)?;
+        for folder in [&staging, &links] {
+            match fs::create_dir(folder) {
+                Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(refused("make", folder)(error)),
+                _ => {}
+            }
+        }
+        Ok(staging)
+    }
+
+    /// From now on the staged maps are the data plane's.
+    ///
+    /// # Errors
+    ///
+    /// When the system refuses.
+    pub fn publish(&self) -> Result<(), PinError> {
+        fs::rename(self.staging(), self.maps()).map_err(refused("make", &self.maps()))
+    }
+
+    /// The indices of the interfaces with links.
+    ///
+    /// # Errors
+    ///
+    /// When the system refuses.
+    pub fn linked(&self) -> Result<Vec<u32>, PinError> {
+        let links = self.links();
+        let entries = fs::read_dir(&links).map_err(refused("read", &links))?;
+        Ok(entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect())
+    }
+
+    /// The link to the interface of this index, if there is one.
+    pub fn link(&self, index: u32) -> Option<FdLink> {
+        Some(PinnedLink::from_pin(self.link_path(index)).ok()?.into())
+    }
+
+    /// Has the link stay when this process ends, in place of an earlier one.
+    ///
+    /// # Errors
+    ///
+    /// When the system refuses.
+    pub fn keep_link(&self, index: u32, link: FdLink) -> Result<FdLink, PinError> {
+        self.drop_link(index)?;
+        let path = self.link_path(index);
+        let pinned = link.pin(&path).map_err(|error| PinError::System { what: "pin", path, why: error.to_string() })?;
+        Ok(pinned.into())
+    }
+
+    /// Has the link, if there is one, end with this process's hold of it.
+    ///
+    /// # Errors
+    ///
+    /// When the system refuses.
+    pub fn drop_link(&self, index: u32) -> Result<(), PinError> {
+        let path = self.link_path(index);
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != ErrorKind::NotFound => Err(refused("remove", &path)(error)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Removes all of it. What this process holds open goes when it is closed.
+    ///
+    /// # Errors
+    ///
+    /// When the system refuses.
+    pub fn remove(&self) -> Result<(), PinError> {
+        if self.is_occupied() {
+            remove(&self.staging())?;
+            fs::rename(self.maps(), self.staging()).map_err(refused("remove", &self.maps()))?;
+        }
+        remove(&self.links())?;
+        remove(&self.staging())?;
+        fs::remove_dir(&self.folder).map_err(refused("remove", &self.folder))
+    }
+
+    fn staging(&self) -> PathBuf {
+        self.folder.join("staging")
+    }
+
+    fn links(&self) -> PathBuf {
+        self.folder.join("links")
+    }
+
+    fn link_path(&self, index: u32) -> PathBuf {
+        self.links().join(index.to_string())
+    }
+}
+
+/// Removes a folder and what is in it. Nothing if there is none.
+fn remove(folder: &Path) -> Result<(), PinError> {
+    match fs::remove_dir_all(folder) {
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(refused("remove", folder)(error)),
+        _ => Ok(()),
+    }
+}
+
+fn refused(what: &'static str, path: &Path) -> impl Fn(io::Error) -> PinError {
+    move |error| PinError::System { what, path: path.to_owned(), why: error.to_string() }
+}
