@@ -9,25 +9,15 @@ use switchml_protocol::{LANES_PER_BLOCK, MAX_RANKS};
 use crate::communicator::{Communicator, Info};
 use crate::control::{self, Session};
 use crate::driver::{Driver, Shared};
-use crate::engine::{Config, Engine, Identity, RttLimits};
+use crate::engine::{Config, Engine, Identity, TIMEOUT_CEILING};
 use crate::error::Error;
 use crate::hello::{OpenPath, open_path, packet_len};
 use crate::schedule::Schedule;
 use crate::transport::{Transport, Udp};
 use crate::waker::Waker;
 
-/// Chunks outstanding at the start: about 90 KB, which any switch port buffers.
-const INITIAL_WINDOW: u32 = 64;
-/// Floor of the retransmission timeout: what a busy host may let a packet wait.
-const TIMEOUT_FLOOR: Duration = Duration::from_micros(500);
-/// Ceiling of the retransmission timeout: the pace at which a rank asks whether a late peer has come.
-const TIMEOUT_CEILING: Duration = Duration::from_millis(100);
-/// Retransmission timeout before there is a round-trip time.
-const TIMEOUT_INITIAL: Duration = Duration::from_millis(10);
 /// Least deadline: less would be over before a rank has asked who is missing.
 const LEAST_DEADLINE: Duration = TIMEOUT_CEILING;
-/// Floor of the reordering window.
-const REORDERING: Duration = Duration::from_micros(200);
 
 /// Settings of a [`Communicator`].
 #[derive(Clone, Debug)]
@@ -188,19 +178,8 @@ impl Builder {
             thread_waker.wake();
         });
         let packet = packet_len(info.chunk_lanes.into());
-        let mut engine = Engine::new(Config {
-            identity,
-            slots: info.slots,
-            initial_window: INITIAL_WINDOW,
-            maximum_window: transport.receive_room(packet) as u32,
-            rtt: RttLimits {
-                initial: TIMEOUT_INITIAL.as_nanos() as u64,
-                floor: TIMEOUT_FLOOR.as_nanos() as u64,
-                ceiling: TIMEOUT_CEILING.as_nanos() as u64,
-            },
-            reordering: REORDERING.as_nanos() as u64,
-            deadline: u64::try_from(self.deadline.as_nanos()).unwrap_or(u64::MAX),
-        });
+        let mut engine =
+            Engine::new(Config::new(identity, info.slots, transport.receive_room(packet) as u32, self.deadline));
         engine.sample_rtt(0, path.rtt.as_nanos() as u64);
         let (commands, received) = mpsc::channel();
         let driver = Driver {

@@ -137,7 +137,7 @@ impl<T: Transport> Driver<T> {
         let mut failure = None;
         let packets = transport
             .receive(&mut |packet, congested| match engine.receive(now, packet, congested) {
-                Ok(Some((chunk, payload))) => schedule.decode(&chunk, payload),
+                Ok(Some((completed, payload))) => schedule.decode(&completed.chunk, payload),
                 Ok(None) => {}
                 Err(refused) => failure = Some(refused),
             })
@@ -152,6 +152,7 @@ impl<T: Transport> Driver<T> {
     /// Sends what is due and what the window allows; how many packets.
     fn send(&mut self) -> Result<usize, Error> {
         let now = self.now();
+        self.engine.note_departed(self.session.departed());
         self.engine.on_timer(now).map_err(|failure| self.explain(failure))?;
         let mut packets = 0;
         while let Some(transmission) = self.engine.next_resend(now) {

@@ -66,6 +66,12 @@ pub enum Error {
         /// The deadline.
         waited: Duration,
     },
+    /// Ranks left in good order while this one still waits for them.
+    #[error("{} left the job without making this call; every rank must make the same calls", rank_list(ranks))]
+    Departed {
+        /// The ranks that left.
+        ranks: Vec<u16>,
+    },
     /// The aggregator does not answer.
     #[error("no progress for {} s: the aggregator at {aggregator} does not answer", waited.as_secs_f64())]
     AggregatorSilent {
@@ -74,9 +80,10 @@ pub enum Error {
         /// The deadline.
         waited: Duration,
     },
-    /// Two ranks called different collectives, or one with another operator, element type or length.
+    /// Two ranks called different collectives, or one with another operator, element type or length, as the data plane says. The control plane
+    /// did not say in time what every rank called, which is [`control::Error::Mismatch`].
     #[error(
-        "ranks {first} and {dissenter} made different calls: every rank must make the same calls in the same order, with the same operator, element type and number of elements"
+        "ranks {first} and {dissenter} made different calls; every rank must make the same calls in the same order, with the same operator, element type and number of elements"
     )]
     Mismatch {
         /// The rank that came first.
@@ -121,8 +128,9 @@ impl Error {
     pub(crate) fn from_failure(failure: Failure, aggregator: SocketAddrV4, waited: Duration) -> Self {
         match failure {
             Failure::Missing(bitmap) => Self::MissingRanks { ranks: ranks_of(bitmap).collect(), waited },
+            Failure::Departed(bitmap) => Self::Departed { ranks: ranks_of(bitmap).collect() },
             Failure::Silent => Self::AggregatorSilent { aggregator, waited },
-            Failure::Mismatch { first, dissenter } => Self::Mismatch { first, dissenter },
+            Failure::Mismatch { first, dissenter, .. } => Self::Mismatch { first, dissenter },
             Failure::Round { ours, newest } => Self::OutOfStep { ours, newest },
             Failure::Aborted => Self::Aborted,
         }

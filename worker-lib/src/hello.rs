@@ -1,6 +1,9 @@
 //! Opening the data path: finds the largest chunk that passes both ways.
+//!
+//! [`Hello`] decides, without I/O; [`open_path`] lends it a transport and a clock.
 
 use std::io;
+use std::net::SocketAddrV4;
 use std::time::{Duration, Instant};
 
 use switchml_protocol::header::{HEADER_LEN, Header, Kind};
@@ -26,114 +29,134 @@ const PATIENT_TRIES: [Duration; 6] = [
 
 /// What HELLO found out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct OpenPath {
+pub struct OpenPath {
     /// Lanes of the largest packet that passes both ways.
     pub lanes: u16,
     /// Round trip of the first HELLO that came back.
     pub rtt: Duration,
 }
 
-/// Bytes of a packet of `lanes` lanes, header included.
-pub(crate) const fn packet_len(lanes: usize) -> usize {
-    HEADER_LEN + 4 * lanes
+/// Why there is no data path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PathFailure {
+    /// Not even an empty HELLO came back.
+    Closed,
+    /// An empty HELLO came back, but not one of a single block.
+    TooSmall,
 }
 
-/// Says HELLO to the aggregator with `secret`, at the largest size that the interface and the aggregator (`max_lanes`) take, then at smaller
-/// ones until one comes back.
-///
-/// # Errors
-/// [`Error::DataPathClosed`] when not even an empty HELLO comes back, [`Error::PathMtu`] when that does but one of a single block does not.
-pub(crate) fn open_path(
-    transport: &mut impl Transport,
-    identity: &Identity,
+/// What to do next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HelloStep {
+    /// Send this header with [`Header::lanes`] lanes of zeros.
+    Send(Header),
+    /// Wait for a packet, at most until this time.
+    Wait(u64),
+    /// The path is open.
+    Open(OpenPath),
+    /// It is not.
+    Failed(PathFailure),
+}
+
+/// Says HELLO to the aggregator at the largest size that the interface and the aggregator take, then at smaller ones until one comes
+/// back. Times are monotonic, in nanoseconds.
+#[derive(Clone, Debug)]
+pub struct Hello {
+    identity: Identity,
     secret: u32,
-    max_lanes: u16,
-) -> Result<OpenPath, Error> {
-    let blocks_of = |lanes: usize| lanes / LANES_PER_BLOCK;
-    let of_interface = transport.largest_packet().saturating_sub(HEADER_LEN) / 4;
-    let largest = blocks_of(of_interface.min(usize::from(max_lanes)).min(MAX_LANES));
-    let mut hello = Hello { transport, identity, secret };
-    let found = |blocks: usize, rtt| OpenPath { lanes: (blocks * LANES_PER_BLOCK) as u16, rtt };
-    if largest > 0
-        && let Some(rtt) = hello.passes(largest, &TRIES)?
-    {
-        return Ok(found(largest, rtt));
-    }
-    let Some(rtt) = hello.passes(0, &PATIENT_TRIES)? else {
-        return Err(hello.closed());
-    };
-    // Packets of `passing` blocks pass, those of `failing` do not.
-    let (mut passing, mut failing) = (0, largest.max(1));
-    while failing - passing > 1 {
-        let middle = passing.midpoint(failing);
-        match hello.passes(middle, &TRIES)? {
-            Some(_) => passing = middle,
-            None => failing = middle,
+    /// Packets of so many blocks pass; `None` before one has.
+    passing: Option<usize>,
+    /// Packets of so many blocks do not.
+    failing: usize,
+    /// Blocks of the HELLO that is tried.
+    blocks: usize,
+    tries: std::slice::Iter<'static, Duration>,
+    /// When the last HELLO was sent, and until when its answer is waited for.
+    sent: Option<(u64, u64)>,
+    /// Round trip of the first HELLO that came back.
+    rtt: Option<u64>,
+}
+
+impl Hello {
+    /// A rank's first words: `largest_packet` is what the interface takes in bytes, `max_lanes` what the aggregator does.
+    pub fn new(identity: Identity, secret: u32, largest_packet: usize, max_lanes: u16) -> Self {
+        let of_interface = largest_packet.saturating_sub(HEADER_LEN) / 4;
+        let largest = of_interface.min(usize::from(max_lanes)).min(MAX_LANES) / LANES_PER_BLOCK;
+        let tries: &[Duration] = if largest > 0 { &TRIES } else { &PATIENT_TRIES };
+        Self {
+            identity,
+            secret,
+            passing: None,
+            failing: largest + 1,
+            blocks: largest,
+            tries: tries.iter(),
+            sent: None,
+            rtt: None,
         }
     }
-    if passing == 0 {
-        return Err(Error::PathMtu {
-            aggregator: hello.transport.aggregator(),
-            passed: ip_packet_len(packet_len(0)),
-            needed: ip_packet_len(packet_len(LANES_PER_BLOCK)),
-        });
-    }
-    Ok(found(passing, rtt))
-}
 
-struct Hello<'a, T> {
-    transport: &'a mut T,
-    identity: &'a Identity,
-    secret: u32,
-}
-
-impl<T: Transport> Hello<'_, T> {
-    /// Round-trip time of a HELLO of so many blocks; `None` when it does not come back.
-    fn passes(&mut self, blocks: usize, tries: &[Duration]) -> Result<Option<Duration>, Error> {
-        let header = self.header(blocks);
-        for patience in tries {
-            let begin = Instant::now();
-            match self.send(&header) {
-                Ok(()) => {}
-                Err(error) if error.raw_os_error() == Some(libc::EMSGSIZE) => return Ok(None),
-                Err(error) => return Err(Error::system("cannot send to the aggregator")(error)),
-            }
-            if self.comes_back(&header, begin + *patience).map_err(Error::system("cannot receive"))? {
-                return Ok(Some(begin.elapsed()));
-            }
-        }
-        Ok(None)
-    }
-
-    fn send(&mut self, header: &Header) -> io::Result<()> {
-        let packet = self.transport.packet(packet_len(header.lanes.get().into()))?;
-        let (head, payload) = packet.split_at_mut(HEADER_LEN);
-        head.copy_from_slice(header.as_bytes());
-        payload.fill(0);
-        self.transport.flush()
-    }
-
-    fn comes_back(&mut self, header: &Header, deadline: Instant) -> io::Result<bool> {
+    /// What to do now. After [`HelloStep::Send`], ask again.
+    pub fn step(&mut self, now: u64) -> HelloStep {
         loop {
-            let mut back = false;
-            self.transport.receive(&mut |packet, _| {
-                // The same HELLO, but that its flags may tell of congestion.
-                back |= Header::ref_from_prefix(packet)
-                    .is_ok_and(|(answer, _)| Header { flags: header.flags, ..*answer } == *header);
-            })?;
-            if back {
-                return Ok(true);
+            if let Some((passing, rtt)) = self.passing.zip(self.rtt)
+                && self.failing - passing <= 1
+            {
+                return match passing {
+                    0 => HelloStep::Failed(PathFailure::TooSmall),
+                    blocks => HelloStep::Open(OpenPath {
+                        lanes: (blocks * LANES_PER_BLOCK) as u16,
+                        rtt: Duration::from_nanos(rtt),
+                    }),
+                };
             }
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return Ok(false);
+            if let Some((_, until)) = self.sent.filter(|(_, until)| now < *until) {
+                return HelloStep::Wait(until);
             }
-            self.transport.wait(Some(left))?;
+            if let Some(patience) = self.tries.next() {
+                self.sent = Some((now, now + patience.as_nanos() as u64));
+                return HelloStep::Send(self.header());
+            }
+            if self.blocks == 0 {
+                return HelloStep::Failed(PathFailure::Closed);
+            }
+            self.does_not_pass();
         }
     }
 
-    fn header(&self, blocks: usize) -> Header {
-        let lanes = blocks * LANES_PER_BLOCK;
+    /// Takes in a packet that came from the aggregator's address.
+    pub fn receive(&mut self, now: u64, packet: &[u8]) {
+        let Some((sent_at, _)) = self.sent else { return };
+        let expected = self.header();
+        // The same HELLO, but that its flags may tell of congestion.
+        let is_back = Header::ref_from_prefix(packet)
+            .is_ok_and(|(answer, _)| Header { flags: expected.flags, ..*answer } == expected);
+        if is_back {
+            self.rtt = self.rtt.or(Some(now.saturating_sub(sent_at)));
+            self.passing = Some(self.blocks);
+            self.search();
+        }
+    }
+
+    /// The system refuses to send a packet of this size, or nothing of this size has come back.
+    pub fn does_not_pass(&mut self) {
+        if self.blocks == 0 {
+            // Nothing is smaller.
+            self.tries = [].iter();
+            return;
+        }
+        self.failing = self.blocks;
+        self.search();
+    }
+
+    /// Goes on to the next size: after the largest an empty HELLO, then halving.
+    fn search(&mut self) {
+        let tries: &[Duration] = if self.passing.is_none() { &PATIENT_TRIES } else { &TRIES };
+        self.blocks = self.passing.map_or(0, |passing| passing.midpoint(self.failing));
+        self.tries = tries.iter();
+        self.sent = None;
+    }
+
+    fn header(&self) -> Header {
         Header {
             version: VERSION,
             kind: Kind::Hello as u8,
@@ -144,19 +167,72 @@ impl<T: Transport> Hello<'_, T> {
             round: U32::ZERO,
             op: 0,
             flags: 0,
-            lanes: U16::new(lanes as u16),
+            lanes: U16::new((self.blocks * LANES_PER_BLOCK) as u16),
             fingerprint: U32::ZERO,
             check: U32::ZERO,
             aux: U32::new(self.secret),
         }
     }
+}
 
-    fn closed(&self) -> Error {
-        let waited: Duration = PATIENT_TRIES.iter().sum();
-        Error::DataPathClosed {
-            aggregator: self.transport.aggregator(),
-            reason: format!("no HELLO came back within {:.1} s", waited.as_secs_f64()),
+/// Bytes of a packet of `lanes` lanes, header included.
+pub(crate) const fn packet_len(lanes: usize) -> usize {
+    HEADER_LEN + 4 * lanes
+}
+
+/// Says HELLO to the aggregator with `secret`, see [`Hello`].
+///
+/// # Errors
+/// [`Error::DataPathClosed`] when not even an empty HELLO comes back, [`Error::PathMtu`] when that does but one of a single block does not.
+pub(crate) fn open_path(
+    transport: &mut impl Transport,
+    identity: &Identity,
+    secret: u32,
+    max_lanes: u16,
+) -> Result<OpenPath, Error> {
+    let mut hello = Hello::new(*identity, secret, transport.largest_packet(), max_lanes);
+    let begin = Instant::now();
+    let now = || begin.elapsed().as_nanos() as u64;
+    loop {
+        match hello.step(now()) {
+            HelloStep::Send(header) => match send(transport, &header) {
+                Ok(()) => {}
+                Err(error) if error.raw_os_error() == Some(libc::EMSGSIZE) => hello.does_not_pass(),
+                Err(error) => return Err(Error::system("cannot send to the aggregator")(error)),
+            },
+            HelloStep::Wait(until) => {
+                let received = transport.receive(&mut |packet, _| hello.receive(now(), packet));
+                if received.map_err(Error::system("cannot receive"))? == 0 {
+                    let patience = Duration::from_nanos(until.saturating_sub(now()));
+                    transport.wait(Some(patience)).map_err(Error::system("cannot receive"))?;
+                }
+            }
+            HelloStep::Open(path) => return Ok(path),
+            HelloStep::Failed(failure) => return Err(explain(failure, transport.aggregator())),
         }
+    }
+}
+
+fn send(transport: &mut impl Transport, header: &Header) -> io::Result<()> {
+    let packet = transport.packet(packet_len(header.lanes.get().into()))?;
+    let (head, payload) = packet.split_at_mut(HEADER_LEN);
+    head.copy_from_slice(header.as_bytes());
+    payload.fill(0);
+    transport.flush()
+}
+
+fn explain(failure: PathFailure, aggregator: SocketAddrV4) -> Error {
+    match failure {
+        PathFailure::Closed => {
+            let waited: Duration = PATIENT_TRIES.iter().sum();
+            let reason = format!("no HELLO came back within {:.1} s", waited.as_secs_f64());
+            Error::DataPathClosed { aggregator, reason }
+        }
+        PathFailure::TooSmall => Error::PathMtu {
+            aggregator,
+            passed: ip_packet_len(packet_len(0)),
+            needed: ip_packet_len(packet_len(LANES_PER_BLOCK)),
+        },
     }
 }
 

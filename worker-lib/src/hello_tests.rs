@@ -153,3 +153,10 @@ fn silence_and_strangers_answers_are_a_closed_path() {
         }
     });
 }
+
+#[test]
+fn a_system_that_sends_nothing_is_a_closed_path() {
+    let mut path = Path { refuses: true, ..Path::new(1472, 0) };
+    let error = open_path(&mut path, &IDENTITY, SECRET, 768).unwrap_err();
+    assert!(matches!(error, Error::DataPathClosed { .. }), "{error}");
+}

@@ -20,6 +20,13 @@ pub struct Identity {
     pub ranks: u16,
 }
 
+impl Identity {
+    /// The bitmap of all ranks.
+    pub(super) fn all_ranks(&self) -> u64 {
+        u64::MAX >> (64 - u32::from(self.ranks).clamp(1, 64))
+    }
+}
+
 /// What a valid answer says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Word<'a> {
@@ -64,7 +71,7 @@ impl<'a> Answer<'a> {
         self.kind == Kind::Result
     }
 
-    /// Checks the check word, then says what the answer means.
+    /// Checks the check word, then says what the answer means. What it says of ranks must be possible.
     pub fn word(&self, identity: &Identity) -> Result<Word<'a>, Ignored> {
         let contributions = if self.is_result() { identity.ranks.into() } else { 1 };
         let expected = self.header.check_of(lane_sum(self.payload), contributions);
@@ -77,8 +84,19 @@ impl<'a> Answer<'a> {
         };
         match self.kind {
             Kind::Result => Ok(Word::Result(self.payload)),
-            Kind::Pending => Ok(Word::Pending(u64::from(note(0)) << 32 | u64::from(note(1)))),
-            _ => RejectReason::from_wire(note(0)).map(|reason| Word::Reject(reason, note(1))).ok_or(Ignored::Reason),
+            Kind::Pending => {
+                let seen = u64::from(note(0)) << 32 | u64::from(note(1));
+                let (all, own) = (identity.all_ranks(), 1u64.checked_shl(identity.rank.into()).unwrap_or(0));
+                // This rank is in, and somebody is not.
+                let is_possible = seen & own != 0 && seen & !all == 0 && seen != all;
+                if is_possible { Ok(Word::Pending(seen)) } else { Err(Ignored::Ranks) }
+            }
+            _ => {
+                let (reason, detail) = (RejectReason::from_wire(note(0)).ok_or(Ignored::Reason)?, note(1));
+                let names_ranks = [detail >> 16, detail & 0xFFFF].iter().all(|rank| *rank < identity.ranks.into());
+                let is_possible = reason != RejectReason::Mismatch || names_ranks;
+                if is_possible { Ok(Word::Reject(reason, detail)) } else { Err(Ignored::Ranks) }
+            }
         }
     }
 }

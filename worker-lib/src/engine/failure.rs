@@ -3,18 +3,22 @@
 use switchml_protocol::header::RejectReason;
 
 /// The end of a session, as the data path shows it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Failure {
     /// No progress for the deadline, and these ranks have not contributed: a bitmap.
     Missing(u64),
     /// No progress for the deadline, and no word of who is missing: the aggregator does not answer.
     Silent,
+    /// These ranks, a bitmap, have left in good order without having made this rank's call.
+    Departed(u64),
     /// Two ranks made different calls.
     Mismatch {
         /// The rank that came first.
         first: u16,
         /// The rank that disagreed with it.
         dissenter: u16,
+        /// [`Chunk::collective`](super::Chunk::collective) of this rank's chunk that was refused.
+        collective: u64,
     },
     /// The aggregator holds another round: one side has lost its state.
     Round {
@@ -28,9 +32,11 @@ pub enum Failure {
 }
 
 impl Failure {
-    pub(super) fn rejected(reason: RejectReason, detail: u32, ours: u32) -> Self {
+    pub(super) fn rejected(reason: RejectReason, detail: u32, ours: u32, collective: u64) -> Self {
         match reason {
-            RejectReason::Mismatch => Self::Mismatch { first: (detail >> 16) as u16, dissenter: detail as u16 },
+            RejectReason::Mismatch => {
+                Self::Mismatch { first: (detail >> 16) as u16, dissenter: detail as u16, collective }
+            }
             RejectReason::Round => Self::Round { ours, newest: detail },
             RejectReason::Aborted => Self::Aborted,
         }

@@ -18,9 +18,11 @@
 //! when nothing came for the retransmission timeout: then one chunk, the oldest, and twice as many at each further expiry.
 //! A PENDING tells that the chunk is in and a peer is late. That is no loss; from then on only the oldest chunk is sent again, ever more
 //! rarely, because its RESULT may still get lost. Only a loss that is confirmed, by the result that follows a resend no sooner than a round trip
-//! takes, shrinks the window.
+//! takes, counts as one, and only a share of losses that links do not have by themselves shrinks the window.
 
 mod answer;
+mod config;
+mod departed;
 mod failure;
 mod outstanding;
 mod rtt;
@@ -32,37 +34,24 @@ mod network;
 #[cfg(test)]
 mod tests;
 
-use switchml_protocol::header::{Header, Kind, Op, flags};
+use switchml_protocol::header::{HEADER_LEN, Header, Kind, Op, flags};
 use switchml_protocol::{U16, U32, VERSION};
 
 use answer::Word;
+use departed::Departed;
 use outstanding::{Outstanding, Table};
 use rtt::Rtt;
 use window::Window;
 
 pub use answer::Identity;
+pub use config::{Config, TIMEOUT_CEILING};
 pub use failure::{Failure, ranks_of};
 pub use rtt::RttLimits;
 pub use stats::{EngineStats, Ignored};
 
-/// What an engine is made for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Config {
-    /// The session and this rank's place in it.
-    pub identity: Identity,
-    /// Number of slots S of the job, at least 1.
-    pub slots: u16,
-    /// Chunks outstanding at the start.
-    pub initial_window: u32,
-    /// Most chunks outstanding; half the slots when that is less, so that a lost chunk's slot is not waited for.
-    pub maximum_window: u32,
-    /// Bounds of the retransmission timeout.
-    pub rtt: RttLimits,
-    /// Floor of the reordering window, in ns.
-    pub reordering: u64,
-    /// Time without progress, in ns, after which [`Engine::on_timer`] fails.
-    pub deadline: u64,
-}
+/// Ranks are named as missing if the aggregator has said so within so many of the longest intervals at which it is asked, or within half the
+/// deadline. Whoever was missing before that may have come since, and what is wrong now is the way to the aggregator.
+const NEWS_LASTS: u64 = 4;
 
 /// One packet's worth of a collective, as the engine sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,6 +68,32 @@ pub struct Chunk {
     pub fingerprint: u32,
 }
 
+/// What a chunk went through until its result came.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct History {
+    /// Time of its first transmission, in ns.
+    pub sent_at: u64,
+    /// Times that it was sent again because no answer came in time.
+    pub resent_by_timer: u32,
+    /// Times that it was sent again because results of later chunks came first.
+    pub resent_by_overtaking: u32,
+    /// Times that it was sent again to ask whether a late peer has come.
+    pub probes: u32,
+    /// PENDING answers.
+    pub pending: u32,
+    /// Bitmap of the ranks that were missing at the last PENDING.
+    pub missing: u64,
+}
+
+/// A chunk that has its result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Completed {
+    /// The chunk.
+    pub chunk: Chunk,
+    /// Its way here.
+    pub history: History,
+}
+
 /// A packet to send: the caller adds the payload and, by [`Header::check_of`] with one contribution, the check word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transmission {
@@ -86,6 +101,13 @@ pub struct Transmission {
     pub header: Header,
     /// The chunk whose payload it carries.
     pub chunk: Chunk,
+}
+
+impl Transmission {
+    /// Bytes of the packet: header and payload.
+    pub fn packet_len(&self) -> usize {
+        HEADER_LEN + 4 * usize::from(self.chunk.lanes)
+    }
 }
 
 /// The newest transmission known to have reached the aggregator.
@@ -117,17 +139,23 @@ pub struct Engine {
     progress_at: u64,
     /// Last PENDING: results of what was sent before tell no round-trip time.
     pending_at: Option<u64>,
+    departed: Departed,
     stats: EngineStats,
 }
 
 impl Engine {
     /// An engine at the start of its epoch.
     pub fn new(config: Config) -> Self {
-        let maximum = config.maximum_window.min(u32::from(config.slots) / 2);
+        Self::starting_at(config, 0)
+    }
+
+    /// An engine whose first chunk is number `first`, in an epoch whose chunks before it are all done: for tests that let round
+    /// numbers wrap around.
+    pub fn starting_at(config: Config, first: u64) -> Self {
         Self {
             config,
-            table: Table::new(config.slots),
-            window: Window::new(config.initial_window, maximum),
+            table: Table::new(config.slots, first),
+            window: Window::new(config.initial_window, config.maximum_window),
             rtt: Rtt::new(config.rtt),
             sequence: 0,
             evidence: None,
@@ -137,6 +165,7 @@ impl Engine {
             expiries: 0,
             progress_at: 0,
             pending_at: None,
+            departed: Departed::default(),
             stats: EngineStats::default(),
         }
     }
@@ -144,6 +173,12 @@ impl Engine {
     /// Takes in a round trip measured before the first chunk, by a HELLO.
     pub fn sample_rtt(&mut self, sent_at: u64, now: u64) {
         self.rtt.sample(sent_at, now);
+    }
+
+    /// Takes in the news that these ranks, a bitmap, have left in good order: they have all their results, and make no more calls. To
+    /// wait for one of them is a failure from then on.
+    pub fn note_departed(&mut self, ranks: u64) {
+        self.departed.note(ranks, self.sequence);
     }
 
     /// Counters so far.
@@ -154,6 +189,12 @@ impl Engine {
     /// Smoothed round-trip time in ns, if there is a sample.
     pub fn rtt(&self) -> Option<u64> {
         self.rtt.smoothed()
+    }
+
+    /// Slot and round of the chunk that has been outstanding for longest, if any.
+    pub fn oldest(&self) -> Option<(u16, u32)> {
+        let number = self.table.oldest()?.number;
+        Some((self.table.slot_of(number), self.table.round_of(number)))
     }
 
     /// Chunks outstanding.
@@ -187,6 +228,7 @@ impl Engine {
             resent: false,
             lost: false,
             pending: None,
+            history: History { sent_at: now, ..History::default() },
         });
         self.stats.chunks += 1;
         self.transmission(number, chunk, sequence, flags::CHECKED)
@@ -227,17 +269,19 @@ impl Engine {
         now: u64,
         datagram: &'a [u8],
         congested: bool,
-    ) -> Result<Option<(Chunk, &'a [u8])>, Failure> {
+    ) -> Result<Option<(Completed, &'a [u8])>, Failure> {
         match self.judge(datagram) {
-            Ok((number, Word::Result(payload), header)) => {
+            Ok((entry, Word::Result(payload), header)) => {
                 let congested = congested || header.flags & flags::CE != 0;
-                Ok(self.complete(now, number, congested).map(|chunk| (chunk, payload)))
+                Ok(self.complete(now, entry.number, congested).map(|completed| (completed, payload)))
             }
-            Ok((number, Word::Pending(bitmap), _)) => {
-                self.wait_for_peers(now, number, bitmap);
-                Ok(None)
+            Ok((entry, Word::Pending(bitmap), header)) => {
+                self.wait_for_peers(now, entry.number, bitmap);
+                self.departed.check(bitmap, header.aux.get()).map(|()| None)
             }
-            Ok((_, Word::Reject(reason, detail), header)) => Err(Failure::rejected(reason, detail, header.round.get())),
+            Ok((entry, Word::Reject(reason, detail), header)) => {
+                Err(Failure::rejected(reason, detail, header.round.get(), entry.chunk.collective))
+            }
             Err(reason) => {
                 self.stats.ignored[reason as usize] += 1;
                 Ok(None)
@@ -254,7 +298,7 @@ impl Engine {
             return Ok(());
         };
         if now.saturating_sub(self.progress_at) >= self.config.deadline {
-            return Err(self.out_of_time(&oldest));
+            return Err(self.out_of_time(now, &oldest));
         }
         self.mark_overtaken(now);
         if now >= self.timer_at() {
@@ -275,7 +319,7 @@ impl Engine {
     }
 
     /// Finds the outstanding chunk that a datagram answers, or why it does not count.
-    fn judge<'a>(&mut self, datagram: &'a [u8]) -> Result<(u64, Word<'a>, &'a Header), Ignored> {
+    fn judge<'a>(&mut self, datagram: &'a [u8]) -> Result<(Outstanding, Word<'a>, &'a Header), Ignored> {
         let identity = &self.config.identity;
         let answer = answer::read(identity, datagram)?;
         let header = answer.header;
@@ -286,11 +330,11 @@ impl Engine {
         if !same_call {
             return Err(Ignored::Call);
         }
-        Ok((entry.number, answer.word(identity)?, header))
+        Ok((*entry, answer.word(identity)?, header))
     }
 
     /// The result of chunk `number` is here.
-    fn complete(&mut self, now: u64, number: u64, congested: bool) -> Option<Chunk> {
+    fn complete(&mut self, now: u64, number: u64, congested: bool) -> Option<Completed> {
         let entry = *self.table.get_mut(self.table.slot_of(number), self.table.round_of(number))?;
         self.table.remove(number);
         if entry.lost {
@@ -302,7 +346,7 @@ impl Engine {
         self.progress_at = now;
         self.timer_from = now;
         self.expiries = 0;
-        Some(entry.chunk)
+        Some(Completed { chunk: entry.chunk, history: entry.history })
     }
 
     /// What a result tells about the path.
@@ -317,9 +361,10 @@ impl Engine {
         if congested {
             self.stats.congested += 1;
         }
-        if (confirmed_loss || congested) && self.window.shrink(entry.number, self.table.next()) {
-            self.stats.window_cuts += 1;
-        }
+        let next = self.table.next();
+        let cut = (congested && self.window.shrink(entry.number, next))
+            || (confirmed_loss && self.window.lose(entry.number, next));
+        self.stats.window_cuts += u64::from(cut);
         let newer = self.evidence.is_none_or(|evidence| entry.sequence > evidence.sequence);
         if newer && entry.pending.is_none() && (confirmed_loss || !entry.resent) {
             self.evidence = Some(Evidence { sequence: entry.sequence, rtt: elapsed });
@@ -330,11 +375,13 @@ impl Engine {
     fn wait_for_peers(&mut self, now: u64, number: u64, bitmap: u64) {
         self.stats.pending += 1;
         self.pending_at = Some(now);
-        let sequence = self.next_sequence();
+        let (sequence, all) = (self.next_sequence(), self.config.identity.all_ranks());
         let Some(entry) = self.table.get_mut(self.table.slot_of(number), self.table.round_of(number)) else {
             return;
         };
         entry.pending = Some(bitmap);
+        entry.history.pending += 1;
+        entry.history.missing = all & !bitmap;
         // As good as sent again just now: only what is sent from now on can overtake it.
         entry.sent_at = now;
         entry.sequence = sequence;
@@ -356,6 +403,7 @@ impl Engine {
             let due = entry.sent_at + evidence.rtt + reordering;
             if due <= now {
                 entry.lost = true;
+                entry.history.resent_by_overtaking += 1;
                 marked += 1;
             } else {
                 until = Some(until.map_or(due, |until| until.min(due)));
@@ -376,6 +424,8 @@ impl Engine {
             let overdue = if waiting { entry.number == oldest.number } else { entry.pending.is_none() };
             if overdue && !entry.lost {
                 entry.lost = true;
+                let cause = if waiting { &mut entry.history.probes } else { &mut entry.history.resent_by_timer };
+                *cause += 1;
                 marked += 1;
             }
             !waiting && marked < most
@@ -392,10 +442,11 @@ impl Engine {
         }
     }
 
-    fn out_of_time(&self, oldest: &Outstanding) -> Failure {
-        let all = u64::MAX >> (64 - u32::from(self.config.identity.ranks).clamp(1, 64));
-        match oldest.pending.map(|seen| all & !seen) {
-            Some(missing) if missing != 0 => Failure::Missing(missing),
+    fn out_of_time(&self, now: u64, oldest: &Outstanding) -> Failure {
+        let believed = (self.config.deadline / 2).max(NEWS_LASTS * self.config.rtt.ceiling);
+        let is_news = self.pending_at.is_some_and(|at| now.saturating_sub(at) <= believed);
+        match oldest.pending.map(|seen| self.config.identity.all_ranks() & !seen) {
+            Some(missing) if missing != 0 && is_news => Failure::Missing(missing),
             _ => Failure::Silent,
         }
     }

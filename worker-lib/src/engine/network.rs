@@ -24,7 +24,7 @@ pub fn config(ranks: u16, rank: u16, slots: u16) -> Config {
         identity: Identity { job: JOB, epoch: EPOCH, rank, ranks },
         slots,
         initial_window: 16,
-        maximum_window: 64,
+        maximum_window: 64.min(u32::from(slots) / 2),
         rtt: RttLimits { initial: 1_000_000, floor: 300_000, ceiling: 20_000_000 },
         reordering: 50_000,
         deadline: 1_000_000_000,
@@ -302,7 +302,7 @@ impl Worker {
             return;
         }
         match self.engine.receive(now, packet, false) {
-            Ok(Some((chunk, payload))) => {
+            Ok(Some((Completed { chunk, .. }, payload))) => {
                 let lanes = <[U32]>::ref_from_bytes(payload).unwrap();
                 for (lane, found) in (0..).zip(lanes) {
                     assert_eq!(found.get() as i32, expected(ranks, chunk.index, lane), "{chunk:?}, lane {lane}");

@@ -1,6 +1,6 @@
 //! The chunks that are on their way: one place per slot.
 
-use super::Chunk;
+use super::{Chunk, History};
 
 /// A chunk that was sent and has no result yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,6 +16,7 @@ pub(super) struct Outstanding {
     pub lost: bool,
     /// Bitmap of the ranks that are in, if the aggregator told: this rank is, and the wait is for others.
     pub pending: Option<u64>,
+    pub history: History,
 }
 
 /// The outstanding chunks, found by slot and by number.
@@ -30,8 +31,9 @@ pub(super) struct Table {
 }
 
 impl Table {
-    pub fn new(slots: u16) -> Self {
-        Self { slots: vec![None; usize::from(slots.max(1))].into(), oldest: 0, next: 0, len: 0 }
+    /// An empty table, whose first chunk will be number `first`.
+    pub fn new(slots: u16, first: u64) -> Self {
+        Self { slots: vec![None; usize::from(slots.max(1))].into(), oldest: first, next: first, len: 0 }
     }
 
     /// Number of slots S.

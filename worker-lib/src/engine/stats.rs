@@ -39,6 +39,8 @@ ignored! {
     Check = "check",
     /// A REJECT for a reason that this version does not know.
     Reason = "reason",
+    /// A PENDING or REJECT about ranks that cannot be meant.
+    Ranks = "ranks",
 }
 
 /// Counters since the engine was made.

@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use switchml_protocol::EVERYONE;
-use zerocopy::FromBytes;
+use zerocopy::{FromBytes, IntoBytes};
 
 use super::network::{EPOCH, FAIR, HOP, JOB, Network, Switch, Weather, chunk, config, packet};
 use super::*;
@@ -105,8 +105,7 @@ fn a_lost_contribution_is_sent_again_before_the_timer() {
     let [first, second] = &network.workers[..] else { unreachable!() };
     assert_eq!(second.engine.stats().resent_by_timer, 0);
     assert_eq!(second.engine.stats().resent_by_overtaking, 1);
-    assert_eq!(second.engine.stats().window_cuts, 1, "the loss was its own");
-    assert_eq!(first.engine.stats().window_cuts, 0, "PENDING told that the loss was another's");
+    assert_eq!([first, second].map(|worker| worker.engine.stats().window_cuts), [0, 0], "one chunk is no congestion");
 }
 
 #[test]
@@ -134,6 +133,24 @@ fn a_missing_rank_is_named_at_the_deadline() {
 }
 
 #[test]
+fn a_rank_that_was_missing_long_ago_is_not_named() {
+    let switch = Switch::new(2, 8);
+    let mut engine = Engine::new(config(2, 0, 8));
+    assert_eq!(switch.serve(0, &packet(0, &engine.send(0, chunk(0)))), None);
+    let ask = |engine: &mut Engine, at| {
+        engine.on_timer(at).unwrap();
+        switch.serve(0, &packet(0, &engine.next_resend(at).unwrap())).unwrap().1
+    };
+    // Told that rank 1 is missing, and then nothing for the second half of the deadline of a second.
+    let answer = ask(&mut engine, 400 * MS);
+    engine.receive(499 * MS, &answer, false).unwrap();
+    assert_eq!(engine.clone().on_timer(1000 * MS), Err(Failure::Silent));
+    let answer = ask(&mut engine, 480 * MS);
+    engine.receive(501 * MS, &answer, false).unwrap();
+    assert_eq!(engine.on_timer(1000 * MS), Err(Failure::Missing(0b10)));
+}
+
+#[test]
 fn a_silent_aggregator_is_called_that() {
     let mut network = Network::new(2, 8, 10, FAIR);
     network.passes = Box::new(|_, _, _| false);
@@ -149,19 +166,97 @@ fn a_silent_aggregator_is_called_that() {
 fn different_calls_fail_on_both_sides() {
     let switch = Switch::new(2, 8);
     let mut engines = [0, 1].map(|rank| Engine::new(config(2, rank, 8)));
-    let first = engines[0].send(0, chunk(0));
+    let first = engines[0].send(0, Chunk { collective: 41, ..chunk(0) });
     let second = engines[1].send(0, Chunk { fingerprint: 0xBAD, ..chunk(0) });
     assert_eq!(switch.serve(0, &packet(0, &first)), None);
-    let expected = Err(Failure::Mismatch { first: 0, dissenter: 1 });
+    // Each says which of its own calls it was.
+    let expected = |collective| Err(Failure::Mismatch { first: 0, dissenter: 1, collective });
     let (_, answer) = switch.serve(1, &packet(1, &second)).unwrap();
-    assert_eq!(engines[1].receive(HOP, &answer, false), expected);
+    assert_eq!(engines[1].receive(HOP, &answer, false), expected(0));
     // The other finds out when it asks.
     let at = engines[0].deadline().unwrap();
     engines[0].on_timer(at).unwrap();
     let again = engines[0].next_resend(at).unwrap();
     assert_eq!(again.header.flags & flags::RETRANSMIT, flags::RETRANSMIT);
     let (_, answer) = switch.serve(0, &packet(0, &again)).unwrap();
-    assert_eq!(engines[0].receive(at, &answer, false), expected);
+    assert_eq!(engines[0].receive(at, &answer, false), expected(41));
+}
+
+/// Rank 0's chunk is in, and it asks again: the question, and the answer that names those who are in.
+fn ask_again(engine: &mut Engine, switch: &Switch) -> (u64, Vec<u8>) {
+    let at = engine.deadline().unwrap();
+    engine.on_timer(at).unwrap();
+    let question = engine.next_resend(at).unwrap();
+    (at, switch.serve(0, &packet(0, &question)).unwrap().1)
+}
+
+#[test]
+fn a_rank_that_left_is_not_waited_for() {
+    let switch = Switch::new(3, 8);
+    let mut engine = Engine::new(config(3, 0, 8));
+    assert_eq!(switch.serve(0, &packet(0, &engine.send(0, chunk(0)))), None);
+    // The answer to what was sent before the news may be older than the last contribution of the rank that left.
+    let (at, before) = ask_again(&mut engine, &switch);
+    engine.note_departed(0b100);
+    assert_eq!(engine.receive(at, &before, false), Ok(None));
+    assert_eq!(engine.receive(at, &before, false), Ok(None), "nor is its duplicate newer");
+    let (at, after) = ask_again(&mut engine, &switch);
+    // The same news again is no news.
+    engine.note_departed(0b100);
+    assert_eq!(engine.receive(at, &after, false), Err(Failure::Departed(0b100)));
+}
+
+#[test]
+fn a_rank_that_left_after_its_contribution_is_not_missed() {
+    let switch = Switch::new(3, 8);
+    let mut engine = Engine::new(config(3, 0, 8));
+    let mine = engine.send(0, chunk(0));
+    assert_eq!(switch.serve(0, &packet(0, &mine)), None);
+    let other = Engine::new(config(3, 2, 8)).send(0, chunk(0));
+    assert_eq!(switch.serve(2, &packet(2, &other)), None);
+    engine.note_departed(0b100);
+    for _ in 0..3 {
+        let (at, answer) = ask_again(&mut engine, &switch);
+        assert_eq!(engine.receive(at, &answer, false), Ok(None), "rank 1 is missing, and has not left");
+    }
+    let last = Engine::new(config(3, 1, 8)).send(0, chunk(0));
+    let (to_all, answer) = switch.serve(1, &packet(1, &last)).unwrap();
+    assert!(to_all && engine.receive(HOP, &answer, false).unwrap().is_some());
+}
+
+/// Whoever says that a rank is missing, or disagrees, which there is not, or that nobody is, is not believed.
+#[test]
+fn answers_about_ranks_that_cannot_be_meant_are_ignored() {
+    let switch = Switch::new(3, 8);
+    let mut engine = Engine::new(config(3, 0, 8));
+    assert_eq!(switch.serve(0, &packet(0, &engine.send(0, chunk(0)))), None);
+    let (_, pending) = ask_again(&mut engine, &switch);
+    let with_words = |kind: Kind, words: [u32; 2]| {
+        let mut answer = pending.clone();
+        answer[HEADER_LEN..].copy_from_slice(words.map(U32::new).as_bytes());
+        rewrite(&mut answer, 1, |header| header.kind = kind as u8);
+        answer
+    };
+    let mismatch = |first: u32, dissenter: u32| with_words(Kind::Reject, [1, first << 16 | dissenter]);
+    let pending = |seen: u64| with_words(Kind::Pending, [(seen >> 32) as u32, seen as u32]);
+    let refused = [
+        pending(0),
+        pending(0b110),
+        pending(0b111),
+        pending(0b1001),
+        pending(1 << 63 | 1),
+        mismatch(3, 0),
+        mismatch(0, 3),
+    ];
+    for (number, answer) in (1..).zip(&refused) {
+        assert_eq!(engine.receive(0, answer, false), Ok(None));
+        assert_eq!(engine.stats().ignored(Ignored::Ranks), number);
+    }
+    for seen in [0b001, 0b011, 0b101] {
+        assert_eq!(engine.receive(0, &pending(seen), false), Ok(None));
+    }
+    assert_eq!((engine.stats().pending, engine.stats().ignored(Ignored::Ranks)), (3, 7));
+    assert!(matches!(engine.receive(0, &mismatch(2, 1), false), Err(Failure::Mismatch { first: 2, dissenter: 1, .. })));
 }
 
 #[test]
@@ -269,17 +364,17 @@ fn pending_is_for_its_addressee_alone() {
 
 #[test]
 fn congestion_marks_halve_the_window_once_a_round_trip() {
-    let mut engine = Engine::new(config(1, 0, 64));
-    let switch = Switch::new(1, 64);
+    let mut engine = Engine::new(Config { initial_window: 64, ..config(1, 0, 128) });
+    let switch = Switch::new(1, 128);
     let mut answers: Vec<_> =
-        (0..16).map(|index| switch.serve(0, &packet(0, &engine.send(0, chunk(index)))).unwrap().1).collect();
-    assert!(!engine.may_send(), "16 is the initial window");
+        (0..64).map(|index| switch.serve(0, &packet(0, &engine.send(0, chunk(index)))).unwrap().1).collect();
+    assert!(!engine.may_send(), "64 is the initial window");
     // One mark by the IP header, one by a rank's contribution.
     engine.receive(HOP, &answers[0], true).unwrap().unwrap();
-    assert_eq!(engine.window(), 8);
+    assert_eq!(engine.window(), 32);
     rewrite(&mut answers[1], 1, |header| header.flags |= flags::CE);
     engine.receive(HOP, &answers[1], false).unwrap().unwrap();
-    assert_eq!((engine.window(), engine.stats().congested, engine.stats().window_cuts), (8, 2, 1));
+    assert_eq!((engine.window(), engine.stats().congested, engine.stats().window_cuts), (32, 2, 1));
 }
 
 #[test]

@@ -1,4 +1,8 @@
 //! How many chunks may be outstanding: slow start, then additive increase and multiplicative decrease (RFC 5681).
+//!
+//! What decreases it is an ECN mark, or more loss than links have by themselves. A chunk here and there that a link corrupts or
+//! drops says nothing about load, and a window halved at each of them would be small for good: at 1 % of loss, some ten chunks. A
+//! queue that overflows loses far more, and goes on until less is sent. So, as in BBR version 3, loss counts from a share on.
 
 /// The congestion window, in chunks.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -11,16 +15,24 @@ pub struct Window {
     credit: u32,
     /// Chunks below this number were sent before the last decrease: what happens to them is the same congestion.
     recovery: u64,
+    /// Results in the current period, and chunks lost.
+    results: u32,
+    lost: u32,
 }
 
 impl Window {
-    /// The least that a decrease leaves.
-    const MINIMUM: u32 = 2;
+    /// The least that a decrease leaves: enough for later results to overtake a chunk that is lost, so that no timer has to find it.
+    const MINIMUM: u32 = 16;
+    /// Results over which loss is counted: several windows, or chance would make the share.
+    const PERIOD: u32 = 512;
+    /// Chunks that may be lost in a period: 4 %, 2 % each way.
+    const TOLERATED: u32 = Self::PERIOD / 25;
 
     /// A window of `initial` chunks that may grow to `maximum`, at least 1.
     pub fn new(initial: u32, maximum: u32) -> Self {
         let maximum = maximum.max(1);
-        Self { size: initial.clamp(1, maximum), maximum, threshold: maximum, credit: 0, recovery: 0 }
+        let size = initial.clamp(1, maximum);
+        Self { size, maximum, threshold: maximum, credit: 0, recovery: 0, results: 0, lost: 0 }
     }
 
     /// Chunks that may be outstanding.
@@ -35,19 +47,35 @@ impl Window {
             self.credit = 0;
             self.size = (self.size + 1).min(self.maximum);
         }
+        self.results += 1;
+        if self.results >= Self::PERIOD {
+            self.begin_period();
+        }
     }
 
-    /// Chunk `number` was lost or met congestion: halves the window, once for all that was sent before (`next` is the next
-    /// new chunk). Returns whether it did.
+    /// Chunk `number` was lost: halves the window if that makes too many. Returns whether it did; `next` is the next new chunk.
+    pub fn lose(&mut self, number: u64, next: u64) -> bool {
+        self.lost += 1;
+        self.lost > Self::TOLERATED && self.shrink(number, next)
+    }
+
+    /// Chunk `number` met congestion: halves the window, once for all that was sent before `next`, the next new chunk. Returns
+    /// whether it did.
     pub fn shrink(&mut self, number: u64, next: u64) -> bool {
         if number < self.recovery {
             return false;
         }
         self.recovery = next;
-        self.size = (self.size / 2).max(Self::MINIMUM).min(self.maximum);
+        self.size = (self.size / 2).max(Self::MINIMUM).min(self.size);
         self.threshold = self.size;
         self.credit = 0;
+        self.begin_period();
         true
+    }
+
+    fn begin_period(&mut self) {
+        self.results = 0;
+        self.lost = 0;
     }
 }
 
@@ -57,17 +85,17 @@ mod tests {
 
     #[test]
     fn slow_start_doubles_then_grows_by_one_a_window() {
-        let mut window = Window::new(4, 100);
-        (0..4).for_each(|_| window.grow());
-        assert_eq!(window.size(), 8);
+        let mut window = Window::new(20, 100);
+        (0..20).for_each(|_| window.grow());
+        assert_eq!(window.size(), 40);
         assert!(window.shrink(10, 20));
-        assert_eq!(window.size(), 4);
-        (0..4).for_each(|_| window.grow());
-        assert_eq!(window.size(), 5);
-        (0..4).for_each(|_| window.grow());
-        assert_eq!(window.size(), 5);
+        assert_eq!(window.size(), 20);
+        (0..20).for_each(|_| window.grow());
+        assert_eq!(window.size(), 21);
+        (0..20).for_each(|_| window.grow());
+        assert_eq!(window.size(), 21);
         window.grow();
-        assert_eq!(window.size(), 6);
+        assert_eq!(window.size(), 22);
     }
 
     #[test]
@@ -80,6 +108,28 @@ mod tests {
         assert_eq!(window.size(), 16);
     }
 
+    /// 20 in 512 results are 4 %.
+    #[test]
+    fn loss_counts_from_a_share_on() {
+        let mut window = Window::new(256, 256);
+        let period = |window: &mut Window, lost: u64, first: u64| {
+            let cuts = (0..lost).filter(|number| window.lose(first + number, first + lost)).count();
+            (0..512).for_each(|_| window.grow());
+            cuts
+        };
+        for round in 0..100 {
+            assert_eq!(period(&mut window, 20, round * 100), 0);
+        }
+        assert_eq!(window.size(), 256);
+        assert_eq!(period(&mut window, 21, 100_000), 1);
+        // Half of it lost, as when a queue overflows: once a round trip, for all that is lost in it.
+        let mut window = Window::new(256, 256);
+        assert_eq!((0..128).filter(|number| window.lose(*number, 256)).count(), 1);
+        assert_eq!(window.size(), 128);
+        assert_eq!((256..320).filter(|number| window.lose(*number, 384)).count(), 1);
+        assert_eq!(window.size(), 64);
+    }
+
     #[test]
     fn bounds() {
         let mut window = Window::new(1_000, 3);
@@ -87,7 +137,10 @@ mod tests {
         (0..100).for_each(|_| window.grow());
         assert_eq!(window.size(), 3);
         (0..100).for_each(|number| _ = window.shrink(number, number + 1));
-        assert_eq!(window.size(), 2);
+        assert_eq!(window.size(), 3);
+        let mut window = Window::new(100, 100);
+        (0..100).for_each(|number| _ = window.shrink(number, number + 1));
+        assert_eq!(window.size(), 16);
         let mut window = Window::new(0, 0);
         window.shrink(0, 1);
         assert_eq!(window.size(), 1);

@@ -258,6 +258,10 @@ fn is_loss(error: &io::Error) -> bool {
             | ErrorKind::HostUnreachable
             | ErrorKind::NetworkUnreachable
             | ErrorKind::NetworkDown
+            // While the interface's address is being changed.
+            | ErrorKind::AddrNotAvailable
+            // A packet filter.
+            | ErrorKind::PermissionDenied
     );
     of_path || error.raw_os_error() == Some(libc::ENOBUFS)
 }

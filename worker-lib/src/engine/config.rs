@@ -1,0 +1,59 @@
+//! What an engine is made for, and the product's own choice of timers.
+
+use std::time::Duration;
+
+use super::{Identity, RttLimits};
+
+/// Chunks outstanding at the start: about 90 KB, which any switch port buffers.
+const INITIAL_WINDOW: u32 = 64;
+/// Floor of the retransmission timeout: what a busy host may let a packet wait.
+const TIMEOUT_FLOOR: Duration = Duration::from_micros(500);
+/// Ceiling of the retransmission timeout: the pace at which a rank asks whether a late peer has come.
+pub const TIMEOUT_CEILING: Duration = Duration::from_millis(100);
+/// Retransmission timeout before there is a round-trip time.
+const TIMEOUT_INITIAL: Duration = Duration::from_millis(10);
+/// Floor of the reordering window.
+const REORDERING: Duration = Duration::from_micros(200);
+
+/// What an engine is made for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// The session and this rank's place in it.
+    pub identity: Identity,
+    /// Number of slots S of the job, at least 1.
+    pub slots: u16,
+    /// Chunks outstanding at the start.
+    pub initial_window: u32,
+    /// Most chunks outstanding.
+    pub maximum_window: u32,
+    /// Bounds of the retransmission timeout.
+    pub rtt: RttLimits,
+    /// Floor of the reordering window, in ns.
+    pub reordering: u64,
+    /// Time without progress, in ns, after which [`Engine::on_timer`](super::Engine::on_timer) fails.
+    pub deadline: u64,
+}
+
+impl Config {
+    /// The product's timers, for a rank that can receive `room` packets at once. The window takes up half of the slots at most, so
+    /// that a lost chunk's slot is not waited for.
+    pub fn new(identity: Identity, slots: u16, room: u32, deadline: Duration) -> Self {
+        Self {
+            identity,
+            slots,
+            initial_window: INITIAL_WINDOW,
+            maximum_window: room.min(u32::from(slots) / 2),
+            rtt: RttLimits {
+                initial: nanoseconds(TIMEOUT_INITIAL),
+                floor: nanoseconds(TIMEOUT_FLOOR),
+                ceiling: nanoseconds(TIMEOUT_CEILING),
+            },
+            reordering: nanoseconds(REORDERING),
+            deadline: nanoseconds(deadline),
+        }
+    }
+}
+
+fn nanoseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
