@@ -9,10 +9,10 @@ use switchml_protocol::{LANES_PER_BLOCK, MAX_RANKS};
 use crate::communicator::{Communicator, Info};
 use crate::control::{self, Session};
 use crate::driver::{Driver, Shared};
+use crate::endpoint::Endpoint;
 use crate::engine::{Config, Engine, Identity, TIMEOUT_CEILING};
 use crate::error::Error;
 use crate::hello::{OpenPath, open_path, packet_len};
-use crate::schedule::Schedule;
 use crate::transport::{Transport, Udp};
 use crate::waker::Waker;
 
@@ -183,10 +183,8 @@ impl Builder {
         engine.sample_rtt(0, path.rtt.as_nanos() as u64);
         let (commands, received) = mpsc::channel();
         let driver = Driver {
-            batch: transport.batch(packet) as u32,
+            endpoint: Endpoint::new(engine, info.chunk_lanes, transport.batch(packet) as u32),
             transport,
-            engine,
-            schedule: Schedule::new(info.chunk_lanes),
             commands: received,
             session,
             shared: Arc::clone(&shared),

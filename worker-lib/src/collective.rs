@@ -4,17 +4,19 @@
 //! chunk, one lane per data chunk. A data chunk can be sent once its exponent is known, and is never sent when it is zero or not
 //! finite. All ranks see the same exponents, so all agree on the number of every chunk. The other operators have data chunks alone.
 
+use std::fmt;
 use std::ops::Range;
 
 use switchml_protocol::LANES_PER_BLOCK;
 
-use crate::engine::Chunk;
+use crate::engine::{Chunk, History};
 use crate::numerics::{Codec, DType, NumericsError, ReduceOp, exponent};
+use crate::stats::{CallStats, Recorder};
 use crate::task::Task;
 
 /// What a collective does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub enum Kind {
     /// Every rank gets the reduction over all ranks.
     AllReduce(ReduceOp),
     /// Every rank gets the root's elements.
@@ -28,8 +30,10 @@ pub(crate) enum Kind {
 
 /// A call, equal on all ranks but for the elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Call {
+pub struct Call {
+    /// What it does.
     pub kind: Kind,
+    /// Type of the elements.
     pub dtype: DType,
     /// Number of elements.
     pub count: usize,
@@ -37,6 +41,9 @@ pub(crate) struct Call {
 
 impl Call {
     /// How the call's elements travel, among `ranks` ranks.
+    ///
+    /// # Errors
+    /// [`NumericsError`] when the reduction is not offered.
     pub fn codec(&self, ranks: u32) -> Result<Codec, NumericsError> {
         match self.kind {
             Kind::AllReduce(op) => Codec::reduction(self.dtype, op, ranks as usize),
@@ -57,6 +64,18 @@ impl Call {
     }
 }
 
+/// As people write it: `all_reduce(sum, f32, 1000)`, `broadcast(from 2, f16, 77)`, `barrier()`.
+impl fmt::Display for Call {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { kind, dtype, count } = self;
+        match kind {
+            Kind::AllReduce(op) => write!(f, "all_reduce({op}, {dtype}, {count})"),
+            Kind::Broadcast { root } => write!(f, "broadcast(from {root}, {dtype}, {count})"),
+            Kind::Barrier => f.write_str("barrier()"),
+        }
+    }
+}
+
 fn mix(mut word: u64) -> u64 {
     word = (word ^ word >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     word = (word ^ word >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
@@ -66,6 +85,7 @@ fn mix(mut word: u64) -> u64 {
 /// A collective under way.
 pub(crate) struct Collective {
     number: u64,
+    call: Call,
     fingerprint: u32,
     codec: Codec,
     /// Whether this rank's elements count: all but those of a broadcast's receivers do.
@@ -84,16 +104,19 @@ pub(crate) struct Collective {
     cursor: usize,
     /// Chunks that have no result yet, skipped ones included.
     left: usize,
+    recorder: Recorder,
 }
 
 impl Collective {
     /// The session's collective `number`, in chunks of up to `lanes` lanes.
     pub fn new(number: u64, call: &Call, codec: Codec, contributes: bool, lanes: u16, task: Box<dyn Task>) -> Self {
         let lanes = usize::from(lanes);
+        let recorder = Recorder::new(task.bytes().len());
         let data_chunks = task.bytes().len().div_ceil(codec.bytes_per_chunk(lanes));
         let exponent_chunks = if codec.uses_exponents() { data_chunks.div_ceil(lanes) } else { 0 };
         Self {
             number,
+            call: *call,
             fingerprint: call.fingerprint(number),
             codec,
             contributes,
@@ -105,7 +128,13 @@ impl Collective {
             known: if codec.uses_exponents() { 0 } else { data_chunks },
             cursor: 0,
             left: exponent_chunks + data_chunks,
+            recorder,
         }
+    }
+
+    /// What it does.
+    pub fn call(&self) -> &Call {
+        &self.call
     }
 
     /// Whether every element has its result.
@@ -118,9 +147,14 @@ impl Collective {
         self.cursor == self.settled.len() + self.data_chunks
     }
 
-    /// Gives the elements back.
-    pub fn into_task(self) -> Box<dyn Task> {
-        self.task
+    /// Gives the elements back, and tells what it took.
+    pub fn finish(self) -> (Box<dyn Task>, CallStats) {
+        (self.task, self.recorder.finish())
+    }
+
+    /// Takes note of the way of a chunk whose result is here now, in ns.
+    pub fn record(&mut self, now: u64, history: &History) {
+        self.recorder.record(now, history);
     }
 
     /// The next chunk to send, if it can be told already. On the way, fills in the results of chunks that are never sent.

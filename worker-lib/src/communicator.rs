@@ -8,19 +8,21 @@ use std::time::Duration;
 
 use crate::builder::Builder;
 use crate::collective::{Call, Kind};
-use crate::driver::{Command, Shared};
+use crate::driver::{Shared, Snapshot};
+use crate::endpoint::Command;
 use crate::engine::EngineStats;
 use crate::error::Error;
 use crate::hello::packet_len;
 use crate::lend::lend;
 use crate::numerics::{DType, Element, ReduceOp};
+use crate::stats::CallStats;
 use crate::task::{Handle, Task, owned};
 use crate::waker::Waker;
 
 /// A rank's membership in a job of `world_size` ranks, and the collectives among them.
 ///
 /// Every rank must make the same calls in the same order, with the same operator, element type and number of elements; ranks that
-/// disagree all get [`Error::Mismatch`]. Calls may come from several threads, if their order is the same on all ranks.
+/// disagree all get an [`Error`] that says which rank called what. Calls may come from several threads, if their order is the same on all ranks.
 ///
 /// A failure is for good: all calls in flight and later ones return the error, and the other ranks fail at once too, naming the rank or
 /// ranks at fault. Dropping the communicator waits for the calls in flight, then leaves the job.
@@ -62,8 +64,8 @@ impl Info {
     }
 }
 
-/// What the data path has counted. All calls that have returned are in it, those in flight in part.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// What the data path has counted. All calls that have returned are in it; those in flight in part, but not in `calls`.
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Stats {
     /// Chunks, resends by cause, ignored packets by reason.
     pub engine: EngineStats,
@@ -73,6 +75,8 @@ pub struct Stats {
     pub rtt: Option<Duration>,
     /// Chunks that may be outstanding.
     pub window: u32,
+    /// All calls that have returned.
+    pub calls: CallStats,
 }
 
 impl Communicator {
@@ -99,14 +103,14 @@ impl Communicator {
         Self { commands: Some(commands), waker, shared, thread: Some(thread), info }
     }
 
-    /// Replaces `tensor` by the reduction of all ranks' tensors, element by element, and returns when it is here.
+    /// Replaces `tensor` by the reduction of all ranks' tensors, element by element, and returns when it is here. Tells what it took.
     ///
     /// The result has the same bits on every rank. [`crate::numerics`] tells what it is for each type and operator.
     ///
     /// # Errors
     /// [`Error::Unsupported`] for the few combinations of type and operator that are not offered; otherwise why the communicator
     /// failed, and `tensor` holds partial results.
-    pub fn all_reduce<T: Element>(&self, tensor: &mut [T], op: ReduceOp) -> Result<(), Error> {
+    pub fn all_reduce<T: Element>(&self, tensor: &mut [T], op: ReduceOp) -> Result<CallStats, Error> {
         let call = Call { kind: Kind::AllReduce(op), dtype: T::DTYPE, count: tensor.len() };
         self.run(call, true, bytemuck::cast_slice_mut(tensor))
     }
@@ -129,7 +133,7 @@ impl Communicator {
     ///
     /// # Errors
     /// [`Error::Root`] when there is no such rank; otherwise as [`Communicator::all_reduce`].
-    pub fn broadcast<T: Element>(&self, tensor: &mut [T], root: u32) -> Result<(), Error> {
+    pub fn broadcast<T: Element>(&self, tensor: &mut [T], root: u32) -> Result<CallStats, Error> {
         let Info { rank, world_size, .. } = self.info;
         if root >= world_size {
             return Err(Error::Root { root, world_size });
@@ -142,7 +146,7 @@ impl Communicator {
     ///
     /// # Errors
     /// As [`Communicator::all_reduce`].
-    pub fn barrier(&self) -> Result<(), Error> {
+    pub fn barrier(&self) -> Result<CallStats, Error> {
         let call = Call { kind: Kind::Barrier, dtype: DType::I32, count: 1 };
         self.run(call, true, &mut [0; 4])
     }
@@ -164,11 +168,11 @@ impl Communicator {
 
     /// What the data path has counted so far: all calls that have returned are in it.
     pub fn stats(&self) -> Stats {
-        let snapshot = self.shared.snapshot();
-        Stats { engine: snapshot.engine, foreign: snapshot.foreign, rtt: snapshot.rtt, window: snapshot.window }
+        let Snapshot { engine, foreign, rtt, window } = self.shared.snapshot();
+        Stats { engine, foreign, rtt, window, calls: self.shared.calls() }
     }
 
-    /// Waits for the calls in flight, then leaves the job; the other ranks are not disturbed.
+    /// Waits for the calls in flight, then leaves the job. The other ranks are not disturbed, unless they make further calls: those fail at once.
     ///
     /// # Errors
     /// Why the communicator failed, if it did.
@@ -177,11 +181,11 @@ impl Communicator {
         self.check()
     }
 
-    fn run(&self, call: Call, contributes: bool, bytes: &mut [u8]) -> Result<(), Error> {
+    fn run(&self, call: Call, contributes: bool, bytes: &mut [u8]) -> Result<CallStats, Error> {
         let codec = call.codec(self.info.world_size)?;
         self.check()?;
         let finished = lend(bytes, |task: Box<dyn Task>| self.submit(Command { call, codec, contributes, task }));
-        if finished { Ok(()) } else { Err(self.shared.reason()) }
+        finished.ok_or_else(|| self.shared.reason())
     }
 
     /// Hands a call to the data thread. If that is gone, the task is dropped, which its owner hears.

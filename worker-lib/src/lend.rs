@@ -4,13 +4,14 @@
 
 use std::sync::mpsc::{self, Receiver, Sender};
 
+use crate::stats::CallStats;
 use crate::task::Task;
 
 /// Elements that the task has borrowed.
 struct Lent {
     start: *mut u8,
     len: usize,
-    answer: Sender<()>,
+    answer: Sender<CallStats>,
 }
 
 // SAFETY: the pointer is the only one in use to its bytes while this value exists (see `lend`), and bytes have no thread.
@@ -27,20 +28,20 @@ impl Task for Lent {
         unsafe { std::slice::from_raw_parts_mut(self.start, self.len) }
     }
 
-    fn finish(self: Box<Self>) {
+    fn finish(self: Box<Self>, stats: CallStats) {
         // Sending lets the lender go on. The pointer is not used after that.
-        let _ = self.answer.send(());
+        let _ = self.answer.send(stats);
     }
 }
 
 /// Waits until the task is gone, also when the lender unwinds.
-struct Borrow(Receiver<()>);
+struct Borrow(Receiver<CallStats>);
 
 impl Borrow {
-    /// Returns once the task has sent, that is, was consumed by `finish`, or has dropped its sender, and so itself; whether it has
+    /// Returns once the task has sent, that is, was consumed by `finish`, or has dropped its sender, and so itself; what it has
     /// sent. A task that is leaked keeps this thread waiting for ever, which is sound.
-    fn end(&self) -> bool {
-        self.0.recv().is_ok()
+    fn end(&self) -> Option<CallStats> {
+        self.0.recv().ok()
     }
 }
 
@@ -51,8 +52,9 @@ impl Drop for Borrow {
     }
 }
 
-/// Lends `bytes` to the task that `submit` takes. Returns once the task is gone: whether it was finished, not dropped.
-pub(crate) fn lend(bytes: &mut [u8], submit: impl FnOnce(Box<dyn Task>)) -> bool {
+/// Lends `bytes` to the task that `submit` takes. Returns once the task is gone: what the call took if the task was
+/// finished, not dropped.
+pub(crate) fn lend(bytes: &mut [u8], submit: impl FnOnce(Box<dyn Task>)) -> Option<CallStats> {
     let (answer, answers) = mpsc::channel();
     let task = Box::new(Lent { start: bytes.as_mut_ptr(), len: bytes.len(), answer });
     let borrow = Borrow(answers);
@@ -65,6 +67,7 @@ mod tests {
     use std::{thread, time::Duration};
 
     use super::*;
+    use crate::stats::Recorder;
 
     #[test]
     fn the_lender_waits_and_sees_what_was_written() {
@@ -73,14 +76,14 @@ mod tests {
             thread::spawn(move || {
                 thread::sleep(Duration::from_millis(20));
                 task.bytes_mut().make_ascii_uppercase();
-                task.finish();
+                task.finish(Recorder::new(4).finish());
             });
         });
-        assert_eq!((finished, &bytes), (true, b"LENT"));
+        assert_eq!((finished.map(|stats| stats.bytes), &bytes), (Some(4), b"LENT"));
     }
 
     #[test]
     fn a_dropped_task_ends_the_borrow() {
-        assert!(!lend(&mut [0], drop));
+        assert_eq!(lend(&mut [0], drop), None);
     }
 }

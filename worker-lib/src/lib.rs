@@ -18,6 +18,10 @@
 //! let second = communicator.all_reduce_start(vec![2.0f64; 1000], ReduceOp::Sum)?;
 //! let (first, second) = (first.wait()?, second.wait()?);
 //!
+//! // What a call took is its value: chunks, resends, round trips, the ranks that came late.
+//! let stats = communicator.barrier()?;
+//! println!("{:?} at most; late: {:?}", stats.round_trips.max(), stats.stragglers().collect::<Vec<_>>());
+//!
 //! communicator.close()
 //! # }
 //! ```
@@ -33,8 +37,10 @@
 //! | `collective`, `schedule` | one collective's chunks; several collectives in flight |
 //! | [`numerics`] | elements to lanes and back |
 //! | [`engine`] | what to send next: pure, no I/O |
+//! | `endpoint` | engine and collectives together: a rank's data path without its I/O |
+//! | `stats` | what calls took |
 //! | `transport`, `hello` | UDP sockets, and how large a packet the path carries |
-//! | `driver` | the thread that moves packets between all of these |
+//! | `driver` | the thread that moves packets between endpoint and sockets |
 
 #![deny(unsafe_code)]
 
@@ -43,12 +49,15 @@ mod collective;
 mod communicator;
 pub mod control;
 mod driver;
+#[doc(hidden)]
+pub mod endpoint;
 pub mod engine;
 mod error;
 mod hello;
 mod lend;
 pub mod numerics;
 mod schedule;
+mod stats;
 mod task;
 mod transport;
 mod waker;
@@ -57,4 +66,5 @@ pub use builder::Builder;
 pub use communicator::{Communicator, Info, Stats};
 pub use error::Error;
 pub use numerics::{DType, Element, ReduceOp};
+pub use stats::{CallStats, RoundTrips, Straggler};
 pub use task::Handle;

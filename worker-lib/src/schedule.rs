@@ -3,8 +3,9 @@
 use std::collections::VecDeque;
 
 use crate::collective::{Call, Collective};
-use crate::engine::Chunk;
+use crate::engine::{Chunk, Completed};
 use crate::numerics::Codec;
+use crate::stats::CallStats;
 use crate::task::Task;
 
 /// Collectives in flight. The chunks of one get their numbers after those of the one before.
@@ -18,7 +19,7 @@ pub(crate) struct Schedule {
     /// Place in `collectives` of the one whose chunks get their numbers.
     sending: usize,
     /// Of collectives that are done, to be given back.
-    done: Vec<Box<dyn Task>>,
+    done: Vec<(Box<dyn Task>, CallStats)>,
 }
 
 impl Schedule {
@@ -64,13 +65,21 @@ impl Schedule {
     }
 
     /// Takes in the result of a chunk.
-    pub fn decode(&mut self, chunk: &Chunk, payload: &[u8]) {
+    pub fn decode(&mut self, now: u64, completed: &Completed, payload: &[u8]) {
+        let Completed { chunk, history } = completed;
         let Some(place) = self.place(chunk).and_then(|place| self.collectives.get_mut(place)) else { return };
         if let Some(collective) = place {
             collective.decode(chunk.index, payload);
+            collective.record(now, history);
             self.done.extend(take_if_done(place));
         }
         self.forget_done();
+    }
+
+    /// The collectives that are not done, up to `last`, with their numbers.
+    pub fn in_flight(&self, last: u64) -> impl Iterator<Item = (u64, &Call)> {
+        let numbered = (self.first..=last).zip(&self.collectives);
+        numbered.filter_map(|(number, place)| Some((number, place.as_ref()?.call())))
     }
 
     /// Whether collectives are done and not given back yet.
@@ -78,9 +87,14 @@ impl Schedule {
         !self.done.is_empty()
     }
 
+    /// Statistics of these.
+    pub fn done(&self) -> impl Iterator<Item = &CallStats> {
+        self.done.iter().map(|(_, stats)| stats)
+    }
+
     /// Gives back the elements of the collectives that are done.
     pub fn give_back(&mut self) {
-        self.done.drain(..).for_each(Task::finish);
+        self.done.drain(..).for_each(|(task, stats)| task.finish(stats));
     }
 
     fn place(&self, chunk: &Chunk) -> Option<usize> {
@@ -96,7 +110,7 @@ impl Schedule {
     }
 }
 
-/// The task of a collective that is done.
-fn take_if_done(place: &mut Option<Collective>) -> Option<Box<dyn Task>> {
-    place.take_if(|collective| collective.is_done()).map(Collective::into_task)
+/// The task of a collective that is done, and what it took.
+fn take_if_done(place: &mut Option<Collective>) -> Option<(Box<dyn Task>, CallStats)> {
+    place.take_if(|collective| collective.is_done()).map(Collective::finish)
 }

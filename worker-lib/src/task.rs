@@ -6,21 +6,25 @@ use std::sync::mpsc::{self, Receiver, Sender, TryRecvError};
 use crate::driver::Shared;
 use crate::error::Error;
 use crate::numerics::Element;
+use crate::stats::CallStats;
 
-/// A call's elements, in the data thread's hands.
-pub(crate) trait Task: Send {
+/// A call's elements, while the collective is in flight.
+pub trait Task: Send {
     /// The elements, in native byte order.
     fn bytes(&self) -> &[u8];
     /// The same, to be overwritten with the result.
     fn bytes_mut(&mut self) -> &mut [u8];
-    /// Gives them back with the result. A task that is dropped instead has failed.
-    fn finish(self: Box<Self>);
+    /// Gives them back with the result, and tells what the call took. A task that is dropped instead has failed.
+    fn finish(self: Box<Self>, stats: CallStats);
 }
+
+/// The result, and what it took.
+type Answer<T> = (Vec<T>, CallStats);
 
 /// Elements that the task owns.
 struct Owned<T> {
     tensor: Vec<T>,
-    answer: Sender<Vec<T>>,
+    answer: Sender<Answer<T>>,
 }
 
 impl<T: Element> Task for Owned<T> {
@@ -32,10 +36,10 @@ impl<T: Element> Task for Owned<T> {
         bytemuck::cast_slice_mut(&mut self.tensor)
     }
 
-    fn finish(self: Box<Self>) {
+    fn finish(self: Box<Self>, stats: CallStats) {
         let Self { tensor, answer } = *self;
         // Whoever dropped the handle does not want the result.
-        let _ = answer.send(tensor);
+        let _ = answer.send((tensor, stats));
     }
 }
 
@@ -48,8 +52,8 @@ pub(crate) fn owned<T: Element>(tensor: Vec<T>, shared: &Arc<Shared>) -> (Box<dy
 /// A collective in flight. Dropping it does not cancel the collective: the other ranks need this rank's share.
 #[must_use = "the result comes out of wait()"]
 pub struct Handle<T> {
-    answers: Receiver<Vec<T>>,
-    answered: Option<Result<Vec<T>, Error>>,
+    answers: Receiver<Answer<T>>,
+    answered: Option<Result<Answer<T>, Error>>,
     shared: Arc<Shared>,
 }
 
@@ -59,6 +63,14 @@ impl<T> Handle<T> {
     /// # Errors
     /// Why the collective failed, see [`Error`].
     pub fn wait(self) -> Result<Vec<T>, Error> {
+        self.wait_with_stats().map(|(tensor, _)| tensor)
+    }
+
+    /// Waits for the result, and tells what the call took, too.
+    ///
+    /// # Errors
+    /// As [`Handle::wait`].
+    pub fn wait_with_stats(self) -> Result<(Vec<T>, CallStats), Error> {
         match self.answered {
             Some(answer) => answer,
             None => self.answers.recv().map_err(|_| self.shared.reason()),
@@ -69,7 +81,7 @@ impl<T> Handle<T> {
     pub fn is_done(&mut self) -> bool {
         if self.answered.is_none() {
             self.answered = match self.answers.try_recv() {
-                Ok(tensor) => Some(Ok(tensor)),
+                Ok(answer) => Some(Ok(answer)),
                 Err(TryRecvError::Empty) => None,
                 Err(TryRecvError::Disconnected) => Some(Err(self.shared.reason())),
             };

@@ -34,12 +34,24 @@ fn check(report: &Value, world_size: usize, sizes: &[u64], element: u64) {
             let number = |name: &str| measured[name].as_f64().unwrap();
             assert_eq!(measured["wrong"], 0, "{row}");
             assert!(number("time_us") > 0.0, "{row}");
+            check_calls(&measured["sent"]);
             let algbw = row["size"].as_f64().unwrap() / number("time_us") / 1e3;
             assert!((number("algbw") / algbw - 1.0).abs() < 1e-9, "{row}");
             let ranks = world_size as f64;
             assert!((number("busbw") - algbw * 2.0 * (ranks - 1.0) / ranks).abs() < 1e-9, "{row}");
         }
     }
+}
+
+/// A rank's statistics must make sense by themselves.
+fn check_calls(calls: &Value) {
+    let number = |name: &str| calls[name].as_u64().unwrap();
+    assert!(number("calls") > 0 && number("chunks") >= number("calls"), "{calls}");
+    // Who asks after a rank hears it, but for what is lost, and nothing is lost on loopback; who hears it does not know it all.
+    let waited: u64 = calls["stragglers"].as_array().unwrap().iter().map(|late| late["chunks"].as_u64().unwrap()).sum();
+    assert!(waited == 0 || number("pending") > 0, "{calls}");
+    let quantiles = ["p50", "p90", "p99", "p999", "max"].map(|name| calls["rtt_us"][name].as_f64().unwrap());
+    assert!(quantiles[0] > 0.0 && quantiles.is_sorted(), "{calls}");
 }
 
 const QUICK: [&str; 4] = ["-n", "2", "-w", "1"];

@@ -103,7 +103,7 @@ impl Bench {
             }
             report.rows.push(row);
         }
-        report.sent = runner.finish().map_err(Failure::Collective)?.into();
+        report.sent = (&runner.finish().map_err(Failure::Collective)?).into();
 
         report.conclude(interface(&status).as_ref());
         if prints {

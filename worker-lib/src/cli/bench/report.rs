@@ -1,7 +1,8 @@
 //! What a benchmark found: the table and the JSON are two views of it.
 
 use serde::Serialize;
-use switchml_worker::{Stats, engine::EngineStats};
+use std::time::Duration;
+use switchml_worker::{CallStats, RoundTrips, Straggler};
 
 use crate::cli::{Failure, interface::Interface};
 
@@ -19,13 +20,20 @@ pub struct Report {
     pub differing: Vec<usize>,
     /// One line on the values' share of the link.
     pub goodput: String,
-    /// What the reporting rank sent in all, warm-up and checks included.
-    pub sent: Sent,
+    /// What all calls took on the reporting rank, those of warm-up and checks included.
+    pub sent: Calls,
 }
 
-/// What a rank sent.
+/// Per cent of the chunks of which it is told when they were done.
+const FINISHED: [f64; 23] = [
+    0.0, 5.0, 10.0, 15.0, 20.0, 25.0, 30.0, 35.0, 40.0, 45.0, 50.0, 55.0, 60.0, 65.0, 70.0, 75.0, 80.0, 85.0, 90.0,
+    95.0, 99.0, 99.9, 100.0,
+];
+
+/// What calls took on the reporting rank.
 #[derive(Default, Serialize)]
-pub struct Sent {
+pub struct Calls {
+    pub calls: u64,
     pub chunks: u64,
     /// Sent again because no answer came in time.
     pub resent_by_timer: u64,
@@ -33,6 +41,34 @@ pub struct Sent {
     pub resent_by_overtaking: u64,
     /// Sent again to ask whether a late rank has come.
     pub probes: u64,
+    /// Answers that a late rank is waited for.
+    pub pending: u64,
+    /// From a chunk's first transmission to its result; none when nothing had to be sent.
+    pub rtt_us: Option<Quantiles>,
+    /// Per cent of a call's chunks, and the time by which they had their result, in microseconds from its first packet.
+    pub finished_us: Vec<(f64, f64)>,
+    /// The ranks that were waited for.
+    pub stragglers: Vec<Late>,
+}
+
+/// Quantiles, in microseconds.
+#[derive(Serialize)]
+pub struct Quantiles {
+    pub p50: f64,
+    pub p90: f64,
+    pub p99: f64,
+    pub p999: f64,
+    pub max: f64,
+}
+
+/// A rank that was waited for.
+#[derive(Serialize)]
+pub struct Late {
+    pub rank: u32,
+    /// Chunks that waited for it.
+    pub chunks: u64,
+    /// How long, in microseconds.
+    pub waited_us: f64,
 }
 
 impl Report {
@@ -44,7 +80,7 @@ impl Report {
             avg_busbw: 0.0,
             differing: vec![],
             goodput: String::new(),
-            sent: Sent::default(),
+            sent: Calls::default(),
         }
     }
 
@@ -144,23 +180,43 @@ pub struct Measured {
     pub busbw: f64,
     /// Wrong elements on all ranks; none when it was not checked.
     pub wrong: Option<u64>,
+    /// The timed iterations on the reporting rank.
+    pub sent: Calls,
 }
 
 impl Measured {
     /// From the time of one all-reduce of `size` bytes over `world_size` ranks.
-    pub fn new(size: usize, seconds: f64, world_size: usize, wrong: Option<u64>) -> Self {
+    pub fn new(size: usize, seconds: f64, world_size: usize, wrong: Option<u64>, calls: &CallStats) -> Self {
         let ranks = world_size as f64;
         let algbw = size as f64 / 1e9 / seconds;
         // nccl-tests, doc/PERFORMANCE.md: of an all-reduce, each link carries 2(n-1)/n of the values.
-        Self { time_us: seconds * 1e6, algbw, busbw: algbw * 2.0 * (ranks - 1.0) / ranks, wrong }
+        Self { time_us: seconds * 1e6, algbw, busbw: algbw * 2.0 * (ranks - 1.0) / ranks, wrong, sent: calls.into() }
     }
 }
 
-impl From<Stats> for Sent {
-    fn from(stats: Stats) -> Self {
-        let EngineStats { chunks, resent_by_timer, resent_by_overtaking, probes, .. } = stats.engine;
-        Self { chunks, resent_by_timer, resent_by_overtaking, probes }
+impl From<&CallStats> for Calls {
+    fn from(stats: &CallStats) -> Self {
+        let CallStats { calls, chunks, resent_by_timer, resent_by_overtaking, probes, pending, .. } = *stats;
+        let rtt_us = Quantiles::of(&stats.round_trips);
+        let finished = |percent| Some((percent, microseconds(stats.finished.quantile(percent / 100.0)?)));
+        let finished_us = FINISHED.iter().copied().filter_map(finished).collect();
+        let late =
+            |(rank, late): (u32, Straggler)| Late { rank, chunks: late.chunks, waited_us: microseconds(late.waited) };
+        let stragglers = stats.stragglers().map(late).collect();
+        Self { calls, chunks, resent_by_timer, resent_by_overtaking, probes, pending, rtt_us, finished_us, stragglers }
     }
+}
+
+impl Quantiles {
+    fn of(times: &RoundTrips) -> Option<Self> {
+        let at = |share| times.quantile(share).map(microseconds);
+        let (p50, p90, p99, p999) = (at(0.5)?, at(0.9)?, at(0.99)?, at(0.999)?);
+        Some(Self { p50, p90, p99, p999, max: times.max().map(microseconds)? })
+    }
+}
+
+fn microseconds(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e6
 }
 
 impl Row {
@@ -174,7 +230,7 @@ mod tests {
     use super::*;
 
     fn row(size: usize, seconds: f64) -> Row {
-        let measured = || Measured::new(size, seconds, 2, Some(0));
+        let measured = || Measured::new(size, seconds, 2, Some(0), &CallStats::default());
         Row {
             size,
             count: size / 4,
@@ -200,8 +256,8 @@ mod tests {
 
     #[test]
     fn bandwidths() {
-        let measured = Measured::new(16_000_000, 0.1, 4, None);
+        let measured = Measured::new(16_000_000, 0.1, 4, None, &CallStats::default());
         assert_eq!((measured.time_us, measured.algbw, measured.busbw), (100_000.0, 0.16, 0.24));
-        assert_eq!(Measured::new(8, 1e-6, 1, None).busbw, 0.0);
+        assert_eq!(Measured::new(8, 1e-6, 1, None, &CallStats::default()).busbw, 0.0);
     }
 }

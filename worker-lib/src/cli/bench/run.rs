@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use switchml_worker::{Communicator, Error, ReduceOp, Stats};
+use switchml_worker::{CallStats, Communicator, Error, ReduceOp};
 
 use super::{
     check::{all_equal, digest, digest_words, wrong_elements},
@@ -70,12 +70,12 @@ impl<T: Value> Runner<T> {
         let size = count * size_of::<T>();
         self.progress.describe(size);
         let mut measure = |way| -> Result<Measured, Error> {
-            let seconds = self.time(way, count)?;
+            let (seconds, calls) = self.time(way, count)?;
             let (wrong, differ) = self.check(way, count)?;
             if differ && differing.last() != Some(&size) {
                 differing.push(size);
             }
-            Ok(Measured::new(size, seconds, self.communicator.world_size() as usize, wrong))
+            Ok(Measured::new(size, seconds, self.communicator.world_size() as usize, wrong, &calls))
         };
         let (out_of_place, in_place) = (measure(Way::OutOfPlace)?, measure(Way::InPlace)?);
         Ok(Row { size, count, dtype: T::NCCL_NAME, redop: self.op.name(), root: -1, out_of_place, in_place })
@@ -86,30 +86,31 @@ impl<T: Value> Runner<T> {
         self.progress.suspend(print);
     }
 
-    /// Leaves the job in good order, and tells what was sent in it.
-    pub fn finish(self) -> Result<Stats, Error> {
-        let stats = self.communicator.stats();
+    /// Leaves the job in good order, and tells what its calls took.
+    pub fn finish(self) -> Result<CallStats, Error> {
+        let stats = self.communicator.stats().calls;
         self.communicator.close()?;
         Ok(stats)
     }
 
-    /// Mean time of an iteration in seconds, on the slowest rank.
-    fn time(&mut self, way: Way, count: usize) -> Result<f64, Error> {
+    /// Mean time of an iteration in seconds, on the slowest rank; what the iterations took on this one.
+    fn time(&mut self, way: Way, count: usize) -> Result<(f64, CallStats), Error> {
         self.fill_input(count);
+        let mut calls = CallStats::default();
         let total = match way {
-            Way::OutOfPlace => self.time_out_of_place(count)?,
-            Way::InPlace => self.time_in_place(count)?,
+            Way::OutOfPlace => self.time_out_of_place(count, &mut calls)?,
+            Way::InPlace => self.time_in_place(count, &mut calls)?,
         };
         let mut mean = [total.as_secs_f64() as f32 / self.iters as f32];
         self.communicator.all_reduce(&mut mean, ReduceOp::Max)?;
-        Ok(mean[0].into())
+        Ok((mean[0].into(), calls))
     }
 
-    fn time_out_of_place(&mut self, count: usize) -> Result<Duration, Error> {
+    fn time_out_of_place(&mut self, count: usize, calls: &mut CallStats) -> Result<Duration, Error> {
         self.communicator.barrier()?;
         let begin = Instant::now();
         for _ in 0..self.iters {
-            self.reduce_copy(count)?;
+            *calls += &self.reduce_copy(count)?;
             self.progress.advance(1);
         }
         Ok(begin.elapsed())
@@ -117,7 +118,7 @@ impl<T: Value> Runner<T> {
 
     /// Every iteration reduces values of its own: a sum of sums of sums would soon be infinite, and infinities are not sent.
     /// They are laid out in advance, as many at a time as the buffer holds; that is not timed.
-    fn time_in_place(&mut self, count: usize) -> Result<Duration, Error> {
+    fn time_in_place(&mut self, count: usize, calls: &mut CallStats) -> Result<Duration, Error> {
         let mut total = Duration::ZERO;
         let mut left = self.iters;
         while left > 0 {
@@ -127,7 +128,7 @@ impl<T: Value> Runner<T> {
             self.communicator.barrier()?;
             let begin = Instant::now();
             for tensor in self.buffer.chunks_exact_mut(count).take(turns) {
-                self.communicator.all_reduce(tensor, self.op)?;
+                *calls += &self.communicator.all_reduce(tensor, self.op)?;
                 self.progress.advance(1);
             }
             total += begin.elapsed();
@@ -173,7 +174,7 @@ impl<T: Value> Runner<T> {
     }
 
     /// Reduces a copy of the input.
-    fn reduce_copy(&mut self, count: usize) -> Result<(), Error> {
+    fn reduce_copy(&mut self, count: usize) -> Result<CallStats, Error> {
         let tensor = &mut self.buffer[..count];
         tensor.copy_from_slice(&self.input[..count]);
         self.communicator.all_reduce(tensor, self.op)

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::report::{Measured, Report, Row, Sent, Setup};
+use super::report::{Calls, Late, Measured, Quantiles, Report, Row, Setup};
 
 /// Above the rows.
 pub struct Head<'a>(pub &'a Report);
@@ -84,12 +84,22 @@ impl fmt::Display for Foot<'_> {
             writeln!(f, "# The ranks' results of {size} B differ in their bits.")?;
         }
         writeln!(f, "# {}", report.goodput)?;
-        let Sent { chunks, resent_by_timer, resent_by_overtaking, probes } = report.sent;
+        let Calls { chunks, resent_by_timer, resent_by_overtaking, probes, rtt_us, stragglers, .. } = &report.sent;
         writeln!(
             f,
             "# Rank 0 sent {chunks} chunks; again {resent_by_timer} for want of an answer, {resent_by_overtaking} overtaken, {probes} to \
              ask after a late rank"
         )?;
+        if let Some(Quantiles { p50, p99, p999, max, .. }) = rtt_us {
+            writeln!(
+                f,
+                "# Round trips of rank 0's chunks: median {p50:.0} us, 99 % within {p99:.0} us, 99.9 % within {p999:.0} us, all within \
+                 {max:.0} us"
+            )?;
+        }
+        for Late { rank, chunks, waited_us } in stragglers {
+            writeln!(f, "# Rank 0 waited for rank {rank} with {chunks} chunks, {waited_us:.0} us in all")?;
+        }
         writeln!(
             f,
             "# time: mean of the iterations on the slowest rank. out-of-place: with the copy into the result's buffer, for"
@@ -112,7 +122,7 @@ mod tests {
     use super::*;
 
     fn report() -> Report {
-        let measured = |time_us, wrong| Measured { time_us, algbw: 0.17, busbw: 0.26, wrong };
+        let measured = |time_us, wrong| Measured { time_us, algbw: 0.17, busbw: 0.26, wrong, sent: Calls::default() };
         Report {
             setup: Setup {
                 version: "0.1.0",
@@ -143,7 +153,17 @@ mod tests {
             avg_busbw: 0.26,
             differing: vec![],
             goodput: "Goodput".into(),
-            sent: Sent { chunks: 1000, resent_by_timer: 3, resent_by_overtaking: 2, probes: 1 },
+            sent: Calls {
+                calls: 40,
+                chunks: 1000,
+                resent_by_timer: 3,
+                resent_by_overtaking: 2,
+                probes: 1,
+                pending: 1,
+                rtt_us: Some(Quantiles { p50: 64.2, p90: 80.0, p99: 150.4, p999: 999.9, max: 12_000.0 }),
+                finished_us: vec![(0.0, 80.0), (100.0, 980.0)],
+                stragglers: vec![Late { rank: 2, chunks: 1, waited_us: 11_900.4 }],
+            },
         }
     }
 
@@ -175,6 +195,13 @@ mod tests {
             foot.contains("# Rank 0 sent 1000 chunks; again 3 for want of an answer, 2 overtaken, 1 to ask after"),
             "{foot}"
         );
+        assert!(
+            foot.contains(
+                "# Round trips of rank 0's chunks: median 64 us, 99 % within 150 us, 99.9 % within 1000 us, all within 12000 us\n\
+                 # Rank 0 waited for rank 2 with 1 chunks, 11900 us in all\n"
+            ),
+            "{foot}"
+        );
         assert!(foot.starts_with("# Out of bounds values : 0 OK\n# Avg bus bandwidth    : 0.260000\n#\n"), "{foot}");
     }
 
@@ -183,7 +210,7 @@ mod tests {
         for (time_us, text) in
             [(3.0, "   3.00"), (99.99, "  99.99"), (100.0, "  100.0"), (9999.94, " 9999.9"), (10_000.0, "  10000")]
         {
-            let measured = Measured { time_us, algbw: 1.0, busbw: 2.0, wrong: Some(7) };
+            let measured = Measured { time_us, algbw: 1.0, busbw: 2.0, wrong: Some(7), sent: Calls::default() };
             assert_eq!(measured.to_string(), format!("  {text}    1.00    2.00      7"));
         }
     }

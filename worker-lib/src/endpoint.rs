@@ -1,0 +1,152 @@
+//! One rank's data path without its I/O: [`Engine`], the collectives in flight, and the pacing of batches.
+//!
+//! The data thread drives it with sockets and a clock, simulators and fuzz targets with what they make up. In a loop, a caller
+//!
+//! 1. takes in calls by [`Endpoint::submit`] and every datagram by [`Endpoint::receive`],
+//! 2. calls [`Endpoint::on_timer`],
+//! 3. sends what [`Endpoint::next`] returns, each filled in by [`Endpoint::fill`], until that is nothing,
+//! 4. calls [`Endpoint::give_back`],
+//! 5. waits for a call or a datagram, at most until [`Endpoint::deadline`].
+//!
+//! Time is monotonic, in nanoseconds, from wherever the caller likes. After a [`Failure`] the endpoint is of no more use: dropping it
+//! drops the tasks in flight, which their owners hear.
+
+use switchml_protocol::header::HEADER_LEN;
+use zerocopy::IntoBytes;
+
+use crate::engine::{Engine, Failure, Transmission};
+use crate::numerics::Codec;
+use crate::schedule::Schedule;
+use crate::stats::CallStats;
+
+pub use crate::collective::{Call, Kind};
+pub use crate::hello::{Hello, HelloStep, OpenPath, PathFailure};
+pub use crate::task::Task;
+
+/// A collective to run.
+pub struct Command {
+    /// The call, equal on all ranks.
+    pub call: Call,
+    /// How its elements travel, by [`Call::codec`].
+    pub codec: Codec,
+    /// Whether this rank's elements count: all but those of a broadcast's receivers do.
+    pub contributes: bool,
+    /// The elements.
+    pub task: Box<dyn Task>,
+}
+
+/// See the [module's documentation](self).
+pub struct Endpoint {
+    engine: Engine,
+    schedule: Schedule,
+    /// Packets in a full batch of full chunks.
+    batch: u32,
+    /// A batch of new chunks was begun, and is sent as far as the window goes.
+    in_batch: bool,
+}
+
+impl Endpoint {
+    /// An endpoint without calls, for chunks of up to `lanes` lanes that are sent `batch` at a time if the window has room for it.
+    pub fn new(engine: Engine, lanes: u16, batch: u32) -> Self {
+        Self { engine, schedule: Schedule::new(lanes), batch, in_batch: false }
+    }
+
+    /// The engine, to look at.
+    pub fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    /// Whether no collective is in flight.
+    pub fn is_idle(&self) -> bool {
+        self.schedule.is_empty()
+    }
+
+    /// Adds a collective, behind those in flight.
+    pub fn submit(&mut self, command: Command) {
+        let Command { call, codec, contributes, task } = command;
+        self.schedule.push(&call, codec, contributes, task);
+    }
+
+    /// Takes in a datagram that came from the aggregator's address; `congested` when it carried the CE mark of ECN.
+    ///
+    /// # Errors
+    /// As [`Engine::receive`].
+    pub fn receive(&mut self, now: u64, datagram: &[u8], congested: bool) -> Result<(), Failure> {
+        if let Some((completed, payload)) = self.engine.receive(now, datagram, congested)? {
+            self.schedule.decode(now, &completed, payload);
+        }
+        Ok(())
+    }
+
+    /// Takes in which ranks, a bitmap, have left in good order.
+    pub fn note_departed(&mut self, ranks: u64) {
+        self.engine.note_departed(ranks);
+    }
+
+    /// Marks what is overdue, to be sent again.
+    ///
+    /// # Errors
+    /// As [`Engine::on_timer`].
+    pub fn on_timer(&mut self, now: u64) -> Result<(), Failure> {
+        self.engine.on_timer(now)
+    }
+
+    /// The next packet to send now, if any: what is due again, then new chunks, batch by batch as the window allows.
+    pub fn next(&mut self, now: u64) -> Option<Transmission> {
+        let transmission = self.engine.next_resend(now).or_else(|| self.next_new(now));
+        self.in_batch &= transmission.is_some();
+        transmission
+    }
+
+    /// Writes a transmission's packet, of [`Transmission::packet_len`] bytes.
+    ///
+    /// # Panics
+    /// When `packet` is of another length.
+    pub fn fill(&self, transmission: &Transmission, packet: &mut [u8]) {
+        let Transmission { mut header, chunk } = *transmission;
+        let (head, payload) = packet.split_at_mut(HEADER_LEN);
+        let sum = self.schedule.encode(&chunk, payload);
+        header.check.set(header.check_of(sum, 1));
+        head.copy_from_slice(header.as_bytes());
+    }
+
+    /// When [`Self::on_timer`] is to be called, if nothing comes before; `None` while nothing is outstanding.
+    pub fn deadline(&self) -> Option<u64> {
+        self.engine.deadline()
+    }
+
+    /// The calls in flight up to number `last` in the order of their issue, with their numbers, which count from 0.
+    pub fn calls_in_flight(&self, last: u64) -> impl Iterator<Item = (u64, &Call)> {
+        self.schedule.in_flight(last)
+    }
+
+    /// Whether collectives are done and not given back yet.
+    pub fn has_done(&self) -> bool {
+        self.schedule.has_done()
+    }
+
+    /// Statistics of the collectives that are done and not given back yet.
+    pub fn done(&self) -> impl Iterator<Item = &CallStats> {
+        self.schedule.done()
+    }
+
+    /// Finishes the tasks of the collectives that are done.
+    pub fn give_back(&mut self) {
+        self.schedule.give_back();
+    }
+
+    fn next_new(&mut self, now: u64) -> Option<Transmission> {
+        self.in_batch = self.in_batch || self.is_worth_sending();
+        if !self.in_batch || !self.engine.may_send() {
+            return None;
+        }
+        let chunk = self.schedule.next()?;
+        Some(self.engine.send(now, chunk))
+    }
+
+    /// Whether the window has room for a batch: a trip through the kernel costs the same for one packet as for many.
+    fn is_worth_sending(&self) -> bool {
+        let (outstanding, window) = (self.engine.outstanding(), self.engine.window());
+        outstanding == 0 || window.saturating_sub(outstanding) >= self.batch.min(window / 2)
+    }
+}
