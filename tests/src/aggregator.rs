@@ -25,8 +25,17 @@ impl Aggregator {
     ///
     /// [`Error::Start`], [`Error::Ended`] or [`Error::Timeout`] when it does not come up, with its last lines.
     pub fn in_rack(binaries: &Binaries, rack: &Rack) -> Result<Self, Error> {
+        Self::in_rack_at(binaries, rack, &format!("{AGGREGATOR_ADDRESS}:0"))
+    }
+
+    /// The same, with the control plane at this address and port: where an earlier one was, for example.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::in_rack`].
+    pub fn in_rack_at(binaries: &Binaries, rack: &Rack, control: &str) -> Result<Self, Error> {
         let mut command = Command::new(&binaries.aggregator);
-        command.args(["--control", &format!("{AGGREGATOR_ADDRESS}:0")]);
+        command.args(["--control", control]);
         for port in rack.ports() {
             command.args(["--iface", &port]);
         }

@@ -10,13 +10,15 @@ use std::{
 /// Names the folder with the binaries to test; without it, tests build their own.
 const BIN_DIR: &str = "SWITCHML_BIN_DIR";
 
-/// Where the two binaries are.
+/// Where the binaries are.
 #[derive(Debug, Clone)]
 pub struct Binaries {
     /// The daemon, `switchml-aggregator`.
     pub aggregator: PathBuf,
     /// The worker's command line, `switchml-worker`.
     pub worker: PathBuf,
+    /// What makes links bad, `switchml-impairment`.
+    pub impairment: PathBuf,
 }
 
 impl Binaries {
@@ -30,7 +32,11 @@ impl Binaries {
             let path = folder.join(name);
             if path.is_file() { Ok(path) } else { Err(Error::NotBuilt(path)) }
         };
-        Ok(Self { aggregator: find("switchml-aggregator")?, worker: find("switchml-worker")? })
+        Ok(Self {
+            aggregator: find("switchml-aggregator")?,
+            worker: find("switchml-worker")?,
+            impairment: find("switchml-impairment")?,
+        })
     }
 
     /// The release binaries for a test: those in the folder `SWITCHML_BIN_DIR` where it is set, as `cargo xtask test`
@@ -57,10 +63,11 @@ impl Binaries {
 /// Builds the binaries into the target folder that the running test came from, and returns the folder where they are.
 fn build() -> Result<PathBuf, Error> {
     let target = target_folder()?;
-    let arguments = ["build", "--quiet", "--release", "-p", "switchml-userspace", "-p", "switchml-worker", "--bins"];
+    let packages = ["switchml-userspace", "switchml-worker", "switchml-impairment"].map(|name| ["-p", name]);
+    let arguments = [&["build", "--quiet", "--release", "--bins"], packages.as_flattened()].concat();
     let failed = |why: String| Error::Build { command: format!("cargo {}", arguments.join(" ")), why };
     let status = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
-        .args(arguments)
+        .args(&arguments)
         .arg("--target-dir")
         .arg(&target)
         .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
@@ -93,13 +100,14 @@ mod tests {
         std::fs::write(folder.join("switchml-aggregator"), "").unwrap();
         let missing = Binaries::in_folder(&folder).unwrap_err().to_string();
         std::fs::write(folder.join("switchml-worker"), "").unwrap();
+        std::fs::write(folder.join("switchml-impairment"), "").unwrap();
         let found = Binaries::in_folder(&folder);
         std::fs::remove_dir_all(&folder).unwrap();
         assert_eq!(
             missing,
             format!(
                 "{}/switchml-worker does not exist; build it: \
-                 cargo build --release -p switchml-userspace -p switchml-worker",
+                 cargo build --release -p switchml-userspace -p switchml-worker -p switchml-impairment",
                 folder.display()
             )
         );

@@ -14,6 +14,10 @@ pub enum Error {
     #[error("an MTU of {0} bytes was asked for; native XDP on veth allows {MIN_MTU} to {MAX_MTU}")]
     Mtu(u32),
 
+    /// Bad links were asked for in a rack that has no wires.
+    #[error("this rack's links are whole; bad links need a rack made with RackOptions::wires")]
+    NoWires,
+
     /// The kernel refused something that a rack needs.
     #[error(
         "cannot {what}: {source}; a rack needs root (CAP_SYS_ADMIN, CAP_NET_ADMIN, CAP_BPF) and Linux 5.9 or later"
@@ -87,7 +91,7 @@ pub enum Error {
     },
 
     /// A binary that the rack runs is not built.
-    #[error("{} does not exist; build it: cargo build --release -p switchml-userspace -p switchml-worker", .0.display())]
+    #[error("{} does not exist; build it: cargo build --release -p switchml-userspace -p switchml-worker -p switchml-impairment", .0.display())]
     NotBuilt(PathBuf),
 
     /// The binaries could not be built.

@@ -32,6 +32,19 @@
 //! each `eth0` is for. Checksum and segmentation offloads are off on
 //! `eth0`, because XDP on the other end would see UDP checksums not filled in yet.
 //!
+//! # Bad links
+//!
+//! With [`RackOptions::wires`] each link is open in the middle: worker's half and port's half both end in one more namespace, the wires,
+//! where an [`Impairment`] joins them. Its tc program sees every frame as it comes out of one half, one at a time (the port's native
+//! XDP sees them so too), and sends it into the other, or not: seeded loss, duplication, reordering and corruption, for each link and
+//! direction, counted.
+//!
+//! ```text
+//!   worker i                    wires                         switch
+//!    eth0 ───────────────── w_i ↔ s_i ───────────────────────── p_i
+//!                            tc programs
+//! ```
+//!
 //! # Nothing is left behind
 //!
 //! A namespace has no name. It is the namespace of one thread of this process, and lives as long as that thread or a
@@ -66,6 +79,7 @@ mod aggregator;
 mod binaries;
 mod deadline;
 mod error;
+mod impairment;
 mod kernel;
 mod namespace;
 mod output;
@@ -77,8 +91,9 @@ mod xdp;
 pub use aggregator::Aggregator;
 pub use binaries::Binaries;
 pub use error::Error;
+pub use impairment::{Direction, FaultCounts, Faults, Impairment};
 pub use namespace::Namespace;
-pub use privilege::can_build_racks;
+pub use privilege::{can_build_racks, skip};
 pub use process::Process;
 pub use rack::{AGGREGATOR_ADDRESS, MAX_MTU, MAX_WORKERS, MIN_MTU, Rack, RackOptions};
 pub use rustix::process::Signal;

@@ -6,16 +6,18 @@ use crate::{
 };
 use std::{fs::OpenOptions, io::Write, sync::OnceLock};
 
-/// Whether the test `name` can run. If not, says so on standard error and, when the environment variable
-/// `SWITCHML_SKIPPED` names a file, appends the line `<name>: <reason>` to it; the test should then return at once.
-/// `cargo xtask test` reads that file.
+/// Whether the test `name` can run. If not, that is said by [`skip`]; the test should then return at once.
 ///
 /// It is tried, not guessed: a namespace is made and a program is loaded. A rack that fails nevertheless is an error.
 pub fn can_build_racks(name: &str) -> bool {
     static OBSTACLE: OnceLock<Option<String>> = OnceLock::new();
-    let Some(reason) = OBSTACLE.get_or_init(|| try_it().err().map(|error| error.to_string())) else {
-        return true;
-    };
+    let obstacle = OBSTACLE.get_or_init(|| try_it().err().map(|error| error.to_string()));
+    obstacle.as_ref().inspect(|reason| skip(name, reason)).is_none()
+}
+
+/// Says that the test `name` cannot run: on standard error and, when the environment variable `SWITCHML_SKIPPED` names a file, by
+/// a line `<name>: <reason>` at its end. `cargo xtask test` reads that file.
+pub fn skip(name: &str, reason: &str) {
     eprintln!("skipped {name}: {reason}");
     if let Some(path) = std::env::var_os("SWITCHML_SKIPPED") {
         // One write, so that tests that run at the same time do not mix their lines.
@@ -26,7 +28,6 @@ pub fn can_build_racks(name: &str) -> bool {
             panic!("cannot write to SWITCHML_SKIPPED={}: {error}", path.display());
         }
     }
-    false
 }
 
 fn try_it() -> Result<(), Error> {

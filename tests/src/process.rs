@@ -169,7 +169,7 @@ impl Process {
         Error::Timeout { process: self.name.clone(), what, waited, tail: self.output.tail() }
     }
 
-    fn ended(&self, what: String, status: ExitStatus) -> Error {
+    pub(crate) fn ended(&self, what: String, status: ExitStatus) -> Error {
         self.output.wait_closed(OUTPUT_GRACE);
         Error::Ended { process: self.name.clone(), what, status, tail: self.output.tail() }
     }

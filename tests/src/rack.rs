@@ -29,12 +29,15 @@ pub struct RackOptions {
     /// Whether each `eth0` runs a passing XDP program. Without, GRO alone makes it take frames from XDP, and only those
     /// that are redirected.
     pub pass_program: bool,
+    /// Whether each link runs through the namespace [`Rack::wires`], where an [`Impairment`](crate::Impairment) joins its
+    /// two halves. Without one, nothing passes.
+    pub wires: bool,
 }
 
 impl Default for RackOptions {
     /// Four workers, an MTU of 1500 bytes, passing programs.
     fn default() -> Self {
-        Self { workers: 4, mtu: 1500, pass_program: true }
+        Self { workers: 4, mtu: 1500, pass_program: true, wires: false }
     }
 }
 
@@ -60,6 +63,7 @@ pub struct Rack {
     /// The passing programs' attachments; dropped first.
     _programs: Vec<OwnedFd>,
     workers: Vec<Namespace>,
+    wires: Option<Namespace>,
     switch: Namespace,
 }
 
@@ -74,11 +78,18 @@ impl Rack {
     pub fn new(options: RackOptions) -> Result<Self, Error> {
         options.check()?;
         let switch = new_switch(options.mtu)?;
-        let workers: Vec<_> =
-            (0..options.workers).map(|rank| new_worker(&switch, rank, options.mtu)).collect::<Result<_, _>>()?;
-        let to_pass = workers.iter().filter(|_| options.pass_program);
-        let programs = to_pass.map(pass_frames).collect::<Result<_, _>>()?;
-        Ok(Self { _programs: programs, workers, switch })
+        let wires = options.wires.then(|| Namespace::new("wires")).transpose()?;
+        let workers: Vec<_> = (0..options.workers)
+            .map(|rank| new_worker(&switch, wires.as_ref(), rank, options.mtu))
+            .collect::<Result<_, _>>()?;
+        let mut programs = Vec::new();
+        for worker in workers.iter().filter(|_| options.pass_program) {
+            programs.push(pass_frames(worker, "eth0".to_owned())?);
+        }
+        for (rank, wires) in wires.iter().flat_map(|wires| (0..options.workers).map(move |rank| (rank, wires))) {
+            programs.push(pass_frames(wires, wire_ends(rank).1)?);
+        }
+        Ok(Self { _programs: programs, workers, wires, switch })
     }
 
     /// Where the aggregator runs.
@@ -98,6 +109,11 @@ impl Rack {
     /// All workers, by rank.
     pub fn workers(&self) -> &[Namespace] {
         &self.workers
+    }
+
+    /// Where the two halves of each link meet, if the rack was made with [`RackOptions::wires`].
+    pub fn wires(&self) -> Option<&Namespace> {
+        self.wires.as_ref()
     }
 
     /// The address of the worker of this rank, which is less than [`MAX_WORKERS`].
@@ -126,13 +142,28 @@ fn new_switch(mtu: u32) -> Result<Namespace, Error> {
     Ok(switch)
 }
 
-/// A worker joined to a port of the switch.
-fn new_worker(switch: &Namespace, rank: usize, mtu: u32) -> Result<Namespace, Error> {
+/// The interfaces in the namespace of the wires at which the link of this rank is open: the end of the worker's half, and
+/// that of the port's.
+pub(crate) fn wire_ends(rank: usize) -> (String, String) {
+    (format!("w{rank}"), format!("s{rank}"))
+}
+
+/// A worker joined to a port of the switch: directly, or with its link open in the namespace of the wires.
+fn new_worker(switch: &Namespace, wires: Option<&Namespace>, rank: usize, mtu: u32) -> Result<Namespace, Error> {
     let worker = Namespace::new(&format!("worker {rank}"))?;
-    let (port, path, n) = (port(rank), worker.path(), rank + 1);
-    // Both ends start where they belong, so that they are never seen, nor left, outside the rack.
-    switch.tool("ip", &format!("link add {port} address 02:00:00:00:01:{n:02x} mtu {mtu} type veth peer name eth0 address 02:00:00:00:00:{n:02x} mtu {mtu} netns {path}"))?;
-    switch.tool("ip", &format!("link set {port} master br0 up"))?;
+    let n = rank + 1;
+    let eth0 = (&worker, "eth0".to_owned(), format!("02:00:00:00:00:{n:02x}"));
+    let port = (switch, port(rank), format!("02:00:00:00:01:{n:02x}"));
+    if let Some(wires) = wires {
+        let (to_worker, to_port) = wire_ends(rank);
+        join(port, (wires, to_port.clone(), format!("02:00:00:00:02:{n:02x}")), mtu)?;
+        join((wires, to_worker.clone(), format!("02:00:00:00:03:{n:02x}")), eth0, mtu)?;
+        wires.tool("ip", &format!("link set {to_port} up"))?;
+        wires.tool("ip", &format!("link set {to_worker} up"))?;
+    } else {
+        join(port, eth0, mtu)?;
+    }
+    switch.tool("ip", &format!("link set p{rank} master br0 up"))?;
     worker.tool("ip", "link set lo up")?;
     worker.tool("ip", &format!("address add {}/24 dev eth0", Rack::worker_address(rank)))?;
     worker.tool("ip", "link set eth0 up")?;
@@ -144,9 +175,18 @@ fn new_worker(switch: &Namespace, rank: usize, mtu: u32) -> Result<Namespace, Er
     Ok(worker)
 }
 
-/// Attaches the passing program to the worker's end, without which veth drops what XDP sends to it.
-fn pass_frames(worker: &Namespace) -> Result<OwnedFd, Error> {
-    worker
-        .run(|| xdp::attach(&xdp::load(XDP_PASS)?, "eth0"))
-        .map_err(|source| Error::Kernel { what: format!("attach XDP to eth0 of {}", worker.name()), source })
+/// Makes a veth pair: namespace, name and MAC of each end. Both start where they belong, so that they are never seen, nor left,
+/// outside the rack.
+fn join(end: (&Namespace, String, String), peer: (&Namespace, String, String), mtu: u32) -> Result<(), Error> {
+    let ((namespace, name, mac), (peer_namespace, peer_name, peer_mac)) = (end, peer);
+    let path = peer_namespace.path();
+    namespace.tool("ip", &format!("link add {name} address {mac} mtu {mtu} type veth peer name {peer_name} address {peer_mac} mtu {mtu} netns {path}"))
+}
+
+/// Attaches the passing program to an end of a link, without which veth drops what XDP sends to it.
+fn pass_frames(namespace: &Namespace, interface: String) -> Result<OwnedFd, Error> {
+    let what = format!("attach XDP to {interface} of {}", namespace.name());
+    namespace
+        .run(move || xdp::attach(&xdp::load(XDP_PASS)?, &interface))
+        .map_err(|source| Error::Kernel { what, source })
 }

@@ -2,16 +2,19 @@
 //!
 //! | module | what it holds |
 //! | --- | --- |
+//! | [`bad_links`] | links that lose, double, reorder and corrupt: every sum exact |
 //! | [`benchmark`] | the benchmark's sizes, types, operators and frames, every element checked |
 //! | [`bits`] | the same bits on every rank, whatever the order of arrival |
 //! | [`lost_ranks`] | ranks that die, freeze or never come: the others end in time, and name them |
 //! | [`jobs`] | several jobs at once, and one after the other |
 
+mod bad_links;
 mod benchmark;
 mod bits;
 mod jobs;
 mod lost_ranks;
 
+use std::collections::BTreeMap;
 use std::process::Command;
 use std::thread;
 use std::time::Duration;
@@ -41,6 +44,29 @@ impl Cluster {
 
     fn of(workers: usize) -> Self {
         Self::new(RackOptions { workers, ..RackOptions::default() })
+    }
+
+    /// The data plane's counters, as `switchml-aggregator status` shows them.
+    fn counters(&self) -> BTreeMap<String, u64> {
+        let text = self.ask(&["status", "--connect", self.aggregator.control()]);
+        // Name, number and explanation, below a line of titles.
+        let counter = |line: &str| {
+            let mut words = line.split_whitespace();
+            Some((words.next()?.to_owned(), words.next()?.parse().ok()?))
+        };
+        text.lines().skip_while(|line| !line.starts_with("packets")).filter_map(counter).collect()
+    }
+
+    /// One of them.
+    fn counter(&self, name: &str) -> u64 {
+        self.counters().get(name).copied().unwrap_or(0)
+    }
+
+    /// What `switchml-aggregator` prints in the switch, with these arguments.
+    fn ask(&self, arguments: &[&str]) -> String {
+        let mut command = Command::new(&self.binaries.aggregator);
+        command.args(arguments);
+        String::from_utf8(self.rack.switch().output(command).unwrap().stdout).unwrap()
     }
 
     /// Starts a benchmark on the first `world_size` workers; rank 0 prints JSON.

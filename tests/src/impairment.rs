@@ -1,0 +1,130 @@
+//! Bad links: `switchml-impairment` as a process, between the halves of a rack's links.
+
+use crate::{Binaries, Error, Process, Rack, rack::wire_ends};
+use serde::Deserialize;
+use std::{process::Command, time::Duration};
+
+/// What the process prints once frames pass.
+const READY: &str = "ready";
+const START_TIMEOUT: Duration = Duration::from_secs(60);
+const STOP_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// What happens to the frames of the aggregation protocol in one direction of a link, each with its probability from 0 to 1.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Faults {
+    /// The frame is lost.
+    pub loss: f64,
+    /// It comes twice.
+    pub duplication: f64,
+    /// It is held back until 1 to `distance` later ones have passed.
+    pub reordering: f64,
+    /// The farthest that a frame is moved back, in frames; 1 to 1024, counts only with `reordering`.
+    pub distance: u32,
+    /// A bit of its headers is flipped: IP, UDP, or the protocol's.
+    pub corruption: f64,
+    /// A bit of its payload is flipped.
+    pub flips: f64,
+}
+
+/// The two directions of a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// From the worker to the switch.
+    Up,
+    /// From the switch to the worker.
+    Down,
+}
+
+/// How many frames of the aggregation protocol came in, and how often each fault happened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+pub struct FaultCounts {
+    /// Frames that came in.
+    pub frames: u64,
+    /// Of those, lost.
+    pub lost: u64,
+    /// Sent twice.
+    pub duplicated: u64,
+    /// Held back.
+    pub reordered: u64,
+    /// With a bit of the headers flipped.
+    pub corrupted: u64,
+    /// With a bit of the payload flipped.
+    pub flipped: u64,
+    /// Held back, and sent by now.
+    pub released: u64,
+    /// To be held back, but sent at once because too many were already.
+    pub no_room: u64,
+    /// Lost, sent once instead of twice, or left as they were because the kernel refused: none, unless something is wrong.
+    pub failed: u64,
+}
+
+/// The wires of a rack, joined. They come apart when the value is dropped.
+pub struct Impairment {
+    process: Process,
+}
+
+impl Impairment {
+    /// Joins the halves of all links of a rack that was made with [`RackOptions::wires`](crate::RackOptions::wires);
+    /// `faults` says what happens to frames, for each rank and direction. The same seed gives the same faults to the same sequence of frames.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoWires`] for another rack; [`Error::Start`], [`Error::Ended`] or [`Error::Timeout`] when it does not come up.
+    pub fn in_rack(
+        binaries: &Binaries,
+        rack: &Rack,
+        seed: u64,
+        faults: impl Fn(usize, Direction) -> Faults,
+    ) -> Result<Self, Error> {
+        let wires = rack.wires().ok_or(Error::NoWires)?;
+        let mut command = Command::new(&binaries.impairment);
+        command.args(["--seed", &seed.to_string()]);
+        for rank in 0..rack.workers().len() {
+            let (to_worker, to_port) = wire_ends(rank);
+            command.args(["--path", &format!("{to_worker}:{to_port}:{}", faults(rank, Direction::Up).arguments())]);
+            command.args(["--path", &format!("{to_port}:{to_worker}:{}", faults(rank, Direction::Down).arguments())]);
+        }
+        let mut process = wires.spawn("impairment", command)?;
+        process.wait_for_line(READY, START_TIMEOUT)?;
+        Ok(Self { process })
+    }
+
+    /// Takes the links apart; what happened on each, up and down, by rank.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Ended`] when it did not end in good order, with its last lines.
+    pub fn stop(mut self) -> Result<Vec<[FaultCounts; 2]>, Error> {
+        let status = self.process.terminate(STOP_TIMEOUT)?;
+        let output = self.process.stdout();
+        let report = output.lines().find(|line| line.starts_with('['));
+        let counts: Option<Vec<FaultCounts>> = report.and_then(|report| serde_json::from_str(report).ok());
+        let counts = counts.ok_or_else(|| self.process.ended("should report its counts".to_owned(), status))?;
+        Ok(counts.as_chunks().0.to_vec())
+    }
+}
+
+impl Faults {
+    /// As the process takes them.
+    fn arguments(&self) -> String {
+        let Self { loss, duplication, reordering, distance, corruption, flips } = self;
+        let distance = (*distance).max(1);
+        format!(
+            "loss={loss},duplication={duplication},reordering={reordering},distance={distance},corruption={corruption},flips={flips}"
+        )
+    }
+}
+
+impl std::ops::AddAssign for FaultCounts {
+    fn add_assign(&mut self, other: Self) {
+        self.frames += other.frames;
+        self.lost += other.lost;
+        self.duplicated += other.duplicated;
+        self.reordered += other.reordered;
+        self.corrupted += other.corrupted;
+        self.flipped += other.flipped;
+        self.released += other.released;
+        self.no_room += other.no_room;
+        self.failed += other.failed;
+    }
+}

@@ -1,0 +1,194 @@
+//! Links that lose, double, reorder and corrupt: every sum is exact all the same, on every rank. The impairment's own counts
+//! prove that the faults did happen.
+
+use std::time::Duration;
+
+use switchml_rack::{FaultCounts, Faults, Impairment, RackOptions, can_build_racks};
+use switchml_worker::ReduceOp;
+use switchml_worker::engine::{EngineStats, Ignored};
+
+use crate::Cluster;
+
+const RANKS: usize = 4;
+/// What the links may cost on a busy machine.
+const DEADLINE: Duration = Duration::from_secs(20);
+
+/// What a job on bad links came to.
+struct Outcome {
+    cluster: Cluster,
+    /// Of all ranks.
+    workers: Vec<EngineStats>,
+    /// Of all links, both directions.
+    faults: FaultCounts,
+}
+
+impl Outcome {
+    /// Packets that workers refused, by reason.
+    fn ignored(&self, reason: Ignored) -> u64 {
+        self.workers.iter().map(|stats| stats.ignored(reason)).sum()
+    }
+
+    /// Asserts that a fault happened about as often as it was to: within five standard deviations, for `count` of all frames.
+    fn happened(&self, count: u64, probability: f64) {
+        let frames = self.faults.frames as f64;
+        let (expected, deviation) = (frames * probability, (frames * probability * (1.0 - probability)).sqrt());
+        assert!(expected >= 20.0, "too few to tell: {:?}", self.faults);
+        let off = (count as f64 - expected).abs() / deviation;
+        assert!(off < 5.0, "{count} where {expected} were expected: {:?}", self.faults);
+    }
+}
+
+/// Sums `elements` elements as i32 and as f32 over links with these faults, both ways, and checks every one on every rank.
+fn sum_over(name: &'static str, seed: u64, faults: Faults, elements: usize) -> Option<Outcome> {
+    if !can_build_racks(name) {
+        return None;
+    }
+    let cluster = Cluster::new(RackOptions { workers: RANKS, wires: true, ..RackOptions::default() });
+    let impairment = Impairment::in_rack(&cluster.binaries, &cluster.rack, seed, |_, _| faults).unwrap();
+    let workers = cluster.run_ranks(RANKS, name, move |rank, builder| {
+        let communicator = builder.deadline(DEADLINE).connect().unwrap();
+        // Any bit of an i32 may be set, so that no flipped one is rounded away.
+        let value = |rank: u32, i: usize| (i as u32).wrapping_mul(2_654_435_761).wrapping_add(rank << 7) as i32;
+        let mut integers: Vec<i32> = (0..elements).map(|i| value(rank, i)).collect();
+        communicator.all_reduce(&mut integers, ReduceOp::Sum).unwrap();
+        for (i, sum) in integers.into_iter().enumerate() {
+            let expected = (0..RANKS as u32).fold(0i32, |sum, rank| sum.wrapping_add(value(rank, i)));
+            assert_eq!(sum, expected, "element {i} of rank {rank}");
+        }
+        // Whole numbers up to 4000: their sums have no rounding error.
+        let value = |rank: u32, i: usize| ((i * 37 + rank as usize * 101) % 1000) as f32;
+        let mut floats: Vec<f32> = (0..elements).map(|i| value(rank, i)).collect();
+        communicator.all_reduce(&mut floats, ReduceOp::Sum).unwrap();
+        for (i, sum) in floats.into_iter().enumerate() {
+            let expected: f32 = (0..RANKS as u32).map(|rank| value(rank, i)).sum();
+            assert_eq!(sum.to_bits(), expected.to_bits(), "element {i} of rank {rank}: {sum} for {expected}");
+        }
+        let stats = communicator.stats().engine;
+        communicator.close().unwrap();
+        stats
+    });
+    let mut total = FaultCounts::default();
+    impairment.stop().unwrap().into_iter().flatten().for_each(|counts| total += counts);
+    assert_eq!(total.failed, 0, "{total:?}");
+    println!("{name}: {total:?}");
+    Some(Outcome { cluster, workers, faults: total })
+}
+
+/// Elements that make some 3000 chunks.
+const MILLION: usize = 1 << 20;
+
+#[test]
+fn loss_of_one_in_a_thousand() {
+    let faults = Faults { loss: 0.001, ..Faults::default() };
+    let Some(outcome) = sum_over("loss_of_one_in_a_thousand", 1, faults, MILLION) else { return };
+    outcome.happened(outcome.faults.lost, 0.001);
+}
+
+#[test]
+fn loss_of_one_percent() {
+    let faults = Faults { loss: 0.01, ..Faults::default() };
+    let Some(outcome) = sum_over("loss_of_one_percent", 2, faults, MILLION) else { return };
+    outcome.happened(outcome.faults.lost, 0.01);
+}
+
+#[test]
+fn loss_of_five_percent() {
+    let faults = Faults { loss: 0.05, ..Faults::default() };
+    let Some(outcome) = sum_over("loss_of_five_percent", 3, faults, MILLION / 4) else { return };
+    outcome.happened(outcome.faults.lost, 0.05);
+}
+
+#[test]
+fn loss_of_twenty_percent() {
+    let faults = Faults { loss: 0.2, ..Faults::default() };
+    let Some(outcome) = sum_over("loss_of_twenty_percent", 4, faults, MILLION / 10) else { return };
+    outcome.happened(outcome.faults.lost, 0.2);
+}
+
+#[test]
+fn five_percent_twice() {
+    let faults = Faults { duplication: 0.05, ..Faults::default() };
+    let Some(outcome) = sum_over("five_percent_twice", 5, faults, MILLION) else { return };
+    outcome.happened(outcome.faults.duplicated, 0.05);
+    // What comes again is of rounds that are over, for the workers; and for the aggregator, of ranks that are in.
+    assert!(outcome.ignored(Ignored::NotOutstanding) > 0);
+    assert!(outcome.cluster.counter("pending") + outcome.cluster.counter("replayed") > 0);
+}
+
+#[test]
+fn heavy_reordering() {
+    let faults = Faults { reordering: 0.2, distance: 64, ..Faults::default() };
+    let Some(outcome) = sum_over("heavy_reordering", 6, faults, MILLION / 8) else { return };
+    let FaultCounts { reordered, no_room, released, .. } = outcome.faults;
+    outcome.happened(reordered + no_room, 0.2);
+    assert!(released > reordered * 9 / 10, "{:?}", outcome.faults);
+}
+
+#[test]
+fn corrupted_headers() {
+    let faults = Faults { corruption: 0.01, ..Faults::default() };
+    let Some(outcome) = sum_over("corrupted_headers", 7, faults, MILLION) else { return };
+    outcome.happened(outcome.faults.corrupted, 0.01);
+    // What broke a field that the check word covers; and what broke others.
+    for counter in ["bad_check", "bad_ip_checksum", "bad_version"] {
+        assert!(outcome.cluster.counter(counter) > 0, "{counter}");
+    }
+    for reason in [Ignored::Malformed, Ignored::Check] {
+        assert!(outcome.ignored(reason) > 0, "{reason:?}");
+    }
+}
+
+#[test]
+fn flipped_bits_in_the_payload() {
+    let faults = Faults { flips: 0.01, ..Faults::default() };
+    let Some(outcome) = sum_over("flipped_bits_in_the_payload", 8, faults, MILLION) else { return };
+    outcome.happened(outcome.faults.flipped, 0.01);
+    // Every flipped bit is noticed by whoever the packet was for: nothing else refuses these.
+    let refused = outcome.cluster.counter("bad_check") + outcome.ignored(Ignored::Check);
+    let late = outcome.ignored(Ignored::NotOutstanding);
+    assert!(refused <= outcome.faults.flipped && refused + late >= outcome.faults.flipped, "{refused}, {late}");
+}
+
+#[test]
+fn everything_at_once() {
+    let faults = Faults { loss: 0.01, duplication: 0.05, reordering: 0.1, distance: 32, corruption: 0.01, flips: 0.01 };
+    let Some(outcome) = sum_over("everything_at_once", 9, faults, MILLION / 4) else { return };
+    let FaultCounts { lost, duplicated, reordered, corrupted, flipped, .. } = outcome.faults;
+    for happened in [lost, duplicated, reordered, corrupted, flipped] {
+        assert!(happened >= 20, "{:?}", outcome.faults);
+    }
+    assert!(outcome.cluster.counter("bad_check") > 0 && outcome.ignored(Ignored::Check) > 0);
+}
+
+/// Loss by a queue that overflows is another matter than loss by a bad link: it goes on until less is sent.
+#[test]
+fn an_overflowing_queue_is_answered_by_smaller_windows() {
+    if !can_build_racks("an_overflowing_queue_is_answered_by_smaller_windows") {
+        return;
+    }
+    let cluster = Cluster::new(RackOptions { workers: RANKS, wires: true, ..RackOptions::default() });
+    // Half of a full window fits into the queue of each link upwards.
+    for rank in 0..RANKS {
+        let mut command = std::process::Command::new("tc");
+        command.args(["qdisc", "add", "dev", &format!("s{rank}"), "root", "tbf"]);
+        command.args(["rate", "200mbit", "burst", "16k", "limit", "180k"]);
+        cluster.rack.wires().unwrap().output(command).unwrap();
+    }
+    let impairment = Impairment::in_rack(&cluster.binaries, &cluster.rack, 1, |_, _| Faults::default()).unwrap();
+    let workers = cluster.run_ranks(RANKS, "congestion", move |rank, builder| {
+        let communicator = builder.deadline(DEADLINE).connect().unwrap();
+        let mut values: Vec<i32> = (0..2 * MILLION as i32).map(|i| i + rank as i32).collect();
+        communicator.all_reduce(&mut values, ReduceOp::Sum).unwrap();
+        // 4 i + 0 + 1 + 2 + 3
+        assert!((0i32..).zip(values).all(|(i, sum)| sum == 4 * i + 6), "rank {rank}");
+        let stats = communicator.stats().engine;
+        communicator.close().unwrap();
+        stats
+    });
+    impairment.stop().unwrap();
+    for stats in &workers {
+        // Without an answer, every window would lose about half.
+        assert!(stats.window_cuts > 0, "{stats:?}");
+        assert!(stats.resent() < stats.chunks / 4, "{stats:?}");
+    }
+}
