@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use switchml_rack::{Process, Signal, can_build_racks};
 use switchml_worker::{Error, ReduceOp};
 
-use crate::{Cluster, PATIENCE};
+use crate::{Cluster, PATIENCE, report};
 
 const RANKS: usize = 4;
 /// The rank that is lost.
@@ -14,26 +14,19 @@ const LOST: usize = 2;
 /// Exit code of `switchml-worker` for a collective that failed.
 const COLLECTIVE_FAILED: i32 = 4;
 
-/// Starts a benchmark that goes on for long, and waits until it is under way.
-fn start(cluster: &Cluster) -> Vec<Process> {
-    let ranks = cluster.bench(RANKS, "long", &["-b", "16M", "-e", "16M", "-n", "10000"]);
+/// Goes on for long.
+const LONG: [&str; 6] = ["-b", "16M", "-e", "16M", "-n", "10000"];
+
+/// Starts a benchmark, and waits until it is under way.
+fn start(cluster: &Cluster, arguments: &[&str]) -> Vec<Process> {
+    let ranks = cluster.bench(RANKS, "long", arguments);
     let begin = Instant::now();
     // Results come in by multicast to every port, so the counter of completed rounds moves only with all ranks in.
-    while counter(cluster, "completed") < 1000 {
+    while cluster.counter("completed") < 1000 {
         assert!(begin.elapsed() < PATIENCE, "the benchmark does not get under way");
         sleep(Duration::from_millis(20));
     }
     ranks
-}
-
-/// A counter of the data plane, as `switchml-aggregator status` shows it.
-fn counter(cluster: &Cluster, name: &str) -> u64 {
-    let mut command = std::process::Command::new(&cluster.binaries.aggregator);
-    command.args(["status", "--connect", cluster.aggregator.control()]);
-    let output = cluster.rack.switch().output(command).unwrap();
-    let text = String::from_utf8(output.stdout).unwrap();
-    let line = text.lines().find(|line| line.split_whitespace().any(|word| word == name));
-    line.and_then(|line| line.split_whitespace().find_map(|word| word.parse().ok())).unwrap_or(0)
 }
 
 /// All ranks but the lost one must end within `bound`, each with one line that names it.
@@ -54,7 +47,7 @@ fn a_killed_rank_is_named_by_all_others() {
         return;
     }
     let cluster = Cluster::of(RANKS);
-    let mut ranks = start(&cluster);
+    let mut ranks = start(&cluster, &LONG);
     ranks[LOST].kill().unwrap();
     others_name_it(&mut ranks, Duration::from_secs(2));
 }
@@ -65,10 +58,36 @@ fn a_frozen_rank_is_named_by_all_others() {
         return;
     }
     let cluster = Cluster::of(RANKS);
-    let mut ranks = start(&cluster);
+    let mut ranks = start(&cluster, &LONG);
     ranks[LOST].signal(Signal::STOP).unwrap();
     // The deadline is 5 s after the last progress.
     others_name_it(&mut ranks, Duration::from_secs(7));
+    // When it goes on, it hears that it is too late.
+    ranks[LOST].signal(Signal::CONT).unwrap();
+    let status = ranks[LOST].wait(Duration::from_secs(2)).unwrap();
+    assert_eq!((status.code(), ranks[LOST].stderr().lines().count()), (Some(COLLECTIVE_FAILED), 1));
+}
+
+/// The others wait, and nothing is lost.
+#[test]
+fn a_rank_that_is_frozen_for_less_than_the_deadline_costs_time_alone() {
+    if !can_build_racks("a_rank_that_is_frozen_for_less_than_the_deadline_costs_time_alone") {
+        return;
+    }
+    let cluster = Cluster::of(RANKS);
+    let ranks = start(&cluster, &["-b", "4M", "-e", "4M", "-n", "40", "-w", "1"]);
+    ranks[LOST].signal(Signal::STOP).unwrap();
+    // What is under way comes to a halt, which the counter shows.
+    sleep(Duration::from_millis(500));
+    let halted = cluster.counter("completed");
+    sleep(Duration::from_millis(1500));
+    assert_eq!(cluster.counter("completed"), halted, "the other ranks cannot go on alone");
+    ranks[LOST].signal(Signal::CONT).unwrap();
+    let report = report(ranks);
+    // A round for each of 4 MiB / 1408 B chunks and their exponents, in place and out of place, 41 times: it was in the middle.
+    assert!(cluster.counter("completed") > 2 * 41 * (4 << 20) / 1408, "it had not begun");
+    assert!(halted < 2 * 41 * (4 << 20) / 1408, "it was over");
+    assert_eq!((&report["out_of_bounds"], &report["differing"]), (&0.into(), &serde_json::json!([])));
 }
 
 /// The rank is there, and answers the control plane, but does not call: the data plane alone tells who is missing.

@@ -6,21 +6,35 @@
 //! | [`benchmark`] | the benchmark's sizes, types, operators and frames, every element checked |
 //! | [`bits`] | the same bits on every rank, whatever the order of arrival |
 //! | [`lost_ranks`] | ranks that die, freeze or never come: the others end in time, and name them |
+//! | [`mismatch`] | ranks that make different calls, or leave too early: all hear which rank called what |
+//! | [`never_fills`] | a job that not all ranks come to |
+//! | [`special_values`] | NaN and infinities |
+//! | [`strangers`] | a host that is no member, and sends whatever it can |
 //! | [`jobs`] | several jobs at once, and one after the other |
+//! | [`restart`] | the daemon is killed, and another takes its place or does not |
+//! | [`ports`] | ports that go down and up, lose their program, or are removed |
+//! | [`loops`] | ranks that add up again and again, every element checked |
 
 mod bad_links;
 mod benchmark;
 mod bits;
 mod jobs;
+mod loops;
 mod lost_ranks;
+mod mismatch;
+mod never_fills;
+mod ports;
+mod restart;
+mod special_values;
+mod strangers;
 
 use std::collections::BTreeMap;
 use std::process::Command;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use switchml_rack::{Aggregator, Binaries, Process, Rack, RackOptions};
+use switchml_rack::{Aggregator, Binaries, Namespace, Process, Rack, RackOptions};
 use switchml_worker::{Builder, Communicator};
 
 /// Far longer than anything here takes on a busy machine.
@@ -62,11 +76,42 @@ impl Cluster {
         self.counters().get(name).copied().unwrap_or(0)
     }
 
+    /// Starts the daemon anew, at the same address. The earlier one has ended.
+    fn restart(&mut self) {
+        let control = self.aggregator.control().to_owned();
+        self.aggregator = Aggregator::in_rack_at(&self.binaries, &self.rack, &control).unwrap();
+    }
+
     /// What `switchml-aggregator` prints in the switch, with these arguments.
     fn ask(&self, arguments: &[&str]) -> String {
         let mut command = Command::new(&self.binaries.aggregator);
         command.args(arguments);
         String::from_utf8(self.rack.switch().output(command).unwrap().stdout).unwrap()
+    }
+
+    /// The list of jobs.
+    fn list_jobs(&self) -> String {
+        self.ask(&["jobs", "--connect", self.aggregator.control()])
+    }
+
+    /// Waits until a line of the list of jobs contains all of this; the line.
+    fn wait_for_job(&self, texts: &[&str]) -> String {
+        let begin = Instant::now();
+        loop {
+            let jobs = self.list_jobs();
+            if let Some(line) = jobs.lines().find(|line| texts.iter().all(|text| line.contains(text))) {
+                return line.to_owned();
+            }
+            assert!(begin.elapsed() < PATIENCE, "no job with {texts:?}:\n{jobs}");
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Ends the daemon in good order, which must leave nothing: no program, and nothing in the BPF file system.
+    fn stop(self) {
+        let Self { aggregator, rack, .. } = self;
+        aggregator.stop().unwrap();
+        assert_eq!(left_behind(rack.switch()), "");
     }
 
     /// Starts a benchmark on the first `world_size` workers; rank 0 prints JSON.
@@ -102,6 +147,20 @@ impl Cluster {
             threads.into_iter().map(|thread| thread.join().unwrap()).collect()
         })
     }
+}
+
+/// What is attached to interfaces, or lies in the BPF file system.
+fn left_behind(namespace: &Namespace) -> String {
+    namespace.run(|| {
+        let pins = std::fs::read_dir("/sys/fs/bpf").unwrap().map(|entry| entry.unwrap().file_name());
+        let pins = pins.map(|name| name.into_string().unwrap());
+        let links = Command::new("ip").arg("link").output().unwrap().stdout;
+        let links = String::from_utf8(links).unwrap();
+        let programs = links.lines().filter(|line| line.contains("xdp")).map(str::to_owned);
+        // The kernel's own are there from the start.
+        let ours = pins.chain(programs).filter(|name| !matches!(name.as_str(), "maps.debug" | "progs.debug"));
+        ours.collect::<Vec<_>>().join("\n")
+    })
 }
 
 /// Waits for a benchmark that must succeed; rank 0's JSON.

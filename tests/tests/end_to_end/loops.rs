@@ -1,0 +1,107 @@
+//! Ranks that add up again and again, every element checked against arithmetic, until they are told to stop.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::{JoinHandle, sleep, spawn};
+use std::time::{Duration, Instant};
+
+use switchml_worker::{Builder, Communicator, Error, ReduceOp};
+
+use crate::{Cluster, PATIENCE};
+
+/// Elements of a tensor: some hundred packets.
+const ELEMENTS: usize = 100_000;
+
+/// All ranks of a job, in threads and namespaces of their own.
+pub struct Loops {
+    ranks: Vec<JoinHandle<Ended>>,
+    progress: Arc<Vec<AtomicU64>>,
+    stop: Arc<AtomicBool>,
+}
+
+/// How a rank's loop ended.
+pub struct Ended {
+    /// All-reduces that were right.
+    pub rounds: u64,
+    /// What came after them: a goodbye in good order, or this.
+    pub result: Result<(), Error>,
+    /// When.
+    pub at: Instant,
+}
+
+impl Loops {
+    /// Starts the ranks of a job, one on each worker, and waits until they are under way.
+    pub fn start(cluster: &Cluster, job: &'static str, deadline: Duration) -> Self {
+        let workers = cluster.rack.workers();
+        let progress: Arc<Vec<_>> = Arc::new(workers.iter().map(|_| AtomicU64::new(0)).collect());
+        let stop = Arc::new(AtomicBool::new(false));
+        let start = |rank: usize| {
+            let builder = Communicator::builder()
+                .aggregator(cluster.aggregator.control())
+                .job(job)
+                .rank(rank as u32)
+                .world_size(workers.len() as u32)
+                .deadline(deadline);
+            let (progress, stop) = (Arc::clone(&progress), Arc::clone(&stop));
+            // A thread is in the namespace of the one that starts it.
+            workers[rank].run(move || spawn(move || life(rank, builder, &progress, &stop)))
+        };
+        let loops = Self { ranks: (0..workers.len()).map(start).collect(), progress, stop };
+        loops.wait_for_progress(5);
+        loops
+    }
+
+    /// Waits until every rank has done so many more all-reduces.
+    pub fn wait_for_progress(&self, rounds: u64) {
+        let before: Vec<_> = self.progress.iter().map(|count| count.load(Ordering::Relaxed)).collect();
+        let begin = Instant::now();
+        while self.progress.iter().zip(&before).any(|(count, before)| count.load(Ordering::Relaxed) < before + rounds) {
+            assert!(begin.elapsed() < PATIENCE, "no progress beyond {before:?}");
+            assert!(!self.ranks.iter().any(JoinHandle::is_finished), "a rank has ended");
+            sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Has the ranks stop together, say goodbye and end; how each did.
+    pub fn stop(self) -> Vec<Ended> {
+        self.stop.store(true, Ordering::Relaxed);
+        self.wait()
+    }
+
+    /// Waits until all ranks have ended; how each did.
+    pub fn wait(self) -> Vec<Ended> {
+        self.ranks.into_iter().map(|rank| rank.join().expect("every element is right")).collect()
+    }
+}
+
+fn life(rank: usize, builder: Builder, progress: &[AtomicU64], stop: &AtomicBool) -> Ended {
+    let communicator = builder.connect().expect("connected");
+    let mut rounds = 0;
+    let result = loop {
+        match add_up(&communicator, rank, rounds, stop.load(Ordering::Relaxed)) {
+            Ok(stops) => {
+                rounds += 1;
+                progress[rank].store(rounds, Ordering::Relaxed);
+                if stops {
+                    break communicator.close();
+                }
+            }
+            Err(error) => break Err(error),
+        }
+    };
+    Ended { rounds, result, at: Instant::now() }
+}
+
+/// One all-reduce, every element checked. Returns whether any rank wants to stop, which all hear in the same round.
+fn add_up(communicator: &Communicator, rank: usize, round: u64, stops: bool) -> Result<bool, Error> {
+    let ranks = communicator.world_size() as i32;
+    let base = |i: i32| i.wrapping_mul(7).wrapping_add(round as i32);
+    let mut values: Vec<i32> = (0..ELEMENTS as i32).map(|i| base(i).wrapping_add(rank as i32)).collect();
+    values[0] = i32::from(stops);
+    communicator.all_reduce(&mut values, ReduceOp::Sum)?;
+    // The sum of all ranks' numbers is ranks * (ranks - 1) / 2.
+    let expected = |i: i32| base(i).wrapping_mul(ranks).wrapping_add(ranks * (ranks - 1) / 2);
+    let wrong = (1..).zip(&values[1..]).find(|&(i, &value)| value != expected(i));
+    assert_eq!(wrong, None, "rank {rank}, round {round}");
+    Ok(values[0] > 0)
+}

@@ -1,0 +1,172 @@
+//! Ranks that make different calls: each hears which rank called what, and soon.
+
+use std::sync::{Arc, Barrier};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use switchml_rack::can_build_racks;
+use switchml_worker::control::{self, MadeCall};
+use switchml_worker::{CallStats, Communicator, Error, Handle, ReduceOp};
+
+use crate::Cluster;
+
+const RANKS: usize = 4;
+/// The rank that calls something else.
+const ODD: u32 = 2;
+/// Within which every rank must hear of it.
+const BOUND: Duration = Duration::from_secs(2);
+
+type Call = fn(&Communicator) -> Result<CallStats, Error>;
+
+/// What the odd rank calls, and what the others do; and what errors call it.
+const CASES: [(&str, Call, &str, Call, &str); 6] = [
+    (
+        "length",
+        |c| c.all_reduce(&mut vec![1f32; 99_999], ReduceOp::Sum),
+        "all_reduce(sum, f32, 99999)",
+        |c| c.all_reduce(&mut vec![1f32; 100_000], ReduceOp::Sum),
+        "all_reduce(sum, f32, 100000)",
+    ),
+    (
+        "type",
+        |c| c.all_reduce(&mut vec![1i32; 5000], ReduceOp::Sum),
+        "all_reduce(sum, i32, 5000)",
+        |c| c.all_reduce(&mut vec![1f32; 5000], ReduceOp::Sum),
+        "all_reduce(sum, f32, 5000)",
+    ),
+    (
+        "operator",
+        |c| c.all_reduce(&mut [1f32; 8], ReduceOp::Max),
+        "all_reduce(max, f32, 8)",
+        |c| c.all_reduce(&mut [1f32; 8], ReduceOp::Min),
+        "all_reduce(min, f32, 8)",
+    ),
+    (
+        "root",
+        |c| c.broadcast(&mut vec![1f32; 5000], 1),
+        "broadcast(from 1, f32, 5000)",
+        |c| c.broadcast(&mut vec![1f32; 5000], 0),
+        "broadcast(from 0, f32, 5000)",
+    ),
+    (
+        "kind",
+        Communicator::barrier,
+        "barrier()",
+        |c| c.all_reduce(&mut [1i32; 1], ReduceOp::Sum),
+        "all_reduce(sum, i32, 1)",
+    ),
+    (
+        "order",
+        |c| in_flight(c, [7000, 400]),
+        "all_reduce(sum, i32, 7000)",
+        |c| in_flight(c, [400, 7000]),
+        "all_reduce(sum, i32, 400)",
+    ),
+];
+
+/// A call with another in flight.
+fn in_flight(communicator: &Communicator, sizes: [usize; 2]) -> Result<CallStats, Error> {
+    let before = communicator.all_reduce_start(vec![1i32; sizes[0]], ReduceOp::Sum);
+    let last = communicator.all_reduce(&mut vec![1i32; sizes[1]], ReduceOp::Sum);
+    before.and_then(Handle::wait).and(last)
+}
+
+/// The ranks that an error lists for each call, after a check of everything else in it.
+fn listed(error: &Error, odd: &str, even: &str) -> (Vec<u16>, Vec<u16>) {
+    let Error::Control(control::Error::Mismatch { reason, calls }) = error else { panic!("{error}") };
+    let [MadeCall { ranks: alone, number: 2, call: odd_call }, MadeCall { ranks: others, number: 2, call: even_call }] =
+        &calls[..]
+    else {
+        panic!("{error}")
+    };
+    assert_eq!((odd_call.as_str(), even_call.as_str()), (odd, even), "{error}");
+    assert!(reason.starts_with(&format!("ranks made different calls: call 2 of rank {ODD} is {odd}; ")), "{reason}");
+    assert!(!reason.contains('\n'), "{reason}");
+    (alone.clone(), others.clone())
+}
+
+/// Where the ranks meet after a call that must succeed on all of them. A collective is no such place: a rank whose own is done may fail
+/// in its next call while another still waits for its last results, and takes that one down in the wrong call.
+fn together() -> Arc<Barrier> {
+    Arc::new(Barrier::new(RANKS))
+}
+
+#[test]
+fn every_rank_hears_which_rank_called_what() {
+    if !can_build_racks("every_rank_hears_which_rank_called_what") {
+        return;
+    }
+    let cluster = Cluster::of(RANKS);
+    for (name, odd, odd_name, even, even_name) in CASES {
+        let together = together();
+        let outcomes = cluster.run_ranks(RANKS, name, move |rank, builder| {
+            let communicator = builder.connect().unwrap();
+            communicator.barrier().unwrap();
+            together.wait();
+            let begin = Instant::now();
+            let error = if rank == ODD { odd(&communicator) } else { even(&communicator) }.unwrap_err();
+            // For good.
+            assert_eq!(communicator.barrier(), Err(error.clone()));
+            (error, begin.elapsed())
+        });
+        for (error, elapsed) in outcomes {
+            let (alone, others) = listed(&error, odd_name, even_name);
+            assert_eq!((alone, others), (vec![ODD as u16], vec![0, 1, 3]), "{name}: {error}");
+            assert!(elapsed < BOUND, "{name}: {elapsed:?}");
+        }
+    }
+}
+
+/// A rank that computes meanwhile has nothing to report, holds nobody up for long, and hears of it when it calls.
+#[test]
+fn a_rank_in_no_call_hears_of_it_at_its_next() {
+    if !can_build_racks("a_rank_in_no_call_hears_of_it_at_its_next") {
+        return;
+    }
+    let cluster = Cluster::of(RANKS);
+    let together = together();
+    let outcomes = cluster.run_ranks(RANKS, "computing", move |rank, builder| {
+        let communicator = builder.connect().unwrap();
+        communicator.barrier().unwrap();
+        together.wait();
+        if rank == 3 {
+            sleep(BOUND);
+        }
+        let begin = Instant::now();
+        let size = if rank == ODD { 10 } else { 11 };
+        let error = communicator.all_reduce(&mut vec![1i32; size], ReduceOp::Sum).unwrap_err();
+        (error, begin.elapsed())
+    });
+    for (rank, (error, elapsed)) in outcomes.into_iter().enumerate() {
+        let lists = listed(&error, "all_reduce(sum, i32, 10)", "all_reduce(sum, i32, 11)");
+        assert_eq!(lists, (vec![ODD as u16], vec![0, 1]), "{error}");
+        let bound = if rank == 3 { Duration::from_millis(100) } else { BOUND };
+        assert!(elapsed < bound, "rank {rank}: {elapsed:?}");
+    }
+}
+
+/// It has its results and is gone; the others wait for it in a call that it never made.
+#[test]
+fn a_rank_that_left_is_named_long_before_the_deadline() {
+    if !can_build_racks("a_rank_that_left_is_named_long_before_the_deadline") {
+        return;
+    }
+    let cluster = Cluster::of(RANKS);
+    let together = together();
+    let outcomes = cluster.run_ranks(RANKS, "left", move |rank, builder| {
+        let communicator = builder.deadline(Duration::from_secs(60)).connect().unwrap();
+        communicator.all_reduce(&mut vec![1f32; 10_000], ReduceOp::Sum).unwrap();
+        together.wait();
+        if rank == ODD {
+            communicator.close().unwrap();
+            return None;
+        }
+        let begin = Instant::now();
+        let error = communicator.all_reduce(&mut vec![1f32; 10_000], ReduceOp::Sum).unwrap_err();
+        Some((error, begin.elapsed()))
+    });
+    for (error, elapsed) in outcomes.into_iter().flatten() {
+        assert!(error.to_string().contains("rank 2 left the job without making this call"), "{error}");
+        assert!(elapsed < BOUND, "{elapsed:?}");
+    }
+}

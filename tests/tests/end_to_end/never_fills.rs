@@ -1,0 +1,54 @@
+//! A job that not all ranks come to: those that wait get an error in time that names the others, and nothing of it stays.
+
+use std::time::{Duration, Instant};
+
+use switchml_rack::can_build_racks;
+use switchml_worker::control::{self, AggregatorStatus};
+use switchml_worker::{Error, ReduceOp};
+
+use crate::{Cluster, PATIENCE};
+
+const WORLD_SIZE: u32 = 5;
+const JOIN_TIMEOUT: Duration = Duration::from_secs(1);
+
+fn status(cluster: &Cluster) -> AggregatorStatus {
+    let address = cluster.aggregator.control().to_owned();
+    cluster.rack.switch().run(move || control::status(&address, PATIENCE)).unwrap()
+}
+
+#[test]
+fn a_job_that_never_fills_names_the_missing_and_gives_everything_back() {
+    if !can_build_racks("a_job_that_never_fills_names_the_missing_and_gives_everything_back") {
+        return;
+    }
+    let cluster = Cluster::of(2);
+    let before = status(&cluster);
+    assert_eq!(before.slots_free, before.slots_total);
+    // Ranks 0 and 1 come, 2, 3 and 4 do not.
+    let outcomes = cluster.run_ranks(2, "lonely", |rank, builder| {
+        let begin = Instant::now();
+        let error = builder.world_size(WORLD_SIZE).join_timeout(JOIN_TIMEOUT).connect().err().unwrap();
+        (rank as u16, error, begin.elapsed())
+    });
+    for (own, error, elapsed) in outcomes {
+        let Error::Control(control::Error::Missing { job, world_size, ranks, .. }) = &error else { panic!("{error}") };
+        assert_eq!((job.as_str(), *world_size), ("lonely", WORLD_SIZE as u16));
+        // Whoever waits a moment longer misses the other one, too.
+        assert!([2, 3, 4].iter().all(|rank| ranks.contains(rank)) && !ranks.contains(&own), "{error}");
+        assert!(elapsed >= JOIN_TIMEOUT && elapsed < JOIN_TIMEOUT + Duration::from_secs(1), "{elapsed:?}");
+    }
+    // The daemon notices at once that they are gone.
+    let begin = Instant::now();
+    while status(&cluster) != before {
+        assert!(begin.elapsed() < Duration::from_secs(2), "{:?}", status(&cluster));
+    }
+    // The name is free, for a job of another size.
+    let sums = cluster.run_ranks(2, "lonely", |rank, builder| {
+        let communicator = builder.connect().unwrap();
+        let mut values = vec![rank as i32 + 1; 1000];
+        communicator.all_reduce(&mut values, ReduceOp::Sum).unwrap();
+        communicator.close().unwrap();
+        values
+    });
+    assert!(sums.iter().flatten().all(|&sum| sum == 3));
+}

@@ -1,0 +1,202 @@
+//! Ports of the switch that go down and come up, lose the aggregator's program, or are removed; and a worker's own interface.
+
+use std::net::TcpStream;
+use std::process::Command;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use libbpf_rs::libbpf_sys;
+use libbpf_rs::query::{LinkInfoIter, LinkTypeInfo};
+use switchml_rack::{Namespace, can_build_racks};
+use switchml_worker::control;
+use switchml_worker::{Error, ReduceOp};
+
+use crate::loops::{Ended, Loops};
+use crate::{Cluster, PATIENCE};
+
+const RANKS: usize = 3;
+/// The rank behind the port that something happens to, `p1`.
+const BEHIND: usize = 1;
+const DEADLINE: Duration = Duration::from_secs(5);
+
+fn ip(namespace: &Namespace, arguments: &str) -> String {
+    let mut command = Command::new("ip");
+    command.args(arguments.split(' '));
+    String::from_utf8(namespace.output(command).unwrap().stdout).unwrap()
+}
+
+fn all_went_well(ended: Vec<Ended>) {
+    for (rank, ended) in ended.into_iter().enumerate() {
+        assert_eq!(ended.result, Ok(()), "rank {rank}");
+    }
+}
+
+/// A job on the ports as they are now, from start to end.
+fn a_job_works(cluster: &Cluster) {
+    let sums = cluster.run_ranks(RANKS, "train", |rank, builder| {
+        let communicator = builder.connect().unwrap();
+        let mut values = vec![rank as i32; 1000];
+        communicator.all_reduce(&mut values, ReduceOp::Sum).unwrap();
+        communicator.close().unwrap();
+        values
+    });
+    assert!(sums.iter().flatten().all(|&sum| sum == 3));
+}
+
+/// Takes a link down for a while shorter than the deadline, at either end.
+fn outage(cluster: &Cluster, namespace: &Namespace, device: &str) {
+    let loops = Loops::start(cluster, "train", DEADLINE);
+    for _ in 0..2 {
+        ip(namespace, &format!("link set {device} down"));
+        sleep(Duration::from_millis(1500));
+        ip(namespace, &format!("link set {device} up"));
+        loops.wait_for_progress(3);
+    }
+    cluster.wait_for_job(&["train", "started", "3 of 3"]);
+    all_went_well(loops.stop());
+}
+
+#[test]
+fn collectives_survive_a_port_that_goes_down_and_up() {
+    if !can_build_racks("collectives_survive_a_port_that_goes_down_and_up") {
+        return;
+    }
+    let cluster = Cluster::of(RANKS);
+    outage(&cluster, cluster.rack.switch(), "p1");
+    cluster.stop();
+}
+
+#[test]
+fn collectives_survive_an_interface_that_goes_down_and_up() {
+    if !can_build_racks("collectives_survive_an_interface_that_goes_down_and_up") {
+        return;
+    }
+    let cluster = Cluster::of(RANKS);
+    outage(&cluster, cluster.rack.worker(BEHIND), "eth0");
+    cluster.stop();
+}
+
+#[test]
+fn a_port_that_stays_down_ends_the_job_at_the_deadline() {
+    if !can_build_racks("a_port_that_stays_down_ends_the_job_at_the_deadline") {
+        return;
+    }
+    let deadline = Duration::from_secs(2);
+    let cluster = Cluster::of(RANKS);
+    let loops = Loops::start(&cluster, "train", deadline);
+    ip(cluster.rack.switch(), "link set p1 down");
+    let begin = Instant::now();
+    for (rank, ended) in loops.wait().into_iter().enumerate() {
+        let error = ended.result.expect_err("rank 1 is cut off");
+        assert!(ended.at.saturating_duration_since(begin) < deadline + Duration::from_secs(2), "rank {rank}: {error}");
+        if rank == BEHIND {
+            assert!(matches!(error, Error::AggregatorSilent { .. }), "{error}");
+        } else {
+            assert!(error.to_string().contains("rank 1"), "rank {rank}: {error}");
+        }
+    }
+    ip(cluster.rack.switch(), "link set p1 up");
+    // Address resolution had given up.
+    let begin = Instant::now();
+    let control = cluster.aggregator.control().to_owned();
+    while cluster.rack.worker(BEHIND).run({
+        let control = control.clone();
+        move || TcpStream::connect(control).is_err()
+    }) {
+        assert!(begin.elapsed() < PATIENCE, "no way to the switch");
+    }
+    a_job_works(&cluster);
+    cluster.stop();
+}
+
+/// Detaches the aggregator's program from a port, as `bpftool link detach` does.
+fn detach(cluster: &Cluster, port: &str) {
+    let shown = ip(cluster.rack.switch(), &format!("-d link show {port}"));
+    let index: u32 = shown.split(':').next().unwrap().parse().unwrap();
+    let program = shown.split_once("prog/xdp id ").expect("a program").1;
+    let program: u32 = program.split_whitespace().next().unwrap().parse().unwrap();
+    // Ids of programs are those of the machine, and so is the list: other racks have a number of this index, too.
+    let link = LinkInfoIter::default()
+        .find(|link| link.prog_id == program && matches!(&link.info, LinkTypeInfo::Xdp(xdp) if xdp.ifindex == index));
+    let link = link.expect("the link").id;
+    // SAFETY: two system calls on a number; the descriptor is closed with this process.
+    let failed = unsafe { libbpf_sys::bpf_link_detach(libbpf_sys::bpf_link_get_fd_by_id(link)) };
+    assert_eq!(failed, 0);
+}
+
+/// All ranks hear it, with this text, within a second or two.
+fn all_hear(loops: Loops, text: &str) {
+    let begin = Instant::now();
+    for (rank, ended) in loops.wait().into_iter().enumerate() {
+        let error = ended.result.expect_err("frames may be missed");
+        assert!(matches!(error, Error::Control(control::Error::Aborted { .. })), "rank {rank}: {error}");
+        assert!(error.to_string().contains("rank 1 (10.88.0.2) cannot reach the aggregator any more"), "{error}");
+        assert!(error.to_string().contains(text), "rank {rank}: {error}");
+        assert!(ended.at.saturating_duration_since(begin) < Duration::from_secs(2), "rank {rank}");
+    }
+}
+
+#[test]
+fn a_program_that_is_detached_ends_its_jobs_and_is_attached_again() {
+    if !can_build_racks("a_program_that_is_detached_ends_its_jobs_and_is_attached_again") {
+        return;
+    }
+    let mut cluster = Cluster::of(RANKS);
+    let loops = Loops::start(&cluster, "train", DEADLINE);
+    detach(&cluster, "p1");
+    all_hear(loops, "the aggregator's XDP program was detached from interface p1; join again");
+    a_job_works(&cluster);
+    assert!(ip(cluster.rack.switch(), "link show p1").contains("xdp"));
+    assert!(cluster.aggregator.process().stderr().contains("attached to interface p1 again"));
+
+    // The same while the daemon is away.
+    let loops = Loops::start(&cluster, "train", DEADLINE);
+    cluster.aggregator.process().kill().unwrap();
+    detach(&cluster, "p1");
+    let begin = Instant::now();
+    cluster.restart();
+    assert!(begin.elapsed() < DEADLINE, "the machine is too slow for this test");
+    all_hear(loops, "the aggregator's XDP program was detached from interface p1; join again");
+    a_job_works(&cluster);
+    cluster.stop();
+}
+
+#[test]
+fn an_interface_that_is_removed_ends_its_jobs_and_comes_back() {
+    if !can_build_racks("an_interface_that_is_removed_ends_its_jobs_and_comes_back") {
+        return;
+    }
+    let cluster = Cluster::of(RANKS);
+    let loops = Loops::start(&cluster, "train", DEADLINE);
+    // Its worker's end goes with it; that rank has no other way to hear of anything.
+    ip(cluster.rack.switch(), "link delete p1");
+    let begin = Instant::now();
+    for (rank, ended) in loops.wait().into_iter().enumerate() {
+        let error = ended.result.expect_err("rank 1 is cut off").to_string();
+        assert!(ended.at.saturating_duration_since(begin) < DEADLINE + Duration::from_secs(2), "rank {rank}: {error}");
+        let text = "interface p1 of the aggregator was removed; join again";
+        assert!(rank == BEHIND || error.contains(text), "rank {rank}: {error}");
+    }
+    let status = cluster.ask(&["status", "--connect", cluster.aggregator.control()]);
+    assert!(status.contains("p0, p1 (not attached: there is no such interface), p2"), "{status}");
+    // One of its name takes its place.
+    ip(cluster.rack.switch(), "link add p1 type veth peer name far");
+    cluster
+        .rack
+        .switch()
+        .output({
+            let mut command = Command::new("ethtool");
+            command.args(["-K", "far", "gro", "on"]);
+            command
+        })
+        .unwrap();
+    ip(cluster.rack.switch(), "link set far up");
+    ip(cluster.rack.switch(), "link set p1 up");
+    let begin = Instant::now();
+    while !ip(cluster.rack.switch(), "link show p1").contains("xdp") {
+        assert!(begin.elapsed() < Duration::from_secs(5));
+        sleep(Duration::from_millis(50));
+    }
+    ip(cluster.rack.switch(), "link delete p1");
+    cluster.stop();
+}

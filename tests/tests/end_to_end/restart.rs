@@ -1,0 +1,282 @@
+//! The daemon is killed: what runs goes on without it, and the next daemon takes over; or another host does, and everyone hears of it.
+
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use switchml_rack::{Process, can_build_racks};
+use switchml_worker::control;
+use switchml_worker::{Error, ReduceOp};
+
+use crate::loops::Loops;
+use crate::{Cluster, PATIENCE};
+
+const RANKS: usize = 3;
+/// The rank that is killed.
+const LOST: usize = 2;
+const DEADLINE: Duration = Duration::from_secs(5);
+/// How long a restarted daemon waits for ranks to come back.
+const GRACE: Duration = Duration::from_secs(5);
+/// Exit code of `switchml-worker` for a collective that failed.
+const COLLECTIVE_FAILED: i32 = 4;
+const ALL_HERE: &str = "3 of 3";
+
+fn kill(cluster: &mut Cluster) {
+    cluster.aggregator.process().kill().unwrap();
+}
+
+/// The epoch in a line of the list of jobs.
+fn epoch(line: &str) -> String {
+    line.split_whitespace().find(|word| word.starts_with("0x")).expect("an epoch").to_owned()
+}
+
+/// Every rank has left in good order, after this many sums at least.
+fn all_went_well(ended: Vec<crate::loops::Ended>, rounds: u64) {
+    for (rank, ended) in ended.into_iter().enumerate() {
+        assert_eq!(ended.result, Ok(()), "rank {rank}");
+        assert!(ended.rounds >= rounds, "rank {rank}: {} rounds", ended.rounds);
+    }
+}
+
+#[test]
+fn collectives_go_on_without_the_daemon_and_with_the_next() {
+    if !can_build_racks("collectives_go_on_without_the_daemon_and_with_the_next") {
+        return;
+    }
+    let mut cluster = Cluster::of(RANKS);
+    let loops = Loops::start(&cluster, "train", DEADLINE);
+    let before = epoch(&cluster.wait_for_job(&["train", "started", ALL_HERE]));
+    // Killed twice: what was taken over can be taken over again.
+    for _ in 0..2 {
+        kill(&mut cluster);
+        let begin = Instant::now();
+        while begin.elapsed() < Duration::from_secs(2) {
+            loops.wait_for_progress(3);
+        }
+        cluster.restart();
+        assert_eq!(epoch(&cluster.wait_for_job(&["train", "started", ALL_HERE])), before);
+        loops.wait_for_progress(3);
+    }
+    // Nobody is taken for dead when the time to come back is over.
+    sleep(GRACE + Duration::from_secs(1));
+    assert_eq!(epoch(&cluster.wait_for_job(&["train", "started", ALL_HERE])), before);
+    all_went_well(loops.stop(), 15);
+    assert_eq!(cluster.list_jobs().lines().count(), 1, "a line of headings, and no job");
+    assert!(cluster.ask(&["status", "--connect", cluster.aggregator.control()]).contains("2048 of 2048 free"));
+
+    // The next job has slots and an epoch of its own, and meets nothing of the first.
+    let loops = Loops::start(&cluster, "train", DEADLINE);
+    assert_ne!(epoch(&cluster.wait_for_job(&["train", "started"])), before);
+    all_went_well(loops.stop(), 5);
+    cluster.stop();
+}
+
+#[test]
+fn a_job_that_ends_while_the_daemon_is_away_is_gone_after_it_is_back() {
+    if !can_build_racks("a_job_that_ends_while_the_daemon_is_away_is_gone_after_it_is_back") {
+        return;
+    }
+    let mut cluster = Cluster::of(RANKS);
+    let loops = Loops::start(&cluster, "train", DEADLINE);
+    kill(&mut cluster);
+    all_went_well(loops.stop(), 5);
+    cluster.restart();
+    let begin = Instant::now();
+    while cluster.list_jobs().contains("train") {
+        assert!(begin.elapsed() < GRACE + Duration::from_secs(5), "its slots are lent still");
+        sleep(Duration::from_millis(50));
+    }
+    assert!(cluster.ask(&["status", "--connect", cluster.aggregator.control()]).contains("2048 of 2048 free"));
+    cluster.stop();
+}
+
+/// A benchmark that goes on for long, as processes.
+fn bench(cluster: &Cluster) -> Vec<Process> {
+    let ranks = cluster.bench(RANKS, "long", &["-b", "1M", "-e", "1M", "-n", "100000"]);
+    cluster.wait_for_job(&["long", "started", ALL_HERE]);
+    sleep(Duration::from_millis(500));
+    ranks
+}
+
+/// All ranks but the lost one end within `bound`, each with one line that names it.
+fn others_name_it(mut ranks: Vec<Process>, bound: Duration) {
+    let begin = Instant::now();
+    for (rank, process) in ranks.iter_mut().enumerate().filter(|(rank, _)| *rank != LOST) {
+        let status = process.wait(bound.saturating_sub(begin.elapsed())).unwrap();
+        let stderr = process.stderr();
+        assert_eq!(status.code(), Some(COLLECTIVE_FAILED), "rank {rank}: {stderr}");
+        assert_eq!(stderr.lines().count(), 1, "rank {rank}:\n{stderr}");
+        assert!(stderr.contains(&format!("rank {LOST}")), "rank {rank}: {stderr}");
+    }
+}
+
+#[test]
+fn a_rank_that_is_killed_after_a_restart_is_named() {
+    if !can_build_racks("a_rank_that_is_killed_after_a_restart_is_named") {
+        return;
+    }
+    let mut cluster = Cluster::of(RANKS);
+    let mut ranks = bench(&cluster);
+    kill(&mut cluster);
+    sleep(Duration::from_secs(1));
+    cluster.restart();
+    cluster.wait_for_job(&["long", "started", ALL_HERE]);
+    ranks[LOST].kill().unwrap();
+    others_name_it(ranks, Duration::from_secs(2));
+    cluster.stop();
+}
+
+/// The data plane tells who is missing, and a daemon that comes back hears nothing of that rank.
+#[test]
+fn a_rank_that_is_killed_while_the_daemon_is_away_is_named() {
+    if !can_build_racks("a_rank_that_is_killed_while_the_daemon_is_away_is_named") {
+        return;
+    }
+    for comes_back in [false, true] {
+        let mut cluster = Cluster::of(RANKS);
+        let mut ranks = bench(&cluster);
+        kill(&mut cluster);
+        ranks[LOST].kill().unwrap();
+        let begin = Instant::now();
+        if comes_back {
+            cluster.restart();
+        }
+        others_name_it(ranks, (DEADLINE + Duration::from_secs(2)).saturating_sub(begin.elapsed()));
+        if comes_back {
+            cluster.stop();
+        }
+    }
+}
+
+/// Another daemon at the same address, which knows nothing of the job, as on another host.
+#[test]
+fn when_the_aggregator_is_replaced_ranks_hear_it_and_can_join_again() {
+    if !can_build_racks("when_the_aggregator_is_replaced_ranks_hear_it_and_can_join_again") {
+        return;
+    }
+    let mut cluster = Cluster::of(RANKS);
+    let loops = Loops::start(&cluster, "train", 4 * DEADLINE);
+    let before = epoch(&cluster.wait_for_job(&["train", "started"]));
+    kill(&mut cluster);
+    assert_eq!(cluster.ask(&["detach"]), "removed /sys/fs/bpf/switchml\n");
+    assert_eq!(crate::left_behind(cluster.rack.switch()), "");
+    cluster.restart();
+    let up = Instant::now();
+    for (rank, ended) in loops.wait().into_iter().enumerate() {
+        let error = ended.result.expect_err("the job is gone");
+        assert!(matches!(error, Error::Control(control::Error::Forgotten { .. })), "rank {rank}: {error}");
+        assert!(error.to_string().contains("is another one now, or has lost its state"), "rank {rank}: {error}");
+        assert!(ended.at.saturating_duration_since(up) < Duration::from_secs(3), "rank {rank}");
+    }
+    let loops = Loops::start(&cluster, "train", DEADLINE);
+    assert_ne!(epoch(&cluster.wait_for_job(&["train", "started"])), before);
+    all_went_well(loops.stop(), 5);
+    cluster.stop();
+}
+
+/// Without the data plane, and without a new aggregator, the deadline ends it.
+#[test]
+fn an_aggregator_that_is_gone_for_good_is_named_at_the_deadline() {
+    if !can_build_racks("an_aggregator_that_is_gone_for_good_is_named_at_the_deadline") {
+        return;
+    }
+    let deadline = Duration::from_secs(2);
+    let mut cluster = Cluster::of(RANKS);
+    let loops = Loops::start(&cluster, "train", deadline);
+    kill(&mut cluster);
+    cluster.ask(&["detach"]);
+    let begin = Instant::now();
+    for (rank, ended) in loops.wait().into_iter().enumerate() {
+        let error = ended.result.expect_err("nobody adds up");
+        assert!(matches!(error, Error::AggregatorSilent { .. }), "rank {rank}: {error}");
+        assert!(ended.at.saturating_duration_since(begin) < deadline + Duration::from_secs(2), "rank {rank}");
+    }
+}
+
+/// Ranks that wait for others, or for the start, need the daemon.
+#[test]
+fn a_job_that_has_not_started_ends_with_the_daemon() {
+    if !can_build_racks("a_job_that_has_not_started_ends_with_the_daemon") {
+        return;
+    }
+    let mut cluster = Cluster::of(RANKS);
+    let builder = switchml_worker::Communicator::builder().aggregator(cluster.aggregator.control()).job("half");
+    let waiting = cluster.rack.worker(0).run(move || {
+        std::thread::spawn(move || builder.rank(0).world_size(RANKS as u32).connect().err().expect("nobody else comes"))
+    });
+    cluster.wait_for_job(&["half", "waiting"]);
+    kill(&mut cluster);
+    let error = waiting.join().unwrap();
+    assert!(matches!(error, Error::Control(control::Error::Lost { .. })), "{error}");
+    cluster.restart();
+    assert!(!cluster.list_jobs().contains("half"));
+    let sums = cluster.run_ranks(RANKS, "half", |rank, builder| {
+        let communicator = builder.connect().unwrap();
+        let mut values = vec![rank as i32; 1000];
+        communicator.all_reduce(&mut values, ReduceOp::Sum).unwrap();
+        communicator.close().unwrap();
+        values
+    });
+    assert!(sums.iter().flatten().all(|&sum| sum == 3));
+    cluster.stop();
+}
+
+/// A second daemon with the same folder is refused, and so is one that cannot go on with what is there; both say what to do.
+#[test]
+fn a_data_plane_that_cannot_be_taken_over_is_left_alone() {
+    if !can_build_racks("a_data_plane_that_cannot_be_taken_over_is_left_alone") {
+        return;
+    }
+    let mut cluster = Cluster::of(RANKS);
+    let loops = Loops::start(&cluster, "train", DEADLINE);
+    let refusal = |cluster: &Cluster, arguments: &[&str]| {
+        let mut command = std::process::Command::new(&cluster.binaries.aggregator);
+        command.args(["--control", "10.88.0.254:0", "--iface", "p0"]).args(arguments);
+        let mut other = cluster.rack.switch().spawn("another aggregator", command).unwrap();
+        assert_eq!(other.wait(PATIENCE).unwrap().code(), Some(1));
+        other.stderr().lines().last().unwrap_or_default().to_owned()
+    };
+    let second = refusal(&cluster, &[]);
+    assert!(second.contains("another aggregator runs with \"/sys/fs/bpf/switchml\""), "{second}");
+    let mut detach = std::process::Command::new(&cluster.binaries.aggregator);
+    detach.arg("detach");
+    let mut detach = cluster.rack.switch().spawn("detach", detach).unwrap();
+    assert_eq!(detach.wait(PATIENCE).unwrap().code(), Some(1));
+    assert!(detach.stderr().contains("an aggregator runs with"), "{}", detach.stderr());
+
+    kill(&mut cluster);
+    let other = refusal(&cluster, &["--slots", "64", "--data-port", "5000"]);
+    assert!(other.contains("with data port 48864, not 5000, 2048 slots, not 64;"), "{other}");
+    assert!(other.contains("`switchml-aggregator detach --pin-dir /sys/fs/bpf/switchml`"), "{other}");
+    let nowhere = refusal(&cluster, &["--pin-dir", "/tmp/switchml"]);
+    assert!(nowhere.contains("\"/tmp/switchml\" is in no BPF file system"), "{nowhere}");
+    // None of which disturbs the job.
+    loops.wait_for_progress(3);
+    cluster.restart();
+    cluster.wait_for_job(&["train", "started", ALL_HERE]);
+    all_went_well(loops.stop(), 8);
+    cluster.stop();
+}
+
+/// The list of interfaces may change with the daemon: those that are left out are served no more.
+#[test]
+fn the_next_daemon_serves_the_interfaces_that_it_is_given() {
+    if !can_build_racks("the_next_daemon_serves_the_interfaces_that_it_is_given") {
+        return;
+    }
+    let mut cluster = Cluster::of(RANKS);
+    let loops = Loops::start(&cluster, "train", DEADLINE);
+    kill(&mut cluster);
+    let control = cluster.aggregator.control().to_owned();
+    let mut command = std::process::Command::new(&cluster.binaries.aggregator);
+    command.args(["--control", &control, "--iface", "p0", "--iface", "p2"]);
+    let mut daemon = cluster.rack.switch().spawn("aggregator", command).unwrap();
+    daemon.wait_for_line("ready: control", PATIENCE).unwrap();
+    let links = crate::left_behind(cluster.rack.switch());
+    assert!(links.contains("p0") && links.contains("p2") && !links.contains("p1"), "{links}");
+    for (rank, ended) in loops.wait().into_iter().enumerate() {
+        let error = ended.result.expect_err("rank 1 is not served any more").to_string();
+        assert!(error.contains("rank 1"), "rank {rank}: {error}");
+    }
+    daemon.terminate(PATIENCE).unwrap();
+    assert_eq!(crate::left_behind(cluster.rack.switch()), "");
+}

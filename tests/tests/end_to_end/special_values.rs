@@ -1,0 +1,107 @@
+//! NaN and infinities on single ranks: what they make of the result, and what they leave alone.
+
+use switchml_rack::can_build_racks;
+use switchml_worker::{Element, ReduceOp};
+
+use crate::Cluster;
+
+const RANKS: usize = 3;
+const CHUNKS: usize = 40;
+
+/// Element `i` of a rank: an integer that every type holds, and so do sums of three.
+fn small(rank: u32, i: usize) -> i32 {
+    ((i * 31 + rank as usize * 17) % 41) as i32 - 20
+}
+
+fn sum(i: usize) -> i32 {
+    (0..RANKS as u32).map(|rank| small(rank, i)).sum()
+}
+
+/// Sums with special values at these (rank, chunk, element of the chunk), and returns each rank's result as bytes, and the elements of a chunk.
+fn sums<T: Element>(
+    cluster: &Cluster,
+    job: &str,
+    special: &'static [(u32, usize, usize, f64)],
+    from: fn(f64) -> T,
+) -> (Vec<Vec<T>>, usize) {
+    let outcomes = cluster.run_ranks(RANKS, job, move |rank, builder| {
+        let communicator = builder.connect().unwrap();
+        let chunk = usize::from(communicator.info().chunk_lanes) / T::DTYPE.lanes();
+        let mut tensor: Vec<T> = (0..CHUNKS * chunk).map(|i| from(f64::from(small(rank, i)))).collect();
+        for (_, number, place, value) in special.iter().filter(|(whose, ..)| *whose == rank) {
+            tensor[number * chunk + place] = from(*value);
+        }
+        communicator.all_reduce(&mut tensor, ReduceOp::Sum).unwrap();
+        communicator.close().unwrap();
+        (tensor, chunk)
+    });
+    let chunk = outcomes[0].1;
+    (outcomes.into_iter().map(|(tensor, _)| tensor).collect(), chunk)
+}
+
+/// Chunks 3, 5, 6 and the last have something that is not finite; the others must not notice.
+const SPECIAL: [(u32, usize, usize, f64); 5] = [
+    (0, 3, 7, f64::NAN),
+    (1, 5, 0, f64::INFINITY),
+    (2, 6, 1, f64::NEG_INFINITY),
+    (0, 6, 1, f64::INFINITY),
+    (2, CHUNKS - 1, 30, f64::NAN),
+];
+
+fn check<T: Element>(cluster: &Cluster, job: &str, from: fn(f64) -> T, to: fn(T) -> f64) {
+    let (results, chunk) = sums(cluster, job, &SPECIAL, from);
+    let bytes: Vec<&[u8]> = results.iter().map(|result| bytemuck::cast_slice(result)).collect();
+    assert!(bytes.iter().all(|other| *other == bytes[0]), "{job}: ranks differ");
+    for (i, found) in results[0].iter().enumerate() {
+        let found = to(*found);
+        if SPECIAL.iter().any(|(_, number, ..)| i / chunk == *number) {
+            assert!(found.is_nan(), "{job}, element {i} of chunk {}: {found}", i / chunk);
+        } else {
+            assert_eq!(found, f64::from(sum(i)), "{job}, element {i} of chunk {}", i / chunk);
+        }
+    }
+}
+
+#[test]
+fn what_is_not_finite_on_one_rank_makes_its_chunk_nan_on_all_and_nothing_else() {
+    if !can_build_racks("what_is_not_finite_on_one_rank_makes_its_chunk_nan_on_all_and_nothing_else") {
+        return;
+    }
+    let cluster = Cluster::of(RANKS);
+    check(&cluster, "f32", |x| x as f32, f64::from);
+    check(&cluster, "f64", |x| x, |x| x);
+    check(&cluster, "f16", half::f16::from_f64, f64::from);
+    check(&cluster, "bf16", half::bf16::from_f64, f64::from);
+}
+
+/// The greatest and the least are exact, element by element: a NaN wins where it is, an infinity where it is greater.
+#[test]
+fn maxima_are_exact_beside_special_values() {
+    if !can_build_racks("maxima_are_exact_beside_special_values") {
+        return;
+    }
+    let cluster = Cluster::of(RANKS);
+    let results = cluster.run_ranks(RANKS, "max", |rank, builder| {
+        let communicator = builder.connect().unwrap();
+        let mut tensor: Vec<f32> = (0..5000).map(|i| small(rank, i) as f32).collect();
+        match rank {
+            0 => tensor[400] = f32::NAN,
+            1 => tensor[401] = f32::INFINITY,
+            _ => tensor[402] = f32::NEG_INFINITY,
+        }
+        communicator.all_reduce(&mut tensor, ReduceOp::Max).unwrap();
+        communicator.close().unwrap();
+        tensor
+    });
+    let greatest = |ranks: std::ops::Range<u32>, i: usize| ranks.map(|rank| small(rank, i)).max().unwrap() as f32;
+    for result in results {
+        for (i, found) in result.iter().enumerate() {
+            match i {
+                400 => assert!(found.is_nan()),
+                401 => assert_eq!(*found, f32::INFINITY),
+                402 => assert_eq!(*found, greatest(0..2, i)),
+                _ => assert_eq!(*found, greatest(0..3, i), "element {i}"),
+            }
+        }
+    }
+}

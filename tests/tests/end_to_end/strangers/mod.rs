@@ -1,0 +1,431 @@
+//! A host on a port of the switch that is no member of the job: whatever it sends, no sum changes, it is not answered, and all of it is
+//! counted. It knows all that a sniffer at a member's port could know.
+
+#[allow(dead_code)] // the tests in the kernel use all of it
+#[path = "../../in_kernel/packet.rs"]
+mod packet;
+mod raw;
+mod sniffer;
+
+use std::collections::BTreeMap;
+use std::net::UdpSocket;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rand::rngs::StdRng;
+use rand::{Rng, RngExt, SeedableRng};
+use switchml_rack::{AGGREGATOR_ADDRESS, Rack, RackOptions, can_build_racks};
+use switchml_worker::control::Session;
+use switchml_worker::engine::Ignored;
+use switchml_worker::{Builder, ReduceOp, Stats};
+
+use crate::{Cluster, PATIENCE};
+use packet::{EVERYONE, Envelope, HELLO, Packet, RESULT, fix_ip_checksum};
+use raw::RawSocket;
+use sniffer::{Capture, Contribution, Sniffer};
+
+const MEMBERS: usize = 3;
+/// The rack's last port is the stranger's.
+const STRANGER: usize = MEMBERS;
+const STRANGER_MAC: [u8; 6] = [0x02, 0, 0, 0, 0, STRANGER as u8 + 1];
+const AGGREGATOR_MAC: [u8; 6] = [0x02, 0, 0, 0, 0, 0xFE];
+const AGGREGATOR_PORT: u16 = 48864;
+const ELEMENTS: i32 = 50_000;
+/// Of each forgery.
+const COPIES: u64 = 50;
+const RANDOM_FRAMES: u64 = 100_000;
+/// Fewer than the queue of a veth holds.
+const BURST: u64 = 100;
+/// What becomes of members' packets.
+const OF_MEMBERS: [&str; 8] = ["started", "added", "completed", "replayed", "pending", "stale", "hello", "slot_busy"];
+
+/// What hosts send by themselves is counted as: ARP, TCP, IPv6 neighbours, IGMP.
+const OF_HOSTS: [&str; 3] = ["not_ours", "ipv6", "ip_options"];
+
+/// A member's life: sums, each element checked, until somebody wants to stop. How many there were, and what was counted.
+fn sum_until(stop: &AtomicBool, rank: u32, builder: Builder) -> (i32, Stats) {
+    let communicator = builder.connect().unwrap();
+    let mut round = 0;
+    loop {
+        let wants_to_stop = i32::from(stop.load(Ordering::Relaxed));
+        let mine = (0..ELEMENTS).map(|i| i.wrapping_mul(rank as i32 + 1).wrapping_add(round)).chain([wants_to_stop]);
+        let mut values: Vec<i32> = mine.collect();
+        communicator.all_reduce(&mut values, ReduceOp::Sum).unwrap();
+        let stop = values.pop();
+        // Factors 1, 2 and 3.
+        let right = |(i, &value): (i32, &i32)| value == i.wrapping_mul(6).wrapping_add(round.wrapping_mul(3));
+        assert!((0..).zip(&values).all(right), "a wrong sum in round {round} of rank {rank}");
+        round += 1;
+        if stop != Some(0) {
+            break;
+        }
+    }
+    let stats = communicator.stats();
+    communicator.close().unwrap();
+    (round, stats)
+}
+
+/// Has members stop when the stranger is through, or has panicked.
+struct Stop(Arc<AtomicBool>);
+
+impl Drop for Stop {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// The stranger's port, and what it has sent.
+struct Stranger<'a> {
+    cluster: &'a Cluster,
+    socket: RawSocket,
+    sniffer: &'a Sniffer,
+    /// Frames that had come in by its port before it sent any.
+    before: u64,
+    sent: u64,
+    /// By the counter that they must be found in.
+    expected: BTreeMap<&'static str, u64>,
+}
+
+impl Stranger<'_> {
+    /// Sends a frame that must be counted as `counter`.
+    fn send(&mut self, counter: &'static str, frame: &[u8]) {
+        self.socket.send(frame);
+        self.sent += 1;
+        *self.expected.entry(counter).or_default() += 1;
+        if self.sent.is_multiple_of(BURST) {
+            self.wait_for_arrival();
+        }
+    }
+
+    /// Waits until the port has taken in all that was sent.
+    fn wait_for_arrival(&self) {
+        let begin = Instant::now();
+        while arrived(self.cluster) < self.before + self.sent {
+            assert!(begin.elapsed() < PATIENCE, "of {} frames, some got lost on the way to the port", self.sent);
+            thread::yield_now();
+        }
+    }
+
+    /// The newest contribution of member 0, which is most likely waiting for its result.
+    fn outstanding(&self) -> Contribution {
+        self.sniffer.contribution()
+    }
+
+    fn send_copies(&mut self, counter: &'static str, frame: impl Fn(&Contribution) -> Vec<u8>) {
+        for _ in 0..COPIES {
+            let frame = frame(&self.outstanding());
+            self.send(counter, &frame);
+        }
+    }
+}
+
+/// Frames that have come in by the stranger's port.
+fn arrived(cluster: &Cluster) -> u64 {
+    let path = format!("/sys/class/net/p{STRANGER}/statistics/rx_packets");
+    cluster.rack.switch().run(move || std::fs::read_to_string(path)).unwrap().trim().parse().unwrap()
+}
+
+/// The stranger's own envelope to the aggregator.
+fn own_envelope() -> Envelope {
+    Envelope {
+        mac_destination: AGGREGATOR_MAC,
+        mac_source: STRANGER_MAC,
+        tos: 0,
+        id: 1,
+        fragment: 0x4000,
+        ttl: 64,
+        source: Rack::worker_address(STRANGER).octets(),
+        destination: AGGREGATOR_ADDRESS.octets(),
+        source_port: 40_000,
+        destination_port: AGGREGATOR_PORT,
+        udp_checksum: 0,
+    }
+}
+
+/// In the aggregator's name, to a member or to the group.
+fn as_aggregator(to: &Envelope) -> Envelope {
+    Envelope {
+        mac_source: AGGREGATOR_MAC,
+        source: AGGREGATOR_ADDRESS.octets(),
+        source_port: AGGREGATOR_PORT,
+        ..to.clone()
+    }
+}
+
+/// To the member that sent this.
+fn to_member(contribution: &Contribution) -> Envelope {
+    let Envelope { mac_source, source, source_port, .. } = contribution.envelope.clone();
+    Envelope { mac_destination: mac_source, destination: source, destination_port: source_port, ..own_envelope() }
+}
+
+/// HELLOs in members' names.
+fn forge_hellos(stranger: &mut Stranger) {
+    let hello = |seen: &Contribution, rank: u16, aux: u32| Packet {
+        kind: HELLO,
+        rank,
+        aux,
+        flags: 0,
+        check: Some(0),
+        values: vec![0; 32],
+        ..seen.packet.clone()
+    };
+    let secret = stranger.sniffer.secret();
+    for rank in 0..MEMBERS as u16 {
+        stranger.send_copies("wrong_secret", |seen| own_envelope().bytes(&hello(seen, rank, 0).bytes()));
+        // From where the member lives, but for the port.
+        stranger.send_copies("wrong_secret", |seen| seen.envelope.bytes(&hello(seen, rank, !secret).bytes()));
+    }
+    // Member 0's secret is right for its own rank alone, and there its place is known.
+    stranger.send_copies("wrong_place", |seen| own_envelope().bytes(&hello(seen, 0, secret).bytes()));
+    stranger.send_copies("wrong_place", |seen| seen.envelope.bytes(&hello(seen, 0, secret).bytes()));
+    stranger.send_copies("wrong_secret", |seen| own_envelope().bytes(&hello(seen, 1, secret).bytes()));
+    stranger.send_copies("bad_rank", |seen| own_envelope().bytes(&hello(seen, MEMBERS as u16, secret).bytes()));
+    stranger.send_copies("wrong_epoch", |seen| {
+        let hello = hello(seen, 0, secret);
+        own_envelope().bytes(&Packet { epoch: hello.epoch ^ 1, ..hello }.bytes())
+    });
+    stranger.send_copies("unknown_job", |seen| {
+        own_envelope().bytes(&Packet { job: 200, ..hello(seen, 0, secret) }.bytes())
+    });
+}
+
+/// Contributions, right in all but where they come from, and worse ones; `unopened` is a job whose ranks have not said HELLO.
+fn forge_contributions(stranger: &mut Stranger, unopened: (u16, u32)) {
+    let values: Vec<u32> = (0..352).map(|i| i * 77).collect();
+    let contribution = |seen: &Contribution| Packet { values: values.clone(), ..seen.packet.clone() };
+    let from_own_address = |packet: Packet| own_envelope().bytes(&packet.bytes());
+    for rank in 0..MEMBERS as u16 {
+        stranger.send_copies("wrong_place", |seen| from_own_address(Packet { rank, ..contribution(seen) }));
+    }
+    // With member 0's MAC, IP address and UDP port.
+    stranger.send_copies("wrong_place", |seen| seen.envelope.bytes(&contribution(seen).bytes()));
+    stranger.send_copies("wrong_place", |seen| {
+        let round = seen.packet.round.wrapping_add(1);
+        seen.envelope.bytes(&Packet { round, ..contribution(seen) }.bytes())
+    });
+    // With parts of it.
+    stranger.send_copies("wrong_place", |seen| {
+        Envelope { source: seen.envelope.source, ..own_envelope() }.bytes(&contribution(seen).bytes())
+    });
+    stranger.send_copies("wrong_place", |seen| {
+        Envelope { mac_source: seen.envelope.mac_source, ..own_envelope() }.bytes(&contribution(seen).bytes())
+    });
+    stranger.send_copies("bad_rank", |seen| from_own_address(Packet { rank: MEMBERS as u16, ..contribution(seen) }));
+    stranger.send_copies("bad_rank", |seen| from_own_address(Packet { rank: EVERYONE, ..contribution(seen) }));
+    for bit in [0, 13, 31] {
+        stranger.send_copies("wrong_epoch", |seen| {
+            from_own_address(Packet { epoch: seen.packet.epoch ^ 1 << bit, ..contribution(seen) })
+        });
+    }
+    stranger.send_copies("unknown_job", |seen| from_own_address(Packet { job: 255, ..contribution(seen) }));
+    stranger.send_copies("unknown_job", |seen| from_own_address(Packet { job: 0xFFFF, ..contribution(seen) }));
+    stranger.send_copies("no_hello", |seen| {
+        let (job, epoch) = unopened;
+        from_own_address(Packet { job, epoch, rank: 0, ..contribution(seen) })
+    });
+    stranger.send_copies("bad_kind", |seen| from_own_address(Packet { kind: RESULT, ..contribution(seen) }));
+}
+
+/// A RESULT for the chunk that a member waits for, right in all but its values; a PENDING and REJECTs.
+fn replies_to(seen: &Contribution) -> [Packet; 6] {
+    let garbage = vec![0x0BAD_5EED; seen.packet.values.len()];
+    let all = seen.packet.result_for_all(4, MEMBERS as u32, &garbage);
+    let one = seen.packet.result(4, MEMBERS as u32, &garbage);
+    let reject = |reason| seen.packet.reject(reason, 1);
+    [all, one, seen.packet.pending(1), reject(1), reject(2), reject(3)]
+}
+
+/// Answers to members. Returns how many went to the group from the stranger's own address.
+fn forge_replies(stranger: &mut Stranger) -> u64 {
+    let group = stranger.sniffer.result();
+    let mut foreign = 0;
+    for kind in 0..6 {
+        let reply = |seen: &Contribution| replies_to(seen)[kind].bytes();
+        stranger.send_copies("spoofed", |seen| as_aggregator(&to_member(seen)).bytes(&reply(seen)));
+        stranger.send_copies("spoofed", |seen| as_aggregator(&group.envelope).bytes(&reply(seen)));
+        // From any port of the aggregator's address, and with a tag that names no VLAN, which a host takes off.
+        stranger.send_copies("spoofed", |seen| {
+            Envelope { source_port: 1, ..as_aggregator(&to_member(seen)) }.bytes(&reply(seen))
+        });
+        stranger.send_copies("spoofed", |seen| {
+            let mut frame = as_aggregator(&group.envelope).bytes(&reply(seen));
+            frame.splice(12..12, [0x81, 0, 0, 0]);
+            frame
+        });
+        // From its own address. The group's sockets hear it, and their owners do not; a member's own socket is connected.
+        stranger.send_copies("not_ours", |seen| {
+            Envelope { mac_source: STRANGER_MAC, source: own_envelope().source, ..as_aggregator(&group.envelope) }
+                .bytes(&reply(seen))
+        });
+        stranger.send_copies("not_ours", |seen| {
+            Envelope { source_port: AGGREGATOR_PORT, ..to_member(seen) }.bytes(&reply(seen))
+        });
+        foreign += COPIES;
+    }
+    // In two fragments, of which the second has no ports to be judged by.
+    for _ in 0..COPIES {
+        let seen = stranger.outstanding();
+        for fragment in fragments(&as_aggregator(&to_member(&seen)), &replies_to(&seen)[1].bytes()) {
+            stranger.send("spoofed", &fragment);
+        }
+    }
+    // What the aggregator did send, again.
+    for _ in 0..COPIES {
+        let result = stranger.sniffer.result().frame;
+        stranger.send("spoofed", &result);
+    }
+    foreign
+}
+
+/// The packet in two IP fragments.
+fn fragments(envelope: &Envelope, payload: &[u8]) -> [Vec<u8>; 2] {
+    let whole = envelope.bytes(payload);
+    let (headers, body) = whole.split_at(14 + 20);
+    // Offsets count in words of 8 bytes.
+    let cut = body.len() / 16 * 8;
+    let fragment = |offset: usize, bytes: &[u8], more: u16| {
+        let mut frame = [headers, bytes].concat();
+        frame[16..18].copy_from_slice(&(20 + bytes.len() as u16).to_be_bytes());
+        frame[20..22].copy_from_slice(&(more << 13 | (offset / 8) as u16).to_be_bytes());
+        fix_ip_checksum(&mut frame[14..]);
+        frame
+    };
+    [fragment(0, &body[..cut], 1), fragment(cut, &body[cut..], 0)]
+}
+
+/// Noise: any bytes at all, any behind right headers, and contributions with some bytes changed.
+fn send_noise(stranger: &mut Stranger) {
+    let mut random = StdRng::seed_from_u64(0x57A6);
+    for number in 0..RANDOM_FRAMES {
+        let frame = match number % 4 {
+            0 => {
+                let mut frame = vec![0; random.random_range(14..1514)];
+                random.fill_bytes(&mut frame);
+                // A source that is a group's is refused by the sender's own host.
+                frame[6] &= 0xFE;
+                frame
+            }
+            1 => {
+                let mut seen = stranger.outstanding();
+                // The bridge must not learn a member's MAC here: that would be an attack on the network.
+                seen.envelope.mac_source = STRANGER_MAC;
+                let mut frame = seen.envelope.bytes(&seen.packet.bytes());
+                for _ in 0..random.random_range(1..4) {
+                    let byte = random.random_range(12..frame.len());
+                    frame[byte] = random.random();
+                }
+                frame
+            }
+            _ => {
+                let mut payload = vec![0; random.random_range(0..1472)];
+                random.fill_bytes(&mut payload);
+                own_envelope().bytes(&payload)
+            }
+        };
+        stranger.send("", &frame);
+    }
+    stranger.wait_for_arrival();
+}
+
+/// How many packets of each kind have been counted since.
+fn moved(before: &BTreeMap<String, u64>, after: &BTreeMap<String, u64>) -> BTreeMap<String, u64> {
+    let since = |name: &String| before.get(name).copied().unwrap_or(0);
+    after.iter().map(|(name, packets)| (name.clone(), packets - since(name))).collect()
+}
+
+/// A job whose ranks have joined, and do not go on to HELLO.
+fn unopened_job(cluster: &Cluster) -> [(Session, (u16, u32)); 2] {
+    let join = |namespace: usize| {
+        let address = cluster.aggregator.control().to_owned();
+        let rank = namespace as u32;
+        let place = if namespace == 0 { cluster.rack.switch() } else { cluster.rack.worker(STRANGER) };
+        let (session, assigned) = place.run(move || Session::join(&address, "unopened", rank, 2, PATIENCE)).unwrap();
+        (session, (assigned.job, assigned.epoch))
+    };
+    thread::scope(|scope| {
+        let other = scope.spawn(|| join(1));
+        [join(0), other.join().unwrap()]
+    })
+}
+
+#[test]
+fn a_stranger_changes_no_sum_and_is_not_answered_and_is_counted() {
+    if !can_build_racks("a_stranger_changes_no_sum_and_is_not_answered_and_is_counted") {
+        return;
+    }
+    let cluster = Cluster::new(RackOptions { workers: MEMBERS + 1, ..RackOptions::default() });
+    let home = cluster.rack.worker(STRANGER);
+    // It says nothing by itself.
+    home.run(|| std::fs::write("/proc/sys/net/ipv6/conf/eth0/disable_ipv6", "1")).unwrap();
+    let unopened = unopened_job(&cluster);
+    let sniffer = Sniffer::start(RawSocket::open(cluster.rack.worker(0), raw::ALL));
+    let capture = Capture::start(RawSocket::open(home, raw::IPV4));
+    let stop = Arc::new(AtomicBool::new(false));
+    let (lives, foreign) = thread::scope(|scope| {
+        let (members, stop_members) = (&cluster, Arc::clone(&stop));
+        let members = scope.spawn(move || {
+            members.run_ranks(MEMBERS, "members", move |rank, builder| sum_until(&stop_members, rank, builder))
+        });
+        let _stop = Stop(stop);
+        sniffer.wait();
+
+        let before = cluster.counters();
+        let mut stranger = Stranger {
+            cluster: &cluster,
+            socket: RawSocket::open(home, raw::IPV4),
+            sniffer: &sniffer,
+            before: arrived(&cluster),
+            sent: 0,
+            expected: BTreeMap::new(),
+        };
+        forge_hellos(&mut stranger);
+        forge_contributions(&mut stranger, unopened[0].1);
+        let foreign = forge_replies(&mut stranger);
+        stranger.wait_for_arrival();
+        let forged = moved(&before, &cluster.counters());
+        let not_ours = stranger.expected.remove("not_ours").unwrap();
+        // Of the rest, the members and their control connections make nothing but this.
+        assert!(forged["not_ours"] >= not_ours, "{forged:?}");
+        for (name, packets) in forged.iter().filter(|(name, _)| !OF_MEMBERS.contains(&name.as_str())) {
+            let expected = stranger.expected.get(name.as_str()).copied().unwrap_or(0);
+            let is_right = *packets == expected || OF_HOSTS.contains(&name.as_str());
+            assert!(is_right, "{packets} {name} instead of {expected}");
+        }
+        assert_eq!(stranger.expected.keys().filter(|name| !forged.contains_key(**name)).count(), 0, "{forged:?}");
+
+        let before = cluster.counters();
+        send_noise(&mut stranger);
+        let noise = moved(&before, &cluster.counters());
+        let counted: u64 =
+            noise.iter().filter(|(name, _)| !OF_MEMBERS.contains(&name.as_str())).map(|(_, packets)| packets).sum();
+        // Beside it there are the control connections' frames, a few a second.
+        assert!((RANDOM_FRAMES..RANDOM_FRAMES + 1000).contains(&counted), "{counted} of {RANDOM_FRAMES}: {noise:?}");
+        println!("forged: {:?}\nnoise: {noise:?}", stranger.expected);
+        drop(_stop);
+        (members.join().unwrap(), foreign)
+    });
+    for (rank, (rounds, stats)) in lives.iter().enumerate() {
+        println!("rank {rank}: {rounds} sums, {} foreign, ignored {:?}", stats.foreign, stats.engine.ignored);
+        assert!(*rounds > 10, "hardly anything was summed meanwhile");
+        // Nothing forged has come as far as the engine. After a resend, a HELLO may come back late, and a result twice.
+        let ignored = Ignored::ALL.iter().filter(|reason| !matches!(reason, Ignored::Kind | Ignored::NotOutstanding));
+        assert_eq!(ignored.map(|reason| stats.engine.ignored(*reason)).sum::<u64>(), 0, "{stats:?}");
+        assert!((1..=foreign).contains(&stats.foreign), "{} of {foreign}", stats.foreign);
+    }
+    // The capture does hear what comes from the aggregator's port: a datagram of the switch's own.
+    let seen = capture.packets();
+    assert_eq!(seen, 0, "the aggregator has answered a stranger");
+    let address = Rack::worker_address(STRANGER);
+    let socket = cluster.rack.switch().run(|| UdpSocket::bind((AGGREGATOR_ADDRESS, AGGREGATOR_PORT))).unwrap();
+    socket.send_to(b"hello", (address, 9)).unwrap();
+    let begin = Instant::now();
+    while capture.packets() == 0 {
+        assert!(begin.elapsed() < PATIENCE, "the capture hears nothing");
+        thread::sleep(Duration::from_millis(10));
+    }
+    for (session, _) in unopened {
+        session.leave(None);
+    }
+}
