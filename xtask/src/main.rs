@@ -1,4 +1,4 @@
-//! The project's own commands: `cargo xtask setup | run | test`.
+//! The project's own commands: `cargo xtask setup | run | sim | test`.
 //!
 //! This crate must build on a machine that has nothing but Rust and a C linker, because it installs the rest: nothing
 //! that it depends on may need the BPF program.
@@ -6,6 +6,7 @@
 mod cargo;
 mod run;
 mod setup;
+mod sim;
 mod test;
 
 use clap::Parser;
@@ -18,6 +19,8 @@ enum Command {
     Setup,
     /// Build everything and run the all-reduce benchmark in a rack of network namespaces
     Run(Box<run::Run>),
+    /// Simulate whole systems under faults, each drawn from a seed
+    Sim(sim::Sim),
     /// Run every test, and say which ones could not run and why
     Test(test::Test),
 }
@@ -26,6 +29,7 @@ fn main() -> ExitCode {
     let result = match Command::parse() {
         Command::Setup => setup::run(),
         Command::Run(command) => command.run(),
+        Command::Sim(command) => command.run(),
         Command::Test(command) => command.run(),
     };
     match result {

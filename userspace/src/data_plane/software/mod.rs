@@ -2,7 +2,7 @@
 //! machine as the XDP program; for laptops, tests, and hosts where nothing else works.
 
 mod outbox;
-mod tables;
+pub mod tables;
 
 use std::io::{self, IoSliceMut};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
@@ -10,18 +10,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use quinn_udp::{BATCH_SIZE, EcnCodepoint, RecvMeta, UdpSocketState};
-use switchml_protocol::aggregator::{Tables, serve};
-use switchml_protocol::header::{HEADER_LEN, Header, Kind, flags};
-use switchml_protocol::job::{ABORTED, OPEN, Place, VACANT};
+use switchml_protocol::header::Header;
+use switchml_protocol::job::{ABORTED, Place, VACANT};
 use switchml_protocol::maps::Event;
 use switchml_protocol::outcome::{Action, Outcome};
-use switchml_protocol::{MAX_LANES, U16, U32};
+use switchml_protocol::{MAX_LANES, U16};
 use zerocopy::FromBytes;
 
 use super::worker_thread::{Stop, WorkerThread};
 use super::{DataPlane, Error, EventSender, Fanout, JobSpec, Limits};
 use outbox::{Outbox, Receiver};
-use tables::MemoryTables;
+use tables::{MemoryTables, answer};
 
 /// What the kernel may merge into one buffer: the longest UDP datagram.
 const BUFFER_LEN: usize = 65_535;
@@ -86,7 +85,7 @@ impl DataPlane for Software {
     }
 
     fn open(&self, job: &JobSpec) -> Result<(), Error> {
-        self.shared.tables.open(job.number, job.entry(OPEN), &job.secrets);
+        self.shared.tables.open(job);
         Ok(())
     }
 
@@ -105,9 +104,7 @@ impl DataPlane for Software {
     }
 
     fn place(&self, job: u16, rank: u16) -> Result<Option<Place>, Error> {
-        let tables = &self.shared.tables;
-        let known = tables.job(job).zip(tables.member(job, rank)).filter(|(job, member)| job.epoch == member.epoch);
-        Ok(known.map(|(_, member)| member.place))
+        Ok(self.shared.tables.place(job, rank))
     }
 
     fn counters(&self) -> Result<[u64; Outcome::COUNT], Error> {
@@ -156,25 +153,17 @@ impl Shared {
                 Action::Broadcast => Receiver::Job(job_of(datagram)),
                 Action::Drop | Action::Pass => continue,
             };
-            let len = answer_len(datagram);
-            if let Some(answer) = datagram.get(..len) {
+            if let Some(answer) = answer(datagram) {
                 outbox.push(receiver, answer);
             }
         }
     }
 
     fn serve_datagram(&self, datagram: &mut [u8], place: &Place, congested: bool) -> Outcome {
-        let Ok((header, rest)) = Header::mut_from_prefix(datagram) else { return Outcome::Truncated };
-        if congested && header.kind == Kind::Contribution as u8 {
-            header.flags |= flags::CE;
-        }
-        let payload_len = rest.len();
-        // Bytes after the last whole lane make the length wrong, which serve() finds out.
-        let Ok((payload, _)) = <[U32]>::mut_from_prefix_with_elems(rest, payload_len / 4) else {
-            return Outcome::Truncated;
-        };
-        let outcome = serve(&self.tables, place, header, payload, payload_len);
-        if outcome.is_notable() {
+        let outcome = self.tables.serve(datagram, place, congested);
+        if outcome.is_notable()
+            && let Ok((header, _)) = Header::ref_from_prefix(datagram)
+        {
             let event = Event {
                 place: *place,
                 round: header.round.get(),
@@ -198,8 +187,4 @@ impl Shared {
 
 fn job_of(datagram: &[u8]) -> u16 {
     Header::ref_from_prefix(datagram).map_or(0, |(header, _)| header.job.get())
-}
-
-fn answer_len(datagram: &[u8]) -> usize {
-    Header::ref_from_prefix(datagram).map_or(0, |(header, _)| HEADER_LEN + 4 * usize::from(header.lanes.get()))
 }

@@ -1,13 +1,17 @@
-//! Jobs, members and slots in this process's memory.
+//! Jobs, members and slots in this process's memory, and packets served from them: the data plane without its I/O.
 
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use switchml_protocol::MAX_RANKS;
-use switchml_protocol::aggregator::Tables;
-use switchml_protocol::job::{Job, Member, Place, VACANT};
+use switchml_protocol::aggregator::{self, Tables};
+use switchml_protocol::header::{HEADER_LEN, Header, Kind, flags};
+use switchml_protocol::job::{Job, Member, OPEN, Place, VACANT};
 use switchml_protocol::maps::MAX_JOBS;
 use switchml_protocol::outcome::Outcome;
 use switchml_protocol::slot::Slot;
+use switchml_protocol::{MAX_RANKS, U32};
+use zerocopy::FromBytes;
+
+use crate::data_plane::JobSpec;
 
 /// What the XDP program has in its maps.
 pub struct MemoryTables {
@@ -29,10 +33,10 @@ impl MemoryTables {
     }
 
     /// Puts a job into the table; its ranks have yet to say HELLO. Nothing if there is no such number.
-    pub fn open(&self, number: u16, job: Job, secrets: &[u32]) {
-        if let Some(mut entry) = self.write(number) {
-            entry.job = job;
-            for (member, &secret) in entry.members.iter_mut().zip(secrets) {
+    pub fn open(&self, job: &JobSpec) {
+        if let Some(mut entry) = self.write(job.number) {
+            entry.job = job.entry(OPEN);
+            for (member, &secret) in entry.members.iter_mut().zip(&job.secrets) {
                 *member = Member { secret, ..Member::default() };
             }
         }
@@ -43,6 +47,27 @@ impl MemoryTables {
         if let Some(mut entry) = self.write(number).filter(|entry| entry.job.state != VACANT) {
             entry.job.state = state;
         }
+    }
+
+    /// Where a rank of the job said HELLO from, if it did.
+    pub fn place(&self, job: u16, rank: u16) -> Option<Place> {
+        let known = self.job(job).zip(self.member(job, rank)).filter(|(job, member)| job.epoch == member.epoch);
+        known.map(|(_, member)| member.place)
+    }
+
+    /// Serves a datagram that came from `place`; `congested` when it carried the CE mark of ECN. If the outcome is answered,
+    /// [`answer`] finds the answer in the datagram.
+    pub fn serve(&self, datagram: &mut [u8], place: &Place, congested: bool) -> Outcome {
+        let Ok((header, rest)) = Header::mut_from_prefix(datagram) else { return Outcome::Truncated };
+        if congested && header.kind == Kind::Contribution as u8 {
+            header.flags |= flags::CE;
+        }
+        let payload_len = rest.len();
+        // Bytes after the last whole lane make the length wrong, which serve() finds out.
+        let Ok((payload, _)) = <[U32]>::mut_from_prefix_with_elems(rest, payload_len / 4) else {
+            return Outcome::Truncated;
+        };
+        aggregator::serve(self, place, header, payload, payload_len)
     }
 
     /// The job, and the places of its ranks that are known.
@@ -66,6 +91,12 @@ impl MemoryTables {
     fn lock_slot(&self, index: u32) -> Option<MutexGuard<'_, Slot>> {
         Some(self.slots.get(index as usize)?.lock().unwrap_or_else(PoisonError::into_inner))
     }
+}
+
+/// The answer that [`MemoryTables::serve`] made of a datagram.
+pub fn answer(datagram: &[u8]) -> Option<&[u8]> {
+    let (header, _) = Header::ref_from_prefix(datagram).ok()?;
+    datagram.get(..HEADER_LEN + 4 * usize::from(header.lanes.get()))
 }
 
 impl Tables for MemoryTables {

@@ -1,0 +1,306 @@
+//! The aggregator: the real job table and the real data plane in memory, and the thin layer between them that
+//! `switchml_userspace::service` is in the product.
+
+use std::collections::{HashMap, HashSet};
+
+use rand::SeedableRng;
+use rand::rngs::StdRng;
+use switchml_protocol::aggregator::Tables;
+use switchml_protocol::header::{Header, Kind, Op, flags};
+use switchml_protocol::job::{ABORTED, Job, OPEN, Place, VACANT};
+use switchml_protocol::outcome::{Action, Outcome};
+use switchml_protocol::slot::{Slot, contribute};
+use switchml_protocol::{LANES_PER_BLOCK, U16, U32, VERSION};
+use switchml_userspace::data_plane::software::tables::{MemoryTables, answer};
+use switchml_userspace::data_plane::{Fanout, JobSpec, Limits};
+use switchml_userspace::jobs::{Effect, GATHERING, JobTable, Session};
+use tracing::{debug, trace};
+use zerocopy::FromBytes;
+
+use crate::net::{AGGREGATOR, Clock, Connection, Event, Message, Net, News, Violation, ensure, worker_of};
+use crate::scenario::{Scenario, Time};
+use crate::tally::Fault;
+
+/// The interface of whoever is no worker.
+pub const STRANGER: usize = 60_000;
+
+/// See the module.
+pub struct Daemon {
+    tables: MemoryTables,
+    jobs: JobTable,
+    sessions: HashMap<Connection, Session>,
+    connections: HashMap<Session, Connection>,
+    /// Jobs that are open, by number.
+    specs: HashMap<u16, JobSpec>,
+    limits: Limits,
+    down: bool,
+    /// Slots that some session used.
+    used_slots: HashSet<u32>,
+    /// Rounds that slots are in when a job starts, by the number of ranks' first worker.
+    origins: Vec<(std::ops::Range<usize>, u32)>,
+    open_fails: u32,
+    /// When contributions were taken in: by epoch, slot, round, rank.
+    arrivals: HashMap<(u32, u16, u32, u16), Time>,
+    scratch: Vec<u8>,
+}
+
+impl Daemon {
+    /// A daemon without jobs.
+    pub fn new(scenario: &Scenario) -> Self {
+        let limits = Limits {
+            slots: scenario.slots,
+            max_lanes: scenario.max_lanes,
+            port: AGGREGATOR.port(),
+            fanout: Fanout::Unicast,
+            durable: false,
+        };
+        let origins =
+            scenario.jobs.iter().map(|job| (job.first_worker..job.first_worker + usize::from(job.ranks), job.origin));
+        Self {
+            tables: MemoryTables::new(limits.slots),
+            jobs: JobTable::new(limits, None, StdRng::seed_from_u64(scenario.seed)),
+            sessions: HashMap::new(),
+            connections: HashMap::new(),
+            specs: HashMap::new(),
+            limits,
+            down: false,
+            used_slots: HashSet::new(),
+            origins: origins.collect(),
+            open_fails: scenario.open_fails,
+            arrivals: HashMap::new(),
+            scratch: Vec::new(),
+        }
+    }
+
+    /// No more trouble with jobs that do not open.
+    pub fn heal(&mut self) {
+        self.open_fails = 0;
+    }
+
+    /// Whether nobody answers.
+    pub fn is_down(&self) -> bool {
+        self.down
+    }
+
+    /// The job table, to look at.
+    pub fn jobs(&self) -> &JobTable {
+        &self.jobs
+    }
+
+    /// When a rank's contribution to a round was taken in, if it was.
+    pub fn arrival(&self, epoch: u32, slot: u16, round: u32, rank: u16) -> Option<Time> {
+        self.arrivals.get(&(epoch, slot, round, rank)).copied()
+    }
+
+    /// Stops. In good order, it says why to all ranks; otherwise its host is gone.
+    pub fn stop(&mut self, net: &mut Net, orderly: bool) {
+        debug!("{} the aggregator is gone", Clock(net.now));
+        if orderly {
+            let mut effects = self.jobs.shut_down();
+            // The order in which streams end is nobody's business, but must be the same in every run.
+            effects.sort_by_key(|effect| if let Effect::End(session) = effect { 1 + session } else { 0 });
+            self.perform(net, effects);
+        }
+        let mut connections: Vec<_> = self.sessions.keys().copied().collect();
+        connections.sort_unstable();
+        for connection in connections {
+            net.tell_worker(connection, News::Lost);
+        }
+        self.down = true;
+    }
+
+    /// A new daemon in this one's place.
+    pub fn start_anew(&mut self, net: &mut Net) {
+        debug!("{} another aggregator is there", Clock(net.now));
+        self.tables = MemoryTables::new(self.limits.slots);
+        self.jobs = JobTable::new(self.limits, None, StdRng::seed_from_u64(net.dice.any()));
+        self.sessions.clear();
+        self.connections.clear();
+        self.specs.clear();
+        self.used_slots.clear();
+        self.down = false;
+    }
+
+    /// A message over a control connection.
+    pub fn hear(&mut self, net: &mut Net, connection: Connection, message: Message) {
+        trace!("{} connection {connection} -> {message:?}", Clock(net.now));
+        if self.down {
+            // Connection refused, or reset.
+            if !matches!(message, Message::Gone) {
+                net.tell_worker(connection, News::Lost);
+            }
+            return;
+        }
+        let is_known = self.sessions.contains_key(&connection);
+        match message {
+            Message::Join(joiner) => match self.jobs.join(&joiner) {
+                Ok((session, effects)) => {
+                    self.sessions.insert(connection, session);
+                    self.connections.insert(session, connection);
+                    self.perform(net, effects);
+                }
+                Err(error) => net.tell_worker(connection, News::Refused(error.to_string())),
+            },
+            Message::Gone => {
+                if let Some(session) = self.sessions.remove(&connection) {
+                    self.connections.remove(&session);
+                    let effects = self.jobs.disconnect(session);
+                    self.perform(net, effects);
+                }
+            }
+            _ if !is_known => net.tell_worker(connection, News::Lost),
+            Message::Ready(id, lanes) => {
+                let place = self.tables.place(id.job as u16, id.rank as u16);
+                match self.jobs.ready(id, lanes.into(), place) {
+                    Ok(effects) => self.perform(net, effects),
+                    Err(error) => net.tell_worker(connection, News::Refused(error.to_string())),
+                }
+            }
+            Message::ReportCalls(id, calls, named) => {
+                // As for goodbyes: the answer says nothing.
+                if let Ok(effects) = self.jobs.report_calls(id, calls, &named) {
+                    self.perform(net, effects);
+                }
+            }
+            Message::Leave(id, error) => {
+                // Who leaves does not wait for more than an answer.
+                if let Ok(effects) = self.jobs.leave(id, &error) {
+                    self.perform(net, effects);
+                }
+            }
+        }
+    }
+
+    /// The time to report different calls is over.
+    pub fn conclude(&mut self, net: &mut Net, job: u16, epoch: u32) {
+        let effects = self.jobs.conclude(job, epoch);
+        self.perform(net, effects);
+    }
+
+    fn perform(&mut self, net: &mut Net, effects: Vec<Effect>) {
+        for effect in effects {
+            match effect {
+                Effect::Open(spec) if net.dice.chance(self.open_fails) => {
+                    net.tally.fault(Fault::OpenFailure);
+                    let instead = self.jobs.fail(spec.number, "the aggregator failed: no luck");
+                    return self.perform(net, instead);
+                }
+                Effect::Open(spec) => {
+                    debug!("{} open {spec:?}", Clock(net.now));
+                    if !spec.slots.clone().all(|slot| self.used_slots.insert(slot)) {
+                        net.tally.fault(Fault::SameSlots);
+                    }
+                    if !self.specs.is_empty() {
+                        net.tally.fault(Fault::SharedPool);
+                    }
+                    self.tables.open(&spec);
+                    self.specs.insert(spec.number, spec);
+                }
+                Effect::Start(job) => self.start(net, job),
+                Effect::Gather(job, epoch) => {
+                    net.schedule(net.now + GATHERING.as_nanos() as Time, Event::Conclude(job, epoch));
+                }
+                Effect::Abort(job) => self.tables.set_state(job, ABORTED),
+                // This data plane ends with its daemon.
+                Effect::Save(_) => {}
+                Effect::Close(job) => {
+                    self.tables.set_state(job, VACANT);
+                    self.specs.remove(&job);
+                }
+                Effect::Tell(session, event) => {
+                    if let Some(connection) = self.connections.get(&session) {
+                        net.tell_worker(*connection, News::Event(event));
+                    }
+                }
+                Effect::End(session) => {
+                    if let Some(connection) = self.connections.remove(&session) {
+                        self.sessions.remove(&connection);
+                        net.tell_worker(connection, News::Lost);
+                    }
+                }
+            }
+        }
+    }
+
+    /// All ranks are ready. Where the scenario wants a later round than 0, the slots become as if the rounds before were done.
+    fn start(&mut self, net: &mut Net, number: u16) {
+        let Some(spec) = self.specs.get(&number) else { return };
+        let Some(place) = self.tables.place(number, 0) else { return };
+        let worker = worker_of(&place);
+        let origin =
+            self.origins.iter().find(|(workers, _)| workers.contains(&worker)).map_or(0, |(_, origin)| *origin);
+        if origin == 0 {
+            return;
+        }
+        net.tally.fault(Fault::Wrap);
+        let slot = slot_before(origin, &spec.entry(OPEN));
+        for index in spec.slots.clone() {
+            self.tables.with_slot(index, |place| {
+                place.clone_from(&slot);
+                Outcome::Completed
+            });
+        }
+    }
+
+    /// A datagram from `place`.
+    pub fn serve(&mut self, net: &mut Net, place: &Place, packet: &[u8], congested: bool) -> Result<(), Violation> {
+        if self.down {
+            return Ok(());
+        }
+        let mut scratch = std::mem::take(&mut self.scratch);
+        scratch.clear();
+        scratch.extend_from_slice(packet);
+        let outcome = self.tables.serve(&mut scratch, place, congested);
+        net.tally.outcomes[outcome as usize] += 1;
+        trace!("{} {outcome:?} from {}", Clock(net.now), worker_of(place));
+        ensure!(outcome != Outcome::WrongRound, "REJECT(ROUND): {packet:02x?} from worker {}", worker_of(place));
+        if matches!(outcome, Outcome::Started | Outcome::Added | Outcome::Completed)
+            && let Ok((header, _)) = Header::ref_from_prefix(packet)
+        {
+            let key = (header.epoch.get(), header.slot.get(), header.round.get(), header.rank.get());
+            self.arrivals.insert(key, net.now);
+        }
+        let answered = matches!(outcome.action(), Action::Reply | Action::Broadcast);
+        ensure!(!answered || worker_of(place) != STRANGER, "{outcome:?} for a stranger: {packet:02x?}");
+        if answered && let Some(answer) = answer(&scratch) {
+            match outcome.action() {
+                Action::Reply => net.to_worker(worker_of(place), place.port.get(), answer),
+                _ => {
+                    let job = Header::ref_from_prefix(answer).map_or(0, |(header, _)| header.job.get());
+                    for place in self.tables.audience(job).into_iter().flat_map(|(_, places)| places) {
+                        net.to_worker(worker_of(&place), place.port.get(), answer);
+                    }
+                }
+            }
+        }
+        self.scratch = scratch;
+        Ok(())
+    }
+}
+
+/// A slot that has completed the two rounds before `origin`: rounds 0 and 1 are played, then renumbered.
+fn slot_before(origin: u32, job: &Job) -> Slot {
+    let mut slot = Slot::default();
+    for (round, rank) in (0..2).flat_map(|round| (0..job.ranks).map(move |rank| (round, rank))) {
+        let mut header = Header {
+            version: VERSION,
+            kind: Kind::Contribution as u8,
+            job: U16::ZERO,
+            epoch: U32::new(job.epoch),
+            rank: U16::new(rank as u16),
+            slot: U16::ZERO,
+            round: U32::new(round),
+            op: Op::SumI32 as u8,
+            flags: flags::CHECKED,
+            lanes: U16::new(LANES_PER_BLOCK as u16),
+            fingerprint: U32::ZERO,
+            check: U32::ZERO,
+            aux: U32::ZERO,
+        };
+        contribute(job, &mut slot, Op::SumI32, &mut header, &mut [U32::ZERO; LANES_PER_BLOCK][..]);
+    }
+    for (set, parity) in slot.sets.iter_mut().zip(0..) {
+        set.head.round = origin.wrapping_sub(2 - ((parity ^ origin) & 1));
+    }
+    slot
+}

@@ -1,0 +1,307 @@
+//! What was promised, checked as it happens: results are exact, once, the same on all ranks; errors name who is at fault.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use switchml_control::MadeCall;
+use switchml_worker::engine::{Failure, ranks_of};
+
+use crate::daemon::Daemon;
+use crate::dice::hash;
+use crate::net::{Net, Violation, ensure};
+use crate::program::Step;
+use crate::scenario::{MS, Time};
+use crate::tally::{Fate, Fault};
+
+/// A session's epoch, which no other session has.
+pub type SessionKey = u32;
+
+/// How a rank's part in a session ended, before or after its program did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum End {
+    /// It made all its calls, all returned, and it left.
+    Finished,
+    /// It was killed, or its host was.
+    Killed,
+    /// Its control connection broke.
+    Lost,
+    /// The daemon says so.
+    Aborted {
+        /// What happened.
+        reason: String,
+        /// To whom.
+        ranks: Vec<u32>,
+        /// The different calls that ranks made, if that is why.
+        calls: Vec<MadeCall>,
+    },
+    /// The data path says so.
+    Failed(Failure),
+    /// It was not let in.
+    Refused(String),
+    /// Ranks did not join in time.
+    NotJoined(Vec<u32>),
+    /// The job did not start in time.
+    NotReady,
+    /// HELLO did not come back.
+    PathClosed,
+}
+
+impl End {
+    fn fate(&self) -> Fate {
+        match self {
+            Self::Finished => Fate::Finished,
+            Self::Killed => Fate::Killed,
+            Self::Lost => Fate::Lost,
+            Self::Aborted { calls, .. } if !calls.is_empty() => Fate::Mismatch,
+            Self::Aborted { .. } => Fate::Aborted,
+            Self::Failed(Failure::Missing(_)) => Fate::Missing,
+            Self::Failed(Failure::Silent) => Fate::Silent,
+            Self::Failed(Failure::Departed(_)) => Fate::Departed,
+            Self::Failed(Failure::Mismatch { .. }) => Fate::MismatchData,
+            Self::Failed(Failure::Round { .. }) => Fate::Round,
+            Self::Failed(Failure::Aborted) => Fate::AbortedData,
+            Self::Refused(_) => Fate::Refused,
+            Self::NotJoined(_) => Fate::NotJoined,
+            Self::NotReady => Fate::NotReady,
+            Self::PathClosed => Fate::PathClosed,
+        }
+    }
+}
+
+/// One call of a session, as it went.
+#[derive(Default)]
+struct Call {
+    /// What each rank called, and when.
+    called: BTreeMap<u16, (Step, Time)>,
+    /// What the first rank to return got.
+    result: Option<Vec<u8>>,
+}
+
+/// A session, as it went.
+struct Session {
+    ranks: u16,
+    lanes: Option<u16>,
+    calls: BTreeMap<usize, Call>,
+    ends: BTreeMap<u32, End>,
+}
+
+/// See the module.
+#[derive(Default)]
+pub struct Judge {
+    sessions: BTreeMap<SessionKey, Session>,
+    /// Ranks of jobs whose process ended before they had a session, but maybe not before the daemon counted on them.
+    ghosts: BTreeSet<(usize, u32)>,
+}
+
+/// A rank in a session, or on its way into one.
+#[derive(Clone, Copy, Debug)]
+pub struct Who {
+    /// Number of the job among all jobs.
+    pub job: usize,
+    /// The rank.
+    pub rank: u16,
+    /// Its session, if it has one.
+    pub session: Option<SessionKey>,
+}
+
+/// What a rank knows of where it stood when its data path failed.
+#[derive(Clone, Copy, Debug)]
+pub struct Standing {
+    /// The rank.
+    pub rank: u16,
+    /// Its session.
+    pub epoch: u32,
+    /// Slot and round of its oldest outstanding chunk.
+    pub oldest: Option<(u16, u32)>,
+    /// When an answer to an outstanding chunk last reached it unharmed, since it last made progress.
+    pub answered_at: Option<Time>,
+    /// The time.
+    pub now: Time,
+    /// Its deadline, in ns.
+    pub deadline: Time,
+}
+
+impl Judge {
+    /// A rank is assigned to a session.
+    pub fn join(&mut self, session: SessionKey, ranks: u16) {
+        self.sessions.entry(session).or_insert(Session {
+            ranks,
+            lanes: None,
+            calls: BTreeMap::new(),
+            ends: BTreeMap::new(),
+        });
+    }
+
+    /// A rank may call: the session's chunk size is known to it.
+    pub fn start(&mut self, session: SessionKey, lanes: u16) -> Result<(), Violation> {
+        let Some(session) = self.sessions.get_mut(&session) else { return Ok(()) };
+        let first = *session.lanes.get_or_insert(lanes);
+        ensure!(first == lanes, "ranks started with chunks of {first} and of {lanes} lanes");
+        Ok(())
+    }
+
+    /// Something happens to a rank that will end its part, and that others may hear of before it does.
+    pub fn doom(&mut self, who: Who, end: End) {
+        match who.session.and_then(|key| self.sessions.get_mut(&key)) {
+            Some(session) => drop(session.ends.entry(who.rank.into()).or_insert(end)),
+            None => drop(self.ghosts.insert((who.job, who.rank.into()))),
+        }
+    }
+
+    /// A rank makes its call number `place`.
+    pub fn call(&mut self, session: SessionKey, rank: u16, place: usize, step: Step, now: Time) {
+        if let Some(session) = self.sessions.get_mut(&session) {
+            session.calls.entry(place).or_default().called.insert(rank, (step, now));
+        }
+    }
+
+    /// A call has returned.
+    pub fn result(
+        &mut self,
+        net: &mut Net,
+        key: SessionKey,
+        rank: u16,
+        place: usize,
+        result: Vec<u8>,
+    ) -> Result<(), Violation> {
+        let Some(session) = self.sessions.get_mut(&key) else { return Ok(()) };
+        let (ranks, lanes) = (session.ranks, session.lanes.unwrap_or_default());
+        let Some(call) = session.calls.get_mut(&place) else { return Ok(()) };
+        let Some((step, at)) = call.called.get(&rank).copied() else { return Ok(()) };
+        let who = || format!("session {key:08x}, rank {rank}, call {place} ({:?})", step.call);
+        if step.call.count > 0 {
+            // Nobody has the result before everybody has called; and all have called the same.
+            for other in 0..ranks {
+                ensure!(call.called.contains_key(&other), "{} returned before rank {other} called", who());
+            }
+            for (other, (theirs, _)) in &call.called {
+                ensure!(theirs.call == step.call, "{} returned, but rank {other} called {:?}", who(), theirs.call);
+            }
+        }
+        match &call.result {
+            None => {
+                let key = element_key(key, place);
+                step.check(key, ranks, lanes, &result).map_err(|wrong| Violation(format!("{}: {wrong}", who())))?;
+                call.result = Some(result);
+            }
+            Some(first) => ensure!(*first == result, "{}: not the bits that another rank got", who()),
+        }
+        net.tally.fate(Fate::Exact);
+        let last = call.called.values().map(|(_, at)| *at).max().unwrap_or(at);
+        if last == at && call.called.values().any(|(_, other)| at.saturating_sub(*other) > MS) {
+            net.tally.fault(Fault::Straggler);
+        }
+        Ok(())
+    }
+
+    /// A rank's part in a session has ended.
+    pub fn end(
+        &mut self,
+        net: &mut Net,
+        daemon: &Daemon,
+        who: Who,
+        end: &End,
+        standing: Option<Standing>,
+    ) -> Result<(), Violation> {
+        net.tally.fate(end.fate());
+        // The first end counts: who was killed is not there to end otherwise.
+        self.doom(who, end.clone());
+        let rank = who.rank;
+        let Some(session) = who.session.and_then(|key| self.sessions.get(&key)) else { return Ok(()) };
+        match end {
+            End::Failed(failure) => {
+                let Some(standing) = standing else { return Ok(()) };
+                session.judge(failure, &standing, daemon)
+            }
+            End::Aborted { calls, .. } if !calls.is_empty() => session.judge_calls(calls),
+            End::Aborted { reason, ranks, .. } => {
+                for named in ranks {
+                    let named_end = session.ends.get(named);
+                    let is_at_fault =
+                        named_end.map_or(self.ghosts.contains(&(who.job, *named)), |end| *end != End::Finished);
+                    ensure!(
+                        is_at_fault,
+                        "rank {rank} heard {reason:?}, which names rank {named}, whose part ended as {named_end:?}"
+                    );
+                }
+                let of_aggregator = reason.starts_with("the aggregator");
+                ensure!(!ranks.is_empty() || of_aggregator, "rank {rank} heard {reason:?}, which names nobody");
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Session {
+    /// Whether ranks made the calls that they are said to have made, and whether these differ.
+    fn judge_calls(&self, told: &[MadeCall]) -> Result<(), Violation> {
+        for MadeCall { ranks, number, call } in told {
+            for rank in ranks {
+                let made = self.calls.get(&(*number as usize - 1)).and_then(|call| call.called.get(&(*rank as u16)));
+                let made = made.map(|(step, _)| step.call.to_string());
+                ensure!(made.as_ref() == Some(call), "rank {rank} is said to have called {call}, and called {made:?}");
+            }
+        }
+        let differ = self.calls.values().any(|call| {
+            let mut calls = call.called.values().map(|(step, _)| step.call);
+            calls.next().is_some_and(|first| calls.any(|other| other != first))
+        });
+        ensure!(differ, "all ranks made the same calls, and were told otherwise: {told:?}");
+        Ok(())
+    }
+
+    /// Whether a failure of the data path names who is at fault.
+    fn judge(&self, failure: &Failure, standing: &Standing, daemon: &Daemon) -> Result<(), Violation> {
+        let Standing { rank, epoch, oldest, answered_at, now, deadline } = *standing;
+        // For so long the last answer is believed.
+        let fresh = now.saturating_sub((deadline / 2).max(400 * MS));
+        match *failure {
+            Failure::Round { ours, newest } => {
+                Err(Violation(format!("rank {rank} was refused: in round {ours}, the aggregator in {newest}")))
+            }
+            Failure::Departed(named) => {
+                for named in ranks_of(named) {
+                    let left = self.ends.get(&named.into()) == Some(&End::Finished);
+                    let made = |call: &Call, rank| call.called.get(&rank).map(|(step, _): &(Step, Time)| step.call);
+                    let alone = |call: &Call| made(call, rank).is_some() && made(call, rank) != made(call, named);
+                    ensure!(
+                        left && self.calls.values().any(alone),
+                        "rank {rank} says that rank {named} has left ({left}) without having made all of its calls"
+                    );
+                }
+                Ok(())
+            }
+            Failure::Mismatch { first, dissenter, .. } => {
+                let differ = self.calls.values().any(|call| {
+                    let of = |rank: u16| call.called.get(&rank).map(|(step, _)| step.call);
+                    of(first).zip(of(dissenter)).is_some_and(|(one, other)| one != other)
+                });
+                ensure!(differ, "rank {rank}: ranks {first} and {dissenter} are said to have called differently");
+                Ok(())
+            }
+            Failure::Missing(named) => {
+                let arrived = |named: u16| {
+                    oldest.and_then(|(slot, round)| daemon.arrival(epoch, slot, round, named)).unwrap_or(Time::MAX)
+                };
+                let innocent: Vec<_> = ranks_of(named).filter(|named| arrived(*named) < fresh).collect();
+                ensure!(
+                    named != 0 && innocent.is_empty(),
+                    "rank {rank} names {:?} as missing, of which {innocent:?} have contributed long ago",
+                    ranks_of(named).collect::<Vec<_>>()
+                );
+                Ok(())
+            }
+            Failure::Silent => {
+                let answered = answered_at.is_some_and(|at| at > fresh);
+                ensure!(!answered, "rank {rank} calls the aggregator silent, which has answered at {answered_at:?}");
+                Ok(())
+            }
+            Failure::Aborted => Ok(()),
+        }
+    }
+}
+
+/// What tells the elements of one call from those of another.
+pub fn element_key(session: SessionKey, place: usize) -> u64 {
+    hash(&[session.into(), place as u64])
+}

@@ -1,0 +1,33 @@
+//! Simulation of whole systems: jobs of real endpoints, the real aggregator over in-memory tables, the real job table, and between
+//! them links and hosts that fail. Virtual time, one thread, and every decision drawn from a seed: the same seed gives the same run.
+//!
+//! | module | what it holds |
+//! | --- | --- |
+//! | [`scenario`] | what a seed stands for: jobs, links, faults |
+//! | [`program`] | what ranks call, and what must come out |
+//! | [`net`], [`link`] | time, packets and messages under way, and what happens to them |
+//! | [`worker`] | a rank's process around HELLO and endpoint |
+//! | [`daemon`] | the aggregator: job table and data plane |
+//! | [`judge`] | what was promised, checked as it happens |
+//! | [`world`] | one run |
+//! | [`campaign`] | many runs |
+//! | [`tally`] | what was tried, and what came of it |
+//!
+//! Nothing of the product is written anew here but the thin layers that do its I/O: the loop of the worker's data thread, its control
+//! thread, and the daemon's gRPC service.
+
+#![forbid(unsafe_code)]
+
+pub mod campaign;
+pub mod daemon;
+pub mod dice;
+pub mod judge;
+pub mod link;
+pub mod net;
+pub mod program;
+pub mod scenario;
+pub mod tally;
+pub mod worker;
+pub mod world;
+
+pub use world::{Run, simulate};

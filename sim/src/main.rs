@@ -1,0 +1,113 @@
+//! `switchml-sim`: runs seeds, or one seed with a trace. `cargo xtask sim` starts it.
+
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use clap::Parser;
+use switchml_sim::campaign::{self, Limits};
+use switchml_sim::scenario::Scenario;
+use switchml_sim::simulate;
+use tracing_subscriber::EnvFilter;
+
+/// Simulates whole systems under faults, each drawn from a seed
+#[derive(Parser)]
+#[command(name = "cargo xtask sim", bin_name = "cargo xtask sim")]
+struct Options {
+    /// Run this seed alone
+    #[arg(long, value_parser = seed, conflicts_with_all = ["seeds", "minutes", "first"])]
+    seed: Option<u64>,
+
+    /// Say what happens; RUST_LOG=trace also lists every packet
+    #[arg(long, requires = "seed")]
+    trace: bool,
+
+    /// Run so many seeds; as many as there is time for, if only --minutes is given
+    #[arg(long)]
+    seeds: Option<u64>,
+
+    /// Begin no more seeds after so many minutes
+    #[arg(long, value_parser = minutes)]
+    minutes: Option<Duration>,
+
+    /// The first seed; random if not given
+    #[arg(long, value_parser = seed)]
+    first: Option<u64>,
+}
+
+/// How many seeds, when neither their number nor a time is given.
+const SEEDS: u64 = 2_000;
+
+fn main() -> ExitCode {
+    let options = Options::parse();
+    let succeeded = match options.seed {
+        Some(seed) => run_one(seed, options.trace),
+        None => run_many(&options),
+    };
+    if succeeded { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn run_one(seed: u64, trace: bool) -> bool {
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| if trace { "debug" } else { "off" }.into());
+    // Virtual time is in the text.
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .without_time()
+        .with_target(false)
+        .with_writer(std::io::stderr)
+        .init();
+    println!("{:#?}", Scenario::draw(seed));
+    let run = simulate(seed);
+    println!("{}", run.tally);
+    match run.verdict {
+        Ok(()) => println!("seed {seed:#x}: all promises were kept"),
+        Err(violation) => {
+            println!("seed {seed:#x}: {violation}");
+            return false;
+        }
+    }
+    true
+}
+
+fn run_many(options: &Options) -> bool {
+    // A panic of the code under test is told with its seed; its own message would only repeat that.
+    std::panic::set_hook(Box::new(|_| {}));
+    let limits = Limits {
+        first: options.first.unwrap_or_else(rand::random),
+        seeds: options.seeds.unwrap_or(if options.minutes.is_some() { u64::MAX } else { SEEDS }),
+        time: options.minutes.unwrap_or(Duration::MAX),
+    };
+    let begin = Instant::now();
+    let report = campaign::run(&limits);
+    let (took, tally) = (begin.elapsed().as_secs_f64(), &report.tally);
+    println!("{tally}");
+    println!(
+        "{} seeds from {:#x} in {took:.1} s, {} of them until all was well again; {:.0} virtual seconds, {} packets: {:.0} virtual seconds and {:.0} packets a second",
+        tally.runs,
+        limits.first,
+        tally.healed,
+        tally.time as f64 / 1e9,
+        tally.packets,
+        tally.time as f64 / 1e9 / took,
+        tally.packets as f64 / took
+    );
+    for (seed, violation) in &report.failures {
+        println!("seed {seed:#x}: {violation}\n    cargo xtask sim --seed {seed:#x} --trace");
+    }
+    report.failures.is_empty()
+}
+
+/// A seed, in decimal or hexadecimal.
+fn seed(text: &str) -> Result<u64, String> {
+    let parsed = match text.strip_prefix("0x") {
+        Some(digits) => u64::from_str_radix(digits, 16),
+        None => text.parse(),
+    };
+    parsed.map_err(|_| "a seed is a number of 64 bits, in decimal or after 0x in hexadecimal".to_owned())
+}
+
+fn minutes(text: &str) -> Result<Duration, String> {
+    let minutes = text.parse::<f64>().ok().filter(|minutes| minutes.is_finite() && *minutes > 0.0);
+    minutes
+        .map(|minutes| Duration::from_secs_f64(60.0 * minutes))
+        .ok_or_else(|| "more than 0 minutes are allowed".to_owned())
+}

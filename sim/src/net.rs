@@ -1,0 +1,336 @@
+//! Virtual time, and everything that is under way.
+
+use std::cmp::{Ordering, Reverse};
+use std::collections::BinaryHeap;
+use std::rc::Rc;
+
+use switchml_control::join_event;
+use switchml_protocol::header::{Header, Kind};
+use switchml_protocol::job::Place;
+use switchml_protocol::{DATA_PORT, U16};
+use switchml_userspace::jobs::{Joiner, MemberId};
+use tracing::trace;
+use zerocopy::FromBytes;
+
+use crate::dice::Dice;
+use crate::link::Link;
+use crate::scenario::{Scenario, Time};
+use crate::tally::Tally;
+
+/// A control connection.
+pub type Connection = usize;
+
+/// Why the simulated system is wrong.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Violation(pub String);
+
+/// Fails with a violation unless a condition holds.
+macro_rules! ensure {
+    ($condition:expr, $($text:tt)+) => {
+        if !$condition {
+            return Err($crate::net::Violation(format!($($text)+)));
+        }
+    };
+}
+pub(crate) use ensure;
+
+/// What happens at some time.
+#[derive(Debug)]
+pub enum Event {
+    /// A datagram reaches the aggregator.
+    AtAggregator {
+        /// From there.
+        place: Place,
+        /// Its bytes.
+        packet: Rc<[u8]>,
+        /// Whether it carries a CE mark.
+        congested: bool,
+    },
+    /// A datagram of the aggregator's reaches a worker's host.
+    AtWorker {
+        /// The worker.
+        worker: usize,
+        /// UDP port.
+        port: u16,
+        /// Its bytes.
+        packet: Rc<[u8]>,
+        /// Whether it carries a CE mark.
+        congested: bool,
+        /// Whether it is as it was sent.
+        intact: bool,
+    },
+    /// A worker's timer, or its turn to look at what has arrived.
+    Turn(usize),
+    /// A message reaches the daemon.
+    AtDaemon(Connection, Message),
+    /// The time to report different calls is over, for a job and its epoch.
+    Conclude(u16, u32),
+    /// A message reaches the worker's end of a connection.
+    News(Connection, News),
+    /// A worker is started.
+    Start(usize),
+    /// The incident of this number.
+    Incident(usize),
+    /// The aggregator is back.
+    Back,
+    /// The stranger sends a packet.
+    Stranger,
+    /// All faults end.
+    Heal,
+}
+
+/// What a worker tells the daemon.
+#[derive(Clone, Debug)]
+pub enum Message {
+    /// It joins.
+    Join(Joiner),
+    /// Its path is open.
+    Ready(MemberId, u16),
+    /// Its calls in flight, by number, and the ranks that the data plane named.
+    ReportCalls(MemberId, Vec<switchml_control::Call>, [u32; 2]),
+    /// Goodbye.
+    Leave(MemberId, String),
+    /// Its end of the connection is closed, or is taken for dead.
+    Gone,
+}
+
+/// What a worker hears.
+#[derive(Clone, Debug)]
+pub enum News {
+    /// An event of the stream.
+    Event(join_event::Event),
+    /// A request was refused.
+    Refused(String),
+    /// The connection is gone.
+    Lost,
+}
+
+struct Scheduled {
+    at: Time,
+    number: u64,
+    event: Event,
+}
+
+impl Ord for Scheduled {
+    fn cmp(&self, other: &Self) -> Ordering {
+        (self.at, self.number).cmp(&(other.at, other.number))
+    }
+}
+
+impl PartialOrd for Scheduled {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Scheduled {
+    fn eq(&self, other: &Self) -> bool {
+        self.number == other.number
+    }
+}
+
+impl Eq for Scheduled {}
+
+struct Wire {
+    worker: usize,
+    /// When the last message in each direction arrives: TCP keeps them in order.
+    last: [Time; 2],
+}
+
+/// The clock, the queue of events, links and connections.
+pub struct Net {
+    /// The time.
+    pub now: Time,
+    /// Decides on what happens as it happens.
+    pub dice: Dice,
+    /// Counts.
+    pub tally: Tally,
+    queue: BinaryHeap<Reverse<Scheduled>>,
+    scheduled: u64,
+    links: Vec<[Link; 2]>,
+    wires: Vec<Wire>,
+    control_delay: (Time, Time),
+    /// What a stranger may have seen, the newest last: all but the secret of a HELLO.
+    pub seen: Vec<Vec<u8>>,
+    spied: bool,
+}
+
+impl Net {
+    /// A network at rest.
+    pub fn new(scenario: &Scenario) -> Self {
+        Self {
+            now: 0,
+            dice: Dice::new(!scenario.seed),
+            tally: Tally::default(),
+            queue: BinaryHeap::new(),
+            scheduled: 0,
+            links: scenario.links.iter().map(|plans| plans.map(Link::new)).collect(),
+            wires: Vec::new(),
+            control_delay: scenario.control_delay,
+            seen: Vec::new(),
+            spied: scenario.stranger.is_some(),
+        }
+    }
+
+    /// Makes an event happen, now at the earliest.
+    pub fn schedule(&mut self, at: Time, event: Event) {
+        self.scheduled += 1;
+        self.queue.push(Reverse(Scheduled { at: at.max(self.now), number: self.scheduled, event }));
+    }
+
+    /// The next event; its time is now.
+    pub fn pop(&mut self) -> Option<Event> {
+        let Reverse(Scheduled { at, event, .. }) = self.queue.pop()?;
+        self.now = at;
+        Some(event)
+    }
+
+    /// Largest packet that passes between a worker's interface and its link.
+    pub fn largest_packet(&self, worker: usize) -> usize {
+        self.links[worker][0].largest_packet()
+    }
+
+    /// The worker's link in a direction.
+    pub fn link(&mut self, worker: usize, direction: usize) -> &mut Link {
+        &mut self.links[worker][direction]
+    }
+
+    /// Ends all faults of links and connections.
+    pub fn heal(&mut self) {
+        self.links.iter_mut().flatten().for_each(Link::heal);
+        self.control_delay.1 = 0;
+    }
+
+    /// A worker sends a datagram to the aggregator.
+    pub fn to_aggregator(&mut self, worker: usize, port: u16, packet: &[u8]) {
+        trace!("{} {worker}:{port} -> {}", Clock(self.now), describe(packet));
+        self.spy(packet);
+        let place = place_of(worker, port);
+        let Self { now, dice, tally, links, .. } = self;
+        let mut arrivals = Vec::new();
+        links[worker][0].send(*now, packet, dice, tally, |delivery| arrivals.push(delivery));
+        self.tally.packets += 1;
+        for delivery in arrivals {
+            let event = Event::AtAggregator { place, packet: delivery.packet.into(), congested: delivery.congested };
+            self.schedule(delivery.at, event);
+        }
+    }
+
+    /// The aggregator sends a datagram to where a worker is, or was.
+    pub fn to_worker(&mut self, worker: usize, port: u16, packet: &[u8]) {
+        trace!("{} {worker}:{port} <- {}", Clock(self.now), describe(packet));
+        self.spy(packet);
+        let Self { now, dice, tally, links, .. } = self;
+        let mut arrivals = Vec::new();
+        links[worker][1].send(*now, packet, dice, tally, |delivery| arrivals.push(delivery));
+        self.tally.packets += 1;
+        for delivery in arrivals {
+            let event = Event::AtWorker {
+                worker,
+                port,
+                packet: delivery.packet.into(),
+                congested: delivery.congested,
+                intact: delivery.intact,
+            };
+            self.schedule(delivery.at, event);
+        }
+    }
+
+    /// Opens a control connection.
+    pub fn connect(&mut self, worker: usize) -> Connection {
+        self.wires.push(Wire { worker, last: [self.now; 2] });
+        self.wires.len() - 1
+    }
+
+    /// The worker at a connection's end.
+    pub fn worker_at(&self, connection: Connection) -> usize {
+        self.wires[connection].worker
+    }
+
+    /// Tells the daemon.
+    pub fn tell_daemon(&mut self, connection: Connection, message: Message) {
+        let at = self.control_arrival(connection, 0, 0);
+        self.schedule(at, Event::AtDaemon(connection, message));
+    }
+
+    /// The daemon finds out after a while that nobody is at the other end.
+    pub fn go_silent(&mut self, connection: Connection, after: Time) {
+        let at = self.control_arrival(connection, 0, after);
+        self.schedule(at, Event::AtDaemon(connection, Message::Gone));
+    }
+
+    /// Tells a worker.
+    pub fn tell_worker(&mut self, connection: Connection, news: News) {
+        let at = self.control_arrival(connection, 1, 0);
+        self.schedule(at, Event::News(connection, news));
+    }
+
+    fn control_arrival(&mut self, connection: Connection, direction: usize, more: Time) -> Time {
+        let (least, most) = self.control_delay;
+        let at = self.now + least + self.dice.below(most + 1) + more;
+        let last = &mut self.wires[connection].last[direction];
+        *last = (*last).max(at);
+        *last
+    }
+
+    fn spy(&mut self, packet: &[u8]) {
+        const MEMORY: usize = 64;
+        if !self.spied {
+            return;
+        }
+        let mut packet = packet.to_vec();
+        if let Ok((header, _)) = Header::mut_from_prefix(&mut packet)
+            && header.kind == Kind::Hello as u8
+        {
+            header.aux.set(0);
+        }
+        if self.seen.len() == MEMORY {
+            self.seen.swap_remove(0);
+        }
+        self.seen.push(packet);
+    }
+}
+
+/// Where a worker's datagrams come from.
+pub fn place_of(worker: usize, port: u16) -> Place {
+    let [high, low] = (worker as u16 + 1).to_be_bytes();
+    Place { ifindex: worker as u32 + 1, ip: [10, 0, high, low], mac: [2, 0, 0, 0, high, low], port: U16::new(port) }
+}
+
+/// The worker that lives at a place.
+pub fn worker_of(place: &Place) -> usize {
+    place.ifindex as usize - 1
+}
+
+/// A time for people.
+pub struct Clock(pub Time);
+
+impl std::fmt::Display for Clock {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:>13.6} s", self.0 as f64 / 1e9)
+    }
+}
+
+/// A datagram for people.
+fn describe(packet: &[u8]) -> String {
+    let Ok((header, payload)) = Header::ref_from_prefix(packet) else { return format!("{} bytes", packet.len()) };
+    let kind = Kind::from_wire(header.kind).map_or_else(|| "?".to_owned(), |kind| format!("{kind:?}"));
+    format!(
+        "{kind} job {} epoch {:08x} rank {} slot {} round {} op {:02x} flags {:03b} lanes {} fingerprint {:08x}, {} bytes",
+        header.job,
+        header.epoch,
+        header.rank,
+        header.slot,
+        header.round,
+        header.op,
+        header.flags,
+        header.lanes,
+        header.fingerprint,
+        payload.len()
+    )
+}
+
+/// The aggregator's data address.
+pub const AGGREGATOR: std::net::SocketAddrV4 =
+    std::net::SocketAddrV4::new(std::net::Ipv4Addr::new(10, 0, 0, 1), DATA_PORT);

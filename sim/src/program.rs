@@ -1,0 +1,314 @@
+//! What the ranks of a job call, with which elements, and what must come out: by arithmetic of its own.
+
+use half::{bf16, f16};
+use switchml_worker::endpoint::{Call, Kind};
+use switchml_worker::{DType, ReduceOp};
+
+use crate::dice::{Dice, hash};
+
+/// One call of a program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Step {
+    /// The call.
+    pub call: Call,
+    /// What its elements are.
+    pub elements: Elements,
+    /// Whether it is made only when all calls before have returned.
+    pub waits: bool,
+}
+
+/// What elements are like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Elements {
+    /// Small integers times a power of two: every sum can be represented.
+    Exact,
+    /// The same, with long runs of zeros on all ranks.
+    Sparse,
+    /// Any f32 within forty binary orders of magnitude: the sum has the documented error.
+    Wild,
+    /// Exact, but one element of one rank is not finite.
+    Special {
+        /// The rank.
+        rank: u16,
+        /// Place of the element.
+        index: usize,
+        /// Infinite rather than NaN.
+        infinite: bool,
+    },
+}
+
+/// A program of `steps` calls by `ranks` ranks, of up to `largest` elements each.
+pub fn draw(dice: &mut Dice, ranks: u16, steps: u64, largest: u64) -> Vec<Step> {
+    let overlaps = dice.one_in(2);
+    (0..steps).map(|_| draw_step(dice, ranks, largest, overlaps)).collect()
+}
+
+fn draw_step(dice: &mut Dice, ranks: u16, largest: u64, overlaps: bool) -> Step {
+    let count = if dice.one_in(20) { 0 } else { dice.magnitude(1, largest) as usize };
+    let dtype = dice.pick(&DType::ALL);
+    let kind = match dice.below(8) {
+        0 => Kind::Barrier,
+        1 => Kind::Broadcast { root: dice.below(ranks.into()) as u32 },
+        _ => Kind::AllReduce(dice.pick(&ReduceOp::ALL)),
+    };
+    let mut call = Call { kind, dtype, count };
+    match kind {
+        // What Communicator::barrier calls.
+        Kind::Barrier => call = Call { kind, dtype: DType::I32, count: 1 },
+        Kind::AllReduce(_) if call.codec(ranks.into()).is_err() => call.kind = Kind::AllReduce(ReduceOp::Sum),
+        _ => {}
+    }
+    let is_float_sum = matches!(call.kind, Kind::AllReduce(ReduceOp::Sum | ReduceOp::Avg)) && dtype != DType::I32;
+    let elements = match dice.below(6) {
+        0 if call.kind == Kind::AllReduce(ReduceOp::Sum) && dtype == DType::F32 => Elements::Wild,
+        1 if is_float_sum => Elements::Sparse,
+        2 if is_float_sum && count > 0 => Elements::Special {
+            rank: dice.below(ranks.into()) as u16,
+            index: dice.below(count as u64) as usize,
+            infinite: dice.one_in(2),
+        },
+        _ => Elements::Exact,
+    };
+    Step { call, elements, waits: !overlaps || dice.one_in(4) }
+}
+
+/// The call that a rank makes instead, by mistake.
+pub fn mistake(dice: &mut Dice, step: &Step) -> Step {
+    let mut step = *step;
+    let call = &mut step.call;
+    match (dice.below(3), call.kind) {
+        (0, Kind::AllReduce(ReduceOp::Sum)) => call.kind = Kind::Broadcast { root: 0 },
+        (0, _) => call.kind = Kind::AllReduce(ReduceOp::Sum),
+        (1, Kind::AllReduce(_)) => {
+            *call = Call {
+                kind: Kind::AllReduce(ReduceOp::Sum),
+                dtype: if call.dtype == DType::F32 { DType::I32 } else { DType::F32 },
+                ..*call
+            };
+        }
+        _ => call.count += 1,
+    }
+    step.elements = Elements::Exact;
+    step
+}
+
+impl Step {
+    /// The elements of `rank`, in native byte order. `key` tells sessions and calls apart.
+    pub fn elements(&self, key: u64, rank: u16) -> Vec<u8> {
+        let Call { kind, dtype, count } = self.call;
+        if kind == Kind::Barrier {
+            return vec![0; 4];
+        }
+        (0..count).flat_map(|index| self.element(key, rank, index).bytes(dtype)).collect()
+    }
+
+    /// Checks a result, of `ranks` ranks in chunks of `lanes` lanes.
+    ///
+    /// # Errors
+    /// The first element that is wrong.
+    pub fn check(&self, key: u64, ranks: u16, lanes: u16, result: &[u8]) -> Result<(), String> {
+        let Call { kind, dtype, count } = self.call;
+        let wrong = |index: usize, expected: String| {
+            let size = dtype.size();
+            let found = &result[index * size..(index + 1) * size];
+            Err(format!("element {index} of {count}: {found:02x?}, not {expected}"))
+        };
+        match kind {
+            Kind::Barrier => {
+                if result == [0; 4] {
+                    Ok(())
+                } else {
+                    Err("a barrier with values".to_owned())
+                }
+            }
+            Kind::Broadcast { root } => {
+                let expected = self.elements(key, root as u16);
+                if result == expected { Ok(()) } else { Err("not the root's elements".to_owned()) }
+            }
+            Kind::AllReduce(op) => {
+                let largest = self.largest_by_chunk(key, ranks, lanes);
+                for (index, found) in result.chunks_exact(dtype.size()).enumerate() {
+                    let inputs = (0..ranks).map(|rank| self.element(key, rank, index));
+                    let place = index / elements_per_chunk(dtype, lanes);
+                    let expected = match self.elements {
+                        Elements::Special { index: special, .. }
+                            if place == special / elements_per_chunk(dtype, lanes) =>
+                        {
+                            Expected::Bits(not_a_number(dtype))
+                        }
+                        Elements::Wild => {
+                            let sum = inputs.map(Element::real).sum();
+                            let error = fixed_point_error(ranks, largest[place]);
+                            Expected::Near(sum, error + 1.001 * half_unit(sum.abs() + error, dtype))
+                        }
+                        _ => combine(op, dtype, ranks, inputs),
+                    };
+                    if !expected.fits(dtype, found) {
+                        return wrong(index, format!("{expected:02x?}"));
+                    }
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Element `index` of `rank`.
+    fn element(&self, key: u64, rank: u16, index: usize) -> Element {
+        let random = hash(&[key, u64::from(rank), index as u64]);
+        if self.call.dtype == DType::I32 {
+            return Element::Integer(random as i32);
+        }
+        let scale = 2f64.powi(hash(&[key]) as i32 % 4 - 2);
+        match self.elements {
+            Elements::Special { rank: special, index: at, infinite } if (rank, index) == (special, at) => {
+                Element::Real(if infinite { f64::INFINITY } else { f64::NAN })
+            }
+            Elements::Sparse if hash(&[key, index as u64 / 150]).is_multiple_of(2) => Element::Real(0.0),
+            Elements::Wild => {
+                let mantissa = f64::from(random as i32 >> 8) / f64::from(1 << 23);
+                Element::Real(mantissa * 2f64.powi((random >> 32) as i32 % 20))
+            }
+            _ => {
+                let limit = largest_exact(self.call.dtype);
+                let integer = (random % (2 * limit + 1)) as i64 - limit as i64;
+                Element::Real(integer as f64 * scale)
+            }
+        }
+    }
+
+    /// Of Wild elements: the largest magnitude over all ranks, by chunk.
+    fn largest_by_chunk(&self, key: u64, ranks: u16, lanes: u16) -> Vec<f64> {
+        if self.elements != Elements::Wild {
+            return Vec::new();
+        }
+        let mut largest = vec![0f64; self.call.count.div_ceil(lanes.into())];
+        for (rank, index) in (0..ranks).flat_map(|rank| (0..self.call.count).map(move |index| (rank, index))) {
+            let place = &mut largest[index / usize::from(lanes)];
+            *place = place.max(self.element(key, rank, index).real().abs());
+        }
+        largest
+    }
+}
+
+/// An element before it has a type. Reals fit every type that they are for.
+#[derive(Clone, Copy, Debug)]
+enum Element {
+    Integer(i32),
+    Real(f64),
+}
+
+impl Element {
+    fn real(self) -> f64 {
+        match self {
+            Self::Integer(x) => x.into(),
+            Self::Real(x) => x,
+        }
+    }
+
+    fn integer(self) -> i32 {
+        match self {
+            Self::Integer(x) => x,
+            Self::Real(x) => x as i32,
+        }
+    }
+
+    fn bytes(self, dtype: DType) -> Vec<u8> {
+        match (self, dtype) {
+            (Self::Integer(x), _) => x.to_ne_bytes().to_vec(),
+            (Self::Real(x), DType::F32) => (x as f32).to_ne_bytes().to_vec(),
+            (Self::Real(x), DType::F16) => f16::from_f64(x).to_ne_bytes().to_vec(),
+            (Self::Real(x), DType::Bf16) => bf16::from_f64(x).to_ne_bytes().to_vec(),
+            (Self::Real(x), DType::F64 | DType::I32) => x.to_ne_bytes().to_vec(),
+        }
+    }
+}
+
+#[derive(Debug)]
+enum Expected {
+    Bits(Vec<u8>),
+    /// This number, or another no further away.
+    Near(f64, f64),
+}
+
+impl Expected {
+    fn fits(&self, dtype: DType, found: &[u8]) -> bool {
+        match self {
+            Self::Bits(bits) => bits == found,
+            Self::Near(number, distance) => (real(dtype, found) - number).abs() <= *distance,
+        }
+    }
+}
+
+fn combine(op: ReduceOp, dtype: DType, ranks: u16, inputs: impl Iterator<Item = Element>) -> Expected {
+    if dtype == DType::I32 {
+        let inputs = inputs.map(Element::integer);
+        let result = match op {
+            ReduceOp::Max => inputs.max(),
+            ReduceOp::Min => inputs.min(),
+            ReduceOp::Sum | ReduceOp::Avg => inputs.reduce(i32::wrapping_add),
+        };
+        return Expected::Bits(result.unwrap_or_default().to_ne_bytes().to_vec());
+    }
+    let inputs = inputs.map(Element::real);
+    match op {
+        ReduceOp::Max => Expected::Bits(Element::Real(inputs.fold(f64::NEG_INFINITY, f64::max)).bytes(dtype)),
+        ReduceOp::Min => Expected::Bits(Element::Real(inputs.fold(f64::INFINITY, f64::min)).bytes(dtype)),
+        ReduceOp::Sum => Expected::Bits(Element::Real(inputs.sum()).bytes(dtype)),
+        ReduceOp::Avg => {
+            // Rounded once, or twice in f64.
+            let average = inputs.sum::<f64>() / f64::from(ranks);
+            let roundings = if dtype == DType::F64 { 2.0 } else { 1.001 };
+            Expected::Near(average, roundings * half_unit(average, dtype))
+        }
+    }
+}
+
+/// Largest magnitude of an exact element, before scaling: 64 of them add up to what the type's mantissa holds.
+fn largest_exact(dtype: DType) -> u64 {
+    match dtype {
+        DType::F64 => 1 << 40,
+        DType::F32 | DType::I32 => 1000,
+        DType::F16 => 16,
+        DType::Bf16 => 2,
+    }
+}
+
+fn elements_per_chunk(dtype: DType, lanes: u16) -> usize {
+    usize::from(lanes) / dtype.lanes()
+}
+
+/// N * 2^(L-31) * M: what the numerics promise for f32.
+fn fixed_point_error(ranks: u16, largest: f64) -> f64 {
+    let growth = ranks.next_power_of_two().ilog2() as i32;
+    f64::from(ranks) * 2f64.powi(growth - 31) * largest
+}
+
+/// At least half a unit in the last place of `x`, as a number of this type.
+fn half_unit(x: f64, dtype: DType) -> f64 {
+    let mantissa = match dtype {
+        DType::F64 => 52,
+        DType::F32 | DType::I32 => 23,
+        DType::F16 => 10,
+        DType::Bf16 => 7,
+    };
+    x.abs() * 2f64.powi(-mantissa - 1)
+}
+
+/// The canonical NaN.
+fn not_a_number(dtype: DType) -> Vec<u8> {
+    match dtype {
+        DType::F64 => 0x7FF8_0000_0000_0000u64.to_ne_bytes().to_vec(),
+        DType::F16 => 0x7E00u16.to_ne_bytes().to_vec(),
+        DType::Bf16 => 0x7FC0u16.to_ne_bytes().to_vec(),
+        DType::F32 | DType::I32 => 0x7FC0_0000u32.to_ne_bytes().to_vec(),
+    }
+}
+
+fn real(dtype: DType, bytes: &[u8]) -> f64 {
+    match dtype {
+        DType::F64 => bytemuck::pod_read_unaligned(bytes),
+        DType::F32 | DType::I32 => bytemuck::pod_read_unaligned::<f32>(bytes).into(),
+        DType::F16 => bytemuck::pod_read_unaligned::<f16>(bytes).into(),
+        DType::Bf16 => bytemuck::pod_read_unaligned::<bf16>(bytes).into(),
+    }
+}

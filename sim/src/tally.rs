@@ -1,0 +1,183 @@
+//! What was tried, and what came of it.
+
+use std::fmt;
+use std::ops::AddAssign;
+
+use switchml_protocol::outcome::Outcome;
+use switchml_worker::engine::Ignored;
+
+macro_rules! counted {
+    ($(#[doc = $what:literal])+ $type:ident { $($name:ident = $label:literal,)+ }) => {
+        $(#[doc = $what])+
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum $type {
+            $(#[doc = $label] $name,)+
+        }
+
+        impl $type {
+            /// All of them, in the order of their counters.
+            pub const ALL: &[Self] = &[$(Self::$name,)+];
+
+            /// What it is, for people.
+            pub const fn name(self) -> &'static str {
+                match self { $(Self::$name => $label,)+ }
+            }
+        }
+    };
+}
+
+counted! {
+    /// A fault that was injected.
+    Fault {
+        Loss = "packet lost",
+        Duplication = "packet doubled",
+        Reordering = "packet overtaken by one sent later",
+        Late = "packet delayed by up to 8 s",
+        BitFlips = "packet with flipped bits",
+        Cut = "packet cut or lengthened",
+        Oversize = "packet above the path's MTU",
+        QueueFull = "packet dropped by a full queue",
+        Congestion = "packet marked by ECN",
+        SocketFull = "packet dropped by a full socket",
+        OldSession = "packet that arrived after its session had ended",
+        Straggler = "rank late for a call by a millisecond or more",
+        Stall = "worker's process frozen",
+        Crash = "worker's process killed",
+        HostDeath = "worker's host dead without a word",
+        Rejoin = "rank started again",
+        Outage = "link down",
+        Disconnect = "control connection broken",
+        Replacement = "aggregator replaced, all state lost",
+        OrderlyStop = "aggregator stopped in good order, then replaced",
+        OpenFailure = "data plane refuses to open a job",
+        Mistake = "rank that calls something else",
+        Quitter = "rank that closes before the others are done",
+        Wrap = "session across the wrap-around of rounds",
+        SharedPool = "session beside those of other jobs",
+        SameSlots = "session on slots that an earlier one used",
+        Forgery = "packet forged or replayed by a stranger",
+    }
+}
+
+counted! {
+    /// What became of a call, or of a session.
+    Fate {
+        Exact = "call returned, result exact",
+        Finished = "rank finished its program",
+        Missing = "error: ranks that did not contribute, named",
+        Silent = "error: the aggregator does not answer",
+        Departed = "error: ranks that have left, named",
+        MismatchData = "error: different calls, two ranks named by the data plane alone",
+        Mismatch = "error: different calls, with what each rank called",
+        Round = "error: out of step",
+        AbortedData = "error: aborted, told by the data plane alone",
+        Aborted = "error: aborted, with reason and ranks",
+        Lost = "error: control connection lost",
+        Refused = "error: not admitted to the job",
+        NotJoined = "error: ranks did not join, named",
+        NotReady = "error: ranks without data path, named",
+        PathClosed = "error: no data path",
+        Killed = "killed",
+    }
+}
+
+/// Counters of one run or of many.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tally {
+    /// Runs.
+    pub runs: u64,
+    /// Runs in which faults stopped, and all had to finish.
+    pub healed: u64,
+    /// Virtual time, in ns.
+    pub time: u128,
+    /// Packets sent.
+    pub packets: u64,
+    faults: [u64; Fault::ALL.len()],
+    fates: [u64; Fate::ALL.len()],
+    /// Packets at the aggregator, by [`Outcome`].
+    pub outcomes: [u64; Outcome::COUNT],
+    /// Packets ignored by workers, by [`Ignored`].
+    pub ignored: [u64; Ignored::ALL.len()],
+    /// Longest time from the end of all faults to the end of a run, in ns.
+    pub slowest_recovery: u64,
+}
+
+impl Default for Tally {
+    fn default() -> Self {
+        Self {
+            runs: 0,
+            healed: 0,
+            time: 0,
+            packets: 0,
+            faults: [0; Fault::ALL.len()],
+            fates: [0; Fate::ALL.len()],
+            outcomes: [0; Outcome::COUNT],
+            ignored: [0; Ignored::ALL.len()],
+            slowest_recovery: 0,
+        }
+    }
+}
+
+impl Tally {
+    /// Counts a fault.
+    pub fn fault(&mut self, fault: Fault) {
+        self.faults[fault as usize] += 1;
+    }
+
+    /// Counts a fate.
+    pub fn fate(&mut self, fate: Fate) {
+        self.fates[fate as usize] += 1;
+    }
+
+    /// How often a fault was injected.
+    pub fn faults(&self, fault: Fault) -> u64 {
+        self.faults[fault as usize]
+    }
+
+    /// How often something ended so.
+    pub fn fates(&self, fate: Fate) -> u64 {
+        self.fates[fate as usize]
+    }
+}
+
+impl AddAssign<&Self> for Tally {
+    fn add_assign(&mut self, other: &Self) {
+        self.runs += other.runs;
+        self.healed += other.healed;
+        self.time += other.time;
+        self.packets += other.packets;
+        add(&mut self.faults, &other.faults);
+        add(&mut self.fates, &other.fates);
+        add(&mut self.outcomes, &other.outcomes);
+        add(&mut self.ignored, &other.ignored);
+        self.slowest_recovery = self.slowest_recovery.max(other.slowest_recovery);
+    }
+}
+
+fn add(to: &mut [u64], from: &[u64]) {
+    to.iter_mut().zip(from).for_each(|(to, from)| *to += from);
+}
+
+impl fmt::Display for Tally {
+    /// Tables in Markdown.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        table(f, "fault", Fault::ALL.iter().map(|fault| fault.name()), &self.faults)?;
+        table(f, "what became of calls and ranks", Fate::ALL.iter().map(|fate| fate.name()), &self.fates)?;
+        table(f, "packets at the aggregator", Outcome::ALL.iter().map(|outcome| outcome.name()), &self.outcomes)?;
+        table(f, "packets ignored by workers", Ignored::ALL.iter().map(|ignored| ignored.name()), &self.ignored)?;
+        writeln!(f, "slowest recovery: {:.3} s after the last fault", self.slowest_recovery as f64 / 1e9)
+    }
+}
+
+fn table<'a>(
+    f: &mut fmt::Formatter<'_>,
+    title: &str,
+    names: impl Iterator<Item = &'a str>,
+    counts: &[u64],
+) -> fmt::Result {
+    writeln!(f, "| {title} | times |\n| --- | ---: |")?;
+    for (name, count) in names.zip(counts).filter(|(_, count)| **count > 0) {
+        writeln!(f, "| {name} | {count} |")?;
+    }
+    writeln!(f)
+}

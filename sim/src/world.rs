@@ -1,0 +1,304 @@
+//! One run: the scenario of a seed, from its first event to its last.
+
+use std::panic::{self, AssertUnwindSafe};
+
+use switchml_protocol::header::{HEADER_LEN, Header, Kind};
+use switchml_protocol::{LANES_PER_BLOCK, U32};
+use tracing::debug;
+use zerocopy::FromBytes;
+
+use crate::daemon::{Daemon, STRANGER};
+use crate::judge::{End, Judge};
+use crate::net::{Clock, Event, Net, Violation, place_of};
+use crate::scenario::{Incident, MS, SECOND, Scenario, Time};
+use crate::tally::{Fault, Tally};
+use crate::worker::{self, Worker};
+
+/// What came of a seed.
+#[derive(Clone, Debug)]
+pub struct Run {
+    /// What was tried and what happened.
+    pub tally: Tally,
+    /// What was found wrong, if anything.
+    pub verdict: Result<(), Violation>,
+}
+
+/// Runs the scenario of a seed. A panic of the code under test is a violation.
+pub fn simulate(seed: u64) -> Run {
+    let mut world = World::new(Scenario::draw(seed));
+    let verdict = panic::catch_unwind(AssertUnwindSafe(|| world.run()));
+    let verdict = verdict.unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());
+        Err(Violation(format!("panic: {}", text.unwrap_or("of an unknown kind"))))
+    });
+    let mut tally = world.net.tally;
+    tally.runs = 1;
+    tally.healed = world.scenario.heals_at.is_some().into();
+    tally.time = world.net.now.into();
+    Run { tally, verdict }
+}
+
+struct World {
+    scenario: Scenario,
+    net: Net,
+    judge: Judge,
+    daemon: Daemon,
+    workers: Vec<Worker>,
+    healed: bool,
+}
+
+impl World {
+    fn new(scenario: Scenario) -> Self {
+        let workers = scenario.jobs.iter().enumerate().flat_map(|(number, job)| {
+            (0..job.ranks).map(move |rank| Worker::new(job.first_worker + usize::from(rank), number, rank))
+        });
+        Self {
+            workers: workers.collect(),
+            net: Net::new(&scenario),
+            judge: Judge::default(),
+            daemon: Daemon::new(&scenario),
+            healed: false,
+            scenario,
+        }
+    }
+
+    fn run(&mut self) -> Result<(), Violation> {
+        self.plan();
+        let limit = self.limit();
+        let (mut moment, mut events) = (0, 0);
+        while let Some(event) = self.net.pop() {
+            events = if self.net.now == moment { events + 1 } else { 0 };
+            moment = self.net.now;
+            if events > 1_000_000 {
+                return Err(Violation(format!("time stands still at {:.6} s", moment as f64 / 1e9)));
+            }
+            if self.is_over() {
+                break;
+            }
+            if self.net.now > limit {
+                return Err(Violation(format!("not over after {:.3} s", self.net.now as f64 / 1e9)));
+            }
+            self.handle(event)?;
+        }
+        self.conclude()
+    }
+
+    fn plan(&mut self) {
+        for worker in 0..self.workers.len() {
+            let at = self.net.dice.below(20 * MS);
+            self.start_at(worker, at);
+        }
+        for (number, (at, _)) in self.scenario.incidents.iter().enumerate() {
+            self.net.schedule(*at, Event::Incident(number));
+        }
+        if let Some(heals_at) = self.scenario.heals_at {
+            self.net.schedule(heals_at, Event::Heal);
+        }
+        if let Some(period) = self.scenario.stranger {
+            self.net.schedule(period, Event::Stranger);
+        }
+    }
+
+    /// When everything must be over: nobody waits longer than for ranks to join, and again for them to be ready, and for a dead
+    /// host to be noticed, and for a deadline; as often as ranks are started.
+    fn limit(&self) -> Time {
+        let Scenario { join_timeout, attempts, deadline, heals_at, .. } = &self.scenario;
+        let once = 2 * join_timeout + deadline.as_nanos() as Time + 30 * SECOND;
+        match heals_at {
+            Some(heals_at) => heals_at + 3 * once,
+            None => 20 * SECOND + u64::from(attempts + 1) * once,
+        }
+    }
+
+    fn handle(&mut self, event: Event) -> Result<(), Violation> {
+        let now = self.net.now;
+        match event {
+            Event::AtAggregator { place, packet, congested } => {
+                return self.daemon.serve(&mut self.net, &place, &packet, congested);
+            }
+            Event::AtDaemon(connection, message) => self.daemon.hear(&mut self.net, connection, message),
+            Event::Conclude(job, epoch) => self.daemon.conclude(&mut self.net, job, epoch),
+            Event::AtWorker { worker, port, packet, congested, intact } => {
+                if worker == STRANGER {
+                    return Ok(());
+                }
+                if let Some(until) = self.stalled(worker) {
+                    if self.with(worker, |worker, world| worker.has_room(world)) {
+                        self.net.schedule(until, Event::AtWorker { worker, port, packet, congested, intact });
+                    }
+                    return Ok(());
+                }
+                self.with(worker, |worker, world| worker.receive(world, port, &packet, congested, intact))?;
+            }
+            Event::Turn(worker) => match self.stalled(worker) {
+                // After the packets that wait.
+                Some(until) => self.net.schedule(until + 1, Event::Turn(worker)),
+                None => self.with(worker, |worker, world| worker.scheduled_turn(world))?,
+            },
+            Event::News(connection, news) => {
+                let worker = self.net.worker_at(connection);
+                match self.stalled(worker) {
+                    Some(until) => self.net.schedule(until, Event::News(connection, news)),
+                    None => self.with(worker, |worker, world| worker.hear(world, connection, news))?,
+                }
+            }
+            Event::Start(worker) => self.with(worker, |worker, world| worker.start(world)),
+            Event::Incident(number) => self.incident(number)?,
+            Event::Back => {
+                if self.daemon.is_down() {
+                    self.daemon.start_anew(&mut self.net);
+                }
+            }
+            Event::Stranger => self.forge(),
+            Event::Heal => {
+                debug!("{} all faults end", Clock(now));
+                self.healed = true;
+                self.net.heal();
+                self.daemon.heal();
+                if self.daemon.is_down() {
+                    self.daemon.start_anew(&mut self.net);
+                }
+            }
+        }
+        self.settle();
+        Ok(())
+    }
+
+    fn stalled(&self, worker: usize) -> Option<Time> {
+        Some(self.workers[worker].stalled_until).filter(|until| *until > self.net.now)
+    }
+
+    fn with<T>(&mut self, worker: usize, f: impl FnOnce(&mut Worker, &mut worker::World<'_>) -> T) -> T {
+        let Self { scenario, net, judge, daemon, workers, healed } = self;
+        f(&mut workers[worker], &mut worker::World { net, judge, daemon, scenario, healed: *healed })
+    }
+
+    fn incident(&mut self, number: usize) -> Result<(), Violation> {
+        let (_, incident) = self.scenario.incidents[number];
+        let now = self.net.now;
+        debug!("{} {incident:?}", Clock(now));
+        match incident {
+            Incident::Crash { worker, silent, restart } => {
+                self.with(worker, |worker, world| worker.kill(world, silent))?;
+                if let Some(after) = restart {
+                    self.start_at(worker, now + after);
+                }
+            }
+            Incident::Stall { worker, time } => self.with(worker, |worker, world| worker.stall(world, time)),
+            Incident::Outage { worker, direction, time } => {
+                self.net.tally.fault(Fault::Outage);
+                self.net.link(worker, direction).go_down(now + time);
+            }
+            Incident::Disconnect { worker } => self.with(worker, |worker, world| worker.disconnect(world)),
+            Incident::Replace { orderly, after } => {
+                self.net.tally.fault(if orderly { Fault::OrderlyStop } else { Fault::Replacement });
+                self.daemon.stop(&mut self.net, orderly);
+                self.net.schedule(now + after, Event::Back);
+            }
+        }
+        Ok(())
+    }
+
+    /// A stranger sends again what it has seen, or makes something out of it.
+    fn forge(&mut self) {
+        if self.healed {
+            return;
+        }
+        let net = &mut self.net;
+        if let Some(period) = self.scenario.stranger {
+            net.schedule(net.now + period, Event::Stranger);
+        }
+        if net.seen.is_empty() {
+            return;
+        }
+        let index = net.dice.below(net.seen.len() as u64) as usize;
+        let mut packet = net.seen[index].clone();
+        if let Ok((header, payload)) = Header::mut_from_prefix(&mut packet)
+            && net.dice.one_in(2)
+        {
+            header.kind = net.dice.pick(&[Kind::Contribution, Kind::Hello]) as u8;
+            header.rank.set(net.dice.below(4) as u16);
+            header.slot.set(net.dice.below(16) as u16);
+            header.round.set(header.round.get().wrapping_add(net.dice.below(3) as u32));
+            header.aux.set(net.dice.any() as u32);
+            // With a check word that fits.
+            let sum = |lanes: &[U32]| lanes.iter().fold(0u32, |sum, lane| sum.wrapping_add(lane.get()));
+            if let Ok(lanes) = <[U32]>::ref_from_bytes(payload) {
+                header.check.set(header.check_of(sum(lanes), 1));
+            }
+        }
+        net.tally.fault(Fault::Forgery);
+        debug_assert!(packet.len() < HEADER_LEN + 4 * 24 * LANES_PER_BLOCK + 1000);
+        let event = Event::AtAggregator { place: place_of(STRANGER, 4_000), packet: packet.into(), congested: false };
+        net.schedule(net.now, event);
+    }
+
+    fn start_at(&mut self, worker: usize, at: Time) {
+        let worker = &mut self.workers[worker];
+        if !worker.starts {
+            worker.starts = true;
+            self.net.schedule(at, Event::Start(worker.index));
+        }
+    }
+
+    /// Starts again whoever failed, and whoever finished a session that others did not: as a job's launcher would.
+    fn settle(&mut self) {
+        for job in 0..self.scenario.jobs.len() {
+            if self.is_done(job) {
+                continue;
+            }
+            let first = self.scenario.jobs[job].first_worker;
+            let workers = first..first + usize::from(self.scenario.jobs[job].ranks);
+            let is_over = workers.clone().any(|worker| {
+                matches!(self.workers[worker].resting(), Some(Some(end)) if *end != End::Finished)
+                    || self.workers[worker].resting() == Some(None)
+            }) || workers.clone().all(|worker| self.workers[worker].resting().is_some());
+            for number in workers {
+                let worker = &self.workers[number];
+                let may = self.healed || worker.attempts < self.scenario.attempts;
+                let wants = match worker.resting() {
+                    // A crash says when it starts again, if ever; after the end of faults it must.
+                    Some(Some(End::Killed)) => self.healed,
+                    Some(Some(_)) => is_over,
+                    _ => false,
+                };
+                if wants && may && !worker.starts && worker.attempts > 0 {
+                    let after = self.net.dice.magnitude(MS, if self.healed { 50 * MS } else { SECOND });
+                    self.start_at(number, self.net.now + after);
+                }
+            }
+        }
+    }
+
+    /// Whether all ranks of a job have finished the same session.
+    fn is_done(&self, job: usize) -> bool {
+        let plan = &self.scenario.jobs[job];
+        let ranks = &self.workers[plan.first_worker..plan.first_worker + usize::from(plan.ranks)];
+        let session = ranks[0].session();
+        let quits = plan.quitter.is_some() && ranks.iter().any(|rank| rank.attempts == 1);
+        ranks.iter().all(|rank| rank.resting() == Some(Some(&End::Finished)) && rank.session() == session) && !quits
+    }
+
+    fn is_over(&self) -> bool {
+        let is_at_rest = |worker: &Worker| worker.resting().is_some() && !worker.starts;
+        let all_done = || (0..self.scenario.jobs.len()).all(|job| self.is_done(job));
+        self.workers.iter().all(is_at_rest) && (self.scenario.heals_at.is_none() || all_done())
+    }
+
+    fn conclude(&mut self) -> Result<(), Violation> {
+        if let Some(heals_at) = self.scenario.heals_at {
+            for job in 0..self.scenario.jobs.len() {
+                if !self.is_done(job) {
+                    return Err(Violation(format!("job {job} did not finish after all faults had ended")));
+                }
+            }
+            self.net.tally.slowest_recovery = self.net.now.saturating_sub(heals_at);
+        }
+        for worker in &self.workers {
+            if worker.resting().is_none() {
+                return Err(Violation(format!("worker {} waits for nothing", worker.index)));
+            }
+        }
+        Ok(())
+    }
+}

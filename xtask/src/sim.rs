@@ -1,0 +1,33 @@
+//! `cargo xtask sim`: simulated systems under faults, seed by seed. The simulator is a program of its own, because it needs the BPF
+//! program's build and this crate must not.
+
+use std::ffi::OsString;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::{cargo, setup};
+
+/// Options of `cargo xtask sim`.
+#[derive(clap::Args)]
+#[command(disable_help_flag = true)]
+pub struct Sim {
+    /// The simulator's own, `--help` lists them: --seeds N, --minutes M, --seed 0x… --trace
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    options: Vec<OsString>,
+}
+
+impl Sim {
+    /// Sets up, builds the simulator and runs it.
+    ///
+    /// # Errors
+    ///
+    /// If it does not build, or if a seed fails; it has said which.
+    pub fn run(&self) -> Result<()> {
+        setup::run()?;
+        let mut simulator = cargo::command("run")?;
+        simulator.args(["--quiet", "--release", "-p", "switchml-sim", "--"]).args(&self.options);
+        let status = simulator.status().context("cannot start cargo")?;
+        ensure!(status.success(), "the simulation did not succeed; what failed is named above");
+        Ok(())
+    }
+}
