@@ -12,7 +12,6 @@ mod envelope;
 mod header;
 mod hostile;
 mod lanes;
-mod model;
 mod outcome;
 mod rules;
 mod traces;

@@ -1,0 +1,259 @@
+//! The real aggregator over slots that keep only what contributions here can fill, and its rules taken out.
+
+use std::cell::RefCell;
+
+use switchml_protocol::aggregator::{Tables, serve};
+use switchml_protocol::header::{Header, Kind, Op};
+use switchml_protocol::job::{ABORTED, Job, Member, OPEN, Place};
+use switchml_protocol::outcome::Outcome;
+use switchml_protocol::slot::{SetHead, Slot, contribute};
+use zerocopy::{FromBytes, IntoBytes};
+
+use crate::packets::{self, Payload};
+use crate::published::{self, Served, Version};
+use crate::rules::Rule;
+use crate::tally::{self, LANES, Tally};
+use crate::world::{JOB, World};
+
+/// What an aggregator remembers.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Aggregator {
+    /// State and epoch of the job; [`switchml_protocol::job::VACANT`] is a job that this aggregator does not know.
+    pub state: u32,
+    pub epoch: u32,
+    slots: Slots,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Slots {
+    Ours(Vec<[Set; 2]>),
+    Published(Vec<[Version; 2]>),
+}
+
+/// A set, without the lanes that stay zero.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+struct Set {
+    head: SetHead,
+    values: Tally,
+}
+
+impl Aggregator {
+    /// An aggregator with memory never used, and the job open.
+    pub fn new(world: &World, epoch: u32) -> Self {
+        let slots = world.setup.slots.into();
+        let slots = match world.setup.published {
+            false => Slots::Ours(vec![Default::default(); slots]),
+            true => Slots::Published(vec![Default::default(); slots]),
+        };
+        Self { state: OPEN, epoch, slots }
+    }
+
+    pub fn is_open(&self) -> bool {
+        self.state == OPEN
+    }
+
+    pub fn abort(&mut self) {
+        self.state = ABORTED;
+    }
+
+    /// Begins a session. Nobody clears slots.
+    pub fn open(&mut self, epoch: u32) {
+        (self.state, self.epoch) = (OPEN, epoch);
+    }
+
+    /// Lets every slot hold the two rounds before `origin`, complete.
+    pub fn age(&mut self, ranks: u16, origin: u32) {
+        let epoch = self.epoch;
+        let Slots::Ours(slots) = &mut self.slots else { return };
+        for (set, before) in slots.iter_mut().flat_map(|slot| slot.iter_mut().zip([2, 1])) {
+            let seen = (1 << ranks) - 1;
+            let mut head = SetHead::default();
+            (head.seen, head.epoch, head.round) = (seen, epoch, origin.wrapping_sub(before));
+            set.head = complete(&head);
+        }
+    }
+
+    /// Whether it has counted some contribution more than twice.
+    pub fn exceeds_two(&self) -> bool {
+        match &self.slots {
+            Slots::Ours(slots) => slots.iter().flatten().any(|set| tally::exceeds_two(&set.values)),
+            Slots::Published(slots) => slots.iter().flatten().any(|version| tally::exceeds_two(&version.values)),
+        }
+    }
+
+    /// Serves the contribution of a rank: what became of it, and the answer.
+    pub fn serve(&mut self, world: &World, rank: u16, datagram: &[u8]) -> (Outcome, Option<Vec<u8>>) {
+        let (mut header, mut payload) = packets::split(datagram);
+        let (state, epoch) = (self.state, self.epoch);
+        match &mut self.slots {
+            Slots::Published(slots) => serve_published(world, slots, header, payload),
+            Slots::Ours(slots) => {
+                let tables = Memory { world, state, epoch, packet: header, slots: RefCell::new(slots) };
+                let outcome = tables.serve(rank, &mut header, &mut payload);
+                let answered = Kind::from_wire(header.kind) != Some(Kind::Contribution);
+                (outcome, answered.then(|| packets::joined(&header, &payload)))
+            }
+        }
+    }
+}
+
+/// The aggregator's storage while it serves one packet.
+struct Memory<'a> {
+    world: &'a World,
+    state: u32,
+    epoch: u32,
+    /// The packet as it came.
+    packet: Header,
+    slots: RefCell<&'a mut Vec<[Set; 2]>>,
+}
+
+impl Memory<'_> {
+    fn serve(&self, rank: u16, header: &mut Header, payload: &mut Payload) -> Outcome {
+        let foreign = header.epoch.get() != self.epoch;
+        let skips_admission = self.state == OPEN
+            && (foreign && self.world.lacks(Rule::PacketEpoch)
+                || !foreign && (self.world.lacks(Rule::ContributionCheck) || self.world.lacks(Rule::Round)));
+        if !skips_admission {
+            return serve(self, &place(rank), header, &mut payload[..], size_of::<Payload>());
+        }
+        let job = self.job(JOB).expect("the job");
+        let slot = header.slot.get().into();
+        self.with_slot(slot, |slot| {
+            let set = &slot.sets[(header.round.get() & 1) as usize].head;
+            if self.world.lacks(Rule::Round) && is_newer(set, self.epoch, header.round.get()) {
+                header.round.set(set.round);
+            }
+            let outcome = contribute(&job, slot, Op::SumI32, header, &mut payload[..]);
+            // An answer echoes the packet's own round.
+            header.round = self.packet.round;
+            outcome
+        })
+    }
+
+    /// Makes heads look as if the rules that are taken out were kept.
+    fn doctor(&self, slot: &mut Slot) {
+        let (rank, round) = (self.packet.rank.get(), self.packet.round.get());
+        let index = (round & 1) as usize;
+        let [even, odd] = &mut slot.sets;
+        let (set, other) = if index == 0 { (&mut even.head, &mut odd.head) } else { (&mut odd.head, &mut even.head) };
+        if self.world.lacks(Rule::SetEpoch) {
+            for head in [&mut *set, &mut *other] {
+                // Memory that was never used is empty all the same.
+                head.epoch = if head.epoch == 0 { 0 } else { self.epoch };
+            }
+        }
+        let holds = set.epoch == self.epoch && set.round == round;
+        if holds && self.world.lacks(Rule::Seen) {
+            set.seen &= !(1 << rank);
+        }
+        if holds && self.world.lacks(Rule::AllIn) {
+            let all = (1u64 << self.world.setup.ranks) - 1;
+            let missing = all & !set.seen & !(1 << rank);
+            set.seen |= if missing.count_ones() == 1 { missing } else { 0 };
+        }
+        if holds && self.world.lacks(Rule::SameCall) {
+            set.fingerprint = self.packet.fingerprint.get();
+        }
+        if holds {
+            return;
+        }
+        let holds_one_before = other.epoch == self.epoch && other.round == round.wrapping_sub(1) && other.is_complete();
+        if self.world.lacks(Rule::Stale) && is_newer(set, self.epoch, round) {
+            set.round = round.wrapping_sub(1);
+        }
+        if self.world.lacks(Rule::Order) {
+            (set.epoch, set.round) = (self.epoch, round.wrapping_sub(2));
+            *other = complete(other);
+            (other.epoch, other.round) = (self.epoch, round.wrapping_sub(1));
+        }
+        if self.world.lacks(Rule::TwoBefore) && holds_one_before {
+            (set.epoch, set.round) = (self.epoch, round.wrapping_sub(2));
+        }
+        if self.world.lacks(Rule::OneBefore) && other.epoch == self.epoch {
+            other.round = round.wrapping_sub(1);
+        }
+        if self.world.lacks(Rule::OneBeforeComplete) {
+            *other = complete(other);
+        }
+    }
+}
+
+impl Tables for Memory<'_> {
+    fn job(&self, number: u16) -> Option<Job> {
+        let (ranks, slots) = (self.world.setup.ranks.into(), self.world.setup.slots.into());
+        (number == JOB).then(|| Job { state: self.state, epoch: self.epoch, ranks, slots, ..Job::default() })
+    }
+
+    /// Every rank has said HELLO: nobody contributes before all have.
+    fn member(&self, _: u16, rank: u16) -> Option<Member> {
+        Some(Member { secret: 0, epoch: self.epoch, place: place(rank) })
+    }
+
+    fn learn(&self, _: u16, _: u16, _: u32, _: &Place) {
+        unreachable!("no HELLO is sent")
+    }
+
+    fn with_slot(&self, index: u32, f: impl FnOnce(&mut Slot) -> Outcome) -> Outcome {
+        let sets = &mut self.slots.borrow_mut()[index as usize];
+        let mut slot = Slot::default();
+        for (to, from) in slot.sets.iter_mut().zip(&*sets) {
+            to.head = from.head;
+            to.values[..LANES].copy_from_slice(&from.values);
+        }
+        self.doctor(&mut slot);
+        let doctored = [0, 1].map(|index| slot.sets[index].head);
+        let outcome = f(&mut slot);
+        for ((from, doctored), to) in slot.sets.iter().zip(doctored).zip(sets) {
+            // What was not used is put back.
+            if from.head != doctored {
+                to.head = from.head;
+            }
+            to.values.copy_from_slice(&from.values[..LANES]);
+        }
+        outcome
+    }
+}
+
+fn serve_published(
+    world: &World,
+    slots: &mut [[Version; 2]],
+    mut header: Header,
+    payload: Payload,
+) -> (Outcome, Option<Vec<u8>>) {
+    let ranks = world.setup.ranks;
+    let (rank, version) = (header.rank.get(), (header.round.get() & 1) as usize);
+    let slot = &mut slots[usize::from(header.slot.get())];
+    let served = published::serve(slot, ranks, version, rank, &packets::tally(payload.as_bytes()));
+    let outcome = match served {
+        Served::Drop => return (Outcome::Added, None),
+        Served::ToSender => Outcome::Replayed,
+        Served::ToAll => {
+            header.rank.set(switchml_protocol::EVERYONE);
+            Outcome::Completed
+        }
+    };
+    header.kind = Kind::Result as u8;
+    let mut payload = Payload::default();
+    payload.iter_mut().zip(slot[version].values).for_each(|(lane, value)| lane.set(value));
+    (outcome, Some(packets::sealed(header, &payload, ranks.into())))
+}
+
+/// Whether a set holds a round newer than that.
+fn is_newer(set: &SetHead, epoch: u32, round: u32) -> bool {
+    set.epoch == epoch && (round.wrapping_sub(set.round) as i32) < 0
+}
+
+/// A head as it would be if its round were complete. The byte of the status is private, its place is not.
+fn complete(head: &SetHead) -> SetHead {
+    const STATUS: usize = 28;
+    const COMPLETE: u8 = 1;
+    let mut bytes: [u8; size_of::<SetHead>()] = head.as_bytes().try_into().expect("its size");
+    bytes[STATUS] = COMPLETE;
+    let complete = SetHead::read_from_bytes(&bytes).expect("its size");
+    assert!(complete.is_complete());
+    complete
+}
+
+fn place(rank: u16) -> Place {
+    Place { port: rank.into(), ..Place::default() }
+}

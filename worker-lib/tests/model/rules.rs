@@ -1,0 +1,55 @@
+//! The rules that can be taken out. Production code stays as it is: a rule that compares two things is out when what it compares is
+//! made equal before the real code looks at it, and put back afterwards.
+
+/// A rule of docs/protocol.md.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rule {
+    /// Admission: a contribution of another epoch is dropped.
+    PacketEpoch,
+    /// Admission: a contribution whose check word does not fit is dropped.
+    ContributionCheck,
+    /// Slots: a set of another epoch is empty.
+    SetEpoch,
+    /// Rule 2: a rank that is in `seen` is not added again.
+    Seen,
+    /// Rule 2: a round is complete when all ranks are in.
+    AllIn,
+    /// Rule 2: a rank that is in a complete round, and asks again, gets the stored copy.
+    Replay,
+    /// Rule 2: op, lanes and fingerprint are those of the contribution that started the round.
+    SameCall,
+    /// Rule 3: set s holds round r - 2.
+    TwoBefore,
+    /// Rule 3: set t holds round r - 1.
+    OneBefore,
+    /// Rule 3: the round of set t is complete.
+    OneBeforeComplete,
+    /// Rule 4: a round that is over is not started again: rules 3 and 4 without any order of rounds.
+    Order,
+    /// Rule 4: a contribution to a round that is over is not taken for one to the round that its set holds.
+    Round,
+    /// Rule 4: a contribution to a round that is over is dropped, not refused.
+    Stale,
+    /// Worker: the answer's epoch is the session's.
+    AnswerEpoch,
+    /// Worker: the answer's slot is the chunk's.
+    AnswerSlot,
+    /// Worker: the answer's round is the chunk's.
+    AnswerRound,
+    /// Worker: the answer's fingerprint, op and lanes are the chunk's.
+    AnswerCall,
+    /// Worker: the answer has a check word, and it agrees.
+    AnswerCheck,
+    /// Worker: an answer to one is for its addressee.
+    AnswerRank,
+    /// Worker: chunk c is sent once the result of chunk c - S is held.
+    Wait,
+    /// Worker: what had no answer is sent again.
+    Resend,
+    /// Worker: a PENDING shows that a rank has left for good only if it answers a packet sent after the news.
+    FreshPending,
+    /// Control plane: a new session has a new epoch.
+    NewEpoch,
+    /// Control plane: an aggregator that has lost its slots does not go on in the same epoch.
+    RestartEndsEpoch,
+}

@@ -1,0 +1,136 @@
+//! The protocol as it is: nothing is violated in any state.
+
+use std::time::Instant;
+
+use crate::search::search;
+use crate::world::{ALL, Setup};
+
+/// Ranks, slots, and rounds of the one session that there is.
+fn session(ranks: u16, slots: u16, rounds: usize) -> Setup {
+    Setup { rounds, ..Setup::new(ranks, slots) }
+}
+
+/// The same, and rounds of a second session, which takes over the slots at any moment.
+fn sessions(ranks: u16, slots: u16, rounds: usize, next_rounds: usize) -> Setup {
+    Setup { next_rounds, ..session(ranks, slots, rounds) }
+}
+
+/// Searches worlds, and larger ones where these are asked for; says of each in a line of a table what was searched.
+fn hold(setups: &[Setup], large: &[Setup]) {
+    let also = std::env::var("SWITCHML_MODEL").is_ok_and(|value| value == "large");
+    for setup in setups.iter().chain(if also { large } else { &[] }) {
+        let begin = Instant::now();
+        let searched = search(setup.clone(), ALL);
+        if let Some(found) = searched.violation {
+            panic!("{setup}: violated: {}\n{}", found.property, found.story);
+        }
+        assert_eq!(searched.done, setup.mismatch.is_none(), "{setup}: whether all can get all results");
+        println!("| {setup} | {} | {} | {:.1} |", searched.states, searched.depth, begin.elapsed().as_secs_f64());
+    }
+}
+
+#[test]
+fn loss_duplication_and_reordering() {
+    hold(
+        &[session(1, 2, 4), session(2, 1, 8), session(2, 2, 3), session(3, 1, 5), session(4, 1, 3)],
+        &[session(2, 2, 6), session(2, 3, 3), session(4, 1, 4), session(5, 1, 3)],
+    );
+}
+
+/// Round numbers wrap around after the second round.
+#[test]
+fn wrap_around() {
+    let late = |setup| Setup { origin: u32::MAX - 1, ..setup };
+    hold(
+        &[late(session(2, 1, 8)), late(session(2, 2, 3)), late(session(3, 1, 5)), late(session(4, 1, 3))],
+        &[late(session(3, 2, 4))],
+    );
+}
+
+#[test]
+fn three_workers_and_two_slots() {
+    hold(&[session(3, 2, 3)], &[session(3, 2, 4)]);
+}
+
+/// What engines know of late peers and of time matters to whether they finish.
+#[test]
+fn pending_and_timers() {
+    let told = |setup| Setup { pending: true, ..setup };
+    hold(
+        &[
+            Setup { alarms: 3, ..told(session(2, 1, 3)) },
+            Setup { alarms: 1, ..told(session(2, 2, 1)) },
+            told(session(3, 1, 3)),
+            told(session(2, 2, 2)),
+        ],
+        &[
+            told(session(2, 2, 3)),
+            Setup { alarms: 1, ..told(session(3, 1, 3)) },
+            Setup { alarms: 1, ..told(session(2, 2, 2)) },
+        ],
+    );
+}
+
+#[test]
+fn corruption() {
+    let corrupted = |setup| Setup { corruption: true, ..setup };
+    hold(
+        &[corrupted(session(2, 1, 3)), corrupted(session(2, 2, 3)), corrupted(session(3, 1, 3))],
+        &[corrupted(session(3, 2, 3))],
+    );
+}
+
+/// Nobody accepts the sum of different calls, and everybody hears of it.
+#[test]
+fn mismatched_calls() {
+    let mismatched = |setup, chunk| Setup { mismatch: Some(chunk), ..setup };
+    hold(
+        &[
+            mismatched(session(2, 1, 3), 0),
+            mismatched(session(2, 1, 3), 1),
+            mismatched(session(2, 2, 3), 3),
+            mismatched(session(3, 1, 3), 2),
+        ],
+        &[mismatched(session(3, 2, 3), 2)],
+    );
+}
+
+/// The next session finds slots full of the last one's rounds, and the network full of its packets.
+#[test]
+fn epoch_change() {
+    hold(
+        &[sessions(2, 1, 3, 3), sessions(3, 1, 3, 3), sessions(2, 2, 1, 3)],
+        &[sessions(3, 2, 1, 1), sessions(2, 2, 3, 3)],
+    );
+}
+
+/// The aggregator loses all. Its workers fail; the next session is as good as the first.
+#[test]
+fn restart() {
+    let restarted = |setup| Setup { restart: true, ..setup };
+    hold(
+        &[
+            restarted(sessions(2, 1, 3, 3)),
+            restarted(sessions(3, 1, 3, 3)),
+            restarted(session(2, 2, 3)),
+            restarted(session(3, 2, 3)),
+        ],
+        &[restarted(sessions(2, 2, 2, 2))],
+    );
+}
+
+#[test]
+fn abort() {
+    let aborted = |setup| Setup { abort: true, ..setup };
+    hold(
+        &[aborted(session(2, 2, 2)), aborted(session(3, 1, 3)), aborted(sessions(2, 1, 2, 2))],
+        &[aborted(session(2, 2, 3)), Setup { restart: true, ..aborted(sessions(2, 1, 3, 3)) }],
+    );
+}
+
+/// A rank that has left has contributed to all: nobody may take an old PENDING for the news that it never will.
+#[test]
+fn departures() {
+    let leave = |setup| Setup { leave: true, ..setup };
+    hold(&[leave(session(2, 1, 3)), leave(session(3, 1, 1)), leave(session(2, 2, 2))], &[leave(session(3, 1, 2))]);
+}
