@@ -1,18 +1,20 @@
 //! Two CPUs on the same slot at the same time: every sum is exact, and every round completes once.
+//!
+//! That the two do meet in the slot is shown by the same program with its lock taken out, which must get sums wrong.
 
-use rustix::thread::{CpuSet, sched_setaffinity};
-use std::sync::atomic::{AtomicU32, Ordering};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 use switchml_protocol::outcome::Outcome;
-use switchml_rack::can_build_racks;
+use switchml_rack::{can_build_racks, skip};
 
 use crate::kernel::{FIRST_SLOT, Kernel};
 use crate::packet::{CHECKED, Packet, RESULT};
 
 /// Ranks 0 to 3 are played by one thread, ranks 4 to 7 by the other.
 const RANKS: u16 = 8;
-const ROUNDS: u32 = 1500;
+const ROUNDS: u32 = 2_000;
 /// As many as can be, so that a packet is in the slot for long.
 const LANES: u32 = 768;
 const XDP_DROP: u32 = 1;
@@ -30,70 +32,152 @@ fn contribution(rank: u16, round: u32) -> Packet {
     Packet::contribution(rank, 0, round, &values)
 }
 
-/// Waits until both threads are here, the `time`-th time that they meet.
-fn meet(arrivals: &AtomicU32, time: u32) {
-    arrivals.fetch_add(1, Ordering::SeqCst);
-    let begin = Instant::now();
-    while arrivals.load(Ordering::SeqCst) < 2 * time {
-        assert!(begin.elapsed() < PATIENCE, "the other thread is gone");
-        // Nobody sleeps, so that both go on in the same instant; the other one may need this CPU, though.
-        thread::yield_now();
-    }
+/// Why there is no use in going on.
+type Broken = String;
+
+/// Two threads that go from round to round together.
+#[derive(Default)]
+struct Pair {
+    arrivals: AtomicU32,
+    broken: AtomicBool,
 }
 
-/// Plays ranks that have lost everything and send again and again until each of them has the result.
-fn play(kernel: &Kernel, ranks: std::ops::Range<u16>, arrivals: &AtomicU32) {
-    for round in 0..ROUNDS {
-        let mut waiting: Vec<_> =
-            ranks.clone().map(|rank| contribution(rank, round)).map(|packet| (packet.frame(), packet)).collect();
+impl Pair {
+    /// Waits until both threads are here, the `time`-th time that they meet.
+    fn meet(&self, time: u32) -> Result<(), Broken> {
+        self.arrivals.fetch_add(1, Ordering::SeqCst);
+        let begin = Instant::now();
+        while self.arrivals.load(Ordering::SeqCst) < 2 * time {
+            self.look_after(begin)?;
+            // Nobody sleeps, so that both go on in the same instant; the other one may need this CPU, though.
+            thread::yield_now();
+        }
+        Ok(())
+    }
+
+    fn look_after(&self, begin: Instant) -> Result<(), Broken> {
+        if self.broken.load(Ordering::SeqCst) {
+            return Err("the other thread gave up".to_owned());
+        }
+        if begin.elapsed() > PATIENCE { Err("no result".to_owned()) } else { Ok(()) }
+    }
+
+    /// Plays ranks that have lost everything and send again and again until each of them has the result.
+    fn play(&self, kernel: &Kernel, ranks: std::ops::Range<u16>, rounds: u32) -> Result<(), Broken> {
+        let played = (0..rounds).try_for_each(|round| self.play_round(kernel, ranks.clone(), round));
+        if played.is_err() {
+            self.broken.store(true, Ordering::SeqCst);
+        }
+        played
+    }
+
+    fn play_round(&self, kernel: &Kernel, ranks: std::ops::Range<u16>, round: u32) -> Result<(), Broken> {
+        let waiting = ranks.map(|rank| contribution(rank, round));
+        let mut waiting: Vec<_> = waiting.map(|packet| (packet.frame(), packet)).collect();
         // 1 + 2 + … + 8 = 36
         let sum: Vec<u32> = (0..LANES).map(|lane| value(35, round, lane)).collect();
-        meet(arrivals, round + 1);
+        self.meet(round + 1)?;
         let begin = Instant::now();
         while !waiting.is_empty() {
-            assert!(begin.elapsed() < PATIENCE, "round {round}: no result");
-            waiting.retain(|(frame, packet)| !has_result(kernel, frame, packet, &sum));
+            self.look_after(begin).map_err(|why| format!("round {round}: {why}"))?;
+            let mut wrong = None;
+            waiting.retain(|(frame, packet)| match result(kernel, frame, packet, &sum) {
+                None => true,
+                Some(right) => {
+                    wrong = wrong.or((!right).then_some(packet.rank));
+                    false
+                }
+            });
+            if let Some(rank) = wrong {
+                return Err(format!("round {round}: rank {rank} got a wrong result"));
+            }
         }
+        Ok(())
     }
 }
 
-/// Whether the contribution is answered with the RESULT, which must be the sum then.
-fn has_result(kernel: &Kernel, frame: &[u8], packet: &Packet, sum: &[u32]) -> bool {
+/// Sends a contribution: `None` if the answer is no RESULT, else whether it is the right one.
+fn result(kernel: &Kernel, frame: &[u8], packet: &Packet, sum: &[u32]) -> Option<bool> {
     let run = kernel.run(frame);
     if run.verdict == XDP_DROP || run.frame[KIND] != RESULT {
-        return false;
+        return None;
     }
     let one = packet.result(CHECKED, u32::from(RANKS), sum).reply(packet.rank);
     // The last one in gets it as everyone does.
     let all = packet.result_for_all(CHECKED, u32::from(RANKS), sum).to_group();
-    assert!(run.frame == one || run.frame == all, "rank {}, round {}: a wrong result", packet.rank, packet.round);
-    true
+    Some(run.frame == one || run.frame == all)
+}
+
+/// Both halves of the ranks, each on a CPU of its own; what went wrong in each.
+fn play(kernel: &Kernel, cpus: [usize; 2], rounds: u32) -> [Result<(), Broken>; 2] {
+    let pair = Pair::default();
+    thread::scope(|scope| {
+        let play_half = |half: u16| {
+            let pair = &pair;
+            scope.spawn(move || {
+                let mut cpu = CpuSet::new();
+                cpu.set(cpus[usize::from(half)]);
+                sched_setaffinity(None, &cpu).expect("the CPU is there");
+                pair.play(kernel, half * 4..half * 4 + 4, rounds)
+            })
+        };
+        [0, 1].map(play_half).map(|thread| thread.join().expect("the thread does not panic"))
+    })
+}
+
+/// Two CPUs that this process may use; says that the test is skipped if there are none.
+fn two_cpus(test: &str) -> Option<[usize; 2]> {
+    let allowed = sched_getaffinity(None).expect("the process has an affinity");
+    let mut cpus = (0..CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu));
+    let two = cpus.next().zip(cpus.next()).map(|(one, other)| [one, other]);
+    if two.is_none() {
+        skip(test, "it needs two CPUs");
+    }
+    two
 }
 
 #[test]
 fn two_cpus_on_the_same_slot_lose_nothing() {
-    if !can_build_racks("two_cpus_on_the_same_slot_lose_nothing") {
+    const NAME: &str = "two_cpus_on_the_same_slot_lose_nothing";
+    if !can_build_racks(NAME) {
         return;
     }
+    let Some(cpus) = two_cpus(NAME) else { return };
     let kernel = Kernel::with_job(u32::from(RANKS));
-    let arrivals = AtomicU32::new(0);
-    thread::scope(|scope| {
-        for half in 0..2 {
-            let (kernel, arrivals) = (&kernel, &arrivals);
-            scope.spawn(move || {
-                let mut cpus = CpuSet::new();
-                cpus.set(usize::from(half) % thread::available_parallelism().map_or(1, usize::from));
-                sched_setaffinity(None, &cpus).expect("the CPU is there");
-                play(kernel, half * 4..half * 4 + 4, arrivals);
-            });
-        }
-    });
+    assert_eq!(play(&kernel, cpus, ROUNDS), [Ok(()), Ok(())]);
     let counters = kernel.counters();
     let count = |outcome: Outcome| counters[outcome as usize];
     let rounds = u64::from(ROUNDS);
-    println!("{rounds} rounds, {} times busy", count(Outcome::SlotBusy));
+    println!("{rounds} rounds, {} packets, {} times busy", counters.iter().sum::<u64>(), count(Outcome::SlotBusy));
     assert_eq!(count(Outcome::Started), rounds);
     assert_eq!(count(Outcome::Added), rounds * u64::from(RANKS - 2));
     assert_eq!(count(Outcome::Completed), rounds);
     assert_eq!(kernel.slot(FIRST_SLOT).lock, 0);
+}
+
+/// The object with its lock always free: `r0 = cmpxchg(lock, r0, HELD)` has become `w0 = 0`, the value that it finds in a free lock.
+fn without_lock() -> Vec<u8> {
+    const COMPARE_AND_EXCHANGE: [u8; 4] = [0xF1, 0, 0, 0];
+    let mut object = switchml_userspace::xdp_object().to_vec();
+    let is_it = |code: &[u8; 8]| code[0] == 0xC3 && code[4..] == COMPARE_AND_EXCHANGE;
+    let (instructions, _) = object.as_chunks_mut::<8>();
+    let mut found: Vec<_> = instructions.iter_mut().filter(|code| is_it(code)).collect();
+    assert_eq!(found.len(), 1, "the program takes its lock in one place");
+    *found[0] = [0xB4, 0, 0, 0, 0, 0, 0, 0];
+    object
+}
+
+/// If this fails, the test above proves nothing.
+#[test]
+fn without_the_lock_sums_are_wrong() {
+    const NAME: &str = "without_the_lock_sums_are_wrong";
+    if !can_build_racks(NAME) {
+        return;
+    }
+    let Some(cpus) = two_cpus(NAME) else { return };
+    let mut kernel = Kernel::load(&without_lock());
+    kernel.open_job(u32::from(RANKS));
+    let broken = play(&kernel, cpus, ROUNDS);
+    println!("without lock: {broken:?}");
+    assert!(broken.iter().any(Result::is_err), "{ROUNDS} rounds, and the two CPUs never met in the slot");
 }

@@ -42,10 +42,12 @@ pub struct Run {
 impl Kernel {
     /// The program with the aggregator's address, and no job.
     pub fn new() -> Self {
-        let mut object = EbpfLoader::new()
-            .map_max_entries("SLOTS", POOL)
-            .load(switchml_userspace::xdp_object())
-            .expect("the maps are created");
+        Self::load(switchml_userspace::xdp_object())
+    }
+
+    /// The same from an object file.
+    pub fn load(object: &[u8]) -> Self {
+        let mut object = EbpfLoader::new().map_max_entries("SLOTS", POOL).load(object).expect("the maps are created");
         let program: &mut Xdp = object.program_mut("switchml").expect("program").try_into().unwrap();
         program.load().expect("the verifier takes the program");
         let mut kernel = Self { object };
@@ -56,12 +58,17 @@ impl Kernel {
     /// The program with a job of `ranks` ranks that have all said HELLO.
     pub fn with_job(ranks: u32) -> Self {
         let mut kernel = Self::new();
-        kernel.set_job(JOB, &job(ranks));
-        for rank in 0..ranks as u16 {
-            kernel.set_member(JOB, rank, &member(rank));
-        }
-        kernel.set_group(JOB, &[IFINDEX]);
+        kernel.open_job(ranks);
         kernel
+    }
+
+    /// Adds a job of `ranks` ranks that have all said HELLO.
+    pub fn open_job(&mut self, ranks: u32) {
+        self.set_job(JOB, &job(ranks));
+        for rank in 0..ranks as u16 {
+            self.set_member(JOB, rank, &member(rank));
+        }
+        self.set_group(JOB, &[IFINDEX]);
     }
 
     /// Runs the program on a frame.

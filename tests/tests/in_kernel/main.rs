@@ -10,6 +10,7 @@
 //! | [`frames`] | the answers, byte by byte |
 //! | [`differential`] | a random trace through the kernel and through the protocol crate on the host |
 //! | [`contention`] | two CPUs on the same slot |
+//! | [`libbpf`] | the program and its maps as libbpf loads them |
 //! | [`loaders`] | libbpf takes the object too |
 //! | [`delivery`] | a RESULT reaches every port of the group |
 //! | [`speed`] | nanoseconds a packet |
@@ -22,6 +23,7 @@ mod differential;
 mod driver;
 mod frames;
 mod kernel;
+mod libbpf;
 mod loaders;
 mod packet;
 mod slots;

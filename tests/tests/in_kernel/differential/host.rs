@@ -1,0 +1,114 @@
+//! The aggregator on the host: the protocol crate over vectors.
+
+use std::cell::RefCell;
+use switchml_protocol::U32;
+use switchml_protocol::aggregator::{self, Tables};
+use switchml_protocol::frame::{ENVELOPE_LEN, Envelope, Source, source};
+use switchml_protocol::header::{HEADER_LEN, Header, flags};
+use switchml_protocol::job::{Job, Member, Place};
+use switchml_protocol::maps::{Event, MAX_JOBS};
+use switchml_protocol::outcome::{Action, Outcome};
+use switchml_protocol::slot::Slot;
+use zerocopy::FromBytes;
+
+use crate::kernel::IFINDEX;
+use crate::packet::{AGGREGATOR_IP, AGGREGATOR_PORT, JOB};
+
+pub struct Host {
+    pub job: Job,
+    pub members: RefCell<Vec<Member>>,
+    pub slots: RefCell<Vec<Slot>>,
+    /// Whether another CPU holds all slots.
+    pub busy: bool,
+    /// Whether the job has a group for its RESULTs.
+    pub has_group: bool,
+    pub counters: [u64; Outcome::COUNT],
+    pub events: Vec<Event>,
+}
+
+impl Tables for Host {
+    fn job(&self, number: u16) -> Option<Job> {
+        if number == JOB { Some(self.job) } else { (usize::from(number) < MAX_JOBS).then(Job::default) }
+    }
+
+    fn member(&self, _: u16, rank: u16) -> Option<Member> {
+        self.members.borrow().get(usize::from(rank)).copied()
+    }
+
+    fn learn(&self, _: u16, rank: u16, epoch: u32, place: &Place) {
+        let member = &mut self.members.borrow_mut()[usize::from(rank)];
+        (member.epoch, member.place) = (epoch, *place);
+    }
+
+    fn with_slot(&self, index: u32, f: impl FnOnce(&mut Slot) -> Outcome) -> Outcome {
+        match self.slots.borrow_mut().get_mut(index as usize) {
+            None => Outcome::BadSlot,
+            Some(_) if self.busy => Outcome::SlotBusy,
+            Some(slot) => f(slot),
+        }
+    }
+}
+
+impl Host {
+    /// Serves a frame in place, and says what becomes of it.
+    pub fn run(&mut self, frame: &mut Vec<u8>) -> Outcome {
+        let outcome = self.serve(frame).unwrap_or_else(|outcome| outcome);
+        let outcome = self.answer(frame, outcome);
+        self.counters[outcome as usize] += 1;
+        outcome
+    }
+
+    fn serve(&mut self, frame: &mut [u8]) -> Result<Outcome, Outcome> {
+        let frame_len = frame.len();
+        let whole = frame.to_vec();
+        let (envelope, rest) = Envelope::mut_from_prefix(frame).map_err(|_| Outcome::NotOurs)?;
+        let for_aggregator = envelope.is_udp().and_then(|()| {
+            let to = (envelope.destination, envelope.destination_port.get());
+            if to == (AGGREGATOR_IP, AGGREGATOR_PORT) { Ok(()) } else { Err(Outcome::NotOurs) }
+        });
+        if let Err(passed) = for_aggregator {
+            let from = source(|offset| whole.get(offset..offset + 4)?.try_into().ok());
+            let spoofed = from == Source::Hidden || from == Source::Ipv4(AGGREGATOR_IP);
+            return Err(if spoofed { Outcome::Spoofed } else { passed });
+        }
+        let payload_len = envelope.payload_len(frame_len)?;
+        let (header, payload) = Header::mut_from_prefix(rest).map_err(|_| Outcome::Truncated)?;
+        if envelope.congestion_experienced() {
+            header.flags |= flags::CE;
+        }
+        let (payload, _) = <[U32]>::mut_from_prefix_with_elems(payload, payload.len() / 4).unwrap();
+        let place = envelope.place(IFINDEX);
+        let outcome = aggregator::serve(self, &place, header, payload, payload_len);
+        if outcome.is_notable() {
+            self.events.push(Event {
+                place,
+                epoch: header.epoch.get(),
+                round: header.round.get(),
+                job: header.job.get(),
+                rank: header.rank.get(),
+                slot: header.slot.get(),
+                outcome: outcome as u8,
+                reserved: 0,
+            });
+        }
+        Ok(outcome)
+    }
+
+    /// Makes the frame the answer, if there is one.
+    fn answer(&self, frame: &mut Vec<u8>, outcome: Outcome) -> Outcome {
+        if let Action::Drop | Action::Pass = outcome.action() {
+            return outcome;
+        }
+        let (envelope, rest) = Envelope::mut_from_prefix(frame).unwrap();
+        let (header, _) = Header::ref_from_prefix(rest).unwrap();
+        let lanes = header.lanes.get();
+        let to_all = outcome.action() == Action::Broadcast;
+        if to_all {
+            envelope.send_to_group(&self.job, lanes);
+        } else {
+            envelope.turn_back(lanes);
+        }
+        frame.truncate(ENVELOPE_LEN + HEADER_LEN + 4 * usize::from(lanes));
+        if to_all && !self.has_group { Outcome::SendFailed } else { outcome }
+    }
+}

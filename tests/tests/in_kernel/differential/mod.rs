@@ -1,0 +1,204 @@
+//! One random trace, legal, hostile and malformed, through the kernel and through the protocol crate on the host: packet by
+//! packet the same actions, bytes, slots, members, counters and events.
+//!
+//! `TRACE_SEED` and `TRACE_PACKETS` in the environment make it another trace, or a longer one; a failure names the seed.
+
+mod host;
+mod senders;
+
+use rand::RngExt;
+use rand::seq::IndexedRandom;
+use std::cell::RefCell;
+use std::env;
+use switchml_protocol::frame::ENVELOPE_LEN;
+use switchml_protocol::header::Header;
+use switchml_protocol::job::{ABORTED, Job, Member, OPEN};
+use switchml_protocol::maps::LockedSlot;
+use switchml_protocol::outcome::{Action, Outcome};
+use switchml_protocol::slot::Slot;
+use switchml_rack::can_build_racks;
+use zerocopy::FromBytes;
+
+use crate::kernel::{IFINDEX, POOL, job, member};
+use crate::libbpf::Libbpf;
+use crate::packet::{EPOCH, JOB};
+use host::Host;
+use senders::Senders;
+
+const SEED: u64 = 0x5EED;
+const PACKETS: u64 = 100_000;
+/// Poisoned slots stay so until the epoch ends.
+const PACKETS_PER_EPOCH: u64 = 250;
+
+fn setting(name: &str, default: u64) -> u64 {
+    env::var(name).map_or(default, |text| text.parse().unwrap_or_else(|_| panic!("{name}={text} is not a number")))
+}
+
+/// The kernel, the host, and who sends to both.
+struct Trace {
+    kernel: Libbpf,
+    host: Host,
+    senders: Senders,
+    epoch: u32,
+}
+
+impl Trace {
+    fn new(seed: u64) -> Self {
+        let host = Host {
+            job: Job::default(),
+            members: RefCell::new(vec![]),
+            slots: RefCell::new(vec![Slot::default(); POOL as usize]),
+            busy: false,
+            has_group: true,
+            counters: [0; Outcome::COUNT],
+            events: vec![],
+        };
+        Self { kernel: Libbpf::new(), host, senders: Senders::new(seed), epoch: EPOCH }
+    }
+
+    /// A new session, of another size and in other slots.
+    fn begin_epoch(&mut self) {
+        let random = &mut self.senders.random;
+        let ranks = *[1, 2, 2, 3, 3, 3, 5, 8, 64].choose(random).unwrap();
+        let slots = random.random_range(1..=4);
+        // Now and then the job's slots reach beyond the pool.
+        let first_slot = random.random_range(0..POOL - 1);
+        let state = if random.random_ratio(1, 20) { ABORTED } else { OPEN };
+        self.host.job = Job { epoch: self.epoch, state, first_slot, slots, ..job(ranks) };
+        self.kernel.set_job(JOB, &self.host.job);
+        // Some have to say HELLO first.
+        let mut spoke_in = || if random.random_ratio(1, 12) { 0 } else { self.epoch };
+        let members = (0..ranks as u16).map(|rank| Member { epoch: spoke_in(), ..member(rank) }).collect();
+        self.host.members = RefCell::new(members);
+        for (rank, member) in (0..).zip(self.host.members.borrow().iter()) {
+            self.kernel.set_member(JOB, rank, member);
+        }
+        self.host.has_group = !random.random_ratio(1, 10);
+        if self.host.has_group {
+            self.kernel.set_group(JOB, IFINDEX);
+        } else {
+            self.kernel.remove_group(JOB);
+        }
+        self.senders.begin(self.epoch, ranks as u16, slots as u16);
+        self.epoch = self.epoch.wrapping_add(1);
+    }
+
+    /// The slots of the pool that are the job's.
+    fn slots(&self) -> std::ops::Range<u32> {
+        let Job { first_slot, slots, .. } = self.host.job;
+        first_slot..(first_slot + slots).min(POOL)
+    }
+
+    /// Lets one of the job's slots have lived for so long that its round numbers wrap around soon.
+    fn age(&mut self) {
+        let index = self.senders.random.random_range(self.slots());
+        {
+            let slot = &mut self.host.slots.borrow_mut()[index as usize];
+            let heads = slot.sets.each_mut().map(|set| &mut set.head);
+            if heads.iter().any(|head| head.epoch != self.host.job.epoch) {
+                return;
+            }
+            // Even, so that each round stays in its set.
+            let shift = 0u32.wrapping_sub(6).wrapping_sub(heads[0].round);
+            for head in heads {
+                head.round = head.round.wrapping_add(shift);
+            }
+            self.senders.renumber((index - self.host.job.first_slot) as u16, shift);
+        }
+        self.write_slot(index, 0);
+    }
+
+    /// Has another CPU hold the job's slots, or let go of them.
+    fn set_busy(&mut self, busy: bool) {
+        self.host.busy = busy;
+        self.slots().for_each(|index| self.write_slot(index, busy.into()));
+    }
+
+    fn write_slot(&self, index: u32, lock: u32) {
+        let slot = self.host.slots.borrow()[index as usize].clone();
+        self.kernel.set_slot(index, &LockedSlot { lock, reserved: 0, slot });
+    }
+
+    /// One frame through both.
+    fn step(&mut self, context: &str) {
+        let frame = self.senders.next();
+        let run = self.kernel.run(&frame);
+        let mut expected = frame.clone();
+        let outcome = self.host.run(&mut expected);
+        let context = || format!("{context}: {outcome:?} of {frame:02x?}");
+        let verdict = match outcome.action() {
+            Action::Drop => 1,
+            Action::Pass => 2,
+            Action::Reply | Action::Broadcast => 4,
+        };
+        assert_eq!(run.verdict, verdict, "verdict, {}", context());
+        assert_eq!(run.frame, expected, "frame, {}", context());
+        assert_eq!(self.kernel.counters(), self.host.counters, "counters, {}", context());
+        let (events, expected_events) = (self.kernel.events(), std::mem::take(&mut self.host.events));
+        assert_eq!(events, expected_events, "events, {}", context());
+        for index in self.slots() {
+            let element = self.kernel.slot(index);
+            assert_eq!(element.lock, u32::from(self.host.busy), "lock of {index}, {}", context());
+            assert!(element.slot == self.host.slots.borrow()[index as usize], "slot {index}, {}", context());
+        }
+        if outcome == Outcome::Hello {
+            self.compare_members(&context());
+        }
+        if let Outcome::Started | Outcome::Added | Outcome::Completed | Outcome::SendFailed = outcome {
+            let (header, _) = Header::ref_from_prefix(&expected[ENVELOPE_LEN..]).unwrap();
+            let (slot, round) = (header.slot.get(), header.round.get());
+            match outcome {
+                Outcome::Started | Outcome::Added => self.senders.joined(slot, header.rank.get()),
+                _ => self.senders.completed(slot, round),
+            }
+        }
+    }
+
+    fn compare_members(&self, context: &str) {
+        for (rank, member) in (0..).zip(self.host.members.borrow().iter()) {
+            assert_eq!(self.kernel.member(JOB, rank), *member, "member {rank}, {context}");
+        }
+    }
+
+    /// All that a packet should have left alone is as it was, too.
+    fn compare_all(&self, context: &str) {
+        for (index, slot) in (0..).zip(self.host.slots.borrow().iter()) {
+            assert!(self.kernel.slot(index).slot == *slot, "slot {index}, {context}");
+        }
+        self.compare_members(context);
+    }
+}
+
+#[test]
+fn kernel_and_host_agree_on_a_random_trace() {
+    if !can_build_racks("kernel_and_host_agree_on_a_random_trace") {
+        return;
+    }
+    let (seed, packets) = (setting("TRACE_SEED", SEED), setting("TRACE_PACKETS", PACKETS));
+    let mut trace = Trace::new(seed);
+    for number in 0..packets {
+        let context = format!("TRACE_SEED={seed}, packet {number}");
+        if number % PACKETS_PER_EPOCH == 0 {
+            trace.compare_all(&context);
+            trace.begin_epoch();
+        }
+        let (busy, aged) = (trace.senders.random.random_ratio(1, 300), trace.senders.random.random_ratio(1, 100));
+        if busy {
+            trace.set_busy(true);
+        }
+        trace.step(&context);
+        if busy {
+            trace.set_busy(false);
+        }
+        if aged {
+            trace.age();
+        }
+    }
+    trace.compare_all("the end");
+    // The trace is worth something only if it gets everywhere.
+    for outcome in Outcome::ALL {
+        let count = trace.host.counters[*outcome as usize];
+        println!("{count:8} {}", outcome.name());
+        assert!(count >= packets / 1000, "TRACE_SEED={seed} has only {count} {}", outcome.name());
+    }
+}

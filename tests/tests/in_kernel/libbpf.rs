@@ -1,0 +1,149 @@
+//! The program loaded by libbpf, which the product does not use: a second loader vouches for the object, and what packets do
+//! does not hang on how aya reads it.
+
+use libbpf_rs::libbpf_sys::bpf_map_create_opts;
+use libbpf_rs::{Map, MapCore, MapFlags, MapHandle, MapType, Object, ObjectBuilder, ProgramInput};
+use libbpf_rs::{RingBuffer, RingBufferBuilder};
+use std::cell::RefCell;
+use std::os::fd::{AsFd, AsRawFd};
+use std::rc::Rc;
+use switchml_protocol::job::{Job, Member};
+use switchml_protocol::maps::{Event, LockedSlot};
+use switchml_protocol::outcome::Outcome;
+use zerocopy::{FromBytes, IntoBytes};
+
+use crate::kernel::{POOL, Run};
+use crate::packet::{AGGREGATOR_IP, AGGREGATOR_PORT};
+
+/// Size of `struct bpf_devmap_val`: an interface's index and a program's descriptor.
+const DEVMAP_VALUE: u32 = 8;
+const MAX_RANKS: u32 = 64;
+
+/// The program in the kernel, with maps of its own.
+pub struct Libbpf {
+    object: Object,
+    events: RingBuffer<'static>,
+    /// What the ring buffer has given so far.
+    received: Rc<RefCell<Vec<Event>>>,
+}
+
+impl Libbpf {
+    /// The program with the aggregator's address, and no job.
+    pub fn new() -> Self {
+        let mut object =
+            ObjectBuilder::default().open_memory(switchml_userspace::xdp_object()).expect("libbpf parses it");
+        for mut map in object.maps_mut() {
+            if map.name() == "SLOTS" {
+                map.set_max_entries(POOL).unwrap();
+            }
+        }
+        let object = object.load().expect("libbpf creates the maps, and the verifier takes the program");
+        let received = Rc::new(RefCell::new(Vec::new()));
+        let events = {
+            let map = map(&object, "EVENTS");
+            let sink = Rc::clone(&received);
+            let mut ring = RingBufferBuilder::new();
+            ring.add(&map, move |bytes| {
+                sink.borrow_mut().push(Event::read_from_bytes(bytes).expect("an event's size"));
+                0
+            })
+            .expect("EVENTS is a ring buffer");
+            ring.build().expect("the ring buffer is mapped")
+        };
+        let this = Self { object, events, received };
+        let [high, low] = AGGREGATOR_PORT.to_be_bytes();
+        let [a, b, c, d] = AGGREGATOR_IP;
+        this.update("LOCAL", &[a, b, c, d, high, low, 0, 0], &[1]);
+        this.update("LOCAL", &[a, b, c, d, 0, 0, 0, 0], &[1]);
+        this
+    }
+
+    /// Names of the object's maps, sorted.
+    pub fn map_names(&self) -> Vec<String> {
+        let mut names: Vec<_> = self.object.maps().map(|map| map.name().to_string_lossy().into_owned()).collect();
+        names.sort();
+        names
+    }
+
+    /// Runs the program on a frame.
+    pub fn run(&mut self, frame: &[u8]) -> Run {
+        let mut out = vec![0; frame.len() + 256];
+        let input = ProgramInput { data_in: Some(frame), data_out: Some(&mut out), ..ProgramInput::default() };
+        let program = self.object.progs_mut().find(|program| program.name() == "switchml").expect("the program");
+        let output = program.test_run(input).expect("the test run");
+        Run { verdict: output.return_value, frame: output.data.expect("a frame").to_vec() }
+    }
+
+    pub fn set_job(&self, number: u16, job: &Job) {
+        self.update("JOBS", &u32::from(number).to_ne_bytes(), job.as_bytes());
+    }
+
+    pub fn set_member(&self, job: u16, rank: u16, member: &Member) {
+        self.update("MEMBERS", &member_index(job, rank), member.as_bytes());
+    }
+
+    pub fn member(&self, job: u16, rank: u16) -> Member {
+        let mut member = Member::default();
+        self.read("MEMBERS", &member_index(job, rank), member.as_mut_bytes());
+        member
+    }
+
+    /// Has the job's RESULTs sent to this interface.
+    pub fn set_group(&self, job: u16, interface: u32) {
+        let options = bpf_map_create_opts { sz: size_of::<bpf_map_create_opts>() as u64, ..Default::default() };
+        let (name, key) = (Some("group"), size_of::<u32>() as u32);
+        let group = MapHandle::create(MapType::Devmap, name, key, DEVMAP_VALUE, MAX_RANKS, &options).expect("a DEVMAP");
+        let value = [interface.to_ne_bytes(), (-1i32).to_ne_bytes()].concat();
+        group.update(&0u32.to_ne_bytes(), &value, MapFlags::ANY).expect("the interface exists");
+        self.update("GROUPS", &u32::from(job).to_ne_bytes(), &group.as_fd().as_raw_fd().to_ne_bytes());
+    }
+
+    /// Leaves the job's RESULTs with nowhere to go.
+    pub fn remove_group(&self, job: u16) {
+        // Not there is as good.
+        let _ = map(&self.object, "GROUPS").delete(&u32::from(job).to_ne_bytes());
+    }
+
+    /// Element `index` of the pool.
+    pub fn slot(&self, index: u32) -> LockedSlot {
+        let mut slot = LockedSlot::default();
+        self.read("SLOTS", &index.to_ne_bytes(), slot.as_mut_bytes());
+        slot
+    }
+
+    pub fn set_slot(&self, index: u32, slot: &LockedSlot) {
+        self.update("SLOTS", &index.to_ne_bytes(), slot.as_bytes());
+    }
+
+    /// Packets by outcome, all CPUs together.
+    pub fn counters(&self) -> [u64; Outcome::COUNT] {
+        let map = map(&self.object, "COUNTERS");
+        std::array::from_fn(|index| {
+            let cpus = map.lookup_percpu(&(index as u32).to_ne_bytes(), MapFlags::ANY).unwrap().expect("a counter");
+            cpus.iter().map(|cpu| u64::from_ne_bytes(cpu.as_slice().try_into().expect("8 bytes"))).sum()
+        })
+    }
+
+    /// The events since the last call.
+    pub fn events(&self) -> Vec<Event> {
+        self.events.consume().expect("the ring buffer");
+        self.received.take()
+    }
+
+    fn update(&self, name: &str, key: &[u8], value: &[u8]) {
+        map(&self.object, name).update(key, value, MapFlags::ANY).expect("key and value are of the map's sizes");
+    }
+
+    fn read(&self, name: &str, key: &[u8], value: &mut [u8]) {
+        let found = map(&self.object, name).lookup_into(key, value, MapFlags::ANY);
+        assert!(found.expect("key and value are of the map's sizes"), "{name} has no such entry");
+    }
+}
+
+fn map<'a>(object: &'a Object, name: &str) -> Map<'a> {
+    object.maps().find(|map| map.name() == name).unwrap_or_else(|| panic!("no map {name}"))
+}
+
+fn member_index(job: u16, rank: u16) -> [u8; 4] {
+    (u32::from(job) * MAX_RANKS + u32::from(rank)).to_ne_bytes()
+}
