@@ -38,11 +38,17 @@ pub fn release_folder() -> Result<PathBuf> {
     Ok(target_folder()?.join("release"))
 }
 
-fn workspace() -> &'static Path {
+/// The workspace's root.
+pub fn workspace() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
 }
 
-fn target_folder() -> Result<PathBuf> {
+/// Cargo's target folder, which this program itself lies in.
+///
+/// # Errors
+///
+/// As [`command`].
+pub fn target_folder() -> Result<PathBuf> {
     let executable = env::current_exe().context("cannot find out where this program lies")?;
     executable
         .ancestors()

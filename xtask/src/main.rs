@@ -1,9 +1,10 @@
-//! The project's own commands: `cargo xtask setup | run | sim | test`.
+//! The project's own commands: `cargo xtask setup | run | sim | test | fuzz`.
 //!
 //! This crate must build on a machine that has nothing but Rust and a C linker, because it installs the rest: nothing
 //! that it depends on may need the BPF program.
 
 mod cargo;
+mod fuzz;
 mod run;
 mod setup;
 mod sim;
@@ -23,6 +24,8 @@ enum Command {
     Sim(sim::Sim),
     /// Run every test, and say which ones could not run and why
     Test(test::Test),
+    /// Run the fuzz targets, for longer than the tests do if told so
+    Fuzz(fuzz::Fuzz),
 }
 
 fn main() -> ExitCode {
@@ -31,6 +34,7 @@ fn main() -> ExitCode {
         Command::Run(command) => command.run(),
         Command::Sim(command) => command.run(),
         Command::Test(command) => command.run(),
+        Command::Fuzz(command) => command.run(),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -10,7 +10,7 @@ mod packages;
 mod rust_src;
 
 use anyhow::{Context, Result, anyhow, bail};
-use compiler::Compiler;
+pub use compiler::Compiler;
 use std::process::Command;
 
 /// Brings the machine to where the workspace builds and racks run. Silent if it is there already.

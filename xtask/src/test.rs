@@ -1,6 +1,6 @@
 //! `cargo xtask test`: every test, and an honest count.
 
-use crate::{cargo, setup};
+use crate::{cargo, fuzz, setup};
 use anyhow::{Context, Result, bail};
 use std::{
     env,
@@ -27,7 +27,7 @@ pub struct Test {
 }
 
 impl Test {
-    /// Runs `cargo test` over the default members and sums up.
+    /// Runs `cargo test` over the default members, then the fuzz targets, and sums up.
     ///
     /// In release: the end-to-end tests need the release binaries anyway, so all dependencies are compiled once, and the
     /// property and simulation tests run many times faster.
@@ -59,7 +59,15 @@ impl Test {
         }
         let status = child.wait()?;
         let skipped = skips.lines()?;
-        self.conclude(&counts, &skipped, status.success())
+        let mut succeeded = status.success();
+        if self.arguments.is_empty() {
+            // By themselves, for they take all processors, and there are tests with deadlines.
+            let fuzz::Tally { passed, failed } = fuzz::test();
+            counts.passed += passed;
+            counts.failed += failed;
+            succeeded &= failed == 0;
+        }
+        self.conclude(&counts, &skipped, succeeded)
     }
 
     /// Lists what was skipped, says the totals and decides.
@@ -76,7 +84,7 @@ impl Test {
         }
         println!("{passed} passed, {} failed, {skips} skipped", counts.failed + counts.lost);
         if !succeeded {
-            bail!("cargo test failed; what failed is named above");
+            bail!("tests failed; what failed is named above");
         }
         if skips > 0 && (self.require_all || env::var("CI").is_ok_and(|ci| ci == "true")) {
             bail!("{skips} tests could not run, and here (CI=true or --require-all) all must");

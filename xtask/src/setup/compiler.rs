@@ -8,6 +8,8 @@ use std::{path::PathBuf, process::Command};
 pub struct Compiler {
     /// Its release, such as `1.95.0`.
     pub release: String,
+    /// The machine that it runs on, such as `x86_64-unknown-linux-gnu`.
+    pub host: String,
     /// The major version of its LLVM, such as `22`.
     pub llvm_major: String,
     /// The folder it is installed in.
@@ -32,6 +34,7 @@ impl Compiler {
         let llvm = field("LLVM version:")?;
         Ok(Self {
             release: field("release:")?.to_owned(),
+            host: field("host:")?.to_owned(),
             llvm_major: llvm.split('.').next().unwrap_or(llvm).to_owned(),
             sysroot: PathBuf::from(output(Command::new("rustc").args(["--print", "sysroot"]))?.trim()),
         })

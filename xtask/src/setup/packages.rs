@@ -5,9 +5,11 @@ use anyhow::{Result, bail};
 use std::{env, path::Path, process::Command};
 
 /// What must be there, and the package that brings it. A bare name is a program to be found in `PATH`.
-const NEEDED: [(&str, &str); 6] = [
+const NEEDED: [(&str, &str); 7] = [
     ("ip", "iproute2"),
     ("ethtool", "ethtool"),
+    // For libFuzzer, which libfuzzer-sys brings along.
+    ("c++", "g++"),
     // The rest is what libbpf's own sources, which libbpf-sys brings along, need to be built.
     ("make", "make"),
     ("pkg-config", "pkg-config"),

@@ -1,0 +1,71 @@
+//! Writes the decoder's seeds to `fuzz/corpus/decoder`: runs of frames made from the specification, each getting to another outcome.
+//!
+//! `cargo run --release -p switchml-fuzz --example seeds`
+
+use std::{fs, io, path::Path};
+
+#[allow(dead_code)]
+#[path = "../../tests/tests/in_kernel/packet.rs"]
+mod packet;
+
+use packet::{CE, CHECKED, Envelope, MAX, MAX_I16, PENDING, Packet, SUM_I16};
+
+/// Contribution of a rank to a round of slot 0.
+fn contribution(rank: u16, round: u32) -> Packet {
+    Packet::contribution(rank, 0, round, &[0x0001_8000 + u32::from(rank); 32])
+}
+
+/// Both ranks' contributions to a round.
+fn round(number: u32) -> [Vec<u8>; 2] {
+    [0, 1].map(|rank| contribution(rank, number).frame())
+}
+
+fn seeds() -> Vec<(&'static str, Vec<Vec<u8>>)> {
+    let hello = Packet::hello(1, 32).frame();
+    let first = contribution(0, 0);
+    let with = |change: fn(&mut Packet)| {
+        let mut packet = first.clone();
+        change(&mut packet);
+        packet.frame()
+    };
+    let op = |op| [0, 1].map(|rank| Packet { op, ..contribution(rank, 0) }.frame()).to_vec();
+    let damaged = |change: fn(&mut Vec<u8>)| {
+        let mut frame = first.frame();
+        change(&mut frame);
+        vec![frame]
+    };
+    let congested = Envelope { tos: 3, ..first.request() }.bytes(&first.bytes());
+    vec![
+        ("hello", vec![hello.clone(), Packet::hello(1, 0).frame()]),
+        ("wrong-secret", vec![Packet { aux: 1, ..Packet::hello(1, 0) }.frame()]),
+        ("pending", vec![first.frame(), first.frame()]),
+        ("complete-and-replayed", [vec![hello.clone()], round(0).to_vec(), vec![first.frame()]].concat()),
+        ("three-rounds-and-stale", [&[hello.clone()][..], &round(0), &round(1), &round(2), &[first.frame()]].concat()),
+        ("max", [vec![hello.clone()], op(MAX)].concat()),
+        ("sum-of-i16", [vec![hello.clone()], op(SUM_I16)].concat()),
+        ("max-of-i16", [vec![hello.clone()], op(MAX_I16)].concat()),
+        ("mismatch", vec![first.frame(), with(|packet| packet.fingerprint ^= 1)]),
+        ("wrong-round", vec![with(|packet| packet.round = 7)]),
+        ("congested", vec![congested, with(|packet| packet.flags = CHECKED | CE)]),
+        ("unchecked", vec![with(|packet| packet.flags = 0)]),
+        ("wrong-check", vec![with(|packet| packet.check = Some(1))]),
+        ("no-hello", vec![contribution(1, 0).frame()]),
+        ("wrong-epoch", vec![with(|packet| packet.epoch += 1)]),
+        ("another-kind", vec![with(|packet| (packet.kind, packet.values) = (PENDING, vec![1, 2]))]),
+        ("truncated", damaged(|frame| frame.truncate(100))),
+        ("fragment", damaged(|frame| frame[20] = 0x20)),
+        ("tagged", damaged(|frame| drop(frame.splice(12..12, [0x81, 0, 0, 5])))),
+        ("from-the-aggregator", vec![first.result(CHECKED, 2, &[1; 32]).reply(0)]),
+    ]
+}
+
+fn main() -> io::Result<()> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus/decoder");
+    fs::create_dir_all(&folder)?;
+    for (name, frames) in seeds() {
+        // Nothing to be repaired, the length, the bytes.
+        let run = |frame: Vec<u8>| [vec![0], (frame.len() as u16).to_be_bytes().to_vec(), frame].concat();
+        fs::write(folder.join(name), frames.into_iter().flat_map(run).collect::<Vec<u8>>())?;
+    }
+    Ok(())
+}

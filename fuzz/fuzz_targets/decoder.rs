@@ -1,0 +1,185 @@
+//! Any frames at all through the aggregator: no panic, nothing that is not admitted touches a slot, and every answer is a
+//! whole frame with right lengths, checksum and check word.
+//!
+//! An input is a run of frames: one byte that says what is repaired in it, two with its length, and its bytes. Without the
+//! repairs hardly anything would get past the checksum of the IP header and the check word.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use std::cell::RefCell;
+use switchml_protocol::job::{Job, Member, OPEN, Place};
+use switchml_protocol::outcome::{Action, Outcome};
+use switchml_protocol::slot::Slot;
+
+// The aggregator's shell and the frames are those of the kernel's tests.
+#[allow(dead_code)]
+#[path = "../../tests/tests/in_kernel/differential/host.rs"]
+mod host;
+#[allow(dead_code)]
+#[path = "../../tests/tests/in_kernel/packet.rs"]
+mod packet;
+
+/// What `host` asks the kernel's tests for.
+mod kernel {
+    /// Interface that all frames come in by.
+    pub const IFINDEX: u32 = 1;
+}
+
+use host::Host;
+use packet::{AGGREGATOR_IP, CHECKED, EPOCH, GROUP_IP, GROUP_PORT, HELLO, Packet, RESULT, fix_ip_checksum};
+
+const RANKS: u16 = 2;
+const SLOTS: u32 = 2;
+const MAX_FRAMES: usize = 16;
+
+/// Repairs: of the IP header's checksum, of all lengths, of the check word, of what makes a packet one of the session's, of
+/// the UDP length alone, as the lanes ask for.
+const IP_CHECKSUM: u8 = 1;
+const LENGTHS: u8 = 2;
+const CHECK: u8 = 4;
+const SESSION: u8 = 8;
+const UDP_LENGTH: u8 = 16;
+
+const IP: usize = 14;
+const UDP: usize = 34;
+const HEADER: usize = 42;
+const PAYLOAD: usize = 74;
+
+fuzz_target!(|input: &[u8]| {
+    let mut host = host();
+    let mut rest = input;
+    for _ in 0..MAX_FRAMES {
+        let [repairs, high, low, bytes @ ..] = rest else { break };
+        let length = usize::from(u16::from_be_bytes([*high, *low])).min(bytes.len());
+        let (frame, others) = bytes.split_at(length);
+        serve(&mut host, repaired(frame.to_vec(), *repairs));
+        rest = others;
+    }
+});
+
+/// One open job, whose first rank has said HELLO.
+fn host() -> Host {
+    let place = |rank| Place {
+        ifindex: kernel::IFINDEX,
+        ip: packet::ip(rank),
+        mac: packet::mac(rank),
+        port: packet::port(rank).into(),
+    };
+    let member = |rank| Member {
+        secret: packet::secret(rank),
+        epoch: if rank == 0 { EPOCH } else { 0 },
+        place: if rank == 0 { place(rank) } else { Place::default() },
+    };
+    Host {
+        job: Job {
+            state: OPEN,
+            epoch: EPOCH,
+            ranks: RANKS.into(),
+            first_slot: 1,
+            slots: SLOTS,
+            address: AGGREGATOR_IP,
+            group: GROUP_IP,
+            group_port: GROUP_PORT.into(),
+            reserved: [0; 2],
+        },
+        members: RefCell::new((0..RANKS).map(member).collect()),
+        slots: RefCell::new(vec![Slot::default(); SLOTS as usize + 2]),
+        busy: false,
+        has_group: true,
+        counters: [0; Outcome::COUNT],
+        events: vec![],
+    }
+}
+
+fn repaired(mut frame: Vec<u8>, repairs: u8) -> Vec<u8> {
+    if repairs & SESSION != 0 && frame.len() >= PAYLOAD {
+        // From the place of one of the ranks to the aggregator, in the session.
+        let rank = u16::from(frame[HEADER + 9] % 2);
+        let right = Packet { rank, ..Packet::contribution(rank, 0, 0, &[0; 32]) }.frame();
+        frame[..IP + 1].copy_from_slice(&right[..IP + 1]);
+        frame[IP + 6..UDP + 4].copy_from_slice(&right[IP + 6..UDP + 4]);
+        frame[HEADER] = right[HEADER];
+        frame[HEADER + 2..HEADER + 10].copy_from_slice(&right[HEADER + 2..HEADER + 10]);
+    }
+    if repairs & LENGTHS != 0 && frame.len() >= HEADER {
+        let ip = (frame.len() - IP) as u16;
+        frame[IP + 2..IP + 4].copy_from_slice(&ip.to_be_bytes());
+        frame[UDP + 4..UDP + 6].copy_from_slice(&(ip - 20).to_be_bytes());
+    }
+    if repairs & UDP_LENGTH != 0 && frame.len() >= PAYLOAD {
+        let lanes = u16::from_be_bytes([frame[HEADER + 18], frame[HEADER + 19]]);
+        let udp = lanes.wrapping_mul(4).wrapping_add(8 + 32);
+        frame[UDP + 4..UDP + 6].copy_from_slice(&udp.to_be_bytes());
+    }
+    if repairs & CHECK != 0 && frame.len() >= PAYLOAD {
+        let check = parse(&frame[HEADER..], 1).right_check();
+        frame[HEADER + 24..HEADER + 28].copy_from_slice(&check.to_be_bytes());
+    }
+    if repairs & IP_CHECKSUM != 0 && frame.len() >= UDP {
+        fix_ip_checksum(&mut frame[IP..]);
+    }
+    frame
+}
+
+/// The packet in these bytes, of at least a header.
+fn parse(bytes: &[u8], contributions: u32) -> Packet {
+    let u16_at = |at: usize| u16::from_be_bytes([bytes[at], bytes[at + 1]]);
+    let u32_at = |at: usize| u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+    Packet {
+        version: bytes[0],
+        kind: bytes[1],
+        job: u16_at(2),
+        epoch: u32_at(4),
+        rank: u16_at(8),
+        slot: u16_at(10),
+        round: u32_at(12),
+        op: bytes[16],
+        flags: bytes[17],
+        lanes: Some(u16_at(18)),
+        fingerprint: u32_at(20),
+        check: Some(u32_at(24)),
+        aux: u32_at(28),
+        contributions,
+        values: bytes[32..].as_chunks::<4>().0.iter().map(|lane| u32::from_be_bytes(*lane)).collect(),
+    }
+}
+
+fn serve(host: &mut Host, frame: Vec<u8>) {
+    let before = host.slots.borrow().clone();
+    let mut served = frame.clone();
+    let outcome = host.run(&mut served);
+    match outcome.action() {
+        Action::Pass => assert_eq!(served, frame, "{outcome:?}"),
+        Action::Drop => {}
+        Action::Reply | Action::Broadcast => check_answer(outcome, &frame, &served),
+    }
+    use Outcome::{Added, Completed, Mismatch, Started};
+    if !matches!(outcome, Started | Added | Completed | Mismatch) {
+        assert!(before == *host.slots.borrow(), "{outcome:?} touched a slot");
+    }
+    // Those of others.
+    for index in [0, SLOTS as usize + 1] {
+        assert!(host.slots.borrow()[index] == Slot::default(), "{outcome:?} touched another job's slot");
+    }
+}
+
+/// An answer is a whole frame, no longer than what it answers.
+fn check_answer(outcome: Outcome, request: &[u8], answer: &[u8]) {
+    assert!((PAYLOAD..=request.len()).contains(&answer.len()), "{outcome:?}");
+    let mut again = answer[IP..UDP].to_vec();
+    fix_ip_checksum(&mut again);
+    assert_eq!(again, answer[IP..UDP], "IP checksum");
+    let u16_at = |at: usize| usize::from(u16::from_be_bytes([answer[at], answer[at + 1]]));
+    assert_eq!((u16_at(IP + 2), u16_at(UDP + 4)), (answer.len() - IP, answer.len() - UDP), "lengths");
+    assert_eq!(answer[IP + 12..IP + 16], AGGREGATOR_IP, "source");
+    let to = if outcome == Outcome::Completed { GROUP_IP } else { request[IP + 12..IP + 16].try_into().unwrap() };
+    assert_eq!(answer[IP + 16..IP + 20], to, "destination");
+
+    let kind = answer[HEADER + 1];
+    let contributions = if kind == RESULT { RANKS.into() } else { 1 };
+    let packet = parse(&answer[HEADER..], contributions);
+    assert_eq!(packet.lanes, Some(packet.values.len() as u16), "lanes");
+    if kind != HELLO && packet.flags & CHECKED != 0 {
+        assert_eq!(packet.check, Some(packet.right_check()), "check word of {outcome:?}");
+    }
+}

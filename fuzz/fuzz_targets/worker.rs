@@ -1,0 +1,368 @@
+//! Anything at all into a rank's receive path while it reduces tensors with others: nothing lands in a tensor but the true
+//! result, every datagram has exactly the effect that the specification gives it, and once the network is fair all calls end.
+//!
+//! A datagram that fits an outstanding chunk in every field and has the right check word cannot be told from the aggregator's.
+//! Those that come out so by accident, or because the fuzzer solves for the check word, are left out.
+#![no_main]
+
+use libfuzzer_sys::arbitrary::{Result, Unstructured};
+use libfuzzer_sys::fuzz_target;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+use switchml_protocol::outcome::{Action, Outcome};
+use switchml_worker::endpoint::{Call, Command, Endpoint, Kind, Task};
+use switchml_worker::engine::{Config, Engine, Identity};
+use switchml_worker::{CallStats, DType, ReduceOp};
+
+// Shared with the protocol's tests: packets byte by byte, the aggregator in vectors.
+#[allow(dead_code)]
+#[path = "../../protocol/tests/suite/packet.rs"]
+mod packet;
+#[allow(dead_code)]
+#[path = "../../protocol/tests/suite/switch.rs"]
+mod switch;
+
+use packet::{ALL_OPS, CHECKED, PENDING, Packet, REJECT, RESULT, check_word};
+use switch::{EPOCH, JOB, Switch, place};
+
+const LANES: u16 = 32;
+const MAX_STEPS: usize = 300;
+/// Rounds of the loop in which all must end once nothing is lost any more.
+const PATIENCE: usize = 1000;
+const EVERYONE: u16 = 0xFFFF;
+
+fuzz_target!(|input: &[u8]| {
+    // An input that ends early goes on in a fair network at once.
+    let mut input = Unstructured::new(input);
+    let Ok(mut network) = Network::new(&mut input) else { return };
+    let _ = network.disturb(&mut input);
+    network.finish();
+});
+
+/// One rank's elements in a call, which know what they must become.
+struct Tensor {
+    bytes: Vec<u8>,
+    own: Vec<u8>,
+    result: Vec<u8>,
+    element: usize,
+    finished: Arc<AtomicUsize>,
+}
+
+impl Task for Tensor {
+    fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut self.bytes
+    }
+
+    fn finish(self: Box<Self>, _: CallStats) {
+        assert_eq!(self.bytes, self.result, "the result");
+        self.finished.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+impl Tensor {
+    /// Nothing but results has been written, whether all have come or not.
+    fn check(&self) {
+        let elements = self.bytes.chunks(self.element).zip(self.own.chunks(self.element));
+        for ((found, own), result) in elements.zip(self.result.chunks(self.element)) {
+            assert!(found == own || found == result, "{found:?} is neither {own:?} nor {result:?}");
+        }
+    }
+}
+
+impl Drop for Tensor {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            self.check();
+        }
+    }
+}
+
+/// Calls whose results are known by arithmetic.
+#[derive(Clone, Copy)]
+enum Sort {
+    IntegerSum,
+    IntegerMax,
+    FloatSum,
+    DoubleSum,
+    Broadcast { root: u32 },
+}
+
+impl Sort {
+    fn choose(input: &mut Unstructured, ranks: u16) -> Result<Self> {
+        Ok(match input.int_in_range(0..=4)? {
+            0 => Self::IntegerSum,
+            1 => Self::IntegerMax,
+            2 => Self::FloatSum,
+            3 => Self::DoubleSum,
+            _ => Self::Broadcast { root: input.int_in_range(0..=u32::from(ranks) - 1)? },
+        })
+    }
+
+    fn call(self, count: usize) -> Call {
+        let (kind, dtype) = match self {
+            Self::IntegerSum => (Kind::AllReduce(ReduceOp::Sum), DType::I32),
+            Self::IntegerMax => (Kind::AllReduce(ReduceOp::Max), DType::I32),
+            Self::FloatSum => (Kind::AllReduce(ReduceOp::Sum), DType::F32),
+            Self::DoubleSum => (Kind::AllReduce(ReduceOp::Sum), DType::F64),
+            Self::Broadcast { root } => (Kind::Broadcast { root }, DType::I32),
+        };
+        Call { kind, dtype, count }
+    }
+
+    /// Element `index` of `rank`: small integers where sums must be exact in floats.
+    fn element(self, seed: u32, rank: u32, index: usize) -> i32 {
+        let word = (seed ^ (rank << 24)).wrapping_add(index as u32).wrapping_mul(0x9E37_79B1).rotate_left(11);
+        match self {
+            Self::FloatSum | Self::DoubleSum => (word % 2001) as i32 - 1000,
+            _ => word as i32,
+        }
+    }
+
+    fn result(self, seed: u32, ranks: u32, index: usize) -> i32 {
+        let elements = (0..ranks).map(|rank| self.element(seed, rank, index));
+        match self {
+            Self::IntegerSum => elements.fold(0, i32::wrapping_add),
+            Self::IntegerMax => elements.max().unwrap_or_default(),
+            Self::FloatSum | Self::DoubleSum => elements.sum(),
+            Self::Broadcast { root } => self.element(seed, root, index),
+        }
+    }
+
+    fn bytes(self, elements: impl Iterator<Item = i32>) -> Vec<u8> {
+        match self {
+            Self::FloatSum => elements.flat_map(|element| (element as f32).to_ne_bytes()).collect(),
+            Self::DoubleSum => elements.flat_map(|element| f64::from(element).to_ne_bytes()).collect(),
+            _ => elements.flat_map(i32::to_ne_bytes).collect(),
+        }
+    }
+
+    fn command(self, seed: u32, rank: u32, ranks: u32, count: usize, finished: &Arc<AtomicUsize>) -> Command {
+        let call = self.call(count);
+        let own = self.bytes((0..count).map(|index| self.element(seed, rank, index)));
+        let result = self.bytes((0..count).map(|index| self.result(seed, ranks, index)));
+        let tensor =
+            Tensor { bytes: own.clone(), own, result, element: call.dtype.size(), finished: Arc::clone(finished) };
+        let contributes = !matches!(self, Self::Broadcast { root } if root != rank);
+        Command { call, codec: call.codec(ranks).expect("a call that is offered"), contributes, task: Box::new(tensor) }
+    }
+}
+
+/// A rank: its data path, and what is on its way to it.
+struct Rank {
+    endpoint: Endpoint,
+    /// Headers of its chunks without a result, by slot and round.
+    outstanding: BTreeMap<(u16, u32), Packet>,
+    inbox: Vec<Vec<u8>>,
+}
+
+struct Network {
+    ranks: Vec<Rank>,
+    switch: Switch,
+    now: u64,
+    /// Calls that are to end, all ranks together.
+    calls: usize,
+    finished: Arc<AtomicUsize>,
+    /// Everything that the aggregator ever sent.
+    answers: Vec<Vec<u8>>,
+}
+
+impl Network {
+    /// Two or three ranks, and some calls.
+    fn new(input: &mut Unstructured) -> Result<Self> {
+        let (ranks, slots) = (input.int_in_range(1..=3)?, input.int_in_range(1..=6)?);
+        // Round 0 begins at the start of the epoch; the aggregator has none before.
+        let rank = |rank| {
+            let identity = Identity { job: JOB, epoch: EPOCH, rank, ranks };
+            let engine = Engine::new(Config::new(identity, slots, 16, Duration::from_secs(1 << 30)));
+            Rank { endpoint: Endpoint::new(engine, LANES, 4), outstanding: BTreeMap::new(), inbox: vec![] }
+        };
+        let mut network = Self {
+            ranks: (0..ranks).map(rank).collect(),
+            switch: Switch::ready(ranks.into(), slots.into()),
+            now: 0,
+            calls: 0,
+            finished: Arc::default(),
+            answers: vec![],
+        };
+        for _ in 0..input.int_in_range(1..=3)? {
+            let (sort, seed) = (Sort::choose(input, ranks)?, input.arbitrary()?);
+            let count = input.int_in_range(0..=200)?;
+            for (number, rank) in (0..).zip(&mut network.ranks) {
+                rank.endpoint.submit(sort.command(seed, number, ranks.into(), count, &network.finished));
+                network.calls += 1;
+            }
+        }
+        Ok(network)
+    }
+
+    fn disturb(&mut self, input: &mut Unstructured) -> Result<()> {
+        for _ in 0..MAX_STEPS {
+            if input.is_empty() {
+                break;
+            }
+            let rank = input.choose_index(self.ranks.len())?;
+            match input.int_in_range(0..=9)? {
+                0..=1 => self.send(rank, input.arbitrary()?),
+                2..=4 => {
+                    let inbox = &mut self.ranks[rank].inbox;
+                    if !inbox.is_empty() {
+                        let datagram = inbox.remove(input.choose_index(inbox.len())?);
+                        self.deliver(rank, &datagram);
+                    }
+                }
+                5 => {
+                    // Late, twice, or another's.
+                    if !self.answers.is_empty() {
+                        let datagram = input.choose(&self.answers)?.clone();
+                        self.deliver(rank, &datagram);
+                    }
+                }
+                6 => self.now += u64::from(input.arbitrary::<u32>()?) % 50_000_000,
+                7 => {
+                    let length = input.int_in_range(0..=200)?;
+                    let datagram = input.bytes(length.min(input.len()))?.to_vec();
+                    self.deliver_forged(rank, &datagram);
+                }
+                _ => {
+                    if let Some(answer) = self.answers.last().filter(|_| !input.is_empty()) {
+                        let answer =
+                            if input.arbitrary()? { answer.clone() } else { input.choose(&self.answers)?.clone() };
+                        let forged = forge(answer, input)?;
+                        self.deliver_forged(rank, &forged);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends what the rank has to send; the packets whose bit is set in `lost` get lost, the first having the lowest.
+    fn send(&mut self, rank: usize, mut lost: u8) {
+        let Self { ranks, switch, now, answers, .. } = self;
+        let Rank { endpoint, outstanding, .. } = &mut ranks[rank];
+        endpoint.on_timer(*now).expect("the deadline is far away");
+        let mut sent = vec![];
+        while let Some(transmission) = endpoint.next(*now) {
+            let mut bytes = vec![0; transmission.packet_len()];
+            endpoint.fill(&transmission, &mut bytes);
+            let packet = Packet::from_bytes(&bytes);
+            outstanding.insert((packet.slot, packet.round), packet);
+            if lost & 1 == 0 {
+                sent.push(bytes);
+            }
+            lost >>= 1;
+        }
+        endpoint.give_back();
+        for mut bytes in sent {
+            use Outcome::{Added, Completed, Pending, Replayed, Stale, Started};
+            let outcome = switch.receive_bytes(&place(rank as u16), &mut bytes);
+            let legal = matches!(outcome, Started | Added | Completed | Replayed | Pending | Stale);
+            assert!(legal, "{outcome:?} to a rank that keeps the rules");
+            let lanes = u16::from_be_bytes([bytes[18], bytes[19]]);
+            bytes.truncate(32 + 4 * usize::from(lanes));
+            match outcome.action() {
+                Action::Reply => ranks[rank].inbox.push(bytes.clone()),
+                Action::Broadcast => ranks.iter_mut().for_each(|rank| rank.inbox.push(bytes.clone())),
+                _ => continue,
+            }
+            answers.push(bytes);
+        }
+    }
+
+    /// Delivers what is not the aggregator's, unless nobody could tell.
+    fn deliver_forged(&mut self, rank: usize, datagram: &[u8]) {
+        if self.counts(rank, datagram).is_none() {
+            self.deliver(rank, datagram);
+        }
+    }
+
+    /// A datagram that counts has its effect, any other is ignored and counted.
+    fn deliver(&mut self, rank: usize, datagram: &[u8]) {
+        let counts = self.counts(rank, datagram);
+        let Rank { endpoint, outstanding, .. } = &mut self.ranks[rank];
+        let before = endpoint.engine().stats().clone();
+        endpoint.receive(self.now, datagram, false).expect("nobody refuses");
+        endpoint.give_back();
+        let after = endpoint.engine().stats();
+        let ignored = after.ignored.iter().sum::<u64>() - before.ignored.iter().sum::<u64>();
+        let effect = (after.results - before.results, after.pending - before.pending, ignored);
+        let expected = match counts.map(|packet| (packet.kind, packet)) {
+            Some((RESULT, packet)) => {
+                outstanding.remove(&(packet.slot, packet.round));
+                (1, 0, 0)
+            }
+            Some((PENDING, _)) => (0, 1, 0),
+            _ => (0, 0, 1),
+        };
+        assert_eq!(effect, expected, "results, PENDINGs, ignored after {datagram:?}");
+        assert_eq!(endpoint.engine().outstanding() as usize, outstanding.len());
+    }
+
+    /// The packet, if it is one that counts, as the specification's section "Worker" has it.
+    fn counts(&self, rank: usize, datagram: &[u8]) -> Option<Packet> {
+        if datagram.len() < 32 || !datagram.len().is_multiple_of(4) {
+            return None;
+        }
+        let packet = Packet::from_bytes(datagram);
+        let chunk = self.ranks[rank].outstanding.get(&(packet.slot, packet.round))?;
+        let is_result = packet.kind == RESULT;
+        let lanes_fit = if is_result { packet.lanes == chunk.lanes } else { packet.lanes == 2 };
+        let whole = packet.version == 1 && lanes_fit && packet.payload.len() == usize::from(packet.lanes);
+        let ours = (packet.job, packet.epoch, packet.fingerprint) == (JOB, EPOCH, chunk.fingerprint);
+        let op_fits = if is_result { packet.op == chunk.op } else { ALL_OPS.contains(&packet.op) };
+        let to_us = packet.rank == rank as u16 || is_result && packet.rank == EVERYONE;
+        let contributions = if is_result { self.ranks.len() as u64 } else { 1 };
+        let checked = packet.flags & CHECKED != 0 && packet.check == check_word(&packet, contributions);
+        let known = match packet.kind {
+            RESULT | PENDING => true,
+            REJECT => (1..=3).contains(packet.payload.first()?),
+            _ => false,
+        };
+        (whole && ours && op_fits && to_us && checked && known).then_some(packet)
+    }
+
+    /// Nothing is lost any more: all calls end.
+    fn finish(&mut self) {
+        for _ in 0..PATIENCE {
+            if self.finished.load(Ordering::Relaxed) == self.calls {
+                return;
+            }
+            for rank in 0..self.ranks.len() {
+                self.send(rank, 0);
+                for datagram in std::mem::take(&mut self.ranks[rank].inbox) {
+                    self.deliver(rank, &datagram);
+                }
+            }
+            self.now += 10_000_000;
+        }
+        panic!("{} of {} calls have ended", self.finished.load(Ordering::Relaxed), self.calls);
+    }
+}
+
+/// An answer with something changed in it, and maybe a check word that fits again.
+fn forge(mut answer: Vec<u8>, input: &mut Unstructured) -> Result<Vec<u8>> {
+    for _ in 0..input.int_in_range(1..=3)? {
+        let at = input.choose_index(answer.len())?;
+        match input.int_in_range(0..=3)? {
+            0 => answer[at] ^= 1 << input.int_in_range(0..=7)?,
+            1 => answer[at] = input.arbitrary()?,
+            2 => answer[at % 32] = input.arbitrary()?,
+            _ => answer.resize(input.int_in_range(0..=300)?, 0),
+        }
+        if answer.is_empty() {
+            return Ok(answer);
+        }
+    }
+    if answer.len() >= 32 && answer.len().is_multiple_of(4) && input.arbitrary()? {
+        let packet = Packet::from_bytes(&answer);
+        let check = check_word(&packet, input.int_in_range(1..=3)?);
+        answer[24..28].copy_from_slice(&check.to_be_bytes());
+    }
+    Ok(answer)
+}

@@ -1,0 +1,194 @@
+//! `cargo xtask fuzz`: the fuzz targets, side by side.
+//!
+//! They are built here, not by cargo-fuzz: coverage needs a handful of stable compiler flags, and nothing to be installed. cargo-fuzz
+//! finds them all the same. Without a sanitizer: what is fuzzed has no unsafe code, debug assertions and overflow checks are on.
+
+use crate::{
+    cargo,
+    setup::{self, Compiler},
+};
+use anyhow::{Context, Result, bail, ensure};
+use std::{
+    fs::{self, File},
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+};
+
+/// Their names, in `fuzz/fuzz_targets`.
+const TARGETS: [&str; 3] = ["decoder", "slots", "worker"];
+
+/// Those of cargo-fuzz, without a sanitizer.
+const FLAGS: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
+    -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
+    -Cllvm-args=-sanitizer-coverage-trace-compares -Ccodegen-units=1 -Cdebug-assertions --cfg=fuzzing";
+
+/// How long each runs in `cargo xtask test`, in seconds.
+pub const SECONDS_IN_TEST: u64 = 60;
+
+/// Options of `cargo xtask fuzz`.
+#[derive(clap::Args)]
+pub struct Fuzz {
+    /// One target instead of all
+    #[arg(value_parser = TARGETS)]
+    target: Option<String>,
+    /// How long each runs
+    #[arg(long, value_name = "N", default_value_t = SECONDS_IN_TEST, value_parser = clap::value_parser!(u64).range(1..))]
+    seconds: u64,
+    /// Run the target once, with this input
+    #[arg(long, value_name = "FILE", requires = "target")]
+    input: Option<PathBuf>,
+}
+
+impl Fuzz {
+    /// Builds the targets and runs them.
+    ///
+    /// # Errors
+    ///
+    /// If they do not build, or one finds something.
+    pub fn run(&self) -> Result<()> {
+        setup::run()?;
+        let folder = build()?;
+        if let (Some(target), Some(input)) = (&self.target, &self.input) {
+            let status = Command::new(folder.join(target)).arg(input).status().context("cannot start the target")?;
+            ensure!(status.success(), "{target} fails with {}; why is said above", input.display());
+            return Ok(());
+        }
+        let targets = TARGETS.into_iter().filter(|name| self.target.as_deref().is_none_or(|wanted| wanted == *name));
+        let Tally { passed, failed } = run_all(&folder, targets, self.seconds)?;
+        ensure!(failed == 0, "{failed} of {} fuzz targets found something; it is named above", passed + failed);
+        Ok(())
+    }
+}
+
+/// Targets that found nothing, and those that did.
+pub struct Tally {
+    /// Found nothing.
+    pub passed: usize,
+    /// Found something, or could not run.
+    pub failed: usize,
+}
+
+/// Runs all targets for the time that they have in `cargo xtask test`.
+pub fn test() -> Tally {
+    build().and_then(|folder| run_all(&folder, TARGETS.into_iter(), SECONDS_IN_TEST)).unwrap_or_else(|error| {
+        println!("the fuzz targets did not run: {error:#}");
+        Tally { passed: 0, failed: TARGETS.len() }
+    })
+}
+
+/// Builds all targets, and returns the folder where they are.
+fn build() -> Result<PathBuf> {
+    let host = Compiler::find()?.host;
+    let status = cargo::command("build")?
+        .args(["--release", "--package", "switchml-fuzz", "--target", &host])
+        .env("RUSTFLAGS", FLAGS)
+        .status()
+        .context("cannot start cargo")?;
+    ensure!(status.success(), "the fuzz targets' build failed ({status}); the compiler's messages are above");
+    Ok(cargo::target_folder()?.join(host).join("release"))
+}
+
+/// Runs targets at the same time, and says what became of each.
+fn run_all(folder: &Path, targets: impl Iterator<Item = &'static str>, seconds: u64) -> Result<Tally> {
+    let running = targets.map(|name| Running::start(folder, name, seconds)).collect::<Result<Vec<_>>>()?;
+    let found_nothing = running.into_iter().map(Running::wait).collect::<Result<Vec<_>>>()?;
+    let passed = found_nothing.iter().filter(|passed| **passed).count();
+    Ok(Tally { passed, failed: found_nothing.len() - passed })
+}
+
+/// A target at work.
+struct Running {
+    name: &'static str,
+    child: Child,
+    log: PathBuf,
+}
+
+impl Running {
+    fn start(folder: &Path, name: &'static str, seconds: u64) -> Result<Self> {
+        // What it finds interesting is kept for the next run; what it finds wrong goes where it is tried first from then on.
+        let found = cargo::target_folder()?.join("fuzz").join(name);
+        let (seeds, regressions) = (source("corpus", name), source("regressions", name));
+        for folder in [&found, &seeds, &regressions] {
+            fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
+        }
+        let log = found.with_extension("log");
+        let output = File::create(&log).with_context(|| format!("cannot create {}", log.display()))?;
+        let child = Command::new(folder.join(name))
+            .args([&found, &seeds, &regressions])
+            .args([format!("-max_total_time={seconds}"), format!("-artifact_prefix={}/", regressions.display())])
+            .args(["-max_len=8192", "-timeout=20", "-print_final_stats=1"])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(output)
+            .spawn()
+            .with_context(|| format!("cannot start fuzz target {name}"))?;
+        Ok(Self { name, child, log })
+    }
+
+    /// Whether it found nothing.
+    fn wait(mut self) -> Result<bool> {
+        let (name, status) = (self.name, self.child.wait()?);
+        let log = fs::read(&self.log).with_context(|| format!("cannot read {}", self.log.display()))?;
+        let log = String::from_utf8_lossy(&log);
+        if status.success() {
+            println!("test fuzz::{name} ... ok, {} executions", executions(&log)?);
+        } else {
+            println!("test fuzz::{name} ... FAILED ({status}): {}", reason(&log));
+            if let Some(input) = artifact(&log) {
+                println!("again: cargo xtask fuzz {name} --input {input}; commit that file with the repair");
+            }
+            println!("its output: {}", self.log.display());
+        }
+        Ok(status.success())
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // For want of another target's start; after `wait` there is nothing to kill.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A folder of inputs in the source tree.
+fn source(kind: &str, target: &str) -> PathBuf {
+    cargo::workspace().join("fuzz").join(kind).join(target)
+}
+
+/// libFuzzer's own count.
+fn executions(log: &str) -> Result<u64> {
+    let line = log.lines().find_map(|line| line.strip_prefix("stat::number_of_executed_units:"));
+    let Some(count) = line.and_then(|count| count.trim().parse().ok()) else {
+        bail!("the target did not say how often it ran; is it libFuzzer's?");
+    };
+    Ok(count)
+}
+
+/// What the target said when it failed: its panic's message, or libFuzzer's own.
+fn reason(log: &str) -> &str {
+    let mut lines = log.lines();
+    let panicked = lines.find(|line| line.contains(" panicked at ")).and_then(|_| lines.next());
+    panicked.or_else(|| log.lines().find(|line| line.contains("ERROR: libFuzzer"))).unwrap_or("it did not say why")
+}
+
+/// The file with the input that made it fail.
+fn artifact(log: &str) -> Option<&str> {
+    log.lines().find_map(|line| line.split_once("Test unit written to ").map(|(_, file)| file))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_libfuzzer_says() {
+        let log = "thread '<unnamed>' (7) panicked at fuzz/fuzz_targets/slots.rs:9:5:\nsums differ\nstack backtrace:\n\
+                   ==3258== ERROR: libFuzzer: deadly signal\nartifact_prefix='./'; Test unit written to ./crash-64ba\n";
+        assert_eq!((reason(log), artifact(log)), ("sums differ", Some("./crash-64ba")));
+        assert!(executions(log).is_err());
+        let log = "==1== ERROR: libFuzzer: timeout after 20 seconds\n";
+        assert_eq!((reason(log), artifact(log)), ("==1== ERROR: libFuzzer: timeout after 20 seconds", None));
+        assert_eq!(executions("Done\nstat::number_of_executed_units: 12345\nstat::x: 1\n").unwrap(), 12345);
+    }
+}
