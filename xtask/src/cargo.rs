@@ -1,5 +1,6 @@
 //! Calls of cargo for this workspace.
 
+use crate::setup;
 use anyhow::{Context, Result, ensure};
 use std::{
     env,
@@ -27,6 +28,21 @@ pub fn build_binaries() -> Result<PathBuf> {
     let status = command("build")?.arg("--release").status().context("cannot start cargo")?;
     ensure!(status.success(), "the build failed ({status}); the compiler's messages are above");
     release_folder()
+}
+
+/// The folder of the binaries to run: the `given` one; without, sets up what building needs, and builds them.
+///
+/// # Errors
+///
+/// As [`setup::run`] and [`build_binaries`].
+pub fn binaries_folder(given: Option<&Path>) -> Result<PathBuf> {
+    match given {
+        Some(folder) => Ok(folder.to_owned()),
+        None => {
+            setup::run()?;
+            build_binaries()
+        }
+    }
 }
 
 /// Where cargo puts release binaries.

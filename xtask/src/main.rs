@@ -1,9 +1,10 @@
-//! The project's own commands: `cargo xtask setup | run | sim | test | fuzz`.
+//! The project's own commands: `cargo xtask setup | run | sim | test | fuzz | faults`.
 //!
 //! This crate must build on a machine that has nothing but Rust and a C linker, because it installs the rest: nothing
 //! that it depends on may need the BPF program.
 
 mod cargo;
+mod faults;
 mod fuzz;
 mod run;
 mod setup;
@@ -26,6 +27,8 @@ enum Command {
     Test(test::Test),
     /// Run the fuzz targets, for longer than the tests do if told so
     Fuzz(fuzz::Fuzz),
+    /// Measure what loss, duplication, reordering and corruption on the links cost
+    Faults(faults::Faults),
 }
 
 fn main() -> ExitCode {
@@ -35,6 +38,7 @@ fn main() -> ExitCode {
         Command::Sim(command) => command.run(),
         Command::Test(command) => command.run(),
         Command::Fuzz(command) => command.run(),
+        Command::Faults(command) => command.run(),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

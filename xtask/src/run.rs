@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail, ensure};
 use rustix::process::getuid;
 use switchml_rack::{Binaries, RackOptions};
 
-use crate::{cargo, setup};
+use crate::cargo;
 use bench::Bench;
 
 /// Options of `cargo xtask run`.
@@ -59,13 +59,7 @@ impl Run {
     pub fn run(&self) -> Result<()> {
         let rack = RackOptions { workers: self.workers, mtu: self.mtu, ..RackOptions::default() };
         rack.check()?;
-        let folder = match &self.binaries {
-            Some(folder) => folder.clone(),
-            None => {
-                setup::run()?;
-                cargo::build_binaries()?
-            }
-        };
+        let folder = cargo::binaries_folder(self.binaries.as_deref())?;
         let binaries = Binaries::in_folder(&folder)?;
         if !self.iface.is_empty() {
             return Err(interfaces::serve(&binaries, &self.iface));
