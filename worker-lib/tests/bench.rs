@@ -85,6 +85,19 @@ fn four_ranks_up_to_4_mib() {
     check(&bench(4, &[&QUICK[..], &["-b", "8", "-e", "4M", "-f", "64"]].concat()), 4, &[8, 512, 32_768, 2_097_152], 4);
 }
 
+/// What is zero everywhere is not sent, and comes out right all the same.
+#[test]
+fn sparse_tensors() {
+    let chunks = |sparsity| {
+        let report = bench(2, &[&QUICK[..], &["-b", "1M", "-e", "1M", "--sparsity", sparsity]].concat());
+        check(&report, 2, &[1 << 20], 4);
+        let sent = &report["rows"][0]["in_place"]["sent"];
+        sent["chunks"].as_u64().unwrap() / sent["calls"].as_u64().unwrap()
+    };
+    // 768 lanes: 342 data chunks, and one of exponents.
+    assert_eq!(["0", "0.9", "1"].map(chunks), [343, 36, 1]);
+}
+
 #[test]
 fn nothing_is_checked_when_told_so() {
     let report = bench(1, &["-b", "64", "-e", "64", "-c", "0"]);

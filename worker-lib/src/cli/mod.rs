@@ -139,6 +139,10 @@ mod tests {
                 "invalid value 'prod' for '--op <OP>': unknown operator \"prod\": sum, avg, max and min are allowed (see --help)",
             ),
             (
+                &["bench", "--sparsity", "90"],
+                "invalid value '90' for '--sparsity <SHARE>': \"90\" is no share: 0, 0.9 and 1 are (see --help)",
+            ),
+            (
                 &["bench", "-n", "0"],
                 "invalid value '0' for '--iters <N>': number would be zero for non-zero type (see --help)",
             ),

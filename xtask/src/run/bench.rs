@@ -24,6 +24,9 @@ pub struct Bench {
     /// Reduction: sum, avg, max or min
     #[arg(long, default_value = "sum")]
     op: String,
+    /// Share of the chunks that are zero on all ranks, 0 to 1
+    #[arg(long, default_value = "0", value_name = "SHARE")]
+    sparsity: String,
     /// Also write the results as JSON to this file
     #[arg(long, value_name = "FILE")]
     json: Option<String>,
@@ -47,6 +50,8 @@ impl Bench {
             &self.dtype,
             "--op",
             &self.op,
+            "--sparsity",
+            &self.sparsity,
         ];
         arguments.extend(self.json.iter().flat_map(|file| ["--json", file]));
         arguments

@@ -63,9 +63,11 @@ pub fn all_equal(maxima: [i32; 4]) -> bool {
 mod tests {
     use half::{bf16, f16};
 
+    use super::super::pattern::Zeros;
     use super::*;
 
     const COUNT: usize = 1000;
+    const DENSE: Zeros = Zeros { share: 0.0, chunk: 1 };
 
     /// What a flawless aggregator would give: the exact sum, average or extremum of the contributions, found one rank at a
     /// time, and rounded once.
@@ -87,7 +89,7 @@ mod tests {
     fn check_type<T: Value>(ops: &[ReduceOp], round: impl Fn(f64) -> T + Copy) {
         for &op in ops {
             for world_size in [1, 2, 3, 4, 7, 33, 64] {
-                let pattern = Pattern::new::<T>(world_size as u64 * 7 + 1, world_size);
+                let pattern = Pattern::new::<T>(world_size as u64 * 7 + 1, world_size, Zeros { share: 0.3, chunk: 32 });
                 let mut result = reduce(&pattern, op, world_size, round);
                 let name = format!("{} {op} of {world_size}", T::NCCL_NAME);
                 assert_eq!(wrong_elements(&pattern, op, world_size, &result), 0, "{name}");
@@ -102,7 +104,7 @@ mod tests {
                 result[at] = was;
 
                 // The values of another round.
-                let other = reduce(&Pattern::new::<T>(99, world_size), op, world_size, round);
+                let other = reduce(&Pattern::new::<T>(99, world_size, DENSE), op, world_size, round);
                 assert!(wrong_elements(&pattern, op, world_size, &other) > COUNT * 9 / 10, "{name}");
             }
         }
@@ -121,7 +123,7 @@ mod tests {
     #[test]
     fn a_missing_and_a_doubled_contribution() {
         for world_size in [2usize, 4, 16] {
-            let pattern = Pattern::new::<f32>(5, world_size);
+            let pattern = Pattern::new::<f32>(5, world_size, DENSE);
             let mut sum = reduce(&pattern, ReduceOp::Sum, world_size, |x| x as f32);
             let mut mine = vec![0f32; COUNT];
             pattern.fill(world_size - 1, &mut mine);
@@ -135,7 +137,7 @@ mod tests {
 
     #[test]
     fn one_flipped_bit_of_an_exact_result() {
-        let pattern = Pattern::new::<f32>(1, 4);
+        let pattern = Pattern::new::<f32>(1, 4, DENSE);
         let mut result = reduce(&pattern, ReduceOp::Max, 4, |x| x as f32);
         result[500] = f32::from_bits(result[500].to_bits() ^ 1);
         assert_eq!(wrong_elements(&pattern, ReduceOp::Max, 4, &result), 1);

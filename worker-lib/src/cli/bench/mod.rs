@@ -19,6 +19,7 @@ use super::{
     job::{self, Job},
     say, size,
 };
+use pattern::Zeros;
 use progress::Progress;
 use report::{Report, Setup};
 use run::Runner;
@@ -58,6 +59,9 @@ pub struct Bench {
     /// Reduction: sum, avg, max or min
     #[arg(short = 'o', long, default_value = "sum")]
     op: ReduceOp,
+    /// Share of the chunks that are zero on all ranks, 0 to 1
+    #[arg(long, value_name = "SHARE", default_value = "0", value_parser = share)]
+    sparsity: f64,
     /// Also write the results as JSON to a file; to standard output, in place of the table, with -
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -93,7 +97,9 @@ impl Bench {
         let iterations = counts.len() * 2 * (self.iters.get() + self.check);
         let progress = Progress::new(is_reporter, iterations);
         let largest = counts.iter().copied().max().unwrap_or_default();
-        let mut runner = Runner::<T>::new(communicator, self.op, self.iters.get(), self.check, largest, progress);
+        let zeros = self.zeros(&communicator)?;
+        let (iters, check) = (self.iters.get(), self.check);
+        let mut runner = Runner::<T>::new(communicator, self.op, iters, check, zeros, largest, progress);
         let (smallest, warmup_iters) = (counts[0], self.warmup_iters);
         runner.warm_up(&[largest, smallest], warmup_iters).map_err(Failure::Collective)?;
         for count in counts {
@@ -134,6 +140,13 @@ impl Bench {
         Ok(sizes.map(|size| size / element).collect())
     }
 
+    fn zeros(&self, communicator: &Communicator) -> Result<Zeros, Failure> {
+        let codec = Codec::reduction(self.dtype, self.op, communicator.world_size() as usize)
+            .map_err(|error| Failure::Usage(error.to_string()))?;
+        let bytes = codec.bytes_per_chunk(communicator.info().chunk_lanes.into());
+        Ok(Zeros { share: self.sparsity, chunk: bytes / self.dtype.size() })
+    }
+
     fn setup<T: Value>(&self, communicator: &Communicator, status: &control::AggregatorStatus) -> Setup {
         let step = match self.stepbytes {
             Some(step) => format!("{step}(bytes)"),
@@ -154,8 +167,15 @@ impl Bench {
             warmup_iters: self.warmup_iters,
             iters: self.iters.get(),
             check: self.check,
+            sparsity: self.sparsity,
         }
     }
+}
+
+/// A share of something.
+fn share(text: &str) -> Result<f64, String> {
+    let share = text.parse().ok().filter(|share| (0.0..=1.0).contains(share));
+    share.ok_or_else(|| format!("{text:?} is no share: 0, 0.9 and 1 are"))
 }
 
 /// Where the JSON goes.

@@ -3,15 +3,37 @@
 //! Rank r's element i is an integer k = a + w·d, with a and d hashed from i, and w from r; floats divide it by a power of two
 //! that depends on i. So sum, maximum and minimum over the ranks are known in closed form, in integers:
 //! N·a + W·d with W the sum of the w, and a + d times the largest or smallest w.
+//!
+//! A share of the chunks may be zero on all ranks: a = d = 0 there.
 
 use switchml_worker::ReduceOp;
 
 use super::value::Value;
 
+/// Which chunks of a tensor are zero on all ranks.
+#[derive(Clone, Copy)]
+pub struct Zeros {
+    /// Share of the chunks, 0 to 1. They are spread evenly, and the first chunk is the last to be one of them.
+    pub share: f64,
+    /// Elements of a chunk, at least 1.
+    pub chunk: usize,
+}
+
+impl Zeros {
+    fn covers(self, i: usize) -> bool {
+        // In millionths: whole numbers, lest rounding move a chunk.
+        let others = ((1.0 - self.share) * 1e6).round() as usize;
+        let others_before = |chunk: usize| (chunk * others).div_ceil(1_000_000);
+        let chunk = i / self.chunk;
+        others_before(chunk + 1) == others_before(chunk)
+    }
+}
+
 /// One set of contributions.
 pub struct Pattern {
     seed: u64,
     weights: Vec<i64>,
+    zeros: Zeros,
 }
 
 /// The parts of element i that all ranks share.
@@ -24,9 +46,9 @@ struct Parts {
 
 impl Pattern {
     /// Another set for every seed.
-    pub fn new<T: Value>(seed: u64, world_size: usize) -> Self {
+    pub fn new<T: Value>(seed: u64, world_size: usize, zeros: Zeros) -> Self {
         let weights = (0..world_size as u64).map(|rank| signed(mix(mix(seed) ^ rank), weight_bits::<T>())).collect();
-        Self { seed: mix(!seed), weights }
+        Self { seed: mix(!seed), weights, zeros }
     }
 
     /// Fills the contribution of a rank.
@@ -57,6 +79,9 @@ impl Pattern {
     }
 
     fn parts<T: Value>(&self, i: usize) -> Parts {
+        if self.zeros.share > 0.0 && self.zeros.covers(i) {
+            return Parts { a: 0, d: 0, shift: 0 };
+        }
         let bits = mix(self.seed ^ i as u64);
         Parts {
             a: signed(bits, T::BITS - 1),
@@ -83,4 +108,22 @@ fn mix(seed: u64) -> u64 {
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     z ^ (z >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_share_of_chunks_that_are_zero() {
+        for (share, zero) in [(0.0, 0), (0.5, 500), (0.9, 900), (0.99, 990), (1.0, 1000)] {
+            let mut tensor = vec![0f32; 1000 * 8];
+            Pattern::new::<f32>(3, 2, Zeros { share, chunk: 8 }).fill(1, &mut tensor);
+            let (chunks, _) = tensor.as_chunks::<8>();
+            assert_eq!(chunks.iter().filter(|chunk| **chunk == [0.0; 8]).count(), zero, "{share}");
+            // Evenly spread: in every tenth as many.
+            let of_tenth = |tenth: &[[f32; 8]]| tenth.iter().filter(|chunk| **chunk == [0.0; 8]).count();
+            assert!(chunks.chunks(100).all(|tenth| of_tenth(tenth) == zero / 10), "{share}");
+        }
+    }
 }

@@ -151,6 +151,8 @@ pub struct Setup {
     pub warmup_iters: usize,
     pub iters: usize,
     pub check: usize,
+    /// Share of the chunks that are zero on all ranks.
+    pub sparsity: f64,
 }
 
 /// One size.

@@ -6,7 +6,7 @@ use switchml_worker::{CallStats, Communicator, Error, ReduceOp};
 
 use super::{
     check::{all_equal, digest, digest_words, wrong_elements},
-    pattern::Pattern,
+    pattern::{Pattern, Zeros},
     progress::Progress,
     report::{Measured, Row},
     value::Value,
@@ -23,6 +23,7 @@ pub struct Runner<T> {
     op: ReduceOp,
     iters: usize,
     check: usize,
+    zeros: Zeros,
     progress: Progress,
     /// This rank's contribution.
     input: Vec<T>,
@@ -46,12 +47,13 @@ impl<T: Value> Runner<T> {
         op: ReduceOp,
         iters: usize,
         check: usize,
+        zeros: Zeros,
         largest: usize,
         progress: Progress,
     ) -> Self {
         let rotation = largest.max(ROTATION / size_of::<T>());
         let (input, buffer) = (vec![T::default(); largest], vec![T::default(); rotation]);
-        Self { communicator, op, iters, check, progress, input, buffer, seed: 0 }
+        Self { communicator, op, iters, check, zeros, progress, input, buffer, seed: 0 }
     }
 
     /// Untimed iterations at these sizes.
@@ -188,6 +190,6 @@ impl<T: Value> Runner<T> {
     /// The same on all ranks, and never the same twice.
     fn next_pattern(&mut self) -> Pattern {
         self.seed += 1;
-        Pattern::new::<T>(self.seed, self.communicator.world_size() as usize)
+        Pattern::new::<T>(self.seed, self.communicator.world_size() as usize, self.zeros)
     }
 }

@@ -139,6 +139,7 @@ mod tests {
                 warmup_iters: 1,
                 iters: 5,
                 check: 1,
+                sparsity: 0.0,
             },
             rows: vec![Row {
                 size: 16_777_216,
