@@ -1,7 +1,7 @@
 //! What an aggregator does with one packet, from admission to answer, whatever holds its jobs and slots.
 
 use crate::LANES_PER_BLOCK;
-use crate::header::{Header, Kind, Op, RejectReason, flags};
+use crate::header::{Header, Kind, Op, flags};
 use crate::job::{ABORTED, Job, Member, Place, VACANT};
 use crate::lanes::Payload;
 use crate::outcome::Outcome;
@@ -79,16 +79,8 @@ fn contribution<T: Tables, P: Payload + ?Sized>(
     if header.flags & flags::CHECKED == 0 {
         return Outcome::BadCheck;
     }
-    match payload.sum(op, blocks) {
-        Ok(sum) if header.check_of(sum, 1) == header.check.get() => {}
-        Ok(_) => return Outcome::BadCheck,
-        Err(_) => return Outcome::Truncated,
-    }
     if job.state == ABORTED {
-        return match slot::reject(RejectReason::Aborted, 0, header, payload) {
-            Ok(()) => Outcome::Aborted,
-            Err(_) => Outcome::Truncated,
-        };
+        return slot::refuse_aborted(op, header, payload);
     }
     let index = job.first_slot + u32::from(header.slot.get());
     tables.with_slot(index, |slot| slot::contribute(&job, slot, op, header, payload))

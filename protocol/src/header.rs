@@ -121,6 +121,12 @@ impl Op {
     pub const fn is_sum(self) -> bool {
         matches!(self, Self::SumI32 | Self::SumI16)
     }
+
+    /// Whether a lane is two i16.
+    #[inline(always)]
+    pub const fn has_i16_lanes(self) -> bool {
+        matches!(self, Self::SumI16 | Self::MaxI16)
+    }
 }
 
 /// Bits of the flags byte.

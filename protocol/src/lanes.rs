@@ -33,10 +33,22 @@ pub trait Payload {
         store(values, self, blocks)
     }
 
-    /// [`combine`] of this payload.
+    /// [`add`] of this payload.
     #[inline(always)]
-    fn combine_into(&self, op: Op, values: &mut Values, blocks: usize) -> Result<(), ShortPayload> {
-        combine(op, values, self, blocks)
+    fn add_to(&self, op: Op, values: &mut Values, blocks: usize) -> Result<u32, ShortPayload> {
+        add(op, values, self, blocks)
+    }
+
+    /// [`subtract`] of this payload.
+    #[inline(always)]
+    fn subtract_from(&self, op: Op, values: &mut Values, blocks: usize) -> Result<(), ShortPayload> {
+        subtract(op, values, self, blocks)
+    }
+
+    /// [`maximum`] with this payload.
+    #[inline(always)]
+    fn maximum_into(&self, op: Op, values: &mut Values, blocks: usize) -> Result<(), ShortPayload> {
+        maximum(op, values, self, blocks)
     }
 
     /// [`load`] into this payload.
@@ -66,10 +78,7 @@ pub struct ShortPayload;
 /// Wrapping sum of the first `blocks` blocks of a payload, as the check word takes it: i16 lanes give two sums.
 #[inline(always)]
 pub fn sum<P: Payload + ?Sized>(op: Op, payload: &P, blocks: usize) -> Result<u32, ShortPayload> {
-    match op {
-        Op::SumI32 | Op::MaxI32 => sum_of_words(payload, blocks),
-        Op::SumI16 | Op::MaxI16 => sum_of_halves(payload, blocks),
-    }
+    if op.has_i16_lanes() { sum_of_halves(payload, blocks) } else { sum_of_words(payload, blocks) }
 }
 
 /// Overwrites `values` with the payload.
@@ -78,19 +87,43 @@ pub fn store<P: Payload + ?Sized>(values: &mut Values, payload: &P, blocks: usiz
     combine_with(values, payload, blocks, |_, lane| lane)
 }
 
-/// Combines the payload into `values`.
+/// Adds the payload to `values`, and returns its [`sum`]: one pass over the packet for both.
 #[inline(always)]
-pub fn combine<P: Payload + ?Sized>(
+pub fn add<P: Payload + ?Sized>(op: Op, values: &mut Values, payload: &P, blocks: usize) -> Result<u32, ShortPayload> {
+    if op.has_i16_lanes() {
+        add_and_sum(values, payload, blocks, add_halves)
+    } else {
+        add_and_sum(values, payload, blocks, u32::wrapping_add)
+    }
+}
+
+/// Takes the payload out of `values` again, exactly: sums wrap.
+#[inline(always)]
+pub fn subtract<P: Payload + ?Sized>(
     op: Op,
     values: &mut Values,
     payload: &P,
     blocks: usize,
 ) -> Result<(), ShortPayload> {
-    match op {
-        Op::SumI32 => combine_with(values, payload, blocks, u32::wrapping_add),
-        Op::MaxI32 => combine_with(values, payload, blocks, |a, b| (a as i32).max(b as i32) as u32),
-        Op::SumI16 => combine_with(values, payload, blocks, add_halves),
-        Op::MaxI16 => combine_with(values, payload, blocks, |a, b| by_halves(a, b, i16::max)),
+    if op.has_i16_lanes() {
+        combine_with(values, payload, blocks, |a, b| by_halves(a, b, i16::wrapping_sub))
+    } else {
+        combine_with(values, payload, blocks, u32::wrapping_sub)
+    }
+}
+
+/// Raises `values` to the payload where that is greater.
+#[inline(always)]
+pub fn maximum<P: Payload + ?Sized>(
+    op: Op,
+    values: &mut Values,
+    payload: &P,
+    blocks: usize,
+) -> Result<(), ShortPayload> {
+    if op.has_i16_lanes() {
+        combine_with(values, payload, blocks, |a, b| by_halves(a, b, i16::max))
+    } else {
+        combine_with(values, payload, blocks, |a, b| (a as i32).max(b as i32) as u32)
     }
 }
 
@@ -115,7 +148,7 @@ fn combine_with<P: Payload + ?Sized>(
     values: &mut Values,
     payload: &P,
     blocks: usize,
-    f: impl Fn(u32, u32) -> u32,
+    mut f: impl FnMut(u32, u32) -> u32,
 ) -> Result<(), ShortPayload> {
     let (value_blocks, _) = values.as_chunks_mut::<LANES_PER_BLOCK>();
     for (index, to) in value_blocks.iter_mut().enumerate().take(MAX_BLOCKS) {
@@ -128,6 +161,22 @@ fn combine_with<P: Payload + ?Sized>(
         }
     }
     Ok(())
+}
+
+/// Adds lane by lane with `f`, the lanes to each other too.
+#[inline(always)]
+fn add_and_sum<P: Payload + ?Sized>(
+    values: &mut Values,
+    payload: &P,
+    blocks: usize,
+    f: impl Fn(u32, u32) -> u32,
+) -> Result<u32, ShortPayload> {
+    let mut sum = 0;
+    combine_with(values, payload, blocks, |value, lane| {
+        sum = f(sum, lane);
+        f(value, lane)
+    })?;
+    Ok(sum)
 }
 
 /// Sums two lanes at a time, for half the byte swaps.

@@ -23,7 +23,7 @@ pub struct Endpoint {
 }
 
 /// An element of the pool: a slot, and the lock that keeps two CPUs from working on it at the same time.
-#[derive(Clone, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct LockedSlot {
     /// 0 when free.

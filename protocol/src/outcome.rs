@@ -1,6 +1,7 @@
 //! What became of a packet: one value that gives the action, the counter and the log line, so that they agree.
 
 use crate::header::{Malformed, RejectReason};
+use crate::lanes::ShortPayload;
 
 /// What a data plane does with the packet after serving it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -150,5 +151,12 @@ impl From<Malformed> for Outcome {
             Malformed::Lanes => Self::BadLanes,
             Malformed::Length => Self::BadLength,
         }
+    }
+}
+
+impl From<ShortPayload> for Outcome {
+    #[inline(always)]
+    fn from(_: ShortPayload) -> Self {
+        Self::Truncated
     }
 }

@@ -94,7 +94,7 @@ pub enum Decision {
     Replay,
     /// Rule 2: its rank is in already, and others are missing.
     Pending,
-    /// Rule 2: its round is poisoned.
+    /// Rule 2: its round is poisoned, or is from now on.
     Mismatch,
     /// Rule 4: its round is older than what the slot holds.
     Stale,
@@ -122,6 +122,26 @@ impl SetHead {
     #[inline(always)]
     fn same_call(&self, header: &Header) -> bool {
         self.op == header.op && self.lanes == header.lanes.get() && self.fingerprint == header.fingerprint.get()
+    }
+
+    /// Rule 2: the set holds the contribution's round.
+    #[inline(always)]
+    fn join(&self, rank: u16, header: &Header) -> Decision {
+        if self.status == POISONED || !self.same_call(header) {
+            return Decision::Mismatch;
+        }
+        if self.seen & bit(rank) == 0 {
+            return Decision::Add;
+        }
+        if self.is_complete() { Decision::Replay } else { Decision::Pending }
+    }
+
+    #[inline(always)]
+    fn poison(&mut self, rank: u16) {
+        if self.status != POISONED {
+            self.status = POISONED;
+            self.dissenter = rank as u8;
+        }
     }
 
     #[inline(always)]
@@ -163,35 +183,16 @@ const fn bit(rank: u16) -> u64 {
 ///
 /// `rank` must be a rank of the job, and the header a valid CONTRIBUTION of the job's epoch (rule 1).
 #[inline(always)]
-pub fn decide(job: &Job, set: &mut SetHead, other: &SetHead, rank: u16, header: &Header) -> Decision {
+pub fn decide(job: &Job, set: &SetHead, other: &SetHead, rank: u16, header: &Header) -> Decision {
     let round = header.round.get();
     if set.holds(job, round) {
-        return join_round(job, set, rank, header);
+        return set.join(rank, header);
     }
     if may_start(job, set, other, round) {
-        set.start(job, rank, header);
         return Decision::Start;
     }
     let older = (round.wrapping_sub(set.round) as i32) < 0;
     if !set.is_empty(job) && older { Decision::Stale } else { Decision::WrongRound }
-}
-
-/// Rule 2: the set holds the contribution's round.
-#[inline(always)]
-fn join_round(job: &Job, set: &mut SetHead, rank: u16, header: &Header) -> Decision {
-    if set.status == POISONED {
-        return Decision::Mismatch;
-    }
-    if !set.same_call(header) {
-        set.status = POISONED;
-        set.dissenter = rank as u8;
-        return Decision::Mismatch;
-    }
-    if set.seen & bit(rank) == 0 {
-        set.add(job, rank, header);
-        return Decision::Add;
-    }
-    if set.is_complete() { Decision::Replay } else { Decision::Pending }
 }
 
 /// Rule 3: `round` is the next of its set, and the round in between is complete.
@@ -208,8 +209,9 @@ fn may_start(job: &Job, set: &SetHead, other: &SetHead, round: u32) -> bool {
 
 /// Serves one contribution: updates the slot, and turns the packet into the answer if there is one.
 ///
-/// The caller has admitted the packet (rule 1). After an outcome whose action is Reply or Broadcast, header and
-/// payload are those of the answer, `header.lanes` words long.
+/// The caller has admitted the packet (rule 1), but for its check word, and nobody else changes its payload meanwhile.
+/// After an outcome whose action is Reply or Broadcast, header and payload are those of the answer, `header.lanes` words
+/// long.
 #[inline(always)]
 pub fn contribute<P: Payload + ?Sized>(
     job: &Job,
@@ -222,31 +224,96 @@ pub fn contribute<P: Payload + ?Sized>(
     let index = (header.round.get() & 1) as usize;
     let other = slot.sets[index ^ 1].head;
     let set = &mut slot.sets[index];
+    let decision = decide(job, &set.head, &other, header.rank.get(), header);
+    // Sums are checked while they are made. All else is checked first.
+    let served = if decision == Decision::Add && op.is_sum() {
+        add_checked(&mut set.values, op, header, payload)
+    } else {
+        check(op, header, payload)
+    };
+    served.and_then(|()| apply(decision, job, set, &other, op, header, payload)).unwrap_or_else(|outcome| outcome)
+}
+
+/// Whether the check word agrees.
+#[inline(always)]
+fn check<P: Payload + ?Sized>(op: Op, header: &Header, payload: &P) -> Result<(), Outcome> {
+    let sum = payload.sum(op, blocks(header))?;
+    if header.check_of(sum, 1) == header.check.get() { Ok(()) } else { Err(Outcome::BadCheck) }
+}
+
+/// Adds the payload to the values, unless the check word disagrees: they are then as before.
+///
+/// One pass over the packet instead of two. Nobody sees what is between the adding and the taking back: the slot is ours.
+#[inline(always)]
+fn add_checked<P: Payload + ?Sized>(values: &mut Values, op: Op, header: &Header, payload: &P) -> Result<(), Outcome> {
+    let sum = payload.add_to(op, values, blocks(header))?;
+    if header.check_of(sum, 1) == header.check.get() {
+        return Ok(());
+    }
+    payload.subtract_from(op, values, blocks(header))?;
+    Err(Outcome::BadCheck)
+}
+
+/// Refuses a contribution to an aborted job, if its check word agrees.
+#[inline(always)]
+pub(crate) fn refuse_aborted<P: Payload + ?Sized>(op: Op, header: &mut Header, payload: &mut P) -> Outcome {
+    check(op, header, payload)
+        .and_then(|()| Ok(reject(RejectReason::Aborted, 0, header, payload)?))
+        .map_or_else(|outcome| outcome, |()| Outcome::Aborted)
+}
+
+/// Does what was decided on a contribution whose check word agrees. Values of a sum have been added already.
+#[inline(always)]
+fn apply<P: Payload + ?Sized>(
+    decision: Decision,
+    job: &Job,
+    set: &mut Set,
+    other: &SetHead,
+    op: Op,
+    header: &mut Header,
+    payload: &mut P,
+) -> Result<Outcome, Outcome> {
     let rank = header.rank.get();
-    let blocks = usize::from(header.lanes.get()) / LANES_PER_BLOCK;
-    let served = match decide(job, &mut set.head, &other, rank, header) {
-        Decision::Start => payload
-            .store_in(&mut set.values, blocks)
-            .and_then(|()| advance(job, set, op, Outcome::Started, header, payload)),
-        Decision::Add => payload
-            .combine_into(op, &mut set.values, blocks)
-            .and_then(|()| advance(job, set, op, Outcome::Added, header, payload)),
-        Decision::Replay => write_result(set, header, payload).map(|()| Outcome::Replayed),
+    match decision {
+        Decision::Start => {
+            payload.store_in(&mut set.values, blocks(header))?;
+            set.head.start(job, rank, header);
+            advance(job, set, op, Outcome::Started, header, payload)
+        }
+        Decision::Add => {
+            if !op.is_sum() {
+                payload.maximum_into(op, &mut set.values, blocks(header))?;
+            }
+            set.head.add(job, rank, header);
+            advance(job, set, op, Outcome::Added, header, payload)
+        }
+        Decision::Replay => {
+            write_result(set, header, payload)?;
+            Ok(Outcome::Replayed)
+        }
         Decision::Pending => {
             let seen = set.head.seen;
-            write_note(Kind::Pending, [(seen >> 32) as u32, seen as u32], header, payload).map(|()| Outcome::Pending)
+            write_note(Kind::Pending, [(seen >> 32) as u32, seen as u32], header, payload)?;
+            Ok(Outcome::Pending)
         }
         Decision::Mismatch => {
+            set.head.poison(rank);
             let detail = u32::from(set.head.first_rank) << 16 | u32::from(set.head.dissenter);
-            reject(RejectReason::Mismatch, detail, header, payload).map(|()| Outcome::Mismatch)
+            reject(RejectReason::Mismatch, detail, header, payload)?;
+            Ok(Outcome::Mismatch)
         }
         Decision::WrongRound => {
-            let newest = newest_round(job, &set.head, &other);
-            reject(RejectReason::Round, newest, header, payload).map(|()| Outcome::WrongRound)
+            reject(RejectReason::Round, newest_round(job, &set.head, other), header, payload)?;
+            Ok(Outcome::WrongRound)
         }
         Decision::Stale => Ok(Outcome::Stale),
-    };
-    served.unwrap_or(Outcome::Truncated)
+    }
+}
+
+/// Blocks of the packet's payload.
+#[inline(always)]
+fn blocks(header: &Header) -> usize {
+    usize::from(header.lanes.get()) / LANES_PER_BLOCK
 }
 
 /// After the values took a contribution in: the RESULT for all if it was the last one.
@@ -258,7 +325,7 @@ fn advance<P: Payload + ?Sized>(
     incomplete: Outcome,
     header: &mut Header,
     payload: &mut P,
-) -> Result<Outcome, ShortPayload> {
+) -> Result<Outcome, Outcome> {
     if !set.head.is_complete() {
         return Ok(incomplete);
     }
@@ -299,7 +366,7 @@ fn write_result<P: Payload + ?Sized>(set: &Set, header: &mut Header, payload: &m
 
 /// Turns the packet into a REJECT to its sender.
 #[inline(always)]
-pub(crate) fn reject<P: Payload + ?Sized>(
+fn reject<P: Payload + ?Sized>(
     reason: RejectReason,
     detail: u32,
     header: &mut Header,

@@ -54,9 +54,22 @@ impl Payload for Lanes<'_> {
     }
 
     #[inline(always)]
-    fn combine_into(&self, op: Op, values: &mut Values, blocks: usize) -> Result<(), ShortPayload> {
+    fn add_to(&self, op: Op, values: &mut Values, blocks: usize) -> Result<u32, ShortPayload> {
         // SAFETY: as in `store_in`.
-        done(unsafe { payload_combine(self.context(), values, op as u32, blocks as u32) })
+        let sum = unsafe { payload_add(self.context(), values, op as u32, blocks as u32) };
+        u32::try_from(sum).map_err(|_| ShortPayload)
+    }
+
+    #[inline(always)]
+    fn subtract_from(&self, op: Op, values: &mut Values, blocks: usize) -> Result<(), ShortPayload> {
+        // SAFETY: as in `store_in`.
+        done(unsafe { payload_subtract(self.context(), values, op as u32, blocks as u32) })
+    }
+
+    #[inline(always)]
+    fn maximum_into(&self, op: Op, values: &mut Values, blocks: usize) -> Result<(), ShortPayload> {
+        // SAFETY: as in `store_in`.
+        done(unsafe { payload_maximum(self.context(), values, op as u32, blocks as u32) })
     }
 
     #[inline(always)]
@@ -110,18 +123,46 @@ pub unsafe extern "C" fn payload_store(ctx: *mut xdp_md, values: *mut Values, bl
     result_of(lanes::store(values, &Lanes(&frame), blocks as usize))
 }
 
-/// [`lanes::combine`]: 0, or [`SHORT`].
+/// [`lanes::add`]: the sum, or [`SHORT`].
 ///
 /// # Safety
 ///
 /// As for [`payload_store`].
 #[unsafe(no_mangle)]
 #[inline(never)]
-pub unsafe extern "C" fn payload_combine(ctx: *mut xdp_md, values: *mut Values, op: u32, blocks: u32) -> u64 {
+pub unsafe extern "C" fn payload_add(ctx: *mut xdp_md, values: *mut Values, op: u32, blocks: u32) -> u64 {
     // SAFETY: the caller vouches for the context and for the values.
     let (frame, values) = unsafe { (Frame::new(ctx), values.as_mut()) };
     let Some(values) = values else { return SHORT };
-    result_of(lanes::combine(op_of(op), values, &Lanes(&frame), blocks as usize))
+    lanes::add(op_of(op), values, &Lanes(&frame), blocks as usize).map_or(SHORT, u64::from)
+}
+
+/// [`lanes::subtract`]: 0, or [`SHORT`].
+///
+/// # Safety
+///
+/// As for [`payload_store`].
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub unsafe extern "C" fn payload_subtract(ctx: *mut xdp_md, values: *mut Values, op: u32, blocks: u32) -> u64 {
+    // SAFETY: the caller vouches for the context and for the values.
+    let (frame, values) = unsafe { (Frame::new(ctx), values.as_mut()) };
+    let Some(values) = values else { return SHORT };
+    result_of(lanes::subtract(op_of(op), values, &Lanes(&frame), blocks as usize))
+}
+
+/// [`lanes::maximum`]: 0, or [`SHORT`].
+///
+/// # Safety
+///
+/// As for [`payload_store`].
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub unsafe extern "C" fn payload_maximum(ctx: *mut xdp_md, values: *mut Values, op: u32, blocks: u32) -> u64 {
+    // SAFETY: the caller vouches for the context and for the values.
+    let (frame, values) = unsafe { (Frame::new(ctx), values.as_mut()) };
+    let Some(values) = values else { return SHORT };
+    result_of(lanes::maximum(op_of(op), values, &Lanes(&frame), blocks as usize))
 }
 
 /// [`lanes::load`]: 0, or [`SHORT`].

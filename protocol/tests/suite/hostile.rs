@@ -109,14 +109,20 @@ proptest! {
 #[test]
 fn a_flipped_bit_on_the_way_never_changes_a_sum() {
     let harmless = |bit: usize| bit / 8 == 17 || (28..32).contains(&(bit / 8)); // flags and aux
-    for op in ALL_OPS {
-        let packet = Packet { op, ..contribution(1, 2, 0, (0..32).map(|lane| lane * 0x0101_0101).collect()) }.sealed();
-        for bit in (0..8 * (32 + 4 * 32)).filter(|bit| !harmless(*bit)) {
-            let switch = used_switch();
-            let before = switch.slots.borrow().clone();
-            let served = switch.receive(&place(1), &packet.with_bit_flipped(bit));
-            assert_eq!(served.outcome.action(), Action::Drop, "op {op:#x}, bit {bit}");
-            assert!(before == *switch.slots.borrow(), "op {op:#x}, bit {bit}: {:?}", served.outcome);
+    let lanes: Vec<u32> = (0..64).map(|lane| lane * 0x0101_0101).collect();
+    // To a round that it starts, one that it would be added to, one that it would complete, and one that it is in.
+    for (op, slot) in ALL_OPS.into_iter().flat_map(|op| (0..4).map(move |slot| (op, slot))) {
+        let packet = |rank| Packet { op, ..contribution(rank, slot, 0, lanes.clone()) }.sealed();
+        let in_already: &[u16] = [&[][..], &[0], &[0, 2], &[0, 1]][usize::from(slot)];
+        let switch = Switch::ready(3, 4);
+        for rank in in_already {
+            switch.receive_from_home(&packet(*rank));
+        }
+        let before = switch.slots.borrow().clone();
+        for bit in (0..8 * (32 + 4 * 64)).filter(|bit| !harmless(*bit)) {
+            let served = switch.receive(&place(1), &packet(1).with_bit_flipped(bit));
+            assert_eq!(served.outcome.action(), Action::Drop, "op {op:#x}, slot {slot}, bit {bit}");
+            assert!(before == *switch.slots.borrow(), "op {op:#x}, slot {slot}, bit {bit}: {:?}", served.outcome);
         }
     }
 }

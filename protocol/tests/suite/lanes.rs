@@ -1,7 +1,7 @@
 //! Payload arithmetic on numbers whose results are written down.
 
 use switchml_protocol::header::Op;
-use switchml_protocol::lanes::{Payload, ShortPayload, Values, combine, load, store, sum};
+use switchml_protocol::lanes::{Payload, ShortPayload, Values, add, load, maximum, store, subtract, sum};
 use switchml_protocol::{MAX_LANES, U32};
 
 const I16_MAX: u32 = 0x7FFF;
@@ -13,11 +13,20 @@ fn payload(lanes: usize, first: &[u32]) -> Vec<U32> {
     first.iter().copied().chain(rest).map(U32::new).collect()
 }
 
-/// `a op b`, lane by lane.
+/// `a op b`, lane by lane. What is added can be taken out again.
 fn combined<const N: usize>(op: Op, a: [u32; N], b: [u32; N]) -> [u32; N] {
     let mut values: Values = [0; MAX_LANES];
     values[..N].copy_from_slice(&a);
-    combine(op, &mut values, &payload(32, &b)[..], 1).unwrap();
+    let before = values;
+    let b = payload(32, &b);
+    if op.is_sum() {
+        assert_eq!(add(op, &mut values, &b[..], 1), sum(op, &b[..], 1));
+        let mut undone = values;
+        subtract(op, &mut undone, &b[..], 1).unwrap();
+        assert_eq!(undone, before);
+    } else {
+        maximum(op, &mut values, &b[..], 1).unwrap();
+    }
     values[..N].try_into().unwrap()
 }
 
@@ -65,15 +74,21 @@ fn sum_for_the_check_word_follows_the_lane_type() {
 fn sum_for_the_check_word_wraps() {
     // 768 lanes of -1, or 768 times two halves of -1: -768 is 0xFD00 in its low half
     let all_ones = vec![U32::new(u32::MAX); MAX_LANES];
-    assert_eq!(sum(Op::SumI32, &all_ones[..], 24), Ok(0xFFFF_FD00));
-    assert_eq!(sum(Op::SumI16, &all_ones[..], 24), Ok(0xFD00_FD00));
+    let sums = |op, lanes: &[U32]| {
+        let blocks = lanes.len() / 32;
+        let sum = sum(op, lanes, blocks).unwrap();
+        assert_eq!(add(op, &mut [5; MAX_LANES], lanes, blocks), Ok(sum));
+        sum
+    };
+    assert_eq!(sums(Op::SumI32, &all_ones), 0xFFFF_FD00);
+    assert_eq!(sums(Op::SumI16, &all_ones), 0xFD00_FD00);
     // wherever in the packet they are
     for at in 0..64 {
         let mut lanes = payload(64, &[]);
         lanes[at] = U32::new(0x8001_FFFF);
         lanes[(at + 1) % 64] = U32::new(0x8000_0002);
-        assert_eq!(sum(Op::SumI32, &lanes[..], 2), Ok(0x0002_0001));
-        assert_eq!(sum(Op::SumI16, &lanes[..], 2), Ok(0x0001_0001));
+        assert_eq!(sums(Op::SumI32, &lanes), 0x0002_0001);
+        assert_eq!(sums(Op::SumI16, &lanes), 0x0001_0001);
     }
 }
 
@@ -84,7 +99,7 @@ fn only_the_blocks_asked_for_are_read_and_written() {
     store(&mut values, &ones[..], 2).unwrap();
     assert_eq!(values.iter().position(|value| *value == 7), Some(64));
     assert_eq!(values.iter().filter(|value| **value == 1).count(), 64);
-    combine(Op::SumI32, &mut values, &ones[..], 3).unwrap();
+    assert_eq!(add(Op::SumI32, &mut values, &ones[..], 3), Ok(96));
     assert_eq!((values[63], values[64], values[95], values[96]), (2, 8, 8, 7));
     assert_eq!(sum(Op::SumI32, &ones[..], 3), Ok(96));
 
@@ -98,9 +113,11 @@ fn only_the_blocks_asked_for_are_read_and_written() {
 fn all_24_blocks_take_part() {
     let ones = vec![U32::new(1); MAX_LANES];
     let mut values: Values = [0; MAX_LANES];
-    combine(Op::SumI32, &mut values, &ones[..], 24).unwrap();
+    assert_eq!(add(Op::SumI32, &mut values, &ones[..], 24), Ok(768));
     assert_eq!(values, [1; MAX_LANES]);
     assert_eq!(sum(Op::SumI32, &ones[..], 24), Ok(768));
+    subtract(Op::SumI32, &mut values, &ones[..], 24).unwrap();
+    assert_eq!(values, [0; MAX_LANES]);
 }
 
 #[test]
@@ -109,7 +126,9 @@ fn a_short_payload_is_an_error_not_a_panic() {
     let mut values: Values = [0; MAX_LANES];
     assert_eq!(sum(Op::SumI16, &short[..], 2), Err(ShortPayload));
     assert_eq!(store(&mut values, &short[..], 2), Err(ShortPayload));
-    assert_eq!(combine(Op::MaxI32, &mut values, &short[..], 2), Err(ShortPayload));
+    assert_eq!(add(Op::SumI32, &mut values, &short[..], 2), Err(ShortPayload));
+    assert_eq!(subtract(Op::SumI16, &mut values, &short[..], 2), Err(ShortPayload));
+    assert_eq!(maximum(Op::MaxI32, &mut values, &short[..], 2), Err(ShortPayload));
     assert_eq!(load(&values, &mut short[..], 2), Err(ShortPayload));
     assert!(short[..].block(0).is_some() && short[..].block(1).is_none());
     assert!(short[..].block_mut(0).is_some() && short[..].block_mut(1).is_none());

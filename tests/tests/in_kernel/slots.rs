@@ -25,6 +25,18 @@ fn sum_of_three(round: u32) -> Vec<u32> {
     (0..32).map(|i| round.wrapping_mul(30).wrapping_add(3000 + 3 * i)).collect()
 }
 
+/// What a contribution may become on the way: its check word does not fit any more. It must leave no trace in the slot.
+#[track_caller]
+fn expect_refused_if_corrupted(kernel: &Kernel, packet: &Packet) {
+    let before = kernel.slot(FIRST_SLOT + u32::from(packet.slot));
+    for (lane, bit) in [(0, 1), (packet.values.len() - 1, 1 << 31), (packet.values.len() / 2, 1 << 15)] {
+        let mut corrupted = Packet { check: Some(packet.right_check()), ..packet.clone() };
+        corrupted.values[lane] ^= bit;
+        kernel.expect(&corrupted, &Drop(BadCheck));
+    }
+    assert_eq!(kernel.slot(FIRST_SLOT + u32::from(packet.slot)), before);
+}
+
 /// Plays a whole round, which must go by the book.
 #[track_caller]
 fn play_round(kernel: &Kernel, round: u32) {
@@ -63,7 +75,7 @@ fn the_sum_wraps() {
     kernel.expect(&last, &Broadcast(&last.result_for_all(CHECKED, 2, &sum)));
 }
 
-/// Every size, with lanes that tell their index.
+/// Every size, with lanes that tell their index, and corrupted contributions in between.
 #[test]
 fn every_size_is_served_whole() {
     if !can_build_racks("every_size_is_served_whole") {
@@ -75,8 +87,11 @@ fn every_size_is_served_whole() {
         let packet = |rank: u16| Packet::contribution(rank, 5, round as u32, &lanes(u32::from(rank)));
         // 7 + 8 + 9 = 24
         let sum: Vec<u32> = (0..size).map(|i| (i + 1) * 24 * 0x0001_0003).collect();
+        expect_refused_if_corrupted(&kernel, &packet(1));
         kernel.expect(&packet(1), &Drop(Started));
+        expect_refused_if_corrupted(&kernel, &packet(2));
         kernel.expect(&packet(2), &Drop(Added));
+        expect_refused_if_corrupted(&kernel, &packet(0));
         kernel.expect(&packet(0), &Broadcast(&packet(0).result_for_all(CHECKED, 3, &sum)));
         kernel.expect(&packet(2), &Reply(Replayed, &packet(2).result(CHECKED, 3, &sum)));
     }
@@ -93,7 +108,9 @@ fn check_lanes(op: u8, lanes: &[Lane]) {
         ..Packet::contribution(rank, 0, 0, &spread(&|(inputs, _)| inputs[usize::from(rank)]))
     };
     kernel.expect(&packet(0), &Drop(Started));
+    expect_refused_if_corrupted(&kernel, &packet(1));
     kernel.expect(&packet(1), &Drop(Added));
+    expect_refused_if_corrupted(&kernel, &packet(2));
     let result = spread(&|(_, output)| *output);
     kernel.expect(&packet(2), &Broadcast(&packet(2).result_for_all(CHECKED, 3, &result)));
     // The check word of a maximum is made for the RESULT, and kept.

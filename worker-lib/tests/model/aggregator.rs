@@ -119,11 +119,23 @@ impl Memory<'_> {
         let job = self.job(JOB).expect("the job");
         let slot = header.slot.get().into();
         self.with_slot(slot, |slot| {
-            let set = &slot.sets[(header.round.get() & 1) as usize].head;
-            if self.world.lacks(Rule::Round) && is_newer(set, self.epoch, header.round.get()) {
-                header.round.set(set.round);
+            let set = (header.round.get() & 1) as usize;
+            let head = &slot.sets[set].head;
+            if self.world.lacks(Rule::Round) && is_newer(head, self.epoch, header.round.get()) {
+                header.round.set(head.round);
             }
+            // The check word is made to agree, and put back where it went.
+            let fitted = header.check_of(packets::lane_sum(payload), 1);
+            let put_back = |check: u32| check.wrapping_sub(fitted).wrapping_add(self.packet.check.get());
+            header.check.set(fitted);
             let outcome = contribute(&job, slot, Op::SumI32, header, &mut payload[..]);
+            if matches!(outcome, Outcome::Started | Outcome::Added | Outcome::Completed) {
+                let head = &mut slot.sets[set].head;
+                head.check = put_back(head.check);
+            }
+            if outcome == Outcome::Completed {
+                header.check.set(put_back(header.check.get()));
+            }
             // An answer echoes the packet's own round.
             header.round = self.packet.round;
             outcome

@@ -63,6 +63,6 @@ pub fn corrupted(datagram: &[u8]) -> Vec<u8> {
     datagram
 }
 
-fn lane_sum(payload: &[U32]) -> u32 {
+pub fn lane_sum(payload: &[U32]) -> u32 {
     payload.iter().fold(0, |sum, lane| sum.wrapping_add(lane.get()))
 }
