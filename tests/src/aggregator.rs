@@ -53,6 +53,17 @@ impl Aggregator {
         Self::start(host, command)
     }
 
+    /// Starts it in the rack's switch with the software data plane, which attaches nothing.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::in_rack`].
+    pub fn software_in_rack(binaries: &Binaries, rack: &Rack) -> Result<Self, Error> {
+        let mut command = Command::new(&binaries.aggregator);
+        command.args(["--data-plane", "software", "--control", &format!("{AGGREGATOR_ADDRESS}:0")]);
+        Self::start(rack.switch(), command)
+    }
+
     fn start(namespace: &Namespace, command: Command) -> Result<Self, Error> {
         let mut process = namespace.spawn("aggregator", command)?;
         let line = process.wait_for_line(READY, START_TIMEOUT)?;

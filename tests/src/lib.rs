@@ -32,6 +32,10 @@
 //! each `eth0` is for. Checksum and segmentation offloads are off on
 //! `eth0`, because XDP on the other end would see UDP checksums not filled in yet.
 //!
+//! # Links of a chosen rate
+//!
+//! [`Shaping`] gives all links a rate in each direction, until it is dropped; a rack that is in use can be shaped and unshaped.
+//!
 //! # Bad links
 //!
 //! With [`RackOptions::wires`] each link is open in the middle: worker's half and port's half both end in one more namespace, the wires,
@@ -86,6 +90,7 @@ mod output;
 mod privilege;
 mod process;
 mod rack;
+mod shaping;
 mod xdp;
 
 pub use aggregator::Aggregator;
@@ -97,3 +102,4 @@ pub use privilege::{can_build_racks, skip};
 pub use process::Process;
 pub use rack::{AGGREGATOR_ADDRESS, MAX_MTU, MAX_WORKERS, MIN_MTU, Rack, RackOptions};
 pub use rustix::process::Signal;
+pub use shaping::Shaping;

@@ -29,15 +29,18 @@ pub struct RackOptions {
     /// Whether each `eth0` runs a passing XDP program. Without, GRO alone makes it take frames from XDP, and only those
     /// that are redirected.
     pub pass_program: bool,
+    /// Whether each `eth0` leaves checksums and segmentation to the link, as hosts do; superpackets reach the switch whole, then.
+    /// Native XDP on the ports would see checksums not filled in yet.
+    pub offloads: bool,
     /// Whether each link runs through the namespace [`Rack::wires`], where an [`Impairment`](crate::Impairment) joins its
     /// two halves. Without one, nothing passes.
     pub wires: bool,
 }
 
 impl Default for RackOptions {
-    /// Four workers, an MTU of 1500 bytes, passing programs.
+    /// Four workers, an MTU of 1500 bytes, passing programs, no offloads.
     fn default() -> Self {
-        Self { workers: 4, mtu: 1500, pass_program: true, wires: false }
+        Self { workers: 4, mtu: 1500, pass_program: true, offloads: false, wires: false }
     }
 }
 
@@ -80,7 +83,7 @@ impl Rack {
         let switch = new_switch(options.mtu)?;
         let wires = options.wires.then(|| Namespace::new("wires")).transpose()?;
         let workers: Vec<_> = (0..options.workers)
-            .map(|rank| new_worker(&switch, wires.as_ref(), rank, options.mtu))
+            .map(|rank| new_worker(&switch, wires.as_ref(), rank, &options))
             .collect::<Result<_, _>>()?;
         let mut programs = Vec::new();
         for worker in workers.iter().filter(|_| options.pass_program) {
@@ -149,7 +152,13 @@ pub(crate) fn wire_ends(rank: usize) -> (String, String) {
 }
 
 /// A worker joined to a port of the switch: directly, or with its link open in the namespace of the wires.
-fn new_worker(switch: &Namespace, wires: Option<&Namespace>, rank: usize, mtu: u32) -> Result<Namespace, Error> {
+fn new_worker(
+    switch: &Namespace,
+    wires: Option<&Namespace>,
+    rank: usize,
+    options: &RackOptions,
+) -> Result<Namespace, Error> {
+    let mtu = options.mtu;
     let worker = Namespace::new(&format!("worker {rank}"))?;
     let n = rank + 1;
     let eth0 = (&worker, "eth0".to_owned(), format!("02:00:00:00:00:{n:02x}"));
@@ -167,9 +176,9 @@ fn new_worker(switch: &Namespace, wires: Option<&Namespace>, rank: usize, mtu: u
     worker.tool("ip", "link set lo up")?;
     worker.tool("ip", &format!("address add {}/24 dev eth0", Rack::worker_address(rank)))?;
     worker.tool("ip", "link set eth0 up")?;
-    // XDP on the port would see what the sender left for the hardware to fill in. GRO is on, as it is on every NIC; turned
-    // on while the link is up, it lets the port send to here from XDP.
-    worker.tool("ethtool", "-K eth0 tx off tso off gso off gro on")?;
+    // GRO is on, as it is on every NIC; turned on while the link is up, it lets the port send to here from XDP.
+    let offloads = if options.offloads { "on" } else { "off" };
+    worker.tool("ethtool", &format!("-K eth0 tx {offloads} tso {offloads} gso {offloads} gro on"))?;
     // RESULTs come as multicast; joining a group needs a route for it.
     worker.tool("ip", "route add 224.0.0.0/4 dev eth0")?;
     Ok(worker)

@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 use switchml_rack::{
-    AGGREGATOR_ADDRESS, Error, MAX_MTU, MAX_WORKERS, Namespace, Rack, RackOptions, Signal, can_build_racks,
+    AGGREGATOR_ADDRESS, Error, MAX_MTU, MAX_WORKERS, Namespace, Rack, RackOptions, Shaping, Signal, can_build_racks,
 };
 
 const SOON: Duration = Duration::from_secs(5);
@@ -121,6 +121,63 @@ fn multicast_reaches_the_workers_that_joined() {
     }
     members[2].set_read_timeout(Some(Duration::from_millis(50))).unwrap();
     assert!(members[2].recv_from(&mut [0; 16]).is_err(), "a worker that did not join hears nothing");
+}
+
+/// Payload in bits per second that arrives while 150 Mb/s are sent, after the first moment, in which the buckets are full.
+fn throughput(from: UdpSocket, to: &UdpSocket, payload: usize) -> f64 {
+    let receiver = to.local_addr().unwrap();
+    let stop = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let stopped = stop.clone();
+    let sender = std::thread::spawn(move || {
+        let datagram = vec![7; payload];
+        while !stopped.load(std::sync::atomic::Ordering::Relaxed) {
+            // Refusals are the queue's, when it is full.
+            (0..256).for_each(|_| drop(from.send_to(&datagram, receiver)));
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    });
+    let mut buffer = [0; 2000];
+    let begin = Instant::now();
+    let mut receive_until = |end: Duration| {
+        let mut bytes = 0;
+        while begin.elapsed() < end {
+            bytes += to.recv_from(&mut buffer).expect("datagrams arrive").0;
+        }
+        bytes
+    };
+    receive_until(Duration::from_millis(200));
+    let measured = Instant::now();
+    let bytes = receive_until(Duration::from_millis(1000));
+    let rate = bytes as f64 * 8.0 / measured.elapsed().as_secs_f64();
+    stop.store(true, std::sync::atomic::Ordering::Relaxed);
+    sender.join().unwrap();
+    rate
+}
+
+#[test]
+fn a_shaped_link_carries_its_rate_each_way() {
+    if !can_build_racks("a_shaped_link_carries_its_rate_each_way") {
+        return;
+    }
+    // Slow enough for a sender that has to wait for a processor, because the machine is busy.
+    const RATE: f64 = 50e6;
+    let rack = rack(1, 1500);
+    let shaping = Shaping::new(&rack, RATE as u64).expect("shaping");
+    let ends = [(rack.worker(0), Rack::worker_address(0)), (rack.switch(), AGGREGATOR_ADDRESS)];
+    for (from, to) in [(0, 1), (1, 0)] {
+        // Full frames: 1500 bytes and the Ethernet header count, 1472 arrive.
+        let measure = || {
+            let sockets = [from, to].map(|end| socket(ends[end].0, ends[end].1, 0));
+            let [from, to] = sockets;
+            throughput(from, &to, 1472) / (RATE * 1472.0 / 1514.0)
+        };
+        // A machine that is busy with something else makes it less at times, but never more.
+        let share = (0..5).map(|_| measure()).find(|share| *share > 0.98);
+        assert!(share.is_some_and(|share| share < 1.02), "{share:?} of the rate");
+    }
+    drop(shaping);
+    let left = tool(rack.worker(0), "tc", &["qdisc", "show"]) + &tool(rack.worker(0), "ip", &["link"]);
+    assert!(!left.contains("tbf") && !left.contains("ingress") && !left.contains("ifb"), "{left}");
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! The benchmark checks every element on every rank against a closed form, and that all ranks hold the same bits.
 
 use serde_json::Value;
-use switchml_rack::{RackOptions, can_build_racks};
+use switchml_rack::{Namespace, RackOptions, Shaping, can_build_racks};
 
 use crate::{Cluster, report};
 
@@ -79,4 +79,27 @@ fn workers_without_an_xdp_program_are_answered() {
     let cluster = Cluster::new(RackOptions { workers: 2, pass_program: false, ..RackOptions::default() });
     let arguments = [&QUICK[..], &["-b", "64K", "-e", "64K"]].concat();
     check(&report(cluster.bench(2, "gro", &arguments)), 2, 352, &[65_536]);
+}
+
+/// Bytes that have gone through the shaper of what comes in.
+fn shaped_bytes(worker: &Namespace) -> u64 {
+    let bytes = worker.run(|| std::fs::read_to_string("/sys/class/net/ifb0/statistics/tx_bytes")).unwrap();
+    bytes.trim().parse().unwrap()
+}
+
+/// What XDP redirects bypasses the queues of the switch's ports, so they are not where links are shaped.
+#[test]
+fn shaped_links_bound_native_xdp_each_way() {
+    if !can_build_racks("shaped_links_bound_native_xdp_each_way") {
+        return;
+    }
+    let cluster = Cluster::of(2);
+    let arguments = [&QUICK[..], &["-b", "4M", "-e", "4M"]].concat();
+    let _shaping = Shaping::new(&cluster.rack, 200_000_000).unwrap();
+    let report = report(cluster.bench(2, "shaped", &arguments));
+    check(&report, 2, 352, &[4 << 20]);
+    let goodput = report["rows"][0]["in_place"]["algbw"].as_f64().unwrap() * 8e9;
+    assert!(goodput < 200e6, "{goodput} b/s of values");
+    // Both ways of the benchmark, timed and checked, and the one that warms up.
+    assert!(shaped_bytes(cluster.rack.worker(0)) > 5 * (4 << 20));
 }
