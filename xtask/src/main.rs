@@ -1,11 +1,13 @@
-//! The project's own commands: `cargo xtask setup | run | sim | test | fuzz | faults`.
+//! The project's own commands: `cargo xtask setup | run | bench | sim | test | fuzz | faults`.
 //!
 //! This crate must build on a machine that has nothing but Rust and a C linker, because it installs the rest: nothing
 //! that it depends on may need the BPF program.
 
+mod bench;
 mod cargo;
 mod faults;
 mod fuzz;
+mod plot;
 mod run;
 mod setup;
 mod sim;
@@ -21,6 +23,8 @@ enum Command {
     Setup,
     /// Build everything and run the all-reduce benchmark in a rack of network namespaces
     Run(Box<run::Run>),
+    /// Measure all-reduces side by side with Gloo and Open MPI, and judge what was promised
+    Bench(bench::Bench),
     /// Simulate whole systems under faults, each drawn from a seed
     Sim(sim::Sim),
     /// Run every test, and say which ones could not run and why
@@ -35,6 +39,7 @@ fn main() -> ExitCode {
     let result = match Command::parse() {
         Command::Setup => setup::run(),
         Command::Run(command) => command.run(),
+        Command::Bench(command) => command.run(),
         Command::Sim(command) => command.run(),
         Command::Test(command) => command.run(),
         Command::Fuzz(command) => command.run(),

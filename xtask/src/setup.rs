@@ -6,7 +6,7 @@
 mod bpf_linker;
 mod compiler;
 mod debian;
-mod packages;
+pub mod packages;
 mod rust_src;
 
 use anyhow::{Context, Result, anyhow, bail};
@@ -19,7 +19,7 @@ use std::process::Command;
 ///
 /// The first step that failed, and what to do by hand.
 pub fn run() -> Result<()> {
-    packages::ensure()?;
+    packages::ensure(&packages::NEEDED, "the build or the rack needs")?;
     let compiler = Compiler::find()?;
     rust_src::ensure(&compiler)?;
     bpf_linker::ensure(&compiler)

@@ -1,20 +1,10 @@
 //! The plots, as SVG.
 
-use anyhow::{Result, anyhow};
+use anyhow::Result;
 use plotters::prelude::*;
 
 use super::measure::Measured;
-
-const SIZE: (u32, u32) = (720, 420);
-/// Tableau's colours, which most colour-blind readers tell apart.
-const COLOURS: [RGBColor; 5] = [
-    RGBColor(78, 121, 167),
-    RGBColor(89, 161, 79),
-    RGBColor(242, 142, 43),
-    RGBColor(225, 87, 89),
-    RGBColor(118, 70, 140),
-];
-const FONT: (&str, u32) = ("sans-serif", 14);
+use crate::plot::{COLOURS, FONT, draw};
 
 /// Time of an all-reduce against loss: medians, with the range of the runs.
 pub fn time_against_loss(measured: &[Measured]) -> Result<String> {
@@ -86,20 +76,4 @@ pub fn chunks_against_time(measured: &[Measured]) -> Result<String> {
         chart.configure_series_labels().position(SeriesLabelPosition::UpperLeft).border_style(BLACK.mix(0.3)).draw()?;
         Ok(())
     })
-}
-
-type Area<'a> = DrawingArea<SVGBackend<'a>, plotters::coord::Shift>;
-
-fn draw(paint: impl FnOnce(&Area) -> Result<(), Box<dyn std::error::Error>>) -> Result<String> {
-    let mut svg = String::new();
-    let area = SVGBackend::with_string(&mut svg, SIZE).into_drawing_area();
-    let painted = area
-        .fill(&WHITE)
-        .map_err(Into::into)
-        .and_then(|()| paint(&area))
-        .and_then(|()| area.present().map_err(Into::into));
-    // Errors of plotters borrow the string.
-    let painted = painted.map_err(|error| anyhow!("cannot draw: {error}"));
-    drop(area);
-    painted.map(|()| svg)
 }

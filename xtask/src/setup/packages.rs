@@ -4,8 +4,8 @@ use super::{announce, or_by_hand, output};
 use anyhow::{Result, bail};
 use std::{env, path::Path, process::Command};
 
-/// What must be there, and the package that brings it. A bare name is a program to be found in `PATH`.
-const NEEDED: [(&str, &str); 7] = [
+/// What the build and the rack need.
+pub const NEEDED: [(&str, &str); 7] = [
     ("ip", "iproute2"),
     ("ethtool", "ethtool"),
     // For libFuzzer, which libfuzzer-sys brings along.
@@ -20,13 +20,14 @@ const NEEDED: [(&str, &str); 7] = [
 /// Where the tools of the superuser lie; not in every user's `PATH`.
 const SYSTEM_FOLDERS: &str = "/usr/local/sbin:/usr/sbin:/sbin";
 
-/// Installs the packages that are missing.
+/// Installs the packages that are missing, of pairs of what must be there and the package that brings it. A bare name is a program to be
+/// found in `PATH`. `why` says who needs them.
 ///
 /// # Errors
 ///
 /// If installing fails or needs the superuser; the error says which command to run.
-pub fn ensure() -> Result<()> {
-    let missing: Vec<&str> = NEEDED.iter().filter(|(thing, _)| !exists(thing)).map(|&(_, package)| package).collect();
+pub fn ensure(needed: &[(&str, &str)], why: &str) -> Result<()> {
+    let missing: Vec<&str> = needed.iter().filter(|(thing, _)| !exists(thing)).map(|&(_, package)| package).collect();
     if missing.is_empty() {
         return Ok(());
     }
@@ -37,7 +38,7 @@ pub fn ensure() -> Result<()> {
     if !rustix::process::geteuid().is_root() {
         bail!("missing packages: {list}; run `sudo apt-get update && sudo apt-get install {list}`, then this again");
     }
-    announce(&format!("installing Debian packages that the build or the rack needs: {list}"));
+    announce(&format!("installing Debian packages that {why}: {list}"));
     // A source of someone else's that cannot be reached must not stop us, so only the installation's result counts.
     let _ = apt_get().arg("update").output();
     let installed = output(apt_get().args(["install", "--yes", "--no-install-recommends"]).args(&missing));

@@ -1,0 +1,116 @@
+//! One rank of `cargo xtask bench` with this library, beside those with Gloo and MPI in `xtask/src/bench/peers`. What it is
+//! told and what it prints: `xtask/src/bench/team.rs`.
+//!
+//! Arguments: the aggregator's control plane, rank, number of ranks, file of commands.
+
+use std::error::Error;
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader};
+use std::time::Instant;
+
+use rustix::time::{ClockId, clock_gettime};
+use serde_json::json;
+use switchml_worker::{CallStats, Communicator, ReduceOp};
+
+/// What to measure.
+struct Command {
+    number: i64,
+    /// Tensors that the calls take turns on.
+    copies: usize,
+    /// Elements of a tensor.
+    count: usize,
+    warmup: usize,
+    iters: usize,
+    /// One chunk in so many is not zero.
+    dense: usize,
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let [aggregator, rank, ranks, commands] = arguments.as_slice() else {
+        return Err("arguments: the aggregator's control plane, rank, number of ranks, file of commands".into());
+    };
+    let communicator = Communicator::builder()
+        .aggregator(aggregator)
+        .job("bench")
+        .rank(rank.parse()?)
+        .world_size(ranks.parse()?)
+        .connect()?;
+    for line in BufReader::new(File::open(commands)?).lines() {
+        measure(&communicator, &Command::parse(&line?)?)?;
+    }
+    Ok(communicator.close()?)
+}
+
+impl Command {
+    fn parse(line: &str) -> Result<Self, Box<dyn Error>> {
+        let words: Vec<usize> = line.split(' ').map(str::parse).collect::<Result<_, _>>()?;
+        let [number, copies, count, warmup, iters, dense] = words[..] else {
+            return Err(format!("not a command: {line}").into());
+        };
+        Ok(Self { number: number as i64, copies, count, warmup, iters, dense })
+    }
+}
+
+fn measure(communicator: &Communicator, command: &Command) -> Result<(), Box<dyn Error>> {
+    let &Command { number, copies, count, warmup, iters, dense } = command;
+    let info = communicator.info();
+    let lanes = usize::from(info.chunk_lanes);
+    let element = |rank, i| if i / lanes % dense == 0 { element(rank, i) } else { 0.0 };
+    let mine: Vec<f32> = (0..count).map(|i| element(info.rank, i)).collect();
+    let mut tensors = vec![mine; copies];
+    let mut stats = CallStats::default();
+    communicator.barrier()?;
+    for i in 0..warmup {
+        communicator.all_reduce(&mut tensors[i % copies], ReduceOp::Sum)?;
+    }
+    communicator.barrier()?;
+    let (ticks, cpu, begin) = (machine_ticks()?, process_seconds(), Instant::now());
+    for i in warmup..warmup + iters {
+        stats += &communicator.all_reduce(&mut tensors[i % copies], ReduceOp::Sum)?;
+    }
+    let seconds = begin.elapsed().as_secs_f64();
+    let (cpu, ticks_after) = (process_seconds() - cpu, machine_ticks()?);
+    let last = warmup + iters - 1;
+    let factor = (info.world_size as f32).powi((last / copies) as i32);
+    let sum = |i| (0..info.world_size).map(|rank| element(rank, i)).sum::<f32>() * factor;
+    let wrong = tensors[last % copies].iter().enumerate().filter(|&(i, &element)| element != sum(i)).count();
+    let agree = |value: f64, op| -> Result<f64, Box<dyn Error>> {
+        let mut value = [value as f32];
+        communicator.all_reduce(&mut value, op)?;
+        Ok(value[0].into())
+    };
+    let report = json!({
+        "command": number,
+        "wrong": agree(wrong as f64, ReduceOp::Sum)? as u64,
+        "seconds": agree(seconds, ReduceOp::Max)?,
+        "reporter_seconds": seconds,
+        "process_seconds": agree(cpu, ReduceOp::Sum)?,
+        "idle_ticks": ticks_after.0 - ticks.0,
+        "softirq_ticks": ticks_after.1 - ticks.1,
+        "chunks": stats.chunks,
+        "resent": stats.resent_by_timer + stats.resent_by_overtaking,
+    });
+    if info.rank == 0 {
+        println!("{report}");
+    }
+    Ok(())
+}
+
+/// Element i of a rank: sums of them are exact in f32.
+fn element(rank: u32, i: usize) -> f32 {
+    ((i as i64 * 40503 + i64::from(rank) * 9973) % 65521 - 32760) as f32 / 32768.0
+}
+
+/// Ticks that the machine's processors were not ours (idle, waiting, stolen), and ticks in softirq.
+fn machine_ticks() -> Result<(u64, u64), Box<dyn Error>> {
+    let stat = fs::read_to_string("/proc/stat")?;
+    let all = stat.lines().next().unwrap_or_default().split_whitespace().skip(1);
+    let fields: Vec<u64> = all.map(str::parse).collect::<Result<_, _>>()?;
+    Ok((fields[3] + fields[4] + fields[7], fields[6]))
+}
+
+fn process_seconds() -> f64 {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
+}

@@ -1,0 +1,142 @@
+//! `cargo xtask bench`: all-reduces by this project, Gloo and Open MPI, side by side.
+//!
+//! For each number of workers the methods' ranks are all there at the same time, each method in racks that suit it; every repetition goes
+//! through all settings, and in each setting through all methods, one after the other. So what else happens on the machine falls on all of
+//! them alike, and ratios are taken pair by pair. Everyone has the same MTU, the same links and the same processors, and nobody is pinned.
+
+mod goals;
+mod measured;
+mod peers;
+mod plan;
+mod plot;
+mod report;
+mod site;
+mod stats;
+mod team;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+use rustix::process::getuid;
+use switchml_rack::Binaries;
+
+use crate::cargo;
+use goals::Verdict;
+use measured::{Method, Results};
+use peers::Programs;
+use plan::Item;
+use site::Site;
+use team::Work;
+
+/// Options of `cargo xtask bench`.
+#[derive(clap::Args)]
+#[command(
+    after_help = "The first run installs torch (5.4 GB, below the target folder) and Open MPI (Debian packages). \
+    Exits non-zero when a goal is missed by more than the spread."
+)]
+pub struct Bench {
+    /// Only what the goals are about: some minutes instead of some quarters of an hour
+    #[arg(long)]
+    quick: bool,
+
+    /// Repetitions of everything
+    #[arg(long, default_value_t = 5)]
+    runs: usize,
+
+    /// Folder for bench.md, bench.json and the plots; nothing but the tables on the terminal without
+    #[arg(long, value_name = "FOLDER")]
+    output: Option<PathBuf>,
+}
+
+impl Bench {
+    /// Measures, writes what came out, and judges it.
+    ///
+    /// # Errors
+    ///
+    /// A failed step, a failed process with its last lines, wrong elements, or goals that are missed.
+    pub fn run(&self) -> Result<()> {
+        ensure!(getuid().is_root(), "racks of network namespaces need root; run this as root");
+        ensure!(self.runs > 0, "--runs takes 1 or more");
+        let binaries = Binaries::in_folder(&cargo::binaries_folder(None)?)?;
+        let programs = Programs::ensure()?;
+        let items = if self.quick { plan::quick() } else { plan::full() };
+        let results = self.measure(&items, &binaries, &programs)?;
+        let goals = goals::all(&results);
+        let text = report::markdown(&results, &goals, self.runs);
+        println!("{text}");
+        if let Some(folder) = &self.output {
+            write(folder, &results, &goals, text)?;
+        }
+        let missed = goals.iter().filter(|goal| goal.verdict() == Verdict::Missed).count();
+        ensure!(missed == 0, "{missed} of {} goals are missed by more than the spread", goals.len());
+        Ok(())
+    }
+
+    fn measure(&self, items: &[Item], binaries: &Binaries, programs: &Programs) -> Result<Results> {
+        let scratch = Scratch::new()?;
+        let mut results = Results(Vec::new());
+        for workers in plan::WORKERS {
+            let items: Vec<&Item> = items.iter().filter(|item| item.cell.workers == workers).collect();
+            eprintln!("bench: starting racks of {workers} workers");
+            let methods: Vec<Method> = Method::ALL
+                .into_iter()
+                .filter(|method| items.iter().any(|item| item.methods.contains(method)))
+                .collect();
+            let mut site = Site::new(workers, &methods, binaries, programs, &scratch.0)?;
+            for repetition in 0..self.runs {
+                repeat(&mut site, &items, repetition, &mut results)?;
+                eprintln!("bench: {workers} workers, repetition {} of {}", repetition + 1, self.runs);
+            }
+        }
+        Ok(results)
+    }
+}
+
+/// Measures everything once. What has links of the same rate comes together, because shaping takes a while.
+fn repeat(site: &mut Site, items: &[&Item], repetition: usize, results: &mut Results) -> Result<()> {
+    let mut rates: Vec<Option<u64>> = items.iter().map(|item| item.cell.rate).collect();
+    rates.sort_unstable();
+    rates.dedup();
+    for rate in rates {
+        let items: Vec<&&Item> = items.iter().filter(|item| item.cell.rate == rate).collect();
+        let work = |item: &&&Item| {
+            let cell = item.cell;
+            (Work { size: cell.size, iters: cell.iters(), dense: cell.dense }, item.methods.clone())
+        };
+        let jobs: Vec<(Work, Vec<Method>)> = items.iter().map(work).collect();
+        site.measure(rate, &jobs, repetition, |i, method, sample| results.add(items[i].cell, method, sample))?;
+    }
+    Ok(())
+}
+
+fn write(folder: &Path, results: &Results, goals: &[goals::Goal], text: String) -> Result<()> {
+    fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
+    let write = |name: &str, text: String| {
+        let path = folder.join(name);
+        fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))
+    };
+    write("bench.md", text)?;
+    write("bench.json", report::json(results, goals))?;
+    for (name, svg) in plot::all(results)? {
+        write(&name, svg)?;
+    }
+    Ok(())
+}
+
+/// A folder for this run's files, removed with the value.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new() -> Result<Self> {
+        let path = cargo::target_folder()?.join(format!("peers/run-{}", std::process::id()));
+        fs::create_dir(&path).with_context(|| format!("cannot create {}", path.display()))?;
+        Ok(Self(path))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}

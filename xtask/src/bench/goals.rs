@@ -1,0 +1,194 @@
+//! What was promised, and whether it holds.
+
+use std::fmt;
+
+use super::measured::{Cell, Measured, Method, Results, Sample};
+use super::plan::{HALF_GIGABIT, LARGE, SMALL, SPARSE, rate};
+use super::stats::Spread;
+
+/// A promise about a ratio.
+pub struct Goal {
+    pub what: String,
+    pub measured: Spread,
+    limit: Limit,
+}
+
+#[derive(Clone, Copy)]
+enum Limit {
+    AtLeast(f64),
+    AtMost(f64),
+}
+
+/// How a measurement compares with a goal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// The median keeps it.
+    Met,
+    /// The median does not, but the better quarter of the repetitions does.
+    WithinSpread,
+    Missed,
+}
+
+impl Goal {
+    pub fn verdict(&self) -> Verdict {
+        let Spread { low, median, high } = self.measured;
+        let (keeps, better_quartile) = match self.limit {
+            Limit::AtLeast(limit) => (median >= limit, high >= limit),
+            Limit::AtMost(limit) => (median <= limit, low <= limit),
+        };
+        match (keeps, better_quartile) {
+            (true, _) => Verdict::Met,
+            (false, true) => Verdict::WithinSpread,
+            (false, false) => Verdict::Missed,
+        }
+    }
+
+    /// The limit, as tables have it.
+    pub fn limit(&self) -> String {
+        match self.limit {
+            Limit::AtLeast(limit) => format!("≥ {limit}"),
+            Limit::AtMost(limit) => format!("≤ {limit}"),
+        }
+    }
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Met => "met",
+            Self::WithinSpread => "missed, within the spread",
+            Self::Missed => "**missed**",
+        })
+    }
+}
+
+/// For each number of workers: at least so many times as fast as Gloo with large tensors, unshaped and shaped; at least such a share of the
+/// link; at most such a share of Gloo's processor time.
+const BY_WORKERS: [(usize, f64, f64, f64, f64); 3] =
+    [(2, 2.2, 0.97, 0.92, 0.6), (4, 2.0, 1.45, 0.93, 0.6), (8, 2.0, 1.68, 0.92, 0.5)];
+
+/// At least so many times as fast as Gloo with small tensors.
+const SMALL_RATIO: f64 = 3.0;
+
+/// All goals whose settings were measured.
+pub fn all(results: &Results) -> Vec<Goal> {
+    use Limit::{AtLeast, AtMost};
+    let mut goals = Vec::new();
+    let mut add = |what: String, limit, measured: Option<Spread>| {
+        goals.extend(measured.map(|measured| Goal { what, measured, limit }));
+    };
+    let (seconds, cpu) = (|sample: &Sample| sample.seconds, |sample: &Sample| sample.cpu_seconds);
+    for (n, unshaped_ratio, shaped_ratio, goodput, cpu_ratio) in BY_WORKERS {
+        let cell = |rate, size| Cell { workers: n, rate, size, dense: 1 };
+        let (unshaped, shaped, small) = (cell(None, LARGE), cell(Some(rate(n)), LARGE), cell(None, SMALL));
+        // How many times as much of something a peer takes as we do.
+        let against = |peer, cell, quantity: &dyn Fn(&Sample) -> f64| {
+            ratio(results.get(cell, peer), results.get(cell, Method::OURS), quantity)
+        };
+        for (name, cell, limit) in [
+            ("16 MiB", unshaped, unshaped_ratio),
+            ("16 MiB, shaped", shaped, shaped_ratio),
+            ("64 KiB", small, SMALL_RATIO),
+        ] {
+            let gloo = against(Method::Gloo, cell, &seconds);
+            add(format!("N={n}, {name}: Gloo's time to ours"), AtLeast(limit), gloo);
+            let mpi = against(Method::OpenMpi, cell, &seconds);
+            add(format!("N={n}, {name}: Open MPI's time to ours"), AtLeast(1.0), mpi);
+        }
+        let ours = results.get(shaped, Method::OURS);
+        let share = ours.map(|ours| Spread::of(ours.of(|sample| goodput_share(shaped, sample))));
+        add(format!("N={n}, 16 MiB, shaped: share of the link"), AtLeast(goodput), share);
+        for (peer, limit) in [(Method::Gloo, cpu_ratio), (Method::OpenMpi, 1.0)] {
+            let ratio = ratio(results.get(unshaped, Method::OURS), results.get(unshaped, peer), &cpu);
+            add(format!("N={n}, 16 MiB: our processor time to {}'s", peer.name()), AtMost(limit), ratio);
+        }
+        let sparse = results.get(Cell { dense: SPARSE, ..shaped }, Method::OURS);
+        add(format!("N={n}, 16 MiB, shaped: 90 % zeros to dense"), AtMost(0.2), ratio(sparse, ours, &seconds));
+    }
+    let at_half = |workers| {
+        let cell = Cell { workers, rate: Some(HALF_GIGABIT), size: LARGE, dense: 1 };
+        results.get(cell, Method::OURS)
+    };
+    let growth = ratio(at_half(8), at_half(2), &seconds);
+    add("16 MiB, 0.5 Gb/s: our time with N=8 to N=2".to_owned(), AtMost(1.06), growth);
+    goals
+}
+
+/// Values per second and direction, as a share of what the link carries.
+pub fn goodput_share(cell: Cell, sample: &Sample) -> f64 {
+    cell.rate.map_or(f64::NAN, |rate| cell.size as f64 * 8.0 / sample.seconds / rate as f64)
+}
+
+fn ratio(
+    numerator: Option<&Measured>,
+    denominator: Option<&Measured>,
+    quantity: &dyn Fn(&Sample) -> f64,
+) -> Option<Spread> {
+    Some(Spread::of_ratios(&numerator?.of(quantity), &denominator?.of(quantity)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn goal(limit: Limit, low: f64, median: f64, high: f64) -> Verdict {
+        Goal { what: String::new(), measured: Spread { low, median, high }, limit }.verdict()
+    }
+
+    #[test]
+    fn a_goal_is_missed_when_the_better_quartile_misses_it_too() {
+        assert_eq!(goal(Limit::AtLeast(2.0), 1.8, 2.0, 2.1), Verdict::Met);
+        assert_eq!(goal(Limit::AtLeast(2.0), 1.8, 1.9, 2.1), Verdict::WithinSpread);
+        assert_eq!(goal(Limit::AtLeast(2.0), 1.8, 1.9, 1.99), Verdict::Missed);
+        assert_eq!(goal(Limit::AtMost(0.5), 0.4, 0.5, 0.6), Verdict::Met);
+        assert_eq!(goal(Limit::AtMost(0.5), 0.4, 0.6, 0.7), Verdict::WithinSpread);
+        assert_eq!(goal(Limit::AtMost(0.5), 0.51, 0.6, 0.7), Verdict::Missed);
+        // What is not a number keeps no promise.
+        assert_eq!(goal(Limit::AtLeast(2.0), f64::NAN, f64::NAN, f64::NAN), Verdict::Missed);
+    }
+
+    /// Ours takes a tenth of the peers' time and processor time, or ten times as much.
+    fn results(ours: f64, peers: f64) -> Results {
+        let mut results = Results(Vec::new());
+        for item in super::super::plan::quick() {
+            for method in item.methods {
+                let size = item.cell.size as f64 * 8.0;
+                let share_of_link = size / item.cell.rate.unwrap_or(1_000_000_000) as f64 / item.cell.dense as f64;
+                let seconds = share_of_link * if method == Method::OURS { ours } else { peers };
+                let sample = Sample {
+                    seconds,
+                    cpu_seconds: seconds,
+                    process_seconds: seconds,
+                    softirq_seconds: 0.0,
+                    chunks: 0,
+                    resent: 0,
+                };
+                results.add(item.cell, method, sample);
+            }
+        }
+        results
+    }
+
+    #[test]
+    fn every_goal_is_judged_by_what_the_quick_run_measures() {
+        // Per number of workers: three sizes or links against two peers, the share, processor time against two, zeros.
+        let good = all(&results(1.0, 10.0));
+        assert_eq!(good.len(), 3 * (6 + 1 + 2 + 1) + 1);
+        assert!(good.iter().all(|goal| goal.verdict() == Verdict::Met));
+        let missed: Vec<String> = all(&results(10.0, 1.0))
+            .into_iter()
+            .filter(|goal| goal.verdict() == Verdict::Missed)
+            .map(|goal| goal.what)
+            .collect();
+        // Sparse to dense, and N=8 to N=2, compare ours with ours.
+        assert_eq!(missed.len(), good.len() - 4, "{missed:?}");
+    }
+
+    #[test]
+    fn the_share_of_the_link_counts_values_alone() {
+        let sample =
+            Sample { seconds: 0.5, cpu_seconds: 0.0, process_seconds: 0.0, softirq_seconds: 0.0, chunks: 0, resent: 0 };
+        let cell = Cell { workers: 2, rate: Some(1_000_000_000), size: 50_000_000, dense: 1 };
+        assert_eq!(goodput_share(cell, &sample), 0.8);
+    }
+}

@@ -1,0 +1,112 @@
+//! What is measured, and what came out.
+
+use serde::Serialize;
+
+/// A way to do an all-reduce.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Method {
+    Native,
+    Software,
+    Gloo,
+    OpenMpi,
+}
+
+impl Method {
+    pub const ALL: [Self; 4] = [Self::Native, Self::Software, Self::Gloo, Self::OpenMpi];
+    /// What goals are about.
+    pub const OURS: Self = Self::Native;
+
+    /// As tables and files have it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Native => "native",
+            Self::Software => "software",
+            Self::Gloo => "Gloo",
+            Self::OpenMpi => "Open MPI",
+        }
+    }
+}
+
+/// One setting.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Cell {
+    pub workers: usize,
+    /// Of each link and direction in bits per second; none if unshaped.
+    pub rate: Option<u64>,
+    /// Of the tensor in bytes.
+    pub size: usize,
+    /// One chunk in so many is not zero.
+    pub dense: usize,
+}
+
+impl Cell {
+    /// Timed calls: a quarter of a second of them, more or less, but at least enough for a mean.
+    pub fn iters(self) -> usize {
+        match self.rate {
+            None => ((256 << 20) / self.size).clamp(3, 200),
+            Some(_) => ((64 << 20) / self.size).clamp(2, 50),
+        }
+    }
+}
+
+/// What one repetition gave, for one all-reduce.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Sample {
+    /// On the slowest rank.
+    pub seconds: f64,
+    /// Of all processors, whatever ran on them.
+    pub cpu_seconds: f64,
+    /// Of the ranks' processes, system calls included.
+    pub process_seconds: f64,
+    /// In softirq, as the timer's interrupt found it.
+    pub softirq_seconds: f64,
+    /// Chunks that rank 0 sent, in all calls.
+    pub chunks: u64,
+    /// Chunks that rank 0 sent again, in all calls.
+    pub resent: u64,
+}
+
+/// One method in one setting.
+#[derive(Clone, Debug, Serialize)]
+pub struct Measured {
+    pub cell: Cell,
+    pub method: Method,
+    /// By repetition.
+    pub samples: Vec<Sample>,
+}
+
+impl Measured {
+    pub fn of(&self, quantity: impl Fn(&Sample) -> f64) -> Vec<f64> {
+        self.samples.iter().map(quantity).collect()
+    }
+}
+
+/// Everything that was measured.
+pub struct Results(pub Vec<Measured>);
+
+impl Results {
+    /// Adds a sample; repetitions come in order.
+    pub fn add(&mut self, cell: Cell, method: Method, sample: Sample) {
+        let known = self.0.iter_mut().find(|measured| (measured.cell, measured.method) == (cell, method));
+        match known {
+            Some(measured) => measured.samples.push(sample),
+            None => self.0.push(Measured { cell, method, samples: vec![sample] }),
+        }
+    }
+
+    pub fn get(&self, cell: Cell, method: Method) -> Option<&Measured> {
+        self.0.iter().find(|measured| (measured.cell, measured.method) == (cell, method))
+    }
+
+    /// The settings, in the order in which they were measured first.
+    pub fn cells(&self) -> Vec<Cell> {
+        let mut cells: Vec<Cell> = Vec::new();
+        for measured in &self.0 {
+            if !cells.contains(&measured.cell) {
+                cells.push(measured.cell);
+            }
+        }
+        cells
+    }
+}

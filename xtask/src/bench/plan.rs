@@ -1,0 +1,70 @@
+//! What is measured.
+
+use super::measured::{Cell, Method};
+
+/// Sizes of tensors in bytes.
+const SIZES: [usize; 8] = [4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20];
+
+/// The size of most goals.
+pub const LARGE: usize = 16 << 20;
+/// The size that is to take about a round trip.
+pub const SMALL: usize = 64 << 10;
+
+/// One chunk in so many is not zero, where sparse tensors are measured.
+pub const SPARSE: usize = 10;
+
+/// Rate of slower links.
+pub const HALF_GIGABIT: u64 = 500_000_000;
+
+/// A setting, and by which methods it is measured.
+pub struct Item {
+    pub cell: Cell,
+    pub methods: Vec<Method>,
+}
+
+/// Numbers of workers.
+pub const WORKERS: [usize; 3] = [2, 4, 8];
+
+/// Rate of shaped links in bits per second: no more for all of them together than the machine carries.
+pub fn rate(workers: usize) -> u64 {
+    if workers < 8 { 1_000_000_000 } else { HALF_GIGABIT }
+}
+
+/// Everything.
+pub fn full() -> Vec<Item> {
+    let mut items = Vec::new();
+    for workers in WORKERS {
+        for rate in [None, Some(rate(workers))] {
+            let cells = SIZES.map(|size| Cell { workers, rate, size, dense: 1 });
+            items.extend(cells.map(|cell| Item { cell, methods: Method::ALL.to_vec() }));
+        }
+        items.extend(only_ours(workers));
+    }
+    items
+}
+
+/// What the goals are about, and no more.
+pub fn quick() -> Vec<Item> {
+    let mut items = Vec::new();
+    for workers in WORKERS {
+        for (rate, size) in [(None, SMALL), (None, LARGE), (Some(rate(workers)), LARGE)] {
+            let cell = Cell { workers, rate, size, dense: 1 };
+            items.push(Item { cell, methods: vec![Method::OURS, Method::Gloo, Method::OpenMpi] });
+        }
+        items.extend(only_ours(workers));
+    }
+    items
+}
+
+/// Goals that compare ours with ours: sparse with dense tensors, few workers with many at the same rate.
+fn only_ours(workers: usize) -> Vec<Item> {
+    let shaped = |rate, dense| Item {
+        cell: Cell { workers, rate: Some(rate), size: LARGE, dense },
+        methods: vec![Method::OURS],
+    };
+    let mut items = vec![shaped(rate(workers), SPARSE)];
+    if workers == WORKERS[0] {
+        items.push(shaped(HALF_GIGABIT, 1));
+    }
+    items
+}

@@ -1,0 +1,89 @@
+//! Racks of one size with all methods' ranks in them, alive at the same time.
+
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use switchml_rack::{Aggregator, Binaries, Rack, RackOptions, Shaping};
+
+use super::measured::{Method, Sample};
+use super::peers::Programs;
+use super::team::{Team, Work};
+
+/// The racks, and the teams in them. Those that are not measured sleep.
+pub struct Site {
+    // Dropped in this order.
+    teams: Vec<(Method, Team)>,
+    _aggregators: Vec<Aggregator>,
+    racks: Vec<Rack>,
+}
+
+impl Site {
+    /// Builds racks and starts the methods.
+    ///
+    /// Each rack is wired as its methods like it best. With native XDP at the ports, the workers' offloads are off: it would see checksums
+    /// that nobody has filled in yet. Everyone else has them on, and nothing attached to the ports.
+    pub fn new(
+        workers: usize,
+        methods: &[Method],
+        binaries: &Binaries,
+        programs: &Programs,
+        scratch: &Path,
+    ) -> Result<Self> {
+        let mut site = Self { teams: Vec::new(), _aggregators: Vec::new(), racks: Vec::new() };
+        let (xdp, plain): (Vec<Method>, Vec<Method>) = methods.iter().partition(|&&method| method == Method::Native);
+        for (methods, offloads) in [(xdp, false), (plain, true)] {
+            if methods.is_empty() {
+                continue;
+            }
+            let rack = Rack::new(RackOptions { workers, pass_program: !offloads, offloads, ..RackOptions::default() })?;
+            for method in methods {
+                site.start(method, &rack, binaries, programs, scratch)
+                    .with_context(|| format!("{} with {workers} workers", method.name()))?;
+            }
+            site.racks.push(rack);
+        }
+        Ok(site)
+    }
+
+    fn start(
+        &mut self,
+        method: Method,
+        rack: &Rack,
+        binaries: &Binaries,
+        programs: &Programs,
+        scratch: &Path,
+    ) -> Result<()> {
+        let aggregator = match method {
+            Method::Native => Some(Aggregator::in_rack(binaries, rack)?),
+            Method::Software => Some(Aggregator::software_in_rack(binaries, rack)?),
+            Method::Gloo | Method::OpenMpi => None,
+        };
+        self.teams.push((method, Team::start(method, programs, rack, aggregator.as_ref(), scratch)?));
+        self._aggregators.extend(aggregator);
+        Ok(())
+    }
+
+    /// Measures each piece of work once with each of its methods, over links of `rate` bits per second. The methods that are named first
+    /// differ from repetition to repetition, so that none always follows the same other.
+    pub fn measure(
+        &mut self,
+        rate: Option<u64>,
+        jobs: &[(Work, Vec<Method>)],
+        repetition: usize,
+        mut result: impl FnMut(usize, Method, Sample),
+    ) -> Result<()> {
+        let _shaped: Vec<Shaping> = match rate {
+            Some(rate) => self.racks.iter().map(|rack| Shaping::new(rack, rate)).collect::<Result<_, _>>()?,
+            None => Vec::new(),
+        };
+        for (i, (work, methods)) in jobs.iter().enumerate() {
+            for turn in 0..methods.len() {
+                let method = methods[(turn + repetition) % methods.len()];
+                let team = self.teams.iter_mut().find(|team| team.0 == method);
+                let (_, team) = team.with_context(|| format!("{} was not started", method.name()))?;
+                result(i, method, team.measure(work)?);
+            }
+        }
+        Ok(())
+    }
+}

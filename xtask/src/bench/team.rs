@@ -1,0 +1,198 @@
+//! The processes of one method, up and waiting: each rank in its namespace.
+//!
+//! All methods are driven alike. A rank reads commands from a file of its own, a FIFO, until that ends. A command is one line of numbers:
+//!
+//! ```text
+//! <number of the command> <tensors> <elements of a tensor> <warm-up calls> <timed calls> <one chunk in so many is not zero>
+//! ```
+//!
+//! The ranks then lay out their tensors of f32, meet, make the warm-up calls, meet, and make the timed ones; call i sums up tensor i modulo
+//! their number, in place. Element i of rank r is ((40503 i + 9973 r) mod 65521 - 32760) / 32768, so that sums are exact in f32 whatever the
+//! order: every element must be equal to what it should be. Rank 0 then prints one line of JSON, a [`Report`].
+//!
+//! Between commands all ranks sleep in the read, so that those of one method do not disturb another's measurement.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use rustix::fs::{CWD, FileType, Mode, mknodat};
+use serde::Deserialize;
+use switchml_rack::{Aggregator, Process, Rack};
+
+use super::measured::{Method, Sample};
+use super::peers::Programs;
+
+/// Far longer than starting or a measurement takes, also on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(300);
+
+/// Ticks per second in `/proc/stat`: fixed by the kernel's interface (`USER_HZ`).
+const TICKS: f64 = 100.0;
+
+/// What a rank is told to do.
+pub struct Work {
+    /// Bytes of a tensor.
+    pub size: usize,
+    pub iters: usize,
+    /// One chunk in so many is not zero.
+    pub dense: usize,
+}
+
+impl Work {
+    /// Bytes of tensors that calls take turns on; no more than 40 calls for each, or the sums of sums would overflow.
+    const ROTATION: usize = 64 << 20;
+
+    fn warmup(&self) -> usize {
+        self.iters.div_ceil(8)
+    }
+
+    fn tensors(&self) -> usize {
+        (Self::ROTATION / self.size).clamp(1, self.warmup() + self.iters)
+    }
+}
+
+/// What rank 0 prints.
+#[derive(Deserialize)]
+struct Report {
+    /// Of the timed calls, on the slowest rank.
+    seconds: f64,
+    /// Of the timed calls, on rank 0: the time in which it counted ticks.
+    reporter_seconds: f64,
+    /// Processor time of all ranks' processes.
+    process_seconds: f64,
+    /// Ticks in which the machine's processors were idle, waited, or were stolen.
+    idle_ticks: u64,
+    softirq_ticks: u64,
+    /// Elements, of all ranks.
+    wrong: u64,
+    /// Chunks that rank 0 sent, each counted once.
+    #[serde(default)]
+    chunks: u64,
+    /// Chunks that rank 0 sent again.
+    #[serde(default)]
+    resent: u64,
+}
+
+/// One method's ranks.
+pub struct Team {
+    method: Method,
+    /// The first one prints.
+    processes: Vec<Process>,
+    commands: Vec<File>,
+    number: u64,
+}
+
+impl Team {
+    /// Starts the ranks in the rack; `aggregator` is that of the rack, if the method has one. `scratch` is for files.
+    pub fn start(
+        method: Method,
+        programs: &Programs,
+        rack: &Rack,
+        aggregator: Option<&Aggregator>,
+        scratch: &Path,
+    ) -> Result<Self> {
+        // Open MPI takes a space for the end of a path.
+        let folder = scratch.join(format!("{method:?}-{}", rack.workers().len()));
+        fs::create_dir(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
+        let paths: Vec<PathBuf> = (0..rack.workers().len()).map(|rank| folder.join(rank.to_string())).collect();
+        let commands = paths.iter().map(|path| fifo(path)).collect::<Result<_>>()?;
+        let processes = match method {
+            Method::OpenMpi => vec![open_mpi(programs, rack, &folder)?],
+            Method::Gloo => gloo(programs, rack, &folder, &paths)?,
+            _ => ours(programs, rack, aggregator.context("no aggregator")?, &paths)?,
+        };
+        Ok(Self { method, processes, commands, number: 0 })
+    }
+
+    /// Measures.
+    ///
+    /// # Errors
+    ///
+    /// A process that ends or does not answer, with its last lines; wrong elements.
+    pub fn measure(&mut self, work: &Work) -> Result<Sample> {
+        self.number += 1;
+        let &Work { size, iters, dense } = work;
+        let (number, tensors, count, warmup) = (self.number, work.tensors(), size / 4, work.warmup());
+        for file in &mut self.commands {
+            writeln!(file, "{number} {tensors} {count} {warmup} {iters} {dense}").context("cannot write a command")?;
+        }
+        let line = self.processes[0].wait_for_line(&format!("\"command\":{number},"), PATIENCE)?;
+        let report: Report =
+            serde_json::from_str(&line).with_context(|| format!("{}: not a report: {line}", self.method.name()))?;
+        ensure!(report.wrong == 0, "{}: {} elements are wrong", self.method.name(), report.wrong);
+        Ok(report.sample(iters))
+    }
+}
+
+impl Report {
+    fn sample(&self, iters: usize) -> Sample {
+        let processors = std::thread::available_parallelism().map_or(1, usize::from) as f64;
+        let iters = iters as f64;
+        let busy = self.reporter_seconds * processors - self.idle_ticks as f64 / TICKS;
+        Sample {
+            seconds: self.seconds / iters,
+            cpu_seconds: busy.max(0.0) / iters,
+            process_seconds: self.process_seconds / iters,
+            softirq_seconds: self.softirq_ticks as f64 / TICKS / iters,
+            chunks: self.chunks,
+            resent: self.resent,
+        }
+    }
+}
+
+/// A FIFO that stays open as long as the file does, whether or not somebody reads.
+fn fifo(path: &Path) -> Result<File> {
+    let make = || -> std::io::Result<File> {
+        mknodat(CWD, path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0)?;
+        OpenOptions::new().read(true).write(true).open(path)
+    };
+    make().with_context(|| format!("cannot make the FIFO {}", path.display()))
+}
+
+fn ours(programs: &Programs, rack: &Rack, aggregator: &Aggregator, paths: &[PathBuf]) -> Result<Vec<Process>> {
+    let ranks = paths.len().to_string();
+    let start = |(rank, path): (usize, &PathBuf)| {
+        let mut command = Command::new(&programs.ours);
+        command.args([aggregator.control(), &rank.to_string(), &ranks]).arg(path);
+        Ok(rack.worker(rank).spawn(&format!("rank {rank}"), command)?)
+    };
+    paths.iter().enumerate().map(start).collect()
+}
+
+fn gloo(programs: &Programs, rack: &Rack, folder: &Path, paths: &[PathBuf]) -> Result<Vec<Process>> {
+    let ranks = paths.len().to_string();
+    let start = |(rank, path): (usize, &PathBuf)| {
+        let mut command = Command::new(&programs.python);
+        // One thread for what torch computes, as torchrun has it.
+        command.env("GLOO_SOCKET_IFNAME", "eth0").env("OMP_NUM_THREADS", "1");
+        command.arg(&programs.gloo).args([&rank.to_string(), &ranks]).arg(folder.join("rendezvous")).arg(path);
+        Ok(rack.worker(rank).spawn(&format!("Gloo's rank {rank}"), command)?)
+    };
+    paths.iter().enumerate().map(start).collect()
+}
+
+/// mpirun, in the switch's namespace; its daemons and the ranks are in those of the workers.
+fn open_mpi(programs: &Programs, rack: &Rack, folder: &Path) -> Result<Process> {
+    let agent = folder.join("agent");
+    let mut script =
+        "#!/bin/sh\n# Runs a command on a host: in its namespace.\nhost=$1; shift\ncase $host in\n".to_owned();
+    for (rank, worker) in rack.workers().iter().enumerate() {
+        script += &format!("{}) exec {} sh -c \"$*\" ;;\n", Rack::worker_address(rank), worker.enter_command());
+    }
+    fs::write(&agent, script + "esac\n").context("cannot write Open MPI's agent")?;
+    fs::set_permissions(&agent, fs::Permissions::from_mode(0o755)).context("cannot make Open MPI's agent a program")?;
+    let ranks = rack.workers().len();
+    let hosts: Vec<String> = (0..ranks).map(|rank| Rack::worker_address(rank).to_string()).collect();
+    let mut command = Command::new("mpirun");
+    command.args(["--allow-run-as-root", "--bind-to", "none", "-np", &ranks.to_string(), "--host", &hosts.join(",")]);
+    command.args(["--mca", "plm_rsh_agent"]).arg(&agent);
+    command.args(["--mca", "btl", "self,tcp", "--mca", "pml", "ob1", "--mca", "btl_tcp_if_include", "eth0"]);
+    // All ranks share this machine's processors, which mpirun takes for several machines'.
+    command.args(["--mca", "mpi_yield_when_idle", "1"]);
+    command.arg(&programs.mpi).arg(folder);
+    Ok(rack.switch().spawn("Open MPI", command)?)
+}
