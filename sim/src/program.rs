@@ -40,7 +40,13 @@ pub enum Elements {
 /// A program of `steps` calls by `ranks` ranks, of up to `largest` elements each.
 pub fn draw(dice: &mut Dice, ranks: u16, steps: u64, largest: u64) -> Vec<Step> {
     let overlaps = dice.one_in(2);
-    (0..steps).map(|_| draw_step(dice, ranks, largest, overlaps)).collect()
+    let mut program: Vec<Step> = Vec::new();
+    for _ in 0..steps {
+        // Training makes the same calls again and again, with other elements.
+        let again = program.last().copied().filter(|_| dice.one_in(2));
+        program.push(again.unwrap_or_else(|| draw_step(dice, ranks, largest, overlaps)));
+    }
+    program
 }
 
 fn draw_step(dice: &mut Dice, ranks: u16, largest: u64, overlaps: bool) -> Step {

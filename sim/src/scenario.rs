@@ -64,8 +64,10 @@ pub struct JobPlan {
     pub origin: u32,
     /// Packets in a batch of new chunks.
     pub batch: u32,
-    /// Packets that a rank's socket holds.
+    /// Packets that a rank takes its socket to hold.
     pub receive_room: u32,
+    /// Packets that it does hold, of those that come while the rank stands still.
+    pub socket_room: u32,
     /// A rank that makes another call than the others, in its first life: its place in the program, and the call.
     pub mistake: Option<(u16, usize, Step)>,
     /// A rank that closes after so many calls, in its first life.
@@ -200,6 +202,7 @@ fn draw_job(dice: &mut Dice, first_worker: usize) -> JobPlan {
         let place = step(dice);
         (rank(dice), place, program::mistake(dice, &program[place]))
     });
+    let receive_room = dice.magnitude(8, 512) as u32;
     let quitter = (ranks > 1 && dice.one_in(15)).then(|| (rank(dice), step(dice)));
     JobPlan {
         ranks,
@@ -207,7 +210,8 @@ fn draw_job(dice: &mut Dice, first_worker: usize) -> JobPlan {
         pause: if dice.one_in(2) { 0 } else { dice.magnitude(10 * US, 300 * MS) },
         origin: if dice.one_in(4) { 0u32.wrapping_sub(dice.range(1, 6) as u32) } else { 0 },
         batch: dice.pick(&[1, 4, 45]),
-        receive_room: dice.magnitude(8, 512) as u32,
+        receive_room,
+        socket_room: if dice.one_in(2) { dice.range(1, 8) as u32 } else { receive_room },
         program,
         mistake,
         quitter,

@@ -98,6 +98,10 @@ pub struct Tally {
     pub outcomes: [u64; Outcome::COUNT],
     /// Packets ignored by workers, by [`Ignored`].
     pub ignored: [u64; Ignored::ALL.len()],
+    /// Data chunks that went ahead of their exponents.
+    pub ahead: u64,
+    /// Of these, those whose results did not count.
+    pub ahead_in_vain: u64,
     /// Longest time from the end of all faults to the end of a run, in ns.
     pub slowest_recovery: u64,
 }
@@ -113,6 +117,8 @@ impl Default for Tally {
             fates: [0; Fate::ALL.len()],
             outcomes: [0; Outcome::COUNT],
             ignored: [0; Ignored::ALL.len()],
+            ahead: 0,
+            ahead_in_vain: 0,
             slowest_recovery: 0,
         }
     }
@@ -150,6 +156,8 @@ impl AddAssign<&Self> for Tally {
         add(&mut self.fates, &other.fates);
         add(&mut self.outcomes, &other.outcomes);
         add(&mut self.ignored, &other.ignored);
+        self.ahead += other.ahead;
+        self.ahead_in_vain += other.ahead_in_vain;
         self.slowest_recovery = self.slowest_recovery.max(other.slowest_recovery);
     }
 }
@@ -165,6 +173,7 @@ impl fmt::Display for Tally {
         table(f, "what became of calls and ranks", Fate::ALL.iter().map(|fate| fate.name()), &self.fates)?;
         table(f, "packets at the aggregator", Outcome::ALL.iter().map(|outcome| outcome.name()), &self.outcomes)?;
         table(f, "packets ignored by workers", Ignored::ALL.iter().map(|ignored| ignored.name()), &self.ignored)?;
+        writeln!(f, "chunks ahead of their exponents: {}, {} of them in vain", self.ahead, self.ahead_in_vain)?;
         writeln!(f, "slowest recovery: {:.3} s after the last fault", self.slowest_recovery as f64 / 1e9)
     }
 }

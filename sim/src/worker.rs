@@ -378,7 +378,7 @@ impl Worker {
 
     /// Takes a packet into the socket's buffer while the process stands still; false if that is full.
     pub fn has_room(&mut self, world: &mut World<'_>) -> bool {
-        let room = self.waiting < self.plan(world).receive_room;
+        let room = self.waiting < self.plan(world).socket_room;
         if room {
             self.waiting += 1
         } else {
@@ -477,6 +477,10 @@ impl Worker {
             let mut packet = vec![0xEE; transmission.packet_len()];
             running.endpoint.fill(&transmission, &mut packet);
             world.net.to_aggregator(index, port, &packet);
+        }
+        for stats in running.endpoint.done() {
+            world.net.tally.ahead += stats.ahead;
+            world.net.tally.ahead_in_vain += stats.ahead_in_vain;
         }
         running.endpoint.give_back();
         running.note_progress(now, outstanding);

@@ -37,6 +37,11 @@ fn promises_are_kept_whatever_goes_wrong() {
     let never: Vec<_> = must_occur.iter().filter(|outcome| served(**outcome) == 0).collect();
     assert!(never.is_empty(), "never served: {never:?}");
     assert_eq!(served(Outcome::WrongRound), 0);
+    assert!(
+        0 < report.tally.ahead_in_vain && report.tally.ahead_in_vain < report.tally.ahead,
+        "predictions: {}",
+        report.tally
+    );
 }
 
 #[test]

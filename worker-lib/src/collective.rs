@@ -3,19 +3,24 @@
 //! The chunks of a float sum are preceded by exponent chunks, which bring the largest exponent over all ranks of each data
 //! chunk, one lane per data chunk. A data chunk can be sent once its exponent is known, and is never sent when it is zero or not
 //! finite. All ranks see the same exponents, so all agree on the number of every chunk. The other operators have data chunks alone.
+//!
+//! In a small float sum, data chunks also go `ahead` of their exponents, right behind the exponent chunk; those that were scaled wrongly
+//! are sent again when the exponents are known.
 
 use std::fmt;
 use std::ops::Range;
 
 use switchml_protocol::LANES_PER_BLOCK;
 
+use crate::ahead::{self, Ahead};
 use crate::engine::{Chunk, History};
 use crate::numerics::{Codec, DType, NumericsError, ReduceOp, exponent};
+use crate::predictor::Predictor;
 use crate::stats::{CallStats, Recorder};
 use crate::task::Task;
 
 /// What a collective does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// Every rank gets the reduction over all ranks.
     AllReduce(ReduceOp),
@@ -29,7 +34,7 @@ pub enum Kind {
 }
 
 /// A call, equal on all ranks but for the elements.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Call {
     /// What it does.
     pub kind: Kind,
@@ -100,11 +105,24 @@ pub(crate) struct Collective {
     settled: Vec<bool>,
     /// Data chunks below this one may be sent.
     known: usize,
-    /// Place of the next chunk to send: exponent chunks first, then data chunks.
+    /// What goes ahead, in a small float sum.
+    ahead: Option<Ahead>,
+    /// Place of the next chunk to send: exponent chunks first, then data chunks that go ahead, then data chunks.
     cursor: usize,
     /// Chunks that have no result yet, skipped ones included.
     left: usize,
     recorder: Recorder,
+}
+
+/// What a chunk holds, by its place in the collective.
+#[derive(Clone, Copy)]
+enum Part {
+    /// A group of exponents.
+    Exponents(usize),
+    /// A data chunk ahead of its exponent.
+    Ahead(usize),
+    /// A data chunk.
+    Data(usize),
 }
 
 impl Collective {
@@ -114,6 +132,8 @@ impl Collective {
         let recorder = Recorder::new(task.bytes().len());
         let data_chunks = task.bytes().len().div_ceil(codec.bytes_per_chunk(lanes));
         let exponent_chunks = if codec.uses_exponents() { data_chunks.div_ceil(lanes) } else { 0 };
+        let may_go_ahead =
+            exponent_chunks > 0 && data_chunks <= ahead::MOST_CHUNKS && Ahead::lanes(data_chunks) <= lanes;
         Self {
             number,
             call: *call,
@@ -126,6 +146,7 @@ impl Collective {
             exponents: if codec.uses_exponents() { vec![exponent::ZERO; data_chunks] } else { Vec::new() },
             settled: vec![false; exponent_chunks],
             known: if codec.uses_exponents() { 0 } else { data_chunks },
+            ahead: may_go_ahead.then(Ahead::default),
             cursor: 0,
             left: exponent_chunks + data_chunks,
             recorder,
@@ -137,14 +158,14 @@ impl Collective {
         &self.call
     }
 
-    /// Whether every element has its result.
+    /// Whether every element has its result, and every chunk.
     pub fn is_done(&self) -> bool {
         self.left == 0
     }
 
     /// Whether all chunks have their number: the next collective's may follow.
     pub fn is_numbered(&self) -> bool {
-        self.cursor == self.settled.len() + self.data_chunks
+        self.cursor == self.first_data() + self.data_chunks
     }
 
     /// Gives the elements back, and tells what it took.
@@ -158,48 +179,75 @@ impl Collective {
     }
 
     /// The next chunk to send, if it can be told already. On the way, fills in the results of chunks that are never sent.
-    pub fn next(&mut self) -> Option<Chunk> {
-        if self.cursor < self.settled.len() {
-            let group = self.group(self.cursor);
-            self.measure(group.clone());
-            let lanes = group.len().next_multiple_of(LANES_PER_BLOCK);
-            return Some(self.advance(Codec::exponents(), lanes));
-        }
-        while self.cursor < self.settled.len() + self.known {
-            let data = self.cursor - self.settled.len();
-            let bytes = self.data_range(data);
-            if !self.is_skipped(data) {
-                return Some(self.advance(self.codec, self.codec.lanes_for(bytes.len())));
+    pub fn next(&mut self, predictor: &Predictor) -> Option<Chunk> {
+        while !self.is_numbered() {
+            match self.part(self.cursor) {
+                Part::Exponents(group) => {
+                    self.measure(self.group(group));
+                    if let Some(ahead) = &mut self.ahead {
+                        *ahead = predictor.predict(&self.call, &self.exponents);
+                    }
+                    return Some(self.advance(Codec::exponents(), self.exponent_lanes(group)));
+                }
+                Part::Ahead(data) if self.ahead.as_ref().is_some_and(|ahead| ahead.is_sent(data)) => {
+                    self.left += 1;
+                    return Some(self.advance_data(data));
+                }
+                Part::Ahead(_) => self.cursor += 1,
+                Part::Data(data) if data >= self.known => return None,
+                Part::Data(data) if self.is_skipped(data) => {
+                    let bytes = self.data_range(data);
+                    self.codec.fill_skipped(self.exponents[data], &mut self.task.bytes_mut()[bytes]);
+                    self.pass();
+                }
+                Part::Data(data) if self.ahead.as_ref().is_some_and(|ahead| ahead.counts(data)) => self.pass(),
+                Part::Data(data) => return Some(self.advance_data(data)),
             }
-            self.codec.fill_skipped(self.exponents[data], &mut self.task.bytes_mut()[bytes]);
-            self.cursor += 1;
-            self.left -= 1;
         }
         None
     }
 
     /// Writes this rank's share of the chunk at `index`; the wrapping sum of its lanes.
     pub fn encode(&self, index: usize, payload: &mut [u8]) -> u32 {
-        match index.checked_sub(self.settled.len()) {
-            None => Codec::exponents().encode(bytemuck::cast_slice(&self.exponents[self.group(index)]), 0, payload),
-            Some(_) if !self.contributes => self.codec.encode(&[], 0, payload),
-            Some(data) => {
-                let bytes = &self.task.bytes()[self.data_range(data)];
-                self.codec.encode(bytes, self.exponent(data), payload)
+        let (data, exponent) = match (self.part(index), &self.ahead) {
+            (Part::Exponents(_), Some(ahead)) => return ahead.encode(&self.exponents, payload),
+            (Part::Exponents(group), None) => {
+                let exponents = bytemuck::cast_slice(&self.exponents[self.group(group)]);
+                return Codec::exponents().encode(exponents, 0, payload);
             }
+            // Once a prediction is known to be wrong, the elements may have changed: the chunk's result does not count.
+            (Part::Ahead(data), Some(ahead)) => (data, ahead.predicted(data)),
+            (Part::Ahead(data) | Part::Data(data), _) => (data, self.exponent(data)),
+        };
+        let bytes = if self.contributes { &self.task.bytes()[self.data_range(data)] } else { &[] };
+        self.codec.encode(bytes, exponent, payload)
+    }
+
+    /// Takes in the result of the chunk at `index`. The predictor hears of the exponents of small calls.
+    pub fn decode(&mut self, index: usize, payload: &[u8], predictor: &mut Predictor) {
+        self.left -= 1;
+        match (self.part(index), &mut self.ahead) {
+            (Part::Exponents(_), Some(_)) => self.settle_ahead(payload, predictor),
+            (Part::Exponents(group), None) => self.settle(group, payload),
+            (Part::Ahead(data), Some(ahead)) if !self.settled[0] => ahead.hold(data, 4 * self.lanes, payload),
+            (Part::Ahead(data), Some(ahead)) if !ahead.counts(data) => {}
+            (Part::Ahead(data) | Part::Data(data), _) => self.decode_data(data, payload),
         }
     }
 
-    /// Takes in the result of the chunk at `index`.
-    pub fn decode(&mut self, index: usize, payload: &[u8]) {
-        self.left -= 1;
-        let Some(data) = index.checked_sub(self.settled.len()) else {
-            let group = self.group(index);
-            Codec::exponents().decode(payload, 0, bytemuck::cast_slice_mut(&mut self.exponents[group]));
-            return self.settle(index);
-        };
+    fn decode_data(&mut self, data: usize, payload: &[u8]) {
         let (bytes, exponent) = (self.data_range(data), self.exponent(data));
         self.codec.decode(payload, exponent, &mut self.task.bytes_mut()[bytes]);
+    }
+
+    /// The data chunk at the cursor is not to be sent, or has been.
+    fn pass(&mut self) {
+        self.cursor += 1;
+        self.left -= 1;
+    }
+
+    fn advance_data(&mut self, data: usize) -> Chunk {
+        self.advance(self.codec, self.data_lanes(data))
     }
 
     fn advance(&mut self, codec: Codec, lanes: usize) -> Chunk {
@@ -214,9 +262,40 @@ impl Collective {
         chunk
     }
 
-    /// The data chunks whose exponents travel in exponent chunk `index`.
-    fn group(&self, index: usize) -> Range<usize> {
-        index * self.lanes..((index + 1) * self.lanes).min(self.data_chunks)
+    fn part(&self, index: usize) -> Part {
+        let first_ahead = self.settled.len();
+        if index < first_ahead {
+            Part::Exponents(index)
+        } else if index < self.first_data() {
+            Part::Ahead(index - first_ahead)
+        } else {
+            Part::Data(index - self.first_data())
+        }
+    }
+
+    /// Place of the first data chunk that does not go ahead.
+    fn first_data(&self) -> usize {
+        self.settled.len() + if self.ahead.is_some() { self.data_chunks } else { 0 }
+    }
+
+    /// The data chunks whose exponents travel in exponent chunk `group`.
+    fn group(&self, group: usize) -> Range<usize> {
+        group * self.lanes..((group + 1) * self.lanes).min(self.data_chunks)
+    }
+
+    /// Lanes of an exponent chunk.
+    fn exponent_lanes(&self, group: usize) -> usize {
+        let least = match &self.ahead {
+            None => self.group(group).len(),
+            // As long as the chunks that follow at once: packets of one length leave together.
+            Some(ahead) if ahead.sent() != 0 => Ahead::lanes(self.data_chunks).max(self.data_lanes(0)),
+            Some(_) => Ahead::lanes(self.data_chunks),
+        };
+        least.next_multiple_of(LANES_PER_BLOCK)
+    }
+
+    fn data_lanes(&self, data: usize) -> usize {
+        self.codec.lanes_for(self.data_range(data).len())
     }
 
     /// The bytes of data chunk `data`.
@@ -233,12 +312,28 @@ impl Collective {
     }
 
     /// The exponents of group `index` are those of all ranks now.
-    fn settle(&mut self, index: usize) {
+    fn settle(&mut self, index: usize, payload: &[u8]) {
+        let group = self.group(index);
+        Codec::exponents().decode(payload, 0, bytemuck::cast_slice_mut(&mut self.exponents[group]));
         self.settled[index] = true;
         // Chunks get their numbers in order, whatever the order of the results.
         while self.known < self.data_chunks && self.settled[self.known / self.lanes] {
             self.known = self.group(self.known / self.lanes).end;
         }
+    }
+
+    /// The exponents are those of all ranks now, and it is known which of the data chunks that went ahead count.
+    fn settle_ahead(&mut self, payload: &[u8], predictor: &mut Predictor) {
+        let Some(ahead) = &mut self.ahead else { return };
+        ahead.decode(payload, &mut self.exponents);
+        predictor.learn(&self.call, &self.exponents, ahead.right());
+        self.recorder.went_ahead(ahead.sent(), ahead.right());
+        let (early, held) = ahead.release();
+        for data in early {
+            self.decode_data(data, &held[4 * self.lanes * data..][..4 * self.data_lanes(data)]);
+        }
+        self.settled[0] = true;
+        self.known = self.data_chunks;
     }
 
     fn exponent(&self, data: usize) -> i32 {
@@ -253,3 +348,7 @@ impl Collective {
 #[cfg(test)]
 #[path = "collective_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "ahead_tests.rs"]
+mod ahead_tests;

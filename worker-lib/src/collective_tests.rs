@@ -9,7 +9,7 @@ use super::*;
 const LANES: u16 = 32;
 
 /// A task whose elements can be looked at afterwards.
-struct Plain(Vec<u8>);
+pub(super) struct Plain(pub Vec<u8>);
 
 impl Task for Plain {
     fn bytes(&self) -> &[u8] {
@@ -25,18 +25,43 @@ impl Task for Plain {
 
 const SUM: Call = Call { kind: Kind::AllReduce(ReduceOp::Sum), dtype: DType::F32, count: 0 };
 
+/// A rank amid a call.
+struct Rank {
+    collective: Collective,
+    predictor: Predictor,
+}
+
+impl Rank {
+    fn new(collective: Collective) -> Self {
+        Self { collective, predictor: Predictor::default() }
+    }
+
+    fn next(&mut self) -> Option<Chunk> {
+        self.collective.next(&self.predictor)
+    }
+
+    fn decode(&mut self, index: usize, payload: &[u8]) {
+        self.collective.decode(index, payload, &mut self.predictor);
+    }
+
+    fn elements(&self) -> Vec<f32> {
+        self.collective.task.bytes().chunks_exact(4).map(bytemuck::pod_read_unaligned).collect()
+    }
+}
+
 fn collective(tensor: &[f32], ranks: u32) -> Collective {
     let call = Call { count: tensor.len(), ..SUM };
     let task = Box::new(Plain(bytemuck::cast_slice(tensor).to_vec()));
     Collective::new(9, &call, call.codec(ranks).unwrap(), true, LANES, task)
 }
 
-fn elements(collective: &Collective) -> Vec<f32> {
-    collective.task.bytes().chunks_exact(4).map(bytemuck::pod_read_unaligned).collect()
+/// Ranks in a call with these tensors.
+fn ranks<const N: usize>(tensors: [&[f32]; N]) -> [Rank; N] {
+    tensors.map(|tensor| Rank::new(collective(tensor, N as u32)))
 }
 
 /// All chunks that can be told now; they must be the same on all ranks.
-fn next_all(ranks: &mut [Collective]) -> Vec<Chunk> {
+fn next_all(ranks: &mut [Rank]) -> Vec<Chunk> {
     let mut chunks: Vec<Vec<Chunk>> =
         ranks.iter_mut().map(|rank| std::iter::from_fn(|| rank.next()).collect()).collect();
     let first = chunks.pop().unwrap();
@@ -45,11 +70,11 @@ fn next_all(ranks: &mut [Collective]) -> Vec<Chunk> {
 }
 
 /// Does the aggregator's part for one chunk.
-fn aggregate(ranks: &mut [Collective], chunk: &Chunk) {
+fn aggregate(ranks: &mut [Rank], chunk: &Chunk) {
     let mut result = vec![0i32; chunk.lanes.into()];
     for (number, rank) in ranks.iter().enumerate() {
         let mut payload = vec![0xFF; 4 * usize::from(chunk.lanes)];
-        let sum = rank.encode(chunk.index, &mut payload);
+        let sum = rank.collective.encode(chunk.index, &mut payload);
         let lanes = payload.as_chunks::<4>().0.iter().map(|lane| i32::from_be_bytes(*lane));
         assert_eq!(sum, lanes.clone().fold(0u32, |sum, lane| sum.wrapping_add(lane as u32)));
         for (total, lane) in result.iter_mut().zip(lanes) {
@@ -68,7 +93,7 @@ fn aggregate(ranks: &mut [Collective], chunk: &Chunk) {
 fn exponents_first_then_data() {
     // 40 chunks of 32 elements: two exponent chunks, of 32 and 8 exponents; the last data chunk has 5 elements.
     let tensor: Vec<f32> = (0..39 * 32 + 5).map(|i| i as f32 + 1.0).collect();
-    let mut ranks = [collective(&tensor, 2), collective(&tensor, 2)];
+    let mut ranks = ranks([&tensor, &tensor]);
     let exponents = next_all(&mut ranks);
     let shape: Vec<_> = exponents.iter().map(|chunk| (chunk.index, chunk.op, chunk.lanes)).collect();
     assert_eq!(shape, [(0, Op::MaxI32, 32), (1, Op::MaxI32, 32)]);
@@ -76,12 +101,12 @@ fn exponents_first_then_data() {
     // The second exponent chunk alone numbers nothing.
     aggregate(&mut ranks, &exponents[1]);
     assert_eq!(next_all(&mut ranks), []);
-    assert!(!ranks[0].is_numbered());
+    assert!(!ranks[0].collective.is_numbered());
     aggregate(&mut ranks, &exponents[0]);
     let data = next_all(&mut ranks);
     assert_eq!(data.iter().map(|chunk| chunk.index).collect::<Vec<_>>(), (2..42).collect::<Vec<_>>());
     assert!(data.iter().all(|chunk| (chunk.op, chunk.lanes) == (Op::SumI32, 32)));
-    assert!(ranks[0].is_numbered() && !ranks[0].is_done());
+    assert!(ranks[0].collective.is_numbered() && !ranks[0].collective.is_done());
 
     // Results in any order.
     for chunk in data.iter().rev() {
@@ -89,42 +114,39 @@ fn exponents_first_then_data() {
     }
     let expected: Vec<f32> = tensor.iter().map(|x| 2.0 * x).collect();
     for rank in &ranks {
-        assert!(rank.is_done());
-        assert_eq!(elements(rank), expected);
+        assert!(rank.collective.is_done());
+        assert_eq!(rank.elements(), expected);
     }
 }
 
 #[test]
 fn the_first_group_goes_while_the_second_is_unknown() {
     let tensor = vec![1f32; 40 * 32];
-    let mut ranks = [collective(&tensor, 1)];
+    let mut ranks = ranks([&tensor]);
     let exponents = next_all(&mut ranks);
     aggregate(&mut ranks, &exponents[0]);
     assert_eq!(next_all(&mut ranks).len(), 32);
-    assert!(!ranks[0].is_numbered());
+    assert!(!ranks[0].collective.is_numbered());
 }
 
 #[test]
 fn chunks_of_zeros_and_of_infinities_are_filled_in() {
-    // Chunk 0: zeros everywhere. 1: zeros on rank 0 alone. 2: an infinity on rank 1. 3: zeros everywhere.
-    let mut tensors = [vec![0f32; 128], vec![-0f32; 128]];
+    // 40 chunks, too many to go ahead. Chunk 0: zeros everywhere. 1: zeros on rank 0 alone. 2: an infinity on rank 1. Others: zeros.
+    let mut tensors = [vec![0f32; 40 * 32], vec![-0f32; 40 * 32]];
     tensors[1][32..64].fill(0.25);
     tensors[0][64..96].fill(3.0);
     tensors[1][70] = f32::INFINITY;
-    let mut ranks = [collective(&tensors[0], 2), collective(&tensors[1], 2)];
+    let mut ranks = ranks([&tensors[0], &tensors[1]]);
     let exponents = next_all(&mut ranks);
-    assert_eq!(exponents.len(), 1);
-    aggregate(&mut ranks, &exponents[0]);
+    assert_eq!(exponents.len(), 2);
+    exponents.iter().for_each(|chunk| aggregate(&mut ranks, chunk));
     let data = next_all(&mut ranks);
-    assert_eq!(
-        data.iter().map(|chunk| chunk.index).collect::<Vec<_>>(),
-        [2],
-        "data chunk 1 alone, behind one of exponents"
-    );
+    let indices: Vec<_> = data.iter().map(|chunk| chunk.index).collect();
+    assert_eq!(indices, [3], "data chunk 1 alone, behind two of exponents");
     aggregate(&mut ranks, &data[0]);
     for rank in &ranks {
-        assert!(rank.is_done());
-        let found = elements(rank);
+        assert!(rank.collective.is_done());
+        let found = rank.elements();
         assert!(found[..32].iter().chain(&found[96..]).all(|x| x.to_bits() == 0));
         assert_eq!(found[32..64], [0.25; 32]);
         assert!(found[64..96].iter().all(|x| x.is_nan()));
@@ -133,8 +155,8 @@ fn chunks_of_zeros_and_of_infinities_are_filled_in() {
 
 #[test]
 fn no_elements_no_chunks() {
-    let mut empty = collective(&[], 2);
-    assert!(empty.is_done() && empty.is_numbered());
+    let [mut empty] = ranks([&[]]);
+    assert!(empty.collective.is_done() && empty.collective.is_numbered());
     assert_eq!(empty.next(), None);
 }
 
@@ -144,14 +166,14 @@ fn receivers_of_a_broadcast_contribute_zeros() {
     let task = |byte| Box::new(Plain(vec![byte; 140]));
     let codec = call.codec(2).unwrap();
     let mut ranks = [
-        Collective::new(0, &call, codec, false, LANES, task(7)),
-        Collective::new(0, &call, codec, true, LANES, task(201)),
+        Rank::new(Collective::new(0, &call, codec, false, LANES, task(7))),
+        Rank::new(Collective::new(0, &call, codec, true, LANES, task(201))),
     ];
     // 140 bytes: 128, then 12 in a packet of one block.
     let chunks = next_all(&mut ranks);
     assert_eq!(chunks.iter().map(|chunk| chunk.lanes).collect::<Vec<_>>(), [32, 32]);
     chunks.iter().for_each(|chunk| aggregate(&mut ranks, chunk));
-    assert!(ranks.iter().all(|rank| rank.is_done() && rank.task.bytes() == [201; 140]));
+    assert!(ranks.iter().all(|Rank { collective, .. }| collective.is_done() && collective.task.bytes() == [201; 140]));
 }
 
 #[test]

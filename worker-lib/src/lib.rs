@@ -35,6 +35,7 @@
 //! | --- | --- |
 //! | [`control`] | joins the job, hears of its end |
 //! | `collective`, `schedule` | one collective's chunks; several collectives in flight |
+//! | `ahead`, `predictor` | data chunks of small calls that do not wait for their exponents; what these will be |
 //! | [`numerics`] | elements to lanes and back |
 //! | [`engine`] | what to send next: pure, no I/O |
 //! | `endpoint` | engine and collectives together: a rank's data path without its I/O |
@@ -44,6 +45,7 @@
 
 #![deny(unsafe_code)]
 
+mod ahead;
 mod builder;
 mod collective;
 mod communicator;
@@ -56,6 +58,7 @@ mod error;
 mod hello;
 mod lend;
 pub mod numerics;
+mod predictor;
 mod schedule;
 mod stats;
 mod task;

@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use crate::collective::{Call, Collective};
 use crate::engine::{Chunk, Completed};
 use crate::numerics::Codec;
+use crate::predictor::Predictor;
 use crate::stats::CallStats;
 use crate::task::Task;
 
@@ -20,11 +21,19 @@ pub(crate) struct Schedule {
     sending: usize,
     /// Of collectives that are done, to be given back.
     done: Vec<(Box<dyn Task>, CallStats)>,
+    predictor: Predictor,
 }
 
 impl Schedule {
     pub fn new(lanes: u16) -> Self {
-        Self { lanes, first: 0, collectives: VecDeque::new(), sending: 0, done: Vec::new() }
+        Self {
+            lanes,
+            first: 0,
+            collectives: VecDeque::new(),
+            sending: 0,
+            done: Vec::new(),
+            predictor: Predictor::default(),
+        }
     }
 
     /// Whether nothing is in flight.
@@ -43,7 +52,7 @@ impl Schedule {
         while let Some(place) = self.collectives.get_mut(self.sending) {
             // One that is done has had all its chunks numbered.
             if let Some(collective) = place {
-                let chunk = collective.next();
+                let chunk = collective.next(&self.predictor);
                 if chunk.is_some() || !collective.is_numbered() {
                     return chunk;
                 }
@@ -69,7 +78,7 @@ impl Schedule {
         let Completed { chunk, history } = completed;
         let Some(place) = self.place(chunk).and_then(|place| self.collectives.get_mut(place)) else { return };
         if let Some(collective) = place {
-            collective.decode(chunk.index, payload);
+            collective.decode(chunk.index, payload, &mut self.predictor);
             collective.record(now, history);
             self.done.extend(take_if_done(place));
         }

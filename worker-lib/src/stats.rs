@@ -28,6 +28,10 @@ pub struct CallStats {
     pub probes: u64,
     /// PENDING answers: the aggregator had this rank's chunk, and waited for others.
     pub pending: u64,
+    /// Data chunks of small float sums that were sent before the ranks had agreed on their exponents.
+    pub ahead: u64,
+    /// Of these, those whose results did not count: they were scaled wrongly, or did not have to be sent.
+    pub ahead_in_vain: u64,
     /// Times of chunks.
     pub round_trips: RoundTrips,
     /// From the call's first packet to each chunk's result: how the call came along, and how long its tail was.
@@ -76,6 +80,8 @@ impl AddAssign<&Self> for CallStats {
         self.resent_by_overtaking += other.resent_by_overtaking;
         self.probes += other.probes;
         self.pending += other.pending;
+        self.ahead += other.ahead;
+        self.ahead_in_vain += other.ahead_in_vain;
         self.round_trips += &other.round_trips;
         self.finished += &other.finished;
         for (rank, straggler) in other.stragglers() {
@@ -152,6 +158,12 @@ impl Recorder {
         if history.missing != 0 {
             ranks_of(history.missing).for_each(|rank| self.waited_for(rank.into(), history.sent_at, now));
         }
+    }
+
+    /// Data chunks `sent` went ahead of their exponents; the exponents of `right` were predicted right. Both are bitmaps.
+    pub fn went_ahead(&mut self, sent: u64, right: u64) {
+        self.stats.ahead += u64::from(sent.count_ones());
+        self.stats.ahead_in_vain += u64::from((sent & !right).count_ones());
     }
 
     pub fn finish(self) -> CallStats {
@@ -251,6 +263,16 @@ mod tests {
         let stats = call(&[(1, chunk(1, 2, 3, 4)), (2, chunk(10, 20, 30, 40)), (3, chunk(0, 0, 0, 0))]);
         let counters = (stats.resent_by_timer, stats.resent_by_overtaking, stats.probes, stats.pending);
         assert_eq!(counters, (11, 22, 33, 44));
+    }
+
+    #[test]
+    fn chunks_that_went_ahead() {
+        let mut recorder = Recorder::new(100);
+        recorder.went_ahead(0b1110, 0b0111);
+        let mut stats = recorder.finish();
+        assert_eq!((stats.ahead, stats.ahead_in_vain), (3, 1));
+        stats += &stats.clone();
+        assert_eq!((stats.ahead, stats.ahead_in_vain), (6, 2));
     }
 
     #[test]

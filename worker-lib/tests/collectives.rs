@@ -151,11 +151,37 @@ fn only_chunks_with_something_in_them_are_sent() {
             }
         }
         // All zeros: nothing but exponents travel.
-        communicator.all_reduce(&mut vec![0f64; 10_000], ReduceOp::Avg).unwrap();
+        communicator.all_reduce(&mut vec![0f64; 50 * lanes], ReduceOp::Avg).unwrap();
         communicator.barrier().unwrap();
-        let exponent_chunks = 1 + (20_000f64 / lanes as f64 / lanes as f64).ceil() as u64;
+        let exponent_chunks = 100_u64.div_ceil(lanes as u64) * 2;
         // Two chunks of elements, one of the barrier.
         assert_eq!(communicator.stats().engine.chunks, exponent_chunks + 2 + 1);
+    });
+}
+
+/// Data goes along with the exponents, and again where these turn out to be others.
+#[test]
+fn small_sums_take_one_round_trip_while_magnitudes_rest() {
+    let daemon = Daemon::start();
+    with_ranks(&daemon, "ahead", 3, |communicator| {
+        let lanes = usize::from(communicator.info().chunk_lanes);
+        let scale = [1.0, 1.0, 8.0, 8.0, 0.25, 0.25, 0.25];
+        // Of five chunks, the fourth alone changes.
+        let sums = scale.map(|scale| {
+            let factor = |i: usize| if i / lanes == 3 { scale } else { 1.0 };
+            let mut tensor: Vec<_> = (0..5 * lanes).map(|i| factor(i) * small(communicator.rank(), i) as f32).collect();
+            let stats = communicator.all_reduce(&mut tensor, ReduceOp::Sum).unwrap();
+            for (i, found) in tensor.iter().enumerate() {
+                let expected = reduced(ReduceOp::Sum, 3, i) * f64::from(factor(i));
+                assert_eq!(f64::from(*found), expected, "element {i}, scale {scale}");
+            }
+            (stats.chunks, stats.ahead, stats.ahead_in_vain)
+        });
+        // That all are larger each rank sees; that all are smaller it does not.
+        let (one, two) = ((6, 5, 0), (7, 5, 1));
+        assert_eq!(sums, [one, one, one, one, two, one, one]);
+        let total = communicator.stats();
+        assert_eq!((total.calls.ahead, total.calls.ahead_in_vain, total.engine.chunks), (35, 1, 43));
     });
 }
 

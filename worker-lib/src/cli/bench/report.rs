@@ -43,6 +43,10 @@ pub struct Calls {
     pub probes: u64,
     /// Answers that a late rank is waited for.
     pub pending: u64,
+    /// Sent before the ranks had agreed on exponents.
+    pub ahead: u64,
+    /// Of these, those whose results did not count.
+    pub ahead_in_vain: u64,
     /// From a chunk's first transmission to its result; none when nothing had to be sent.
     pub rtt_us: Option<Quantiles>,
     /// Per cent of a call's chunks, and the time by which they had their result, in microseconds from its first packet.
@@ -199,13 +203,26 @@ impl Measured {
 impl From<&CallStats> for Calls {
     fn from(stats: &CallStats) -> Self {
         let CallStats { calls, chunks, resent_by_timer, resent_by_overtaking, probes, pending, .. } = *stats;
+        let CallStats { ahead, ahead_in_vain, .. } = *stats;
         let rtt_us = Quantiles::of(&stats.round_trips);
         let finished = |percent| Some((percent, microseconds(stats.finished.quantile(percent / 100.0)?)));
         let finished_us = FINISHED.iter().copied().filter_map(finished).collect();
         let late =
             |(rank, late): (u32, Straggler)| Late { rank, chunks: late.chunks, waited_us: microseconds(late.waited) };
         let stragglers = stats.stragglers().map(late).collect();
-        Self { calls, chunks, resent_by_timer, resent_by_overtaking, probes, pending, rtt_us, finished_us, stragglers }
+        Self {
+            calls,
+            chunks,
+            resent_by_timer,
+            resent_by_overtaking,
+            probes,
+            pending,
+            ahead,
+            ahead_in_vain,
+            rtt_us,
+            finished_us,
+            stragglers,
+        }
     }
 }
 

@@ -161,6 +161,8 @@ mod tests {
                 resent_by_overtaking: 2,
                 probes: 1,
                 pending: 1,
+                ahead: 0,
+                ahead_in_vain: 0,
                 rtt_us: Some(Quantiles { p50: 64.2, p90: 80.0, p99: 150.4, p999: 999.9, max: 12_000.0 }),
                 finished_us: vec![(0.0, 80.0), (100.0, 980.0)],
                 stragglers: vec![Late { rank: 2, chunks: 1, waited_us: 11_900.4 }],

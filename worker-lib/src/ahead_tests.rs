@@ -1,0 +1,369 @@
+//! Small float sums, whose data chunks go ahead of their exponents: the same bits as if they had waited, whatever is predicted, lost or late.
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+use switchml_protocol::header::Op;
+
+use super::tests::Plain;
+use super::*;
+
+/// Lanes of a full chunk: enough for the exponents of ten data chunks and their predictions.
+const LANES: usize = 32;
+const MOST_CHUNKS: usize = 12;
+
+/// What a rank's elements in a chunk are like.
+#[derive(Clone, Copy, Debug)]
+enum Elements {
+    Zeros,
+    /// Integers of up to three digits times a power of two.
+    Scaled(i32),
+    Infinite,
+}
+
+/// What a rank predicts of a chunk.
+#[derive(Clone, Copy, Debug)]
+enum Prediction {
+    Honest,
+    /// So much more.
+    Off(i32),
+    Any(i32),
+}
+
+/// A rank's part in a call, by chunk.
+type Part = Vec<(Elements, Prediction)>;
+
+/// Calls one after the other: of each the ranks' parts, and what decides on the order of everything.
+#[derive(Clone, Debug)]
+struct Scenario {
+    dtype: DType,
+    op: ReduceOp,
+    /// Elements that the last chunk lacks.
+    short: usize,
+    calls: Vec<(Vec<Part>, u64)>,
+}
+
+fn scenarios() -> impl Strategy<Value = Scenario> {
+    let elements = prop_oneof![
+        1 => Just(Elements::Zeros),
+        6 => (-3..3).prop_map(Elements::Scaled),
+        1 => (-60..40).prop_map(Elements::Scaled),
+        1 => Just(Elements::Infinite),
+    ];
+    let prediction = prop_oneof![
+        12 => Just(Prediction::Honest),
+        2 => (-2..=2).prop_map(Prediction::Off),
+        1 => prop_oneof![Just(i32::MIN), Just(i32::MAX), any::<i32>()].prop_map(Prediction::Any),
+    ];
+    let dtypes = prop::sample::select(vec![DType::F32, DType::F64, DType::F16, DType::Bf16]);
+    let ops = prop::sample::select(vec![ReduceOp::Sum, ReduceOp::Avg]);
+    (1..=MOST_CHUNKS, 1..=5usize, dtypes, ops, 0..16usize).prop_flat_map(move |(chunks, ranks, dtype, op, short)| {
+        let parts = vec(vec((elements.clone(), prediction.clone()), chunks), ranks);
+        vec((parts, any::<u64>()), 1..5).prop_map(move |calls| Scenario { dtype, op, short, calls })
+    })
+}
+
+impl Scenario {
+    fn chunk_elements(&self) -> usize {
+        LANES / self.dtype.lanes()
+    }
+
+    fn call(&self) -> Call {
+        let count = self.calls[0].0[0].len() * self.chunk_elements() - self.short.min(self.chunk_elements() - 1);
+        Call { kind: Kind::AllReduce(self.op), dtype: self.dtype, count }
+    }
+
+    /// A rank's elements, in native byte order.
+    fn elements(&self, part: &Part, salt: usize) -> Vec<u8> {
+        let element = |i: usize| {
+            let integer = ((i + 1) * (2 * salt + 3) % 199) as f64 - 99.0;
+            match part[i / self.chunk_elements()].0 {
+                Elements::Zeros => -0.0 * integer,
+                Elements::Scaled(scale) => integer * 2f64.powi(scale),
+                Elements::Infinite => [1.0, f64::NAN, f64::NEG_INFINITY][i % 3],
+            }
+        };
+        let bytes = |x: f64| match self.dtype {
+            DType::F32 => (x as f32).to_ne_bytes().to_vec(),
+            DType::F16 => half::f16::from_f64(x).to_ne_bytes().to_vec(),
+            DType::Bf16 => half::bf16::from_f64(x).to_ne_bytes().to_vec(),
+            DType::F64 | DType::I32 => x.to_ne_bytes().to_vec(),
+        };
+        (0..self.call().count).flat_map(|i| bytes(element(i))).collect()
+    }
+}
+
+fn added(op: Op, payloads: impl Iterator<Item = Vec<u8>>) -> Vec<u8> {
+    let lanes = |payload: Vec<u8>| payload.chunks(4).map(|b| i32::from_be_bytes(b.try_into().unwrap())).collect();
+    let sum = payloads.map(lanes).reduce(|a: Vec<i32>, b| {
+        let combine = |(a, b): (&i32, &i32)| if op == Op::MaxI32 { *a.max(b) } else { a.wrapping_add(*b) };
+        a.iter().zip(&b).map(combine).collect()
+    });
+    sum.unwrap().into_iter().flat_map(i32::to_be_bytes).collect()
+}
+
+/// The result when each chunk waits for its exponent.
+fn in_two_trips(codec: Codec, tensors: &[Vec<u8>]) -> Vec<u8> {
+    let size = codec.bytes_per_chunk(LANES);
+    let mut result = tensors[0].clone();
+    for (place, elements) in result.chunks_mut(size).enumerate() {
+        let of = |tensor: &Vec<u8>| place * size..(place * size + size).min(tensor.len());
+        let shares = || tensors.iter().map(|tensor| &tensor[of(tensor)]);
+        let exponent = shares().map(|share| codec.exponent(share)).max().unwrap();
+        if exponent::is_skipped(exponent) {
+            codec.fill_skipped(exponent, elements);
+            continue;
+        }
+        let payloads = shares().map(|share| {
+            let mut payload = vec![0; 4 * codec.lanes_for(share.len())];
+            codec.encode(share, exponent, &mut payload);
+            payload
+        });
+        codec.decode(&added(Op::SumI32, payloads), exponent, elements);
+    }
+    result
+}
+
+/// A rank amid a call, and the chunks that it has numbered.
+struct Rank {
+    collective: Collective,
+    chunks: Vec<Chunk>,
+    /// Of these, by number, whether it has the result.
+    got: Vec<bool>,
+}
+
+impl Rank {
+    fn next(&mut self, predictor: &Predictor, part: &Part) {
+        let Some(chunk) = self.collective.next(predictor) else { return };
+        if chunk.index == 0 && self.collective.ahead.is_some() {
+            self.mislead(part);
+        }
+        self.chunks.push(chunk);
+        self.got.push(false);
+    }
+
+    /// Replaces honest predictions.
+    fn mislead(&mut self, part: &Part) {
+        let Some(ahead) = &mut self.collective.ahead else { return };
+        let predicted = part.iter().enumerate().map(|(data, (_, prediction))| match prediction {
+            Prediction::Honest => ahead.predicted(data),
+            Prediction::Off(by) => ahead.predicted(data).saturating_add(*by),
+            Prediction::Any(exponent) => *exponent,
+        });
+        *ahead = Ahead::new(predicted.collect(), ahead.sent());
+    }
+}
+
+/// Makes one call, everything in an order that `seed` decides on; the ranks, done.
+fn run(
+    codec: Codec,
+    call: &Call,
+    tensors: &[Vec<u8>],
+    parts: &[Part],
+    predictors: &mut [Predictor],
+    seed: u64,
+) -> Vec<Rank> {
+    let start = |tensor: &Vec<u8>| Rank {
+        collective: Collective::new(0, call, codec, true, LANES as u16, Box::new(Plain(tensor.clone()))),
+        chunks: Vec::new(),
+        got: Vec::new(),
+    };
+    let mut ranks: Vec<_> = tensors.iter().map(start).collect();
+    // By chunk number, each rank's share.
+    let mut shares: Vec<Vec<Option<Vec<u8>>>> = Vec::new();
+    let mut random = seed;
+    let mut below = |n: usize| {
+        random = mix(random.wrapping_add(0x9E37_79B9_7F4A_7C15));
+        (random % n as u64) as usize
+    };
+    let window = 1 + below(40);
+    for _ in 0..100_000 {
+        if ranks.iter().all(|rank| rank.collective.is_done()) {
+            return ranks;
+        }
+        let place = below(ranks.len());
+        let (rank, all) = (&mut ranks[place], tensors.len());
+        let outstanding: Vec<_> = (0..rank.chunks.len()).filter(|number| !rank.got[*number]).collect();
+        if outstanding.len() < window {
+            rank.next(&predictors[place], &parts[place]);
+            shares.resize(shares.len().max(rank.chunks.len()), vec![None; all]);
+        }
+        let Some(&number) = outstanding.get(below(outstanding.len().max(1))) else { continue };
+        let chunk = rank.chunks[number];
+        // Sent, and maybe lost: then what counts is what is sent the next time.
+        let mut payload = vec![0xFF; 4 * usize::from(chunk.lanes)];
+        rank.collective.encode(chunk.index, &mut payload);
+        if below(2) == 0 {
+            shares[number][place].get_or_insert(payload);
+        }
+        if shares[number].iter().all(Option::is_some) && below(2) == 0 {
+            let result = added(chunk.op, shares[number].iter().flatten().cloned());
+            rank.collective.decode(chunk.index, &result, &mut predictors[place]);
+            rank.got[number] = true;
+        }
+    }
+    panic!("the call does not end");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1000))]
+
+    #[test]
+    fn the_same_bits_as_in_two_trips(scenario in scenarios()) {
+        let call = scenario.call();
+        let mut predictors: Vec<_> = scenario.calls[0].0.iter().map(|_| Predictor::default()).collect();
+        for (number, (parts, seed)) in scenario.calls.iter().enumerate() {
+            let salted = parts.iter().enumerate();
+            let tensors: Vec<_> = salted.map(|(rank, part)| scenario.elements(part, 7 * number + rank)).collect();
+            let codec = call.codec(parts.len() as u32).unwrap();
+            let expected = in_two_trips(codec, &tensors);
+            let ranks = run(codec, &call, &tensors, parts, &mut predictors, *seed);
+            for rank in &ranks {
+                prop_assert_eq!(rank.collective.task.bytes(), &expected);
+                prop_assert_eq!(&rank.chunks, &ranks[0].chunks);
+                prop_assert!(rank.got.iter().all(|got| *got));
+            }
+        }
+    }
+}
+
+/// Two ranks that call again and again, the second with tensors of its own.
+struct Pair {
+    predictors: [Predictor; 2],
+}
+
+/// Chunks of a call as they went: in the first flight, behind it, and what the statistics say of those that went ahead.
+#[derive(Debug, PartialEq, Eq)]
+struct Flights {
+    first: Vec<(usize, Op)>,
+    second: Vec<(usize, Op)>,
+    ahead: u64,
+    in_vain: u64,
+}
+
+impl Pair {
+    fn new() -> Self {
+        Self { predictors: [Predictor::default(), Predictor::default()] }
+    }
+
+    /// Sums these, and checks the result.
+    fn sum(&mut self, tensors: [&[f32]; 2]) -> Flights {
+        let call = Call { kind: Kind::AllReduce(ReduceOp::Sum), dtype: DType::F32, count: tensors[0].len() };
+        let codec = call.codec(2).unwrap();
+        let bytes = tensors.map(|tensor| bytemuck::cast_slice(tensor).to_vec());
+        let mut ranks =
+            bytes.clone().map(|bytes| Collective::new(0, &call, codec, true, LANES as u16, Box::new(Plain(bytes))));
+        let mut flights = [(); 2].map(|()| self.flight(&mut ranks)).into_iter();
+        let expected = in_two_trips(codec, &bytes);
+        let [stats, _] = ranks.map(|rank| {
+            assert!(rank.is_done());
+            assert_eq!(rank.task.bytes(), expected);
+            rank.finish().1
+        });
+        let mut next = || flights.next().unwrap();
+        Flights { first: next(), second: next(), ahead: stats.ahead, in_vain: stats.ahead_in_vain }
+    }
+
+    /// All chunks that can be told, then all results, the last one first: data before exponents.
+    fn flight(&mut self, ranks: &mut [Collective; 2]) -> Vec<(usize, Op)> {
+        let [first, second] = &mut *ranks;
+        let chunks: Vec<_> = std::iter::from_fn(|| first.next(&self.predictors[0])).collect();
+        assert!(chunks.iter().copied().eq(std::iter::from_fn(|| second.next(&self.predictors[1]))));
+        for chunk in chunks.iter().rev() {
+            let payloads = ranks.each_ref().map(|rank| {
+                let mut payload = vec![0; 4 * usize::from(chunk.lanes)];
+                rank.encode(chunk.index, &mut payload);
+                payload
+            });
+            let result = added(chunk.op, payloads.into_iter());
+            let ranks = ranks.iter_mut().zip(&mut self.predictors);
+            ranks.for_each(|(rank, predictor)| rank.decode(chunk.index, &result, predictor));
+        }
+        chunks.iter().map(|chunk| (usize::from(chunk.lanes), chunk.op)).collect()
+    }
+}
+
+const EXPONENTS: (usize, Op) = (LANES, Op::MaxI32);
+const DATA: (usize, Op) = (LANES, Op::SumI32);
+
+#[test]
+fn steady_exponents_take_one_flight() {
+    let mut pair = Pair::new();
+    let tensor = [1.5f32; 3 * LANES];
+    let smaller = [-0.3f32; 3 * LANES];
+    let one = Flights { first: vec![EXPONENTS, DATA, DATA, DATA], second: vec![], ahead: 3, in_vain: 0 };
+    // The first time a rank can only go by its own elements, which are of the same magnitude.
+    assert_eq!(pair.sum([&tensor, &tensor]), one);
+    // By now it knows that of other ranks' elements.
+    assert_eq!(pair.sum([&tensor, &smaller]), one);
+    assert_eq!(pair.sum([&smaller, &tensor]), one);
+    // Elements of another magnitude on all ranks are predicted, too, if larger.
+    assert_eq!(pair.sum([&[24.0; 3 * LANES], &[-31.0; 3 * LANES]]), one);
+}
+
+#[test]
+fn what_was_predicted_wrongly_is_sent_again() {
+    let mut pair = Pair::new();
+    let mut tensor = [1.5f32; 3 * LANES];
+    pair.sum([&tensor, &tensor]);
+    // One rank's middle chunk grows.
+    tensor[40] = 100.0;
+    let again = Flights { first: vec![EXPONENTS, DATA, DATA, DATA], second: vec![DATA], ahead: 3, in_vain: 1 };
+    assert_eq!(pair.sum([&[1.5; 3 * LANES], &tensor]), again);
+    // And shrinks.
+    assert_eq!(pair.sum([&[1.5; 3 * LANES], &[1.5; 3 * LANES]]), again);
+}
+
+#[test]
+fn nothing_goes_ahead_while_magnitudes_change_all_the_time() {
+    let mut pair = Pair::new();
+    let sum = |pair: &mut Pair, scale: f32| {
+        let flights = pair.sum([&[1.5; 2 * LANES], &[scale; 2 * LANES]]);
+        (flights.ahead, flights.in_vain, flights.first.len(), flights.second.len())
+    };
+    assert_eq!(sum(&mut pair, 8.0), (2, 2, 3, 2));
+    for scale in [100.0, 8.0, 50.0, 1000.0] {
+        assert_eq!(sum(&mut pair, scale), (0, 0, 1, 2));
+    }
+    // They rest: seen once, used from then on.
+    assert_eq!(sum(&mut pair, 1000.0), (0, 0, 1, 2));
+    assert_eq!(sum(&mut pair, 1000.0), (2, 0, 3, 0));
+}
+
+#[test]
+fn zeros_do_not_go_ahead_twice() {
+    let mut pair = Pair::new();
+    let mut sparse = [0f32; 4 * LANES];
+    sparse[2 * LANES] = 1.0;
+    let first = Flights { first: vec![EXPONENTS, DATA, DATA, DATA, DATA], second: vec![], ahead: 4, in_vain: 3 };
+    // A rank's zeros are no prediction: the other's holds.
+    assert_eq!(pair.sum([&sparse, &[0.0; 4 * LANES]]), first);
+    let later = Flights { first: vec![EXPONENTS, DATA], second: vec![], ahead: 1, in_vain: 0 };
+    assert_eq!(pair.sum([&[0.0; 4 * LANES], &sparse]), later);
+    // Until there is something.
+    sparse[0] = 1.0;
+    assert_eq!(pair.sum([&sparse, &sparse]).second, [DATA]);
+    assert_eq!(pair.sum([&sparse, &sparse]).first.len(), 3);
+}
+
+#[test]
+fn an_infinity_is_an_accident() {
+    let mut pair = Pair::new();
+    let tensor = [1.5f32; 3 * LANES];
+    let mut accident = tensor;
+    accident[7] = f32::INFINITY;
+    let one = Flights { first: vec![EXPONENTS, DATA, DATA, DATA], second: vec![], ahead: 3, in_vain: 0 };
+    assert_eq!(pair.sum([&tensor, &accident]), Flights { in_vain: 1, ..one });
+    assert_eq!(pair.sum([&tensor, &tensor]).ahead, 3);
+    assert_eq!(
+        pair.sum([&tensor, &tensor]),
+        Flights { first: vec![EXPONENTS, DATA, DATA, DATA], second: vec![], ahead: 3, in_vain: 0 }
+    );
+}
+
+/// What is exchanged must fit a packet: three lanes a chunk.
+#[test]
+fn larger_calls_wait_for_their_exponents() {
+    let mut pair = Pair::new();
+    assert_eq!(pair.sum([&[1.0; 10 * LANES], &[1.0; 10 * LANES]]).ahead, 10);
+    assert_eq!(pair.sum([&[1.0; 10 * LANES + 1], &[1.0; 10 * LANES + 1]]).ahead, 0);
+}
