@@ -297,6 +297,7 @@ fn slot_before(origin: u32, job: &Job) -> Slot {
             check: U32::ZERO,
             aux: U32::ZERO,
         };
+        header.check.set(header.check_of(0, 1));
         contribute(job, &mut slot, Op::SumI32, &mut header, &mut [U32::ZERO; LANES_PER_BLOCK][..]);
     }
     for (set, parity) in slot.sets.iter_mut().zip(0..) {
