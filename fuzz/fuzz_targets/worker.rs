@@ -179,7 +179,7 @@ impl Network {
         // Round 0 begins at the start of the epoch; the aggregator has none before.
         let rank = |rank| {
             let identity = Identity { job: JOB, epoch: EPOCH, rank, ranks };
-            let engine = Engine::new(Config::new(identity, slots, 16, Duration::from_secs(1 << 30)));
+            let engine = Engine::new(Config::new(identity, slots, LANES, 16, Duration::from_secs(1 << 30)));
             Rank { endpoint: Endpoint::new(engine, LANES, 4), outstanding: BTreeMap::new(), inbox: vec![] }
         };
         let mut network = Self {

@@ -301,7 +301,7 @@ impl Worker {
         ensure!(lanes > 0 && lanes <= path.lanes, "chunks of {lanes} lanes for a path that carries {}", path.lanes);
         let Assigned { identity, slots, .. } = assigned;
         world.judge.start(identity.epoch, lanes)?;
-        let config = Config::new(identity, slots, plan.receive_room, world.scenario.deadline);
+        let config = Config::new(identity, slots, lanes, plan.receive_room, world.scenario.deadline);
         let mut engine = Engine::starting_at(config, u64::from(plan.origin) * u64::from(slots));
         engine.sample_rtt(0, path.rtt.as_nanos() as u64);
         self.phase = Phase::Running(Box::new(Running {

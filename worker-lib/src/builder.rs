@@ -178,8 +178,8 @@ impl Builder {
             thread_waker.wake();
         });
         let packet = packet_len(info.chunk_lanes.into());
-        let mut engine =
-            Engine::new(Config::new(identity, info.slots, transport.receive_room(packet) as u32, self.deadline));
+        let room = transport.receive_room(packet) as u32;
+        let mut engine = Engine::new(Config::new(identity, info.slots, info.chunk_lanes, room, self.deadline));
         engine.sample_rtt(0, path.rtt.as_nanos() as u64);
         let (commands, received) = mpsc::channel();
         let driver = Driver {

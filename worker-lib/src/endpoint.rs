@@ -1,4 +1,4 @@
-//! One rank's data path without its I/O: [`Engine`], the collectives in flight, and the pacing of batches.
+//! One rank's data path without its I/O: [`Engine`], the collectives in flight, and their chunks in bundles.
 //!
 //! The data thread drives it with sockets and a clock, simulators and fuzz targets with what they make up. In a loop, a caller
 //!
@@ -14,7 +14,8 @@
 use switchml_protocol::header::HEADER_LEN;
 use zerocopy::IntoBytes;
 
-use crate::engine::{Engine, Failure, Transmission};
+use crate::bundles::Bundles;
+use crate::engine::{Chunk, Engine, Failure, Transmission};
 use crate::numerics::Codec;
 use crate::schedule::Schedule;
 use crate::stats::CallStats;
@@ -39,16 +40,15 @@ pub struct Command {
 pub struct Endpoint {
     engine: Engine,
     schedule: Schedule,
-    /// Packets in a full batch of full chunks.
-    batch: u32,
-    /// A batch of new chunks was begun, and is sent as far as the window goes.
-    in_batch: bool,
+    bundles: Bundles,
+    /// The next new chunk, while there is no room for the rest of its bundle.
+    ahead: Option<Chunk>,
 }
 
 impl Endpoint {
-    /// An endpoint without calls, for chunks of up to `lanes` lanes that are sent `batch` at a time if the window has room for it.
+    /// An endpoint without calls, for chunks of up to `lanes` lanes, of which superpackets carry up to `batch`.
     pub fn new(engine: Engine, lanes: u16, batch: u32) -> Self {
-        Self { engine, schedule: Schedule::new(lanes), batch, in_batch: false }
+        Self { engine, schedule: Schedule::new(lanes), bundles: Bundles::new(batch), ahead: None }
     }
 
     /// The engine, to look at.
@@ -91,11 +91,9 @@ impl Endpoint {
         self.engine.on_timer(now)
     }
 
-    /// The next packet to send now, if any: what is due again, then new chunks, batch by batch as the window allows.
+    /// The next packet to send now, if any: what is due again, then new chunks, each bundle once there is room for all of it.
     pub fn next(&mut self, now: u64) -> Option<Transmission> {
-        let transmission = self.engine.next_resend(now).or_else(|| self.next_new(now));
-        self.in_batch &= transmission.is_some();
-        transmission
+        self.engine.next_resend(now).or_else(|| self.next_new(now))
     }
 
     /// Writes a transmission's packet, of [`Transmission::packet_len`] bytes.
@@ -136,17 +134,14 @@ impl Endpoint {
     }
 
     fn next_new(&mut self, now: u64) -> Option<Transmission> {
-        self.in_batch = self.in_batch || self.is_worth_sending();
-        if !self.in_batch || !self.engine.may_send() {
+        self.ahead = self.ahead.or_else(|| self.schedule.next());
+        let chunk = self.ahead?;
+        // There is room for it some time: a bundle takes up half of the window at most.
+        if self.engine.room() < self.bundles.rest(&chunk, self.engine.window()) {
             return None;
         }
-        let chunk = self.schedule.next()?;
+        self.ahead = None;
+        self.bundles.advance(&chunk);
         Some(self.engine.send(now, chunk))
-    }
-
-    /// Whether the window has room for a batch: a trip through the kernel costs the same for one packet as for many.
-    fn is_worth_sending(&self) -> bool {
-        let (outstanding, window) = (self.engine.outstanding(), self.engine.window());
-        outstanding == 0 || window.saturating_sub(outstanding) >= self.batch.min(window / 2)
     }
 }

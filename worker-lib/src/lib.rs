@@ -47,6 +47,7 @@
 
 mod ahead;
 mod builder;
+mod bundles;
 mod collective;
 mod communicator;
 pub mod control;

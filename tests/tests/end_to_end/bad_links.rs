@@ -163,19 +163,42 @@ fn everything_at_once() {
 /// Loss by a queue that overflows is another matter than loss by a bad link: it goes on until less is sent.
 #[test]
 fn an_overflowing_queue_is_answered_by_smaller_windows() {
-    if !can_build_racks("an_overflowing_queue_is_answered_by_smaller_windows") {
+    // About half of the window that a rank begins with.
+    let Some((ranks, _)) = sum_through_queues("an_overflowing_queue_is_answered_by_smaller_windows", "70k") else {
         return;
+    };
+    for stats in &ranks {
+        // Without an answer, every window would lose about half.
+        assert!(stats.window_cuts > 0, "{stats:?}");
+        assert!(stats.resent() < stats.chunks / 4, "{stats:?}");
+    }
+}
+
+/// What the first rank sends, and how fast its window grows, overflows no queue that a port has.
+#[test]
+fn an_idle_link_loses_nothing_to_our_own_window() {
+    let Some((_, dropped)) = sum_through_queues("an_idle_link_loses_nothing_to_our_own_window", "256k") else { return };
+    assert_eq!(dropped, [0; RANKS]);
+}
+
+/// Two million sums over links of 200 Mb/s with queues of so many bytes upwards: what each rank's engine counted, and packets that each queue
+/// dropped.
+fn sum_through_queues(name: &str, limit: &str) -> Option<(Vec<EngineStats>, Vec<u64>)> {
+    if !can_build_racks(name) {
+        return None;
     }
     let cluster = Cluster::new(RackOptions { workers: RANKS, wires: true, ..RackOptions::default() });
-    // Half of a full window fits into the queue of each link upwards.
-    for rank in 0..RANKS {
+    let wires = cluster.rack.wires().unwrap();
+    let tc = |arguments: &str| {
         let mut command = std::process::Command::new("tc");
-        command.args(["qdisc", "add", "dev", &format!("s{rank}"), "root", "tbf"]);
-        command.args(["rate", "200mbit", "burst", "16k", "limit", "180k"]);
-        cluster.rack.wires().unwrap().output(command).unwrap();
+        command.args(arguments.split(' '));
+        wires.output(command).unwrap()
+    };
+    for rank in 0..RANKS {
+        tc(&format!("qdisc add dev s{rank} root tbf rate 200mbit burst 16k limit {limit}"));
     }
     let impairment = Impairment::in_rack(&cluster.binaries, &cluster.rack, 1, |_, _| Faults::default()).unwrap();
-    let workers = cluster.run_ranks(RANKS, "congestion", move |rank, builder| {
+    let ranks = cluster.run_ranks(RANKS, "congestion", move |rank, builder| {
         let communicator = builder.deadline(DEADLINE).connect().unwrap();
         let mut values: Vec<i32> = (0..2 * MILLION as i32).map(|i| i + rank as i32).collect();
         communicator.all_reduce(&mut values, ReduceOp::Sum).unwrap();
@@ -185,10 +208,13 @@ fn an_overflowing_queue_is_answered_by_smaller_windows() {
         communicator.close().unwrap();
         stats
     });
+    let dropped = (0..RANKS).map(|rank| {
+        let shown = tc(&format!("-s qdisc show dev s{rank}"));
+        let shown = String::from_utf8(shown.stdout).unwrap();
+        let (_, dropped) = shown.split_once("(dropped ").unwrap();
+        dropped.split(',').next().unwrap().parse().unwrap()
+    });
+    let dropped = dropped.collect();
     impairment.stop().unwrap();
-    for stats in &workers {
-        // Without an answer, every window would lose about half.
-        assert!(stats.window_cuts > 0, "{stats:?}");
-        assert!(stats.resent() < stats.chunks / 4, "{stats:?}");
-    }
+    Some((ranks, dropped))
 }

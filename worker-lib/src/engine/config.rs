@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
-use super::{Identity, RttLimits};
+use super::{Identity, RttLimits, WindowLimits, packet_len};
 
-/// Chunks outstanding at the start: about 90 KB, which any switch port buffers.
-const INITIAL_WINDOW: u32 = 64;
+/// Bytes of packets outstanding at the start: two superpackets, which any switch port buffers.
+const INITIAL_WINDOW: usize = 128 << 10;
+/// Bytes of packets that may wait on their way without holding up the window's growth.
+const WAITING: usize = 192 << 10;
 /// Floor of the retransmission timeout: what a busy host may let a packet wait.
 const TIMEOUT_FLOOR: Duration = Duration::from_micros(500);
 /// Ceiling of the retransmission timeout: the pace at which a rank asks whether a late peer has come.
@@ -22,10 +24,8 @@ pub struct Config {
     pub identity: Identity,
     /// Number of slots S of the job, at least 1.
     pub slots: u16,
-    /// Chunks outstanding at the start.
-    pub initial_window: u32,
-    /// Most chunks outstanding.
-    pub maximum_window: u32,
+    /// Bounds of the window.
+    pub window: WindowLimits,
     /// Bounds of the retransmission timeout.
     pub rtt: RttLimits,
     /// Floor of the reordering window, in ns.
@@ -35,14 +35,18 @@ pub struct Config {
 }
 
 impl Config {
-    /// The product's timers, for a rank that can receive `room` packets at once. The window takes up half of the slots at most, so
-    /// that a lost chunk's slot is not waited for.
-    pub fn new(identity: Identity, slots: u16, room: u32, deadline: Duration) -> Self {
+    /// The product's windows and timers, for chunks of up to `lanes` lanes and a rank that can receive `room` of them at once. The window takes
+    /// up half of the slots at most, so that a lost chunk's slot is not waited for.
+    pub fn new(identity: Identity, slots: u16, lanes: u16, room: u32, deadline: Duration) -> Self {
+        let chunks = |bytes: usize| (bytes / packet_len(lanes)) as u32;
         Self {
             identity,
             slots,
-            initial_window: INITIAL_WINDOW,
-            maximum_window: room.min(u32::from(slots) / 2),
+            window: WindowLimits {
+                initial: chunks(INITIAL_WINDOW),
+                maximum: room.min(u32::from(slots) / 2),
+                waiting: chunks(WAITING),
+            },
             rtt: RttLimits {
                 initial: nanoseconds(TIMEOUT_INITIAL),
                 floor: nanoseconds(TIMEOUT_FLOOR),

@@ -48,6 +48,7 @@ pub use config::{Config, TIMEOUT_CEILING};
 pub use failure::{Failure, ranks_of};
 pub use rtt::RttLimits;
 pub use stats::{EngineStats, Ignored};
+pub use window::WindowLimits;
 
 /// Ranks are named as missing if the aggregator has said so within so many of the longest intervals at which it is asked, or within half the
 /// deadline. Whoever was missing before that may have come since, and what is wrong now is the way to the aggregator.
@@ -106,8 +107,13 @@ pub struct Transmission {
 impl Transmission {
     /// Bytes of the packet: header and payload.
     pub fn packet_len(&self) -> usize {
-        HEADER_LEN + 4 * usize::from(self.chunk.lanes)
+        packet_len(self.chunk.lanes)
     }
+}
+
+/// Bytes of a packet of so many lanes.
+const fn packet_len(lanes: u16) -> usize {
+    HEADER_LEN + 4 * lanes as usize
 }
 
 /// The newest transmission known to have reached the aggregator.
@@ -155,7 +161,7 @@ impl Engine {
         Self {
             config,
             table: Table::new(config.slots, first),
-            window: Window::new(config.initial_window, config.maximum_window),
+            window: Window::new(config.window),
             rtt: Rtt::new(config.rtt),
             sequence: 0,
             evidence: None,
@@ -209,7 +215,12 @@ impl Engine {
 
     /// Whether a new chunk may go out now.
     pub fn may_send(&self) -> bool {
-        self.table.len() < self.window.size() && self.table.has_room()
+        self.room() > 0
+    }
+
+    /// How many new chunks may go out now: as many as both the window and the slots have room for.
+    pub fn room(&self) -> u32 {
+        self.window.size().saturating_sub(self.table.len()).min(self.table.room())
     }
 
     /// Sends a new chunk: gives it the next number. Only while [`Self::may_send`].
@@ -341,8 +352,8 @@ impl Engine {
             self.lost -= 1;
         }
         self.stats.results += 1;
-        self.window.grow();
         self.learn(now, &entry, congested);
+        self.window.grow(now.saturating_sub(entry.history.sent_at), self.rtt.minimum());
         self.progress_at = now;
         self.timer_from = now;
         self.expiries = 0;

@@ -57,9 +57,9 @@ impl Table {
         (number / self.slots()) as u32
     }
 
-    /// Whether the next chunk's slot is free, that is, the result of chunk next - S is here.
-    pub fn has_room(&self) -> bool {
-        self.slots[usize::from(self.slot_of(self.next))].is_none()
+    /// How many chunks find their slot free, from the next one on: those for which the result of the chunk S places before is here.
+    pub fn room(&self) -> u32 {
+        (self.oldest + self.slots() - self.next) as u32
     }
 
     /// Puts the next chunk into its slot, which is free.

@@ -364,7 +364,8 @@ fn pending_is_for_its_addressee_alone() {
 
 #[test]
 fn congestion_marks_halve_the_window_once_a_round_trip() {
-    let mut engine = Engine::new(Config { initial_window: 64, ..config(1, 0, 128) });
+    let mut engine =
+        Engine::new(Config { window: WindowLimits { initial: 64, ..config(1, 0, 128).window }, ..config(1, 0, 128) });
     let switch = Switch::new(1, 128);
     let mut answers: Vec<_> =
         (0..64).map(|index| switch.serve(0, &packet(0, &engine.send(0, chunk(index)))).unwrap().1).collect();

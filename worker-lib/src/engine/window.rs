@@ -1,14 +1,32 @@
 //! How many chunks may be outstanding: slow start, then additive increase and multiplicative decrease (RFC 5681).
 //!
+//! It grows only while that helps. Of a window, the share that is under way for as long as an idle path takes is on the path; the rest waits
+//! somewhere: in the queue of a link, for the processor of a switch, or for a peer. Once that rest is a few bundles, more would not be
+//! faster, and at last a queue would overflow. That is what TCP Vegas keeps between two bounds (Brakmo and Peterson 1994); here it
+//! ends slow start and each increase, and never decreases anything, because the wait for a peer says nothing about links. So a rank alone on an
+//! idle link never loses anything to its own window, if the link's queue holds [`Limits::waiting`] chunks and the initial window.
+//!
 //! What decreases it is an ECN mark, or more loss than links have by themselves. A chunk here and there that a link corrupts or
 //! drops says nothing about load, and a window halved at each of them would be small for good: at 1 % of loss, some ten chunks. A
 //! queue that overflows loses far more, and goes on until less is sent. So, as in BBR version 3, loss counts from a share on.
+
+/// Bounds of the window, in chunks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WindowLimits {
+    /// Chunks outstanding at the start.
+    pub initial: u32,
+    /// Most chunks outstanding.
+    pub maximum: u32,
+    /// Chunks of a window that wait on their way, from which on it does not grow.
+    pub waiting: u32,
+}
 
 /// The congestion window, in chunks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Window {
     size: u32,
     maximum: u32,
+    waiting: u32,
     /// Where slow start ends.
     threshold: u32,
     /// Results since the last increase.
@@ -28,11 +46,11 @@ impl Window {
     /// Chunks that may be lost in a period: 4 %, 2 % each way.
     const TOLERATED: u32 = Self::PERIOD / 25;
 
-    /// A window of `initial` chunks that may grow to `maximum`, at least 1.
-    pub fn new(initial: u32, maximum: u32) -> Self {
-        let maximum = maximum.max(1);
-        let size = initial.clamp(1, maximum);
-        Self { size, maximum, threshold: maximum, credit: 0, recovery: 0, results: 0, lost: 0 }
+    /// A window within these limits, of at least 1 chunk.
+    pub fn new(limits: WindowLimits) -> Self {
+        let maximum = limits.maximum.max(1);
+        let size = limits.initial.clamp(1, maximum);
+        Self { size, maximum, waiting: limits.waiting, threshold: maximum, credit: 0, recovery: 0, results: 0, lost: 0 }
     }
 
     /// Chunks that may be outstanding.
@@ -40,9 +58,14 @@ impl Window {
         self.size
     }
 
-    /// A result came: one more chunk in slow start, one more per window's worth of results after it.
-    pub fn grow(&mut self) {
-        self.credit += 1;
+    /// A result came, in a time of which the path itself takes `path`, in ns: one more chunk in slow start, one more per window's worth of
+    /// results after it.
+    pub fn grow(&mut self, elapsed: u64, path: u64) {
+        if self.waits(elapsed, path) {
+            self.threshold = self.size;
+        } else {
+            self.credit += 1;
+        }
         if self.size < self.threshold || self.credit >= self.size {
             self.credit = 0;
             self.size = (self.size + 1).min(self.maximum);
@@ -73,6 +96,12 @@ impl Window {
         true
     }
 
+    /// Whether so much of the window waits that more would not help.
+    fn waits(&self, elapsed: u64, path: u64) -> bool {
+        let share = |ns: u64| u128::from(ns) * u128::from(self.size);
+        share(elapsed.saturating_sub(path)) >= u128::from(elapsed) * u128::from(self.waiting)
+    }
+
     fn begin_period(&mut self) {
         self.results = 0;
         self.lost = 0;
@@ -83,24 +112,35 @@ impl Window {
 mod tests {
     use super::*;
 
+    /// Never waits.
+    const QUICK: (u64, u64) = (10, 10);
+
+    fn limited(initial: u32, maximum: u32) -> Window {
+        Window::new(WindowLimits { initial, maximum, waiting: 100 })
+    }
+
+    fn grow(window: &mut Window, results: u32, (elapsed, path): (u64, u64)) {
+        (0..results).for_each(|_| window.grow(elapsed, path));
+    }
+
     #[test]
     fn slow_start_doubles_then_grows_by_one_a_window() {
-        let mut window = Window::new(20, 100);
-        (0..20).for_each(|_| window.grow());
+        let mut window = limited(20, 100);
+        grow(&mut window, 20, QUICK);
         assert_eq!(window.size(), 40);
         assert!(window.shrink(10, 20));
         assert_eq!(window.size(), 20);
-        (0..20).for_each(|_| window.grow());
+        grow(&mut window, 20, QUICK);
         assert_eq!(window.size(), 21);
-        (0..20).for_each(|_| window.grow());
+        grow(&mut window, 20, QUICK);
         assert_eq!(window.size(), 21);
-        window.grow();
+        grow(&mut window, 1, QUICK);
         assert_eq!(window.size(), 22);
     }
 
     #[test]
     fn one_decrease_for_one_congestion() {
-        let mut window = Window::new(64, 64);
+        let mut window = limited(64, 64);
         assert!(window.shrink(5, 70));
         assert!(!window.shrink(69, 90));
         assert_eq!(window.size(), 32);
@@ -111,10 +151,10 @@ mod tests {
     /// 20 in 512 results are 4 %.
     #[test]
     fn loss_counts_from_a_share_on() {
-        let mut window = Window::new(256, 256);
+        let mut window = limited(256, 256);
         let period = |window: &mut Window, lost: u64, first: u64| {
             let cuts = (0..lost).filter(|number| window.lose(first + number, first + lost)).count();
-            (0..512).for_each(|_| window.grow());
+            grow(window, 512, QUICK);
             cuts
         };
         for round in 0..100 {
@@ -123,7 +163,7 @@ mod tests {
         assert_eq!(window.size(), 256);
         assert_eq!(period(&mut window, 21, 100_000), 1);
         // Half of it lost, as when a queue overflows: once a round trip, for all that is lost in it.
-        let mut window = Window::new(256, 256);
+        let mut window = limited(256, 256);
         assert_eq!((0..128).filter(|number| window.lose(*number, 256)).count(), 1);
         assert_eq!(window.size(), 128);
         assert_eq!((256..320).filter(|number| window.lose(*number, 384)).count(), 1);
@@ -132,17 +172,42 @@ mod tests {
 
     #[test]
     fn bounds() {
-        let mut window = Window::new(1_000, 3);
+        let mut window = limited(1_000, 3);
         assert_eq!(window.size(), 3);
-        (0..100).for_each(|_| window.grow());
+        grow(&mut window, 100, QUICK);
         assert_eq!(window.size(), 3);
         (0..100).for_each(|number| _ = window.shrink(number, number + 1));
         assert_eq!(window.size(), 3);
-        let mut window = Window::new(100, 100);
+        let mut window = limited(100, 100);
         (0..100).for_each(|number| _ = window.shrink(number, number + 1));
         assert_eq!(window.size(), 16);
-        let mut window = Window::new(0, 0);
+        let mut window = limited(0, 0);
         window.shrink(0, 1);
         assert_eq!(window.size(), 1);
+    }
+
+    /// 100 of the window's chunks wait if the path takes a third of the time and the window is 150.
+    #[test]
+    fn no_growth_while_more_would_only_wait() {
+        let mut window = limited(80, 1000);
+        grow(&mut window, 1000, (30, 10));
+        assert_eq!(window.size(), 150);
+        // An idle path again: slow start is over.
+        grow(&mut window, 149, QUICK);
+        assert_eq!(window.size(), 150);
+        grow(&mut window, 1, QUICK);
+        assert_eq!(window.size(), 151);
+        // Waiting stops growth, and takes nothing back.
+        grow(&mut window, 10_000, (1000, 10));
+        assert_eq!((window.size(), window.shrink(0, 1), window.size()), (151, true, 75));
+        grow(&mut window, 10_000, (1000, 0));
+        assert_eq!(window.size(), 100, "no path takes no time");
+    }
+
+    #[test]
+    fn a_clock_that_stands_still() {
+        let mut window = limited(80, 1000);
+        grow(&mut window, 80, (0, 0));
+        assert_eq!(window.size(), 80, "0 of 0 tells nothing");
     }
 }

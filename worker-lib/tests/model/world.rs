@@ -9,7 +9,7 @@ use switchml_protocol::header::{Kind, Op};
 use switchml_protocol::job::VACANT;
 use switchml_protocol::outcome::{Action as Fate, Outcome};
 use switchml_protocol::{EVERYONE, U32};
-use switchml_worker::engine::{Chunk, Config, Engine, Identity, RttLimits};
+use switchml_worker::engine::{Chunk, Config, Engine, Identity, RttLimits, WindowLimits};
 
 use crate::aggregator::Aggregator;
 use crate::rules::Rule;
@@ -209,8 +209,11 @@ impl World {
         let config = Config {
             identity: Identity { job: JOB, epoch: self.epoch(session), rank, ranks: self.setup.ranks },
             slots: self.setup.slots,
-            initial_window: self.setup.slots.into(),
-            maximum_window: self.setup.slots.into(),
+            window: WindowLimits {
+                initial: self.setup.slots.into(),
+                maximum: self.setup.slots.into(),
+                waiting: u32::MAX,
+            },
             rtt: RttLimits { initial: 1000, floor: 500, ceiling: 4000 },
             reordering: 200,
             deadline: 20_000,
