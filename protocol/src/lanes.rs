@@ -33,6 +33,14 @@ pub trait Payload {
         store(values, self, blocks)
     }
 
+    /// The sums as they are, but made by now.
+    ///
+    /// LLVM would put off the additions to the end of a block. BPF has too few registers for the lanes that they wait for.
+    #[inline(always)]
+    fn made(sums: [u32; 2]) -> [u32; 2] {
+        sums
+    }
+
     /// [`add`] of this payload.
     #[inline(always)]
     fn add_to(&self, op: Op, values: &mut Values, blocks: usize) -> Result<u32, ShortPayload> {
@@ -163,7 +171,7 @@ fn combine_with<P: Payload + ?Sized>(
     Ok(())
 }
 
-/// Adds lane by lane with `f`, the lanes to each other too.
+/// Adds lane by lane with `f`, the lanes to each other too. Two at a time, for half the loads.
 #[inline(always)]
 fn add_and_sum<P: Payload + ?Sized>(
     values: &mut Values,
@@ -171,12 +179,20 @@ fn add_and_sum<P: Payload + ?Sized>(
     blocks: usize,
     f: impl Fn(u32, u32) -> u32,
 ) -> Result<u32, ShortPayload> {
-    let mut sum = 0;
-    combine_with(values, payload, blocks, |value, lane| {
-        sum = f(sum, lane);
-        f(value, lane)
-    })?;
-    Ok(sum)
+    let (value_blocks, _) = values.as_chunks_mut::<LANES_PER_BLOCK>();
+    let mut sums = [0; 2];
+    for (index, to) in value_blocks.iter_mut().enumerate().take(MAX_BLOCKS) {
+        if index >= blocks {
+            break;
+        }
+        let (to, _) = to.as_chunks_mut::<2>();
+        for (to, pair) in to.iter_mut().zip(pairs(payload.block(index).ok_or(ShortPayload)?)) {
+            let lanes = [(pair.get() >> 32) as u32, pair.get() as u32];
+            *to = [f(to[0], lanes[0]), f(to[1], lanes[1])];
+            sums = P::made([f(sums[0], lanes[0]), f(sums[1], lanes[1])]);
+        }
+    }
+    Ok(f(sums[0], sums[1]))
 }
 
 /// Sums two lanes at a time, for half the byte swaps.
@@ -213,13 +229,17 @@ fn for_each_pair<P: Payload + ?Sized>(payload: &P, blocks: usize, mut f: impl Fn
         if index >= blocks {
             break;
         }
-        let block = payload.block(index).ok_or(ShortPayload)?;
-        let pairs: &[U64; LANES_PER_BLOCK / 2] = transmute_ref!(block);
-        for pair in pairs {
+        for pair in pairs(payload.block(index).ok_or(ShortPayload)?) {
             f(pair.get());
         }
     }
     Ok(())
+}
+
+/// Two lanes as one number, the first one in the upper half.
+#[inline(always)]
+fn pairs(block: &Block) -> &[U64; LANES_PER_BLOCK / 2] {
+    transmute_ref!(block)
 }
 
 #[inline(always)]

@@ -16,7 +16,7 @@
 // The entry point that the `xdp` macro makes has no documentation.
 #![allow(missing_docs)]
 // core::sync::atomic is nearly empty on this target.
-#![feature(core_intrinsics)]
+#![feature(core_intrinsics, asm_experimental_arch)]
 #![allow(internal_features)]
 
 mod lock;
