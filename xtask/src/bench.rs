@@ -6,6 +6,7 @@
 
 mod goals;
 mod measured;
+mod model;
 mod peers;
 mod plan;
 mod plot;
@@ -14,7 +15,7 @@ mod site;
 mod stats;
 mod team;
 
-use std::fs;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
@@ -83,11 +84,12 @@ impl Bench {
                 .into_iter()
                 .filter(|method| items.iter().any(|item| item.methods.contains(method)))
                 .collect();
-            let mut site = Site::new(workers, &methods, binaries, programs, &scratch.0)?;
+            let mut site = Site::new(workers, &methods, binaries, programs, &scratch.folder)?;
             for repetition in 0..self.runs {
                 repeat(&mut site, &items, repetition, &mut results)?;
                 eprintln!("bench: {workers} workers, repetition {} of {}", repetition + 1, self.runs);
             }
+            site.stop()?;
         }
         Ok(results)
     }
@@ -125,18 +127,27 @@ fn write(folder: &Path, results: &Results, goals: &[goals::Goal], text: String) 
 }
 
 /// A folder for this run's files, removed with the value.
-struct Scratch(PathBuf);
+struct Scratch {
+    folder: PathBuf,
+    /// Held while the run lasts.
+    _lock: File,
+}
 
 impl Scratch {
+    /// Makes the folder; what a run left there that was killed is removed.
     fn new() -> Result<Self> {
-        let path = cargo::target_folder()?.join(format!("peers/run-{}", std::process::id()));
-        fs::create_dir(&path).with_context(|| format!("cannot create {}", path.display()))?;
-        Ok(Self(path))
+        let peers = cargo::target_folder()?.join("peers");
+        let lock = File::create(peers.join("lock")).context("cannot create a lock file")?;
+        lock.try_lock().context("another `cargo xtask bench` is running; two would disturb each other")?;
+        let folder = peers.join("run");
+        let _ = fs::remove_dir_all(&folder);
+        fs::create_dir(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
+        Ok(Self { folder, _lock: lock })
     }
 }
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
+        let _ = fs::remove_dir_all(&self.folder);
     }
 }

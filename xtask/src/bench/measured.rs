@@ -17,6 +17,11 @@ impl Method {
     /// What goals are about.
     pub const OURS: Self = Self::Native;
 
+    /// Whether it is this project's.
+    pub fn is_ours(self) -> bool {
+        !matches!(self, Self::Gloo | Self::OpenMpi)
+    }
+
     /// As tables and files have it.
     pub fn name(self) -> &'static str {
         match self {

@@ -14,7 +14,7 @@ type File = (String, String);
 /// A line: the method, and its points with the quartiles of what is measured.
 type Line = (Method, Vec<(f64, Spread)>);
 
-/// Every plot for which there are at least two points of a line.
+/// Every plot for which a line has at least three points.
 pub fn all(results: &Results) -> Result<Vec<File>> {
     let mut files = Vec::new();
     let milliseconds = |sample: &Sample| sample.seconds * 1e3;
@@ -56,7 +56,7 @@ fn lines(
 }
 
 fn add(files: &mut Vec<File>, name: &str, caption: &str, axes: [&str; 2], lines: &[Line]) -> Result<()> {
-    if lines.iter().any(|(_, points)| points.len() > 1) {
+    if lines.iter().any(|(_, points)| points.len() > 2) {
         files.push((name.to_owned(), draw_lines(caption, axes, lines)?));
     }
     Ok(())

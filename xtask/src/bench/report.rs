@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use super::goals::{Goal, goodput_share};
 use super::measured::{Cell, Measured, Method, Results, Sample};
+use super::model;
 use super::stats::Spread;
 
 /// Everything as Markdown: the goals, then a table for each number of workers and rate.
@@ -24,7 +25,7 @@ pub fn markdown(results: &Results, goals: &[Goal], runs: usize) -> String {
             }
         }
     }
-    text
+    text + &model::markdown(results)
 }
 
 // Writing to a String cannot fail, here and below.
@@ -72,7 +73,7 @@ fn row(results: &Results, measured: &Measured) -> String {
     let time = Spread::of(seconds(measured).iter().map(|seconds| seconds * 1e3).collect());
     format!(
         "| {} | {} | {} | {ratio} | {} | {}, {} | {share} | {resent} |\n",
-        size(*cell),
+        size_of(*cell),
         method.name(),
         spread(time, 3),
         figure(cpu * 1e3, 2),
@@ -82,7 +83,7 @@ fn row(results: &Results, measured: &Measured) -> String {
 }
 
 /// `16 MiB`, `64 KiB`, and whether there are zeros.
-pub fn size(cell: Cell) -> String {
+pub fn size_of(cell: Cell) -> String {
     let size = match cell.size {
         size if size >= 1 << 20 => format!("{} MiB", size >> 20),
         size => format!("{} KiB", size >> 10),

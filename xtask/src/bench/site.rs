@@ -13,7 +13,7 @@ use super::team::{Team, Work};
 pub struct Site {
     // Dropped in this order.
     teams: Vec<(Method, Team)>,
-    _aggregators: Vec<Aggregator>,
+    aggregators: Vec<Aggregator>,
     racks: Vec<Rack>,
 }
 
@@ -29,7 +29,7 @@ impl Site {
         programs: &Programs,
         scratch: &Path,
     ) -> Result<Self> {
-        let mut site = Self { teams: Vec::new(), _aggregators: Vec::new(), racks: Vec::new() };
+        let mut site = Self { teams: Vec::new(), aggregators: Vec::new(), racks: Vec::new() };
         let (xdp, plain): (Vec<Method>, Vec<Method>) = methods.iter().partition(|&&method| method == Method::Native);
         for (methods, offloads) in [(xdp, false), (plain, true)] {
             if methods.is_empty() {
@@ -59,7 +59,20 @@ impl Site {
             Method::Gloo | Method::OpenMpi => None,
         };
         self.teams.push((method, Team::start(method, programs, rack, aggregator.as_ref(), scratch)?));
-        self._aggregators.extend(aggregator);
+        self.aggregators.extend(aggregator);
+        Ok(())
+    }
+
+    /// Ends all methods in good order.
+    ///
+    /// # Errors
+    ///
+    /// A process that does not end, or fails, with its last lines.
+    pub fn stop(self) -> Result<()> {
+        let Self { teams, racks, aggregators } = self;
+        teams.into_iter().try_for_each(|(_, team)| team.stop())?;
+        aggregators.into_iter().try_for_each(Aggregator::stop)?;
+        drop(racks);
         Ok(())
     }
 

@@ -126,6 +126,17 @@ impl Team {
         ensure!(report.wrong == 0, "{}: {} elements are wrong", self.method.name(), report.wrong);
         Ok(report.sample(iters))
     }
+
+    /// Ends the ranks in good order, and waits for that: some spin as long as others of their method are there.
+    ///
+    /// # Errors
+    ///
+    /// A process that does not end, or fails, with its last lines.
+    pub fn stop(self) -> Result<()> {
+        let Self { mut processes, commands, .. } = self;
+        drop(commands);
+        Ok(processes.iter_mut().try_for_each(|process| process.wait_success(PATIENCE))?)
+    }
 }
 
 impl Report {
@@ -189,7 +200,7 @@ fn open_mpi(programs: &Programs, rack: &Rack, folder: &Path) -> Result<Process> 
     let hosts: Vec<String> = (0..ranks).map(|rank| Rack::worker_address(rank).to_string()).collect();
     let mut command = Command::new("mpirun");
     command.args(["--allow-run-as-root", "--bind-to", "none", "-np", &ranks.to_string(), "--host", &hosts.join(",")]);
-    command.args(["--mca", "plm_rsh_agent"]).arg(&agent);
+    command.args(["--mca", "plm_rsh_agent"]).arg(&agent).args(["--mca", "orte_tmpdir_base"]).arg(folder);
     command.args(["--mca", "btl", "self,tcp", "--mca", "pml", "ob1", "--mca", "btl_tcp_if_include", "eth0"]);
     // All ranks share this machine's processors, which mpirun takes for several machines'.
     command.args(["--mca", "mpi_yield_when_idle", "1"]);

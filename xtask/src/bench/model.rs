@@ -1,0 +1,185 @@
+//! What an all-reduce must cost, from packets, bytes and processor time, and how far that is from what was measured.
+//!
+//! A rank's link carries each chunk once each way, whatever the number of workers; a chunk costs the machine so much processor time for each
+//! worker. Whichever takes longer, link or processors, is what a large tensor takes; what a call takes at least comes on top. Of what was
+//! measured, the model is given two figures: the time of the smallest tensor for each number of workers, and the processor time of a
+//! large one.
+
+use std::fmt::Write;
+use std::thread::available_parallelism;
+
+use super::measured::{Cell, Measured, Method, Results, Sample};
+use super::plan::{LARGE, WORKERS};
+use super::report::size_of;
+use super::stats::Spread;
+
+/// Lanes of a full chunk at an MTU of 1500 bytes.
+const LANES: usize = 352;
+
+/// Bytes of a full frame as shapers count them: Ethernet, IPv4, UDP, and the protocol's headers, and the lanes.
+const FRAME: usize = 14 + 20 + 8 + 32 + 4 * LANES;
+
+/// Workers of the setting in which a chunk's processor time is taken.
+const REFERENCE: usize = 4;
+
+/// How far the time for each byte may be from that of the largest tensor where time counts as proportional to size.
+const PROPORTIONAL: f64 = 0.1;
+
+/// The two figures that are not derived.
+struct Model {
+    /// Processor time of a chunk on its way through the whole system, for each worker, in seconds.
+    chunk: f64,
+    /// Time of the smallest call in seconds, by number of workers.
+    call: Vec<(usize, f64)>,
+}
+
+/// Packets that a rank sends, and receives, in a call: data chunks and the exponents of all chunks.
+fn packets(cell: Cell) -> usize {
+    let chunks = (cell.size / 4).div_ceil(LANES);
+    chunks.div_ceil(cell.dense) + chunks.div_ceil(LANES)
+}
+
+/// Seconds for which a link is busy, each way; none if it is not shaped.
+fn link(cell: Cell) -> f64 {
+    cell.rate.map_or(0.0, |rate| (packets(cell) * FRAME * 8) as f64 / rate as f64)
+}
+
+fn median(measured: &Measured, quantity: impl Fn(&Sample) -> f64) -> f64 {
+    Spread::of(measured.of(quantity)).median
+}
+
+/// Processor time for each chunk and worker in seconds.
+fn per_chunk(measured: &Measured) -> f64 {
+    let cell = measured.cell;
+    median(measured, |sample| sample.cpu_seconds) / (packets(cell) * cell.workers) as f64
+}
+
+impl Model {
+    /// None when what it is made from was not measured.
+    fn of(results: &Results) -> Option<Self> {
+        let ours = || results.0.iter().filter(|measured| measured.method == Method::OURS);
+        let reference = Cell { workers: REFERENCE, rate: None, size: LARGE, dense: 1 };
+        let smallest = |workers| {
+            let unshaped = ours().filter(|measured| measured.cell.workers == workers && measured.cell.rate.is_none());
+            let smallest = unshaped.min_by_key(|measured| measured.cell.size)?;
+            Some((workers, median(smallest, |sample| sample.seconds)))
+        };
+        let call = WORKERS.into_iter().filter_map(smallest).collect();
+        Some(Self { chunk: per_chunk(results.get(reference, Method::OURS)?), call })
+    }
+
+    /// Seconds for which the processors are busy, all at the same time.
+    fn processors(&self, cell: Cell) -> f64 {
+        let processors = available_parallelism().map_or(1, usize::from) as f64;
+        (packets(cell) * cell.workers) as f64 * self.chunk / processors
+    }
+
+    /// Seconds of a call.
+    fn time(&self, cell: Cell) -> Option<f64> {
+        let call = self.call.iter().find(|(workers, _)| *workers == cell.workers)?.1;
+        Some(call + link(cell).max(self.processors(cell)))
+    }
+}
+
+// Writing to a String cannot fail, here and below.
+/// Markdown; empty when too little was measured.
+pub fn markdown(results: &Results) -> String {
+    let Some(model) = Model::of(results) else { return String::new() };
+    let mut text = format!(
+        "\nModel: {:.2} CPU-us for each chunk and worker, frames of {FRAME} bytes.\n\n\
+         | workers | Gb/s | size | packets each way | link, ms | processors, ms | model, ms | measured, ms | measured to model |\n\
+         | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n",
+        model.chunk * 1e6
+    );
+    for measured in results.0.iter().filter(|measured| measured.method == Method::OURS) {
+        let cell = measured.cell;
+        let Some(time) = model.time(cell) else { continue };
+        let seconds = median(measured, |sample| sample.seconds);
+        let _ = writeln!(
+            text,
+            "| {} | {} | {} | {} | {:.2} | {:.2} | {:.2} | {:.2} | {:.2} |",
+            cell.workers,
+            cell.rate.map_or("–".to_owned(), |rate| (rate as f64 / 1e9).to_string()),
+            size_of(cell),
+            packets(cell),
+            link(cell) * 1e3,
+            model.processors(cell) * 1e3,
+            time * 1e3,
+            seconds * 1e3,
+            seconds / time,
+        );
+    }
+    text + &linear_from(results) + &chunk_table(results)
+}
+
+/// From which size on time grows as size does.
+fn linear_from(results: &Results) -> String {
+    let mut text = String::new();
+    for workers in WORKERS {
+        for shaped in [false, true] {
+            let of_link = |measured: &&Measured| {
+                let Cell { workers: n, rate, dense, .. } = measured.cell;
+                (measured.method, n, rate.is_some(), dense) == (Method::OURS, workers, shaped, 1)
+            };
+            let mut sizes: Vec<&Measured> = results.0.iter().filter(of_link).collect();
+            sizes.sort_by_key(|measured| std::cmp::Reverse(measured.cell.size));
+            let per_byte = |measured: &Measured| median(measured, |s| s.seconds) / measured.cell.size as f64;
+            let Some(largest) = sizes.first().map(|measured| per_byte(measured)) else { continue };
+            let close = |measured: &&&Measured| (per_byte(measured) / largest - 1.0).abs() <= PROPORTIONAL;
+            let Some(from) = sizes.iter().take_while(close).last().filter(|_| sizes.len() > 2) else { continue };
+            let links = if shaped { "shaped" } else { "unshaped" };
+            let _ = write!(
+                text,
+                "\n{workers} workers, {links}: proportional to size (within 10 %) from {} on.\n",
+                size_of(from.cell)
+            );
+        }
+    }
+    text
+}
+
+/// What a chunk costs by each of our data paths.
+fn chunk_table(results: &Results) -> String {
+    let mut text =
+        "\n| CPU-us for each chunk and worker, 16 MiB, unshaped | N = 2 | N = 4 | N = 8 |\n| --- | --- | --- | --- |\n"
+            .to_owned();
+    for method in Method::ALL.into_iter().filter(|method| method.is_ours()) {
+        let cost = |workers| {
+            let cell = Cell { workers, rate: None, size: LARGE, dense: 1 };
+            results.get(cell, method).map_or("–".to_owned(), |measured| format!("{:.2}", per_chunk(measured) * 1e6))
+        };
+        let _ = writeln!(text, "| {} | {} |", method.name(), WORKERS.map(cost).join(" | "));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CELL: Cell = Cell { workers: 4, rate: Some(1_000_000_000), size: 16 << 20, dense: 1 };
+
+    #[test]
+    fn packets_of_a_tensor() {
+        // 4,194,304 elements in chunks of 352 are 11,916; their exponents fill 34.
+        assert_eq!(packets(CELL), 11_916 + 34);
+        assert_eq!(packets(Cell { dense: 10, ..CELL }), 1_192 + 34);
+        assert_eq!(packets(Cell { size: 4, ..CELL }), 2);
+    }
+
+    #[test]
+    fn links_are_busy_for_all_frames() {
+        assert!((link(CELL) - 11_950.0 * 1482.0 * 8.0 / 1e9).abs() < 1e-9);
+        assert_eq!(link(Cell { rate: None, ..CELL }), 0.0);
+    }
+
+    #[test]
+    fn the_slower_of_link_and_processors_counts() {
+        let model = Model { chunk: 1e-6, call: vec![(4, 1e-4)] };
+        let processors = model.processors(CELL);
+        assert!(processors < link(CELL));
+        assert_eq!(model.time(CELL), Some(1e-4 + link(CELL)));
+        assert_eq!(model.time(Cell { rate: None, ..CELL }), Some(1e-4 + processors));
+        assert_eq!(model.time(Cell { workers: 3, ..CELL }), None);
+    }
+}
