@@ -2,13 +2,13 @@
 //!
 //! That the two do meet in the slot is shown by the same program with its lock taken out, which must get sums wrong.
 
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 use switchml_protocol::outcome::Outcome;
-use switchml_rack::{can_build_racks, skip};
+use switchml_rack::can_build_racks;
 
+use crate::cpu::{pin_to, two_cpus};
 use crate::kernel::{FIRST_SLOT, Kernel};
 use crate::packet::{CHECKED, Packet, RESULT};
 
@@ -115,25 +115,12 @@ fn play(kernel: &Kernel, cpus: [usize; 2], rounds: u32) -> [Result<(), Broken>; 
         let play_half = |half: u16| {
             let pair = &pair;
             scope.spawn(move || {
-                let mut cpu = CpuSet::new();
-                cpu.set(cpus[usize::from(half)]);
-                sched_setaffinity(None, &cpu).expect("the CPU is there");
+                pin_to(cpus[usize::from(half)]);
                 pair.play(kernel, half * 4..half * 4 + 4, rounds)
             })
         };
         [0, 1].map(play_half).map(|thread| thread.join().expect("the thread does not panic"))
     })
-}
-
-/// Two CPUs that this process may use; says that the test is skipped if there are none.
-fn two_cpus(test: &str) -> Option<[usize; 2]> {
-    let allowed = sched_getaffinity(None).expect("the process has an affinity");
-    let mut cpus = (0..CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu));
-    let two = cpus.next().zip(cpus.next()).map(|(one, other)| [one, other]);
-    if two.is_none() {
-        skip(test, "it needs two CPUs");
-    }
-    two
 }
 
 #[test]

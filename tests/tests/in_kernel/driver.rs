@@ -8,19 +8,26 @@ use std::mem::offset_of;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use switchml_protocol::maps::LockedSlot;
 
-use crate::kernel::{FIRST_SLOT, Kernel};
+use crate::kernel::{FIRST_SLOT, Kernel, SLOTS};
 
 const BPF_PROG_LOAD: libc::c_int = 5;
 const BPF_PROG_TEST_RUN: libc::c_int = 10;
 const BPF_PROG_TYPE_XDP: u32 = 6;
 const BPF_XDP: u32 = 37;
 const MAP_LOOKUP: i32 = 1;
+const CPU_NUMBER: i32 = 8;
 const TAIL_CALL: i32 = 12;
 
-/// Before each run of the program, leaves rank 0 as the only one in the even set of the job's first slot.
+/// Before each run of the program, leaves rank 0 as the only one in the even set of its CPU's slot ([`slot_of`]).
 pub struct Driver {
     program: OwnedFd,
     _called: ProgramArray<MapData>,
+}
+
+/// The slot of the job that a CPU has.
+pub fn slot_of(cpu: usize) -> u16 {
+    const { assert!(SLOTS.is_power_of_two()) };
+    cpu as u16 % SLOTS as u16
 }
 
 /// One instruction, as in `struct bpf_insn`: opcode, registers (source, destination), offset, immediate.
@@ -63,24 +70,28 @@ impl Driver {
         let mut programs = ProgramArray::try_from(map).map_err(io::Error::other)?;
         programs.set(0, kernel.program().fd().map_err(io::Error::other)?, 0).map_err(io::Error::other)?;
 
+        let (mask, first) = (SLOTS as i32 - 1, FIRST_SLOT as i32);
         let seen = offset_of!(LockedSlot, slot.sets) as i16;
         let instructions = [
-            Instruction(0xBF, 0x16, 0, 0),                  // r6 = context
-            Instruction(0x62, 0x0A, -4, FIRST_SLOT as i32), // *(u32 *)(r10 - 4) = slot
-            Instruction(0xBF, 0xA2, 0, 0),                  // r2 = r10
-            Instruction(0x07, 0x02, 0, -4),                 // r2 -= 4
-            Instruction(0x18, 0x11, 0, kernel.slots_fd()),  // r1 = SLOTS
-            Instruction(0, 0, 0, 0),                        //   (upper half)
-            Instruction(0x85, 0, 0, MAP_LOOKUP),            // r0 = the element
-            Instruction(0x15, 0x00, 6, 0),                  // if there is none, leave
-            Instruction(0x7A, 0x00, seen, 1),               // seen = {0}
-            Instruction(0xBF, 0x61, 0, 0),                  // r1 = context
-            Instruction(0x18, 0x12, 0, called),             // r2 = programs
-            Instruction(0, 0, 0, 0),                        //   (upper half)
-            Instruction(0xB7, 0x03, 0, 0),                  // r3 = 0
-            Instruction(0x85, 0, 0, TAIL_CALL),             // go to the program
-            Instruction(0xB7, 0x00, 0, 0),                  // r0 = XDP_ABORTED
-            Instruction(0x95, 0, 0, 0),                     // leave
+            Instruction(0xBF, 0x16, 0, 0),                 // r6 = context
+            Instruction(0x85, 0, 0, CPU_NUMBER),           // r0 = the CPU
+            Instruction(0x57, 0x00, 0, mask),              // r0 &= mask
+            Instruction(0x07, 0x00, 0, first),             // r0 += first
+            Instruction(0x63, 0x0A, -4, 0),                // *(u32 *)(r10 - 4) = r0
+            Instruction(0xBF, 0xA2, 0, 0),                 // r2 = r10
+            Instruction(0x07, 0x02, 0, -4),                // r2 -= 4
+            Instruction(0x18, 0x11, 0, kernel.slots_fd()), // r1 = SLOTS
+            Instruction(0, 0, 0, 0),                       //   (upper half)
+            Instruction(0x85, 0, 0, MAP_LOOKUP),           // r0 = the element
+            Instruction(0x15, 0x00, 6, 0),                 // if there is none, leave
+            Instruction(0x7A, 0x00, seen, 1),              // seen = {0}
+            Instruction(0xBF, 0x61, 0, 0),                 // r1 = context
+            Instruction(0x18, 0x12, 0, called),            // r2 = programs
+            Instruction(0, 0, 0, 0),                       //   (upper half)
+            Instruction(0xB7, 0x03, 0, 0),                 // r3 = 0
+            Instruction(0x85, 0, 0, TAIL_CALL),            // go to the program
+            Instruction(0xB7, 0x00, 0, 0),                 // r0 = XDP_ABORTED
+            Instruction(0x95, 0, 0, 0),                    // leave
         ];
         let mut attributes = ProgLoad {
             prog_type: BPF_PROG_TYPE_XDP,

@@ -10,14 +10,16 @@
 //! | [`frames`] | the answers, byte by byte |
 //! | [`differential`] | a random trace through the kernel and through the protocol crate on the host |
 //! | [`contention`] | two CPUs on the same slot |
+//! | [`cpu`] | which CPU a thread has |
 //! | [`libbpf`] | the program and its maps as libbpf loads them |
 //! | [`loaders`] | libbpf takes the object too |
 //! | [`delivery`] | a RESULT reaches every port of the group |
-//! | [`speed`] | nanoseconds a packet |
+//! | [`speed`] | nanoseconds a packet, on one CPU and on two |
 //! | [`driver`] | runs one contribution again and again, for that |
 
 mod admission;
 mod contention;
+mod cpu;
 mod delivery;
 mod differential;
 mod driver;
