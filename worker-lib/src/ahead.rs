@@ -10,7 +10,7 @@
 use crate::numerics::Codec;
 use crate::numerics::exponent::{self, ZERO};
 
-/// Data chunks of the largest call in which any go ahead: with the exponent chunk, as many as the window holds at first. In larger ones a
+/// Data chunks of the largest call in which any go ahead: 89 KB at 352 lanes, which a window at its start lets out at once. In larger calls a
 /// round trip matters less, and wrong predictions more.
 pub(crate) const MOST_CHUNKS: usize = 63;
 /// Lanes of an exponent chunk per data chunk.
