@@ -408,7 +408,11 @@ impl Engine {
         let reordering = self.config.reordering.max(self.rtt.smoothed().unwrap_or(0) / 4);
         let (mut marked, mut until) = (0, None::<u64>);
         self.table.for_each_while(|entry| {
-            if entry.lost || entry.sequence > evidence.sequence {
+            if entry.sequence > evidence.sequence {
+                // Those sent once are in the order of their numbers: behind the first that is newer, all are, and those sent again are newer still.
+                return entry.resent || entry.pending.is_some();
+            }
+            if entry.lost {
                 return true;
             }
             let due = entry.sent_at + evidence.rtt + reordering;

@@ -149,7 +149,11 @@ impl Transport for Udp {
 
     fn receive(&mut self, sink: &mut dyn FnMut(&[u8], bool)) -> io::Result<usize> {
         let mut packets = 0;
-        for endpoint in std::iter::once(&self.data).chain(&self.group) {
+        // Answers to this rank alone are few. Looking for them costs a system call, and can wait until the group has nothing.
+        for endpoint in self.group.iter().chain([&self.data]) {
+            if packets > 0 {
+                break;
+            }
             for (meta, bytes) in self.received.from(endpoint)? {
                 if meta.addr != SocketAddr::V4(self.aggregator) {
                     self.foreign += 1;
