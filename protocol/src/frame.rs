@@ -46,11 +46,12 @@ pub enum Source {
 }
 
 /// Where a frame says that it comes from; `read` gives four of its bytes from an offset on, if the frame is that long.
+/// The kernel has taken `removed` tags off it.
 #[inline(always)]
-pub fn source(read: impl Fn(usize) -> Option<[u8; 4]>) -> Source {
+pub fn source(removed: usize, read: impl Fn(usize) -> Option<[u8; 4]>) -> Source {
     // Of the EtherType.
     let mut offset = ETHERNET_LEN - 2;
-    for _ in 0..=MAX_TAGS {
+    for _ in removed..=MAX_TAGS {
         let Some([high, low, ..]) = read(offset) else { return Source::Other };
         match u16::from_be_bytes([high, low]) {
             ETHERTYPE_IPV4 => return read(offset + 2 + IPV4_SOURCE).map_or(Source::Other, Source::Ipv4),
@@ -59,6 +60,15 @@ pub fn source(read: impl Fn(usize) -> Option<[u8; 4]>) -> Source {
         }
     }
     Source::Hidden
+}
+
+/// Who fills in the UDP checksum of a frame on its way out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Checksum {
+    /// Nobody: it is left out.
+    None,
+    /// The device, or the kernel where it cuts the frame apart: the field holds what they go on from.
+    Offloaded,
 }
 
 /// Ethernet, IPv4 (without options) and UDP headers.
@@ -164,27 +174,58 @@ impl Envelope {
     /// Turns the frame back to its sender, with `lanes` words of payload.
     #[inline(always)]
     pub fn turn_back(&mut self, lanes: u16) {
-        core::mem::swap(&mut self.mac_destination, &mut self.mac_source);
-        core::mem::swap(&mut self.destination, &mut self.source);
-        core::mem::swap(&mut self.destination_port, &mut self.source_port);
-        self.finish(lanes);
+        self.swap_ends();
+        self.finish(udp_len(lanes));
+    }
+
+    /// Turns a bundle back to its sender, as long as it is.
+    #[inline(always)]
+    pub fn turn_bundle_back(&mut self, checksum: Checksum) {
+        self.swap_ends();
+        self.finish_bundle(checksum);
     }
 
     /// Sends the frame to the job's multicast group, with `lanes` words of payload.
     #[inline(always)]
     pub fn send_to_group(&mut self, job: &Job, lanes: u16) {
+        self.address_to_group(job);
+        self.finish(udp_len(lanes));
+    }
+
+    /// Sends a bundle to the job's multicast group, as long as it is.
+    #[inline(always)]
+    pub fn send_bundle_to_group(&mut self, job: &Job, checksum: Checksum) {
+        self.address_to_group(job);
+        self.finish_bundle(checksum);
+    }
+
+    #[inline(always)]
+    fn swap_ends(&mut self) {
+        core::mem::swap(&mut self.mac_destination, &mut self.mac_source);
+        core::mem::swap(&mut self.destination, &mut self.source);
+        core::mem::swap(&mut self.destination_port, &mut self.source_port);
+    }
+
+    #[inline(always)]
+    fn address_to_group(&mut self, job: &Job) {
         self.mac_source = self.mac_destination;
         self.mac_destination = multicast_mac(job.group);
         self.source = job.address;
         self.destination = job.group;
         self.source_port = self.destination_port;
         self.destination_port = job.group_port;
-        self.finish(lanes);
     }
 
     #[inline(always)]
-    fn finish(&mut self, lanes: u16) {
-        let udp_len = UDP_LEN + HEADER_LEN as u16 + 4 * lanes;
+    fn finish_bundle(&mut self, checksum: Checksum) {
+        self.finish(self.udp_len.get());
+        if checksum == Checksum::Offloaded {
+            self.udp_checksum.set(self.sum_of_pseudo_header());
+        }
+    }
+
+    #[inline(always)]
+    fn finish(&mut self, udp_len: u16) {
         if self.congestion_experienced() {
             self.tos = (self.tos & !ECN_MASK) | ECN_ECT0;
         }
@@ -202,7 +243,7 @@ impl Envelope {
     /// Ones' complement sum of the IP header's 16-bit words (RFC 1071); all ones when its checksum is right.
     #[inline(always)]
     fn sum_of_ip_header(&self) -> u16 {
-        let words = [
+        ones_complement_sum(&[
             u16::from_be_bytes([self.version_ihl, self.tos]),
             self.total_len.get(),
             self.id.get(),
@@ -213,15 +254,38 @@ impl Envelope {
             low(self.source),
             high(self.destination),
             low(self.destination),
-        ];
-        let mut sum = 0u32;
-        for word in words {
-            sum += u32::from(word);
-        }
-        sum = (sum & 0xFFFF) + (sum >> 16);
-        sum = (sum & 0xFFFF) + (sum >> 16);
-        sum as u16
+        ])
     }
+
+    /// Ones' complement sum of what UDP's checksum covers beside the UDP packet (RFC 768).
+    #[inline(always)]
+    fn sum_of_pseudo_header(&self) -> u16 {
+        ones_complement_sum(&[
+            high(self.source),
+            low(self.source),
+            high(self.destination),
+            low(self.destination),
+            u16::from(self.protocol),
+            self.udp_len.get(),
+        ])
+    }
+}
+
+/// Length of a UDP packet with `lanes` words of payload.
+#[inline(always)]
+const fn udp_len(lanes: u16) -> u16 {
+    UDP_LEN + HEADER_LEN as u16 + 4 * lanes
+}
+
+#[inline(always)]
+fn ones_complement_sum(words: &[u16]) -> u16 {
+    let mut sum = 0u32;
+    for word in words {
+        sum += u32::from(*word);
+    }
+    sum = (sum & 0xFFFF) + (sum >> 16);
+    sum = (sum & 0xFFFF) + (sum >> 16);
+    sum as u16
 }
 
 #[inline(always)]

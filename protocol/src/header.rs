@@ -72,6 +72,8 @@ pub enum Kind {
     Reject = 4,
     /// Opens a rank's data path.
     Hello = 5,
+    /// Nothing: the place of a segment that has no part in an answer that is as long as the superpacket it was made of.
+    Filler = 6,
 }
 
 impl Kind {
@@ -84,6 +86,7 @@ impl Kind {
             3 => Some(Self::Pending),
             4 => Some(Self::Reject),
             5 => Some(Self::Hello),
+            6 => Some(Self::Filler),
             _ => None,
         }
     }
@@ -176,7 +179,7 @@ pub enum Malformed {
     Op,
     /// A lane count that this kind cannot have.
     Lanes,
-    /// The payload is not as long as `lanes` says.
+    /// The payload is not as long as `lanes` says, or shorter in a PENDING or REJECT.
     Length,
 }
 
@@ -190,6 +193,10 @@ impl Header {
         let Some(kind) = Kind::from_wire(self.kind) else {
             return Err(Malformed::Kind);
         };
+        if kind == Kind::Filler {
+            // Whatever was there before is still there.
+            return Ok((kind, Op::SumI32));
+        }
         let Some(op) = Op::from_wire(self.op) else {
             return Err(Malformed::Op);
         };
@@ -197,7 +204,7 @@ impl Header {
         if !lanes_fit(kind, lanes) {
             return Err(Malformed::Lanes);
         }
-        if payload_len != lanes * 4 {
+        if !length_fits(kind, lanes, payload_len) {
             return Err(Malformed::Length);
         }
         Ok((kind, op))
@@ -261,16 +268,28 @@ const fn lanes_fit(kind: Kind, lanes: usize) -> bool {
         Kind::Contribution | Kind::Result => whole_blocks && lanes > 0,
         Kind::Hello => whole_blocks,
         Kind::Pending | Kind::Reject => lanes == NOTE_LANES,
+        Kind::Filler => true,
     }
 }
 
-/// Splits a datagram into its header and its payload's lanes, after checking that the two agree.
+/// A note may lie in a segment that was larger: a superpacket cannot be cut.
+#[inline(always)]
+const fn length_fits(kind: Kind, lanes: usize, payload_len: usize) -> bool {
+    match kind {
+        Kind::Contribution | Kind::Result | Kind::Hello => payload_len == 4 * lanes,
+        Kind::Pending | Kind::Reject => payload_len >= 4 * lanes,
+        Kind::Filler => true,
+    }
+}
+
+/// Splits a datagram into its header and its payload's lanes (none of a FILLER), after checking that the two agree.
 pub fn decode(datagram: &[u8]) -> Result<(&Header, Kind, Op, &[U32]), Malformed> {
     let Ok((header, payload)) = Header::ref_from_prefix(datagram) else {
         return Err(Malformed::Truncated);
     };
     let (kind, op) = header.validate(payload.len())?;
-    let Ok(lanes) = <[U32]>::ref_from_bytes(payload) else {
+    let count = if kind == Kind::Filler { 0 } else { usize::from(header.lanes.get()) };
+    let Ok((lanes, _)) = <[U32]>::ref_from_prefix_with_elems(payload, count) else {
         return Err(Malformed::Length);
     };
     Ok((header, kind, op, lanes))

@@ -3,9 +3,12 @@
 use core::mem::{offset_of, size_of};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-use crate::U16;
 use crate::job::Place;
 use crate::slot::Slot;
+use crate::{MAX_RANKS, U16};
+
+/// The interfaces to which a job's RESULTs go, as the tc program takes them: up to the first 0.
+pub type Ports = [u32; MAX_RANKS];
 
 /// Entries of the job table.
 pub const MAX_JOBS: usize = 256;

@@ -113,6 +113,8 @@ outcomes! {
     NoHello = "no_hello" => Drop,
     /// Packet not from where its rank lives.
     WrongPlace = "wrong_place" => Drop,
+    /// Of another job than the segments before it, whose RESULTs the superpacket carries; the resend covers it.
+    MixedJobs = "mixed_jobs" => Drop,
     /// Slot held by another CPU for too long; the resend covers it.
     SlotBusy = "slot_busy" => Drop,
     /// RESULT for all that the kernel would not send.

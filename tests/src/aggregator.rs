@@ -19,7 +19,7 @@ pub struct Aggregator {
 }
 
 impl Aggregator {
-    /// Starts it in the rack's switch, on all ports, with native XDP.
+    /// Starts it in the rack's switch, on all ports, where its mode says.
     ///
     /// # Errors
     ///
@@ -35,7 +35,7 @@ impl Aggregator {
     /// As [`Self::in_rack`].
     pub fn in_rack_at(binaries: &Binaries, rack: &Rack, control: &str) -> Result<Self, Error> {
         let mut command = Command::new(&binaries.aggregator);
-        command.args(["--control", control]);
+        command.args(["--control", control, "--mode", rack.mode().argument()]);
         for port in rack.ports() {
             command.args(["--iface", &port]);
         }

@@ -27,10 +27,13 @@
 //! What is not the aggregator's, its XDP program passes on: worker to worker and control-plane traffic is switched by
 //! the bridge, as a host that serves as a switch would.
 //!
-//! A veth drops, without a word, the frames that XDP sends into it unless its other end runs an XDP program too, or has GRO
+//! The drawing shows [`Mode::Native`]. By default ([`Mode::Auto`]) the aggregator takes superpackets whole, at tc ingress of the ports; `eth0` has
+//! all offloads then, and no program, for XDP at either end would have superpackets cut up.
+//!
+//! With native XDP, a veth drops, without a word, the frames that XDP sends into it unless its other end runs an XDP program too, or has GRO
 //! on; and with GRO alone, those sent by `XDP_TX` wait until something else arrives. That is what the passing program on
 //! each `eth0` is for. Checksum and segmentation offloads are off on
-//! `eth0`, because XDP on the other end would see UDP checksums not filled in yet.
+//! `eth0` then, because XDP on the other end would see UDP checksums not filled in yet.
 //!
 //! # Links of a chosen rate
 //!
@@ -64,10 +67,10 @@
 //!
 //! ```no_run
 //! use std::{process::Command, time::Duration};
-//! use switchml_rack::{Rack, RackOptions};
+//! use switchml_rack::{Mode, Rack, RackOptions};
 //!
 //! # fn main() -> Result<(), switchml_rack::Error> {
-//! let rack = Rack::new(RackOptions { workers: 2, ..RackOptions::default() })?;
+//! let rack = Rack::new(RackOptions { workers: 2, mode: Mode::Native, ..RackOptions::default() })?;
 //! let mut show = Command::new("ip");
 //! show.args(["-d", "link", "show", "eth0"]);
 //! let mut show = rack.worker(0).spawn("show", show)?;
@@ -100,6 +103,6 @@ pub use impairment::{Direction, FaultCounts, Faults, Impairment};
 pub use namespace::Namespace;
 pub use privilege::{can_build_racks, skip};
 pub use process::Process;
-pub use rack::{AGGREGATOR_ADDRESS, MAX_MTU, MAX_WORKERS, MIN_MTU, Rack, RackOptions};
+pub use rack::{AGGREGATOR_ADDRESS, MAX_MTU, MAX_WORKERS, MIN_MTU, Mode, Rack, RackOptions};
 pub use rustix::process::Signal;
 pub use shaping::Shaping;

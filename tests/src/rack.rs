@@ -19,6 +19,27 @@ pub const MIN_MTU: u32 = 68;
 /// frame (256), `skb_shared_info` (320) and the Ethernet header (14), 3506 with pages of 4 KiB.
 pub const MAX_MTU: u32 = 3500;
 
+/// Where [`Aggregator::in_rack`](crate::Aggregator::in_rack) takes frames, and what the workers' ends of the links need for that.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    /// Where the daemon thinks best: on these links, superpackets at tc ingress. `eth0` has all offloads, and no program.
+    Auto,
+    /// In native XDP. `eth0` has no offloads, and runs a passing XDP program.
+    Native,
+    /// The same without the program: GRO alone makes `eth0` take frames from XDP, and only those that are redirected.
+    NativeWithGro,
+}
+
+impl Mode {
+    /// The daemon's option.
+    pub(crate) fn argument(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Native | Self::NativeWithGro => "native",
+        }
+    }
+}
+
 /// What a rack is to be like.
 #[derive(Debug, Clone)]
 pub struct RackOptions {
@@ -26,21 +47,17 @@ pub struct RackOptions {
     pub workers: usize,
     /// The MTU of every link in bytes, [`MIN_MTU`] to [`MAX_MTU`].
     pub mtu: u32,
-    /// Whether each `eth0` runs a passing XDP program. Without, GRO alone makes it take frames from XDP, and only those
-    /// that are redirected.
-    pub pass_program: bool,
-    /// Whether each `eth0` leaves checksums and segmentation to the link, as hosts do; superpackets reach the switch whole, then.
-    /// Native XDP on the ports would see checksums not filled in yet.
-    pub offloads: bool,
+    /// Where the aggregator is to take frames; the workers' ends are made to suit it.
+    pub mode: Mode,
     /// Whether each link runs through the namespace [`Rack::wires`], where an [`Impairment`](crate::Impairment) joins its
     /// two halves. Without one, nothing passes.
     pub wires: bool,
 }
 
 impl Default for RackOptions {
-    /// Four workers, an MTU of 1500 bytes, passing programs, no offloads.
+    /// Four workers, an MTU of 1500 bytes, the aggregator where it does best.
     fn default() -> Self {
-        Self { workers: 4, mtu: 1500, pass_program: true, offloads: false, wires: false }
+        Self { workers: 4, mtu: 1500, mode: Mode::Auto, wires: false }
     }
 }
 
@@ -68,6 +85,7 @@ pub struct Rack {
     workers: Vec<Namespace>,
     wires: Option<Namespace>,
     switch: Namespace,
+    mode: Mode,
 }
 
 impl Rack {
@@ -86,13 +104,18 @@ impl Rack {
             .map(|rank| new_worker(&switch, wires.as_ref(), rank, &options))
             .collect::<Result<_, _>>()?;
         let mut programs = Vec::new();
-        for worker in workers.iter().filter(|_| options.pass_program) {
+        for worker in workers.iter().filter(|_| options.mode == Mode::Native) {
             programs.push(pass_frames(worker, "eth0".to_owned())?);
         }
         for (rank, wires) in wires.iter().flat_map(|wires| (0..options.workers).map(move |rank| (rank, wires))) {
             programs.push(pass_frames(wires, wire_ends(rank).1)?);
         }
-        Ok(Self { _programs: programs, workers, wires, switch })
+        Ok(Self { _programs: programs, workers, wires, switch, mode: options.mode })
+    }
+
+    /// Where the aggregator is to take frames.
+    pub fn mode(&self) -> Mode {
+        self.mode
     }
 
     /// Where the aggregator runs.
@@ -156,9 +179,8 @@ fn new_worker(
     switch: &Namespace,
     wires: Option<&Namespace>,
     rank: usize,
-    options: &RackOptions,
+    &RackOptions { mtu, mode, .. }: &RackOptions,
 ) -> Result<Namespace, Error> {
-    let mtu = options.mtu;
     let worker = Namespace::new(&format!("worker {rank}"))?;
     let n = rank + 1;
     let eth0 = (&worker, "eth0".to_owned(), format!("02:00:00:00:00:{n:02x}"));
@@ -176,8 +198,9 @@ fn new_worker(
     worker.tool("ip", "link set lo up")?;
     worker.tool("ip", &format!("address add {}/24 dev eth0", Rack::worker_address(rank)))?;
     worker.tool("ip", "link set eth0 up")?;
+    // XDP on the port would see what the sender left for the hardware to fill in, and the wires pass frames one by one.
+    let offloads = if mode == Mode::Auto && wires.is_none() { "on" } else { "off" };
     // GRO is on, as it is on every NIC; turned on while the link is up, it lets the port send to here from XDP.
-    let offloads = if options.offloads { "on" } else { "off" };
     worker.tool("ethtool", &format!("-K eth0 tx {offloads} tso {offloads} gso {offloads} gro on"))?;
     // RESULTs come as multicast; joining a group needs a route for it.
     worker.tool("ip", "route add 224.0.0.0/4 dev eth0")?;

@@ -90,7 +90,7 @@ unsafe fn bpf<T>(command: libc::c_int, attributes: &T) -> io::Result<OwnedFd> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{AGGREGATOR_ADDRESS, Rack, RackOptions, can_build_racks};
+    use crate::{AGGREGATOR_ADDRESS, Mode, Rack, RackOptions, can_build_racks};
     use std::{net::UdpSocket, time::Duration};
 
     const XDP_TX: i32 = 3;
@@ -101,7 +101,7 @@ mod tests {
         if !can_build_racks("frames_that_xdp_sends_into_a_worker_arrive") {
             return;
         }
-        let rack = Rack::new(RackOptions { workers: 1, ..RackOptions::default() }).expect("a rack");
+        let rack = Rack::new(RackOptions { workers: 1, mode: Mode::Native, ..RackOptions::default() }).expect("a rack");
         let worker = rack.worker(0);
         let socket = worker.run(|| UdpSocket::bind("0.0.0.0:0")).expect("bind");
         // The first datagram waits for ARP, which the mirror would break.

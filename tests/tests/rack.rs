@@ -8,7 +8,8 @@ use std::{
     time::{Duration, Instant},
 };
 use switchml_rack::{
-    AGGREGATOR_ADDRESS, Error, MAX_MTU, MAX_WORKERS, Namespace, Rack, RackOptions, Shaping, Signal, can_build_racks,
+    AGGREGATOR_ADDRESS, Error, MAX_MTU, MAX_WORKERS, Mode, Namespace, Rack, RackOptions, Shaping, Signal,
+    can_build_racks,
 };
 
 const SOON: Duration = Duration::from_secs(5);
@@ -211,7 +212,8 @@ fn addresses_and_programs_are_as_drawn() {
     if !can_build_racks("addresses_and_programs_are_as_drawn") {
         return;
     }
-    let rack = rack(MAX_WORKERS, 1500);
+    let options = RackOptions { workers: MAX_WORKERS, mode: Mode::Native, ..RackOptions::default() };
+    let rack = Rack::new(options).expect("a rack");
     assert_eq!(rack.ports().len(), 16);
     assert_eq!(rack.ports()[15], "p15");
     assert!(tool(rack.switch(), "ip", &["link", "show", "br0"]).contains(" link/ether 02:00:00:00:00:fe "));
@@ -225,6 +227,20 @@ fn addresses_and_programs_are_as_drawn() {
         for off in ["tx-checksumming: off", "tcp-segmentation-offload: off", "generic-segmentation-offload: off"] {
             assert!(offloads.contains(off), "{offloads}");
         }
+    }
+}
+
+/// Without native XDP nothing keeps superpackets from passing whole.
+#[test]
+fn by_default_workers_have_offloads_and_no_program() {
+    if !can_build_racks("by_default_workers_have_offloads_and_no_program") {
+        return;
+    }
+    let rack = rack(1, 1500);
+    assert!(!tool(rack.worker(0), "ip", &["-d", "link", "show", "eth0"]).contains("xdp"));
+    let offloads = tool(rack.worker(0), "ethtool", &["-k", "eth0"]);
+    for on in ["tx-checksumming: on", "generic-segmentation-offload: on", "tx-udp-segmentation: on"] {
+        assert!(offloads.contains(on), "{offloads}");
     }
 }
 

@@ -53,8 +53,8 @@ pub struct Options {
     /// Interface that workers are behind; give it once for each. For `--data-plane xdp`.
     #[arg(long = "iface", value_name = "NAME")]
     pub interfaces: Vec<String>,
-    /// Where the XDP program runs.
-    #[arg(long, value_enum, default_value_t = Mode::Native)]
+    /// Where at the interfaces frames are taken.
+    #[arg(long, value_enum, default_value_t = Mode::Auto)]
     pub mode: Mode,
     /// Address and TCP port of the control plane.
     #[arg(long, value_name = "ADDRESS", default_value_t = SocketAddr::from((Ipv4Addr::UNSPECIFIED, CONTROL_PORT)))]
@@ -77,7 +77,7 @@ pub struct Options {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum DataPlaneKind {
-    /// XDP on the given interfaces; needs root.
+    /// BPF programs on the given interfaces, in XDP or at tc ingress; needs root.
     Xdp,
     /// A UDP socket; needs no privilege.
     Software,
@@ -85,8 +85,12 @@ pub enum DataPlaneKind {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Mode {
-    /// In the driver.
+    /// Where the interface does best; the log says what that is, and why.
+    Auto,
+    /// XDP in the driver, frame by frame: for NICs.
     Native,
-    /// In the network stack: works with every driver, and is slow.
+    /// tc ingress, GSO and GRO superpackets whole: for veth, virtio and what has no XDP; needs Linux 6.6.
+    Bundle,
+    /// XDP in the network stack: works with every driver, and is slow.
     Generic,
 }

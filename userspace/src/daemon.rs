@@ -64,7 +64,9 @@ fn start_data_plane(options: &Options, events: EventSender) -> anyhow::Result<Ar
     match options.data_plane {
         DataPlaneKind::Xdp => {
             let mode = match options.mode {
+                cli::Mode::Auto => xdp::Mode::Auto,
                 cli::Mode::Native => xdp::Mode::Native,
+                cli::Mode::Bundle => xdp::Mode::Bundle,
                 cli::Mode::Generic => {
                     warn!("generic XDP runs in the network stack, several times slower than native XDP");
                     xdp::Mode::Generic

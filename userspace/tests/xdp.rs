@@ -10,16 +10,20 @@ use switchml_control::LeaveRequest;
 use switchml_control::join_event::Event;
 use switchml_protocol::EVERYONE;
 use switchml_protocol::header::{Kind, RejectReason};
-use switchml_rack::{AGGREGATOR_ADDRESS, Namespace, Process, Rack, RackOptions, Signal, can_build_racks};
+use switchml_rack::{AGGREGATOR_ADDRESS, Mode, Namespace, Process, Rack, RackOptions, Signal, can_build_racks};
 
 const CONTROL: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(AGGREGATOR_ADDRESS), 48865);
 
 fn rack(workers: usize) -> Rack {
-    Rack::new(RackOptions { workers, ..RackOptions::default() }).expect("a rack")
+    Rack::new(RackOptions { workers, mode: Mode::Native, ..RackOptions::default() }).expect("a rack")
 }
 
+/// Starts the daemon, with native XDP if the arguments do not say otherwise.
 fn spawn(namespace: &Namespace, arguments: &[&str]) -> Process {
     let mut command = Command::new(env!("CARGO_BIN_EXE_switchml-aggregator"));
+    if !arguments.contains(&"--mode") {
+        command.args(["--mode", "native"]);
+    }
     command.args(arguments).env("RUST_LOG", "switchml_userspace=debug,info");
     namespace.spawn("aggregator", command).expect("started")
 }

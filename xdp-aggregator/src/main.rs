@@ -9,6 +9,7 @@
 //! | `MEMBERS` | array | job number * 64 + rank → [`Member`](switchml_protocol::job::Member) |
 //! | `SLOTS` | array | slot of the pool → [`LockedSlot`](switchml_protocol::maps::LockedSlot); the loader sets its size |
 //! | `GROUPS` | array of maps | job number → DEVMAP of 64 entries: the ports to which the job's RESULTs go |
+//! | `PORTS` | array | job number → [`Ports`](switchml_protocol::maps::Ports): the same ports, for the tc program |
 //! | `COUNTERS` | per-CPU array | [`Outcome`] as a number → packets |
 //! | `EVENTS` | ring buffer | [`Event`](switchml_protocol::maps::Event)s |
 #![no_std]
@@ -19,15 +20,18 @@
 #![feature(core_intrinsics, asm_experimental_arch)]
 #![allow(internal_features)]
 
+mod bundle;
 mod lock;
 mod packet;
 mod payload;
+mod scratch;
+mod skb;
 mod tables;
 
 use aya_ebpf::bindings::xdp_action::{XDP_DROP, XDP_PASS};
 use aya_ebpf::helpers::bpf_redirect;
-use aya_ebpf::macros::xdp;
-use aya_ebpf::programs::XdpContext;
+use aya_ebpf::macros::{classifier, xdp};
+use aya_ebpf::programs::{TcContext, XdpContext};
 use switchml_protocol::aggregator;
 use switchml_protocol::frame::{Envelope, Source, source};
 use switchml_protocol::header::flags;
@@ -35,7 +39,15 @@ use switchml_protocol::outcome::{Action, Outcome};
 
 use packet::Frame;
 use payload::Lanes;
+use skb::Skb;
 use tables::Maps;
+
+/// Serves one superpacket, or one packet, at tc ingress.
+#[classifier]
+pub fn switchml_bundle(ctx: TcContext) -> i32 {
+    // SAFETY: the kernel called the program with it.
+    bundle::serve(&unsafe { Skb::new(ctx.skb.skb) })
+}
 
 /// Serves one frame.
 #[xdp]
@@ -87,7 +99,7 @@ fn is_for_aggregator(envelope: &Envelope) -> Result<(), Outcome> {
 /// Whether the frame says that it comes from the aggregator, whose own frames do not come in here, or hides where it comes from.
 #[inline(always)]
 fn is_spoofed(frame: &Frame) -> bool {
-    match source(|offset| frame.word(offset)) {
+    match source(0, |offset| frame.word(offset)) {
         Source::Ipv4(address) => tables::is_own_address(address),
         Source::Other => false,
         Source::Hidden => true,

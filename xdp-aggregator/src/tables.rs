@@ -6,7 +6,7 @@ use switchml_protocol::aggregator::Tables;
 use switchml_protocol::frame::Envelope;
 use switchml_protocol::header::Header;
 use switchml_protocol::job::{Job, Member, Place};
-use switchml_protocol::maps::{Endpoint, Event, LockedSlot, MAX_JOBS};
+use switchml_protocol::maps::{Endpoint, Event, LockedSlot, MAX_JOBS, Ports};
 use switchml_protocol::outcome::Outcome;
 use switchml_protocol::slot::Slot;
 use switchml_protocol::{MAX_RANKS, U16};
@@ -30,6 +30,8 @@ static MEMBERS: Array<Member, { MAX_JOBS * MAX_RANKS }> = Array::new();
 static SLOTS: Array<LockedSlot, DEFAULT_SLOTS> = Array::new();
 #[btf_map]
 static GROUPS: ArrayOfMaps<DevMap<MAX_RANKS>, MAX_JOBS> = ArrayOfMaps::new();
+#[btf_map]
+static PORTS: Array<Ports, MAX_JOBS> = Array::new();
 #[btf_map]
 static COUNTERS: PerCpuArray<u64, { Outcome::COUNT }> = PerCpuArray::new();
 // Without a value type, or libbpf takes its size for a mistake.
@@ -90,6 +92,12 @@ pub fn report(outcome: Outcome, place: &Place, header: &Header) {
 pub fn redirect_to_group(number: u16) -> Option<u32> {
     // With the flag the kernel takes no notice of the key.
     GROUPS.get(u32::from(number))?.redirect(0, BROADCAST).ok()
+}
+
+/// The ports of the job's group.
+#[inline(always)]
+pub fn ports(number: u16) -> Option<&'static Ports> {
+    PORTS.get(u32::from(number))
 }
 
 /// The maps as the aggregator's tables.

@@ -9,7 +9,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
 use rustix::process::getuid;
-use switchml_rack::{Binaries, RackOptions};
+use switchml_rack::{Binaries, Mode, RackOptions};
 
 use crate::cargo;
 use bench::Bench;
@@ -20,7 +20,7 @@ use bench::Bench;
     the all-reduce benchmark; it is removed at the end.")]
 pub struct Run {
     /// Serve real interfaces instead, until interrupted; give it once for each port
-    #[arg(long, value_name = "NAME", conflicts_with_all = ["workers", "mtu", "data_plane"])]
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["workers", "mtu", "mode", "data_plane"])]
     iface: Vec<String>,
 
     /// Workers in the rack, 1 to 16
@@ -31,7 +31,11 @@ pub struct Run {
     #[arg(long, default_value_t = 1500)]
     mtu: u32,
 
-    /// What adds up: the XDP program in a rack, or a process on loopback that needs no privilege
+    /// Where the aggregator takes frames: superpackets whole at tc ingress, as suits the rack's links, or frame by frame in native XDP
+    #[arg(long, value_enum, default_value_t = RackMode::Auto)]
+    mode: RackMode,
+
+    /// What adds up: BPF programs in a rack, or a process on loopback that needs no privilege
     #[arg(long, value_enum, default_value_t = DataPlane::Xdp)]
     data_plane: DataPlane,
 
@@ -41,6 +45,22 @@ pub struct Run {
     /// Use the binaries in this folder: set when the rack alone runs as root
     #[arg(long, hide = true)]
     binaries: Option<PathBuf>,
+}
+
+/// Where the aggregator takes frames.
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum RackMode {
+    Auto,
+    Native,
+}
+
+impl From<RackMode> for Mode {
+    fn from(mode: RackMode) -> Self {
+        match mode {
+            RackMode::Auto => Self::Auto,
+            RackMode::Native => Self::Native,
+        }
+    }
 }
 
 /// What adds up the contributions.
@@ -57,7 +77,8 @@ impl Run {
     ///
     /// A failed step, a failed process with its last lines, or wrong elements.
     pub fn run(&self) -> Result<()> {
-        let rack = RackOptions { workers: self.workers, mtu: self.mtu, ..RackOptions::default() };
+        let mode = self.mode.into();
+        let rack = RackOptions { workers: self.workers, mtu: self.mtu, mode, ..RackOptions::default() };
         rack.check()?;
         let folder = cargo::binaries_folder(self.binaries.as_deref())?;
         let binaries = Binaries::in_folder(&folder)?;

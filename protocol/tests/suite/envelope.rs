@@ -91,7 +91,7 @@ fn plain_udp_over_ipv4_is_taken_and_all_else_passed_on() {
 
 #[test]
 fn a_frames_source_is_found_behind_two_tags() {
-    let found = |frame: &[u8]| source(|offset| frame.get(offset..offset + 4)?.try_into().ok());
+    let found = |frame: &[u8]| source(0, |offset| frame.get(offset..offset + 4)?.try_into().ok());
     let from = |tags: &[[u8; 4]], ethertype: [u8; 2]| -> Vec<u8> {
         // The IPv4 header's source is behind 12 other bytes.
         [&[0xEE; 12][..], tags.as_flattened(), &ethertype, &[0xDD; 12], &[10, 0, 0, 254]].concat()

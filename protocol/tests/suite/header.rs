@@ -4,7 +4,7 @@ use switchml_protocol::header::{HEADER_LEN, Header, Kind, Malformed, Op, RejectR
 use switchml_protocol::{U32, VERSION, lanes};
 use zerocopy::{FromBytes, IntoBytes};
 
-use crate::packet::{ALL_OPS, Packet, RESULT, check_word};
+use crate::packet::{ALL_OPS, PENDING, Packet, REJECT, RESULT, check_word};
 use crate::switch::contribution;
 
 /// Every byte its own offset, but for version, kind, op, and a lane count of 32.
@@ -41,7 +41,7 @@ fn fields_lie_where_the_table_has_them() {
 
 #[test]
 fn numbers_on_the_wire_are_those_of_the_tables() {
-    let kinds = [Kind::Contribution, Kind::Result, Kind::Pending, Kind::Reject, Kind::Hello];
+    let kinds = [Kind::Contribution, Kind::Result, Kind::Pending, Kind::Reject, Kind::Hello, Kind::Filler];
     for (number, kind) in (1u8..).zip(kinds) {
         assert_eq!((Kind::from_wire(number), kind as u8), (Some(kind), number));
     }
@@ -54,7 +54,7 @@ fn numbers_on_the_wire_are_those_of_the_tables() {
     for (number, reason) in (1u32..).zip(reasons) {
         assert_eq!((RejectReason::from_wire(number), reason as u32), (Some(reason), number));
     }
-    assert_eq!((0..=255).filter_map(Kind::from_wire).count(), 5);
+    assert_eq!((0..=255).filter_map(Kind::from_wire).count(), 6);
     assert_eq!((0..=255).filter_map(Op::from_wire).count(), 4);
     assert_eq!((0..=255).filter_map(RejectReason::from_wire).count(), 3);
     assert_eq!((flags::RETRANSMIT, flags::CE, flags::CHECKED), (1, 2, 4));
@@ -85,7 +85,7 @@ fn decode_says_what_is_malformed() {
     for version in [0, 2, 255] {
         assert_eq!(decode_error(&Packet { version, ..good.clone() }), Some(Malformed::Version));
     }
-    for kind in [0, 6, 255] {
+    for kind in [0, 7, 255] {
         assert_eq!(decode_error(&Packet { kind, ..good.clone() }), Some(Malformed::Kind));
     }
     for op in [0x02, 0x12, 0x20, 0xFF] {
@@ -96,6 +96,24 @@ fn decode_says_what_is_malformed() {
     assert_eq!(decode(&bytes).err(), Some(Malformed::Length));
     assert_eq!(decode(&bytes[..32 + 127]).err(), Some(Malformed::Length));
     assert_eq!(decode(&bytes[..32]).err(), Some(Malformed::Length));
+}
+
+/// What is behind a note's words was in the segment before. A filler is whatever was there.
+#[test]
+fn notes_may_be_followed_by_anything_and_fillers_may_be_anything() {
+    let good = contribution(1, 2, 3, vec![7; 32]);
+    for kind in [PENDING, REJECT] {
+        let bytes = Packet { kind, lanes: 2, ..good.clone() }.to_bytes();
+        for len in 32..bytes.len() {
+            let lanes = decode(&bytes[..len]).map(|(_, _, _, lanes)| lanes.len());
+            assert_eq!(lanes, if len < 40 { Err(Malformed::Length) } else { Ok(2) }, "{len} bytes");
+        }
+    }
+    let filler = Packet { kind: 6, op: 0xFF, lanes: 999, ..good }.to_bytes();
+    for len in 32..filler.len() {
+        let decoded = decode(&filler[..len]).map(|(_, kind, _, lanes)| (kind, lanes.len()));
+        assert_eq!(decoded, Ok((Kind::Filler, 0)), "{len} bytes");
+    }
 }
 
 #[test]

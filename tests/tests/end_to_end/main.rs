@@ -1,4 +1,4 @@
-//! The main job from end to end: the real daemon, native XDP and real workers, each in a namespace of its own.
+//! The main job from end to end: the real daemon, its programs in the kernel and real workers, each in a namespace of its own.
 //!
 //! | module | what it holds |
 //! | --- | --- |
@@ -33,8 +33,9 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use aya::programs::{SchedClassifier, TcAttachType};
 use serde_json::Value;
-use switchml_rack::{Aggregator, Binaries, Namespace, Process, Rack, RackOptions};
+use switchml_rack::{Aggregator, Binaries, Mode, Namespace, Process, Rack, RackOptions};
 use switchml_worker::{Builder, Communicator};
 
 /// Far longer than anything here takes on a busy machine.
@@ -58,6 +59,10 @@ impl Cluster {
 
     fn of(workers: usize) -> Self {
         Self::new(RackOptions { workers, ..RackOptions::default() })
+    }
+
+    fn native(workers: usize) -> Self {
+        Self::new(RackOptions { workers, mode: Mode::Native, ..RackOptions::default() })
     }
 
     /// The data plane's counters, as `switchml-aggregator status` shows them.
@@ -157,10 +162,19 @@ fn left_behind(namespace: &Namespace) -> String {
         let links = Command::new("ip").arg("link").output().unwrap().stdout;
         let links = String::from_utf8(links).unwrap();
         let programs = links.lines().filter(|line| line.contains("xdp")).map(str::to_owned);
+        let interfaces = std::fs::read_dir("/sys/class/net").unwrap().map(|entry| entry.unwrap().file_name());
+        let at_ingress = interfaces.map(|name| name.into_string().unwrap()).filter(|name| is_at_ingress(name));
+        let programs = programs.chain(at_ingress);
         // The kernel's own are there from the start.
         let ours = pins.chain(programs).filter(|name| !matches!(name.as_str(), "maps.debug" | "progs.debug"));
         ours.collect::<Vec<_>>().join("\n")
     })
+}
+
+/// Whether a program is at the tc ingress of an interface of the calling thread's namespace.
+fn is_at_ingress(interface: &str) -> bool {
+    let (_, programs) = SchedClassifier::query_tcx(interface, TcAttachType::Ingress).unwrap();
+    !programs.is_empty()
 }
 
 /// Waits for a benchmark that must succeed; rank 0's JSON.

@@ -141,7 +141,7 @@ fn a_program_that_is_detached_ends_its_jobs_and_is_attached_again() {
     if !can_build_racks("a_program_that_is_detached_ends_its_jobs_and_is_attached_again") {
         return;
     }
-    let mut cluster = Cluster::of(RANKS);
+    let mut cluster = Cluster::native(RANKS);
     let loops = Loops::start(&cluster, "train", DEADLINE);
     detach(&cluster, "p1");
     all_hear(loops, "the aggregator's XDP program was detached from interface p1; join again");
@@ -166,7 +166,7 @@ fn an_interface_that_is_removed_ends_its_jobs_and_comes_back() {
     if !can_build_racks("an_interface_that_is_removed_ends_its_jobs_and_comes_back") {
         return;
     }
-    let cluster = Cluster::of(RANKS);
+    let cluster = Cluster::native(RANKS);
     let loops = Loops::start(&cluster, "train", DEADLINE);
     // Its worker's end goes with it; that rank has no other way to hear of anything.
     ip(cluster.rack.switch(), "link delete p1");

@@ -1,11 +1,11 @@
-//! The program attached to a switch's ports: a RESULT reaches every port of the job's group as one multicast frame, and
+//! The programs attached to a switch's ports: a RESULT reaches every port of the job's group as one multicast frame, and
 //! answers reach who asked.
 
-use aya::programs::XdpMode;
+use std::any::Any;
 use std::net::{Ipv4Addr, UdpSocket};
 use std::time::Duration;
 use switchml_protocol::job::{Job, Member};
-use switchml_rack::{AGGREGATOR_ADDRESS, Namespace, Rack, RackOptions, can_build_racks};
+use switchml_rack::{AGGREGATOR_ADDRESS, Mode, Namespace, Rack, RackOptions, can_build_racks};
 
 use crate::kernel::{Kernel, job};
 use crate::packet::{AGGREGATOR_PORT, CHECKED, GROUP_IP, GROUP_PORT, JOB, Packet, secret};
@@ -34,8 +34,17 @@ fn receive(socket: &UdpSocket) -> Vec<u8> {
     buffer[..length].to_vec()
 }
 
-fn play(lanes: usize, mtu: u32) {
-    let rack = Rack::new(RackOptions { workers: usize::from(WORKERS), mtu, ..RackOptions::default() }).expect("a rack");
+/// Where a port takes its frames.
+#[derive(Clone, Copy)]
+enum Hook {
+    Xdp,
+    Tc,
+}
+use Hook::{Tc, Xdp};
+
+fn play(lanes: usize, mtu: u32, mode: Mode, hooks: [Hook; WORKERS as usize]) {
+    let rack = Rack::new(RackOptions { workers: usize::from(WORKERS), mtu, mode, ..RackOptions::default() });
+    let rack = rack.expect("a rack");
     let ports = rack.ports();
     // A DEVMAP looks its interfaces up in the namespace of the thread that fills it in.
     let (kernel, _links) = rack.switch().run(move || {
@@ -50,12 +59,13 @@ fn play(lanes: usize, mtu: u32) {
             kernel.set_member(JOB, rank, &Member { secret: secret(rank), ..Member::default() });
         }
         kernel.set_group(JOB, &interfaces);
-        let program = kernel.program_mut();
-        let links: Vec<_> = interfaces
+        let links: Vec<Box<dyn Any + Send>> = interfaces
             .iter()
-            .map(|interface| {
-                let id = program.attach_to_if_index(*interface, XdpMode::Driver).expect("attach in the driver");
-                program.take_link(id).unwrap()
+            .zip(&ports)
+            .zip(hooks)
+            .map(|((interface, port), hook)| match hook {
+                Xdp => Box::new(kernel.attach_xdp(*interface)) as Box<dyn Any + Send>,
+                Tc => Box::new(kernel.attach_tc(port)),
             })
             .collect();
         (kernel, links)
@@ -94,7 +104,7 @@ fn play(lanes: usize, mtu: u32) {
 #[test]
 fn a_result_reaches_every_port() {
     if can_build_racks("a_result_reaches_every_port") {
-        play(352, 1500);
+        play(352, 1500, Mode::Native, [Xdp; 3]);
     }
 }
 
@@ -102,6 +112,23 @@ fn a_result_reaches_every_port() {
 #[test]
 fn the_largest_chunk_reaches_every_port() {
     if can_build_racks("the_largest_chunk_reaches_every_port") {
-        play(768, 3400);
+        play(768, 3400, Mode::Native, [Xdp; 3]);
+    }
+}
+
+/// The UDP checksum of a packet that its sender has left to the link is left to the link again, and 0 otherwise.
+#[test]
+fn at_tc_ingress_too_whoever_fills_in_checksums() {
+    if can_build_racks("at_tc_ingress_too_whoever_fills_in_checksums") {
+        play(352, 1500, Mode::Auto, [Tc; 3]);
+        play(768, 3400, Mode::NativeWithGro, [Tc; 3]);
+    }
+}
+
+#[test]
+fn ranks_may_come_in_by_either_hook() {
+    if can_build_racks("ranks_may_come_in_by_either_hook") {
+        play(352, 1500, Mode::Native, [Xdp, Tc, Xdp]);
+        play(352, 1500, Mode::Native, [Tc, Xdp, Tc]);
     }
 }

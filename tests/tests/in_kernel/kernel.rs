@@ -1,17 +1,23 @@
-//! The loaded program and its maps.
+//! The loaded programs and their maps.
+//!
+//! Whatever a test does it does to both programs, that for XDP and that for tc, each with maps of its own; and whatever the one does
+//! the other must do, too, as far as tc can: [`crate::twin`] says what may differ.
 
 use aya::maps::{Array, ArrayOfMaps, DevMap, HashMap, Map, MapData, PerCpuArray, RingBuf};
-use aya::programs::{TestRun, TestRunOptions, Xdp};
+use aya::programs::tc::{SchedClassifierLink, TcAttachOptions};
+use aya::programs::xdp::XdpLink;
+use aya::programs::{LinkOrder, SchedClassifier, TcAttachType, TestRun, TestRunOptions, Xdp, XdpMode};
 use aya::{Ebpf, EbpfLoader};
 use aya_obj::generated::{bpf_devmap_val, bpf_map_type::BPF_MAP_TYPE_DEVMAP};
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use switchml_protocol::job::{Job, Member, OPEN, Place};
-use switchml_protocol::maps::{Endpoint, Event, LockedSlot};
+use switchml_protocol::maps::{Endpoint, Event, LockedSlot, Ports};
 use switchml_protocol::outcome::Outcome;
 use switchml_protocol::{MAX_RANKS, U16};
 use zerocopy::{FromBytes, IntoBytes, transmute};
 
 use crate::packet::{AGGREGATOR_IP, AGGREGATOR_PORT, EPOCH, GROUP_IP, GROUP_PORT, JOB, ip, mac, port, secret};
+use crate::twin::Twin;
 
 /// The kernel runs test packets as if they came in by the loopback interface.
 pub const IFINDEX: u32 = 1;
@@ -26,9 +32,10 @@ type MemberBytes = [u8; size_of::<Member>()];
 type EndpointBytes = [u8; size_of::<Endpoint>()];
 type SlotBytes = [u8; size_of::<LockedSlot>()];
 
-/// The program, loaded into the kernel with maps of its own.
+/// The program, loaded into the kernel with maps of its own; and the program for tc, with maps of its own.
 pub struct Kernel {
     object: Ebpf,
+    twin: Twin,
 }
 
 /// What became of a packet.
@@ -47,10 +54,11 @@ impl Kernel {
 
     /// The same from an object file.
     pub fn load(object: &[u8]) -> Self {
+        let twin = Twin::load(object);
         let mut object = EbpfLoader::new().map_max_entries("SLOTS", POOL).load(object).expect("the maps are created");
         let program: &mut Xdp = object.program_mut("switchml").expect("program").try_into().unwrap();
         program.load().expect("the verifier takes the program");
-        let mut kernel = Self { object };
+        let mut kernel = Self { object, twin };
         kernel.add_local(AGGREGATOR_IP, AGGREGATOR_PORT);
         kernel
     }
@@ -71,8 +79,16 @@ impl Kernel {
         self.set_group(JOB, &[IFINDEX]);
     }
 
-    /// Runs the program on a frame.
+    /// Runs both programs on a frame; what became of it in XDP.
+    #[track_caller]
     pub fn run(&self, frame: &[u8]) -> Run {
+        let run = self.run_xdp(frame);
+        self.twin.expect(frame, &run);
+        run
+    }
+
+    /// Runs the program for XDP alone.
+    pub fn run_xdp(&self, frame: &[u8]) -> Run {
         let mut out = vec![0; frame.len() + 256];
         let options = TestRunOptions { data_in: Some(frame), data_out: Some(&mut out), ..TestRunOptions::default() };
         let result = self.program().test_run(options).expect("the test run");
@@ -85,30 +101,54 @@ impl Kernel {
         self.object.program("switchml").unwrap().try_into().unwrap()
     }
 
-    /// The program itself, to be attached.
-    pub fn program_mut(&mut self) -> &mut Xdp {
-        self.object.program_mut("switchml").unwrap().try_into().unwrap()
+    /// The program for tc, by itself.
+    pub fn twin(&self) -> &Twin {
+        &self.twin
+    }
+
+    /// Attaches the program in the driver of an interface of the calling thread's namespace.
+    pub fn attach_xdp(&mut self, index: u32) -> XdpLink {
+        let program: &mut Xdp = self.object.program_mut("switchml").unwrap().try_into().unwrap();
+        let id = program.attach_to_if_index(index, XdpMode::Driver).expect("attach in the driver");
+        program.take_link(id).unwrap()
+    }
+
+    /// Attaches the other program of the same object, over the same maps, at tc ingress of an interface there.
+    pub fn attach_tc(&mut self, interface: &str) -> SchedClassifierLink {
+        let program: &mut SchedClassifier = self.object.program_mut("switchml_bundle").unwrap().try_into().unwrap();
+        if program.fd().is_err() {
+            program.load().expect("the verifier takes the program");
+        }
+        let options = TcAttachOptions::TcxOrder(LinkOrder::first());
+        let id = program.attach_with_options(interface, TcAttachType::Ingress, options).expect("attach at tc ingress");
+        program.take_link(id).unwrap()
     }
 
     /// Has the program serve an address and port, and keep others from sending from the address.
     pub fn add_local(&mut self, ip: [u8; 4], port: u16) {
-        let mut local: HashMap<_, EndpointBytes, u8> = self.map_mut("LOCAL").try_into().unwrap();
-        for port in [port, 0] {
-            let key: EndpointBytes = transmute!(Endpoint { ip, port: U16::new(port), reserved: [0; 2] });
-            local.insert(key, 1, 0).unwrap();
+        for map in self.maps_mut("LOCAL") {
+            let mut local: HashMap<_, EndpointBytes, u8> = map.try_into().unwrap();
+            for port in [port, 0] {
+                let key: EndpointBytes = transmute!(Endpoint { ip, port: U16::new(port), reserved: [0; 2] });
+                local.insert(key, 1, 0).unwrap();
+            }
         }
     }
 
     pub fn set_job(&mut self, number: u16, job: &Job) {
-        let mut jobs: Array<_, JobBytes> = self.map_mut("JOBS").try_into().unwrap();
-        let bytes: JobBytes = transmute!(*job);
-        jobs.set(u32::from(number), bytes, 0).unwrap();
+        for map in self.maps_mut("JOBS") {
+            let mut jobs: Array<_, JobBytes> = map.try_into().unwrap();
+            let bytes: JobBytes = transmute!(*job);
+            jobs.set(u32::from(number), bytes, 0).unwrap();
+        }
     }
 
     pub fn set_member(&mut self, job: u16, rank: u16, member: &Member) {
-        let mut members: Array<_, MemberBytes> = self.map_mut("MEMBERS").try_into().unwrap();
-        let bytes: MemberBytes = transmute!(*member);
-        members.set(u32::from(job) * 64 + u32::from(rank), bytes, 0).unwrap();
+        for map in self.maps_mut("MEMBERS") {
+            let mut members: Array<_, MemberBytes> = map.try_into().unwrap();
+            let bytes: MemberBytes = transmute!(*member);
+            members.set(u32::from(job) * 64 + u32::from(rank), bytes, 0).unwrap();
+        }
     }
 
     pub fn member(&self, job: u16, rank: u16) -> Member {
@@ -125,25 +165,32 @@ impl Kernel {
         for (key, interface) in (0..).zip(interfaces) {
             group.set(key, *interface, None, 0).expect("the interface exists");
         }
-        let mut groups: ArrayOfMaps<_, DevMap<MapData>> = self.map_mut("GROUPS").try_into().unwrap();
-        groups.set(u32::from(job), &group, 0).expect("the group is one of the job's kind");
+        for map in self.maps_mut("GROUPS") {
+            let mut groups: ArrayOfMaps<_, DevMap<MapData>> = map.try_into().unwrap();
+            groups.set(u32::from(job), &group, 0).expect("the group is one of the job's kind");
+        }
+        for map in self.maps_mut("PORTS") {
+            let mut ports: Array<_, Ports> = map.try_into().unwrap();
+            let port = |index: usize| interfaces.get(index).copied().unwrap_or(0);
+            ports.set(u32::from(job), std::array::from_fn(port), 0).unwrap();
+        }
     }
 
     /// Element `index` of the pool.
     pub fn slot(&self, index: u32) -> LockedSlot {
-        let slots: Array<_, SlotBytes> = self.map("SLOTS").try_into().unwrap();
-        LockedSlot::read_from_bytes(&slots.get(&index, 0).unwrap()).unwrap()
+        element(self.map("SLOTS"), index)
     }
 
     pub fn set_slot(&mut self, index: u32, slot: &LockedSlot) {
-        let mut slots: Array<_, SlotBytes> = self.map_mut("SLOTS").try_into().unwrap();
-        slots.set(index, SlotBytes::try_from(slot.as_bytes()).unwrap(), 0).unwrap();
+        for map in self.maps_mut("SLOTS") {
+            let mut slots: Array<_, SlotBytes> = map.try_into().unwrap();
+            slots.set(index, SlotBytes::try_from(slot.as_bytes()).unwrap(), 0).unwrap();
+        }
     }
 
     /// Packets by outcome, all CPUs together.
     pub fn counters(&self) -> [u64; Outcome::COUNT] {
-        let counters: PerCpuArray<_, u64> = self.map("COUNTERS").try_into().unwrap();
-        std::array::from_fn(|index| counters.get(&(index as u32), 0).unwrap().iter().sum())
+        totals(self.map("COUNTERS"))
     }
 
     /// The events since the last call.
@@ -169,6 +216,24 @@ impl Kernel {
     fn map_mut(&mut self, name: &str) -> &mut Map {
         self.object.map_mut(name).unwrap_or_else(|| panic!("no map {name}"))
     }
+
+    /// The map of this name of each program.
+    fn maps_mut(&mut self, name: &str) -> [&mut Map; 2] {
+        [&mut self.object, &mut self.twin.object]
+            .map(|object| object.map_mut(name).unwrap_or_else(|| panic!("no map {name}")))
+    }
+}
+
+/// Packets by outcome, all CPUs together.
+pub fn totals(map: &Map) -> [u64; Outcome::COUNT] {
+    let counters: PerCpuArray<_, u64> = map.try_into().unwrap();
+    std::array::from_fn(|index| counters.get(&(index as u32), 0).unwrap().iter().sum())
+}
+
+/// An element of the pool.
+pub fn element(map: &Map, index: u32) -> LockedSlot {
+    let slots: Array<_, SlotBytes> = map.try_into().unwrap();
+    LockedSlot::read_from_bytes(&slots.get(&index, 0).unwrap()).unwrap()
 }
 
 /// The tests' job.

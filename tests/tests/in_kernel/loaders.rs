@@ -12,7 +12,10 @@ fn libbpf_loads_the_object_and_runs_it() {
         return;
     }
     let mut libbpf = Libbpf::new();
-    assert_eq!(libbpf.map_names(), ["COUNTERS", "EVENTS", "GROUPS", "JOBS", "LOCAL", "MEMBERS", "SLOTS"]);
+    assert_eq!(
+        libbpf.map_names(),
+        ["COUNTERS", "EVENTS", "GROUPS", "JOBS", "LOCAL", "MEMBERS", "PORTS", "SCRATCH", "SLOTS"]
+    );
     libbpf.set_job(JOB, &job(2));
     for rank in 0..2 {
         libbpf.set_member(JOB, rank, &member(rank));

@@ -1,9 +1,11 @@
-//! The XDP program in the kernel: packets through BPF_PROG_TEST_RUN, and through a rack.
+//! The programs in the kernel: packets through BPF_PROG_TEST_RUN, and through a rack.
 //!
 //! | module | what it holds |
 //! | --- | --- |
 //! | [`packet`] | frames made by hand, from the specification's offsets, sharing no code with the program |
-//! | [`kernel`] | the loaded program and its maps |
+//! | [`kernel`] | the loaded programs and their maps |
+//! | [`twin`] | the program for tc, which must do what that for XDP does |
+//! | [`superpackets`] | any cut of packets into superpackets; mixed outcomes in one |
 //! | [`table`] | what a test is: packets in, verdicts, packets and counters out |
 //! | [`admission`] | who is let in, and what is passed on or dropped |
 //! | [`slots`] | the rules of a slot |
@@ -30,4 +32,6 @@ mod loaders;
 mod packet;
 mod slots;
 mod speed;
+mod superpackets;
 mod table;
+mod twin;

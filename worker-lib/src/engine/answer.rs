@@ -49,6 +49,9 @@ pub(super) struct Answer<'a> {
 /// Checks all that can be judged without knowing what is outstanding.
 pub(super) fn read<'a>(identity: &Identity, datagram: &'a [u8]) -> Result<Answer<'a>, Ignored> {
     let (header, kind, op, lanes) = decode(datagram).map_err(|_| Ignored::Malformed)?;
+    if kind == Kind::Filler {
+        return Err(Ignored::Filler);
+    }
     if !matches!(kind, Kind::Result | Kind::Pending | Kind::Reject) {
         return Err(Ignored::Kind);
     }

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use switchml_rack::{Aggregator, Binaries, Rack, RackOptions, Shaping};
+use switchml_rack::{Aggregator, Binaries, Mode, Rack, RackOptions, Shaping};
 
 use super::measured::{Method, Sample};
 use super::peers::Programs;
@@ -31,11 +31,11 @@ impl Site {
     ) -> Result<Self> {
         let mut site = Self { teams: Vec::new(), aggregators: Vec::new(), racks: Vec::new() };
         let (xdp, plain): (Vec<Method>, Vec<Method>) = methods.iter().partition(|&&method| method == Method::Native);
-        for (methods, offloads) in [(xdp, false), (plain, true)] {
+        for (methods, mode) in [(xdp, Mode::Native), (plain, Mode::Auto)] {
             if methods.is_empty() {
                 continue;
             }
-            let rack = Rack::new(RackOptions { workers, pass_program: !offloads, offloads, ..RackOptions::default() })?;
+            let rack = Rack::new(RackOptions { workers, mode, ..RackOptions::default() })?;
             for method in methods {
                 site.start(method, &rack, binaries, programs, scratch)
                     .with_context(|| format!("{} with {workers} workers", method.name()))?;

@@ -11,7 +11,7 @@ use super::bench::Bench;
 /// How long a worker may run on after the others have ended.
 const END_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Runs the job in a rack of its own, through the XDP program in driver mode.
+/// Runs the job in a rack of its own, through the programs in the kernel.
 pub fn in_rack(binaries: &Binaries, options: RackOptions, bench: &Bench) -> Result<()> {
     let rack = Rack::new(options)?;
     let aggregator = Aggregator::in_rack(binaries, &rack)?;

@@ -67,7 +67,7 @@ impl Host {
             if to == (AGGREGATOR_IP, AGGREGATOR_PORT) { Ok(()) } else { Err(Outcome::NotOurs) }
         });
         if let Err(passed) = for_aggregator {
-            let from = source(|offset| whole.get(offset..offset + 4)?.try_into().ok());
+            let from = source(0, |offset| whole.get(offset..offset + 4)?.try_into().ok());
             let spoofed = from == Source::Hidden || from == Source::Ipv4(AGGREGATOR_IP);
             return Err(if spoofed { Outcome::Spoofed } else { passed });
         }

@@ -196,7 +196,8 @@ fn kernel_and_host_agree_on_a_random_trace() {
     }
     trace.compare_all("the end");
     // The trace is worth something only if it gets everywhere.
-    for outcome in Outcome::ALL {
+    // Segments of several jobs come in superpackets alone.
+    for outcome in Outcome::ALL.iter().filter(|outcome| **outcome != Outcome::MixedJobs) {
         let count = trace.host.counters[*outcome as usize];
         println!("{count:8} {}", outcome.name());
         assert!(count >= packets / 1000, "TRACE_SEED={seed} has only {count} {}", outcome.name());

@@ -5,16 +5,19 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use aya::programs::links::FdLink;
+use aya::programs::tc::{SchedClassifierLink, TcAttachOptions};
 use aya::programs::xdp::XdpLink;
-use aya::programs::{ProgramError, Xdp, XdpMode};
+use aya::programs::{LinkOrder, Program, ProgramError, SchedClassifier, TcAttachType, Xdp, XdpMode};
 use aya::{Ebpf, EbpfError, EbpfLoader};
 
-use super::Mode;
-use super::interfaces::{self, Interface, NetlinkError};
+use super::hook::Hook;
+use super::interfaces::{self, Interface, NetlinkError, XdpFeatures};
 use super::maps;
 use super::pins::PinError;
 
-const PROGRAM: &str = "switchml";
+/// The program for XDP, and the one for tc.
+const XDP: &str = "switchml";
+const TC: &str = "switchml_bundle";
 /// Lines of the verifier's log to show: the last ones say why.
 const LOG_LINES: usize = 12;
 
@@ -101,6 +104,9 @@ pub enum StartError {
     /// Old kernels attach for good, beyond the end of this process.
     #[error("this kernel has no BPF links for XDP, which need Linux 5.9; use --data-plane software")]
     NoLinks,
+    /// No links at tc ingress.
+    #[error("this kernel has no BPF links at tc ingress, which need Linux 6.6; use --mode native or --mode generic")]
+    NoTcx,
     /// Something else about attaching.
     #[error("cannot attach to interface {name:?} (MTU {mtu}): {why}")]
     Attach {
@@ -142,50 +148,96 @@ pub fn find(names: &[String], all: &[Interface]) -> Result<Vec<Interface>, Start
     Ok(found)
 }
 
-/// Loads the program, over the maps that are pinned in `folder`; makes those that are missing, with a pool of `slots` slots.
-/// Returns the program's id too.
-pub fn load(folder: &Path, slots: u32) -> Result<(Ebpf, u32), StartError> {
+/// Opens the programs over the maps that are pinned in `folder`; makes those that are missing, with a pool of `slots` slots.
+pub fn open(folder: &Path, slots: u32) -> Result<Ebpf, StartError> {
     let mut loader = EbpfLoader::new();
     loader.map_max_entries("SLOTS", slots);
     for name in maps::NAMES {
         loader.map_pin_path(name, folder.join(name));
     }
-    let mut object = loader.load(crate::xdp_object()).map_err(load_error)?;
-    let program = program(&mut object)?;
-    program.load().map_err(|error| load_error(error.into()))?;
-    let id = program.info().map_err(|error| load_error(error.into()))?.id();
-    Ok((object, id))
+    loader.load(crate::xdp_object()).map_err(load_error)
 }
 
-/// Has the loaded program serve an existing link in place of another program, between one packet and the next.
-pub fn take_over(object: &mut Ebpf, link: FdLink) -> Result<FdLink, StartError> {
-    let program = program(object)?;
-    let failed = |error: &dyn StdError| StartError::Load(format!("cannot replace a program: {error}"));
-    let link = XdpLink::try_from(link).map_err(|error| failed(&error))?;
-    let taken = program.attach_to_link(link).and_then(|id| program.take_link(id)).map_err(|error| failed(&error))?;
-    FdLink::try_from(taken).map_err(|_| StartError::NoLinks)
-}
-
-/// Attaches the loaded program. It stays until the link is dropped and not pinned.
-pub fn attach(object: &mut Ebpf, interface: &Interface, mode: Mode) -> Result<FdLink, StartError> {
-    let program = program(object)?;
-    let flags = match mode {
-        Mode::Native => XdpMode::Driver,
-        Mode::Generic => XdpMode::Skb,
+/// Loads the hook's program, and returns its id.
+pub fn load(object: &mut Ebpf, hook: Hook) -> Result<u32, StartError> {
+    let loaded = match hook {
+        Hook::Native | Hook::Generic => {
+            let program: &mut Xdp = program(object, XDP)?;
+            program.load().and_then(|()| program.info())
+        }
+        Hook::Bundle => {
+            let program: &mut SchedClassifier = program(object, TC)?;
+            program.load().and_then(|()| program.info())
+        }
     };
+    Ok(loaded.map_err(|error| load_error(error.into()))?.id())
+}
+
+/// Has the hook's loaded program serve an existing link in place of another program, between one packet and the next.
+pub fn take_over(object: &mut Ebpf, link: FdLink, hook: Hook) -> Result<FdLink, StartError> {
+    let failed = |error: &dyn StdError| StartError::Load(format!("cannot replace a program: {error}"));
+    match hook {
+        Hook::Native | Hook::Generic => {
+            let program: &mut Xdp = program(object, XDP)?;
+            let link = XdpLink::try_from(link).map_err(|error| failed(&error))?;
+            let taken =
+                program.attach_to_link(link).and_then(|id| program.take_link(id)).map_err(|error| failed(&error))?;
+            FdLink::try_from(taken).map_err(|_| StartError::NoLinks)
+        }
+        Hook::Bundle => {
+            let program: &mut SchedClassifier = program(object, TC)?;
+            let link = SchedClassifierLink::try_from(link).map_err(|error| failed(&error))?;
+            let taken =
+                program.attach_to_link(link).and_then(|id| program.take_link(id)).map_err(|error| failed(&error))?;
+            FdLink::try_from(taken).map_err(|_| StartError::NoTcx)
+        }
+    }
+}
+
+/// Attaches the hook's loaded program. It stays until the link is dropped and not pinned.
+pub fn attach(object: &mut Ebpf, interface: &Interface, hook: Hook) -> Result<FdLink, StartError> {
+    match hook {
+        Hook::Native => {
+            let link = attach_xdp(object, interface, XdpMode::Driver)?;
+            if interfaces::xdp_features(interface.index)?.is_none_or(XdpFeatures::delivers) {
+                Ok(link)
+            } else {
+                Err(StartError::DoesNotDeliver(interface.name.clone()))
+            }
+        }
+        Hook::Generic => attach_xdp(object, interface, XdpMode::Skb),
+        Hook::Bundle => attach_tc(object, interface),
+    }
+}
+
+fn attach_xdp(object: &mut Ebpf, interface: &Interface, mode: XdpMode) -> Result<FdLink, StartError> {
+    let program: &mut Xdp = program(object, XDP)?;
     let attached = program
-        .attach_to_if_index(interface.index, flags)
+        .attach_to_if_index(interface.index, mode)
         .and_then(|id| program.take_link(id))
         .map_err(|error| attach_error(&error, interface))?;
-    let link = FdLink::try_from(attached).map_err(|_| StartError::NoLinks)?;
-    if mode == Mode::Native && interfaces::delivers(interface.index)? == Some(false) {
-        return Err(StartError::DoesNotDeliver(interface.name.clone()));
-    }
-    Ok(link)
+    FdLink::try_from(attached).map_err(|_| StartError::NoLinks)
 }
 
-fn program(object: &mut Ebpf) -> Result<&mut Xdp, StartError> {
-    let program = object.program_mut(PROGRAM).ok_or_else(|| StartError::Load(format!("no program {PROGRAM}")))?;
+fn attach_tc(object: &mut Ebpf, interface: &Interface) -> Result<FdLink, StartError> {
+    if interfaces::at_ingress(&interface.name).is_none() {
+        return Err(StartError::NoTcx);
+    }
+    let program: &mut SchedClassifier = program(object, TC)?;
+    // Before others, as XDP would be: what they do to packets is for those that are not the aggregator's.
+    let options = TcAttachOptions::TcxOrder(LinkOrder::first());
+    let attached = program
+        .attach_with_options(&interface.name, TcAttachType::Ingress, options)
+        .and_then(|id| program.take_link(id))
+        .map_err(|error| attach_error(&error, interface))?;
+    FdLink::try_from(attached).map_err(|_| StartError::NoTcx)
+}
+
+fn program<'a, P>(object: &'a mut Ebpf, name: &str) -> Result<&'a mut P, StartError>
+where
+    &'a mut P: TryFrom<&'a mut Program, Error = ProgramError>,
+{
+    let program = object.program_mut(name).ok_or_else(|| StartError::Load(format!("no program {name}")))?;
     program.try_into().map_err(|error: ProgramError| StartError::Load(error.to_string()))
 }
 

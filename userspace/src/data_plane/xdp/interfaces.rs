@@ -3,9 +3,10 @@
 use std::fmt::Display;
 use std::net::Ipv4Addr;
 
+use aya::programs::{ProgramInfo, SchedClassifier, TcAttachType};
 use neli::consts::genl::{Cmd, NlAttrType};
 use neli::consts::nl::NlmF;
-use neli::consts::rtnl::{Ifa, Ifla, RtAddrFamily, RtaType, Rtm};
+use neli::consts::rtnl::{Ifa, Ifla, IflaInfo, RtAddrFamily, RtaType, Rtm};
 use neli::consts::socket::NlFamily;
 use neli::genl::{AttrTypeBuilder, Genlmsghdr, GenlmsghdrBuilder, NlattrBuilder};
 use neli::neli_enum;
@@ -15,12 +16,33 @@ use neli::rtnl::{Ifaddrmsg, IfaddrmsgBuilder, Ifinfomsg, IfinfomsgBuilder};
 use neli::types::GenlBuffer;
 use neli::utils::Groups;
 
-/// The driver sends frames that XDP redirects to it. On a veth, the bit is set only while the other end takes such
-/// frames. (`enum netdev_xdp_act` of linux/netdev.h.)
+// Of `enum netdev_xdp_act` in linux/netdev.h.
+const XDP_ACT_BASIC: u64 = 1;
+const XDP_ACT_REDIRECT: u64 = 2;
 const XDP_ACT_NDO_XMIT: u64 = 4;
 
+/// What a driver does in XDP, as the kernel tells.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct XdpFeatures(u64);
+
+impl XdpFeatures {
+    /// All that matters here.
+    #[cfg(test)]
+    pub const ALL: Self = Self(XDP_ACT_BASIC | XDP_ACT_REDIRECT | XDP_ACT_NDO_XMIT);
+
+    /// Whether the driver runs programs, and sends what they redirect.
+    pub fn has_native(self) -> bool {
+        self.0 & (XDP_ACT_BASIC | XDP_ACT_REDIRECT) == XDP_ACT_BASIC | XDP_ACT_REDIRECT
+    }
+
+    /// Whether frames that XDP sends out of the interface go anywhere. On a veth, only while the other end takes such frames.
+    pub fn delivers(self) -> bool {
+        self.0 & XDP_ACT_NDO_XMIT != 0
+    }
+}
+
 /// An interface.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Interface {
     /// Its number.
     pub index: u32,
@@ -30,6 +52,8 @@ pub struct Interface {
     pub master: Option<u32>,
     /// Largest IP packet, in bytes.
     pub mtu: u32,
+    /// Its kind, if it is a virtual one: `veth`, `bridge`, ….
+    pub kind: Option<String>,
     /// Id of the XDP program that is attached to it.
     pub program: Option<u32>,
 }
@@ -79,6 +103,10 @@ pub fn list() -> Result<Vec<Interface>, NetlinkError> {
             name: attributes.get_attr_payload_as_with_len::<String>(Ifla::Ifname).map_err(failed)?,
             master: attributes.get_attr_payload_as(Ifla::Master).ok(),
             mtu: attributes.get_attr_payload_as(Ifla::Mtu).map_err(failed)?,
+            kind: attributes
+                .get_nested_attributes::<IflaInfo>(Ifla::Linkinfo)
+                .and_then(|info| info.get_attr_payload_as_with_len::<String>(IflaInfo::Kind))
+                .ok(),
             program: attributes
                 .get_nested_attributes::<XdpAttribute>(Ifla::Xdp)
                 .and_then(|xdp| xdp.get_attr_payload_as(XdpAttribute::ProgramId))
@@ -116,13 +144,19 @@ pub fn addresses(of: &[u32]) -> Result<Vec<Ipv4Addr>, NetlinkError> {
     Ok(addresses)
 }
 
-/// Whether frames that XDP sends out of the interface go anywhere, as far as the kernel knows. `None` for kernels that
-/// do not tell (before 6.3).
+/// Ids of the programs at the interface's tc ingress that are attached by links; `None` if this kernel has no such links (before 6.6),
+/// or there is no such interface, or this process may not ask.
+pub fn at_ingress(name: &str) -> Option<Vec<u32>> {
+    let (_, programs) = SchedClassifier::query_tcx(name, TcAttachType::Ingress).ok()?;
+    Some(programs.iter().map(ProgramInfo::id).collect())
+}
+
+/// What the interface's driver does in XDP. `None` for kernels that do not tell (before 6.3).
 ///
 /// # Errors
 ///
 /// When netlink cannot be used.
-pub fn delivers(index: u32) -> Result<Option<bool>, NetlinkError> {
+pub fn xdp_features(index: u32) -> Result<Option<XdpFeatures>, NetlinkError> {
     let (router, _) = NlRouter::connect(NlFamily::Generic, None, Groups::empty()).map_err(failed)?;
     let Ok(family) = router.resolve_genl_family("netdev") else { return Ok(None) };
     let attribute = NlattrBuilder::default()
@@ -144,7 +178,7 @@ pub fn delivers(index: u32) -> Result<Option<bool>, NetlinkError> {
         let Some(device) = reply.get_payload() else { continue };
         let features: u64 =
             device.attrs().get_attr_handle().get_attr_payload_as(NetdevAttribute::XdpFeatures).map_err(failed)?;
-        return Ok(Some(features & XDP_ACT_NDO_XMIT != 0));
+        return Ok(Some(XdpFeatures(features)));
     }
     Ok(None)
 }
@@ -170,6 +204,6 @@ mod tests {
         assert_eq!(addresses(&[lo.index]).expect("netlink"), [Ipv4Addr::LOCALHOST]);
         assert_eq!(addresses(&[]).expect("netlink"), [] as [Ipv4Addr; 0]);
         // Loopback has no XDP of its own.
-        assert_ne!(delivers(lo.index).expect("netlink"), Some(true));
+        assert!(!xdp_features(lo.index).expect("netlink").is_some_and(XdpFeatures::delivers));
     }
 }

@@ -12,7 +12,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use switchml_protocol::maps::MAX_JOBS;
 
-use super::Mode;
+use super::hook::Mode;
 use crate::jobs::{Job, MAX_SAVED_LEN};
 
 /// Bytes of an entry.
@@ -21,7 +21,7 @@ const ENTRY_LEN: usize = MAX_SAVED_LEN;
 const SETTINGS: u32 = MAX_JOBS as u32;
 
 /// Version of what is in the maps and here; to be raised when a daemon would misread what an earlier one left.
-const LAYOUT: u32 = 1;
+const LAYOUT: u32 = 2;
 
 /// The journal's map.
 pub struct Journal(Array<MapData, [u8; ENTRY_LEN]>);

@@ -8,7 +8,7 @@ use aya::Ebpf;
 use aya::maps::{Array, ArrayOfMaps, DevMap, HashMap, Map, MapData, MapError, MapInfo, PerCpuArray, RingBuf};
 use aya_obj::generated::{bpf_devmap_val, bpf_map_type::BPF_MAP_TYPE_DEVMAP};
 use switchml_protocol::job::{Job, Member};
-use switchml_protocol::maps::{Endpoint, LockedSlot, MAX_JOBS};
+use switchml_protocol::maps::{Endpoint, LockedSlot, MAX_JOBS, Ports};
 use switchml_protocol::outcome::Outcome;
 use switchml_protocol::{MAX_RANKS, U16};
 use zerocopy::transmute;
@@ -18,7 +18,7 @@ type MemberBytes = [u8; size_of::<Member>()];
 type EndpointBytes = [u8; size_of::<Endpoint>()];
 
 /// The program's maps.
-pub const NAMES: [&str; 7] = ["LOCAL", "JOBS", "MEMBERS", "SLOTS", "GROUPS", "COUNTERS", "EVENTS"];
+pub const NAMES: [&str; 8] = ["LOCAL", "JOBS", "MEMBERS", "SLOTS", "GROUPS", "PORTS", "COUNTERS", "EVENTS"];
 
 /// The first map in `folder` that is not as this build's would be with a pool of `slots`, if there is one.
 ///
@@ -31,6 +31,7 @@ pub fn misfit(folder: &Path, slots: u32) -> Result<Option<&'static str>, MapErro
         ("MEMBERS", size_of::<Member>(), MAX_JOBS * MAX_RANKS),
         ("SLOTS", size_of::<LockedSlot>(), slots as usize),
         ("GROUPS", size_of::<u32>(), MAX_JOBS),
+        ("PORTS", size_of::<Ports>(), MAX_JOBS),
         ("COUNTERS", size_of::<u64>(), Outcome::COUNT),
     ];
     for (name, size, entries) in expected {
@@ -48,6 +49,7 @@ pub struct Maps {
     members: Array<MapData, MemberBytes>,
     local: HashMap<MapData, EndpointBytes, u8>,
     groups: ArrayOfMaps<MapData, DevMap<MapData>>,
+    ports: Array<MapData, Ports>,
     counters: PerCpuArray<MapData, u64>,
 }
 
@@ -64,6 +66,7 @@ impl Maps {
             members: map("MEMBERS")?.try_into()?,
             local: map("LOCAL")?.try_into()?,
             groups: map("GROUPS")?.try_into()?,
+            ports: map("PORTS")?.try_into()?,
             counters: map("COUNTERS")?.try_into()?,
         };
         Ok((maps, map("EVENTS")?.try_into()?))
@@ -119,6 +122,9 @@ impl Maps {
             // The error's type cannot be named outside of aya.
             group.set(key, *interface, None, 0).map_err(|error| MapError::IoError(io::Error::other(error)))?;
         }
+        let mut ports = [0; MAX_RANKS];
+        ports.iter_mut().zip(interfaces).for_each(|(port, interface)| *port = *interface);
+        self.ports.set(job.into(), ports, 0)?;
         self.groups.set(job.into(), &group, 0)
     }
 

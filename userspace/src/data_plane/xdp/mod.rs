@@ -1,7 +1,8 @@
-//! The data plane in XDP: loads the program, attaches it, and reaches it through its maps.
+//! The data plane in the kernel, in XDP and at tc ingress: loads the programs, attaches them, and reaches them through their maps.
 //!
 //! | module | what it holds |
 //! | --- | --- |
+//! | `hook` | where at an interface frames are taken |
 //! | `attach` | loading and attaching, and what may stand in the way |
 //! | [`interfaces`] | what the kernel knows of interfaces |
 //! | `maps` | the program's maps |
@@ -10,6 +11,7 @@
 //! | `journal` | what the control plane keeps there |
 
 mod attach;
+mod hook;
 pub mod interfaces;
 mod journal;
 mod maps;
@@ -23,7 +25,6 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use aya::maps::{MapData, MapError, RingBuf};
-use serde::{Deserialize, Serialize};
 use switchml_protocol::MAX_LANES;
 use switchml_protocol::job::{ABORTED, Job, Member, OPEN, Place, VACANT};
 use switchml_protocol::maps::{Event, MAX_JOBS};
@@ -35,6 +36,7 @@ use super::worker_thread::{Stop, WorkerThread};
 use super::{DataPlane, Error, EventSender, Fanout, JobSpec, Limits, LostPort, Saved};
 use crate::jobs;
 pub use attach::StartError;
+pub use hook::Mode;
 use interfaces::Interface;
 use journal::{Journal, Settings};
 use maps::Maps;
@@ -42,30 +44,12 @@ pub use pins::PinError;
 use pins::Pins;
 use ports::Ports;
 
-/// Where the program runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Mode {
-    /// In the driver.
-    Native,
-    /// In the network stack, with any driver.
-    Generic,
-}
-
-impl Mode {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Native => "native",
-            Self::Generic => "generic",
-        }
-    }
-}
-
 /// What to serve, and where.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// Names of the interfaces.
     pub interfaces: Vec<String>,
-    /// Where the program runs.
+    /// Where frames are taken.
     pub mode: Mode,
     /// Address to serve, if not those of the interfaces and of their bridges.
     pub address: Option<Ipv4Addr>,
@@ -149,10 +133,10 @@ impl DataPlane for XdpDataPlane {
     }
 
     fn attachment(&self) -> String {
-        let (mode, ports) = (self.config.mode.name(), self.ports().describe());
+        let ports = self.ports().describe();
         let kernel = rustix::system::uname();
         let kernel = kernel.release().to_string_lossy();
-        format!("{mode} XDP on {ports} (Linux {kernel}), serving {} port {}", self.served(), self.config.port)
+        format!("{ports} (Linux {kernel}), serving {} port {}", self.served(), self.config.port)
     }
 
     fn limits(&self) -> Limits {
@@ -273,7 +257,7 @@ fn remove(pins: &Pins) -> Result<(), PinError> {
 
 type Loaded = (Ports, Maps, RingBuf<MapData>, Journal);
 
-/// Makes the maps, or takes over those that are there, and loads the program.
+/// Makes the maps, or takes over those that are there.
 fn load(pins: &Pins, config: &Config) -> Result<Loaded, StartError> {
     let &Config { mode, port, slots, .. } = config;
     let settings = Settings::new(mode, port, slots);
@@ -281,18 +265,18 @@ fn load(pins: &Pins, config: &Config) -> Result<Loaded, StartError> {
     if pins.is_occupied() {
         check(pins, config, &settings)?;
     }
-    let (mut object, program) = if pins.is_occupied() {
-        attach::load(&pins.maps(), slots)?
+    let mut object = if pins.is_occupied() {
+        attach::open(&pins.maps(), slots)?
     } else {
         let staging = pins.stage()?;
-        let loaded = attach::load(&staging, slots)?;
+        let object = attach::open(&staging, slots)?;
         Journal::create(&journal(staging), settings).map_err(map_error)?;
         pins.publish()?;
-        loaded
+        object
     };
     let journal = Journal::open(&journal(pins.maps())).map_err(map_error)?;
     let (maps, ring) = Maps::take(&mut object).map_err(map_error)?;
-    Ok((Ports::new(object, program, mode), maps, ring, journal))
+    Ok((Ports::new(object, mode), maps, ring, journal))
 }
 
 /// Whether this daemon can go on with the data plane that another has left.

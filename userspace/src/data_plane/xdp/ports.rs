@@ -7,8 +7,8 @@ use aya::Ebpf;
 use aya::programs::links::FdLink;
 use tracing::{info, warn};
 
-use super::Mode;
 use super::attach::{self, StartError};
+use super::hook::{self, Choice, Hook, Mode};
 use super::interfaces::{self, Interface};
 use super::pins::Pins;
 use crate::data_plane::LostPort;
@@ -16,31 +16,52 @@ use crate::data_plane::LostPort;
 /// Longest wait for the kernel to detach.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// The loaded program, and all ports.
+/// The programs, and all ports.
 pub struct Ports {
     object: Ebpf,
-    /// Id of the program.
-    program: u32,
+    /// Those that are loaded, with their ids.
+    programs: Programs,
     mode: Mode,
     ports: Vec<Port>,
     /// Lost while the aggregator was away, and not told yet.
     lost: Vec<LostPort>,
 }
 
+/// Ids of the programs that are loaded.
+#[derive(Default)]
+struct Programs {
+    xdp: Option<u32>,
+    tc: Option<u32>,
+}
+
+impl Programs {
+    fn slot(&mut self, hook: Hook) -> &mut Option<u32> {
+        match hook {
+            Hook::Native | Hook::Generic => &mut self.xdp,
+            Hook::Bundle => &mut self.tc,
+        }
+    }
+
+    fn ids(&self) -> Vec<u32> {
+        [self.xdp, self.tc].into_iter().flatten().collect()
+    }
+}
+
 struct Port {
     name: String,
     index: u32,
+    hook: Hook,
     /// The link, or why there is none.
     attachment: Result<FdLink, String>,
 }
 
 impl Ports {
-    /// The loaded program, of this id, without ports.
-    pub fn new(object: Ebpf, program: u32, mode: Mode) -> Self {
-        Self { object, program, mode, ports: Vec::new(), lost: Vec::new() }
+    /// The programs, without ports.
+    pub fn new(object: Ebpf, mode: Mode) -> Self {
+        Self { object, programs: Programs::default(), mode, ports: Vec::new(), lost: Vec::new() }
     }
 
-    /// Attaches the program to these interfaces, and to no others. It takes the place of another in links that are pinned and
+    /// Attaches a program to each of these interfaces, and to no others. It takes the place of another in links that are pinned and
     /// intact, so that no packet slips through; the other pinned links count as lost.
     ///
     /// # Errors
@@ -53,12 +74,14 @@ impl Ports {
             let what = format!("the aggregator was restarted without its interface, which was number {index}");
             self.lost.push(LostPort { index, what });
         }
-        for interface in interfaces {
-            let link = match self.adopt(interface, pins)? {
+        for (interface, Choice { hook, why }) in interfaces.iter().zip(hook::choose(self.mode, interfaces)?) {
+            let name = interface.name.clone();
+            info!("interface {name}: {}: {why}", hook.name());
+            let link = match self.adopt(interface, hook, pins)? {
                 Some(link) => link,
-                None => self.attach(interface, pins)?,
+                None => self.attach(interface, hook, pins)?,
             };
-            self.ports.push(Port { name: interface.name.clone(), index: interface.index, attachment: Ok(link) });
+            self.ports.push(Port { name, index: interface.index, hook, attachment: Ok(link) });
         }
         Ok(())
     }
@@ -75,10 +98,11 @@ impl Ports {
         };
         let mut lost = std::mem::take(&mut self.lost);
         for number in 0..self.ports.len() {
-            let Port { name, index, attachment } = &self.ports[number];
+            let Port { name, index, hook, attachment } = &self.ports[number];
             let same = interfaces.iter().find(|interface| interface.index == *index);
             if attachment.is_ok() {
-                let Some(what) = fault(name, same, self.program) else { continue };
+                let program = *self.programs.slot(*hook);
+                let Some(what) = fault(name, same, *hook, program) else { continue };
                 warn!("{what}");
                 lost.push(LostPort { index: *index, what });
             }
@@ -94,42 +118,59 @@ impl Ports {
             Ok(_) => port.name.clone(),
             Err(problem) => format!("{} (not attached: {problem})", port.name),
         };
-        self.ports.iter().map(describe).collect::<Vec<_>>().join(", ")
+        let of_hook = |hook: Hook| {
+            let ports: Vec<_> = self.ports.iter().filter(|port| port.hook == hook).map(describe).collect();
+            (!ports.is_empty()).then(|| format!("{} on {}", hook.name(), ports.join(", ")))
+        };
+        [Hook::Native, Hook::Bundle, Hook::Generic].into_iter().filter_map(of_hook).collect::<Vec<_>>().join("; ")
     }
 
     /// Detaches from all ports. The pins have been removed.
     pub fn detach(&mut self) {
         self.ports.clear();
-        wait_until_detached(&[self.program]);
+        wait_until_detached(&self.programs.ids());
     }
 
     /// Takes over the link that an earlier daemon left at the interface, if it did and the link is intact.
-    fn adopt(&mut self, interface: &Interface, pins: &Pins) -> Result<Option<FdLink>, StartError> {
+    fn adopt(&mut self, interface: &Interface, hook: Hook, pins: &Pins) -> Result<Option<FdLink>, StartError> {
         let Some(link) = pins.link(interface.index) else { return Ok(None) };
-        let taken = attach::take_over(&mut self.object, link);
+        let program = self.load(hook)?;
+        let taken = attach::take_over(&mut self.object, link, hook);
         // The index may be that of another interface by now, or of one in another network namespace.
         let interfaces = interfaces::list()?;
         let now = interfaces.iter().find(|known| known.index == interface.index);
-        let Some(what) = fault(&interface.name, now, self.program) else { return Ok(taken.ok()) };
+        let Some(what) = fault(&interface.name, now, hook, Some(program)) else { return Ok(taken.ok()) };
         self.lost.push(LostPort { index: interface.index, what });
         Ok(None)
     }
 
-    /// Attaches to an interface that the program is not attached to.
-    fn attach(&mut self, interface: &Interface, pins: &Pins) -> Result<FdLink, StartError> {
+    /// Attaches to an interface that the hook's program is not attached to.
+    fn attach(&mut self, interface: &Interface, hook: Hook, pins: &Pins) -> Result<FdLink, StartError> {
         pins.drop_link(interface.index)?;
-        let link = attach::attach(&mut self.object, interface, self.mode)?;
+        self.load(hook)?;
+        let link = attach::attach(&mut self.object, interface, hook)?;
         Ok(pins.keep_link(interface.index, link)?)
+    }
+
+    /// Loads the hook's program unless it is loaded, which takes the verifier a while. Returns its id.
+    fn load(&mut self, hook: Hook) -> Result<u32, StartError> {
+        if let Some(id) = *self.programs.slot(hook) {
+            return Ok(id);
+        }
+        let id = attach::load(&mut self.object, hook)?;
+        *self.programs.slot(hook) = Some(id);
+        Ok(id)
     }
 
     /// Attaches to what has the port's name now, and logs how that goes when it is news.
     fn attach_again(&mut self, number: usize, interface: Option<Interface>, pins: &Pins) {
         let port = &mut self.ports[number];
+        let hook = port.hook;
         // A link that was lost must be gone first.
         let before = std::mem::replace(&mut port.attachment, Err(String::new())).err();
         let _ = pins.drop_link(port.index);
         let attached = match &interface {
-            Some(interface) => self.attach(interface, pins).map_err(|error| error.to_string()),
+            Some(interface) => self.attach(interface, hook, pins).map_err(|error| error.to_string()),
             None => Err("there is no such interface".to_owned()),
         };
         let port = &mut self.ports[number];
@@ -149,7 +190,10 @@ impl Ports {
 /// attaches next must not find the interface taken.
 pub fn wait_until_detached(programs: &[u32]) {
     let begin = Instant::now();
-    let is_attached = |interface: &Interface| interface.program.is_some_and(|program| programs.contains(&program));
+    let is_attached = |interface: &Interface| {
+        let at_ingress = interfaces::at_ingress(&interface.name).unwrap_or_default();
+        interface.program.iter().chain(&at_ingress).any(|program| programs.contains(program))
+    };
     while interfaces::list().is_ok_and(|interfaces| interfaces.iter().any(is_attached)) {
         if begin.elapsed() > PATIENCE {
             warn!("the program is attached still; something else holds it");
@@ -159,12 +203,19 @@ pub fn wait_until_detached(programs: &[u32]) {
     }
 }
 
-/// What is wrong with an interface that the program was attached to.
-fn fault(name: &str, interface: Option<&Interface>, program: u32) -> Option<String> {
-    match interface.map(|interface| interface.program) {
-        Some(Some(attached)) if attached == program => None,
-        Some(Some(_)) => Some(format!("another XDP program took the aggregator's place on interface {name}")),
-        Some(None) => Some(format!("the aggregator's XDP program was detached from interface {name}")),
-        None => Some(format!("interface {name} of the aggregator was removed")),
+/// What is wrong with an interface that the hook's program was attached to.
+fn fault(name: &str, interface: Option<&Interface>, hook: Hook, program: Option<u32>) -> Option<String> {
+    let Some(interface) = interface else { return Some(format!("interface {name} of the aggregator was removed")) };
+    let attached = match hook {
+        Hook::Native | Hook::Generic => interface.program.into_iter().collect(),
+        Hook::Bundle => interfaces::at_ingress(&interface.name).unwrap_or_default(),
+    };
+    if program.is_some_and(|program| attached.contains(&program)) {
+        return None;
+    }
+    match hook {
+        Hook::Bundle => Some(format!("the aggregator's program was detached from tc ingress of interface {name}")),
+        _ if attached.is_empty() => Some(format!("the aggregator's XDP program was detached from interface {name}")),
+        _ => Some(format!("another XDP program took the aggregator's place on interface {name}")),
     }
 }

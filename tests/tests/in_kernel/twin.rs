@@ -1,0 +1,110 @@
+//! The program for tc beside that for XDP: what the one does the other must do.
+//!
+//! What may differ: tc cannot cut a superpacket, so its answers are as long as what they answer, with what was there behind them.
+
+use aya::programs::{SchedClassifier, TestRun, TestRunOptions};
+use aya::{Ebpf, EbpfLoader};
+
+use crate::kernel::{POOL, Run, element, totals};
+use switchml_protocol::maps::LockedSlot;
+use switchml_protocol::outcome::Outcome;
+
+const XDP_DROP: u32 = 1;
+const XDP_PASS: u32 = 2;
+const XDP_REDIRECT: u32 = 4;
+const TC_ACT_UNSPEC: i32 = -1;
+const TC_ACT_SHOT: i32 = 2;
+const TC_ACT_REDIRECT: i32 = 7;
+
+// Of `struct __sk_buff` in linux/bpf.h: its size, and the offsets of two fields that a test run takes.
+const SK_BUFF_LEN: usize = 192;
+const GSO_SEGS: usize = 164;
+const GSO_SIZE: usize = 176;
+
+/// Ethernet, IPv4 and UDP headers.
+const ENVELOPE_LEN: usize = 14 + 20 + 8;
+
+/// The program for tc, loaded into the kernel with maps of its own.
+pub struct Twin {
+    pub(crate) object: Ebpf,
+}
+
+impl Twin {
+    /// That of an object file.
+    pub fn load(object: &[u8]) -> Self {
+        let mut object = EbpfLoader::new().map_max_entries("SLOTS", POOL).load(object).expect("the maps are created");
+        let program: &mut SchedClassifier = object.program_mut("switchml_bundle").expect("program").try_into().unwrap();
+        program.load().expect("the verifier takes the program");
+        Self { object }
+    }
+
+    /// Runs the program on one packet.
+    pub fn run(&self, frame: &[u8]) -> Run {
+        self.test(frame, None)
+    }
+
+    /// Runs the program on a superpacket of segments of this many bytes.
+    pub fn run_superpacket(&self, frame: &[u8], segment_len: usize) -> Run {
+        let mut context = [0; SK_BUFF_LEN];
+        let segments = (frame.len() - ENVELOPE_LEN).div_ceil(segment_len) as u32;
+        for (offset, value) in [(GSO_SIZE, segment_len as u32), (GSO_SEGS, segments)] {
+            context[offset..offset + 4].copy_from_slice(&value.to_ne_bytes());
+        }
+        self.test(frame, Some(&context))
+    }
+
+    fn test(&self, frame: &[u8], ctx_in: Option<&[u8]>) -> Run {
+        let mut out = vec![0; frame.len() + 256];
+        let program: &SchedClassifier = self.object.program("switchml_bundle").unwrap().try_into().unwrap();
+        let options =
+            TestRunOptions { data_in: Some(frame), data_out: Some(&mut out), ctx_in, ..TestRunOptions::default() };
+        let result = program.test_run(options).expect("the test run");
+        out.truncate(result.data_size_out as usize);
+        Run { verdict: result.return_value, frame: out }
+    }
+
+    /// Runs the program on a frame of which XDP made `other`.
+    #[track_caller]
+    pub fn expect(&self, frame: &[u8], other: &Run) {
+        if frame.len() < ENVELOPE_LEN {
+            // A test run for tc takes no frame that ends in its headers.
+            return;
+        }
+        let run = self.run(frame);
+        let verdict = match run.verdict as i32 {
+            TC_ACT_UNSPEC => XDP_PASS,
+            TC_ACT_SHOT => XDP_DROP,
+            TC_ACT_REDIRECT => XDP_REDIRECT,
+            verdict => panic!("verdict {verdict} of the program for tc"),
+        };
+        assert_eq!(verdict, other.verdict, "verdict of the program for tc");
+        if verdict == XDP_DROP {
+            return;
+        }
+        assert_eq!(run.frame.len(), frame.len(), "tc cuts nothing");
+        let (mine, theirs) = (without_lengths(&run.frame), without_lengths(&other.frame));
+        assert_eq!(mine[..theirs.len()], theirs, "frame of the program for tc");
+        assert_eq!(mine[theirs.len()..], frame[theirs.len()..], "behind its answer");
+    }
+
+    /// Packets by outcome, all CPUs together.
+    pub fn counters(&self) -> [u64; Outcome::COUNT] {
+        totals(self.object.map("COUNTERS").unwrap())
+    }
+
+    /// Element `index` of the pool.
+    pub fn slot(&self, index: u32) -> LockedSlot {
+        element(self.object.map("SLOTS").unwrap(), index)
+    }
+}
+
+/// A frame but for what its length changes: the lengths of IP and UDP, and the checksum of IP.
+fn without_lengths(frame: &[u8]) -> Vec<u8> {
+    let mut frame = frame.to_vec();
+    for field in [16..18, 24..26, 38..40] {
+        if let Some(field) = frame.get_mut(field) {
+            field.fill(0);
+        }
+    }
+    frame
+}

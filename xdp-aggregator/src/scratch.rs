@@ -1,0 +1,84 @@
+//! Memory for one superpacket's way through the program: more than the stack holds.
+
+use aya_ebpf::btf_maps::PerCpuArray;
+use aya_ebpf::macros::btf_map;
+use switchml_protocol::frame::Envelope;
+use switchml_protocol::header::{HEADER_LEN, Header};
+use switchml_protocol::job::Place;
+use switchml_protocol::{MAX_LANES, U32};
+
+use crate::payload::Copied;
+
+/// Most segments of a superpacket: what Linux makes (`UDP_MAX_SEGMENTS`, `UDP_GRO_CNT_MAX`).
+pub const MAX_SEGMENTS: usize = 128;
+/// The largest packet of the protocol, in bytes.
+pub const MAX_PACKET_LEN: usize = HEADER_LEN + 4 * MAX_LANES;
+
+/// See the [module's documentation](self).
+#[repr(C, align(8))]
+pub struct Scratch {
+    /// The segment that is being served.
+    pub header: Header,
+    /// Its payload.
+    pub lanes: [U32; MAX_LANES],
+    /// Where the superpacket comes from.
+    pub place: Place,
+    /// Its headers, as they came.
+    pub envelope: Envelope,
+    /// Those of the answer.
+    pub answer: Envelope,
+    /// The job of the segments that completed a round, if there are any.
+    pub job: u16,
+    /// 1 if there are.
+    pub has_job: u8,
+    /// The flag of congestion if a router marked the superpacket, else 0.
+    pub congestion: u8,
+    /// Bytes of all segments.
+    pub len: u32,
+    /// Bytes of a segment, but maybe of the last.
+    pub segment_len: u32,
+    /// How many segments there are.
+    pub segments: u32,
+    /// How many of them take part in an answer to the group.
+    pub to_group: u32,
+    /// How many take part in one to the sender.
+    pub to_sender: u32,
+    /// The kind that a segment is given.
+    pub shown: u8,
+    /// What became of each segment.
+    pub answers: [Answer; MAX_SEGMENTS],
+}
+
+/// What became of a segment.
+#[repr(C)]
+pub struct Answer {
+    /// The action, as a number.
+    pub action: u8,
+    /// The kind of packet that the segment holds now.
+    pub kind: u8,
+}
+
+#[btf_map]
+static SCRATCH: PerCpuArray<Scratch, 1> = PerCpuArray::new();
+
+/// This CPU's, to one caller at a time.
+#[inline(always)]
+pub fn get() -> Option<&'static mut Scratch> {
+    // SAFETY: programs at tc ingress do not interrupt each other on one CPU; callers pass it down, and take it anew in
+    // global functions only, while they do not use theirs.
+    SCRATCH.get_ptr_mut(0).map(|scratch| unsafe { &mut *scratch })
+}
+
+impl Scratch {
+    /// Header and payload in one.
+    #[inline(always)]
+    pub fn packet_mut(&mut self) -> *mut [u8; MAX_PACKET_LEN] {
+        (&raw mut *self).cast()
+    }
+
+    /// Header and payload, each by itself.
+    #[inline(always)]
+    pub fn parts(&mut self) -> (&mut Header, &mut Copied) {
+        (&mut self.header, Copied::new(&mut self.lanes))
+    }
+}

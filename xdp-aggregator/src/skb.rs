@@ -1,0 +1,150 @@
+//! Access to a socket buffer, most of which may lie in pages that a program cannot reach by pointer.
+
+use aya_ebpf::bindings::__sk_buff;
+use aya_ebpf::helpers::{bpf_l4_csum_replace, bpf_skb_load_bytes, bpf_skb_pull_data, bpf_skb_store_bytes};
+use core::mem::{MaybeUninit, offset_of};
+use switchml_protocol::frame::{Checksum, Envelope};
+
+use crate::scratch::MAX_PACKET_LEN;
+
+const UDP_CHECKSUM: u32 = offset_of!(Envelope, udp_checksum) as u32;
+
+/// The socket buffer that the program runs for.
+pub struct Skb {
+    ctx: *mut __sk_buff,
+}
+
+impl Skb {
+    /// That of the context.
+    ///
+    /// # Safety
+    ///
+    /// The context is the one that the kernel called the program with.
+    #[inline(always)]
+    pub const unsafe fn new(ctx: *mut __sk_buff) -> Self {
+        Self { ctx }
+    }
+
+    /// The context.
+    #[inline(always)]
+    pub const fn context(&self) -> *mut __sk_buff {
+        self.ctx
+    }
+
+    /// Length in bytes from the Ethernet header on.
+    #[inline(always)]
+    pub fn len(&self) -> u32 {
+        // SAFETY: the context outlives the program's run; so below.
+        unsafe { (*self.ctx).len }
+    }
+
+    /// Bytes of UDP payload in each segment of a superpacket but the last; 0 if it is none.
+    #[inline(always)]
+    pub fn segment_len(&self) -> u32 {
+        // SAFETY: as above.
+        unsafe { (*self.ctx).gso_size }
+    }
+
+    /// Index of the interface that it came in by.
+    #[inline(always)]
+    pub fn ifindex(&self) -> u32 {
+        // SAFETY: as above.
+        unsafe { (*self.ctx).ifindex }
+    }
+
+    /// Whether the kernel has taken a VLAN tag off the frame.
+    #[inline(always)]
+    pub fn has_tag(&self) -> bool {
+        // SAFETY: as above.
+        unsafe { (*self.ctx).vlan_present != 0 }
+    }
+
+    /// Four bytes from `offset` on, if it is that long.
+    #[inline(always)]
+    pub fn word(&self, offset: usize) -> Option<[u8; 4]> {
+        let mut word = MaybeUninit::<[u8; 4]>::uninit();
+        // SAFETY: the helper writes four bytes, or fails.
+        unsafe {
+            let result = bpf_skb_load_bytes(self.ctx.cast(), offset as u32, word.as_mut_ptr().cast(), 4);
+            (result == 0).then(|| word.assume_init())
+        }
+    }
+
+    /// Copies the bytes from `offset` on.
+    #[inline(always)]
+    pub fn load(&self, offset: u32, to: &mut Envelope) -> Result<(), i64> {
+        // SAFETY: an Envelope is valid for any bytes.
+        done(unsafe {
+            bpf_skb_load_bytes(self.ctx.cast(), offset, (&raw mut *to).cast(), size_of::<Envelope>() as u32)
+        })
+    }
+
+    /// Copies `len` bytes from `offset` on, 1 to [`MAX_PACKET_LEN`].
+    #[inline(always)]
+    pub fn load_bytes(&self, offset: u32, to: *mut [u8; MAX_PACKET_LEN], len: u32) -> Result<(), i64> {
+        if len == 0 || len as usize > MAX_PACKET_LEN {
+            return Err(-1);
+        }
+        // SAFETY: `to` has room for that many.
+        done(unsafe { bpf_skb_load_bytes(self.ctx.cast(), offset, to.cast(), len) })
+    }
+
+    /// Overwrites the bytes from `offset` on.
+    #[inline(always)]
+    pub fn store<T>(&self, offset: u32, from: &T) -> Result<(), i64> {
+        // SAFETY: the helper reads `from`, all of whose bytes are initialised: the types that this is used with have no padding.
+        done(unsafe {
+            bpf_skb_store_bytes(self.ctx.cast(), offset, (&raw const *from).cast(), size_of::<T>() as u32, 0)
+        })
+    }
+
+    /// Overwrites `len` bytes from `offset` on, 1 to [`MAX_PACKET_LEN`].
+    #[inline(always)]
+    pub fn store_bytes(&self, offset: u32, from: *const [u8; MAX_PACKET_LEN], len: u32) -> Result<(), i64> {
+        if len == 0 || len as usize > MAX_PACKET_LEN {
+            return Err(-1);
+        }
+        // SAFETY: `from` is that long.
+        done(unsafe { bpf_skb_store_bytes(self.ctx.cast(), offset, from.cast(), len, 0) })
+    }
+
+    /// Has all of it lie in one piece that nobody else has; nothing if it does.
+    #[inline(always)]
+    pub fn make_writable(&self) -> Result<(), i64> {
+        // SAFETY: the context is that of the running program.
+        let in_reach = unsafe { (*self.ctx).data_end - (*self.ctx).data };
+        if in_reach == self.len() {
+            return Ok(());
+        }
+        // SAFETY: as above; no pointer into the packet is held.
+        done(unsafe { bpf_skb_pull_data(self.ctx, self.len()) })
+    }
+
+    /// Who fills in the UDP checksum, which is that of `envelope`. Spoils the field.
+    #[inline(always)]
+    pub fn checksum(&self, envelope: &Envelope) -> Checksum {
+        if self.segment_len() != 0 {
+            // Superpackets are cut apart by whoever fills it in.
+            return Checksum::Offloaded;
+        }
+        // A program is not told. But this, which would correct a checksum for a change of data, leaves alone one that
+        // is yet to be filled in.
+        const TWO_BYTES: u64 = 2;
+        let mut now = MaybeUninit::<[u8; 2]>::uninit();
+        // SAFETY: the helper writes two bytes, or fails.
+        let now = unsafe {
+            bpf_l4_csum_replace(self.ctx, UDP_CHECKSUM, 0, 1, TWO_BYTES);
+            let result = bpf_skb_load_bytes(self.ctx.cast(), UDP_CHECKSUM, now.as_mut_ptr().cast(), 2);
+            if result != 0 {
+                return Checksum::None;
+            }
+            now.assume_init()
+        };
+        if u16::from_be_bytes(now) == envelope.udp_checksum.get() { Checksum::Offloaded } else { Checksum::None }
+    }
+}
+
+#[inline(always)]
+fn done(result: i64) -> Result<(), i64> {
+    if result == 0 { Ok(()) } else { Err(result) }
+}
