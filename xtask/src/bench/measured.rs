@@ -6,16 +6,20 @@ use serde::Serialize;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Method {
+    /// Superpackets whole, at tc ingress of the switch's ports: what `--mode auto` takes on these links.
+    Bundle,
+    /// A packet at a time, in native XDP.
     Native,
+    /// By a process, over UDP sockets.
     Software,
     Gloo,
     OpenMpi,
 }
 
 impl Method {
-    pub const ALL: [Self; 4] = [Self::Native, Self::Software, Self::Gloo, Self::OpenMpi];
+    pub const ALL: [Self; 5] = [Self::Bundle, Self::Native, Self::Software, Self::Gloo, Self::OpenMpi];
     /// What goals are about.
-    pub const OURS: Self = Self::Native;
+    pub const OURS: Self = Self::Bundle;
 
     /// Whether it is this project's.
     pub fn is_ours(self) -> bool {
@@ -25,6 +29,7 @@ impl Method {
     /// As tables and files have it.
     pub fn name(self) -> &'static str {
         match self {
+            Self::Bundle => "bundle",
             Self::Native => "native",
             Self::Software => "software",
             Self::Gloo => "Gloo",

@@ -21,7 +21,8 @@ impl Site {
     /// Builds racks and starts the methods.
     ///
     /// Each rack is wired as its methods like it best. With native XDP at the ports, the workers' offloads are off: it would see checksums
-    /// that nobody has filled in yet. Everyone else has them on, and nothing attached to the ports.
+    /// that nobody has filled in yet. Everyone else has them on. Where nothing is to be attached to the ports, nothing is: those who need no
+    /// aggregator there share a rack.
     pub fn new(
         workers: usize,
         methods: &[Method],
@@ -30,11 +31,11 @@ impl Site {
         scratch: &Path,
     ) -> Result<Self> {
         let mut site = Self { teams: Vec::new(), aggregators: Vec::new(), racks: Vec::new() };
-        let (xdp, plain): (Vec<Method>, Vec<Method>) = methods.iter().partition(|&&method| method == Method::Native);
-        for (methods, mode) in [(xdp, Mode::Native), (plain, Mode::Auto)] {
-            if methods.is_empty() {
-                continue;
-            }
+        let attached = |method: &Method| [Method::Bundle, Method::Native].contains(method);
+        let (alone, together): (Vec<Method>, Vec<Method>) = methods.iter().partition(|method| attached(method));
+        let racks = alone.into_iter().map(|method| vec![method]).chain([together]);
+        for methods in racks.filter(|methods| !methods.is_empty()) {
+            let mode = if methods == [Method::Native] { Mode::Native } else { Mode::Auto };
             let rack = Rack::new(RackOptions { workers, mode, ..RackOptions::default() })?;
             for method in methods {
                 site.start(method, &rack, binaries, programs, scratch)
@@ -54,7 +55,7 @@ impl Site {
         scratch: &Path,
     ) -> Result<()> {
         let aggregator = match method {
-            Method::Native => Some(Aggregator::in_rack(binaries, rack)?),
+            Method::Bundle | Method::Native => Some(Aggregator::in_rack(binaries, rack)?),
             Method::Software => Some(Aggregator::software_in_rack(binaries, rack)?),
             Method::Gloo | Method::OpenMpi => None,
         };
