@@ -109,6 +109,21 @@ fn a_lost_contribution_is_sent_again_before_the_timer() {
 }
 
 #[test]
+fn a_chunk_behind_one_that_was_sent_again_is_overtaken_all_the_same() {
+    let switch = Switch::new(1, 8);
+    let mut engine = Engine::new(config(1, 0, 8));
+    let third = [0, 1, 2].map(|index| engine.send(0, chunk(index)))[2];
+    // The first two are lost. The timer sends the first again, which is newer than the third, whose result comes now.
+    engine.on_timer(MS).unwrap();
+    assert_eq!(engine.next_resend(MS).map(|resent| resent.header.slot.get()), Some(0));
+    let (_, answer) = switch.serve(0, &packet(0, &third)).unwrap();
+    engine.receive(MS, &answer, false).unwrap().unwrap();
+    engine.on_timer(MS + MS / 2).unwrap();
+    let marked = (engine.stats().resent_by_timer, engine.stats().resent_by_overtaking);
+    assert_eq!((marked, engine.next_resend(2 * MS).map(|resent| resent.header.slot.get())), ((1, 1), Some(1)));
+}
+
+#[test]
 fn a_lost_tail_comes_back_in_few_timeouts() {
     let mut network = Network::new(2, 256, 32, FAIR);
     // All that rank 1 sends at first, 16 chunks at the same moment.
