@@ -306,6 +306,11 @@ impl Network {
 
     /// The packet, if it is one that counts, as the specification's section "Worker" has it.
     fn counts(&self, rank: usize, datagram: &[u8]) -> Option<Packet> {
+        let lanes = datagram.get(18..20).map(|bytes| u16::from_be_bytes([bytes[0], bytes[1]]))?;
+        // Behind the lanes of a PENDING or a REJECT there may be anything.
+        let end =
+            if datagram[1] == PENDING || datagram[1] == REJECT { 32 + 4 * usize::from(lanes) } else { usize::MAX };
+        let datagram = &datagram[..end.min(datagram.len())];
         if datagram.len() < 32 || !datagram.len().is_multiple_of(4) {
             return None;
         }

@@ -66,7 +66,7 @@ fn values_out_of_range_are_refused_with_what_is_allowed() {
     for (arguments, expected) in [
         (&["--slots", "15"], "15 is not in 16..=1048576"),
         (&["--data-plane", "tofino"], "[possible values: xdp, software]"),
-        (&["--mode", "fast"], "[possible values: native, generic]"),
+        (&["--mode", "fast"], "[possible values: auto, native, bundle, generic]"),
         (&["--data-port", "65536"], "65536 is not in 0..=65535"),
         (&["--control", "localhost"], "invalid socket address syntax"),
         (&["--data-address", "::1"], "invalid IPv4 address syntax"),
