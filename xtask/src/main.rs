@@ -1,4 +1,4 @@
-//! The project's own commands: `cargo xtask setup | run | bench | sim | test | fuzz | faults`.
+//! The project's own commands: `cargo xtask setup | run | bench | sim | test | fuzz | faults | p4`.
 //!
 //! This crate must build on a machine that has nothing but Rust and a C linker, because it installs the rest: nothing
 //! that it depends on may need the BPF program.
@@ -7,6 +7,7 @@ mod bench;
 mod cargo;
 mod faults;
 mod fuzz;
+mod p4;
 mod plot;
 mod run;
 mod setup;
@@ -31,6 +32,9 @@ enum Command {
     Test(test::Test),
     /// Run the fuzz targets, for longer than the tests do if told so
     Fuzz(fuzz::Fuzz),
+    /// Check and build the P4 programs
+    #[command(subcommand)]
+    P4(p4::P4),
     /// Measure what loss, duplication, reordering and corruption on the links cost
     Faults(faults::Faults),
 }
@@ -43,6 +47,7 @@ fn main() -> ExitCode {
         Command::Sim(command) => command.run(),
         Command::Test(command) => command.run(),
         Command::Fuzz(command) => command.run(),
+        Command::P4(command) => command.run(),
         Command::Faults(command) => command.run(),
     };
     match result {
