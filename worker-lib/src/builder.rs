@@ -8,11 +8,12 @@ use switchml_protocol::{LANES_PER_BLOCK, MAX_RANKS};
 
 use crate::communicator::{Communicator, Info};
 use crate::control::{self, Session};
-use crate::driver::{Driver, Shared};
+use crate::driver::{Driver, Seat, Shared};
 use crate::endpoint::Endpoint;
 use crate::engine::{Config, Engine, Identity, TIMEOUT_CEILING};
 use crate::error::Error;
 use crate::hello::{OpenPath, open_path, packet_len};
+use crate::patience::Patience;
 use crate::transport::{Transport, Udp};
 use crate::waker::Waker;
 
@@ -171,11 +172,12 @@ impl Builder {
         info: Info,
     ) -> Result<Communicator, Error> {
         let shared = Arc::new(Shared::default());
-        let (told, thread_waker) = (Arc::clone(&shared), waker.clone());
+        let idle = Waker::new().map_err(Error::system("cannot make an event"))?;
+        let (told, wakers) = (Arc::clone(&shared), [waker.clone(), idle.clone()]);
         session.on_end(move |error| {
             // An earlier failure of this rank's own stays the reason.
             let _ = told.failed.set(error.into());
-            thread_waker.wake();
+            wakers.iter().for_each(Waker::wake);
         });
         let packet = packet_len(info.chunk_lanes.into());
         let room = transport.receive_room(packet) as u32;
@@ -190,12 +192,15 @@ impl Builder {
             shared: Arc::clone(&shared),
             begin: Instant::now(),
             deadline: self.deadline,
+            patience: Patience::default(),
         };
+        let seat = Arc::new(Seat::new(driver, idle.clone()));
+        let data_thread = Arc::clone(&seat);
         let thread = std::thread::Builder::new()
             .name("switchml-data".to_owned())
-            .spawn(move || driver.run())
+            .spawn(move || data_thread.serve())
             .map_err(Error::system("cannot start the data thread"))?;
-        Ok(Communicator::new(commands, waker, shared, thread, info))
+        Ok(Communicator::new(commands, [waker, idle], seat, shared, thread, info))
     }
 
     /// Aggregator, rank and world size, if they make sense together.

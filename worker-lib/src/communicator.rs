@@ -8,15 +8,17 @@ use std::time::Duration;
 
 use crate::builder::Builder;
 use crate::collective::{Call, Kind};
-use crate::driver::{Shared, Snapshot};
+use crate::driver::{Seat, Shared, Snapshot};
 use crate::endpoint::Command;
 use crate::engine::EngineStats;
 use crate::error::Error;
 use crate::hello::packet_len;
 use crate::lend::lend;
 use crate::numerics::{DType, Element, ReduceOp};
+use crate::patience::WaitStats;
 use crate::stats::CallStats;
 use crate::task::{Handle, Task, owned};
+use crate::transport::Udp;
 use crate::waker::Waker;
 
 /// A rank's membership in a job of `world_size` ranks, and the collectives among them.
@@ -28,7 +30,9 @@ use crate::waker::Waker;
 /// ranks at fault. Dropping the communicator waits for the calls in flight, then leaves the job.
 pub struct Communicator {
     commands: Option<Sender<Command>>,
-    waker: Waker,
+    /// That of the thread that drives, and that of the data thread.
+    wakers: [Waker; 2],
+    seat: Arc<Seat<Udp>>,
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
     info: Info,
@@ -75,6 +79,8 @@ pub struct Stats {
     pub rtt: Option<Duration>,
     /// Chunks that may be outstanding.
     pub window: u32,
+    /// How the data path waited.
+    pub waits: WaitStats,
     /// All calls that have returned.
     pub calls: CallStats,
 }
@@ -95,12 +101,13 @@ impl Communicator {
 
     pub(crate) fn new(
         commands: Sender<Command>,
-        waker: Waker,
+        wakers: [Waker; 2],
+        seat: Arc<Seat<Udp>>,
         shared: Arc<Shared>,
         thread: JoinHandle<()>,
         info: Info,
     ) -> Self {
-        Self { commands: Some(commands), waker, shared, thread: Some(thread), info }
+        Self { commands: Some(commands), wakers, seat, shared, thread: Some(thread), info }
     }
 
     /// Replaces `tensor` by the reduction of all ranks' tensors, element by element, and returns when it is here. Tells what it took.
@@ -168,8 +175,8 @@ impl Communicator {
 
     /// What the data path has counted so far: all calls that have returned are in it.
     pub fn stats(&self) -> Stats {
-        let Snapshot { engine, foreign, rtt, window } = self.shared.snapshot();
-        Stats { engine, foreign, rtt, window, calls: self.shared.calls() }
+        let Snapshot { engine, foreign, rtt, window, waits } = self.shared.snapshot();
+        Stats { engine, foreign, rtt, window, waits, calls: self.shared.calls() }
     }
 
     /// Waits for the calls in flight, then leaves the job. The other ranks are not disturbed, unless they make further calls: those fail at once.
@@ -184,17 +191,25 @@ impl Communicator {
     fn run(&self, call: Call, contributes: bool, bytes: &mut [u8]) -> Result<CallStats, Error> {
         let codec = call.codec(self.info.world_size)?;
         self.check()?;
-        let finished = lend(bytes, |task: Box<dyn Task>| self.submit(Command { call, codec, contributes, task }));
+        let finished = lend(bytes, |task: Box<dyn Task>| {
+            if let Some(command) = self.seat.run(Command { call, codec, contributes, task }) {
+                self.submit(command);
+            }
+        });
         finished.ok_or_else(|| self.shared.reason())
     }
 
-    /// Hands a call to the data thread. If that is gone, the task is dropped, which its owner hears.
+    /// Hands a call to whoever drives. If the driver is gone, the task is dropped, which its owner hears.
     fn submit(&self, command: Command) {
         if let Some(commands) = &self.commands
             && commands.send(command).is_ok()
         {
-            self.waker.wake();
+            self.wake();
         }
+    }
+
+    fn wake(&self) {
+        self.wakers.iter().for_each(Waker::wake);
     }
 
     fn check(&self) -> Result<(), Error> {
@@ -207,7 +222,7 @@ impl Communicator {
             let _ = self.shared.failed.set(Error::Panicked);
         }
         self.commands = None;
-        self.waker.wake();
+        self.wake();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }

@@ -1,6 +1,6 @@
 //! One rank's data path without its I/O: [`Engine`], the collectives in flight, and their chunks in bundles.
 //!
-//! The data thread drives it with sockets and a clock, simulators and fuzz targets with what they make up. In a loop, a caller
+//! The `driver` drives it with sockets and a clock, simulators and fuzz targets with what they make up. In a loop, a caller
 //!
 //! 1. takes in calls by [`Endpoint::submit`] and every datagram by [`Endpoint::receive`],
 //! 2. calls [`Endpoint::on_timer`],
@@ -61,10 +61,15 @@ impl Endpoint {
         self.schedule.is_empty()
     }
 
-    /// Adds a collective, behind those in flight.
-    pub fn submit(&mut self, command: Command) {
+    /// Adds a collective, behind those in flight; its number among all.
+    pub fn submit(&mut self, command: Command) -> u64 {
         let Command { call, codec, contributes, task } = command;
-        self.schedule.push(&call, codec, contributes, task);
+        self.schedule.push(&call, codec, contributes, task)
+    }
+
+    /// Whether collective `number` is done.
+    pub fn is_done(&self, number: u64) -> bool {
+        self.schedule.is_done(number)
     }
 
     /// Takes in a datagram that came from the aggregator's address; `congested` when it carried the CE mark of ECN.

@@ -1,4 +1,4 @@
-//! Lends a caller's slice to the data thread for the length of a call: the one place where a borrow crosses threads.
+//! Lends a caller's slice to the driver for the length of a call: the one place where a borrow may cross threads.
 
 #![allow(unsafe_code)]
 

@@ -41,7 +41,7 @@
 //! | `endpoint` | engine and collectives together: a rank's data path without its I/O |
 //! | `stats` | what calls took |
 //! | `transport`, `hello` | UDP sockets, and how large a packet the path carries |
-//! | `driver` | the thread that moves packets between endpoint and sockets |
+//! | `driver`, `patience` | moves packets between endpoint and sockets, on the caller's thread or on one of its own; how it waits for them |
 
 #![deny(unsafe_code)]
 
@@ -59,6 +59,7 @@ mod error;
 mod hello;
 mod lend;
 pub mod numerics;
+mod patience;
 mod predictor;
 mod schedule;
 mod stats;
@@ -70,5 +71,6 @@ pub use builder::Builder;
 pub use communicator::{Communicator, Info, Stats};
 pub use error::Error;
 pub use numerics::{DType, Element, ReduceOp};
+pub use patience::WaitStats;
 pub use stats::{CallStats, RoundTrips, Straggler};
 pub use task::Handle;

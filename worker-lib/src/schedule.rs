@@ -41,10 +41,16 @@ impl Schedule {
         self.collectives.is_empty()
     }
 
-    /// Adds a collective.
-    pub fn push(&mut self, call: &Call, codec: Codec, contributes: bool, task: Box<dyn Task>) {
+    /// Adds a collective; its number.
+    pub fn push(&mut self, call: &Call, codec: Codec, contributes: bool, task: Box<dyn Task>) -> u64 {
         let number = self.first + self.collectives.len() as u64;
         self.collectives.push_back(Some(Collective::new(number, call, codec, contributes, self.lanes, task)));
+        number
+    }
+
+    /// Whether collective `number` is done.
+    pub fn is_done(&self, number: u64) -> bool {
+        number.checked_sub(self.first).is_none_or(|place| matches!(self.collectives.get(place as usize), Some(None)))
     }
 
     /// The next new chunk, if it can be told already.

@@ -1,4 +1,4 @@
-//! The elements of a call on their way to the data thread and back.
+//! The elements of a call on their way to the driver and back.
 
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender, TryRecvError};

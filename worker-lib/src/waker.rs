@@ -1,12 +1,12 @@
-//! Wakes the data thread out of its wait for packets.
+//! Wakes a thread out of its wait for packets, or for work.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use rustix::event::{EventfdFlags, eventfd};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 
-/// Wakes one thread, any number of times; clones wake the same.
+/// Wakes the thread that waits, any number of times; clones wake the same.
 #[derive(Clone)]
 pub(crate) struct Waker(Arc<OwnedFd>);
 
@@ -19,6 +19,15 @@ impl Waker {
     pub fn wake(&self) {
         // Fails only when 2^64 wake-ups are waiting already.
         let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
+    }
+
+    /// Sleeps until there was a wake-up, and takes it in.
+    pub fn sleep(&self) -> io::Result<()> {
+        match poll(&mut [PollFd::new(self, PollFlags::IN)], None) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => self.clear(),
+            Err(error) => return Err(error.into()),
+        }
+        Ok(())
     }
 
     /// Takes in the wake-ups so far.

@@ -135,7 +135,8 @@ fn reduce(communicator: &Communicator) -> Result<((), String), Failure> {
     times.remove(0);
     times.sort_unstable();
     let (best, median) = (Clock(times[0]), Clock(times[times.len() / 2]));
-    Ok(((), format!("one chunk and back: {best} at best, {median} mostly")))
+    let waits = communicator.stats().waits;
+    Ok(((), format!("one chunk and back: {best} at best, {median} mostly; {waits}")))
 }
 
 /// How results come.

@@ -109,7 +109,8 @@ impl Bench {
             }
             report.rows.push(row);
         }
-        report.sent = (&runner.finish().map_err(Failure::Collective)?).into();
+        let stats = runner.finish().map_err(Failure::Collective)?;
+        (report.sent, report.waits) = ((&stats.calls).into(), stats.waits.into());
 
         report.conclude(interface(&status).as_ref());
         if prints {

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 use std::time::Duration;
-use switchml_worker::{CallStats, RoundTrips, Straggler};
+use switchml_worker::{CallStats, RoundTrips, Straggler, WaitStats};
 
 use crate::cli::{Failure, interface::Interface};
 
@@ -22,6 +22,8 @@ pub struct Report {
     pub goodput: String,
     /// What all calls took on the reporting rank, those of warm-up and checks included.
     pub sent: Calls,
+    /// How the reporting rank waited in them.
+    pub waits: Waits,
 }
 
 /// Per cent of the chunks of which it is told when they were done.
@@ -55,6 +57,23 @@ pub struct Calls {
     pub stragglers: Vec<Late>,
 }
 
+/// See [`WaitStats`].
+#[derive(Default, Serialize)]
+pub struct Waits {
+    pub waits: u64,
+    pub looks: u64,
+    /// Looks before which others took the core.
+    pub taken: u64,
+    pub sleeps: u64,
+}
+
+impl From<WaitStats> for Waits {
+    fn from(stats: WaitStats) -> Self {
+        let WaitStats { waits, looks, taken, sleeps } = stats;
+        Self { waits, looks, taken, sleeps }
+    }
+}
+
 /// Quantiles, in microseconds.
 #[derive(Serialize)]
 pub struct Quantiles {
@@ -85,6 +104,7 @@ impl Report {
             differing: vec![],
             goodput: String::new(),
             sent: Calls::default(),
+            waits: Waits::default(),
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use switchml_worker::{CallStats, Communicator, Error, ReduceOp};
+use switchml_worker::{CallStats, Communicator, Error, ReduceOp, Stats};
 
 use super::{
     check::{all_equal, digest, digest_words, wrong_elements},
@@ -89,8 +89,8 @@ impl<T: Value> Runner<T> {
     }
 
     /// Leaves the job in good order, and tells what its calls took.
-    pub fn finish(self) -> Result<CallStats, Error> {
-        let stats = self.communicator.stats().calls;
+    pub fn finish(self) -> Result<Stats, Error> {
+        let stats = self.communicator.stats();
         self.communicator.close()?;
         Ok(stats)
     }

@@ -119,6 +119,7 @@ impl fmt::Display for Foot<'_> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::report::Waits;
     use super::*;
 
     fn report() -> Report {
@@ -167,6 +168,7 @@ mod tests {
                 finished_us: vec![(0.0, 80.0), (100.0, 980.0)],
                 stragglers: vec![Late { rank: 2, chunks: 1, waited_us: 11_900.4 }],
             },
+            waits: Waits::default(),
         }
     }
 

@@ -1,0 +1,158 @@
+//! How to wait for packets: by looking again and again, or asleep.
+//!
+//! Being woken up costs microseconds, tens of them on an idle core: as much as a small call takes. Looking again costs nothing while nobody else
+//! wants the core, and ruins everything when somebody does: another rank, whose packets this one may be waiting for, or the training itself. So a wait
+//! offers the core to others after every look. Was there someone to take it, this and the next waits go to sleep soon; was there nobody, a wait
+//! looks again for as long as a few round trips take. Which of the two it is, is found out by what the core was used for meanwhile: nothing
+//! has to be known of ranks, cores and containers, and it follows when they change.
+
+use std::fmt;
+use std::time::{Duration, Instant};
+
+use rustix::time::{ClockId, clock_gettime};
+
+/// Longest time of looking in vain, in ns: some round trips, or twice what sleeping and waking up cost at worst.
+const LOOKING: u64 = 100_000;
+/// Looks of a wait on a core that others want, too: they may be what is waited for.
+const LOOKS_WHEN_CROWDED: u32 = 3;
+/// Waits after which a core that others wanted counts as free again, if they did not any more.
+const CALM: u32 = 16;
+/// Less than a switch to another thread and back takes; more than the difference between the clocks.
+const SWITCH: Duration = Duration::from_nanos(800);
+
+/// What waits for packets did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WaitStats {
+    /// Waits: times that nothing was there.
+    pub waits: u64,
+    /// Looks again, each after the core was offered to others.
+    pub looks: u64,
+    /// Offers that somebody took: the core is not this rank's alone.
+    pub taken: u64,
+    /// Waits that went to sleep.
+    pub sleeps: u64,
+}
+
+/// For people: `3 of 20 waits asleep; others took the core at 5 of 31 looks`.
+impl fmt::Display for WaitStats {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { waits, looks, taken, sleeps } = self;
+        write!(f, "{sleeps} of {waits} waits asleep; others took the core at {taken} of {looks} looks")
+    }
+}
+
+/// See the [module's documentation](self).
+#[derive(Default)]
+pub(crate) struct Patience {
+    /// The wait that goes on, and is not asleep.
+    wait: Option<Wait>,
+    /// For so many waits the core still counts as one that others want.
+    crowded: u32,
+    stats: WaitStats,
+}
+
+struct Wait {
+    begin: u64,
+    looks: u32,
+    /// Whether somebody took the core meanwhile.
+    taken: bool,
+}
+
+impl Patience {
+    /// Something has come, or the thread has slept: the wait, if there was one, is over.
+    pub fn end(&mut self) {
+        if self.wait.take().is_some_and(|wait| !wait.taken) {
+            self.crowded = self.crowded.saturating_sub(1);
+        }
+    }
+
+    /// Nothing is there at `now`, in ns. If it is worth looking again, lets others have the core first; if not, false: sleep. `offer` lets others have
+    /// the core, and tells whether there were any.
+    pub fn look_again(&mut self, now: u64, offer: impl FnOnce() -> bool) -> bool {
+        let Self { wait, crowded, stats } = self;
+        let wait = wait.get_or_insert_with(|| {
+            stats.waits += 1;
+            Wait { begin: now, looks: 0, taken: false }
+        });
+        let is_over =
+            if *crowded > 0 { wait.looks >= LOOKS_WHEN_CROWDED } else { now.saturating_sub(wait.begin) >= LOOKING };
+        if is_over {
+            stats.sleeps += 1;
+            return false;
+        }
+        wait.looks += 1;
+        stats.looks += 1;
+        if offer() {
+            wait.taken = true;
+            stats.taken += 1;
+            *crowded = CALM;
+        }
+        true
+    }
+
+    /// What waits did so far.
+    pub fn stats(&self) -> WaitStats {
+        self.stats
+    }
+}
+
+/// Lets others have the core; whether there were any.
+pub(crate) fn offer_core() -> bool {
+    let (begin, own) = (Instant::now(), thread_time());
+    std::thread::yield_now();
+    let own = thread_time().saturating_sub(own);
+    begin.elapsed().saturating_sub(own) > SWITCH
+}
+
+/// Time that this thread has run.
+fn thread_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec as u32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Waits once, for something that never comes, with looks `step` ns apart; how often it looked.
+    fn wait(patience: &mut Patience, step: u64, taken: impl Fn(u64) -> bool) -> u64 {
+        let mut looks = 0;
+        while patience.look_again(looks * step, || taken(looks)) {
+            looks += 1;
+        }
+        patience.end();
+        looks
+    }
+
+    #[test]
+    fn looks_for_a_while_on_a_core_of_its_own() {
+        let mut patience = Patience::default();
+        assert_eq!([1_000, 50_000, 200_000].map(|step| wait(&mut patience, step, |_| false)), [100, 2, 1]);
+        assert_eq!(patience.stats(), WaitStats { waits: 3, looks: 103, taken: 0, sleeps: 3 });
+    }
+
+    #[test]
+    fn sleeps_soon_while_others_want_the_core() {
+        let mut patience = Patience::default();
+        assert_eq!(wait(&mut patience, 1_000, |look| look == 1), 3, "the second offer is taken");
+        for _ in 0..100 {
+            assert_eq!(wait(&mut patience, 1_000, |look| look == 2), 3, "the last of the few looks tells");
+        }
+        for _ in 0..CALM {
+            assert_eq!(wait(&mut patience, 1_000, |_| false), 3);
+        }
+        assert_eq!(wait(&mut patience, 1_000, |_| false), 100, "nobody has wanted it for a while");
+    }
+
+    #[test]
+    fn every_wait_has_its_own_time() {
+        let mut patience = Patience::default();
+        assert!(patience.look_again(0, || false));
+        patience.end();
+        // Nothing was waited for in between.
+        patience.end();
+        assert!(patience.look_again(LOOKING, || false));
+        assert!(!patience.look_again(2 * LOOKING, || false));
+        assert_eq!(patience.stats(), WaitStats { waits: 2, looks: 2, taken: 0, sleeps: 1 });
+    }
+}
