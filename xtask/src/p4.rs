@@ -1,19 +1,23 @@
-//! `cargo xtask p4`: what the P4 programs take from the rest.
+//! `cargo xtask p4`: the data planes that are P4 programs.
 
+mod compilers;
 mod constants;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use std::fs;
 
 use crate::cargo;
+use compilers::{Compiled, Program};
 
 /// What to do with `p4/`.
 #[derive(clap::Subcommand)]
 pub enum P4 {
     /// Write the header and the numbers that the P4 programs share with the `protocol` crate
     Gen,
-    /// Check that those are up to date
+    /// Check that those are up to date, and that the programs compile where their compilers are on the PATH
     Check,
+    /// Compile the programs into `<target folder>/p4`
+    Build,
 }
 
 impl P4 {
@@ -21,11 +25,12 @@ impl P4 {
     ///
     /// # Errors
     ///
-    /// If a file cannot be written, or is out of date.
+    /// If a file cannot be written, is out of date, or does not compile; or if there is no compiler for what is to be built.
     pub fn run(&self) -> Result<()> {
         match self {
             Self::Gen => generate(),
             Self::Check => check(),
+            Self::Build => build(),
         }
     }
 }
@@ -40,5 +45,34 @@ fn generate() -> Result<()> {
 fn check() -> Result<()> {
     constants::check()?;
     println!("{} is what the protocol says", constants::PATH);
+    let skipped = compile_all()?;
+    for (program, tools) in skipped {
+        println!("skipped {}: {} not on the PATH", program.source(), tools.join(", "));
+    }
     Ok(())
+}
+
+fn build() -> Result<()> {
+    constants::check()?;
+    let skipped = compile_all()?;
+    let lacks: Vec<String> =
+        skipped.iter().map(|(program, tools)| format!("{} needs {}", program.source(), tools.join(" and "))).collect();
+    ensure!(lacks.is_empty(), "{} on the PATH, of https://github.com/p4lang/p4c", lacks.join(", "));
+    Ok(())
+}
+
+/// Compiles what can be compiled, says so, and returns the rest with the tools that it lacks.
+fn compile_all() -> Result<Vec<(Program, Vec<&'static str>)>> {
+    let folder = cargo::target_folder()?.join("p4");
+    let mut skipped = Vec::new();
+    for program in Program::ALL {
+        match program.compile(&folder)? {
+            Compiled::Files(files) => {
+                let files: Vec<String> = files.iter().map(|file| file.display().to_string()).collect();
+                println!("compiled {} to {}", program.source(), files.join(", "));
+            }
+            Compiled::Missing(tools) => skipped.push((program, tools)),
+        }
+    }
+    Ok(skipped)
 }

@@ -1,0 +1,390 @@
+// A frame's way: admission, its slot, the answer; or the plain switch, if it is not for the aggregator.
+//
+// Tables are filled by the control plane. The front says how frames leave it: DROP, TO_PORT, NOTE_TO_PORT,
+// TO_GROUP, ONCE_MORE; LEARN tells the control plane of a HELLO.
+
+#define MAX_JOBS 16
+#define MAX_RANKS 32
+#define MAX_MEMBERS (MAX_JOBS * MAX_RANKS)
+
+#define TTL 8w64
+#define DONT_FRAGMENT 16w0x4000
+#define NOTE_UDP_BYTES (8 + HEADER_BYTES + 4 * NOTE_LANES)
+#define ECN_ECT0 2w2
+#define ECN_CE 2w3
+
+control Aggregator(inout headers_t h, inout metadata_t m, ARCHITECTURE_PARAMETERS) {
+    Slot() slot;
+
+    // ---- Admission (rule 1) ----
+
+    // `base`: the set of the packet's parity of slot 0 of the job. `own`: the rank's bit. `others`: the job's ranks but one.
+    action admit(index_t base, bit<32> own, bit<8> others) {
+        m.pass = PASS_FIRST;
+        m.index = base + h.switchml.slot;
+        m.own = own;
+        m.others = others;
+    }
+
+    action refuse_aborted() { m.pass = PASS_ABORTED; }
+
+    // Contributions. For each member two entries, for even and for odd rounds. The mask of `slot` says how many slots the job
+    // has: a power of two.
+    table members {
+        key = {
+            m.is_contribution: ternary;
+            m.bad_ip_checksum: ternary;
+            h.switchml.flags: ternary @name("flags");
+            h.switchml.job: ternary @name("job");
+            h.switchml.epoch: ternary @name("epoch");
+            h.switchml.rank: ternary @name("rank");
+            h.switchml.slot: ternary @name("slot");
+            h.switchml.round[0:0]: ternary @name("parity");
+            m.port: ternary @name("port");
+            h.ethernet.src: ternary @name("mac");
+            h.ipv4.src: ternary @name("address");
+            h.ipv4.dst: ternary @name("aggregator");
+            h.udp.src: ternary @name("udp_port");
+        }
+        actions = { admit; refuse_aborted; NoAction; }
+        const default_action = NoAction();
+        size = 2 * MAX_MEMBERS;
+    }
+
+    action resume() {
+        m.pass = h.pass.kind;
+        m.index = h.pass.index;
+        m.port = h.pass.port;
+        m.others = h.pass.others;
+        m.is_answer = 1;
+    }
+
+    // What a RESULT of this contribution alone would have for flags. No CHECKED where nothing can sum the lanes of a maximum.
+    action with_flags(bit<8> value) { m.flags = value; }
+
+    table own_flags {
+        key = {
+            h.ipv4.ecn: ternary;
+            h.switchml.flags: ternary;
+            h.switchml.op: ternary;
+        }
+        actions = { with_flags; }
+        const entries = {
+            (ECN_CE, _, OP_MAX): with_flags(MAXIMUM_FLAGS | FLAG_CE);
+            (_, FLAG_CE &&& FLAG_CE, OP_MAX): with_flags(MAXIMUM_FLAGS | FLAG_CE);
+            (_, _, OP_MAX): with_flags(MAXIMUM_FLAGS);
+            (ECN_CE, _, _): with_flags(FLAG_CHECKED | FLAG_CE);
+            (_, FLAG_CE &&& FLAG_CE, _): with_flags(FLAG_CHECKED | FLAG_CE);
+        }
+        const default_action = with_flags(FLAG_CHECKED);
+    }
+
+    // ---- Answers ----
+
+    action once_more(bit<8> pass) {
+        h.pass.setValid();
+        h.pass.kind = pass;
+        h.pass.index = m.index;
+        h.pass.port = m.port;
+        h.pass.others = m.others;
+        ONCE_MORE
+    }
+
+    action swap_ends() {
+        bit<48> mac = h.ethernet.dst;
+        h.ethernet.dst = h.ethernet.src;
+        h.ethernet.src = mac;
+        bit<32> address = h.ipv4.dst;
+        h.ipv4.dst = h.ipv4.src;
+        h.ipv4.src = address;
+        bit<16> port = h.udp.dst;
+        h.udp.dst = h.udp.src;
+        h.udp.src = port;
+    }
+
+    action finish_ip() {
+        h.ipv4.ttl = TTL;
+        h.ipv4.id = 0;
+        h.ipv4.fragment = DONT_FRAGMENT;
+        h.udp.checksum = 0;
+        m.is_answer = 1;
+    }
+
+    action note(bit<8> kind, bit<32> first, bit<32> second) {
+        h.switchml.kind = kind;
+        h.switchml.op = OP_SUM;
+        h.switchml.flags = FLAG_CHECKED;
+        h.switchml.lanes = NOTE_LANES;
+        h.note.setValid();
+        h.note.first = first;
+        h.note.second = second;
+        h.low.setInvalid();
+        h.high.setInvalid();
+        h.udp.len = NOTE_UDP_BYTES;
+        h.ipv4.total_len = 20 + NOTE_UDP_BYTES;
+        swap_ends();
+        finish_ip();
+        NOTE_TO_PORT(m.port)
+    }
+
+    action started() {
+        m.outcome = OUTCOME_STARTED;
+        DROP
+    }
+
+    action added() {
+        m.outcome = OUTCOME_ADDED;
+        DROP
+    }
+
+    action stale() {
+        m.outcome = OUTCOME_STALE;
+        DROP
+    }
+
+    action complete() {
+        m.outcome = OUTCOME_COMPLETED;
+        h.switchml.kind = KIND_RESULT;
+        h.switchml.rank = EVERYONE;
+        h.switchml.aux = 0;
+        finish_ip();
+        once_more(PASS_RESULT);
+    }
+
+    action replay() {
+        m.outcome = OUTCOME_REPLAYED;
+        h.switchml.kind = KIND_RESULT;
+        swap_ends();
+        finish_ip();
+        once_more(PASS_QUERY);
+    }
+
+    action pending() {
+        m.outcome = OUTCOME_PENDING;
+        note(KIND_PENDING, 0, m.seen);
+    }
+
+    // Which rank started the round is not known here.
+    action mismatch() {
+        m.outcome = OUTCOME_MISMATCH;
+        note(KIND_REJECT, REJECT_MISMATCH, h.switchml.rank ++ h.switchml.rank);
+    }
+
+    action aborted() {
+        m.outcome = OUTCOME_ABORTED;
+        note(KIND_REJECT, REJECT_ABORTED, 0);
+    }
+
+    action queried() { h.pass.kind = PASS_RESULT; ONCE_MORE }
+
+    action deliver() {
+        h.pass.setInvalid();
+        TO_PORT(m.port)
+    }
+
+    table verdict {
+        key = {
+            m.step: ternary;
+            m.missing: ternary;
+            m.pass: ternary;
+            h.switchml.rank: ternary;
+        }
+        actions = { started; added; stale; complete; replay; pending; mismatch; aborted; queried; deliver; NoAction; }
+        const entries = {
+            (STEP_SECOND, _, _, EVERYONE): NoAction();
+            (STEP_SECOND, _, _, _): deliver();
+            (STEP_ADD, _, PASS_QUERY, _): queried();
+            (STEP_MAX, _, PASS_QUERY, _): queried();
+            (STEP_START, 0, _, _): complete();
+            (STEP_ADD, 0, _, _): complete();
+            (STEP_MAX, 0, _, _): complete();
+            (STEP_START, _, _, _): started();
+            (STEP_ADD, _, _, _): added();
+            (STEP_MAX, _, _, _): added();
+            (STEP_AGAIN, 0, _, _): replay();
+            (STEP_AGAIN, _, _, _): pending();
+            (STEP_MISMATCH, _, _, _): mismatch();
+            (STEP_ABORTED, _, _, _): aborted();
+        }
+        const default_action = stale();
+    }
+
+    action to_group(group_t group, bit<48> mac, bit<32> address, bit<16> udp_port) {
+        h.pass.setInvalid();
+        h.ethernet.src = h.ethernet.dst;
+        h.ethernet.dst = mac;
+        h.ipv4.src = h.ipv4.dst;
+        h.ipv4.dst = address;
+        h.udp.src = h.udp.dst;
+        h.udp.dst = udp_port;
+        TO_GROUP(group)
+    }
+
+    action vacant() { DROP }
+
+    // Where a RESULT for all goes.
+    table jobs {
+        key = { h.switchml.job: exact @name("job"); }
+        actions = { to_group; vacant; }
+        const default_action = vacant();
+        size = MAX_JOBS;
+    }
+
+    // ---- What is for the aggregator, and not admitted as a contribution ----
+
+    action ours() { m.is_ours = 1; }
+
+    table aggregators {
+        key = {
+            h.udp.isValid(): exact @name("is_udp");
+            h.ipv4.dst: exact @name("aggregator");
+            h.udp.dst: exact @name("udp_port");
+        }
+        actions = { ours; NoAction; }
+        const default_action = NoAction();
+        size = MAX_JOBS;
+    }
+
+    action reflect() {
+        m.is_member = 1;
+        m.outcome = OUTCOME_HELLO;
+        swap_ends();
+        finish_ip();
+        TO_PORT(m.port)
+    }
+
+    // HELLOs from where their rank lives.
+    table places {
+        key = {
+            h.switchml.job: exact @name("job");
+            h.switchml.epoch: exact @name("epoch");
+            h.switchml.rank: exact @name("rank");
+            h.switchml.aux: exact @name("secret");
+            m.port: exact @name("port");
+            h.ethernet.src: exact @name("mac");
+            h.ipv4.src: exact @name("address");
+            h.udp.src: exact @name("udp_port");
+        }
+        actions = { reflect; NoAction; }
+        const default_action = NoAction();
+        size = MAX_MEMBERS;
+    }
+
+    action learn() {
+        m.is_member = 1;
+        m.outcome = OUTCOME_NO_HELLO;
+        LEARN
+        DROP
+    }
+
+    // HELLOs of ranks whose place is not known yet: the control plane hears of them, and enters the place. The rank asks again.
+    table newcomers {
+        key = {
+            h.switchml.job: exact @name("job");
+            h.switchml.epoch: exact @name("epoch");
+            h.switchml.rank: exact @name("rank");
+            h.switchml.aux: exact @name("secret");
+        }
+        actions = { learn; NoAction; }
+        const default_action = NoAction();
+        size = MAX_MEMBERS;
+    }
+
+    action refuse(bit<8> outcome) {
+        m.outcome = outcome;
+        DROP
+    }
+
+    // What the parser found wrong stays the reason.
+    action refuse_malformed() { DROP }
+
+    // Why. The most telling entry first.
+    table refusals {
+        key = {
+            m.outcome: ternary @name("outcome");
+            m.bad_ip_checksum: ternary @name("bad_ip_checksum");
+            m.is_hello: ternary @name("is_hello");
+            h.switchml.job: ternary @name("job");
+            h.switchml.epoch: ternary @name("epoch");
+            h.switchml.rank: ternary @name("rank");
+            h.switchml.slot: ternary @name("slot");
+            h.switchml.flags: ternary @name("flags");
+        }
+        actions = { refuse; refuse_malformed; }
+        default_action = refuse(OUTCOME_UNKNOWN_JOB);
+        size = 2 * MAX_MEMBERS;
+    }
+
+    // ---- The switch ----
+
+    action forged() { m.outcome = OUTCOME_SPOOFED; }
+
+    // Nobody else sends from the aggregator's address, behind tags or not.
+    table forgeries {
+        key = {
+            h.ipv4.isValid(): exact @name("is_ipv4");
+            h.ipv4.src: exact @name("aggregator");
+        }
+        actions = { forged; NoAction; }
+        const default_action = NoAction();
+        size = MAX_JOBS;
+    }
+
+    action forward(port_t port) { TO_PORT(port) }
+    action flood(group_t group) { TO_GROUP(group) }
+    action nowhere() { DROP }
+
+    // What the parser refused in it was none of its business.
+    action not_ours() {
+        m.outcome = OUTCOME_NOT_OURS;
+    }
+
+    table stations {
+        key = { h.ethernet.dst: exact @name("mac"); }
+        actions = { forward; flood; nowhere; }
+        default_action = nowhere();
+        size = 4096;
+    }
+
+    apply {
+        if (h.pass.isValid()) {
+            resume();
+        } else if (h.low.isValid()) {
+            members.apply();
+        }
+        aggregators.apply();
+        if (m.pass == PASS_NONE) {
+            forgeries.apply();
+        }
+        own_flags.apply();
+        slot.apply(h, m);
+        if (m.pass != PASS_NONE) {
+            verdict.apply();
+            if (m.step == STEP_SECOND && h.switchml.rank == EVERYONE) {
+                jobs.apply();
+            }
+            if (h.ipv4.ecn == ECN_CE) {
+                h.ipv4.ecn = ECN_ECT0;
+            }
+        } else if (m.outcome == OUTCOME_SPOOFED) {
+            nowhere();
+        } else if (m.is_ours == 1) {
+            if (m.is_hello == 1 && m.bad_ip_checksum == 0) {
+                if (places.apply().miss) {
+                    newcomers.apply();
+                }
+            }
+            if (m.is_member == 0) {
+                refusals.apply();
+            } else if (h.ipv4.ecn == ECN_CE) {
+                h.ipv4.ecn = ECN_ECT0;
+                h.switchml.flags = h.switchml.flags | FLAG_CE;
+            }
+        } else {
+            if (m.outcome > OUTCOME_SPOOFED) {
+                not_ours();
+            }
+            stations.apply();
+        }
+    }
+}

@@ -1,0 +1,188 @@
+// States of the parser, the same for both fronts, from Ethernet on. A front begins with `state start`, and says how it checks the
+// IP header's checksum: IPV4_EXTRACTED.
+
+#define ETHERTYPE_IPV4 16w0x0800
+#define ETHERTYPE_IPV6 16w0x86DD
+#define ETHERTYPE_VLAN 16w0x8100
+#define ETHERTYPE_QINQ 16w0x88A8
+#define PROTOCOL_UDP 8w17
+#define PLAIN_IPV4 8w0x45
+
+// Lengths of an IPv4 packet with that many blocks of 32 lanes. A table of lengths instead of a comparison: parsers compare
+// with constants alone.
+#define UDP_BYTES(blocks) (8 + HEADER_BYTES + 4 * LANES_PER_BLOCK * blocks)
+#define IPV4_BYTES(blocks) (20 + UDP_BYTES(blocks))
+
+state again {
+    packet.extract(h.pass);
+    packet.extract(h.ethernet);
+    packet.extract(h.ipv4);
+    packet.extract(h.udp);
+    packet.extract(h.switchml);
+    packet.extract(h.low);
+    transition select(h.switchml.lanes) {
+        2 * LANES_PER_BLOCK: high;
+        default: accept;
+    }
+}
+
+state high {
+    packet.extract(h.high);
+    transition accept;
+}
+
+state ethernet {
+    packet.extract(h.ethernet);
+    transition select(h.ethernet.type) {
+        ETHERTYPE_IPV4: ipv4;
+        ETHERTYPE_IPV6: ipv6;
+        ETHERTYPE_VLAN: outer_tag;
+        ETHERTYPE_QINQ: outer_tag;
+        default: accept;
+    }
+}
+
+state ipv6 {
+    m.outcome = OUTCOME_IPV6;
+    transition accept;
+}
+
+// Tags are not served, but nobody may hide the aggregator's address behind them.
+state outer_tag {
+    packet.extract(h.outer);
+    m.outcome = OUTCOME_VLAN;
+    transition select(h.outer.type) {
+        ETHERTYPE_IPV4: tagged_ipv4;
+        ETHERTYPE_VLAN: inner_tag;
+        ETHERTYPE_QINQ: inner_tag;
+        default: accept;
+    }
+}
+
+state inner_tag {
+    packet.extract(h.inner);
+    transition select(h.inner.type) {
+        ETHERTYPE_IPV4: tagged_ipv4;
+        ETHERTYPE_VLAN: hidden;
+        ETHERTYPE_QINQ: hidden;
+        default: accept;
+    }
+}
+
+state hidden {
+    m.outcome = OUTCOME_SPOOFED;
+    transition accept;
+}
+
+state tagged_ipv4 {
+    packet.extract(h.ipv4);
+    transition accept;
+}
+
+state ipv4 {
+    packet.extract(h.ipv4);
+    IPV4_EXTRACTED
+    transition select(h.ipv4.version_ihl, h.ipv4.protocol, h.ipv4.fragment) {
+        // More fragments, or an offset.
+        (PLAIN_IPV4, PROTOCOL_UDP, 0 &&& 0x3FFF): udp;
+        (PLAIN_IPV4, PROTOCOL_UDP, _): fragment;
+        (_, PROTOCOL_UDP, _): ip_options;
+        default: accept;
+    }
+}
+
+state fragment {
+    m.outcome = OUTCOME_FRAGMENT;
+    transition accept;
+}
+
+state ip_options {
+    m.outcome = OUTCOME_IP_OPTIONS;
+    transition accept;
+}
+
+state udp {
+    packet.extract(h.udp);
+    transition select(h.udp.dst, h.ipv4.total_len) {
+        (DATA_PORT, IPV4_BYTES(0)): header_0;
+        (DATA_PORT, IPV4_BYTES(1)): header_1;
+        (DATA_PORT, IPV4_BYTES(2)): header_2;
+        (DATA_PORT, _): bad_length;
+        default: accept;
+    }
+}
+
+#define HEADER_STATES(blocks, contribution)                                      \
+state header_##blocks {                                                          \
+    packet.extract(h.switchml);                                                  \
+    transition select(h.switchml.version, h.switchml.kind, h.udp.len) {          \
+        (VERSION, KIND_CONTRIBUTION, UDP_BYTES(blocks)): contribution;           \
+        (VERSION, KIND_HELLO, UDP_BYTES(blocks)): hello_##blocks;                \
+        (VERSION, _, UDP_BYTES(blocks)): bad_kind;                               \
+        (_, _, UDP_BYTES(blocks)): bad_version;                                  \
+        default: bad_length;                                                     \
+    }                                                                            \
+}                                                                                \
+state hello_##blocks {                                                           \
+    transition select(h.switchml.lanes, h.switchml.op) {                         \
+        (LANES_PER_BLOCK * blocks, OP_SUM): hello;                               \
+        (LANES_PER_BLOCK * blocks, OP_MAX): hello;                               \
+        (LANES_PER_BLOCK * blocks, _): bad_op;                                   \
+        default: bad_lanes;                                                      \
+    }                                                                            \
+}
+
+HEADER_STATES(0, bad_lanes)
+HEADER_STATES(1, contribution_1)
+HEADER_STATES(2, contribution_2)
+
+state hello {
+    m.is_hello = 1;
+    transition accept;
+}
+
+#define SHAPE_STATES(blocks, payload)                                            \
+state contribution_##blocks {                                                    \
+    transition select(h.switchml.lanes, h.switchml.op) {                         \
+        (LANES_PER_BLOCK * blocks, OP_SUM): sum_##blocks;                        \
+        (LANES_PER_BLOCK * blocks, OP_MAX): max_##blocks;                        \
+        (LANES_PER_BLOCK * blocks, _): bad_op;                                   \
+        default: bad_lanes;                                                      \
+    }                                                                            \
+}                                                                                \
+state sum_##blocks {                                                             \
+    m.shape = 2 * blocks + 0;                                                    \
+    transition payload;                                                          \
+}                                                                                \
+state max_##blocks {                                                             \
+    m.shape = 2 * blocks + 1;                                                    \
+    transition payload;                                                          \
+}
+
+SHAPE_STATES(1, one_block)
+SHAPE_STATES(2, two_blocks)
+
+state one_block {
+    m.is_contribution = 1;
+    packet.extract(h.low);
+    transition accept;
+}
+
+state two_blocks {
+    m.is_contribution = 1;
+    packet.extract(h.low);
+    packet.extract(h.high);
+    transition accept;
+}
+
+#define REFUSED(state_name, why)                                                 \
+state state_name {                                                               \
+    m.outcome = why;                                                             \
+    transition accept;                                                           \
+}
+
+REFUSED(bad_version, OUTCOME_BAD_VERSION)
+REFUSED(bad_kind, OUTCOME_BAD_KIND)
+REFUSED(bad_op, OUTCOME_BAD_OP)
+REFUSED(bad_lanes, OUTCOME_BAD_LANES)
+REFUSED(bad_length, OUTCOME_BAD_LENGTH)

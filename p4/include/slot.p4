@@ -1,0 +1,128 @@
+// What a packet does to its slot: rules 2 to 4 of docs/protocol.md.
+//
+// State lies in registers, with an entry for each set of each slot, and one access to each per pass. What an access does is the
+// front's to say (Tag, Seen, Call, Missing, Check, Flags, Lane); when it happens is said here and in `rules.p4`.
+
+control Slot(inout headers_t h, inout metadata_t m) {
+    Tag() tag;
+    Seen() seen;
+    Call() call;
+    Missing() missing;
+    Check() check;
+    Flags() flags;
+    Lane() lane0; Lane() lane1; Lane() lane2; Lane() lane3; Lane() lane4; Lane() lane5; Lane() lane6; Lane() lane7;
+    Lane() lane8; Lane() lane9; Lane() lane10; Lane() lane11; Lane() lane12; Lane() lane13; Lane() lane14; Lane() lane15;
+    Lane() lane16; Lane() lane17; Lane() lane18; Lane() lane19; Lane() lane20; Lane() lane21; Lane() lane22; Lane() lane23;
+    Lane() lane24; Lane() lane25; Lane() lane26; Lane() lane27; Lane() lane28; Lane() lane29; Lane() lane30; Lane() lane31;
+
+    action to(bit<8> step) { m.step = step; }
+
+    table steps {
+        key = { RULE_KEY }
+        actions = { to; }
+        const entries = {
+            (PASS_ABORTED, _, _, _, _, _): to(STEP_ABORTED);
+            (PASS_QUERY, HELD_SAME, _, OP_SUM, _, _): to(STEP_ADD);
+            (PASS_QUERY, HELD_SAME, _, OP_MAX, _, _): to(STEP_MAX);
+            (PASS_RESULT, HELD_SAME, _, _, _, _): to(STEP_SECOND);
+            RULES(to(STEP_START), to(STEP_AGAIN), to(STEP_ADD), to(STEP_MAX))
+            (PASS_FIRST, HELD_SAME, _, _, _, _): to(STEP_MISMATCH);
+        }
+        const default_action = to(STEP_STALE);
+    }
+
+    // What changes nothing when it is combined, so that combining reads.
+    action zeros() {
+        h.low.v0 = 0; h.high.v0 = 0; h.low.v1 = 0; h.high.v1 = 0;
+        h.low.v2 = 0; h.high.v2 = 0; h.low.v3 = 0; h.high.v3 = 0;
+        h.low.v4 = 0; h.high.v4 = 0; h.low.v5 = 0; h.high.v5 = 0;
+        h.low.v6 = 0; h.high.v6 = 0; h.low.v7 = 0; h.high.v7 = 0;
+        h.low.v8 = 0; h.high.v8 = 0; h.low.v9 = 0; h.high.v9 = 0;
+        h.low.v10 = 0; h.high.v10 = 0; h.low.v11 = 0; h.high.v11 = 0;
+        h.low.v12 = 0; h.high.v12 = 0; h.low.v13 = 0; h.high.v13 = 0;
+        h.low.v14 = 0; h.high.v14 = 0; h.low.v15 = 0; h.high.v15 = 0;
+        h.low.v16 = 0; h.high.v16 = 0; h.low.v17 = 0; h.high.v17 = 0;
+        h.low.v18 = 0; h.high.v18 = 0; h.low.v19 = 0; h.high.v19 = 0;
+        h.low.v20 = 0; h.high.v20 = 0; h.low.v21 = 0; h.high.v21 = 0;
+        h.low.v22 = 0; h.high.v22 = 0; h.low.v23 = 0; h.high.v23 = 0;
+        h.low.v24 = 0; h.high.v24 = 0; h.low.v25 = 0; h.high.v25 = 0;
+        h.low.v26 = 0; h.high.v26 = 0; h.low.v27 = 0; h.high.v27 = 0;
+        h.low.v28 = 0; h.high.v28 = 0; h.low.v29 = 0; h.high.v29 = 0;
+        h.low.v30 = 0; h.high.v30 = 0; h.low.v31 = 0; h.high.v31 = 0;
+    }
+
+    action lowest() {
+        h.low.v0 = 0x80000000; h.high.v0 = 0x80000000; h.low.v1 = 0x80000000; h.high.v1 = 0x80000000;
+        h.low.v2 = 0x80000000; h.high.v2 = 0x80000000; h.low.v3 = 0x80000000; h.high.v3 = 0x80000000;
+        h.low.v4 = 0x80000000; h.high.v4 = 0x80000000; h.low.v5 = 0x80000000; h.high.v5 = 0x80000000;
+        h.low.v6 = 0x80000000; h.high.v6 = 0x80000000; h.low.v7 = 0x80000000; h.high.v7 = 0x80000000;
+        h.low.v8 = 0x80000000; h.high.v8 = 0x80000000; h.low.v9 = 0x80000000; h.high.v9 = 0x80000000;
+        h.low.v10 = 0x80000000; h.high.v10 = 0x80000000; h.low.v11 = 0x80000000; h.high.v11 = 0x80000000;
+        h.low.v12 = 0x80000000; h.high.v12 = 0x80000000; h.low.v13 = 0x80000000; h.high.v13 = 0x80000000;
+        h.low.v14 = 0x80000000; h.high.v14 = 0x80000000; h.low.v15 = 0x80000000; h.high.v15 = 0x80000000;
+        h.low.v16 = 0x80000000; h.high.v16 = 0x80000000; h.low.v17 = 0x80000000; h.high.v17 = 0x80000000;
+        h.low.v18 = 0x80000000; h.high.v18 = 0x80000000; h.low.v19 = 0x80000000; h.high.v19 = 0x80000000;
+        h.low.v20 = 0x80000000; h.high.v20 = 0x80000000; h.low.v21 = 0x80000000; h.high.v21 = 0x80000000;
+        h.low.v22 = 0x80000000; h.high.v22 = 0x80000000; h.low.v23 = 0x80000000; h.high.v23 = 0x80000000;
+        h.low.v24 = 0x80000000; h.high.v24 = 0x80000000; h.low.v25 = 0x80000000; h.high.v25 = 0x80000000;
+        h.low.v26 = 0x80000000; h.high.v26 = 0x80000000; h.low.v27 = 0x80000000; h.high.v27 = 0x80000000;
+        h.low.v28 = 0x80000000; h.high.v28 = 0x80000000; h.low.v29 = 0x80000000; h.high.v29 = 0x80000000;
+        h.low.v30 = 0x80000000; h.high.v30 = 0x80000000; h.low.v31 = 0x80000000; h.high.v31 = 0x80000000;
+    }
+
+    table neutral {
+        key = {
+            m.pass: exact;
+            h.switchml.op: exact;
+        }
+        actions = { zeros; lowest; NoAction; }
+        const entries = {
+            (PASS_QUERY, OP_SUM): zeros();
+            (PASS_QUERY, OP_MAX): lowest();
+        }
+        const default_action = NoAction();
+    }
+
+    apply {
+        tag.apply(h, m);
+        neutral.apply();
+        seen.apply(m);
+        call.apply(h, m);
+        missing.apply(h, m);
+        check.apply(h, m);
+        flags.apply(h, m);
+        steps.apply();
+        lane0.apply(m, h.low.v0, h.high.v0);
+        lane1.apply(m, h.low.v1, h.high.v1);
+        lane2.apply(m, h.low.v2, h.high.v2);
+        lane3.apply(m, h.low.v3, h.high.v3);
+        lane4.apply(m, h.low.v4, h.high.v4);
+        lane5.apply(m, h.low.v5, h.high.v5);
+        lane6.apply(m, h.low.v6, h.high.v6);
+        lane7.apply(m, h.low.v7, h.high.v7);
+        lane8.apply(m, h.low.v8, h.high.v8);
+        lane9.apply(m, h.low.v9, h.high.v9);
+        lane10.apply(m, h.low.v10, h.high.v10);
+        lane11.apply(m, h.low.v11, h.high.v11);
+        lane12.apply(m, h.low.v12, h.high.v12);
+        lane13.apply(m, h.low.v13, h.high.v13);
+        lane14.apply(m, h.low.v14, h.high.v14);
+        lane15.apply(m, h.low.v15, h.high.v15);
+        lane16.apply(m, h.low.v16, h.high.v16);
+        lane17.apply(m, h.low.v17, h.high.v17);
+        lane18.apply(m, h.low.v18, h.high.v18);
+        lane19.apply(m, h.low.v19, h.high.v19);
+        lane20.apply(m, h.low.v20, h.high.v20);
+        lane21.apply(m, h.low.v21, h.high.v21);
+        lane22.apply(m, h.low.v22, h.high.v22);
+        lane23.apply(m, h.low.v23, h.high.v23);
+        lane24.apply(m, h.low.v24, h.high.v24);
+        lane25.apply(m, h.low.v25, h.high.v25);
+        lane26.apply(m, h.low.v26, h.high.v26);
+        lane27.apply(m, h.low.v27, h.high.v27);
+        lane28.apply(m, h.low.v28, h.high.v28);
+        lane29.apply(m, h.low.v29, h.high.v29);
+        lane30.apply(m, h.low.v30, h.high.v30);
+        lane31.apply(m, h.low.v31, h.high.v31);
+    }
+}

@@ -1,0 +1,87 @@
+//! The compilers of P4. None is in a package registry, so they are used where they are found.
+
+use anyhow::{Context, Result, ensure};
+use std::{
+    env, fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use crate::cargo;
+
+/// A program of `p4/`, and the compiler for its target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Program {
+    /// For bmv2's `simple_switch`.
+    Bmv2,
+}
+
+/// What came of compiling a program.
+pub enum Compiled {
+    /// Its outputs.
+    Files(Vec<PathBuf>),
+    /// Tools that are not on the PATH.
+    Missing(Vec<&'static str>),
+}
+
+impl Program {
+    /// All of them.
+    pub const ALL: [Self; 1] = [Self::Bmv2];
+
+    /// Its source file, from the workspace's root.
+    pub const fn source(self) -> &'static str {
+        match self {
+            Self::Bmv2 => "p4/bmv2.p4",
+        }
+    }
+
+    const fn tools(self) -> &'static [&'static str] {
+        match self {
+            Self::Bmv2 => &["p4c-bm2-ss"],
+        }
+    }
+
+    /// Compiles it into `folder`, if the tools for that are on the PATH.
+    ///
+    /// # Errors
+    ///
+    /// If it does not compile; the compiler has said why.
+    pub fn compile(self, folder: &Path) -> Result<Compiled> {
+        let missing: Vec<_> = self.tools().iter().copied().filter(|tool| find(tool).is_none()).collect();
+        if !missing.is_empty() {
+            return Ok(Compiled::Missing(missing));
+        }
+        fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
+        let files = match self {
+            Self::Bmv2 => self.compile_for_bmv2(folder)?,
+        };
+        Ok(Compiled::Files(files))
+    }
+
+    fn compile_for_bmv2(self, folder: &Path) -> Result<Vec<PathBuf>> {
+        let (json, tables) = (folder.join("bmv2.json"), folder.join("bmv2.p4info.txtpb"));
+        let mut compiler = command("p4c-bm2-ss");
+        // Not every program uses every number of the protocol.
+        compiler.arg("--Wdisable=unused").arg("-o").arg(&json).arg("--p4runtime-files").arg(&tables).arg(self.source());
+        succeed(&mut compiler, self.source())?;
+        Ok(vec![json, tables])
+    }
+}
+
+fn command(tool: &str) -> Command {
+    let mut command = Command::new(tool);
+    // For paths in messages that one can follow.
+    command.current_dir(cargo::workspace());
+    command
+}
+
+fn succeed(command: &mut Command, source: &str) -> Result<()> {
+    let tool = command.get_program().to_string_lossy().into_owned();
+    let status = command.status().with_context(|| format!("cannot start {tool}"))?;
+    ensure!(status.success(), "{tool} does not compile {source} ({status}); its messages are above");
+    Ok(())
+}
+
+fn find(tool: &str) -> Option<PathBuf> {
+    env::split_paths(&env::var_os("PATH")?).map(|folder| folder.join(tool)).find(|path| path.is_file())
+}
