@@ -222,7 +222,7 @@ fn encode_with(method: &Method, src: &[u8], exponent: i32, payload: &mut [u8]) -
 #[inline(always)]
 fn decode_with(method: &Method, payload: &[u8], exponent: i32, dst: &mut [u8]) {
     match *method {
-        Method::FixedF32(by) => fixed::decode::<F32>(by, payload, exponent, dst),
+        Method::FixedF32(by) => fixed::decode_f32(by, payload, exponent, dst),
         Method::FixedF64(by) => fixed::decode_wide(by, payload, exponent, dst),
         Method::FixedF16(by) => fixed::decode::<F16>(by, payload, exponent, dst),
         Method::FixedBf16(by) => fixed::decode::<Bf16>(by, payload, exponent, dst),

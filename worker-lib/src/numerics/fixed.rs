@@ -66,6 +66,20 @@ pub(super) fn decode<F: OneLane>(fixed: Fixed, payload: &[u8], exponent: i32, ds
     fill(dst, read_lanes(payload).map(|lane| F::narrow(f64::from(lane as i32) * factor)));
 }
 
+/// As [`decode`] to f32. Where dividing and multiplying are exact, the sum is rounded when it becomes an f32.
+#[inline(always)]
+pub(super) fn decode_f32(fixed: Fixed, payload: &[u8], exponent: i32, dst: &mut [u8]) {
+    let factor = power_of_two(-fixed.places(exponent)) / fixed.divisor;
+    // A power of two with which no sum, of at least 1 in magnitude, becomes subnormal. One that overflows would anyway.
+    let is_exact = factor.to_bits() << 12 == 0 && factor >= f64::from(f32::MIN_POSITIVE) && factor <= power_of_two(127);
+    if is_exact {
+        let factor = factor as f32;
+        fill(dst, read_lanes(payload).map(|lane| (lane as i32 as f32 * factor).to_bits()));
+    } else {
+        decode::<F32>(fixed, payload, exponent, dst);
+    }
+}
+
 /// Two lanes per element: v = round(x * 2^places), at most 2^(63-2L) - 1 in magnitude, as hi * 2^(32-L) + lo, hi first.
 /// hi is signed and at least -2^(31-L), lo is unsigned and below 2^(32-L), so neither lane's sum over N <= 2^L ranks overflows.
 #[inline(always)]
