@@ -34,6 +34,8 @@ mod network;
 #[cfg(test)]
 mod tests;
 
+use std::num::NonZeroU64;
+
 use switchml_protocol::header::{HEADER_LEN, Header, Kind, Op, flags};
 use switchml_protocol::{U16, U32, VERSION};
 
@@ -199,8 +201,7 @@ impl Engine {
 
     /// Slot and round of the chunk that has been outstanding for longest, if any.
     pub fn oldest(&self) -> Option<(u16, u32)> {
-        let number = self.table.oldest()?.number;
-        Some((self.table.slot_of(number), self.table.round_of(number)))
+        self.table.oldest().map(|entry| (entry.slot, entry.round))
     }
 
     /// Chunks outstanding.
@@ -229,20 +230,10 @@ impl Engine {
             self.timer_from = now;
             self.progress_at = now;
         }
-        let number = self.table.next();
         let sequence = self.next_sequence();
-        self.table.push(Outstanding {
-            number,
-            chunk,
-            sent_at: now,
-            sequence,
-            resent: false,
-            lost: false,
-            pending: None,
-            history: History { sent_at: now, ..History::default() },
-        });
         self.stats.chunks += 1;
-        self.transmission(number, chunk, sequence, flags::CHECKED)
+        let entry = self.table.push(chunk, now, sequence);
+        transmission(&self.config.identity, entry, flags::CHECKED)
     }
 
     /// The next chunk to send again, if any.
@@ -251,7 +242,7 @@ impl Engine {
             return None;
         }
         let sequence = self.next_sequence();
-        let mut found = None;
+        let (identity, mut found) = (&self.config.identity, None);
         self.table.for_each_while(|entry| {
             if !entry.lost {
                 return true;
@@ -260,12 +251,11 @@ impl Engine {
             entry.resent = true;
             entry.sent_at = now;
             entry.sequence = sequence;
-            found = Some((entry.number, entry.chunk));
+            found = Some(transmission(identity, entry, flags::CHECKED | flags::RETRANSMIT));
             false
         });
-        let (number, chunk) = found?;
-        self.lost -= 1;
-        Some(self.transmission(number, chunk, sequence, flags::CHECKED | flags::RETRANSMIT))
+        self.lost -= u32::from(found.is_some());
+        found
     }
 
     /// Takes in a datagram that came from the aggregator's address; `congested` when it carried the CE mark of ECN.
@@ -282,16 +272,17 @@ impl Engine {
         congested: bool,
     ) -> Result<Option<(Completed, &'a [u8])>, Failure> {
         match self.judge(datagram) {
-            Ok((entry, Word::Result(payload), header)) => {
+            Ok((header, Word::Result(payload))) => {
                 let congested = congested || header.flags & flags::CE != 0;
-                Ok(self.complete(now, entry.number, congested).map(|completed| (completed, payload)))
+                Ok(self.complete(now, header.slot.get(), congested).map(|completed| (completed, payload)))
             }
-            Ok((entry, Word::Pending(bitmap), header)) => {
-                self.wait_for_peers(now, entry.number, bitmap);
+            Ok((header, Word::Pending(bitmap))) => {
+                self.wait_for_peers(now, header.slot.get(), bitmap);
                 self.departed.check(bitmap, header.aux.get()).map(|()| None)
             }
-            Ok((entry, Word::Reject(reason, detail), header)) => {
-                Err(Failure::rejected(reason, detail, header.round.get(), entry.chunk.collective))
+            Ok((header, Word::Reject(reason, detail))) => {
+                let collective = self.table.get_mut(header.slot.get()).map_or(0, |entry| entry.chunk.collective);
+                Err(Failure::rejected(reason, detail, header.round.get(), collective))
             }
             Err(reason) => {
                 self.stats.ignored[reason as usize] += 1;
@@ -329,25 +320,24 @@ impl Engine {
         Some(self.reordering_until.map_or(at, |until| at.min(until)))
     }
 
-    /// Finds the outstanding chunk that a datagram answers, or why it does not count.
-    fn judge<'a>(&mut self, datagram: &'a [u8]) -> Result<(Outstanding, Word<'a>, &'a Header), Ignored> {
+    /// What a datagram says of the outstanding chunk in its slot, or why it does not count.
+    fn judge<'a>(&self, datagram: &'a [u8]) -> Result<(&'a Header, Word<'a>), Ignored> {
         let identity = &self.config.identity;
         let answer = answer::read(identity, datagram)?;
         let header = answer.header;
-        let entry = self.table.get_mut(header.slot.get(), header.round.get()).ok_or(Ignored::NotOutstanding)?;
+        let entry = self.table.get(header.slot.get(), header.round.get()).ok_or(Ignored::NotOutstanding)?;
         let chunk = &entry.chunk;
         let same_call = header.fingerprint.get() == chunk.fingerprint
             && (!answer.is_result() || (answer.op == chunk.op && header.lanes.get() == chunk.lanes));
         if !same_call {
             return Err(Ignored::Call);
         }
-        Ok((*entry, answer.word(identity)?, header))
+        Ok((header, answer.word(identity)?))
     }
 
-    /// The result of chunk `number` is here.
-    fn complete(&mut self, now: u64, number: u64, congested: bool) -> Option<Completed> {
-        let entry = *self.table.get_mut(self.table.slot_of(number), self.table.round_of(number))?;
-        self.table.remove(number);
+    /// The result of the chunk in this slot is here.
+    fn complete(&mut self, now: u64, slot: u16, congested: bool) -> Option<Completed> {
+        let entry = self.table.take(slot)?;
         if entry.lost {
             self.lost -= 1;
         }
@@ -382,15 +372,14 @@ impl Engine {
         }
     }
 
-    /// Chunk `number` has arrived, and the aggregator waits for other ranks.
-    fn wait_for_peers(&mut self, now: u64, number: u64, bitmap: u64) {
+    /// The chunk in this slot has arrived, and the aggregator waits for other ranks.
+    fn wait_for_peers(&mut self, now: u64, slot: u16, bitmap: u64) {
         self.stats.pending += 1;
         self.pending_at = Some(now);
         let (sequence, all) = (self.next_sequence(), self.config.identity.all_ranks());
-        let Some(entry) = self.table.get_mut(self.table.slot_of(number), self.table.round_of(number)) else {
-            return;
-        };
-        entry.pending = Some(bitmap);
+        let Some(entry) = self.table.get_mut(slot) else { return };
+        // This rank is among them.
+        entry.pending = NonZeroU64::new(bitmap);
         entry.history.pending += 1;
         entry.history.missing = all & !bitmap;
         // As good as sent again just now: only what is sent from now on can overtake it.
@@ -460,7 +449,7 @@ impl Engine {
     fn out_of_time(&self, now: u64, oldest: &Outstanding) -> Failure {
         let believed = (self.config.deadline / 2).max(NEWS_LASTS * self.config.rtt.ceiling);
         let is_news = self.pending_at.is_some_and(|at| now.saturating_sub(at) <= believed);
-        match oldest.pending.map(|seen| self.config.identity.all_ranks() & !seen) {
+        match oldest.pending.map(|seen| self.config.identity.all_ranks() & !seen.get()) {
             Some(missing) if missing != 0 && is_news => Failure::Missing(missing),
             _ => Failure::Silent,
         }
@@ -474,24 +463,24 @@ impl Engine {
         self.sequence += 1;
         self.sequence
     }
+}
 
-    fn transmission(&self, number: u64, chunk: Chunk, sequence: u64, flags: u8) -> Transmission {
-        let identity = &self.config.identity;
-        let header = Header {
-            version: VERSION,
-            kind: Kind::Contribution as u8,
-            job: U16::new(identity.job),
-            epoch: U32::new(identity.epoch),
-            rank: U16::new(identity.rank),
-            slot: U16::new(self.table.slot_of(number)),
-            round: U32::new(self.table.round_of(number)),
-            op: chunk.op as u8,
-            flags,
-            lanes: U16::new(chunk.lanes),
-            fingerprint: U32::new(chunk.fingerprint),
-            check: U32::ZERO,
-            aux: U32::new(sequence as u32),
-        };
-        Transmission { header, chunk }
-    }
+fn transmission(identity: &Identity, entry: &Outstanding, flags: u8) -> Transmission {
+    let chunk = entry.chunk;
+    let header = Header {
+        version: VERSION,
+        kind: Kind::Contribution as u8,
+        job: U16::new(identity.job),
+        epoch: U32::new(identity.epoch),
+        rank: U16::new(identity.rank),
+        slot: U16::new(entry.slot),
+        round: U32::new(entry.round),
+        op: chunk.op as u8,
+        flags,
+        lanes: U16::new(chunk.lanes),
+        fingerprint: U32::new(chunk.fingerprint),
+        check: U32::ZERO,
+        aux: U32::new(entry.sequence as u32),
+    };
+    Transmission { header, chunk }
 }

@@ -1,11 +1,15 @@
 //! The chunks that are on their way: one place per slot.
 
+use std::num::NonZeroU64;
+
 use super::{Chunk, History};
 
 /// A chunk that was sent and has no result yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Outstanding {
     pub number: u64,
+    pub slot: u16,
+    pub round: u32,
     pub chunk: Chunk,
     /// Time of the last transmission, or of the PENDING that answered it.
     pub sent_at: u64,
@@ -15,7 +19,7 @@ pub(super) struct Outstanding {
     /// To be sent again.
     pub lost: bool,
     /// Bitmap of the ranks that are in, if the aggregator told: this rank is, and the wait is for others.
-    pub pending: Option<u64>,
+    pub pending: Option<NonZeroU64>,
     pub history: History,
 }
 
@@ -36,11 +40,6 @@ impl Table {
         Self { slots: vec![None; usize::from(slots.max(1))].into(), oldest: first, next: first, len: 0 }
     }
 
-    /// Number of slots S.
-    pub fn slots(&self) -> u64 {
-        self.slots.len() as u64
-    }
-
     pub fn len(&self) -> u32 {
         self.len
     }
@@ -49,55 +48,62 @@ impl Table {
         self.next
     }
 
-    pub fn slot_of(&self, number: u64) -> u16 {
-        (number % self.slots()) as u16
-    }
-
-    pub fn round_of(&self, number: u64) -> u32 {
-        (number / self.slots()) as u32
-    }
-
     /// How many chunks find their slot free, from the next one on: those for which the result of the chunk S places before is here.
     pub fn room(&self) -> u32 {
-        (self.oldest + self.slots() - self.next) as u32
+        (self.oldest + self.slots.len() as u64 - self.next) as u32
     }
 
-    /// Puts the next chunk into its slot, which is free.
-    pub fn push(&mut self, entry: Outstanding) {
-        let slot = usize::from(self.slot_of(entry.number));
-        debug_assert!(entry.number == self.next && self.slots[slot].is_none());
-        self.slots[slot] = Some(entry);
+    /// Puts the next chunk into its slot, which is free: it is sent now, as number `sequence` of all transmissions.
+    pub fn push(&mut self, chunk: Chunk, now: u64, sequence: u64) -> &Outstanding {
+        let (number, slots) = (self.next, self.slots.len() as u64);
+        let (round, slot) = (number / slots, number % slots);
+        let place = &mut self.slots[slot as usize];
+        debug_assert!(place.is_none());
         self.next += 1;
         self.len += 1;
+        place.insert(Outstanding {
+            number,
+            slot: slot as u16,
+            round: round as u32,
+            chunk,
+            sent_at: now,
+            sequence,
+            resent: false,
+            lost: false,
+            pending: None,
+            history: History { sent_at: now, ..History::default() },
+        })
     }
 
     /// The chunk that is in this round of this slot.
-    pub fn get_mut(&mut self, slot: u16, round: u32) -> Option<&mut Outstanding> {
-        let slots = self.slots();
-        let entry = self.slots.get_mut(usize::from(slot))?.as_mut()?;
-        ((entry.number / slots) as u32 == round).then_some(entry)
+    pub fn get(&self, slot: u16, round: u32) -> Option<&Outstanding> {
+        self.slots.get(usize::from(slot))?.as_ref().filter(|entry| entry.round == round)
     }
 
-    /// Takes a chunk out that has its result now.
-    pub fn remove(&mut self, number: u64) {
-        let slot = usize::from(self.slot_of(number));
-        if self.slots[slot].take().is_some() {
-            self.len -= 1;
-        }
-        while self.oldest < self.next && self.slots[usize::from(self.slot_of(self.oldest))].is_none() {
+    /// The chunk that is in this slot.
+    pub fn get_mut(&mut self, slot: u16) -> Option<&mut Outstanding> {
+        self.slots.get_mut(usize::from(slot))?.as_mut()
+    }
+
+    /// Takes the chunk out of its slot: it has its result now.
+    pub fn take(&mut self, slot: u16) -> Option<Outstanding> {
+        let entry = self.slots.get_mut(usize::from(slot))?.take()?;
+        self.len -= 1;
+        while self.oldest < self.next && self.at(self.oldest).is_none() {
             self.oldest += 1;
         }
+        Some(entry)
     }
 
     /// The outstanding chunks, oldest first.
     pub fn iter(&self) -> impl Iterator<Item = &Outstanding> {
-        (self.oldest..self.next).filter_map(|number| self.slots[usize::from(self.slot_of(number))].as_ref())
+        (self.oldest..self.next).filter_map(|number| self.at(number))
     }
 
     /// Calls `f` with each outstanding chunk, oldest first, until it returns false.
     pub fn for_each_while(&mut self, mut f: impl FnMut(&mut Outstanding) -> bool) {
         for number in self.oldest..self.next {
-            let slot = usize::from(self.slot_of(number));
+            let slot = self.slot_of(number);
             if let Some(entry) = &mut self.slots[slot]
                 && !f(entry)
             {
@@ -108,5 +114,13 @@ impl Table {
 
     pub fn oldest(&self) -> Option<&Outstanding> {
         self.iter().next()
+    }
+
+    fn at(&self, number: u64) -> Option<&Outstanding> {
+        self.slots[self.slot_of(number)].as_ref()
+    }
+
+    fn slot_of(&self, number: u64) -> usize {
+        (number % self.slots.len() as u64) as usize
     }
 }
