@@ -14,10 +14,13 @@ use switchml_protocol::LANES_PER_BLOCK;
 
 use crate::ahead::{self, Ahead};
 use crate::engine::{Chunk, History};
-use crate::numerics::{Codec, DType, NumericsError, ReduceOp, exponent};
+use crate::numerics::{Codec, DType, NumericsError, ReduceOp, exponent, prefetch};
 use crate::predictor::Predictor;
 use crate::stats::{CallStats, Recorder};
 use crate::task::Task;
+
+/// Finding an exponent takes so little that its elements must be asked for two chunks before.
+const MEASURED_AHEAD: usize = 2;
 
 /// What a collective does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -219,8 +222,11 @@ impl Collective {
             (Part::Ahead(data), Some(ahead)) => (data, ahead.predicted(data)),
             (Part::Ahead(data) | Part::Data(data), _) => (data, self.exponent(data)),
         };
-        let bytes = if self.contributes { &self.task.bytes()[self.data_range(data)] } else { &[] };
-        self.codec.encode(bytes, exponent, payload)
+        if !self.contributes {
+            return self.codec.encode(&[], exponent, payload);
+        }
+        prefetch(self.elements(data + 1));
+        self.codec.encode(self.elements(data), exponent, payload)
     }
 
     /// Takes in the result of the chunk at `index`. The predictor hears of the exponents of small calls.
@@ -298,16 +304,22 @@ impl Collective {
         self.codec.lanes_for(self.data_range(data).len())
     }
 
-    /// The bytes of data chunk `data`.
+    /// The bytes of data chunk `data`; none behind the last chunk.
     fn data_range(&self, data: usize) -> Range<usize> {
-        let size = self.codec.bytes_per_chunk(self.lanes);
-        data * size..((data + 1) * size).min(self.task.bytes().len())
+        let (size, end) = (self.codec.bytes_per_chunk(self.lanes), self.task.bytes().len());
+        (data * size).min(end)..((data + 1) * size).min(end)
+    }
+
+    /// The elements of data chunk `data`; none behind the last chunk.
+    fn elements(&self, data: usize) -> &[u8] {
+        &self.task.bytes()[self.data_range(data)]
     }
 
     /// Finds this rank's exponents of these data chunks.
     fn measure(&mut self, group: Range<usize>) {
         for data in group {
-            self.exponents[data] = self.codec.exponent(&self.task.bytes()[self.data_range(data)]);
+            prefetch(self.elements(data + MEASURED_AHEAD));
+            self.exponents[data] = self.codec.exponent(self.elements(data));
         }
     }
 

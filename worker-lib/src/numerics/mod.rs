@@ -53,6 +53,8 @@ pub mod exponent;
 mod fixed;
 mod format;
 mod plain;
+mod prefetch;
 
 pub use codec::{Codec, lane_sum};
 pub use dtype::{DType, Element, NumericsError, ReduceOp};
+pub(crate) use prefetch::prefetch;
