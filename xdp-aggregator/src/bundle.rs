@@ -13,7 +13,7 @@ use switchml_protocol::frame::{Checksum, ENVELOPE_LEN, Envelope, Source, source}
 use switchml_protocol::header::{HEADER_LEN, Header, Kind, flags};
 use switchml_protocol::outcome::{Action, Outcome};
 
-use crate::scratch::{self, MAX_SEGMENTS, Scratch};
+use crate::scratch::{self, Answer, MAX_PACKET_LEN, MAX_SEGMENTS, Packet, Scratch};
 use crate::skb::Skb;
 use crate::tables::{self, Maps};
 
@@ -49,7 +49,7 @@ fn open(skb: &Skb) -> Result<(), Outcome> {
     work.place = envelope.place(skb.ifindex());
     work.congestion = if envelope.congestion_experienced() { flags::CE } else { 0 };
     work.has_job = 0;
-    (work.segments, work.to_group, work.to_sender) = (0, 0, 0);
+    (work.loaded_to, work.segments, work.to_group, work.to_sender) = (0, 0, 0, 0);
     Ok(())
 }
 
@@ -115,9 +115,9 @@ pub unsafe extern "C" fn bundle_segment(ctx: *mut __sk_buff, offset: u32, len: u
     work.segments += 1;
     work.to_group += u32::from(action == Action::Broadcast);
     work.to_sender += u32::from(action == Action::Reply);
+    let kind = work.packet_mut(offset).map_or(0, |packet| packet.header.kind);
     if let Some(answer) = work.answers.get_mut(index as usize) {
-        answer.action = action as u8;
-        answer.kind = work.header.kind;
+        *answer = Answer { action: action as u8, kind };
     }
     0
 }
@@ -127,17 +127,19 @@ fn serve_segment(skb: &Skb, work: &mut Scratch, offset: u32, len: u32) -> Outcom
     if (len as usize) < HEADER_LEN {
         return Outcome::Truncated;
     }
-    if skb.load_bytes(offset, work.packet_mut(), len).is_err() {
-        // Longer than any packet of the protocol.
+    if len as usize > MAX_PACKET_LEN {
         return Outcome::BadLength;
     }
-    let number = work.header.job.get();
-    if work.has_job != 0 && number != work.job {
+    if load(skb, work, offset, len).is_err() {
+        return Outcome::Truncated;
+    }
+    let (place, congestion, job, has_job) = (work.place, work.congestion, work.job, work.has_job != 0);
+    let Some(Packet { header, payload }) = work.packet_mut(offset) else { return Outcome::BadLength };
+    let number = header.job.get();
+    if has_job && number != job {
         return Outcome::MixedJobs;
     }
-    work.header.flags |= work.congestion;
-    let place = work.place;
-    let (header, payload) = work.parts();
+    header.flags |= congestion;
     let outcome = aggregator::serve(&Maps, &place, header, payload, len as usize - HEADER_LEN);
     if outcome.is_notable() {
         tables::report(outcome, &place, header);
@@ -148,12 +150,24 @@ fn serve_segment(skb: &Skb, work: &mut Scratch, offset: u32, len: u32) -> Outcom
     outcome
 }
 
+/// Copies the segment of `len` bytes at `offset`, and those behind it that there is room for, unless that has been done.
+#[inline(always)]
+fn load(skb: &Skb, work: &mut Scratch, offset: u32, len: u32) -> Result<(), i64> {
+    if offset + len <= work.loaded_to {
+        return Ok(());
+    }
+    let len = work.load_len(ENVELOPE_LEN as u32 + work.len - offset);
+    skb.load_bytes(offset, &raw mut work.loaded, len)?;
+    (work.loaded_from, work.loaded_to) = (offset, offset + len);
+    Ok(())
+}
+
 /// Writes header and payload of the answer into the superpacket, in the place of what they answer.
 #[inline(always)]
 fn write_answer(skb: &Skb, work: &mut Scratch, offset: u32, len: u32) -> Result<(), i64> {
     // Once for all segments: what is done for the first one stays.
     skb.make_writable()?;
-    skb.store_bytes(offset, work.packet_mut(), len)
+    skb.store_packet(offset, work.packet_mut(offset).ok_or(-1)?, len)
 }
 
 /// Sends the RESULTs to the group, and the other answers to the sender. Returns the verdict.

@@ -92,13 +92,6 @@ impl Payload for Lanes<'_> {
 pub struct Copied([U32; MAX_LANES]);
 
 impl Copied {
-    /// That in these lanes.
-    #[inline(always)]
-    pub fn new(lanes: &mut [U32; MAX_LANES]) -> &mut Self {
-        // SAFETY: a transparent wrapper.
-        unsafe { &mut *(&raw mut *lanes).cast() }
-    }
-
     #[inline(always)]
     fn as_ptr(&self) -> *mut Copied {
         (&raw const *self).cast_mut()

@@ -2,10 +2,10 @@
 
 use aya_ebpf::btf_maps::PerCpuArray;
 use aya_ebpf::macros::btf_map;
+use switchml_protocol::MAX_LANES;
 use switchml_protocol::frame::Envelope;
 use switchml_protocol::header::{HEADER_LEN, Header};
 use switchml_protocol::job::Place;
-use switchml_protocol::{MAX_LANES, U32};
 
 use crate::payload::Copied;
 
@@ -13,14 +13,19 @@ use crate::payload::Copied;
 pub const MAX_SEGMENTS: usize = 128;
 /// The largest packet of the protocol, in bytes.
 pub const MAX_PACKET_LEN: usize = HEADER_LEN + 4 * MAX_LANES;
+/// Bytes of segments that are copied at a time: each copy costs three calls, which cost more than the bytes.
+pub const LOADED_LEN: usize = 16 << 10;
+/// Where the last of them may begin.
+const LAST_PACKET: usize = LOADED_LEN - MAX_PACKET_LEN;
 
 /// See the [module's documentation](self).
 #[repr(C, align(8))]
 pub struct Scratch {
-    /// The segment that is being served.
-    pub header: Header,
-    /// Its payload.
-    pub lanes: [U32; MAX_LANES],
+    /// Copies of some segments, the one that is being served among them.
+    pub loaded: [u8; LOADED_LEN],
+    /// Where these lie in the superpacket, and where they end.
+    pub loaded_from: u32,
+    pub loaded_to: u32,
     /// Where the superpacket comes from.
     pub place: Place,
     /// Its headers, as they came.
@@ -70,15 +75,34 @@ pub fn get() -> Option<&'static mut Scratch> {
 }
 
 impl Scratch {
-    /// Header and payload in one.
+    /// How many bytes to copy, from the beginning of a segment on, `rest` bytes before the superpacket's end: as many whole segments as
+    /// there is room for.
     #[inline(always)]
-    pub fn packet_mut(&mut self) -> *mut [u8; MAX_PACKET_LEN] {
-        (&raw mut *self).cast()
+    pub fn load_len(&self, rest: u32) -> u32 {
+        // `segment_len` is from 1 to `MAX_PACKET_LEN`: longer segments are not copied.
+        let segments = (LAST_PACKET as u32).checked_div(self.segment_len).unwrap_or(0) + 1;
+        rest.min(segments * self.segment_len)
     }
 
-    /// Header and payload, each by itself.
+    /// The copy of the segment at `offset` of the superpacket.
     #[inline(always)]
-    pub fn parts(&mut self) -> (&mut Header, &mut Copied) {
-        (&mut self.header, Copied::new(&mut self.lanes))
+    pub fn packet_mut(&mut self, offset: u32) -> Option<&mut Packet> {
+        let at = offset.wrapping_sub(self.loaded_from) as usize;
+        if at > LAST_PACKET {
+            return None;
+        }
+        // SAFETY: so many bytes are left, and any will do.
+        Some(unsafe { &mut *self.loaded.as_mut_ptr().add(at).cast() })
     }
+}
+
+const _: () = assert!(size_of::<Packet>() == MAX_PACKET_LEN && align_of::<Packet>() == 1);
+
+/// A packet of the protocol, with room for the longest.
+#[repr(C)]
+pub struct Packet {
+    /// Its header.
+    pub header: Header,
+    /// Its payload.
+    pub payload: Copied,
 }

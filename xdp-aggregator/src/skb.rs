@@ -5,7 +5,7 @@ use aya_ebpf::helpers::{bpf_l4_csum_replace, bpf_skb_load_bytes, bpf_skb_pull_da
 use core::mem::{MaybeUninit, offset_of};
 use switchml_protocol::frame::{Checksum, Envelope};
 
-use crate::scratch::MAX_PACKET_LEN;
+use crate::scratch::{LOADED_LEN, MAX_PACKET_LEN, Packet};
 
 const UDP_CHECKSUM: u32 = offset_of!(Envelope, udp_checksum) as u32;
 
@@ -79,10 +79,10 @@ impl Skb {
         })
     }
 
-    /// Copies `len` bytes from `offset` on, 1 to [`MAX_PACKET_LEN`].
+    /// Copies `len` bytes from `offset` on, 1 to [`LOADED_LEN`].
     #[inline(always)]
-    pub fn load_bytes(&self, offset: u32, to: *mut [u8; MAX_PACKET_LEN], len: u32) -> Result<(), i64> {
-        if len == 0 || len as usize > MAX_PACKET_LEN {
+    pub fn load_bytes(&self, offset: u32, to: *mut [u8; LOADED_LEN], len: u32) -> Result<(), i64> {
+        if len == 0 || len as usize > LOADED_LEN {
             return Err(-1);
         }
         // SAFETY: `to` has room for that many.
@@ -98,9 +98,9 @@ impl Skb {
         })
     }
 
-    /// Overwrites `len` bytes from `offset` on, 1 to [`MAX_PACKET_LEN`].
+    /// Overwrites `len` bytes from `offset` on, 1 to [`MAX_PACKET_LEN`], with those of a packet.
     #[inline(always)]
-    pub fn store_bytes(&self, offset: u32, from: *const [u8; MAX_PACKET_LEN], len: u32) -> Result<(), i64> {
+    pub fn store_packet(&self, offset: u32, from: *const Packet, len: u32) -> Result<(), i64> {
         if len == 0 || len as usize > MAX_PACKET_LEN {
             return Err(-1);
         }
