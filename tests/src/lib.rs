@@ -42,9 +42,10 @@
 //! # Bad links
 //!
 //! With [`RackOptions::wires`] each link is open in the middle: worker's half and port's half both end in one more namespace, the wires,
-//! where an [`Impairment`] joins them. Its tc program sees every frame as it comes out of one half, one at a time (the port's native
-//! XDP sees them so too), and sends it into the other, or not: seeded loss, duplication, reordering and corruption, for each link and
-//! direction, counted.
+//! where an [`Impairment`] joins them. Its tc program sees every frame as it comes out of one half, one at a time,
+//! and sends it into the other, or not: seeded loss, duplication, reordering and corruption, for each link and
+//! direction, counted. The port's native XDP sees frames one at a time too; for its tc ingress ([`Mode::Auto`]) GRO has merged what is left of them
+//! into superpackets, as behind a NIC.
 //!
 //! ```text
 //!   worker i                    wires                         switch
@@ -81,6 +82,30 @@
 //! ```
 
 #![deny(unsafe_code)]
+
+/// Makes tests of functions that take a [`Mode`]: of each of them `native::NAME`, with the aggregator in native XDP, and `bundles::NAME`, with
+/// the aggregator at tc ingress. They are skipped where no racks can be built.
+#[macro_export]
+macro_rules! in_both_modes {
+    ($($test:ident),+ $(,)?) => {
+        mod native {
+            $crate::in_both_modes!(@ Native $($test)+);
+        }
+        mod bundles {
+            $crate::in_both_modes!(@ Auto $($test)+);
+        }
+    };
+    (@ $mode:ident $($test:ident)+) => {
+        $(
+            #[test]
+            fn $test() {
+                if $crate::can_build_racks(concat!(module_path!(), "::", stringify!($test))) {
+                    super::$test($crate::Mode::$mode);
+                }
+            }
+        )+
+    };
+}
 
 mod aggregator;
 mod binaries;

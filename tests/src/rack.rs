@@ -31,8 +31,8 @@ pub enum Mode {
 }
 
 impl Mode {
-    /// The daemon's option.
-    pub(crate) fn argument(self) -> &'static str {
+    /// The daemon's `--mode`.
+    pub fn argument(self) -> &'static str {
         match self {
             Self::Auto => "auto",
             Self::Native | Self::NativeWithGro => "native",
@@ -50,7 +50,7 @@ pub struct RackOptions {
     /// Where the aggregator is to take frames; the workers' ends are made to suit it.
     pub mode: Mode,
     /// Whether each link runs through the namespace [`Rack::wires`], where an [`Impairment`](crate::Impairment) joins its
-    /// two halves. Without one, nothing passes.
+    /// two halves. Without one, nothing passes. Frames cross it one by one; at tc ingress of the switch GRO has merged them again.
     pub wires: bool,
 }
 
@@ -191,6 +191,11 @@ fn new_worker(
         join((wires, to_worker.clone(), format!("02:00:00:00:03:{n:02x}")), eth0, mtu)?;
         wires.tool("ip", &format!("link set {to_port} up"))?;
         wires.tool("ip", &format!("link set {to_worker} up"))?;
+        if mode == Mode::Auto {
+            // As a NIC does: frames come in one by one, and GRO merges them. A veth has GRO only for what comes from an end without TSO.
+            wires.tool("ethtool", &format!("-K {to_port} tso off"))?;
+            switch.tool("ethtool", &format!("-K p{rank} gro on rx-udp-gro-forwarding on"))?;
+        }
     } else {
         join(port, eth0, mtu)?;
     }

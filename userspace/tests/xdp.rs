@@ -5,25 +5,34 @@ mod common;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::process::Command;
 
+use aya::programs::{SchedClassifier, TcAttachType};
 use common::{PATIENCE, Path, Rank, SILENCE, receive_on};
 use switchml_control::LeaveRequest;
 use switchml_control::join_event::Event;
 use switchml_protocol::EVERYONE;
 use switchml_protocol::header::{Kind, RejectReason};
-use switchml_rack::{AGGREGATOR_ADDRESS, Mode, Namespace, Process, Rack, RackOptions, Signal, can_build_racks};
+use switchml_rack::{
+    AGGREGATOR_ADDRESS, Mode, Namespace, Process, Rack, RackOptions, Signal, can_build_racks, in_both_modes,
+};
+
+in_both_modes! {
+    it_attaches_and_goes_when_it_is_told_to,
+    what_it_leaves_when_it_is_killed_can_be_removed,
+    a_second_daemon_does_not_push_the_first_one_out,
+    ranks_get_their_sums_by_multicast_in_job_after_job,
+    a_lost_rank_aborts_its_job_in_the_data_plane_too,
+    a_job_at_an_address_that_is_not_served_fails_with_the_remedy,
+}
 
 const CONTROL: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(AGGREGATOR_ADDRESS), 48865);
 
-fn rack(workers: usize) -> Rack {
-    Rack::new(RackOptions { workers, mode: Mode::Native, ..RackOptions::default() }).expect("a rack")
+fn rack(workers: usize, mode: Mode) -> Rack {
+    Rack::new(RackOptions { workers, mode, ..RackOptions::default() }).expect("a rack")
 }
 
-/// Starts the daemon, with native XDP if the arguments do not say otherwise.
+/// Starts the daemon.
 fn spawn(namespace: &Namespace, arguments: &[&str]) -> Process {
     let mut command = Command::new(env!("CARGO_BIN_EXE_switchml-aggregator"));
-    if !arguments.contains(&"--mode") {
-        command.args(["--mode", "native"]);
-    }
     command.args(arguments).env("RUST_LOG", "switchml_userspace=debug,info");
     namespace.spawn("aggregator", command).expect("started")
 }
@@ -31,7 +40,8 @@ fn spawn(namespace: &Namespace, arguments: &[&str]) -> Process {
 /// A daemon on all ports of the rack.
 fn serve(rack: &Rack) -> Process {
     let ports = rack.ports();
-    let arguments: Vec<_> = ports.iter().flat_map(|port| ["--iface", port]).collect();
+    let ports = ports.iter().flat_map(|port| ["--iface", port]);
+    let arguments: Vec<_> = ["--mode", rack.mode().argument()].into_iter().chain(ports).collect();
     let mut daemon = spawn(rack.switch(), &arguments);
     daemon.wait_for_line("ready: control 0.0.0.0:48865", PATIENCE).expect("ready");
     daemon
@@ -45,6 +55,19 @@ fn tool(namespace: &Namespace, line: &str) -> String {
     String::from_utf8(namespace.output(command).expect("it works").stdout).expect("text")
 }
 
+/// The interfaces with a program, in XDP or at tc ingress, by name.
+fn attached(namespace: &Namespace) -> Vec<String> {
+    let is_attached = |interface: &String| {
+        let shown = tool(namespace, &format!("ip link show {interface}"));
+        let name = interface.clone();
+        let (_, programs) = namespace
+            .run(move || SchedClassifier::query_tcx(&name, TcAttachType::Ingress))
+            .expect("the kernel has tcx");
+        shown.contains("xdp") || !programs.is_empty()
+    };
+    tool(namespace, "ls /sys/class/net").lines().map(str::to_owned).filter(is_attached).collect()
+}
+
 /// Whether there is anything of an aggregator in the BPF file system.
 fn pins(namespace: &Namespace) -> bool {
     tool(namespace, "ls /sys/fs/bpf").contains("switchml")
@@ -52,49 +75,40 @@ fn pins(namespace: &Namespace) -> bool {
 
 /// Runs the daemon, which must fail with one line that contains `expected`, and leave nothing attached.
 fn refuses(switch: &Namespace, arguments: &[&str], expected: &str) {
-    let mut daemon = spawn(switch, arguments);
+    let mut daemon = spawn(switch, &[&["--mode", "native"], arguments].concat());
     let status = daemon.wait(PATIENCE).expect("ends by itself");
     assert_eq!(status.code(), Some(1));
     let errors: Vec<_> =
         daemon.stderr().lines().filter(|line| line.starts_with("switchml-aggregator:")).map(str::to_owned).collect();
     let [error] = &errors[..] else { panic!("{} lines of error: {}", errors.len(), daemon.stderr()) };
     assert!(error.contains(expected), "{error}");
-    assert!(!tool(switch, "ip link").contains("xdp"), "something stays attached");
+    assert_eq!(attached(switch), [] as [&str; 0], "something stays attached");
     assert!(!pins(switch), "something stays pinned");
 }
 
-#[test]
-fn it_attaches_in_the_driver_and_goes_when_it_is_told_to() {
-    if !can_build_racks("it_attaches_in_the_driver_and_goes_when_it_is_told_to") {
-        return;
-    }
-    let rack = rack(2);
+fn it_attaches_and_goes_when_it_is_told_to(mode: Mode) {
+    let rack = rack(2, mode);
     for signal in [Signal::TERM, Signal::INT] {
         let mut daemon = serve(&rack);
-        for port in rack.ports() {
-            let link = tool(rack.switch(), &format!("ip link show {port}"));
-            assert!(link.contains(" xdp ") && link.contains("name switchml"), "{link}");
-        }
+        assert_eq!(attached(rack.switch()), rack.ports());
+        let shown = tool(rack.switch(), "ip link show p0");
+        assert_eq!(shown.contains(" xdp ") && shown.contains("name switchml"), mode == Mode::Native, "{shown}");
         daemon.signal(signal).expect("signalled");
         assert!(daemon.wait(PATIENCE).expect("ends in time").success(), "after {signal:?}");
-        assert!(!tool(rack.switch(), "ip link").contains("xdp"), "attached still after {signal:?}");
+        assert_eq!(attached(rack.switch()), [] as [&str; 0], "attached still after {signal:?}");
         assert!(!pins(rack.switch()), "pinned still after {signal:?}");
     }
 }
 
 /// Killed, it can do nothing any more; what it leaves is for the next daemon, or for `detach`.
-#[test]
-fn what_it_leaves_when_it_is_killed_can_be_removed() {
-    if !can_build_racks("what_it_leaves_when_it_is_killed_can_be_removed") {
-        return;
-    }
-    let rack = rack(2);
+fn what_it_leaves_when_it_is_killed_can_be_removed(mode: Mode) {
+    let rack = rack(2, mode);
     let detach = concat!(env!("CARGO_BIN_EXE_switchml-aggregator"), " detach");
     assert_eq!(tool(rack.switch(), detach), "nothing to detach: there is no /sys/fs/bpf/switchml\n");
     serve(&rack).kill().expect("killed");
-    assert!(tool(rack.switch(), "ip link").contains("xdp") && pins(rack.switch()));
+    assert!(attached(rack.switch()) == rack.ports() && pins(rack.switch()));
     assert_eq!(tool(rack.switch(), detach), "removed /sys/fs/bpf/switchml\n");
-    assert!(!tool(rack.switch(), "ip link").contains("xdp"));
+    assert_eq!(attached(rack.switch()), [] as [&str; 0]);
     assert!(!pins(rack.switch()));
 
     // What is pinned in part belongs to nobody: the daemon died while it made it, or while it removed it.
@@ -110,7 +124,7 @@ fn what_stands_in_its_way_it_says_in_one_line() {
     if !can_build_racks("what_stands_in_its_way_it_says_in_one_line") {
         return;
     }
-    let rack = rack(1);
+    let rack = rack(1, Mode::Native);
     let switch = rack.switch();
     refuses(switch, &["--iface", "p9"], "no interface \"p9\" in this network namespace; there are lo, br0, p0");
     refuses(switch, &[], "no interface given; name those that workers are behind with --iface, of lo, br0, p0");
@@ -127,6 +141,15 @@ fn what_stands_in_its_way_it_says_in_one_line() {
     tool(switch, "ip link add large mtu 9000 type veth peer name larger mtu 9000");
     refuses(switch, &["--iface", "p0", "--iface", "large"], "the MTU of interface \"large\" or its peer is too large");
 
+    // In the rack, a worker's end has a program that passes frames.
+    let mut daemon = spawn(rack.worker(0), &["--mode", "native", "--iface", "eth0"]);
+    assert_eq!(daemon.wait(PATIENCE).expect("ends by itself").code(), Some(1));
+    let stderr = daemon.stderr();
+    assert!(
+        stderr.contains("interface \"eth0\" already has an XDP program, which `ip link show eth0` names"),
+        "{stderr}"
+    );
+
     let _taken = switch.run(|| UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 48864)));
     let _listener = switch.run(|| std::net::TcpListener::bind((Ipv4Addr::UNSPECIFIED, 48865))).expect("a port");
     refuses(switch, &["--iface", "p0"], "cannot serve the control plane at TCP 0.0.0.0:48865");
@@ -137,7 +160,7 @@ fn without_the_privilege_it_says_which_is_needed() {
     if !can_build_racks("without_the_privilege_it_says_which_is_needed") {
         return;
     }
-    let rack = rack(1);
+    let rack = rack(1, Mode::Native);
     // Still root, but without a single capability.
     let mut command = Command::new("setpriv");
     command.args(["--bounding-set=-all", "--inh-caps=-all", env!("CARGO_BIN_EXE_switchml-aggregator")]);
@@ -149,23 +172,25 @@ fn without_the_privilege_it_says_which_is_needed() {
     assert_eq!(daemon.stderr(), expected);
 }
 
-#[test]
-fn a_second_daemon_does_not_push_the_first_one_out() {
-    if !can_build_racks("a_second_daemon_does_not_push_the_first_one_out") {
-        return;
-    }
-    let rack = rack(1);
+fn a_second_daemon_does_not_push_the_first_one_out(mode: Mode) {
+    let rack = rack(1, mode);
     let _first = serve(&rack);
-    let refused = |pin_dir: &str, expected: &str| {
-        let arguments = ["--iface", "p0", "--control", "0.0.0.0:1234", "--pin-dir", pin_dir];
+    let refused = |mode: &str, pin_dir: &str, expected: &str| {
+        let arguments = ["--mode", mode, "--iface", "p0", "--control", "0.0.0.0:1234", "--pin-dir", pin_dir];
         let mut second = spawn(rack.switch(), &arguments);
         assert_eq!(second.wait(PATIENCE).expect("ends").code(), Some(1));
-        assert!(second.stderr().contains(expected), "{}", second.stderr());
+        let stderr = second.stderr();
+        assert!(stderr.lines().last().is_some_and(|error| error.contains(expected)), "{stderr}");
     };
-    refused("/sys/fs/bpf/switchml", "another aggregator runs with \"/sys/fs/bpf/switchml\"; stop it");
-    refused("/sys/fs/bpf/other", "interface \"p0\" already has an XDP program");
+    let program = if mode == Mode::Native { "switchml" } else { "switchml_bundle" };
+    refused("native", "/sys/fs/bpf/switchml", "another aggregator runs with \"/sys/fs/bpf/switchml\"; stop it");
+    // Whichever hook it would take: both would hear the same frames, or one none at all.
+    for second in ["native", "bundle"] {
+        let expected = format!("interface \"p0\" is another aggregator's, whose program {program} (id ");
+        refused(second, "/sys/fs/bpf/other", &expected);
+    }
     assert!(!tool(rack.switch(), "ls /sys/fs/bpf").contains("other"));
-    assert!(tool(rack.switch(), "ip link show p0").contains(" xdp "));
+    assert_eq!(attached(rack.switch()), ["p0"]);
 }
 
 #[test]
@@ -173,7 +198,7 @@ fn generic_mode_is_for_those_who_ask_and_warns() {
     if !can_build_racks("generic_mode_is_for_those_who_ask_and_warns") {
         return;
     }
-    let rack = rack(1);
+    let rack = rack(1, Mode::Native);
     let mut daemon = spawn(rack.switch(), &["--iface", "p0", "--mode", "generic"]);
     daemon.wait_for_line("ready: control", PATIENCE).expect("ready");
     assert!(daemon.stderr().contains("WARN generic XDP"), "{}", daemon.stderr());
@@ -230,12 +255,8 @@ fn run_ranks<F: Future<Output = ()>>(rack: &Rack, life: impl Fn(u32) -> F + Copy
     });
 }
 
-#[test]
-fn ranks_get_their_sums_by_multicast_in_job_after_job() {
-    if !can_build_racks("ranks_get_their_sums_by_multicast_in_job_after_job") {
-        return;
-    }
-    let rack = rack(3);
+fn ranks_get_their_sums_by_multicast_in_job_after_job(mode: Mode) {
+    let rack = rack(3, mode);
     let mut daemon = serve(&rack);
     // The second job has the number and the slots of the first one, and finds nothing of it in them.
     for _ in 0..2 {
@@ -270,12 +291,8 @@ fn ranks_get_their_sums_by_multicast_in_job_after_job() {
     daemon.wait_success(PATIENCE).expect("in good order");
 }
 
-#[test]
-fn a_lost_rank_aborts_its_job_in_the_data_plane_too() {
-    if !can_build_racks("a_lost_rank_aborts_its_job_in_the_data_plane_too") {
-        return;
-    }
-    let rack = rack(2);
+fn a_lost_rank_aborts_its_job_in_the_data_plane_too(mode: Mode) {
+    let rack = rack(2, mode);
     let _daemon = serve(&rack);
     run_ranks(&rack, |rank| async move {
         let mut member = Member::start(rank, 2).await;
@@ -292,12 +309,8 @@ fn a_lost_rank_aborts_its_job_in_the_data_plane_too() {
     });
 }
 
-#[test]
-fn a_job_at_an_address_that_is_not_served_fails_with_the_remedy() {
-    if !can_build_racks("a_job_at_an_address_that_is_not_served_fails_with_the_remedy") {
-        return;
-    }
-    let rack = rack(1);
+fn a_job_at_an_address_that_is_not_served_fails_with_the_remedy(mode: Mode) {
+    let rack = rack(1, mode);
     let _daemon = serve(&rack);
     rack.switch().run(|| {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");

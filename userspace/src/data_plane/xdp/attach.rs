@@ -3,11 +3,15 @@
 use std::error::Error as StdError;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 use aya::programs::links::FdLink;
 use aya::programs::tc::{SchedClassifierLink, TcAttachOptions};
 use aya::programs::xdp::XdpLink;
-use aya::programs::{LinkOrder, Program, ProgramError, SchedClassifier, TcAttachType, Xdp, XdpMode};
+use aya::programs::{
+    LinkOrder, Program, ProgramError, ProgramInfo, SchedClassifier, TcAttachType, Xdp, XdpMode, loaded_programs,
+};
 use aya::{Ebpf, EbpfError, EbpfLoader};
 
 use super::hook::Hook;
@@ -18,6 +22,8 @@ use super::pins::PinError;
 /// The program for XDP, and the one for tc.
 const XDP: &str = "switchml";
 const TC: &str = "switchml_bundle";
+/// How long the kernel may take to detach a program that nobody holds any more.
+const DETACHING: Duration = Duration::from_millis(100);
 /// Lines of the verifier's log to show: the last ones say why.
 const LOG_LINES: usize = 12;
 
@@ -68,6 +74,20 @@ pub enum StartError {
          detach --pin-dir FOLDER` removes what an aggregator left that was killed)"
     )]
     Occupied(String),
+    /// Another aggregator serves the interface, at whichever hook.
+    #[error(
+        "interface {name:?} is another aggregator's, whose program {program} (id {id}) is attached there; stop that one, or give this one \
+         other interfaces (`bpftool link` tells where its links are pinned; `switchml-aggregator detach --pin-dir FOLDER` removes \
+         what an aggregator left that was killed)"
+    )]
+    Served {
+        /// The interface.
+        name: String,
+        /// The other one's program.
+        program: &'static str,
+        /// The program's id.
+        id: u32,
+    },
     /// An earlier aggregator left a data plane that this one cannot take over.
     #[error(
         "an aggregator that was killed left its data plane in {folder:?}, with {difference}; start it as it was, or remove \
@@ -196,6 +216,7 @@ pub fn take_over(object: &mut Ebpf, link: FdLink, hook: Hook) -> Result<FdLink, 
 
 /// Attaches the hook's loaded program. It stays until the link is dropped and not pinned.
 pub fn attach(object: &mut Ebpf, interface: &Interface, hook: Hook) -> Result<FdLink, StartError> {
+    refuse_to_share(interface)?;
     match hook {
         Hook::Native => {
             let link = attach_xdp(object, interface, XdpMode::Driver)?;
@@ -208,6 +229,35 @@ pub fn attach(object: &mut Ebpf, interface: &Interface, hook: Hook) -> Result<Fd
         Hook::Generic => attach_xdp(object, interface, XdpMode::Skb),
         Hook::Bundle => attach_tc(object, interface),
     }
+}
+
+/// Lets no other aggregator's frames be taken: tc has room for several programs, and XDP comes before all of them.
+fn refuse_to_share(interface: &Interface) -> Result<(), StartError> {
+    let begin = Instant::now();
+    while let Some((program, id)) = aggregator_at(interface)? {
+        // It may be our own, let go of a moment ago.
+        if begin.elapsed() > DETACHING {
+            return Err(StartError::Served { name: interface.name.clone(), program, id });
+        }
+        sleep(Duration::from_millis(5));
+    }
+    Ok(())
+}
+
+/// Name and id of an aggregator's program that is attached to the interface.
+fn aggregator_at(interface: &Interface) -> Result<Option<(&'static str, u32)>, StartError> {
+    let interfaces = interfaces::list()?;
+    let in_xdp = interfaces.iter().find(|known| known.index == interface.index).and_then(|known| known.program);
+    let mut attached = interfaces::at_ingress(&interface.name).unwrap_or_default();
+    attached.extend(in_xdp);
+    if attached.is_empty() {
+        return Ok(None);
+    }
+    let ours = |program: ProgramInfo| {
+        let name = [XDP, TC].into_iter().find(|name| program.name_as_str() == Some(name))?;
+        attached.contains(&program.id()).then_some((name, program.id()))
+    };
+    Ok(loaded_programs().flatten().find_map(ours))
 }
 
 fn attach_xdp(object: &mut Ebpf, interface: &Interface, mode: XdpMode) -> Result<FdLink, StartError> {
