@@ -71,6 +71,7 @@ fn host() -> Host {
         place: if rank == 0 { place(rank) } else { Place::default() },
     };
     Host {
+        at_tc: false,
         job: Job {
             state: OPEN,
             epoch: EPOCH,

@@ -92,7 +92,7 @@ fn shaped_links_bound_native_xdp_each_way() {
     if !can_build_racks("shaped_links_bound_native_xdp_each_way") {
         return;
     }
-    let cluster = Cluster::native(2);
+    let cluster = Cluster::in_mode(2, Mode::Native);
     let arguments = [&QUICK[..], &["-b", "4M", "-e", "4M"]].concat();
     let _shaping = Shaping::new(&cluster.rack, 200_000_000).unwrap();
     let report = report(cluster.bench(2, "shaped", &arguments));

@@ -4,10 +4,14 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use rand::{RngExt, SeedableRng, rngs::StdRng};
-use switchml_rack::can_build_racks;
+use switchml_rack::{Mode, in_both_modes};
 use switchml_worker::ReduceOp;
 
 use crate::Cluster;
+
+in_both_modes! {
+    all_ranks_hold_the_same_bits_in_any_order_of_arrival,
+}
 
 const RANKS: usize = 4;
 const ELEMENTS: usize = 100_000;
@@ -31,12 +35,8 @@ fn sums(cluster: &Cluster, job: &str, delays_ms: [u64; RANKS]) -> Vec<Vec<u32>> 
     })
 }
 
-#[test]
-fn all_ranks_hold_the_same_bits_in_any_order_of_arrival() {
-    if !can_build_racks("all_ranks_hold_the_same_bits_in_any_order_of_arrival") {
-        return;
-    }
-    let cluster = Cluster::of(RANKS);
+fn all_ranks_hold_the_same_bits_in_any_order_of_arrival(mode: Mode) {
+    let cluster = Cluster::in_mode(RANKS, mode);
     let first = sums(&cluster, "together", [0; RANKS]);
     // The inputs do depend on the order, or the test would show nothing.
     let in_order = |ranks: [u32; RANKS]| -> f32 { ranks.iter().fold(0.0, |sum, &rank| sum + tensor(rank)[7]) };

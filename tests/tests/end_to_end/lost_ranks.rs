@@ -3,10 +3,17 @@
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use switchml_rack::{Process, Signal, can_build_racks};
+use switchml_rack::{Mode, Process, Signal, in_both_modes};
 use switchml_worker::{Error, ReduceOp};
 
 use crate::{Cluster, PATIENCE, report};
+
+in_both_modes! {
+    a_killed_rank_is_named_by_all_others,
+    a_frozen_rank_is_named_by_all_others,
+    a_rank_that_is_frozen_for_less_than_the_deadline_costs_time_alone,
+    a_rank_that_does_not_call_is_named_when_the_deadline_is_over,
+}
 
 const RANKS: usize = 4;
 /// The rank that is lost.
@@ -41,23 +48,15 @@ fn others_name_it(ranks: &mut [Process], bound: Duration) {
     }
 }
 
-#[test]
-fn a_killed_rank_is_named_by_all_others() {
-    if !can_build_racks("a_killed_rank_is_named_by_all_others") {
-        return;
-    }
-    let cluster = Cluster::of(RANKS);
+fn a_killed_rank_is_named_by_all_others(mode: Mode) {
+    let cluster = Cluster::in_mode(RANKS, mode);
     let mut ranks = start(&cluster, &LONG);
     ranks[LOST].kill().unwrap();
     others_name_it(&mut ranks, Duration::from_secs(2));
 }
 
-#[test]
-fn a_frozen_rank_is_named_by_all_others() {
-    if !can_build_racks("a_frozen_rank_is_named_by_all_others") {
-        return;
-    }
-    let cluster = Cluster::of(RANKS);
+fn a_frozen_rank_is_named_by_all_others(mode: Mode) {
+    let cluster = Cluster::in_mode(RANKS, mode);
     let mut ranks = start(&cluster, &LONG);
     ranks[LOST].signal(Signal::STOP).unwrap();
     // The deadline is 5 s after the last progress.
@@ -69,12 +68,8 @@ fn a_frozen_rank_is_named_by_all_others() {
 }
 
 /// The others wait, and nothing is lost.
-#[test]
-fn a_rank_that_is_frozen_for_less_than_the_deadline_costs_time_alone() {
-    if !can_build_racks("a_rank_that_is_frozen_for_less_than_the_deadline_costs_time_alone") {
-        return;
-    }
-    let cluster = Cluster::of(RANKS);
+fn a_rank_that_is_frozen_for_less_than_the_deadline_costs_time_alone(mode: Mode) {
+    let cluster = Cluster::in_mode(RANKS, mode);
     let ranks = start(&cluster, &["-b", "4M", "-e", "4M", "-n", "40", "-w", "1"]);
     ranks[LOST].signal(Signal::STOP).unwrap();
     // What is under way comes to a halt, which the counter shows.
@@ -91,13 +86,9 @@ fn a_rank_that_is_frozen_for_less_than_the_deadline_costs_time_alone() {
 }
 
 /// The rank is there, and answers the control plane, but does not call: the data plane alone tells who is missing.
-#[test]
-fn a_rank_that_does_not_call_is_named_when_the_deadline_is_over() {
-    if !can_build_racks("a_rank_that_does_not_call_is_named_when_the_deadline_is_over") {
-        return;
-    }
+fn a_rank_that_does_not_call_is_named_when_the_deadline_is_over(mode: Mode) {
     const DEADLINE: Duration = Duration::from_secs(2);
-    let cluster = Cluster::of(RANKS);
+    let cluster = Cluster::in_mode(RANKS, mode);
     let outcomes = cluster.run_ranks(RANKS, "absent", |rank, builder| {
         let communicator = builder.deadline(DEADLINE).connect().unwrap();
         let begin = Instant::now();

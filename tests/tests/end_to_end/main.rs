@@ -58,11 +58,11 @@ impl Cluster {
     }
 
     fn of(workers: usize) -> Self {
-        Self::new(RackOptions { workers, ..RackOptions::default() })
+        Self::in_mode(workers, Mode::Auto)
     }
 
-    fn native(workers: usize) -> Self {
-        Self::new(RackOptions { workers, mode: Mode::Native, ..RackOptions::default() })
+    fn in_mode(workers: usize, mode: Mode) -> Self {
+        Self::new(RackOptions { workers, mode, ..RackOptions::default() })
     }
 
     /// The data plane's counters, as `switchml-aggregator status` shows them.

@@ -4,11 +4,17 @@ use std::sync::{Arc, Barrier};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use switchml_rack::can_build_racks;
+use switchml_rack::{Mode, in_both_modes};
 use switchml_worker::control::{self, MadeCall};
 use switchml_worker::{CallStats, Communicator, Error, Handle, ReduceOp};
 
 use crate::Cluster;
+
+in_both_modes! {
+    every_rank_hears_which_rank_called_what,
+    a_rank_in_no_call_hears_of_it_at_its_next,
+    a_rank_that_left_is_named_long_before_the_deadline,
+}
 
 const RANKS: usize = 4;
 /// The rank that calls something else.
@@ -91,12 +97,8 @@ fn together() -> Arc<Barrier> {
     Arc::new(Barrier::new(RANKS))
 }
 
-#[test]
-fn every_rank_hears_which_rank_called_what() {
-    if !can_build_racks("every_rank_hears_which_rank_called_what") {
-        return;
-    }
-    let cluster = Cluster::of(RANKS);
+fn every_rank_hears_which_rank_called_what(mode: Mode) {
+    let cluster = Cluster::in_mode(RANKS, mode);
     for (name, odd, odd_name, even, even_name) in CASES {
         let together = together();
         let outcomes = cluster.run_ranks(RANKS, name, move |rank, builder| {
@@ -118,12 +120,8 @@ fn every_rank_hears_which_rank_called_what() {
 }
 
 /// A rank that computes meanwhile has nothing to report, holds nobody up for long, and hears of it when it calls.
-#[test]
-fn a_rank_in_no_call_hears_of_it_at_its_next() {
-    if !can_build_racks("a_rank_in_no_call_hears_of_it_at_its_next") {
-        return;
-    }
-    let cluster = Cluster::of(RANKS);
+fn a_rank_in_no_call_hears_of_it_at_its_next(mode: Mode) {
+    let cluster = Cluster::in_mode(RANKS, mode);
     let together = together();
     let outcomes = cluster.run_ranks(RANKS, "computing", move |rank, builder| {
         let communicator = builder.connect().unwrap();
@@ -146,12 +144,8 @@ fn a_rank_in_no_call_hears_of_it_at_its_next() {
 }
 
 /// It has its results and is gone; the others wait for it in a call that it never made.
-#[test]
-fn a_rank_that_left_is_named_long_before_the_deadline() {
-    if !can_build_racks("a_rank_that_left_is_named_long_before_the_deadline") {
-        return;
-    }
-    let cluster = Cluster::of(RANKS);
+fn a_rank_that_left_is_named_long_before_the_deadline(mode: Mode) {
+    let cluster = Cluster::in_mode(RANKS, mode);
     let together = together();
     let outcomes = cluster.run_ranks(RANKS, "left", move |rank, builder| {
         let communicator = builder.deadline(Duration::from_secs(60)).connect().unwrap();

@@ -5,14 +5,23 @@ use std::process::Command;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use aya::programs::{ProgramInfo, SchedClassifier, TcAttachType};
 use libbpf_rs::libbpf_sys;
 use libbpf_rs::query::{LinkInfoIter, LinkTypeInfo};
-use switchml_rack::{Namespace, can_build_racks};
+use switchml_rack::{Mode, Namespace, in_both_modes};
 use switchml_worker::control;
 use switchml_worker::{Error, ReduceOp};
 
 use crate::loops::{Ended, Loops};
 use crate::{Cluster, PATIENCE};
+
+in_both_modes! {
+    collectives_survive_a_port_that_goes_down_and_up,
+    collectives_survive_an_interface_that_goes_down_and_up,
+    a_port_that_stays_down_ends_the_job_at_the_deadline,
+    a_program_that_is_detached_ends_its_jobs_and_is_attached_again,
+    an_interface_that_is_removed_ends_its_jobs_and_comes_back,
+}
 
 const RANKS: usize = 3;
 /// The rank behind the port that something happens to, `p1`.
@@ -46,43 +55,29 @@ fn a_job_works(cluster: &Cluster) {
 /// Takes a link down for a while shorter than the deadline, at either end.
 fn outage(cluster: &Cluster, namespace: &Namespace, device: &str) {
     let loops = Loops::start(cluster, "train", DEADLINE);
-    for _ in 0..2 {
-        ip(namespace, &format!("link set {device} down"));
-        sleep(Duration::from_millis(1500));
-        ip(namespace, &format!("link set {device} up"));
-        loops.wait_for_progress(3);
-    }
+    ip(namespace, &format!("link set {device} down"));
+    sleep(Duration::from_millis(1500));
+    ip(namespace, &format!("link set {device} up"));
+    loops.wait_for_progress(3);
     cluster.wait_for_job(&["train", "started", "3 of 3"]);
     all_went_well(loops.stop());
 }
 
-#[test]
-fn collectives_survive_a_port_that_goes_down_and_up() {
-    if !can_build_racks("collectives_survive_a_port_that_goes_down_and_up") {
-        return;
-    }
-    let cluster = Cluster::of(RANKS);
+fn collectives_survive_a_port_that_goes_down_and_up(mode: Mode) {
+    let cluster = Cluster::in_mode(RANKS, mode);
     outage(&cluster, cluster.rack.switch(), "p1");
     cluster.stop();
 }
 
-#[test]
-fn collectives_survive_an_interface_that_goes_down_and_up() {
-    if !can_build_racks("collectives_survive_an_interface_that_goes_down_and_up") {
-        return;
-    }
-    let cluster = Cluster::of(RANKS);
+fn collectives_survive_an_interface_that_goes_down_and_up(mode: Mode) {
+    let cluster = Cluster::in_mode(RANKS, mode);
     outage(&cluster, cluster.rack.worker(BEHIND), "eth0");
     cluster.stop();
 }
 
-#[test]
-fn a_port_that_stays_down_ends_the_job_at_the_deadline() {
-    if !can_build_racks("a_port_that_stays_down_ends_the_job_at_the_deadline") {
-        return;
-    }
+fn a_port_that_stays_down_ends_the_job_at_the_deadline(mode: Mode) {
     let deadline = Duration::from_secs(2);
-    let cluster = Cluster::of(RANKS);
+    let cluster = Cluster::in_mode(RANKS, mode);
     let loops = Loops::start(&cluster, "train", deadline);
     ip(cluster.rack.switch(), "link set p1 down");
     let begin = Instant::now();
@@ -109,15 +104,29 @@ fn a_port_that_stays_down_ends_the_job_at_the_deadline() {
     cluster.stop();
 }
 
-/// Detaches the aggregator's program from a port, as `bpftool link detach` does.
-fn detach(cluster: &Cluster, port: &str) {
+/// Id of the program at a port: in native XDP, or at tc ingress.
+fn program_at(cluster: &Cluster, port: &'static str) -> Option<u32> {
     let shown = ip(cluster.rack.switch(), &format!("-d link show {port}"));
-    let index: u32 = shown.split(':').next().unwrap().parse().unwrap();
-    let program = shown.split_once("prog/xdp id ").expect("a program").1;
-    let program: u32 = program.split_whitespace().next().unwrap().parse().unwrap();
+    if let Some((_, program)) = shown.split_once("prog/xdp id ") {
+        return program.split_whitespace().next()?.parse().ok();
+    }
+    let (_, programs) =
+        cluster.rack.switch().run(move || SchedClassifier::query_tcx(port, TcAttachType::Ingress)).unwrap();
+    programs.first().map(ProgramInfo::id)
+}
+
+/// Detaches the aggregator's program from a port, as `bpftool link detach` does.
+fn detach(cluster: &Cluster, port: &'static str) {
+    let program = program_at(cluster, port).expect("a program");
+    let index = cluster.rack.switch().run(move || std::fs::read_to_string(format!("/sys/class/net/{port}/ifindex")));
+    let index: u32 = index.unwrap().trim().parse().unwrap();
     // Ids of programs are those of the machine, and so is the list: other racks have a number of this index, too.
-    let link = LinkInfoIter::default()
-        .find(|link| link.prog_id == program && matches!(&link.info, LinkTypeInfo::Xdp(xdp) if xdp.ifindex == index));
+    let is_at_port = |link: &LinkTypeInfo| match link {
+        LinkTypeInfo::Xdp(xdp) => xdp.ifindex == index,
+        LinkTypeInfo::Tcx(tcx) => tcx.ifindex == index,
+        _ => false,
+    };
+    let link = LinkInfoIter::default().find(|link| link.prog_id == program && is_at_port(&link.info));
     let link = link.expect("the link").id;
     // SAFETY: two system calls on a number; the descriptor is closed with this process.
     let failed = unsafe { libbpf_sys::bpf_link_detach(libbpf_sys::bpf_link_get_fd_by_id(link)) };
@@ -136,17 +145,17 @@ fn all_hear(loops: Loops, text: &str) {
     }
 }
 
-#[test]
-fn a_program_that_is_detached_ends_its_jobs_and_is_attached_again() {
-    if !can_build_racks("a_program_that_is_detached_ends_its_jobs_and_is_attached_again") {
-        return;
-    }
-    let mut cluster = Cluster::native(RANKS);
+fn a_program_that_is_detached_ends_its_jobs_and_is_attached_again(mode: Mode) {
+    let mut cluster = Cluster::in_mode(RANKS, mode);
+    let text = match mode {
+        Mode::Auto => "the aggregator's program was detached from tc ingress of interface p1; join again",
+        _ => "the aggregator's XDP program was detached from interface p1; join again",
+    };
     let loops = Loops::start(&cluster, "train", DEADLINE);
     detach(&cluster, "p1");
-    all_hear(loops, "the aggregator's XDP program was detached from interface p1; join again");
+    all_hear(loops, text);
     a_job_works(&cluster);
-    assert!(ip(cluster.rack.switch(), "link show p1").contains("xdp"));
+    assert!(program_at(&cluster, "p1").is_some());
     assert!(cluster.aggregator.process().stderr().contains("attached to interface p1 again"));
 
     // The same while the daemon is away.
@@ -156,17 +165,13 @@ fn a_program_that_is_detached_ends_its_jobs_and_is_attached_again() {
     let begin = Instant::now();
     cluster.restart();
     assert!(begin.elapsed() < DEADLINE, "the machine is too slow for this test");
-    all_hear(loops, "the aggregator's XDP program was detached from interface p1; join again");
+    all_hear(loops, text);
     a_job_works(&cluster);
     cluster.stop();
 }
 
-#[test]
-fn an_interface_that_is_removed_ends_its_jobs_and_comes_back() {
-    if !can_build_racks("an_interface_that_is_removed_ends_its_jobs_and_comes_back") {
-        return;
-    }
-    let cluster = Cluster::native(RANKS);
+fn an_interface_that_is_removed_ends_its_jobs_and_comes_back(mode: Mode) {
+    let cluster = Cluster::in_mode(RANKS, mode);
     let loops = Loops::start(&cluster, "train", DEADLINE);
     // Its worker's end goes with it; that rank has no other way to hear of anything.
     ip(cluster.rack.switch(), "link delete p1");
@@ -193,7 +198,7 @@ fn an_interface_that_is_removed_ends_its_jobs_and_comes_back() {
     ip(cluster.rack.switch(), "link set far up");
     ip(cluster.rack.switch(), "link set p1 up");
     let begin = Instant::now();
-    while !ip(cluster.rack.switch(), "link show p1").contains("xdp") {
+    while program_at(&cluster, "p1").is_none() {
         assert!(begin.elapsed() < Duration::from_secs(5));
         sleep(Duration::from_millis(50));
     }

@@ -3,12 +3,24 @@
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use switchml_rack::{Process, can_build_racks};
+use switchml_rack::{Mode, Process, in_both_modes};
 use switchml_worker::control;
 use switchml_worker::{Error, ReduceOp};
 
 use crate::loops::Loops;
 use crate::{Cluster, PATIENCE};
+
+in_both_modes! {
+    collectives_go_on_without_the_daemon_and_with_the_next,
+    a_job_that_ends_while_the_daemon_is_away_is_gone_after_it_is_back,
+    a_rank_that_is_killed_after_a_restart_is_named,
+    a_rank_that_is_killed_while_the_daemon_is_away_is_named,
+    when_the_aggregator_is_replaced_ranks_hear_it_and_can_join_again,
+    an_aggregator_that_is_gone_for_good_is_named_at_the_deadline,
+    a_job_that_has_not_started_ends_with_the_daemon,
+    a_data_plane_that_cannot_be_taken_over_is_left_alone,
+    the_next_daemon_serves_the_interfaces_that_it_is_given,
+}
 
 const RANKS: usize = 3;
 /// The rank that is killed.
@@ -37,12 +49,8 @@ fn all_went_well(ended: Vec<crate::loops::Ended>, rounds: u64) {
     }
 }
 
-#[test]
-fn collectives_go_on_without_the_daemon_and_with_the_next() {
-    if !can_build_racks("collectives_go_on_without_the_daemon_and_with_the_next") {
-        return;
-    }
-    let mut cluster = Cluster::of(RANKS);
+fn collectives_go_on_without_the_daemon_and_with_the_next(mode: Mode) {
+    let mut cluster = Cluster::in_mode(RANKS, mode);
     let loops = Loops::start(&cluster, "train", DEADLINE);
     let before = epoch(&cluster.wait_for_job(&["train", "started", ALL_HERE]));
     // Killed twice: what was taken over can be taken over again.
@@ -70,12 +78,8 @@ fn collectives_go_on_without_the_daemon_and_with_the_next() {
     cluster.stop();
 }
 
-#[test]
-fn a_job_that_ends_while_the_daemon_is_away_is_gone_after_it_is_back() {
-    if !can_build_racks("a_job_that_ends_while_the_daemon_is_away_is_gone_after_it_is_back") {
-        return;
-    }
-    let mut cluster = Cluster::of(RANKS);
+fn a_job_that_ends_while_the_daemon_is_away_is_gone_after_it_is_back(mode: Mode) {
+    let mut cluster = Cluster::in_mode(RANKS, mode);
     let loops = Loops::start(&cluster, "train", DEADLINE);
     kill(&mut cluster);
     all_went_well(loops.stop(), 5);
@@ -109,12 +113,8 @@ fn others_name_it(mut ranks: Vec<Process>, bound: Duration) {
     }
 }
 
-#[test]
-fn a_rank_that_is_killed_after_a_restart_is_named() {
-    if !can_build_racks("a_rank_that_is_killed_after_a_restart_is_named") {
-        return;
-    }
-    let mut cluster = Cluster::of(RANKS);
+fn a_rank_that_is_killed_after_a_restart_is_named(mode: Mode) {
+    let mut cluster = Cluster::in_mode(RANKS, mode);
     let mut ranks = bench(&cluster);
     kill(&mut cluster);
     sleep(Duration::from_secs(1));
@@ -126,34 +126,26 @@ fn a_rank_that_is_killed_after_a_restart_is_named() {
 }
 
 /// The data plane tells who is missing, and a daemon that comes back hears nothing of that rank.
-#[test]
-fn a_rank_that_is_killed_while_the_daemon_is_away_is_named() {
-    if !can_build_racks("a_rank_that_is_killed_while_the_daemon_is_away_is_named") {
-        return;
+fn a_rank_that_is_killed_while_the_daemon_is_away_is_named(mode: Mode) {
+    // Once each way; where frames are taken makes no difference to that.
+    let comes_back = mode == Mode::Native;
+    let mut cluster = Cluster::in_mode(RANKS, mode);
+    let mut ranks = bench(&cluster);
+    kill(&mut cluster);
+    ranks[LOST].kill().unwrap();
+    let begin = Instant::now();
+    if comes_back {
+        cluster.restart();
     }
-    for comes_back in [false, true] {
-        let mut cluster = Cluster::of(RANKS);
-        let mut ranks = bench(&cluster);
-        kill(&mut cluster);
-        ranks[LOST].kill().unwrap();
-        let begin = Instant::now();
-        if comes_back {
-            cluster.restart();
-        }
-        others_name_it(ranks, (DEADLINE + Duration::from_secs(2)).saturating_sub(begin.elapsed()));
-        if comes_back {
-            cluster.stop();
-        }
+    others_name_it(ranks, (DEADLINE + Duration::from_secs(2)).saturating_sub(begin.elapsed()));
+    if comes_back {
+        cluster.stop();
     }
 }
 
 /// Another daemon at the same address, which knows nothing of the job, as on another host.
-#[test]
-fn when_the_aggregator_is_replaced_ranks_hear_it_and_can_join_again() {
-    if !can_build_racks("when_the_aggregator_is_replaced_ranks_hear_it_and_can_join_again") {
-        return;
-    }
-    let mut cluster = Cluster::of(RANKS);
+fn when_the_aggregator_is_replaced_ranks_hear_it_and_can_join_again(mode: Mode) {
+    let mut cluster = Cluster::in_mode(RANKS, mode);
     let loops = Loops::start(&cluster, "train", 4 * DEADLINE);
     let before = epoch(&cluster.wait_for_job(&["train", "started"]));
     kill(&mut cluster);
@@ -174,13 +166,9 @@ fn when_the_aggregator_is_replaced_ranks_hear_it_and_can_join_again() {
 }
 
 /// Without the data plane, and without a new aggregator, the deadline ends it.
-#[test]
-fn an_aggregator_that_is_gone_for_good_is_named_at_the_deadline() {
-    if !can_build_racks("an_aggregator_that_is_gone_for_good_is_named_at_the_deadline") {
-        return;
-    }
+fn an_aggregator_that_is_gone_for_good_is_named_at_the_deadline(mode: Mode) {
     let deadline = Duration::from_secs(2);
-    let mut cluster = Cluster::of(RANKS);
+    let mut cluster = Cluster::in_mode(RANKS, mode);
     let loops = Loops::start(&cluster, "train", deadline);
     kill(&mut cluster);
     cluster.ask(&["detach"]);
@@ -193,12 +181,8 @@ fn an_aggregator_that_is_gone_for_good_is_named_at_the_deadline() {
 }
 
 /// Ranks that wait for others, or for the start, need the daemon.
-#[test]
-fn a_job_that_has_not_started_ends_with_the_daemon() {
-    if !can_build_racks("a_job_that_has_not_started_ends_with_the_daemon") {
-        return;
-    }
-    let mut cluster = Cluster::of(RANKS);
+fn a_job_that_has_not_started_ends_with_the_daemon(mode: Mode) {
+    let mut cluster = Cluster::in_mode(RANKS, mode);
     let builder = switchml_worker::Communicator::builder().aggregator(cluster.aggregator.control()).job("half");
     let waiting = cluster.rack.worker(0).run(move || {
         std::thread::spawn(move || builder.rank(0).world_size(RANKS as u32).connect().err().expect("nobody else comes"))
@@ -221,16 +205,12 @@ fn a_job_that_has_not_started_ends_with_the_daemon() {
 }
 
 /// A second daemon with the same folder is refused, and so is one that cannot go on with what is there; both say what to do.
-#[test]
-fn a_data_plane_that_cannot_be_taken_over_is_left_alone() {
-    if !can_build_racks("a_data_plane_that_cannot_be_taken_over_is_left_alone") {
-        return;
-    }
-    let mut cluster = Cluster::of(RANKS);
+fn a_data_plane_that_cannot_be_taken_over_is_left_alone(mode: Mode) {
+    let mut cluster = Cluster::in_mode(RANKS, mode);
     let loops = Loops::start(&cluster, "train", DEADLINE);
     let refusal = |cluster: &Cluster, arguments: &[&str]| {
         let mut command = std::process::Command::new(&cluster.binaries.aggregator);
-        command.args(["--control", "10.88.0.254:0", "--iface", "p0"]).args(arguments);
+        command.args(["--control", "10.88.0.254:0", "--iface", "p0", "--mode", mode.argument()]).args(arguments);
         let mut other = cluster.rack.switch().spawn("another aggregator", command).unwrap();
         assert_eq!(other.wait(PATIENCE).unwrap().code(), Some(1));
         other.stderr().lines().last().unwrap_or_default().to_owned()
@@ -258,17 +238,13 @@ fn a_data_plane_that_cannot_be_taken_over_is_left_alone() {
 }
 
 /// The list of interfaces may change with the daemon: those that are left out are served no more.
-#[test]
-fn the_next_daemon_serves_the_interfaces_that_it_is_given() {
-    if !can_build_racks("the_next_daemon_serves_the_interfaces_that_it_is_given") {
-        return;
-    }
-    let mut cluster = Cluster::of(RANKS);
+fn the_next_daemon_serves_the_interfaces_that_it_is_given(mode: Mode) {
+    let mut cluster = Cluster::in_mode(RANKS, mode);
     let loops = Loops::start(&cluster, "train", DEADLINE);
     kill(&mut cluster);
     let control = cluster.aggregator.control().to_owned();
     let mut command = std::process::Command::new(&cluster.binaries.aggregator);
-    command.args(["--control", &control, "--iface", "p0", "--iface", "p2"]);
+    command.args(["--control", &control, "--iface", "p0", "--iface", "p2", "--mode", mode.argument()]);
     let mut daemon = cluster.rack.switch().spawn("aggregator", command).unwrap();
     daemon.wait_for_line("ready: control", PATIENCE).unwrap();
     let links = crate::left_behind(cluster.rack.switch());

@@ -1,9 +1,14 @@
 //! NaN and infinities on single ranks: what they make of the result, and what they leave alone.
 
-use switchml_rack::can_build_racks;
+use switchml_rack::{Mode, in_both_modes};
 use switchml_worker::{Element, ReduceOp};
 
 use crate::Cluster;
+
+in_both_modes! {
+    what_is_not_finite_on_one_rank_makes_its_chunk_nan_on_all_and_nothing_else,
+    maxima_are_exact_beside_special_values,
+}
 
 const RANKS: usize = 3;
 const CHUNKS: usize = 40;
@@ -62,12 +67,8 @@ fn check<T: Element>(cluster: &Cluster, job: &str, from: fn(f64) -> T, to: fn(T)
     }
 }
 
-#[test]
-fn what_is_not_finite_on_one_rank_makes_its_chunk_nan_on_all_and_nothing_else() {
-    if !can_build_racks("what_is_not_finite_on_one_rank_makes_its_chunk_nan_on_all_and_nothing_else") {
-        return;
-    }
-    let cluster = Cluster::of(RANKS);
+fn what_is_not_finite_on_one_rank_makes_its_chunk_nan_on_all_and_nothing_else(mode: Mode) {
+    let cluster = Cluster::in_mode(RANKS, mode);
     check(&cluster, "f32", |x| x as f32, f64::from);
     check(&cluster, "f64", |x| x, |x| x);
     check(&cluster, "f16", half::f16::from_f64, f64::from);
@@ -75,12 +76,8 @@ fn what_is_not_finite_on_one_rank_makes_its_chunk_nan_on_all_and_nothing_else() 
 }
 
 /// The greatest and the least are exact, element by element: a NaN wins where it is, an infinity where it is greater.
-#[test]
-fn maxima_are_exact_beside_special_values() {
-    if !can_build_racks("maxima_are_exact_beside_special_values") {
-        return;
-    }
-    let cluster = Cluster::of(RANKS);
+fn maxima_are_exact_beside_special_values(mode: Mode) {
+    let cluster = Cluster::in_mode(RANKS, mode);
     let results = cluster.run_ranks(RANKS, "max", |rank, builder| {
         let communicator = builder.connect().unwrap();
         let mut tensor: Vec<f32> = (0..5000).map(|i| small(rank, i) as f32).collect();

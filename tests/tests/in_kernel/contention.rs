@@ -6,15 +6,20 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 use switchml_protocol::outcome::Outcome;
-use switchml_rack::can_build_racks;
+use switchml_rack::{Mode, in_both_modes};
 
 use crate::cpu::{pin_to, two_cpus};
-use crate::kernel::{FIRST_SLOT, Kernel};
+use crate::kernel::{FIRST_SLOT, Kernel, Run};
 use crate::packet::{CHECKED, Packet, RESULT};
+
+in_both_modes! {
+    two_cpus_on_the_same_slot_lose_nothing,
+    without_the_lock_sums_are_wrong,
+}
 
 /// Ranks 0 to 3 are played by one thread, ranks 4 to 7 by the other.
 const RANKS: u16 = 8;
-const ROUNDS: u32 = 2_000;
+const ROUNDS: u32 = 1_000;
 /// As many as can be, so that a packet is in the slot for long.
 const LANES: u32 = 768;
 const XDP_DROP: u32 = 1;
@@ -63,15 +68,15 @@ impl Pair {
     }
 
     /// Plays ranks that have lost everything and send again and again until each of them has the result.
-    fn play(&self, kernel: &Kernel, ranks: std::ops::Range<u16>, rounds: u32) -> Result<(), Broken> {
-        let played = (0..rounds).try_for_each(|round| self.play_round(kernel, ranks.clone(), round));
+    fn play(&self, program: Program, ranks: std::ops::Range<u16>, rounds: u32) -> Result<(), Broken> {
+        let played = (0..rounds).try_for_each(|round| self.play_round(program, ranks.clone(), round));
         if played.is_err() {
             self.broken.store(true, Ordering::SeqCst);
         }
         played
     }
 
-    fn play_round(&self, kernel: &Kernel, ranks: std::ops::Range<u16>, round: u32) -> Result<(), Broken> {
+    fn play_round(&self, program: Program, ranks: std::ops::Range<u16>, round: u32) -> Result<(), Broken> {
         let waiting = ranks.map(|rank| contribution(rank, round));
         let mut waiting: Vec<_> = waiting.map(|packet| (packet.frame(), packet)).collect();
         // 1 + 2 + … + 8 = 36
@@ -81,7 +86,7 @@ impl Pair {
         while !waiting.is_empty() {
             self.look_after(begin).map_err(|why| format!("round {round}: {why}"))?;
             let mut wrong = None;
-            waiting.retain(|(frame, packet)| match result(kernel, frame, packet, &sum) {
+            waiting.retain(|(frame, packet)| match result(program, frame, packet, &sum) {
                 None => true,
                 Some(right) => {
                     wrong = wrong.or((!right).then_some(packet.rank));
@@ -97,8 +102,8 @@ impl Pair {
 }
 
 /// Sends a contribution: `None` if the answer is no RESULT, else whether it is the right one.
-fn result(kernel: &Kernel, frame: &[u8], packet: &Packet, sum: &[u32]) -> Option<bool> {
-    let run = kernel.run_xdp(frame);
+fn result(program: Program, frame: &[u8], packet: &Packet, sum: &[u32]) -> Option<bool> {
+    let run = program(frame);
     if run.verdict == XDP_DROP || run.frame[KIND] != RESULT {
         return None;
     }
@@ -108,38 +113,43 @@ fn result(kernel: &Kernel, frame: &[u8], packet: &Packet, sum: &[u32]) -> Option
     Some(run.frame == one || run.frame == all)
 }
 
+/// Runs a program on a frame.
+type Program<'a> = &'a (dyn Fn(&[u8]) -> Run + Sync);
+
 /// Both halves of the ranks, each on a CPU of its own; what went wrong in each.
-fn play(kernel: &Kernel, cpus: [usize; 2], rounds: u32) -> [Result<(), Broken>; 2] {
+fn play(kernel: &Kernel, mode: Mode, cpus: [usize; 2], rounds: u32) -> [Result<(), Broken>; 2] {
+    let program: Program = match mode {
+        Mode::Auto => &|frame: &[u8]| kernel.twin().run(frame),
+        _ => &|frame: &[u8]| kernel.run_xdp(frame),
+    };
     let pair = Pair::default();
     thread::scope(|scope| {
         let play_half = |half: u16| {
             let pair = &pair;
             scope.spawn(move || {
                 pin_to(cpus[usize::from(half)]);
-                pair.play(kernel, half * 4..half * 4 + 4, rounds)
+                pair.play(program, half * 4..half * 4 + 4, rounds)
             })
         };
         [0, 1].map(play_half).map(|thread| thread.join().expect("the thread does not panic"))
     })
 }
 
-#[test]
-fn two_cpus_on_the_same_slot_lose_nothing() {
-    const NAME: &str = "two_cpus_on_the_same_slot_lose_nothing";
-    if !can_build_racks(NAME) {
-        return;
-    }
-    let Some(cpus) = two_cpus(NAME) else { return };
+fn two_cpus_on_the_same_slot_lose_nothing(mode: Mode) {
+    let Some(cpus) = two_cpus("two_cpus_on_the_same_slot_lose_nothing") else { return };
     let kernel = Kernel::with_job(u32::from(RANKS));
-    assert_eq!(play(&kernel, cpus, ROUNDS), [Ok(()), Ok(())]);
-    let counters = kernel.counters();
+    assert_eq!(play(&kernel, mode, cpus, ROUNDS), [Ok(()), Ok(())]);
+    let (counters, slot) = match mode {
+        Mode::Auto => (kernel.twin().counters(), kernel.twin().slot(FIRST_SLOT)),
+        _ => (kernel.counters(), kernel.slot(FIRST_SLOT)),
+    };
     let count = |outcome: Outcome| counters[outcome as usize];
     let rounds = u64::from(ROUNDS);
     println!("{rounds} rounds, {} packets, {} times busy", counters.iter().sum::<u64>(), count(Outcome::SlotBusy));
     assert_eq!(count(Outcome::Started), rounds);
     assert_eq!(count(Outcome::Added), rounds * u64::from(RANKS - 2));
     assert_eq!(count(Outcome::Completed), rounds);
-    assert_eq!(kernel.slot(FIRST_SLOT).lock, 0);
+    assert_eq!(slot.lock, 0);
 }
 
 /// The object with its lock always free: `r0 = cmpxchg(lock, r0, HELD)` has become `w0 = 0`, the value that it finds in a free lock.
@@ -157,16 +167,11 @@ fn without_lock() -> Vec<u8> {
 }
 
 /// If this fails, the test above proves nothing.
-#[test]
-fn without_the_lock_sums_are_wrong() {
-    const NAME: &str = "without_the_lock_sums_are_wrong";
-    if !can_build_racks(NAME) {
-        return;
-    }
-    let Some(cpus) = two_cpus(NAME) else { return };
+fn without_the_lock_sums_are_wrong(mode: Mode) {
+    let Some(cpus) = two_cpus("without_the_lock_sums_are_wrong") else { return };
     let mut kernel = Kernel::load(&without_lock());
     kernel.open_job(u32::from(RANKS));
-    let broken = play(&kernel, cpus, ROUNDS);
+    let broken = play(&kernel, mode, cpus, ROUNDS);
     println!("without lock: {broken:?}");
     assert!(broken.iter().any(Result::is_err), "{ROUNDS} rounds, and the two CPUs never met in the slot");
 }

@@ -1,14 +1,17 @@
 //! The programs attached to a switch's ports: a RESULT reaches every port of the job's group as one multicast frame, and
 //! answers reach who asked.
+#![allow(unsafe_code)]
 
 use std::any::Any;
 use std::net::{Ipv4Addr, UdpSocket};
+use std::os::fd::AsRawFd;
+use std::process::Command;
 use std::time::Duration;
 use switchml_protocol::job::{Job, Member};
 use switchml_rack::{AGGREGATOR_ADDRESS, Mode, Namespace, Rack, RackOptions, can_build_racks};
 
 use crate::kernel::{Kernel, job};
-use crate::packet::{AGGREGATOR_PORT, CHECKED, GROUP_IP, GROUP_PORT, JOB, Packet, secret};
+use crate::packet::{AGGREGATOR_PORT, CHECKED, FILLER, GROUP_IP, GROUP_PORT, JOB, Packet, secret};
 
 const WORKERS: u16 = 3;
 
@@ -42,63 +45,92 @@ enum Hook {
 }
 use Hook::{Tc, Xdp};
 
-fn play(lanes: usize, mtu: u32, mode: Mode, hooks: [Hook; WORKERS as usize]) {
-    let rack = Rack::new(RackOptions { workers: usize::from(WORKERS), mtu, mode, ..RackOptions::default() });
-    let rack = rack.expect("a rack");
-    let ports = rack.ports();
-    // A DEVMAP looks its interfaces up in the namespace of the thread that fills it in.
-    let (kernel, _links) = rack.switch().run(move || {
-        let index = |port: &String| -> u32 {
-            std::fs::read_to_string(format!("/sys/class/net/{port}/ifindex")).unwrap().trim().parse().unwrap()
-        };
-        let interfaces: Vec<u32> = ports.iter().map(index).collect();
-        let mut kernel = Kernel::new();
-        kernel.add_local(AGGREGATOR_ADDRESS.octets(), AGGREGATOR_PORT);
-        kernel.set_job(JOB, &Job { address: AGGREGATOR_ADDRESS.octets(), ..job(u32::from(WORKERS)) });
-        for rank in 0..WORKERS {
-            kernel.set_member(JOB, rank, &Member { secret: secret(rank), ..Member::default() });
-        }
-        kernel.set_group(JOB, &interfaces);
-        let links: Vec<Box<dyn Any + Send>> = interfaces
-            .iter()
-            .zip(&ports)
-            .zip(hooks)
-            .map(|((interface, port), hook)| match hook {
-                Xdp => Box::new(kernel.attach_xdp(*interface)) as Box<dyn Any + Send>,
-                Tc => Box::new(kernel.attach_tc(port)),
-            })
-            .collect();
-        (kernel, links)
-    });
-    let sockets: Vec<_> = (0..WORKERS).map(|rank| sockets(rack.worker(usize::from(rank)), rank)).collect();
-    for (rank, (own, _)) in (0..).zip(&sockets) {
-        let hello = Packet::hello(rank, lanes).bytes();
-        own.send(&hello).expect("send");
-        assert_eq!(receive(own), hello, "HELLO of rank {rank}");
-    }
-    for round in 0..20 {
-        let packet = |rank: u16| {
-            let values: Vec<u32> = (0..lanes as u32).map(|i| (i + round) << rank).collect();
-            Packet::contribution(rank, 3, round, &values)
-        };
+/// A rack with the programs on the ports of its switch, and workers that have said HELLO.
+struct Site {
+    _kernel: Kernel,
+    _links: Vec<Box<dyn Any + Send>>,
+    /// By rank: its own, and the group's.
+    sockets: Vec<(UdpSocket, UdpSocket)>,
+    _rack: Rack,
+}
+
+impl Site {
+    fn new(rack: Rack, lanes: usize, hooks: [Hook; WORKERS as usize]) -> Self {
+        let ports = rack.ports();
+        // A DEVMAP looks its interfaces up in the namespace of the thread that fills it in.
+        let (kernel, links) = rack.switch().run(move || {
+            let index = |port: &String| -> u32 {
+                std::fs::read_to_string(format!("/sys/class/net/{port}/ifindex")).unwrap().trim().parse().unwrap()
+            };
+            let interfaces: Vec<u32> = ports.iter().map(index).collect();
+            let mut kernel = Kernel::new();
+            kernel.add_local(AGGREGATOR_ADDRESS.octets(), AGGREGATOR_PORT);
+            kernel.set_job(JOB, &Job { address: AGGREGATOR_ADDRESS.octets(), ..job(u32::from(WORKERS)) });
+            for rank in 0..WORKERS {
+                kernel.set_member(JOB, rank, &Member { secret: secret(rank), ..Member::default() });
+            }
+            kernel.set_group(JOB, &interfaces);
+            let links: Vec<Box<dyn Any + Send>> = interfaces
+                .iter()
+                .zip(&ports)
+                .zip(hooks)
+                .map(|((interface, port), hook)| match hook {
+                    Xdp => Box::new(kernel.attach_xdp(*interface)) as Box<dyn Any + Send>,
+                    Tc => Box::new(kernel.attach_tc(port)),
+                })
+                .collect();
+            (kernel, links)
+        });
+        let sockets: Vec<_> = (0..WORKERS).map(|rank| sockets(rack.worker(usize::from(rank)), rank)).collect();
         for (rank, (own, _)) in (0..).zip(&sockets) {
-            own.send(&packet(rank).bytes()).expect("send");
+            let hello = Packet::hello(rank, lanes).bytes();
+            own.send(&hello).expect("send");
+            assert_eq!(receive(own), hello, "HELLO of rank {rank}");
         }
-        // Times 1 + 2 + 4.
-        let sum: Vec<u32> = (0..lanes as u32).map(|i| (i + round) * 7).collect();
-        let result = packet(0).result_for_all(CHECKED, 3, &sum).bytes();
-        for (rank, (_, group)) in (0..).zip(&sockets) {
-            let rank: u16 = rank;
+        Self { _kernel: kernel, _links: links, sockets, _rack: rack }
+    }
+
+    /// All ranks contribute to a round, and get its sum.
+    fn play_round(&self, slot: u16, round: u32, lanes: usize) {
+        for (rank, (own, _)) in (0..).zip(&self.sockets) {
+            own.send(&contribution(rank, slot, round, lanes).bytes()).expect("send");
+        }
+        let result = result_for_all(slot, round, lanes);
+        for (rank, (_, group)) in self.sockets.iter().enumerate() {
             assert!(receive(group) == result, "RESULT of round {round} at rank {rank}");
         }
     }
-    // One that says that it lost the last one.
-    let (own, _) = &sockets[1];
-    let again = Packet::contribution(1, 3, 19, &(0..lanes as u32).map(|i| (i + 19) << 1).collect::<Vec<_>>());
-    own.send(&again.bytes()).expect("send");
-    let sum: Vec<u32> = (0..lanes as u32).map(|i| (i + 19) * 7).collect();
-    assert!(receive(own) == again.result(CHECKED, 3, &sum).bytes(), "the replayed RESULT");
-    drop(kernel);
+
+    /// Many rounds, and a rank that says that it lost the last one.
+    fn play(&self, lanes: usize) {
+        (0..20).for_each(|round| self.play_round(3, round, lanes));
+        let (own, _) = &self.sockets[1];
+        let again = contribution(1, 3, 19, lanes);
+        own.send(&again.bytes()).expect("send");
+        assert!(receive(own) == again.result(CHECKED, 3, &sum(19, lanes)).bytes(), "the replayed RESULT");
+    }
+}
+
+fn contribution(rank: u16, slot: u16, round: u32, lanes: usize) -> Packet {
+    let values: Vec<u32> = (0..lanes as u32).map(|i| (i + round) << rank).collect();
+    Packet::contribution(rank, slot, round, &values)
+}
+
+/// Times 1 + 2 + 4.
+fn sum(round: u32, lanes: usize) -> Vec<u32> {
+    (0..lanes as u32).map(|i| (i + round) * 7).collect()
+}
+
+fn result_for_all(slot: u16, round: u32, lanes: usize) -> Vec<u8> {
+    contribution(0, slot, round, lanes).result_for_all(CHECKED, 3, &sum(round, lanes)).bytes()
+}
+
+fn rack(mtu: u32, mode: Mode) -> Rack {
+    Rack::new(RackOptions { workers: usize::from(WORKERS), mtu, mode, ..RackOptions::default() }).expect("a rack")
+}
+
+fn play(lanes: usize, mtu: u32, mode: Mode, hooks: [Hook; WORKERS as usize]) {
+    Site::new(rack(mtu, mode), lanes, hooks).play(lanes);
 }
 
 #[test]
@@ -123,6 +155,57 @@ fn at_tc_ingress_too_whoever_fills_in_checksums() {
         play(352, 1500, Mode::Auto, [Tc; 3]);
         play(768, 3400, Mode::NativeWithGro, [Tc; 3]);
     }
+}
+
+/// A checksum that is left to the link is filled in there from what the program has made of it, and the receiver verifies it.
+#[test]
+fn a_checksum_that_the_port_fills_in_is_right() {
+    if !can_build_racks("a_checksum_that_the_port_fills_in_is_right") {
+        return;
+    }
+    let rack = rack(1500, Mode::Auto);
+    for port in rack.ports() {
+        let mut command = Command::new("ethtool");
+        command.args(["-K", &port, "tx", "off"]);
+        rack.switch().output(command).expect("the port leaves checksums to nobody");
+    }
+    Site::new(rack, 352, [Tc; 3]).play(352);
+}
+
+/// A superpacket that completes one round and repeats a contribution to another goes to all ports, and back as well.
+#[test]
+fn a_superpacket_of_two_fates_reaches_every_port() {
+    const LANES: usize = 32;
+    if !can_build_racks("a_superpacket_of_two_fates_reaches_every_port") {
+        return;
+    }
+    let site = Site::new(rack(1500, Mode::Auto), LANES, [Tc; 3]);
+    site.play_round(3, 0, LANES);
+    for (rank, (own, _)) in (1..).zip(&site.sockets[1..]) {
+        own.send(&contribution(rank, 4, 0, LANES).bytes()).expect("send");
+    }
+    let (own, _) = &site.sockets[0];
+    let again = contribution(0, 3, 0, LANES);
+    send_superpacket(own, &[contribution(0, 4, 0, LANES).bytes(), again.bytes()]);
+    let kind_of = |datagram: &[u8]| datagram[1];
+    for (rank, (_, group)) in site.sockets.iter().enumerate() {
+        assert!(receive(group) == result_for_all(4, 0, LANES), "RESULT at rank {rank}");
+        assert_eq!(kind_of(&receive(group)), FILLER, "the place of the other segment, at rank {rank}");
+    }
+    assert_eq!(kind_of(&receive(own)), FILLER, "the place of the segment that completed a round");
+    assert!(receive(own) == again.result(CHECKED, 3, &sum(0, LANES)).bytes(), "the replayed RESULT");
+}
+
+/// Sends packets of the same length as one.
+fn send_superpacket(socket: &UdpSocket, packets: &[Vec<u8>]) {
+    let segment = packets[0].len() as libc::c_int;
+    let len = size_of::<libc::c_int>() as libc::socklen_t;
+    // SAFETY: the option is a number of that length, which outlives the call.
+    let set = unsafe {
+        libc::setsockopt(socket.as_raw_fd(), libc::SOL_UDP, libc::UDP_SEGMENT, (&raw const segment).cast(), len)
+    };
+    assert_eq!(set, 0, "{}", std::io::Error::last_os_error());
+    socket.send(&packets.concat()).expect("send");
 }
 
 #[test]

@@ -8,28 +8,31 @@ use std::cell::RefCell;
 use std::os::fd::{AsFd, AsRawFd};
 use std::rc::Rc;
 use switchml_protocol::job::{Job, Member};
-use switchml_protocol::maps::{Event, LockedSlot};
+use switchml_protocol::maps::{Event, LockedSlot, Ports};
 use switchml_protocol::outcome::Outcome;
+use switchml_rack::Mode;
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::kernel::{POOL, Run};
 use crate::packet::{AGGREGATOR_IP, AGGREGATOR_PORT};
+use crate::twin::as_in_xdp;
 
 /// Size of `struct bpf_devmap_val`: an interface's index and a program's descriptor.
 const DEVMAP_VALUE: u32 = 8;
 const MAX_RANKS: u32 = 64;
 
-/// The program in the kernel, with maps of its own.
+/// A program in the kernel, with maps of its own.
 pub struct Libbpf {
     object: Object,
+    mode: Mode,
     events: RingBuffer<'static>,
     /// What the ring buffer has given so far.
     received: Rc<RefCell<Vec<Event>>>,
 }
 
 impl Libbpf {
-    /// The program with the aggregator's address, and no job.
-    pub fn new() -> Self {
+    /// The program of that mode with the aggregator's address, and no job.
+    pub fn new(mode: Mode) -> Self {
         let mut object =
             ObjectBuilder::default().open_memory(switchml_userspace::xdp_object()).expect("libbpf parses it");
         for mut map in object.maps_mut() {
@@ -50,7 +53,7 @@ impl Libbpf {
             .expect("EVENTS is a ring buffer");
             ring.build().expect("the ring buffer is mapped")
         };
-        let this = Self { object, events, received };
+        let this = Self { object, mode, events, received };
         let [high, low] = AGGREGATOR_PORT.to_be_bytes();
         let [a, b, c, d] = AGGREGATOR_IP;
         this.update("LOCAL", &[a, b, c, d, high, low, 0, 0], &[1]);
@@ -65,13 +68,17 @@ impl Libbpf {
         names
     }
 
-    /// Runs the program on a frame.
+    /// Runs the program on a frame; the verdict is what it would be in XDP.
     pub fn run(&mut self, frame: &[u8]) -> Run {
         let mut out = vec![0; frame.len() + 256];
         let input = ProgramInput { data_in: Some(frame), data_out: Some(&mut out), ..ProgramInput::default() };
-        let program = self.object.progs_mut().find(|program| program.name() == "switchml").expect("the program");
+        let (name, as_in_xdp): (_, fn(u32) -> u32) = match self.mode {
+            Mode::Auto => ("switchml_bundle", as_in_xdp),
+            _ => ("switchml", |verdict| verdict),
+        };
+        let program = self.object.progs_mut().find(|program| program.name() == name).expect("the program");
         let output = program.test_run(input).expect("the test run");
-        Run { verdict: output.return_value, frame: output.data.expect("a frame").to_vec() }
+        Run { verdict: as_in_xdp(output.return_value), frame: output.data.expect("a frame").to_vec() }
     }
 
     pub fn set_job(&self, number: u16, job: &Job) {
@@ -96,12 +103,21 @@ impl Libbpf {
         let value = [interface.to_ne_bytes(), (-1i32).to_ne_bytes()].concat();
         group.update(&0u32.to_ne_bytes(), &value, MapFlags::ANY).expect("the interface exists");
         self.update("GROUPS", &u32::from(job).to_ne_bytes(), &group.as_fd().as_raw_fd().to_ne_bytes());
+        self.set_ports(job, interface);
     }
 
     /// Leaves the job's RESULTs with nowhere to go.
     pub fn remove_group(&self, job: u16) {
         // Not there is as good.
         let _ = map(&self.object, "GROUPS").delete(&u32::from(job).to_ne_bytes());
+        self.set_ports(job, 0);
+    }
+
+    /// The list of ports ends with the first 0.
+    fn set_ports(&self, job: u16, first: u32) {
+        let mut ports: Ports = [0; MAX_RANKS as usize];
+        ports[0] = first;
+        self.update("PORTS", &u32::from(job).to_ne_bytes(), ports.as_bytes());
     }
 
     /// Element `index` of the pool.

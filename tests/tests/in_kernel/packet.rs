@@ -18,6 +18,7 @@ pub const RESULT: u8 = 2;
 pub const PENDING: u8 = 3;
 pub const REJECT: u8 = 4;
 pub const HELLO: u8 = 5;
+pub const FILLER: u8 = 6;
 
 pub const SUM: u8 = 0x00;
 pub const MAX: u8 = 0x01;

@@ -6,7 +6,7 @@ use switchml_protocol::outcome::Outcome;
 use switchml_rack::can_build_racks;
 
 use crate::kernel::{FIRST_SLOT, IFINDEX, Kernel, SLOTS, job, member};
-use crate::packet::{CHECKED, Envelope, JOB, Packet};
+use crate::packet::{CHECKED, Envelope, FILLER, JOB, Packet, RESULT};
 use crate::twin::Twin;
 
 const RANKS: u16 = 3;
@@ -18,8 +18,6 @@ const ENVELOPE: usize = 42;
 const MOST: usize = 20;
 const TC_ACT_SHOT: u32 = 2;
 const TC_ACT_REDIRECT: u32 = 7;
-const RESULT: u8 = 2;
-const FILLER: u8 = 6;
 const EVERYONE: [u8; 2] = [0xFF, 0xFF];
 
 /// Packets of one rank as one superpacket; the last may be shorter.

@@ -21,8 +21,8 @@ const SK_BUFF_LEN: usize = 192;
 const GSO_SEGS: usize = 164;
 const GSO_SIZE: usize = 176;
 
-/// Ethernet, IPv4 and UDP headers.
-const ENVELOPE_LEN: usize = 14 + 20 + 8;
+/// Ethernet, IPv4 and UDP headers. A test run for tc takes no frame that ends in them.
+pub const ENVELOPE_LEN: usize = 14 + 20 + 8;
 
 /// The program for tc, loaded into the kernel with maps of its own.
 pub struct Twin {
@@ -38,9 +38,10 @@ impl Twin {
         Self { object }
     }
 
-    /// Runs the program on one packet.
+    /// Runs the program on one packet; the verdict is what it would be in XDP.
     pub fn run(&self, frame: &[u8]) -> Run {
-        self.test(frame, None)
+        let run = self.test(frame, None);
+        Run { verdict: as_in_xdp(run.verdict), ..run }
     }
 
     /// Runs the program on a superpacket of segments of this many bytes.
@@ -67,18 +68,11 @@ impl Twin {
     #[track_caller]
     pub fn expect(&self, frame: &[u8], other: &Run) {
         if frame.len() < ENVELOPE_LEN {
-            // A test run for tc takes no frame that ends in its headers.
             return;
         }
         let run = self.run(frame);
-        let verdict = match run.verdict as i32 {
-            TC_ACT_UNSPEC => XDP_PASS,
-            TC_ACT_SHOT => XDP_DROP,
-            TC_ACT_REDIRECT => XDP_REDIRECT,
-            verdict => panic!("verdict {verdict} of the program for tc"),
-        };
-        assert_eq!(verdict, other.verdict, "verdict of the program for tc");
-        if verdict == XDP_DROP {
+        assert_eq!(run.verdict, other.verdict, "verdict of the program for tc");
+        if run.verdict == XDP_DROP {
             return;
         }
         assert_eq!(run.frame.len(), frame.len(), "tc cuts nothing");
@@ -95,6 +89,17 @@ impl Twin {
     /// Element `index` of the pool.
     pub fn slot(&self, index: u32) -> LockedSlot {
         element(self.object.map("SLOTS").unwrap(), index)
+    }
+}
+
+/// The verdict in XDP that a verdict in tc amounts to.
+#[track_caller]
+pub fn as_in_xdp(verdict: u32) -> u32 {
+    match verdict as i32 {
+        TC_ACT_UNSPEC => XDP_PASS,
+        TC_ACT_SHOT => XDP_DROP,
+        TC_ACT_REDIRECT => XDP_REDIRECT,
+        verdict => panic!("verdict {verdict} of the program for tc"),
     }
 }
 

@@ -10,6 +10,9 @@ use super::packet::{CONTRIBUTION, Envelope, HELLO, Packet, RESULT};
 use super::raw::RawSocket;
 use crate::PATIENCE;
 
+/// Where a frame has its packet.
+const PAYLOAD: usize = 42;
+
 /// A contribution of a member, with what is around it.
 #[derive(Clone)]
 pub struct Contribution {
@@ -21,6 +24,7 @@ pub struct Contribution {
 #[derive(Clone)]
 pub struct GroupResult {
     pub envelope: Envelope,
+    /// As it is on the wire, when it is not in a superpacket.
     pub frame: Vec<u8>,
 }
 
@@ -47,7 +51,10 @@ impl Sniffer {
             match packet.kind {
                 HELLO => notes.secret = Some(packet.aux),
                 CONTRIBUTION => notes.contribution = Some(Contribution { envelope, packet }),
-                RESULT => notes.result = Some(GroupResult { envelope, frame: frame.to_vec() }),
+                RESULT => {
+                    let frame = envelope.bytes(&frame[PAYLOAD..PAYLOAD + packet.bytes().len()]);
+                    notes.result = Some(GroupResult { envelope, frame });
+                }
                 _ => {}
             }
         };
@@ -137,7 +144,7 @@ impl Drop for Listener {
     }
 }
 
-/// A frame of the protocol; offsets are those of the specification.
+/// A frame of the protocol, or the first packet of a superpacket; offsets are those of the specification.
 fn parse(frame: &[u8]) -> Option<(Envelope, Packet)> {
     let is_udp = frame.len() >= 74 && frame[12..15] == [0x08, 0x00, 0x45] && frame[23] == 17;
     let u16_at = |at: usize| u16::from_be_bytes([frame[at], frame[at + 1]]);
@@ -173,7 +180,13 @@ fn parse(frame: &[u8]) -> Option<(Envelope, Packet)> {
         check: None,
         contributions: 1,
         aux: u32_at(70),
-        values: frame[74..].as_chunks().0.iter().map(|lane| u32::from_be_bytes(*lane)).collect(),
+        values: frame[74..]
+            .as_chunks()
+            .0
+            .iter()
+            .take(u16_at(60).into())
+            .map(|lane| u32::from_be_bytes(*lane))
+            .collect(),
     };
     Some((envelope, packet))
 }

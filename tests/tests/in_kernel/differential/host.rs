@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use switchml_protocol::U32;
 use switchml_protocol::aggregator::{self, Tables};
-use switchml_protocol::frame::{ENVELOPE_LEN, Envelope, Source, source};
+use switchml_protocol::frame::{Checksum, ENVELOPE_LEN, Envelope, Source, source};
 use switchml_protocol::header::{HEADER_LEN, Header, flags};
 use switchml_protocol::job::{Job, Member, Place};
 use switchml_protocol::maps::{Event, MAX_JOBS};
@@ -15,6 +15,8 @@ use crate::kernel::IFINDEX;
 use crate::packet::{AGGREGATOR_IP, AGGREGATOR_PORT, JOB};
 
 pub struct Host {
+    /// Whether to answer as the program at tc ingress does, instead of that in XDP.
+    pub at_tc: bool,
     pub job: Job,
     pub members: RefCell<Vec<Member>>,
     pub slots: RefCell<Vec<Slot>>,
@@ -52,8 +54,17 @@ impl Tables for Host {
 impl Host {
     /// Serves a frame in place, and says what becomes of it.
     pub fn run(&mut self, frame: &mut Vec<u8>) -> Outcome {
+        let whole = frame.clone();
         let outcome = self.serve(frame).unwrap_or_else(|outcome| outcome);
-        let outcome = self.answer(frame, outcome);
+        let outcome = if let Action::Drop | Action::Pass = outcome.action() {
+            if self.at_tc {
+                // A copy was served.
+                *frame = whole;
+            }
+            outcome
+        } else {
+            self.answer(frame, outcome)
+        };
         self.counters[outcome as usize] += 1;
         outcome
     }
@@ -94,21 +105,28 @@ impl Host {
         Ok(outcome)
     }
 
-    /// Makes the frame the answer, if there is one.
-    fn answer(&self, frame: &mut Vec<u8>, outcome: Outcome) -> Outcome {
-        if let Action::Drop | Action::Pass = outcome.action() {
-            return outcome;
-        }
+    /// Makes the frame the answer.
+    fn answer(&mut self, frame: &mut Vec<u8>, outcome: Outcome) -> Outcome {
         let (envelope, rest) = Envelope::mut_from_prefix(frame).unwrap();
         let (header, _) = Header::ref_from_prefix(rest).unwrap();
         let lanes = header.lanes.get();
         let to_all = outcome.action() == Action::Broadcast;
-        if to_all {
-            envelope.send_to_group(&self.job, lanes);
-        } else {
-            envelope.turn_back(lanes);
+        match (self.at_tc, to_all) {
+            (true, true) => envelope.send_bundle_to_group(&self.job, Checksum::None),
+            (true, false) => envelope.turn_bundle_back(Checksum::None),
+            (false, true) => envelope.send_to_group(&self.job, lanes),
+            (false, false) => envelope.turn_back(lanes),
         }
-        frame.truncate(ENVELOPE_LEN + HEADER_LEN + 4 * usize::from(lanes));
-        if to_all && !self.has_group { Outcome::SendFailed } else { outcome }
+        if !self.at_tc {
+            frame.truncate(ENVELOPE_LEN + HEADER_LEN + 4 * usize::from(lanes));
+        }
+        if !to_all || self.has_group {
+            return outcome;
+        }
+        if self.at_tc {
+            // Segments have their counters, the superpacket that they are in has this one.
+            self.counters[outcome as usize] += 1;
+        }
+        Outcome::SendFailed
     }
 }
