@@ -7,4 +7,7 @@ mod words;
 
 pub use words::rank_list;
 
+/// Most data threads of a rank, and so shards of a job: at 14 Gb/s each, more than a link of 100 Gb/s needs.
+pub const MAX_DATA_THREADS: u32 = 8;
+
 tonic::include_proto!("switchml.v1");

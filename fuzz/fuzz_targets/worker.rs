@@ -142,14 +142,28 @@ impl Sort {
         }
     }
 
-    fn command(self, seed: u32, rank: u32, ranks: u32, count: usize, finished: &Arc<AtomicUsize>) -> Command {
+    fn command(
+        self,
+        number: u64,
+        seed: u32,
+        rank: u32,
+        ranks: u32,
+        count: usize,
+        finished: &Arc<AtomicUsize>,
+    ) -> Command {
         let call = self.call(count);
         let own = self.bytes((0..count).map(|index| self.element(seed, rank, index)));
         let result = self.bytes((0..count).map(|index| self.result(seed, ranks, index)));
         let tensor =
             Tensor { bytes: own.clone(), own, result, element: call.dtype.size(), finished: Arc::clone(finished) };
         let contributes = !matches!(self, Self::Broadcast { root } if root != rank);
-        Command { call, codec: call.codec(ranks).expect("a call that is offered"), contributes, task: Box::new(tensor) }
+        Command {
+            number,
+            call,
+            codec: call.codec(ranks).expect("a call that is offered"),
+            contributes,
+            task: Box::new(tensor),
+        }
     }
 }
 
@@ -190,11 +204,11 @@ impl Network {
             finished: Arc::default(),
             answers: vec![],
         };
-        for _ in 0..input.int_in_range(1..=3)? {
+        for number in 0..input.int_in_range(1..=3)? {
             let (sort, seed) = (Sort::choose(input, ranks)?, input.arbitrary()?);
             let count = input.int_in_range(0..=200)?;
-            for (number, rank) in (0..).zip(&mut network.ranks) {
-                rank.endpoint.submit(sort.command(seed, number, ranks.into(), count, &network.finished));
+            for (index, rank) in (0..).zip(&mut network.ranks) {
+                rank.endpoint.submit(sort.command(number, seed, index, ranks.into(), count, &network.finished));
                 network.calls += 1;
             }
         }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use switchml_control::{Aborted, Call, join_event};
 use switchml_protocol::header::{HEADER_LEN, Header};
-use switchml_userspace::jobs::{Joiner, MemberId};
+use switchml_userspace::jobs::{Joiner, MemberId, Threads};
 use switchml_worker::CallStats;
 use switchml_worker::endpoint::{Command, Endpoint, Hello, HelloStep, Kind, OpenPath, Task};
 use switchml_worker::engine::{Config, Engine, Failure, Identity};
@@ -186,6 +186,7 @@ impl Worker {
             world_size: self.plan(world).ranks.into(),
             peer: Ipv4Addr::from(place_of(index, 0).ip).into(),
             local: Some(*AGGREGATOR.ip()),
+            threads: Threads::default(),
         };
         world.net.tell_daemon(connection, Message::Join(joiner));
         let until = world.net.now + world.scenario.join_timeout;
@@ -531,7 +532,7 @@ impl Worker {
             let bytes = step.elements(element_key(session, running.next), rank);
             let task = Box::new(Tensor { place: running.next, bytes, done: Arc::clone(&running.tensors) });
             let contributes = !matches!(step.call.kind, Kind::Broadcast { root } if root != u32::from(rank));
-            running.endpoint.submit(Command { call: step.call, codec, contributes, task });
+            running.endpoint.submit(Command { number: running.next as u64, call: step.call, codec, contributes, task });
             running.next += 1;
             running.next_at = now + world.net.dice.below(pause + 1);
         }

@@ -48,8 +48,17 @@ impl Aggregator {
     ///
     /// As [`Self::in_rack`].
     pub fn on_loopback(binaries: &Binaries, host: &Namespace) -> Result<Self, Error> {
-        let mut command = Command::new(&binaries.aggregator);
-        command.args(["--data-plane", "software", "--control", "127.0.0.1:0", "--data-port", "0"]);
+        Self::start(host, on_loopback(binaries))
+    }
+
+    /// The same, with a pool of so many slots.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::in_rack`].
+    pub fn on_loopback_with_slots(binaries: &Binaries, host: &Namespace, slots: u32) -> Result<Self, Error> {
+        let mut command = on_loopback(binaries);
+        command.args(["--slots", &slots.to_string()]);
         Self::start(host, command)
     }
 
@@ -90,4 +99,11 @@ impl Aggregator {
     pub fn stop(mut self) -> Result<(), Error> {
         self.process.terminate(STOP_TIMEOUT).map(drop)
     }
+}
+
+/// The software data plane, on ports of loopback that are free.
+fn on_loopback(binaries: &Binaries) -> Command {
+    let mut command = Command::new(&binaries.aggregator);
+    command.args(["--data-plane", "software", "--control", "127.0.0.1:0", "--data-port", "0"]);
+    command
 }

@@ -22,7 +22,7 @@ use tonic::{Request, Response, Status};
 use tracing::error;
 
 use crate::data_plane::{self, DataPlane, Saved};
-use crate::jobs::{Effect, GATHERING, JobTable, Joiner, MemberId, Session};
+use crate::jobs::{Effect, GATHERING, JobTable, Joiner, MemberId, Session, Threads};
 
 /// How often the daemon pings a connection, and how long it waits for an answer: a host that dies without a word is
 /// noticed within the sum of the two. Long enough that a process starved of its CPU is not taken for dead.
@@ -237,12 +237,13 @@ impl Aggregator for ControlPlane {
 
     async fn join(&self, request: Request<control::JoinRequest>) -> Result<Response<EventStream>, Status> {
         let (peer, local) = addresses(&request)?;
-        let control::JoinRequest { job_name, rank, world_size } = request.into_inner();
+        let control::JoinRequest { job_name, rank, world_size, data_threads, host } = request.into_inner();
         let local = match local {
             IpAddr::V4(local) => Some(local),
             IpAddr::V6(_) => None,
         };
-        let joiner = Joiner { name: job_name, rank, world_size, peer, local };
+        let threads = Threads { most: data_threads, host };
+        let joiner = Joiner { name: job_name, rank, world_size, peer, local, threads };
         let mut core = self.lock();
         let (session, effects) = core.table.join(&joiner)?;
         let stream = core.open_stream(session, self.clone());
@@ -263,11 +264,15 @@ impl Aggregator for ControlPlane {
     async fn ready(&self, request: Request<control::ReadyRequest>) -> Result<Response<control::ReadyReply>, Status> {
         let control::ReadyRequest { job, epoch, rank, lanes } = request.into_inner();
         let mut core = self.lock();
-        let place = match (u16::try_from(job), u16::try_from(rank)) {
-            (Ok(job), Ok(rank)) => core.data_plane.place(job, rank).map_err(internal)?,
-            _ => None,
-        };
-        let effects = core.table.ready(MemberId { job, epoch, rank }, lanes, place)?;
+        let id = MemberId { job, epoch, rank };
+        let mut places = Vec::new();
+        // No rank has such a number that does not fit.
+        if let Ok(rank) = u16::try_from(rank) {
+            for shard in core.table.shards(id)? {
+                places.extend(core.data_plane.place(*shard, rank).map_err(internal)?);
+            }
+        }
+        let effects = core.table.ready(id, lanes, places)?;
         core.perform(effects);
         Ok(Response::new(control::ReadyReply {}))
     }

@@ -2,11 +2,13 @@
 
 use std::ops::Range;
 
-/// Most slots that one job gets: several windows of the largest bundles, so that a slot that lost a packet does not
+/// Most slots that a shard of a job gets: several windows of the largest bundles, so that a slot that lost a packet does not
 /// hold up the others.
-pub const MAX_PER_JOB: u32 = 512;
+pub const MAX_PER_SHARD: u32 = 512;
 /// Fewest slots that a job is started with.
 pub const MIN_PER_JOB: u32 = 16;
+/// Fewest slots of a shard of a job that has several: two windows of the largest bundle.
+pub const MIN_PER_SHARD: u32 = 128;
 
 /// Lends ranges of slots out of one pool, first fit.
 #[derive(Debug)]
@@ -32,11 +34,11 @@ impl SlotPool {
         self.size - self.lent.iter().map(|range| range.end - range.start).sum::<u32>()
     }
 
-    /// Lends a job its slots: a power of two, at most half of what is free so that the next job finds room as well,
-    /// within [`MIN_PER_JOB`] and [`MAX_PER_JOB`]. `None` when no gap holds [`MIN_PER_JOB`].
-    pub fn lend(&mut self) -> Option<Range<u32>> {
+    /// Lends a job of so many shards its slots: a power of two, at most half of what is free so that the next job finds room as well,
+    /// within [`MIN_PER_JOB`] and [`MAX_PER_SHARD`] for each shard. `None` when no gap holds [`MIN_PER_JOB`].
+    pub fn lend(&mut self, shards: u32) -> Option<Range<u32>> {
         let half = self.free() / 2;
-        let mut slots = power_of_two_up_to(half).clamp(MIN_PER_JOB, MAX_PER_JOB);
+        let mut slots = power_of_two_up_to(half).clamp(MIN_PER_JOB, shards * MAX_PER_SHARD);
         while slots >= MIN_PER_JOB {
             if let Some((position, first)) = self.first_gap(slots) {
                 let range = first..first + slots;
@@ -73,7 +75,7 @@ impl SlotPool {
 }
 
 /// The largest power of two that is at most `n`, 0 for 0.
-fn power_of_two_up_to(n: u32) -> u32 {
+pub(crate) fn power_of_two_up_to(n: u32) -> u32 {
     n.checked_ilog2().map_or(0, |exponent| 1 << exponent)
 }
 
@@ -85,7 +87,7 @@ mod tests {
     #[test]
     fn jobs_get_half_of_what_is_free() {
         let mut pool = SlotPool::new(1024);
-        let lent: Vec<_> = std::iter::from_fn(|| pool.lend()).collect();
+        let lent: Vec<_> = std::iter::from_fn(|| pool.lend(1)).collect();
         let sizes: Vec<_> = lent.iter().map(ExactSizeIterator::len).collect();
         assert_eq!(sizes, [512, 256, 128, 64, 32, 16, 16]);
         assert_eq!(pool.free(), 0);
@@ -94,23 +96,23 @@ mod tests {
     #[test]
     fn a_job_gets_no_more_than_the_maximum() {
         let mut pool = SlotPool::new(1 << 20);
-        assert_eq!(pool.lend(), Some(0..MAX_PER_JOB));
-        assert_eq!(pool.lend(), Some(MAX_PER_JOB..2 * MAX_PER_JOB));
+        assert_eq!(pool.lend(1), Some(0..MAX_PER_SHARD));
+        assert_eq!(pool.lend(1), Some(MAX_PER_SHARD..2 * MAX_PER_SHARD));
     }
 
     #[test]
     fn the_first_gap_is_used_again() {
         let mut pool = SlotPool::new(64);
-        let (first, second) = (pool.lend().unwrap(), pool.lend().unwrap());
+        let (first, second) = (pool.lend(1).unwrap(), pool.lend(1).unwrap());
         assert_eq!((first.clone(), second), (0..32, 32..48));
         pool.take_back(&first);
-        assert_eq!(pool.lend(), Some(0..16));
+        assert_eq!(pool.lend(1), Some(0..16));
     }
 
     #[test]
     fn a_pool_too_small_for_one_job_lends_nothing() {
-        assert_eq!(SlotPool::new(MIN_PER_JOB - 1).lend(), None);
-        assert_eq!(SlotPool::new(MIN_PER_JOB).lend(), Some(0..MIN_PER_JOB));
+        assert_eq!(SlotPool::new(MIN_PER_JOB - 1).lend(1), None);
+        assert_eq!(SlotPool::new(MIN_PER_JOB).lend(1), Some(0..MIN_PER_JOB));
     }
 
     proptest! {
@@ -122,11 +124,12 @@ mod tests {
             let mut held: Vec<Range<u32>> = Vec::new();
             for (lend, which) in steps {
                 if lend {
-                    match pool.lend() {
+                    let shards = 1 << (which % 4);
+                    match pool.lend(shards) {
                         Some(range) => {
                             prop_assert!(range.end <= size);
                             prop_assert!(range.len().is_power_of_two());
-                            prop_assert!((MIN_PER_JOB as usize..=MAX_PER_JOB as usize).contains(&range.len()));
+                            prop_assert!((MIN_PER_JOB as usize..=shards as usize * MAX_PER_SHARD as usize).contains(&range.len()));
                             prop_assert!(held.iter().all(|other| range.end <= other.start || other.end <= range.start));
                             held.push(range);
                         }
@@ -152,7 +155,7 @@ mod tests {
                 prop_assert!(!next.claim(&(range.end - 1..range.end)));
             }
             prop_assert_eq!(next.free(), pool.free());
-            prop_assert_eq!(next.lend(), pool.lend());
+            prop_assert_eq!(next.lend(1), pool.lend(1));
             prop_assert!(!next.claim(&(size..size + 1)));
         }
     }

@@ -153,7 +153,10 @@ async fn joins_are_refused_with_a_code_and_one_line() {
         ("new", 0, 1, Code::ResourceExhausted, "of 16 slots, 0 are free"),
     ];
     for (name, rank, world_size, code, text) in cases {
-        let status = client.join(JoinRequest { job_name: name.to_owned(), rank, world_size }).await.unwrap_err();
+        let status = client
+            .join(JoinRequest { job_name: name.to_owned(), rank, world_size, ..JoinRequest::default() })
+            .await
+            .unwrap_err();
         assert_eq!(status.code(), code, "{status}");
         assert!(status.message().starts_with(text), "{}", status.message());
         assert_eq!(status.message().lines().count(), 1);
@@ -214,7 +217,8 @@ async fn a_peer_that_falls_silent_is_noticed() {
                 switchml_control::aggregator_client::AggregatorClient::connect(format!("http://{control}"))
                     .await
                     .unwrap();
-            let request = JoinRequest { job_name: "train".to_owned(), rank: 1, world_size: 2 };
+            let request =
+                JoinRequest { job_name: "train".to_owned(), rank: 1, world_size: 2, ..JoinRequest::default() };
             let mut events = client.join(request).await.unwrap().into_inner();
             events.message().await.unwrap();
             (client, events)

@@ -71,7 +71,7 @@ fn run() -> Spent {
     let call = Call { kind: CallKind::AllReduce(ReduceOp::Sum), dtype: DType::F32, count: TENSOR / 4 };
     let codec = call.codec(1).expect("a sum of f32 is offered");
     let elements: Vec<u8> = (0..call.count).flat_map(|i| ((i % 20_011) as f32 / 100.0).to_ne_bytes()).collect();
-    endpoint.submit(Command { call, codec, contributes: true, task: Box::new(Elements(elements)) });
+    endpoint.submit(Command { number: 0, call, codec, contributes: true, task: Box::new(Elements(elements)) });
 
     let begin = Instant::now();
     let now = || begin.elapsed().as_nanos() as u64;

@@ -7,6 +7,11 @@ use switchml_protocol::header::Op;
 use super::tests::Plain;
 use super::*;
 
+/// A sum of these elements, the first call of a session.
+fn command(call: &Call, codec: Codec, bytes: Vec<u8>) -> Command {
+    Command { number: 0, call: *call, codec, contributes: true, task: Box::new(Plain(bytes)) }
+}
+
 /// Lanes of a full chunk: enough for the exponents of ten data chunks and their predictions.
 const LANES: usize = 32;
 const MOST_CHUNKS: usize = 12;
@@ -163,7 +168,7 @@ fn run(
     seed: u64,
 ) -> Vec<Rank> {
     let start = |tensor: &Vec<u8>| Rank {
-        collective: Collective::new(0, call, codec, true, LANES as u16, Box::new(Plain(tensor.clone()))),
+        collective: Collective::new(0, LANES as u16, command(call, codec, tensor.clone())),
         chunks: Vec::new(),
         got: Vec::new(),
     };
@@ -250,8 +255,7 @@ impl Pair {
         let call = Call { kind: Kind::AllReduce(ReduceOp::Sum), dtype: DType::F32, count: tensors[0].len() };
         let codec = call.codec(2).unwrap();
         let bytes = tensors.map(|tensor| bytemuck::cast_slice(tensor).to_vec());
-        let mut ranks =
-            bytes.clone().map(|bytes| Collective::new(0, &call, codec, true, LANES as u16, Box::new(Plain(bytes))));
+        let mut ranks = bytes.clone().map(|bytes| Collective::new(0, LANES as u16, command(&call, codec, bytes)));
         let mut flights = [(); 2].map(|()| self.flight(&mut ranks)).into_iter();
         let expected = in_two_trips(codec, &bytes);
         let [stats, _] = ranks.map(|rank| {

@@ -4,11 +4,12 @@ use std::env::{self, VarError};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
+use switchml_control::MAX_DATA_THREADS;
 use switchml_protocol::{LANES_PER_BLOCK, MAX_RANKS};
 
-use crate::communicator::{Communicator, Info};
-use crate::control::{self, Session};
-use crate::driver::{Driver, Seat, Shared};
+use crate::communicator::{self, Communicator, DataThread, Info};
+use crate::control::{self, Assigned, Session};
+use crate::driver::{Driver, Seat, Shared, Wakers};
 use crate::endpoint::Endpoint;
 use crate::engine::{Config, Engine, Identity, TIMEOUT_CEILING};
 use crate::error::Error;
@@ -29,6 +30,7 @@ pub struct Builder {
     world_size: Option<u32>,
     deadline: Duration,
     join_timeout: Duration,
+    data_threads: Option<u32>,
 }
 
 impl Default for Builder {
@@ -40,6 +42,7 @@ impl Default for Builder {
             world_size: None,
             deadline: Duration::from_secs(5),
             join_timeout: Duration::from_secs(60),
+            data_threads: None,
         }
     }
 }
@@ -79,6 +82,14 @@ impl Builder {
     /// How long to wait for the other ranks to join. 60 s unless given.
     pub fn join_timeout(mut self, timeout: Duration) -> Self {
         self.join_timeout = timeout;
+        self
+    }
+
+    /// Data threads for large calls, at most: 1 to 8. All ranks get the smallest number that any of them asks for, rounded down to a power of two,
+    /// or fewer if the aggregator has few slots left. Unless given, as many as this host has use for: one for each processor, shared by its
+    /// ranks, up to what fills the link.
+    pub fn data_threads(mut self, most: u32) -> Self {
+        self.data_threads = Some(most);
         self
     }
 
@@ -129,23 +140,19 @@ impl Builder {
     /// or ranks are missing; [`Error::DataPathClosed`] or [`Error::PathMtu`] when packets do not pass.
     pub fn connect(self) -> Result<Communicator, Error> {
         let (aggregator, rank, world_size) = self.check()?;
-        let (session, assigned) = Session::join(&aggregator, &self.job, rank, world_size, self.join_timeout)?;
-        let identity =
-            Identity { job: assigned.job, epoch: assigned.epoch, rank: rank as u16, ranks: world_size as u16 };
-        let waker = Waker::new().map_err(Error::system("cannot make an event"))?;
-        let opened = Udp::open(assigned.data_address, assigned.group, waker.clone())
-            .map_err(Error::system("cannot open the data sockets"))
-            .and_then(|mut udp| Ok((open_path(&mut udp, &identity, assigned.secret, assigned.max_lanes)?, udp)));
-        let (path, transport) = match opened {
-            Ok(opened) => opened,
+        let (session, assigned) =
+            Session::join(&aggregator, &self.job, rank, world_size, self.data_threads, self.join_timeout)?;
+        let paths = match open_paths(&assigned, rank as u16, world_size as u16) {
+            Ok(paths) => paths,
             Err(error) => {
                 session.leave(Some(&error.to_string()));
                 return Err(error);
             }
         };
-        let lanes = session.ready(path.lanes)?;
-        if lanes == 0 || lanes > path.lanes || !usize::from(lanes).is_multiple_of(LANES_PER_BLOCK) {
-            let what = format!("chunks of {lanes} lanes to a rank that is ready for {}", path.lanes);
+        let open = paths.iter().map(|path| path.open.lanes).min().unwrap_or_default();
+        let lanes = session.ready(open)?;
+        if lanes == 0 || lanes > open || !usize::from(lanes).is_multiple_of(LANES_PER_BLOCK) {
+            let what = format!("chunks of {lanes} lanes to a rank that is ready for {open}");
             return Err(control::Error::Answer { address: aggregator, what }.into());
         }
         let info = Info {
@@ -153,54 +160,55 @@ impl Builder {
             world_size,
             job: self.job.clone(),
             chunk_lanes: lanes,
+            data_threads: paths.len(),
             slots: assigned.slots,
             aggregator: assigned.data_address,
             transport: "udp",
             multicast: assigned.group,
-            hello_rtt: path.rtt,
+            hello_rtt: paths.iter().map(|path| path.open.rtt).min().unwrap_or_default(),
         };
-        self.start(session, transport, identity, &path, waker, info)
+        self.start(session, paths, info)
     }
 
-    fn start(
-        self,
-        session: Session,
-        transport: Udp,
-        identity: Identity,
-        path: &OpenPath,
-        waker: Waker,
-        info: Info,
-    ) -> Result<Communicator, Error> {
-        let shared = Arc::new(Shared::default());
-        let idle = Waker::new().map_err(Error::system("cannot make an event"))?;
-        let (told, wakers) = (Arc::clone(&shared), [waker.clone(), idle.clone()]);
-        session.on_end(move |error| {
-            // An earlier failure of this rank's own stays the reason.
-            let _ = told.failed.set(error.into());
-            wakers.iter().for_each(Waker::wake);
-        });
-        let packet = packet_len(info.chunk_lanes.into());
-        let room = transport.receive_room(packet) as u32;
-        let mut engine = Engine::new(Config::new(identity, info.slots, info.chunk_lanes, room, self.deadline));
-        engine.sample_rtt(0, path.rtt.as_nanos() as u64);
-        let (commands, received) = mpsc::channel();
-        let driver = Driver {
-            endpoint: Endpoint::new(engine, info.chunk_lanes, transport.batch(packet) as u32),
-            transport,
-            commands: received,
-            session,
-            shared: Arc::clone(&shared),
-            begin: Instant::now(),
-            deadline: self.deadline,
-            patience: Patience::default(),
-        };
-        let seat = Arc::new(Seat::new(driver, idle.clone()));
-        let data_thread = Arc::clone(&seat);
-        let thread = std::thread::Builder::new()
-            .name("switchml-data".to_owned())
-            .spawn(move || data_thread.serve())
-            .map_err(Error::system("cannot start the data thread"))?;
-        Ok(Communicator::new(commands, [waker, idle], seat, shared, thread, info))
+    /// Starts the data threads.
+    fn start(self, session: Session, paths: Vec<Path>, info: Info) -> Result<Communicator, Error> {
+        let shared = Arc::new(Shared::new(paths.iter().map(|path| path.wakers.clone()).collect()));
+        let told = Arc::clone(&shared);
+        // An earlier failure of this rank's own stays the reason.
+        session.on_end(move |error| told.fail(error.into()));
+        let (session, begin) = (Arc::new(session), Instant::now());
+        let mut threads = Vec::with_capacity(paths.len());
+        for (shard, Path { identity, transport, wakers, open }) in paths.into_iter().enumerate() {
+            let packet = packet_len(info.chunk_lanes.into());
+            let room = transport.receive_room(packet) as u32;
+            let mut engine = Engine::new(Config::new(identity, info.slots, info.chunk_lanes, room, self.deadline));
+            engine.sample_rtt(0, open.rtt.as_nanos() as u64);
+            let (commands, received) = mpsc::channel();
+            let driver = Driver {
+                shard,
+                endpoint: Endpoint::new(engine, info.chunk_lanes, transport.batch(packet) as u32),
+                transport,
+                commands: received,
+                session: Arc::clone(&session),
+                shared: Arc::clone(&shared),
+                begin,
+                deadline: self.deadline,
+                patience: Patience::default(),
+            };
+            let seat = Arc::new(Seat::new(driver, wakers.idle.clone()));
+            let data_thread = Arc::clone(&seat);
+            let thread =
+                std::thread::Builder::new().name("switchml-data".to_owned()).spawn(move || data_thread.serve());
+            match thread.map_err(Error::system("cannot start a data thread")) {
+                Ok(thread) => threads.push(DataThread { commands, wakers, seat, thread }),
+                Err(error) => {
+                    shared.fail(error.clone());
+                    communicator::end(threads);
+                    return Err(error);
+                }
+            }
+        }
+        Ok(Communicator::new(threads, shared, info))
     }
 
     /// Aggregator, rank and world size, if they make sense together.
@@ -221,12 +229,42 @@ impl Builder {
             let given = format!("{rank} of {world_size}");
             return Err(Error::Setting { name: "rank", given, allowed: "0 to world size - 1 are allowed" });
         }
+        if let Some(given) = self.data_threads.filter(|threads| !(1..=MAX_DATA_THREADS).contains(threads)) {
+            let given = given.to_string();
+            return Err(Error::Setting { name: "data threads", given, allowed: "1 to 8 are allowed" });
+        }
         if self.deadline < LEAST_DEADLINE {
             let given = format!("{} s", self.deadline.as_secs_f64());
             return Err(Error::Setting { name: "deadline", given, allowed: "0.1 s or more is allowed" });
         }
         Ok((aggregator, rank, world_size))
     }
+}
+
+/// A shard's way to the aggregator and back.
+struct Path {
+    identity: Identity,
+    transport: Udp,
+    wakers: Wakers,
+    open: OpenPath,
+}
+
+/// Opens a path for each shard of the job.
+fn open_paths(assigned: &Assigned, rank: u16, ranks: u16) -> Result<Vec<Path>, Error> {
+    let mut paths = Vec::new();
+    // What the first path does not carry, the others need not try.
+    let mut lanes = assigned.max_lanes;
+    for (job, group) in assigned.shards() {
+        let identity = Identity { job, epoch: assigned.epoch, rank, ranks };
+        let event = || Waker::new().map_err(Error::system("cannot make an event"));
+        let wakers = Wakers { driving: event()?, idle: event()? };
+        let mut transport = Udp::open(assigned.data_address, group, wakers.driving.clone())
+            .map_err(Error::system("cannot open the data sockets"))?;
+        let open = open_path(&mut transport, &identity, assigned.secret, lanes)?;
+        lanes = open.lanes;
+        paths.push(Path { identity, transport, wakers, open });
+    }
+    Ok(paths)
 }
 
 /// A variable's value; an empty one is as good as none.
@@ -304,6 +342,8 @@ mod tests {
             (complete().world_size(0), "world size is 0; 1 to 64 are allowed"),
             (complete().world_size(65), "world size is 65; 1 to 64 are allowed"),
             (complete().world_size(4).rank(4), "rank is 4 of 4; 0 to world size - 1 are allowed"),
+            (complete().data_threads(0), "data threads is 0; 1 to 8 are allowed"),
+            (complete().data_threads(9), "data threads is 9; 1 to 8 are allowed"),
             (complete().deadline(Duration::from_millis(99)), "deadline is 0.099 s; 0.1 s or more is allowed"),
         ] {
             assert_eq!(builder.connect().err().unwrap().to_string(), expected);

@@ -10,7 +10,7 @@ use switchml_protocol::header::Op;
 use crate::engine::Chunk;
 
 /// What full bundles are multiples of: they can be halved twice.
-const HALVES: u32 = 4;
+pub(crate) const HALVES: u32 = 4;
 
 /// Follows the stream of a rank's new chunks.
 #[derive(Clone, Debug)]

@@ -13,6 +13,7 @@ use std::ops::Range;
 use switchml_protocol::LANES_PER_BLOCK;
 
 use crate::ahead::{self, Ahead};
+use crate::endpoint::Command;
 use crate::engine::{Chunk, History};
 use crate::numerics::{Codec, DType, NumericsError, ReduceOp, exponent, prefetch};
 use crate::predictor::Predictor;
@@ -92,6 +93,8 @@ fn mix(mut word: u64) -> u64 {
 
 /// A collective under way.
 pub(crate) struct Collective {
+    /// Its place among those of its schedule.
+    place: u64,
     number: u64,
     call: Call,
     fingerprint: u32,
@@ -129,8 +132,9 @@ enum Part {
 }
 
 impl Collective {
-    /// The session's collective `number`, in chunks of up to `lanes` lanes.
-    pub fn new(number: u64, call: &Call, codec: Codec, contributes: bool, lanes: u16, task: Box<dyn Task>) -> Self {
+    /// A schedule's collective at `place`, in chunks of up to `lanes` lanes.
+    pub fn new(place: u64, lanes: u16, command: Command) -> Self {
+        let Command { number, call, codec, contributes, task } = command;
         let lanes = usize::from(lanes);
         let recorder = Recorder::new(task.bytes().len());
         let data_chunks = task.bytes().len().div_ceil(codec.bytes_per_chunk(lanes));
@@ -138,8 +142,9 @@ impl Collective {
         let may_go_ahead =
             exponent_chunks > 0 && data_chunks <= ahead::MOST_CHUNKS && Ahead::lanes(data_chunks) <= lanes;
         Self {
+            place,
             number,
-            call: *call,
+            call,
             fingerprint: call.fingerprint(number),
             codec,
             contributes,
@@ -154,6 +159,11 @@ impl Collective {
             left: exponent_chunks + data_chunks,
             recorder,
         }
+    }
+
+    /// Its number in the session.
+    pub fn number(&self) -> u64 {
+        self.number
     }
 
     /// What it does.
@@ -258,7 +268,7 @@ impl Collective {
 
     fn advance(&mut self, codec: Codec, lanes: usize) -> Chunk {
         let chunk = Chunk {
-            collective: self.number,
+            collective: self.place,
             index: self.cursor,
             op: codec.wire_op(),
             lanes: lanes as u16,

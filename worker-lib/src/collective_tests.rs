@@ -52,7 +52,7 @@ impl Rank {
 fn collective(tensor: &[f32], ranks: u32) -> Collective {
     let call = Call { count: tensor.len(), ..SUM };
     let task = Box::new(Plain(bytemuck::cast_slice(tensor).to_vec()));
-    Collective::new(9, &call, call.codec(ranks).unwrap(), true, LANES, task)
+    Collective::new(0, LANES, Command { number: 9, call, codec: call.codec(ranks).unwrap(), contributes: true, task })
 }
 
 /// Ranks in a call with these tensors.
@@ -166,8 +166,8 @@ fn receivers_of_a_broadcast_contribute_zeros() {
     let task = |byte| Box::new(Plain(vec![byte; 140]));
     let codec = call.codec(2).unwrap();
     let mut ranks = [
-        Rank::new(Collective::new(0, &call, codec, false, LANES, task(7))),
-        Rank::new(Collective::new(0, &call, codec, true, LANES, task(201))),
+        Rank::new(Collective::new(0, LANES, Command { number: 0, call, codec, contributes: false, task: task(7) })),
+        Rank::new(Collective::new(0, LANES, Command { number: 0, call, codec, contributes: true, task: task(201) })),
     ];
     // 140 bytes: 128, then 12 in a packet of one block.
     let chunks = next_all(&mut ranks);

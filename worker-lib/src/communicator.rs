@@ -2,24 +2,24 @@
 
 use std::net::SocketAddrV4;
 use std::sync::Arc;
-use std::sync::mpsc::Sender;
+use std::sync::mpsc::{self, Sender};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crate::builder::Builder;
 use crate::collective::{Call, Kind};
-use crate::driver::{Seat, Shared, Snapshot};
+use crate::driver::{Seat, Shared, Snapshot, Wakers};
 use crate::endpoint::Command;
 use crate::engine::EngineStats;
 use crate::error::Error;
 use crate::hello::packet_len;
-use crate::lend::lend;
-use crate::numerics::{DType, Element, ReduceOp};
+use crate::lend::{give, lend};
+use crate::numerics::{Codec, DType, Element, ReduceOp};
 use crate::patience::WaitStats;
+use crate::shards;
 use crate::stats::CallStats;
-use crate::task::{Handle, Task, owned};
+use crate::task::{Handle, Task, Whole};
 use crate::transport::Udp;
-use crate::waker::Waker;
 
 /// A rank's membership in a job of `world_size` ranks, and the collectives among them.
 ///
@@ -29,13 +29,18 @@ use crate::waker::Waker;
 /// A failure is for good: all calls in flight and later ones return the error, and the other ranks fail at once too, naming the rank or
 /// ranks at fault. Dropping the communicator waits for the calls in flight, then leaves the job.
 pub struct Communicator {
-    commands: Option<Sender<Command>>,
-    /// That of the thread that drives, and that of the data thread.
-    wakers: [Waker; 2],
-    seat: Arc<Seat<Udp>>,
+    /// By shard.
+    threads: Vec<DataThread>,
     shared: Arc<Shared>,
-    thread: Option<JoinHandle<()>>,
     info: Info,
+}
+
+/// A shard's driver and data thread, as those who make calls see them.
+pub(crate) struct DataThread {
+    pub commands: Sender<Command>,
+    pub wakers: Wakers,
+    pub seat: Arc<Seat<Udp>>,
+    pub thread: JoinHandle<()>,
 }
 
 /// What was agreed when the communicator was made.
@@ -49,7 +54,9 @@ pub struct Info {
     pub job: String,
     /// 32-bit lanes in a full packet: the most that the path of every rank carries.
     pub chunk_lanes: u16,
-    /// Slots of the aggregator that the job uses.
+    /// Data threads of each rank: large calls are cut into as many parts, which run side by side.
+    pub data_threads: usize,
+    /// Slots of the aggregator that each of them uses.
     pub slots: u16,
     /// The aggregator's data plane.
     pub aggregator: SocketAddrV4,
@@ -99,15 +106,8 @@ impl Communicator {
         Self::builder().env()?.connect()
     }
 
-    pub(crate) fn new(
-        commands: Sender<Command>,
-        wakers: [Waker; 2],
-        seat: Arc<Seat<Udp>>,
-        shared: Arc<Shared>,
-        thread: JoinHandle<()>,
-        info: Info,
-    ) -> Self {
-        Self { commands: Some(commands), wakers, seat, shared, thread: Some(thread), info }
+    pub(crate) fn new(threads: Vec<DataThread>, shared: Arc<Shared>, info: Info) -> Self {
+        Self { threads, shared, info }
     }
 
     /// Replaces `tensor` by the reduction of all ranks' tensors, element by element, and returns when it is here. Tells what it took.
@@ -131,9 +131,15 @@ impl Communicator {
         let call = Call { kind: Kind::AllReduce(op), dtype: T::DTYPE, count: tensor.len() };
         let codec = call.codec(self.info.world_size)?;
         self.check()?;
-        let (task, handle) = owned(tensor, &self.shared);
-        self.submit(Command { call, codec, contributes: true, task });
-        Ok(handle)
+        let lengths = self.cut(size_of_val(&tensor[..]), codec);
+        let (answer, answers) = mpsc::channel();
+        let mut issued = self.shared.issued();
+        let number = issued.issue(call);
+        let whole = Whole::new(number, lengths.len(), Arc::clone(&self.shared), answer);
+        let (tasks, tensor) = give(tensor, &lengths, whole);
+        self.submit(number, call, codec, true, tasks).iter().for_each(|thread| thread.wakers.wake());
+        drop(issued);
+        Ok(Handle::new(answers, tensor, Arc::clone(&self.shared)))
     }
 
     /// Replaces `tensor` by rank `root`'s, on every rank; the bits travel as they are.
@@ -191,41 +197,67 @@ impl Communicator {
     fn run(&self, call: Call, contributes: bool, bytes: &mut [u8]) -> Result<CallStats, Error> {
         let codec = call.codec(self.info.world_size)?;
         self.check()?;
-        let finished = lend(bytes, |task: Box<dyn Task>| {
-            if let Some(command) = self.seat.run(Command { call, codec, contributes, task }) {
-                self.submit(command);
-            }
+        let lengths = self.cut(bytes.len(), codec);
+        let mut issued = self.shared.issued();
+        let number = issued.issue(call);
+        let whole = |answer| Whole::new(number, lengths.len(), Arc::clone(&self.shared), answer);
+        let finished = lend(bytes, &lengths, whole, |tasks| {
+            let threads = self.submit(number, call, codec, contributes, tasks);
+            drop(issued);
+            let (first, others) = threads.split_at(1);
+            others.iter().for_each(|thread| thread.wakers.wake());
+            // This thread waits anyway: it drives the first part, unless somebody else drives there.
+            first.iter().filter(|thread| !thread.seat.run(number)).for_each(|thread| thread.wakers.wake());
         });
         finished.ok_or_else(|| self.shared.reason())
     }
 
-    /// Hands a call to whoever drives. If the driver is gone, the task is dropped, which its owner hears.
-    fn submit(&self, command: Command) {
-        if let Some(commands) = &self.commands
-            && commands.send(command).is_ok()
-        {
-            self.wake();
-        }
+    /// Lengths of a call's parts, one for each data thread that runs one.
+    fn cut(&self, bytes: usize, codec: Codec) -> Vec<usize> {
+        shards::cut(bytes, codec, self.info.chunk_lanes, self.threads.len())
     }
 
-    fn wake(&self) {
-        self.wakers.iter().for_each(Waker::wake);
+    /// Hands the parts of a call to drivers, and returns these; they have yet to be woken. If one is gone, its part is dropped, which
+    /// the owner hears.
+    fn submit(
+        &self,
+        number: u64,
+        call: Call,
+        codec: Codec,
+        contributes: bool,
+        tasks: Vec<Box<dyn Task>>,
+    ) -> &[DataThread] {
+        let threads = &self.threads[..tasks.len()];
+        for (thread, task) in threads.iter().zip(tasks) {
+            let _ = thread.commands.send(Command { number, call, codec, contributes, task });
+        }
+        threads
     }
 
     fn check(&self) -> Result<(), Error> {
-        self.shared.failed.get().map_or(Ok(()), |error| Err(error.clone()))
+        self.shared.failure().map_or(Ok(()), |error| Err(error.clone()))
     }
 
     fn end(&mut self) {
         if std::thread::panicking() {
             // The other ranks must not wait for what will never be called.
-            let _ = self.shared.failed.set(Error::Panicked);
+            self.shared.fail(Error::Panicked);
         }
-        self.commands = None;
-        self.wake();
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
+        end(std::mem::take(&mut self.threads));
+    }
+}
+
+/// Lets data threads finish what they have, and waits until they are gone.
+pub(crate) fn end(threads: Vec<DataThread>) {
+    let end = |DataThread { commands, wakers, thread, .. }| {
+        drop(commands);
+        wakers.wake();
+        thread
+    };
+    // All at once: the last one says goodbye.
+    let threads: Vec<_> = threads.into_iter().map(end).collect();
+    for thread in threads {
+        let _ = thread.join();
     }
 }
 

@@ -4,10 +4,14 @@
 //! flight while nobody waits, and calls that were made while somebody else drove; otherwise it sleeps. Between calls nobody looks at
 //! the sockets.
 
+use std::collections::VecDeque;
+use std::ops::AddAssign;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, TryRecvError};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
+use crate::collective::Call;
 use crate::control::Session;
 use crate::endpoint::{Command, Endpoint};
 use crate::engine::{EngineStats, Failure};
@@ -21,14 +25,31 @@ use crate::waker::Waker;
 /// aggregator gathers for up to half a second what all ranks called.
 const REASON: Duration = Duration::from_millis(1500);
 
-/// What everyone sees of the driver.
-#[derive(Default)]
+/// What the drivers share with each other and with the callers.
 pub(crate) struct Shared {
     /// Why the communicator failed. The first reason counts.
-    pub failed: OnceLock<Error>,
-    stats: Mutex<Snapshot>,
+    failed: OnceLock<Error>,
+    /// Whether the control plane was told which calls are in flight: once is enough, whichever thread's was refused.
+    reported: AtomicBool,
+    shards: Vec<Shard>,
+    issued: Mutex<Issued>,
     /// Of all calls that were given back.
     calls: Mutex<CallStats>,
+}
+
+/// A driver, as the others see it.
+struct Shard {
+    wakers: Wakers,
+    stats: Mutex<Snapshot>,
+}
+
+/// The calls so far.
+#[derive(Default)]
+pub(crate) struct Issued {
+    /// Number of the next one.
+    next: u64,
+    /// Those that are not done, in their order.
+    in_flight: VecDeque<(u64, Call)>,
 }
 
 /// The data path's counters at some moment.
@@ -41,23 +62,104 @@ pub(crate) struct Snapshot {
     pub waits: WaitStats,
 }
 
+impl AddAssign<&Self> for Snapshot {
+    fn add_assign(&mut self, other: &Self) {
+        self.engine += &other.engine;
+        self.foreign += other.foreign;
+        self.rtt = self.rtt.max(other.rtt);
+        self.window += other.window;
+        self.waits += &other.waits;
+    }
+}
+
+impl Issued {
+    /// The number of a new call. Its parts must be handed to the drivers before another call is issued: all ranks' have the same
+    /// calls in the same order.
+    pub fn issue(&mut self, call: Call) -> u64 {
+        let number = self.next;
+        self.next += 1;
+        self.in_flight.push_back((number, call));
+        number
+    }
+}
+
 impl Shared {
-    /// Why the driver is gone.
+    /// For the drivers that these wake.
+    pub fn new(wakers: Vec<Wakers>) -> Self {
+        let shard = |wakers| Shard { wakers, stats: Mutex::default() };
+        Self {
+            failed: OnceLock::new(),
+            reported: AtomicBool::new(false),
+            shards: wakers.into_iter().map(shard).collect(),
+            issued: Mutex::default(),
+            calls: Mutex::default(),
+        }
+    }
+
+    /// Ends all drivers, with this reason unless there is one.
+    pub fn fail(&self, error: Error) {
+        if self.failed.set(error).is_ok() {
+            self.shards.iter().for_each(|shard| shard.wakers.wake());
+        }
+    }
+
+    /// Why the communicator failed, if it did.
+    pub fn failure(&self) -> Option<&Error> {
+        self.failed.get()
+    }
+
+    /// Why the drivers are gone.
     pub fn reason(&self) -> Error {
         self.failed.get().cloned().unwrap_or(Error::Closed)
     }
 
+    /// The counters of all data paths together; the longest round trip.
     pub fn snapshot(&self) -> Snapshot {
-        self.stats.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        let mut sum = Snapshot::default();
+        self.shards.iter().for_each(|shard| sum += &*lock(&shard.stats));
+        sum
     }
 
+    /// All calls that were given back.
     pub fn calls(&self) -> CallStats {
-        self.calls.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        lock(&self.calls).clone()
     }
 
-    fn add_calls<'a>(&self, calls: impl Iterator<Item = &'a CallStats>) {
-        let mut total = self.calls.lock().unwrap_or_else(PoisonError::into_inner);
-        calls.for_each(|call| *total += call);
+    /// The calls so far, for one more.
+    pub fn issued(&self) -> MutexGuard<'_, Issued> {
+        lock(&self.issued)
+    }
+
+    /// A call is about to be given back.
+    pub fn finish_call(&self, number: u64, stats: &CallStats) {
+        self.issued().in_flight.retain(|(other, _)| *other != number);
+        *lock(&self.calls) += stats;
+    }
+
+    /// The calls in flight up to call `last`, with their numbers from 1, for people.
+    fn in_flight(&self, last: u64) -> Vec<(u64, String)> {
+        let issued = self.issued();
+        let calls = issued.in_flight.iter().take_while(|(number, _)| *number <= last);
+        calls.map(|(number, call)| (number + 1, call.to_string())).collect()
+    }
+}
+
+/// What the locks guard is changed by single assignments: there is nothing half done to fear after a panic.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Whom to wake for a driver: the thread that drives, out of its wait for packets, and the data thread, out of its sleep.
+#[derive(Clone)]
+pub(crate) struct Wakers {
+    pub driving: Waker,
+    pub idle: Waker,
+}
+
+impl Wakers {
+    pub fn wake(&self) {
+        self.driving.wake();
+        self.idle.wake();
     }
 }
 
@@ -71,10 +173,13 @@ pub(crate) struct Seat<T> {
 
 /// What it takes to drive.
 pub(crate) struct Driver<T> {
+    /// Its place among the drivers.
+    pub shard: usize,
     pub transport: T,
     pub endpoint: Endpoint,
     pub commands: Receiver<Command>,
-    pub session: Session,
+    /// Left by the last driver.
+    pub session: Arc<Session>,
     pub shared: Arc<Shared>,
     /// Where the endpoint's time starts.
     pub begin: Instant,
@@ -89,16 +194,16 @@ impl<T: Transport> Seat<T> {
         Self { driver: Mutex::new(Some(driver)), idle }
     }
 
-    /// Runs a call on this thread, unless another one drives: then the command comes back. The command's task is gone on
-    /// return, or will be soon if something failed.
-    pub fn run(&self, command: Command) -> Option<Command> {
+    /// Drives on this thread until call `number`, which is among the commands, is done; false if another one drives. The
+    /// command's task is gone on return, or will be soon if something failed.
+    pub fn run(&self, number: u64) -> bool {
         // Goes last: the data thread can sit down when it wakes up.
         let mut relief = Relief { idle: &self.idle, is_needed: false };
-        let Ok(mut seat) = self.driver.try_lock() else { return Some(command) };
-        let Some(driver) = seat.as_mut() else { return Some(command) };
+        let Ok(mut seat) = self.driver.try_lock() else { return false };
+        let Some(driver) = seat.as_mut() else { return false };
         relief.is_needed = true;
-        relief.is_needed = driver.run(command).is_err() || !driver.endpoint.is_idle();
-        None
+        relief.is_needed = driver.run(number).is_err() || !driver.endpoint.is_idle();
+        true
     }
 
     /// The data thread: drives what nobody waits for until the communicator is closed or something fails, then leaves the job.
@@ -148,39 +253,41 @@ impl Drop for Relief<'_> {
     }
 }
 
-/// Drops the driver if the data thread unwinds, and so tells those who wait for tasks.
+/// Ends the driver if the data thread unwinds, and so tells those who wait for tasks, and the other drivers.
 struct Leaves<'a, T: Transport>(&'a Seat<T>);
 
 impl<T: Transport> Drop for Leaves<'_, T> {
     fn drop(&mut self) {
-        drop(self.0.sit_down().take());
+        let driver = self.0.sit_down().take();
+        if let Some(driver) = driver {
+            driver.end(Err(Error::Panicked));
+        }
     }
 }
 
 impl<T: Transport> Driver<T> {
-    /// Leaves the job: after all collectives are done, or because something failed.
+    /// Ends: after all collectives are done, or because something failed. The last driver leaves the job.
     fn end(self, outcome: Result<(), Error>) {
+        if let Err(error) = outcome {
+            self.shared.fail(error);
+        }
         self.publish();
-        let Err(error) = outcome else {
-            return self.session.leave(None);
-        };
-        let error = self.shared.failed.get_or_init(|| error).clone();
+        let Self { endpoint, commands, session, shared, .. } = self;
         // What is in flight, and what was issued in the meantime: who waits for it finds the reason in `failed`.
-        drop(self.endpoint);
-        drop(self.commands);
-        match error {
-            Error::Control(_) => self.session.leave(None),
-            own => self.session.leave(Some(&own.to_string())),
+        drop(endpoint);
+        drop(commands);
+        let Some(session) = Arc::into_inner(session) else { return };
+        match shared.failure() {
+            None | Some(Error::Control(_)) => session.leave(None),
+            Some(own) => session.leave(Some(&own.to_string())),
         }
     }
 
-    /// Runs a call, behind those in flight, until it is done.
-    fn run(&mut self, command: Command) -> Result<(), Error> {
-        self.take_commands();
-        let number = self.endpoint.submit(command);
+    /// Runs call `number`, behind those in flight, until it is done.
+    fn run(&mut self, number: u64) -> Result<(), Error> {
         let outcome = self.drive(|endpoint| endpoint.is_done(number));
         if let Err(error) = &outcome {
-            self.shared.failed.get_or_init(|| error.clone());
+            self.shared.fail(error.clone());
         }
         outcome
     }
@@ -188,7 +295,7 @@ impl<T: Transport> Driver<T> {
     /// Moves packets until the endpoint is as wanted.
     fn drive(&mut self, is_enough: impl Fn(&Endpoint) -> bool) -> Result<(), Error> {
         loop {
-            if let Some(error) = self.shared.failed.get() {
+            if let Some(error) = self.shared.failure() {
                 return Err(error.clone());
             }
             self.take_commands();
@@ -211,9 +318,7 @@ impl<T: Transport> Driver<T> {
     fn take_commands(&mut self) -> bool {
         loop {
             match self.commands.try_recv() {
-                Ok(command) => {
-                    self.endpoint.submit(command);
-                }
+                Ok(command) => self.endpoint.submit(command),
                 Err(TryRecvError::Empty) => return true,
                 Err(TryRecvError::Disconnected) => return false,
             }
@@ -261,7 +366,6 @@ impl<T: Transport> Driver<T> {
     fn give_back(&mut self) {
         if self.endpoint.has_done() {
             self.publish();
-            self.shared.add_calls(self.endpoint.done());
             self.endpoint.give_back();
         }
     }
@@ -277,9 +381,12 @@ impl<T: Transport> Driver<T> {
         match failure {
             Failure::Aborted => self.wait_for_reason(),
             Failure::Mismatch { first, dissenter, collective } => {
-                let calls = self.endpoint.calls_in_flight(collective);
-                let calls = calls.map(|(number, call)| (number + 1, call.to_string()));
-                self.session.report_calls(calls.collect(), [first, dissenter]);
+                // This thread may have parts of some calls only; the others' count, too.
+                if let Some((last, _)) = self.endpoint.calls_in_flight(collective).last()
+                    && !self.shared.reported.swap(true, Ordering::Relaxed)
+                {
+                    self.session.report_calls(self.shared.in_flight(last), [first, dissenter]);
+                }
                 self.wait_for_reason();
             }
             _ => {}
@@ -290,7 +397,7 @@ impl<T: Transport> Driver<T> {
     /// Waits until the control plane has said why the job is over.
     fn wait_for_reason(&mut self) {
         let until = Instant::now() + REASON;
-        while self.shared.failed.get().is_none() {
+        while self.shared.failure().is_none() {
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() || self.transport.wait(Some(left)).is_err() {
                 break;
@@ -309,7 +416,7 @@ impl<T: Transport> Driver<T> {
             window: engine.window(),
             waits: self.patience.stats(),
         };
-        *self.shared.stats.lock().unwrap_or_else(PoisonError::into_inner) = snapshot;
+        *lock(&self.shared.shards[self.shard].stats) = snapshot;
     }
 
     /// The endpoint's time.

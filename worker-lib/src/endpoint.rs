@@ -26,13 +26,15 @@ pub use crate::task::Task;
 
 /// A collective to run.
 pub struct Command {
+    /// The call's number in the session, from 0. Of an endpoint's commands each has a larger one than those before.
+    pub number: u64,
     /// The call, equal on all ranks.
     pub call: Call,
     /// How its elements travel, by [`Call::codec`].
     pub codec: Codec,
     /// Whether this rank's elements count: all but those of a broadcast's receivers do.
     pub contributes: bool,
-    /// The elements.
+    /// The elements; some of the call's where other endpoints have the rest.
     pub task: Box<dyn Task>,
 }
 
@@ -61,13 +63,12 @@ impl Endpoint {
         self.schedule.is_empty()
     }
 
-    /// Adds a collective, behind those in flight; its number among all.
-    pub fn submit(&mut self, command: Command) -> u64 {
-        let Command { call, codec, contributes, task } = command;
-        self.schedule.push(&call, codec, contributes, task)
+    /// Adds a collective, behind those in flight.
+    pub fn submit(&mut self, command: Command) {
+        self.schedule.push(command);
     }
 
-    /// Whether collective `number` is done.
+    /// Whether call `number`, which was submitted, is done.
     pub fn is_done(&self, number: u64) -> bool {
         self.schedule.is_done(number)
     }
@@ -118,7 +119,7 @@ impl Endpoint {
         self.engine.deadline()
     }
 
-    /// The calls in flight up to number `last` in the order of their issue, with their numbers, which count from 0.
+    /// The calls in flight up to collective `last` of this endpoint in the order of their issue, with their numbers.
     pub fn calls_in_flight(&self, last: u64) -> impl Iterator<Item = (u64, &Call)> {
         self.schedule.in_flight(last)
     }

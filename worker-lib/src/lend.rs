@@ -1,25 +1,30 @@
-//! Lends a caller's slice to the driver for the length of a call: the one place where a borrow may cross threads.
+//! Lends the elements of a call to the drivers, in parts: the one place where a borrow may cross threads.
 
 #![allow(unsafe_code)]
 
-use std::sync::mpsc::{self, Receiver, Sender};
+use std::any::Any;
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver};
 
+use crate::numerics::Element;
 use crate::stats::CallStats;
-use crate::task::Task;
+use crate::task::{Task, Whole};
 
-/// Elements that the task has borrowed.
-struct Lent {
+/// A contiguous part of a call's elements. No two have bytes in common.
+struct Part {
     start: *mut u8,
     len: usize,
-    answer: Sender<CallStats>,
+    /// Whose elements they are, if not of someone who waits until all parts are gone. Let go of before `whole`.
+    owner: Option<Arc<dyn Any + Send + Sync>>,
+    whole: Arc<Whole>,
 }
 
-// SAFETY: the pointer is the only one in use to its bytes while this value exists (see `lend`), and bytes have no thread.
-unsafe impl Send for Lent {}
+// SAFETY: the pointer is the only one in use to its bytes while this value exists (see `parts`), and bytes have no thread.
+unsafe impl Send for Part {}
 
-impl Task for Lent {
+impl Task for Part {
     fn bytes(&self) -> &[u8] {
-        // SAFETY: `lend` holds the exclusive borrow that `start` and `len` came from, and does not return before this value is gone.
+        // SAFETY: `parts` had the exclusive borrow that `start` and `len` came from, of elements that outlive this value.
         unsafe { std::slice::from_raw_parts(self.start, self.len) }
     }
 
@@ -29,17 +34,19 @@ impl Task for Lent {
     }
 
     fn finish(self: Box<Self>, stats: CallStats) {
-        // Sending lets the lender go on. The pointer is not used after that.
-        let _ = self.answer.send(stats);
+        let Self { owner, whole, .. } = *self;
+        drop(owner);
+        // The last part's lets whoever waits go on. The pointers are not used after that.
+        whole.finish_part(&stats);
     }
 }
 
-/// Waits until the task is gone, also when the lender unwinds.
+/// Waits until all parts are gone, also when the lender unwinds.
 struct Borrow(Receiver<CallStats>);
 
 impl Borrow {
-    /// Returns once the task has sent, that is, was consumed by `finish`, or has dropped its sender, and so itself; what it has
-    /// sent. A task that is leaked keeps this thread waiting for ever, which is sound.
+    /// Returns once all parts were consumed by `finish`, the last of which sends; or once all are gone, and with them the
+    /// sender. What was sent. Parts that are leaked keep this thread waiting for ever, which is sound.
     fn end(&self) -> Option<CallStats> {
         self.0.recv().ok()
     }
@@ -47,19 +54,66 @@ impl Borrow {
 
 impl Drop for Borrow {
     fn drop(&mut self) {
-        // After a first `end` there is no sender left, and this returns at once.
+        // After a first `end` there is no sender left, or none as soon as the last part's thread goes on.
         self.end();
     }
 }
 
-/// Lends `bytes` to the task that `submit` takes. Returns once the task is gone: what the call took if the task was
-/// finished, not dropped.
-pub(crate) fn lend(bytes: &mut [u8], submit: impl FnOnce(Box<dyn Task>)) -> Option<CallStats> {
+/// Lends `bytes`, in parts of these lengths, to the tasks that `submit` takes. Returns once all are gone: what the call took if all
+/// were finished, none dropped.
+///
+/// # Panics
+/// When there are fewer bytes than that.
+pub(crate) fn lend(
+    bytes: &mut [u8],
+    lengths: &[usize],
+    whole: impl FnOnce(mpsc::Sender<CallStats>) -> Whole,
+    submit: impl FnOnce(Vec<Box<dyn Task>>),
+) -> Option<CallStats> {
     let (answer, answers) = mpsc::channel();
-    let task = Box::new(Lent { start: bytes.as_mut_ptr(), len: bytes.len(), answer });
+    let whole = Arc::new(whole(answer));
+    // Before there are parts: they must be gone when this function is left, however it is.
     let borrow = Borrow(answers);
-    submit(task);
+    submit(parts(bytes, lengths, None, whole));
     borrow.end()
+}
+
+/// Gives `tensor` to tasks of these lengths in bytes. It is whole again in the [`Arc`] that is returned as soon as that is the only one left,
+/// which it is once all tasks are gone.
+///
+/// # Panics
+/// When there are fewer bytes than that.
+pub(crate) fn give<T: Element>(
+    mut tensor: Vec<T>,
+    lengths: &[usize],
+    whole: Whole,
+) -> (Vec<Box<dyn Task>>, Arc<Vec<T>>) {
+    let whole = Arc::new(whole);
+    // The elements stay where they are when the vector moves.
+    let bytes: *mut [u8] = bytemuck::cast_slice_mut(&mut tensor);
+    let tensor = Arc::new(tensor);
+    let owner: Arc<dyn Any + Send + Sync> = Arc::clone(&tensor) as _;
+    // SAFETY: the elements live as long as `owner`, which each part keeps, and nobody looks at them through the `Arc` before
+    // that is the only one left.
+    let tasks = parts(unsafe { &mut *bytes }, lengths, Some(owner), whole);
+    (tasks, tensor)
+}
+
+/// Cuts `bytes` into tasks of these lengths. The caller sees to it that the bytes outlive them, and that nobody else looks at them meanwhile.
+fn parts(
+    mut bytes: &mut [u8],
+    lengths: &[usize],
+    owner: Option<Arc<dyn Any + Send + Sync>>,
+    whole: Arc<Whole>,
+) -> Vec<Box<dyn Task>> {
+    let mut tasks: Vec<Box<dyn Task>> = Vec::with_capacity(lengths.len());
+    for len in lengths {
+        let (part, rest) = bytes.split_at_mut(*len);
+        bytes = rest;
+        let (owner, whole) = (owner.clone(), Arc::clone(&whole));
+        tasks.push(Box::new(Part { start: part.as_mut_ptr(), len: part.len(), owner, whole }));
+    }
+    tasks
 }
 
 #[cfg(test)]
@@ -67,23 +121,55 @@ mod tests {
     use std::{thread, time::Duration};
 
     use super::*;
+    use crate::driver::Shared;
     use crate::stats::Recorder;
 
-    #[test]
-    fn the_lender_waits_and_sees_what_was_written() {
-        let mut bytes = *b"lent";
-        let finished = lend(&mut bytes, |mut task| {
-            thread::spawn(move || {
-                thread::sleep(Duration::from_millis(20));
-                task.bytes_mut().make_ascii_uppercase();
-                task.finish(Recorder::new(4).finish());
-            });
-        });
-        assert_eq!((finished.map(|stats| stats.bytes), &bytes), (Some(4), b"LENT"));
+    /// The lengths of parts, and what has them counted.
+    fn whole(parts: usize) -> impl FnOnce(mpsc::Sender<CallStats>) -> Whole {
+        move |answer| Whole::new(0, parts, Arc::new(Shared::new(Vec::new())), answer)
     }
 
     #[test]
-    fn a_dropped_task_ends_the_borrow() {
-        assert_eq!(lend(&mut [0], drop), None);
+    fn the_lender_waits_for_all_parts_and_sees_what_was_written() {
+        let mut bytes = *b"lent out";
+        let finished = lend(&mut bytes, &[4, 4], whole(2), |tasks| {
+            for (mut task, pause) in tasks.into_iter().zip([0, 20]) {
+                thread::spawn(move || {
+                    thread::sleep(Duration::from_millis(pause));
+                    task.bytes_mut().make_ascii_uppercase();
+                    let stats = Recorder::new(task.bytes().len()).finish();
+                    task.finish(stats);
+                });
+            }
+        });
+        let finished = finished.map(|stats| (stats.calls, stats.bytes));
+        assert_eq!((finished, &bytes), (Some((1, 8)), b"LENT OUT"));
+    }
+
+    #[test]
+    fn dropped_tasks_end_the_borrow() {
+        assert_eq!(lend(&mut [0], &[1], whole(1), drop), None);
+        let one_is_finished = |mut tasks: Vec<Box<dyn Task>>| {
+            let kept = tasks.pop().unwrap();
+            tasks.pop().unwrap().finish(Recorder::new(1).finish());
+            thread::spawn(move || {
+                thread::sleep(Duration::from_millis(20));
+                drop(kept);
+            });
+        };
+        assert_eq!(lend(&mut [0; 2], &[1, 1], whole(2), one_is_finished), None);
+    }
+
+    #[test]
+    fn a_tensor_is_whole_again_when_its_tasks_are_gone() {
+        let (answer, answers) = mpsc::channel();
+        let (tasks, tensor) = give(vec![1i32, 2, 3], &[4, 8], whole(2)(answer));
+        for mut task in tasks {
+            assert!(Arc::strong_count(&tensor) > 1);
+            task.bytes_mut()[0] += 10;
+            task.finish(Recorder::new(4).finish());
+        }
+        assert_eq!(answers.recv().map(|stats| stats.bytes), Ok(8));
+        assert_eq!(Arc::into_inner(tensor), Some(vec![11, 12, 3]));
     }
 }

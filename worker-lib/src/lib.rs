@@ -42,6 +42,7 @@
 //! | `stats` | what calls took |
 //! | `transport`, `hello` | UDP sockets, and how large a packet the path carries |
 //! | `driver`, `patience` | moves packets between endpoint and sockets, on the caller's thread or on one of its own; how it waits for them |
+//! | `shards` | which part of a call each of several data threads runs |
 
 #![deny(unsafe_code)]
 
@@ -57,11 +58,14 @@ pub mod endpoint;
 pub mod engine;
 mod error;
 mod hello;
+#[doc(hidden)]
+pub mod interface;
 mod lend;
 pub mod numerics;
 mod patience;
 mod predictor;
 mod schedule;
+mod shards;
 mod stats;
 mod task;
 mod transport;

@@ -7,6 +7,7 @@
 //! has to be known of ranks, cores and containers, and it follows when they change.
 
 use std::fmt;
+use std::ops::AddAssign;
 use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, clock_gettime};
@@ -31,6 +32,15 @@ pub struct WaitStats {
     pub taken: u64,
     /// Waits that went to sleep.
     pub sleeps: u64,
+}
+
+impl AddAssign<&Self> for WaitStats {
+    fn add_assign(&mut self, other: &Self) {
+        self.waits += other.waits;
+        self.looks += other.looks;
+        self.taken += other.taken;
+        self.sleeps += other.sleeps;
+    }
 }
 
 /// For people: `3 of 20 waits asleep; others took the core at 5 of 31 looks`.

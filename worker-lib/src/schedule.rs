@@ -3,8 +3,8 @@
 use std::collections::VecDeque;
 
 use crate::collective::{Call, Collective};
+use crate::endpoint::Command;
 use crate::engine::{Chunk, Completed};
-use crate::numerics::Codec;
 use crate::predictor::Predictor;
 use crate::stats::CallStats;
 use crate::task::Task;
@@ -13,7 +13,7 @@ use crate::task::Task;
 pub(crate) struct Schedule {
     /// Lanes of a full chunk.
     lanes: u16,
-    /// Number of the first in `collectives`.
+    /// Collectives before the first in `collectives`.
     first: u64,
     /// `None` for those that are done.
     collectives: VecDeque<Option<Collective>>,
@@ -41,16 +41,15 @@ impl Schedule {
         self.collectives.is_empty()
     }
 
-    /// Adds a collective; its number.
-    pub fn push(&mut self, call: &Call, codec: Codec, contributes: bool, task: Box<dyn Task>) -> u64 {
-        let number = self.first + self.collectives.len() as u64;
-        self.collectives.push_back(Some(Collective::new(number, call, codec, contributes, self.lanes, task)));
-        number
+    /// Adds a collective.
+    pub fn push(&mut self, command: Command) {
+        let place = self.first + self.collectives.len() as u64;
+        self.collectives.push_back(Some(Collective::new(place, self.lanes, command)));
     }
 
-    /// Whether collective `number` is done.
+    /// Whether the collective of this number, which was added, is done.
     pub fn is_done(&self, number: u64) -> bool {
-        number.checked_sub(self.first).is_none_or(|place| matches!(self.collectives.get(place as usize), Some(None)))
+        !self.collectives.iter().flatten().any(|collective| collective.number() == number)
     }
 
     /// The next new chunk, if it can be told already.
@@ -91,10 +90,10 @@ impl Schedule {
         self.forget_done();
     }
 
-    /// The collectives that are not done, up to `last`, with their numbers.
+    /// The collectives that are not done, up to that of chunks of collective `last`, with their numbers in the session.
     pub fn in_flight(&self, last: u64) -> impl Iterator<Item = (u64, &Call)> {
-        let numbered = (self.first..=last).zip(&self.collectives);
-        numbered.filter_map(|(number, place)| Some((number, place.as_ref()?.call())))
+        let placed = (self.first..=last).zip(&self.collectives);
+        placed.filter_map(|(_, place)| place.as_ref().map(|collective| (collective.number(), collective.call())))
     }
 
     /// Whether collectives are done and not given back yet.

@@ -16,7 +16,7 @@ pub struct CallStats {
     pub calls: u64,
     /// Bytes of this rank's elements.
     pub bytes: u64,
-    /// From a call's first packet to its last result; of several calls the sum.
+    /// From a call's first packet to its last result, of the data thread that took longest; of several calls the sum.
     pub duration: Duration,
     /// Chunks sent, each counted once.
     pub chunks: u64,
@@ -59,6 +59,19 @@ impl CallStats {
     /// The ranks that were waited for, lowest first.
     pub fn stragglers(&self) -> impl Iterator<Item = (u32, Straggler)> {
         (0..).zip(self.stragglers.iter().copied()).filter(|(_, straggler)| straggler.chunks > 0)
+    }
+
+    /// Adds what another part of the same call took, which ran at the same time. Of times the longest counts.
+    pub(crate) fn add_part(&mut self, part: &Self) {
+        let (calls, duration) = (self.calls.max(part.calls), self.duration.max(part.duration));
+        let waited: Vec<_> = self.stragglers.iter().map(|straggler| straggler.waited).collect();
+        *self += part;
+        self.calls = calls;
+        self.duration = duration;
+        for (rank, straggler) in (0..).zip(&mut self.stragglers) {
+            let of_part = part.stragglers.get(rank).map_or(Duration::ZERO, |part| part.waited);
+            straggler.waited = of_part.max(waited.get(rank).copied().unwrap_or_default());
+        }
     }
 
     fn straggler(&mut self, rank: u32) -> &mut Straggler {
@@ -293,6 +306,17 @@ mod tests {
         assert_eq!(stats.pending, 5);
         let last = call(&[(7, waited(3, 1 << 63))]);
         assert_eq!(last.stragglers().collect::<Vec<_>>(), [(63, straggler(1, 4))]);
+    }
+
+    #[test]
+    fn parts_of_a_call_are_one_call() {
+        let mut whole = CallStats::default();
+        whole.add_part(&call(&[(5 * US, waited(4 * US, 3))]));
+        whole.add_part(&call(&[(US, sent_at(0)), (9 * US, waited(0, 1))]));
+        assert_eq!((whole.calls, whole.bytes, whole.chunks, whole.pending), (1, 200, 3, 2));
+        assert_eq!((whole.duration, whole.round_trips.count()), (Duration::from_micros(9), 3));
+        let stragglers: Vec<_> = whole.stragglers().map(|(rank, one)| (rank, one.chunks, one.waited)).collect();
+        assert_eq!(stragglers, [(0, 2, Duration::from_micros(9)), (1, 1, Duration::from_micros(1))]);
     }
 
     #[test]

@@ -1,63 +1,68 @@
-//! The elements of a call on their way to the driver and back.
+//! The elements of a call on their way to the drivers and back.
 
-use std::sync::Arc;
-use std::sync::mpsc::{self, Receiver, Sender, TryRecvError};
+use std::sync::mpsc::{Receiver, Sender, TryRecvError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::driver::Shared;
 use crate::error::Error;
-use crate::numerics::Element;
 use crate::stats::CallStats;
 
-/// A call's elements, while the collective is in flight.
+/// A call's elements, or some of them, while the collective is in flight.
 pub trait Task: Send {
     /// The elements, in native byte order.
     fn bytes(&self) -> &[u8];
     /// The same, to be overwritten with the result.
     fn bytes_mut(&mut self) -> &mut [u8];
-    /// Gives them back with the result, and tells what the call took. A task that is dropped instead has failed.
+    /// Gives them back with the result, and tells what that took. A task that is dropped instead has failed.
     fn finish(self: Box<Self>, stats: CallStats);
 }
 
-/// The result, and what it took.
-type Answer<T> = (Vec<T>, CallStats);
-
-/// Elements that the task owns.
-struct Owned<T> {
-    tensor: Vec<T>,
-    answer: Sender<Answer<T>>,
+/// What the parts of a call have in common. It is gone when they all are.
+pub(crate) struct Whole {
+    number: u64,
+    /// Parts that are not finished, and what the others took.
+    parts: Mutex<(usize, CallStats)>,
+    shared: Arc<Shared>,
+    answer: Sender<CallStats>,
 }
 
-impl<T: Element> Task for Owned<T> {
-    fn bytes(&self) -> &[u8] {
-        bytemuck::cast_slice(&self.tensor)
+impl Whole {
+    /// Call `number`, of so many parts; `answer` gets what it took once all are finished.
+    pub fn new(number: u64, parts: usize, shared: Arc<Shared>, answer: Sender<CallStats>) -> Self {
+        Self { number, parts: Mutex::new((parts, CallStats::default())), shared, answer }
     }
 
-    fn bytes_mut(&mut self) -> &mut [u8] {
-        bytemuck::cast_slice_mut(&mut self.tensor)
+    /// A part is finished. With the last one the call is.
+    pub fn finish_part(&self, stats: &CallStats) {
+        let mut parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
+        let (left, call) = &mut *parts;
+        call.add_part(stats);
+        *left -= 1;
+        if *left == 0 {
+            let call = std::mem::take(call);
+            self.shared.finish_call(self.number, &call);
+            // Whoever dropped the handle does not want the result.
+            let _ = self.answer.send(call);
+        }
     }
-
-    fn finish(self: Box<Self>, stats: CallStats) {
-        let Self { tensor, answer } = *self;
-        // Whoever dropped the handle does not want the result.
-        let _ = answer.send((tensor, stats));
-    }
-}
-
-/// A task that owns its elements, and the handle that gets them back.
-pub(crate) fn owned<T: Element>(tensor: Vec<T>, shared: &Arc<Shared>) -> (Box<dyn Task>, Handle<T>) {
-    let (answer, answers) = mpsc::channel();
-    (Box::new(Owned { tensor, answer }), Handle { answers, answered: None, shared: Arc::clone(shared) })
 }
 
 /// A collective in flight. Dropping it does not cancel the collective: the other ranks need this rank's share.
 #[must_use = "the result comes out of wait()"]
 pub struct Handle<T> {
-    answers: Receiver<Answer<T>>,
-    answered: Option<Result<Answer<T>, Error>>,
+    answers: Receiver<CallStats>,
+    answered: Option<Result<CallStats, Error>>,
+    /// The tasks have it, too, until they are finished or dropped.
+    tensor: Arc<Vec<T>>,
     shared: Arc<Shared>,
 }
 
 impl<T> Handle<T> {
+    /// A collective whose tasks work on `tensor`, and then answer.
+    pub(crate) fn new(answers: Receiver<CallStats>, tensor: Arc<Vec<T>>, shared: Arc<Shared>) -> Self {
+        Self { answers, answered: None, tensor, shared }
+    }
+
     /// Waits for the result.
     ///
     /// # Errors
@@ -71,10 +76,11 @@ impl<T> Handle<T> {
     /// # Errors
     /// As [`Handle::wait`].
     pub fn wait_with_stats(self) -> Result<(Vec<T>, CallStats), Error> {
-        match self.answered {
-            Some(answer) => answer,
-            None => self.answers.recv().map_err(|_| self.shared.reason()),
-        }
+        let Self { answers, answered, tensor, shared } = self;
+        let stats = answered.unwrap_or_else(|| answers.recv().map_err(|_| shared.reason()))?;
+        // All tasks are finished: there is no other owner.
+        let tensor = Arc::into_inner(tensor).ok_or_else(|| shared.reason())?;
+        Ok((tensor, stats))
     }
 
     /// Whether [`Handle::wait`] would return at once.

@@ -14,7 +14,9 @@ use switchml_worker::{
 fn join_all(daemon: &Daemon, job: &str, world_size: u32) -> Vec<(Session, Assigned)> {
     thread::scope(|scope| {
         let ranks: Vec<_> = (0..world_size)
-            .map(|rank| scope.spawn(move || Session::join(&daemon.address, job, rank, world_size, PATIENCE).unwrap()))
+            .map(|rank| {
+                scope.spawn(move || Session::join(&daemon.address, job, rank, world_size, Some(1), PATIENCE).unwrap())
+            })
             .collect();
         ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
     })
@@ -38,7 +40,7 @@ fn all_ranks_get_the_same_job_and_secrets_of_their_own() {
         assert_eq!(&Assigned { secret: first.secret, ..assigned.clone() }, first);
         assert_ne!(assigned.secret, first.secret);
     }
-    let again = Session::join(&daemon.address, "b", 0, 1, PATIENCE).unwrap().1;
+    let again = Session::join(&daemon.address, "b", 0, 1, Some(1), PATIENCE).unwrap().1;
     assert_ne!((again.job, again.epoch), (first.job, first.epoch));
 }
 
@@ -46,7 +48,7 @@ fn all_ranks_get_the_same_job_and_secrets_of_their_own() {
 fn missing_ranks_are_named() {
     let daemon = Daemon::start();
     let waited = Duration::from_millis(300);
-    let error = Session::join(&daemon.address, "a", 1, 4, waited).err().unwrap();
+    let error = Session::join(&daemon.address, "a", 1, 4, Some(1), waited).err().unwrap();
     assert_eq!(error, Error::Missing { job: "a".into(), world_size: 4, waited, ranks: vec![0, 2, 3] });
 }
 
@@ -54,7 +56,7 @@ fn missing_ranks_are_named() {
 fn ranks_without_a_data_path_are_named() {
     let daemon = Daemon::start();
     let joining = thread::scope(|scope| {
-        let silent = scope.spawn(|| Session::join(&daemon.address, "a", 1, 2, PATIENCE).unwrap());
+        let silent = scope.spawn(|| Session::join(&daemon.address, "a", 1, 2, Some(1), PATIENCE).unwrap());
         let rank = Communicator::builder().aggregator(&daemon.address).job("a").rank(0).world_size(2);
         let error = rank.join_timeout(Duration::from_secs(2)).connect().err().unwrap();
         drop(silent.join().unwrap());
@@ -67,7 +69,7 @@ fn ranks_without_a_data_path_are_named() {
 #[test]
 fn nobody_is_ready_without_hello() {
     let daemon = Daemon::start();
-    let (session, _) = Session::join(&daemon.address, "a", 0, 1, PATIENCE).unwrap();
+    let (session, _) = Session::join(&daemon.address, "a", 0, 1, Some(1), PATIENCE).unwrap();
     let error = session.ready(32).unwrap_err();
     assert!(matches!(&error, Error::Refused { why, .. } if why.contains("no HELLO")), "{error}");
 }

@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | [`bad_links`] | links that lose, double, reorder and corrupt: every sum exact |
 //! | [`benchmark`] | the benchmark's sizes, types, operators and frames, every element checked |
+//! | [`data_threads`] | several data threads a rank: sums, a rank that dies, a daemon that does |
 //! | [`bits`] | the same bits on every rank, whatever the order of arrival |
 //! | [`lost_ranks`] | ranks that die, freeze or never come: the others end in time, and name them |
 //! | [`mismatch`] | ranks that make different calls, or leave too early: all hear which rank called what |
@@ -18,6 +19,7 @@
 mod bad_links;
 mod benchmark;
 mod bits;
+mod data_threads;
 mod jobs;
 mod loops;
 mod lost_ranks;

@@ -1,13 +1,13 @@
 //! One job: its members, and what is to be told to them.
 
-use std::{net::IpAddr, net::Ipv4Addr, ops::Range};
+use std::{collections::BTreeSet, net::IpAddr, net::Ipv4Addr, ops::Range};
 
 use serde::{Deserialize, Serialize};
 use switchml_control as control;
 use switchml_control::join_event::Event;
 
 use super::mismatch::Mismatch;
-use super::{Effect, Session};
+use super::{Effect, Session, Threads};
 
 /// A saved job takes less than so many bytes of JSON, whatever its name and what is said of it.
 pub const MAX_SAVED_LEN: usize = 32 << 10;
@@ -56,10 +56,11 @@ pub(super) struct Member {
     /// The address by which it reached the daemon.
     pub(super) local: Ipv4Addr,
     pub(super) secret: u32,
+    pub(super) threads: Threads,
     /// Most lanes that its path carries, once it is ready.
     pub(super) ready: Option<u16>,
-    /// Index of the interface that its frames come in by, once it is ready.
-    pub(super) port: Option<u32>,
+    /// Indices of the interfaces that its frames come in by, once it is ready; each once.
+    pub(super) ports: BTreeSet<u32>,
 }
 
 impl Member {
@@ -89,7 +90,10 @@ pub struct Job {
     pub(super) name: String,
     /// Its epoch; 0 until it is assigned.
     pub(crate) epoch: u32,
+    /// All its slots: the shards have equal parts of them, in their order.
     pub(super) slots: Range<u32>,
+    /// Numbers in the data plane, one for each data thread of a rank. The first is the job's own.
+    pub(crate) shards: Vec<u16>,
     pub(super) state: State,
     /// While ranks report that they made different calls.
     #[serde(skip)]
@@ -112,6 +116,18 @@ impl Job {
     /// daemon, and fail without it.
     pub(super) fn is_durable(&self) -> bool {
         matches!(self.state, State::Started { .. } | State::Aborted { .. })
+    }
+
+    /// What is to be done in the data plane, to each shard.
+    pub(super) fn on_shards(&self, effect: impl Fn(u16) -> Effect) -> impl Iterator<Item = Effect> {
+        self.shards.iter().map(move |shard| effect(*shard))
+    }
+
+    /// The shards, and the slots of each.
+    pub(super) fn slots_of_shards(&self) -> impl Iterator<Item = (u16, Range<u32>)> {
+        let slots = (self.slots.end - self.slots.start) / self.shards.len() as u32;
+        let starts = self.slots.clone().step_by(slots as usize);
+        self.shards.iter().copied().zip(starts.map(move |start| start..start + slots))
     }
 
     pub(super) fn joined(&self) -> impl Iterator<Item = (u32, &Member)> {
@@ -196,6 +212,7 @@ impl Job {
             slots: self.slots.end - self.slots.start,
             lanes: lanes.into(),
             members: members.collect(),
+            shards: self.shards.iter().copied().map(u32::from).collect(),
         }
     }
 }

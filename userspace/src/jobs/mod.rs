@@ -21,8 +21,9 @@ mod job;
 mod mismatch;
 #[cfg(test)]
 mod tests;
+mod threads;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};
 
 use rand::{Rng, rngs::StdRng};
@@ -34,11 +35,12 @@ use switchml_protocol::{LANES_PER_BLOCK, MAX_RANKS};
 use tracing::{info, warn};
 
 use crate::data_plane::{Fanout, JobSpec, Limits};
-use crate::slots::SlotPool;
+use crate::slots::{MIN_PER_SHARD, SlotPool, power_of_two_up_to};
 pub use error::{JoinError, MemberError};
 pub use job::{Job, MAX_SAVED_LEN};
 use job::{Member, Presence, State};
 pub use mismatch::GATHERING;
+pub use threads::Threads;
 
 /// Longest job name, in bytes.
 pub const MAX_NAME_LEN: usize = 200;
@@ -91,6 +93,8 @@ pub struct Joiner {
     pub peer: IpAddr,
     /// The address by which it reached the daemon, if it is an IPv4 one.
     pub local: Option<Ipv4Addr>,
+    /// How many data threads it has use for.
+    pub threads: Threads,
 }
 
 /// How a member refers to itself.
@@ -143,17 +147,17 @@ impl JobTable {
             let number = job.number;
             if !self.pool.claim(&job.slots) {
                 warn!("job {number} {:?}: not restored, its slots {:?} are not free", job.name, job.slots);
-                effects.push(Effect::Close(number));
+                effects.extend(job.on_shards(Effect::Close));
                 continue;
             }
             for member in job.members.iter_mut().flatten().filter(|member| !member.is_gone()) {
                 member.presence = Presence::Awaited;
             }
             info!("job {number} {:?}: restored, epoch {:#010x}, {}", job.name, job.epoch, job.state.name());
-            effects.push(match job.state {
-                State::Aborted { .. } => Effect::Abort(number),
-                _ => Effect::Start(number),
-            });
+            effects.extend(job.on_shards(match job.state {
+                State::Aborted { .. } => Effect::Abort,
+                _ => Effect::Start,
+            }));
             self.jobs.insert(number, job);
             effects.extend(self.remove_if_empty(number).into_iter().flatten());
         }
@@ -221,7 +225,7 @@ impl JobTable {
         let mut effects = Vec::new();
         for number in numbers {
             let Some(job) = self.jobs.get(&number) else { continue };
-            let behind = job.present().filter(|(_, member)| member.port == Some(port));
+            let behind = job.present().filter(|(_, member)| member.ports.contains(&port));
             let ranks: Vec<_> = behind.map(|(rank, _)| rank).collect();
             if !ranks.is_empty() {
                 let who = job.in_words(&ranks);
@@ -261,7 +265,15 @@ impl JobTable {
         self.next_session += 1;
         let secret = self.rng.next_u32();
         let presence = Presence::Here(session);
-        let member = Member { presence, peer: joiner.peer, local, secret, ready: None, port: None };
+        let member = Member {
+            presence,
+            peer: joiner.peer,
+            local,
+            secret,
+            threads: joiner.threads.clone(),
+            ready: None,
+            ports: BTreeSet::new(),
+        };
         let Some(job) = self.jobs.get_mut(&number) else { unreachable!("found or created above") };
         job.members[joiner.rank as usize] = Some(member);
         self.sessions.insert(session, (number, joiner.rank));
@@ -278,12 +290,26 @@ impl JobTable {
         Ok((session, effects))
     }
 
-    /// A rank's path is open for packets of `lanes`; `place` is where the data plane has heard it, if it has.
+    /// The shards of a member's job, in order.
+    ///
+    /// # Errors
+    ///
+    /// [`MemberError`].
+    pub fn shards(&self, id: MemberId) -> Result<&[u16], MemberError> {
+        self.find(id).map(|job| job.shards.as_slice())
+    }
+
+    /// A rank's paths are open for packets of `lanes`; `places` are where the data plane has heard it, one for each shard in which it has.
     ///
     /// # Errors
     ///
     /// [`MemberError`]; the table is as before.
-    pub fn ready(&mut self, id: MemberId, lanes: u32, place: Option<Place>) -> Result<Vec<Effect>, MemberError> {
+    pub fn ready(
+        &mut self,
+        id: MemberId,
+        lanes: u32,
+        places: impl IntoIterator<Item = Place>,
+    ) -> Result<Vec<Effect>, MemberError> {
         let max_lanes = self.limits.max_lanes;
         let job = self.job_of(id)?;
         let Some(member) = job.members.get_mut(id.rank as usize).and_then(Option::as_mut) else {
@@ -296,18 +322,22 @@ impl JobTable {
         if job.state != State::Assigned {
             return Err(MemberError::NotAssigned { rank: id.rank, state: job.state.name() });
         }
-        let place = place.ok_or(MemberError::NoHello(id.rank))?;
+        let places: Vec<_> = places.into_iter().collect();
+        if places.len() != job.shards.len() {
+            return Err(MemberError::NoHello(id.rank));
+        }
         member.ready = Some(lanes);
-        member.port = Some(place.ifindex);
-        let from = SocketAddrV4::new(place.ip.into(), place.port.get());
+        member.ports = places.iter().map(|place| place.ifindex).collect();
+        let from = places.iter().map(|place| SocketAddrV4::new(place.ip.into(), place.port.get()).to_string());
+        let from = from.collect::<Vec<_>>().join(", ");
         info!("job {} {:?}: rank {} ready at {from}, {lanes} lanes", job.number, job.name, id.rank);
         let Some(lanes) = job.common_lanes() else { return Ok(Vec::new()) };
         job.state = State::Started { lanes };
         info!("job {} {:?}: started, {lanes} lanes", job.number, job.name);
         let number = job.number;
         let mut effects = self.save(number);
-        effects.push(Effect::Start(number));
         let Some(job) = self.jobs.get(&number) else { unreachable!("found above") };
+        effects.extend(job.on_shards(Effect::Start));
         effects.extend(job.tell_all(&Event::Started(control::Started { lanes: lanes.into() })));
         Ok(effects)
     }
@@ -382,9 +412,10 @@ impl JobTable {
         self.depart(number, rank, Some("is gone: its process ended, or its host cannot be reached"))
     }
 
-    /// The data plane failed a job: all its ranks are told so.
-    pub fn fail(&mut self, number: u16, reason: &str) -> Vec<Effect> {
-        self.abort(number, reason, Vec::new())
+    /// The data plane failed a shard: all ranks of its job are told so.
+    pub fn fail(&mut self, shard: u16, reason: &str) -> Vec<Effect> {
+        let job = self.jobs.values().find(|job| job.shards.contains(&shard)).map(|job| job.number);
+        job.map(|number| self.abort(number, reason, Vec::new())).unwrap_or_default()
     }
 
     /// The daemon stops: aborts all jobs, and ends all streams.
@@ -428,29 +459,63 @@ impl JobTable {
     }
 
     /// The job of that number and epoch.
-    fn job_of(&mut self, id: MemberId) -> Result<&mut Job, MemberError> {
+    fn find(&self, id: MemberId) -> Result<&Job, MemberError> {
         let number = u16::try_from(id.job).ok();
-        let job = number.and_then(|number| self.jobs.get_mut(&number)).filter(|job| job.epoch == id.epoch);
+        let job = number.and_then(|number| self.jobs.get(&number)).filter(|job| job.epoch == id.epoch);
         job.ok_or(MemberError::NoJob { job: id.job, epoch: id.epoch })
+    }
+
+    /// The same, to change it.
+    fn job_of(&mut self, id: MemberId) -> Result<&mut Job, MemberError> {
+        let number = self.find(id)?.number;
+        self.jobs.get_mut(&number).ok_or(MemberError::NoJob { job: id.job, epoch: id.epoch })
     }
 
     /// A new job without members. Its number is the lowest that is free.
     fn create(&mut self, joiner: &Joiner) -> Result<u16, JoinError> {
-        let number =
-            (0..MAX_JOBS as u16).find(|number| !self.jobs.contains_key(number)).ok_or(JoinError::TooManyJobs)?;
+        let number = self.free_numbers().next().ok_or(JoinError::TooManyJobs)?;
         let (total, free) = (self.pool.size(), self.pool.free());
-        let slots = self.pool.lend().ok_or(JoinError::NoSlots { total, free })?;
+        let slots = self.pool.lend(1).ok_or(JoinError::NoSlots { total, free })?;
         let job = Job {
             number,
             name: joiner.name.clone(),
             epoch: 0,
             slots,
+            shards: vec![number],
             state: State::Waiting,
             mismatch: None,
             members: (0..joiner.world_size).map(|_| None).collect(),
         };
         self.jobs.insert(number, job);
         Ok(number)
+    }
+
+    /// Numbers that no shard has, lowest first.
+    fn free_numbers(&self) -> impl Iterator<Item = u16> {
+        let used: HashSet<_> = self.jobs.values().flat_map(|job| job.shards.iter().copied()).collect();
+        (0..MAX_JOBS as u16).filter(move |number| !used.contains(number))
+    }
+
+    /// Gives the job a shard for each data thread that all its ranks have use for, as far as there are numbers and slots.
+    fn shard(&mut self, number: u16) {
+        let Some(job) = self.jobs.get(&number) else { return };
+        let wanted = threads::common(&job.joined().map(|(_, member)| &member.threads).collect::<Vec<_>>());
+        if wanted == 1 {
+            return;
+        }
+        let numbers: Vec<_> = self.free_numbers().take(wanted as usize - 1).collect();
+        let Some(job) = self.jobs.get_mut(&number) else { return };
+        self.pool.take_back(&job.slots);
+        // There is room at least where it was.
+        if let Some(slots) = self.pool.lend(wanted) {
+            job.slots = slots;
+        }
+        let slots = job.slots.end - job.slots.start;
+        let shards = power_of_two_up_to(wanted.min(numbers.len() as u32 + 1).min(slots / MIN_PER_SHARD).max(1));
+        job.shards.extend(numbers.into_iter().take(shards as usize - 1));
+        if shards < wanted {
+            info!("job {number} {:?}: {shards} data threads, not {wanted}: too few slots or job numbers", job.name);
+        }
     }
 
     /// Never 0, and never used before: the first is random, those after it go through all numbers.
@@ -468,25 +533,32 @@ impl JobTable {
     /// All ranks of the job are there.
     fn assign(&mut self, number: u16) -> Vec<Effect> {
         let epoch = self.new_epoch();
+        self.shard(number);
         let Some(job) = self.jobs.get_mut(&number) else { return Vec::new() };
         job.state = State::Assigned;
         job.epoch = epoch;
         let Some((_, first)) = job.joined().next() else { return Vec::new() };
-        let spec = JobSpec {
+        let secrets: Vec<_> = job.joined().map(|(_, member)| member.secret).collect();
+        let spec = |(number, slots)| JobSpec {
             number,
-            epoch: job.epoch,
-            secrets: job.joined().map(|(_, member)| member.secret).collect(),
-            slots: job.slots.clone(),
+            epoch,
+            secrets: secrets.clone(),
+            slots,
             address: first.local,
             group: (group_address(number), GROUP_PORT),
         };
-        info!("job {number} {:?}: assigned, epoch {:#010x}, slots {:?}", job.name, job.epoch, job.slots);
-        let mut effects = vec![Effect::Open(spec.clone())];
-        effects.extend(job.joined().filter_map(|(_, member)| {
-            let assigned = assigned(&self.limits, &spec, member.secret);
+        let specs: Vec<_> = job.slots_of_shards().map(spec).collect();
+        info!(
+            "job {number} {:?}: assigned, epoch {epoch:#010x}, slots {:?}, {} data threads",
+            job.name,
+            job.slots,
+            specs.len()
+        );
+        let told = job.joined().filter_map(|(_, member)| {
+            let assigned = assigned(&self.limits, &specs, member.secret);
             Some(Effect::Tell(member.session()?, Event::Assigned(assigned)))
-        }));
-        effects
+        });
+        specs.iter().cloned().map(Effect::Open).chain(told).collect()
     }
 
     fn tell_missing(&self, number: u16) -> Vec<Effect> {
@@ -508,9 +580,8 @@ impl JobTable {
         job.state = State::Aborted { reason, ranks: aborted.ranks.clone() };
         warn!("job {number} {:?}: aborted, {}", job.name, aborted.reason);
         let told: Vec<_> = job.tell_all(&Event::Aborted(aborted)).collect();
-        let mut effects = self.save(number);
-        effects.push(Effect::Abort(number));
-        effects.extend(told);
+        let mut effects: Vec<_> = job.on_shards(Effect::Abort).chain(told).collect();
+        effects.splice(0..0, self.save(number));
         effects
     }
 
@@ -524,7 +595,7 @@ impl JobTable {
         self.pool.take_back(&job.slots);
         info!("job {number} {:?}: ended", job.name);
         let opened = job.state != State::Waiting;
-        Some(opened.then_some(Effect::Close(number)).into_iter().collect())
+        Some(if opened { job.on_shards(Effect::Close).collect() } else { Vec::new() })
     }
 }
 
@@ -559,22 +630,29 @@ fn check_fits(job: &Job, joiner: &Joiner) -> Result<(), JoinError> {
     }
 }
 
-fn assigned(limits: &Limits, spec: &JobSpec, secret: u32) -> control::Assigned {
-    let (group_address, group_port) = match limits.fanout {
-        Fanout::Multicast => (spec.group.0.to_string(), spec.group.1),
-        Fanout::Unicast => (String::new(), 0),
+/// What a rank is told of its job's shards, of which there is one at least.
+fn assigned(limits: &Limits, shards: &[JobSpec], secret: u32) -> control::Assigned {
+    let shard = |spec: &JobSpec| {
+        let (group_address, group_port) = match limits.fanout {
+            Fanout::Multicast => (spec.group.0.to_string(), spec.group.1.into()),
+            Fanout::Unicast => (String::new(), 0),
+        };
+        control::Shard { job: spec.number.into(), group_address, group_port }
     };
+    let [first, further @ ..] = shards else { unreachable!("a job has a shard") };
+    let control::Shard { job, group_address, group_port } = shard(first);
     control::Assigned {
-        job: spec.number.into(),
-        epoch: spec.epoch,
-        slots: spec.slots.end - spec.slots.start,
-        data_address: spec.address.to_string(),
+        job,
+        epoch: first.epoch,
+        slots: first.slots.end - first.slots.start,
+        data_address: first.address.to_string(),
         data_port: limits.port.into(),
         group_address,
-        group_port: group_port.into(),
+        group_port,
         hello_secret: secret,
         max_lanes: limits.max_lanes.into(),
         durable: limits.durable,
+        further_shards: further.iter().map(shard).collect(),
     }
 }
 

@@ -12,7 +12,8 @@ const POOL: u32 = 1024;
 const LIMITS: Limits =
     Limits { slots: POOL, max_lanes: MAX_LANES as u16, port: 48864, fanout: Fanout::Multicast, durable: false };
 /// Where the data plane has heard a rank; which place does not matter here.
-const HEARD: Option<Place> = Some(Place { ifindex: 1, ip: [10, 0, 0, 1], mac: [2; 6], port: U16::new(40_000) });
+const PLACE: Place = Place { ifindex: 1, ip: [10, 0, 0, 1], mac: [2; 6], port: U16::new(40_000) };
+const HEARD: Option<Place> = Some(PLACE);
 const LOCAL: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 254);
 
 fn table() -> JobTable {
@@ -24,7 +25,8 @@ fn peer(rank: u32) -> IpAddr {
 }
 
 fn joiner(name: &str, rank: u32, world_size: u32) -> Joiner {
-    Joiner { name: name.to_owned(), rank, world_size, peer: peer(rank), local: Some(LOCAL) }
+    let threads = Threads::default();
+    Joiner { name: name.to_owned(), rank, world_size, peer: peer(rank), local: Some(LOCAL), threads }
 }
 
 /// Joins all ranks of a job; the effects of the last one, and everyone's session.
@@ -87,6 +89,7 @@ fn ranks_wait_for_each_other_and_are_assigned_together() {
             hello_secret: secret,
             max_lanes: 768,
             durable: false,
+            further_shards: Vec::new(),
         })
     };
     let [zero, one, two] = spec.secrets[..] else { panic!("{} secrets", spec.secrets.len()) };
@@ -98,6 +101,85 @@ fn ranks_wait_for_each_other_and_are_assigned_together() {
         Effect::Tell(a, assigned(two)),
     ];
     assert_eq!(effects, expected);
+}
+
+/// A joiner with use for so many data threads.
+fn threaded(name: &str, rank: u32, world_size: u32, most: u32) -> Joiner {
+    Joiner { threads: Threads { most, host: String::new() }, ..joiner(name, rank, world_size) }
+}
+
+#[test]
+fn a_job_has_a_shard_for_each_data_thread() {
+    let mut table = table();
+    let (one, effects) = join_all(&mut table, "other", 1);
+    assert_eq!(opened(&effects).number, 0);
+    table.join(&threaded("train", 0, 2, 4)).unwrap();
+    let (last, effects) = table.join(&threaded("train", 1, 2, 2)).unwrap();
+    let specs: Vec<_> =
+        effects.iter().filter_map(|effect| if let Effect::Open(spec) = effect { Some(spec) } else { None }).collect();
+    let [first, second] = specs[..] else { panic!("{effects:?}") };
+    assert_eq!((first.number, first.slots.clone(), second.number, second.slots.clone()), (1, 512..640, 2, 640..768));
+    assert_eq!((first.epoch, &first.secrets), (second.epoch, &second.secrets));
+    assert_ne!(first.group, second.group);
+    let told = effects.iter().find_map(|effect| match effect {
+        Effect::Tell(session, Event::Assigned(assigned)) if *session == last => Some(assigned),
+        _ => None,
+    });
+    let told = told.expect("Assigned");
+    let further = control::Shard { job: 2, group_address: "239.255.0.2".to_owned(), group_port: 48866 };
+    assert_eq!((told.job, told.slots, told.group_address.as_str()), (1, 128, "239.255.0.1"));
+    assert_eq!(told.further_shards, [further]);
+
+    let (id, other_id) = (member(first, 0), member(first, 1));
+    let second_place = Place { ifindex: 7, ..PLACE };
+    assert_eq!(table.shards(id), Ok(&[1, 2][..]));
+    assert_eq!(table.ready(id, 352, [PLACE]), Err(MemberError::NoHello(0)), "in one shard only");
+    assert_eq!(table.ready(id, 352, [PLACE, second_place]), Ok(vec![]));
+    let effects = table.ready(other_id, 352, [PLACE; 2]).unwrap();
+    assert!(
+        matches!(&effects[..], [Effect::Start(1), Effect::Start(2), Effect::Tell(..), Effect::Tell(..)]),
+        "{effects:?}"
+    );
+    // Either port carries a part of every sum.
+    let effects = table.lose_port(7, "it is gone");
+    assert!(
+        matches!(&effects[..], [Effect::Abort(1), Effect::Abort(2), Effect::Tell(..), Effect::Tell(..)]),
+        "{effects:?}"
+    );
+    table.leave(id, "").unwrap();
+    let effects = table.leave(other_id, "").unwrap();
+    assert_eq!(effects, [Effect::Close(1), Effect::Close(2), Effect::End(last)]);
+    table.disconnect(one[0]);
+    assert_eq!((table.pool().free(), table.free_numbers().count()), (POOL, MAX_JOBS));
+}
+
+#[test]
+fn too_few_slots_make_fewer_shards() {
+    let shards = |slots| {
+        let mut table = JobTable::new(Limits { slots, ..LIMITS }, None, StdRng::seed_from_u64(1));
+        let (_, effects) = table.join(&threaded("train", 0, 1, 4)).unwrap();
+        effects
+            .iter()
+            .filter_map(|effect| if let Effect::Open(spec) = effect { Some(spec.slots.len()) } else { None })
+            .collect()
+    };
+    let shards: fn(u32) -> Vec<usize> = shards;
+    assert_eq!(shards(4096), [512; 4]);
+    assert_eq!(shards(1024), [128; 4]);
+    assert_eq!(shards(1023), [128; 2]);
+    assert_eq!(shards(256), [128]);
+    assert_eq!(shards(16), [16]);
+}
+
+#[test]
+fn a_shard_that_fails_takes_its_job_along() {
+    let mut table = table();
+    let (session, effects) = table.join(&threaded("train", 0, 1, 2)).unwrap();
+    assert!(matches!(&effects[..], [Effect::Open(_), Effect::Open(_), Effect::Tell(..)]), "{effects:?}");
+    assert_eq!(
+        table.fail(1, "broken"),
+        [Effect::Abort(0), Effect::Abort(1), Effect::Tell(session, aborted("broken", &[]))]
+    );
 }
 
 #[test]
@@ -517,17 +599,21 @@ fn an_abort_before_the_restart_is_told_after_it() {
 /// What the longest texts and numbers make of it; every character is the one that JSON makes longest.
 #[test]
 fn the_largest_job_fits_an_entry_of_the_journal() {
-    let mut table = durable_table(1);
+    let limits = Limits { slots: 1 << 20, durable: true, ..LIMITS };
+    let mut table = JobTable::new(limits, None, StdRng::seed_from_u64(1));
     let local = Ipv4Addr::new(255, 255, 255, 255);
     let peer: IpAddr = "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff".parse().unwrap();
     let mut effects = Vec::new();
     for rank in 0..64 {
-        let joiner = Joiner { name: "\u{1}".repeat(MAX_NAME_LEN), rank, world_size: 64, peer, local: Some(local) };
+        let threads = Threads { most: u32::MAX, host: String::new() };
+        let name = "\u{1}".repeat(MAX_NAME_LEN);
+        let joiner = Joiner { name, rank, world_size: 64, peer, local: Some(local), threads };
         effects = table.join(&joiner).unwrap().1;
     }
     let spec = opened(&effects).clone();
     for rank in 0..64 {
-        table.ready(member(&spec, rank), 768, HEARD.map(|place| Place { ifindex: u32::MAX, ..place })).unwrap();
+        let places = (0..8).map(|shard| Place { ifindex: u32::MAX - shard, ..PLACE });
+        table.ready(member(&spec, rank), 768, places).unwrap();
     }
     let job = saved(&table.fail(spec.number, &"\u{1}".repeat(100_000)));
     let text = serde_json::to_string(&job).unwrap();
@@ -538,9 +624,9 @@ fn the_largest_job_fits_an_entry_of_the_journal() {
 #[test]
 fn jobs_that_cannot_be_restored_are_closed() {
     let (_, spec, job) = durable_job(&mut durable_table(1));
-    let twin = Job { number: 7, ..job.clone() };
+    let twin = Job { number: 7, shards: vec![7, 8], ..job.clone() };
     let mut table = durable_table(2);
-    assert_eq!(table.restore(vec![job, twin], spec.epoch), [Effect::Start(0), Effect::Close(7)]);
+    assert_eq!(table.restore(vec![job, twin], spec.epoch), [Effect::Start(0), Effect::Close(7), Effect::Close(8)]);
     assert_eq!(table.list().len(), 1);
 }
 
@@ -676,7 +762,10 @@ impl World {
     fn apply_one(&mut self, effect: Effect) {
         match effect {
             Effect::Open(spec) => {
-                assert!(spec.epoch != 0 && self.epochs.insert(spec.epoch), "an epoch is never used again");
+                // The shards of a job have the same, and are opened together.
+                let is_next_shard = self.last_epoch == spec.epoch;
+                let is_new = self.epochs.insert(spec.epoch) || is_next_shard;
+                assert!(spec.epoch != 0 && is_new, "an epoch is never used again");
                 assert!(spec.slots.end <= POOL);
                 for (other, _) in self.open.values() {
                     let apart = spec.slots.end <= other.slots.start || other.slots.end <= spec.slots.start;
@@ -688,7 +777,8 @@ impl World {
             Effect::Start(job) => {
                 let (_, started) = self.open.get_mut(&job).expect("open");
                 assert!(!std::mem::replace(started, true), "started once");
-                assert!(self.saved.contains_key(&job), "saved before anybody can rely on it");
+                let is_saved = self.saved.values().any(|saved| saved.shards.contains(&job));
+                assert!(is_saved, "saved before anybody can rely on it");
             }
             Effect::Abort(job) => assert!(self.open.contains_key(&job)),
             Effect::Close(job) => {
@@ -745,7 +835,9 @@ impl World {
                 self.orphans.push(id);
             }
         }
-        self.open.retain(|number, (spec, _)| self.saved.get(number).is_some_and(|job| job.epoch == spec.epoch));
+        let kept =
+            |number: &u16, epoch| self.saved.values().any(|job| job.epoch == epoch && job.shards.contains(number));
+        self.open.retain(|number, (spec, _)| kept(number, spec.epoch));
         self.open.values_mut().for_each(|(_, started)| *started = false);
         (self.saved.values().cloned().collect(), self.last_epoch)
     }
@@ -753,7 +845,9 @@ impl World {
 
 /// A rank joins, if it may.
 fn join(table: &mut JobTable, world: &mut World, name: u8, rank: u32, world_size: u32) -> bool {
-    let Ok((session, effects)) = table.join(&joiner(&name.to_string(), rank, world_size)) else { return false };
+    let threads = Threads { most: 1 << name, host: String::new() };
+    let joiner = Joiner { threads, ..joiner(&name.to_string(), rank, world_size) };
+    let Ok((session, effects)) = table.join(&joiner) else { return false };
     assert!(world.streams.insert(session, (None, None)).is_none());
     world.apply(effects);
     true
@@ -761,8 +855,9 @@ fn join(table: &mut JobTable, world: &mut World, name: u8, rank: u32, world_size
 
 /// A rank is ready, if its job waits for that.
 fn ready(table: &mut JobTable, world: &mut World, id: MemberId, lanes: u32) {
-    let place = HEARD.map(|place| Place { ifindex: 1 + id.rank, ..place });
-    let Ok(effects) = table.ready(id, lanes, place) else { return };
+    let shards = table.shards(id).map_or(0, <[u16]>::len) as u32;
+    let places = (0..shards).map(|shard| Place { ifindex: 1 + id.rank + shard, ..PLACE });
+    let Ok(effects) = table.ready(id, lanes, places) else { return };
     world.ready.entry((id.job, id.epoch)).or_default().insert(id.rank, lanes);
     world.apply(effects);
 }
@@ -853,7 +948,11 @@ proptest! {
                     world.apply(table.restore(saved, last_epoch));
                 }
                 let open: Vec<_> = world.open.values().map(|(spec, _)| (spec.number, spec.epoch)).collect();
-                let known: Vec<_> = table.list().iter().map(|job| (job.job as u16, job.epoch)).collect();
+                let shards = |job: &control::Job| (job.shards.clone(), job.epoch);
+                let mut known: Vec<_> = table.list().iter().map(shards).flat_map(|(shards, epoch)| {
+                    shards.into_iter().map(move |shard| (shard as u16, epoch))
+                }).collect();
+                known.sort_unstable();
                 prop_assert_eq!(open, known, "no job is half there");
             }
             prop_assert_eq!(table.list().iter().map(|job| job.slots).sum::<u32>(), POOL - table.pool().free());

@@ -102,7 +102,7 @@ pub struct Rank {
 impl Rank {
     pub async fn join(control: SocketAddr, name: &str, rank: u32, world_size: u32) -> Self {
         let mut client = AggregatorClient::connect(format!("http://{control}")).await.expect("connected");
-        let request = JoinRequest { job_name: name.to_owned(), rank, world_size };
+        let request = JoinRequest { job_name: name.to_owned(), rank, world_size, ..JoinRequest::default() };
         let events = client.join(request).await.expect("joined").into_inner();
         Self { rank, client, events }
     }

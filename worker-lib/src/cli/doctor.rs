@@ -9,11 +9,11 @@ use std::{
 use switchml_worker::{
     Builder, Communicator, Error, ReduceOp,
     control::{self, AggregatorStatus, Session},
+    interface::Interface,
 };
 
 use super::{
     Failure,
-    interface::Interface,
     job::{self, Aggregator},
     say,
 };
@@ -96,7 +96,7 @@ fn open_socket(status: &AggregatorStatus) -> Result<((), String), Failure> {
 }
 
 fn join(address: &str, name: &str) -> Result<((), String), Failure> {
-    let (session, assigned) = Session::join(address, name, 0, 1, PATIENCE).map_err(of_control)?;
+    let (session, assigned) = Session::join(address, name, 0, 1, Some(1), PATIENCE).map_err(of_control)?;
     session.leave(None);
     let control::Assigned { slots, data_address, .. } = assigned;
     Ok(((), format!("job {name} of one rank: {slots} slots at UDP {data_address}")))

@@ -32,6 +32,9 @@ pub struct Job {
     /// Longest wait for the other ranks to join, in seconds
     #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = seconds::parse)]
     join_timeout: Duration,
+    /// Threads for large tensors, 1 to 8; all ranks get the smallest that any asks for [default: what suits processors and link]
+    #[arg(long, value_name = "N")]
+    data_threads: Option<u32>,
 }
 
 /// Where the aggregator is.
@@ -65,6 +68,9 @@ impl Job {
         }
         if let Some(world_size) = self.world_size {
             settings = settings.world_size(world_size);
+        }
+        if let Some(data_threads) = self.data_threads {
+            settings = settings.data_threads(data_threads);
         }
         Ok(settings)
     }

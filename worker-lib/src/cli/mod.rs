@@ -2,7 +2,6 @@
 
 mod bench;
 mod doctor;
-mod interface;
 mod job;
 mod seconds;
 mod size;

@@ -9,6 +9,7 @@ mod error;
 mod link;
 mod session;
 mod status;
+mod threads;
 
 pub use address::resolve;
 pub use error::{Error, MadeCall};

@@ -14,7 +14,7 @@ use super::{
     Error,
     board::Board,
     link::{self, Command, Link},
-    resolve,
+    resolve, threads,
 };
 
 /// What a job gives to a rank. The same for all ranks, but for the secret.
@@ -37,6 +37,8 @@ pub struct Assigned {
     /// Whether the data plane outlives the aggregator's daemon: a job that has started goes on when the connection breaks, which is
     /// then made again.
     pub durable: bool,
+    /// Job number and group of each shard after the first, which has those above. All have as many slots.
+    pub further_shards: Vec<(u16, Option<SocketAddrV4>)>,
 }
 
 impl Assigned {
@@ -45,12 +47,15 @@ impl Assigned {
         let wrong = |field: &str| format!("a wrong {field}: {message:?}");
         let narrow = |number: u32, field| u16::try_from(number).map_err(|_| wrong(field));
         let ip = |text: &str, field| text.parse::<Ipv4Addr>().map_err(|_| wrong(field));
-        let group = if message.group_address.is_empty() {
-            None
-        } else {
-            let address = ip(&message.group_address, "group_address")?;
-            Some(SocketAddrV4::new(address, narrow(message.group_port, "group_port")?))
+        let group = |address: &str, port| {
+            if address.is_empty() {
+                return Ok::<_, String>(None);
+            }
+            Ok(Some(SocketAddrV4::new(ip(address, "group_address")?, narrow(port, "group_port")?)))
         };
+        let further = message.further_shards.iter();
+        let further =
+            further.map(|shard| Ok((narrow(shard.job, "job")?, group(&shard.group_address, shard.group_port)?)));
         Ok(Self {
             job: narrow(message.job, "job")?,
             epoch: message.epoch,
@@ -60,11 +65,17 @@ impl Assigned {
                 ip(&message.data_address, "data_address")?,
                 narrow(message.data_port, "data_port")?,
             ),
-            group,
+            group: group(&message.group_address, message.group_port)?,
             secret: message.hello_secret,
             max_lanes: narrow(message.max_lanes, "max_lanes")?,
             durable: message.durable,
+            further_shards: further.collect::<Result<_, String>>()?,
         })
+    }
+
+    /// Job number and group of each shard.
+    pub fn shards(&self) -> impl Iterator<Item = (u16, Option<SocketAddrV4>)> {
+        std::iter::once((self.job, self.group)).chain(self.further_shards.iter().copied())
     }
 }
 
@@ -79,7 +90,7 @@ pub struct Session {
 
 impl Session {
     /// Joins the job named `job` at `aggregator` (see [`resolve`]) as `rank` of `world_size`, and waits until all ranks have.
-    /// `timeout` also bounds the wait in [`Session::ready`].
+    /// `timeout` also bounds the wait in [`Session::ready`]. The rank asks for `data_threads`, or for as many as this host has use for.
     ///
     /// # Errors
     ///
@@ -91,14 +102,20 @@ impl Session {
         job: &str,
         rank: u32,
         world_size: u32,
+        data_threads: Option<u32>,
         timeout: Duration,
     ) -> Result<(Self, Assigned), Error> {
         let begin = Instant::now();
         let board = Arc::new(Board::default());
         let (commands, received) = tokio::sync::mpsc::unbounded_channel();
+        let addresses = resolve(aggregator)?;
+        let (data_threads, host) = match data_threads {
+            Some(exactly) => (exactly, String::new()),
+            None => threads::of_this_host(&addresses),
+        };
         let link = Link {
-            addresses: resolve(aggregator)?,
-            request: JoinRequest { job_name: job.to_owned(), rank, world_size },
+            addresses,
+            request: JoinRequest { job_name: job.to_owned(), rank, world_size, data_threads, host },
             timeout,
             board: Arc::clone(&board),
         };

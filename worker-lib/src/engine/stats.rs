@@ -1,5 +1,7 @@
 //! What the engine counts.
 
+use std::ops::AddAssign;
+
 macro_rules! ignored {
     ($($(#[doc = $doc:literal])+ $name:ident = $label:literal,)+) => {
         /// Why a received packet was ignored.
@@ -66,6 +68,21 @@ pub struct EngineStats {
     pub window_cuts: u64,
     /// Packets ignored, by [`Ignored`].
     pub ignored: [u64; Ignored::ALL.len()],
+}
+
+/// Counters of several engines together.
+impl AddAssign<&Self> for EngineStats {
+    fn add_assign(&mut self, other: &Self) {
+        self.chunks += other.chunks;
+        self.results += other.results;
+        self.resent_by_timer += other.resent_by_timer;
+        self.resent_by_overtaking += other.resent_by_overtaking;
+        self.probes += other.probes;
+        self.pending += other.pending;
+        self.congested += other.congested;
+        self.window_cuts += other.window_cuts;
+        self.ignored.iter_mut().zip(other.ignored).for_each(|(sum, packets)| *sum += packets);
+    }
 }
 
 impl EngineStats {

@@ -6,7 +6,7 @@ use std::io;
 use std::net::SocketAddrV4;
 use std::time::Duration;
 
-pub(crate) use udp::Udp;
+pub(crate) use udp::{LARGEST_DATAGRAM, Udp};
 
 /// IPv4 and UDP headers.
 const IP_UDP_LEN: usize = 20 + 8;

@@ -16,7 +16,7 @@ use super::{IP_UDP_LEN, Transport, ip_packet_len};
 use crate::waker::Waker;
 
 /// Most bytes in one UDP datagram, and so in a superpacket: the IP length field is 16 bits.
-const LARGEST_DATAGRAM: usize = 65_535 - IP_UDP_LEN;
+pub(crate) const LARGEST_DATAGRAM: usize = 65_535 - IP_UDP_LEN;
 /// Messages per receiving system call.
 const MESSAGES: usize = 32;
 /// Wanted for the kernel's socket buffers: some thousand packets.

@@ -25,9 +25,18 @@ pub struct Daemon {
 
 impl Daemon {
     pub fn start() -> Self {
+        Self::start_with(Aggregator::on_loopback)
+    }
+
+    /// With a pool of so many slots.
+    pub fn with_slots(slots: u32) -> Self {
+        Self::start_with(|binaries, host| Aggregator::on_loopback_with_slots(binaries, host, slots))
+    }
+
+    fn start_with(start: impl FnOnce(&Binaries, &Namespace) -> Result<Aggregator, switchml_rack::Error>) -> Self {
         let binaries = Binaries::for_test().unwrap();
         let host = Namespace::of_host().unwrap();
-        let aggregator = Aggregator::on_loopback(&binaries, &host).unwrap();
+        let aggregator = start(&binaries, &host).unwrap();
         let address = aggregator.control().to_owned();
         Self { binaries, aggregator, host, address }
     }

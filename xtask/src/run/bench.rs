@@ -27,6 +27,9 @@ pub struct Bench {
     /// Share of the chunks that are zero on all ranks, 0 to 1
     #[arg(long, default_value = "0", value_name = "SHARE")]
     sparsity: String,
+    /// Threads of each worker for large tensors, 1 to 8 [default: what suits this machine]
+    #[arg(long, value_name = "N")]
+    data_threads: Option<String>,
     /// Also write the results as JSON to this file
     #[arg(long, value_name = "FILE")]
     json: Option<String>,
@@ -53,6 +56,7 @@ impl Bench {
             "--sparsity",
             &self.sparsity,
         ];
+        arguments.extend(self.data_threads.iter().flat_map(|threads| ["--data-threads", threads]));
         arguments.extend(self.json.iter().flat_map(|file| ["--json", file]));
         arguments
     }

@@ -361,7 +361,8 @@ fn unopened_job(cluster: &Cluster) -> [(Session, (u16, u32)); 2] {
         let address = cluster.aggregator.control().to_owned();
         let rank = namespace as u32;
         let place = if namespace == 0 { cluster.rack.switch() } else { cluster.rack.worker(STRANGER) };
-        let (session, assigned) = place.run(move || Session::join(&address, "unopened", rank, 2, PATIENCE)).unwrap();
+        let (session, assigned) =
+            place.run(move || Session::join(&address, "unopened", rank, 2, Some(1), PATIENCE)).unwrap();
         (session, (assigned.job, assigned.epoch))
     };
     thread::scope(|scope| {

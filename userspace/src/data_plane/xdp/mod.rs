@@ -208,15 +208,17 @@ impl DataPlane for XdpDataPlane {
         let why = |error: MapError| Error::Refused { what: "read what was saved".to_owned(), why: error.to_string() };
         let last_epoch = self.journal().last_epoch().map_err(why)?;
         let Some(last_epoch) = last_epoch.filter(|_| self.is_adopted) else { return Ok(None) };
-        let mut jobs = Vec::new();
+        let mut jobs: Vec<jobs::Job> = Vec::new();
         for number in 0..MAX_JOBS as u16 {
             let entry = self.maps().job(number).map_err(why)?;
             let saved = self.journal().job(number).map_err(why)?;
-            match saved.filter(|job| entry.state != VACANT && (job.number, job.epoch) == (number, entry.epoch)) {
-                Some(job) => jobs.push(job),
-                // It had not started, or was about to be closed.
-                None => self.close(number)?,
-            }
+            let is_whole = |job: &jobs::Job| (job.number, job.epoch) == (number, entry.epoch);
+            jobs.extend(saved.filter(|job| entry.state != VACANT && is_whole(job)));
+        }
+        let kept: BTreeSet<_> = jobs.iter().flat_map(|job| job.shards.iter().copied()).collect();
+        for number in (0..MAX_JOBS as u16).filter(|number| !kept.contains(number)) {
+            // It had not started, or was about to be closed.
+            self.close(number)?;
         }
         Ok(Some(Saved { jobs, last_epoch }))
     }

@@ -11,11 +11,10 @@ mod value;
 use std::{fs::File, io::Write, num::NonZeroUsize, path::PathBuf};
 
 use half::{bf16, f16};
-use switchml_worker::{Communicator, DType, ReduceOp, control, numerics::Codec};
+use switchml_worker::{Communicator, DType, ReduceOp, control, interface::Interface, numerics::Codec};
 
 use super::{
     Failure,
-    interface::Interface,
     job::{self, Job},
     say, size,
 };
@@ -160,6 +159,7 @@ impl Bench {
             attachment: status.attachment.clone(),
             world_size: communicator.world_size() as usize,
             lanes: communicator.info().chunk_lanes.into(),
+            data_threads: communicator.info().data_threads,
             dtype: T::NCCL_NAME,
             redop: self.op.name(),
             minbytes: self.minbytes,

@@ -2,9 +2,10 @@
 
 use serde::Serialize;
 use std::time::Duration;
+use switchml_worker::interface::Interface;
 use switchml_worker::{CallStats, RoundTrips, Straggler, WaitStats};
 
-use crate::cli::{Failure, interface::Interface};
+use crate::cli::Failure;
 
 /// The whole run.
 #[derive(Serialize)]
@@ -166,6 +167,8 @@ pub struct Setup {
     pub world_size: usize,
     /// Lanes of a full chunk.
     pub lanes: usize,
+    /// Data threads of each rank.
+    pub data_threads: usize,
     #[serde(rename = "type")]
     pub dtype: &'static str,
     pub redop: &'static str,

@@ -19,7 +19,11 @@ impl fmt::Display for Head<'_> {
             setup.world_size, setup.minbytes, setup.maxbytes, setup.step, setup.warmup_iters, setup.iters, setup.check
         )?;
         writeln!(f, "#")?;
-        writeln!(f, "# Using switchml-worker {}, aggregator at {}", setup.version, setup.aggregator)?;
+        let Setup { version, aggregator, data_threads, .. } = setup;
+        writeln!(
+            f,
+            "# Using switchml-worker {version}, aggregator at {aggregator}, data threads a rank: {data_threads}"
+        )?;
         writeln!(f, "#")?;
         writeln!(
             f,
@@ -132,6 +136,7 @@ mod tests {
                 attachment: "native on p0, p1".into(),
                 world_size: 4,
                 lanes: 352,
+                data_threads: 1,
                 dtype: "float",
                 redop: "sum",
                 minbytes: 8,

@@ -7,7 +7,9 @@ use std::{
 };
 
 /// An interface of this host.
+#[derive(Clone, Debug)]
 pub struct Interface {
+    /// Its name.
     pub name: String,
     /// Largest IP packet in bytes.
     pub mtu: Option<u32>,

@@ -1,0 +1,54 @@
+//! How many data threads this host has use for.
+
+use std::{
+    fs,
+    net::{IpAddr, SocketAddr, SocketAddrV4},
+    thread,
+};
+
+use crate::interface::Interface;
+
+/// What a data thread moves each way, in bits per second, with margin: `docs/benchmarks.md`.
+const PER_THREAD: f64 = 12.5e9;
+/// Tells this host from others, the same in all its namespaces and containers.
+const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
+
+/// The data threads that the ranks of this host have use for together, and the host's name among hosts: enough to fill the link towards
+/// the aggregator where its speed is known, and no more than processors.
+pub(super) fn of_this_host(aggregator: &[SocketAddr]) -> (u32, String) {
+    let processors = thread::available_parallelism().map_or(1, usize::from);
+    let speed = aggregator.iter().find_map(|address| match address.ip() {
+        IpAddr::V4(ip) => Interface::towards(SocketAddrV4::new(ip, address.port())),
+        IpAddr::V6(_) => None,
+    });
+    let speed = speed.and_then(|interface| interface.speed);
+    match fs::read_to_string(BOOT_ID) {
+        Ok(host) => (wanted(processors, speed), host.trim().to_owned()),
+        // Nobody knows who shares the processors.
+        Err(_) => (1, String::new()),
+    }
+}
+
+fn wanted(processors: usize, speed: Option<f64>) -> u32 {
+    let of_link = speed.map_or(usize::MAX, |speed| (speed / PER_THREAD).ceil() as usize);
+    processors.min(of_link).max(1) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn processors_and_link_bound_the_threads() {
+        assert_eq!((wanted(16, None), wanted(1, None)), (16, 1));
+        assert_eq!([10e9, 25e9, 40e9, 100e9].map(|speed| wanted(64, Some(speed))), [1, 2, 4, 8]);
+        assert_eq!((wanted(2, Some(100e9)), wanted(16, Some(0.0))), (2, 1));
+    }
+
+    #[test]
+    fn this_host_has_a_name() {
+        let (threads, host) = of_this_host(&["127.0.0.1:1".parse().unwrap()]);
+        assert!(threads >= 1);
+        assert_eq!(host.len(), 36, "{host}");
+    }
+}
