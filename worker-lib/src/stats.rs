@@ -1,5 +1,6 @@
 //! What calls took: their chunks, resends, round trips, and the ranks that they waited for.
 
+use std::borrow::Cow;
 use std::ops::AddAssign;
 use std::time::Duration;
 
@@ -52,8 +53,13 @@ pub struct Straggler {
 /// Times from chunks' first transmission to their result. Loss and waiting for ranks are in them.
 ///
 /// Kept to 64 ns or 1 %, whichever is more, up to a minute.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct RoundTrips(Option<Histogram<u64>>);
+#[derive(Clone, Debug, Default)]
+pub struct RoundTrips {
+    histogram: Option<Histogram<u64>>,
+    /// What is not in the histogram yet: a time in ns, and how many chunks in a row had it. Chunks of a superpacket go and come together, and a
+    /// small call has so few of them that a histogram would cost more than the rest of its statistics.
+    runs: Vec<(u64, u64)>,
+}
 
 impl CallStats {
     /// The ranks that were waited for, lowest first.
@@ -106,31 +112,61 @@ impl AddAssign<&Self> for CallStats {
 }
 
 impl RoundTrips {
+    /// Most runs that are kept.
+    const RUNS: usize = 64;
+
     /// Chunks whose time was taken.
     pub fn count(&self) -> u64 {
-        self.0.as_ref().map_or(0, Histogram::len)
+        self.all().map_or(0, |histogram| histogram.len())
     }
 
     /// The time that this share of the chunks, 0 to 1, did not exceed; `None` if there were none.
     pub fn quantile(&self, share: f64) -> Option<Duration> {
-        self.0.as_ref().map(|histogram| Duration::from_nanos(histogram.value_at_quantile(share)))
+        self.all().map(|histogram| Duration::from_nanos(histogram.value_at_quantile(share)))
     }
 
     /// The longest; `None` if there were none.
     pub fn max(&self) -> Option<Duration> {
-        self.0.as_ref().map(|histogram| Duration::from_nanos(histogram.max()))
+        self.all().map(|histogram| Duration::from_nanos(histogram.max()))
     }
 
-    fn record(&mut self, nanoseconds: u64) {
-        self.0.get_or_insert_with(histogram).saturating_record(nanoseconds);
+    /// Takes in `count` chunks with this time in ns.
+    fn record(&mut self, nanoseconds: u64, count: u64) {
+        match self.runs.last_mut() {
+            Some((time, chunks)) if *time == nanoseconds => *chunks += count,
+            _ => {
+                if self.runs.len() == Self::RUNS {
+                    let histogram = self.histogram.get_or_insert_with(histogram);
+                    self.runs.drain(..).for_each(|(time, chunks)| histogram.saturating_record_n(time, chunks));
+                }
+                self.runs.push((nanoseconds, count));
+            }
+        }
+    }
+
+    /// All that was recorded, if there was anything.
+    fn all(&self) -> Option<Cow<'_, Histogram<u64>>> {
+        if self.runs.is_empty() {
+            return self.histogram.as_ref().map(Cow::Borrowed);
+        }
+        let mut all = self.histogram.clone().unwrap_or_else(histogram);
+        self.runs.iter().for_each(|&(time, chunks)| all.saturating_record_n(time, chunks));
+        Some(Cow::Owned(all))
+    }
+}
+
+impl PartialEq for RoundTrips {
+    fn eq(&self, other: &Self) -> bool {
+        self.all() == other.all()
     }
 }
 
 impl AddAssign<&Self> for RoundTrips {
     fn add_assign(&mut self, other: &Self) {
-        let Some(other) = &other.0 else { return };
-        let sum = self.0.get_or_insert_with(histogram);
-        // Five times as fast as adding all buckets, for the few that a short call has.
+        other.runs.iter().for_each(|&(time, chunks)| self.record(time, chunks));
+        let Some(other) = &other.histogram else { return };
+        let sum = self.histogram.get_or_insert_with(histogram);
+        // Five times as fast as adding all buckets, for the few that a call has.
         for bucket in other.iter_recorded() {
             sum.saturating_record_n(bucket.value_iterated_to(), bucket.count_at_value());
         }
@@ -166,8 +202,8 @@ impl Recorder {
         stats.resent_by_overtaking += u64::from(history.resent_by_overtaking);
         stats.probes += u64::from(history.probes);
         stats.pending += u64::from(history.pending);
-        stats.round_trips.record(now.saturating_sub(history.sent_at));
-        stats.finished.record(now.saturating_sub(first));
+        stats.round_trips.record(now.saturating_sub(history.sent_at), 1);
+        stats.finished.record(now.saturating_sub(first), 1);
         if history.missing != 0 {
             ranks_of(history.missing).for_each(|rank| self.waited_for(rank.into(), history.sent_at, now));
         }
@@ -237,6 +273,27 @@ mod tests {
             assert!((found - microseconds).abs() <= f64::max(0.064, microseconds / 100.0), "{share}: {found} us");
         }
         assert!(stats.round_trips.max().unwrap().abs_diff(Duration::from_millis(1)) < Duration::from_micros(10));
+    }
+
+    #[test]
+    fn few_times_and_many_count_alike() {
+        let mut sum = CallStats::default();
+        let mut count = 0;
+        // Runs of the same time, from few to more than are kept beside the histogram; each call is added to those before.
+        for runs in [1, 2, RoundTrips::RUNS, RoundTrips::RUNS + 1, 3, 500] {
+            let chunks: Vec<_> =
+                (0..runs).flat_map(|run| vec![((run as u64 + 1) * US, sent_at(0)); run % 5 + 1]).collect();
+            let stats = call(&chunks);
+            assert_eq!(stats.round_trips.count(), chunks.len() as u64, "{runs} runs");
+            let longest = stats.round_trips.max().unwrap().as_secs_f64() * 1e6;
+            assert!((longest - runs as f64).abs() <= f64::max(0.064, runs as f64 / 100.0), "{runs} runs: {longest} us");
+            sum += &stats;
+            count += chunks.len() as u64;
+            assert_eq!((sum.round_trips.count(), sum.finished.count()), (count, count), "{runs} runs");
+        }
+        // Each call has one chunk of 1 us, all but the first two of 2 us.
+        assert!(sum.round_trips.quantile(6.0 / count as f64).unwrap() < Duration::from_nanos(1100));
+        assert!(sum.round_trips.quantile(8.0 / count as f64).unwrap() > Duration::from_nanos(1900));
     }
 
     #[test]
