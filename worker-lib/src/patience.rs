@@ -18,6 +18,9 @@ const LOOKING: u64 = 100_000;
 const LOOKS_WHEN_CROWDED: u32 = 3;
 /// Waits after which a core that others wanted counts as free again, if they did not any more.
 const CALM: u32 = 16;
+/// One wait in so many on a crowded core goes to sleep at once: the kernel looks for an idle core for those that wake up, and leaves two that offer each
+/// other the same one together for long.
+const MOVING: u64 = 64;
 /// Less than a switch to another thread and back takes; more than the difference between the clocks.
 const SWITCH: Duration = Duration::from_nanos(800);
 
@@ -84,8 +87,11 @@ impl Patience {
             stats.waits += 1;
             Wait { begin: now, looks: 0, taken: false }
         });
-        let is_over =
-            if *crowded > 0 { wait.looks >= LOOKS_WHEN_CROWDED } else { now.saturating_sub(wait.begin) >= LOOKING };
+        let is_over = if *crowded > 0 {
+            wait.looks >= LOOKS_WHEN_CROWDED || stats.waits.is_multiple_of(MOVING)
+        } else {
+            now.saturating_sub(wait.begin) >= LOOKING
+        };
         if is_over {
             stats.sleeps += 1;
             return false;
@@ -145,9 +151,15 @@ mod tests {
     fn sleeps_soon_while_others_want_the_core() {
         let mut patience = Patience::default();
         assert_eq!(wait(&mut patience, 1_000, |look| look == 1), 3, "the second offer is taken");
-        for _ in 0..100 {
-            assert_eq!(wait(&mut patience, 1_000, |look| look == 2), 3, "the last of the few looks tells");
+        for number in 2..MOVING {
+            assert_eq!(
+                wait(&mut patience, 1_000, |look| look == 2),
+                3,
+                "wait {number}: the last of the few looks tells"
+            );
         }
+        assert_eq!(wait(&mut patience, 1_000, |_| true), 0, "may wake up on another core");
+        assert_eq!(wait(&mut patience, 1_000, |_| true), 3);
         for _ in 0..CALM {
             assert_eq!(wait(&mut patience, 1_000, |_| false), 3);
         }
