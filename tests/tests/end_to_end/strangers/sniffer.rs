@@ -5,6 +5,8 @@ use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use switchml_rack::AGGREGATOR_ADDRESS;
+
 use super::AGGREGATOR_PORT;
 use super::packet::{CONTRIBUTION, Envelope, HELLO, Packet, RESULT};
 use super::raw::RawSocket;
@@ -51,7 +53,8 @@ impl Sniffer {
             match packet.kind {
                 HELLO => notes.secret = Some(packet.aux),
                 CONTRIBUTION => notes.contribution = Some(Contribution { envelope, packet }),
-                RESULT => {
+                // What the stranger sends to the group in its own name comes by here too.
+                RESULT if envelope.source == AGGREGATOR_ADDRESS.octets() => {
                     let frame = envelope.bytes(&frame[PAYLOAD..PAYLOAD + packet.bytes().len()]);
                     notes.result = Some(GroupResult { envelope, frame });
                 }
