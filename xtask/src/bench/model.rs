@@ -9,7 +9,7 @@ use std::fmt::Write;
 use std::thread::available_parallelism;
 
 use super::measured::{Cell, Measured, Method, Results, Sample};
-use super::plan::{LARGE, WORKERS};
+use super::plan::{LARGE, WORKERS, rate};
 use super::report::size_of;
 use super::stats::Spread;
 
@@ -116,10 +116,10 @@ pub fn markdown(results: &Results) -> String {
 fn linear_from(results: &Results) -> String {
     let mut text = String::new();
     for workers in WORKERS {
-        for shaped in [false, true] {
+        for link in [None, Some(rate(workers))] {
             let of_link = |measured: &&Measured| {
                 let Cell { workers: n, rate, dense, .. } = measured.cell;
-                (measured.method, n, rate.is_some(), dense) == (Method::OURS, workers, shaped, 1)
+                (measured.method, n, rate, dense) == (Method::OURS, workers, link, 1)
             };
             let mut sizes: Vec<&Measured> = results.0.iter().filter(of_link).collect();
             sizes.sort_by_key(|measured| std::cmp::Reverse(measured.cell.size));
@@ -127,7 +127,7 @@ fn linear_from(results: &Results) -> String {
             let Some(largest) = sizes.first().map(|measured| per_byte(measured)) else { continue };
             let close = |measured: &&&Measured| (per_byte(measured) / largest - 1.0).abs() <= PROPORTIONAL;
             let Some(from) = sizes.iter().take_while(close).last().filter(|_| sizes.len() > 2) else { continue };
-            let links = if shaped { "shaped" } else { "unshaped" };
+            let links = if link.is_some() { "shaped" } else { "unshaped" };
             let _ = write!(
                 text,
                 "\n{workers} workers, {links}: proportional to size (within 10 %) from {} on.\n",

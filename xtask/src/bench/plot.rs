@@ -71,6 +71,8 @@ fn draw_lines(caption: &str, [x_name, y_name]: [&str; 2], lines: &[Line]) -> Res
         (low.max(1e-4) / 1.3)..high.max(2e-4) * 1.3
     };
     let x_range = range(&mut points().map(|point| point.0));
+    // What was measured, rather than powers of ten.
+    let x_marks: Vec<_> = points().map(|point| point.0).collect();
     let y_range = range(&mut points().flat_map(|point| [point.1.low, point.1.high]));
     draw(|area| {
         let mut chart = ChartBuilder::on(area)
@@ -78,7 +80,7 @@ fn draw_lines(caption: &str, [x_name, y_name]: [&str; 2], lines: &[Line]) -> Res
             .margin(12)
             .x_label_area_size(40)
             .y_label_area_size(60)
-            .build_cartesian_2d(x_range.log_scale(), y_range.log_scale())?;
+            .build_cartesian_2d(x_range.log_scale().with_key_points(x_marks), y_range.log_scale())?;
         chart
             .configure_mesh()
             .x_desc(x_name)
