@@ -119,6 +119,7 @@ mod privilege;
 mod process;
 mod rack;
 mod shaping;
+pub mod vectors;
 mod xdp;
 
 pub use aggregator::Aggregator;

@@ -89,8 +89,22 @@ impl Kernel {
 
     /// Runs the program for XDP alone.
     pub fn run_xdp(&self, frame: &[u8]) -> Run {
+        self.test_xdp(frame, None)
+    }
+
+    /// Runs the program for XDP alone on a frame that comes in by this interface of the calling thread's namespace, in whose driver
+    /// it is attached.
+    #[allow(dead_code)] // by the tests beside: the vectors use it, which share this file
+    pub fn run_xdp_at(&self, frame: &[u8], ifindex: u32) -> Run {
+        // `struct xdp_md` of linux/bpf.h: data, data_end, data_meta, ingress_ifindex, rx_queue_index, egress_ifindex.
+        let context = [0, frame.len() as u32, 0, ifindex, 0, 0].map(u32::to_ne_bytes).concat();
+        self.test_xdp(frame, Some(&context))
+    }
+
+    fn test_xdp(&self, frame: &[u8], ctx_in: Option<&[u8]>) -> Run {
         let mut out = vec![0; frame.len() + 256];
-        let options = TestRunOptions { data_in: Some(frame), data_out: Some(&mut out), ..TestRunOptions::default() };
+        let options =
+            TestRunOptions { data_in: Some(frame), data_out: Some(&mut out), ctx_in, ..TestRunOptions::default() };
         let result = self.program().test_run(options).expect("the test run");
         out.truncate(result.data_size_out as usize);
         Run { verdict: result.return_value, frame: out }

@@ -16,10 +16,11 @@ const TC_ACT_UNSPEC: i32 = -1;
 const TC_ACT_SHOT: i32 = 2;
 const TC_ACT_REDIRECT: i32 = 7;
 
-// Of `struct __sk_buff` in linux/bpf.h: its size, and the offsets of two fields that a test run takes.
+// Of `struct __sk_buff` in linux/bpf.h: its size, and the offsets of fields that a test run takes.
 const SK_BUFF_LEN: usize = 192;
 const GSO_SEGS: usize = 164;
 const GSO_SIZE: usize = 176;
+const IFINDEX: usize = 40;
 
 /// Ethernet, IPv4 and UDP headers. A test run for tc takes no frame that ends in them.
 pub const ENVELOPE_LEN: usize = 14 + 20 + 8;
@@ -44,14 +45,18 @@ impl Twin {
         Run { verdict: as_in_xdp(run.verdict), ..run }
     }
 
+    /// Runs the program on one packet that comes in by this interface of the calling thread's namespace; the verdict is what it would be
+    /// in XDP.
+    #[allow(dead_code)] // by the tests beside: the vectors use it, which share this file
+    pub fn run_at(&self, frame: &[u8], ifindex: u32) -> Run {
+        let run = self.test(frame, Some(&context(&[(IFINDEX, ifindex)])));
+        Run { verdict: as_in_xdp(run.verdict), ..run }
+    }
+
     /// Runs the program on a superpacket of segments of this many bytes.
     pub fn run_superpacket(&self, frame: &[u8], segment_len: usize) -> Run {
-        let mut context = [0; SK_BUFF_LEN];
         let segments = (frame.len() - ENVELOPE_LEN).div_ceil(segment_len) as u32;
-        for (offset, value) in [(GSO_SIZE, segment_len as u32), (GSO_SEGS, segments)] {
-            context[offset..offset + 4].copy_from_slice(&value.to_ne_bytes());
-        }
-        self.test(frame, Some(&context))
+        self.test(frame, Some(&context(&[(GSO_SIZE, segment_len as u32), (GSO_SEGS, segments)])))
     }
 
     fn test(&self, frame: &[u8], ctx_in: Option<&[u8]>) -> Run {
@@ -90,6 +95,15 @@ impl Twin {
     pub fn slot(&self, index: u32) -> LockedSlot {
         element(self.object.map("SLOTS").unwrap(), index)
     }
+}
+
+/// A `struct __sk_buff` with these values at these offsets.
+fn context(fields: &[(usize, u32)]) -> [u8; SK_BUFF_LEN] {
+    let mut context = [0; SK_BUFF_LEN];
+    for (offset, value) in fields {
+        context[*offset..offset + 4].copy_from_slice(&value.to_ne_bytes());
+    }
+    context
 }
 
 /// The verdict in XDP that a verdict in tc amounts to.

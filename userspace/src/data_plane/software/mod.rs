@@ -63,6 +63,11 @@ impl Software {
         })?;
         Ok(Self { shared, port, slots, _thread: thread })
     }
+
+    /// The jobs and slots that it serves.
+    pub fn tables(&self) -> &MemoryTables {
+        &self.shared.tables
+    }
 }
 
 impl DataPlane for Software {

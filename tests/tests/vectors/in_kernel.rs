@@ -1,0 +1,194 @@
+//! Both programs in the kernel's own test run, as subjects. A test run shows what became of the frame, and that it is redirected, not to
+//! where: to its group if the frame is addressed to one, else back.
+
+use crate::kernel::Kernel;
+use crate::twin::ENVELOPE_LEN;
+use std::collections::BTreeMap;
+use switchml_protocol::U16;
+use switchml_protocol::job::{ABORTED, Job, Member, OPEN, Place};
+use switchml_protocol::outcome::Outcome;
+use switchml_rack::vectors::{self, Age, Answer, Counters, Offer, Subject};
+
+/// Ports of the vectors; port n is the rack's port n - 1.
+pub const PORTS: usize = 4;
+
+const XDP_DROP: u32 = 1;
+const XDP_PASS: u32 = 2;
+const XDP_REDIRECT: u32 = 4;
+/// Where a packet's job number is in its frame.
+const JOB: usize = 44;
+
+/// Which of the programs.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Hook {
+    /// That for XDP.
+    Xdp,
+    /// That for tc ingress, packets one by one.
+    Tc,
+}
+
+/// A program and its maps.
+pub struct InKernel {
+    kernel: Kernel,
+    hook: Hook,
+    /// Interfaces of the ports.
+    interfaces: Vec<u32>,
+    /// Jobs that were ever opened; they keep their slots.
+    jobs: BTreeMap<u16, Job>,
+}
+
+impl InKernel {
+    /// Without jobs; ports are those of the rack whose switch the calling thread is in.
+    pub fn new(hook: Hook) -> Self {
+        let index = |port| {
+            let path = format!("/sys/class/net/p{port}/ifindex");
+            std::fs::read_to_string(path).expect("a port of the rack").trim().parse().expect("an index")
+        };
+        Self { kernel: Kernel::new(), hook, interfaces: (0..PORTS).map(index).collect(), jobs: BTreeMap::new() }
+    }
+
+    fn interface(&self, port: u16) -> u32 {
+        self.interfaces[usize::from(port) - 1]
+    }
+
+    fn set_state(&mut self, number: u16, state: u32) {
+        let job = self.jobs.get_mut(&number).expect("an open job");
+        job.state = state;
+        self.kernel.set_job(number, job);
+    }
+}
+
+impl Subject for InKernel {
+    fn offer(&self) -> Offer {
+        let features = match self.hook {
+            Hook::Xdp => &["age", "frames", "i16", "max", "runts", "verify"][..],
+            // The kernel makes no test run at tc of a frame that ends in its headers.
+            Hook::Tc => &["age", "frames", "i16", "max", "verify"],
+        };
+        Offer { strict: true, lanes: 768, ranks: 64, features: features.iter().map(ToString::to_string).collect() }
+    }
+
+    fn open(&mut self, job: &vectors::Job) -> Result<(), String> {
+        self.kernel.add_local(job.aggregator.ip().octets(), job.aggregator.port());
+        let first_slot = match self.jobs.get(&job.number) {
+            Some(earlier) => earlier.first_slot,
+            None => self.jobs.values().map(|other| other.first_slot + other.slots).max().unwrap_or(10),
+        };
+        let entry = Job {
+            state: OPEN,
+            epoch: job.epoch,
+            ranks: job.members.len() as u32,
+            first_slot,
+            slots: job.slots,
+            address: job.aggregator.ip().octets(),
+            group: job.group.ip().octets(),
+            group_port: U16::new(job.group.port()),
+            reserved: [0; 2],
+        };
+        for (rank, member) in (0..).zip(&job.members) {
+            let place = Place {
+                ifindex: self.interface(member.port),
+                ip: member.address.ip().octets(),
+                mac: member.mac,
+                port: U16::new(member.address.port()),
+            };
+            let epoch = if member.newcomer { 0 } else { job.epoch };
+            self.kernel.set_member(job.number, rank, &Member { secret: member.secret, epoch, place });
+        }
+        let mut ports: Vec<_> = job.members.iter().map(|member| self.interface(member.port)).collect();
+        ports.sort_unstable();
+        ports.dedup();
+        self.kernel.set_group(job.number, &ports);
+        self.kernel.set_job(job.number, &entry);
+        self.jobs.insert(job.number, entry);
+        Ok(())
+    }
+
+    fn abort(&mut self, job: u16) -> Result<(), String> {
+        self.set_state(job, ABORTED);
+        Ok(())
+    }
+
+    fn close(&mut self, job: u16) -> Result<(), String> {
+        self.kernel.set_job(job, &Job::default());
+        Ok(())
+    }
+
+    fn age(&mut self, age: &Age) -> Result<(), String> {
+        let index = self.jobs[&age.job].first_slot + u32::from(age.slot);
+        let mut element = match self.hook {
+            Hook::Xdp => self.kernel.slot(index),
+            Hook::Tc => self.kernel.twin().slot(index),
+        };
+        for set in &mut element.slot.sets {
+            set.head.round = set.head.round.wrapping_add(age.by);
+        }
+        self.kernel.set_slot(index, &element);
+        Ok(())
+    }
+
+    fn send(&mut self, port: u16, frame: &[u8]) -> Result<Option<Answer>, String> {
+        let interface = self.interface(port);
+        let run = match self.hook {
+            Hook::Xdp => self.kernel.run_xdp_at(frame, interface),
+            Hook::Tc => self.kernel.twin().run_at(frame, interface),
+        };
+        match run.verdict {
+            XDP_DROP => Ok(None),
+            XDP_PASS => Ok(Some(Answer::Passed(run.frame))),
+            XDP_REDIRECT => {
+                let answer = if self.hook == Hook::Tc { cut(run.frame, frame)? } else { run.frame };
+                let is_for_group = answer[0] & 1 == 1;
+                let job = u16::from_be_bytes([answer[JOB], answer[JOB + 1]]);
+                Ok(Some(if is_for_group { Answer::Group(job, answer) } else { Answer::Port(port, answer) }))
+            }
+            verdict => Err(format!("verdict {verdict}")),
+        }
+    }
+
+    fn counters(&mut self) -> Result<Counters, String> {
+        let counters = match self.hook {
+            Hook::Xdp => self.kernel.counters(),
+            Hook::Tc => self.kernel.twin().counters(),
+        };
+        Ok(by_name(&counters))
+    }
+}
+
+/// Counters by the names of outcomes.
+pub fn by_name(counters: &[u64; Outcome::COUNT]) -> Counters {
+    Outcome::ALL.iter().map(|outcome| (outcome.name().to_owned(), counters[*outcome as usize])).collect()
+}
+
+/// The program for tc cannot shorten a packet: its answers are as long as what they answer, with what was there behind them. This is
+/// such an answer as the specification has it, once its length was found to be what was allowed to differ.
+fn cut(answer: Vec<u8>, packet: &[u8]) -> Result<Vec<u8>, String> {
+    let lengths_agree = answer.len() == packet.len() && number(&answer, 16) == number(packet, 16);
+    if !lengths_agree
+        || number(&answer, 38) + 20 != number(&answer, 16)
+        || ones_complement_sum(&answer[14..34]) != 0xFFFF
+    {
+        return Err(format!("answer with wrong lengths or IP checksum: {:02x?}", &answer[..ENVELOPE_LEN]));
+    }
+    let len = ENVELOPE_LEN + 32 + 4 * number(&answer, 60);
+    if answer.len() < len || answer[len..] != packet[len..] {
+        return Err("what is behind the answer is not what was behind the packet".to_owned());
+    }
+    let mut answer = answer;
+    answer.truncate(len);
+    for (offset, value) in [(16, len - 14), (24, 0), (38, len - 34)] {
+        answer[offset..offset + 2].copy_from_slice(&(value as u16).to_be_bytes());
+    }
+    let checksum = !ones_complement_sum(&answer[14..34]);
+    answer[24..26].copy_from_slice(&checksum.to_be_bytes());
+    Ok(answer)
+}
+
+fn number(frame: &[u8], offset: usize) -> usize {
+    usize::from(frame[offset]) << 8 | usize::from(frame[offset + 1])
+}
+
+fn ones_complement_sum(bytes: &[u8]) -> u16 {
+    let sum: usize = (0..bytes.len()).step_by(2).map(|offset| number(bytes, offset)).sum();
+    (sum % 0xFFFF) as u16 | if sum.is_multiple_of(0xFFFF) { 0xFFFF } else { 0 }
+}

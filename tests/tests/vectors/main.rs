@@ -1,0 +1,69 @@
+//! The vectors of `tests/vectors` against each data plane: one set of packets binds them all.
+//!
+//! | module | what it holds |
+//! | --- | --- |
+//! | [`in_kernel`] | both programs in the kernel's own test run, as a subject |
+//! | [`software`] | the software data plane over real sockets, as a subject |
+//! | [`files`] | the files are what their generator writes |
+
+mod files;
+mod in_kernel;
+#[path = "../in_kernel/kernel.rs"]
+#[allow(dead_code)] // of the tests that it was written for
+mod kernel;
+#[path = "../in_kernel/packet.rs"]
+#[allow(dead_code)]
+mod packet;
+mod software;
+#[path = "../in_kernel/twin.rs"]
+#[allow(dead_code)]
+mod twin;
+
+use in_kernel::{Hook, InKernel};
+use software::OverSockets;
+use std::path::Path;
+use switchml_rack::vectors::{Played, Vector, play_all, read_all};
+use switchml_rack::{Rack, RackOptions, can_build_racks};
+
+/// Where the vectors are.
+fn folder() -> &'static Path {
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/vectors"))
+}
+
+/// A rack has interfaces for the vectors' ports, and is a place for addresses of theirs.
+fn rack() -> Rack {
+    Rack::new(RackOptions { workers: in_kernel::PORTS, ..RackOptions::default() }).expect("a rack")
+}
+
+/// Plays all vectors in the namespace of a rack's switch.
+fn in_rack(play: impl FnOnce(&[Vector]) -> Played + Send + 'static) -> Played {
+    let rack = rack();
+    rack.switch().run(move || play(&read_all(folder())))
+}
+
+#[test]
+fn xdp() {
+    if can_build_racks("xdp") {
+        let played = in_rack(|vectors| play_all(vectors, || InKernel::new(Hook::Xdp)));
+        played.conclude("XDP");
+        assert_eq!(played.left_out, [], "the XDP program offers everything");
+    }
+}
+
+#[test]
+fn tc() {
+    if can_build_racks("tc") {
+        in_rack(|vectors| play_all(vectors, || InKernel::new(Hook::Tc))).conclude("tc ingress");
+    }
+}
+
+#[test]
+fn software() {
+    if can_build_racks("software") {
+        in_rack(|vectors| {
+            software::make_addresses_local();
+            play_all(vectors, OverSockets::new)
+        })
+        .conclude("software");
+    }
+}

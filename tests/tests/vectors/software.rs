@@ -1,0 +1,218 @@
+//! The software data plane over real sockets, as a subject: a socket for each place that packets come from.
+
+use crate::in_kernel::by_name;
+use crate::packet::{HELLO, Packet};
+use rustix::net::sockopt::set_ip_tos;
+use std::collections::BTreeMap;
+use std::io::ErrorKind;
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket};
+use std::process::Command;
+use std::time::{Duration, Instant};
+use switchml_protocol::aggregator::Tables;
+use switchml_protocol::outcome::Outcome;
+use switchml_rack::vectors::{Age, Answer, Counters, Job, Layer, Offer, Subject};
+use switchml_userspace::data_plane::software::Software;
+use switchml_userspace::data_plane::{DataPlane, JobSpec};
+use tokio::sync::mpsc;
+
+const AGGREGATOR: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 254), 48864);
+const POOL: u32 = 64;
+/// Longer than anything here takes.
+const PATIENCE: Duration = Duration::from_secs(10);
+const ENVELOPE_LEN: usize = 42;
+const RANK: usize = 8;
+const EVERYONE: [u8; 2] = [0xFF, 0xFF];
+
+/// Makes the vectors' addresses those of the calling thread's namespace.
+pub fn make_addresses_local() {
+    for arguments in ["link set lo up", "route add local 10.0.0.0/24 dev lo"] {
+        let status = Command::new("ip").args(arguments.split(' ')).status().expect("ip runs");
+        assert!(status.success(), "ip {arguments}");
+    }
+}
+
+/// The data plane, and whoever sent to it or may hear from it.
+pub struct OverSockets {
+    data_plane: Software,
+    sockets: BTreeMap<SocketAddrV4, UdpSocket>,
+    /// Jobs that were ever opened, and their first slots.
+    jobs: BTreeMap<u16, (Job, u32)>,
+    /// Sends what is only there to be counted; how often it did.
+    fence: UdpSocket,
+    fences: u64,
+}
+
+impl OverSockets {
+    /// Without jobs, in the calling thread's namespace.
+    pub fn new() -> Self {
+        let (events, _) = mpsc::channel(1);
+        let data_plane =
+            Software::start(Some(*AGGREGATOR.ip()), AGGREGATOR.port(), POOL, events).expect("a data plane");
+        let fence = UdpSocket::bind("10.0.0.253:0").expect("a socket");
+        Self { data_plane, sockets: BTreeMap::new(), jobs: BTreeMap::new(), fence, fences: 0 }
+    }
+
+    fn total(&self) -> u64 {
+        self.data_plane.counters().expect("counters").iter().sum()
+    }
+
+    /// Waits until so many packets were counted.
+    fn wait_for(&self, total: u64) -> Result<(), String> {
+        let begin = Instant::now();
+        while self.total() < total {
+            if begin.elapsed() > PATIENCE {
+                return Err(format!("a packet was not counted within {PATIENCE:?}"));
+            }
+            std::thread::yield_now();
+        }
+        Ok(())
+    }
+
+    /// Waits until a datagram was served and answered, whether or not there is an answer: the next one is served after that.
+    fn exchange(&mut self, from: SocketAddrV4, tos: u8, datagram: &[u8]) -> Result<(), String> {
+        let total = self.total();
+        let socket = self.sockets.entry(from).or_insert_with(|| socket(from));
+        set_ip_tos(&*socket, tos).map_err(|error| error.to_string())?;
+        socket.send_to(datagram, AGGREGATOR).map_err(|error| error.to_string())?;
+        self.wait_for(total + 1)?;
+        // What has been counted may not have been answered. It was taken in, so this comes behind it.
+        self.fence.send_to(&[], AGGREGATOR).map_err(|error| error.to_string())?;
+        self.fences += 1;
+        self.wait_for(total + 2)
+    }
+
+    /// What has arrived: at which socket, from where, what.
+    fn received(&self) -> Result<Vec<(SocketAddrV4, SocketAddr, Vec<u8>)>, String> {
+        let mut received = Vec::new();
+        for (at, socket) in &self.sockets {
+            let mut buffer = [0; 4096];
+            loop {
+                match socket.recv_from(&mut buffer) {
+                    Ok((len, from)) => received.push((*at, from, buffer[..len].to_vec())),
+                    Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                    Err(error) => return Err(error.to_string()),
+                }
+            }
+        }
+        Ok(received)
+    }
+}
+
+fn socket(address: SocketAddrV4) -> UdpSocket {
+    let socket = UdpSocket::bind(address).unwrap_or_else(|error| panic!("bind to {address}: {error}"));
+    socket.set_nonblocking(true).expect("non-blocking");
+    socket
+}
+
+impl Subject for OverSockets {
+    fn offer(&self) -> Offer {
+        let features = ["age", "i16", "max", "verify"].map(str::to_owned).to_vec();
+        Offer { strict: true, lanes: 768, ranks: 64, features }
+    }
+
+    fn layer(&self) -> Layer {
+        Layer::Datagram
+    }
+
+    fn open(&mut self, job: &Job) -> Result<(), String> {
+        assert_eq!(job.aggregator, AGGREGATOR, "where the data plane listens");
+        let first_slot = match self.jobs.get(&job.number) {
+            Some((_, first_slot)) => *first_slot,
+            None => self.jobs.values().map(|(other, first)| first + other.slots).max().unwrap_or(10),
+        };
+        let spec = JobSpec {
+            number: job.number,
+            epoch: job.epoch,
+            secrets: job.members.iter().map(|member| member.secret).collect(),
+            slots: first_slot..first_slot + job.slots,
+            address: *job.aggregator.ip(),
+            group: (*job.group.ip(), job.group.port()),
+        };
+        self.data_plane.open(&spec).map_err(|error| error.to_string())?;
+        for (rank, member) in (0..).zip(&job.members) {
+            self.sockets.entry(member.address).or_insert_with(|| socket(member.address));
+            if !member.newcomer {
+                let hello = Packet::contribution(rank, 0, 0, &[]);
+                let hello = Packet { kind: HELLO, job: job.number, epoch: job.epoch, aux: member.secret, ..hello };
+                self.exchange(member.address, 0, &hello.bytes())?;
+            }
+        }
+        self.jobs.insert(job.number, (job.clone(), first_slot));
+        let hellos = self.received()?.len();
+        let expected = job.members.iter().filter(|member| !member.newcomer).count();
+        if hellos == expected { Ok(()) } else { Err(format!("{hellos} of {expected} HELLOs came back")) }
+    }
+
+    fn abort(&mut self, job: u16) -> Result<(), String> {
+        self.data_plane.abort(job).map_err(|error| error.to_string())
+    }
+
+    fn close(&mut self, job: u16) -> Result<(), String> {
+        self.data_plane.close(job).map_err(|error| error.to_string())
+    }
+
+    fn age(&mut self, age: &Age) -> Result<(), String> {
+        let index = self.jobs[&age.job].1 + u32::from(age.slot);
+        self.data_plane.tables().with_slot(index, |slot| {
+            for set in &mut slot.sets {
+                set.head.round = set.head.round.wrapping_add(age.by);
+            }
+            Outcome::Started
+        });
+        Ok(())
+    }
+
+    fn send(&mut self, port: u16, frame: &[u8]) -> Result<Option<Answer>, String> {
+        let from = address(frame, 26, 34);
+        if address(frame, 30, 36) != AGGREGATOR {
+            return Err("a frame that is not for the aggregator cannot be sent by a socket".to_owned());
+        }
+        self.exchange(from, frame[15], &frame[ENVELOPE_LEN..])?;
+        let received = self.received()?;
+        let Some((_, source, datagram)) = received.first() else { return Ok(None) };
+        if received.iter().any(|(_, other, bytes)| (other, bytes) != (source, datagram)) {
+            return Err(format!("answers that differ: {received:02x?}"));
+        }
+        let SocketAddr::V4(source) = *source else { return Err("an answer over IPv6".to_owned()) };
+        let receivers: Vec<_> = received.iter().map(|(at, ..)| *at).collect();
+        let answer = frame_of(source, receivers[0], datagram);
+        if datagram.get(RANK..RANK + 2) != Some(&EVERYONE) {
+            return if receivers == [from] {
+                Ok(Some(Answer::Port(port, answer)))
+            } else {
+                Err(format!("answer to {receivers:?}"))
+            };
+        }
+        let number = u16::from_be_bytes([datagram[2], datagram[3]]);
+        let mut members: Vec<_> = self.jobs[&number].0.members.iter().map(|member| member.address).collect();
+        members.sort();
+        if receivers == members {
+            Ok(Some(Answer::Group(number, answer)))
+        } else {
+            Err(format!("RESULT for all to {receivers:?}"))
+        }
+    }
+
+    fn counters(&mut self) -> Result<Counters, String> {
+        let mut counters = by_name(&self.data_plane.counters().map_err(|error| error.to_string())?);
+        *counters.get_mut("truncated").expect("such an outcome") -= self.fences;
+        Ok(counters)
+    }
+}
+
+/// The address and UDP port at these offsets of a frame.
+fn address(frame: &[u8], ip: usize, port: usize) -> SocketAddrV4 {
+    let octets: [u8; 4] = frame[ip..ip + 4].try_into().expect("four bytes");
+    SocketAddrV4::new(octets.into(), u16::from_be_bytes([frame[port], frame[port + 1]]))
+}
+
+/// A frame with all that is known of a datagram that was received.
+fn frame_of(source: SocketAddrV4, destination: SocketAddrV4, datagram: &[u8]) -> Vec<u8> {
+    let mut frame = vec![0; ENVELOPE_LEN];
+    for (address, ip, port) in [(source, 26, 34), (destination, 30, 36)] {
+        frame[ip..ip + 4].copy_from_slice(&address.ip().octets());
+        frame[port..port + 2].copy_from_slice(&address.port().to_be_bytes());
+    }
+    frame.extend_from_slice(datagram);
+    frame
+}

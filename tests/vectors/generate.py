@@ -1,0 +1,41 @@
+#!/usr/bin/env python3
+"""Writes the vectors, or says which of them are not what it would write: `generate.py [--check]`.
+
+Everything here is written from docs/protocol.md; nothing comes from the `protocol` crate.
+"""
+
+import sys
+from pathlib import Path
+
+from generator import sums
+
+FOLDER = Path(__file__).parent
+PURPOSES = [sums]
+
+
+def main():
+    texts = {}
+    for purpose in PURPOSES:
+        for vector in purpose.vectors():
+            assert vector.name not in texts, f"two vectors are called {vector.name}"
+            texts[f"{vector.name}.vector"] = vector.text()
+    there = {path.name: path for path in FOLDER.glob("*.vector")}
+    if sys.argv[1:] == ["--check"]:
+        stale = [name for name in sorted(texts | there) if name not in texts or text_of(there.get(name)) != texts[name]]
+        if stale:
+            sys.exit(f"not what generate.py writes: {', '.join(stale)}; run tests/vectors/generate.py")
+    elif not sys.argv[1:]:
+        for name in there.keys() - texts.keys():
+            there[name].unlink()
+        for name, text in texts.items():
+            (FOLDER / name).write_text(text)
+    else:
+        sys.exit(f"unknown arguments {sys.argv[1:]}: there is --check, or nothing")
+
+
+def text_of(path):
+    return path.read_text() if path else None
+
+
+if __name__ == "__main__":
+    main()

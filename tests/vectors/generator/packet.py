@@ -1,0 +1,148 @@
+"""A packet of the protocol: header, lanes, check word ("Packet" and "Check word" of docs/protocol.md)."""
+
+from dataclasses import dataclass, replace
+
+CONTRIBUTION, RESULT, PENDING, REJECT, HELLO, FILLER = 1, 2, 3, 4, 5, 6
+KINDS = {1: "CONTRIBUTION", 2: "RESULT", 3: "PENDING", 4: "REJECT", 5: "HELLO", 6: "FILLER"}
+
+SUM, MAX, SUM_I16, MAX_I16 = 0x00, 0x01, 0x10, 0x11
+OPS = {0x00: "SUM of i32", 0x01: "MAX of i32", 0x10: "SUM of i16", 0x11: "MAX of i16"}
+
+RETRANSMIT, CE, CHECKED = 1, 2, 4
+FLAGS = {1: "RETRANSMIT", 2: "CE", 4: "CHECKED"}
+
+EVERYONE = 0xFFFF
+
+# Reasons of a REJECT.
+MISMATCH, ROUND, ABORTED = 1, 2, 3
+
+LANES_PER_LINE = 8
+
+
+@dataclass(frozen=True)
+class Packet:
+    kind: int
+    job: int
+    epoch: int
+    rank: int
+    slot: int
+    round: int
+    op: int
+    flags: int
+    fingerprint: int
+    aux: int
+    values: tuple
+    # Contributions that it stands for.
+    contributions: int = 1
+    version: int = 1
+    # What the header says, where that is not what is right.
+    lanes: int = None
+    check: int = None
+
+    def changed(self, **fields):
+        """The same packet with other fields, and the check word that fits them."""
+        return replace(self, **fields)
+
+    def corrupted(self, **fields):
+        """The same packet with other fields, but the check word that it had."""
+        return replace(self, check=self.check_word(), **fields)
+
+    def with_lane(self, index, value):
+        values = list(self.values)
+        values[index] = value
+        return tuple(values)
+
+    def lane_count(self):
+        return len(self.values) if self.lanes is None else self.lanes
+
+    def salt(self):
+        h = 0
+        for word in (
+            self.job << 16 | self.lane_count(),
+            self.epoch,
+            self.slot << 8 | self.op,
+            self.round,
+            self.fingerprint,
+        ):
+            h = (h + word) * 0x9E3779B1 % 2**32
+        return h
+
+    def right_check(self):
+        salt, k = self.salt(), self.contributions
+        if self.op >> 4 == 0:
+            return (sum(self.values) + k * salt) % 2**32
+        high = (sum(lane >> 16 for lane in self.values) + k * (salt >> 16)) % 2**16
+        low = (sum(lane & 0xFFFF for lane in self.values) + k * (salt & 0xFFFF)) % 2**16
+        return high << 16 | low
+
+    def check_word(self):
+        return self.right_check() if self.check is None else self.check
+
+    def header(self):
+        return b"".join(
+            value.to_bytes(size, "big")
+            for value, size in (
+                (self.version, 1),
+                (self.kind, 1),
+                (self.job, 2),
+                (self.epoch, 4),
+                (self.rank, 2),
+                (self.slot, 2),
+                (self.round, 4),
+                (self.op, 1),
+                (self.flags, 1),
+                (self.lane_count(), 2),
+                (self.fingerprint, 4),
+                (self.check_word(), 4),
+                (self.aux, 4),
+            )
+        )
+
+    def to_bytes(self):
+        return self.header() + b"".join(lane.to_bytes(4, "big") for lane in self.values)
+
+    # ---- Answers ("Answers" of docs/protocol.md) ----
+
+    def result(self, values, of, flags=CHECKED):
+        """The RESULT for the sender alone, of that many contributions."""
+        return self.changed(kind=RESULT, flags=flags, values=tuple(values), contributions=of, check=None)
+
+    def result_for_all(self, values, of, flags=CHECKED):
+        return self.result(values, of, flags).changed(rank=EVERYONE, aux=0)
+
+    def pending(self, *ranks):
+        """The PENDING that says that these ranks are in."""
+        seen = sum(1 << rank for rank in ranks)
+        return self.note(PENDING, seen >> 32, seen % 2**32)
+
+    def reject(self, reason, detail):
+        return self.note(REJECT, reason, detail)
+
+    def note(self, kind, first, second):
+        return self.changed(kind=kind, op=SUM, flags=CHECKED, lanes=None, check=None, values=(first, second))
+
+    # ---- For readers ----
+
+    def rows(self):
+        """Lines of bytes, each with what they say."""
+        h = self.header().hex()
+        flags = " ".join(name for bit, name in FLAGS.items() if self.flags & bit) or "no flags"
+        rank = "everyone" if self.rank == EVERYONE else f"rank {self.rank}"
+        kind = KINDS.get(self.kind, f"kind {self.kind}")
+        check = "check" if self.check_word() == self.right_check() else "wrong check"
+        yield f"{h[0:2]} {h[2:4]} {h[4:8]} {h[8:16]}", f"version {self.version}, {kind}, job {self.job}, epoch"
+        yield f"{h[16:20]} {h[20:24]} {h[24:32]}", f"{rank}, slot {self.slot}, round {self.round}"
+        yield (
+            f"{h[32:34]} {h[34:36]} {h[36:40]} {h[40:48]} {h[48:56]} {h[56:64]}",
+            f"{OPS.get(self.op, 'unknown op')}, {flags}, {self.lane_count()} lanes, fingerprint, {check}, aux",
+        )
+        for start in range(0, len(self.values), LANES_PER_LINE):
+            lanes = self.values[start : start + LANES_PER_LINE]
+            yield " ".join(f"{lane:08x}" for lane in lanes), self.note_comment() if start == 0 else ""
+
+    def note_comment(self):
+        if self.kind == PENDING:
+            return "ranks that are in"
+        if self.kind == REJECT:
+            return {MISMATCH: "MISMATCH", ROUND: "ROUND", ABORTED: "ABORTED"}[self.values[0]] + ", detail"
+        return ""

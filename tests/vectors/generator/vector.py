@@ -1,0 +1,178 @@
+"""A vector, and how it is written: README.md beside `generate.py`."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from .frame import End, Frame, multicast_mac
+from .packet import CHECKED, CONTRIBUTION, HELLO, SUM, Packet
+
+AGGREGATOR = End("02:00:00:00:00:fe", "10.0.0.254", 48864)
+FINGERPRINT = 0xFEEDF00D
+EPOCH = 0x01020304
+# As many ports as a small rack has; ranks share them.
+PORTS = 4
+
+
+@dataclass
+class Job:
+    ranks: int
+    number: int = 7
+    epoch: int = EPOCH
+    slots: int = 8
+    group: tuple = ("239.129.2.3", 50007)
+    # Ranks that have not said HELLO yet.
+    newcomers: tuple = ()
+    fingerprint: int = FINGERPRINT
+
+    def place(self, rank):
+        return End(f"02:00:00:00:00:{rank + 1:02x}", f"10.0.0.{rank + 1}", 40000 + 100 * self.number + rank)
+
+    def port(self, rank):
+        return 1 + rank % PORTS
+
+    def secret(self, rank):
+        return 0x5EC20000 + 0x100 * self.number + rank
+
+    def contribution(self, rank, slot, round, values, op=SUM, flags=CHECKED):
+        return Packet(
+            kind=CONTRIBUTION,
+            job=self.number,
+            epoch=self.epoch,
+            rank=rank,
+            slot=slot,
+            round=round,
+            op=op,
+            flags=flags,
+            fingerprint=self.fingerprint,
+            aux=0xA0000000 + rank,
+            values=tuple(values),
+        )
+
+    def hello(self, rank, lanes):
+        packet = self.contribution(rank, 0, 0, [0x68656C6C] * lanes, flags=0)
+        return packet.changed(kind=HELLO, fingerprint=0, aux=self.secret(rank), check=0)
+
+    def frame(self, packet, sender=None):
+        """The frame in which the packet's rank, or another, sends it."""
+        rank = packet.rank if sender is None else sender
+        return Frame(self.place(rank), AGGREGATOR, packet)
+
+
+@dataclass
+class Expected:
+    """What becomes of a packet, and what it is counted as."""
+
+    to: str
+    counter: str
+    frame: Frame = None
+
+
+@dataclass
+class Vector:
+    name: str
+    about: str
+    guarantee: str
+    # What a data plane must offer beside.
+    features: tuple = ()
+    events: list = field(default_factory=list)
+    counters: Counter = field(default_factory=Counter)
+    ranks: int = 0
+    lanes: int = 32
+
+    # ---- What the control plane does ----
+
+    def open(self, job):
+        """Opens a job."""
+        self.ranks = max(self.ranks, job.ranks)
+        head = (
+            f"open {job.number} epoch {job.epoch:#010x} slots {job.slots}"
+            f" aggregator {AGGREGATOR.mac} {AGGREGATOR.ip}:{AGGREGATOR.udp} group {job.group[0]}:{job.group[1]}"
+        )
+        lines = [head]
+        for rank in range(job.ranks):
+            place = job.place(rank)
+            lines.append(
+                f"  rank {rank} secret {job.secret(rank):#010x}"
+                f" port {job.port(rank)} {place.mac} {place.ip}:{place.udp}"
+                + (" newcomer" if rank in job.newcomers else "")
+            )
+        self.events.append("\n".join(lines))
+        return job
+
+    def abort(self, job):
+        self.events.append(f"abort {job.number}")
+
+    def close(self, job):
+        self.events.append(f"close {job.number}")
+
+    def age(self, job, slot, by):
+        """Adds to the numbers of the rounds that a slot holds, as if it had been in use for so long."""
+        self.events.append(f"age {job.number} slot {slot} by {by:#010x}")
+
+    # ---- Packets ----
+
+    def step(self, title, job, packet, *expected, **options):
+        """A packet as its rank sends it."""
+        self.frame(title, job.port(packet.rank % job.ranks), job.frame(packet), *expected, **options)
+
+    def frame(self, title, port, frame, *expected, lanes_needed=True):
+        if lanes_needed and isinstance(frame.packet, Packet):
+            self.lanes = max(self.lanes, len(frame.packet.values))
+        lines = [f"step {title}", f"in port {port}", *written(frame)]
+        for turn, this in enumerate(expected):
+            to = f"port {port}" if this.to == "back" else this.to
+            lines.append(f"{'or' if turn else 'out'} {to}, {this.counter}")
+            if this.frame is not None:
+                lines += written(this.frame(frame))
+        self.counters[expected[0].counter] += 1
+        self.events.append("\n".join(lines))
+
+    # ---- Text ----
+
+    def text(self):
+        lines = [f"# {line}" for line in self.about.strip().splitlines()]
+        lines += ["", f"guarantee {self.guarantee}", f"needs lanes {self.lanes}", f"needs ranks {self.ranks}"]
+        lines += [f"needs {feature}" for feature in self.features]
+        for event in self.events:
+            lines += ["", event]
+        lines += ["", "counters"]
+        lines += [f"  {name} {count}" for name, count in sorted(self.counters.items())]
+        return "\n".join(lines) + "\n"
+
+
+def written(frame):
+    for data, comment in frame.rows():
+        yield f"  {data:<71}  # {comment}" if comment else f"  {data}"
+
+
+# ---- What is expected of a packet ----
+
+
+def nobody(counter):
+    return Expected("none", counter)
+
+
+def passed(counter="not_ours"):
+    """Left alone: to the data plane's host, or wherever it switches frames to."""
+    return Expected("passed", counter)
+
+
+def back(counter, packet):
+    return Expected("back", counter, lambda frame: frame.back(packet))
+
+
+def to_all(job, packet):
+    group = End(multicast_mac(job.group[0]), *job.group)
+    return Expected(f"group {job.number}", "completed", lambda frame: frame.answer(AGGREGATOR, group, packet))
+
+
+# ---- Values ----
+
+
+def ramp(rank, round, count=32):
+    """Lanes that tell whose they are: rank + 1, round and index."""
+    return [rank + 1 << 24 | (round & 0xFF) << 16 | index for index in range(count)]
+
+
+def ramp_sum(ranks, round, count=32):
+    return [sum(lane) % 2**32 for lane in zip(*(ramp(rank, round, count) for rank in range(ranks)))]
