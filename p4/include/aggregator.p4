@@ -277,7 +277,14 @@ control Aggregator(inout headers_t h, inout metadata_t m, ARCHITECTURE_PARAMETER
         DROP
     }
 
-    // HELLOs of ranks whose place is not known yet: the control plane hears of them, and enters the place. The rank asks again.
+    action misplaced() {
+        m.is_member = 1;
+        m.outcome = OUTCOME_WRONG_PLACE;
+        DROP
+    }
+
+    // HELLOs with their rank's secret that come from no known place. While the rank has none, the control plane hears of them, and
+    // enters it. The rank asks again.
     table newcomers {
         key = {
             h.switchml.job: exact @name("job");
@@ -285,7 +292,7 @@ control Aggregator(inout headers_t h, inout metadata_t m, ARCHITECTURE_PARAMETER
             h.switchml.rank: exact @name("rank");
             h.switchml.aux: exact @name("secret");
         }
-        actions = { learn; NoAction; }
+        actions = { learn; misplaced; NoAction; }
         const default_action = NoAction();
         size = MAX_MEMBERS;
     }

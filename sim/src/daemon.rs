@@ -8,9 +8,10 @@ use rand::rngs::StdRng;
 use switchml_protocol::aggregator::Tables;
 use switchml_protocol::header::{Header, Kind, Op, flags};
 use switchml_protocol::job::{ABORTED, Job, OPEN, Place, VACANT};
+use switchml_protocol::maps::MAX_JOBS;
 use switchml_protocol::outcome::{Action, Outcome};
 use switchml_protocol::slot::{Slot, contribute};
-use switchml_protocol::{LANES_PER_BLOCK, U16, U32, VERSION};
+use switchml_protocol::{LANES_PER_BLOCK, MAX_RANKS, U16, U32, VERSION};
 use switchml_userspace::data_plane::software::tables::{MemoryTables, answer};
 use switchml_userspace::data_plane::{Fanout, JobSpec, Limits};
 use switchml_userspace::jobs::{Effect, GATHERING, JobTable, Session};
@@ -50,6 +51,9 @@ impl Daemon {
         let limits = Limits {
             slots: scenario.slots,
             max_lanes: scenario.max_lanes,
+            max_ranks: MAX_RANKS as u16,
+            max_jobs: MAX_JOBS as u16,
+            checks_maxima: true,
             port: AGGREGATOR.port(),
             fanout: Fanout::Unicast,
             durable: false,

@@ -165,6 +165,7 @@ impl Builder {
             aggregator: assigned.data_address,
             transport: "udp",
             multicast: assigned.group,
+            unchecked_maxima: assigned.unchecked_maxima,
             hello_rtt: paths.iter().map(|path| path.open.rtt).min().unwrap_or_default(),
         };
         self.start(session, paths, info)

@@ -64,6 +64,8 @@ pub struct Info {
     pub transport: &'static str,
     /// Multicast group of results; `None` when the aggregator sends each rank a copy of its own.
     pub multicast: Option<SocketAddrV4>,
+    /// Whether the aggregator's maxima carry no check word: then it is of use for sums of i32, broadcasts and barriers alone.
+    pub unchecked_maxima: bool,
     /// Round trip of the first packet.
     pub hello_rtt: Duration,
 }
@@ -115,7 +117,8 @@ impl Communicator {
     /// The result has the same bits on every rank. [`crate::numerics`] tells what it is for each type and operator.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] for the few combinations of type and operator that are not offered; otherwise why the communicator
+    /// [`Error::Unsupported`] for the few combinations of type and operator that are not offered, [`Error::UncheckedMaximum`] for most of
+    /// them with an aggregator that is said there; otherwise why the communicator
     /// failed, and `tensor` holds partial results.
     pub fn all_reduce<T: Element>(&self, tensor: &mut [T], op: ReduceOp) -> Result<CallStats, Error> {
         let call = Call { kind: Kind::AllReduce(op), dtype: T::DTYPE, count: tensor.len() };
@@ -129,7 +132,7 @@ impl Communicator {
     /// As [`Communicator::all_reduce`]; what happens later comes out of [`Handle::wait`].
     pub fn all_reduce_start<T: Element>(&self, tensor: Vec<T>, op: ReduceOp) -> Result<Handle<T>, Error> {
         let call = Call { kind: Kind::AllReduce(op), dtype: T::DTYPE, count: tensor.len() };
-        let codec = call.codec(self.info.world_size)?;
+        let codec = self.codec(&call)?;
         self.check()?;
         let lengths = self.cut(size_of_val(&tensor[..]), codec);
         let (answer, answers) = mpsc::channel();
@@ -195,7 +198,7 @@ impl Communicator {
     }
 
     fn run(&self, call: Call, contributes: bool, bytes: &mut [u8]) -> Result<CallStats, Error> {
-        let codec = call.codec(self.info.world_size)?;
+        let codec = self.codec(&call)?;
         self.check()?;
         let lengths = self.cut(bytes.len(), codec);
         let mut issued = self.shared.issued();
@@ -210,6 +213,14 @@ impl Communicator {
             first.iter().filter(|thread| !thread.seat.run(number)).for_each(|thread| thread.wakers.wake());
         });
         finished.ok_or_else(|| self.shared.reason())
+    }
+
+    fn codec(&self, call: &Call) -> Result<Codec, Error> {
+        let codec = call.codec(self.info.world_size)?;
+        if self.info.unchecked_maxima && codec.needs_maximum() {
+            return Err(Error::UncheckedMaximum { call: call.to_string() });
+        }
+        Ok(codec)
     }
 
     /// Lengths of a call's parts, one for each data thread that runs one.

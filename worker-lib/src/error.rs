@@ -10,7 +10,7 @@ use crate::control;
 use crate::engine::{Failure, ranks_of};
 use crate::numerics::NumericsError;
 
-/// Why a call failed. After any error but [`Error::Unsupported`], [`Error::Root`] and [`Error::Setting`] the communicator is failed for
+/// Why a call failed. After any error but [`Error::Unsupported`], [`Error::UncheckedMaximum`], [`Error::Root`] and [`Error::Setting`] the communicator is failed for
 /// good: every later call returns the same error at once, and the other ranks are told.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
@@ -27,6 +27,14 @@ pub enum Error {
     /// The reduction is not offered.
     #[error(transparent)]
     Unsupported(#[from] NumericsError),
+    /// The aggregator's data plane cannot check maxima, and the call needs one.
+    #[error(
+        "{call} needs a maximum, and this aggregator's data plane sends none with a check word; it serves sums of i32, broadcasts and barriers"
+    )]
+    UncheckedMaximum {
+        /// The call.
+        call: String,
+    },
     /// A broadcast from a rank that does not exist.
     #[error("broadcast from rank {root} of {world_size}; 0 to {} are allowed", world_size - 1)]
     Root {

@@ -10,6 +10,7 @@ use tokio::sync::mpsc;
 
 use crate::jobs;
 
+pub mod p4;
 pub mod software;
 mod worker_thread;
 pub mod xdp;
@@ -21,7 +22,7 @@ pub type EventSender = mpsc::Sender<Event>;
 /// A data plane: serves packets of the jobs that are opened in it, until it is stopped. One that is not
 /// [durable](Limits::durable) ends with this process, too.
 pub trait DataPlane: Send + Sync {
-    /// `xdp` or `software`.
+    /// `xdp`, `software` or `tofino`.
     fn name(&self) -> &'static str;
 
     /// One line on how packets reach it: interfaces and hooks, or sockets.
@@ -148,6 +149,12 @@ pub struct Limits {
     pub slots: u32,
     /// Most lanes in a packet.
     pub max_lanes: u16,
+    /// Most ranks in a job.
+    pub max_ranks: u16,
+    /// Numbers of jobs: 0 up to this.
+    pub max_jobs: u16,
+    /// Whether RESULTs of a maximum carry a check word.
+    pub checks_maxima: bool,
     /// UDP port that it serves.
     pub port: u16,
     /// How a RESULT for all reaches them.

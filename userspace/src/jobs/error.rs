@@ -2,8 +2,7 @@
 
 use std::net::IpAddr;
 
-use switchml_protocol::maps::MAX_JOBS;
-use switchml_protocol::{LANES_PER_BLOCK, MAX_RANKS};
+use switchml_protocol::LANES_PER_BLOCK;
 use tonic::{Code, Status};
 
 use super::MAX_NAME_LEN;
@@ -16,8 +15,13 @@ pub enum JoinError {
     #[error("job name of {0} bytes; give all ranks the same name of 1 to {MAX_NAME_LEN} bytes")]
     Name(usize),
     /// A world size out of range.
-    #[error("world size {0}; a job has 1 to {MAX_RANKS} ranks")]
-    WorldSize(u32),
+    #[error("world size {world_size}; a job has 1 to {max_ranks} ranks")]
+    WorldSize {
+        /// What was given.
+        world_size: u32,
+        /// Most ranks that the data plane takes.
+        max_ranks: u16,
+    },
     /// A rank out of range.
     #[error("rank {rank} of world size {world_size}; ranks are 0 to {}", .world_size - 1)]
     Rank {
@@ -57,8 +61,8 @@ pub enum JoinError {
     )]
     NoIpv4,
     /// The job table is full.
-    #[error("all {MAX_JOBS} job numbers are in use; wait for a job to end")]
-    TooManyJobs,
+    #[error("all {0} job numbers are in use; wait for a job to end")]
+    TooManyJobs(u16),
     /// The pool is exhausted.
     #[error(
         "of {total} slots, {free} are free, and no {MIN_PER_JOB} in a row; wait for a job to end, or start the aggregator with more --slots"
@@ -74,10 +78,10 @@ pub enum JoinError {
 impl From<JoinError> for Status {
     fn from(error: JoinError) -> Self {
         let code = match error {
-            JoinError::Name(_) | JoinError::WorldSize(_) | JoinError::Rank { .. } => Code::InvalidArgument,
+            JoinError::Name(_) | JoinError::WorldSize { .. } | JoinError::Rank { .. } => Code::InvalidArgument,
             JoinError::DuplicateRank { .. } => Code::AlreadyExists,
             JoinError::OtherWorldSize { .. } | JoinError::NoIpv4 => Code::FailedPrecondition,
-            JoinError::TooManyJobs | JoinError::NoSlots { .. } => Code::ResourceExhausted,
+            JoinError::TooManyJobs(_) | JoinError::NoSlots { .. } => Code::ResourceExhausted,
         };
         Self::new(code, error.to_string())
     }

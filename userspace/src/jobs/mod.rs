@@ -29,9 +29,8 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};
 use rand::{Rng, rngs::StdRng};
 use switchml_control as control;
 use switchml_control::join_event::Event;
+use switchml_protocol::LANES_PER_BLOCK;
 use switchml_protocol::job::Place;
-use switchml_protocol::maps::MAX_JOBS;
-use switchml_protocol::{LANES_PER_BLOCK, MAX_RANKS};
 use tracing::{info, warn};
 
 use crate::data_plane::{Fanout, JobSpec, Limits};
@@ -252,7 +251,7 @@ impl JobTable {
     ///
     /// [`JoinError`]; the table is as before.
     pub fn join(&mut self, joiner: &Joiner) -> Result<(Session, Vec<Effect>), JoinError> {
-        check_joiner(joiner)?;
+        check_joiner(joiner, self.limits.max_ranks)?;
         let local = self.data_address.or(joiner.local).ok_or(JoinError::NoIpv4)?;
         let number = match self.jobs.values().find(|job| job.name == joiner.name && !job.is_ending()) {
             Some(job) => {
@@ -473,7 +472,7 @@ impl JobTable {
 
     /// A new job without members. Its number is the lowest that is free.
     fn create(&mut self, joiner: &Joiner) -> Result<u16, JoinError> {
-        let number = self.free_numbers().next().ok_or(JoinError::TooManyJobs)?;
+        let number = self.free_numbers().next().ok_or(JoinError::TooManyJobs(self.limits.max_jobs))?;
         let (total, free) = (self.pool.size(), self.pool.free());
         let slots = self.pool.lend(1).ok_or(JoinError::NoSlots { total, free })?;
         let job = Job {
@@ -493,7 +492,7 @@ impl JobTable {
     /// Numbers that no shard has, lowest first.
     fn free_numbers(&self) -> impl Iterator<Item = u16> {
         let used: HashSet<_> = self.jobs.values().flat_map(|job| job.shards.iter().copied()).collect();
-        (0..MAX_JOBS as u16).filter(move |number| !used.contains(number))
+        (0..self.limits.max_jobs).filter(move |number| !used.contains(number))
     }
 
     /// Gives the job a shard for each data thread that all its ranks have use for, as far as there are numbers and slots.
@@ -599,13 +598,13 @@ impl JobTable {
     }
 }
 
-fn check_joiner(joiner: &Joiner) -> Result<(), JoinError> {
+fn check_joiner(joiner: &Joiner, max_ranks: u16) -> Result<(), JoinError> {
     let &Joiner { rank, world_size, .. } = joiner;
     if !(1..=MAX_NAME_LEN).contains(&joiner.name.len()) {
         return Err(JoinError::Name(joiner.name.len()));
     }
-    if !(1..=MAX_RANKS as u32).contains(&world_size) {
-        return Err(JoinError::WorldSize(world_size));
+    if !(1..=max_ranks.into()).contains(&world_size) {
+        return Err(JoinError::WorldSize { world_size, max_ranks });
     }
     if rank >= world_size {
         return Err(JoinError::Rank { rank, world_size });
@@ -652,6 +651,7 @@ fn assigned(limits: &Limits, shards: &[JobSpec], secret: u32) -> control::Assign
         hello_secret: secret,
         max_lanes: limits.max_lanes.into(),
         durable: limits.durable,
+        unchecked_maxima: !limits.checks_maxima,
         further_shards: further.iter().map(shard).collect(),
     }
 }

@@ -4,13 +4,22 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use proptest::prelude::*;
 use rand::SeedableRng;
-use switchml_protocol::{MAX_LANES, U16};
+use switchml_protocol::maps::MAX_JOBS;
+use switchml_protocol::{MAX_LANES, MAX_RANKS, U16};
 
 use super::*;
 
 const POOL: u32 = 1024;
-const LIMITS: Limits =
-    Limits { slots: POOL, max_lanes: MAX_LANES as u16, port: 48864, fanout: Fanout::Multicast, durable: false };
+const LIMITS: Limits = Limits {
+    slots: POOL,
+    max_lanes: MAX_LANES as u16,
+    max_ranks: MAX_RANKS as u16,
+    max_jobs: MAX_JOBS as u16,
+    checks_maxima: true,
+    port: 48864,
+    fanout: Fanout::Multicast,
+    durable: false,
+};
 /// Where the data plane has heard a rank; which place does not matter here.
 const PLACE: Place = Place { ifindex: 1, ip: [10, 0, 0, 1], mac: [2; 6], port: U16::new(40_000) };
 const HEARD: Option<Place> = Some(PLACE);
@@ -89,6 +98,7 @@ fn ranks_wait_for_each_other_and_are_assigned_together() {
             hello_secret: secret,
             max_lanes: 768,
             durable: false,
+            unchecked_maxima: false,
             further_shards: Vec::new(),
         })
     };
@@ -454,7 +464,7 @@ fn the_pool_and_the_table_run_out() {
     for job in 0..256 {
         large.join(&joiner(&job.to_string(), 0, 2)).unwrap();
     }
-    assert_eq!(large.join(&joiner("one more", 0, 2)).unwrap_err(), JoinError::TooManyJobs);
+    assert_eq!(large.join(&joiner("one more", 0, 2)).unwrap_err(), JoinError::TooManyJobs(MAX_JOBS as u16));
     assert_eq!(large.list().len(), 256);
 }
 

@@ -37,6 +37,8 @@ pub struct Assigned {
     /// Whether the data plane outlives the aggregator's daemon: a job that has started goes on when the connection breaks, which is
     /// then made again.
     pub durable: bool,
+    /// Whether RESULTs of a MAX carry no check word, so that nothing which needs a maximum can be had.
+    pub unchecked_maxima: bool,
     /// Job number and group of each shard after the first, which has those above. All have as many slots.
     pub further_shards: Vec<(u16, Option<SocketAddrV4>)>,
 }
@@ -69,6 +71,7 @@ impl Assigned {
             secret: message.hello_secret,
             max_lanes: narrow(message.max_lanes, "max_lanes")?,
             durable: message.durable,
+            unchecked_maxima: message.unchecked_maxima,
             further_shards: further.collect::<Result<_, String>>()?,
         })
     }

@@ -12,9 +12,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use quinn_udp::{BATCH_SIZE, EcnCodepoint, RecvMeta, UdpSocketState};
 use switchml_protocol::header::Header;
 use switchml_protocol::job::{ABORTED, Place, VACANT};
-use switchml_protocol::maps::Event;
+use switchml_protocol::maps::{Event, MAX_JOBS};
 use switchml_protocol::outcome::{Action, Outcome};
-use switchml_protocol::{MAX_LANES, U16};
+use switchml_protocol::{MAX_LANES, MAX_RANKS, U16};
 use zerocopy::FromBytes;
 
 use super::worker_thread::{Stop, WorkerThread};
@@ -83,6 +83,9 @@ impl DataPlane for Software {
         Limits {
             slots: self.slots,
             max_lanes: MAX_LANES as u16,
+            max_ranks: MAX_RANKS as u16,
+            max_jobs: MAX_JOBS as u16,
+            checks_maxima: true,
             port: self.port,
             fanout: Fanout::Unicast,
             durable: false,

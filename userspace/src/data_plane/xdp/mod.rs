@@ -25,10 +25,10 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use aya::maps::{MapData, MapError, RingBuf};
-use switchml_protocol::MAX_LANES;
 use switchml_protocol::job::{ABORTED, Job, Member, OPEN, Place, VACANT};
 use switchml_protocol::maps::{Event, MAX_JOBS};
 use switchml_protocol::outcome::Outcome;
+use switchml_protocol::{MAX_LANES, MAX_RANKS};
 use tracing::error;
 use zerocopy::FromBytes;
 
@@ -143,6 +143,9 @@ impl DataPlane for XdpDataPlane {
         Limits {
             slots: self.config.slots,
             max_lanes: MAX_LANES as u16,
+            max_ranks: MAX_RANKS as u16,
+            max_jobs: MAX_JOBS as u16,
+            checks_maxima: true,
             port: self.config.port,
             fanout: Fanout::Multicast,
             durable: true,

@@ -1,0 +1,397 @@
+//! What the tables of the program hold, as a function of the jobs that are open. Pure.
+//!
+//! The tables are those of `p4/include/aggregator.p4`. What refuses a packet names the same reason as `protocol::aggregator` would, as far as
+//! tables can tell.
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::net::Ipv4Addr;
+use std::ops::Range;
+
+use switchml_protocol::DATA_PORT;
+use switchml_protocol::header::flags;
+use switchml_protocol::job::Place;
+use switchml_protocol::outcome::Outcome;
+
+use super::switch::{Entry, Match};
+use crate::data_plane::JobSpec;
+
+/// Jobs that there is room for.
+pub const MAX_JOBS: u16 = 16;
+/// Ranks of a job: bits of a word of a register.
+pub const MAX_RANKS: u16 = 32;
+/// The multicast group of all ports; job n has the group n + 1.
+const FLOODING: u16 = MAX_JOBS + 1;
+
+/// Priorities of refusals: the most telling reason first.
+mod priority {
+    /// The parser, or the check of the packet, has found the reason.
+    pub const FOUND: u32 = 0;
+    /// A rank that has not said HELLO.
+    pub const RANK: u32 = 1;
+    /// Each reason that a rank's packet may have, in this order.
+    pub const MEMBER: u32 = 2;
+    pub const JOB: u32 = 6;
+}
+
+/// The tables whose entries are the control plane's, with the names that it uses.
+pub const TABLES: &[Table] = &[
+    Table {
+        name: "members",
+        key: &[
+            "is_contribution",
+            "bad_ip_checksum",
+            "flags",
+            "job",
+            "epoch",
+            "rank",
+            "slot",
+            "parity",
+            "port",
+            "mac",
+            "address",
+            "aggregator",
+            "udp_port",
+        ],
+        actions: &[("admit", &["base", "own", "others"]), ("refuse_aborted", &[])],
+    },
+    Table {
+        name: "newcomers",
+        key: &["job", "epoch", "rank", "secret"],
+        actions: &[("learn", &[]), ("misplaced", &[])],
+    },
+    Table {
+        name: "places",
+        key: &["job", "epoch", "rank", "secret", "port", "mac", "address", "udp_port"],
+        actions: &[("reflect", &[])],
+    },
+    Table { name: "jobs", key: &["job"], actions: &[("to_group", &["group", "mac", "address", "udp_port"])] },
+    Table { name: "aggregators", key: &["is_udp", "aggregator", "udp_port"], actions: &[("ours", &[])] },
+    Table { name: "forgeries", key: &["is_ipv4", "aggregator"], actions: &[("forged", &[])] },
+    Table {
+        name: "refusals",
+        key: &["outcome", "bad_ip_checksum", "is_hello", "job", "epoch", "rank", "slot", "flags"],
+        actions: &[("refuse", &["outcome"]), ("refuse_malformed", &[])],
+    },
+    Table { name: "stations", key: &["mac"], actions: &[("forward", &["port"]), ("flood", &["group"])] },
+];
+/// The register with the round of each set.
+pub const ROUNDS: &str = "rounds";
+/// The counter of packets by outcome.
+pub const OUTCOMES: &str = "outcomes";
+
+/// A table, by names.
+#[derive(Debug)]
+pub struct Table {
+    /// Its name.
+    pub name: &'static str,
+    /// Fields of its key, in their order.
+    pub key: &'static [&'static str],
+    /// Its actions, with their parameters, in their order.
+    pub actions: &'static [(&'static str, &'static [&'static str])],
+}
+
+/// A job, and how far it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OpenJob {
+    /// As it was opened.
+    pub spec: JobSpec,
+    /// Where each rank said HELLO from.
+    pub places: Vec<Option<Place>>,
+    /// Whether all ranks are known, and RESULTs have somewhere to go.
+    pub is_started: bool,
+    /// Whether contributions are answered with REJECT.
+    pub is_aborted: bool,
+}
+
+/// What the switch holds.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Contents {
+    /// Entries, each id once, in the order in which to enter them.
+    pub entries: Vec<Entry>,
+    /// Ports of the multicast groups.
+    pub groups: BTreeMap<u16, Vec<u16>>,
+}
+
+impl Contents {
+    /// Of a switch with these ports and jobs.
+    pub fn of(ports: &[u16], jobs: &BTreeMap<u16, OpenJob>) -> Self {
+        let flooding = default_action("stations", "flood", vec![("group", FLOODING.into())]);
+        let mut entries = vec![flooding];
+        entries.extend(refusals_of_all());
+        for job in jobs.values() {
+            job.list(&mut entries);
+        }
+        // Jobs may share the aggregator's address, and ranks a station.
+        let mut ids = HashSet::new();
+        let is_first: Vec<_> = entries.iter().map(|entry| ids.insert(entry.id())).collect();
+        let mut is_first = is_first.into_iter();
+        entries.retain(|_| is_first.next().unwrap_or_default());
+        let started = jobs.values().filter(|job| job.is_started);
+        let groups = started.map(|job| (job.group(), job.ports())).chain([(FLOODING, ports.to_vec())]).collect();
+        Self { entries, groups }
+    }
+}
+
+/// Register indices of a job's sets for even and for odd rounds, with what they hold before the first of them.
+pub fn first_rounds(spec: &JobSpec) -> [(Range<u32>, u32); 2] {
+    let slots = spec.slots.end - spec.slots.start;
+    let even = 2 * spec.slots.start;
+    let odd = even + slots;
+    // Round r starts on a set that holds r - 2.
+    [(even..odd, 0u32.wrapping_sub(2)), (odd..odd + slots, 1u32.wrapping_sub(2))]
+}
+
+impl OpenJob {
+    /// A job whose ranks have yet to say HELLO.
+    pub fn new(spec: JobSpec) -> Self {
+        Self { places: vec![None; spec.secrets.len()], spec, is_started: false, is_aborted: false }
+    }
+
+    fn group(&self) -> u16 {
+        self.spec.number + 1
+    }
+
+    /// Ports that its ranks are behind, each once: several ranks behind one get one frame.
+    fn ports(&self) -> Vec<u16> {
+        let ports: BTreeSet<_> = self.places.iter().flatten().map(|place| place.ifindex as u16).collect();
+        ports.into_iter().collect()
+    }
+
+    fn list(&self, entries: &mut Vec<Entry>) {
+        let aggregator = word(self.spec.address);
+        let known = || self.ranks().filter_map(|(rank, place)| Some((rank, place?)));
+        entries.push(exact(
+            "aggregators",
+            &[("is_udp", 1), ("aggregator", aggregator), ("udp_port", DATA_PORT.into())],
+            "ours",
+        ));
+        entries.push(exact("forgeries", &[("is_ipv4", 1), ("aggregator", aggregator)], "forged"));
+        entries.extend(self.refusals());
+        for (rank, place) in known() {
+            let to = vec![("port", place.ifindex.into())];
+            entries.push(Entry { data: to, ..exact("stations", &[("mac", mac(place.mac))], "forward") });
+            entries.push(self.place(rank, place));
+        }
+        entries.extend(self.ranks().map(|(rank, place)| self.newcomer(rank, place.is_some())));
+        if self.is_started {
+            entries.push(self.audience());
+        }
+        for (rank, place) in known() {
+            entries.extend([0, 1].map(|parity| self.member(rank, place, parity)));
+        }
+    }
+
+    fn ranks(&self) -> impl Iterator<Item = (u16, Option<Place>)> {
+        (0..).zip(self.places.iter().copied())
+    }
+
+    /// Contributions of a rank to rounds of a parity, from its place alone.
+    fn member(&self, rank: u16, place: Place, parity: u64) -> Entry {
+        let (action, data) = if self.is_aborted {
+            ("refuse_aborted", Vec::new())
+        } else {
+            let [even, odd] = first_rounds(&self.spec);
+            let base = if parity == 0 { even.0.start } else { odd.0.start };
+            let others = self.spec.secrets.len() as u64 - 1;
+            ("admit", vec![("base", base.into()), ("own", 1 << rank), ("others", others)])
+        };
+        let key = vec![
+            ("is_contribution", bits(1, 1)),
+            ("bad_ip_checksum", bits(0, 1)),
+            ("flags", checked(true)),
+            ("job", self.number()),
+            ("epoch", self.epoch()),
+            ("rank", bits(rank.into(), 0xFFFF)),
+            ("slot", self.own_slots()),
+            ("parity", bits(parity, 1)),
+            ("port", bits(place.ifindex.into(), 0x1FF)),
+            ("mac", bits(mac(place.mac), (1 << 48) - 1)),
+            ("address", bits(word(place.ip.into()), 0xFFFF_FFFF)),
+            ("aggregator", bits(word(self.spec.address), 0xFFFF_FFFF)),
+            ("udp_port", bits(place.port.get().into(), 0xFFFF)),
+        ];
+        Entry { table: "members", key, priority: 0, action, data }
+    }
+
+    /// HELLOs that carry the rank's secret, but do not come from its place.
+    fn newcomer(&self, rank: u16, is_known: bool) -> Entry {
+        let [job, epoch, rank, secret] = self.hello(rank);
+        exact("newcomers", &[job, epoch, rank, secret], if is_known { "misplaced" } else { "learn" })
+    }
+
+    fn place(&self, rank: u16, place: Place) -> Entry {
+        let [job, epoch, rank, secret] = self.hello(rank);
+        let key = [
+            job,
+            epoch,
+            rank,
+            secret,
+            ("port", place.ifindex.into()),
+            ("mac", mac(place.mac)),
+            ("address", word(place.ip.into())),
+            ("udp_port", place.port.get().into()),
+        ];
+        exact("places", &key, "reflect")
+    }
+
+    fn hello(&self, rank: u16) -> [(&'static str, u64); 4] {
+        let secret = self.spec.secrets[usize::from(rank)];
+        [
+            ("job", self.spec.number.into()),
+            ("epoch", self.spec.epoch.into()),
+            ("rank", rank.into()),
+            ("secret", secret.into()),
+        ]
+    }
+
+    /// Where RESULTs for all go.
+    fn audience(&self) -> Entry {
+        let (address, udp_port) = self.spec.group;
+        let data = vec![
+            ("group", self.group().into()),
+            ("mac", multicast_mac(address)),
+            ("address", word(address)),
+            ("udp_port", udp_port.into()),
+        ];
+        Entry { data, ..exact("jobs", &[("job", self.spec.number.into())], "to_group") }
+    }
+
+    /// Why a packet of the job may not have been admitted.
+    fn refusals(&self) -> Vec<Entry> {
+        let of_job = Refused { job: self.number(), ..Refused::default() };
+        let of_epoch = Refused { epoch: self.epoch(), ..of_job };
+        let mut entries = vec![
+            of_epoch.because(priority::JOB, Outcome::BadRank),
+            of_job.because(priority::JOB + 1, Outcome::WrongEpoch),
+        ];
+        for rank in blocks(self.places.len() as u64) {
+            let of_rank = Refused { rank, ..of_epoch };
+            let in_range = Refused { slot: self.own_slots(), ..of_rank };
+            let reasons = [
+                (Refused { is_hello: bits(1, 1), ..of_rank }, Outcome::WrongSecret),
+                (Refused { flags: checked(false), ..in_range }, Outcome::BadCheck),
+                (in_range, Outcome::WrongPlace),
+                (of_rank, Outcome::BadSlot),
+            ];
+            let reasons = (priority::MEMBER..).zip(reasons);
+            entries.extend(reasons.map(|(priority, (refused, outcome))| refused.because(priority, outcome)));
+        }
+        let unknown = self.ranks().filter(|(_, place)| place.is_none());
+        entries.extend(unknown.map(|(rank, _)| {
+            let refused = Refused { rank: bits(rank.into(), 0xFFFF), is_hello: bits(0, 1), ..of_epoch };
+            refused.because(priority::RANK, Outcome::NoHello)
+        }));
+        entries
+    }
+
+    fn number(&self) -> Match {
+        bits(self.spec.number.into(), 0xFFFF)
+    }
+
+    fn epoch(&self) -> Match {
+        bits(self.spec.epoch.into(), 0xFFFF_FFFF)
+    }
+
+    /// A slot within the job's range, whose length is a power of two.
+    fn own_slots(&self) -> Match {
+        let slots = self.spec.slots.end - self.spec.slots.start;
+        bits(0, 0xFFFF & !u64::from(slots - 1))
+    }
+}
+
+/// What a refusal is about.
+#[derive(Clone, Copy)]
+struct Refused {
+    is_hello: Match,
+    job: Match,
+    epoch: Match,
+    rank: Match,
+    slot: Match,
+    flags: Match,
+}
+
+impl Default for Refused {
+    fn default() -> Self {
+        Self { is_hello: ANY, job: ANY, epoch: ANY, rank: ANY, slot: ANY, flags: ANY }
+    }
+}
+
+impl Refused {
+    /// Unless the parser has found something wrong already.
+    fn because(self, priority: u32, outcome: Outcome) -> Entry {
+        let reason = vec![("outcome", outcome as u64)];
+        refusal(bits(0, 0xFF), bits(0, 1), self, priority, "refuse", reason)
+    }
+}
+
+/// Refusals that are the same for all jobs. What is left is of an unknown job: the program's own default.
+fn refusals_of_all() -> [Entry; 2] {
+    let bad_ip_checksum = vec![("outcome", Outcome::BadIpChecksum as u64)];
+    // What parser and check find has this bit: a test compares.
+    let malformed = bits(Outcome::Truncated as u64, Outcome::Truncated as u64);
+    [
+        refusal(ANY, bits(1, 1), Refused::default(), priority::FOUND, "refuse", bad_ip_checksum),
+        refusal(malformed, bits(0, 1), Refused::default(), priority::FOUND, "refuse_malformed", Vec::new()),
+    ]
+}
+
+fn refusal(
+    outcome: Match,
+    bad_ip_checksum: Match,
+    refused: Refused,
+    priority: u32,
+    action: &'static str,
+    data: Vec<(&'static str, u64)>,
+) -> Entry {
+    let key = vec![
+        ("outcome", outcome),
+        ("bad_ip_checksum", bad_ip_checksum),
+        ("is_hello", refused.is_hello),
+        ("job", refused.job),
+        ("epoch", refused.epoch),
+        ("rank", refused.rank),
+        ("slot", refused.slot),
+        ("flags", refused.flags),
+    ];
+    Entry { table: "refusals", key, priority, action, data }
+}
+
+/// The numbers from 0 up to `end`, at most [`MAX_RANKS`], as few matches as there are ones in it.
+fn blocks(end: u64) -> impl Iterator<Item = Match> {
+    let sizes = (0..16).rev().map(|bit| 1u64 << bit).filter(move |size| end & size != 0);
+    sizes.map(move |size| bits(end & !(2 * size - 1), 0xFFFF & !(size - 1)))
+}
+
+const ANY: Match = Match::Ternary { value: 0, mask: 0 };
+
+fn bits(value: u64, mask: u64) -> Match {
+    Match::Ternary { value, mask }
+}
+
+/// Whether the packet says that it carries a check word.
+fn checked(yes: bool) -> Match {
+    let flag = u64::from(flags::CHECKED);
+    bits(if yes { flag } else { 0 }, flag)
+}
+
+fn exact(table: &'static str, key: &[(&'static str, u64)], action: &'static str) -> Entry {
+    let key = key.iter().map(|&(name, value)| (name, Match::Exact(value))).collect();
+    Entry { table, key, priority: 0, action, data: Vec::new() }
+}
+
+fn default_action(table: &'static str, action: &'static str, data: Vec<(&'static str, u64)>) -> Entry {
+    Entry { table, key: Vec::new(), priority: 0, action, data }
+}
+
+fn word(address: Ipv4Addr) -> u64 {
+    u32::from(address).into()
+}
+
+fn mac([a, b, c, d, e, f]: [u8; 6]) -> u64 {
+    u64::from_be_bytes([0, 0, a, b, c, d, e, f])
+}
+
+/// RFC 1112: the low 23 bits of the group's address.
+fn multicast_mac(group: Ipv4Addr) -> u64 {
+    0x0100_5E00_0000 | word(group) & 0x7F_FFFF
+}

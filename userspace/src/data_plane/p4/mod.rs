@@ -1,0 +1,262 @@
+//! The data plane in a switch that runs a program of `p4/`: what it does is the same whatever the switch and its protocol are.
+//!
+//! | module | what it holds |
+//! | --- | --- |
+//! | [`entries`] | what the tables hold, as a function of the jobs |
+//! | [`switch`] | what a switch takes |
+//!
+//! After each change the tables are what [`entries`] says of the jobs that are open now: what differs is written, and what was written is
+//! known entry by entry. So a switch that refuses in between leaves nothing that the next change would not put right.
+
+pub mod entries;
+pub mod switch;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::io;
+use std::sync::mpsc::Receiver;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::thread;
+
+use switchml_protocol::job::Place;
+use switchml_protocol::maps::Event;
+use switchml_protocol::outcome::Outcome;
+use switchml_protocol::{DATA_PORT, LANES_PER_BLOCK};
+use tracing::error;
+
+use super::{DataPlane, Error, EventSender, Fanout, JobSpec, Limits};
+use entries::{Contents, MAX_JOBS, MAX_RANKS, OpenJob, ROUNDS, first_rounds};
+use switch::{Entry, Learned, Switch, SwitchError};
+
+/// A packet's lanes: a register holds two of the 64 of a set.
+const MAX_LANES: u16 = 2 * LANES_PER_BLOCK as u16;
+
+/// A data plane in P4.
+pub struct P4DataPlane {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    switch: Box<dyn Switch>,
+    checks_maxima: bool,
+    state: Mutex<State>,
+    events: EventSender,
+}
+
+#[derive(Default)]
+struct State {
+    jobs: BTreeMap<u16, OpenJob>,
+    /// What the switch holds.
+    written: Contents,
+}
+
+impl P4DataPlane {
+    /// Serves a switch that was cleared; `learned` are the HELLOs that it tells of, until the data plane is dropped.
+    /// `checks_maxima`: whether a maximum goes out with a check word.
+    ///
+    /// # Errors
+    ///
+    /// When the switch refuses, or there is no thread left.
+    pub fn start(
+        switch: Box<dyn Switch>,
+        checks_maxima: bool,
+        learned: Receiver<Learned>,
+        events: EventSender,
+    ) -> io::Result<Self> {
+        let shared = Arc::new(Shared { switch, checks_maxima, state: Mutex::default(), events });
+        shared.write(&mut shared.state()).map_err(io::Error::other)?;
+        let learner = Arc::downgrade(&shared);
+        thread::Builder::new().name("places".to_owned()).spawn(move || learn_places(&learner, &learned))?;
+        Ok(Self { shared })
+    }
+
+    /// Changes an open job, and the tables with it. What it was stays if the switch refuses.
+    fn change(&self, number: u16, verb: &str, change: impl FnOnce(&mut OpenJob)) -> Result<(), Error> {
+        let mut state = self.shared.state();
+        let Some(job) = state.jobs.get_mut(&number) else { return Ok(()) };
+        let before = job.clone();
+        change(job);
+        let written = self.shared.write(&mut state);
+        if written.is_err() {
+            state.jobs.insert(number, before);
+        }
+        written.map_err(refused(number, verb))
+    }
+}
+
+impl DataPlane for P4DataPlane {
+    fn name(&self) -> &'static str {
+        self.shared.switch.name()
+    }
+
+    fn attachment(&self) -> String {
+        self.shared.switch.attachment()
+    }
+
+    fn limits(&self) -> Limits {
+        Limits {
+            slots: self.shared.switch.sets() / 2,
+            max_lanes: MAX_LANES,
+            max_ranks: MAX_RANKS,
+            max_jobs: MAX_JOBS,
+            checks_maxima: self.shared.checks_maxima,
+            port: DATA_PORT,
+            fanout: Fanout::Multicast,
+            durable: false,
+        }
+    }
+
+    fn open(&self, job: &JobSpec) -> Result<(), Error> {
+        let refused = refused(job.number, "open");
+        let mut state = self.shared.state();
+        // Before anything is admitted.
+        for (sets, round) in first_rounds(job) {
+            self.shared.switch.write_register(ROUNDS, sets, round).map_err(&refused)?;
+        }
+        state.jobs.insert(job.number, OpenJob::new(job.clone()));
+        let written = self.shared.write(&mut state);
+        if written.is_err() {
+            state.jobs.remove(&job.number);
+        }
+        written.map_err(&refused)
+    }
+
+    fn start(&self, job: u16) -> Result<(), Error> {
+        self.change(job, "start", |job| job.is_started = true)
+    }
+
+    fn abort(&self, job: u16) -> Result<(), Error> {
+        self.change(job, "abort", |job| job.is_aborted = true)
+    }
+
+    fn close(&self, job: u16) -> Result<(), Error> {
+        let mut state = self.shared.state();
+        state.jobs.remove(&job);
+        self.shared.write(&mut state).map_err(refused(job, "close"))
+    }
+
+    fn place(&self, job: u16, rank: u16) -> Result<Option<Place>, Error> {
+        let state = self.shared.state();
+        Ok(state.jobs.get(&job).and_then(|job| *job.places.get(usize::from(rank))?))
+    }
+
+    fn counters(&self) -> Result<[u64; Outcome::COUNT], Error> {
+        let why = |error: SwitchError| Error::Refused { what: "read the counters".to_owned(), why: error.0 };
+        self.shared.switch.counters().map_err(why)
+    }
+
+    fn stop(&self) {
+        let mut state = self.shared.state();
+        state.jobs.clear();
+        if let Err(error) = self.shared.change_to(&mut state.written, Contents::default()) {
+            error!("not all of the data plane is gone from the switch: {error}");
+        }
+    }
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        // What was written is noted as soon as it is: a panic leaves nothing that the next change could trip over.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has the switch hold what the jobs say.
+    fn write(&self, state: &mut State) -> Result<(), SwitchError> {
+        let wanted = Contents::of(self.switch.ports(), &state.jobs);
+        self.change_to(&mut state.written, wanted)
+    }
+
+    /// Groups are there before entries that name them, and go after those. What is to go goes first, the latest before the others, so
+    /// that nothing is admitted any more when the rest of a job goes.
+    fn change_to(&self, written: &mut Contents, wanted: Contents) -> Result<(), SwitchError> {
+        for (&group, ports) in &wanted.groups {
+            if written.groups.get(&group) != Some(ports) {
+                self.switch.set_group(group, ports)?;
+                written.groups.insert(group, ports.clone());
+            }
+        }
+        self.delete_all_but(&mut written.entries, &wanted.entries)?;
+        self.enter(&mut written.entries, wanted.entries)?;
+        while let Some((&group, _)) = written.groups.iter().find(|(group, _)| !wanted.groups.contains_key(group)) {
+            self.switch.set_group(group, &[])?;
+            written.groups.remove(&group);
+        }
+        Ok(())
+    }
+
+    fn delete_all_but(&self, written: &mut Vec<Entry>, wanted: &[Entry]) -> Result<(), SwitchError> {
+        let wanted: HashSet<_> = wanted.iter().map(Entry::id).collect();
+        for index in (0..written.len()).rev() {
+            if !wanted.contains(&written[index].id()) {
+                self.switch.delete(&written[index])?;
+                written.remove(index);
+            }
+        }
+        Ok(())
+    }
+
+    /// Modifies entries that are there with other actions, and inserts those that are not.
+    fn enter(&self, written: &mut Vec<Entry>, wanted: Vec<Entry>) -> Result<(), SwitchError> {
+        let held: HashMap<_, _> = written.iter().enumerate().map(|(index, entry)| (entry.id(), index)).collect();
+        let places: Vec<_> = wanted.iter().map(|entry| held.get(&entry.id()).copied()).collect();
+        for (entry, place) in wanted.into_iter().zip(places) {
+            match place {
+                Some(index) if written[index] == entry => {}
+                Some(index) => {
+                    self.switch.modify(&entry)?;
+                    written[index] = entry;
+                }
+                None => {
+                    self.switch.insert(&entry)?;
+                    written.push(entry);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A rank is known from now on by where its first HELLO came from; it asks again, and is answered then.
+    fn learn(&self, hello: &Learned) {
+        let mut state = self.state();
+        let job = state.jobs.get_mut(&hello.job).filter(|job| job.spec.epoch == hello.epoch);
+        let Some(place @ None) = job.and_then(|job| job.places.get_mut(usize::from(hello.rank))) else { return };
+        *place = Some(hello.place);
+        if let Err(error) = self.write(&mut state) {
+            error!("job {}: rank {} cannot be admitted: {error}", hello.job, hello.rank);
+            // The next HELLO tries again.
+            if let Some(job) = state.jobs.get_mut(&hello.job) {
+                job.places[usize::from(hello.rank)] = None;
+            }
+            return;
+        }
+        // Without room in the channel the counters alone tell of it.
+        let _ = self.events.try_send(event(hello));
+    }
+}
+
+/// Enters the places of ranks, until the switch or the data plane is gone.
+fn learn_places(shared: &Weak<Shared>, learned: &Receiver<Learned>) {
+    while let Ok(hello) = learned.recv() {
+        let Some(shared) = shared.upgrade() else { return };
+        shared.learn(&hello);
+    }
+}
+
+fn event(hello: &Learned) -> Event {
+    Event {
+        place: hello.place,
+        epoch: hello.epoch,
+        round: 0,
+        job: hello.job,
+        rank: hello.rank,
+        slot: 0,
+        outcome: Outcome::Hello as u8,
+        reserved: 0,
+    }
+}
+
+fn refused(job: u16, verb: &str) -> impl Fn(SwitchError) -> Error {
+    let what = format!("{verb} job {job}");
+    move |error| Error::Refused { what: what.clone(), why: error.0 }
+}

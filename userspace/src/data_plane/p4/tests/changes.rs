@@ -1,0 +1,217 @@
+//! What is written to a switch as jobs come and go, and when it refuses.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use switchml_protocol::outcome::Outcome;
+use tokio::sync::mpsc;
+
+use super::super::P4DataPlane;
+use super::super::entries::{Contents, OpenJob};
+use super::super::switch::{Entry, Learned, Switch, SwitchError};
+use super::{jobs, place, spec};
+use crate::data_plane::{DataPlane, JobSpec};
+
+/// Tables in memory, as strict as a switch: an entry is inserted once, and modified or deleted only if it is there.
+#[derive(Default)]
+struct Memory {
+    entries: Mutex<Vec<Entry>>,
+    groups: Mutex<BTreeMap<u16, Vec<u16>>>,
+    rounds: Mutex<BTreeMap<u32, u32>>,
+    writes: AtomicUsize,
+    /// The write that is refused.
+    refused: AtomicUsize,
+}
+
+impl Memory {
+    fn write(&self) -> Result<(), SwitchError> {
+        let is_refused = self.writes.fetch_add(1, Ordering::Relaxed) == self.refused.load(Ordering::Relaxed);
+        if is_refused { Err(SwitchError("no space".to_owned())) } else { Ok(()) }
+    }
+
+    fn sorted(&self) -> Vec<String> {
+        sorted(&self.entries.lock().unwrap())
+    }
+}
+
+fn sorted(entries: &[Entry]) -> Vec<String> {
+    let mut all: Vec<_> = entries.iter().map(|entry| format!("{entry:?}")).collect();
+    all.sort();
+    all
+}
+
+impl Switch for Arc<Memory> {
+    fn name(&self) -> &'static str {
+        "memory"
+    }
+
+    fn attachment(&self) -> String {
+        String::new()
+    }
+
+    fn sets(&self) -> u32 {
+        16384
+    }
+
+    fn ports(&self) -> &[u16] {
+        &[1, 2, 3]
+    }
+
+    fn insert(&self, entry: &Entry) -> Result<(), SwitchError> {
+        self.write()?;
+        let mut entries = self.entries.lock().unwrap();
+        assert!(entries.iter().all(|other| other.id() != entry.id()), "inserted twice: {entry:?}");
+        entries.push(entry.clone());
+        Ok(())
+    }
+
+    fn modify(&self, entry: &Entry) -> Result<(), SwitchError> {
+        self.write()?;
+        let mut entries = self.entries.lock().unwrap();
+        *entries.iter_mut().find(|other| other.id() == entry.id()).expect("an entry to modify") = entry.clone();
+        Ok(())
+    }
+
+    fn delete(&self, entry: &Entry) -> Result<(), SwitchError> {
+        self.write()?;
+        let mut entries = self.entries.lock().unwrap();
+        let index = entries.iter().position(|other| other.id() == entry.id()).expect("an entry to delete");
+        entries.remove(index);
+        Ok(())
+    }
+
+    fn write_register(&self, name: &str, indices: Range<u32>, value: u32) -> Result<(), SwitchError> {
+        assert_eq!(name, "rounds");
+        self.write()?;
+        self.rounds.lock().unwrap().extend(indices.map(|index| (index, value)));
+        Ok(())
+    }
+
+    fn set_group(&self, group: u16, ports: &[u16]) -> Result<(), SwitchError> {
+        self.write()?;
+        match ports {
+            [] => assert!(self.groups.lock().unwrap().remove(&group).is_some(), "no group {group} to remove"),
+            ports => drop(self.groups.lock().unwrap().insert(group, ports.to_vec())),
+        }
+        Ok(())
+    }
+
+    fn counters(&self) -> Result<[u64; Outcome::COUNT], SwitchError> {
+        Ok([0; Outcome::COUNT])
+    }
+}
+
+struct Bench {
+    memory: Arc<Memory>,
+    data_plane: P4DataPlane,
+    hellos: Sender<Learned>,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let memory = Arc::new(Memory { refused: usize::MAX.into(), ..Memory::default() });
+        let (hellos, learned) = channel();
+        let (events, _) = mpsc::channel(1);
+        let data_plane = P4DataPlane::start(Box::new(Arc::clone(&memory)), true, learned, events).unwrap();
+        Self { memory, data_plane, hellos }
+    }
+
+    /// Says HELLO until it is known, as ranks do.
+    fn hello(&self, spec: &JobSpec, rank: u16) {
+        let hello = Learned { job: spec.number, epoch: spec.epoch, rank, place: place(rank) };
+        let begin = Instant::now();
+        while self.data_plane.place(spec.number, rank).unwrap().is_none() {
+            assert!(begin.elapsed() < Duration::from_secs(10), "never learned");
+            self.hellos.send(hello).unwrap();
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    fn assert_holds(&self, open: &[OpenJob]) {
+        let Contents { entries, groups } = Contents::of(&[1, 2, 3], &jobs(open.iter().cloned()));
+        assert_eq!(self.memory.sorted(), sorted(&entries));
+        assert_eq!(*self.memory.groups.lock().unwrap(), groups);
+    }
+}
+
+#[test]
+fn the_switch_holds_what_the_jobs_say_at_every_step() {
+    let bench = Bench::new();
+    bench.assert_holds(&[]);
+    let (first, second) = (spec(0, 2, 0..512), spec(1, 3, 512..1024));
+    let mut one = OpenJob::new(first.clone());
+    bench.data_plane.open(&first).unwrap();
+    bench.assert_holds(std::slice::from_ref(&one));
+    assert_eq!(bench.memory.rounds.lock().unwrap().len(), 1024);
+    bench.data_plane.open(&second).unwrap();
+    let two = OpenJob::new(second.clone());
+    for rank in 0..2 {
+        bench.hello(&first, rank);
+        one.places[usize::from(rank)] = Some(place(rank));
+        bench.assert_holds(&[one.clone(), two.clone()]);
+    }
+    bench.data_plane.start(0).unwrap();
+    one.is_started = true;
+    bench.assert_holds(&[one.clone(), two.clone()]);
+    bench.data_plane.abort(0).unwrap();
+    one.is_aborted = true;
+    bench.assert_holds(&[one, two.clone()]);
+    bench.data_plane.close(0).unwrap();
+    // The aggregator's address is still the other one's.
+    bench.assert_holds(&[two]);
+    bench.data_plane.stop();
+    assert_eq!((bench.memory.sorted().len(), bench.memory.groups.lock().unwrap().len()), (0, 0));
+}
+
+#[test]
+fn a_hello_of_another_epoch_or_rank_teaches_nothing() {
+    let bench = Bench::new();
+    let spec = spec(0, 2, 0..512);
+    bench.data_plane.open(&spec).unwrap();
+    let hello = |epoch, rank, from| Learned { job: 0, epoch, rank, place: place(from) };
+    for hello in [hello(spec.epoch - 1, 0, 0), hello(spec.epoch, 2, 2), Learned { job: 9, ..hello(spec.epoch, 0, 0) }] {
+        bench.hellos.send(hello).unwrap();
+    }
+    bench.hello(&spec, 1);
+    // Nor does one from elsewhere, once the place is known.
+    bench.hellos.send(hello(spec.epoch, 1, 7)).unwrap();
+    bench.hello(&spec, 0);
+    let places = [0, 1, 2].map(|rank| bench.data_plane.place(0, rank).unwrap());
+    assert_eq!(places, [Some(place(0)), Some(place(1)), None]);
+}
+
+/// Whichever write the switch refuses: the call that made it fails, with the switch's words, and another job is served as if nothing had been.
+#[test]
+fn a_refused_write_leaves_nothing_behind() {
+    let mut refused_calls = 0;
+    for refused in 0.. {
+        let bench = Bench::new();
+        let (spec, other) = (spec(0, 2, 0..512), spec(1, 2, 512..1024));
+        let before = bench.memory.writes.load(Ordering::Relaxed);
+        bench.memory.refused.store(before + refused, Ordering::Relaxed);
+        let run = || {
+            bench.data_plane.open(&spec)?;
+            // A place that was refused is learned from the next HELLO.
+            (0..2).for_each(|rank| bench.hello(&spec, rank));
+            bench.data_plane.start(0)?;
+            bench.data_plane.abort(0)
+        };
+        let result = run();
+        let was_reached = bench.memory.writes.load(Ordering::Relaxed) > before + refused;
+        if let Err(error) = result {
+            refused_calls += 1;
+            assert!(error.to_string().ends_with(" job 0: no space"), "{error}");
+        }
+        bench.data_plane.close(0).unwrap_or_else(|error| assert!(!was_reached, "{error}"));
+        bench.data_plane.open(&other).unwrap();
+        bench.assert_holds(&[OpenJob::new(other)]);
+        if !was_reached {
+            break;
+        }
+    }
+    assert!(refused_calls > 10, "{refused_calls}");
+}

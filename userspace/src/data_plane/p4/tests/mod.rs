@@ -1,0 +1,49 @@
+//! The entries, against the P4 source and against the reference of admission; and what is written to a switch, change by change.
+
+mod admission;
+mod changes;
+mod source;
+
+use std::collections::BTreeMap;
+
+use switchml_protocol::U16;
+use switchml_protocol::job::Place;
+
+use super::entries::OpenJob;
+use crate::data_plane::JobSpec;
+
+const EPOCH: u32 = 0xABCD_EF01;
+/// Of a job.
+const SLOTS: u32 = 16;
+
+/// Ports, addresses and so on that follow from the rank.
+fn place(rank: u16) -> Place {
+    let low = rank as u8;
+    Place { ifindex: 8 + u32::from(rank), ip: [10, 0, 0, low], mac: [2, 0, 0, 0, 0, low], port: U16::new(5000 + rank) }
+}
+
+fn spec(number: u16, ranks: u16, slots: std::ops::Range<u32>) -> JobSpec {
+    JobSpec {
+        number,
+        epoch: EPOCH + u32::from(number),
+        secrets: (0..ranks).map(|rank| 1000 * u32::from(number) + u32::from(rank)).collect(),
+        slots,
+        address: [10, 0, 0, 254].into(),
+        group: ([239, 255, 0, number as u8].into(), 48866),
+    }
+}
+
+/// A job of which all ranks, or none, have said HELLO.
+fn job(number: u16, ranks: u16, is_known: bool) -> OpenJob {
+    let first = SLOTS * u32::from(number);
+    let mut job = OpenJob::new(spec(number, ranks, first..first + SLOTS));
+    if is_known {
+        job.places = (0..ranks).map(|rank| Some(place(rank))).collect();
+        job.is_started = true;
+    }
+    job
+}
+
+fn jobs(jobs: impl IntoIterator<Item = OpenJob>) -> BTreeMap<u16, OpenJob> {
+    jobs.into_iter().map(|job| (job.spec.number, job)).collect()
+}

@@ -1,0 +1,126 @@
+//! The names that the control plane uses are those of the P4 source, and the tables are large enough.
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use switchml_protocol::LANES_PER_BLOCK;
+use switchml_protocol::outcome::Outcome;
+
+use super::super::entries::{Contents, MAX_JOBS, MAX_RANKS, OUTCOMES, ROUNDS, TABLES};
+use super::super::switch::Match;
+use super::{job, jobs};
+
+fn source(file: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../p4").join(file);
+    let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    text.lines().map(|line| line.split("//").next().unwrap_or_default().to_owned() + "\n").collect()
+}
+
+/// What stands between a text and the next `end`.
+fn after<'a>(text: &'a str, begin: &str, end: &str) -> &'a str {
+    let start = text.find(begin).unwrap_or_else(|| panic!("no `{begin}` in the source")) + begin.len();
+    let len = text[start..].find(end).unwrap_or_else(|| panic!("`{begin}` has no end"));
+    &text[start..start + len]
+}
+
+/// A field of a key is called by its annotation, or else by the end of its path.
+fn key_name(line: &str) -> String {
+    match line.split_once("@name(\"") {
+        Some((_, annotated)) => annotated.split('"').next().unwrap_or_default().to_owned(),
+        None => line.split(':').next().unwrap_or_default().rsplit('.').next().unwrap_or_default().trim().to_owned(),
+    }
+}
+
+fn defined(text: &str, name: &str) -> u64 {
+    let value = after(text, &format!("#define {name} "), "\n");
+    value.trim().parse().unwrap_or_else(|_| panic!("{name} is {value}"))
+}
+
+#[test]
+fn tables_keys_actions_and_parameters_are_those_of_the_source() {
+    let text = source("include/aggregator.p4");
+    for table in TABLES {
+        let body = after(&text, &format!("table {} {{", table.name), "\n    }\n");
+        let keys: Vec<String> = after(body, "key = {", "}")
+            .split(';')
+            .map(str::trim)
+            .filter(|line| !line.is_empty())
+            .map(key_name)
+            .collect();
+        assert_eq!(keys, table.key, "key of {}", table.name);
+        let actions: Vec<&str> = after(body, "actions = {", "}").split(';').map(str::trim).collect();
+        for (action, parameters) in table.actions {
+            assert!(actions.contains(action), "{} has no action {action}: {actions:?}", table.name);
+            let declared = after(&text, &format!("action {action}("), ")");
+            let declared = declared.split(',').filter_map(|parameter| parameter.split_whitespace().last());
+            assert_eq!(declared.collect::<Vec<_>>(), *parameters, "parameters of {action}");
+        }
+    }
+}
+
+#[test]
+fn every_front_has_the_register_and_the_counter() {
+    for front in ["bmv2.p4", "tofino.p4"] {
+        let text = source(front).to_lowercase();
+        assert!(text.contains(&format!("(sets) {ROUNDS};")), "{front}");
+        assert!(text.contains(&format!(") {OUTCOMES};")), "{front}");
+        let lanes = source("include/slot.p4").matches("Lane() lane").count();
+        assert_eq!(2 * lanes, 2 * LANES_PER_BLOCK, "{front}");
+    }
+}
+
+/// With as many jobs and ranks as there may be, before and after all of them have said HELLO.
+#[test]
+fn all_jobs_find_room() {
+    let text = source("include/aggregator.p4");
+    assert_eq!((defined(&text, "MAX_JOBS"), defined(&text, "MAX_RANKS")), (MAX_JOBS.into(), MAX_RANKS.into()));
+    for is_known in [false, true] {
+        // 31 ranks need more matches than 32.
+        for ranks in [MAX_RANKS - 1, MAX_RANKS] {
+            let contents = Contents::of(&[1, 2], &jobs((0..MAX_JOBS).map(|number| job(number, ranks, is_known))));
+            let mut used: HashMap<_, u64> = HashMap::new();
+            contents.entries.iter().for_each(|entry| *used.entry(entry.table).or_default() += 1);
+            for (table, used) in used {
+                let size = after(after(&text, &format!("table {table} {{"), "\n    }\n"), "size = ", ";");
+                let factors = size.split('*').map(|factor| match factor.trim() {
+                    "MAX_JOBS" => MAX_JOBS.into(),
+                    "MAX_RANKS" => MAX_RANKS.into(),
+                    "MAX_MEMBERS" => u64::from(MAX_JOBS) * u64::from(MAX_RANKS),
+                    number => number.parse().expect("a number"),
+                });
+                let size: u64 = factors.product();
+                assert!(used <= size, "{used} entries of {size} in {table}");
+            }
+        }
+    }
+}
+
+/// Entries name what [`TABLES`] lists, in its order, so that the test above is about what is written.
+#[test]
+fn entries_use_the_listed_names_alone() {
+    let mut all = jobs([job(0, 3, true), job(1, 31, false)]);
+    let mut aborted = job(2, 2, true);
+    aborted.is_aborted = true;
+    all.insert(2, aborted);
+    for entry in Contents::of(&[1, 2], &all).entries {
+        let table = TABLES.iter().find(|table| table.name == entry.table).expect("a listed table");
+        let names: Vec<_> = entry.key.iter().map(|(name, _)| *name).collect();
+        assert!(names.is_empty() || names == table.key, "{entry:?}");
+        let (_, parameters) = table.actions.iter().find(|(name, _)| *name == entry.action).expect("a listed action");
+        assert_eq!(entry.data.iter().map(|(name, _)| *name).collect::<Vec<_>>(), *parameters, "{entry:?}");
+        for (name, matched) in &entry.key {
+            if let Match::Ternary { value, mask } = matched {
+                assert_eq!(value & !mask, 0, "{name} of {entry:?}");
+            }
+        }
+    }
+}
+
+/// The bit by which `refusals` knows that the reason was found before.
+#[test]
+fn what_parser_and_check_find_has_the_bit_and_what_precedes_has_not() {
+    for outcome in Outcome::ALL.iter().filter(|outcome| (**outcome as u8) < Outcome::UnknownJob as u8) {
+        let found_before = *outcome as u8 >= Outcome::Truncated as u8;
+        assert_eq!(*outcome as u8 & Outcome::Truncated as u8 != 0, found_before, "{outcome:?}");
+    }
+}
