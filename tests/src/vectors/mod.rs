@@ -169,7 +169,7 @@ pub enum Layer {
     Datagram,
 }
 
-/// A data plane in the hands of a test. It begins without jobs.
+/// A data plane in the hands of a test.
 ///
 /// # Errors
 ///
@@ -182,6 +182,9 @@ pub trait Subject {
     fn layer(&self) -> Layer {
         Layer::Frame
     }
+
+    /// As if it were new: without jobs, its slots never used. Each vector begins so.
+    fn reset(&mut self) -> Result<(), String>;
 
     /// Opens a job: its ranks but the newcomers are where [`Member`] says.
     fn open(&mut self, job: &Job) -> Result<(), String>;

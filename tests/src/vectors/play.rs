@@ -29,16 +29,15 @@ impl Played {
     }
 }
 
-/// Plays each vector that the subject offers enough for, against a new one each.
-pub fn play_all<S: Subject>(vectors: &[Vector], mut subject: impl FnMut() -> S) -> Played {
+/// Plays each vector that the subject offers enough for.
+pub fn play_all(vectors: &[Vector], subject: &mut impl Subject) -> Played {
     let mut played = Played::default();
     for vector in vectors {
-        let mut subject = subject();
         if let Some(lacks) = subject.offer().lacks(&vector.needs) {
             played.left_out.push((vector.name.clone(), lacks));
             continue;
         }
-        match play(vector, &mut subject) {
+        match play(vector, subject) {
             Ok(()) => played.passed += 1,
             Err(failure) => played.failed.push(failure),
         }
@@ -52,7 +51,8 @@ pub fn play_all<S: Subject>(vectors: &[Vector], mut subject: impl FnMut() -> S) 
 ///
 /// What first went otherwise: vector, step and field.
 pub fn play(vector: &Vector, subject: &mut impl Subject) -> Result<(), String> {
-    let mut before = subject.counters().map_err(|error| format!("{}: {error}", vector.name))?;
+    let begin = subject.reset().and_then(|()| subject.counters());
+    let mut before = begin.map_err(|error| format!("{}: {error}", vector.name))?;
     for (number, event) in (1..).zip(&vector.events) {
         let at = |what: String| match event {
             Event::Step(step) => format!("{}, event {number} ({}): {what}", vector.name, step.title),

@@ -6,8 +6,10 @@ use crate::twin::ENVELOPE_LEN;
 use std::collections::BTreeMap;
 use switchml_protocol::U16;
 use switchml_protocol::job::{ABORTED, Job, Member, OPEN, Place};
+use switchml_protocol::maps::LockedSlot;
 use switchml_protocol::outcome::Outcome;
 use switchml_rack::vectors::{self, Age, Answer, Counters, Offer, Subject};
+use zerocopy::FromZeros;
 
 /// Ports of the vectors; port n is the rack's port n - 1.
 pub const PORTS: usize = 4;
@@ -66,6 +68,16 @@ impl Subject for InKernel {
             Hook::Tc => &["age", "frames", "i16", "max", "verify"],
         };
         Offer { strict: true, lanes: 768, ranks: 64, features: features.iter().map(ToString::to_string).collect() }
+    }
+
+    fn reset(&mut self) -> Result<(), String> {
+        for (number, job) in std::mem::take(&mut self.jobs) {
+            self.kernel.set_job(number, &Job::default());
+            for index in job.first_slot..job.first_slot + job.slots {
+                self.kernel.set_slot(index, &LockedSlot::new_zeroed());
+            }
+        }
+        Ok(())
     }
 
     fn open(&mut self, job: &vectors::Job) -> Result<(), String> {

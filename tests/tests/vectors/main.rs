@@ -44,7 +44,7 @@ fn in_rack(play: impl FnOnce(&[Vector]) -> Played + Send + 'static) -> Played {
 #[test]
 fn xdp() {
     if can_build_racks("xdp") {
-        let played = in_rack(|vectors| play_all(vectors, || InKernel::new(Hook::Xdp)));
+        let played = in_rack(|vectors| play_all(vectors, &mut InKernel::new(Hook::Xdp)));
         played.conclude("XDP");
         assert_eq!(played.left_out, [], "the XDP program offers everything");
     }
@@ -53,7 +53,7 @@ fn xdp() {
 #[test]
 fn tc() {
     if can_build_racks("tc") {
-        in_rack(|vectors| play_all(vectors, || InKernel::new(Hook::Tc))).conclude("tc ingress");
+        in_rack(|vectors| play_all(vectors, &mut InKernel::new(Hook::Tc))).conclude("tc ingress");
     }
 }
 
@@ -62,7 +62,7 @@ fn software() {
     if can_build_racks("software") {
         in_rack(|vectors| {
             software::make_addresses_local();
-            play_all(vectors, OverSockets::new)
+            play_all(vectors, &mut OverSockets::new())
         })
         .conclude("software");
     }

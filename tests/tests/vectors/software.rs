@@ -10,6 +10,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 use switchml_protocol::aggregator::Tables;
 use switchml_protocol::outcome::Outcome;
+use switchml_protocol::slot::Slot;
 use switchml_rack::vectors::{Age, Answer, Counters, Job, Layer, Offer, Subject};
 use switchml_userspace::data_plane::software::Software;
 use switchml_userspace::data_plane::{DataPlane, JobSpec};
@@ -81,6 +82,14 @@ impl OverSockets {
         self.wait_for(total + 2)
     }
 
+    fn change_slot(&self, index: u32, change: impl FnOnce(&mut Slot)) {
+        self.data_plane.tables().with_slot(index, |slot| {
+            change(slot);
+            // Nobody counts it.
+            Outcome::Started
+        });
+    }
+
     /// What has arrived: at which socket, from where, what.
     fn received(&self) -> Result<Vec<(SocketAddrV4, SocketAddr, Vec<u8>)>, String> {
         let mut received = Vec::new();
@@ -112,6 +121,17 @@ impl Subject for OverSockets {
 
     fn layer(&self) -> Layer {
         Layer::Datagram
+    }
+
+    fn reset(&mut self) -> Result<(), String> {
+        self.sockets.clear();
+        for (number, (job, first_slot)) in std::mem::take(&mut self.jobs) {
+            self.close(number)?;
+            for index in first_slot..first_slot + job.slots {
+                self.change_slot(index, |slot| *slot = Slot::default());
+            }
+        }
+        Ok(())
     }
 
     fn open(&mut self, job: &Job) -> Result<(), String> {
@@ -153,11 +173,10 @@ impl Subject for OverSockets {
 
     fn age(&mut self, age: &Age) -> Result<(), String> {
         let index = self.jobs[&age.job].1 + u32::from(age.slot);
-        self.data_plane.tables().with_slot(index, |slot| {
+        self.change_slot(index, |slot| {
             for set in &mut slot.sets {
                 set.head.round = set.head.round.wrapping_add(age.by);
             }
-            Outcome::Started
         });
         Ok(())
     }

@@ -1,26 +1,27 @@
 """What ranks get if nothing goes wrong: sums and maxima."""
 
-from .packet import CHECKED
-from .vector import Job, Vector, back, nobody, ramp, ramp_sum, to_all
+from .packet import MAX, MAX_I16, SUM, SUM_I16
+from .vector import Job, Vector, back, nobody, play_round, ramp, ramp_sum, to_all
+
+SIZES = range(32, 769, 32)
 
 
 def vectors():
-    return [sum_of_1(), sum_of_2(), sum_of_3(), sum_of_32(), sum_of_64()]
-
-
-def play_round(v, job, slot, round, order=None, lanes=32, values=ramp):
-    """A round by the book: ranks contribute in this order."""
-    order = list(order or range(job.ranks))
-    for turn, rank in enumerate(order):
-        packet = job.contribution(rank, slot, round, values(rank, round, lanes))
-        if turn == len(order) - 1:
-            total = [sum(lane) % 2**32 for lane in zip(*(values(r, round, lanes) for r in range(job.ranks)))]
-            expected = to_all(job, packet.result_for_all(total, job.ranks))
-            v.step(f"rank {rank} completes round {round} of slot {slot}", job, packet, expected)
-        elif turn == 0:
-            v.step(f"rank {rank} starts round {round} of slot {slot}", job, packet, nobody("started"))
-        else:
-            v.step(f"rank {rank} joins round {round} of slot {slot}", job, packet, nobody("added"))
+    return [
+        sum_of_1(),
+        sum_of_2(),
+        sum_of_3(),
+        sum_of_32(),
+        sum_of_64(),
+        sum_wraps(),
+        sum_of_i16(),
+        max_of_i32(),
+        max_of_i16(),
+        lanes_32_and_64(),
+        lanes_to_768(),
+        lanes_of_i16(),
+        calls_change(),
+    ]
 
 
 def sum_of_1():
@@ -41,7 +42,7 @@ def sum_of_2():
 
 
 def sum_of_3():
-    v = Vector("sum_of_3", "Three ranks in any order, the first and the last slot of the job, rounds in between each other.", "fifo")
+    v = Vector("sum_of_3", "Three ranks in any order; the first slot of the job, the last, and two at the same time.", "fifo")
     job = v.open(Job(ranks=3))
     play_round(v, job, 0, 0, order=[2, 0, 1])
     play_round(v, job, 7, 0, order=[1, 2, 0])
@@ -65,17 +66,150 @@ def sum_of_32():
 
 
 def sum_of_64():
-    about = "64 ranks at four ports: PENDING has a bit for each of them."
-    v = Vector("sum_of_64", about, "fifo")
+    v = Vector("sum_of_64", "64 ranks at four ports: PENDING has a bit for each of them.", "fifo")
     job = v.open(Job(ranks=64))
     order = [63, *range(63)]
     for turn, rank in enumerate(order):
         packet = job.contribution(rank, 1, 0, [1 << rank % 32] * 32)
         if turn == 63:
             # Each power of two, twice.
-            v.step(f"rank {rank} completes the round", job, packet, to_all(job, packet.result_for_all([0xFFFFFFFE] * 32, 64)))
+            v.step("rank 62 completes the round", job, packet, to_all(job, packet.result_for_all([0xFFFFFFFE] * 32, 64)))
             continue
         v.step(f"rank {rank}", job, packet, nobody("added" if turn else "started"))
         if turn in (0, 33):
             v.step(f"rank {rank} again", job, packet, back("pending", packet.pending(*order[: turn + 1])))
+    return v
+
+
+def combined(v, job, op, lanes):
+    """A round in which `lanes` are what each rank contributes and what comes out, and the result once more."""
+    columns = [[lane[column] for lane in lanes] * (32 // len(lanes)) for column in range(job.ranks + 1)]
+    for rank in range(job.ranks):
+        packet = job.contribution(rank, 0, 0, columns[rank], op=op)
+        if rank == job.ranks - 1:
+            v.step(f"rank {rank}", job, packet, to_all(job, packet.result_for_all(columns[-1], job.ranks)))
+        else:
+            v.step(f"rank {rank}", job, packet, nobody("added" if rank else "started"))
+    again = job.contribution(0, 0, 0, columns[0], op=op)
+    v.step("rank 0 asks again", job, again, back("replayed", again.result(columns[-1], job.ranks)))
+
+
+def sum_wraps():
+    v = Vector("sum_wraps", "SUM of i32 is modulo 2^32.", "fifo")
+    job = v.open(Job(ranks=3))
+    lanes = [
+        (0xFFFFFFFF, 0x00000001, 0x00000000, 0x00000000),
+        (0x7FFFFFFF, 0x00000001, 0x00000000, 0x80000000),
+        (0x80000000, 0x80000000, 0x80000000, 0x80000000),
+        (0xFFFFFFFF, 0xFFFFFFFF, 0xFFFFFFFF, 0xFFFFFFFD),
+        # Carries between halves, which those of i16 would not have.
+        (0x0000FFFF, 0x00000001, 0x00000000, 0x00010000),
+        (0xFFFF0000, 0x00010000, 0x12345678, 0x12345678),
+        (0x00000000, 0x00000000, 0x00000000, 0x00000000),
+        (0xFFFFFFFE, 0x00000003, 0xFFFFFFFF, 0x00000000),
+    ]
+    combined(v, job, SUM, lanes)
+    return v
+
+
+def sum_of_i16():
+    v = Vector("sum_of_i16", "SUM of i16: each half of a lane is modulo 2^16, and so is each half of the check word.", "fifo", ("i16",))
+    job = v.open(Job(ranks=3))
+    lanes = [
+        (0x00010002, 0x00030004, 0x00050006, 0x0009000C),
+        # No carry into the upper half.
+        (0x0000FFFF, 0x00000001, 0x00000000, 0x00000000),
+        (0xFFFF0000, 0x00010000, 0x00000000, 0x00000000),
+        (0x7FFF7FFF, 0x00010001, 0x00000000, 0x80008000),
+        (0x8000FFFE, 0x8000FFFE, 0x8000FFFE, 0x8000FFFA),
+        (0xFFFFFFFF, 0xFFFFFFFF, 0xFFFFFFFF, 0xFFFDFFFD),
+        (0x00000000, 0x00000000, 0x00000000, 0x00000000),
+        (0x1234FFFF, 0x0001FFFF, 0x0001FFFF, 0x1236FFFD),
+    ]
+    combined(v, job, SUM_I16, lanes)
+    return v
+
+
+def max_of_i32():
+    v = Vector("max_of_i32", "MAX of i32 is that of signed numbers; its check word is made from the values.", "fifo", ("max",))
+    job = v.open(Job(ranks=3))
+    lanes = [
+        (1, 2, 3, 3),
+        (3, 2, 1, 3),
+        # -1, -2, -3
+        (0xFFFFFFFF, 0xFFFFFFFE, 0xFFFFFFFD, 0xFFFFFFFF),
+        (0x80000000, 0x7FFFFFFF, 0x00000000, 0x7FFFFFFF),
+        (0x80000000, 0x80000000, 0x80000001, 0x80000001),
+        (0x00000000, 0xFFFFFFFF, 0x80000000, 0x00000000),
+        (0x80000000, 0x80000000, 0x80000000, 0x80000000),
+        # The upper half decides, then the lower one, which has no sign.
+        (0x0001FFFF, 0x00018000, 0x00017FFF, 0x0001FFFF),
+    ]
+    combined(v, job, MAX, lanes)
+    return v
+
+
+def max_of_i16():
+    v = Vector("max_of_i16", "MAX of i16: each half of a lane by itself, signed.", "fifo", ("i16", "max"))
+    job = v.open(Job(ranks=3))
+    lanes = [
+        (0x00010009, 0x00050002, 0x00030004, 0x00050009),
+        (0x80007FFF, 0x7FFF8000, 0x00000000, 0x7FFF7FFF),
+        (0xFFFF8000, 0xFFFE8001, 0xFFFD8000, 0xFFFF8001),
+        (0x0000FFFF, 0xFFFF0000, 0x80008000, 0x00000000),
+    ]
+    combined(v, job, MAX_I16, lanes)
+    return v
+
+
+def lanes(v, sizes, values, total, op):
+    """A round of two ranks for each number of lanes, in one slot."""
+    job = v.open(Job(ranks=2))
+    for round, size in enumerate(sizes):
+        first = job.contribution(0, 5, round, values(0, round, size), op=op)
+        v.step(f"rank 0, {size} lanes", job, first, nobody("started"))
+        last = job.contribution(1, 5, round, values(1, round, size), op=op)
+        v.step(f"rank 1, {size} lanes", job, last, to_all(job, last.result_for_all(total(round, size), 2)))
+    return v
+
+
+def lanes_of_i32(name, about, sizes):
+    v = Vector(name, about, "fifo")
+    return lanes(v, sizes, ramp, lambda round, size: ramp_sum(2, round, size), SUM)
+
+
+def lanes_32_and_64():
+    return lanes_of_i32("lanes_32_and_64", "The two sizes that fit a pass through a Tofino, in turns.", [32, 64, 32, 64])
+
+
+def lanes_to_768():
+    about = "Every number of lanes, each lane with a number of its own."
+    return lanes_of_i32("lanes_to_768", about, SIZES)
+
+
+def lanes_of_i16():
+    v = Vector("lanes_of_i16", "Every number of lanes of two i16; their halves wrap.", "fifo", ("i16",))
+
+    def values(rank, round, size):
+        return [0xFF00 + index % 256 << 16 | 0xFFF0 - rank for index in range(size)]
+
+    def total(round, size):
+        # 2 * (0xFF00 + i) and 0xFFF0 + 0xFFEF, each modulo 2^16.
+        return [0xFE00 + 2 * (index % 256) << 16 | 0xFFDF for index in range(size)]
+
+    return lanes(v, SIZES, values, total, SUM_I16)
+
+
+def calls_change():
+    about = "The call, its operator and its lanes may be others in each round of a slot."
+    v = Vector("calls_change", about, "fifo", ("max",))
+    job = v.open(Job(ranks=2))
+    for round, (op, size) in enumerate([(SUM, 64), (MAX, 32), (SUM, 32), (MAX, 64), (SUM, 64)]):
+        job.fingerprint = 0xF0000000 + round
+        packets = [job.contribution(rank, 6, round, ramp(rank, round, size), op=op) for rank in range(2)]
+        result = ramp(1, round, size) if op == MAX else ramp_sum(2, round, size)
+        v.step(f"rank 0, round {round}", job, packets[0], nobody("started"))
+        v.step(f"rank 0 again", job, packets[0], back("pending", packets[0].pending(0)))
+        v.step(f"rank 1, round {round}", job, packets[1], to_all(job, packets[1].result_for_all(result, 2)))
+        v.step(f"rank 0 asks again", job, packets[0], back("replayed", packets[0].result(result, 2)))
     return v

@@ -23,9 +23,11 @@ class Job:
     # Ranks that have not said HELLO yet.
     newcomers: tuple = ()
     fingerprint: int = FINGERPRINT
+    # Number that UDP ports are made of; jobs of the same processes have the same.
+    processes: int = 7
 
     def place(self, rank):
-        return End(f"02:00:00:00:00:{rank + 1:02x}", f"10.0.0.{rank + 1}", 40000 + 100 * self.number + rank)
+        return End(f"02:00:00:00:00:{rank + 1:02x}", f"10.0.0.{rank + 1}", 40000 + 100 * self.processes + rank)
 
     def port(self, rank):
         return 1 + rank % PORTS
@@ -111,12 +113,14 @@ class Vector:
 
     # ---- Packets ----
 
-    def step(self, title, job, packet, *expected, **options):
-        """A packet as its rank sends it."""
-        self.frame(title, job.port(packet.rank % job.ranks), job.frame(packet), *expected, **options)
+    def step(self, title, job, packet, *expected, sender=None, **fields):
+        """A packet as its rank sends it, or the place of another; `fields` of its frame may be others. Of what is expected, all
+        but the first is what may happen instead where the guarantee is not strict."""
+        rank = packet.rank if sender is None else sender
+        self.frame(title, job.port(rank), job.frame(packet, rank).changed(**fields), *expected)
 
-    def frame(self, title, port, frame, *expected, lanes_needed=True):
-        if lanes_needed and isinstance(frame.packet, Packet):
+    def frame(self, title, port, frame, *expected):
+        if isinstance(frame.packet, Packet) and expected[0].frame is not None:
             self.lanes = max(self.lanes, len(frame.packet.values))
         lines = [f"step {title}", f"in port {port}", *written(frame)]
         for turn, this in enumerate(expected):
@@ -174,5 +178,26 @@ def ramp(rank, round, count=32):
     return [rank + 1 << 24 | (round & 0xFF) << 16 | index for index in range(count)]
 
 
+def sums(*contributions):
+    """Lane by lane, modulo 2^32."""
+    return [sum(lane) % 2**32 for lane in zip(*contributions)]
+
+
 def ramp_sum(ranks, round, count=32):
-    return [sum(lane) % 2**32 for lane in zip(*(ramp(rank, round, count) for rank in range(ranks)))]
+    return sums(*(ramp(rank, round, count) for rank in range(ranks)))
+
+
+# ---- Rounds by the book ----
+
+
+def play_round(v, job, slot, round, order=None, lanes=32):
+    """All ranks contribute to a round, in this order."""
+    order = list(order or range(job.ranks))
+    for turn, rank in enumerate(order):
+        packet = job.contribution(rank, slot, round, ramp(rank, round, lanes))
+        if turn == job.ranks - 1:
+            expected = to_all(job, packet.result_for_all(ramp_sum(job.ranks, round, lanes), job.ranks))
+        else:
+            expected = nobody("added" if turn else "started")
+        verb = "completes" if turn == job.ranks - 1 else "joins" if turn else "starts"
+        v.step(f"rank {rank} {verb} round {round} of slot {slot}", job, packet, expected)
