@@ -176,17 +176,20 @@ fn an_overflowing_queue_is_answered_by_smaller_windows(mode: Mode) {
     }
 }
 
-/// A growing window overflows no queue that holds what may wait before it stops growing, and what goes out at the start: 192 and 128 KiB.
+/// A growing window overflows no queue that holds what may wait before it stops growing: 192 KiB, in frames that are 3 % longer, and what an
+/// idle path holds. Nor does the timer take what waits there for lost, though HELLO came back a hundred times as fast.
 fn an_idle_link_loses_nothing_to_our_own_window(mode: Mode) {
     // How long an idle path takes is measured by HELLO. Where that came late, because the machine is busy, the window is too large.
-    const IDLE: Duration = Duration::from_millis(3);
-    // 192 KiB of packets of 1440 bytes, and 51 that leave in that time.
-    const MOST: u32 = 136 + 51;
-    let (ranks, dropped) = sum_through_queues(mode, "320k");
-    for (Stats { window, .. }, hello_rtt) in ranks.into_iter().filter(|(_, hello_rtt)| *hello_rtt <= IDLE) {
-        assert!(window <= MOST, "a window of {window}, HELLO took {hello_rtt:?}");
+    const IDLE: Duration = Duration::from_millis(2);
+    // 192 KiB of packets of 1440 bytes, and 34 that leave in that time: 246 KiB of frames.
+    const MOST: u32 = 136 + 34;
+    let (ranks, dropped) = sum_through_queues(mode, "256k");
+    for ((Stats { window, .. }, hello_rtt), dropped) in ranks.into_iter().zip(dropped) {
+        if hello_rtt <= IDLE {
+            assert!(window <= MOST, "a window of {window}, HELLO took {hello_rtt:?}");
+            assert_eq!(dropped, 0, "HELLO took {hello_rtt:?}");
+        }
     }
-    assert_eq!(dropped, [0; RANKS]);
 }
 
 /// Two million sums over links of 200 Mb/s with queues of so many bytes upwards: what each rank counted, how long its HELLO took, and packets

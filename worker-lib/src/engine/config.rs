@@ -14,6 +14,8 @@ const TIMEOUT_FLOOR: Duration = Duration::from_micros(500);
 pub const TIMEOUT_CEILING: Duration = Duration::from_millis(100);
 /// Retransmission timeout before there is a round-trip time.
 const TIMEOUT_INITIAL: Duration = Duration::from_millis(10);
+/// The slowest link that the timer reckons with, in bits per second: a tenth of the slowest that training is run on.
+const SLOWEST_LINK: u64 = 100_000_000;
 /// Floor of the reordering window.
 const REORDERING: Duration = Duration::from_micros(200);
 
@@ -49,6 +51,7 @@ impl Config {
             },
             rtt: RttLimits {
                 initial: nanoseconds(TIMEOUT_INITIAL),
+                packet: packet_len(lanes) as u64 * 8 * 1_000_000_000 / SLOWEST_LINK,
                 floor: nanoseconds(TIMEOUT_FLOOR),
                 ceiling: nanoseconds(TIMEOUT_CEILING),
             },

@@ -124,6 +124,10 @@ struct Evidence {
     sequence: u64,
     /// Time that it took to the result.
     rtt: u64,
+    /// When overtaken chunks begin to count as lost.
+    from: u64,
+    /// Whether it was the timer's. Then the result may be that of the first transmission, which a late peer or a long queue held up until just now.
+    doubtful: bool,
 }
 
 /// See the [module's documentation](self).
@@ -366,9 +370,20 @@ impl Engine {
         let cut = (congested && self.window.shrink(entry.number, next))
             || (confirmed_loss && self.window.lose(entry.number, next));
         self.stats.window_cuts += u64::from(cut);
-        let newer = self.evidence.is_none_or(|evidence| entry.sequence > evidence.sequence);
-        if newer && entry.pending.is_none() && (confirmed_loss || !entry.resent) {
-            self.evidence = Some(Evidence { sequence: entry.sequence, rtt: elapsed });
+        if entry.pending.is_none() && (confirmed_loss || !entry.resent) {
+            self.note_evidence(now, entry, elapsed);
+        }
+    }
+
+    /// The result of this chunk says how far transmissions have come. Doubt is over when what was sent once, before, gets its result all the same.
+    fn note_evidence(&mut self, now: u64, entry: &Outstanding, elapsed: u64) {
+        let counts = self
+            .evidence
+            .is_none_or(|evidence| entry.sequence > evidence.sequence || (evidence.doubtful && !entry.resent));
+        if counts {
+            let doubtful = entry.resent && entry.history.resent_by_timer > 0;
+            let from = if doubtful { now + self.reordering() } else { now };
+            self.evidence = Some(Evidence { sequence: entry.sequence, rtt: elapsed, from, doubtful });
         }
     }
 
@@ -394,7 +409,7 @@ impl Engine {
     fn mark_overtaken(&mut self, now: u64) {
         self.reordering_until = None;
         let Some(evidence) = self.evidence else { return };
-        let reordering = self.config.reordering.max(self.rtt.smoothed().unwrap_or(0) / 4);
+        let reordering = self.reordering();
         let (mut marked, mut until) = (0, None::<u64>);
         self.table.for_each_while(|entry| {
             if entry.sequence > evidence.sequence {
@@ -404,7 +419,7 @@ impl Engine {
             if entry.lost {
                 return true;
             }
-            let due = entry.sent_at + evidence.rtt + reordering;
+            let due = (entry.sent_at + evidence.rtt + reordering).max(evidence.from);
             if due <= now {
                 entry.lost = true;
                 entry.history.resent_by_overtaking += 1;
@@ -455,8 +470,13 @@ impl Engine {
         }
     }
 
+    /// The reordering window, in ns.
+    fn reordering(&self) -> u64 {
+        self.config.reordering.max(self.rtt.smoothed().unwrap_or(0) / 4)
+    }
+
     fn timer_at(&self) -> u64 {
-        self.timer_from.saturating_add(self.rtt.timeout(self.expiries))
+        self.timer_from.saturating_add(self.rtt.timeout(self.table.len(), self.expiries))
     }
 
     fn next_sequence(&mut self) -> u64 {

@@ -3,8 +3,11 @@
 /// Bounds of the retransmission timeout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RttLimits {
-    /// Timeout before there is a sample, in ns.
+    /// Timeout before there is a sample, in ns; and the most that packets under way add to it.
     pub initial: u64,
+    /// What each packet under way adds to the timeout, in ns: its time on the slowest link that is reckoned with. A round trip that was measured
+    /// with little under way, by a HELLO or a small tensor, tells nothing of the queue that a whole window makes.
+    pub packet: u64,
     /// Floor of the timeout, in ns. Microseconds rather than RFC 6298's second: the path is one switch long.
     pub floor: u64,
     /// Ceiling of the timeout, back-off included, in ns: the calm pace at which a rank asks while a peer is late.
@@ -59,10 +62,13 @@ impl Rtt {
         self.smoothed.map_or(0, |_| self.minimum)
     }
 
-    /// Timeout after `expiries` expiries in a row without progress, in ns: SRTT + 4 RTTVAR within the limits, doubled each time.
-    pub fn timeout(&self, expiries: u32) -> u64 {
-        let base = self.smoothed.map_or(self.limits.initial, |smoothed| smoothed + 4 * self.variation);
-        let base = base.max(self.limits.floor);
+    /// Timeout with so many packets under way, after `expiries` expiries in a row without progress, in ns: SRTT + 4 RTTVAR within the limits,
+    /// and the packets' time on a slow link, doubled each time.
+    pub fn timeout(&self, outstanding: u32, expiries: u32) -> u64 {
+        let base = self.smoothed.map_or(self.limits.initial, |smoothed| {
+            let queue = self.limits.packet.saturating_mul(outstanding.into()).min(self.limits.initial);
+            (smoothed + 4 * self.variation).max(self.limits.floor) + queue
+        });
         base.saturating_mul(1 << expiries.min(16)).min(self.limits.ceiling)
     }
 }
@@ -71,15 +77,15 @@ impl Rtt {
 mod tests {
     use super::*;
 
-    const LIMITS: RttLimits = RttLimits { initial: 10_000, floor: 200, ceiling: 100_000 };
+    const LIMITS: RttLimits = RttLimits { initial: 10_000, packet: 30, floor: 200, ceiling: 100_000 };
 
     #[test]
     fn first_sample_gives_three_times_itself() {
         let mut rtt = Rtt::new(LIMITS);
-        assert_eq!(rtt.timeout(0), 10_000);
+        assert_eq!(rtt.timeout(0, 0), 10_000);
         rtt.sample(1_000, 1_400);
         // RFC 6298, 2.2: SRTT = R, RTTVAR = R/2, RTO = SRTT + 4 RTTVAR.
-        assert_eq!((rtt.smoothed(), rtt.timeout(0)), (Some(400), 1_200));
+        assert_eq!((rtt.smoothed(), rtt.timeout(0, 0)), (Some(400), 1_200));
     }
 
     #[test]
@@ -88,7 +94,7 @@ mod tests {
         rtt.sample(0, 800);
         rtt.sample(800, 800 + 1_600);
         // RTTVAR = 3/4 * 400 + 1/4 * |800 - 1600| = 500; SRTT = 7/8 * 800 + 1/8 * 1600 = 900.
-        assert_eq!((rtt.smoothed(), rtt.timeout(0)), (Some(900), 900 + 4 * 500));
+        assert_eq!((rtt.smoothed(), rtt.timeout(0, 0)), (Some(900), 900 + 4 * 500));
     }
 
     #[test]
@@ -105,8 +111,18 @@ mod tests {
     fn backs_off_up_to_the_ceiling_and_never_below_the_floor() {
         let mut rtt = Rtt::new(LIMITS);
         rtt.sample(0, 10);
-        assert_eq!([0, 1, 2, 3].map(|expiries| rtt.timeout(expiries)), [200, 400, 800, 1_600]);
-        assert_eq!(rtt.timeout(9), 100_000);
-        assert_eq!(rtt.timeout(u32::MAX), 100_000);
+        assert_eq!([0, 1, 2, 3].map(|expiries| rtt.timeout(0, expiries)), [200, 400, 800, 1_600]);
+        assert_eq!(rtt.timeout(0, 9), 100_000);
+        assert_eq!(rtt.timeout(0, u32::MAX), 100_000);
+    }
+
+    #[test]
+    fn a_window_may_take_its_time_on_a_slow_link() {
+        let mut rtt = Rtt::new(LIMITS);
+        assert_eq!(rtt.timeout(100, 0), 10_000, "reckoned with already");
+        rtt.sample(0, 10);
+        assert_eq!([1, 100].map(|outstanding| rtt.timeout(outstanding, 0)), [230, 3_200]);
+        assert_eq!(rtt.timeout(100, 1), 6_400);
+        assert_eq!([1_000, u32::MAX].map(|outstanding| rtt.timeout(outstanding, 0)), [10_200; 2]);
     }
 }

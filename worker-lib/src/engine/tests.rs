@@ -133,6 +133,28 @@ fn a_lost_tail_comes_back_in_few_timeouts() {
     assert!(network.now < 5 * MS, "took {} ns", network.now);
 }
 
+/// The timer was too early, for a peer came late: results of what was sent before go on coming, so none of it is lost.
+#[test]
+fn a_late_peers_chunks_have_not_been_overtaken_by_the_timers() {
+    let switch = Switch::new(2, 64);
+    let mut engines = [0, 1].map(|rank| Engine::new(config(2, rank, 64)));
+    engines[0].sample_rtt(0, 2 * HOP);
+    for index in 0..16 {
+        assert_eq!(switch.serve(0, &packet(0, &engines[0].send(0, chunk(index)))), None);
+    }
+    let timer = engines[0].deadline().unwrap();
+    engines[0].on_timer(timer).unwrap();
+    assert_eq!(engines[0].next_resend(timer).map(|resent| resent.header.slot.get()), Some(0));
+    // As far from each other as packets are on a slow link, which is less than the reordering window.
+    for index in 0..16 {
+        let now = timer + 3 * HOP + index as u64 * 2 * HOP;
+        engines[0].on_timer(now).unwrap();
+        let (_, result) = switch.serve(1, &packet(1, &engines[1].send(now, chunk(index)))).unwrap();
+        engines[0].receive(now, &result, false).unwrap().unwrap();
+    }
+    assert_eq!((engines[0].stats().resent(), engines[0].stats().resent_by_timer), (1, 1));
+}
+
 #[test]
 fn a_missing_rank_is_named_at_the_deadline() {
     let mut network = Network::new(4, 64, 100, FAIR);

@@ -214,7 +214,7 @@ impl World {
                 maximum: self.setup.slots.into(),
                 waiting: u32::MAX,
             },
-            rtt: RttLimits { initial: 1000, floor: 500, ceiling: 4000 },
+            rtt: RttLimits { initial: 1000, packet: 0, floor: 500, ceiling: 4000 },
             reordering: 200,
             deadline: 20_000,
         };
