@@ -63,8 +63,9 @@ impl InKernel {
 impl Subject for InKernel {
     fn offer(&self) -> Offer {
         let features = match self.hook {
-            Hook::Xdp => &["age", "frames", "i16", "max", "runts", "verify"][..],
-            // The kernel makes no test run at tc of a frame that ends in its headers.
+            Hook::Xdp => &["age", "frames", "i16", "long", "max", "runts", "verify"][..],
+            // What is longer than a packet may be is not copied, so not looked into. And the kernel makes no test run at tc of a frame
+            // that ends in its headers.
             Hook::Tc => &["age", "frames", "i16", "max", "verify"],
         };
         Offer { strict: true, lanes: 768, ranks: 64, features: features.iter().map(ToString::to_string).collect() }

@@ -53,17 +53,21 @@ fn xdp() {
 #[test]
 fn tc() {
     if can_build_racks("tc") {
-        in_rack(|vectors| play_all(vectors, &mut InKernel::new(Hook::Tc))).conclude("tc ingress");
+        let played = in_rack(|vectors| play_all(vectors, &mut InKernel::new(Hook::Tc)));
+        played.conclude("tc ingress");
+        let names: Vec<_> = played.left_out.iter().map(|(vector, _)| vector.as_str()).collect();
+        assert_eq!(names, ["packets_too_long", "runts"], "all else is offered");
     }
 }
 
 #[test]
 fn software() {
     if can_build_racks("software") {
-        in_rack(|vectors| {
+        let played = in_rack(|vectors| {
             software::make_addresses_local();
             play_all(vectors, &mut OverSockets::new())
-        })
-        .conclude("software");
+        });
+        played.conclude("software");
+        assert!(played.left_out.iter().all(|(_, lacks)| lacks == "frames"), "all else is offered");
     }
 }

@@ -115,7 +115,7 @@ fn socket(address: SocketAddrV4) -> UdpSocket {
 
 impl Subject for OverSockets {
     fn offer(&self) -> Offer {
-        let features = ["age", "i16", "max", "verify"].map(str::to_owned).to_vec();
+        let features = ["age", "i16", "long", "max", "verify"].map(str::to_owned).to_vec();
         Offer { strict: true, lanes: 768, ranks: 64, features }
     }
 

@@ -1,0 +1,232 @@
+"""What only shows in whole frames: envelopes, lengths, and what is not the aggregator's."""
+
+from dataclasses import replace
+
+from .frame import Frame
+from .packet import CE, CHECKED
+from .vector import AGGREGATOR, Job, Vector, back, nobody, passed, play_round, ramp, ramp_sum, to_all
+
+MORE_FRAGMENTS = 0x2000
+TCP, ICMP = 6, 1
+ARP, IPV6 = 0x0806, 0x86DD
+DSCP, ECT_0, CE_MARK = 0xA0, 2, 3
+
+
+def vectors():
+    return [
+        not_ours(),
+        runts(),
+        forged_answers(),
+        wrong_ports_and_macs(),
+        ip_checksum(),
+        lengths(),
+        padding(),
+        congestion_marks(),
+        congestion_marks_of_answers(),
+        envelope_of_answers(),
+    ]
+
+
+def tags(*each):
+    """VLAN tags, each an EtherType and a number."""
+    return b"".join(kind.to_bytes(2, "big") + number.to_bytes(2, "big") for kind, number in each)
+
+
+def one_job(v, ranks=2):
+    job = v.open(Job(ranks=ranks))
+    packets = [job.contribution(rank, 2, 0, ramp(rank, 0)) for rank in range(ranks)]
+    return job, packets
+
+
+def not_ours():
+    about = "What is not the aggregator's goes where it would go without one, untouched, whatever is in it."
+    v = Vector("not_ours", about, "fifo", ("frames",))
+    job, (_, right) = one_job(v)
+
+    def passes(title, counter, **fields):
+        v.step(title, job, right, passed(counter), **fields)
+
+    passes("ARP", "not_ours", ethertype=ARP)
+    passes("IPv6", "ipv6", ethertype=IPV6)
+    passes("a VLAN tag", "vlan", tags=tags((0x8100, 5)))
+    passes("a VLAN tag for priority alone", "vlan", tags=tags((0x8100, 0x6000)))
+    passes("two VLAN tags", "vlan", tags=tags((0x88A8, 7), (0x8100, 5)))
+    passes("TCP", "not_ours", protocol=TCP)
+    passes("ICMP", "not_ours", protocol=ICMP)
+    passes("another address", "not_ours", destination=replace(AGGREGATOR, ip="10.0.0.253"))
+    passes("another UDP port", "not_ours", destination=replace(AGGREGATOR, udp=48865))
+    passes("IPv4 options", "ip_options", version_ihl=0x46)
+    passes("all the options that there can be", "ip_options", version_ihl=0x4F)
+    passes("the first fragment", "fragment", fragment=MORE_FRAGMENTS)
+    passes("a fragment in the midst", "fragment", fragment=MORE_FRAGMENTS | 0xB9)
+    passes("the last fragment", "fragment", fragment=0x00B9)
+    play_round(v, job, 2, 0)
+    return v
+
+
+def runts():
+    about = "Frames that end in their headers are nobody's."
+    v = Vector("runts", about, "fifo", ("frames", "runts"))
+    job, (_, right) = one_job(v)
+    for length in (14, 20, 33, 41):
+        v.step(f"{length} bytes", job, right, passed(), cut=length)
+    return v
+
+
+def forged_answers():
+    about = """
+Nobody else sends from the aggregator's address: what comes in from there is dropped, in any disguise that a host may take for IPv4, and so is
+what hides behind more tags than there are in networks."""
+    v = Vector("forged_answers", about, "fifo", ("frames",))
+    job, (_, contribution) = one_job(v)
+    result = contribution.result_for_all(ramp_sum(2, 0), 2)
+    forged = Frame(AGGREGATOR, job.place(0), result)
+
+    def refused(title, frame=forged, **fields):
+        v.frame(title, job.port(1), frame.changed(**fields), nobody("spoofed"))
+
+    def passes(title, counter, frame, **fields):
+        v.frame(title, job.port(1), frame.changed(**fields), passed(counter))
+
+    refused("a RESULT")
+    refused("a RESULT for all", to_all(job, result).frame(job.frame(contribution)))
+    refused("a REJECT", packet=contribution.reject(3, 0).changed(rank=0))
+    to_aggregator = job.frame(contribution).changed(source=AGGREGATOR)
+    v.frame("a contribution to the aggregator", job.port(1), to_aggregator, nobody("wrong_place"), nobody("spoofed"))
+    refused("from another UDP port", source=replace(AGGREGATOR, udp=1))
+    refused("TCP", protocol=TCP)
+    refused("with options", version_ihl=0x46)
+    refused("a fragment", fragment=MORE_FRAGMENTS)
+    refused("without a packet", cut=42)
+    refused("behind a tag without a VLAN", tags=tags((0x8100, 0)))
+    refused("behind two tags", tags=tags((0x88A8, 0), (0x8100, 0)))
+    refused("behind three tags", tags=tags((0x88A8, 0), (0x8100, 0), (0x8100, 0)))
+    other = forged.changed(source=replace(AGGREGATOR, ip="10.0.0.253"))
+    passes("from another address", "not_ours", other)
+    passes("from another address, behind a tag", "vlan", other, tags=tags((0x8100, 0)))
+    passes("from another address, behind two tags", "vlan", other, tags=tags((0x88A8, 0), (0x8100, 0)))
+    refused("from another address, behind three tags", other, tags=tags((0x88A8, 0), (0x8100, 0), (0x8100, 0)))
+    passes("ARP", "not_ours", forged, ethertype=ARP)
+    play_round(v, job, 2, 0)
+    return v
+
+
+def wrong_ports_and_macs():
+    about = "A place is a port and a MAC, too, where the data plane sees them."
+    v = Vector("wrong_ports_and_macs", about, "fifo", ("frames",))
+    job, (_, right) = one_job(v)
+    frame = job.frame(right)
+    v.frame("another port", job.port(0), frame, nobody("wrong_place"))
+    mac = replace(job.place(1), mac=job.place(0).mac)
+    v.step("another MAC", job, right, nobody("wrong_place"), source=mac)
+    hello = job.hello(1, 32)
+    v.frame("HELLO by another port", job.port(0), job.frame(hello), nobody("wrong_place"))
+    v.step("HELLO from another MAC", job, hello, nobody("wrong_place"), source=mac)
+    play_round(v, job, 2, 0)
+    return v
+
+
+def ip_checksum():
+    about = "A wrong checksum of the IPv4 header is the end of a packet that is the aggregator's."
+    v = Vector("ip_checksum", about, "fifo", ("frames",))
+    job, (_, right) = one_job(v)
+    for flip in (0x0001, 0x8000, 0xFFFF):
+        good = int.from_bytes(job.frame(right).ipv4()[10:12], "big")
+        v.step(f"bits {flip:#06x} wrong", job, right, nobody("bad_ip_checksum"), ip_checksum=good ^ flip)
+        v.step("a HELLO", job, job.hello(1, 32), nobody("bad_ip_checksum"), ip_checksum=0x1234 ^ flip)
+    play_round(v, job, 2, 0)
+    return v
+
+
+def lengths():
+    about = "The lengths of the frame, of IP and of UDP must agree."
+    v = Vector("lengths", about, "strict", ("frames",))
+    job, (_, right) = one_job(v)
+
+    def refused(title, counter, **fields):
+        v.step(title, job, right, nobody(counter), **fields)
+
+    for length in (42, 73, 74, 74 + 64, 74 + 127):
+        refused(f"cut off after {length} bytes", "truncated", cut=length)
+    refused("an IP packet longer than the frame", "truncated", total_len=0xFFFF)
+    refused("a byte less of IP", "bad_length", total_len=187)
+    refused("a byte more of UDP", "bad_length", udp_len=169, total_len=188)
+    refused("a byte less of UDP", "bad_length", udp_len=167, total_len=188)
+    refused("no UDP", "bad_length", udp_len=0, total_len=188)
+    refused("no IP", "bad_length", total_len=0)
+    data = right.to_bytes()
+    short = job.frame(right).changed(packet=data[:96], padding=bytes(200))
+    v.frame("missing lanes behind the end of IP", job.port(1), short, nobody("bad_length"))
+    play_round(v, job, 2, 0)
+    return v
+
+
+def padding():
+    about = "What Ethernet pads is not the packet's; an answer has none of it."
+    v = Vector("padding", about, "strict", ("frames",))
+    job, packets = one_job(v)
+    pad = {"padding": b"\xee" * 46}
+    total = ramp_sum(2, 0)
+    v.step("rank 0", job, packets[0], nobody("started"), **pad)
+    v.step("rank 0 again", job, packets[0], back("pending", packets[0].pending(0)), **pad)
+    v.step("rank 1", job, packets[1], to_all(job, packets[1].result_for_all(total, 2)), **pad)
+    v.step("rank 0 asks again", job, packets[0], back("replayed", packets[0].result(total, 2)), **pad)
+    hello = job.hello(1, 0)
+    v.step("HELLO", job, hello, back("hello", hello), **pad)
+    return v
+
+
+def congestion_marks():
+    about = "The network's mark of a contribution becomes CE in its round's RESULT."
+    v = Vector("congestion_marks", about, "fifo")
+    job = v.open(Job(ranks=3))
+    for round, marks in enumerate([(0, 0, 0), (CE_MARK, ECT_0, 0), (ECT_0, CE_MARK, ECT_0), (0, 1, CE_MARK), (1, ECT_0, 0)]):
+        packets = [job.contribution(rank, 2, round, ramp(rank, round)) for rank in range(3)]
+        result = packets[2].result_for_all(ramp_sum(3, round), 3, CHECKED | (CE if CE_MARK in marks else 0))
+        v.step(f"rank 0, round {round}", job, packets[0], nobody("started"), tos=marks[0])
+        v.step(f"rank 1, round {round}", job, packets[1], nobody("added"), tos=marks[1])
+        v.step(f"rank 2, round {round}", job, packets[2], to_all(job, result), tos=marks[2])
+    return v
+
+
+def congestion_marks_of_answers():
+    about = "The network's mark is not sent back: an answer can be marked anew. A HELLO may tell of it."
+    v = Vector("congestion_marks_of_answers", about, "fifo", ("frames",))
+    job, packets = one_job(v)
+    total = ramp_sum(2, 0)
+    v.step("rank 0", job, packets[0], nobody("started"), tos=DSCP | ECT_0)
+    pending = back("pending", packets[0].pending(0))
+    v.step("rank 0 again, marked", job, packets[0], pending, tos=DSCP | CE_MARK)
+    v.step("rank 0 again, not for marking", job, packets[0], pending, tos=DSCP)
+    completed = to_all(job, packets[1].result_for_all(total, 2))
+    v.step("rank 1, not marked", job, packets[1], completed, tos=DSCP | ECT_0)
+    v.step("rank 0 asks again, marked", job, packets[0], back("replayed", packets[0].result(total, 2)), tos=CE_MARK)
+    hello = job.hello(1, 32)
+    told = hello.changed(flags=CE)
+    v.step("HELLO, marked", job, hello, back("hello", told), back("hello", hello), tos=CE_MARK)
+    return v
+
+
+def envelope_of_answers():
+    about = "Whatever a contribution's envelope says, that of its answer has TTL 64, Don't Fragment, identification 0 and no UDP checksum."
+    v = Vector("envelope_of_answers", about, "fifo", ("frames",))
+    job, packets = one_job(v)
+    total = ramp_sum(2, 0)
+    for turn, fields in enumerate(
+        (
+            {"ttl": 1, "id": 0, "fragment": 0, "udp_checksum": 0},
+            {"ttl": 255, "id": 0xFFFF, "fragment": 0x4000, "udp_checksum": 0xFFFF},
+            {"ttl": 64, "id": 0x4321, "fragment": 0x8000, "udp_checksum": 0x1234},
+        )
+    ):
+        hello = job.hello(0, 32)
+        v.step("HELLO", job, hello, back("hello", hello), **fields)
+        if turn == 0:
+            v.step("rank 0", job, packets[0], nobody("started"), **fields)
+        if turn < 2:
+            v.step("rank 0 again", job, packets[0], back("pending", packets[0].pending(0)), **fields)
+        if turn == 1:
+            v.step("rank 1", job, packets[1], to_all(job, packets[1].result_for_all(total, 2)), **fields)
+        if turn > 0:
+            v.step("rank 1 asks again", job, packets[1], back("replayed", packets[1].result(total, 2)), **fields)
+    return v
