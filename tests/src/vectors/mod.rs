@@ -9,6 +9,7 @@ mod play;
 
 use std::{collections::BTreeMap, fs, net::SocketAddrV4, path::Path};
 
+pub use fields::difference;
 pub use parse::ParseError;
 pub use play::{Played, play, play_all};
 

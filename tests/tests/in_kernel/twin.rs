@@ -55,8 +55,14 @@ impl Twin {
 
     /// Runs the program on a superpacket of segments of this many bytes.
     pub fn run_superpacket(&self, frame: &[u8], segment_len: usize) -> Run {
+        self.run_superpacket_at(frame, segment_len, crate::kernel::IFINDEX)
+    }
+
+    /// The same, on one that comes in by this interface of the calling thread's namespace.
+    pub fn run_superpacket_at(&self, frame: &[u8], segment_len: usize, ifindex: u32) -> Run {
         let segments = (frame.len() - ENVELOPE_LEN).div_ceil(segment_len) as u32;
-        self.test(frame, Some(&context(&[(GSO_SIZE, segment_len as u32), (GSO_SEGS, segments)])))
+        let fields = [(GSO_SIZE, segment_len as u32), (GSO_SEGS, segments), (IFINDEX, ifindex)];
+        self.test(frame, Some(&context(&fields)))
     }
 
     fn test(&self, frame: &[u8], ctx_in: Option<&[u8]>) -> Run {

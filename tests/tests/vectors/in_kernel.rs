@@ -1,7 +1,7 @@
 //! Both programs in the kernel's own test run, as subjects. A test run shows what became of the frame, and that it is redirected, not to
 //! where: to its group if the frame is addressed to one, else back.
 
-use crate::kernel::Kernel;
+use crate::kernel::{Kernel, Run};
 use crate::twin::ENVELOPE_LEN;
 use std::collections::BTreeMap;
 use switchml_protocol::U16;
@@ -47,6 +47,11 @@ impl InKernel {
             std::fs::read_to_string(path).expect("a port of the rack").trim().parse().expect("an index")
         };
         Self { kernel: Kernel::new(), hook, interfaces: (0..PORTS).map(index).collect(), jobs: BTreeMap::new() }
+    }
+
+    /// Runs the program for tc on a superpacket of packets of this many bytes.
+    pub fn run_superpacket(&self, port: u16, frame: &[u8], segment_len: usize) -> Run {
+        self.kernel.twin().run_superpacket_at(frame, segment_len, self.interface(port))
     }
 
     fn interface(&self, port: u16) -> u32 {
@@ -197,11 +202,16 @@ fn cut(answer: Vec<u8>, packet: &[u8]) -> Result<Vec<u8>, String> {
     Ok(answer)
 }
 
-fn number(frame: &[u8], offset: usize) -> usize {
+/// The 16-bit number there.
+pub fn number(frame: &[u8], offset: usize) -> usize {
     usize::from(frame[offset]) << 8 | usize::from(frame[offset + 1])
 }
 
-fn ones_complement_sum(bytes: &[u8]) -> u16 {
-    let sum: usize = (0..bytes.len()).step_by(2).map(|offset| number(bytes, offset)).sum();
-    (sum % 0xFFFF) as u16 | if sum.is_multiple_of(0xFFFF) { 0xFFFF } else { 0 }
+/// RFC 1071.
+pub fn ones_complement_sum(bytes: &[u8]) -> u16 {
+    let mut sum: usize = (0..bytes.len()).step_by(2).map(|offset| number(bytes, offset)).sum();
+    while sum > 0xFFFF {
+        sum = (sum & 0xFFFF) + (sum >> 16);
+    }
+    sum as u16
 }

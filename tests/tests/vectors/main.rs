@@ -3,6 +3,7 @@
 //! | module | what it holds |
 //! | --- | --- |
 //! | [`in_kernel`] | both programs in the kernel's own test run, as a subject |
+//! | [`superpackets`] | the program for tc ingress, which takes runs of packets as one |
 //! | [`software`] | the software data plane over real sockets, as a subject |
 //! | [`files`] | the files are what their generator writes |
 
@@ -15,6 +16,7 @@ mod kernel;
 #[allow(dead_code)]
 mod packet;
 mod software;
+mod superpackets;
 #[path = "../in_kernel/twin.rs"]
 #[allow(dead_code)]
 mod twin;
@@ -58,6 +60,25 @@ fn tc() {
         let names: Vec<_> = played.left_out.iter().map(|(vector, _)| vector.as_str()).collect();
         assert_eq!(names, ["packets_too_long", "runts"], "all else is offered");
     }
+}
+
+/// Runs of packets as superpackets: each vector that is nothing but packets must come out the same.
+#[test]
+fn tc_superpackets() {
+    if !can_build_racks("tc_superpackets") {
+        return;
+    }
+    let results = rack().switch().run(|| {
+        let mut subject = InKernel::new(Hook::Tc);
+        let vectors = read_all(folder());
+        let playable = vectors.iter().filter(|vector| superpackets::can_play(vector));
+        playable.map(|vector| superpackets::play(vector, &mut subject)).collect::<Vec<_>>()
+    });
+    let failed: Vec<_> = results.iter().filter_map(|result| result.as_ref().err()).cloned().collect();
+    assert!(failed.is_empty(), "{}", failed.join("\n"));
+    let superpackets: usize = results.iter().flatten().sum();
+    println!("superpackets: {} vectors passed, with {superpackets} of several packets", results.len());
+    assert!(superpackets > 50, "{superpackets} superpackets of several packets");
 }
 
 #[test]
