@@ -24,7 +24,7 @@ mod twin;
 use in_kernel::{Hook, InKernel};
 use software::OverSockets;
 use std::path::Path;
-use switchml_rack::vectors::{Played, Vector, play_all, read_all};
+use switchml_rack::vectors::{Answer, Event, Played, Vector, play, play_all, read_all};
 use switchml_rack::{Rack, RackOptions, can_build_racks};
 
 /// Where the vectors are.
@@ -90,5 +90,43 @@ fn software() {
         });
         played.conclude("software");
         assert!(played.left_out.iter().all(|(_, lacks)| lacks == "frames"), "all else is offered");
+    }
+}
+
+/// Whatever byte of whatever expected frame is another, that is found out, and told by vector, step and field.
+#[test]
+fn a_byte_that_differs_is_named() {
+    if !can_build_racks("a_byte_that_differs_is_named") {
+        return;
+    }
+    rack().switch().run(|| {
+        let mut subject = InKernel::new(Hook::Xdp);
+        let mut vector = read_all(folder()).into_iter().find(|vector| vector.name == "sum_of_2").expect("a vector");
+        let result_of_round_0 = 2;
+        let length = expected_frame(&mut vector, result_of_round_0).len();
+        for at in 0..length {
+            expected_frame(&mut vector, result_of_round_0)[at] ^= 0x10;
+            let failure = play(&vector, &mut subject).expect_err("another byte");
+            expected_frame(&mut vector, result_of_round_0)[at] ^= 0x10;
+            assert!(failure.starts_with("sum_of_2, event 3 (rank 1 completes round 0 of slot 0): "), "{failure}");
+            if let Some(field) =
+                [(5, "Ethernet destination"), (43, "kind"), (69, "check"), (74, "lane 0"), (201, "lane 31")]
+                    .iter()
+                    .find_map(|(byte, field)| (*byte == at).then_some(field))
+            {
+                assert!(failure.contains(&format!("): {field} is ")), "{failure}");
+            }
+        }
+        assert_eq!(length, 202);
+        assert_eq!(play(&vector, &mut subject), Ok(()));
+    });
+}
+
+/// The first frame that is expected of an event.
+fn expected_frame(vector: &mut Vector, event: usize) -> &mut Vec<u8> {
+    let Event::Step(step) = &mut vector.events[event] else { panic!("event {event} is no step") };
+    match &mut step.expected[0].answer {
+        Some(Answer::Group(_, frame) | Answer::Port(_, frame) | Answer::Passed(frame)) => frame,
+        None => panic!("event {event} has no answer"),
     }
 }

@@ -94,7 +94,10 @@ def truncated_packets():
         short = frame.changed(packet=data[:length])
         v.frame(f"{length} bytes", job.port(1), short, nobody("truncated"), nobody("bad_length"))
     for length in (32, 33, 32 + 64, len(data) - 4, len(data) - 1):
-        v.frame(f"{length} bytes", job.port(1), frame.changed(packet=data[:length]), nobody("bad_length"))
+        short = frame.changed(packet=data[:length])
+        # What is as long as another number of lanes may be refused for that.
+        others = [nobody("bad_lanes")] if length == 32 else []
+        v.frame(f"{length} bytes", job.port(1), short, nobody("bad_length"), *others)
     for more in (1, 4, 64):
         v.frame(f"{more} bytes too many", job.port(1), frame.changed(packet=data + bytes(more)), nobody("bad_length"))
     play_round(v, job, 2, 0)
