@@ -43,6 +43,15 @@ pub enum Command {
         #[arg(long, value_name = "FOLDER", default_value = PIN_DIR)]
         pin_dir: PathBuf,
     },
+    /// Gives a Tofino switch the P4 program, in place of what it runs.
+    Deploy {
+        /// Its BFRT server.
+        #[arg(long, value_name = "ADDRESS:PORT")]
+        tofino_server: SocketAddr,
+        /// Folder that `cargo xtask p4 build` has filled.
+        #[arg(long, value_name = "FOLDER")]
+        tofino_program: PathBuf,
+    },
 }
 
 #[derive(Debug, Args)]
@@ -62,10 +71,11 @@ pub struct Options {
     /// UDP port of the data plane.
     #[arg(long, value_name = "PORT", default_value_t = DATA_PORT)]
     pub data_port: u16,
-    /// IPv4 address of the data plane, if it is not the one by which workers reach the control plane.
-    #[arg(long, value_name = "ADDRESS")]
+    /// IPv4 address of the data plane, if it is not the one by which workers reach the control plane. With `--data-plane tofino` it
+    /// must be another one: the switch takes what others send from it for forged.
+    #[arg(long, value_name = "ADDRESS", required_if_eq("data_plane", "tofino"))]
     pub data_address: Option<Ipv4Addr>,
-    /// Slots in the pool, for all jobs together; 6 KiB of memory each.
+    /// Slots in the pool, for all jobs together; 6 KiB of memory each. A Tofino switch has as many as its program says.
     #[arg(long, value_name = "N", default_value_t = 2048,
           value_parser = clap::value_parser!(u32).range(i64::from(MIN_PER_JOB)..=MAX_SLOTS))]
     pub slots: u32,
@@ -73,6 +83,15 @@ pub struct Options {
     /// and the next one takes it over; one for each aggregator of a host.
     #[arg(long, value_name = "FOLDER", default_value = PIN_DIR)]
     pub pin_dir: PathBuf,
+    /// BFRT server of the switch, for `--data-plane tofino`; bf_switchd has it on port 50052.
+    #[arg(long, value_name = "ADDRESS:PORT", required_if_eq("data_plane", "tofino"))]
+    pub tofino_server: Option<SocketAddr>,
+    /// Folder that `cargo xtask p4 build` has filled; its program is what the switch runs.
+    #[arg(long, value_name = "FOLDER", required_if_eq("data_plane", "tofino"))]
+    pub tofino_program: Option<PathBuf>,
+    /// File with the switch's ports that stations are behind, in TOML.
+    #[arg(long, value_name = "FILE", required_if_eq("data_plane", "tofino"))]
+    pub tofino_ports: Option<PathBuf>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -81,6 +100,8 @@ pub enum DataPlaneKind {
     Xdp,
     /// A UDP socket; needs no privilege.
     Software,
+    /// A P4 program on a Tofino switch, by BFRT.
+    Tofino,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

@@ -1,11 +1,14 @@
 //! The daemon from start to stop.
 
+use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use rand::rngs::StdRng;
+use switchml_protocol::DATA_PORT;
 use switchml_userspace::data_plane::software::Software;
+use switchml_userspace::data_plane::tofino;
 use switchml_userspace::data_plane::xdp::{self, PinError, XdpDataPlane};
 use switchml_userspace::data_plane::{DataPlane, EventSender};
 use switchml_userspace::events;
@@ -60,6 +63,13 @@ pub fn detach(folder: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Gives a switch the program that `cargo xtask p4 build` left.
+pub fn deploy(server: SocketAddr, folder: &Path) -> anyhow::Result<()> {
+    tofino::deploy::deploy(server, folder)?;
+    println!("the switch at {server} runs {}", folder.display());
+    Ok(())
+}
+
 fn start_data_plane(options: &Options, events: EventSender) -> anyhow::Result<Arc<dyn DataPlane>> {
     match options.data_plane {
         DataPlaneKind::Xdp => {
@@ -88,6 +98,14 @@ fn start_data_plane(options: &Options, events: EventSender) -> anyhow::Result<Ar
                 format!("cannot serve the data plane at UDP port {port}; is another aggregator running? --data-port")
             })?;
             Ok(Arc::new(software))
+        }
+        DataPlaneKind::Tofino => {
+            let port = options.data_port;
+            ensure!(port == DATA_PORT, "--data-port {port}; the P4 program serves {DATA_PORT} alone");
+            let given = options.tofino_server.zip(options.tofino_program.clone()).zip(options.tofino_ports.clone());
+            let ((server, program), ports) =
+                given.context("--data-plane tofino needs --tofino-server, --tofino-program and --tofino-ports")?;
+            Ok(Arc::new(tofino::start(&tofino::Config { server, program, ports }, events)?))
         }
     }
 }

@@ -4,7 +4,7 @@ mod compilers;
 mod constants;
 
 use anyhow::{Context, Result, ensure};
-use std::fs;
+use std::{fs, net::SocketAddr, process::Command};
 
 use crate::cargo;
 use compilers::{Compiled, Program};
@@ -18,6 +18,12 @@ pub enum P4 {
     Check,
     /// Compile the programs into `<target folder>/p4`
     Build,
+    /// Give a Tofino switch the program that was built, by BFRT
+    Deploy {
+        /// The switch's BFRT server
+        #[arg(value_name = "ADDRESS:PORT")]
+        server: SocketAddr,
+    },
 }
 
 impl P4 {
@@ -25,12 +31,14 @@ impl P4 {
     ///
     /// # Errors
     ///
-    /// If a file cannot be written, is out of date, or does not compile; or if there is no compiler for what is to be built.
+    /// If a file cannot be written, is out of date, or does not compile; if there is no compiler for what is to be built; or if a switch
+    /// does not take the program.
     pub fn run(&self) -> Result<()> {
         match self {
             Self::Gen => generate(),
             Self::Check => check(),
             Self::Build => build(),
+            Self::Deploy { server } => deploy(*server),
         }
     }
 }
@@ -58,6 +66,16 @@ fn build() -> Result<()> {
     let lacks: Vec<String> =
         skipped.iter().map(|(program, tools)| format!("{} needs {}", program.source(), tools.join(" and "))).collect();
     ensure!(lacks.is_empty(), "{} on the PATH, of https://github.com/p4lang/p4c", lacks.join(", "));
+    Ok(())
+}
+
+/// The daemon's binary does it: this program has to build on a machine without anything.
+fn deploy(server: SocketAddr) -> Result<()> {
+    let program = cargo::target_folder()?.join("p4");
+    let mut aggregator = Command::new(cargo::binaries_folder(None)?.join("switchml-aggregator"));
+    aggregator.arg("deploy").arg("--tofino-server").arg(server.to_string()).arg("--tofino-program").arg(program);
+    let status = aggregator.status().context("cannot start switchml-aggregator")?;
+    ensure!(status.success(), "not deployed; the reason is above");
     Ok(())
 }
 

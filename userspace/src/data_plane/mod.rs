@@ -12,6 +12,7 @@ use crate::jobs;
 
 pub mod p4;
 pub mod software;
+pub mod tofino;
 mod worker_thread;
 pub mod xdp;
 

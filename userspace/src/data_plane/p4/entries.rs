@@ -19,8 +19,10 @@ use crate::data_plane::JobSpec;
 pub const MAX_JOBS: u16 = 16;
 /// Ranks of a job: bits of a word of a register.
 pub const MAX_RANKS: u16 = 32;
-/// The multicast group of all ports; job n has the group n + 1.
-const FLOODING: u16 = MAX_JOBS + 1;
+/// Multicast groups: 1 up to this. Job n has the group n + 1.
+pub const MAX_GROUPS: u16 = MAX_JOBS + 1;
+/// The group of all ports.
+const FLOODING: u16 = MAX_GROUPS;
 
 /// Priorities of refusals: the most telling reason first.
 mod priority {
@@ -72,7 +74,11 @@ pub const TABLES: &[Table] = &[
         key: &["outcome", "bad_ip_checksum", "is_hello", "job", "epoch", "rank", "slot", "flags"],
         actions: &[("refuse", &["outcome"]), ("refuse_malformed", &[])],
     },
-    Table { name: "stations", key: &["mac"], actions: &[("forward", &["port"]), ("flood", &["group"])] },
+    Table {
+        name: "stations",
+        key: &["mac"],
+        actions: &[("forward", &["port"]), ("flood", &["group"]), ("nowhere", &[])],
+    },
 ];
 /// The register with the round of each set.
 pub const ROUNDS: &str = "rounds";

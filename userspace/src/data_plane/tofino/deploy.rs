@@ -1,0 +1,53 @@
+//! Giving a switch the program.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+
+use serde_json::json;
+
+use super::connection::{Connection, Program};
+use super::names::{Names, NamesError};
+use super::{PROGRAM, SCHEMA, StartError};
+
+/// Sends the program that `cargo xtask p4 build` left in `folder` to the switch, in place of what that runs.
+///
+/// # Errors
+///
+/// When something is missing in the folder, or the switch refuses.
+pub fn deploy(server: SocketAddr, folder: &Path) -> Result<(), StartError> {
+    let names = Names::read(&folder.join(SCHEMA))?;
+    let config = config(folder)?;
+    let failed = |why: String| StartError::Switch { server, why };
+    // The library takes the program from files that a file tells of.
+    let path = std::env::temp_dir().join(format!("switchml-deploy-{}.json", std::process::id()));
+    std::fs::write(&path, config.to_string())
+        .map_err(|error| failed(format!("cannot write {}: {error}", path.display())))?;
+    let (learned, _) = mpsc::channel();
+    let all = names.all().map(str::to_owned).collect();
+    let deployed = Connection::open(server, Program::Deploy(&path), all, |_| None, learned);
+    let _ = std::fs::remove_file(&path);
+    deployed.map(drop).map_err(|error| failed(error.0))
+}
+
+/// The program's files, as bf_switchd's own configuration names them.
+fn config(folder: &Path) -> Result<serde_json::Value, NamesError> {
+    let pipe = folder.join("pipe");
+    let file = |path: PathBuf| {
+        let readable = std::fs::File::open(&path).and_then(|_| path.canonicalize());
+        readable.map_err(|error| NamesError::Unreadable { path, why: error.to_string() })
+    };
+    Ok(json!({ "p4_devices": [{
+        "device-id": 0,
+        "p4_programs": [{
+            "program-name": PROGRAM,
+            "bfrt-config": file(folder.join(SCHEMA))?,
+            "p4_pipelines": [{
+                "p4_pipeline_name": "pipe",
+                "context": file(pipe.join("context.json"))?,
+                "config": file(pipe.join("tofino.bin"))?,
+                "pipe_scope": [0, 1, 2, 3],
+            }],
+        }],
+    }]}))
+}

@@ -1,0 +1,311 @@
+//! The data plane in a Tofino switch, which is controlled by BFRT over gRPC.
+//!
+//! | module | what it holds |
+//! | --- | --- |
+//! | `names` | what the compiler calls the program's tables |
+//! | [`ports`] | the switch's ports, as a file says |
+//! | `connection` | requests to the switch |
+//! | `reason` | why it has refused |
+//! | [`mod@deploy`] | giving it the program |
+
+mod connection;
+pub mod deploy;
+mod names;
+pub mod ports;
+mod reason;
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::ops::Range;
+use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError, mpsc};
+
+use rbfrt::register;
+use rbfrt::table::{MatchValue, Request, TableOperation, ToBytes};
+use rbfrt::util::Digest;
+use switchml_protocol::U16;
+use switchml_protocol::job::Place;
+use switchml_protocol::outcome::Outcome;
+
+use super::EventSender;
+use super::p4::P4DataPlane;
+use super::p4::entries::{MAX_GROUPS, ROUNDS};
+use super::p4::switch::{Entry, Learned, Match, Switch, SwitchError};
+use connection::{Command, Connection, Program};
+use names::{Names, NamesError};
+use ports::{Port, PortsError};
+
+/// What the program is called on the switch.
+pub const PROGRAM: &str = "switchml";
+/// The compiler's description of the tables, in the folder that it filled.
+const SCHEMA: &str = "bf-rt.json";
+
+/// The program's own default action of `stations`, the one table that has another from the control plane.
+const STATIONS_DEFAULT: &str = "nowhere";
+
+/// Which switch, and what of it.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Its BFRT server.
+    pub server: SocketAddr,
+    /// What `cargo xtask p4 build` left: the names of the tables are there.
+    pub program: PathBuf,
+    /// File with the ports to bring up.
+    pub ports: PathBuf,
+}
+
+/// Why there is no data plane.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The compiler's output cannot be used.
+    #[error(transparent)]
+    Names(#[from] NamesError),
+    /// The file of ports cannot be used.
+    #[error(transparent)]
+    Ports(#[from] PortsError),
+    /// The switch does not do as it is told.
+    #[error("the switch at {server}: {why}{}", hint(why))]
+    Switch {
+        /// Its BFRT server.
+        server: SocketAddr,
+        /// What it says.
+        why: String,
+    },
+}
+
+fn hint(why: &str) -> &'static str {
+    if why.contains("reached") {
+        "; is bf_switchd running there, with its BFRT server on that port?"
+    } else if why.contains("program") {
+        "; deploy this version's with `switchml-aggregator deploy`"
+    } else {
+        ""
+    }
+}
+
+/// Connects to the switch, takes away what an earlier daemon has left there, brings the ports up, and serves.
+///
+/// # Errors
+///
+/// [`StartError`].
+pub fn start(config: &Config, events: EventSender) -> Result<P4DataPlane, StartError> {
+    let names = Names::read(&config.program.join(SCHEMA))?;
+    let wanted = ports::read(&config.ports)?;
+    let failed = |why: String| StartError::Switch { server: config.server, why };
+    let (learned, hellos) = mpsc::channel();
+    let digest = names.digest.clone();
+    let learn = move |hello: &Digest| if hello.name == digest { learned_of(hello) } else { None };
+    let all = names.all().map(str::to_owned).collect();
+    let connection = Connection::open(config.server, Program::Running(PROGRAM), all, learn, learned);
+    let mut switch = Tofino {
+        server: config.server,
+        connection: connection.map_err(|error| failed(error.0))?,
+        names,
+        ports: Vec::new(),
+        groups: Mutex::default(),
+    };
+    switch.clear().map_err(|error| failed(error.0))?;
+    for port in &wanted {
+        let number = switch.bring_up(port).map_err(|error| failed(format!("port {}: {error}", port.name)))?;
+        switch.ports.push(number);
+    }
+    P4DataPlane::start(Box::new(switch), false, hellos, events).map_err(|error| failed(error.to_string()))
+}
+
+/// A switch that is bound to.
+struct Tofino {
+    server: SocketAddr,
+    connection: Connection,
+    names: Names,
+    /// Numbers of the ports that were brought up.
+    ports: Vec<u16>,
+    /// Multicast groups that are there.
+    groups: Mutex<BTreeSet<u16>>,
+}
+
+impl Tofino {
+    fn run(&self, command: Command) -> Result<(), SwitchError> {
+        self.connection.run(command).map(drop)
+    }
+
+    /// Empties all tables that are the control plane's.
+    fn clear(&self) -> Result<(), SwitchError> {
+        for table in self.names.tables() {
+            self.run(Command::Delete(vec![Request::new(&table.name)]))?;
+        }
+        for group in 1..=MAX_GROUPS {
+            // Most of them are not there, which is an error.
+            let _ = self.delete_group(group);
+        }
+        Ok(())
+    }
+
+    /// The port's number, once it is as it should be. One that is stays up.
+    fn bring_up(&self, port: &Port) -> Result<u16, SwitchError> {
+        let by_name = Request::new("$PORT_STR_INFO").match_key("$PORT_NAME", MatchValue::exact(port.name.as_str()));
+        let found = self.connection.run(Command::Read(vec![by_name]))?;
+        let number = found.first().and_then(|entry| entry.get_action_data("$DEV_PORT").ok()).map(|data| data.as_u32());
+        let number = number.ok_or_else(|| SwitchError("there is none of that name".to_owned()))?;
+        let entry = || Request::new("$PORT").match_key("$DEV_PORT", MatchValue::exact(number));
+        let settings = [
+            ("$SPEED", port.speed.bfrt()),
+            ("$FEC", port.fec.bfrt()),
+            ("$AUTO_NEGOTIATION", port.auto_negotiation.bfrt()),
+        ];
+        let wanted = settings.into_iter().fold(entry(), |request, (name, value)| request.action_data(name, value));
+        let wanted = wanted.action_data("$PORT_ENABLE", true);
+        // What is not there cannot be read.
+        let is_right = self.connection.run(Command::Read(vec![entry()])).is_ok_and(|entries| {
+            entries.iter().any(|found| {
+                let is = |name: &str, value: &str| {
+                    found.get_action_data(name).is_ok_and(|data| data.get_data() == value.as_bytes())
+                };
+                let is_enabled = found.get_action_data("$PORT_ENABLE").is_ok_and(|data| data.get_data().to_bool());
+                is_enabled && settings.into_iter().all(|(name, value)| is(name, value))
+            })
+        });
+        if !is_right {
+            // Nor deleted. A port's speed is not changed: it is another port then.
+            let _ = self.run(Command::Delete(vec![entry()]));
+            self.run(Command::Insert(vec![wanted]))?;
+        }
+        Ok(number as u16)
+    }
+
+    fn delete_group(&self, group: u16) -> Result<(), SwitchError> {
+        let groups = self.run(Command::Delete(vec![group_entry(group)]));
+        // A node may be left by a daemon that died between the two.
+        self.run(Command::Delete(vec![node_entry(group)])).and(groups)
+    }
+
+    /// The entry, as a request about its table.
+    fn request(&self, entry: &Entry) -> Request {
+        let table = self.names.table(entry.table);
+        let request = entry.key.iter().fold(Request::new(&table.name), |request, (name, matched)| {
+            let matched = match *matched {
+                Match::Exact(value) => MatchValue::exact(value),
+                Match::Ternary { value, mask } => MatchValue::ternary(value, mask),
+            };
+            request.match_key(table.field(name), matched)
+        });
+        let is_ternary = entry.key.iter().any(|(_, matched)| matches!(matched, Match::Ternary { .. }));
+        let request = if is_ternary {
+            request.match_key("$MATCH_PRIORITY", MatchValue::exact(entry.priority))
+        } else {
+            request.default(entry.key.is_empty())
+        };
+        let request = request.action(table.action(entry.action));
+        entry.data.iter().fold(request, |request, (name, value)| request.action_data(name, *value))
+    }
+}
+
+impl Switch for Tofino {
+    fn name(&self) -> &'static str {
+        "tofino"
+    }
+
+    fn attachment(&self) -> String {
+        format!("program {PROGRAM} on the switch at {}, {} ports", self.server, self.ports.len())
+    }
+
+    fn sets(&self) -> u32 {
+        self.names.sets
+    }
+
+    fn ports(&self) -> &[u16] {
+        &self.ports
+    }
+
+    fn insert(&self, entry: &Entry) -> Result<(), SwitchError> {
+        let request = vec![self.request(entry)];
+        // A default action is there always.
+        self.run(if entry.key.is_empty() { Command::Modify(request) } else { Command::Insert(request) })
+    }
+
+    fn modify(&self, entry: &Entry) -> Result<(), SwitchError> {
+        self.run(Command::Modify(vec![self.request(entry)]))
+    }
+
+    fn delete(&self, entry: &Entry) -> Result<(), SwitchError> {
+        if entry.key.is_empty() {
+            // To delete without a key would empty the table.
+            let default = Entry { action: STATIONS_DEFAULT, data: Vec::new(), ..entry.clone() };
+            return self.modify(&default);
+        }
+        self.run(Command::Delete(vec![self.request(entry)]))
+    }
+
+    fn write_register(&self, name: &str, indices: Range<u32>, value: u32) -> Result<(), SwitchError> {
+        assert_eq!(name, ROUNDS, "the one register that is the control plane's");
+        let write = |index| register::Request::new(&self.names.rounds).index(index).data(&self.names.round, value);
+        self.run(Command::WriteRegister(indices.map(write).collect()))
+    }
+
+    /// A group has one node, of the same number.
+    fn set_group(&self, group: u16, ports: &[u16]) -> Result<(), SwitchError> {
+        let mut groups = self.groups.lock().unwrap_or_else(PoisonError::into_inner);
+        let ports: Vec<u32> = ports.iter().copied().map(u32::from).collect();
+        let node = node_entry(group)
+            .action_data("$MULTICAST_RID", group)
+            .action_data_repeated("$MULTICAST_LAG_ID", Vec::<u32>::new())
+            .action_data_repeated("$DEV_PORT", ports.clone());
+        match (ports.is_empty(), groups.contains(&group)) {
+            (true, false) => {}
+            (true, true) => {
+                self.delete_group(group)?;
+                groups.remove(&group);
+            }
+            (false, true) => self.run(Command::Modify(vec![node]))?,
+            (false, false) => {
+                self.run(Command::Insert(vec![node]))?;
+                let entry = group_entry(group)
+                    .action_data_repeated("$MULTICAST_NODE_ID", vec![u32::from(group)])
+                    .action_data_repeated("$MULTICAST_NODE_L1_XID_VALID", vec![false])
+                    .action_data_repeated("$MULTICAST_NODE_L1_XID", vec![0u32]);
+                self.run(Command::Insert(vec![entry]))?;
+                groups.insert(group);
+            }
+        }
+        Ok(())
+    }
+
+    fn counters(&self) -> Result<[u64; Outcome::COUNT], SwitchError> {
+        let table = &self.names.outcomes;
+        self.run(Command::Operate(Request::new(table).operation(TableOperation::SyncCounters)))?;
+        let read = |index: usize| Request::new(table).match_key("$COUNTER_INDEX", MatchValue::exact(index as u32));
+        let entries = self.connection.run(Command::Read((0..Outcome::COUNT).map(read).collect()))?;
+        let mut packets = [0; Outcome::COUNT];
+        for entry in &entries {
+            let index = entry.get_key("$COUNTER_INDEX").map(|key| key.get_exact_value().to_u32() as usize);
+            let count = entry.get_action_data("$COUNTER_SPEC_PKTS").map(|data| data.as_u64());
+            if let (Ok(index @ 0..Outcome::COUNT), Ok(count)) = (index, count) {
+                packets[index] = count;
+            }
+        }
+        Ok(packets)
+    }
+}
+
+fn group_entry(group: u16) -> Request {
+    Request::new("$pre.mgid").match_key("$MGID", MatchValue::exact(group))
+}
+
+fn node_entry(group: u16) -> Request {
+    Request::new("$pre.node").match_key("$MULTICAST_NODE_ID", MatchValue::exact(u32::from(group)))
+}
+
+/// What a digest says; none if something is missing in it.
+fn learned_of(digest: &Digest) -> Option<Learned> {
+    let number = |name: &str| {
+        let bytes = digest.data.get(name)?;
+        Some(bytes.iter().fold(0u64, |number, byte| number << 8 | u64::from(*byte)))
+    };
+    let [_, _, mac @ ..] = number("mac")?.to_be_bytes();
+    let place = Place {
+        ifindex: number("port")? as u32,
+        ip: (number("address")? as u32).to_be_bytes(),
+        mac,
+        port: U16::new(number("udp_port")? as u16),
+    };
+    Some(Learned { job: number("job")? as u16, epoch: number("epoch")? as u32, rank: number("rank")? as u16, place })
+}

@@ -1,0 +1,197 @@
+//! What the compiler calls the program's tables, in its bf-rt.json: full names, found by those of the source.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+
+use crate::data_plane::p4::entries::{OUTCOMES, ROUNDS, TABLES, Table};
+
+/// The digest of a HELLO, and what it carries.
+const DIGEST: &str = "learn";
+const DIGEST_FIELDS: [&str; 7] = ["job", "epoch", "rank", "port", "mac", "address", "udp_port"];
+
+/// Full names of what the control plane writes and reads.
+#[derive(Debug)]
+pub struct Names {
+    tables: HashMap<&'static str, TableNames>,
+    /// The register of rounds.
+    pub rounds: String,
+    /// Its one field.
+    pub round: String,
+    /// Its entries.
+    pub sets: u32,
+    /// The counter of packets by outcome.
+    pub outcomes: String,
+    /// The digest of a HELLO.
+    pub digest: String,
+}
+
+/// Full names within a table.
+#[derive(Debug)]
+pub struct TableNames {
+    /// The table's.
+    pub name: String,
+    key: HashMap<&'static str, String>,
+    actions: HashMap<&'static str, String>,
+}
+
+/// Why the names could not be found.
+#[derive(Debug, thiserror::Error)]
+pub enum NamesError {
+    /// No file, or not one that can be read.
+    #[error("cannot read {}: {why}; give the folder that `cargo xtask p4 build` has filled", .path.display())]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// What the system, or the parser, says.
+        why: String,
+    },
+    /// The program is another one.
+    #[error("{} has no {what}: it is of another program; build this version's with `cargo xtask p4 build`", .path.display())]
+    Missing {
+        /// The file.
+        path: PathBuf,
+        /// What it lacks.
+        what: String,
+    },
+}
+
+#[derive(Deserialize)]
+struct Schema {
+    tables: Vec<SchemaTable>,
+    #[serde(default)]
+    learn_filters: Vec<LearnFilter>,
+}
+
+#[derive(Deserialize)]
+struct SchemaTable {
+    name: String,
+    size: u32,
+    #[serde(default)]
+    key: Vec<Named>,
+    #[serde(default)]
+    action_specs: Vec<ActionSpec>,
+    #[serde(default)]
+    data: Vec<Data>,
+}
+
+#[derive(Deserialize)]
+struct ActionSpec {
+    name: String,
+    #[serde(default)]
+    data: Vec<Named>,
+}
+
+#[derive(Deserialize)]
+struct Data {
+    singleton: Option<Named>,
+}
+
+#[derive(Deserialize)]
+struct LearnFilter {
+    name: String,
+    fields: Vec<Named>,
+}
+
+#[derive(Deserialize)]
+struct Named {
+    name: String,
+}
+
+impl Names {
+    /// From a file that the compiler wrote.
+    ///
+    /// # Errors
+    ///
+    /// When it cannot be read, or a name is missing.
+    pub fn read(path: &Path) -> Result<Self, NamesError> {
+        let unreadable = |why: String| NamesError::Unreadable { path: path.to_owned(), why };
+        let text = std::fs::read_to_string(path).map_err(|error| unreadable(error.to_string()))?;
+        let schema = serde_json::from_str(&text).map_err(|error| unreadable(error.to_string()))?;
+        Self::find(&schema).map_err(|what| NamesError::Missing { path: path.to_owned(), what })
+    }
+
+    /// Fails with what is missing.
+    fn find(schema: &Schema) -> Result<Self, String> {
+        let tables = TABLES.iter().map(|table| Ok((table.name, table_names(schema, table)?)));
+        let rounds = schema.table(ROUNDS)?;
+        let digest = schema.learn_filters.iter().find(|filter| is_called(&filter.name, DIGEST));
+        let digest = digest.ok_or_else(|| format!("digest {DIGEST}"))?;
+        for field in DIGEST_FIELDS {
+            // The switch names them so in what it sends.
+            if !digest.fields.iter().any(|named| named.name == field) {
+                return Err(format!("field {field} in the digest {}", digest.name));
+            }
+        }
+        let fields = rounds.data.iter().filter_map(|data| data.singleton.as_ref()).map(|named| &named.name);
+        let round = fields.into_iter().find(|name| name.ends_with(".f1"));
+        Ok(Self {
+            tables: tables.collect::<Result<_, String>>()?,
+            round: round.ok_or_else(|| format!("field f1 in the register {}", rounds.name))?.clone(),
+            rounds: rounds.name.clone(),
+            sets: rounds.size,
+            outcomes: schema.table(OUTCOMES)?.name.clone(),
+            digest: digest.name.clone(),
+        })
+    }
+
+    /// A table by the name that it has in the source.
+    pub fn table(&self, name: &str) -> &TableNames {
+        &self.tables[name]
+    }
+
+    /// All tables whose entries are the control plane's.
+    pub fn tables(&self) -> impl Iterator<Item = &TableNames> {
+        TABLES.iter().map(|table| self.table(table.name))
+    }
+
+    /// Full names of all of them, and of register and counter.
+    pub fn all(&self) -> impl Iterator<Item = &str> {
+        self.tables().map(|table| &*table.name).chain([&*self.rounds, &*self.outcomes])
+    }
+}
+
+impl TableNames {
+    /// A field of the key.
+    pub fn field(&self, name: &str) -> &str {
+        &self.key[name]
+    }
+
+    /// An action.
+    pub fn action(&self, name: &str) -> &str {
+        &self.actions[name]
+    }
+}
+
+impl Schema {
+    fn table(&self, name: &str) -> Result<&SchemaTable, String> {
+        self.tables.iter().find(|table| is_called(&table.name, name)).ok_or_else(|| format!("table {name}"))
+    }
+}
+
+fn table_names(schema: &Schema, wanted: &Table) -> Result<TableNames, String> {
+    let table = schema.table(wanted.name)?;
+    let full = |names: &[Named], name: &'static str, what: &str| {
+        let found = names.iter().find(|full| is_called(&full.name, name)).map(|full| full.name.clone());
+        found.ok_or_else(|| format!("{what} {name} in the table {}", table.name))
+    };
+    let key = wanted.key.iter().map(|field| Ok((*field, full(&table.key, field, "field")?)));
+    let action_names = |(action, parameters): &(&'static str, &'static [&'static str])| {
+        let spec = table.action_specs.iter().find(|spec| is_called(&spec.name, action));
+        let spec = spec.ok_or_else(|| format!("action {action} in the table {}", table.name))?;
+        parameters.iter().try_for_each(|name| full(&spec.data, name, &format!("parameter of {action}")).map(drop))?;
+        Ok((*action, spec.name.clone()))
+    };
+    let actions = wanted.actions.iter().map(action_names);
+    Ok(TableNames {
+        name: table.name.clone(),
+        key: key.collect::<Result<_, String>>()?,
+        actions: actions.collect::<Result<_, String>>()?,
+    })
+}
+
+/// Whether a full name is that of `name`: pipe and controls come before.
+fn is_called(full: &str, name: &str) -> bool {
+    full == name || full.strip_suffix(name).is_some_and(|before| before.ends_with('.'))
+}

@@ -1,0 +1,176 @@
+//! The switch's ports, as a file says: TOML.
+
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+
+/// A port of the front panel.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Port {
+    /// As on the front panel: connector and channel, such as `1/0`.
+    pub name: String,
+    /// Of the link.
+    pub speed: Speed,
+    /// Forward error correction.
+    #[serde(default)]
+    pub fec: Fec,
+    /// Whether both ends agree on speed and error correction.
+    #[serde(default)]
+    pub auto_negotiation: AutoNegotiation,
+}
+
+/// Of a link, in bits per second.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[allow(missing_docs)]
+pub enum Speed {
+    #[serde(rename = "10G")]
+    Gigabit10,
+    #[serde(rename = "25G")]
+    Gigabit25,
+    #[serde(rename = "40G")]
+    Gigabit40,
+    #[serde(rename = "50G")]
+    Gigabit50,
+    #[serde(rename = "100G")]
+    Gigabit100,
+}
+
+/// Forward error correction.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Fec {
+    /// None.
+    #[default]
+    None,
+    /// Clause 74 of IEEE 802.3.
+    Firecode,
+    /// Clause 91 or 108.
+    ReedSolomon,
+}
+
+/// Whether both ends agree on speed and error correction.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum AutoNegotiation {
+    /// As the switch has it for the medium.
+    #[default]
+    Default,
+    /// Always.
+    On,
+    /// Never.
+    Off,
+}
+
+/// Why there are no ports.
+#[derive(Debug, thiserror::Error)]
+#[error("{}: {why}; a port is a table such as [[port]] name = \"1/0\", speed = \"100G\", and if need be fec, auto_negotiation", .path.display())]
+pub struct PortsError {
+    path: PathBuf,
+    why: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    #[serde(default)]
+    port: Vec<Port>,
+}
+
+impl Speed {
+    /// As the switch calls it.
+    pub const fn bfrt(self) -> &'static str {
+        match self {
+            Self::Gigabit10 => "BF_SPEED_10G",
+            Self::Gigabit25 => "BF_SPEED_25G",
+            Self::Gigabit40 => "BF_SPEED_40G",
+            Self::Gigabit50 => "BF_SPEED_50G",
+            Self::Gigabit100 => "BF_SPEED_100G",
+        }
+    }
+}
+
+impl Fec {
+    /// As the switch calls it.
+    pub const fn bfrt(self) -> &'static str {
+        match self {
+            Self::None => "BF_FEC_TYP_NONE",
+            Self::Firecode => "BF_FEC_TYP_FIRECODE",
+            Self::ReedSolomon => "BF_FEC_TYP_REED_SOLOMON",
+        }
+    }
+}
+
+impl AutoNegotiation {
+    /// As the switch calls it.
+    pub const fn bfrt(self) -> &'static str {
+        match self {
+            Self::Default => "PM_AN_DEFAULT",
+            Self::On => "PM_AN_FORCE_ENABLE",
+            Self::Off => "PM_AN_FORCE_DISABLE",
+        }
+    }
+}
+
+/// The ports of a file, each once.
+///
+/// # Errors
+///
+/// When it cannot be read, says what no port has, or has none.
+pub fn read(path: &Path) -> Result<Vec<Port>, PortsError> {
+    let wrong = |why: String| PortsError { path: path.to_owned(), why };
+    let text = std::fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
+    parse(&text).map_err(wrong)
+}
+
+fn parse(text: &str) -> Result<Vec<Port>, String> {
+    let one_line = |error: toml::de::Error| {
+        let line = error.span().map(|span| text[..span.start].lines().count().max(1));
+        let line = line.map_or(String::new(), |line| format!("line {line}: "));
+        format!("{line}{}", error.message().replace('\n', ", "))
+    };
+    let ports = toml::from_str::<File>(text).map_err(one_line)?.port;
+    if ports.is_empty() {
+        return Err("no ports".to_owned());
+    }
+    let twice = (1..ports.len()).find(|&i| ports[..i].iter().any(|port| port.name == ports[i].name));
+    match twice {
+        Some(i) => Err(format!("port {} is there twice", ports[i].name)),
+        None => Ok(ports),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_says_what_differs_from_the_plainest_port() {
+        let text = "[[port]]\nname = \"1/0\"\nspeed = \"100G\"\nfec = \"reed-solomon\"\nauto_negotiation = \"off\"\n\n\
+                    [[port]]\nname = \"2/3\"\nspeed = \"25G\"\n";
+        let port =
+            |name: &str, speed, fec, auto_negotiation| Port { name: name.to_owned(), speed, fec, auto_negotiation };
+        let expected = [
+            port("1/0", Speed::Gigabit100, Fec::ReedSolomon, AutoNegotiation::Off),
+            port("2/3", Speed::Gigabit25, Fec::None, AutoNegotiation::Default),
+        ];
+        assert_eq!(parse(text).unwrap(), expected);
+    }
+
+    #[test]
+    fn what_no_port_has_is_refused_in_one_line_that_says_where() {
+        let port = "[[port]]\nname = \"1/0\"\nspeed = \"100G\"\n";
+        for (text, why) in [
+            ("", "no ports"),
+            (&format!("{port}{port}"), "port 1/0 is there twice"),
+            ("[[port]]\nname = \"1/0\"\n", "missing field `speed`"),
+            (&format!("{port}fec = \"rs\"\n"), "line 4: unknown variant `rs`"),
+            (&format!("{port}mtu = 9000\n"), "unknown field `mtu`"),
+            (&port.replace("100G", "1T"), "line 3: unknown variant `1T`"),
+            ("port", "line 1: "),
+        ] {
+            let error = parse(text).unwrap_err();
+            assert!(error.contains(why) && !error.contains('\n'), "{error:?} of {text:?}");
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! The daemon's command line.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
+use switchml_bfrt_switch::Switch;
+
+use super::{Site, switch};
+
+fn aggregator(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_switchml-aggregator"));
+    command.args(arguments);
+    command
+}
+
+/// What it says as it fails.
+fn failure(arguments: &[&str]) -> String {
+    let output = aggregator(arguments).output().expect("started");
+    assert!(!output.status.success());
+    String::from_utf8(output.stderr).expect("text")
+}
+
+/// Arguments for a switch.
+fn arguments<'a>(switch: &'a str, folder: &'a str, ports: &'a str) -> Vec<&'a str> {
+    let control = ["--control", "127.0.0.1:0", "--data-plane", "tofino", "--data-address", "10.0.0.254"];
+    let of_switch = ["--tofino-server", switch, "--tofino-program", folder, "--tofino-ports", ports];
+    control.into_iter().chain(of_switch).collect()
+}
+
+#[test]
+fn it_serves_until_it_is_told_to_stop_and_leaves_a_clean_switch() {
+    let (site, switch) = (Site::new("command"), switch());
+    let (address, folder) = (switch.address.to_string(), site.path().display().to_string());
+    let ports = format!("{folder}/ports.toml");
+    let mut command = aggregator(&arguments(&address, &folder, &ports));
+    let mut child = command.stderr(Stdio::piped()).spawn().expect("started");
+    let mut lines = BufReader::new(child.stderr.take().expect("piped")).lines().map(|line| line.expect("text"));
+    assert!(
+        lines.any(|line| line.contains("tofino: program switchml on the switch at") && line.ends_with("; 8192 slots"))
+    );
+    assert!(lines.any(|line| line.contains("ready: control 127.0.0.1:") && line.ends_with("data port 48864")));
+    assert!(switch.occupied().len() > 1);
+    kill_process(Pid::from_child(&child), Signal::TERM).expect("signalled");
+    assert!(child.wait().expect("ended").success());
+    assert_eq!(switch.occupied().into_keys().collect::<Vec<_>>(), ["$PORT"]);
+}
+
+#[test]
+fn what_is_missing_is_named() {
+    let lacking = failure(&["--data-plane", "tofino"]);
+    for flag in ["--data-address", "--tofino-server", "--tofino-program", "--tofino-ports"] {
+        assert!(lacking.contains(flag), "{flag} in {lacking}");
+    }
+    let (site, switch) = (Site::new("port"), switch());
+    let (address, folder) = (switch.address.to_string(), site.path().display().to_string());
+    let ports = format!("{folder}/none.toml");
+    let mut with_port = arguments(&address, &folder, &ports);
+    let wrong = failure(&with_port);
+    assert!(wrong.contains("none.toml: No such file"), "{wrong}");
+    with_port.extend(["--data-port", "5000"]);
+    assert_eq!(failure(&with_port), "switchml-aggregator: --data-port 5000; the P4 program serves 48864 alone\n");
+}
+
+#[test]
+fn a_program_that_cannot_be_deployed_is_one_line() {
+    let site = Site::new("undeployed");
+    for file in ["context.json", "tofino.bin"] {
+        std::fs::write(site.path().join("pipe").join(file), file).expect("written");
+    }
+    let folder = site.path().display().to_string();
+    let gone = Switch::start(None).address.to_string();
+    let error = failure(&["deploy", "--tofino-server", &gone, "--tofino-program", &folder]);
+    let last = error.lines().last().expect("a line");
+    assert!(
+        last.starts_with(&format!("switchml-aggregator: the switch at {gone}: it cannot be reached; is bf_switchd")),
+        "{error}"
+    );
+}

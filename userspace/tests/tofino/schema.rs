@@ -1,0 +1,163 @@
+//! What the compiler says of the program's tables, as far as the loader reads it: names, widths and sizes of `p4/`.
+
+use serde_json::{Value, json};
+
+/// Name, size, key and actions of a table; fields with their bits.
+type Table = (&'static str, u32, &'static [Field], &'static [(&'static str, &'static [Field])]);
+type Field = (&'static str, u32);
+
+/// Tables with a priority; the others match exactly.
+const TERNARY: [&str; 2] = ["members", "refusals"];
+
+pub const TABLES: &[Table] = &[
+    (
+        "members",
+        1024,
+        &[
+            ("m.is_contribution", 1),
+            ("m.bad_ip_checksum", 1),
+            ("flags", 8),
+            ("job", 16),
+            ("epoch", 32),
+            ("rank", 16),
+            ("slot", 16),
+            ("parity", 1),
+            ("port", 9),
+            ("mac", 48),
+            ("address", 32),
+            ("aggregator", 32),
+            ("udp_port", 16),
+        ],
+        &[("admit", &[("base", 16), ("own", 32), ("others", 8)]), ("refuse_aborted", &[])],
+    ),
+    (
+        "newcomers",
+        512,
+        &[("job", 16), ("epoch", 32), ("rank", 16), ("secret", 32)],
+        &[("learn", &[]), ("misplaced", &[])],
+    ),
+    (
+        "places",
+        512,
+        &[
+            ("job", 16),
+            ("epoch", 32),
+            ("rank", 16),
+            ("secret", 32),
+            ("port", 9),
+            ("mac", 48),
+            ("address", 32),
+            ("udp_port", 16),
+        ],
+        &[("reflect", &[])],
+    ),
+    (
+        "jobs",
+        16,
+        &[("job", 16)],
+        &[("to_group", &[("group", 16), ("mac", 48), ("address", 32), ("udp_port", 16)]), ("vacant", &[])],
+    ),
+    ("aggregators", 16, &[("is_udp", 1), ("aggregator", 32), ("udp_port", 16)], &[("ours", &[])]),
+    ("forgeries", 16, &[("is_ipv4", 1), ("aggregator", 32)], &[("forged", &[])]),
+    (
+        "refusals",
+        1024,
+        &[
+            ("outcome", 8),
+            ("bad_ip_checksum", 1),
+            ("is_hello", 1),
+            ("job", 16),
+            ("epoch", 32),
+            ("rank", 16),
+            ("slot", 16),
+            ("flags", 8),
+        ],
+        &[("refuse", &[("outcome", 8)]), ("refuse_malformed", &[])],
+    ),
+    ("stations", 4096, &[("mac", 48)], &[("forward", &[("port", 9)]), ("flood", &[("group", 16)]), ("nowhere", &[])]),
+];
+
+/// Full names, as the loader must find them.
+pub fn full(table: &str) -> String {
+    format!("pipe.Ingress.aggregator.{table}")
+}
+
+pub const ROUNDS: &str = "pipe.Ingress.aggregator.slot.tag.rounds";
+pub const OUTCOMES: &str = "pipe.Ingress.outcomes";
+pub const LEARN: &str = "pipe.IngressDeparser.learn";
+
+/// Sets of the register.
+pub const SETS: u32 = 16384;
+
+pub fn schema() -> Value {
+    let tables = (1..).zip(TABLES).map(|(id, table)| match_table(id, table));
+    let rounds = json!({
+        "name": ROUNDS, "id": 100, "table_type": "Register", "size": SETS,
+        "key": [key(1, "$REGISTER_INDEX", "Exact", json!({ "type": "uint32" }), true)],
+        "data": [data(2, &format!("{}.f1", ROUNDS.trim_start_matches("pipe.")), json!({ "type": "bytes", "width": 32 }))],
+        "supported_operations": ["SyncRegisters"],
+    });
+    let outcomes = json!({
+        "name": OUTCOMES, "id": 101, "table_type": "Counter", "size": 256,
+        "key": [key(65556, "$COUNTER_INDEX", "Exact", json!({ "type": "uint32" }), true)],
+        "data": [data(65554, "$COUNTER_SPEC_PKTS", json!({ "type": "uint64", "default_value": 0 }))],
+        "supported_operations": ["SyncCounters"],
+    });
+    let fields =
+        [("job", 16), ("epoch", 32), ("rank", 16), ("port", 9), ("mac", 48), ("address", 32), ("udp_port", 16)];
+    let fields = (1..).zip(fields).map(|(id, field)| parameter(id, field));
+    json!({
+        "schema_version": "1.0.0",
+        "tables": tables.chain([rounds, outcomes]).collect::<Vec<_>>(),
+        "learn_filters": [{ "name": LEARN, "id": 200, "annotations": [], "fields": fields.collect::<Vec<_>>() }],
+    })
+}
+
+fn match_table(id: u32, (name, size, fields, actions): &Table) -> Value {
+    let is_ternary = TERNARY.contains(name);
+    let match_type = if is_ternary { "Ternary" } else { "Exact" };
+    let fields = (1..).zip(*fields);
+    let mut fields: Vec<_> = fields.map(|(id, (name, bits))| key(id, name, match_type, bytes(*bits), false)).collect();
+    if is_ternary {
+        fields.push(key(65537, "$MATCH_PRIORITY", "Exact", json!({ "type": "uint32" }), false));
+    }
+    let actions = (1000 * id..).zip(*actions).map(|(id, (name, parameters))| {
+        let parameters: Vec<_> = (1..).zip(*parameters).map(|(id, field)| parameter(id, *field)).collect();
+        json!({
+            "id": id, "name": format!("Ingress.aggregator.{name}"), "action_scope": "TableAndDefault",
+            "annotations": [], "data": parameters,
+        })
+    });
+    let none = json!({
+        "id": 21_257_015, "name": "NoAction", "action_scope": "DefaultOnly", "annotations": [{ "name": "@defaultonly" }],
+        "data": [],
+    });
+    json!({
+        "name": full(name), "id": id, "table_type": "MatchAction_Direct", "size": size, "annotations": [], "depends_on": [],
+        "has_const_default_action": false, "key": fields, "action_specs": actions.chain([none]).collect::<Vec<_>>(),
+        "data": [], "supported_operations": [], "attributes": ["EntryScope"],
+    })
+}
+
+fn key(id: u32, name: &str, match_type: &str, kind: Value, mandatory: bool) -> Value {
+    json!({
+        "id": id, "name": name, "repeated": false, "annotations": [], "mandatory": mandatory, "match_type": match_type,
+        "type": kind,
+    })
+}
+
+fn data(id: u32, name: &str, kind: Value) -> Value {
+    let singleton = json!({ "id": id, "name": name, "repeated": false, "annotations": [], "type": kind });
+    json!({ "mandatory": false, "read_only": false, "singleton": singleton })
+}
+
+fn parameter(id: u32, (name, bits): Field) -> Value {
+    json!({
+        "id": id, "name": name, "repeated": false, "mandatory": true, "read_only": false, "annotations": [],
+        "type": bytes(bits),
+    })
+}
+
+fn bytes(bits: u32) -> Value {
+    json!({ "type": "bytes", "width": bits })
+}
