@@ -8,6 +8,7 @@ use std::io::ErrorKind;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket};
 use std::process::Command;
 use std::time::{Duration, Instant};
+use switchml_protocol::DATA_PORT;
 use switchml_protocol::aggregator::Tables;
 use switchml_protocol::outcome::Outcome;
 use switchml_protocol::slot::Slot;
@@ -16,7 +17,7 @@ use switchml_userspace::data_plane::software::Software;
 use switchml_userspace::data_plane::{DataPlane, JobSpec};
 use tokio::sync::mpsc;
 
-const AGGREGATOR: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 254), 48864);
+const AGGREGATOR: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 254), DATA_PORT);
 const POOL: u32 = 64;
 /// Longer than anything here takes.
 const PATIENCE: Duration = Duration::from_secs(10);
