@@ -4,7 +4,7 @@ use switchml_protocol::header::{HEADER_LEN, Header, Kind, Malformed, Op, RejectR
 use switchml_protocol::{U32, VERSION, lanes};
 use zerocopy::{FromBytes, IntoBytes};
 
-use crate::packet::{ALL_OPS, PENDING, Packet, REJECT, RESULT, check_word};
+use crate::packet::{ALL_OPS, FILLER, PENDING, Packet, REJECT, RESULT, check_word};
 use crate::switch::contribution;
 
 /// Every byte its own offset, but for version, kind, op, and a lane count of 32.
@@ -109,7 +109,7 @@ fn notes_may_be_followed_by_anything_and_fillers_may_be_anything() {
             assert_eq!(lanes, if len < 40 { Err(Malformed::Length) } else { Ok(2) }, "{len} bytes");
         }
     }
-    let filler = Packet { kind: 6, op: 0xFF, lanes: 999, ..good }.to_bytes();
+    let filler = Packet { kind: FILLER, op: 0xFF, lanes: 999, ..good }.to_bytes();
     for len in 32..filler.len() {
         let decoded = decode(&filler[..len]).map(|(_, kind, _, lanes)| (kind, lanes.len()));
         assert_eq!(decoded, Ok((Kind::Filler, 0)), "{len} bytes");

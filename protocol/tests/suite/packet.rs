@@ -1,4 +1,5 @@
-//! Packets as the specification's table has them, encoded byte by byte, without the crate's types.
+//! Packets as the specification's table has them, encoded byte by byte, without the crate's types. All tests in Rust that make packets
+//! by hand make them by this.
 
 /// Numbers of the `kind` field.
 pub const CONTRIBUTION: u8 = 1;
@@ -6,6 +7,7 @@ pub const RESULT: u8 = 2;
 pub const PENDING: u8 = 3;
 pub const REJECT: u8 = 4;
 pub const HELLO: u8 = 5;
+pub const FILLER: u8 = 6;
 
 /// Numbers of the `op` field.
 pub const SUM_I32: u8 = 0x00;
@@ -18,6 +20,9 @@ pub const ALL_OPS: [u8; 4] = [SUM_I32, MAX_I32, SUM_I16, MAX_I16];
 pub const RETRANSMIT: u8 = 1;
 pub const CE: u8 = 2;
 pub const CHECKED: u8 = 4;
+
+/// The `rank` of a RESULT for all.
+pub const EVERYONE: u16 = 0xFFFF;
 
 /// One packet: the header's fields in their order, then the payload.
 #[derive(Clone, Debug, PartialEq, Eq)]

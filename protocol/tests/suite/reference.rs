@@ -9,7 +9,7 @@ use switchml_protocol::job::Place;
 use switchml_protocol::outcome::Outcome;
 
 use crate::packet::{
-    CE, CHECKED, CONTRIBUTION, HELLO, PENDING, Packet, REJECT, RESULT, add_words, check_word, combine,
+    CE, CHECKED, CONTRIBUTION, EVERYONE, HELLO, PENDING, Packet, REJECT, RESULT, add_words, check_word, combine,
 };
 use crate::switch::{EPOCH, JOB, Served, secret};
 
@@ -201,7 +201,7 @@ impl Reference {
         let congested = packets.iter().any(|packet| packet.flags & CE != 0);
         let mut result = Packet {
             kind: RESULT,
-            rank: 0xFFFF,
+            rank: EVERYONE,
             flags: CHECKED | if congested { CE } else { 0 },
             check: add_words(op, packets.iter().map(|packet| packet.check)),
             aux: 0,

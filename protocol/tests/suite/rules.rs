@@ -8,7 +8,8 @@ use switchml_protocol::{MAX_LANES, U32};
 use zerocopy::FromBytes;
 
 use crate::packet::{
-    ALL_OPS, CE, CHECKED, MAX_I16, MAX_I32, PENDING, Packet, REJECT, RESULT, RETRANSMIT, SUM_I16, check_word, combine,
+    ALL_OPS, CE, CHECKED, EVERYONE, MAX_I16, MAX_I32, PENDING, Packet, REJECT, RESULT, RETRANSMIT, SUM_I16, check_word,
+    combine,
 };
 use crate::switch::{EPOCH, FIRST_SLOT, JOB, Served, Switch, contribution, hello, place, secret};
 
@@ -266,7 +267,7 @@ fn the_last_contribution_brings_the_sum_to_all() {
     // lane + 100 lane + (2^32 - 1 - 200 lane) = -1 - 99 lane
     let mut expected = Packet {
         kind: RESULT,
-        rank: 0xFFFF,
+        rank: EVERYONE,
         flags: CHECKED,
         aux: 0,
         payload: lanes(|lane| (-1 - 99 * lane as i32) as u32),
@@ -313,7 +314,7 @@ fn every_operator_at_every_size_of_job() {
             let result = last.expect("a RESULT");
             let payloads: Vec<&[u32]> = payloads.iter().map(|payload| &payload[..]).collect();
             assert!(result.payload == combine(op, &payloads), "op {op:#x}, {ranks} ranks");
-            assert_eq!((result.kind, result.rank, result.op, result.flags), (RESULT, 0xFFFF, op, CHECKED));
+            assert_eq!((result.kind, result.rank, result.op, result.flags), (RESULT, EVERYONE, op, CHECKED));
             assert_eq!(result.check, check_word(&result, u64::from(ranks)), "op {op:#x}, {ranks} ranks");
         }
     }

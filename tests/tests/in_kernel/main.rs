@@ -8,7 +8,7 @@
 //! | [`superpackets`] | any cut of packets into superpackets; mixed outcomes in one |
 //! | [`table`] | what a test is: packets in, verdicts, packets and counters out |
 //! | [`admission`] | who is let in, and what is passed on or dropped |
-//! | [`slots`] | the rules of a slot |
+//! | [`slots`] | what the vectors do not see of slots: every size, values, neighbours |
 //! | [`frames`] | the answers, byte by byte |
 //! | [`differential`] | a random trace through the kernel and through the protocol crate on the host |
 //! | [`contention`] | two CPUs on the same slot |

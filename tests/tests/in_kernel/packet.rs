@@ -1,5 +1,16 @@
-//! Frames made by hand. Offsets and formulas are those of the specification, written down a second time: nothing here
-//! comes from the protocol crate.
+//! Frames made by hand, for a job that all tests share. Offsets and formulas are those of the specification, written down a second
+//! time: nothing here comes from the protocol crate. What is behind the UDP header is encoded by [`wire`].
+
+// The protocol crate's tests made it.
+#[allow(dead_code)]
+#[path = "../../../protocol/tests/suite/packet.rs"]
+mod wire;
+
+#[allow(unused_imports)] // each that has this file as a module uses its own part
+pub use wire::{
+    CE, CHECKED, CONTRIBUTION, EVERYONE, FILLER, HELLO, MAX_I16, MAX_I32 as MAX, PENDING, REJECT, RESULT, RETRANSMIT,
+    SUM_I16, SUM_I32 as SUM,
+};
 
 /// Where the tests' aggregator lives.
 pub const AGGREGATOR_MAC: [u8; 6] = [0x02, 0, 0, 0, 0, 0xFE];
@@ -12,24 +23,6 @@ pub const EPOCH: u32 = 0x0102_0304;
 pub const FINGERPRINT: u32 = 0xFEED_F00D;
 pub const GROUP_IP: [u8; 4] = [239, 129, 2, 3];
 pub const GROUP_PORT: u16 = 50_007;
-
-pub const CONTRIBUTION: u8 = 1;
-pub const RESULT: u8 = 2;
-pub const PENDING: u8 = 3;
-pub const REJECT: u8 = 4;
-pub const HELLO: u8 = 5;
-pub const FILLER: u8 = 6;
-
-pub const SUM: u8 = 0x00;
-pub const MAX: u8 = 0x01;
-pub const SUM_I16: u8 = 0x10;
-pub const MAX_I16: u8 = 0x11;
-
-pub const RETRANSMIT: u8 = 1;
-pub const CE: u8 = 2;
-pub const CHECKED: u8 = 4;
-
-pub const EVERYONE: u16 = 0xFFFF;
 
 /// A packet of the protocol: 32 bytes of header, and lanes.
 #[derive(Clone, Debug)]
@@ -110,42 +103,33 @@ impl Packet {
         self.lanes.unwrap_or(self.values.len() as u16)
     }
 
-    /// The sum of the lanes and, for each contribution, the salt: a hash of what is equal on all ranks. For lanes of two
-    /// i16, both halves are sums of their own.
+    /// The check word that fits.
     pub fn right_check(&self) -> u32 {
-        let words = [
-            u32::from(self.job) << 16 | u32::from(self.lane_count()),
-            self.epoch,
-            u32::from(self.slot) << 8 | u32::from(self.op),
-            self.round,
-            self.fingerprint,
-        ];
-        let salt = words.iter().fold(0u32, |hash, word| hash.wrapping_add(*word).wrapping_mul(0x9E37_79B1));
-        let summands = || self.values.iter().copied().chain((0..self.contributions).map(|_| salt));
-        let modulo_16 = |half: fn(u32) -> u32| summands().map(half).sum::<u32>() % 0x1_0000;
-        if self.op & 0x10 == 0 {
-            summands().fold(0, u32::wrapping_add)
-        } else {
-            modulo_16(|word| word >> 16) << 16 | modulo_16(|word| word % 0x1_0000)
-        }
+        wire::check_word(&self.encoded(0), self.contributions.into())
     }
 
     /// Header and lanes as they are on the wire.
     pub fn bytes(&self) -> Vec<u8> {
-        let mut bytes = vec![self.version, self.kind];
-        bytes.extend(self.job.to_be_bytes());
-        bytes.extend(self.epoch.to_be_bytes());
-        bytes.extend(self.rank.to_be_bytes());
-        bytes.extend(self.slot.to_be_bytes());
-        bytes.extend(self.round.to_be_bytes());
-        bytes.extend([self.op, self.flags]);
-        bytes.extend(self.lane_count().to_be_bytes());
-        bytes.extend(self.fingerprint.to_be_bytes());
-        bytes.extend(self.check.unwrap_or_else(|| self.right_check()).to_be_bytes());
-        bytes.extend(self.aux.to_be_bytes());
-        assert_eq!(bytes.len(), 32);
-        bytes.extend(self.values.iter().flat_map(|lane| lane.to_be_bytes()));
-        bytes
+        self.encoded(self.check.unwrap_or_else(|| self.right_check())).to_bytes()
+    }
+
+    fn encoded(&self, check: u32) -> wire::Packet {
+        wire::Packet {
+            version: self.version,
+            kind: self.kind,
+            job: self.job,
+            epoch: self.epoch,
+            rank: self.rank,
+            slot: self.slot,
+            round: self.round,
+            op: self.op,
+            flags: self.flags,
+            lanes: self.lane_count(),
+            fingerprint: self.fingerprint,
+            check,
+            aux: self.aux,
+            payload: self.values.clone(),
+        }
     }
 
     /// The frame in which its rank sends it to the aggregator.

@@ -213,6 +213,7 @@ def wrap_around():
     v.age(job, 2, 0xFFFFFFFA)
     late = contribution(job, 0, 0xFFFFFFF8)
     v.step("what comes late is stale", job, late, nobody("stale"))
+    not_yet(v, job, contribution(job, 1, 0), 0xFFFFFFFB)
     for round in range(0xFFFFFFFC, 0x100000000):
         play_round(v, job, 2, round)
     asks = contribution(job, 1, 0xFFFFFFFF)

@@ -209,7 +209,7 @@ def calls_change():
         packets = [job.contribution(rank, 6, round, ramp(rank, round, size), op=op) for rank in range(2)]
         result = ramp(1, round, size) if op == MAX else ramp_sum(2, round, size)
         v.step(f"rank 0, round {round}", job, packets[0], nobody("started"))
-        v.step(f"rank 0 again", job, packets[0], back("pending", packets[0].pending(0)))
+        v.step("rank 0 again", job, packets[0], back("pending", packets[0].pending(0)))
         v.step(f"rank 1, round {round}", job, packets[1], to_all(job, packets[1].result_for_all(result, 2)))
-        v.step(f"rank 0 asks again", job, packets[0], back("replayed", packets[0].result(result, 2)))
+        v.step("rank 0 asks again", job, packets[0], back("replayed", packets[0].result(result, 2)))
     return v
