@@ -1,6 +1,7 @@
 //! The daemon as a process, up and serving.
 
-use crate::{AGGREGATOR_ADDRESS, Binaries, Error, Namespace, Process, Rack};
+use crate::rack::{HOST_PORT, SWITCHED_ADDRESS};
+use crate::{AGGREGATOR_ADDRESS, Binaries, Error, Mode, Namespace, Process, Rack, SimpleSwitch};
 use std::{process::Command, time::Duration};
 
 /// What the daemon prints before the address of its control plane, once it serves.
@@ -16,14 +17,16 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 pub struct Aggregator {
     process: Process,
     control: String,
+    /// What it steers, if that is a process, too; ends after it.
+    _switch: Option<SimpleSwitch>,
 }
 
 impl Aggregator {
-    /// Starts it in the rack's switch, on all ports, where its mode says.
+    /// Starts it in the rack's switch, on all ports, where its mode says; in [`Mode::Bmv2`] together with `simple_switch`.
     ///
     /// # Errors
     ///
-    /// [`Error::Start`], [`Error::Ended`] or [`Error::Timeout`] when it does not come up, with its last lines.
+    /// [`Error::Start`], [`Error::Ended`] or [`Error::Timeout`] when it does not come up, with its last lines; [`Error::NoSimpleSwitch`].
     pub fn in_rack(binaries: &Binaries, rack: &Rack) -> Result<Self, Error> {
         Self::in_rack_at(binaries, rack, &format!("{AGGREGATOR_ADDRESS}:0"))
     }
@@ -35,7 +38,15 @@ impl Aggregator {
     /// As [`Self::in_rack`].
     pub fn in_rack_at(binaries: &Binaries, rack: &Rack, control: &str) -> Result<Self, Error> {
         let mut command = Command::new(&binaries.aggregator);
-        command.args(["--control", control, "--mode", rack.mode().argument()]);
+        command.args(["--control", control]);
+        if rack.mode() == Mode::Bmv2 {
+            let interfaces = [rack.ports(), vec![HOST_PORT.to_owned()]].concat();
+            let switch = SimpleSwitch::start(rack.switch(), &interfaces)?;
+            command.args(["--data-plane", "bmv2", "--bmv2-thrift", &SimpleSwitch::THRIFT.to_string()]);
+            command.args(["--data-address", &SWITCHED_ADDRESS.to_string()]);
+            return Ok(Self { _switch: Some(switch), ..Self::start(rack.switch(), command)? });
+        }
+        command.args(["--mode", rack.mode().argument()]);
         for port in rack.ports() {
             command.args(["--iface", &port]);
         }
@@ -78,7 +89,7 @@ impl Aggregator {
         let line = process.wait_for_line(READY, START_TIMEOUT)?;
         let addresses = line.split_once(READY).map_or("", |(_, addresses)| addresses);
         let control = addresses.split([',', ' ']).next().unwrap_or_default().to_owned();
-        Ok(Self { process, control })
+        Ok(Self { process, control, _switch: None })
     }
 
     /// Address and port of its control plane, as workers take them.

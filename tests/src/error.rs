@@ -94,6 +94,13 @@ pub enum Error {
     #[error("{} does not exist; build it: cargo build --release -p switchml-userspace -p switchml-worker -p switchml-impairment", .0.display())]
     NotBuilt(PathBuf),
 
+    /// What [`Mode::Bmv2`](crate::Mode::Bmv2) needs is not installed.
+    #[error(
+        "{0}; bmv2 needs simple_switch of https://github.com/p4lang/behavioral-model, built with Thrift and nanomsg, \
+         and p4c-bm2-ss of https://github.com/p4lang/p4c"
+    )]
+    NoSimpleSwitch(String),
+
     /// The binaries could not be built.
     #[error("`{command}` failed: {why}")]
     Build {

@@ -35,6 +35,16 @@
 //! each `eth0` is for. Checksum and segmentation offloads are off on
 //! `eth0` then, because XDP on the other end would see UDP checksums not filled in yet.
 //!
+//! With [`Mode::Bmv2`] the switch is bmv2's `simple_switch`, which takes whole frames from its ports and gives them back, and there is no bridge. The
+//! aggregator's address is at one more port of it, where the daemon and its control plane are:
+//!
+//! ```text
+//!   ┌─ switch ────────────────────────────────────────────────────────────┐
+//!   │  switchml-aggregator ── Thrift ──▶ simple_switch                    │
+//!   │   │ gRPC on TCP                     │ p0, p1, … pN-1, host          │
+//!   │  agg0 10.88.0.254/24 ── veth ── host                                │
+//! ```
+//!
 //! # Links of a chosen rate
 //!
 //! [`Shaping`] gives all links a rate in each direction, until it is dropped; a rack that is in use can be shaped and unshaped.
@@ -119,6 +129,7 @@ mod privilege;
 mod process;
 mod rack;
 mod shaping;
+mod simple_switch;
 pub mod vectors;
 mod xdp;
 
@@ -132,3 +143,4 @@ pub use process::Process;
 pub use rack::{AGGREGATOR_ADDRESS, MAX_MTU, MAX_WORKERS, MIN_MTU, Mode, Rack, RackOptions};
 pub use rustix::process::Signal;
 pub use shaping::Shaping;
+pub use simple_switch::SimpleSwitch;

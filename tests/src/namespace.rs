@@ -71,6 +71,11 @@ impl Namespace {
         format!("nsenter --target {} --net --mount", self.tid)
     }
 
+    /// A number that no other namespace of this process has.
+    pub(crate) fn number(&self) -> i32 {
+        self.tid.as_raw_nonzero().get()
+    }
+
     /// The file that stands for the network namespace, for tools that take one (`ip link … netns <path>`).
     pub(crate) fn path(&self) -> String {
         format!("/proc/{}/task/{}/ns/net", getpid(), self.tid)

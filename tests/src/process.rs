@@ -165,7 +165,7 @@ impl Process {
         }
     }
 
-    fn timeout(&self, what: String, waited: Duration) -> Error {
+    pub(crate) fn timeout(&self, what: String, waited: Duration) -> Error {
         Error::Timeout { process: self.name.clone(), what, waited, tail: self.output.tail() }
     }
 

@@ -9,6 +9,9 @@ use std::{net::Ipv4Addr, os::fd::OwnedFd};
 /// The aggregator's address, for contributions and for the control plane.
 pub const AGGREGATOR_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 88, 0, 254);
 
+/// That for contributions in [`Mode::Bmv2`], where the switch lets nobody else send from it, and so not the daemon either.
+pub(crate) const SWITCHED_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 88, 0, 253);
+
 /// The most workers that a rack takes.
 pub const MAX_WORKERS: usize = 16;
 
@@ -28,13 +31,15 @@ pub enum Mode {
     Native,
     /// The same without the program: GRO alone makes `eth0` take frames from XDP, and only those that are redirected.
     NativeWithGro,
+    /// In bmv2's `simple_switch`, which the daemon steers. `eth0` has no offloads.
+    Bmv2,
 }
 
 impl Mode {
-    /// The daemon's `--mode`.
+    /// The daemon's `--mode`, where it takes the frames itself.
     pub fn argument(self) -> &'static str {
         match self {
-            Self::Auto => "auto",
+            Self::Auto | Self::Bmv2 => "auto",
             Self::Native | Self::NativeWithGro => "native",
         }
     }
@@ -98,7 +103,7 @@ impl Rack {
     /// removed.
     pub fn new(options: RackOptions) -> Result<Self, Error> {
         options.check()?;
-        let switch = new_switch(options.mtu)?;
+        let switch = new_switch(&options)?;
         let wires = options.wires.then(|| Namespace::new("wires")).transpose()?;
         let workers: Vec<_> = (0..options.workers)
             .map(|rank| new_worker(&switch, wires.as_ref(), rank, &options))
@@ -153,18 +158,32 @@ impl Rack {
     }
 }
 
+/// The interface at which `simple_switch` hears the host with the aggregator's address.
+pub(crate) const HOST_PORT: &str = "host";
+
 fn port(rank: usize) -> String {
     format!("p{rank}")
 }
 
-/// A bridge that carries the aggregator's address.
-fn new_switch(mtu: u32) -> Result<Namespace, Error> {
+/// A namespace with the aggregator's address: on the bridge that joins the ports, or on a link to the `simple_switch` that does.
+fn new_switch(&RackOptions { mtu, mode, .. }: &RackOptions) -> Result<Namespace, Error> {
     let switch = Namespace::new("switch")?;
     switch.tool("ip", "link set lo up")?;
-    switch.tool("ip", &format!("link add br0 address 02:00:00:00:00:fe mtu {mtu} type bridge"))?;
-    switch.tool("ip", &format!("address add {AGGREGATOR_ADDRESS}/24 dev br0"))?;
-    switch.tool("ip", "link set br0 up")?;
-    switch.tool("ip", "route add 224.0.0.0/4 dev br0")?;
+    let (interface, kind) = match mode {
+        Mode::Bmv2 => ("agg0", format!("veth peer name {HOST_PORT} mtu {mtu}")),
+        _ => ("br0", "bridge".to_owned()),
+    };
+    switch.tool("ip", &format!("link add {interface} address 02:00:00:00:00:fe mtu {mtu} type {kind}"))?;
+    switch.tool("ip", &format!("address add {AGGREGATOR_ADDRESS}/24 dev {interface}"))?;
+    if mode == Mode::Bmv2 {
+        // It answers ARP for that address, too.
+        switch.tool("ip", &format!("address add {SWITCHED_ADDRESS}/24 dev {interface}"))?;
+        // `simple_switch` passes frames on as they are: whole, and with their checksums.
+        switch.tool("ethtool", &format!("-K {interface} tx off tso off gso off"))?;
+        switch.tool("ip", &format!("link set {HOST_PORT} arp off up"))?;
+    }
+    switch.tool("ip", &format!("link set {interface} up"))?;
+    switch.tool("ip", &format!("route add 224.0.0.0/4 dev {interface}"))?;
     Ok(switch)
 }
 
@@ -199,7 +218,11 @@ fn new_worker(
     } else {
         join(port, eth0, mtu)?;
     }
-    switch.tool("ip", &format!("link set p{rank} master br0 up"))?;
+    match mode {
+        // Nobody but `simple_switch` answers there: the kernel would answer ARP for the aggregator's address.
+        Mode::Bmv2 => switch.tool("ip", &format!("link set p{rank} arp off up"))?,
+        _ => switch.tool("ip", &format!("link set p{rank} master br0 up"))?,
+    }
     worker.tool("ip", "link set lo up")?;
     worker.tool("ip", &format!("address add {}/24 dev eth0", Rack::worker_address(rank)))?;
     worker.tool("ip", "link set eth0 up")?;

@@ -10,6 +10,9 @@ use switchml_userspace::slots::MIN_PER_JOB;
 /// Where a data plane is kept unless something else is said.
 const PIN_DIR: &str = "/sys/fs/bpf/switchml";
 
+/// Where `simple_switch` is controlled unless it is told another port.
+const BMV2_THRIFT_PORT: u16 = 9090;
+
 /// Most slots in a pool: 6 GiB of memory.
 const MAX_SLOTS: i64 = 1 << 20;
 
@@ -71,11 +74,14 @@ pub struct Options {
     /// UDP port of the data plane.
     #[arg(long, value_name = "PORT", default_value_t = DATA_PORT)]
     pub data_port: u16,
-    /// IPv4 address of the data plane, if it is not the one by which workers reach the control plane. With `--data-plane tofino` it
-    /// must be another one: the switch takes what others send from it for forged.
-    #[arg(long, value_name = "ADDRESS", required_if_eq("data_plane", "tofino"))]
+    /// IPv4 address of the data plane, if it is not the one by which workers reach the control plane. With `--data-plane tofino`
+    /// and `bmv2` it must be another one: the switch takes what others send from it for forged.
+    #[arg(long, value_name = "ADDRESS", required_if_eq_any([("data_plane", "tofino"), ("data_plane", "bmv2")]))]
     pub data_address: Option<Ipv4Addr>,
-    /// Slots in the pool, for all jobs together; 6 KiB of memory each. A Tofino switch has as many as its program says.
+    /// Thrift port of bmv2's `simple_switch`. For `--data-plane bmv2`.
+    #[arg(long, value_name = "ADDRESS", default_value_t = SocketAddr::from((Ipv4Addr::LOCALHOST, BMV2_THRIFT_PORT)))]
+    pub bmv2_thrift: SocketAddr,
+    /// Slots in the pool, for all jobs together; 6 KiB of memory each. A P4 program has as many as it says.
     #[arg(long, value_name = "N", default_value_t = 2048,
           value_parser = clap::value_parser!(u32).range(i64::from(MIN_PER_JOB)..=MAX_SLOTS))]
     pub slots: u32,
@@ -102,6 +108,8 @@ pub enum DataPlaneKind {
     Software,
     /// A P4 program on a Tofino switch, by BFRT.
     Tofino,
+    /// bmv2's `simple_switch` with `p4/bmv2.p4`, which runs already: for trying the P4 program out.
+    Bmv2,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

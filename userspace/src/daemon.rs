@@ -7,6 +7,8 @@ use std::sync::Arc;
 use anyhow::{Context, bail, ensure};
 use rand::rngs::StdRng;
 use switchml_protocol::DATA_PORT;
+use switchml_userspace::data_plane::bmv2::Bmv2;
+use switchml_userspace::data_plane::p4::P4DataPlane;
 use switchml_userspace::data_plane::software::Software;
 use switchml_userspace::data_plane::tofino;
 use switchml_userspace::data_plane::xdp::{self, PinError, XdpDataPlane};
@@ -100,12 +102,23 @@ fn start_data_plane(options: &Options, events: EventSender) -> anyhow::Result<Ar
             Ok(Arc::new(software))
         }
         DataPlaneKind::Tofino => {
-            let port = options.data_port;
-            ensure!(port == DATA_PORT, "--data-port {port}; the P4 program serves {DATA_PORT} alone");
+            check_data_port(options)?;
             let given = options.tofino_server.zip(options.tofino_program.clone()).zip(options.tofino_ports.clone());
             let ((server, program), ports) =
                 given.context("--data-plane tofino needs --tofino-server, --tofino-program and --tofino-ports")?;
             Ok(Arc::new(tofino::start(&tofino::Config { server, program, ports }, events)?))
         }
+        DataPlaneKind::Bmv2 => {
+            check_data_port(options)?;
+            let (switch, learned) = Bmv2::connect(options.bmv2_thrift)?;
+            Ok(Arc::new(P4DataPlane::start(Box::new(switch), true, learned, events)?))
+        }
     }
+}
+
+/// P4 programs find their packets by a constant.
+fn check_data_port(options: &Options) -> anyhow::Result<()> {
+    let port = options.data_port;
+    ensure!(port == DATA_PORT, "--data-port {port}; the P4 program serves {DATA_PORT} alone");
+    Ok(())
 }

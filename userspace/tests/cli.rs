@@ -62,10 +62,27 @@ fn ports_in_use_are_named() {
 }
 
 #[test]
+fn a_simple_switch_that_cannot_be_had_is_named() {
+    // A port that nobody listens at.
+    let thrift = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let bmv2 = ["--data-plane", "bmv2", "--control", "127.0.0.1:0", "--bmv2-thrift", &thrift.to_string()];
+    let output = run(&[&bmv2[..], &["--data-address", "10.88.0.253"]].concat());
+    assert_eq!(output.status.code(), Some(1));
+    let expected = format!(
+        "switchml-aggregator: simple_switch at {thrift}: Connection refused (os error 111); \
+         start it with --thrift-port {}, or say --bmv2-thrift\n",
+        thrift.port()
+    );
+    assert_eq!(String::from_utf8(output.stderr).unwrap(), expected);
+}
+
+#[test]
 fn values_out_of_range_are_refused_with_what_is_allowed() {
     for (arguments, expected) in [
         (&["--slots", "15"], "15 is not in 16..=1048576"),
-        (&["--data-plane", "tofino"], "[possible values: xdp, software]"),
+        (&["--data-plane", "p4"], "[possible values: xdp, software, tofino, bmv2]"),
+        (&["--data-plane", "bmv2"], "--data-address <ADDRESS>"),
+        (&["--data-plane", "tofino"], "--data-address <ADDRESS>"),
         (&["--mode", "fast"], "[possible values: auto, native, bundle, generic]"),
         (&["--data-port", "65536"], "65536 is not in 0..=65535"),
         (&["--control", "localhost"], "invalid socket address syntax"),

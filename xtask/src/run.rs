@@ -9,7 +9,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
 use rustix::process::getuid;
-use switchml_rack::{Binaries, Mode, RackOptions};
+use switchml_rack::{Binaries, Mode, RackOptions, SimpleSwitch};
 
 use crate::cargo;
 use bench::Bench;
@@ -35,7 +35,7 @@ pub struct Run {
     #[arg(long, value_enum, default_value_t = RackMode::Auto)]
     mode: RackMode,
 
-    /// What adds up: BPF programs in a rack, or a process on loopback that needs no privilege
+    /// What adds up: BPF programs in a rack, a process on loopback that needs no privilege, or bmv2's simple_switch in a rack, which is slow
     #[arg(long, value_enum, default_value_t = DataPlane::Xdp)]
     data_plane: DataPlane,
 
@@ -68,6 +68,7 @@ impl From<RackMode> for Mode {
 enum DataPlane {
     Xdp,
     Software,
+    Bmv2,
 }
 
 impl Run {
@@ -77,9 +78,16 @@ impl Run {
     ///
     /// A failed step, a failed process with its last lines, or wrong elements.
     pub fn run(&self) -> Result<()> {
-        let mode = self.mode.into();
+        let mode = match self.data_plane {
+            DataPlane::Bmv2 => Mode::Bmv2,
+            DataPlane::Xdp | DataPlane::Software => self.mode.into(),
+        };
         let rack = RackOptions { workers: self.workers, mtu: self.mtu, mode, ..RackOptions::default() };
         rack.check()?;
+        if let (DataPlane::Bmv2, Some(obstacle)) = (self.data_plane, SimpleSwitch::obstacle()) {
+            // Rather now than after the build.
+            return Err(switchml_rack::Error::NoSimpleSwitch(obstacle).into());
+        }
         let folder = cargo::binaries_folder(self.binaries.as_deref())?;
         let binaries = Binaries::in_folder(&folder)?;
         if !self.iface.is_empty() {
@@ -87,10 +95,10 @@ impl Run {
         }
         match self.data_plane {
             DataPlane::Software => job::on_loopback(&binaries, self.workers, &self.bench),
-            DataPlane::Xdp if getuid().is_root() => job::in_rack(&binaries, rack, &self.bench),
+            DataPlane::Xdp | DataPlane::Bmv2 if getuid().is_root() => job::in_rack(&binaries, rack, &self.bench),
             // It would ask for sudo again and again.
-            DataPlane::Xdp if self.binaries.is_some() => bail!("sudo did not make us root; a rack needs root"),
-            DataPlane::Xdp => run_rack_as_root(&folder),
+            _ if self.binaries.is_some() => bail!("sudo did not make us root; a rack needs root"),
+            DataPlane::Xdp | DataPlane::Bmv2 => run_rack_as_root(&folder),
         }
     }
 }

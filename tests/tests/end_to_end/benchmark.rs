@@ -1,7 +1,7 @@
 //! The benchmark checks every element on every rank against a closed form, and that all ranks hold the same bits.
 
 use serde_json::Value;
-use switchml_rack::{Mode, Namespace, RackOptions, Shaping, can_build_racks};
+use switchml_rack::{Mode, Namespace, RackOptions, Shaping, SimpleSwitch, can_build_racks, skip};
 
 use crate::{Cluster, report};
 
@@ -78,6 +78,28 @@ fn workers_without_an_xdp_program_are_answered() {
     let cluster = Cluster::new(RackOptions { workers: 2, mode: Mode::NativeWithGro, ..RackOptions::default() });
     let arguments = [&QUICK[..], &["-b", "64K", "-e", "64K"]].concat();
     check(&report(cluster.bench(2, "gro", &arguments)), 2, 352, &[65_536]);
+}
+
+/// The same workers, through the P4 program.
+#[test]
+fn two_and_four_workers_on_bmv2() {
+    const NAME: &str = "two_and_four_workers_on_bmv2";
+    if !can_build_racks(NAME) {
+        return;
+    }
+    if let Some(obstacle) = SimpleSwitch::obstacle() {
+        return skip(NAME, &obstacle);
+    }
+    for workers in [2, 4] {
+        let cluster = Cluster::in_mode(workers, Mode::Bmv2);
+        for (dtype, op) in [("f32", "sum"), ("bf16", "avg"), ("f16", "max"), ("f64", "sum"), ("i32", "min")] {
+            let arguments = [&QUICK[..], &["-b", "8", "-e", "8K", "-f", "1024", "--dtype", dtype, "--op", op]].concat();
+            check(&report(cluster.bench(workers, &format!("{dtype} {op}"), &arguments)), workers, 64, &[8, 8192]);
+        }
+        // Whatever was not added up was at least admitted.
+        assert_eq!(["bad_check", "bad_lanes", "bad_op", "mismatch"].map(|name| cluster.counter(name)), [0; 4]);
+        cluster.stop();
+    }
 }
 
 /// Bytes that have gone through the shaper of what comes in.

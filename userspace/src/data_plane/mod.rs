@@ -10,6 +10,7 @@ use tokio::sync::mpsc;
 
 use crate::jobs;
 
+pub mod bmv2;
 pub mod p4;
 pub mod software;
 pub mod tofino;

@@ -6,9 +6,9 @@ pub struct Bench {
     /// Smallest tensor
     #[arg(short = 'b', long, default_value = "8", value_name = "SIZE")]
     minbytes: String,
-    /// Largest tensor
-    #[arg(short = 'e', long, default_value = "64M", value_name = "SIZE")]
-    maxbytes: String,
+    /// Largest tensor [default: 64M; 64K on bmv2]
+    #[arg(short = 'e', long, value_name = "SIZE")]
+    maxbytes: Option<String>,
     /// Each tensor is this many times as large as the one before
     #[arg(short = 'f', long, default_value = "2", value_name = "FACTOR")]
     stepfactor: String,
@@ -36,13 +36,13 @@ pub struct Bench {
 }
 
 impl Bench {
-    /// The arguments of `switchml-worker bench`.
-    pub fn arguments(&self) -> Vec<&str> {
+    /// The arguments of `switchml-worker bench`, with this largest tensor unless another was asked for.
+    pub fn arguments<'a>(&'a self, largest: &'a str) -> Vec<&'a str> {
         let mut arguments = vec![
             "--minbytes",
             &self.minbytes,
             "--maxbytes",
-            &self.maxbytes,
+            self.maxbytes.as_deref().unwrap_or(largest),
             "--stepfactor",
             &self.stepfactor,
             "--iters",

@@ -4,33 +4,38 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use switchml_rack::{Aggregator, Binaries, Namespace, Process, Rack, RackOptions};
+use switchml_rack::{Aggregator, Binaries, Mode, Namespace, Process, Rack, RackOptions};
 
 use super::bench::Bench;
+
+/// The largest tensor unless another is asked for. bmv2 interprets its program, some thousand packets a second.
+const LARGEST: &str = "64M";
+const LARGEST_ON_BMV2: &str = "64K";
 
 /// How long a worker may run on after the others have ended.
 const END_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Runs the job in a rack of its own, through the programs in the kernel.
+/// Runs the job in a rack of its own, through the programs in the kernel or through bmv2.
 pub fn in_rack(binaries: &Binaries, options: RackOptions, bench: &Bench) -> Result<()> {
+    let largest = if options.mode == Mode::Bmv2 { LARGEST_ON_BMV2 } else { LARGEST };
     let rack = Rack::new(options)?;
     let aggregator = Aggregator::in_rack(binaries, &rack)?;
     let workers: Vec<&Namespace> = rack.workers().iter().collect();
-    run(binaries, aggregator, &workers, bench)
+    run(binaries, aggregator, &workers, &bench.arguments(largest))
 }
 
 /// Runs the job on this host's loopback interface, through the software aggregator: without any privilege.
 pub fn on_loopback(binaries: &Binaries, workers: usize, bench: &Bench) -> Result<()> {
     let host = Namespace::of_host()?;
     let aggregator = Aggregator::on_loopback(binaries, &host)?;
-    run(binaries, aggregator, &vec![&host; workers], bench)
+    run(binaries, aggregator, &vec![&host; workers], &bench.arguments(LARGEST))
 }
 
-fn run(binaries: &Binaries, aggregator: Aggregator, workers: &[&Namespace], bench: &Bench) -> Result<()> {
+fn run(binaries: &Binaries, aggregator: Aggregator, workers: &[&Namespace], bench: &[&str]) -> Result<()> {
     let mut processes = Vec::new();
     for (rank, namespace) in workers.iter().enumerate() {
         let mut worker = Command::new(&binaries.worker);
-        worker.arg("bench").args(bench.arguments()).args(["--aggregator", aggregator.control(), "--job", "bench"]);
+        worker.arg("bench").args(bench).args(["--aggregator", aggregator.control(), "--job", "bench"]);
         worker.args(["--rank", &rank.to_string(), "--world-size", &workers.len().to_string()]);
         let name = format!("worker {rank}");
         // Rank 0 prints the table, and draws its progress, as it goes.

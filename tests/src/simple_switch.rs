@@ -1,0 +1,95 @@
+//! bmv2's `simple_switch` as a process, with `p4/bmv2.p4`.
+
+use crate::{Error, Namespace, Process};
+use std::{
+    env, fs,
+    net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpStream},
+    path::{Path, PathBuf},
+    process::Command,
+    thread,
+    time::{Duration, Instant},
+};
+
+/// What compiles the program, and what runs it. Neither is in a package registry.
+const COMPILER: &str = "p4c-bm2-ss";
+const SWITCH: &str = "simple_switch";
+
+/// What it logs once it can be controlled.
+const READY: &str = "Thrift server was started";
+
+/// It reads the program, some 2 MB of JSON, before it listens.
+const START_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// `simple_switch`, up and controllable. It ends with the value.
+pub struct SimpleSwitch {
+    _process: Process,
+}
+
+impl SimpleSwitch {
+    /// Where it is controlled, on the loopback interface of its namespace.
+    pub const THRIFT: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 9090));
+
+    /// Why it cannot be had here, if so: what is not on the PATH.
+    pub fn obstacle() -> Option<String> {
+        let missing: Vec<_> = [COMPILER, SWITCH].into_iter().filter(|tool| !is_on_path(tool)).collect();
+        (!missing.is_empty()).then(|| format!("no {} on the PATH", missing.join(" and no ")))
+    }
+
+    /// Compiles the program and starts it in a namespace, where loopback is up, with these interfaces as its ports 1, 2, ….
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoSimpleSwitch`] without it or its compiler, [`Error::Start`], [`Error::Tool`], [`Error::Ended`] or [`Error::Timeout`] when it does not come up.
+    pub fn start(namespace: &Namespace, interfaces: &[String]) -> Result<Self, Error> {
+        if let Some(obstacle) = Self::obstacle() {
+            return Err(Error::NoSimpleSwitch(obstacle));
+        }
+        let program = Program::compile(namespace)?;
+        let mut command = Command::new(SWITCH);
+        for (port, interface) in (1..).zip(interfaces) {
+            command.args(["-i", &format!("{port}@{interface}")]);
+        }
+        command.args(["--thrift-port", &Self::THRIFT.port().to_string()]);
+        // By default it is a file in /tmp, which nobody removes.
+        command.args(["--notifications-addr", "tcp://127.0.0.1:9091"]);
+        command.args(["--log-console", "--log-level", "info"]).arg(&program.0);
+        let mut process = namespace.spawn(SWITCH, command)?;
+        process.wait_for_line(READY, START_TIMEOUT)?;
+        // It says so just before it listens.
+        let begin = Instant::now();
+        while namespace.run(|| TcpStream::connect(Self::THRIFT)).is_err() {
+            if begin.elapsed() > START_TIMEOUT {
+                return Err(process.timeout("control port".to_owned(), START_TIMEOUT));
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
+        Ok(Self { _process: process })
+    }
+}
+
+/// The compiled program, removed with the value.
+struct Program(PathBuf);
+
+impl Program {
+    fn compile(namespace: &Namespace) -> Result<Self, Error> {
+        let source = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../p4/bmv2.p4"));
+        // Racks may be built at the same time, by several processes.
+        let number = namespace.number();
+        let program = Self(env::temp_dir().join(format!("switchml-bmv2-{}-{number}.json", std::process::id())));
+        let mut command = Command::new(COMPILER);
+        command.arg("--Wdisable=unused").arg("-o").arg(&program.0).arg(source);
+        namespace.output(command)?;
+        Ok(program)
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        // There is none if the compiler failed.
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+fn is_on_path(tool: &str) -> bool {
+    env::var_os("PATH").is_some_and(|path| env::split_paths(&path).any(|folder| folder.join(tool).is_file()))
+}

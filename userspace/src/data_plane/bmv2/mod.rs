@@ -1,0 +1,285 @@
+//! bmv2's `simple_switch` with `p4/bmv2.p4`, controlled over Thrift: a software switch that interprets P4 programs, for trying them out.
+//!
+//! | module | what it holds |
+//! | --- | --- |
+//! | [`thrift`] | calls of its control interface |
+//! | [`schema`] | the tables of its program, as it tells them |
+//! | [`notifications`] | the digests that it publishes |
+
+mod notifications;
+mod schema;
+pub mod thrift;
+
+use std::collections::HashMap;
+use std::net::{SocketAddr, TcpStream};
+use std::ops::Range;
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use switchml_protocol::U16;
+use switchml_protocol::job::Place;
+use switchml_protocol::outcome::Outcome;
+use tracing::warn;
+
+use super::p4::entries::{OUTCOMES, ROUNDS};
+use super::p4::switch::{Entry, Learned, Match, Switch, SwitchError};
+use super::worker_thread::{Stop, WorkerThread};
+use schema::{Schema, SchemaError};
+use thrift::{CallError, Client};
+
+/// The digest of a HELLO whose rank is new, in `p4/bmv2.p4`.
+const HELLOS: &str = "learn_t";
+
+/// A `simple_switch`.
+pub struct Bmv2 {
+    control: Arc<Mutex<Control>>,
+    schema: Schema,
+    sets: u32,
+    ports: Vec<u16>,
+    attachment: String,
+    _digests: WorkerThread,
+}
+
+/// The connection, and how `simple_switch` calls what was made over it.
+struct Control {
+    client: Client,
+    /// Entries by table, key and priority.
+    entries: HashMap<EntryKey, i32>,
+    /// The node of each multicast group.
+    groups: HashMap<u16, i32>,
+}
+
+type EntryKey = (&'static str, Vec<(&'static str, Match)>, u32);
+
+impl Bmv2 {
+    /// Takes over the `simple_switch` at a Thrift port, whatever it held, and returns with it the HELLOs that it will tell of.
+    ///
+    /// # Errors
+    ///
+    /// When there is none, it publishes no notifications on TCP, or its program is another one.
+    pub fn connect(address: SocketAddr) -> Result<(Self, Receiver<Learned>), SwitchError> {
+        let failed = |error: String| SwitchError(format!("simple_switch at {address}: {error}"));
+        let client = Client::connect(address).map_err(|error| {
+            failed(format!("{error}; start it with --thrift-port {}, or say --bmv2-thrift", address.port()))
+        })?;
+        let mut control = Control { client, entries: HashMap::new(), groups: HashMap::new() };
+        let taken = take_over(&mut control.client).map_err(failed)?;
+        let Taken { schema, sets, ports, notifications } = taken;
+        let list = ports.iter().map(|port| format!("{} ({})", port.number, port.interface)).collect::<Vec<_>>();
+        let control = Arc::new(Mutex::new(control));
+        let (sender, learned) = mpsc::channel();
+        let digests = WorkerThread::spawn("digests", {
+            let control = Arc::clone(&control);
+            move |stop| forward_digests(stop, notifications, &control, &sender)
+        });
+        let switch = Self {
+            control,
+            schema,
+            sets,
+            ports: ports.iter().map(|port| port.number).collect(),
+            attachment: format!("simple_switch at {address}, ports {}", list.join(", ")),
+            _digests: digests.map_err(|error| failed(error.to_string()))?,
+        };
+        Ok((switch, learned))
+    }
+
+    fn table(&self, entry: &Entry) -> Result<&schema::Table, SwitchError> {
+        self.schema.table(entry.table).map_err(failed("write entries"))
+    }
+}
+
+/// What a switch says of itself.
+struct Taken {
+    schema: Schema,
+    sets: u32,
+    ports: Vec<thrift::Port>,
+    notifications: TcpStream,
+}
+
+/// Clears the switch of what an earlier daemon left, and subscribes to its notifications. Fails with what is wrong.
+fn take_over(client: &mut Client) -> Result<Taken, String> {
+    let text = |error: CallError| error.to_string();
+    let schema = Schema::parse(&client.program().map_err(text)?).map_err(|error| error.to_string())?;
+    let unfit = |error: SchemaError| error.to_string();
+    let sets = schema.register(ROUNDS).map_err(unfit)?.size;
+    let outcomes = schema.counter(OUTCOMES).map_err(unfit)?;
+    let hellos = schema.digest(HELLOS).map_err(unfit)?;
+    // `simple_switch` can clear itself by one call, but then constant entries go, too.
+    for table in schema.tables().iter().filter(|table| !table.constant) {
+        client.clear_table(&table.name).map_err(text)?;
+    }
+    client.clear_groups().map_err(text)?;
+    client.clear_counter(outcomes).map_err(text)?;
+    // It waits a second for more otherwise, as long as ranks do for an answer.
+    client.set_digest_size(hellos, 1).map_err(text)?;
+    let ports = client.ports().map_err(text)?;
+    let publisher = client.notifications().map_err(text)?;
+    let address: SocketAddr =
+        publisher.strip_prefix("tcp://").and_then(|address| address.parse().ok()).ok_or_else(|| {
+            format!(
+                "it publishes notifications at {publisher:?}; \
+                 start it with --notifications-addr tcp://127.0.0.1:9091 (it must have been built with nanomsg)"
+            )
+        })?;
+    let notifications = notifications::subscribe(address).map_err(|error| format!("its notifications: {error}"))?;
+    Ok(Taken { schema, sets, ports, notifications })
+}
+
+impl Switch for Bmv2 {
+    fn name(&self) -> &'static str {
+        "bmv2"
+    }
+
+    fn attachment(&self) -> String {
+        self.attachment.clone()
+    }
+
+    fn sets(&self) -> u32 {
+        self.sets
+    }
+
+    fn ports(&self) -> &[u16] {
+        &self.ports
+    }
+
+    fn insert(&self, entry: &Entry) -> Result<(), SwitchError> {
+        let table = self.table(entry)?;
+        let (action, data) = table.action(entry.action, &entry.data).map_err(failed("write entries"))?;
+        let mut control = lock(&self.control);
+        if entry.key.is_empty() {
+            return control.client.set_default_action(&table.name, action, &data).map_err(failed_at("add to", entry));
+        }
+        let key = table.key(&entry.key).map_err(failed("write entries"))?;
+        let handle = control
+            .client
+            .add_entry(&table.name, &key, action, &data, entry.priority as i32)
+            .map_err(failed_at("add to", entry))?;
+        control.entries.insert(key_of(entry), handle);
+        Ok(())
+    }
+
+    fn modify(&self, entry: &Entry) -> Result<(), SwitchError> {
+        if entry.key.is_empty() {
+            return self.insert(entry);
+        }
+        let table = self.table(entry)?;
+        let (action, data) = table.action(entry.action, &entry.data).map_err(failed("write entries"))?;
+        let mut control = lock(&self.control);
+        let handle = control.handle(entry)?;
+        control.client.modify_entry(&table.name, handle, action, &data).map_err(failed_at("change", entry))
+    }
+
+    fn delete(&self, entry: &Entry) -> Result<(), SwitchError> {
+        let table = self.table(entry)?;
+        let mut control = lock(&self.control);
+        if entry.key.is_empty() {
+            return control.client.reset_default_action(&table.name).map_err(failed_at("remove from", entry));
+        }
+        let handle = control.handle(entry)?;
+        control.client.delete_entry(&table.name, handle).map_err(failed_at("remove from", entry))?;
+        control.entries.remove(&key_of(entry));
+        Ok(())
+    }
+
+    fn write_register(&self, name: &str, indices: Range<u32>, value: u32) -> Result<(), SwitchError> {
+        let register = self.schema.register(name).map_err(failed("write registers"))?;
+        let mut control = lock(&self.control);
+        control.client.write_registers(&register.name, indices, value).map_err(failed("write registers"))
+    }
+
+    fn set_group(&self, group: u16, ports: &[u16]) -> Result<(), SwitchError> {
+        let mut control = lock(&self.control);
+        let Control { client, groups, .. } = &mut *control;
+        let done = match (groups.get(&group).copied(), ports) {
+            (None, []) => Ok(()),
+            (None, ports) => client.create_group(group, ports).map(|node| {
+                groups.insert(group, node);
+            }),
+            (Some(node), []) => client.destroy_group(group, node).map(|()| {
+                groups.remove(&group);
+            }),
+            (Some(node), ports) => client.update_node(node, ports),
+        };
+        done.map_err(failed("change multicast groups"))
+    }
+
+    fn counters(&self) -> Result<[u64; Outcome::COUNT], SwitchError> {
+        let counter = self.schema.counter(OUTCOMES).map_err(failed("read counters"))?;
+        let mut control = lock(&self.control);
+        let mut packets = [0; Outcome::COUNT];
+        for (index, packets) in (0..).zip(&mut packets) {
+            *packets = control.client.packets(counter, index).map_err(failed("read counters"))?;
+        }
+        Ok(packets)
+    }
+}
+
+impl Control {
+    fn handle(&self, entry: &Entry) -> Result<i32, SwitchError> {
+        let handle = self.entries.get(&key_of(entry)).copied();
+        handle.ok_or_else(|| SwitchError(format!("simple_switch was given no such entry of {}", entry.table)))
+    }
+}
+
+fn key_of(entry: &Entry) -> EntryKey {
+    (entry.table, entry.key.clone(), entry.priority)
+}
+
+fn lock(control: &Mutex<Control>) -> MutexGuard<'_, Control> {
+    // A panic between a call and the note of it is the worst that can have happened.
+    control.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn failed<E: std::fmt::Display>(what: &str) -> impl Fn(E) -> SwitchError {
+    move |error| SwitchError(format!("simple_switch: cannot {what}: {error}"))
+}
+
+fn failed_at(verb: &str, entry: &Entry) -> impl Fn(CallError) -> SwitchError {
+    move |error| SwitchError(format!("simple_switch: cannot {verb} {}: {error}", entry.table))
+}
+
+/// Hands on the HELLOs that the switch tells of, until told to stop or nobody wants them any more.
+fn forward_digests(
+    stop: &Stop,
+    mut stream: TcpStream,
+    control: &Mutex<Control>,
+    learned: &Sender<Learned>,
+) -> std::io::Result<()> {
+    while stop.wait_readable(&stream)? {
+        let Some(digest) = notifications::read(&mut stream)? else { continue };
+        for sample in &digest.samples {
+            match hello(sample) {
+                Some(hello) if learned.send(hello).is_err() => return Ok(()),
+                Some(_) => {}
+                None => warn!("a digest of {} bytes is none of a HELLO", sample.len()),
+            }
+        }
+        // From now on the switch tells of the same HELLO again.
+        let acknowledged = lock(control).client.acknowledge_digest(digest.list, digest.buffer);
+        acknowledged.map_err(std::io::Error::other)?;
+    }
+    Ok(())
+}
+
+/// A sample of [`HELLOS`].
+fn hello(sample: &[u8]) -> Option<Learned> {
+    let (job, rest) = sample.split_first_chunk()?;
+    let (epoch, rest) = rest.split_first_chunk()?;
+    let (rank, rest) = rest.split_first_chunk()?;
+    let (port, rest) = rest.split_first_chunk()?;
+    let (mac, rest) = rest.split_first_chunk()?;
+    let (ip, rest) = rest.split_first_chunk()?;
+    let (udp_port, []) = rest.split_first_chunk()? else { return None };
+    let place = Place {
+        ifindex: u16::from_be_bytes(*port).into(),
+        ip: *ip,
+        mac: *mac,
+        port: U16::new(u16::from_be_bytes(*udp_port)),
+    };
+    Some(Learned {
+        job: u16::from_be_bytes(*job),
+        epoch: u32::from_be_bytes(*epoch),
+        rank: u16::from_be_bytes(*rank),
+        place,
+    })
+}
