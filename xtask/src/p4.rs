@@ -5,8 +5,9 @@ mod constants;
 
 use anyhow::{Context, Result, ensure};
 use std::{fs, net::SocketAddr, process::Command};
+use switchml_rack::SimpleSwitch;
 
-use crate::cargo;
+use crate::{cargo, test::Test};
 use compilers::{Compiled, Program};
 
 /// What to do with `p4/`.
@@ -18,6 +19,8 @@ pub enum P4 {
     Check,
     /// Compile the programs into `<target folder>/p4`
     Build,
+    /// Play the vectors of tests/vectors on bmv2: needs p4c-bm2-ss and simple_switch on the PATH, and root
+    Test,
     /// Give a Tofino switch the program that was built, by BFRT
     Deploy {
         /// The switch's BFRT server
@@ -31,13 +34,14 @@ impl P4 {
     ///
     /// # Errors
     ///
-    /// If a file cannot be written, is out of date, or does not compile; if there is no compiler for what is to be built; or if a switch
-    /// does not take the program.
+    /// If a file cannot be written, is out of date, or does not compile; if a tool is missing for what is to be built or tested; if a test fails;
+    /// or if a switch does not take the program.
     pub fn run(&self) -> Result<()> {
         match self {
             Self::Gen => generate(),
             Self::Check => check(),
             Self::Build => build(),
+            Self::Test => test(),
             Self::Deploy { server } => deploy(*server),
         }
     }
@@ -67,6 +71,15 @@ fn build() -> Result<()> {
         skipped.iter().map(|(program, tools)| format!("{} needs {}", program.source(), tools.join(" and "))).collect();
     ensure!(lacks.is_empty(), "{} on the PATH, of https://github.com/p4lang/p4c", lacks.join(", "));
     Ok(())
+}
+
+/// The test that plays the vectors on bmv2, which says which of them it left out, and why.
+fn test() -> Result<()> {
+    constants::check()?;
+    if let Some(obstacle) = SimpleSwitch::obstacle() {
+        return Err(switchml_rack::Error::NoSimpleSwitch(obstacle).into());
+    }
+    Test::chosen(&["-p", "switchml-rack", "--test", "vectors", "--", "--exact", "bmv2", "--nocapture"]).run()
 }
 
 /// The daemon's binary does it: this program has to build on a machine without anything.

@@ -27,6 +27,11 @@ pub struct Test {
 }
 
 impl Test {
+    /// Those that these arguments of `cargo test` choose, all of which must run.
+    pub fn chosen(arguments: &[&str]) -> Self {
+        Self { require_all: true, arguments: arguments.iter().map(ToString::to_string).collect() }
+    }
+
     /// Runs `cargo test` over the default members, then the fuzz targets, and sums up.
     ///
     /// In release: the end-to-end tests need the release binaries anyway, so all dependencies are compiled once, and the

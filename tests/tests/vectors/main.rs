@@ -5,8 +5,10 @@
 //! | [`in_kernel`] | both programs in the kernel's own test run, as a subject |
 //! | [`superpackets`] | the program for tc ingress, which takes runs of packets as one |
 //! | [`software`] | the software data plane over real sockets, as a subject |
+//! | [`bmv2`] | `p4/bmv2.p4` on `simple_switch`, at whose ports are veths, as a subject |
 //! | [`files`] | the files are what their generator writes |
 
+mod bmv2;
 mod files;
 mod in_kernel;
 #[path = "../in_kernel/kernel.rs"]
@@ -15,17 +17,21 @@ mod kernel;
 #[path = "../in_kernel/packet.rs"]
 #[allow(dead_code)]
 mod packet;
+#[path = "../end_to_end/strangers/raw.rs"]
+#[allow(dead_code)]
+mod raw;
 mod software;
 mod superpackets;
 #[path = "../in_kernel/twin.rs"]
 #[allow(dead_code)]
 mod twin;
 
+use bmv2::Bmv2Switch;
 use in_kernel::{Hook, InKernel};
 use software::OverSockets;
 use std::path::Path;
 use switchml_rack::vectors::{Answer, Event, Played, Vector, play, play_all, read_all};
-use switchml_rack::{Rack, RackOptions, can_build_racks};
+use switchml_rack::{Rack, RackOptions, SimpleSwitch, can_build_racks, skip};
 
 /// Where the vectors are.
 fn folder() -> &'static Path {
@@ -90,6 +96,32 @@ fn software() {
         });
         played.conclude("software");
         assert!(played.left_out.iter().all(|(_, lacks)| lacks == "frames"), "all else is offered");
+    }
+}
+
+/// Whether there is a `simple_switch` to test.
+fn has_bmv2(name: &str) -> bool {
+    let obstacle = SimpleSwitch::obstacle();
+    can_build_racks(name) && obstacle.inspect(|obstacle| skip(name, obstacle)).is_none()
+}
+
+#[test]
+fn bmv2() {
+    if has_bmv2("bmv2") {
+        play_all(&read_all(folder()), &mut Bmv2Switch::new()).conclude("bmv2");
+    }
+}
+
+/// A daemon that was killed leaves its tables, which would make nonsense of the next one's.
+#[test]
+fn bmv2_is_taken_over_with_what_an_earlier_daemon_left() {
+    if has_bmv2("bmv2_is_taken_over_with_what_an_earlier_daemon_left") {
+        let mut switch = Bmv2Switch::new();
+        let vectors = read_all(folder());
+        let vector = vectors.iter().find(|vector| vector.name == "aborted_job").expect("such a vector");
+        assert_eq!(play(vector, &mut switch), Ok(()));
+        let mut switch = switch.taken_over();
+        assert_eq!(play(vector, &mut switch), Ok(()));
     }
 }
 
