@@ -100,6 +100,26 @@ async fn a_switch_that_is_not_there_is_said_to_be() {
     );
 }
 
+/// A job that begins when the switch has gone is told so; the daemon serves on.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_switch_that_goes_fails_the_next_job_in_one_line() {
+    let (site, switch) = (Site::new("goes"), switch());
+    let daemon = Daemon::start(&site, &switch).await;
+    drop(switch);
+    for _ in 0..2 {
+        let mut rank = daemon.join("train", 0, 1).await;
+        let reason = loop {
+            match rank.next().await {
+                Event::Aborted(aborted) => break aborted.reason,
+                Event::Waiting(_) | Event::Assigned(_) => {}
+                other => panic!("{other:?}"),
+            }
+        };
+        assert!(reason.starts_with("the aggregator failed: open job ") && !reason.contains('\n'), "{reason:?}");
+        assert!(reason.ends_with(" on the switch: it cannot be reached"), "{reason:?}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn ports_are_brought_up_as_the_file_says() {
     let (site, switch) = (Site::new("ports"), switch());
@@ -151,7 +171,7 @@ async fn a_full_table_fails_a_job_in_one_line() {
         }
     };
     assert!(
-        aborted.contains("open job 0: table:pipe.Ingress.aggregator.refusals Table Add failed: no space"),
+        aborted.contains("open job 0 on the switch: table:pipe.Ingress.aggregator.refusals Table Add failed: no space"),
         "{aborted}"
     );
     assert!(!aborted.contains('\n'));

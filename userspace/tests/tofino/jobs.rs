@@ -25,12 +25,12 @@ fn place(rank: u16) -> Place {
     Place { ifindex: port.into(), ip: [10, 0, 0, low], mac: [2, 0, 0, 0, 0, low], port: U16::new(40_000 + rank) }
 }
 
-/// The pipeline has seen a HELLO.
-fn hello(switch: &Switch, assigned: &Assigned, rank: u16) {
-    let Place { ifindex, ip, mac, port } = place(rank);
+/// The pipeline has seen a HELLO, which came from `place`.
+pub fn learn(switch: &Switch, job: u16, epoch: u32, rank: u16, place: Place) {
+    let Place { ifindex, ip, mac, port } = place;
     let fields = [
-        ("job", assigned.job.into()),
-        ("epoch", assigned.epoch.into()),
+        ("job", job.into()),
+        ("epoch", epoch.into()),
         ("rank", rank.into()),
         ("port", ifindex.into()),
         ("mac", mac.iter().fold(0, |mac, byte| mac << 8 | u64::from(*byte))),
@@ -42,7 +42,7 @@ fn hello(switch: &Switch, assigned: &Assigned, rank: u16) {
 
 /// Says HELLO, and is ready as soon as it is answered: the place is known then.
 async fn become_ready(switch: &Switch, rank: &mut Rank, assigned: &Assigned) {
-    hello(switch, assigned, rank.rank as u16);
+    learn(switch, assigned.job as u16, assigned.epoch, rank.rank as u16, place(rank.rank as u16));
     let request = ReadyRequest { job: assigned.job, epoch: assigned.epoch, rank: rank.rank, lanes: 64 };
     let known = async {
         while rank.client.ready(request).await.is_err() {

@@ -7,6 +7,7 @@ mod common;
 mod failures;
 mod jobs;
 mod schema;
+mod vectors;
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};

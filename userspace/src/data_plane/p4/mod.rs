@@ -257,6 +257,6 @@ fn event(hello: &Learned) -> Event {
 }
 
 fn refused(job: u16, verb: &str) -> impl Fn(SwitchError) -> Error {
-    let what = format!("{verb} job {job}");
+    let what = format!("{verb} job {job} on the switch");
     move |error| Error::Refused { what: what.clone(), why: error.0 }
 }

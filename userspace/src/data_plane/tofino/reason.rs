@@ -28,10 +28,19 @@ struct Part {
     message: String,
 }
 
+/// Of a switch that no connection leads to.
+const UNREACHABLE: &str = "it cannot be reached";
+
 /// The error in words.
 pub fn in_words(error: &RBFRTError) -> String {
     let words = match error {
-        RBFRTError::ConnectionError { .. } => "it cannot be reached".to_owned(),
+        RBFRTError::ConnectionError { .. } => UNREACHABLE.to_owned(),
+        // So begins what is printed of a call that found no connection.
+        RBFRTError::GRPCError { details, .. }
+            if details.contains("code: Unavailable") || details.contains("ConnectError") =>
+        {
+            UNREACHABLE.to_owned()
+        }
         RBFRTError::GRPCError { message, details } => match parts(details) {
             parts if parts.is_empty() => quoted(message, "message: \"").unwrap_or_else(|| message.clone()),
             parts => parts.join("; "),

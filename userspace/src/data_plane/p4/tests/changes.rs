@@ -173,7 +173,7 @@ fn a_hello_of_another_epoch_or_rank_teaches_nothing() {
     let spec = spec(0, 2, 0..512);
     bench.data_plane.open(&spec).unwrap();
     let hello = |epoch, rank, from| Learned { job: 0, epoch, rank, place: place(from) };
-    for hello in [hello(spec.epoch - 1, 0, 0), hello(spec.epoch, 2, 2), Learned { job: 9, ..hello(spec.epoch, 0, 0) }] {
+    for hello in [hello(spec.epoch - 1, 0, 7), hello(spec.epoch, 2, 7), Learned { job: 9, ..hello(spec.epoch, 0, 7) }] {
         bench.hellos.send(hello).unwrap();
     }
     bench.hello(&spec, 1);
@@ -204,7 +204,7 @@ fn a_refused_write_leaves_nothing_behind() {
         let was_reached = bench.memory.writes.load(Ordering::Relaxed) > before + refused;
         if let Err(error) = result {
             refused_calls += 1;
-            assert!(error.to_string().ends_with(" job 0: no space"), "{error}");
+            assert!(error.to_string().ends_with(" job 0 on the switch: no space"), "{error}");
         }
         bench.data_plane.close(0).unwrap_or_else(|error| assert!(!was_reached, "{error}"));
         bench.data_plane.open(&other).unwrap();
