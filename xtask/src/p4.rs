@@ -2,9 +2,10 @@
 
 mod compilers;
 mod constants;
+mod report;
 
 use anyhow::{Context, Result, ensure};
-use std::{fs, net::SocketAddr, process::Command};
+use std::{fs, net::SocketAddr, path::PathBuf, process::Command, time::Instant};
 use switchml_rack::SimpleSwitch;
 
 use crate::{cargo, test::Test};
@@ -17,7 +18,7 @@ pub enum P4 {
     Gen,
     /// Check that those are up to date, and that the programs compile where their compilers are on the PATH
     Check,
-    /// Compile the programs into `<target folder>/p4`
+    /// Compile the programs into `<target folder>/p4`, and say what the one for Tofino takes of the chip
     Build,
     /// Play the vectors of tests/vectors on bmv2: needs p4c-bm2-ss and simple_switch on the PATH, and root
     Test,
@@ -70,6 +71,7 @@ fn build() -> Result<()> {
     let lacks: Vec<String> =
         skipped.iter().map(|(program, tools)| format!("{} needs {}", program.source(), tools.join(" and "))).collect();
     ensure!(lacks.is_empty(), "{} on the PATH, of https://github.com/p4lang/p4c", lacks.join(", "));
+    print!("\n{}", report::text(&folder()?.join("pipe/logs"))?);
     Ok(())
 }
 
@@ -84,7 +86,7 @@ fn test() -> Result<()> {
 
 /// The daemon's binary does it: this program has to build on a machine without anything.
 fn deploy(server: SocketAddr) -> Result<()> {
-    let program = cargo::target_folder()?.join("p4");
+    let program = folder()?;
     let mut aggregator = Command::new(cargo::binaries_folder(None)?.join("switchml-aggregator"));
     aggregator.arg("deploy").arg("--tofino-server").arg(server.to_string()).arg("--tofino-program").arg(program);
     let status = aggregator.status().context("cannot start switchml-aggregator")?;
@@ -94,16 +96,23 @@ fn deploy(server: SocketAddr) -> Result<()> {
 
 /// Compiles what can be compiled, says so, and returns the rest with the tools that it lacks.
 fn compile_all() -> Result<Vec<(Program, Vec<&'static str>)>> {
-    let folder = cargo::target_folder()?.join("p4");
+    let folder = folder()?;
     let mut skipped = Vec::new();
     for program in Program::ALL {
+        let start = Instant::now();
         match program.compile(&folder)? {
             Compiled::Files(files) => {
                 let files: Vec<String> = files.iter().map(|file| file.display().to_string()).collect();
-                println!("compiled {} to {}", program.source(), files.join(", "));
+                let seconds = start.elapsed().as_secs();
+                println!("compiled {} in {seconds} s to {}", program.source(), files.join(", "));
             }
             Compiled::Missing(tools) => skipped.push((program, tools)),
         }
     }
     Ok(skipped)
+}
+
+/// Where compiled programs lie.
+fn folder() -> Result<PathBuf> {
+    Ok(cargo::target_folder()?.join("p4"))
 }
