@@ -29,7 +29,7 @@ control Tag(in headers_t h, inout metadata_t m) {
             m.held = 0;
         } else if (round == h.switchml.round) {
             m.held = HELD_SAME;
-        } else if (m.pass == PASS_FIRST && h.switchml.round - round == 2) {
+        } else if (m.pass == PASS_FIRST && round == m.previous) {
             m.held = HELD_BEFORE;
             rounds.write((bit<32>) m.index, h.switchml.round);
         } else {

@@ -9,7 +9,7 @@
 #include "include/rules.p4"
 
 // Entries of a register: two sets for each slot.
-#define SETS 16384
+#define SETS 20480
 
 // No stage is left to sum a maximum's lanes for its check word.
 #define MAXIMUM_FLAGS 8w0
@@ -22,7 +22,8 @@ control Tag(in headers_t h, inout metadata_t m) {
     RegisterAction<bit<32>, index_t, bit<8>>(rounds) advance = {
         void apply(inout bit<32> round, out bit<8> held) {
             bool same = round == h.switchml.round;
-            bool before = h.switchml.round - round == 2;
+            // A difference is not taken modulo 2^32 here, so there is none.
+            bool before = round == m.previous;
             held = this.predicate(same, before);
             if (before) { round = h.switchml.round; }
         }
@@ -301,7 +302,7 @@ parser IngressParser(
     state start {
         packet.extract(intrinsic);
         packet.advance(PORT_METADATA_SIZE);
-        m = { 0, 0, 0, 0, 0, 0, 0, 0, intrinsic.ingress_port, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 };
+        m = { 0, 0, 0, 0, 0, 0, 0, 0, intrinsic.ingress_port, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 };
         transition select(intrinsic.ingress_port) {
             RECIRCULATION_PORT: again;
             default: ethernet;
@@ -311,6 +312,10 @@ parser IngressParser(
 #include "include/parser.p4"
 }
 
+// Nothing is mirrored. But the chip looks at the containers of both fields, the second being the compiler's own session number, and takes
+// what another field left there for a request to mirror.
+@pa_no_overlay("ingress", "ig_intr_md_for_dprsr.mirror_type")
+@pa_no_overlay("ingress", "$tmp2")
 control Ingress(
     inout headers_t h,
     inout metadata_t m,

@@ -24,6 +24,7 @@ control Aggregator(inout headers_t h, inout metadata_t m, ARCHITECTURE_PARAMETER
         m.index = base + h.switchml.slot;
         m.own = own;
         m.others = others;
+        m.previous = h.switchml.round - 2;
     }
 
     action refuse_aborted() { m.pass = PASS_ABORTED; }
@@ -77,6 +78,7 @@ control Aggregator(inout headers_t h, inout metadata_t m, ARCHITECTURE_PARAMETER
             (_, FLAG_CE &&& FLAG_CE, _): with_flags(FLAG_CHECKED | FLAG_CE);
         }
         const default_action = with_flags(FLAG_CHECKED);
+        size = 8;
     }
 
     // ---- Answers ----
@@ -207,6 +209,7 @@ control Aggregator(inout headers_t h, inout metadata_t m, ARCHITECTURE_PARAMETER
             (STEP_ABORTED, _, _, _): aborted();
         }
         const default_action = stale();
+        size = 16;
     }
 
     action to_group(group_t group, bit<48> mac, bit<32> address, bit<16> udp_port) {

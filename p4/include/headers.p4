@@ -92,6 +92,8 @@ struct metadata_t {
     // Where the frame came in, the first time.
     port_t port;
     index_t index;
+    // The round before the packet's in its set.
+    bit<32> previous;
     // Op and lanes as one number.
     bit<8> shape;
     // The flags of a RESULT of this contribution alone.

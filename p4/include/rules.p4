@@ -8,14 +8,14 @@
     h.switchml.rank: ternary;                                                    \
     m.seen: ternary;
 
-// Only a packet's first pass asks for the call, so only there anything but a start can follow.
+// Only of a packet's first pass: on others, neither the call nor the ranks were asked for.
 //
 // An entry for each of the 32 ranks that a packet may be of: to compare two fields would cost a stage.
-#define IN_ALREADY(r, again) (_, HELD_SAME, CALL_SAME, _, r, (32w1 << r) &&& (32w1 << r)): again;
+#define IN_ALREADY(r, again) (PASS_FIRST, HELD_SAME, CALL_SAME, _, r, (32w1 << r) &&& (32w1 << r)): again;
 
 // `start`: the packet starts its round. `again`: its rank is in. `sum`, `maximum`: it is new to its round.
 #define RULES(start, again, sum, maximum)                                        \
-    (_, HELD_BEFORE, _, _, _, _): start;                                         \
+    (PASS_FIRST, HELD_BEFORE, _, _, _, _): start;                                \
     IN_ALREADY(0, again)                                                         \
     IN_ALREADY(1, again)                                                         \
     IN_ALREADY(2, again)                                                         \
@@ -48,5 +48,5 @@
     IN_ALREADY(29, again)                                                        \
     IN_ALREADY(30, again)                                                        \
     IN_ALREADY(31, again)                                                        \
-    (_, HELD_SAME, CALL_SAME, OP_SUM, _, _): sum;                                \
-    (_, HELD_SAME, CALL_SAME, OP_MAX, _, _): maximum;
+    (PASS_FIRST, HELD_SAME, CALL_SAME, OP_SUM, _, _): sum;                       \
+    (PASS_FIRST, HELD_SAME, CALL_SAME, OP_MAX, _, _): maximum;

@@ -29,6 +29,7 @@ control Slot(inout headers_t h, inout metadata_t m) {
             (PASS_FIRST, HELD_SAME, _, _, _, _): to(STEP_MISMATCH);
         }
         const default_action = to(STEP_STALE);
+        size = 64;
     }
 
     // What changes nothing when it is combined, so that combining reads.
@@ -81,6 +82,7 @@ control Slot(inout headers_t h, inout metadata_t m) {
             (PASS_QUERY, OP_MAX): lowest();
         }
         const default_action = NoAction();
+        size = 2;
     }
 
     apply {
