@@ -24,7 +24,7 @@ pub type EventSender = mpsc::Sender<Event>;
 /// A data plane: serves packets of the jobs that are opened in it, until it is stopped. One that is not
 /// [durable](Limits::durable) ends with this process, too.
 pub trait DataPlane: Send + Sync {
-    /// `xdp`, `software` or `tofino`.
+    /// `xdp`, `software`, `tofino` or `bmv2`.
     fn name(&self) -> &'static str;
 
     /// One line on how packets reach it: interfaces and hooks, or sockets.
