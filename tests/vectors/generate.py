@@ -7,13 +7,14 @@ Everything here is written from docs/protocol.md; nothing comes from the `protoc
 import sys
 from pathlib import Path
 
-from generator import admission, frames, hello, jobs, mismatch, rounds, sums
+from generator import admission, frames, hello, jobs, mismatch, packet, rounds, sums
 
 FOLDER = Path(__file__).parent
 PURPOSES = [sums, rounds, mismatch, admission, hello, jobs, frames]
 
 
 def main():
+    packet.check_example()
     texts = {}
     for purpose in PURPOSES:
         for vector in purpose.vectors():

@@ -146,3 +146,11 @@ class Packet:
         if self.kind == REJECT:
             return {MISMATCH: "MISMATCH", ROUND: "ROUND", ABORTED: "ABORTED"}[self.values[0]] + ", detail"
         return ""
+
+
+def check_example():
+    """The example of docs/protocol.md."""
+    packet = Packet(CONTRIBUTION, 0x0102, 0x03040506, 0, 0x0708, 0x090A0B0C, SUM, CHECKED, 0x0D0E0F10, 0, tuple(range(1, 33)))
+    assert packet.salt() == 0xF397C142
+    assert packet.right_check() == 0xF397C352
+    assert packet.result(packet.values, 4).right_check() == 0xCE5F0718
