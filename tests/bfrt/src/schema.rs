@@ -54,7 +54,7 @@ pub struct KeyField {
 }
 
 /// Type of a value.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize)]
 pub struct Kind {
     /// `bytes`, `uint32`, `string`, …
     #[serde(rename = "type")]
@@ -100,8 +100,8 @@ pub struct Field {
     /// Whether it is an array.
     #[serde(default)]
     pub repeated: bool,
-    /// Of its value.
-    #[serde(rename = "type")]
+    /// Of its value; nothing of a structure, which no table here has that is written.
+    #[serde(rename = "type", default)]
     pub kind: Kind,
 }
 

@@ -149,7 +149,9 @@ impl State {
     /// Takes over what the hardware has counted.
     pub fn sync(&mut self, id: u32, operation: &str) -> Result<(), Refusal> {
         let table = self.table(id)?;
-        if operation != "SyncCounters" || !table.supported_operations.iter().any(|known| known == operation) {
+        // The compiler calls the operation `Sync`, whatever it is that is read.
+        let is_known = ["Sync", "SyncCounters"].contains(&operation) && table.table_type == "Counter";
+        if !is_known || !table.supported_operations.iter().any(|known| known == "Sync") {
             return Err((Code::Unimplemented, format!("Operation {operation} not supported by table:{}", table.name)));
         }
         let field =

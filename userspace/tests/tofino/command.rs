@@ -6,6 +6,7 @@ use std::process::{Command, Stdio};
 use rustix::process::{Pid, Signal, kill_process};
 use switchml_bfrt_switch::Switch;
 
+use super::schema::slots;
 use super::{Site, switch};
 
 fn aggregator(arguments: &[&str]) -> Command {
@@ -36,10 +37,11 @@ fn it_serves_until_it_is_told_to_stop_and_leaves_a_clean_switch() {
     let mut command = aggregator(&arguments(&address, &folder, &ports));
     let mut child = command.stderr(Stdio::piped()).spawn().expect("started");
     let mut lines = BufReader::new(child.stderr.take().expect("piped")).lines().map(|line| line.expect("text"));
-    assert!(
-        lines.any(|line| line.contains("tofino: program switchml on the switch at") && line.ends_with("; 8192 slots"))
-    );
-    assert!(lines.any(|line| line.contains("ready: control 127.0.0.1:") && line.ends_with("data port 48864")));
+    let mut said = |words: &str| lines.find(|line| line.contains(words)).expect("said");
+    let served = said("tofino: program switchml on the switch at");
+    assert!(served.ends_with(&format!("; {} slots", slots())), "{served}");
+    let ready = said("ready: control 127.0.0.1:");
+    assert!(ready.ends_with("data port 48864"), "{ready}");
     assert!(switch.occupied().len() > 1);
     kill_process(Pid::from_child(&child), Signal::TERM).expect("signalled");
     assert!(child.wait().expect("ended").success());

@@ -15,7 +15,7 @@ use switchml_userspace::data_plane::p4::switch::Match;
 use switchml_userspace::data_plane::{DataPlane, JobSpec};
 
 use super::common::{PATIENCE, Rank};
-use super::schema::{LEARN, OUTCOMES, ROUNDS, TABLES, full};
+use super::schema::{LEARN, OUTCOMES, ROUNDS, TABLES, full, slots};
 use super::{AGGREGATOR, Daemon, PORT_NUMBERS, Site, switch};
 
 /// Where a rank lives: two behind each port.
@@ -291,7 +291,7 @@ async fn counters_are_those_of_the_pipeline() {
     for (outcome, packets) in [(Outcome::Added, 1 << 40), (Outcome::Spoofed, 3), (Outcome::Added, 2)] {
         switch.count(OUTCOMES, outcome as u64, packets);
         let status = client.status(StatusRequest {}).await.expect("a status").into_inner();
-        assert_eq!((status.data_plane.as_str(), status.slots_total), ("tofino", 8192));
+        assert_eq!((status.data_plane.as_str(), status.slots_total), ("tofino", slots() as u32));
         assert!(status.attachment.starts_with("program switchml on the switch at 127.0.0.1:"), "{}", status.attachment);
         let counted = status.counters.iter().filter(|counter| counter.packets > 0);
         let counted: BTreeMap<_, _> = counted.map(|counter| (&*counter.name, counter.packets)).collect();

@@ -41,7 +41,7 @@ struct Site {
 
 impl Site {
     fn new(name: &str) -> Self {
-        Self::with(name, &schema::schema(), PORTS)
+        Self::with(name, &schema::of_program(), PORTS)
     }
 
     fn with(name: &str, schema: &Value, ports: &str) -> Self {
@@ -75,7 +75,7 @@ impl Drop for Site {
 
 /// A switch that runs the program.
 fn switch() -> Switch {
-    switch_with(&schema::schema())
+    switch_with(&schema::of_program())
 }
 
 fn switch_with(schema: &Value) -> Switch {

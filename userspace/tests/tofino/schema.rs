@@ -89,19 +89,33 @@ pub const LEARN: &str = "pipe.IngressDeparser.learn";
 /// Sets of the register.
 pub const SETS: u32 = 16384;
 
+/// What the compiler itself has written, if the environment says where, or else what is below.
+pub fn of_program() -> Value {
+    let Some(path) = std::env::var_os("SWITCHML_BF_RT_JSON") else { return schema() };
+    let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path:?}: {error}"));
+    serde_json::from_str(&text).unwrap_or_else(|error| panic!("{path:?}: {error}"))
+}
+
+/// Slots of [`of_program`]: two sets each.
+pub fn slots() -> u64 {
+    let program = of_program();
+    let rounds = program["tables"].as_array().and_then(|tables| tables.iter().find(|table| table["name"] == ROUNDS));
+    rounds.and_then(|rounds| rounds["size"].as_u64()).expect("the register's size") / 2
+}
+
 pub fn schema() -> Value {
     let tables = (1..).zip(TABLES).map(|(id, table)| match_table(id, table));
     let rounds = json!({
         "name": ROUNDS, "id": 100, "table_type": "Register", "size": SETS,
         "key": [key(1, "$REGISTER_INDEX", "Exact", json!({ "type": "uint32" }), true)],
         "data": [data(2, &format!("{}.f1", ROUNDS.trim_start_matches("pipe.")), json!({ "type": "bytes", "width": 32 }))],
-        "supported_operations": ["SyncRegisters"],
+        "supported_operations": ["Sync"],
     });
     let outcomes = json!({
         "name": OUTCOMES, "id": 101, "table_type": "Counter", "size": 256,
         "key": [key(65556, "$COUNTER_INDEX", "Exact", json!({ "type": "uint32" }), true)],
         "data": [data(65554, "$COUNTER_SPEC_PKTS", json!({ "type": "uint64", "default_value": 0 }))],
-        "supported_operations": ["SyncCounters"],
+        "supported_operations": ["Sync"],
     });
     let fields =
         [("job", 16), ("epoch", 32), ("rank", 16), ("port", 9), ("mac", 48), ("address", 32), ("udp_port", 16)];
