@@ -13,7 +13,7 @@ use crate::endpoint::Command;
 use crate::engine::EngineStats;
 use crate::error::Error;
 use crate::hello::packet_len;
-use crate::lend::{give, lend};
+use crate::lend::{Tensor, give, lend};
 use crate::numerics::{Codec, DType, Element, ReduceOp};
 use crate::patience::WaitStats;
 use crate::shards;
@@ -130,19 +130,8 @@ impl Communicator {
     ///
     /// # Errors
     /// As [`Communicator::all_reduce`]; what happens later comes out of [`Handle::wait`].
-    pub fn all_reduce_start<T: Element>(&self, tensor: Vec<T>, op: ReduceOp) -> Result<Handle<T>, Error> {
-        let call = Call { kind: Kind::AllReduce(op), dtype: T::DTYPE, count: tensor.len() };
-        let codec = self.codec(&call)?;
-        self.check()?;
-        let lengths = self.cut(size_of_val(&tensor[..]), codec);
-        let (answer, answers) = mpsc::channel();
-        let mut issued = self.shared.issued();
-        let number = issued.issue(call);
-        let whole = Whole::new(number, lengths.len(), Arc::clone(&self.shared), answer);
-        let (tasks, tensor) = give(tensor, &lengths, whole);
-        self.submit(number, call, codec, true, tasks).iter().for_each(|thread| thread.wakers.wake());
-        drop(issued);
-        Ok(Handle::new(answers, tensor, Arc::clone(&self.shared)))
+    pub fn all_reduce_start<T: Tensor>(&self, tensor: T, op: ReduceOp) -> Result<Handle<T>, Error> {
+        self.start(Kind::AllReduce(op), true, tensor)
     }
 
     /// Replaces `tensor` by rank `root`'s, on every rank; the bits travel as they are.
@@ -150,12 +139,18 @@ impl Communicator {
     /// # Errors
     /// [`Error::Root`] when there is no such rank; otherwise as [`Communicator::all_reduce`].
     pub fn broadcast<T: Element>(&self, tensor: &mut [T], root: u32) -> Result<CallStats, Error> {
-        let Info { rank, world_size, .. } = self.info;
-        if root >= world_size {
-            return Err(Error::Root { root, world_size });
-        }
+        self.check_root(root)?;
         let call = Call { kind: Kind::Broadcast { root }, dtype: T::DTYPE, count: tensor.len() };
-        self.run(call, rank == root, bytemuck::cast_slice_mut(tensor))
+        self.run(call, self.info.rank == root, bytemuck::cast_slice_mut(tensor))
+    }
+
+    /// Starts a broadcast of a tensor that it takes, and returns at once, as [`Communicator::all_reduce_start`].
+    ///
+    /// # Errors
+    /// As [`Communicator::broadcast`]; what happens later comes out of [`Handle::wait`].
+    pub fn broadcast_start<T: Tensor>(&self, tensor: T, root: u32) -> Result<Handle<T>, Error> {
+        self.check_root(root)?;
+        self.start(Kind::Broadcast { root }, self.info.rank == root, tensor)
     }
 
     /// Returns when every rank has called it.
@@ -213,6 +208,27 @@ impl Communicator {
             first.iter().filter(|thread| !thread.seat.run(number)).for_each(|thread| thread.wakers.wake());
         });
         finished.ok_or_else(|| self.shared.reason())
+    }
+
+    fn start<T: Tensor>(&self, kind: Kind, contributes: bool, mut tensor: T) -> Result<Handle<T>, Error> {
+        let (dtype, bytes) = (tensor.dtype(), tensor.bytes().len());
+        let call = Call { kind, dtype, count: bytes / dtype.size() };
+        let codec = self.codec(&call)?;
+        self.check()?;
+        let lengths = self.cut(bytes, codec);
+        let (answer, answers) = mpsc::channel();
+        let mut issued = self.shared.issued();
+        let number = issued.issue(call);
+        let whole = Whole::new(number, lengths.len(), Arc::clone(&self.shared), answer);
+        let (tasks, tensor) = give(tensor, &lengths, whole);
+        self.submit(number, call, codec, contributes, tasks).iter().for_each(|thread| thread.wakers.wake());
+        drop(issued);
+        Ok(Handle::new(answers, tensor, Arc::clone(&self.shared)))
+    }
+
+    fn check_root(&self, root: u32) -> Result<(), Error> {
+        let world_size = self.info.world_size;
+        if root < world_size { Ok(()) } else { Err(Error::Root { root, world_size }) }
     }
 
     fn codec(&self, call: &Call) -> Result<Codec, Error> {

@@ -6,7 +6,7 @@ use std::any::Any;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver};
 
-use crate::numerics::Element;
+use crate::numerics::{DType, Element};
 use crate::stats::CallStats;
 use crate::task::{Task, Whole};
 
@@ -78,22 +78,41 @@ pub(crate) fn lend(
     borrow.end()
 }
 
+/// A tensor that a call keeps while it is in flight: a vector, or elements that belong to another language.
+///
+/// # Safety
+///
+/// [`Tensor::bytes`] is whole initialised elements of [`Tensor::dtype`], always the same memory, also after the tensor has moved. It lives
+/// as long as the tensor, and nobody else reads or writes it until the call is over.
+pub unsafe trait Tensor: Send + Sync + 'static {
+    /// Type of the elements.
+    fn dtype(&self) -> DType;
+    /// The elements, in native byte order.
+    fn bytes(&mut self) -> *mut [u8];
+}
+
+// SAFETY: a vector's elements stay where they are when it moves, and whoever has it has them alone.
+unsafe impl<T: Element> Tensor for Vec<T> {
+    fn dtype(&self) -> DType {
+        T::DTYPE
+    }
+
+    fn bytes(&mut self) -> *mut [u8] {
+        bytemuck::cast_slice_mut(self)
+    }
+}
+
 /// Gives `tensor` to tasks of these lengths in bytes. It is whole again in the [`Arc`] that is returned as soon as that is the only one left,
 /// which it is once all tasks are gone.
 ///
 /// # Panics
 /// When there are fewer bytes than that.
-pub(crate) fn give<T: Element>(
-    mut tensor: Vec<T>,
-    lengths: &[usize],
-    whole: Whole,
-) -> (Vec<Box<dyn Task>>, Arc<Vec<T>>) {
+pub(crate) fn give<T: Tensor>(mut tensor: T, lengths: &[usize], whole: Whole) -> (Vec<Box<dyn Task>>, Arc<T>) {
     let whole = Arc::new(whole);
-    // The elements stay where they are when the vector moves.
-    let bytes: *mut [u8] = bytemuck::cast_slice_mut(&mut tensor);
+    let bytes = tensor.bytes();
     let tensor = Arc::new(tensor);
     let owner: Arc<dyn Any + Send + Sync> = Arc::clone(&tensor) as _;
-    // SAFETY: the elements live as long as `owner`, which each part keeps, and nobody looks at them through the `Arc` before
+    // SAFETY: the elements live as long as `owner`, which each part keeps, and nobody looks at them, nor through the `Arc` before
     // that is the only one left.
     let tasks = parts(unsafe { &mut *bytes }, lengths, Some(owner), whole);
     (tasks, tensor)

@@ -74,6 +74,7 @@ mod waker;
 pub use builder::Builder;
 pub use communicator::{Communicator, Info, Stats};
 pub use error::Error;
+pub use lend::Tensor;
 pub use numerics::{DType, Element, ReduceOp};
 pub use patience::WaitStats;
 pub use stats::{CallStats, RoundTrips, Straggler};

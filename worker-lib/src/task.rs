@@ -53,13 +53,13 @@ pub struct Handle<T> {
     answers: Receiver<CallStats>,
     answered: Option<Result<CallStats, Error>>,
     /// The tasks have it, too, until they are finished or dropped.
-    tensor: Arc<Vec<T>>,
+    tensor: Arc<T>,
     shared: Arc<Shared>,
 }
 
 impl<T> Handle<T> {
     /// A collective whose tasks work on `tensor`, and then answer.
-    pub(crate) fn new(answers: Receiver<CallStats>, tensor: Arc<Vec<T>>, shared: Arc<Shared>) -> Self {
+    pub(crate) fn new(answers: Receiver<CallStats>, tensor: Arc<T>, shared: Arc<Shared>) -> Self {
         Self { answers, answered: None, tensor, shared }
     }
 
@@ -67,7 +67,7 @@ impl<T> Handle<T> {
     ///
     /// # Errors
     /// Why the collective failed, see [`Error`].
-    pub fn wait(self) -> Result<Vec<T>, Error> {
+    pub fn wait(self) -> Result<T, Error> {
         self.wait_with_stats().map(|(tensor, _)| tensor)
     }
 
@@ -75,7 +75,7 @@ impl<T> Handle<T> {
     ///
     /// # Errors
     /// As [`Handle::wait`].
-    pub fn wait_with_stats(self) -> Result<(Vec<T>, CallStats), Error> {
+    pub fn wait_with_stats(self) -> Result<(T, CallStats), Error> {
         let Self { answers, answered, tensor, shared } = self;
         let stats = answered.unwrap_or_else(|| answers.recv().map_err(|_| shared.reason()))?;
         // All tasks are finished: there is no other owner.

@@ -169,7 +169,8 @@ fn small_sums_take_one_round_trip_while_magnitudes_rest() {
         // Of five chunks, the fourth alone changes.
         let sums = scale.map(|scale| {
             let factor = |i: usize| if i / lanes == 3 { scale } else { 1.0 };
-            let mut tensor: Vec<_> = (0..5 * lanes).map(|i| factor(i) * small(communicator.rank(), i) as f32).collect();
+            let mut tensor: Vec<_> =
+                (0..5 * lanes).map(|i| factor(i) * small(communicator.rank(), i) as f32).collect::<Vec<_>>();
             let stats = communicator.all_reduce(&mut tensor, ReduceOp::Sum).unwrap();
             for (i, found) in tensor.iter().enumerate() {
                 let expected = reduced(ReduceOp::Sum, 3, i) * f64::from(factor(i));
@@ -190,7 +191,7 @@ fn several_collectives_in_flight() {
     let daemon = Daemon::start();
     with_ranks(&daemon, "flight", 3, |communicator| {
         let start = |size: usize| {
-            let tensor = (0..size).map(|i| small(communicator.rank(), i) as f32).collect();
+            let tensor = (0..size).map(|i| small(communicator.rank(), i) as f32).collect::<Vec<_>>();
             communicator.all_reduce_start(tensor, ReduceOp::Sum).unwrap()
         };
         let mut floats: Vec<_> = [100_000, 1, 0, 5000, 40_000, 769].map(start).into();
@@ -253,6 +254,12 @@ fn broadcast_from_each_rank() {
                     assert_eq!(found.to_bits(), value(root, i).to_bits(), "from {root}, element {i} of {size}");
                 }
             }
+        }
+        // From all at once, each with its own.
+        let tensors =
+            (0..3).map(|root| communicator.broadcast_start(vec![(communicator.rank() + root) as i32; 5000], root));
+        for (root, tensor) in (0i32..).zip(tensors.collect::<Vec<_>>()) {
+            assert_eq!(tensor.unwrap().wait().unwrap(), vec![2 * root; 5000]);
         }
         let error = communicator.broadcast(&mut [0f32], 3).unwrap_err();
         assert_eq!(error.to_string(), "broadcast from rank 3 of 3; 0 to 2 are allowed");
