@@ -129,6 +129,16 @@ pub enum Error {
 }
 
 impl Error {
+    /// The ranks at fault, as far as they are known: missing, gone, or of another mind than the rest.
+    pub fn ranks(&self) -> Vec<u16> {
+        match self {
+            Self::MissingRanks { ranks, .. } | Self::Departed { ranks } => ranks.clone(),
+            Self::Mismatch { first, dissenter } => vec![*first, *dissenter],
+            Self::Control(error) => error.ranks(),
+            _ => Vec::new(),
+        }
+    }
+
     pub(crate) fn system(what: &'static str) -> impl Fn(io::Error) -> Self {
         move |error| Self::System { what, why: error.to_string() }
     }

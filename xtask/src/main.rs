@@ -9,6 +9,7 @@ mod faults;
 mod fuzz;
 mod p4;
 mod plot;
+mod python;
 mod run;
 mod setup;
 mod sim;

@@ -1,6 +1,6 @@
 //! `cargo xtask test`: every test, and an honest count.
 
-use crate::{cargo, fuzz, setup};
+use crate::{cargo, fuzz, python, setup};
 use anyhow::{Context, Result, bail};
 use std::{
     env,
@@ -12,6 +12,8 @@ use std::{
 
 /// Names the file to which a test that cannot run appends `name: reason` before it returns.
 const SKIPPED: &str = "SWITCHML_SKIPPED";
+/// Names the interpreter that has the Python package and torch.
+const PYTHON: &str = "SWITCHML_PYTHON";
 /// Names the folder with the binaries that the end-to-end tests start.
 const BIN_DIR: &str = "SWITCHML_BIN_DIR";
 
@@ -45,12 +47,14 @@ impl Test {
         // Testing everything builds the binaries on the way, with the features that the tests need; building them
         // before would compile much of it twice.
         let binaries = if self.arguments.is_empty() { cargo::release_folder()? } else { cargo::build_binaries()? };
+        let python = python::with_package()?;
         let skips = SkipFile::create(&binaries)?;
         let mut child = cargo::command("test")?
             .args(["--release", "--no-fail-fast"])
             .args(&self.arguments)
             .env(SKIPPED, &skips.0)
             .env(BIN_DIR, &binaries)
+            .env(PYTHON, python)
             .stdout(Stdio::piped())
             .spawn()
             .context("cannot start cargo")?;

@@ -117,6 +117,22 @@ pub enum Error {
     },
 }
 
+impl Error {
+    /// The ranks at fault, as far as they are known. When calls differ, all but those who made the most common one.
+    pub(crate) fn ranks(&self) -> Vec<u16> {
+        match self {
+            Self::Missing { ranks, .. } | Self::NotReady { ranks, .. } | Self::Aborted { ranks, .. } => ranks.clone(),
+            Self::Mismatch { calls, .. } => {
+                let most = calls.iter().map(|call| call.ranks.len()).max();
+                let common = calls.iter().position(|call| Some(call.ranks.len()) == most);
+                let others = calls.iter().enumerate().filter(|(place, _)| Some(*place) != common);
+                others.flat_map(|(_, call)| call.ranks.iter().copied()).collect()
+            }
+            _ => Vec::new(),
+        }
+    }
+}
+
 /// A call that some ranks made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MadeCall {
@@ -135,6 +151,16 @@ fn are(ranks: &[u16]) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn those_who_are_of_another_mind_are_at_fault() {
+        let call = |ranks: &[u16]| MadeCall { ranks: ranks.to_vec(), number: 1, call: String::new() };
+        let ranks = |calls: &[&[u16]]| {
+            Error::Mismatch { reason: String::new(), calls: calls.iter().map(|ranks| call(ranks)).collect() }.ranks()
+        };
+        assert_eq!(ranks(&[&[2], &[0, 3], &[1]]), [2, 1]);
+        assert_eq!(ranks(&[&[0], &[1]]), [1], "whom the lowest rank does not agree with");
+    }
 
     #[test]
     fn one_line_each() {

@@ -1,15 +1,12 @@
 //! The programs that ranks run, and what they need: torch for Gloo, Open MPI, and a compiler for its rank.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::{cargo, setup::packages};
-
-/// Gloo comes with it.
-const TORCH: &str = "2.15.0";
+use crate::{cargo, python, setup::packages};
 
 /// What must be there for Open MPI, and the package that brings it.
 const OPEN_MPI: [(&str, &str); 2] = [("mpirun", "openmpi-bin"), ("mpicc", "libopenmpi-dev")];
@@ -39,32 +36,13 @@ impl Programs {
         packages::ensure(&OPEN_MPI, "the benchmark's other side needs")?;
         let mpi = folder.join("mpi");
         run(Command::new("mpicc").args(["-O3", "-o"]).arg(&mpi).arg(sources.join("mpi.c")))?;
-        Ok(Self { ours: build_ours()?, python: python_with_torch(&folder)?, gloo: sources.join("gloo.py"), mpi })
+        Ok(Self { ours: build_ours()?, python: python::with_torch()?, gloo: sources.join("gloo.py"), mpi })
     }
 }
 
 fn build_ours() -> Result<PathBuf> {
     run(cargo::command("build")?.args(["--release", "-p", "switchml-worker", "--example", "bench_rank"]))?;
     Ok(cargo::release_folder()?.join("examples/bench_rank"))
-}
-
-/// The interpreter of a virtual environment below `folder`.
-fn python_with_torch(folder: &Path) -> Result<PathBuf> {
-    let environment = folder.join(format!("torch-{TORCH}"));
-    let (python, complete) = (environment.join("bin/python"), environment.join("complete"));
-    if complete.exists() {
-        return Ok(python);
-    }
-    let place = environment.display();
-    eprintln!(
-        "bench: installing torch {TORCH} from PyPI into {place}: a minute or two, 5.4 GB; deleting the folder undoes it"
-    );
-    run(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&environment))
-        .context("on Debian the package python3-venv is needed")?;
-    let torch = format!("torch=={TORCH}");
-    run(Command::new(&python).args(["-m", "pip", "install", "--quiet", "--no-cache-dir", &torch]))?;
-    fs::write(&complete, "").with_context(|| format!("cannot write {}", complete.display()))?;
-    Ok(python)
 }
 
 fn run(command: &mut Command) -> Result<()> {

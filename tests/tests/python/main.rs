@@ -1,0 +1,171 @@
+//! The Python package and the backend for `torch.distributed`: ranks that are Python processes, each in a namespace of its own, with the environment
+//! that torchrun gives. The scripts are in `worker-lib/python/tests`.
+//!
+//! `SWITCHML_PYTHON` names an interpreter that has the package and torch; `cargo xtask test` makes one.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use serde_json::Value;
+use switchml_rack::{Aggregator, Binaries, Process, Rack, RackOptions, can_build_racks, skip};
+
+/// Far longer than importing torch takes on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(180);
+
+/// A rack with the daemon on its ports, and the interpreter.
+struct Site {
+    python: PathBuf,
+    aggregator: Aggregator,
+    rack: Rack,
+}
+
+impl Site {
+    /// None where the test `name` cannot run, which is said.
+    fn new(name: &str, workers: usize) -> Option<Self> {
+        if !can_build_racks(name) {
+            return None;
+        }
+        let Some(python) = std::env::var_os("SWITCHML_PYTHON") else {
+            skip(name, "SWITCHML_PYTHON is not set; `cargo xtask test` makes an environment and sets it");
+            return None;
+        };
+        let binaries = Binaries::for_test().unwrap();
+        let rack = Rack::new(RackOptions { workers, ..RackOptions::default() }).unwrap();
+        let aggregator = Aggregator::in_rack(&binaries, &rack).unwrap();
+        Some(Self { python: python.into(), aggregator, rack })
+    }
+
+    /// A rank that runs a script, with variables beside those of torchrun.
+    fn rank(&self, rank: usize, arguments: &[&str], variables: &[(&str, &str)]) -> Process {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../worker-lib/python/tests");
+        let mut command = Command::new(&self.python);
+        command.arg("-W").arg("ignore").arg(folder.join(arguments[0])).args(&arguments[1..]);
+        command.env("RANK", rank.to_string()).env("WORLD_SIZE", self.rack.workers().len().to_string());
+        command.env("MASTER_ADDR", Rack::worker_address(0).to_string()).env("MASTER_PORT", "29500");
+        command.env("SWITCHML_AGGREGATOR", self.aggregator.control());
+        command.env("GLOO_SOCKET_IFNAME", "eth0").env("OMP_NUM_THREADS", "1");
+        command.envs(variables.iter().copied());
+        self.rack.worker(rank).spawn(&format!("rank {rank}"), command).unwrap()
+    }
+
+    fn ranks(&self, arguments: &[&str], variables: &[(&str, &str)]) -> Vec<Process> {
+        (0..self.rack.workers().len()).map(|rank| self.rank(rank, arguments, variables)).collect()
+    }
+
+    /// What each rank prints until it ends well.
+    fn run(&self, arguments: &[&str], variables: &[(&str, &str)]) -> Vec<String> {
+        let ranks = self.ranks(arguments, variables);
+        let finish = |mut rank: Process| {
+            rank.wait_success(PATIENCE).unwrap();
+            rank.stdout()
+        };
+        ranks.into_iter().map(finish).collect()
+    }
+
+    fn counter(&self, name: &str) -> u64 {
+        let mut command = Command::new(&Binaries::for_test().unwrap().aggregator);
+        command.args(["status", "--connect", self.aggregator.control()]);
+        let output = self.rack.switch().output(command).unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        let number = |line: &str| line.trim_start().strip_prefix(name)?.split_whitespace().next()?.parse().ok();
+        text.lines().find_map(number).unwrap()
+    }
+}
+
+#[test]
+fn collectives_of_torch() {
+    let Some(site) = Site::new("collectives_of_torch", 3) else { return };
+    for printed in site.run(&["collectives.py"], &[]) {
+        assert!(printed.contains("all collectives are right"), "{printed}");
+    }
+    assert!(site.counter("completed") > 1000, "the sums were made in the switch");
+}
+
+#[test]
+fn arrays_of_numpy() {
+    let Some(site) = Site::new("arrays_of_numpy", 2) else { return };
+    for printed in site.run(&["numpy_arrays.py"], &[]) {
+        assert!(printed.contains("all arrays are right"), "{printed}");
+    }
+}
+
+/// Losses by step, and digests of the parameters, of a job on all ranks: the same parameters on all of them.
+fn train(site: &Site, backend: &str) -> (Vec<f64>, Vec<String>) {
+    let printed = site.run(&["training.py", backend], &[]);
+    let words = |text: &String, place: usize| -> Vec<String> {
+        let line = |line: &str| line.split(' ').nth(place).map(str::to_owned);
+        text.lines().filter(|line| line.starts_with("step ")).filter_map(line).collect()
+    };
+    let digests = words(&printed[0], 5);
+    assert_eq!(digests.len(), 20, "{printed:?}");
+    for text in &printed {
+        assert_eq!(words(text, 5), digests, "the same bits on every rank after every step");
+    }
+    (words(&printed[0], 3).iter().map(|loss| loss.parse().unwrap()).collect(), digests)
+}
+
+#[test]
+fn training_goes_as_with_gloo_and_twice_the_same() {
+    let Some(site) = Site::new("training_goes_as_with_gloo_and_twice_the_same", 2) else { return };
+    let (losses, bits) = train(&site, "switchml");
+    assert!(site.counter("completed") > 100, "gradients were summed in the switch");
+    assert_eq!(train(&site, "switchml").1, bits);
+    let (theirs, _) = train(&site, "gloo");
+    assert!(losses[19] < 0.6 * losses[0], "it learns: {losses:?}");
+    for (ours, theirs) in losses.iter().zip(&theirs) {
+        assert!((ours - theirs).abs() < 1e-3, "{losses:?} and Gloo's {theirs:?}");
+    }
+}
+
+/// What a rank of `failing.py` saw.
+fn seen(rank: &mut Process) -> Value {
+    serde_json::from_str(&rank.wait_for_line("\"seconds\"", PATIENCE).unwrap()).unwrap()
+}
+
+#[test]
+fn a_killed_rank_is_named_on_all_others() {
+    let Some(site) = Site::new("a_killed_rank_is_named_on_all_others", 3) else { return };
+    let mut ranks = site.ranks(&["failing.py", "killed"], &[]);
+    for rank in [0, 2] {
+        let seen = seen(&mut ranks[rank]);
+        assert_eq!(seen["ranks"], serde_json::json!([1]), "{seen}");
+        assert!(seen["seconds"].as_f64().unwrap() < 5.0, "{seen}");
+        assert!(seen["text"].as_str().unwrap().contains("rank 1 "), "{seen}");
+    }
+}
+
+#[test]
+fn another_shape_is_told_and_the_processes_go_on_in_another_job() {
+    let Some(site) = Site::new("another_shape_is_told_and_the_processes_go_on_in_another_job", 3) else { return };
+    let mut ranks = site.ranks(&["failing.py", "shape"], &[]);
+    for rank in &mut ranks {
+        let seen = seen(rank);
+        assert_eq!(seen["ranks"], serde_json::json!([1]), "{seen}");
+        let text = seen["text"].as_str().unwrap();
+        assert!(text.contains("of rank 1 is all_reduce(sum, f32, 7)"), "{text}");
+        assert!(text.contains("of ranks 0 and 2 is all_reduce(sum, f32, 1000)"), "{text}");
+    }
+    for mut rank in ranks {
+        rank.wait_success(PATIENCE).unwrap();
+        assert!(rank.stdout().contains("and again"));
+    }
+}
+
+#[test]
+fn without_an_aggregator_it_says_so_or_falls_back() {
+    let Some(site) = Site::new("without_an_aggregator_it_says_so_or_falls_back", 2) else { return };
+    let nowhere = format!("{}:4", switchml_rack::AGGREGATOR_ADDRESS);
+    for printed in site.run(&["away.py"], &[("SWITCHML_AGGREGATOR", &nowhere)]) {
+        assert!(printed.contains(&format!("refused: switchml: no aggregator answers at {nowhere}")), "{printed}");
+    }
+    // One of them alone cannot reach it.
+    let variables = [("SWITCHML_FALLBACK", "gloo"), ("SWITCHML_JOIN_TIMEOUT", "3")];
+    let first = site.rank(0, &["away.py"], &variables);
+    let second = site.rank(1, &["away.py"], &[&variables[..], &[("SWITCHML_AGGREGATOR", &nowhere)]].concat());
+    for mut rank in [first, second] {
+        rank.wait_success(PATIENCE).unwrap();
+        assert!(rank.stdout().contains("fell back: [2.0, 2.0]"), "{}", rank.stdout());
+        assert!(rank.stderr().contains("rank 1: no aggregator answers"), "{}", rank.stderr());
+    }
+}

@@ -1,0 +1,14 @@
+"""All-reduce through an in-network aggregator.
+
+    from switchml import Communicator
+
+    with Communicator() as communicator:  # RANK, WORLD_SIZE and SWITCHML_AGGREGATOR from the environment
+        communicator.all_reduce(gradients, "avg")  # a NumPy array or a torch CPU tensor, in place
+
+`switchml.torch` is the backend for `torch.distributed`.
+"""
+
+from ._communicator import Communicator, Handle
+from ._error import Error
+
+__all__ = ["Communicator", "Error", "Handle"]

@@ -1,0 +1,114 @@
+"""A rank's membership in a job."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Any
+
+from . import _memory, _native
+from ._error import Error
+
+
+class Handle:
+    """A call in flight. The tensor must be left alone until it is over."""
+
+    def __init__(self, native: _native.Handle) -> None:
+        self._native = native
+
+    def wait(self) -> dict[str, Any]:
+        """Waits for the result, which is in the tensor then; returns what the call took. Raises `switchml.Error`."""
+        return self._native.wait()
+
+    def is_done(self) -> bool:
+        """Whether `wait` would return at once."""
+        return self._native.is_done()
+
+
+class Communicator:
+    """A rank's membership in a job of `world_size` ranks, and the collectives among them.
+
+    Every rank makes the same calls in the same order, with as many elements of the same type. What is not given comes from the environment, as
+    torchrun sets it: RANK, WORLD_SIZE, SWITCHML_AGGREGATOR (or MASTER_ADDR's host), SWITCHML_JOB (or TORCHELASTIC_RUN_ID). `deadline` and
+    `join_timeout` are in seconds: a call without progress for so long fails and names the ranks that it waited for.
+
+    Tensors are contiguous torch CPU tensors or writable buffers such as NumPy arrays, used in place. Methods release the GIL while they wait.
+    """
+
+    def __init__(
+        self,
+        *,
+        aggregator: str | None = None,
+        job: str | None = None,
+        rank: int | None = None,
+        world_size: int | None = None,
+        deadline: float | None = None,
+        join_timeout: float | None = None,
+        data_threads: int | None = None,
+    ) -> None:
+        self._native = _native.Communicator(
+            aggregator=aggregator,
+            job=job,
+            rank=rank,
+            world_size=world_size,
+            deadline=deadline,
+            join_timeout=join_timeout,
+            data_threads=data_threads,
+        )
+
+    @property
+    def rank(self) -> int:
+        """This process's rank."""
+        return self._native.rank
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks."""
+        return self._native.world_size
+
+    @property
+    def info(self) -> dict[str, Any]:
+        """What was agreed when the communicator was made."""
+        return self._native.info
+
+    def all_reduce(self, tensor: Any, op: str = "sum") -> dict[str, Any]:
+        """Replaces the tensor by the reduction over all ranks ("sum", "avg", "max", "min"); returns what the call took."""
+        return self.all_reduce_start(tensor, op).wait()
+
+    def all_reduce_start(self, tensor: Any, op: str = "sum") -> Handle:
+        """Starts an all-reduce and returns at once. Any number may be in flight."""
+        address, count, dtype, owner = _memory.of(tensor)
+        return Handle(self._native.all_reduce_start(address, count, dtype, op, owner))
+
+    def broadcast(self, tensor: Any, root: int) -> dict[str, Any]:
+        """Replaces the tensor by rank `root`'s; returns what the call took."""
+        return self.broadcast_start(tensor, root).wait()
+
+    def broadcast_start(self, tensor: Any, root: int) -> Handle:
+        """Starts a broadcast and returns at once."""
+        address, count, dtype, owner = _memory.of(tensor)
+        return Handle(self._native.broadcast_start(address, count, dtype, root, owner))
+
+    def barrier(self) -> None:
+        """Returns when every rank has called it."""
+        self._native.barrier()
+
+    def stats(self) -> dict[str, Any]:
+        """What all calls that have returned took together."""
+        return self._native.stats()
+
+    def close(self) -> None:
+        """Waits for the calls in flight, then leaves the job."""
+        self._native.close()
+
+    def __enter__(self) -> Communicator:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        # After an exception, too: those who wait for this rank are told that it left.
+        try:
+            self.close()
+        except Error:
+            if kind is None:
+                raise

@@ -1,0 +1,324 @@
+"""The backend `switchml` for `torch.distributed`.
+
+    torch.distributed.init_process_group("switchml")
+
+all_reduce (sum, avg, max, min) and broadcast of CPU tensors, and barrier, run in the network; all other collectives go to a Gloo group of the same
+ranks. The aggregator's address is SWITCHML_AGGREGATOR of the group's first rank, or else MASTER_ADDR's host. SWITCHML_DEADLINE is how many
+seconds a call may be without progress (5 unless set); it must cover the time that ranks may be apart. SWITCHML_JOIN_TIMEOUT is how many seconds ranks wait
+for each other at the aggregator (60 unless set).
+SWITCHML_FALLBACK=gloo makes all ranks of a group use Gloo if any of them cannot reach the aggregator; otherwise that is an error.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import queue
+import threading
+import uuid
+from datetime import timedelta
+from typing import Any, Callable
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import Backend, Work
+
+from . import _memory
+from ._communicator import Communicator, Handle
+from ._error import Error
+
+NAME = "switchml"
+
+_log = logging.getLogger(__name__)
+
+_OPS = {dist.ReduceOp.SUM: "sum", dist.ReduceOp.AVG: "avg", dist.ReduceOp.MAX: "max", dist.ReduceOp.MIN: "min"}
+_FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+
+
+class _Work(Work):
+    """A call in flight. `wait` and `get_future` are what torch asks Python for; the rest it finds out by the future."""
+
+    def __init__(self, tensors: list[torch.Tensor]) -> None:
+        super().__init__()
+        self._tensors = tensors
+        self._over = threading.Event()
+        self._error: Exception | None = None
+        self._finished: torch.futures.Future[None] = torch.futures.Future()
+        # An exception that a callback raises is one for C++, too, where DDP waits; `set_exception` makes one for Python alone, and DDP crash.
+        self._future = self._finished.then(self._result)
+
+    def finish(self, error: Exception | None = None) -> None:
+        """The call is over."""
+        self._error = error
+        self._finished.set_result(None)
+        self._over.set()
+
+    def _result(self, _: torch.futures.Future[None]) -> list[torch.Tensor]:
+        if self._error:
+            raise self._error
+        return self._tensors
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        # The communicator's own deadline ends every call. Torch passes 0 or less where no time is given.
+        limit = timeout.total_seconds() if timeout and timeout > timedelta() else None
+        if not self._over.wait(limit):
+            raise dist.DistBackendError(f"{NAME}: not done after {limit} s")
+        if self._error:
+            raise self._error
+        return True
+
+    def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
+        return self._future
+
+
+class _Completions:
+    """A thread that waits for calls in flight, in the order in which they were made."""
+
+    def __init__(self) -> None:
+        self._calls: queue.SimpleQueue[tuple[list[Handle], Callable[[], None], _Work] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="switchml-completions", daemon=True)
+        self._thread.start()
+
+    def add(self, handles: list[Handle], then: Callable[[], None], work: _Work) -> None:
+        self._calls.put((handles, then, work))
+
+    def close(self) -> None:
+        self._calls.put(None)
+        self._thread.join()
+
+    def _run(self) -> None:
+        while (call := self._calls.get()) is not None:
+            handles, then, work = call
+            try:
+                for handle in handles:
+                    handle.wait()
+                then()
+            except Exception as error:
+                work.finish(_backend_error(error))
+            else:
+                work.finish()
+
+
+def _backend_error(error: Exception) -> Exception:
+    """What torch's users catch, with the ranks that the library names."""
+    raised = dist.DistBackendError(f"{NAME}: {error}")
+    raised.ranks = getattr(error, "ranks", [])  # type: ignore[attr-defined]
+    return raised
+
+
+class _Group(Backend):
+    """A process group: a job at the aggregator, and Gloo for what that does not do."""
+
+    def __init__(self, communicator: Communicator, gloo: Backend) -> None:
+        super().__init__(communicator.rank, communicator.world_size)
+        self._communicator = communicator
+        self._gloo = gloo
+        self._completions = _Completions()
+        self._delegated: set[str] = set()
+        self._closed = False
+        # A thread that comes back from a wait must still find the interpreter.
+        atexit.register(self.shutdown)
+
+    def name(self) -> str:
+        return NAME
+
+    # What torch asks some versions of its own backends for.
+    getBackendName = name
+
+    def allreduce(self, tensors: list[torch.Tensor], opts: Any = None) -> Work:
+        op = _OPS.get(opts.reduceOp.op if opts is not None else dist.ReduceOp.SUM)
+        if op is None or not all(_is_offered(tensor, op) for tensor in tensors):
+            return self._delegate("allreduce", tensors, opts)
+        return self._start(tensors, lambda tensor: self._reduce(tensor, op))
+
+    def allreduce_coalesced(self, tensors: list[torch.Tensor], opts: Any = None) -> Work:
+        return self.allreduce(tensors, opts)
+
+    def broadcast(self, tensors: list[torch.Tensor], opts: Any) -> Work:
+        return self._start(tensors, lambda tensor: self._broadcast(tensor, opts.rootRank))
+
+    def barrier(self, opts: Any = None) -> Work:
+        token = torch.zeros(1, dtype=torch.int32)
+        return self._start([token], lambda tensor: self._reduce(tensor, "sum"))
+
+    def shutdown(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        atexit.unregister(self.shutdown)
+        self._completions.close()
+        try:
+            self._communicator.close()
+        except Error as error:
+            _log.warning("%s: %s", NAME, error)
+
+    abort = shutdown
+
+    def _start(self, tensors: list[torch.Tensor], start: Callable[[torch.Tensor], tuple[Handle, Callable[[], None]]]) -> Work:
+        work = _Work(tensors)
+        try:
+            started = [start(tensor) for tensor in tensors]
+        except Error as error:
+            raise _backend_error(error) from None
+        self._completions.add([handle for handle, _ in started], lambda: [then() for _, then in started], work)
+        return work
+
+    def _reduce(self, tensor: torch.Tensor, op: str) -> tuple[Handle, Callable[[], None]]:
+        """Starts a reduction; the second result puts it in its place once it is here."""
+        if tensor.dtype == torch.int64:
+            return self._sum_of_integers(tensor)
+        there = tensor if tensor.is_contiguous() else tensor.contiguous()
+        handle = self._communicator.all_reduce_start(there.detach(), op)
+        return handle, (lambda: None) if there is tensor else (lambda: _overwrite(tensor, there))
+
+    def _sum_of_integers(self, tensor: torch.Tensor) -> tuple[Handle, Callable[[], None]]:
+        """Sums of int64, modulo 2^64: each as four digits of 16 bits in elements of 32, which 64 ranks cannot overflow."""
+        digits = [(tensor.detach() >> shift & 0xFFFF).to(torch.int32) for shift in (0, 16, 32, 48)]
+        there = torch.stack(digits)
+        handle = self._communicator.all_reduce_start(there, "sum")
+
+        def put_together() -> None:
+            sums = there.to(torch.int64)
+            _overwrite(tensor, sums[0] + (sums[1] << 16) + (sums[2] << 32) + (sums[3] << 48))
+
+        return handle, put_together
+
+    def _broadcast(self, tensor: torch.Tensor, root: int) -> tuple[Handle, Callable[[], None]]:
+        """Starts a broadcast: any elements, as words of 32 bits."""
+        there = tensor.detach()
+        size = there.numel() * there.element_size()
+        if there.is_contiguous() and size % 4 == 0 and there.data_ptr() % 4 == 0:
+            return self._communicator.broadcast_start(_as_words(there), root), lambda: None
+        words = torch.zeros(size + 3 & ~3, dtype=torch.uint8)
+        words[:size] = there.contiguous().view(-1).view(torch.uint8)
+        handle = self._communicator.broadcast_start(words.view(torch.int32), root)
+        return handle, lambda: _overwrite(tensor, words[:size].view(tensor.dtype).view(tensor.shape))
+
+    def _delegate(self, name: str, *arguments: Any, **named: Any) -> Any:
+        if name not in self._delegated:
+            self._delegated.add(name)
+            _log.info("%s: %s goes to Gloo", NAME, name)
+        return getattr(self._gloo, name)(*arguments, **named)
+
+
+def _delegating(name: str) -> Callable[..., Any]:
+    def method(self: _Group, *arguments: Any, **named: Any) -> Any:
+        return self._delegate(name, *arguments, **named)
+
+    method.__name__ = name
+    return method
+
+
+# Whatever else this version of torch has.
+for _name in (
+    "allgather",
+    "allgather_coalesced",
+    "_allgather_base",
+    "all_gather_single",
+    "all_gather_single_coalesced",
+    "allgather_into_tensor_coalesced",
+    "allreduce_sparse",
+    "alltoall",
+    "alltoall_base",
+    "all_to_all_single",
+    "gather",
+    "gather_single",
+    "monitored_barrier",
+    "recv",
+    "recv_anysource",
+    "reduce",
+    "reduce_scatter",
+    "_reduce_scatter_base",
+    "reduce_scatter_single",
+    "reduce_scatter_single_coalesced",
+    "reduce_scatter_tensor_coalesced",
+    "scatter",
+    "send",
+):
+    if hasattr(Backend, _name):
+        setattr(_Group, _name, _delegating(_name))
+
+
+def _is_offered(tensor: torch.Tensor, op: str) -> bool:
+    if tensor.device.type != "cpu" or tensor.is_sparse:
+        return False
+    if tensor.dtype == torch.float64:
+        return op in ("sum", "avg")
+    if tensor.dtype in _FLOATS:
+        return True
+    return op != "avg" if tensor.dtype == torch.int32 else (tensor.dtype, op) == (torch.int64, "sum")
+
+
+def _as_words(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.view(-1).view(torch.int32)
+
+
+def _overwrite(tensor: torch.Tensor, values: torch.Tensor) -> None:
+    with torch.no_grad():
+        tensor.copy_(values)
+
+
+def _create(options: Any, _backend_options: Any) -> Backend:
+    """The process group that torch asks for."""
+    rank, size = options.group_rank, options.group_size
+    # A group that was destroyed leaves its keys to the next one of its name; all ranks have counted as many.
+    attempt = options.store.add(f"attempts/{rank}", 1)
+    store = dist.PrefixStore(f"{NAME}/{attempt}", options.store)
+    gloo = dist.ProcessGroupGloo(dist.PrefixStore("gloo", store), rank, size, options.timeout)
+    fallback = os.environ.get("SWITCHML_FALLBACK", "")
+    if fallback not in ("", "gloo"):
+        raise ValueError(f"SWITCHML_FALLBACK is {fallback!r}; gloo is allowed, or nothing")
+    try:
+        communicator, failure = _connect(store, rank, size, options.timeout), None
+    except Error as error:
+        communicator, failure = None, error
+    if not fallback:
+        if communicator is None:
+            raise _backend_error(failure)
+        return _Group(communicator, gloo)
+    # All or none.
+    store.set(f"failure/{rank}", str(failure or ""))
+    failures = [store.get(f"failure/{other}").decode() for other in range(size)]
+    reasons = {other: reason for other, reason in enumerate(failures) if reason}
+    if communicator is not None and not reasons:
+        return _Group(communicator, gloo)
+    if communicator is not None:
+        communicator.close()
+    _log.warning("%s: all ranks use Gloo, because of rank %s", NAME, "; rank ".join(f"{r}: {why}" for r, why in reasons.items()))
+    return gloo
+
+
+def _connect(store: Any, rank: int, size: int, timeout: timedelta) -> Communicator:
+    """Joins the group's job, which the first rank gives its name and its aggregator."""
+    if rank == 0:
+        aggregator = os.environ.get("SWITCHML_AGGREGATOR") or os.environ.get("MASTER_ADDR", "")
+        store.set("aggregator", aggregator)
+        store.set("job", f"torch-{uuid.uuid4()}")
+    aggregator = os.environ.get("SWITCHML_AGGREGATOR") or store.get("aggregator").decode()
+    job = store.get("job").decode()
+    return Communicator(
+        aggregator=aggregator or None,
+        job=job,
+        rank=rank,
+        world_size=size,
+        deadline=_seconds("SWITCHML_DEADLINE", 5),
+        join_timeout=min(timeout.total_seconds(), _seconds("SWITCHML_JOIN_TIMEOUT", 60)),
+    )
+
+
+def _seconds(name: str, otherwise: float) -> float:
+    given = os.environ.get(name)
+    try:
+        return float(given) if given else otherwise
+    except ValueError:
+        raise Error(f"{name} is {given!r}; a number of seconds is allowed") from None
+
+
+def register() -> None:
+    """Makes the backend known to torch, once; torch calls it when it is imported."""
+    if NAME not in dist.Backend.backend_list:
+        dist.Backend.register_backend(NAME, _create, extended_api=True, devices=["cpu"])
+
+
+register()

@@ -1,0 +1,17 @@
+"""A rank whose aggregator does not answer. Prints what it hears, or, where it falls back, the sum."""
+
+import logging
+
+import torch
+import torch.distributed as dist
+
+logging.basicConfig(level=logging.WARNING)
+try:
+    dist.init_process_group("switchml")
+except dist.DistBackendError as error:
+    print(f"refused: {error}", flush=True)
+else:
+    tensor = torch.ones(2)
+    dist.all_reduce(tensor)
+    print(f"fell back: {tensor.tolist()}", flush=True)
+    dist.destroy_process_group()

@@ -1,0 +1,94 @@
+"""A rank that makes every kind of collective, and checks each element."""
+
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("switchml")
+rank, ranks = dist.get_rank(), dist.get_world_size()
+
+
+def check(name, got, wanted):
+    assert torch.equal(got, wanted), f"{name} on rank {rank}: {got} for {wanted}"
+
+
+def of_all(value):
+    return [value(other) for other in range(ranks)]
+
+
+# Whole numbers small enough for f16 and bf16: their sums are exact.
+for dtype in (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int32, torch.int64):
+    for count in (0, 1, 1000, 100_003):
+        value = lambda other: (torch.arange(count) % 20 + other).to(dtype)
+        tensor = value(rank)
+        dist.all_reduce(tensor)
+        check(f"sum of {dtype}", tensor, (sum(of_all(lambda other: torch.arange(count) % 20 + other))).to(dtype))
+
+# int64 is exact beyond 2^32, and wraps.
+huge = lambda other: torch.tensor([2**62 + 7, -(2**62), 2**33 * (other + 1), -1 - other])
+tensor = huge(rank)
+dist.all_reduce(tensor)
+check("sum of int64", tensor, sum(of_all(huge)))
+
+signed = lambda other: torch.tensor([float(other), -float(other), 0.5])
+for op, reduced in ((dist.ReduceOp.MAX, torch.amax), (dist.ReduceOp.MIN, torch.amin), (dist.ReduceOp.AVG, torch.mean)):
+    tensor = signed(rank)
+    dist.all_reduce(tensor, op=op)
+    check(f"{op}", tensor, reduced(torch.stack(of_all(signed)), 0))
+# Not in the network, but right.
+for dtype in (torch.int64, torch.float64):
+    tensor = signed(rank).to(dtype)
+    dist.all_reduce(tensor, op=dist.ReduceOp.MAX)
+    check(f"maximum of {dtype}", tensor, torch.stack(of_all(lambda other: signed(other).to(dtype))).amax(0))
+tensor = torch.tensor([rank + 1])
+dist.all_reduce(tensor, op=dist.ReduceOp.PRODUCT)
+check("product", tensor, torch.tensor([rank + 1 for rank in range(ranks)]).prod().view(1))
+
+# A tensor that does not lie in one piece.
+tensor = (torch.arange(12.0) + rank).view(3, 4).t()
+dist.all_reduce(tensor)
+check("transposed", tensor, sum(of_all(lambda other: (torch.arange(12.0) + other).view(3, 4).t())))
+
+for dtype in (torch.bool, torch.uint8, torch.float16, torch.float32, torch.complex64):
+    for root in range(ranks):
+        value = lambda other: ((torch.arange(7) + other) % 3).to(dtype)
+        tensor = value(rank)
+        dist.broadcast(tensor, root)
+        check(f"broadcast of {dtype} from {root}", tensor, value(root))
+
+# Several in flight; what they give comes by the future, too.
+tensors = [torch.full((5000,), float(i + rank)) for i in range(8)]
+works = [dist.all_reduce(tensor, async_op=True) for tensor in tensors]
+doubled = [work.get_future().then(lambda future: future.value()[0] * 2) for work in works]
+for i, (work, future) in enumerate(zip(works, doubled)):
+    work.wait()
+    wanted = torch.full((5000,), float(sum(i + other for other in range(ranks))))
+    check("one of several", tensors[i], wanted)
+    check("its future", future.wait(), 2 * wanted)
+
+# What goes to Gloo.
+parts = [torch.zeros(3) for _ in range(ranks)]
+dist.all_gather(parts, torch.full((3,), float(rank)))
+check("all_gather", torch.stack(parts)[:, 0], torch.arange(float(ranks)))
+part = torch.zeros(2)
+dist.reduce_scatter_tensor(part, torch.arange(2.0 * ranks))
+check("reduce_scatter", part, ranks * torch.arange(2.0 * rank, 2.0 * rank + 2))
+objects = [None] * ranks
+dist.all_gather_object(objects, {"rank": rank})
+assert objects == [{"rank": other} for other in range(ranks)]
+if rank == 0:
+    dist.send(torch.ones(3), 1)
+elif rank == 1:
+    tensor = torch.zeros(3)
+    dist.recv(tensor, 0)
+    check("recv", tensor, torch.ones(3))
+dist.barrier()
+
+# A group of some ranks is a job of its own.
+some = dist.new_group([0, 1])
+if rank < 2:
+    tensor = torch.tensor([1.0 + rank])
+    dist.all_reduce(tensor, group=some)
+    check("group", tensor, torch.tensor([3.0]))
+
+dist.destroy_process_group()
+print("all collectives are right", flush=True)

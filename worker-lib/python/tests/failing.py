@@ -1,0 +1,44 @@
+"""A rank of a job in which rank 1 does something wrong, the first argument, after a while; says what the others see of it, and when.
+
+Each of them prints a line of JSON: seconds from the beginning of the failing call, type, text, ranks.
+"""
+
+import json
+import os
+import signal
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+
+wrong = sys.argv[1]
+dist.init_process_group("switchml")
+rank = dist.get_rank()
+begin = time.monotonic()
+try:
+    for i in range(50):
+        begin = time.monotonic()
+        if rank == 1 and i == 20:
+            if wrong == "killed":
+                os.kill(os.getpid(), signal.SIGKILL)
+            assert wrong == "shape"
+            dist.all_reduce(torch.ones(7))
+        dist.all_reduce(torch.ones(1000))
+except dist.DistBackendError as error:
+    seen = {"seconds": time.monotonic() - begin, "text": str(error), "ranks": error.ranks}
+    print(json.dumps(seen), flush=True)
+else:
+    raise SystemExit("nothing was seen")
+if wrong == "killed":
+    # Torch's own store may have been on the rank that is gone.
+    os._exit(0)
+
+# The same processes, another job.
+dist.destroy_process_group()
+dist.init_process_group("switchml")
+tensor = torch.ones(3)
+dist.all_reduce(tensor)
+assert torch.equal(tensor, torch.full((3,), float(dist.get_world_size())))
+dist.destroy_process_group()
+print("and again", flush=True)

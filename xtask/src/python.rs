@@ -1,0 +1,87 @@
+//! A virtual environment with torch, below cargo's target folder; with this project's Python package in it where that is wanted.
+
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, ensure};
+
+use crate::{cargo, setup::packages};
+
+/// Gloo comes with it.
+const TORCH: &str = "2.15.0";
+
+/// What pip installs: torch, what it wants for some conversions, and what builds the package.
+fn requirements() -> [String; 3] {
+    [format!("torch=={TORCH}"), "numpy>=2,<3".to_owned(), "maturin>=1.9,<2".to_owned()]
+}
+
+/// The interpreter of an environment with torch, from PyPI. It is made if it is not there.
+///
+/// # Errors
+///
+/// The first step that failed.
+pub fn with_torch() -> Result<PathBuf> {
+    let environment = cargo::target_folder()?.join("python").join(format!("torch-{TORCH}"));
+    let (python, complete) = (environment.join("bin/python"), environment.join("complete"));
+    let wanted = requirements().join("\n");
+    if fs::read_to_string(&complete).is_ok_and(|there| there == wanted) {
+        return Ok(python);
+    }
+    if !can_make_environments() {
+        packages::ensure(&[("/usr/share/doc/python3-venv", "python3-venv")], "torch's environment needs")?;
+    }
+    eprintln!(
+        "installing torch {TORCH} from PyPI into {}: a minute or two, 5.4 GB; deleting the folder undoes it",
+        environment.display()
+    );
+    run(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&environment))?;
+    run(pip(&python).args(["install", "--no-cache-dir"]).args(requirements()))?;
+    fs::write(&complete, wanted).with_context(|| format!("cannot write {}", complete.display()))?;
+    Ok(python)
+}
+
+/// The same interpreter, with the package as it is now, installed as a user would.
+///
+/// # Errors
+///
+/// The first step that failed.
+pub fn with_package() -> Result<PathBuf> {
+    let python = with_torch()?;
+    let tools = python.parent().context("no folder of tools")?;
+    let path = env::join_paths(
+        [tools.to_owned()].into_iter().chain(env::split_paths(&env::var_os("PATH").unwrap_or_default())),
+    )?;
+    run(pip(&python)
+        .args(["install", "--force-reinstall", "--no-deps", "--no-build-isolation"])
+        .arg(cargo::workspace().join("worker-lib/python"))
+        .env("PATH", path)
+        .env("CARGO_TARGET_DIR", cargo::target_folder()?))?;
+    Ok(python)
+}
+
+/// Debian has that in a package of its own.
+fn can_make_environments() -> bool {
+    Command::new("python3")
+        .args(["-c", "import venv, ensurepip"])
+        .stderr(Stdio::null())
+        .status()
+        .is_ok_and(|status| status.success())
+}
+
+fn pip(python: &Path) -> Command {
+    let mut command = Command::new(python);
+    command
+        .args(["-m", "pip", "--quiet"])
+        .env("PIP_DISABLE_PIP_VERSION_CHECK", "1")
+        .env("PIP_ROOT_USER_ACTION", "ignore");
+    command
+}
+
+fn run(command: &mut Command) -> Result<()> {
+    let program = command.get_program().to_string_lossy().into_owned();
+    let status = command.status().with_context(|| format!("cannot start {program}"))?;
+    ensure!(status.success(), "{program} failed ({status}); what it said is above");
+    Ok(())
+}
