@@ -138,7 +138,7 @@ pub use binaries::Binaries;
 pub use error::Error;
 pub use impairment::{Direction, FaultCounts, Faults, Impairment};
 pub use namespace::Namespace;
-pub use privilege::{can_build_racks, skip};
+pub use privilege::{LEFT_OUT, can_build_racks, leave_out, skip};
 pub use process::Process;
 pub use rack::{AGGREGATOR_ADDRESS, MAX_MTU, MAX_WORKERS, MIN_MTU, Mode, Rack, RackOptions};
 pub use rustix::process::Signal;

@@ -18,10 +18,22 @@ pub fn can_build_racks(name: &str) -> bool {
 /// Says that the test `name` cannot run: on standard error and, when the environment variable `SWITCHML_SKIPPED` names a file, by
 /// a line `<name>: <reason>` at its end. `cargo xtask test` reads that file.
 pub fn skip(name: &str, reason: &str) {
-    eprintln!("skipped {name}: {reason}");
+    say("skipped ", "", &format!("{name}: {reason}"));
+}
+
+/// The same of a test that needs a program which is in no package registry, so that not even CI must have it: the line begins with [`LEFT_OUT`].
+pub fn leave_out(name: &str, reason: &str) {
+    say(LEFT_OUT, LEFT_OUT, &format!("{name}: {reason}"));
+}
+
+/// How the line of a test begins that was left out.
+pub const LEFT_OUT: &str = "left out ";
+
+fn say(spoken: &str, written: &str, what: &str) {
+    eprintln!("{spoken}{what}");
     if let Some(path) = std::env::var_os("SWITCHML_SKIPPED") {
         // One write, so that tests that run at the same time do not mix their lines.
-        let line = format!("{name}: {reason}\n");
+        let line = format!("{written}{what}\n");
         let written =
             OpenOptions::new().append(true).create(true).open(&path).and_then(|mut f| f.write_all(line.as_bytes()));
         if let Err(error) = written {

@@ -9,6 +9,7 @@ use std::{
     path::{Path, PathBuf},
     process::Stdio,
 };
+use switchml_rack::LEFT_OUT;
 
 /// Names the file to which a test that cannot run appends `name: reason` before it returns.
 const SKIPPED: &str = "SWITCHML_SKIPPED";
@@ -47,14 +48,18 @@ impl Test {
         // Testing everything builds the binaries on the way, with the features that the tests need; building them
         // before would compile much of it twice.
         let binaries = if self.arguments.is_empty() { cargo::release_folder()? } else { cargo::build_binaries()? };
-        let python = python::with_package()?;
+        let python = if self.arguments.is_empty() || self.arguments.iter().any(|argument| argument == "python") {
+            Some(python::with_package()?)
+        } else {
+            None
+        };
         let skips = SkipFile::create(&binaries)?;
         let mut child = cargo::command("test")?
             .args(["--release", "--no-fail-fast"])
             .args(&self.arguments)
             .env(SKIPPED, &skips.0)
             .env(BIN_DIR, &binaries)
-            .env(PYTHON, python)
+            .envs(python.map(|python| (PYTHON, python)))
             .stdout(Stdio::piped())
             .spawn()
             .context("cannot start cargo")?;
@@ -79,15 +84,19 @@ impl Test {
         self.conclude(&counts, &skipped, succeeded)
     }
 
-    /// Lists what was skipped, says the totals and decides.
+    /// Lists what was skipped, and what was left out because it needs what no machine must have; says the totals and decides.
     fn conclude(&self, counts: &Counts, skipped: &[String], succeeded: bool) -> Result<()> {
         println!();
-        for skip in skipped.iter().chain(&counts.ignored) {
+        let (left_out, skips): (Vec<_>, Vec<_>) = skipped.iter().partition(|line| line.starts_with(LEFT_OUT));
+        for test in &left_out {
+            println!("{test}");
+        }
+        for skip in skips.into_iter().chain(&counts.ignored) {
             println!("skipped {skip}");
         }
         // A test that could not run has returned, which libtest counts as passed.
         let passed = counts.passed.saturating_sub(skipped.len());
-        let skips = skipped.len() + counts.ignored.len();
+        let skips = skipped.len() - left_out.len() + counts.ignored.len();
         if counts.lost > 0 {
             println!("{} tests were lost: their program died before it summed up; they count as failed", counts.lost);
         }

@@ -27,7 +27,10 @@ impl Site {
             return None;
         }
         let Some(python) = std::env::var_os("SWITCHML_PYTHON") else {
-            skip(name, "SWITCHML_PYTHON is not set; `cargo xtask test` makes an environment and sets it");
+            skip(
+                name,
+                "SWITCHML_PYTHON is not set; `cargo xtask test -- --test python` makes an environment and sets it",
+            );
             return None;
         };
         let binaries = Binaries::for_test().unwrap();

@@ -31,7 +31,7 @@ use in_kernel::{Hook, InKernel};
 use software::OverSockets;
 use std::path::Path;
 use switchml_rack::vectors::{Answer, Event, Played, Vector, play, play_all, read_all};
-use switchml_rack::{Rack, RackOptions, SimpleSwitch, can_build_racks, skip};
+use switchml_rack::{Rack, RackOptions, SimpleSwitch, can_build_racks, leave_out};
 
 /// Where the vectors are.
 fn folder() -> &'static Path {
@@ -102,7 +102,7 @@ fn software() {
 /// Whether there is a `simple_switch` to test.
 fn has_bmv2(name: &str) -> bool {
     let obstacle = SimpleSwitch::obstacle();
-    can_build_racks(name) && obstacle.inspect(|obstacle| skip(name, obstacle)).is_none()
+    can_build_racks(name) && obstacle.inspect(|obstacle| leave_out(name, obstacle)).is_none()
 }
 
 #[test]
