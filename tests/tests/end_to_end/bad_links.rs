@@ -183,7 +183,8 @@ fn an_idle_link_loses_nothing_to_our_own_window(mode: Mode) {
     const IDLE: Duration = Duration::from_millis(2);
     // 192 KiB of packets of 1440 bytes, and 34 that leave in that time: 246 KiB of frames.
     const MOST: u32 = 136 + 34;
-    let (ranks, dropped) = sum_through_queues(mode, "256k");
+    // A queue of 256 KiB holds these. What a busy machine delays beyond the reordering window is sent again beside them, some 50 chunks here.
+    let (ranks, dropped) = sum_through_queues(mode, "320k");
     for ((Stats { window, .. }, hello_rtt), dropped) in ranks.into_iter().zip(dropped) {
         if hello_rtt <= IDLE {
             assert!(window <= MOST, "a window of {window}, HELLO took {hello_rtt:?}");
