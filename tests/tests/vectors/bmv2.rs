@@ -3,16 +3,16 @@
 use crate::in_kernel::{PORTS, by_name};
 use crate::packet::{HELLO, Packet};
 use crate::raw::{ALL, RawSocket};
-use std::collections::BTreeMap;
+use crate::spec::{OpenJobs, spec};
 use std::fs;
 use std::time::{Duration, Instant};
 use switchml_protocol::outcome::Outcome;
 use switchml_rack::vectors::{Age, Answer, Counters, Job, Member, Offer, Subject};
 use switchml_rack::{MAX_MTU, Mode, Namespace, Rack, RackOptions, SimpleSwitch};
+use switchml_userspace::data_plane::DataPlane;
 use switchml_userspace::data_plane::bmv2::Bmv2;
 use switchml_userspace::data_plane::bmv2::thrift::Client;
 use switchml_userspace::data_plane::p4::P4DataPlane;
-use switchml_userspace::data_plane::{DataPlane, JobSpec};
 use tokio::sync::mpsc;
 
 /// Longer than anything here takes.
@@ -33,7 +33,7 @@ pub struct Bmv2Switch {
     /// At port n + 1.
     ports: Vec<RawSocket>,
     /// Jobs that were opened since the last reset, and their first slots.
-    jobs: BTreeMap<u16, (Job, u32)>,
+    jobs: OpenJobs,
     fences: u64,
     // In the order in which they must end.
     _switch: SimpleSwitch,
@@ -50,7 +50,7 @@ impl Bmv2Switch {
         let (data_plane, client) =
             rack.switch().run(|| (take_over(), Client::connect(SimpleSwitch::THRIFT).expect("control")));
         let ports = rack.workers().iter().map(|worker| RawSocket::open(worker, ALL)).collect();
-        Self { data_plane, client, ports, jobs: BTreeMap::new(), fences: 0, _switch: switch, rack }
+        Self { data_plane, client, ports, jobs: OpenJobs::new(), fences: 0, _switch: switch, rack }
     }
 
     /// The same switch, in the hands of another daemon: the first has ended without a word.
@@ -58,7 +58,7 @@ impl Bmv2Switch {
         let Self { data_plane, .. } = self;
         drop(data_plane);
         let data_plane = self.rack.switch().run(take_over);
-        Self { data_plane, jobs: BTreeMap::new(), fences: 0, ..self }
+        Self { data_plane, jobs: OpenJobs::new(), fences: 0, ..self }
     }
 
     fn raw_counters(&self) -> Result<[u64; Outcome::COUNT], String> {
@@ -177,24 +177,13 @@ impl Subject for Bmv2Switch {
     }
 
     fn open(&mut self, job: &Job) -> Result<(), String> {
-        let first_slot = match self.jobs.get(&job.number) {
-            Some((_, first_slot)) => *first_slot,
-            None => self.jobs.values().map(|(other, first)| first + other.slots).max().unwrap_or(10),
-        };
-        let spec = JobSpec {
-            number: job.number,
-            epoch: job.epoch,
-            secrets: job.members.iter().map(|member| member.secret).collect(),
-            slots: first_slot..first_slot + job.slots,
-            address: *job.aggregator.ip(),
-            group: (*job.group.ip(), job.group.port()),
-        };
+        let spec = spec(&self.jobs, job);
         self.data_plane.open(&spec).map_err(|error| error.to_string())?;
         for (rank, member) in (0..).zip(&job.members).filter(|(_, member)| !member.newcomer) {
             self.greet(job, rank, member)?;
         }
         self.data_plane.start(job.number).map_err(|error| error.to_string())?;
-        self.jobs.insert(job.number, (job.clone(), first_slot));
+        self.jobs.insert(job.number, (job.clone(), spec.slots.start));
         Ok(())
     }
 

@@ -6,6 +6,7 @@
 //! | [`superpackets`] | the program for tc ingress, which takes runs of packets as one |
 //! | [`software`] | the software data plane over real sockets, as a subject |
 //! | [`bmv2`] | `p4/bmv2.p4` on `simple_switch`, at whose ports are veths, as a subject |
+//! | [`spec`] | a job as the last two are told of it |
 //! | [`files`] | the files are what their generator writes |
 
 mod bmv2;
@@ -21,6 +22,7 @@ mod packet;
 #[allow(dead_code)]
 mod raw;
 mod software;
+mod spec;
 mod superpackets;
 #[path = "../in_kernel/twin.rs"]
 #[allow(dead_code)]

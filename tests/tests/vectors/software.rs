@@ -2,6 +2,7 @@
 
 use crate::in_kernel::by_name;
 use crate::packet::{HELLO, Packet};
+use crate::spec::{OpenJobs, spec};
 use rustix::net::sockopt::set_ip_tos;
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -13,8 +14,8 @@ use switchml_protocol::aggregator::Tables;
 use switchml_protocol::outcome::Outcome;
 use switchml_protocol::slot::Slot;
 use switchml_rack::vectors::{Age, Answer, Counters, Job, Layer, Offer, Subject};
+use switchml_userspace::data_plane::DataPlane;
 use switchml_userspace::data_plane::software::Software;
-use switchml_userspace::data_plane::{DataPlane, JobSpec};
 use tokio::sync::mpsc;
 
 const AGGREGATOR: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 254), DATA_PORT);
@@ -38,7 +39,7 @@ pub struct OverSockets {
     data_plane: Software,
     sockets: BTreeMap<SocketAddrV4, UdpSocket>,
     /// Jobs that were ever opened, and their first slots.
-    jobs: BTreeMap<u16, (Job, u32)>,
+    jobs: OpenJobs,
     /// Sends what is only there to be counted; how often it did.
     fence: UdpSocket,
     fences: u64,
@@ -51,7 +52,7 @@ impl OverSockets {
         let data_plane =
             Software::start(Some(*AGGREGATOR.ip()), AGGREGATOR.port(), POOL, events).expect("a data plane");
         let fence = UdpSocket::bind("10.0.0.253:0").expect("a socket");
-        Self { data_plane, sockets: BTreeMap::new(), jobs: BTreeMap::new(), fence, fences: 0 }
+        Self { data_plane, sockets: BTreeMap::new(), jobs: OpenJobs::new(), fence, fences: 0 }
     }
 
     fn total(&self) -> u64 {
@@ -137,18 +138,7 @@ impl Subject for OverSockets {
 
     fn open(&mut self, job: &Job) -> Result<(), String> {
         assert_eq!(job.aggregator, AGGREGATOR, "where the data plane listens");
-        let first_slot = match self.jobs.get(&job.number) {
-            Some((_, first_slot)) => *first_slot,
-            None => self.jobs.values().map(|(other, first)| first + other.slots).max().unwrap_or(10),
-        };
-        let spec = JobSpec {
-            number: job.number,
-            epoch: job.epoch,
-            secrets: job.members.iter().map(|member| member.secret).collect(),
-            slots: first_slot..first_slot + job.slots,
-            address: *job.aggregator.ip(),
-            group: (*job.group.ip(), job.group.port()),
-        };
+        let spec = spec(&self.jobs, job);
         self.data_plane.open(&spec).map_err(|error| error.to_string())?;
         for (rank, member) in (0..).zip(&job.members) {
             self.sockets.entry(member.address).or_insert_with(|| socket(member.address));
@@ -158,7 +148,7 @@ impl Subject for OverSockets {
                 self.exchange(member.address, 0, &hello.bytes())?;
             }
         }
-        self.jobs.insert(job.number, (job.clone(), first_slot));
+        self.jobs.insert(job.number, (job.clone(), spec.slots.start));
         let hellos = self.received()?.len();
         let expected = job.members.iter().filter(|member| !member.newcomer).count();
         if hellos == expected { Ok(()) } else { Err(format!("{hellos} of {expected} HELLOs came back")) }

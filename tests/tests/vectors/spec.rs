@@ -1,0 +1,24 @@
+//! A vector's job as a data plane is told of it.
+
+use std::collections::BTreeMap;
+use switchml_rack::vectors::Job;
+use switchml_userspace::data_plane::JobSpec;
+
+/// The jobs that are open, by number, each with its first slot in the pool.
+pub type OpenJobs = BTreeMap<u16, (Job, u32)>;
+
+/// What the data plane is told: the job has the slots that it had, if it was open before, or else those behind all others'.
+pub fn spec(open: &OpenJobs, job: &Job) -> JobSpec {
+    let first_slot = match open.get(&job.number) {
+        Some((_, first_slot)) => *first_slot,
+        None => open.values().map(|(other, first)| first + other.slots).max().unwrap_or(10),
+    };
+    JobSpec {
+        number: job.number,
+        epoch: job.epoch,
+        secrets: job.members.iter().map(|member| member.secret).collect(),
+        slots: first_slot..first_slot + job.slots,
+        address: *job.aggregator.ip(),
+        group: (*job.group.ip(), job.group.port()),
+    }
+}
