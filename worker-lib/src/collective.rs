@@ -210,6 +210,7 @@ impl Collective {
                 Part::Data(data) if data >= self.known => return None,
                 Part::Data(data) if self.is_skipped(data) => {
                     let bytes = self.data_range(data);
+                    self.recorder.skipped(bytes.len());
                     self.codec.fill_skipped(self.exponents[data], &mut self.task.bytes_mut()[bytes]);
                     self.pass();
                 }

@@ -144,9 +144,11 @@ fn chunks_of_zeros_and_of_infinities_are_filled_in() {
     let indices: Vec<_> = data.iter().map(|chunk| chunk.index).collect();
     assert_eq!(indices, [3], "data chunk 1 alone, behind two of exponents");
     aggregate(&mut ranks, &data[0]);
-    for rank in &ranks {
+    for rank in ranks {
         assert!(rank.collective.is_done());
         let found = rank.elements();
+        let (_, stats) = rank.collective.finish();
+        assert_eq!((stats.skipped, stats.skipped_bytes), (39, 39 * 128), "all but one, of 32 elements each");
         assert!(found[..32].iter().chain(&found[96..]).all(|x| x.to_bits() == 0));
         assert_eq!(found[32..64], [0.25; 32]);
         assert!(found[64..96].iter().all(|x| x.is_nan()));

@@ -21,6 +21,10 @@ pub struct CallStats {
     pub duration: Duration,
     /// Chunks sent, each counted once.
     pub chunks: u64,
+    /// Data chunks of float sums that were not sent, because they are zero on all ranks, or not finite on one.
+    pub skipped: u64,
+    /// Bytes of this rank's elements in these.
+    pub skipped_bytes: u64,
     /// Chunks sent again because no answer came in time.
     pub resent_by_timer: u64,
     /// Chunks sent again because results of later ones came first.
@@ -95,6 +99,8 @@ impl AddAssign<&Self> for CallStats {
         self.bytes += other.bytes;
         self.duration += other.duration;
         self.chunks += other.chunks;
+        self.skipped += other.skipped;
+        self.skipped_bytes += other.skipped_bytes;
         self.resent_by_timer += other.resent_by_timer;
         self.resent_by_overtaking += other.resent_by_overtaking;
         self.probes += other.probes;
@@ -207,6 +213,12 @@ impl Recorder {
         if history.missing != 0 {
             ranks_of(history.missing).for_each(|rank| self.waited_for(rank.into(), history.sent_at, now));
         }
+    }
+
+    /// A data chunk of so many bytes is not sent.
+    pub fn skipped(&mut self, bytes: usize) {
+        self.stats.skipped += 1;
+        self.stats.skipped_bytes += bytes as u64;
     }
 
     /// Data chunks `sent` went ahead of their exponents; the exponents of `right` were predicted right. Both are bitmaps.

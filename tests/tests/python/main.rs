@@ -121,6 +121,20 @@ fn training_goes_as_with_gloo_and_twice_the_same() {
     }
 }
 
+#[test]
+fn gradients_may_be_compressed_by_hooks() {
+    let Some(site) = Site::new("gradients_may_be_compressed_by_hooks", 2) else { return };
+    site.run(&["hooks.py"], &[]);
+}
+
+#[test]
+fn all_reduces_overlap_the_backward_pass() {
+    let Some(site) = Site::new("all_reduces_overlap_the_backward_pass", 2) else { return };
+    for printed in site.run(&["overlap.py"], &[]) {
+        assert!(printed.contains("all-reduces overlap"), "{printed}");
+    }
+}
+
 /// What a rank of `failing.py` saw.
 fn seen(rank: &mut Process) -> Value {
     serde_json::from_str(&rank.wait_for_line("\"seconds\"", PATIENCE).unwrap()).unwrap()

@@ -240,6 +240,8 @@ fn told<'py>(py: Python<'py>, stats: &CallStats) -> PyResult<Bound<'py, PyDict>>
     dict.set_item("bytes", stats.bytes)?;
     dict.set_item("seconds", stats.duration.as_secs_f64())?;
     dict.set_item("chunks", stats.chunks)?;
+    dict.set_item("skipped", stats.skipped)?;
+    dict.set_item("skipped_bytes", stats.skipped_bytes)?;
     dict.set_item("resent", stats.resent_by_timer + stats.resent_by_overtaking)?;
     let late: Vec<_> = stats.stragglers().map(|(rank, straggler)| (rank, straggler.waited.as_secs_f64())).collect();
     dict.set_item("late", late.into_py_dict(py)?)?;

@@ -142,12 +142,16 @@ class _Group(Backend):
         token = torch.zeros(1, dtype=torch.int32)
         return self._start([token], lambda tensor: self._reduce(tensor, "sum"))
 
+    def statistics(self) -> dict[str, Any]:
+        return self._communicator.stats()
+
     def shutdown(self) -> None:
         if self._closed:
             return
         self._closed = True
         atexit.unregister(self.shutdown)
         self._completions.close()
+        _log.info("%s: %s", NAME, _in_words(self.statistics()))
         try:
             self._communicator.close()
         except Error as error:
@@ -313,6 +317,31 @@ def _seconds(name: str, otherwise: float) -> float:
         return float(given) if given else otherwise
     except ValueError:
         raise Error(f"{name} is {given!r}; a number of seconds is allowed") from None
+
+
+def statistics(group: dist.ProcessGroup | None = None) -> dict[str, Any]:
+    """What all calls of a group took that have returned on this rank, those that went to Gloo aside; of the default group unless one is given.
+
+    `bytes` of elements in `calls` calls: `chunks` packets were sent once and `resent` again. `skipped` more, of `skipped_bytes` bytes of elements, did not
+    have to be sent, because their elements are zero on all ranks. `seconds` is the sum over calls, and `late` has the seconds that ranks were
+    waited for, by rank. Raises ValueError for a group of another backend, which includes one that fell back to Gloo.
+    """
+    group = group or dist.group.WORLD
+    if group is None:
+        raise ValueError("there is no process group; call init_process_group first")
+    for device in group._device_types:
+        backend = group._get_backend(device)
+        if isinstance(backend, _Group):
+            return backend.statistics()
+    raise ValueError(f"the group is not {NAME}'s")
+
+
+def _in_words(statistics: dict[str, Any]) -> str:
+    megabytes, skipped = statistics["bytes"] / 1e6, statistics["skipped_bytes"] / 1e6
+    return (
+        f"{statistics['calls']} calls of {megabytes:.1f} MB in {statistics['chunks']} packets, {statistics['resent']} of them sent again; "
+        f"{skipped:.1f} MB in {statistics['skipped']} packets were zero and not sent"
+    )
 
 
 def register() -> None:

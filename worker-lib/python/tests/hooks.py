@@ -1,0 +1,54 @@
+"""A rank that trains one model several times, its gradients compressed by torch's own hooks or not, and compares losses, parameters and packets."""
+
+import hashlib
+
+import torch
+import torch.distributed as dist
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+from torch.nn.parallel import DistributedDataParallel
+
+import switchml.torch
+
+dist.init_process_group("switchml")
+rank, ranks = dist.get_rank(), dist.get_world_size()
+
+
+def train(hook):
+    """Losses by step, and how many packets the gradients took."""
+    torch.manual_seed(1)
+    # Of the table's rows each step needs few: the gradients of the others are zero.
+    model = torch.nn.Sequential(
+        torch.nn.EmbeddingBag(2000, 64), torch.nn.Linear(64, 300), torch.nn.ReLU(), torch.nn.Linear(300, 4)
+    )
+    model = DistributedDataParallel(model, bucket_cap_mb=0.1)
+    if hook is not None:
+        model.register_comm_hook(None, hook)
+    optimizer = torch.optim.SGD(model.parameters(), 0.5)
+    generator = torch.Generator().manual_seed(100 + rank)
+    losses, before = [], switchml.torch.statistics()
+    for step in range(40):
+        words = torch.randint(0, 40, (64, 5), generator=generator)
+        optimizer.zero_grad()
+        loss = torch.nn.functional.cross_entropy(model(words), words.amax(1) // 10)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    after = switchml.torch.statistics()
+    bits = hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in model.parameters())).hexdigest()
+    digests = [None] * ranks
+    dist.all_gather_object(digests, bits)
+    assert digests == [bits] * ranks, f"{hook}: the parameters differ between ranks"
+    return losses, {key: after[key] - before[key] for key in ("bytes", "chunks", "skipped", "skipped_bytes")}
+
+
+plain, packets = train(None)
+print(plain[0], plain[-1], packets, flush=True)
+assert plain[-1] < 0.7 * plain[0], f"it learns: {plain}"
+# Nine rows of ten, and their packets, are zero; more than half of the gradients are.
+assert 2 * packets["skipped_bytes"] > packets["bytes"], packets
+
+for hook in (default_hooks.allreduce_hook, default_hooks.fp16_compress_hook, default_hooks.bf16_compress_hook):
+    losses, others = train(hook)
+    print(hook.__name__, losses[0], losses[-1], others, flush=True)
+    assert max(abs(a - b) for a, b in zip(plain, losses)) < 0.005, f"{hook.__name__}: {losses} for {plain}"
+dist.destroy_process_group()
