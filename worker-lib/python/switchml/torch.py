@@ -170,6 +170,8 @@ class _Group(Backend):
 
     def _reduce(self, tensor: torch.Tensor, op: str) -> tuple[Handle, Callable[[], None]]:
         """Starts a reduction; the second result puts it in its place once it is here."""
+        if op in ("max", "min") and tensor.dtype in (torch.int64, torch.float64):
+            return self._extremum_of_wide(tensor, op)
         if tensor.dtype == torch.int64:
             return self._sum_of_integers(tensor)
         there = tensor if tensor.is_contiguous() else tensor.contiguous()
@@ -187,6 +189,19 @@ class _Group(Backend):
             _overwrite(tensor, sums[0] + (sums[1] << 16) + (sums[2] << 32) + (sums[3] << 48))
 
         return handle, put_together
+
+    def _extremum_of_wide(self, tensor: torch.Tensor, op: str) -> tuple[Handle, Callable[[], None]]:
+        """Extrema of 64 bits: of the upper words first, which is waited for, as the order of calls must be that of all ranks; then of the lower
+        words of those ranks whose upper words are the largest.
+        """
+        keys = _keys(tensor.detach(), op)
+        largest, high = (keys >> 32).to(torch.int32), (keys >> 32).to(torch.int32)
+        self._communicator.all_reduce(largest, "max")
+        # In the order of signed words, like the upper ones.
+        low = ((keys & 0xFFFFFFFF) - 2**31).to(torch.int32)
+        low[high != largest] = -(2**31)
+        handle = self._communicator.all_reduce_start(low, "max")
+        return handle, lambda: _overwrite(tensor, _of_keys((largest.to(torch.int64) << 32) + low + 2**31, tensor.dtype, op))
 
     def _broadcast(self, tensor: torch.Tensor, root: int) -> tuple[Handle, Callable[[], None]]:
         """Starts a broadcast: any elements, as words of 32 bits."""
@@ -244,14 +259,34 @@ for _name in (
         setattr(_Group, _name, _delegating(_name))
 
 
+# The key of every NaN, for which nothing else is used.
+_NAN = 2**63 - 1
+
+
+def _keys(tensor: torch.Tensor, op: str) -> torch.Tensor:
+    """Contiguous int64 of which the largest stands for the extremum. -0.0 is less than 0.0, and a NaN wins, as in the network for other floats."""
+    words = tensor.contiguous().view(torch.int64)
+    if tensor.dtype == torch.float64:
+        # A negative float's magnitude falls as its integer rises: invert all but the sign.
+        words = words ^ (words >> 63 & _NAN)
+    if op == "min":
+        words = ~words
+    return torch.where(tensor.isnan(), _NAN, words) if tensor.dtype == torch.float64 else words
+
+
+def _of_keys(keys: torch.Tensor, dtype: torch.dtype, op: str) -> torch.Tensor:
+    """The inverse of `_keys`."""
+    words = ~keys if op == "min" else keys
+    if dtype == torch.int64:
+        return words
+    floats = (words ^ (words >> 63 & _NAN)).view(torch.float64)
+    return torch.where(keys == _NAN, torch.nan, floats)
+
+
 def _is_offered(tensor: torch.Tensor, op: str) -> bool:
     if tensor.device.type != "cpu" or tensor.is_sparse:
         return False
-    if tensor.dtype == torch.float64:
-        return op in ("sum", "avg")
-    if tensor.dtype in _FLOATS:
-        return True
-    return op != "avg" if tensor.dtype == torch.int32 else (tensor.dtype, op) == (torch.int64, "sum")
+    return tensor.dtype in _FLOATS or (tensor.dtype in (torch.int32, torch.int64) and op != "avg")
 
 
 def _as_words(tensor: torch.Tensor) -> torch.Tensor:

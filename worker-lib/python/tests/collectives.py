@@ -3,6 +3,8 @@
 import torch
 import torch.distributed as dist
 
+import switchml.torch
+
 dist.init_process_group("switchml")
 rank, ranks = dist.get_rank(), dist.get_world_size()
 
@@ -13,6 +15,10 @@ def check(name, got, wanted):
 
 def of_all(value):
     return [value(other) for other in range(ranks)]
+
+
+def communicator_calls():
+    return switchml.torch.statistics()["calls"]
 
 
 # Whole numbers small enough for f16 and bf16: their sums are exact.
@@ -34,11 +40,41 @@ for op, reduced in ((dist.ReduceOp.MAX, torch.amax), (dist.ReduceOp.MIN, torch.a
     tensor = signed(rank)
     dist.all_reduce(tensor, op=op)
     check(f"{op}", tensor, reduced(torch.stack(of_all(signed)), 0))
-# Not in the network, but right.
-for dtype in (torch.int64, torch.float64):
-    tensor = signed(rank).to(dtype)
-    dist.all_reduce(tensor, op=dist.ReduceOp.MAX)
-    check(f"maximum of {dtype}", tensor, torch.stack(of_all(lambda other: signed(other).to(dtype))).amax(0))
+
+# Extrema of 64 bits, in any bits; many have their upper halves in common.
+def wide(other):
+    generator = torch.Generator().manual_seed(other)
+    words = torch.randint(-(2**63), 2**63 - 1, (3000,), generator=generator)
+    near = torch.randint(-5, 5, (3000,), generator=generator) * 2**32 + words % 7 - 3
+    # The last and the first number in turn, and their neighbours in the word.
+    ends = torch.tensor([2**63 - 1, -(2**63), 2**63 - 1 - 2**31, 2**31, -(2**31), -1, 0, 2**32 - 1]).roll(other)
+    return torch.cat((words, near, ends))
+
+
+def special(other):
+    values = [torch.inf, -torch.inf, 1e308, -1e308, 5e-324, -5e-324, 1.0 + 2**-52, 1.0, -1.0 - 2**-52]
+    return torch.cat((torch.tensor(values, dtype=torch.float64).roll(other), wide(other)[:6000].double()))
+
+
+before = communicator_calls()
+for op, reduced in ((dist.ReduceOp.MAX, torch.amax), (dist.ReduceOp.MIN, torch.amin)):
+    for value in (wide, special, lambda other: wide(other)[6:].view(2, 3001).t(), lambda other: special(other)[7]):
+        tensor = value(rank)
+        dist.all_reduce(tensor, op=op)
+        check(f"{op} of {tensor.dtype}", tensor, reduced(torch.stack(of_all(value)), 0))
+    # A NaN on any rank wins; -0.0 is less than 0.0.
+    tensor = torch.tensor([-torch.nan if rank == 1 else torch.inf, -0.0 if rank == 1 else 0.0], dtype=torch.float64)
+    dist.all_reduce(tensor, op=op)
+    assert tensor[0].isnan() and tensor[1].signbit() == (op == dist.ReduceOp.MIN), f"{op}: {tensor}"
+assert communicator_calls() - before == 2 * 2 * 5, "they were in the network"
+
+# What is not in the network, and what nobody does.
+for dtype in (torch.int32, torch.int64):
+    try:
+        dist.all_reduce(torch.ones(2, dtype=dtype), op=dist.ReduceOp.AVG)
+    except RuntimeError:
+        continue
+    raise SystemExit(f"an average of {dtype}")
 tensor = torch.tensor([rank + 1])
 dist.all_reduce(tensor, op=dist.ReduceOp.PRODUCT)
 check("product", tensor, torch.tensor([rank + 1 for rank in range(ranks)]).prod().view(1))
