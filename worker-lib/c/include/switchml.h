@@ -1,0 +1,283 @@
+/*
+ * All-reduce through an in-network aggregator. SPDX-License-Identifier: Apache-2.0 OR MIT
+ *
+ * Ranks of a job hand in arrays, a switch adds them up on their way, and every rank gets the same sums back. Every rank must make the same calls in the
+ * same order, with the same operator, element type and number of elements. examples/all_reduce.c shows all of it; link with -lswitchml.
+ *
+ * Who owns what: arrays are the caller's, always. A communicator and a request belong to the caller from the function that makes them until the one that
+ * ends them (switchml_close, switchml_wait). Strings that are passed in are copied.
+ *
+ * Which calls may block: switchml_connect, switchml_all_reduce, switchml_broadcast, switchml_barrier, switchml_wait and switchml_close. Each returns within
+ * the deadline or join timeout once nothing goes on any more; none of the others waits for the network.
+ *
+ * Threads: any thread may call anything, and several may use one communicator at once, as long as the order of its calls is the same on all ranks.
+ *
+ * Failures: SWITCHML_INVALID changed nothing. SWITCHML_FAILED is for good: every later call on that communicator fails at once with the same
+ * error, the other ranks are told, and arrays of calls that did not succeed hold partial results. What remains is to close it. switchml_error_message
+ * says in one line what happened, and switchml_error_ranks which ranks are at fault.
+ */
+
+
+#ifndef SWITCHML_H
+#define SWITCHML_H
+
+/* Written by cbindgen from src/: UPDATE_EXPECT=1 cargo test -p switchml-c --test header */
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/**
+ * What a function returns.
+ */
+typedef enum switchml_status {
+  /**
+   * Done.
+   */
+  SWITCHML_OK = 0,
+  /**
+   * The arguments or settings make no sense, or the reduction is not offered. Nothing was changed.
+   */
+  SWITCHML_INVALID = 1,
+  /**
+   * The communicator failed, for good; or there is none.
+   */
+  SWITCHML_FAILED = 2,
+} switchml_status;
+
+/**
+ * A rank's membership in a job.
+ */
+typedef struct switchml_communicator switchml_communicator;
+
+/**
+ * A call in flight.
+ */
+typedef struct switchml_request switchml_request;
+
+/**
+ * How to connect. What is zero or null comes from the environment as torchrun sets it: SWITCHML_AGGREGATOR or MASTER_ADDR; SWITCHML_JOB,
+ * TORCHELASTIC_RUN_ID or MASTER_ADDR:MASTER_PORT; RANK and WORLD_SIZE.
+ */
+typedef struct switchml_settings {
+  /**
+   * Where the aggregator's control plane is: host or host:port.
+   */
+  const char *aggregator;
+  /**
+   * Name of the job: ranks that give the same name at the same aggregator belong together.
+   */
+  const char *job;
+  /**
+   * This process's rank, 0 to world_size - 1. Only looked at if world_size is not 0.
+   */
+  uint32_t rank;
+  /**
+   * Number of ranks, 1 to 64; 0 takes this and rank from the environment.
+   */
+  uint32_t world_size;
+  /**
+   * Seconds that a call may be without progress; 0 is 5. It must cover the time that ranks may be apart when they call.
+   */
+  double deadline;
+  /**
+   * Seconds to wait for the other ranks to join; 0 is 60.
+   */
+  double join_timeout;
+  /**
+   * Data threads for large calls, at most: 1 to 8; 0 is as many as this host has use for.
+   */
+  uint32_t data_threads;
+} switchml_settings;
+
+/**
+ * Type of elements: SWITCHML_F32 and so on.
+ */
+typedef uint32_t switchml_dtype;
+
+/**
+ * What an all-reduce does: SWITCHML_SUM and so on.
+ */
+typedef uint32_t switchml_op;
+
+/**
+ * IEEE 754 binary32.
+ */
+#define SWITCHML_F32 0
+
+/**
+ * IEEE 754 binary64.
+ */
+#define SWITCHML_F64 1
+
+/**
+ * IEEE 754 binary16.
+ */
+#define SWITCHML_F16 2
+
+/**
+ * The upper half of a binary32.
+ */
+#define SWITCHML_BF16 3
+
+/**
+ * Two's complement, 32 bits.
+ */
+#define SWITCHML_I32 4
+
+/**
+ * The sum; integers wrap around.
+ */
+#define SWITCHML_SUM 0
+
+/**
+ * The sum divided by the number of ranks; not of integers.
+ */
+#define SWITCHML_AVG 1
+
+/**
+ * The largest; a NaN of any rank wins. Not of binary64.
+ */
+#define SWITCHML_MAX 2
+
+/**
+ * The smallest; a NaN of any rank wins. Not of binary64.
+ */
+#define SWITCHML_MIN 3
+
+#ifdef __cplusplus
+extern "C" {
+#endif // __cplusplus
+
+/**
+ * Joins a job and waits until all its ranks have. May block, for join_timeout at most.
+ *
+ * settings may be null: all from the environment. *communicator is the caller's until switchml_close, and null if this fails.
+ *
+ * # Safety
+ * settings is null or points to settings whose strings are null or end with a zero byte; communicator points to a pointer.
+ */
+enum switchml_status switchml_connect(const struct switchml_settings *settings,
+                                      struct switchml_communicator **communicator);
+
+/**
+ * This process's rank.
+ *
+ * # Safety
+ * communicator is one of switchml_connect that was not closed.
+ */
+uint32_t switchml_rank(const struct switchml_communicator *communicator);
+
+/**
+ * Number of ranks.
+ *
+ * # Safety
+ * As switchml_rank.
+ */
+uint32_t switchml_world_size(const struct switchml_communicator *communicator);
+
+/**
+ * Replaces count elements at data by their reduction over all ranks, the same bits on every rank. Blocks until it is here.
+ *
+ * # Safety
+ * communicator as in switchml_rank; data points to count elements of dtype, aligned as C aligns them, that nobody else touches until this returns.
+ */
+enum switchml_status switchml_all_reduce(const struct switchml_communicator *communicator,
+                                         void *data,
+                                         size_t count,
+                                         switchml_dtype dtype,
+                                         switchml_op op);
+
+/**
+ * Replaces count elements at data by those of rank root, on every rank. Blocks until they are here.
+ *
+ * # Safety
+ * As switchml_all_reduce.
+ */
+enum switchml_status switchml_broadcast(const struct switchml_communicator *communicator,
+                                        void *data,
+                                        size_t count,
+                                        switchml_dtype dtype,
+                                        uint32_t root);
+
+/**
+ * Blocks until every rank has called it.
+ *
+ * # Safety
+ * As switchml_rank.
+ */
+enum switchml_status switchml_barrier(const struct switchml_communicator *communicator);
+
+/**
+ * Starts an all-reduce and returns at once. Any number may be in flight; they run in the order of their calls, overlapping. *request is the caller's
+ * until switchml_wait, and null if this fails.
+ *
+ * # Safety
+ * As switchml_all_reduce, but nobody else touches the elements until switchml_wait has returned; request points to a pointer.
+ */
+enum switchml_status switchml_all_reduce_start(const struct switchml_communicator *communicator,
+                                               void *data,
+                                               size_t count,
+                                               switchml_dtype dtype,
+                                               switchml_op op,
+                                               struct switchml_request **request);
+
+/**
+ * Starts a broadcast and returns at once, as switchml_all_reduce_start.
+ *
+ * # Safety
+ * As switchml_all_reduce_start.
+ */
+enum switchml_status switchml_broadcast_start(const struct switchml_communicator *communicator,
+                                              void *data,
+                                              size_t count,
+                                              switchml_dtype dtype,
+                                              uint32_t root,
+                                              struct switchml_request **request);
+
+/**
+ * Whether switchml_wait would return at once.
+ *
+ * # Safety
+ * request is one of a start that was not waited for; no other thread uses it.
+ */
+bool switchml_is_done(struct switchml_request *request);
+
+/**
+ * Blocks until the call is over, and ends the request, whether or not the call succeeded.
+ *
+ * # Safety
+ * As switchml_is_done; the request is not used again.
+ */
+enum switchml_status switchml_wait(struct switchml_request *request);
+
+/**
+ * Waits for the calls in flight, leaves the job, and ends the communicator, whether or not it succeeds. Blocks until then. Requests may be waited for
+ * later.
+ *
+ * # Safety
+ * As switchml_rank; nobody uses the communicator meanwhile or later.
+ */
+enum switchml_status switchml_close(struct switchml_communicator *communicator);
+
+/**
+ * What failed last on this thread, in one line: what was given, what is allowed, what to do. The string is the library's, and lasts until another of its
+ * functions fails on this thread. Empty if none has.
+ */
+const char *switchml_error_message(void);
+
+/**
+ * How many ranks are at fault for what failed last on this thread: missing, gone, or of another mind than the rest; 0 if that is not known. Up to
+ * capacity of them are written to ranks, which may be null if capacity is 0.
+ *
+ * # Safety
+ * ranks points to room for capacity numbers.
+ */
+size_t switchml_error_ranks(uint32_t *ranks,
+                            size_t capacity);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif  // __cplusplus
+
+#endif  /* SWITCHML_H */

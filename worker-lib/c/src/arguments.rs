@@ -1,0 +1,171 @@
+//! What C passes: settings, arrays and numbers, looked at before they are used.
+
+use std::ffi::{CStr, c_char, c_void};
+use std::time::Duration;
+
+use half::{bf16, f16};
+use switchml_worker::{Builder, CallStats, Communicator, DType, Element, ReduceOp, Tensor};
+
+use crate::Settings;
+use crate::errors::{Error, Invalid};
+
+/// Type of elements: SWITCHML_F32 and so on.
+pub type DataType = u32;
+/// IEEE 754 binary32.
+pub const SWITCHML_F32: DataType = 0;
+/// IEEE 754 binary64.
+pub const SWITCHML_F64: DataType = 1;
+/// IEEE 754 binary16.
+pub const SWITCHML_F16: DataType = 2;
+/// The upper half of a binary32.
+pub const SWITCHML_BF16: DataType = 3;
+/// Two's complement, 32 bits.
+pub const SWITCHML_I32: DataType = 4;
+
+/// What an all-reduce does: SWITCHML_SUM and so on.
+pub type Operator = u32;
+/// The sum; integers wrap around.
+pub const SWITCHML_SUM: Operator = 0;
+/// The sum divided by the number of ranks; not of integers.
+pub const SWITCHML_AVG: Operator = 1;
+/// The largest; a NaN of any rank wins. Not of binary64.
+pub const SWITCHML_MAX: Operator = 2;
+/// The smallest; a NaN of any rank wins. Not of binary64.
+pub const SWITCHML_MIN: Operator = 3;
+
+pub fn operator(op: Operator) -> Result<ReduceOp, Invalid> {
+    match op {
+        SWITCHML_SUM => Ok(ReduceOp::Sum),
+        SWITCHML_AVG => Ok(ReduceOp::Avg),
+        SWITCHML_MAX => Ok(ReduceOp::Max),
+        SWITCHML_MIN => Ok(ReduceOp::Min),
+        _ => Err(Invalid("there is no such operator; SWITCHML_SUM, _AVG, _MAX and _MIN are allowed")),
+    }
+}
+
+fn element_type(dtype: DataType) -> Result<DType, Invalid> {
+    match dtype {
+        SWITCHML_F32 => Ok(DType::F32),
+        SWITCHML_F64 => Ok(DType::F64),
+        SWITCHML_F16 => Ok(DType::F16),
+        SWITCHML_BF16 => Ok(DType::Bf16),
+        SWITCHML_I32 => Ok(DType::I32),
+        _ => Err(Invalid("there is no such type; SWITCHML_F32, _F64, _F16, _BF16 and _I32 are allowed")),
+    }
+}
+
+/// Elements of the caller's.
+pub struct Array {
+    start: *mut u8,
+    count: usize,
+    dtype: DType,
+}
+
+// SAFETY: the caller leaves the elements alone until the call is over, whichever thread works on them.
+unsafe impl Send for Array {}
+// SAFETY: a shared reference gives no way to the elements.
+unsafe impl Sync for Array {}
+
+// SAFETY: `Array::new` has the caller's promise for all of it.
+unsafe impl Tensor for Array {
+    fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    fn bytes(&mut self) -> *mut [u8] {
+        std::ptr::slice_from_raw_parts_mut(self.start, self.count * self.dtype.size())
+    }
+}
+
+impl Array {
+    /// # Safety
+    /// `data` points to `count` elements of `dtype` that nobody else touches until the call is over; it may be anything if there are none.
+    pub unsafe fn new(data: *mut c_void, count: usize, dtype: DataType) -> Result<Self, Invalid> {
+        let dtype = element_type(dtype)?;
+        let start = if count == 0 { std::ptr::without_provenance_mut(align_of::<u64>()) } else { data.cast::<u8>() };
+        if start.is_null() {
+            return Err(Invalid("data is NULL; give the address of the elements"));
+        }
+        if !start.addr().is_multiple_of(dtype.size()) {
+            return Err(Invalid("data is not aligned; give an address that is a multiple of the elements' size"));
+        }
+        if count.checked_mul(dtype.size()).is_none_or(|bytes| isize::try_from(bytes).is_err()) {
+            return Err(Invalid("count is larger than memory; give the number of elements"));
+        }
+        Ok(Self { start, count, dtype })
+    }
+
+    /// On the caller's own thread, which is quicker for few elements than a request.
+    pub fn all_reduce(self, communicator: &Communicator, op: ReduceOp) -> Result<CallStats, switchml_worker::Error> {
+        match self.dtype {
+            DType::F32 => communicator.all_reduce(self.elements::<f32>(), op),
+            DType::F64 => communicator.all_reduce(self.elements::<f64>(), op),
+            DType::F16 => communicator.all_reduce(self.elements::<f16>(), op),
+            DType::Bf16 => communicator.all_reduce(self.elements::<bf16>(), op),
+            DType::I32 => communicator.all_reduce(self.elements::<i32>(), op),
+        }
+    }
+
+    /// As [`Array::all_reduce`].
+    pub fn broadcast(self, communicator: &Communicator, root: u32) -> Result<CallStats, switchml_worker::Error> {
+        match self.dtype {
+            DType::F32 => communicator.broadcast(self.elements::<f32>(), root),
+            DType::F64 => communicator.broadcast(self.elements::<f64>(), root),
+            DType::F16 => communicator.broadcast(self.elements::<f16>(), root),
+            DType::Bf16 => communicator.broadcast(self.elements::<bf16>(), root),
+            DType::I32 => communicator.broadcast(self.elements::<i32>(), root),
+        }
+    }
+
+    fn elements<T: Element>(self) -> &'static mut [T] {
+        // SAFETY: `new` has seen to it that they are aligned and T's, and has the caller's promise that they are there for as long as the call.
+        unsafe { std::slice::from_raw_parts_mut(self.start.cast(), self.count) }
+    }
+}
+
+/// The settings, over those of the environment.
+///
+/// # Safety
+/// The strings of `settings` are NULL or end with a zero byte.
+pub unsafe fn builder(settings: Option<&Settings>) -> Result<Builder, Error> {
+    let mut builder = Communicator::builder().env()?;
+    let Some(settings) = settings else { return Ok(builder) };
+    // SAFETY: the caller's promise.
+    let (aggregator, job) = unsafe { (text(settings.aggregator)?, text(settings.job)?) };
+    if let Some(aggregator) = aggregator {
+        builder = builder.aggregator(aggregator);
+    }
+    if let Some(job) = job {
+        builder = builder.job(job);
+    }
+    if settings.world_size != 0 {
+        builder = builder.rank(settings.rank).world_size(settings.world_size);
+    }
+    if let Some(deadline) = seconds(settings.deadline)? {
+        builder = builder.deadline(deadline);
+    }
+    if let Some(timeout) = seconds(settings.join_timeout)? {
+        builder = builder.join_timeout(timeout);
+    }
+    if settings.data_threads != 0 {
+        builder = builder.data_threads(settings.data_threads);
+    }
+    Ok(builder)
+}
+
+/// # Safety
+/// `text` is NULL or ends with a zero byte.
+unsafe fn text(text: *const c_char) -> Result<Option<String>, Invalid> {
+    if text.is_null() {
+        return Ok(None);
+    }
+    // SAFETY: the caller's promise.
+    let text = unsafe { CStr::from_ptr(text) };
+    let text = text.to_str().map_err(|_| Invalid("aggregator or job is not UTF-8; give text"))?;
+    Ok(Some(text.to_owned()))
+}
+
+fn seconds(given: f64) -> Result<Option<Duration>, Invalid> {
+    let wrong = |_| Invalid("deadline or join_timeout is no time; seconds from 0 are allowed, and 0 is the usual one");
+    Ok(Some(Duration::try_from_secs_f64(given).map_err(wrong)?).filter(|time| !time.is_zero()))
+}

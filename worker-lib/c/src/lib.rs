@@ -1,0 +1,250 @@
+//! The worker library for C. `include/switchml.h` is made of this file, and its comments are written for those who read that.
+
+#![allow(unsafe_code)]
+
+mod arguments;
+mod errors;
+
+use std::ffi::{c_char, c_void};
+
+use arguments::{Array, DataType, Operator};
+use errors::{Invalid, Status, answer};
+use switchml_worker::Handle;
+
+/// A rank's membership in a job.
+pub struct Communicator(switchml_worker::Communicator);
+
+/// A call in flight.
+pub struct Request(Handle<Array>);
+
+/// How to connect. What is zero or null comes from the environment as torchrun sets it: SWITCHML_AGGREGATOR or MASTER_ADDR; SWITCHML_JOB,
+/// TORCHELASTIC_RUN_ID or MASTER_ADDR:MASTER_PORT; RANK and WORLD_SIZE.
+#[repr(C)]
+pub struct Settings {
+    /// Where the aggregator's control plane is: host or host:port.
+    pub aggregator: *const c_char,
+    /// Name of the job: ranks that give the same name at the same aggregator belong together.
+    pub job: *const c_char,
+    /// This process's rank, 0 to world_size - 1. Only looked at if world_size is not 0.
+    pub rank: u32,
+    /// Number of ranks, 1 to 64; 0 takes this and rank from the environment.
+    pub world_size: u32,
+    /// Seconds that a call may be without progress; 0 is 5. It must cover the time that ranks may be apart when they call.
+    pub deadline: f64,
+    /// Seconds to wait for the other ranks to join; 0 is 60.
+    pub join_timeout: f64,
+    /// Data threads for large calls, at most: 1 to 8; 0 is as many as this host has use for.
+    pub data_threads: u32,
+}
+
+/// Joins a job and waits until all its ranks have. May block, for join_timeout at most.
+///
+/// settings may be null: all from the environment. *communicator is the caller's until switchml_close, and null if this fails.
+///
+/// # Safety
+/// settings is null or points to settings whose strings are null or end with a zero byte; communicator points to a pointer.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn switchml_connect(settings: *const Settings, communicator: *mut *mut Communicator) -> Status {
+    answer(|| {
+        // SAFETY: the caller's promise.
+        let place =
+            unsafe { communicator.as_mut() }.ok_or(Invalid("communicator is NULL; give the address of a pointer"))?;
+        *place = std::ptr::null_mut();
+        // SAFETY: the caller's promise.
+        let builder = unsafe { arguments::builder(settings.as_ref()) }?;
+        *place = Box::into_raw(Box::new(Communicator(builder.connect()?)));
+        Ok(())
+    })
+}
+
+/// This process's rank.
+///
+/// # Safety
+/// communicator is one of switchml_connect that was not closed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn switchml_rank(communicator: *const Communicator) -> u32 {
+    // SAFETY: the caller's promise.
+    unsafe { communicator.as_ref() }.map_or(0, |communicator| communicator.0.rank())
+}
+
+/// Number of ranks.
+///
+/// # Safety
+/// As switchml_rank.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn switchml_world_size(communicator: *const Communicator) -> u32 {
+    // SAFETY: the caller's promise.
+    unsafe { communicator.as_ref() }.map_or(0, |communicator| communicator.0.world_size())
+}
+
+/// Replaces count elements at data by their reduction over all ranks, the same bits on every rank. Blocks until it is here.
+///
+/// # Safety
+/// communicator as in switchml_rank; data points to count elements of dtype, aligned as C aligns them, that nobody else touches until this returns.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn switchml_all_reduce(
+    communicator: *const Communicator,
+    data: *mut c_void,
+    count: usize,
+    dtype: DataType,
+    op: Operator,
+) -> Status {
+    answer(|| {
+        // SAFETY: the caller's promise.
+        let (communicator, array) = unsafe { (open(communicator)?, Array::new(data, count, dtype)?) };
+        array.all_reduce(communicator, arguments::operator(op)?)?;
+        Ok(())
+    })
+}
+
+/// Replaces count elements at data by those of rank root, on every rank. Blocks until they are here.
+///
+/// # Safety
+/// As switchml_all_reduce.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn switchml_broadcast(
+    communicator: *const Communicator,
+    data: *mut c_void,
+    count: usize,
+    dtype: DataType,
+    root: u32,
+) -> Status {
+    answer(|| {
+        // SAFETY: the caller's promise.
+        let (communicator, array) = unsafe { (open(communicator)?, Array::new(data, count, dtype)?) };
+        array.broadcast(communicator, root)?;
+        Ok(())
+    })
+}
+
+/// Blocks until every rank has called it.
+///
+/// # Safety
+/// As switchml_rank.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn switchml_barrier(communicator: *const Communicator) -> Status {
+    answer(|| {
+        // SAFETY: the caller's promise.
+        unsafe { open(communicator) }?.barrier()?;
+        Ok(())
+    })
+}
+
+/// Starts an all-reduce and returns at once. Any number may be in flight; they run in the order of their calls, overlapping. *request is the caller's
+/// until switchml_wait, and null if this fails.
+///
+/// # Safety
+/// As switchml_all_reduce, but nobody else touches the elements until switchml_wait has returned; request points to a pointer.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn switchml_all_reduce_start(
+    communicator: *const Communicator,
+    data: *mut c_void,
+    count: usize,
+    dtype: DataType,
+    op: Operator,
+    request: *mut *mut Request,
+) -> Status {
+    // SAFETY: the caller's promise.
+    unsafe {
+        start(communicator, data, count, dtype, request, |communicator, array| {
+            Ok(communicator.all_reduce_start(array, arguments::operator(op)?)?)
+        })
+    }
+}
+
+/// Starts a broadcast and returns at once, as switchml_all_reduce_start.
+///
+/// # Safety
+/// As switchml_all_reduce_start.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn switchml_broadcast_start(
+    communicator: *const Communicator,
+    data: *mut c_void,
+    count: usize,
+    dtype: DataType,
+    root: u32,
+    request: *mut *mut Request,
+) -> Status {
+    // SAFETY: the caller's promise.
+    unsafe {
+        start(communicator, data, count, dtype, request, |communicator, array| {
+            Ok(communicator.broadcast_start(array, root)?)
+        })
+    }
+}
+
+/// Whether switchml_wait would return at once.
+///
+/// # Safety
+/// request is one of a start that was not waited for; no other thread uses it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn switchml_is_done(request: *mut Request) -> bool {
+    // SAFETY: the caller's promise.
+    unsafe { request.as_mut() }.is_none_or(|request| request.0.is_done())
+}
+
+/// Blocks until the call is over, and ends the request, whether or not the call succeeded.
+///
+/// # Safety
+/// As switchml_is_done; the request is not used again.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn switchml_wait(request: *mut Request) -> Status {
+    answer(|| {
+        let request = owned(request, "request is NULL; give one of a start")?;
+        request.0.wait()?;
+        Ok(())
+    })
+}
+
+/// Waits for the calls in flight, leaves the job, and ends the communicator, whether or not it succeeds. Blocks until then. Requests may be waited for
+/// later.
+///
+/// # Safety
+/// As switchml_rank; nobody uses the communicator meanwhile or later.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn switchml_close(communicator: *mut Communicator) -> Status {
+    answer(|| {
+        let communicator = owned(communicator, NO_COMMUNICATOR)?;
+        communicator.0.close()?;
+        Ok(())
+    })
+}
+
+const NO_COMMUNICATOR: &str = "communicator is NULL; give one of switchml_connect";
+
+/// # Safety
+/// `communicator` is NULL or one of `switchml_connect`.
+unsafe fn open<'a>(communicator: *const Communicator) -> Result<&'a switchml_worker::Communicator, Invalid> {
+    // SAFETY: the caller's promise.
+    unsafe { communicator.as_ref() }.map(|communicator| &communicator.0).ok_or(Invalid(NO_COMMUNICATOR))
+}
+
+/// Takes back what was given out as a pointer.
+fn owned<T>(pointer: *mut T, null: &'static str) -> Result<Box<T>, Invalid> {
+    if pointer.is_null() {
+        return Err(Invalid(null));
+    }
+    // SAFETY: it came from `Box::into_raw`, and is not used again, as the callers of both functions promise.
+    Ok(unsafe { Box::from_raw(pointer) })
+}
+
+/// # Safety
+/// As [`switchml_all_reduce_start`].
+unsafe fn start(
+    communicator: *const Communicator,
+    data: *mut c_void,
+    count: usize,
+    dtype: DataType,
+    request: *mut *mut Request,
+    call: impl FnOnce(&switchml_worker::Communicator, Array) -> Result<Handle<Array>, errors::Error>,
+) -> Status {
+    answer(|| {
+        // SAFETY: the caller's promise.
+        let place = unsafe { request.as_mut() }.ok_or(Invalid("request is NULL; give the address of a pointer"))?;
+        *place = std::ptr::null_mut();
+        // SAFETY: the caller's promise.
+        let (communicator, array) = unsafe { (open(communicator)?, Array::new(data, count, dtype)?) };
+        *place = Box::into_raw(Box::new(Request(call(communicator, array)?)));
+        Ok(())
+    })
+}

@@ -1,0 +1,105 @@
+/*
+ * What the library says to arguments that make no sense, in a job of one rank. It ends with a failure where that is not as it should be.
+ */
+#include "switchml.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static int wrong;
+
+static void expect(switchml_status status, switchml_status wanted, const char *message)
+{
+    if (status != wanted || strcmp(switchml_error_message(), message) != 0) {
+        fprintf(stderr, "status %d, not %d: %s\n  not: %s\n", (int)status, (int)wanted, switchml_error_message(), message);
+        wrong = 1;
+    }
+}
+
+/* Calls that are refused leave a communicator as it is. */
+static void refused_calls(const switchml_communicator *communicator)
+{
+    switchml_request *request = NULL;
+    float data[2] = { 1, 2 };
+    void *odd = (char *)data + 1;
+
+    expect(switchml_all_reduce(communicator, NULL, 2, SWITCHML_F32, SWITCHML_SUM), SWITCHML_INVALID,
+           "data is NULL; give the address of the elements");
+    expect(switchml_all_reduce(communicator, odd, 1, SWITCHML_F32, SWITCHML_SUM), SWITCHML_INVALID,
+           "data is not aligned; give an address that is a multiple of the elements' size");
+    expect(switchml_all_reduce(communicator, data, SIZE_MAX / 2, SWITCHML_F32, SWITCHML_SUM), SWITCHML_INVALID,
+           "count is larger than memory; give the number of elements");
+    expect(switchml_all_reduce(communicator, data, 2, 5, SWITCHML_SUM), SWITCHML_INVALID,
+           "there is no such type; SWITCHML_F32, _F64, _F16, _BF16 and _I32 are allowed");
+    expect(switchml_all_reduce(communicator, data, 2, SWITCHML_F32, 4), SWITCHML_INVALID,
+           "there is no such operator; SWITCHML_SUM, _AVG, _MAX and _MIN are allowed");
+    expect(switchml_broadcast(communicator, data, 2, SWITCHML_F32, 1), SWITCHML_INVALID,
+           "broadcast from rank 1 of 1; 0 to 0 are allowed");
+    expect(switchml_broadcast_start(communicator, data, 2, SWITCHML_F32, 1, &request), SWITCHML_INVALID,
+           "broadcast from rank 1 of 1; 0 to 0 are allowed");
+    if (request != NULL || switchml_all_reduce(communicator, data, 2, SWITCHML_I32, SWITCHML_AVG) != SWITCHML_INVALID)
+        wrong = 1;
+    /* Nothing at all is something that can be summed. */
+    if (switchml_all_reduce(communicator, NULL, 0, SWITCHML_F32, SWITCHML_SUM) != SWITCHML_OK ||
+        switchml_all_reduce(communicator, data, 2, SWITCHML_F32, SWITCHML_SUM) != SWITCHML_OK || data[0] != 1 || data[1] != 2) {
+        fprintf(stderr, "%s: %g %g\n", switchml_error_message(), data[0], data[1]);
+        wrong = 1;
+    }
+}
+
+int main(void)
+{
+    switchml_communicator *communicator = NULL;
+    switchml_request *request = NULL;
+    switchml_settings settings = { 0 };
+    float data[2] = { 0 };
+    int marker;
+
+    if (strcmp(switchml_error_message(), "") != 0 || switchml_error_ranks(NULL, 0) != 0)
+        wrong = 1;
+    expect(switchml_connect(NULL, NULL), SWITCHML_INVALID, "communicator is NULL; give the address of a pointer");
+    settings.aggregator = "127.0.0.1:1";
+    settings.rank = 4;
+    settings.world_size = 4;
+    communicator = (switchml_communicator *)&marker;
+    expect(switchml_connect(&settings, &communicator), SWITCHML_INVALID,
+           "rank is 4 of 4; 0 to world size - 1 are allowed");
+    if (communicator != NULL)
+        wrong = 1;
+    settings.rank = 3;
+    settings.deadline = -1;
+    expect(switchml_connect(&settings, &communicator), SWITCHML_INVALID,
+           "deadline or join_timeout is no time; seconds from 0 are allowed, and 0 is the usual one");
+    settings.deadline = 0;
+    settings.job = "\xff";
+    expect(switchml_connect(&settings, &communicator), SWITCHML_INVALID, "aggregator or job is not UTF-8; give text");
+    settings.job = NULL;
+    settings.join_timeout = 0.2;
+    /* Nothing listens there. */
+    if (switchml_connect(&settings, &communicator) != SWITCHML_FAILED ||
+        strstr(switchml_error_message(), "no aggregator answers at 127.0.0.1:1") == NULL) {
+        fprintf(stderr, "%s\n", switchml_error_message());
+        wrong = 1;
+    }
+    expect(switchml_all_reduce(NULL, data, 2, SWITCHML_F32, SWITCHML_SUM), SWITCHML_INVALID,
+           "communicator is NULL; give one of switchml_connect");
+    expect(switchml_all_reduce_start(NULL, data, 2, SWITCHML_F32, SWITCHML_SUM, NULL), SWITCHML_INVALID,
+           "request is NULL; give the address of a pointer");
+    expect(switchml_broadcast_start(NULL, data, 2, SWITCHML_F32, 0, &request), SWITCHML_INVALID,
+           "communicator is NULL; give one of switchml_connect");
+    expect(switchml_wait(request), SWITCHML_INVALID, "request is NULL; give one of a start");
+    expect(switchml_close(NULL), SWITCHML_INVALID, "communicator is NULL; give one of switchml_connect");
+
+    settings.aggregator = NULL;
+    settings.rank = 0;
+    settings.world_size = 1;
+    settings.join_timeout = 0;
+    if (switchml_connect(&settings, &communicator) != SWITCHML_OK) {
+        fprintf(stderr, "%s\n", switchml_error_message());
+        return 1;
+    }
+    refused_calls(communicator);
+    if (switchml_close(communicator) != SWITCHML_OK)
+        wrong = 1;
+    return wrong;
+}
