@@ -47,8 +47,18 @@ assert plain[-1] < 0.7 * plain[0], f"it learns: {plain}"
 # Nine rows of ten, and their packets, are zero; more than half of the gradients are.
 assert 2 * packets["skipped_bytes"] > packets["bytes"], packets
 
-for hook in (default_hooks.allreduce_hook, default_hooks.fp16_compress_hook, default_hooks.bf16_compress_hook):
+hooks = [default_hooks.allreduce_hook, default_hooks.fp16_compress_hook, default_hooks.bf16_compress_hook]
+for hook in (*hooks, switchml.torch.fixed16_compress_hook):
     losses, others = train(hook)
     print(hook.__name__, losses[0], losses[-1], others, flush=True)
     assert max(abs(a - b) for a, b in zip(plain, losses)) < 0.005, f"{hook.__name__}: {losses} for {plain}"
+    if hook is switchml.torch.fixed16_compress_hook:
+        assert others["chunks"] < 0.6 * packets["chunks"], f"half the packets: {others} for {packets}"
+
+# A gradient of f64 is not compressed.
+model = DistributedDataParallel(torch.nn.Linear(1000, 1, dtype=torch.float64))
+model.register_comm_hook(None, switchml.torch.fixed16_compress_hook)
+model(torch.full((1, 1000), 1.0 + rank * 2**-40, dtype=torch.float64)).sum().backward()
+mean = sum(1.0 + other * 2**-40 for other in range(ranks)) / ranks
+assert (model.module.weight.grad == mean).all(), model.module.weight.grad
 dist.destroy_process_group()

@@ -29,7 +29,7 @@ with Communicator() as communicator:
     try:
         communicator.all_reduce(np.zeros(3), "product")
     except Error as error:
-        assert str(error) == 'unknown operator "product": sum, avg, max and min are allowed', error
+        assert str(error) == 'unknown operator "product": sum, avg, max, min, sum16 and avg16 are allowed', error
 try:
     communicator.barrier()
 except Error as error:

@@ -135,7 +135,7 @@ mod tests {
             ),
             (
                 &["bench", "--op", "prod"],
-                "invalid value 'prod' for '--op <OP>': unknown operator \"prod\": sum, avg, max and min are allowed (see --help)",
+                "invalid value 'prod' for '--op <OP>': unknown operator \"prod\": sum, avg, max, min, sum16 and avg16 are allowed (see --help)",
             ),
             (
                 &["bench", "--sparsity", "90"],

@@ -29,6 +29,31 @@ pub(super) fn write_lanes(payload: &mut [u8], used: usize, lanes: impl Iterator<
     sum
 }
 
+/// Writes `used` values of two bytes big-endian at the front of `payload` and zeros behind them; returns the sum of lanes by halves.
+#[inline(always)]
+pub(super) fn write_halves(payload: &mut [u8], used: usize, halves: impl Iterator<Item = u16>) -> u32 {
+    let (front, padding) = payload.split_at_mut(used * 2);
+    for (bytes, half) in front.as_chunks_mut::<2>().0.iter_mut().zip(halves) {
+        *bytes = half.to_be_bytes();
+    }
+    padding.fill(0);
+    sum_of_halves(payload)
+}
+
+/// The values of two bytes in a payload.
+#[inline(always)]
+pub(super) fn read_halves(payload: &[u8]) -> impl Iterator<Item = u16> {
+    payload.as_chunks::<2>().0.iter().map(|bytes| u16::from_be_bytes(*bytes))
+}
+
+/// The lanes of a payload, added by halves, each modulo 2^16.
+#[inline(always)]
+pub(super) fn sum_of_halves(payload: &[u8]) -> u32 {
+    let add = |(high, low): (u32, u32), lane: u32| (high.wrapping_add(lane >> 16), low.wrapping_add(lane & 0xFFFF));
+    let (high, low) = read_lanes(payload).fold((0, 0), add);
+    high << 16 | low & 0xFFFF
+}
+
 /// The lanes of a payload.
 #[inline(always)]
 pub(super) fn read_lanes(payload: &[u8]) -> impl Iterator<Item = u32> {

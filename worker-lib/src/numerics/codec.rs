@@ -23,6 +23,9 @@ enum Method {
     FixedF64(Fixed),
     FixedF16(Fixed),
     FixedBf16(Fixed),
+    NarrowF32(Fixed),
+    NarrowF16(Fixed),
+    NarrowBf16(Fixed),
     MaxF32,
     MaxF16,
     MaxBf16,
@@ -39,17 +42,21 @@ impl Codec {
     /// The codec of a reduction of `dtype` elements over `ranks` ranks.
     ///
     /// # Errors
-    /// When `ranks` is not 1 to 64, for MAX and MIN of f64, and for AVG of i32: see [`NumericsError`].
+    /// When `ranks` is not 1 to 64, for MAX and MIN of f64, for AVG of i32, and for 16 bits of either: see [`NumericsError`].
     pub fn reduction(dtype: DType, op: ReduceOp, ranks: usize) -> Result<Self, NumericsError> {
         if !(1..=MAX_RANKS).contains(&ranks) {
             return Err(NumericsError::Ranks(ranks));
         }
-        let fixed = Fixed::new(ranks, op == ReduceOp::Avg);
+        let fixed = Fixed::new(ranks, matches!(op, ReduceOp::Avg | ReduceOp::Avg16));
         Ok(Self(match (op, dtype) {
             (ReduceOp::Sum | ReduceOp::Avg, DType::F32) => Method::FixedF32(fixed),
             (ReduceOp::Sum | ReduceOp::Avg, DType::F64) => Method::FixedF64(fixed),
             (ReduceOp::Sum | ReduceOp::Avg, DType::F16) => Method::FixedF16(fixed),
             (ReduceOp::Sum | ReduceOp::Avg, DType::Bf16) => Method::FixedBf16(fixed),
+            (ReduceOp::Sum16 | ReduceOp::Avg16, DType::F32) => Method::NarrowF32(fixed),
+            (ReduceOp::Sum16 | ReduceOp::Avg16, DType::F16) => Method::NarrowF16(fixed),
+            (ReduceOp::Sum16 | ReduceOp::Avg16, DType::Bf16) => Method::NarrowBf16(fixed),
+            (ReduceOp::Sum16 | ReduceOp::Avg16, _) => return Err(NumericsError::NotNarrow { op, dtype }),
             (ReduceOp::Sum, DType::I32) => Method::SumI32,
             (ReduceOp::Avg, DType::I32) => return Err(NumericsError::NoIntegerAverage),
             (ReduceOp::Max, DType::F32) => Method::MaxF32,
@@ -80,6 +87,7 @@ impl Codec {
         match self.0 {
             Method::FixedF32(_) | Method::FixedF64(_) | Method::FixedF16(_) | Method::FixedBf16(_) => Op::SumI32,
             Method::SumI32 | Method::Bytes => Op::SumI32,
+            Method::NarrowF32(_) | Method::NarrowF16(_) | Method::NarrowBf16(_) => Op::SumI16,
             Method::MaxF32 | Method::MaxF16 | Method::MaxBf16 | Method::MaxI32 => Op::MaxI32,
             Method::MinF32 | Method::MinF16 | Method::MinBf16 | Method::MinI32 => Op::MaxI32,
         }
@@ -89,6 +97,7 @@ impl Codec {
     /// below mean nothing, and no chunk is skipped.
     pub const fn uses_exponents(self) -> bool {
         matches!(self.0, Method::FixedF32(_) | Method::FixedF64(_) | Method::FixedF16(_) | Method::FixedBf16(_))
+            || matches!(self.0, Method::NarrowF32(_) | Method::NarrowF16(_) | Method::NarrowBf16(_))
     }
 
     /// Whether any of its chunks, data or exponents, is a maximum to the aggregator.
@@ -96,11 +105,12 @@ impl Codec {
         self.uses_exponents() || matches!(self.wire_op(), Op::MaxI32)
     }
 
-    /// Bytes of elements that one lane carries: 4, or 2 for f16 and bf16.
+    /// Bytes of elements that one lane carries: 4, or 2 for f16 and bf16; twice that in fixed point of 16 bits.
     pub const fn bytes_per_lane(self) -> usize {
         match self.0 {
             Method::FixedF16(_) | Method::FixedBf16(_) => 2,
             Method::MaxF16 | Method::MaxBf16 | Method::MinF16 | Method::MinBf16 => 2,
+            Method::NarrowF32(_) => 8,
             _ => 4,
         }
     }
@@ -121,7 +131,7 @@ impl Codec {
         exponent_of(&self.0, elements)
     }
 
-    /// Encodes a chunk and returns the wrapping sum of the lanes written, which is the packet's check word for a sum.
+    /// Encodes a chunk and returns the wrapping sum of the lanes written, by halves if they are two i16: the packet's check word for a sum.
     ///
     /// `elements`: bytes of whole elements. `exponent`: the chunk's global exponent, the maximum over ranks, not a marker.
     /// `payload`: 4 bytes per lane; lanes behind the elements are set to zero.
@@ -151,10 +161,10 @@ impl Codec {
             return;
         }
         match self.0 {
-            Method::FixedF32(_) => bytes::fill(elements, std::iter::repeat(F32::NAN)),
+            Method::FixedF32(_) | Method::NarrowF32(_) => bytes::fill(elements, std::iter::repeat(F32::NAN)),
             Method::FixedF64(_) => bytes::fill(elements, std::iter::repeat(F64::NAN)),
-            Method::FixedF16(_) => bytes::fill(elements, std::iter::repeat(F16::NAN)),
-            Method::FixedBf16(_) => bytes::fill(elements, std::iter::repeat(Bf16::NAN)),
+            Method::FixedF16(_) | Method::NarrowF16(_) => bytes::fill(elements, std::iter::repeat(F16::NAN)),
+            Method::FixedBf16(_) | Method::NarrowBf16(_) => bytes::fill(elements, std::iter::repeat(Bf16::NAN)),
             _ => {}
         }
     }
@@ -163,6 +173,8 @@ impl Codec {
         let whole = match self.0 {
             Method::FixedF64(_) => elements.is_multiple_of(8),
             Method::Bytes => true,
+            Method::NarrowF32(_) => elements.is_multiple_of(4),
+            Method::NarrowF16(_) | Method::NarrowBf16(_) => elements.is_multiple_of(2),
             _ => elements.is_multiple_of(self.bytes_per_lane()),
         };
         let fits = payload.is_multiple_of(4) && elements <= self.bytes_per_chunk(payload / 4);
@@ -170,9 +182,9 @@ impl Codec {
     }
 }
 
-/// The wrapping sum of a payload's big-endian lanes: what the check word of a SUM must be.
-pub fn lane_sum(payload: &[u8]) -> u32 {
-    summed(payload)
+/// The wrapping sum of a payload's big-endian lanes, by halves if they are two i16: what the check word of a SUM must be.
+pub fn lane_sum(op: Op, payload: &[u8]) -> u32 {
+    if op.has_i16_lanes() { summed_by_halves(payload) } else { summed(payload) }
 }
 
 /// Compiles a function's body for each vector unit worth having, and picks one at run time. What is called must be inlined.
@@ -192,15 +204,16 @@ vectorised! {
     fn encode(method: &Method, src: &[u8], exponent: i32, payload: &mut [u8]) -> u32 = encode_with;
     fn decode(method: &Method, payload: &[u8], exponent: i32, dst: &mut [u8]) = decode_with;
     fn summed(payload: &[u8]) -> u32 = plain::lane_sum;
+    fn summed_by_halves(payload: &[u8]) -> u32 = bytes::sum_of_halves;
 }
 
 #[inline(always)]
 fn exponent_with(method: &Method, src: &[u8]) -> i32 {
     match *method {
-        Method::FixedF32(_) => exponent::exponent::<F32>(src),
+        Method::FixedF32(_) | Method::NarrowF32(_) => exponent::exponent::<F32>(src),
         Method::FixedF64(_) => exponent::exponent::<F64>(src),
-        Method::FixedF16(_) => exponent::exponent::<F16>(src),
-        Method::FixedBf16(_) => exponent::exponent::<Bf16>(src),
+        Method::FixedF16(_) | Method::NarrowF16(_) => exponent::exponent::<F16>(src),
+        Method::FixedBf16(_) | Method::NarrowBf16(_) => exponent::exponent::<Bf16>(src),
         _ => 0,
     }
 }
@@ -212,6 +225,9 @@ fn encode_with(method: &Method, src: &[u8], exponent: i32, payload: &mut [u8]) -
         Method::FixedF64(by) => fixed::encode_wide(by, src, exponent, payload),
         Method::FixedF16(by) => fixed::encode::<F16>(by, src, exponent, payload),
         Method::FixedBf16(by) => fixed::encode::<Bf16>(by, src, exponent, payload),
+        Method::NarrowF32(by) => fixed::encode_narrow::<F32>(by, src, exponent, payload),
+        Method::NarrowF16(by) => fixed::encode_narrow::<F16>(by, src, exponent, payload),
+        Method::NarrowBf16(by) => fixed::encode_narrow::<Bf16>(by, src, exponent, payload),
         Method::MaxF32 => plain::encode_ordered::<F32, false>(src, payload),
         Method::MaxF16 => plain::encode_ordered::<F16, false>(src, payload),
         Method::MaxBf16 => plain::encode_ordered::<Bf16, false>(src, payload),
@@ -231,6 +247,9 @@ fn decode_with(method: &Method, payload: &[u8], exponent: i32, dst: &mut [u8]) {
         Method::FixedF64(by) => fixed::decode_wide(by, payload, exponent, dst),
         Method::FixedF16(by) => fixed::decode::<F16>(by, payload, exponent, dst),
         Method::FixedBf16(by) => fixed::decode::<Bf16>(by, payload, exponent, dst),
+        Method::NarrowF32(by) => fixed::decode_narrow::<F32>(by, payload, exponent, dst),
+        Method::NarrowF16(by) => fixed::decode_narrow::<F16>(by, payload, exponent, dst),
+        Method::NarrowBf16(by) => fixed::decode_narrow::<Bf16>(by, payload, exponent, dst),
         Method::MaxF32 => plain::decode_ordered::<F32, false>(payload, dst),
         Method::MaxF16 => plain::decode_ordered::<F16, false>(payload, dst),
         Method::MaxBf16 => plain::decode_ordered::<Bf16, false>(payload, dst),
@@ -305,7 +324,8 @@ mod tests {
             for codec in codecs.chain([Codec::bytes()]) {
                 let method = &codec.0;
                 let src: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
-                let src = &src[..src.len() * codec.bytes_per_lane() / 4];
+                // As many as there is room for, of every size of element a whole number.
+                let src = &src[..(src.len() * codec.bytes_per_lane() / 4).min(src.len())];
                 let mut expected = vec![0x11; 896];
                 let sum = codec.encode(src, exponent, &mut expected);
                 let reply: Vec<u8> = sums.iter().flat_map(|lane| lane.to_be_bytes()).collect();

@@ -88,19 +88,25 @@ pub enum ReduceOp {
     Max = 2,
     /// The smallest; NaN on any rank wins.
     Min = 3,
+    /// The sum in fixed point of 16 bits: half the packets of [`ReduceOp::Sum`], and coarser, as the module's documentation says; floats but f64.
+    Sum16 = 4,
+    /// As [`ReduceOp::Sum16`], divided by the number of ranks.
+    Avg16 = 5,
 }
 
 impl ReduceOp {
     /// Every operator.
-    pub const ALL: [Self; 4] = [Self::Sum, Self::Avg, Self::Max, Self::Min];
+    pub const ALL: [Self; 6] = [Self::Sum, Self::Avg, Self::Max, Self::Min, Self::Sum16, Self::Avg16];
 
-    /// The short name: `sum`, `avg`, `max`, `min`.
+    /// The short name: `sum`, `avg`, `max`, `min`, `sum16`, `avg16`.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Sum => "sum",
             Self::Avg => "avg",
             Self::Max => "max",
             Self::Min => "min",
+            Self::Sum16 => "sum16",
+            Self::Avg16 => "avg16",
         }
     }
 }
@@ -148,6 +154,14 @@ pub enum NumericsError {
     /// An integer average loses its remainder; NCCL truncates, torch refuses. So does this library.
     #[error("avg of i32 is not available, only sum, max and min are; use sum and divide as you see fit")]
     NoIntegerAverage,
+    /// Fixed point of 16 bits is for floats that are to be compressed: f64 is not, and integers would not be exact.
+    #[error("{op} of {dtype} is not available, only of f32, f16 and bf16")]
+    NotNarrow {
+        /// What was asked for.
+        op: ReduceOp,
+        /// Of what.
+        dtype: DType,
+    },
     /// A job has 1 to [`switchml_protocol::MAX_RANKS`] ranks.
     #[error("{0} ranks given, 1 to {max} are allowed", max = switchml_protocol::MAX_RANKS)]
     Ranks(usize),
@@ -155,6 +169,6 @@ pub enum NumericsError {
     #[error("unknown element type {0:?}: f32, f64, f16, bf16 and i32 are allowed")]
     UnknownDType(String),
     /// Not the name of an operator.
-    #[error("unknown operator {0:?}: sum, avg, max and min are allowed")]
+    #[error("unknown operator {0:?}: sum, avg, max, min, sum16 and avg16 are allowed")]
     UnknownOp(String),
 }

@@ -17,6 +17,10 @@
 //! | f64 | 2 | fixed point, step 2^(E+2L-62) | refused |
 //! | i32 | 1 | `Sum` exact, wrapping; `Avg` refused | exact |
 //!
+//! **`Sum16`, `Avg16`** of f32, f16 and bf16 have half a lane per element, and the step 2^(E+L-14): as `Sum` and `Avg`, with half the packets, but
+//! |result - true sum| <= N * 2^(L-15) * M, and half a unit. An average is off by 2^-14 M for 2 ranks, 2^-13 M for 4, 2^-9 M for 64; a chunk has twice as many
+//! elements. Elements below half a step count as 0.
+//!
 //! **f32, f16, bf16, `Sum`.** Each rank's element is rounded once to a multiple of the step (nearest, ties to even); the sum
 //! of those is exact; it is rounded once to the element's type. So for each element
 //!
@@ -41,7 +45,7 @@
 //! give the canonical NaN when any rank has a NaN.
 //!
 //! **Refused**, with an error when the call is made: `Max` and `Min` of f64 (lanes are compared one by one, and an f64 spans two);
-//! `Avg` of i32 (it would lose the remainder).
+//! `Avg` of i32 (it would lose the remainder); `Sum16` and `Avg16` of both.
 //!
 //! All this supposes the processor's default float environment, as all Rust code does: a process that turns on
 //! flush-to-zero gives other bits for subnormal numbers.

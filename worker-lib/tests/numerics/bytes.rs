@@ -31,7 +31,7 @@ proptest! {
     #[test]
     fn lane_sum_wraps(lanes in vec(any::<u32>(), 0..800)) {
         let expected = (lanes.iter().map(|lane| u64::from(*lane)).sum::<u64>() % (1 << 32)) as u32;
-        prop_assert_eq!(lane_sum(&to_payload(&lanes)), expected);
+        prop_assert_eq!(lane_sum(Op::SumI32, &to_payload(&lanes)), expected);
     }
 
     /// Tensors may start at any address.
@@ -71,8 +71,14 @@ fn what_the_aggregator_does_and_what_needs_exponents() {
         for op in ReduceOp::ALL {
             if let Ok(codec) = Codec::reduction(dtype, op, 4) {
                 let sums = matches!(op, ReduceOp::Sum | ReduceOp::Avg);
-                assert_eq!(codec.wire_op(), if sums { Op::SumI32 } else { Op::MaxI32 });
-                assert_eq!(codec.uses_exponents(), sums && dtype != DType::I32);
+                let narrow = matches!(op, ReduceOp::Sum16 | ReduceOp::Avg16);
+                let wire_op = match (sums, narrow) {
+                    (true, _) => Op::SumI32,
+                    (_, true) => Op::SumI16,
+                    _ => Op::MaxI32,
+                };
+                assert_eq!(codec.wire_op(), wire_op);
+                assert_eq!(codec.uses_exponents(), (sums || narrow) && dtype != DType::I32);
             }
         }
     }

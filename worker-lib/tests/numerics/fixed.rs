@@ -51,6 +51,11 @@ fn integers(float: Float, growth: i32, lanes: &[u32]) -> Vec<i64> {
     }
 }
 
+/// Element `i` of lanes that are two i16, the upper one first.
+fn half(lanes: &[u32], i: usize) -> i128 {
+    i128::from((lanes[i / 2] >> (16 * (1 - i % 2))) as i16)
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
@@ -93,6 +98,39 @@ proptest! {
         for (i, result) in float.unpack(&reduced.elements).into_iter().enumerate() {
             let truth = ranks.iter().map(|r| float.value(r[i])).fold(integer(0), |a, b| a + b);
             let fixed = integer(sums[i].into()) * pow2(step);
+            prop_assert!((&fixed - truth).abs() <= bound, "element {}", i);
+            prop_assert!(float.is_rounded(result, &fixed), "element {}: {:#x} for {}", i, result, fixed);
+        }
+    }
+
+    /// In 16 bits: each rank's halves of lanes are the specified integers, and the sum is as near as documented.
+    #[test]
+    fn sums_in_16_bits((float, ranks) in finite(1..=64, 1..30)) {
+        prop_assume!(float.dtype != DType::F64);
+        let n = ranks.len();
+        let chunks: Vec<_> = ranks.iter().map(|r| float.pack(r)).collect();
+        let reduced = all_reduce(float.dtype, ReduceOp::Sum16, &chunks);
+        prop_assume!(!reduced.lanes.is_empty());
+        let (growth, step) = grid(float, n, reduced.exponent);
+        let step = pow2(step + 16);
+        let limit = (1i128 << (15 - growth)) - 1;
+        let codec = Codec::reduction(float.dtype, ReduceOp::Sum16, n).expect("a sum");
+        let mut sums = vec![0i128; ranks[0].len()];
+        for (elements, chunk) in ranks.iter().zip(&chunks) {
+            let lanes = encode(codec, chunk, reduced.exponent);
+            prop_assert_eq!(lanes.len(), elements.len().div_ceil(2).next_multiple_of(32));
+            for (i, element) in elements.iter().enumerate() {
+                let rounded = nearest_even(&(float.value(*element) / &step)).to_i128().expect("fits").clamp(-limit, limit);
+                prop_assert_eq!(half(&lanes, i), rounded);
+                sums[i] += rounded;
+            }
+        }
+        let largest = ranks.iter().flatten().map(|x| float.value(*x).abs()).max().expect("not empty");
+        let bound = integer(n as i128) * pow2(growth - 15) * &largest;
+        for (i, result) in float.unpack(&reduced.elements).into_iter().enumerate() {
+            prop_assert_eq!(half(&reduced.lanes, i), sums[i], "no half overflows");
+            let truth = ranks.iter().map(|r| float.value(r[i])).fold(integer(0), |a, b| a + b);
+            let fixed = integer(sums[i]) * &step;
             prop_assert!((&fixed - truth).abs() <= bound, "element {}", i);
             prop_assert!(float.is_rounded(result, &fixed), "element {}: {:#x} for {}", i, result, fixed);
         }

@@ -21,7 +21,7 @@ pub struct Bench {
     /// Element type: f32, f64, f16, bf16 or i32
     #[arg(long, default_value = "f32")]
     dtype: String,
-    /// Reduction: sum, avg, max or min
+    /// Reduction: sum, avg, max, min, or sum16 and avg16: in 16 bits, half the packets
     #[arg(long, default_value = "sum")]
     op: String,
     /// Share of the chunks that are zero on all ranks, 0 to 1

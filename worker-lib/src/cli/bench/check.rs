@@ -24,8 +24,10 @@ fn tolerance<T: Value>(op: ReduceOp, world_size: usize) -> impl Fn(f64) -> f64 {
     let ranks = world_size as f64;
     let log = world_size.next_power_of_two().ilog2() as i32;
     let double = T::BITS > 32;
+    let narrow = matches!(op, ReduceOp::Sum16 | ReduceOp::Avg16);
     // N times half a step of the fixed-point sum.
     let quantized = match (double, world_size > 32) {
+        (false, _) if narrow => ranks * 2f64.powi(log - 15),
         (false, _) => ranks * 2f64.powi(log - 31),
         (true, false) => ranks * 2f64.powi(2 * log - 63),
         (true, true) => 1.5 * ranks * 2f64.powi(2 * log - 63),
@@ -33,11 +35,11 @@ fn tolerance<T: Value>(op: ReduceOp, world_size: usize) -> impl Fn(f64) -> f64 {
     move |value| match op {
         _ if !T::FLOAT => 0.0,
         ReduceOp::Max | ReduceOp::Min => 0.0,
-        ReduceOp::Sum => quantized + T::half_unit(value),
+        ReduceOp::Sum | ReduceOp::Sum16 => quantized + T::half_unit(value),
         // f64: the sum is rounded, then the quotient, and so is the expected one.
         ReduceOp::Avg if double => quantized / ranks + 4.0 * T::half_unit(value),
         // The others: the factor step/N and the product are rounded in f64, before the type's own rounding; and so is the expected one.
-        ReduceOp::Avg => quantized / ranks + T::half_unit(value) + value.abs() * 2f64.powi(-51),
+        ReduceOp::Avg | ReduceOp::Avg16 => quantized / ranks + T::half_unit(value) + value.abs() * 2f64.powi(-51),
     }
 }
 
@@ -78,8 +80,8 @@ mod tests {
         }
         let column = |i: usize| all.iter().map(move |elements| elements[i].to_f64());
         let result = |i| match op {
-            ReduceOp::Sum => column(i).sum::<f64>(),
-            ReduceOp::Avg => column(i).sum::<f64>() / world_size as f64,
+            ReduceOp::Sum | ReduceOp::Sum16 => column(i).sum::<f64>(),
+            ReduceOp::Avg | ReduceOp::Avg16 => column(i).sum::<f64>() / world_size as f64,
             ReduceOp::Max => column(i).fold(f64::NEG_INFINITY, f64::max),
             ReduceOp::Min => column(i).fold(f64::INFINITY, f64::min),
         };
@@ -155,6 +157,8 @@ mod tests {
         assert_eq!(bf16::half_unit(1.5), 2f64.powi(-8));
         // f16 below its normal numbers: always 2^-24, half of it.
         assert_eq!(f16::half_unit(2f64.powi(-20)), 2f64.powi(-25));
+        // In 16 bits: N 2^(L-15) M.
+        assert_eq!(tolerance::<f32>(ReduceOp::Sum16, 4)(1.0), 2f64.powi(-11) + 2f64.powi(-24));
         assert_eq!(tolerance::<i32>(ReduceOp::Sum, 4)(1e9), 0.0);
         assert_eq!(tolerance::<f32>(ReduceOp::Max, 4)(1e9), 0.0);
     }

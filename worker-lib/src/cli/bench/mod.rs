@@ -55,7 +55,7 @@ pub struct Bench {
     /// Element type: f32, f64, f16, bf16 or i32
     #[arg(short = 'd', long, alias = "datatype", value_name = "TYPE", default_value = "f32")]
     dtype: DType,
-    /// Reduction: sum, avg, max or min
+    /// Reduction: sum, avg, max, min, or sum16 and avg16: in 16 bits, half the packets
     #[arg(short = 'o', long, default_value = "sum")]
     op: ReduceOp,
     /// Share of the chunks that are zero on all ranks, 0 to 1
