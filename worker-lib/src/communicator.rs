@@ -66,7 +66,7 @@ pub struct Info {
     pub multicast: Option<SocketAddrV4>,
     /// Whether the aggregator's maxima carry no check word: then it is of use for sums of i32, broadcasts and barriers alone.
     pub unchecked_maxima: bool,
-    /// Round trip of the first packet.
+    /// The shortest round trip of the HELLOs that opened the data path.
     pub hello_rtt: Duration,
 }
 

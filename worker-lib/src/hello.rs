@@ -26,13 +26,18 @@ const PATIENT_TRIES: [Duration; 6] = [
     Duration::from_millis(600),
     Duration::from_millis(1000),
 ];
+/// Wait for one HELLO more at the size that was found, which only measures.
+const SAMPLE_TRIES: [Duration; 1] = [Duration::from_millis(20)];
+/// HELLOs that come back before the path counts as measured: the first one also waits for neighbours to be looked up, and any may wait for a busy
+/// processor, which makes the path look longer than it is, and the window grow beyond what its queues hold.
+const SAMPLES: u32 = 5;
 
 /// What HELLO found out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OpenPath {
     /// Lanes of the largest packet that passes both ways.
     pub lanes: u16,
-    /// Round trip of the first HELLO that came back.
+    /// The shortest round trip of a HELLO.
     pub rtt: Duration,
 }
 
@@ -59,7 +64,7 @@ pub enum HelloStep {
 }
 
 /// Says HELLO to the aggregator at the largest size that the interface and the aggregator take, then at smaller ones until one comes
-/// back. Times are monotonic, in nanoseconds.
+/// back, and some more at the size that was found, for the round trip's sake. Each carries its number as its round, which the aggregator does not look at. Times are monotonic, in nanoseconds.
 #[derive(Clone, Debug)]
 pub struct Hello {
     identity: Identity,
@@ -71,10 +76,14 @@ pub struct Hello {
     /// Blocks of the HELLO that is tried.
     blocks: usize,
     tries: std::slice::Iter<'static, Duration>,
-    /// When the last HELLO was sent, and until when its answer is waited for.
-    sent: Option<(u64, u64)>,
-    /// Round trip of the first HELLO that came back.
-    rtt: Option<u64>,
+    /// Until when the answer to the last HELLO is waited for.
+    until: Option<u64>,
+    /// When each HELLO was sent, by its number.
+    sent: Vec<u64>,
+    /// HELLOs that came back.
+    answers: u32,
+    /// The shortest round trip.
+    rtt: u64,
 }
 
 impl Hello {
@@ -90,31 +99,32 @@ impl Hello {
             failing: largest + 1,
             blocks: largest,
             tries: tries.iter(),
-            sent: None,
-            rtt: None,
+            until: None,
+            sent: Vec::new(),
+            answers: 0,
+            rtt: u64::MAX,
         }
     }
 
     /// What to do now. After [`HelloStep::Send`], ask again.
     pub fn step(&mut self, now: u64) -> HelloStep {
         loop {
-            if let Some((passing, rtt)) = self.passing.zip(self.rtt)
-                && self.failing - passing <= 1
-            {
-                return match passing {
-                    0 => HelloStep::Failed(PathFailure::TooSmall),
-                    blocks => HelloStep::Open(OpenPath {
-                        lanes: (blocks * LANES_PER_BLOCK) as u16,
-                        rtt: Duration::from_nanos(rtt),
-                    }),
-                };
+            let found = self.found();
+            if found == Some(0) {
+                return HelloStep::Failed(PathFailure::TooSmall);
             }
-            if let Some((_, until)) = self.sent.filter(|(_, until)| now < *until) {
+            if let Some(until) = self.until.filter(|until| now < *until) {
                 return HelloStep::Wait(until);
             }
             if let Some(patience) = self.tries.next() {
-                self.sent = Some((now, now + patience.as_nanos() as u64));
-                return HelloStep::Send(self.header());
+                let header = self.header(self.sent.len() as u32);
+                self.sent.push(now);
+                self.until = Some(now + patience.as_nanos() as u64);
+                return HelloStep::Send(header);
+            }
+            if let Some(blocks) = found {
+                let lanes = (blocks * LANES_PER_BLOCK) as u16;
+                return HelloStep::Open(OpenPath { lanes, rtt: Duration::from_nanos(self.rtt) });
             }
             if self.blocks == 0 {
                 return HelloStep::Failed(PathFailure::Closed);
@@ -125,13 +135,14 @@ impl Hello {
 
     /// Takes in a packet that came from the aggregator's address.
     pub fn receive(&mut self, now: u64, packet: &[u8]) {
-        let Some((sent_at, _)) = self.sent else { return };
-        let expected = self.header();
+        let Ok((answer, _)) = Header::ref_from_prefix(packet) else { return };
+        let number = answer.round.get();
+        let Some(sent_at) = self.sent.get(number as usize) else { return };
+        let expected = self.header(number);
         // The same HELLO, but that its flags may tell of congestion.
-        let is_back = Header::ref_from_prefix(packet)
-            .is_ok_and(|(answer, _)| Header { flags: expected.flags, ..*answer } == expected);
-        if is_back {
-            self.rtt = self.rtt.or(Some(now.saturating_sub(sent_at)));
+        if (Header { flags: expected.flags, ..*answer }) == expected {
+            self.rtt = self.rtt.min(now.saturating_sub(*sent_at));
+            self.answers += 1;
             self.passing = Some(self.blocks);
             self.search();
         }
@@ -148,15 +159,25 @@ impl Hello {
         self.search();
     }
 
-    /// Goes on to the next size: after the largest an empty HELLO, then halving.
-    fn search(&mut self) {
-        let tries: &[Duration] = if self.passing.is_none() { &PATIENT_TRIES } else { &TRIES };
-        self.blocks = self.passing.map_or(0, |passing| passing.midpoint(self.failing));
-        self.tries = tries.iter();
-        self.sent = None;
+    /// The largest size that passes, in blocks, once it is known.
+    fn found(&self) -> Option<usize> {
+        self.passing.filter(|passing| self.failing - passing <= 1)
     }
 
-    fn header(&self) -> Header {
+    /// Goes on to the next size: after the largest an empty HELLO, then halving; or to the next sample of the size that was found.
+    fn search(&mut self) {
+        let (blocks, tries): (_, &[Duration]) = match (self.passing, self.found()) {
+            (None, _) => (0, &PATIENT_TRIES),
+            (Some(passing), None) => (passing.midpoint(self.failing), &TRIES),
+            (_, Some(found)) if self.answers < SAMPLES => (found, &SAMPLE_TRIES),
+            (_, Some(found)) => (found, &[]),
+        };
+        self.blocks = blocks;
+        self.tries = tries.iter();
+        self.until = None;
+    }
+
+    fn header(&self, number: u32) -> Header {
         Header {
             version: VERSION,
             kind: Kind::Hello as u8,
@@ -164,7 +185,7 @@ impl Hello {
             epoch: U32::new(self.identity.epoch),
             rank: U16::new(self.identity.rank),
             slot: U16::ZERO,
-            round: U32::ZERO,
+            round: U32::new(number),
             op: 0,
             flags: 0,
             lanes: U16::new((self.blocks * LANES_PER_BLOCK) as u16),

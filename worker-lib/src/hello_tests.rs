@@ -112,7 +112,50 @@ fn the_largest_size_that_passes_is_found() {
 fn a_lost_hello_is_said_again() {
     let mut path = Path { lost: 2, ..Path::new(1472, 1472) };
     assert_eq!(lanes(&mut path, 768), 352);
-    assert_eq!(path.sent, 3);
+    assert_eq!(path.sent, 2 + 5);
+}
+
+/// What [`Hello::step`] says to send, at a time in ms.
+fn said(hello: &mut Hello, at: u64) -> Header {
+    match hello.step(at * MS) {
+        HelloStep::Send(header) => header,
+        other => panic!("{other:?}"),
+    }
+}
+
+const MS: u64 = 1_000_000;
+
+#[test]
+fn the_shortest_round_trip_counts() {
+    let mut hello = Hello::new(IDENTITY, SECRET, 1472, 768);
+    for (sent, back) in [(0, 9), (9, 16), (16, 19), (19, 24), (24, 31)] {
+        let header = said(&mut hello, sent);
+        assert_eq!(hello.step(back * MS), HelloStep::Wait((sent + 20) * MS));
+        hello.receive(back * MS, header.as_bytes());
+    }
+    assert_eq!(hello.step(31 * MS), HelloStep::Open(OpenPath { lanes: 352, rtt: Duration::from_millis(3) }));
+}
+
+#[test]
+fn a_late_answer_is_not_taken_for_that_to_a_later_hello() {
+    let mut hello = Hello::new(IDENTITY, SECRET, 1472, 768);
+    let (first, second) = (said(&mut hello, 0), said(&mut hello, 20));
+    hello.receive(25 * MS, first.as_bytes());
+    // A sample, which is lost; the answer to the second comes meanwhile.
+    said(&mut hello, 25);
+    hello.receive(48 * MS, second.as_bytes());
+    said(&mut hello, 48);
+    assert_eq!(hello.step(68 * MS), HelloStep::Open(OpenPath { lanes: 352, rtt: Duration::from_millis(25) }));
+}
+
+#[test]
+fn samples_that_are_lost_do_not_keep_the_path_closed() {
+    let mut hello = Hello::new(IDENTITY, SECRET, 1472, 768);
+    let header = said(&mut hello, 0);
+    hello.receive(MS, header.as_bytes());
+    said(&mut hello, 1);
+    assert_eq!(hello.step(20 * MS), HelloStep::Wait(21 * MS));
+    assert_eq!(hello.step(21 * MS), HelloStep::Open(OpenPath { lanes: 352, rtt: Duration::from_millis(1) }));
 }
 
 #[test]
@@ -130,12 +173,13 @@ fn too_small_an_mtu() {
 #[test]
 fn silence_and_strangers_answers_are_a_closed_path() {
     type Change = fn(&mut Header);
-    let changes: [Change; 6] = [
+    let changes: [Change; 7] = [
         |header| header.kind = Kind::Result as u8,
         |header| header.job.set(7),
         |header| header.epoch.set(7),
         |header| header.rank.set(7),
         |header| header.aux.set(7),
+        |header| header.round.set(700),
         |header| header.lanes.set(64),
     ];
     thread::scope(|scope| {

@@ -67,12 +67,14 @@ def hello_in_a_new_epoch():
 
 
 def hello_once_more():
-    about = "A member may say HELLO at any time, also while its rounds are filled; it changes nothing."
+    about = "A member may say HELLO at any time, also while its rounds are filled; it changes nothing. Its slot and round are the member's own affair."
     v = Vector("hello_once_more", about, "fifo")
     job = v.open(Job(ranks=2))
     for round in range(2):
         for rank in range(2):
             packet = job.hello(rank, 32)
             v.step(f"HELLO of rank {rank}", job, packet, back("hello", packet))
+            numbered = packet.changed(slot=0xFFFF, round=round + 7)
+            v.step(f"HELLO of rank {rank}, numbered", job, numbered, back("hello", numbered))
         play_round(v, job, 2, round)
     return v
