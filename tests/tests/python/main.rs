@@ -8,7 +8,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use serde_json::Value;
-use switchml_rack::{Aggregator, Binaries, Process, Rack, RackOptions, can_build_racks, skip};
+use switchml_rack::{Aggregator, Binaries, Process, Rack, RackOptions, can_build_racks, leave_out, skip};
 
 /// Far longer than importing torch takes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(180);
@@ -83,6 +83,33 @@ fn collectives_of_torch() {
         assert!(printed.contains("all collectives are right"), "{printed}");
     }
     assert!(site.counter("completed") > 1000, "the sums were made in the switch");
+}
+
+#[test]
+fn collectives_by_way_of_copies() {
+    let Some(site) = Site::new("collectives_by_way_of_copies", 3) else { return };
+    for printed in site.run(&["collectives.py", "staged"], &[]) {
+        assert!(printed.contains("all collectives are right"), "{printed}");
+    }
+}
+
+#[test]
+fn tensors_of_a_gpu() {
+    let name = "tensors_of_a_gpu";
+    let Some(site) = Site::new(name, 2) else { return };
+    let mut command = Command::new(&site.python);
+    command.args(["-W", "ignore", "-c", "import torch; print(torch.cuda.is_available())"]);
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    if output.stdout != b"True\n" {
+        leave_out(name, "no GPU");
+        return;
+    }
+    for backend in ["switchml", "cpu:switchml,cuda:switchml", "cpu:gloo,cuda:switchml"] {
+        for printed in site.run(&["gpu_tensors.py", backend], &[]) {
+            assert!(printed.contains("all tensors of the GPU are right"), "{backend}: {printed}");
+        }
+    }
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
     torch.distributed.init_process_group("switchml")
 
-all_reduce (sum, avg, max, min) and broadcast of CPU tensors, and barrier, run in the network; all other collectives go to a Gloo group of the same
+all_reduce (sum, avg, max, min), broadcast and barrier run in the network; all other collectives go to a Gloo group of the same
 ranks. The aggregator's address is SWITCHML_AGGREGATOR of the group's first rank, or else MASTER_ADDR's host. SWITCHML_DEADLINE is how many
 seconds a call may be without progress (5 unless set); it must cover the time that ranks may be apart. SWITCHML_JOIN_TIMEOUT is how many seconds ranks wait
 for each other at the aggregator (60 unless set).
@@ -24,11 +24,13 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import Backend, Work
 
-from . import _memory
 from ._communicator import Communicator, Handle
 from ._error import Error
+from ._staging import STREAMS, Staged
 
 NAME = "switchml"
+# The first one whose C++ calls methods of a Python class that is a `Backend`.
+OLDEST = "2.14"
 
 _log = logging.getLogger(__name__)
 
@@ -44,7 +46,9 @@ class _Work(Work):
         self._tensors = tensors
         self._over = threading.Event()
         self._error: Exception | None = None
-        self._finished: torch.futures.Future[None] = torch.futures.Future()
+        # A future of tensors on GPUs must know which.
+        devices = {tensor.device for tensor in tensors if tensor.device.type != "cpu"}
+        self._finished: torch.futures.Future[None] = torch.futures.Future(devices=list(devices))
         # An exception that a callback raises is one for C++, too, where DDP waits; `set_exception` makes one for Python alone, and DDP crash.
         self._future = self._finished.then(self._result)
 
@@ -72,32 +76,30 @@ class _Work(Work):
         return self._future
 
 
-class _Completions:
-    """A thread that waits for calls in flight, in the order in which they were made."""
+class _Thread:
+    """A thread that runs what it is given, in order. What fails ends the call that it is of."""
 
-    def __init__(self) -> None:
-        self._calls: queue.SimpleQueue[tuple[list[Handle], Callable[[], None], _Work] | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name="switchml-completions", daemon=True)
+    def __init__(self, name: str) -> None:
+        self._todo: queue.SimpleQueue[tuple[Callable[[], None], _Work] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name=f"{NAME}-{name}", daemon=True)
         self._thread.start()
 
-    def add(self, handles: list[Handle], then: Callable[[], None], work: _Work) -> None:
-        self._calls.put((handles, then, work))
+    def add(self, run: Callable[[], None], work: _Work) -> None:
+        self._todo.put((run, work))
 
     def close(self) -> None:
-        self._calls.put(None)
+        self._todo.put(None)
         self._thread.join()
 
     def _run(self) -> None:
-        while (call := self._calls.get()) is not None:
-            handles, then, work = call
+        while (item := self._todo.get()) is not None:
+            run, work = item
             try:
-                for handle in handles:
-                    handle.wait()
-                then()
+                run()
             except Exception as error:
                 work.finish(_backend_error(error))
-            else:
-                work.finish()
+            # Else it would keep tensors until the next one comes.
+            del item, run, work
 
 
 def _backend_error(error: Exception) -> Exception:
@@ -114,7 +116,10 @@ class _Group(Backend):
         super().__init__(communicator.rank, communicator.world_size)
         self._communicator = communicator
         self._gloo = gloo
-        self._completions = _Completions()
+        # Waits for calls in flight.
+        self._completions = _Thread("completions")
+        # From the first tensor of a GPU on: makes calls whose elements have to be waited for, and all others, for their order counts.
+        self._calls: _Thread | None = None
         self._delegated: set[str] = set()
         self._closed = False
         # A thread that comes back from a wait must still find the interpreter.
@@ -153,6 +158,8 @@ class _Group(Backend):
             return
         self._closed = True
         atexit.unregister(self.shutdown)
+        if self._calls is not None:
+            self._calls.close()
         self._completions.close()
         _log.info("%s: %s", NAME, _in_words(self.statistics()))
         try:
@@ -164,11 +171,33 @@ class _Group(Backend):
 
     def _start(self, tensors: list[torch.Tensor], start: Callable[[torch.Tensor], tuple[Handle, Callable[[], None]]]) -> Work:
         work = _Work(tensors)
+        staged = {place: Staged(tensor) for place, tensor in enumerate(tensors) if tensor.device.type in STREAMS}
+        there = [staged[place].host if place in staged else tensor for place, tensor in enumerate(tensors)]
+
+        def call() -> None:
+            for copy in staged.values():
+                copy.arrived()
+            started = [start(tensor) for tensor in there]
+            self._completions.add(lambda: finish(started), work)
+
+        def finish(started: list[tuple[Handle, Callable[[], None]]]) -> None:
+            for handle, _ in started:
+                handle.wait()
+            for _, then in started:
+                then()
+            for copy in staged.values():
+                copy.give_back()
+            work.finish()
+
+        if staged and self._calls is None:
+            self._calls = _Thread("calls")
+        if self._calls is not None:
+            self._calls.add(call, work)
+            return work
         try:
-            started = [start(tensor) for tensor in tensors]
+            call()
         except Error as error:
             raise _backend_error(error) from None
-        self._completions.add([handle for handle, _ in started], lambda: [then() for _, then in started], work)
         return work
 
     def _reduce(self, tensor: torch.Tensor, op: str) -> tuple[Handle, Callable[[], None]]:
@@ -287,7 +316,7 @@ def _of_keys(keys: torch.Tensor, dtype: torch.dtype, op: str) -> torch.Tensor:
 
 
 def _is_offered(tensor: torch.Tensor, op: str) -> bool:
-    if tensor.device.type != "cpu" or tensor.is_sparse:
+    if tensor.device.type not in ("cpu", *STREAMS) or tensor.is_sparse:
         return False
     return tensor.dtype in _FLOATS or (tensor.dtype in (torch.int32, torch.int64) and op != "avg")
 
@@ -303,6 +332,8 @@ def _overwrite(tensor: torch.Tensor, values: torch.Tensor) -> None:
 
 def _create(options: Any, _backend_options: Any) -> Backend:
     """The process group that torch asks for."""
+    if torch.__version__ < OLDEST:
+        raise RuntimeError(f"torch {torch.__version__} cannot have a backend in Python; {NAME} needs torch {OLDEST} or newer")
     rank, size = options.group_rank, options.group_size
     # A group that was destroyed leaves its keys to the next one of its name; all ranks have counted as many.
     attempt = options.store.add(f"attempts/{rank}", 1)
@@ -408,7 +439,7 @@ def _in_words(statistics: dict[str, Any]) -> str:
 def register() -> None:
     """Makes the backend known to torch, once; torch calls it when it is imported."""
     if NAME not in dist.Backend.backend_list:
-        dist.Backend.register_backend(NAME, _create, extended_api=True, devices=["cpu"])
+        dist.Backend.register_backend(NAME, _create, extended_api=True, devices=["cpu", *STREAMS])
 
 
 register()

@@ -1,9 +1,25 @@
-"""A rank that makes every kind of collective, and checks each element."""
+"""A rank that makes every kind of collective, and checks each element.
+
+With `staged` as its argument, tensors take the way of those of a GPU: copies, and a thread that waits for these. The streams are those of the CPU then,
+which do nothing.
+"""
+
+import sys
+from types import SimpleNamespace
 
 import torch
 import torch.distributed as dist
 
 import switchml.torch
+from switchml._staging import STREAMS
+
+if sys.argv[1:] == ["staged"]:
+    STREAMS["cpu"] = SimpleNamespace(
+        Stream=lambda device: torch.cpu.Stream(),
+        Event=lambda blocking: torch.cpu.Event(),
+        current_stream=torch.cpu.current_stream,
+        stream=torch.cpu.stream,
+    )
 
 dist.init_process_group("switchml")
 rank, ranks = dist.get_rank(), dist.get_world_size()

@@ -1,0 +1,44 @@
+"""Tensors of a GPU by way of memory of the host."""
+
+from types import ModuleType
+from typing import Any
+
+import torch
+
+# The devices that are served so, and what has their streams.
+STREAMS: dict[str, ModuleType | Any] = {"cuda": torch.cuda}
+
+
+class Staged:
+    """A tensor of a GPU and its copy in pinned memory.
+
+    Both ways are on streams of their own, so that neither holds up what the caller computes. The first one begins when all is done that the caller's stream
+    had to do when it made the call; nothing blocks until `arrived`.
+    """
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        device = tensor.device
+        streams = STREAMS[device.type]
+        self._tensor, self._device = tensor.detach(), device
+        # Torch keeps pinned memory for the next one of its size.
+        self.host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=device.type != "cpu")
+        stream = streams.Stream(device)
+        stream.wait_stream(streams.current_stream(device))
+        with streams.stream(stream):
+            self.host.copy_(self._tensor, non_blocking=True)
+        # A thread that waits for it sleeps.
+        self._event = streams.Event(blocking=True)
+        self._event.record(stream)
+
+    def arrived(self) -> None:
+        """Waits until the elements are in the host's memory."""
+        self._event.synchronize()
+
+    def give_back(self) -> None:
+        """Copies the elements to the GPU, and waits until they are there: any stream may use them then."""
+        streams = STREAMS[self._device.type]
+        stream = streams.Stream(self._device)
+        with streams.stream(stream):
+            self._tensor.copy_(self.host, non_blocking=True)
+        self._event.record(stream)
+        self._event.synchronize()
