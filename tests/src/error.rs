@@ -94,6 +94,18 @@ pub enum Error {
     #[error("{} does not exist; build it: cargo build --release -p switchml-userspace -p switchml-worker -p switchml-impairment", .0.display())]
     NotBuilt(PathBuf),
 
+    /// Torchrun is not where the interpreter is.
+    #[error("{} does not exist; torchrun comes with torch: `pip install torch` in that environment", .0.display())]
+    NoTorchrun(PathBuf),
+
+    /// A script failed that torchrun ran: the ranks, and what they said last.
+    #[error("the script failed; its last lines:\n{0}")]
+    Script(String),
+
+    /// Ranks that trained together did not do the same, or told of it otherwise than agreed.
+    #[error("training went wrong: {0}")]
+    Training(String),
+
     /// What [`Mode::Bmv2`](crate::Mode::Bmv2) needs is not installed.
     #[error(
         "{0}; bmv2 needs simple_switch of https://github.com/p4lang/behavioral-model, built with Thrift and nanomsg, \

@@ -130,6 +130,7 @@ mod process;
 mod rack;
 mod shaping;
 mod simple_switch;
+mod torchrun;
 pub mod vectors;
 mod xdp;
 
@@ -144,3 +145,4 @@ pub use rack::{AGGREGATOR_ADDRESS, MAX_MTU, MAX_WORKERS, MIN_MTU, Mode, Rack, Ra
 pub use rustix::process::Signal;
 pub use shaping::Shaping;
 pub use simple_switch::SimpleSwitch;
+pub use torchrun::{Torchrun, Training};

@@ -12,9 +12,14 @@ use crate::{cargo, setup::packages};
 /// Gloo comes with it.
 const TORCH: &str = "2.15.0";
 
-/// What pip installs: torch, what it wants for some conversions, and what builds the package.
-fn requirements() -> [String; 3] {
-    [format!("torch=={TORCH}"), "numpy>=2,<3".to_owned(), "maturin>=1.9,<2".to_owned()]
+/// What pip installs: torch, what it wants for some conversions, what builds the package, and data for an example.
+fn requirements() -> [String; 4] {
+    [
+        format!("torch=={TORCH}"),
+        "numpy>=2,<3".to_owned(),
+        "maturin>=1.9,<2".to_owned(),
+        "scikit-learn>=1.5,<2".to_owned(),
+    ]
 }
 
 /// The interpreter of an environment with torch, from PyPI. It is made if it is not there.
@@ -26,8 +31,13 @@ pub fn with_torch() -> Result<PathBuf> {
     let environment = cargo::target_folder()?.join("python").join(format!("torch-{TORCH}"));
     let (python, complete) = (environment.join("bin/python"), environment.join("complete"));
     let wanted = requirements().join("\n");
-    if fs::read_to_string(&complete).is_ok_and(|there| there == wanted) {
+    let there = fs::read_to_string(&complete).ok();
+    if there.as_ref() == Some(&wanted) {
         return Ok(python);
+    }
+    if there.is_some() {
+        // It was wanted for less; pip brings the rest.
+        return install(&python, &complete, &wanted);
     }
     if !can_make_environments() {
         packages::ensure(&[("/usr/share/doc/python3-venv", "python3-venv")], "torch's environment needs")?;
@@ -37,9 +47,14 @@ pub fn with_torch() -> Result<PathBuf> {
         environment.display()
     );
     run(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&environment))?;
-    run(pip(&python).args(["install", "--no-cache-dir"]).args(requirements()))?;
-    fs::write(&complete, wanted).with_context(|| format!("cannot write {}", complete.display()))?;
-    Ok(python)
+    install(&python, &complete, &wanted)
+}
+
+/// Installs what is wanted, and notes it in the file `complete`.
+fn install(python: &Path, complete: &Path, wanted: &str) -> Result<PathBuf> {
+    run(pip(python).args(["install", "--no-cache-dir"]).args(wanted.lines()))?;
+    fs::write(complete, wanted).with_context(|| format!("cannot write {}", complete.display()))?;
+    Ok(python.to_owned())
 }
 
 /// The same interpreter, with the package as it is now, installed as a user would.

@@ -5,10 +5,10 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use switchml_rack::{Aggregator, Binaries, Process, Rack, RackOptions, can_build_racks, leave_out, skip};
+use switchml_rack::{Aggregator, Binaries, Process, Rack, RackOptions, Torchrun, can_build_racks, leave_out, skip};
 
 /// Far longer than importing torch takes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(180);
@@ -120,32 +120,84 @@ fn arrays_of_numpy() {
     }
 }
 
-/// Losses by step, and digests of the parameters, of a job on all ranks: the same parameters on all of them.
-fn train(site: &Site, backend: &str) -> (Vec<f64>, Vec<String>) {
-    let printed = site.run(&["training.py", backend], &[]);
-    let words = |text: &String, place: usize| -> Vec<String> {
-        let line = |line: &str| line.split(' ').nth(place).map(str::to_owned);
-        text.lines().filter(|line| line.starts_with("step ")).filter_map(line).collect()
+/// A job by torchrun, of a script that users are shown.
+fn training(site: &Site, arguments: &[&str]) -> Torchrun {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../worker-lib/python/examples");
+    let script = folder.join(arguments[0]);
+    Torchrun::start(&site.rack, &site.python, Some(&site.aggregator), &script, &arguments[1..]).unwrap()
+}
+
+/// Trains for a while: with this backend twice, and with Gloo. That ranks have the same bits after every step is looked at there.
+fn trains_as_with_gloo_and_twice_the_same(site: &Site, script: &str, epochs: &str) {
+    let train = |backend: &str, bucket: &str| {
+        let arguments = [script, "--epochs", epochs, "--backend", backend, "--bucket-cap-mb", bucket];
+        training(site, &arguments).finish(PATIENCE).unwrap()
     };
-    let digests = words(&printed[0], 5);
-    assert_eq!(digests.len(), 20, "{printed:?}");
-    for text in &printed {
-        assert_eq!(words(text, 5), digests, "the same bits on every rank after every step");
-    }
-    (words(&printed[0], 3).iter().map(|loss| loss.parse().unwrap()).collect(), digests)
+    // Small buckets: several are in flight during each backward pass.
+    let ours = train("switchml", "0.05");
+    assert!(site.counter("completed") > 200, "gradients were summed in the switch");
+    assert_eq!(ours.parameters.len(), ours.losses.len(), "a digest for every step");
+    assert_eq!(train("switchml", "0.05"), ours);
+    let gloo = train("gloo", "25");
+    let (first, last) = (gloo.losses[0], *gloo.losses.last().unwrap());
+    assert!(last < 0.6 * first, "it learns: from {first} to {last}");
+    assert_eq!(ours.losses.len(), gloo.losses.len());
+    // So short a training is 2e-6 apart; noise grows from step to step.
+    assert!(ours.apart(&gloo) < 1e-4, "{} apart", ours.apart(&gloo));
+    assert!((ours.accuracy.unwrap() - gloo.accuracy.unwrap()).abs() <= 0.005, "{ours:?} and Gloo's {gloo:?}");
 }
 
 #[test]
-fn training_goes_as_with_gloo_and_twice_the_same() {
-    let Some(site) = Site::new("training_goes_as_with_gloo_and_twice_the_same", 2) else { return };
-    let (losses, bits) = train(&site, "switchml");
-    assert!(site.counter("completed") > 100, "gradients were summed in the switch");
-    assert_eq!(train(&site, "switchml").1, bits);
-    let (theirs, _) = train(&site, "gloo");
-    assert!(losses[19] < 0.6 * losses[0], "it learns: {losses:?}");
-    for (ours, theirs) in losses.iter().zip(&theirs) {
-        assert!((ours - theirs).abs() < 1e-3, "{losses:?} and Gloo's {theirs:?}");
+fn digits_by_torchrun() {
+    let Some(site) = Site::new("digits_by_torchrun", 2) else { return };
+    trains_as_with_gloo_and_twice_the_same(&site, "digits.py", "1");
+}
+
+#[test]
+fn text_by_torchrun() {
+    let Some(site) = Site::new("text_by_torchrun", 2) else { return };
+    trains_as_with_gloo_and_twice_the_same(&site, "text.py", "1");
+}
+
+#[test]
+fn a_script_that_fails_is_told_of_each_rank() {
+    let Some(site) = Site::new("a_script_that_fails_is_told_of_each_rank", 2) else { return };
+    let job = training(&site, &["digits.py", "--backend", "nonsense"]);
+    let told = job.finish(PATIENCE).unwrap_err().to_string();
+    for rank in 0..2 {
+        let head = format!("rank {rank} (exit status: 1):\n");
+        let said = told.split_once(&head).map(|(_, lines)| lines.split("rank ").next().unwrap_or_default());
+        assert!(said.is_some_and(|lines| lines.contains("nonsense")), "{told}");
     }
+    assert!(!told.contains("ChildFailedError"), "{told}");
+}
+
+#[test]
+fn a_job_that_is_given_up_leaves_no_process() {
+    let Some(site) = Site::new("a_job_that_is_given_up_leaves_no_process", 2) else { return };
+    // Nobody else has this number.
+    let epochs = (1_000_000_000 + u64::from(std::process::id())).to_string();
+    let there = || {
+        let entries = std::fs::read_dir("/proc").unwrap().flatten();
+        let lines = entries.filter_map(|entry| std::fs::read(entry.path().join("cmdline")).ok());
+        lines.map(|line| String::from_utf8_lossy(&line).into_owned()).filter(|line| line.contains(&epochs)).collect()
+    };
+    let wait_until = |what: &dyn Fn(&[String]) -> bool| {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            let processes: Vec<String> = there();
+            if what(&processes) {
+                return;
+            }
+            assert!(Instant::now() < end, "{processes:?}");
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    };
+    let job = training(&site, &["digits.py", "--epochs", &epochs]);
+    // Torchrun's lines have the script, too; the script's have no torchrun.
+    wait_until(&|processes| processes.iter().filter(|line| !line.contains("torchrun")).count() == 2);
+    drop(job);
+    wait_until(&|processes| processes.is_empty());
 }
 
 #[test]

@@ -1,0 +1,219 @@
+//! Training jobs of PyTorch's: torchrun in each worker's namespace, and what the ranks say of each step.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use serde::Deserialize;
+
+use crate::{Aggregator, Error, Namespace, Process, Rack, deadline::Deadline};
+
+/// How long ranks may go on once one has failed. They are told by its connections, or by the aggregator.
+const AFTER_A_FAILURE: Duration = Duration::from_secs(20);
+
+/// Where the ranks meet: torchrun's usual port, at worker 0.
+const PORT: &str = "29500";
+
+/// A training job: torchrun in each worker's namespace. Dropped, it ends at once, with all processes of its own.
+pub struct Torchrun {
+    agents: Vec<Process>,
+}
+
+impl Torchrun {
+    /// Starts `torchrun --nnodes N --node-rank I … SCRIPT ARGUMENTS` for each of the rack's N workers. `python` is an interpreter that has
+    /// torch, and with it torchrun at its side; `aggregator` is whom the backend `switchml` is to use.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoTorchrun`]; [`Error::Start`] if `unshare` is missing.
+    pub fn start(
+        rack: &Rack,
+        python: &Path,
+        aggregator: Option<&Aggregator>,
+        script: &Path,
+        arguments: &[&str],
+    ) -> Result<Self, Error> {
+        let torchrun = python.with_file_name("torchrun");
+        if !torchrun.is_file() {
+            return Err(Error::NoTorchrun(torchrun));
+        }
+        let start = |(rank, worker): (usize, &Namespace)| {
+            // Torchrun has children. In a namespace of processes the kernel ends them with it, however it ends.
+            let mut command = Command::new("unshare");
+            command.args(["--pid", "--fork", "--kill-child", "--mount-proc"]).arg(&torchrun);
+            command.args(["--nnodes", &rack.workers().len().to_string(), "--node-rank", &rank.to_string()]);
+            command.args(["--master-addr", &Rack::worker_address(0).to_string(), "--master-port", PORT]);
+            command.arg(script).args(arguments);
+            command.env("GLOO_SOCKET_IFNAME", "eth0").env("OMP_NUM_THREADS", "1");
+            command.envs(aggregator.map(|aggregator| ("SWITCHML_AGGREGATOR", aggregator.control())));
+            worker.spawn(&format!("rank {rank}"), command)
+        };
+        Ok(Self { agents: rack.workers().iter().enumerate().map(start).collect::<Result<_, _>>()? })
+    }
+
+    /// Waits until the script has ended on all ranks, and puts together what they printed.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Script`] with the ranks that failed and the last lines of their scripts; [`Error::Timeout`]; [`Error::Training`] for ranks whose
+    /// parameters differ, or that say something else than was agreed.
+    pub fn finish(mut self, timeout: Duration) -> Result<Training, Error> {
+        wait(&mut self.agents, timeout)?;
+        let printed: Vec<String> = self.agents.iter().map(Process::stdout).collect();
+        Training::of(&printed)
+    }
+}
+
+/// How a job went: what `worker-lib/python/examples/report.py` has the ranks print, put together.
+#[derive(Debug, Default, Clone, PartialEq)]
+pub struct Training {
+    /// Loss by step: the mean of the ranks'.
+    pub losses: Vec<f64>,
+    /// Time by step in seconds, where it was told: the slowest rank's.
+    pub seconds: Vec<f64>,
+    /// Digests of the parameters, which are those of all ranks: by step, or as often as they were told.
+    pub parameters: Vec<String>,
+    /// Share of the test set that was right in the end, 0 to 1, where it was told.
+    pub accuracy: Option<f64>,
+}
+
+/// A line of a rank's output.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Line {
+    loss: Option<f64>,
+    seconds: Option<f64>,
+    parameters: Option<String>,
+    accuracy: Option<f64>,
+}
+
+impl Training {
+    /// Puts together what the ranks printed.
+    fn of(printed: &[String]) -> Result<Self, Error> {
+        let ranks: Vec<Self> =
+            printed.iter().enumerate().map(|(rank, text)| of_rank(rank, text)).collect::<Result<_, _>>()?;
+        let first = ranks.first().cloned().unwrap_or_default();
+        for (number, rank) in ranks.iter().enumerate() {
+            if (rank.losses.len(), rank.seconds.len()) != (first.losses.len(), first.seconds.len()) {
+                return Err(Error::Training(format!(
+                    "rank {number} told of {} steps, rank 0 of {}",
+                    rank.losses.len(),
+                    first.losses.len()
+                )));
+            }
+            if rank.parameters != first.parameters {
+                let pairs = rank.parameters.iter().zip(&first.parameters);
+                let same = pairs.take_while(|(mine, first)| mine == first).count();
+                return Err(Error::Training(format!(
+                    "rank {number}'s parameters differ from rank 0's, first in its digest number {}",
+                    same + 1
+                )));
+            }
+        }
+        let by_step = |values: fn(&Self) -> &Vec<f64>, together: fn(f64, f64) -> f64| {
+            let step = |i: usize| ranks.iter().map(|rank| values(rank)[i]).fold(0.0, together);
+            (0..values(&first).len()).map(step).collect::<Vec<f64>>()
+        };
+        let mut losses = by_step(|rank| &rank.losses, |sum, loss| sum + loss);
+        losses.iter_mut().for_each(|loss| *loss /= ranks.len() as f64);
+        let seconds = by_step(|rank| &rank.seconds, f64::max);
+        Ok(Self { losses, seconds, ..first })
+    }
+
+    /// By how much this job's loss is apart from another's, at the step where it is most.
+    pub fn apart(&self, other: &Self) -> f64 {
+        let pairs = self.losses.iter().zip(&other.losses);
+        pairs.map(|(ours, theirs)| (ours - theirs).abs()).fold(0.0, f64::max)
+    }
+}
+
+fn of_rank(rank: usize, printed: &str) -> Result<Training, Error> {
+    let mut training = Training::default();
+    for text in printed.lines() {
+        let line: Line =
+            serde_json::from_str(text).map_err(|_| Error::Training(format!("rank {rank} said: {text}")))?;
+        training.losses.extend(line.loss);
+        training.seconds.extend(line.seconds);
+        training.parameters.extend(line.parameters);
+        training.accuracy = line.accuracy.or(training.accuracy);
+    }
+    Ok(training)
+}
+
+/// Waits until all have ended well.
+fn wait(agents: &mut [Process], timeout: Duration) -> Result<(), Error> {
+    let mut end = Deadline::after(timeout);
+    let mut failed = false;
+    while agents.iter_mut().any(Process::is_running) && !end.left().is_zero() {
+        std::thread::sleep(Duration::from_millis(50));
+        if !failed && failures(agents)?.is_some() {
+            failed = true;
+            end = Deadline::after(AFTER_A_FAILURE.min(end.left()));
+        }
+    }
+    if let Some(failures) = failures(agents)? {
+        return Err(Error::Script(failures));
+    }
+    match agents.iter_mut().find_map(|agent| agent.is_running().then_some(agent)) {
+        Some(agent) => Err(agent.timeout("end of the script".to_owned(), timeout)),
+        None => Ok(()),
+    }
+}
+
+/// Who has failed, and what its script said last.
+fn failures(agents: &mut [Process]) -> Result<Option<String>, Error> {
+    let mut failures = Vec::new();
+    for agent in agents {
+        if !agent.is_running() {
+            let status = agent.wait(Duration::ZERO)?;
+            if !status.success() {
+                failures.push(format!("{} ({status}):\n{}", agent.name(), last_lines_of_script(&agent.stderr())));
+            }
+        }
+    }
+    Ok((!failures.is_empty()).then(|| failures.join("\n")))
+}
+
+/// Torchrun goes on at length about the script's end; if it says nothing but that, it is at fault itself.
+fn last_lines_of_script(stderr: &str) -> String {
+    const LINES: usize = 8;
+    let lines: Vec<&str> = stderr.lines().collect();
+    let script = lines.iter().position(|line| line.contains(" torch/distributed/elastic/")).unwrap_or(lines.len());
+    let said = if script == 0 { &lines[..] } else { &lines[..script] };
+    said[said.len().saturating_sub(LINES)..].join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GOOD: &str = "{\"loss\": 2.0, \"seconds\": 0.5, \"parameters\": \"a\"}\n{\"loss\": 1.0, \"seconds\": 0.25, \"parameters\": \"b\"}\n{\"accuracy\": 0.75}\n";
+
+    #[test]
+    fn losses_are_means_and_times_the_slowest() {
+        let other = GOOD.replace("2.0", "3.0").replace("0.25", "0.75");
+        let training = Training::of(&[GOOD.to_owned(), other]).unwrap();
+        let parameters = vec!["a".to_owned(), "b".to_owned()];
+        let expected = Training { losses: vec![2.5, 1.0], seconds: vec![0.5, 0.75], parameters, accuracy: Some(0.75) };
+        assert_eq!(training, expected);
+        let further = Training { losses: vec![2.25, 1.5], ..expected.clone() };
+        assert_eq!(expected.apart(&further), 0.5);
+    }
+
+    #[test]
+    fn ranks_that_differ_are_told() {
+        let told = |other: &str| Training::of(&[GOOD.to_owned(), other.to_owned()]).unwrap_err().to_string();
+        let bits = told(&GOOD.replace("\"b\"", "\"c\""));
+        assert!(bits.contains("rank 1's parameters differ from rank 0's, first in its digest number 2"), "{bits}");
+        let shorter = told(GOOD.split_once('\n').unwrap().0);
+        assert!(shorter.contains("rank 1 told of 1 steps, rank 0 of 2"), "{shorter}");
+        assert!(told("step 1\n").contains("rank 1 said: step 1"));
+    }
+
+    #[test]
+    fn the_scripts_last_lines_are_those_before_torchruns() {
+        let stderr = "a warning\nValueError: this\nE1121 22:21:21.825000 1 torch/distributed/elastic/multiprocessing/api.py:1002] failed\nTraceback\n";
+        assert_eq!(last_lines_of_script(stderr), "a warning\nValueError: this");
+        assert_eq!(last_lines_of_script("torchrun: error: what\n"), "torchrun: error: what");
+    }
+}

@@ -1,0 +1,54 @@
+"""Trains a small convolutional network on scikit-learn's handwritten digits.
+
+    torchrun --nnodes 4 --node-rank 0 --master-addr a --master-port 29500 digits.py
+"""
+
+import report
+import torch
+import torch.distributed as dist
+from sklearn.datasets import load_digits
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+options = report.options(__doc__, epochs=8)
+dist.init_process_group(options.backend)
+torch.manual_seed(1)
+
+digits = load_digits()
+images = torch.tensor(digits.images, dtype=torch.float32).unsqueeze(1) / 16
+labels = torch.tensor(digits.target)
+order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(2))
+test, train = order[:500], TensorDataset(images[order[500:]], labels[order[500:]])
+
+model = nn.Sequential(
+    nn.Conv2d(1, 16, 3, padding=1),
+    nn.BatchNorm2d(16),
+    nn.ReLU(),
+    nn.Conv2d(16, 32, 3, padding=1),
+    nn.ReLU(),
+    nn.MaxPool2d(2),
+    nn.Flatten(),
+    nn.Linear(32 * 4 * 4, 64),
+    nn.ReLU(),
+    nn.Linear(64, 10),
+)
+model = DistributedDataParallel(model, bucket_cap_mb=options.bucket_cap_mb)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
+sampler = DistributedSampler(train)
+batches = DataLoader(train, batch_size=16, sampler=sampler)
+
+for epoch in range(options.epochs):
+    sampler.set_epoch(epoch)
+    for inputs, targets in batches:
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(inputs), targets)
+        loss.backward()
+        optimizer.step()
+        report.say(loss=loss.item(), parameters=report.digest(model))
+
+model.eval()
+with torch.no_grad():
+    right = model.module(images[test]).argmax(1) == labels[test]
+report.say(accuracy=right.float().mean().item())
+dist.destroy_process_group()
