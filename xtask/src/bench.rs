@@ -12,7 +12,6 @@ mod plan;
 mod plot;
 mod report;
 mod site;
-mod stats;
 mod team;
 
 use std::fs::{self, File};

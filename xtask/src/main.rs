@@ -1,4 +1,4 @@
-//! The project's own commands: `cargo xtask setup | run | bench | sim | test | fuzz | faults | p4`.
+//! The project's own commands: `cargo xtask setup | run | bench | train | sim | test | fuzz | faults | p4`.
 //!
 //! This crate must build on a machine that has nothing but Rust and a C linker, because it installs the rest: nothing
 //! that it depends on may need the BPF program.
@@ -13,7 +13,9 @@ mod python;
 mod run;
 mod setup;
 mod sim;
+mod stats;
 mod test;
+mod train;
 
 use clap::Parser;
 use std::process::ExitCode;
@@ -27,6 +29,8 @@ enum Command {
     Run(Box<run::Run>),
     /// Measure all-reduces side by side with Gloo and Open MPI, and judge what was promised
     Bench(bench::Bench),
+    /// Train with Gloo and through the aggregator, side by side, and compare losses, bits and times
+    Train(train::Train),
     /// Simulate whole systems under faults, each drawn from a seed
     Sim(sim::Sim),
     /// Run every test, and say which ones could not run and why
@@ -45,6 +49,7 @@ fn main() -> ExitCode {
         Command::Setup => setup::run(),
         Command::Run(command) => command.run(),
         Command::Bench(command) => command.run(),
+        Command::Train(command) => command.run(),
         Command::Sim(command) => command.run(),
         Command::Test(command) => command.run(),
         Command::Fuzz(command) => command.run(),

@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::measured::{Cell, Measured, Method, Results, Sample};
 use super::plan::{HALF_GIGABIT, LARGE, SMALL, SPARSE, rate};
-use super::stats::Spread;
+use crate::stats::Spread;
 
 /// A promise about a ratio.
 pub struct Goal {

@@ -11,7 +11,7 @@ use std::thread::available_parallelism;
 use super::measured::{Cell, Measured, Method, Results, Sample};
 use super::plan::{LARGE, WORKERS, rate};
 use super::report::size_of;
-use super::stats::Spread;
+use crate::stats::Spread;
 
 /// Lanes of a full chunk at an MTU of 1500 bytes.
 const LANES: usize = 352;

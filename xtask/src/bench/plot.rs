@@ -5,8 +5,8 @@ use plotters::prelude::*;
 
 use super::measured::{Cell, Measured, Method, Results, Sample};
 use super::plan::{LARGE, WORKERS, rate};
-use super::stats::Spread;
 use crate::plot::{COLOURS, FONT, draw};
+use crate::stats::Spread;
 
 /// The name of a file, and what is in it.
 type File = (String, String);

@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::goals::{Goal, goodput_share};
 use super::measured::{Cell, Measured, Method, Results, Sample};
 use super::model;
-use super::stats::Spread;
+use crate::stats::Spread;
 
 /// Everything as Markdown: the goals, then a table for each number of workers and rate.
 pub fn markdown(results: &Results, goals: &[Goal], runs: usize) -> String {

@@ -1,0 +1,156 @@
+//! `cargo xtask train`: the examples of the Python package trained with Gloo and through the aggregator, from the same seed, side by side.
+//!
+//! Every job is torchrun in four namespaces with a script that knows nothing of all this. Gloo has a rack of its own, with nothing attached
+//! to the switch's ports.
+
+mod curves;
+mod plot;
+mod speed;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use rustix::process::getuid;
+use switchml_rack::{Aggregator, Binaries, Rack, RackOptions, Torchrun, Training};
+
+use crate::{cargo, python};
+
+/// Far longer than a job takes, also on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(600);
+
+/// Options of `cargo xtask train`.
+#[derive(clap::Args)]
+#[command(
+    after_help = "The first run installs torch and scikit-learn (5.5 GB, below the target folder). Exits non-zero when the two do not train \
+    alike, or a goal is missed by more than the spread."
+)]
+pub struct Train {
+    /// Only this one
+    #[arg(long, value_enum)]
+    only: Option<Example>,
+
+    /// How often the wide network is trained with each, in turn
+    #[arg(long, default_value_t = 3)]
+    runs: usize,
+
+    /// Folder for train.md and the plots; nothing but the tables on the terminal without
+    #[arg(long, value_name = "FOLDER")]
+    output: Option<PathBuf>,
+}
+
+/// What is trained: a script in `worker-lib/python/examples`.
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Example {
+    /// A small convolutional network on scikit-learn's digits
+    Digits,
+    /// A small transformer on text
+    Text,
+    /// A network of 25 million parameters, on links of 1 Gb/s: time of a step
+    Wide,
+}
+
+impl Example {
+    const ALL: [Self; 3] = [Self::Digits, Self::Text, Self::Wide];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Digits => "digits",
+            Self::Text => "text",
+            Self::Wide => "wide",
+        }
+    }
+
+    fn script(self) -> PathBuf {
+        cargo::workspace().join("worker-lib/python/examples").join(self.name()).with_extension("py")
+    }
+}
+
+/// What came of an example.
+struct Outcome {
+    /// Markdown.
+    text: String,
+    /// SVG.
+    plot: String,
+    /// What is not as promised.
+    missed: Vec<String>,
+}
+
+impl Train {
+    /// Trains, writes what came out, and judges it.
+    ///
+    /// # Errors
+    ///
+    /// A failed step, a failed script with its last lines, or what is not as promised.
+    pub fn run(&self) -> Result<()> {
+        ensure!(getuid().is_root(), "racks of network namespaces need root; run this as root");
+        ensure!(self.runs > 0, "--runs takes 1 or more");
+        let binaries = Binaries::in_folder(&cargo::binaries_folder(None)?)?;
+        let site = Site::new(&binaries, python::with_package()?)?;
+        let (mut text, mut missed) = (String::new(), Vec::new());
+        for example in Example::ALL.into_iter().filter(|example| self.only.is_none_or(|only| only == *example)) {
+            let outcome = match example {
+                Example::Digits | Example::Text => curves::compare(&site, example)?,
+                Example::Wide => speed::compare(&site, self.runs)?,
+            };
+            println!("\n{}", outcome.text);
+            text += &outcome.text;
+            missed.extend(outcome.missed);
+            if let Some(folder) = &self.output {
+                write(folder, &format!("train-{}.svg", example.name()), &outcome.plot)?;
+            }
+        }
+        site.aggregator.stop()?;
+        if let Some(folder) = &self.output {
+            write(folder, "train.md", &text)?;
+        }
+        ensure!(missed.is_empty(), "not as promised: {}", missed.join("; "));
+        Ok(())
+    }
+}
+
+fn write(folder: &Path, name: &str, text: &str) -> Result<()> {
+    let path = folder.join(name);
+    fs::create_dir_all(folder)
+        .and_then(|()| fs::write(&path, text))
+        .with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// Who sums up.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Backend {
+    Gloo,
+    Switchml,
+}
+
+/// The racks, up, with nothing running but the aggregator.
+struct Site {
+    // Dropped in this order.
+    aggregator: Aggregator,
+    ours: Rack,
+    gloo: Rack,
+    python: PathBuf,
+}
+
+impl Site {
+    fn new(binaries: &Binaries, python: PathBuf) -> Result<Self> {
+        let (ours, gloo) = (Rack::new(RackOptions::default())?, Rack::new(RackOptions::default())?);
+        let aggregator = Aggregator::in_rack(binaries, &ours)?;
+        Ok(Self { aggregator, ours, gloo, python })
+    }
+
+    fn train(&self, example: Example, backend: Backend, arguments: &[&str]) -> Result<Training> {
+        let (rack, name, aggregator) = match backend {
+            Backend::Gloo => (&self.gloo, "gloo", None),
+            Backend::Switchml => (&self.ours, "switchml", Some(&self.aggregator)),
+        };
+        let begin = Instant::now();
+        let arguments = [&["--backend", name], arguments].concat();
+        let training = Torchrun::start(rack, &self.python, aggregator, &example.script(), &arguments)
+            .and_then(|job| job.finish(PATIENCE))
+            .with_context(|| format!("{}.py {}", example.name(), arguments.join(" ")))?;
+        eprintln!("train: {}.py {}: {:.0} s", example.name(), arguments.join(" "), begin.elapsed().as_secs_f64());
+        Ok(training)
+    }
+}

@@ -1,0 +1,95 @@
+//! Whether the two train alike: losses, accuracy, and bits.
+
+use std::fmt::Write;
+
+use anyhow::Result;
+use switchml_rack::Training;
+
+use super::{Backend, Example, Outcome, Site, plot};
+
+/// Small buckets make Gloo add up in another order: an element's place in its bucket decides at which rank the ring begins with it.
+const OTHER_ORDER: [&str; 2] = ["--bucket-cap-mb", "0.01"];
+
+/// Losses may be apart by so many times as much as Gloo's are from themselves in another order: what is beyond that is not rounding.
+const NOISE: f64 = 10.0;
+
+/// Share of the test set by which the accuracies may be apart.
+const ACCURACY: f64 = 0.005;
+
+/// Jobs that differ in who sums up, and in nothing else.
+pub struct Trainings {
+    pub gloo: Training,
+    /// In another order.
+    pub noise: Training,
+    pub ours: Training,
+    /// Once more.
+    pub again: Training,
+}
+
+/// Trains with both, and again to know what is noise.
+pub fn compare(site: &Site, example: Example) -> Result<Outcome> {
+    let trainings = Trainings {
+        gloo: site.train(example, Backend::Gloo, &[])?,
+        noise: site.train(example, Backend::Gloo, &OTHER_ORDER)?,
+        ours: site.train(example, Backend::Switchml, &[])?,
+        again: site.train(example, Backend::Switchml, &[])?,
+    };
+    let missed = judge(&trainings).into_iter().map(|what| format!("{}: {what}", example.name())).collect();
+    Ok(Outcome { text: table(example, &trainings), plot: plot::losses(example, &trainings)?, missed })
+}
+
+fn judge(trainings: &Trainings) -> Vec<String> {
+    let Trainings { gloo, noise, ours, again } = trainings;
+    let mut missed = Vec::new();
+    let mut promise = |kept: bool, broken: String| {
+        if !kept {
+            missed.push(broken);
+        }
+    };
+    let steps = gloo.losses.len();
+    promise(steps > 0 && ours.losses.len() == steps, "not the same number of steps".to_owned());
+    promise(gloo.losses.last() < gloo.losses.first(), "it does not learn".to_owned());
+    let (apart, noise) = (ours.apart(gloo), noise.apart(gloo));
+    promise(apart <= NOISE * noise, format!("losses are {apart:.1e} apart, and Gloo's own noise is {noise:.1e}"));
+    let accuracy = |training: &Training| training.accuracy.unwrap_or(f64::NAN);
+    let difference = (accuracy(ours) - accuracy(gloo)).abs();
+    promise(difference <= ACCURACY, format!("accuracy differs by {:.1} points", 100.0 * difference));
+    promise(ours.parameters.len() == steps, "no parameters after every step".to_owned());
+    promise(ours.parameters == again.parameters, "two runs do not have the same bits".to_owned());
+    missed
+}
+
+fn table(example: Example, trainings: &Trainings) -> String {
+    const ROWS: usize = 8;
+    let Trainings { gloo, noise, ours, again } = trainings;
+    let mut text = format!(
+        "{}.py, 4 ranks, from the same seed\n\n\
+         | step | loss with Gloo | with switchml | apart | Gloo and Gloo in another order apart |\n| --- | --- | --- | --- | --- |\n",
+        example.name()
+    );
+    let steps = gloo.losses.len();
+    let apart = |training: &Training, i: usize| (training.losses[i] - gloo.losses[i]).abs();
+    // Writing to a String cannot fail, here and below.
+    for i in (0..ROWS).map(|row| row * (steps - 1) / (ROWS - 1)) {
+        let (theirs, mine) = (gloo.losses[i], ours.losses[i]);
+        let _ = writeln!(
+            text,
+            "| {} | {theirs:.6} | {mine:.6} | {:.1e} | {:.1e} |",
+            i + 1,
+            apart(ours, i),
+            apart(noise, i)
+        );
+    }
+    let _ = writeln!(text, "| most | | | {:.1e} | {:.1e} |\n", ours.apart(gloo), noise.apart(gloo));
+    let percent = |training: &Training| training.accuracy.map_or(f64::NAN, |accuracy| 100.0 * accuracy);
+    let bits = if ours.parameters == again.parameters { "the same" } else { "NOT the same" };
+    let _ = writeln!(
+        text,
+        "Accuracy in the end: {:.2} % with Gloo, {:.2} % with Gloo in another order, {:.2} % with switchml. Parameters: the same bits on all \
+         ranks after each of {steps} steps, and {bits} in a second run with switchml.\n",
+        percent(gloo),
+        percent(noise),
+        percent(ours)
+    );
+    text
+}

@@ -1,0 +1,99 @@
+//! The plots, as SVG.
+
+use std::ops::Range;
+
+use anyhow::Result;
+use plotters::prelude::*;
+use switchml_rack::Training;
+
+use super::Example;
+use super::curves::Trainings;
+use crate::plot::{Area, COLOURS, FONT, draw};
+
+/// What is called so is drawn so; a point for each step, from the first one on.
+struct Line {
+    name: &'static str,
+    points: Vec<f64>,
+    style: ShapeStyle,
+}
+
+/// A chart's caption, and its vertical axis.
+struct Frame<'a> {
+    caption: String,
+    axis: &'a str,
+    range: Range<f64>,
+    label: &'a dyn Fn(&f64) -> String,
+}
+
+/// Losses by step above, and below by how much they are apart.
+pub fn losses(example: Example, trainings: &Trainings) -> Result<String> {
+    let Trainings { gloo, noise, ours, .. } = trainings;
+    // The one lies upon the other.
+    let curves = [
+        Line { name: "Gloo", points: gloo.losses.clone(), style: COLOURS[2].mix(0.5).stroke_width(6) },
+        Line { name: "switchml", points: ours.losses.clone(), style: COLOURS[0].stroke_width(1) },
+    ];
+    let differences = [
+        Line { name: "Gloo in another order", points: exponents(noise, gloo), style: COLOURS[2].stroke_width(1) },
+        Line { name: "switchml", points: exponents(ours, gloo), style: COLOURS[0].stroke_width(1) },
+    ];
+    let highest = gloo.losses.iter().copied().fold(0.0, f64::max);
+    let caption = format!("Loss of {}.py by step, 4 ranks", example.name());
+    let upper = Frame { caption, axis: "loss", range: 0.0..highest * 1.05, label: &|y| format!("{y}") };
+    let caption = "The same, apart from Gloo's".to_owned();
+    let lower = Frame { caption, axis: "loss", range: LEAST..0.0, label: &|y| format!("1e{y:.0}") };
+    draw(|area| {
+        let (above, below) = area.split_vertically(220);
+        chart(&above, &upper, &curves)?;
+        chart(&below, &lower, &differences)
+    })
+}
+
+/// What is less apart is drawn here, as a power of ten: nothing has a logarithm at 0.
+const LEAST: f64 = -9.0;
+
+fn exponents(training: &Training, from: &Training) -> Vec<f64> {
+    let pairs = training.losses.iter().zip(&from.losses);
+    pairs.map(|(a, b)| (a - b).abs().log10().max(LEAST)).collect()
+}
+
+/// Times of steps, in the order in which they were made, in all runs.
+pub fn times(gloo: &[Vec<f64>], ours: &[Vec<f64>]) -> Result<String> {
+    let milliseconds = |runs: &[Vec<f64>]| -> Vec<f64> { runs.concat().iter().map(|seconds| seconds * 1e3).collect() };
+    let lines = [
+        Line { name: "Gloo", points: milliseconds(gloo), style: COLOURS[2].stroke_width(2) },
+        Line { name: "switchml", points: milliseconds(ours), style: COLOURS[0].stroke_width(2) },
+    ];
+    let highest = lines.iter().flat_map(|line| &line.points).copied().fold(0.0, f64::max);
+    let caption = "Time of a step of wide.py, 4 ranks, links of 1 Gb/s".to_owned();
+    let frame = Frame { caption, axis: "ms", range: 0.0..highest * 1.2, label: &|y| format!("{y}") };
+    draw(|area| chart(area, &frame, &lines))
+}
+
+fn chart(area: &Area, frame: &Frame, lines: &[Line]) -> Result<(), Box<dyn std::error::Error>> {
+    let steps = lines.iter().map(|line| line.points.len()).max().unwrap_or(0);
+    let mut chart = ChartBuilder::on(area)
+        .caption(&frame.caption, FONT)
+        .margin(8)
+        .x_label_area_size(34)
+        .y_label_area_size(56)
+        .build_cartesian_2d(0.0..steps as f64, frame.range.clone())?;
+    chart
+        .configure_mesh()
+        .x_desc("step")
+        .y_desc(frame.axis)
+        .x_label_formatter(&|x| format!("{x}"))
+        .y_label_formatter(frame.label)
+        .light_line_style(TRANSPARENT)
+        .draw()?;
+    for Line { name, points, style } in lines {
+        let style = *style;
+        let points = points.iter().enumerate().map(|(i, y)| (i as f64 + 1.0, *y));
+        chart
+            .draw_series(LineSeries::new(points, style))?
+            .label(*name)
+            .legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], style));
+    }
+    chart.configure_series_labels().position(SeriesLabelPosition::UpperRight).border_style(BLACK.mix(0.3)).draw()?;
+    Ok(())
+}
