@@ -300,8 +300,8 @@ control Aggregator(inout headers_t h, inout metadata_t m, ARCHITECTURE_PARAMETER
         size = MAX_MEMBERS;
     }
 
-    action refuse(bit<8> outcome) {
-        m.outcome = outcome;
+    action refuse(bit<8> reason) {
+        m.outcome = reason;
         DROP
     }
 

@@ -72,7 +72,7 @@ pub const TABLES: &[Table] = &[
             ("slot", 16),
             ("flags", 8),
         ],
-        &[("refuse", &[("outcome", 8)]), ("refuse_malformed", &[])],
+        &[("refuse", &[("reason", 8)]), ("refuse_malformed", &[])],
     ),
     ("stations", 4096, &[("mac", 48)], &[("forward", &[("port", 9)]), ("flood", &[("group", 16)]), ("nowhere", &[])]),
 ];

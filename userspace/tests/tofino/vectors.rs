@@ -103,7 +103,7 @@ impl Frame<'_> {
             return if action == "learn" { "no_hello" } else { "wrong_place" };
         }
         let outcome =
-            self.look_up(switch, "refusals").map_or(Outcome::UnknownJob as u64, |entry| entry.data["outcome"][0]);
+            self.look_up(switch, "refusals").map_or(Outcome::UnknownJob as u64, |entry| entry.data["reason"][0]);
         Outcome::ALL[outcome as usize].name()
     }
 }

@@ -72,7 +72,7 @@ pub const TABLES: &[Table] = &[
     Table {
         name: "refusals",
         key: &["outcome", "bad_ip_checksum", "is_hello", "job", "epoch", "rank", "slot", "flags"],
-        actions: &[("refuse", &["outcome"]), ("refuse_malformed", &[])],
+        actions: &[("refuse", &["reason"]), ("refuse_malformed", &[])],
     },
     Table {
         name: "stations",
@@ -325,14 +325,14 @@ impl Default for Refused {
 impl Refused {
     /// Unless the parser has found something wrong already.
     fn because(self, priority: u32, outcome: Outcome) -> Entry {
-        let reason = vec![("outcome", outcome as u64)];
+        let reason = vec![("reason", outcome as u64)];
         refusal(bits(0, 0xFF), bits(0, 1), self, priority, "refuse", reason)
     }
 }
 
 /// Refusals that are the same for all jobs. What is left is of an unknown job: the program's own default.
 fn refusals_of_all() -> [Entry; 2] {
-    let bad_ip_checksum = vec![("outcome", Outcome::BadIpChecksum as u64)];
+    let bad_ip_checksum = vec![("reason", Outcome::BadIpChecksum as u64)];
     // What parser and check find has this bit: a test compares.
     let malformed = bits(Outcome::Truncated as u64, Outcome::Truncated as u64);
     [
