@@ -17,6 +17,7 @@ def vectors():
         sum_of_i16(),
         max_of_i32(),
         max_of_i16(),
+        max_checked_or_not(),
         lanes_32_and_64(),
         lanes_to_768(),
         lanes_of_i16(),
@@ -159,6 +160,33 @@ def max_of_i16():
         (0x0000FFFF, 0xFFFF0000, 0x80008000, 0x00000000),
     ]
     combined(v, job, MAX_I16, lanes)
+    return v
+
+
+def max_checked_or_not():
+    about = """MAX, and who cannot sum up a maximum's lanes sends the RESULT without CHECKED: in the check word's place is then what those of
+the contributions add up to."""
+    v = Vector("max_checked_or_not", " ".join(about.split()), "fifo")
+    job = v.open(Job(ranks=3))
+    for round, size in enumerate([32, 64, 64]):
+        # Signed, and in each lane another rank's.
+        least = [16 * (index - 32) for index in range(size)]
+        lanes = [
+            [least[index] + (rank + round + index) % 3 & 0xFFFFFFFF for index in range(size)] for rank in range(job.ranks)
+        ]
+        packets = [job.contribution(rank, 1, round, lanes[rank], op=MAX) for rank in range(job.ranks)]
+        added_up = sum(packet.check_word() for packet in packets) % 2**32
+        result = [lane + 2 & 0xFFFFFFFF for lane in least]
+
+        def unchecked(packet):
+            return packet.changed(flags=0, check=added_up)
+
+        v.step(f"rank 0, {size} lanes", job, packets[0], nobody("started"))
+        v.step(f"rank 1, {size} lanes", job, packets[1], nobody("added"))
+        for_all = packets[2].result_for_all(result, 3)
+        v.step(f"rank 2, {size} lanes", job, packets[2], to_all(job, for_all), to_all(job, unchecked(for_all)))
+        for_one = packets[0].result(result, 3)
+        v.step("rank 0 asks again", job, packets[0], back("replayed", for_one), back("replayed", unchecked(for_one)))
     return v
 
 
