@@ -5,8 +5,10 @@
 //! | [`in_kernel`] | both programs in the kernel's own test run, as a subject |
 //! | [`superpackets`] | the program for tc ingress, which takes runs of packets as one |
 //! | [`software`] | the software data plane over real sockets, as a subject |
-//! | [`bmv2`] | `p4/bmv2.p4` on `simple_switch`, at whose ports are veths, as a subject |
-//! | [`spec`] | a job as the last two are told of it |
+//! | [`p4`] | a switch that runs a program of `p4/`, as a subject |
+//! | [`bmv2`] | `p4/bmv2.p4` on `simple_switch`, at whose ports are veths |
+//! | [`tofino`] | `p4/tofino.p4` on a model of the chip |
+//! | [`spec`] | a job as the last three are told of it |
 //! | [`files`] | the files are what their generator writes |
 
 mod bmv2;
@@ -15,6 +17,7 @@ mod in_kernel;
 #[path = "../in_kernel/kernel.rs"]
 #[allow(dead_code)] // of the tests that it was written for
 mod kernel;
+mod p4;
 #[path = "../in_kernel/packet.rs"]
 #[allow(dead_code)]
 mod packet;
@@ -24,11 +27,11 @@ mod raw;
 mod software;
 mod spec;
 mod superpackets;
+mod tofino;
 #[path = "../in_kernel/twin.rs"]
 #[allow(dead_code)]
 mod twin;
 
-use bmv2::Bmv2Switch;
 use in_kernel::{Hook, InKernel};
 use software::OverSockets;
 use std::path::Path;
@@ -110,7 +113,7 @@ fn has_bmv2(name: &str) -> bool {
 #[test]
 fn bmv2() {
     if has_bmv2("bmv2") {
-        play_all(&read_all(folder()), &mut Bmv2Switch::new()).conclude("bmv2");
+        play_all(&read_all(folder()), &mut bmv2::start()).conclude("bmv2");
     }
 }
 
@@ -118,12 +121,20 @@ fn bmv2() {
 #[test]
 fn bmv2_is_taken_over_with_what_an_earlier_daemon_left() {
     if has_bmv2("bmv2_is_taken_over_with_what_an_earlier_daemon_left") {
-        let mut switch = Bmv2Switch::new();
+        let mut switch = bmv2::start();
         let vectors = read_all(folder());
         let vector = vectors.iter().find(|vector| vector.name == "aborted_job").expect("such a vector");
         assert_eq!(play(vector, &mut switch), Ok(()));
-        let mut switch = switch.taken_over();
+        let mut switch = bmv2::taken_over(switch);
         assert_eq!(play(vector, &mut switch), Ok(()));
+    }
+}
+
+#[test]
+fn tofino_model() {
+    match tofino::obstacle() {
+        Some(obstacle) => leave_out("tofino_model", &obstacle),
+        None => play_all(&read_all(folder()), &mut tofino::start()).conclude("Tofino model"),
     }
 }
 

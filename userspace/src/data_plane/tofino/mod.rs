@@ -2,7 +2,7 @@
 //!
 //! | module | what it holds |
 //! | --- | --- |
-//! | `names` | what the compiler calls the program's tables |
+//! | [`names`] | what the compiler calls the program's tables |
 //! | [`ports`] | the switch's ports, as a file says |
 //! | `connection` | requests to the switch |
 //! | `reason` | why it has refused |
@@ -10,7 +10,7 @@
 
 mod connection;
 pub mod deploy;
-mod names;
+pub mod names;
 pub mod ports;
 mod reason;
 

@@ -1,0 +1,188 @@
+//! A switch that runs a program of `p4/`, as a subject: its tables are filled by the daemon's own data plane, whatever the switch is.
+
+use crate::in_kernel::by_name;
+use crate::packet::{HELLO, Packet};
+use crate::spec::{OpenJobs, spec};
+use std::time::{Duration, Instant};
+use switchml_protocol::outcome::Outcome;
+use switchml_rack::vectors::{Age, Answer, Counters, Job, Member, Offer, Subject};
+use switchml_userspace::data_plane::DataPlane;
+use switchml_userspace::data_plane::p4::P4DataPlane;
+
+/// Longer than anything here takes.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+/// What is at a switch's ports, and what a test may do with it that the data plane does not.
+pub trait Ports {
+    /// What the switch offers.
+    fn offer(&self) -> Offer;
+
+    /// Has a frame come in by a port, and returns what leaves, by ports.
+    fn exchange(&mut self, data_plane: &P4DataPlane, port: u16, frame: &[u8]) -> Result<Vec<(u16, Vec<u8>)>, String>;
+
+    /// A frame that left untouched, as it shows at the ports.
+    fn as_received(&self, frame: &[u8]) -> Vec<u8> {
+        frame.to_vec()
+    }
+
+    /// Frames of [`Self::exchange`]'s own that were counted as not of the protocol.
+    fn own_frames(&self) -> u64 {
+        0
+    }
+
+    /// The round that a set holds.
+    fn round(&mut self, set: u32) -> Result<u32, String>;
+
+    /// Has a set hold another round.
+    fn set_round(&mut self, set: u32, round: u32) -> Result<(), String>;
+}
+
+/// A switch in the hands of a data plane.
+pub struct P4Switch<P> {
+    // In the order in which they must end.
+    pub data_plane: P4DataPlane,
+    pub ports: P,
+    /// Jobs that were opened since the last reset, and their first slots.
+    jobs: OpenJobs,
+}
+
+impl<P: Ports> P4Switch<P> {
+    /// Without jobs.
+    pub fn new(data_plane: P4DataPlane, ports: P) -> Self {
+        Self { data_plane, ports, jobs: OpenJobs::new() }
+    }
+
+    fn exchange(&mut self, port: u16, frame: &[u8]) -> Result<Vec<(u16, Vec<u8>)>, String> {
+        self.ports.exchange(&self.data_plane, port, frame)
+    }
+
+    /// Has a rank say HELLO from its place, until the switch has learned it.
+    fn greet(&mut self, job: &Job, rank: u16, member: &Member) -> Result<(), String> {
+        let frame = hello(job, rank, member);
+        let begin = Instant::now();
+        loop {
+            let left = self.exchange(member.port, &frame)?;
+            if left.iter().any(|(port, answer)| *port == member.port && answer[43] == HELLO) {
+                return Ok(());
+            }
+            if begin.elapsed() > PATIENCE {
+                return Err(format!("the HELLO of rank {rank} did not come back within {PATIENCE:?}"));
+            }
+        }
+    }
+
+    /// Waits until the place of a HELLO that had the right secret is known: the data plane hears of it later.
+    fn await_place(&self, frame: &[u8]) -> Result<(), String> {
+        let number = |at: usize| u16::from_be_bytes([frame[at], frame[at + 1]]);
+        let (job, rank) = (number(44), number(50));
+        let begin = Instant::now();
+        while self.data_plane.place(job, rank).map_err(|error| error.to_string())?.is_none() {
+            if begin.elapsed() > PATIENCE {
+                return Err(format!("the place of rank {rank} was not learned within {PATIENCE:?}"));
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Ok(())
+    }
+
+    fn newcomers(&self) -> Result<u64, String> {
+        raw_counters(&self.data_plane).map(|counters| counters[Outcome::NoHello as usize])
+    }
+}
+
+/// Packets by outcome.
+pub fn raw_counters(data_plane: &P4DataPlane) -> Result<[u64; Outcome::COUNT], String> {
+    data_plane.counters().map_err(|error| error.to_string())
+}
+
+fn hello(job: &Job, rank: u16, member: &Member) -> Vec<u8> {
+    let packet = Packet::contribution(rank, 0, 0, &[]);
+    let packet = Packet { kind: HELLO, job: job.number, epoch: job.epoch, aux: member.secret, ..packet };
+    let payload = packet.bytes();
+    let mut ip = [0x45, 0, 0, 0, 0, 0, 0x40, 0, 64, 17, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    ip[2..4].copy_from_slice(&(28 + payload.len() as u16).to_be_bytes());
+    ip[12..16].copy_from_slice(&member.address.ip().octets());
+    ip[16..20].copy_from_slice(&job.aggregator.ip().octets());
+    let sum: u32 = ip.chunks(2).map(|word| u32::from(word[0]) << 8 | u32::from(word[1])).sum();
+    ip[10..12].copy_from_slice(&(!((sum & 0xFFFF) + (sum >> 16)) as u16).to_be_bytes());
+    let udp = [member.address.port(), job.aggregator.port(), 8 + payload.len() as u16, 0].map(u16::to_be_bytes);
+    [&job.mac[..], &member.mac, &[8, 0], &ip, udp.as_flattened(), &payload].concat()
+}
+
+impl<P: Ports> Subject for P4Switch<P> {
+    fn offer(&self) -> Offer {
+        self.ports.offer()
+    }
+
+    fn reset(&mut self) -> Result<(), String> {
+        std::mem::take(&mut self.jobs).into_keys().try_for_each(|job| self.close(job))
+    }
+
+    fn open(&mut self, job: &Job) -> Result<(), String> {
+        let spec = spec(&self.jobs, job);
+        self.data_plane.open(&spec).map_err(|error| error.to_string())?;
+        for (rank, member) in (0..).zip(&job.members).filter(|(_, member)| !member.newcomer) {
+            self.greet(job, rank, member)?;
+        }
+        self.data_plane.start(job.number).map_err(|error| error.to_string())?;
+        self.jobs.insert(job.number, (job.clone(), spec.slots.start));
+        Ok(())
+    }
+
+    fn abort(&mut self, job: u16) -> Result<(), String> {
+        self.data_plane.abort(job).map_err(|error| error.to_string())
+    }
+
+    fn close(&mut self, job: u16) -> Result<(), String> {
+        self.data_plane.close(job).map_err(|error| error.to_string())
+    }
+
+    fn age(&mut self, age: &Age) -> Result<(), String> {
+        let (job, first_slot) = &self.jobs[&age.job];
+        let even = 2 * first_slot + u32::from(age.slot);
+        for set in [even, even + job.slots] {
+            let round = self.ports.round(set)?;
+            self.ports.set_round(set, round.wrapping_add(age.by))?;
+        }
+        Ok(())
+    }
+
+    fn send(&mut self, port: u16, frame: &[u8]) -> Result<Option<Answer>, String> {
+        let before = self.newcomers()?;
+        let left = self.exchange(port, frame)?;
+        if frame.get(43) == Some(&HELLO) && self.newcomers()? > before {
+            self.await_place(frame)?;
+        }
+        let Some((first_port, answer)) = left.first() else { return Ok(None) };
+        if left.iter().any(|(_, other)| other != answer) {
+            return Err(format!("answers that differ: {left:02x?}"));
+        }
+        if *answer == self.ports.as_received(frame) {
+            return Ok(Some(Answer::Passed(frame.to_vec())));
+        }
+        let mut at: Vec<_> = left.iter().map(|(port, _)| *port).collect();
+        at.sort_unstable();
+        if answer[0] & 1 == 0 {
+            return if at.len() == 1 {
+                Ok(Some(Answer::Port(*first_port, answer.clone())))
+            } else {
+                Err(format!("an answer to one at ports {at:?}"))
+            };
+        }
+        let number = u16::from_be_bytes([answer[44], answer[45]]);
+        let mut ports: Vec<_> = self.jobs[&number].0.members.iter().map(|member| member.port).collect();
+        ports.sort_unstable();
+        ports.dedup();
+        if at == ports {
+            Ok(Some(Answer::Group(number, answer.clone())))
+        } else {
+            Err(format!("an answer to all at ports {at:?}"))
+        }
+    }
+
+    fn counters(&mut self) -> Result<Counters, String> {
+        let mut counters = by_name(&raw_counters(&self.data_plane)?);
+        *counters.get_mut("not_ours").expect("such an outcome") -= self.ports.own_frames();
+        Ok(counters)
+    }
+}

@@ -1,0 +1,434 @@
+//! `p4/tofino.p4`, as it was compiled, on a model of the chip: open-p4studio's, in its test harness with the commands of `tofino_harness.cpp`.
+//!
+//! The daemon's data plane writes the tables, with the names that it has of the compiler's bf-rt.json; what is new is how a write gets into the chip,
+//! which is the driver's business on a real switch.
+
+use crate::in_kernel::PORTS;
+use crate::p4::{P4Switch, Ports};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, PipeReader, Write, pipe};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use switchml_protocol::U16;
+use switchml_protocol::job::Place;
+use switchml_protocol::outcome::Outcome;
+use switchml_rack::vectors::Offer;
+use switchml_userspace::data_plane::p4::P4DataPlane;
+use switchml_userspace::data_plane::p4::entries::ROUNDS;
+use switchml_userspace::data_plane::p4::switch::{Entry, Learned, Match, Switch, SwitchError};
+use switchml_userspace::data_plane::tofino::names::Names;
+
+const HARNESS: &str = "tofino_test_harness";
+/// The program's own default action of `stations`.
+const STATIONS_DEFAULT: &str = "nowhere";
+/// Job, epoch, rank, port, MAC, address and UDP port of a HELLO.
+const DIGEST_FIELDS: usize = 7;
+
+/// Why there is no model with the program, if so.
+pub fn obstacle() -> Option<String> {
+    let on_path = std::env::var_os("PATH")
+        .is_some_and(|path| std::env::split_paths(&path).any(|folder| folder.join(HARNESS).is_file()));
+    if !on_path {
+        return Some(format!("no {HARNESS} on the PATH"));
+    }
+    let binary = program().join("pipe/tofino.bin");
+    let Ok(built) = binary.metadata().and_then(|file| file.modified()) else {
+        return Some(format!("no {}: run `cargo xtask p4 build`", binary.display()));
+    };
+    let is_newer = |source: &PathBuf| source.metadata().and_then(|file| file.modified()).is_ok_and(|at| at > built);
+    let newer = sources().into_iter().find(is_newer)?;
+    Some(format!("{} is newer than {}: run `cargo xtask p4 build`", newer.display(), binary.display()))
+}
+
+/// Where `cargo xtask p4 build` puts the program.
+fn program() -> PathBuf {
+    Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("p4")
+}
+
+fn sources() -> Vec<PathBuf> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../p4");
+    let included = folder.join("include").read_dir().expect("the program's source");
+    let included = included.map(|file| file.expect("a file").path());
+    included.chain([folder.join("tofino.p4")]).collect()
+}
+
+/// The model in the hands of a data plane. Its ports are those of the vectors, without jobs.
+pub fn start() -> P4Switch<ModelPorts> {
+    let (learned, hellos) = mpsc::channel();
+    let model = Arc::new(Model::start());
+    let switch = ModelSwitch { model: model.clone(), ports: (1..=PORTS as u16).collect() };
+    let (events, _) = tokio::sync::mpsc::channel(1);
+    let data_plane = P4DataPlane::start(Box::new(switch), false, hellos, events).expect("a data plane");
+    P4Switch::new(data_plane, ModelPorts { model, learned })
+}
+
+/// The harness as a process, and what the compiler says of the program.
+struct Model {
+    harness: Mutex<Harness>,
+    names: Names,
+    context: Value,
+    places: Mutex<Places>,
+}
+
+struct Harness {
+    process: Child,
+    commands: ChildStdin,
+    answers: BufReader<PipeReader>,
+}
+
+impl Harness {
+    /// With the program loaded, whose constant entries the harness enters.
+    fn start(program: &Path) -> Self {
+        let (answers, writer) = pipe().expect("a pipe");
+        let mut command = Command::new(HARNESS);
+        // The tables after the program: it is what empties them.
+        command.arg("-l").arg(program.join("pipe/tofino.bin")).arg("-l").arg(program.join("pipe/context.json"));
+        command.arg("-").stdin(Stdio::piped());
+        command.stdout(writer.try_clone().expect("a pipe")).stderr(writer);
+        let mut process = command.spawn().expect("the harness");
+        drop(command);
+        let commands = process.stdin.take().expect("its input");
+        let mut harness = Self { process, commands, answers: BufReader::new(answers) };
+        // What is said while it loads is of entries that `enter_constants` enters again.
+        harness.ask(&[]).expect("a harness that has the commands of tofino_harness.cpp");
+        harness
+    }
+
+    /// Runs commands, and returns what they print.
+    fn ask(&mut self, commands: &[String]) -> Result<Vec<String>, String> {
+        let script: String = commands.iter().map(|command| format!("{command}\n")).collect();
+        self.commands.write_all(format!("{script}done\n").as_bytes()).map_err(|error| error.to_string())?;
+        let mut lines = Vec::new();
+        loop {
+            let mut line = String::new();
+            match self.answers.read_line(&mut line) {
+                Ok(0) => return Err(format!("the harness ended: {}", lines.join("; "))),
+                Ok(_) if line == "done\n" => return Ok(lines),
+                Ok(_) if line.contains("Unknown command") => return Err(line),
+                Ok(_) => lines.push(line.trim_end().to_owned()),
+                Err(error) => return Err(error.to_string()),
+            }
+        }
+    }
+}
+
+impl Drop for Harness {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+impl Model {
+    fn start() -> Self {
+        let program = program();
+        let text = std::fs::read_to_string(program.join("pipe/context.json")).expect("context.json");
+        let model = Self {
+            harness: Mutex::new(Harness::start(&program)),
+            names: Names::read(&program.join("bf-rt.json")).expect("bf-rt.json"),
+            context: serde_json::from_str(&text).expect("JSON"),
+            places: Mutex::default(),
+        };
+        model.enter_constants().expect("constant entries");
+        model
+    }
+
+    /// Runs commands that print nothing, unless something is wrong.
+    fn run(&self, commands: &[String]) -> Result<(), String> {
+        let said = lock(&self.harness).ask(commands)?;
+        if said.is_empty() { Ok(()) } else { Err(said.join("; ")) }
+    }
+
+    /// Enters constant entries again that the harness enters wrongly: those that match slices of fields, which it takes for the lowest bits,
+    /// and those with masks, which it takes for as wide as a field's first container.
+    fn enter_constants(&self) -> Result<(), String> {
+        let mut commands = Vec::new();
+        for table in list(&self.context["tables"]) {
+            let key = || list(&table["match_key_fields"]);
+            let stages = list(&table["match_attributes"]["stage_tables"]);
+            let places: u64 = stages.filter_map(|stage| stage["size"].as_u64()).sum();
+            let is_ternary = table["match_attributes"]["match_type"] == "ternary";
+            if !is_ternary && key().all(|field| field["start_bit"] == 0) {
+                continue;
+            }
+            for entry in list(&table["static_entries"]) {
+                // An exact table of slices has a single place for each match.
+                let place = if is_ternary { places - 1 - number(&entry["priority"]) } else { 0 };
+                let matches = list(&entry["match_key_fields_values"]).map(|matched| {
+                    let field = key().find(|field| field["name"] == matched["field_name"]).expect("a field of the key");
+                    let value = hex(&matched["value"]) << number(&field["start_bit"]);
+                    let mask = matched.get("mask").map(hex);
+                    let matched = mask.map_or(Match::Exact(value), |mask| Match::Ternary { value, mask });
+                    format!(" {}:{}", text(&field["name"]), pattern(&matched))
+                });
+                let action = list(&table["actions"]).find(|action| action["handle"] == entry["action_handle"]);
+                let data = list(&entry["action_parameters_values"])
+                    .map(|value| format!("{}:{}", text(&value["parameter_name"]), text(&value["value"])));
+                commands.push(format!(
+                    "add {} {place}{} {}({})",
+                    text(&table["name"]),
+                    matches.collect::<String>(),
+                    text(&action.expect("an action of that handle")["name"]),
+                    data.collect::<Vec<_>>().join(",")
+                ));
+            }
+        }
+        self.run(&commands)
+    }
+
+    /// The entry as the harness takes it, in a place if its table is one that matches by priority.
+    fn command(&self, verb: &str, entry: &Entry, place: Option<usize>) -> String {
+        let table = self.names.table(entry.table);
+        let place = place.map(|place| format!(" {place}")).unwrap_or_default();
+        let key: String =
+            entry.key.iter().map(|(name, matched)| format!(" {}:{}", table.field(name), pattern(matched))).collect();
+        format!(
+            "{verb} {}{place}{key} {}",
+            of_pipeline(&table.name),
+            self.action(entry.table, entry.action, &entry.data)
+        )
+    }
+
+    fn action(&self, table: &str, action: &str, data: &[(&'static str, u64)]) -> String {
+        let data: Vec<_> = data.iter().map(|(name, value)| format!("{name}:{value}")).collect();
+        format!("{}({})", self.names.table(table).action(action), data.join(","))
+    }
+
+    fn set_default(&self, table: &str, action: &str, data: &[(&'static str, u64)]) -> Result<(), String> {
+        let action = self.action(table, action, data);
+        self.run(&[format!("setdefault {} {action}", of_pipeline(&self.names.table(table).name))])
+    }
+
+    /// Does something with an entry that is in its table, or gets a place there.
+    fn change(&self, verb: &str, entry: &Entry) -> Result<(), String> {
+        let is_ordered = entry.key.iter().any(|(_, matched)| matches!(matched, Match::Ternary { .. }));
+        let place = is_ordered.then(|| lock(&self.places).of(entry)).transpose()?;
+        self.run(&[self.command(verb, entry, place)])?;
+        if verb == "delete" {
+            lock(&self.places).free(entry);
+        }
+        Ok(())
+    }
+
+    fn read(&self, name: &str, range: Range<u32>) -> Result<Vec<u64>, String> {
+        let said = lock(&self.harness).ask(&[format!("read {} {} {}", of_pipeline(name), range.start, range.len())])?;
+        let value = |line: &String| line.strip_prefix("value ").and_then(|value| value.parse().ok());
+        said.iter().map(value).collect::<Option<_>>().ok_or_else(|| said.join("; "))
+    }
+
+    fn write_rounds(&self, sets: Range<u32>, round: u32) -> Result<(), String> {
+        self.run(&[format!("write_register {} {} {} {round}", of_pipeline(&self.names.rounds), sets.start, sets.len())])
+    }
+
+    /// What a digest says of a HELLO.
+    fn learned(&self, digest: &[u8]) -> Option<Learned> {
+        // A field in several containers comes in as many parts, one after the other.
+        let mut fields: Vec<(&str, u64)> = Vec::new();
+        for part in list(&self.context["learn_quanta"][0]["fields"]) {
+            let start = part["start_byte"].as_u64()? as usize;
+            let bytes = digest.get(start..start + (part["field_width"].as_u64()? as usize).div_ceil(8))?;
+            let name = text(&part["field_name"]);
+            if fields.last().is_none_or(|(last, _)| *last != name) {
+                fields.push((name, 0));
+            }
+            let (_, value) = fields.last_mut()?;
+            *value = bytes.iter().fold(*value, |value, byte| value << 8 | u64::from(*byte));
+        }
+        let values: [u64; DIGEST_FIELDS] =
+            fields.iter().map(|(_, value)| *value).collect::<Vec<_>>().try_into().ok()?;
+        let [job, epoch, rank, port, mac, address, udp_port] = values;
+        let [_, _, mac @ ..] = mac.to_be_bytes();
+        let ip = (address as u32).to_be_bytes();
+        let place = Place { ifindex: port as u32, ip, mac, port: U16::new(udp_port as u16) };
+        Some(Learned { job: job as u16, epoch: epoch as u32, rank: rank as u16, place })
+    }
+}
+
+/// Where the entries are of tables that match by priority: on the chip, the highest place that matches is taken.
+///
+/// Each priority has places of its own.
+#[derive(Default)]
+struct Places(BTreeMap<(&'static str, u32), Vec<Option<EntryKey>>>);
+
+type EntryKey = Vec<(&'static str, Match)>;
+
+impl Places {
+    const OF_TABLE: usize = 1024;
+    const OF_PRIORITY: usize = 128;
+
+    /// Where the entry is, or may be from now on.
+    fn of(&mut self, entry: &Entry) -> Result<usize, String> {
+        let keys = self.0.entry((entry.table, entry.priority)).or_default();
+        let held = keys.iter().position(|key| key.as_ref() == Some(&entry.key));
+        let index = held.or_else(|| keys.iter().position(Option::is_none)).unwrap_or(keys.len());
+        keys.resize(keys.len().max(index + 1), None);
+        keys[index] = Some(entry.key.clone());
+        let first = entry.priority as usize * Self::OF_PRIORITY;
+        if index < Self::OF_PRIORITY && first < Self::OF_TABLE {
+            Ok(Self::OF_TABLE - 1 - first - index)
+        } else {
+            Err(format!("no place in {} for an entry of priority {}", entry.table, entry.priority))
+        }
+    }
+
+    /// The entry has gone.
+    fn free(&mut self, entry: &Entry) {
+        let keys = self.0.entry((entry.table, entry.priority)).or_default();
+        keys.iter_mut().filter(|key| key.as_ref() == Some(&entry.key)).for_each(|key| *key = None);
+    }
+}
+
+/// The model, as the data plane has it.
+struct ModelSwitch {
+    model: Arc<Model>,
+    ports: Vec<u16>,
+}
+
+impl Switch for ModelSwitch {
+    fn name(&self) -> &'static str {
+        "tofino"
+    }
+
+    fn attachment(&self) -> String {
+        HARNESS.to_owned()
+    }
+
+    fn sets(&self) -> u32 {
+        self.model.names.sets
+    }
+
+    fn ports(&self) -> &[u16] {
+        &self.ports
+    }
+
+    fn insert(&self, entry: &Entry) -> Result<(), SwitchError> {
+        let done = if entry.key.is_empty() {
+            self.model.set_default(entry.table, entry.action, &entry.data)
+        } else {
+            self.model.change("insert", entry)
+        };
+        done.map_err(SwitchError)
+    }
+
+    fn modify(&self, entry: &Entry) -> Result<(), SwitchError> {
+        let done = if entry.key.is_empty() {
+            self.model.set_default(entry.table, entry.action, &entry.data)
+        } else {
+            self.model.change("delete", entry).and_then(|()| self.model.change("insert", entry))
+        };
+        done.map_err(SwitchError)
+    }
+
+    fn delete(&self, entry: &Entry) -> Result<(), SwitchError> {
+        let done = if entry.key.is_empty() {
+            self.model.set_default(entry.table, STATIONS_DEFAULT, &[])
+        } else {
+            self.model.change("delete", entry)
+        };
+        done.map_err(SwitchError)
+    }
+
+    fn write_register(&self, name: &str, indices: Range<u32>, value: u32) -> Result<(), SwitchError> {
+        assert_eq!(name, ROUNDS, "the one register that is written");
+        self.model.write_rounds(indices, value).map_err(SwitchError)
+    }
+
+    fn set_group(&self, group: u16, ports: &[u16]) -> Result<(), SwitchError> {
+        let ports: Vec<_> = ports.iter().map(u16::to_string).collect();
+        self.model.run(&[format!("group {group} {}", ports.join(" "))]).map_err(SwitchError)
+    }
+
+    fn counters(&self) -> Result<[u64; Outcome::COUNT], SwitchError> {
+        let values = self.model.read(&self.model.names.outcomes, 0..Outcome::COUNT as u32).map_err(SwitchError)?;
+        values.try_into().map_err(|_| SwitchError("another number of counters".to_owned()))
+    }
+}
+
+/// The model, as who is at its ports has it.
+pub struct ModelPorts {
+    model: Arc<Model>,
+    learned: mpsc::Sender<Learned>,
+}
+
+impl Ports for ModelPorts {
+    fn offer(&self) -> Offer {
+        let features = ["age", "frames", "long"].map(str::to_owned).to_vec();
+        Offer { strict: false, lanes: 64, ranks: 32, features }
+    }
+
+    fn exchange(&mut self, _: &P4DataPlane, port: u16, frame: &[u8]) -> Result<Vec<(u16, Vec<u8>)>, String> {
+        let digits: String = frame.iter().map(|byte| format!("{byte:02x}")).collect();
+        let said = lock(&self.model.harness).ask(&[format!("exchange {port} {digits}")])?;
+        let mut left = Vec::new();
+        for line in said {
+            match line.split(' ').collect::<Vec<_>>()[..] {
+                ["frame", port, digits] => left.push((port.parse().map_err(|_| line.clone())?, bytes(digits))),
+                ["digest", digits] => {
+                    let hello = self.model.learned(&bytes(digits)).ok_or_else(|| line.clone())?;
+                    self.learned.send(hello).map_err(|error| error.to_string())?;
+                }
+                _ => return Err(line),
+            }
+        }
+        Ok(left)
+    }
+
+    fn round(&mut self, set: u32) -> Result<u32, String> {
+        Ok(self.model.read(&self.model.names.rounds, set..set + 1)?[0] as u32)
+    }
+
+    fn set_round(&mut self, set: u32, round: u32) -> Result<(), String> {
+        self.model.write_rounds(set..set + 1, round)
+    }
+}
+
+/// What a field must be, as the harness takes it.
+fn pattern(matched: &Match) -> String {
+    match *matched {
+        Match::Exact(value) => value.to_string(),
+        Match::Ternary { mask: 0, .. } => "*".to_owned(),
+        Match::Ternary { value, mask } => {
+            // The first digit stands for all before it.
+            let length = 64 - mask.leading_zeros();
+            let digit = |bit: u32| match (mask >> bit & 1, value >> bit & 1) {
+                (0, _) => '*',
+                (_, 0) => '0',
+                _ => '1',
+            };
+            format!("0b*{}", (0..length).rev().map(digit).collect::<String>())
+        }
+    }
+}
+
+/// A name without its pipeline's, as context.json has it: that is of one pipeline.
+fn of_pipeline(name: &str) -> &str {
+    name.strip_prefix("pipe.").unwrap_or(name)
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn list(value: &Value) -> impl Iterator<Item = &Value> {
+    value.as_array().into_iter().flatten()
+}
+
+fn text(value: &Value) -> &str {
+    value.as_str().expect("a string in context.json")
+}
+
+fn number(value: &Value) -> u64 {
+    value.as_u64().expect("a number in context.json")
+}
+
+fn hex(value: &Value) -> u64 {
+    u64::from_str_radix(text(value).trim_start_matches("0x"), 16).expect("a hexadecimal number in context.json")
+}
+
+fn bytes(digits: &str) -> Vec<u8> {
+    let byte = |at: usize| u8::from_str_radix(&digits[at..at + 2], 16).expect("hexadecimal digits");
+    (0..digits.len() / 2).map(|index| byte(2 * index)).collect()
+}
