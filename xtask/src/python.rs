@@ -12,13 +12,14 @@ use crate::{cargo, setup::packages};
 /// Gloo comes with it.
 const TORCH: &str = "2.15.0";
 
-/// What pip installs: torch, what it wants for some conversions, what builds the package, and data for an example.
-fn requirements() -> [String; 4] {
+/// What pip installs: torch, what it wants for some conversions, what builds the package, data for an example, and what checks types.
+fn requirements() -> [String; 5] {
     [
         format!("torch=={TORCH}"),
         "numpy>=2,<3".to_owned(),
         "maturin>=1.9,<2".to_owned(),
         "scikit-learn>=1.5,<2".to_owned(),
+        "mypy>=2,<3".to_owned(),
     ]
 }
 

@@ -13,6 +13,22 @@ use switchml_rack::{Aggregator, Binaries, Process, Rack, RackOptions, Torchrun, 
 /// Far longer than importing torch takes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(180);
 
+/// The interpreter; none for the test `name`, which is said.
+fn interpreter(name: &str) -> Option<PathBuf> {
+    let python = std::env::var_os("SWITCHML_PYTHON");
+    if python.is_none() {
+        skip(name, "SWITCHML_PYTHON is not set; `cargo xtask test -- --test python` makes an environment and sets it");
+    }
+    python.map(PathBuf::from)
+}
+
+/// Runs a module of Python's in a folder, and fails as it does.
+fn run_module(python: &Path, folder: &Path, arguments: &[&str]) {
+    let output = Command::new(python).current_dir(folder).arg("-m").args(arguments).output().unwrap();
+    let [printed, told] = [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes));
+    assert!(output.status.success(), "{arguments:?}: {printed}{told}");
+}
+
 /// A rack with the daemon on its ports, and the interpreter.
 struct Site {
     python: PathBuf,
@@ -26,17 +42,11 @@ impl Site {
         if !can_build_racks(name) {
             return None;
         }
-        let Some(python) = std::env::var_os("SWITCHML_PYTHON") else {
-            skip(
-                name,
-                "SWITCHML_PYTHON is not set; `cargo xtask test -- --test python` makes an environment and sets it",
-            );
-            return None;
-        };
+        let python = interpreter(name)?;
         let binaries = Binaries::for_test().unwrap();
         let rack = Rack::new(RackOptions { workers, ..RackOptions::default() }).unwrap();
         let aggregator = Aggregator::in_rack(&binaries, &rack).unwrap();
-        Some(Self { python: python.into(), aggregator, rack })
+        Some(Self { python, aggregator, rack })
     }
 
     /// A rank that runs a script, with variables beside those of torchrun.
@@ -110,6 +120,15 @@ fn tensors_of_a_gpu() {
             assert!(printed.contains("all tensors of the GPU are right"), "{backend}: {printed}");
         }
     }
+}
+
+#[test]
+fn types_are_right_and_stubs_are_those_of_the_native_module() {
+    let Some(python) = interpreter("types_are_right_and_stubs_are_those_of_the_native_module") else { return };
+    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("../worker-lib/python");
+    run_module(&python, &sources, &["mypy", "--cache-dir", "/dev/null"]);
+    // Elsewhere, for what is installed is compared, not the sources.
+    run_module(&python, &std::env::temp_dir(), &["mypy.stubtest", "switchml._native"]);
 }
 
 #[test]

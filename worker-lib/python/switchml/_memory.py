@@ -20,7 +20,7 @@ class Memory(NamedTuple):
     """Elements in memory: address, number, type, and the object that keeps them there."""
 
     address: int
-    count: int
+    length: int
     dtype: str
     owner: Any
 

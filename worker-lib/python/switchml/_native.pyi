@@ -1,8 +1,11 @@
-from typing import Any
+from typing import Any, final
 
+__all__ = ["Communicator", "Handle"]
+
+@final
 class Communicator:
-    def __init__(
-        self,
+    def __new__(
+        cls,
         *,
         aggregator: str | None,
         job: str | None,
@@ -11,7 +14,7 @@ class Communicator:
         deadline: float | None,
         join_timeout: float | None,
         data_threads: int | None,
-    ) -> None: ...
+    ) -> Communicator: ...
     @property
     def rank(self) -> int: ...
     @property
@@ -24,6 +27,7 @@ class Communicator:
     def stats(self) -> dict[str, Any]: ...
     def close(self) -> None: ...
 
+@final
 class Handle:
     def wait(self) -> dict[str, Any]: ...
     def is_done(self) -> bool: ...

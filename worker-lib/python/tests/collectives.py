@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 import switchml.torch
-from switchml._staging import STREAMS
+from switchml.torch._staging import STREAMS
 
 if sys.argv[1:] == ["staged"]:
     STREAMS["cpu"] = SimpleNamespace(

@@ -1,0 +1,211 @@
+"""A process group of torch: what runs in the network, and what goes to Gloo."""
+
+import atexit
+import logging
+from typing import Any, Callable
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import Backend, Work
+
+from .._communicator import Communicator, Handle
+from .._error import Error
+from . import _wide
+from ._staging import STREAMS, Staged
+from ._work import NAME, CallThread, CallWork, backend_error
+
+log = logging.getLogger("switchml.torch")
+
+_OPS = {dist.ReduceOp.SUM: "sum", dist.ReduceOp.AVG: "avg", dist.ReduceOp.MAX: "max", dist.ReduceOp.MIN: "min"}
+_FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+
+
+class Group(Backend):
+    """A process group: a job at the aggregator, and Gloo for what that does not do."""
+
+    def __init__(self, communicator: Communicator, gloo: Backend) -> None:
+        super().__init__(communicator.rank, communicator.world_size)
+        self._communicator = communicator
+        self._gloo = gloo
+        # Waits for calls in flight.
+        self._completions = CallThread("completions")
+        # From the first tensor of a GPU on: makes calls whose elements have to be waited for, and all others, for their order counts.
+        self._calls: CallThread | None = None
+        self._delegated: set[str] = set()
+        self._closed = False
+        # A thread that comes back from a wait must still find the interpreter.
+        atexit.register(self.shutdown)
+
+    def name(self) -> str:
+        return NAME
+
+    # What torch asks some versions of its own backends for.
+    getBackendName = name
+
+    def allreduce(self, tensors: list[torch.Tensor], opts: Any = None) -> Work:
+        op = _OPS.get(opts.reduceOp.op if opts is not None else dist.ReduceOp.SUM)
+        if op is None or not all(_is_offered(tensor, op) for tensor in tensors):
+            return self._delegate("allreduce", tensors, opts)
+        return self._start(tensors, lambda tensor: self._reduce(tensor, op))
+
+    def allreduce_coalesced(self, tensors: list[torch.Tensor], opts: Any = None) -> Work:
+        return self.allreduce(tensors, opts)
+
+    def average_in_16_bits(self, tensor: torch.Tensor) -> Work:
+        return self._start([tensor], lambda tensor: self._reduce(tensor, "avg16"))
+
+    def broadcast(self, tensors: list[torch.Tensor], opts: Any) -> Work:
+        return self._start(tensors, lambda tensor: self._broadcast(tensor, opts.rootRank))
+
+    def barrier(self, opts: Any = None) -> Work:
+        token = torch.zeros(1, dtype=torch.int32)
+        return self._start([token], lambda tensor: self._reduce(tensor, "sum"))
+
+    def statistics(self) -> dict[str, Any]:
+        return self._communicator.stats()
+
+    def shutdown(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        atexit.unregister(self.shutdown)
+        if self._calls is not None:
+            self._calls.close()
+        self._completions.close()
+        log.info("%s: %s", NAME, _in_words(self.statistics()))
+        try:
+            self._communicator.close()
+        except Error as error:
+            log.warning("%s: %s", NAME, error)
+
+    abort = shutdown
+
+    def _start(self, tensors: list[torch.Tensor], start: Callable[[torch.Tensor], tuple[Handle, Callable[[], None]]]) -> Work:
+        work = CallWork(tensors)
+        staged = {place: Staged(tensor) for place, tensor in enumerate(tensors) if tensor.device.type in STREAMS}
+        there = [staged[place].host if place in staged else tensor for place, tensor in enumerate(tensors)]
+
+        def call() -> None:
+            for copy in staged.values():
+                copy.arrived()
+            started = [start(tensor) for tensor in there]
+            self._completions.add(lambda: finish(started), work)
+
+        def finish(started: list[tuple[Handle, Callable[[], None]]]) -> None:
+            for handle, _ in started:
+                handle.wait()
+            for _, then in started:
+                then()
+            for copy in staged.values():
+                copy.give_back()
+            work.finish()
+
+        if staged and self._calls is None:
+            self._calls = CallThread("calls")
+        if self._calls is not None:
+            self._calls.add(call, work)
+            return work
+        try:
+            call()
+        except Error as error:
+            raise backend_error(error) from None
+        return work
+
+    def _reduce(self, tensor: torch.Tensor, op: str) -> tuple[Handle, Callable[[], None]]:
+        """Starts a reduction; the second result puts it in its place once it is here."""
+        if op in ("max", "min") and tensor.dtype in (torch.int64, torch.float64):
+            handle, result = _wide.extremum(self._communicator, tensor.detach(), op)
+            return handle, lambda: _overwrite(tensor, result())
+        if tensor.dtype == torch.int64:
+            handle, result = _wide.sum_of_integers(self._communicator, tensor.detach())
+            return handle, lambda: _overwrite(tensor, result())
+        there = tensor if tensor.is_contiguous() else tensor.contiguous()
+        handle = self._communicator.all_reduce_start(there.detach(), op)
+        return handle, (lambda: None) if there is tensor else (lambda: _overwrite(tensor, there))
+
+    def _broadcast(self, tensor: torch.Tensor, root: int) -> tuple[Handle, Callable[[], None]]:
+        """Starts a broadcast: any elements, as words of 32 bits."""
+        there = tensor.detach()
+        size = there.numel() * there.element_size()
+        if there.is_contiguous() and size % 4 == 0 and there.data_ptr() % 4 == 0:
+            return self._communicator.broadcast_start(_as_words(there), root), lambda: None
+        words = torch.zeros(size + 3 & ~3, dtype=torch.uint8)
+        words[:size] = there.contiguous().view(-1).view(torch.uint8)
+        handle = self._communicator.broadcast_start(words.view(torch.int32), root)
+        return handle, lambda: _overwrite(tensor, words[:size].view(tensor.dtype).view(tensor.shape))
+
+    def _delegate(self, name: str, *arguments: Any, **named: Any) -> Any:
+        if name not in self._delegated:
+            self._delegated.add(name)
+            log.info("%s: %s goes to Gloo", NAME, name)
+        return getattr(self._gloo, name)(*arguments, **named)
+
+
+def _delegating(name: str) -> Callable[..., Any]:
+    def method(self: Group, *arguments: Any, **named: Any) -> Any:
+        return self._delegate(name, *arguments, **named)
+
+    method.__name__ = name
+    return method
+
+
+# Whatever else this version of torch has.
+for _name in (
+    "allgather",
+    "allgather_coalesced",
+    "_allgather_base",
+    "all_gather_single",
+    "all_gather_single_coalesced",
+    "allgather_into_tensor_coalesced",
+    "allreduce_sparse",
+    "alltoall",
+    "alltoall_base",
+    "all_to_all_single",
+    "gather",
+    "gather_single",
+    "monitored_barrier",
+    "recv",
+    "recv_anysource",
+    "reduce",
+    "reduce_scatter",
+    "_reduce_scatter_base",
+    "reduce_scatter_single",
+    "reduce_scatter_single_coalesced",
+    "reduce_scatter_tensor_coalesced",
+    "scatter",
+    "send",
+):
+    if hasattr(Backend, _name):
+        setattr(Group, _name, _delegating(_name))
+
+
+def group_of(group: dist.ProcessGroup | None) -> Group | None:
+    """What is behind a group, or the default group; None if it is of another backend."""
+    group = group or dist.group.WORLD
+    if group is None:
+        raise ValueError("there is no process group; call init_process_group first")
+    backends = [group._get_backend(device) for device in group._device_types]
+    return next((backend for backend in backends if isinstance(backend, Group)), None)
+
+
+def _in_words(statistics: dict[str, Any]) -> str:
+    megabytes, skipped = statistics["bytes"] / 1e6, statistics["skipped_bytes"] / 1e6
+    return (
+        f"{statistics['calls']} calls of {megabytes:.1f} MB in {statistics['chunks']} packets, {statistics['resent']} of them sent again; "
+        f"{skipped:.1f} MB in {statistics['skipped']} packets were zero and not sent"
+    )
+
+
+def _is_offered(tensor: torch.Tensor, op: str) -> bool:
+    if tensor.device.type not in ("cpu", *STREAMS) or tensor.is_sparse:
+        return False
+    return tensor.dtype in _FLOATS or (tensor.dtype in (torch.int32, torch.int64) and op != "avg")
+
+
+def _as_words(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.view(-1).view(torch.int32)
+
+
+def _overwrite(tensor: torch.Tensor, values: torch.Tensor) -> None:
+    with torch.no_grad():
+        tensor.copy_(values)

@@ -1,0 +1,62 @@
+"""Elements of 64 bits by way of numbers of 32 bits, which is what the network adds and compares.
+
+Each function starts a reduction, and returns what is in flight and what gives the result once that is here.
+"""
+
+from typing import Callable
+
+import torch
+
+from .._communicator import Communicator, Handle
+
+Started = tuple[Handle, Callable[[], torch.Tensor]]
+
+# The key of every NaN, for which nothing else is used.
+_NAN = 2**63 - 1
+
+
+def sum_of_integers(communicator: Communicator, tensor: torch.Tensor) -> Started:
+    """Sums of int64, modulo 2^64: each as four digits of 16 bits in elements of 32, which 64 ranks cannot overflow."""
+    there = torch.stack([(tensor >> shift & 0xFFFF).to(torch.int32) for shift in (0, 16, 32, 48)])
+    handle = communicator.all_reduce_start(there, "sum")
+
+    def result() -> torch.Tensor:
+        sums = there.to(torch.int64)
+        return sums[0] + (sums[1] << 16) + (sums[2] << 32) + (sums[3] << 48)
+
+    return handle, result
+
+
+def extremum(communicator: Communicator, tensor: torch.Tensor, op: str) -> Started:
+    """Extrema of int64 and f64: of the upper words first, which is waited for, as the order of calls must be that of all ranks; then of the lower
+    words of those ranks whose upper words are the largest.
+    """
+    keys = _keys(tensor, op)
+    high = (keys >> 32).to(torch.int32)
+    largest = high.clone()
+    communicator.all_reduce(largest, "max")
+    # In the order of signed words, like the upper ones.
+    low = ((keys & 0xFFFFFFFF) - 2**31).to(torch.int32)
+    low[high != largest] = -(2**31)
+    handle = communicator.all_reduce_start(low, "max")
+    return handle, lambda: _of_keys((largest.to(torch.int64) << 32) + low + 2**31, tensor.dtype, op)
+
+
+def _keys(tensor: torch.Tensor, op: str) -> torch.Tensor:
+    """Contiguous int64 of which the largest stands for the extremum. -0.0 is less than 0.0, and a NaN wins, as in the network for other floats."""
+    words = tensor.contiguous().view(torch.int64)
+    if tensor.dtype == torch.float64:
+        # A negative float's magnitude falls as its integer rises: invert all but the sign.
+        words = words ^ (words >> 63 & _NAN)
+    if op == "min":
+        words = ~words
+    return torch.where(tensor.isnan(), _NAN, words) if tensor.dtype == torch.float64 else words
+
+
+def _of_keys(keys: torch.Tensor, dtype: torch.dtype, op: str) -> torch.Tensor:
+    """The inverse of `_keys`."""
+    words = ~keys if op == "min" else keys
+    if dtype == torch.int64:
+        return words
+    floats = (words ^ (words >> 63 & _NAN)).view(torch.float64)
+    return torch.where(keys == _NAN, torch.nan, floats)
