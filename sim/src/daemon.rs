@@ -53,7 +53,7 @@ impl Daemon {
             max_lanes: scenario.max_lanes,
             max_ranks: MAX_RANKS as u16,
             max_jobs: MAX_JOBS as u16,
-            checks_maxima: true,
+            checks_maxima: !scenario.unchecked_maxima,
             port: AGGREGATOR.port(),
             fanout: Fanout::Unicast,
             durable: false,
@@ -246,14 +246,29 @@ impl Daemon {
         }
     }
 
-    /// A datagram from `place`.
-    pub fn serve(&mut self, net: &mut Net, place: &Place, packet: &[u8], congested: bool) -> Result<(), Violation> {
+    /// Whether it verifies maxima, and gives them with a check word.
+    pub fn checks_maxima(&self) -> bool {
+        self.limits.checks_maxima
+    }
+
+    /// A datagram from `place`. `header_intact`: whether no more than its lanes and check word may be other than they were sent.
+    pub fn serve(
+        &mut self,
+        net: &mut Net,
+        place: &Place,
+        packet: &[u8],
+        congested: bool,
+        header_intact: bool,
+    ) -> Result<(), Violation> {
         if self.down {
             return Ok(());
         }
         let mut scratch = std::mem::take(&mut self.scratch);
         scratch.clear();
         scratch.extend_from_slice(packet);
+        if !self.limits.checks_maxima && header_intact && overlook(&mut scratch) {
+            net.tally.fault(Fault::Overlooked);
+        }
         let outcome = self.tables.serve(&mut scratch, place, congested);
         net.tally.outcomes[outcome as usize] += 1;
         trace!("{} {outcome:?} from {}", Clock(net.now), worker_of(place));
@@ -267,6 +282,11 @@ impl Daemon {
         let answered = matches!(outcome.action(), Action::Reply | Action::Broadcast);
         ensure!(!answered || worker_of(place) != STRANGER, "{outcome:?} for a stranger: {packet:02x?}");
         if answered && let Some(answer) = answer(&scratch) {
+            let mut answer = answer.to_vec();
+            if !self.limits.checks_maxima {
+                uncheck(&mut answer);
+            }
+            let answer = &answer[..];
             match outcome.action() {
                 Action::Reply => net.to_worker(worker_of(place), place.port.get(), answer),
                 _ => {
@@ -279,6 +299,31 @@ impl Daemon {
         }
         self.scratch = scratch;
         Ok(())
+    }
+}
+
+/// Takes the lanes of a contribution to a maximum for what was sent; whether they are not.
+fn overlook(packet: &mut [u8]) -> bool {
+    let Ok((header, payload)) = Header::mut_from_prefix(packet) else { return false };
+    let Ok(lanes) = <[U32]>::ref_from_bytes(payload) else { return false };
+    if header.kind != Kind::Contribution as u8 || header.op != Op::MaxI32 as u8 {
+        return false;
+    }
+    let sum = lanes.iter().fold(0u32, |sum, lane| sum.wrapping_add(lane.get()));
+    let check = header.check_of(sum, 1);
+    let differs = header.check.get() != check;
+    header.check.set(check);
+    differs
+}
+
+/// Takes the check word from the RESULT of a maximum.
+fn uncheck(answer: &mut [u8]) {
+    if let Ok((header, _)) = Header::mut_from_prefix(answer)
+        && header.kind == Kind::Result as u8
+        && header.op == Op::MaxI32 as u8
+    {
+        header.flags &= !flags::CHECKED;
+        header.check.set(0);
     }
 }
 

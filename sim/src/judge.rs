@@ -55,6 +55,8 @@ impl End {
             Self::Aborted { .. } => Fate::Aborted,
             Self::Failed(Failure::Missing(_)) => Fate::Missing,
             Self::Failed(Failure::Silent) => Fate::Silent,
+            Self::Failed(Failure::Damaged) => Fate::Damaged,
+            Self::Failed(Failure::Maximum) => Fate::WrongMaximum,
             Self::Failed(Failure::Departed(_)) => Fate::Departed,
             Self::Failed(Failure::Mismatch { .. }) => Fate::MismatchData,
             Self::Failed(Failure::Round { .. }) => Fate::Round,
@@ -210,7 +212,8 @@ impl Judge {
         match end {
             End::Failed(failure) => {
                 let Some(standing) = standing else { return Ok(()) };
-                session.judge(failure, &standing, daemon)
+                let is_damaged = [Fault::BitFlips, Fault::Cut].map(|fault| net.tally.faults(fault)) != [0; 2];
+                session.judge(failure, &standing, daemon, is_damaged)
             }
             End::Aborted { calls, .. } if !calls.is_empty() => session.judge_calls(calls),
             End::Aborted { reason, ranks, .. } => {
@@ -251,7 +254,13 @@ impl Session {
     }
 
     /// Whether a failure of the data path names who is at fault.
-    fn judge(&self, failure: &Failure, standing: &Standing, daemon: &Daemon) -> Result<(), Violation> {
+    fn judge(
+        &self,
+        failure: &Failure,
+        standing: &Standing,
+        daemon: &Daemon,
+        is_damaged: bool,
+    ) -> Result<(), Violation> {
         let Standing { rank, epoch, oldest, answered_at, now, deadline } = *standing;
         // For so long the last answer is believed.
         let fresh = now.saturating_sub((deadline / 2).max(400 * MS));
@@ -294,6 +303,17 @@ impl Session {
             Failure::Silent => {
                 let answered = answered_at.is_some_and(|at| at > fresh);
                 ensure!(!answered, "rank {rank} calls the aggregator silent, which has answered at {answered_at:?}");
+                Ok(())
+            }
+            Failure::Damaged => {
+                ensure!(is_damaged, "rank {rank} calls results damaged, where no packet is");
+                Ok(())
+            }
+            Failure::Maximum => {
+                ensure!(
+                    is_damaged && !daemon.checks_maxima(),
+                    "rank {rank} calls a maximum wrong, which nothing spoils"
+                );
                 Ok(())
             }
             Failure::Aborted => Ok(()),

@@ -5,7 +5,7 @@ use std::collections::BinaryHeap;
 use std::rc::Rc;
 
 use switchml_control::join_event;
-use switchml_protocol::header::{Header, Kind};
+use switchml_protocol::header::{HEADER_LEN, Header, Kind};
 use switchml_protocol::job::Place;
 use switchml_protocol::{DATA_PORT, U16};
 use switchml_userspace::jobs::{Joiner, MemberId};
@@ -46,6 +46,8 @@ pub enum Event {
         packet: Rc<[u8]>,
         /// Whether it carries a CE mark.
         congested: bool,
+        /// Whether its header and its length are as they were sent.
+        header_intact: bool,
     },
     /// A datagram of the aggregator's reaches a worker's host.
     AtWorker {
@@ -212,7 +214,10 @@ impl Net {
         links[worker][0].send(*now, packet, dice, tally, |delivery| arrivals.push(delivery));
         self.tally.packets += 1;
         for delivery in arrivals {
-            let event = Event::AtAggregator { place, packet: delivery.packet.into(), congested: delivery.congested };
+            let header_intact =
+                delivery.packet.len() == packet.len() && delivery.packet[..HEADER_LEN] == packet[..HEADER_LEN];
+            let (packet, congested) = (delivery.packet.into(), delivery.congested);
+            let event = Event::AtAggregator { place, packet, congested, header_intact };
             self.schedule(delivery.at, event);
         }
     }

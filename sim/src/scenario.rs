@@ -27,6 +27,8 @@ pub struct Scenario {
     pub slots: u32,
     /// Most lanes in a packet that the aggregator takes.
     pub max_lanes: u16,
+    /// Whether the aggregator takes maxima unverified, and gives them without a check word.
+    pub unchecked_maxima: bool,
     /// [`Builder::deadline`](switchml_worker::Builder::deadline) of every rank.
     pub deadline: Duration,
     /// [`Builder::join_timeout`](switchml_worker::Builder::join_timeout) of every rank.
@@ -171,6 +173,7 @@ impl Scenario {
             open_fails: if dice.one_in(10) { 300_000 } else { 0 },
             incidents,
             stranger: dice.one_in(3).then(|| dice.magnitude(100 * US, 20 * MS)),
+            unchecked_maxima: dice.one_in(4),
         }
     }
 }

@@ -72,6 +72,7 @@ enum Phase {
 struct Assigned {
     identity: Identity,
     slots: u16,
+    unchecked_maxima: bool,
 }
 
 struct Running {
@@ -288,7 +289,7 @@ impl Worker {
         let ranks = self.plan(world).ranks;
         let identity = Identity { job: assigned.job as u16, epoch: assigned.epoch, rank: self.rank, ranks };
         let (slots, max_lanes) = (assigned.slots as u16, assigned.max_lanes as u16);
-        self.assigned = Some(Assigned { identity, slots });
+        self.assigned = Some(Assigned { identity, slots, unchecked_maxima: assigned.unchecked_maxima });
         world.judge.join(identity.epoch, ranks);
         // What the interface takes: the path may pass less.
         let largest = world.net.largest_packet(self.index) + world.net.dice.below(256) as usize;
@@ -300,9 +301,10 @@ impl Worker {
         let (Phase::Ready { path, .. }, Some(assigned)) = (&self.phase, self.assigned) else { return Ok(()) };
         let plan = self.plan(world);
         ensure!(lanes > 0 && lanes <= path.lanes, "chunks of {lanes} lanes for a path that carries {}", path.lanes);
-        let Assigned { identity, slots, .. } = assigned;
+        let Assigned { identity, slots, unchecked_maxima } = assigned;
         world.judge.start(identity.epoch, lanes)?;
         let config = Config::new(identity, slots, lanes, plan.receive_room, world.scenario.deadline);
+        let config = Config { unchecked_maxima, ..config };
         let mut engine = Engine::starting_at(config, u64::from(plan.origin) * u64::from(slots));
         engine.sample_rtt(0, path.rtt.as_nanos() as u64);
         self.phase = Phase::Running(Box::new(Running {

@@ -113,8 +113,8 @@ impl World {
     fn handle(&mut self, event: Event) -> Result<(), Violation> {
         let now = self.net.now;
         match event {
-            Event::AtAggregator { place, packet, congested } => {
-                return self.daemon.serve(&mut self.net, &place, &packet, congested);
+            Event::AtAggregator { place, packet, congested, header_intact } => {
+                return self.daemon.serve(&mut self.net, &place, &packet, congested, header_intact);
             }
             Event::AtDaemon(connection, message) => self.daemon.hear(&mut self.net, connection, message),
             Event::Conclude(job, epoch) => self.daemon.conclude(&mut self.net, job, epoch),
@@ -229,7 +229,8 @@ impl World {
         }
         net.tally.fault(Fault::Forgery);
         debug_assert!(packet.len() < HEADER_LEN + 4 * 24 * LANES_PER_BLOCK + 1000);
-        let event = Event::AtAggregator { place: place_of(STRANGER, 4_000), packet: packet.into(), congested: false };
+        let place = place_of(STRANGER, 4_000);
+        let event = Event::AtAggregator { place, packet: packet.into(), congested: false, header_intact: false };
         net.schedule(net.now, event);
     }
 

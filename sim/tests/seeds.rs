@@ -27,8 +27,17 @@ fn promises_are_kept_whatever_goes_wrong() {
     // What is promised says little if nothing goes wrong.
     let never: Vec<_> = Fault::ALL.iter().filter(|fault| report.tally.faults(**fault) < 10).collect();
     assert!(never.is_empty(), "hardly ever tried: {never:?}");
-    let must_occur =
-        [Fate::Finished, Fate::Missing, Fate::Silent, Fate::Departed, Fate::Mismatch, Fate::Aborted, Fate::Lost];
+    let must_occur = [
+        Fate::Finished,
+        Fate::Missing,
+        Fate::Silent,
+        Fate::Damaged,
+        Fate::WrongMaximum,
+        Fate::Departed,
+        Fate::Mismatch,
+        Fate::Aborted,
+        Fate::Lost,
+    ];
     let never: Vec<_> = must_occur.iter().filter(|fate| report.tally.fates(**fate) == 0).collect();
     assert!(never.is_empty(), "never came about: {never:?}");
     let served = |outcome: Outcome| report.tally.outcomes[outcome as usize];

@@ -7,10 +7,10 @@ Everything here is written from docs/protocol.md; nothing comes from the `protoc
 import sys
 from pathlib import Path
 
-from generator import admission, frames, hello, jobs, mismatch, packet, rounds, sums
+from generator import admission, floats, frames, hello, jobs, mismatch, packet, rounds, sums
 
 FOLDER = Path(__file__).parent
-PURPOSES = [sums, rounds, mismatch, admission, hello, jobs, frames]
+PURPOSES = [sums, floats, rounds, mismatch, admission, hello, jobs, frames]
 
 
 def main():

@@ -12,6 +12,11 @@ fn command(call: &Call, codec: Codec, bytes: Vec<u8>) -> Command {
     Command { number: 0, call: *call, codec, contributes: true, task: Box::new(Plain(bytes)) }
 }
 
+/// A job whose aggregator checks maxima.
+fn job(ranks: usize) -> Job {
+    Job { ranks: ranks as u32, lanes: LANES as u16, unchecked_maxima: false }
+}
+
 /// Lanes of a full chunk: enough for the exponents of ten data chunks and their predictions.
 const LANES: usize = 32;
 const MOST_CHUNKS: usize = 12;
@@ -168,7 +173,7 @@ fn run(
     seed: u64,
 ) -> Vec<Rank> {
     let start = |tensor: &Vec<u8>| Rank {
-        collective: Collective::new(0, LANES as u16, command(call, codec, tensor.clone())),
+        collective: Collective::new(0, job(tensors.len()), command(call, codec, tensor.clone())),
         chunks: Vec::new(),
         got: Vec::new(),
     };
@@ -177,7 +182,7 @@ fn run(
     let mut shares: Vec<Vec<Option<Vec<u8>>>> = Vec::new();
     let mut random = seed;
     let mut below = |n: usize| {
-        random = mix(random.wrapping_add(0x9E37_79B9_7F4A_7C15));
+        random = hash::fold([random]);
         (random % n as u64) as usize
     };
     let window = 1 + below(40);
@@ -202,7 +207,7 @@ fn run(
         }
         if shares[number].iter().all(Option::is_some) && below(2) == 0 {
             let result = added(chunk.op, shares[number].iter().flatten().cloned());
-            rank.collective.decode(chunk.index, &result, &mut predictors[place]);
+            rank.collective.decode(chunk.index, &result, &mut predictors[place]).unwrap();
             rank.got[number] = true;
         }
     }
@@ -255,7 +260,7 @@ impl Pair {
         let call = Call { kind: Kind::AllReduce(ReduceOp::Sum), dtype: DType::F32, count: tensors[0].len() };
         let codec = call.codec(2).unwrap();
         let bytes = tensors.map(|tensor| bytemuck::cast_slice(tensor).to_vec());
-        let mut ranks = bytes.clone().map(|bytes| Collective::new(0, LANES as u16, command(&call, codec, bytes)));
+        let mut ranks = bytes.clone().map(|bytes| Collective::new(0, job(2), command(&call, codec, bytes)));
         let mut flights = [(); 2].map(|()| self.flight(&mut ranks)).into_iter();
         let expected = in_two_trips(codec, &bytes);
         let [stats, _] = ranks.map(|rank| {
@@ -280,7 +285,7 @@ impl Pair {
             });
             let result = added(chunk.op, payloads.into_iter());
             let ranks = ranks.iter_mut().zip(&mut self.predictors);
-            ranks.for_each(|(rank, predictor)| rank.decode(chunk.index, &result, predictor));
+            ranks.for_each(|(rank, predictor)| rank.decode(chunk.index, &result, predictor).unwrap());
         }
         chunks.iter().map(|chunk| (usize::from(chunk.lanes), chunk.op)).collect()
     }

@@ -182,7 +182,8 @@ impl Builder {
         for (shard, Path { identity, transport, wakers, open }) in paths.into_iter().enumerate() {
             let packet = packet_len(info.chunk_lanes.into());
             let room = transport.receive_room(packet) as u32;
-            let mut engine = Engine::new(Config::new(identity, info.slots, info.chunk_lanes, room, self.deadline));
+            let config = Config::new(identity, info.slots, info.chunk_lanes, room, self.deadline);
+            let mut engine = Engine::new(Config { unchecked_maxima: info.unchecked_maxima, ..config });
             engine.sample_rtt(0, open.rtt.as_nanos() as u64);
             let (commands, received) = mpsc::channel();
             let driver = Driver {

@@ -6,19 +6,25 @@
 //!
 //! In a small float sum, data chunks also go `ahead` of their exponents, right behind the exponent chunk; those that were scaled wrongly
 //! are sent again when the exponents are known.
+//!
+//! Where the data plane does not check maxima, each chunk that is one is followed by its `witness`, behind all such chunks, and nothing goes ahead: the
+//! proof would come no sooner than what waits for the exponents.
 
 use std::fmt;
 use std::ops::Range;
 
-use switchml_protocol::LANES_PER_BLOCK;
+use switchml_protocol::header::Op;
+use switchml_protocol::{LANES_PER_BLOCK, MAX_LANES};
 
 use crate::ahead::{self, Ahead};
 use crate::endpoint::Command;
-use crate::engine::{Chunk, History};
+use crate::engine::{Chunk, Failure, History};
+use crate::hash;
 use crate::numerics::{Codec, DType, NumericsError, ReduceOp, exponent, prefetch};
 use crate::predictor::Predictor;
 use crate::stats::{CallStats, Recorder};
 use crate::task::Task;
+use crate::witness::Witness;
 
 /// Finding an exponent takes so little that its elements must be asked for two chunks before.
 const MEASURED_AHEAD: usize = 2;
@@ -60,16 +66,14 @@ impl Call {
         }
     }
 
-    /// Hash of the call and its number in the session, the same on all ranks that make the same call: two rounds of a
-    /// multiply-xorshift mixer (Steele, Lea and Flood's SplitMix64 finaliser) over each word.
+    /// Hash of the call and its number in the session, the same on all ranks that make the same call.
     pub fn fingerprint(&self, number: u64) -> u32 {
         let (kind, detail) = match self.kind {
             Kind::AllReduce(op) => (0, op as u64),
             Kind::Broadcast { root } => (1, u64::from(root)),
             Kind::Barrier => (2, 0),
         };
-        let words = [number, kind << 32 | detail, self.dtype as u64, self.count as u64];
-        words.into_iter().fold(0u64, |hash, word| mix(hash.wrapping_add(0x9E37_79B9_7F4A_7C15) ^ word)) as u32
+        hash::fold([number, kind << 32 | detail, self.dtype as u64, self.count as u64]) as u32
     }
 }
 
@@ -85,16 +89,23 @@ impl fmt::Display for Call {
     }
 }
 
-fn mix(mut word: u64) -> u64 {
-    word = (word ^ word >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    word = (word ^ word >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
-    word ^ word >> 31
+/// What all collectives of a session have in common.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Job {
+    /// Number of ranks.
+    pub ranks: u32,
+    /// Lanes of a full chunk.
+    pub lanes: u16,
+    /// Whether the aggregator's maxima come without a check word.
+    pub unchecked_maxima: bool,
 }
 
 /// A collective under way.
 pub(crate) struct Collective {
     /// Its place among those of its schedule.
     place: u64,
+    /// Number of ranks.
+    ranks: u32,
     number: u64,
     call: Call,
     fingerprint: u32,
@@ -113,7 +124,9 @@ pub(crate) struct Collective {
     known: usize,
     /// What goes ahead, in a small float sum.
     ahead: Option<Ahead>,
-    /// Place of the next chunk to send: exponent chunks first, then data chunks that go ahead, then data chunks.
+    /// Where maxima are not checked: one per chunk that is one, from its result to that of the witnesses.
+    witnesses: Vec<Option<Witness>>,
+    /// Place of the next chunk to send: exponent chunks and their witnesses first, then data chunks that go ahead, then data chunks and theirs.
     cursor: usize,
     /// Chunks that have no result yet, skipped ones included.
     left: usize,
@@ -125,6 +138,8 @@ pub(crate) struct Collective {
 enum Part {
     /// A group of exponents.
     Exponents(usize),
+    /// The witness of the maximum in chunk so many of those that are one.
+    Witness(usize),
     /// A data chunk ahead of its exponent.
     Ahead(usize),
     /// A data chunk.
@@ -132,17 +147,23 @@ enum Part {
 }
 
 impl Collective {
-    /// A schedule's collective at `place`, in chunks of up to `lanes` lanes.
-    pub fn new(place: u64, lanes: u16, command: Command) -> Self {
+    /// A schedule's collective at `place`.
+    pub fn new(place: u64, job: Job, command: Command) -> Self {
         let Command { number, call, codec, contributes, task } = command;
+        let Job { ranks, lanes, unchecked_maxima } = job;
         let lanes = usize::from(lanes);
         let recorder = Recorder::new(task.bytes().len());
         let data_chunks = task.bytes().len().div_ceil(codec.bytes_per_chunk(lanes));
         let exponent_chunks = if codec.uses_exponents() { data_chunks.div_ceil(lanes) } else { 0 };
-        let may_go_ahead =
-            exponent_chunks > 0 && data_chunks <= ahead::MOST_CHUNKS && Ahead::lanes(data_chunks) <= lanes;
+        let may_go_ahead = exponent_chunks > 0
+            && !unchecked_maxima
+            && data_chunks <= ahead::MOST_CHUNKS
+            && Ahead::lanes(data_chunks) <= lanes;
+        let maxima = if codec.wire_op() == Op::MaxI32 { data_chunks } else { exponent_chunks };
+        let witnesses = if unchecked_maxima { maxima } else { 0 };
         Self {
             place,
+            ranks,
             number,
             call,
             fingerprint: call.fingerprint(number),
@@ -155,8 +176,9 @@ impl Collective {
             settled: vec![false; exponent_chunks],
             known: if codec.uses_exponents() { 0 } else { data_chunks },
             ahead: may_go_ahead.then(Ahead::default),
+            witnesses: (0..witnesses).map(|_| None).collect(),
             cursor: 0,
-            left: exponent_chunks + data_chunks,
+            left: exponent_chunks + witnesses + data_chunks,
             recorder,
         }
     }
@@ -178,7 +200,7 @@ impl Collective {
 
     /// Whether all chunks have their number: the next collective's may follow.
     pub fn is_numbered(&self) -> bool {
-        self.cursor == self.first_data() + self.data_chunks
+        self.cursor == self.settled.len() + self.places_ahead() + self.witnesses.len() + self.data_chunks
     }
 
     /// Gives the elements back, and tells what it took.
@@ -202,6 +224,8 @@ impl Collective {
                     }
                     return Some(self.advance(Codec::exponents(), self.exponent_lanes(group)));
                 }
+                Part::Witness(maximum) if self.witnesses[maximum].is_none() => return None,
+                Part::Witness(maximum) => return Some(self.advance(Codec::bytes(), self.witness_lanes(maximum))),
                 Part::Ahead(data) if self.ahead.as_ref().is_some_and(|ahead| ahead.is_sent(data)) => {
                     self.left += 1;
                     return Some(self.advance_data(data));
@@ -224,6 +248,9 @@ impl Collective {
     /// Writes this rank's share of the chunk at `index`; the wrapping sum of its lanes.
     pub fn encode(&self, index: usize, payload: &mut [u8]) -> u32 {
         let (data, exponent) = match (self.part(index), &self.ahead) {
+            (Part::Witness(maximum), _) => {
+                return self.witnesses[maximum].as_ref().map_or(0, |witness| witness.encode(payload));
+            }
             (Part::Exponents(_), Some(ahead)) => return ahead.encode(&self.exponents, payload),
             (Part::Exponents(group), None) => {
                 let exponents = bytemuck::cast_slice(&self.exponents[self.group(group)]);
@@ -240,16 +267,35 @@ impl Collective {
         self.codec.encode(self.elements(data), exponent, payload)
     }
 
+    /// Whether the maximum that came for the chunk at `index`, unchecked, may be it: that is to be proven then.
+    pub fn accept(&mut self, index: usize, maximum: &[u8]) -> bool {
+        let (Part::Exponents(place) | Part::Data(place)) = self.part(index) else { return false };
+        let mut own = [0; 4 * MAX_LANES];
+        let own = &mut own[..maximum.len()];
+        self.encode(index, own);
+        self.witnesses[place] = Witness::new(own, maximum);
+        self.witnesses[place].is_some()
+    }
+
     /// Takes in the result of the chunk at `index`. The predictor hears of the exponents of small calls.
-    pub fn decode(&mut self, index: usize, payload: &[u8], predictor: &mut Predictor) {
+    ///
+    /// # Errors
+    /// When a maximum that was accepted is none.
+    pub fn decode(&mut self, index: usize, payload: &[u8], predictor: &mut Predictor) -> Result<(), Failure> {
         self.left -= 1;
         match (self.part(index), &mut self.ahead) {
+            (Part::Witness(maximum), _) => {
+                let witness = self.witnesses[maximum].take();
+                let is_proven = witness.is_some_and(|witness| witness.is_borne_out(payload, self.ranks));
+                return if is_proven { Ok(()) } else { Err(Failure::Maximum) };
+            }
             (Part::Exponents(_), Some(_)) => self.settle_ahead(payload, predictor),
             (Part::Exponents(group), None) => self.settle(group, payload),
             (Part::Ahead(data), Some(ahead)) if !self.settled[0] => ahead.hold(data, 4 * self.lanes, payload),
             (Part::Ahead(data), Some(ahead)) if !ahead.counts(data) => {}
             (Part::Ahead(data) | Part::Data(data), _) => self.decode_data(data, payload),
         }
+        Ok(())
     }
 
     fn decode_data(&mut self, data: usize, payload: &[u8]) {
@@ -280,19 +326,31 @@ impl Collective {
     }
 
     fn part(&self, index: usize) -> Part {
-        let first_ahead = self.settled.len();
-        if index < first_ahead {
+        let (exponents, first_witness) = (self.settled.len(), self.first_witness());
+        if index < exponents {
             Part::Exponents(index)
-        } else if index < self.first_data() {
-            Part::Ahead(index - first_ahead)
+        } else if (first_witness..first_witness + self.witnesses.len()).contains(&index) {
+            Part::Witness(index - first_witness)
+        } else if index < exponents + self.places_ahead() {
+            Part::Ahead(index - exponents)
         } else {
             Part::Data(index - self.first_data())
         }
     }
 
+    /// Place of the first witness: exponents are proven before what they scale.
+    fn first_witness(&self) -> usize {
+        if self.settled.is_empty() { self.data_chunks } else { self.settled.len() }
+    }
+
     /// Place of the first data chunk that does not go ahead.
     fn first_data(&self) -> usize {
-        self.settled.len() + if self.ahead.is_some() { self.data_chunks } else { 0 }
+        if self.settled.is_empty() { 0 } else { self.settled.len() + self.places_ahead() + self.witnesses.len() }
+    }
+
+    /// Places of data chunks that may go ahead.
+    fn places_ahead(&self) -> usize {
+        if self.ahead.is_some() { self.data_chunks } else { 0 }
     }
 
     /// The data chunks whose exponents travel in exponent chunk `group`.
@@ -309,6 +367,11 @@ impl Collective {
             Some(_) => Ahead::lanes(self.data_chunks),
         };
         least.next_multiple_of(LANES_PER_BLOCK)
+    }
+
+    /// Lanes of the witness of the maximum in chunk `place` of those that are one.
+    fn witness_lanes(&self, place: usize) -> usize {
+        Witness::lanes(if self.settled.is_empty() { self.data_lanes(place) } else { self.exponent_lanes(place) })
     }
 
     fn data_lanes(&self, data: usize) -> usize {

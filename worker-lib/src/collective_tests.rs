@@ -41,7 +41,7 @@ impl Rank {
     }
 
     fn decode(&mut self, index: usize, payload: &[u8]) {
-        self.collective.decode(index, payload, &mut self.predictor);
+        self.collective.decode(index, payload, &mut self.predictor).unwrap();
     }
 
     fn elements(&self) -> Vec<f32> {
@@ -52,7 +52,8 @@ impl Rank {
 fn collective(tensor: &[f32], ranks: u32) -> Collective {
     let call = Call { count: tensor.len(), ..SUM };
     let task = Box::new(Plain(bytemuck::cast_slice(tensor).to_vec()));
-    Collective::new(0, LANES, Command { number: 9, call, codec: call.codec(ranks).unwrap(), contributes: true, task })
+    let job = Job { ranks, lanes: LANES, unchecked_maxima: false };
+    Collective::new(0, job, Command { number: 9, call, codec: call.codec(ranks).unwrap(), contributes: true, task })
 }
 
 /// Ranks in a call with these tensors.
@@ -167,9 +168,10 @@ fn receivers_of_a_broadcast_contribute_zeros() {
     let call = Call { kind: Kind::Broadcast { root: 1 }, dtype: DType::F16, count: 70 };
     let task = |byte| Box::new(Plain(vec![byte; 140]));
     let codec = call.codec(2).unwrap();
+    let job = Job { ranks: 2, lanes: LANES, unchecked_maxima: false };
     let mut ranks = [
-        Rank::new(Collective::new(0, LANES, Command { number: 0, call, codec, contributes: false, task: task(7) })),
-        Rank::new(Collective::new(0, LANES, Command { number: 0, call, codec, contributes: true, task: task(201) })),
+        Rank::new(Collective::new(0, job, Command { number: 0, call, codec, contributes: false, task: task(7) })),
+        Rank::new(Collective::new(0, job, Command { number: 0, call, codec, contributes: true, task: task(201) })),
     ];
     // 140 bytes: 128, then 12 in a packet of one block.
     let chunks = next_all(&mut ranks);

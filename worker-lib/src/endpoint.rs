@@ -15,7 +15,8 @@ use switchml_protocol::header::HEADER_LEN;
 use zerocopy::IntoBytes;
 
 use crate::bundles::Bundles;
-use crate::engine::{Chunk, Engine, Failure, Transmission};
+use crate::collective::Job;
+use crate::engine::{Chunk, Config, Engine, Failure, Transmission};
 use crate::numerics::Codec;
 use crate::schedule::Schedule;
 use crate::stats::CallStats;
@@ -50,7 +51,9 @@ pub struct Endpoint {
 impl Endpoint {
     /// An endpoint without calls, for chunks of up to `lanes` lanes, of which superpackets carry up to `batch`.
     pub fn new(engine: Engine, lanes: u16, batch: u32) -> Self {
-        Self { engine, schedule: Schedule::new(lanes), bundles: Bundles::new(batch), ahead: None }
+        let Config { identity, unchecked_maxima, .. } = *engine.config();
+        let job = Job { ranks: identity.ranks.into(), lanes, unchecked_maxima };
+        Self { engine, schedule: Schedule::new(job), bundles: Bundles::new(batch), ahead: None }
     }
 
     /// The engine, to look at.
@@ -76,10 +79,11 @@ impl Endpoint {
     /// Takes in a datagram that came from the aggregator's address; `congested` when it carried the CE mark of ECN.
     ///
     /// # Errors
-    /// As [`Engine::receive`].
+    /// As [`Engine::receive`], and [`Failure::Maximum`].
     pub fn receive(&mut self, now: u64, datagram: &[u8], congested: bool) -> Result<(), Failure> {
-        if let Some((completed, payload)) = self.engine.receive(now, datagram, congested)? {
-            self.schedule.decode(now, &completed, payload);
+        let accept = |chunk: &Chunk, maximum: &[u8]| self.schedule.accept(chunk, maximum);
+        if let Some((completed, payload)) = self.engine.receive_if(now, datagram, congested, accept)? {
+            self.schedule.decode(now, &completed, payload)?;
         }
         Ok(())
     }

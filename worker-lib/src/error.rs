@@ -10,8 +10,7 @@ use crate::control;
 use crate::engine::{Failure, ranks_of};
 use crate::numerics::NumericsError;
 
-/// Why a call failed. After any error but [`Error::Unsupported`], [`Error::UncheckedMaximum`], [`Error::Root`] and [`Error::Setting`] the communicator is failed for
-/// good: every later call returns the same error at once, and the other ranks are told.
+/// Why a call failed. After any error but [`Error::Unsupported`], [`Error::Root`] and [`Error::Setting`] the communicator is failed for good: every later call returns the same error at once, and the other ranks are told.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// A setting is missing or makes no sense.
@@ -27,14 +26,6 @@ pub enum Error {
     /// The reduction is not offered.
     #[error(transparent)]
     Unsupported(#[from] NumericsError),
-    /// The aggregator's data plane cannot check maxima, and the call needs one.
-    #[error(
-        "{call} needs a maximum, and this aggregator's data plane sends none with a check word; it serves sums of i32, broadcasts and barriers"
-    )]
-    UncheckedMaximum {
-        /// The call.
-        call: String,
-    },
     /// A broadcast from a rank that does not exist.
     #[error("broadcast from rank {root} of {world_size}; 0 to {} are allowed", world_size - 1)]
     Root {
@@ -87,6 +78,25 @@ pub enum Error {
         aggregator: SocketAddrV4,
         /// The deadline.
         waited: Duration,
+    },
+    /// The aggregator's results cannot be believed.
+    #[error(
+        "no progress for {} s: what comes from the aggregator at {aggregator} is damaged, however often it is asked for; a packet was damaged on its way there, or in it: start the job anew",
+        waited.as_secs_f64()
+    )]
+    Damaged {
+        /// The aggregator's data plane.
+        aggregator: SocketAddrV4,
+        /// The deadline.
+        waited: Duration,
+    },
+    /// A maximum that the aggregator gave was none, or not the same for all ranks.
+    #[error(
+        "the aggregator at {aggregator} gave a maximum that no rank sent, or not the same one to all: a packet was damaged on its way, or in it; start the job anew"
+    )]
+    WrongMaximum {
+        /// The aggregator's data plane.
+        aggregator: SocketAddrV4,
     },
     /// Two ranks called different collectives, or one with another operator, element type or length, as the data plane says. The control plane
     /// did not say in time what every rank called, which is [`control::Error::Mismatch`].
@@ -148,6 +158,8 @@ impl Error {
             Failure::Missing(bitmap) => Self::MissingRanks { ranks: ranks_of(bitmap).collect(), waited },
             Failure::Departed(bitmap) => Self::Departed { ranks: ranks_of(bitmap).collect() },
             Failure::Silent => Self::AggregatorSilent { aggregator, waited },
+            Failure::Damaged => Self::Damaged { aggregator, waited },
+            Failure::Maximum => Self::WrongMaximum { aggregator },
             Failure::Mismatch { first, dissenter, .. } => Self::Mismatch { first, dissenter },
             Failure::Round { ours, newest } => Self::OutOfStep { ours, newest },
             Failure::Aborted => Self::Aborted,

@@ -36,6 +36,7 @@
 //! | [`control`] | joins the job, hears of its end |
 //! | `collective`, `schedule` | one collective's chunks; several collectives in flight |
 //! | `ahead`, `predictor` | data chunks of small calls that do not wait for their exponents; what these will be |
+//! | `witness` | proves maxima of an aggregator that does not check them |
 //! | [`numerics`] | elements to lanes and back |
 //! | [`engine`] | what to send next: pure, no I/O |
 //! | `endpoint` | engine and collectives together: a rank's data path without its I/O |
@@ -57,6 +58,7 @@ mod driver;
 pub mod endpoint;
 pub mod engine;
 mod error;
+mod hash;
 mod hello;
 #[doc(hidden)]
 pub mod interface;
@@ -70,6 +72,7 @@ mod stats;
 mod task;
 mod transport;
 mod waker;
+mod witness;
 
 pub use builder::Builder;
 pub use communicator::{Communicator, Info, Stats};

@@ -2,17 +2,16 @@
 
 use std::collections::VecDeque;
 
-use crate::collective::{Call, Collective};
+use crate::collective::{Call, Collective, Job};
 use crate::endpoint::Command;
-use crate::engine::{Chunk, Completed};
+use crate::engine::{Chunk, Completed, Failure};
 use crate::predictor::Predictor;
 use crate::stats::CallStats;
 use crate::task::Task;
 
 /// Collectives in flight. The chunks of one get their numbers after those of the one before.
 pub(crate) struct Schedule {
-    /// Lanes of a full chunk.
-    lanes: u16,
+    job: Job,
     /// Collectives before the first in `collectives`.
     first: u64,
     /// `None` for those that are done.
@@ -25,9 +24,9 @@ pub(crate) struct Schedule {
 }
 
 impl Schedule {
-    pub fn new(lanes: u16) -> Self {
+    pub fn new(job: Job) -> Self {
         Self {
-            lanes,
+            job,
             first: 0,
             collectives: VecDeque::new(),
             sending: 0,
@@ -44,7 +43,7 @@ impl Schedule {
     /// Adds a collective.
     pub fn push(&mut self, command: Command) {
         let place = self.first + self.collectives.len() as u64;
-        self.collectives.push_back(Some(Collective::new(place, self.lanes, command)));
+        self.collectives.push_back(Some(Collective::new(place, self.job, command)));
     }
 
     /// Whether the collective of this number, which was added, is done.
@@ -78,16 +77,26 @@ impl Schedule {
         }
     }
 
+    /// Whether the maximum that came for a chunk, unchecked, may be it.
+    pub fn accept(&mut self, chunk: &Chunk, maximum: &[u8]) -> bool {
+        let place = self.place(chunk).and_then(|place| self.collectives.get_mut(place));
+        place.and_then(Option::as_mut).is_some_and(|collective| collective.accept(chunk.index, maximum))
+    }
+
     /// Takes in the result of a chunk.
-    pub fn decode(&mut self, now: u64, completed: &Completed, payload: &[u8]) {
+    ///
+    /// # Errors
+    /// When a maximum that was accepted is none.
+    pub fn decode(&mut self, now: u64, completed: &Completed, payload: &[u8]) -> Result<(), Failure> {
         let Completed { chunk, history } = completed;
-        let Some(place) = self.place(chunk).and_then(|place| self.collectives.get_mut(place)) else { return };
+        let Some(place) = self.place(chunk).and_then(|place| self.collectives.get_mut(place)) else { return Ok(()) };
         if let Some(collective) = place {
-            collective.decode(chunk.index, payload, &mut self.predictor);
+            collective.decode(chunk.index, payload, &mut self.predictor)?;
             collective.record(now, history);
             self.done.extend(take_if_done(place));
         }
         self.forget_done();
+        Ok(())
     }
 
     /// The collectives that are not done, up to that of chunks of collective `last`, with their numbers in the session.

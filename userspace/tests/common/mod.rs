@@ -12,8 +12,8 @@ use switchml_control::join_event::Event;
 use switchml_control::{Assigned, JoinEvent, JoinRequest, ReadyRequest};
 use switchml_protocol::header::{HEADER_LEN, Header, Kind, Op, decode, flags};
 use switchml_protocol::{U16, U32, VERSION};
-use switchml_userspace::data_plane::DataPlane;
 use switchml_userspace::data_plane::software::Software;
+use switchml_userspace::data_plane::{DataPlane, Limits};
 use switchml_userspace::events;
 use switchml_userspace::jobs::JobTable;
 use switchml_userspace::service::ControlPlane;
@@ -38,12 +38,17 @@ pub struct Daemon {
 
 impl Daemon {
     pub async fn start(slots: u32) -> Self {
+        Self::start_with(slots, |limits| limits).await
+    }
+
+    /// With a control plane that takes the data plane's limits for others.
+    pub async fn start_with(slots: u32, limits: impl FnOnce(Limits) -> Limits) -> Self {
         let (events, receiver) = mpsc::channel(events::CAPACITY);
         tokio::spawn(events::log(receiver));
         let data_plane = Arc::new(Software::start(None, 0, slots, events).expect("a socket"));
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let control = listener.local_addr().expect("bound");
-        let table = JobTable::new(data_plane.limits(), None, StdRng::seed_from_u64(7));
+        let table = JobTable::new(limits(data_plane.limits()), None, StdRng::seed_from_u64(7));
         let control_plane = ControlPlane::new(table, data_plane.clone());
         let (stop, stopped) = oneshot::channel();
         let serving = tokio::spawn(async move {

@@ -31,12 +31,9 @@ pub enum Error {
 
 impl Error {
     fn status(&self) -> Status {
-        use switchml_worker::Error::{Root, Setting, UncheckedMaximum, Unsupported};
+        use switchml_worker::Error::{Root, Setting, Unsupported};
         match self {
-            Self::Invalid(_)
-            | Self::Worker(Root { .. } | Setting { .. } | UncheckedMaximum { .. } | Unsupported(_)) => {
-                Status::SwitchmlInvalid
-            }
+            Self::Invalid(_) | Self::Worker(Root { .. } | Setting { .. } | Unsupported(_)) => Status::SwitchmlInvalid,
             Self::Worker(_) => Status::SwitchmlFailed,
         }
     }

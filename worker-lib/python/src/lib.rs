@@ -138,7 +138,6 @@ impl PyCommunicator {
         dict.set_item("data_threads", info.data_threads)?;
         dict.set_item("multicast", info.multicast.map(|group| group.to_string()))?;
         dict.set_item("hello_rtt", info.hello_rtt.as_secs_f64())?;
-        dict.set_item("maxima", !info.unchecked_maxima)?;
         Ok(dict)
     }
 

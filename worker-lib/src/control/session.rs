@@ -37,7 +37,7 @@ pub struct Assigned {
     /// Whether the data plane outlives the aggregator's daemon: a job that has started goes on when the connection breaks, which is
     /// then made again.
     pub durable: bool,
-    /// Whether RESULTs of a MAX carry no check word, so that nothing which needs a maximum can be had.
+    /// Whether RESULTs of a MAX carry no check word, so that the ranks must prove them.
     pub unchecked_maxima: bool,
     /// Job number and group of each shard after the first, which has those above. All have as many slots.
     pub further_shards: Vec<(u16, Option<SocketAddrV4>)>,

@@ -36,6 +36,8 @@ pub(super) enum Word<'a> {
     Pending(u64),
     /// Refused, with a detail.
     Reject(RejectReason, u32),
+    /// A RESULT that is not to be believed.
+    Damaged(Ignored),
 }
 
 /// An answer whose own fields are in order; the rest is to be compared with the chunk that it answers.
@@ -72,6 +74,11 @@ impl<'a> Answer<'a> {
     /// Whether it is the result of a call, not a note about a chunk.
     pub fn is_result(&self) -> bool {
         self.kind == Kind::Result
+    }
+
+    /// The payload of a RESULT, whatever its check word.
+    pub fn unchecked(&self) -> &'a [u8] {
+        self.payload
     }
 
     /// Checks the check word, then says what the answer means. What it says of ranks must be possible.

@@ -26,6 +26,8 @@ pub struct Config {
     pub identity: Identity,
     /// Number of slots S of the job, at least 1.
     pub slots: u16,
+    /// Whether RESULTs of a MAX are taken without a check word: the caller proves them otherwise.
+    pub unchecked_maxima: bool,
     /// Bounds of the window.
     pub window: WindowLimits,
     /// Bounds of the retransmission timeout.
@@ -37,13 +39,14 @@ pub struct Config {
 }
 
 impl Config {
-    /// The product's windows and timers, for chunks of up to `lanes` lanes and a rank that can receive `room` of them at once. The window takes
+    /// The product's windows and timers, with an aggregator that checks maxima, for chunks of up to `lanes` lanes and a rank that can receive `room` of them at once. The window takes
     /// up half of the slots at most, so that a lost chunk's slot is not waited for.
     pub fn new(identity: Identity, slots: u16, lanes: u16, room: u32, deadline: Duration) -> Self {
         let chunks = |bytes: usize| (bytes / packet_len(lanes)) as u32;
         Self {
             identity,
             slots,
+            unchecked_maxima: false,
             window: WindowLimits {
                 initial: chunks(INITIAL_WINDOW),
                 maximum: room.min(u32::from(slots) / 2),

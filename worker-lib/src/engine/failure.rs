@@ -9,6 +9,10 @@ pub enum Failure {
     Missing(u64),
     /// No progress for the deadline, and no word of who is missing: the aggregator does not answer.
     Silent,
+    /// No progress for the deadline, because the result of a chunk comes damaged again and again.
+    Damaged,
+    /// Ranks were given a maximum without a check word that is none, or not the same one.
+    Maximum,
     /// These ranks, a bitmap, have left in good order without having made this rank's call.
     Departed(u64),
     /// Two ranks made different calls.

@@ -193,6 +193,11 @@ impl Engine {
         self.departed.note(ranks, self.sequence);
     }
 
+    /// What it was made for.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
     /// Counters so far.
     pub fn stats(&self) -> &EngineStats {
         &self.stats
@@ -275,7 +280,21 @@ impl Engine {
         datagram: &'a [u8],
         congested: bool,
     ) -> Result<Option<(Completed, &'a [u8])>, Failure> {
-        match self.judge(datagram) {
+        self.receive_if(now, datagram, congested, |_, _| true)
+    }
+
+    /// The same, where maxima may come [unchecked](Config::unchecked_maxima): `accept` is asked of each, and what it refuses is ignored.
+    ///
+    /// # Errors
+    /// As [`Engine::receive`].
+    pub fn receive_if<'a>(
+        &mut self,
+        now: u64,
+        datagram: &'a [u8],
+        congested: bool,
+        accept: impl FnOnce(&Chunk, &[u8]) -> bool,
+    ) -> Result<Option<(Completed, &'a [u8])>, Failure> {
+        match self.judge(datagram, accept) {
             Ok((header, Word::Result(payload))) => {
                 let congested = congested || header.flags & flags::CE != 0;
                 Ok(self.complete(now, header.slot.get(), congested).map(|completed| (completed, payload)))
@@ -287,6 +306,13 @@ impl Engine {
             Ok((header, Word::Reject(reason, detail))) => {
                 let collective = self.table.get_mut(header.slot.get()).map_or(0, |entry| entry.chunk.collective);
                 Err(Failure::rejected(reason, detail, header.round.get(), collective))
+            }
+            Ok((header, Word::Damaged(reason))) => {
+                self.stats.ignored[reason as usize] += 1;
+                if let Some(entry) = self.table.get_mut(header.slot.get()) {
+                    entry.damaged_at = Some(now);
+                }
+                Ok(None)
             }
             Err(reason) => {
                 self.stats.ignored[reason as usize] += 1;
@@ -325,7 +351,11 @@ impl Engine {
     }
 
     /// What a datagram says of the outstanding chunk in its slot, or why it does not count.
-    fn judge<'a>(&self, datagram: &'a [u8]) -> Result<(&'a Header, Word<'a>), Ignored> {
+    fn judge<'a>(
+        &self,
+        datagram: &'a [u8],
+        accept: impl FnOnce(&Chunk, &[u8]) -> bool,
+    ) -> Result<(&'a Header, Word<'a>), Ignored> {
         let identity = &self.config.identity;
         let answer = answer::read(identity, datagram)?;
         let header = answer.header;
@@ -336,7 +366,15 @@ impl Engine {
         if !same_call {
             return Err(Ignored::Call);
         }
-        Ok((header, answer.word(identity)?))
+        if self.config.unchecked_maxima && answer.is_result() && !chunk.op.is_sum() {
+            let maximum = answer.unchecked();
+            let accepted = accept(chunk, maximum);
+            return Ok((header, if accepted { Word::Result(maximum) } else { Word::Damaged(Ignored::Maximum) }));
+        }
+        match answer.word(identity) {
+            Err(Ignored::Check) if answer.is_result() => Ok((header, Word::Damaged(Ignored::Check))),
+            word => Ok((header, word?)),
+        }
     }
 
     /// The result of the chunk in this slot is here.
@@ -463,7 +501,12 @@ impl Engine {
 
     fn out_of_time(&self, now: u64, oldest: &Outstanding) -> Failure {
         let believed = (self.config.deadline / 2).max(NEWS_LASTS * self.config.rtt.ceiling);
-        let is_news = self.pending_at.is_some_and(|at| now.saturating_sub(at) <= believed);
+        let is_news = |at: Option<u64>| at.is_some_and(|at| now.saturating_sub(at) <= believed);
+        // Who is missing then, is not any more.
+        if is_news(oldest.damaged_at) {
+            return Failure::Damaged;
+        }
+        let is_news = is_news(self.pending_at);
         match oldest.pending.map(|seen| self.config.identity.all_ranks() & !seen.get()) {
             Some(missing) if missing != 0 && is_news => Failure::Missing(missing),
             _ => Failure::Silent,

@@ -23,6 +23,7 @@ pub fn config(ranks: u16, rank: u16, slots: u16) -> Config {
     Config {
         identity: Identity { job: JOB, epoch: EPOCH, rank, ranks },
         slots,
+        unchecked_maxima: false,
         window: WindowLimits { initial: 16, maximum: 64.min(u32::from(slots) / 2), waiting: u32::MAX },
         rtt: RttLimits { initial: 1_000_000, packet: 0, floor: 300_000, ceiling: 20_000_000 },
         reordering: 50_000,

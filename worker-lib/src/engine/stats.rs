@@ -41,6 +41,8 @@ ignored! {
     Call = "call",
     /// The check word is missing or does not fit.
     Check = "check",
+    /// A maximum without a check word that is less than what this rank contributed.
+    Maximum = "maximum",
     /// A REJECT for a reason that this version does not know.
     Reason = "reason",
     /// A PENDING or REJECT about ranks that cannot be meant.

@@ -100,11 +100,6 @@ impl Codec {
             || matches!(self.0, Method::NarrowF32(_) | Method::NarrowF16(_) | Method::NarrowBf16(_))
     }
 
-    /// Whether any of its chunks, data or exponents, is a maximum to the aggregator.
-    pub const fn needs_maximum(self) -> bool {
-        self.uses_exponents() || matches!(self.wire_op(), Op::MaxI32)
-    }
-
     /// Bytes of elements that one lane carries: 4, or 2 for f16 and bf16; twice that in fixed point of 16 bits.
     pub const fn bytes_per_lane(self) -> usize {
         match self.0 {
@@ -268,17 +263,6 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-
-    /// With an aggregator that cannot check maxima, the rest is all there is.
-    #[test]
-    fn integer_sums_and_bytes_alone_need_no_maximum() {
-        let reductions = DType::ALL.into_iter().flat_map(|dtype| ReduceOp::ALL.map(|op| (dtype, op)));
-        let offered = reductions.filter_map(|(dtype, op)| Some((dtype, op, Codec::reduction(dtype, op, 2).ok()?)));
-        let without: Vec<_> =
-            offered.filter(|(.., codec)| !codec.needs_maximum()).map(|(dtype, op, _)| (dtype, op)).collect();
-        assert_eq!(without, [(DType::I32, ReduceOp::Sum)]);
-        assert!(!Codec::bytes().needs_maximum() && Codec::exponents().needs_maximum());
-    }
 
     /// The machine's best is what the codec itself picks; here are the lesser ones.
     macro_rules! lesser {

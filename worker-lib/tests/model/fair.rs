@@ -76,9 +76,9 @@ fn has_finished(world: &World, served: Option<u32>, worker: &Worker) -> bool {
     }
     match worker.view.failure {
         None => worker.is_done(world),
-        Some(Failure::Silent | Failure::Missing(_) | Failure::Aborted) => {
+        Some(Failure::Silent | Failure::Damaged | Failure::Missing(_) | Failure::Aborted) => {
             served != Some(world.epoch(worker.view.session))
         }
-        Some(Failure::Mismatch { .. } | Failure::Round { .. } | Failure::Departed(_)) => false,
+        Some(Failure::Mismatch { .. } | Failure::Round { .. } | Failure::Departed(_) | Failure::Maximum) => false,
     }
 }

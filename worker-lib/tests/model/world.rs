@@ -209,6 +209,7 @@ impl World {
         let config = Config {
             identity: Identity { job: JOB, epoch: self.epoch(session), rank, ranks: self.setup.ranks },
             slots: self.setup.slots,
+            unchecked_maxima: false,
             window: WindowLimits {
                 initial: self.setup.slots.into(),
                 maximum: self.setup.slots.into(),

@@ -1,0 +1,63 @@
+//! What proves a maximum that came without a check word.
+//!
+//! A data plane that cannot sum a maximum's lanes hands it out unguarded: anything may have happened to a contribution, to the slot, or to the RESULT. It is the maximum
+//! nevertheless if it is no less than any rank's own lanes, if each lane is some rank's own, and if all ranks got the same one. The first each
+//! rank sees by itself, and refuses what is less. For the others it sends a chunk more, its witness: a digest of the maximum as it got it, and for each lane
+//! whether that is its own. Witnesses are summed, and sums have check words.
+
+use switchml_protocol::LANES_PER_BLOCK;
+use switchml_protocol::header::Op;
+
+use crate::hash;
+use crate::numerics::lane_sum;
+
+/// Bytes of the digest, in front.
+const DIGEST: usize = 8;
+
+/// What a rank has to say of one chunk's maximum.
+pub(crate) struct Witness {
+    digest: u64,
+    /// A byte for each lane: 1 where the maximum is this rank's own. As many ranks as there are do not carry into the next byte.
+    own: Box<[u8]>,
+}
+
+impl Witness {
+    /// Lanes of the witness of a maximum of so many lanes.
+    pub const fn lanes(maximum: usize) -> usize {
+        (DIGEST + maximum).div_ceil(4).next_multiple_of(LANES_PER_BLOCK)
+    }
+
+    /// The witness of a rank that contributed the payload `own` and got the payload `maximum`; `None` if that is less somewhere, and so not the maximum.
+    pub fn new(own: &[u8], maximum: &[u8]) -> Option<Self> {
+        if lanes(own).zip(lanes(maximum)).any(|(own, maximum)| maximum < own) {
+            return None;
+        }
+        let is_own = lanes(own).zip(lanes(maximum)).map(|(own, maximum)| (own == maximum).into());
+        Some(Self { digest: digest(maximum), own: is_own.collect() })
+    }
+
+    /// Writes this rank's share of the chunk of witnesses; the wrapping sum of its lanes.
+    pub fn encode(&self, payload: &mut [u8]) -> u32 {
+        let (front, rest) = payload.split_at_mut(DIGEST);
+        let (lanes, padding) = rest.split_at_mut(self.own.len());
+        front.copy_from_slice(&self.digest.to_be_bytes());
+        lanes.copy_from_slice(&self.own);
+        padding.fill(0);
+        lane_sum(Op::SumI32, payload)
+    }
+
+    /// Whether the sum of the witnesses of all `ranks` ranks bears out the maximum that this rank got.
+    pub fn is_borne_out(&self, sum: &[u8], ranks: u32) -> bool {
+        let (front, rest) = sum.split_at(DIGEST);
+        let alike = [(self.digest >> 32) as i32, self.digest as i32].map(|lane| lane.wrapping_mul(ranks as i32));
+        lanes(front).eq(alike) && rest[..self.own.len()].iter().all(|ranks| *ranks > 0)
+    }
+}
+
+fn lanes(payload: &[u8]) -> impl Iterator<Item = i32> {
+    payload.as_chunks::<4>().0.iter().map(|lane| i32::from_be_bytes(*lane))
+}
+
+fn digest(payload: &[u8]) -> u64 {
+    hash::fold(payload.as_chunks::<8>().0.iter().map(|lanes| u64::from_be_bytes(*lanes)))
+}
