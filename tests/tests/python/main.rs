@@ -181,7 +181,7 @@ fn text_by_torchrun() {
 #[test]
 fn a_script_that_fails_is_told_of_each_rank() {
     let Some(site) = Site::new("a_script_that_fails_is_told_of_each_rank", 2) else { return };
-    let job = training(&site, &["digits.py", "--backend", "nonsense"]);
+    let job = training(&site, &["digits.py", "--epochs", "nonsense"]);
     let told = job.finish(PATIENCE).unwrap_err().to_string();
     for rank in 0..2 {
         let head = format!("rank {rank} (exit status: 1):\n");
@@ -189,6 +189,18 @@ fn a_script_that_fails_is_told_of_each_rank() {
         assert!(said.is_some_and(|lines| lines.contains("nonsense")), "{told}");
     }
     assert!(!told.contains("ChildFailedError"), "{told}");
+}
+
+#[test]
+fn where_torchrun_should_be_is_told() {
+    if !can_build_racks("where_torchrun_should_be_is_told") {
+        return;
+    }
+    let rack = Rack::new(RackOptions { workers: 1, ..RackOptions::default() }).unwrap();
+    let told = Torchrun::start(&rack, Path::new("/nowhere/python"), None, Path::new("digits.py"), &[]).err().unwrap();
+    let expected =
+        "/nowhere/torchrun does not exist; torchrun comes with torch: `pip install torch` in that environment";
+    assert_eq!(told.to_string(), expected);
 }
 
 #[test]
