@@ -12,6 +12,9 @@ use crate::{cargo, setup::packages};
 /// Gloo comes with it.
 const TORCH: &str = "2.15.0";
 
+/// The oldest that the backend is for, as `OLDEST` in `switchml/torch/_create.py`, and a library that it wants and the newest does not.
+const OLDEST: [&str; 2] = ["torch==2.14.0", "nvidia-curand==10.4.5.25"];
+
 /// What pip installs: torch, what it wants for some conversions, what builds the package, data for an example, and what checks types.
 fn requirements() -> [String; 5] {
     [
@@ -75,6 +78,27 @@ pub fn with_package() -> Result<PathBuf> {
         .env("PATH", path)
         .env("CARGO_TARGET_DIR", cargo::target_folder()?))?;
     Ok(python)
+}
+
+/// A folder with the oldest torch, to be named by `PYTHONPATH`, so that it goes before the newest one of this interpreter, whose libraries it uses: a quarter of
+/// the disk and time that an environment of its own would take.
+///
+/// # Errors
+///
+/// The first step that failed.
+pub fn oldest_torch(python: &Path) -> Result<PathBuf> {
+    let folder = cargo::target_folder()?.join("python/oldest");
+    let (complete, wanted) = (folder.join("complete"), OLDEST.join("\n"));
+    if fs::read_to_string(&complete).is_ok_and(|there| there == wanted) {
+        return Ok(folder);
+    }
+    eprintln!("installing {} from PyPI into {}: 1.3 GB; deleting the folder undoes it", OLDEST[0], folder.display());
+    run(pip(python)
+        .args(["install", "--no-cache-dir", "--no-deps", "--upgrade", "--target"])
+        .arg(&folder)
+        .args(OLDEST))?;
+    fs::write(&complete, wanted).with_context(|| format!("cannot write {}", complete.display()))?;
+    Ok(folder)
 }
 
 /// Debian has that in a package of its own.

@@ -1,13 +1,14 @@
 //! `cargo xtask test`: every test, and an honest count.
 
 use crate::{cargo, fuzz, python, setup};
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use std::{
     env,
     fs::{self, File},
     io::{BufRead, BufReader, Write},
     path::{Path, PathBuf},
     process::Stdio,
+    thread,
 };
 use switchml_rack::LEFT_OUT;
 
@@ -15,6 +16,8 @@ use switchml_rack::LEFT_OUT;
 const SKIPPED: &str = "SWITCHML_SKIPPED";
 /// Names the interpreter that has the Python package and torch.
 const PYTHON: &str = "SWITCHML_PYTHON";
+/// Names the folder that has the oldest torch which the package is for.
+const OLDEST_TORCH: &str = "SWITCHML_OLDEST_TORCH";
 /// Names the folder with the binaries that the end-to-end tests start.
 const BIN_DIR: &str = "SWITCHML_BIN_DIR";
 
@@ -49,7 +52,7 @@ impl Test {
         // before would compile much of it twice.
         let binaries = if self.arguments.is_empty() { cargo::release_folder()? } else { cargo::build_binaries()? };
         let python = if self.arguments.is_empty() || self.arguments.iter().any(|argument| argument == "python") {
-            Some(python::with_package()?)
+            Some(self.with_python()?)
         } else {
             None
         };
@@ -59,7 +62,7 @@ impl Test {
             .args(&self.arguments)
             .env(SKIPPED, &skips.0)
             .env(BIN_DIR, &binaries)
-            .envs(python.map(|python| (PYTHON, python)))
+            .envs(python.into_iter().flatten())
             .stdout(Stdio::piped())
             .spawn()
             .context("cannot start cargo")?;
@@ -82,6 +85,21 @@ impl Test {
             succeeded &= failed == 0;
         }
         self.conclude(&counts, &skipped, succeeded)
+    }
+
+    /// Builds the tests while pip installs what those in Python need: the one waits for processors, the other for the network and the disk. Then installs
+    /// the package. The variables that tell the tests of it.
+    fn with_python(&self) -> Result<[(&'static str, PathBuf); 2]> {
+        let install = || python::oldest_torch(&python::with_torch()?);
+        let (oldest, built) = thread::scope(|scope| {
+            let installing = scope.spawn(install);
+            let built = cargo::command("test")
+                .and_then(|mut cargo| Ok(cargo.args(["--release", "--no-run"]).args(&self.arguments).status()?));
+            (installing.join(), built)
+        });
+        let oldest = oldest.unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+        ensure!(built?.success(), "the tests could not be built; the compiler's messages are above");
+        Ok([(PYTHON, python::with_package()?), (OLDEST_TORCH, oldest)])
     }
 
     /// Lists what was skipped, and what was left out because it needs what no machine must have; says the totals and decides.

@@ -95,6 +95,26 @@ fn collectives_of_torch() {
     assert!(site.counter("completed") > 1000, "the sums were made in the switch");
 }
 
+/// The dependency's lower bound, with the scripts that lean most on torch.
+#[test]
+fn the_oldest_torch() {
+    let name = "the_oldest_torch";
+    let Some(site) = Site::new(name, 2) else { return };
+    let Ok(folder) = std::env::var("SWITCHML_OLDEST_TORCH") else {
+        return skip(
+            name,
+            "SWITCHML_OLDEST_TORCH is not set; `cargo xtask test -- --test python` installs it and sets it",
+        );
+    };
+    let oldest = [("PYTHONPATH", folder.as_str())];
+    for printed in site.run(&["collectives.py"], &oldest) {
+        assert!(printed.contains("all collectives are right with torch 2.14."), "{printed}");
+    }
+    for printed in site.run(&["overlap.py"], &oldest) {
+        assert!(printed.contains("all-reduces overlap"), "{printed}");
+    }
+}
+
 #[test]
 fn collectives_by_way_of_copies() {
     let Some(site) = Site::new("collectives_by_way_of_copies", 3) else { return };

@@ -143,4 +143,4 @@ if rank < 2:
     check("group", tensor, torch.tensor([3.0]))
 
 dist.destroy_process_group()
-print("all collectives are right", flush=True)
+print(f"all collectives are right with torch {torch.__version__}", flush=True)
