@@ -54,6 +54,7 @@ impl Daemon {
             max_ranks: MAX_RANKS as u16,
             max_jobs: MAX_JOBS as u16,
             checks_maxima: !scenario.unchecked_maxima,
+            i16_lanes: true,
             port: AGGREGATOR.port(),
             fanout: Fanout::Unicast,
             durable: false,

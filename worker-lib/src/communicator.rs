@@ -6,6 +6,8 @@ use std::sync::mpsc::{self, Sender};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use switchml_protocol::header::Op;
+
 use crate::builder::Builder;
 use crate::collective::{Call, Kind};
 use crate::driver::{Seat, Shared, Snapshot, Wakers};
@@ -67,6 +69,8 @@ pub struct Info {
     /// Whether the aggregator's maxima carry no check word: then the ranks prove each to each other by a packet more, which costs small
     /// calls of floats a round trip.
     pub unchecked_maxima: bool,
+    /// Whether the aggregator's data plane has no sums in 16 bits.
+    pub i32_lanes_only: bool,
     /// The shortest round trip of the HELLOs that opened the data path.
     pub hello_rtt: Duration,
 }
@@ -118,7 +122,7 @@ impl Communicator {
     /// The result has the same bits on every rank. [`crate::numerics`] tells what it is for each type and operator.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] for the few combinations of type and operator that are not offered; otherwise why the communicator
+    /// [`Error::Unsupported`] for the few combinations of type and operator that are not offered, [`Error::I32LanesOnly`] for sums in 16 bits by a data plane in P4; otherwise why the communicator
     /// failed, and `tensor` holds partial results.
     pub fn all_reduce<T: Element>(&self, tensor: &mut [T], op: ReduceOp) -> Result<CallStats, Error> {
         let call = Call { kind: Kind::AllReduce(op), dtype: T::DTYPE, count: tensor.len() };
@@ -193,7 +197,7 @@ impl Communicator {
     }
 
     fn run(&self, call: Call, contributes: bool, bytes: &mut [u8]) -> Result<CallStats, Error> {
-        let codec = call.codec(self.info.world_size)?;
+        let codec = self.codec(&call)?;
         self.check()?;
         let lengths = self.cut(bytes.len(), codec);
         let mut issued = self.shared.issued();
@@ -213,7 +217,7 @@ impl Communicator {
     fn start<T: Tensor>(&self, kind: Kind, contributes: bool, mut tensor: T) -> Result<Handle<T>, Error> {
         let (dtype, bytes) = (tensor.dtype(), tensor.bytes().len());
         let call = Call { kind, dtype, count: bytes / dtype.size() };
-        let codec = call.codec(self.info.world_size)?;
+        let codec = self.codec(&call)?;
         self.check()?;
         let lengths = self.cut(bytes, codec);
         let (answer, answers) = mpsc::channel();
@@ -229,6 +233,14 @@ impl Communicator {
     fn check_root(&self, root: u32) -> Result<(), Error> {
         let world_size = self.info.world_size;
         if root < world_size { Ok(()) } else { Err(Error::Root { root, world_size }) }
+    }
+
+    fn codec(&self, call: &Call) -> Result<Codec, Error> {
+        let codec = call.codec(self.info.world_size)?;
+        if self.info.i32_lanes_only && codec.wire_op() == Op::SumI16 {
+            return Err(Error::I32LanesOnly { call: call.to_string() });
+        }
+        Ok(codec)
     }
 
     /// Lengths of a call's parts, one for each data thread that runs one.

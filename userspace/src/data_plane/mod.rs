@@ -157,6 +157,8 @@ pub struct Limits {
     pub max_jobs: u16,
     /// Whether RESULTs of a maximum carry a check word.
     pub checks_maxima: bool,
+    /// Whether a lane may be two i16.
+    pub i16_lanes: bool,
     /// UDP port that it serves.
     pub port: u16,
     /// How a RESULT for all reaches them.

@@ -652,6 +652,7 @@ fn assigned(limits: &Limits, shards: &[JobSpec], secret: u32) -> control::Assign
         max_lanes: limits.max_lanes.into(),
         durable: limits.durable,
         unchecked_maxima: !limits.checks_maxima,
+        i32_lanes_only: !limits.i16_lanes,
         further_shards: further.iter().map(shard).collect(),
     }
 }

@@ -16,6 +16,7 @@ const LIMITS: Limits = Limits {
     max_ranks: MAX_RANKS as u16,
     max_jobs: MAX_JOBS as u16,
     checks_maxima: true,
+    i16_lanes: true,
     port: 48864,
     fanout: Fanout::Multicast,
     durable: false,
@@ -99,6 +100,7 @@ fn ranks_wait_for_each_other_and_are_assigned_together() {
             max_lanes: 768,
             durable: false,
             unchecked_maxima: false,
+            i32_lanes_only: false,
             further_shards: Vec::new(),
         })
     };

@@ -101,6 +101,7 @@ impl DataPlane for P4DataPlane {
             max_ranks: MAX_RANKS,
             max_jobs: MAX_JOBS,
             checks_maxima: self.shared.checks_maxima,
+            i16_lanes: false,
             port: DATA_PORT,
             fanout: Fanout::Multicast,
             durable: false,

@@ -86,6 +86,7 @@ impl DataPlane for Software {
             max_ranks: MAX_RANKS as u16,
             max_jobs: MAX_JOBS as u16,
             checks_maxima: true,
+            i16_lanes: true,
             port: self.port,
             fanout: Fanout::Unicast,
             durable: false,

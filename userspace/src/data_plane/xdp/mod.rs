@@ -146,6 +146,7 @@ impl DataPlane for XdpDataPlane {
             max_ranks: MAX_RANKS as u16,
             max_jobs: MAX_JOBS as u16,
             checks_maxima: true,
+            i16_lanes: true,
             port: self.config.port,
             fanout: Fanout::Multicast,
             durable: true,

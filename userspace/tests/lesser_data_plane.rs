@@ -1,4 +1,4 @@
-//! Ranks that are told that maxima come unchecked: over real sockets, by the API that training jobs use.
+//! Ranks that are told what a data plane lacks, as Tofino does, checks of maxima and lanes of two i16: over real sockets, by the API that training jobs use.
 
 mod common;
 
@@ -50,16 +50,21 @@ fn rank(communicator: Communicator) {
         assert_eq!(reduce(&communicator, ReduceOp::Min, count, |x| x), (2 * data, 0));
         assert_eq!(reduce(&communicator, ReduceOp::Sum, count, |x| x), (data, 0));
     }
+    let refused = communicator.all_reduce(&mut [1f32; 3], ReduceOp::Avg16).expect_err("no i16");
+    let text = "all_reduce(avg16, f32, 3) sums in 16 bits, which this aggregator's data plane does not; take the operator that sums in 32";
+    assert_eq!(refused.to_string(), text);
+    // That changed nothing.
+    communicator.barrier().expect("still open");
     communicator.close().expect("closed");
 }
 
 #[tokio::test]
-async fn maxima_are_witnessed() {
-    let limits = |limits| Limits { checks_maxima: false, max_lanes: LANES, ..limits };
+async fn what_tofino_lacks_is_made_up_for_or_refused() {
+    let limits = |limits| Limits { checks_maxima: false, i16_lanes: false, max_lanes: LANES, ..limits };
     let daemon = Daemon::start_with(1024, limits).await;
     let address = daemon.control.to_string();
     let ranks = (0..RANKS).map(|number| {
-        let settings = Communicator::builder().aggregator(&address).job("unchecked").rank(number).world_size(RANKS);
+        let settings = Communicator::builder().aggregator(&address).job("less").rank(number).world_size(RANKS);
         tokio::task::spawn_blocking(move || rank(settings.connect().expect("connected")))
     });
     for rank in ranks.collect::<Vec<_>>() {
