@@ -313,7 +313,9 @@ parser IngressParser(
 }
 
 // Nothing is mirrored. But the chip looks at the containers of both fields, the second being the compiler's own session number, and takes
-// what another field left there for a request to mirror.
+// what another field left there for a request to mirror. Zeros, which the parser sets, are a request of the type 0, which the compiler has an
+// entry for; there is none for NOT_MIRRORED.
+#define NOT_MIRRORED 1
 @pa_no_overlay("ingress", "ig_intr_md_for_dprsr.mirror_type")
 @pa_no_overlay("ingress", "$tmp2")
 control Ingress(
@@ -328,6 +330,7 @@ control Ingress(
     Counter<bit<64>, bit<8>>(256, CounterType_t.PACKETS) outcomes;
 
     apply {
+        deparser.mirror_type = NOT_MIRRORED;
         aggregator.apply(h, m, deparser, manager);
         // Further passes of a frame are not counted again.
         if (m.pass == PASS_NONE || m.outcome != OUTCOME_NOT_OURS) {

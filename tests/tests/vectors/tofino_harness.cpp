@@ -33,6 +33,9 @@ const int RECIRCULATION_BUFFER = 17, RECIRCULATION_CHANNEL = 0;
 const uint64_t FIRST_DEPARSER_PIPES = 0x27f0000;
 const uint64_t PIPE_STRIDE = 0x800000;
 
+// Frames that the deparsers of ingress and egress have made copies of for mirroring.
+const uint64_t MIRRORED[] = {0x2790938, 0x2798938};
+
 RmtObjectManager *chip() {
     RmtObjectManager *om = nullptr;
     GLOBAL_MODEL->GetObjectManager(CHIP, &om);
@@ -167,6 +170,14 @@ void wait_for_all_passes() {
     }
 }
 
+// The program mirrors nothing. The copies would not be seen: there is no session that they are of.
+uint32_t mirrored() {
+    uint32_t copies = 0;
+    for (uint64_t address : MIRRORED)
+        copies += read_reg(CHIP, (volatile void *) address);
+    return copies;
+}
+
 // The filter forgets what it has seen, as the driver has it do once it has read it.
 void clear_learning_filter() {
     auto *filter = chip()->learning_filter_get(PIPE);
@@ -276,8 +287,10 @@ ScriptCommand(exchange, "<port> <frame>") {
         chip()->learning_filter_get(PIPE)->regs_.lqt_timeout_.timeout() = 0;
         listening = true;
     }
+    uint32_t mirrored_before = mirrored();
     run_command(std::string("packet ") + args);
     wait_for_all_passes();
+    if (mirrored() != mirrored_before) printf("mirrored %u\n", mirrored() - mirrored_before);
     std::lock_guard<std::mutex> lock(mutex);
     for (auto &frame : frames)
         printf("frame %d %s\n", frame.first, as_hex(frame.second).c_str());
