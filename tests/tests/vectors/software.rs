@@ -126,7 +126,9 @@ impl Subject for OverSockets {
     }
 
     fn reset(&mut self) -> Result<(), String> {
-        self.sockets.clear();
+        // They stay open: a process that another thread is just starting has them, too, until it runs its own program, and nobody could bind to their
+        // addresses again before that.
+        self.received()?;
         for (number, (job, first_slot)) in std::mem::take(&mut self.jobs) {
             self.close(number)?;
             for index in first_slot..first_slot + job.slots {

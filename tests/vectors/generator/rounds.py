@@ -223,7 +223,7 @@ def wrap_around():
     v.step("round 2^32 - 2 is over", job, contribution(job, 1, 0xFFFFFFFE), nobody("stale"))
     v.step("rank 1 asks for the last round", job, asks, back("replayed", result(asks, job)))
     v.step("rank 1 completes round 0", job, packets[1], to_all(job, packets[1].result_for_all(ramp_sum(2, 0), 2)))
-    not_yet(v, job, contribution(job, 0, 2), 0)
+    not_yet(v, job, contribution(job, 0, 4), 0)
     play_round(v, job, 2, 1)
     v.step("round 2^32 - 1 is over", job, contribution(job, 0, 0xFFFFFFFF), nobody("stale"))
     play_round(v, job, 2, 2)
