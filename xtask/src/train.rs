@@ -35,7 +35,7 @@ pub struct Train {
     #[arg(long, default_value_t = 3)]
     runs: usize,
 
-    /// Folder for train.md and the plots; nothing but the tables on the terminal without
+    /// Folder for train.md and the plots of both curves; `train` in cargo's target folder without
     #[arg(long, value_name = "FOLDER")]
     output: Option<PathBuf>,
 }
@@ -88,6 +88,8 @@ impl Train {
         ensure!(self.runs > 0, "--runs takes 1 or more");
         let binaries = Binaries::in_folder(&cargo::binaries_folder(None)?)?;
         let site = Site::new(&binaries, python::with_package()?)?;
+        let folder =
+            self.output.clone().map_or_else(|| cargo::target_folder().map(|target| target.join("train")), Ok)?;
         let (mut text, mut missed) = (String::new(), Vec::new());
         for example in Example::ALL.into_iter().filter(|example| self.only.is_none_or(|only| only == *example)) {
             let outcome = match example {
@@ -97,14 +99,10 @@ impl Train {
             println!("\n{}", outcome.text);
             text += &outcome.text;
             missed.extend(outcome.missed);
-            if let Some(folder) = &self.output {
-                write(folder, &format!("train-{}.svg", example.name()), &outcome.plot)?;
-            }
+            write(&folder, &format!("train-{}.svg", example.name()), &outcome.plot)?;
         }
         site.aggregator.stop()?;
-        if let Some(folder) = &self.output {
-            write(folder, "train.md", &text)?;
-        }
+        write(&folder, "train.md", &text)?;
         ensure!(missed.is_empty(), "not as promised: {}", missed.join("; "));
         Ok(())
     }
@@ -114,7 +112,9 @@ fn write(folder: &Path, name: &str, text: &str) -> Result<()> {
     let path = folder.join(name);
     fs::create_dir_all(folder)
         .and_then(|()| fs::write(&path, text))
-        .with_context(|| format!("cannot write {}", path.display()))
+        .with_context(|| format!("cannot write {}", path.display()))?;
+    eprintln!("train: wrote {}", path.display());
+    Ok(())
 }
 
 /// Who sums up.
