@@ -152,6 +152,15 @@ fn types_are_right_and_stubs_are_those_of_the_native_module() {
 }
 
 #[test]
+fn what_torch_builds_on_collectives() {
+    let Some(site) = Site::new("what_torch_builds_on_collectives", 2) else { return };
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("checkpoint");
+    for printed in site.run(&["wrappers.py"], &[("FOLDER", folder.to_str().unwrap())]) {
+        assert!(printed.contains("all of it works"), "{printed}");
+    }
+}
+
+#[test]
 fn arrays_of_numpy() {
     let Some(site) = Site::new("arrays_of_numpy", 2) else { return };
     for printed in site.run(&["numpy_arrays.py"], &[]) {

@@ -1,0 +1,48 @@
+"""What torch builds on collectives, in the network and by Gloo: accumulated gradients, fully sharded parameters, checkpoints."""
+
+import os
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as checkpoint
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
+
+dist.init_process_group("switchml")
+rank, ranks = dist.get_rank(), dist.get_world_size()
+mean = (ranks + 1) / 2
+
+
+def outputs(model, value):
+    """Of a layer without bias, so that the gradient of each weight is `value`."""
+    return model(torch.full((1, 8), float(value))).sum()
+
+
+# Gradients stay a rank's own within no_sync, and are averaged with the next ones.
+layer = DistributedDataParallel(nn.Linear(8, 8, bias=False))
+with layer.no_sync():
+    outputs(layer, rank + 1).backward()
+assert torch.equal(layer.module.weight.grad, torch.full((8, 8), rank + 1.0))
+outputs(layer, 10 * (rank + 1)).backward()
+assert torch.equal(layer.module.weight.grad, torch.full((8, 8), 11 * mean))
+
+# Each rank has a part of the weights, which all_gather and reduce_scatter make whole.
+sharded = nn.Linear(8, 8, bias=False)
+fully_shard(sharded, mesh=init_device_mesh("cpu", (ranks,)))
+outputs(sharded, rank + 1).backward()
+assert torch.equal(sharded.weight.grad.full_tensor(), torch.full((8, 8), mean))
+
+# A checkpoint of those parts, read again.
+saved = sharded.weight.full_tensor().clone()
+checkpoint.save({"layer": sharded.state_dict()}, checkpoint_id=os.environ["FOLDER"])
+with torch.no_grad():
+    sharded.weight.zero_()
+state = {"layer": sharded.state_dict()}
+checkpoint.load(state, checkpoint_id=os.environ["FOLDER"])
+sharded.load_state_dict(state["layer"])
+assert saved.any() and torch.equal(sharded.weight.full_tensor(), saved)
+
+dist.destroy_process_group()
+print("all of it works", flush=True)
