@@ -167,9 +167,9 @@ impl Daemon {
                     self.perform(net, effects);
                 }
             }
-            Message::Leave(id, error) => {
+            Message::Leave(id, error, blamed) => {
                 // Who leaves does not wait for more than an answer.
-                if let Ok(effects) = self.jobs.leave(id, &error) {
+                if let Ok(effects) = self.jobs.leave(id, &error, &blamed) {
                     self.perform(net, effects);
                 }
             }

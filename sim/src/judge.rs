@@ -46,6 +46,17 @@ pub enum End {
 }
 
 impl End {
+    /// The ranks that it names as those at fault.
+    pub fn blames(&self) -> Vec<u32> {
+        match *self {
+            Self::Failed(Failure::Missing(ranks) | Failure::Departed(ranks)) => {
+                ranks_of(ranks).map(u32::from).collect()
+            }
+            Self::Failed(Failure::Mismatch { first, dissenter, .. }) => vec![first.into(), dissenter.into()],
+            _ => Vec::new(),
+        }
+    }
+
     fn fate(&self) -> Fate {
         match self {
             Self::Finished => Fate::Finished,
@@ -84,6 +95,8 @@ struct Session {
     lanes: Option<u16>,
     calls: BTreeMap<usize, Call>,
     ends: BTreeMap<u32, End>,
+    /// The ranks that some rank's failure has blamed, and was right to.
+    blamed: BTreeSet<u32>,
 }
 
 /// See the module.
@@ -130,6 +143,7 @@ impl Judge {
             lanes: None,
             calls: BTreeMap::new(),
             ends: BTreeMap::new(),
+            blamed: BTreeSet::new(),
         });
     }
 
@@ -208,7 +222,9 @@ impl Judge {
         // The first end counts: who was killed is not there to end otherwise.
         self.doom(who, end.clone());
         let rank = who.rank;
-        let Some(session) = who.session.and_then(|key| self.sessions.get(&key)) else { return Ok(()) };
+        let Some(session) = who.session.and_then(|key| self.sessions.get_mut(&key)) else { return Ok(()) };
+        // Whether that is right is judged below, or has ended the run.
+        session.blamed.extend(end.blames());
         match end {
             End::Failed(failure) => {
                 let Some(standing) = standing else { return Ok(()) };
@@ -219,8 +235,8 @@ impl Judge {
             End::Aborted { reason, ranks, .. } => {
                 for named in ranks {
                     let named_end = session.ends.get(named);
-                    let is_at_fault =
-                        named_end.map_or(self.ghosts.contains(&(who.job, *named)), |end| *end != End::Finished);
+                    let is_at_fault = session.blamed.contains(named)
+                        || named_end.map_or(self.ghosts.contains(&(who.job, *named)), |end| *end != End::Finished);
                     ensure!(
                         is_at_fault,
                         "rank {rank} heard {reason:?}, which names rank {named}, whose part ended as {named_end:?}"

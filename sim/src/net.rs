@@ -91,8 +91,8 @@ pub enum Message {
     Ready(MemberId, u16),
     /// Its calls in flight, by number, and the ranks that the data plane named.
     ReportCalls(MemberId, Vec<switchml_control::Call>, [u32; 2]),
-    /// Goodbye.
-    Leave(MemberId, String),
+    /// Goodbye, with what went wrong and the ranks that it blames, if anything did.
+    Leave(MemberId, String, Vec<u32>),
     /// Its end of the connection is closed, or is taken for dead.
     Gone,
 }

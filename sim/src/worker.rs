@@ -583,7 +583,7 @@ impl Worker {
     ) -> Result<(), Violation> {
         if let (Some(connection), Some(id)) = (self.connection, self.member()) {
             let error = if end == End::Finished { String::new() } else { format!("{end:?}") };
-            world.net.tell_daemon(connection, Message::Leave(id, error));
+            world.net.tell_daemon(connection, Message::Leave(id, error, end.blames()));
         }
         self.hang_up(world);
         self.end(world, end, standing)

@@ -278,9 +278,9 @@ impl Aggregator for ControlPlane {
     }
 
     async fn leave(&self, request: Request<control::LeaveRequest>) -> Result<Response<control::LeaveReply>, Status> {
-        let control::LeaveRequest { job, epoch, rank, error } = request.into_inner();
+        let control::LeaveRequest { job, epoch, rank, error, ranks } = request.into_inner();
         let mut core = self.lock();
-        let effects = core.table.leave(MemberId { job, epoch, rank }, &error)?;
+        let effects = core.table.leave(MemberId { job, epoch, rank }, &error, &ranks)?;
         core.perform(effects);
         Ok(Response::new(control::LeaveReply {}))
     }

@@ -273,7 +273,7 @@ fn ranks_get_their_sums_by_multicast_in_job_after_job(mode: Mode) {
             assert_eq!((replay.kind, u32::from(replay.header.rank.get())), (Kind::Result, rank));
             assert_eq!(replay.lanes[351], 6 * (351 + 3));
             let (job, epoch) = (member.path.assigned.job, member.path.assigned.epoch);
-            let leave = LeaveRequest { job, epoch, rank, error: String::new() };
+            let leave = LeaveRequest { job, epoch, rank, ..LeaveRequest::default() };
             member.rank.client.leave(leave).await.expect("left");
         });
         daemon.wait_for_line("job 0 \"train\": ended", PATIENCE).expect("ended");

@@ -145,7 +145,7 @@ impl Builder {
         let paths = match open_paths(&assigned, rank as u16, world_size as u16) {
             Ok(paths) => paths,
             Err(error) => {
-                session.leave(Some(&error.to_string()));
+                session.fail(&error.to_string(), error.ranks());
                 return Err(error);
             }
         };

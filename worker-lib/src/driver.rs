@@ -278,8 +278,8 @@ impl<T: Transport> Driver<T> {
         drop(commands);
         let Some(session) = Arc::into_inner(session) else { return };
         match shared.failure() {
-            None | Some(Error::Control(_)) => session.leave(None),
-            Some(own) => session.leave(Some(&own.to_string())),
+            None | Some(Error::Control(_)) => session.leave(),
+            Some(own) => session.fail(&own.to_string(), own.ranks()),
         }
     }
 

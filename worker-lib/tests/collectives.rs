@@ -454,12 +454,16 @@ fn a_rank_that_does_not_call_is_named_within_the_deadline() {
             // Present, but busy.
             thread::sleep(3 * deadline);
             let error = communicator.barrier().unwrap_err();
-            assert!(matches!(error, Error::Control(control::Error::Aborted { .. })), "{error}");
+            let Error::Control(control::Error::Aborted { reason, ranks }) = &error else { panic!("{error}") };
+            assert!(reason.contains("failed: no progress"), "it hears who says so: {reason}");
+            assert_eq!(*ranks, [1], "{reason}");
             return None;
         }
         let begin = Instant::now();
         let error = communicator.all_reduce(&mut vec![1f32; 100_000], ReduceOp::Sum).unwrap_err();
         assert!(error.to_string().contains("waiting for rank 1"), "{error}");
+        // Whoever reported it: the other one, or this one.
+        assert_eq!(error.ranks(), [1], "{error}");
         Some(begin.elapsed())
     });
     for waited in waited.into_iter().flatten() {

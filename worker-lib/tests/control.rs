@@ -96,7 +96,7 @@ fn a_rank_that_leaves_with_an_error_ends_the_job_for_all() {
     let daemon = Daemon::start();
     let mut joined = join_all(&daemon, "a", 2);
     let reasons = end_of(&joined[0].0);
-    joined.pop().unwrap().0.leave(Some("out of paper"));
+    joined.pop().unwrap().0.fail("out of paper", Vec::new());
     let Error::Aborted { reason, ranks } = reasons.recv_timeout(PATIENCE).unwrap() else { panic!("not aborted") };
     assert_eq!(ranks, [1]);
     assert!(reason.contains("out of paper"), "{reason}");

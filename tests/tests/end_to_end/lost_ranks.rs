@@ -103,6 +103,7 @@ fn a_rank_that_does_not_call_is_named_when_the_deadline_is_over(mode: Mode) {
     assert_eq!(failures.len(), RANKS - 1);
     for (error, elapsed) in &failures {
         assert!(error.to_string().contains(&format!("rank {LOST}")), "{error}");
+        assert_eq!(error.ranks(), [LOST as u16], "not who reported it: {error}");
         assert!(*elapsed < DEADLINE + Duration::from_secs(2), "{elapsed:?}");
     }
     // Whose deadline was over first says so itself; the others may hear of it from that one.

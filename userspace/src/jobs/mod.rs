@@ -381,23 +381,29 @@ impl JobTable {
         }
     }
 
-    /// A rank says goodbye, in good order or with an error.
+    /// A rank says goodbye, in good order or with an error, which blames these ranks, or no other if there are none.
     ///
     /// # Errors
     ///
     /// [`MemberError`]; the table is as before.
-    pub fn leave(&mut self, id: MemberId, error: &str) -> Result<Vec<Effect>, MemberError> {
+    pub fn leave(&mut self, id: MemberId, error: &str, blamed: &[u32]) -> Result<Vec<Effect>, MemberError> {
         let job = self.job_of(id)?;
         let Some((_, member)) = job.present().find(|(rank, _)| *rank == id.rank) else {
             return Err(MemberError::NoRank { job: id.job, rank: id.rank });
         };
         let (number, session) = (job.number, member.session());
+        let mut at_fault: Vec<_> = blamed.iter().copied().filter(|rank| *rank < job.world_size() as u32).collect();
+        at_fault.sort_unstable();
+        at_fault.dedup();
+        if at_fault.is_empty() {
+            at_fault.push(id.rank);
+        }
         let reason = match (error, &job.state) {
             ("", State::Started { .. }) => None,
             ("", _) => Some("left before all ranks were ready".to_owned()),
             (error, _) => Some(format!("failed: {}", one_line(error))),
         };
-        let mut effects = self.depart(number, id.rank, reason.as_deref());
+        let mut effects = self.depart(number, id.rank, reason.as_deref().map(|reason| (reason, at_fault)));
         if let Some(session) = session {
             self.sessions.remove(&session);
             effects.push(Effect::End(session));
@@ -408,7 +414,7 @@ impl JobTable {
     /// A rank's stream has ended. Nothing follows if the rank had left before.
     pub fn disconnect(&mut self, session: Session) -> Vec<Effect> {
         let Some((number, rank)) = self.sessions.remove(&session) else { return Vec::new() };
-        self.depart(number, rank, Some("is gone: its process ended, or its host cannot be reached"))
+        self.depart(number, rank, Some(("is gone: its process ended, or its host cannot be reached", vec![rank])))
     }
 
     /// The data plane failed a shard: all ranks of its job are told so.
@@ -426,8 +432,8 @@ impl JobTable {
         effects
     }
 
-    /// A member goes, and takes its job with it if there is a `reason` and the job has begun.
-    fn depart(&mut self, number: u16, rank: u32, reason: Option<&str>) -> Vec<Effect> {
+    /// A member goes, and takes its job with it if there is a reason, with the ranks at fault, and the job has begun.
+    fn depart(&mut self, number: u16, rank: u32, failed: Option<(&str, Vec<u32>)>) -> Vec<Effect> {
         let Some(job) = self.jobs.get_mut(&number) else { return Vec::new() };
         let Some(place) = job.members.get_mut(rank as usize) else { return Vec::new() };
         let Some(member) = place else { return Vec::new() };
@@ -438,9 +444,9 @@ impl JobTable {
             info!("job {number} {:?}: {who} gave up", job.name);
             return self.remove_if_empty(number).unwrap_or_else(|| self.tell_missing(number));
         }
-        let mut effects = match reason {
+        let mut effects = match failed {
             Some(_) if matches!(job.state, State::Aborted { .. }) => self.save(number),
-            Some(reason) => self.abort(number, &format!("{who} {reason}"), vec![rank]),
+            Some((reason, at_fault)) => self.abort(number, &format!("{who} {reason}"), at_fault),
             None => {
                 info!("job {number} {:?}: {who} left", job.name);
                 let told: Vec<_> = job.tell_all(&Event::Left(control::Left { rank })).collect();

@@ -158,8 +158,8 @@ fn a_job_has_a_shard_for_each_data_thread() {
         matches!(&effects[..], [Effect::Abort(1), Effect::Abort(2), Effect::Tell(..), Effect::Tell(..)]),
         "{effects:?}"
     );
-    table.leave(id, "").unwrap();
-    let effects = table.leave(other_id, "").unwrap();
+    table.leave(id, "", &[]).unwrap();
+    let effects = table.leave(other_id, "", &[]).unwrap();
     assert_eq!(effects, [Effect::Close(1), Effect::Close(2), Effect::End(last)]);
     table.disconnect(one[0]);
     assert_eq!((table.pool().free(), table.free_numbers().count()), (POOL, MAX_JOBS));
@@ -245,11 +245,24 @@ fn a_rank_that_fails_says_why_in_one_line() {
     let (sessions, spec) = started(&mut table, "train", 2);
     let news = aborted("rank 1 (10.0.0.2) failed: out of memory", &[1]);
     let expected = vec![Effect::Abort(0), Effect::Tell(sessions[0], news), Effect::End(sessions[1])];
-    assert_eq!(table.leave(member(&spec, 1), "out\n  of\x1b\tmemory\n"), Ok(expected));
+    assert_eq!(table.leave(member(&spec, 1), "out\n  of\x1b\tmemory\n", &[]), Ok(expected));
     let other = aborted(&format!("rank 0 (10.0.0.1) failed: {}", "x".repeat(500)), &[0]);
     let (sessions, spec) = started(&mut table, "long", 2);
-    let effects = table.leave(member(&spec, 0), &"x".repeat(10_000)).unwrap();
+    let effects = table.leave(member(&spec, 0), &"x".repeat(10_000), &[]).unwrap();
     assert_eq!(effects[1], Effect::Tell(sessions[1], other));
+}
+
+/// It is those whom the error blames that are at fault, not who says so; what is no rank of the job is nobody.
+#[test]
+fn whom_an_error_blames_is_at_fault() {
+    let mut table = table();
+    let (sessions, spec) = started(&mut table, "train", 4);
+    let effects =
+        table.leave(member(&spec, 3), "no progress for 5 s: waiting for ranks 1 and 2", &[2, 1, 2, 4, u32::MAX]);
+    let news = aborted("rank 3 (10.0.0.4) failed: no progress for 5 s: waiting for ranks 1 and 2", &[1, 2]);
+    let told = sessions[..3].iter().map(|session| Effect::Tell(*session, news.clone()));
+    let expected: Vec<_> = [Effect::Abort(0)].into_iter().chain(told).chain([Effect::End(sessions[3])]).collect();
+    assert_eq!(effects, Ok(expected));
 }
 
 /// A rank's calls in flight.
@@ -343,7 +356,7 @@ fn reports_end_the_job_once() {
     assert_eq!(report(&mut table, 1, "b"), Ok(vec![]));
     assert_eq!(report(&mut table, 3, "b"), Err(MemberError::NoRank { job: 0, rank: 3 }));
     // All that are there: nobody waits for more.
-    table.leave(member(&spec, 2), "").unwrap();
+    table.leave(member(&spec, 2), "", &[]).unwrap();
     let effects = report(&mut table, 0, "a").unwrap();
     assert!(matches!(&effects[..], [Effect::Abort(0), Effect::Tell(..), Effect::Tell(..)]), "{effects:?}");
     assert_eq!(table.conclude(0, spec.epoch), []);
@@ -351,7 +364,7 @@ fn reports_end_the_job_once() {
     // Whatever happens while reports come in, they tell the cause.
     let (_, spec) = started(&mut table, "other", 2);
     table.report_calls(member(&spec, 0), calls(&[(1, "a")]), &[0, 1]).unwrap();
-    let effects = table.leave(member(&spec, 1), "no progress for 5 s").unwrap();
+    let effects = table.leave(member(&spec, 1), "no progress for 5 s", &[]).unwrap();
     let Effect::Tell(_, Event::Aborted(aborted)) = &effects[1] else { panic!("{effects:?}") };
     assert_eq!(aborted.reason, format!("ranks 0 and 1 made different calls: call 1 of rank 0 is a{SAME_CALLS}"));
     drop(sessions);
@@ -362,14 +375,14 @@ fn ranks_that_leave_in_good_order_end_the_job() {
     let mut table = table();
     let (sessions, spec) = started(&mut table, "train", 2);
     let left = Effect::Tell(sessions[1], Event::Left(control::Left { rank: 0 }));
-    assert_eq!(table.leave(member(&spec, 0), ""), Ok(vec![left, Effect::End(sessions[0])]));
+    assert_eq!(table.leave(member(&spec, 0), "", &[]), Ok(vec![left, Effect::End(sessions[0])]));
     assert_eq!(table.disconnect(sessions[0]), []);
     assert_eq!(table.pool().free(), POOL - 512);
-    assert_eq!(table.leave(member(&spec, 1), ""), Ok(vec![Effect::Close(0), Effect::End(sessions[1])]));
+    assert_eq!(table.leave(member(&spec, 1), "", &[]), Ok(vec![Effect::Close(0), Effect::End(sessions[1])]));
     assert_eq!(table.pool().free(), POOL);
     assert_eq!(table.list(), []);
     let gone = MemberError::NoJob { job: 0, epoch: spec.epoch };
-    assert_eq!(table.leave(member(&spec, 1), ""), Err(gone));
+    assert_eq!(table.leave(member(&spec, 1), "", &[]), Err(gone));
 }
 
 #[test]
@@ -379,7 +392,7 @@ fn a_rank_that_leaves_before_the_start_aborts_the_job() {
     let spec = opened(&effects).clone();
     let news = aborted("rank 0 (10.0.0.1) left before all ranks were ready", &[0]);
     let expected = vec![Effect::Abort(0), Effect::Tell(sessions[1], news), Effect::End(sessions[0])];
-    assert_eq!(table.leave(member(&spec, 0), ""), Ok(expected));
+    assert_eq!(table.leave(member(&spec, 0), "", &[]), Ok(expected));
 }
 
 #[test]
@@ -423,7 +436,7 @@ fn epochs_go_on_from_the_last_one_and_are_never_0() {
 fn while_ranks_of_a_finished_job_are_leaving_the_name_starts_a_new_one() {
     let mut table = table();
     let (_, old) = started(&mut table, "train", 2);
-    table.leave(member(&old, 0), "").unwrap();
+    table.leave(member(&old, 0), "", &[]).unwrap();
     let (_, new) = started(&mut table, "train", 2);
     assert_ne!(new.number, old.number);
 }
@@ -586,13 +599,13 @@ fn ranks_that_came_back_are_as_they_were() {
 fn a_rank_that_left_before_the_restart_is_not_awaited() {
     let mut first = durable_table(1);
     let (_, spec, _) = durable_job(&mut first);
-    let job = saved(&first.leave(member(&spec, 1), "").unwrap());
+    let job = saved(&first.leave(member(&spec, 1), "", &[]).unwrap());
     let mut table = durable_table(2);
     table.restore(vec![job], spec.epoch);
     assert_eq!(table.resume(member(&spec, 1), spec.secrets[1], peer(1)), Err(no_rank(1)));
     // A goodbye needs no stream.
-    table.leave(member(&spec, 0), "").unwrap();
-    assert_eq!(table.leave(member(&spec, 2), "").unwrap().last(), Some(&Effect::Close(0)));
+    table.leave(member(&spec, 0), "", &[]).unwrap();
+    assert_eq!(table.leave(member(&spec, 2), "", &[]).unwrap().last(), Some(&Effect::Close(0)));
     assert_eq!(table.expire(), []);
 }
 
@@ -908,7 +921,7 @@ proptest! {
                 }
                 Step::Leave { session, error } => {
                     let Some((session, Some(id))) = world.pick(session) else { continue };
-                    let effects = table.leave(id, if error { "broken" } else { "" });
+                    let effects = table.leave(id, if error { "broken" } else { "" }, &[]);
                     world.streams.remove(&session);
                     world.apply(effects.expect("whoever has a stream can leave"));
                 }

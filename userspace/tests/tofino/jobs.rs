@@ -201,7 +201,7 @@ async fn a_job_from_join_to_leave() {
     assert_what_rank_1_has(&switch, told, first);
 
     for (rank, assigned) in (0..).zip(&assigned) {
-        let request = LeaveRequest { job: assigned.job, epoch: assigned.epoch, rank, error: String::new() };
+        let request = LeaveRequest { job: assigned.job, epoch: assigned.epoch, rank, ..LeaveRequest::default() };
         ranks[rank as usize].client.leave(request).await.expect("left");
     }
     until_gone(&daemon, 0).await;

@@ -97,7 +97,7 @@ fn open_socket(status: &AggregatorStatus) -> Result<((), String), Failure> {
 
 fn join(address: &str, name: &str) -> Result<((), String), Failure> {
     let (session, assigned) = Session::join(address, name, 0, 1, Some(1), PATIENCE).map_err(of_control)?;
-    session.leave(None);
+    session.leave();
     let control::Assigned { slots, data_address, .. } = assigned;
     Ok(((), format!("job {name} of one rank: {slots} slots at UDP {data_address}")))
 }

@@ -36,6 +36,15 @@ const PROBE_ANSWER: Duration = Duration::from_secs(10);
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LAST_PAUSE: Duration = Duration::from_secs(1);
 
+/// What a rank says when it leaves.
+#[derive(Default)]
+pub(super) struct Goodbye {
+    /// What went wrong; empty if nothing did.
+    pub error: String,
+    /// The ranks that the error blames, if any.
+    pub ranks: Vec<u16>,
+}
+
 /// What a session asks of its control thread. The end of the commands is the end of the thread.
 pub(super) enum Command {
     /// The rank's data path carries chunks of this many lanes.
@@ -44,8 +53,8 @@ pub(super) enum Command {
     Unready(Sender<Vec<u16>>),
     /// These calls of the rank, by number, are in flight, and the last was refused; the data plane named two ranks.
     ReportCalls { calls: Vec<(u64, String)>, named: [u16; 2] },
-    /// Goodbye, with what went wrong if something did.
-    Leave(String),
+    /// Goodbye.
+    Leave(Goodbye),
 }
 
 /// A runtime for the calling thread alone.
@@ -175,9 +184,9 @@ impl Member {
             }
             tokio::select! {
                 resumed = self.resume_patiently() => stream = resumed?,
-                error = farewell(commands) => {
+                goodbye = farewell(commands) => {
                     // As below, it is no worse if nobody hears it.
-                    let _ = tokio::time::timeout(GOODBYE, self.leave_anew(error)).await;
+                    let _ = tokio::time::timeout(GOODBYE, self.leave_anew(goodbye)).await;
                     return Ok(());
                 }
             }
@@ -225,9 +234,9 @@ impl Member {
         Ok(())
     }
 
-    async fn leave_anew(&mut self, error: String) -> Result<(), Error> {
+    async fn leave_anew(&mut self, goodbye: Goodbye) -> Result<(), Error> {
         self.reconnect().await?;
-        self.leave(error).await
+        self.leave(goodbye).await
     }
 
     async fn serve(
@@ -244,9 +253,9 @@ impl Member {
                         // A report that nobody hears is no worse than the data plane's word alone.
                         let _ = self.report_calls(calls, named).await;
                     }
-                    Some(Command::Leave(error)) => {
+                    Some(Command::Leave(goodbye)) => {
                         // A goodbye that nobody hears is no worse than the connection's end that follows.
-                        let _ = self.leave(error).await;
+                        let _ = self.leave(goodbye).await;
                         return Ok(());
                     }
                     None => return Ok(()),
@@ -322,9 +331,10 @@ impl Member {
         within(ANSWER, &self.address, self.client.report_calls(request)).await.map(drop)
     }
 
-    async fn leave(&mut self, error: String) -> Result<(), Error> {
+    async fn leave(&mut self, Goodbye { error, ranks }: Goodbye) -> Result<(), Error> {
         let Some(Assigned { job, epoch, .. }) = self.assigned else { return Ok(()) };
-        let request = LeaveRequest { job: job.into(), epoch, rank: self.rank, error };
+        let ranks = ranks.into_iter().map(u32::from).collect();
+        let request = LeaveRequest { job: job.into(), epoch, rank: self.rank, error, ranks };
         within(GOODBYE, &self.address, self.client.leave(request)).await.map(drop)
     }
 
@@ -334,12 +344,12 @@ impl Member {
 }
 
 /// The rank's goodbye, as [`Command::Leave`]. What else is asked meanwhile gets no answer.
-async fn farewell(commands: &mut UnboundedReceiver<Command>) -> String {
+async fn farewell(commands: &mut UnboundedReceiver<Command>) -> Goodbye {
     loop {
         match commands.recv().await {
-            Some(Command::Leave(error)) => return error,
+            Some(Command::Leave(goodbye)) => return goodbye,
             Some(Command::Ready(_) | Command::Unready(_) | Command::ReportCalls { .. }) => {}
-            None => return String::new(),
+            None => return Goodbye::default(),
         }
     }
 }

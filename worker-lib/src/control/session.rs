@@ -13,7 +13,7 @@ use tokio::sync::mpsc::UnboundedSender;
 use super::{
     Error,
     board::Board,
-    link::{self, Command, Link},
+    link::{self, Command, Goodbye, Link},
     resolve, threads,
 };
 
@@ -178,14 +178,19 @@ impl Session {
         self.board.ended()
     }
 
-    /// Leaves the job; with an error, the other ranks are told so and fail. Returns when the aggregator has heard it, after a
-    /// second at the latest.
-    pub fn leave(mut self, error: Option<&str>) {
-        self.end(error.unwrap_or_default());
+    /// Leaves the job in good order. Returns when the aggregator has heard it, after a second at the latest.
+    pub fn leave(mut self) {
+        self.end(Goodbye::default());
     }
 
-    fn end(&mut self, error: &str) {
-        let _ = self.commands.send(Command::Leave(error.to_owned()));
+    /// Leaves the job as failed: the other ranks are told why, and fail. `ranks` are those that the error blames; where there are
+    /// none, this rank is. Returns as [`Session::leave`] does.
+    pub fn fail(mut self, error: &str, ranks: Vec<u16>) {
+        self.end(Goodbye { error: error.to_owned(), ranks });
+    }
+
+    fn end(&mut self, goodbye: Goodbye) {
+        let _ = self.commands.send(Command::Leave(goodbye));
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
@@ -208,7 +213,8 @@ impl Session {
 impl Drop for Session {
     fn drop(&mut self) {
         if self.thread.is_some() {
-            self.end(if std::thread::panicking() { "the rank panicked" } else { "" });
+            let error = if std::thread::panicking() { "the rank panicked" } else { "" };
+            self.end(Goodbye { error: error.to_owned(), ranks: Vec::new() });
         }
     }
 }

@@ -449,6 +449,6 @@ fn a_stranger_changes_no_sum_and_is_not_answered_and_is_counted(mode: Mode) {
         thread::sleep(Duration::from_millis(10));
     }
     for (session, _) in unopened {
-        session.leave(None);
+        session.leave();
     }
 }
