@@ -7,7 +7,7 @@ Everything here is written from docs/protocol.md; nothing comes from the `protoc
 import sys
 from pathlib import Path
 
-from generator import admission, floats, frames, hello, jobs, mismatch, packet, rounds, sums
+from generator import admission, fingerprint, floats, frames, hello, jobs, mismatch, packet, rounds, sums
 
 FOLDER = Path(__file__).parent
 PURPOSES = [sums, floats, rounds, mismatch, admission, hello, jobs, frames]
@@ -15,6 +15,7 @@ PURPOSES = [sums, floats, rounds, mismatch, admission, hello, jobs, frames]
 
 def main():
     packet.check_example()
+    fingerprint.check_example()
     texts = {}
     for purpose in PURPOSES:
         for vector in purpose.vectors():

@@ -25,6 +25,16 @@ impl Task for Plain {
 
 const SUM: Call = Call { kind: Kind::AllReduce(ReduceOp::Sum), dtype: DType::F32, count: 0 };
 
+/// The examples of docs/protocol.md.
+#[test]
+fn fingerprints_are_those_of_the_specification() {
+    let sum = Call { count: 1000, ..SUM };
+    let barrier = Call { kind: Kind::Barrier, dtype: DType::I32, count: 1 };
+    let broadcast = Call { kind: Kind::Broadcast { root: 2 }, dtype: DType::F16, count: 77 };
+    let found = [sum.fingerprint(0), barrier.fingerprint(1), broadcast.fingerprint(7)];
+    assert_eq!(found, [0x513B_1A32, 0xEA50_409A, 0xD60C_7E2D]);
+}
+
 /// A rank amid a call.
 struct Rank {
     collective: Collective,

@@ -216,3 +216,19 @@ fn another_jobs_segments_behind_a_result_are_dropped() {
     assert_eq!((counters[Outcome::MixedJobs as usize], counters[Outcome::Completed as usize]), (1, 2));
     assert!(kernel.twin().slot(FIRST_SLOT + 1).slot.sets[0].head.seen == 0, "nothing was touched");
 }
+
+/// Whether such a job exists is asked only before a RESULT.
+#[test]
+fn another_jobs_segments_are_told_by_their_number_alone() {
+    if !can_build_racks("another_jobs_segments_are_told_by_their_number_alone") {
+        return;
+    }
+    let kernel = Kernel::with_job(1);
+    let of = |job, slot| Packet { job, ..Packet::contribution(0, slot, 0, &[5; LANES]) };
+    let unknown = JOB + 1;
+    run(kernel.twin(), &[of(unknown, 0), of(JOB, 0), of(unknown, 1)]).expect("an answer");
+    let counters = kernel.twin().counters();
+    let counted =
+        [Outcome::UnknownJob, Outcome::Completed, Outcome::MixedJobs].map(|outcome| counters[outcome as usize]);
+    assert_eq!(counted, [1, 1, 1]);
+}

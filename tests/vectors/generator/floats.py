@@ -2,6 +2,7 @@
 
 from math import frexp
 
+from .fingerprint import hash_of
 from .packet import MAX
 from .vector import Job, Vector, back, nobody, sums, to_all
 
@@ -28,17 +29,8 @@ def fixed(elements, e, ranks):
     return [round(x * 2.0 ** (30 - e - growth)) % 2**32 for x in elements]
 
 
-def mix(word):
-    word = (word ^ word >> 30) * 0xBF58476D1CE4E5B9 % 2**64
-    word = (word ^ word >> 27) * 0x94D049BB133111EB % 2**64
-    return word ^ word >> 31
-
-
 def digest(lanes):
-    h = 0
-    for high, low in zip(lanes[::2], lanes[1::2]):
-        h = mix((h + 0x9E3779B97F4A7C15) % 2**64 ^ (high << 32 | low))
-    return h
+    return hash_of(high << 32 | low for high, low in zip(lanes[::2], lanes[1::2]))
 
 
 def witness(own, maximum):
