@@ -2,6 +2,7 @@
 
 use aya_ebpf::bindings::__sk_buff;
 use aya_ebpf::helpers::{bpf_l4_csum_replace, bpf_skb_load_bytes, bpf_skb_pull_data, bpf_skb_store_bytes};
+use core::arch::asm;
 use core::mem::{MaybeUninit, offset_of};
 use switchml_protocol::frame::{Checksum, Envelope};
 
@@ -82,9 +83,7 @@ impl Skb {
     /// Copies `len` bytes from `offset` on, 1 to [`LOADED_LEN`].
     #[inline(always)]
     pub fn load_bytes(&self, offset: u32, to: *mut [u8; LOADED_LEN], len: u32) -> Result<(), i64> {
-        if len == 0 || len as usize > LOADED_LEN {
-            return Err(-1);
-        }
+        let len = in_bounds(len, LOADED_LEN)?;
         // SAFETY: `to` has room for that many.
         done(unsafe { bpf_skb_load_bytes(self.ctx.cast(), offset, to.cast(), len) })
     }
@@ -101,9 +100,7 @@ impl Skb {
     /// Overwrites `len` bytes from `offset` on, 1 to [`MAX_PACKET_LEN`], with those of a packet.
     #[inline(always)]
     pub fn store_packet(&self, offset: u32, from: *const Packet, len: u32) -> Result<(), i64> {
-        if len == 0 || len as usize > MAX_PACKET_LEN {
-            return Err(-1);
-        }
+        let len = in_bounds(len, MAX_PACKET_LEN)?;
         // SAFETY: `from` is that long.
         done(unsafe { bpf_skb_store_bytes(self.ctx.cast(), offset, from.cast(), len, 0) })
     }
@@ -142,6 +139,20 @@ impl Skb {
         };
         if u16::from_be_bytes(now) == envelope.udp_checksum.get() { Checksum::Offloaded } else { Checksum::None }
     }
+}
+
+/// The length, if it is 1 to `max`, made in a way in which every verifier learns that it is.
+///
+/// Two comparisons become one, of `len - 1`, in another register; verifiers from Linux 6.12 to 6.18 do not learn from that what `len`
+/// is, and refuse the helper's call ("invalid zero-sized read"). And Linux 6.1 learns nothing from a comparison with zero. So
+/// one number is compared, and the length made from it.
+#[inline(always)]
+fn in_bounds(len: u32, max: usize) -> Result<u32, i64> {
+    let mut less_one = u64::from(len).wrapping_sub(1);
+    // The register is named for the same reason as in `payload::made`.
+    // SAFETY: no instruction; but the compiler does not know any more that the sum below is `len`.
+    unsafe { asm!("", inout("r4") less_one) };
+    if less_one < max as u64 { Ok(less_one as u32 + 1) } else { Err(-1) }
 }
 
 #[inline(always)]
