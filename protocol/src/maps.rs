@@ -13,7 +13,7 @@ pub type Ports = [u32; MAX_RANKS];
 /// Entries of the job table.
 pub const MAX_JOBS: usize = 256;
 
-/// Key of the set of addresses that the aggregator answers to. With port 0 it is one that nobody else may send from.
+/// Key of the set of what the aggregator answers to. With port and MAC 0 it is an address that nobody else may send from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C, align(8))]
 pub struct Endpoint {
@@ -21,8 +21,24 @@ pub struct Endpoint {
     pub ip: [u8; 4],
     /// UDP port.
     pub port: U16,
+    /// Ethernet address.
+    pub mac: [u8; 6],
     /// Zero.
-    pub reserved: [u8; 2],
+    pub reserved: [u8; 4],
+}
+
+impl Endpoint {
+    /// What the aggregator answers to.
+    #[inline(always)]
+    pub const fn served(mac: [u8; 6], ip: [u8; 4], port: U16) -> Self {
+        Self { ip, port, mac, reserved: [0; 4] }
+    }
+
+    /// An address that nobody else may send from.
+    #[inline(always)]
+    pub const fn own(ip: [u8; 4]) -> Self {
+        Self::served([0; 6], ip, U16::ZERO)
+    }
 }
 
 /// An element of the pool: a slot, and the lock that keeps two CPUs from working on it at the same time.
@@ -60,7 +76,7 @@ pub struct Event {
 }
 
 const _: () = {
-    assert!(size_of::<Endpoint>() == 8);
+    assert!(size_of::<Endpoint>() == 16);
     assert!(offset_of!(LockedSlot, slot) == 8);
     assert!(size_of::<Event>() == 32);
 };

@@ -229,7 +229,8 @@ fn new_worker(
     // XDP on the port would see what the sender left for the hardware to fill in, and the wires pass frames one by one.
     let offloads = if mode == Mode::Auto && wires.is_none() { "on" } else { "off" };
     // GRO is on, as it is on every NIC; turned on while the link is up, it lets the port send to here from XDP.
-    worker.tool("ethtool", &format!("-K eth0 tx {offloads} tso {offloads} gso {offloads} gro on"))?;
+    let tags = format!("txvlan {offloads} tx-vlan-stag-hw-insert {offloads}");
+    worker.tool("ethtool", &format!("-K eth0 tx {offloads} tso {offloads} gso {offloads} gro on {tags}"))?;
     // RESULTs come as multicast; joining a group needs a route for it.
     worker.tool("ip", "route add 224.0.0.0/4 dev eth0")?;
     Ok(worker)

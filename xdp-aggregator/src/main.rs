@@ -4,7 +4,7 @@
 //!
 //! | map | type | key → value |
 //! | --- | --- | --- |
-//! | `LOCAL` | hash | [`Endpoint`](switchml_protocol::maps::Endpoint) → `u8`: what the aggregator answers to, and its addresses with port 0 |
+//! | `LOCAL` | hash | [`Endpoint`](switchml_protocol::maps::Endpoint) → `u8`: what the aggregator answers to, and its addresses alone |
 //! | `JOBS` | array | job number → [`Job`](switchml_protocol::job::Job) |
 //! | `MEMBERS` | array | job number * 64 + rank → [`Member`](switchml_protocol::job::Member) |
 //! | `SLOTS` | array | slot of the pool → [`LockedSlot`](switchml_protocol::maps::LockedSlot); the loader sets its size |

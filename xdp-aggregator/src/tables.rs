@@ -2,6 +2,7 @@
 
 use aya_ebpf::btf_maps::{Array, ArrayOfMaps, DevMap, HashMap, PerCpuArray, RingBuf};
 use aya_ebpf::macros::btf_map;
+use switchml_protocol::MAX_RANKS;
 use switchml_protocol::aggregator::Tables;
 use switchml_protocol::frame::Envelope;
 use switchml_protocol::header::Header;
@@ -9,12 +10,12 @@ use switchml_protocol::job::{Job, Member, Place};
 use switchml_protocol::maps::{Endpoint, Event, LockedSlot, MAX_JOBS, Ports};
 use switchml_protocol::outcome::Outcome;
 use switchml_protocol::slot::Slot;
-use switchml_protocol::{MAX_RANKS, U16};
 use zerocopy::transmute;
 
 use crate::lock;
 
-const MAX_ENDPOINTS: usize = 64;
+/// Each address with the MAC of each port.
+const MAX_ENDPOINTS: usize = 1024;
 const DEFAULT_SLOTS: usize = 4096;
 const EVENTS_BYTES: usize = 1 << 16;
 /// Flag of `bpf_redirect_map`: to every device in the map.
@@ -41,14 +42,14 @@ static EVENTS: RingBuf<(), EVENTS_BYTES> = RingBuf::new();
 /// Whether the frame is addressed to the aggregator.
 #[inline(always)]
 pub fn is_local(envelope: &Envelope) -> bool {
-    let key = Endpoint { ip: envelope.destination, port: envelope.destination_port, reserved: [0; 2] };
+    let key = Endpoint::served(envelope.mac_destination, envelope.destination, envelope.destination_port);
     LOCAL.get_ptr(key).is_some()
 }
 
 /// Whether the address is one of the aggregator's.
 #[inline(always)]
 pub fn is_own_address(ip: [u8; 4]) -> bool {
-    LOCAL.get_ptr(Endpoint { ip, port: U16::ZERO, reserved: [0; 2] }).is_some()
+    LOCAL.get_ptr(Endpoint::own(ip)).is_some()
 }
 
 /// The job of that number, as it is now: the control plane may change it at any time.

@@ -11,6 +11,7 @@
 //! | [`never_fills`] | a job that not all ranks come to |
 //! | [`special_values`] | NaN and infinities |
 //! | [`strangers`] | a host that is no member, and sends whatever it can |
+//! | [`tags`] | VLAN tags that devices take off frames |
 //! | [`jobs`] | several jobs at once, and one after the other |
 //! | [`restart`] | the daemon is killed, and another takes its place or does not |
 //! | [`ports`] | ports that go down and up, lose their program, or are removed |
@@ -29,6 +30,7 @@ mod ports;
 mod restart;
 mod special_values;
 mod strangers;
+mod tags;
 
 use std::collections::BTreeMap;
 use std::process::Command;

@@ -18,6 +18,7 @@ use crate::{Cluster, PATIENCE};
 in_both_modes! {
     collectives_survive_a_port_that_goes_down_and_up,
     collectives_survive_an_interface_that_goes_down_and_up,
+    collectives_survive_another_mac_of_the_aggregator,
     a_port_that_stays_down_ends_the_job_at_the_deadline,
     a_program_that_is_detached_ends_its_jobs_and_is_attached_again,
     an_interface_that_is_removed_ends_its_jobs_and_comes_back,
@@ -72,6 +73,22 @@ fn collectives_survive_a_port_that_goes_down_and_up(mode: Mode) {
 fn collectives_survive_an_interface_that_goes_down_and_up(mode: Mode) {
     let cluster = Cluster::in_mode(RANKS, mode);
     outage(&cluster, cluster.rack.worker(BEHIND), "eth0");
+    cluster.stop();
+}
+
+/// A bridge takes its MAC from its ports unless it was given one, so it may get another at any time.
+fn collectives_survive_another_mac_of_the_aggregator(mode: Mode) {
+    let mut cluster = Cluster::in_mode(RANKS, mode);
+    let loops = Loops::start(&cluster, "train", DEADLINE);
+    ip(cluster.rack.switch(), "link set br0 address 02:00:00:00:00:fd");
+    for worker in cluster.rack.workers() {
+        // What a host does by itself, once nobody answers at the old one.
+        ip(worker, "neigh flush dev eth0");
+    }
+    let changed = "serving 10.88.0.254 at 02:00:00:00:00:fd, ";
+    cluster.aggregator.process().wait_for_line(changed, PATIENCE).unwrap();
+    loops.wait_for_progress(3);
+    all_went_well(loops.stop());
     cluster.stop();
 }
 

@@ -7,7 +7,8 @@ use switchml_rack::can_build_racks;
 
 use crate::kernel::{FIRST_SLOT, IFINDEX, Kernel, POOL, SLOTS, job, member, place};
 use crate::packet::{
-    AGGREGATOR_IP, AGGREGATOR_PORT, EPOCH, Envelope, JOB, PENDING, Packet, REJECT, RESULT, fix_ip_checksum,
+    AGGREGATOR_IP, AGGREGATOR_MAC, AGGREGATOR_PORT, EPOCH, Envelope, JOB, PENDING, Packet, REJECT, RESULT,
+    fix_ip_checksum,
 };
 use crate::table::Expect::{self, Drop, Pass, Reply};
 
@@ -197,6 +198,36 @@ fn what_is_not_ours_is_passed_on_untouched() {
     expect_slots_untouched(&kernel);
 }
 
+/// What is sent to all hosts, or to another one, is not the aggregator's, whatever its address: its MAC would be that of the answer.
+#[test]
+fn another_macs_frames_are_passed_on() {
+    if !can_build_racks("another_macs_frames_are_passed_on") {
+        return;
+    }
+    let mut kernel = Kernel::with_job(3);
+    let hello = Packet::hello(1, 32);
+    let others = [[0xFF; 6], [0x01, 0x00, 0x5E, 1, 2, 3], [0x03, 0, 0, 0, 0, 0xFE], [0x02, 0, 0, 0, 0, 0xFD], [0; 6]];
+    for mac_destination in others {
+        for packet in [&contribution(), &hello] {
+            let envelope = Envelope { mac_destination, ..packet.request() };
+            kernel.expect_frame(&envelope.bytes(&packet.bytes()), 1, &Pass(NotOurs));
+        }
+        // From the aggregator's address it is forged, whomever it is for.
+        let forged = Envelope { mac_destination, source: AGGREGATOR_IP, ..contribution().request() };
+        kernel.expect_frame(&forged.bytes(&contribution().bytes()), 1, &Drop(Spoofed));
+    }
+    expect_slots_untouched(&kernel);
+
+    // The aggregator may have several MACs: the answer comes from the one that was asked.
+    let second = [0x02, 0, 0, 0, 0, 0xFD];
+    kernel.add_local(second, AGGREGATOR_IP, AGGREGATOR_PORT);
+    let envelope = Envelope { mac_destination: second, ..hello.request() };
+    let run = kernel.run(&envelope.bytes(&hello.bytes()));
+    let mut answer = hello.reply(1);
+    answer[6..12].copy_from_slice(&second);
+    assert_eq!(run.frame, answer);
+}
+
 /// To a worker, what comes from the aggregator's address is the aggregator's answer.
 #[test]
 fn nobody_else_sends_from_the_aggregators_address() {
@@ -291,7 +322,7 @@ fn strangers_are_not_answered() {
         return;
     }
     let mut kernel = Kernel::new();
-    kernel.add_local([192, 0, 2, 1], 1234);
+    kernel.add_local(AGGREGATOR_MAC, [192, 0, 2, 1], 1234);
     kernel.expect(&contribution(), &Drop(UnknownJob));
     kernel.expect(&Packet::hello(0, 32), &Drop(UnknownJob));
     let scan = Envelope { destination: [192, 0, 2, 1], destination_port: 1234, ..contribution().request() };

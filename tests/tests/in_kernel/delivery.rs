@@ -11,7 +11,7 @@ use switchml_protocol::job::{Job, Member};
 use switchml_rack::{AGGREGATOR_ADDRESS, Mode, Namespace, Rack, RackOptions, can_build_racks};
 
 use crate::kernel::{Kernel, job};
-use crate::packet::{AGGREGATOR_PORT, CHECKED, FILLER, GROUP_IP, GROUP_PORT, JOB, Packet, secret};
+use crate::packet::{AGGREGATOR_MAC, AGGREGATOR_PORT, CHECKED, FILLER, GROUP_IP, GROUP_PORT, JOB, Packet, secret};
 
 const WORKERS: u16 = 3;
 
@@ -64,7 +64,7 @@ impl Site {
             };
             let interfaces: Vec<u32> = ports.iter().map(index).collect();
             let mut kernel = Kernel::new();
-            kernel.add_local(AGGREGATOR_ADDRESS.octets(), AGGREGATOR_PORT);
+            kernel.add_local(AGGREGATOR_MAC, AGGREGATOR_ADDRESS.octets(), AGGREGATOR_PORT);
             kernel.set_job(JOB, &Job { address: AGGREGATOR_ADDRESS.octets(), ..job(u32::from(WORKERS)) });
             for rank in 0..WORKERS {
                 kernel.set_member(JOB, rank, &Member { secret: secret(rank), ..Member::default() });

@@ -16,7 +16,9 @@ use switchml_protocol::outcome::Outcome;
 use switchml_protocol::{MAX_RANKS, U16};
 use zerocopy::{FromBytes, IntoBytes, transmute};
 
-use crate::packet::{AGGREGATOR_IP, AGGREGATOR_PORT, EPOCH, GROUP_IP, GROUP_PORT, JOB, ip, mac, port, secret};
+use crate::packet::{
+    AGGREGATOR_IP, AGGREGATOR_MAC, AGGREGATOR_PORT, EPOCH, GROUP_IP, GROUP_PORT, JOB, ip, mac, port, secret,
+};
 use crate::twin::Twin;
 
 /// The kernel runs test packets as if they came in by the loopback interface.
@@ -59,7 +61,7 @@ impl Kernel {
         let program: &mut Xdp = object.program_mut("switchml").expect("program").try_into().unwrap();
         program.load().expect("the verifier takes the program");
         let mut kernel = Self { object, twin };
-        kernel.add_local(AGGREGATOR_IP, AGGREGATOR_PORT);
+        kernel.add_local(AGGREGATOR_MAC, AGGREGATOR_IP, AGGREGATOR_PORT);
         kernel
     }
 
@@ -138,12 +140,12 @@ impl Kernel {
         program.take_link(id).unwrap()
     }
 
-    /// Has the program serve an address and port, and keep others from sending from the address.
-    pub fn add_local(&mut self, ip: [u8; 4], port: u16) {
+    /// Has the program serve a MAC, address and port, and keep others from sending from the address.
+    pub fn add_local(&mut self, mac: [u8; 6], ip: [u8; 4], port: u16) {
         for map in self.maps_mut("LOCAL") {
             let mut local: HashMap<_, EndpointBytes, u8> = map.try_into().unwrap();
-            for port in [port, 0] {
-                let key: EndpointBytes = transmute!(Endpoint { ip, port: U16::new(port), reserved: [0; 2] });
+            for key in [Endpoint::served(mac, ip, U16::new(port)), Endpoint::own(ip)] {
+                let key: EndpointBytes = transmute!(key);
                 local.insert(key, 1, 0).unwrap();
             }
         }

@@ -56,8 +56,8 @@ impl Libbpf {
         let this = Self { object, mode, events, received };
         let [high, low] = AGGREGATOR_PORT.to_be_bytes();
         let [a, b, c, d] = AGGREGATOR_IP;
-        this.update("LOCAL", &[a, b, c, d, high, low, 0, 0], &[1]);
-        this.update("LOCAL", &[a, b, c, d, 0, 0, 0, 0], &[1]);
+        this.update("LOCAL", &[a, b, c, d, high, low, 2, 0, 0, 0, 0, 0xFE, 0, 0, 0, 0], &[1]);
+        this.update("LOCAL", &[a, b, c, d, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0], &[1]);
         this
     }
 

@@ -68,10 +68,10 @@ impl InKernel {
 impl Subject for InKernel {
     fn offer(&self) -> Offer {
         let features = match self.hook {
-            Hook::Xdp => &["age", "frames", "i16", "long", "max", "runts", "verify"][..],
+            Hook::Xdp => &["age", "frames", "i16", "long", "macs", "max", "runts", "verify"][..],
             // What is longer than a packet may be is not copied, so not looked into. And the kernel makes no test run at tc of a frame
             // that ends in its headers.
-            Hook::Tc => &["age", "frames", "i16", "max", "verify"],
+            Hook::Tc => &["age", "frames", "i16", "macs", "max", "verify"],
         };
         Offer { strict: true, lanes: 768, ranks: 64, features: features.iter().map(ToString::to_string).collect() }
     }
@@ -87,7 +87,7 @@ impl Subject for InKernel {
     }
 
     fn open(&mut self, job: &vectors::Job) -> Result<(), String> {
-        self.kernel.add_local(job.aggregator.ip().octets(), job.aggregator.port());
+        self.kernel.add_local(job.mac, job.aggregator.ip().octets(), job.aggregator.port());
         let first_slot = match self.jobs.get(&job.number) {
             Some(earlier) => earlier.first_slot,
             None => self.jobs.values().map(|other| other.first_slot + other.slots).max().unwrap_or(10),

@@ -15,6 +15,7 @@ DSCP, ECT_0, CE_MARK = 0xA0, 2, 3
 def vectors():
     return [
         not_ours(),
+        other_macs(),
         runts(),
         forged_answers(),
         wrong_ports_and_macs(),
@@ -60,6 +61,30 @@ def not_ours():
     passes("the first fragment", "fragment", fragment=MORE_FRAGMENTS)
     passes("a fragment in the midst", "fragment", fragment=MORE_FRAGMENTS | 0xB9)
     passes("the last fragment", "fragment", fragment=0x00B9)
+    play_round(v, job, 2, 0)
+    return v
+
+
+def other_macs():
+    about = """
+A frame to another MAC is not the aggregator's, whatever its address: not one to all hosts or to a group of them, and none to another host. A data plane that
+answered it would take that MAC for its own."""
+    v = Vector("other_macs", about, "fifo", ("frames", "macs"))
+    job, (_, right) = one_job(v)
+    macs = {
+        "all hosts": "ff:ff:ff:ff:ff:ff",
+        "a group": "01:00:5e:01:02:03",
+        "the aggregator's MAC as a group's": "03:00:00:00:00:fe",
+        "a MAC that differs in its last bit": "02:00:00:00:00:ff",
+        "a rank": job.place(0).mac,
+        "nobody": "00:00:00:00:00:00",
+    }
+    for whom, mac in macs.items():
+        destination = replace(AGGREGATOR, mac=mac)
+        v.step(f"a contribution to {whom}", job, right, passed(), destination=destination)
+        v.step(f"a HELLO to {whom}", job, job.hello(1, 32), passed(), destination=destination)
+    forged = job.frame(right).changed(source=AGGREGATOR, destination=replace(AGGREGATOR, mac="ff:ff:ff:ff:ff:ff"))
+    v.frame("to all hosts in the aggregator's name", job.port(1), forged, nobody("spoofed"))
     play_round(v, job, 2, 0)
     return v
 

@@ -93,7 +93,8 @@ pub trait DataPlane: Send + Sync {
         Ok(None)
     }
 
-    /// The ports whose frames do not reach the data plane any more, each once; attaches to them again where that is possible.
+    /// Follows what becomes of its interfaces, twice a second. The ports whose frames do not reach the data plane any more, each once; attaches
+    /// to them again where that is possible.
     fn lost_ports(&self) -> Vec<LostPort> {
         Vec::new()
     }

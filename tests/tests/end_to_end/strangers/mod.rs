@@ -3,8 +3,8 @@
 
 #[allow(dead_code)] // the tests in the kernel use all of it
 #[path = "../../in_kernel/packet.rs"]
-mod packet;
-mod raw;
+pub mod packet;
+pub mod raw;
 mod sniffer;
 
 use std::collections::BTreeMap;

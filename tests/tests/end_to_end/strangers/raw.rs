@@ -14,13 +14,18 @@ pub const ALL: u16 = libc::ETH_P_ALL as u16;
 /// IPv4 that comes in.
 pub const IPV4: u16 = libc::ETH_P_IP as u16;
 
-/// A packet socket on `eth0` of a namespace.
+/// A packet socket on an interface of a namespace.
 pub struct RawSocket(File);
 
 impl RawSocket {
-    /// One that receives frames of this EtherType.
+    /// One on `eth0` that receives frames of this EtherType.
     pub fn open(namespace: &Namespace, protocol: u16) -> Self {
-        Self(namespace.run(move || open(protocol)).expect("a packet socket"))
+        Self::open_on(namespace, "eth0", protocol)
+    }
+
+    /// The same on another interface.
+    pub fn open_on(namespace: &Namespace, interface: &'static str, protocol: u16) -> Self {
+        Self(namespace.run(move || open(interface, protocol)).expect("a packet socket"))
     }
 
     /// Sends a frame as it is.
@@ -45,9 +50,9 @@ impl RawSocket {
     }
 }
 
-fn open(protocol: u16) -> io::Result<File> {
-    let index: i32 =
-        std::fs::read_to_string("/sys/class/net/eth0/ifindex")?.trim().parse().map_err(io::Error::other)?;
+fn open(interface: &str, protocol: u16) -> io::Result<File> {
+    let index = std::fs::read_to_string(format!("/sys/class/net/{interface}/ifindex"))?;
+    let index: i32 = index.trim().parse().map_err(io::Error::other)?;
     // SAFETY: no pointer is passed.
     let fd = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
     if fd < 0 {

@@ -50,6 +50,8 @@ pub struct Interface {
     pub name: String,
     /// The bridge or bond that it is a port of.
     pub master: Option<u32>,
+    /// Its Ethernet address, if it has one.
+    pub mac: Option<[u8; 6]>,
     /// Largest IP packet, in bytes.
     pub mtu: u32,
     /// Its kind, if it is a virtual one: `veth`, `bridge`, ….
@@ -102,6 +104,7 @@ pub fn list() -> Result<Vec<Interface>, NetlinkError> {
             index: u32::try_from(*link.ifi_index()).map_err(failed)?,
             name: attributes.get_attr_payload_as_with_len::<String>(Ifla::Ifname).map_err(failed)?,
             master: attributes.get_attr_payload_as(Ifla::Master).ok(),
+            mac: attributes.get_attr_payload_as(Ifla::Address).ok(),
             mtu: attributes.get_attr_payload_as(Ifla::Mtu).map_err(failed)?,
             kind: attributes
                 .get_nested_attributes::<IflaInfo>(Ifla::Linkinfo)
@@ -116,12 +119,21 @@ pub fn list() -> Result<Vec<Interface>, NetlinkError> {
     Ok(interfaces)
 }
 
-/// The IPv4 addresses of the interfaces of these numbers.
+/// An address of an interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Address {
+    /// The interface's number.
+    pub index: u32,
+    /// The address.
+    pub ip: Ipv4Addr,
+}
+
+/// All IPv4 addresses of the namespace's interfaces.
 ///
 /// # Errors
 ///
 /// When netlink cannot be used.
-pub fn addresses(of: &[u32]) -> Result<Vec<Ipv4Addr>, NetlinkError> {
+pub fn addresses() -> Result<Vec<Address>, NetlinkError> {
     let (router, _) = NlRouter::connect(NlFamily::Route, None, Groups::empty()).map_err(failed)?;
     let request = IfaddrmsgBuilder::default()
         .ifa_family(RtAddrFamily::Inet)
@@ -135,10 +147,10 @@ pub fn addresses(of: &[u32]) -> Result<Vec<Ipv4Addr>, NetlinkError> {
     let mut addresses = Vec::new();
     for reply in replies {
         let reply: Nlmsghdr<Rtm, Ifaddrmsg> = reply.map_err(failed)?;
-        let Some(message) = reply.get_payload().filter(|message| of.contains(message.ifa_index())) else { continue };
+        let Some(message) = reply.get_payload() else { continue };
         let attributes = message.rtattrs().get_attr_handle();
-        if let Ok(address) = attributes.get_attr_payload_as::<[u8; 4]>(Ifa::Local) {
-            addresses.push(Ipv4Addr::from(address));
+        if let Ok(ip) = attributes.get_attr_payload_as::<[u8; 4]>(Ifa::Local) {
+            addresses.push(Address { index: *message.ifa_index(), ip: ip.into() });
         }
     }
     Ok(addresses)
@@ -188,7 +200,7 @@ pub fn xdp_features(index: u32) -> Result<Option<XdpFeatures>, NetlinkError> {
 #[error("cannot ask the kernel for its interfaces over netlink: {0}")]
 pub struct NetlinkError(String);
 
-fn failed(error: impl Display) -> NetlinkError {
+pub(super) fn failed(error: impl Display) -> NetlinkError {
     NetlinkError(error.to_string())
 }
 
@@ -201,8 +213,9 @@ mod tests {
     fn the_loopback_interface_is_found() {
         let lo = list().expect("netlink").into_iter().find(|interface| interface.name == "lo").expect("lo");
         assert_eq!((lo.index, lo.master, lo.program), (1, None, None));
-        assert_eq!(addresses(&[lo.index]).expect("netlink"), [Ipv4Addr::LOCALHOST]);
-        assert_eq!(addresses(&[]).expect("netlink"), [] as [Ipv4Addr; 0]);
+        assert_eq!(lo.mac, Some([0; 6]));
+        let own = Address { index: lo.index, ip: Ipv4Addr::LOCALHOST };
+        assert!(addresses().expect("netlink").contains(&own));
         // Loopback has no XDP of its own.
         assert!(!xdp_features(lo.index).expect("netlink").is_some_and(XdpFeatures::delivers));
     }

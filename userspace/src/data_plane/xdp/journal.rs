@@ -21,7 +21,7 @@ const ENTRY_LEN: usize = MAX_SAVED_LEN;
 const SETTINGS: u32 = MAX_JOBS as u32;
 
 /// Version of what is in the maps and here; to be raised when a daemon would misread what an earlier one left.
-const LAYOUT: u32 = 3;
+const LAYOUT: u32 = 4;
 
 /// The journal's map.
 pub struct Journal(Array<MapData, [u8; ENTRY_LEN]>);

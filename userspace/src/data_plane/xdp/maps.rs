@@ -1,7 +1,6 @@
 //! The program's maps, with keys and values of their types.
 
 use std::io;
-use std::net::Ipv4Addr;
 use std::path::Path;
 
 use aya::Ebpf;
@@ -12,6 +11,8 @@ use switchml_protocol::maps::{Endpoint, LockedSlot, MAX_JOBS, Ports};
 use switchml_protocol::outcome::Outcome;
 use switchml_protocol::{MAX_RANKS, U16};
 use zerocopy::transmute;
+
+use super::local::Local;
 
 type JobBytes = [u8; size_of::<Job>()];
 type MemberBytes = [u8; size_of::<Member>()];
@@ -72,13 +73,14 @@ impl Maps {
         Ok((maps, map("EVENTS")?.try_into()?))
     }
 
-    /// Has the program serve what is sent to these addresses and port, and let nothing pass that claims to come from the addresses.
-    /// No others.
-    pub fn set_local(&mut self, addresses: &[Ipv4Addr], port: u16) -> Result<(), MapError> {
-        let key = |ip: &Ipv4Addr, port| -> EndpointBytes {
-            transmute!(Endpoint { ip: ip.octets(), port: U16::new(port), reserved: [0; 2] })
-        };
-        let wanted: Vec<_> = addresses.iter().flat_map(|ip| [key(ip, port), key(ip, 0)]).collect();
+    /// Has the program serve what is sent to these MACs and addresses at this port, and let nothing pass that claims to come from
+    /// the addresses. No others.
+    pub fn set_local(&mut self, local: &Local, port: u16) -> Result<(), MapError> {
+        let endpoints = local.addresses.iter().flat_map(|ip| {
+            let served = local.macs.iter().map(|mac| Endpoint::served(*mac, ip.octets(), U16::new(port)));
+            served.chain([Endpoint::own(ip.octets())])
+        });
+        let wanted: Vec<EndpointBytes> = endpoints.map(|endpoint| transmute!(endpoint)).collect();
         for key in &wanted {
             self.local.insert(key, 1, 0)?;
         }

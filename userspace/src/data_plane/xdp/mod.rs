@@ -4,7 +4,10 @@
 //! | --- | --- |
 //! | `hook` | where at an interface frames are taken |
 //! | `attach` | loading and attaching, and what may stand in the way |
+//! | `offloads` | what interfaces do to frames before programs see them |
+//! | `tags` | VLAN tags that interfaces would hide |
 //! | [`interfaces`] | what the kernel knows of interfaces |
+//! | `local` | the addresses and MACs that it answers to |
 //! | `maps` | the program's maps |
 //! | `ports` | the interfaces that it is attached to |
 //! | `pins` | where all that lies, so that it outlives this process |
@@ -14,9 +17,12 @@ mod attach;
 mod hook;
 pub mod interfaces;
 mod journal;
+mod local;
 mod maps;
+mod offloads;
 mod pins;
 mod ports;
+mod tags;
 
 use std::collections::BTreeSet;
 use std::io;
@@ -29,7 +35,7 @@ use switchml_protocol::job::{ABORTED, Job, Member, OPEN, Place, VACANT};
 use switchml_protocol::maps::{Event, MAX_JOBS};
 use switchml_protocol::outcome::Outcome;
 use switchml_protocol::{MAX_LANES, MAX_RANKS};
-use tracing::error;
+use tracing::{error, info, warn};
 use zerocopy::FromBytes;
 
 use super::worker_thread::{Stop, WorkerThread};
@@ -39,6 +45,7 @@ pub use attach::StartError;
 pub use hook::Mode;
 use interfaces::Interface;
 use journal::{Journal, Settings};
+use local::Local;
 use maps::Maps;
 pub use pins::PinError;
 use pins::Pins;
@@ -64,7 +71,7 @@ pub struct Config {
 /// The XDP data plane. It stays, and goes on, until it is stopped.
 pub struct XdpDataPlane {
     config: Config,
-    addresses: Vec<Ipv4Addr>,
+    local: Mutex<Local>,
     /// Whether an earlier daemon made it.
     is_adopted: bool,
     pins: Pins,
@@ -84,11 +91,15 @@ impl XdpDataPlane {
     pub fn start(config: Config, events: EventSender) -> Result<Self, StartError> {
         let all = interfaces::list()?;
         let interfaces = attach::find(&config.interfaces, &all)?;
-        let addresses = addresses_to_serve(&config, &interfaces)?;
+        let local = Local::new(config.address, &interfaces, &all, &interfaces::addresses()?);
+        if local.addresses.is_empty() {
+            return Err(StartError::NoAddress);
+        }
+        info!("serving {local}");
         let pins = Pins::lock(&config.pin_dir)?;
         let is_adopted = pins.is_occupied();
         let started = load(&pins, &config).and_then(|(mut ports, mut maps, ring, journal)| {
-            maps.set_local(&addresses, config.port).map_err(map_error)?;
+            maps.set_local(&local, config.port).map_err(map_error)?;
             ports.attach_to(&interfaces, &pins)?;
             let events = WorkerThread::spawn("events", move |stop| forward(ring, &events, stop))
                 .map_err(|error| StartError::Load(format!("cannot start a thread for events: {error}")))?;
@@ -96,7 +107,7 @@ impl XdpDataPlane {
         });
         match started {
             Ok((maps, journal, ports, events)) => {
-                Ok(Self { config, addresses, is_adopted, pins, maps, journal, ports, _events: events })
+                Ok(Self { config, local: local.into(), is_adopted, pins, maps, journal, ports, _events: events })
             }
             Err(error) => {
                 if !is_adopted {
@@ -122,8 +133,28 @@ impl XdpDataPlane {
         self.ports.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn local(&self) -> MutexGuard<'_, Local> {
+        self.local.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn served(&self) -> String {
-        self.addresses.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+        self.local().addresses.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+    }
+
+    /// Answers to what the interfaces are called now: MACs and addresses change while a daemon runs.
+    fn follow_interfaces(&self) -> Result<(), StartError> {
+        let all = interfaces::list()?;
+        let is_port = |interface: &&Interface| self.config.interfaces.contains(&interface.name);
+        let ports: Vec<_> = all.iter().filter(is_port).cloned().collect();
+        let now = Local::new(self.config.address, &ports, &all, &interfaces::addresses()?);
+        let mut local = self.local();
+        // Without an address there is nothing to go over to.
+        if *local != now && !now.addresses.is_empty() {
+            self.maps().set_local(&now, self.config.port).map_err(map_error)?;
+            info!("serving {now}, no longer {local}");
+            *local = now;
+        }
+        Ok(())
     }
 }
 
@@ -154,7 +185,8 @@ impl DataPlane for XdpDataPlane {
     }
 
     fn open(&self, job: &JobSpec) -> Result<(), Error> {
-        if !self.addresses.contains(&job.address) {
+        let is_served = self.local().addresses.contains(&job.address);
+        if !is_served {
             return Err(Error::NotServed { address: job.address, served: self.served() });
         }
         let refused = refused(job.number, "open");
@@ -228,10 +260,14 @@ impl DataPlane for XdpDataPlane {
     }
 
     fn lost_ports(&self) -> Vec<LostPort> {
+        if let Err(error) = self.follow_interfaces() {
+            warn!("cannot tell which addresses and MACs to serve: {error}");
+        }
         self.ports().lost(&self.pins)
     }
 
     fn stop(&self) {
+        tags::hide_again(&self.pins, None);
         if let Err(error) = self.pins.remove() {
             error!("not all of the data plane is gone: {error}; `switchml-aggregator detach` removes it");
         }
@@ -256,6 +292,7 @@ pub fn detach(folder: &Path) -> Result<bool, PinError> {
 fn remove(pins: &Pins) -> Result<(), PinError> {
     let links = pins.linked().unwrap_or_default().into_iter().filter_map(|index| pins.link(index));
     let programs: Vec<_> = links.filter_map(|link| Some(link.info().ok()?.program_id())).collect();
+    tags::hide_again(pins, None);
     pins.remove()?;
     ports::wait_until_detached(&programs);
     Ok(())
@@ -312,16 +349,6 @@ fn set_state(maps: &mut Maps, number: u16, state: u32) -> Result<(), MapError> {
 
 fn refused(job: u16, verb: &'static str) -> impl Fn(MapError) -> Error {
     move |error| Error::Refused { what: format!("{verb} job {job}"), why: error.to_string() }
-}
-
-/// Those of the interfaces and of the bridges that they are ports of, unless one is configured.
-fn addresses_to_serve(config: &Config, ports: &[Interface]) -> Result<Vec<Ipv4Addr>, StartError> {
-    if let Some(address) = config.address {
-        return Ok(vec![address]);
-    }
-    let indices: Vec<_> = ports.iter().flat_map(|port| [Some(port.index), port.master]).flatten().collect();
-    let addresses = interfaces::addresses(&indices)?;
-    if addresses.is_empty() { Err(StartError::NoAddress) } else { Ok(addresses) }
 }
 
 /// Hands the program's events on, until the thread is told to stop.

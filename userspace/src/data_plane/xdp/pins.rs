@@ -3,6 +3,8 @@
 //! ```text
 //! <folder>/maps/<name>       the program's maps, and the journal; they come and go together
 //! <folder>/links/<index>     the program's attachment to the interface of this index
+//! <folder>/offloads/<index>-<feature>
+//!                            a folder: the interface had this feature on, which is off while XDP runs there
 //! ```
 //!
 //! The maps are made under another name and get their place by one rename, and lose it by another: they are never seen in
@@ -101,14 +103,10 @@ impl Pins {
     ///
     /// When the system refuses.
     pub fn stage(&self) -> Result<PathBuf, PinError> {
-        let (staging, links) = (self.staging(), self.links());
+        let staging = self.staging();
         remove(&staging)?;
-        for folder in [&staging, &links] {
-            match fs::create_dir(folder) {
-                Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(refused("make", folder)(error)),
-                _ => {}
-            }
-        }
+        make(&staging)?;
+        make(&self.links())?;
         Ok(staging)
     }
 
@@ -162,6 +160,33 @@ impl Pins {
         }
     }
 
+    /// Notes that a feature of the interface was on.
+    ///
+    /// # Errors
+    ///
+    /// When the system refuses.
+    pub fn note_offload(&self, index: u32, feature: &str) -> Result<(), PinError> {
+        make(&self.offloads())?;
+        make(&self.offload_path(index, feature))
+    }
+
+    /// What was noted: indices of interfaces, and features.
+    pub fn noted_offloads(&self) -> Vec<(u32, String)> {
+        let parse = |name: &str| {
+            let (index, feature) = name.split_once('-')?;
+            Some((index.parse().ok()?, feature.to_owned()))
+        };
+        // Without the folder nothing was noted.
+        let entries = fs::read_dir(self.offloads()).into_iter().flatten();
+        entries.filter_map(|entry| parse(entry.ok()?.file_name().to_str()?)).collect()
+    }
+
+    /// Takes a note back.
+    pub fn forget_offload(&self, index: u32, feature: &str) {
+        // It goes with all else at the latest.
+        let _ = fs::remove_dir(self.offload_path(index, feature));
+    }
+
     /// Removes all of it. What this process holds open goes when it is closed.
     ///
     /// # Errors
@@ -173,6 +198,7 @@ impl Pins {
             fs::rename(self.maps(), self.staging()).map_err(refused("remove", &self.maps()))?;
         }
         remove(&self.links())?;
+        remove(&self.offloads())?;
         remove(&self.staging())?;
         fs::remove_dir(&self.folder).map_err(refused("remove", &self.folder))
     }
@@ -185,8 +211,24 @@ impl Pins {
         self.folder.join("links")
     }
 
+    fn offloads(&self) -> PathBuf {
+        self.folder.join("offloads")
+    }
+
+    fn offload_path(&self, index: u32, feature: &str) -> PathBuf {
+        self.offloads().join(format!("{index}-{feature}"))
+    }
+
     fn link_path(&self, index: u32) -> PathBuf {
         self.links().join(index.to_string())
+    }
+}
+
+/// Makes a folder unless it exists.
+fn make(folder: &Path) -> Result<(), PinError> {
+    match fs::create_dir(folder) {
+        Err(error) if error.kind() != ErrorKind::AlreadyExists => Err(refused("make", folder)(error)),
+        _ => Ok(()),
     }
 }
 

@@ -11,6 +11,7 @@ use super::attach::{self, StartError};
 use super::hook::{self, Choice, Hook, Mode};
 use super::interfaces::{self, Interface};
 use super::pins::Pins;
+use super::tags;
 use crate::data_plane::LostPort;
 
 /// Longest wait for the kernel to detach.
@@ -71,12 +72,14 @@ impl Ports {
         let linked = pins.linked()?;
         for &index in linked.iter().filter(|index| interfaces.iter().all(|interface| interface.index != **index)) {
             pins.drop_link(index)?;
+            tags::hide_again(pins, Some(index));
             let what = format!("the aggregator was restarted without its interface, which was number {index}");
             self.lost.push(LostPort { index, what });
         }
         for (interface, Choice { hook, why }) in interfaces.iter().zip(hook::choose(self.mode, interfaces)?) {
             let name = interface.name.clone();
             info!("interface {name}: {}: {why}", hook.name());
+            tags::show(interface, hook, pins)?;
             let link = match self.adopt(interface, hook, pins)? {
                 Some(link) => link,
                 None => self.attach(interface, hook, pins)?,
@@ -181,6 +184,9 @@ impl Ports {
         }
         if let (Ok(_), Some(interface)) = (&attached, interface) {
             port.index = interface.index;
+            if let Err(error) = tags::show(&interface, hook, pins) {
+                warn!("{error}");
+            }
         }
         port.attachment = attached;
     }

@@ -1,0 +1,111 @@
+//! VLAN tags that a device takes off a frame, and hands over beside it, where XDP does not look.
+
+use std::process::Command;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use switchml_rack::{AGGREGATOR_ADDRESS, Mode, Namespace, Rack, can_build_racks, in_both_modes};
+
+use crate::strangers::packet::{Envelope, Packet};
+use crate::strangers::raw::RawSocket;
+use crate::{Cluster, PATIENCE};
+
+in_both_modes! {
+    a_tag_that_a_device_inserts_is_seen,
+}
+
+const AGGREGATOR_MAC: [u8; 6] = [0x02, 0, 0, 0, 0, 0xFE];
+/// VLAN 5.
+const TAG: [u8; 4] = [0x81, 0x00, 0x00, 0x05];
+/// Behind both MACs.
+const ETHERTYPE: usize = 12;
+
+fn tool(namespace: &Namespace, line: &str) -> String {
+    let mut words = line.split_whitespace();
+    let mut command = Command::new(words.next().unwrap());
+    command.args(words);
+    String::from_utf8(namespace.output(command).unwrap().stdout).unwrap()
+}
+
+/// What a sub-interface for a VLAN would send by `eth0`: the tag is beside the frame, for the device to put in. A bridge does the same:
+/// the kernel takes off the tag of what comes in at one port, and has the device of the other one put it in again.
+fn behind_a_bridge(worker: &Namespace) -> RawSocket {
+    tool(worker, "ip link add tagger type bridge");
+    tool(worker, "ip link set tagger up");
+    tool(worker, "ip link add source type veth peer name sink");
+    for port in ["eth0", "sink"] {
+        tool(worker, &format!("ip link set {port} master tagger up"));
+    }
+    tool(worker, "ip link set source up");
+    RawSocket::open_on(worker, "source", 0)
+}
+
+fn a_tag_that_a_device_inserts_is_seen(mode: Mode) {
+    let cluster = Cluster::in_mode(1, mode);
+    let socket = behind_a_bridge(cluster.rack.worker(0));
+    // Of a job that does not exist: served, it would be counted so.
+    let packet = Packet::hello(0, 32);
+    let envelope = Envelope {
+        mac_destination: AGGREGATOR_MAC,
+        source: Rack::worker_address(0).octets(),
+        destination: AGGREGATOR_ADDRESS.octets(),
+        ..packet.request()
+    };
+    let untagged = envelope.bytes(&packet.bytes());
+    let mut tagged = untagged.clone();
+    tagged.splice(ETHERTYPE..ETHERTYPE, TAG);
+    socket.send(&tagged);
+    socket.send(&untagged);
+    let begin = Instant::now();
+    while cluster.counter("unknown_job") == 0 {
+        assert!(begin.elapsed() < PATIENCE, "the untagged one does not arrive");
+        sleep(Duration::from_millis(20));
+    }
+    assert_eq!((cluster.counter("vlan"), cluster.counter("unknown_job")), (1, 1));
+    cluster.stop();
+}
+
+/// Whether the ports take off tags of both kinds.
+fn strips(cluster: &Cluster) -> [bool; 2] {
+    let features = tool(cluster.rack.switch(), "ethtool -k p0");
+    ["rx-vlan-offload", "rx-vlan-stag-hw-parse"].map(|name| {
+        let line = features.lines().find(|line| line.starts_with(name)).unwrap_or_else(|| panic!("{features}"));
+        line.contains(": on")
+    })
+}
+
+#[test]
+fn ports_take_off_no_tags_while_xdp_runs() {
+    if !can_build_racks("ports_take_off_no_tags_while_xdp_runs") {
+        return;
+    }
+    let mut cluster = Cluster::in_mode(1, Mode::Native);
+    assert_eq!(strips(&cluster), [false; 2]);
+    let log = cluster.aggregator.process().stderr();
+    let line = "interface p0: it leaves VLAN tags in frames (rxvlan off) while XDP runs there";
+    assert_eq!(log.matches(line).count(), 1, "{log}");
+    // A daemon that takes over knows what was on, even if somebody has switched it on meanwhile.
+    cluster.aggregator.process().kill().unwrap();
+    assert_eq!(strips(&cluster), [false; 2]);
+    tool(cluster.rack.switch(), "ethtool -K p0 rxvlan on");
+    cluster.restart();
+    assert_eq!(strips(&cluster), [false; 2]);
+    cluster.aggregator.process().terminate(PATIENCE).unwrap();
+    assert_eq!(strips(&cluster), [true; 2]);
+    // What was off before stays off; `detach` does the same as a daemon that ends.
+    tool(cluster.rack.switch(), "ethtool -K p0 rxvlan off");
+    cluster.restart();
+    cluster.aggregator.process().kill().unwrap();
+    cluster.ask(&["detach"]);
+    assert_eq!(strips(&cluster), [false, true]);
+}
+
+#[test]
+fn at_tc_ingress_tags_may_be_taken_off() {
+    if !can_build_racks("at_tc_ingress_tags_may_be_taken_off") {
+        return;
+    }
+    let cluster = Cluster::in_mode(1, Mode::Auto);
+    assert_eq!(strips(&cluster), [true; 2]);
+    cluster.stop();
+}

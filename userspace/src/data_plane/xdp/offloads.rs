@@ -1,0 +1,151 @@
+//! Offloads that hide VLAN tags from XDP: a device that takes the tag off a frame hands it over beside the frame, where XDP does not
+//! look. Asked for and changed over ethtool's netlink interface.
+
+use neli::consts::genl::{Cmd, NlAttrType};
+use neli::consts::nl::NlmF;
+use neli::consts::socket::NlFamily;
+use neli::genl::{AttrTypeBuilder, Genlmsghdr, GenlmsghdrBuilder, Nlattr, NlattrBuilder};
+use neli::neli_enum;
+use neli::nl::{NlPayload, Nlmsghdr};
+use neli::router::synchronous::NlRouter;
+use neli::types::{Buffer, GenlBuffer};
+use neli::utils::Groups;
+
+use super::interfaces::{NetlinkError, failed};
+
+/// Names of the kernel's features that take tags off: of 802.1Q, and of 802.1ad.
+const HIDE_TAGS: [&str; 2] = ["rx-vlan-hw-parse", "rx-vlan-stag-hw-parse"];
+
+/// Commands of the generic netlink family `ethtool`, and the answers to them. (`ETHTOOL_MSG_*` of linux/ethtool_netlink.h.)
+#[neli_enum(serialized_type = "u8")]
+enum Command {
+    FeaturesGet = 11,
+    FeaturesSet = 12,
+}
+
+impl Cmd for Command {}
+
+/// `ETHTOOL_A_FEATURES_*`
+#[neli_enum(serialized_type = "u16")]
+enum Features {
+    Header = 1,
+    Wanted = 3,
+    Active = 4,
+}
+
+impl NlAttrType for Features {}
+
+/// `ETHTOOL_A_HEADER_*`
+#[neli_enum(serialized_type = "u16")]
+enum Header {
+    Index = 1,
+}
+
+impl NlAttrType for Header {}
+
+/// `ETHTOOL_A_BITSET_*`
+#[neli_enum(serialized_type = "u16")]
+enum Bitset {
+    Bits = 3,
+}
+
+impl NlAttrType for Bitset {}
+
+/// `ETHTOOL_A_BITSET_BITS_*`
+#[neli_enum(serialized_type = "u16")]
+enum Bits {
+    Bit = 1,
+}
+
+impl NlAttrType for Bits {}
+
+/// `ETHTOOL_A_BITSET_BIT_*`
+#[neli_enum(serialized_type = "u16")]
+enum Bit {
+    Name = 2,
+    Value = 3,
+}
+
+impl NlAttrType for Bit {}
+
+/// Names of the interface's features that hide tags and are on.
+///
+/// # Errors
+///
+/// When netlink cannot be used, or the kernel does not tell (before 5.7).
+pub fn that_hide_tags(index: u32) -> Result<Vec<&'static str>, NetlinkError> {
+    let mut found = Vec::new();
+    for reply in ask(Command::FeaturesGet, vec![header(index)?])? {
+        let attributes = reply.attrs().get_attr_handle();
+        let active = attributes.get_nested_attributes::<Bitset>(Features::Active).map_err(failed)?;
+        let bits = active.get_nested_attributes::<Bits>(Bitset::Bits).map_err(failed)?;
+        for bit in bits.iter() {
+            let bit = bit.get_attr_handle::<Bit>().map_err(failed)?;
+            let name = bit.get_attr_payload_as_with_len::<String>(Bit::Name).map_err(failed)?;
+            found.extend(HIDE_TAGS.into_iter().find(|known| *known == name));
+        }
+    }
+    Ok(found)
+}
+
+/// Turns a feature of the interface on or off. Devices may refuse without a word.
+///
+/// # Errors
+///
+/// As [`that_hide_tags`].
+pub fn set(index: u32, feature: &str, on: bool) -> Result<(), NetlinkError> {
+    let name = attribute(Bit::Name, feature.to_owned())?;
+    let bit = attribute(Bits::Bit, Buffer::new())?.nest(&name).map_err(failed)?;
+    let bit = if on { bit.nest(&attribute(Bit::Value, Buffer::new())?).map_err(failed)? } else { bit };
+    let bits = attribute(Bitset::Bits, Buffer::new())?.nest(&bit).map_err(failed)?;
+    let wanted = attribute(Features::Wanted, Buffer::new())?.nest(&bits).map_err(failed)?;
+    ask(Command::FeaturesSet, vec![header(index)?, wanted]).map(drop)
+}
+
+/// Says which interface a request is about.
+fn header(index: u32) -> Result<Nlattr<Features, Buffer>, NetlinkError> {
+    attribute(Features::Header, Buffer::new())?.nest(&attribute(Header::Index, index)?).map_err(failed)
+}
+
+fn attribute<T: NlAttrType, P: neli::Size + neli::ToBytes>(
+    kind: T,
+    payload: P,
+) -> Result<Nlattr<T, Buffer>, NetlinkError> {
+    let kind = AttrTypeBuilder::default().nla_type(kind).build().map_err(failed)?;
+    NlattrBuilder::default().nla_type(kind).nla_payload(payload).build().map_err(failed)
+}
+
+/// The answers to a request.
+fn ask(
+    command: Command,
+    attributes: Vec<Nlattr<Features, Buffer>>,
+) -> Result<Vec<Genlmsghdr<Command, Features>>, NetlinkError> {
+    let (router, _) = NlRouter::connect(NlFamily::Generic, None, Groups::empty()).map_err(failed)?;
+    let family = router.resolve_genl_family("ethtool").map_err(failed)?;
+    let request = GenlmsghdrBuilder::default()
+        .cmd(command)
+        .version(1)
+        .attrs(attributes.into_iter().collect::<GenlBuffer<_, _>>())
+        .build()
+        .map_err(failed)?;
+    let replies = router
+        .send::<_, _, u16, Genlmsghdr<Command, Features>>(family, NlmF::ACK, NlPayload::Payload(request))
+        .map_err(failed)?;
+    let mut found = Vec::new();
+    for reply in replies {
+        let reply: Nlmsghdr<u16, Genlmsghdr<Command, Features>> = reply.map_err(failed)?;
+        found.extend(reply.get_payload().cloned());
+    }
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Loopback strips no tags.
+    #[test]
+    fn the_loopback_interface_hides_nothing() {
+        assert_eq!(that_hide_tags(1).expect("netlink"), [] as [&str; 0]);
+    }
+}
