@@ -73,6 +73,7 @@ struct Assigned {
     identity: Identity,
     slots: u16,
     unchecked_maxima: bool,
+    control_secret: u64,
 }
 
 struct Running {
@@ -289,7 +290,8 @@ impl Worker {
         let ranks = self.plan(world).ranks;
         let identity = Identity { job: assigned.job as u16, epoch: assigned.epoch, rank: self.rank, ranks };
         let (slots, max_lanes) = (assigned.slots as u16, assigned.max_lanes as u16);
-        self.assigned = Some(Assigned { identity, slots, unchecked_maxima: assigned.unchecked_maxima });
+        let &switchml_control::Assigned { unchecked_maxima, control_secret, .. } = assigned;
+        self.assigned = Some(Assigned { identity, slots, unchecked_maxima, control_secret });
         world.judge.join(identity.epoch, ranks);
         // What the interface takes: the path may pass less.
         let largest = world.net.largest_packet(self.index) + world.net.dice.below(256) as usize;
@@ -301,7 +303,7 @@ impl Worker {
         let (Phase::Ready { path, .. }, Some(assigned)) = (&self.phase, self.assigned) else { return Ok(()) };
         let plan = self.plan(world);
         ensure!(lanes > 0 && lanes <= path.lanes, "chunks of {lanes} lanes for a path that carries {}", path.lanes);
-        let Assigned { identity, slots, unchecked_maxima } = assigned;
+        let Assigned { identity, slots, unchecked_maxima, .. } = assigned;
         world.judge.start(identity.epoch, lanes)?;
         let config = Config::new(identity, slots, lanes, plan.receive_room, world.scenario.deadline);
         let config = Config { unchecked_maxima, ..config };
@@ -619,8 +621,8 @@ impl Worker {
     }
 
     fn member(&self) -> Option<MemberId> {
-        let Identity { job, epoch, rank, .. } = self.assigned?.identity;
-        Some(MemberId { job: job.into(), epoch, rank: rank.into() })
+        let Assigned { identity: Identity { job, epoch, rank, .. }, control_secret: secret, .. } = self.assigned?;
+        Some(MemberId { job: job.into(), epoch, rank: rank.into(), secret })
     }
 
     fn plan<'a>(&self, world: &World<'a>) -> &'a JobPlan {

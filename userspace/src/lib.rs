@@ -7,6 +7,7 @@
 //! | [`slots`] | which slots of the pool are lent to whom |
 //! | [`service`] | the gRPC service over the two |
 //! | [`events`] | the log of notable packets |
+//! | [`throttle`] | log lines that strangers can cause |
 
 #![forbid(unsafe_code)]
 
@@ -15,6 +16,7 @@ pub mod events;
 pub mod jobs;
 pub mod service;
 pub mod slots;
+pub mod throttle;
 
 /// The XDP program, as an ELF object with BTF, aligned for loaders.
 pub fn xdp_object() -> &'static [u8] {

@@ -19,10 +19,11 @@ use tokio_stream::Stream;
 use tonic::transport::Server;
 use tonic::transport::server::{TcpConnectInfo, TcpIncoming};
 use tonic::{Request, Response, Status};
-use tracing::error;
+use tracing::{error, warn};
 
 use crate::data_plane::{self, DataPlane, Saved};
-use crate::jobs::{Effect, GATHERING, JobTable, Joiner, MemberId, Session, Threads};
+use crate::jobs::{Effect, GATHERING, JobTable, Joiner, MemberError, MemberId, Session, Threads};
+use crate::throttle::Throttle;
 
 /// How often the daemon pings a connection, and how long it waits for an answer: a host that dies without a word is
 /// noticed within the sum of the two. Long enough that a process starved of its CPU is not taken for dead.
@@ -46,6 +47,8 @@ struct Core {
     table: JobTable,
     streams: HashMap<Session, mpsc::UnboundedSender<control::JoinEvent>>,
     data_plane: Arc<dyn DataPlane>,
+    /// Requests of nobody's, which anybody can send.
+    refusals: Throttle,
     /// The core itself, for what it has to do later.
     myself: Weak<Mutex<Core>>,
 }
@@ -55,7 +58,7 @@ impl ControlPlane {
     pub fn new(table: JobTable, data_plane: Arc<dyn DataPlane>) -> Self {
         let core = Arc::new_cyclic(|myself| {
             let (data_plane, myself) = (Arc::clone(&data_plane), Weak::clone(myself));
-            Mutex::new(Core { table, streams: HashMap::new(), data_plane, myself })
+            Mutex::new(Core { table, streams: HashMap::new(), data_plane, refusals: Throttle::default(), myself })
         });
         Self { core, data_plane }
     }
@@ -190,6 +193,16 @@ impl Core {
         EventStream { events, session, control_plane }
     }
 
+    /// Logs what no member may have sent, now and then.
+    fn check<T>(&mut self, request: &str, peer: IpAddr, result: Result<T, MemberError>) -> Result<T, Status> {
+        if let Err(refused @ MemberError::NoMember { .. }) = &result
+            && let Some(times) = self.refusals.pass(std::time::Instant::now())
+        {
+            warn!("{request} from {peer} refused: {refused} ({times} refused since this was last said)");
+        }
+        Ok(result?)
+    }
+
     fn disconnect(&mut self, session: Session) {
         self.streams.remove(&session);
         let effects = self.table.disconnect(session);
@@ -253,24 +266,26 @@ impl Aggregator for ControlPlane {
 
     async fn resume(&self, request: Request<control::ResumeRequest>) -> Result<Response<EventStream>, Status> {
         let (peer, _) = addresses(&request)?;
-        let control::ResumeRequest { job, epoch, rank, hello_secret } = request.into_inner();
+        let control::ResumeRequest { job, epoch, rank, control_secret } = request.into_inner();
+        let id = MemberId { job, epoch, rank, secret: control_secret };
         let mut core = self.lock();
-        let (session, effects) = core.table.resume(MemberId { job, epoch, rank }, hello_secret, peer)?;
+        let resumed = core.table.resume(id, peer);
+        let (session, effects) = core.check("Resume", peer, resumed)?;
         let stream = core.open_stream(session, self.clone());
         core.perform(effects);
         Ok(Response::new(stream))
     }
 
     async fn ready(&self, request: Request<control::ReadyRequest>) -> Result<Response<control::ReadyReply>, Status> {
-        let control::ReadyRequest { job, epoch, rank, lanes } = request.into_inner();
+        let (peer, _) = addresses(&request)?;
+        let control::ReadyRequest { job, epoch, rank, lanes, control_secret } = request.into_inner();
+        let id = MemberId { job, epoch, rank, secret: control_secret };
         let mut core = self.lock();
-        let id = MemberId { job, epoch, rank };
+        let shards = core.table.shards(id).map(<[u16]>::to_vec);
         let mut places = Vec::new();
-        // No rank has such a number that does not fit.
-        if let Ok(rank) = u16::try_from(rank) {
-            for shard in core.table.shards(id)? {
-                places.extend(core.data_plane.place(*shard, rank).map_err(internal)?);
-            }
+        for shard in core.check("Ready", peer, shards)? {
+            // A member's rank fits.
+            places.extend(core.data_plane.place(shard, rank as u16).map_err(internal)?);
         }
         let effects = core.table.ready(id, lanes, places)?;
         core.perform(effects);
@@ -278,9 +293,12 @@ impl Aggregator for ControlPlane {
     }
 
     async fn leave(&self, request: Request<control::LeaveRequest>) -> Result<Response<control::LeaveReply>, Status> {
-        let control::LeaveRequest { job, epoch, rank, error, ranks } = request.into_inner();
+        let (peer, _) = addresses(&request)?;
+        let control::LeaveRequest { job, epoch, rank, error, ranks, control_secret } = request.into_inner();
+        let id = MemberId { job, epoch, rank, secret: control_secret };
         let mut core = self.lock();
-        let effects = core.table.leave(MemberId { job, epoch, rank }, &error, &ranks)?;
+        let left = core.table.leave(id, &error, &ranks);
+        let effects = core.check("Leave", peer, left)?;
         core.perform(effects);
         Ok(Response::new(control::LeaveReply {}))
     }
@@ -289,9 +307,12 @@ impl Aggregator for ControlPlane {
         &self,
         request: Request<control::ReportCallsRequest>,
     ) -> Result<Response<control::ReportCallsReply>, Status> {
-        let control::ReportCallsRequest { job, epoch, rank, calls, named } = request.into_inner();
+        let (peer, _) = addresses(&request)?;
+        let control::ReportCallsRequest { job, epoch, rank, calls, named, control_secret } = request.into_inner();
+        let id = MemberId { job, epoch, rank, secret: control_secret };
         let mut core = self.lock();
-        let effects = core.table.report_calls(MemberId { job, epoch, rank }, calls, &named)?;
+        let reported = core.table.report_calls(id, calls, &named);
+        let effects = core.check("ReportCalls", peer, reported)?;
         core.perform(effects);
         Ok(Response::new(control::ReportCallsReply {}))
     }

@@ -5,8 +5,8 @@ mod common;
 use common::{Daemon, Path, Rank};
 use switchml_control::join_event::Event;
 use switchml_control::{
-    Aborted, Call, JobState, JoinRequest, LeaveRequest, Left, ListJobsRequest, MadeCall, ReadyRequest,
-    ReportCallsRequest, StatusRequest, Waiting,
+    Aborted, Assigned, Call, JobState, JoinRequest, LeaveRequest, Left, ListJobsRequest, MadeCall, ReadyRequest,
+    ReportCallsRequest, ResumeRequest, StatusRequest, Waiting,
 };
 use tonic::Code;
 
@@ -15,8 +15,8 @@ fn waiting(missing: &[u32]) -> Event {
 }
 
 fn leave(rank: &Rank, path: &Path, error: &str) -> LeaveRequest {
-    let (job, epoch) = (path.assigned.job, path.assigned.epoch);
-    LeaveRequest { job, epoch, rank: rank.rank, error: error.to_owned(), ..LeaveRequest::default() }
+    let &Assigned { job, epoch, control_secret, .. } = &path.assigned;
+    LeaveRequest { job, epoch, rank: rank.rank, error: error.to_owned(), control_secret, ..LeaveRequest::default() }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -104,8 +104,9 @@ async fn ranks_that_report_different_calls_hear_what_all_called() {
     let begin = std::time::Instant::now();
     for (rank, path) in &mut members[..2] {
         let call = Call { number: 5, call: format!("call of rank {}", rank.rank) };
-        let (job, epoch) = (path.assigned.job, path.assigned.epoch);
-        let request = ReportCallsRequest { job, epoch, rank: rank.rank, calls: vec![call], named: vec![0, 1] };
+        let &Assigned { job, epoch, control_secret, .. } = &path.assigned;
+        let (calls, named) = (vec![call], vec![0, 1]);
+        let request = ReportCallsRequest { job, epoch, rank: rank.rank, calls, named, control_secret };
         rank.client.report_calls(request).await.expect("taken");
     }
     let reason = "ranks made different calls: call 5 of rank 0 is call of rank 0; call 5 of rank 1 is call of rank 1; \
@@ -116,8 +117,6 @@ async fn ranks_that_report_different_calls_hear_what_all_called() {
         assert_eq!(rank.next().await, Event::Aborted(expected.clone()));
     }
     assert!(begin.elapsed() < std::time::Duration::from_secs(2), "{:?}", begin.elapsed());
-    let stranger = ReportCallsRequest { job: 77, epoch: 1, rank: 0, calls: vec![], named: vec![] };
-    assert_eq!(daemon.client().await.report_calls(stranger).await.unwrap_err().code(), Code::NotFound);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -178,13 +177,37 @@ async fn members_are_refused_with_a_code() {
     );
     Path::new(assigned.clone(), 0).hello();
     assert_eq!(rank.ready(&assigned, 33).await.unwrap_err().code(), Code::InvalidArgument);
-    let (job, epoch) = (assigned.job, assigned.epoch);
-    let mut client = daemon.client().await;
-    let stranger = client.ready(ReadyRequest { job, epoch, rank: 5, lanes: 32 }).await.unwrap_err();
-    assert_eq!(stranger.code(), Code::NotFound);
-    let other_epoch = LeaveRequest { job, epoch: epoch ^ 1, rank: 0, ..LeaveRequest::default() };
-    assert_eq!(client.leave(other_epoch).await.unwrap_err().code(), Code::NotFound);
     rank.ready(&assigned, 352).await.expect("in good order after all that");
+}
+
+/// A host that knows all there is to know of a job but its ranks' secrets.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stranger_neither_starts_nor_ends_a_job() {
+    let daemon = Daemon::start(1024).await;
+    let (mut zero, mut one) = (daemon.join("train", 0, 2).await, daemon.join("train", 1, 2).await);
+    let paths = [Path::new(zero.assigned().await, 0), Path::new(one.assigned().await, 1)];
+    paths.iter().for_each(Path::hello);
+    let &Assigned { job, epoch, hello_secret, .. } = &paths[0].assigned;
+    let mut client = daemon.client().await;
+    for control_secret in [0, u64::from(hello_secret), paths[1].assigned.control_secret] {
+        let (rank, calls, named) = (0, Vec::new(), vec![0, 1]);
+        let leave = LeaveRequest { job, epoch, rank, error: "mine".to_owned(), ranks: vec![1], control_secret };
+        let refusals = [
+            client.ready(ReadyRequest { job, epoch, rank, lanes: 768, control_secret }).await.map(drop),
+            client.report_calls(ReportCallsRequest { job, epoch, rank, calls, named, control_secret }).await.map(drop),
+            client.leave(leave).await.map(drop),
+            client.resume(ResumeRequest { job, epoch, rank, control_secret }).await.map(drop),
+        ];
+        for refusal in refusals {
+            let status = refusal.expect_err("refused");
+            let expected = "rank 0 with that epoch and secret is not in job 0; its session has ended, join again";
+            assert_eq!((status.code(), status.message()), (Code::NotFound, expected));
+        }
+    }
+    zero.ready(&paths[0].assigned, 352).await.expect("as if nothing had happened");
+    one.ready(&paths[1].assigned, 352).await.expect("as if nothing had happened");
+    assert!(matches!(zero.next().await, Event::Started(started) if started.lanes == 352));
+    assert!(matches!(one.next().await, Event::Started(started) if started.lanes == 352));
 }
 
 #[tokio::test(flavor = "multi_thread")]

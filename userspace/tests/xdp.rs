@@ -7,8 +7,8 @@ use std::process::Command;
 
 use aya::programs::{SchedClassifier, TcAttachType};
 use common::{PATIENCE, Path, Rank, SILENCE, receive_on};
-use switchml_control::LeaveRequest;
 use switchml_control::join_event::Event;
+use switchml_control::{Assigned, LeaveRequest};
 use switchml_protocol::EVERYONE;
 use switchml_protocol::header::{Kind, RejectReason};
 use switchml_rack::{
@@ -272,8 +272,8 @@ fn ranks_get_their_sums_by_multicast_in_job_after_job(mode: Mode) {
             let replay = member.path.receive();
             assert_eq!((replay.kind, u32::from(replay.header.rank.get())), (Kind::Result, rank));
             assert_eq!(replay.lanes[351], 6 * (351 + 3));
-            let (job, epoch) = (member.path.assigned.job, member.path.assigned.epoch);
-            let leave = LeaveRequest { job, epoch, rank, ..LeaveRequest::default() };
+            let &Assigned { job, epoch, control_secret, .. } = &member.path.assigned;
+            let leave = LeaveRequest { job, epoch, rank, control_secret, ..LeaveRequest::default() };
             member.rank.client.leave(leave).await.expect("left");
         });
         daemon.wait_for_line("job 0 \"train\": ended", PATIENCE).expect("ended");

@@ -263,7 +263,7 @@ fn open_paths(assigned: &Assigned, rank: u16, ranks: u16) -> Result<Vec<Path>, E
         let wakers = Wakers { driving: event()?, idle: event()? };
         let mut transport = Udp::open(assigned.data_address, group, wakers.driving.clone())
             .map_err(Error::system("cannot open the data sockets"))?;
-        let open = open_path(&mut transport, &identity, assigned.secret, lanes)?;
+        let open = open_path(&mut transport, &identity, assigned.hello_secret, lanes)?;
         lanes = open.lanes;
         paths.push(Path { identity, transport, wakers, open });
     }

@@ -37,8 +37,10 @@ fn all_ranks_get_the_same_job_and_secrets_of_their_own() {
     assert_eq!(first.data_address.ip().to_string(), "127.0.0.1");
     assert!(first.slots > 0 && first.max_lanes > 0 && first.epoch > 0);
     for (_, assigned) in &joined[1..] {
-        assert_eq!(&Assigned { secret: first.secret, ..assigned.clone() }, first);
-        assert_ne!(assigned.secret, first.secret);
+        let Assigned { hello_secret, control_secret, .. } = *first;
+        assert_eq!(&Assigned { hello_secret, control_secret, ..assigned.clone() }, first);
+        assert_ne!(assigned.hello_secret, hello_secret);
+        assert_ne!(assigned.control_secret, control_secret);
     }
     let again = Session::join(&daemon.address, "b", 0, 1, Some(1), PATIENCE).unwrap().1;
     assert_ne!((again.job, again.epoch), (first.job, first.epoch));

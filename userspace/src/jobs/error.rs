@@ -90,17 +90,10 @@ impl From<JoinError> for Status {
 /// Why a member's request was refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum MemberError {
-    /// No such job, or not any more.
-    #[error("there is no job {job} of epoch {epoch:#010x}; it has ended, join again")]
-    NoJob {
-        /// The job's number.
-        job: u32,
-        /// The epoch that was given.
-        epoch: u32,
-    },
-    /// The rank is not in the job, or not any more.
-    #[error("job {job} has no rank {rank}; join first")]
-    NoRank {
+    /// Job, epoch, rank and secret are not those of a member, or not any more. Which of them is wrong is not said: strangers could
+    /// find out one after the other.
+    #[error("rank {rank} with that epoch and secret is not in job {job}; its session has ended, join again")]
+    NoMember {
         /// The job's number.
         job: u32,
         /// The rank.
@@ -138,7 +131,7 @@ pub enum MemberError {
 impl From<MemberError> for Status {
     fn from(error: MemberError) -> Self {
         let code = match error {
-            MemberError::NoJob { .. } | MemberError::NoRank { .. } => Code::NotFound,
+            MemberError::NoMember { .. } => Code::NotFound,
             MemberError::Lanes { .. } => Code::InvalidArgument,
             MemberError::NoHello(_) | MemberError::NotAssigned { .. } | MemberError::NotStarted { .. } => {
                 Code::FailedPrecondition

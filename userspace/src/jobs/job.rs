@@ -7,7 +7,7 @@ use switchml_control as control;
 use switchml_control::join_event::Event;
 
 use super::mismatch::Mismatch;
-use super::{Effect, Session, Threads};
+use super::{Effect, MemberId, Session, Threads};
 
 /// A saved job takes less than so many bytes of JSON, whatever its name and what is said of it.
 pub const MAX_SAVED_LEN: usize = 32 << 10;
@@ -55,7 +55,12 @@ pub(super) struct Member {
     pub(super) peer: IpAddr,
     /// The address by which it reached the daemon.
     pub(super) local: Ipv4Addr,
-    pub(super) secret: u32,
+    /// What its HELLO carries, in the clear wherever its packets pass.
+    pub(super) hello_secret: u32,
+    /// What its requests carry.
+    pub(super) control_secret: u64,
+    /// Until the job is assigned.
+    #[serde(skip)]
     pub(super) threads: Threads,
     /// Most lanes that its path carries, once it is ready.
     pub(super) ready: Option<u16>,
@@ -128,6 +133,16 @@ impl Job {
         let slots = (self.slots.end - self.slots.start) / self.shards.len() as u32;
         let starts = self.slots.clone().step_by(slots as usize);
         self.shards.iter().copied().zip(starts.map(move |start| start..start + slots))
+    }
+
+    /// Whether that is a rank of this session that is there, with its own secret.
+    pub(super) fn has_member(&self, id: MemberId) -> bool {
+        let mut present = self.present();
+        self.epoch == id.epoch && present.any(|(rank, member)| (rank, member.control_secret) == (id.rank, id.secret))
+    }
+
+    pub(super) fn member_mut(&mut self, rank: u32) -> Option<&mut Member> {
+        self.members.get_mut(rank as usize)?.as_mut()
     }
 
     pub(super) fn joined(&self) -> impl Iterator<Item = (u32, &Member)> {

@@ -105,6 +105,8 @@ pub struct MemberId {
     pub epoch: u32,
     /// The rank.
     pub rank: u32,
+    /// What the rank alone was given, to prove that it is this member.
+    pub secret: u64,
 }
 
 /// All jobs.
@@ -169,16 +171,14 @@ impl JobTable {
     /// # Errors
     ///
     /// [`MemberError`]; the table is as before.
-    pub fn resume(&mut self, id: MemberId, secret: u32, peer: IpAddr) -> Result<(Session, Vec<Effect>), MemberError> {
+    pub fn resume(&mut self, id: MemberId, peer: IpAddr) -> Result<(Session, Vec<Effect>), MemberError> {
         let session = self.next_session;
         let job = self.job_of(id)?;
         let news = job.news();
         if news.is_empty() {
             return Err(MemberError::NotStarted { rank: id.rank, state: job.state.name() });
         }
-        let member = job.members.get_mut(id.rank as usize).and_then(Option::as_mut);
-        let member = member.filter(|member| !member.is_gone() && member.secret == secret);
-        let member = member.ok_or(MemberError::NoRank { job: id.job, rank: id.rank })?;
+        let Some(member) = job.member_mut(id.rank) else { unreachable!("found above") };
         let before = std::mem::replace(&mut member.presence, Presence::Here(session));
         member.peer = peer;
         let (number, awaited) = (job.number, job.awaited().len());
@@ -262,13 +262,14 @@ impl JobTable {
         };
         let session = self.next_session;
         self.next_session += 1;
-        let secret = self.rng.next_u32();
+        let (hello_secret, control_secret) = (self.rng.next_u32(), self.rng.next_u64());
         let presence = Presence::Here(session);
         let member = Member {
             presence,
             peer: joiner.peer,
             local,
-            secret,
+            hello_secret,
+            control_secret,
             threads: joiner.threads.clone(),
             ready: None,
             ports: BTreeSet::new(),
@@ -311,9 +312,6 @@ impl JobTable {
     ) -> Result<Vec<Effect>, MemberError> {
         let max_lanes = self.limits.max_lanes;
         let job = self.job_of(id)?;
-        let Some(member) = job.members.get_mut(id.rank as usize).and_then(Option::as_mut) else {
-            return Err(MemberError::NoRank { job: id.job, rank: id.rank });
-        };
         let lanes = match u16::try_from(lanes) {
             Ok(lanes) if lanes > 0 && usize::from(lanes) % LANES_PER_BLOCK == 0 && lanes <= max_lanes => lanes,
             _ => return Err(MemberError::Lanes { lanes, max_lanes }),
@@ -325,6 +323,7 @@ impl JobTable {
         if places.len() != job.shards.len() {
             return Err(MemberError::NoHello(id.rank));
         }
+        let Some(member) = job.member_mut(id.rank) else { unreachable!("found above") };
         member.ready = Some(lanes);
         member.ports = places.iter().map(|place| place.ifindex).collect();
         let from = places.iter().map(|place| SocketAddrV4::new(place.ip.into(), place.port.get()).to_string());
@@ -354,9 +353,6 @@ impl JobTable {
         named: &[u32],
     ) -> Result<Vec<Effect>, MemberError> {
         let job = self.job_of(id)?;
-        if !job.present().any(|(rank, _)| rank == id.rank) {
-            return Err(MemberError::NoRank { job: id.job, rank: id.rank });
-        }
         if !matches!(job.state, State::Started { .. }) {
             // Too late: the job was aborted meanwhile, and the rank told why.
             return Ok(Vec::new());
@@ -388,10 +384,8 @@ impl JobTable {
     /// [`MemberError`]; the table is as before.
     pub fn leave(&mut self, id: MemberId, error: &str, blamed: &[u32]) -> Result<Vec<Effect>, MemberError> {
         let job = self.job_of(id)?;
-        let Some((_, member)) = job.present().find(|(rank, _)| *rank == id.rank) else {
-            return Err(MemberError::NoRank { job: id.job, rank: id.rank });
-        };
-        let (number, session) = (job.number, member.session());
+        let session = job.member_mut(id.rank).and_then(|member| member.session());
+        let number = job.number;
         let mut at_fault: Vec<_> = blamed.iter().copied().filter(|rank| *rank < job.world_size() as u32).collect();
         at_fault.sort_unstable();
         at_fault.dedup();
@@ -463,17 +457,17 @@ impl JobTable {
         job.map(|job| Effect::Save(Box::new(job.clone()))).into_iter().collect()
     }
 
-    /// The job of that number and epoch.
+    /// The job of that member, who is there and has proven to be it.
     fn find(&self, id: MemberId) -> Result<&Job, MemberError> {
         let number = u16::try_from(id.job).ok();
-        let job = number.and_then(|number| self.jobs.get(&number)).filter(|job| job.epoch == id.epoch);
-        job.ok_or(MemberError::NoJob { job: id.job, epoch: id.epoch })
+        let job = number.and_then(|number| self.jobs.get(&number)).filter(|job| job.has_member(id));
+        job.ok_or(MemberError::NoMember { job: id.job, rank: id.rank })
     }
 
     /// The same, to change it.
     fn job_of(&mut self, id: MemberId) -> Result<&mut Job, MemberError> {
         let number = self.find(id)?.number;
-        self.jobs.get_mut(&number).ok_or(MemberError::NoJob { job: id.job, epoch: id.epoch })
+        self.jobs.get_mut(&number).ok_or(MemberError::NoMember { job: id.job, rank: id.rank })
     }
 
     /// A new job without members. Its number is the lowest that is free.
@@ -503,8 +497,10 @@ impl JobTable {
 
     /// Gives the job a shard for each data thread that all its ranks have use for, as far as there are numbers and slots.
     fn shard(&mut self, number: u16) {
-        let Some(job) = self.jobs.get(&number) else { return };
-        let wanted = threads::common(&job.joined().map(|(_, member)| &member.threads).collect::<Vec<_>>());
+        let Some(job) = self.jobs.get_mut(&number) else { return };
+        let members = job.members.iter_mut().flatten();
+        let threads: Vec<_> = members.map(|member| std::mem::take(&mut member.threads)).collect();
+        let wanted = threads::common(&threads);
         if wanted == 1 {
             return;
         }
@@ -543,7 +539,7 @@ impl JobTable {
         job.state = State::Assigned;
         job.epoch = epoch;
         let Some((_, first)) = job.joined().next() else { return Vec::new() };
-        let secrets: Vec<_> = job.joined().map(|(_, member)| member.secret).collect();
+        let secrets: Vec<_> = job.joined().map(|(_, member)| member.hello_secret).collect();
         let spec = |(number, slots)| JobSpec {
             number,
             epoch,
@@ -560,7 +556,7 @@ impl JobTable {
             specs.len()
         );
         let told = job.joined().filter_map(|(_, member)| {
-            let assigned = assigned(&self.limits, &specs, member.secret);
+            let assigned = assigned(&self.limits, &specs, member);
             Some(Effect::Tell(member.session()?, Event::Assigned(assigned)))
         });
         specs.iter().cloned().map(Effect::Open).chain(told).collect()
@@ -636,7 +632,7 @@ fn check_fits(job: &Job, joiner: &Joiner) -> Result<(), JoinError> {
 }
 
 /// What a rank is told of its job's shards, of which there is one at least.
-fn assigned(limits: &Limits, shards: &[JobSpec], secret: u32) -> control::Assigned {
+fn assigned(limits: &Limits, shards: &[JobSpec], member: &Member) -> control::Assigned {
     let shard = |spec: &JobSpec| {
         let (group_address, group_port) = match limits.fanout {
             Fanout::Multicast => (spec.group.0.to_string(), spec.group.1.into()),
@@ -654,12 +650,13 @@ fn assigned(limits: &Limits, shards: &[JobSpec], secret: u32) -> control::Assign
         data_port: limits.port.into(),
         group_address,
         group_port,
-        hello_secret: secret,
+        hello_secret: member.hello_secret,
         max_lanes: limits.max_lanes.into(),
         durable: limits.durable,
         unchecked_maxima: !limits.checks_maxima,
         i32_lanes_only: !limits.i16_lanes,
         further_shards: further.iter().map(shard).collect(),
+        control_secret: member.control_secret,
     }
 }
 

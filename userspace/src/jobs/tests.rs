@@ -51,18 +51,43 @@ fn join_all(table: &mut JobTable, name: &str, world_size: u32) -> (Vec<Session>,
     (sessions, effects)
 }
 
-fn opened(effects: &[Effect]) -> &JobSpec {
-    effects.iter().find_map(|effect| if let Effect::Open(spec) = effect { Some(spec) } else { None }).expect("an Open")
+/// A job as the data plane opens it, and what its ranks were told beside.
+#[derive(Clone, Debug)]
+struct Opened {
+    spec: JobSpec,
+    /// By rank: what its requests carry.
+    control_secrets: Vec<u64>,
 }
 
-fn member(spec: &JobSpec, rank: u32) -> MemberId {
-    MemberId { job: spec.number.into(), epoch: spec.epoch, rank }
+impl std::ops::Deref for Opened {
+    type Target = JobSpec;
+
+    fn deref(&self) -> &JobSpec {
+        &self.spec
+    }
+}
+
+/// The first shard of the job that these effects open.
+fn opened(effects: &[Effect]) -> Opened {
+    let spec = effects.iter().find_map(|effect| if let Effect::Open(spec) = effect { Some(spec) } else { None });
+    // Ranks are told in their order.
+    let told = effects.iter().filter_map(|effect| match effect {
+        Effect::Tell(_, Event::Assigned(assigned)) => Some(assigned.control_secret),
+        _ => None,
+    });
+    Opened { spec: spec.expect("an Open").clone(), control_secrets: told.collect() }
+}
+
+/// Rank `rank` with its own secret; of a rank that does not exist, with that of none.
+fn member(job: &Opened, rank: u32) -> MemberId {
+    let secret = job.control_secrets.get(rank as usize).copied().unwrap_or_default();
+    MemberId { job: job.number.into(), epoch: job.epoch, rank, secret }
 }
 
 /// A job of which all ranks have started.
-fn started(table: &mut JobTable, name: &str, world_size: u32) -> (Vec<Session>, JobSpec) {
+fn started(table: &mut JobTable, name: &str, world_size: u32) -> (Vec<Session>, Opened) {
     let (sessions, effects) = join_all(table, name, world_size);
-    let spec = opened(&effects).clone();
+    let spec = opened(&effects);
     for rank in 0..world_size {
         table.ready(member(&spec, rank), 352, HEARD).expect("ready");
     }
@@ -83,11 +108,11 @@ fn ranks_wait_for_each_other_and_are_assigned_together() {
     assert_eq!(effects, [Effect::Tell(b, waiting(&[1])), Effect::Tell(a, waiting(&[1]))]);
     let (c, effects) = table.join(&joiner("train", 1, 3)).unwrap();
 
-    let spec = opened(&effects).clone();
+    let spec = opened(&effects);
     assert_eq!((spec.number, spec.slots.clone(), spec.address), (0, 0..512, LOCAL));
     assert_eq!(spec.group, (Ipv4Addr::new(239, 255, 0, 0), 48866));
     assert_ne!(spec.epoch, 0);
-    let assigned = |secret| {
+    let assigned = |rank: usize, hello_secret| {
         Event::Assigned(control::Assigned {
             job: 0,
             epoch: spec.epoch,
@@ -96,7 +121,8 @@ fn ranks_wait_for_each_other_and_are_assigned_together() {
             data_port: 48864,
             group_address: "239.255.0.0".to_owned(),
             group_port: 48866,
-            hello_secret: secret,
+            hello_secret,
+            control_secret: spec.control_secrets[rank],
             max_lanes: 768,
             durable: false,
             unchecked_maxima: false,
@@ -106,11 +132,12 @@ fn ranks_wait_for_each_other_and_are_assigned_together() {
     };
     let [zero, one, two] = spec.secrets[..] else { panic!("{} secrets", spec.secrets.len()) };
     assert!(zero != one && one != two && zero != two);
+    assert_eq!(spec.control_secrets.iter().collect::<HashSet<_>>().len(), 3);
     let expected = [
-        Effect::Open(spec.clone()),
-        Effect::Tell(b, assigned(zero)),
-        Effect::Tell(c, assigned(one)),
-        Effect::Tell(a, assigned(two)),
+        Effect::Open(spec.spec.clone()),
+        Effect::Tell(b, assigned(0, zero)),
+        Effect::Tell(c, assigned(1, one)),
+        Effect::Tell(a, assigned(2, two)),
     ];
     assert_eq!(effects, expected);
 }
@@ -130,6 +157,7 @@ fn a_job_has_a_shard_for_each_data_thread() {
     let specs: Vec<_> =
         effects.iter().filter_map(|effect| if let Effect::Open(spec) = effect { Some(spec) } else { None }).collect();
     let [first, second] = specs[..] else { panic!("{effects:?}") };
+    let train = opened(&effects);
     assert_eq!((first.number, first.slots.clone(), second.number, second.slots.clone()), (1, 512..640, 2, 640..768));
     assert_eq!((first.epoch, &first.secrets), (second.epoch, &second.secrets));
     assert_ne!(first.group, second.group);
@@ -142,7 +170,7 @@ fn a_job_has_a_shard_for_each_data_thread() {
     assert_eq!((told.job, told.slots, told.group_address.as_str()), (1, 128, "239.255.0.1"));
     assert_eq!(told.further_shards, [further]);
 
-    let (id, other_id) = (member(first, 0), member(first, 1));
+    let (id, other_id) = (member(&train, 0), member(&train, 1));
     let second_place = Place { ifindex: 7, ..PLACE };
     assert_eq!(table.shards(id), Ok(&[1, 2][..]));
     assert_eq!(table.ready(id, 352, [PLACE]), Err(MemberError::NoHello(0)), "in one shard only");
@@ -216,7 +244,7 @@ fn a_configured_data_address_comes_before_that_of_the_connection() {
 fn the_smallest_path_gives_the_lanes() {
     let mut table = table();
     let (sessions, effects) = join_all(&mut table, "train", 3);
-    let spec = opened(&effects).clone();
+    let spec = opened(&effects);
     assert_eq!(table.ready(member(&spec, 0), 768, HEARD), Ok(vec![]));
     assert_eq!(table.ready(member(&spec, 2), 352, HEARD), Ok(vec![]));
     let started = |session| Effect::Tell(session, Event::Started(control::Started { lanes: 352 }));
@@ -354,7 +382,7 @@ fn reports_end_the_job_once() {
     assert_eq!(report(&mut table, 0, "a"), Ok(vec![Effect::Gather(0, spec.epoch)]));
     assert_eq!(table.conclude(0, spec.epoch ^ 1), [], "another session's time");
     assert_eq!(report(&mut table, 1, "b"), Ok(vec![]));
-    assert_eq!(report(&mut table, 3, "b"), Err(MemberError::NoRank { job: 0, rank: 3 }));
+    assert_eq!(report(&mut table, 3, "b"), Err(no_member(3)));
     // All that are there: nobody waits for more.
     table.leave(member(&spec, 2), "", &[]).unwrap();
     let effects = report(&mut table, 0, "a").unwrap();
@@ -381,15 +409,14 @@ fn ranks_that_leave_in_good_order_end_the_job() {
     assert_eq!(table.leave(member(&spec, 1), "", &[]), Ok(vec![Effect::Close(0), Effect::End(sessions[1])]));
     assert_eq!(table.pool().free(), POOL);
     assert_eq!(table.list(), []);
-    let gone = MemberError::NoJob { job: 0, epoch: spec.epoch };
-    assert_eq!(table.leave(member(&spec, 1), "", &[]), Err(gone));
+    assert_eq!(table.leave(member(&spec, 1), "", &[]), Err(no_member(1)));
 }
 
 #[test]
 fn a_rank_that_leaves_before_the_start_aborts_the_job() {
     let mut table = table();
     let (sessions, effects) = join_all(&mut table, "train", 2);
-    let spec = opened(&effects).clone();
+    let spec = opened(&effects);
     let news = aborted("rank 0 (10.0.0.1) left before all ranks were ready", &[0]);
     let expected = vec![Effect::Abort(0), Effect::Tell(sessions[1], news), Effect::End(sessions[0])];
     assert_eq!(table.leave(member(&spec, 0), "", &[]), Ok(expected));
@@ -487,21 +514,62 @@ fn the_pool_and_the_table_run_out() {
 fn ready_that_is_refused_says_why() {
     let mut table = table();
     let (_, effects) = join_all(&mut table, "train", 2);
-    let spec = opened(&effects).clone();
+    let spec = opened(&effects);
     for lanes in [0, 31, 33, 769, 800, 65536 + 32] {
         let refused = MemberError::Lanes { lanes, max_lanes: 768 };
         assert_eq!(table.ready(member(&spec, 0), lanes, HEARD), Err(refused), "{lanes}");
     }
     assert_eq!(table.ready(member(&spec, 0), 352, None), Err(MemberError::NoHello(0)));
-    assert_eq!(table.ready(member(&spec, 2), 352, HEARD), Err(MemberError::NoRank { job: 0, rank: 2 }));
-    let other_epoch = MemberId { epoch: spec.epoch ^ 1, ..member(&spec, 0) };
-    assert!(matches!(table.ready(other_epoch, 352, HEARD), Err(MemberError::NoJob { .. })));
-    let other_job = MemberId { job: 65536, ..member(&spec, 0) };
-    assert!(matches!(table.ready(other_job, 352, HEARD), Err(MemberError::NoJob { .. })));
+    assert_eq!(table.ready(member(&spec, 2), 352, HEARD), Err(no_member(2)));
     assert_eq!(table.ready(member(&spec, 0), 32, HEARD), Ok(vec![]));
     table.ready(member(&spec, 1), 768, HEARD).unwrap();
     let again = MemberError::NotAssigned { rank: 1, state: "started already" };
     assert_eq!(table.ready(member(&spec, 1), 768, HEARD), Err(again));
+}
+
+/// What is nearly rank `rank` of the job, each wrong in another way.
+fn strangers(job: &Opened, rank: u32) -> Vec<MemberId> {
+    let id = member(job, rank);
+    let mut strangers = vec![
+        MemberId { job: id.job + 1, ..id },
+        MemberId { job: id.job + 65536, ..id },
+        MemberId { epoch: 0, ..id },
+        MemberId { epoch: id.epoch ^ 1, ..id },
+        MemberId { rank: id.rank + 1, ..id },
+        MemberId { rank: job.secrets.len() as u32, ..id },
+        MemberId { secret: 0, ..id },
+        MemberId { secret: job.secrets[rank as usize].into(), ..id },
+    ];
+    strangers.extend((0..64).map(|bit| MemberId { secret: id.secret ^ 1 << bit, ..id }));
+    strangers
+}
+
+fn refused(id: MemberId) -> MemberError {
+    MemberError::NoMember { job: id.job, rank: id.rank }
+}
+
+#[test]
+fn whoever_lacks_a_members_secret_changes_nothing() {
+    let mut table = durable_table(1);
+    let (sessions, effects) = join_all(&mut table, "train", 2);
+    let spec = opened(&effects);
+    for start in [false, true] {
+        let before = table.list();
+        for stranger in strangers(&spec, 0) {
+            assert_eq!(table.shards(stranger), Err(refused(stranger)));
+            assert_eq!(table.ready(stranger, 768, HEARD), Err(refused(stranger)));
+            assert_eq!(table.report_calls(stranger, calls(&[(1, "a")]), &[0, 1]), Err(refused(stranger)));
+            assert_eq!(table.resume(stranger, peer(0)), Err(refused(stranger)));
+            assert_eq!(table.leave(stranger, "", &[]), Err(refused(stranger)));
+            assert_eq!(table.leave(stranger, "broken", &[1]), Err(refused(stranger)));
+        }
+        assert_eq!(table.list(), before);
+        if !start {
+            (0..2).for_each(|rank| drop(table.ready(member(&spec, rank), 352, HEARD).expect("ready")));
+        }
+    }
+    let effects = table.leave(member(&spec, 0), "", &[]).unwrap();
+    assert_eq!(effects.last(), Some(&Effect::End(sessions[0])), "in good order after all that");
 }
 
 #[test]
@@ -538,9 +606,9 @@ fn saved(effects: &[Effect]) -> Job {
 }
 
 /// A job of 3 that has started, its last saved state, and each rank's secret.
-fn durable_job(table: &mut JobTable) -> (Vec<Session>, JobSpec, Job) {
+fn durable_job(table: &mut JobTable) -> (Vec<Session>, Opened, Job) {
     let (sessions, effects) = join_all(table, "train", 3);
-    let spec = opened(&effects).clone();
+    let spec = opened(&effects);
     table.ready(member(&spec, 0), 352, HEARD).unwrap();
     table.ready(member(&spec, 1), 352, HEARD).unwrap();
     let effects = table.ready(member(&spec, 2), 352, HEARD).unwrap();
@@ -548,8 +616,8 @@ fn durable_job(table: &mut JobTable) -> (Vec<Session>, JobSpec, Job) {
     (sessions, spec, saved(&effects))
 }
 
-fn no_rank(rank: u32) -> MemberError {
-    MemberError::NoRank { job: 0, rank }
+fn no_member(rank: u32) -> MemberError {
+    MemberError::NoMember { job: 0, rank }
 }
 
 #[test]
@@ -559,19 +627,17 @@ fn ranks_of_a_restored_job_come_back_and_those_that_do_not_are_named() {
     assert_eq!(table.restore(vec![job], spec.epoch), [Effect::Start(0)]);
     assert_eq!((table.list()[0].epoch, table.pool().free()), (spec.epoch, POOL - 512));
 
-    let (zero, effects) = table.resume(member(&spec, 0), spec.secrets[0], peer(0)).unwrap();
+    let (zero, effects) = table.resume(member(&spec, 0), peer(0)).unwrap();
     assert_eq!(effects, [Effect::Tell(zero, Event::Started(control::Started { lanes: 352 }))]);
-    assert_eq!(table.resume(member(&spec, 1), spec.secrets[0], peer(1)), Err(no_rank(1)), "another rank's secret");
-    assert_eq!(table.resume(member(&spec, 3), spec.secrets[0], peer(3)), Err(no_rank(3)));
-    let other = MemberId { epoch: spec.epoch ^ 1, ..member(&spec, 1) };
-    let unknown = MemberError::NoJob { job: 0, epoch: other.epoch };
-    assert_eq!(table.resume(other, spec.secrets[1], peer(1)), Err(unknown));
+    for stranger in strangers(&spec, 1) {
+        assert_eq!(table.resume(stranger, peer(1)), Err(refused(stranger)));
+    }
 
     let news =
         aborted("rank 1 (10.0.0.2), rank 2 (10.0.0.3) did not come back after the aggregator was restarted", &[1, 2]);
     let effects = table.expire();
     assert_eq!(effects[1..], [Effect::Abort(0), Effect::Tell(zero, news)]);
-    assert_eq!(table.resume(member(&spec, 1), spec.secrets[1], peer(1)), Err(no_rank(1)), "too late");
+    assert_eq!(table.resume(member(&spec, 1), peer(1)), Err(no_member(1)), "too late");
     assert_eq!(table.expire(), []);
     assert_eq!(table.disconnect(zero).last(), Some(&Effect::Close(0)));
     assert_eq!(table.pool().free(), POOL);
@@ -582,12 +648,10 @@ fn ranks_that_came_back_are_as_they_were() {
     let (_, spec, job) = durable_job(&mut durable_table(1));
     let mut table = durable_table(2);
     table.restore(vec![job], spec.epoch);
-    let back: Vec<_> = (0..3)
-        .map(|rank| table.resume(member(&spec, rank), spec.secrets[rank as usize], peer(rank)).unwrap().0)
-        .collect();
+    let back: Vec<_> = (0..3).map(|rank| table.resume(member(&spec, rank), peer(rank)).unwrap().0).collect();
     assert_eq!(table.expire(), []);
     // A second connection of the same rank takes the place of the first.
-    let (again, effects) = table.resume(member(&spec, 2), spec.secrets[2], peer(2)).unwrap();
+    let (again, effects) = table.resume(member(&spec, 2), peer(2)).unwrap();
     assert_eq!(effects[0], Effect::End(back[2]));
     assert_eq!(table.disconnect(back[2]), []);
     let news = aborted("rank 2 (10.0.0.3) is gone: its process ended, or its host cannot be reached", &[2]);
@@ -602,7 +666,7 @@ fn a_rank_that_left_before_the_restart_is_not_awaited() {
     let job = saved(&first.leave(member(&spec, 1), "", &[]).unwrap());
     let mut table = durable_table(2);
     table.restore(vec![job], spec.epoch);
-    assert_eq!(table.resume(member(&spec, 1), spec.secrets[1], peer(1)), Err(no_rank(1)));
+    assert_eq!(table.resume(member(&spec, 1), peer(1)), Err(no_member(1)));
     // A goodbye needs no stream.
     table.leave(member(&spec, 0), "", &[]).unwrap();
     assert_eq!(table.leave(member(&spec, 2), "", &[]).unwrap().last(), Some(&Effect::Close(0)));
@@ -616,7 +680,7 @@ fn an_abort_before_the_restart_is_told_after_it() {
     let job = saved(&first.disconnect(sessions[1]));
     let mut table = durable_table(2);
     assert_eq!(table.restore(vec![job], spec.epoch), [Effect::Abort(0)]);
-    let (zero, effects) = table.resume(member(&spec, 0), spec.secrets[0], peer(0)).unwrap();
+    let (zero, effects) = table.resume(member(&spec, 0), peer(0)).unwrap();
     let news = aborted("rank 1 (10.0.0.2) is gone: its process ended, or its host cannot be reached", &[1]);
     assert_eq!(effects, [Effect::Tell(zero, news)]);
 }
@@ -635,7 +699,7 @@ fn the_largest_job_fits_an_entry_of_the_journal() {
         let joiner = Joiner { name, rank, world_size: 64, peer, local: Some(local), threads };
         effects = table.join(&joiner).unwrap().1;
     }
-    let spec = opened(&effects).clone();
+    let spec = opened(&effects);
     for rank in 0..64 {
         let places = (0..8).map(|shard| Place { ifindex: u32::MAX - shard, ..PLACE });
         table.ready(member(&spec, rank), 768, places).unwrap();
@@ -659,9 +723,9 @@ fn jobs_that_cannot_be_restored_are_closed() {
 fn a_job_that_has_not_started_has_nobody_to_come_back() {
     let mut table = durable_table(1);
     let (_, effects) = join_all(&mut table, "train", 2);
-    let spec = opened(&effects).clone();
+    let spec = opened(&effects);
     let refused = MemberError::NotStarted { rank: 0, state: "waiting for ranks to be ready" };
-    assert_eq!(table.resume(member(&spec, 0), spec.secrets[0], peer(0)), Err(refused));
+    assert_eq!(table.resume(member(&spec, 0), peer(0)), Err(refused));
 }
 
 #[test]
@@ -669,12 +733,12 @@ fn a_lost_port_aborts_the_jobs_behind_it_and_no_others() {
     let mut table = durable_table(1);
     let at = |port| HEARD.map(|place| Place { ifindex: port, ..place });
     let (sessions, effects) = join_all(&mut table, "train", 3);
-    let spec = opened(&effects).clone();
+    let spec = opened(&effects);
     for (rank, port) in [(0, 4), (1, 5), (2, 5)] {
         table.ready(member(&spec, rank), 352, at(port)).unwrap();
     }
     let (_, effects) = join_all(&mut table, "other", 1);
-    let other = opened(&effects).clone();
+    let other = opened(&effects);
     table.ready(member(&other, 0), 352, at(4)).unwrap();
     let news = aborted(
         "rank 1 (10.0.0.2), rank 2 (10.0.0.3) cannot reach the aggregator any more: p5 is gone; join again",
@@ -764,7 +828,6 @@ struct World {
     streams: BTreeMap<Session, (Option<Event>, Option<MemberId>)>,
     /// Ranks of jobs that have started, cut off by the daemon's death.
     orphans: Vec<MemberId>,
-    secrets: HashMap<(u32, u32), u32>,
     /// Epochs of jobs that some rank knows to be aborted.
     aborted: HashSet<u32>,
     ready: HashMap<(u32, u32), BTreeMap<u32, u32>>,
@@ -832,8 +895,8 @@ impl World {
         if let Event::Assigned(assigned) = &event {
             let (spec, _) = &self.open[&(assigned.job as u16)];
             let rank = spec.secrets.iter().position(|secret| *secret == assigned.hello_secret).expect("one of them");
-            *id = Some(MemberId { job: assigned.job, epoch: assigned.epoch, rank: rank as u32 });
-            self.secrets.insert((assigned.epoch, rank as u32), assigned.hello_secret);
+            let &control::Assigned { job, epoch, control_secret: secret, .. } = assigned;
+            *id = Some(MemberId { job, epoch, rank: rank as u32, secret });
         }
         if let (Event::Aborted(_), Some(id)) = (&event, &id) {
             self.aborted.insert(id.epoch);
@@ -950,7 +1013,7 @@ proptest! {
                 Step::Resume { orphan } => {
                     let Some(index) = orphan.checked_rem(world.orphans.len()) else { continue };
                     let id = world.orphans.swap_remove(index);
-                    let resumed = table.resume(id, world.secrets[&(id.epoch, id.rank)], peer(id.rank));
+                    let resumed = table.resume(id, peer(id.rank));
                     if !unsure.contains(&(id.epoch, id.rank)) {
                         prop_assert_eq!(resumed.is_ok(), !too_late.contains(&(id.epoch, id.rank)), "{:?}", resumed);
                     }

@@ -17,7 +17,7 @@ pub struct Threads {
 }
 
 /// The number that suits all ranks: the smallest share, rounded down to a power of two so that slots are cut into equal parts.
-pub(super) fn common(ranks: &[&Threads]) -> u32 {
+pub(super) fn common(ranks: &[Threads]) -> u32 {
     let mut sharers = HashMap::<&str, u32>::new();
     for rank in ranks.iter().filter(|rank| !rank.host.is_empty()) {
         *sharers.entry(&rank.host).or_default() += 1;
@@ -33,7 +33,7 @@ mod tests {
     fn common_of(ranks: &[(u32, &str)]) -> u32 {
         let ranks: Vec<_> =
             ranks.iter().map(|(most, host)| Threads { most: *most, host: (*host).to_owned() }).collect();
-        common(&ranks.iter().collect::<Vec<_>>())
+        common(&ranks)
     }
 
     #[test]

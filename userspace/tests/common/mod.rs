@@ -134,7 +134,8 @@ impl Rank {
     }
 
     pub async fn ready(&mut self, assigned: &Assigned, lanes: u32) -> Result<(), tonic::Status> {
-        let request = ReadyRequest { job: assigned.job, epoch: assigned.epoch, rank: self.rank, lanes };
+        let &Assigned { job, epoch, control_secret, .. } = assigned;
+        let request = ReadyRequest { job, epoch, rank: self.rank, lanes, control_secret };
         self.client.ready(request).await.map(drop)
     }
 }

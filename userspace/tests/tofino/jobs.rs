@@ -43,7 +43,8 @@ pub fn learn(switch: &Switch, job: u16, epoch: u32, rank: u16, place: Place) {
 /// Says HELLO, and is ready as soon as it is answered: the place is known then.
 async fn become_ready(switch: &Switch, rank: &mut Rank, assigned: &Assigned) {
     learn(switch, assigned.job as u16, assigned.epoch, rank.rank as u16, place(rank.rank as u16));
-    let request = ReadyRequest { job: assigned.job, epoch: assigned.epoch, rank: rank.rank, lanes: 64 };
+    let &Assigned { job, epoch, control_secret, .. } = assigned;
+    let request = ReadyRequest { job, epoch, rank: rank.rank, lanes: 64, control_secret };
     let known = async {
         while rank.client.ready(request).await.is_err() {
             tokio::time::sleep(Duration::from_millis(5)).await;
@@ -201,7 +202,8 @@ async fn a_job_from_join_to_leave() {
     assert_what_rank_1_has(&switch, told, first);
 
     for (rank, assigned) in (0..).zip(&assigned) {
-        let request = LeaveRequest { job: assigned.job, epoch: assigned.epoch, rank, ..LeaveRequest::default() };
+        let &Assigned { job, epoch, control_secret, .. } = assigned;
+        let request = LeaveRequest { job, epoch, rank, control_secret, ..LeaveRequest::default() };
         ranks[rank as usize].client.leave(request).await.expect("left");
     }
     until_gone(&daemon, 0).await;

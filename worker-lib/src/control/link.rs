@@ -211,11 +211,11 @@ impl Member {
     }
 
     async fn resume(&mut self) -> Result<Streaming<JoinEvent>, Error> {
-        let Some(Assigned { job, epoch, secret, .. }) = self.assigned else {
+        let Some(Assigned { job, epoch, control_secret, .. }) = self.assigned else {
             return Err(self.nonsense("a stream that ended before the job was assigned".to_owned()));
         };
         self.reconnect().await?;
-        let request = ResumeRequest { job: job.into(), epoch, rank: self.rank, hello_secret: secret };
+        let request = ResumeRequest { job: job.into(), epoch, rank: self.rank, control_secret };
         let asked = tokio::time::timeout(ANSWER, self.client.resume(request)).await;
         match asked {
             Ok(Ok(response)) => Ok(response.into_inner()),
@@ -305,8 +305,9 @@ impl Member {
     }
 
     async fn ready(&mut self, lanes: u16) -> Result<(), Error> {
-        let Some(Assigned { job, epoch, .. }) = self.assigned else { return Ok(()) };
-        let request = ReadyRequest { job: job.into(), epoch, rank: self.rank, lanes: lanes.into() };
+        let Some(Assigned { job, epoch, control_secret, .. }) = self.assigned else { return Ok(()) };
+        let lanes = lanes.into();
+        let request = ReadyRequest { job: job.into(), epoch, rank: self.rank, lanes, control_secret };
         within(ANSWER, &self.address, self.client.ready(request)).await.map(drop)
     }
 
@@ -319,7 +320,7 @@ impl Member {
     }
 
     async fn report_calls(&mut self, calls: Vec<(u64, String)>, named: [u16; 2]) -> Result<(), Error> {
-        let Some(Assigned { job, epoch, .. }) = self.assigned else { return Ok(()) };
+        let Some(Assigned { job, epoch, control_secret, .. }) = self.assigned else { return Ok(()) };
         let calls = calls.into_iter().map(|(number, call)| control::Call { number, call });
         let request = ReportCallsRequest {
             job: job.into(),
@@ -327,14 +328,15 @@ impl Member {
             rank: self.rank,
             calls: calls.collect(),
             named: named.map(u32::from).to_vec(),
+            control_secret,
         };
         within(ANSWER, &self.address, self.client.report_calls(request)).await.map(drop)
     }
 
     async fn leave(&mut self, Goodbye { error, ranks }: Goodbye) -> Result<(), Error> {
-        let Some(Assigned { job, epoch, .. }) = self.assigned else { return Ok(()) };
+        let Some(Assigned { job, epoch, control_secret, .. }) = self.assigned else { return Ok(()) };
         let ranks = ranks.into_iter().map(u32::from).collect();
-        let request = LeaveRequest { job: job.into(), epoch, rank: self.rank, error, ranks };
+        let request = LeaveRequest { job: job.into(), epoch, rank: self.rank, error, ranks, control_secret };
         within(GOODBYE, &self.address, self.client.leave(request)).await.map(drop)
     }
 

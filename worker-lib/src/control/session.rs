@@ -17,7 +17,7 @@ use super::{
     resolve, threads,
 };
 
-/// What a job gives to a rank. The same for all ranks, but for the secret.
+/// What a job gives to a rank. The same for all ranks, but for the secrets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Assigned {
     /// Number of the job, for the header.
@@ -31,7 +31,9 @@ pub struct Assigned {
     /// Multicast group of a RESULT for all; `None` when each rank gets a copy of its own.
     pub group: Option<SocketAddrV4>,
     /// The `aux` of this rank's HELLO.
-    pub secret: u32,
+    pub hello_secret: u32,
+    /// Proves to the control plane that a request is this rank's.
+    pub control_secret: u64,
     /// Most lanes in a packet that the data plane takes.
     pub max_lanes: u16,
     /// Whether the data plane outlives the aggregator's daemon: a job that has started goes on when the connection breaks, which is
@@ -70,7 +72,8 @@ impl Assigned {
                 narrow(message.data_port, "data_port")?,
             ),
             group: group(&message.group_address, message.group_port)?,
-            secret: message.hello_secret,
+            hello_secret: message.hello_secret,
+            control_secret: message.control_secret,
             max_lanes: narrow(message.max_lanes, "max_lanes")?,
             durable: message.durable,
             unchecked_maxima: message.unchecked_maxima,
