@@ -207,7 +207,7 @@ impl Daemon {
                 }
                 Effect::Abort(job) => self.tables.set_state(job, ABORTED),
                 // This data plane ends with its daemon.
-                Effect::Save(_) => {}
+                Effect::KeepEpochs(..) | Effect::Save(_) => {}
                 Effect::Close(job) => {
                     self.tables.set_state(job, VACANT);
                     self.specs.remove(&job);

@@ -24,18 +24,17 @@ pub async fn status(address: &SocketAddr) -> anyhow::Result<()> {
 pub async fn jobs(address: &SocketAddr) -> anyhow::Result<()> {
     let jobs = connect(address).await?.list_jobs(ListJobsRequest {}).await.map_err(refused)?.into_inner().jobs;
     println!(
-        "{:>3} {:<20} {:<9} {:>10} {:>13} {:>5}  {:<10} missing ranks",
-        "job", "name", "state", "epoch", "slots", "lanes", "ranks here"
+        "{:>3} {:<20} {:<9} {:>13} {:>5}  {:<10} missing ranks",
+        "job", "name", "state", "slots", "lanes", "ranks here"
     );
     for job in &jobs {
         let range = format!("{}..{}", job.first_slot, job.first_slot + job.slots);
         let here = job.members.iter().filter(|member| is_here(member)).count();
         println!(
-            "{:>3} {:<20} {:<9} {:#010x} {range:>13} {:>5}  {:<10} {}",
+            "{:>3} {:<20} {:<9} {range:>13} {:>5}  {:<10} {}",
             job.job,
             job.name.escape_debug().to_string(),
             state(job),
-            job.epoch,
             job.lanes,
             format!("{here} of {}", job.world_size),
             missing(job)

@@ -69,9 +69,9 @@ impl ControlPlane {
     ///
     /// When the kernel refuses to tell.
     pub fn restore(&self) -> Result<(), data_plane::Error> {
-        if let Some(Saved { jobs, last_epoch }) = self.data_plane.saved()? {
+        if let Some(Saved { jobs, epochs }) = self.data_plane.saved()? {
             let mut core = self.lock();
-            let effects = core.table.restore(jobs, last_epoch);
+            let effects = core.table.restore(jobs, epochs);
             core.perform(effects);
         }
         Ok(())
@@ -154,6 +154,7 @@ impl Core {
     /// Fails with the number of a job that cannot go on.
     fn perform_one(&mut self, effect: Effect) -> Result<(), (u16, data_plane::Error)> {
         match effect {
+            Effect::KeepEpochs(job, epochs) => self.data_plane.keep_epochs(&epochs).map_err(|error| (job, error))?,
             Effect::Open(spec) => self.data_plane.open(&spec).map_err(|error| (spec.number, error))?,
             Effect::Start(job) => self.data_plane.start(job).map_err(|error| (job, error))?,
             Effect::Abort(job) => log_failure(job, self.data_plane.abort(job)),

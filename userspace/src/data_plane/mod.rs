@@ -84,6 +84,15 @@ pub trait DataPlane: Send + Sync {
         Ok(())
     }
 
+    /// Keeps for the next daemon which epochs are used, before the last of them is.
+    ///
+    /// # Errors
+    ///
+    /// When the kernel refuses.
+    fn keep_epochs(&self, _epochs: &jobs::Epochs) -> Result<(), Error> {
+        Ok(())
+    }
+
     /// What an earlier daemon saved, if there was one. Closes whatever else it left.
     ///
     /// # Errors
@@ -108,8 +117,8 @@ pub trait DataPlane: Send + Sync {
 pub struct Saved {
     /// Jobs that had started, by number.
     pub jobs: Vec<jobs::Job>,
-    /// The last epoch that was opened.
-    pub last_epoch: u32,
+    /// The epochs that were used.
+    pub epochs: jobs::Epochs,
 }
 
 /// A port whose frames do not reach the data plane any more.

@@ -220,7 +220,6 @@ impl Job {
         control::Job {
             name: self.name.clone(),
             job: self.number.into(),
-            epoch: self.epoch,
             world_size: self.world_size() as u32,
             state: state.into(),
             first_slot: self.slots.start,

@@ -16,6 +16,7 @@
 //! before anything else is done about it. The next daemon's table takes it back ([`JobTable::restore`]), its ranks come
 //! back ([`JobTable::resume`]), and those that do not are taken for dead ([`JobTable::expire`]).
 
+mod epochs;
 mod error;
 mod job;
 mod mismatch;
@@ -35,6 +36,7 @@ use tracing::{info, warn};
 
 use crate::data_plane::{Fanout, JobSpec, Limits};
 use crate::slots::{MIN_PER_SHARD, SlotPool, power_of_two_up_to};
+pub use epochs::Epochs;
 pub use error::{JoinError, MemberError};
 pub use job::{Job, MAX_SAVED_LEN};
 use job::{Member, Presence, State};
@@ -49,9 +51,6 @@ pub const GROUP_PORT: u16 = 48866;
 const MAX_REASON_LEN: usize = 500;
 /// Longest reason of an abort that is kept for ranks which come back, in characters.
 const MAX_SAVED_REASON_LEN: usize = 2000;
-/// From one epoch to the next. Odd, so that all 2^32 come before one comes again; large, so that they look unlike.
-const EPOCH_STEP: u32 = 0x9E37_79B1;
-
 /// Most calls in flight that a rank can report; more say nothing new.
 const MAX_REPORTED_CALLS: usize = 1000;
 
@@ -61,6 +60,8 @@ pub type Session = u64;
 /// What is to be done, in this order.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Effect {
+    /// Have the data plane keep for the next daemon that the job of this number uses the last of these epochs.
+    KeepEpochs(u16, Epochs),
     /// Open the job in the data plane.
     Open(JobSpec),
     /// Tell the data plane that all ranks of the job are ready.
@@ -121,7 +122,7 @@ pub struct JobTable {
     /// Job and rank of every stream that has not ended.
     sessions: HashMap<Session, (u16, u32)>,
     next_session: Session,
-    last_epoch: u32,
+    epochs: Epochs,
 }
 
 impl JobTable {
@@ -130,7 +131,7 @@ impl JobTable {
         Self {
             limits,
             data_address,
-            last_epoch: rng.next_u32(),
+            epochs: Epochs::new(&mut rng),
             rng,
             pool: SlotPool::new(limits.slots),
             jobs: BTreeMap::new(),
@@ -139,10 +140,10 @@ impl JobTable {
         }
     }
 
-    /// Takes back the jobs that an earlier daemon saved, into a table that has none, and the last epoch that it gave to
-    /// one. Their ranks are awaited. The effects have the data plane do again what may have been saved and not done.
-    pub fn restore(&mut self, saved: Vec<Job>, last_epoch: u32) -> Vec<Effect> {
-        self.last_epoch = last_epoch;
+    /// Takes back the jobs that an earlier daemon saved, into a table that has none, and the epochs that it used.
+    /// Their ranks are awaited. The effects have the data plane do again what may have been saved and not done.
+    pub fn restore(&mut self, saved: Vec<Job>, epochs: Epochs) -> Vec<Effect> {
+        self.epochs = epochs;
         let mut effects = Vec::new();
         for mut job in saved {
             let number = job.number;
@@ -154,7 +155,7 @@ impl JobTable {
             for member in job.members.iter_mut().flatten().filter(|member| !member.is_gone()) {
                 member.presence = Presence::Awaited;
             }
-            info!("job {number} {:?}: restored, epoch {:#010x}, {}", job.name, job.epoch, job.state.name());
+            info!("job {number} {:?}: restored, {}", job.name, job.state.name());
             effects.extend(job.on_shards(match job.state {
                 State::Aborted { .. } => Effect::Abort,
                 _ => Effect::Start,
@@ -519,21 +520,9 @@ impl JobTable {
         }
     }
 
-    /// Never 0, and never used before: the first is random, those after it go through all numbers.
-    fn new_epoch(&mut self) -> u32 {
-        let mut next = || {
-            self.last_epoch = self.last_epoch.wrapping_add(EPOCH_STEP);
-            self.last_epoch
-        };
-        match next() {
-            0 => next(),
-            epoch => epoch,
-        }
-    }
-
     /// All ranks of the job are there.
     fn assign(&mut self, number: u16) -> Vec<Effect> {
-        let epoch = self.new_epoch();
+        let epoch = self.epochs.draw();
         self.shard(number);
         let Some(job) = self.jobs.get_mut(&number) else { return Vec::new() };
         job.state = State::Assigned;
@@ -549,17 +538,13 @@ impl JobTable {
             group: (group_address(number), GROUP_PORT),
         };
         let specs: Vec<_> = job.slots_of_shards().map(spec).collect();
-        info!(
-            "job {number} {:?}: assigned, epoch {epoch:#010x}, slots {:?}, {} data threads",
-            job.name,
-            job.slots,
-            specs.len()
-        );
+        info!("job {number} {:?}: assigned, slots {:?}, {} data threads", job.name, job.slots, specs.len());
         let told = job.joined().filter_map(|(_, member)| {
             let assigned = assigned(&self.limits, &specs, member);
             Some(Effect::Tell(member.session()?, Event::Assigned(assigned)))
         });
-        specs.iter().cloned().map(Effect::Open).chain(told).collect()
+        let kept = self.limits.durable.then(|| Effect::KeepEpochs(number, self.epochs.clone()));
+        kept.into_iter().chain(specs.iter().cloned().map(Effect::Open)).chain(told).collect()
     }
 
     fn tell_missing(&self, number: u16) -> Vec<Effect> {

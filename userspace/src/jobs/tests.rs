@@ -447,16 +447,28 @@ fn after_an_abort_the_name_starts_a_new_job_at_once() {
     assert_eq!(table.list().len(), 1);
 }
 
+/// What the effects have kept of epochs, and the epoch that they open a job with.
+fn kept(effects: &[Effect]) -> (Epochs, u32) {
+    let [Effect::KeepEpochs(kept_for, epochs), Effect::Open(spec), ..] = effects else {
+        panic!("{effects:?}: epochs are kept before the first is used")
+    };
+    assert_eq!(*kept_for, spec.number);
+    (epochs.clone(), spec.epoch)
+}
+
 #[test]
-fn epochs_go_on_from_the_last_one_and_are_never_0() {
-    let mut table = table();
-    // One step before 0.
-    table.restore(vec![], EPOCH_STEP.wrapping_neg());
-    let (_, first) = started(&mut table, "a", 1);
-    let (_, second) = started(&mut table, "b", 1);
-    assert_eq!((first.epoch, second.epoch), (EPOCH_STEP, EPOCH_STEP.wrapping_mul(2)));
-    // Every number comes up before one comes again.
-    assert_eq!(EPOCH_STEP % 2, 1);
+fn the_next_daemon_goes_on_with_the_epochs_of_the_last() {
+    let (mut first, mut undisturbed) = (durable_table(1), durable_table(1));
+    let names = ["a", "b", "c", "d"];
+    let expected = names.map(|name| kept(&join_all(&mut undisturbed, name, 1).1).1);
+    kept(&join_all(&mut first, "a", 1).1);
+    let (epochs, second_epoch) = kept(&join_all(&mut first, "b", 1).1);
+    let mut second = durable_table(2);
+    second.restore(vec![], epochs);
+    let further = ["c", "d"].map(|name| kept(&join_all(&mut second, name, 1).1).1);
+    assert_eq!([second_epoch, further[0], further[1]], expected[1..]);
+    // Which epochs they are, only the key tells.
+    assert_ne!(kept(&join_all(&mut durable_table(2), "a", 1).1).1, expected[0]);
 }
 
 #[test]
@@ -599,6 +611,11 @@ fn durable_table(seed: u64) -> JobTable {
     JobTable::new(Limits { durable: true, ..LIMITS }, None, StdRng::seed_from_u64(seed))
 }
 
+/// Those of an earlier daemon; which does not matter here.
+fn used_epochs() -> Epochs {
+    Epochs::new(&mut StdRng::seed_from_u64(3))
+}
+
 /// What is saved by these effects, which begin with it.
 fn saved(effects: &[Effect]) -> Job {
     let Some(Effect::Save(job)) = effects.first() else { panic!("{effects:?} do not begin with Save") };
@@ -624,8 +641,8 @@ fn no_member(rank: u32) -> MemberError {
 fn ranks_of_a_restored_job_come_back_and_those_that_do_not_are_named() {
     let (_, spec, job) = durable_job(&mut durable_table(1));
     let mut table = durable_table(2);
-    assert_eq!(table.restore(vec![job], spec.epoch), [Effect::Start(0)]);
-    assert_eq!((table.list()[0].epoch, table.pool().free()), (spec.epoch, POOL - 512));
+    assert_eq!(table.restore(vec![job], used_epochs()), [Effect::Start(0)]);
+    assert_eq!((table.jobs[&0].epoch, table.pool().free()), (spec.epoch, POOL - 512));
 
     let (zero, effects) = table.resume(member(&spec, 0), peer(0)).unwrap();
     assert_eq!(effects, [Effect::Tell(zero, Event::Started(control::Started { lanes: 352 }))]);
@@ -647,7 +664,7 @@ fn ranks_of_a_restored_job_come_back_and_those_that_do_not_are_named() {
 fn ranks_that_came_back_are_as_they_were() {
     let (_, spec, job) = durable_job(&mut durable_table(1));
     let mut table = durable_table(2);
-    table.restore(vec![job], spec.epoch);
+    table.restore(vec![job], used_epochs());
     let back: Vec<_> = (0..3).map(|rank| table.resume(member(&spec, rank), peer(rank)).unwrap().0).collect();
     assert_eq!(table.expire(), []);
     // A second connection of the same rank takes the place of the first.
@@ -665,7 +682,7 @@ fn a_rank_that_left_before_the_restart_is_not_awaited() {
     let (_, spec, _) = durable_job(&mut first);
     let job = saved(&first.leave(member(&spec, 1), "", &[]).unwrap());
     let mut table = durable_table(2);
-    table.restore(vec![job], spec.epoch);
+    table.restore(vec![job], used_epochs());
     assert_eq!(table.resume(member(&spec, 1), peer(1)), Err(no_member(1)));
     // A goodbye needs no stream.
     table.leave(member(&spec, 0), "", &[]).unwrap();
@@ -679,7 +696,7 @@ fn an_abort_before_the_restart_is_told_after_it() {
     let (sessions, spec, _) = durable_job(&mut first);
     let job = saved(&first.disconnect(sessions[1]));
     let mut table = durable_table(2);
-    assert_eq!(table.restore(vec![job], spec.epoch), [Effect::Abort(0)]);
+    assert_eq!(table.restore(vec![job], used_epochs()), [Effect::Abort(0)]);
     let (zero, effects) = table.resume(member(&spec, 0), peer(0)).unwrap();
     let news = aborted("rank 1 (10.0.0.2) is gone: its process ended, or its host cannot be reached", &[1]);
     assert_eq!(effects, [Effect::Tell(zero, news)]);
@@ -712,10 +729,10 @@ fn the_largest_job_fits_an_entry_of_the_journal() {
 
 #[test]
 fn jobs_that_cannot_be_restored_are_closed() {
-    let (_, spec, job) = durable_job(&mut durable_table(1));
+    let (_, _, job) = durable_job(&mut durable_table(1));
     let twin = Job { number: 7, shards: vec![7, 8], ..job.clone() };
     let mut table = durable_table(2);
-    assert_eq!(table.restore(vec![job, twin], spec.epoch), [Effect::Start(0), Effect::Close(7), Effect::Close(8)]);
+    assert_eq!(table.restore(vec![job, twin], used_epochs()), [Effect::Start(0), Effect::Close(7), Effect::Close(8)]);
     assert_eq!(table.list().len(), 1);
 }
 
@@ -823,6 +840,7 @@ struct World {
     /// What the data plane keeps for the next daemon.
     saved: BTreeMap<u16, Job>,
     last_epoch: u32,
+    kept_epochs: Option<Epochs>,
     epochs: HashSet<u32>,
     /// Ranks whose stream is open: what they were last told, and who they are once assigned.
     streams: BTreeMap<Session, (Option<Event>, Option<MemberId>)>,
@@ -849,6 +867,7 @@ impl World {
 
     fn apply_one(&mut self, effect: Effect) {
         match effect {
+            Effect::KeepEpochs(_, epochs) => self.kept_epochs = Some(epochs),
             Effect::Open(spec) => {
                 // The shards of a job have the same, and are opened together.
                 let is_next_shard = self.last_epoch == spec.epoch;
@@ -916,7 +935,7 @@ impl World {
     }
 
     /// The daemon is dead: ranks of jobs that have started wait for the next, the others give up. What the next one finds.
-    fn crash(&mut self) -> (Vec<Job>, u32) {
+    fn crash(&mut self) -> (Vec<Job>, Option<Epochs>) {
         self.left_to_live = None;
         for (last, id) in std::mem::take(&mut self.streams).into_values() {
             if let (Some(Event::Started(_) | Event::Left(_)), Some(id)) = (last, id) {
@@ -927,7 +946,7 @@ impl World {
             |number: &u16, epoch| self.saved.values().any(|job| job.epoch == epoch && job.shards.contains(number));
         self.open.retain(|number, (spec, _)| kept(number, spec.epoch));
         self.open.values_mut().for_each(|(_, started)| *started = false);
-        (self.saved.values().cloned().collect(), self.last_epoch)
+        (self.saved.values().cloned().collect(), self.kept_epochs.clone())
     }
 }
 
@@ -1030,16 +1049,14 @@ proptest! {
                 }
             }
             if is_last {
-                let (saved, last_epoch) = world.crash();
+                let (saved, epochs) = world.crash();
                 table = durable_table(seed ^ number);
-                if last_epoch != 0 {
-                    world.apply(table.restore(saved, last_epoch));
+                if let Some(epochs) = epochs {
+                    world.apply(table.restore(saved, epochs));
                 }
                 let open: Vec<_> = world.open.values().map(|(spec, _)| (spec.number, spec.epoch)).collect();
-                let shards = |job: &control::Job| (job.shards.clone(), job.epoch);
-                let mut known: Vec<_> = table.list().iter().map(shards).flat_map(|(shards, epoch)| {
-                    shards.into_iter().map(move |shard| (shard as u16, epoch))
-                }).collect();
+                let shards = |job: &Job| job.shards.iter().map(|shard| (*shard, job.epoch)).collect::<Vec<_>>();
+                let mut known: Vec<_> = table.jobs.values().flat_map(shards).collect();
                 known.sort_unstable();
                 prop_assert_eq!(open, known, "no job is half there");
             }

@@ -312,9 +312,9 @@ impl Member {
     }
 
     async fn unready(&mut self) -> Result<Vec<u16>, Error> {
-        let Some(Assigned { job, epoch, .. }) = self.assigned else { return Ok(Vec::new()) };
+        let Some(Assigned { job, .. }) = self.assigned else { return Ok(Vec::new()) };
         let jobs = within(ANSWER, &self.address, self.client.list_jobs(ListJobsRequest {})).await?.jobs;
-        let ours = jobs.into_iter().filter(|entry| entry.job == u32::from(job) && entry.epoch == epoch);
+        let ours = jobs.into_iter().filter(|entry| entry.job == u32::from(job));
         let unready = ours.flat_map(|entry| entry.members).filter(|member| !member.ready);
         Ok(ranks(&unready.map(|member| member.rank).collect::<Vec<_>>()))
     }

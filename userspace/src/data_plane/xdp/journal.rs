@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use switchml_protocol::maps::MAX_JOBS;
 
 use super::hook::Mode;
-use crate::jobs::{Job, MAX_SAVED_LEN};
+use crate::jobs::{Epochs, Job, MAX_SAVED_LEN};
 
 /// Bytes of an entry.
 const ENTRY_LEN: usize = MAX_SAVED_LEN;
@@ -58,8 +58,8 @@ impl Settings {
 #[derive(Serialize, Deserialize)]
 struct Head {
     settings: Settings,
-    /// The last epoch that was opened, once there is one.
-    last_epoch: Option<u32>,
+    /// Those that were used, once one was.
+    epochs: Option<Epochs>,
 }
 
 impl Journal {
@@ -79,7 +79,7 @@ impl Journal {
         let map = MapData::create(definition, "JOURNAL", None)?;
         map.pin(path).map_err(|error| MapError::PinError { name: Some("JOURNAL".to_owned()), error })?;
         let mut journal = Self(Map::from_map_data(map)?.try_into()?);
-        journal.write(SETTINGS, &Head { settings, last_epoch: None })
+        journal.write(SETTINGS, &Head { settings, epochs: None })
     }
 
     /// The journal that is pinned there.
@@ -100,23 +100,23 @@ impl Journal {
         Ok(self.read::<Head>(SETTINGS)?.map(|head| head.settings))
     }
 
-    /// The last epoch that was opened, if one was.
+    /// The epochs that were used, if one was.
     ///
     /// # Errors
     ///
     /// When the kernel refuses.
-    pub fn last_epoch(&self) -> Result<Option<u32>, MapError> {
-        Ok(self.read::<Head>(SETTINGS)?.and_then(|head| head.last_epoch))
+    pub fn epochs(&self) -> Result<Option<Epochs>, MapError> {
+        Ok(self.read::<Head>(SETTINGS)?.and_then(|head| head.epochs))
     }
 
-    /// Notes an epoch that is about to be opened.
+    /// Notes epochs, of which the last is about to be used.
     ///
     /// # Errors
     ///
     /// When the kernel refuses.
-    pub fn use_epoch(&mut self, epoch: u32) -> Result<(), MapError> {
+    pub fn keep_epochs(&mut self, epochs: &Epochs) -> Result<(), MapError> {
         match self.settings()? {
-            Some(settings) => self.write(SETTINGS, &Head { settings, last_epoch: Some(epoch) }),
+            Some(settings) => self.write(SETTINGS, &Head { settings, epochs: Some(epochs.clone()) }),
             None => Err(MapError::KeyNotFound),
         }
     }

@@ -190,7 +190,6 @@ impl DataPlane for XdpDataPlane {
             return Err(Error::NotServed { address: job.address, served: self.served() });
         }
         let refused = refused(job.number, "open");
-        self.journal().use_epoch(job.epoch).map_err(&refused)?;
         let mut maps = self.maps();
         // The program must never see an open job with anything of another job: it is vacant until all is in place.
         for (rank, &secret) in (0..).zip(&job.secrets) {
@@ -240,10 +239,15 @@ impl DataPlane for XdpDataPlane {
         self.journal().save(job).map_err(refused(job.number, "save"))
     }
 
+    fn keep_epochs(&self, epochs: &jobs::Epochs) -> Result<(), Error> {
+        let why = |error: MapError| Error::Refused { what: "note an epoch".to_owned(), why: error.to_string() };
+        self.journal().keep_epochs(epochs).map_err(why)
+    }
+
     fn saved(&self) -> Result<Option<Saved>, Error> {
         let why = |error: MapError| Error::Refused { what: "read what was saved".to_owned(), why: error.to_string() };
-        let last_epoch = self.journal().last_epoch().map_err(why)?;
-        let Some(last_epoch) = last_epoch.filter(|_| self.is_adopted) else { return Ok(None) };
+        let epochs = self.journal().epochs().map_err(why)?;
+        let Some(epochs) = epochs.filter(|_| self.is_adopted) else { return Ok(None) };
         let mut jobs: Vec<jobs::Job> = Vec::new();
         for number in 0..MAX_JOBS as u16 {
             let entry = self.maps().job(number).map_err(why)?;
@@ -256,7 +260,7 @@ impl DataPlane for XdpDataPlane {
             // It had not started, or was about to be closed.
             self.close(number)?;
         }
-        Ok(Some(Saved { jobs, last_epoch }))
+        Ok(Some(Saved { jobs, epochs }))
     }
 
     fn lost_ports(&self) -> Vec<LostPort> {
