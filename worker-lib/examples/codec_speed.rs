@@ -6,7 +6,7 @@
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-use switchml_worker::numerics::{Codec, DType, NumericsError, ReduceOp};
+use switchml_worker::numerics::{Codec, DType, NumericsError, ReduceOp, SMALL_COUNT};
 
 /// Lanes of a packet that fills a 1500-byte MTU.
 const LANES: usize = 352;
@@ -21,8 +21,12 @@ fn main() -> Result<(), NumericsError> {
     for dtype in DType::ALL {
         for op in [ReduceOp::Sum, ReduceOp::Max] {
             if (dtype, op) != (DType::F64, ReduceOp::Max) {
-                row(&format!("{dtype} {op}"), Codec::reduction(dtype, op, RANKS)?, &tensor(dtype));
+                row(&format!("{dtype} {op}"), Codec::reduction(dtype, op, RANKS, usize::MAX)?, &tensor(dtype));
             }
+        }
+        if !matches!(dtype, DType::F64 | DType::I32) {
+            let codec = Codec::reduction(dtype, ReduceOp::Avg, RANKS, SMALL_COUNT)?;
+            row(&format!("{dtype} small"), codec, &tensor(dtype));
         }
     }
     row("bytes", Codec::bytes(), &tensor(DType::F32));

@@ -19,6 +19,8 @@ fn job(ranks: usize) -> Job {
 
 /// Lanes of a full chunk: enough for the exponents of ten data chunks and their predictions.
 const LANES: usize = 32;
+/// f32 in a full chunk: three lanes each.
+const CHUNK: usize = 10;
 const MOST_CHUNKS: usize = 12;
 
 /// What a rank's elements in a chunk are like.
@@ -47,6 +49,8 @@ type Part = Vec<(Elements, Prediction)>;
 struct Scenario {
     dtype: DType,
     op: ReduceOp,
+    /// Whether elements travel as in a call of more than `SMALL_COUNT`, which these are too few for.
+    is_large: bool,
     /// Elements that the last chunk lacks.
     short: usize,
     calls: Vec<(Vec<Part>, u64)>,
@@ -66,15 +70,17 @@ fn scenarios() -> impl Strategy<Value = Scenario> {
     ];
     let dtypes = prop::sample::select(vec![DType::F32, DType::F64, DType::F16, DType::Bf16]);
     let ops = prop::sample::select(vec![ReduceOp::Sum, ReduceOp::Avg]);
-    (1..=MOST_CHUNKS, 1..=5usize, dtypes, ops, 0..16usize).prop_flat_map(move |(chunks, ranks, dtype, op, short)| {
-        let parts = vec(vec((elements.clone(), prediction.clone()), chunks), ranks);
-        vec((parts, any::<u64>()), 1..5).prop_map(move |calls| Scenario { dtype, op, short, calls })
-    })
+    (1..=MOST_CHUNKS, 1..=5usize, dtypes, ops, any::<bool>(), 0..16usize).prop_flat_map(
+        move |(chunks, ranks, dtype, op, is_large, short)| {
+            let parts = vec(vec((elements.clone(), prediction.clone()), chunks), ranks);
+            vec((parts, any::<u64>()), 1..5).prop_map(move |calls| Scenario { dtype, op, is_large, short, calls })
+        },
+    )
 }
 
 impl Scenario {
     fn chunk_elements(&self) -> usize {
-        LANES / self.dtype.lanes()
+        if self.is_large || self.dtype == DType::F64 { LANES / self.dtype.lanes() } else { CHUNK }
     }
 
     fn call(&self) -> Call {
@@ -224,7 +230,8 @@ proptest! {
         for (number, (parts, seed)) in scenario.calls.iter().enumerate() {
             let salted = parts.iter().enumerate();
             let tensors: Vec<_> = salted.map(|(rank, part)| scenario.elements(part, 7 * number + rank)).collect();
-            let codec = call.codec(parts.len() as u32).unwrap();
+            let count = if scenario.is_large { usize::MAX } else { call.count };
+            let codec = Codec::reduction(call.dtype, scenario.op, parts.len(), count).unwrap();
             let expected = in_two_trips(codec, &tensors);
             let ranks = run(codec, &call, &tensors, parts, &mut predictors, *seed);
             for rank in &ranks {
@@ -297,8 +304,8 @@ const DATA: (usize, Op) = (LANES, Op::SumI32);
 #[test]
 fn steady_exponents_take_one_flight() {
     let mut pair = Pair::new();
-    let tensor = [1.5f32; 3 * LANES];
-    let smaller = [-0.3f32; 3 * LANES];
+    let tensor = [1.5f32; 3 * CHUNK];
+    let smaller = [-0.3f32; 3 * CHUNK];
     let one = Flights { first: vec![EXPONENTS, DATA, DATA, DATA], second: vec![], ahead: 3, in_vain: 0 };
     // The first time a rank can only go by its own elements, which are of the same magnitude.
     assert_eq!(pair.sum([&tensor, &tensor]), one);
@@ -306,27 +313,27 @@ fn steady_exponents_take_one_flight() {
     assert_eq!(pair.sum([&tensor, &smaller]), one);
     assert_eq!(pair.sum([&smaller, &tensor]), one);
     // Elements of another magnitude on all ranks are predicted, too, if larger.
-    assert_eq!(pair.sum([&[24.0; 3 * LANES], &[-31.0; 3 * LANES]]), one);
+    assert_eq!(pair.sum([&[24.0; 3 * CHUNK], &[-31.0; 3 * CHUNK]]), one);
 }
 
 #[test]
 fn what_was_predicted_wrongly_is_sent_again() {
     let mut pair = Pair::new();
-    let mut tensor = [1.5f32; 3 * LANES];
+    let mut tensor = [1.5f32; 3 * CHUNK];
     pair.sum([&tensor, &tensor]);
     // One rank's middle chunk grows.
-    tensor[40] = 100.0;
+    tensor[CHUNK + 3] = 100.0;
     let again = Flights { first: vec![EXPONENTS, DATA, DATA, DATA], second: vec![DATA], ahead: 3, in_vain: 1 };
-    assert_eq!(pair.sum([&[1.5; 3 * LANES], &tensor]), again);
+    assert_eq!(pair.sum([&[1.5; 3 * CHUNK], &tensor]), again);
     // And shrinks.
-    assert_eq!(pair.sum([&[1.5; 3 * LANES], &[1.5; 3 * LANES]]), again);
+    assert_eq!(pair.sum([&[1.5; 3 * CHUNK], &[1.5; 3 * CHUNK]]), again);
 }
 
 #[test]
 fn nothing_goes_ahead_while_magnitudes_change_all_the_time() {
     let mut pair = Pair::new();
     let sum = |pair: &mut Pair, scale: f32| {
-        let flights = pair.sum([&[1.5; 2 * LANES], &[scale; 2 * LANES]]);
+        let flights = pair.sum([&[1.5; 2 * CHUNK], &[scale; 2 * CHUNK]]);
         (flights.ahead, flights.in_vain, flights.first.len(), flights.second.len())
     };
     assert_eq!(sum(&mut pair, 8.0), (2, 2, 3, 2));
@@ -341,13 +348,13 @@ fn nothing_goes_ahead_while_magnitudes_change_all_the_time() {
 #[test]
 fn zeros_do_not_go_ahead_twice() {
     let mut pair = Pair::new();
-    let mut sparse = [0f32; 4 * LANES];
-    sparse[2 * LANES] = 1.0;
+    let mut sparse = [0f32; 4 * CHUNK];
+    sparse[2 * CHUNK] = 1.0;
     let first = Flights { first: vec![EXPONENTS, DATA, DATA, DATA, DATA], second: vec![], ahead: 4, in_vain: 3 };
     // A rank's zeros are no prediction: the other's holds.
-    assert_eq!(pair.sum([&sparse, &[0.0; 4 * LANES]]), first);
+    assert_eq!(pair.sum([&sparse, &[0.0; 4 * CHUNK]]), first);
     let later = Flights { first: vec![EXPONENTS, DATA], second: vec![], ahead: 1, in_vain: 0 };
-    assert_eq!(pair.sum([&[0.0; 4 * LANES], &sparse]), later);
+    assert_eq!(pair.sum([&[0.0; 4 * CHUNK], &sparse]), later);
     // Until there is something.
     sparse[0] = 1.0;
     assert_eq!(pair.sum([&sparse, &sparse]).second, [DATA]);
@@ -357,7 +364,7 @@ fn zeros_do_not_go_ahead_twice() {
 #[test]
 fn an_infinity_is_an_accident() {
     let mut pair = Pair::new();
-    let tensor = [1.5f32; 3 * LANES];
+    let tensor = [1.5f32; 3 * CHUNK];
     let mut accident = tensor;
     accident[7] = f32::INFINITY;
     let one = || Flights { first: vec![EXPONENTS, DATA, DATA, DATA], second: vec![], ahead: 3, in_vain: 0 };
@@ -369,6 +376,6 @@ fn an_infinity_is_an_accident() {
 #[test]
 fn larger_calls_wait_for_their_exponents() {
     let mut pair = Pair::new();
-    assert_eq!(pair.sum([&[1.0; 10 * LANES], &[1.0; 10 * LANES]]).ahead, 10);
-    assert_eq!(pair.sum([&[1.0; 10 * LANES + 1], &[1.0; 10 * LANES + 1]]).ahead, 0);
+    assert_eq!(pair.sum([&[1.0; 10 * CHUNK], &[1.0; 10 * CHUNK]]).ahead, 10);
+    assert_eq!(pair.sum([&[1.0; 10 * CHUNK + 1], &[1.0; 10 * CHUNK + 1]]).ahead, 0);
 }

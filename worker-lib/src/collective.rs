@@ -61,7 +61,7 @@ impl Call {
     /// [`NumericsError`] when the reduction is not offered.
     pub fn codec(&self, ranks: u32) -> Result<Codec, NumericsError> {
         match self.kind {
-            Kind::AllReduce(op) => Codec::reduction(self.dtype, op, ranks as usize),
+            Kind::AllReduce(op) => Codec::reduction(self.dtype, op, ranks as usize, self.count),
             Kind::Broadcast { .. } | Kind::Barrier => Ok(Codec::bytes()),
         }
     }

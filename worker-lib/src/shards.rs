@@ -36,7 +36,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn sum(dtype: DType) -> Codec {
-        Codec::reduction(dtype, ReduceOp::Sum, 4).unwrap()
+        Codec::reduction(dtype, ReduceOp::Sum, 4, usize::MAX).unwrap()
     }
 
     #[test]

@@ -334,8 +334,23 @@ fn in_vector(rank: u16, index: usize) -> f32 {
     let place = (index % 32) as f32;
     match (rank, index / 32) {
         (0, 0) => place / 2.0,
-        (0, 2) => 1.0 + place / 32.0,
+        (0, 32) => 1.0 + place / 32.0,
         (1, 0) => -2.0 * place,
+        (1, 32) => -1.5,
+        _ => 0.0,
+    }
+}
+
+/// The same of the vector `small_float_sum`.
+fn in_small_vector(rank: u16, index: usize) -> f32 {
+    #[expect(clippy::approx_constant, reason = "it is what a user summed, not pi")]
+    const FIRST: [[f32; 10]; 2] = [
+        [0.001, 5e6, 1.0, 3.141_59, 12_345_678.0, 0.0, -0.001, 1e-6, -7.0, 16_777_216.0],
+        [0.001, -5e6, 2.0, -3.141_59, 1.0, -0.0, -0.002, -1e-6, 0.5, 1e-6],
+    ];
+    match (rank, index / 10) {
+        (_, 0) => FIRST[usize::from(rank)][index],
+        (0, 2) => 1.0 + (index % 10) as f32 / 32.0,
         (1, 2) => -1.5,
         _ => 0.0,
     }
@@ -354,14 +369,22 @@ fn of_session(frame: &[u8], fingerprint: U32, contributions: u32) -> Vec<u8> {
 
 /// What data planes are tried with is what ranks send, and what ranks make of it is right.
 #[test]
-fn packets_are_those_of_the_vector() {
-    let text = include_str!("../../tests/vectors/float_sum.vector");
-    let vector = Vector::parse("float_sum", text).unwrap();
-    let call = Call { kind: Kind::AllReduce(ReduceOp::Sum), dtype: DType::F32, count: 96 };
+fn packets_are_those_of_the_vectors() {
+    let (large, small) = (
+        include_str!("../../tests/vectors/float_sum.vector"),
+        include_str!("../../tests/vectors/small_float_sum.vector"),
+    );
+    // Exponents, their witnesses, two data chunks.
+    check_packets(&Vector::parse("float_sum", large).unwrap(), 1056, in_vector, 2 + 2 + 2);
+    check_packets(&Vector::parse("small_float_sum", small).unwrap(), 30, in_small_vector, 1 + 1 + 2);
+}
+
+fn check_packets(vector: &Vector, count: usize, element: fn(u16, usize) -> f32, chunks: usize) {
+    let call = Call { kind: Kind::AllReduce(ReduceOp::Sum), dtype: DType::F32, count };
     let mut ranks = [0, 1].map(|rank| {
         let identity = Identity { job: 7, epoch: 0x0102_0304, rank, ranks: 2 };
         let config = Config { unchecked_maxima: true, ..Config::new(identity, 8, LANES, 64, DEADLINE) };
-        let elements = (0..call.count).flat_map(|index| in_vector(rank, index).to_ne_bytes()).collect();
+        let elements = (0..call.count).flat_map(|index| element(rank, index).to_ne_bytes()).collect();
         Rank::with(config, call, 2, elements)
     });
     let mut results = 0;
@@ -387,11 +410,11 @@ fn packets_are_those_of_the_vector() {
             results += 1;
         }
     }
-    assert_eq!(results, 4, "exponents, their witnesses, two data chunks");
+    assert_eq!(results, chunks);
     for rank in &mut ranks {
         rank.endpoint.give_back();
         let sums: Vec<_> =
-            (0..call.count).flat_map(|index| (in_vector(0, index) + in_vector(1, index)).to_ne_bytes()).collect();
+            (0..call.count).flat_map(|index| (element(0, index) + element(1, index)).to_ne_bytes()).collect();
         assert_eq!(rank.result.lock().unwrap().as_ref(), Some(&sums));
     }
 }

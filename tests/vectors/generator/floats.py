@@ -1,32 +1,53 @@
 """A call as workers make it ("Numbers" and "Maxima without a check word" of docs/protocol.md)."""
 
+from fractions import Fraction
 from math import frexp
+from struct import pack, unpack
 
 from .fingerprint import hash_of
 from .packet import MAX
 from .vector import Job, Vector, back, nobody, sums, to_all
 
 ZEROS = -(2**31)
-# f32 in chunks of 32 elements: a chunk whose largest magnitude is one rank's, one of zeros, and one on which both ranks agree. 2^5 <= 62, 2^0 <= 1.96875.
+# f32 in chunks of 32 elements: a chunk whose largest magnitude is one rank's, 31 of zeros, and one on which both ranks agree. 2^5 <= 62, 2^0 <= 1.96875.
 TENSORS = [
-    [[i / 2 for i in range(32)], [0.0] * 32, [1 + i / 32 for i in range(32)]],
-    [[-2.0 * i for i in range(32)], [-0.0] * 32, [-1.5] * 32],
+    [[i / 2 for i in range(32)], *[[0.0] * 32] * 31, [1 + i / 32 for i in range(32)]],
+    [[-2.0 * i for i in range(32)], *[[-0.0] * 32] * 31, [-1.5] * 32],
+]
+# The same in a small call, in chunks of 10 elements. 2^24 <= 16777216.
+SMALL_TENSORS = [
+    [[0.001, 5e6, 1.0, 3.14159, 12345678.0, 0.0, -0.001, 1e-6, -7.0, 16777216.0], [0.0] * 10, [1 + i / 32 for i in range(10)]],
+    [[0.001, -5e6, 2.0, -3.14159, 1.0, -0.0, -0.002, -1e-6, 0.5, 1e-6], [-0.0] * 10, [-1.5] * 10],
 ]
 
 
 def vectors():
     check_example()
-    return [float_sum()]
+    return [float_sum(), small_float_sum()]
 
 
 def exponent(elements):
-    largest = max(map(abs, elements))
+    largest = max(abs(f32(x)) for x in elements)
     return frexp(largest)[1] - 1 if largest else ZEROS
 
 
 def fixed(elements, e, ranks):
     growth = (ranks - 1).bit_length()
     return [round(x * 2.0 ** (30 - e - growth)) % 2**32 for x in elements]
+
+
+def f32(x):
+    return unpack(">f", pack(">f", x))[0]
+
+
+def fixed_in_three(elements, e, ranks):
+    growth = (ranks - 1).bit_length()
+    base = 2 ** (32 - growth)
+    lanes = []
+    for x in elements:
+        v = round(Fraction(f32(x)) * Fraction(2) ** (94 - e - 3 * growth))
+        lanes += [v // base // base % 2**32, v // base % base, v % base]
+    return lanes + [0] * (-len(lanes) % 32)
 
 
 def digest(lanes):
@@ -45,8 +66,8 @@ def unchecked(result, contributions):
     return result.changed(flags=0, check=sum(packet.check_word() for packet in contributions) % 2**32)
 
 
-def exponent_chunk(v, job, own, maximum):
-    packets = [job.contribution(rank, 0, 0, own[rank], op=MAX) for rank in range(2)]
+def exponent_chunk(v, job, slot, own, maximum):
+    packets = [job.contribution(rank, slot, 0, own[rank], op=MAX) for rank in range(2)]
     v.step("rank 0's exponents", job, packets[0], nobody("started"))
     result = packets[1].result_for_all(maximum, 2)
     v.step("rank 1's exponents", job, packets[1], to_all(job, result), to_all(job, unchecked(result, packets)))
@@ -60,18 +81,33 @@ def sum_chunk(v, job, slot, what, lanes):
     v.step(f"rank 1's {what}", job, packets[1], to_all(job, packets[1].result_for_all(sums(*lanes), 2)))
 
 
-def float_sum():
-    about = "A sum of 96 f32 as two ranks make it: a chunk of exponents, its witnesses, and the data chunks that are not all zero."
-    v = Vector("float_sum", about, "fifo")
+def call(name, about, tensors, lanes_of):
+    """A sum of two ranks that is the session's first: in chunks of 32 lanes, exponents, their witnesses, and the data chunks that are not all zero."""
+    v = Vector(name, about, "fifo")
     job = v.open(Job(ranks=2))
-    exponents = [[exponent(chunk) for chunk in tensor] for tensor in TENSORS]
+    exponents = [[exponent(chunk) for chunk in tensor] for tensor in tensors]
     most = [max(pair) for pair in zip(*exponents)]
-    lanes = [[e % 2**32 for e in own] + [0] * 29 for own in [*exponents, most]]
-    exponent_chunk(v, job, lanes[:2], lanes[2])
-    sum_chunk(v, job, 1, "witness", [witness(own, lanes[2]) for own in lanes[:2]])
-    for slot, chunk in ((2, 0), (3, 2)):
-        sum_chunk(v, job, slot, f"data chunk {chunk}", [fixed(tensor[chunk], most[chunk], 2) for tensor in TENSORS])
+    words = [[e % 2**32 for e in own] + [0] * (-len(own) % 32) for own in [*exponents, most]]
+    maxima = [[own[i : i + 32] for own in words] for i in range(0, len(words[0]), 32)]
+    for slot, (*own, maximum) in enumerate(maxima):
+        exponent_chunk(v, job, slot, own, maximum)
+    for slot, (*own, maximum) in enumerate(maxima, len(maxima)):
+        sum_chunk(v, job, slot, "witness", [witness(mine, maximum) for mine in own])
+    sent = [chunk for chunk, e in enumerate(most) if e != ZEROS]
+    for slot, chunk in enumerate(sent, 2 * len(maxima)):
+        lanes = [lanes_of(tensor[chunk], most[chunk], 2) for tensor in tensors]
+        sum_chunk(v, job, slot, f"data chunk {chunk}", lanes)
     return v
+
+
+def float_sum():
+    about = "A sum of 1056 f32 as two ranks make it: two chunks of exponents, their witnesses, and the data chunks that are not all zero."
+    return call("float_sum", about, TENSORS, fixed)
+
+
+def small_float_sum():
+    about = "A sum of 30 f32 as two ranks make it, in three lanes each: a chunk of exponents, its witness, and the data chunks that are not all zero."
+    return call("small_float_sum", about, SMALL_TENSORS, fixed_in_three)
 
 
 def check_example():
@@ -81,3 +117,5 @@ def check_example():
     assert witness(own, list(range(1, 33)))[:3] + witness(own, list(range(1, 33)))[8:11] == [
         0x30C209B8, 0x10E0DA8A, 0x01010101, 0x01010101, 0x01010100, 0
     ]
+    assert pack(">f", -0.000001) == bytes.fromhex("B58637BD")
+    assert fixed_in_three([-0.000001], 23, 2)[:4] == [0xFFFFFFFF, 0x7FFDE721, 0x06000000, 0]

@@ -7,7 +7,7 @@ use super::dtype::{DType, NumericsError, ReduceOp};
 use super::exponent::NON_FINITE;
 use super::fixed::{self, Fixed};
 use super::format::{Bf16, F16, F32, F64, Format};
-use super::{bytes, exponent, plain};
+use super::{bytes, exponent, plain, triple};
 
 /// How a collective's elements become lanes and its result's lanes become elements.
 ///
@@ -26,6 +26,9 @@ enum Method {
     NarrowF32(Fixed),
     NarrowF16(Fixed),
     NarrowBf16(Fixed),
+    TripleF32(Fixed),
+    TripleF16(Fixed),
+    TripleBf16(Fixed),
     MaxF32,
     MaxF16,
     MaxBf16,
@@ -38,17 +41,25 @@ enum Method {
     Bytes,
 }
 
+/// Elements of the largest call whose sums take three lanes an element, if they are f32, f16 or bf16. Part of the protocol: all ranks must have the same.
+pub const SMALL_COUNT: usize = 1024;
+
 impl Codec {
-    /// The codec of a reduction of `dtype` elements over `ranks` ranks.
+    /// The codec of a reduction of `count` elements of `dtype` over `ranks` ranks: those of the whole call, whichever part of it is
+    /// encoded.
     ///
     /// # Errors
     /// When `ranks` is not 1 to 64, for MAX and MIN of f64, for AVG of i32, and for 16 bits of either: see [`NumericsError`].
-    pub fn reduction(dtype: DType, op: ReduceOp, ranks: usize) -> Result<Self, NumericsError> {
+    pub fn reduction(dtype: DType, op: ReduceOp, ranks: usize, count: usize) -> Result<Self, NumericsError> {
         if !(1..=MAX_RANKS).contains(&ranks) {
             return Err(NumericsError::Ranks(ranks));
         }
         let fixed = Fixed::new(ranks, matches!(op, ReduceOp::Avg | ReduceOp::Avg16));
+        let is_small = count <= SMALL_COUNT;
         Ok(Self(match (op, dtype) {
+            (ReduceOp::Sum | ReduceOp::Avg, DType::F32) if is_small => Method::TripleF32(fixed),
+            (ReduceOp::Sum | ReduceOp::Avg, DType::F16) if is_small => Method::TripleF16(fixed),
+            (ReduceOp::Sum | ReduceOp::Avg, DType::Bf16) if is_small => Method::TripleBf16(fixed),
             (ReduceOp::Sum | ReduceOp::Avg, DType::F32) => Method::FixedF32(fixed),
             (ReduceOp::Sum | ReduceOp::Avg, DType::F64) => Method::FixedF64(fixed),
             (ReduceOp::Sum | ReduceOp::Avg, DType::F16) => Method::FixedF16(fixed),
@@ -86,6 +97,7 @@ impl Codec {
     pub const fn wire_op(self) -> Op {
         match self.0 {
             Method::FixedF32(_) | Method::FixedF64(_) | Method::FixedF16(_) | Method::FixedBf16(_) => Op::SumI32,
+            Method::TripleF32(_) | Method::TripleF16(_) | Method::TripleBf16(_) => Op::SumI32,
             Method::SumI32 | Method::Bytes => Op::SumI32,
             Method::NarrowF32(_) | Method::NarrowF16(_) | Method::NarrowBf16(_) => Op::SumI16,
             Method::MaxF32 | Method::MaxF16 | Method::MaxBf16 | Method::MaxI32 => Op::MaxI32,
@@ -98,26 +110,47 @@ impl Codec {
     pub const fn uses_exponents(self) -> bool {
         matches!(self.0, Method::FixedF32(_) | Method::FixedF64(_) | Method::FixedF16(_) | Method::FixedBf16(_))
             || matches!(self.0, Method::NarrowF32(_) | Method::NarrowF16(_) | Method::NarrowBf16(_))
+            || matches!(self.0, Method::TripleF32(_) | Method::TripleF16(_) | Method::TripleBf16(_))
     }
 
-    /// Bytes of elements that one lane carries: 4, or 2 for f16 and bf16; twice that in fixed point of 16 bits.
-    pub const fn bytes_per_lane(self) -> usize {
+    /// Bytes of an element; 1 where any bytes go.
+    const fn element(self) -> usize {
         match self.0 {
-            Method::FixedF16(_) | Method::FixedBf16(_) => 2,
-            Method::MaxF16 | Method::MaxBf16 | Method::MinF16 | Method::MinBf16 => 2,
-            Method::NarrowF32(_) => 8,
+            Method::Bytes => 1,
+            Method::FixedF64(_) => 8,
+            Method::FixedF16(_) | Method::NarrowF16(_) | Method::TripleF16(_) | Method::MaxF16 | Method::MinF16 => 2,
+            Method::FixedBf16(_) | Method::NarrowBf16(_) | Method::TripleBf16(_) => 2,
+            Method::MaxBf16 | Method::MinBf16 => 2,
             _ => 4,
+        }
+    }
+
+    /// The least whole number of lanes that carries a whole number of elements, and the bytes of these.
+    const fn unit(self) -> (usize, usize) {
+        match self.0 {
+            Method::Bytes => (1, 4),
+            Method::NarrowF32(_) | Method::NarrowF16(_) | Method::NarrowBf16(_) => (1, 2 * self.element()),
+            Method::TripleF32(_) | Method::TripleF16(_) | Method::TripleBf16(_) => (triple::LANES, self.element()),
+            Method::FixedF64(_) => (2, self.element()),
+            _ => (1, self.element()),
         }
     }
 
     /// Bytes of elements that a chunk of `lanes` lanes carries.
     pub const fn bytes_per_chunk(self, lanes: usize) -> usize {
-        lanes * self.bytes_per_lane()
+        let (unit, bytes) = self.unit();
+        lanes / unit * bytes
+    }
+
+    /// Lanes that `bytes` bytes of elements take.
+    pub const fn used_lanes(self, bytes: usize) -> usize {
+        let (lanes, unit) = self.unit();
+        bytes.div_ceil(unit) * lanes
     }
 
     /// Lanes of the packet for `bytes` bytes of elements: rounded up to whole blocks of 32.
     pub const fn lanes_for(self, bytes: usize) -> usize {
-        bytes.div_ceil(self.bytes_per_lane()).next_multiple_of(LANES_PER_BLOCK)
+        self.used_lanes(bytes).next_multiple_of(LANES_PER_BLOCK)
     }
 
     /// This rank's exponent of a chunk: E with 2^E <= max|x| < 2^(E+1), [`exponent::ZERO`] when every element is zero,
@@ -156,22 +189,22 @@ impl Codec {
             return;
         }
         match self.0 {
-            Method::FixedF32(_) | Method::NarrowF32(_) => bytes::fill(elements, std::iter::repeat(F32::NAN)),
+            Method::FixedF32(_) | Method::NarrowF32(_) | Method::TripleF32(_) => {
+                bytes::fill(elements, std::iter::repeat(F32::NAN))
+            }
             Method::FixedF64(_) => bytes::fill(elements, std::iter::repeat(F64::NAN)),
-            Method::FixedF16(_) | Method::NarrowF16(_) => bytes::fill(elements, std::iter::repeat(F16::NAN)),
-            Method::FixedBf16(_) | Method::NarrowBf16(_) => bytes::fill(elements, std::iter::repeat(Bf16::NAN)),
+            Method::FixedF16(_) | Method::NarrowF16(_) | Method::TripleF16(_) => {
+                bytes::fill(elements, std::iter::repeat(F16::NAN));
+            }
+            Method::FixedBf16(_) | Method::NarrowBf16(_) | Method::TripleBf16(_) => {
+                bytes::fill(elements, std::iter::repeat(Bf16::NAN));
+            }
             _ => {}
         }
     }
 
     fn check_sizes(self, elements: usize, payload: usize) {
-        let whole = match self.0 {
-            Method::FixedF64(_) => elements.is_multiple_of(8),
-            Method::Bytes => true,
-            Method::NarrowF32(_) => elements.is_multiple_of(4),
-            Method::NarrowF16(_) | Method::NarrowBf16(_) => elements.is_multiple_of(2),
-            _ => elements.is_multiple_of(self.bytes_per_lane()),
-        };
+        let whole = elements.is_multiple_of(self.element());
         let fits = payload.is_multiple_of(4) && elements <= self.bytes_per_chunk(payload / 4);
         assert!(whole && fits, "{elements} bytes of elements for {payload} bytes of payload in {:?}", self.0);
     }
@@ -205,10 +238,10 @@ vectorised! {
 #[inline(always)]
 fn exponent_with(method: &Method, src: &[u8]) -> i32 {
     match *method {
-        Method::FixedF32(_) | Method::NarrowF32(_) => exponent::exponent::<F32>(src),
+        Method::FixedF32(_) | Method::NarrowF32(_) | Method::TripleF32(_) => exponent::exponent::<F32>(src),
         Method::FixedF64(_) => exponent::exponent::<F64>(src),
-        Method::FixedF16(_) | Method::NarrowF16(_) => exponent::exponent::<F16>(src),
-        Method::FixedBf16(_) | Method::NarrowBf16(_) => exponent::exponent::<Bf16>(src),
+        Method::FixedF16(_) | Method::NarrowF16(_) | Method::TripleF16(_) => exponent::exponent::<F16>(src),
+        Method::FixedBf16(_) | Method::NarrowBf16(_) | Method::TripleBf16(_) => exponent::exponent::<Bf16>(src),
         _ => 0,
     }
 }
@@ -223,6 +256,9 @@ fn encode_with(method: &Method, src: &[u8], exponent: i32, payload: &mut [u8]) -
         Method::NarrowF32(by) => fixed::encode_narrow::<F32>(by, src, exponent, payload),
         Method::NarrowF16(by) => fixed::encode_narrow::<F16>(by, src, exponent, payload),
         Method::NarrowBf16(by) => fixed::encode_narrow::<Bf16>(by, src, exponent, payload),
+        Method::TripleF32(by) => triple::encode::<F32>(by, src, exponent, payload),
+        Method::TripleF16(by) => triple::encode::<F16>(by, src, exponent, payload),
+        Method::TripleBf16(by) => triple::encode::<Bf16>(by, src, exponent, payload),
         Method::MaxF32 => plain::encode_ordered::<F32, false>(src, payload),
         Method::MaxF16 => plain::encode_ordered::<F16, false>(src, payload),
         Method::MaxBf16 => plain::encode_ordered::<Bf16, false>(src, payload),
@@ -245,6 +281,9 @@ fn decode_with(method: &Method, payload: &[u8], exponent: i32, dst: &mut [u8]) {
         Method::NarrowF32(by) => fixed::decode_narrow::<F32>(by, payload, exponent, dst),
         Method::NarrowF16(by) => fixed::decode_narrow::<F16>(by, payload, exponent, dst),
         Method::NarrowBf16(by) => fixed::decode_narrow::<Bf16>(by, payload, exponent, dst),
+        Method::TripleF32(by) => triple::decode::<F32>(by, payload, exponent, dst),
+        Method::TripleF16(by) => triple::decode::<F16>(by, payload, exponent, dst),
+        Method::TripleBf16(by) => triple::decode::<Bf16>(by, payload, exponent, dst),
         Method::MaxF32 => plain::decode_ordered::<F32, false>(payload, dst),
         Method::MaxF16 => plain::decode_ordered::<F16, false>(payload, dst),
         Method::MaxBf16 => plain::decode_ordered::<Bf16, false>(payload, dst),
@@ -303,13 +342,14 @@ mod tests {
             ranks in 1usize..=64,
         ) {
             let codecs = DType::ALL.into_iter().flat_map(|dtype| {
-                ReduceOp::ALL.into_iter().filter_map(move |op| Codec::reduction(dtype, op, ranks).ok())
+                let ops = ReduceOp::ALL.into_iter().flat_map(|op| [(op, 1), (op, usize::MAX)]);
+                ops.filter_map(move |(op, count)| Codec::reduction(dtype, op, ranks, count).ok())
             });
             for codec in codecs.chain([Codec::bytes()]) {
                 let method = &codec.0;
                 let src: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
                 // As many as there is room for, of every size of element a whole number.
-                let src = &src[..(src.len() * codec.bytes_per_lane() / 4).min(src.len())];
+                let src = &src[..codec.bytes_per_chunk(src.len() / 4).min(src.len())];
                 let mut expected = vec![0x11; 896];
                 let sum = codec.encode(src, exponent, &mut expected);
                 let reply: Vec<u8> = sums.iter().flat_map(|lane| lane.to_be_bytes()).collect();

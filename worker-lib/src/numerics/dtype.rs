@@ -9,15 +9,15 @@ use half::{bf16, f16};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum DType {
-    /// IEEE 754 binary32, one lane each.
+    /// IEEE 754 binary32.
     F32 = 0,
-    /// IEEE 754 binary64, two lanes each.
+    /// IEEE 754 binary64.
     F64 = 1,
-    /// IEEE 754 binary16, one lane each.
+    /// IEEE 754 binary16.
     F16 = 2,
-    /// bfloat16 (the upper half of a binary32), one lane each.
+    /// bfloat16 (the upper half of a binary32).
     Bf16 = 3,
-    /// Two's complement 32-bit integer, one lane each.
+    /// Two's complement 32-bit integer.
     I32 = 4,
 }
 
@@ -34,7 +34,8 @@ impl DType {
         }
     }
 
-    /// 32-bit lanes that one element takes in a reduction.
+    /// 32-bit lanes that one element takes in a reduction; in a sum or average of up to [`SMALL_COUNT`](super::SMALL_COUNT)
+    /// elements, f32, f16 and bf16 take three.
     pub const fn lanes(self) -> usize {
         match self {
             Self::F64 => 2,

@@ -1,4 +1,4 @@
-//! Floats as integers: f32, f16 and bf16 in one lane or in half of one, f64 in two.
+//! Floats as integers: f32, f16 and bf16 in one lane or in half of one, f64 in two. `triple` has those in three.
 
 use super::bytes::{elements, fill, read_halves, read_lanes, write_halves, write_lanes};
 use super::format::{F32, F64, Format, OneLane, power_of_two};
@@ -7,14 +7,14 @@ use super::format::{F32, F64, Format, OneLane, power_of_two};
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Fixed {
     /// L = ceil(log2 N): the bits that a sum of N integers grows by.
-    growth: i32,
+    pub(super) growth: i32,
     /// What the sum is divided by: 1, or N for an average.
-    divisor: f64,
+    pub(super) divisor: u32,
 }
 
 impl Fixed {
     pub(super) fn new(ranks: usize, average: bool) -> Self {
-        Self { growth: ranks.next_power_of_two().ilog2() as i32, divisor: if average { ranks as f64 } else { 1.0 } }
+        Self { growth: ranks.next_power_of_two().ilog2() as i32, divisor: if average { ranks as u32 } else { 1 } }
     }
 
     /// Binary places of a one-lane integer: 30 - E - L. Exponents that no f32 has (a foreign packet's) are bent to the nearest.
@@ -49,7 +49,7 @@ pub(super) fn encode<F: OneLane>(fixed: Fixed, src: &[u8], exponent: i32, payloa
 
 /// `x` or the nearest of plus and minus `limit`; minus for NaN, which no chunk with a true exponent holds.
 #[inline(always)]
-fn within(limit: f64, x: f64) -> f64 {
+pub(super) fn within(limit: f64, x: f64) -> f64 {
     // Not `clamp`: it would let NaN through.
     let x = if x > -limit { x } else { -limit };
     if x < limit { x } else { limit }
@@ -61,14 +61,20 @@ const SHIFT: f64 = 1.5 * power_of_two(52);
 
 /// The nearest integer, ties to even, of |x| < 2^51.
 #[inline(always)]
-fn nearest(x: f64) -> i64 {
+pub(super) fn nearest(x: f64) -> i64 {
     (x + SHIFT).to_bits() as i64 - SHIFT.to_bits() as i64
+}
+
+/// The same as an f64.
+#[inline(always)]
+pub(super) fn rounded(x: f64) -> f64 {
+    (x + SHIFT) - SHIFT
 }
 
 /// sum * 2^-places / divisor, rounded once to the element's format.
 #[inline(always)]
 pub(super) fn decode<F: OneLane>(fixed: Fixed, payload: &[u8], exponent: i32, dst: &mut [u8]) {
-    let factor = power_of_two(-fixed.places(exponent)) / fixed.divisor;
+    let factor = power_of_two(-fixed.places(exponent)) / f64::from(fixed.divisor);
     fill(dst, read_lanes(payload).map(|lane| F::narrow(f64::from(lane as i32) * factor)));
 }
 
@@ -85,14 +91,14 @@ pub(super) fn encode_narrow<F: OneLane>(fixed: Fixed, src: &[u8], exponent: i32,
 /// sum * 2^-places / divisor, rounded once to the element's format.
 #[inline(always)]
 pub(super) fn decode_narrow<F: OneLane>(fixed: Fixed, payload: &[u8], exponent: i32, dst: &mut [u8]) {
-    let factor = power_of_two(-fixed.narrow_places(exponent)) / fixed.divisor;
+    let factor = power_of_two(-fixed.narrow_places(exponent)) / f64::from(fixed.divisor);
     fill(dst, read_halves(payload).map(|half| F::narrow(f64::from(half as i16) * factor)));
 }
 
 /// As [`decode`] to f32. Where dividing and multiplying are exact, the sum is rounded when it becomes an f32.
 #[inline(always)]
 pub(super) fn decode_f32(fixed: Fixed, payload: &[u8], exponent: i32, dst: &mut [u8]) {
-    let factor = power_of_two(-fixed.places(exponent)) / fixed.divisor;
+    let factor = power_of_two(-fixed.places(exponent)) / f64::from(fixed.divisor);
     // A power of two with which no sum, of at least 1 in magnitude, becomes subnormal. One that overflows would anyway.
     let is_exact = factor.to_bits() << 12 == 0 && factor >= f64::from(f32::MIN_POSITIVE) && factor <= power_of_two(127);
     if is_exact {
@@ -118,7 +124,7 @@ pub(super) fn encode_wide(fixed: Fixed, src: &[u8], exponent: i32, payload: &mut
     for (bytes, x) in front.as_chunks_mut::<8>().0.iter_mut().zip(elements::<f64>(src)) {
         let scaled = within(limit, x * scale * rest);
         // `scaled` has too many bits for one rounding by SHIFT: take the upper ones off first. The difference is exact.
-        let upper = (scaled * to_high + SHIFT) - SHIFT;
+        let upper = rounded(scaled * to_high);
         // `upper` may have been rounded up to 2^63, from which the rest leads back into range.
         let v = (nearest(upper) << low_bits).wrapping_add(nearest(scaled - upper * to_low));
         let high = (v as u64 >> low_bits) as u32;
@@ -140,7 +146,7 @@ pub(super) fn decode_wide(fixed: Fixed, payload: &[u8], exponent: i32, dst: &mut
         let pair = u64::from_be_bytes(*bytes);
         let high = i64::from((pair >> 32) as i32);
         let sum = (high << low_bits).wrapping_add(i64::from(pair as u32));
-        sum as f64 / fixed.divisor * scale * rest
+        sum as f64 / f64::from(fixed.divisor) * scale * rest
     });
     fill(dst, values);
 }

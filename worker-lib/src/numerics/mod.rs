@@ -13,7 +13,8 @@
 //!
 //! | | lanes per element | `Sum`, `Avg` | `Max`, `Min` |
 //! | --- | --- | --- | --- |
-//! | f32, f16, bf16 | 1 | fixed point, step 2^(E+L-30) | exact |
+//! | f32, f16, bf16, up to 1024 elements ([`SMALL_COUNT`]) | sums 3, else 1 | fixed point, step 2^(E+3L-94) | exact |
+//! | f32, f16, bf16, more elements | 1 | fixed point, step 2^(E+L-30) | exact |
 //! | f64 | 2 | fixed point, step 2^(E+2L-62) | refused |
 //! | i32 | 1 | `Sum` exact, wrapping; `Avg` refused | exact |
 //!
@@ -21,7 +22,16 @@
 //! |result - true sum| <= N * 2^(L-15) * M, and half a unit. An average is off by 2^-14 M for 2 ranks, 2^-13 M for 4, 2^-9 M for 64; a chunk has twice as many
 //! elements. Elements below half a step count as 0.
 //!
-//! **f32, f16, bf16, `Sum`.** Each rank's element is rounded once to a multiple of the step (nearest, ties to even); the sum
+//! **f32, f16, bf16 of up to 1024 elements, `Sum` and `Avg`.** The number of elements is the whole call's. Where all elements of a chunk, over all ranks,
+//! are multiples of the step, the result is the **true sum, or average, rounded once**, ties to even: within half a unit in the last place, cancellation or
+//! not, and so at least as near as a sum in f64. For any number of ranks that is all of f16, each f32 of at least 2^-53 M, and each bf16 of at least
+//! 2^-69 M: far more than a sum in f32 keeps. Smaller elements are rounded to a multiple of the step first, so
+//!
+//! > |result - true sum| <= N * 2^(3L-95) * M, plus half a unit in the last place of the result.
+//!
+//! A negative average that is rounded to zero gives -0.0.
+//!
+//! **f32, f16, bf16 of more elements, `Sum`.** Each rank's element is rounded once to a multiple of the step (nearest, ties to even); the sum
 //! of those is exact; it is rounded once to the element's type. So for each element
 //!
 //! > |result - true sum| <= N * 2^(L-31) * M, plus half a unit in the last place of the result.
@@ -35,7 +45,9 @@
 //! half a unit in the last place. Each rank contributes 63-2L bits and a sign: all 53 bits of elements near M up to 32 ranks, 51
 //! bits beyond.
 //!
-//! **`Avg`** is the same integer sum. f32, f16, bf16: times the f64 nearest to step/N, in f64, and then rounded to the type; so
+//! `cargo run --release -p switchml-worker --example precision` measures what that is for some distributions (`docs/benchmarks.md`).
+//!
+//! **`Avg`** of these and of f64 is the same integer sum. f32, f16, bf16: times the f64 nearest to step/N, in f64, and then rounded to the type; so
 //! an average that the type can hold comes out exactly. f64: the sum rounded to f64, then divided by N (one more
 //! rounding, and yet another when the average is subnormal).
 //!
@@ -58,7 +70,8 @@ mod fixed;
 mod format;
 mod plain;
 mod prefetch;
+mod triple;
 
-pub use codec::{Codec, lane_sum};
+pub use codec::{Codec, SMALL_COUNT, lane_sum};
 pub use dtype::{DType, Element, NumericsError, ReduceOp};
 pub(crate) use prefetch::prefetch;

@@ -1,7 +1,7 @@
 //! N ranks and an aggregator that adds lanes as the protocol says.
 
 use switchml_protocol::header::Op;
-use switchml_worker::numerics::{Codec, DType, ReduceOp, exponent, lane_sum};
+use switchml_worker::numerics::{Codec, DType, ReduceOp, SMALL_COUNT, exponent, lane_sum};
 
 pub struct Reduced {
     /// The chunk's global exponent.
@@ -12,9 +12,23 @@ pub struct Reduced {
     pub elements: Vec<u8>,
 }
 
-/// All-reduces one chunk, given as each rank's elements.
+/// The codec of a call of more elements than a small one has.
+pub fn large(dtype: DType, op: ReduceOp, ranks: usize) -> Codec {
+    Codec::reduction(dtype, op, ranks, SMALL_COUNT + 1).expect("a reduction that is available")
+}
+
+/// The codec of a small call.
+pub fn small(dtype: DType, op: ReduceOp, ranks: usize) -> Codec {
+    Codec::reduction(dtype, op, ranks, SMALL_COUNT).expect("a reduction that is available")
+}
+
+/// All-reduces one chunk of a large call, given as each rank's elements.
 pub fn all_reduce(dtype: DType, op: ReduceOp, ranks: &[Vec<u8>]) -> Reduced {
-    let codec = Codec::reduction(dtype, op, ranks.len()).expect("a reduction that is available");
+    all_reduce_with(large(dtype, op, ranks.len()), ranks)
+}
+
+/// All-reduces one chunk, given as each rank's elements.
+pub fn all_reduce_with(codec: Codec, ranks: &[Vec<u8>]) -> Reduced {
     let global = if codec.uses_exponents() { ranks.iter().map(|r| codec.exponent(r)).max().unwrap_or(0) } else { 0 };
     let mut elements = vec![0x55; ranks[0].len()];
     if codec.uses_exponents() && exponent::is_skipped(global) {
@@ -36,7 +50,7 @@ pub fn encode(codec: Codec, elements: &[u8], exponent: i32) -> Vec<u32> {
     let op = codec.wire_op();
     let expected = lanes.iter().fold(0u32, |a, b| add(op, a, *b));
     assert_eq!((sum, lane_sum(op, &payload)), (expected, expected), "lane sum");
-    assert!(lanes[elements.len().div_ceil(codec.bytes_per_lane())..].iter().all(|lane| *lane == 0), "padding");
+    assert!(lanes[codec.used_lanes(elements.len())..].iter().all(|lane| *lane == 0), "padding");
     lanes
 }
 

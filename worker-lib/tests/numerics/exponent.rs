@@ -3,11 +3,12 @@
 use proptest::prelude::*;
 use switchml_worker::numerics::{Codec, DType, ReduceOp, exponent};
 
+use crate::cluster::large;
 use crate::exact::{F16, F32, F64, FLOATS, Float, exponent_of};
 use crate::fixed::finite;
 
 fn exponent_in(float: Float, elements: &[u64]) -> i32 {
-    Codec::reduction(float.dtype, ReduceOp::Sum, 2).expect("a sum").exponent(&float.pack(elements))
+    large(float.dtype, ReduceOp::Sum, 2).exponent(&float.pack(elements))
 }
 
 proptest! {

@@ -1,4 +1,4 @@
-//! Sums and averages of floats.
+//! Sums and averages of floats, in calls that are not small.
 
 use std::ops::RangeInclusive;
 
@@ -6,9 +6,9 @@ use num_traits::{Signed, ToPrimitive};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::select;
-use switchml_worker::numerics::{Codec, DType, ReduceOp};
+use switchml_worker::numerics::{DType, ReduceOp};
 
-use crate::cluster::{all_reduce, encode};
+use crate::cluster::{all_reduce, encode, large};
 use crate::exact::{BF16, F16, F32, F64, FLOATS, Float, integer, nearest_even, pow2};
 
 /// A format and, for each rank, finite elements: of any magnitude, or of magnitudes near each other anywhere in the range.
@@ -62,7 +62,7 @@ proptest! {
     /// Each rank's lanes are the specified integers, to the last bit.
     #[test]
     fn lanes_are_the_rounded_elements((float, ranks) in finite(1..=64, 1..30)) {
-        let codec = Codec::reduction(float.dtype, ReduceOp::Sum, ranks.len()).expect("a sum");
+        let codec = large(float.dtype, ReduceOp::Sum, ranks.len());
         let chunks: Vec<_> = ranks.iter().map(|r| float.pack(r)).collect();
         let exponent = chunks.iter().map(|c| codec.exponent(c)).max().expect("a rank");
         prop_assume!(exponent != i32::MIN);
@@ -114,7 +114,7 @@ proptest! {
         let (growth, step) = grid(float, n, reduced.exponent);
         let step = pow2(step + 16);
         let limit = (1i128 << (15 - growth)) - 1;
-        let codec = Codec::reduction(float.dtype, ReduceOp::Sum16, n).expect("a sum");
+        let codec = large(float.dtype, ReduceOp::Sum16, n);
         let mut sums = vec![0i128; ranks[0].len()];
         for (elements, chunk) in ranks.iter().zip(&chunks) {
             let lanes = encode(codec, chunk, reduced.exponent);
@@ -200,7 +200,7 @@ fn no_sum_overflows() {
         for n in 1..=64usize {
             for field in [0, 1, float.bias as u64, 2 * float.bias as u64] {
                 let top = (field << float.mantissa) | ((1 << float.mantissa) - 1);
-                let codec = Codec::reduction(float.dtype, ReduceOp::Sum, n).expect("a sum");
+                let codec = large(float.dtype, ReduceOp::Sum, n);
                 for element in [top, top | float.sign(), top - 1, (top - 1) | float.sign()] {
                     let chunk = float.pack(&[element]);
                     let lanes = encode(codec, &chunk, codec.exponent(&chunk));
@@ -221,11 +221,11 @@ fn no_sum_overflows() {
 fn too_small_an_exponent_clamps() {
     for n in 1..=64usize {
         let growth = n.next_power_of_two().ilog2();
-        let codec = Codec::reduction(DType::F32, ReduceOp::Sum, n).expect("a sum");
+        let codec = large(DType::F32, ReduceOp::Sum, n);
         let lanes = encode(codec, bytemuck::cast_slice(&[1e30f32, -1e30]), 0);
         let limit = (1i64 << (31 - growth)) - 1;
         assert_eq!([lanes[0] as i32, lanes[1] as i32].map(i64::from), [limit, -limit]);
-        let codec = Codec::reduction(DType::F64, ReduceOp::Sum, n).expect("a sum");
+        let codec = large(DType::F64, ReduceOp::Sum, n);
         let lanes = encode(codec, bytemuck::cast_slice(&[1e300f64, -1e300]), 0);
         // The largest f64 below 2^(63-2L): it has 53 bits, but no binary places.
         let limit = (1i128 << (63 - 2 * growth)) - (1i128 << (10u32.saturating_sub(2 * growth)));

@@ -8,4 +8,5 @@ mod exponent;
 mod fixed;
 mod ordered;
 mod robust;
+mod small;
 mod special;

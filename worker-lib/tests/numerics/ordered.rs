@@ -5,9 +5,9 @@ use std::cmp::Ordering;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::select;
-use switchml_worker::numerics::{Codec, DType, ReduceOp};
+use switchml_worker::numerics::{DType, ReduceOp};
 
-use crate::cluster::{all_reduce, encode};
+use crate::cluster::{all_reduce, encode, large};
 use crate::exact::{BF16, F16, F32, Float};
 
 const ORDERED: [Float; 3] = [F32, F16, BF16];
@@ -41,7 +41,7 @@ fn compare(float: Float, a: u64, b: u64) -> Ordering {
 }
 
 fn lane(float: Float, op: ReduceOp, bits: u64) -> i32 {
-    let codec = Codec::reduction(float.dtype, op, 2).expect("an extremum");
+    let codec = large(float.dtype, op, 2);
     encode(codec, &float.to_bytes(bits), 0)[0] as i32
 }
 
@@ -73,8 +73,7 @@ fn lanes_order_as_numbers_across_classes() {
 #[test]
 fn every_16_bit_value_survives_and_precedes_the_next() {
     for float in [F16, BF16] {
-        let codecs =
-            [ReduceOp::Max, ReduceOp::Min].map(|op| Codec::reduction(float.dtype, op, 1).expect("an extremum"));
+        let codecs = [ReduceOp::Max, ReduceOp::Min].map(|op| large(float.dtype, op, 1));
         for bits in 0..=0xFFFF {
             let canonical = if float.is_nan(bits) { float.infinity() | 1 << (float.mantissa - 1) } else { bits };
             for codec in codecs {

@@ -2,7 +2,7 @@
 
 use proptest::collection::vec;
 use proptest::prelude::*;
-use switchml_worker::numerics::{Codec, DType, ReduceOp};
+use switchml_worker::numerics::{Codec, DType, ReduceOp, SMALL_COUNT};
 
 proptest! {
     #[test]
@@ -13,7 +13,8 @@ proptest! {
         ranks in 1usize..=64,
     ) {
         let codecs = DType::ALL.into_iter().flat_map(|dtype| {
-            ReduceOp::ALL.into_iter().filter_map(move |op| Codec::reduction(dtype, op, ranks).ok())
+            let ops = ReduceOp::ALL.into_iter().flat_map(|op| [(op, SMALL_COUNT), (op, SMALL_COUNT + 1)]);
+            ops.filter_map(move |(op, count)| Codec::reduction(dtype, op, ranks, count).ok())
         });
         for codec in codecs.chain([Codec::bytes(), Codec::exponents()]) {
             let mut payload = crate::cluster::to_payload(&lanes);
@@ -37,5 +38,5 @@ fn too_many_elements_are_the_caller_s_mistake() {
 #[test]
 #[should_panic(expected = "4 bytes of elements for 128 bytes of payload")]
 fn so_is_half_an_element() {
-    Codec::reduction(DType::F64, ReduceOp::Sum, 2).expect("a sum").encode(&[0; 4], 0, &mut [0; 128]);
+    crate::cluster::large(DType::F64, ReduceOp::Sum, 2).encode(&[0; 4], 0, &mut [0; 128]);
 }

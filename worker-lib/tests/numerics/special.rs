@@ -65,11 +65,11 @@ fn sums_at_the_ends_of_the_range() {
 #[test]
 fn refusals_say_what_to_do() {
     for op in [ReduceOp::Max, ReduceOp::Min] {
-        assert_eq!(Codec::reduction(DType::F64, op, 4), Err(NumericsError::NoF64Extremum(op)));
+        assert_eq!(Codec::reduction(DType::F64, op, 4, 1), Err(NumericsError::NoF64Extremum(op)));
     }
-    assert_eq!(Codec::reduction(DType::I32, ReduceOp::Avg, 4), Err(NumericsError::NoIntegerAverage));
+    assert_eq!(Codec::reduction(DType::I32, ReduceOp::Avg, 4, 1), Err(NumericsError::NoIntegerAverage));
     for n in [0, 65, usize::MAX] {
-        assert_eq!(Codec::reduction(DType::F32, ReduceOp::Sum, n), Err(NumericsError::Ranks(n)));
+        assert_eq!(Codec::reduction(DType::F32, ReduceOp::Sum, n, 1), Err(NumericsError::Ranks(n)));
     }
     assert_eq!(NumericsError::Ranks(65).to_string(), "65 ranks given, 1 to 64 are allowed");
     let message = NumericsError::NoF64Extremum(ReduceOp::Max).to_string();

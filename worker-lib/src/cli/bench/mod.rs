@@ -80,7 +80,7 @@ impl Bench {
 
     fn run_with<T: Value>(&self) -> Result<(), Failure> {
         let counts = self.counts().map_err(Failure::Usage)?;
-        Codec::reduction(self.dtype, self.op, 1).map_err(|error| Failure::Usage(error.to_string()))?;
+        Codec::reduction(self.dtype, self.op, 1, counts[0]).map_err(|error| Failure::Usage(error.to_string()))?;
         let settings = self.job.settings()?;
         let is_reporter = settings.get_rank() == Some(0);
         let output = Output::open(self.json.as_ref().filter(|_| is_reporter))?;
@@ -96,7 +96,7 @@ impl Bench {
         let iterations = counts.len() * 2 * (self.iters.get() + self.check);
         let progress = Progress::new(is_reporter, iterations);
         let largest = counts.iter().copied().max().unwrap_or_default();
-        let zeros = self.zeros(&communicator)?;
+        let zeros = self.zeros(&communicator, largest)?;
         let (iters, check) = (self.iters.get(), self.check);
         let mut runner = Runner::<T>::new(communicator, self.op, iters, check, zeros, largest, progress);
         let (smallest, warmup_iters) = (counts[0], self.warmup_iters);
@@ -140,8 +140,8 @@ impl Bench {
         Ok(sizes.map(|size| size / element).collect())
     }
 
-    fn zeros(&self, communicator: &Communicator) -> Result<Zeros, Failure> {
-        let codec = Codec::reduction(self.dtype, self.op, communicator.world_size() as usize)
+    fn zeros(&self, communicator: &Communicator, count: usize) -> Result<Zeros, Failure> {
+        let codec = Codec::reduction(self.dtype, self.op, communicator.world_size() as usize, count)
             .map_err(|error| Failure::Usage(error.to_string()))?;
         let bytes = codec.bytes_per_chunk(communicator.info().chunk_lanes.into());
         Ok(Zeros { share: self.sparsity, chunk: bytes / self.dtype.size() })
