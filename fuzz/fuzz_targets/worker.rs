@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use switchml_protocol::outcome::{Action, Outcome};
 use switchml_worker::endpoint::{Call, Command, Endpoint, Kind, Task};
-use switchml_worker::engine::{Config, Engine, Identity};
+use switchml_worker::engine::{Config, Engine, Identity, Limits};
 use switchml_worker::{CallStats, DType, ReduceOp};
 
 // Shared with the protocol's tests: packets byte by byte, the aggregator in vectors.
@@ -193,7 +193,8 @@ impl Network {
         // Round 0 begins at the start of the epoch; the aggregator has none before.
         let rank = |rank| {
             let identity = Identity { job: JOB, epoch: EPOCH, rank, ranks };
-            let engine = Engine::new(Config::new(identity, slots, LANES, 16, Duration::from_secs(1 << 30)));
+            let limits = Limits { deadline: Duration::from_secs(1 << 30), ..Limits::default() };
+            let engine = Engine::new(Config::new(identity, slots, LANES, 16, limits));
             Rank { endpoint: Endpoint::new(engine, LANES, 4), outstanding: BTreeMap::new(), inbox: vec![] }
         };
         let mut network = Self {

@@ -3,6 +3,8 @@
 
 use std::time::Duration;
 
+use switchml_worker::engine::Limits;
+
 use crate::dice::{Dice, Ppm};
 use crate::program::{self, Step};
 
@@ -29,8 +31,8 @@ pub struct Scenario {
     pub max_lanes: u16,
     /// Whether the aggregator takes maxima unverified, and gives them without a check word.
     pub unchecked_maxima: bool,
-    /// [`Builder::deadline`](switchml_worker::Builder::deadline) of every rank.
-    pub deadline: Duration,
+    /// [`Builder::deadline`](switchml_worker::Builder::deadline) and [`Builder::timeout`](switchml_worker::Builder::timeout) of every rank.
+    pub limits: Limits,
     /// [`Builder::join_timeout`](switchml_worker::Builder::join_timeout) of every rank.
     pub join_timeout: Time,
     /// How often a rank is started at most, while faults last.
@@ -163,7 +165,10 @@ impl Scenario {
             heals_at: liveness.then_some(2 * span),
             slots: 16 * jobs.len() as u32 * dice.pick(&[2, 3, 6, 16]),
             max_lanes: 32 * dice.range(1, 24) as u16,
-            deadline: Duration::from_nanos(dice.magnitude(100 * MS, 5 * SECOND)),
+            limits: Limits {
+                deadline: Duration::from_nanos(dice.magnitude(100 * MS, 5 * SECOND)),
+                timeout: Duration::from_nanos(dice.magnitude(100 * MS, 1800 * SECOND)),
+            },
             join_timeout: dice.magnitude(8 * SECOND, 60 * SECOND),
             attempts: dice.range(1, 4) as u32,
             host_delay: dice.magnitude(US, 50 * US),

@@ -4,13 +4,14 @@
 use std::mem;
 use std::net::Ipv4Addr;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use switchml_control::{Aborted, Call, join_event};
 use switchml_protocol::header::{HEADER_LEN, Header};
 use switchml_userspace::jobs::{Joiner, MemberId, Threads};
 use switchml_worker::CallStats;
 use switchml_worker::endpoint::{Command, Endpoint, Hello, HelloStep, Kind, OpenPath, Task};
-use switchml_worker::engine::{Config, Engine, Failure, Identity};
+use switchml_worker::engine::{Config, Engine, Failure, Identity, Limits};
 use tracing::debug;
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -305,7 +306,7 @@ impl Worker {
         ensure!(lanes > 0 && lanes <= path.lanes, "chunks of {lanes} lanes for a path that carries {}", path.lanes);
         let Assigned { identity, slots, unchecked_maxima, .. } = assigned;
         world.judge.start(identity.epoch, lanes)?;
-        let config = Config::new(identity, slots, lanes, plan.receive_room, world.scenario.deadline);
+        let config = Config::new(identity, slots, lanes, plan.receive_room, world.scenario.limits);
         let config = Config { unchecked_maxima, ..config };
         let mut engine = Engine::starting_at(config, u64::from(plan.origin) * u64::from(slots));
         engine.sample_rtt(0, path.rtt.as_nanos() as u64);
@@ -489,7 +490,7 @@ impl Worker {
         }
         running.endpoint.give_back();
         running.note_progress(now, outstanding);
-        running.check_deadline(now, rank, world)?;
+        running.check_waits(now, self.stalled_until, rank, world)?;
         let session = self.assigned.map_or(0, |assigned| assigned.identity.epoch);
         let done = mem::take(&mut *running.tensors.lock().unwrap_or_else(PoisonError::into_inner));
         let has_news = !done.is_empty();
@@ -612,7 +613,7 @@ impl Worker {
             oldest: running.endpoint.engine().oldest(),
             answered_at: running.answered_at,
             now: world.net.now,
-            deadline: world.scenario.deadline.as_nanos() as Time,
+            deadline: world.scenario.limits.deadline.as_nanos() as Time,
         })
     }
 
@@ -655,15 +656,21 @@ impl Running {
         }
     }
 
-    /// Nobody waits beyond its deadline.
-    fn check_deadline(&self, now: Time, rank: u16, world: &World<'_>) -> Result<(), Violation> {
-        let waited = now - self.progress_at;
-        let deadline = world.scenario.deadline.as_nanos() as Time;
+    /// Nobody waits for the aggregator beyond the deadline, or for other ranks beyond the timeout. A rank that stood still until `stalled`
+    /// begins anew with the former.
+    fn check_waits(&self, now: Time, stalled: Time, rank: u16, world: &World<'_>) -> Result<(), Violation> {
+        let Limits { deadline, timeout } = world.scenario.limits;
+        let end = |from: Time, limit: Duration| from.saturating_add(limit.as_nanos() as Time);
+        let since = self.progress_at.max(stalled.min(now));
+        let answered_at = self.answered_at.unwrap_or(0);
+        let silence = end(since.max(answered_at), deadline);
+        let wait = end(self.progress_at, timeout).max(end(since, deadline));
         ensure!(
-            self.endpoint.engine().outstanding() == 0 || waited < deadline + MS,
-            "rank {rank} waits for {} s, beyond its deadline of {} s",
-            waited as f64 / 1e9,
-            deadline as f64 / 1e9
+            self.endpoint.engine().outstanding() == 0 || now < silence.min(wait) + MS,
+            "rank {rank} waits since {}, answered at {}, beyond {:?}",
+            Clock(self.progress_at),
+            Clock(answered_at),
+            world.scenario.limits
         );
         Ok(())
     }

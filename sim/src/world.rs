@@ -100,10 +100,10 @@ impl World {
     }
 
     /// When everything must be over: nobody waits longer than for ranks to join, and again for them to be ready, and for a dead
-    /// host to be noticed, and for a deadline; as often as ranks are started.
+    /// host to be noticed, and for a deadline; as often as ranks are started. Nor does anybody need the timeout: who is there calls some time.
     fn limit(&self) -> Time {
-        let Scenario { join_timeout, attempts, deadline, heals_at, .. } = &self.scenario;
-        let once = 2 * join_timeout + deadline.as_nanos() as Time + 30 * SECOND;
+        let Scenario { join_timeout, attempts, limits, heals_at, .. } = &self.scenario;
+        let once = 2 * join_timeout + limits.deadline.as_nanos() as Time + 30 * SECOND;
         match heals_at {
             Some(heals_at) => heals_at + 3 * once,
             None => 20 * SECOND + u64::from(attempts + 1) * once,

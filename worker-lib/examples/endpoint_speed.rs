@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use switchml_protocol::EVERYONE;
 use switchml_protocol::header::{HEADER_LEN, Header, Kind};
 use switchml_worker::endpoint::{Call, Command, Endpoint, Kind as CallKind, Task};
-use switchml_worker::engine::{Config, Engine, Identity};
+use switchml_worker::engine::{Config, Engine, Identity, Limits};
 use switchml_worker::{CallStats, DType, ReduceOp};
 use zerocopy::FromBytes;
 
@@ -18,7 +18,6 @@ const BATCH: u32 = 45;
 const SLOTS: u16 = 512;
 const TENSOR: usize = 16 << 20;
 const REPEATS: usize = 20;
-const DEADLINE: Duration = Duration::from_secs(60);
 
 /// Elements that the benchmark gets back by dropping them.
 struct Elements(Vec<u8>);
@@ -67,7 +66,7 @@ impl Spent {
 fn run() -> Spent {
     let identity = Identity { job: 0, epoch: 1, rank: 0, ranks: 1 };
     let mut endpoint =
-        Endpoint::new(Engine::new(Config::new(identity, SLOTS, LANES, u32::MAX, DEADLINE)), LANES, BATCH);
+        Endpoint::new(Engine::new(Config::new(identity, SLOTS, LANES, u32::MAX, Limits::default())), LANES, BATCH);
     let call = Call { kind: CallKind::AllReduce(ReduceOp::Sum), dtype: DType::F32, count: TENSOR / 4 };
     let codec = call.codec(1).expect("a sum of f32 is offered");
     let elements: Vec<u8> = (0..call.count).flat_map(|i| ((i % 20_011) as f32 / 100.0).to_ne_bytes()).collect();

@@ -11,15 +11,16 @@ use crate::communicator::{self, Communicator, DataThread, Info};
 use crate::control::{self, Assigned, Session};
 use crate::driver::{Driver, Seat, Shared, Wakers};
 use crate::endpoint::Endpoint;
-use crate::engine::{Config, Engine, Identity, TIMEOUT_CEILING};
+use crate::engine::{Config, Engine, Identity, Limits, TIMEOUT_CEILING};
 use crate::error::Error;
 use crate::hello::{OpenPath, open_path, packet_len};
+use crate::notice::Notices;
 use crate::patience::Patience;
 use crate::transport::{Transport, Udp};
 use crate::waker::Waker;
 
-/// Least deadline: less would be over before a rank has asked who is missing.
-const LEAST_DEADLINE: Duration = TIMEOUT_CEILING;
+/// Least deadline and timeout: less would be over before a rank has asked who is missing.
+const LEAST_WAIT: Duration = TIMEOUT_CEILING;
 
 /// Settings of a [`Communicator`].
 #[derive(Clone, Debug)]
@@ -28,7 +29,7 @@ pub struct Builder {
     job: String,
     rank: Option<u32>,
     world_size: Option<u32>,
-    deadline: Duration,
+    limits: Limits,
     join_timeout: Duration,
     data_threads: Option<u32>,
 }
@@ -40,7 +41,7 @@ impl Default for Builder {
             job: "default".to_owned(),
             rank: None,
             world_size: None,
-            deadline: Duration::from_secs(5),
+            limits: Limits::default(),
             join_timeout: Duration::from_secs(60),
             data_threads: None,
         }
@@ -72,10 +73,17 @@ impl Builder {
         self
     }
 
-    /// A collective without any progress for so long fails, and names the ranks that it waited for. 5 s unless given. Must cover the time
-    /// that ranks may be apart when they call. At least 0.1 s.
+    /// A collective fails when the aggregator has given no answer for so long. 5 s unless given; at least 0.1 s.
     pub fn deadline(mut self, deadline: Duration) -> Self {
-        self.deadline = deadline;
+        self.limits.deadline = deadline;
+        self
+    }
+
+    /// A collective fails when other ranks that are connected have been waited for, without a result, for so long, and names them. 30
+    /// minutes unless given, as in torch; at least 0.1 s. It must cover the time that ranks may be apart when they call. A rank that dies ends
+    /// the wait within seconds.
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.limits.timeout = timeout;
         self
     }
 
@@ -174,7 +182,8 @@ impl Builder {
 
     /// Starts the data threads.
     fn start(self, session: Session, paths: Vec<Path>, info: Info) -> Result<Communicator, Error> {
-        let shared = Arc::new(Shared::new(paths.iter().map(|path| path.wakers.clone()).collect()));
+        let notices = Notices::new(info.job.clone(), info.rank);
+        let shared = Arc::new(Shared::new(paths.iter().map(|path| path.wakers.clone()).collect(), notices));
         let told = Arc::clone(&shared);
         // An earlier failure of this rank's own stays the reason.
         session.on_end(move |error| told.fail(error.into()));
@@ -183,7 +192,7 @@ impl Builder {
         for (shard, Path { identity, transport, wakers, open }) in paths.into_iter().enumerate() {
             let packet = packet_len(info.chunk_lanes.into());
             let room = transport.receive_room(packet) as u32;
-            let config = Config::new(identity, info.slots, info.chunk_lanes, room, self.deadline);
+            let config = Config::new(identity, info.slots, info.chunk_lanes, room, self.limits);
             let mut engine = Engine::new(Config { unchecked_maxima: info.unchecked_maxima, ..config });
             engine.sample_rtt(0, open.rtt.as_nanos() as u64);
             let (commands, received) = mpsc::channel();
@@ -195,7 +204,6 @@ impl Builder {
                 session: Arc::clone(&session),
                 shared: Arc::clone(&shared),
                 begin,
-                deadline: self.deadline,
                 patience: Patience::default(),
             };
             let seat = Arc::new(Seat::new(driver, wakers.idle.clone()));
@@ -236,9 +244,11 @@ impl Builder {
             let given = given.to_string();
             return Err(Error::Setting { name: "data threads", given, allowed: "1 to 8 are allowed" });
         }
-        if self.deadline < LEAST_DEADLINE {
-            let given = format!("{} s", self.deadline.as_secs_f64());
-            return Err(Error::Setting { name: "deadline", given, allowed: "0.1 s or more is allowed" });
+        for (name, time) in [("deadline", self.limits.deadline), ("timeout", self.limits.timeout)] {
+            if time < LEAST_WAIT {
+                let given = format!("{} s", time.as_secs_f64());
+                return Err(Error::Setting { name, given, allowed: "0.1 s or more is allowed" });
+            }
         }
         Ok((aggregator, rank, world_size))
     }
@@ -348,6 +358,7 @@ mod tests {
             (complete().data_threads(0), "data threads is 0; 1 to 8 are allowed"),
             (complete().data_threads(9), "data threads is 9; 1 to 8 are allowed"),
             (complete().deadline(Duration::from_millis(99)), "deadline is 0.099 s; 0.1 s or more is allowed"),
+            (complete().timeout(Duration::ZERO), "timeout is 0 s; 0.1 s or more is allowed"),
         ] {
             assert_eq!(builder.connect().err().unwrap().to_string(), expected);
         }

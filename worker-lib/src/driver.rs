@@ -14,8 +14,9 @@ use std::time::{Duration, Instant};
 use crate::collective::Call;
 use crate::control::Session;
 use crate::endpoint::{Command, Endpoint};
-use crate::engine::{EngineStats, Failure};
+use crate::engine::{EngineStats, Failure, Waiting};
 use crate::error::Error;
+use crate::notice::{LONG, Notices};
 use crate::patience::{Patience, WaitStats, offer_core};
 use crate::stats::CallStats;
 use crate::transport::Transport;
@@ -35,6 +36,7 @@ pub(crate) struct Shared {
     issued: Mutex<Issued>,
     /// Of all calls that were given back.
     calls: Mutex<CallStats>,
+    notices: Notices,
 }
 
 /// A driver, as the others see it.
@@ -85,7 +87,7 @@ impl Issued {
 
 impl Shared {
     /// For the drivers that these wake.
-    pub fn new(wakers: Vec<Wakers>) -> Self {
+    pub fn new(wakers: Vec<Wakers>, notices: Notices) -> Self {
         let shard = |wakers| Shard { wakers, stats: Mutex::default() };
         Self {
             failed: OnceLock::new(),
@@ -93,6 +95,7 @@ impl Shared {
             shards: wakers.into_iter().map(shard).collect(),
             issued: Mutex::default(),
             calls: Mutex::default(),
+            notices,
         }
     }
 
@@ -183,8 +186,6 @@ pub(crate) struct Driver<T> {
     pub shared: Arc<Shared>,
     /// Where the endpoint's time starts.
     pub begin: Instant,
-    /// [`Config::deadline`](crate::engine::Config::deadline), for the error that names it.
-    pub deadline: Duration,
     pub patience: Patience,
 }
 
@@ -341,7 +342,7 @@ impl<T: Transport> Driver<T> {
         self.give_back();
         match failure {
             None => Ok(packets),
-            Some(failure) => Err(self.explain(failure)),
+            Some(failure) => Err(self.explain(now, failure)),
         }
     }
 
@@ -349,7 +350,9 @@ impl<T: Transport> Driver<T> {
     fn send(&mut self) -> Result<usize, Error> {
         let now = self.now();
         self.endpoint.note_departed(self.session.departed());
-        self.endpoint.on_timer(now).map_err(|failure| self.explain(failure))?;
+        self.endpoint.note_watched(now, self.session.is_watched());
+        self.endpoint.on_timer(now).map_err(|failure| self.explain(now, failure))?;
+        self.say_who_is_late(now);
         let refused = Error::system("cannot send to the aggregator");
         let mut packets = 0;
         while let Some(transmission) = self.endpoint.next(now) {
@@ -360,6 +363,12 @@ impl<T: Transport> Driver<T> {
         self.transport.flush().map_err(refused)?;
         self.give_back();
         Ok(packets)
+    }
+
+    fn say_who_is_late(&self, now: u64) {
+        if let Some((Waiting { ranks, time, .. }, number, call)) = self.endpoint.waiting_for(LONG, now) {
+            self.shared.notices.waiting(Instant::now(), Duration::from_nanos(time), ranks, number, call);
+        }
     }
 
     /// Ends the calls that are done, once the statistics include them.
@@ -377,7 +386,7 @@ impl<T: Transport> Driver<T> {
     }
 
     /// The error that a failure is, in the control plane's words if it has any.
-    fn explain(&mut self, failure: Failure) -> Error {
+    fn explain(&mut self, now: u64, failure: Failure) -> Error {
         match failure {
             Failure::Aborted => self.wait_for_reason(),
             Failure::Mismatch { first, dissenter, collective } => {
@@ -391,7 +400,13 @@ impl<T: Transport> Driver<T> {
             }
             _ => {}
         }
-        Error::from_failure(failure, self.transport.aggregator(), self.deadline)
+        let engine = self.endpoint.engine();
+        let waited = match failure {
+            // What had passed when it failed, to a tenth of a second.
+            Failure::Missing(_) => engine.waiting(now).map_or(0, |waiting| waiting.time / 100_000_000 * 100_000_000),
+            _ => engine.config().deadline,
+        };
+        Error::from_failure(failure, self.transport.aggregator(), Duration::from_nanos(waited))
     }
 
     /// Waits until the control plane has said why the job is over.

@@ -11,12 +11,14 @@
 //! Time is monotonic, in nanoseconds, from wherever the caller likes. After a [`Failure`] the endpoint is of no more use: dropping it
 //! drops the tasks in flight, which their owners hear.
 
+use std::time::Duration;
+
 use switchml_protocol::header::HEADER_LEN;
 use zerocopy::IntoBytes;
 
 use crate::bundles::Bundles;
 use crate::collective::Job;
-use crate::engine::{Chunk, Config, Engine, Failure, Transmission};
+use crate::engine::{Chunk, Config, Engine, Failure, Transmission, Waiting};
 use crate::numerics::Codec;
 use crate::schedule::Schedule;
 use crate::stats::CallStats;
@@ -91,6 +93,18 @@ impl Endpoint {
     /// Takes in which ranks, a bitmap, have left in good order.
     pub fn note_departed(&mut self, ranks: u64) {
         self.engine.note_departed(ranks);
+    }
+
+    /// Takes in whether the control plane watches the other ranks: [`Engine::note_watched`].
+    pub fn note_watched(&mut self, now: u64, watched: bool) {
+        self.engine.note_watched(now, watched);
+    }
+
+    /// Whom it has waited for without a result for `time` or longer, and in which call, with its number.
+    pub fn waiting_for(&self, time: Duration, now: u64) -> Option<(Waiting, u64, &Call)> {
+        let waiting = self.engine.waiting(now).filter(|waiting| u128::from(waiting.time) >= time.as_nanos())?;
+        let (number, call) = self.calls_in_flight(waiting.collective).last()?;
+        Some((waiting, number, call))
     }
 
     /// Marks what is overdue, to be sent again.

@@ -141,11 +141,13 @@ mod tests {
 
     use super::*;
     use crate::driver::Shared;
+    use crate::notice::Notices;
     use crate::stats::Recorder;
 
     /// The lengths of parts, and what has them counted.
     fn whole(parts: usize) -> impl FnOnce(mpsc::Sender<CallStats>) -> Whole {
-        move |answer| Whole::new(0, parts, Arc::new(Shared::new(Vec::new())), answer)
+        let shared = Shared::new(Vec::new(), Notices::new(String::new(), 0));
+        move |answer| Whole::new(0, parts, Arc::new(shared), answer)
     }
 
     #[test]

@@ -63,6 +63,7 @@ mod hello;
 #[doc(hidden)]
 pub mod interface;
 mod lend;
+mod notice;
 pub mod numerics;
 mod patience;
 mod predictor;

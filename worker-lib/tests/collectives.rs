@@ -13,19 +13,19 @@ use switchml_worker::{CallStats, Communicator, Element, Error, Handle, ReduceOp}
 
 /// Runs `rank` on every rank of a job of its own, each in a thread; their results in the order of ranks.
 fn with_ranks<R: Send>(daemon: &Daemon, job: &str, world_size: u32, rank: impl Fn(Communicator) -> R + Sync) -> Vec<R> {
-    with_deadline(daemon, job, world_size, PATIENCE, rank)
+    with_timeout(daemon, job, world_size, PATIENCE, rank)
 }
 
-fn with_deadline<R: Send>(
+fn with_timeout<R: Send>(
     daemon: &Daemon,
     job: &str,
     world_size: u32,
-    deadline: Duration,
+    timeout: Duration,
     rank: impl Fn(Communicator) -> R + Sync,
 ) -> Vec<R> {
     let connect = |number| {
         let settings = Communicator::builder().aggregator(&daemon.address).job(job);
-        settings.rank(number).world_size(world_size).deadline(deadline).connect().unwrap()
+        settings.rank(number).world_size(world_size).deadline(PATIENCE).timeout(timeout).connect().unwrap()
     };
     thread::scope(|scope| {
         let (connect, rank) = (&connect, &rank);
@@ -445,14 +445,14 @@ fn a_rank_that_leaves_too_early_is_named_soon() {
 }
 
 #[test]
-fn a_rank_that_does_not_call_is_named_within_the_deadline() {
+fn a_rank_that_does_not_call_is_named_within_the_timeout() {
     let daemon = Daemon::start();
-    let deadline = Duration::from_secs(1);
-    let waited = with_deadline(&daemon, "absent", 3, deadline, |communicator| {
+    let timeout = Duration::from_secs(1);
+    let waited = with_timeout(&daemon, "absent", 3, timeout, |communicator| {
         communicator.barrier().unwrap();
         if communicator.rank() == 1 {
             // Present, but busy.
-            thread::sleep(3 * deadline);
+            thread::sleep(3 * timeout);
             let error = communicator.barrier().unwrap_err();
             let Error::Control(control::Error::Aborted { reason, ranks }) = &error else { panic!("{error}") };
             assert!(reason.contains("failed: no progress"), "it hears who says so: {reason}");
@@ -468,7 +468,7 @@ fn a_rank_that_does_not_call_is_named_within_the_deadline() {
     });
     for waited in waited.into_iter().flatten() {
         // Ranks call at about the same time, and the first to give up ends it for all.
-        assert!((deadline * 9 / 10..3 * deadline).contains(&waited), "{waited:?}");
+        assert!((timeout * 9 / 10..3 * timeout).contains(&waited), "{waited:?}");
     }
 }
 

@@ -151,15 +151,15 @@ fn the_first_call_that_differs_is_told() {
 }
 
 #[test]
-fn a_rank_that_does_not_call_is_named_within_the_deadline() {
+fn a_rank_that_does_not_call_is_named_within_the_timeout() {
     let daemon = Daemon::start();
-    let deadline = Duration::from_secs(1);
+    let timeout = Duration::from_secs(1);
     let waited = with(&daemon, "absent", &[4; 3], |builder| {
-        let communicator = builder.deadline(deadline).connect().unwrap();
+        let communicator = builder.timeout(timeout).connect().unwrap();
         communicator.barrier().unwrap();
         if communicator.rank() == 1 {
             // Present, but busy.
-            thread::sleep(3 * deadline);
+            thread::sleep(3 * timeout);
             let error = communicator.barrier().unwrap_err();
             assert!(matches!(error, Error::Control(control::Error::Aborted { .. })), "{error}");
             return None;
@@ -173,6 +173,6 @@ fn a_rank_that_does_not_call_is_named_within_the_deadline() {
         Some(begin.elapsed())
     });
     for waited in waited.into_iter().flatten() {
-        assert!((deadline * 9 / 10..3 * deadline).contains(&waited), "{waited:?}");
+        assert!((timeout * 9 / 10..3 * timeout).contains(&waited), "{waited:?}");
     }
 }

@@ -12,13 +12,14 @@ use switchml_protocol::header::{Header, Kind as Packet, Op, RejectReason, flags}
 use switchml_protocol::{EVERYONE, U16, U32};
 use switchml_rack::vectors::{Answer, Event, Vector};
 use switchml_worker::endpoint::{Call, Command, Endpoint, Kind, Task};
-use switchml_worker::engine::{Config, Engine, Failure, Identity};
+use switchml_worker::engine::{Config, Engine, Failure, Identity, Limits};
 use switchml_worker::{CallStats, DType, ReduceOp};
 use zerocopy::{FromBytes, IntoBytes};
 
 const LANES: u16 = 32;
 const SLOTS: u16 = 16;
 const DEADLINE: Duration = Duration::from_secs(1);
+const LIMITS: Limits = Limits { deadline: DEADLINE, timeout: DEADLINE };
 
 /// What becomes of a packet's lanes, or of a slot's.
 #[derive(Clone, Debug)]
@@ -236,7 +237,7 @@ struct Rank {
 impl Rank {
     fn new(scenario: &Scenario, rank: u16, unchecked_maxima: bool) -> Self {
         let identity = Identity { job: 1, epoch: 2, rank, ranks: scenario.ranks };
-        let config = Config { unchecked_maxima, ..Config::new(identity, SLOTS, LANES, 64, DEADLINE) };
+        let config = Config { unchecked_maxima, ..Config::new(identity, SLOTS, LANES, 64, LIMITS) };
         let elements = (0..scenario.call.count).flat_map(|index| element(scenario, rank, index)).collect();
         Self::with(config, scenario.call, scenario.ranks.into(), elements)
     }
@@ -383,7 +384,7 @@ fn check_packets(vector: &Vector, count: usize, element: fn(u16, usize) -> f32, 
     let call = Call { kind: Kind::AllReduce(ReduceOp::Sum), dtype: DType::F32, count };
     let mut ranks = [0, 1].map(|rank| {
         let identity = Identity { job: 7, epoch: 0x0102_0304, rank, ranks: 2 };
-        let config = Config { unchecked_maxima: true, ..Config::new(identity, 8, LANES, 64, DEADLINE) };
+        let config = Config { unchecked_maxima: true, ..Config::new(identity, 8, LANES, 64, LIMITS) };
         let elements = (0..call.count).flat_map(|index| element(rank, index).to_ne_bytes()).collect();
         Rank::with(config, call, 2, elements)
     });

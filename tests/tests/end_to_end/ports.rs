@@ -19,7 +19,7 @@ in_both_modes! {
     collectives_survive_a_port_that_goes_down_and_up,
     collectives_survive_an_interface_that_goes_down_and_up,
     collectives_survive_another_mac_of_the_aggregator,
-    a_port_that_stays_down_ends_the_job_at_the_deadline,
+    a_port_that_stays_down_ends_the_job_within_seconds,
     a_program_that_is_detached_ends_its_jobs_and_is_attached_again,
     an_interface_that_is_removed_ends_its_jobs_and_comes_back,
 }
@@ -92,7 +92,7 @@ fn collectives_survive_another_mac_of_the_aggregator(mode: Mode) {
     cluster.stop();
 }
 
-fn a_port_that_stays_down_ends_the_job_at_the_deadline(mode: Mode) {
+fn a_port_that_stays_down_ends_the_job_within_seconds(mode: Mode) {
     let deadline = Duration::from_secs(2);
     let cluster = Cluster::in_mode(RANKS, mode);
     let loops = Loops::start(&cluster, "train", deadline);
@@ -100,7 +100,9 @@ fn a_port_that_stays_down_ends_the_job_at_the_deadline(mode: Mode) {
     let begin = Instant::now();
     for (rank, ended) in loops.wait().into_iter().enumerate() {
         let error = ended.result.expect_err("rank 1 is cut off");
-        assert!(ended.at.saturating_duration_since(begin) < deadline + Duration::from_secs(2), "rank {rank}: {error}");
+        // The rank itself gets no answer; the others hear from the daemon, which waits for 5 s.
+        let bound = if rank == BEHIND { deadline } else { DEADLINE } + Duration::from_secs(2);
+        assert!(ended.at.saturating_duration_since(begin) < bound, "rank {rank}: {error}");
         if rank == BEHIND {
             assert!(matches!(error, Error::AggregatorSilent { .. }), "{error}");
         } else {

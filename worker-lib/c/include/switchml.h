@@ -8,7 +8,7 @@
  * ends them (switchml_close, switchml_wait). Strings that are passed in are copied.
  *
  * Which calls may block: switchml_connect, switchml_all_reduce, switchml_broadcast, switchml_barrier, switchml_wait and switchml_close. Each returns within
- * the deadline or join timeout once nothing goes on any more; none of the others waits for the network.
+ * the deadline once the aggregator gives no answer, and within the timeouts in any case; none of the others waits for the network.
  *
  * Threads: any thread may call anything, and several may use one communicator at once, as long as the order of its calls is the same on all ranks.
  *
@@ -77,9 +77,13 @@ typedef struct switchml_settings {
    */
   uint32_t world_size;
   /**
-   * Seconds that a call may be without progress; 0 is 5. It must cover the time that ranks may be apart when they call.
+   * Seconds that a call may be without an answer from the aggregator; 0 is 5.
    */
   double deadline;
+  /**
+   * Seconds that a call waits for ranks that are connected; 0 is 1800. It must cover the time that ranks may be apart when they call.
+   */
+  double timeout;
   /**
    * Seconds to wait for the other ranks to join; 0 is 60.
    */

@@ -144,6 +144,9 @@ pub unsafe fn builder(settings: Option<&Settings>) -> Result<Builder, Error> {
     if let Some(deadline) = seconds(settings.deadline)? {
         builder = builder.deadline(deadline);
     }
+    if let Some(timeout) = seconds(settings.timeout)? {
+        builder = builder.timeout(timeout);
+    }
     if let Some(timeout) = seconds(settings.join_timeout)? {
         builder = builder.join_timeout(timeout);
     }
@@ -166,6 +169,7 @@ unsafe fn text(text: *const c_char) -> Result<Option<String>, Invalid> {
 }
 
 fn seconds(given: f64) -> Result<Option<Duration>, Invalid> {
-    let wrong = |_| Invalid("deadline or join_timeout is no time; seconds from 0 are allowed, and 0 is the usual one");
+    let wrong =
+        |_| Invalid("deadline, timeout or join_timeout is no time; seconds from 0 are allowed, and 0 is the usual one");
     Ok(Some(Duration::try_from_secs_f64(given).map_err(wrong)?).filter(|time| !time.is_zero()))
 }

@@ -29,8 +29,10 @@ pub struct Settings {
     pub rank: u32,
     /// Number of ranks, 1 to 64; 0 takes this and rank from the environment.
     pub world_size: u32,
-    /// Seconds that a call may be without progress; 0 is 5. It must cover the time that ranks may be apart when they call.
+    /// Seconds that a call may be without an answer from the aggregator; 0 is 5.
     pub deadline: f64,
+    /// Seconds that a call waits for ranks that are connected; 0 is 1800. It must cover the time that ranks may be apart when they call.
+    pub timeout: f64,
     /// Seconds to wait for the other ranks to join; 0 is 60.
     pub join_timeout: f64,
     /// Data threads for large calls, at most: 1 to 8; 0 is as many as this host has use for.

@@ -69,7 +69,7 @@ int main(void)
     settings.rank = 3;
     settings.deadline = -1;
     expect(switchml_connect(&settings, &communicator), SWITCHML_INVALID,
-           "deadline or join_timeout is no time; seconds from 0 are allowed, and 0 is the usual one");
+           "deadline, timeout or join_timeout is no time; seconds from 0 are allowed, and 0 is the usual one");
     settings.deadline = 0;
     settings.job = "\xff";
     expect(switchml_connect(&settings, &communicator), SWITCHML_INVALID, "aggregator or job is not UTF-8; give text");

@@ -51,7 +51,7 @@ struct PyCommunicator {
 #[pymethods]
 impl PyCommunicator {
     #[new]
-    #[pyo3(signature = (*, aggregator, job, rank, world_size, deadline, join_timeout, data_threads))]
+    #[pyo3(signature = (*, aggregator, job, rank, world_size, deadline, timeout, join_timeout, data_threads))]
     #[expect(clippy::too_many_arguments, reason = "one for each setting, by name")]
     fn new(
         py: Python<'_>,
@@ -60,6 +60,7 @@ impl PyCommunicator {
         rank: Option<u32>,
         world_size: Option<u32>,
         deadline: Option<f64>,
+        timeout: Option<f64>,
         join_timeout: Option<f64>,
         data_threads: Option<u32>,
     ) -> PyResult<Self> {
@@ -70,6 +71,7 @@ impl PyCommunicator {
             builder = given(builder, rank, switchml_worker::Builder::rank);
             builder = given(builder, world_size, switchml_worker::Builder::world_size);
             builder = given(builder, seconds("deadline", deadline)?, switchml_worker::Builder::deadline);
+            builder = given(builder, seconds("timeout", timeout)?, switchml_worker::Builder::timeout);
             builder = given(builder, seconds("join timeout", join_timeout)?, switchml_worker::Builder::join_timeout);
             given(builder, data_threads, switchml_worker::Builder::data_threads).connect()
         };

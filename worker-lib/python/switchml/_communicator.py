@@ -28,8 +28,9 @@ class Communicator:
     """A rank's membership in a job of `world_size` ranks, and the collectives among them.
 
     Every rank makes the same calls in the same order, with as many elements of the same type. What is not given comes from the environment, as
-    torchrun sets it: RANK, WORLD_SIZE, SWITCHML_AGGREGATOR (or MASTER_ADDR's host), SWITCHML_JOB (or TORCHELASTIC_RUN_ID). `deadline` and
-    `join_timeout` are in seconds: a call without progress for so long fails and names the ranks that it waited for.
+    torchrun sets it: RANK, WORLD_SIZE, SWITCHML_AGGREGATOR (or MASTER_ADDR's host), SWITCHML_JOB (or TORCHELASTIC_RUN_ID). Times are
+    in seconds: a call fails when the aggregator has given no answer for `deadline` (5), or when it has waited for ranks that are connected for
+    `timeout` (1800), and names these; other ranks may take `join_timeout` (60) to join.
 
     Tensors are contiguous torch CPU tensors or writable buffers such as NumPy arrays, used in place. Methods release the GIL while they wait.
     """
@@ -42,6 +43,7 @@ class Communicator:
         rank: int | None = None,
         world_size: int | None = None,
         deadline: float | None = None,
+        timeout: float | None = None,
         join_timeout: float | None = None,
         data_threads: int | None = None,
     ) -> None:
@@ -51,6 +53,7 @@ class Communicator:
             rank=rank,
             world_size=world_size,
             deadline=deadline,
+            timeout=timeout,
             join_timeout=join_timeout,
             data_threads=data_threads,
         )

@@ -12,6 +12,7 @@ class Communicator:
         rank: int | None,
         world_size: int | None,
         deadline: float | None,
+        timeout: float | None,
         join_timeout: float | None,
         data_threads: int | None,
     ) -> Communicator: ...

@@ -26,9 +26,12 @@ pub struct Job {
     /// Number of ranks, 1 to 64 [env: WORLD_SIZE]
     #[arg(long, value_name = "N")]
     world_size: Option<u32>,
-    /// A collective fails after so many seconds without progress
+    /// A collective fails after so many seconds without an answer from the aggregator
     #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = seconds::parse)]
     deadline: Duration,
+    /// A collective waits for ranks that are late, but connected, for so many seconds
+    #[arg(long, value_name = "SECONDS", default_value = "1800", value_parser = seconds::parse)]
+    timeout: Duration,
     /// Longest wait for the other ranks to join, in seconds
     #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = seconds::parse)]
     join_timeout: Duration,
@@ -59,7 +62,8 @@ impl Aggregator {
 impl Job {
     /// What to connect with.
     pub fn settings(&self) -> Result<Builder, Failure> {
-        let mut settings = self.aggregator.settings()?.deadline(self.deadline).join_timeout(self.join_timeout);
+        let settings = self.aggregator.settings()?.deadline(self.deadline).timeout(self.timeout);
+        let mut settings = settings.join_timeout(self.join_timeout);
         if let Some(job) = &self.job {
             settings = settings.job(job);
         }

@@ -1,7 +1,10 @@
 //! What the control thread has heard, for the others to read and wait for.
 
 use std::{
-    sync::{Condvar, Mutex, MutexGuard, PoisonError, atomic::AtomicU64},
+    sync::{
+        Condvar, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, AtomicU64},
+    },
     time::{Duration, Instant},
 };
 
@@ -25,6 +28,8 @@ pub(super) struct Board {
     changed: Condvar,
     /// Bitmap of the ranks that have left in good order.
     pub departed: AtomicU64,
+    /// The connection is broken, and may come back.
+    pub unwatched: AtomicBool,
 }
 
 impl Board {

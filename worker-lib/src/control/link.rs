@@ -179,11 +179,16 @@ impl Member {
         loop {
             match self.serve(stream, commands).await {
                 // The collectives go on meanwhile, and have their own deadline.
-                Err(Error::Lost { .. }) if self.outlives_connection() => {}
+                Err(Error::Lost { .. }) if self.outlives_connection() => {
+                    self.board.unwatched.store(true, Ordering::Relaxed)
+                }
                 ended => return ended,
             }
             tokio::select! {
-                resumed = self.resume_patiently() => stream = resumed?,
+                resumed = self.resume_patiently() => {
+                    stream = resumed?;
+                    self.board.unwatched.store(false, Ordering::Relaxed);
+                }
                 goodbye = farewell(commands) => {
                     // As below, it is no worse if nobody hears it.
                     let _ = tokio::time::timeout(GOODBYE, self.leave_anew(goodbye)).await;

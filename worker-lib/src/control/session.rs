@@ -170,6 +170,11 @@ impl Session {
         self.board.departed.load(Ordering::Relaxed)
     }
 
+    /// Whether the aggregator would tell of a rank that died: while the connection lives.
+    pub fn is_watched(&self) -> bool {
+        !self.board.unwatched.load(Ordering::Relaxed)
+    }
+
     /// Calls `callback` once, from the control thread, when the session ends without this rank's doing: [`Error::Aborted`], or
     /// [`Error::Lost`] when the connection breaks, or [`Error::Forgotten`] where it could be made again. Calls it at once if that has happened. Replaces an earlier callback.
     pub fn on_end(&self, callback: impl FnOnce(Error) + Send + 'static) {

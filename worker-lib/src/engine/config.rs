@@ -16,8 +16,28 @@ pub const TIMEOUT_CEILING: Duration = Duration::from_millis(100);
 const TIMEOUT_INITIAL: Duration = Duration::from_millis(10);
 /// The slowest link that the timer reckons with, in bits per second: a tenth of the slowest that training is run on.
 const SLOWEST_LINK: u64 = 100_000_000;
+/// How long the aggregator may give no answer, unless the caller says otherwise: of any answer lost on the way, many more were asked for
+/// by then.
+pub const DEADLINE: Duration = Duration::from_secs(5);
+/// How long other ranks may be waited for, unless the caller says otherwise: as in torch.
+pub const TIMEOUT: Duration = Duration::from_secs(30 * 60);
 /// Floor of the reordering window.
 const REORDERING: Duration = Duration::from_micros(200);
+
+/// How long an engine waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// For an answer of the aggregator.
+    pub deadline: Duration,
+    /// For other ranks, while the aggregator says who is missing and the control plane that they are there.
+    pub timeout: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { deadline: DEADLINE, timeout: TIMEOUT }
+    }
+}
 
 /// What an engine is made for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,14 +54,16 @@ pub struct Config {
     pub rtt: RttLimits,
     /// Floor of the reordering window, in ns.
     pub reordering: u64,
-    /// Time without progress, in ns, after which [`Engine::on_timer`](super::Engine::on_timer) fails.
+    /// Time without an answer from the aggregator, in ns, after which [`Engine::on_timer`](super::Engine::on_timer) fails.
     pub deadline: u64,
+    /// Time without a result, in ns, after which it fails although the aggregator answers, which waits for other ranks.
+    pub timeout: u64,
 }
 
 impl Config {
     /// The product's windows and timers, with an aggregator that checks maxima, for chunks of up to `lanes` lanes and a rank that can receive `room` of them at once. The window takes
     /// up half of the slots at most, so that a lost chunk's slot is not waited for.
-    pub fn new(identity: Identity, slots: u16, lanes: u16, room: u32, deadline: Duration) -> Self {
+    pub fn new(identity: Identity, slots: u16, lanes: u16, room: u32, limits: Limits) -> Self {
         let chunks = |bytes: usize| (bytes / packet_len(lanes)) as u32;
         Self {
             identity,
@@ -59,7 +81,8 @@ impl Config {
                 ceiling: nanoseconds(TIMEOUT_CEILING),
             },
             reordering: nanoseconds(REORDERING),
-            deadline: nanoseconds(deadline),
+            deadline: nanoseconds(limits.deadline),
+            timeout: nanoseconds(limits.timeout),
         }
     }
 }

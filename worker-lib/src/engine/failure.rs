@@ -5,11 +5,11 @@ use switchml_protocol::header::RejectReason;
 /// The end of a session, as the data path shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Failure {
-    /// No progress for the deadline, and these ranks have not contributed: a bitmap.
+    /// No result for the timeout, or for the deadline where nobody watches the other ranks, and these have not contributed: a bitmap.
     Missing(u64),
-    /// No progress for the deadline, and no word of who is missing: the aggregator does not answer.
+    /// No answer for the deadline: the aggregator does not answer.
     Silent,
-    /// No progress for the deadline, because the result of a chunk comes damaged again and again.
+    /// No answer for the deadline but results of a chunk that come damaged again and again.
     Damaged,
     /// Ranks were given a maximum without a check word that is none, or not the same one.
     Maximum,

@@ -46,11 +46,22 @@ use rtt::Rtt;
 use window::Window;
 
 pub use answer::Identity;
-pub use config::{Config, TIMEOUT_CEILING};
+pub use config::{Config, DEADLINE, Limits, TIMEOUT, TIMEOUT_CEILING};
 pub use failure::{Failure, ranks_of};
 pub use rtt::RttLimits;
 pub use stats::{EngineStats, Ignored};
 pub use window::WindowLimits;
+
+/// A collective that waits for other ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Waiting {
+    /// Bitmap of the ranks that are missing, as the aggregator said last.
+    pub ranks: u64,
+    /// [`Chunk::collective`] of the chunk that they have not contributed to.
+    pub collective: u64,
+    /// Time since the last result, in ns.
+    pub time: u64,
+}
 
 /// Ranks are named as missing if the aggregator has said so within so many of the longest intervals at which it is asked, or within half the
 /// deadline. Whoever was missing before that may have come since, and what is wrong now is the way to the aggregator.
@@ -149,6 +160,10 @@ pub struct Engine {
     /// Its expiries since there was progress.
     expiries: u32,
     progress_at: u64,
+    /// When this rank went on after it had stood still itself: what came meanwhile may lie in its socket, and is no silence.
+    resumed_at: u64,
+    /// Since when nobody watches whether the other ranks are there, if so.
+    unwatched_since: Option<u64>,
     /// Last PENDING: results of what was sent before tell no round-trip time.
     pending_at: Option<u64>,
     departed: Departed,
@@ -176,6 +191,8 @@ impl Engine {
             timer_from: 0,
             expiries: 0,
             progress_at: 0,
+            resumed_at: 0,
+            unwatched_since: None,
             pending_at: None,
             departed: Departed::default(),
             stats: EngineStats::default(),
@@ -191,6 +208,18 @@ impl Engine {
     /// wait for one of them is a failure from then on.
     pub fn note_departed(&mut self, ranks: u64) {
         self.departed.note(ranks, self.sequence);
+    }
+
+    /// Takes in whether the control plane watches the other ranks, so that it would tell of one that died. Unless it says otherwise, it does.
+    pub fn note_watched(&mut self, now: u64, watched: bool) {
+        self.unwatched_since = if watched { None } else { self.unwatched_since.or(Some(now)) };
+    }
+
+    /// Whom the oldest outstanding chunk waits for, if the aggregator has said so.
+    pub fn waiting(&self, now: u64) -> Option<Waiting> {
+        let oldest = self.table.oldest()?;
+        let ranks = self.missing(oldest)?;
+        Some(Waiting { ranks, collective: oldest.chunk.collective, time: now.saturating_sub(self.progress_at) })
     }
 
     /// What it was made for.
@@ -324,12 +353,16 @@ impl Engine {
     /// Marks what is overdue as lost.
     ///
     /// # Errors
-    /// When there was no progress for the deadline.
+    /// When there was no answer for the deadline, or no result for the timeout.
     pub fn on_timer(&mut self, now: u64) -> Result<(), Failure> {
         let Some(oldest) = self.table.oldest().copied() else {
             return Ok(());
         };
-        if now.saturating_sub(self.progress_at) >= self.config.deadline {
+        // So late is only a rank that stood still itself.
+        if now.saturating_sub(self.timer_at()) > self.config.deadline / 2 {
+            self.resumed_at = now;
+        }
+        if self.end_of_wait(&oldest).is_some_and(|end| now >= end) || now >= self.end_of_silence(&oldest) {
             return Err(self.out_of_time(now, &oldest));
         }
         self.mark_overtaken(now);
@@ -343,11 +376,31 @@ impl Engine {
 
     /// When [`Self::on_timer`] is to be called, if nothing comes before; `None` while nothing is outstanding.
     pub fn deadline(&self) -> Option<u64> {
-        if self.table.len() == 0 {
-            return None;
-        }
-        let at = self.timer_at().min(self.progress_at.saturating_add(self.config.deadline));
-        Some(self.reordering_until.map_or(at, |until| at.min(until)))
+        let oldest = self.table.oldest()?;
+        let at = self.timer_at().min(self.end_of_silence(oldest));
+        let others = [self.end_of_wait(oldest), self.reordering_until];
+        Some(others.into_iter().flatten().fold(at, u64::min))
+    }
+
+    /// When the aggregator has given no answer for too long.
+    fn end_of_silence(&self, oldest: &Outstanding) -> u64 {
+        let heard_at = self.progress_at.max(self.resumed_at).max(oldest.pending_at);
+        heard_at.saturating_add(self.config.deadline)
+    }
+
+    /// When other ranks have been waited for too long, if they are what is waited for. While nobody watches them, they may be dead.
+    fn end_of_wait(&self, oldest: &Outstanding) -> Option<u64> {
+        oldest.pending?;
+        Some(match self.unwatched_since {
+            None => self.progress_at.saturating_add(self.config.timeout),
+            Some(since) => self.progress_at.max(self.resumed_at).max(since).saturating_add(self.config.deadline),
+        })
+    }
+
+    /// The ranks that the aggregator waits for, if it has said so.
+    fn missing(&self, entry: &Outstanding) -> Option<u64> {
+        let missing = self.config.identity.all_ranks() & !entry.pending?.get();
+        Some(missing).filter(|missing| *missing != 0)
     }
 
     /// What a datagram says of the outstanding chunk in its slot, or why it does not count.
@@ -433,6 +486,7 @@ impl Engine {
         let Some(entry) = self.table.get_mut(slot) else { return };
         // This rank is among them.
         entry.pending = NonZeroU64::new(bitmap);
+        entry.pending_at = now;
         entry.history.pending += 1;
         entry.history.missing = all & !bitmap;
         // As good as sent again just now: only what is sent from now on can overtake it.
@@ -506,9 +560,8 @@ impl Engine {
         if is_news(oldest.damaged_at) {
             return Failure::Damaged;
         }
-        let is_news = is_news(self.pending_at);
-        match oldest.pending.map(|seen| self.config.identity.all_ranks() & !seen.get()) {
-            Some(missing) if missing != 0 && is_news => Failure::Missing(missing),
+        match self.missing(oldest) {
+            Some(missing) if is_news(Some(oldest.pending_at)) => Failure::Missing(missing),
             _ => Failure::Silent,
         }
     }

@@ -28,6 +28,7 @@ pub fn config(ranks: u16, rank: u16, slots: u16) -> Config {
         rtt: RttLimits { initial: 1_000_000, packet: 0, floor: 300_000, ceiling: 20_000_000 },
         reordering: 50_000,
         deadline: 1_000_000_000,
+        timeout: 3_000_000_000,
     }
 }
 

@@ -20,6 +20,8 @@ pub(super) struct Outstanding {
     pub lost: bool,
     /// Bitmap of the ranks that are in, if the aggregator told: this rank is, and the wait is for others.
     pub pending: Option<NonZeroU64>,
+    /// When it told so last.
+    pub pending_at: u64,
     /// When its result came last, damaged.
     pub damaged_at: Option<u64>,
     pub history: History,
@@ -73,6 +75,7 @@ impl Table {
             resent: false,
             lost: false,
             pending: None,
+            pending_at: 0,
             damaged_at: None,
             history: History { sent_at: now, ..History::default() },
         })

@@ -156,17 +156,27 @@ fn a_late_peers_chunks_have_not_been_overtaken_by_the_timers() {
 }
 
 #[test]
-fn a_missing_rank_is_named_at_the_deadline() {
+fn a_missing_rank_is_named_at_the_timeout() {
     let mut network = Network::new(4, 64, 100, FAIR);
     network.passes = Box::new(|_, rank, header| !(rank == 2 && header.round.get() == 0 && header.slot.get() >= 40));
     network.run();
     for worker in network.workers.iter().filter(|worker| worker.engine.config.identity.rank != 2) {
         let (at, failure) = worker.failure.unwrap();
         assert_eq!(failure, Failure::Missing(0b100));
-        assert!((1000 * MS..1010 * MS).contains(&at), "a second after the last progress, not at {at}");
+        assert!((3000 * MS..3010 * MS).contains(&at), "three seconds after the last progress, not at {at}");
     }
-    // The rank itself hears nothing at all.
-    assert_eq!(network.workers[2].failure.unwrap().1, Failure::Silent);
+    // The rank itself hears nothing at all, for a second.
+    let (at, failure) = network.workers[2].failure.unwrap();
+    assert_eq!(failure, Failure::Silent);
+    assert!((1000 * MS..1010 * MS).contains(&at), "{at}");
+}
+
+#[test]
+fn ranks_that_are_there_are_waited_for_beyond_the_deadline() {
+    let mut network = Network::new(3, 64, 100, FAIR);
+    network.start_at(2, 2500 * MS);
+    network.run();
+    network.assert_done();
 }
 
 #[test]
@@ -178,13 +188,55 @@ fn a_rank_that_was_missing_long_ago_is_not_named() {
         engine.on_timer(at).unwrap();
         switch.serve(0, &packet(0, &engine.next_resend(at).unwrap())).unwrap().1
     };
-    // Told that rank 1 is missing, and then nothing for the second half of the deadline of a second.
+    // Told that rank 1 is missing, and then nothing for the deadline of a second.
     let answer = ask(&mut engine, 400 * MS);
     engine.receive(499 * MS, &answer, false).unwrap();
-    assert_eq!(engine.clone().on_timer(1000 * MS), Err(Failure::Silent));
+    assert_eq!(engine.waiting(499 * MS), Some(Waiting { ranks: 0b10, collective: 0, time: 499 * MS }));
+    let mut silent = engine.clone();
+    assert_eq!(run_until(&mut silent, 1499 * MS - 1), Ok(()));
+    assert_eq!(silent.on_timer(1499 * MS), Err(Failure::Silent));
+    // Nobody watches whether rank 1 lives: then the wait for it is over after the deadline, too. It is named if that is news.
+    engine.note_watched(0, false);
+    let mut unwatched = engine.clone();
+    assert_eq!(run_until(&mut unwatched, 1000 * MS - 1), Ok(()));
+    assert_eq!(
+        unwatched.on_timer(1000 * MS),
+        Err(Failure::Silent),
+        "in the second half of the deadline there was no answer"
+    );
     let answer = ask(&mut engine, 480 * MS);
     engine.receive(501 * MS, &answer, false).unwrap();
-    assert_eq!(engine.on_timer(1000 * MS), Err(Failure::Missing(0b10)));
+    let mut unwatched = engine.clone();
+    assert_eq!(run_until(&mut unwatched, 1000 * MS - 1), Ok(()));
+    assert_eq!(unwatched.on_timer(1000 * MS), Err(Failure::Missing(0b10)));
+    // The control plane is back in time.
+    engine.note_watched(999 * MS, true);
+    assert_eq!(run_until(&mut engine, 1501 * MS - 1), Ok(()));
+    assert_eq!(engine.on_timer(1501 * MS), Err(Failure::Silent));
+}
+
+/// Calls the engine whenever it asks for it, before that time.
+fn run_until(engine: &mut Engine, end: u64) -> Result<(), Failure> {
+    while let Some(at) = engine.deadline().filter(|at| *at <= end) {
+        engine.on_timer(at)?;
+        while engine.next_resend(at).is_some() {}
+    }
+    Ok(())
+}
+
+/// A process that was stopped, or a host that was suspended: the answers of that time wait in its socket.
+#[test]
+fn a_rank_that_stood_still_itself_does_not_call_that_silence() {
+    let mut engine = Engine::new(config(2, 0, 8));
+    engine.send(0, chunk(0));
+    assert_eq!(run_until(&mut engine, 300 * MS), Ok(()));
+    // It was to look again within 20 ms, and does after 8 s.
+    assert_eq!(run_until(&mut engine.clone(), 8300 * MS), Err(Failure::Silent), "looking all the time");
+    assert_eq!(engine.on_timer(8300 * MS), Ok(()));
+    assert!(engine.next_resend(8300 * MS).is_some(), "it asks at once");
+    // From now on, it has the deadline of a second again.
+    assert_eq!(run_until(&mut engine, 9300 * MS - 1), Ok(()));
+    assert_eq!(engine.on_timer(9300 * MS), Err(Failure::Silent));
 }
 
 #[test]

@@ -218,6 +218,7 @@ impl World {
             rtt: RttLimits { initial: 1000, packet: 0, floor: 500, ceiling: 4000 },
             reordering: 200,
             deadline: 20_000,
+            timeout: 20_000,
         };
         Engine::starting_at(config, u64::from(self.setup.origin) * u64::from(self.setup.slots))
     }

@@ -3,9 +3,9 @@
     torch.distributed.init_process_group("switchml")
 
 all_reduce (sum, avg, max, min), broadcast and barrier run in the network; all other collectives go to a Gloo group of the same
-ranks. The aggregator's address is SWITCHML_AGGREGATOR of the group's first rank, or else MASTER_ADDR's host. SWITCHML_DEADLINE is how many
-seconds a call may be without progress (5 unless set); it must cover the time that ranks may be apart. SWITCHML_JOIN_TIMEOUT is how many seconds ranks wait
-for each other at the aggregator (60 unless set).
+ranks. The aggregator's address is SWITCHML_AGGREGATOR of the group's first rank, or else MASTER_ADDR's host. A group's `timeout` is how
+long its calls wait for ranks that are late, but connected. SWITCHML_JOIN_TIMEOUT is how many seconds ranks wait for each other at the
+aggregator (60 unless set).
 SWITCHML_FALLBACK=gloo makes all ranks of a group use Gloo if any of them cannot reach the aggregator; otherwise that is an error.
 """
 

@@ -68,7 +68,7 @@ def _connect(store: Any, rank: int, size: int, timeout: timedelta) -> Communicat
         job=job,
         rank=rank,
         world_size=size,
-        deadline=_seconds("SWITCHML_DEADLINE", 5),
+        timeout=timeout.total_seconds(),
         join_timeout=min(timeout.total_seconds(), _seconds("SWITCHML_JOIN_TIMEOUT", 60)),
     )
 
