@@ -73,6 +73,18 @@ impl Aggregator {
         Self::start(host, command)
     }
 
+    /// The same with a control plane that is reached by IPv6 alone.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::in_rack`].
+    pub fn on_loopback_by_ipv6(binaries: &Binaries, host: &Namespace) -> Result<Self, Error> {
+        let mut command = Command::new(&binaries.aggregator);
+        command.args(["--data-plane", "software", "--control", "[::1]:0", "--data-address", "127.0.0.1"]);
+        command.args(["--data-port", "0"]);
+        Self::start(host, command)
+    }
+
     /// Starts it in the rack's switch with the software data plane, which attaches nothing.
     ///
     /// # Errors

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, bail, ensure};
 use rand::rngs::StdRng;
+use socket2::SockRef;
 use switchml_protocol::DATA_PORT;
 use switchml_userspace::data_plane::bmv2::Bmv2;
 use switchml_userspace::data_plane::p4::P4DataPlane;
@@ -23,6 +24,9 @@ use tracing::{info, warn};
 
 use crate::cli::{self, DataPlaneKind, Options};
 
+/// Bytes of a TCP segment that pass wherever IPv6 does: its least MTU of 1280 less the headers.
+const SAFE_SEGMENT: u32 = 1220;
+
 /// Serves until SIGINT or SIGTERM.
 pub async fn run(options: Options) -> anyhow::Result<()> {
     // Before anything is attached: a signal from here on stops the daemon in good order.
@@ -31,6 +35,8 @@ pub async fn run(options: Options) -> anyhow::Result<()> {
     let listener = TcpListener::bind(options.control).await.with_context(|| {
         format!("cannot serve the control plane at TCP {}; is another aggregator running? --control", options.control)
     })?;
+    // Where a switch on the way takes less than the hosts, larger segments would vanish. Messages are few and short.
+    SockRef::from(&listener).set_tcp_mss(SAFE_SEGMENT).context("cannot limit the control plane's segments")?;
     let control_address = listener.local_addr().context("cannot tell the control plane's address")?;
     let (event_sender, event_receiver) = mpsc::channel(events::CAPACITY);
     let data_plane = start_data_plane(&options, event_sender)?;

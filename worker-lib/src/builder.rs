@@ -14,7 +14,9 @@ use crate::endpoint::Endpoint;
 use crate::engine::{Config, Engine, Identity, Limits, TIMEOUT_CEILING};
 use crate::error::Error;
 use crate::hello::{OpenPath, open_path, packet_len};
+use crate::interface::Interface;
 use crate::notice::Notices;
+use crate::path::{self, Narrow};
 use crate::patience::Patience;
 use crate::transport::{Transport, Udp};
 use crate::waker::Waker;
@@ -145,7 +147,7 @@ impl Builder {
     ///
     /// # Errors
     /// [`Error::Setting`] for missing or impossible settings; [`Error::Control`] when the aggregator cannot be reached, refuses,
-    /// or ranks are missing; [`Error::DataPathClosed`] or [`Error::PathMtu`] when packets do not pass.
+    /// or ranks are missing; [`Error::DataPathClosed`], [`Error::OwnHost`] or [`Error::PathMtu`] when packets do not pass.
     pub fn connect(self) -> Result<Communicator, Error> {
         let (aggregator, rank, world_size) = self.check()?;
         let (session, assigned) =
@@ -158,6 +160,11 @@ impl Builder {
             }
         };
         let open = paths.iter().map(|path| path.open.lanes).min().unwrap_or_default();
+        let is_narrow = paths.iter().any(|path| path.open.is_narrow);
+        let narrow = is_narrow.then_some(Narrow { aggregator: assigned.data_address, lanes: open });
+        if let Some(narrow) = &narrow {
+            path::say(&self.job, rank, narrow);
+        }
         let lanes = session.ready(open)?;
         if lanes == 0 || lanes > open || !usize::from(lanes).is_multiple_of(LANES_PER_BLOCK) {
             let what = format!("chunks of {lanes} lanes to a rank that is ready for {open}");
@@ -175,6 +182,7 @@ impl Builder {
             multicast: assigned.group,
             unchecked_maxima: assigned.unchecked_maxima,
             i32_lanes_only: assigned.i32_lanes_only,
+            narrow,
             hello_rtt: paths.iter().map(|path| path.open.rtt).min().unwrap_or_default(),
         };
         self.start(session, paths, info)
@@ -273,7 +281,12 @@ fn open_paths(assigned: &Assigned, rank: u16, ranks: u16) -> Result<Vec<Path>, E
         let wakers = Wakers { driving: event()?, idle: event()? };
         let mut transport = Udp::open(assigned.data_address, group, wakers.driving.clone())
             .map_err(Error::system("cannot open the data sockets"))?;
-        let open = open_path(&mut transport, &identity, assigned.hello_secret, lanes)?;
+        let open = open_path(&mut transport, &identity, assigned.hello_secret, lanes).map_err(|error| match error {
+            Error::DataPathClosed { aggregator, .. } if Interface::has(*aggregator.ip()) => {
+                Error::OwnHost { aggregator }
+            }
+            error => error,
+        })?;
         lanes = open.lanes;
         paths.push(Path { identity, transport, wakers, open });
     }

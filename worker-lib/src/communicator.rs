@@ -17,6 +17,7 @@ use crate::error::Error;
 use crate::hello::packet_len;
 use crate::lend::{Tensor, give, lend};
 use crate::numerics::{Codec, DType, Element, ReduceOp};
+use crate::path::Narrow;
 use crate::patience::WaitStats;
 use crate::shards;
 use crate::stats::CallStats;
@@ -71,6 +72,8 @@ pub struct Info {
     pub unchecked_maxima: bool,
     /// Whether the aggregator's data plane has no sums in 16 bits.
     pub i32_lanes_only: bool,
+    /// Where the path to the aggregator carries less than both ends take.
+    pub narrow: Option<Narrow>,
     /// The shortest round trip of the HELLOs that opened the data path.
     pub hello_rtt: Duration,
 }

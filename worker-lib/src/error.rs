@@ -51,6 +51,15 @@ pub enum Error {
         /// What was tried.
         reason: String,
     },
+    /// No packet comes back from the aggregator, which is on this rank's own host.
+    #[error(
+        "the data path to {aggregator} is closed: this rank runs on the aggregator's own host, so its packets do not come in by the ports that the \
+         data plane serves; run it on another host, or start switchml-aggregator with --data-plane software"
+    )]
+    OwnHost {
+        /// The aggregator's data plane.
+        aggregator: SocketAddrV4,
+    },
     /// Packets pass, but not even the smallest chunk does.
     #[error(
         "path MTU to {aggregator} too small: packets of {passed} bytes pass, those of {needed} do not; raise the MTU on the way to at least {needed}"

@@ -37,6 +37,8 @@ const SAMPLES: u32 = 5;
 pub struct OpenPath {
     /// Lanes of the largest packet that passes both ways.
     pub lanes: u16,
+    /// Whether larger ones do not, though the interface and the aggregator take them.
+    pub is_narrow: bool,
     /// The shortest round trip of a HELLO.
     pub rtt: Duration,
 }
@@ -73,6 +75,8 @@ pub struct Hello {
     passing: Option<usize>,
     /// Packets of so many blocks do not.
     failing: usize,
+    /// The largest that interface and aggregator take, in blocks.
+    largest: usize,
     /// Blocks of the HELLO that is tried.
     blocks: usize,
     tries: std::slice::Iter<'static, Duration>,
@@ -97,6 +101,7 @@ impl Hello {
             secret,
             passing: None,
             failing: largest + 1,
+            largest,
             blocks: largest,
             tries: tries.iter(),
             until: None,
@@ -124,7 +129,8 @@ impl Hello {
             }
             if let Some(blocks) = found {
                 let lanes = (blocks * LANES_PER_BLOCK) as u16;
-                return HelloStep::Open(OpenPath { lanes, rtt: Duration::from_nanos(self.rtt) });
+                let rtt = Duration::from_nanos(self.rtt);
+                return HelloStep::Open(OpenPath { lanes, is_narrow: blocks < self.largest, rtt });
             }
             if self.blocks == 0 {
                 return HelloStep::Failed(PathFailure::Closed);

@@ -104,6 +104,11 @@ fn the_largest_size_that_passes_is_found() {
     assert_eq!(lanes(&mut Path::new(8972, 1200), 768), 288);
     let mut refusing = Path { refuses: true, ..Path::new(8972, 1200) };
     assert_eq!(lanes(&mut refusing, 768), 288);
+    assert!(open_path(&mut Path::new(8972, 1200), &IDENTITY, SECRET, 768).unwrap().is_narrow);
+    assert!(
+        !open_path(&mut Path::new(8972, 1200), &IDENTITY, SECRET, 288).unwrap().is_narrow,
+        "all that was asked for"
+    );
     // One block, and not a byte more.
     assert_eq!(lanes(&mut Path::new(1472, 160), 768), 32);
 }
@@ -133,7 +138,10 @@ fn the_shortest_round_trip_counts() {
         assert_eq!(hello.step(back * MS), HelloStep::Wait((sent + 20) * MS));
         hello.receive(back * MS, header.as_bytes());
     }
-    assert_eq!(hello.step(31 * MS), HelloStep::Open(OpenPath { lanes: 352, rtt: Duration::from_millis(3) }));
+    assert_eq!(
+        hello.step(31 * MS),
+        HelloStep::Open(OpenPath { lanes: 352, is_narrow: false, rtt: Duration::from_millis(3) })
+    );
 }
 
 #[test]
@@ -145,7 +153,10 @@ fn a_late_answer_is_not_taken_for_that_to_a_later_hello() {
     said(&mut hello, 25);
     hello.receive(48 * MS, second.as_bytes());
     said(&mut hello, 48);
-    assert_eq!(hello.step(68 * MS), HelloStep::Open(OpenPath { lanes: 352, rtt: Duration::from_millis(25) }));
+    assert_eq!(
+        hello.step(68 * MS),
+        HelloStep::Open(OpenPath { lanes: 352, is_narrow: false, rtt: Duration::from_millis(25) })
+    );
 }
 
 #[test]
@@ -155,7 +166,10 @@ fn samples_that_are_lost_do_not_keep_the_path_closed() {
     hello.receive(MS, header.as_bytes());
     said(&mut hello, 1);
     assert_eq!(hello.step(20 * MS), HelloStep::Wait(21 * MS));
-    assert_eq!(hello.step(21 * MS), HelloStep::Open(OpenPath { lanes: 352, rtt: Duration::from_millis(1) }));
+    assert_eq!(
+        hello.step(21 * MS),
+        HelloStep::Open(OpenPath { lanes: 352, is_narrow: false, rtt: Duration::from_millis(1) })
+    );
 }
 
 #[test]

@@ -28,6 +28,11 @@ impl Interface {
         Self::with_address(local)
     }
 
+    /// Whether an address is of this host. One of loopback is of every host, and tells nothing.
+    pub fn has(address: Ipv4Addr) -> bool {
+        !address.is_loopback() && Self::with_address(address.into()).is_some()
+    }
+
     fn with_address(address: IpAddr) -> Option<Self> {
         let interfaces = if_addrs::get_if_addrs().ok()?;
         let name = interfaces.into_iter().find(|interface| interface.ip() == address)?.name;
@@ -53,5 +58,6 @@ mod tests {
         let interface = Interface::towards(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 1)).unwrap();
         assert_eq!((interface.name.as_str(), interface.speed), ("lo", None));
         assert!(interface.mtu.unwrap() >= 1500);
+        assert!(!Interface::has(Ipv4Addr::LOCALHOST));
     }
 }

@@ -129,7 +129,16 @@ fn the_table_and_the_file() {
 
 #[test]
 fn the_doctor_finds_nothing() {
-    let daemon = Daemon::start();
+    the_doctor_is_content_with(&Daemon::start());
+}
+
+/// The control plane may be reached by IPv6; the data plane has an address of its own.
+#[test]
+fn the_doctor_finds_nothing_by_ipv6() {
+    the_doctor_is_content_with(&Daemon::by_ipv6());
+}
+
+fn the_doctor_is_content_with(daemon: &Daemon) {
     let mut doctor = daemon.worker(&["doctor"]);
     doctor.wait_success(PATIENCE).unwrap();
     let text = doctor.stdout();

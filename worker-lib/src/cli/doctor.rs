@@ -2,7 +2,7 @@
 
 use std::{
     fmt,
-    net::UdpSocket,
+    net::{SocketAddrV4, UdpSocket},
     time::{Duration, Instant},
 };
 
@@ -39,11 +39,11 @@ impl Doctor {
         let settings = self.aggregator.settings()?;
         let address = job::address(&settings)?.to_owned();
         step("name", || resolve(&address))?;
-        let status = step("control plane", || ask(&address))?;
-        step("udp socket", || open_socket(&status))?;
+        step("control plane", || ask(&address))?;
         let name = format!("doctor-{:08x}", rand::random::<u32>());
-        step("join", || join(&address, &name))?;
-        let interface = status.address.parse().ok().and_then(Interface::towards);
+        let data_address = step("join", || join(&address, &name))?;
+        step("udp socket", || open_socket(data_address))?;
+        let interface = Interface::towards(data_address);
         let communicator = step("data path", || open_path(settings, &name, interface.as_ref()))?;
         step("all-reduce", || reduce(&communicator))?;
         step("results", || results(&communicator))?;
@@ -78,28 +78,29 @@ fn resolve(address: &str) -> Result<((), String), Failure> {
     Ok(((), format!("{address} is {}", found.join(", "))))
 }
 
-fn ask(address: &str) -> Result<(AggregatorStatus, String), Failure> {
+fn ask(address: &str) -> Result<((), String), Failure> {
     let status = control::status(address, PATIENCE).map_err(of_control)?;
-    let AggregatorStatus { version, data_plane, attachment, slots_free, slots_total, .. } = &status;
+    let AggregatorStatus { address, version, data_plane, attachment, slots_free, slots_total } = status;
     let detail = format!(
-        "switchml-aggregator {version}, {data_plane}: {attachment}; {slots_free} of {slots_total} slots are free"
+        "switchml-aggregator {version} at {address}, {data_plane}: {attachment}; {slots_free} of {slots_total} slots are free"
     );
-    Ok((status, detail))
+    Ok(((), detail))
 }
 
-fn open_socket(status: &AggregatorStatus) -> Result<((), String), Failure> {
-    let failed = |error: std::io::Error| Failure::Join(Error::System { what: "UDP socket", why: error.to_string() });
-    let socket = UdpSocket::bind("0.0.0.0:0").map_err(failed)?;
-    socket.connect(&status.address).map_err(failed)?;
-    let local = socket.local_addr().map_err(failed)?;
-    Ok(((), format!("from {local}")))
-}
-
-fn join(address: &str, name: &str) -> Result<((), String), Failure> {
+fn join(address: &str, name: &str) -> Result<(SocketAddrV4, String), Failure> {
     let (session, assigned) = Session::join(address, name, 0, 1, Some(1), PATIENCE).map_err(of_control)?;
     session.leave();
     let control::Assigned { slots, data_address, .. } = assigned;
-    Ok(((), format!("job {name} of one rank: {slots} slots at UDP {data_address}")))
+    Ok((data_address, format!("job {name} of one rank: {slots} slots at UDP {data_address}")))
+}
+
+/// The data plane has an address of its own, whichever the control plane was reached by.
+fn open_socket(data_address: SocketAddrV4) -> Result<((), String), Failure> {
+    let failed = |error: std::io::Error| Failure::Join(Error::System { what: "UDP socket", why: error.to_string() });
+    let socket = UdpSocket::bind("0.0.0.0:0").map_err(failed)?;
+    socket.connect(data_address).map_err(failed)?;
+    let local = socket.local_addr().map_err(failed)?;
+    Ok(((), format!("from {local} to {data_address}")))
 }
 
 fn open_path(settings: Builder, name: &str, interface: Option<&Interface>) -> Result<(Communicator, String), Failure> {
@@ -108,6 +109,7 @@ fn open_path(settings: Builder, name: &str, interface: Option<&Interface>) -> Re
     let info = communicator.info();
     let packet = info.packet_bytes() + IP_UDP_BYTES;
     let mtu = match interface {
+        _ if info.narrow.is_some() => "; larger ones do not".to_owned(),
         Some(Interface { name, mtu: Some(mtu), .. }) => format!("; {name} takes {mtu}"),
         _ => String::new(),
     };

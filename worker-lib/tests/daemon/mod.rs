@@ -28,6 +28,11 @@ impl Daemon {
         Self::start_with(Aggregator::on_loopback)
     }
 
+    /// With a control plane that is reached by IPv6 alone.
+    pub fn by_ipv6() -> Self {
+        Self::start_with(Aggregator::on_loopback_by_ipv6)
+    }
+
     /// With a pool of so many slots.
     pub fn with_slots(slots: u32) -> Self {
         Self::start_with(|binaries, host| Aggregator::on_loopback_with_slots(binaries, host, slots))
