@@ -15,14 +15,16 @@ const TORCH: &str = "2.15.0";
 /// The oldest that the backend is for, as `OLDEST` in `switchml/torch/_create.py`, and a library that it wants and the newest does not.
 const OLDEST: [&str; 2] = ["torch==2.14.0", "nvidia-curand==10.4.5.25"];
 
-/// What pip installs: torch, what it wants for some conversions, what builds the package, data for an example, and what checks types.
-fn requirements() -> [String; 5] {
+/// What pip installs: torch, what it wants for some conversions, what builds the package, data for an example, what checks types,
+/// and gRPC for the worker that shares no code.
+fn requirements() -> [String; 6] {
     [
         format!("torch=={TORCH}"),
         "numpy>=2,<3".to_owned(),
         "maturin>=1.9,<2".to_owned(),
         "scikit-learn>=1.5,<2".to_owned(),
         "mypy>=2,<3".to_owned(),
+        "grpcio-tools>=1.70,<2".to_owned(),
     ]
 }
 

@@ -16,6 +16,8 @@ use switchml_rack::LEFT_OUT;
 const SKIPPED: &str = "SWITCHML_SKIPPED";
 /// Names the interpreter that has the Python package and torch.
 const PYTHON: &str = "SWITCHML_PYTHON";
+/// The test programs that need it.
+const IN_PYTHON: [&str; 2] = ["python", "independent_worker"];
 /// Names the folder that has the oldest torch which the package is for.
 const OLDEST_TORCH: &str = "SWITCHML_OLDEST_TORCH";
 /// Names the folder with the binaries that the end-to-end tests start.
@@ -51,7 +53,9 @@ impl Test {
         // Testing everything builds the binaries on the way, with the features that the tests need; building them
         // before would compile much of it twice.
         let binaries = if self.arguments.is_empty() { cargo::release_folder()? } else { cargo::build_binaries()? };
-        let python = if self.arguments.is_empty() || self.arguments.iter().any(|argument| argument == "python") {
+        let python = if self.arguments.is_empty()
+            || self.arguments.iter().any(|argument| IN_PYTHON.contains(&argument.as_str()))
+        {
             Some(self.with_python()?)
         } else {
             None

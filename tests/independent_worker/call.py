@@ -1,0 +1,93 @@
+"""What is called: its fingerprint, and lanes of what needs no scale."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+
+
+class Kind(IntEnum):
+    ALL_REDUCE = 0
+    BROADCAST = 1
+    BARRIER = 2
+
+
+class Operation(IntEnum):
+    """Details of an all-reduce."""
+
+    SUM = 0
+    AVG = 1
+    MAX = 2
+    MIN = 3
+
+
+class Element(IntEnum):
+    F32 = 0
+    F64 = 1
+    F16 = 2
+    BF16 = 3
+    I32 = 4
+
+    @property
+    def size(self) -> int:
+        return {Element.F64: 8, Element.F16: 2, Element.BF16: 2}.get(self, 4)
+
+
+@dataclass(frozen=True)
+class Call:
+    kind: Kind
+    detail: int
+    element: Element
+    count: int
+
+    def __str__(self) -> str:
+        kind = Operation(self.detail).name if self.kind is Kind.ALL_REDUCE else f"{self.kind.name} {self.detail}"
+        return f"{kind} of {self.count} {self.element.name}"
+
+    def fingerprint(self, number: int) -> int:
+        return hash_of((number, self.kind << 32 | self.detail, self.element, self.count)) % 2**32
+
+
+def hash_of(words: Sequence[int]) -> int:
+    h = 0
+    for word in words:
+        h = mix((h + 0x9E3779B97F4A7C15) % 2**64 ^ word)
+    return h
+
+
+def mix(x: int) -> int:
+    x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9 % 2**64
+    x = (x ^ x >> 27) * 0x94D049BB133111EB % 2**64
+    return x ^ x >> 31
+
+
+# ---- Lanes of integers and of extremes. Elements are bits, as unsigned numbers. ----
+
+NAN_LANE = 0x7FFFFFFF
+
+
+def extreme_lane(element: Element, bits: int, nan_above: int | None, is_min: bool) -> int:
+    """`nan_above`: the bits of infinity; magnitudes above are NaN. None for integers."""
+    width = 8 * element.size
+    magnitude = bits & (1 << width - 1) - 1
+    if nan_above is not None and magnitude > nan_above:
+        return NAN_LANE
+    lane = signed(bits, width)
+    if nan_above is not None and lane < 0:
+        lane ^= (1 << width - 1) - 1
+    return (~lane if is_min else lane) % 2**32
+
+
+def extreme_bits(element: Element, lane: int, nan: int | None, is_min: bool) -> int:
+    """The way back; `nan` for the lane that says so, None for integers."""
+    width = 8 * element.size
+    if nan is not None and lane == NAN_LANE:
+        return nan
+    value = signed(lane, 32)
+    value = ~value if is_min else value
+    if nan is not None and value < 0:
+        value ^= (1 << width - 1) - 1
+    return value % (1 << width)
+
+
+def signed(word: int, width: int = 32) -> int:
+    return word - (1 << width) if word >> width - 1 else word

@@ -1,0 +1,101 @@
+"""The control plane: how a rank comes into its job, and leaves it."""
+
+import queue
+import sys
+import threading
+from pathlib import Path as File
+from typing import Any
+
+import grpc  # type: ignore[import-untyped]
+
+from .path import Session
+
+PROTO = File(__file__).resolve().parents[2] / "control/proto"
+sys.path.append(str(PROTO))
+# The messages are made from the file when this runs, so there is nothing that could be out of date.
+messages, services = grpc.protos_and_services("switchml.proto")
+
+
+class ControlError(Exception):
+    """The job does not come about, or has ended."""
+
+
+class Control:
+    """A rank's membership; the stream of events is its sign of life."""
+
+    def __init__(self, aggregator: str, job: str, rank: int, ranks: int, patience: float):
+        self.patience = patience
+        self.ranks = ranks
+        self.channel = grpc.insecure_channel(aggregator)
+        self.stub = services.AggregatorStub(self.channel)
+        request = messages.JoinRequest(job_name=job, rank=rank, world_size=ranks, data_threads=1)
+        self.stream = self.stub.Join(request)
+        self.events: queue.Queue[Any] = queue.Queue()
+        # Why the job has been aborted, should that happen while nobody asks.
+        self.aborted: str | None = None
+        threading.Thread(target=self.listen, daemon=True).start()
+        self.assigned = self.wait_for("assigned")
+        # What each request begins with.
+        self.member = {
+            "job": self.assigned.job,
+            "epoch": self.assigned.epoch,
+            "rank": rank,
+            "control_secret": self.assigned.control_secret,
+        }
+
+    def listen(self) -> None:
+        try:
+            for event in self.stream:
+                if event.WhichOneof("event") == "aborted":
+                    self.aborted = f"aborted: {event.aborted.reason}"
+                self.events.put(event)
+        except grpc.RpcError as error:
+            self.aborted = self.aborted or f"the stream of events broke: {error.details()}"
+        self.events.put(None)
+
+    def wait_for(self, wanted: str) -> Any:
+        """What the first event of this name says; those before it are passed."""
+        while True:
+            try:
+                event = self.events.get(timeout=self.patience)
+            except queue.Empty:
+                raise ControlError(f"no event {wanted!r} within {self.patience} s") from None
+            if event is None or event.WhichOneof("event") == "aborted":
+                raise ControlError(self.aborted or f"the stream of events ended before {wanted!r}")
+            if event.WhichOneof("event") == wanted:
+                return getattr(event, wanted)
+
+    def session(self) -> Session:
+        a = self.assigned
+        if a.unchecked_maxima or a.further_shards:
+            raise ControlError("this worker knows neither maxima without a check word nor shards")
+        return Session(
+            job=a.job,
+            epoch=a.epoch,
+            rank=self.member["rank"],
+            ranks=self.ranks,
+            slots=a.slots,
+            aggregator=(a.data_address, a.data_port),
+            group=(a.group_address, a.group_port) if a.group_address else None,
+            hello_secret=a.hello_secret,
+            max_lanes=a.max_lanes,
+        )
+
+    def ready(self, lanes: int) -> int:
+        """The lanes of a full chunk."""
+        self.stub.Ready(messages.ReadyRequest(**self.member, lanes=lanes), timeout=self.patience)
+        return int(self.wait_for("started").lanes)
+
+    def report_call(self, number: int, call: str, named: list[int]) -> str:
+        """After a MISMATCH; why the job was aborted. Numbers are from 1 here."""
+        calls = [messages.Call(number=number + 1, call=call)]
+        self.stub.ReportCalls(messages.ReportCallsRequest(**self.member, calls=calls, named=named), timeout=self.patience)
+        try:
+            self.wait_for("aborted")
+        except ControlError as error:
+            return str(error)
+        return "not aborted"
+
+    def leave(self, error: str = "") -> None:
+        self.stub.Leave(messages.LeaveRequest(**self.member, error=error), timeout=self.patience)
+        self.channel.close()

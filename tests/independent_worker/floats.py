@@ -1,0 +1,123 @@
+"""Floats as integers, and back. Elements are bits, as unsigned numbers."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from math import ldexp
+
+from .call import Element, signed
+
+ZEROS, NOT_FINITE = -(2**31), 2**31 - 1
+
+
+@dataclass(frozen=True)
+class Format:
+    """1 sign bit, then the exponent, then the mantissa."""
+
+    width: int
+    mantissa: int
+    bias: int
+    nan: int
+
+    @property
+    def infinity(self) -> int:
+        return 2 * self.bias + 1 << self.mantissa
+
+    @property
+    def least(self) -> int:
+        """The exponent of the smallest subnormal number."""
+        return 1 - self.bias - self.mantissa
+
+    def magnitude(self, bits: int) -> int:
+        return bits & (1 << self.width - 1) - 1
+
+    def value(self, bits: int) -> float:
+        """Exactly; f64 holds all numbers of these formats."""
+        field, mantissa = self.magnitude(bits) >> self.mantissa, bits & 2**self.mantissa - 1
+        number = ldexp(mantissa, self.least) if field == 0 else ldexp(2**self.mantissa + mantissa, self.least + field - 1)
+        return -number if bits >> self.width - 1 else number
+
+    def nearest(self, over: int, under: int) -> int:
+        """The bits of over / under, rounded once, ties to even; +0.0 for 0."""
+        sign, over = (1 << self.width - 1 if over < 0 else 0), abs(over)
+        if over == 0:
+            return 0
+        e = over.bit_length() - under.bit_length()
+        if over << max(-e, 0) < under << max(e, 0):
+            e -= 1
+        unit = max(e - self.mantissa, self.least)
+        units, rest = divmod(over << max(-unit, 0), under << max(unit, 0))
+        rest = 2 * rest - (under << max(unit, 0))
+        units += rest > 0 or (rest == 0 and units & 1)
+        # A carry of the mantissa runs into the exponent, as it should.
+        return sign | min(units + (unit - self.least << self.mantissa), self.infinity)
+
+
+FORMATS = {
+    Element.F32: Format(32, 23, 127, 0x7FC00000),
+    Element.F16: Format(16, 10, 15, 0x7E00),
+    Element.BF16: Format(16, 7, 127, 0x7FC0),
+}
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """How the ranks of a job scale the elements of a call."""
+
+    format: Format
+    ranks: int
+    average: bool
+    # 1 or 3.
+    lanes: int
+
+    @property
+    def growth(self) -> int:
+        return (self.ranks - 1).bit_length()
+
+    def places(self, e: int) -> int:
+        return 30 - e - self.growth if self.lanes == 1 else 94 - e - 3 * self.growth
+
+    def exponent(self, elements: Iterable[int]) -> int:
+        largest = max(map(self.format.magnitude, elements))
+        if largest == 0:
+            return ZEROS
+        if largest >= self.format.infinity:
+            return NOT_FINITE
+        field = largest >> self.format.mantissa
+        return field - self.format.bias if field else largest.bit_length() - 1 + self.format.least
+
+    def encode(self, elements: Sequence[int], e: int) -> list[int]:
+        """With the true E, or with any number that was predicted: what is sent then does not count."""
+        p, digit = self.places(max(min(e, 200), -200)), 32 - self.growth
+        limit = 2 ** (31 - self.growth if self.lanes == 1 else 95 - 3 * self.growth) - 1
+        lanes = []
+        for bits in elements:
+            v = 0
+            if self.format.magnitude(bits) < self.format.infinity:
+                v = max(min(round(ldexp(self.format.value(bits), p)), limit), -limit)
+            if self.lanes == 1:
+                lanes.append(v % 2**32)
+            else:
+                lanes += [(v >> 2 * digit) % 2**32, v >> digit & 2**digit - 1, v & 2**digit - 1]
+        return lanes
+
+    def decode(self, lanes: Sequence[int], count: int, e: int) -> list[int]:
+        p = self.places(e)
+        if self.lanes == 1:
+            return [self.of_one_lane(signed(lane), p) for lane in lanes[:count]]
+        digit = 32 - self.growth
+        triples = zip(lanes[: 3 * count : 3], lanes[1 : 3 * count : 3], lanes[2 : 3 * count : 3])
+        sums = ((signed(a) << digit) + b << digit for a, b, c in triples)
+        return [self.scaled(s + c, p, self.ranks if self.average else 1) for s, c in zip(sums, lanes[2 : 3 * count : 3])]
+
+    def of_one_lane(self, s: int, p: int) -> int:
+        if not self.average:
+            return self.scaled(s, p, 1)
+        over, under = (s * (ldexp(1.0, -p) / self.ranks)).as_integer_ratio()
+        return self.format.nearest(over, under)
+
+    def scaled(self, s: int, p: int, divisor: int) -> int:
+        """s * 2^-p / divisor."""
+        return self.format.nearest(s << max(-p, 0), divisor << max(p, 0))
+
+    def skipped(self, count: int, e: int) -> list[int]:
+        return [self.format.nan if e == NOT_FINITE else 0] * count

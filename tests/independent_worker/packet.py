@@ -1,0 +1,61 @@
+"""A packet: header, lanes, check word."""
+
+import struct
+from dataclasses import dataclass, replace
+
+VERSION = 1
+CONTRIBUTION, RESULT, PENDING, REJECT, HELLO, FILLER = range(1, 7)
+SUM, MAX = 0, 1
+RETRANSMIT, CE, CHECKED = 1, 2, 4
+EVERYONE = 0xFFFF
+BLOCK = 32
+
+HEADER = struct.Struct(">BBHIHHIBBHIII")
+
+
+@dataclass(frozen=True)
+class Packet:
+    kind: int
+    job: int
+    epoch: int
+    rank: int
+    slot: int = 0
+    round: int = 0
+    op: int = SUM
+    flags: int = 0
+    fingerprint: int = 0
+    check: int = 0
+    aux: int = 0
+    lanes: tuple[int, ...] = ()
+
+    def to_bytes(self) -> bytes:
+        header = HEADER.pack(
+            VERSION, self.kind, self.job, self.epoch, self.rank, self.slot, self.round, self.op, self.flags,
+            len(self.lanes), self.fingerprint, self.check, self.aux,
+        )  # fmt: skip
+        return header + struct.pack(f">{len(self.lanes)}I", *self.lanes)
+
+    def right_check(self, contributions: int) -> int:
+        """The check word of lanes of one i32; this worker sends no others."""
+        salt = 0
+        for word in (self.job << 16 | len(self.lanes), self.epoch, self.slot << 8 | self.op, self.round, self.fingerprint):
+            salt = (salt + word) * 0x9E3779B1 % 2**32
+        return (sum(self.lanes) + contributions * salt) % 2**32
+
+    def checked(self) -> "Packet":
+        """A contribution as it is sent."""
+        return replace(self, flags=self.flags | CHECKED, check=self.right_check(1))
+
+
+def parse(data: bytes) -> Packet | None:
+    """None for what is malformed."""
+    if len(data) < HEADER.size:
+        return None
+    version, kind, job, epoch, rank, slot, round, op, flags, lanes, fingerprint, check, aux = HEADER.unpack_from(data)
+    there = (len(data) - HEADER.size) // 4
+    # A PENDING or REJECT may have anything behind its two lanes.
+    wanted = lanes == 2 and there >= 2 if kind in (PENDING, REJECT) else len(data) == HEADER.size + 4 * lanes
+    if version != VERSION or not wanted:
+        return None
+    values = struct.unpack_from(f">{lanes}I", data, HEADER.size)
+    return Packet(kind, job, epoch, rank, slot, round, op, flags, fingerprint, check, aux, values)

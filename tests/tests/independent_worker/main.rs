@@ -1,0 +1,104 @@
+//! Ranks that share no code join one job: the worker library's, and those of `tests/independent_worker`, which is written in Python from docs/protocol.md
+//! alone. Every result is right, and has the same bits on all of them.
+//!
+//! `SWITCHML_PYTHON` names an interpreter that has grpcio-tools and mypy; `cargo xtask test` makes one.
+
+mod python;
+mod script;
+
+use std::thread;
+use std::time::Duration;
+
+use switchml_rack::{
+    Aggregator, Binaries, FaultCounts, Faults, Impairment, Mode, Rack, RackOptions, can_build_racks, in_both_modes,
+};
+use switchml_worker::Communicator;
+
+use python::{Rank, interpreter};
+use script::Script;
+
+in_both_modes! {
+    two_of_ours_and_one_other,
+    two_of_ours_and_two_others,
+    on_bad_links,
+}
+
+/// Far longer than anything here takes on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+fn two_of_ours_and_one_other(mode: Mode) {
+    let rack = Rack::new(RackOptions { workers: 3, mode, ..RackOptions::default() }).unwrap();
+    let aggregator = Aggregator::in_rack(&Binaries::for_test().unwrap(), &rack).unwrap();
+    run(&rack, &aggregator, &[1], &format!("one-{mode:?}"));
+}
+
+fn two_of_ours_and_two_others(mode: Mode) {
+    let rack = Rack::new(RackOptions { workers: 4, mode, ..RackOptions::default() }).unwrap();
+    let aggregator = Aggregator::in_rack(&Binaries::for_test().unwrap(), &rack).unwrap();
+    run(&rack, &aggregator, &[0, 3], &format!("two-{mode:?}"));
+}
+
+fn on_bad_links(mode: Mode) {
+    let binaries = Binaries::for_test().unwrap();
+    let rack = Rack::new(RackOptions { workers: 3, mode, wires: true, ..RackOptions::default() }).unwrap();
+    let aggregator = Aggregator::in_rack(&binaries, &rack).unwrap();
+    let faults = Faults { loss: 0.02, duplication: 0.02, flips: 0.01, ..Faults::default() };
+    let impairment = Impairment::in_rack(&binaries, &rack, 27, |_, _| faults).unwrap();
+    let resent = run(&rack, &aggregator, &[2], &format!("bad-{mode:?}"));
+    let mut total = FaultCounts::default();
+    impairment.stop().unwrap().into_iter().flatten().for_each(|counts| total += counts);
+    assert!(total.lost > 0 && total.duplicated > 0 && total.flipped > 0, "{total:?}");
+    assert!(resent > 0, "the other worker sent nothing again: {total:?}");
+}
+
+#[test]
+fn over_the_software_data_plane() {
+    if !can_build_racks("over_the_software_data_plane") {
+        return;
+    }
+    let rack = Rack::new(RackOptions { workers: 3, ..RackOptions::default() }).unwrap();
+    let aggregator = Aggregator::software_in_rack(&Binaries::for_test().unwrap(), &rack).unwrap();
+    run(&rack, &aggregator, &[1], "software");
+}
+
+/// Plays the script in a job of all workers of the rack, `others` of them in Python. How many packets those sent again.
+fn run(rack: &Rack, aggregator: &Aggregator, others: &[usize], job: &str) -> u64 {
+    let Some(python) = interpreter(job) else { return 1 };
+    let ranks = rack.workers().len();
+    let script = Script::new(ranks);
+    let others: Vec<_> =
+        others.iter().map(|&rank| Rank::start(&python, rack, aggregator.control(), job, rank, &script)).collect();
+    let is_ours = |rank: &usize| !others.iter().any(|other| other.rank == *rank);
+    let mut results = vec![Vec::new(); ranks];
+    thread::scope(|scope| {
+        let start = |rank: usize| {
+            let (control, job, script) = (aggregator.control().to_owned(), job.to_owned(), script.clone());
+            scope.spawn(move || rack.worker(rank).run(move || ours(&control, &job, rank, &script)))
+        };
+        let threads: Vec<_> = (0..ranks).filter(is_ours).map(|rank| (rank, start(rank))).collect();
+        for (rank, thread) in threads {
+            results[rank] = thread.join().unwrap();
+        }
+    });
+    let mut resent = 0;
+    for other in others {
+        let rank = other.rank;
+        let (found, again) = other.finish(PATIENCE);
+        results[rank] = found;
+        resent += again;
+    }
+    for (rank, results) in results.iter().enumerate() {
+        script.check(rank, results);
+    }
+    resent
+}
+
+/// The life of a rank of the worker library.
+fn ours(control: &str, job: &str, rank: usize, script: &Script) -> Vec<Vec<u8>> {
+    let builder = Communicator::builder().aggregator(control).job(job).rank(rank as u32);
+    let builder = builder.world_size(script.ranks as u32).join_timeout(PATIENCE).deadline(PATIENCE);
+    let communicator = builder.connect().unwrap();
+    let results = script.steps.iter().map(|step| step.run(&communicator, rank)).collect();
+    communicator.close().unwrap();
+    results
+}

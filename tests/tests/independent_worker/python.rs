@@ -1,0 +1,92 @@
+//! A rank in Python.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use switchml_rack::{Process, Rack, skip};
+
+use crate::script::Script;
+
+/// The interpreter; none for the test `name`, which is said.
+pub fn interpreter(name: &str) -> Option<PathBuf> {
+    let python = std::env::var_os("SWITCHML_PYTHON");
+    if python.is_none() {
+        let how = "`cargo xtask test -- -p switchml-rack --test independent_worker` makes an environment and sets it";
+        skip(name, &format!("SWITCHML_PYTHON is not set; {how}"));
+    }
+    python.map(PathBuf::from)
+}
+
+/// The folder that has the package.
+fn folder() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// A process that makes the calls of a script.
+pub struct Rank {
+    pub rank: usize,
+    process: Process,
+    files: Files,
+}
+
+/// What it is to call, and what came of it. Removed with the value.
+struct Files(PathBuf);
+
+impl Files {
+    fn calls(&self) -> PathBuf {
+        self.0.join("calls")
+    }
+
+    fn results(&self) -> PathBuf {
+        self.0.join("results")
+    }
+}
+
+impl Drop for Files {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+impl Rank {
+    pub fn start(python: &Path, rack: &Rack, control: &str, job: &str, rank: usize, script: &Script) -> Self {
+        let folder = format!("switchml-independent-{}-{job}-{rank}", std::process::id());
+        let files = Files(std::env::temp_dir().join(folder));
+        fs::create_dir_all(&files.0).unwrap();
+        let calls: Vec<_> = script.steps.iter().map(|step| step.line(rank)).collect();
+        fs::write(files.calls(), calls.join("\n")).unwrap();
+        let mut command = Command::new(python);
+        command.args(["-m", "independent_worker", control, job, &rank.to_string(), &script.ranks.to_string()]);
+        command.args([files.calls(), files.results()]);
+        command.env("PYTHONPATH", self::folder()).env("PYTHONDONTWRITEBYTECODE", "1");
+        let process = rack.worker(rank).spawn(&format!("rank {rank}, in Python"), command).unwrap();
+        Self { rank, process, files }
+    }
+
+    /// The result of each call, and how many packets were sent again.
+    pub fn finish(mut self, patience: Duration) -> (Vec<Vec<u8>>, u64) {
+        self.process.wait_success(patience).unwrap();
+        let text = fs::read_to_string(self.files.results()).unwrap();
+        let printed = self.process.stdout();
+        let resent = printed.lines().find_map(|line| line.strip_prefix("sent again: ")?.parse().ok());
+        (text.lines().map(bytes).collect(), resent.unwrap_or_else(|| panic!("{printed}")))
+    }
+}
+
+fn bytes(line: &str) -> Vec<u8> {
+    let digits = line.as_bytes().chunks(2).map(|digits| std::str::from_utf8(digits).unwrap());
+    digits.map(|digits| u8::from_str_radix(digits, 16).unwrap()).collect()
+}
+
+/// No import of the product, and types that hold.
+#[test]
+fn types_are_right() {
+    let Some(python) = interpreter("types_are_right") else { return };
+    let mut command = Command::new(python);
+    command.current_dir(folder()).args(["-m", "mypy", "--strict", "--cache-dir", "/dev/null", "independent_worker"]);
+    let output = command.output().unwrap();
+    let [printed, told] = [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes));
+    assert!(output.status.success(), "{printed}{told}");
+}

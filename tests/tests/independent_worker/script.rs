@@ -1,0 +1,262 @@
+//! The calls that all ranks make, with what comes out in closed form.
+
+use half::{bf16, f16};
+use switchml_worker::{Communicator, DType, Element, ReduceOp};
+
+/// Elements of a data chunk at an MTU of 1500: 352 lanes, of which an element of a small sum takes 3.
+const CHUNK: usize = 352;
+const SMALL_CHUNK: usize = CHUNK / 3;
+const MOST_SMALL: usize = 1024;
+
+/// All calls.
+#[derive(Clone)]
+pub struct Script {
+    pub ranks: usize,
+    pub steps: Vec<Step>,
+}
+
+/// One call.
+#[derive(Clone, Debug)]
+pub struct Step {
+    number: usize,
+    ranks: usize,
+    what: What,
+    dtype: DType,
+    count: usize,
+    values: Values,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum What {
+    Reduce(ReduceOp),
+    Broadcast(usize),
+    Barrier,
+}
+
+/// What elements are like. All are small whole numbers times a power of two, so that sums are exact.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Values {
+    Plain,
+    /// Magnitudes in one chunk are up to 2^30 apart.
+    Mixed,
+    /// Each rank has larger ones than the one before: ranks predict different exponents.
+    ByRank,
+    /// Each call has smaller ones than the one before: what the last call tells is wrong.
+    Falling,
+    /// Most chunks are zeros.
+    Sparse,
+    /// An element of rank 1 is a NaN.
+    Nan,
+    /// Sums are halfway between two numbers of the type.
+    Ties,
+    /// Sums of the smallest numbers of the type.
+    Tiny,
+    /// Sums are too large for the type.
+    Huge,
+}
+
+/// Of operators, types, numbers of elements, and kinds of values; some several times, so that there is a history.
+const REDUCTIONS: &[(ReduceOp, DType, usize, Values)] = &[
+    (ReduceOp::Sum, DType::I32, 1, Values::Plain),
+    (ReduceOp::Sum, DType::I32, 20_000, Values::Plain),
+    (ReduceOp::Max, DType::I32, 700, Values::Plain),
+    (ReduceOp::Min, DType::I32, 5, Values::Plain),
+    (ReduceOp::Sum, DType::F32, 5, Values::Mixed),
+    (ReduceOp::Sum, DType::F32, 1024, Values::Mixed),
+    (ReduceOp::Sum, DType::F32, 1024, Values::Plain),
+    (ReduceOp::Sum, DType::F32, 1024, Values::ByRank),
+    (ReduceOp::Sum, DType::F32, 1024, Values::ByRank),
+    (ReduceOp::Sum, DType::F32, 900, Values::Falling),
+    (ReduceOp::Sum, DType::F32, 900, Values::Falling),
+    (ReduceOp::Sum, DType::F32, 900, Values::Falling),
+    (ReduceOp::Avg, DType::F32, 900, Values::Plain),
+    (ReduceOp::Sum, DType::F32, 1000, Values::Sparse),
+    (ReduceOp::Sum, DType::F32, 1000, Values::Nan),
+    (ReduceOp::Sum, DType::F32, 1000, Values::Plain),
+    (ReduceOp::Sum, DType::F32, 1025, Values::ByRank),
+    (ReduceOp::Sum, DType::F32, 1025, Values::Plain),
+    (ReduceOp::Sum, DType::F32, 25_000, Values::Plain),
+    (ReduceOp::Sum, DType::F32, 25_000, Values::Sparse),
+    (ReduceOp::Sum, DType::F32, 25_000, Values::Nan),
+    (ReduceOp::Avg, DType::F32, 2000, Values::Plain),
+    (ReduceOp::Max, DType::F32, 700, Values::Nan),
+    (ReduceOp::Min, DType::F32, 400, Values::Nan),
+    (ReduceOp::Sum, DType::F16, 300, Values::Plain),
+    (ReduceOp::Sum, DType::F16, 3000, Values::Plain),
+    (ReduceOp::Max, DType::F16, 700, Values::Nan),
+    (ReduceOp::Min, DType::F16, 700, Values::Plain),
+    (ReduceOp::Sum, DType::Bf16, 300, Values::Plain),
+    (ReduceOp::Avg, DType::Bf16, 3000, Values::Plain),
+    (ReduceOp::Max, DType::Bf16, 700, Values::Plain),
+    (ReduceOp::Min, DType::Bf16, 700, Values::Nan),
+    (ReduceOp::Sum, DType::F32, 0, Values::Plain),
+    (ReduceOp::Sum, DType::F32, 200, Values::Ties),
+    (ReduceOp::Sum, DType::F32, 2000, Values::Ties),
+    (ReduceOp::Sum, DType::F16, 200, Values::Ties),
+    (ReduceOp::Sum, DType::F16, 2000, Values::Ties),
+    (ReduceOp::Sum, DType::Bf16, 200, Values::Ties),
+    (ReduceOp::Sum, DType::F32, 200, Values::Tiny),
+    (ReduceOp::Sum, DType::F16, 2000, Values::Tiny),
+    (ReduceOp::Sum, DType::F32, 200, Values::Huge),
+    (ReduceOp::Sum, DType::F32, 2000, Values::Huge),
+    (ReduceOp::Sum, DType::Bf16, 200, Values::Huge),
+];
+
+impl Script {
+    pub fn new(ranks: usize) -> Self {
+        let barrier = (What::Barrier, DType::I32, 1, Values::Plain);
+        let broadcast = |root, dtype, count| (What::Broadcast(root), dtype, count, Values::Plain);
+        let reductions = REDUCTIONS.iter().map(|&(op, dtype, count, values)| (What::Reduce(op), dtype, count, values));
+        let others = [
+            barrier,
+            broadcast(0, DType::F32, 1000),
+            // Its last lane is not full.
+            broadcast(1, DType::F16, 777),
+            broadcast(2, DType::I32, 20_000),
+            barrier,
+            (What::Reduce(ReduceOp::Sum), DType::I32, 3, Values::Plain),
+        ];
+        let step = |(number, (what, dtype, count, values))| Step { number, ranks, what, dtype, count, values };
+        Self { ranks, steps: reductions.chain(others).enumerate().map(step).collect() }
+    }
+
+    /// Fails with the first element of `rank` that is not what it must be.
+    pub fn check(&self, rank: usize, results: &[Vec<u8>]) {
+        assert_eq!(results.len(), self.steps.len(), "calls that rank {rank} has made");
+        for (step, result) in self.steps.iter().zip(results) {
+            let expected = step.expected();
+            assert_eq!(result.len(), expected.len(), "bytes of rank {rank} in {step:?}");
+            let size = step.dtype.size();
+            for (index, (found, expected)) in result.chunks(size).zip(expected.chunks(size)).enumerate() {
+                assert_eq!(found, expected, "element {index} of rank {rank} in {step:?}");
+            }
+        }
+    }
+}
+
+impl Step {
+    /// For `independent_worker`.
+    pub fn line(&self, rank: usize) -> String {
+        let hex: String = self.elements(rank).iter().map(|byte| format!("{byte:02x}")).collect();
+        match self.what {
+            What::Reduce(op) => format!("all_reduce {op} {} {hex}", self.dtype),
+            What::Broadcast(root) => format!("broadcast {root} {} {hex}", self.dtype),
+            What::Barrier => "barrier".to_owned(),
+        }
+    }
+
+    /// By the worker library; what came of it.
+    pub fn run(&self, communicator: &Communicator, rank: usize) -> Vec<u8> {
+        match self.dtype {
+            DType::F32 => self.run_as::<f32>(communicator, rank),
+            DType::F16 => self.run_as::<f16>(communicator, rank),
+            DType::Bf16 => self.run_as::<bf16>(communicator, rank),
+            DType::I32 => self.run_as::<i32>(communicator, rank),
+            DType::F64 => self.run_as::<f64>(communicator, rank),
+        }
+    }
+
+    fn run_as<T: Element>(&self, communicator: &Communicator, rank: usize) -> Vec<u8> {
+        let bytes = self.elements(rank);
+        let mut tensor: Vec<T> = bytes.chunks_exact(size_of::<T>()).map(bytemuck::pod_read_unaligned).collect();
+        let outcome = match self.what {
+            What::Reduce(op) => communicator.all_reduce(&mut tensor, op),
+            What::Broadcast(root) => communicator.broadcast(&mut tensor, root as u32),
+            What::Barrier => communicator.barrier(),
+        };
+        outcome.unwrap_or_else(|error| panic!("rank {rank} in {self:?}: {error}"));
+        bytemuck::cast_slice(&tensor).to_vec()
+    }
+
+    /// The bytes of a rank's elements.
+    fn elements(&self, rank: usize) -> Vec<u8> {
+        if self.what == What::Barrier {
+            return Vec::new();
+        }
+        (0..self.count).flat_map(|index| self.bytes(self.value(rank, index))).collect()
+    }
+
+    fn expected(&self) -> Vec<u8> {
+        match self.what {
+            What::Barrier => Vec::new(),
+            What::Broadcast(root) => self.elements(root),
+            What::Reduce(op) => (0..self.count).flat_map(|index| self.bytes(self.reduced(op, index))).collect(),
+        }
+    }
+
+    /// What a rank contributes; f64 holds it and all sums.
+    fn value(&self, rank: usize, index: usize) -> f64 {
+        if self.dtype == DType::I32 {
+            let word = (index as u32).wrapping_mul(2_654_435_761).wrapping_add((rank * 977 + self.number) as u32);
+            return f64::from(word as i32);
+        }
+        // What 16 bits hold, and f32 in each kind of values.
+        let most = if self.dtype == DType::F32 { 999 } else { 127 };
+        let small = ((index * 37 + rank * 101 + self.number * 7) % (2 * most + 1)) as f64 - most as f64;
+        match self.values {
+            Values::Plain => small,
+            Values::Mixed => small * 2f64.powi(6 * (index % 4) as i32 - 20),
+            Values::ByRank => small * 2f64.powi(rank as i32),
+            Values::Falling => small * 2f64.powi(-3 * self.number as i32),
+            Values::Sparse if index % 600 == 3 => small,
+            Values::Sparse => 0.0,
+            Values::Nan if rank == 1 && index == 5 => f64::NAN,
+            Values::Nan => small,
+            Values::Ties if rank == 0 => self.odd_above() + 2.0 * (index % 50) as f64 - 1.0,
+            Values::Ties => f64::from(u8::from(rank == 1)),
+            Values::Tiny => small * self.smallest(),
+            Values::Huge => self.largest(),
+        }
+    }
+
+    /// From here up to twice that only every other whole number is one of the type; and 1.
+    fn odd_above(&self) -> f64 {
+        match self.dtype {
+            DType::F16 => 2049.0,
+            DType::Bf16 => 257.0,
+            _ => 16_777_217.0,
+        }
+    }
+
+    fn smallest(&self) -> f64 {
+        match self.dtype {
+            DType::F16 => 2f64.powi(-24),
+            DType::Bf16 => 2f64.powi(-133),
+            _ => 2f64.powi(-149),
+        }
+    }
+
+    fn largest(&self) -> f64 {
+        match self.dtype {
+            DType::F16 => 65_504.0,
+            DType::Bf16 => bf16::MAX.to_f64(),
+            _ => f64::from(f32::MAX),
+        }
+    }
+
+    fn reduced(&self, op: ReduceOp, index: usize) -> f64 {
+        let values = (0..self.ranks).map(|rank| self.value(rank, index));
+        let is_nan = self.values == Values::Nan;
+        match op {
+            ReduceOp::Max | ReduceOp::Min if is_nan && index == 5 => f64::NAN,
+            ReduceOp::Max => values.fold(f64::NEG_INFINITY, f64::max),
+            ReduceOp::Min => values.fold(f64::INFINITY, f64::min),
+            // Its whole chunk is not finite.
+            _ if is_nan && index < if self.count <= MOST_SMALL { SMALL_CHUNK } else { CHUNK } => f64::NAN,
+            ReduceOp::Avg => values.sum::<f64>() / self.ranks as f64,
+            // Whole sums of 0 are +0.0, as the first addend makes them.
+            _ => values.fold(0.0, |sum, value| sum + value),
+        }
+    }
+
+    /// Of the type; an i32 wraps.
+    fn bytes(&self, value: f64) -> Vec<u8> {
+        match self.dtype {
+            DType::F32 => (value as f32).to_ne_bytes().to_vec(),
+            DType::F16 => f16::from_f64(value).to_ne_bytes().to_vec(),
+            DType::Bf16 => bf16::from_f64(value).to_ne_bytes().to_vec(),
+            DType::I32 => (value as i64 as i32).to_ne_bytes().to_vec(),
+            DType::F64 => value.to_ne_bytes().to_vec(),
+        }
+    }
+}
