@@ -90,7 +90,7 @@ pub enum Message {
     /// Its path is open.
     Ready(MemberId, u16),
     /// Its calls in flight, by number, and the ranks that the data plane named.
-    ReportCalls(MemberId, Vec<switchml_control::Call>, [u32; 2]),
+    ReportCalls(MemberId, Vec<switchml_control::Call>, Vec<u32>),
     /// Goodbye, with what went wrong and the ranks that it blames, if anything did.
     Leave(MemberId, String, Vec<u32>),
     /// Its end of the connection is closed, or is taken for dead.

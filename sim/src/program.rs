@@ -88,7 +88,8 @@ pub fn mistake(dice: &mut Dice, step: &Step) -> Step {
     let call = &mut step.call;
     match (dice.below(3), call.kind) {
         (0, Kind::AllReduce(ReduceOp::Sum)) => call.kind = Kind::Broadcast { root: 0 },
-        (0, _) => call.kind = Kind::AllReduce(ReduceOp::Sum),
+        // There is no barrier of another size.
+        (0, _) | (_, Kind::Barrier) => call.kind = Kind::AllReduce(ReduceOp::Sum),
         (1, Kind::AllReduce(_)) => {
             *call = Call {
                 kind: Kind::AllReduce(ReduceOp::Sum),

@@ -280,6 +280,10 @@ impl Worker {
                 let Aborted { reason, ranks, calls } = aborted;
                 self.fail(world, End::Aborted { reason, ranks, calls })
             }
+            News::Event(join_event::Event::CallsWanted(_)) => {
+                self.report_calls(world, u64::MAX, Vec::new());
+                Ok(())
+            }
             News::Event(join_event::Event::Left(left)) => {
                 self.departed |= 1 << left.rank;
                 Ok(())
@@ -549,7 +553,9 @@ impl Worker {
         let standing = self.standing(world);
         match end {
             End::Failed(failure @ (Failure::Aborted | Failure::Mismatch { .. })) => {
-                self.report_calls(world, &failure);
+                if let Failure::Mismatch { first, dissenter, collective } = failure {
+                    self.report_calls(world, collective, vec![first.into(), dissenter.into()]);
+                }
                 // The data thread waits for the reason.
                 let until = world.net.now + REASON;
                 self.phase = Phase::AskingWhy { failure, until };
@@ -565,14 +571,13 @@ impl Worker {
         }
     }
 
-    /// Tells the daemon which calls are in flight, if others made different ones.
-    fn report_calls(&self, world: &mut World<'_>, failure: &Failure) {
-        if let (&Failure::Mismatch { first, dissenter, collective }, Phase::Running(running)) = (failure, &self.phase)
+    /// Tells the daemon which calls are in flight, up to that of collective `last`, and which ranks the data plane has named.
+    fn report_calls(&self, world: &mut World<'_>, last: u64, named: Vec<u32>) {
+        if let Phase::Running(running) = &self.phase
             && let (Some(connection), Some(id)) = (self.connection, self.member())
         {
-            let calls = running.endpoint.calls_in_flight(collective);
+            let calls = running.endpoint.calls_in_flight(last);
             let calls = calls.map(|(number, call)| Call { number: number + 1, call: call.to_string() });
-            let named = [first.into(), dissenter.into()];
             world.net.tell_daemon(connection, Message::ReportCalls(id, calls.collect(), named));
         }
     }

@@ -195,6 +195,8 @@ impl Builder {
         let told = Arc::clone(&shared);
         // An earlier failure of this rank's own stays the reason.
         session.on_end(move |error| told.fail(error.into()));
+        let asked = Arc::clone(&shared);
+        session.on_calls_wanted(move || asked.in_flight(u64::MAX));
         let (session, begin) = (Arc::new(session), Instant::now());
         let mut threads = Vec::with_capacity(paths.len());
         for (shard, Path { identity, transport, wakers, open }) in paths.into_iter().enumerate() {

@@ -140,7 +140,7 @@ impl Shared {
     }
 
     /// The calls in flight up to call `last`, with their numbers from 1, for people.
-    fn in_flight(&self, last: u64) -> Vec<(u64, String)> {
+    pub fn in_flight(&self, last: u64) -> Vec<(u64, String)> {
         let issued = self.issued();
         let calls = issued.in_flight.iter().take_while(|(number, _)| *number <= last);
         calls.map(|(number, call)| (number + 1, call.to_string())).collect()

@@ -174,10 +174,16 @@ impl Job {
         self.members.iter().map(|member| member.as_ref()?.ready).min()?
     }
 
-    /// Whether every rank that is present has reported its call.
+    /// Whether every rank that is present has reported its calls.
     pub(super) fn all_have_reported(&self) -> bool {
         let mismatch = self.mismatch.as_ref();
         mismatch.is_some_and(|mismatch| self.present().all(|(rank, _)| mismatch.has_report_of(rank as u16)))
+    }
+
+    /// Whether no rank that is present can be about to report more.
+    pub(super) fn all_have_said_enough(&self) -> bool {
+        let mismatch = self.mismatch.as_ref();
+        mismatch.is_some_and(|mismatch| self.present().all(|(rank, _)| mismatch.has_call_of(rank as u16)))
     }
 
     /// Tells every rank that can hear it the same.

@@ -5,8 +5,7 @@ use std::time::Duration;
 
 use switchml_control::{self as control, rank_list};
 
-/// How long to gather after the first report. A rank that waits for others hears of the mismatch when it next asks who is missing,
-/// which is every 100 ms; several times that, for questions that get lost.
+/// How long to gather after the first report. All other ranks are asked for theirs, so it is only a rank that cannot answer that takes so long.
 pub const GATHERING: Duration = Duration::from_millis(500);
 
 /// What the ranks of a job have reported.
@@ -16,12 +15,23 @@ pub(super) struct Mismatch {
     named: BTreeSet<u16>,
     /// By rank, and then by number: the calls in flight, up to the one that was refused.
     calls: BTreeMap<u16, BTreeMap<u64, String>>,
+    /// Numbers of the calls that were refused.
+    refused: BTreeSet<u64>,
+    /// Whether no report is missing.
+    is_complete: bool,
 }
 
 impl Mismatch {
-    /// Takes in a rank's report.
-    pub fn note(&mut self, rank: u16, calls: impl Iterator<Item = (u64, String)>, named: impl Iterator<Item = u16>) {
-        self.calls.insert(rank, calls.collect());
+    /// Takes in a rank's report. `is_refused`: its last call was refused; else the rank was asked.
+    pub fn note(
+        &mut self,
+        rank: u16,
+        calls: BTreeMap<u64, String>,
+        is_refused: bool,
+        named: impl Iterator<Item = u16>,
+    ) {
+        self.refused.extend(calls.keys().next_back().filter(|_| is_refused));
+        self.calls.insert(rank, calls);
         self.named.extend(named);
     }
 
@@ -29,8 +39,25 @@ impl Mismatch {
         self.calls.contains_key(&rank)
     }
 
+    /// Whether the rank has nothing to add: a call of its own was refused, or it has made one of that number. Another may be about to make it.
+    pub fn has_call_of(&self, rank: u16) -> bool {
+        self.calls.get(&rank).is_some_and(|calls| self.refused.iter().any(|number| calls.contains_key(number)))
+    }
+
+    /// All ranks that are present have reported.
+    pub fn note_complete(&mut self) {
+        self.is_complete = true;
+    }
+
     /// What all ranks are told.
     pub fn into_event(self) -> control::Aborted {
+        if let Some((number, call)) = self.common_call().filter(|_| self.is_complete) {
+            let reason = format!(
+                "a packet was damaged on its way to the aggregator, or in it: it was refused as one of another call, but all ranks \
+                 made the same, call {number} is {call}; start the job anew"
+            );
+            return control::Aborted { reason, ranks: Vec::new(), calls: Vec::new() };
+        }
         let groups = self.groups();
         let at_fault: Vec<u16> = match &groups[..] {
             // One side was not heard.
@@ -54,6 +81,18 @@ impl Mismatch {
             call: group.call.to_owned(),
         });
         control::Aborted { reason, ranks: wide(&at_fault), calls: calls.collect() }
+    }
+
+    /// The last call that all ranks have reported which were in any, unless they differ on one.
+    fn common_call(&self) -> Option<(u64, &str)> {
+        if self.first_difference().is_some() {
+            return None;
+        }
+        let mut reports = self.calls.values().filter(|calls| !calls.is_empty());
+        let first = reports.next()?;
+        let others: Vec<_> = reports.collect();
+        let is_common = |number: &u64| others.iter().all(|calls| calls.contains_key(number));
+        first.iter().rev().find(|(number, _)| is_common(number)).map(|(number, call)| (*number, call.as_str()))
     }
 
     /// The calls that differ, each with its ranks. Those that stand alone come first: they are most likely wrong.

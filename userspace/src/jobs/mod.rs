@@ -341,8 +341,8 @@ impl JobTable {
         Ok(effects)
     }
 
-    /// A rank that was told that ranks made different calls says which calls of its own are in flight, the one that was refused last.
-    /// When all have, or when it is time to [conclude](Self::conclude), the job is aborted with what was gathered.
+    /// A rank that was told that ranks made different calls, or was asked, says which calls of its own are in flight. The first has
+    /// the others asked. When all have reported, or when it is time to [conclude](Self::conclude), the job is aborted with what was gathered.
     ///
     /// # Errors
     ///
@@ -360,22 +360,31 @@ impl JobTable {
         }
         info!("job {} {:?}: rank {} reports that ranks made different calls", job.number, job.name, id.rank);
         let first = job.mismatch.is_none();
+        let is_refused = !named.is_empty();
         let named = named.iter().filter(|rank| **rank < job.members.len() as u32).map(|rank| *rank as u16);
         let mismatch = job.mismatch.get_or_insert_default();
         let calls = calls.into_iter().take(MAX_REPORTED_CALLS).map(|call| (call.number, one_line(&call.call)));
-        mismatch.note(id.rank as u16, calls, named);
-        if job.all_have_reported() {
+        mismatch.note(id.rank as u16, calls.collect(), is_refused, named);
+        if job.all_have_said_enough() {
             return Ok(self.conclude(id.job as u16, id.epoch));
         }
-        Ok(if first { vec![Effect::Gather(id.job as u16, id.epoch)] } else { Vec::new() })
+        if !first {
+            return Ok(Vec::new());
+        }
+        let others = job.present().filter(|(rank, _)| *rank != id.rank).filter_map(|(_, member)| member.session());
+        let ask = |session| Effect::Tell(session, Event::CallsWanted(control::CallsWanted {}));
+        Ok(std::iter::once(Effect::Gather(id.job as u16, id.epoch)).chain(others.map(ask)).collect())
     }
 
     /// The time to report different calls is over: aborts the job, unless that has happened.
     pub fn conclude(&mut self, number: u16, epoch: u32) -> Vec<Effect> {
-        match self.jobs.get(&number) {
-            Some(job) if job.epoch == epoch && job.mismatch.is_some() => self.abort(number, "", Vec::new()),
-            _ => Vec::new(),
+        let Some(job) = self.jobs.get_mut(&number).filter(|job| job.epoch == epoch) else { return Vec::new() };
+        let have_all_reported = job.all_have_reported();
+        let Some(mismatch) = &mut job.mismatch else { return Vec::new() };
+        if have_all_reported {
+            mismatch.note_complete();
         }
+        self.abort(number, "", Vec::new())
     }
 
     /// A rank says goodbye, in good order or with an error, which blames these ranks, or no other if there are none.

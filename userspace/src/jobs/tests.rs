@@ -1,6 +1,7 @@
 //! The job table on its own: each rule by example, and invariants under random histories.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::iter;
 
 use proptest::prelude::*;
 use rand::SeedableRng;
@@ -309,8 +310,13 @@ fn told(reports: &[Option<&[(u64, &str)]>], named: [u32; 2]) -> control::Aborted
         }
     }
     effects.extend(table.conclude(spec.number, spec.epoch));
-    let [Effect::Gather(0, epoch), Effect::Abort(0), news @ ..] = &effects[..] else { panic!("{effects:?}") };
-    assert_eq!(*epoch, spec.epoch);
+    // The first report has all others asked.
+    let first = reports.iter().position(Option::is_some).unwrap();
+    let asked = sessions.iter().enumerate().filter(|(rank, _)| *rank != first);
+    let asked = asked.map(|(_, session)| Effect::Tell(*session, Event::CallsWanted(control::CallsWanted {})));
+    let expected: Vec<_> = iter::once(Effect::Gather(0, spec.epoch)).chain(asked).chain([Effect::Abort(0)]).collect();
+    let (before, news) = effects.split_at(expected.len());
+    assert_eq!(before, expected);
     let Effect::Tell(_, Event::Aborted(aborted)) = &news[0] else { panic!("{news:?}") };
     // All hear the same, those too that were in no call.
     let all: Vec<_> = sessions.iter().map(|session| Effect::Tell(*session, Event::Aborted(aborted.clone()))).collect();
@@ -372,6 +378,41 @@ fn when_one_side_reports_the_data_plane_names_the_other() {
     assert_eq!(aborted.reason, format!("ranks 1 and 2 made different calls{SAME_CALLS}"));
 }
 
+/// A data plane that adds before it verifies refuses a packet whose fingerprint was damaged, or the others' if it was the first: it is no call that differs.
+#[test]
+fn ranks_that_all_made_the_same_call_hear_of_a_damaged_packet() {
+    let damaged = |reports: &[Option<&[(u64, &str)]>], call: &str| {
+        let aborted = told(reports, [1, 1]);
+        let expected = format!(
+            "a packet was damaged on its way to the aggregator, or in it: it was refused as one of another call, but all ranks made \
+             the same, call {call}; start the job anew"
+        );
+        assert_eq!(aborted, control::Aborted { reason: expected, ranks: vec![], calls: vec![] });
+    };
+    let call: &[_] = &[(5, "barrier()")];
+    damaged(&[Some(call), Some(call), Some(call)], "5 is barrier()");
+    // Rank 0 has made two more calls, rank 2 is a call behind, rank 3 in none.
+    let ahead: &[_] = &[(5, "barrier()"), (6, "a"), (7, "b")];
+    damaged(&[Some(ahead), Some(call), Some(&[(4, "c"), (5, "barrier()")]), Some(&[])], "5 is barrier()");
+    // Who was asked before it made the call is waited for.
+    let mut asked = table();
+    let (_, spec) = started(&mut asked, "train", 2);
+    asked.report_calls(member(&spec, 1), calls(call), &[1, 1]).unwrap();
+    assert_eq!(asked.report_calls(member(&spec, 0), calls(&[(4, "c")]), &[]), Ok(vec![]));
+    let effects = asked.report_calls(member(&spec, 0), calls(call), &[0, 0]).unwrap();
+    assert!(matches!(&effects[..], [Effect::Abort(0), Effect::Tell(..), Effect::Tell(..)]), "{effects:?}");
+    // Whoever is not heard may have called something else.
+    let aborted = told(&[Some(call), Some(call), None], [1, 1]);
+    assert_eq!(aborted.ranks, [1]);
+    // So may who is gone before it has said what.
+    let mut table = table();
+    let (sessions, spec) = started(&mut table, "train", 2);
+    table.report_calls(member(&spec, 1), calls(call), &[1, 1]).unwrap();
+    let effects = table.disconnect(sessions[0]);
+    let Effect::Tell(_, Event::Aborted(aborted)) = &effects[1] else { panic!("{effects:?}") };
+    assert_eq!(aborted.ranks, [1]);
+}
+
 #[test]
 fn reports_end_the_job_once() {
     let mut table = table();
@@ -379,7 +420,9 @@ fn reports_end_the_job_once() {
     let report =
         |table: &mut JobTable, rank, call| table.report_calls(member(&spec, rank), calls(&[(1, call)]), &[0, 1]);
     assert_eq!(table.conclude(0, spec.epoch), [], "nothing was reported");
-    assert_eq!(report(&mut table, 0, "a"), Ok(vec![Effect::Gather(0, spec.epoch)]));
+    let wanted = |session| Effect::Tell(session, Event::CallsWanted(control::CallsWanted {}));
+    let expected = vec![Effect::Gather(0, spec.epoch), wanted(sessions[1]), wanted(sessions[2])];
+    assert_eq!(report(&mut table, 0, "a"), Ok(expected));
     assert_eq!(table.conclude(0, spec.epoch ^ 1), [], "another session's time");
     assert_eq!(report(&mut table, 1, "b"), Ok(vec![]));
     assert_eq!(report(&mut table, 3, "b"), Err(no_member(3)));
@@ -908,7 +951,10 @@ impl World {
             (&*last, &event),
             (None | Some(Event::Waiting(_)), Event::Waiting(_) | Event::Assigned(_))
                 | (Some(Event::Assigned(_)), Event::Started(_) | Event::Aborted(_))
-                | (Some(Event::Started(_) | Event::Left(_)), Event::Left(_) | Event::Aborted(_))
+                | (
+                    Some(Event::Started(_) | Event::Left(_) | Event::CallsWanted(_)),
+                    Event::Left(_) | Event::CallsWanted(_) | Event::Aborted(_)
+                )
         );
         assert!(in_order, "{event:?} after {last:?}");
         if let Event::Assigned(assigned) = &event {
@@ -938,7 +984,7 @@ impl World {
     fn crash(&mut self) -> (Vec<Job>, Option<Epochs>) {
         self.left_to_live = None;
         for (last, id) in std::mem::take(&mut self.streams).into_values() {
-            if let (Some(Event::Started(_) | Event::Left(_)), Some(id)) = (last, id) {
+            if let (Some(Event::Started(_) | Event::Left(_) | Event::CallsWanted(_)), Some(id)) = (last, id) {
                 self.orphans.push(id);
             }
         }

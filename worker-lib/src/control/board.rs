@@ -2,7 +2,7 @@
 
 use std::{
     sync::{
-        Condvar, Mutex, MutexGuard, PoisonError,
+        Arc, Condvar, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicU64},
     },
     time::{Duration, Instant},
@@ -13,6 +13,9 @@ use super::{Assigned, Error};
 /// Told once that the session has ended.
 pub(super) type OnEnd = Box<dyn FnOnce(Error) + Send>;
 
+/// Asked for the calls in flight, by number.
+pub(super) type CallsInFlight = Arc<dyn Fn() -> Vec<(u64, String)> + Send + Sync>;
+
 #[derive(Default)]
 pub(super) struct Heard {
     pub missing: Vec<u16>,
@@ -20,6 +23,7 @@ pub(super) struct Heard {
     pub started: Option<u16>,
     ended: Option<Error>,
     on_end: Option<OnEnd>,
+    pub calls_in_flight: Option<CallsInFlight>,
 }
 
 #[derive(Default)]

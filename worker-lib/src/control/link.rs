@@ -256,7 +256,7 @@ impl Member {
                     Some(Command::Unready(answer)) => drop(answer.send(self.unready().await?)),
                     Some(Command::ReportCalls { calls, named }) => {
                         // A report that nobody hears is no worse than the data plane's word alone.
-                        let _ = self.report_calls(calls, named).await;
+                        let _ = self.report_calls(calls, &named).await;
                     }
                     Some(Command::Leave(goodbye)) => {
                         // A goodbye that nobody hears is no worse than the connection's end that follows.
@@ -266,6 +266,12 @@ impl Member {
                     None => return Ok(()),
                 },
                 event = stream.message() => match event.map_err(|status| from_status(&self.address, &status))? {
+                    Some(JoinEvent { event: Some(Event::CallsWanted(_)) }) => {
+                        let calls = self.board.lock().calls_in_flight.clone();
+                        let calls = calls.map(|calls| calls()).unwrap_or_default();
+                        // Without it, who is refused hears less of why.
+                        let _ = self.report_calls(calls, &[]).await;
+                    }
                     Some(event) => self.hear(event)?,
                     None => {
                         return Err(Error::Lost { address: self.address.clone(), why: "it closed the stream".to_owned() });
@@ -304,7 +310,9 @@ impl Member {
                 let rank = 1u64.checked_shl(left.rank).unwrap_or(0);
                 self.board.departed.fetch_or(rank, Ordering::Relaxed);
             }
-            None => return Err(self.nonsense("an event of an unknown kind".to_owned())),
+            Some(Event::CallsWanted(_)) | None => {
+                return Err(self.nonsense("an event of an unknown kind".to_owned()));
+            }
         }
         Ok(())
     }
@@ -324,7 +332,7 @@ impl Member {
         Ok(ranks(&unready.map(|member| member.rank).collect::<Vec<_>>()))
     }
 
-    async fn report_calls(&mut self, calls: Vec<(u64, String)>, named: [u16; 2]) -> Result<(), Error> {
+    async fn report_calls(&mut self, calls: Vec<(u64, String)>, named: &[u16]) -> Result<(), Error> {
         let Some(Assigned { job, epoch, control_secret, .. }) = self.assigned else { return Ok(()) };
         let calls = calls.into_iter().map(|(number, call)| control::Call { number, call });
         let request = ReportCallsRequest {
@@ -332,7 +340,7 @@ impl Member {
             epoch,
             rank: self.rank,
             calls: calls.collect(),
-            named: named.map(u32::from).to_vec(),
+            named: named.iter().copied().map(u32::from).collect(),
             control_secret,
         };
         within(ANSWER, &self.address, self.client.report_calls(request)).await.map(drop)

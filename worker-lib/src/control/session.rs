@@ -165,6 +165,12 @@ impl Session {
         let _ = self.commands.send(Command::ReportCalls { calls, named });
     }
 
+    /// Calls `calls`, from the control thread, when the aggregator wants to know which calls of this rank are in flight: a call of another
+    /// rank was refused.
+    pub fn on_calls_wanted(&self, calls: impl Fn() -> Vec<(u64, String)> + Send + Sync + 'static) {
+        self.board.note(|heard| heard.calls_in_flight = Some(Arc::new(calls)));
+    }
+
     /// The ranks that have left in good order, as a bitmap.
     pub fn departed(&self) -> u64 {
         self.board.departed.load(Ordering::Relaxed)

@@ -1,6 +1,7 @@
 //! A host on a port of the switch that is no member of the job: whatever it sends, no sum changes, it is not answered, and all of it is
 //! counted. It knows all that a sniffer at a member's port could know.
 
+mod damage;
 #[allow(dead_code)] // the tests in the kernel use all of it
 #[path = "../../in_kernel/packet.rs"]
 pub mod packet;
