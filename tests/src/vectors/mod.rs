@@ -38,6 +38,10 @@ pub struct Offer {
     pub lanes: u16,
     /// Most ranks of a job.
     pub ranks: u16,
+    /// Job numbers are below this.
+    pub jobs: u16,
+    /// Slots, for all jobs together.
+    pub slots: u32,
     /// What else not every data plane has, such as `i16`.
     pub features: Vec<String>,
 }
@@ -52,6 +56,10 @@ impl Offer {
             Some(format!("{} lanes", needs.lanes))
         } else if needs.ranks > self.ranks {
             Some(format!("{} ranks", needs.ranks))
+        } else if needs.jobs > self.jobs {
+            Some(format!("{} jobs", needs.jobs))
+        } else if needs.slots > self.slots {
+            Some(format!("{} slots", needs.slots))
         } else {
             feature.cloned()
         }
@@ -226,4 +234,27 @@ pub fn read_all(folder: &Path) -> Vec<Vector> {
             Vector::parse(&name, &text).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
         })
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Offer;
+
+    /// In the words that a harness prints.
+    #[test]
+    fn what_is_lacking_is_named() {
+        let offer =
+            Offer { strict: true, lanes: 64, ranks: 32, jobs: 16, slots: 100, features: vec!["max".to_owned()] };
+        assert_eq!(offer.lacks(&offer), None);
+        let more = [
+            (Offer { lanes: 96, ..offer.clone() }, "96 lanes"),
+            (Offer { ranks: 33, ..offer.clone() }, "33 ranks"),
+            (Offer { jobs: 17, ..offer.clone() }, "17 jobs"),
+            (Offer { slots: 101, ..offer.clone() }, "101 slots"),
+            (Offer { features: vec!["age".to_owned()], ..offer.clone() }, "age"),
+        ];
+        for (needs, lacking) in more {
+            assert_eq!(offer.lacks(&needs).as_deref(), Some(lacking));
+        }
+    }
 }

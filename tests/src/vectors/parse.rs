@@ -1,7 +1,7 @@
 //! Vectors as text.
 
 use super::{Age, Answer, Counters, Event, Expected, Job, Member, Step, Vector};
-use std::{iter::Peekable, num::ParseIntError, slice::Iter, str::FromStr};
+use std::{collections::BTreeMap, iter::Peekable, num::ParseIntError, slice::Iter, str::FromStr};
 
 /// A line that cannot be read.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -61,6 +61,8 @@ impl Vector {
             "needs" => match words.word("what is needed")? {
                 "lanes" => self.needs.lanes = words.number("a number of lanes")?,
                 "ranks" => self.needs.ranks = words.number("a number of ranks")?,
+                "jobs" => self.needs.jobs = words.number("a number of jobs")?,
+                "slots" => self.needs.slots = words.number("a number of slots")?,
                 feature => self.needs.features.push(feature.to_owned()),
             },
             "open" => self.events.push(Event::Open(job(&mut words, rest)?)),
@@ -100,7 +102,24 @@ impl Vector {
         if self.needs.lanes == 0 || self.needs.ranks == 0 {
             return Err(ParseError { line, what: "no \"needs lanes\" or \"needs ranks\"".to_owned() });
         }
+        let (jobs, slots) = self.room();
+        if (self.needs.jobs, self.needs.slots) != (jobs, slots) {
+            let what = format!("the jobs need \"needs jobs {jobs}\" and \"needs slots {slots}\"");
+            return Err(ParseError { line, what });
+        }
         Ok(())
+    }
+
+    /// The job numbers and slots that the jobs take. One that is opened again has the slots that it had.
+    fn room(&self) -> (u16, u32) {
+        let mut slots = BTreeMap::new();
+        for event in &self.events {
+            if let Event::Open(job) = event {
+                let most: &mut u32 = slots.entry(job.number).or_default();
+                *most = job.slots.max(*most);
+            }
+        }
+        (slots.keys().next_back().map_or(0, |number| number + 1), slots.values().sum())
     }
 }
 
@@ -270,6 +289,8 @@ mod tests {
 guarantee fifo
 needs lanes 32
 needs ranks 1
+needs jobs 8
+needs slots 8
 needs max
 open 7 epoch 0x10 slots 8 aggregator 02:00:00:00:00:fe 10.0.0.254:48864 group 239.1.2.3:50007
   rank 0 secret 0xAB port 3 02:00:00:00:00:01 10.0.0.1:40000 newcomer
@@ -291,6 +312,7 @@ counters
         let vector = Vector::parse("name", VECTOR).unwrap();
         assert!(!vector.needs.strict);
         assert_eq!((vector.needs.lanes, vector.needs.ranks), (32, 1));
+        assert_eq!((vector.needs.jobs, vector.needs.slots), (8, 8));
         assert_eq!(vector.needs.features, ["max"]);
         let [Event::Open(job), Event::Age(age), Event::Step(step)] = &vector.events[..] else {
             panic!("{:?}", vector.events);
@@ -308,18 +330,24 @@ counters
         let cases = [
             ("guarantee fifo", "guarantee most", "line 2: guarantee most: there are strict and fifo"),
             ("needs lanes 32", "needs lanes 0x10000", "line 3: 0x10000 is not a number of lanes, or too large"),
-            ("  rank 0", "  rank 1", "line 7: rank 1 where rank 0 is due"),
-            ("newcomer", "guest", "line 7: guest is one word too many"),
-            ("by 0xfffffffe", "by 3", "line 9: a slot ages by an even number of rounds, so that each stays in its set"),
-            ("step one", "stop one", "line 10: unknown statement stop"),
-            ("  0203", "  020", "line 11: 7 hexadecimal digits follow, which is no frame"),
-            ("  0203", "  02x3", "line 13: 'x' is no hexadecimal digit"),
-            ("out port 3, hello", "out port 3", "line 14: no counter: \"out none, started\""),
-            ("out port 3, hello", "out of port 3, hello", "line 14: out of: there are none, passed, port and group"),
+            ("needs slots 8", "needs slots 7", "line 20: the jobs need \"needs jobs 8\" and \"needs slots 8\""),
+            ("needs jobs 8", "needs jobs 7", "line 20: the jobs need \"needs jobs 8\" and \"needs slots 8\""),
+            ("  rank 0", "  rank 1", "line 9: rank 1 where rank 0 is due"),
+            ("newcomer", "guest", "line 9: guest is one word too many"),
+            (
+                "by 0xfffffffe",
+                "by 3",
+                "line 11: a slot ages by an even number of rounds, so that each stays in its set",
+            ),
+            ("step one", "stop one", "line 12: unknown statement stop"),
+            ("  0203", "  020", "line 13: 7 hexadecimal digits follow, which is no frame"),
+            ("  0203", "  02x3", "line 15: 'x' is no hexadecimal digit"),
+            ("out port 3, hello", "out port 3", "line 16: no counter: \"out none, started\""),
+            ("out port 3, hello", "out of port 3, hello", "line 16: out of: there are none, passed, port and group"),
             (
                 "  hello 1",
                 "  hello 2",
-                "line 18: the counters are {\"hello\": 2}, but the steps add up to {\"hello\": 1}",
+                "line 20: the counters are {\"hello\": 2}, but the steps add up to {\"hello\": 1}",
             ),
         ];
         for (right, wrong, error) in cases {

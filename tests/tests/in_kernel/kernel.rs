@@ -24,7 +24,7 @@ use crate::twin::Twin;
 /// The kernel runs test packets as if they came in by the loopback interface.
 pub const IFINDEX: u32 = 1;
 /// Slots of the pool.
-pub const POOL: u32 = 64;
+pub const POOL: u32 = 1024;
 /// The tests' job has these slots of the pool.
 pub const FIRST_SLOT: u32 = 10;
 pub const SLOTS: u32 = 8;

@@ -5,7 +5,6 @@ use crate::p4::{P4Switch, PATIENCE, Ports, raw_counters};
 use crate::raw::{ALL, RawSocket};
 use std::fs;
 use std::time::Instant;
-use switchml_rack::vectors::Offer;
 use switchml_rack::{MAX_MTU, Mode, Namespace, Rack, RackOptions, SimpleSwitch};
 use switchml_userspace::data_plane::bmv2::Bmv2;
 use switchml_userspace::data_plane::bmv2::thrift::Client;
@@ -82,9 +81,8 @@ fn collect(port: u16, socket: &RawSocket, left: &mut Vec<(u16, Vec<u8>)>) -> Res
 }
 
 impl Ports for Veths {
-    fn offer(&self) -> Offer {
-        let features = ["age", "frames", "long", "max", "runts", "verify"].map(str::to_owned).to_vec();
-        Offer { strict: false, lanes: 64, ranks: 32, features }
+    fn features(&self) -> &'static [&'static str] {
+        &["age", "frames", "long", "max", "runts", "verify"]
     }
 
     fn exchange(&mut self, data_plane: &P4DataPlane, port: u16, frame: &[u8]) -> Result<Vec<(u16, Vec<u8>)>, String> {

@@ -1,12 +1,13 @@
 //! Both programs in the kernel's own test run, as subjects. A test run shows what became of the frame, and that it is redirected, not to
 //! where: to its group if the frame is addressed to one, else back.
 
-use crate::kernel::{Kernel, Run};
+use crate::kernel::{Kernel, POOL, Run};
+use crate::spec::FIRST_SLOT;
 use crate::twin::ENVELOPE_LEN;
 use std::collections::BTreeMap;
 use switchml_protocol::U16;
 use switchml_protocol::job::{ABORTED, Job, Member, OPEN, Place};
-use switchml_protocol::maps::LockedSlot;
+use switchml_protocol::maps::{LockedSlot, MAX_JOBS};
 use switchml_protocol::outcome::Outcome;
 use switchml_rack::vectors::{self, Age, Answer, Counters, Offer, Subject};
 use zerocopy::FromZeros;
@@ -73,7 +74,8 @@ impl Subject for InKernel {
             // that ends in its headers.
             Hook::Tc => &["age", "frames", "i16", "macs", "max", "verify"],
         };
-        Offer { strict: true, lanes: 768, ranks: 64, features: features.iter().map(ToString::to_string).collect() }
+        let features = features.iter().map(ToString::to_string).collect();
+        Offer { strict: true, lanes: 768, ranks: 64, jobs: MAX_JOBS as u16, slots: POOL - FIRST_SLOT, features }
     }
 
     fn reset(&mut self) -> Result<(), String> {
@@ -90,7 +92,7 @@ impl Subject for InKernel {
         self.kernel.add_local(job.mac, job.aggregator.ip().octets(), job.aggregator.port());
         let first_slot = match self.jobs.get(&job.number) {
             Some(earlier) => earlier.first_slot,
-            None => self.jobs.values().map(|other| other.first_slot + other.slots).max().unwrap_or(10),
+            None => self.jobs.values().map(|other| other.first_slot + other.slots).max().unwrap_or(FIRST_SLOT),
         };
         let entry = Job {
             state: OPEN,

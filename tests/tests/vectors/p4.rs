@@ -2,20 +2,20 @@
 
 use crate::in_kernel::by_name;
 use crate::packet::{HELLO, Packet};
-use crate::spec::{OpenJobs, spec};
+use crate::spec::{FIRST_SLOT, OpenJobs, spec};
 use std::time::{Duration, Instant};
 use switchml_protocol::outcome::Outcome;
 use switchml_rack::vectors::{Age, Answer, Counters, Job, Member, Offer, Subject};
-use switchml_userspace::data_plane::DataPlane;
 use switchml_userspace::data_plane::p4::P4DataPlane;
+use switchml_userspace::data_plane::{DataPlane, Limits};
 
 /// Longer than anything here takes.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
 /// What is at a switch's ports, and what a test may do with it that the data plane does not.
 pub trait Ports {
-    /// What the switch offers.
-    fn offer(&self) -> Offer;
+    /// Features that the switch offers.
+    fn features(&self) -> &'static [&'static str];
 
     /// Has a frame come in by a port, and returns what leaves, by ports.
     fn exchange(&mut self, data_plane: &P4DataPlane, port: u16, frame: &[u8]) -> Result<Vec<(u16, Vec<u8>)>, String>;
@@ -111,7 +111,9 @@ fn hello(job: &Job, rank: u16, member: &Member) -> Vec<u8> {
 
 impl<P: Ports> Subject for P4Switch<P> {
     fn offer(&self) -> Offer {
-        self.ports.offer()
+        let Limits { slots, max_lanes, max_ranks, max_jobs, .. } = self.data_plane.limits();
+        let features = self.ports.features().iter().map(ToString::to_string).collect();
+        Offer { strict: false, lanes: max_lanes, ranks: max_ranks, jobs: max_jobs, slots: slots - FIRST_SLOT, features }
     }
 
     fn reset(&mut self) -> Result<(), String> {

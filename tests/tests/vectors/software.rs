@@ -2,7 +2,7 @@
 
 use crate::in_kernel::by_name;
 use crate::packet::{HELLO, Packet};
-use crate::spec::{OpenJobs, spec};
+use crate::spec::{FIRST_SLOT, OpenJobs, spec};
 use rustix::net::sockopt::set_ip_tos;
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -11,6 +11,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 use switchml_protocol::DATA_PORT;
 use switchml_protocol::aggregator::Tables;
+use switchml_protocol::maps::MAX_JOBS;
 use switchml_protocol::outcome::Outcome;
 use switchml_protocol::slot::Slot;
 use switchml_rack::vectors::{Age, Answer, Counters, Job, Layer, Offer, Subject};
@@ -19,7 +20,7 @@ use switchml_userspace::data_plane::software::Software;
 use tokio::sync::mpsc;
 
 const AGGREGATOR: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 254), DATA_PORT);
-const POOL: u32 = 64;
+const POOL: u32 = 1024;
 /// Longer than anything here takes.
 const PATIENCE: Duration = Duration::from_secs(10);
 const ENVELOPE_LEN: usize = 42;
@@ -118,7 +119,7 @@ fn socket(address: SocketAddrV4) -> UdpSocket {
 impl Subject for OverSockets {
     fn offer(&self) -> Offer {
         let features = ["age", "i16", "long", "max", "verify"].map(str::to_owned).to_vec();
-        Offer { strict: true, lanes: 768, ranks: 64, features }
+        Offer { strict: true, lanes: 768, ranks: 64, jobs: MAX_JOBS as u16, slots: POOL - FIRST_SLOT, features }
     }
 
     fn layer(&self) -> Layer {

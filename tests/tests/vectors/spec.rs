@@ -7,11 +7,14 @@ use switchml_userspace::data_plane::JobSpec;
 /// The jobs that are open, by number, each with its first slot in the pool.
 pub type OpenJobs = BTreeMap<u16, (Job, u32)>;
 
+/// The first job's slots begin here.
+pub const FIRST_SLOT: u32 = 10;
+
 /// What the data plane is told: the job has the slots that it had, if it was open before, or else those behind all others'.
 pub fn spec(open: &OpenJobs, job: &Job) -> JobSpec {
     let first_slot = match open.get(&job.number) {
         Some((_, first_slot)) => *first_slot,
-        None => open.values().map(|(other, first)| first + other.slots).max().unwrap_or(10),
+        None => open.values().map(|(other, first)| first + other.slots).max().unwrap_or(FIRST_SLOT),
     };
     JobSpec {
         number: job.number,

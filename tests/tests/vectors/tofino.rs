@@ -15,9 +15,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use switchml_protocol::U16;
 use switchml_protocol::job::Place;
 use switchml_protocol::outcome::Outcome;
-use switchml_rack::vectors::Offer;
 use switchml_userspace::data_plane::p4::P4DataPlane;
-use switchml_userspace::data_plane::p4::entries::ROUNDS;
+use switchml_userspace::data_plane::p4::entries::{ROUNDS, most_ternary};
 use switchml_userspace::data_plane::p4::switch::{Entry, Learned, Match, Switch, SwitchError};
 use switchml_userspace::data_plane::tofino::names::Names;
 
@@ -249,7 +248,7 @@ impl Model {
 
 /// Where the entries are of tables that match by priority: on the chip, the highest place that matches is taken.
 ///
-/// Each priority has places of its own.
+/// Each priority has places of its own, as many as it ever needs.
 #[derive(Default)]
 struct Places(BTreeMap<(&'static str, u32), Vec<Option<EntryKey>>>);
 
@@ -257,7 +256,6 @@ type EntryKey = Vec<(&'static str, Match)>;
 
 impl Places {
     const OF_TABLE: usize = 1024;
-    const OF_PRIORITY: usize = 128;
 
     /// Where the entry is, or may be from now on.
     fn of(&mut self, entry: &Entry) -> Result<usize, String> {
@@ -266,11 +264,12 @@ impl Places {
         let index = held.or_else(|| keys.iter().position(Option::is_none)).unwrap_or(keys.len());
         keys.resize(keys.len().max(index + 1), None);
         keys[index] = Some(entry.key.clone());
-        let first = entry.priority as usize * Self::OF_PRIORITY;
-        if index < Self::OF_PRIORITY && first < Self::OF_TABLE {
+        let first: usize = (0..entry.priority).map(|priority| most_ternary(entry.table, priority)).sum();
+        let most = most_ternary(entry.table, entry.priority);
+        if index < most && first + index < Self::OF_TABLE {
             Ok(Self::OF_TABLE - 1 - first - index)
         } else {
-            Err(format!("no place in {} for an entry of priority {}", entry.table, entry.priority))
+            Err(format!("{} has {most} places of priority {}, and one more is needed", entry.table, entry.priority))
         }
     }
 
@@ -354,9 +353,8 @@ pub struct ModelPorts {
 }
 
 impl Ports for ModelPorts {
-    fn offer(&self) -> Offer {
-        let features = ["age", "frames", "long"].map(str::to_owned).to_vec();
-        Offer { strict: false, lanes: 64, ranks: 32, features }
+    fn features(&self) -> &'static [&'static str] {
+        &["age", "frames", "long"]
     }
 
     fn exchange(&mut self, _: &P4DataPlane, port: u16, frame: &[u8]) -> Result<Vec<(u16, Vec<u8>)>, String> {

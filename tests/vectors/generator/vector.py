@@ -80,12 +80,15 @@ class Vector:
     counters: Counter = field(default_factory=Counter)
     ranks: int = 0
     lanes: int = 32
+    # By job number: its slots.
+    slots: dict = field(default_factory=dict)
 
     # ---- What the control plane does ----
 
     def open(self, job):
         """Opens a job."""
         self.ranks = max(self.ranks, job.ranks)
+        self.slots[job.number] = max(job.slots, self.slots.get(job.number, 0))
         head = (
             f"open {job.number} epoch {job.epoch:#010x} slots {job.slots}"
             f" aggregator {AGGREGATOR.mac} {AGGREGATOR.ip}:{AGGREGATOR.udp} group {job.group[0]}:{job.group[1]}"
@@ -136,6 +139,7 @@ class Vector:
     def text(self):
         lines = [f"# {line}" for line in self.about.strip().splitlines()]
         lines += ["", f"guarantee {self.guarantee}", f"needs lanes {self.lanes}", f"needs ranks {self.ranks}"]
+        lines += [f"needs jobs {max(self.slots, default=-1) + 1}", f"needs slots {sum(self.slots.values())}"]
         lines += [f"needs {feature}" for feature in self.features]
         for event in self.events:
             lines += ["", event]

@@ -33,6 +33,27 @@ mod priority {
     /// Each reason that a rank's packet may have, in this order.
     pub const MEMBER: u32 = 2;
     pub const JOB: u32 = 6;
+    pub const LAST: u32 = 7;
+}
+
+/// Of rounds: each set has those of one.
+const PARITIES: [u64; 2] = [0, 1];
+/// Most ones in a number up to [`MAX_RANKS`], 31: see [`blocks`].
+const MOST_BLOCKS: usize = MAX_RANKS.ilog2() as usize;
+
+/// Most ternary entries of a priority that a table holds, when there are as many jobs and ranks as may be: the places that a TCAM, where
+/// what matches first is taken, must have for that priority. `docs/tofino.md` has the sums.
+pub fn most_ternary(table: &str, priority: u32) -> usize {
+    let jobs = usize::from(MAX_JOBS);
+    let members = jobs * usize::from(MAX_RANKS);
+    match (table, priority) {
+        ("members", 0) => PARITIES.len() * members,
+        ("refusals", priority::FOUND) => refusals_of_all().len(),
+        ("refusals", priority::RANK) => members,
+        ("refusals", priority::MEMBER..priority::JOB) => jobs * MOST_BLOCKS,
+        ("refusals", priority::JOB..=priority::LAST) => jobs,
+        _ => 0,
+    }
 }
 
 /// The tables whose entries are the control plane's, with the names that it uses.
@@ -183,7 +204,7 @@ impl OpenJob {
             entries.push(self.audience());
         }
         for (rank, place) in known() {
-            entries.extend([0, 1].map(|parity| self.member(rank, place, parity)));
+            entries.extend(PARITIES.map(|parity| self.member(rank, place, parity)));
         }
     }
 
@@ -268,7 +289,7 @@ impl OpenJob {
         let of_epoch = Refused { epoch: self.epoch(), ..of_job };
         let mut entries = vec![
             of_epoch.because(priority::JOB, Outcome::BadRank),
-            of_job.because(priority::JOB + 1, Outcome::WrongEpoch),
+            of_job.because(priority::LAST, Outcome::WrongEpoch),
         ];
         for rank in blocks(self.places.len() as u64) {
             let of_rank = Refused { rank, ..of_epoch };

@@ -1,12 +1,12 @@
 //! The names that the control plane uses are those of the P4 source, and the tables are large enough.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
 use switchml_protocol::LANES_PER_BLOCK;
 use switchml_protocol::outcome::Outcome;
 
-use super::super::entries::{Contents, MAX_JOBS, MAX_RANKS, OUTCOMES, ROUNDS, TABLES};
+use super::super::entries::{Contents, MAX_JOBS, MAX_RANKS, OUTCOMES, ROUNDS, TABLES, most_ternary};
 use super::super::switch::Match;
 use super::{job, jobs};
 
@@ -74,25 +74,51 @@ fn every_front_has_the_register_and_the_counter() {
 fn all_jobs_find_room() {
     let text = source("include/aggregator.p4");
     assert_eq!((defined(&text, "MAX_JOBS"), defined(&text, "MAX_RANKS")), (MAX_JOBS.into(), MAX_RANKS.into()));
+    let mut reached = HashSet::new();
     for is_known in [false, true] {
         // 31 ranks need more matches than 32.
         for ranks in [MAX_RANKS - 1, MAX_RANKS] {
             let contents = Contents::of(&[1, 2], &jobs((0..MAX_JOBS).map(|number| job(number, ranks, is_known))));
             let mut used: HashMap<_, u64> = HashMap::new();
-            contents.entries.iter().for_each(|entry| *used.entry(entry.table).or_default() += 1);
+            let mut ternary: HashMap<_, usize> = HashMap::new();
+            for entry in &contents.entries {
+                *used.entry(entry.table).or_default() += 1;
+                if entry.key.iter().any(|(_, matched)| matches!(matched, Match::Ternary { .. })) {
+                    *ternary.entry((entry.table, entry.priority)).or_default() += 1;
+                }
+            }
+            for ((table, priority), used) in ternary {
+                let most = most_ternary(table, priority);
+                assert!(used <= most, "{used} entries of {most} of priority {priority} in {table}");
+                reached.extend((used == most).then_some((table, priority)));
+            }
             for (table, used) in used {
-                let size = after(after(&text, &format!("table {table} {{"), "\n    }\n"), "size = ", ";");
-                let factors = size.split('*').map(|factor| match factor.trim() {
-                    "MAX_JOBS" => MAX_JOBS.into(),
-                    "MAX_RANKS" => MAX_RANKS.into(),
-                    "MAX_MEMBERS" => u64::from(MAX_JOBS) * u64::from(MAX_RANKS),
-                    number => number.parse().expect("a number"),
-                });
-                let size: u64 = factors.product();
+                let size = size_of(&text, table);
                 assert!(used <= size, "{used} entries of {size} in {table}");
             }
         }
     }
+    for table in ["members", "refusals"] {
+        let priorities = || (0..u32::from(u8::MAX)).map(|priority| (priority, most_ternary(table, priority)));
+        let most: usize = priorities().map(|(_, most)| most).sum();
+        let size = size_of(&text, table);
+        assert!(most as u64 <= size, "{most} entries of {size} in {table}");
+        for (priority, _) in priorities().filter(|(_, most)| *most > 0) {
+            assert!(reached.contains(&(table, priority)), "there may be fewer of priority {priority} in {table}");
+        }
+    }
+}
+
+/// The entries that a table has room for.
+fn size_of(text: &str, table: &str) -> u64 {
+    let size = after(after(text, &format!("table {table} {{"), "\n    }\n"), "size = ", ";");
+    let factors = size.split('*').map(|factor| match factor.trim() {
+        "MAX_JOBS" => MAX_JOBS.into(),
+        "MAX_RANKS" => MAX_RANKS.into(),
+        "MAX_MEMBERS" => u64::from(MAX_JOBS) * u64::from(MAX_RANKS),
+        number => number.parse().expect("a number"),
+    });
+    factors.product()
 }
 
 /// Entries name what [`TABLES`] lists, in its order, so that the test above is about what is written.
