@@ -10,4 +10,7 @@ pub use words::rank_list;
 /// Most data threads of a rank, and so shards of a job: at 14 Gb/s each, more than a link of 100 Gb/s needs.
 pub const MAX_DATA_THREADS: u32 = 8;
 
+/// Most calls in flight that a rank reports; more say nothing new.
+pub const MAX_REPORTED_CALLS: usize = 1000;
+
 tonic::include_proto!("switchml.v1");

@@ -6,8 +6,10 @@ use std::sync::Arc;
 
 use anyhow::{Context, bail, ensure};
 use rand::rngs::StdRng;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use socket2::SockRef;
-use switchml_protocol::DATA_PORT;
+use switchml_protocol::maps::MAX_JOBS;
+use switchml_protocol::{DATA_PORT, MAX_RANKS};
 use switchml_userspace::data_plane::bmv2::Bmv2;
 use switchml_userspace::data_plane::p4::P4DataPlane;
 use switchml_userspace::data_plane::software::Software;
@@ -32,6 +34,7 @@ pub async fn run(options: Options) -> anyhow::Result<()> {
     // Before anything is attached: a signal from here on stops the daemon in good order.
     let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?;
     let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
+    raise_file_limit();
     let listener = TcpListener::bind(options.control).await.with_context(|| {
         format!("cannot serve the control plane at TCP {}; is another aggregator running? --control", options.control)
     })?;
@@ -58,6 +61,18 @@ pub async fn run(options: Options) -> anyhow::Result<()> {
     let served = control_plane.serve(listener, stop).await.context("the control plane failed");
     data_plane.stop();
     served
+}
+
+/// Has the kernel let this process open a file for each rank of as many jobs as there may be, and some for itself, as far as it may.
+fn raise_file_limit() {
+    let wanted = (MAX_JOBS * MAX_RANKS + 1024) as u64;
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    let raised = wanted.min(maximum.unwrap_or(wanted));
+    if current.is_some_and(|current| current < raised)
+        && let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: Some(raised), maximum })
+    {
+        warn!("cannot raise the limit of open files to {raised}: {error}");
+    }
 }
 
 /// Removes what an aggregator has left that was killed.

@@ -6,6 +6,8 @@
 //! | [`jobs`] | the job table, pure |
 //! | [`slots`] | which slots of the pool are lent to whom |
 //! | [`service`] | the gRPC service over the two |
+//! | [`incoming`] | connections to it, as they come in |
+//! | [`mailbox`] | what a rank has yet to read of its events |
 //! | [`events`] | the log of notable packets |
 //! | [`throttle`] | log lines that strangers can cause |
 
@@ -13,7 +15,9 @@
 
 pub mod data_plane;
 pub mod events;
+pub mod incoming;
 pub mod jobs;
+pub mod mailbox;
 pub mod service;
 pub mod slots;
 pub mod throttle;

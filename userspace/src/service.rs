@@ -13,22 +13,27 @@ use switchml_control::aggregator_server::{Aggregator, AggregatorServer};
 use switchml_control::join_event::Event;
 use switchml_protocol::outcome::Outcome;
 use tokio::net::TcpListener;
-use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior};
 use tokio_stream::Stream;
 use tonic::transport::Server;
-use tonic::transport::server::{TcpConnectInfo, TcpIncoming};
+use tonic::transport::server::TcpConnectInfo;
 use tonic::{Request, Response, Status};
 use tracing::{error, warn};
 
 use crate::data_plane::{self, DataPlane, Saved};
+use crate::incoming::incoming;
 use crate::jobs::{Effect, GATHERING, JobTable, Joiner, MemberError, MemberId, Session, Threads};
+use crate::mailbox::{Receiver, Sender, mailbox};
 use crate::throttle::Throttle;
 
 /// How often the daemon pings a connection, and how long it waits for an answer: a host that dies without a word is
 /// noticed within the sum of the two. Long enough that a process starved of its CPU is not taken for dead.
 const PING_INTERVAL: Duration = Duration::from_secs(1);
 const PING_TIMEOUT: Duration = Duration::from_secs(4);
+/// Requests under way on one connection: a rank has its stream and one more, and a few ranks may share a connection.
+const MAX_REQUESTS: u32 = 100;
+/// Longest message that is read, in bytes: several times the longest report of calls.
+const MAX_MESSAGE_LEN: usize = 256 << 10;
 /// How often the data plane's ports are looked at.
 const PORTS_INTERVAL: Duration = Duration::from_millis(500);
 /// How long ranks may take to come back after a restart: several of their attempts.
@@ -45,7 +50,7 @@ pub struct ControlPlane {
 
 struct Core {
     table: JobTable,
-    streams: HashMap<Session, mpsc::UnboundedSender<control::JoinEvent>>,
+    streams: HashMap<Session, Sender>,
     data_plane: Arc<dyn DataPlane>,
     /// Requests of nobody's, which anybody can send.
     refusals: Throttle,
@@ -90,10 +95,10 @@ impl ControlPlane {
         let server = Server::builder()
             .http2_keepalive_interval(Some(PING_INTERVAL))
             .http2_keepalive_timeout(Some(PING_TIMEOUT))
-            .add_service(AggregatorServer::new(self.clone()));
-        let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
+            .max_concurrent_streams(MAX_REQUESTS)
+            .add_service(AggregatorServer::new(self.clone()).max_decoding_message_size(MAX_MESSAGE_LEN));
         let (stopping, stopped) = tokio::sync::oneshot::channel();
-        let serving = server.serve_with_incoming_shutdown(incoming, async {
+        let serving = server.serve_with_incoming_shutdown(incoming(listener), async {
             // The sender is dropped only together with this future.
             let _ = stopped.await;
         });
@@ -170,8 +175,7 @@ impl Core {
 
     fn tell(&self, session: Session, event: Event) {
         if let Some(stream) = self.streams.get(&session) {
-            // Fails when the stream has just ended, which is about to be noticed.
-            let _ = stream.send(control::JoinEvent { event: Some(event) });
+            stream.send(event);
         }
     }
 
@@ -189,7 +193,7 @@ impl Core {
 
     /// The stream of a new session.
     fn open_stream(&mut self, session: Session, control_plane: ControlPlane) -> EventStream {
-        let (sender, events) = mpsc::unbounded_channel();
+        let (sender, events) = mailbox();
         self.streams.insert(session, sender);
         EventStream { events, session, control_plane }
     }
@@ -225,7 +229,7 @@ fn log_failure(job: u16, result: Result<(), data_plane::Error>) {
 
 /// What a rank hears; its end tells the job table that the rank is gone.
 pub struct EventStream {
-    events: mpsc::UnboundedReceiver<control::JoinEvent>,
+    events: Receiver,
     session: Session,
     control_plane: ControlPlane,
 }
@@ -234,7 +238,8 @@ impl Stream for EventStream {
     type Item = Result<control::JoinEvent, Status>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        self.events.poll_recv(context).map(|event| event.map(Ok))
+        let event = Pin::new(&mut self.events).poll_next(context);
+        event.map(|event| event.map(|event| Ok(control::JoinEvent { event: Some(event) })))
     }
 }
 

@@ -8,6 +8,7 @@ use switchml_control::{
     Aborted, Assigned, Call, JobState, JoinRequest, LeaveRequest, Left, ListJobsRequest, MadeCall, ReadyRequest,
     ReportCallsRequest, ResumeRequest, StatusRequest, Waiting,
 };
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tonic::Code;
 
 fn waiting(missing: &[u32]) -> Event {
@@ -259,4 +260,59 @@ async fn a_peer_that_falls_silent_is_noticed() {
     assert_eq!(aborted.ranks, [1]);
     thaw.send(()).unwrap();
     frozen.join().unwrap();
+}
+
+/// Neither long names nor long messages are kept, whoever sends them.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_too_long_is_refused() {
+    let daemon = Daemon::start(1024).await;
+    let mut client = daemon.client().await;
+    let request = JoinRequest { job_name: "train".to_owned(), world_size: 2, ..JoinRequest::default() };
+    let status = client.join(JoinRequest { host: "h".repeat(65), ..request.clone() }).await.unwrap_err();
+    let expected = "host name of 65 bytes; give one of at most 64 bytes, such as the boot id, or none";
+    assert_eq!((status.code(), status.message()), (Code::InvalidArgument, expected));
+    let status = client.join(JoinRequest { host: "h".repeat(4_000_000), ..request.clone() }).await.unwrap_err();
+    assert_eq!(status.code(), Code::OutOfRange, "{status}");
+    client.join(JoinRequest { host: "h".repeat(64), ..request }).await.expect("joined");
+}
+
+/// Sends these bytes, one every 100 ms, and waits for the daemon to hang up. How long that took.
+async fn until_hung_up(daemon: &Daemon, bytes: &[u8]) -> std::time::Duration {
+    let begin = std::time::Instant::now();
+    let mut stream = tokio::net::TcpStream::connect(daemon.control).await.expect("connected");
+    let (mut reader, mut writer) = stream.split();
+    let write = async {
+        for byte in bytes {
+            if writer.write_all(&[*byte]).await.is_err() {
+                return;
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+        }
+        std::future::pending::<()>().await;
+    };
+    // What the daemon says meanwhile, and then its end or an error: both are the end.
+    let read = async {
+        let mut heard = Vec::new();
+        let _ = reader.read_to_end(&mut heard).await;
+    };
+    tokio::select! {
+        () = write => panic!("hung up, but not to the reader"),
+        () = read => {}
+    }
+    begin.elapsed()
+}
+
+/// Half a preface keeps a connection no longer than none; and nobody else waits for it.
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_does_not_speak_http_is_sent_away() {
+    let daemon = Daemon::start(1024).await;
+    let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+    let silent = tokio::join!(until_hung_up(&daemon, b""), until_hung_up(&daemon, &preface[..12]), async {
+        let mut rank = daemon.join("train", 0, 2).await;
+        assert_eq!(rank.next().await, waiting(&[1]));
+    });
+    for waited in [silent.0, silent.1] {
+        // 5 s, and what a busy machine adds.
+        assert!((4.9..15.0).contains(&waited.as_secs_f64()), "{waited:?}");
+    }
 }

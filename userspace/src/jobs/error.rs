@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use switchml_protocol::LANES_PER_BLOCK;
 use tonic::{Code, Status};
 
-use super::MAX_NAME_LEN;
+use super::{MAX_HOST_LEN, MAX_NAME_LEN};
 use crate::slots::MIN_PER_JOB;
 
 /// Why a rank may not join.
@@ -14,6 +14,9 @@ pub enum JoinError {
     /// A name that is empty or too long.
     #[error("job name of {0} bytes; give all ranks the same name of 1 to {MAX_NAME_LEN} bytes")]
     Name(usize),
+    /// A name of the rank's host that is too long.
+    #[error("host name of {0} bytes; give one of at most {MAX_HOST_LEN} bytes, such as the boot id, or none")]
+    Host(usize),
     /// A world size out of range.
     #[error("world size {world_size}; a job has 1 to {max_ranks} ranks")]
     WorldSize {
@@ -78,7 +81,9 @@ pub enum JoinError {
 impl From<JoinError> for Status {
     fn from(error: JoinError) -> Self {
         let code = match error {
-            JoinError::Name(_) | JoinError::WorldSize { .. } | JoinError::Rank { .. } => Code::InvalidArgument,
+            JoinError::Name(_) | JoinError::Host(_) | JoinError::WorldSize { .. } | JoinError::Rank { .. } => {
+                Code::InvalidArgument
+            }
             JoinError::DuplicateRank { .. } => Code::AlreadyExists,
             JoinError::OtherWorldSize { .. } | JoinError::NoIpv4 => Code::FailedPrecondition,
             JoinError::TooManyJobs(_) | JoinError::NoSlots { .. } => Code::ResourceExhausted,

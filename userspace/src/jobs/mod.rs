@@ -45,15 +45,14 @@ pub use threads::Threads;
 
 /// Longest job name, in bytes.
 pub const MAX_NAME_LEN: usize = 200;
+/// Longest name of a host, in bytes: a boot id has 36.
+pub const MAX_HOST_LEN: usize = 64;
 /// UDP port of the multicast groups.
 pub const GROUP_PORT: u16 = 48866;
 /// Longest text that a failing rank may give to the others, in characters.
 const MAX_REASON_LEN: usize = 500;
 /// Longest reason of an abort that is kept for ranks which come back, in characters.
 const MAX_SAVED_REASON_LEN: usize = 2000;
-/// Most calls in flight that a rank can report; more say nothing new.
-const MAX_REPORTED_CALLS: usize = 1000;
-
 /// A rank's stream of events.
 pub type Session = u64;
 
@@ -363,7 +362,8 @@ impl JobTable {
         let is_refused = !named.is_empty();
         let named = named.iter().filter(|rank| **rank < job.members.len() as u32).map(|rank| *rank as u16);
         let mismatch = job.mismatch.get_or_insert_default();
-        let calls = calls.into_iter().take(MAX_REPORTED_CALLS).map(|call| (call.number, one_line(&call.call)));
+        let calls = calls.into_iter().take(control::MAX_REPORTED_CALLS);
+        let calls = calls.map(|call| (call.number, one_line(&call.call)));
         mismatch.note(id.rank as u16, calls.collect(), is_refused, named);
         if job.all_have_said_enough() {
             return Ok(self.conclude(id.job as u16, id.epoch));
@@ -598,6 +598,9 @@ fn check_joiner(joiner: &Joiner, max_ranks: u16) -> Result<(), JoinError> {
     let &Joiner { rank, world_size, .. } = joiner;
     if !(1..=MAX_NAME_LEN).contains(&joiner.name.len()) {
         return Err(JoinError::Name(joiner.name.len()));
+    }
+    if joiner.threads.host.len() > MAX_HOST_LEN {
+        return Err(JoinError::Host(joiner.threads.host.len()));
     }
     if !(1..=max_ranks.into()).contains(&world_size) {
         return Err(JoinError::WorldSize { world_size, max_ranks });

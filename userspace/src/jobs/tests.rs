@@ -548,6 +548,8 @@ fn joins_that_are_refused_say_what_to_do() {
     let over_ipv6 = Joiner { local: None, ..joiner("train", 0, 4) };
     assert_eq!(table.join(&over_ipv6).unwrap_err(), JoinError::NoIpv4);
     assert_eq!(table.join(&joiner(&"x".repeat(201), 0, 1)).unwrap_err(), JoinError::Name(201));
+    let threads = Threads { most: 1, host: "h".repeat(65) };
+    assert_eq!(table.join(&Joiner { threads, ..joiner("train", 0, 4) }).unwrap_err(), JoinError::Host(65));
     assert_eq!(table.list().len(), 1, "a refused rank leaves nothing behind");
 }
 
@@ -754,7 +756,7 @@ fn the_largest_job_fits_an_entry_of_the_journal() {
     let peer: IpAddr = "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff".parse().unwrap();
     let mut effects = Vec::new();
     for rank in 0..64 {
-        let threads = Threads { most: u32::MAX, host: String::new() };
+        let threads = Threads { most: u32::MAX, host: "\u{1}".repeat(MAX_HOST_LEN) };
         let name = "\u{1}".repeat(MAX_NAME_LEN);
         let joiner = Joiner { name, rank, world_size: 64, peer, local: Some(local), threads };
         effects = table.join(&joiner).unwrap().1;

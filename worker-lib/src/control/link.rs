@@ -334,7 +334,8 @@ impl Member {
 
     async fn report_calls(&mut self, calls: Vec<(u64, String)>, named: &[u16]) -> Result<(), Error> {
         let Some(Assigned { job, epoch, control_secret, .. }) = self.assigned else { return Ok(()) };
-        let calls = calls.into_iter().map(|(number, call)| control::Call { number, call });
+        let calls =
+            calls.into_iter().take(control::MAX_REPORTED_CALLS).map(|(number, call)| control::Call { number, call });
         let request = ReportCallsRequest {
             job: job.into(),
             epoch,

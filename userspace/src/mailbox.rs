@@ -1,0 +1,113 @@
+//! What a rank has yet to read of its events: as much as it may be, however slowly the rank reads.
+
+use std::collections::VecDeque;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use switchml_control::join_event::Event;
+use tokio_stream::Stream;
+
+/// Puts events in; the stream ends when it is dropped.
+pub struct Sender(Arc<Mutex<Mail>>);
+
+/// The events, each once.
+pub struct Receiver(Arc<Mutex<Mail>>);
+
+#[derive(Default)]
+struct Mail {
+    /// Of news of ranks that are missing only the last, which says all that those before it did. What else there is comes once in a
+    /// session, or once for a rank.
+    unread: VecDeque<Event>,
+    is_closed: bool,
+    reader: Option<Waker>,
+}
+
+/// An empty mailbox.
+pub fn mailbox() -> (Sender, Receiver) {
+    let mail = Arc::default();
+    (Sender(Arc::clone(&mail)), Receiver(mail))
+}
+
+impl Sender {
+    /// Adds an event.
+    pub fn send(&self, event: Event) {
+        let mut mail = lock(&self.0);
+        if matches!((mail.unread.back(), &event), (Some(Event::Waiting(_)), Event::Waiting(_))) {
+            mail.unread.pop_back();
+        }
+        mail.unread.push_back(event);
+        mail.wake();
+    }
+}
+
+impl Drop for Sender {
+    fn drop(&mut self) {
+        let mut mail = lock(&self.0);
+        mail.is_closed = true;
+        mail.wake();
+    }
+}
+
+impl Mail {
+    fn wake(&mut self) {
+        if let Some(reader) = self.reader.take() {
+            reader.wake();
+        }
+    }
+}
+
+impl Stream for Receiver {
+    type Item = Event;
+
+    fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Event>> {
+        let mut mail = lock(&self.0);
+        match mail.unread.pop_front() {
+            None if !mail.is_closed => {
+                mail.reader = Some(context.waker().clone());
+                Poll::Pending
+            }
+            event => Poll::Ready(event),
+        }
+    }
+}
+
+/// Each change of it is whole: a panic leaves none in part.
+fn lock(mail: &Mutex<Mail>) -> MutexGuard<'_, Mail> {
+    mail.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use switchml_control::{Left, Started, Waiting};
+    use tokio_stream::StreamExt;
+
+    fn waiting(rank: u32) -> Event {
+        Event::Waiting(Waiting { missing_ranks: vec![rank] })
+    }
+
+    #[tokio::test]
+    async fn whoever_does_not_read_has_the_last_of_what_is_missing() {
+        let (sender, receiver) = mailbox();
+        (0..100_000).for_each(|rank| sender.send(waiting(rank)));
+        assert_eq!(lock(&sender.0).unread.len(), 1);
+        let further =
+            [Event::Started(Started { lanes: 32 }), Event::Left(Left { rank: 1 }), Event::Left(Left { rank: 2 })];
+        further.iter().for_each(|event| sender.send(event.clone()));
+        drop(sender);
+        let read: Vec<_> = receiver.collect().await;
+        assert_eq!(read, [&[waiting(99_999)][..], &further].concat());
+    }
+
+    #[tokio::test]
+    async fn a_reader_that_waits_is_woken() {
+        let (sender, mut receiver) = mailbox();
+        let reading = tokio::spawn(async move { (receiver.next().await, receiver.next().await) });
+        tokio::task::yield_now().await;
+        sender.send(waiting(1));
+        tokio::task::yield_now().await;
+        drop(sender);
+        assert_eq!(reading.await.unwrap(), (Some(waiting(1)), None));
+    }
+}
