@@ -40,8 +40,11 @@ class Call:
     count: int
 
     def __str__(self) -> str:
-        kind = Operation(self.detail).name if self.kind is Kind.ALL_REDUCE else f"{self.kind.name} {self.detail}"
-        return f"{kind} of {self.count} {self.element.name}"
+        """As all ranks say it."""
+        if self.kind is Kind.BARRIER:
+            return "barrier()"
+        how = f"from {self.detail}" if self.kind is Kind.BROADCAST else Operation(self.detail).name.lower()
+        return f"{self.kind.name.lower()}({how}, {self.element.name.lower()}, {self.count})"
 
     def fingerprint(self, number: int) -> int:
         return hash_of((number, self.kind << 32 | self.detail, self.element, self.count)) % 2**32

@@ -6,6 +6,7 @@
 mod python;
 mod script;
 
+use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
@@ -27,24 +28,27 @@ in_both_modes! {
 const PATIENCE: Duration = Duration::from_secs(120);
 
 fn two_of_ours_and_one_other(mode: Mode) {
+    let Some(python) = interpreter(&format!("two_of_ours_and_one_other, {mode:?}")) else { return };
     let rack = Rack::new(RackOptions { workers: 3, mode, ..RackOptions::default() }).unwrap();
     let aggregator = Aggregator::in_rack(&Binaries::for_test().unwrap(), &rack).unwrap();
-    run(&rack, &aggregator, &[1], &format!("one-{mode:?}"));
+    run(&python, &rack, &aggregator, &[1], &format!("one-{mode:?}"));
 }
 
 fn two_of_ours_and_two_others(mode: Mode) {
+    let Some(python) = interpreter(&format!("two_of_ours_and_two_others, {mode:?}")) else { return };
     let rack = Rack::new(RackOptions { workers: 4, mode, ..RackOptions::default() }).unwrap();
     let aggregator = Aggregator::in_rack(&Binaries::for_test().unwrap(), &rack).unwrap();
-    run(&rack, &aggregator, &[0, 3], &format!("two-{mode:?}"));
+    run(&python, &rack, &aggregator, &[0, 3], &format!("two-{mode:?}"));
 }
 
 fn on_bad_links(mode: Mode) {
+    let Some(python) = interpreter(&format!("on_bad_links, {mode:?}")) else { return };
     let binaries = Binaries::for_test().unwrap();
     let rack = Rack::new(RackOptions { workers: 3, mode, wires: true, ..RackOptions::default() }).unwrap();
     let aggregator = Aggregator::in_rack(&binaries, &rack).unwrap();
     let faults = Faults { loss: 0.02, duplication: 0.02, flips: 0.01, ..Faults::default() };
     let impairment = Impairment::in_rack(&binaries, &rack, 27, |_, _| faults).unwrap();
-    let resent = run(&rack, &aggregator, &[2], &format!("bad-{mode:?}"));
+    let resent = run(&python, &rack, &aggregator, &[2], &format!("bad-{mode:?}"));
     let mut total = FaultCounts::default();
     impairment.stop().unwrap().into_iter().flatten().for_each(|counts| total += counts);
     assert!(total.lost > 0 && total.duplicated > 0 && total.flipped > 0, "{total:?}");
@@ -53,21 +57,22 @@ fn on_bad_links(mode: Mode) {
 
 #[test]
 fn over_the_software_data_plane() {
-    if !can_build_racks("over_the_software_data_plane") {
+    let name = "over_the_software_data_plane";
+    if !can_build_racks(name) {
         return;
     }
+    let Some(python) = interpreter(name) else { return };
     let rack = Rack::new(RackOptions { workers: 3, ..RackOptions::default() }).unwrap();
     let aggregator = Aggregator::software_in_rack(&Binaries::for_test().unwrap(), &rack).unwrap();
-    run(&rack, &aggregator, &[1], "software");
+    run(&python, &rack, &aggregator, &[1], "software");
 }
 
 /// Plays the script in a job of all workers of the rack, `others` of them in Python. How many packets those sent again.
-fn run(rack: &Rack, aggregator: &Aggregator, others: &[usize], job: &str) -> u64 {
-    let Some(python) = interpreter(job) else { return 1 };
+fn run(python: &Path, rack: &Rack, aggregator: &Aggregator, others: &[usize], job: &str) -> u64 {
     let ranks = rack.workers().len();
     let script = Script::new(ranks);
     let others: Vec<_> =
-        others.iter().map(|&rank| Rank::start(&python, rack, aggregator.control(), job, rank, &script)).collect();
+        others.iter().map(|&rank| Rank::start(python, rack, aggregator.control(), job, rank, &script)).collect();
     let is_ours = |rank: &usize| !others.iter().any(|other| other.rank == *rank);
     let mut results = vec![Vec::new(); ranks];
     thread::scope(|scope| {

@@ -13,8 +13,8 @@ F, SLOTS, RANKS = 32, 4, 2
 INTEGERS = [[1, 2, 3], [10, -20, 30]]
 # Elements of very different magnitudes, and a second data chunk, of whose exponent the ranks think differently.
 FLOATS = [
-    [0.001, 5e6, 1.0, 3.14159, 12345678.0, -1.0, 0.5, 100.0, -0.25, 7.0, 1.5, -2.0],
-    [0.002, 1.0, -1.0, 2.71828, 8388608.0, 1.0, 0.25, -100.0, 0.125, 3.0, 0.75, 0.5],
+    [0.001, 5e6, 1.0, 3.7, 12345678.0, -1.0, 0.5, 100.0, -0.25, 7.0, 1.5, -2.0],
+    [0.002, 1.0, -1.0, 2.3, 8388608.0, 1.0, 0.25, -100.0, 0.125, 3.0, 0.75, 0.5],
 ]
 GROWTH = (RANKS - 1).bit_length()
 DIGIT = 32 - GROWTH
