@@ -118,8 +118,6 @@ pub enum Mode {
     Auto,
     /// XDP in the driver, frame by frame: for NICs.
     Native,
-    /// tc ingress, GSO and GRO superpackets whole: for veth, virtio and what has no XDP; needs Linux 6.6.
+    /// tc ingress, GSO and GRO superpackets whole: for veth, virtio and what has no XDP.
     Bundle,
-    /// XDP in the network stack: works with every driver, and is slow.
-    Generic,
 }

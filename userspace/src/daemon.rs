@@ -100,10 +100,6 @@ fn start_data_plane(options: &Options, events: EventSender) -> anyhow::Result<Ar
                 cli::Mode::Auto => xdp::Mode::Auto,
                 cli::Mode::Native => xdp::Mode::Native,
                 cli::Mode::Bundle => xdp::Mode::Bundle,
-                cli::Mode::Generic => {
-                    warn!("generic XDP runs in the network stack, several times slower than native XDP");
-                    xdp::Mode::Generic
-                }
             };
             let config = xdp::Config {
                 interfaces: options.interfaces.clone(),

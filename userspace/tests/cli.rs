@@ -83,7 +83,7 @@ fn values_out_of_range_are_refused_with_what_is_allowed() {
         (&["--data-plane", "p4"], "[possible values: xdp, software, tofino, bmv2]"),
         (&["--data-plane", "bmv2"], "--data-address <ADDRESS>"),
         (&["--data-plane", "tofino"], "--data-address <ADDRESS>"),
-        (&["--mode", "fast"], "[possible values: auto, native, bundle, generic]"),
+        (&["--mode", "fast"], "[possible values: auto, native, bundle]"),
         (&["--data-port", "65536"], "65536 is not in 0..=65535"),
         (&["--control", "localhost"], "invalid socket address syntax"),
         (&["--data-address", "::1"], "invalid IPv4 address syntax"),

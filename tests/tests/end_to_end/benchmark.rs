@@ -1,7 +1,7 @@
 //! The benchmark checks every element on every rank against a closed form, and that all ranks hold the same bits.
 
 use serde_json::Value;
-use switchml_rack::{Mode, Namespace, RackOptions, Shaping, SimpleSwitch, can_build_racks, leave_out};
+use switchml_rack::{Mode, Namespace, RackOptions, Shaping, SimpleSwitch, can_build_racks, in_both_modes, leave_out};
 
 use crate::{Cluster, report};
 
@@ -18,7 +18,22 @@ fn check(report: &Value, world_size: usize, lanes: usize, sizes: &[u64]) {
     }
 }
 
+in_both_modes! {
+    two_workers,
+}
+
 const QUICK: [&str; 4] = ["-n", "1", "-w", "1"];
+
+/// What `cargo xtask kernels` runs on every kernel.
+fn two_workers(mode: Mode) {
+    let mut cluster = Cluster::in_mode(2, mode);
+    let hook = if mode == Mode::Native { "xdp: native XDP on p0, p1" } else { "xdp: bundles at tc ingress on p0, p1" };
+    let log = cluster.aggregator.process().stderr();
+    assert!(log.contains(hook), "{log}");
+    let arguments = [&QUICK[..], &["-b", "8", "-e", "1M", "-f", "362"]].concat();
+    check(&report(cluster.bench(2, "two", &arguments)), 2, 352, &[8, 2896, 1_048_352]);
+    cluster.stop();
+}
 
 #[test]
 fn four_workers_from_8_bytes_to_16_mib() {

@@ -179,8 +179,16 @@ fn left_behind(namespace: &Namespace) -> String {
 
 /// Whether a program is at the tc ingress of an interface of the calling thread's namespace.
 fn is_at_ingress(interface: &str) -> bool {
-    let (_, programs) = SchedClassifier::query_tcx(interface, TcAttachType::Ingress).unwrap();
-    !programs.is_empty()
+    match SchedClassifier::query_tcx(interface, TcAttachType::Ingress) {
+        Ok((_, programs)) => !programs.is_empty(),
+        Err(_) => !filters(interface).is_empty(),
+    }
+}
+
+/// The filters at the tc ingress of an interface of the calling thread's namespace, where programs are attached before Linux 6.6.
+fn filters(interface: &str) -> String {
+    let shown = Command::new("tc").args(["filter", "show", "dev", interface, "ingress"]).output().unwrap();
+    String::from_utf8(shown.stdout).unwrap()
 }
 
 /// Waits for a benchmark that must succeed; rank 0's JSON.

@@ -13,7 +13,7 @@ use switchml_worker::control;
 use switchml_worker::{Error, ReduceOp};
 
 use crate::loops::{Ended, Loops};
-use crate::{Cluster, PATIENCE};
+use crate::{Cluster, PATIENCE, filters};
 
 in_both_modes! {
     collectives_survive_a_port_that_goes_down_and_up,
@@ -129,13 +129,20 @@ fn program_at(cluster: &Cluster, port: &'static str) -> Option<u32> {
     if let Some((_, program)) = shown.split_once("prog/xdp id ") {
         return program.split_whitespace().next()?.parse().ok();
     }
-    let (_, programs) =
-        cluster.rack.switch().run(move || SchedClassifier::query_tcx(port, TcAttachType::Ingress)).unwrap();
-    programs.first().map(ProgramInfo::id)
+    cluster.rack.switch().run(move || match SchedClassifier::query_tcx(port, TcAttachType::Ingress) {
+        Ok((_, programs)) => programs.first().map(ProgramInfo::id),
+        Err(_) => filters(port).split_once(" id ")?.1.split_whitespace().next()?.parse().ok(),
+    })
 }
 
-/// Detaches the aggregator's program from a port, as `bpftool link detach` does.
+/// Detaches the aggregator's program from a port, as `bpftool link detach` does, or `tc` where a filter holds it.
 fn detach(cluster: &Cluster, port: &'static str) {
+    if cluster.rack.switch().run(move || !filters(port).is_empty()) {
+        let mut command = Command::new("tc");
+        command.args(["filter", "del", "dev", port, "ingress"]);
+        cluster.rack.switch().output(command).unwrap();
+        return;
+    }
     let program = program_at(cluster, port).expect("a program");
     let index = cluster.rack.switch().run(move || std::fs::read_to_string(format!("/sys/class/net/{port}/ifindex")));
     let index: u32 = index.unwrap().trim().parse().unwrap();

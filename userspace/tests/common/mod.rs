@@ -25,7 +25,7 @@ use tonic::transport::Channel;
 use zerocopy::IntoBytes;
 
 /// Longer than anything here takes.
-pub const PATIENCE: Duration = Duration::from_secs(10);
+pub const PATIENCE: Duration = Duration::from_secs(60);
 /// How long to listen for what must not come.
 pub const SILENCE: Duration = Duration::from_millis(100);
 

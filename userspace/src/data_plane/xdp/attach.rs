@@ -6,15 +6,18 @@ use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use aya::programs::links::FdLink;
+use aya::programs::links::{FdLink, LinkType};
 use aya::programs::tc::{SchedClassifierLink, TcAttachOptions};
 use aya::programs::xdp::XdpLink;
 use aya::programs::{
     LinkOrder, Program, ProgramError, ProgramInfo, SchedClassifier, TcAttachType, Xdp, XdpMode, loaded_programs,
 };
 use aya::{Ebpf, EbpfError, EbpfLoader};
+use tracing::warn;
 
+use super::attachment::Attachment;
 use super::hook::Hook;
+use super::ingress::{self, causes, errno};
 use super::interfaces::{self, Interface, NetlinkError, XdpFeatures};
 use super::maps;
 use super::pins::PinError;
@@ -22,6 +25,8 @@ use super::pins::PinError;
 /// The program for XDP, and the one for tc.
 const XDP: &str = "switchml";
 const TC: &str = "switchml_bundle";
+/// The oldest kernel that `cargo xtask kernels` tries.
+const OLDEST: (u32, u32) = (6, 1);
 /// How long the kernel may take to detach a program that nobody holds any more.
 const DETACHING: Duration = Duration::from_millis(100);
 /// Lines of the verifier's log to show: the last ones say why.
@@ -54,6 +59,12 @@ pub enum StartError {
     /// The kernel does not let this process use BPF.
     #[error("not allowed to load or attach BPF programs; {PRIVILEGE}")]
     Privilege,
+    /// The kernel is older than any that the programs were seen to load on.
+    #[error("this is Linux {release}; the BPF programs need {}.{} or newer: use --data-plane software", OLDEST.0, OLDEST.1)]
+    TooOld {
+        /// What it calls itself.
+        release: String,
+    },
     /// The kernel was built without BPF.
     #[error("this kernel has no BPF (CONFIG_BPF_SYSCALL); use --data-plane software")]
     NoBpf,
@@ -103,12 +114,12 @@ pub enum StartError {
     #[error(transparent)]
     Pin(#[from] PinError),
     /// The driver has no native XDP.
-    #[error("the driver of interface {0:?} has no native XDP; use --mode generic, which is slower")]
+    #[error("the driver of interface {0:?} has no native XDP; use --mode bundle")]
     NoNative(String),
     /// Frames may be larger than native XDP takes.
     #[error(
         "the MTU of interface {name:?} or its peer is too large for native XDP ({mtu} here, a page less headers allowed); \
-         lower it on both ends, for example `ip link set {name} mtu 1500`, or use --mode generic"
+         lower it on both ends, for example `ip link set {name} mtu 1500`, or use --mode bundle"
     )]
     Mtu {
         /// The interface.
@@ -118,15 +129,9 @@ pub enum StartError {
     },
     /// The other end of a veth has more queues than this one.
     #[error(
-        "interface {0:?} has fewer receive queues than its peer has transmit queues; use `ethtool -L`, or --mode generic"
+        "interface {0:?} has fewer receive queues than its peer has transmit queues; use `ethtool -L`, or --mode bundle"
     )]
     Queues(String),
-    /// Old kernels attach for good, beyond the end of this process.
-    #[error("this kernel has no BPF links for XDP, which need Linux 5.9; use --data-plane software")]
-    NoLinks,
-    /// No links at tc ingress.
-    #[error("this kernel has no BPF links at tc ingress, which need Linux 6.6; use --mode native or --mode generic")]
-    NoTcx,
     /// Something else about attaching.
     #[error("cannot attach to interface {name:?} (MTU {mtu}): {why}")]
     Attach {
@@ -147,6 +152,30 @@ pub enum StartError {
     /// Netlink failed.
     #[error(transparent)]
     Netlink(#[from] NetlinkError),
+}
+
+impl StartError {
+    /// What it says of a hook, if another hook may do.
+    pub fn refusal(&self) -> Option<Refusal> {
+        match self {
+            Self::Verifier { error, .. } => {
+                Some(Refusal { everywhere: true, why: format!("the kernel's verifier refused the program ({error})") })
+            }
+            Self::Load(_) => Some(Refusal { everywhere: true, why: self.to_string() }),
+            Self::NoNative(_) | Self::Mtu { .. } | Self::Queues(_) | Self::Attach { .. } | Self::DoesNotDeliver(_) => {
+                Some(Refusal { everywhere: false, why: self.to_string() })
+            }
+            _ => None,
+        }
+    }
+}
+
+/// Why a hook cannot be used.
+pub struct Refusal {
+    /// Whether that holds at all interfaces.
+    pub everywhere: bool,
+    /// In one line.
+    pub why: String,
 }
 
 /// Finds the interfaces that were asked for.
@@ -181,7 +210,7 @@ pub fn open(folder: &Path, slots: u32) -> Result<Ebpf, StartError> {
 /// Loads the hook's program, and returns its id.
 pub fn load(object: &mut Ebpf, hook: Hook) -> Result<u32, StartError> {
     let loaded = match hook {
-        Hook::Native | Hook::Generic => {
+        Hook::Native => {
             let program: &mut Xdp = program(object, XDP)?;
             program.load().and_then(|()| program.info())
         }
@@ -193,42 +222,77 @@ pub fn load(object: &mut Ebpf, hook: Hook) -> Result<u32, StartError> {
     Ok(loaded.map_err(|error| load_error(error.into()))?.id())
 }
 
+/// Whether this kernel is one that the programs were seen to load on.
+pub fn check_kernel(release: &str) -> Result<(), StartError> {
+    let mut numbers = release.split(|character: char| !character.is_ascii_digit()).map(str::parse);
+    match (numbers.next(), numbers.next()) {
+        (Some(Ok(major)), Some(Ok(minor))) if (major, minor) < OLDEST => {
+            Err(StartError::TooOld { release: release.to_owned() })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The hook that a link is at.
+pub fn hook_of(link: &FdLink) -> Option<Hook> {
+    match link.info().ok()?.link_type().ok()? {
+        LinkType::Xdp => Some(Hook::Native),
+        LinkType::Tcx => Some(Hook::Bundle),
+        _ => None,
+    }
+}
+
 /// Has the hook's loaded program serve an existing link in place of another program, between one packet and the next.
 pub fn take_over(object: &mut Ebpf, link: FdLink, hook: Hook) -> Result<FdLink, StartError> {
     let failed = |error: &dyn StdError| StartError::Load(format!("cannot replace a program: {error}"));
     match hook {
-        Hook::Native | Hook::Generic => {
+        Hook::Native => {
             let program: &mut Xdp = program(object, XDP)?;
             let link = XdpLink::try_from(link).map_err(|error| failed(&error))?;
             let taken =
                 program.attach_to_link(link).and_then(|id| program.take_link(id)).map_err(|error| failed(&error))?;
-            FdLink::try_from(taken).map_err(|_| StartError::NoLinks)
+            FdLink::try_from(taken).map_err(|error| failed(&error))
         }
         Hook::Bundle => {
             let program: &mut SchedClassifier = program(object, TC)?;
             let link = SchedClassifierLink::try_from(link).map_err(|error| failed(&error))?;
             let taken =
                 program.attach_to_link(link).and_then(|id| program.take_link(id)).map_err(|error| failed(&error))?;
-            FdLink::try_from(taken).map_err(|_| StartError::NoTcx)
+            FdLink::try_from(taken).map_err(|error| failed(&error))
         }
     }
 }
 
-/// Attaches the hook's loaded program. It stays until the link is dropped and not pinned.
-pub fn attach(object: &mut Ebpf, interface: &Interface, hook: Hook) -> Result<FdLink, StartError> {
+/// The same of the filter of this owner at tc ingress.
+pub fn take_over_filter(object: &mut Ebpf, interface: &Interface, owner: u32) -> Result<Attachment, StartError> {
+    ingress::replace_filter(program(object, TC)?, interface, owner)
+        .map_err(|error| attach_error(&error, interface, Hook::Bundle))?;
+    Ok(Attachment::Filter(owner))
+}
+
+/// Attaches the hook's loaded program by a link, which ends when it is dropped and not pinned; `None` if the kernel has no
+/// links at tc ingress.
+pub fn attach(object: &mut Ebpf, interface: &Interface, hook: Hook) -> Result<Option<FdLink>, StartError> {
     refuse_to_share(interface)?;
     match hook {
         Hook::Native => {
-            let link = attach_xdp(object, interface, XdpMode::Driver)?;
+            let link = attach_xdp(object, interface)?;
             if interfaces::xdp_features(interface.index)?.is_none_or(XdpFeatures::delivers) {
-                Ok(link)
+                Ok(Some(link))
             } else {
                 Err(StartError::DoesNotDeliver(interface.name.clone()))
             }
         }
-        Hook::Generic => attach_xdp(object, interface, XdpMode::Skb),
-        Hook::Bundle => attach_tc(object, interface),
+        Hook::Bundle if ingress::has_links() => attach_tc(object, interface).map(Some),
+        Hook::Bundle => Ok(None),
     }
+}
+
+/// Attaches the loaded program at tc ingress by a filter of this owner, which stays until it is removed.
+pub fn attach_filter(object: &mut Ebpf, interface: &Interface, owner: u32) -> Result<Attachment, StartError> {
+    ingress::add_filter(program(object, TC)?, interface, owner)
+        .map_err(|error| attach_error(&error, interface, Hook::Bundle))?;
+    Ok(Attachment::Filter(owner))
 }
 
 /// Lets no other aggregator's frames be taken: tc has room for several programs, and XDP comes before all of them.
@@ -248,7 +312,14 @@ fn refuse_to_share(interface: &Interface) -> Result<(), StartError> {
 fn aggregator_at(interface: &Interface) -> Result<Option<(&'static str, u32)>, StartError> {
     let interfaces = interfaces::list()?;
     let in_xdp = interfaces.iter().find(|known| known.index == interface.index).and_then(|known| known.program);
-    let mut attached = interfaces::at_ingress(&interface.name).unwrap_or_default();
+    let at_ingress = ingress::programs(interface);
+    if at_ingress.is_none() {
+        warn!(
+            "other programs are at tc ingress of interface {}; whether one is another aggregator's is not known without CAP_SYS_ADMIN",
+            interface.name
+        );
+    }
+    let mut attached = at_ingress.unwrap_or_default();
     attached.extend(in_xdp);
     if attached.is_empty() {
         return Ok(None);
@@ -260,27 +331,24 @@ fn aggregator_at(interface: &Interface) -> Result<Option<(&'static str, u32)>, S
     Ok(loaded_programs().flatten().find_map(ours))
 }
 
-fn attach_xdp(object: &mut Ebpf, interface: &Interface, mode: XdpMode) -> Result<FdLink, StartError> {
+fn attach_xdp(object: &mut Ebpf, interface: &Interface) -> Result<FdLink, StartError> {
     let program: &mut Xdp = program(object, XDP)?;
     let attached = program
-        .attach_to_if_index(interface.index, mode)
+        .attach_to_if_index(interface.index, XdpMode::Driver)
         .and_then(|id| program.take_link(id))
-        .map_err(|error| attach_error(&error, interface))?;
-    FdLink::try_from(attached).map_err(|_| StartError::NoLinks)
+        .map_err(|error| attach_error(&error, interface, Hook::Native))?;
+    FdLink::try_from(attached).map_err(|error| StartError::Load(error.to_string()))
 }
 
 fn attach_tc(object: &mut Ebpf, interface: &Interface) -> Result<FdLink, StartError> {
-    if interfaces::at_ingress(&interface.name).is_none() {
-        return Err(StartError::NoTcx);
-    }
     let program: &mut SchedClassifier = program(object, TC)?;
     // Before others, as XDP would be: what they do to packets is for those that are not the aggregator's.
     let options = TcAttachOptions::TcxOrder(LinkOrder::first());
     let attached = program
         .attach_with_options(&interface.name, TcAttachType::Ingress, options)
         .and_then(|id| program.take_link(id))
-        .map_err(|error| attach_error(&error, interface))?;
-    FdLink::try_from(attached).map_err(|_| StartError::NoTcx)
+        .map_err(|error| attach_error(&error, interface, Hook::Bundle))?;
+    FdLink::try_from(attached).map_err(|error| StartError::Load(error.to_string()))
 }
 
 fn program<'a, P>(object: &'a mut Ebpf, name: &str) -> Result<&'a mut P, StartError>
@@ -314,10 +382,11 @@ fn is_verifier_error(error: &EbpfError) -> bool {
         if !verifier_log.to_string().trim().is_empty())
 }
 
-fn attach_error(error: &ProgramError, interface: &Interface) -> StartError {
+fn attach_error(error: &ProgramError, interface: &Interface, hook: Hook) -> StartError {
     let (name, mtu) = (interface.name.clone(), interface.mtu);
     match errno(error) {
         Some(libc::EPERM | libc::EACCES) => StartError::Privilege,
+        _ if hook == Hook::Bundle => StartError::Attach { name, mtu, why: chain(error) },
         Some(libc::EBUSY | libc::EEXIST) => StartError::Occupied(name),
         Some(libc::EOPNOTSUPP) => StartError::NoNative(name),
         Some(libc::ERANGE) => StartError::Mtu { name, mtu },
@@ -326,22 +395,25 @@ fn attach_error(error: &ProgramError, interface: &Interface) -> StartError {
     }
 }
 
-/// The system call's error number, wherever in the chain of causes it is.
-fn errno(error: &(dyn StdError + 'static)) -> Option<i32> {
-    causes(error).filter_map(|error| error.downcast_ref::<io::Error>()).find_map(io::Error::raw_os_error)
-}
-
 fn chain(error: &(dyn StdError + 'static)) -> String {
     let mut texts: Vec<String> = causes(error).map(ToString::to_string).collect();
     texts.dedup();
     texts.join(": ").replace('\n', " ")
 }
 
-fn causes<'a>(error: &'a (dyn StdError + 'static)) -> impl Iterator<Item = &'a (dyn StdError + 'static)> {
-    let mut next = Some(error);
-    std::iter::from_fn(move || {
-        let error = next?;
-        next = error.source();
-        Some(error)
-    })
+#[cfg(test)]
+mod tests {
+    use super::check_kernel;
+
+    #[test]
+    fn kernels_that_are_too_old_are_refused_in_one_line() {
+        for release in ["6.1.0-50-cloud-amd64", "6.12.107+deb13-amd64", "7.3.4", "10.0", "unheard of"] {
+            assert!(check_kernel(release).is_ok(), "{release}");
+        }
+        for release in ["5.10.0-30-amd64", "6.0.19", "4.19"] {
+            let error = check_kernel(release).expect_err("it is too old").to_string();
+            let expected = "the BPF programs need 6.1 or newer: use --data-plane software";
+            assert_eq!(error, format!("this is Linux {release}; {expected}"));
+        }
+    }
 }

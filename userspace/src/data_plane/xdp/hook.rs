@@ -15,8 +15,6 @@ pub enum Mode {
     Native,
     /// By [`Hook::Bundle`].
     Bundle,
-    /// By [`Hook::Generic`].
-    Generic,
 }
 
 impl Mode {
@@ -26,7 +24,6 @@ impl Mode {
             Self::Auto => "auto",
             Self::Native => "native",
             Self::Bundle => "bundle",
-            Self::Generic => "generic",
         }
     }
 }
@@ -38,8 +35,6 @@ pub enum Hook {
     Native,
     /// tc ingress: superpackets whole.
     Bundle,
-    /// XDP in the network stack, with any driver.
-    Generic,
 }
 
 impl Hook {
@@ -48,7 +43,13 @@ impl Hook {
         match self {
             Self::Native => "native XDP",
             Self::Bundle => "bundles at tc ingress",
-            Self::Generic => "generic XDP",
+        }
+    }
+
+    fn other(self) -> Self {
+        match self {
+            Self::Native => Self::Bundle,
+            Self::Bundle => Self::Native,
         }
     }
 }
@@ -60,77 +61,119 @@ pub struct Choice {
     pub hook: Hook,
     /// Why, for people.
     pub why: String,
+    /// Whether it is there for want of a better one.
+    pub is_fallback: bool,
+}
+
+/// The hooks of interfaces, as far as is known what they can be.
+pub struct Plan {
+    mode: Mode,
+    names: Vec<String>,
+    facts: Vec<Facts>,
+}
+
+impl Plan {
+    /// That for these interfaces; `attached` says at which hook an earlier daemon's program serves one.
+    ///
+    /// # Errors
+    ///
+    /// When netlink cannot be used.
+    pub fn new(
+        mode: Mode,
+        interfaces: &[Interface],
+        attached: impl Fn(&Interface) -> Option<Hook>,
+    ) -> Result<Self, NetlinkError> {
+        let names = interfaces.iter().map(|interface| interface.name.clone()).collect();
+        let facts =
+            interfaces.iter().map(|interface| Facts::of(interface, attached(interface))).collect::<Result<_, _>>()?;
+        Ok(Self { mode, names, facts })
+    }
+
+    /// The hooks, in the interfaces' order.
+    pub fn choices(&self) -> Vec<Choice> {
+        let asked = |hook| vec![Choice { hook, why: "as asked for".to_owned(), is_fallback: false }; self.names.len()];
+        match self.mode {
+            Mode::Native => asked(Hook::Native),
+            Mode::Bundle => asked(Hook::Bundle),
+            Mode::Auto => choose(&self.names, &self.facts),
+        }
+    }
+
+    /// Takes note that a hook cannot be used, at this interface or at none. Whether another one is left.
+    pub fn refuse(&mut self, hook: Hook, number: Option<usize>, why: &str) -> bool {
+        for (index, facts) in self.facts.iter_mut().enumerate() {
+            if number.is_none_or(|number| number == index) && facts.why_not(hook).is_none() {
+                facts.refused.push((hook, why.to_owned()));
+            }
+        }
+        self.mode == Mode::Auto && self.facts.iter().all(|facts| facts.refused.len() < 2)
+    }
 }
 
 /// What decides on an interface's hook.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Facts {
-    /// Whether the kernel attaches programs at tc ingress by links (Linux 6.6).
-    has_tcx: bool,
     /// The kind of a virtual interface, or the driver of a paravirtual one, if superpackets come through it whole.
     carries_superpackets: Option<String>,
     /// What its driver does in XDP; `None` if the kernel does not tell (before 6.3).
     xdp: Option<XdpFeatures>,
+    /// Where an earlier daemon's program serves it.
+    attached: Option<Hook>,
+    /// The hooks that cannot be used here, and why.
+    refused: Vec<(Hook, String)>,
 }
 
 /// Kinds of interfaces, and drivers, through which superpackets come whole unless XDP keeps them from it.
 const WHOLE: [&str; 4] = ["veth", "netkit", "tun", "virtio_net"];
 
-/// The hooks of these interfaces, in their order.
-///
-/// # Errors
-///
-/// When netlink cannot be used.
-pub fn choose(mode: Mode, interfaces: &[Interface]) -> Result<Vec<Choice>, NetlinkError> {
-    let asked = |hook| Ok(vec![Choice { hook, why: "as asked for".to_owned() }; interfaces.len()]);
-    match mode {
-        Mode::Native => asked(Hook::Native),
-        Mode::Bundle => asked(Hook::Bundle),
-        Mode::Generic => asked(Hook::Generic),
-        Mode::Auto => {
-            let facts = interfaces.iter().map(Facts::of).collect::<Result<Vec<_>, _>>()?;
-            Ok(choose_by(interfaces, &facts))
-        }
-    }
-}
-
-fn choose_by(interfaces: &[Interface], facts: &[Facts]) -> Vec<Choice> {
+fn choose(names: &[String], facts: &[Facts]) -> Vec<Choice> {
     let mut choices: Vec<_> = facts.iter().map(Facts::best).collect();
     // What native XDP sends to all must get through every port.
     let deaf = choices.iter().zip(facts).position(|(choice, facts)| choice.hook == Hook::Bundle && !facts.delivers());
     if let Some(deaf) = deaf {
-        for choice in choices.iter_mut().filter(|choice| choice.hook == Hook::Native) {
-            let why = format!("{} would not send what native XDP gives it", interfaces[deaf].name);
-            *choice = Choice { hook: Hook::Bundle, why };
+        for (choice, facts) in choices.iter_mut().zip(facts) {
+            if choice.hook == Hook::Native && facts.attached.is_none() && facts.why_not(Hook::Bundle).is_none() {
+                let why = format!("{} would not send what native XDP gives it", names[deaf]);
+                *choice = Choice { hook: Hook::Bundle, why, is_fallback: false };
+            }
         }
     }
     choices
 }
 
 impl Facts {
-    fn of(interface: &Interface) -> Result<Self, NetlinkError> {
+    fn of(interface: &Interface, attached: Option<Hook>) -> Result<Self, NetlinkError> {
         let driver = read_link(format!("/sys/class/net/{}/device/driver", interface.name)).ok();
         let driver = driver.and_then(|path| Some(path.file_name()?.to_str()?.to_owned()));
         let names = [interface.kind.clone(), driver];
         Ok(Self {
-            has_tcx: interfaces::at_ingress(&interface.name).is_some(),
             carries_superpackets: names.into_iter().flatten().find(|name| WHOLE.contains(&name.as_str())),
             xdp: interfaces::xdp_features(interface.index)?,
+            attached,
+            refused: Vec::new(),
         })
     }
 
     fn best(&self) -> Choice {
-        let choice = |hook, why: &str| Choice { hook, why: why.to_owned() };
         let has_native = self.xdp.is_none_or(XdpFeatures::has_native);
-        match (&self.carries_superpackets, has_native) {
-            _ if !self.has_tcx && has_native => choice(Hook::Native, "the kernel has no tcx (Linux 6.6) for bundles"),
-            _ if !self.has_tcx => {
-                choice(Hook::Generic, "no native XDP in the driver, and no tcx (Linux 6.6) for bundles")
+        let (hook, why) = match (self.attached, &self.carries_superpackets, has_native) {
+            (Some(hook), _, _) => (hook, "as an earlier daemon had it".to_owned()),
+            (None, Some(name), _) => (Hook::Bundle, format!("superpackets come whole through {name}")),
+            (None, None, true) => (Hook::Native, "the driver has native XDP".to_owned()),
+            (None, None, false) => (Hook::Bundle, "the driver has no native XDP".to_owned()),
+        };
+        match self.why_not(hook) {
+            None => Choice { hook, why, is_fallback: false },
+            Some(reason) => {
+                let why = format!("{} cannot be used: {reason}", hook.name());
+                Choice { hook: hook.other(), why, is_fallback: true }
             }
-            (Some(name), _) => choice(Hook::Bundle, &format!("superpackets come whole through {name}")),
-            (None, true) => choice(Hook::Native, "the driver has native XDP"),
-            (None, false) => choice(Hook::Bundle, "the driver has no native XDP"),
         }
+    }
+
+    /// Why the hook cannot be used here, if so.
+    fn why_not(&self, hook: Hook) -> Option<&str> {
+        self.refused.iter().find(|(refused, _)| *refused == hook).map(|(_, why)| why.as_str())
     }
 
     fn delivers(&self) -> bool {
@@ -142,39 +185,58 @@ impl Facts {
 mod tests {
     use super::*;
 
-    fn interface(name: &str) -> Interface {
-        Interface { name: name.to_owned(), ..Interface::default() }
+    fn plan(mode: Mode, facts: &[Facts]) -> Plan {
+        Plan { mode, names: (0..facts.len()).map(|index| format!("p{index}")).collect(), facts: facts.to_vec() }
     }
 
-    fn hooks(facts: &[Facts]) -> Vec<Hook> {
-        let interfaces: Vec<_> = (0..facts.len()).map(|index| interface(&format!("p{index}"))).collect();
-        choose_by(&interfaces, facts).into_iter().map(|choice| choice.hook).collect()
+    fn hooks(plan: &Plan) -> Vec<Hook> {
+        plan.choices().into_iter().map(|choice| choice.hook).collect()
+    }
+
+    fn nic() -> Facts {
+        Facts { xdp: Some(XdpFeatures::ALL), ..Facts::default() }
+    }
+
+    fn veth() -> Facts {
+        Facts { carries_superpackets: Some("veth".to_owned()), ..nic() }
     }
 
     #[test]
     fn the_best_hook_follows_from_what_the_kernel_says() {
-        let nic = Facts { has_tcx: true, carries_superpackets: None, xdp: Some(XdpFeatures::ALL) };
-        let veth = Facts { carries_superpackets: Some("veth".to_owned()), ..nic.clone() };
+        let hooks = |facts: &[Facts]| hooks(&plan(Mode::Auto, facts));
         let none = Some(XdpFeatures::default());
-        let plain = Facts { xdp: none, ..nic.clone() };
-        assert_eq!(
-            hooks(&[nic.clone(), veth.clone(), plain.clone()]),
-            [Hook::Bundle; 3],
-            "the last one is deaf to XDP"
-        );
-        assert_eq!(hooks(&[nic.clone(), veth.clone()]), [Hook::Native, Hook::Bundle]);
-        assert_eq!(hooks(&[nic.clone(), Facts { xdp: none, ..veth.clone() }]), [Hook::Bundle; 2]);
-        assert_eq!(hooks(&[Facts { xdp: None, ..nic.clone() }]), [Hook::Native], "a kernel that does not tell");
-        let old = |facts: &Facts| Facts { has_tcx: false, ..facts.clone() };
-        assert_eq!(hooks(&[old(&nic), old(&veth), old(&plain)]), [Hook::Native, Hook::Native, Hook::Generic]);
+        let plain = Facts { xdp: none, ..nic() };
+        assert_eq!(hooks(&[nic(), veth(), plain.clone()]), [Hook::Bundle; 3], "the last one is deaf to XDP");
+        assert_eq!(hooks(&[nic(), veth()]), [Hook::Native, Hook::Bundle]);
+        assert_eq!(hooks(&[nic(), Facts { xdp: none, ..veth() }]), [Hook::Bundle; 2]);
+        assert_eq!(hooks(&[Facts { xdp: None, ..nic() }]), [Hook::Native], "a kernel that does not tell");
+        assert_eq!(hooks(&[Facts { attached: Some(Hook::Native), ..veth() }]), [Hook::Native], "taken over");
     }
 
     #[test]
     fn what_was_asked_for_is_not_judged() {
-        for (mode, hook) in [(Mode::Native, Hook::Native), (Mode::Bundle, Hook::Bundle), (Mode::Generic, Hook::Generic)]
-        {
-            let choices = choose(mode, &[interface("lo"), interface("lo")]).expect("nothing is asked");
-            assert_eq!(choices.iter().map(|choice| choice.hook).collect::<Vec<_>>(), [hook; 2]);
+        for (mode, hook) in [(Mode::Native, Hook::Native), (Mode::Bundle, Hook::Bundle)] {
+            let mut plan = plan(mode, &[nic(), veth()]);
+            assert_eq!(hooks(&plan), [hook; 2]);
+            assert!(!plan.refuse(hook, Some(0), "it is broken"), "nothing else was asked for");
         }
+    }
+
+    #[test]
+    fn what_cannot_be_used_is_replaced_by_the_other_hook_and_said() {
+        let mut plan = plan(Mode::Auto, &[nic(), veth(), veth()]);
+        assert!(plan.refuse(Hook::Bundle, None, "the verifier refused it"), "native XDP is left");
+        assert_eq!(hooks(&plan), [Hook::Native; 3]);
+        let choices = plan.choices();
+        assert_eq!(choices[1].why, "bundles at tc ingress cannot be used: the verifier refused it");
+        assert_eq!(choices.iter().map(|choice| choice.is_fallback).collect::<Vec<_>>(), [false, true, true]);
+        assert!(!plan.refuse(Hook::Native, Some(2), "its MTU is too large"), "nothing is left at p2");
+    }
+
+    #[test]
+    fn a_hook_that_one_interface_refuses_stays_in_use_at_the_others() {
+        let mut plan = plan(Mode::Auto, &[nic(), nic()]);
+        assert!(plan.refuse(Hook::Native, Some(1), "its MTU is too large"));
+        assert_eq!(hooks(&plan), [Hook::Native, Hook::Bundle]);
     }
 }

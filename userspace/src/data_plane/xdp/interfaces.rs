@@ -3,7 +3,6 @@
 use std::fmt::Display;
 use std::net::Ipv4Addr;
 
-use aya::programs::{ProgramInfo, SchedClassifier, TcAttachType};
 use neli::consts::genl::{Cmd, NlAttrType};
 use neli::consts::nl::NlmF;
 use neli::consts::rtnl::{Ifa, Ifla, IflaInfo, RtAddrFamily, RtaType, Rtm};
@@ -156,13 +155,6 @@ pub fn addresses() -> Result<Vec<Address>, NetlinkError> {
     Ok(addresses)
 }
 
-/// Ids of the programs at the interface's tc ingress that are attached by links; `None` if this kernel has no such links (before 6.6),
-/// or there is no such interface, or this process may not ask.
-pub fn at_ingress(name: &str) -> Option<Vec<u32>> {
-    let (_, programs) = SchedClassifier::query_tcx(name, TcAttachType::Ingress).ok()?;
-    Some(programs.iter().map(ProgramInfo::id).collect())
-}
-
 /// What the interface's driver does in XDP. `None` for kernels that do not tell (before 6.3).
 ///
 /// # Errors
@@ -200,6 +192,7 @@ pub fn xdp_features(index: u32) -> Result<Option<XdpFeatures>, NetlinkError> {
 #[error("cannot ask the kernel for its interfaces over netlink: {0}")]
 pub struct NetlinkError(String);
 
+/// What went wrong with netlink.
 pub(super) fn failed(error: impl Display) -> NetlinkError {
     NetlinkError(error.to_string())
 }

@@ -4,6 +4,8 @@
 //! | --- | --- |
 //! | `hook` | where at an interface frames are taken |
 //! | `attach` | loading and attaching, and what may stand in the way |
+//! | `attachment` | what holds a program at an interface |
+//! | `ingress` | programs at tc ingress, on kernels with and without links there |
 //! | `offloads` | what interfaces do to frames before programs see them |
 //! | `tags` | VLAN tags that interfaces would hide |
 //! | [`interfaces`] | what the kernel knows of interfaces |
@@ -14,7 +16,9 @@
 //! | `journal` | what the control plane keeps there |
 
 mod attach;
+mod attachment;
 mod hook;
+mod ingress;
 pub mod interfaces;
 mod journal;
 mod local;
@@ -89,6 +93,7 @@ impl XdpDataPlane {
     ///
     /// [`StartError`]. Nothing of a new data plane stays; one that was there goes on.
     pub fn start(config: Config, events: EventSender) -> Result<Self, StartError> {
+        attach::check_kernel(&rustix::system::uname().release().to_string_lossy())?;
         let all = interfaces::list()?;
         let interfaces = attach::find(&config.interfaces, &all)?;
         let local = Local::new(config.address, &interfaces, &all, &interfaces::addresses()?);
@@ -272,7 +277,7 @@ impl DataPlane for XdpDataPlane {
 
     fn stop(&self) {
         tags::hide_again(&self.pins, None);
-        if let Err(error) = self.pins.remove() {
+        if let Err(error) = unpin(&self.pins) {
             error!("not all of the data plane is gone: {error}; `switchml-aggregator detach` removes it");
         }
         self.ports().detach();
@@ -297,9 +302,20 @@ fn remove(pins: &Pins) -> Result<(), PinError> {
     let links = pins.linked().unwrap_or_default().into_iter().filter_map(|index| pins.link(index));
     let programs: Vec<_> = links.filter_map(|link| Some(link.info().ok()?.program_id())).collect();
     tags::hide_again(pins, None);
-    pins.remove()?;
+    unpin(pins)?;
     ports::wait_until_detached(&programs);
     Ok(())
+}
+
+/// Removes all that outlives a daemon: filters first, for their owner is the folder.
+fn unpin(pins: &Pins) -> Result<(), PinError> {
+    let failed = |error: interfaces::NetlinkError| PinError::System {
+        what: "remove the filters of",
+        path: pins.folder().to_owned(),
+        why: error.to_string(),
+    };
+    ingress::remove_filters(pins.number()?).map_err(failed)?;
+    pins.remove()
 }
 
 type Loaded = (Ports, Maps, RingBuf<MapData>, Journal);

@@ -25,7 +25,7 @@ const BPF_FS_MAGIC: i64 = 0xCAFE_4A11;
 /// The folder, locked.
 pub struct Pins {
     folder: PathBuf,
-    _lock: File,
+    lock: File,
 }
 
 /// Why the folder cannot be used.
@@ -82,9 +82,25 @@ impl Pins {
             // Whoever had the lock may have removed the folder just before giving it up.
             let locked = lock.metadata().map_err(refused("look at", folder))?;
             if fs::metadata(folder).is_ok_and(|there| there.ino() == locked.ino()) {
-                return Ok(Self { folder: folder.to_owned(), _lock: lock });
+                return Ok(Self { folder: folder.to_owned(), lock });
             }
         }
+    }
+
+    /// Where it is.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// A number that no other folder has, for as long as this one is there.
+    ///
+    /// # Errors
+    ///
+    /// When the system refuses.
+    pub fn number(&self) -> Result<u32, PinError> {
+        let folder = self.lock.metadata().map_err(refused("look at", &self.folder))?;
+        // The BPF file system counts in 32 bits.
+        Ok(folder.ino() as u32)
     }
 
     /// Whether a data plane is here.

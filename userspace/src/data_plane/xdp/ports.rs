@@ -4,11 +4,12 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use aya::Ebpf;
-use aya::programs::links::FdLink;
 use tracing::{info, warn};
 
 use super::attach::{self, StartError};
-use super::hook::{self, Choice, Hook, Mode};
+use super::attachment::Attachment;
+use super::hook::{Choice, Hook, Mode, Plan};
+use super::ingress;
 use super::interfaces::{self, Interface};
 use super::pins::Pins;
 use super::tags;
@@ -38,8 +39,15 @@ struct Programs {
 impl Programs {
     fn slot(&mut self, hook: Hook) -> &mut Option<u32> {
         match hook {
-            Hook::Native | Hook::Generic => &mut self.xdp,
+            Hook::Native => &mut self.xdp,
             Hook::Bundle => &mut self.tc,
+        }
+    }
+
+    fn id(&self, hook: Hook) -> Option<u32> {
+        match hook {
+            Hook::Native => self.xdp,
+            Hook::Bundle => self.tc,
         }
     }
 
@@ -52,8 +60,8 @@ struct Port {
     name: String,
     index: u32,
     hook: Hook,
-    /// The link, or why there is none.
-    attachment: Result<FdLink, String>,
+    /// What holds the program there, or why nothing does.
+    attachment: Result<Attachment, String>,
 }
 
 impl Ports {
@@ -63,30 +71,82 @@ impl Ports {
     }
 
     /// Attaches a program to each of these interfaces, and to no others. It takes the place of another in links that are pinned and
-    /// intact, so that no packet slips through; the other pinned links count as lost.
+    /// intact, so that no packet slips through; the other pinned links count as lost. Where the best hook cannot be used, the
+    /// other one is, if it may be.
     ///
     /// # Errors
     ///
     /// [`StartError`]; some interfaces may be attached.
     pub fn attach_to(&mut self, interfaces: &[Interface], pins: &Pins) -> Result<(), StartError> {
-        let linked = pins.linked()?;
-        for &index in linked.iter().filter(|index| interfaces.iter().all(|interface| interface.index != **index)) {
+        self.drop_others(interfaces, pins)?;
+        let owner = pins.number()?;
+        let attached = |interface: &Interface| match pins.link(interface.index) {
+            Some(link) => attach::hook_of(&link),
+            None => ingress::filtered(interface.index, owner).map(|_| Hook::Bundle),
+        };
+        let mut plan = Plan::new(self.mode, interfaces, attached)?;
+        loop {
+            let Err((number, hook, error)) = self.follow(&plan.choices(), interfaces, pins) else { return Ok(()) };
+            let Some(refusal) = error.refusal() else { return Err(error) };
+            if !plan.refuse(hook, (!refusal.everywhere).then_some(number), &refusal.why) {
+                return Err(error);
+            }
+        }
+    }
+
+    /// Detaches from interfaces that are not among these.
+    fn drop_others(&mut self, interfaces: &[Interface], pins: &Pins) -> Result<(), StartError> {
+        let is_other = |index: u32| interfaces.iter().all(|interface| interface.index != index);
+        let filtered = ingress::filtered_interfaces(pins.number()?)?;
+        for interface in filtered.iter().filter(|interface| is_other(interface.index)) {
+            ingress::remove_filter(interface, pins.number()?)?;
+        }
+        let filtered = filtered.into_iter().map(|interface| interface.index);
+        for index in pins.linked()?.into_iter().chain(filtered).filter(|index| is_other(*index)) {
             pins.drop_link(index)?;
             tags::hide_again(pins, Some(index));
             let what = format!("the aggregator was restarted without its interface, which was number {index}");
             self.lost.push(LostPort { index, what });
         }
-        for (interface, Choice { hook, why }) in interfaces.iter().zip(hook::choose(self.mode, interfaces)?) {
+        Ok(())
+    }
+
+    /// Attaches to the interfaces at the hooks of a plan, but where that was done by an earlier one. An error comes with the number of
+    /// the interface, and its hook.
+    fn follow(
+        &mut self,
+        choices: &[Choice],
+        interfaces: &[Interface],
+        pins: &Pins,
+    ) -> Result<(), (usize, Hook, StartError)> {
+        for (number, (interface, Choice { hook, why, is_fallback })) in interfaces.iter().zip(choices).enumerate() {
+            let hook = *hook;
+            if self.ports.iter().any(|port| port.index == interface.index && port.hook == hook) {
+                continue;
+            }
+            self.ports.retain(|port| port.index != interface.index);
+            let attachment = Ok(self.serve(interface, hook, pins).map_err(|error| (number, hook, error))?);
             let name = interface.name.clone();
-            info!("interface {name}: {}: {why}", hook.name());
-            tags::show(interface, hook, pins)?;
-            let link = match self.adopt(interface, hook, pins)? {
-                Some(link) => link,
-                None => self.attach(interface, hook, pins)?,
-            };
-            self.ports.push(Port { name, index: interface.index, hook, attachment: Ok(link) });
+            match is_fallback {
+                true => warn!("interface {name}: {}, for {why}", hook.name()),
+                false => info!("interface {name}: {}: {why}", hook.name()),
+            }
+            self.ports.push(Port { name, index: interface.index, hook, attachment });
         }
         Ok(())
+    }
+
+    /// Has the hook's program serve the interface, by what an earlier daemon left there if it can.
+    fn serve(&mut self, interface: &Interface, hook: Hook, pins: &Pins) -> Result<Attachment, StartError> {
+        match hook {
+            Hook::Native => tags::show(interface, pins)?,
+            // Native XDP may have been tried.
+            Hook::Bundle => tags::hide_again(pins, Some(interface.index)),
+        }
+        match self.adopt(interface, hook, pins)? {
+            Some(attachment) => Ok(attachment),
+            None => self.attach(interface, hook, pins),
+        }
     }
 
     /// Looks whether the program is attached still, and attaches it again where it is not. Returns the ports that were lost
@@ -103,9 +163,12 @@ impl Ports {
         for number in 0..self.ports.len() {
             let Port { name, index, hook, attachment } = &self.ports[number];
             let same = interfaces.iter().find(|interface| interface.index == *index);
-            if attachment.is_ok() {
-                let program = *self.programs.slot(*hook);
-                let Some(what) = fault(name, same, *hook, program) else { continue };
+            if let Ok(attachment) = attachment {
+                let program = self.programs.id(*hook);
+                if same.is_some() && program.is_some_and(|program| attachment.serves(*index, program)) {
+                    continue;
+                }
+                let what = fault(name, same, *hook);
                 warn!("{what}");
                 lost.push(LostPort { index: *index, what });
             }
@@ -125,7 +188,7 @@ impl Ports {
             let ports: Vec<_> = self.ports.iter().filter(|port| port.hook == hook).map(describe).collect();
             (!ports.is_empty()).then(|| format!("{} on {}", hook.name(), ports.join(", ")))
         };
-        [Hook::Native, Hook::Bundle, Hook::Generic].into_iter().filter_map(of_hook).collect::<Vec<_>>().join("; ")
+        [Hook::Native, Hook::Bundle].into_iter().filter_map(of_hook).collect::<Vec<_>>().join("; ")
     }
 
     /// Detaches from all ports. The pins have been removed.
@@ -134,30 +197,42 @@ impl Ports {
         wait_until_detached(&self.programs.ids());
     }
 
-    /// Takes over the link that an earlier daemon left at the interface, if it did and the link is intact.
-    fn adopt(&mut self, interface: &Interface, hook: Hook, pins: &Pins) -> Result<Option<FdLink>, StartError> {
-        let Some(link) = pins.link(interface.index) else { return Ok(None) };
+    /// Takes over what an earlier daemon left at the interface, if it did and that is intact.
+    fn adopt(&mut self, interface: &Interface, hook: Hook, pins: &Pins) -> Result<Option<Attachment>, StartError> {
+        let owner = pins.number()?;
+        let link = pins.link(interface.index);
+        if link.is_none() && ingress::filtered(interface.index, owner).is_none() {
+            return Ok(None);
+        }
         let program = self.load(hook)?;
-        let taken = attach::take_over(&mut self.object, link, hook);
+        let taken = match link {
+            Some(link) => attach::take_over(&mut self.object, link, hook).ok().and_then(Attachment::by),
+            None => attach::take_over_filter(&mut self.object, interface, owner).ok(),
+        };
         // The index may be that of another interface by now, or of one in another network namespace.
-        let interfaces = interfaces::list()?;
-        let now = interfaces.iter().find(|known| known.index == interface.index);
-        let Some(what) = fault(&interface.name, now, hook, Some(program)) else { return Ok(taken.ok()) };
-        self.lost.push(LostPort { index: interface.index, what });
-        Ok(None)
+        let taken = taken.filter(|taken| taken.serves(interface.index, program));
+        if taken.is_none() {
+            self.lost.push(LostPort { index: interface.index, what: fault(&interface.name, Some(interface), hook) });
+        }
+        Ok(taken)
     }
 
     /// Attaches to an interface that the hook's program is not attached to.
-    fn attach(&mut self, interface: &Interface, hook: Hook, pins: &Pins) -> Result<FdLink, StartError> {
+    fn attach(&mut self, interface: &Interface, hook: Hook, pins: &Pins) -> Result<Attachment, StartError> {
+        let owner = pins.number()?;
         pins.drop_link(interface.index)?;
+        ingress::remove_filter(interface, owner)?;
         self.load(hook)?;
-        let link = attach::attach(&mut self.object, interface, hook)?;
-        Ok(pins.keep_link(interface.index, link)?)
+        let Some(link) = attach::attach(&mut self.object, interface, hook)? else {
+            return attach::attach_filter(&mut self.object, interface, owner);
+        };
+        let link = pins.keep_link(interface.index, link)?;
+        Attachment::by(link).ok_or_else(|| StartError::Load("the kernel does not tell of its link".to_owned()))
     }
 
     /// Loads the hook's program unless it is loaded, which takes the verifier a while. Returns its id.
     fn load(&mut self, hook: Hook) -> Result<u32, StartError> {
-        if let Some(id) = *self.programs.slot(hook) {
+        if let Some(id) = self.programs.id(hook) {
             return Ok(id);
         }
         let id = attach::load(&mut self.object, hook)?;
@@ -184,7 +259,9 @@ impl Ports {
         }
         if let (Ok(_), Some(interface)) = (&attached, interface) {
             port.index = interface.index;
-            if let Err(error) = tags::show(&interface, hook, pins) {
+            if hook == Hook::Native
+                && let Err(error) = tags::show(&interface, pins)
+            {
                 warn!("{error}");
             }
         }
@@ -197,7 +274,7 @@ impl Ports {
 pub fn wait_until_detached(programs: &[u32]) {
     let begin = Instant::now();
     let is_attached = |interface: &Interface| {
-        let at_ingress = interfaces::at_ingress(&interface.name).unwrap_or_default();
+        let at_ingress = ingress::programs(interface).unwrap_or_default();
         interface.program.iter().chain(&at_ingress).any(|program| programs.contains(program))
     };
     while interfaces::list().is_ok_and(|interfaces| interfaces.iter().any(is_attached)) {
@@ -209,19 +286,14 @@ pub fn wait_until_detached(programs: &[u32]) {
     }
 }
 
-/// What is wrong with an interface that the hook's program was attached to.
-fn fault(name: &str, interface: Option<&Interface>, hook: Hook, program: Option<u32>) -> Option<String> {
-    let Some(interface) = interface else { return Some(format!("interface {name} of the aggregator was removed")) };
-    let attached = match hook {
-        Hook::Native | Hook::Generic => interface.program.into_iter().collect(),
-        Hook::Bundle => interfaces::at_ingress(&interface.name).unwrap_or_default(),
-    };
-    if program.is_some_and(|program| attached.contains(&program)) {
-        return None;
-    }
-    match hook {
-        Hook::Bundle => Some(format!("the aggregator's program was detached from tc ingress of interface {name}")),
-        _ if attached.is_empty() => Some(format!("the aggregator's XDP program was detached from interface {name}")),
-        _ => Some(format!("another XDP program took the aggregator's place on interface {name}")),
+/// What is wrong with an interface that the hook's program was attached to, and is not.
+fn fault(name: &str, interface: Option<&Interface>, hook: Hook) -> String {
+    match (hook, interface) {
+        (_, None) => format!("interface {name} of the aggregator was removed"),
+        (Hook::Bundle, _) => format!("the aggregator's program was detached from tc ingress of interface {name}"),
+        (Hook::Native, Some(interface)) if interface.program.is_none() => {
+            format!("the aggregator's XDP program was detached from interface {name}")
+        }
+        _ => format!("another XDP program took the aggregator's place on interface {name}"),
     }
 }

@@ -4,7 +4,6 @@
 
 use tracing::{info, warn};
 
-use super::hook::Hook;
 use super::interfaces::{Interface, NetlinkError};
 use super::offloads;
 use super::pins::{PinError, Pins};
@@ -14,10 +13,7 @@ use super::pins::{PinError, Pins};
 /// # Errors
 ///
 /// When it cannot be noted.
-pub fn show(interface: &Interface, hook: Hook, pins: &Pins) -> Result<(), PinError> {
-    if hook == Hook::Bundle {
-        return Ok(());
-    }
+pub fn show(interface: &Interface, pins: &Pins) -> Result<(), PinError> {
     let name = &interface.name;
     match switch_off(interface.index, pins)? {
         Ok(Tags::Shown) => {}
