@@ -51,15 +51,19 @@ impl Site {
 
     /// A rank that runs a script, with variables beside those of torchrun.
     fn rank(&self, rank: usize, arguments: &[&str], variables: &[(&str, &str)]) -> Process {
+        let mut command = self.command(rank, arguments);
+        command.env("GLOO_SOCKET_IFNAME", "eth0").envs(variables.iter().copied());
+        self.rack.worker(rank).spawn(&format!("rank {rank}"), command).unwrap()
+    }
+
+    fn command(&self, rank: usize, arguments: &[&str]) -> Command {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../worker-lib/python/tests");
         let mut command = Command::new(&self.python);
         command.arg("-W").arg("ignore").arg(folder.join(arguments[0])).args(&arguments[1..]);
         command.env("RANK", rank.to_string()).env("WORLD_SIZE", self.rack.workers().len().to_string());
         command.env("MASTER_ADDR", Rack::worker_address(0).to_string()).env("MASTER_PORT", "29500");
-        command.env("SWITCHML_AGGREGATOR", self.aggregator.control());
-        command.env("GLOO_SOCKET_IFNAME", "eth0").env("OMP_NUM_THREADS", "1");
-        command.envs(variables.iter().copied());
-        self.rack.worker(rank).spawn(&format!("rank {rank}"), command).unwrap()
+        command.env("SWITCHML_AGGREGATOR", self.aggregator.control()).env("OMP_NUM_THREADS", "1");
+        command
     }
 
     fn ranks(&self, arguments: &[&str], variables: &[(&str, &str)]) -> Vec<Process> {
@@ -99,7 +103,7 @@ fn collectives_of_torch() {
 #[test]
 fn the_oldest_torch() {
     let name = "the_oldest_torch";
-    let Some(site) = Site::new(name, 2) else { return };
+    let Some(site) = Site::new(name, 3) else { return };
     let Ok(folder) = std::env::var("SWITCHML_OLDEST_TORCH") else {
         return skip(
             name,
@@ -112,6 +116,45 @@ fn the_oldest_torch() {
     }
     for printed in site.run(&["overlap.py"], &oldest) {
         assert!(printed.contains("all-reduces overlap"), "{printed}");
+    }
+    for (script, well) in [("public_functions.py", "all of them work"), ("callbacks.py", "all callbacks were called")] {
+        for printed in site.run(&[script], &oldest) {
+            assert!(printed.contains(well), "{printed}");
+        }
+    }
+}
+
+#[test]
+fn every_public_function() {
+    let Some(site) = Site::new("every_public_function", 3) else { return };
+    for printed in site.run(&["public_functions.py"], &[]) {
+        assert!(printed.contains("all of them work"), "{printed}");
+    }
+}
+
+/// Debian's file of hosts, without a word on which interface Gloo is to use.
+#[test]
+fn the_host_name_may_be_an_address_of_the_loopback_interface() {
+    let Some(site) = Site::new("the_host_name_may_be_an_address_of_the_loopback_interface", 2) else { return };
+    let hosts = Path::new(env!("CARGO_TARGET_TMPDIR")).join("hosts");
+    std::fs::write(&hosts, "127.0.0.1 localhost\n127.0.1.1 debian\n").unwrap();
+    let start = |rank: usize| {
+        let script = site.command(rank, &["loopback_name.py"]);
+        let mut command = Command::new("unshare");
+        command.args([
+            "--mount",
+            "--uts",
+            "sh",
+            "-c",
+            "mount --bind \"$0\" /etc/hosts && hostname debian && exec \"$@\"",
+        ]);
+        command.arg(&hosts).arg(script.get_program()).args(script.get_args());
+        command.envs(script.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        site.rack.worker(rank).spawn(&format!("rank {rank}"), command).unwrap()
+    };
+    for mut rank in [0, 1].map(start) {
+        rank.wait_success(PATIENCE).unwrap();
+        assert!(rank.stdout().contains("Gloo works"), "{}", rank.stdout());
     }
 }
 
@@ -267,6 +310,31 @@ fn gradients_may_be_compressed_by_hooks() {
 }
 
 #[test]
+fn callbacks_may_wait_for_calls() {
+    let Some(site) = Site::new("callbacks_may_wait_for_calls", 3) else { return };
+    for printed in site.run(&["callbacks.py"], &[]) {
+        assert!(printed.contains("all callbacks were called"), "{printed}");
+    }
+}
+
+/// Its hook's callbacks wait for two calls each.
+#[test]
+fn power_sgd_trains_as_with_gloo() {
+    let Some(site) = Site::new("power_sgd_trains_as_with_gloo", 2) else { return };
+    let losses = |backend: &str| -> Vec<Vec<f64>> {
+        let printed = site.run(&["powersgd.py", backend, "25"], &[]);
+        printed.iter().map(|text| serde_json::from_str(text).unwrap()).collect()
+    };
+    let (ours, gloos) = (losses("switchml"), losses("gloo"));
+    for (ours, gloos) in ours.iter().zip(&gloos) {
+        assert!(gloos.last() < Some(&(0.8 * gloos[0])), "it learns: {gloos:?}");
+        assert_eq!(ours.len(), gloos.len());
+        let apart = ours.iter().zip(gloos).map(|(ours, gloos)| (ours - gloos).abs()).fold(0.0, f64::max);
+        assert!(apart < 1e-4, "{apart} apart: {ours:?} and Gloo's {gloos:?}");
+    }
+}
+
+#[test]
 fn all_reduces_overlap_the_backward_pass() {
     let Some(site) = Site::new("all_reduces_overlap_the_backward_pass", 2) else { return };
     for printed in site.run(&["overlap.py"], &[]) {
@@ -312,16 +380,27 @@ fn another_shape_is_told_and_the_processes_go_on_in_another_job() {
 fn without_an_aggregator_it_says_so_or_falls_back() {
     let Some(site) = Site::new("without_an_aggregator_it_says_so_or_falls_back", 2) else { return };
     let nowhere = format!("{}:4", switchml_rack::AGGREGATOR_ADDRESS);
-    for printed in site.run(&["away.py"], &[("SWITCHML_AGGREGATOR", &nowhere)]) {
-        assert!(printed.contains(&format!("refused: switchml: no aggregator answers at {nowhere}")), "{printed}");
-    }
+    let refused = |address: &str, variables: &[(&str, &str)], why: &str| {
+        for printed in site.run(&["away.py"], variables) {
+            let head = format!("refused: switchml: no aggregator answers at {address}");
+            assert!(printed.starts_with(&head) && printed.ends_with(&format!("({why})\n")), "{printed}");
+            assert_eq!(printed.lines().count(), 1, "{printed}");
+        }
+    };
+    let given = format!("SWITCHML_AGGREGATOR is '{nowhere}'; host and host:port are allowed");
+    refused(&nowhere, &[("SWITCHML_AGGREGATOR", &nowhere)], &given);
+    // Where nothing is given, the host is tried that torchrun names.
+    let nothing = "SWITCHML_AGGREGATOR is not set, so that MASTER_ADDR's host was tried; \
+        set it to the aggregator's host or host:port, or SWITCHML_FALLBACK=gloo";
+    refused(&Rack::worker_address(0).to_string(), &[("SWITCHML_AGGREGATOR", "")], nothing);
     // One of them alone cannot reach it.
     let variables = [("SWITCHML_FALLBACK", "gloo"), ("SWITCHML_JOIN_TIMEOUT", "3")];
     let first = site.rank(0, &["away.py"], &variables);
     let second = site.rank(1, &["away.py"], &[&variables[..], &[("SWITCHML_AGGREGATOR", &nowhere)]].concat());
     for mut rank in [first, second] {
         rank.wait_success(PATIENCE).unwrap();
-        assert!(rank.stdout().contains("fell back: [2.0, 2.0]"), "{}", rank.stdout());
+        let expected = "fell back: [2.0, 2.0] by gloo, cpu:gloo,cuda:gloo\nagain: [4.0, 4.0] by gloo\n";
+        assert_eq!(rank.stdout(), expected);
         assert!(rank.stderr().contains("rank 1: no aggregator answers"), "{}", rank.stderr());
     }
 }

@@ -13,5 +13,8 @@ except dist.DistBackendError as error:
 else:
     tensor = torch.ones(2)
     dist.all_reduce(tensor)
-    print(f"fell back: {tensor.tolist()}", flush=True)
+    print(f"fell back: {tensor.tolist()} by {dist.get_backend()}, {dist.get_backend_config()}", flush=True)
+    group = dist.new_group()
+    dist.all_reduce(tensor, group=group)
+    print(f"again: {tensor.tolist()} by {dist.get_backend(group)}", flush=True)
     dist.destroy_process_group()

@@ -1,4 +1,4 @@
-"""What torch builds on collectives, in the network and by Gloo: accumulated gradients, fully sharded parameters, checkpoints."""
+"""What torch builds on collectives, in the network and by Gloo: accumulated gradients, fully sharded parameters, checkpoints, pipelines."""
 
 import os
 
@@ -8,6 +8,7 @@ import torch.distributed.checkpoint as checkpoint
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 from torch.nn.parallel import DistributedDataParallel
 
 dist.init_process_group("switchml")
@@ -43,6 +44,22 @@ state = {"layer": sharded.state_dict()}
 checkpoint.load(state, checkpoint_id=os.environ["FOLDER"])
 sharded.load_state_dict(state["layer"])
 assert saved.any() and torch.equal(sharded.weight.full_tensor(), saved)
+
+# A pipeline of layers that each multiply by rank + 2: its gradients are those of the product of all.
+factors = torch.prod(torch.arange(2.0, ranks + 2))
+for schedule in (ScheduleGPipe, Schedule1F1B):
+    layer = nn.Linear(1, 1, bias=False)
+    nn.init.constant_(layer.weight, rank + 2.0)
+    stage = PipelineStage(layer, rank, ranks, torch.device("cpu"))
+    pipeline = schedule(stage, n_microbatches=4, loss_fn=lambda output, _: output.sum(), scale_grads=False)
+    inputs = torch.arange(8.0).view(8, 1)
+    if rank == 0:
+        pipeline.step(inputs)
+    else:
+        output = pipeline.step(target=torch.zeros(8, 1))
+    if rank == ranks - 1:
+        assert torch.equal(output.detach(), inputs * factors), output
+    assert torch.equal(layer.weight.grad, (inputs.sum() * factors / (rank + 2)).view(1, 1)), layer.weight.grad
 
 dist.destroy_process_group()
 print("all of it works", flush=True)

@@ -17,7 +17,7 @@ from ._create import create
 from ._group import group_of
 from ._hooks import fixed16_compress_hook
 from ._staging import STREAMS
-from ._work import NAME
+from ._threads import NAME
 
 __all__ = ["fixed16_compress_hook", "register", "statistics"]
 

@@ -1,5 +1,6 @@
 """How the ranks of a process group find their job at the aggregator, or agree on Gloo."""
 
+import functools
 import os
 import uuid
 from datetime import timedelta
@@ -8,11 +9,14 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import Backend
+from torch.distributed import distributed_c10d
 
 from .._communicator import Communicator
 from .._error import Error
-from ._group import Group, log
-from ._work import NAME, backend_error
+from ._gloo import gloo_group
+from ._group import Group, group_of, log
+from ._threads import NAME
+from ._work import backend_error, see_through_holders
 
 # The first one whose C++ calls methods of a Python class that is a `Backend`.
 OLDEST = "2.14"
@@ -22,30 +26,51 @@ def create(options: Any, _backend_options: Any) -> Backend:
     """The process group that torch asks for."""
     if torch.__version__ < OLDEST:
         raise RuntimeError(f"torch {torch.__version__} cannot have a backend in Python; {NAME} needs torch {OLDEST} or newer")
-    rank, size = options.group_rank, options.group_size
+    see_through_holders()
+    record_what_groups_have()
+    return _make(options.store, options.group_rank, options.group_size, options.timeout)
+
+
+def _make(parent: dist.Store, rank: int, size: int, timeout: timedelta) -> Backend:
+    """A group whose ranks meet in a store: in the network, or with Gloo alone where that is allowed and necessary."""
     # A group that was destroyed leaves its keys to the next one of its name; all ranks have counted as many.
-    attempt = options.store.add(f"attempts/{rank}", 1)
-    store = dist.PrefixStore(f"{NAME}/{attempt}", options.store)
-    gloo = dist.ProcessGroupGloo(dist.PrefixStore("gloo", store), rank, size, options.timeout)
+    attempt = parent.add(f"attempts/{rank}", 1)
+    store = dist.PrefixStore(f"{NAME}/{attempt}", parent)
     fallback = os.environ.get("SWITCHML_FALLBACK", "")
     if fallback not in ("", "gloo"):
         raise ValueError(f"SWITCHML_FALLBACK is {fallback!r}; gloo is allowed, or nothing")
+    aggregator, known_by, job = _meet(store, rank, size)
     communicator: Communicator | None = None
     failure = ""
     try:
-        communicator = _connect(store, rank, size, options.timeout)
+        communicator = _connect(aggregator, job, rank, size, timeout)
     except Error as error:
+        told = f"{error} ({known_by})" if str(error).startswith(("aggregator ", "no aggregator ")) else str(error)
         if not fallback:
-            raise backend_error(error) from None
-        failure = str(error)
+            raise backend_error(Error(told, error.ranks)) from None
+        failure = told
     # All or none.
     reasons = _failures(store, rank, size, failure) if fallback else {}
+    gloo = gloo_group(dist.PrefixStore("gloo", store), rank, size, timeout, aggregator)
     if communicator is not None and not reasons:
-        return Group(communicator, gloo)
+        return Group(communicator, gloo, timeout, _make)
     if communicator is not None:
         communicator.close()
     log.warning("%s: all ranks use Gloo, because of rank %s", NAME, "; rank ".join(f"{r}: {why}" for r, why in reasons.items()))
     return gloo
+
+
+@functools.cache
+def record_what_groups_have() -> None:
+    """Has torch call a group that fell back Gloo's: it records what was asked for, after `create` has returned, and knows no better."""
+    record = distributed_c10d._register_pg_in_world
+
+    def corrected(group: dist.ProcessGroup, **named: Any) -> None:
+        if NAME in named["backend_name"] and group_of(group) is None:
+            named.update((key, named[key].replace(NAME, "gloo")) for key in ("backend_name", "backend_config"))
+        record(group, **named)
+
+    distributed_c10d._register_pg_in_world = corrected
 
 
 def _failures(store: Any, rank: int, size: int, failure: str) -> dict[int, str]:
@@ -55,14 +80,27 @@ def _failures(store: Any, rank: int, size: int, failure: str) -> dict[int, str]:
     return {other: reason for other, reason in enumerate(failures) if reason}
 
 
-def _connect(store: Any, rank: int, size: int, timeout: timedelta) -> Communicator:
-    """Joins the group's job, which the first rank gives its name and its aggregator."""
+def _meet(store: Any, rank: int, size: int) -> tuple[str, str, str]:
+    """What the first rank says if this one has no word of its own: where the aggregator is, host or host:port; how that is known, for people; the job."""
+    given = os.environ.get("SWITCHML_AGGREGATOR", "")
     if rank == 0:
-        aggregator = os.environ.get("SWITCHML_AGGREGATOR") or os.environ.get("MASTER_ADDR", "")
-        store.set("aggregator", aggregator)
+        store.set("aggregator", given)
+        store.set("master", os.environ.get("MASTER_ADDR", ""))
         store.set("job", f"torch-{uuid.uuid4()}")
-    aggregator = os.environ.get("SWITCHML_AGGREGATOR") or store.get("aggregator").decode()
-    job = store.get("job").decode()
+    aggregator, master, job = (store.get(key).decode() for key in ("aggregator", "master", "job"))
+    # The store is in the first rank's process, which may end at once: not before all others have read.
+    if store.add("have read", 1) == size:
+        store.set("all have read", "")
+    if rank == 0:
+        store.get("all have read")
+    if aggregator := given or aggregator:
+        return aggregator, f"SWITCHML_AGGREGATOR is {aggregator!r}; host and host:port are allowed", job
+    tried = "so that MASTER_ADDR's host was tried" if master else "and neither is MASTER_ADDR"
+    return master, f"SWITCHML_AGGREGATOR is not set, {tried}; set it to the aggregator's host or host:port, or SWITCHML_FALLBACK=gloo", job
+
+
+def _connect(aggregator: str, job: str, rank: int, size: int, timeout: timedelta) -> Communicator:
+    """Joins the group's job."""
     return Communicator(
         aggregator=aggregator or None,
         job=job,

@@ -2,7 +2,8 @@
 
 import atexit
 import logging
-from typing import Any, Callable
+from datetime import timedelta
+from typing import Any, Callable, Iterator
 
 import torch
 import torch.distributed as dist
@@ -12,9 +13,13 @@ from .._communicator import Communicator, Handle
 from .._error import Error
 from . import _wide
 from ._staging import STREAMS, Staged
-from ._work import NAME, CallThread, CallWork, backend_error
+from ._threads import NAME, CallThread
+from ._work import CallWork, GlooWork, backend_error
 
 log = logging.getLogger("switchml.torch")
+
+# Makes a group of ranks that meet in a store: rank, number of ranks, and timeout.
+Make = Callable[[dist.Store, int, int, timedelta], Backend]
 
 _OPS = {dist.ReduceOp.SUM: "sum", dist.ReduceOp.AVG: "avg", dist.ReduceOp.MAX: "max", dist.ReduceOp.MIN: "min"}
 _FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
@@ -23,10 +28,24 @@ _FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 class Group(Backend):
     """A process group: a job at the aggregator, and Gloo for what that does not do."""
 
-    def __init__(self, communicator: Communicator, gloo: Backend) -> None:
+    # Torch's C++ looks up here what a backend can do, and asks itself in a circle where it finds nothing.
+    supports_splitting = True
+    supports_coalescing = False
+    supports_shrinking = False
+    supports_reconfigure = False
+    supports_window = False
+    supports_time_estimate = False
+    _supports_time_estimate = False
+
+    def __init__(self, communicator: Communicator, gloo: Backend, timeout: timedelta, make: Make) -> None:
         super().__init__(communicator.rank, communicator.world_size)
         self._communicator = communicator
-        self._gloo = gloo
+        # With more methods than torch's types know.
+        self._gloo: Any = gloo
+        self._options = Backend.Options(NAME, timeout)
+        self._make = make
+        # By name: torch asks for each type of device.
+        self._parts: dict[str, Backend] = {}
         # Waits for calls in flight.
         self._completions = CallThread("completions")
         # From the first tensor of a GPU on: makes calls whose elements have to be waited for, and all others, for their order counts.
@@ -41,6 +60,10 @@ class Group(Backend):
 
     # What torch asks some versions of its own backends for.
     getBackendName = name
+
+    @property
+    def options(self) -> Backend.Options:
+        return self._options
 
     def allreduce(self, tensors: list[torch.Tensor], opts: Any = None) -> Work:
         op = _OPS.get(opts.reduceOp.op if opts is not None else dist.ReduceOp.SUM)
@@ -60,6 +83,27 @@ class Group(Backend):
     def barrier(self, opts: Any = None) -> Work:
         token = torch.zeros(1, dtype=torch.int32)
         return self._start([token], lambda tensor: self._reduce(tensor, "sum"))
+
+    def monitored_barrier(self, opts: Any, wait_all_ranks: bool = False) -> None:
+        self._note("monitored_barrier")
+        self._gloo.monitored_barrier(opts.timeout, wait_all_ranks)
+
+    def split(self, store: dist.Store, ranks: list[int], options: Backend.Options) -> Backend:
+        """A group of some of the ranks, all of which call this."""
+        if self.rank() not in ranks:
+            # Torch's C++ crashes where it is told that there is none.
+            raise backend_error(Error(f"rank {self.rank()} is in no part of the group; split_group needs it in one, new_group does not"))
+        name = options.group_name
+        if name not in self._parts:
+            self._parts[name] = self._make(store, ranks.index(self.rank()), len(ranks), options._timeout)
+        return self._parts[name]
+
+    def perform_nocolor_split(self, _device: torch.device) -> None:
+        """Ranks that are not in a new group have nothing to do for it."""
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        self._options._timeout = timeout
+        self._gloo.set_timeout(timeout)
 
     def statistics(self) -> dict[str, Any]:
         return self._communicator.stats()
@@ -89,7 +133,7 @@ class Group(Backend):
             for copy in staged.values():
                 copy.arrived()
             started = [start(tensor) for tensor in there]
-            self._completions.add(lambda: finish(started), work)
+            self._completions.add(lambda: finish(started), work.fail)
 
         def finish(started: list[tuple[Handle, Callable[[], None]]]) -> None:
             for handle, _ in started:
@@ -103,7 +147,7 @@ class Group(Backend):
         if staged and self._calls is None:
             self._calls = CallThread("calls")
         if self._calls is not None:
-            self._calls.add(call, work)
+            self._calls.add(call, work.fail)
             return work
         try:
             call()
@@ -134,11 +178,14 @@ class Group(Backend):
         handle = self._communicator.broadcast_start(words.view(torch.int32), root)
         return handle, lambda: _overwrite(tensor, words[:size].view(tensor.dtype).view(tensor.shape))
 
-    def _delegate(self, name: str, *arguments: Any, **named: Any) -> Any:
+    def _delegate(self, name: str, *arguments: Any, **named: Any) -> Work:
+        self._note(name)
+        return GlooWork(getattr(self._gloo, name)(*arguments, **named), list(_tensors_in(arguments)))
+
+    def _note(self, name: str) -> None:
         if name not in self._delegated:
             self._delegated.add(name)
             log.info("%s: %s goes to Gloo", NAME, name)
-        return getattr(self._gloo, name)(*arguments, **named)
 
 
 def _delegating(name: str) -> Callable[..., Any]:
@@ -162,8 +209,6 @@ for _name in (
     "alltoall_base",
     "all_to_all_single",
     "gather",
-    "gather_single",
-    "monitored_barrier",
     "recv",
     "recv_anysource",
     "reduce",
@@ -184,8 +229,13 @@ def group_of(group: dist.ProcessGroup | None) -> Group | None:
     group = group or dist.group.WORLD
     if group is None:
         raise ValueError("there is no process group; call init_process_group first")
-    backends = [group._get_backend(device) for device in group._device_types]
+    backends = [_within_wrapper(group._get_backend(device)) for device in group._device_types]
     return next((backend for backend in backends if isinstance(backend, Group)), None)
+
+
+def _within_wrapper(backend: Backend) -> Backend:
+    """What torch wraps with TORCH_DISTRIBUTED_DEBUG=DETAIL."""
+    return backend.wrapped_pg if hasattr(backend, "wrapped_pg") else backend
 
 
 def _in_words(statistics: dict[str, Any]) -> str:
@@ -200,6 +250,15 @@ def _is_offered(tensor: torch.Tensor, op: str) -> bool:
     if tensor.device.type not in ("cpu", *STREAMS) or tensor.is_sparse:
         return False
     return tensor.dtype in _FLOATS or (tensor.dtype in (torch.int32, torch.int64) and op != "avg")
+
+
+def _tensors_in(arguments: Any) -> Iterator[torch.Tensor]:
+    """The tensors in arguments, and in lists in them."""
+    for argument in arguments:
+        if isinstance(argument, torch.Tensor):
+            yield argument
+        elif isinstance(argument, (list, tuple)):
+            yield from _tensors_in(argument)
 
 
 def _as_words(tensor: torch.Tensor) -> torch.Tensor:

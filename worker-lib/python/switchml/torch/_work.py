@@ -1,36 +1,102 @@
-"""Calls in flight, as torch sees them, and the threads behind them."""
+"""Calls in flight, as torch sees them."""
 
-import queue
+import functools
 import threading
 from datetime import timedelta
-from typing import Callable
+from typing import Any, Callable
 
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import Work
 
-NAME = "switchml"
+from ._threads import CALLBACKS, NAME
+
+# What torch's holder of a Python Work answers itself, wrongly, in place of the Work that it holds.
+_NOT_FORWARDED = ("is_completed", "is_success", "exception", "result", "source_rank", "_source_rank")
 
 
-class CallWork(Work):
-    """A call in flight. `wait` and `get_future` are what torch asks Python for; the rest it finds out by the future."""
+class _Asker(threading.local):
+    """Whether this thread asks a holder what it holds, and what it found."""
+
+    asks = False
+    found: "HeldWork | None" = None
+
+
+_asker = _Asker()
+
+
+class HeldWork(Work):
+    """A Work of Python's. Torch's C++ gives users a holder of it, which forwards nothing but `wait` and `get_future`."""
+
+    def get_future(self) -> torch.futures.Future[Any]:
+        if _asker.asks:
+            _asker.found = self
+            return torch.futures.Future()
+        return self.future()
+
+    def future(self) -> torch.futures.Future[Any]:
+        """What users get. Their callbacks must not run on a thread that calls need for their completion."""
+        raise NotImplementedError
+
+
+@functools.cache
+def see_through_holders() -> None:
+    """Has torch's works answer what they are asked from what they hold, if they hold a `HeldWork`. Other works answer as ever."""
+    for name in _NOT_FORWARDED:
+        setattr(Work, name, _forwarding(name, getattr(Work, name)))
+
+
+def _forwarding(name: str, original: Callable[[Work], Any]) -> Callable[[Work], Any]:
+    def method(self: Work) -> Any:
+        held = _held_by(self)
+        return original(self) if held is None else getattr(held, name)()
+
+    method.__name__ = name
+    return method
+
+
+def _held_by(work: Work) -> HeldWork | None:
+    _asker.asks, _asker.found = True, None
+    try:
+        # Of all that reaches what is held, this alone has no effect.
+        work.get_future()
+    except RuntimeError:
+        # Not all of torch's own works have one.
+        pass
+    finally:
+        _asker.asks = False
+    held, _asker.found = _asker.found, None
+    return held
+
+
+class CallWork(HeldWork):
+    """A call in the network."""
 
     def __init__(self, tensors: list[torch.Tensor]) -> None:
         super().__init__()
         self._tensors = tensors
         self._over = threading.Event()
         self._error: Exception | None = None
-        # A future of tensors on GPUs must know which.
-        devices = {tensor.device for tensor in tensors if tensor.device.type != "cpu"}
-        self._finished: torch.futures.Future[None] = torch.futures.Future(devices=list(devices))
+        self._finished: torch.futures.Future[None] = torch.futures.Future(devices=_gpus_of(tensors))
         # An exception that a callback raises is one for C++, too, where DDP waits; `set_exception` makes one for Python alone, and DDP crash.
         self._future = self._finished.then(self._result)
+        # Whether anybody may have attached callbacks to it.
+        self._shared = False
+        self._lock = threading.Lock()
 
     def finish(self, error: Exception | None = None) -> None:
         """The call is over."""
         self._error = error
-        self._finished.set_result(None)
-        self._over.set()
+        with self._lock:
+            self._over.set()
+            if not self._shared:
+                self._finished.set_result(None)
+                return
+        CALLBACKS.add(lambda: self._finished.set_result(None))
+
+    def fail(self, error: Exception) -> None:
+        """The call is over, for this reason."""
+        self.finish(backend_error(error))
 
     def _result(self, _: torch.futures.Future[None]) -> list[torch.Tensor]:
         if self._error:
@@ -44,36 +110,82 @@ class CallWork(Work):
             raise dist.DistBackendError(f"{NAME}: not done after {limit} s")
         if self._error:
             raise self._error
+        if self._shared:
+            # Who has waited finds the future done.
+            self._future.wait()
         return True
 
-    def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
+    def future(self) -> torch.futures.Future[list[torch.Tensor]]:
+        with self._lock:
+            self._shared = True
         return self._future
 
+    def is_completed(self) -> bool:
+        return self._over.is_set()
 
-class CallThread:
-    """A thread that runs what it is given, in order. What fails ends the call that it is of."""
+    def is_success(self) -> bool:
+        return self._over.is_set() and self._error is None
 
-    def __init__(self, name: str) -> None:
-        self._todo: queue.SimpleQueue[tuple[Callable[[], None], CallWork] | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name=f"{NAME}-{name}", daemon=True)
-        self._thread.start()
+    def exception(self) -> Exception | None:
+        return self._error
 
-    def add(self, run: Callable[[], None], work: CallWork) -> None:
-        self._todo.put((run, work))
+    def result(self) -> list[torch.Tensor]:
+        self.wait()
+        return self._tensors
 
-    def close(self) -> None:
-        self._todo.put(None)
-        self._thread.join()
 
-    def _run(self) -> None:
-        while (item := self._todo.get()) is not None:
-            run, work = item
-            try:
-                run()
-            except Exception as error:
-                work.finish(backend_error(error))
-            # Else it would keep tensors until the next one comes.
-            del item, run, work
+class GlooWork(HeldWork):
+    """A call that went to Gloo."""
+
+    def __init__(self, work: Work, tensors: list[torch.Tensor]) -> None:
+        super().__init__()
+        self._work, self._tensors = work, tensors
+        # Whether anybody has the future.
+        self._shared = False
+
+    def wait(self, timeout: timedelta = timedelta()) -> bool:
+        done = self._work.wait(timeout)
+        if self._shared:
+            self._future.wait()
+        return done
+
+    @functools.cached_property
+    def _future(self) -> torch.futures.Future[Any]:
+        theirs = self._work.get_future()
+        finished: torch.futures.Future[None] = torch.futures.Future(devices=_gpus_of(self._tensors))
+        if theirs.done():
+            finished.set_result(None)
+        else:
+            # Gloo's threads complete its calls, and would run the callbacks, too.
+            theirs.add_done_callback(lambda _: CALLBACKS.add(lambda: finished.set_result(None)))
+        return finished.then(lambda _: theirs.value())
+
+    def future(self) -> torch.futures.Future[Any]:
+        self._shared = True
+        return self._future
+
+    def is_completed(self) -> bool:
+        return self._work.is_completed()
+
+    def is_success(self) -> bool:
+        return self._work.is_success()
+
+    def exception(self) -> Any:
+        return self._work.exception()
+
+    def result(self) -> list[torch.Tensor]:
+        return self._work.result()
+
+    def source_rank(self) -> int:
+        return self._work.source_rank()
+
+    def _source_rank(self) -> int:
+        return self._work._source_rank()
+
+
+def _gpus_of(tensors: list[torch.Tensor]) -> list[torch.device]:
+    """Which GPUs tensors are on: a future of theirs must know."""
+    return list({tensor.device for tensor in tensors if tensor.device.type != "cpu"})
 
 
 def backend_error(error: Exception) -> Exception:

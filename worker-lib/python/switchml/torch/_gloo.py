@@ -1,0 +1,48 @@
+"""Gloo, for what the network does not do."""
+
+import os
+import socket
+from datetime import timedelta
+
+import torch.distributed as dist
+from torch._C._distributed_c10d import Backend
+
+
+def gloo_group(store: dist.Store, rank: int, size: int, timeout: timedelta, aggregator: str) -> Backend:
+    """A group of Gloo's on the interface that GLOO_SOCKET_IFNAME names, or else on that which leads to the aggregator."""
+    address = None if os.environ.get("GLOO_SOCKET_IFNAME") else _address_towards(aggregator, os.environ.get("MASTER_ADDR", ""))
+    if address is None:
+        return dist.ProcessGroupGloo(store, rank, size, timeout)
+    options = dist.ProcessGroupGloo._Options()
+    options._timeout = timeout
+    # Gloo itself takes the address of the host's name, which is 127.0.1.1 on Debian.
+    options._devices = [dist.ProcessGroupGloo.create_device(hostname=address)]
+    return dist.ProcessGroupGloo(store, rank, size, options)
+
+
+def _address_towards(*places: str) -> str | None:
+    """This host's address on the way to the first of the places, host or host:port, that is not on the loopback interface."""
+    for place in places:
+        try:
+            found = socket.getaddrinfo(_host_of(place), 9, type=socket.SOCK_DGRAM) if place else []
+        except OSError:
+            continue
+        for family, kind, protocol, _, there in found:
+            with socket.socket(family, kind, protocol) as route:
+                try:
+                    # Nothing is sent.
+                    route.connect(there)
+                except OSError:
+                    continue
+                address: str = route.getsockname()[0]
+            if not address.startswith("127.") and address != "::1":
+                return address
+    return None
+
+
+def _host_of(place: str) -> str:
+    """`host` of `host`, `host:port`, `[host]:port` and IPv6 addresses."""
+    if place.startswith("["):
+        return place[1:].partition("]")[0]
+    host, _, port = place.rpartition(":")
+    return host if host and port.isdigit() and ":" not in host else place

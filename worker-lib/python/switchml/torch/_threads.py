@@ -1,0 +1,131 @@
+"""Threads that wait for calls, and threads that run what users attach to futures; never the same ones."""
+
+import atexit
+import queue
+import threading
+import time
+from collections import deque
+from typing import Callable
+
+from .._error import Error
+
+NAME = "switchml"
+
+
+class CallThread:
+    """A thread that runs what it is given, in order. What fails is told to the function given with it."""
+
+    def __init__(self, name: str) -> None:
+        self._todo: queue.SimpleQueue[tuple[Callable[[], None], Callable[[Exception], None]] | None] = queue.SimpleQueue()
+        self._closed = False
+        # Nothing may come to the queue behind its end.
+        self._lock = threading.Lock()
+        self._thread = threading.Thread(target=self._run, name=f"{NAME}-{name}", daemon=True)
+        self._thread.start()
+
+    def add(self, run: Callable[[], None], failed: Callable[[Exception], None]) -> None:
+        with self._lock:
+            if self._closed:
+                raise Error("the process group is destroyed")
+            self._todo.put((run, failed))
+
+    def close(self) -> None:
+        """Returns when all is done that was given before."""
+        with self._lock:
+            self._closed = True
+            self._todo.put(None)
+        self._thread.join()
+
+    def _run(self) -> None:
+        while (item := self._todo.get()) is not None:
+            run, failed = item
+            try:
+                run()
+            except Exception as error:
+                failed(error)
+            # Else it would keep tensors until the next one comes.
+            del item, run, failed
+
+
+class CallbackThreads:
+    """Runs callbacks: each starts when the one before is over, as on one thread, so that they see the order of calls.
+
+    But a callback may wait for what a later one does, and no one can tell. So where one takes longer than PATIENCE, another thread goes on behind it.
+    """
+
+    # Seconds. Few callbacks take so long, and those that wait for a call wait longer than this anyway.
+    PATIENCE = 0.001
+    # Threads that have nothing to do: one takes the next callback, and one looks how long that takes.
+    IDLE = 2
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._todo: deque[Callable[[], None]] = deque()
+        # The callback that started last, while it runs, and when it started.
+        self._current: Callable[[], None] | None = None
+        self._started = 0.0
+        self._threads: set[threading.Thread] = set()
+        self._idle = 0
+        self._closed = False
+        # A thread that comes back from a wait must still find the interpreter. Groups, which end what callbacks wait for, close before: they are
+        # younger.
+        atexit.register(self._close)
+
+    def add(self, run: Callable[[], None]) -> None:
+        """Has it run, soon, on another thread."""
+        with self._changed:
+            self._todo.append(run)
+            if not self._threads:
+                self._start_thread()
+            self._changed.notify()
+
+    def _start_thread(self) -> None:
+        thread = threading.Thread(target=self._run, name=f"{NAME}-callbacks", daemon=True)
+        self._threads.add(thread)
+        thread.start()
+
+    def _run(self) -> None:
+        while (run := self._next()) is not None:
+            try:
+                run()
+            finally:
+                with self._changed:
+                    if self._current is run:
+                        self._current = None
+            # Else it would keep tensors until the next one comes.
+            del run
+
+    def _next(self) -> Callable[[], None] | None:
+        """The next callback, once it may start; None for a thread that is not needed any more."""
+        with self._changed:
+            self._idle += 1
+            while not self._todo or (patience := self._patience()) > 0:
+                if not self._todo and (self._closed or self._idle > self.IDLE):
+                    self._idle -= 1
+                    self._threads.discard(threading.current_thread())
+                    return None
+                self._changed.wait(patience if self._todo else None)
+            self._idle -= 1
+            self._current, self._started = self._todo.popleft(), time.monotonic()
+            # Somebody must look how long it takes.
+            if self._idle == 0:
+                self._start_thread()
+            elif self._todo:
+                self._changed.notify()
+            return self._current
+
+    def _patience(self) -> float:
+        """For how many seconds the next callback may not start yet."""
+        return 0.0 if self._current is None else self._started + self.PATIENCE - time.monotonic()
+
+    def _close(self) -> None:
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+            threads = list(self._threads)
+        for thread in threads:
+            thread.join()
+
+
+# One for all groups: a callback of one may wait for a call of another.
+CALLBACKS = CallbackThreads()
