@@ -132,6 +132,15 @@ fn every_public_function() {
     }
 }
 
+/// Torch wraps the backend then, and compares what ranks call.
+#[test]
+fn collectives_while_torch_debugs_in_detail() {
+    let Some(site) = Site::new("collectives_while_torch_debugs_in_detail", 2) else { return };
+    for printed in site.run(&["collectives.py"], &[("TORCH_DISTRIBUTED_DEBUG", "DETAIL")]) {
+        assert!(printed.contains("all collectives are right"), "{printed}");
+    }
+}
+
 /// Debian's file of hosts, without a word on which interface Gloo is to use.
 #[test]
 fn the_host_name_may_be_an_address_of_the_loopback_interface() {

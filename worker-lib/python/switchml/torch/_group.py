@@ -51,6 +51,8 @@ class Group(Backend):
         # From the first tensor of a GPU on: makes calls whose elements have to be waited for, and all others, for their order counts.
         self._calls: CallThread | None = None
         self._delegated: set[str] = set()
+        # Calls so far in which all ranks take part. With TORCH_DISTRIBUTED_DEBUG=DETAIL torch compares them.
+        self._sequence = 0
         self._closed = False
         # A thread that comes back from a wait must still find the interpreter.
         atexit.register(self.shutdown)
@@ -101,6 +103,9 @@ class Group(Backend):
     def perform_nocolor_split(self, _device: torch.device) -> None:
         """Ranks that are not in a new group have nothing to do for it."""
 
+    def _get_sequence_number_for_group(self) -> int:
+        return self._sequence
+
     def set_timeout(self, timeout: timedelta) -> None:
         self._options._timeout = timeout
         self._gloo.set_timeout(timeout)
@@ -125,6 +130,7 @@ class Group(Backend):
     abort = shutdown
 
     def _start(self, tensors: list[torch.Tensor], start: Callable[[torch.Tensor], tuple[Handle, Callable[[], None]]]) -> Work:
+        self._sequence += 1
         work = CallWork(tensors)
         staged = {place: Staged(tensor) for place, tensor in enumerate(tensors) if tensor.device.type in STREAMS}
         there = [staged[place].host if place in staged else tensor for place, tensor in enumerate(tensors)]
@@ -180,6 +186,7 @@ class Group(Backend):
 
     def _delegate(self, name: str, *arguments: Any, **named: Any) -> Work:
         self._note(name)
+        self._sequence += name not in ("send", "recv", "recv_anysource")
         return GlooWork(getattr(self._gloo, name)(*arguments, **named), list(_tensors_in(arguments)))
 
     def _note(self, name: str) -> None:
