@@ -1,5 +1,7 @@
 """A rank whose callbacks wait for calls that they make, and which asks calls in flight how they are."""
 
+import atexit
+import threading
 import time
 from datetime import timedelta
 
@@ -112,6 +114,11 @@ else:
     raise SystemExit("nothing was raised")
 assert fine.wait()[0] == ranks
 
+# A callback that goes on until the interpreter ends, and finds then that there is nothing to call any more.
+ending = threading.Event()
+atexit.register(ending.set)
+summed().then(lambda _: ending.wait() and dist.all_reduce(torch.ones(1)))
+
 # A call that fails: rank 1's has another shape.
 work = dist.all_reduce(torch.ones(7 if rank == 1 else 1000), async_op=True)
 heard = []
@@ -130,6 +137,4 @@ except Exception as error:
 else:
     raise SystemExit("nothing was raised")
 
-# Nothing waits for this callback but the interpreter's end; it finds that there is nothing to call any more.
-work.get_future().then(lambda _: dist.all_reduce(torch.ones(1)))
 print("all callbacks were called", flush=True)
