@@ -323,6 +323,19 @@ impl Aggregator for ControlPlane {
         Ok(Response::new(control::ReportCallsReply {}))
     }
 
+    async fn report_deaf(
+        &self,
+        request: Request<control::ReportDeafRequest>,
+    ) -> Result<Response<control::ReportDeafReply>, Status> {
+        let (peer, _) = addresses(&request)?;
+        let control::ReportDeafRequest { job, epoch, rank, control_secret } = request.into_inner();
+        let id = MemberId { job, epoch, rank, secret: control_secret };
+        let mut core = self.lock();
+        let reported = core.table.report_deaf(id);
+        core.check("ReportDeaf", peer, reported)?;
+        Ok(Response::new(control::ReportDeafReply {}))
+    }
+
     async fn list_jobs(
         &self,
         _request: Request<control::ListJobsRequest>,

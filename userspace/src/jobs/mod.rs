@@ -273,6 +273,7 @@ impl JobTable {
             threads: joiner.threads.clone(),
             ready: None,
             ports: BTreeSet::new(),
+            is_deaf: false,
         };
         let Some(job) = self.jobs.get_mut(&number) else { unreachable!("found or created above") };
         job.members[joiner.rank as usize] = Some(member);
@@ -374,6 +375,22 @@ impl JobTable {
         let others = job.present().filter(|(rank, _)| *rank != id.rank).filter_map(|(_, member)| member.session());
         let ask = |session| Effect::Tell(session, Event::CallsWanted(control::CallsWanted {}));
         Ok(std::iter::once(Effect::Gather(id.job as u16, id.epoch)).chain(others.map(ask)).collect())
+    }
+
+    /// A rank gets no RESULTs for all by multicast: for the operator to know. The job goes on.
+    ///
+    /// # Errors
+    ///
+    /// [`MemberError`]; the table is as before.
+    pub fn report_deaf(&mut self, id: MemberId) -> Result<(), MemberError> {
+        let job = self.job_of(id)?;
+        let (number, name) = (job.number, job.name.clone());
+        if let Some(member) = job.members.get_mut(id.rank as usize).and_then(Option::as_mut) {
+            member.is_deaf = true;
+            let who = member.in_words(id.rank);
+            warn!("job {number} {name:?}: {who} gets no results by multicast, and so makes all ranks slow");
+        }
+        Ok(())
     }
 
     /// The time to report different calls is over: aborts the job, unless that has happened.

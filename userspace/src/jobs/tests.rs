@@ -299,6 +299,19 @@ fn calls(calls: &[(u64, &str)]) -> Vec<control::Call> {
     calls.iter().map(|(number, call)| control::Call { number: *number, call: (*call).to_owned() }).collect()
 }
 
+#[test]
+fn a_rank_without_multicast_is_listed_and_its_job_goes_on() {
+    let mut table = table();
+    let (_, spec) = started(&mut table, "train", 3);
+    table.report_deaf(member(&spec, 1)).unwrap();
+    let jobs = table.list();
+    assert_eq!(jobs[0].members.iter().map(|member| member.deaf).collect::<Vec<_>>(), [false, true, false]);
+    assert_eq!(jobs[0].state(), control::JobState::Started);
+    let stranger = MemberId { secret: !0, ..member(&spec, 0) };
+    assert!(table.report_deaf(stranger).is_err());
+    assert_eq!(table.list(), jobs);
+}
+
 /// What a job's ranks hear at the end of these reports, `None` for a rank that makes none; who is named is what the data plane said.
 fn told(reports: &[Option<&[(u64, &str)]>], named: [u32; 2]) -> control::Aborted {
     let mut table = table();

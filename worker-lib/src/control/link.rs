@@ -10,7 +10,7 @@ use std::{
 
 use switchml_control::{
     self as control, Aborted, JoinEvent, JoinRequest, LeaveRequest, ListJobsRequest, ReadyRequest, ReportCallsRequest,
-    ResumeRequest, aggregator_client::AggregatorClient, join_event::Event,
+    ReportDeafRequest, ResumeRequest, aggregator_client::AggregatorClient, join_event::Event,
 };
 use tokio::{runtime::Runtime, sync::mpsc::UnboundedReceiver};
 use tonic::{
@@ -53,6 +53,8 @@ pub(super) enum Command {
     Unready(Sender<Vec<u16>>),
     /// These calls of the rank, by number, are in flight, and the last was refused; the data plane named two ranks.
     ReportCalls { calls: Vec<(u64, String)>, named: [u16; 2] },
+    /// The rank gets no results by multicast.
+    ReportDeaf,
     /// Goodbye.
     Leave(Goodbye),
 }
@@ -258,6 +260,8 @@ impl Member {
                         // A report that nobody hears is no worse than the data plane's word alone.
                         let _ = self.report_calls(calls, &named).await;
                     }
+                    // The rank has said so itself; this is for the operator.
+                    Some(Command::ReportDeaf) => drop(self.report_deaf().await),
                     Some(Command::Leave(goodbye)) => {
                         // A goodbye that nobody hears is no worse than the connection's end that follows.
                         let _ = self.leave(goodbye).await;
@@ -347,6 +351,12 @@ impl Member {
         within(ANSWER, &self.address, self.client.report_calls(request)).await.map(drop)
     }
 
+    async fn report_deaf(&mut self) -> Result<(), Error> {
+        let Some(Assigned { job, epoch, control_secret, .. }) = self.assigned else { return Ok(()) };
+        let request = ReportDeafRequest { job: job.into(), epoch, rank: self.rank, control_secret };
+        within(ANSWER, &self.address, self.client.report_deaf(request)).await.map(drop)
+    }
+
     async fn leave(&mut self, Goodbye { error, ranks }: Goodbye) -> Result<(), Error> {
         let Some(Assigned { job, epoch, control_secret, .. }) = self.assigned else { return Ok(()) };
         let ranks = ranks.into_iter().map(u32::from).collect();
@@ -364,7 +374,7 @@ async fn farewell(commands: &mut UnboundedReceiver<Command>) -> Goodbye {
     loop {
         match commands.recv().await {
             Some(Command::Leave(goodbye)) => return goodbye,
-            Some(Command::Ready(_) | Command::Unready(_) | Command::ReportCalls { .. }) => {}
+            Some(Command::Ready(_) | Command::Unready(_) | Command::ReportCalls { .. } | Command::ReportDeaf) => {}
             None => return Goodbye::default(),
         }
     }
