@@ -2,6 +2,8 @@
 //! `switchml_userspace::service` is in the product.
 
 use std::collections::{HashMap, HashSet};
+use std::net::Ipv4Addr;
+use std::time::Duration;
 
 use rand::SeedableRng;
 use rand::rngs::StdRng;
@@ -18,7 +20,7 @@ use switchml_userspace::jobs::{Effect, GATHERING, JobTable, Session};
 use tracing::{debug, trace};
 use zerocopy::FromBytes;
 
-use crate::net::{AGGREGATOR, Clock, Connection, Event, Message, Net, News, Violation, ensure, worker_of};
+use crate::net::{AGGREGATOR, Clock, Connection, Event, Message, Net, News, Violation, ensure, place_of, worker_of};
 use crate::scenario::{Scenario, Time};
 use crate::tally::Fault;
 
@@ -131,7 +133,7 @@ impl Daemon {
         trace!("{} connection {connection} -> {message:?}", Clock(net.now));
         if self.down {
             // Connection refused, or reset.
-            if !matches!(message, Message::Gone) {
+            if !matches!(message, Message::Gone | Message::Silent(_)) {
                 net.tell_worker(connection, News::Lost);
             }
             return;
@@ -146,10 +148,26 @@ impl Daemon {
                 }
                 Err(error) => net.tell_worker(connection, News::Refused(error.to_string())),
             },
+            Message::Resume(id) => {
+                let peer = Ipv4Addr::from(place_of(net.worker_at(connection), 0).ip);
+                match self.jobs.resume(id, peer.into()) {
+                    Ok((session, effects)) => {
+                        self.sessions.insert(connection, session);
+                        self.connections.insert(session, connection);
+                        self.perform(net, effects);
+                    }
+                    Err(error) => net.tell_worker(connection, News::Refused(error.to_string())),
+                }
+            }
             Message::Gone => {
-                if let Some(session) = self.sessions.remove(&connection) {
-                    self.connections.remove(&session);
+                if let Some(session) = self.end_session(connection) {
                     let effects = self.jobs.disconnect(session);
+                    self.perform(net, effects);
+                }
+            }
+            Message::Silent(time) => {
+                if let Some(session) = self.end_session(connection) {
+                    let effects = self.jobs.fall_silent(session, Duration::from_nanos(time));
                     self.perform(net, effects);
                 }
             }
@@ -174,6 +192,12 @@ impl Daemon {
                 }
             }
         }
+    }
+
+    fn end_session(&mut self, connection: Connection) -> Option<Session> {
+        let session = self.sessions.remove(&connection)?;
+        self.connections.remove(&session);
+        Some(session)
     }
 
     /// The time to report different calls is over.

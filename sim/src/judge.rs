@@ -95,7 +95,7 @@ struct Session {
     lanes: Option<u16>,
     calls: BTreeMap<usize, Call>,
     ends: BTreeMap<u32, End>,
-    /// The ranks that some rank's failure has blamed, and was right to.
+    /// The ranks that some rank's failure has blamed, and was right to, and those whose connection broke.
     blamed: BTreeSet<u32>,
 }
 
@@ -155,10 +155,10 @@ impl Judge {
         Ok(())
     }
 
-    /// Something happens to a rank that will end its part, and that others may hear of before it does.
-    pub fn doom(&mut self, who: Who, end: End) {
+    /// A rank's connection breaks, which others may hear of, whether or not it finds its job again.
+    pub fn disconnect(&mut self, who: Who) {
         match who.session.and_then(|key| self.sessions.get_mut(&key)) {
-            Some(session) => drop(session.ends.entry(who.rank.into()).or_insert(end)),
+            Some(session) => drop(session.blamed.insert(who.rank.into())),
             None => drop(self.ghosts.insert((who.job, who.rank.into()))),
         }
     }
@@ -219,16 +219,19 @@ impl Judge {
         standing: Option<Standing>,
     ) -> Result<(), Violation> {
         net.tally.fate(end.fate());
-        // The first end counts: who was killed is not there to end otherwise.
-        self.doom(who, end.clone());
         let rank = who.rank;
-        let Some(session) = who.session.and_then(|key| self.sessions.get_mut(&key)) else { return Ok(()) };
+        let Some(session) = who.session.and_then(|key| self.sessions.get_mut(&key)) else {
+            self.ghosts.insert((who.job, rank.into()));
+            return Ok(());
+        };
+        // The first end counts: who was killed is not there to end otherwise.
+        session.ends.entry(rank.into()).or_insert_with(|| end.clone());
+        let is_damaged = [Fault::BitFlips, Fault::Cut].map(|fault| net.tally.faults(fault)) != [0; 2];
         // Whether that is right is judged below, or has ended the run.
         session.blamed.extend(end.blames());
         match end {
             End::Failed(failure) => {
                 let Some(standing) = standing else { return Ok(()) };
-                let is_damaged = [Fault::BitFlips, Fault::Cut].map(|fault| net.tally.faults(fault)) != [0; 2];
                 session.judge(failure, &standing, daemon, is_damaged)
             }
             End::Aborted { calls, .. } if !calls.is_empty() => session.judge_calls(calls),
@@ -243,7 +246,11 @@ impl Judge {
                     );
                 }
                 let of_aggregator = reason.starts_with("the aggregator");
-                ensure!(!ranks.is_empty() || of_aggregator, "rank {rank} heard {reason:?}, which names nobody");
+                let of_network = reason.starts_with("a packet was damaged") && is_damaged;
+                ensure!(
+                    !ranks.is_empty() || of_aggregator || of_network,
+                    "rank {rank} heard {reason:?}, which names nobody"
+                );
                 Ok(())
             }
             _ => Ok(()),

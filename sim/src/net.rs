@@ -93,8 +93,12 @@ pub enum Message {
     ReportCalls(MemberId, Vec<switchml_control::Call>, Vec<u32>),
     /// Goodbye, with what went wrong and the ranks that it blames, if anything did.
     Leave(MemberId, String, Vec<u32>),
-    /// Its end of the connection is closed, or is taken for dead.
+    /// It comes back over another connection.
+    Resume(MemberId),
+    /// Its end of the connection is closed.
     Gone,
+    /// Its end of the connection has not answered for so long, and is taken for dead.
+    Silent(Time),
 }
 
 /// What a worker hears.
@@ -262,7 +266,7 @@ impl Net {
     /// The daemon finds out after a while that nobody is at the other end.
     pub fn go_silent(&mut self, connection: Connection, after: Time) {
         let at = self.control_arrival(connection, 0, after);
-        self.schedule(at, Event::AtDaemon(connection, Message::Gone));
+        self.schedule(at, Event::AtDaemon(connection, Message::Silent(after)));
     }
 
     /// Tells a worker.

@@ -43,6 +43,8 @@ pub struct Worker {
     pub stalled_until: Time,
     phase: Phase,
     connection: Option<Connection>,
+    /// The connection broke, and it tries to come back over another one.
+    resuming: bool,
     /// Bitmap of the ranks that have left in good order.
     departed: u64,
     assigned: Option<Assigned>,
@@ -142,6 +144,7 @@ impl Worker {
             stalled_until: 0,
             phase: Phase::Rest(None),
             connection: None,
+            resuming: false,
             departed: 0,
             assigned: None,
             port: 40_000,
@@ -181,6 +184,7 @@ impl Worker {
         debug!("{} worker {index} starts: rank {rank} of job {job}", Clock(world.net.now));
         self.assigned = None;
         self.departed = 0;
+        self.resuming = false;
         let connection = world.net.connect(index);
         self.connection = Some(connection);
         let joiner = Joiner {
@@ -231,7 +235,7 @@ impl Worker {
         self.stalled_until = self.stalled_until.max(world.net.now + time);
         let patience = PING.1 + world.net.dice.below(PING.0);
         if let Some(connection) = self.connection.filter(|_| time > patience) {
-            world.judge.doom(self.who(), End::Lost);
+            world.judge.disconnect(self.who());
             world.net.go_silent(connection, patience);
             world.net.tell_worker(connection, News::Lost);
         }
@@ -243,7 +247,7 @@ impl Worker {
     }
 
     fn break_connection(&mut self, world: &mut World<'_>, connection: Connection) {
-        world.judge.doom(self.who(), End::Lost);
+        world.judge.disconnect(self.who());
         world.net.tell_daemon(connection, Message::Gone);
         world.net.tell_worker(connection, News::Lost);
     }
@@ -255,7 +259,9 @@ impl Worker {
         }
         debug!("{} worker {} hears {news:?}", Clock(world.net.now), self.index);
         match news {
+            News::Lost if matches!(self.phase, Phase::Running(_)) && !self.resuming => self.resume(world),
             News::Lost => self.fail(world, End::Lost),
+            News::Refused(_) if self.resuming => self.fail(world, End::Lost),
             News::Refused(why) => self.fail(world, End::Refused(why)),
             News::Event(join_event::Event::Waiting(waiting)) => {
                 ensure!(
@@ -271,6 +277,10 @@ impl Worker {
             News::Event(join_event::Event::Assigned(assigned)) => {
                 self.assign(world, &assigned);
                 self.turn(world)
+            }
+            News::Event(join_event::Event::Started(_)) if self.resuming => {
+                self.resuming = false;
+                Ok(())
             }
             News::Event(join_event::Event::Started(started)) => {
                 self.run(world, started.lanes as u16)?;
@@ -289,6 +299,16 @@ impl Worker {
                 Ok(())
             }
         }
+    }
+
+    /// Comes back over another connection: the aggregator may only have taken it for dead, and tells it so.
+    fn resume(&mut self, world: &mut World<'_>) -> Result<(), Violation> {
+        let Some(id) = self.member() else { return self.fail(world, End::Lost) };
+        let connection = world.net.connect(self.index);
+        self.connection = Some(connection);
+        self.resuming = true;
+        world.net.tell_daemon(connection, Message::Resume(id));
+        Ok(())
     }
 
     fn assign(&mut self, world: &mut World<'_>, assigned: &switchml_control::Assigned) {
@@ -477,6 +497,7 @@ impl Worker {
         let Phase::Running(running) = &mut self.phase else { return Ok(()) };
         let outstanding = running.endpoint.engine().outstanding();
         running.endpoint.note_departed(self.departed);
+        running.endpoint.note_watched(now, !self.resuming);
         if let Err(failure) = running.endpoint.on_timer(now) {
             return self.fail(world, End::Failed(failure));
         }

@@ -4,6 +4,7 @@
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
@@ -60,9 +61,41 @@ fn is_of_the_peer(error: &io::Error) -> bool {
     matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset)
 }
 
+/// What requests know of the connection that they came by.
+#[derive(Clone)]
+pub struct Peer {
+    /// Both ends.
+    pub addresses: TcpConnectInfo,
+    /// Its signs of life.
+    pub pulse: Pulse,
+}
+
+/// When a connection last gave a sign of life: anything that was read from it, its end included. So one that ends because nothing came is told
+/// from one that was closed.
+#[derive(Clone)]
+pub struct Pulse(Arc<Mutex<Instant>>);
+
+impl Default for Pulse {
+    fn default() -> Self {
+        Self(Arc::new(Mutex::new(Instant::now())))
+    }
+}
+
+impl Pulse {
+    fn beat(&self) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+    }
+
+    /// How long ago that was.
+    pub fn silence(&self) -> Duration {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).elapsed()
+    }
+}
+
 /// A connection that breaks unless the client's preface comes in time.
 pub struct Connection {
     stream: TcpStream,
+    pulse: Pulse,
     /// Bytes of the preface that are missing, and until when they may.
     missing: Option<(usize, Pin<Box<Sleep>>)>,
 }
@@ -70,7 +103,7 @@ pub struct Connection {
 impl Connection {
     fn new(stream: TcpStream) -> io::Result<Self> {
         stream.set_nodelay(true)?;
-        Ok(Self { stream, missing: Some((PREFACE_LEN, Box::pin(sleep(PREFACE_TIMEOUT)))) })
+        Ok(Self { stream, pulse: Pulse::default(), missing: Some((PREFACE_LEN, Box::pin(sleep(PREFACE_TIMEOUT)))) })
     }
 }
 
@@ -82,6 +115,9 @@ impl AsyncRead for Connection {
     ) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
         let read = Pin::new(&mut self.stream).poll_read(context, buffer);
+        if read.is_ready() {
+            self.pulse.beat();
+        }
         let Some((missing, deadline)) = &mut self.missing else { return read };
         if read.is_pending() {
             ready!(deadline.as_mut().poll(context));
@@ -122,9 +158,9 @@ impl AsyncWrite for Connection {
 }
 
 impl Connected for Connection {
-    type ConnectInfo = TcpConnectInfo;
+    type ConnectInfo = Peer;
 
-    fn connect_info(&self) -> TcpConnectInfo {
-        self.stream.connect_info()
+    fn connect_info(&self) -> Peer {
+        Peer { addresses: self.stream.connect_info(), pulse: self.pulse.clone() }
     }
 }

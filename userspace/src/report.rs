@@ -37,7 +37,7 @@ pub async fn jobs(address: &SocketAddr) -> anyhow::Result<()> {
             state(job),
             job.lanes,
             format!("{here} of {}", job.world_size),
-            remarks(job)
+            missing(job)
         );
     }
     Ok(())
@@ -65,13 +65,6 @@ fn state(job: &Job) -> &'static str {
 
 fn is_here(member: &Member) -> bool {
     !member.left && !member.awaited
-}
-
-/// Missing ranks, and those that get no results by multicast.
-fn remarks(job: &Job) -> String {
-    let deaf: Vec<_> = job.members.iter().filter(|member| member.deaf).map(|member| member.rank.to_string()).collect();
-    let deaf = if deaf.is_empty() { String::new() } else { format!("  (no multicast: {})", deaf.join(" ")) };
-    missing(job) + &deaf
 }
 
 fn missing(job: &Job) -> String {

@@ -16,12 +16,11 @@ use tokio::net::TcpListener;
 use tokio::time::{Instant, MissedTickBehavior};
 use tokio_stream::Stream;
 use tonic::transport::Server;
-use tonic::transport::server::TcpConnectInfo;
 use tonic::{Request, Response, Status};
 use tracing::{error, warn};
 
 use crate::data_plane::{self, DataPlane, Saved};
-use crate::incoming::incoming;
+use crate::incoming::{Peer, Pulse, incoming};
 use crate::jobs::{Effect, GATHERING, JobTable, Joiner, MemberError, MemberId, Session, Threads};
 use crate::mailbox::{Receiver, Sender, mailbox};
 use crate::throttle::Throttle;
@@ -192,10 +191,10 @@ impl Core {
     }
 
     /// The stream of a new session.
-    fn open_stream(&mut self, session: Session, control_plane: ControlPlane) -> EventStream {
+    fn open_stream(&mut self, session: Session, pulse: Pulse, control_plane: ControlPlane) -> EventStream {
         let (sender, events) = mailbox();
         self.streams.insert(session, sender);
-        EventStream { events, session, control_plane }
+        EventStream { events, session, pulse, control_plane }
     }
 
     /// Logs what no member may have sent, now and then.
@@ -208,9 +207,14 @@ impl Core {
         Ok(result?)
     }
 
-    fn disconnect(&mut self, session: Session) {
+    /// A stream has ended, after its connection has been silent for so long.
+    fn disconnect(&mut self, session: Session, silence: Duration) {
         self.streams.remove(&session);
-        let effects = self.table.disconnect(session);
+        let effects = if silence < PING_TIMEOUT {
+            self.table.disconnect(session)
+        } else {
+            self.table.fall_silent(session, silence)
+        };
         self.perform(effects);
     }
 
@@ -231,6 +235,7 @@ fn log_failure(job: u16, result: Result<(), data_plane::Error>) {
 pub struct EventStream {
     events: Receiver,
     session: Session,
+    pulse: Pulse,
     control_plane: ControlPlane,
 }
 
@@ -245,7 +250,7 @@ impl Stream for EventStream {
 
 impl Drop for EventStream {
     fn drop(&mut self) {
-        self.control_plane.lock().disconnect(self.session);
+        self.control_plane.lock().disconnect(self.session, self.pulse.silence());
     }
 }
 
@@ -256,6 +261,7 @@ impl Aggregator for ControlPlane {
 
     async fn join(&self, request: Request<control::JoinRequest>) -> Result<Response<EventStream>, Status> {
         let (peer, local) = addresses(&request)?;
+        let pulse = pulse(&request)?;
         let control::JoinRequest { job_name, rank, world_size, data_threads, host } = request.into_inner();
         let local = match local {
             IpAddr::V4(local) => Some(local),
@@ -265,19 +271,20 @@ impl Aggregator for ControlPlane {
         let joiner = Joiner { name: job_name, rank, world_size, peer, local, threads };
         let mut core = self.lock();
         let (session, effects) = core.table.join(&joiner)?;
-        let stream = core.open_stream(session, self.clone());
+        let stream = core.open_stream(session, pulse, self.clone());
         core.perform(effects);
         Ok(Response::new(stream))
     }
 
     async fn resume(&self, request: Request<control::ResumeRequest>) -> Result<Response<EventStream>, Status> {
         let (peer, _) = addresses(&request)?;
+        let pulse = pulse(&request)?;
         let control::ResumeRequest { job, epoch, rank, control_secret } = request.into_inner();
         let id = MemberId { job, epoch, rank, secret: control_secret };
         let mut core = self.lock();
         let resumed = core.table.resume(id, peer);
         let (session, effects) = core.check("Resume", peer, resumed)?;
-        let stream = core.open_stream(session, self.clone());
+        let stream = core.open_stream(session, pulse, self.clone());
         core.perform(effects);
         Ok(Response::new(stream))
     }
@@ -323,19 +330,6 @@ impl Aggregator for ControlPlane {
         Ok(Response::new(control::ReportCallsReply {}))
     }
 
-    async fn report_deaf(
-        &self,
-        request: Request<control::ReportDeafRequest>,
-    ) -> Result<Response<control::ReportDeafReply>, Status> {
-        let (peer, _) = addresses(&request)?;
-        let control::ReportDeafRequest { job, epoch, rank, control_secret } = request.into_inner();
-        let id = MemberId { job, epoch, rank, secret: control_secret };
-        let mut core = self.lock();
-        let reported = core.table.report_deaf(id);
-        core.check("ReportDeaf", peer, reported)?;
-        Ok(Response::new(control::ReportDeafReply {}))
-    }
-
     async fn list_jobs(
         &self,
         _request: Request<control::ListJobsRequest>,
@@ -369,10 +363,19 @@ fn internal(error: data_plane::Error) -> Status {
     Status::internal(error.to_string())
 }
 
+fn connection<T>(request: &Request<T>) -> Result<&Peer, Status> {
+    request.extensions().get().ok_or_else(|| Status::internal("the connection is unknown"))
+}
+
+/// The signs of life of the connection that a request came by.
+fn pulse<T>(request: &Request<T>) -> Result<Pulse, Status> {
+    connection(request).map(|connection| connection.pulse.clone())
+}
+
 /// Both ends of the connection that a request came by: the peer's, and ours.
 fn addresses<T>(request: &Request<T>) -> Result<(IpAddr, IpAddr), Status> {
-    let info = request.extensions().get::<TcpConnectInfo>();
-    let both = info.and_then(|info| Some((info.remote_addr()?, info.local_addr()?)));
+    let info = &connection(request)?.addresses;
+    let both = info.remote_addr().zip(info.local_addr());
     let (peer, local) = both.ok_or_else(|| Status::internal("the connection is not a TCP connection"))?;
     // An IPv4 connection to an IPv6 socket has addresses that are IPv4 in disguise.
     Ok((peer.ip().to_canonical(), local.ip().to_canonical()))

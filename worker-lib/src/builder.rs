@@ -1,7 +1,6 @@
 //! Settings of a communicator, and how it gets connected.
 
 use std::env::{self, VarError};
-use std::net::SocketAddrV4;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
@@ -16,8 +15,8 @@ use crate::engine::{Config, Engine, Identity, Limits, TIMEOUT_CEILING};
 use crate::error::Error;
 use crate::hello::{OpenPath, open_path, packet_len};
 use crate::interface::Interface;
-use crate::notice::{self, Notices};
-use crate::path::Narrow;
+use crate::notice::Notices;
+use crate::path::{self, Narrow};
 use crate::patience::Patience;
 use crate::transport::{Transport, Udp};
 use crate::waker::Waker;
@@ -164,7 +163,7 @@ impl Builder {
         let is_narrow = paths.iter().any(|path| path.open.is_narrow);
         let narrow = is_narrow.then_some(Narrow { aggregator: assigned.data_address, lanes: open });
         if let Some(narrow) = &narrow {
-            notice::say(&self.job, rank, format_args!(": {narrow}"));
+            path::say(&self.job, rank, narrow);
         }
         let lanes = session.ready(open)?;
         if lanes == 0 || lanes > open || !usize::from(lanes).is_multiple_of(LANES_PER_BLOCK) {
@@ -200,7 +199,7 @@ impl Builder {
         session.on_calls_wanted(move || asked.in_flight(u64::MAX));
         let (session, begin) = (Arc::new(session), Instant::now());
         let mut threads = Vec::with_capacity(paths.len());
-        for (shard, Path { identity, group, transport, wakers, open }) in paths.into_iter().enumerate() {
+        for (shard, Path { identity, transport, wakers, open }) in paths.into_iter().enumerate() {
             let packet = packet_len(info.chunk_lanes.into());
             let room = transport.receive_room(packet) as u32;
             let config = Config::new(identity, info.slots, info.chunk_lanes, room, self.limits);
@@ -214,7 +213,6 @@ impl Builder {
                 commands: received,
                 session: Arc::clone(&session),
                 shared: Arc::clone(&shared),
-                group,
                 begin,
                 patience: Patience::default(),
             };
@@ -269,8 +267,6 @@ impl Builder {
 /// A shard's way to the aggregator and back.
 struct Path {
     identity: Identity,
-    /// Where its results for all go.
-    group: Option<SocketAddrV4>,
     transport: Udp,
     wakers: Wakers,
     open: OpenPath,
@@ -294,7 +290,7 @@ fn open_paths(assigned: &Assigned, rank: u16, ranks: u16) -> Result<Vec<Path>, E
             error => error,
         })?;
         lanes = open.lanes;
-        paths.push(Path { identity, group, transport, wakers, open });
+        paths.push(Path { identity, transport, wakers, open });
     }
     Ok(paths)
 }

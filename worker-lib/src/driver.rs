@@ -5,7 +5,6 @@
 //! the sockets.
 
 use std::collections::VecDeque;
-use std::net::SocketAddrV4;
 use std::ops::AddAssign;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, TryRecvError};
@@ -185,8 +184,6 @@ pub(crate) struct Driver<T> {
     /// Left by the last driver.
     pub session: Arc<Session>,
     pub shared: Arc<Shared>,
-    /// Where results for all go, if they come by multicast.
-    pub group: Option<SocketAddrV4>,
     /// Where the endpoint's time starts.
     pub begin: Instant,
     pub patience: Patience,
@@ -384,17 +381,8 @@ impl<T: Transport> Driver<T> {
 
     fn wait(&mut self) -> Result<(), Error> {
         let now = self.now();
-        self.say_if_unheard(now);
         let timeout = self.endpoint.deadline().map(|at| Duration::from_nanos(at.saturating_sub(now)));
         self.transport.wait(timeout).map_err(Error::system("cannot wait for packets"))
-    }
-
-    /// Says that results do not come by multicast, if that is so: all works, but the rank has to wait for each.
-    fn say_if_unheard(&self, now: u64) {
-        let Some(group) = self.group.filter(|_| self.endpoint.engine().hears_no_group(now)) else { return };
-        if self.shared.notices.unheard(group) {
-            self.session.report_deaf();
-        }
     }
 
     /// The error that a failure is, in the control plane's words if it has any.

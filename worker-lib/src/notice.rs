@@ -1,9 +1,6 @@
 //! A line for people when a call waits for other ranks for long: which ones, and in which call.
 
-use std::fmt::Display;
 use std::io::Write;
-use std::net::SocketAddrV4;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -11,46 +8,30 @@ use switchml_control::rank_list;
 
 use crate::collective::Call;
 use crate::engine::ranks_of;
-use crate::path::Unheard;
 
 /// Without a result for so long, a call is worth a line.
 pub(crate) const LONG: Duration = Duration::from_secs(5);
 /// From one line to the next at least, whatever they are about: ranks that are late in every step must not fill a log.
 const PAUSE: Duration = Duration::from_secs(60);
 
-/// Says a line of a rank's on the standard error stream.
-pub(crate) fn say(job: &str, rank: u32, what: impl Display) {
-    // A process without that stream does without the line.
-    let _ = writeln!(std::io::stderr(), "switchml: rank {rank} of job {job:?}{what}");
-}
-
 /// What a communicator's drivers say to people, on the standard error stream, where torch and MPI say such things, too.
 pub(crate) struct Notices {
     job: String,
     rank: u32,
     said_at: Mutex<Option<Instant>>,
-    said_unheard: AtomicBool,
 }
 
 impl Notices {
     pub fn new(job: String, rank: u32) -> Self {
-        Self { job, rank, said_at: Mutex::default(), said_unheard: AtomicBool::new(false) }
+        Self { job, rank, said_at: Mutex::default() }
     }
 
     /// Call `number`, from 0, has waited for these ranks, a bitmap, for so long.
     pub fn waiting(&self, now: Instant, waited: Duration, ranks: u64, number: u64, call: &Call) {
         if let Some(line) = self.line(now, waited, ranks, number, call) {
-            say(&self.job, self.rank, line);
+            // A process without that stream does without the line.
+            let _ = writeln!(std::io::stderr(), "{line}");
         }
-    }
-
-    /// No result for all comes to this group. Whether that is news: once is enough, whichever driver says it first.
-    pub fn unheard(&self, group: SocketAddrV4) -> bool {
-        let is_news = !self.said_unheard.swap(true, Ordering::Relaxed);
-        if is_news {
-            say(&self.job, self.rank, format_args!(": {}", Unheard(group)));
-        }
-        is_news
     }
 
     /// The line, if it is time for one.
@@ -60,9 +41,11 @@ impl Notices {
             return None;
         }
         *said_at = Some(now);
-        let ranks = rank_list(&ranks_of(ranks).collect::<Vec<_>>());
+        let (Self { job, rank, .. }, ranks) = (self, rank_list(&ranks_of(ranks).collect::<Vec<_>>()));
         let (waited, number) = (waited.as_secs(), number + 1);
-        Some(format!(" has waited {waited} s for {ranks} in its call {number}, {call}"))
+        Some(format!(
+            "switchml: rank {rank} of job {job:?} has waited {waited} s for {ranks} in its call {number}, {call}"
+        ))
     }
 }
 
@@ -81,7 +64,7 @@ mod tests {
             notices.line(begin + Duration::from_millis(at), Duration::from_millis(waited), 0b1010, 16, &call)
         };
         assert_eq!(line(4_999, 4_999), None);
-        let expected = " has waited 5 s for ranks 1 and 3 in its call 17, all_reduce(sum, f32, 1000)";
+        let expected = "switchml: rank 2 of job \"train\" has waited 5 s for ranks 1 and 3 in its call 17, all_reduce(sum, f32, 1000)";
         assert_eq!(line(5_000, 5_000).as_deref(), Some(expected));
         assert_eq!(line(5_100, 5_100), None);
         assert_eq!(line(64_999, 6_000), None, "another wait, in the same minute");

@@ -1,6 +1,7 @@
 //! What is worth a line about a path that works, but not as it could.
 
 use std::fmt;
+use std::io::Write;
 use std::net::SocketAddrV4;
 
 use crate::hello::packet_len;
@@ -8,18 +9,10 @@ use crate::interface::Interface;
 use crate::transport::ip_packet_len;
 use switchml_protocol::LANES_PER_BLOCK;
 
-/// A multicast group, where results for all go, of which a rank gets nothing.
-pub(crate) struct Unheard(pub SocketAddrV4);
-
-impl fmt::Display for Unheard {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (group, port) = (self.0.ip(), self.0.port());
-        write!(
-            f,
-            "no result comes by multicast; this rank has to ask for a copy of each, after a timeout, so all ranks' calls take many times as \
-             long. Have the network bring group {group}, UDP port {port}, to this host: a switch that snoops IGMP needs a querier, a firewall a rule"
-        )
-    }
+/// Says a line of a rank's, on the standard error stream: where torch and MPI say such things, too.
+pub(crate) fn say(job: &str, rank: u32, what: impl fmt::Display) {
+    // A process without that stream does without the line.
+    let _ = writeln!(std::io::stderr(), "switchml: rank {rank} of job {job:?}: {what}");
 }
 
 /// A path that carries less than both of its ends take.

@@ -5,6 +5,7 @@ mod daemon;
 use std::{sync::mpsc, thread, time::Duration};
 
 use daemon::{Daemon, PATIENCE};
+use switchml_rack::Signal;
 use switchml_worker::{
     Communicator, Error as AnyError,
     control::{Assigned, Error, Session, status},
@@ -105,6 +106,23 @@ fn a_rank_that_leaves_with_an_error_ends_the_job_for_all() {
     // Whoever asks later hears the same.
     let late = end_of(&joined[0].0).recv().unwrap();
     assert_eq!(late, Error::Aborted { reason, ranks });
+}
+
+/// Its data plane ends with its daemon; the daemon has taken them for dead, and remembers.
+#[test]
+fn ranks_that_were_frozen_hear_why_when_they_go_on() {
+    let daemon = Daemon::start();
+    let mut ranks = [0, 1].map(|rank| daemon.bench("a", rank, 2, &["-b", "1M", "-e", "1M", "-n", "1000000"]));
+    daemon.wait_for_job("a", "started");
+    ranks.iter_mut().for_each(|rank| rank.signal(Signal::STOP).unwrap());
+    thread::sleep(Duration::from_secs(8));
+    ranks.iter_mut().for_each(|rank| rank.signal(Signal::CONT).unwrap());
+    for rank in &mut ranks {
+        rank.wait(PATIENCE).unwrap();
+        let stderr = rank.stderr();
+        let said = stderr.lines().last().unwrap_or_default();
+        assert!(said.contains("did not answer the aggregator for") && said.contains("was taken for dead"), "{stderr}");
+    }
 }
 
 #[test]

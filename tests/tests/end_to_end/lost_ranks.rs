@@ -12,6 +12,7 @@ use crate::{Cluster, PATIENCE, report};
 in_both_modes! {
     a_killed_rank_is_named_by_all_others,
     a_frozen_rank_is_named_by_all_others,
+    ranks_that_were_all_frozen_hear_why_when_they_go_on,
     a_rank_that_is_frozen_for_a_moment_costs_time_alone,
     a_rank_that_is_late_is_waited_for,
     a_rank_that_does_not_call_is_named_when_the_timeout_is_over,
@@ -76,6 +77,21 @@ fn a_frozen_rank_is_named_by_all_others(mode: Mode) {
     let status = ranks[LOST].wait(Duration::from_secs(2)).unwrap();
     assert_eq!(status.code(), Some(COLLECTIVE_FAILED));
     one_line(&ranks[LOST]);
+}
+
+/// As where one host runs them all, and is suspended. By then the daemon has taken them for dead, and nothing of the job is left.
+fn ranks_that_were_all_frozen_hear_why_when_they_go_on(mode: Mode) {
+    let cluster = Cluster::in_mode(RANKS, mode);
+    let mut ranks = start(&cluster, &LONG);
+    ranks.iter_mut().for_each(|rank| rank.signal(Signal::STOP).unwrap());
+    sleep(Duration::from_secs(8));
+    ranks.iter_mut().for_each(|rank| rank.signal(Signal::CONT).unwrap());
+    for rank in &mut ranks {
+        let status = rank.wait(Duration::from_secs(10)).unwrap();
+        let line = one_line(rank);
+        assert_eq!(status.code(), Some(COLLECTIVE_FAILED), "{line}");
+        assert!(line.contains("did not answer the aggregator for") && line.contains("was taken for dead"), "{line}");
+    }
 }
 
 /// The others wait, and nothing is lost.

@@ -11,7 +11,6 @@
 //! | [`never_fills`] | a job that not all ranks come to |
 //! | [`special_values`] | NaN and infinities |
 //! | [`strangers`] | a host that is no member, and sends whatever it can |
-//! | [`multicast`] | a rank that the network brings no multicast |
 //! | [`mtu`] | hosts that take more than a switch between them |
 //! | [`tags`] | VLAN tags that devices take off frames |
 //! | [`jobs`] | several jobs at once, and one after the other |
@@ -28,7 +27,6 @@ mod loops;
 mod lost_ranks;
 mod mismatch;
 mod mtu;
-mod multicast;
 mod never_fills;
 mod ports;
 mod restart;

@@ -66,9 +66,6 @@ pub(super) struct Member {
     pub(super) ready: Option<u16>,
     /// Indices of the interfaces that its frames come in by, once it is ready; each once.
     pub(super) ports: BTreeSet<u32>,
-    /// Whether it has told that it gets no RESULTs for all by multicast.
-    #[serde(skip)]
-    pub(super) is_deaf: bool,
 }
 
 impl Member {
@@ -225,7 +222,6 @@ impl Job {
             ready: member.ready.is_some(),
             left: member.is_gone(),
             awaited: member.presence == Presence::Awaited,
-            deaf: member.is_deaf,
         });
         control::Job {
             name: self.name.clone(),

@@ -16,6 +16,7 @@
 //! before anything else is done about it. The next daemon's table takes it back ([`JobTable::restore`]), its ranks come
 //! back ([`JobTable::resume`]), and those that do not are taken for dead ([`JobTable::expire`]).
 
+mod endings;
 mod epochs;
 mod error;
 mod job;
@@ -26,6 +27,7 @@ mod threads;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};
+use std::time::Duration;
 
 use rand::{Rng, rngs::StdRng};
 use switchml_control as control;
@@ -36,6 +38,7 @@ use tracing::{info, warn};
 
 use crate::data_plane::{Fanout, JobSpec, Limits};
 use crate::slots::{MIN_PER_SHARD, SlotPool, power_of_two_up_to};
+use endings::Endings;
 pub use epochs::Epochs;
 pub use error::{JoinError, MemberError};
 pub use job::{Job, MAX_SAVED_LEN};
@@ -120,6 +123,7 @@ pub struct JobTable {
     jobs: BTreeMap<u16, Job>,
     /// Job and rank of every stream that has not ended.
     sessions: HashMap<Session, (u16, u32)>,
+    endings: Endings,
     next_session: Session,
     epochs: Epochs,
 }
@@ -135,6 +139,7 @@ impl JobTable {
             pool: SlotPool::new(limits.slots),
             jobs: BTreeMap::new(),
             sessions: HashMap::new(),
+            endings: Endings::default(),
             next_session: 0,
         }
     }
@@ -154,6 +159,7 @@ impl JobTable {
             for member in job.members.iter_mut().flatten().filter(|member| !member.is_gone()) {
                 member.presence = Presence::Awaited;
             }
+            self.endings.note(&job);
             info!("job {number} {:?}: restored, {}", job.name, job.state.name());
             effects.extend(job.on_shards(match job.state {
                 State::Aborted { .. } => Effect::Abort,
@@ -166,14 +172,21 @@ impl JobTable {
     }
 
     /// A rank of a job that has started comes back, over a connection from `peer`. Its stream is the session that is
-    /// returned, in place of an earlier one; the effects tell it how the job is.
+    /// returned, in place of an earlier one; the effects tell it how the job is. One that was taken for dead hears why, and that is all.
     ///
     /// # Errors
     ///
     /// [`MemberError`]; the table is as before.
     pub fn resume(&mut self, id: MemberId, peer: IpAddr) -> Result<(Session, Vec<Effect>), MemberError> {
         let session = self.next_session;
-        let job = self.job_of(id)?;
+        let job = match self.job_of(id) {
+            Ok(job) => job,
+            Err(error) => {
+                let aborted = self.endings.of(id).ok_or(error)?;
+                self.next_session += 1;
+                return Ok((session, vec![Effect::Tell(session, Event::Aborted(aborted)), Effect::End(session)]));
+            }
+        };
         let news = job.news();
         if news.is_empty() {
             return Err(MemberError::NotStarted { rank: id.rank, state: job.state.name() });
@@ -273,7 +286,6 @@ impl JobTable {
             threads: joiner.threads.clone(),
             ready: None,
             ports: BTreeSet::new(),
-            is_deaf: false,
         };
         let Some(job) = self.jobs.get_mut(&number) else { unreachable!("found or created above") };
         job.members[joiner.rank as usize] = Some(member);
@@ -377,22 +389,6 @@ impl JobTable {
         Ok(std::iter::once(Effect::Gather(id.job as u16, id.epoch)).chain(others.map(ask)).collect())
     }
 
-    /// A rank gets no RESULTs for all by multicast: for the operator to know. The job goes on.
-    ///
-    /// # Errors
-    ///
-    /// [`MemberError`]; the table is as before.
-    pub fn report_deaf(&mut self, id: MemberId) -> Result<(), MemberError> {
-        let job = self.job_of(id)?;
-        let (number, name) = (job.number, job.name.clone());
-        if let Some(member) = job.members.get_mut(id.rank as usize).and_then(Option::as_mut) {
-            member.is_deaf = true;
-            let who = member.in_words(id.rank);
-            warn!("job {number} {name:?}: {who} gets no results by multicast, and so makes all ranks slow");
-        }
-        Ok(())
-    }
-
     /// The time to report different calls is over: aborts the job, unless that has happened.
     pub fn conclude(&mut self, number: u16, epoch: u32) -> Vec<Effect> {
         let Some(job) = self.jobs.get_mut(&number).filter(|job| job.epoch == epoch) else { return Vec::new() };
@@ -434,8 +430,18 @@ impl JobTable {
 
     /// A rank's stream has ended. Nothing follows if the rank had left before.
     pub fn disconnect(&mut self, session: Session) -> Vec<Effect> {
+        self.lose(session, "is gone: its process ended, or its connection broke")
+    }
+
+    /// A rank's connection has given no sign of life for so long: its host cannot be reached, or stands still.
+    pub fn fall_silent(&mut self, session: Session, silence: Duration) -> Vec<Effect> {
+        let seconds = silence.as_secs();
+        self.lose(session, &format!("did not answer the aggregator for {seconds} s, and was taken for dead"))
+    }
+
+    fn lose(&mut self, session: Session, what: &str) -> Vec<Effect> {
         let Some((number, rank)) = self.sessions.remove(&session) else { return Vec::new() };
-        self.depart(number, rank, Some(("is gone: its process ended, or its host cannot be reached", vec![rank])))
+        self.depart(number, rank, Some((what, vec![rank])))
     }
 
     /// The data plane failed a shard: all ranks of its job are told so.
@@ -591,6 +597,7 @@ impl JobTable {
         let reason = aborted.reason.chars().take(MAX_SAVED_REASON_LEN).collect();
         job.state = State::Aborted { reason, ranks: aborted.ranks.clone() };
         warn!("job {number} {:?}: aborted, {}", job.name, aborted.reason);
+        self.endings.note(job);
         let told: Vec<_> = job.tell_all(&Event::Aborted(aborted)).collect();
         let mut effects: Vec<_> = job.on_shards(Effect::Abort).chain(told).collect();
         effects.splice(0..0, self.save(number));

@@ -258,7 +258,7 @@ fn a_lost_rank_aborts_its_job_and_no_other() {
     let mut table = table();
     let (sessions, spec) = started(&mut table, "train", 3);
     let (_, other) = started(&mut table, "other", 2);
-    let news = aborted("rank 1 (10.0.0.2) is gone: its process ended, or its host cannot be reached", &[1]);
+    let news = aborted("rank 1 (10.0.0.2) is gone: its process ended, or its connection broke", &[1]);
     let expected =
         [Effect::Abort(spec.number), Effect::Tell(sessions[0], news.clone()), Effect::Tell(sessions[2], news)];
     assert_eq!(table.disconnect(sessions[1]), expected);
@@ -297,19 +297,6 @@ fn whom_an_error_blames_is_at_fault() {
 /// A rank's calls in flight.
 fn calls(calls: &[(u64, &str)]) -> Vec<control::Call> {
     calls.iter().map(|(number, call)| control::Call { number: *number, call: (*call).to_owned() }).collect()
-}
-
-#[test]
-fn a_rank_without_multicast_is_listed_and_its_job_goes_on() {
-    let mut table = table();
-    let (_, spec) = started(&mut table, "train", 3);
-    table.report_deaf(member(&spec, 1)).unwrap();
-    let jobs = table.list();
-    assert_eq!(jobs[0].members.iter().map(|member| member.deaf).collect::<Vec<_>>(), [false, true, false]);
-    assert_eq!(jobs[0].state(), control::JobState::Started);
-    let stranger = MemberId { secret: !0, ..member(&spec, 0) };
-    assert!(table.report_deaf(stranger).is_err());
-    assert_eq!(table.list(), jobs);
 }
 
 /// What a job's ranks hear at the end of these reports, `None` for a rank that makes none; who is named is what the data plane said.
@@ -711,11 +698,45 @@ fn ranks_of_a_restored_job_come_back_and_those_that_do_not_are_named() {
     let news =
         aborted("rank 1 (10.0.0.2), rank 2 (10.0.0.3) did not come back after the aggregator was restarted", &[1, 2]);
     let effects = table.expire();
-    assert_eq!(effects[1..], [Effect::Abort(0), Effect::Tell(zero, news)]);
-    assert_eq!(table.resume(member(&spec, 1), peer(1)), Err(no_member(1)), "too late");
+    assert_eq!(effects[1..], [Effect::Abort(0), Effect::Tell(zero, news.clone())]);
+    // Whoever is too late hears why.
+    let (late, effects) = table.resume(member(&spec, 1), peer(1)).unwrap();
+    assert_eq!(effects, [Effect::Tell(late, news), Effect::End(late)]);
     assert_eq!(table.expire(), []);
     assert_eq!(table.disconnect(zero).last(), Some(&Effect::Close(0)));
     assert_eq!(table.pool().free(), POOL);
+}
+
+/// A rank that stood still is taken for dead, and the job ends without it; when it goes on, it hears so.
+#[test]
+fn a_rank_that_was_taken_for_dead_hears_why_when_it_comes_back() {
+    let mut table = table();
+    let (sessions, spec) = started(&mut table, "train", 2);
+    let news = aborted("rank 1 (10.0.0.2) did not answer the aggregator for 5 s, and was taken for dead", &[1]);
+    let expected = [Effect::Abort(0), Effect::Tell(sessions[0], news.clone())];
+    assert_eq!(table.fall_silent(sessions[1], Duration::from_millis(5_100)), expected);
+    let hears = |table: &mut JobTable, rank| {
+        let (session, effects) = table.resume(member(&spec, rank), peer(rank)).unwrap();
+        assert_eq!(effects, [Effect::Tell(session, news.clone()), Effect::End(session)]);
+        assert_eq!(table.disconnect(session), []);
+    };
+    hears(&mut table, 1);
+    // Then all have stood still, and nothing is left of the job.
+    assert_eq!(table.fall_silent(sessions[0], Duration::from_secs(5)), [Effect::Close(0)]);
+    assert_eq!((table.list(), table.pool().free()), (vec![], POOL));
+    for rank in [0, 1, 1] {
+        hears(&mut table, rank);
+    }
+    for stranger in strangers(&spec, 1) {
+        assert_eq!(table.resume(stranger, peer(1)), Err(refused(stranger)));
+    }
+    // As many later endings push it out.
+    for _ in 0..endings::MOST {
+        hears(&mut table, 0);
+        let (sessions, _) = started(&mut table, "other", 1);
+        table.disconnect(sessions[0]);
+    }
+    assert_eq!(table.resume(member(&spec, 0), peer(0)), Err(no_member(0)));
 }
 
 #[test]
@@ -729,7 +750,7 @@ fn ranks_that_came_back_are_as_they_were() {
     let (again, effects) = table.resume(member(&spec, 2), peer(2)).unwrap();
     assert_eq!(effects[0], Effect::End(back[2]));
     assert_eq!(table.disconnect(back[2]), []);
-    let news = aborted("rank 2 (10.0.0.3) is gone: its process ended, or its host cannot be reached", &[2]);
+    let news = aborted("rank 2 (10.0.0.3) is gone: its process ended, or its connection broke", &[2]);
     let effects = table.disconnect(again);
     assert_eq!(effects[1..], [Effect::Abort(0), Effect::Tell(back[0], news.clone()), Effect::Tell(back[1], news)]);
 }
@@ -756,7 +777,7 @@ fn an_abort_before_the_restart_is_told_after_it() {
     let mut table = durable_table(2);
     assert_eq!(table.restore(vec![job], used_epochs()), [Effect::Abort(0)]);
     let (zero, effects) = table.resume(member(&spec, 0), peer(0)).unwrap();
-    let news = aborted("rank 1 (10.0.0.2) is gone: its process ended, or its host cannot be reached", &[1]);
+    let news = aborted("rank 1 (10.0.0.2) is gone: its process ended, or its connection broke", &[1]);
     assert_eq!(effects, [Effect::Tell(zero, news)]);
 }
 
@@ -1095,7 +1116,15 @@ proptest! {
                     let id = world.orphans.swap_remove(index);
                     let resumed = table.resume(id, peer(id.rank));
                     if !unsure.contains(&(id.epoch, id.rank)) {
-                        prop_assert_eq!(resumed.is_ok(), !too_late.contains(&(id.epoch, id.rank)), "{:?}", resumed);
+                        let makes_sense = match &resumed {
+                            _ if !too_late.contains(&(id.epoch, id.rank)) => resumed.is_ok(),
+                            // It hears why, or that this daemon knows nothing of it.
+                            Ok((_, effects)) => {
+                                matches!(effects[..], [Effect::Tell(_, Event::Aborted(_)), Effect::End(_)])
+                            }
+                            Err(_) => true,
+                        };
+                        prop_assert!(makes_sense, "{:?}", resumed);
                     }
                     if let Ok((session, effects)) = resumed {
                         let assigned = Some(Event::Assigned(control::Assigned::default()));

@@ -10,7 +10,7 @@ use std::{
 
 use switchml_control::{
     self as control, Aborted, JoinEvent, JoinRequest, LeaveRequest, ListJobsRequest, ReadyRequest, ReportCallsRequest,
-    ReportDeafRequest, ResumeRequest, aggregator_client::AggregatorClient, join_event::Event,
+    ResumeRequest, aggregator_client::AggregatorClient, join_event::Event,
 };
 use tokio::{runtime::Runtime, sync::mpsc::UnboundedReceiver};
 use tonic::{
@@ -30,6 +30,9 @@ const GOODBYE: Duration = Duration::from_secs(1);
 const PROBE: Duration = Duration::from_secs(5);
 /// A probe without an answer for so long is the end. Generous: a machine that computes may starve this thread.
 const PROBE_ANSWER: Duration = Duration::from_secs(10);
+
+/// Longest attempt to find an aggregator again whose data plane has most likely ended with it.
+const ATTEMPT: Duration = Duration::from_secs(1);
 
 /// Pauses between attempts to find the aggregator again: doubled from the first up to the last, so that an aggregator that was
 /// restarted hears of all its ranks within a second or two.
@@ -53,8 +56,6 @@ pub(super) enum Command {
     Unready(Sender<Vec<u16>>),
     /// These calls of the rank, by number, are in flight, and the last was refused; the data plane named two ranks.
     ReportCalls { calls: Vec<(u64, String)>, named: [u16; 2] },
-    /// The rank gets no results by multicast.
-    ReportDeaf,
     /// Goodbye.
     Leave(Goodbye),
 }
@@ -179,15 +180,14 @@ impl Member {
         commands: &mut UnboundedReceiver<Command>,
     ) -> Result<(), Error> {
         loop {
-            match self.serve(stream, commands).await {
-                // The collectives go on meanwhile, and have their own deadline.
-                Err(Error::Lost { .. }) if self.outlives_connection() => {
-                    self.board.unwatched.store(true, Ordering::Relaxed)
-                }
+            let lost = match self.serve(stream, commands).await {
+                Err(lost @ Error::Lost { .. }) if self.started => lost,
                 ended => return ended,
-            }
+            };
+            // The collectives go on meanwhile, and have their own deadline.
+            self.board.unwatched.store(true, Ordering::Relaxed);
             tokio::select! {
-                resumed = self.resume_patiently() => {
+                resumed = self.find_again(lost) => {
                     stream = resumed?;
                     self.board.unwatched.store(false, Ordering::Relaxed);
                 }
@@ -200,9 +200,16 @@ impl Member {
         }
     }
 
-    /// Whether the job goes on without the connection: it has started, in a data plane that outlives the daemon.
-    fn outlives_connection(&self) -> bool {
-        self.started && self.assigned.as_ref().is_some_and(|assigned| assigned.durable)
+    /// Goes on hearing of the job over another connection. Where the data plane ends with the daemon, there is most likely nobody to
+    /// find. But the aggregator may also have given up this rank, because it stood still: then it says so.
+    async fn find_again(&mut self, lost: Error) -> Result<Streaming<JoinEvent>, Error> {
+        if self.assigned.as_ref().is_some_and(|assigned| assigned.durable) {
+            return self.resume_patiently().await;
+        }
+        match tokio::time::timeout(ATTEMPT, self.resume()).await {
+            Ok(Err(Error::Lost { .. } | Error::Unreachable { .. })) | Err(_) => Err(lost),
+            Ok(resumed) => resumed,
+        }
     }
 
     /// Connects again, and goes on hearing of the job. Tries for as long as nobody answers.
@@ -260,8 +267,6 @@ impl Member {
                         // A report that nobody hears is no worse than the data plane's word alone.
                         let _ = self.report_calls(calls, &named).await;
                     }
-                    // The rank has said so itself; this is for the operator.
-                    Some(Command::ReportDeaf) => drop(self.report_deaf().await),
                     Some(Command::Leave(goodbye)) => {
                         // A goodbye that nobody hears is no worse than the connection's end that follows.
                         let _ = self.leave(goodbye).await;
@@ -351,12 +356,6 @@ impl Member {
         within(ANSWER, &self.address, self.client.report_calls(request)).await.map(drop)
     }
 
-    async fn report_deaf(&mut self) -> Result<(), Error> {
-        let Some(Assigned { job, epoch, control_secret, .. }) = self.assigned else { return Ok(()) };
-        let request = ReportDeafRequest { job: job.into(), epoch, rank: self.rank, control_secret };
-        within(ANSWER, &self.address, self.client.report_deaf(request)).await.map(drop)
-    }
-
     async fn leave(&mut self, Goodbye { error, ranks }: Goodbye) -> Result<(), Error> {
         let Some(Assigned { job, epoch, control_secret, .. }) = self.assigned else { return Ok(()) };
         let ranks = ranks.into_iter().map(u32::from).collect();
@@ -374,7 +373,7 @@ async fn farewell(commands: &mut UnboundedReceiver<Command>) -> Goodbye {
     loop {
         match commands.recv().await {
             Some(Command::Leave(goodbye)) => return goodbye,
-            Some(Command::Ready(_) | Command::Unready(_) | Command::ReportCalls { .. } | Command::ReportDeaf) => {}
+            Some(Command::Ready(_) | Command::Unready(_) | Command::ReportCalls { .. }) => {}
             None => return Goodbye::default(),
         }
     }

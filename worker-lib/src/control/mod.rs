@@ -14,4 +14,4 @@ mod threads;
 pub use address::resolve;
 pub use error::{Error, MadeCall};
 pub use session::{Assigned, Session};
-pub use status::{AggregatorStatus, DeafRank, deaf_ranks, status};
+pub use status::{AggregatorStatus, status};

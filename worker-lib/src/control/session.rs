@@ -171,11 +171,6 @@ impl Session {
         self.board.note(|heard| heard.calls_in_flight = Some(Arc::new(calls)));
     }
 
-    /// Tells the aggregator, for its operator, that this rank gets no results by multicast.
-    pub fn report_deaf(&self) {
-        let _ = self.commands.send(Command::ReportDeaf);
-    }
-
     /// The ranks that have left in good order, as a bitmap.
     pub fn departed(&self) -> u64 {
         self.board.departed.load(Ordering::Relaxed)

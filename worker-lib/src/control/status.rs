@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use switchml_control::{ListJobsRequest, StatusRequest, aggregator_client::AggregatorClient};
+use switchml_control::{StatusRequest, aggregator_client::AggregatorClient};
 
 use super::{Error, link, resolve};
 
@@ -42,35 +42,5 @@ pub fn status(aggregator: &str, timeout: Duration) -> Result<AggregatorStatus, E
             slots_total: reply.slots_total,
             slots_free: reply.slots_free,
         })
-    })
-}
-
-/// A rank that gets no results by multicast, and so makes all ranks of its job slow.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DeafRank {
-    /// Name of its job.
-    pub job: String,
-    /// The rank.
-    pub rank: u32,
-    /// Where it lives.
-    pub address: String,
-}
-
-/// The ranks of any job that have told the aggregator that they get no results by multicast.
-///
-/// # Errors
-///
-/// As [`status`].
-pub fn deaf_ranks(aggregator: &str, timeout: Duration) -> Result<Vec<DeafRank>, Error> {
-    let addresses = resolve(aggregator)?;
-    link::runtime()?.block_on(async {
-        let (address, channel) = link::connect(&addresses, timeout).await?;
-        let mut client = AggregatorClient::new(channel);
-        let jobs = link::within(timeout, &address, client.list_jobs(ListJobsRequest {})).await?.jobs;
-        let deaf = jobs.into_iter().flat_map(|job| {
-            let members = job.members.into_iter().filter(|member| member.deaf);
-            members.map(move |member| DeafRank { job: job.name.clone(), rank: member.rank, address: member.address })
-        });
-        Ok(deaf.collect())
     })
 }

@@ -37,7 +37,7 @@ mod tests;
 use std::num::NonZeroU64;
 
 use switchml_protocol::header::{HEADER_LEN, Header, Kind, Op, flags};
-use switchml_protocol::{EVERYONE, U16, U32, VERSION};
+use switchml_protocol::{U16, U32, VERSION};
 
 use answer::Word;
 use departed::Departed;
@@ -66,12 +66,6 @@ pub struct Waiting {
 /// Ranks are named as missing if the aggregator has said so within so many of the longest intervals at which it is asked, or within half the
 /// deadline. Whoever was missing before that may have come since, and what is wrong now is the way to the aggregator.
 const NEWS_LASTS: u64 = 4;
-
-/// Copies for one rank that tell, where no RESULT for all has come, that it is not loss which keeps these away: at a loss of 20 %, one such rank
-/// in 400,000 would be wrong.
-const TELLING_COPIES: u64 = 8;
-/// Time that a network may take to learn who is in a group.
-const SETTLING: u64 = 500_000_000;
 
 /// One packet's worth of a collective, as the engine sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -331,8 +325,6 @@ impl Engine {
     ) -> Result<Option<(Completed, &'a [u8])>, Failure> {
         match self.judge(datagram, accept) {
             Ok((header, Word::Result(payload))) => {
-                let way = if header.rank.get() == EVERYONE { &mut self.stats.for_all } else { &mut self.stats.copies };
-                *way += 1;
                 let congested = congested || header.flags & flags::CE != 0;
                 Ok(self.complete(now, header.slot.get(), congested).map(|completed| (completed, payload)))
             }
@@ -353,17 +345,9 @@ impl Engine {
             }
             Err(reason) => {
                 self.stats.ignored[reason as usize] += 1;
-                let late = reason == Ignored::NotOutstanding && answer::is_for_all(datagram);
-                self.stats.for_all += u64::from(late);
                 Ok(None)
             }
         }
-    }
-
-    /// Whether RESULTs for all ranks do not come at all, though their copies for this rank do: that is not loss, which takes the one like the
-    /// other. From [`SETTLING`] on: a switch may take its time to learn who is in a group.
-    pub fn hears_no_group(&self, now: u64) -> bool {
-        now >= SETTLING && self.stats.for_all == 0 && self.stats.copies >= TELLING_COPIES
     }
 
     /// Marks what is overdue as lost.

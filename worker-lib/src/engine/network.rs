@@ -164,8 +164,6 @@ pub struct Network {
     /// Packets under way by arrival; the counter keeps those of the same time in order.
     under_way: BTreeMap<(u64, u64), Hop>,
     counter: u64,
-    /// This rank gets nothing that is for all.
-    pub deaf: Option<u16>,
     /// Decides on each packet to the switch before the weather does: false loses it.
     pub passes: Filter,
 }
@@ -188,7 +186,6 @@ impl Network {
             weather: Weather { seed: weather.seed | 1, ..weather },
             under_way: BTreeMap::new(),
             counter: 0,
-            deaf: None,
             passes: Box::new(|_, _, _| true),
         }
     }
@@ -237,9 +234,8 @@ impl Network {
             Hop::ToSwitch(rank, packet) => {
                 let ranks = self.workers.len() as u16;
                 let Some((to_all, answer)) = self.switch.serve(rank, &packet) else { return };
-                let deaf = self.deaf.filter(|_| to_all);
                 let receivers = if to_all { 0..ranks } else { rank..rank + 1 };
-                receivers.filter(|to| Some(*to) != deaf).for_each(|to| self.post(Hop::ToWorker(to, answer.clone())));
+                receivers.for_each(|to| self.post(Hop::ToWorker(to, answer.clone())));
             }
             Hop::ToWorker(rank, packet) => {
                 let rank = usize::from(rank);

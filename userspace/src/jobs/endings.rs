@@ -1,0 +1,44 @@
+//! Why jobs were aborted, remembered for a while after they are gone: a rank that stood still, and comes back, hears it.
+
+use std::collections::VecDeque;
+
+use switchml_control as control;
+
+use super::MemberId;
+use super::job::{Job, State};
+
+/// Most endings that are remembered, the latest: a few kilobytes each.
+pub(super) const MOST: usize = 256;
+
+/// See the [module's documentation](self).
+#[derive(Debug, Default)]
+pub(super) struct Endings(VecDeque<Ending>);
+
+#[derive(Debug)]
+struct Ending {
+    job: u16,
+    epoch: u32,
+    /// By rank.
+    secrets: Vec<Option<u64>>,
+    aborted: control::Aborted,
+}
+
+impl Endings {
+    /// The job is gone. One that ended in good order has nobody to come back.
+    pub fn note(&mut self, job: &Job) {
+        let State::Aborted { reason, ranks } = &job.state else { return };
+        let aborted = control::Aborted { reason: reason.clone(), ranks: ranks.clone(), calls: Vec::new() };
+        let secrets = job.members.iter().map(|member| member.as_ref().map(|member| member.control_secret)).collect();
+        self.0.truncate(MOST - 1);
+        self.0.push_front(Ending { job: job.number, epoch: job.epoch, secrets, aborted });
+    }
+
+    /// Why the member's job ended, if it proves to be one.
+    pub fn of(&self, id: MemberId) -> Option<control::Aborted> {
+        let is_its = |ending: &&Ending| {
+            (u32::from(ending.job), ending.epoch) == (id.job, id.epoch)
+                && ending.secrets.get(id.rank as usize) == Some(&Some(id.secret))
+        };
+        self.0.iter().find(is_its).map(|ending| ending.aborted.clone())
+    }
+}
