@@ -368,6 +368,40 @@ fn a_killed_rank_is_named_on_all_others() {
     }
 }
 
+/// What a rank of `late.py` said, and its standard error.
+fn after_waiting(late: &str, timeout: &str, name: &str) -> Option<Vec<(Value, String)>> {
+    let site = Site::new(name, 3)?;
+    let finish = |mut rank: Process| {
+        rank.wait_success(PATIENCE).unwrap();
+        let stdout = rank.stdout();
+        let line = stdout.lines().find(|line| line.starts_with('{')).expect("a line of JSON");
+        (serde_json::from_str(line).unwrap(), rank.stderr())
+    };
+    Some(site.ranks(&["late.py", late, timeout], &[]).into_iter().map(finish).collect())
+}
+
+#[test]
+fn a_late_rank_is_waited_for_and_said_to_be() {
+    let name = "a_late_rank_is_waited_for_and_said_to_be";
+    let Some(ranks) = after_waiting("8", "1800", name) else { return };
+    for (rank, (said, stderr)) in ranks.into_iter().enumerate() {
+        assert_eq!(said["sums"], serde_json::json!([3.0]), "{said}");
+        let waits = stderr.contains("has waited 5 s for rank 1 in its call 2, all_reduce(sum, f32, 1000)");
+        assert_eq!(waits, rank != 1, "rank {rank}: {stderr}");
+    }
+}
+
+/// Whichever rank's time is over first, all of them blame the one that is late: it itself, too.
+#[test]
+fn the_timeout_of_torch_ends_the_wait_and_all_name_the_same_rank() {
+    let name = "the_timeout_of_torch_ends_the_wait_and_all_name_the_same_rank";
+    let Some(ranks) = after_waiting("25", "15", name) else { return };
+    for (said, _) in ranks {
+        assert_eq!(said["ranks"], serde_json::json!([1]), "{said}");
+        assert!(said["text"].as_str().unwrap().contains("waiting for rank 1"), "{said}");
+    }
+}
+
 #[test]
 fn another_shape_is_told_and_the_processes_go_on_in_another_job() {
     let Some(site) = Site::new("another_shape_is_told_and_the_processes_go_on_in_another_job", 3) else { return };

@@ -1,0 +1,28 @@
+"""A rank of a job in which rank 1 is late, by the seconds of the first argument, where the group's timeout is that of the second.
+
+Each of them prints a line of JSON: what all_reduce gave, or else its error's text and ranks.
+"""
+
+import json
+import os
+import sys
+import time
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+late, timeout = map(float, sys.argv[1:])
+dist.init_process_group("switchml", timeout=timedelta(seconds=timeout))
+dist.all_reduce(torch.ones(1000))
+if dist.get_rank() == 1:
+    time.sleep(late)
+tensor = torch.ones(1000)
+try:
+    dist.all_reduce(tensor)
+except dist.DistBackendError as error:
+    print(json.dumps({"text": str(error), "ranks": error.ranks}), flush=True)
+    # The others may be gone already, and torch's own store with them.
+    os._exit(0)
+print(json.dumps({"sums": sorted(set(tensor.tolist()))}), flush=True)
+dist.destroy_process_group()
