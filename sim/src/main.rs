@@ -4,6 +4,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use clap::Parser;
+use switchml_cli::say;
 use switchml_sim::campaign::{self, Limits};
 use switchml_sim::scenario::Scenario;
 use switchml_sim::simulate;
@@ -11,7 +12,7 @@ use tracing_subscriber::EnvFilter;
 
 /// Simulates whole systems under faults, each drawn from a seed
 #[derive(Parser)]
-#[command(name = "cargo xtask sim", bin_name = "cargo xtask sim")]
+#[command(name = "cargo xtask sim", bin_name = "cargo xtask sim", version)]
 struct Options {
     /// Run this seed alone
     #[arg(long, value_parser = seed, conflicts_with_all = ["seeds", "minutes", "first"])]
@@ -38,7 +39,7 @@ struct Options {
 const SEEDS: u64 = 2_000;
 
 fn main() -> ExitCode {
-    let options = Options::parse();
+    let options: Options = switchml_cli::parse();
     let succeeded = match options.seed {
         Some(seed) => run_one(seed, options.trace),
         None => run_many(&options),
@@ -55,13 +56,13 @@ fn run_one(seed: u64, trace: bool) -> bool {
         .with_target(false)
         .with_writer(std::io::stderr)
         .init();
-    println!("{:#?}", Scenario::draw(seed));
+    say!("{:#?}", Scenario::draw(seed));
     let run = simulate(seed);
-    println!("{}", run.tally);
+    say!("{}", run.tally);
     match run.verdict {
-        Ok(()) => println!("seed {seed:#x}: all promises were kept"),
+        Ok(()) => say!("seed {seed:#x}: all promises were kept"),
         Err(violation) => {
-            println!("seed {seed:#x}: {violation}");
+            say!("seed {seed:#x}: {violation}");
             return false;
         }
     }
@@ -79,8 +80,8 @@ fn run_many(options: &Options) -> bool {
     let begin = Instant::now();
     let report = campaign::run(&limits);
     let (took, tally) = (begin.elapsed().as_secs_f64(), &report.tally);
-    println!("{tally}");
-    println!(
+    say!("{tally}");
+    say!(
         "{} seeds from {:#x} in {took:.1} s, {} of them until all was well again; {:.0} virtual seconds, {} packets: {:.0} virtual seconds and {:.0} packets a second",
         tally.runs,
         limits.first,
@@ -91,7 +92,7 @@ fn run_many(options: &Options) -> bool {
         tally.packets as f64 / took
     );
     for (seed, violation) in &report.failures {
-        println!("seed {seed:#x}: {violation}\n    cargo xtask sim --seed {seed:#x} --trace");
+        say!("seed {seed:#x}: {violation}\n    cargo xtask sim --seed {seed:#x} --trace");
     }
     report.failures.is_empty()
 }
@@ -110,4 +111,14 @@ fn minutes(text: &str) -> Result<Duration, String> {
     minutes
         .map(|minutes| Duration::from_secs_f64(60.0 * minutes))
         .ok_or_else(|| "more than 0 minutes are allowed".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_mistake_is_one_line() {
+        switchml_cli::test::every_mistake_is_one_line::<Options>();
+    }
 }

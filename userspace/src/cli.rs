@@ -1,9 +1,12 @@
 //! The command line.
 
+use std::ffi::OsString;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::error::ErrorKind;
+use clap::parser::ValueSource;
+use clap::{ArgMatches, Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use switchml_protocol::{CONTROL_PORT, DATA_PORT};
 use switchml_userspace::slots::MIN_PER_JOB;
 
@@ -18,7 +21,7 @@ const MAX_SLOTS: i64 = 1 << 20;
 
 /// Adds up what the workers of a job send, and sends them the sum.
 #[derive(Debug, Parser)]
-#[command(version, args_conflicts_with_subcommands = true)]
+#[command(name = "switchml-aggregator", version, args_conflicts_with_subcommands = true)]
 pub struct Cli {
     #[command(subcommand)]
     pub command: Option<Command>,
@@ -62,7 +65,7 @@ pub struct Options {
     /// What serves the packets.
     #[arg(long, value_enum, default_value_t = DataPlaneKind::Xdp)]
     pub data_plane: DataPlaneKind,
-    /// Interface that workers are behind; give it once for each. For `--data-plane xdp`.
+    /// Interface that workers are behind; give it once for each. For `--data-plane xdp`, as are `--mode` and `--pin-dir`.
     #[arg(long = "iface", value_name = "NAME")]
     pub interfaces: Vec<String>,
     /// Where at the interfaces frames are taken.
@@ -71,7 +74,7 @@ pub struct Options {
     /// Address and TCP port of the control plane.
     #[arg(long, value_name = "ADDRESS", default_value_t = SocketAddr::from((Ipv4Addr::UNSPECIFIED, CONTROL_PORT)))]
     pub control: SocketAddr,
-    /// UDP port of the data plane.
+    /// UDP port of the data plane; with `--data-plane software` 0 is any free one. A P4 program's is fixed.
     #[arg(long, value_name = "PORT", default_value_t = DATA_PORT)]
     pub data_port: u16,
     /// IPv4 address of the data plane, if it is not the one by which workers reach the control plane. With `--data-plane tofino`
@@ -120,4 +123,146 @@ pub enum Mode {
     Native,
     /// tc ingress, GSO and GRO superpackets whole: for veth, virtio and what has no XDP.
     Bundle,
+}
+
+/// The arguments. Ends the process as [`switchml_cli::parse`] does.
+pub fn parse() -> Cli {
+    parse_from(std::env::args_os()).unwrap_or_else(|error| switchml_cli::end(&error))
+}
+
+fn parse_from(arguments: impl IntoIterator<Item: Into<OsString> + Clone>) -> Result<Cli, clap::Error> {
+    let (cli, matches): (Cli, _) = switchml_cli::parse_from(arguments)?;
+    check(&cli.options, &matches)?;
+    Ok(cli)
+}
+
+/// Options that some data planes alone have a use for, by their fields, and which do. All others are for all of them.
+const OF_SOME: [(&str, &[DataPlaneKind]); 9] = {
+    use DataPlaneKind::{Bmv2, Software, Tofino, Xdp};
+    [
+        ("interfaces", &[Xdp]),
+        ("mode", &[Xdp]),
+        ("pin_dir", &[Xdp]),
+        ("data_port", &[Xdp, Software]),
+        ("slots", &[Xdp, Software]),
+        ("bmv2_thrift", &[Bmv2]),
+        ("tofino_server", &[Tofino]),
+        ("tofino_program", &[Tofino]),
+        ("tofino_ports", &[Tofino]),
+    ]
+};
+
+/// Refuses what the data plane would do nothing with: whoever gives it expects something of it.
+fn check(options: &Options, matches: &ArgMatches) -> Result<(), clap::Error> {
+    let kind = options.data_plane;
+    let is_given = |field: &str| matches.value_source(field) == Some(ValueSource::CommandLine);
+    if let Some((field, kinds)) = OF_SOME.iter().find(|(field, kinds)| is_given(field) && !kinds.contains(&kind)) {
+        let command = Cli::command();
+        let option = command.get_arguments().find(|argument| argument.get_id() == field).and_then(clap::Arg::get_long);
+        let kinds: Vec<_> = kinds.iter().map(|kind| name(*kind)).collect();
+        return Err(refused(format!(
+            "--{} has no effect with --data-plane {}, only with {}; leave it out",
+            option.unwrap_or(field),
+            name(kind),
+            kinds.join(" and ")
+        )));
+    }
+    if kind == DataPlaneKind::Xdp && options.data_port == 0 {
+        return Err(refused(
+            "--data-port 0: 1 to 65535 are allowed; 0, any free one, is for --data-plane software".to_owned(),
+        ));
+    }
+    Ok(())
+}
+
+fn refused(complaint: String) -> clap::Error {
+    Cli::command().error(ErrorKind::ArgumentConflict, complaint)
+}
+
+/// As `--data-plane` takes it.
+fn name(kind: DataPlaneKind) -> String {
+    kind.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A value of each option of the daemon; `--data-plane` is what they are tried with.
+    const VALUES: [(&str, &str); 11] = [
+        ("iface", "p0"),
+        ("mode", "auto"),
+        ("control", "127.0.0.1:1"),
+        ("data-port", "5000"),
+        ("data-address", "10.0.0.1"),
+        ("bmv2-thrift", "127.0.0.1:9090"),
+        ("slots", "64"),
+        ("pin-dir", "/sys/fs/bpf/other"),
+        ("tofino-server", "127.0.0.1:50052"),
+        ("tofino-program", "/tmp"),
+        ("tofino-ports", "/tmp/ports"),
+    ];
+
+    /// What each data plane cannot do without.
+    fn required(kind: DataPlaneKind) -> Vec<&'static str> {
+        match kind {
+            DataPlaneKind::Xdp | DataPlaneKind::Software => vec![],
+            DataPlaneKind::Bmv2 => vec!["data-address"],
+            DataPlaneKind::Tofino => vec!["data-address", "tofino-server", "tofino-program", "tofino-ports"],
+        }
+    }
+
+    fn value(option: &str) -> &'static str {
+        let found = VALUES.iter().find(|(name, _)| *name == option);
+        found.unwrap_or_else(|| panic!("--{option} is new: give it a value here, and say in OF_SOME what it is for")).1
+    }
+
+    /// The daemon's arguments with this data plane, and with an option.
+    fn with(kind: DataPlaneKind, option: &str) -> Result<Cli, clap::Error> {
+        let options = required(kind).into_iter().filter(|name| *name != option).chain([option]);
+        let given = options.flat_map(|name| [format!("--{name}"), value(name).to_owned()]);
+        parse_from(["aggregator".to_owned(), "--data-plane".to_owned(), name(kind)].into_iter().chain(given))
+    }
+
+    #[test]
+    fn every_mistake_is_one_line() {
+        switchml_cli::test::every_mistake_is_one_line::<Cli>();
+    }
+
+    /// What has an effect is taken, all else refused: all options with all data planes.
+    #[test]
+    fn options_without_an_effect_are_refused() {
+        let command = Cli::command();
+        let options = command
+            .get_arguments()
+            .filter(|option| !matches!(option.get_id().as_str(), "data_plane" | "help" | "version"));
+        for option in options {
+            let long = option.get_long().expect("all have one");
+            for kind in DataPlaneKind::value_variants() {
+                let effect = match long {
+                    "iface" | "mode" | "pin-dir" => *kind == DataPlaneKind::Xdp,
+                    "data-port" | "slots" => matches!(kind, DataPlaneKind::Xdp | DataPlaneKind::Software),
+                    "control" | "data-address" => true,
+                    other => other.starts_with(&name(*kind)),
+                };
+                match with(*kind, long) {
+                    Ok(_) => assert!(effect, "--{long} does nothing with {kind:?}"),
+                    Err(error) => {
+                        assert!(!effect, "{error}");
+                        let line = switchml_cli::one_line(&error);
+                        let start = format!("--{long} has no effect with --data-plane {}, only with ", name(*kind));
+                        assert!(line.starts_with(&start) && !line.contains('\n'), "{line}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_data_port_is_not_0_but_for_a_socket() {
+        let refused = parse_from(["aggregator", "--data-port", "0"]).expect_err("no port");
+        let line = switchml_cli::one_line(&refused);
+        assert!(line.starts_with("--data-port 0: 1 to 65535 are allowed; "), "{line}");
+        assert!(parse_from(["aggregator", "--data-plane", "software", "--data-port", "0"]).is_ok());
+    }
 }

@@ -4,12 +4,13 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, bail};
 use rand::rngs::StdRng;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use socket2::SockRef;
+use switchml_cli::say;
+use switchml_protocol::MAX_RANKS;
 use switchml_protocol::maps::MAX_JOBS;
-use switchml_protocol::{DATA_PORT, MAX_RANKS};
 use switchml_userspace::data_plane::bmv2::Bmv2;
 use switchml_userspace::data_plane::p4::P4DataPlane;
 use switchml_userspace::data_plane::software::Software;
@@ -78,8 +79,8 @@ fn raise_file_limit() {
 /// Removes what an aggregator has left that was killed.
 pub fn detach(folder: &Path) -> anyhow::Result<()> {
     match xdp::detach(folder) {
-        Ok(true) => println!("removed {}", folder.display()),
-        Ok(false) => println!("nothing to detach: there is no {}", folder.display()),
+        Ok(true) => say!("removed {}", folder.display()),
+        Ok(false) => say!("nothing to detach: there is no {}", folder.display()),
         Err(PinError::InUse(folder)) => bail!("an aggregator runs with {folder:?}; stop it, and it detaches"),
         Err(error) => return Err(error.into()),
     }
@@ -89,7 +90,7 @@ pub fn detach(folder: &Path) -> anyhow::Result<()> {
 /// Gives a switch the program that `cargo xtask p4 build` left.
 pub fn deploy(server: SocketAddr, folder: &Path) -> anyhow::Result<()> {
     tofino::deploy::deploy(server, folder)?;
-    println!("the switch at {server} runs {}", folder.display());
+    say!("the switch at {server} runs {}", folder.display());
     Ok(())
 }
 
@@ -119,23 +120,14 @@ fn start_data_plane(options: &Options, events: EventSender) -> anyhow::Result<Ar
             Ok(Arc::new(software))
         }
         DataPlaneKind::Tofino => {
-            check_data_port(options)?;
             let given = options.tofino_server.zip(options.tofino_program.clone()).zip(options.tofino_ports.clone());
             let ((server, program), ports) =
                 given.context("--data-plane tofino needs --tofino-server, --tofino-program and --tofino-ports")?;
             Ok(Arc::new(tofino::start(&tofino::Config { server, program, ports }, events)?))
         }
         DataPlaneKind::Bmv2 => {
-            check_data_port(options)?;
             let (switch, learned) = Bmv2::connect(options.bmv2_thrift)?;
             Ok(Arc::new(P4DataPlane::start(Box::new(switch), true, learned, events)?))
         }
     }
-}
-
-/// P4 programs find their packets by a constant.
-fn check_data_port(options: &Options) -> anyhow::Result<()> {
-    let port = options.data_port;
-    ensure!(port == DATA_PORT, "--data-port {port}; the P4 program serves {DATA_PORT} alone");
-    Ok(())
 }

@@ -1,6 +1,7 @@
 //! `switchml-aggregator`, the daemon: see `--help`.
 
 #![forbid(unsafe_code)]
+#![deny(clippy::print_stdout)]
 
 mod cli;
 mod daemon;
@@ -9,10 +10,8 @@ mod report;
 use std::io::IsTerminal;
 use std::process::ExitCode;
 
-use clap::Parser;
-
 fn main() -> ExitCode {
-    let cli = cli::Cli::parse();
+    let cli = cli::parse();
     tracing_subscriber::fmt()
         .with_env_filter(
             tracing_subscriber::EnvFilter::builder()

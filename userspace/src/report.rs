@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 
 use anyhow::Context;
+use switchml_cli::say;
 use switchml_control::aggregator_client::AggregatorClient;
 use switchml_control::{Job, JobState, ListJobsRequest, Member, StatusRequest};
 use tonic::transport::Channel;
@@ -10,12 +11,12 @@ use tonic::transport::Channel;
 /// Prints what a running aggregator is attached to, and every counter that is not zero.
 pub async fn status(address: &SocketAddr) -> anyhow::Result<()> {
     let status = connect(address).await?.status(StatusRequest {}).await.map_err(refused)?.into_inner();
-    println!("version      {}", status.version);
-    println!("data plane   {}: {}", status.data_plane, status.attachment);
-    println!("slots        {} of {} free", status.slots_free, status.slots_total);
-    println!("\n{:<16} {:>14}", "packets", "count");
+    say!("version      {}", status.version);
+    say!("data plane   {}: {}", status.data_plane, status.attachment);
+    say!("slots        {} of {} free", status.slots_free, status.slots_total);
+    say!("\n{:<16} {:>14}", "packets", "count");
     for counter in status.counters.iter().filter(|counter| counter.packets > 0) {
-        println!("{:<16} {:>14}  {}", counter.name, counter.packets, counter.help);
+        say!("{:<16} {:>14}  {}", counter.name, counter.packets, counter.help);
     }
     Ok(())
 }
@@ -23,14 +24,19 @@ pub async fn status(address: &SocketAddr) -> anyhow::Result<()> {
 /// Prints a line for each job.
 pub async fn jobs(address: &SocketAddr) -> anyhow::Result<()> {
     let jobs = connect(address).await?.list_jobs(ListJobsRequest {}).await.map_err(refused)?.into_inner().jobs;
-    println!(
+    say!(
         "{:>3} {:<20} {:<9} {:>13} {:>5}  {:<10} missing ranks",
-        "job", "name", "state", "slots", "lanes", "ranks here"
+        "job",
+        "name",
+        "state",
+        "slots",
+        "lanes",
+        "ranks here"
     );
     for job in &jobs {
         let range = format!("{}..{}", job.first_slot, job.first_slot + job.slots);
         let here = job.members.iter().filter(|member| is_here(member)).count();
-        println!(
+        say!(
             "{:>3} {:<20} {:<9} {range:>13} {:>5}  {:<10} {}",
             job.job,
             job.name.escape_debug().to_string(),

@@ -92,6 +92,7 @@ fn values_out_of_range_are_refused_with_what_is_allowed() {
         assert_eq!(output.status.code(), Some(2), "{arguments:?}");
         let error = String::from_utf8(output.stderr).unwrap();
         assert!(error.contains(expected), "{error}");
+        assert_eq!(error.lines().count(), 1, "{arguments:?}: {error}");
     }
 }
 
@@ -113,6 +114,20 @@ fn a_running_daemon_reports_and_stops_on_sigterm() {
     assert!(daemon.child.wait().unwrap().success());
     let rest: Vec<_> = daemon.log.by_ref().lines().map(Result::unwrap).collect();
     assert!(rest.iter().any(|line| line.contains("stopping")), "{rest:?}");
+}
+
+/// As with `status | head`.
+#[test]
+fn nobody_needs_to_read_what_is_printed() {
+    let daemon = Daemon::start();
+    for report in ["status", "jobs"] {
+        let mut command = aggregator(&[report, "--connect", &daemon.control]);
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
+        drop(child.stdout.take());
+        let mut errors = String::new();
+        child.stderr.take().expect("piped").read_to_string(&mut errors).expect("text");
+        assert_eq!((child.wait().expect("ended").code(), errors.as_str()), (Some(0), ""), "{report}");
+    }
 }
 
 #[test]

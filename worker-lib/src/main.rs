@@ -1,6 +1,7 @@
 //! `switchml-worker`, the command line: see `--help`.
 
 #![forbid(unsafe_code)]
+#![deny(clippy::print_stdout)]
 
 mod cli;
 

@@ -19,6 +19,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use rustix::process::getuid;
+use switchml_cli::say;
 use switchml_rack::Binaries;
 
 use crate::cargo;
@@ -64,7 +65,7 @@ impl Bench {
         let results = self.measure(&items, &binaries, &programs)?;
         let goals = goals::all(&results);
         let text = report::markdown(&results, &goals, self.runs);
-        println!("{text}");
+        say!("{text}");
         if let Some(folder) = &self.output {
             write(folder, &results, &goals, text)?;
         }

@@ -12,6 +12,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
 use rustix::process::getuid;
+use switchml_cli::say;
 use switchml_rack::{Binaries, Faults as Link, RackOptions};
 
 use crate::cargo;
@@ -93,7 +94,7 @@ impl Faults {
         let bench = measure::Bench { size: &self.size, iters: self.iters };
         let measured = measure::all(&binaries, options, &conditions, &bench, self.runs, self.seed)?;
         let table = report::table(self.workers, &self.size, self.runs, self.iters, &measured);
-        println!("{table}");
+        say!("{table}");
         let Some(folder) = &self.output else { return Ok(()) };
         fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
         let write = |name: &str, text: String| {

@@ -13,6 +13,7 @@ use std::{
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
 };
+use switchml_cli::say;
 
 /// Their names, in `fuzz/fuzz_targets`.
 const TARGETS: [&str; 3] = ["decoder", "slots", "worker"];
@@ -71,7 +72,7 @@ pub struct Tally {
 /// Runs all targets for the time that they have in `cargo xtask test`.
 pub fn test() -> Tally {
     build().and_then(|folder| run_all(&folder, TARGETS.into_iter(), SECONDS_IN_TEST)).unwrap_or_else(|error| {
-        println!("the fuzz targets did not run: {error:#}");
+        say!("the fuzz targets did not run: {error:#}");
         Tally { passed: 0, failed: TARGETS.len() }
     })
 }
@@ -131,13 +132,13 @@ impl Running {
         let log = fs::read(&self.log).with_context(|| format!("cannot read {}", self.log.display()))?;
         let log = String::from_utf8_lossy(&log);
         if status.success() {
-            println!("test fuzz::{name} ... ok, {} executions", executions(&log)?);
+            say!("test fuzz::{name} ... ok, {} executions", executions(&log)?);
         } else {
-            println!("test fuzz::{name} ... FAILED ({status}): {}", reason(&log));
+            say!("test fuzz::{name} ... FAILED ({status}): {}", reason(&log));
             if let Some(input) = artifact(&log) {
-                println!("again: cargo xtask fuzz {name} --input {input}; commit that file with the repair");
+                say!("again: cargo xtask fuzz {name} --input {input}; commit that file with the repair");
             }
-            println!("its output: {}", self.log.display());
+            say!("its output: {}", self.log.display());
         }
         Ok(status.success())
     }

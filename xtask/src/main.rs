@@ -3,6 +3,8 @@
 //! This crate must build on a machine that has nothing but Rust and a C linker, because it installs the rest: nothing
 //! that it depends on may need the BPF program.
 
+#![deny(clippy::print_stdout)]
+
 mod bench;
 mod cargo;
 mod faults;
@@ -21,7 +23,7 @@ use clap::Parser;
 use std::process::ExitCode;
 
 #[derive(Parser)]
-#[command(name = "cargo xtask", bin_name = "cargo xtask", about = "Sets up, runs and tests the aggregator")]
+#[command(name = "cargo xtask", bin_name = "cargo xtask", version, about = "Sets up, runs and tests the aggregator")]
 enum Command {
     /// Install what the BPF program's build and the rack need; does nothing when all is there
     Setup,
@@ -45,7 +47,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let result = match Command::parse() {
+    let result = match switchml_cli::parse() {
         Command::Setup => setup::run(),
         Command::Run(command) => command.run(),
         Command::Bench(command) => command.run(),
@@ -63,5 +65,15 @@ fn main() -> ExitCode {
             eprintln!("error: {error:#}");
             ExitCode::FAILURE
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_mistake_is_one_line() {
+        switchml_cli::test::every_mistake_is_one_line::<Command>();
     }
 }

@@ -6,6 +6,7 @@ mod report;
 
 use anyhow::{Context, Result, ensure};
 use std::{fs, net::SocketAddr, path::PathBuf, process::Command, time::Instant};
+use switchml_cli::say;
 use switchml_rack::SimpleSwitch;
 
 use crate::{cargo, test::Test};
@@ -51,16 +52,16 @@ impl P4 {
 fn generate() -> Result<()> {
     let path = cargo::workspace().join(constants::PATH);
     fs::write(&path, constants::text()).with_context(|| format!("cannot write {}", path.display()))?;
-    println!("wrote {}", constants::PATH);
+    say!("wrote {}", constants::PATH);
     Ok(())
 }
 
 fn check() -> Result<()> {
     constants::check()?;
-    println!("{} is what the protocol says", constants::PATH);
+    say!("{} is what the protocol says", constants::PATH);
     let skipped = compile_all()?;
     for (program, tools) in skipped {
-        println!("skipped {}: {} not on the PATH", program.source(), tools.join(", "));
+        say!("skipped {}: {} not on the PATH", program.source(), tools.join(", "));
     }
     Ok(())
 }
@@ -71,7 +72,7 @@ fn build() -> Result<()> {
     let lacks: Vec<String> =
         skipped.iter().map(|(program, tools)| format!("{} needs {}", program.source(), tools.join(" and "))).collect();
     ensure!(lacks.is_empty(), "{} on the PATH, of https://github.com/p4lang/p4c", lacks.join(", "));
-    print!("\n{}", report::text(&folder()?.join("pipe/logs"))?);
+    say!("\n{}", report::text(&folder()?.join("pipe/logs"))?.trim_end());
     Ok(())
 }
 
@@ -104,7 +105,7 @@ fn compile_all() -> Result<Vec<(Program, Vec<&'static str>)>> {
             Compiled::Files(files) => {
                 let files: Vec<String> = files.iter().map(|file| file.display().to_string()).collect();
                 let seconds = start.elapsed().as_secs();
-                println!("compiled {} in {seconds} s to {}", program.source(), files.join(", "));
+                say!("compiled {} in {seconds} s to {}", program.source(), files.join(", "));
             }
             Compiled::Missing(tools) => skipped.push((program, tools)),
         }

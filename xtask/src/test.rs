@@ -10,6 +10,7 @@ use std::{
     process::Stdio,
     thread,
 };
+use switchml_cli::say;
 use switchml_rack::LEFT_OUT;
 
 /// Names the file to which a test that cannot run appends `name: reason` before it returns.
@@ -108,21 +109,21 @@ impl Test {
 
     /// Lists what was skipped, and what was left out because it needs what no machine must have; says the totals and decides.
     fn conclude(&self, counts: &Counts, skipped: &[String], succeeded: bool) -> Result<()> {
-        println!();
+        say!("");
         let (left_out, skips): (Vec<_>, Vec<_>) = skipped.iter().partition(|line| line.starts_with(LEFT_OUT));
         for test in &left_out {
-            println!("{test}");
+            say!("{test}");
         }
         for skip in skips.into_iter().chain(&counts.ignored) {
-            println!("skipped {skip}");
+            say!("skipped {skip}");
         }
         // A test that could not run has returned, which libtest counts as passed.
         let passed = counts.passed.saturating_sub(skipped.len());
         let skips = skipped.len() - left_out.len() + counts.ignored.len();
         if counts.lost > 0 {
-            println!("{} tests were lost: their program died before it summed up; they count as failed", counts.lost);
+            say!("{} tests were lost: their program died before it summed up; they count as failed", counts.lost);
         }
-        println!("{passed} passed, {} failed, {skips} skipped", counts.failed + counts.lost);
+        say!("{passed} passed, {} failed, {skips} skipped", counts.failed + counts.lost);
         if !succeeded {
             bail!("tests failed; what failed is named above");
         }

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use rustix::process::getuid;
+use switchml_cli::say;
 use switchml_rack::{Aggregator, Binaries, Rack, RackOptions, Torchrun, Training};
 
 use crate::{cargo, python};
@@ -96,7 +97,7 @@ impl Train {
                 Example::Digits | Example::Text => curves::compare(&site, example)?,
                 Example::Wide => speed::compare(&site, self.runs)?,
             };
-            println!("\n{}", outcome.text);
+            say!("\n{}", outcome.text);
             text += &outcome.text;
             missed.extend(outcome.missed);
             write(&folder, &format!("train-{}.svg", example.name()), &outcome.plot)?;

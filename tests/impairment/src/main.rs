@@ -17,11 +17,13 @@ use clap::Parser;
 use impairment_bpf::{Counter, Direction, ROOM};
 use path::Path;
 use serde_json::{Map, Value};
+use switchml_cli::say;
 use tokio::signal::unix::{SignalKind, signal};
 use zerocopy::transmute;
 
 /// Joins interfaces to bad links: each --path is one direction
 #[derive(Parser)]
+#[command(version)]
 struct Arguments {
     /// Seed of the random numbers: the same faults for the same frames
     #[arg(long, default_value_t = 1)]
@@ -34,7 +36,7 @@ struct Arguments {
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
-    match run(&Arguments::parse()).await {
+    match run(&switchml_cli::parse()).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {error:#}");
@@ -52,12 +54,12 @@ async fn run(arguments: &Arguments) -> Result<()> {
         .context("cannot load the program")?;
     configure(&mut object, arguments)?;
     attach(&mut object, &arguments.paths)?;
-    println!("ready");
+    say!("ready");
     tokio::select! {
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}
     }
-    println!("{}", report(&mut object, &arguments.paths)?);
+    say!("{}", report(&mut object, &arguments.paths)?);
     Ok(())
 }
 
@@ -106,4 +108,14 @@ type Words = [u64; size_of::<Direction>() / 8];
 
 fn directions(object: &mut Ebpf) -> Result<HashMap<&mut MapData, u32, Words>> {
     Ok(HashMap::try_from(object.map_mut("DIRECTIONS").context("no map DIRECTIONS")?)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_mistake_is_one_line() {
+        switchml_cli::test::every_mistake_is_one_line::<Arguments>();
+    }
 }

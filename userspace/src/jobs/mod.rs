@@ -417,6 +417,8 @@ impl JobTable {
         }
         let reason = match (error, &job.state) {
             ("", State::Started { .. }) => None,
+            // Nobody else's collectives depend on it.
+            ("", _) if job.world_size() == 1 => None,
             ("", _) => Some("left before all ranks were ready".to_owned()),
             (error, _) => Some(format!("failed: {}", one_line(error))),
         };

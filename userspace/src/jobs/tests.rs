@@ -465,6 +465,16 @@ fn a_rank_that_leaves_before_the_start_aborts_the_job() {
     assert_eq!(table.leave(member(&spec, 0), "", &[]), Ok(expected));
 }
 
+/// As `doctor` does, to see whether it would be let in.
+#[test]
+fn the_only_rank_of_a_job_may_leave_before_the_start() {
+    let mut table = table();
+    let (sessions, effects) = join_all(&mut table, "train", 1);
+    let spec = opened(&effects);
+    assert_eq!(table.leave(member(&spec, 0), "", &[]), Ok(vec![Effect::Close(0), Effect::End(sessions[0])]));
+    assert_eq!((table.list(), table.pool().free()), (vec![], POOL));
+}
+
 #[test]
 fn a_rank_that_gives_up_waiting_frees_its_place() {
     let mut table = table();

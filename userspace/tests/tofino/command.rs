@@ -61,7 +61,10 @@ fn what_is_missing_is_named() {
     let wrong = failure(&with_port);
     assert!(wrong.contains("none.toml: No such file"), "{wrong}");
     with_port.extend(["--data-port", "5000"]);
-    assert_eq!(failure(&with_port), "switchml-aggregator: --data-port 5000; the P4 program serves 48864 alone\n");
+    assert_eq!(
+        failure(&with_port),
+        "error: --data-port has no effect with --data-plane tofino, only with xdp and software; leave it out (see --help)\n"
+    );
 }
 
 #[test]

@@ -6,9 +6,10 @@ mod job;
 mod seconds;
 mod size;
 
-use std::{fmt::Display, io::Write, process::ExitCode};
+use std::process::ExitCode;
 
-use clap::{Parser, Subcommand, error::ErrorKind};
+use clap::{Parser, Subcommand};
+use switchml_cli::say;
 use switchml_worker::{Error, control};
 
 /// What scripts may rely on.
@@ -80,16 +81,10 @@ impl Failure {
 
 /// Does what the command line says.
 pub fn run() -> ExitCode {
-    let outcome = Cli::try_parse().map_err(|error| match error.kind() {
-        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
-            error.exit()
-        }
-        _ => Failure::Usage(one_line(&error)),
-    });
-    let outcome = outcome.and_then(|cli| match cli.command {
+    let outcome = match switchml_cli::parse::<Cli>().command {
         Command::Bench(bench) => bench.run(),
         Command::Doctor(doctor) => doctor.run(),
-    });
+    };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
@@ -99,27 +94,13 @@ pub fn run() -> ExitCode {
     }
 }
 
-/// What clap spreads over lines: the complaint, without the reminder of the usage.
-fn one_line(error: &clap::Error) -> String {
-    let text = error.to_string();
-    let complaint = text.split("\n\n").next().unwrap_or_default();
-    let words: Vec<&str> = complaint.trim_start_matches("error: ").split_whitespace().collect();
-    format!("{} (see --help)", words.join(" "))
-}
-
-/// Prints a line. A reader that has gone away is no reason to leave the other ranks alone.
-fn say(line: impl Display) {
-    let _ = writeln!(std::io::stdout(), "{line}");
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
 
     #[test]
-    fn the_command_line_is_consistent() {
-        Cli::command().debug_assert();
+    fn every_mistake_is_one_line() {
+        switchml_cli::test::every_mistake_is_one_line::<Cli>();
     }
 
     #[test]
@@ -149,10 +130,14 @@ mod tests {
                 &["bench", "-i", "8", "-f", "2"],
                 "the argument '--stepbytes <SIZE>' cannot be used with '--stepfactor <FACTOR>' (see --help)",
             ),
+            (
+                &[],
+                "'switchml-worker' requires a subcommand but one was not provided [subcommands: bench, doctor, help] (see --help)",
+            ),
             (&["frobnicate"], "unrecognized subcommand 'frobnicate' (see --help)"),
         ] {
-            let error = Cli::try_parse_from(["switchml-worker"].iter().chain(arguments)).err().unwrap();
-            assert_eq!(one_line(&error), complaint);
+            let error = switchml_cli::parse_from::<Cli>(["switchml-worker"].iter().chain(arguments)).err().unwrap();
+            assert_eq!(switchml_cli::one_line(&error), complaint);
         }
     }
 }

@@ -1,0 +1,78 @@
+//! Every program's command line, from outside: its version, its help, what it says of wrong arguments, and what happens when nobody reads what it prints.
+
+use std::io::Read;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use switchml_rack::Binaries;
+
+/// No program needs as long to print something.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The programs, and their names.
+fn programs() -> [(PathBuf, &'static str); 4] {
+    let Binaries { aggregator, worker, impairment } = Binaries::for_test().unwrap();
+    [
+        (aggregator, "switchml-aggregator"),
+        (worker, "switchml-worker"),
+        (impairment, "switchml-impairment"),
+        (env!("CARGO_BIN_EXE_switchml-rack").into(), "switchml-rack"),
+    ]
+}
+
+/// Runs a program that is to end by itself: its exit code, and what it printed.
+fn run(program: &PathBuf, arguments: &[&str]) -> (i32, String, String) {
+    let mut command = Command::new(program);
+    let mut child = command.args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let begin = Instant::now();
+    while child.try_wait().unwrap().is_none() {
+        if begin.elapsed() > PATIENCE {
+            child.kill().unwrap();
+            panic!("{program:?} {arguments:?} does not end");
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let output = child.wait_with_output().unwrap();
+    let [stdout, stderr] = [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).unwrap());
+    (output.status.code().unwrap(), stdout, stderr)
+}
+
+#[test]
+fn each_tells_its_own_name_and_version() {
+    for (program, name) in programs() {
+        assert_eq!(
+            run(&program, &["--version"]),
+            (0, format!("{name} {}\n", env!("CARGO_PKG_VERSION")), String::new())
+        );
+        let (code, help, errors) = run(&program, &["--help"]);
+        assert_eq!((code, errors.as_str()), (0, ""), "{name}");
+        assert!(help.contains(&format!("Usage: {name}")), "{help}");
+    }
+}
+
+#[test]
+fn wrong_arguments_are_one_line() {
+    for (program, name) in programs() {
+        for arguments in [&["--no-such-option"][..], &["--version=1"], &["no\nsuch\n\ncommand"], &["-"]] {
+            let (code, printed, errors) = run(&program, arguments);
+            assert_eq!((code, printed.as_str(), errors.lines().count()), (2, "", 1), "{name} {arguments:?}: {errors}");
+            assert!(
+                errors.starts_with("error: ") && errors.ends_with(" (see --help)\n"),
+                "{name} {arguments:?}: {errors}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_reader_that_has_gone_away_is_no_failure() {
+    for (program, name) in programs() {
+        let mut command = Command::new(&program);
+        let mut child = command.arg("--help").stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        drop(child.stdout.take());
+        let mut errors = String::new();
+        child.stderr.take().unwrap().read_to_string(&mut errors).unwrap();
+        assert_eq!((child.wait().unwrap().code(), errors.as_str()), (Some(0), ""), "{name}");
+    }
+}
