@@ -46,7 +46,7 @@ impl State {
         if let Some(names) = own.tables.iter().find(|table| table.name == "$PORT_STR_INFO") {
             let port = |(connector, channel): (u32, u32)| {
                 let key = Key::from([(1, (format!("{connector}/{channel}").into_bytes(), None))]);
-                let number = 128 + 4 * (connector - 1) + channel;
+                let number = 4 * (connector - 1) + channel;
                 (key, Row { action: 0, fields: BTreeMap::from([(1, Value::Stream(number.to_be_bytes().to_vec()))]) })
             };
             let ports = (1..=4).flat_map(|connector| (0..4).map(move |channel| (connector, channel)));

@@ -19,6 +19,7 @@ use switchml_userspace::data_plane::p4::P4DataPlane;
 use switchml_userspace::data_plane::p4::entries::{ROUNDS, most_ternary};
 use switchml_userspace::data_plane::p4::switch::{Entry, Learned, Match, Switch, SwitchError};
 use switchml_userspace::data_plane::tofino::names::Names;
+use switchml_userspace::data_plane::tofino::pipeline_of;
 
 const HARNESS: &str = "tofino_test_harness";
 /// The program's own default action of `stations`.
@@ -301,6 +302,10 @@ impl Switch for ModelSwitch {
 
     fn ports(&self) -> &[u16] {
         &self.ports
+    }
+
+    fn pipeline(&self, port: u16) -> u16 {
+        pipeline_of(port)
     }
 
     fn insert(&self, entry: &Entry) -> Result<(), SwitchError> {

@@ -134,7 +134,7 @@ async fn ports_are_brought_up_as_the_file_says() {
     let port = |number, speed: &str, fec: &str, auto: &str| {
         (number, format!("BF_SPEED_{speed}"), format!("BF_FEC_TYP_{fec}"), format!("PM_AN_{auto}"), 1)
     };
-    let expected = [port(128, "100G", "REED_SOLOMON", "FORCE_DISABLE"), port(133, "25G", "NONE", "DEFAULT")];
+    let expected = [port(0, "100G", "REED_SOLOMON", "FORCE_DISABLE"), port(5, "25G", "NONE", "DEFAULT")];
     drop(site.start(switch.address).await.expect("the first"));
     assert_eq!(settings(&switch), expected);
     while !switch.program().1.is_empty() {
@@ -143,7 +143,7 @@ async fn ports_are_brought_up_as_the_file_says() {
     // What is right is left alone, and what is not is replaced.
     let faster = Site::with("faster", &schema(), &PORTS.replace("25G", "50G"));
     drop(faster.start(switch.address).await.expect("the second"));
-    assert_eq!(settings(&switch), [expected[0].clone(), port(133, "50G", "NONE", "DEFAULT")]);
+    assert_eq!(settings(&switch), [expected[0].clone(), port(5, "50G", "NONE", "DEFAULT")]);
     let none = Site::with("none", &schema(), &PORTS.replace("2/1", "33/0"));
     while !switch.program().1.is_empty() {
         tokio::time::sleep(std::time::Duration::from_millis(5)).await;

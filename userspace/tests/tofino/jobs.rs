@@ -42,7 +42,12 @@ pub fn learn(switch: &Switch, job: u16, epoch: u32, rank: u16, place: Place) {
 
 /// Says HELLO, and is ready as soon as it is answered: the place is known then.
 async fn become_ready(switch: &Switch, rank: &mut Rank, assigned: &Assigned) {
-    learn(switch, assigned.job as u16, assigned.epoch, rank.rank as u16, place(rank.rank as u16));
+    let place = place(rank.rank as u16);
+    become_ready_at(switch, rank, assigned, place).await;
+}
+
+async fn become_ready_at(switch: &Switch, rank: &mut Rank, assigned: &Assigned, place: Place) {
+    learn(switch, assigned.job as u16, assigned.epoch, rank.rank as u16, place);
     let &Assigned { job, epoch, control_secret, .. } = assigned;
     let request = ReadyRequest { job, epoch, rank: rank.rank, lanes: 64, control_secret };
     let known = async {
@@ -129,7 +134,7 @@ fn groups(switch: &Switch) -> BTreeMap<u64, Vec<u64>> {
     groups
 }
 
-const FLOODING: (u64, [u64; 2]) = (17, [128, 133]);
+const FLOODING: (u64, [u64; 2]) = (17, [0, 5]);
 
 /// Joins all ranks of a job.
 async fn join_all(daemon: &Daemon, name: &str, world_size: u32) -> (Vec<Rank>, Vec<Assigned>) {
@@ -198,7 +203,7 @@ async fn a_job_from_join_to_leave() {
         assert!(matches!(rank.next().await, Event::Started(started) if started.lanes == 64));
     }
     // Ranks 0 and 1 are behind one port, which gets one frame.
-    assert_eq!(groups(&switch)[&(u64::from(told.job) + 1)], [128, 133]);
+    assert_eq!(groups(&switch)[&(u64::from(told.job) + 1)], [0, 5]);
     assert_what_rank_1_has(&switch, told, first);
 
     for (rank, assigned) in (0..).zip(&assigned) {
@@ -213,6 +218,29 @@ async fn a_job_from_join_to_leave() {
     let occupied: Vec<_> = switch.occupied().into_keys().collect();
     assert_eq!(occupied, ["$PORT"], "links stay up, nothing else is left");
     assert_eq!(switch.default_entry(&full("stations")).expect("set").action, "Ingress.aggregator.nowhere");
+}
+
+/// All ranks hear why, in one line: they would wait for ever.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_across_pipelines_is_refused() {
+    let (site, switch) = (Site::new("pipelines"), switch());
+    let daemon = Daemon::start(&site, &switch).await;
+    let (mut ranks, assigned) = join_all(&daemon, "train", 2).await;
+    for (rank, port) in [(0, 0), (1, 130)] {
+        let there = Place { ifindex: port, ..place(rank) };
+        become_ready_at(&switch, &mut ranks[usize::from(rank)], &assigned[usize::from(rank)], there).await;
+    }
+    for rank in &mut ranks {
+        let reason = loop {
+            if let Event::Aborted(aborted) = rank.next().await {
+                break aborted.reason;
+            }
+        };
+        let expected = "the aggregator failed: start job 0 on the switch: all ranks must be at ports of pipeline 0, 0 to 127, \
+                        but found rank 1 at port 130 of pipeline 1";
+        assert_eq!(reason, expected);
+    }
+    daemon.stop().await;
 }
 
 /// By hand, from docs/tofino.md: what is computed and what is written might agree and be wrong.
@@ -235,7 +263,7 @@ fn assert_what_rank_1_has(switch: &Switch, told: &Assigned, first_slot: u32) {
                 ("rank", exact(1, 16)),
                 ("slot", (0, Some(0x1_0000 - slots))),
                 ("parity", exact(parity, 1)),
-                ("port", exact(128, 9)),
+                ("port", exact(0, 9)),
                 ("mac", exact(0x0200_0000_0002, 48)),
                 ("address", exact(0x0A00_0002, 32)),
                 ("aggregator", exact(0x0A00_00FE, 32)),
@@ -255,7 +283,7 @@ fn assert_what_rank_1_has(switch: &Switch, told: &Assigned, first_slot: u32) {
     let data = [("group", 1), ("mac", 0x0100_5E7F_0000), ("address", 0xEFFF_0000), ("udp_port", 48866)];
     assert_eq!(audience[0].data, data.map(|(name, value)| (name.to_owned(), vec![value])).into());
     let station = switch.entries(&full("stations")).into_iter().find(|entry| entry.key["mac"].0 == 0x0200_0000_0002);
-    assert_eq!(station.expect("a station").data["port"], [128]);
+    assert_eq!(station.expect("a station").data["port"], [0]);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -32,7 +32,7 @@ const AGGREGATOR: [u8; 4] = [10, 0, 0, 254];
 const PORTS: &str = "[[port]]\nname = \"1/0\"\nspeed = \"100G\"\nfec = \"reed-solomon\"\nauto_negotiation = \"off\"\n\n\
                      [[port]]\nname = \"2/1\"\nspeed = \"25G\"\n";
 /// Their numbers.
-const PORT_NUMBERS: [u16; 2] = [128, 133];
+const PORT_NUMBERS: [u16; 2] = [0, 5];
 
 /// What the compiler and the operator leave for a daemon: a folder that goes when this is dropped.
 struct Site {

@@ -10,10 +10,11 @@ use switchml_protocol::header::{Kind, flags};
 use switchml_protocol::outcome::Outcome;
 use switchml_rack::vectors::{Event, Job, Offer, Step, Vector, read_all};
 use switchml_userspace::data_plane::p4::P4DataPlane;
+use switchml_userspace::data_plane::p4::entries::{MAX_JOBS, MAX_RANKS};
 use switchml_userspace::data_plane::{DataPlane, JobSpec};
 
 use super::jobs::learn;
-use super::schema::full;
+use super::schema::{full, slots};
 use super::{Site, switch};
 use switchml_protocol::U16;
 use switchml_protocol::job::Place;
@@ -118,12 +119,14 @@ fn is_about_tables(step: &Step) -> bool {
 fn play(vector: &Vector, switch: &Switch, data_plane: &P4DataPlane) -> usize {
     // A job that is opened again has the slots that it had.
     let mut first_slots: BTreeMap<u16, u32> = BTreeMap::new();
+    let mut next_slot = 0;
     let mut played = 0;
     for event in &vector.events {
         match event {
             Event::Open(job) => {
-                let next = 64 * first_slots.len() as u32;
-                open(switch, data_plane, job, *first_slots.entry(job.number).or_insert(next));
+                let first_slot = *first_slots.entry(job.number).or_insert(next_slot);
+                next_slot = next_slot.max(first_slot + job.slots);
+                open(switch, data_plane, job, first_slot);
             }
             Event::Abort(job) => data_plane.abort(*job).expect("aborted"),
             Event::Close(job) => data_plane.close(*job).expect("closed"),
@@ -186,7 +189,9 @@ async fn tables_admit_and_refuse_as_the_vectors_say() {
     let site = Site::new("vectors");
     let offer = Offer {
         lanes: 64,
-        ranks: 32,
+        ranks: MAX_RANKS,
+        jobs: MAX_JOBS,
+        slots: slots() as u32,
         features: ["age", "frames", "max", "verify"].map(String::from).into(),
         ..Offer::default()
     };

@@ -142,6 +142,10 @@ impl Switch for Bmv2 {
         &self.ports
     }
 
+    fn pipeline(&self, _: u16) -> u16 {
+        0
+    }
+
     fn insert(&self, entry: &Entry) -> Result<(), SwitchError> {
         let table = self.table(entry)?;
         let (action, data) = table.action(entry.action, &entry.data).map_err(failed("write entries"))?;

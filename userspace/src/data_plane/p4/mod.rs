@@ -19,6 +19,7 @@ use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread;
 
+use switchml_control::rank_list;
 use switchml_protocol::job::Place;
 use switchml_protocol::maps::Event;
 use switchml_protocol::outcome::Outcome;
@@ -31,6 +32,9 @@ use switch::{Entry, Learned, Switch, SwitchError};
 
 /// A packet's lanes: a register holds two of the 64 of a set.
 const MAX_LANES: u16 = 2 * LANES_PER_BLOCK as u16;
+
+/// The pipeline that jobs are served in: `RECIRCULATION_PORT` of `p4/tofino.p4` is one of it.
+const PIPELINE: u16 = 0;
 
 /// A data plane in P4.
 pub struct P4DataPlane {
@@ -124,6 +128,7 @@ impl DataPlane for P4DataPlane {
     }
 
     fn start(&self, job: u16) -> Result<(), Error> {
+        self.shared.check_pipelines(job).map_err(refused(job, "start"))?;
         self.change(job, "start", |job| job.is_started = true)
     }
 
@@ -160,6 +165,28 @@ impl Shared {
     fn state(&self) -> MutexGuard<'_, State> {
         // What was written is noted as soon as it is: a panic leaves nothing that the next change could trip over.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether all ranks of a job are where the program serves them. Registers belong to a pipeline, and frames come again in that of the
+    /// program's recirculation port.
+    fn check_pipelines(&self, number: u16) -> Result<(), SwitchError> {
+        let state = self.state();
+        let mut elsewhere: BTreeMap<_, Vec<u16>> = BTreeMap::new();
+        for (rank, place) in state.jobs.get(&number).into_iter().flat_map(|job| (0..).zip(&job.places)) {
+            let port = place.map_or(0, |place| place.ifindex as u16);
+            let pipeline = self.switch.pipeline(port);
+            if pipeline != PIPELINE {
+                elsewhere.entry((pipeline, port)).or_default().push(rank);
+            }
+        }
+        if elsewhere.is_empty() {
+            return Ok(());
+        }
+        let found = elsewhere
+            .iter()
+            .map(|((pipeline, port), ranks)| format!("{} at port {port} of pipeline {pipeline}", rank_list(ranks)));
+        let found = found.collect::<Vec<_>>().join(", ");
+        Err(SwitchError(format!("all ranks must be at ports of pipeline {PIPELINE}, 0 to 127, but found {found}")))
     }
 
     /// Has the switch hold what the jobs say.

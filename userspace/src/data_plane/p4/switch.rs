@@ -21,6 +21,9 @@ pub trait Switch: Send + Sync {
     /// All ports that stations may be behind.
     fn ports(&self) -> &[u16];
 
+    /// The pipeline that a port belongs to. Each has registers of its own.
+    fn pipeline(&self, port: u16) -> u16;
+
     /// Puts an entry into its table, which has none with that key and priority.
     ///
     /// # Errors

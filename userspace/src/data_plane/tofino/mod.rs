@@ -216,6 +216,10 @@ impl Switch for Tofino {
         &self.ports
     }
 
+    fn pipeline(&self, port: u16) -> u16 {
+        pipeline_of(port)
+    }
+
     fn insert(&self, entry: &Entry) -> Result<(), SwitchError> {
         let request = vec![self.request(entry)];
         // A default action is there always.
@@ -284,6 +288,11 @@ impl Switch for Tofino {
         }
         Ok(packets)
     }
+}
+
+/// The pipeline of a port: each has 128 numbers.
+pub fn pipeline_of(port: u16) -> u16 {
+    port >> 7
 }
 
 fn group_entry(group: u16) -> Request {

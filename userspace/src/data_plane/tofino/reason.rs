@@ -35,9 +35,11 @@ const UNREACHABLE: &str = "it cannot be reached";
 pub fn in_words(error: &RBFRTError) -> String {
     let words = match error {
         RBFRTError::ConnectionError { .. } => UNREACHABLE.to_owned(),
-        // So begins what is printed of a call that found no connection.
+        // So begins what is printed of a call that found no connection, or lost it before it was sent.
         RBFRTError::GRPCError { details, .. }
-            if details.contains("code: Unavailable") || details.contains("ConnectError") =>
+            if ["code: Unavailable", "ConnectError", "operation was canceled"]
+                .iter()
+                .any(|of| details.contains(of)) =>
         {
             UNREACHABLE.to_owned()
         }
@@ -104,6 +106,13 @@ mod tests {
         let batch = Batch { details: vec![part(0, ""), part(8, &long), part(6, "exists")] };
         let status = Status::with_details(Code::Unknown, "Write Error Status", batch.encode_to_vec().into());
         assert_eq!(in_words(&RBFRTError::from(status)), format!("{long}; exists"));
+    }
+
+    #[test]
+    fn a_switch_that_goes_is_said_to_be_out_of_reach() {
+        for status in [Status::unavailable("closed"), Status::unknown("operation was canceled")] {
+            assert_eq!(in_words(&RBFRTError::from(status)), UNREACHABLE);
+        }
     }
 
     #[test]

@@ -7,6 +7,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use switchml_protocol::job::Place;
 use switchml_protocol::outcome::Outcome;
 use tokio::sync::mpsc;
 
@@ -59,6 +60,10 @@ impl Switch for Arc<Memory> {
 
     fn ports(&self) -> &[u16] {
         &[1, 2, 3]
+    }
+
+    fn pipeline(&self, port: u16) -> u16 {
+        port / 128
     }
 
     fn insert(&self, entry: &Entry) -> Result<(), SwitchError> {
@@ -122,7 +127,11 @@ impl Bench {
 
     /// Says HELLO until it is known, as ranks do.
     fn hello(&self, spec: &JobSpec, rank: u16) {
-        let hello = Learned { job: spec.number, epoch: spec.epoch, rank, place: place(rank) };
+        self.hello_from(spec, rank, place(rank));
+    }
+
+    fn hello_from(&self, spec: &JobSpec, rank: u16, place: Place) {
+        let hello = Learned { job: spec.number, epoch: spec.epoch, rank, place };
         let begin = Instant::now();
         while self.data_plane.place(spec.number, rank).unwrap().is_none() {
             assert!(begin.elapsed() < Duration::from_secs(10), "never learned");
@@ -214,4 +223,30 @@ fn a_refused_write_leaves_nothing_behind() {
         }
     }
     assert!(refused_calls > 10, "{refused_calls}");
+}
+
+/// Registers belong to a pipeline, and the program recirculates in the first: a job with ranks elsewhere would wait for ever.
+#[test]
+fn a_job_with_ranks_at_other_pipelines_is_refused() {
+    let cases: [(&[u32], Option<&str>); 4] = [
+        (&[1, 127, 1], None),
+        (&[1, 128, 2], Some("rank 1 at port 128 of pipeline 1")),
+        (&[129, 1, 300], Some("rank 0 at port 129 of pipeline 1, rank 2 at port 300 of pipeline 2")),
+        (&[130, 130, 131], Some("ranks 0 and 1 at port 130 of pipeline 1, rank 2 at port 131 of pipeline 1")),
+    ];
+    for (ports, refused) in cases {
+        let bench = Bench::new();
+        let spec = spec(3, 3, 0..512);
+        bench.data_plane.open(&spec).unwrap();
+        for (rank, port) in (0..).zip(ports) {
+            bench.hello_from(&spec, rank, Place { ifindex: *port, ..place(rank) });
+        }
+        let result = bench.data_plane.start(3).map_err(|error| error.to_string());
+        let expected = refused.map_or(Ok(()), |who| {
+            Err(format!(
+                "start job 3 on the switch: all ranks must be at ports of pipeline 0, 0 to 127, but found {who}"
+            ))
+        });
+        assert_eq!(result, expected);
+    }
 }
