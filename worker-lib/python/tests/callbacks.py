@@ -1,6 +1,7 @@
 """A rank whose callbacks wait for calls that they make, and which asks calls in flight how they are."""
 
 import atexit
+import logging
 import threading
 import time
 from datetime import timedelta
@@ -94,6 +95,28 @@ future = summed(groups[0])
 for group in (*groups[1:], None, groups[0]):
     future = future.then(lambda done, group=group: [done.value()[0] + summed(group).wait()[0]])
 assert future.wait()[0] == 5 * ranks
+
+# A call in a callback while another one is in flight: here it is so on all ranks, which is more than anybody can know. It is said once.
+heard = []
+logging.getLogger("switchml.torch").addFilter(lambda record: heard.append(record.getMessage()))
+for turn in range(2):
+    made = threading.Event()
+
+    def inside(_):
+        made.wait()
+        work = dist.all_reduce(torch.ones(1), async_op=True)
+        if rank == 0:
+            store.set(f"made inside {turn}", "")
+        return work.wait()
+
+    first = summed().then(inside)
+    if rank != 0:
+        store.wait([f"made inside {turn}"])
+    work = dist.all_reduce(torch.ones(1), async_op=True)
+    made.set()
+    assert first.wait() and work.wait()
+if rank == 0:
+    assert len(heard) == 1 and "a callback makes a call while one is in flight that was made elsewhere" in heard[0], heard
 
 # Many at once: each is called once.
 called = []

@@ -2,6 +2,8 @@
 
 import atexit
 import logging
+import threading
+import weakref
 from datetime import timedelta
 from typing import Any, Callable, Iterator
 
@@ -13,7 +15,7 @@ from .._communicator import Communicator, Handle
 from .._error import Error
 from . import _wide
 from ._staging import STREAMS, Staged
-from ._threads import NAME, CallThread
+from ._threads import CALLBACKS, NAME, CallThread
 from ._work import CallWork, GlooWork, backend_error
 
 log = logging.getLogger("switchml.torch")
@@ -53,6 +55,11 @@ class Group(Backend):
         self._delegated: set[str] = set()
         # Calls so far in which all ranks take part. With TORCH_DISTRIBUTED_DEBUG=DETAIL torch compares them.
         self._sequence = 0
+        # The last call that was not made in a callback.
+        self._outside: weakref.ref[CallWork] | None = None
+        self._warned = False
+        # Callbacks make calls, too, on threads of their own.
+        self._lock = threading.Lock()
         self._closed = False
         # A thread that comes back from a wait must still find the interpreter.
         atexit.register(self.shutdown)
@@ -132,6 +139,7 @@ class Group(Backend):
     def _start(self, tensors: list[torch.Tensor], start: Callable[[torch.Tensor], tuple[Handle, Callable[[], None]]]) -> Work:
         self._sequence += 1
         work = CallWork(tensors)
+        self._watch_order(work)
         staged = {place: Staged(tensor) for place, tensor in enumerate(tensors) if tensor.device.type in STREAMS}
         there = [staged[place].host if place in staged else tensor for place, tensor in enumerate(tensors)]
 
@@ -150,8 +158,9 @@ class Group(Backend):
                 copy.give_back()
             work.finish()
 
-        if staged and self._calls is None:
-            self._calls = CallThread("calls")
+        with self._lock:
+            if staged and self._calls is None:
+                self._calls = CallThread("calls")
         if self._calls is not None:
             self._calls.add(call, work.fail)
             return work
@@ -160,6 +169,20 @@ class Group(Backend):
         except Error as error:
             raise backend_error(error) from None
         return work
+
+    def _watch_order(self, work: CallWork) -> None:
+        """Warns, once, where calls come in an order that may be by chance, and another one on other ranks."""
+        if not CALLBACKS.run_here():
+            self._outside = weakref.ref(work)
+            return
+        outside = self._outside() if self._outside is not None else None
+        if not self._warned and outside is not None and not outside.is_completed():
+            self._warned = True
+            log.warning(
+                "%s: a callback makes a call while one is in flight that was made elsewhere; sums are wrong unless that is so on all ranks "
+                "(with PowerSGD: make bucket_cap_mb larger than the model)",
+                NAME,
+            )
 
     def _reduce(self, tensor: torch.Tensor, op: str) -> tuple[Handle, Callable[[], None]]:
         """Starts a reduction; the second result puts it in its place once it is here."""

@@ -79,6 +79,10 @@ class CallbackThreads:
                 self._start_thread()
             self._changed.notify()
 
+    def run_here(self) -> bool:
+        """Whether this is in a callback."""
+        return threading.current_thread() in self._threads
+
     def _start_thread(self) -> None:
         thread = threading.Thread(target=self._run, name=f"{NAME}-callbacks", daemon=True)
         self._threads.add(thread)
