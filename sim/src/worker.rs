@@ -92,6 +92,8 @@ struct Running {
     results: u64,
     /// When an intact answer to its oldest chunk came since that brought no result.
     answered_at: Option<Time>,
+    /// When it was told last that others are waited for, whole or with something behind it.
+    told_at: Time,
 }
 
 /// Calls that have returned, by place, with their elements.
@@ -344,6 +346,7 @@ impl Worker {
             progress_at: world.net.now,
             results: 0,
             answered_at: None,
+            told_at: 0,
         }));
         Ok(())
     }
@@ -394,6 +397,9 @@ impl Worker {
                     world.net.tally.ignored.iter_mut().zip(before.ignored).zip(after.ignored)
                 {
                     *total += after - before;
+                }
+                if after.pending > before.pending {
+                    running.told_at = now;
                 }
                 if intact && after.results == before.results && answers(packet, oldest, epoch) {
                     running.answered_at = Some(now);
@@ -688,14 +694,13 @@ impl Running {
         let Limits { deadline, timeout } = world.scenario.limits;
         let end = |from: Time, limit: Duration| from.saturating_add(limit.as_nanos() as Time);
         let since = self.progress_at.max(stalled.min(now));
-        let answered_at = self.answered_at.unwrap_or(0);
-        let silence = end(since.max(answered_at), deadline);
+        let silence = end(since.max(self.told_at), deadline);
         let wait = end(self.progress_at, timeout).max(end(since, deadline));
         ensure!(
             self.endpoint.engine().outstanding() == 0 || now < silence.min(wait) + MS,
-            "rank {rank} waits since {}, answered at {}, beyond {:?}",
+            "rank {rank} waits since {}, told why at {}, beyond {:?}",
             Clock(self.progress_at),
-            Clock(answered_at),
+            Clock(self.told_at),
             world.scenario.limits
         );
         Ok(())
