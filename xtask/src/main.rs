@@ -1,4 +1,4 @@
-//! The project's own commands: `cargo xtask setup | run | bench | train | sim | test | fuzz | faults | p4`.
+//! The project's own commands: `cargo xtask setup | run | bench | train | sim | test | fuzz | kernels | faults | p4`.
 //!
 //! This crate must build on a machine that has nothing but Rust and a C linker, because it installs the rest: nothing
 //! that it depends on may need the BPF program.
@@ -9,6 +9,7 @@ mod bench;
 mod cargo;
 mod faults;
 mod fuzz;
+mod kernels;
 mod p4;
 mod plot;
 mod python;
@@ -37,6 +38,8 @@ enum Command {
     Sim(sim::Sim),
     /// Run every test, and say which ones could not run and why
     Test(test::Test),
+    /// Run the daemon and a job on other kernels, in QEMU: natively and by bundles
+    Kernels(kernels::Kernels),
     /// Run the fuzz targets, for longer than the tests do if told so
     Fuzz(fuzz::Fuzz),
     /// Check and build the P4 programs
@@ -55,6 +58,7 @@ fn main() -> ExitCode {
         Command::Sim(command) => command.run(),
         Command::Test(command) => command.run(),
         Command::Fuzz(command) => command.run(),
+        Command::Kernels(command) => command.run(),
         Command::P4(command) => command.run(),
         Command::Faults(command) => command.run(),
     };

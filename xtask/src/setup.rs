@@ -5,7 +5,7 @@
 
 mod bpf_linker;
 mod compiler;
-mod debian;
+pub mod debian;
 pub mod packages;
 mod rust_src;
 

@@ -9,6 +9,7 @@ use std::{
     process::Command,
 };
 
+/// Where all suites are, if the system's own mirror is not Debian's.
 const MIRROR: &str = "http://deb.debian.org/debian";
 /// Signs all suites of Debian; it is part of every Debian system, and of Ubuntu's `debian-archive-keyring`.
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
@@ -22,38 +23,100 @@ const SUITES: [&str; 3] = ["trixie-backports", "testing", "unstable"];
 ///
 /// If a package list cannot be read or none has that release.
 pub fn download(package: &str, release: &str, work: &Path) -> Result<PathBuf> {
-    ensure!(Path::new(KEYRING).exists(), "no {KEYRING} to check Debian's signature with");
-    for folder in ["lists/partial", "cache/archives/partial"] {
-        fs::create_dir_all(work.join(folder))?;
-    }
     for suite in SUITES {
-        let source = format!("deb [signed-by={KEYRING}] {MIRROR} {suite} main\n");
-        fs::write(work.join("sources.list"), source)?;
-        output(apt_get(work).arg("update")).with_context(|| format!("cannot read the package list of {suite}"))?;
-        let wanted = format!("{package}={release}+*");
-        if output(apt_get(work).args(["download", &wanted])).is_ok() {
-            return find_package(work);
+        let apt = Apt::new(work, &[suite])?;
+        if let Ok(file) = apt.download(&format!("{package}={release}+*")) {
+            return Ok(file);
         }
     }
     bail!("none of Debian's {} has {package} {release}", SUITES.join(", "))
 }
 
-fn apt_get(work: &Path) -> Command {
-    let option = |name: &str, value: &Path| format!("-o{name}={}", value.display());
-    let mut command = Command::new("apt-get");
-    command
-        .current_dir(work)
-        .arg("-q")
-        .arg(option("Dir::Etc::sourcelist", &work.join("sources.list")))
-        .arg(option("Dir::Etc::sourceparts", Path::new("-")))
-        .arg(option("Dir::State::lists", &work.join("lists")))
-        .arg(option("Dir::Cache", &work.join("cache")))
-        // The user _apt cannot write below another user's toolchain.
-        .args(["-oAPT::Sandbox::User=root", "-oAcquire::Languages=none", "-oAPT::Update::Error-Mode=any"]);
-    command
+/// An apt with a folder and suites of its own.
+pub struct Apt(PathBuf);
+
+impl Apt {
+    /// One that keeps all it has in the folder `work`, and knows these suites.
+    ///
+    /// # Errors
+    ///
+    /// If a package list cannot be read.
+    pub fn new(work: &Path, suites: &[&str]) -> Result<Self> {
+        ensure!(Path::new(KEYRING).exists(), "no {KEYRING} to check Debian's signature with");
+        for folder in ["lists/partial", "cache/archives/partial", "files"] {
+            fs::create_dir_all(work.join(folder))?;
+        }
+        let mirror = mirror();
+        let source = |suite: &&str| format!("deb [signed-by={KEYRING}] {mirror} {suite} main\n");
+        fs::write(work.join("sources.list"), suites.iter().map(source).collect::<String>())?;
+        let apt = Self(work.to_owned());
+        output(apt.command("apt-get").arg("update"))
+            .with_context(|| format!("cannot read the package lists of {}", suites.join(", ")))?;
+        Ok(apt)
+    }
+
+    /// The names of packages that match a regular expression.
+    ///
+    /// # Errors
+    ///
+    /// If apt fails.
+    pub fn names(&self, pattern: &str) -> Result<Vec<String>> {
+        let found = output(self.command("apt-cache").args(["search", "--names-only", pattern]))?;
+        Ok(found.lines().filter_map(|line| line.split_whitespace().next()).map(str::to_owned).collect())
+    }
+
+    /// Downloads a package; its file, which is the caller's to remove.
+    ///
+    /// # Errors
+    ///
+    /// If it is not there.
+    pub fn download(&self, package: &str) -> Result<PathBuf> {
+        let folder = self.0.join("files");
+        for file in packages_in(&folder)? {
+            // Of a run that was interrupted.
+            fs::remove_file(file)?;
+        }
+        output(self.command("apt-get").current_dir(&folder).args(["download", package]))?;
+        packages_in(&folder)?.pop().context("apt-get left no package")
+    }
+
+    fn command(&self, program: &str) -> Command {
+        let option = |name: &str, value: &Path| format!("-o{name}={}", value.display());
+        let work = &self.0;
+        let mut command = Command::new(program);
+        command
+            .current_dir(work)
+            .arg("-q")
+            .arg(option("Dir::Etc::sourcelist", &work.join("sources.list")))
+            .arg(option("Dir::Etc::sourceparts", Path::new("-")))
+            .arg(option("Dir::State::lists", &work.join("lists")))
+            .arg(option("Dir::Cache", &work.join("cache")))
+            // The user _apt cannot write below another user's toolchain.
+            .args(["-oAPT::Sandbox::User=root", "-oAcquire::Languages=none", "-oAPT::Update::Error-Mode=any"])
+            // Descriptions for software centres, many times as long as the lists.
+            .arg("-oAcquire::IndexTargets::deb::DEP-11::DefaultEnabled=false");
+        command
+    }
 }
 
-fn find_package(folder: &Path) -> Result<PathBuf> {
-    let mut files = fs::read_dir(folder)?.filter_map(|entry| entry.ok().map(|e| e.path()));
-    files.find(|file| file.extension().is_some_and(|e| e == "deb")).context("apt-get left no package")
+/// The mirror that this system has its packages from, if it is a Debian.
+fn mirror() -> String {
+    let mut command = Command::new("apt-get");
+    command.args([
+        "indextargets",
+        "--format",
+        "$(REPO_URI)",
+        "Created-By: Packages",
+        "Origin: Debian",
+        "Component: main",
+    ]);
+    let listed = output(&mut command).unwrap_or_default();
+    // Those of security updates have no other suites.
+    let found = listed.lines().find(|mirror| !mirror.contains("security"));
+    found.unwrap_or(MIRROR).to_owned()
+}
+
+fn packages_in(folder: &Path) -> Result<Vec<PathBuf>> {
+    let files = fs::read_dir(folder)?.filter_map(|entry| entry.ok().map(|e| e.path()));
+    Ok(files.filter(|file| file.extension().is_some_and(|e| e == "deb")).collect())
 }

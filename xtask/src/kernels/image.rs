@@ -1,0 +1,134 @@
+//! Debian's cloud kernels: found, downloaded and unpacked below the target folder, where they stay.
+
+use anyhow::{Context, Result, ensure};
+use std::{
+    fs,
+    os::unix::fs::symlink,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use super::output;
+use crate::setup::debian::Apt;
+
+/// What selects the newest of all.
+pub const NEWEST: &str = "newest";
+
+/// Where Debian has kernels.
+const SUITES: [&str; 5] = ["bookworm", "trixie", "trixie-backports", "testing", "unstable"];
+const IMAGE: &str = "linux-image-";
+const FLAVOUR: &str = "-cloud-amd64";
+
+/// A kernel, unpacked.
+pub struct Kernel {
+    /// What it calls itself, such as `6.12.107+deb13-cloud-amd64`.
+    pub release: String,
+    folder: PathBuf,
+}
+
+impl Kernel {
+    /// The folder with its `lib/modules`.
+    pub fn root(&self) -> PathBuf {
+        self.folder.join("root")
+    }
+
+    /// Where what is made of it goes.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// What its machine wrote to the console.
+    pub fn console(&self) -> PathBuf {
+        self.folder.join("console.log")
+    }
+
+    /// Its image, which moved between Debian's releases.
+    pub fn image(&self) -> Result<PathBuf> {
+        let (root, release) = (self.root(), &self.release);
+        let places = [format!("boot/vmlinuz-{release}"), format!("usr/lib/modules/{release}/vmlinuz")];
+        let found = places.iter().map(|place| root.join(place)).find(|image| image.is_file());
+        found.with_context(|| format!("the package of {release} has no image where it was expected"))
+    }
+}
+
+/// The newest kernels of these versions.
+///
+/// # Errors
+///
+/// If Debian has none, or it cannot be had.
+pub fn find(folder: &Path, selected: &[&str]) -> Result<Vec<Kernel>> {
+    let apt = Apt::new(&folder.join("apt"), &SUITES)?;
+    let names = apt.names("^linux-(image|binary|modules)-[0-9].*-cloud-amd64$")?;
+    let releases = names.iter().filter_map(|name| name.strip_prefix(IMAGE)).map(str::to_owned);
+    let releases: Vec<String> = releases.collect();
+    selected
+        .iter()
+        .map(|selected| {
+            let release = newest(&releases, selected).with_context(|| {
+                format!("Debian has no cloud kernel {selected} in {}; such as 6.12, or {NEWEST}", SUITES.join(", "))
+            })?;
+            fetch(&apt, folder, release, &names)
+        })
+        .collect()
+}
+
+/// The newest of the releases that is of this version.
+fn newest<'a>(releases: &'a [String], version: &str) -> Option<&'a str> {
+    let wanted = numbers(version);
+    let of_version =
+        |release: &&String| version == NEWEST || numbers(release).starts_with(&wanted) && !wanted.is_empty();
+    releases.iter().filter(of_version).max_by_key(|release| numbers(release)).map(String::as_str)
+}
+
+/// The numbers in a release, the first of which say its age.
+fn numbers(release: &str) -> Vec<u32> {
+    let release = release.strip_suffix(FLAVOUR).unwrap_or(release);
+    release.split(|character: char| !character.is_ascii_digit()).filter_map(|number| number.parse().ok()).collect()
+}
+
+fn fetch(apt: &Apt, folder: &Path, release: &str, names: &[String]) -> Result<Kernel> {
+    let kernel = Kernel { release: release.to_owned(), folder: folder.join(release) };
+    if kernel.folder.is_dir() {
+        return Ok(kernel);
+    }
+    eprintln!("kernels: downloading Debian's Linux {release} into {}", kernel.folder.display());
+    // A name of its own until it is complete.
+    let partial = Kernel { release: release.to_owned(), folder: folder.join(format!("{release}.partial")) };
+    if partial.folder.exists() {
+        fs::remove_dir_all(&partial.folder)?;
+    }
+    fs::create_dir_all(partial.root())?;
+    // Newer ones come in several packages.
+    for part in ["image", "binary", "modules"] {
+        let package = format!("linux-{part}-{release}");
+        if names.contains(&package) {
+            let file = apt.download(&package)?;
+            output(Command::new("dpkg-deb").arg("--extract").arg(&file).arg(partial.root()))?;
+            fs::remove_file(file)?;
+        }
+    }
+    if !partial.root().join("lib").exists() {
+        symlink("usr/lib", partial.root().join("lib"))?;
+    }
+    output(Command::new("/sbin/depmod").arg("--basedir").arg(partial.root()).arg(release))?;
+    ensure!(partial.image()?.is_file(), "no image");
+    fs::rename(&partial.folder, &kernel.folder)?;
+    Ok(kernel)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_newest_of_a_version_is_by_number_not_by_letter() {
+        let releases = ["6.1.0-9", "6.1.0-50", "6.12.94+deb13", "6.12.107+deb13", "7.3.4+deb13", "7.2.13+deb14"];
+        let releases = releases.map(|release| format!("{release}{FLAVOUR}"));
+        let of = |version| newest(&releases, version).and_then(|release| release.strip_suffix(FLAVOUR));
+        assert_eq!(of("6.1"), Some("6.1.0-50"));
+        assert_eq!(of("6.12"), Some("6.12.107+deb13"));
+        assert_eq!(of("6.12.94"), Some("6.12.94+deb13"));
+        assert_eq!(of(NEWEST), Some("7.3.4+deb13"));
+        assert_eq!((of("6.2"), of("latest"), of("")), (None, None, None));
+    }
+}

@@ -1,0 +1,144 @@
+//! The file system that a kernel starts with: tools, modules, tests, and a script that runs them.
+
+use anyhow::{Context, Result, ensure};
+use std::{
+    fs,
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+};
+
+use super::{image::Kernel, machine::END, output};
+use crate::cargo;
+
+/// What the rack and the tests want of a kernel, beside what is built in.
+const MODULES: [&str; 4] = ["veth", "bridge", "sch_ingress", "cls_bpf"];
+/// What they start, beside the project's own binaries.
+const TOOLS: [&str; 6] = ["ip", "tc", "ethtool", "setpriv", "ls", "mkdir"];
+const BINARIES: [&str; 3] = ["switchml-aggregator", "switchml-worker", "switchml-impairment"];
+
+/// Makes it, beside the kernel. `chosen` says which tests run.
+///
+/// # Errors
+///
+/// The first step that failed.
+pub fn make(kernel: &Kernel, tests: &[(String, PathBuf)], chosen: &[(&str, &[&str])]) -> Result<PathBuf> {
+    let root = Root(kernel.folder().join("initramfs"));
+    if root.0.exists() {
+        fs::remove_dir_all(&root.0)?;
+    }
+    for folder in ["bin", "proc", "sys", "dev", "tmp", "run", "modules"] {
+        fs::create_dir_all(root.0.join(folder))?;
+    }
+    root.copy(&find("busybox")?, Path::new("/bin/busybox"))?;
+    for tool in TOOLS {
+        let tool = find(tool)?;
+        root.copy(&tool, &tool)?;
+    }
+    // Tests know the binaries by their paths on this machine.
+    let binaries = fs::canonicalize(cargo::release_folder()?)?;
+    for binary in BINARIES {
+        root.strip(&binaries.join(binary), &binaries.join(binary))?;
+    }
+    for (name, executable) in tests {
+        root.strip(executable, &Path::new("/").join(name))?;
+    }
+    root.modules(kernel)?;
+    let init = root.0.join("init");
+    fs::write(&init, script(&binaries, chosen))?;
+    fs::set_permissions(&init, PermissionsExt::from_mode(0o755))?;
+    root.pack(&kernel.folder().join("initramfs.cpio"))
+}
+
+/// What the first process does.
+fn script(binaries: &Path, chosen: &[(&str, &[&str])]) -> String {
+    let mut script = format!(
+        "#!/bin/busybox sh\n\
+         export PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/ SWITCHML_SKIPPED=/skipped SWITCHML_BIN_DIR={}\n\
+         /bin/busybox --install -s /bin\n\
+         mount -t proc proc /proc; mount -t sysfs sysfs /sys; mount -t devtmpfs dev /dev\n\
+         for module in /modules/*; do insmod $module; done\n\
+         ip link set lo up\n",
+        binaries.display()
+    );
+    for (name, filters) in chosen {
+        script += &format!("/{name} --test-threads=1 {}\n", filters.join(" "));
+    }
+    // A test that cannot run returns, and says so in that file.
+    script + &format!("[ -e /skipped ] && sed 's/^/skipped /' /skipped\necho {END}\npoweroff -f\n")
+}
+
+struct Root(PathBuf);
+
+impl Root {
+    fn place(&self, path: &Path) -> Result<PathBuf> {
+        let place = self.0.join(path.strip_prefix("/")?);
+        let folder = place.parent().context("a file lies in a folder")?;
+        fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
+        Ok(place)
+    }
+
+    /// Copies a program, and the libraries that it wants.
+    fn copy(&self, program: &Path, to: &Path) -> Result<()> {
+        fs::copy(program, self.place(to)?).with_context(|| format!("cannot copy {}", program.display()))?;
+        self.libraries(program)
+    }
+
+    /// The same, without what a debugger wants of it.
+    fn strip(&self, program: &Path, to: &Path) -> Result<()> {
+        output(Command::new("strip").arg("-o").arg(self.place(to)?).arg(program))?;
+        self.libraries(program)
+    }
+
+    fn libraries(&self, program: &Path) -> Result<()> {
+        // It says so, and fails, of a program that wants none.
+        let Ok(listed) = output(Command::new("ldd").arg(program)) else { return Ok(()) };
+        for library in listed.split_whitespace().filter(|word| word.starts_with('/')).map(Path::new) {
+            let place = self.place(library)?;
+            if !place.exists() {
+                fs::copy(library, place).with_context(|| format!("cannot copy {}", library.display()))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The modules, numbered in the order in which they want each other.
+    fn modules(&self, kernel: &Kernel) -> Result<()> {
+        let mut command = Command::new("/sbin/modprobe");
+        command.arg("--dirname").arg(kernel.root()).args(["--set-version", &kernel.release, "--show-depends", "--all"]);
+        let listed = output(command.args(MODULES))?;
+        let modules = listed.lines().filter_map(|line| line.strip_prefix("insmod ")).map(str::trim);
+        for (number, module) in modules.enumerate() {
+            let place = self.0.join(format!("modules/{number:02}.ko"));
+            if module.ends_with(".xz") {
+                let plain = Command::new("xz").args(["--decompress", "--stdout", module]).output()?;
+                ensure!(plain.status.success(), "xz cannot read {module}");
+                fs::write(place, plain.stdout)?;
+            } else {
+                fs::copy(module, place)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// One file of all that, in the format that kernels read.
+    fn pack(&self, file: &Path) -> Result<PathBuf> {
+        let mut list = Command::new("find").arg(".").current_dir(&self.0).stdout(Stdio::piped()).spawn()?;
+        let names = list.stdout.take().context("find has no output")?;
+        let packed = Command::new("cpio")
+            .args(["--create", "--format=newc", "--quiet"])
+            .current_dir(&self.0)
+            .stdin(names)
+            .stdout(fs::File::create(file)?)
+            .status()?;
+        ensure!(packed.success() && list.wait()?.success(), "cpio cannot write {}", file.display());
+        Ok(file.to_owned())
+    }
+}
+
+/// Where a program lies.
+fn find(program: &str) -> Result<PathBuf> {
+    let folders = ["/usr/sbin", "/usr/bin", "/sbin", "/bin"].map(Path::new);
+    let found = folders.into_iter().map(|folder| folder.join(program)).find(|file| file.is_file());
+    found.with_context(|| format!("no {program} on this system"))
+}

@@ -1,0 +1,112 @@
+//! A machine in QEMU, and what the tests in it say.
+
+use anyhow::{Context, Result};
+use std::{
+    fs::File,
+    io::{BufRead, BufReader, Write},
+    path::Path,
+    process::{Command, Stdio},
+};
+
+use super::image::Kernel;
+
+/// The line that says that all was run.
+pub const END: &str = "kernels: all was run";
+/// Many times what a kernel takes on an idle machine, in seconds; then it hangs.
+const LIMIT: &str = "1800";
+
+/// What was heard of the tests on a kernel.
+#[derive(Default)]
+pub struct Outcome {
+    passed: Vec<String>,
+    failed: Vec<String>,
+    ended: bool,
+}
+
+impl Outcome {
+    fn hear(&mut self, line: &str) {
+        if line.contains(END) {
+            self.ended = true;
+        } else if let Some(skipped) = line.strip_prefix("skipped ") {
+            self.failed.push(format!("{skipped} (skipped)"));
+        } else if let Some((name, result)) = line.strip_prefix("test ").and_then(|test| test.split_once(" ... ")) {
+            let list = if result == "ok" { &mut self.passed } else { &mut self.failed };
+            list.push(name.to_owned());
+        }
+    }
+
+    /// How many of the tests passed whose names contain this.
+    pub fn of(&self, part: &str) -> String {
+        let count = |tests: &[String]| tests.iter().filter(|name| name.contains(part)).count();
+        let (passed, failed) = (count(&self.passed), count(&self.failed));
+        format!("{passed} of {} pass", passed + failed)
+    }
+
+    /// What is wrong, if anything is.
+    pub fn problem(&self) -> Option<String> {
+        if !self.failed.is_empty() {
+            return Some(format!("failed: {}", self.failed.join(", ")));
+        }
+        (!self.ended || self.passed.is_empty()).then(|| "its machine ended before all was run".to_owned())
+    }
+}
+
+/// Boots the kernel, shows what its machine says, and listens until that ends.
+///
+/// # Errors
+///
+/// If QEMU cannot be started.
+pub fn boot(kernel: &Kernel, initramfs: &Path) -> Result<Outcome> {
+    let mut console = File::create(kernel.console())?;
+    let mut machine = Command::new("timeout")
+        // QEMU 7.2 with one processor spoils the flags after cmpxchg16b, which kernels do without.
+        .args([LIMIT, "qemu-system-x86_64", "-accel", "tcg", "-cpu", "max,cx16=off", "-m", "2G"])
+        // One processor: on two that are interpreted in turns, one waits long for what the other holds, and a packet is given up.
+        .args(["-smp", "1", "-nodefaults", "-no-reboot", "-display", "none", "-serial", "stdio"])
+        .args(["-append", "console=ttyS0 quiet loglevel=1 panic=-1", "-kernel"])
+        .arg(kernel.image()?)
+        .arg("-initrd")
+        .arg(initramfs)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .context("cannot start QEMU")?;
+    let mut outcome = Outcome::default();
+    for line in BufReader::new(machine.stdout.take().context("QEMU has no output")?).split(b'\n') {
+        let line = line?;
+        console.write_all(&line)?;
+        console.write_all(b"\n")?;
+        let text = String::from_utf8_lossy(&line);
+        let text = text.trim_end();
+        if text.starts_with("test ") {
+            eprintln!("{text}");
+        }
+        outcome.hear(text);
+    }
+    machine.wait()?;
+    Ok(outcome)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{END, Outcome};
+
+    fn heard(lines: &[&str]) -> Outcome {
+        let mut outcome = Outcome::default();
+        lines.iter().for_each(|line| outcome.hear(line));
+        outcome
+    }
+
+    #[test]
+    fn all_must_pass_and_run() {
+        let lines = ["running 2 tests", "test native::a ... ok", "test bundles::a ... ok", "test result: ok. 2 passed"];
+        let outcome = heard(&[&lines[..], &[END]].concat());
+        assert_eq!((outcome.of("native::"), outcome.of("bundles::")), ("1 of 1 pass".into(), "1 of 1 pass".into()));
+        assert_eq!(outcome.problem(), None);
+        assert_eq!(heard(&lines).problem().expect("no end"), "its machine ended before all was run");
+        assert_eq!(heard(&[END]).problem().expect("no test"), "its machine ended before all was run");
+        let failed = heard(&["test native::a ... FAILED", "skipped b: no namespaces", END]);
+        assert_eq!(failed.problem().expect("two"), "failed: native::a, b: no namespaces (skipped)");
+        assert_eq!(failed.of("native::"), "0 of 1 pass");
+    }
+}
