@@ -10,8 +10,14 @@ use crate::{MAX_RANKS, U16};
 /// The interfaces to which a job's RESULTs go, as the tc program takes them: up to the first 0.
 pub type Ports = [u32; MAX_RANKS];
 
-/// Entries of the job table.
+/// Jobs at once. Each has a number below this.
 pub const MAX_JOBS: usize = 256;
+
+/// Entries of the job table: a job has one for each data thread of a rank.
+pub const MAX_SHARDS: usize = 512;
+
+/// Slots that lie together in memory, taken when they are first needed: as many as an entry of the job table gets.
+pub const SLOTS_PER_SHARD: usize = 512;
 
 /// Key of the set of what the aggregator answers to. With port and MAC 0 it is an address that nobody else may send from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, FromBytes, IntoBytes, Immutable, KnownLayout)]

@@ -10,7 +10,7 @@ use rand::rngs::StdRng;
 use switchml_protocol::aggregator::Tables;
 use switchml_protocol::header::{Header, Kind, Op, flags};
 use switchml_protocol::job::{ABORTED, Job, OPEN, Place, VACANT};
-use switchml_protocol::maps::MAX_JOBS;
+use switchml_protocol::maps::{MAX_JOBS, MAX_SHARDS};
 use switchml_protocol::outcome::{Action, Outcome};
 use switchml_protocol::slot::{Slot, contribute};
 use switchml_protocol::{LANES_PER_BLOCK, MAX_RANKS, U16, U32, VERSION};
@@ -51,7 +51,8 @@ impl Daemon {
     /// A daemon without jobs.
     pub fn new(scenario: &Scenario) -> Self {
         let limits = Limits {
-            slots: scenario.slots,
+            shards: MAX_SHARDS as u16,
+            slots_per_shard: scenario.slots,
             max_lanes: scenario.max_lanes,
             max_ranks: MAX_RANKS as u16,
             max_jobs: MAX_JOBS as u16,
@@ -64,7 +65,7 @@ impl Daemon {
         let origins =
             scenario.jobs.iter().map(|job| (job.first_worker..job.first_worker + usize::from(job.ranks), job.origin));
         Self {
-            tables: MemoryTables::new(limits.slots),
+            tables: MemoryTables::new(),
             jobs: JobTable::new(limits, None, StdRng::seed_from_u64(scenario.seed)),
             sessions: HashMap::new(),
             connections: HashMap::new(),
@@ -119,7 +120,7 @@ impl Daemon {
     /// A new daemon in this one's place.
     pub fn start_anew(&mut self, net: &mut Net) {
         debug!("{} another aggregator is there", Clock(net.now));
-        self.tables = MemoryTables::new(self.limits.slots);
+        self.tables = MemoryTables::new();
         self.jobs = JobTable::new(self.limits, None, StdRng::seed_from_u64(net.dice.any()));
         self.sessions.clear();
         self.connections.clear();

@@ -25,7 +25,7 @@ pub struct Scenario {
     pub seed: u64,
     /// When all faults end: from then on all jobs must finish. `None` when faults go on, and jobs may fail.
     pub heals_at: Option<Time>,
-    /// Slots of the aggregator's pool.
+    /// Slots of each job.
     pub slots: u32,
     /// Most lanes in a packet that the aggregator takes.
     pub max_lanes: u16,
@@ -163,7 +163,7 @@ impl Scenario {
         Self {
             seed,
             heals_at: liveness.then_some(2 * span),
-            slots: 16 * jobs.len() as u32 * dice.pick(&[2, 3, 6, 16]),
+            slots: 16 << dice.pick(&[0, 1, 3, 5]),
             max_lanes: 32 * dice.range(1, 24) as u16,
             limits: Limits {
                 deadline: Duration::from_nanos(dice.magnitude(100 * MS, 5 * SECOND)),

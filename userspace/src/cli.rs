@@ -7,8 +7,8 @@ use std::path::PathBuf;
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Args, CommandFactory, Parser, Subcommand, ValueEnum};
+use switchml_protocol::maps::{MAX_SHARDS, SLOTS_PER_SHARD};
 use switchml_protocol::{CONTROL_PORT, DATA_PORT};
-use switchml_userspace::slots::MIN_PER_JOB;
 
 /// Where a data plane is kept unless something else is said.
 const PIN_DIR: &str = "/sys/fs/bpf/switchml";
@@ -16,8 +16,8 @@ const PIN_DIR: &str = "/sys/fs/bpf/switchml";
 /// Where `simple_switch` is controlled unless it is told another port.
 const BMV2_THRIFT_PORT: u16 = 9090;
 
-/// Most slots in a pool: 6 GiB of memory.
-const MAX_SLOTS: i64 = 1 << 20;
+/// Most slots that all jobs together have.
+const MAX_SLOTS: u32 = (MAX_SHARDS * SLOTS_PER_SHARD) as u32;
 
 /// Adds up what the workers of a job send, and sends them the sum.
 #[derive(Debug, Parser)]
@@ -84,9 +84,10 @@ pub struct Options {
     /// Thrift port of bmv2's `simple_switch`. For `--data-plane bmv2`.
     #[arg(long, value_name = "ADDRESS", default_value_t = SocketAddr::from((Ipv4Addr::LOCALHOST, BMV2_THRIFT_PORT)))]
     pub bmv2_thrift: SocketAddr,
-    /// Slots in the pool, for all jobs together; 6 KiB of memory each. A P4 program has as many as it says.
-    #[arg(long, value_name = "N", default_value_t = 2048,
-          value_parser = clap::value_parser!(u32).range(i64::from(MIN_PER_JOB)..=MAX_SLOTS))]
+    /// Most slots of all jobs together: 512 for each data thread of a job, which take 3 MiB of memory when a job first needs them. The
+    /// default is enough for 256 jobs with 512 data threads. A P4 program has as many as it says.
+    #[arg(long, value_name = "N", default_value_t = MAX_SLOTS,
+          value_parser = clap::value_parser!(u32).range(SLOTS_PER_SHARD as i64..=i64::from(MAX_SLOTS)))]
     pub slots: u32,
     /// Folder of the BPF file system in which the XDP data plane is kept, so that it outlives this process if that is killed,
     /// and the next one takes it over; one for each aggregator of a host.

@@ -45,7 +45,7 @@ pub async fn run(options: Options) -> anyhow::Result<()> {
     let (event_sender, event_receiver) = mpsc::channel(events::CAPACITY);
     let data_plane = start_data_plane(&options, event_sender)?;
     let limits = data_plane.limits();
-    info!("{}: {}; {} slots", data_plane.name(), data_plane.attachment(), limits.slots);
+    info!("{}: {}; {} slots", data_plane.name(), data_plane.attachment(), limits.slots());
     tokio::spawn(events::log(event_receiver));
     let rng: StdRng = rand::make_rng();
     let table = JobTable::new(limits, options.data_address, rng);

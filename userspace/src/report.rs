@@ -25,7 +25,7 @@ pub async fn status(address: &SocketAddr) -> anyhow::Result<()> {
 pub async fn jobs(address: &SocketAddr) -> anyhow::Result<()> {
     let jobs = connect(address).await?.list_jobs(ListJobsRequest {}).await.map_err(refused)?.into_inner().jobs;
     say!(
-        "{:>3} {:<20} {:<9} {:>13} {:>5}  {:<10} missing ranks",
+        "{:>3} {:<20} {:<9} {:>6} {:>5}  {:<10} missing ranks",
         "job",
         "name",
         "state",
@@ -34,13 +34,13 @@ pub async fn jobs(address: &SocketAddr) -> anyhow::Result<()> {
         "ranks here"
     );
     for job in &jobs {
-        let range = format!("{}..{}", job.first_slot, job.first_slot + job.slots);
         let here = job.members.iter().filter(|member| is_here(member)).count();
         say!(
-            "{:>3} {:<20} {:<9} {range:>13} {:>5}  {:<10} {}",
-            job.job,
+            "{:>3} {:<20} {:<9} {:>6} {:>5}  {:<10} {}",
+            number(job),
             job.name.escape_debug().to_string(),
             state(job),
+            job.slots,
             job.lanes,
             format!("{here} of {}", job.world_size),
             missing(job)
@@ -67,6 +67,11 @@ fn state(job: &Job) -> &'static str {
         JobState::Started => "started",
         JobState::Aborted => "aborted",
     }
+}
+
+/// A job has a number once all ranks are there.
+fn number(job: &Job) -> String {
+    if job.shards.is_empty() { "-".to_owned() } else { job.job.to_string() }
 }
 
 fn is_here(member: &Member) -> bool {

@@ -352,8 +352,8 @@ impl Aggregator for ControlPlane {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             data_plane: self.data_plane.name().to_owned(),
             attachment: self.data_plane.attachment(),
-            slots_total: core.table.pool().size(),
-            slots_free: core.table.pool().free(),
+            slots_total: self.data_plane.limits().slots(),
+            slots_free: core.table.free_slots(),
             counters: counters.collect(),
         }))
     }

@@ -79,7 +79,7 @@ fn a_simple_switch_that_cannot_be_had_is_named() {
 #[test]
 fn values_out_of_range_are_refused_with_what_is_allowed() {
     for (arguments, expected) in [
-        (&["--slots", "15"], "15 is not in 16..=1048576"),
+        (&["--slots", "15"], "15 is not in 512..=262144"),
         (&["--data-plane", "p4"], "[possible values: xdp, software, tofino, bmv2]"),
         (&["--data-plane", "bmv2"], "--data-address <ADDRESS>"),
         (&["--data-plane", "tofino"], "--data-address <ADDRESS>"),

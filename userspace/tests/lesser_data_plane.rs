@@ -61,7 +61,7 @@ fn rank(communicator: Communicator) {
 #[tokio::test]
 async fn what_tofino_lacks_is_made_up_for_or_refused() {
     let limits = |limits| Limits { checks_maxima: false, i16_lanes: false, max_lanes: LANES, ..limits };
-    let daemon = Daemon::start_with(1024, limits).await;
+    let daemon = Daemon::start_with(1 << 18, limits).await;
     let address = daemon.control.to_string();
     let ranks = (0..RANKS).map(|number| {
         let settings = Communicator::builder().aggregator(&address).job("less").rank(number).world_size(RANKS);

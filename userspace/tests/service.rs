@@ -22,7 +22,7 @@ fn leave(rank: &Rank, path: &Path, error: &str) -> LeaveRequest {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn ranks_hear_who_is_missing_and_then_get_the_same_job() {
-    let daemon = Daemon::start(1024).await;
+    let daemon = Daemon::start(1 << 18).await;
     let mut one = daemon.join("train", 1, 2).await;
     assert_eq!(one.next().await, waiting(&[0]));
     let mut zero = daemon.join("train", 0, 2).await;
@@ -36,14 +36,14 @@ async fn ranks_hear_who_is_missing_and_then_get_the_same_job() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_whole_life_of_a_job_in_good_order() {
-    let daemon = Daemon::start(1024).await;
+    let daemon = Daemon::start(1 << 18).await;
     let members = daemon.start_job("train", 2).await;
     let mut client = daemon.client().await;
 
     let jobs = client.list_jobs(ListJobsRequest {}).await.unwrap().into_inner().jobs;
     let [job] = &jobs[..] else { panic!("{jobs:?}") };
     assert_eq!((job.name.as_str(), job.world_size, job.state(), job.lanes), ("train", 2, JobState::Started, 352));
-    assert_eq!((job.first_slot, job.slots), (0, 512));
+    assert_eq!((job.slots, &job.shards[..]), (512, &[0][..]));
     assert!(job.members.iter().all(|member| member.ready && !member.left && member.address == "127.0.0.1"));
 
     let [(mut zero, path), (mut one, other_path)] = <[_; 2]>::try_from(members).ok().expect("two ranks");
@@ -56,13 +56,13 @@ async fn the_whole_life_of_a_job_in_good_order() {
     assert!(one.ended().await);
     assert_eq!(client.list_jobs(ListJobsRequest {}).await.unwrap().into_inner().jobs, []);
     let status = client.status(StatusRequest {}).await.unwrap().into_inner();
-    assert_eq!((status.slots_free, status.slots_total), (1024, 1024));
+    assert_eq!((status.slots_free, status.slots_total), (1 << 18, 1 << 18));
     assert_eq!((status.data_plane.as_str(), status.version.as_str()), ("software", env!("CARGO_PKG_VERSION")));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_rank_whose_stream_ends_aborts_its_job_alone() {
-    let daemon = Daemon::start(1024).await;
+    let daemon = Daemon::start(1 << 18).await;
     let mut members = daemon.start_job("train", 3).await;
     let mut others = daemon.start_job("other", 2).await;
     drop(members.remove(1));
@@ -85,7 +85,7 @@ async fn a_rank_whose_stream_ends_aborts_its_job_alone() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_rank_that_leaves_with_an_error_tells_the_others_why() {
-    let daemon = Daemon::start(1024).await;
+    let daemon = Daemon::start(1 << 18).await;
     let mut members = daemon.start_job("train", 3).await;
     let (rank, path) = &mut members[1];
     let request = LeaveRequest { ranks: vec![0], ..leave(rank, path, "no progress for 5 s: waiting for rank 0") };
@@ -100,7 +100,7 @@ async fn a_rank_that_leaves_with_an_error_tells_the_others_why() {
 /// Rank 2 is in no call: nobody waits for its report longer than a moment.
 #[tokio::test(flavor = "multi_thread")]
 async fn ranks_that_report_different_calls_hear_what_all_called() {
-    let daemon = Daemon::start(1024).await;
+    let daemon = Daemon::start(1 << 18).await;
     let mut members = daemon.start_job("train", 3).await;
     let begin = std::time::Instant::now();
     for (rank, path) in &mut members[..2] {
@@ -126,8 +126,8 @@ async fn ranks_that_report_different_calls_hear_what_all_called() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn several_jobs_share_the_pool() {
-    let daemon = Daemon::start(1024).await;
+async fn several_jobs_have_slots_of_their_own() {
+    let daemon = Daemon::start(1 << 18).await;
     let mut jobs = Vec::new();
     for name in ["a", "b", "c"] {
         jobs.push(daemon.start_job(name, 2).await);
@@ -142,12 +142,12 @@ async fn several_jobs_share_the_pool() {
         }
     }
     let slots: Vec<_> = jobs.iter().map(|job| job[0].1.assigned.slots).collect();
-    assert_eq!(slots, [512, 256, 128]);
+    assert_eq!(slots, [512; 3]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn joins_are_refused_with_a_code_and_one_line() {
-    let daemon = Daemon::start(16).await;
+    let daemon = Daemon::start(512).await;
     let _first = daemon.join("train", 2, 4).await;
     let mut client = daemon.client().await;
     let cases = [
@@ -157,7 +157,6 @@ async fn joins_are_refused_with_a_code_and_one_line() {
         ("new", 7, 4, Code::InvalidArgument, "rank 7 of world size 4; ranks are 0 to 3"),
         ("train", 2, 4, Code::AlreadyExists, "job \"train\" already has rank 2, from 127.0.0.1"),
         ("train", 0, 2, Code::FailedPrecondition, "job \"train\" has world size 4, not 2"),
-        ("new", 0, 1, Code::ResourceExhausted, "of 16 slots, 0 are free"),
     ];
     for (name, rank, world_size, code, text) in cases {
         let status = client
@@ -172,7 +171,7 @@ async fn joins_are_refused_with_a_code_and_one_line() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn members_are_refused_with_a_code() {
-    let daemon = Daemon::start(1024).await;
+    let daemon = Daemon::start(1 << 18).await;
     let mut rank = daemon.join("train", 0, 1).await;
     let assigned = rank.assigned().await;
     let early = rank.ready(&assigned, 352).await.unwrap_err();
@@ -189,7 +188,7 @@ async fn members_are_refused_with_a_code() {
 /// A host that knows all there is to know of a job but its ranks' secrets.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stranger_neither_starts_nor_ends_a_job() {
-    let daemon = Daemon::start(1024).await;
+    let daemon = Daemon::start(1 << 18).await;
     let (mut zero, mut one) = (daemon.join("train", 0, 2).await, daemon.join("train", 1, 2).await);
     let paths = [Path::new(zero.assigned().await, 0), Path::new(one.assigned().await, 1)];
     paths.iter().for_each(Path::hello);
@@ -218,7 +217,7 @@ async fn a_stranger_neither_starts_nor_ends_a_job() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_daemon_that_stops_tells_its_ranks() {
-    let daemon = Daemon::start(1024).await;
+    let daemon = Daemon::start(1 << 18).await;
     let mut members = daemon.start_job("train", 2).await;
     let mut lonely = daemon.join("other", 0, 2).await;
     assert_eq!(lonely.next().await, waiting(&[1]));
@@ -234,7 +233,7 @@ async fn a_daemon_that_stops_tells_its_ranks() {
 /// A host that dies sends no FIN: here, a peer that stops reading and answering altogether.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_peer_that_falls_silent_is_noticed() {
-    let daemon = Daemon::start(1024).await;
+    let daemon = Daemon::start(1 << 18).await;
     let mut alive = daemon.join("train", 0, 2).await;
     assert_eq!(alive.next().await, waiting(&[1]));
     // A runtime of its own, so that its connection can be frozen.
@@ -274,7 +273,7 @@ async fn a_peer_that_falls_silent_is_noticed() {
 /// Neither long names nor long messages are kept, whoever sends them.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_too_long_is_refused() {
-    let daemon = Daemon::start(1024).await;
+    let daemon = Daemon::start(1 << 18).await;
     let mut client = daemon.client().await;
     let request = JoinRequest { job_name: "train".to_owned(), world_size: 2, ..JoinRequest::default() };
     let status = client.join(JoinRequest { host: "h".repeat(65), ..request.clone() }).await.unwrap_err();
@@ -314,7 +313,7 @@ async fn until_hung_up(daemon: &Daemon, bytes: &[u8]) -> std::time::Duration {
 /// Half a preface keeps a connection no longer than none; and nobody else waits for it.
 #[tokio::test(flavor = "multi_thread")]
 async fn whoever_does_not_speak_http_is_sent_away() {
-    let daemon = Daemon::start(1024).await;
+    let daemon = Daemon::start(1 << 18).await;
     let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
     let silent = tokio::join!(until_hung_up(&daemon, b""), until_hung_up(&daemon, &preface[..12]), async {
         let mut rank = daemon.join("train", 0, 2).await;
@@ -323,5 +322,46 @@ async fn whoever_does_not_speak_http_is_sent_away() {
     for waited in [silent.0, silent.1] {
         // 5 s, and what a busy machine adds.
         assert!((4.9..15.0).contains(&waited.as_secs_f64()), "{waited:?}");
+    }
+}
+
+/// Nine jobs that wait for ranks take nothing from those that do not, nor does any job take more than its share.
+#[tokio::test(flavor = "multi_thread")]
+async fn jobs_have_equal_shares_and_those_that_wait_have_none() {
+    let daemon = Daemon::start(1 << 18).await;
+    let mut idle = Vec::new();
+    for job in 0..100 {
+        idle.push(daemon.join(&format!("idle {job}"), 0, 2).await);
+    }
+    let status = daemon.client().await.status(StatusRequest {}).await.unwrap().into_inner();
+    assert_eq!(status.slots_free, status.slots_total);
+    let mut jobs = Vec::new();
+    for job in 0..256 {
+        let mut rank = daemon.join(&job.to_string(), 0, 1).await;
+        assert_eq!(rank.assigned().await.slots, 512, "job {job}");
+        jobs.push(rank);
+    }
+    // There are no more numbers: all ranks of the next job hear so at once, whichever came first.
+    let reason = "the aggregator has 256 jobs already; wait for one to end, or start it with more --slots";
+    let mut last = daemon.join("idle 7", 1, 2).await;
+    for rank in [&mut idle[7], &mut last] {
+        let event = loop {
+            match rank.next().await {
+                Event::Waiting(_) => {}
+                event => break event,
+            }
+        };
+        assert_eq!(event, Event::Aborted(Aborted { reason: reason.to_owned(), ..Aborted::default() }));
+        assert!(rank.ended().await);
+    }
+    // One that ends makes room for one.
+    drop(jobs.pop());
+    let end = std::time::Instant::now() + common::PATIENCE;
+    loop {
+        let mut rank = daemon.join("late", 0, 1).await;
+        match rank.next().await {
+            Event::Assigned(assigned) => break assert_eq!(assigned.slots, 512),
+            event => assert!(std::time::Instant::now() < end, "{event:?}"),
+        }
     }
 }

@@ -7,7 +7,7 @@ use switchml_protocol::header::{Kind, Op, RejectReason};
 use switchml_protocol::{EVERYONE, U16, U32};
 
 async fn started(world_size: u32) -> (Daemon, Vec<Rank>, Vec<Path>) {
-    let daemon = Daemon::start(64).await;
+    let daemon = Daemon::start(512).await;
     let (ranks, paths) = daemon.start_job("train", world_size).await.into_iter().unzip();
     (daemon, ranks, paths)
 }
@@ -72,10 +72,10 @@ async fn max_takes_the_larger_signed_number() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn many_slots_and_rounds_are_served_in_bundles() {
-    const SLOTS: u32 = 32;
+    const SLOTS: u32 = 512;
     const ROUNDS: u32 = 6;
     let (daemon, _ranks, paths) = started(4).await;
-    assert_eq!(paths[0].assigned.slots, SLOTS, "half of the pool of 64");
+    assert_eq!(paths[0].assigned.slots, SLOTS);
     for round in 0..ROUNDS {
         for (rank, path) in (0u32..).zip(&paths) {
             // The last slots carry shorter packets, so bundles break up.
@@ -194,7 +194,7 @@ async fn packets_that_are_refused_are_counted_and_not_answered() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn answers_come_from_the_address_that_was_sent_to() {
-    let daemon = Daemon::start(64).await;
+    let daemon = Daemon::start(512).await;
     let mut rank = daemon.join("train", 0, 1).await;
     let mut path = Path::new(rank.assigned().await, 0);
     // All of 127/8 is this host. `receive` checks the source.

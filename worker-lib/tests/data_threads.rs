@@ -106,17 +106,17 @@ fn all_ranks_have_as_many_threads_as_the_one_that_wants_fewest() {
     assert_eq!(threads, [2; 3]);
 }
 
-/// 8 ranks with 4 threads each, in a pool that has slots for two.
+/// 8 ranks with 4 threads each, and slots for two.
 #[test]
 fn a_small_pool_makes_fewer_threads() {
-    let daemon = Daemon::with_slots(600);
+    let daemon = Daemon::with_slots(1024);
     let slots = with_ranks(&daemon, "small", &[4; 8], |communicator| {
         let mut tensor = vec![1i32; LARGE];
         communicator.all_reduce(&mut tensor, ReduceOp::Sum).unwrap();
         assert!(tensor == vec![8; LARGE]);
         (communicator.info().data_threads, communicator.info().slots)
     });
-    assert_eq!(slots, [(2, 128); 8]);
+    assert_eq!(slots, [(2, 512); 8]);
 }
 
 /// The first differs in that one rank's is small: that one's other threads have no part of it.

@@ -7,7 +7,7 @@
 //! | `LOCAL` | hash | [`Endpoint`](switchml_protocol::maps::Endpoint) → `u8`: what the aggregator answers to, and its addresses alone |
 //! | `JOBS` | array | job number → [`Job`](switchml_protocol::job::Job) |
 //! | `MEMBERS` | array | job number * 64 + rank → [`Member`](switchml_protocol::job::Member) |
-//! | `SLOTS` | array | slot of the pool → [`LockedSlot`](switchml_protocol::maps::LockedSlot); the loader sets its size |
+//! | `SLOTS` | array of maps | slot / 512 → array of 512 [`LockedSlot`](switchml_protocol::maps::LockedSlot)s, made when they are first needed |
 //! | `GROUPS` | array of maps | job number → DEVMAP of 64 entries: the ports to which the job's RESULTs go |
 //! | `PORTS` | array | job number → [`Ports`](switchml_protocol::maps::Ports): the same ports, for the tc program |
 //! | `COUNTERS` | per-CPU array | [`Outcome`] as a number → packets |

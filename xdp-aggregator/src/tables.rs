@@ -7,7 +7,7 @@ use switchml_protocol::aggregator::Tables;
 use switchml_protocol::frame::Envelope;
 use switchml_protocol::header::Header;
 use switchml_protocol::job::{Job, Member, Place};
-use switchml_protocol::maps::{Endpoint, Event, LockedSlot, MAX_JOBS, Ports};
+use switchml_protocol::maps::{Endpoint, Event, LockedSlot, MAX_SHARDS, Ports, SLOTS_PER_SHARD};
 use switchml_protocol::outcome::Outcome;
 use switchml_protocol::slot::Slot;
 use zerocopy::transmute;
@@ -16,7 +16,6 @@ use crate::lock;
 
 /// Each address with the MAC of each port.
 const MAX_ENDPOINTS: usize = 1024;
-const DEFAULT_SLOTS: usize = 4096;
 const EVENTS_BYTES: usize = 1 << 16;
 /// Flag of `bpf_redirect_map`: to every device in the map.
 const BROADCAST: u64 = 1 << 3;
@@ -24,15 +23,15 @@ const BROADCAST: u64 = 1 << 3;
 #[btf_map]
 static LOCAL: HashMap<Endpoint, u8, MAX_ENDPOINTS> = HashMap::new();
 #[btf_map]
-static JOBS: Array<Job, MAX_JOBS> = Array::new();
+static JOBS: Array<Job, MAX_SHARDS> = Array::new();
 #[btf_map]
-static MEMBERS: Array<Member, { MAX_JOBS * MAX_RANKS }> = Array::new();
+static MEMBERS: Array<Member, { MAX_SHARDS * MAX_RANKS }> = Array::new();
 #[btf_map]
-static SLOTS: Array<LockedSlot, DEFAULT_SLOTS> = Array::new();
+static SLOTS: ArrayOfMaps<Array<LockedSlot, SLOTS_PER_SHARD>, MAX_SHARDS> = ArrayOfMaps::new();
 #[btf_map]
-static GROUPS: ArrayOfMaps<DevMap<MAX_RANKS>, MAX_JOBS> = ArrayOfMaps::new();
+static GROUPS: ArrayOfMaps<DevMap<MAX_RANKS>, MAX_SHARDS> = ArrayOfMaps::new();
 #[btf_map]
-static PORTS: Array<Ports, MAX_JOBS> = Array::new();
+static PORTS: Array<Ports, MAX_SHARDS> = Array::new();
 #[btf_map]
 static COUNTERS: PerCpuArray<u64, { Outcome::COUNT }> = PerCpuArray::new();
 // Without a value type, or libbpf takes its size for a mistake.
@@ -129,7 +128,9 @@ impl Tables for Maps {
 
     #[inline(always)]
     fn with_slot(&self, index: u32, f: impl FnOnce(&mut Slot) -> Outcome) -> Outcome {
-        let Some(entry) = SLOTS.get_ptr_mut(index) else {
+        const PER_SHARD: u32 = SLOTS_PER_SHARD as u32;
+        let slots = SLOTS.get(index / PER_SHARD);
+        let Some(entry) = slots.and_then(|slots| slots.get_ptr_mut(index % PER_SHARD)) else {
             return Outcome::BadSlot;
         };
         // SAFETY: the entry is there for as long as the program runs; its lock is reached through `lock` alone, and its

@@ -227,8 +227,8 @@ fn a_data_plane_that_cannot_be_taken_over_is_left_alone(mode: Mode) {
     assert!(detach.stderr().contains("an aggregator runs with"), "{}", detach.stderr());
 
     kill(&mut cluster);
-    let other = refusal(&cluster, &["--slots", "64", "--data-port", "5000"]);
-    assert!(other.contains("with data port 48864, not 5000, 2048 slots, not 64;"), "{other}");
+    let other = refusal(&cluster, &["--data-port", "5000"]);
+    assert!(other.contains("with data port 48864, not 5000;"), "{other}");
     assert!(other.contains("`switchml-aggregator detach --pin-dir /sys/fs/bpf/switchml`"), "{other}");
     let nowhere = refusal(&cluster, &["--pin-dir", "/tmp/switchml"]);
     assert!(nowhere.contains("\"/tmp/switchml\" is in no BPF file system"), "{nowhere}");

@@ -8,10 +8,13 @@ use aya::programs::tc::{SchedClassifierLink, TcAttachOptions};
 use aya::programs::xdp::XdpLink;
 use aya::programs::{LinkOrder, SchedClassifier, TcAttachType, TestRun, TestRunOptions, Xdp, XdpMode};
 use aya::{Ebpf, EbpfLoader};
-use aya_obj::generated::{bpf_devmap_val, bpf_map_type::BPF_MAP_TYPE_DEVMAP};
-use std::os::fd::{AsFd, AsRawFd, RawFd};
+use aya_obj::generated::{
+    bpf_devmap_val,
+    bpf_map_type::{BPF_MAP_TYPE_ARRAY, BPF_MAP_TYPE_DEVMAP},
+};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use switchml_protocol::job::{Job, Member, OPEN, Place};
-use switchml_protocol::maps::{Endpoint, Event, LockedSlot, Ports};
+use switchml_protocol::maps::{Endpoint, Event, LockedSlot, Ports, SLOTS_PER_SHARD};
 use switchml_protocol::outcome::Outcome;
 use switchml_protocol::{MAX_RANKS, U16};
 use zerocopy::{FromBytes, IntoBytes, transmute};
@@ -37,6 +40,7 @@ type SlotBytes = [u8; size_of::<LockedSlot>()];
 /// The program, loaded into the kernel with maps of its own; and the program for tc, with maps of its own.
 pub struct Kernel {
     object: Ebpf,
+    slots: Slots,
     twin: Twin,
 }
 
@@ -57,10 +61,11 @@ impl Kernel {
     /// The same from an object file.
     pub fn load(object: &[u8]) -> Self {
         let twin = Twin::load(object);
-        let mut object = EbpfLoader::new().map_max_entries("SLOTS", POOL).load(object).expect("the maps are created");
+        let mut object = EbpfLoader::new().load(object).expect("the maps are created");
         let program: &mut Xdp = object.program_mut("switchml").expect("program").try_into().unwrap();
         program.load().expect("the verifier takes the program");
-        let mut kernel = Self { object, twin };
+        let slots = Slots::make(&mut object);
+        let mut kernel = Self { object, slots, twin };
         kernel.add_local(AGGREGATOR_MAC, AGGREGATOR_IP, AGGREGATOR_PORT);
         kernel
     }
@@ -194,14 +199,12 @@ impl Kernel {
 
     /// Element `index` of the pool.
     pub fn slot(&self, index: u32) -> LockedSlot {
-        element(self.map("SLOTS"), index)
+        self.slots.get(index)
     }
 
     pub fn set_slot(&mut self, index: u32, slot: &LockedSlot) {
-        for map in self.maps_mut("SLOTS") {
-            let mut slots: Array<_, SlotBytes> = map.try_into().unwrap();
-            slots.set(index, SlotBytes::try_from(slot.as_bytes()).unwrap(), 0).unwrap();
-        }
+        self.slots.set(index, slot);
+        self.twin.slots.set(index, slot);
     }
 
     /// Packets by outcome, all CPUs together.
@@ -219,10 +222,9 @@ impl Kernel {
         events
     }
 
-    /// Descriptor of the pool.
+    /// Descriptor of the pool's first slots.
     pub fn slots_fd(&self) -> RawFd {
-        let Map::Array(data) = self.map("SLOTS") else { panic!("SLOTS is not an array") };
-        data.fd().as_fd().as_raw_fd()
+        self.slots.0[0].1.as_raw_fd()
     }
 
     fn map(&self, name: &str) -> &Map {
@@ -246,10 +248,37 @@ pub fn totals(map: &Map) -> [u64; Outcome::COUNT] {
     std::array::from_fn(|index| counters.get(&(index as u32), 0).unwrap().iter().sum())
 }
 
-/// An element of the pool.
-pub fn element(map: &Map, index: u32) -> LockedSlot {
-    let slots: Array<_, SlotBytes> = map.try_into().unwrap();
-    LockedSlot::read_from_bytes(&slots.get(&index, 0).unwrap()).unwrap()
+/// A program's pool: as many slots together as a shard has, and their descriptor.
+pub struct Slots(Vec<(Array<MapData, SlotBytes>, OwnedFd)>);
+
+impl Slots {
+    /// Gives a program a pool.
+    pub fn make(object: &mut Ebpf) -> Self {
+        let mut table: ArrayOfMaps<_, Array<MapData, SlotBytes>> =
+            object.map_mut("SLOTS").expect("SLOTS").try_into().unwrap();
+        let (key, value) = (size_of::<u32>() as u32, size_of::<LockedSlot>() as u32);
+        let make = |index| {
+            let kind = BPF_MAP_TYPE_ARRAY as u32;
+            let definition = aya_obj::Map::new_from_params(kind, key, value, SLOTS_PER_SHARD as u32, 0);
+            let data = MapData::create(definition, "slots", None).expect("an array");
+            let fd = data.fd().as_fd().try_clone_to_owned().unwrap();
+            let slots: Array<MapData, SlotBytes> = Map::from_map_data(data).unwrap().try_into().unwrap();
+            table.set(index, &slots, 0).expect("the slots are of the table's kind");
+            (slots, fd)
+        };
+        Self((0..POOL / SLOTS_PER_SHARD as u32).map(make).collect())
+    }
+
+    /// Element `index` of the pool.
+    pub fn get(&self, index: u32) -> LockedSlot {
+        let (slots, _) = &self.0[index as usize / SLOTS_PER_SHARD];
+        LockedSlot::read_from_bytes(&slots.get(&(index % SLOTS_PER_SHARD as u32), 0).unwrap()).unwrap()
+    }
+
+    pub fn set(&mut self, index: u32, slot: &LockedSlot) {
+        let (slots, _) = &mut self.0[index as usize / SLOTS_PER_SHARD];
+        slots.set(index % SLOTS_PER_SHARD as u32, SlotBytes::try_from(slot.as_bytes()).unwrap(), 0).unwrap();
+    }
 }
 
 /// The tests' job.

@@ -8,7 +8,7 @@ use std::cell::RefCell;
 use std::os::fd::{AsFd, AsRawFd};
 use std::rc::Rc;
 use switchml_protocol::job::{Job, Member};
-use switchml_protocol::maps::{Event, LockedSlot, Ports};
+use switchml_protocol::maps::{Event, LockedSlot, Ports, SLOTS_PER_SHARD};
 use switchml_protocol::outcome::Outcome;
 use switchml_rack::Mode;
 use zerocopy::{FromBytes, IntoBytes};
@@ -24,6 +24,8 @@ const MAX_RANKS: u32 = 64;
 /// A program in the kernel, with maps of its own.
 pub struct Libbpf {
     object: Object,
+    /// The pool, as many together as a shard has.
+    slots: Vec<MapHandle>,
     mode: Mode,
     events: RingBuffer<'static>,
     /// What the ring buffer has given so far.
@@ -33,13 +35,7 @@ pub struct Libbpf {
 impl Libbpf {
     /// The program of that mode with the aggregator's address, and no job.
     pub fn new(mode: Mode) -> Self {
-        let mut object =
-            ObjectBuilder::default().open_memory(switchml_userspace::xdp_object()).expect("libbpf parses it");
-        for mut map in object.maps_mut() {
-            if map.name() == "SLOTS" {
-                map.set_max_entries(POOL).unwrap();
-            }
-        }
+        let object = ObjectBuilder::default().open_memory(switchml_userspace::xdp_object()).expect("libbpf parses it");
         let object = object.load().expect("libbpf creates the maps, and the verifier takes the program");
         let received = Rc::new(RefCell::new(Vec::new()));
         let events = {
@@ -53,7 +49,8 @@ impl Libbpf {
             .expect("EVENTS is a ring buffer");
             ring.build().expect("the ring buffer is mapped")
         };
-        let this = Self { object, mode, events, received };
+        let slots = (0..POOL / SLOTS_PER_SHARD as u32).map(|index| make_slots(&object, index)).collect();
+        let this = Self { object, slots, mode, events, received };
         let [high, low] = AGGREGATOR_PORT.to_be_bytes();
         let [a, b, c, d] = AGGREGATOR_IP;
         this.update("LOCAL", &[a, b, c, d, high, low, 2, 0, 0, 0, 0, 0xFE, 0, 0, 0, 0], &[1]);
@@ -123,12 +120,19 @@ impl Libbpf {
     /// Element `index` of the pool.
     pub fn slot(&self, index: u32) -> LockedSlot {
         let mut slot = LockedSlot::default();
-        self.read("SLOTS", &index.to_ne_bytes(), slot.as_mut_bytes());
+        let found = self.slots[index as usize / SLOTS_PER_SHARD].lookup_into(
+            &(index % SLOTS_PER_SHARD as u32).to_ne_bytes(),
+            slot.as_mut_bytes(),
+            MapFlags::ANY,
+        );
+        assert!(found.expect("a slot's size"), "no slot {index}");
         slot
     }
 
     pub fn set_slot(&self, index: u32, slot: &LockedSlot) {
-        self.update("SLOTS", &index.to_ne_bytes(), slot.as_bytes());
+        self.slots[index as usize / SLOTS_PER_SHARD]
+            .update(&(index % SLOTS_PER_SHARD as u32).to_ne_bytes(), slot.as_bytes(), MapFlags::ANY)
+            .expect("a slot's size");
     }
 
     /// Packets by outcome, all CPUs together.
@@ -158,6 +162,17 @@ impl Libbpf {
 
 fn map<'a>(object: &'a Object, name: &str) -> Map<'a> {
     object.maps().find(|map| map.name() == name).unwrap_or_else(|| panic!("no map {name}"))
+}
+
+/// Gives the program slots of its pool.
+fn make_slots(object: &Object, index: u32) -> MapHandle {
+    let options = bpf_map_create_opts { sz: size_of::<bpf_map_create_opts>() as u64, ..Default::default() };
+    let (key, value) = (size_of::<u32>() as u32, size_of::<LockedSlot>() as u32);
+    let slots = MapHandle::create(MapType::Array, Some("slots"), key, value, SLOTS_PER_SHARD as u32, &options);
+    let slots = slots.expect("an array");
+    let fd = slots.as_fd().as_raw_fd().to_ne_bytes();
+    map(object, "SLOTS").update(&index.to_ne_bytes(), &fd, MapFlags::ANY).expect("slots of the table's kind");
+    slots
 }
 
 fn member_index(job: u16, rank: u16) -> [u8; 4] {

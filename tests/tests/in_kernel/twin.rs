@@ -5,7 +5,7 @@
 use aya::programs::{SchedClassifier, TestRun, TestRunOptions};
 use aya::{Ebpf, EbpfLoader};
 
-use crate::kernel::{POOL, Run, element, totals};
+use crate::kernel::{Run, Slots, totals};
 use switchml_protocol::maps::LockedSlot;
 use switchml_protocol::outcome::Outcome;
 
@@ -28,15 +28,17 @@ pub const ENVELOPE_LEN: usize = 14 + 20 + 8;
 /// The program for tc, loaded into the kernel with maps of its own.
 pub struct Twin {
     pub(crate) object: Ebpf,
+    pub(crate) slots: Slots,
 }
 
 impl Twin {
     /// That of an object file.
     pub fn load(object: &[u8]) -> Self {
-        let mut object = EbpfLoader::new().map_max_entries("SLOTS", POOL).load(object).expect("the maps are created");
+        let mut object = EbpfLoader::new().load(object).expect("the maps are created");
         let program: &mut SchedClassifier = object.program_mut("switchml_bundle").expect("program").try_into().unwrap();
         program.load().expect("the verifier takes the program");
-        Self { object }
+        let slots = Slots::make(&mut object);
+        Self { object, slots }
     }
 
     /// Runs the program on one packet; the verdict is what it would be in XDP.
@@ -99,7 +101,7 @@ impl Twin {
 
     /// Element `index` of the pool.
     pub fn slot(&self, index: u32) -> LockedSlot {
-        element(self.object.map("SLOTS").unwrap(), index)
+        self.slots.get(index)
     }
 }
 

@@ -111,7 +111,8 @@ fn hello(job: &Job, rank: u16, member: &Member) -> Vec<u8> {
 
 impl<P: Ports> Subject for P4Switch<P> {
     fn offer(&self) -> Offer {
-        let Limits { slots, max_lanes, max_ranks, max_jobs, .. } = self.data_plane.limits();
+        let Limits { max_lanes, max_ranks, max_jobs, .. } = self.data_plane.limits();
+        let slots = self.data_plane.limits().slots();
         let features = self.ports.features().iter().map(ToString::to_string).collect();
         Offer { strict: false, lanes: max_lanes, ranks: max_ranks, jobs: max_jobs, slots: slots - FIRST_SLOT, features }
     }

@@ -157,13 +157,15 @@ pub enum Error {
 /// What a data plane has to offer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Slots in its pool.
-    pub slots: u32,
+    /// Numbers in the data plane: 0 up to this. A job has one for each data thread of a rank.
+    pub shards: u16,
+    /// Slots of each number.
+    pub slots_per_shard: u32,
     /// Most lanes in a packet.
     pub max_lanes: u16,
     /// Most ranks in a job.
     pub max_ranks: u16,
-    /// Numbers of jobs: 0 up to this.
+    /// Most jobs at once, whose first numbers are 0 up to this.
     pub max_jobs: u16,
     /// Whether RESULTs of a maximum carry a check word.
     pub checks_maxima: bool,
@@ -175,6 +177,13 @@ pub struct Limits {
     pub fanout: Fanout,
     /// Whether it outlives the daemon's sudden death, and goes on with the jobs that have started.
     pub durable: bool,
+}
+
+impl Limits {
+    /// Slots of all numbers together.
+    pub fn slots(&self) -> u32 {
+        u32::from(self.shards) * self.slots_per_shard
+    }
 }
 
 /// How a RESULT for all reaches them.

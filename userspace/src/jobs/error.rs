@@ -5,8 +5,7 @@ use std::net::IpAddr;
 use switchml_protocol::LANES_PER_BLOCK;
 use tonic::{Code, Status};
 
-use super::{MAX_HOST_LEN, MAX_NAME_LEN};
-use crate::slots::MIN_PER_JOB;
+use super::{MAX_HOST_LEN, MAX_NAME_LEN, MAX_WAITING, MAX_WAITING_OF_HOST};
 
 /// Why a rank may not join.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -63,18 +62,18 @@ pub enum JoinError {
          aggregator, or start it with --data-address"
     )]
     NoIpv4,
-    /// The job table is full.
-    #[error("all {0} job numbers are in use; wait for a job to end")]
-    TooManyJobs(u16),
-    /// The pool is exhausted.
+    /// Too many jobs wait for ranks.
     #[error(
-        "of {total} slots, {free} are free, and no {MIN_PER_JOB} in a row; wait for a job to end, or start the aggregator with more --slots"
+        "{waiting} jobs wait for ranks, {of_host} of them begun from {peer}; at most {MAX_WAITING} may, and \
+         {MAX_WAITING_OF_HOST} of one host: start all ranks of a job, or end those that wait"
     )]
-    NoSlots {
-        /// Slots in the pool.
-        total: u32,
-        /// Slots that are not lent.
-        free: u32,
+    TooManyWaiting {
+        /// Jobs that wait.
+        waiting: usize,
+        /// Those whose first rank came from there.
+        of_host: usize,
+        /// Where the rank connected from.
+        peer: IpAddr,
     },
 }
 
@@ -86,7 +85,7 @@ impl From<JoinError> for Status {
             }
             JoinError::DuplicateRank { .. } => Code::AlreadyExists,
             JoinError::OtherWorldSize { .. } | JoinError::NoIpv4 => Code::FailedPrecondition,
-            JoinError::TooManyJobs(_) | JoinError::NoSlots { .. } => Code::ResourceExhausted,
+            JoinError::TooManyWaiting { .. } => Code::ResourceExhausted,
         };
         Self::new(code, error.to_string())
     }

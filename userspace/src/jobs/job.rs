@@ -90,19 +90,22 @@ impl Member {
 /// A job, as the table knows it, and as a durable data plane keeps it for the next daemon.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Job {
-    /// Its number.
+    /// Its number; until it is assigned, it has none.
     pub(crate) number: u16,
     pub(super) name: String,
     /// Its epoch; 0 until it is assigned.
     pub(crate) epoch: u32,
-    /// All its slots: the shards have equal parts of them, in their order.
-    pub(super) slots: Range<u32>,
+    /// Slots of each shard.
+    pub(super) slots_per_shard: u32,
     /// Numbers in the data plane, one for each data thread of a rank. The first is the job's own.
     pub(crate) shards: Vec<u16>,
     pub(super) state: State,
     /// While ranks report that they made different calls.
     #[serde(skip)]
     pub(super) mismatch: Option<Mismatch>,
+    /// The host of its first rank, while it waits.
+    #[serde(skip)]
+    pub(super) begun_from: Option<IpAddr>,
     /// By rank; as many as the world size.
     pub(super) members: Vec<Option<Member>>,
 }
@@ -130,9 +133,8 @@ impl Job {
 
     /// The shards, and the slots of each.
     pub(super) fn slots_of_shards(&self) -> impl Iterator<Item = (u16, Range<u32>)> {
-        let slots = (self.slots.end - self.slots.start) / self.shards.len() as u32;
-        let starts = self.slots.clone().step_by(slots as usize);
-        self.shards.iter().copied().zip(starts.map(move |start| start..start + slots))
+        let slots = self.slots_per_shard;
+        self.shards.iter().map(move |shard| (*shard, u32::from(*shard) * slots..(u32::from(*shard) + 1) * slots))
     }
 
     /// Whether that is a rank of this session that is there, with its own secret.
@@ -228,8 +230,7 @@ impl Job {
             job: self.number.into(),
             world_size: self.world_size() as u32,
             state: state.into(),
-            first_slot: self.slots.start,
-            slots: self.slots.end - self.slots.start,
+            slots: self.slots_per_shard * self.shards.len() as u32,
             lanes: lanes.into(),
             members: members.collect(),
             shards: self.shards.iter().copied().map(u32::from).collect(),

@@ -8,8 +8,8 @@
 //!   (gone)                                                      Aborted ──all ranks gone──▶ (gone)
 //! ```
 //!
-//! A job takes its slots and number when its first rank joins, its epoch when the last has, and gives them back when the
-//! last is gone. Ranks of an aborted job may linger; whoever joins under its name meanwhile starts a new job, with an
+//! A job takes its numbers, and with them its slots, and its epoch when its last rank has joined, and gives them back when
+//! the last is gone; while it waits it has none of them. Ranks of an aborted job may linger; whoever joins under its name meanwhile starts a new job, with an
 //! epoch of its own.
 //!
 //! Over a durable data plane a job that has started outlives the daemon: each change of it is saved ([`Effect::Save`])
@@ -37,7 +37,7 @@ use switchml_protocol::job::Place;
 use tracing::{info, warn};
 
 use crate::data_plane::{Fanout, JobSpec, Limits};
-use crate::slots::{MIN_PER_SHARD, SlotPool, power_of_two_up_to};
+use crate::slots::power_of_two_up_to;
 use endings::Endings;
 pub use epochs::Epochs;
 pub use error::{JoinError, MemberError};
@@ -50,6 +50,10 @@ pub use threads::Threads;
 pub const MAX_NAME_LEN: usize = 200;
 /// Longest name of a host, in bytes: a boot id has 36.
 pub const MAX_HOST_LEN: usize = 64;
+/// Most jobs that wait for ranks: they cost memory alone, a few KB each.
+pub const MAX_WAITING: usize = 4096;
+/// Most that wait of those whose first rank came from one host, so that one host does not keep all others out.
+pub const MAX_WAITING_OF_HOST: usize = 256;
 /// UDP port of the multicast groups.
 pub const GROUP_PORT: u16 = 48866;
 /// Longest text that a failing rank may give to the others, in characters.
@@ -112,6 +116,15 @@ pub struct MemberId {
     pub secret: u64,
 }
 
+/// Which job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum JobKey {
+    /// That waits under this name.
+    Waiting(String),
+    /// That has this number.
+    Assigned(u16),
+}
+
 /// All jobs.
 #[derive(Debug)]
 pub struct JobTable {
@@ -119,10 +132,12 @@ pub struct JobTable {
     /// The address that workers send to, if it is not the one that they joined by.
     data_address: Option<Ipv4Addr>,
     rng: StdRng,
-    pool: SlotPool,
+    /// Jobs whose ranks are not all there, by name.
+    waiting: BTreeMap<String, Job>,
+    /// All others, by number.
     jobs: BTreeMap<u16, Job>,
-    /// Job and rank of every stream that has not ended.
-    sessions: HashMap<Session, (u16, u32)>,
+    /// Whose every stream is that has not ended.
+    sessions: HashMap<Session, (JobKey, u32)>,
     endings: Endings,
     next_session: Session,
     epochs: Epochs,
@@ -136,7 +151,7 @@ impl JobTable {
             data_address,
             epochs: Epochs::new(&mut rng),
             rng,
-            pool: SlotPool::new(limits.slots),
+            waiting: BTreeMap::new(),
             jobs: BTreeMap::new(),
             sessions: HashMap::new(),
             endings: Endings::default(),
@@ -151,8 +166,8 @@ impl JobTable {
         let mut effects = Vec::new();
         for mut job in saved {
             let number = job.number;
-            if !self.pool.claim(&job.slots) {
-                warn!("job {number} {:?}: not restored, its slots {:?} are not free", job.name, job.slots);
+            if !self.has_room_for(&job) {
+                warn!("job {number} {:?}: not restored, its numbers {:?} are not free", job.name, job.shards);
                 effects.extend(job.on_shards(Effect::Close));
                 continue;
             }
@@ -197,7 +212,7 @@ impl JobTable {
         let (number, awaited) = (job.number, job.awaited().len());
         info!("job {number} {:?}: rank {} came back from {peer}, {awaited} awaited still", job.name, id.rank);
         self.next_session += 1;
-        self.sessions.insert(session, (number, id.rank));
+        self.sessions.insert(session, (JobKey::Assigned(number), id.rank));
         let mut effects = Vec::new();
         if let Presence::Here(earlier) = before {
             self.sessions.remove(&earlier);
@@ -248,14 +263,14 @@ impl JobTable {
         effects
     }
 
-    /// The pool of slots.
-    pub fn pool(&self) -> &SlotPool {
-        &self.pool
+    /// Slots that no job has.
+    pub fn free_slots(&self) -> u32 {
+        self.free_numbers().count() as u32 * self.limits.slots_per_shard
     }
 
-    /// All jobs, by number.
+    /// All jobs: by number, then those that wait, by name.
     pub fn list(&self) -> Vec<control::Job> {
-        self.jobs.values().map(Job::describe).collect()
+        self.jobs.values().chain(self.waiting.values()).map(Job::describe).collect()
     }
 
     /// A rank joins. Its stream is the session that is returned; the effects may tell it something at once.
@@ -266,13 +281,11 @@ impl JobTable {
     pub fn join(&mut self, joiner: &Joiner) -> Result<(Session, Vec<Effect>), JoinError> {
         check_joiner(joiner, self.limits.max_ranks)?;
         let local = self.data_address.or(joiner.local).ok_or(JoinError::NoIpv4)?;
-        let number = match self.jobs.values().find(|job| job.name == joiner.name && !job.is_ending()) {
-            Some(job) => {
-                check_fits(job, joiner)?;
-                job.number
-            }
+        let assigned = self.jobs.values().find(|job| job.name == joiner.name && !job.is_ending());
+        match self.waiting.get(&joiner.name).or(assigned) {
+            Some(job) => check_fits(job, joiner)?,
             None => self.create(joiner)?,
-        };
+        }
         let session = self.next_session;
         self.next_session += 1;
         let (hello_secret, control_secret) = (self.rng.next_u32(), self.rng.next_u64());
@@ -287,19 +300,19 @@ impl JobTable {
             ready: None,
             ports: BTreeSet::new(),
         };
-        let Some(job) = self.jobs.get_mut(&number) else { unreachable!("found or created above") };
+        let Some(job) = self.waiting.get_mut(&joiner.name) else { unreachable!("found or created above") };
         job.members[joiner.rank as usize] = Some(member);
-        self.sessions.insert(session, (number, joiner.rank));
+        self.sessions.insert(session, (JobKey::Waiting(joiner.name.clone()), joiner.rank));
         let missing = job.missing();
         info!(
-            "job {number} {:?}: rank {} of {} joined from {}, {} missing",
+            "job {:?}: rank {} of {} joined from {}, {} missing",
             job.name,
             joiner.rank,
             joiner.world_size,
             joiner.peer,
             missing.len()
         );
-        let effects = if missing.is_empty() { self.assign(number) } else { self.tell_missing(number) };
+        let effects = if missing.is_empty() { self.assign(&joiner.name) } else { self.tell_missing(&joiner.name) };
         Ok((session, effects))
     }
 
@@ -442,8 +455,11 @@ impl JobTable {
     }
 
     fn lose(&mut self, session: Session, what: &str) -> Vec<Effect> {
-        let Some((number, rank)) = self.sessions.remove(&session) else { return Vec::new() };
-        self.depart(number, rank, Some((what, vec![rank])))
+        match self.sessions.remove(&session) {
+            Some((JobKey::Assigned(number), rank)) => self.depart(number, rank, Some((what, vec![rank]))),
+            Some((JobKey::Waiting(name), rank)) => self.give_up(&name, rank),
+            None => Vec::new(),
+        }
     }
 
     /// The data plane failed a shard: all ranks of its job are told so.
@@ -457,22 +473,32 @@ impl JobTable {
         let numbers: Vec<_> = self.jobs.keys().copied().collect();
         let mut effects: Vec<_> =
             numbers.into_iter().flat_map(|number| self.abort(number, "the aggregator stops", Vec::new())).collect();
+        let news = Event::Aborted(control::Aborted { reason: "the aggregator stops".to_owned(), ..Default::default() });
+        effects.extend(self.waiting.values().flat_map(|job| job.tell_all(&news).collect::<Vec<_>>()));
         effects.extend(self.sessions.keys().map(|session| Effect::End(*session)));
         effects
+    }
+
+    /// A rank goes before all were there: its place is free again.
+    fn give_up(&mut self, name: &str, rank: u32) -> Vec<Effect> {
+        let Some(job) = self.waiting.get_mut(name) else { return Vec::new() };
+        let member = job.members.get_mut(rank as usize).and_then(Option::take);
+        if let Some(member) = member {
+            info!("job {name:?}: {} gave up", member.in_words(rank));
+        }
+        if job.joined().next().is_some() {
+            return self.tell_missing(name);
+        }
+        self.waiting.remove(name);
+        Vec::new()
     }
 
     /// A member goes, and takes its job with it if there is a reason, with the ranks at fault, and the job has begun.
     fn depart(&mut self, number: u16, rank: u32, failed: Option<(&str, Vec<u32>)>) -> Vec<Effect> {
         let Some(job) = self.jobs.get_mut(&number) else { return Vec::new() };
-        let Some(place) = job.members.get_mut(rank as usize) else { return Vec::new() };
-        let Some(member) = place else { return Vec::new() };
+        let Some(member) = job.member_mut(rank) else { return Vec::new() };
         member.presence = Presence::Gone;
         let who = member.in_words(rank);
-        if job.state == State::Waiting {
-            *place = None;
-            info!("job {number} {:?}: {who} gave up", job.name);
-            return self.remove_if_empty(number).unwrap_or_else(|| self.tell_missing(number));
-        }
         let mut effects = match failed {
             Some(_) if matches!(job.state, State::Aborted { .. }) => self.save(number),
             Some((reason, at_fault)) => self.abort(number, &format!("{who} {reason}"), at_fault),
@@ -505,62 +531,63 @@ impl JobTable {
         self.jobs.get_mut(&number).ok_or(MemberError::NoMember { job: id.job, rank: id.rank })
     }
 
-    /// A new job without members. Its number is the lowest that is free.
-    fn create(&mut self, joiner: &Joiner) -> Result<u16, JoinError> {
-        let number = self.free_numbers().next().ok_or(JoinError::TooManyJobs(self.limits.max_jobs))?;
-        let (total, free) = (self.pool.size(), self.pool.free());
-        let slots = self.pool.lend(1).ok_or(JoinError::NoSlots { total, free })?;
+    /// A new job without members, which waits for them.
+    fn create(&mut self, joiner: &Joiner) -> Result<(), JoinError> {
+        let begun_there = self.waiting.values().filter(|job| job.begun_from == Some(joiner.peer));
+        let (waiting, of_host, peer) = (self.waiting.len(), begun_there.count(), joiner.peer);
+        if waiting >= MAX_WAITING || of_host >= MAX_WAITING_OF_HOST {
+            return Err(JoinError::TooManyWaiting { waiting, of_host, peer });
+        }
         let job = Job {
-            number,
+            number: 0,
             name: joiner.name.clone(),
             epoch: 0,
-            slots,
-            shards: vec![number],
+            slots_per_shard: 0,
+            shards: Vec::new(),
             state: State::Waiting,
             mismatch: None,
+            begun_from: Some(peer),
             members: (0..joiner.world_size).map(|_| None).collect(),
         };
-        self.jobs.insert(number, job);
-        Ok(number)
+        self.waiting.insert(joiner.name.clone(), job);
+        Ok(())
     }
 
     /// Numbers that no shard has, lowest first.
-    fn free_numbers(&self) -> impl Iterator<Item = u16> {
+    fn free_numbers(&self) -> impl DoubleEndedIterator<Item = u16> {
         let used: HashSet<_> = self.jobs.values().flat_map(|job| job.shards.iter().copied()).collect();
-        (0..self.limits.max_jobs).filter(move |number| !used.contains(number))
+        (0..self.limits.shards).filter(move |number| !used.contains(number))
     }
 
-    /// Gives the job a shard for each data thread that all its ranks have use for, as far as there are numbers and slots.
-    fn shard(&mut self, number: u16) {
-        let Some(job) = self.jobs.get_mut(&number) else { return };
+    /// Whether the numbers of a saved job, and their slots, are as this table would give them, and free.
+    fn has_room_for(&self, job: &Job) -> bool {
+        let free: HashSet<_> = self.free_numbers().collect();
+        let is_first = job.shards.first() == Some(&job.number) && job.number < self.limits.max_jobs;
+        is_first && job.slots_per_shard == self.limits.slots_per_shard && job.shards.iter().all(|n| free.contains(n))
+    }
+
+    /// Numbers for a job whose ranks all have use for so many data threads: the lowest, and for threads beyond the first the highest.
+    /// Those have half of all numbers at most, so that jobs find one whatever the others took.
+    fn numbers(&self, wanted: u32) -> Option<Vec<u16>> {
+        let first = self.free_numbers().next().filter(|number| *number < self.limits.max_jobs)?;
+        let further: usize = self.jobs.values().map(|job| job.shards.len() - 1).sum();
+        let room = usize::from(self.limits.shards / 2).saturating_sub(further);
+        let others = self.free_numbers().rev().take_while(|number| *number != first).take(room);
+        let others: Vec<_> = others.take(wanted as usize - 1).collect();
+        let shards = power_of_two_up_to(1 + others.len() as u32) as usize;
+        Some(std::iter::once(first).chain(others).take(shards).collect())
+    }
+
+    /// All ranks of the job are there: they are assigned, or all refused.
+    fn assign(&mut self, name: &str) -> Vec<Effect> {
+        let Some(mut job) = self.waiting.remove(name) else { return Vec::new() };
         let members = job.members.iter_mut().flatten();
         let threads: Vec<_> = members.map(|member| std::mem::take(&mut member.threads)).collect();
         let wanted = threads::common(&threads);
-        if wanted == 1 {
-            return;
-        }
-        let numbers: Vec<_> = self.free_numbers().take(wanted as usize - 1).collect();
-        let Some(job) = self.jobs.get_mut(&number) else { return };
-        self.pool.take_back(&job.slots);
-        // There is room at least where it was.
-        if let Some(slots) = self.pool.lend(wanted) {
-            job.slots = slots;
-        }
-        let slots = job.slots.end - job.slots.start;
-        let shards = power_of_two_up_to(wanted.min(numbers.len() as u32 + 1).min(slots / MIN_PER_SHARD).max(1));
-        job.shards.extend(numbers.into_iter().take(shards as usize - 1));
-        if shards < wanted {
-            info!("job {number} {:?}: {shards} data threads, not {wanted}: too few slots or job numbers", job.name);
-        }
-    }
-
-    /// All ranks of the job are there.
-    fn assign(&mut self, number: u16) -> Vec<Effect> {
-        let epoch = self.epochs.draw();
-        self.shard(number);
-        let Some(job) = self.jobs.get_mut(&number) else { return Vec::new() };
-        job.state = State::Assigned;
-        job.epoch = epoch;
+        let Some(shards) = self.numbers(wanted) else { return self.refuse(&job) };
+        let (number, epoch) = (shards[0], self.epochs.draw());
+        let slots_per_shard = self.limits.slots_per_shard;
+        job = Job { number, shards, epoch, slots_per_shard, state: State::Assigned, begun_from: None, ..job };
         let Some((_, first)) = job.joined().next() else { return Vec::new() };
         let secrets: Vec<_> = job.joined().map(|(_, member)| member.hello_secret).collect();
         let spec = |(number, slots)| JobSpec {
@@ -572,17 +599,40 @@ impl JobTable {
             group: (group_address(number), GROUP_PORT),
         };
         let specs: Vec<_> = job.slots_of_shards().map(spec).collect();
-        info!("job {number} {:?}: assigned, slots {:?}, {} data threads", job.name, job.slots, specs.len());
+        let count = specs.len();
+        info!("job {number} {name:?}: assigned, {slots_per_shard} slots for each of {count} data threads");
+        if (count as u32) < wanted {
+            info!("job {number} {name:?}: {count} data threads, not {wanted}: too few job numbers");
+        }
+        for (rank, member) in job.joined() {
+            self.sessions.extend(member.session().map(|session| (session, (JobKey::Assigned(number), rank))));
+        }
         let told = job.joined().filter_map(|(_, member)| {
             let assigned = assigned(&self.limits, &specs, member);
             Some(Effect::Tell(member.session()?, Event::Assigned(assigned)))
         });
         let kept = self.limits.durable.then(|| Effect::KeepEpochs(number, self.epochs.clone()));
-        kept.into_iter().chain(specs.iter().cloned().map(Effect::Open)).chain(told).collect()
+        let effects = kept.into_iter().chain(specs.iter().cloned().map(Effect::Open)).chain(told).collect();
+        self.jobs.insert(number, job);
+        effects
     }
 
-    fn tell_missing(&self, number: u16) -> Vec<Effect> {
-        let Some(job) = self.jobs.get(&number) else { return Vec::new() };
+    /// There is no room for the job: its ranks are told so, all at once, and go.
+    fn refuse(&mut self, job: &Job) -> Vec<Effect> {
+        let limit = self.limits.max_jobs.min(self.limits.shards);
+        let reason =
+            format!("the aggregator has {limit} jobs already; wait for one to end, or start it with more --slots");
+        warn!("job {:?}: refused, {reason}", job.name);
+        let news = Event::Aborted(control::Aborted { reason, ..control::Aborted::default() });
+        let sessions: Vec<_> = job.joined().filter_map(|(_, member)| member.session()).collect();
+        for session in &sessions {
+            self.sessions.remove(session);
+        }
+        job.tell_all(&news).chain(sessions.into_iter().map(Effect::End)).collect()
+    }
+
+    fn tell_missing(&self, name: &str) -> Vec<Effect> {
+        let Some(job) = self.waiting.get(name) else { return Vec::new() };
         job.tell_all(&Event::Waiting(control::Waiting { missing_ranks: job.missing() })).collect()
     }
 
@@ -613,10 +663,8 @@ impl JobTable {
             return None;
         }
         let job = self.jobs.remove(&number)?;
-        self.pool.take_back(&job.slots);
         info!("job {number} {:?}: ended", job.name);
-        let opened = job.state != State::Waiting;
-        Some(if opened { job.on_shards(Effect::Close).collect() } else { Vec::new() })
+        Some(job.on_shards(Effect::Close).collect())
     }
 }
 
@@ -668,7 +716,7 @@ fn assigned(limits: &Limits, shards: &[JobSpec], member: &Member) -> control::As
     control::Assigned {
         job,
         epoch: first.epoch,
-        slots: first.slots.end - first.slots.start,
+        slots: limits.slots_per_shard,
         data_address: first.address.to_string(),
         data_port: limits.port.into(),
         group_address,

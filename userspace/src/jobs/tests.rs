@@ -5,14 +5,16 @@ use std::iter;
 
 use proptest::prelude::*;
 use rand::SeedableRng;
-use switchml_protocol::maps::MAX_JOBS;
+use switchml_protocol::maps::{MAX_JOBS, MAX_SHARDS, SLOTS_PER_SHARD};
 use switchml_protocol::{MAX_LANES, MAX_RANKS, U16};
 
 use super::*;
 
-const POOL: u32 = 1024;
+/// Slots of all jobs together.
+const POOL: u32 = (MAX_SHARDS * SLOTS_PER_SHARD) as u32;
 const LIMITS: Limits = Limits {
-    slots: POOL,
+    shards: MAX_SHARDS as u16,
+    slots_per_shard: SLOTS_PER_SHARD as u32,
     max_lanes: MAX_LANES as u16,
     max_ranks: MAX_RANKS as u16,
     max_jobs: MAX_JOBS as u16,
@@ -159,7 +161,10 @@ fn a_job_has_a_shard_for_each_data_thread() {
         effects.iter().filter_map(|effect| if let Effect::Open(spec) = effect { Some(spec) } else { None }).collect();
     let [first, second] = specs[..] else { panic!("{effects:?}") };
     let train = opened(&effects);
-    assert_eq!((first.number, first.slots.clone(), second.number, second.slots.clone()), (1, 512..640, 2, 640..768));
+    assert_eq!(
+        (first.number, first.slots.clone(), second.number, second.slots.clone()),
+        (1, 512..1024, 511, 511 * 512..512 * 512)
+    );
     assert_eq!((first.epoch, &first.secrets), (second.epoch, &second.secrets));
     assert_ne!(first.group, second.group);
     let told = effects.iter().find_map(|effect| match effect {
@@ -167,49 +172,68 @@ fn a_job_has_a_shard_for_each_data_thread() {
         _ => None,
     });
     let told = told.expect("Assigned");
-    let further = control::Shard { job: 2, group_address: "239.255.0.2".to_owned(), group_port: 48866 };
-    assert_eq!((told.job, told.slots, told.group_address.as_str()), (1, 128, "239.255.0.1"));
+    let further = control::Shard { job: 511, group_address: "239.255.1.255".to_owned(), group_port: 48866 };
+    assert_eq!((told.job, told.slots, told.group_address.as_str()), (1, 512, "239.255.0.1"));
     assert_eq!(told.further_shards, [further]);
 
     let (id, other_id) = (member(&train, 0), member(&train, 1));
     let second_place = Place { ifindex: 7, ..PLACE };
-    assert_eq!(table.shards(id), Ok(&[1, 2][..]));
+    assert_eq!(table.shards(id), Ok(&[1, 511][..]));
     assert_eq!(table.ready(id, 352, [PLACE]), Err(MemberError::NoHello(0)), "in one shard only");
     assert_eq!(table.ready(id, 352, [PLACE, second_place]), Ok(vec![]));
     let effects = table.ready(other_id, 352, [PLACE; 2]).unwrap();
     assert!(
-        matches!(&effects[..], [Effect::Start(1), Effect::Start(2), Effect::Tell(..), Effect::Tell(..)]),
+        matches!(&effects[..], [Effect::Start(1), Effect::Start(511), Effect::Tell(..), Effect::Tell(..)]),
         "{effects:?}"
     );
     // Either port carries a part of every sum.
     let effects = table.lose_port(7, "it is gone");
     assert!(
-        matches!(&effects[..], [Effect::Abort(1), Effect::Abort(2), Effect::Tell(..), Effect::Tell(..)]),
+        matches!(&effects[..], [Effect::Abort(1), Effect::Abort(511), Effect::Tell(..), Effect::Tell(..)]),
         "{effects:?}"
     );
     table.leave(id, "", &[]).unwrap();
     let effects = table.leave(other_id, "", &[]).unwrap();
-    assert_eq!(effects, [Effect::Close(1), Effect::Close(2), Effect::End(last)]);
+    assert_eq!(effects, [Effect::Close(1), Effect::Close(511), Effect::End(last)]);
     table.disconnect(one[0]);
-    assert_eq!((table.pool().free(), table.free_numbers().count()), (POOL, MAX_JOBS));
+    assert_eq!((table.free_slots(), table.free_numbers().count()), (POOL, MAX_SHARDS));
+}
+
+/// The numbers that the effects open.
+fn numbers(effects: &[Effect]) -> Vec<u16> {
+    let open = |effect: &Effect| if let Effect::Open(spec) = effect { Some(spec.number) } else { None };
+    effects.iter().filter_map(open).collect()
 }
 
 #[test]
-fn too_few_slots_make_fewer_shards() {
-    let shards = |slots| {
-        let mut table = JobTable::new(Limits { slots, ..LIMITS }, None, StdRng::seed_from_u64(1));
+fn further_data_threads_leave_a_number_for_every_job() {
+    let mut table = table();
+    // 8 threads each: 7 further numbers, of which there are 256. The 37th job finds 4, and makes 4 threads of them.
+    let counts: Vec<_> = (0..256)
+        .map(|job| numbers(&table.join(&threaded(&job.to_string(), 0, 1, 8)).unwrap().1))
+        .inspect(|numbers| assert!(numbers[0] < 256 && numbers[1..].iter().all(|number| *number >= 256)))
+        .map(|numbers| numbers.len())
+        .collect();
+    assert_eq!(counts[..36], [8; 36]);
+    // 256 - 36 * 7 = 4 are left: 3 of them make 4 threads, and the last 2.
+    assert_eq!(counts[36..39], [4, 2, 1]);
+    assert_eq!(counts[38..], [1; 218]);
+}
+
+#[test]
+fn too_few_numbers_make_fewer_shards() {
+    let shards = |shards| {
+        let limits = Limits { shards, max_jobs: shards, ..LIMITS };
+        let mut table = JobTable::new(limits, None, StdRng::seed_from_u64(1));
         let (_, effects) = table.join(&threaded("train", 0, 1, 4)).unwrap();
-        effects
-            .iter()
-            .filter_map(|effect| if let Effect::Open(spec) = effect { Some(spec.slots.len()) } else { None })
-            .collect()
+        numbers(&effects)
     };
-    let shards: fn(u32) -> Vec<usize> = shards;
-    assert_eq!(shards(4096), [512; 4]);
-    assert_eq!(shards(1024), [128; 4]);
-    assert_eq!(shards(1023), [128; 2]);
-    assert_eq!(shards(256), [128]);
-    assert_eq!(shards(16), [16]);
+    let shards: fn(u16) -> Vec<u16> = shards;
+    assert_eq!(shards(16), [0, 15, 14, 13]);
+    assert_eq!(shards(6), [0, 5, 4, 3]);
+    assert_eq!(shards(5), [0, 4]);
+    assert_eq!(shards(2), [0, 1]);
+    assert_eq!(shards(1), [0]);
 }
 
 #[test]
@@ -218,8 +242,8 @@ fn a_shard_that_fails_takes_its_job_along() {
     let (session, effects) = table.join(&threaded("train", 0, 1, 2)).unwrap();
     assert!(matches!(&effects[..], [Effect::Open(_), Effect::Open(_), Effect::Tell(..)]), "{effects:?}");
     assert_eq!(
-        table.fail(1, "broken"),
-        [Effect::Abort(0), Effect::Abort(1), Effect::Tell(session, aborted("broken", &[]))]
+        table.fail(511, "broken"),
+        [Effect::Abort(0), Effect::Abort(511), Effect::Tell(session, aborted("broken", &[]))]
     );
 }
 
@@ -448,9 +472,9 @@ fn ranks_that_leave_in_good_order_end_the_job() {
     let left = Effect::Tell(sessions[1], Event::Left(control::Left { rank: 0 }));
     assert_eq!(table.leave(member(&spec, 0), "", &[]), Ok(vec![left, Effect::End(sessions[0])]));
     assert_eq!(table.disconnect(sessions[0]), []);
-    assert_eq!(table.pool().free(), POOL - 512);
+    assert_eq!(table.free_slots(), POOL - 512);
     assert_eq!(table.leave(member(&spec, 1), "", &[]), Ok(vec![Effect::Close(0), Effect::End(sessions[1])]));
-    assert_eq!(table.pool().free(), POOL);
+    assert_eq!(table.free_slots(), POOL);
     assert_eq!(table.list(), []);
     assert_eq!(table.leave(member(&spec, 1), "", &[]), Err(no_member(1)));
 }
@@ -472,7 +496,7 @@ fn the_only_rank_of_a_job_may_leave_before_the_start() {
     let (sessions, effects) = join_all(&mut table, "train", 1);
     let spec = opened(&effects);
     assert_eq!(table.leave(member(&spec, 0), "", &[]), Ok(vec![Effect::Close(0), Effect::End(sessions[0])]));
-    assert_eq!((table.list(), table.pool().free()), (vec![], POOL));
+    assert_eq!((table.list(), table.free_slots()), (vec![], POOL));
 }
 
 #[test]
@@ -480,7 +504,7 @@ fn a_rank_that_gives_up_waiting_frees_its_place() {
     let mut table = table();
     let (first, _) = table.join(&joiner("train", 0, 2)).unwrap();
     assert_eq!(table.disconnect(first), []);
-    assert_eq!((table.list(), table.pool().free()), (vec![], POOL));
+    assert_eq!((table.list(), table.free_slots()), (vec![], POOL));
     let (again, _) = table.join(&joiner("train", 0, 3)).unwrap();
     let (gives_up, _) = table.join(&joiner("train", 1, 3)).unwrap();
     let waiting = Event::Waiting(control::Waiting { missing_ranks: vec![1, 2] });
@@ -564,17 +588,54 @@ fn joins_that_are_refused_say_what_to_do() {
 }
 
 #[test]
-fn the_pool_and_the_table_run_out() {
-    let mut small = JobTable::new(Limits { slots: 31, ..LIMITS }, None, StdRng::seed_from_u64(1));
-    small.join(&joiner("a", 0, 1)).unwrap();
-    assert_eq!(small.join(&joiner("b", 0, 1)).unwrap_err(), JoinError::NoSlots { total: 31, free: 15 });
-
-    let mut large = JobTable::new(Limits { slots: 1 << 20, ..LIMITS }, None, StdRng::seed_from_u64(1));
-    for job in 0..256 {
-        large.join(&joiner(&job.to_string(), 0, 2)).unwrap();
+fn jobs_that_wait_hold_nothing() {
+    let mut table = table();
+    for job in 0..200 {
+        table.join(&joiner(&format!("idle {job}"), 0, 2)).unwrap();
     }
-    assert_eq!(large.join(&joiner("one more", 0, 2)).unwrap_err(), JoinError::TooManyJobs(MAX_JOBS as u16));
-    assert_eq!(large.list().len(), 256);
+    assert_eq!(table.free_slots(), POOL);
+    let (_, spec) = started(&mut table, "train", 2);
+    assert_eq!((spec.number, spec.slots.clone()), (0, 0..512));
+}
+
+#[test]
+fn a_job_without_a_number_is_refused_to_all_its_ranks_at_once() {
+    let mut table = table();
+    for job in 0..MAX_JOBS as u32 {
+        let (_, effects) = join_all(&mut table, &job.to_string(), 1);
+        assert_eq!((opened(&effects).number, opened(&effects).slots.len()), (job as u16, 512));
+    }
+    let (sessions, effects) = join_all(&mut table, "one more", 3);
+    let news = aborted("the aggregator has 256 jobs already; wait for one to end, or start it with more --slots", &[]);
+    let told = sessions.iter().map(|session| Effect::Tell(*session, news.clone()));
+    let ended = sessions.iter().map(|session| Effect::End(*session));
+    assert_eq!(effects, told.chain(ended).collect::<Vec<_>>());
+    assert_eq!(table.list().len(), MAX_JOBS);
+    assert_eq!(table.disconnect(sessions[0]), []);
+}
+
+#[test]
+fn jobs_that_wait_are_bounded_in_all_and_of_one_host() {
+    let mut table = table();
+    let from = |host: u32, job: u32| Joiner {
+        peer: Ipv4Addr::from_bits(0x0A00_0000 + host).into(),
+        ..joiner(&format!("{host} {job}"), 0, 2)
+    };
+    for (host, job) in (0..15).flat_map(|host| (0..256).map(move |job| (host, job))) {
+        table.join(&from(host, job)).unwrap();
+    }
+    let refused = JoinError::TooManyWaiting { waiting: 3840, of_host: 256, peer: from(3, 0).peer };
+    assert_eq!(table.join(&from(3, 256)).unwrap_err(), refused);
+    assert_eq!(
+        refused.to_string(),
+        "3840 jobs wait for ranks, 256 of them begun from 10.0.0.3; at most 4096 may, and 256 of one host: start all \
+         ranks of a job, or end those that wait"
+    );
+    // Whoever completes a job is let in.
+    table.join(&Joiner { rank: 1, ..from(3, 7) }).unwrap();
+    (0..256).for_each(|job| drop(table.join(&from(15, job)).unwrap()));
+    table.join(&from(16, 0)).unwrap();
+    assert!(matches!(table.join(&from(17, 0)), Err(JoinError::TooManyWaiting { waiting: 4096, of_host: 0, .. })));
 }
 
 #[test]
@@ -697,7 +758,7 @@ fn ranks_of_a_restored_job_come_back_and_those_that_do_not_are_named() {
     let (_, spec, job) = durable_job(&mut durable_table(1));
     let mut table = durable_table(2);
     assert_eq!(table.restore(vec![job], used_epochs()), [Effect::Start(0)]);
-    assert_eq!((table.jobs[&0].epoch, table.pool().free()), (spec.epoch, POOL - 512));
+    assert_eq!((table.jobs[&0].epoch, table.free_slots()), (spec.epoch, POOL - 512));
 
     let (zero, effects) = table.resume(member(&spec, 0), peer(0)).unwrap();
     assert_eq!(effects, [Effect::Tell(zero, Event::Started(control::Started { lanes: 352 }))]);
@@ -714,7 +775,7 @@ fn ranks_of_a_restored_job_come_back_and_those_that_do_not_are_named() {
     assert_eq!(effects, [Effect::Tell(late, news), Effect::End(late)]);
     assert_eq!(table.expire(), []);
     assert_eq!(table.disconnect(zero).last(), Some(&Effect::Close(0)));
-    assert_eq!(table.pool().free(), POOL);
+    assert_eq!(table.free_slots(), POOL);
 }
 
 /// A rank that stood still is taken for dead, and the job ends without it; when it goes on, it hears so.
@@ -733,7 +794,7 @@ fn a_rank_that_was_taken_for_dead_hears_why_when_it_comes_back() {
     hears(&mut table, 1);
     // Then all have stood still, and nothing is left of the job.
     assert_eq!(table.fall_silent(sessions[0], Duration::from_secs(5)), [Effect::Close(0)]);
-    assert_eq!((table.list(), table.pool().free()), (vec![], POOL));
+    assert_eq!((table.list(), table.free_slots()), (vec![], POOL));
     for rank in [0, 1, 1] {
         hears(&mut table, rank);
     }
@@ -794,7 +855,7 @@ fn an_abort_before_the_restart_is_told_after_it() {
 /// What the longest texts and numbers make of it; every character is the one that JSON makes longest.
 #[test]
 fn the_largest_job_fits_an_entry_of_the_journal() {
-    let limits = Limits { slots: 1 << 20, durable: true, ..LIMITS };
+    let limits = Limits { durable: true, ..LIMITS };
     let mut table = JobTable::new(limits, None, StdRng::seed_from_u64(1));
     let local = Ipv4Addr::new(255, 255, 255, 255);
     let peer: IpAddr = "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff".parse().unwrap();
@@ -819,9 +880,12 @@ fn the_largest_job_fits_an_entry_of_the_journal() {
 #[test]
 fn jobs_that_cannot_be_restored_are_closed() {
     let (_, _, job) = durable_job(&mut durable_table(1));
-    let twin = Job { number: 7, shards: vec![7, 8], ..job.clone() };
+    let twin = Job { number: 7, shards: vec![7, MAX_SHARDS as u16], ..job.clone() };
     let mut table = durable_table(2);
-    assert_eq!(table.restore(vec![job, twin], used_epochs()), [Effect::Start(0), Effect::Close(7), Effect::Close(8)]);
+    assert_eq!(
+        table.restore(vec![job, twin], used_epochs()),
+        [Effect::Start(0), Effect::Close(7), Effect::Close(MAX_SHARDS as u16)]
+    );
     assert_eq!(table.list().len(), 1);
 }
 
@@ -1160,7 +1224,7 @@ proptest! {
                 known.sort_unstable();
                 prop_assert_eq!(open, known, "no job is half there");
             }
-            prop_assert_eq!(table.list().iter().map(|job| job.slots).sum::<u32>(), POOL - table.pool().free());
+            prop_assert_eq!(table.list().iter().map(|job| job.slots).sum::<u32>(), POOL - table.free_slots());
         }
         world.left_to_live = None;
         for session in world.streams.keys().copied().collect::<Vec<_>>() {
@@ -1171,6 +1235,6 @@ proptest! {
         prop_assert!(world.open.is_empty());
         prop_assert!(world.saved.is_empty());
         prop_assert_eq!(table.list(), vec![]);
-        prop_assert_eq!(table.pool().free(), POOL);
+        prop_assert_eq!(table.free_slots(), POOL);
     }
 }

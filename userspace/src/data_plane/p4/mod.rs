@@ -27,6 +27,7 @@ use switchml_protocol::{DATA_PORT, LANES_PER_BLOCK};
 use tracing::error;
 
 use super::{DataPlane, Error, EventSender, Fanout, JobSpec, Limits};
+use crate::slots::share;
 use entries::{Contents, MAX_JOBS, MAX_RANKS, OpenJob, ROUNDS, first_rounds};
 use switch::{Entry, Learned, Switch, SwitchError};
 
@@ -99,8 +100,10 @@ impl DataPlane for P4DataPlane {
     }
 
     fn limits(&self) -> Limits {
+        let slots_per_shard = share(self.shared.switch.sets() / 2, MAX_JOBS);
         Limits {
-            slots: self.shared.switch.sets() / 2,
+            shards: MAX_JOBS,
+            slots_per_shard,
             max_lanes: MAX_LANES,
             max_ranks: MAX_RANKS,
             max_jobs: MAX_JOBS,

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use quinn_udp::{BATCH_SIZE, EcnCodepoint, RecvMeta, UdpSocketState};
 use switchml_protocol::header::Header;
 use switchml_protocol::job::{ABORTED, Place, VACANT};
-use switchml_protocol::maps::{Event, MAX_JOBS};
+use switchml_protocol::maps::{Event, MAX_JOBS, MAX_SHARDS, SLOTS_PER_SHARD};
 use switchml_protocol::outcome::{Action, Outcome};
 use switchml_protocol::{MAX_LANES, MAX_RANKS, U16};
 use zerocopy::FromBytes;
@@ -44,7 +44,7 @@ struct Shared {
 }
 
 impl Software {
-    /// Serves UDP `port` (0 for any) of every IPv4 address, or of `address` alone, with a pool of `slots` slots.
+    /// Serves UDP `port` (0 for any) of every IPv4 address, or of `address` alone, with at most `slots` slots.
     ///
     /// # Errors
     ///
@@ -56,7 +56,7 @@ impl Software {
         state.set_recv_buffer_size((&socket).into(), SOCKET_BUFFER)?;
         state.set_send_buffer_size((&socket).into(), SOCKET_BUFFER)?;
         let counters = std::array::from_fn(|_| AtomicU64::new(0));
-        let shared = Arc::new(Shared { socket, state, tables: MemoryTables::new(slots), counters, events });
+        let shared = Arc::new(Shared { socket, state, tables: MemoryTables::new(), counters, events });
         let thread = WorkerThread::spawn("data-plane", {
             let shared = Arc::clone(&shared);
             move |stop| shared.run(stop)
@@ -81,7 +81,8 @@ impl DataPlane for Software {
 
     fn limits(&self) -> Limits {
         Limits {
-            slots: self.slots,
+            shards: (self.slots / SLOTS_PER_SHARD as u32).min(MAX_SHARDS as u32) as u16,
+            slots_per_shard: SLOTS_PER_SHARD as u32,
             max_lanes: MAX_LANES as u16,
             max_ranks: MAX_RANKS as u16,
             max_jobs: MAX_JOBS as u16,

@@ -1,11 +1,11 @@
 //! Jobs, members and slots in this process's memory, and packets served from them: the data plane without its I/O.
 
-use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use switchml_protocol::aggregator::{self, Tables};
 use switchml_protocol::header::{HEADER_LEN, Header, Kind, flags};
 use switchml_protocol::job::{Job, Member, OPEN, Place, VACANT};
-use switchml_protocol::maps::MAX_JOBS;
+use switchml_protocol::maps::{MAX_SHARDS, SLOTS_PER_SHARD};
 use switchml_protocol::outcome::Outcome;
 use switchml_protocol::slot::Slot;
 use switchml_protocol::{MAX_RANKS, U32};
@@ -16,8 +16,11 @@ use crate::data_plane::JobSpec;
 /// What the XDP program has in its maps.
 pub struct MemoryTables {
     jobs: Box<[RwLock<Entry>]>,
-    slots: Box<[Mutex<Slot>]>,
+    slots: Box<[OnceLock<Slots>]>,
 }
+
+/// As many as a shard has, made when they are first needed.
+type Slots = Box<[Mutex<Slot>]>;
 
 #[derive(Clone)]
 struct Entry {
@@ -25,15 +28,29 @@ struct Entry {
     members: [Member; MAX_RANKS],
 }
 
+impl Default for MemoryTables {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl MemoryTables {
-    /// No jobs, and a pool of `slots` slots that were never used.
-    pub fn new(slots: u32) -> Self {
+    /// No jobs, and no slots.
+    pub fn new() -> Self {
         let vacant = || RwLock::new(Entry { job: Job::default(), members: [Member::default(); MAX_RANKS] });
-        Self { jobs: (0..MAX_JOBS).map(|_| vacant()).collect(), slots: (0..slots).map(|_| Mutex::default()).collect() }
+        Self {
+            jobs: (0..MAX_SHARDS).map(|_| vacant()).collect(),
+            slots: (0..MAX_SHARDS).map(|_| OnceLock::new()).collect(),
+        }
     }
 
     /// Puts a job into the table; its ranks have yet to say HELLO. Nothing if there is no such number.
     pub fn open(&self, job: &JobSpec) {
+        for index in job.slots.clone().step_by(SLOTS_PER_SHARD).chain(job.slots.clone().last()) {
+            if let Some(slots) = self.slots.get(index as usize / SLOTS_PER_SHARD) {
+                slots.get_or_init(|| (0..SLOTS_PER_SHARD).map(|_| Mutex::default()).collect());
+            }
+        }
         if let Some(mut entry) = self.write(job.number) {
             entry.job = job.entry(OPEN);
             for (member, &secret) in entry.members.iter_mut().zip(&job.secrets) {
@@ -89,7 +106,8 @@ impl MemoryTables {
     }
 
     fn lock_slot(&self, index: u32) -> Option<MutexGuard<'_, Slot>> {
-        Some(self.slots.get(index as usize)?.lock().unwrap_or_else(PoisonError::into_inner))
+        let slots = self.slots.get(index as usize / SLOTS_PER_SHARD)?.get()?;
+        Some(slots.get(index as usize % SLOTS_PER_SHARD)?.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 

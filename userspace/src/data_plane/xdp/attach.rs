@@ -197,10 +197,9 @@ pub fn find(names: &[String], all: &[Interface]) -> Result<Vec<Interface>, Start
     Ok(found)
 }
 
-/// Opens the programs over the maps that are pinned in `folder`; makes those that are missing, with a pool of `slots` slots.
-pub fn open(folder: &Path, slots: u32) -> Result<Ebpf, StartError> {
+/// Opens the programs over the maps that are pinned in `folder`; makes those that are missing.
+pub fn open(folder: &Path) -> Result<Ebpf, StartError> {
     let mut loader = EbpfLoader::new();
-    loader.map_max_entries("SLOTS", slots);
     for name in maps::NAMES {
         loader.map_pin_path(name, folder.join(name));
     }

@@ -21,7 +21,7 @@ const ENTRY_LEN: usize = MAX_SAVED_LEN;
 const SETTINGS: u32 = MAX_JOBS as u32;
 
 /// Version of what is in the maps and here; to be raised when a daemon would misread what an earlier one left.
-const LAYOUT: u32 = 4;
+const LAYOUT: u32 = 5;
 
 /// The journal's map.
 pub struct Journal(Array<MapData, [u8; ENTRY_LEN]>);
@@ -32,13 +32,12 @@ pub struct Settings {
     layout: u32,
     mode: Mode,
     port: u16,
-    slots: u32,
 }
 
 impl Settings {
     /// Those of this build.
-    pub fn new(mode: Mode, port: u16, slots: u32) -> Self {
-        Self { layout: LAYOUT, mode, port, slots }
+    pub fn new(mode: Mode, port: u16) -> Self {
+        Self { layout: LAYOUT, mode, port }
     }
 
     /// What differs, for people; `None` if nothing does.
@@ -47,7 +46,6 @@ impl Settings {
             (self.layout != other.layout).then(|| format!("layout {}, not {}", self.layout, other.layout)),
             (self.mode != other.mode).then(|| format!("{} mode, not {}", self.mode.name(), other.mode.name())),
             (self.port != other.port).then(|| format!("data port {}, not {}", self.port, other.port)),
-            (self.slots != other.slots).then(|| format!("{} slots, not {}", self.slots, other.slots)),
         ];
         let differences: Vec<_> = differences.into_iter().flatten().collect();
         (!differences.is_empty()).then(|| differences.join(", "))
@@ -139,13 +137,13 @@ impl Journal {
         self.write(job.number.into(), job)
     }
 
-    /// Forgets the job of a number.
+    /// Forgets the job of a number, if it may be a job's.
     ///
     /// # Errors
     ///
     /// When the kernel refuses.
     pub fn forget(&mut self, number: u16) -> Result<(), MapError> {
-        self.0.set(number.into(), [0; ENTRY_LEN], 0)
+        if usize::from(number) < MAX_JOBS { self.0.set(number.into(), [0; ENTRY_LEN], 0) } else { Ok(()) }
     }
 
     fn read<T: DeserializeOwned>(&self, entry: u32) -> Result<Option<T>, MapError> {

@@ -1,13 +1,17 @@
 //! The program's maps, with keys and values of their types.
 
+use std::collections::HashSet;
 use std::io;
 use std::path::Path;
 
 use aya::Ebpf;
 use aya::maps::{Array, ArrayOfMaps, DevMap, HashMap, Map, MapData, MapError, MapInfo, PerCpuArray, RingBuf};
-use aya_obj::generated::{bpf_devmap_val, bpf_map_type::BPF_MAP_TYPE_DEVMAP};
+use aya_obj::generated::{
+    bpf_devmap_val,
+    bpf_map_type::{BPF_MAP_TYPE_ARRAY, BPF_MAP_TYPE_DEVMAP},
+};
 use switchml_protocol::job::{Job, Member};
-use switchml_protocol::maps::{Endpoint, LockedSlot, MAX_JOBS, Ports};
+use switchml_protocol::maps::{Endpoint, LockedSlot, MAX_SHARDS, Ports, SLOTS_PER_SHARD};
 use switchml_protocol::outcome::Outcome;
 use switchml_protocol::{MAX_RANKS, U16};
 use zerocopy::transmute;
@@ -16,23 +20,24 @@ use super::local::Local;
 
 type JobBytes = [u8; size_of::<Job>()];
 type MemberBytes = [u8; size_of::<Member>()];
+type SlotBytes = [u8; size_of::<LockedSlot>()];
 type EndpointBytes = [u8; size_of::<Endpoint>()];
 
 /// The program's maps.
 pub const NAMES: [&str; 8] = ["LOCAL", "JOBS", "MEMBERS", "SLOTS", "GROUPS", "PORTS", "COUNTERS", "EVENTS"];
 
-/// The first map in `folder` that is not as this build's would be with a pool of `slots`, if there is one.
+/// The first map in `folder` that is not as this build's would be, if there is one.
 ///
 /// # Errors
 ///
 /// When one is missing, or the kernel refuses.
-pub fn misfit(folder: &Path, slots: u32) -> Result<Option<&'static str>, MapError> {
+pub fn misfit(folder: &Path) -> Result<Option<&'static str>, MapError> {
     let expected = [
-        ("JOBS", size_of::<Job>(), MAX_JOBS),
-        ("MEMBERS", size_of::<Member>(), MAX_JOBS * MAX_RANKS),
-        ("SLOTS", size_of::<LockedSlot>(), slots as usize),
-        ("GROUPS", size_of::<u32>(), MAX_JOBS),
-        ("PORTS", size_of::<Ports>(), MAX_JOBS),
+        ("JOBS", size_of::<Job>(), MAX_SHARDS),
+        ("MEMBERS", size_of::<Member>(), MAX_SHARDS * MAX_RANKS),
+        ("SLOTS", size_of::<u32>(), MAX_SHARDS),
+        ("GROUPS", size_of::<u32>(), MAX_SHARDS),
+        ("PORTS", size_of::<Ports>(), MAX_SHARDS),
         ("COUNTERS", size_of::<u64>(), Outcome::COUNT),
     ];
     for (name, size, entries) in expected {
@@ -49,6 +54,9 @@ pub struct Maps {
     jobs: Array<MapData, JobBytes>,
     members: Array<MapData, MemberBytes>,
     local: HashMap<MapData, EndpointBytes, u8>,
+    slots: ArrayOfMaps<MapData, Array<MapData, SlotBytes>>,
+    /// Shards whose slots this process has made.
+    made: HashSet<u16>,
     groups: ArrayOfMaps<MapData, DevMap<MapData>>,
     ports: Array<MapData, Ports>,
     counters: PerCpuArray<MapData, u64>,
@@ -66,6 +74,8 @@ impl Maps {
             jobs: map("JOBS")?.try_into()?,
             members: map("MEMBERS")?.try_into()?,
             local: map("LOCAL")?.try_into()?,
+            slots: map("SLOTS")?.try_into()?,
+            made: HashSet::new(),
             groups: map("GROUPS")?.try_into()?,
             ports: map("PORTS")?.try_into()?,
             counters: map("COUNTERS")?.try_into()?,
@@ -108,6 +118,20 @@ impl Maps {
     pub fn set_member(&mut self, job: u16, rank: u16, member: Member) -> Result<(), MapError> {
         let bytes: MemberBytes = transmute!(member);
         self.members.set(member_index(job, rank), bytes, 0)
+    }
+
+    /// Sees to it that a vacant shard has memory for its slots. It keeps that for its next job, as long as this process lives.
+    pub fn make_slots(&mut self, shard: u16) -> Result<(), MapError> {
+        if self.made.contains(&shard) {
+            return Ok(());
+        }
+        let (key, value) = (size_of::<u32>() as u32, size_of::<LockedSlot>() as u32);
+        let definition =
+            aya_obj::Map::new_from_params(BPF_MAP_TYPE_ARRAY as u32, key, value, SLOTS_PER_SHARD as u32, 0);
+        let slots = Map::from_map_data(MapData::create(definition, "slots", None)?)?.try_into()?;
+        self.slots.set(shard.into(), &slots, 0)?;
+        self.made.insert(shard);
+        Ok(())
     }
 
     /// Has the job's RESULTs sent to these interfaces of the calling thread's network namespace.

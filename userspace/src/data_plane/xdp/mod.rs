@@ -36,7 +36,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use aya::maps::{MapData, MapError, RingBuf};
 use switchml_protocol::job::{ABORTED, Job, Member, OPEN, Place, VACANT};
-use switchml_protocol::maps::{Event, MAX_JOBS};
+use switchml_protocol::maps::{Event, MAX_JOBS, MAX_SHARDS, SLOTS_PER_SHARD};
 use switchml_protocol::outcome::Outcome;
 use switchml_protocol::{MAX_LANES, MAX_RANKS};
 use tracing::{error, info, warn};
@@ -66,7 +66,7 @@ pub struct Config {
     pub address: Option<Ipv4Addr>,
     /// UDP port to serve.
     pub port: u16,
-    /// Slots in the pool.
+    /// Most slots of all jobs together.
     pub slots: u32,
     /// Folder in the BPF file system where it is kept.
     pub pin_dir: PathBuf,
@@ -177,7 +177,8 @@ impl DataPlane for XdpDataPlane {
 
     fn limits(&self) -> Limits {
         Limits {
-            slots: self.config.slots,
+            shards: (self.config.slots / SLOTS_PER_SHARD as u32).min(MAX_SHARDS as u32) as u16,
+            slots_per_shard: SLOTS_PER_SHARD as u32,
             max_lanes: MAX_LANES as u16,
             max_ranks: MAX_RANKS as u16,
             max_jobs: MAX_JOBS as u16,
@@ -196,6 +197,7 @@ impl DataPlane for XdpDataPlane {
         }
         let refused = refused(job.number, "open");
         let mut maps = self.maps();
+        maps.make_slots(job.number).map_err(&refused)?;
         // The program must never see an open job with anything of another job: it is vacant until all is in place.
         for (rank, &secret) in (0..).zip(&job.secrets) {
             let member = Member { secret, ..Member::default() };
@@ -261,7 +263,7 @@ impl DataPlane for XdpDataPlane {
             jobs.extend(saved.filter(|job| entry.state != VACANT && is_whole(job)));
         }
         let kept: BTreeSet<_> = jobs.iter().flat_map(|job| job.shards.iter().copied()).collect();
-        for number in (0..MAX_JOBS as u16).filter(|number| !kept.contains(number)) {
+        for number in (0..MAX_SHARDS as u16).filter(|number| !kept.contains(number)) {
             // It had not started, or was about to be closed.
             self.close(number)?;
         }
@@ -322,17 +324,17 @@ type Loaded = (Ports, Maps, RingBuf<MapData>, Journal);
 
 /// Makes the maps, or takes over those that are there.
 fn load(pins: &Pins, config: &Config) -> Result<Loaded, StartError> {
-    let &Config { mode, port, slots, .. } = config;
-    let settings = Settings::new(mode, port, slots);
+    let &Config { mode, port, .. } = config;
+    let settings = Settings::new(mode, port);
     let journal = |folder: PathBuf| folder.join("JOURNAL");
     if pins.is_occupied() {
         check(pins, config, &settings)?;
     }
     let mut object = if pins.is_occupied() {
-        attach::open(&pins.maps(), slots)?
+        attach::open(&pins.maps())?
     } else {
         let staging = pins.stage()?;
-        let object = attach::open(&staging, slots)?;
+        let object = attach::open(&staging)?;
         Journal::create(&journal(staging), settings).map_err(map_error)?;
         pins.publish()?;
         object
@@ -350,7 +352,7 @@ fn check(pins: &Pins, config: &Config, settings: &Settings) -> Result<(), StartE
     if let Some(difference) = found.difference(settings) {
         return Err(other(difference));
     }
-    match maps::misfit(&pins.maps(), config.slots) {
+    match maps::misfit(&pins.maps()) {
         Ok(None) => Ok(()),
         Ok(Some(name)) => Err(other(format!("a map {name} that is not this version's"))),
         Err(error) => Err(other(format!("maps that cannot be used ({error})"))),

@@ -90,7 +90,7 @@ fn admit(entries: &[Entry], frame: &Frame) -> (Outcome, Option<u64>) {
 
 /// The same by the reference. What the packet adds up to does not matter here.
 fn reference(open: &BTreeMap<u16, OpenJob>, frame: &Frame) -> Outcome {
-    let tables = MemoryTables::new(4 * SLOTS);
+    let tables = MemoryTables::new();
     for job in open.values() {
         tables.open(&job.spec);
         for (rank, place) in (0..).zip(&job.places) {
