@@ -12,6 +12,7 @@ use switchml_userspace::jobs::{Joiner, MemberId, Threads};
 use switchml_worker::CallStats;
 use switchml_worker::endpoint::{Command, Endpoint, Hello, HelloStep, Kind, OpenPath, Task};
 use switchml_worker::engine::{Config, Engine, Failure, Identity, Limits};
+use switchml_worker::issued::Issued;
 use tracing::debug;
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -81,6 +82,7 @@ struct Assigned {
 
 struct Running {
     endpoint: Endpoint,
+    issued: Issued,
     program: Vec<Step>,
     /// Place of the next call, and when it is made.
     next: usize,
@@ -338,6 +340,7 @@ impl Worker {
         engine.sample_rtt(0, path.rtt.as_nanos() as u64);
         self.phase = Phase::Running(Box::new(Running {
             endpoint: Endpoint::new(engine, lanes, plan.batch),
+            issued: Issued::default(),
             program: self.program(plan, world),
             next: 0,
             next_at: world.net.now,
@@ -527,6 +530,7 @@ impl Worker {
         let has_news = !done.is_empty();
         running.returned += done.len();
         for (place, bytes) in done {
+            running.issued.finish(place as u64);
             world.judge.result(world.net, session, rank, place, bytes)?;
         }
         if running.next == running.program.len() && running.endpoint.is_idle() {
@@ -568,7 +572,8 @@ impl Worker {
             let bytes = step.elements(element_key(session, running.next), rank);
             let task = Box::new(Tensor { place: running.next, bytes, done: Arc::clone(&running.tensors) });
             let contributes = !matches!(step.call.kind, Kind::Broadcast { root } if root != u32::from(rank));
-            running.endpoint.submit(Command { number: running.next as u64, call: step.call, codec, contributes, task });
+            let number = running.issued.issue(step.call);
+            running.endpoint.submit(Command { number, call: step.call, codec, contributes, task });
             running.next += 1;
             running.next_at = now + world.net.dice.below(pause + 1);
         }
@@ -581,7 +586,8 @@ impl Worker {
         match end {
             End::Failed(failure @ (Failure::Aborted | Failure::Mismatch { .. })) => {
                 if let Failure::Mismatch { first, dissenter, collective } = failure {
-                    self.report_calls(world, collective, vec![first.into(), dissenter.into()]);
+                    let last = self.last_call(collective);
+                    self.report_calls(world, last, vec![first.into(), dissenter.into()]);
                 }
                 // The data thread waits for the reason.
                 let until = world.net.now + REASON;
@@ -598,12 +604,18 @@ impl Worker {
         }
     }
 
-    /// Tells the daemon which calls are in flight, up to that of collective `last`, and which ranks the data plane has named.
+    /// Number of the last call in flight up to that of collective `last`.
+    fn last_call(&self, last: u64) -> u64 {
+        let Phase::Running(running) = &self.phase else { return 0 };
+        running.endpoint.calls_in_flight(last).last().map_or(0, |(number, _)| number)
+    }
+
+    /// Tells the daemon which calls are open, up to call `last`, and which ranks the data plane has named.
     fn report_calls(&self, world: &mut World<'_>, last: u64, named: Vec<u32>) {
         if let Phase::Running(running) = &self.phase
             && let (Some(connection), Some(id)) = (self.connection, self.member())
         {
-            let calls = running.endpoint.calls_in_flight(last);
+            let calls = running.issued.open(last);
             let calls = calls.map(|(number, call)| Call { number: number + 1, call: call.to_string() });
             world.net.tell_daemon(connection, Message::ReportCalls(id, calls.collect(), named));
         }

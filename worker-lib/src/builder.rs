@@ -196,7 +196,7 @@ impl Builder {
         // An earlier failure of this rank's own stays the reason.
         session.on_end(move |error| told.fail(error.into()));
         let asked = Arc::clone(&shared);
-        session.on_calls_wanted(move || asked.in_flight(u64::MAX));
+        session.on_calls_wanted(move || asked.open_calls(u64::MAX));
         let (session, begin) = (Arc::new(session), Instant::now());
         let mut threads = Vec::with_capacity(paths.len());
         for (shard, Path { identity, transport, wakers, open }) in paths.into_iter().enumerate() {

@@ -4,18 +4,17 @@
 //! flight while nobody waits, and calls that were made while somebody else drove; otherwise it sleeps. Between calls nobody looks at
 //! the sockets.
 
-use std::collections::VecDeque;
 use std::ops::AddAssign;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, TryRecvError};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::collective::Call;
 use crate::control::Session;
 use crate::endpoint::{Command, Endpoint};
 use crate::engine::{EngineStats, Failure, Waiting};
 use crate::error::Error;
+use crate::issued::Issued;
 use crate::notice::{LONG, Notices};
 use crate::patience::{Patience, WaitStats, offer_core};
 use crate::stats::CallStats;
@@ -45,15 +44,6 @@ struct Shard {
     stats: Mutex<Snapshot>,
 }
 
-/// The calls so far.
-#[derive(Default)]
-pub(crate) struct Issued {
-    /// Number of the next one.
-    next: u64,
-    /// Those that are not done, in their order.
-    in_flight: VecDeque<(u64, Call)>,
-}
-
 /// The data path's counters at some moment.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Snapshot {
@@ -71,17 +61,6 @@ impl AddAssign<&Self> for Snapshot {
         self.rtt = self.rtt.max(other.rtt);
         self.window += other.window;
         self.waits += &other.waits;
-    }
-}
-
-impl Issued {
-    /// The number of a new call. Its parts must be handed to the drivers before another call is issued: all ranks' have the same
-    /// calls in the same order.
-    pub fn issue(&mut self, call: Call) -> u64 {
-        let number = self.next;
-        self.next += 1;
-        self.in_flight.push_back((number, call));
-        number
     }
 }
 
@@ -135,15 +114,13 @@ impl Shared {
 
     /// A call is about to be given back.
     pub fn finish_call(&self, number: u64, stats: &CallStats) {
-        self.issued().in_flight.retain(|(other, _)| *other != number);
+        self.issued().finish(number);
         *lock(&self.calls) += stats;
     }
 
-    /// The calls in flight up to call `last`, with their numbers from 1, for people.
-    pub fn in_flight(&self, last: u64) -> Vec<(u64, String)> {
-        let issued = self.issued();
-        let calls = issued.in_flight.iter().take_while(|(number, _)| *number <= last);
-        calls.map(|(number, call)| (number + 1, call.to_string())).collect()
+    /// The calls to be reported up to call `last`, with their numbers from 1, for people.
+    pub fn open_calls(&self, last: u64) -> Vec<(u64, String)> {
+        self.issued().open(last).map(|(number, call)| (number + 1, call.to_string())).collect()
     }
 }
 
@@ -394,7 +371,7 @@ impl<T: Transport> Driver<T> {
                 if let Some((last, _)) = self.endpoint.calls_in_flight(collective).last()
                     && !self.shared.reported.swap(true, Ordering::Relaxed)
                 {
-                    self.session.report_calls(self.shared.in_flight(last), [first, dissenter]);
+                    self.session.report_calls(self.shared.open_calls(last), [first, dissenter]);
                 }
                 self.wait_for_reason();
             }

@@ -62,6 +62,8 @@ mod hash;
 mod hello;
 #[doc(hidden)]
 pub mod interface;
+#[doc(hidden)]
+pub mod issued;
 mod lend;
 mod notice;
 pub mod numerics;

@@ -49,13 +49,24 @@ impl Mismatch {
         self.is_complete = true;
     }
 
+    /// Whether ranks are known to have made different calls. A data plane that verifies before it adds refuses no other packets.
+    pub fn is_certain(&self, data_plane_verifies: bool) -> bool {
+        data_plane_verifies || self.groups().len() > 1
+    }
+
     /// What all ranks are told.
-    pub fn into_event(self) -> control::Aborted {
+    pub fn into_event(self, data_plane_verifies: bool) -> control::Aborted {
         if let Some((number, call)) = self.common_call().filter(|_| self.is_complete) {
             let reason = format!(
                 "a packet was damaged on its way to the aggregator, or in it: it was refused as one of another call, but all ranks \
                  made the same, call {number} is {call}; start the job anew"
             );
+            return control::Aborted { reason, ranks: Vec::new(), calls: Vec::new() };
+        }
+        if !self.is_certain(data_plane_verifies) {
+            let silent = "not all ranks have said which calls they made";
+            let reason =
+                format!("a packet was damaged on its way to the aggregator, or ranks made different calls: {silent}");
             return control::Aborted { reason, ranks: Vec::new(), calls: Vec::new() };
         }
         let groups = self.groups();

@@ -641,10 +641,11 @@ impl JobTable {
         if matches!(job.state, State::Aborted { .. }) {
             return Vec::new();
         }
+        let verifies = self.limits.checks_maxima;
         // If ranks made different calls, that comes first: what else happens then is likely to be a consequence.
         let aborted = match job.mismatch.take() {
-            Some(mismatch) => mismatch.into_event(),
-            None => control::Aborted { reason: reason.to_owned(), ranks, calls: Vec::new() },
+            Some(mismatch) if reason.is_empty() || mismatch.is_certain(verifies) => mismatch.into_event(verifies),
+            _ => control::Aborted { reason: reason.to_owned(), ranks, calls: Vec::new() },
         };
         let reason = aborted.reason.chars().take(MAX_SAVED_REASON_LEN).collect();
         job.state = State::Aborted { reason, ranks: aborted.ranks.clone() };

@@ -438,6 +438,32 @@ fn ranks_that_all_made_the_same_call_hear_of_a_damaged_packet() {
 }
 
 #[test]
+fn one_side_alone_proves_nothing_where_packets_are_not_verified() {
+    let refused = || {
+        let limits = Limits { checks_maxima: false, ..LIMITS };
+        let mut table = JobTable::new(limits, None, StdRng::seed_from_u64(1));
+        let (_, spec) = started(&mut table, "train", 2);
+        table.report_calls(member(&spec, 1), calls(&[(5, "barrier()")]), &[1, 1]).unwrap();
+        (table, spec)
+    };
+    let heard = |effects: &[Effect]| {
+        let told = effects.iter().find_map(|effect| match effect {
+            Effect::Tell(_, Event::Aborted(aborted)) => Some(aborted.clone()),
+            _ => None,
+        });
+        told.unwrap_or_else(|| panic!("{effects:?}"))
+    };
+    let (mut table, spec) = refused();
+    let aborted = heard(&table.conclude(spec.number, spec.epoch));
+    assert!(aborted.reason.starts_with("a packet was damaged on its way to the aggregator, or ranks"), "{aborted:?}");
+    assert_eq!((aborted.ranks, aborted.calls), (vec![], vec![]));
+    // What else ends the job is told instead.
+    let (mut table, spec) = refused();
+    let aborted = heard(&table.leave(member(&spec, 0), "no memory", &[]).unwrap());
+    assert_eq!((aborted.reason.as_str(), aborted.ranks), ("rank 0 (10.0.0.1) failed: no memory", vec![0]));
+}
+
+#[test]
 fn reports_end_the_job_once() {
     let mut table = table();
     let (sessions, spec) = started(&mut table, "train", 3);

@@ -1,0 +1,95 @@
+//! The calls of a rank that it may have to report: those in flight, and those that no packet has told the others of.
+
+use std::collections::VecDeque;
+
+use crate::collective::Call;
+
+/// Most calls without packets that are kept. The aggregator takes no longer reports.
+const MAX_WITHOUT_PACKETS: usize = 1000;
+
+/// The calls so far.
+#[derive(Debug, Default)]
+pub struct Issued {
+    /// Number of the next one.
+    next: u64,
+    /// Those that are to be reported, in their order.
+    open: VecDeque<(u64, Call)>,
+}
+
+impl Issued {
+    /// The number of a new call. Its parts must be handed to the drivers before another call is issued: all ranks' have the same
+    /// calls in the same order.
+    pub fn issue(&mut self, call: Call) -> u64 {
+        let number = self.next;
+        self.next += 1;
+        self.open.push_back((number, call));
+        number
+    }
+
+    /// A call is done.
+    ///
+    /// One without elements is done without a packet, so other ranks may have made another call in its place. It stays open
+    /// until a later one with elements is done: the aggregator adds that up only where all have made the same calls before.
+    pub fn finish(&mut self, number: u64) {
+        let sends = |call: &Call| call.count > 0;
+        let is_silent = self.open.iter().any(|(other, call)| *other == number && !sends(call));
+        if !is_silent {
+            self.open.retain(|(other, call)| *other != number && (*other > number || sends(call)));
+        } else if self.open.iter().filter(|(_, call)| !sends(call)).count() > MAX_WITHOUT_PACKETS {
+            let oldest = self.open.iter().position(|(_, call)| !sends(call));
+            oldest.map(|place| self.open.remove(place));
+        }
+    }
+
+    /// What there is to report, up to call `last`.
+    pub fn open(&self, last: u64) -> impl Iterator<Item = (u64, &Call)> {
+        self.open.iter().map(|(number, call)| (*number, call)).take_while(move |(number, _)| *number <= last)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::collective::Kind;
+    use crate::numerics::{DType, ReduceOp};
+
+    fn call(count: usize) -> Call {
+        Call { kind: Kind::AllReduce(ReduceOp::Sum), dtype: DType::I32, count }
+    }
+
+    fn open(issued: &Issued) -> Vec<(u64, usize)> {
+        issued.open(u64::MAX).map(|(number, call)| (number, call.count)).collect()
+    }
+
+    #[test]
+    fn a_call_with_elements_is_open_until_it_is_done() {
+        let mut issued = Issued::default();
+        assert_eq!([5, 6, 7].map(|count| issued.issue(call(count))), [0, 1, 2]);
+        issued.finish(1);
+        assert_eq!(open(&issued), [(0, 5), (2, 7)]);
+        assert_eq!(issued.open(1).count(), 1);
+    }
+
+    #[test]
+    fn one_without_elements_is_open_until_a_later_call_with_elements_is_done() {
+        let mut issued = Issued::default();
+        [4, 0, 3, 0].map(|count| issued.issue(call(count)));
+        issued.finish(1);
+        issued.finish(3);
+        issued.finish(0);
+        assert_eq!(open(&issued), [(1, 0), (2, 3), (3, 0)]);
+        issued.finish(2);
+        assert_eq!(open(&issued), [(3, 0)]);
+    }
+
+    #[test]
+    fn calls_without_elements_alone_do_not_pile_up() {
+        let mut issued = Issued::default();
+        for _ in 0..3 * MAX_WITHOUT_PACKETS {
+            let number = issued.issue(call(0));
+            issued.finish(number);
+        }
+        assert_eq!(issued.open(u64::MAX).count(), MAX_WITHOUT_PACKETS);
+        assert_eq!(issued.open(u64::MAX).next().map(|(number, _)| number), Some(2 * MAX_WITHOUT_PACKETS as u64));
+    }
+}
