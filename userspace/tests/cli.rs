@@ -102,7 +102,7 @@ fn a_running_daemon_reports_and_stops_on_sigterm() {
     let status = run(&["status", "--connect", &daemon.control]);
     let text = String::from_utf8(status.stdout).unwrap();
     assert!(
-        status.status.success() && text.contains("software: UDP socket") && text.contains("2048 of 2048 free"),
+        status.status.success() && text.contains("software: UDP socket") && text.contains("262144 of 262144 free"),
         "{text}"
     );
     let jobs = run(&["jobs", "--connect", &daemon.control]);

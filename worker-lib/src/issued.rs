@@ -73,7 +73,7 @@ mod tests {
     #[test]
     fn one_without_elements_is_open_until_a_later_call_with_elements_is_done() {
         let mut issued = Issued::default();
-        [4, 0, 3, 0].map(|count| issued.issue(call(count)));
+        assert_eq!([4, 0, 3, 0].map(|count| issued.issue(call(count))), [0, 1, 2, 3]);
         issued.finish(1);
         issued.finish(3);
         issued.finish(0);

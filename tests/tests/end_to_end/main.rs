@@ -105,6 +105,13 @@ impl Cluster {
         self.ask(&["jobs", "--connect", self.aggregator.control()])
     }
 
+    /// Whether no job has slots.
+    fn has_all_slots_free(&self) -> bool {
+        let status = self.ask(&["status", "--connect", self.aggregator.control()]);
+        let slots = status.lines().find_map(|line| line.strip_prefix("slots")).expect("a line about slots");
+        matches!(slots.split_whitespace().collect::<Vec<_>>()[..], [free, "of", all, "free"] if free == all)
+    }
+
     /// Waits until a line of the list of jobs contains all of this; the line.
     fn wait_for_job(&self, texts: &[&str]) -> String {
         let begin = Instant::now();

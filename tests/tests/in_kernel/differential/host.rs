@@ -12,7 +12,7 @@ use switchml_protocol::slot::Slot;
 use zerocopy::FromBytes;
 
 use crate::kernel::IFINDEX;
-use crate::packet::{AGGREGATOR_IP, AGGREGATOR_PORT, JOB};
+use crate::packet::{AGGREGATOR_IP, AGGREGATOR_MAC, AGGREGATOR_PORT, JOB};
 
 pub struct Host {
     /// Whether to answer as the program at tc ingress does, instead of that in XDP.
@@ -74,8 +74,8 @@ impl Host {
         let whole = frame.to_vec();
         let (envelope, rest) = Envelope::mut_from_prefix(frame).map_err(|_| Outcome::NotOurs)?;
         let for_aggregator = envelope.is_udp().and_then(|()| {
-            let to = (envelope.destination, envelope.destination_port.get());
-            if to == (AGGREGATOR_IP, AGGREGATOR_PORT) { Ok(()) } else { Err(Outcome::NotOurs) }
+            let to = (envelope.mac_destination, envelope.destination, envelope.destination_port.get());
+            if to == (AGGREGATOR_MAC, AGGREGATOR_IP, AGGREGATOR_PORT) { Ok(()) } else { Err(Outcome::NotOurs) }
         });
         if let Err(passed) = for_aggregator {
             let from = source(0, |offset| whole.get(offset..offset + 4)?.try_into().ok());
