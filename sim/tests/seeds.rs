@@ -9,6 +9,8 @@ use switchml_sim::tally::{Fate, Fault};
 
 /// Seeds in every test run; `cargo xtask sim` runs others, and more.
 const SEEDS: u64 = 3_000;
+/// The first of them. From here on even the rarest fault, a full socket, comes about often enough.
+const FIRST: u64 = 0x1000;
 
 fn assert_kept(report: &Report) {
     let failures = report.failures.iter().map(|(seed, violation)| {
@@ -20,7 +22,7 @@ fn assert_kept(report: &Report) {
 
 #[test]
 fn promises_are_kept_whatever_goes_wrong() {
-    let report = campaign::run(&Limits { first: 0, seeds: SEEDS, time: Duration::MAX });
+    let report = campaign::run(&Limits { first: FIRST, seeds: SEEDS, time: Duration::MAX });
     assert_kept(&report);
     assert_eq!(report.tally.runs, SEEDS);
     println!("{}", report.tally);

@@ -197,7 +197,7 @@ mod tests {
         ("data-port", "5000"),
         ("data-address", "10.0.0.1"),
         ("bmv2-thrift", "127.0.0.1:9090"),
-        ("slots", "64"),
+        ("slots", "1024"),
         ("pin-dir", "/sys/fs/bpf/other"),
         ("tofino-server", "127.0.0.1:50052"),
         ("tofino-program", "/tmp"),

@@ -178,7 +178,7 @@ async fn packets_that_are_refused_are_counted_and_not_answered() {
         ("unknown_job", path, with(&|h| h.job = U16::new(60_000))),
         ("wrong_epoch", path, with(&|h| h.epoch = U32::new(h.epoch.get() ^ 1))),
         ("bad_rank", path, with(&|h| h.rank = U16::new(2))),
-        ("bad_slot", path, with(&|h| h.slot = U16::new(32))),
+        ("bad_slot", path, with(&|h| h.slot = U16::new(path.assigned.slots as u16))),
         ("wrong_secret", path, hello(path.assigned.hello_secret ^ 1)),
         ("wrong_place", &stranger, hello(path.assigned.hello_secret)),
         ("wrong_place", &stranger, whole.clone()),

@@ -103,14 +103,21 @@ for turn in range(2):
     made = threading.Event()
 
     def inside(_):
-        made.wait()
+        # Torch calls it at once, on this thread, where the sum is there already.
+        if threading.current_thread() is not threading.main_thread():
+            made.wait()
         work = dist.all_reduce(torch.ones(1), async_op=True)
         if rank == 0:
             store.set(f"made inside {turn}", "")
         return work.wait()
 
-    first = summed().then(inside)
     if rank != 0:
+        # So rank 0's sum is not there before its callback.
+        store.wait([f"attached {turn}"])
+    first = summed().then(inside)
+    if rank == 0:
+        store.set(f"attached {turn}", "")
+    else:
         store.wait([f"made inside {turn}"])
     work = dist.all_reduce(torch.ones(1), async_op=True)
     made.set()
