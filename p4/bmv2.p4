@@ -292,7 +292,7 @@ control FrameIngress(inout headers_t h, inout metadata_t m, inout standard_metad
     }
 }
 
-// ---- Egress: check words of notes and of maxima ----
+// ---- Egress: check words of notes and of maxima; the plain switch sends nothing back ----
 
 control FrameEgress(inout headers_t h, inout metadata_t m, inout standard_metadata_t standard) {
     CheckWord() check_word;
@@ -304,6 +304,8 @@ control FrameEgress(inout headers_t h, inout metadata_t m, inout standard_metada
             check_word.apply(h, 1, h.switchml.check);
         } else if (m.step == STEP_SECOND && h.switchml.op == OP_MAX) {
             check_word.apply(h, 1 + (bit<32>) m.others, h.switchml.check);
+        } else if (m.is_answer == 0 && standard.egress_port == standard.ingress_port) {
+            mark_to_drop(standard);
         }
     }
 }

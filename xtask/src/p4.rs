@@ -21,7 +21,7 @@ pub enum P4 {
     Check,
     /// Compile the programs into `<target folder>/p4`, and say what the one for Tofino takes of the chip
     Build,
-    /// Play the vectors of tests/vectors on bmv2: needs p4c-bm2-ss and simple_switch on the PATH, and root
+    /// Play the vectors of tests/vectors on bmv2, and bursts: needs p4c-bm2-ss and simple_switch on the PATH, and root
     Test,
     /// Give a Tofino switch the program that was built, by BFRT
     Deploy {
@@ -76,13 +76,14 @@ fn build() -> Result<()> {
     Ok(())
 }
 
-/// The test that plays the vectors on bmv2, which says which of them it left out, and why.
+/// The tests that play the vectors on bmv2, which say which of them they left out, and why, and bursts.
 fn test() -> Result<()> {
     constants::check()?;
     if let Some(obstacle) = SimpleSwitch::obstacle() {
         return Err(switchml_rack::Error::NoSimpleSwitch(obstacle).into());
     }
-    Test::chosen(&["-p", "switchml-rack", "--test", "vectors", "--", "--exact", "bmv2", "--nocapture"]).run()
+    let tests = ["--exact", "bmv2", "bmv2_in_bursts"];
+    Test::chosen(&[&["-p", "switchml-rack", "--test", "vectors", "--", "--nocapture"], &tests[..]].concat()).run()
 }
 
 /// The daemon's binary does it: this program has to build on a machine without anything.

@@ -1,7 +1,7 @@
 //! `p4/bmv2.p4` on `simple_switch`: frames come and go through veths.
 
 use crate::in_kernel::PORTS;
-use crate::p4::{P4Switch, PATIENCE, Ports, raw_counters};
+use crate::p4::{Left, P4Switch, PATIENCE, Ports};
 use crate::raw::{ALL, RawSocket};
 use std::fs;
 use std::time::Instant;
@@ -13,9 +13,11 @@ use tokio::sync::mpsc;
 
 /// The register with the round of each set.
 const ROUNDS: &str = "FrameIngress.aggregator.slot.tag.rounds";
-/// A broadcast of nobody's protocol: behind it at every port, there is nothing left of what came before it.
+/// How a broadcast of nobody's protocol begins: behind it at every port but its own, there is nothing left of what came before it.
 const FENCE: &[u8] =
     b"\xff\xff\xff\xff\xff\xff\x02\0\0\0\xff\xff\x88\xb5 a frame to wait for, as long as it must be at least.";
+/// Frames that may come in at once: libpcap, by which `simple_switch` receives, has room for 32 by default, and drops the rest.
+const QUEUE: usize = 16;
 /// Passes through the pipeline that a frame takes at most, each of which puts it behind what came meanwhile.
 const PASSES: usize = 3;
 
@@ -28,6 +30,8 @@ pub struct Veths {
     client: Client,
     /// At port n + 1.
     ports: Vec<RawSocket>,
+    /// At the port behind those.
+    fence: RawSocket,
     fences: u64,
     // In the order in which they must end.
     _switch: SimpleSwitch,
@@ -36,14 +40,15 @@ pub struct Veths {
 
 /// Without jobs. Its ports are those of the vectors.
 pub fn start() -> Bmv2Switch {
-    let options = RackOptions { workers: PORTS, mtu: MAX_MTU, mode: Mode::Bmv2, ..RackOptions::default() };
+    let options = RackOptions { workers: PORTS + 1, mtu: MAX_MTU, mode: Mode::Bmv2, ..RackOptions::default() };
     let rack = Rack::new(options).expect("a rack");
     rack.workers().iter().chain([rack.switch()]).for_each(keep_quiet);
     let switch = SimpleSwitch::start(rack.switch(), &rack.ports()).expect("simple_switch");
     let (data_plane, client) =
         rack.switch().run(|| (take_over(), Client::connect(SimpleSwitch::THRIFT).expect("control")));
-    let ports = rack.workers().iter().map(|worker| RawSocket::open(worker, ALL)).collect();
-    P4Switch::new(data_plane, Veths { client, ports, fences: 0, _switch: switch, rack })
+    let mut ports: Vec<_> = rack.workers().iter().map(|worker| RawSocket::open(worker, ALL)).collect();
+    let fence = ports.pop().expect("one more port");
+    P4Switch::new(data_plane, Veths { client, ports, fence, fences: 0, _switch: switch, rack })
 }
 
 /// The same switch, in the hands of another daemon: the first has ended without a word.
@@ -66,13 +71,26 @@ fn keep_quiet(namespace: &Namespace) {
     namespace.run(|| fs::write("/proc/sys/net/ipv6/conf/all/disable_ipv6", "1")).expect("a network without IPv6");
 }
 
+impl Veths {
+    /// Sends a fence by a port of the vectors' or by the one behind them, and takes in what leaves by all others of the vectors' up to there.
+    fn wait(&mut self, by: Option<u16>, left: &mut Vec<Left>) -> Result<(), String> {
+        self.fences += 1;
+        let fence = [FENCE, &self.fences.to_be_bytes()].concat();
+        by.map_or(&self.fence, |port| &self.ports[usize::from(port) - 1]).send(&fence);
+        for (port, socket) in (1..).zip(&self.ports).filter(|(port, _)| Some(*port) != by) {
+            collect(port, socket, &fence, left)?;
+        }
+        Ok(())
+    }
+}
+
 /// Takes in what leaves by a port, up to the fence.
-fn collect(port: u16, socket: &RawSocket, left: &mut Vec<(u16, Vec<u8>)>) -> Result<(), String> {
+fn collect(port: u16, socket: &RawSocket, fence: &[u8], left: &mut Vec<Left>) -> Result<(), String> {
     let mut buffer = [0; 4096];
     let begin = Instant::now();
     loop {
         match socket.receive(&mut buffer) {
-            Some(FENCE) => return Ok(()),
+            Some(frame) if frame == fence => return Ok(()),
             Some(frame) => left.push((port, frame.to_vec())),
             None if begin.elapsed() > PATIENCE => return Err(format!("port {port} is silent for {PATIENCE:?}")),
             None => {}
@@ -85,23 +103,13 @@ impl Ports for Veths {
         &["age", "frames", "long", "max", "runts", "verify"]
     }
 
-    fn exchange(&mut self, data_plane: &P4DataPlane, port: u16, frame: &[u8]) -> Result<Vec<(u16, Vec<u8>)>, String> {
-        let before: u64 = raw_counters(data_plane)?.iter().sum();
-        self.ports[usize::from(port) - 1].send(frame);
-        let begin = Instant::now();
-        // A switch does not tell how long it looks at a frame: no more than until it is counted, and passed on as often as can be.
-        while raw_counters(data_plane)?.iter().sum::<u64>() == before {
-            if begin.elapsed() > PATIENCE {
-                return Err(format!("a frame was not counted within {PATIENCE:?}"));
-            }
-            std::thread::yield_now();
-        }
+    fn exchange(&mut self, _: &P4DataPlane, port: u16, frames: &[Vec<u8>]) -> Result<Vec<Left>, String> {
         let mut left = Vec::new();
-        for _ in 0..PASSES {
-            self.ports[0].send(FENCE);
-            self.fences += 1;
-            for (port, socket) in (1..).zip(&self.ports) {
-                collect(port, socket, &mut left)?;
+        for frames in frames.chunks(QUEUE) {
+            frames.iter().for_each(|frame| self.ports[usize::from(port) - 1].send(frame));
+            for _ in 0..PASSES {
+                self.wait(Some(port), &mut left)?;
+                self.wait(None, &mut left)?;
             }
         }
         Ok(left)

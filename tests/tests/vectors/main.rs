@@ -8,10 +8,12 @@
 //! | [`p4`] | a switch that runs a program of `p4/`, as a subject |
 //! | [`bmv2`] | `p4/bmv2.p4` on `simple_switch`, at whose ports are veths |
 //! | [`tofino`] | `p4/tofino.p4` on a model of the chip |
+//! | [`bursts`] | frames that come in without a pause |
 //! | [`spec`] | a job as the last three are told of it |
 //! | [`files`] | the files are what their generator writes |
 
 mod bmv2;
+mod bursts;
 mod files;
 mod in_kernel;
 #[path = "../in_kernel/kernel.rs"]
@@ -127,6 +129,13 @@ fn bmv2_is_taken_over_with_what_an_earlier_daemon_left() {
         assert_eq!(play(vector, &mut switch), Ok(()));
         let mut switch = bmv2::taken_over(switch);
         assert_eq!(play(vector, &mut switch), Ok(()));
+    }
+}
+
+#[test]
+fn bmv2_in_bursts() {
+    if has_bmv2("bmv2_in_bursts") {
+        bursts::play(&mut bmv2::start());
     }
 }
 

@@ -17,8 +17,8 @@ pub trait Ports {
     /// Features that the switch offers.
     fn features(&self) -> &'static [&'static str];
 
-    /// Has a frame come in by a port, and returns what leaves, by ports.
-    fn exchange(&mut self, data_plane: &P4DataPlane, port: u16, frame: &[u8]) -> Result<Vec<(u16, Vec<u8>)>, String>;
+    /// Has frames come in by a port, one right behind the other, and returns what leaves, by ports.
+    fn exchange(&mut self, data_plane: &P4DataPlane, port: u16, frames: &[Vec<u8>]) -> Result<Vec<Left>, String>;
 
     /// A frame that left untouched, as it shows at the ports.
     fn as_received(&self, frame: &[u8]) -> Vec<u8> {
@@ -37,6 +37,9 @@ pub trait Ports {
     fn set_round(&mut self, set: u32, round: u32) -> Result<(), String>;
 }
 
+/// A frame that left, and its port.
+pub type Left = (u16, Vec<u8>);
+
 /// A switch in the hands of a data plane.
 pub struct P4Switch<P> {
     // In the order in which they must end.
@@ -52,13 +55,14 @@ impl<P: Ports> P4Switch<P> {
         Self { data_plane, ports, jobs: OpenJobs::new() }
     }
 
-    fn exchange(&mut self, port: u16, frame: &[u8]) -> Result<Vec<(u16, Vec<u8>)>, String> {
-        self.ports.exchange(&self.data_plane, port, frame)
+    /// Has frames come in by a port, one right behind the other, and returns what leaves, by ports.
+    pub fn exchange(&mut self, port: u16, frames: &[Vec<u8>]) -> Result<Vec<Left>, String> {
+        self.ports.exchange(&self.data_plane, port, frames)
     }
 
     /// Has a rank say HELLO from its place, until the switch has learned it.
     fn greet(&mut self, job: &Job, rank: u16, member: &Member) -> Result<(), String> {
-        let frame = hello(job, rank, member);
+        let frame = [hello(job, rank, member)];
         let begin = Instant::now();
         loop {
             let left = self.exchange(member.port, &frame)?;
@@ -152,7 +156,7 @@ impl<P: Ports> Subject for P4Switch<P> {
 
     fn send(&mut self, port: u16, frame: &[u8]) -> Result<Option<Answer>, String> {
         let before = self.newcomers()?;
-        let left = self.exchange(port, frame)?;
+        let left = self.exchange(port, &[frame.to_vec()])?;
         if frame.get(43) == Some(&HELLO) && self.newcomers()? > before {
             self.await_place(frame)?;
         }
@@ -160,11 +164,11 @@ impl<P: Ports> Subject for P4Switch<P> {
         if left.iter().any(|(_, other)| other != answer) {
             return Err(format!("answers that differ: {left:02x?}"));
         }
+        let mut at: Vec<_> = left.iter().map(|(port, _)| *port).collect();
+        at.sort_unstable();
         if *answer == self.ports.as_received(frame) {
             return Ok(Some(Answer::Passed(frame.to_vec())));
         }
-        let mut at: Vec<_> = left.iter().map(|(port, _)| *port).collect();
-        at.sort_unstable();
         if answer[0] & 1 == 0 {
             return if at.len() == 1 {
                 Ok(Some(Answer::Port(*first_port, answer.clone())))

@@ -4,7 +4,7 @@
 //! which is the driver's business on a real switch.
 
 use crate::in_kernel::PORTS;
-use crate::p4::{P4Switch, Ports};
+use crate::p4::{Left, P4Switch, Ports};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, PipeReader, Write, pipe};
@@ -362,9 +362,10 @@ impl Ports for ModelPorts {
         &["age", "frames", "long"]
     }
 
-    fn exchange(&mut self, _: &P4DataPlane, port: u16, frame: &[u8]) -> Result<Vec<(u16, Vec<u8>)>, String> {
-        let digits: String = frame.iter().map(|byte| format!("{byte:02x}")).collect();
-        let said = lock(&self.model.harness).ask(&[format!("exchange {port} {digits}")])?;
+    fn exchange(&mut self, _: &P4DataPlane, port: u16, frames: &[Vec<u8>]) -> Result<Vec<Left>, String> {
+        let digits = |frame: &Vec<u8>| frame.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+        let commands: Vec<_> = frames.iter().map(|frame| format!("exchange {port} {}", digits(frame))).collect();
+        let said = lock(&self.model.harness).ask(&commands)?;
         let mut left = Vec::new();
         for line in said {
             match line.split(' ').collect::<Vec<_>>()[..] {
