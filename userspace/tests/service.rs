@@ -342,7 +342,7 @@ async fn jobs_have_equal_shares_and_those_that_wait_have_none() {
         jobs.push(rank);
     }
     // There are no more numbers: all ranks of the next job hear so at once, whichever came first.
-    let reason = "the aggregator has 256 jobs already; wait for one to end, or start it with more --slots";
+    let reason = "the aggregator has 256 jobs already; wait for one to end";
     let mut last = daemon.join("idle 7", 1, 2).await;
     for rank in [&mut idle[7], &mut last] {
         let event = loop {

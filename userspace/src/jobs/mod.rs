@@ -619,9 +619,9 @@ impl JobTable {
 
     /// There is no room for the job: its ranks are told so, all at once, and go.
     fn refuse(&mut self, job: &Job) -> Vec<Effect> {
-        let limit = self.limits.max_jobs.min(self.limits.shards);
-        let reason =
-            format!("the aggregator has {limit} jobs already; wait for one to end, or start it with more --slots");
+        let Limits { max_jobs, shards, .. } = self.limits;
+        let remedy = if shards < max_jobs { ", or start it with more --slots" } else { "" };
+        let reason = format!("the aggregator has {} jobs already; wait for one to end{remedy}", max_jobs.min(shards));
         warn!("job {:?}: refused, {reason}", job.name);
         let news = Event::Aborted(control::Aborted { reason, ..control::Aborted::default() });
         let sessions: Vec<_> = job.joined().filter_map(|(_, member)| member.session()).collect();

@@ -632,12 +632,18 @@ fn a_job_without_a_number_is_refused_to_all_its_ranks_at_once() {
         assert_eq!((opened(&effects).number, opened(&effects).slots.len()), (job as u16, 512));
     }
     let (sessions, effects) = join_all(&mut table, "one more", 3);
-    let news = aborted("the aggregator has 256 jobs already; wait for one to end, or start it with more --slots", &[]);
+    let news = aborted("the aggregator has 256 jobs already; wait for one to end", &[]);
     let told = sessions.iter().map(|session| Effect::Tell(*session, news.clone()));
     let ended = sessions.iter().map(|session| Effect::End(*session));
     assert_eq!(effects, told.chain(ended).collect::<Vec<_>>());
     assert_eq!(table.list().len(), MAX_JOBS);
     assert_eq!(table.disconnect(sessions[0]), []);
+    // Where memory is what is short, more of it helps.
+    let mut small = JobTable::new(Limits { shards: 1, ..LIMITS }, None, StdRng::seed_from_u64(1));
+    join_all(&mut small, "first", 1);
+    let (sessions, effects) = join_all(&mut small, "second", 1);
+    let news = aborted("the aggregator has 1 jobs already; wait for one to end, or start it with more --slots", &[]);
+    assert_eq!(effects, [Effect::Tell(sessions[0], news), Effect::End(sessions[0])]);
 }
 
 #[test]

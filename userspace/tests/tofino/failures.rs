@@ -197,10 +197,11 @@ async fn jobs_that_are_too_large_or_too_many_are_refused() {
     assert_eq!(error.message(), "world size 33; a job has 1 to 32 ranks");
     let mut ranks = Vec::new();
     for number in 0..16 {
-        ranks.push(daemon.join(&format!("job {number}"), 0, 2).await);
+        ranks.push(daemon.join(&format!("job {number}"), 0, 1).await);
+        ranks[number].assigned().await;
     }
-    let error = client.join(request("one more", 2)).await.expect_err("too many");
-    assert_eq!(error.message(), "all 16 job numbers are in use; wait for a job to end");
+    let Event::Aborted(aborted) = daemon.join("one more", 0, 1).await.next().await else { panic!("not refused") };
+    assert_eq!(aborted.reason, "the aggregator has 16 jobs already; wait for one to end");
 }
 
 #[tokio::test(flavor = "multi_thread")]
