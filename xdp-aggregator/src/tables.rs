@@ -14,6 +14,12 @@ use zerocopy::transmute;
 
 use crate::lock;
 
+/// A [`LockedSlot`], to the kernel. Linux 6.1 takes an array that the daemon makes, without a type, for another kind of map than
+/// one whose elements are a struct, and refuses it.
+type SlotWords = [u64; size_of::<LockedSlot>() / size_of::<u64>()];
+const _: () = assert!(size_of::<SlotWords>() == size_of::<LockedSlot>());
+const _: () = assert!(align_of::<SlotWords>() >= align_of::<LockedSlot>());
+
 /// Each address with the MAC of each port.
 const MAX_ENDPOINTS: usize = 1024;
 const EVENTS_BYTES: usize = 1 << 16;
@@ -27,7 +33,7 @@ static JOBS: Array<Job, MAX_SHARDS> = Array::new();
 #[btf_map]
 static MEMBERS: Array<Member, { MAX_SHARDS * MAX_RANKS }> = Array::new();
 #[btf_map]
-static SLOTS: ArrayOfMaps<Array<LockedSlot, SLOTS_PER_SHARD>, MAX_SHARDS> = ArrayOfMaps::new();
+static SLOTS: ArrayOfMaps<Array<SlotWords, SLOTS_PER_SHARD>, MAX_SHARDS> = ArrayOfMaps::new();
 #[btf_map]
 static GROUPS: ArrayOfMaps<DevMap<MAX_RANKS>, MAX_SHARDS> = ArrayOfMaps::new();
 #[btf_map]
@@ -133,8 +139,9 @@ impl Tables for Maps {
         let Some(entry) = slots.and_then(|slots| slots.get_ptr_mut(index % PER_SHARD)) else {
             return Outcome::BadSlot;
         };
-        // SAFETY: the entry is there for as long as the program runs; its lock is reached through `lock` alone, and its
-        // slot only while that is held.
+        let entry = entry.cast::<LockedSlot>();
+        // SAFETY: the entry is there for as long as the program runs, as large and aligned as a slot; its lock is reached
+        // through `lock` alone, and its slot only while that is held.
         unsafe {
             let word = &raw mut (*entry).lock;
             if !lock::acquire(word) {
