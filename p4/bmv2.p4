@@ -153,7 +153,8 @@ control Flags(inout headers_t h, inout metadata_t m) {
     apply { rules.apply(); }
 }
 
-// Two lanes: one of the packet's first block, one of its second. As on Tofino, an access gives back one of them.
+// Two lanes: one of the packet's first block, one of its second. As on Tofino, an access gives back
+// one of them.
 control Lane(in metadata_t m, inout bit<32> first, inout bit<32> second) {
     register<bit<32>>(SETS) firsts;
     register<bit<32>>(SETS) seconds;

@@ -312,9 +312,10 @@ parser IngressParser(
 #include "include/parser.p4"
 }
 
-// Nothing is mirrored. But the chip looks at the containers of both fields, the second being the compiler's own session number, and takes
-// what another field left there for a request to mirror. Zeros, which the parser sets, are a request of the type 0, which the compiler has an
-// entry for; there is none for NOT_MIRRORED.
+// Nothing is mirrored. But the chip looks at the containers of both fields, the second being the
+// compiler's own session number, and takes what another field left there for a request to mirror.
+// Zeros, which the parser sets, are a request of the type 0, which the compiler has an entry for;
+// there is none for NOT_MIRRORED.
 #define NOT_MIRRORED 1
 @pa_no_overlay("ingress", "ig_intr_md_for_dprsr.mirror_type")
 @pa_no_overlay("ingress", "$tmp2")
@@ -406,7 +407,8 @@ parser EgressParser(
     }
 }
 
-// Adds to `salt` what one byte of the header adds to it: there is no product of a field and a number, but there are tables.
+// Adds to `salt` what one byte of the header adds to it: there is no product of a field and a
+// number, but there are tables.
 control Salt(in bit<8> byte, inout bit<32> salt)(bit<64> factor) {
     action add(bit<32> value) { salt = salt + value; }
 #define SALT_1(n) n: add((factor * (n))[31:0]);

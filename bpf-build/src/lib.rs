@@ -1,8 +1,8 @@
-//! For build scripts: builds a BPF program of this workspace into `OUT_DIR/<package>`, to be embedded with
-//! `aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/<package>"))`.
+//! For build scripts: builds a BPF program of this workspace into `OUT_DIR/<package>`, to be
+//! embedded with `aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/<package>"))`.
 //!
-//! Not with aya-build: it leaves out `-Z build-std`, which the BPF target needs, unless the compiler is a nightly one or
-//! `RUSTC_BOOTSTRAP` is set for the whole build.
+//! Not with aya-build: it leaves out `-Z build-std`, which the BPF target needs, unless the
+//! compiler is a nightly one or `RUSTC_BOOTSTRAP` is set for the whole build.
 
 use std::{
     env, fs,
@@ -16,13 +16,15 @@ const PROFILE: &str = "bpf";
 /// What every program is made with, relative to the workspace.
 const COMMON_INPUTS: [&str; 3] = ["Cargo.toml", "Cargo.lock", ".cargo/config.toml"];
 
-/// Builds the binary of `package` with its feature `bpf`. `inputs` are the folders of the workspace's crates that it is
-/// made of, relative to the workspace; the build script runs again when something in them changes.
+/// Builds the binary of `package` with its feature `bpf`. `inputs` are the folders of the
+/// workspace's crates that it is made of, relative to the workspace; the build script runs again
+/// when something in them changes.
 ///
 /// Cargo shows why it failed, if it did.
 pub fn build(package: &str, inputs: &[&str]) -> ExitCode {
     let workspace = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
-    let sources = inputs.iter().flat_map(|folder| [format!("{folder}/src"), format!("{folder}/Cargo.toml")]);
+    let sources =
+        inputs.iter().flat_map(|folder| [format!("{folder}/src"), format!("{folder}/Cargo.toml")]);
     for input in sources.chain(COMMON_INPUTS.map(str::to_owned)) {
         println!("cargo::rerun-if-changed={}", workspace.join(input).display());
     }
@@ -43,13 +45,14 @@ fn compile(package: &str) -> Result<(), String> {
     let status = Command::new(variable("CARGO")?)
         .args(["build", "--package", package, "--features", "bpf"])
         .args(["--profile", PROFILE, "--target", TARGET])
-        // The target has no precompiled core; building it is an unstable option, which the variable allows on stable.
+        // The target has no precompiled core; building it is an unstable option, which the variable
+        // allows on stable.
         .args(["-Z", "build-std=core"])
         .env("RUSTC_BOOTSTRAP", "1")
         .arg("--target-dir")
         .arg(&target_dir)
-        // The outer build's flags and wrappers (clippy, sanitizers, target-cpu) are for the host. Without them
-        // .cargo/config.toml's flags for the BPF target hold.
+        // The outer build's flags and wrappers (clippy, sanitizers, target-cpu) are for the host.
+        // Without them .cargo/config.toml's flags for the BPF target hold.
         .env_remove("RUSTFLAGS")
         .env_remove("CARGO_ENCODED_RUSTFLAGS")
         .env_remove("RUSTC_WORKSPACE_WRAPPER")
@@ -60,7 +63,8 @@ fn compile(package: &str) -> Result<(), String> {
     }
     let object = target_dir.join(TARGET).join(PROFILE).join(package);
     let copy = out.join(package);
-    fs::copy(&object, &copy).map_err(|e| format!("cannot copy {} to {}: {e}", object.display(), copy.display()))?;
+    fs::copy(&object, &copy)
+        .map_err(|e| format!("cannot copy {} to {}: {e}", object.display(), copy.display()))?;
     Ok(())
 }
 

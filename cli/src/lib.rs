@@ -1,4 +1,5 @@
-//! What the command lines of all programs have in common: wrong arguments are told in one line, and a reader that has gone away is no failure.
+//! What the command lines of all programs have in common: wrong arguments are told in one line, and
+//! a reader that has gone away is no failure.
 
 #![forbid(unsafe_code)]
 
@@ -9,13 +10,14 @@ use std::io::Write;
 
 use clap::{ArgMatches, Command, Parser};
 
-/// The program's arguments. Ends the process where they ask for help or the version, and where they are wrong: with one line on standard error, and
-/// exit code 2.
+/// The program's arguments. Ends the process where they ask for help or the version, and where they
+/// are wrong: with one line on standard error, and exit code 2.
 pub fn parse<C: Parser>() -> C {
     parse_from(std::env::args_os()).unwrap_or_else(|error| end(&error)).0
 }
 
-/// These arguments, the first being the program's name, and what clap knows of where they come from.
+/// These arguments, the first being the program's name, and what clap knows of where they come
+/// from.
 ///
 /// # Errors
 ///
@@ -37,7 +39,8 @@ pub fn end(error: &clap::Error) -> ! {
     std::process::exit(error.exit_code());
 }
 
-/// What clap spreads over lines: the complaint, with what is allowed and clap's tip, without the reminder of the usage.
+/// What clap spreads over lines: the complaint, with what is allowed and clap's tip, without the
+/// reminder of the usage.
 pub fn one_line(error: &clap::Error) -> String {
     let text = error.to_string();
     // From the end: there may be anything in a value, which comes first.

@@ -1,4 +1,5 @@
-//! For the tests of each program: whatever clap knows of its arguments, wrong ones are told in one line.
+//! For the tests of each program: whatever clap knows of its arguments, wrong ones are told in one
+//! line.
 
 use clap::{Arg, Command, CommandFactory, Parser};
 
@@ -7,7 +8,8 @@ use crate::{one_line, parse_from};
 /// Only an option that takes any text takes this.
 const NONSENSE: &str = "\u{3b1}=/no such\n\nthing";
 
-/// Makes every mistake that can be made with any one option of any command, and checks what is said.
+/// Makes every mistake that can be made with any one option of any command, and checks what is
+/// said.
 ///
 /// # Panics
 ///
@@ -56,5 +58,8 @@ fn assert_one_line(error: &clap::Error, named: &str) {
     let text = one_line(error);
     assert!(!text.contains('\n') && text.ends_with(" (see --help)"), "{text:?}");
     // Help and the version need no words.
-    assert!(!error.use_stderr() || text.contains(named) || text.contains("required"), "{named}: {text:?}");
+    assert!(
+        !error.use_stderr() || text.contains(named) || text.contains("required"),
+        "{named}: {text:?}"
+    );
 }

@@ -1,6 +1,7 @@
 //! Ranks in words, for messages that both sides make.
 
-/// The ranks in words, runs of three and more drawn together: "rank 3", "ranks 0, 2 and 4-9". They are in ascending order.
+/// The ranks in words, runs of three and more drawn together: "rank 3", "ranks 0, 2 and 4-9". They
+/// are in ascending order.
 pub fn rank_list(ranks: &[u16]) -> String {
     let runs: Vec<String> = ranks
         .chunk_by(|a, b| a.checked_add(1) == Some(*b))

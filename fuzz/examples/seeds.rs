@@ -1,4 +1,5 @@
-//! Writes the decoder's seeds to `fuzz/corpus/decoder`: runs of frames made from the specification, each getting to another outcome.
+//! Writes the decoder's seeds to `fuzz/corpus/decoder`: runs of frames made from the specification,
+//! each getting to another outcome.
 //!
 //! `cargo run --release -p switchml-fuzz --example seeds`
 
@@ -39,8 +40,14 @@ fn seeds() -> Vec<(&'static str, Vec<Vec<u8>>)> {
         ("hello", vec![hello.clone(), Packet::hello(1, 0).frame()]),
         ("wrong-secret", vec![Packet { aux: 1, ..Packet::hello(1, 0) }.frame()]),
         ("pending", vec![first.frame(), first.frame()]),
-        ("complete-and-replayed", [vec![hello.clone()], round(0).to_vec(), vec![first.frame()]].concat()),
-        ("three-rounds-and-stale", [&[hello.clone()][..], &round(0), &round(1), &round(2), &[first.frame()]].concat()),
+        (
+            "complete-and-replayed",
+            [vec![hello.clone()], round(0).to_vec(), vec![first.frame()]].concat(),
+        ),
+        (
+            "three-rounds-and-stale",
+            [&[hello.clone()][..], &round(0), &round(1), &round(2), &[first.frame()]].concat(),
+        ),
         ("max", [vec![hello.clone()], op(MAX)].concat()),
         ("sum-of-i16", [vec![hello.clone()], op(SUM_I16)].concat()),
         ("max-of-i16", [vec![hello.clone()], op(MAX_I16)].concat()),
@@ -64,7 +71,8 @@ fn main() -> io::Result<()> {
     fs::create_dir_all(&folder)?;
     for (name, frames) in seeds() {
         // Nothing to be repaired, the length, the bytes.
-        let run = |frame: Vec<u8>| [vec![0], (frame.len() as u16).to_be_bytes().to_vec(), frame].concat();
+        let run =
+            |frame: Vec<u8>| [vec![0], (frame.len() as u16).to_be_bytes().to_vec(), frame].concat();
         fs::write(folder.join(name), frames.into_iter().flat_map(run).collect::<Vec<u8>>())?;
     }
     Ok(())

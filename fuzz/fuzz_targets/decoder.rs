@@ -1,8 +1,9 @@
-//! Any frames at all through the aggregator: no panic, nothing that is not admitted touches a slot, and every answer is a
-//! whole frame with right lengths, checksum and check word.
+//! Any frames at all through the aggregator: no panic, nothing that is not admitted touches a slot,
+//! and every answer is a whole frame with right lengths, checksum and check word.
 //!
-//! An input is a run of frames: one byte that says what is repaired in it, two with its length, and its bytes. Without the
-//! repairs hardly anything would get past the checksum of the IP header and the check word.
+//! An input is a run of frames: one byte that says what is repaired in it, two with its length, and
+//! its bytes. Without the repairs hardly anything would get past the checksum of the IP header and
+//! the check word.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -26,14 +27,16 @@ mod kernel {
 }
 
 use host::Host;
-use packet::{AGGREGATOR_IP, CHECKED, EPOCH, GROUP_IP, GROUP_PORT, HELLO, Packet, RESULT, fix_ip_checksum};
+use packet::{
+    AGGREGATOR_IP, CHECKED, EPOCH, GROUP_IP, GROUP_PORT, HELLO, Packet, RESULT, fix_ip_checksum,
+};
 
 const RANKS: u16 = 2;
 const SLOTS: u32 = 2;
 const MAX_FRAMES: usize = 16;
 
-/// Repairs: of the IP header's checksum, of all lengths, of the check word, of what makes a packet one of the session's, of
-/// the UDP length alone, as the lanes ask for.
+/// Repairs: of the IP header's checksum, of all lengths, of the check word, of what makes a packet
+/// one of the session's, of the UDP length alone, as the lanes ask for.
 const IP_CHECKSUM: u8 = 1;
 const LENGTHS: u8 = 2;
 const CHECK: u8 = 4;
@@ -125,7 +128,8 @@ fn repaired(mut frame: Vec<u8>, repairs: u8) -> Vec<u8> {
 /// The packet in these bytes, of at least a header.
 fn parse(bytes: &[u8], contributions: u32) -> Packet {
     let u16_at = |at: usize| u16::from_be_bytes([bytes[at], bytes[at + 1]]);
-    let u32_at = |at: usize| u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+    let u32_at =
+        |at: usize| u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
     Packet {
         version: bytes[0],
         kind: bytes[1],
@@ -141,7 +145,12 @@ fn parse(bytes: &[u8], contributions: u32) -> Packet {
         check: Some(u32_at(24)),
         aux: u32_at(28),
         contributions,
-        values: bytes[32..].as_chunks::<4>().0.iter().map(|lane| u32::from_be_bytes(*lane)).collect(),
+        values: bytes[32..]
+            .as_chunks::<4>()
+            .0
+            .iter()
+            .map(|lane| u32::from_be_bytes(*lane))
+            .collect(),
     }
 }
 
@@ -160,7 +169,10 @@ fn serve(host: &mut Host, frame: Vec<u8>) {
     }
     // Those of others.
     for index in [0, SLOTS as usize + 1] {
-        assert!(host.slots.borrow()[index] == Slot::default(), "{outcome:?} touched another job's slot");
+        assert!(
+            host.slots.borrow()[index] == Slot::default(),
+            "{outcome:?} touched another job's slot"
+        );
     }
 }
 
@@ -171,9 +183,17 @@ fn check_answer(outcome: Outcome, request: &[u8], answer: &[u8]) {
     fix_ip_checksum(&mut again);
     assert_eq!(again, answer[IP..UDP], "IP checksum");
     let u16_at = |at: usize| usize::from(u16::from_be_bytes([answer[at], answer[at + 1]]));
-    assert_eq!((u16_at(IP + 2), u16_at(UDP + 4)), (answer.len() - IP, answer.len() - UDP), "lengths");
+    assert_eq!(
+        (u16_at(IP + 2), u16_at(UDP + 4)),
+        (answer.len() - IP, answer.len() - UDP),
+        "lengths"
+    );
     assert_eq!(answer[IP + 12..IP + 16], AGGREGATOR_IP, "source");
-    let to = if outcome == Outcome::Completed { GROUP_IP } else { request[IP + 12..IP + 16].try_into().unwrap() };
+    let to = if outcome == Outcome::Completed {
+        GROUP_IP
+    } else {
+        request[IP + 12..IP + 16].try_into().unwrap()
+    };
     assert_eq!(answer[IP + 16..IP + 20], to, "destination");
 
     let kind = answer[HEADER + 1];

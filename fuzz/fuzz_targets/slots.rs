@@ -1,12 +1,14 @@
-//! Any run of packets from a job's ranks, in order or not, legal or not: the slot machine answers each as the protocol tests'
-//! reference does, which keeps every round for ever and adds up in wide integers.
+//! Any run of packets from a job's ranks, in order or not, legal or not: the slot machine answers
+//! each as the protocol tests' reference does, which keeps every round for ever and adds up in wide
+//! integers.
 #![no_main]
 
 use libfuzzer_sys::arbitrary::{Result, Unstructured};
 use libfuzzer_sys::fuzz_target;
 use switchml_protocol::outcome::Outcome;
 
-// Shared with the protocol's tests: packets byte by byte, the rules over an unbounded history, the aggregator in vectors.
+// Shared with the protocol's tests: packets byte by byte, the rules over an unbounded history, the
+// aggregator in vectors.
 #[allow(dead_code)]
 #[path = "../../protocol/tests/suite/packet.rs"]
 mod packet;
@@ -73,7 +75,9 @@ impl Twin {
                 }
             }
             let slots = &mut self.switch.slots.borrow_mut();
-            for (set, round) in slots[FIRST_SLOT as usize + usize::from(slot)].sets.iter_mut().zip(first..) {
+            for (set, round) in
+                slots[FIRST_SLOT as usize + usize::from(slot)].sets.iter_mut().zip(first..)
+            {
                 let sum = contribution(0, slot, round, vec![self.ranks.into(); 32]);
                 (set.head.round, set.head.check) = (round, check_word(&sum, self.ranks.into()));
             }
@@ -89,7 +93,9 @@ impl Twin {
                 self.reference.abort();
             }
             5..=40 => {
-                let Some(old) = self.sent.get(input.choose_index(self.sent.len().max(1))?) else { return Ok(()) };
+                let Some(old) = self.sent.get(input.choose_index(self.sent.len().max(1))?) else {
+                    return Ok(());
+                };
                 let again = old.clone();
                 self.receive(&again);
             }
@@ -116,7 +122,8 @@ impl Twin {
         }
     }
 
-    /// A contribution to the round that the slot is in, or to the next if that is complete, mostly of a rank that it lacks.
+    /// A contribution to the round that the slot is in, or to the next if that is complete, mostly
+    /// of a rank that it lacks.
     fn legal(&self, input: &mut Unstructured) -> Result<Packet> {
         let slot = input.int_in_range(0..=self.slots - 1)?;
         let missing = self.reference.missing(slot);
@@ -132,7 +139,8 @@ impl Twin {
         let seed: u32 = input.arbitrary()?;
         // Operator and size belong to the round, so that its ranks agree.
         let lanes = 32 * (1 + round / 4 % 2);
-        let payload = (0..lanes).map(|lane| seed.wrapping_mul(lane | 1).rotate_left(lane)).collect();
+        let payload =
+            (0..lanes).map(|lane| seed.wrapping_mul(lane | 1).rotate_left(lane)).collect();
         let packet = contribution(rank, slot, round, payload);
         Ok(Packet { epoch: self.epoch, op: ALL_OPS[(round % 4) as usize], ..packet }.sealed())
     }

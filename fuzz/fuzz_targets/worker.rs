@@ -1,8 +1,10 @@
-//! Anything at all into a rank's receive path while it reduces tensors with others: nothing lands in a tensor but the true
-//! result, every datagram has exactly the effect that the specification gives it, and once the network is fair all calls end.
+//! Anything at all into a rank's receive path while it reduces tensors with others: nothing lands
+//! in a tensor but the true result, every datagram has exactly the effect that the specification
+//! gives it, and once the network is fair all calls end.
 //!
-//! A datagram that fits an outstanding chunk in every field and has the right check word cannot be told from the aggregator's.
-//! Those that come out so by accident, or because the fuzzer solves for the check word, are left out.
+//! A datagram that fits an outstanding chunk in every field and has the right check word cannot be
+//! told from the aggregator's. Those that come out so by accident, or because the fuzzer solves for
+//! the check word, are left out.
 #![no_main]
 
 use libfuzzer_sys::arbitrary::{Result, Unstructured};
@@ -117,7 +119,10 @@ impl Sort {
 
     /// Element `index` of `rank`: small integers where sums must be exact in floats.
     fn element(self, seed: u32, rank: u32, index: usize) -> i32 {
-        let word = (seed ^ (rank << 24)).wrapping_add(index as u32).wrapping_mul(0x9E37_79B1).rotate_left(11);
+        let word = (seed ^ (rank << 24))
+            .wrapping_add(index as u32)
+            .wrapping_mul(0x9E37_79B1)
+            .rotate_left(11);
         match self {
             Self::FloatSum | Self::DoubleSum => (word % 2001) as i32 - 1000,
             _ => word as i32,
@@ -137,7 +142,9 @@ impl Sort {
     fn bytes(self, elements: impl Iterator<Item = i32>) -> Vec<u8> {
         match self {
             Self::FloatSum => elements.flat_map(|element| (element as f32).to_ne_bytes()).collect(),
-            Self::DoubleSum => elements.flat_map(|element| f64::from(element).to_ne_bytes()).collect(),
+            Self::DoubleSum => {
+                elements.flat_map(|element| f64::from(element).to_ne_bytes()).collect()
+            }
             _ => elements.flat_map(i32::to_ne_bytes).collect(),
         }
     }
@@ -154,8 +161,13 @@ impl Sort {
         let call = self.call(count);
         let own = self.bytes((0..count).map(|index| self.element(seed, rank, index)));
         let result = self.bytes((0..count).map(|index| self.result(seed, ranks, index)));
-        let tensor =
-            Tensor { bytes: own.clone(), own, result, element: call.dtype.size(), finished: Arc::clone(finished) };
+        let tensor = Tensor {
+            bytes: own.clone(),
+            own,
+            result,
+            element: call.dtype.size(),
+            finished: Arc::clone(finished),
+        };
         let contributes = !matches!(self, Self::Broadcast { root } if root != rank);
         Command {
             number,
@@ -195,7 +207,11 @@ impl Network {
             let identity = Identity { job: JOB, epoch: EPOCH, rank, ranks };
             let limits = Limits { deadline: Duration::from_secs(1 << 30), ..Limits::default() };
             let engine = Engine::new(Config::new(identity, slots, LANES, 16, limits));
-            Rank { endpoint: Endpoint::new(engine, LANES, 4), outstanding: BTreeMap::new(), inbox: vec![] }
+            Rank {
+                endpoint: Endpoint::new(engine, LANES, 4),
+                outstanding: BTreeMap::new(),
+                inbox: vec![],
+            }
         };
         let mut network = Self {
             ranks: (0..ranks).map(rank).collect(),
@@ -209,7 +225,14 @@ impl Network {
             let (sort, seed) = (Sort::choose(input, ranks)?, input.arbitrary()?);
             let count = input.int_in_range(0..=200)?;
             for (index, rank) in (0..).zip(&mut network.ranks) {
-                rank.endpoint.submit(sort.command(number, seed, index, ranks.into(), count, &network.finished));
+                rank.endpoint.submit(sort.command(
+                    number,
+                    seed,
+                    index,
+                    ranks.into(),
+                    count,
+                    &network.finished,
+                ));
                 network.calls += 1;
             }
         }
@@ -246,8 +269,11 @@ impl Network {
                 }
                 _ => {
                     if let Some(answer) = self.answers.last().filter(|_| !input.is_empty()) {
-                        let answer =
-                            if input.arbitrary()? { answer.clone() } else { input.choose(&self.answers)?.clone() };
+                        let answer = if input.arbitrary()? {
+                            answer.clone()
+                        } else {
+                            input.choose(&self.answers)?.clone()
+                        };
                         let forged = forge(answer, input)?;
                         self.deliver_forged(rank, &forged);
                     }
@@ -257,7 +283,8 @@ impl Network {
         Ok(())
     }
 
-    /// Sends what the rank has to send; the packets whose bit is set in `lost` get lost, the first having the lowest.
+    /// Sends what the rank has to send; the packets whose bit is set in `lost` get lost, the first
+    /// having the lowest.
     fn send(&mut self, rank: usize, mut lost: u8) {
         let Self { ranks, switch, now, answers, .. } = self;
         let Rank { endpoint, outstanding, .. } = &mut ranks[rank];
@@ -283,7 +310,9 @@ impl Network {
             bytes.truncate(32 + 4 * usize::from(lanes));
             match outcome.action() {
                 Action::Reply => ranks[rank].inbox.push(bytes.clone()),
-                Action::Broadcast => ranks.iter_mut().for_each(|rank| rank.inbox.push(bytes.clone())),
+                Action::Broadcast => {
+                    ranks.iter_mut().for_each(|rank| rank.inbox.push(bytes.clone()))
+                }
                 _ => continue,
             }
             answers.push(bytes);
@@ -323,8 +352,11 @@ impl Network {
     fn counts(&self, rank: usize, datagram: &[u8]) -> Option<Packet> {
         let lanes = datagram.get(18..20).map(|bytes| u16::from_be_bytes([bytes[0], bytes[1]]))?;
         // Behind the lanes of a PENDING or a REJECT there may be anything.
-        let end =
-            if datagram[1] == PENDING || datagram[1] == REJECT { 32 + 4 * usize::from(lanes) } else { usize::MAX };
+        let end = if datagram[1] == PENDING || datagram[1] == REJECT {
+            32 + 4 * usize::from(lanes)
+        } else {
+            usize::MAX
+        };
         let datagram = &datagram[..end.min(datagram.len())];
         if datagram.len() < 32 || !datagram.len().is_multiple_of(4) {
             return None;
@@ -333,12 +365,15 @@ impl Network {
         let chunk = self.ranks[rank].outstanding.get(&(packet.slot, packet.round))?;
         let is_result = packet.kind == RESULT;
         let lanes_fit = if is_result { packet.lanes == chunk.lanes } else { packet.lanes == 2 };
-        let whole = packet.version == 1 && lanes_fit && packet.payload.len() == usize::from(packet.lanes);
-        let ours = (packet.job, packet.epoch, packet.fingerprint) == (JOB, EPOCH, chunk.fingerprint);
+        let whole =
+            packet.version == 1 && lanes_fit && packet.payload.len() == usize::from(packet.lanes);
+        let ours =
+            (packet.job, packet.epoch, packet.fingerprint) == (JOB, EPOCH, chunk.fingerprint);
         let op_fits = if is_result { packet.op == chunk.op } else { ALL_OPS.contains(&packet.op) };
         let to_us = packet.rank == rank as u16 || is_result && packet.rank == EVERYONE;
         let contributions = if is_result { self.ranks.len() as u64 } else { 1 };
-        let checked = packet.flags & CHECKED != 0 && packet.check == check_word(&packet, contributions);
+        let checked =
+            packet.flags & CHECKED != 0 && packet.check == check_word(&packet, contributions);
         let known = match packet.kind {
             RESULT | PENDING => true,
             REJECT => (1..=3).contains(packet.payload.first()?),

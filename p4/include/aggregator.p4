@@ -1,7 +1,8 @@
-// A frame's way: admission, its slot, the answer; or the plain switch, if it is not for the aggregator.
+// A frame's way: admission, its slot, the answer; or the plain switch, if it is not for the
+// aggregator.
 //
-// Tables are filled by the control plane. The front says how frames leave it: DROP, TO_PORT, NOTE_TO_PORT,
-// TO_GROUP, ONCE_MORE; LEARN tells the control plane of a HELLO.
+// Tables are filled by the control plane. The front says how frames leave it: DROP, TO_PORT,
+// NOTE_TO_PORT, TO_GROUP, ONCE_MORE; LEARN tells the control plane of a HELLO.
 
 #define MAX_JOBS 16
 #define MAX_RANKS 32
@@ -18,7 +19,8 @@ control Aggregator(inout headers_t h, inout metadata_t m, ARCHITECTURE_PARAMETER
 
     // ---- Admission (rule 1) ----
 
-    // `base`: the set of the packet's parity of slot 0 of the job. `own`: the rank's bit. `others`: the job's ranks but one.
+    // `base`: the set of the packet's parity of slot 0 of the job. `own`: the rank's bit. `others`:
+    // the job's ranks but one.
     action admit(index_t base, bit<32> own, bit<8> others) {
         m.pass = PASS_FIRST;
         m.index = base + h.switchml.slot;
@@ -29,8 +31,8 @@ control Aggregator(inout headers_t h, inout metadata_t m, ARCHITECTURE_PARAMETER
 
     action refuse_aborted() { m.pass = PASS_ABORTED; }
 
-    // Contributions. For each member two entries, for even and for odd rounds. The mask of `slot` says how many slots the job
-    // has: a power of two.
+    // Contributions. For each member two entries, for even and for odd rounds. The mask of `slot`
+    // says how many slots the job has: a power of two.
     table members {
         key = {
             m.is_contribution: ternary;
@@ -60,7 +62,8 @@ control Aggregator(inout headers_t h, inout metadata_t m, ARCHITECTURE_PARAMETER
         m.is_answer = 1;
     }
 
-    // What a RESULT of this contribution alone would have for flags. No CHECKED where nothing can sum the lanes of a maximum.
+    // What a RESULT of this contribution alone would have for flags. No CHECKED where nothing can
+    // sum the lanes of a maximum.
     action with_flags(bit<8> value) { m.flags = value; }
 
     table own_flags {
@@ -286,8 +289,8 @@ control Aggregator(inout headers_t h, inout metadata_t m, ARCHITECTURE_PARAMETER
         DROP
     }
 
-    // HELLOs with their rank's secret that come from no known place. While the rank has none, the control plane hears of them, and
-    // enters it. The rank asks again.
+    // HELLOs with their rank's secret that come from no known place. While the rank has none, the
+    // control plane hears of them, and enters it. The rank asks again.
     table newcomers {
         key = {
             h.switchml.job: exact @name("job");

@@ -10,7 +10,8 @@ const bit<8> PASS_QUERY = 3;
 // Reads the second half, and sends the RESULT.
 const bit<8> PASS_RESULT = 4;
 
-// What a set holds: another round than the packet's, the same, or the one before. (The TNA numbers predicates so.)
+// What a set holds: another round than the packet's, the same, or the one before. (The TNA numbers
+// predicates so.)
 const bit<8> HELD_OTHER = 1;
 const bit<8> HELD_SAME = 2;
 const bit<8> HELD_BEFORE = 4;

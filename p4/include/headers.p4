@@ -102,7 +102,8 @@ struct metadata_t {
     bit<32> own;
     // Ranks of the job but one.
     bit<8> others;
-    // What the set's registers said: HELD_*, CALL_*, the ranks in the round before this packet, how many are missing.
+    // What the set's registers said: HELD_*, CALL_*, the ranks in the round before this packet, how
+    // many are missing.
     bit<8> held;
     bit<8> call;
     bit<32> seen;

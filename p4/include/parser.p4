@@ -1,5 +1,5 @@
-// States of the parser, the same for both fronts, from Ethernet on. A front begins with `state start`, and says how it checks the
-// IP header's checksum: IPV4_EXTRACTED.
+// States of the parser, the same for both fronts, from Ethernet on. A front begins with `state
+// start`, and says how it checks the IP header's checksum: IPV4_EXTRACTED.
 
 #define ETHERTYPE_IPV4 16w0x0800
 #define ETHERTYPE_IPV6 16w0x86DD
@@ -8,8 +8,8 @@
 #define PROTOCOL_UDP 8w17
 #define PLAIN_IPV4 8w0x45
 
-// Lengths of an IPv4 packet with that many blocks of 32 lanes. A table of lengths instead of a comparison: parsers compare
-// with constants alone.
+// Lengths of an IPv4 packet with that many blocks of 32 lanes. A table of lengths instead of a
+// comparison: parsers compare with constants alone.
 #define UDP_BYTES(blocks) (8 + HEADER_BYTES + 4 * LANES_PER_BLOCK * blocks)
 #define IPV4_BYTES(blocks) (20 + UDP_BYTES(blocks))
 

@@ -1,4 +1,5 @@
-// Rules 2 to 4 of docs/protocol.md as entries of a table. Several tables decide by them at the same time, each about a register.
+// Rules 2 to 4 of docs/protocol.md as entries of a table. Several tables decide by them at the same
+// time, each about a register.
 
 #define RULE_KEY                                                                 \
     m.pass: ternary;                                                             \
@@ -10,10 +11,12 @@
 
 // Only of a packet's first pass: on others, neither the call nor the ranks were asked for.
 //
-// An entry for each of the 32 ranks that a packet may be of: to compare two fields would cost a stage.
+// An entry for each of the 32 ranks that a packet may be of: to compare two fields would cost a
+// stage.
 #define IN_ALREADY(r, again) (PASS_FIRST, HELD_SAME, CALL_SAME, _, r, (32w1 << r) &&& (32w1 << r)): again;
 
-// `start`: the packet starts its round. `again`: its rank is in. `sum`, `maximum`: it is new to its round.
+// `start`: the packet starts its round. `again`: its rank is in. `sum`, `maximum`: it is new to its
+// round.
 #define RULES(start, again, sum, maximum)                                        \
     (PASS_FIRST, HELD_BEFORE, _, _, _, _): start;                                \
     IN_ALREADY(0, again)                                                         \

@@ -1,7 +1,8 @@
 // What a packet does to its slot: rules 2 to 4 of docs/protocol.md.
 //
-// State lies in registers, with an entry for each set of each slot, and one access to each per pass. What an access does is the
-// front's to say (Tag, Seen, Call, Missing, Check, Flags, Lane); when it happens is said here and in `rules.p4`.
+// State lies in registers, with an entry for each set of each slot, and one access to each per
+// pass. What an access does is the front's to say (Tag, Seen, Call, Missing, Check, Flags, Lane);
+// when it happens is said here and in `rules.p4`.
 
 control Slot(inout headers_t h, inout metadata_t m) {
     Tag() tag;

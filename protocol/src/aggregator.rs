@@ -1,4 +1,5 @@
-//! What an aggregator does with one packet, from admission to answer, whatever holds its jobs and slots.
+//! What an aggregator does with one packet, from admission to answer, whatever holds its jobs and
+//! slots.
 
 use crate::LANES_PER_BLOCK;
 use crate::header::{Header, Kind, Op, flags};
@@ -15,15 +16,15 @@ pub trait Tables {
     fn member(&self, job: u16, rank: u16) -> Option<Member>;
     /// Binds a rank to the place it said HELLO from, for this epoch.
     fn learn(&self, job: u16, rank: u16, epoch: u32, place: &Place);
-    /// Runs `f` on a slot of the pool, with nobody else on it. [`Outcome::SlotBusy`] when that cannot be had,
-    /// [`Outcome::BadSlot`] when there is no such slot.
+    /// Runs `f` on a slot of the pool, with nobody else on it. [`Outcome::SlotBusy`] when that
+    /// cannot be had, [`Outcome::BadSlot`] when there is no such slot.
     fn with_slot(&self, index: u32, f: impl FnOnce(&mut Slot) -> Outcome) -> Outcome;
 }
 
 /// Serves one packet that came from `place`: `payload_len` bytes follow the header.
 ///
-/// After an outcome whose action is Reply or Broadcast, header and payload are those of the answer, and
-/// `header.lanes` words of payload are to be sent.
+/// After an outcome whose action is Reply or Broadcast, header and payload are those of the answer,
+/// and `header.lanes` words of payload are to be sent.
 #[inline(always)]
 pub fn serve<T: Tables, P: Payload + ?Sized>(
     tables: &T,
@@ -75,7 +76,8 @@ fn contribution<T: Tables, P: Payload + ?Sized>(
     if payload.block(blocks - 1).is_none() {
         return Outcome::Truncated;
     }
-    // The flag is not covered by the check word: if it got lost on the way, nothing tells what else did.
+    // The flag is not covered by the check word: if it got lost on the way, nothing tells what else
+    // did.
     if header.flags & flags::CHECKED == 0 {
         return Outcome::BadCheck;
     }
@@ -104,8 +106,8 @@ fn admit<T: Tables>(tables: &T, job: &Job, place: &Place, header: &Header) -> Re
 
 /// HELLO binds a rank to its place, once per epoch; the packet itself is the answer.
 ///
-/// Two HELLOs of one rank may be served at the same time, and both may find the place unknown. Only the holder of the
-/// secret can send them, so both come from the same place.
+/// Two HELLOs of one rank may be served at the same time, and both may find the place unknown. Only
+/// the holder of the secret can send them, so both come from the same place.
 #[inline(always)]
 fn hello<T: Tables>(tables: &T, place: &Place, header: &Header) -> Outcome {
     let Some(job) = tables.job(header.job.get()) else {

@@ -41,12 +41,13 @@ pub enum Source {
     Ipv4([u8; 4]),
     /// No IPv4 address.
     Other,
-    /// Behind more tags than networks use. Linux takes off any number of them that give no VLAN, and then takes the packet.
+    /// Behind more tags than networks use. Linux takes off any number of them that give no VLAN,
+    /// and then takes the packet.
     Hidden,
 }
 
-/// Where a frame says that it comes from; `read` gives four of its bytes from an offset on, if the frame is that long.
-/// The kernel has taken `removed` tags off it.
+/// Where a frame says that it comes from; `read` gives four of its bytes from an offset on, if the
+/// frame is that long. The kernel has taken `removed` tags off it.
 #[inline(always)]
 pub fn source(removed: usize, read: impl Fn(usize) -> Option<[u8; 4]>) -> Source {
     // Of the EtherType.
@@ -54,7 +55,9 @@ pub fn source(removed: usize, read: impl Fn(usize) -> Option<[u8; 4]>) -> Source
     for _ in removed..=MAX_TAGS {
         let Some([high, low, ..]) = read(offset) else { return Source::Other };
         match u16::from_be_bytes([high, low]) {
-            ETHERTYPE_IPV4 => return read(offset + 2 + IPV4_SOURCE).map_or(Source::Other, Source::Ipv4),
+            ETHERTYPE_IPV4 => {
+                return read(offset + 2 + IPV4_SOURCE).map_or(Source::Other, Source::Ipv4);
+            }
             ETHERTYPE_VLAN | ETHERTYPE_QINQ => offset += 4,
             _ => return Source::Other,
         }
@@ -67,12 +70,15 @@ pub fn source(removed: usize, read: impl Fn(usize) -> Option<[u8; 4]>) -> Source
 pub enum Checksum {
     /// Nobody: it is left out.
     None,
-    /// The device, or the kernel where it cuts the frame apart: the field holds what they go on from.
+    /// The device, or the kernel where it cuts the frame apart: the field holds what they go on
+    /// from.
     Offloaded,
 }
 
 /// Ethernet, IPv4 (without options) and UDP headers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
+)]
 #[repr(C)]
 pub struct Envelope {
     /// Destination MAC.
@@ -116,7 +122,8 @@ const _: () = assert!(ENVELOPE_LEN == ETHERNET_LEN + IPV4_LEN as usize + UDP_LEN
 impl Envelope {
     /// Whether the frame may be for the aggregator: plain IPv4 and UDP. Says why not otherwise.
     ///
-    /// A yes leaves to check that address and port are the aggregator's, then [`Self::payload_len`].
+    /// A yes leaves to check that address and port are the aggregator's, then
+    /// [`Self::payload_len`].
     #[inline(always)]
     pub fn is_udp(&self) -> Result<(), Outcome> {
         match self.ethertype.get() {
@@ -137,8 +144,8 @@ impl Envelope {
         Ok(())
     }
 
-    /// Bytes of payload behind the protocol's header, once the lengths of all layers agree with each other and with
-    /// the frame's length (Ethernet may pad).
+    /// Bytes of payload behind the protocol's header, once the lengths of all layers agree with
+    /// each other and with the frame's length (Ethernet may pad).
     #[inline(always)]
     pub fn payload_len(&self, frame_len: usize) -> Result<usize, Outcome> {
         if self.sum_of_ip_header() != 0xFFFF {
@@ -240,7 +247,8 @@ impl Envelope {
         self.udp_checksum.set(0);
     }
 
-    /// Ones' complement sum of the IP header's 16-bit words (RFC 1071); all ones when its checksum is right.
+    /// Ones' complement sum of the IP header's 16-bit words (RFC 1071); all ones when its checksum
+    /// is right.
     #[inline(always)]
     fn sum_of_ip_header(&self) -> u16 {
         ones_complement_sum(&[

@@ -10,7 +10,9 @@ use crate::{LANES_PER_BLOCK, MAX_LANES, NOTE_LANES, U16, U32, VERSION};
 pub const HEADER_LEN: usize = size_of::<Header>();
 
 /// The header as it is on the wire.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
+)]
 #[repr(C)]
 pub struct Header {
     /// [`VERSION`].
@@ -21,7 +23,8 @@ pub struct Header {
     pub job: U16,
     /// Random per session; a packet of another epoch never touches a slot.
     pub epoch: U32,
-    /// CONTRIBUTION, HELLO: the sender. Unicast replies: the addressee. RESULT for all: [`crate::EVERYONE`].
+    /// CONTRIBUTION, HELLO: the sender. Unicast replies: the addressee. RESULT for all:
+    /// [`crate::EVERYONE`].
     pub rank: U16,
     /// Slot within the job's range, 0..S-1.
     pub slot: U16,
@@ -33,7 +36,8 @@ pub struct Header {
     pub flags: u8,
     /// 32-bit words of payload that follow.
     pub lanes: U16,
-    /// Hash of (collective number, op, dtype, element count): equal on all ranks, or the call is in error.
+    /// Hash of (collective number, op, dtype, element count): equal on all ranks, or the call is in
+    /// error.
     pub fingerprint: U32,
     /// See [`Header::check_of`].
     pub check: U32,
@@ -72,7 +76,8 @@ pub enum Kind {
     Reject = 4,
     /// Opens a rank's data path.
     Hello = 5,
-    /// Nothing: the place of a segment that has no part in an answer that is as long as the superpacket it was made of.
+    /// Nothing: the place of a segment that has no part in an answer that is as long as the
+    /// superpacket it was made of.
     Filler = 6,
 }
 
@@ -142,13 +147,16 @@ pub mod flags {
     pub const CHECKED: u8 = 1 << 2;
 }
 
-/// Why the aggregator refused a contribution. First word of a REJECT's payload; the second is the detail.
+/// Why the aggregator refused a contribution. First word of a REJECT's payload; the second is the
+/// detail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum RejectReason {
-    /// Ranks disagree on op, lanes or fingerprint. Detail: the round's first rank << 16 | the rank that disagreed.
+    /// Ranks disagree on op, lanes or fingerprint. Detail: the round's first rank << 16 | the rank
+    /// that disagreed.
     Mismatch = 1,
-    /// The round is not one that the sender may be in. Detail: the newest round that the slot holds.
+    /// The round is not one that the sender may be in. Detail: the newest round that the slot
+    /// holds.
     Round = 2,
     /// The job was aborted. Detail: 0; the control plane says why.
     Aborted = 3,
@@ -184,7 +192,8 @@ pub enum Malformed {
 }
 
 impl Header {
-    /// Checks every field that can be judged without knowing the job, against a payload of `payload_len` bytes.
+    /// Checks every field that can be judged without knowing the job, against a payload of
+    /// `payload_len` bytes.
     #[inline(always)]
     pub fn validate(&self, payload_len: usize) -> Result<(Kind, Op), Malformed> {
         if self.version != VERSION {
@@ -210,9 +219,11 @@ impl Header {
         Ok((kind, op))
     }
 
-    /// What the header adds to the check word: a hash of the fields that are equal on all ranks of a round.
+    /// What the header adds to the check word: a hash of the fields that are equal on all ranks of
+    /// a round.
     ///
-    /// Every step is a bijection of the word it takes in, so a change to any single field changes the hash.
+    /// Every step is a bijection of the word it takes in, so a change to any single field changes
+    /// the hash.
     #[inline(always)]
     pub fn salt(&self) -> u32 {
         const K: u32 = 0x9E37_79B1; // odd, hence invertible modulo 2^32
@@ -230,12 +241,12 @@ impl Header {
         hash
     }
 
-    /// The check word of a packet that aggregates `contributions` contributions and whose lanes add up to
-    /// `lane_sum` (see [`crate::lanes::sum`]): `lane_sum + contributions * salt`, modulo 2^32, or each half of it
-    /// modulo 2^16 when the lanes are two i16.
+    /// The check word of a packet that aggregates `contributions` contributions and whose lanes add
+    /// up to `lane_sum` (see [`crate::lanes::sum`]): `lane_sum + contributions * salt`, modulo
+    /// 2^32, or each half of it modulo 2^16 when the lanes are two i16.
     ///
-    /// A contribution counts 1, as do PENDING and REJECT; a RESULT counts the job's ranks. So check words add up
-    /// like lanes do, and a data plane needs to know nothing more of them.
+    /// A contribution counts 1, as do PENDING and REJECT; a RESULT counts the job's ranks. So check
+    /// words add up like lanes do, and a data plane needs to know nothing more of them.
     #[inline(always)]
     pub fn check_of(&self, lane_sum: u32, contributions: u32) -> u32 {
         let salt = self.salt();
@@ -249,7 +260,8 @@ impl Header {
 
     /// Adds two check words of packets like this one: as its lanes are added for a SUM.
     ///
-    /// i16 lanes wrap by halves. Only a check word that does so too still fits the result of lanes that wrapped.
+    /// i16 lanes wrap by halves. Only a check word that does so too still fits the result of lanes
+    /// that wrapped.
     #[inline(always)]
     pub fn add_checks(&self, a: u32, b: u32) -> u32 {
         if self.has_i16_lanes() { add_halves(a, b) } else { a.wrapping_add(b) }
@@ -282,7 +294,8 @@ const fn length_fits(kind: Kind, lanes: usize, payload_len: usize) -> bool {
     }
 }
 
-/// Splits a datagram into its header and its payload's lanes (none of a FILLER), after checking that the two agree.
+/// Splits a datagram into its header and its payload's lanes (none of a FILLER), after checking
+/// that the two agree.
 pub fn decode(datagram: &[u8]) -> Result<(&Header, Kind, Op, &[U32]), Malformed> {
     let Ok((header, payload)) = Header::ref_from_prefix(datagram) else {
         return Err(Malformed::Truncated);

@@ -1,7 +1,9 @@
-//! What the control plane tells the data plane of a job, and what the data plane learns of its members.
+//! What the control plane tells the data plane of a job, and what the data plane learns of its
+//! members.
 //!
-//! These structs are values of BPF maps: `#[repr(C)]`, without padding, the same size on both sides. They are aligned
-//! to 8 bytes, because the BPF program copies them by 8-byte words, and its stack allows no misaligned access.
+//! These structs are values of BPF maps: `#[repr(C)]`, without padding, the same size on both
+//! sides. They are aligned to 8 bytes, because the BPF program copies them by 8-byte words, and its
+//! stack allows no misaligned access.
 
 use core::mem::size_of;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -16,10 +18,13 @@ pub const OPEN: u32 = 1;
 pub const ABORTED: u32 = 2;
 
 /// One job. The default is a vacant entry.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
+)]
 #[repr(C, align(8))]
 pub struct Job {
-    /// [`VACANT`], [`OPEN`] or [`ABORTED`]. In one 8-byte word with the epoch, so that both change at once.
+    /// [`VACANT`], [`OPEN`] or [`ABORTED`]. In one 8-byte word with the epoch, so that both change
+    /// at once.
     pub state: u32,
     /// The session's epoch; never 0.
     pub epoch: u32,
@@ -51,10 +56,13 @@ impl Job {
 }
 
 /// Where a rank lives, as its frames show it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
+)]
 #[repr(C, align(8))]
 pub struct Place {
-    /// Index of the interface that its frames come in by; 0 where the data plane does not see interfaces.
+    /// Index of the interface that its frames come in by; 0 where the data plane does not see
+    /// interfaces.
     pub ifindex: u32,
     /// IPv4 address.
     pub ip: [u8; 4],
@@ -67,7 +75,9 @@ pub struct Place {
 const _: () = assert!(size_of::<Place>() == 16);
 
 /// One rank of one job.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
+)]
 #[repr(C, align(8))]
 pub struct Member {
     /// What the rank's HELLO must carry, given to it by the control plane.

@@ -20,8 +20,9 @@ pub trait Payload {
 
     /// [`sum`] of this payload.
     ///
-    /// This and the methods below are loops over blocks. BPF implements them as calls of functions that the verifier
-    /// checks one at a time, for inlined into each other they have too many paths.
+    /// This and the methods below are loops over blocks. BPF implements them as calls of functions
+    /// that the verifier checks one at a time, for inlined into each other they have too many
+    /// paths.
     #[inline(always)]
     fn sum(&self, op: Op, blocks: usize) -> Result<u32, ShortPayload> {
         sum(op, self, blocks)
@@ -35,7 +36,8 @@ pub trait Payload {
 
     /// The sums as they are, but made by now.
     ///
-    /// LLVM would put off the additions to the end of a block. BPF has too few registers for the lanes that they wait for.
+    /// LLVM would put off the additions to the end of a block. BPF has too few registers for the
+    /// lanes that they wait for.
     #[inline(always)]
     fn made(sums: [u32; 2]) -> [u32; 2] {
         sums
@@ -49,7 +51,12 @@ pub trait Payload {
 
     /// [`subtract`] of this payload.
     #[inline(always)]
-    fn subtract_from(&self, op: Op, values: &mut Values, blocks: usize) -> Result<(), ShortPayload> {
+    fn subtract_from(
+        &self,
+        op: Op,
+        values: &mut Values,
+        blocks: usize,
+    ) -> Result<(), ShortPayload> {
         subtract(op, values, self, blocks)
     }
 
@@ -83,7 +90,8 @@ pub type Values = [u32; MAX_LANES];
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShortPayload;
 
-/// Wrapping sum of the first `blocks` blocks of a payload, as the check word takes it: i16 lanes give two sums.
+/// Wrapping sum of the first `blocks` blocks of a payload, as the check word takes it: i16 lanes
+/// give two sums.
 #[inline(always)]
 pub fn sum<P: Payload + ?Sized>(op: Op, payload: &P, blocks: usize) -> Result<u32, ShortPayload> {
     if op.has_i16_lanes() { sum_of_halves(payload, blocks) } else { sum_of_words(payload, blocks) }
@@ -91,13 +99,22 @@ pub fn sum<P: Payload + ?Sized>(op: Op, payload: &P, blocks: usize) -> Result<u3
 
 /// Overwrites `values` with the payload.
 #[inline(always)]
-pub fn store<P: Payload + ?Sized>(values: &mut Values, payload: &P, blocks: usize) -> Result<(), ShortPayload> {
+pub fn store<P: Payload + ?Sized>(
+    values: &mut Values,
+    payload: &P,
+    blocks: usize,
+) -> Result<(), ShortPayload> {
     combine_with(values, payload, blocks, |_, lane| lane)
 }
 
 /// Adds the payload to `values`, and returns its [`sum`]: one pass over the packet for both.
 #[inline(always)]
-pub fn add<P: Payload + ?Sized>(op: Op, values: &mut Values, payload: &P, blocks: usize) -> Result<u32, ShortPayload> {
+pub fn add<P: Payload + ?Sized>(
+    op: Op,
+    values: &mut Values,
+    payload: &P,
+    blocks: usize,
+) -> Result<u32, ShortPayload> {
     if op.has_i16_lanes() {
         add_and_sum(values, payload, blocks, add_halves)
     } else {
@@ -137,7 +154,11 @@ pub fn maximum<P: Payload + ?Sized>(
 
 /// Writes `values` into the payload.
 #[inline(always)]
-pub fn load<P: Payload + ?Sized>(values: &Values, payload: &mut P, blocks: usize) -> Result<(), ShortPayload> {
+pub fn load<P: Payload + ?Sized>(
+    values: &Values,
+    payload: &mut P,
+    blocks: usize,
+) -> Result<(), ShortPayload> {
     let (value_blocks, _) = values.as_chunks::<LANES_PER_BLOCK>();
     for (index, from) in value_blocks.iter().enumerate().take(MAX_BLOCKS) {
         if index >= blocks {
@@ -224,7 +245,11 @@ fn sum_of_halves<P: Payload + ?Sized>(payload: &P, blocks: usize) -> Result<u32,
 
 /// Calls `f` with two lanes at a time, the first one in the upper half.
 #[inline(always)]
-fn for_each_pair<P: Payload + ?Sized>(payload: &P, blocks: usize, mut f: impl FnMut(u64)) -> Result<(), ShortPayload> {
+fn for_each_pair<P: Payload + ?Sized>(
+    payload: &P,
+    blocks: usize,
+    mut f: impl FnMut(u64),
+) -> Result<(), ShortPayload> {
     for index in 0..MAX_BLOCKS {
         if index >= blocks {
             break;

@@ -1,7 +1,8 @@
 //! The aggregation protocol: its wire format, and what an aggregator does with a packet.
 //!
-//! `no_std` and free of I/O: bytes in, decisions out. The XDP program, the software backend and every test drive
-//! this same code. `docs/protocol.md` is the specification; [`aggregator`] holds its rule 1, [`slot`] rules 2 to 4.
+//! `no_std` and free of I/O: bytes in, decisions out. The XDP program, the software backend and
+//! every test drive this same code. `docs/protocol.md` is the specification; [`aggregator`] holds
+//! its rule 1, [`slot`] rules 2 to 4.
 //!
 //! | module | what it holds |
 //! | --- | --- |

@@ -1,4 +1,5 @@
-//! Keys and values of BPF maps that the XDP program and its loader share, beside those of [`crate::job`].
+//! Keys and values of BPF maps that the XDP program and its loader share, beside those of
+//! [`crate::job`].
 
 use core::mem::{offset_of, size_of};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -16,10 +17,12 @@ pub const MAX_JOBS: usize = 256;
 /// Entries of the job table: a job has one for each data thread of a rank.
 pub const MAX_SHARDS: usize = 512;
 
-/// Slots that lie together in memory, taken when they are first needed: as many as an entry of the job table gets.
+/// Slots that lie together in memory, taken when they are first needed: as many as an entry of the
+/// job table gets.
 pub const SLOTS_PER_SHARD: usize = 512;
 
-/// Key of the set of what the aggregator answers to. With port and MAC 0 it is an address that nobody else may send from.
+/// Key of the set of what the aggregator answers to. With port and MAC 0 it is an address that
+/// nobody else may send from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C, align(8))]
 pub struct Endpoint {
@@ -47,7 +50,8 @@ impl Endpoint {
     }
 }
 
-/// An element of the pool: a slot, and the lock that keeps two CPUs from working on it at the same time.
+/// An element of the pool: a slot, and the lock that keeps two CPUs from working on it at the same
+/// time.
 #[derive(Clone, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct LockedSlot {

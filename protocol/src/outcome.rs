@@ -1,4 +1,5 @@
-//! What became of a packet: one value that gives the action, the counter and the log line, so that they agree.
+//! What became of a packet: one value that gives the action, the counter and the log line, so that
+//! they agree.
 
 use crate::header::{Malformed, RejectReason};
 use crate::lanes::ShortPayload;
@@ -113,7 +114,8 @@ outcomes! {
     NoHello = "no_hello" => Drop,
     /// Packet not from where its rank lives.
     WrongPlace = "wrong_place" => Drop,
-    /// Of another job than the segments before it, whose RESULTs the superpacket carries; the resend covers it.
+    /// Of another job than the segments before it, whose RESULTs the superpacket carries; the
+    /// resend covers it.
     MixedJobs = "mixed_jobs" => Drop,
     /// Slot held by another CPU for too long; the resend covers it.
     SlotBusy = "slot_busy" => Drop,
@@ -138,7 +140,10 @@ impl Outcome {
     /// Whether operators want to hear of every packet of this outcome, not of the count alone.
     #[inline(always)]
     pub const fn is_notable(self) -> bool {
-        matches!(self, Self::Hello | Self::Mismatch | Self::WrongRound | Self::WrongSecret | Self::WrongPlace)
+        matches!(
+            self,
+            Self::Hello | Self::Mismatch | Self::WrongRound | Self::WrongSecret | Self::WrongPlace
+        )
     }
 }
 

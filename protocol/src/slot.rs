@@ -1,9 +1,11 @@
-//! The slot state machine: what to do with an admitted contribution. Rules 2 to 4 of `docs/protocol.md`.
+//! The slot state machine: what to do with an admitted contribution. Rules 2 to 4 of
+//! `docs/protocol.md`.
 //!
-//! A slot is reused again and again; its k-th use is round k. It has two sets of values: the one being filled
-//! (round & 1), and the shadow copy of the round before, kept for ranks that lost the RESULT. A new round may only
-//! overwrite the shadow copy of round r - 2 once round r - 1 is complete: a rank contributes to r - 1 only after it
-//! holds the result of r - 2, so by then nobody needs that copy any more.
+//! A slot is reused again and again; its k-th use is round k. It has two sets of values: the one
+//! being filled (round & 1), and the shadow copy of the round before, kept for ranks that lost the
+//! RESULT. A new round may only overwrite the shadow copy of round r - 2 once round r - 1 is
+//! complete: a rank contributes to r - 1 only after it holds the result of r - 2, so by then nobody
+//! needs that copy any more.
 
 use core::mem::{offset_of, size_of};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -22,7 +24,9 @@ const COMPLETE: u8 = 1;
 const POISONED: u8 = 2;
 
 /// What a set knows of its round, values aside.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, Hash, FromBytes, IntoBytes, Immutable, KnownLayout,
+)]
 #[repr(C)]
 pub struct SetHead {
     /// Bitmap of the ranks that have contributed.
@@ -121,7 +125,9 @@ impl SetHead {
 
     #[inline(always)]
     fn same_call(&self, header: &Header) -> bool {
-        self.op == header.op && self.lanes == header.lanes.get() && self.fingerprint == header.fingerprint.get()
+        self.op == header.op
+            && self.lanes == header.lanes.get()
+            && self.fingerprint == header.fingerprint.get()
     }
 
     /// Rule 2: the set holds the contribution's round.
@@ -179,9 +185,11 @@ const fn bit(rank: u16) -> u64 {
     1 << (rank & 63)
 }
 
-/// Applies rules 2 to 4 to the heads: `set` is the one of the contribution's round (round & 1), `other` its shadow.
+/// Applies rules 2 to 4 to the heads: `set` is the one of the contribution's round (round & 1),
+/// `other` its shadow.
 ///
-/// `rank` must be a rank of the job, and the header a valid CONTRIBUTION of the job's epoch (rule 1).
+/// `rank` must be a rank of the job, and the header a valid CONTRIBUTION of the job's epoch (rule
+/// 1).
 #[inline(always)]
 pub fn decide(job: &Job, set: &SetHead, other: &SetHead, rank: u16, header: &Header) -> Decision {
     let round = header.round.get();
@@ -203,15 +211,16 @@ fn may_start(job: &Job, set: &SetHead, other: &SetHead, round: u32) -> bool {
         return round == 0;
     }
     // After the first round of the epoch, the set of round 1 is still empty.
-    let next_of_set = if set.is_empty(job) { round == 1 } else { set.round == round.wrapping_sub(2) };
+    let next_of_set =
+        if set.is_empty(job) { round == 1 } else { set.round == round.wrapping_sub(2) };
     next_of_set && other.holds(job, round.wrapping_sub(1)) && other.is_complete()
 }
 
 /// Serves one contribution: updates the slot, and turns the packet into the answer if there is one.
 ///
-/// The caller has admitted the packet (rule 1), but for its check word, and nobody else changes its payload meanwhile.
-/// After an outcome whose action is Reply or Broadcast, header and payload are those of the answer, `header.lanes` words
-/// long.
+/// The caller has admitted the packet (rule 1), but for its check word, and nobody else changes its
+/// payload meanwhile. After an outcome whose action is Reply or Broadcast, header and payload are
+/// those of the answer, `header.lanes` words long.
 #[inline(always)]
 pub fn contribute<P: Payload + ?Sized>(
     job: &Job,
@@ -231,7 +240,9 @@ pub fn contribute<P: Payload + ?Sized>(
     } else {
         check(op, header, payload)
     };
-    served.and_then(|()| apply(decision, job, set, &other, op, header, payload)).unwrap_or_else(|outcome| outcome)
+    served
+        .and_then(|()| apply(decision, job, set, &other, op, header, payload))
+        .unwrap_or_else(|outcome| outcome)
 }
 
 /// Whether the check word agrees.
@@ -243,9 +254,15 @@ fn check<P: Payload + ?Sized>(op: Op, header: &Header, payload: &P) -> Result<()
 
 /// Adds the payload to the values, unless the check word disagrees: they are then as before.
 ///
-/// One pass over the packet instead of two. Nobody sees what is between the adding and the taking back: the slot is ours.
+/// One pass over the packet instead of two. Nobody sees what is between the adding and the taking
+/// back: the slot is ours.
 #[inline(always)]
-fn add_checked<P: Payload + ?Sized>(values: &mut Values, op: Op, header: &Header, payload: &P) -> Result<(), Outcome> {
+fn add_checked<P: Payload + ?Sized>(
+    values: &mut Values,
+    op: Op,
+    header: &Header,
+    payload: &P,
+) -> Result<(), Outcome> {
     let sum = payload.add_to(op, values, blocks(header))?;
     if header.check_of(sum, 1) == header.check.get() {
         return Ok(());
@@ -256,13 +273,18 @@ fn add_checked<P: Payload + ?Sized>(values: &mut Values, op: Op, header: &Header
 
 /// Refuses a contribution to an aborted job, if its check word agrees.
 #[inline(always)]
-pub(crate) fn refuse_aborted<P: Payload + ?Sized>(op: Op, header: &mut Header, payload: &mut P) -> Outcome {
+pub(crate) fn refuse_aborted<P: Payload + ?Sized>(
+    op: Op,
+    header: &mut Header,
+    payload: &mut P,
+) -> Outcome {
     check(op, header, payload)
         .and_then(|()| Ok(reject(RejectReason::Aborted, 0, header, payload)?))
         .map_or_else(|outcome| outcome, |()| Outcome::Aborted)
 }
 
-/// Does what was decided on a contribution whose check word agrees. Values of a sum have been added already.
+/// Does what was decided on a contribution whose check word agrees. Values of a sum have been added
+/// already.
 #[inline(always)]
 fn apply<P: Payload + ?Sized>(
     decision: Decision,
@@ -354,10 +376,14 @@ fn newest_round(job: &Job, set: &SetHead, other: &SetHead) -> u32 {
     }
 }
 
-/// Turns the contribution into the RESULT of its set. Job, epoch, rank, slot, round, op, lanes and fingerprint are
-/// those of the contribution.
+/// Turns the contribution into the RESULT of its set. Job, epoch, rank, slot, round, op, lanes and
+/// fingerprint are those of the contribution.
 #[inline(always)]
-fn write_result<P: Payload + ?Sized>(set: &Set, header: &mut Header, payload: &mut P) -> Result<(), ShortPayload> {
+fn write_result<P: Payload + ?Sized>(
+    set: &Set,
+    header: &mut Header,
+    payload: &mut P,
+) -> Result<(), ShortPayload> {
     header.kind = Kind::Result as u8;
     header.flags = set.head.flags;
     header.check.set(set.head.check);

@@ -1,5 +1,5 @@
-//! The aggregator: the real job table and the real data plane in memory, and the thin layer between them that
-//! `switchml_userspace::service` is in the product.
+//! The aggregator: the real job table and the real data plane in memory, and the thin layer between
+//! them that `switchml_userspace::service` is in the product.
 
 use std::collections::{HashMap, HashSet};
 use std::net::Ipv4Addr;
@@ -20,7 +20,10 @@ use switchml_userspace::jobs::{Effect, GATHERING, JobTable, Session};
 use tracing::{debug, trace};
 use zerocopy::FromBytes;
 
-use crate::net::{AGGREGATOR, Clock, Connection, Event, Message, Net, News, Violation, ensure, place_of, worker_of};
+use crate::net::{
+    AGGREGATOR, Clock, Connection, Event, Message, Net, News, Violation, ensure, place_of,
+    worker_of,
+};
 use crate::scenario::{Scenario, Time};
 use crate::tally::Fault;
 
@@ -62,8 +65,10 @@ impl Daemon {
             fanout: Fanout::Unicast,
             durable: false,
         };
-        let origins =
-            scenario.jobs.iter().map(|job| (job.first_worker..job.first_worker + usize::from(job.ranks), job.origin));
+        let origins = scenario
+            .jobs
+            .iter()
+            .map(|job| (job.first_worker..job.first_worker + usize::from(job.ranks), job.origin));
         Self {
             tables: MemoryTables::new(),
             jobs: JobTable::new(limits, None, StdRng::seed_from_u64(scenario.seed)),
@@ -105,8 +110,11 @@ impl Daemon {
         debug!("{} the aggregator is gone", Clock(net.now));
         if orderly {
             let mut effects = self.jobs.shut_down();
-            // The order in which streams end is nobody's business, but must be the same in every run.
-            effects.sort_by_key(|effect| if let Effect::End(session) = effect { 1 + session } else { 0 });
+            // The order in which streams end is nobody's business, but must be the same in every
+            // run.
+            effects.sort_by_key(
+                |effect| if let Effect::End(session) = effect { 1 + session } else { 0 },
+            );
             self.perform(net, effects);
         }
         let mut connections: Vec<_> = self.sessions.keys().copied().collect();
@@ -228,7 +236,10 @@ impl Daemon {
                 }
                 Effect::Start(job) => self.start(net, job),
                 Effect::Gather(job, epoch) => {
-                    net.schedule(net.now + GATHERING.as_nanos() as Time, Event::Conclude(job, epoch));
+                    net.schedule(
+                        net.now + GATHERING.as_nanos() as Time,
+                        Event::Conclude(job, epoch),
+                    );
                 }
                 Effect::Abort(job) => self.tables.set_state(job, ABORTED),
                 // This data plane ends with its daemon.
@@ -252,13 +263,17 @@ impl Daemon {
         }
     }
 
-    /// All ranks are ready. Where the scenario wants a later round than 0, the slots become as if the rounds before were done.
+    /// All ranks are ready. Where the scenario wants a later round than 0, the slots become as if
+    /// the rounds before were done.
     fn start(&mut self, net: &mut Net, number: u16) {
         let Some(spec) = self.specs.get(&number) else { return };
         let Some(place) = self.tables.place(number, 0) else { return };
         let worker = worker_of(&place);
-        let origin =
-            self.origins.iter().find(|(workers, _)| workers.contains(&worker)).map_or(0, |(_, origin)| *origin);
+        let origin = self
+            .origins
+            .iter()
+            .find(|(workers, _)| workers.contains(&worker))
+            .map_or(0, |(_, origin)| *origin);
         if origin == 0 {
             return;
         }
@@ -277,7 +292,8 @@ impl Daemon {
         self.limits.checks_maxima
     }
 
-    /// A datagram from `place`. `header_intact`: whether no more than its lanes and check word may be other than they were sent.
+    /// A datagram from `place`. `header_intact`: whether no more than its lanes and check word may
+    /// be other than they were sent.
     pub fn serve(
         &mut self,
         net: &mut Net,
@@ -298,15 +314,23 @@ impl Daemon {
         let outcome = self.tables.serve(&mut scratch, place, congested);
         net.tally.outcomes[outcome as usize] += 1;
         trace!("{} {outcome:?} from {}", Clock(net.now), worker_of(place));
-        ensure!(outcome != Outcome::WrongRound, "REJECT(ROUND): {packet:02x?} from worker {}", worker_of(place));
+        ensure!(
+            outcome != Outcome::WrongRound,
+            "REJECT(ROUND): {packet:02x?} from worker {}",
+            worker_of(place)
+        );
         if matches!(outcome, Outcome::Started | Outcome::Added | Outcome::Completed)
             && let Ok((header, _)) = Header::ref_from_prefix(packet)
         {
-            let key = (header.epoch.get(), header.slot.get(), header.round.get(), header.rank.get());
+            let key =
+                (header.epoch.get(), header.slot.get(), header.round.get(), header.rank.get());
             self.arrivals.insert(key, net.now);
         }
         let answered = matches!(outcome.action(), Action::Reply | Action::Broadcast);
-        ensure!(!answered || worker_of(place) != STRANGER, "{outcome:?} for a stranger: {packet:02x?}");
+        ensure!(
+            !answered || worker_of(place) != STRANGER,
+            "{outcome:?} for a stranger: {packet:02x?}"
+        );
         if answered && let Some(answer) = answer(&scratch) {
             let mut answer = answer.to_vec();
             if !self.limits.checks_maxima {
@@ -316,8 +340,11 @@ impl Daemon {
             match outcome.action() {
                 Action::Reply => net.to_worker(worker_of(place), place.port.get(), answer),
                 _ => {
-                    let job = Header::ref_from_prefix(answer).map_or(0, |(header, _)| header.job.get());
-                    for place in self.tables.audience(job).into_iter().flat_map(|(_, places)| places) {
+                    let job =
+                        Header::ref_from_prefix(answer).map_or(0, |(header, _)| header.job.get());
+                    for place in
+                        self.tables.audience(job).into_iter().flat_map(|(_, places)| places)
+                    {
                         net.to_worker(worker_of(&place), place.port.get(), answer);
                     }
                 }
@@ -353,7 +380,8 @@ fn uncheck(answer: &mut [u8]) {
     }
 }
 
-/// A slot that has completed the two rounds before `origin`: rounds 0 and 1 are played, then renumbered.
+/// A slot that has completed the two rounds before `origin`: rounds 0 and 1 are played, then
+/// renumbered.
 fn slot_before(origin: u32, job: &Job) -> Slot {
     let mut slot = Slot::default();
     for (round, rank) in (0..2).flat_map(|round| (0..job.ranks).map(move |rank| (round, rank))) {

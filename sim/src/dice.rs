@@ -1,4 +1,5 @@
-//! Random decisions that a seed reproduces, on every machine and with every version of the libraries.
+//! Random decisions that a seed reproduces, on every machine and with every version of the
+//! libraries.
 
 use rand::{Rng, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
@@ -6,7 +7,8 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 /// Parts per million.
 pub type Ppm = u32;
 
-/// xoshiro256++, whose output is fixed by its definition. Ranges are made here: those of the `rand` crate may change with it.
+/// xoshiro256++, whose output is fixed by its definition. Ranges are made here: those of the `rand`
+/// crate may change with it.
 #[derive(Clone, Debug)]
 pub struct Dice(Xoshiro256PlusPlus);
 
@@ -31,7 +33,8 @@ impl Dice {
         low + self.below(high - low + 1)
     }
 
-    /// A number from `low` to `high`, every order of magnitude as likely as another. `low` is not 0.
+    /// A number from `low` to `high`, every order of magnitude as likely as another. `low` is not
+    /// 0.
     pub fn magnitude(&mut self, low: u64, high: u64) -> u64 {
         let power = self.range(low.ilog2().into(), high.ilog2().into());
         ((1 << power) + self.below(1 << power)).clamp(low, high)

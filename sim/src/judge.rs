@@ -1,4 +1,5 @@
-//! What was promised, checked as it happens: results are exact, once, the same on all ranks; errors name who is at fault.
+//! What was promised, checked as it happens: results are exact, once, the same on all ranks; errors
+//! name who is at fault.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -52,7 +53,9 @@ impl End {
             Self::Failed(Failure::Missing(ranks) | Failure::Departed(ranks)) => {
                 ranks_of(ranks).map(u32::from).collect()
             }
-            Self::Failed(Failure::Mismatch { first, dissenter, .. }) => vec![first.into(), dissenter.into()],
+            Self::Failed(Failure::Mismatch { first, dissenter, .. }) => {
+                vec![first.into(), dissenter.into()]
+            }
             _ => Vec::new(),
         }
     }
@@ -95,7 +98,8 @@ struct Session {
     lanes: Option<u16>,
     calls: BTreeMap<usize, Call>,
     ends: BTreeMap<u32, End>,
-    /// The ranks that some rank's failure has blamed, and was right to, and those whose connection broke.
+    /// The ranks that some rank's failure has blamed, and was right to, and those whose connection
+    /// broke.
     blamed: BTreeSet<u32>,
 }
 
@@ -103,7 +107,8 @@ struct Session {
 #[derive(Default)]
 pub struct Judge {
     sessions: BTreeMap<SessionKey, Session>,
-    /// Ranks of jobs whose process ended before they had a session, but maybe not before the daemon counted on them.
+    /// Ranks of jobs whose process ended before they had a session, but maybe not before the daemon
+    /// counted on them.
     ghosts: BTreeSet<(usize, u32)>,
 }
 
@@ -127,7 +132,8 @@ pub struct Standing {
     pub epoch: u32,
     /// Slot and round of its oldest outstanding chunk.
     pub oldest: Option<(u16, u32)>,
-    /// When an answer to an outstanding chunk last reached it unharmed, since it last made progress.
+    /// When an answer to an outstanding chunk last reached it unharmed, since it last made
+    /// progress.
     pub answered_at: Option<Time>,
     /// The time.
     pub now: Time,
@@ -187,19 +193,31 @@ impl Judge {
         if step.call.count > 0 {
             // Nobody has the result before everybody has called; and all have called the same.
             for other in 0..ranks {
-                ensure!(call.called.contains_key(&other), "{} returned before rank {other} called", who());
+                ensure!(
+                    call.called.contains_key(&other),
+                    "{} returned before rank {other} called",
+                    who()
+                );
             }
             for (other, (theirs, _)) in &call.called {
-                ensure!(theirs.call == step.call, "{} returned, but rank {other} called {:?}", who(), theirs.call);
+                ensure!(
+                    theirs.call == step.call,
+                    "{} returned, but rank {other} called {:?}",
+                    who(),
+                    theirs.call
+                );
             }
         }
         match &call.result {
             None => {
                 let key = element_key(key, place);
-                step.check(key, ranks, lanes, &result).map_err(|wrong| Violation(format!("{}: {wrong}", who())))?;
+                step.check(key, ranks, lanes, &result)
+                    .map_err(|wrong| Violation(format!("{}: {wrong}", who())))?;
                 call.result = Some(result);
             }
-            Some(first) => ensure!(*first == result, "{}: not the bits that another rank got", who()),
+            Some(first) => {
+                ensure!(*first == result, "{}: not the bits that another rank got", who())
+            }
         }
         net.tally.fate(Fate::Exact);
         let last = call.called.values().map(|(_, at)| *at).max().unwrap_or(at);
@@ -226,7 +244,8 @@ impl Judge {
         };
         // The first end counts: who was killed is not there to end otherwise.
         session.ends.entry(rank.into()).or_insert_with(|| end.clone());
-        let is_damaged = [Fault::BitFlips, Fault::Cut].map(|fault| net.tally.faults(fault)) != [0; 2];
+        let is_damaged =
+            [Fault::BitFlips, Fault::Cut].map(|fault| net.tally.faults(fault)) != [0; 2];
         // Whether that is right is judged below, or has ended the run.
         session.blamed.extend(end.blames());
         match end {
@@ -239,7 +258,9 @@ impl Judge {
                 for named in ranks {
                     let named_end = session.ends.get(named);
                     let is_at_fault = session.blamed.contains(named)
-                        || named_end.map_or(self.ghosts.contains(&(who.job, *named)), |end| *end != End::Finished);
+                        || named_end.map_or(self.ghosts.contains(&(who.job, *named)), |end| {
+                            *end != End::Finished
+                        });
                     ensure!(
                         is_at_fault,
                         "rank {rank} heard {reason:?}, which names rank {named}, whose part ended as {named_end:?}"
@@ -263,9 +284,15 @@ impl Session {
     fn judge_calls(&self, told: &[MadeCall]) -> Result<(), Violation> {
         for MadeCall { ranks, number, call } in told {
             for rank in ranks {
-                let made = self.calls.get(&(*number as usize - 1)).and_then(|call| call.called.get(&(*rank as u16)));
+                let made = self
+                    .calls
+                    .get(&(*number as usize - 1))
+                    .and_then(|call| call.called.get(&(*rank as u16)));
                 let made = made.map(|(step, _)| step.call.to_string());
-                ensure!(made.as_ref() == Some(call), "rank {rank} is said to have called {call}, and called {made:?}");
+                ensure!(
+                    made.as_ref() == Some(call),
+                    "rank {rank} is said to have called {call}, and called {made:?}"
+                );
             }
         }
         let differ = self.calls.values().any(|call| {
@@ -288,14 +315,18 @@ impl Session {
         // For so long the last answer is believed.
         let fresh = now.saturating_sub((deadline / 2).max(400 * MS));
         match *failure {
-            Failure::Round { ours, newest } => {
-                Err(Violation(format!("rank {rank} was refused: in round {ours}, the aggregator in {newest}")))
-            }
+            Failure::Round { ours, newest } => Err(Violation(format!(
+                "rank {rank} was refused: in round {ours}, the aggregator in {newest}"
+            ))),
             Failure::Departed(named) => {
                 for named in ranks_of(named) {
                     let left = self.ends.get(&named.into()) == Some(&End::Finished);
-                    let made = |call: &Call, rank| call.called.get(&rank).map(|(step, _): &(Step, Time)| step.call);
-                    let alone = |call: &Call| made(call, rank).is_some() && made(call, rank) != made(call, named);
+                    let made = |call: &Call, rank| {
+                        call.called.get(&rank).map(|(step, _): &(Step, Time)| step.call)
+                    };
+                    let alone = |call: &Call| {
+                        made(call, rank).is_some() && made(call, rank) != made(call, named)
+                    };
                     ensure!(
                         left && self.calls.values().any(alone),
                         "rank {rank} says that rank {named} has left ({left}) without having made all of its calls"
@@ -308,14 +339,20 @@ impl Session {
                     let of = |rank: u16| call.called.get(&rank).map(|(step, _)| step.call);
                     of(first).zip(of(dissenter)).is_some_and(|(one, other)| one != other)
                 });
-                ensure!(differ, "rank {rank}: ranks {first} and {dissenter} are said to have called differently");
+                ensure!(
+                    differ,
+                    "rank {rank}: ranks {first} and {dissenter} are said to have called differently"
+                );
                 Ok(())
             }
             Failure::Missing(named) => {
                 let arrived = |named: u16| {
-                    oldest.and_then(|(slot, round)| daemon.arrival(epoch, slot, round, named)).unwrap_or(Time::MAX)
+                    oldest
+                        .and_then(|(slot, round)| daemon.arrival(epoch, slot, round, named))
+                        .unwrap_or(Time::MAX)
                 };
-                let innocent: Vec<_> = ranks_of(named).filter(|named| arrived(*named) < fresh).collect();
+                let innocent: Vec<_> =
+                    ranks_of(named).filter(|named| arrived(*named) < fresh).collect();
                 ensure!(
                     named != 0 && innocent.is_empty(),
                     "rank {rank} names {:?} as missing, of which {innocent:?} have contributed long ago",
@@ -325,7 +362,10 @@ impl Session {
             }
             Failure::Silent => {
                 let answered = answered_at.is_some_and(|at| at > fresh);
-                ensure!(!answered, "rank {rank} calls the aggregator silent, which has answered at {answered_at:?}");
+                ensure!(
+                    !answered,
+                    "rank {rank} calls the aggregator silent, which has answered at {answered_at:?}"
+                );
                 Ok(())
             }
             Failure::Damaged => {

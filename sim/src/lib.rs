@@ -1,5 +1,6 @@
-//! Simulation of whole systems: jobs of real endpoints, the real aggregator over in-memory tables, the real job table, and between
-//! them links and hosts that fail. Virtual time, one thread, and every decision drawn from a seed: the same seed gives the same run.
+//! Simulation of whole systems: jobs of real endpoints, the real aggregator over in-memory tables,
+//! the real job table, and between them links and hosts that fail. Virtual time, one thread, and
+//! every decision drawn from a seed: the same seed gives the same run.
 //!
 //! | module | what it holds |
 //! | --- | --- |
@@ -13,8 +14,8 @@
 //! | [`campaign`] | many runs |
 //! | [`tally`] | what was tried, and what came of it |
 //!
-//! Nothing of the product is written anew here but the thin layers that do its I/O: the loop of the worker's data thread, its control
-//! thread, and the daemon's gRPC service.
+//! Nothing of the product is written anew here but the thin layers that do its I/O: the loop of the
+//! worker's data thread, its control thread, and the daemon's gRPC service.
 
 #![forbid(unsafe_code)]
 

@@ -111,7 +111,8 @@ impl Link {
     }
 }
 
-/// Flips one bit, or several within an aligned 32-bit word: what the check word is sure to find, or but for one in 2^32.
+/// Flips one bit, or several within an aligned 32-bit word: what the check word is sure to find, or
+/// but for one in 2^32.
 fn flip_bits(packet: &mut [u8], dice: &mut Dice, tally: &mut Tally) -> bool {
     let (words, _) = packet.as_chunks_mut::<4>();
     if words.is_empty() {
@@ -121,7 +122,11 @@ fn flip_bits(packet: &mut [u8], dice: &mut Dice, tally: &mut Tally) -> bool {
     // Every second time in the header, where each bit means something else.
     let header = words.len().min(8) as u64;
     let place = if dice.one_in(2) { dice.below(header) } else { dice.below(words.len() as u64) };
-    let flips = if dice.one_in(2) { 1 << dice.below(32) } else { dice.range(1, u64::from(u32::MAX)) as u32 };
+    let flips = if dice.one_in(2) {
+        1 << dice.below(32)
+    } else {
+        dice.range(1, u64::from(u32::MAX)) as u32
+    };
     let word = &mut words[place as usize];
     *word = (u32::from_be_bytes(*word) ^ flips).to_be_bytes();
     true

@@ -48,7 +48,8 @@ fn main() -> ExitCode {
 }
 
 fn run_one(seed: u64, trace: bool) -> bool {
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| if trace { "debug" } else { "off" }.into());
+    let filter = EnvFilter::try_from_default_env()
+        .unwrap_or_else(|_| if trace { "debug" } else { "off" }.into());
     // Virtual time is in the text.
     tracing_subscriber::fmt()
         .with_env_filter(filter)
@@ -103,7 +104,9 @@ fn seed(text: &str) -> Result<u64, String> {
         Some(digits) => u64::from_str_radix(digits, 16),
         None => text.parse(),
     };
-    parsed.map_err(|_| "a seed is a number of 64 bits, in decimal or after 0x in hexadecimal".to_owned())
+    parsed.map_err(|_| {
+        "a seed is a number of 64 bits, in decimal or after 0x in hexadecimal".to_owned()
+    })
 }
 
 fn minutes(text: &str) -> Result<Duration, String> {

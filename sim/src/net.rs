@@ -218,8 +218,8 @@ impl Net {
         links[worker][0].send(*now, packet, dice, tally, |delivery| arrivals.push(delivery));
         self.tally.packets += 1;
         for delivery in arrivals {
-            let header_intact =
-                delivery.packet.len() == packet.len() && delivery.packet[..HEADER_LEN] == packet[..HEADER_LEN];
+            let header_intact = delivery.packet.len() == packet.len()
+                && delivery.packet[..HEADER_LEN] == packet[..HEADER_LEN];
             let (packet, congested) = (delivery.packet.into(), delivery.congested);
             let event = Event::AtAggregator { place, packet, congested, header_intact };
             self.schedule(delivery.at, event);
@@ -304,7 +304,12 @@ impl Net {
 /// Where a worker's datagrams come from.
 pub fn place_of(worker: usize, port: u16) -> Place {
     let [high, low] = (worker as u16 + 1).to_be_bytes();
-    Place { ifindex: worker as u32 + 1, ip: [10, 0, high, low], mac: [2, 0, 0, 0, high, low], port: U16::new(port) }
+    Place {
+        ifindex: worker as u32 + 1,
+        ip: [10, 0, high, low],
+        mac: [2, 0, 0, 0, high, low],
+        port: U16::new(port),
+    }
 }
 
 /// The worker that lives at a place.
@@ -323,8 +328,11 @@ impl std::fmt::Display for Clock {
 
 /// A datagram for people.
 fn describe(packet: &[u8]) -> String {
-    let Ok((header, payload)) = Header::ref_from_prefix(packet) else { return format!("{} bytes", packet.len()) };
-    let kind = Kind::from_wire(header.kind).map_or_else(|| "?".to_owned(), |kind| format!("{kind:?}"));
+    let Ok((header, payload)) = Header::ref_from_prefix(packet) else {
+        return format!("{} bytes", packet.len());
+    };
+    let kind =
+        Kind::from_wire(header.kind).map_or_else(|| "?".to_owned(), |kind| format!("{kind:?}"));
     format!(
         "{kind} job {} epoch {:08x} rank {} slot {} round {} op {:02x} flags {:03b} lanes {} fingerprint {:08x}, {} bytes",
         header.job,

@@ -1,4 +1,5 @@
-//! What the ranks of a job call, with which elements, and what must come out: by arithmetic of its own.
+//! What the ranks of a job call, with which elements, and what must come out: by arithmetic of its
+//! own.
 
 use half::{bf16, f16};
 use switchml_worker::endpoint::{Call, Kind};
@@ -65,10 +66,13 @@ fn draw_step(dice: &mut Dice, ranks: u16, largest: u64, overlaps: bool) -> Step 
     match kind {
         // What Communicator::barrier calls.
         Kind::Barrier => call = Call { kind, dtype: DType::I32, count: 1 },
-        Kind::AllReduce(_) if call.codec(ranks.into()).is_err() => call.kind = Kind::AllReduce(ReduceOp::Sum),
+        Kind::AllReduce(_) if call.codec(ranks.into()).is_err() => {
+            call.kind = Kind::AllReduce(ReduceOp::Sum)
+        }
         _ => {}
     }
-    let is_float_sum = matches!(call.kind, Kind::AllReduce(ReduceOp::Sum | ReduceOp::Avg)) && dtype != DType::I32;
+    let is_float_sum =
+        matches!(call.kind, Kind::AllReduce(ReduceOp::Sum | ReduceOp::Avg)) && dtype != DType::I32;
     let elements = match dice.below(6) {
         0 if call.kind == Kind::AllReduce(ReduceOp::Sum) && dtype == DType::F32 => Elements::Wild,
         1 if is_float_sum => Elements::Sparse,
@@ -151,7 +155,11 @@ impl Step {
                             let sum = inputs.map(Element::real).sum();
                             // In three lanes they are exact.
                             let is_small = count <= SMALL_COUNT;
-                            let error = if is_small { 0.0 } else { fixed_point_error(ranks, largest[place]) };
+                            let error = if is_small {
+                                0.0
+                            } else {
+                                fixed_point_error(ranks, largest[place])
+                            };
                             Expected::Near(sum, error + 1.001 * half_unit(sum.abs() + error, dtype))
                         }
                         _ => combine(op, dtype, ranks, inputs),
@@ -173,10 +181,14 @@ impl Step {
         }
         let scale = 2f64.powi(hash(&[key]) as i32 % 4 - 2);
         match self.elements {
-            Elements::Special { rank: special, index: at, infinite } if (rank, index) == (special, at) => {
+            Elements::Special { rank: special, index: at, infinite }
+                if (rank, index) == (special, at) =>
+            {
                 Element::Real(if infinite { f64::INFINITY } else { f64::NAN })
             }
-            Elements::Sparse if hash(&[key, index as u64 / 150]).is_multiple_of(2) => Element::Real(0.0),
+            Elements::Sparse if hash(&[key, index as u64 / 150]).is_multiple_of(2) => {
+                Element::Real(0.0)
+            }
             Elements::Wild => {
                 let mantissa = f64::from(random as i32 >> 8) / f64::from(1 << 23);
                 Element::Real(mantissa * 2f64.powi((random >> 32) as i32 % 20))
@@ -196,7 +208,9 @@ impl Step {
         }
         let size = elements_per_chunk(&self.call, lanes);
         let mut largest = vec![0f64; self.call.count.div_ceil(size)];
-        for (rank, index) in (0..ranks).flat_map(|rank| (0..self.call.count).map(move |index| (rank, index))) {
+        for (rank, index) in
+            (0..ranks).flat_map(|rank| (0..self.call.count).map(move |index| (rank, index)))
+        {
             let place = &mut largest[index / size];
             *place = place.max(self.element(key, rank, index).real().abs());
         }
@@ -253,7 +267,12 @@ impl Expected {
     }
 }
 
-fn combine(op: ReduceOp, dtype: DType, ranks: u16, inputs: impl Iterator<Item = Element>) -> Expected {
+fn combine(
+    op: ReduceOp,
+    dtype: DType,
+    ranks: u16,
+    inputs: impl Iterator<Item = Element>,
+) -> Expected {
     if dtype == DType::I32 {
         let inputs = inputs.map(Element::integer);
         let result = match op {
@@ -265,8 +284,12 @@ fn combine(op: ReduceOp, dtype: DType, ranks: u16, inputs: impl Iterator<Item = 
     }
     let inputs = inputs.map(Element::real);
     match op {
-        ReduceOp::Max => Expected::Bits(Element::Real(inputs.fold(f64::NEG_INFINITY, f64::max)).bytes(dtype)),
-        ReduceOp::Min => Expected::Bits(Element::Real(inputs.fold(f64::INFINITY, f64::min)).bytes(dtype)),
+        ReduceOp::Max => {
+            Expected::Bits(Element::Real(inputs.fold(f64::NEG_INFINITY, f64::max)).bytes(dtype))
+        }
+        ReduceOp::Min => {
+            Expected::Bits(Element::Real(inputs.fold(f64::INFINITY, f64::min)).bytes(dtype))
+        }
         ReduceOp::Sum | ReduceOp::Sum16 => Expected::Bits(Element::Real(inputs.sum()).bytes(dtype)),
         ReduceOp::Avg | ReduceOp::Avg16 => {
             // Rounded once, or twice in f64.
@@ -277,7 +300,8 @@ fn combine(op: ReduceOp, dtype: DType, ranks: u16, inputs: impl Iterator<Item = 
     }
 }
 
-/// Largest magnitude of an exact element, before scaling: 64 of them add up to what the type's mantissa holds.
+/// Largest magnitude of an exact element, before scaling: 64 of them add up to what the type's
+/// mantissa holds.
 fn largest_exact(dtype: DType) -> u64 {
     match dtype {
         DType::F64 => 1 << 40,

@@ -1,5 +1,5 @@
-//! What a seed stands for: jobs, links, and what goes wrong. Each kind of fault is in about every second scenario, so that some have few
-//! of them and run deep, and others have many at once.
+//! What a seed stands for: jobs, links, and what goes wrong. Each kind of fault is in about every
+//! second scenario, so that some have few of them and run deep, and others have many at once.
 
 use std::time::Duration;
 
@@ -23,7 +23,8 @@ pub const SECOND: Time = 1_000_000_000;
 pub struct Scenario {
     /// Where it came from.
     pub seed: u64,
-    /// When all faults end: from then on all jobs must finish. `None` when faults go on, and jobs may fail.
+    /// When all faults end: from then on all jobs must finish. `None` when faults go on, and jobs
+    /// may fail.
     pub heals_at: Option<Time>,
     /// Slots of each job.
     pub slots: u32,
@@ -31,7 +32,8 @@ pub struct Scenario {
     pub max_lanes: u16,
     /// Whether the aggregator takes maxima unverified, and gives them without a check word.
     pub unchecked_maxima: bool,
-    /// [`Builder::deadline`](switchml_worker::Builder::deadline) and [`Builder::timeout`](switchml_worker::Builder::timeout) of every rank.
+    /// [`Builder::deadline`](switchml_worker::Builder::deadline) and
+    /// [`Builder::timeout`](switchml_worker::Builder::timeout) of every rank.
     pub limits: Limits,
     /// [`Builder::join_timeout`](switchml_worker::Builder::join_timeout) of every rank.
     pub join_timeout: Time,
@@ -72,7 +74,8 @@ pub struct JobPlan {
     pub receive_room: u32,
     /// Packets that it does hold, of those that come while the rank stands still.
     pub socket_room: u32,
-    /// A rank that makes another call than the others, in its first life: its place in the program, and the call.
+    /// A rank that makes another call than the others, in its first life: its place in the program,
+    /// and the call.
     pub mistake: Option<(u16, usize, Step)>,
     /// A rank that closes after so many calls, in its first life.
     pub quitter: Option<(u16, usize)>,
@@ -110,7 +113,8 @@ pub struct LinkPlan {
 /// Something that happens once.
 #[derive(Clone, Copy, Debug)]
 pub enum Incident {
-    /// A worker's process dies; its host too if `silent`, so that no connection is closed. It is started again after a while, if ever.
+    /// A worker's process dies; its host too if `silent`, so that no connection is closed. It is
+    /// started again after a while, if ever.
     Crash {
         /// The worker.
         worker: usize,
@@ -299,7 +303,10 @@ fn draw_incidents(dice: &mut Dice, workers: usize, span: Time) -> Vec<(Time, Inc
         let restart = (!dice.one_in(3)).then(|| dice.magnitude(100 * US, SECOND));
         Incident::Crash { worker, silent: dice.one_in(3), restart }
     });
-    some(dice, |dice, worker| Incident::Stall { worker, time: dice.magnitude(100 * US, 8 * SECOND) });
+    some(dice, |dice, worker| Incident::Stall {
+        worker,
+        time: dice.magnitude(100 * US, 8 * SECOND),
+    });
     some(dice, |dice, worker| Incident::Outage {
         worker,
         direction: dice.below(2) as usize,
@@ -308,7 +315,10 @@ fn draw_incidents(dice: &mut Dice, workers: usize, span: Time) -> Vec<(Time, Inc
     some(dice, |_, worker| Incident::Disconnect { worker });
     if dice.one_in(5) {
         let orderly = dice.one_in(2);
-        incidents.push((dice.below(span), Incident::Replace { orderly, after: dice.magnitude(MS, 2 * SECOND) }));
+        incidents.push((
+            dice.below(span),
+            Incident::Replace { orderly, after: dice.magnitude(MS, 2 * SECOND) },
+        ));
     }
     incidents.sort_by_key(|(at, _)| *at);
     incidents

@@ -173,11 +173,34 @@ impl fmt::Display for Tally {
     /// Tables in Markdown.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         table(f, "fault", Fault::ALL.iter().map(|fault| fault.name()), &self.faults)?;
-        table(f, "what became of calls and ranks", Fate::ALL.iter().map(|fate| fate.name()), &self.fates)?;
-        table(f, "packets at the aggregator", Outcome::ALL.iter().map(|outcome| outcome.name()), &self.outcomes)?;
-        table(f, "packets ignored by workers", Ignored::ALL.iter().map(|ignored| ignored.name()), &self.ignored)?;
-        writeln!(f, "chunks ahead of their exponents: {}, {} of them in vain", self.ahead, self.ahead_in_vain)?;
-        writeln!(f, "slowest recovery: {:.3} s after the last fault", self.slowest_recovery as f64 / 1e9)
+        table(
+            f,
+            "what became of calls and ranks",
+            Fate::ALL.iter().map(|fate| fate.name()),
+            &self.fates,
+        )?;
+        table(
+            f,
+            "packets at the aggregator",
+            Outcome::ALL.iter().map(|outcome| outcome.name()),
+            &self.outcomes,
+        )?;
+        table(
+            f,
+            "packets ignored by workers",
+            Ignored::ALL.iter().map(|ignored| ignored.name()),
+            &self.ignored,
+        )?;
+        writeln!(
+            f,
+            "chunks ahead of their exponents: {}, {} of them in vain",
+            self.ahead, self.ahead_in_vain
+        )?;
+        writeln!(
+            f,
+            "slowest recovery: {:.3} s after the last fault",
+            self.slowest_recovery as f64 / 1e9
+        )
     }
 }
 

@@ -1,5 +1,5 @@
-//! A rank's process: the real HELLO and the real endpoint, and around them what the data thread and the control thread do in the
-//! product.
+//! A rank's process: the real HELLO and the real endpoint, and around them what the data thread and
+//! the control thread do in the product.
 
 use std::mem;
 use std::net::Ipv4Addr;
@@ -18,7 +18,9 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use crate::daemon::Daemon;
 use crate::judge::{End, Judge, SessionKey, Standing, Who, element_key};
-use crate::net::{AGGREGATOR, Clock, Connection, Event, Message, Net, News, Violation, ensure, place_of};
+use crate::net::{
+    AGGREGATOR, Clock, Connection, Event, Message, Net, News, Violation, ensure, place_of,
+};
 use crate::program::Step;
 use crate::scenario::{JobPlan, MS, SECOND, Scenario, Time};
 use crate::tally::Fault;
@@ -257,13 +259,20 @@ impl Worker {
     }
 
     /// Something reaches the worker's control thread.
-    pub fn hear(&mut self, world: &mut World<'_>, connection: Connection, news: News) -> Result<(), Violation> {
+    pub fn hear(
+        &mut self,
+        world: &mut World<'_>,
+        connection: Connection,
+        news: News,
+    ) -> Result<(), Violation> {
         if self.connection != Some(connection) {
             return Ok(());
         }
         debug!("{} worker {} hears {news:?}", Clock(world.net.now), self.index);
         match news {
-            News::Lost if matches!(self.phase, Phase::Running(_)) && !self.resuming => self.resume(world),
+            News::Lost if matches!(self.phase, Phase::Running(_)) && !self.resuming => {
+                self.resume(world)
+            }
             News::Lost => self.fail(world, End::Lost),
             News::Refused(_) if self.resuming => self.fail(world, End::Lost),
             News::Refused(why) => self.fail(world, End::Refused(why)),
@@ -305,7 +314,8 @@ impl Worker {
         }
     }
 
-    /// Comes back over another connection: the aggregator may only have taken it for dead, and tells it so.
+    /// Comes back over another connection: the aggregator may only have taken it for dead, and
+    /// tells it so.
     fn resume(&mut self, world: &mut World<'_>) -> Result<(), Violation> {
         let Some(id) = self.member() else { return self.fail(world, End::Lost) };
         let connection = world.net.connect(self.index);
@@ -317,21 +327,29 @@ impl Worker {
 
     fn assign(&mut self, world: &mut World<'_>, assigned: &switchml_control::Assigned) {
         let ranks = self.plan(world).ranks;
-        let identity = Identity { job: assigned.job as u16, epoch: assigned.epoch, rank: self.rank, ranks };
+        let identity =
+            Identity { job: assigned.job as u16, epoch: assigned.epoch, rank: self.rank, ranks };
         let (slots, max_lanes) = (assigned.slots as u16, assigned.max_lanes as u16);
         let &switchml_control::Assigned { unchecked_maxima, control_secret, .. } = assigned;
         self.assigned = Some(Assigned { identity, slots, unchecked_maxima, control_secret });
         world.judge.join(identity.epoch, ranks);
         // What the interface takes: the path may pass less.
         let largest = world.net.largest_packet(self.index) + world.net.dice.below(256) as usize;
-        self.phase = Phase::Greeting(Hello::new(identity, assigned.hello_secret, largest, max_lanes));
+        self.phase =
+            Phase::Greeting(Hello::new(identity, assigned.hello_secret, largest, max_lanes));
     }
 
     /// All ranks are ready.
     fn run(&mut self, world: &mut World<'_>, lanes: u16) -> Result<(), Violation> {
-        let (Phase::Ready { path, .. }, Some(assigned)) = (&self.phase, self.assigned) else { return Ok(()) };
+        let (Phase::Ready { path, .. }, Some(assigned)) = (&self.phase, self.assigned) else {
+            return Ok(());
+        };
         let plan = self.plan(world);
-        ensure!(lanes > 0 && lanes <= path.lanes, "chunks of {lanes} lanes for a path that carries {}", path.lanes);
+        ensure!(
+            lanes > 0 && lanes <= path.lanes,
+            "chunks of {lanes} lanes for a path that carries {}",
+            path.lanes
+        );
         let Assigned { identity, slots, unchecked_maxima, .. } = assigned;
         world.judge.start(identity.epoch, lanes)?;
         let config = Config::new(identity, slots, lanes, plan.receive_room, world.scenario.limits);
@@ -415,7 +433,8 @@ impl Worker {
         Ok(())
     }
 
-    /// Takes a packet into the socket's buffer while the process stands still; false if that is full.
+    /// Takes a packet into the socket's buffer while the process stands still; false if that is
+    /// full.
     pub fn has_room(&mut self, world: &mut World<'_>) -> bool {
         let room = self.waiting < self.plan(world).socket_room;
         if room {
@@ -546,7 +565,8 @@ impl Worker {
             running.endpoint.is_idle() || deadline.is_some(),
             "rank {rank} has calls in flight, and waits for nothing"
         );
-        let call = (running.next < running.program.len() && running.next_at > now).then_some(running.next_at);
+        let call = (running.next < running.program.len() && running.next_at > now)
+            .then_some(running.next_at);
         if let Some(at) = deadline.into_iter().chain(call).min() {
             self.turn_by(world, at);
         }
@@ -558,7 +578,9 @@ impl Worker {
         let now = world.net.now;
         let pause = if world.healed { 0 } else { self.plan(world).pause };
         let (rank, index) = (self.rank, self.index);
-        let (Phase::Running(running), Some(assigned)) = (&mut self.phase, self.assigned) else { return Ok(()) };
+        let (Phase::Running(running), Some(assigned)) = (&mut self.phase, self.assigned) else {
+            return Ok(());
+        };
         while let Some(step) = running.program.get(running.next).copied()
             && running.next_at <= now
             && (!step.waits || running.returned == running.next)
@@ -570,8 +592,10 @@ impl Worker {
             };
             world.judge.call(session, rank, running.next, step, now);
             let bytes = step.elements(element_key(session, running.next), rank);
-            let task = Box::new(Tensor { place: running.next, bytes, done: Arc::clone(&running.tensors) });
-            let contributes = !matches!(step.call.kind, Kind::Broadcast { root } if root != u32::from(rank));
+            let task =
+                Box::new(Tensor { place: running.next, bytes, done: Arc::clone(&running.tensors) });
+            let contributes =
+                !matches!(step.call.kind, Kind::Broadcast { root } if root != u32::from(rank));
             let number = running.issued.issue(step.call);
             running.endpoint.submit(Command { number, call: step.call, codec, contributes, task });
             running.next += 1;
@@ -610,13 +634,15 @@ impl Worker {
         running.endpoint.calls_in_flight(last).last().map_or(0, |(number, _)| number)
     }
 
-    /// Tells the daemon which calls are open, up to call `last`, and which ranks the data plane has named.
+    /// Tells the daemon which calls are open, up to call `last`, and which ranks the data plane has
+    /// named.
     fn report_calls(&self, world: &mut World<'_>, last: u64, named: Vec<u32>) {
         if let Phase::Running(running) = &self.phase
             && let (Some(connection), Some(id)) = (self.connection, self.member())
         {
             let calls = running.issued.open(last);
-            let calls = calls.map(|(number, call)| Call { number: number + 1, call: call.to_string() });
+            let calls =
+                calls.map(|(number, call)| Call { number: number + 1, call: call.to_string() });
             world.net.tell_daemon(connection, Message::ReportCalls(id, calls.collect(), named));
         }
     }
@@ -642,7 +668,12 @@ impl Worker {
         }
     }
 
-    fn end(&mut self, world: &mut World<'_>, end: End, standing: Option<Standing>) -> Result<(), Violation> {
+    fn end(
+        &mut self,
+        world: &mut World<'_>,
+        end: End,
+        standing: Option<Standing>,
+    ) -> Result<(), Violation> {
         debug!("{} worker {}: {end:?}", Clock(world.net.now), self.index);
         world.judge.end(world.net, world.daemon, self.who(), &end, standing)?;
         self.phase = Phase::Rest(Some(end));
@@ -650,7 +681,9 @@ impl Worker {
     }
 
     fn standing(&self, world: &World<'_>) -> Option<Standing> {
-        let (Phase::Running(running), Some(epoch)) = (&self.phase, self.session()) else { return None };
+        let (Phase::Running(running), Some(epoch)) = (&self.phase, self.session()) else {
+            return None;
+        };
         Some(Standing {
             rank: self.rank,
             epoch,
@@ -666,7 +699,9 @@ impl Worker {
     }
 
     fn member(&self) -> Option<MemberId> {
-        let Assigned { identity: Identity { job, epoch, rank, .. }, control_secret: secret, .. } = self.assigned?;
+        let Assigned {
+            identity: Identity { job, epoch, rank, .. }, control_secret: secret, ..
+        } = self.assigned?;
         Some(MemberId { job: job.into(), epoch, rank: rank.into(), secret })
     }
 
@@ -693,16 +728,24 @@ fn answers(packet: &[u8], chunk: Option<(u16, u32)>, epoch: Option<SessionKey>) 
 impl Running {
     fn note_progress(&mut self, now: Time, outstanding_before: u32) {
         let engine = self.endpoint.engine();
-        if engine.stats().results > self.results || (outstanding_before == 0 && engine.outstanding() > 0) {
+        if engine.stats().results > self.results
+            || (outstanding_before == 0 && engine.outstanding() > 0)
+        {
             self.results = engine.stats().results;
             self.progress_at = now;
             self.answered_at = None;
         }
     }
 
-    /// Nobody waits for the aggregator beyond the deadline, or for other ranks beyond the timeout. A rank that stood still until `stalled`
-    /// begins anew with the former.
-    fn check_waits(&self, now: Time, stalled: Time, rank: u16, world: &World<'_>) -> Result<(), Violation> {
+    /// Nobody waits for the aggregator beyond the deadline, or for other ranks beyond the timeout.
+    /// A rank that stood still until `stalled` begins anew with the former.
+    fn check_waits(
+        &self,
+        now: Time,
+        stalled: Time,
+        rank: u16,
+        world: &World<'_>,
+    ) -> Result<(), Violation> {
         let Limits { deadline, timeout } = world.scenario.limits;
         let end = |from: Time, limit: Duration| from.saturating_add(limit.as_nanos() as Time);
         let since = self.progress_at.max(stalled.min(now));

@@ -28,7 +28,10 @@ pub fn simulate(seed: u64) -> Run {
     let mut world = World::new(Scenario::draw(seed));
     let verdict = panic::catch_unwind(AssertUnwindSafe(|| world.run()));
     let verdict = verdict.unwrap_or_else(|panic| {
-        let text = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());
+        let text = panic
+            .downcast_ref::<String>()
+            .map(String::as_str)
+            .or(panic.downcast_ref::<&str>().copied());
         Err(Violation(format!("panic: {}", text.unwrap_or("of an unknown kind"))))
     });
     let mut tally = world.net.tally;
@@ -50,7 +53,8 @@ struct World {
 impl World {
     fn new(scenario: Scenario) -> Self {
         let workers = scenario.jobs.iter().enumerate().flat_map(|(number, job)| {
-            (0..job.ranks).map(move |rank| Worker::new(job.first_worker + usize::from(rank), number, rank))
+            (0..job.ranks)
+                .map(move |rank| Worker::new(job.first_worker + usize::from(rank), number, rank))
         });
         Self {
             workers: workers.collect(),
@@ -70,13 +74,19 @@ impl World {
             events = if self.net.now == moment { events + 1 } else { 0 };
             moment = self.net.now;
             if events > 1_000_000 {
-                return Err(Violation(format!("time stands still at {:.6} s", moment as f64 / 1e9)));
+                return Err(Violation(format!(
+                    "time stands still at {:.6} s",
+                    moment as f64 / 1e9
+                )));
             }
             if self.is_over() {
                 break;
             }
             if self.net.now > limit {
-                return Err(Violation(format!("not over after {:.3} s", self.net.now as f64 / 1e9)));
+                return Err(Violation(format!(
+                    "not over after {:.3} s",
+                    self.net.now as f64 / 1e9
+                )));
             }
             self.handle(event)?;
         }
@@ -99,8 +109,9 @@ impl World {
         }
     }
 
-    /// When everything must be over: nobody waits longer than for ranks to join, and again for them to be ready, and for a dead
-    /// host to be noticed, and for a deadline; as often as ranks are started. Nor does anybody need the timeout: who is there calls some time.
+    /// When everything must be over: nobody waits longer than for ranks to join, and again for them
+    /// to be ready, and for a dead host to be noticed, and for a deadline; as often as ranks are
+    /// started. Nor does anybody need the timeout: who is there calls some time.
     fn limit(&self) -> Time {
         let Scenario { join_timeout, attempts, limits, heals_at, .. } = &self.scenario;
         let once = 2 * join_timeout + limits.deadline.as_nanos() as Time + 30 * SECOND;
@@ -116,7 +127,9 @@ impl World {
             Event::AtAggregator { place, packet, congested, header_intact } => {
                 return self.daemon.serve(&mut self.net, &place, &packet, congested, header_intact);
             }
-            Event::AtDaemon(connection, message) => self.daemon.hear(&mut self.net, connection, message),
+            Event::AtDaemon(connection, message) => {
+                self.daemon.hear(&mut self.net, connection, message)
+            }
             Event::Conclude(job, epoch) => self.daemon.conclude(&mut self.net, job, epoch),
             Event::AtWorker { worker, port, packet, congested, intact } => {
                 if worker == STRANGER {
@@ -124,11 +137,16 @@ impl World {
                 }
                 if let Some(until) = self.stalled(worker) {
                     if self.with(worker, |worker, world| worker.has_room(world)) {
-                        self.net.schedule(until, Event::AtWorker { worker, port, packet, congested, intact });
+                        self.net.schedule(
+                            until,
+                            Event::AtWorker { worker, port, packet, congested, intact },
+                        );
                     }
                     return Ok(());
                 }
-                self.with(worker, |worker, world| worker.receive(world, port, &packet, congested, intact))?;
+                self.with(worker, |worker, world| {
+                    worker.receive(world, port, &packet, congested, intact)
+                })?;
             }
             Event::Turn(worker) => match self.stalled(worker) {
                 // After the packets that wait.
@@ -139,7 +157,9 @@ impl World {
                 let worker = self.net.worker_at(connection);
                 match self.stalled(worker) {
                     Some(until) => self.net.schedule(until, Event::News(connection, news)),
-                    None => self.with(worker, |worker, world| worker.hear(world, connection, news))?,
+                    None => {
+                        self.with(worker, |worker, world| worker.hear(world, connection, news))?
+                    }
                 }
             }
             Event::Start(worker) => self.with(worker, |worker, world| worker.start(world)),
@@ -168,9 +188,16 @@ impl World {
         Some(self.workers[worker].stalled_until).filter(|until| *until > self.net.now)
     }
 
-    fn with<T>(&mut self, worker: usize, f: impl FnOnce(&mut Worker, &mut worker::World<'_>) -> T) -> T {
+    fn with<T>(
+        &mut self,
+        worker: usize,
+        f: impl FnOnce(&mut Worker, &mut worker::World<'_>) -> T,
+    ) -> T {
         let Self { scenario, net, judge, daemon, workers, healed } = self;
-        f(&mut workers[worker], &mut worker::World { net, judge, daemon, scenario, healed: *healed })
+        f(
+            &mut workers[worker],
+            &mut worker::World { net, judge, daemon, scenario, healed: *healed },
+        )
     }
 
     fn incident(&mut self, number: usize) -> Result<(), Violation> {
@@ -184,12 +211,16 @@ impl World {
                     self.start_at(worker, now + after);
                 }
             }
-            Incident::Stall { worker, time } => self.with(worker, |worker, world| worker.stall(world, time)),
+            Incident::Stall { worker, time } => {
+                self.with(worker, |worker, world| worker.stall(world, time))
+            }
             Incident::Outage { worker, direction, time } => {
                 self.net.tally.fault(Fault::Outage);
                 self.net.link(worker, direction).go_down(now + time);
             }
-            Incident::Disconnect { worker } => self.with(worker, |worker, world| worker.disconnect(world)),
+            Incident::Disconnect { worker } => {
+                self.with(worker, |worker, world| worker.disconnect(world))
+            }
             Incident::Replace { orderly, after } => {
                 self.net.tally.fault(if orderly { Fault::OrderlyStop } else { Fault::Replacement });
                 self.daemon.stop(&mut self.net, orderly);
@@ -222,7 +253,8 @@ impl World {
             header.round.set(header.round.get().wrapping_add(net.dice.below(3) as u32));
             header.aux.set(net.dice.any() as u32);
             // With a check word that fits.
-            let sum = |lanes: &[U32]| lanes.iter().fold(0u32, |sum, lane| sum.wrapping_add(lane.get()));
+            let sum =
+                |lanes: &[U32]| lanes.iter().fold(0u32, |sum, lane| sum.wrapping_add(lane.get()));
             if let Ok(lanes) = <[U32]>::ref_from_bytes(payload) {
                 header.check.set(header.check_of(sum(lanes), 1));
             }
@@ -230,7 +262,12 @@ impl World {
         net.tally.fault(Fault::Forgery);
         debug_assert!(packet.len() < HEADER_LEN + 4 * 24 * LANES_PER_BLOCK + 1000);
         let place = place_of(STRANGER, 4_000);
-        let event = Event::AtAggregator { place, packet: packet.into(), congested: false, header_intact: false };
+        let event = Event::AtAggregator {
+            place,
+            packet: packet.into(),
+            congested: false,
+            header_intact: false,
+        };
         net.schedule(net.now, event);
     }
 
@@ -242,7 +279,8 @@ impl World {
         }
     }
 
-    /// Starts again whoever failed, and whoever finished a session that others did not: as a job's launcher would.
+    /// Starts again whoever failed, and whoever finished a session that others did not: as a job's
+    /// launcher would.
     fn settle(&mut self) {
         for job in 0..self.scenario.jobs.len() {
             if self.is_done(job) {
@@ -253,7 +291,9 @@ impl World {
             let is_over = workers.clone().any(|worker| {
                 matches!(self.workers[worker].resting(), Some(Some(end)) if *end != End::Finished)
                     || self.workers[worker].resting() == Some(None)
-            }) || workers.clone().all(|worker| self.workers[worker].resting().is_some());
+            }) || workers
+                .clone()
+                .all(|worker| self.workers[worker].resting().is_some());
             for number in workers {
                 let worker = &self.workers[number];
                 let may = self.healed || worker.attempts < self.scenario.attempts;
@@ -264,7 +304,8 @@ impl World {
                     _ => false,
                 };
                 if wants && may && !worker.starts && worker.attempts > 0 {
-                    let after = self.net.dice.magnitude(MS, if self.healed { 50 * MS } else { SECOND });
+                    let after =
+                        self.net.dice.magnitude(MS, if self.healed { 50 * MS } else { SECOND });
                     self.start_at(number, self.net.now + after);
                 }
             }
@@ -277,7 +318,10 @@ impl World {
         let ranks = &self.workers[plan.first_worker..plan.first_worker + usize::from(plan.ranks)];
         let session = ranks[0].session();
         let quits = plan.quitter.is_some() && ranks.iter().any(|rank| rank.attempts == 1);
-        ranks.iter().all(|rank| rank.resting() == Some(Some(&End::Finished)) && rank.session() == session) && !quits
+        ranks
+            .iter()
+            .all(|rank| rank.resting() == Some(Some(&End::Finished)) && rank.session() == session)
+            && !quits
     }
 
     fn is_over(&self) -> bool {
@@ -290,7 +334,9 @@ impl World {
         if let Some(heals_at) = self.scenario.heals_at {
             for job in 0..self.scenario.jobs.len() {
                 if !self.is_done(job) {
-                    return Err(Violation(format!("job {job} did not finish after all faults had ended")));
+                    return Err(Violation(format!(
+                        "job {job} did not finish after all faults had ended"
+                    )));
                 }
             }
             self.net.tally.slowest_recovery = self.net.now.saturating_sub(heals_at);

@@ -27,7 +27,8 @@ fn promises_are_kept_whatever_goes_wrong() {
     assert_eq!(report.tally.runs, SEEDS);
     println!("{}", report.tally);
     // What is promised says little if nothing goes wrong.
-    let never: Vec<_> = Fault::ALL.iter().filter(|fault| report.tally.faults(**fault) < 10).collect();
+    let never: Vec<_> =
+        Fault::ALL.iter().filter(|fault| report.tally.faults(**fault) < 10).collect();
     assert!(never.is_empty(), "hardly ever tried: {never:?}");
     let must_occur = [
         Fate::Finished,
@@ -43,8 +44,14 @@ fn promises_are_kept_whatever_goes_wrong() {
     let never: Vec<_> = must_occur.iter().filter(|fate| report.tally.fates(**fate) == 0).collect();
     assert!(never.is_empty(), "never came about: {never:?}");
     let served = |outcome: Outcome| report.tally.outcomes[outcome as usize];
-    let must_occur =
-        [Outcome::Replayed, Outcome::Pending, Outcome::Stale, Outcome::Mismatch, Outcome::Aborted, Outcome::BadCheck];
+    let must_occur = [
+        Outcome::Replayed,
+        Outcome::Pending,
+        Outcome::Stale,
+        Outcome::Mismatch,
+        Outcome::Aborted,
+        Outcome::BadCheck,
+    ];
     let never: Vec<_> = must_occur.iter().filter(|outcome| served(**outcome) == 0).collect();
     assert!(never.is_empty(), "never served: {never:?}");
     assert_eq!(served(Outcome::WrongRound), 0);

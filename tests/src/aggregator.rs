@@ -22,16 +22,19 @@ pub struct Aggregator {
 }
 
 impl Aggregator {
-    /// Starts it in the rack's switch, on all ports, where its mode says; in [`Mode::Bmv2`] together with `simple_switch`.
+    /// Starts it in the rack's switch, on all ports, where its mode says; in [`Mode::Bmv2`]
+    /// together with `simple_switch`.
     ///
     /// # Errors
     ///
-    /// [`Error::Start`], [`Error::Ended`] or [`Error::Timeout`] when it does not come up, with its last lines; [`Error::NoSimpleSwitch`].
+    /// [`Error::Start`], [`Error::Ended`] or [`Error::Timeout`] when it does not come up, with its
+    /// last lines; [`Error::NoSimpleSwitch`].
     pub fn in_rack(binaries: &Binaries, rack: &Rack) -> Result<Self, Error> {
         Self::in_rack_at(binaries, rack, &format!("{AGGREGATOR_ADDRESS}:0"))
     }
 
-    /// The same, with the control plane at this address and port: where an earlier one was, for example.
+    /// The same, with the control plane at this address and port: where an earlier one was, for
+    /// example.
     ///
     /// # Errors
     ///
@@ -42,7 +45,12 @@ impl Aggregator {
         if rack.mode() == Mode::Bmv2 {
             let interfaces = [rack.ports(), vec![HOST_PORT.to_owned()]].concat();
             let switch = SimpleSwitch::start(rack.switch(), &interfaces)?;
-            command.args(["--data-plane", "bmv2", "--bmv2-thrift", &SimpleSwitch::THRIFT.to_string()]);
+            command.args([
+                "--data-plane",
+                "bmv2",
+                "--bmv2-thrift",
+                &SimpleSwitch::THRIFT.to_string(),
+            ]);
             command.args(["--data-address", &SWITCHED_ADDRESS.to_string()]);
             return Ok(Self { _switch: Some(switch), ..Self::start(rack.switch(), command)? });
         }
@@ -53,7 +61,8 @@ impl Aggregator {
         Self::start(rack.switch(), command)
     }
 
-    /// Starts it on this host's loopback interface, with the software data plane, on ports that are free.
+    /// Starts it on this host's loopback interface, with the software data plane, on ports that are
+    /// free.
     ///
     /// # Errors
     ///
@@ -67,7 +76,11 @@ impl Aggregator {
     /// # Errors
     ///
     /// As [`Self::in_rack`].
-    pub fn on_loopback_with_slots(binaries: &Binaries, host: &Namespace, slots: u32) -> Result<Self, Error> {
+    pub fn on_loopback_with_slots(
+        binaries: &Binaries,
+        host: &Namespace,
+        slots: u32,
+    ) -> Result<Self, Error> {
         let mut command = on_loopback(binaries);
         command.args(["--slots", &slots.to_string()]);
         Self::start(host, command)
@@ -80,7 +93,14 @@ impl Aggregator {
     /// As [`Self::in_rack`].
     pub fn on_loopback_by_ipv6(binaries: &Binaries, host: &Namespace) -> Result<Self, Error> {
         let mut command = Command::new(&binaries.aggregator);
-        command.args(["--data-plane", "software", "--control", "[::1]:0", "--data-address", "127.0.0.1"]);
+        command.args([
+            "--data-plane",
+            "software",
+            "--control",
+            "[::1]:0",
+            "--data-address",
+            "127.0.0.1",
+        ]);
         command.args(["--data-port", "0"]);
         Self::start(host, command)
     }

@@ -39,9 +39,10 @@ impl Binaries {
         })
     }
 
-    /// The release binaries for a test: those in the folder `SWITCHML_BIN_DIR` where it is set, as `cargo xtask test`
-    /// does; otherwise they are brought up to date first, for cargo does not build another package's binaries for a
-    /// test, and one that runs yesterday's daemon is worse than none.
+    /// The release binaries for a test: those in the folder `SWITCHML_BIN_DIR` where it is set, as
+    /// `cargo xtask test` does; otherwise they are brought up to date first, for cargo does not
+    /// build another package's binaries for a test, and one that runs yesterday's daemon is worse
+    /// than none.
     ///
     /// # Errors
     ///
@@ -60,12 +61,16 @@ impl Binaries {
     }
 }
 
-/// Builds the binaries into the target folder that the running test came from, and returns the folder where they are.
+/// Builds the binaries into the target folder that the running test came from, and returns the
+/// folder where they are.
 fn build() -> Result<PathBuf, Error> {
     let target = target_folder()?;
-    let packages = ["switchml-userspace", "switchml-worker", "switchml-impairment"].map(|name| ["-p", name]);
-    let arguments = [&["build", "--quiet", "--release", "--bins"], packages.as_flattened()].concat();
-    let failed = |why: String| Error::Build { command: format!("cargo {}", arguments.join(" ")), why };
+    let packages =
+        ["switchml-userspace", "switchml-worker", "switchml-impairment"].map(|name| ["-p", name]);
+    let arguments =
+        [&["build", "--quiet", "--release", "--bins"], packages.as_flattened()].concat();
+    let failed =
+        |why: String| Error::Build { command: format!("cargo {}", arguments.join(" ")), why };
     let status = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
         .args(&arguments)
         .arg("--target-dir")

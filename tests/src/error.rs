@@ -125,7 +125,9 @@ pub enum Error {
 
 fn install_hint(error: &io::Error) -> &'static str {
     match error.kind() {
-        io::ErrorKind::NotFound => "; `cargo xtask setup` installs the tools that a rack needs (iproute2, ethtool)",
+        io::ErrorKind::NotFound => {
+            "; `cargo xtask setup` installs the tools that a rack needs (iproute2, ethtool)"
+        }
         _ => "",
     }
 }

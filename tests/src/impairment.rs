@@ -9,7 +9,8 @@ const READY: &str = "ready";
 const START_TIMEOUT: Duration = Duration::from_secs(60);
 const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What happens to the frames of the aggregation protocol in one direction of a link, each with its probability from 0 to 1.
+/// What happens to the frames of the aggregation protocol in one direction of a link, each with its
+/// probability from 0 to 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Faults {
     /// The frame is lost.
@@ -18,7 +19,8 @@ pub struct Faults {
     pub duplication: f64,
     /// It is held back until 1 to `distance` later ones have passed.
     pub reordering: f64,
-    /// The farthest that a frame is moved back, in frames; 1 to 1024, counts only with `reordering`.
+    /// The farthest that a frame is moved back, in frames; 1 to 1024, counts only with
+    /// `reordering`.
     pub distance: u32,
     /// A bit of its headers is flipped: IP, UDP, or the protocol's.
     pub corruption: f64,
@@ -54,7 +56,8 @@ pub struct FaultCounts {
     pub released: u64,
     /// To be held back, but sent at once because too many were already.
     pub no_room: u64,
-    /// Lost, sent once instead of twice, or left as they were because the kernel refused: none, unless something is wrong.
+    /// Lost, sent once instead of twice, or left as they were because the kernel refused: none,
+    /// unless something is wrong.
     pub failed: u64,
 }
 
@@ -64,12 +67,14 @@ pub struct Impairment {
 }
 
 impl Impairment {
-    /// Joins the halves of all links of a rack that was made with [`RackOptions::wires`](crate::RackOptions::wires);
-    /// `faults` says what happens to frames, for each rank and direction. The same seed gives the same faults to the same sequence of frames.
+    /// Joins the halves of all links of a rack that was made with
+    /// [`RackOptions::wires`](crate::RackOptions::wires); `faults` says what happens to frames, for
+    /// each rank and direction. The same seed gives the same faults to the same sequence of frames.
     ///
     /// # Errors
     ///
-    /// [`Error::NoWires`] for another rack; [`Error::Start`], [`Error::Ended`] or [`Error::Timeout`] when it does not come up.
+    /// [`Error::NoWires`] for another rack; [`Error::Start`], [`Error::Ended`] or
+    /// [`Error::Timeout`] when it does not come up.
     pub fn in_rack(
         binaries: &Binaries,
         rack: &Rack,
@@ -81,8 +86,14 @@ impl Impairment {
         command.args(["--seed", &seed.to_string()]);
         for rank in 0..rack.workers().len() {
             let (to_worker, to_port) = wire_ends(rank);
-            command.args(["--path", &format!("{to_worker}:{to_port}:{}", faults(rank, Direction::Up).arguments())]);
-            command.args(["--path", &format!("{to_port}:{to_worker}:{}", faults(rank, Direction::Down).arguments())]);
+            command.args([
+                "--path",
+                &format!("{to_worker}:{to_port}:{}", faults(rank, Direction::Up).arguments()),
+            ]);
+            command.args([
+                "--path",
+                &format!("{to_port}:{to_worker}:{}", faults(rank, Direction::Down).arguments()),
+            ]);
         }
         let mut process = wires.spawn("impairment", command)?;
         process.wait_for_line(READY, START_TIMEOUT)?;
@@ -98,8 +109,10 @@ impl Impairment {
         let status = self.process.terminate(STOP_TIMEOUT)?;
         let output = self.process.stdout();
         let report = output.lines().find(|line| line.starts_with('['));
-        let counts: Option<Vec<FaultCounts>> = report.and_then(|report| serde_json::from_str(report).ok());
-        let counts = counts.ok_or_else(|| self.process.ended("should report its counts".to_owned(), status))?;
+        let counts: Option<Vec<FaultCounts>> =
+            report.and_then(|report| serde_json::from_str(report).ok());
+        let counts = counts
+            .ok_or_else(|| self.process.ended("should report its counts".to_owned(), status))?;
         Ok(counts.as_chunks().0.to_vec())
     }
 }

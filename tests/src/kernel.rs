@@ -8,10 +8,11 @@ use rustix::{
 };
 use std::{io, os::unix::process::CommandExt, process::Command};
 
-/// Moves the calling thread, and what it will start, into a new network namespace, and into a new mount namespace with
-/// a `/sys` and a BPF file system that belong to it.
+/// Moves the calling thread, and what it will start, into a new network namespace, and into a new
+/// mount namespace with a `/sys` and a BPF file system that belong to it.
 pub fn enter_new_namespace() -> io::Result<()> {
-    // SAFETY: unsharing is unsafe for the descriptor table alone (UnshareFlags::FILES), which stays shared.
+    // SAFETY: unsharing is unsafe for the descriptor table alone (UnshareFlags::FILES), which stays
+    // shared.
     unsafe { unshare_unsafe(UnshareFlags::NEWNET | UnshareFlags::NEWNS) }?;
     // What is mounted from here on must not show up in the mount namespace that we came from.
     mount_change("/", MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC)?;
@@ -20,7 +21,8 @@ pub fn enter_new_namespace() -> io::Result<()> {
     Ok(())
 }
 
-/// Has the kernel kill the command's process when the thread that starts it ends, however that comes about.
+/// Has the kernel kill the command's process when the thread that starts it ends, however that
+/// comes about.
 pub fn die_with_parent(command: &mut Command) {
     let parent = getpid();
     let ask = move || {
@@ -28,6 +30,7 @@ pub fn die_with_parent(command: &mut Command) {
         // The parent may have died just before; then nobody would tell us any more.
         if getppid() == Some(parent) { Ok(()) } else { Err(io::ErrorKind::NotConnected.into()) }
     };
-    // SAFETY: between fork and exec `ask` makes two system calls; it takes no lock and does not allocate.
+    // SAFETY: between fork and exec `ask` makes two system calls; it takes no lock and does not
+    // allocate.
     unsafe { command.pre_exec(ask) };
 }

@@ -1,6 +1,6 @@
-//! A rack on one machine: a switch and N workers, each in a network namespace of its own, joined by veth pairs.
-//! `cargo xtask run` and the end-to-end tests start the real binaries in it; it is also the shortest description of what
-//! a deployment looks like.
+//! A rack on one machine: a switch and N workers, each in a network namespace of its own, joined by
+//! veth pairs. `cargo xtask run` and the end-to-end tests start the real binaries in it; it is also
+//! the shortest description of what a deployment looks like.
 //!
 //! ```text
 //!   ┌─ switch ────────────────────────────────────────────────────────────┐
@@ -24,19 +24,22 @@
 //!   └─────────────────────┘ └────────────────────┘       └────────────────┘
 //! ```
 //!
-//! What is not the aggregator's, its XDP program passes on: worker to worker and control-plane traffic is switched by
-//! the bridge, as a host that serves as a switch would.
+//! What is not the aggregator's, its XDP program passes on: worker to worker and control-plane
+//! traffic is switched by the bridge, as a host that serves as a switch would.
 //!
-//! The drawing shows [`Mode::Native`]. By default ([`Mode::Auto`]) the aggregator takes superpackets whole, at tc ingress of the ports; `eth0` has
-//! all offloads then, and no program, for XDP at either end would have superpackets cut up.
+//! The drawing shows [`Mode::Native`]. By default ([`Mode::Auto`]) the aggregator takes
+//! superpackets whole, at tc ingress of the ports; `eth0` has all offloads then, and no program,
+//! for XDP at either end would have superpackets cut up.
 //!
-//! With native XDP, a veth drops, without a word, the frames that XDP sends into it unless its other end runs an XDP program too, or has GRO
-//! on; and with GRO alone, those sent by `XDP_TX` wait until something else arrives. That is what the passing program on
-//! each `eth0` is for. Checksum and segmentation offloads are off on
-//! `eth0` then, because XDP on the other end would see UDP checksums not filled in yet.
+//! With native XDP, a veth drops, without a word, the frames that XDP sends into it unless its
+//! other end runs an XDP program too, or has GRO on; and with GRO alone, those sent by `XDP_TX`
+//! wait until something else arrives. That is what the passing program on each `eth0` is for.
+//! Checksum and segmentation offloads are off on `eth0` then, because XDP on the other end would
+//! see UDP checksums not filled in yet.
 //!
-//! With [`Mode::Bmv2`] the switch is bmv2's `simple_switch`, which takes whole frames from its ports and gives them back, and there is no bridge. The
-//! aggregator's address is at one more port of it, where the daemon and its control plane are:
+//! With [`Mode::Bmv2`] the switch is bmv2's `simple_switch`, which takes whole frames from its
+//! ports and gives them back, and there is no bridge. The aggregator's address is at one more port
+//! of it, where the daemon and its control plane are:
 //!
 //! ```text
 //!   ┌─ switch ────────────────────────────────────────────────────────────┐
@@ -47,15 +50,17 @@
 //!
 //! # Links of a chosen rate
 //!
-//! [`Shaping`] gives all links a rate in each direction, until it is dropped; a rack that is in use can be shaped and unshaped.
+//! [`Shaping`] gives all links a rate in each direction, until it is dropped; a rack that is in use
+//! can be shaped and unshaped.
 //!
 //! # Bad links
 //!
-//! With [`RackOptions::wires`] each link is open in the middle: worker's half and port's half both end in one more namespace, the wires,
-//! where an [`Impairment`] joins them. Its tc program sees every frame as it comes out of one half, one at a time,
-//! and sends it into the other, or not: seeded loss, duplication, reordering and corruption, for each link and
-//! direction, counted. The port's native XDP sees frames one at a time too; for its tc ingress ([`Mode::Auto`]) GRO has merged what is left of them
-//! into superpackets, as behind a NIC.
+//! With [`RackOptions::wires`] each link is open in the middle: worker's half and port's half both
+//! end in one more namespace, the wires, where an [`Impairment`] joins them. Its tc program sees
+//! every frame as it comes out of one half, one at a time, and sends it into the other, or not:
+//! seeded loss, duplication, reordering and corruption, for each link and direction, counted. The
+//! port's native XDP sees frames one at a time too; for its tc ingress ([`Mode::Auto`]) GRO has
+//! merged what is left of them into superpackets, as behind a NIC.
 //!
 //! ```text
 //!   worker i                    wires                         switch
@@ -65,14 +70,15 @@
 //!
 //! # Nothing is left behind
 //!
-//! A namespace has no name. It is the namespace of one thread of this process, and lives as long as that thread or a
-//! process in it; a process started in it is killed by the kernel when the thread ends (`PR_SET_PDEATHSIG`). So dropping
-//! the [`Rack`], a panic, Ctrl-C and even `kill -9` of the owner all remove everything, and any number of racks coexist.
-//! Each namespace has its own `/sys` and BPF file system too: `/sys/class/net` shows the rack's interfaces, and pins go
-//! away with it.
+//! A namespace has no name. It is the namespace of one thread of this process, and lives as long as
+//! that thread or a process in it; a process started in it is killed by the kernel when the thread
+//! ends (`PR_SET_PDEATHSIG`). So dropping the [`Rack`], a panic, Ctrl-C and even `kill -9` of the
+//! owner all remove everything, and any number of racks coexist. Each namespace has its own `/sys`
+//! and BPF file system too: `/sys/class/net` shows the rack's interfaces, and pins go away with it.
 //!
-//! To look inside while it lives, use the line that [`Namespace::enter_command`] returns, for example
-//! `nsenter --target 4711 --net --mount ip -d link`. `cargo run -p switchml-rack` holds an empty rack and prints these lines.
+//! To look inside while it lives, use the line that [`Namespace::enter_command`] returns, for
+//! example `nsenter --target 4711 --net --mount ip -d link`. `cargo run -p switchml-rack` holds an
+//! empty rack and prints these lines.
 //!
 //! # Example
 //!
@@ -93,8 +99,9 @@
 
 #![deny(unsafe_code)]
 
-/// Makes tests of functions that take a [`Mode`]: of each of them `native::NAME`, with the aggregator in native XDP, and `bundles::NAME`, with
-/// the aggregator at tc ingress. They are skipped where no racks can be built.
+/// Makes tests of functions that take a [`Mode`]: of each of them `native::NAME`, with the
+/// aggregator in native XDP, and `bundles::NAME`, with the aggregator at tc ingress. They are
+/// skipped where no racks can be built.
 #[macro_export]
 macro_rules! in_both_modes {
     ($($test:ident),+ $(,)?) => {

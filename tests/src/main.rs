@@ -17,7 +17,8 @@ fn main() {
         eprintln!("error: {error}");
         std::process::exit(1);
     });
-    let line = |namespace: &Namespace| say!("{:10} {}", namespace.name(), namespace.enter_command());
+    let line =
+        |namespace: &Namespace| say!("{:10} {}", namespace.name(), namespace.enter_command());
     line(rack.switch());
     rack.workers().iter().for_each(line);
     say!("ready; Ctrl-C removes the rack");

@@ -15,10 +15,12 @@ use std::{
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// One namespace of a rack, with its own interfaces, routes and sockets, its own `/sys` and BPF file system.
+/// One namespace of a rack, with its own interfaces, routes and sockets, its own `/sys` and BPF
+/// file system.
 ///
-/// A thread lives in it and does there what it is asked to. When the value is dropped the thread ends, which kills the
-/// processes that it started; the kernel then removes the namespace with all that is in it.
+/// A thread lives in it and does there what it is asked to. When the value is dropped the thread
+/// ends, which kills the processes that it started; the kernel then removes the namespace with all
+/// that is in it.
 pub struct Namespace {
     name: String,
     tid: Pid,
@@ -29,12 +31,15 @@ pub struct Namespace {
 impl Namespace {
     /// Makes a namespace that contains a loopback interface, still down.
     pub(crate) fn new(name: &str) -> Result<Self, Error> {
-        Self::with_thread(name, kernel::enter_new_namespace)
-            .map_err(|source| Error::Kernel { what: format!("make the network namespace of {name}"), source })
+        Self::with_thread(name, kernel::enter_new_namespace).map_err(|source| Error::Kernel {
+            what: format!("make the network namespace of {name}"),
+            source,
+        })
     }
 
-    /// The namespace that this process is in already, for what needs no rack and no privilege: its loopback interface
-    /// will do. Processes started in it die with this value, as those in a rack do.
+    /// The namespace that this process is in already, for what needs no rack and no privilege: its
+    /// loopback interface will do. Processes started in it die with this value, as those in a rack
+    /// do.
     ///
     /// # Errors
     ///
@@ -66,7 +71,8 @@ impl Namespace {
         &self.name
     }
 
-    /// What to type, in front of any command, to run it in here: `nsenter --target <thread> --net --mount`.
+    /// What to type, in front of any command, to run it in here: `nsenter --target <thread> --net
+    /// --mount`.
     pub fn enter_command(&self) -> String {
         format!("nsenter --target {} --net --mount", self.tid)
     }
@@ -76,13 +82,15 @@ impl Namespace {
         self.tid.as_raw_nonzero().get()
     }
 
-    /// The file that stands for the network namespace, for tools that take one (`ip link … netns <path>`).
+    /// The file that stands for the network namespace, for tools that take one (`ip link … netns
+    /// <path>`).
     pub(crate) fn path(&self) -> String {
         format!("/proc/{}/task/{}/ns/net", getpid(), self.tid)
     }
 
-    /// Runs `job` on the namespace's thread and returns its result. Sockets that it opens belong to this namespace for
-    /// good, wherever they are used later. Keep it short: the namespace does one job at a time.
+    /// Runs `job` on the namespace's thread and returns its result. Sockets that it opens belong to
+    /// this namespace for good, wherever they are used later. Keep it short: the namespace does one
+    /// job at a time.
     ///
     /// # Panics
     ///
@@ -92,15 +100,19 @@ impl Namespace {
         let job = Box::new(move || {
             let _ = done.send(catch_unwind(AssertUnwindSafe(job)));
         });
-        self.jobs.as_ref().expect("the queue is open until drop").send(job).expect("the thread lives until drop");
+        self.jobs
+            .as_ref()
+            .expect("the queue is open until drop")
+            .send(job)
+            .expect("the thread lives until drop");
         match result.recv().expect("every job answers, a panicking one too") {
             Ok(value) => value,
             Err(panic) => resume_unwind(panic),
         }
     }
 
-    /// Starts a program in here. Its output is kept line by line ([`Process::stdout`], [`Process::wait_for_line`]); its
-    /// input is empty. `name` is what messages call it.
+    /// Starts a program in here. Its output is kept line by line ([`Process::stdout`],
+    /// [`Process::wait_for_line`]); its input is empty. `name` is what messages call it.
     ///
     /// # Errors
     ///
@@ -110,7 +122,8 @@ impl Namespace {
         Process::new(name, self.start(command)?)
     }
 
-    /// Starts a program in here that shares this process's output, for one that draws on the terminal.
+    /// Starts a program in here that shares this process's output, for one that draws on the
+    /// terminal.
     ///
     /// # Errors
     ///
@@ -151,7 +164,8 @@ impl Namespace {
         self.output(command).map(drop)
     }
 
-    /// A child of the namespace's thread inherits the namespace, and is killed when the thread ends.
+    /// A child of the namespace's thread inherits the namespace, and is killed when the thread
+    /// ends.
     fn start(&self, mut command: Command) -> Result<Child, Error> {
         let line = command_line(&command);
         kernel::die_with_parent(&mut command);

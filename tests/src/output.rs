@@ -48,10 +48,12 @@ impl Output {
         });
     }
 
-    /// Waits for the first line, of either stream, that contains `pattern`; lines that came earlier count too.
-    /// `None` when both streams ended, or time passed, without one.
+    /// Waits for the first line, of either stream, that contains `pattern`; lines that came earlier
+    /// count too. `None` when both streams ended, or time passed, without one.
     pub fn wait_for_line(&self, pattern: &str, timeout: Duration) -> Option<String> {
-        let find = |log: &Log| log.lines.iter().find(|(_, line)| line.contains(pattern)).map(|(_, line)| line.clone());
+        let find = |log: &Log| {
+            log.lines.iter().find(|(_, line)| line.contains(pattern)).map(|(_, line)| line.clone())
+        };
         find(&self.wait_until(timeout, |log| log.open == 0 || find(log).is_some()))
     }
 
@@ -62,15 +64,22 @@ impl Output {
 
     /// One stream's text so far.
     pub fn text(&self, stream: Stream) -> String {
-        self.log().lines.iter().filter(|(from, _)| *from == stream).map(|(_, line)| line.clone() + "\n").collect()
+        self.log()
+            .lines
+            .iter()
+            .filter(|(from, _)| *from == stream)
+            .map(|(_, line)| line.clone() + "\n")
+            .collect()
     }
 
     /// The last lines of both streams, for an error message.
     pub fn tail(&self) -> String {
         const LINES: usize = 20;
         let log = self.log();
-        let lines: Vec<_> =
-            log.lines[log.lines.len().saturating_sub(LINES)..].iter().map(|(_, l)| l.as_str()).collect();
+        let lines: Vec<_> = log.lines[log.lines.len().saturating_sub(LINES)..]
+            .iter()
+            .map(|(_, l)| l.as_str())
+            .collect();
         if lines.is_empty() { "(none)".to_owned() } else { lines.join("\n") }
     }
 

@@ -6,22 +6,26 @@ use crate::{
 };
 use std::{fs::OpenOptions, io::Write, sync::OnceLock};
 
-/// Whether the test `name` can run. If not, that is said by [`skip`]; the test should then return at once.
+/// Whether the test `name` can run. If not, that is said by [`skip`]; the test should then return
+/// at once.
 ///
-/// It is tried, not guessed: a namespace is made and a program is loaded. A rack that fails nevertheless is an error.
+/// It is tried, not guessed: a namespace is made and a program is loaded. A rack that fails
+/// nevertheless is an error.
 pub fn can_build_racks(name: &str) -> bool {
     static OBSTACLE: OnceLock<Option<String>> = OnceLock::new();
     let obstacle = OBSTACLE.get_or_init(|| try_it().err().map(|error| error.to_string()));
     obstacle.as_ref().inspect(|reason| skip(name, reason)).is_none()
 }
 
-/// Says that the test `name` cannot run: on standard error and, when the environment variable `SWITCHML_SKIPPED` names a file, by
-/// a line `<name>: <reason>` at its end. `cargo xtask test` reads that file.
+/// Says that the test `name` cannot run: on standard error and, when the environment variable
+/// `SWITCHML_SKIPPED` names a file, by a line `<name>: <reason>` at its end. `cargo xtask test`
+/// reads that file.
 pub fn skip(name: &str, reason: &str) {
     say("skipped ", "", &format!("{name}: {reason}"));
 }
 
-/// The same of a test that needs a program which is in no package registry, so that not even CI must have it: the line begins with [`LEFT_OUT`].
+/// The same of a test that needs a program which is in no package registry, so that not even CI
+/// must have it: the line begins with [`LEFT_OUT`].
 pub fn leave_out(name: &str, reason: &str) {
     say(LEFT_OUT, LEFT_OUT, &format!("{name}: {reason}"));
 }
@@ -34,8 +38,11 @@ fn say(spoken: &str, written: &str, what: &str) {
     if let Some(path) = std::env::var_os("SWITCHML_SKIPPED") {
         // One write, so that tests that run at the same time do not mix their lines.
         let line = format!("{written}{what}\n");
-        let written =
-            OpenOptions::new().append(true).create(true).open(&path).and_then(|mut f| f.write_all(line.as_bytes()));
+        let written = OpenOptions::new()
+            .append(true)
+            .create(true)
+            .open(&path)
+            .and_then(|mut f| f.write_all(line.as_bytes()));
         if let Err(error) = written {
             panic!("cannot write to SWITCHML_SKIPPED={}: {error}", path.display());
         }

@@ -17,12 +17,12 @@ use std::{
     time::Duration,
 };
 
-/// How long the output of a process that has ended may take to arrive. It is there already, unless a grandchild holds
-/// the stream open.
+/// How long the output of a process that has ended may take to arrive. It is there already, unless
+/// a grandchild holds the stream open.
 const OUTPUT_GRACE: Duration = Duration::from_secs(1);
 
-/// A process in a [`Namespace`](crate::Namespace); killed and reaped when the value is dropped, and at the latest with
-/// the rack.
+/// A process in a [`Namespace`](crate::Namespace); killed and reaped when the value is dropped, and
+/// at the latest with the rack.
 pub struct Process {
     name: String,
     child: Child,
@@ -68,11 +68,13 @@ impl Process {
         self.output.text(Stream::Stderr)
     }
 
-    /// Waits until it has printed a line that contains `pattern`, and returns the line. Lines printed earlier count.
+    /// Waits until it has printed a line that contains `pattern`, and returns the line. Lines
+    /// printed earlier count.
     ///
     /// # Errors
     ///
-    /// [`Error::Ended`] if it ends without, [`Error::Timeout`] if time passes; both with its last lines.
+    /// [`Error::Ended`] if it ends without, [`Error::Timeout`] if time passes; both with its last
+    /// lines.
     pub fn wait_for_line(&mut self, pattern: &str, timeout: Duration) -> Result<String, Error> {
         let deadline = Deadline::after(timeout);
         if let Some(line) = self.output.wait_for_line(pattern, timeout) {
@@ -105,7 +107,8 @@ impl Process {
     ///
     /// # Errors
     ///
-    /// [`Error::Ended`] for any other status, [`Error::Timeout`] if it still runs then; both with its last lines.
+    /// [`Error::Ended`] for any other status, [`Error::Timeout`] if it still runs then; both with
+    /// its last lines.
     pub fn wait_success(&mut self, timeout: Duration) -> Result<(), Error> {
         let status = self.wait(timeout)?;
         if status.success() { Ok(()) } else { Err(self.ended("should succeed".to_owned(), status)) }
@@ -116,7 +119,8 @@ impl Process {
         matches!(self.child.try_wait(), Ok(None))
     }
 
-    /// Sends it a signal ([`Signal::STOP`] and [`Signal::CONT`] make a rank that hangs and comes back).
+    /// Sends it a signal ([`Signal::STOP`] and [`Signal::CONT`] make a rank that hangs and comes
+    /// back).
     ///
     /// # Errors
     ///
@@ -125,7 +129,8 @@ impl Process {
         pidfd_send_signal(&self.pidfd, signal).map_err(|error| self.failed("signal", error.into()))
     }
 
-    /// Asks it to end (SIGTERM), and kills it when it has not ended after `grace`. Returns how it ended.
+    /// Asks it to end (SIGTERM), and kills it when it has not ended after `grace`. Returns how it
+    /// ended.
     ///
     /// # Errors
     ///

@@ -9,7 +9,8 @@ use std::{net::Ipv4Addr, os::fd::OwnedFd};
 /// The aggregator's address, for contributions and for the control plane.
 pub const AGGREGATOR_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 88, 0, 254);
 
-/// That for contributions in [`Mode::Bmv2`], where the switch lets nobody else send from it, and so not the daemon either.
+/// That for contributions in [`Mode::Bmv2`], where the switch lets nobody else send from it, and so
+/// not the daemon either.
 pub(crate) const SWITCHED_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 88, 0, 253);
 
 /// The most workers that a rack takes.
@@ -18,18 +19,22 @@ pub const MAX_WORKERS: usize = 16;
 /// The smallest MTU that IPv4 allows, in bytes.
 pub const MIN_MTU: u32 = 68;
 
-/// The largest MTU with which native XDP attaches to a veth, in bytes, rounded down: a page less the headroom of an XDP
-/// frame (256), `skb_shared_info` (320) and the Ethernet header (14), 3506 with pages of 4 KiB.
+/// The largest MTU with which native XDP attaches to a veth, in bytes, rounded down: a page less
+/// the headroom of an XDP frame (256), `skb_shared_info` (320) and the Ethernet header (14), 3506
+/// with pages of 4 KiB.
 pub const MAX_MTU: u32 = 3500;
 
-/// Where [`Aggregator::in_rack`](crate::Aggregator::in_rack) takes frames, and what the workers' ends of the links need for that.
+/// Where [`Aggregator::in_rack`](crate::Aggregator::in_rack) takes frames, and what the workers'
+/// ends of the links need for that.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
-    /// Where the daemon thinks best: on these links, superpackets at tc ingress. `eth0` has all offloads, and no program.
+    /// Where the daemon thinks best: on these links, superpackets at tc ingress. `eth0` has all
+    /// offloads, and no program.
     Auto,
     /// In native XDP. `eth0` has no offloads, and runs a passing XDP program.
     Native,
-    /// The same without the program: GRO alone makes `eth0` take frames from XDP, and only those that are redirected.
+    /// The same without the program: GRO alone makes `eth0` take frames from XDP, and only those
+    /// that are redirected.
     NativeWithGro,
     /// In bmv2's `simple_switch`, which the daemon steers. `eth0` has no offloads.
     Bmv2,
@@ -54,8 +59,9 @@ pub struct RackOptions {
     pub mtu: u32,
     /// Where the aggregator is to take frames; the workers' ends are made to suit it.
     pub mode: Mode,
-    /// Whether each link runs through the namespace [`Rack::wires`], where an [`Impairment`](crate::Impairment) joins its
-    /// two halves. Without one, nothing passes. Frames cross it one by one; at tc ingress of the switch GRO has merged them again.
+    /// Whether each link runs through the namespace [`Rack::wires`], where an
+    /// [`Impairment`](crate::Impairment) joins its two halves. Without one, nothing passes. Frames
+    /// cross it one by one; at tc ingress of the switch GRO has merged them again.
     pub wires: bool,
 }
 
@@ -83,7 +89,8 @@ impl RackOptions {
     }
 }
 
-/// A switch and N workers; see the [crate's documentation](crate). It is removed when the value is dropped.
+/// A switch and N workers; see the [crate's documentation](crate). It is removed when the value is
+/// dropped.
 pub struct Rack {
     /// The passing programs' attachments; dropped first.
     _programs: Vec<OwnedFd>,
@@ -98,9 +105,9 @@ impl Rack {
     ///
     /// # Errors
     ///
-    /// [`Error::Workers`] and [`Error::Mtu`] for an option out of range; [`Error::Kernel`] without the privilege;
-    /// [`Error::Start`] and [`Error::Tool`] if `ip` or `ethtool` is missing or refuses. Whatever was made until then is
-    /// removed.
+    /// [`Error::Workers`] and [`Error::Mtu`] for an option out of range; [`Error::Kernel`] without
+    /// the privilege; [`Error::Start`] and [`Error::Tool`] if `ip` or `ethtool` is missing or
+    /// refuses. Whatever was made until then is removed.
     pub fn new(options: RackOptions) -> Result<Self, Error> {
         options.check()?;
         let switch = new_switch(&options)?;
@@ -112,7 +119,9 @@ impl Rack {
         for worker in workers.iter().filter(|_| options.mode == Mode::Native) {
             programs.push(pass_frames(worker, "eth0".to_owned())?);
         }
-        for (rank, wires) in wires.iter().flat_map(|wires| (0..options.workers).map(move |rank| (rank, wires))) {
+        for (rank, wires) in
+            wires.iter().flat_map(|wires| (0..options.workers).map(move |rank| (rank, wires)))
+        {
             programs.push(pass_frames(wires, wire_ends(rank).1)?);
         }
         Ok(Self { _programs: programs, workers, wires, switch, mode: options.mode })
@@ -165,7 +174,8 @@ fn port(rank: usize) -> String {
     format!("p{rank}")
 }
 
-/// A namespace with the aggregator's address: on the bridge that joins the ports, or on a link to the `simple_switch` that does.
+/// A namespace with the aggregator's address: on the bridge that joins the ports, or on a link to
+/// the `simple_switch` that does.
 fn new_switch(&RackOptions { mtu, mode, .. }: &RackOptions) -> Result<Namespace, Error> {
     let switch = Namespace::new("switch")?;
     switch.tool("ip", "link set lo up")?;
@@ -173,7 +183,10 @@ fn new_switch(&RackOptions { mtu, mode, .. }: &RackOptions) -> Result<Namespace,
         Mode::Bmv2 => ("agg0", format!("veth peer name {HOST_PORT} mtu {mtu}")),
         _ => ("br0", "bridge".to_owned()),
     };
-    switch.tool("ip", &format!("link add {interface} address 02:00:00:00:00:fe mtu {mtu} type {kind}"))?;
+    switch.tool(
+        "ip",
+        &format!("link add {interface} address 02:00:00:00:00:fe mtu {mtu} type {kind}"),
+    )?;
     switch.tool("ip", &format!("address add {AGGREGATOR_ADDRESS}/24 dev {interface}"))?;
     if mode == Mode::Bmv2 {
         // It answers ARP for that address, too.
@@ -187,13 +200,14 @@ fn new_switch(&RackOptions { mtu, mode, .. }: &RackOptions) -> Result<Namespace,
     Ok(switch)
 }
 
-/// The interfaces in the namespace of the wires at which the link of this rank is open: the end of the worker's half, and
-/// that of the port's.
+/// The interfaces in the namespace of the wires at which the link of this rank is open: the end of
+/// the worker's half, and that of the port's.
 pub(crate) fn wire_ends(rank: usize) -> (String, String) {
     (format!("w{rank}"), format!("s{rank}"))
 }
 
-/// A worker joined to a port of the switch: directly, or with its link open in the namespace of the wires.
+/// A worker joined to a port of the switch: directly, or with its link open in the namespace of the
+/// wires.
 fn new_worker(
     switch: &Namespace,
     wires: Option<&Namespace>,
@@ -211,7 +225,8 @@ fn new_worker(
         wires.tool("ip", &format!("link set {to_port} up"))?;
         wires.tool("ip", &format!("link set {to_worker} up"))?;
         if mode == Mode::Auto {
-            // As a NIC does: frames come in one by one, and GRO merges them. A veth has GRO only for what comes from an end without TSO.
+            // As a NIC does: frames come in one by one, and GRO merges them. A veth has GRO only
+            // for what comes from an end without TSO.
             wires.tool("ethtool", &format!("-K {to_port} tso off"))?;
             switch.tool("ethtool", &format!("-K p{rank} gro on rx-udp-gro-forwarding on"))?;
         }
@@ -219,26 +234,36 @@ fn new_worker(
         join(port, eth0, mtu)?;
     }
     match mode {
-        // Nobody but `simple_switch` answers there: the kernel would answer ARP for the aggregator's address.
+        // Nobody but `simple_switch` answers there: the kernel would answer ARP for the
+        // aggregator's address.
         Mode::Bmv2 => switch.tool("ip", &format!("link set p{rank} arp off up"))?,
         _ => switch.tool("ip", &format!("link set p{rank} master br0 up"))?,
     }
     worker.tool("ip", "link set lo up")?;
     worker.tool("ip", &format!("address add {}/24 dev eth0", Rack::worker_address(rank)))?;
     worker.tool("ip", "link set eth0 up")?;
-    // XDP on the port would see what the sender left for the hardware to fill in, and the wires pass frames one by one.
+    // XDP on the port would see what the sender left for the hardware to fill in, and the wires
+    // pass frames one by one.
     let offloads = if mode == Mode::Auto && wires.is_none() { "on" } else { "off" };
-    // GRO is on, as it is on every NIC; turned on while the link is up, it lets the port send to here from XDP.
+    // GRO is on, as it is on every NIC; turned on while the link is up, it lets the port send to
+    // here from XDP.
     let tags = format!("txvlan {offloads} tx-vlan-stag-hw-insert {offloads}");
-    worker.tool("ethtool", &format!("-K eth0 tx {offloads} tso {offloads} gso {offloads} gro on {tags}"))?;
+    worker.tool(
+        "ethtool",
+        &format!("-K eth0 tx {offloads} tso {offloads} gso {offloads} gro on {tags}"),
+    )?;
     // RESULTs come as multicast; joining a group needs a route for it.
     worker.tool("ip", "route add 224.0.0.0/4 dev eth0")?;
     Ok(worker)
 }
 
-/// Makes a veth pair: namespace, name and MAC of each end. Both start where they belong, so that they are never seen, nor left,
-/// outside the rack.
-fn join(end: (&Namespace, String, String), peer: (&Namespace, String, String), mtu: u32) -> Result<(), Error> {
+/// Makes a veth pair: namespace, name and MAC of each end. Both start where they belong, so that
+/// they are never seen, nor left, outside the rack.
+fn join(
+    end: (&Namespace, String, String),
+    peer: (&Namespace, String, String),
+    mtu: u32,
+) -> Result<(), Error> {
     let ((namespace, name, mac), (peer_namespace, peer_name, peer_mac)) = (end, peer);
     let path = peer_namespace.path();
     namespace.tool("ip", &format!("link add {name} address {mac} mtu {mtu} type veth peer name {peer_name} address {peer_mac} mtu {mtu} netns {path}"))

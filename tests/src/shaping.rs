@@ -2,11 +2,12 @@
 
 use crate::{Error, Namespace, Rack};
 
-/// How long a link may send at full speed after a pause. Shorter, and a timer that comes late on a busy machine would cost
-/// throughput.
+/// How long a link may send at full speed after a pause. Shorter, and a timer that comes late on a
+/// busy machine would cost throughput.
 const BURST_MS: u64 = 4;
 
-/// The least that a bucket must hold, in bytes: what is larger is cut up, and superpackets are up to 64 KiB.
+/// The least that a bucket must hold, in bytes: what is larger is cut up, and superpackets are up
+/// to 64 KiB.
 const LEAST_BURST: u64 = 128 << 10;
 
 /// How much a link queues: about what a switch does.
@@ -14,9 +15,10 @@ const QUEUE_MS: u64 = 50;
 
 /// All links of a rack at a rate, in each direction, until the value is dropped.
 ///
-/// Both token buckets are in the worker's namespace: at `eth0` for what leaves, and at an `ifb` device that what arrives is sent
-/// through first. At the switch's port, where a queue would be in reality, it would not slow down what XDP redirects, which
-/// passes no queueing discipline. So all data paths, and whatever else the workers run, find the same links.
+/// Both token buckets are in the worker's namespace: at `eth0` for what leaves, and at an `ifb`
+/// device that what arrives is sent through first. At the switch's port, where a queue would be in
+/// reality, it would not slow down what XDP redirects, which passes no queueing discipline. So all
+/// data paths, and whatever else the workers run, find the same links.
 pub struct Shaping<'a> {
     rack: &'a Rack,
 }
@@ -26,7 +28,8 @@ impl<'a> Shaping<'a> {
     ///
     /// # Errors
     ///
-    /// [`Error::Start`] and [`Error::Tool`] if `ip` or `tc` is missing or refuses; the links are as before, then.
+    /// [`Error::Start`] and [`Error::Tool`] if `ip` or `tc` is missing or refuses; the links are as
+    /// before, then.
     pub fn new(rack: &'a Rack, rate: u64) -> Result<Self, Error> {
         let shaping = Self { rack };
         rack.workers().iter().try_for_each(|worker| shape(worker, rate))?;
@@ -42,7 +45,10 @@ fn shape(worker: &Namespace, rate: u64) -> Result<(), Error> {
     worker.tool("tc", &format!("qdisc add dev ifb0 {bucket}"))?;
     worker.tool("tc", "qdisc add dev eth0 ingress")?;
     let everything = "protocol all u32 match u32 0 0";
-    worker.tool("tc", &format!("filter add dev eth0 ingress {everything} action mirred egress redirect dev ifb0"))?;
+    worker.tool(
+        "tc",
+        &format!("filter add dev eth0 ingress {everything} action mirred egress redirect dev ifb0"),
+    )?;
     worker.tool("tc", &format!("qdisc add dev eth0 {bucket}"))
 }
 

@@ -31,15 +31,18 @@ impl SimpleSwitch {
 
     /// Why it cannot be had here, if so: what is not on the PATH.
     pub fn obstacle() -> Option<String> {
-        let missing: Vec<_> = [COMPILER, SWITCH].into_iter().filter(|tool| !is_on_path(tool)).collect();
+        let missing: Vec<_> =
+            [COMPILER, SWITCH].into_iter().filter(|tool| !is_on_path(tool)).collect();
         (!missing.is_empty()).then(|| format!("no {} on the PATH", missing.join(" and no ")))
     }
 
-    /// Compiles the program and starts it in a namespace, where loopback is up, with these interfaces as its ports 1, 2, ….
+    /// Compiles the program and starts it in a namespace, where loopback is up, with these
+    /// interfaces as its ports 1, 2, ….
     ///
     /// # Errors
     ///
-    /// [`Error::NoSimpleSwitch`] without it or its compiler, [`Error::Start`], [`Error::Tool`], [`Error::Ended`] or [`Error::Timeout`] when it does not come up.
+    /// [`Error::NoSimpleSwitch`] without it or its compiler, [`Error::Start`], [`Error::Tool`],
+    /// [`Error::Ended`] or [`Error::Timeout`] when it does not come up.
     pub fn start(namespace: &Namespace, interfaces: &[String]) -> Result<Self, Error> {
         if let Some(obstacle) = Self::obstacle() {
             return Err(Error::NoSimpleSwitch(obstacle));
@@ -75,7 +78,9 @@ impl Program {
         let source = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../p4/bmv2.p4"));
         // Racks may be built at the same time, by several processes.
         let number = namespace.number();
-        let program = Self(env::temp_dir().join(format!("switchml-bmv2-{}-{number}.json", std::process::id())));
+        let program = Self(
+            env::temp_dir().join(format!("switchml-bmv2-{}-{number}.json", std::process::id())),
+        );
         let mut command = Command::new(COMPILER);
         command.arg("--Wdisable=unused").arg("-o").arg(&program.0).arg(source);
         namespace.output(command)?;
@@ -91,5 +96,6 @@ impl Drop for Program {
 }
 
 fn is_on_path(tool: &str) -> bool {
-    env::var_os("PATH").is_some_and(|path| env::split_paths(&path).any(|folder| folder.join(tool).is_file()))
+    env::var_os("PATH")
+        .is_some_and(|path| env::split_paths(&path).any(|folder| folder.join(tool).is_file()))
 }

@@ -1,4 +1,5 @@
-//! Training jobs of PyTorch's: torchrun in each worker's namespace, and what the ranks say of each step.
+//! Training jobs of PyTorch's: torchrun in each worker's namespace, and what the ranks say of each
+//! step.
 
 use std::path::Path;
 use std::process::Command;
@@ -8,20 +9,23 @@ use serde::Deserialize;
 
 use crate::{Aggregator, Error, Namespace, Process, Rack, deadline::Deadline};
 
-/// How long ranks may go on once one has failed. They are told by its connections, or by the aggregator.
+/// How long ranks may go on once one has failed. They are told by its connections, or by the
+/// aggregator.
 const AFTER_A_FAILURE: Duration = Duration::from_secs(20);
 
 /// Where the ranks meet: torchrun's usual port, at worker 0.
 const PORT: &str = "29500";
 
-/// A training job: torchrun in each worker's namespace. Dropped, it ends at once, with all processes of its own.
+/// A training job: torchrun in each worker's namespace. Dropped, it ends at once, with all
+/// processes of its own.
 pub struct Torchrun {
     agents: Vec<Process>,
 }
 
 impl Torchrun {
-    /// Starts `torchrun --nnodes N --node-rank I … SCRIPT ARGUMENTS` for each of the rack's N workers. `python` is an interpreter that has
-    /// torch, and with it torchrun at its side; `aggregator` is whom the backend `switchml` is to use.
+    /// Starts `torchrun --nnodes N --node-rank I … SCRIPT ARGUMENTS` for each of the rack's N
+    /// workers. `python` is an interpreter that has torch, and with it torchrun at its side;
+    /// `aggregator` is whom the backend `switchml` is to use.
     ///
     /// # Errors
     ///
@@ -38,14 +42,26 @@ impl Torchrun {
             return Err(Error::NoTorchrun(torchrun));
         }
         let start = |(rank, worker): (usize, &Namespace)| {
-            // Torchrun has children. In a namespace of processes the kernel ends them with it, however it ends.
+            // Torchrun has children. In a namespace of processes the kernel ends them with it,
+            // however it ends.
             let mut command = Command::new("unshare");
             command.args(["--pid", "--fork", "--kill-child", "--mount-proc"]).arg(&torchrun);
-            command.args(["--nnodes", &rack.workers().len().to_string(), "--node-rank", &rank.to_string()]);
-            command.args(["--master-addr", &Rack::worker_address(0).to_string(), "--master-port", PORT]);
+            command.args([
+                "--nnodes",
+                &rack.workers().len().to_string(),
+                "--node-rank",
+                &rank.to_string(),
+            ]);
+            command.args([
+                "--master-addr",
+                &Rack::worker_address(0).to_string(),
+                "--master-port",
+                PORT,
+            ]);
             command.arg(script).args(arguments);
             command.env("GLOO_SOCKET_IFNAME", "eth0").env("OMP_NUM_THREADS", "1");
-            command.envs(aggregator.map(|aggregator| ("SWITCHML_AGGREGATOR", aggregator.control())));
+            command
+                .envs(aggregator.map(|aggregator| ("SWITCHML_AGGREGATOR", aggregator.control())));
             worker.spawn(&format!("rank {rank}"), command)
         };
         Ok(Self { agents: rack.workers().iter().enumerate().map(start).collect::<Result<_, _>>()? })
@@ -55,8 +71,9 @@ impl Torchrun {
     ///
     /// # Errors
     ///
-    /// [`Error::Script`] with the ranks that failed and the last lines of their scripts; [`Error::Timeout`]; [`Error::Training`] for ranks whose
-    /// parameters differ, or that say something else than was agreed.
+    /// [`Error::Script`] with the ranks that failed and the last lines of their scripts;
+    /// [`Error::Timeout`]; [`Error::Training`] for ranks whose parameters differ, or that say
+    /// something else than was agreed.
     pub fn finish(mut self, timeout: Duration) -> Result<Training, Error> {
         wait(&mut self.agents, timeout)?;
         let printed: Vec<String> = self.agents.iter().map(Process::stdout).collect();
@@ -71,7 +88,8 @@ pub struct Training {
     pub losses: Vec<f64>,
     /// Time by step in seconds, where it was told: the slowest rank's.
     pub seconds: Vec<f64>,
-    /// Digests of the parameters, which are those of all ranks: by step, or as often as they were told.
+    /// Digests of the parameters, which are those of all ranks: by step, or as often as they were
+    /// told.
     pub parameters: Vec<String>,
     /// Share of the test set that was right in the end, 0 to 1, where it was told.
     pub accuracy: Option<f64>,
@@ -90,11 +108,15 @@ struct Line {
 impl Training {
     /// Puts together what the ranks printed.
     fn of(printed: &[String]) -> Result<Self, Error> {
-        let ranks: Vec<Self> =
-            printed.iter().enumerate().map(|(rank, text)| of_rank(rank, text)).collect::<Result<_, _>>()?;
+        let ranks: Vec<Self> = printed
+            .iter()
+            .enumerate()
+            .map(|(rank, text)| of_rank(rank, text))
+            .collect::<Result<_, _>>()?;
         let first = ranks.first().cloned().unwrap_or_default();
         for (number, rank) in ranks.iter().enumerate() {
-            if (rank.losses.len(), rank.seconds.len()) != (first.losses.len(), first.seconds.len()) {
+            if (rank.losses.len(), rank.seconds.len()) != (first.losses.len(), first.seconds.len())
+            {
                 return Err(Error::Training(format!(
                     "rank {number} told of {} steps, rank 0 of {}",
                     rank.losses.len(),
@@ -130,8 +152,8 @@ impl Training {
 fn of_rank(rank: usize, printed: &str) -> Result<Training, Error> {
     let mut training = Training::default();
     for text in printed.lines() {
-        let line: Line =
-            serde_json::from_str(text).map_err(|_| Error::Training(format!("rank {rank} said: {text}")))?;
+        let line: Line = serde_json::from_str(text)
+            .map_err(|_| Error::Training(format!("rank {rank} said: {text}")))?;
         training.losses.extend(line.loss);
         training.seconds.extend(line.seconds);
         training.parameters.extend(line.parameters);
@@ -167,18 +189,26 @@ fn failures(agents: &mut [Process]) -> Result<Option<String>, Error> {
         if !agent.is_running() {
             let status = agent.wait(Duration::ZERO)?;
             if !status.success() {
-                failures.push(format!("{} ({status}):\n{}", agent.name(), last_lines_of_script(&agent.stderr())));
+                failures.push(format!(
+                    "{} ({status}):\n{}",
+                    agent.name(),
+                    last_lines_of_script(&agent.stderr())
+                ));
             }
         }
     }
     Ok((!failures.is_empty()).then(|| failures.join("\n")))
 }
 
-/// Torchrun goes on at length about the script's end; if it says nothing but that, it is at fault itself.
+/// Torchrun goes on at length about the script's end; if it says nothing but that, it is at fault
+/// itself.
 fn last_lines_of_script(stderr: &str) -> String {
     const LINES: usize = 8;
     let lines: Vec<&str> = stderr.lines().collect();
-    let script = lines.iter().position(|line| line.contains(" torch/distributed/elastic/")).unwrap_or(lines.len());
+    let script = lines
+        .iter()
+        .position(|line| line.contains(" torch/distributed/elastic/"))
+        .unwrap_or(lines.len());
     let said = if script == 0 { &lines[..] } else { &lines[..script] };
     said[said.len().saturating_sub(LINES)..].join("\n")
 }
@@ -194,7 +224,12 @@ mod tests {
         let other = GOOD.replace("2.0", "3.0").replace("0.25", "0.75");
         let training = Training::of(&[GOOD.to_owned(), other]).unwrap();
         let parameters = vec!["a".to_owned(), "b".to_owned()];
-        let expected = Training { losses: vec![2.5, 1.0], seconds: vec![0.5, 0.75], parameters, accuracy: Some(0.75) };
+        let expected = Training {
+            losses: vec![2.5, 1.0],
+            seconds: vec![0.5, 0.75],
+            parameters,
+            accuracy: Some(0.75),
+        };
         assert_eq!(training, expected);
         let further = Training { losses: vec![2.25, 1.5], ..expected.clone() };
         assert_eq!(expected.apart(&further), 0.5);
@@ -202,9 +237,14 @@ mod tests {
 
     #[test]
     fn ranks_that_differ_are_told() {
-        let told = |other: &str| Training::of(&[GOOD.to_owned(), other.to_owned()]).unwrap_err().to_string();
+        let told = |other: &str| {
+            Training::of(&[GOOD.to_owned(), other.to_owned()]).unwrap_err().to_string()
+        };
         let bits = told(&GOOD.replace("\"b\"", "\"c\""));
-        assert!(bits.contains("rank 1's parameters differ from rank 0's, first in its digest number 2"), "{bits}");
+        assert!(
+            bits.contains("rank 1's parameters differ from rank 0's, first in its digest number 2"),
+            "{bits}"
+        );
         let shorter = told(GOOD.split_once('\n').unwrap().0);
         assert!(shorter.contains("rank 1 told of 1 steps, rank 0 of 2"), "{shorter}");
         assert!(told("step 1\n").contains("rank 1 said: step 1"));

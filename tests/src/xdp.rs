@@ -1,4 +1,5 @@
-//! XDP programs of two instructions, made by hand, so that no compiler for BPF is needed to build a rack.
+//! XDP programs of two instructions, made by hand, so that no compiler for BPF is needed to build a
+//! rack.
 #![allow(unsafe_code)]
 
 use std::{
@@ -54,12 +55,13 @@ pub fn load(action: i32) -> io::Result<OwnedFd> {
         insns: program.as_ptr() as u64,
         license: c"GPL".as_ptr() as u64,
     };
-    // SAFETY: BPF_PROG_LOAD reads a ProgLoad; the program and the licence that it points to outlive the call.
+    // SAFETY: BPF_PROG_LOAD reads a ProgLoad; the program and the licence that it points to outlive
+    // the call.
     unsafe { bpf(BPF_PROG_LOAD, &attributes) }
 }
 
-/// Attaches a program to an interface of the calling thread's namespace, in the driver. It stays until the descriptor
-/// that is returned is closed.
+/// Attaches a program to an interface of the calling thread's namespace, in the driver. It stays
+/// until the descriptor that is returned is closed.
 pub fn attach(program: &OwnedFd, interface: &str) -> io::Result<OwnedFd> {
     let index = std::fs::read_to_string(format!("/sys/class/net/{interface}/ifindex"))?;
     let attributes = LinkCreate {
@@ -78,8 +80,11 @@ pub fn attach(program: &OwnedFd, interface: &str) -> io::Result<OwnedFd> {
 ///
 /// `attributes` is what `command` reads, and what it points to is valid during the call.
 unsafe fn bpf<T>(command: libc::c_int, attributes: &T) -> io::Result<OwnedFd> {
-    // SAFETY: the caller vouches for the attributes; the kernel reads no more than the size that it is told.
-    let fd = unsafe { libc::syscall(libc::SYS_bpf, command, std::ptr::from_ref(attributes), size_of::<T>()) };
+    // SAFETY: the caller vouches for the attributes; the kernel reads no more than the size that it
+    // is told.
+    let fd = unsafe {
+        libc::syscall(libc::SYS_bpf, command, std::ptr::from_ref(attributes), size_of::<T>())
+    };
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
@@ -101,11 +106,14 @@ mod tests {
         if !can_build_racks("frames_that_xdp_sends_into_a_worker_arrive") {
             return;
         }
-        let rack = Rack::new(RackOptions { workers: 1, mode: Mode::Native, ..RackOptions::default() }).expect("a rack");
+        let rack =
+            Rack::new(RackOptions { workers: 1, mode: Mode::Native, ..RackOptions::default() })
+                .expect("a rack");
         let worker = rack.worker(0);
         let socket = worker.run(|| UdpSocket::bind("0.0.0.0:0")).expect("bind");
         // The first datagram waits for ARP, which the mirror would break.
-        let switch = rack.switch().run(|| UdpSocket::bind((AGGREGATOR_ADDRESS, 5000))).expect("bind");
+        let switch =
+            rack.switch().run(|| UdpSocket::bind((AGGREGATOR_ADDRESS, 5000))).expect("bind");
         switch.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
         socket.send_to(b"resolve", (AGGREGATOR_ADDRESS, 5000)).unwrap();
         switch.recv(&mut [0; 16]).expect("the datagram arrives");
@@ -113,7 +121,12 @@ mod tests {
         let _mirror = rack.switch().run(|| attach(&load(XDP_TX)?, "p0")).expect("attach");
         let received = || {
             let path = "/sys/class/net/eth0/statistics/rx_packets";
-            worker.run(move || std::fs::read_to_string(path)).unwrap().trim().parse::<u32>().unwrap()
+            worker
+                .run(move || std::fs::read_to_string(path))
+                .unwrap()
+                .trim()
+                .parse::<u32>()
+                .unwrap()
         };
         let before = received();
         for _ in 0..100 {

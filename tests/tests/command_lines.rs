@@ -1,4 +1,5 @@
-//! Every program's command line, from outside: its version, its help, what it says of wrong arguments, and what happens when nobody reads what it prints.
+//! Every program's command line, from outside: its version, its help, what it says of wrong
+//! arguments, and what happens when nobody reads what it prints.
 
 use std::io::Read;
 use std::path::PathBuf;
@@ -24,7 +25,8 @@ fn programs() -> [(PathBuf, &'static str); 4] {
 /// Runs a program that is to end by itself: its exit code, and what it printed.
 fn run(program: &PathBuf, arguments: &[&str]) -> (i32, String, String) {
     let mut command = Command::new(program);
-    let mut child = command.args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut child =
+        command.args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let begin = Instant::now();
     while child.try_wait().unwrap().is_none() {
         if begin.elapsed() > PATIENCE {
@@ -34,7 +36,8 @@ fn run(program: &PathBuf, arguments: &[&str]) -> (i32, String, String) {
         std::thread::sleep(Duration::from_millis(5));
     }
     let output = child.wait_with_output().unwrap();
-    let [stdout, stderr] = [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).unwrap());
+    let [stdout, stderr] =
+        [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).unwrap());
     (output.status.code().unwrap(), stdout, stderr)
 }
 
@@ -54,9 +57,15 @@ fn each_tells_its_own_name_and_version() {
 #[test]
 fn wrong_arguments_are_one_line() {
     for (program, name) in programs() {
-        for arguments in [&["--no-such-option"][..], &["--version=1"], &["no\nsuch\n\ncommand"], &["-"]] {
+        for arguments in
+            [&["--no-such-option"][..], &["--version=1"], &["no\nsuch\n\ncommand"], &["-"]]
+        {
             let (code, printed, errors) = run(&program, arguments);
-            assert_eq!((code, printed.as_str(), errors.lines().count()), (2, "", 1), "{name} {arguments:?}: {errors}");
+            assert_eq!(
+                (code, printed.as_str(), errors.lines().count()),
+                (2, "", 1),
+                "{name} {arguments:?}: {errors}"
+            );
             assert!(
                 errors.starts_with("error: ") && errors.ends_with(" (see --help)\n"),
                 "{name} {arguments:?}: {errors}"
@@ -69,7 +78,8 @@ fn wrong_arguments_are_one_line() {
 fn a_reader_that_has_gone_away_is_no_failure() {
     for (program, name) in programs() {
         let mut command = Command::new(&program);
-        let mut child = command.arg("--help").stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut child =
+            command.arg("--help").stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         drop(child.stdout.take());
         let mut errors = String::new();
         child.stderr.take().unwrap().read_to_string(&mut errors).unwrap();

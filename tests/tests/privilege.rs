@@ -12,7 +12,8 @@ fn a_test_without_the_privilege_is_listed_by_name() {
         assert!(!can_build_racks("needs a rack"));
         return;
     }
-    // This very test again, as a process from which the capabilities were taken away, if there were any.
+    // This very test again, as a process from which the capabilities were taken away, if there were
+    // any.
     let test = std::env::current_exe().unwrap();
     let mut command = if rustix::process::geteuid().is_root() {
         let mut command = Command::new("setpriv");
@@ -35,7 +36,10 @@ fn a_test_without_the_privilege_is_listed_by_name() {
     let mut lines = listed.lines();
     assert_eq!(lines.next(), Some("earlier: reason"));
     let line = lines.next().unwrap();
-    assert!(line.starts_with("needs a rack: cannot make the network namespace of a trial: "), "{line}");
+    assert!(
+        line.starts_with("needs a rack: cannot make the network namespace of a trial: "),
+        "{line}"
+    );
     assert_eq!(lines.next(), None);
     assert!(String::from_utf8_lossy(&output.stderr).contains(&format!("skipped {line}")));
 }

@@ -1,4 +1,5 @@
-//! Processes in a rack: what they print, how they end, and what a test is told when they do not do as they should.
+//! Processes in a rack: what they print, how they end, and what a test is told when they do not do
+//! as they should.
 
 use std::{os::unix::process::ExitStatusExt, process::Command, time::Duration};
 use switchml_rack::{Error, Namespace, Process, Rack, RackOptions, Signal, can_build_racks};
@@ -24,7 +25,11 @@ fn output_is_kept_apart_and_searched() {
     let rack = rack();
     let mut process = shell(&rack, "echo one; echo two >&2; sleep 0.1; echo three; printf four");
     assert_eq!(process.wait_for_line("hre", SOON).unwrap(), "three");
-    assert_eq!(process.wait_for_line("two", SHORT).unwrap(), "two", "lines that came earlier count");
+    assert_eq!(
+        process.wait_for_line("two", SHORT).unwrap(),
+        "two",
+        "lines that came earlier count"
+    );
     process.wait_success(SOON).unwrap();
     assert_eq!(process.stdout(), "one\nthree\nfour\n");
     assert_eq!(process.stderr(), "two\n");
@@ -65,8 +70,16 @@ fn a_program_that_does_not_exist_is_named() {
     if !can_build_racks("a_program_that_does_not_exist_is_named") {
         return;
     }
-    let error = rack().worker(0).spawn("typo", Command::new("swithcml-worker")).map(drop).unwrap_err().to_string();
-    assert!(error.starts_with("cannot start `swithcml-worker` in worker 0: No such file or directory"), "{error}");
+    let error = rack()
+        .worker(0)
+        .spawn("typo", Command::new("swithcml-worker"))
+        .map(drop)
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.starts_with("cannot start `swithcml-worker` in worker 0: No such file or directory"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -75,7 +88,8 @@ fn terminate_asks_first_and_kills_after_the_grace() {
         return;
     }
     let rack = rack();
-    let mut polite = shell(&rack, "trap 'echo bye; exit 0' TERM; echo on; while :; do sleep 0.01; done");
+    let mut polite =
+        shell(&rack, "trap 'echo bye; exit 0' TERM; echo on; while :; do sleep 0.01; done");
     polite.wait_for_line("on", SOON).unwrap();
     assert!(polite.terminate(SOON).unwrap().success());
     assert_eq!(polite.stdout(), "on\nbye\n");

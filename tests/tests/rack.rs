@@ -8,8 +8,8 @@ use std::{
     time::{Duration, Instant},
 };
 use switchml_rack::{
-    AGGREGATOR_ADDRESS, Error, MAX_MTU, MAX_WORKERS, Mode, Namespace, Rack, RackOptions, Shaping, Signal,
-    can_build_racks,
+    AGGREGATOR_ADDRESS, Error, MAX_MTU, MAX_WORKERS, Mode, Namespace, Rack, RackOptions, Shaping,
+    Signal, can_build_racks,
 };
 
 const SOON: Duration = Duration::from_secs(5);
@@ -43,10 +43,13 @@ fn tool(namespace: &Namespace, program: &str, arguments: &[&str]) -> String {
 
 /// The network namespaces that some task on this machine is in, by inode.
 fn namespaces_in_use() -> Vec<u64> {
-    let tasks =
-        fs::read_dir("/proc").unwrap().flatten().filter_map(|entry| fs::read_dir(entry.path().join("task")).ok());
-    let inodes =
-        tasks.flat_map(|tasks| tasks.flatten().filter_map(|task| fs::metadata(task.path().join("ns/net")).ok()));
+    let tasks = fs::read_dir("/proc")
+        .unwrap()
+        .flatten()
+        .filter_map(|entry| fs::read_dir(entry.path().join("task")).ok());
+    let inodes = tasks.flat_map(|tasks| {
+        tasks.flatten().filter_map(|task| fs::metadata(task.path().join("ns/net")).ok())
+    });
     inodes.map(|file| file.ino()).collect()
 }
 
@@ -65,7 +68,9 @@ fn wait_until(what: &str, condition: impl Fn() -> bool) {
 /// Whether the process runs; one that is dead and waits for init to notice does not.
 fn runs(pid: u32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit(')').next().is_some_and(|after_name| !after_name.is_empty() && !after_name.starts_with(" Z"))
+    stat.rsplit(')')
+        .next()
+        .is_some_and(|after_name| !after_name.is_empty() && !after_name.starts_with(" Z"))
 }
 
 /// Interfaces of the namespace that the tests run in.
@@ -76,7 +81,8 @@ fn outside_links() -> Vec<String> {
 
 #[test]
 fn options_out_of_range_are_refused_before_anything_is_made() {
-    let build = |workers, mtu| Rack::new(RackOptions { workers, mtu, ..RackOptions::default() }).map(drop);
+    let build =
+        |workers, mtu| Rack::new(RackOptions { workers, mtu, ..RackOptions::default() }).map(drop);
     assert!(matches!(build(0, 1500), Err(Error::Workers(0))));
     assert!(matches!(build(MAX_WORKERS + 1, 1500), Err(Error::Workers(17))));
     assert!(matches!(build(4, MAX_MTU + 1), Err(Error::Mtu(3501))));
@@ -93,7 +99,8 @@ fn workers_reach_the_switch_and_each_other() {
     }
     let rack = rack(3, 1500);
     let switch = socket(rack.switch(), AGGREGATOR_ADDRESS, 5000);
-    let workers: Vec<_> = (0..3).map(|rank| socket(rack.worker(rank), Rack::worker_address(rank), 5000)).collect();
+    let workers: Vec<_> =
+        (0..3).map(|rank| socket(rack.worker(rank), Rack::worker_address(rank), 5000)).collect();
     for (rank, worker) in workers.iter().enumerate() {
         let address = SocketAddr::from(([10, 88, 0, rank as u8 + 1], 5000));
         assert_eq!(send(worker, &switch, b"up"), address);
@@ -109,7 +116,8 @@ fn multicast_reaches_the_workers_that_joined() {
     }
     let rack = rack(3, 1500);
     let group = Ipv4Addr::new(239, 88, 0, 1);
-    let members: Vec<_> = rack.workers().iter().map(|worker| socket(worker, Ipv4Addr::UNSPECIFIED, 6000)).collect();
+    let members: Vec<_> =
+        rack.workers().iter().map(|worker| socket(worker, Ipv4Addr::UNSPECIFIED, 6000)).collect();
     for member in &members[..2] {
         member.join_multicast_v4(&group, &Ipv4Addr::UNSPECIFIED).expect("join");
     }
@@ -118,13 +126,20 @@ fn multicast_reaches_the_workers_that_joined() {
     for member in &members[..2] {
         let mut buffer = [0; 16];
         let (length, sender) = member.recv_from(&mut buffer).expect("the datagram arrives");
-        assert_eq!((&buffer[..length], sender), (&b"result"[..], "10.88.0.254:6000".parse().unwrap()));
+        assert_eq!(
+            (&buffer[..length], sender),
+            (&b"result"[..], "10.88.0.254:6000".parse().unwrap())
+        );
     }
     members[2].set_read_timeout(Some(Duration::from_millis(50))).unwrap();
-    assert!(members[2].recv_from(&mut [0; 16]).is_err(), "a worker that did not join hears nothing");
+    assert!(
+        members[2].recv_from(&mut [0; 16]).is_err(),
+        "a worker that did not join hears nothing"
+    );
 }
 
-/// Payload in bits per second that arrives while 150 Mb/s are sent, after the first moment, in which the buckets are full.
+/// Payload in bits per second that arrives while 150 Mb/s are sent, after the first moment, in
+/// which the buckets are full.
 fn throughput(from: UdpSocket, to: &UdpSocket, payload: usize) -> f64 {
     let receiver = to.local_addr().unwrap();
     let stop = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
@@ -177,7 +192,8 @@ fn a_shaped_link_carries_its_rate_each_way() {
         assert!(share.is_some_and(|share| share < 1.02), "{share:?} of the rate");
     }
     drop(shaping);
-    let left = tool(rack.worker(0), "tc", &["qdisc", "show"]) + &tool(rack.worker(0), "ip", &["link"]);
+    let left =
+        tool(rack.worker(0), "tc", &["qdisc", "show"]) + &tool(rack.worker(0), "ip", &["link"]);
     assert!(!left.contains("tbf") && !left.contains("ingress") && !left.contains("ifb"), "{left}");
 }
 
@@ -212,19 +228,30 @@ fn addresses_and_programs_are_as_drawn() {
     if !can_build_racks("addresses_and_programs_are_as_drawn") {
         return;
     }
-    let options = RackOptions { workers: MAX_WORKERS, mode: Mode::Native, ..RackOptions::default() };
+    let options =
+        RackOptions { workers: MAX_WORKERS, mode: Mode::Native, ..RackOptions::default() };
     let rack = Rack::new(options).expect("a rack");
     assert_eq!(rack.ports().len(), 16);
     assert_eq!(rack.ports()[15], "p15");
-    assert!(tool(rack.switch(), "ip", &["link", "show", "br0"]).contains(" link/ether 02:00:00:00:00:fe "));
-    assert!(tool(rack.switch(), "ip", &["link", "show", "p15"]).contains(" link/ether 02:00:00:00:01:10 "));
+    assert!(
+        tool(rack.switch(), "ip", &["link", "show", "br0"])
+            .contains(" link/ether 02:00:00:00:00:fe ")
+    );
+    assert!(
+        tool(rack.switch(), "ip", &["link", "show", "p15"])
+            .contains(" link/ether 02:00:00:00:01:10 ")
+    );
     for (rank, worker) in rack.workers().iter().enumerate() {
         let link = tool(worker, "ip", &["-d", "link", "show", "eth0"]);
         assert!(link.contains(&format!(" link/ether 02:00:00:00:00:{:02x} ", rank + 1)), "{link}");
         // "xdp" stands for the driver's mode; others read "xdpgeneric", "xdpoffload".
         assert!(link.contains(" mtu 1500 xdp ") && link.contains("prog/xdp id "), "{link}");
         let offloads = tool(worker, "ethtool", &["-k", "eth0"]);
-        for off in ["tx-checksumming: off", "tcp-segmentation-offload: off", "generic-segmentation-offload: off"] {
+        for off in [
+            "tx-checksumming: off",
+            "tcp-segmentation-offload: off",
+            "generic-segmentation-offload: off",
+        ] {
             assert!(offloads.contains(off), "{offloads}");
         }
     }
@@ -239,7 +266,8 @@ fn by_default_workers_have_offloads_and_no_program() {
     let rack = rack(1, 1500);
     assert!(!tool(rack.worker(0), "ip", &["-d", "link", "show", "eth0"]).contains("xdp"));
     let offloads = tool(rack.worker(0), "ethtool", &["-k", "eth0"]);
-    for on in ["tx-checksumming: on", "generic-segmentation-offload: on", "tx-udp-segmentation: on"] {
+    for on in ["tx-checksumming: on", "generic-segmentation-offload: on", "tx-udp-segmentation: on"]
+    {
         assert!(offloads.contains(on), "{offloads}");
     }
 }
@@ -252,7 +280,8 @@ fn two_racks_live_side_by_side() {
     let racks = [rack(2, 1500), rack(2, 1500)];
     // The same addresses in both; what is sent in one stays there.
     let switches = racks.each_ref().map(|rack| socket(rack.switch(), AGGREGATOR_ADDRESS, 5000));
-    let workers = racks.each_ref().map(|rack| socket(rack.worker(1), Rack::worker_address(1), 5000));
+    let workers =
+        racks.each_ref().map(|rack| socket(rack.worker(1), Rack::worker_address(1), 5000));
     send(&workers[0], &switches[0], b"first");
     send(&workers[1], &switches[1], b"second");
     let [first, second] = racks;
@@ -302,13 +331,20 @@ fn a_killed_or_interrupted_owner_leaves_nothing() {
     }
     for signal in [Signal::KILL, Signal::INT, Signal::TERM] {
         let (mut owner, printed) = start_owner();
-        let namespaces: Vec<u64> = printed.lines().filter_map(|l| l.strip_prefix("namespace ")?.parse().ok()).collect();
-        let sleeper: u32 = printed.lines().find_map(|l| l.strip_prefix("process ")?.parse().ok()).unwrap();
+        let namespaces: Vec<u64> =
+            printed.lines().filter_map(|l| l.strip_prefix("namespace ")?.parse().ok()).collect();
+        let sleeper: u32 =
+            printed.lines().find_map(|l| l.strip_prefix("process ")?.parse().ok()).unwrap();
         assert_eq!(namespaces.len(), 3);
-        assert!(runs(sleeper) && namespaces.iter().all(|inode| namespaces_in_use().contains(inode)));
-        rustix::process::kill_process(rustix::process::Pid::from_child(&owner), signal).expect("kill");
+        assert!(
+            runs(sleeper) && namespaces.iter().all(|inode| namespaces_in_use().contains(inode))
+        );
+        rustix::process::kill_process(rustix::process::Pid::from_child(&owner), signal)
+            .expect("kill");
         owner.wait().expect("reap");
-        wait_until("gone", || !runs(sleeper) && namespaces.iter().all(|inode| !namespaces_in_use().contains(inode)));
+        wait_until("gone", || {
+            !runs(sleeper) && namespaces.iter().all(|inode| !namespaces_in_use().contains(inode))
+        });
     }
 }
 
@@ -330,7 +366,10 @@ fn start_owner() -> (Child, String) {
 fn own_a_rack() -> ! {
     let rack = rack(2, 1500);
     println!();
-    rack.workers().iter().chain([rack.switch()]).for_each(|namespace| println!("namespace {}", inode(namespace)));
+    rack.workers()
+        .iter()
+        .chain([rack.switch()])
+        .for_each(|namespace| println!("namespace {}", inode(namespace)));
     let sleeper = rack.worker(0).spawn("sleeper", sleeper()).expect("spawn");
     println!("process {}\nready", sleeper.id());
     loop {

@@ -65,7 +65,8 @@ pub struct Options {
     /// What serves the packets.
     #[arg(long, value_enum, default_value_t = DataPlaneKind::Xdp)]
     pub data_plane: DataPlaneKind,
-    /// Interface that workers are behind; give it once for each. For `--data-plane xdp`, as are `--mode` and `--pin-dir`.
+    /// Interface that workers are behind; give it once for each. For `--data-plane xdp`, as are
+    /// `--mode` and `--pin-dir`.
     #[arg(long = "iface", value_name = "NAME")]
     pub interfaces: Vec<String>,
     /// Where at the interfaces frames are taken.
@@ -74,23 +75,27 @@ pub struct Options {
     /// Address and TCP port of the control plane.
     #[arg(long, value_name = "ADDRESS", default_value_t = SocketAddr::from((Ipv4Addr::UNSPECIFIED, CONTROL_PORT)))]
     pub control: SocketAddr,
-    /// UDP port of the data plane; with `--data-plane software` 0 is any free one. A P4 program's is fixed.
+    /// UDP port of the data plane; with `--data-plane software` 0 is any free one. A P4 program's
+    /// is fixed.
     #[arg(long, value_name = "PORT", default_value_t = DATA_PORT)]
     pub data_port: u16,
-    /// IPv4 address of the data plane, if it is not the one by which workers reach the control plane. With `--data-plane tofino`
-    /// and `bmv2` it must be another one: the switch takes what others send from it for forged.
+    /// IPv4 address of the data plane, if it is not the one by which workers reach the control
+    /// plane. With `--data-plane tofino` and `bmv2` it must be another one: the switch takes what
+    /// others send from it for forged.
     #[arg(long, value_name = "ADDRESS", required_if_eq_any([("data_plane", "tofino"), ("data_plane", "bmv2")]))]
     pub data_address: Option<Ipv4Addr>,
     /// Thrift port of bmv2's `simple_switch`. For `--data-plane bmv2`.
     #[arg(long, value_name = "ADDRESS", default_value_t = SocketAddr::from((Ipv4Addr::LOCALHOST, BMV2_THRIFT_PORT)))]
     pub bmv2_thrift: SocketAddr,
-    /// Most slots of all jobs together: 512 for each data thread of a job, which take 3 MiB of memory when a job first needs them. The
-    /// default is enough for 256 jobs with 512 data threads. A P4 program has as many as it says.
+    /// Most slots of all jobs together: 512 for each data thread of a job, which take 3 MiB of
+    /// memory when a job first needs them. The default is enough for 256 jobs with 512 data
+    /// threads. A P4 program has as many as it says.
     #[arg(long, value_name = "N", default_value_t = MAX_SLOTS,
           value_parser = clap::value_parser!(u32).range(SLOTS_PER_SHARD as i64..=i64::from(MAX_SLOTS)))]
     pub slots: u32,
-    /// Folder of the BPF file system in which the XDP data plane is kept, so that it outlives this process if that is killed,
-    /// and the next one takes it over; one for each aggregator of a host.
+    /// Folder of the BPF file system in which the XDP data plane is kept, so that it outlives this
+    /// process if that is killed, and the next one takes it over; one for each aggregator of a
+    /// host.
     #[arg(long, value_name = "FOLDER", default_value = PIN_DIR)]
     pub pin_dir: PathBuf,
     /// BFRT server of the switch, for `--data-plane tofino`; bf_switchd has it on port 50052.
@@ -131,13 +136,16 @@ pub fn parse() -> Cli {
     parse_from(std::env::args_os()).unwrap_or_else(|error| switchml_cli::end(&error))
 }
 
-fn parse_from(arguments: impl IntoIterator<Item: Into<OsString> + Clone>) -> Result<Cli, clap::Error> {
+fn parse_from(
+    arguments: impl IntoIterator<Item: Into<OsString> + Clone>,
+) -> Result<Cli, clap::Error> {
     let (cli, matches): (Cli, _) = switchml_cli::parse_from(arguments)?;
     check(&cli.options, &matches)?;
     Ok(cli)
 }
 
-/// Options that some data planes alone have a use for, by their fields, and which do. All others are for all of them.
+/// Options that some data planes alone have a use for, by their fields, and which do. All others
+/// are for all of them.
 const OF_SOME: [(&str, &[DataPlaneKind]); 9] = {
     use DataPlaneKind::{Bmv2, Software, Tofino, Xdp};
     [
@@ -157,9 +165,14 @@ const OF_SOME: [(&str, &[DataPlaneKind]); 9] = {
 fn check(options: &Options, matches: &ArgMatches) -> Result<(), clap::Error> {
     let kind = options.data_plane;
     let is_given = |field: &str| matches.value_source(field) == Some(ValueSource::CommandLine);
-    if let Some((field, kinds)) = OF_SOME.iter().find(|(field, kinds)| is_given(field) && !kinds.contains(&kind)) {
+    if let Some((field, kinds)) =
+        OF_SOME.iter().find(|(field, kinds)| is_given(field) && !kinds.contains(&kind))
+    {
         let command = Cli::command();
-        let option = command.get_arguments().find(|argument| argument.get_id() == field).and_then(clap::Arg::get_long);
+        let option = command
+            .get_arguments()
+            .find(|argument| argument.get_id() == field)
+            .and_then(clap::Arg::get_long);
         let kinds: Vec<_> = kinds.iter().map(|kind| name(*kind)).collect();
         return Err(refused(format!(
             "--{} has no effect with --data-plane {}, only with {}; leave it out",
@@ -170,7 +183,8 @@ fn check(options: &Options, matches: &ArgMatches) -> Result<(), clap::Error> {
     }
     if kind == DataPlaneKind::Xdp && options.data_port == 0 {
         return Err(refused(
-            "--data-port 0: 1 to 65535 are allowed; 0, any free one, is for --data-plane software".to_owned(),
+            "--data-port 0: 1 to 65535 are allowed; 0, any free one, is for --data-plane software"
+                .to_owned(),
         ));
     }
     Ok(())
@@ -209,20 +223,30 @@ mod tests {
         match kind {
             DataPlaneKind::Xdp | DataPlaneKind::Software => vec![],
             DataPlaneKind::Bmv2 => vec!["data-address"],
-            DataPlaneKind::Tofino => vec!["data-address", "tofino-server", "tofino-program", "tofino-ports"],
+            DataPlaneKind::Tofino => {
+                vec!["data-address", "tofino-server", "tofino-program", "tofino-ports"]
+            }
         }
     }
 
     fn value(option: &str) -> &'static str {
         let found = VALUES.iter().find(|(name, _)| *name == option);
-        found.unwrap_or_else(|| panic!("--{option} is new: give it a value here, and say in OF_SOME what it is for")).1
+        found
+            .unwrap_or_else(|| {
+                panic!("--{option} is new: give it a value here, and say in OF_SOME what it is for")
+            })
+            .1
     }
 
     /// The daemon's arguments with this data plane, and with an option.
     fn with(kind: DataPlaneKind, option: &str) -> Result<Cli, clap::Error> {
         let options = required(kind).into_iter().filter(|name| *name != option).chain([option]);
         let given = options.flat_map(|name| [format!("--{name}"), value(name).to_owned()]);
-        parse_from(["aggregator".to_owned(), "--data-plane".to_owned(), name(kind)].into_iter().chain(given))
+        parse_from(
+            ["aggregator".to_owned(), "--data-plane".to_owned(), name(kind)]
+                .into_iter()
+                .chain(given),
+        )
     }
 
     #[test]
@@ -234,15 +258,17 @@ mod tests {
     #[test]
     fn options_without_an_effect_are_refused() {
         let command = Cli::command();
-        let options = command
-            .get_arguments()
-            .filter(|option| !matches!(option.get_id().as_str(), "data_plane" | "help" | "version"));
+        let options = command.get_arguments().filter(|option| {
+            !matches!(option.get_id().as_str(), "data_plane" | "help" | "version")
+        });
         for option in options {
             let long = option.get_long().expect("all have one");
             for kind in DataPlaneKind::value_variants() {
                 let effect = match long {
                     "iface" | "mode" | "pin-dir" => *kind == DataPlaneKind::Xdp,
-                    "data-port" | "slots" => matches!(kind, DataPlaneKind::Xdp | DataPlaneKind::Software),
+                    "data-port" | "slots" => {
+                        matches!(kind, DataPlaneKind::Xdp | DataPlaneKind::Software)
+                    }
                     "control" | "data-address" => true,
                     other => other.starts_with(&name(*kind)),
                 };
@@ -251,7 +277,10 @@ mod tests {
                     Err(error) => {
                         assert!(!effect, "{error}");
                         let line = switchml_cli::one_line(&error);
-                        let start = format!("--{long} has no effect with --data-plane {}, only with ", name(*kind));
+                        let start = format!(
+                            "--{long} has no effect with --data-plane {}, only with ",
+                            name(*kind)
+                        );
                         assert!(line.starts_with(&start) && !line.contains('\n'), "{line}");
                     }
                 }

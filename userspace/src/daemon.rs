@@ -37,11 +37,18 @@ pub async fn run(options: Options) -> anyhow::Result<()> {
     let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
     raise_file_limit();
     let listener = TcpListener::bind(options.control).await.with_context(|| {
-        format!("cannot serve the control plane at TCP {}; is another aggregator running? --control", options.control)
+        format!(
+            "cannot serve the control plane at TCP {}; is another aggregator running? --control",
+            options.control
+        )
     })?;
-    // Where a switch on the way takes less than the hosts, larger segments would vanish. Messages are few and short.
-    SockRef::from(&listener).set_tcp_mss(SAFE_SEGMENT).context("cannot limit the control plane's segments")?;
-    let control_address = listener.local_addr().context("cannot tell the control plane's address")?;
+    // Where a switch on the way takes less than the hosts, larger segments would vanish. Messages
+    // are few and short.
+    SockRef::from(&listener)
+        .set_tcp_mss(SAFE_SEGMENT)
+        .context("cannot limit the control plane's segments")?;
+    let control_address =
+        listener.local_addr().context("cannot tell the control plane's address")?;
     let (event_sender, event_receiver) = mpsc::channel(events::CAPACITY);
     let data_plane = start_data_plane(&options, event_sender)?;
     let limits = data_plane.limits();
@@ -64,7 +71,8 @@ pub async fn run(options: Options) -> anyhow::Result<()> {
     served
 }
 
-/// Has the kernel let this process open a file for each rank of as many jobs as there may be, and some for itself, as far as it may.
+/// Has the kernel let this process open a file for each rank of as many jobs as there may be, and
+/// some for itself, as far as it may.
 fn raise_file_limit() {
     let wanted = (MAX_JOBS * MAX_RANKS + 1024) as u64;
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
@@ -81,7 +89,9 @@ pub fn detach(folder: &Path) -> anyhow::Result<()> {
     match xdp::detach(folder) {
         Ok(true) => say!("removed {}", folder.display()),
         Ok(false) => say!("nothing to detach: there is no {}", folder.display()),
-        Err(PinError::InUse(folder)) => bail!("an aggregator runs with {folder:?}; stop it, and it detaches"),
+        Err(PinError::InUse(folder)) => {
+            bail!("an aggregator runs with {folder:?}; stop it, and it detaches")
+        }
         Err(error) => return Err(error.into()),
     }
     Ok(())
@@ -120,9 +130,13 @@ fn start_data_plane(options: &Options, events: EventSender) -> anyhow::Result<Ar
             Ok(Arc::new(software))
         }
         DataPlaneKind::Tofino => {
-            let given = options.tofino_server.zip(options.tofino_program.clone()).zip(options.tofino_ports.clone());
-            let ((server, program), ports) =
-                given.context("--data-plane tofino needs --tofino-server, --tofino-program and --tofino-ports")?;
+            let given = options
+                .tofino_server
+                .zip(options.tofino_program.clone())
+                .zip(options.tofino_ports.clone());
+            let ((server, program), ports) = given.context(
+                "--data-plane tofino needs --tofino-server, --tofino-program and --tofino-ports",
+            )?;
             Ok(Arc::new(tofino::start(&tofino::Config { server, program, ports }, events)?))
         }
         DataPlaneKind::Bmv2 => {

@@ -15,7 +15,8 @@ pub const CAPACITY: usize = 256;
 const MAX_LINES: u32 = 20;
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// Logs what comes, until the data plane is gone. Whoever floods the aggregator does not flood its log.
+/// Logs what comes, until the data plane is gone. Whoever floods the aggregator does not flood its
+/// log.
 pub async fn log(mut events: mpsc::Receiver<Event>) {
     let mut period_start = Instant::now();
     let mut seen = 0;
@@ -41,7 +42,10 @@ pub async fn log(mut events: mpsc::Receiver<Event>) {
 
 fn report_unlogged(seen: u32) {
     if seen > MAX_LINES {
-        warn!("{} more notable packets, not logged; `switchml-aggregator status` has the counts", seen - MAX_LINES);
+        warn!(
+            "{} more notable packets, not logged; `switchml-aggregator status` has the counts",
+            seen - MAX_LINES
+        );
     }
 }
 
@@ -70,7 +74,8 @@ mod tests {
             outcome: Outcome::WrongSecret as u8,
             reserved: Default::default(),
         };
-        let expected = "job 2: HELLO with a wrong secret. Rank 3, slot 5, round 7, from 10.0.0.3:40000";
+        let expected =
+            "job 2: HELLO with a wrong secret. Rank 3, slot 5, round 7, from 10.0.0.3:40000";
         assert_eq!(line(&event, &Outcome::WrongSecret), expected);
     }
 }

@@ -1,5 +1,5 @@
-//! Connections to the control plane, as they come in: whoever does not speak HTTP/2 at once is sent away, and where files run out,
-//! nobody is let in for a moment.
+//! Connections to the control plane, as they come in: whoever does not speak HTTP/2 at once is sent
+//! away, and where files run out, nobody is let in for a moment.
 
 use std::future::Future;
 use std::io;
@@ -20,9 +20,11 @@ use crate::throttle::Throttle;
 
 /// What a client of HTTP/2 says first (RFC 9113, 3.4), in bytes.
 const PREFACE_LEN: usize = 24;
-/// How long a client may take for that. It says it together with its first request; this leaves room for a few lost packets.
+/// How long a client may take for that. It says it together with its first request; this leaves
+/// room for a few lost packets.
 const PREFACE_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long to let nobody in when the kernel has no more files or memory for it. Connections wait in its queue meanwhile.
+/// How long to let nobody in when the kernel has no more files or memory for it. Connections wait
+/// in its queue meanwhile.
 const BACK_OFF: Duration = Duration::from_millis(100);
 
 /// The connections of a listener. It is closed when they are dropped.
@@ -45,7 +47,9 @@ pub fn incoming(listener: TcpListener) -> ReceiverStream<io::Result<Connection>>
                 Err(error) if is_of_the_peer(&error) => {}
                 Err(error) => {
                     if complaints.pass(Instant::now()).is_some() {
-                        warn!("cannot let anybody join: {error}; raise the limit of open files (ulimit -n)");
+                        warn!(
+                            "cannot let anybody join: {error}; raise the limit of open files (ulimit -n)"
+                        );
                     }
                     sleep(BACK_OFF).await;
                 }
@@ -70,8 +74,8 @@ pub struct Peer {
     pub pulse: Pulse,
 }
 
-/// When a connection last gave a sign of life: anything that was read from it, its end included. So one that ends because nothing came is told
-/// from one that was closed.
+/// When a connection last gave a sign of life: anything that was read from it, its end included. So
+/// one that ends because nothing came is told from one that was closed.
 #[derive(Clone)]
 pub struct Pulse(Arc<Mutex<Instant>>);
 
@@ -103,7 +107,11 @@ pub struct Connection {
 impl Connection {
     fn new(stream: TcpStream) -> io::Result<Self> {
         stream.set_nodelay(true)?;
-        Ok(Self { stream, pulse: Pulse::default(), missing: Some((PREFACE_LEN, Box::pin(sleep(PREFACE_TIMEOUT)))) })
+        Ok(Self {
+            stream,
+            pulse: Pulse::default(),
+            missing: Some((PREFACE_LEN, Box::pin(sleep(PREFACE_TIMEOUT)))),
+        })
     }
 }
 
@@ -132,7 +140,11 @@ impl AsyncRead for Connection {
 }
 
 impl AsyncWrite for Connection {
-    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.stream).poll_write(context, bytes)
     }
 

@@ -1,4 +1,5 @@
-//! The aggregator daemon's parts: the control plane, the job table, and the data planes that it steers.
+//! The aggregator daemon's parts: the control plane, the job table, and the data planes that it
+//! steers.
 //!
 //! | module | what it holds |
 //! | --- | --- |

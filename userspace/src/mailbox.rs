@@ -16,8 +16,8 @@ pub struct Receiver(Arc<Mutex<Mail>>);
 
 #[derive(Default)]
 struct Mail {
-    /// Of news of ranks that are missing only the last, which says all that those before it did. What else there is comes once in a
-    /// session, or once for a rank.
+    /// Of news of ranks that are missing only the last, which says all that those before it did.
+    /// What else there is comes once in a session, or once for a rank.
     unread: VecDeque<Event>,
     is_closed: bool,
     reader: Option<Waker>,
@@ -92,8 +92,11 @@ mod tests {
         let (sender, receiver) = mailbox();
         (0..100_000).for_each(|rank| sender.send(waiting(rank)));
         assert_eq!(lock(&sender.0).unread.len(), 1);
-        let further =
-            [Event::Started(Started { lanes: 32 }), Event::Left(Left { rank: 1 }), Event::Left(Left { rank: 2 })];
+        let further = [
+            Event::Started(Started { lanes: 32 }),
+            Event::Left(Left { rank: 1 }),
+            Event::Left(Left { rank: 2 }),
+        ];
         further.iter().for_each(|event| sender.send(event.clone()));
         drop(sender);
         let read: Vec<_> = receiver.collect().await;

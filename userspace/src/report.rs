@@ -10,7 +10,8 @@ use tonic::transport::Channel;
 
 /// Prints what a running aggregator is attached to, and every counter that is not zero.
 pub async fn status(address: &SocketAddr) -> anyhow::Result<()> {
-    let status = connect(address).await?.status(StatusRequest {}).await.map_err(refused)?.into_inner();
+    let status =
+        connect(address).await?.status(StatusRequest {}).await.map_err(refused)?.into_inner();
     say!("version      {}", status.version);
     say!("data plane   {}: {}", status.data_plane, status.attachment);
     say!("slots        {} of {} free", status.slots_free, status.slots_total);
@@ -23,7 +24,13 @@ pub async fn status(address: &SocketAddr) -> anyhow::Result<()> {
 
 /// Prints a line for each job.
 pub async fn jobs(address: &SocketAddr) -> anyhow::Result<()> {
-    let jobs = connect(address).await?.list_jobs(ListJobsRequest {}).await.map_err(refused)?.into_inner().jobs;
+    let jobs = connect(address)
+        .await?
+        .list_jobs(ListJobsRequest {})
+        .await
+        .map_err(refused)?
+        .into_inner()
+        .jobs;
     say!(
         "{:>3} {:<20} {:<9} {:>6} {:>5}  {:<10} missing ranks",
         "job",
@@ -79,7 +86,9 @@ fn is_here(member: &Member) -> bool {
 }
 
 fn missing(job: &Job) -> String {
-    let is_missing = |rank: &u32| !job.members.iter().any(|member| member.rank == *rank && is_here(member));
-    let missing: Vec<_> = (0..job.world_size).filter(is_missing).map(|rank| rank.to_string()).collect();
+    let is_missing =
+        |rank: &u32| !job.members.iter().any(|member| member.rank == *rank && is_here(member));
+    let missing: Vec<_> =
+        (0..job.world_size).filter(is_missing).map(|rank| rank.to_string()).collect();
     missing.join(" ")
 }

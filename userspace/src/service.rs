@@ -1,5 +1,5 @@
-//! The control plane's gRPC service: a thin layer over the [`JobTable`], which decides, and the [`DataPlane`], which
-//! does.
+//! The control plane's gRPC service: a thin layer over the [`JobTable`], which decides, and the
+//! [`DataPlane`], which does.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -25,11 +25,13 @@ use crate::jobs::{Effect, GATHERING, JobTable, Joiner, MemberError, MemberId, Se
 use crate::mailbox::{Receiver, Sender, mailbox};
 use crate::throttle::Throttle;
 
-/// How often the daemon pings a connection, and how long it waits for an answer: a host that dies without a word is
-/// noticed within the sum of the two. Long enough that a process starved of its CPU is not taken for dead.
+/// How often the daemon pings a connection, and how long it waits for an answer: a host that dies
+/// without a word is noticed within the sum of the two. Long enough that a process starved of its
+/// CPU is not taken for dead.
 const PING_INTERVAL: Duration = Duration::from_secs(1);
 const PING_TIMEOUT: Duration = Duration::from_secs(4);
-/// Requests under way on one connection: a rank has its stream and one more, and a few ranks may share a connection.
+/// Requests under way on one connection: a rank has its stream and one more, and a few ranks may
+/// share a connection.
 const MAX_REQUESTS: u32 = 100;
 /// Longest message that is read, in bytes: several times the longest report of calls.
 const MAX_MESSAGE_LEN: usize = 256 << 10;
@@ -62,7 +64,13 @@ impl ControlPlane {
     pub fn new(table: JobTable, data_plane: Arc<dyn DataPlane>) -> Self {
         let core = Arc::new_cyclic(|myself| {
             let (data_plane, myself) = (Arc::clone(&data_plane), Weak::clone(myself));
-            Mutex::new(Core { table, streams: HashMap::new(), data_plane, refusals: Throttle::default(), myself })
+            Mutex::new(Core {
+                table,
+                streams: HashMap::new(),
+                data_plane,
+                refusals: Throttle::default(),
+                myself,
+            })
         });
         Self { core, data_plane }
     }
@@ -81,7 +89,8 @@ impl ControlPlane {
         Ok(())
     }
 
-    /// Serves the connections of `listener` until `stop` is ready; then aborts all jobs, telling their ranks.
+    /// Serves the connections of `listener` until `stop` is ready; then aborts all jobs, telling
+    /// their ranks.
     ///
     /// # Errors
     ///
@@ -95,7 +104,9 @@ impl ControlPlane {
             .http2_keepalive_interval(Some(PING_INTERVAL))
             .http2_keepalive_timeout(Some(PING_TIMEOUT))
             .max_concurrent_streams(MAX_REQUESTS)
-            .add_service(AggregatorServer::new(self.clone()).max_decoding_message_size(MAX_MESSAGE_LEN));
+            .add_service(
+                AggregatorServer::new(self.clone()).max_decoding_message_size(MAX_MESSAGE_LEN),
+            );
         let (stopping, stopped) = tokio::sync::oneshot::channel();
         let serving = server.serve_with_incoming_shutdown(incoming(listener), async {
             // The sender is dropped only together with this future.
@@ -138,7 +149,8 @@ impl ControlPlane {
     }
 }
 
-/// A panic in a handler must not take the other jobs down; the table's methods change it at their very end.
+/// A panic in a handler must not take the other jobs down; the table's methods change it at their
+/// very end.
 fn lock(core: &Mutex<Core>) -> MutexGuard<'_, Core> {
     core.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -158,8 +170,12 @@ impl Core {
     /// Fails with the number of a job that cannot go on.
     fn perform_one(&mut self, effect: Effect) -> Result<(), (u16, data_plane::Error)> {
         match effect {
-            Effect::KeepEpochs(job, epochs) => self.data_plane.keep_epochs(&epochs).map_err(|error| (job, error))?,
-            Effect::Open(spec) => self.data_plane.open(&spec).map_err(|error| (spec.number, error))?,
+            Effect::KeepEpochs(job, epochs) => {
+                self.data_plane.keep_epochs(&epochs).map_err(|error| (job, error))?
+            }
+            Effect::Open(spec) => {
+                self.data_plane.open(&spec).map_err(|error| (spec.number, error))?
+            }
             Effect::Start(job) => self.data_plane.start(job).map_err(|error| (job, error))?,
             Effect::Abort(job) => log_failure(job, self.data_plane.abort(job)),
             Effect::Close(job) => log_failure(job, self.data_plane.close(job)),
@@ -191,18 +207,30 @@ impl Core {
     }
 
     /// The stream of a new session.
-    fn open_stream(&mut self, session: Session, pulse: Pulse, control_plane: ControlPlane) -> EventStream {
+    fn open_stream(
+        &mut self,
+        session: Session,
+        pulse: Pulse,
+        control_plane: ControlPlane,
+    ) -> EventStream {
         let (sender, events) = mailbox();
         self.streams.insert(session, sender);
         EventStream { events, session, pulse, control_plane }
     }
 
     /// Logs what no member may have sent, now and then.
-    fn check<T>(&mut self, request: &str, peer: IpAddr, result: Result<T, MemberError>) -> Result<T, Status> {
+    fn check<T>(
+        &mut self,
+        request: &str,
+        peer: IpAddr,
+        result: Result<T, MemberError>,
+    ) -> Result<T, Status> {
         if let Err(refused @ MemberError::NoMember { .. }) = &result
             && let Some(times) = self.refusals.pass(std::time::Instant::now())
         {
-            warn!("{request} from {peer} refused: {refused} ({times} refused since this was last said)");
+            warn!(
+                "{request} from {peer} refused: {refused} ({times} refused since this was last said)"
+            );
         }
         Ok(result?)
     }
@@ -259,10 +287,14 @@ impl Aggregator for ControlPlane {
     type JoinStream = EventStream;
     type ResumeStream = EventStream;
 
-    async fn join(&self, request: Request<control::JoinRequest>) -> Result<Response<EventStream>, Status> {
+    async fn join(
+        &self,
+        request: Request<control::JoinRequest>,
+    ) -> Result<Response<EventStream>, Status> {
         let (peer, local) = addresses(&request)?;
         let pulse = pulse(&request)?;
-        let control::JoinRequest { job_name, rank, world_size, data_threads, host } = request.into_inner();
+        let control::JoinRequest { job_name, rank, world_size, data_threads, host } =
+            request.into_inner();
         let local = match local {
             IpAddr::V4(local) => Some(local),
             IpAddr::V6(_) => None,
@@ -276,7 +308,10 @@ impl Aggregator for ControlPlane {
         Ok(Response::new(stream))
     }
 
-    async fn resume(&self, request: Request<control::ResumeRequest>) -> Result<Response<EventStream>, Status> {
+    async fn resume(
+        &self,
+        request: Request<control::ResumeRequest>,
+    ) -> Result<Response<EventStream>, Status> {
         let (peer, _) = addresses(&request)?;
         let pulse = pulse(&request)?;
         let control::ResumeRequest { job, epoch, rank, control_secret } = request.into_inner();
@@ -289,9 +324,13 @@ impl Aggregator for ControlPlane {
         Ok(Response::new(stream))
     }
 
-    async fn ready(&self, request: Request<control::ReadyRequest>) -> Result<Response<control::ReadyReply>, Status> {
+    async fn ready(
+        &self,
+        request: Request<control::ReadyRequest>,
+    ) -> Result<Response<control::ReadyReply>, Status> {
         let (peer, _) = addresses(&request)?;
-        let control::ReadyRequest { job, epoch, rank, lanes, control_secret } = request.into_inner();
+        let control::ReadyRequest { job, epoch, rank, lanes, control_secret } =
+            request.into_inner();
         let id = MemberId { job, epoch, rank, secret: control_secret };
         let mut core = self.lock();
         let shards = core.table.shards(id).map(<[u16]>::to_vec);
@@ -305,9 +344,13 @@ impl Aggregator for ControlPlane {
         Ok(Response::new(control::ReadyReply {}))
     }
 
-    async fn leave(&self, request: Request<control::LeaveRequest>) -> Result<Response<control::LeaveReply>, Status> {
+    async fn leave(
+        &self,
+        request: Request<control::LeaveRequest>,
+    ) -> Result<Response<control::LeaveReply>, Status> {
         let (peer, _) = addresses(&request)?;
-        let control::LeaveRequest { job, epoch, rank, error, ranks, control_secret } = request.into_inner();
+        let control::LeaveRequest { job, epoch, rank, error, ranks, control_secret } =
+            request.into_inner();
         let id = MemberId { job, epoch, rank, secret: control_secret };
         let mut core = self.lock();
         let left = core.table.leave(id, &error, &ranks);
@@ -321,7 +364,8 @@ impl Aggregator for ControlPlane {
         request: Request<control::ReportCallsRequest>,
     ) -> Result<Response<control::ReportCallsReply>, Status> {
         let (peer, _) = addresses(&request)?;
-        let control::ReportCallsRequest { job, epoch, rank, calls, named, control_secret } = request.into_inner();
+        let control::ReportCallsRequest { job, epoch, rank, calls, named, control_secret } =
+            request.into_inner();
         let id = MemberId { job, epoch, rank, secret: control_secret };
         let mut core = self.lock();
         let reported = core.table.report_calls(id, calls, &named);
@@ -342,11 +386,12 @@ impl Aggregator for ControlPlane {
         _request: Request<control::StatusRequest>,
     ) -> Result<Response<control::StatusReply>, Status> {
         let counters = self.data_plane.counters().map_err(internal)?;
-        let counters = Outcome::ALL.iter().zip(counters).map(|(outcome, packets)| control::Counter {
-            name: outcome.name().to_owned(),
-            help: outcome.help().to_owned(),
-            packets,
-        });
+        let counters =
+            Outcome::ALL.iter().zip(counters).map(|(outcome, packets)| control::Counter {
+                name: outcome.name().to_owned(),
+                help: outcome.help().to_owned(),
+                packets,
+            });
         let core = self.lock();
         Ok(Response::new(control::StatusReply {
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -376,7 +421,8 @@ fn pulse<T>(request: &Request<T>) -> Result<Pulse, Status> {
 fn addresses<T>(request: &Request<T>) -> Result<(IpAddr, IpAddr), Status> {
     let info = &connection(request)?.addresses;
     let both = info.remote_addr().zip(info.local_addr());
-    let (peer, local) = both.ok_or_else(|| Status::internal("the connection is not a TCP connection"))?;
+    let (peer, local) =
+        both.ok_or_else(|| Status::internal("the connection is not a TCP connection"))?;
     // An IPv4 connection to an IPv6 socket has addresses that are IPv4 in disguise.
     Ok((peer.ip().to_canonical(), local.ip().to_canonical()))
 }

@@ -1,4 +1,5 @@
-//! Log lines that strangers can cause, as often as they like: one at a time, with how many there were.
+//! Log lines that strangers can cause, as often as they like: one at a time, with how many there
+//! were.
 
 use std::time::{Duration, Instant};
 
@@ -14,7 +15,8 @@ pub struct Throttle {
 }
 
 impl Throttle {
-    /// Something happened that is worth a line. How often it has since the last one, if it is time for the next.
+    /// Something happened that is worth a line. How often it has since the last one, if it is time
+    /// for the next.
     pub fn pass(&mut self, now: Instant) -> Option<u64> {
         self.held_back += 1;
         if self.last.is_some_and(|last| now.saturating_duration_since(last) < PAUSE) {

@@ -23,7 +23,14 @@ struct Daemon {
 
 impl Daemon {
     fn start() -> Self {
-        let mut command = aggregator(&["--data-plane", "software", "--control", "127.0.0.1:0", "--data-port", "0"]);
+        let mut command = aggregator(&[
+            "--data-plane",
+            "software",
+            "--control",
+            "127.0.0.1:0",
+            "--data-port",
+            "0",
+        ]);
         let mut child = command.stderr(Stdio::piped()).spawn().expect("it starts");
         let mut log = BufReader::new(child.stderr.take().expect("piped"));
         let mut line = String::new();
@@ -31,7 +38,11 @@ impl Daemon {
             line.clear();
             assert_ne!(log.read_line(&mut line).expect("text"), 0, "it ended before it was ready");
         }
-        let address = line.split("ready: control ").nth(1).and_then(|rest| rest.split(',').next()).expect("an address");
+        let address = line
+            .split("ready: control ")
+            .nth(1)
+            .and_then(|rest| rest.split(',').next())
+            .expect("an address");
         Self { control: address.to_owned(), child, log }
     }
 }
@@ -54,7 +65,8 @@ fn ports_in_use_are_named() {
 
     let udp = UdpSocket::bind("0.0.0.0:0").unwrap();
     let port = udp.local_addr().unwrap().port().to_string();
-    let output = run(&["--data-plane", "software", "--control", "127.0.0.1:0", "--data-port", &port]);
+    let output =
+        run(&["--data-plane", "software", "--control", "127.0.0.1:0", "--data-port", &port]);
     assert_eq!(output.status.code(), Some(1));
     let error = String::from_utf8(output.stderr).unwrap();
     assert!(error.contains(&format!("cannot serve the data plane at UDP port {port}")), "{error}");
@@ -65,7 +77,8 @@ fn ports_in_use_are_named() {
 fn a_simple_switch_that_cannot_be_had_is_named() {
     // A port that nobody listens at.
     let thrift = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let bmv2 = ["--data-plane", "bmv2", "--control", "127.0.0.1:0", "--bmv2-thrift", &thrift.to_string()];
+    let bmv2 =
+        ["--data-plane", "bmv2", "--control", "127.0.0.1:0", "--bmv2-thrift", &thrift.to_string()];
     let output = run(&[&bmv2[..], &["--data-address", "10.88.0.253"]].concat());
     assert_eq!(output.status.code(), Some(1));
     let expected = format!(
@@ -102,7 +115,9 @@ fn a_running_daemon_reports_and_stops_on_sigterm() {
     let status = run(&["status", "--connect", &daemon.control]);
     let text = String::from_utf8(status.stdout).unwrap();
     assert!(
-        status.status.success() && text.contains("software: UDP socket") && text.contains("262144 of 262144 free"),
+        status.status.success()
+            && text.contains("software: UDP socket")
+            && text.contains("262144 of 262144 free"),
         "{text}"
     );
     let jobs = run(&["jobs", "--connect", &daemon.control]);
@@ -122,11 +137,16 @@ fn nobody_needs_to_read_what_is_printed() {
     let daemon = Daemon::start();
     for report in ["status", "jobs"] {
         let mut command = aggregator(&[report, "--connect", &daemon.control]);
-        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
+        let mut child =
+            command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
         drop(child.stdout.take());
         let mut errors = String::new();
         child.stderr.take().expect("piped").read_to_string(&mut errors).expect("text");
-        assert_eq!((child.wait().expect("ended").code(), errors.as_str()), (Some(0), ""), "{report}");
+        assert_eq!(
+            (child.wait().expect("ended").code(), errors.as_str()),
+            (Some(0), ""),
+            "{report}"
+        );
     }
 }
 

@@ -1,4 +1,5 @@
-//! Ranks that are told what a data plane lacks, as Tofino does, checks of maxima and lanes of two i16: over real sockets, by the API that training jobs use.
+//! Ranks that are told what a data plane lacks, as Tofino does, checks of maxima and lanes of two
+//! i16: over real sockets, by the API that training jobs use.
 
 mod common;
 
@@ -46,8 +47,14 @@ fn rank(communicator: Communicator) {
         let wide = count.div_ceil(32) as u64;
         // Each exponent chunk, and each chunk of a maximum, with its witness.
         let exponents = |data: u64| 2 * data.div_ceil(64);
-        assert_eq!(reduce(&communicator, ReduceOp::Sum, count, |x| x as f32), (exponents(floats) + floats, 0));
-        assert_eq!(reduce(&communicator, ReduceOp::Sum, count, f64::from), (exponents(wide) + wide, 0));
+        assert_eq!(
+            reduce(&communicator, ReduceOp::Sum, count, |x| x as f32),
+            (exponents(floats) + floats, 0)
+        );
+        assert_eq!(
+            reduce(&communicator, ReduceOp::Sum, count, f64::from),
+            (exponents(wide) + wide, 0)
+        );
         assert_eq!(reduce(&communicator, ReduceOp::Max, count, |x| x as f32), (2 * data, 0));
         assert_eq!(reduce(&communicator, ReduceOp::Min, count, |x| x), (2 * data, 0));
         assert_eq!(reduce(&communicator, ReduceOp::Sum, count, |x| x), (data, 0));
@@ -62,11 +69,13 @@ fn rank(communicator: Communicator) {
 
 #[tokio::test]
 async fn what_tofino_lacks_is_made_up_for_or_refused() {
-    let limits = |limits| Limits { checks_maxima: false, i16_lanes: false, max_lanes: LANES, ..limits };
+    let limits =
+        |limits| Limits { checks_maxima: false, i16_lanes: false, max_lanes: LANES, ..limits };
     let daemon = Daemon::start_with(1 << 18, limits).await;
     let address = daemon.control.to_string();
     let ranks = (0..RANKS).map(|number| {
-        let settings = Communicator::builder().aggregator(&address).job("less").rank(number).world_size(RANKS);
+        let settings =
+            Communicator::builder().aggregator(&address).job("less").rank(number).world_size(RANKS);
         tokio::task::spawn_blocking(move || rank(settings.connect().expect("connected")))
     });
     for rank in ranks.collect::<Vec<_>>() {

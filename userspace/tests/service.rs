@@ -5,8 +5,8 @@ mod common;
 use common::{Daemon, Path, Rank};
 use switchml_control::join_event::Event;
 use switchml_control::{
-    Aborted, Assigned, Call, JobState, JoinRequest, LeaveRequest, Left, ListJobsRequest, MadeCall, ReadyRequest,
-    ReportCallsRequest, ResumeRequest, StatusRequest, Waiting,
+    Aborted, Assigned, Call, JobState, JoinRequest, LeaveRequest, Left, ListJobsRequest, MadeCall,
+    ReadyRequest, ReportCallsRequest, ResumeRequest, StatusRequest, Waiting,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tonic::Code;
@@ -17,7 +17,14 @@ fn waiting(missing: &[u32]) -> Event {
 
 fn leave(rank: &Rank, path: &Path, error: &str) -> LeaveRequest {
     let &Assigned { job, epoch, control_secret, .. } = &path.assigned;
-    LeaveRequest { job, epoch, rank: rank.rank, error: error.to_owned(), control_secret, ..LeaveRequest::default() }
+    LeaveRequest {
+        job,
+        epoch,
+        rank: rank.rank,
+        error: error.to_owned(),
+        control_secret,
+        ..LeaveRequest::default()
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -42,11 +49,19 @@ async fn the_whole_life_of_a_job_in_good_order() {
 
     let jobs = client.list_jobs(ListJobsRequest {}).await.unwrap().into_inner().jobs;
     let [job] = &jobs[..] else { panic!("{jobs:?}") };
-    assert_eq!((job.name.as_str(), job.world_size, job.state(), job.lanes), ("train", 2, JobState::Started, 352));
+    assert_eq!(
+        (job.name.as_str(), job.world_size, job.state(), job.lanes),
+        ("train", 2, JobState::Started, 352)
+    );
     assert_eq!((job.slots, &job.shards[..]), (512, &[0][..]));
-    assert!(job.members.iter().all(|member| member.ready && !member.left && member.address == "127.0.0.1"));
+    assert!(
+        job.members
+            .iter()
+            .all(|member| member.ready && !member.left && member.address == "127.0.0.1")
+    );
 
-    let [(mut zero, path), (mut one, other_path)] = <[_; 2]>::try_from(members).ok().expect("two ranks");
+    let [(mut zero, path), (mut one, other_path)] =
+        <[_; 2]>::try_from(members).ok().expect("two ranks");
     let request = leave(&zero, &path, "");
     zero.client.leave(request).await.expect("left");
     assert!(zero.ended().await);
@@ -57,7 +72,10 @@ async fn the_whole_life_of_a_job_in_good_order() {
     assert_eq!(client.list_jobs(ListJobsRequest {}).await.unwrap().into_inner().jobs, []);
     let status = client.status(StatusRequest {}).await.unwrap().into_inner();
     assert_eq!((status.slots_free, status.slots_total), (1 << 18, 1 << 18));
-    assert_eq!((status.data_plane.as_str(), status.version.as_str()), ("software", env!("CARGO_PKG_VERSION")));
+    assert_eq!(
+        (status.data_plane.as_str(), status.version.as_str()),
+        ("software", env!("CARGO_PKG_VERSION"))
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -67,9 +85,14 @@ async fn a_rank_whose_stream_ends_aborts_its_job_alone() {
     let mut others = daemon.start_job("other", 2).await;
     drop(members.remove(1));
     for (rank, _) in &mut members {
-        let Event::Aborted(Aborted { reason, ranks, .. }) = rank.next().await else { panic!("not aborted") };
+        let Event::Aborted(Aborted { reason, ranks, .. }) = rank.next().await else {
+            panic!("not aborted")
+        };
         assert_eq!(ranks, [1]);
-        assert_eq!(reason, "rank 1 (127.0.0.1) is gone: its process ended, or its connection broke");
+        assert_eq!(
+            reason,
+            "rank 1 (127.0.0.1) is gone: its process ended, or its connection broke"
+        );
     }
     // While two ranks of the old job linger, the name is free for a new one; the other job goes on.
     let again = daemon.start_job("train", 3).await;
@@ -88,11 +111,17 @@ async fn a_rank_that_leaves_with_an_error_tells_the_others_why() {
     let daemon = Daemon::start(1 << 18).await;
     let mut members = daemon.start_job("train", 3).await;
     let (rank, path) = &mut members[1];
-    let request = LeaveRequest { ranks: vec![0], ..leave(rank, path, "no progress for 5 s: waiting for rank 0") };
+    let request = LeaveRequest {
+        ranks: vec![0],
+        ..leave(rank, path, "no progress for 5 s: waiting for rank 0")
+    };
     rank.client.leave(request).await.expect("left");
     for other in [0, 2] {
         let Event::Aborted(aborted) = members[other].0.next().await else { panic!("not aborted") };
-        assert_eq!(aborted.reason, "rank 1 (127.0.0.1) failed: no progress for 5 s: waiting for rank 0");
+        assert_eq!(
+            aborted.reason,
+            "rank 1 (127.0.0.1) failed: no progress for 5 s: waiting for rank 0"
+        );
         assert_eq!(aborted.ranks, [0], "whom it blames, not who says so");
     }
 }
@@ -107,13 +136,16 @@ async fn ranks_that_report_different_calls_hear_what_all_called() {
         let call = Call { number: 5, call: format!("call of rank {}", rank.rank) };
         let &Assigned { job, epoch, control_secret, .. } = &path.assigned;
         let (calls, named) = (vec![call], vec![0, 1]);
-        let request = ReportCallsRequest { job, epoch, rank: rank.rank, calls, named, control_secret };
+        let request =
+            ReportCallsRequest { job, epoch, rank: rank.rank, calls, named, control_secret };
         rank.client.report_calls(request).await.expect("taken");
     }
     let reason = "ranks made different calls: call 5 of rank 0 is call of rank 0; call 5 of rank 1 is call of rank 1; \
                   every rank must make the same calls in the same order";
-    let made = |rank: u32| MadeCall { ranks: vec![rank], number: 5, call: format!("call of rank {rank}") };
-    let expected = Aborted { reason: reason.to_owned(), ranks: vec![0, 1], calls: vec![made(0), made(1)] };
+    let made =
+        |rank: u32| MadeCall { ranks: vec![rank], number: 5, call: format!("call of rank {rank}") };
+    let expected =
+        Aborted { reason: reason.to_owned(), ranks: vec![0, 1], calls: vec![made(0), made(1)] };
     for (rank, _) in &mut members {
         // Whoever has not reported is asked to.
         let event = match rank.next().await {
@@ -160,7 +192,12 @@ async fn joins_are_refused_with_a_code_and_one_line() {
     ];
     for (name, rank, world_size, code, text) in cases {
         let status = client
-            .join(JoinRequest { job_name: name.to_owned(), rank, world_size, ..JoinRequest::default() })
+            .join(JoinRequest {
+                job_name: name.to_owned(),
+                rank,
+                world_size,
+                ..JoinRequest::default()
+            })
             .await
             .unwrap_err();
         assert_eq!(status.code(), code, "{status}");
@@ -196,10 +233,23 @@ async fn a_stranger_neither_starts_nor_ends_a_job() {
     let mut client = daemon.client().await;
     for control_secret in [0, u64::from(hello_secret), paths[1].assigned.control_secret] {
         let (rank, calls, named) = (0, Vec::new(), vec![0, 1]);
-        let leave = LeaveRequest { job, epoch, rank, error: "mine".to_owned(), ranks: vec![1], control_secret };
+        let leave = LeaveRequest {
+            job,
+            epoch,
+            rank,
+            error: "mine".to_owned(),
+            ranks: vec![1],
+            control_secret,
+        };
         let refusals = [
-            client.ready(ReadyRequest { job, epoch, rank, lanes: 768, control_secret }).await.map(drop),
-            client.report_calls(ReportCallsRequest { job, epoch, rank, calls, named, control_secret }).await.map(drop),
+            client
+                .ready(ReadyRequest { job, epoch, rank, lanes: 768, control_secret })
+                .await
+                .map(drop),
+            client
+                .report_calls(ReportCallsRequest { job, epoch, rank, calls, named, control_secret })
+                .await
+                .map(drop),
             client.leave(leave).await.map(drop),
             client.resume(ResumeRequest { job, epoch, rank, control_secret }).await.map(drop),
         ];
@@ -225,7 +275,10 @@ async fn a_daemon_that_stops_tells_its_ranks() {
     let ranks = members.iter_mut().map(|(rank, _)| rank).chain([&mut lonely]);
     for rank in ranks {
         let Event::Aborted(aborted) = rank.next().await else { panic!("not aborted") };
-        assert_eq!((aborted.reason.as_str(), &aborted.ranks[..]), ("the aggregator stops", &[][..]));
+        assert_eq!(
+            (aborted.reason.as_str(), &aborted.ranks[..]),
+            ("the aggregator stops", &[][..])
+        );
         assert!(rank.ended().await);
     }
 }
@@ -243,12 +296,17 @@ async fn a_peer_that_falls_silent_is_noticed() {
     let (thaw, thawed) = std::sync::mpsc::channel::<()>();
     let frozen = std::thread::spawn(move || {
         let rank = runtime.block_on(async {
-            let mut client =
-                switchml_control::aggregator_client::AggregatorClient::connect(format!("http://{control}"))
-                    .await
-                    .unwrap();
-            let request =
-                JoinRequest { job_name: "train".to_owned(), rank: 1, world_size: 2, ..JoinRequest::default() };
+            let mut client = switchml_control::aggregator_client::AggregatorClient::connect(
+                format!("http://{control}"),
+            )
+            .await
+            .unwrap();
+            let request = JoinRequest {
+                job_name: "train".to_owned(),
+                rank: 1,
+                world_size: 2,
+                ..JoinRequest::default()
+            };
             let mut events = client.join(request).await.unwrap().into_inner();
             events.message().await.unwrap();
             (client, events)
@@ -262,9 +320,15 @@ async fn a_peer_that_falls_silent_is_noticed() {
     alive.assigned().await;
     let Event::Aborted(aborted) = alive.next().await else { panic!("not aborted") };
     assert_eq!(aborted.ranks, [1]);
-    let silence =
-        aborted.reason.strip_prefix("rank 1 (127.0.0.1) did not answer the aggregator for ").expect("its reason");
-    let seconds: u32 = silence.strip_suffix(" s, and was taken for dead").expect("how long").parse().expect("seconds");
+    let silence = aborted
+        .reason
+        .strip_prefix("rank 1 (127.0.0.1) did not answer the aggregator for ")
+        .expect("its reason");
+    let seconds: u32 = silence
+        .strip_suffix(" s, and was taken for dead")
+        .expect("how long")
+        .parse()
+        .expect("seconds");
     assert!(seconds >= 4, "{}", aborted.reason);
     thaw.send(()).unwrap();
     frozen.join().unwrap();
@@ -275,11 +339,17 @@ async fn a_peer_that_falls_silent_is_noticed() {
 async fn what_is_too_long_is_refused() {
     let daemon = Daemon::start(1 << 18).await;
     let mut client = daemon.client().await;
-    let request = JoinRequest { job_name: "train".to_owned(), world_size: 2, ..JoinRequest::default() };
-    let status = client.join(JoinRequest { host: "h".repeat(65), ..request.clone() }).await.unwrap_err();
-    let expected = "host name of 65 bytes; give one of at most 64 bytes, such as the boot id, or none";
+    let request =
+        JoinRequest { job_name: "train".to_owned(), world_size: 2, ..JoinRequest::default() };
+    let status =
+        client.join(JoinRequest { host: "h".repeat(65), ..request.clone() }).await.unwrap_err();
+    let expected =
+        "host name of 65 bytes; give one of at most 64 bytes, such as the boot id, or none";
     assert_eq!((status.code(), status.message()), (Code::InvalidArgument, expected));
-    let status = client.join(JoinRequest { host: "h".repeat(4_000_000), ..request.clone() }).await.unwrap_err();
+    let status = client
+        .join(JoinRequest { host: "h".repeat(4_000_000), ..request.clone() })
+        .await
+        .unwrap_err();
     assert_eq!(status.code(), Code::OutOfRange, "{status}");
     client.join(JoinRequest { host: "h".repeat(64), ..request }).await.expect("joined");
 }
@@ -315,17 +385,19 @@ async fn until_hung_up(daemon: &Daemon, bytes: &[u8]) -> std::time::Duration {
 async fn whoever_does_not_speak_http_is_sent_away() {
     let daemon = Daemon::start(1 << 18).await;
     let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-    let silent = tokio::join!(until_hung_up(&daemon, b""), until_hung_up(&daemon, &preface[..12]), async {
-        let mut rank = daemon.join("train", 0, 2).await;
-        assert_eq!(rank.next().await, waiting(&[1]));
-    });
+    let silent =
+        tokio::join!(until_hung_up(&daemon, b""), until_hung_up(&daemon, &preface[..12]), async {
+            let mut rank = daemon.join("train", 0, 2).await;
+            assert_eq!(rank.next().await, waiting(&[1]));
+        });
     for waited in [silent.0, silent.1] {
         // 5 s, and what a busy machine adds.
         assert!((4.9..15.0).contains(&waited.as_secs_f64()), "{waited:?}");
     }
 }
 
-/// Nine jobs that wait for ranks take nothing from those that do not, nor does any job take more than its share.
+/// Nine jobs that wait for ranks take nothing from those that do not, nor does any job take more
+/// than its share.
 #[tokio::test(flavor = "multi_thread")]
 async fn jobs_have_equal_shares_and_those_that_wait_have_none() {
     let daemon = Daemon::start(1 << 18).await;
@@ -351,7 +423,10 @@ async fn jobs_have_equal_shares_and_those_that_wait_have_none() {
                 event => break event,
             }
         };
-        assert_eq!(event, Event::Aborted(Aborted { reason: reason.to_owned(), ..Aborted::default() }));
+        assert_eq!(
+            event,
+            Event::Aborted(Aborted { reason: reason.to_owned(), ..Aborted::default() })
+        );
         assert!(rank.ended().await);
     }
     // One that ends makes room for one.

@@ -50,7 +50,10 @@ async fn a_rank_that_sends_again_is_told_who_is_in_or_the_result() {
     assert_eq!(paths[1].receive().lanes, sum);
     paths[1].contribute(5, 0, &[3; 32]);
     let replay = paths[1].receive();
-    assert_eq!((replay.kind, replay.header.rank.get(), replay.header.aux.get()), (Kind::Result, 1, 0xA0_0001));
+    assert_eq!(
+        (replay.kind, replay.header.rank.get(), replay.header.aux.get()),
+        (Kind::Result, 1, 0xA0_0001)
+    );
     assert_eq!(replay.lanes, sum);
     assert_eq!(paths[0].receive_within(SILENCE), None, "a replay is for one rank");
 }
@@ -80,12 +83,16 @@ async fn many_slots_and_rounds_are_served_in_bundles() {
     assert_eq!(paths[0].assigned.slots, SLOTS);
     // The last slots of a window carry shorter packets, so bundles break up.
     let lanes = |slot: u32| if slot % WINDOW < WINDOW - 5 { 352 } else { 64 };
-    for (round, first) in
-        (0..ROUNDS).flat_map(|round| (0..SLOTS).step_by(WINDOW as usize).map(move |first| (round, first)))
+    for (round, first) in (0..ROUNDS)
+        .flat_map(|round| (0..SLOTS).step_by(WINDOW as usize).map(move |first| (round, first)))
     {
         for (rank, path) in (0u32..).zip(&paths) {
             for slot in first..first + WINDOW {
-                path.contribute(slot as u16, round, &vec![(rank + 1) * (slot + 100 * round); lanes(slot)]);
+                path.contribute(
+                    slot as u16,
+                    round,
+                    &vec![(rank + 1) * (slot + 100 * round); lanes(slot)],
+                );
             }
         }
         for path in &paths {
@@ -162,8 +169,10 @@ async fn packets_that_are_refused_are_counted_and_not_answered() {
         packet(&header, &[1; 32])
     };
     let whole = with(&|_| {});
-    let stranger =
-        Path { socket: std::net::UdpSocket::bind("127.0.0.1:0").unwrap(), ..Path::new(path.assigned.clone(), 0) };
+    let stranger = Path {
+        socket: std::net::UdpSocket::bind("127.0.0.1:0").unwrap(),
+        ..Path::new(path.assigned.clone(), 0)
+    };
     let cases: Vec<(&str, &Path, Vec<u8>)> = vec![
         ("truncated", path, vec![]),
         ("truncated", path, whole[..31].to_vec()),

@@ -1,4 +1,5 @@
-//! The daemon on XDP, in a rack: what it attaches, what it refuses, what it serves, and that nothing of it stays.
+//! The daemon on XDP, in a rack: what it attaches, what it refuses, what it serves, and that
+//! nothing of it stays.
 
 mod common;
 
@@ -13,7 +14,8 @@ use switchml_control::{Assigned, LeaveRequest};
 use switchml_protocol::EVERYONE;
 use switchml_protocol::header::{Kind, RejectReason};
 use switchml_rack::{
-    AGGREGATOR_ADDRESS, Mode, Namespace, Process, Rack, RackOptions, Signal, can_build_racks, in_both_modes,
+    AGGREGATOR_ADDRESS, Mode, Namespace, Process, Rack, RackOptions, Signal, can_build_racks,
+    in_both_modes,
 };
 
 in_both_modes! {
@@ -77,11 +79,14 @@ fn attached(namespace: &Namespace) -> Vec<String> {
     let is_attached = |interface: &String| {
         let shown = tool(namespace, &format!("ip link show {interface}"));
         let name = interface.clone();
-        let by_links = namespace.run(move || SchedClassifier::query_tcx(&name, TcAttachType::Ingress));
+        let by_links =
+            namespace.run(move || SchedClassifier::query_tcx(&name, TcAttachType::Ingress));
         let at_ingress = match by_links {
             Ok((_, programs)) => !programs.is_empty(),
             // Before Linux 6.6.
-            Err(_) => !tool(namespace, &format!("tc filter show dev {interface} ingress")).is_empty(),
+            Err(_) => {
+                !tool(namespace, &format!("tc filter show dev {interface} ingress")).is_empty()
+            }
         };
         shown.contains("xdp") || at_ingress
     };
@@ -93,14 +98,21 @@ fn pins(namespace: &Namespace) -> bool {
     tool(namespace, "ls /sys/fs/bpf").contains("switchml")
 }
 
-/// Runs the daemon, which must fail with one line that contains `expected`, and leave nothing attached.
+/// Runs the daemon, which must fail with one line that contains `expected`, and leave nothing
+/// attached.
 fn refuses(switch: &Namespace, arguments: &[&str], expected: &str) {
     let mut daemon = spawn(switch, &[&["--mode", "native"], arguments].concat());
     let status = daemon.wait(PATIENCE).expect("ends by itself");
     assert_eq!(status.code(), Some(1));
-    let errors: Vec<_> =
-        daemon.stderr().lines().filter(|line| line.starts_with("switchml-aggregator:")).map(str::to_owned).collect();
-    let [error] = &errors[..] else { panic!("{} lines of error: {}", errors.len(), daemon.stderr()) };
+    let errors: Vec<_> = daemon
+        .stderr()
+        .lines()
+        .filter(|line| line.starts_with("switchml-aggregator:"))
+        .map(str::to_owned)
+        .collect();
+    let [error] = &errors[..] else {
+        panic!("{} lines of error: {}", errors.len(), daemon.stderr())
+    };
     assert!(error.contains(expected), "{error}");
     assert_eq!(attached(switch), [] as [&str; 0], "something stays attached");
     assert!(!pins(switch), "something stays pinned");
@@ -112,7 +124,11 @@ fn it_attaches_and_goes_when_it_is_told_to(mode: Mode) {
         let mut daemon = serve(&rack);
         assert_eq!(attached(rack.switch()), rack.ports());
         let shown = tool(rack.switch(), "ip link show p0");
-        assert_eq!(shown.contains(" xdp ") && shown.contains("name switchml"), mode == Mode::Native, "{shown}");
+        assert_eq!(
+            shown.contains(" xdp ") && shown.contains("name switchml"),
+            mode == Mode::Native,
+            "{shown}"
+        );
         daemon.signal(signal).expect("signalled");
         assert!(daemon.wait(PATIENCE).expect("ends in time").success(), "after {signal:?}");
         assert_eq!(attached(rack.switch()), [] as [&str; 0], "attached still after {signal:?}");
@@ -124,14 +140,18 @@ fn it_attaches_and_goes_when_it_is_told_to(mode: Mode) {
 fn what_it_leaves_when_it_is_killed_can_be_removed(mode: Mode) {
     let rack = rack(2, mode);
     let detach = concat!(env!("CARGO_BIN_EXE_switchml-aggregator"), " detach");
-    assert_eq!(tool(rack.switch(), detach), "nothing to detach: there is no /sys/fs/bpf/switchml\n");
+    assert_eq!(
+        tool(rack.switch(), detach),
+        "nothing to detach: there is no /sys/fs/bpf/switchml\n"
+    );
     serve(&rack).kill().expect("killed");
     assert!(attached(rack.switch()) == rack.ports() && pins(rack.switch()));
     assert_eq!(tool(rack.switch(), detach), "removed /sys/fs/bpf/switchml\n");
     assert_eq!(attached(rack.switch()), [] as [&str; 0]);
     assert!(!pins(rack.switch()));
 
-    // What is pinned in part belongs to nobody: the daemon died while it made it, or while it removed it.
+    // What is pinned in part belongs to nobody: the daemon died while it made it, or while it
+    // removed it.
     for folder in ["switchml", "switchml/staging", "switchml/links"] {
         tool(rack.switch(), &format!("mkdir /sys/fs/bpf/{folder}"));
     }
@@ -146,32 +166,55 @@ fn what_stands_in_its_way_it_says_in_one_line() {
     }
     let rack = rack(1, Mode::Native);
     let switch = rack.switch();
-    refuses(switch, &["--iface", "p9"], "no interface \"p9\" in this network namespace; there are lo, br0, p0");
-    refuses(switch, &[], "no interface given; name those that workers are behind with --iface, of lo, br0, p0");
+    refuses(
+        switch,
+        &["--iface", "p9"],
+        "no interface \"p9\" in this network namespace; there are lo, br0, p0",
+    );
+    refuses(
+        switch,
+        &[],
+        "no interface given; name those that workers are behind with --iface, of lo, br0, p0",
+    );
     refuses(switch, &["--iface", "p0", "--iface", "p0"], "interface \"p0\" is given twice");
-    refuses(switch, &["--iface", "p0", "--iface", "lo"], "the driver of interface \"lo\" has no native XDP");
+    refuses(
+        switch,
+        &["--iface", "p0", "--iface", "lo"],
+        "the driver of interface \"lo\" has no native XDP",
+    );
 
     // A veth whose other end is as the system made it: XDP can send nothing into it.
     tool(switch, "ip link add bare type veth peer name far");
     tool(switch, "ip link set bare up");
     tool(switch, "ip link set far up");
     tool(switch, "ip address add 10.99.0.1/24 dev bare");
-    refuses(switch, &["--iface", "p0", "--iface", "bare"], "interface \"bare\" would drop every answer");
+    refuses(
+        switch,
+        &["--iface", "p0", "--iface", "bare"],
+        "interface \"bare\" would drop every answer",
+    );
 
     tool(switch, "ip link add large mtu 9000 type veth peer name larger mtu 9000");
-    refuses(switch, &["--iface", "p0", "--iface", "large"], "the MTU of interface \"large\" or its peer is too large");
+    refuses(
+        switch,
+        &["--iface", "p0", "--iface", "large"],
+        "the MTU of interface \"large\" or its peer is too large",
+    );
 
     // In the rack, a worker's end has a program that passes frames.
     let mut daemon = spawn(rack.worker(0), &["--mode", "native", "--iface", "eth0"]);
     assert_eq!(daemon.wait(PATIENCE).expect("ends by itself").code(), Some(1));
     let stderr = daemon.stderr();
     assert!(
-        stderr.contains("interface \"eth0\" already has an XDP program, which `ip link show eth0` names"),
+        stderr.contains(
+            "interface \"eth0\" already has an XDP program, which `ip link show eth0` names"
+        ),
         "{stderr}"
     );
 
     let _taken = switch.run(|| UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 48864)));
-    let _listener = switch.run(|| std::net::TcpListener::bind((Ipv4Addr::UNSPECIFIED, 48865))).expect("a port");
+    let _listener =
+        switch.run(|| std::net::TcpListener::bind((Ipv4Addr::UNSPECIFIED, 48865))).expect("a port");
     refuses(switch, &["--iface", "p0"], "cannot serve the control plane at TCP 0.0.0.0:48865");
 }
 
@@ -183,7 +226,11 @@ fn without_the_privilege_it_says_which_is_needed() {
     let rack = rack(1, Mode::Native);
     // Still root, but without a single capability.
     let mut command = Command::new("setpriv");
-    command.args(["--bounding-set=-all", "--inh-caps=-all", env!("CARGO_BIN_EXE_switchml-aggregator")]);
+    command.args([
+        "--bounding-set=-all",
+        "--inh-caps=-all",
+        env!("CARGO_BIN_EXE_switchml-aggregator"),
+    ]);
     command.args(["--iface", "p0"]);
     let mut daemon = rack.switch().spawn("aggregator", command).expect("started");
     assert_eq!(daemon.wait(PATIENCE).expect("ends by itself").code(), Some(1));
@@ -196,17 +243,23 @@ fn a_second_daemon_does_not_push_the_first_one_out(mode: Mode) {
     let rack = rack(1, mode);
     let _first = serve(&rack);
     let refused = |mode: &str, pin_dir: &str, expected: &str| {
-        let arguments = ["--mode", mode, "--iface", "p0", "--control", "0.0.0.0:1234", "--pin-dir", pin_dir];
+        let arguments =
+            ["--mode", mode, "--iface", "p0", "--control", "0.0.0.0:1234", "--pin-dir", pin_dir];
         let mut second = spawn(rack.switch(), &arguments);
         assert_eq!(second.wait(PATIENCE).expect("ends").code(), Some(1));
         let stderr = second.stderr();
         assert!(stderr.lines().last().is_some_and(|error| error.contains(expected)), "{stderr}");
     };
     let program = if mode == Mode::Native { "switchml" } else { "switchml_bundle" };
-    refused("native", "/sys/fs/bpf/switchml", "another aggregator runs with \"/sys/fs/bpf/switchml\"; stop it");
+    refused(
+        "native",
+        "/sys/fs/bpf/switchml",
+        "another aggregator runs with \"/sys/fs/bpf/switchml\"; stop it",
+    );
     // Whichever hook it would take: both would hear the same frames, or one none at all.
     for second in ["native", "bundle"] {
-        let expected = format!("interface \"p0\" is another aggregator's, whose program {program} (id ");
+        let expected =
+            format!("interface \"p0\" is another aggregator's, whose program {program} (id ");
         refused(second, "/sys/fs/bpf/other", &expected);
     }
     assert!(!tool(rack.switch(), "ls /sys/fs/bpf").contains("other"));
@@ -285,8 +338,10 @@ fn run_ranks<F: Future<Output = ()>>(rack: &Rack, life: impl Fn(u32) -> F + Copy
         for (rank, worker) in (0..).zip(rack.workers()) {
             scope.spawn(move || {
                 worker.run(move || {
-                    let runtime =
-                        tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+                    let runtime = tokio::runtime::Builder::new_current_thread()
+                        .enable_all()
+                        .build()
+                        .expect("a runtime");
                     runtime.block_on(life(rank));
                 });
             });
@@ -297,7 +352,8 @@ fn run_ranks<F: Future<Output = ()>>(rack: &Rack, life: impl Fn(u32) -> F + Copy
 fn ranks_get_their_sums_by_multicast_in_job_after_job(mode: Mode) {
     let rack = rack(3, mode);
     let mut daemon = serve(&rack);
-    // The second job has the number and the slots of the first one, and finds nothing of it in them.
+    // The second job has the number and the slots of the first one, and finds nothing of it in
+    // them.
     for _ in 0..2 {
         run_ranks(&rack, |rank| async move {
             let mut member = Member::start(rank, 3).await;
@@ -312,20 +368,29 @@ fn ranks_get_their_sums_by_multicast_in_job_after_job(mode: Mode) {
             assert_eq!((replay.kind, u32::from(replay.header.rank.get())), (Kind::Result, rank));
             assert_eq!(replay.lanes[351], 6 * (351 + 3));
             let &Assigned { job, epoch, control_secret, .. } = &member.path.assigned;
-            let leave = LeaveRequest { job, epoch, rank, control_secret, ..LeaveRequest::default() };
+            let leave =
+                LeaveRequest { job, epoch, rank, control_secret, ..LeaveRequest::default() };
             member.rank.client.leave(leave).await.expect("left");
         });
         daemon.wait_for_line("job 0 \"train\": ended", PATIENCE).expect("ended");
     }
-    let status = tool(rack.switch(), &format!("{} status", env!("CARGO_BIN_EXE_switchml-aggregator")));
+    let status =
+        tool(rack.switch(), &format!("{} status", env!("CARGO_BIN_EXE_switchml-aggregator")));
     let count = |name: &str| -> u64 {
-        let line =
-            status.lines().find(|line| line.starts_with(&format!("{name} "))).unwrap_or_else(|| panic!("{status}"));
+        let line = status
+            .lines()
+            .find(|line| line.starts_with(&format!("{name} ")))
+            .unwrap_or_else(|| panic!("{status}"));
         line.split_whitespace().nth(1).expect("a number").parse().expect("a number")
     };
     assert_eq!((count("hello"), count("completed"), count("replayed")), (6, 8, 6));
     assert_eq!((count("started"), count("added")), (8, 8));
-    assert_eq!(daemon.stderr().matches("DEBUG job 0: HELLO of a member: echoed.").count(), 6, "{}", daemon.stderr());
+    assert_eq!(
+        daemon.stderr().matches("DEBUG job 0: HELLO of a member: echoed.").count(),
+        6,
+        "{}",
+        daemon.stderr()
+    );
     daemon.signal(Signal::TERM).expect("signalled");
     daemon.wait_success(PATIENCE).expect("in good order");
 }
@@ -343,7 +408,10 @@ fn a_lost_rank_aborts_its_job_in_the_data_plane_too(mode: Mode) {
         assert_eq!(aborted.ranks, [1]);
         member.path.contribute(0, 1, &[0; 32]);
         let reject = member.path.receive();
-        assert_eq!((reject.kind, reject.lanes), (Kind::Reject, vec![RejectReason::Aborted as u32, 0]));
+        assert_eq!(
+            (reject.kind, reject.lanes),
+            (Kind::Reject, vec![RejectReason::Aborted as u32, 0])
+        );
         assert_eq!(receive_on(&member.group, member.path.aggregator, SILENCE), None);
     });
 }
@@ -352,7 +420,8 @@ fn a_job_at_an_address_that_is_not_served_fails_with_the_remedy(mode: Mode) {
     let rack = rack(1, mode);
     let _daemon = serve(&rack);
     rack.switch().run(|| {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        let runtime =
+            tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         runtime.block_on(async {
             let mut rank = Rank::join("127.0.0.1:48865".parse().unwrap(), "train", 0, 1).await;
             let told = loop {
@@ -362,7 +431,8 @@ fn a_job_at_an_address_that_is_not_served_fails_with_the_remedy(mode: Mode) {
                     other => panic!("{other:?}"),
                 }
             };
-            let expected = "the aggregator failed: the data plane serves 10.88.0.254, not 127.0.0.1";
+            let expected =
+                "the aggregator failed: the data plane serves 10.88.0.254, not 127.0.0.1";
             assert!(told.reason.starts_with(expected), "{}", told.reason);
         });
     });

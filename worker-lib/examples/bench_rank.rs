@@ -1,5 +1,5 @@
-//! One rank of `cargo xtask bench` with this library, beside those with Gloo and MPI in `xtask/src/bench/peers`. What it is
-//! told and what it prints: `xtask/src/bench/team.rs`.
+//! One rank of `cargo xtask bench` with this library, beside those with Gloo and MPI in
+//! `xtask/src/bench/peers`. What it is told and what it prints: `xtask/src/bench/team.rs`.
 //!
 //! Arguments: the aggregator's control plane, rank, number of ranks, file of commands.
 
@@ -28,7 +28,10 @@ struct Command {
 fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let [aggregator, rank, ranks, commands] = arguments.as_slice() else {
-        return Err("arguments: the aggregator's control plane, rank, number of ranks, file of commands".into());
+        return Err(
+            "arguments: the aggregator's control plane, rank, number of ranks, file of commands"
+                .into(),
+        );
     };
     let communicator = Communicator::builder()
         .aggregator(aggregator)
@@ -74,7 +77,11 @@ fn measure(communicator: &Communicator, command: &Command) -> Result<(), Box<dyn
     let last = warmup + iters - 1;
     let factor = (info.world_size as f32).powi((last / copies) as i32);
     let sum = |i| (0..info.world_size).map(|rank| element(rank, i)).sum::<f32>() * factor;
-    let wrong = tensors[last % copies].iter().enumerate().filter(|&(i, &element)| element != sum(i)).count();
+    let wrong = tensors[last % copies]
+        .iter()
+        .enumerate()
+        .filter(|&(i, &element)| element != sum(i))
+        .count();
     let agree = |value: f64, op| -> Result<f64, Box<dyn Error>> {
         let mut value = [value as f32];
         communicator.all_reduce(&mut value, op)?;

@@ -1,7 +1,7 @@
 //! Measures the codecs on one core: `cargo run --release -p switchml-worker --example codec_speed`.
 //!
-//! GB/s (1e9) of elements, best of several runs, once with one chunk that stays in the cache and once streaming
-//! through a 16 MiB tensor.
+//! GB/s (1e9) of elements, best of several runs, once with one chunk that stays in the cache and
+//! once streaming through a 16 MiB tensor.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -21,7 +21,11 @@ fn main() -> Result<(), NumericsError> {
     for dtype in DType::ALL {
         for op in [ReduceOp::Sum, ReduceOp::Max] {
             if (dtype, op) != (DType::F64, ReduceOp::Max) {
-                row(&format!("{dtype} {op}"), Codec::reduction(dtype, op, RANKS, usize::MAX)?, &tensor(dtype));
+                row(
+                    &format!("{dtype} {op}"),
+                    Codec::reduction(dtype, op, RANKS, usize::MAX)?,
+                    &tensor(dtype),
+                );
             }
         }
         if !matches!(dtype, DType::F64 | DType::I32) {
@@ -70,14 +74,20 @@ fn row(name: &str, codec: Codec, tensor: &[u8]) {
         })));
     }
     let payload = &mut lanes[..LANES * 4];
-    speeds.push(cached(bytes, Box::new(|| _ = black_box(codec.encode(black_box(chunk), exponent, payload)))));
+    speeds.push(cached(
+        bytes,
+        Box::new(|| _ = black_box(codec.encode(black_box(chunk), exponent, payload))),
+    ));
     speeds.push(streaming(Box::new(|| {
         for (chunk, payload) in tensor.chunks(bytes).zip(lanes.chunks_mut(LANES * 4)) {
             black_box(codec.encode(chunk, exponent, payload));
         }
     })));
     let chunk = &mut out[..bytes];
-    speeds.push(cached(bytes, Box::new(|| codec.decode(black_box(&lanes[..LANES * 4]), exponent, black_box(chunk)))));
+    speeds.push(cached(
+        bytes,
+        Box::new(|| codec.decode(black_box(&lanes[..LANES * 4]), exponent, black_box(chunk))),
+    ));
     speeds.push(streaming(Box::new(|| {
         for (chunk, payload) in out.chunks_mut(bytes).zip(lanes.chunks(LANES * 4)) {
             codec.decode(payload, exponent, black_box(chunk));

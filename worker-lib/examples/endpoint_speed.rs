@@ -1,7 +1,8 @@
-//! Measures a worker's data path without its I/O, on one core: `cargo run --release -p switchml-worker --example endpoint_speed`.
+//! Measures a worker's data path without its I/O, on one core: `cargo run --release -p
+//! switchml-worker --example endpoint_speed`.
 //!
-//! One rank reduces 16 MiB of f32 over and over; each batch of packets is turned into its own results. ns per chunk of each step,
-//! best of several runs.
+//! One rank reduces 16 MiB of f32 over and over; each batch of packets is turned into its own
+//! results. ns per chunk of each step, best of several runs.
 
 use std::time::{Duration, Instant};
 
@@ -65,12 +66,23 @@ impl Spent {
 
 fn run() -> Spent {
     let identity = Identity { job: 0, epoch: 1, rank: 0, ranks: 1 };
-    let mut endpoint =
-        Endpoint::new(Engine::new(Config::new(identity, SLOTS, LANES, u32::MAX, Limits::default())), LANES, BATCH);
-    let call = Call { kind: CallKind::AllReduce(ReduceOp::Sum), dtype: DType::F32, count: TENSOR / 4 };
+    let mut endpoint = Endpoint::new(
+        Engine::new(Config::new(identity, SLOTS, LANES, u32::MAX, Limits::default())),
+        LANES,
+        BATCH,
+    );
+    let call =
+        Call { kind: CallKind::AllReduce(ReduceOp::Sum), dtype: DType::F32, count: TENSOR / 4 };
     let codec = call.codec(1).expect("a sum of f32 is offered");
-    let elements: Vec<u8> = (0..call.count).flat_map(|i| ((i % 20_011) as f32 / 100.0).to_ne_bytes()).collect();
-    endpoint.submit(Command { number: 0, call, codec, contributes: true, task: Box::new(Elements(elements)) });
+    let elements: Vec<u8> =
+        (0..call.count).flat_map(|i| ((i % 20_011) as f32 / 100.0).to_ne_bytes()).collect();
+    endpoint.submit(Command {
+        number: 0,
+        call,
+        codec,
+        contributes: true,
+        task: Box::new(Elements(elements)),
+    });
 
     let begin = Instant::now();
     let now = || begin.elapsed().as_nanos() as u64;
@@ -88,7 +100,8 @@ fn run() -> Spent {
         spent.next += start.elapsed();
 
         let start = Instant::now();
-        for (transmission, packet) in transmissions.iter().zip(packets.chunks_exact_mut(packet_len)) {
+        for (transmission, packet) in transmissions.iter().zip(packets.chunks_exact_mut(packet_len))
+        {
             endpoint.fill(transmission, &mut packet[..transmission.packet_len()]);
         }
         spent.fill += start.elapsed();
@@ -100,7 +113,9 @@ fn run() -> Spent {
         }
         let start = Instant::now();
         for (transmission, packet) in transmissions.iter().zip(packets.chunks_exact(packet_len)) {
-            endpoint.receive(now(), &packet[..transmission.packet_len()], false).expect("all is right");
+            endpoint
+                .receive(now(), &packet[..transmission.packet_len()], false)
+                .expect("all is right");
         }
         spent.receive += start.elapsed();
         spent.chunks += transmissions.len() as u32;

@@ -1,7 +1,9 @@
-//! What a large call's fixed point costs, beside ring sums: `cargo run --release -p switchml-worker --example precision`.
+//! What a large call's fixed point costs, beside ring sums: `cargo run --release -p switchml-worker
+//! --example precision`.
 //!
-//! Sums of f32 over 8 ranks, in packets of 352 lanes, against sums in f64. A relative error is that of an element, |sum - truth| / |truth|; NMSE
-//! is the sum of all squared errors over that of all squared sums. A ring adds one rank's elements after the other, rounding to its type each time.
+//! Sums of f32 over 8 ranks, in packets of 352 lanes, against sums in f64. A relative error is that
+//! of an element, |sum - truth| / |truth|; NMSE is the sum of all squared errors over that of all
+//! squared sums. A ring adds one rank's elements after the other, rounding to its type each time.
 
 use half::bf16;
 use rand::{RngExt, SeedableRng, rngs::StdRng};
@@ -15,13 +17,17 @@ const LANES: usize = 352;
 const ROW: usize = 64;
 
 fn main() -> Result<(), NumericsError> {
-    println!("{:<34} {:<12} {:>9} {:>9} {:>9} {:>9} {:>9}", "", "", "median", "99 %", "largest", "sums of 0", "NMSE");
+    println!(
+        "{:<34} {:<12} {:>9} {:>9} {:>9} {:>9} {:>9}",
+        "", "", "median", "99 %", "largest", "sums of 0", "NMSE"
+    );
     let normal = |_: usize, random: &mut StdRng| normal(random);
     report("normal", &tensors(normal))?;
     // Each rank has its own rows with gradients: those of the tokens that it saw.
-    for (name, share, tiny) in
-        [("rows, 1 in 100 large, others 1e-3", 0.01, 1e-3), ("rows, 1 in 100 large, others 1e-6", 0.01, 1e-6)]
-    {
+    for (name, share, tiny) in [
+        ("rows, 1 in 100 large, others 1e-3", 0.01, 1e-3),
+        ("rows, 1 in 100 large, others 1e-6", 0.01, 1e-6),
+    ] {
         let mut scale = 0.0;
         report(
             name,
@@ -49,14 +55,16 @@ fn tensors(mut element: impl FnMut(usize, &mut StdRng) -> f64) -> Vec<Vec<f32>> 
     (0..RANKS).map(|_| (0..COUNT).map(|i| element(i, &mut random) as f32).collect()).collect()
 }
 
-/// Of mean 0 and variance 1 (Box, Muller: "A note on the generation of random normal deviates", 1958).
+/// Of mean 0 and variance 1 (Box, Muller: "A note on the generation of random normal deviates",
+/// 1958).
 fn normal(random: &mut StdRng) -> f64 {
     let (radius, angle) = (1.0 - random.random::<f64>(), random.random::<f64>());
     (-2.0 * radius.ln()).sqrt() * (std::f64::consts::TAU * angle).cos()
 }
 
 fn report(data: &str, ranks: &[Vec<f32>]) -> Result<(), NumericsError> {
-    let truth: Vec<f64> = (0..COUNT).map(|i| ranks.iter().map(|rank| f64::from(rank[i])).sum()).collect();
+    let truth: Vec<f64> =
+        (0..COUNT).map(|i| ranks.iter().map(|rank| f64::from(rank[i])).sum()).collect();
     row(data, "32 bits", &truth, &fixed_point(ranks, ReduceOp::Sum)?);
     row("", "16 bits", &truth, &fixed_point(ranks, ReduceOp::Sum16)?);
     row("", "f32, ring", &truth, &ring(ranks, |x| x));
@@ -70,9 +78,12 @@ fn fixed_point(ranks: &[Vec<f32>], op: ReduceOp) -> Result<Vec<f32>, NumericsErr
     let elements = codec.bytes_per_chunk(LANES) / 4;
     let mut result = vec![0f32; COUNT];
     for (number, sums) in result.chunks_mut(elements).enumerate() {
-        let chunks: Vec<&[u8]> =
-            ranks.iter().map(|rank| bytemuck::cast_slice(&rank[number * elements..][..sums.len()])).collect();
-        let largest = chunks.iter().map(|chunk| codec.exponent(chunk)).max().unwrap_or(exponent::ZERO);
+        let chunks: Vec<&[u8]> = ranks
+            .iter()
+            .map(|rank| bytemuck::cast_slice(&rank[number * elements..][..sums.len()]))
+            .collect();
+        let largest =
+            chunks.iter().map(|chunk| codec.exponent(chunk)).max().unwrap_or(exponent::ZERO);
         let mut payload = vec![0; 4 * LANES];
         let mut total = vec![0u8; 4 * LANES];
         for chunk in chunks {
@@ -101,14 +112,18 @@ fn add(op: ReduceOp, total: &mut [u8], payload: &[u8]) {
 fn ring(ranks: &[Vec<f32>], round: impl Fn(f32) -> f32) -> Vec<f32> {
     let sum = |i: usize| {
         let first = i * RANKS / COUNT;
-        (0..RANKS).map(|step| round(ranks[(first + step) % RANKS][i])).reduce(|sum, x| round(sum + x)).unwrap_or(0.0)
+        (0..RANKS)
+            .map(|step| round(ranks[(first + step) % RANKS][i]))
+            .reduce(|sum, x| round(sum + x))
+            .unwrap_or(0.0)
     };
     (0..COUNT).map(sum).collect()
 }
 
 fn row(data: &str, name: &str, truth: &[f64], sums: &[f32]) {
     let pairs = || truth.iter().zip(sums).map(|(truth, sum)| (*truth, f64::from(*sum)));
-    let mut errors: Vec<f64> = pairs().map(|(truth, sum)| (sum - truth).abs() / truth.abs()).collect();
+    let mut errors: Vec<f64> =
+        pairs().map(|(truth, sum)| (sum - truth).abs() / truth.abs()).collect();
     errors.sort_by(f64::total_cmp);
     let at = |share: f64| errors[((COUNT - 1) as f64 * share) as usize];
     let lost = pairs().filter(|(truth, sum)| *truth != 0.0 && *sum == 0.0).count();
@@ -116,5 +131,7 @@ fn row(data: &str, name: &str, truth: &[f64], sums: &[f32]) {
     let nmse = squares(|(truth, sum)| (sum - truth).powi(2)) / squares(|(truth, _)| truth.powi(2));
     let lost = 100.0 * lost as f64 / COUNT as f64;
     let [median, most, largest] = [0.5, 0.99, 1.0].map(at);
-    println!("{data:<34} {name:<12} {median:>9.1e} {most:>9.1e} {largest:>9.1e} {lost:>7.2} % {nmse:>9.1e}");
+    println!(
+        "{data:<34} {name:<12} {median:>9.1e} {most:>9.1e} {largest:>9.1e} {lost:>7.2} % {nmse:>9.1e}"
+    );
 }

@@ -1,17 +1,20 @@
 //! Data chunks that go ahead of their exponents, in small float sums.
 //!
-//! The ranks must agree on exponents before they can add floats as integers: a round trip of its own, half of a small call's time. So the
-//! data chunks of small calls go along with the exponent chunk, each rank scaling with the exponents that it predicts (see `predictor`).
-//! The exponent chunk is a MAX of three words per data chunk: the rank's own exponent, its prediction, and the bits of its
-//! prediction inverted, which makes a minimum of a maximum. The result tells all ranks alike which predictions were the same everywhere, and true. A chunk that went
-//! ahead with such a prediction is, lane by lane, the one that would have been sent later; its result counts. The results of
-//! others do not, and these chunks are sent again as if they had never been. So whatever is predicted, results have the same bits.
+//! The ranks must agree on exponents before they can add floats as integers: a round trip of its
+//! own, half of a small call's time. So the data chunks of small calls go along with the exponent
+//! chunk, each rank scaling with the exponents that it predicts (see `predictor`). The exponent
+//! chunk is a MAX of three words per data chunk: the rank's own exponent, its prediction, and the
+//! bits of its prediction inverted, which makes a minimum of a maximum. The result tells all ranks
+//! alike which predictions were the same everywhere, and true. A chunk that went ahead with such a
+//! prediction is, lane by lane, the one that would have been sent later; its result counts. The
+//! results of others do not, and these chunks are sent again as if they had never been. So whatever
+//! is predicted, results have the same bits.
 
 use crate::numerics::Codec;
 use crate::numerics::exponent::{self, ZERO};
 
-/// Data chunks of the largest call in which any go ahead: 89 KB at 352 lanes, which a window at its start lets out at once. In larger calls a
-/// round trip matters less, and wrong predictions more.
+/// Data chunks of the largest call in which any go ahead: 89 KB at 352 lanes, which a window at its
+/// start lets out at once. In larger calls a round trip matters less, and wrong predictions more.
 pub(crate) const MOST_CHUNKS: usize = 63;
 /// Lanes of an exponent chunk per data chunk.
 const WORDS: usize = 3;
@@ -37,7 +40,8 @@ impl Ahead {
         WORDS * data_chunks
     }
 
-    /// Chunks `sent`, which must be the same on all ranks, go ahead with the exponents `predicted`, which may be any.
+    /// Chunks `sent`, which must be the same on all ranks, go ahead with the exponents `predicted`,
+    /// which may be any.
     pub fn new(predicted: Vec<i32>, sent: u64) -> Self {
         Self { predicted, sent, ..Self::default() }
     }
@@ -47,7 +51,8 @@ impl Ahead {
         self.sent
     }
 
-    /// Those whose prediction was the same on all ranks, and true, whether they went ahead or not. Known with the exponents.
+    /// Those whose prediction was the same on all ranks, and true, whether they went ahead or not.
+    /// Known with the exponents.
     pub fn right(&self) -> u64 {
         self.right
     }
@@ -82,7 +87,8 @@ impl Ahead {
         Codec::exponents().encode(bytemuck::cast_slice(&words[..WORDS * chunks]), 0, payload)
     }
 
-    /// Takes in the exponent chunk's result: writes the exponents over all ranks, and finds out which predictions were right.
+    /// Takes in the exponent chunk's result: writes the exponents over all ranks, and finds out
+    /// which predictions were right.
     pub fn decode(&mut self, payload: &[u8], exponents: &mut [i32]) {
         let mut words = [ZERO; WORDS * MOST_CHUNKS];
         let chunks = exponents.len();

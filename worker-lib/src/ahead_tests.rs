@@ -1,4 +1,5 @@
-//! Small float sums, whose data chunks go ahead of their exponents: the same bits as if they had waited, whatever is predicted, lost or late.
+//! Small float sums, whose data chunks go ahead of their exponents: the same bits as if they had
+//! waited, whatever is predicted, lost or late.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -44,12 +45,14 @@ enum Prediction {
 /// A rank's part in a call, by chunk.
 type Part = Vec<(Elements, Prediction)>;
 
-/// Calls one after the other: of each the ranks' parts, and what decides on the order of everything.
+/// Calls one after the other: of each the ranks' parts, and what decides on the order of
+/// everything.
 #[derive(Clone, Debug)]
 struct Scenario {
     dtype: DType,
     op: ReduceOp,
-    /// Whether elements travel as in a call of more than `SMALL_COUNT`, which these are too few for.
+    /// Whether elements travel as in a call of more than `SMALL_COUNT`, which these are too few
+    /// for.
     is_large: bool,
     /// Elements that the last chunk lacks.
     short: usize,
@@ -73,7 +76,13 @@ fn scenarios() -> impl Strategy<Value = Scenario> {
     (1..=MOST_CHUNKS, 1..=5usize, dtypes, ops, any::<bool>(), 0..16usize).prop_flat_map(
         move |(chunks, ranks, dtype, op, is_large, short)| {
             let parts = vec(vec((elements.clone(), prediction.clone()), chunks), ranks);
-            vec((parts, any::<u64>()), 1..5).prop_map(move |calls| Scenario { dtype, op, is_large, short, calls })
+            vec((parts, any::<u64>()), 1..5).prop_map(move |calls| Scenario {
+                dtype,
+                op,
+                is_large,
+                short,
+                calls,
+            })
         },
     )
 }
@@ -84,7 +93,8 @@ impl Scenario {
     }
 
     fn call(&self) -> Call {
-        let count = self.calls[0].0[0].len() * self.chunk_elements() - self.short.min(self.chunk_elements() - 1);
+        let count = self.calls[0].0[0].len() * self.chunk_elements()
+            - self.short.min(self.chunk_elements() - 1);
         Call { kind: Kind::AllReduce(self.op), dtype: self.dtype, count }
     }
 
@@ -109,9 +119,12 @@ impl Scenario {
 }
 
 fn added(op: Op, payloads: impl Iterator<Item = Vec<u8>>) -> Vec<u8> {
-    let lanes = |payload: Vec<u8>| payload.chunks(4).map(|b| i32::from_be_bytes(b.try_into().unwrap())).collect();
+    let lanes = |payload: Vec<u8>| {
+        payload.chunks(4).map(|b| i32::from_be_bytes(b.try_into().unwrap())).collect()
+    };
     let sum = payloads.map(lanes).reduce(|a: Vec<i32>, b| {
-        let combine = |(a, b): (&i32, &i32)| if op == Op::MaxI32 { *a.max(b) } else { a.wrapping_add(*b) };
+        let combine =
+            |(a, b): (&i32, &i32)| if op == Op::MaxI32 { *a.max(b) } else { a.wrapping_add(*b) };
         a.iter().zip(&b).map(combine).collect()
     });
     sum.unwrap().into_iter().flat_map(i32::to_be_bytes).collect()
@@ -198,7 +211,8 @@ fn run(
         }
         let place = below(ranks.len());
         let (rank, all) = (&mut ranks[place], tensors.len());
-        let outstanding: Vec<_> = (0..rank.chunks.len()).filter(|number| !rank.got[*number]).collect();
+        let outstanding: Vec<_> =
+            (0..rank.chunks.len()).filter(|number| !rank.got[*number]).collect();
         if outstanding.len() < window {
             rank.next(&predictors[place], &parts[place]);
             shares.resize(shares.len().max(rank.chunks.len()), vec![None; all]);
@@ -248,7 +262,8 @@ struct Pair {
     predictors: [Predictor; 2],
 }
 
-/// Chunks of a call as they went: in the first flight, behind it, and what the statistics say of those that went ahead.
+/// Chunks of a call as they went: in the first flight, behind it, and what the statistics say of
+/// those that went ahead.
 #[derive(Debug, PartialEq, Eq)]
 struct Flights {
     first: Vec<(usize, Op)>,
@@ -264,10 +279,15 @@ impl Pair {
 
     /// Sums these, and checks the result.
     fn sum(&mut self, tensors: [&[f32]; 2]) -> Flights {
-        let call = Call { kind: Kind::AllReduce(ReduceOp::Sum), dtype: DType::F32, count: tensors[0].len() };
+        let call = Call {
+            kind: Kind::AllReduce(ReduceOp::Sum),
+            dtype: DType::F32,
+            count: tensors[0].len(),
+        };
         let codec = call.codec(2).unwrap();
         let bytes = tensors.map(|tensor| bytemuck::cast_slice(tensor).to_vec());
-        let mut ranks = bytes.clone().map(|bytes| Collective::new(0, job(2), command(&call, codec, bytes)));
+        let mut ranks =
+            bytes.clone().map(|bytes| Collective::new(0, job(2), command(&call, codec, bytes)));
         let mut flights = [(); 2].map(|()| self.flight(&mut ranks)).into_iter();
         let expected = in_two_trips(codec, &bytes);
         let [stats, _] = ranks.map(|rank| {
@@ -292,7 +312,9 @@ impl Pair {
             });
             let result = added(chunk.op, payloads.into_iter());
             let ranks = ranks.iter_mut().zip(&mut self.predictors);
-            ranks.for_each(|(rank, predictor)| rank.decode(chunk.index, &result, predictor).unwrap());
+            ranks.for_each(|(rank, predictor)| {
+                rank.decode(chunk.index, &result, predictor).unwrap()
+            });
         }
         chunks.iter().map(|chunk| (usize::from(chunk.lanes), chunk.op)).collect()
     }
@@ -306,7 +328,8 @@ fn steady_exponents_take_one_flight() {
     let mut pair = Pair::new();
     let tensor = [1.5f32; 3 * CHUNK];
     let smaller = [-0.3f32; 3 * CHUNK];
-    let one = Flights { first: vec![EXPONENTS, DATA, DATA, DATA], second: vec![], ahead: 3, in_vain: 0 };
+    let one =
+        Flights { first: vec![EXPONENTS, DATA, DATA, DATA], second: vec![], ahead: 3, in_vain: 0 };
     // The first time a rank can only go by its own elements, which are of the same magnitude.
     assert_eq!(pair.sum([&tensor, &tensor]), one);
     // By now it knows that of other ranks' elements.
@@ -323,7 +346,12 @@ fn what_was_predicted_wrongly_is_sent_again() {
     pair.sum([&tensor, &tensor]);
     // One rank's middle chunk grows.
     tensor[CHUNK + 3] = 100.0;
-    let again = Flights { first: vec![EXPONENTS, DATA, DATA, DATA], second: vec![DATA], ahead: 3, in_vain: 1 };
+    let again = Flights {
+        first: vec![EXPONENTS, DATA, DATA, DATA],
+        second: vec![DATA],
+        ahead: 3,
+        in_vain: 1,
+    };
     assert_eq!(pair.sum([&[1.5; 3 * CHUNK], &tensor]), again);
     // And shrinks.
     assert_eq!(pair.sum([&[1.5; 3 * CHUNK], &[1.5; 3 * CHUNK]]), again);
@@ -350,7 +378,12 @@ fn zeros_do_not_go_ahead_twice() {
     let mut pair = Pair::new();
     let mut sparse = [0f32; 4 * CHUNK];
     sparse[2 * CHUNK] = 1.0;
-    let first = Flights { first: vec![EXPONENTS, DATA, DATA, DATA, DATA], second: vec![], ahead: 4, in_vain: 3 };
+    let first = Flights {
+        first: vec![EXPONENTS, DATA, DATA, DATA, DATA],
+        second: vec![],
+        ahead: 4,
+        in_vain: 3,
+    };
     // A rank's zeros are no prediction: the other's holds.
     assert_eq!(pair.sum([&sparse, &[0.0; 4 * CHUNK]]), first);
     let later = Flights { first: vec![EXPONENTS, DATA], second: vec![], ahead: 1, in_vain: 0 };
@@ -367,7 +400,12 @@ fn an_infinity_is_an_accident() {
     let tensor = [1.5f32; 3 * CHUNK];
     let mut accident = tensor;
     accident[7] = f32::INFINITY;
-    let one = || Flights { first: vec![EXPONENTS, DATA, DATA, DATA], second: vec![], ahead: 3, in_vain: 0 };
+    let one = || Flights {
+        first: vec![EXPONENTS, DATA, DATA, DATA],
+        second: vec![],
+        ahead: 3,
+        in_vain: 0,
+    };
     assert_eq!(pair.sum([&tensor, &accident]), Flights { in_vain: 1, ..one() });
     assert_eq!(pair.sum([&tensor, &tensor]), one());
 }

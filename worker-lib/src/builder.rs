@@ -57,7 +57,8 @@ impl Builder {
         self
     }
 
-    /// Name of the job: ranks that give the same name at the same aggregator belong together. "default" unless given.
+    /// Name of the job: ranks that give the same name at the same aggregator belong together.
+    /// "default" unless given.
     pub fn job(mut self, name: impl Into<String>) -> Self {
         self.job = name.into();
         self
@@ -75,15 +76,17 @@ impl Builder {
         self
     }
 
-    /// A collective fails when the aggregator has given no answer for so long. 5 s unless given; at least 0.1 s.
+    /// A collective fails when the aggregator has given no answer for so long. 5 s unless given; at
+    /// least 0.1 s.
     pub fn deadline(mut self, deadline: Duration) -> Self {
         self.limits.deadline = deadline;
         self
     }
 
-    /// A collective fails when other ranks that are connected have been waited for, without a result, for so long, and names them. 30
-    /// minutes unless given, as in torch; at least 0.1 s. It must cover the time that ranks may be apart when they call. A rank that dies ends
-    /// the wait within seconds.
+    /// A collective fails when other ranks that are connected have been waited for, without a
+    /// result, for so long, and names them. 30 minutes unless given, as in torch; at least 0.1 s.
+    /// It must cover the time that ranks may be apart when they call. A rank that dies ends the
+    /// wait within seconds.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.limits.timeout = timeout;
         self
@@ -95,15 +98,17 @@ impl Builder {
         self
     }
 
-    /// Data threads for large calls, at most: 1 to 8. All ranks get the smallest number that any of them asks for, rounded down to a power of two,
-    /// or fewer if the aggregator has few slots left. Unless given, as many as this host has use for: one for each processor, shared by its
+    /// Data threads for large calls, at most: 1 to 8. All ranks get the smallest number that any of
+    /// them asks for, rounded down to a power of two, or fewer if the aggregator has few slots
+    /// left. Unless given, as many as this host has use for: one for each processor, shared by its
     /// ranks, up to what fills the link.
     pub fn data_threads(mut self, most: u32) -> Self {
         self.data_threads = Some(most);
         self
     }
 
-    /// The settings that the environment gives, as torchrun sets it; what is not set there stays as it is.
+    /// The settings that the environment gives, as torchrun sets it; what is not set there stays as
+    /// it is.
     ///
     /// | variable | setting |
     /// | --- | --- |
@@ -146,12 +151,19 @@ impl Builder {
     /// Joins the job, waits until all its ranks have, and opens the data path.
     ///
     /// # Errors
-    /// [`Error::Setting`] for missing or impossible settings; [`Error::Control`] when the aggregator cannot be reached, refuses,
-    /// or ranks are missing; [`Error::DataPathClosed`], [`Error::OwnHost`] or [`Error::PathMtu`] when packets do not pass.
+    /// [`Error::Setting`] for missing or impossible settings; [`Error::Control`] when the
+    /// aggregator cannot be reached, refuses, or ranks are missing; [`Error::DataPathClosed`],
+    /// [`Error::OwnHost`] or [`Error::PathMtu`] when packets do not pass.
     pub fn connect(self) -> Result<Communicator, Error> {
         let (aggregator, rank, world_size) = self.check()?;
-        let (session, assigned) =
-            Session::join(&aggregator, &self.job, rank, world_size, self.data_threads, self.join_timeout)?;
+        let (session, assigned) = Session::join(
+            &aggregator,
+            &self.job,
+            rank,
+            world_size,
+            self.data_threads,
+            self.join_timeout,
+        )?;
         let paths = match open_paths(&assigned, rank as u16, world_size as u16) {
             Ok(paths) => paths,
             Err(error) => {
@@ -191,7 +203,8 @@ impl Builder {
     /// Starts the data threads.
     fn start(self, session: Session, paths: Vec<Path>, info: Info) -> Result<Communicator, Error> {
         let notices = Notices::new(info.job.clone(), info.rank);
-        let shared = Arc::new(Shared::new(paths.iter().map(|path| path.wakers.clone()).collect(), notices));
+        let shared =
+            Arc::new(Shared::new(paths.iter().map(|path| path.wakers.clone()).collect(), notices));
         let told = Arc::clone(&shared);
         // An earlier failure of this rank's own stays the reason.
         session.on_end(move |error| told.fail(error.into()));
@@ -203,7 +216,8 @@ impl Builder {
             let packet = packet_len(info.chunk_lanes.into());
             let room = transport.receive_room(packet) as u32;
             let config = Config::new(identity, info.slots, info.chunk_lanes, room, self.limits);
-            let mut engine = Engine::new(Config { unchecked_maxima: info.unchecked_maxima, ..config });
+            let mut engine =
+                Engine::new(Config { unchecked_maxima: info.unchecked_maxima, ..config });
             engine.sample_rtt(0, open.rtt.as_nanos() as u64);
             let (commands, received) = mpsc::channel();
             let driver = Driver {
@@ -218,8 +232,9 @@ impl Builder {
             };
             let seat = Arc::new(Seat::new(driver, wakers.idle.clone()));
             let data_thread = Arc::clone(&seat);
-            let thread =
-                std::thread::Builder::new().name("switchml-data".to_owned()).spawn(move || data_thread.serve());
+            let thread = std::thread::Builder::new()
+                .name("switchml-data".to_owned())
+                .spawn(move || data_thread.serve());
             match thread.map_err(Error::system("cannot start a data thread")) {
                 Ok(thread) => threads.push(DataThread { commands, wakers, seat, thread }),
                 Err(error) => {
@@ -240,19 +255,34 @@ impl Builder {
             .clone()
             .ok_or_else(|| missing("aggregator", "give its host, or set SWITCHML_AGGREGATOR"))?;
         let rank = self.rank.ok_or_else(|| missing("rank", "give this process's, or set RANK"))?;
-        let world_size =
-            self.world_size.ok_or_else(|| missing("world size", "give the number of ranks, or set WORLD_SIZE"))?;
+        let world_size = self
+            .world_size
+            .ok_or_else(|| missing("world size", "give the number of ranks, or set WORLD_SIZE"))?;
         if !(1..=MAX_RANKS as u32).contains(&world_size) {
             let given = world_size.to_string();
-            return Err(Error::Setting { name: "world size", given, allowed: "1 to 64 are allowed" });
+            return Err(Error::Setting {
+                name: "world size",
+                given,
+                allowed: "1 to 64 are allowed",
+            });
         }
         if rank >= world_size {
             let given = format!("{rank} of {world_size}");
-            return Err(Error::Setting { name: "rank", given, allowed: "0 to world size - 1 are allowed" });
+            return Err(Error::Setting {
+                name: "rank",
+                given,
+                allowed: "0 to world size - 1 are allowed",
+            });
         }
-        if let Some(given) = self.data_threads.filter(|threads| !(1..=MAX_DATA_THREADS).contains(threads)) {
+        if let Some(given) =
+            self.data_threads.filter(|threads| !(1..=MAX_DATA_THREADS).contains(threads))
+        {
             let given = given.to_string();
-            return Err(Error::Setting { name: "data threads", given, allowed: "1 to 8 are allowed" });
+            return Err(Error::Setting {
+                name: "data threads",
+                given,
+                allowed: "1 to 8 are allowed",
+            });
         }
         for (name, time) in [("deadline", self.limits.deadline), ("timeout", self.limits.timeout)] {
             if time < LEAST_WAIT {
@@ -283,12 +313,14 @@ fn open_paths(assigned: &Assigned, rank: u16, ranks: u16) -> Result<Vec<Path>, E
         let wakers = Wakers { driving: event()?, idle: event()? };
         let mut transport = Udp::open(assigned.data_address, group, wakers.driving.clone())
             .map_err(Error::system("cannot open the data sockets"))?;
-        let open = open_path(&mut transport, &identity, assigned.hello_secret, lanes).map_err(|error| match error {
-            Error::DataPathClosed { aggregator, .. } if Interface::has(*aggregator.ip()) => {
-                Error::OwnHost { aggregator }
-            }
-            error => error,
-        })?;
+        let open = open_path(&mut transport, &identity, assigned.hello_secret, lanes).map_err(
+            |error| match error {
+                Error::DataPathClosed { aggregator, .. } if Interface::has(*aggregator.ip()) => {
+                    Error::OwnHost { aggregator }
+                }
+                error => error,
+            },
+        )?;
         lanes = open.lanes;
         paths.push(Path { identity, transport, wakers, open });
     }
@@ -307,8 +339,11 @@ fn variable(name: &'static str, value: Result<String, VarError>) -> Result<Optio
 }
 
 fn number(name: &'static str, value: Option<String>) -> Result<Option<u32>, Error> {
-    let wrong =
-        |given: &str| Error::Setting { name, given: format!("{given:?}"), allowed: "a number from 0 is allowed" };
+    let wrong = |given: &str| Error::Setting {
+        name,
+        given: format!("{given:?}"),
+        allowed: "a number from 0 is allowed",
+    };
     value.map(|value| value.parse().map_err(|_| wrong(&value))).transpose()
 }
 
@@ -317,8 +352,12 @@ mod tests {
     use super::*;
 
     fn with(variables: &[(&str, &str)]) -> Result<Builder, Error> {
-        let find = |name: &str| variables.iter().find(|(known, _)| *known == name).map(|(_, value)| value.to_string());
-        Builder::default().aggregator("given").variables(|name| find(name).ok_or(VarError::NotPresent))
+        let find = |name: &str| {
+            variables.iter().find(|(known, _)| *known == name).map(|(_, value)| value.to_string())
+        };
+        Builder::default()
+            .aggregator("given")
+            .variables(|name| find(name).ok_or(VarError::NotPresent))
     }
 
     #[test]
@@ -332,16 +371,30 @@ mod tests {
         ])
         .unwrap();
         assert_eq!((builder.rank, builder.world_size), (Some(3), Some(8)));
-        assert_eq!((builder.job.as_str(), builder.aggregator.as_deref()), ("host:29500", Some("given")));
+        assert_eq!(
+            (builder.job.as_str(), builder.aggregator.as_deref()),
+            ("host:29500", Some("given"))
+        );
 
-        let elastic = [("MASTER_ADDR", "host"), ("MASTER_PORT", "1"), ("TORCHELASTIC_RUN_ID", "run")];
+        let elastic =
+            [("MASTER_ADDR", "host"), ("MASTER_PORT", "1"), ("TORCHELASTIC_RUN_ID", "run")];
         assert_eq!(with(&elastic).unwrap().job, "run");
-        let own = [("TORCHELASTIC_RUN_ID", "run"), ("SWITCHML_JOB", "mine"), ("SWITCHML_AGGREGATOR", "switch:1")];
+        let own = [
+            ("TORCHELASTIC_RUN_ID", "run"),
+            ("SWITCHML_JOB", "mine"),
+            ("SWITCHML_AGGREGATOR", "switch:1"),
+        ];
         let builder = with(&own).unwrap();
-        assert_eq!((builder.job.as_str(), builder.aggregator.as_deref()), ("mine", Some("switch:1")));
+        assert_eq!(
+            (builder.job.as_str(), builder.aggregator.as_deref()),
+            ("mine", Some("switch:1"))
+        );
 
         let nothing = with(&[]).unwrap();
-        assert_eq!((nothing.job.as_str(), nothing.rank, nothing.world_size), ("default", None, None));
+        assert_eq!(
+            (nothing.job.as_str(), nothing.rank, nothing.world_size),
+            ("default", None, None)
+        );
         let master = Builder::default().variables(|name| match name {
             "MASTER_ADDR" => Ok("host".to_owned()),
             _ => Err(VarError::NotPresent),
@@ -353,7 +406,10 @@ mod tests {
     fn numbers_that_are_none() {
         for value in ["-1", "x", "4294967296", "1.0"] {
             let error = with(&[("WORLD_SIZE", value)]).unwrap_err();
-            assert_eq!(error.to_string(), format!("WORLD_SIZE is {value:?}; a number from 0 is allowed"));
+            assert_eq!(
+                error.to_string(),
+                format!("WORLD_SIZE is {value:?}; a number from 0 is allowed")
+            );
         }
     }
 
@@ -361,8 +417,14 @@ mod tests {
     fn settings_that_make_no_sense() {
         let complete = || Builder::default().aggregator("127.0.0.1:1").rank(0).world_size(1);
         for (builder, expected) in [
-            (Builder::default(), "aggregator is not set; give its host, or set SWITCHML_AGGREGATOR"),
-            (Builder::default().aggregator("a"), "rank is not set; give this process's, or set RANK"),
+            (
+                Builder::default(),
+                "aggregator is not set; give its host, or set SWITCHML_AGGREGATOR",
+            ),
+            (
+                Builder::default().aggregator("a"),
+                "rank is not set; give this process's, or set RANK",
+            ),
             (
                 Builder::default().aggregator("a").rank(0),
                 "world size is not set; give the number of ranks, or set WORLD_SIZE",
@@ -372,7 +434,10 @@ mod tests {
             (complete().world_size(4).rank(4), "rank is 4 of 4; 0 to world size - 1 are allowed"),
             (complete().data_threads(0), "data threads is 0; 1 to 8 are allowed"),
             (complete().data_threads(9), "data threads is 9; 1 to 8 are allowed"),
-            (complete().deadline(Duration::from_millis(99)), "deadline is 0.099 s; 0.1 s or more is allowed"),
+            (
+                complete().deadline(Duration::from_millis(99)),
+                "deadline is 0.099 s; 0.1 s or more is allowed",
+            ),
             (complete().timeout(Duration::ZERO), "timeout is 0 s; 0.1 s or more is allowed"),
         ] {
             assert_eq!(builder.connect().err().unwrap().to_string(), expected);

@@ -1,9 +1,12 @@
-//! Where the stream of chunks is cut into bundles: runs of packets that go out together, as one superpacket.
+//! Where the stream of chunks is cut into bundles: runs of packets that go out together, as one
+//! superpacket.
 //!
-//! A switch that takes superpackets whole sends the result on when the last rank's has come. Ranks that cut at different places complete
-//! a part of a superpacket at a time, and the rest of it travels again. So the cuts follow from what all ranks know alike, a chunk's place in
-//! its collective: before the first exponent chunk, before the first data chunk, and after each full bundle. The window is
-//! each rank's own; a smaller one halves bundles, which puts more cuts between those of the others.
+//! A switch that takes superpackets whole sends the result on when the last rank's has come. Ranks
+//! that cut at different places complete a part of a superpacket at a time, and the rest of it
+//! travels again. So the cuts follow from what all ranks know alike, a chunk's place in its
+//! collective: before the first exponent chunk, before the first data chunk, and after each full
+//! bundle. The window is each rank's own; a smaller one halves bundles, which puts more cuts
+//! between those of the others.
 
 use switchml_protocol::header::Op;
 
@@ -30,8 +33,8 @@ impl Bundles {
         Self { full, run: None, place: 0 }
     }
 
-    /// How many chunks go out together from the next one, `chunk`, on, if the window is of this size: up to the end of its bundle. There
-    /// may be fewer left.
+    /// How many chunks go out together from the next one, `chunk`, on, if the window is of this
+    /// size: up to the end of its bundle. There may be fewer left.
     pub fn rest(&self, chunk: &Chunk, window: u32) -> u32 {
         let (size, place) = (self.size(window), self.place_of(chunk));
         (size - place % size).min(self.full - place)
@@ -43,7 +46,8 @@ impl Bundles {
         self.run = Some((chunk.collective, chunk.op));
     }
 
-    /// Chunks of a bundle: no more than half of the window, so that one is under way while the result of another is taken in.
+    /// Chunks of a bundle: no more than half of the window, so that one is under way while the
+    /// result of another is taken in.
     fn size(&self, window: u32) -> u32 {
         let mut size = self.full;
         while size > 1 && 2 * size > window {
@@ -70,7 +74,10 @@ mod tests {
     #[test]
     fn full_bundles_from_the_beginning_of_each_run() {
         let runs = [(0, Op::MaxI32, 3), (0, Op::SumI32, 100), (1, Op::SumI32, 50)];
-        let chunks: Vec<_> = runs.into_iter().flat_map(|(number, op, count)| vec![chunk(number, op); count]).collect();
+        let chunks: Vec<_> = runs
+            .into_iter()
+            .flat_map(|(number, op, count)| vec![chunk(number, op); count])
+            .collect();
         let starts: Vec<_> = (0..chunks.len())
             .scan(Bundles::new(45), |bundles, number| {
                 let rest = bundles.rest(&chunks[number], 200);
@@ -86,15 +93,16 @@ mod tests {
     #[test]
     fn at_most_half_a_window() {
         let bundles = Bundles::new(45);
-        let sizes =
-            [1000, 88, 87, 44, 43, 22, 16, 4, 2, 1, 0].map(|window| bundles.rest(&chunk(0, Op::SumI32), window));
+        let sizes = [1000, 88, 87, 44, 43, 22, 16, 4, 2, 1, 0]
+            .map(|window| bundles.rest(&chunk(0, Op::SumI32), window));
         assert_eq!(sizes, [44, 44, 22, 22, 11, 11, 5, 2, 1, 1, 1]);
         assert_eq!([1, 2, 3, 4, 21].map(|most| Bundles::new(most).full), [1, 2, 3, 4, 20]);
         assert_eq!(Bundles::new(0).rest(&chunk(0, Op::SumI32), 0), 1);
     }
 
     proptest! {
-        /// However a rank's window changes, its bundles do not reach over the cuts between full ones.
+        /// However a rank's window changes, its bundles do not reach over the cuts between full
+        /// ones.
         #[test]
         fn small_windows_keep_the_cuts_of_large_ones(
             most in 1u32..64,

@@ -1,14 +1,17 @@
 //! One collective: its chunks, and the way of each between the caller's elements and a payload.
 //!
-//! The chunks of a float sum are preceded by exponent chunks, which bring the largest exponent over all ranks of each data
-//! chunk, one lane per data chunk. A data chunk can be sent once its exponent is known, and is never sent when it is zero or not
-//! finite. All ranks see the same exponents, so all agree on the number of every chunk. The other operators have data chunks alone.
+//! The chunks of a float sum are preceded by exponent chunks, which bring the largest exponent over
+//! all ranks of each data chunk, one lane per data chunk. A data chunk can be sent once its
+//! exponent is known, and is never sent when it is zero or not finite. All ranks see the same
+//! exponents, so all agree on the number of every chunk. The other operators have data chunks
+//! alone.
 //!
-//! In a small float sum, data chunks also go `ahead` of their exponents, right behind the exponent chunk; those that were scaled wrongly
-//! are sent again when the exponents are known.
+//! In a small float sum, data chunks also go `ahead` of their exponents, right behind the exponent
+//! chunk; those that were scaled wrongly are sent again when the exponents are known.
 //!
-//! Where the data plane does not check maxima, each chunk that is one is followed by its `witness`, behind all such chunks, and nothing goes ahead: the
-//! proof would come no sooner than what waits for the exponents.
+//! Where the data plane does not check maxima, each chunk that is one is followed by its `witness`,
+//! behind all such chunks, and nothing goes ahead: the proof would come no sooner than what waits
+//! for the exponents.
 
 use std::fmt;
 use std::ops::Range;
@@ -66,7 +69,8 @@ impl Call {
         }
     }
 
-    /// Hash of the call and its number in the session, the same on all ranks that make the same call.
+    /// Hash of the call and its number in the session, the same on all ranks that make the same
+    /// call.
     pub fn fingerprint(&self, number: u64) -> u32 {
         let (kind, detail) = match self.kind {
             Kind::AllReduce(op) => (0, op as u64),
@@ -116,7 +120,8 @@ pub(crate) struct Collective {
     /// Lanes of a full chunk.
     lanes: usize,
     data_chunks: usize,
-    /// One per data chunk: this rank's, then, once the exponent chunk's result is here, that of all ranks.
+    /// One per data chunk: this rank's, then, once the exponent chunk's result is here, that of all
+    /// ranks.
     exponents: Vec<i32>,
     /// Which exponent chunks have their result.
     settled: Vec<bool>,
@@ -124,9 +129,11 @@ pub(crate) struct Collective {
     known: usize,
     /// What goes ahead, in a small float sum.
     ahead: Option<Ahead>,
-    /// Where maxima are not checked: one per chunk that is one, from its result to that of the witnesses.
+    /// Where maxima are not checked: one per chunk that is one, from its result to that of the
+    /// witnesses.
     witnesses: Vec<Option<Witness>>,
-    /// Place of the next chunk to send: exponent chunks and their witnesses first, then data chunks that go ahead, then data chunks and theirs.
+    /// Place of the next chunk to send: exponent chunks and their witnesses first, then data chunks
+    /// that go ahead, then data chunks and theirs.
     cursor: usize,
     /// Chunks that have no result yet, skipped ones included.
     left: usize,
@@ -172,7 +179,11 @@ impl Collective {
             task,
             lanes,
             data_chunks,
-            exponents: if codec.uses_exponents() { vec![exponent::ZERO; data_chunks] } else { Vec::new() },
+            exponents: if codec.uses_exponents() {
+                vec![exponent::ZERO; data_chunks]
+            } else {
+                Vec::new()
+            },
             settled: vec![false; exponent_chunks],
             known: if codec.uses_exponents() { 0 } else { data_chunks },
             ahead: may_go_ahead.then(Ahead::default),
@@ -200,7 +211,8 @@ impl Collective {
 
     /// Whether all chunks have their number: the next collective's may follow.
     pub fn is_numbered(&self) -> bool {
-        self.cursor == self.settled.len() + self.places_ahead() + self.witnesses.len() + self.data_chunks
+        self.cursor
+            == self.settled.len() + self.places_ahead() + self.witnesses.len() + self.data_chunks
     }
 
     /// Gives the elements back, and tells what it took.
@@ -213,7 +225,8 @@ impl Collective {
         self.recorder.record(now, history);
     }
 
-    /// The next chunk to send, if it can be told already. On the way, fills in the results of chunks that are never sent.
+    /// The next chunk to send, if it can be told already. On the way, fills in the results of
+    /// chunks that are never sent.
     pub fn next(&mut self, predictor: &Predictor) -> Option<Chunk> {
         while !self.is_numbered() {
             match self.part(self.cursor) {
@@ -225,8 +238,12 @@ impl Collective {
                     return Some(self.advance(Codec::exponents(), self.exponent_lanes(group)));
                 }
                 Part::Witness(maximum) if self.witnesses[maximum].is_none() => return None,
-                Part::Witness(maximum) => return Some(self.advance(Codec::bytes(), self.witness_lanes(maximum))),
-                Part::Ahead(data) if self.ahead.as_ref().is_some_and(|ahead| ahead.is_sent(data)) => {
+                Part::Witness(maximum) => {
+                    return Some(self.advance(Codec::bytes(), self.witness_lanes(maximum)));
+                }
+                Part::Ahead(data)
+                    if self.ahead.as_ref().is_some_and(|ahead| ahead.is_sent(data)) =>
+                {
                     self.left += 1;
                     return Some(self.advance_data(data));
                 }
@@ -235,10 +252,13 @@ impl Collective {
                 Part::Data(data) if self.is_skipped(data) => {
                     let bytes = self.data_range(data);
                     self.recorder.skipped(bytes.len());
-                    self.codec.fill_skipped(self.exponents[data], &mut self.task.bytes_mut()[bytes]);
+                    self.codec
+                        .fill_skipped(self.exponents[data], &mut self.task.bytes_mut()[bytes]);
                     self.pass();
                 }
-                Part::Data(data) if self.ahead.as_ref().is_some_and(|ahead| ahead.counts(data)) => self.pass(),
+                Part::Data(data) if self.ahead.as_ref().is_some_and(|ahead| ahead.counts(data)) => {
+                    self.pass()
+                }
                 Part::Data(data) => return Some(self.advance_data(data)),
             }
         }
@@ -249,14 +269,17 @@ impl Collective {
     pub fn encode(&self, index: usize, payload: &mut [u8]) -> u32 {
         let (data, exponent) = match (self.part(index), &self.ahead) {
             (Part::Witness(maximum), _) => {
-                return self.witnesses[maximum].as_ref().map_or(0, |witness| witness.encode(payload));
+                return self.witnesses[maximum]
+                    .as_ref()
+                    .map_or(0, |witness| witness.encode(payload));
             }
             (Part::Exponents(_), Some(ahead)) => return ahead.encode(&self.exponents, payload),
             (Part::Exponents(group), None) => {
                 let exponents = bytemuck::cast_slice(&self.exponents[self.group(group)]);
                 return Codec::exponents().encode(exponents, 0, payload);
             }
-            // Once a prediction is known to be wrong, the elements may have changed: the chunk's result does not count.
+            // Once a prediction is known to be wrong, the elements may have changed: the chunk's
+            // result does not count.
             (Part::Ahead(data), Some(ahead)) => (data, ahead.predicted(data)),
             (Part::Ahead(data) | Part::Data(data), _) => (data, self.exponent(data)),
         };
@@ -267,7 +290,8 @@ impl Collective {
         self.codec.encode(self.elements(data), exponent, payload)
     }
 
-    /// Whether the maximum that came for the chunk at `index`, unchecked, may be it: that is to be proven then.
+    /// Whether the maximum that came for the chunk at `index`, unchecked, may be it: that is to be
+    /// proven then.
     pub fn accept(&mut self, index: usize, maximum: &[u8]) -> bool {
         let (Part::Exponents(place) | Part::Data(place)) = self.part(index) else { return false };
         let mut own = [0; 4 * MAX_LANES];
@@ -277,21 +301,30 @@ impl Collective {
         self.witnesses[place].is_some()
     }
 
-    /// Takes in the result of the chunk at `index`. The predictor hears of the exponents of small calls.
+    /// Takes in the result of the chunk at `index`. The predictor hears of the exponents of small
+    /// calls.
     ///
     /// # Errors
     /// When a maximum that was accepted is none.
-    pub fn decode(&mut self, index: usize, payload: &[u8], predictor: &mut Predictor) -> Result<(), Failure> {
+    pub fn decode(
+        &mut self,
+        index: usize,
+        payload: &[u8],
+        predictor: &mut Predictor,
+    ) -> Result<(), Failure> {
         self.left -= 1;
         match (self.part(index), &mut self.ahead) {
             (Part::Witness(maximum), _) => {
                 let witness = self.witnesses[maximum].take();
-                let is_proven = witness.is_some_and(|witness| witness.is_borne_out(payload, self.ranks));
+                let is_proven =
+                    witness.is_some_and(|witness| witness.is_borne_out(payload, self.ranks));
                 return if is_proven { Ok(()) } else { Err(Failure::Maximum) };
             }
             (Part::Exponents(_), Some(_)) => self.settle_ahead(payload, predictor),
             (Part::Exponents(group), None) => self.settle(group, payload),
-            (Part::Ahead(data), Some(ahead)) if !self.settled[0] => ahead.hold(data, 4 * self.lanes, payload),
+            (Part::Ahead(data), Some(ahead)) if !self.settled[0] => {
+                ahead.hold(data, 4 * self.lanes, payload)
+            }
             (Part::Ahead(data), Some(ahead)) if !ahead.counts(data) => {}
             (Part::Ahead(data) | Part::Data(data), _) => self.decode_data(data, payload),
         }
@@ -345,7 +378,11 @@ impl Collective {
 
     /// Place of the first data chunk that does not go ahead.
     fn first_data(&self) -> usize {
-        if self.settled.is_empty() { 0 } else { self.settled.len() + self.places_ahead() + self.witnesses.len() }
+        if self.settled.is_empty() {
+            0
+        } else {
+            self.settled.len() + self.places_ahead() + self.witnesses.len()
+        }
     }
 
     /// Places of data chunks that may go ahead.
@@ -363,7 +400,9 @@ impl Collective {
         let least = match &self.ahead {
             None => self.group(group).len(),
             // As long as the chunks that follow at once: packets of one length leave together.
-            Some(ahead) if ahead.sent() != 0 => Ahead::lanes(self.data_chunks).max(self.data_lanes(0)),
+            Some(ahead) if ahead.sent() != 0 => {
+                Ahead::lanes(self.data_chunks).max(self.data_lanes(0))
+            }
             Some(_) => Ahead::lanes(self.data_chunks),
         };
         least.next_multiple_of(LANES_PER_BLOCK)
@@ -371,7 +410,11 @@ impl Collective {
 
     /// Lanes of the witness of the maximum in chunk `place` of those that are one.
     fn witness_lanes(&self, place: usize) -> usize {
-        Witness::lanes(if self.settled.is_empty() { self.data_lanes(place) } else { self.exponent_lanes(place) })
+        Witness::lanes(if self.settled.is_empty() {
+            self.data_lanes(place)
+        } else {
+            self.exponent_lanes(place)
+        })
     }
 
     fn data_lanes(&self, data: usize) -> usize {
@@ -408,7 +451,8 @@ impl Collective {
         }
     }
 
-    /// The exponents are those of all ranks now, and it is known which of the data chunks that went ahead count.
+    /// The exponents are those of all ranks now, and it is known which of the data chunks that went
+    /// ahead count.
     fn settle_ahead(&mut self, payload: &[u8], predictor: &mut Predictor) {
         let Some(ahead) = &mut self.ahead else { return };
         ahead.decode(payload, &mut self.exponents);

@@ -63,7 +63,11 @@ fn collective(tensor: &[f32], ranks: u32) -> Collective {
     let call = Call { count: tensor.len(), ..SUM };
     let task = Box::new(Plain(bytemuck::cast_slice(tensor).to_vec()));
     let job = Job { ranks, lanes: LANES, unchecked_maxima: false };
-    Collective::new(0, job, Command { number: 9, call, codec: call.codec(ranks).unwrap(), contributes: true, task })
+    Collective::new(
+        0,
+        job,
+        Command { number: 9, call, codec: call.codec(ranks).unwrap(), contributes: true, task },
+    )
 }
 
 /// Ranks in a call with these tensors.
@@ -102,11 +106,13 @@ fn aggregate(ranks: &mut [Rank], chunk: &Chunk) {
 
 #[test]
 fn exponents_first_then_data() {
-    // 40 chunks of 32 elements: two exponent chunks, of 32 and 8 exponents; the last data chunk has 5 elements.
+    // 40 chunks of 32 elements: two exponent chunks, of 32 and 8 exponents; the last data chunk has
+    // 5 elements.
     let tensor: Vec<f32> = (0..39 * 32 + 5).map(|i| i as f32 + 1.0).collect();
     let mut ranks = ranks([&tensor, &tensor]);
     let exponents = next_all(&mut ranks);
-    let shape: Vec<_> = exponents.iter().map(|chunk| (chunk.index, chunk.op, chunk.lanes)).collect();
+    let shape: Vec<_> =
+        exponents.iter().map(|chunk| (chunk.index, chunk.op, chunk.lanes)).collect();
     assert_eq!(shape, [(0, Op::MaxI32, 32), (1, Op::MaxI32, 32)]);
 
     // The second exponent chunk alone numbers nothing.
@@ -115,7 +121,10 @@ fn exponents_first_then_data() {
     assert!(!ranks[0].collective.is_numbered());
     aggregate(&mut ranks, &exponents[0]);
     let data = next_all(&mut ranks);
-    assert_eq!(data.iter().map(|chunk| chunk.index).collect::<Vec<_>>(), (2..42).collect::<Vec<_>>());
+    assert_eq!(
+        data.iter().map(|chunk| chunk.index).collect::<Vec<_>>(),
+        (2..42).collect::<Vec<_>>()
+    );
     assert!(data.iter().all(|chunk| (chunk.op, chunk.lanes) == (Op::SumI32, 32)));
     assert!(ranks[0].collective.is_numbered() && !ranks[0].collective.is_done());
 
@@ -142,7 +151,8 @@ fn the_first_group_goes_while_the_second_is_unknown() {
 
 #[test]
 fn chunks_of_zeros_and_of_infinities_are_filled_in() {
-    // 40 chunks, too many to go ahead. Chunk 0: zeros everywhere. 1: zeros on rank 0 alone. 2: an infinity on rank 1. Others: zeros.
+    // 40 chunks, too many to go ahead. Chunk 0: zeros everywhere. 1: zeros on rank 0 alone. 2: an
+    // infinity on rank 1. Others: zeros.
     let mut tensors = [vec![0f32; 40 * 32], vec![-0f32; 40 * 32]];
     tensors[1][32..64].fill(0.25);
     tensors[0][64..96].fill(3.0);
@@ -159,7 +169,11 @@ fn chunks_of_zeros_and_of_infinities_are_filled_in() {
         assert!(rank.collective.is_done());
         let found = rank.elements();
         let (_, stats) = rank.collective.finish();
-        assert_eq!((stats.skipped, stats.skipped_bytes), (39, 39 * 128), "all but one, of 32 elements each");
+        assert_eq!(
+            (stats.skipped, stats.skipped_bytes),
+            (39, 39 * 128),
+            "all but one, of 32 elements each"
+        );
         assert!(found[..32].iter().chain(&found[96..]).all(|x| x.to_bits() == 0));
         assert_eq!(found[32..64], [0.25; 32]);
         assert!(found[64..96].iter().all(|x| x.is_nan()));
@@ -180,14 +194,24 @@ fn receivers_of_a_broadcast_contribute_zeros() {
     let codec = call.codec(2).unwrap();
     let job = Job { ranks: 2, lanes: LANES, unchecked_maxima: false };
     let mut ranks = [
-        Rank::new(Collective::new(0, job, Command { number: 0, call, codec, contributes: false, task: task(7) })),
-        Rank::new(Collective::new(0, job, Command { number: 0, call, codec, contributes: true, task: task(201) })),
+        Rank::new(Collective::new(
+            0,
+            job,
+            Command { number: 0, call, codec, contributes: false, task: task(7) },
+        )),
+        Rank::new(Collective::new(
+            0,
+            job,
+            Command { number: 0, call, codec, contributes: true, task: task(201) },
+        )),
     ];
     // 140 bytes: 128, then 12 in a packet of one block.
     let chunks = next_all(&mut ranks);
     assert_eq!(chunks.iter().map(|chunk| chunk.lanes).collect::<Vec<_>>(), [32, 32]);
     chunks.iter().for_each(|chunk| aggregate(&mut ranks, chunk));
-    assert!(ranks.iter().all(|Rank { collective, .. }| collective.is_done() && collective.task.bytes() == [201; 140]));
+    assert!(ranks.iter().all(
+        |Rank { collective, .. }| collective.is_done() && collective.task.bytes() == [201; 140]
+    ));
 }
 
 #[test]

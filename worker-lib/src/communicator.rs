@@ -26,11 +26,13 @@ use crate::transport::Udp;
 
 /// A rank's membership in a job of `world_size` ranks, and the collectives among them.
 ///
-/// Every rank must make the same calls in the same order, with the same operator, element type and number of elements; ranks that
-/// disagree all get an [`Error`] that says which rank called what. Calls may come from several threads, if their order is the same on all ranks.
+/// Every rank must make the same calls in the same order, with the same operator, element type and
+/// number of elements; ranks that disagree all get an [`Error`] that says which rank called what.
+/// Calls may come from several threads, if their order is the same on all ranks.
 ///
-/// A failure is for good: all calls in flight and later ones return the error, and the other ranks fail at once too, naming the rank or
-/// ranks at fault. Dropping the communicator waits for the calls in flight, then leaves the job.
+/// A failure is for good: all calls in flight and later ones return the error, and the other ranks
+/// fail at once too, naming the rank or ranks at fault. Dropping the communicator waits for the
+/// calls in flight, then leaves the job.
 pub struct Communicator {
     /// By shard.
     threads: Vec<DataThread>,
@@ -67,8 +69,8 @@ pub struct Info {
     pub transport: &'static str,
     /// Multicast group of results; `None` when the aggregator sends each rank a copy of its own.
     pub multicast: Option<SocketAddrV4>,
-    /// Whether the aggregator's maxima carry no check word: then the ranks prove each to each other by a packet more, which costs small
-    /// calls of floats a round trip.
+    /// Whether the aggregator's maxima carry no check word: then the ranks prove each to each other
+    /// by a packet more, which costs small calls of floats a round trip.
     pub unchecked_maxima: bool,
     /// Whether the aggregator's data plane has no sums in 16 bits.
     pub i32_lanes_only: bool,
@@ -85,7 +87,8 @@ impl Info {
     }
 }
 
-/// What the data path has counted. All calls that have returned are in it; those in flight in part, but not in `calls`.
+/// What the data path has counted. All calls that have returned are in it; those in flight in part,
+/// but not in `calls`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Stats {
     /// Chunks, resends by cause, ignored packets by reason.
@@ -103,7 +106,8 @@ pub struct Stats {
 }
 
 impl Communicator {
-    /// A builder: `Communicator::builder().aggregator("10.0.0.1").job("train").rank(r).world_size(n).connect()?`.
+    /// A builder:
+    /// `Communicator::builder().aggregator("10.0.0.1").job("train").rank(r).world_size(n).connect()?`.
     pub fn builder() -> Builder {
         Builder::default()
     }
@@ -120,20 +124,27 @@ impl Communicator {
         Self { threads, shared, info }
     }
 
-    /// Replaces `tensor` by the reduction of all ranks' tensors, element by element, and returns when it is here. Tells what it took.
+    /// Replaces `tensor` by the reduction of all ranks' tensors, element by element, and returns
+    /// when it is here. Tells what it took.
     ///
-    /// The result has the same bits on every rank. [`crate::numerics`] tells what it is for each type and operator.
+    /// The result has the same bits on every rank. [`crate::numerics`] tells what it is for each
+    /// type and operator.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] for the few combinations of type and operator that are not offered, [`Error::I32LanesOnly`] for sums in 16 bits by a data plane in P4; otherwise why the communicator
-    /// failed, and `tensor` holds partial results.
-    pub fn all_reduce<T: Element>(&self, tensor: &mut [T], op: ReduceOp) -> Result<CallStats, Error> {
+    /// [`Error::Unsupported`] for the few combinations of type and operator that are not offered,
+    /// [`Error::I32LanesOnly`] for sums in 16 bits by a data plane in P4; otherwise why the
+    /// communicator failed, and `tensor` holds partial results.
+    pub fn all_reduce<T: Element>(
+        &self,
+        tensor: &mut [T],
+        op: ReduceOp,
+    ) -> Result<CallStats, Error> {
         let call = Call { kind: Kind::AllReduce(op), dtype: T::DTYPE, count: tensor.len() };
         self.run(call, true, bytemuck::cast_slice_mut(tensor))
     }
 
-    /// Starts an all-reduce of a tensor that it takes, and returns at once. Any number may be in flight; they run in the order of their
-    /// calls, overlapping.
+    /// Starts an all-reduce of a tensor that it takes, and returns at once. Any number may be in
+    /// flight; they run in the order of their calls, overlapping.
     ///
     /// # Errors
     /// As [`Communicator::all_reduce`]; what happens later comes out of [`Handle::wait`].
@@ -151,7 +162,8 @@ impl Communicator {
         self.run(call, self.info.rank == root, bytemuck::cast_slice_mut(tensor))
     }
 
-    /// Starts a broadcast of a tensor that it takes, and returns at once, as [`Communicator::all_reduce_start`].
+    /// Starts a broadcast of a tensor that it takes, and returns at once, as
+    /// [`Communicator::all_reduce_start`].
     ///
     /// # Errors
     /// As [`Communicator::broadcast`]; what happens later comes out of [`Handle::wait`].
@@ -190,7 +202,8 @@ impl Communicator {
         Stats { engine, foreign, rtt, window, waits, calls: self.shared.calls() }
     }
 
-    /// Waits for the calls in flight, then leaves the job. The other ranks are not disturbed, unless they make further calls: those fail at once.
+    /// Waits for the calls in flight, then leaves the job. The other ranks are not disturbed,
+    /// unless they make further calls: those fail at once.
     ///
     /// # Errors
     /// Why the communicator failed, if it did.
@@ -211,13 +224,22 @@ impl Communicator {
             drop(issued);
             let (first, others) = threads.split_at(1);
             others.iter().for_each(|thread| thread.wakers.wake());
-            // This thread waits anyway: it drives the first part, unless somebody else drives there.
-            first.iter().filter(|thread| !thread.seat.run(number)).for_each(|thread| thread.wakers.wake());
+            // This thread waits anyway: it drives the first part, unless somebody else drives
+            // there.
+            first
+                .iter()
+                .filter(|thread| !thread.seat.run(number))
+                .for_each(|thread| thread.wakers.wake());
         });
         finished.ok_or_else(|| self.shared.reason())
     }
 
-    fn start<T: Tensor>(&self, kind: Kind, contributes: bool, mut tensor: T) -> Result<Handle<T>, Error> {
+    fn start<T: Tensor>(
+        &self,
+        kind: Kind,
+        contributes: bool,
+        mut tensor: T,
+    ) -> Result<Handle<T>, Error> {
         let (dtype, bytes) = (tensor.dtype(), tensor.bytes().len());
         let call = Call { kind, dtype, count: bytes / dtype.size() };
         let codec = self.codec(&call)?;
@@ -228,7 +250,9 @@ impl Communicator {
         let number = issued.issue(call);
         let whole = Whole::new(number, lengths.len(), Arc::clone(&self.shared), answer);
         let (tasks, tensor) = give(tensor, &lengths, whole);
-        self.submit(number, call, codec, contributes, tasks).iter().for_each(|thread| thread.wakers.wake());
+        self.submit(number, call, codec, contributes, tasks)
+            .iter()
+            .for_each(|thread| thread.wakers.wake());
         drop(issued);
         Ok(Handle::new(answers, tensor, Arc::clone(&self.shared)))
     }
@@ -251,8 +275,8 @@ impl Communicator {
         shards::cut(bytes, codec, self.info.chunk_lanes, self.threads.len())
     }
 
-    /// Hands the parts of a call to drivers, and returns these; they have yet to be woken. If one is gone, its part is dropped, which
-    /// the owner hears.
+    /// Hands the parts of a call to drivers, and returns these; they have yet to be woken. If one
+    /// is gone, its part is dropped, which the owner hears.
     fn submit(
         &self,
         number: u64,

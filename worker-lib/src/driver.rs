@@ -1,8 +1,9 @@
-//! Moves packets between the transport and the endpoint, on the thread that drives: a caller's, or the data thread.
+//! Moves packets between the transport and the endpoint, on the thread that drives: a caller's, or
+//! the data thread.
 //!
-//! A caller that waits for its call anyway drives it itself, so that no thread has to be woken up for it, twice. The data thread drives what is in
-//! flight while nobody waits, and calls that were made while somebody else drove; otherwise it sleeps. Between calls nobody looks at
-//! the sockets.
+//! A caller that waits for its call anyway drives it itself, so that no thread has to be woken up
+//! for it, twice. The data thread drives what is in flight while nobody waits, and calls that were
+//! made while somebody else drove; otherwise it sleeps. Between calls nobody looks at the sockets.
 
 use std::ops::AddAssign;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,15 +22,17 @@ use crate::stats::CallStats;
 use crate::transport::Transport;
 use crate::waker::Waker;
 
-/// The data plane may tell of an abort, or of different calls, before the control plane tells why. How long to wait for the reason; the
-/// aggregator gathers for up to half a second what all ranks called.
+/// The data plane may tell of an abort, or of different calls, before the control plane tells why.
+/// How long to wait for the reason; the aggregator gathers for up to half a second what all ranks
+/// called.
 const REASON: Duration = Duration::from_millis(1500);
 
 /// What the drivers share with each other and with the callers.
 pub(crate) struct Shared {
     /// Why the communicator failed. The first reason counts.
     failed: OnceLock<Error>,
-    /// Whether the control plane was told which calls are in flight: once is enough, whichever thread's was refused.
+    /// Whether the control plane was told which calls are in flight: once is enough, whichever
+    /// thread's was refused.
     reported: AtomicBool,
     shards: Vec<Shard>,
     issued: Mutex<Issued>,
@@ -124,12 +127,14 @@ impl Shared {
     }
 }
 
-/// What the locks guard is changed by single assignments: there is nothing half done to fear after a panic.
+/// What the locks guard is changed by single assignments: there is nothing half done to fear after
+/// a panic.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Whom to wake for a driver: the thread that drives, out of its wait for packets, and the data thread, out of its sleep.
+/// Whom to wake for a driver: the thread that drives, out of its wait for packets, and the data
+/// thread, out of its sleep.
 #[derive(Clone)]
 pub(crate) struct Wakers {
     pub driving: Waker,
@@ -167,13 +172,15 @@ pub(crate) struct Driver<T> {
 }
 
 impl<T: Transport> Seat<T> {
-    /// A seat for `driver`; `idle` is to be woken when there are commands, when they end, and when the communicator has failed.
+    /// A seat for `driver`; `idle` is to be woken when there are commands, when they end, and when
+    /// the communicator has failed.
     pub fn new(driver: Driver<T>, idle: Waker) -> Self {
         Self { driver: Mutex::new(Some(driver)), idle }
     }
 
-    /// Drives on this thread until call `number`, which is among the commands, is done; false if another one drives. The
-    /// command's task is gone on return, or will be soon if something failed.
+    /// Drives on this thread until call `number`, which is among the commands, is done; false if
+    /// another one drives. The command's task is gone on return, or will be soon if something
+    /// failed.
     pub fn run(&self, number: u64) -> bool {
         // Goes last: the data thread can sit down when it wakes up.
         let mut relief = Relief { idle: &self.idle, is_needed: false };
@@ -184,7 +191,8 @@ impl<T: Transport> Seat<T> {
         true
     }
 
-    /// The data thread: drives what nobody waits for until the communicator is closed or something fails, then leaves the job.
+    /// The data thread: drives what nobody waits for until the communicator is closed or something
+    /// fails, then leaves the job.
     pub fn serve(&self) {
         let _leaves = Leaves(self);
         let outcome = self.serve_until_closed();
@@ -231,7 +239,8 @@ impl Drop for Relief<'_> {
     }
 }
 
-/// Ends the driver if the data thread unwinds, and so tells those who wait for tasks, and the other drivers.
+/// Ends the driver if the data thread unwinds, and so tells those who wait for tasks, and the other
+/// drivers.
 struct Leaves<'a, T: Transport>(&'a Seat<T>);
 
 impl<T: Transport> Drop for Leaves<'_, T> {
@@ -244,14 +253,16 @@ impl<T: Transport> Drop for Leaves<'_, T> {
 }
 
 impl<T: Transport> Driver<T> {
-    /// Ends: after all collectives are done, or because something failed. The last driver leaves the job.
+    /// Ends: after all collectives are done, or because something failed. The last driver leaves
+    /// the job.
     fn end(self, outcome: Result<(), Error>) {
         if let Err(error) = outcome {
             self.shared.fail(error);
         }
         self.publish();
         let Self { endpoint, commands, session, shared, .. } = self;
-        // What is in flight, and what was issued in the meantime: who waits for it finds the reason in `failed`.
+        // What is in flight, and what was issued in the meantime: who waits for it finds the reason
+        // in `failed`.
         drop(endpoint);
         drop(commands);
         let Some(session) = Arc::into_inner(session) else { return };
@@ -343,8 +354,16 @@ impl<T: Transport> Driver<T> {
     }
 
     fn say_who_is_late(&self, now: u64) {
-        if let Some((Waiting { ranks, time, .. }, number, call)) = self.endpoint.waiting_for(LONG, now) {
-            self.shared.notices.waiting(Instant::now(), Duration::from_nanos(time), ranks, number, call);
+        if let Some((Waiting { ranks, time, .. }, number, call)) =
+            self.endpoint.waiting_for(LONG, now)
+        {
+            self.shared.notices.waiting(
+                Instant::now(),
+                Duration::from_nanos(time),
+                ranks,
+                number,
+                call,
+            );
         }
     }
 
@@ -358,7 +377,8 @@ impl<T: Transport> Driver<T> {
 
     fn wait(&mut self) -> Result<(), Error> {
         let now = self.now();
-        let timeout = self.endpoint.deadline().map(|at| Duration::from_nanos(at.saturating_sub(now)));
+        let timeout =
+            self.endpoint.deadline().map(|at| Duration::from_nanos(at.saturating_sub(now)));
         self.transport.wait(timeout).map_err(Error::system("cannot wait for packets"))
     }
 
@@ -380,7 +400,9 @@ impl<T: Transport> Driver<T> {
         let engine = self.endpoint.engine();
         let waited = match failure {
             // What had passed when it failed, to a tenth of a second.
-            Failure::Missing(_) => engine.waiting(now).map_or(0, |waiting| waiting.time / 100_000_000 * 100_000_000),
+            Failure::Missing(_) => {
+                engine.waiting(now).map_or(0, |waiting| waiting.time / 100_000_000 * 100_000_000)
+            }
             _ => engine.config().deadline,
         };
         Error::from_failure(failure, self.transport.aggregator(), Duration::from_nanos(waited))

@@ -1,15 +1,18 @@
-//! One rank's data path without its I/O: [`Engine`], the collectives in flight, and their chunks in bundles.
+//! One rank's data path without its I/O: [`Engine`], the collectives in flight, and their chunks in
+//! bundles.
 //!
-//! The `driver` drives it with sockets and a clock, simulators and fuzz targets with what they make up. In a loop, a caller
+//! The `driver` drives it with sockets and a clock, simulators and fuzz targets with what they make
+//! up. In a loop, a caller
 //!
 //! 1. takes in calls by [`Endpoint::submit`] and every datagram by [`Endpoint::receive`],
 //! 2. calls [`Endpoint::on_timer`],
-//! 3. sends what [`Endpoint::next`] returns, each filled in by [`Endpoint::fill`], until that is nothing,
+//! 3. sends what [`Endpoint::next`] returns, each filled in by [`Endpoint::fill`], until that is
+//!    nothing,
 //! 4. calls [`Endpoint::give_back`],
 //! 5. waits for a call or a datagram, at most until [`Endpoint::deadline`].
 //!
-//! Time is monotonic, in nanoseconds, from wherever the caller likes. After a [`Failure`] the endpoint is of no more use: dropping it
-//! drops the tasks in flight, which their owners hear.
+//! Time is monotonic, in nanoseconds, from wherever the caller likes. After a [`Failure`] the
+//! endpoint is of no more use: dropping it drops the tasks in flight, which their owners hear.
 
 use std::time::Duration;
 
@@ -29,7 +32,8 @@ pub use crate::task::Task;
 
 /// A collective to run.
 pub struct Command {
-    /// The call's number in the session, from 0. Of an endpoint's commands each has a larger one than those before.
+    /// The call's number in the session, from 0. Of an endpoint's commands each has a larger one
+    /// than those before.
     pub number: u64,
     /// The call, equal on all ranks.
     pub call: Call,
@@ -51,7 +55,8 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    /// An endpoint without calls, for chunks of up to `lanes` lanes, of which superpackets carry up to `batch`.
+    /// An endpoint without calls, for chunks of up to `lanes` lanes, of which superpackets carry up
+    /// to `batch`.
     pub fn new(engine: Engine, lanes: u16, batch: u32) -> Self {
         let Config { identity, unchecked_maxima, .. } = *engine.config();
         let job = Job { ranks: identity.ranks.into(), lanes, unchecked_maxima };
@@ -78,13 +83,16 @@ impl Endpoint {
         self.schedule.is_done(number)
     }
 
-    /// Takes in a datagram that came from the aggregator's address; `congested` when it carried the CE mark of ECN.
+    /// Takes in a datagram that came from the aggregator's address; `congested` when it carried the
+    /// CE mark of ECN.
     ///
     /// # Errors
     /// As [`Engine::receive`], and [`Failure::Maximum`].
     pub fn receive(&mut self, now: u64, datagram: &[u8], congested: bool) -> Result<(), Failure> {
         let accept = |chunk: &Chunk, maximum: &[u8]| self.schedule.accept(chunk, maximum);
-        if let Some((completed, payload)) = self.engine.receive_if(now, datagram, congested, accept)? {
+        if let Some((completed, payload)) =
+            self.engine.receive_if(now, datagram, congested, accept)?
+        {
             self.schedule.decode(now, &completed, payload)?;
         }
         Ok(())
@@ -100,9 +108,13 @@ impl Endpoint {
         self.engine.note_watched(now, watched);
     }
 
-    /// Whom it has waited for without a result for `time` or longer, and in which call, with its number.
+    /// Whom it has waited for without a result for `time` or longer, and in which call, with its
+    /// number.
     pub fn waiting_for(&self, time: Duration, now: u64) -> Option<(Waiting, u64, &Call)> {
-        let waiting = self.engine.waiting(now).filter(|waiting| u128::from(waiting.time) >= time.as_nanos())?;
+        let waiting = self
+            .engine
+            .waiting(now)
+            .filter(|waiting| u128::from(waiting.time) >= time.as_nanos())?;
         let (number, call) = self.calls_in_flight(waiting.collective).last()?;
         Some((waiting, number, call))
     }
@@ -115,7 +127,8 @@ impl Endpoint {
         self.engine.on_timer(now)
     }
 
-    /// The next packet to send now, if any: what is due again, then new chunks, each bundle once there is room for all of it.
+    /// The next packet to send now, if any: what is due again, then new chunks, each bundle once
+    /// there is room for all of it.
     pub fn next(&mut self, now: u64) -> Option<Transmission> {
         self.engine.next_resend(now).or_else(|| self.next_new(now))
     }
@@ -132,12 +145,14 @@ impl Endpoint {
         head.copy_from_slice(header.as_bytes());
     }
 
-    /// When [`Self::on_timer`] is to be called, if nothing comes before; `None` while nothing is outstanding.
+    /// When [`Self::on_timer`] is to be called, if nothing comes before; `None` while nothing is
+    /// outstanding.
     pub fn deadline(&self) -> Option<u64> {
         self.engine.deadline()
     }
 
-    /// The calls in flight up to collective `last` of this endpoint in the order of their issue, with their numbers.
+    /// The calls in flight up to collective `last` of this endpoint in the order of their issue,
+    /// with their numbers.
     pub fn calls_in_flight(&self, last: u64) -> impl Iterator<Item = (u64, &Call)> {
         self.schedule.in_flight(last)
     }

@@ -10,7 +10,9 @@ use crate::control;
 use crate::engine::{Failure, ranks_of};
 use crate::numerics::NumericsError;
 
-/// Why a call failed. After any error but [`Error::Unsupported`], [`Error::I32LanesOnly`], [`Error::Root`] and [`Error::Setting`] the communicator is failed for good: every later call returns the same error at once, and the other ranks are told.
+/// Why a call failed. After any error but [`Error::Unsupported`], [`Error::I32LanesOnly`],
+/// [`Error::Root`] and [`Error::Setting`] the communicator is failed for good: every later call
+/// returns the same error at once, and the other ranks are told.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// A setting is missing or makes no sense.
@@ -27,7 +29,9 @@ pub enum Error {
     #[error(transparent)]
     Unsupported(#[from] NumericsError),
     /// The aggregator's data plane has no sums in 16 bits.
-    #[error("{call} sums in 16 bits, which this aggregator's data plane does not; take the operator that sums in 32")]
+    #[error(
+        "{call} sums in 16 bits, which this aggregator's data plane does not; take the operator that sums in 32"
+    )]
     I32LanesOnly {
         /// The call.
         call: String,
@@ -81,7 +85,10 @@ pub enum Error {
         waited: Duration,
     },
     /// Ranks left in good order while this one still waits for them.
-    #[error("{} left the job without making this call; every rank must make the same calls", rank_list(ranks))]
+    #[error(
+        "{} left the job without making this call; every rank must make the same calls",
+        rank_list(ranks)
+    )]
     Departed {
         /// The ranks that left.
         ranks: Vec<u16>,
@@ -113,8 +120,9 @@ pub enum Error {
         /// The aggregator's data plane.
         aggregator: SocketAddrV4,
     },
-    /// Two ranks called different collectives, or one with another operator, element type or length, as the data plane says. The control plane
-    /// did not say in time what every rank called, which is [`control::Error::Mismatch`].
+    /// Two ranks called different collectives, or one with another operator, element type or
+    /// length, as the data plane says. The control plane did not say in time what every rank
+    /// called, which is [`control::Error::Mismatch`].
     #[error(
         "ranks {first} and {dissenter} made different calls; every rank must make the same calls in the same order, with the same operator, element type and number of elements"
     )]
@@ -154,7 +162,8 @@ pub enum Error {
 }
 
 impl Error {
-    /// The ranks at fault, as far as they are known: missing, gone, or of another mind than the rest.
+    /// The ranks at fault, as far as they are known: missing, gone, or of another mind than the
+    /// rest.
     pub fn ranks(&self) -> Vec<u16> {
         match self {
             Self::MissingRanks { ranks, .. } | Self::Departed { ranks } => ranks.clone(),
@@ -168,9 +177,15 @@ impl Error {
         move |error| Self::System { what, why: error.to_string() }
     }
 
-    pub(crate) fn from_failure(failure: Failure, aggregator: SocketAddrV4, waited: Duration) -> Self {
+    pub(crate) fn from_failure(
+        failure: Failure,
+        aggregator: SocketAddrV4,
+        waited: Duration,
+    ) -> Self {
         match failure {
-            Failure::Missing(bitmap) => Self::MissingRanks { ranks: ranks_of(bitmap).collect(), waited },
+            Failure::Missing(bitmap) => {
+                Self::MissingRanks { ranks: ranks_of(bitmap).collect(), waited }
+            }
             Failure::Departed(bitmap) => Self::Departed { ranks: ranks_of(bitmap).collect() },
             Failure::Silent => Self::AggregatorSilent { aggregator, waited },
             Failure::Damaged => Self::Damaged { aggregator, waited },

@@ -1,7 +1,8 @@
 //! A hash that all ranks compute alike.
 
-/// Hash of a run of words: two rounds of a multiply-xorshift mixer (Steele, Lea and Flood's SplitMix64 finaliser) over each. Each step can be
-/// undone, so a change that is confined to one word always shows.
+/// Hash of a run of words: two rounds of a multiply-xorshift mixer (Steele, Lea and Flood's
+/// SplitMix64 finaliser) over each. Each step can be undone, so a change that is confined to one
+/// word always shows.
 pub(crate) fn fold(words: impl IntoIterator<Item = u64>) -> u64 {
     words.into_iter().fold(0u64, |hash, word| mix(hash.wrapping_add(0x9E37_79B9_7F4A_7C15) ^ word))
 }

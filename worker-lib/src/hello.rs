@@ -14,9 +14,14 @@ use crate::engine::Identity;
 use crate::error::Error;
 use crate::transport::{Transport, ip_packet_len};
 
-/// Waits for an answer at a size that may be too large for the path. Two losses in a row are rare, and cost only a smaller chunk.
-const TRIES: [Duration; 4] =
-    [Duration::from_millis(20), Duration::from_millis(50), Duration::from_millis(100), Duration::from_millis(200)];
+/// Waits for an answer at a size that may be too large for the path. Two losses in a row are rare,
+/// and cost only a smaller chunk.
+const TRIES: [Duration; 4] = [
+    Duration::from_millis(20),
+    Duration::from_millis(50),
+    Duration::from_millis(100),
+    Duration::from_millis(200),
+];
 /// Waits at the smallest size: whether the path is open at all.
 const PATIENT_TRIES: [Duration; 6] = [
     Duration::from_millis(20),
@@ -28,8 +33,9 @@ const PATIENT_TRIES: [Duration; 6] = [
 ];
 /// Wait for one HELLO more at the size that was found, which only measures.
 const SAMPLE_TRIES: [Duration; 1] = [Duration::from_millis(20)];
-/// HELLOs that come back before the path counts as measured: the first one also waits for neighbours to be looked up, and any may wait for a busy
-/// processor, which makes the path look longer than it is, and the window grow beyond what its queues hold.
+/// HELLOs that come back before the path counts as measured: the first one also waits for
+/// neighbours to be looked up, and any may wait for a busy processor, which makes the path look
+/// longer than it is, and the window grow beyond what its queues hold.
 const SAMPLES: u32 = 5;
 
 /// What HELLO found out.
@@ -65,8 +71,10 @@ pub enum HelloStep {
     Failed(PathFailure),
 }
 
-/// Says HELLO to the aggregator at the largest size that the interface and the aggregator take, then at smaller ones until one comes
-/// back, and some more at the size that was found, for the round trip's sake. Each carries its number as its round, which the aggregator does not look at. Times are monotonic, in nanoseconds.
+/// Says HELLO to the aggregator at the largest size that the interface and the aggregator take,
+/// then at smaller ones until one comes back, and some more at the size that was found, for the
+/// round trip's sake. Each carries its number as its round, which the aggregator does not look at.
+/// Times are monotonic, in nanoseconds.
 #[derive(Clone, Debug)]
 pub struct Hello {
     identity: Identity,
@@ -91,7 +99,8 @@ pub struct Hello {
 }
 
 impl Hello {
-    /// A rank's first words: `largest_packet` is what the interface takes in bytes, `max_lanes` what the aggregator does.
+    /// A rank's first words: `largest_packet` is what the interface takes in bytes, `max_lanes`
+    /// what the aggregator does.
     pub fn new(identity: Identity, secret: u32, largest_packet: usize, max_lanes: u16) -> Self {
         let of_interface = largest_packet.saturating_sub(HEADER_LEN) / 4;
         let largest = of_interface.min(usize::from(max_lanes)).min(MAX_LANES) / LANES_PER_BLOCK;
@@ -170,7 +179,8 @@ impl Hello {
         self.passing.filter(|passing| self.failing - passing <= 1)
     }
 
-    /// Goes on to the next size: after the largest an empty HELLO, then halving; or to the next sample of the size that was found.
+    /// Goes on to the next size: after the largest an empty HELLO, then halving; or to the next
+    /// sample of the size that was found.
     fn search(&mut self) {
         let (blocks, tries): (_, &[Duration]) = match (self.passing, self.found()) {
             (None, _) => (0, &PATIENT_TRIES),
@@ -210,7 +220,8 @@ pub(crate) const fn packet_len(lanes: usize) -> usize {
 /// Says HELLO to the aggregator with `secret`, see [`Hello`].
 ///
 /// # Errors
-/// [`Error::DataPathClosed`] when not even an empty HELLO comes back, [`Error::PathMtu`] when that does but one of a single block does not.
+/// [`Error::DataPathClosed`] when not even an empty HELLO comes back, [`Error::PathMtu`] when that
+/// does but one of a single block does not.
 pub(crate) fn open_path(
     transport: &mut impl Transport,
     identity: &Identity,

@@ -200,7 +200,10 @@ fn silence_and_strangers_answers_are_a_closed_path() {
         scope.spawn(|| {
             let error = open_path(&mut Path::new(1472, 0), &IDENTITY, SECRET, 768).unwrap_err();
             let text = error.to_string();
-            assert!(text.starts_with("the data path to 10.0.0.1:48864 is closed: no HELLO came back"), "{text}");
+            assert!(
+                text.starts_with("the data path to 10.0.0.1:48864 is closed: no HELLO came back"),
+                "{text}"
+            );
         });
         for change in changes {
             scope.spawn(move || {

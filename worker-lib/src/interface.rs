@@ -13,8 +13,8 @@ pub struct Interface {
     pub name: String,
     /// Largest IP packet in bytes.
     pub mtu: Option<u32>,
-    /// Link speed in bits per second, where there is a link: a veth and other virtual interfaces have none, whatever they
-    /// report.
+    /// Link speed in bits per second, where there is a link: a veth and other virtual interfaces
+    /// have none, whatever they report.
     pub speed: Option<f64>,
 }
 
@@ -37,7 +37,8 @@ impl Interface {
         let interfaces = if_addrs::get_if_addrs().ok()?;
         let name = interfaces.into_iter().find(|interface| interface.ip() == address)?.name;
         let folder = PathBuf::from("/sys/class/net").join(&name);
-        let number = |file: &str| fs::read_to_string(folder.join(file)).ok()?.trim().parse::<i64>().ok();
+        let number =
+            |file: &str| fs::read_to_string(folder.join(file)).ok()?.trim().parse::<i64>().ok();
         let is_real = folder.join("device").exists();
         // -1: the driver does not know.
         let megabits = number("speed").filter(|&speed| is_real && speed > 0);

@@ -1,4 +1,5 @@
-//! The calls of a rank that it may have to report: those in flight, and those that no packet has told the others of.
+//! The calls of a rank that it may have to report: those in flight, and those that no packet has
+//! told the others of.
 
 use std::collections::VecDeque;
 
@@ -17,8 +18,8 @@ pub struct Issued {
 }
 
 impl Issued {
-    /// The number of a new call. Its parts must be handed to the drivers before another call is issued: all ranks' have the same
-    /// calls in the same order.
+    /// The number of a new call. Its parts must be handed to the drivers before another call is
+    /// issued: all ranks' have the same calls in the same order.
     pub fn issue(&mut self, call: Call) -> u64 {
         let number = self.next;
         self.next += 1;
@@ -28,8 +29,9 @@ impl Issued {
 
     /// A call is done.
     ///
-    /// One without elements is done without a packet, so other ranks may have made another call in its place. It stays open
-    /// until a later one with elements is done: the aggregator adds that up only where all have made the same calls before.
+    /// One without elements is done without a packet, so other ranks may have made another call in
+    /// its place. It stays open until a later one with elements is done: the aggregator adds that
+    /// up only where all have made the same calls before.
     pub fn finish(&mut self, number: u64) {
         let sends = |call: &Call| call.count > 0;
         let is_silent = self.open.iter().any(|(other, call)| *other == number && !sends(call));
@@ -43,7 +45,10 @@ impl Issued {
 
     /// What there is to report, up to call `last`.
     pub fn open(&self, last: u64) -> impl Iterator<Item = (u64, &Call)> {
-        self.open.iter().map(|(number, call)| (*number, call)).take_while(move |(number, _)| *number <= last)
+        self.open
+            .iter()
+            .map(|(number, call)| (*number, call))
+            .take_while(move |(number, _)| *number <= last)
     }
 }
 
@@ -90,6 +95,9 @@ mod tests {
             issued.finish(number);
         }
         assert_eq!(issued.open(u64::MAX).count(), MAX_WITHOUT_PACKETS);
-        assert_eq!(issued.open(u64::MAX).next().map(|(number, _)| number), Some(2 * MAX_WITHOUT_PACKETS as u64));
+        assert_eq!(
+            issued.open(u64::MAX).next().map(|(number, _)| number),
+            Some(2 * MAX_WITHOUT_PACKETS as u64)
+        );
     }
 }

@@ -1,4 +1,5 @@
-//! Lends the elements of a call to the drivers, in parts: the one place where a borrow may cross threads.
+//! Lends the elements of a call to the drivers, in parts: the one place where a borrow may cross
+//! threads.
 
 #![allow(unsafe_code)]
 
@@ -14,17 +15,20 @@ use crate::task::{Task, Whole};
 struct Part {
     start: *mut u8,
     len: usize,
-    /// Whose elements they are, if not of someone who waits until all parts are gone. Let go of before `whole`.
+    /// Whose elements they are, if not of someone who waits until all parts are gone. Let go of
+    /// before `whole`.
     owner: Option<Arc<dyn Any + Send + Sync>>,
     whole: Arc<Whole>,
 }
 
-// SAFETY: the pointer is the only one in use to its bytes while this value exists (see `parts`), and bytes have no thread.
+// SAFETY: the pointer is the only one in use to its bytes while this value exists (see `parts`),
+// and bytes have no thread.
 unsafe impl Send for Part {}
 
 impl Task for Part {
     fn bytes(&self) -> &[u8] {
-        // SAFETY: `parts` had the exclusive borrow that `start` and `len` came from, of elements that outlive this value.
+        // SAFETY: `parts` had the exclusive borrow that `start` and `len` came from, of elements
+        // that outlive this value.
         unsafe { std::slice::from_raw_parts(self.start, self.len) }
     }
 
@@ -45,8 +49,9 @@ impl Task for Part {
 struct Borrow(Receiver<CallStats>);
 
 impl Borrow {
-    /// Returns once all parts were consumed by `finish`, the last of which sends; or once all are gone, and with them the
-    /// sender. What was sent. Parts that are leaked keep this thread waiting for ever, which is sound.
+    /// Returns once all parts were consumed by `finish`, the last of which sends; or once all are
+    /// gone, and with them the sender. What was sent. Parts that are leaked keep this thread
+    /// waiting for ever, which is sound.
     fn end(&self) -> Option<CallStats> {
         self.0.recv().ok()
     }
@@ -54,13 +59,14 @@ impl Borrow {
 
 impl Drop for Borrow {
     fn drop(&mut self) {
-        // After a first `end` there is no sender left, or none as soon as the last part's thread goes on.
+        // After a first `end` there is no sender left, or none as soon as the last part's thread
+        // goes on.
         self.end();
     }
 }
 
-/// Lends `bytes`, in parts of these lengths, to the tasks that `submit` takes. Returns once all are gone: what the call took if all
-/// were finished, none dropped.
+/// Lends `bytes`, in parts of these lengths, to the tasks that `submit` takes. Returns once all are
+/// gone: what the call took if all were finished, none dropped.
 ///
 /// # Panics
 /// When there are fewer bytes than that.
@@ -78,12 +84,14 @@ pub(crate) fn lend(
     borrow.end()
 }
 
-/// A tensor that a call keeps while it is in flight: a vector, or elements that belong to another language.
+/// A tensor that a call keeps while it is in flight: a vector, or elements that belong to another
+/// language.
 ///
 /// # Safety
 ///
-/// [`Tensor::bytes`] is whole initialised elements of [`Tensor::dtype`], always the same memory, also after the tensor has moved. It lives
-/// as long as the tensor, and nobody else reads or writes it until the call is over.
+/// [`Tensor::bytes`] is whole initialised elements of [`Tensor::dtype`], always the same memory,
+/// also after the tensor has moved. It lives as long as the tensor, and nobody else reads or writes
+/// it until the call is over.
 pub unsafe trait Tensor: Send + Sync + 'static {
     /// Type of the elements.
     fn dtype(&self) -> DType;
@@ -102,23 +110,28 @@ unsafe impl<T: Element> Tensor for Vec<T> {
     }
 }
 
-/// Gives `tensor` to tasks of these lengths in bytes. It is whole again in the [`Arc`] that is returned as soon as that is the only one left,
-/// which it is once all tasks are gone.
+/// Gives `tensor` to tasks of these lengths in bytes. It is whole again in the [`Arc`] that is
+/// returned as soon as that is the only one left, which it is once all tasks are gone.
 ///
 /// # Panics
 /// When there are fewer bytes than that.
-pub(crate) fn give<T: Tensor>(mut tensor: T, lengths: &[usize], whole: Whole) -> (Vec<Box<dyn Task>>, Arc<T>) {
+pub(crate) fn give<T: Tensor>(
+    mut tensor: T,
+    lengths: &[usize],
+    whole: Whole,
+) -> (Vec<Box<dyn Task>>, Arc<T>) {
     let whole = Arc::new(whole);
     let bytes = tensor.bytes();
     let tensor = Arc::new(tensor);
     let owner: Arc<dyn Any + Send + Sync> = Arc::clone(&tensor) as _;
-    // SAFETY: the elements live as long as `owner`, which each part keeps, and nobody looks at them, nor through the `Arc` before
-    // that is the only one left.
+    // SAFETY: the elements live as long as `owner`, which each part keeps, and nobody looks at
+    // them, nor through the `Arc` before that is the only one left.
     let tasks = parts(unsafe { &mut *bytes }, lengths, Some(owner), whole);
     (tasks, tensor)
 }
 
-/// Cuts `bytes` into tasks of these lengths. The caller sees to it that the bytes outlive them, and that nobody else looks at them meanwhile.
+/// Cuts `bytes` into tasks of these lengths. The caller sees to it that the bytes outlive them, and
+/// that nobody else looks at them meanwhile.
 fn parts(
     mut bytes: &mut [u8],
     lengths: &[usize],

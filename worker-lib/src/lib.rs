@@ -1,7 +1,7 @@
 //! All-reduce through an in-network aggregator.
 //!
-//! Ranks of a job hand in tensors, a switch adds them up on their way, and every rank gets the same sums back. Start
-//! `switchml-aggregator` on the switch, then in every process of the job:
+//! Ranks of a job hand in tensors, a switch adds them up on their way, and every rank gets the same
+//! sums back. Start `switchml-aggregator` on the switch, then in every process of the job:
 //!
 //! ```no_run
 //! use switchml_worker::{Communicator, ReduceOp};
@@ -26,8 +26,10 @@
 //! # }
 //! ```
 //!
-//! [`Communicator`] has the rest: [`broadcast`](Communicator::broadcast), [`barrier`](Communicator::barrier). Elements are f32, f64, f16 and
-//! bf16 (of the `half` crate) and i32; [`numerics`] says what exactly the results are. Every error is one line that names the ranks at fault.
+//! [`Communicator`] has the rest: [`broadcast`](Communicator::broadcast),
+//! [`barrier`](Communicator::barrier). Elements are f32, f64, f16 and bf16 (of the `half` crate)
+//! and i32; [`numerics`] says what exactly the results are. Every error is one line that names the
+//! ranks at fault.
 //!
 //! # Inside
 //!

@@ -11,10 +11,12 @@ use crate::engine::ranks_of;
 
 /// Without a result for so long, a call is worth a line.
 pub(crate) const LONG: Duration = Duration::from_secs(5);
-/// From one line to the next at least, whatever they are about: ranks that are late in every step must not fill a log.
+/// From one line to the next at least, whatever they are about: ranks that are late in every step
+/// must not fill a log.
 const PAUSE: Duration = Duration::from_secs(60);
 
-/// What a communicator's drivers say to people, on the standard error stream, where torch and MPI say such things, too.
+/// What a communicator's drivers say to people, on the standard error stream, where torch and MPI
+/// say such things, too.
 pub(crate) struct Notices {
     job: String,
     rank: u32,
@@ -35,13 +37,21 @@ impl Notices {
     }
 
     /// The line, if it is time for one.
-    fn line(&self, now: Instant, waited: Duration, ranks: u64, number: u64, call: &Call) -> Option<String> {
+    fn line(
+        &self,
+        now: Instant,
+        waited: Duration,
+        ranks: u64,
+        number: u64,
+        call: &Call,
+    ) -> Option<String> {
         let mut said_at = self.said_at.lock().unwrap_or_else(PoisonError::into_inner);
         if waited < LONG || said_at.is_some_and(|at| now.saturating_duration_since(at) < PAUSE) {
             return None;
         }
         *said_at = Some(now);
-        let (Self { job, rank, .. }, ranks) = (self, rank_list(&ranks_of(ranks).collect::<Vec<_>>()));
+        let (Self { job, rank, .. }, ranks) =
+            (self, rank_list(&ranks_of(ranks).collect::<Vec<_>>()));
         let (waited, number) = (waited.as_secs(), number + 1);
         Some(format!(
             "switchml: rank {rank} of job {job:?} has waited {waited} s for {ranks} in its call {number}, {call}"
@@ -61,7 +71,13 @@ mod tests {
         let call = Call { kind: Kind::AllReduce(ReduceOp::Sum), dtype: DType::F32, count: 1000 };
         let begin = Instant::now();
         let line = |at: u64, waited: u64| {
-            notices.line(begin + Duration::from_millis(at), Duration::from_millis(waited), 0b1010, 16, &call)
+            notices.line(
+                begin + Duration::from_millis(at),
+                Duration::from_millis(waited),
+                0b1010,
+                16,
+                &call,
+            )
         };
         assert_eq!(line(4_999, 4_999), None);
         let expected = "switchml: rank 2 of job \"train\" has waited 5 s for ranks 1 and 3 in its call 17, all_reduce(sum, f32, 1000)";

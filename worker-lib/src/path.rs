@@ -28,7 +28,8 @@ impl fmt::Display for Narrow {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { aggregator, lanes } = self;
         let lanes = usize::from(*lanes);
-        let [passes, vanishes] = [lanes, lanes + LANES_PER_BLOCK].map(|lanes| ip_packet_len(packet_len(lanes)));
+        let [passes, vanishes] =
+            [lanes, lanes + LANES_PER_BLOCK].map(|lanes| ip_packet_len(packet_len(lanes)));
         write!(
             f,
             "IP packets of {passes} bytes pass the way to {} and back, those of {vanishes} vanish",
@@ -52,8 +53,7 @@ mod tests {
     fn sizes_are_those_of_ip_packets() {
         let narrow = Narrow { aggregator: "127.0.0.1:48864".parse().unwrap(), lanes: 352 };
         // 20 bytes of IP, 8 of UDP, 32 of header, 4 a lane.
-        let expected =
-            "IP packets of 1468 bytes pass the way to 127.0.0.1 and back, those of 1596 vanish although lo takes ";
+        let expected = "IP packets of 1468 bytes pass the way to 127.0.0.1 and back, those of 1596 vanish although lo takes ";
         assert!(narrow.to_string().starts_with(expected), "{narrow}");
     }
 }

@@ -1,10 +1,12 @@
 //! How to wait for packets: by looking again and again, or asleep.
 //!
-//! Being woken up costs microseconds, tens of them on an idle core: as much as a small call takes. Looking again costs nothing while nobody else
-//! wants the core, and ruins everything when somebody does: another rank, whose packets this one may be waiting for, or the training itself. So a wait
-//! offers the core to others after every look. Was there someone to take it, this and the next waits go to sleep soon; was there nobody, a wait
-//! looks again for as long as a few round trips take. Which of the two it is, is found out by what the core was used for meanwhile: nothing
-//! has to be known of ranks, cores and containers, and it follows when they change.
+//! Being woken up costs microseconds, tens of them on an idle core: as much as a small call takes.
+//! Looking again costs nothing while nobody else wants the core, and ruins everything when somebody
+//! does: another rank, whose packets this one may be waiting for, or the training itself. So a wait
+//! offers the core to others after every look. Was there someone to take it, this and the next
+//! waits go to sleep soon; was there nobody, a wait looks again for as long as a few round trips
+//! take. Which of the two it is, is found out by what the core was used for meanwhile: nothing has
+//! to be known of ranks, cores and containers, and it follows when they change.
 
 use std::fmt;
 use std::ops::AddAssign;
@@ -12,16 +14,18 @@ use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// Longest time of looking in vain, in ns: some round trips, or twice what sleeping and waking up cost at worst.
+/// Longest time of looking in vain, in ns: some round trips, or twice what sleeping and waking up
+/// cost at worst.
 const LOOKING: u64 = 100_000;
 /// Looks of a wait on a core that others want, too: they may be what is waited for.
 const LOOKS_WHEN_CROWDED: u32 = 3;
 /// Waits after which a core that others wanted counts as free again, if they did not any more.
 const CALM: u32 = 16;
-/// One wait in so many on a crowded core goes to sleep at once: the kernel looks for an idle core for those that wake up, and leaves two that offer each
-/// other the same one together for long.
+/// One wait in so many on a crowded core goes to sleep at once: the kernel looks for an idle core
+/// for those that wake up, and leaves two that offer each other the same one together for long.
 const MOVING: u64 = 64;
-/// Less than a switch to another thread and back takes; more than the difference between the clocks.
+/// Less than a switch to another thread and back takes; more than the difference between the
+/// clocks.
 const SWITCH: Duration = Duration::from_nanos(800);
 
 /// What waits for packets did.
@@ -50,7 +54,10 @@ impl AddAssign<&Self> for WaitStats {
 impl fmt::Display for WaitStats {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { waits, looks, taken, sleeps } = self;
-        write!(f, "{sleeps} of {waits} waits asleep; others took the core at {taken} of {looks} looks")
+        write!(
+            f,
+            "{sleeps} of {waits} waits asleep; others took the core at {taken} of {looks} looks"
+        )
     }
 }
 
@@ -79,8 +86,9 @@ impl Patience {
         }
     }
 
-    /// Nothing is there at `now`, in ns. If it is worth looking again, lets others have the core first; if not, false: sleep. `offer` lets others have
-    /// the core, and tells whether there were any.
+    /// Nothing is there at `now`, in ns. If it is worth looking again, lets others have the core
+    /// first; if not, false: sleep. `offer` lets others have the core, and tells whether there were
+    /// any.
     pub fn look_again(&mut self, now: u64, offer: impl FnOnce() -> bool) -> bool {
         let Self { wait, crowded, stats } = self;
         let wait = wait.get_or_insert_with(|| {
@@ -143,7 +151,10 @@ mod tests {
     #[test]
     fn looks_for_a_while_on_a_core_of_its_own() {
         let mut patience = Patience::default();
-        assert_eq!([1_000, 50_000, 200_000].map(|step| wait(&mut patience, step, |_| false)), [100, 2, 1]);
+        assert_eq!(
+            [1_000, 50_000, 200_000].map(|step| wait(&mut patience, step, |_| false)),
+            [100, 2, 1]
+        );
         assert_eq!(patience.stats(), WaitStats { waits: 3, looks: 103, taken: 0, sleeps: 3 });
     }
 

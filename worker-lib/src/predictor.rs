@@ -17,33 +17,38 @@ struct Past {
     promising: u64,
 }
 
-/// Learns from results alone, in the order of the calls, and always before the next call begins. So all ranks of a session know the same.
+/// Learns from results alone, in the order of the calls, and always before the next call begins. So
+/// all ranks of a session know the same.
 #[derive(Default)]
 pub(crate) struct Predictor {
     calls: HashMap<Call, Past>,
 }
 
 impl Predictor {
-    /// What goes ahead in a call with these exponents of this rank's data chunks: chunks that are the same on all ranks, with exponents
-    /// that, as a rule, are so too.
+    /// What goes ahead in a call with these exponents of this rank's data chunks: chunks that are
+    /// the same on all ranks, with exponents that, as a rule, are so too.
     pub fn predict(&self, call: &Call, own: &[i32]) -> Ahead {
         let Some(past) = self.calls.get(call) else {
             return Ahead::new(own.to_vec(), bits(own.iter().map(|_| true)));
         };
         // An infinity was an accident. Less than this rank's own exponent cannot be right.
-        let expected = |(&last, &own): (&i32, &i32)| if last == NON_FINITE { own } else { last.max(own) };
+        let expected =
+            |(&last, &own): (&i32, &i32)| if last == NON_FINITE { own } else { last.max(own) };
         Ahead::new(past.exponents.iter().zip(own).map(expected).collect(), past.promising)
     }
 
-    /// Takes note of a call's `exponents` over all ranks, and of which of them all ranks have `predicted`, a bitmap.
+    /// Takes note of a call's `exponents` over all ranks, and of which of them all ranks have
+    /// `predicted`, a bitmap.
     pub fn learn(&mut self, call: &Call, exponents: &[i32], predicted: u64) {
         if self.calls.len() >= MOST_CALLS && !self.calls.contains_key(call) {
             self.calls.clear();
         }
         let sent = exponents.iter().filter(|exponent| !exponent::is_skipped(**exponent)).count();
-        // Most elements change their magnitude now and then, some at each call: then what goes ahead does so in vain.
+        // Most elements change their magnitude now and then, some at each call: then what goes
+        // ahead does so in vain.
         let is_steady = 2 * predicted.count_ones() as usize >= sent;
-        let promising = if is_steady { bits(exponents.iter().map(|&exponent| exponent != ZERO)) } else { 0 };
+        let promising =
+            if is_steady { bits(exponents.iter().map(|&exponent| exponent != ZERO)) } else { 0 };
         self.calls.insert(*call, Past { exponents: exponents.to_vec(), promising });
     }
 }

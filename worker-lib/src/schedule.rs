@@ -80,16 +80,26 @@ impl Schedule {
     /// Whether the maximum that came for a chunk, unchecked, may be it.
     pub fn accept(&mut self, chunk: &Chunk, maximum: &[u8]) -> bool {
         let place = self.place(chunk).and_then(|place| self.collectives.get_mut(place));
-        place.and_then(Option::as_mut).is_some_and(|collective| collective.accept(chunk.index, maximum))
+        place
+            .and_then(Option::as_mut)
+            .is_some_and(|collective| collective.accept(chunk.index, maximum))
     }
 
     /// Takes in the result of a chunk.
     ///
     /// # Errors
     /// When a maximum that was accepted is none.
-    pub fn decode(&mut self, now: u64, completed: &Completed, payload: &[u8]) -> Result<(), Failure> {
+    pub fn decode(
+        &mut self,
+        now: u64,
+        completed: &Completed,
+        payload: &[u8],
+    ) -> Result<(), Failure> {
         let Completed { chunk, history } = completed;
-        let Some(place) = self.place(chunk).and_then(|place| self.collectives.get_mut(place)) else { return Ok(()) };
+        let Some(place) = self.place(chunk).and_then(|place| self.collectives.get_mut(place))
+        else {
+            return Ok(());
+        };
         if let Some(collective) = place {
             collective.decode(chunk.index, payload, &mut self.predictor)?;
             collective.record(now, history);
@@ -99,10 +109,13 @@ impl Schedule {
         Ok(())
     }
 
-    /// The collectives that are not done, up to that of chunks of collective `last`, with their numbers in the session.
+    /// The collectives that are not done, up to that of chunks of collective `last`, with their
+    /// numbers in the session.
     pub fn in_flight(&self, last: u64) -> impl Iterator<Item = (u64, &Call)> {
         let placed = (self.first..=last).zip(&self.collectives);
-        placed.filter_map(|(_, place)| place.as_ref().map(|collective| (collective.number(), collective.call())))
+        placed.filter_map(|(_, place)| {
+            place.as_ref().map(|collective| (collective.number(), collective.call()))
+        })
     }
 
     /// Whether collectives are done and not given back yet.

@@ -1,19 +1,21 @@
 //! Which part of a call each data thread runs: a contiguous one, cut where its bundles are.
 //!
-//! A communicator of several data threads has a shard of the job for each, with slots and a socket of its own. All ranks must cut alike, so
-//! the cut follows from what all know: the call, the lanes of a full chunk, and the number of shards. Parts begin with a chunk, so
-//! every element is in the chunk that it would be in without shards, and gets the same exponent and the same bits.
+//! A communicator of several data threads has a shard of the job for each, with slots and a socket
+//! of its own. All ranks must cut alike, so the cut follows from what all know: the call, the lanes
+//! of a full chunk, and the number of shards. Parts begin with a chunk, so every element is in the
+//! chunk that it would be in without shards, and gets the same exponent and the same bits.
 
 use crate::bundles::HALVES;
 use crate::hello::packet_len;
 use crate::numerics::Codec;
 use crate::transport::LARGEST_DATAGRAM;
 
-/// Full bundles of a part, at least: with fewer, waking a thread for it costs more than that saves. So no part is a small float sum, whose
-/// chunks go ahead of their exponents.
+/// Full bundles of a part, at least: with fewer, waking a thread for it costs more than that saves.
+/// So no part is a small float sum, whose chunks go ahead of their exponents.
 const LEAST_BUNDLES: usize = 4;
 
-/// Lengths in bytes of the parts of a call of `bytes` bytes, in order: one for each of the first shards, up to all `shards`.
+/// Lengths in bytes of the parts of a call of `bytes` bytes, in order: one for each of the first
+/// shards, up to all `shards`.
 pub(crate) fn cut(bytes: usize, codec: Codec, lanes: u16, shards: usize) -> Vec<usize> {
     let bundle = chunks_per_bundle(lanes.into()) * codec.bytes_per_chunk(lanes.into());
     let bundles = bytes.div_ceil(bundle);

@@ -17,11 +17,13 @@ pub struct CallStats {
     pub calls: u64,
     /// Bytes of this rank's elements.
     pub bytes: u64,
-    /// From a call's first packet to its last result, of the data thread that took longest; of several calls the sum.
+    /// From a call's first packet to its last result, of the data thread that took longest; of
+    /// several calls the sum.
     pub duration: Duration,
     /// Chunks sent, each counted once.
     pub chunks: u64,
-    /// Data chunks of float sums that were not sent, because they are zero on all ranks, or not finite on one.
+    /// Data chunks of float sums that were not sent, because they are zero on all ranks, or not
+    /// finite on one.
     pub skipped: u64,
     /// Bytes of this rank's elements in these.
     pub skipped_bytes: u64,
@@ -33,19 +35,23 @@ pub struct CallStats {
     pub probes: u64,
     /// PENDING answers: the aggregator had this rank's chunk, and waited for others.
     pub pending: u64,
-    /// Data chunks of small float sums that were sent before the ranks had agreed on their exponents.
+    /// Data chunks of small float sums that were sent before the ranks had agreed on their
+    /// exponents.
     pub ahead: u64,
-    /// Of these, those whose results did not count: they were scaled wrongly, or did not have to be sent.
+    /// Of these, those whose results did not count: they were scaled wrongly, or did not have to be
+    /// sent.
     pub ahead_in_vain: u64,
     /// Times of chunks.
     pub round_trips: RoundTrips,
-    /// From the call's first packet to each chunk's result: how the call came along, and how long its tail was.
+    /// From the call's first packet to each chunk's result: how the call came along, and how long
+    /// its tail was.
     pub finished: RoundTrips,
     /// By rank; empty while no rank was late.
     stragglers: Vec<Straggler>,
 }
 
-/// How late a rank was, as far as another noticed: it asks after a chunk once that is overdue, and hears who is missing.
+/// How late a rank was, as far as another noticed: it asks after a chunk once that is overdue, and
+/// hears who is missing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Straggler {
     /// Chunks of which this rank's share was missing at the last PENDING.
@@ -60,8 +66,9 @@ pub struct Straggler {
 #[derive(Clone, Debug, Default)]
 pub struct RoundTrips {
     histogram: Option<Histogram<u64>>,
-    /// What is not in the histogram yet: a time in ns, and how many chunks in a row had it. Chunks of a superpacket go and come together, and a
-    /// small call has so few of them that a histogram would cost more than the rest of its statistics.
+    /// What is not in the histogram yet: a time in ns, and how many chunks in a row had it. Chunks
+    /// of a superpacket go and come together, and a small call has so few of them that a histogram
+    /// would cost more than the rest of its statistics.
     runs: Vec<(u64, u64)>,
 }
 
@@ -71,7 +78,8 @@ impl CallStats {
         (0..).zip(self.stragglers.iter().copied()).filter(|(_, straggler)| straggler.chunks > 0)
     }
 
-    /// Adds what another part of the same call took, which ran at the same time. Of times the longest counts.
+    /// Adds what another part of the same call took, which ran at the same time. Of times the
+    /// longest counts.
     pub(crate) fn add_part(&mut self, part: &Self) {
         let (calls, duration) = (self.calls.max(part.calls), self.duration.max(part.duration));
         let waited: Vec<_> = self.stragglers.iter().map(|straggler| straggler.waited).collect();
@@ -143,7 +151,9 @@ impl RoundTrips {
             _ => {
                 if self.runs.len() == Self::RUNS {
                     let histogram = self.histogram.get_or_insert_with(histogram);
-                    self.runs.drain(..).for_each(|(time, chunks)| histogram.saturating_record_n(time, chunks));
+                    self.runs
+                        .drain(..)
+                        .for_each(|(time, chunks)| histogram.saturating_record_n(time, chunks));
                 }
                 self.runs.push((nanoseconds, count));
             }
@@ -195,7 +205,10 @@ pub(crate) struct Recorder {
 
 impl Recorder {
     pub fn new(bytes: usize) -> Self {
-        Self { stats: CallStats { calls: 1, bytes: bytes as u64, ..CallStats::default() }, ..Self::default() }
+        Self {
+            stats: CallStats { calls: 1, bytes: bytes as u64, ..CallStats::default() },
+            ..Self::default()
+        }
     }
 
     /// A chunk with this history has its result now, in ns.
@@ -211,7 +224,8 @@ impl Recorder {
         stats.round_trips.record(now.saturating_sub(history.sent_at), 1);
         stats.finished.record(now.saturating_sub(first), 1);
         if history.missing != 0 {
-            ranks_of(history.missing).for_each(|rank| self.waited_for(rank.into(), history.sent_at, now));
+            ranks_of(history.missing)
+                .for_each(|rank| self.waited_for(rank.into(), history.sent_at, now));
         }
     }
 
@@ -221,7 +235,8 @@ impl Recorder {
         self.stats.skipped_bytes += bytes as u64;
     }
 
-    /// Data chunks `sent` went ahead of their exponents; the exponents of `right` were predicted right. Both are bitmaps.
+    /// Data chunks `sent` went ahead of their exponents; the exponents of `right` were predicted
+    /// right. Both are bitmaps.
     pub fn went_ahead(&mut self, sent: u64, right: u64) {
         self.stats.ahead += u64::from(sent.count_ones());
         self.stats.ahead_in_vain += u64::from((sent & !right).count_ones());
@@ -275,33 +290,52 @@ mod tests {
     #[test]
     fn quantiles_of_known_times() {
         // 1, 2, …, 1000 us, in another order.
-        let chunks: Vec<_> = (0..1000).map(|i| (5 * US + (i * 7 % 1000 + 1) * US, sent_at(5 * US))).collect();
+        let chunks: Vec<_> =
+            (0..1000).map(|i| (5 * US + (i * 7 % 1000 + 1) * US, sent_at(5 * US))).collect();
         let stats = call(&chunks);
-        assert_eq!((stats.calls, stats.bytes, stats.chunks, stats.round_trips.count()), (1, 100, 1000, 1000));
+        assert_eq!(
+            (stats.calls, stats.bytes, stats.chunks, stats.round_trips.count()),
+            (1, 100, 1000, 1000)
+        );
         for (share, microseconds) in
             [(0.0, 1.0), (0.5, 500.0), (0.9, 900.0), (0.99, 990.0), (0.999, 999.0), (1.0, 1000.0)]
         {
             let found = stats.round_trips.quantile(share).unwrap().as_secs_f64() * 1e6;
-            assert!((found - microseconds).abs() <= f64::max(0.064, microseconds / 100.0), "{share}: {found} us");
+            assert!(
+                (found - microseconds).abs() <= f64::max(0.064, microseconds / 100.0),
+                "{share}: {found} us"
+            );
         }
-        assert!(stats.round_trips.max().unwrap().abs_diff(Duration::from_millis(1)) < Duration::from_micros(10));
+        assert!(
+            stats.round_trips.max().unwrap().abs_diff(Duration::from_millis(1))
+                < Duration::from_micros(10)
+        );
     }
 
     #[test]
     fn few_times_and_many_count_alike() {
         let mut sum = CallStats::default();
         let mut count = 0;
-        // Runs of the same time, from few to more than are kept beside the histogram; each call is added to those before.
+        // Runs of the same time, from few to more than are kept beside the histogram; each call is
+        // added to those before.
         for runs in [1, 2, RoundTrips::RUNS, RoundTrips::RUNS + 1, 3, 500] {
-            let chunks: Vec<_> =
-                (0..runs).flat_map(|run| vec![((run as u64 + 1) * US, sent_at(0)); run % 5 + 1]).collect();
+            let chunks: Vec<_> = (0..runs)
+                .flat_map(|run| vec![((run as u64 + 1) * US, sent_at(0)); run % 5 + 1])
+                .collect();
             let stats = call(&chunks);
             assert_eq!(stats.round_trips.count(), chunks.len() as u64, "{runs} runs");
             let longest = stats.round_trips.max().unwrap().as_secs_f64() * 1e6;
-            assert!((longest - runs as f64).abs() <= f64::max(0.064, runs as f64 / 100.0), "{runs} runs: {longest} us");
+            assert!(
+                (longest - runs as f64).abs() <= f64::max(0.064, runs as f64 / 100.0),
+                "{runs} runs: {longest} us"
+            );
             sum += &stats;
             count += chunks.len() as u64;
-            assert_eq!((sum.round_trips.count(), sum.finished.count()), (count, count), "{runs} runs");
+            assert_eq!(
+                (sum.round_trips.count(), sum.finished.count()),
+                (count, count),
+                "{runs} runs"
+            );
         }
         // Each call has one chunk of 1 us, all but the first two of 2 us.
         assert!(sum.round_trips.quantile(6.0 / count as f64).unwrap() < Duration::from_nanos(1100));
@@ -313,7 +347,10 @@ mod tests {
         let stats = call(&[(0, sent_at(0)), (3_600_000_000_000, sent_at(0))]);
         assert!(stats.round_trips.quantile(0.5).unwrap() < Duration::from_nanos(200));
         let longest = stats.round_trips.max().unwrap();
-        assert!(longest >= Duration::from_secs(60) && longest < Duration::from_secs(62), "{longest:?}");
+        assert!(
+            longest >= Duration::from_secs(60) && longest < Duration::from_secs(62),
+            "{longest:?}"
+        );
     }
 
     #[test]
@@ -326,10 +363,17 @@ mod tests {
 
     #[test]
     fn chunks_finish_after_the_calls_first_packet() {
-        let stats = call(&[(30 * US, sent_at(10 * US)), (90 * US, sent_at(80 * US)), (70 * US, sent_at(50 * US))]);
+        let stats = call(&[
+            (30 * US, sent_at(10 * US)),
+            (90 * US, sent_at(80 * US)),
+            (70 * US, sent_at(50 * US)),
+        ]);
         let finished = [0.0, 0.5, 1.0].map(|share| stats.finished.quantile(share).unwrap());
         for (found, expected) in finished.into_iter().zip([20, 60, 80]) {
-            assert!(found.abs_diff(Duration::from_micros(expected)) < Duration::from_micros(1), "{finished:?}");
+            assert!(
+                found.abs_diff(Duration::from_micros(expected)) < Duration::from_micros(1),
+                "{finished:?}"
+            );
         }
     }
 
@@ -342,8 +386,10 @@ mod tests {
             pending,
             ..sent_at(0)
         };
-        let stats = call(&[(1, chunk(1, 2, 3, 4)), (2, chunk(10, 20, 30, 40)), (3, chunk(0, 0, 0, 0))]);
-        let counters = (stats.resent_by_timer, stats.resent_by_overtaking, stats.probes, stats.pending);
+        let stats =
+            call(&[(1, chunk(1, 2, 3, 4)), (2, chunk(10, 20, 30, 40)), (3, chunk(0, 0, 0, 0))]);
+        let counters =
+            (stats.resent_by_timer, stats.resent_by_overtaking, stats.probes, stats.pending);
         assert_eq!(counters, (11, 22, 33, 44));
     }
 
@@ -360,7 +406,8 @@ mod tests {
     #[test]
     fn stragglers_by_rank_and_time_counts_once() {
         let stats = call(&[
-            // Two side by side, one after a pause, one that began before that pause's end, one within.
+            // Two side by side, one after a pause, one that began before that pause's end, one
+            // within.
             (50, waited(10, 0b0100)),
             (60, waited(20, 0b0110)),
             (200, waited(100, 0b0100)),
@@ -384,21 +431,32 @@ mod tests {
         whole.add_part(&call(&[(US, sent_at(0)), (9 * US, waited(0, 1))]));
         assert_eq!((whole.calls, whole.bytes, whole.chunks, whole.pending), (1, 200, 3, 2));
         assert_eq!((whole.duration, whole.round_trips.count()), (Duration::from_micros(9), 3));
-        let stragglers: Vec<_> = whole.stragglers().map(|(rank, one)| (rank, one.chunks, one.waited)).collect();
-        assert_eq!(stragglers, [(0, 2, Duration::from_micros(9)), (1, 1, Duration::from_micros(1))]);
+        let stragglers: Vec<_> =
+            whole.stragglers().map(|(rank, one)| (rank, one.chunks, one.waited)).collect();
+        assert_eq!(
+            stragglers,
+            [(0, 2, Duration::from_micros(9)), (1, 1, Duration::from_micros(1))]
+        );
     }
 
     #[test]
     fn calls_add_up() {
-        let (first, second) = (call(&[(US, sent_at(0)), (9 * US, waited(0, 1))]), call(&[(5 * US, waited(4 * US, 3))]));
+        let (first, second) = (
+            call(&[(US, sent_at(0)), (9 * US, waited(0, 1))]),
+            call(&[(5 * US, waited(4 * US, 3))]),
+        );
         let mut sum = CallStats::default();
         sum += &first;
         assert_eq!(sum, first);
         sum += &second;
         assert_eq!((sum.calls, sum.bytes, sum.chunks, sum.pending), (2, 200, 3, 2));
         assert_eq!((sum.duration, sum.round_trips.count()), (Duration::from_micros(10), 3));
-        let stragglers: Vec<_> = sum.stragglers().map(|(rank, one)| (rank, one.chunks, one.waited)).collect();
-        assert_eq!(stragglers, [(0, 2, Duration::from_micros(10)), (1, 1, Duration::from_micros(1))]);
+        let stragglers: Vec<_> =
+            sum.stragglers().map(|(rank, one)| (rank, one.chunks, one.waited)).collect();
+        assert_eq!(
+            stragglers,
+            [(0, 2, Duration::from_micros(10)), (1, 1, Duration::from_micros(1))]
+        );
         sum += &CallStats::default();
         assert_eq!(sum.round_trips.count(), 3);
     }

@@ -13,7 +13,8 @@ pub trait Task: Send {
     fn bytes(&self) -> &[u8];
     /// The same, to be overwritten with the result.
     fn bytes_mut(&mut self) -> &mut [u8];
-    /// Gives them back with the result, and tells what that took. A task that is dropped instead has failed.
+    /// Gives them back with the result, and tells what that took. A task that is dropped instead
+    /// has failed.
     fn finish(self: Box<Self>, stats: CallStats);
 }
 
@@ -47,7 +48,8 @@ impl Whole {
     }
 }
 
-/// A collective in flight. Dropping it does not cancel the collective: the other ranks need this rank's share.
+/// A collective in flight. Dropping it does not cancel the collective: the other ranks need this
+/// rank's share.
 #[must_use = "the result comes out of wait()"]
 pub struct Handle<T> {
     answers: Receiver<CallStats>,

@@ -1,9 +1,11 @@
 //! What proves a maximum that came without a check word.
 //!
-//! A data plane that cannot sum a maximum's lanes hands it out unguarded: anything may have happened to a contribution, to the slot, or to the RESULT. It is the maximum
-//! nevertheless if it is no less than any rank's own lanes, if each lane is some rank's own, and if all ranks got the same one. The first each
-//! rank sees by itself, and refuses what is less. For the others it sends a chunk more, its witness: a digest of the maximum as it got it, and for each lane
-//! whether that is its own. Witnesses are summed, and sums have check words.
+//! A data plane that cannot sum a maximum's lanes hands it out unguarded: anything may have
+//! happened to a contribution, to the slot, or to the RESULT. It is the maximum nevertheless if it
+//! is no less than any rank's own lanes, if each lane is some rank's own, and if all ranks got the
+//! same one. The first each rank sees by itself, and refuses what is less. For the others it sends
+//! a chunk more, its witness: a digest of the maximum as it got it, and for each lane whether that
+//! is its own. Witnesses are summed, and sums have check words.
 
 use switchml_protocol::LANES_PER_BLOCK;
 use switchml_protocol::header::Op;
@@ -17,7 +19,8 @@ const DIGEST: usize = 8;
 /// What a rank has to say of one chunk's maximum.
 pub(crate) struct Witness {
     digest: u64,
-    /// A byte for each lane: 1 where the maximum is this rank's own. As many ranks as there are do not carry into the next byte.
+    /// A byte for each lane: 1 where the maximum is this rank's own. As many ranks as there are do
+    /// not carry into the next byte.
     own: Box<[u8]>,
 }
 
@@ -27,7 +30,8 @@ impl Witness {
         (DIGEST + maximum).div_ceil(4).next_multiple_of(LANES_PER_BLOCK)
     }
 
-    /// The witness of a rank that contributed the payload `own` and got the payload `maximum`; `None` if that is less somewhere, and so not the maximum.
+    /// The witness of a rank that contributed the payload `own` and got the payload `maximum`;
+    /// `None` if that is less somewhere, and so not the maximum.
     pub fn new(own: &[u8], maximum: &[u8]) -> Option<Self> {
         if lanes(own).zip(lanes(maximum)).any(|(own, maximum)| maximum < own) {
             return None;
@@ -46,10 +50,12 @@ impl Witness {
         lane_sum(Op::SumI32, payload)
     }
 
-    /// Whether the sum of the witnesses of all `ranks` ranks bears out the maximum that this rank got.
+    /// Whether the sum of the witnesses of all `ranks` ranks bears out the maximum that this rank
+    /// got.
     pub fn is_borne_out(&self, sum: &[u8], ranks: u32) -> bool {
         let (front, rest) = sum.split_at(DIGEST);
-        let alike = [(self.digest >> 32) as i32, self.digest as i32].map(|lane| lane.wrapping_mul(ranks as i32));
+        let alike = [(self.digest >> 32) as i32, self.digest as i32]
+            .map(|lane| lane.wrapping_mul(ranks as i32));
         lanes(front).eq(alike) && rest[..self.own.len()].iter().all(|ranks| *ranks > 0)
     }
 }

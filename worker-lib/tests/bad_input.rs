@@ -1,4 +1,5 @@
-//! What goes wrong around a job: each a line that says what to do, and an exit code that says what kind it is.
+//! What goes wrong around a job: each a line that says what to do, and an exit code that says what
+//! kind it is.
 
 mod daemon;
 
@@ -21,10 +22,22 @@ fn one_rank_alone() {
     let daemon = Daemon::start();
     for (arguments, code, line) in [
         (&["bench"][..], USAGE, "error: rank is not set; give this process's, or set RANK"),
-        (&["bench", "--rank", "0"], USAGE, "error: world size is not set; give the number of ranks, or set WORLD_SIZE"),
+        (
+            &["bench", "--rank", "0"],
+            USAGE,
+            "error: world size is not set; give the number of ranks, or set WORLD_SIZE",
+        ),
         (&["bench", "--rank", "-1"], USAGE, "error: unexpected argument '-1' found (see --help)"),
-        (&["bench", "--rank", "0", "--world-size", "0"], USAGE, "error: world size is 0; 1 to 64 are allowed"),
-        (&["bench", "--rank", "0", "--world-size", "65"], USAGE, "error: world size is 65; 1 to 64 are allowed"),
+        (
+            &["bench", "--rank", "0", "--world-size", "0"],
+            USAGE,
+            "error: world size is 0; 1 to 64 are allowed",
+        ),
+        (
+            &["bench", "--rank", "0", "--world-size", "65"],
+            USAGE,
+            "error: world size is 65; 1 to 64 are allowed",
+        ),
         (
             &["bench", "--rank", "2", "--world-size", "2"],
             USAGE,
@@ -42,12 +55,26 @@ fn one_rank_alone() {
             "error: aggregator address \"127.0.0.1:x\": \"x\" is no port, 1 to 65535 are; give host, host:port or an IP address",
         ),
         (
-            &["bench", "--rank", "1", "--world-size", "4", "--join-timeout", "0.5", "--job", "lonely"],
+            &[
+                "bench",
+                "--rank",
+                "1",
+                "--world-size",
+                "4",
+                "--join-timeout",
+                "0.5",
+                "--job",
+                "lonely",
+            ],
             JOIN,
             "error: job \"lonely\" did not start: after 0.5 s ranks 0, 2 and 3 of 4 are missing; start them with the same job name \
              and world size",
         ),
-        (&["bench", "-b", "2M", "-e", "1M"], USAGE, "error: --minbytes 2097152 is more than --maxbytes 1048576"),
+        (
+            &["bench", "-b", "2M", "-e", "1M"],
+            USAGE,
+            "error: --minbytes 2097152 is more than --maxbytes 1048576",
+        ),
         (&["bench", "-b", "2"], USAGE, "error: --minbytes 2: one f32 takes 4"),
         (
             &["bench", "--dtype", "f64", "--op", "max"],
@@ -60,7 +87,11 @@ fn one_rank_alone() {
             "error: --json /no/such/folder/x: No such file or directory (os error 2)",
         ),
     ] {
-        assert_eq!(failure(&mut daemon.worker(arguments)), (code, line.to_owned()), "{arguments:?}");
+        assert_eq!(
+            failure(&mut daemon.worker(arguments)),
+            (code, line.to_owned()),
+            "{arguments:?}"
+        );
     }
 }
 
@@ -68,7 +99,10 @@ fn one_rank_alone() {
 fn no_aggregator_for_the_doctor() {
     let daemon = Daemon::start();
     let mut doctor = daemon.worker(&["doctor", "--aggregator", "127.0.0.1:1"]);
-    assert_eq!(failure(&mut doctor), (JOIN, "error: the check of the control plane failed".to_owned()));
+    assert_eq!(
+        failure(&mut doctor),
+        (JOIN, "error: the check of the control plane failed".to_owned())
+    );
     let text = doctor.stdout();
     let lines: Vec<&str> = text.lines().collect();
     assert_eq!(lines.len(), 2, "{text}");
@@ -104,8 +138,10 @@ fn two_jobs_of_one_name_with_different_sizes() {
 #[test]
 fn different_calls() {
     let daemon = Daemon::start();
-    let mut ranks =
-        [daemon.bench("a", 0, 2, &QUICK), daemon.bench("a", 1, 2, &["-b", "64", "-e", "64", "-n", "2", "--op", "max"])];
+    let mut ranks = [
+        daemon.bench("a", 0, 2, &QUICK),
+        daemon.bench("a", 1, 2, &["-b", "64", "-e", "64", "-n", "2", "--op", "max"]),
+    ];
     for rank in &mut ranks {
         let (code, line) = failure(rank);
         assert_eq!(code, COLLECTIVE, "{line}");
@@ -154,6 +190,9 @@ fn the_aggregator_dies() {
     for rank in &mut ranks {
         let (code, line) = failure(rank);
         assert_eq!(code, COLLECTIVE, "{line}");
-        assert!(line.contains(&format!("the aggregator at {} went away", daemon.address)), "{line}");
+        assert!(
+            line.contains(&format!("the aggregator at {} went away", daemon.address)),
+            "{line}"
+        );
     }
 }

@@ -9,7 +9,8 @@ use serde_json::Value;
 fn bench(world_size: usize, arguments: &[&str]) -> Value {
     let daemon = Daemon::start();
     let arguments = [arguments, &["--json", "-"]].concat();
-    let mut ranks: Vec<_> = (0..world_size).map(|rank| daemon.bench("bench", rank, world_size, &arguments)).collect();
+    let mut ranks: Vec<_> =
+        (0..world_size).map(|rank| daemon.bench("bench", rank, world_size, &arguments)).collect();
     for rank in &mut ranks {
         rank.wait_success(PATIENCE).unwrap();
     }
@@ -47,10 +48,17 @@ fn check(report: &Value, world_size: usize, sizes: &[u64], element: u64) {
 fn check_calls(calls: &Value) {
     let number = |name: &str| calls[name].as_u64().unwrap();
     assert!(number("calls") > 0 && number("chunks") >= number("calls"), "{calls}");
-    // Who asks after a rank hears it, but for what is lost, and nothing is lost on loopback; who hears it does not know it all.
-    let waited: u64 = calls["stragglers"].as_array().unwrap().iter().map(|late| late["chunks"].as_u64().unwrap()).sum();
+    // Who asks after a rank hears it, but for what is lost, and nothing is lost on loopback; who
+    // hears it does not know it all.
+    let waited: u64 = calls["stragglers"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|late| late["chunks"].as_u64().unwrap())
+        .sum();
     assert!(waited == 0 || number("pending") > 0, "{calls}");
-    let quantiles = ["p50", "p90", "p99", "p999", "max"].map(|name| calls["rtt_us"][name].as_f64().unwrap());
+    let quantiles =
+        ["p50", "p90", "p99", "p999", "max"].map(|name| calls["rtt_us"][name].as_f64().unwrap());
     assert!(quantiles[0] > 0.0 && quantiles.is_sorted(), "{calls}");
 }
 
@@ -58,7 +66,12 @@ const QUICK: [&str; 4] = ["-n", "2", "-w", "1"];
 
 #[test]
 fn one_rank() {
-    check(&bench(1, &[&QUICK[..], &["-b", "8", "-e", "64K", "-f", "8"]].concat()), 1, &[8, 64, 512, 4096, 32_768], 4);
+    check(
+        &bench(1, &[&QUICK[..], &["-b", "8", "-e", "64K", "-f", "8"]].concat()),
+        1,
+        &[8, 64, 512, 4096, 32_768],
+        4,
+    );
 }
 
 #[test]
@@ -71,8 +84,11 @@ fn two_ranks_with_every_type_and_operator() {
         ("i32", 4, &["sum", "max", "min"]),
     ] {
         for op in ops {
-            let arguments =
-                [&QUICK[..], &["-b", "8", "-e", "9000", "-i", "8992", "--dtype", dtype, "--op", op]].concat();
+            let arguments = [
+                &QUICK[..],
+                &["-b", "8", "-e", "9000", "-i", "8992", "--dtype", dtype, "--op", op],
+            ]
+            .concat();
             let report = bench(2, &arguments);
             check(&report, 2, &[8, 9000], element);
             assert_eq!(report["redop"], *op);
@@ -82,14 +98,20 @@ fn two_ranks_with_every_type_and_operator() {
 
 #[test]
 fn four_ranks_up_to_4_mib() {
-    check(&bench(4, &[&QUICK[..], &["-b", "8", "-e", "4M", "-f", "64"]].concat()), 4, &[8, 512, 32_768, 2_097_152], 4);
+    check(
+        &bench(4, &[&QUICK[..], &["-b", "8", "-e", "4M", "-f", "64"]].concat()),
+        4,
+        &[8, 512, 32_768, 2_097_152],
+        4,
+    );
 }
 
 /// What is zero everywhere is not sent, and comes out right all the same.
 #[test]
 fn sparse_tensors() {
     let chunks = |sparsity| {
-        // Each data thread has an exponent chunk of its own, and how many there are depends on the machine.
+        // Each data thread has an exponent chunk of its own, and how many there are depends on the
+        // machine.
         let one = ["-b", "1M", "-e", "1M", "--data-threads", "1", "--sparsity", sparsity];
         let report = bench(2, &[&QUICK[..], &one].concat());
         check(&report, 2, &[1 << 20], 4);
@@ -110,18 +132,30 @@ fn nothing_is_checked_when_told_so() {
 fn the_table_and_the_file() {
     let daemon = Daemon::start();
     let file = std::env::temp_dir().join(format!("switchml-bench-{}.json", std::process::id()));
-    let arguments = ["-b", "1K", "-e", "4K", "-n", "2", "-w", "0", "--json", file.to_str().unwrap()];
+    let arguments =
+        ["-b", "1K", "-e", "4K", "-n", "2", "-w", "0", "--json", file.to_str().unwrap()];
     let mut ranks = [daemon.bench("a", 0, 2, &arguments), daemon.bench("a", 1, 2, &arguments)];
     for rank in &mut ranks {
         rank.wait_success(PATIENCE).unwrap();
     }
     let table = ranks[0].stdout();
-    let rows: Vec<Vec<&str>> =
-        table.lines().filter(|line| !line.starts_with('#')).map(|line| line.split_whitespace().collect()).collect();
-    assert_eq!(rows.iter().map(|row| row[0]).collect::<Vec<_>>(), ["1024", "2048", "4096"], "{table}");
+    let rows: Vec<Vec<&str>> = table
+        .lines()
+        .filter(|line| !line.starts_with('#'))
+        .map(|line| line.split_whitespace().collect())
+        .collect();
+    assert_eq!(
+        rows.iter().map(|row| row[0]).collect::<Vec<_>>(),
+        ["1024", "2048", "4096"],
+        "{table}"
+    );
     for row in &rows {
         assert_eq!(row.len(), 13, "{table}");
-        assert_eq!((row[2], row[3], row[4], row[8], row[12]), ("float", "sum", "-1", "0", "0"), "{table}");
+        assert_eq!(
+            (row[2], row[3], row[4], row[8], row[12]),
+            ("float", "sum", "-1", "0", "0"),
+            "{table}"
+        );
     }
     assert!(table.contains("# Out of bounds values : 0 OK"), "{table}");
     let report: Value = serde_json::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();

@@ -1,4 +1,5 @@
-//! Collectives end to end: the public API, over loopback, through the real daemon. Expected values are closed forms.
+//! Collectives end to end: the public API, over loopback, through the real daemon. Expected values
+//! are closed forms.
 
 mod daemon;
 
@@ -11,8 +12,14 @@ use half::{bf16, f16};
 use switchml_worker::control::{self, MadeCall};
 use switchml_worker::{CallStats, Communicator, Element, Error, Handle, ReduceOp};
 
-/// Runs `rank` on every rank of a job of its own, each in a thread; their results in the order of ranks.
-fn with_ranks<R: Send>(daemon: &Daemon, job: &str, world_size: u32, rank: impl Fn(Communicator) -> R + Sync) -> Vec<R> {
+/// Runs `rank` on every rank of a job of its own, each in a thread; their results in the order of
+/// ranks.
+fn with_ranks<R: Send>(
+    daemon: &Daemon,
+    job: &str,
+    world_size: u32,
+    rank: impl Fn(Communicator) -> R + Sync,
+) -> Vec<R> {
     with_timeout(daemon, job, world_size, PATIENCE, rank)
 }
 
@@ -25,11 +32,18 @@ fn with_timeout<R: Send>(
 ) -> Vec<R> {
     let connect = |number| {
         let settings = Communicator::builder().aggregator(&daemon.address).job(job);
-        settings.rank(number).world_size(world_size).deadline(PATIENCE).timeout(timeout).connect().unwrap()
+        settings
+            .rank(number)
+            .world_size(world_size)
+            .deadline(PATIENCE)
+            .timeout(timeout)
+            .connect()
+            .unwrap()
     };
     thread::scope(|scope| {
         let (connect, rank) = (&connect, &rank);
-        let ranks: Vec<_> = (0..world_size).map(|number| scope.spawn(move || rank(connect(number)))).collect();
+        let ranks: Vec<_> =
+            (0..world_size).map(|number| scope.spawn(move || rank(connect(number)))).collect();
         ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
     })
 }
@@ -100,7 +114,9 @@ fn the_same_bits_on_every_rank_twice_in_a_row() {
     let daemon = Daemon::start();
     // Numbers of all magnitudes, so that the sums are rounded.
     let tensor = |rank: u32| -> Vec<f32> {
-        let wild = |i: u32| f32::from_bits((i.wrapping_add(rank << 20)).wrapping_mul(0x9E37_79B1) & 0xBFFF_FFFF);
+        let wild = |i: u32| {
+            f32::from_bits((i.wrapping_add(rank << 20)).wrapping_mul(0x9E37_79B1) & 0xBFFF_FFFF)
+        };
         (0..100_000).map(wild).collect()
     };
     let results = with_ranks(&daemon, "bits", 4, |communicator| {
@@ -118,12 +134,18 @@ fn the_same_bits_on_every_rank_twice_in_a_row() {
     for chunk in [0, 99] {
         let elements = chunk * 768..(chunk + 1) * 768;
         let tensors: Vec<_> = (0..4).map(tensor).collect();
-        let largest =
-            elements.clone().flat_map(|i| tensors.iter().map(move |tensor| tensor[i].abs())).fold(0., f32::max);
+        let largest = elements
+            .clone()
+            .flat_map(|i| tensors.iter().map(move |tensor| tensor[i].abs()))
+            .fold(0., f32::max);
         for i in elements.step_by(97) {
             let found = f64::from(f32::from_bits(results[0][0][i]));
             let bound = f64::from(largest) * 4.0 * 2f64.powi(2 - 31) + found.abs() * 2f64.powi(-24);
-            assert!((found - exact(i)).abs() <= bound, "element {i}: {found} instead of {}", exact(i));
+            assert!(
+                (found - exact(i)).abs() <= bound,
+                "element {i}: {found} instead of {}",
+                exact(i)
+            );
         }
     }
 }
@@ -169,8 +191,9 @@ fn small_sums_take_one_round_trip_while_magnitudes_rest() {
         // Of five chunks, the fourth alone changes.
         let sums = scale.map(|scale| {
             let factor = |i: usize| if i / lanes == 3 { scale } else { 1.0 };
-            let mut tensor: Vec<_> =
-                (0..5 * lanes).map(|i| factor(i) * small(communicator.rank(), i) as f32).collect::<Vec<_>>();
+            let mut tensor: Vec<_> = (0..5 * lanes)
+                .map(|i| factor(i) * small(communicator.rank(), i) as f32)
+                .collect::<Vec<_>>();
             let stats = communicator.all_reduce(&mut tensor, ReduceOp::Sum).unwrap();
             for (i, found) in tensor.iter().enumerate() {
                 let expected = reduced(ReduceOp::Sum, 3, i) * f64::from(factor(i));
@@ -182,7 +205,10 @@ fn small_sums_take_one_round_trip_while_magnitudes_rest() {
         let (one, two) = ((6, 5, 0), (7, 5, 1));
         assert_eq!(sums, [one, one, one, one, two, one, one]);
         let total = communicator.stats();
-        assert_eq!((total.calls.ahead, total.calls.ahead_in_vain, total.engine.chunks), (35, 1, 43));
+        assert_eq!(
+            (total.calls.ahead, total.calls.ahead_in_vain, total.engine.chunks),
+            (35, 1, 43)
+        );
     });
 }
 
@@ -191,11 +217,14 @@ fn several_collectives_in_flight() {
     let daemon = Daemon::start();
     with_ranks(&daemon, "flight", 3, |communicator| {
         let start = |size: usize| {
-            let tensor = (0..size).map(|i| small(communicator.rank(), i) as f32).collect::<Vec<_>>();
+            let tensor =
+                (0..size).map(|i| small(communicator.rank(), i) as f32).collect::<Vec<_>>();
             communicator.all_reduce_start(tensor, ReduceOp::Sum).unwrap()
         };
         let mut floats: Vec<_> = [100_000, 1, 0, 5000, 40_000, 769].map(start).into();
-        let integers = communicator.all_reduce_start(vec![communicator.rank() as i32; 9999], ReduceOp::Max).unwrap();
+        let integers = communicator
+            .all_reduce_start(vec![communicator.rank() as i32; 9999], ReduceOp::Max)
+            .unwrap();
         let mut last = [1f64];
         communicator.all_reduce(&mut last, ReduceOp::Avg).unwrap();
         assert_eq!(last, [1.0]);
@@ -203,7 +232,12 @@ fn several_collectives_in_flight() {
         while let Some(handle) = floats.pop() {
             let sums = handle.wait().unwrap();
             for (i, found) in sums.iter().enumerate() {
-                assert_eq!(f64::from(*found), reduced(ReduceOp::Sum, 3, i), "element {i} of {}", sums.len());
+                assert_eq!(
+                    f64::from(*found),
+                    reduced(ReduceOp::Sum, 3, i),
+                    "element {i} of {}",
+                    sums.len()
+                );
             }
         }
         let mut handle = start(10);
@@ -228,9 +262,11 @@ fn two_jobs_do_not_meet() {
             scope.spawn(move || {
                 with_ranks(daemon, job, 2, |communicator| {
                     for round in 0..20 {
-                        let mut tensor: Vec<i32> = (0..20_000).map(|i| (i + round) * factor).collect();
+                        let mut tensor: Vec<i32> =
+                            (0..20_000).map(|i| (i + round) * factor).collect();
                         communicator.all_reduce(&mut tensor, ReduceOp::Sum).unwrap();
-                        let expected: Vec<i32> = (0..20_000).map(|i| 2 * (i + round) * factor).collect();
+                        let expected: Vec<i32> =
+                            (0..20_000).map(|i| 2 * (i + round) * factor).collect();
                         assert!(tensor == expected, "job {job}, round {round}");
                     }
                 })
@@ -246,18 +282,25 @@ fn broadcast_from_each_rank() {
         for root in 0..3 {
             for size in [1usize, 3, 770, 50_000] {
                 // Any bits: NaN payloads and signed zeros too.
-                let value =
-                    |rank: u32, i: usize| f16::from_bits((i as u16).wrapping_mul(2749).wrapping_add(rank as u16 * 77));
-                let mut tensor: Vec<f16> = (0..size).map(|i| value(communicator.rank(), i)).collect();
+                let value = |rank: u32, i: usize| {
+                    f16::from_bits((i as u16).wrapping_mul(2749).wrapping_add(rank as u16 * 77))
+                };
+                let mut tensor: Vec<f16> =
+                    (0..size).map(|i| value(communicator.rank(), i)).collect();
                 communicator.broadcast(&mut tensor, root).unwrap();
                 for (i, found) in tensor.iter().enumerate() {
-                    assert_eq!(found.to_bits(), value(root, i).to_bits(), "from {root}, element {i} of {size}");
+                    assert_eq!(
+                        found.to_bits(),
+                        value(root, i).to_bits(),
+                        "from {root}, element {i} of {size}"
+                    );
                 }
             }
         }
         // From all at once, each with its own.
-        let tensors =
-            (0..3).map(|root| communicator.broadcast_start(vec![(communicator.rank() + root) as i32; 5000], root));
+        let tensors = (0..3).map(|root| {
+            communicator.broadcast_start(vec![(communicator.rank() + root) as i32; 5000], root)
+        });
         for (root, tensor) in (0i32..).zip(tensors.collect::<Vec<_>>()) {
             assert_eq!(tensor.unwrap().wait().unwrap(), vec![2 * root; 5000]);
         }
@@ -313,7 +356,8 @@ fn calls_tell_what_they_took() {
         assert_eq!((nothing.calls, nothing.chunks, nothing.duration), (1, 0, Duration::ZERO));
         // Each chunk counts in its own call, also where calls overlap.
         let sizes = [1, 200_000, 5, 50_000];
-        let handles = sizes.map(|size| communicator.all_reduce_start(vec![1i32; size], ReduceOp::Sum).unwrap());
+        let handles = sizes
+            .map(|size| communicator.all_reduce_start(vec![1i32; size], ReduceOp::Sum).unwrap());
         let mut sent = integers.chunks + floats.chunks + zeros.chunks;
         for (size, handle) in sizes.into_iter().zip(handles) {
             let (_, stats) = handle.wait_with_stats().unwrap();
@@ -340,7 +384,8 @@ fn a_rank_that_comes_late_is_named_with_its_delay() {
     for rank in [0, 2] {
         assert!(stats[rank].pending > 0 && stats[rank].probes > 0, "{:?}", stats[rank]);
         // The other one may be late as well, on a busy machine, but not by as much.
-        let (name, waited) = stats[rank].stragglers().max_by_key(|(_, straggler)| straggler.waited).unwrap();
+        let (name, waited) =
+            stats[rank].stragglers().max_by_key(|(_, straggler)| straggler.waited).unwrap();
         assert_eq!(name, 1);
         // All left the barrier at about the same time.
         assert!(waited.chunks > 0 && waited.waited > late / 2, "{waited:?}");
@@ -353,8 +398,14 @@ fn a_rank_that_comes_late_is_named_with_its_delay() {
 fn an_unsupported_reduction_is_refused_and_nothing_else() {
     let daemon = Daemon::start();
     with_ranks(&daemon, "refused", 2, |communicator| {
-        assert!(matches!(communicator.all_reduce(&mut [1f64], ReduceOp::Max), Err(Error::Unsupported(_))));
-        assert!(matches!(communicator.all_reduce_start(vec![1i32], ReduceOp::Avg), Err(Error::Unsupported(_))));
+        assert!(matches!(
+            communicator.all_reduce(&mut [1f64], ReduceOp::Max),
+            Err(Error::Unsupported(_))
+        ));
+        assert!(matches!(
+            communicator.all_reduce_start(vec![1i32], ReduceOp::Avg),
+            Err(Error::Unsupported(_))
+        ));
         let mut tensor = [1i32];
         communicator.all_reduce(&mut tensor, ReduceOp::Sum).unwrap();
         assert_eq!(tensor, [2]);
@@ -392,26 +443,38 @@ fn different_calls_fail_on_every_rank_at_once_and_say_who_called_what() {
                  every rank must make the same calls in the same order"
             );
             assert_eq!(error.to_string(), expected);
-            let Error::Control(control::Error::Mismatch { calls, .. }) = &error else { panic!("{error:?}") };
-            let made = |ranks: &[u16], call: &str| MadeCall { ranks: ranks.to_vec(), number: 2, call: call.to_owned() };
+            let Error::Control(control::Error::Mismatch { calls, .. }) = &error else {
+                panic!("{error:?}")
+            };
+            let made = |ranks: &[u16], call: &str| MadeCall {
+                ranks: ranks.to_vec(),
+                number: 2,
+                call: call.to_owned(),
+            };
             assert_eq!(*calls, [made(&[0], zero_name), made(&[1], one_name)]);
             // For good, and the same.
             assert_eq!(communicator.barrier(), Err(error.clone()));
-            assert_eq!(communicator.all_reduce_start(vec![0f32], ReduceOp::Sum).err(), Some(error.clone()));
+            assert_eq!(
+                communicator.all_reduce_start(vec![0f32], ReduceOp::Sum).err(),
+                Some(error.clone())
+            );
             assert_eq!(communicator.close(), Err(error));
         });
         assert!(begin.elapsed() < PATIENCE / 2, "at once, not at the deadline");
     }
 }
 
-/// With several calls in flight, packets of one meet those of another: it is the first that differs which is told.
+/// With several calls in flight, packets of one meet those of another: it is the first that differs
+/// which is told.
 #[test]
 fn with_many_calls_in_flight_the_first_that_differs_is_told() {
     let daemon = Daemon::start();
     with_ranks(&daemon, "flight", 3, |communicator| {
         // Rank 2 gives the second and the third in the other order.
-        let sizes = if communicator.rank() == 2 { [500, 3000, 70_000, 9] } else { [500, 70_000, 3000, 9] };
-        let handles = sizes.map(|size| communicator.all_reduce_start(vec![1i32; size], ReduceOp::Sum));
+        let sizes =
+            if communicator.rank() == 2 { [500, 3000, 70_000, 9] } else { [500, 70_000, 3000, 9] };
+        let handles =
+            sizes.map(|size| communicator.all_reduce_start(vec![1i32; size], ReduceOp::Sum));
         // The first may be done, or fail with the others.
         let last = handles.into_iter().next_back().unwrap().and_then(Handle::wait).unwrap_err();
         let expected = "ranks made different calls: call 2 of rank 2 is all_reduce(sum, i32, 3000); \
@@ -421,11 +484,13 @@ fn with_many_calls_in_flight_the_first_that_differs_is_told() {
     });
 }
 
-/// Rank 2 closes in good order after one call; the others make another. They need not wait for their deadline.
+/// Rank 2 closes in good order after one call; the others make another. They need not wait for
+/// their deadline.
 #[test]
 fn a_rank_that_leaves_too_early_is_named_soon() {
     let daemon = Daemon::start();
-    // A collective does not do: a rank whose own is done may fail in its next call while another still waits for its last results.
+    // A collective does not do: a rank whose own is done may fail in its next call while another
+    // still waits for its last results.
     let together = Barrier::new(3);
     let waited = with_ranks(&daemon, "early", 3, |communicator| {
         communicator.barrier().unwrap();
@@ -436,7 +501,10 @@ fn a_rank_that_leaves_too_early_is_named_soon() {
         }
         let begin = Instant::now();
         let error = communicator.all_reduce(&mut vec![1f32; 5000], ReduceOp::Sum).unwrap_err();
-        assert!(error.to_string().contains("rank 2 left the job without making this call"), "{error}");
+        assert!(
+            error.to_string().contains("rank 2 left the job without making this call"),
+            "{error}"
+        );
         Some(begin.elapsed())
     });
     for waited in waited.into_iter().flatten() {
@@ -454,7 +522,9 @@ fn a_rank_that_does_not_call_is_named_within_the_timeout() {
             // Present, but busy.
             thread::sleep(3 * timeout);
             let error = communicator.barrier().unwrap_err();
-            let Error::Control(control::Error::Aborted { reason, ranks }) = &error else { panic!("{error}") };
+            let Error::Control(control::Error::Aborted { reason, ranks }) = &error else {
+                panic!("{error}")
+            };
             assert!(reason.contains("failed: no progress"), "it hears who says so: {reason}");
             assert_eq!(*ranks, [1], "{reason}");
             return None;
@@ -490,7 +560,9 @@ fn a_rank_that_panics_ends_the_job_at_once() {
         // Refused when the news is here already.
         let handle = communicator.all_reduce_start(vec![1f32; 1000], ReduceOp::Sum);
         let error = handle.and_then(Handle::wait).unwrap_err();
-        let Error::Control(control::Error::Aborted { reason, ranks }) = &error else { panic!("{error}") };
+        let Error::Control(control::Error::Aborted { reason, ranks }) = &error else {
+            panic!("{error}")
+        };
         assert_eq!(ranks, &[2]);
         assert!(reason.contains("panicked"), "{reason}");
         assert!(begin.elapsed() < PATIENCE / 2);

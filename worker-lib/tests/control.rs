@@ -16,7 +16,10 @@ fn join_all(daemon: &Daemon, job: &str, world_size: u32) -> Vec<(Session, Assign
     thread::scope(|scope| {
         let ranks: Vec<_> = (0..world_size)
             .map(|rank| {
-                scope.spawn(move || Session::join(&daemon.address, job, rank, world_size, Some(1), PATIENCE).unwrap())
+                scope.spawn(move || {
+                    Session::join(&daemon.address, job, rank, world_size, Some(1), PATIENCE)
+                        .unwrap()
+                })
             })
             .collect();
         ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
@@ -52,21 +55,29 @@ fn missing_ranks_are_named() {
     let daemon = Daemon::start();
     let waited = Duration::from_millis(300);
     let error = Session::join(&daemon.address, "a", 1, 4, Some(1), waited).err().unwrap();
-    assert_eq!(error, Error::Missing { job: "a".into(), world_size: 4, waited, ranks: vec![0, 2, 3] });
+    assert_eq!(
+        error,
+        Error::Missing { job: "a".into(), world_size: 4, waited, ranks: vec![0, 2, 3] }
+    );
 }
 
 #[test]
 fn ranks_without_a_data_path_are_named() {
     let daemon = Daemon::start();
     let joining = thread::scope(|scope| {
-        let silent = scope.spawn(|| Session::join(&daemon.address, "a", 1, 2, Some(1), PATIENCE).unwrap());
-        let rank = Communicator::builder().aggregator(&daemon.address).job("a").rank(0).world_size(2);
+        let silent =
+            scope.spawn(|| Session::join(&daemon.address, "a", 1, 2, Some(1), PATIENCE).unwrap());
+        let rank =
+            Communicator::builder().aggregator(&daemon.address).job("a").rank(0).world_size(2);
         let error = rank.join_timeout(Duration::from_secs(2)).connect().err().unwrap();
         drop(silent.join().unwrap());
         error
     });
     let waited = Duration::from_secs(2);
-    assert_eq!(joining, AnyError::Control(Error::NotReady { job: "a".into(), waited, ranks: vec![1] }));
+    assert_eq!(
+        joining,
+        AnyError::Control(Error::NotReady { job: "a".into(), waited, ranks: vec![1] })
+    );
 }
 
 #[test]
@@ -81,7 +92,8 @@ fn nobody_is_ready_without_hello() {
 fn a_goodbye_disturbs_nobody() {
     let daemon = Daemon::start();
     let connect = |rank| {
-        let settings = Communicator::builder().aggregator(&daemon.address).job("a").rank(rank).world_size(2);
+        let settings =
+            Communicator::builder().aggregator(&daemon.address).job("a").rank(rank).world_size(2);
         settings.connect().unwrap()
     };
     thread::scope(|scope| {
@@ -100,7 +112,9 @@ fn a_rank_that_leaves_with_an_error_ends_the_job_for_all() {
     let mut joined = join_all(&daemon, "a", 2);
     let reasons = end_of(&joined[0].0);
     joined.pop().unwrap().0.fail("out of paper", Vec::new());
-    let Error::Aborted { reason, ranks } = reasons.recv_timeout(PATIENCE).unwrap() else { panic!("not aborted") };
+    let Error::Aborted { reason, ranks } = reasons.recv_timeout(PATIENCE).unwrap() else {
+        panic!("not aborted")
+    };
     assert_eq!(ranks, [1]);
     assert!(reason.contains("out of paper"), "{reason}");
     // Whoever asks later hears the same.
@@ -112,7 +126,8 @@ fn a_rank_that_leaves_with_an_error_ends_the_job_for_all() {
 #[test]
 fn ranks_that_were_frozen_hear_why_when_they_go_on() {
     let daemon = Daemon::start();
-    let mut ranks = [0, 1].map(|rank| daemon.bench("a", rank, 2, &["-b", "1M", "-e", "1M", "-n", "1000000"]));
+    let mut ranks =
+        [0, 1].map(|rank| daemon.bench("a", rank, 2, &["-b", "1M", "-e", "1M", "-n", "1000000"]));
     daemon.wait_for_job("a", "started");
     ranks.iter_mut().for_each(|rank| rank.signal(Signal::STOP).unwrap());
     thread::sleep(Duration::from_secs(8));
@@ -121,7 +136,11 @@ fn ranks_that_were_frozen_hear_why_when_they_go_on() {
         rank.wait(PATIENCE).unwrap();
         let stderr = rank.stderr();
         let said = stderr.lines().last().unwrap_or_default();
-        assert!(said.contains("did not answer the aggregator for") && said.contains("was taken for dead"), "{stderr}");
+        assert!(
+            said.contains("did not answer the aggregator for")
+                && said.contains("was taken for dead"),
+            "{stderr}"
+        );
     }
 }
 
@@ -142,5 +161,8 @@ fn an_aggregator_says_what_it_is() {
     assert_eq!((status.address, status.data_plane.as_str()), (daemon.address.clone(), "software"));
     assert_eq!(status.slots_free, status.slots_total);
     // Nobody listens on port 1, and something else than an aggregator on the data port.
-    assert!(matches!(switchml_worker::control::status("127.0.0.1:1", PATIENCE), Err(Error::Unreachable { .. })));
+    assert!(matches!(
+        switchml_worker::control::status("127.0.0.1:1", PATIENCE),
+        Err(Error::Unreachable { .. })
+    ));
 }

@@ -1,4 +1,5 @@
-//! Several data threads, over loopback and through the real daemon: the same bits, errors and statistics as with one.
+//! Several data threads, over loopback and through the real daemon: the same bits, errors and
+//! statistics as with one.
 
 mod daemon;
 
@@ -9,29 +10,44 @@ use daemon::{Daemon, PATIENCE};
 use switchml_worker::control;
 use switchml_worker::{Builder, Communicator, Error, Handle, ReduceOp};
 
-/// Elements that are cut into four parts of whole bundles and one that is not, whatever the lanes of a chunk.
+/// Elements that are cut into four parts of whole bundles and one that is not, whatever the lanes
+/// of a chunk.
 const LARGE: usize = 1_000_003;
 
-/// Runs `rank` on every rank of a job of its own, with as many data threads as `threads` says for each; their results in the order of ranks.
-fn with_ranks<R: Send>(daemon: &Daemon, job: &str, threads: &[u32], rank: impl Fn(Communicator) -> R + Sync) -> Vec<R> {
+/// Runs `rank` on every rank of a job of its own, with as many data threads as `threads` says for
+/// each; their results in the order of ranks.
+fn with_ranks<R: Send>(
+    daemon: &Daemon,
+    job: &str,
+    threads: &[u32],
+    rank: impl Fn(Communicator) -> R + Sync,
+) -> Vec<R> {
     with(daemon, job, threads, |builder| rank(builder.connect().unwrap()))
 }
 
-fn with<R: Send>(daemon: &Daemon, job: &str, threads: &[u32], rank: impl Fn(Builder) -> R + Sync) -> Vec<R> {
+fn with<R: Send>(
+    daemon: &Daemon,
+    job: &str,
+    threads: &[u32],
+    rank: impl Fn(Builder) -> R + Sync,
+) -> Vec<R> {
     let builder = |number| {
-        let settings = Communicator::builder().aggregator(&daemon.address).job(job).deadline(PATIENCE);
+        let settings =
+            Communicator::builder().aggregator(&daemon.address).job(job).deadline(PATIENCE);
         settings.rank(number as u32).world_size(threads.len() as u32).data_threads(threads[number])
     };
     thread::scope(|scope| {
         let (builder, rank) = (&builder, &rank);
-        let ranks: Vec<_> = (0..threads.len()).map(|number| scope.spawn(move || rank(builder(number)))).collect();
+        let ranks: Vec<_> =
+            (0..threads.len()).map(|number| scope.spawn(move || rank(builder(number)))).collect();
         ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
     })
 }
 
 /// Numbers of all magnitudes, so that sums are rounded.
 fn wild(rank: u32, count: usize) -> Vec<f32> {
-    let element = |i: u32| f32::from_bits(i.wrapping_add(rank << 20).wrapping_mul(0x9E37_79B1) & 0xBFFF_FFFF);
+    let element =
+        |i: u32| f32::from_bits(i.wrapping_add(rank << 20).wrapping_mul(0x9E37_79B1) & 0xBFFF_FFFF);
     (0..count as u32).map(element).collect()
 }
 
@@ -68,7 +84,9 @@ fn calls_of_all_sizes_overlap() {
     let daemon = Daemon::start();
     with_ranks(&daemon, "overlap", &[4; 2], |communicator| {
         let sizes = [LARGE, 1, 1000, LARGE / 2, 0, LARGE, 33];
-        let start = |size| communicator.all_reduce_start(vec![1i32 << communicator.rank(); size], ReduceOp::Sum);
+        let start = |size| {
+            communicator.all_reduce_start(vec![1i32 << communicator.rank(); size], ReduceOp::Sum)
+        };
         let handles = sizes.map(|size| start(size).unwrap());
         for (size, handle) in sizes.into_iter().zip(handles) {
             let (sum, stats) = handle.wait_with_stats().unwrap();
@@ -127,7 +145,8 @@ fn the_first_call_that_differs_is_told() {
         with_ranks(&daemon, job, &[2; 2], |communicator| {
             communicator.all_reduce(&mut vec![1i32; LARGE], ReduceOp::Sum).unwrap();
             let sizes = sizes[communicator.rank() as usize];
-            let handles = sizes.map(|size| communicator.all_reduce_start(vec![1i32; size], ReduceOp::Sum));
+            let handles =
+                sizes.map(|size| communicator.all_reduce_start(vec![1i32; size], ReduceOp::Sum));
             let last = handles.into_iter().next_back().unwrap().and_then(Handle::wait).unwrap_err();
             let reason = format!(
                 "ranks made different calls: {expected}; every rank must make the same calls in the same order"

@@ -1,6 +1,8 @@
-//! Ranks whose aggregator gives maxima without check words, as Tofino does: whatever becomes of a maximum's packets, no rank returns a wrong result, and each call ends.
+//! Ranks whose aggregator gives maxima without check words, as Tofino does: whatever becomes of a
+//! maximum's packets, no rank returns a wrong result, and each call ends.
 //!
-//! The aggregator here is one that verifies nothing, in memory; time is virtual, and packets arrive at once.
+//! The aggregator here is one that verifies nothing, in memory; time is virtual, and packets arrive
+//! at once.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -83,14 +85,16 @@ fn scenarios() -> impl Strategy<Value = Scenario> {
     })
 }
 
-/// A rank's element: few magnitudes, so that ranks share maxima; zeros, and now and then an infinity.
+/// A rank's element: few magnitudes, so that ranks share maxima; zeros, and now and then an
+/// infinity.
 fn element(scenario: &Scenario, rank: u16, index: usize) -> Vec<u8> {
     let chunk = (index / usize::from(LANES)) as u64;
     let mut random = scenario.seed ^ u64::from(rank) << 40 ^ (index as u64) << 8;
     for _ in 0..3 {
         random = (random ^ random >> 29).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     }
-    let is_zero = (scenario.seed ^ chunk ^ u64::from(rank)).is_multiple_of(3) || scenario.seed.is_multiple_of(5);
+    let is_zero = (scenario.seed ^ chunk ^ u64::from(rank)).is_multiple_of(3)
+        || scenario.seed.is_multiple_of(5);
     let small = (random >> 32) as i32 % 100;
     let real = match random % 1000 {
         _ if is_zero => 0.0,
@@ -109,7 +113,9 @@ fn apply(change: &Change, packet: &mut [u8]) {
     let (header, payload) = Header::mut_from_prefix(packet).unwrap();
     let lanes = <[U32]>::mut_from_bytes(payload).unwrap();
     match change {
-        Change::Lanes(changes) => changes.iter().for_each(|(lane, value)| lanes[*lane].set(*value as u32)),
+        Change::Lanes(changes) => {
+            changes.iter().for_each(|(lane, value)| lanes[*lane].set(*value as u32))
+        }
         Change::Bits(bits) => lanes.iter_mut().for_each(|lane| lane.set(lane.get() ^ bits)),
         Change::Tail(from) => lanes[*from..].fill(U32::ZERO),
         Change::All(value) => lanes.fill(U32::new(*value as u32)),
@@ -132,7 +138,10 @@ impl Damage {
         let number = self.numbers.entry((kind, rank)).or_default();
         let here = place(rank, *number);
         *number += 1;
-        self.planned.iter().filter(|(at, _)| *at == here).for_each(|(_, change)| apply(change, packet));
+        self.planned
+            .iter()
+            .filter(|(at, _)| *at == here)
+            .for_each(|(_, change)| apply(change, packet));
     }
 }
 
@@ -155,16 +164,25 @@ impl Aggregator {
         let (header, _) = Header::read_from_prefix(packet).unwrap();
         let (rank, key) = (header.rank.get(), (header.slot.get(), header.round.get()));
         let all = u64::MAX >> (64 - self.ranks);
-        let round = self.rounds.entry(key).or_insert_with(|| Round { packet: packet.to_vec(), seen: 0 });
+        let round =
+            self.rounds.entry(key).or_insert_with(|| Round { packet: packet.to_vec(), seen: 0 });
         let (first, _) = Header::ref_from_prefix(&round.packet).unwrap();
-        if (header.op, header.lanes, header.fingerprint) != (first.op, first.lanes, first.fingerprint) {
+        if (header.op, header.lanes, header.fingerprint)
+            != (first.op, first.lanes, first.fingerprint)
+        {
             let ranks = u32::from(rank) << 16 | u32::from(rank);
-            return Some((false, note(Packet::Reject, &header, [RejectReason::Mismatch as u32, ranks])));
+            return Some((
+                false,
+                note(Packet::Reject, &header, [RejectReason::Mismatch as u32, ranks]),
+            ));
         }
         if round.seen >> rank & 1 == 1 {
             let seen = [(round.seen >> 32) as u32, round.seen as u32];
-            let answer =
-                if round.seen == all { answer_to(rank, &round.packet) } else { note(Packet::Pending, &header, seen) };
+            let answer = if round.seen == all {
+                answer_to(rank, &round.packet)
+            } else {
+                note(Packet::Pending, &header, seen)
+            };
             return Some((false, answer));
         }
         if round.seen != 0 {
@@ -180,9 +198,16 @@ impl Aggregator {
         // What is damaged in a slot stays in it.
         result.slot.set(key.0);
         if result.op == Op::MaxI32 as u8 {
-            let sum = <[U32]>::ref_from_bytes(payload).unwrap().iter().fold(0u32, |sum, x| sum.wrapping_add(x.get()));
+            let sum = <[U32]>::ref_from_bytes(payload)
+                .unwrap()
+                .iter()
+                .fold(0u32, |sum, x| sum.wrapping_add(x.get()));
             result.flags = if self.checks_maxima { flags::CHECKED } else { 0 };
-            result.check.set(if self.checks_maxima { result.check_of(sum, self.ranks.into()) } else { 0 });
+            result.check.set(if self.checks_maxima {
+                result.check_of(sum, self.ranks.into())
+            } else {
+                0
+            });
         }
         Some((true, answer_to(EVERYONE, &round.packet)))
     }
@@ -197,7 +222,8 @@ fn answer_to(rank: u16, packet: &[u8]) -> Vec<u8> {
 fn combine(into: &mut [u8], packet: &[u8]) {
     let (header, payload) = Header::mut_from_prefix(into).unwrap();
     let (other, others) = Header::ref_from_prefix(packet).unwrap();
-    let (lanes, others) = (<[U32]>::mut_from_bytes(payload).unwrap(), <[U32]>::ref_from_bytes(others).unwrap());
+    let (lanes, others) =
+        (<[U32]>::mut_from_bytes(payload).unwrap(), <[U32]>::ref_from_bytes(others).unwrap());
     for (lane, other) in lanes.iter_mut().zip(others) {
         let (a, b) = (lane.get() as i32, other.get() as i32);
         lane.set(if header.op == Op::MaxI32 as u8 { a.max(b) } else { a.wrapping_add(b) } as u32);
@@ -206,7 +232,8 @@ fn combine(into: &mut [u8], packet: &[u8]) {
 }
 
 fn note(kind: Packet, header: &Header, words: [u32; 2]) -> Vec<u8> {
-    let mut header = Header { kind: kind as u8, op: 0, flags: flags::CHECKED, lanes: U16::new(2), ..*header };
+    let mut header =
+        Header { kind: kind as u8, op: 0, flags: flags::CHECKED, lanes: U16::new(2), ..*header };
     header.check.set(header.check_of(words[0].wrapping_add(words[1]), 1));
     [header.as_bytes(), words.map(U32::new).as_bytes()].concat()
 }
@@ -238,14 +265,16 @@ impl Rank {
     fn new(scenario: &Scenario, rank: u16, unchecked_maxima: bool) -> Self {
         let identity = Identity { job: 1, epoch: 2, rank, ranks: scenario.ranks };
         let config = Config { unchecked_maxima, ..Config::new(identity, SLOTS, LANES, 64, LIMITS) };
-        let elements = (0..scenario.call.count).flat_map(|index| element(scenario, rank, index)).collect();
+        let elements =
+            (0..scenario.call.count).flat_map(|index| element(scenario, rank, index)).collect();
         Self::with(config, scenario.call, scenario.ranks.into(), elements)
     }
 
     /// A rank that makes one call.
     fn with(config: Config, call: Call, ranks: u32, elements: Vec<u8>) -> Self {
         let (mut endpoint, result) = (Endpoint::new(Engine::new(config), LANES, 1), Arc::default());
-        let (codec, task) = (call.codec(ranks).unwrap(), Box::new(Tensor(elements, Arc::clone(&result))));
+        let (codec, task) =
+            (call.codec(ranks).unwrap(), Box::new(Tensor(elements, Arc::clone(&result))));
         endpoint.submit(Command { number: 0, call, codec, contributes: true, task });
         Self { endpoint, result, failure: None }
     }
@@ -261,9 +290,15 @@ impl Rank {
 }
 
 /// Runs the call: each rank's result, or why it has none.
-fn run(scenario: &Scenario, checks_maxima: bool, damage: Vec<(Place, Change)>) -> Vec<Result<Vec<u8>, Failure>> {
-    let mut ranks: Vec<_> = (0..scenario.ranks).map(|rank| Rank::new(scenario, rank, !checks_maxima)).collect();
-    let mut aggregator = Aggregator { ranks: scenario.ranks, checks_maxima, rounds: HashMap::new() };
+fn run(
+    scenario: &Scenario,
+    checks_maxima: bool,
+    damage: Vec<(Place, Change)>,
+) -> Vec<Result<Vec<u8>, Failure>> {
+    let mut ranks: Vec<_> =
+        (0..scenario.ranks).map(|rank| Rank::new(scenario, rank, !checks_maxima)).collect();
+    let mut aggregator =
+        Aggregator { ranks: scenario.ranks, checks_maxima, rounds: HashMap::new() };
     let mut damage = Damage { planned: damage, numbers: HashMap::new() };
     let mut now = 0;
     while !ranks.iter().all(Rank::is_over) {
@@ -277,16 +312,24 @@ fn run(scenario: &Scenario, checks_maxima: bool, damage: Vec<(Place, Change)>) -
                 rank.endpoint.fill(&transmission, &mut packet);
                 damage.strike(0, number, Place::Contribution, &mut packet);
                 let answer = aggregator.serve(&packet, &mut damage);
-                answers.extend(answer.map(|(to_all, answer)| (if to_all { None } else { Some(number) }, answer)));
+                answers
+                    .extend(answer.map(|(to_all, answer)| {
+                        (if to_all { None } else { Some(number) }, answer)
+                    }));
             }
         }
         now += 10_000;
         if answers.is_empty() {
-            now = ranks.iter().filter_map(|rank| rank.endpoint.deadline()).min().map_or(now, |at| at.max(now));
+            now = ranks
+                .iter()
+                .filter_map(|rank| rank.endpoint.deadline())
+                .min()
+                .map_or(now, |at| at.max(now));
         }
         for (to, answer) in answers {
-            let receivers =
-                (0..).zip(&mut ranks).filter(|(number, rank)| to.is_none_or(|to| to == *number) && !rank.is_over());
+            let receivers = (0..)
+                .zip(&mut ranks)
+                .filter(|(number, rank)| to.is_none_or(|to| to == *number) && !rank.is_over());
             for (number, rank) in receivers {
                 let mut answer = answer.clone();
                 damage.strike(2, number, Place::Result, &mut answer);
@@ -300,7 +343,9 @@ fn run(scenario: &Scenario, checks_maxima: bool, damage: Vec<(Place, Change)>) -
     }
     ranks
         .into_iter()
-        .map(|rank| rank.failure.map_or_else(|| Ok(rank.result.lock().unwrap().take().unwrap()), Err))
+        .map(|rank| {
+            rank.failure.map_or_else(|| Ok(rank.result.lock().unwrap().take().unwrap()), Err)
+        })
         .collect()
 }
 
@@ -315,7 +360,8 @@ proptest! {
             prop_assert!(expected.is_ok());
             prop_assert_eq!(undamaged, expected);
         }
-        // Whoever's contribution is taken for one to another slot may make a call there that differs from the others'.
+        // Whoever's contribution is taken for one to another slot may make a call there that
+        // differs from the others'.
         let elsewhere = scenario.damage.iter().any(|(_, change)| matches!(change, Change::Slot(_)));
         for outcome in run(&scenario, false, scenario.damage.clone()) {
             match outcome {
@@ -364,7 +410,10 @@ fn of_session(frame: &[u8], fingerprint: U32, contributions: u32) -> Vec<u8> {
     let (header, payload) = Header::mut_from_prefix(&mut packet).unwrap();
     let lanes = <[U32]>::ref_from_bytes(payload).unwrap();
     header.fingerprint = fingerprint;
-    header.check.set(header.check_of(lanes.iter().fold(0u32, |sum, lane| sum.wrapping_add(lane.get())), contributions));
+    header.check.set(header.check_of(
+        lanes.iter().fold(0u32, |sum, lane| sum.wrapping_add(lane.get())),
+        contributions,
+    ));
     packet
 }
 
@@ -377,15 +426,22 @@ fn packets_are_those_of_the_vectors() {
     );
     // Exponents, their witnesses, two data chunks.
     check_packets(&Vector::parse("float_sum", large).unwrap(), 1056, in_vector, 2 + 2 + 2);
-    check_packets(&Vector::parse("small_float_sum", small).unwrap(), 30, in_small_vector, 1 + 1 + 2);
+    check_packets(
+        &Vector::parse("small_float_sum", small).unwrap(),
+        30,
+        in_small_vector,
+        1 + 1 + 2,
+    );
 }
 
 fn check_packets(vector: &Vector, count: usize, element: fn(u16, usize) -> f32, chunks: usize) {
     let call = Call { kind: Kind::AllReduce(ReduceOp::Sum), dtype: DType::F32, count };
     let mut ranks = [0, 1].map(|rank| {
         let identity = Identity { job: 7, epoch: 0x0102_0304, rank, ranks: 2 };
-        let config = Config { unchecked_maxima: true, ..Config::new(identity, 8, LANES, 64, LIMITS) };
-        let elements = (0..call.count).flat_map(|index| element(rank, index).to_ne_bytes()).collect();
+        let config =
+            Config { unchecked_maxima: true, ..Config::new(identity, 8, LANES, 64, LIMITS) };
+        let elements =
+            (0..call.count).flat_map(|index| element(rank, index).to_ne_bytes()).collect();
         Rank::with(config, call, 2, elements)
     });
     let mut results = 0;
@@ -414,8 +470,9 @@ fn check_packets(vector: &Vector, count: usize, element: fn(u16, usize) -> f32, 
     assert_eq!(results, chunks);
     for rank in &mut ranks {
         rank.endpoint.give_back();
-        let sums: Vec<_> =
-            (0..call.count).flat_map(|index| (element(0, index) + element(1, index)).to_ne_bytes()).collect();
+        let sums: Vec<_> = (0..call.count)
+            .flat_map(|index| (element(0, index) + element(1, index)).to_ne_bytes())
+            .collect();
         assert_eq!(rank.result.lock().unwrap().as_ref(), Some(&sums));
     }
 }

@@ -1,4 +1,5 @@
-//! What ranks do while they wait: nothing between calls, and little on a core that others want, too.
+//! What ranks do while they wait: nothing between calls, and little on a core that others want,
+//! too.
 
 mod daemon;
 
@@ -18,7 +19,8 @@ fn alone() -> MutexGuard<'static, ()> {
 }
 
 fn connect(daemon: &Daemon, rank: u32, world_size: u32) -> Communicator {
-    let settings = Communicator::builder().aggregator(&daemon.address).job("waiting").deadline(PATIENCE);
+    let settings =
+        Communicator::builder().aggregator(&daemon.address).job("waiting").deadline(PATIENCE);
     settings.rank(rank).world_size(world_size).connect().unwrap()
 }
 
@@ -48,13 +50,15 @@ fn between_calls_nothing_runs() {
                 let communicator = connect(daemon, rank, 2);
                 sum(&communicator, 20);
                 // The data thread has had something to do, too.
-                let handle = communicator.all_reduce_start(vec![1.0f32; 1000], ReduceOp::Sum).unwrap();
+                let handle =
+                    communicator.all_reduce_start(vec![1.0f32; 1000], ReduceOp::Sum).unwrap();
                 assert_eq!(handle.wait().unwrap(), [2.0; 1000]);
                 communicator
             })
         });
         let communicators = ranks.map(|rank| rank.join().unwrap());
-        let (before, waits) = (process_time(), communicators.each_ref().map(|one| one.stats().waits));
+        let (before, waits) =
+            (process_time(), communicators.each_ref().map(|one| one.stats().waits));
         thread::sleep(Duration::from_secs(1));
         let busy = process_time() - before;
         assert!(busy < Duration::from_millis(50), "{busy:?} of a second in which nobody called");

@@ -1,4 +1,5 @@
-//! What ranks send is what docs/protocol.md says that they do: the two calls there, byte by byte. The bytes come from a generator that shares no code.
+//! What ranks send is what docs/protocol.md says that they do: the two calls there, byte by byte.
+//! The bytes come from a generator that shares no code.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -47,13 +48,17 @@ impl Rank {
     fn new(rank: u16) -> Self {
         let identity = Identity { job: 7, epoch: 0x0102_0304, rank, ranks: 2 };
         let config = Config::new(identity, SLOTS, LANES, 64, LIMITS);
-        let (mut endpoint, results) = (Endpoint::new(Engine::new(config), LANES, 1), <[Arc<Mutex<_>>; 2]>::default());
-        let integers: Vec<u8> = INTEGERS[usize::from(rank)].into_iter().flat_map(i32::to_ne_bytes).collect();
-        let floats: Vec<u8> = FLOATS[usize::from(rank)].into_iter().flat_map(f32::to_ne_bytes).collect();
+        let (mut endpoint, results) =
+            (Endpoint::new(Engine::new(config), LANES, 1), <[Arc<Mutex<_>>; 2]>::default());
+        let integers: Vec<u8> =
+            INTEGERS[usize::from(rank)].into_iter().flat_map(i32::to_ne_bytes).collect();
+        let floats: Vec<u8> =
+            FLOATS[usize::from(rank)].into_iter().flat_map(f32::to_ne_bytes).collect();
         let calls = [(DType::I32, 3, integers), (DType::F32, 12, floats)];
         for ((number, (dtype, count, elements)), result) in (0..).zip(calls).zip(&results) {
             let call = Call { kind: Kind::AllReduce(ReduceOp::Sum), dtype, count };
-            let (codec, task) = (call.codec(2).unwrap(), Box::new(Tensor(elements, Arc::clone(result))));
+            let (codec, task) =
+                (call.codec(2).unwrap(), Box::new(Tensor(elements, Arc::clone(result))));
             endpoint.submit(Command { number, call, codec, contributes: true, task });
         }
         Self { endpoint, results }
@@ -96,7 +101,8 @@ fn packets_are_those_of_the_specification() {
         assert!(rank.endpoint.next(0).is_none(), "there is more than the page has");
         rank.endpoint.give_back();
         assert!(rank.endpoint.is_idle());
-        let [integers, floats] = rank.results.each_ref().map(|result| result.lock().unwrap().clone());
+        let [integers, floats] =
+            rank.results.each_ref().map(|result| result.lock().unwrap().clone());
         assert_eq!(integers, [11, -18, 33].map(i32::to_ne_bytes).as_flattened());
         // The true sums, rounded once: f64 holds them.
         let sums: Vec<u8> = FLOATS[0]

@@ -1,8 +1,8 @@
 //! Superpackets taken whole at tc ingress: what UDP_SEGMENT, or GRO, made of a run of packets.
 //!
-//! Each segment is served by itself, from a copy of it in a per-CPU map, for most of the payload lies in pages that a
-//! program cannot reach. Answers are written back into the superpacket, which tc cannot shorten: the segments that
-//! have no part in an answer are sent along as FILLER.
+//! Each segment is served by itself, from a copy of it in a per-CPU map, for most of the payload
+//! lies in pages that a program cannot reach. Answers are written back into the superpacket, which
+//! tc cannot shorten: the segments that have no part in an answer are sent along as FILLER.
 
 use core::mem::offset_of;
 
@@ -62,7 +62,8 @@ fn is_for_aggregator(skb: &Skb, envelope: &Envelope) -> Result<(), Outcome> {
     if tables::is_local(envelope) { Ok(()) } else { Err(Outcome::NotOurs) }
 }
 
-/// Whether the frame says that it comes from the aggregator, whose own frames do not come in here, or hides where it comes from.
+/// Whether the frame says that it comes from the aggregator, whose own frames do not come in here,
+/// or hides where it comes from.
 #[inline(always)]
 fn is_spoofed(skb: &Skb) -> bool {
     match source(skb.has_tag().into(), |offset| skb.word(offset)) {
@@ -83,15 +84,23 @@ fn serve_segments(skb: &Skb) -> u32 {
             break;
         }
         let rest = len - offset;
-        // SAFETY: the context is that of the running program. `work` is not used while the function runs. What it counts it
-        // counts in the map: for the verifier, sums in registers would make each turn of the loop different.
-        unsafe { bundle_segment(skb.context(), ENVELOPE_LEN as u32 + offset, segment_len.min(rest), index) };
+        // SAFETY: the context is that of the running program. `work` is not used while the function
+        // runs. What it counts it counts in the map: for the verifier, sums in registers would make
+        // each turn of the loop different.
+        unsafe {
+            bundle_segment(
+                skb.context(),
+                ENVELOPE_LEN as u32 + offset,
+                segment_len.min(rest),
+                index,
+            )
+        };
     }
     scratch::get().map_or(0, |work| work.to_group + work.to_sender)
 }
 
-// What follows are global functions of BPF: the verifier checks each of them once, on its own, instead of along every path
-// through the loop that calls it.
+// What follows are global functions of BPF: the verifier checks each of them once, on its own,
+// instead of along every path through the loop that calls it.
 
 /// Serves the segment of `len` bytes at `offset`; its answer, if there is one, is written there.
 ///
@@ -100,7 +109,12 @@ fn serve_segments(skb: &Skb) -> u32 {
 /// As for [`Skb::new`].
 #[unsafe(no_mangle)]
 #[inline(never)]
-pub unsafe extern "C" fn bundle_segment(ctx: *mut __sk_buff, offset: u32, len: u32, index: u32) -> u64 {
+pub unsafe extern "C" fn bundle_segment(
+    ctx: *mut __sk_buff,
+    offset: u32,
+    len: u32,
+    index: u32,
+) -> u64 {
     // SAFETY: the caller vouches for the context.
     let skb = unsafe { Skb::new(ctx) };
     let Some(work) = scratch::get() else { return 0 };
@@ -133,8 +147,11 @@ fn serve_segment(skb: &Skb, work: &mut Scratch, offset: u32, len: u32) -> Outcom
     if load(skb, work, offset, len).is_err() {
         return Outcome::Truncated;
     }
-    let (place, congestion, job, has_job) = (work.place, work.congestion, work.job, work.has_job != 0);
-    let Some(Packet { header, payload }) = work.packet_mut(offset) else { return Outcome::BadLength };
+    let (place, congestion, job, has_job) =
+        (work.place, work.congestion, work.job, work.has_job != 0);
+    let Some(Packet { header, payload }) = work.packet_mut(offset) else {
+        return Outcome::BadLength;
+    };
     let number = header.job.get();
     if has_job && number != job {
         return Outcome::MixedJobs;
@@ -150,7 +167,8 @@ fn serve_segment(skb: &Skb, work: &mut Scratch, offset: u32, len: u32) -> Outcom
     outcome
 }
 
-/// Copies the segment of `len` bytes at `offset`, and those behind it that there is room for, unless that has been done.
+/// Copies the segment of `len` bytes at `offset`, and those behind it that there is room for,
+/// unless that has been done.
 #[inline(always)]
 fn load(skb: &Skb, work: &mut Scratch, offset: u32, len: u32) -> Result<(), i64> {
     if offset + len <= work.loaded_to {
@@ -207,7 +225,9 @@ pub unsafe extern "C" fn bundle_answer(ctx: *mut __sk_buff) -> u64 {
 /// Sends the superpacket to all ports of the group; keeps it if there is more to be sent.
 #[inline(always)]
 fn send_to_group(skb: &Skb, work: &mut Scratch, checksum: Checksum, keep: bool) -> i32 {
-    let (Some(job), Some(ports)) = (tables::job(work.job), tables::ports(work.job)) else { return TC_ACT_SHOT };
+    let (Some(job), Some(ports)) = (tables::job(work.job), tables::ports(work.job)) else {
+        return TC_ACT_SHOT;
+    };
     work.answer = work.envelope;
     work.answer.send_bundle_to_group(&job, checksum);
     if skb.store(0, &work.answer).is_err() {
@@ -263,7 +283,8 @@ pub unsafe extern "C" fn bundle_show(ctx: *mut __sk_buff, action: u32) -> u64 {
     let skb = unsafe { Skb::new(ctx) };
     let Some(work) = scratch::get() else { return 0 };
     for (index, answer) in (0..work.segments).zip(&work.answers) {
-        work.shown = if u32::from(answer.action) == action { answer.kind } else { Kind::Filler as u8 };
+        work.shown =
+            if u32::from(answer.action) == action { answer.kind } else { Kind::Filler as u8 };
         let _ = skb.store(KIND + index * work.segment_len, &work.shown);
     }
     0

@@ -2,13 +2,15 @@
 
 use core::intrinsics::{AtomicOrdering, atomic_cxchg, atomic_xchg};
 
-/// Far longer than it takes to add up the largest packet when the slot's values are in the other CPU's cache, which is
-/// the usual case: ranks send the same chunk at the same time. A holder that takes longer was interrupted.
+/// Far longer than it takes to add up the largest packet when the slot's values are in the other
+/// CPU's cache, which is the usual case: ranks send the same chunk at the same time. A holder that
+/// takes longer was interrupted.
 const TRIES: u32 = 2048;
 const FREE: u32 = 0;
 const HELD: u32 = 1;
 
-// Relaxed or acquire-release atomics miscompile on this target when their result is used: sequentially consistent ones.
+// Relaxed or acquire-release atomics miscompile on this target when their result is used:
+// sequentially consistent ones.
 const ORDER: AtomicOrdering = AtomicOrdering::SeqCst;
 
 /// Takes the lock; false when another CPU holds on to it.

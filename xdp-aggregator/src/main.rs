@@ -52,8 +52,8 @@ pub fn switchml_bundle(ctx: TcContext) -> i32 {
 /// Serves one frame.
 #[xdp]
 pub fn switchml(ctx: XdpContext) -> u32 {
-    // SAFETY: the kernel called the program with it. The functions below hold no reference into the frame beyond a
-    // resize, which they end with.
+    // SAFETY: the kernel called the program with it. The functions below hold no reference into the
+    // frame beyond a resize, which they end with.
     let frame = unsafe { Frame::new(ctx.ctx) };
     let outcome = serve(&frame).unwrap_or_else(|outcome| outcome);
     let (outcome, verdict) = match outcome.action() {
@@ -96,7 +96,8 @@ fn is_for_aggregator(envelope: &Envelope) -> Result<(), Outcome> {
     if tables::is_local(envelope) { Ok(()) } else { Err(Outcome::NotOurs) }
 }
 
-/// Whether the frame says that it comes from the aggregator, whose own frames do not come in here, or hides where it comes from.
+/// Whether the frame says that it comes from the aggregator, whose own frames do not come in here,
+/// or hides where it comes from.
 #[inline(always)]
 fn is_spoofed(frame: &Frame) -> bool {
     match source(0, |offset| frame.word(offset)) {
@@ -122,8 +123,8 @@ fn reply(frame: &Frame) -> Option<u32> {
     let lanes = header.lanes.get();
     envelope.turn_back(lanes);
     frame.resize(lanes).ok()?;
-    // Not XDP_TX: a veth whose other end has GRO on but no XDP program leaves such frames lying in its queue.
-    // SAFETY: no pointer is passed.
+    // Not XDP_TX: a veth whose other end has GRO on but no XDP program leaves such frames lying in
+    // its queue. SAFETY: no pointer is passed.
     Some(unsafe { bpf_redirect(frame.ifindex(), 0) } as u32)
 }
 

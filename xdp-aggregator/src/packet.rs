@@ -19,8 +19,9 @@ impl Frame {
     ///
     /// # Safety
     ///
-    /// The context is the one that the kernel called the program with. References that the Frame's methods have handed
-    /// out are not used after [`Self::resize`], nor beside others to the same bytes.
+    /// The context is the one that the kernel called the program with. References that the Frame's
+    /// methods have handed out are not used after [`Self::resize`], nor beside others to the same
+    /// bytes.
     #[inline(always)]
     pub const unsafe fn new(ctx: *mut xdp_md) -> Self {
         Self { ctx }
@@ -58,7 +59,9 @@ impl Frame {
     pub fn headers(&self) -> Option<(&'static mut Envelope, &'static mut Header)> {
         let address = self.bytes(0, HEADERS_LEN)?;
         // SAFETY: as in `envelope`; the two do not overlap.
-        Some(unsafe { (&mut *(address as *mut Envelope), &mut *((address + ENVELOPE_LEN) as *mut Header)) })
+        Some(unsafe {
+            (&mut *(address as *mut Envelope), &mut *((address + ENVELOPE_LEN) as *mut Header))
+        })
     }
 
     /// Four bytes from `offset` on, if the frame is that long.
@@ -107,8 +110,8 @@ impl Frame {
         unsafe { (*self.ctx).data as usize }
     }
 
-    /// Read anew for each check, so that the compiler does not make one check before a loop of those inside it, which the
-    /// verifier would not understand.
+    /// Read anew for each check, so that the compiler does not make one check before a loop of
+    /// those inside it, which the verifier would not understand.
     #[inline(always)]
     fn end(&self) -> usize {
         // SAFETY: as in `start`.

@@ -1,5 +1,6 @@
-//! The payload's loops, as global functions of BPF: the verifier checks each of them once, on its own, instead of along
-//! every path through the program that comes by it. Inlined, they exceed its limit of a million instructions.
+//! The payload's loops, as global functions of BPF: the verifier checks each of them once, on its
+//! own, instead of along every path through the program that comes by it. Inlined, they exceed its
+//! limit of a million instructions.
 
 use core::arch::asm;
 
@@ -69,7 +70,12 @@ impl Payload for Lanes<'_> {
     }
 
     #[inline(always)]
-    fn subtract_from(&self, op: Op, values: &mut Values, blocks: usize) -> Result<(), ShortPayload> {
+    fn subtract_from(
+        &self,
+        op: Op,
+        values: &mut Values,
+        blocks: usize,
+    ) -> Result<(), ShortPayload> {
         // SAFETY: as in `store_in`.
         done(unsafe { payload_subtract(self.context(), values, op as u32, blocks as u32) })
     }
@@ -83,7 +89,9 @@ impl Payload for Lanes<'_> {
     #[inline(always)]
     fn load_from(&mut self, values: &Values, blocks: usize) -> Result<(), ShortPayload> {
         // SAFETY: as in `store_in`; the function only reads `values`.
-        done(unsafe { payload_load(self.context(), (&raw const *values).cast_mut(), blocks as u32) })
+        done(unsafe {
+            payload_load(self.context(), (&raw const *values).cast_mut(), blocks as u32)
+        })
     }
 }
 
@@ -111,7 +119,8 @@ impl Payload for Copied {
 
     #[inline(always)]
     fn sum(&self, op: Op, blocks: usize) -> Result<u32, ShortPayload> {
-        // SAFETY: the function only reads the lanes, which are borrowed for as long as the call takes.
+        // SAFETY: the function only reads the lanes, which are borrowed for as long as the call
+        // takes.
         let sum = unsafe { copied_sum(self.as_ptr(), op as u32, blocks as u32) };
         u32::try_from(sum).map_err(|_| ShortPayload)
     }
@@ -135,7 +144,12 @@ impl Payload for Copied {
     }
 
     #[inline(always)]
-    fn subtract_from(&self, op: Op, values: &mut Values, blocks: usize) -> Result<(), ShortPayload> {
+    fn subtract_from(
+        &self,
+        op: Op,
+        values: &mut Values,
+        blocks: usize,
+    ) -> Result<(), ShortPayload> {
         // SAFETY: as in `store_in`.
         done(unsafe { copied_subtract(self.as_ptr(), values, op as u32, blocks as u32) })
     }
@@ -156,9 +170,9 @@ impl Payload for Copied {
 /// See [`Payload::made`].
 #[inline(always)]
 fn made(mut sums: [u32; 2]) -> [u32; 2] {
-    // The registers are named because a template that names its operands is a comment, not empty, and the loader takes the
-    // line information of no instruction for a mistake.
-    // SAFETY: no instruction.
+    // The registers are named because a template that names its operands is a comment, not empty,
+    // and the loader takes the line information of no instruction for a mistake. SAFETY: no
+    // instruction.
     unsafe { asm!("", inout("r7") sums[0], inout("r8") sums[1]) };
     sums
 }
@@ -214,7 +228,12 @@ pub unsafe extern "C" fn payload_store(ctx: *mut xdp_md, values: *mut Values, bl
 /// As for [`payload_store`].
 #[unsafe(no_mangle)]
 #[inline(never)]
-pub unsafe extern "C" fn payload_add(ctx: *mut xdp_md, values: *mut Values, op: u32, blocks: u32) -> u64 {
+pub unsafe extern "C" fn payload_add(
+    ctx: *mut xdp_md,
+    values: *mut Values,
+    op: u32,
+    blocks: u32,
+) -> u64 {
     // SAFETY: the caller vouches for the context and for the values.
     let (frame, values) = unsafe { (Frame::new(ctx), values.as_mut()) };
     let Some(values) = values else { return SHORT };
@@ -228,7 +247,12 @@ pub unsafe extern "C" fn payload_add(ctx: *mut xdp_md, values: *mut Values, op: 
 /// As for [`payload_store`].
 #[unsafe(no_mangle)]
 #[inline(never)]
-pub unsafe extern "C" fn payload_subtract(ctx: *mut xdp_md, values: *mut Values, op: u32, blocks: u32) -> u64 {
+pub unsafe extern "C" fn payload_subtract(
+    ctx: *mut xdp_md,
+    values: *mut Values,
+    op: u32,
+    blocks: u32,
+) -> u64 {
     // SAFETY: the caller vouches for the context and for the values.
     let (frame, values) = unsafe { (Frame::new(ctx), values.as_mut()) };
     let Some(values) = values else { return SHORT };
@@ -242,7 +266,12 @@ pub unsafe extern "C" fn payload_subtract(ctx: *mut xdp_md, values: *mut Values,
 /// As for [`payload_store`].
 #[unsafe(no_mangle)]
 #[inline(never)]
-pub unsafe extern "C" fn payload_maximum(ctx: *mut xdp_md, values: *mut Values, op: u32, blocks: u32) -> u64 {
+pub unsafe extern "C" fn payload_maximum(
+    ctx: *mut xdp_md,
+    values: *mut Values,
+    op: u32,
+    blocks: u32,
+) -> u64 {
     // SAFETY: the caller vouches for the context and for the values.
     let (frame, values) = unsafe { (Frame::new(ctx), values.as_mut()) };
     let Some(values) = values else { return SHORT };
@@ -283,9 +312,15 @@ pub unsafe extern "C" fn copied_sum(payload: *mut Copied, op: u32, blocks: u32) 
 /// The payload is null or borrowed by the caller, as are the values, mutably.
 #[unsafe(no_mangle)]
 #[inline(never)]
-pub unsafe extern "C" fn copied_store(payload: *mut Copied, values: *mut Values, blocks: u32) -> u64 {
+pub unsafe extern "C" fn copied_store(
+    payload: *mut Copied,
+    values: *mut Values,
+    blocks: u32,
+) -> u64 {
     // SAFETY: the caller vouches for both.
-    let (Some(payload), Some(values)) = (unsafe { (payload.as_ref(), values.as_mut()) }) else { return SHORT };
+    let (Some(payload), Some(values)) = (unsafe { (payload.as_ref(), values.as_mut()) }) else {
+        return SHORT;
+    };
     result_of(lanes::store(values, payload, blocks as usize))
 }
 
@@ -296,9 +331,16 @@ pub unsafe extern "C" fn copied_store(payload: *mut Copied, values: *mut Values,
 /// As for [`copied_store`].
 #[unsafe(no_mangle)]
 #[inline(never)]
-pub unsafe extern "C" fn copied_add(payload: *mut Copied, values: *mut Values, op: u32, blocks: u32) -> u64 {
+pub unsafe extern "C" fn copied_add(
+    payload: *mut Copied,
+    values: *mut Values,
+    op: u32,
+    blocks: u32,
+) -> u64 {
     // SAFETY: the caller vouches for both.
-    let (Some(payload), Some(values)) = (unsafe { (payload.as_ref(), values.as_mut()) }) else { return SHORT };
+    let (Some(payload), Some(values)) = (unsafe { (payload.as_ref(), values.as_mut()) }) else {
+        return SHORT;
+    };
     lanes::add(op_of(op), values, payload, blocks as usize).map_or(SHORT, u64::from)
 }
 
@@ -309,9 +351,16 @@ pub unsafe extern "C" fn copied_add(payload: *mut Copied, values: *mut Values, o
 /// As for [`copied_store`].
 #[unsafe(no_mangle)]
 #[inline(never)]
-pub unsafe extern "C" fn copied_subtract(payload: *mut Copied, values: *mut Values, op: u32, blocks: u32) -> u64 {
+pub unsafe extern "C" fn copied_subtract(
+    payload: *mut Copied,
+    values: *mut Values,
+    op: u32,
+    blocks: u32,
+) -> u64 {
     // SAFETY: the caller vouches for both.
-    let (Some(payload), Some(values)) = (unsafe { (payload.as_ref(), values.as_mut()) }) else { return SHORT };
+    let (Some(payload), Some(values)) = (unsafe { (payload.as_ref(), values.as_mut()) }) else {
+        return SHORT;
+    };
     result_of(lanes::subtract(op_of(op), values, payload, blocks as usize))
 }
 
@@ -322,9 +371,16 @@ pub unsafe extern "C" fn copied_subtract(payload: *mut Copied, values: *mut Valu
 /// As for [`copied_store`].
 #[unsafe(no_mangle)]
 #[inline(never)]
-pub unsafe extern "C" fn copied_maximum(payload: *mut Copied, values: *mut Values, op: u32, blocks: u32) -> u64 {
+pub unsafe extern "C" fn copied_maximum(
+    payload: *mut Copied,
+    values: *mut Values,
+    op: u32,
+    blocks: u32,
+) -> u64 {
     // SAFETY: the caller vouches for both.
-    let (Some(payload), Some(values)) = (unsafe { (payload.as_ref(), values.as_mut()) }) else { return SHORT };
+    let (Some(payload), Some(values)) = (unsafe { (payload.as_ref(), values.as_mut()) }) else {
+        return SHORT;
+    };
     result_of(lanes::maximum(op_of(op), values, payload, blocks as usize))
 }
 
@@ -335,8 +391,14 @@ pub unsafe extern "C" fn copied_maximum(payload: *mut Copied, values: *mut Value
 /// The payload is null or borrowed mutably by the caller, as are the values.
 #[unsafe(no_mangle)]
 #[inline(never)]
-pub unsafe extern "C" fn copied_load(payload: *mut Copied, values: *mut Values, blocks: u32) -> u64 {
+pub unsafe extern "C" fn copied_load(
+    payload: *mut Copied,
+    values: *mut Values,
+    blocks: u32,
+) -> u64 {
     // SAFETY: the caller vouches for both.
-    let (Some(payload), Some(values)) = (unsafe { (payload.as_mut(), values.as_ref()) }) else { return SHORT };
+    let (Some(payload), Some(values)) = (unsafe { (payload.as_mut(), values.as_ref()) }) else {
+        return SHORT;
+    };
     result_of(lanes::load(values, payload, blocks as usize))
 }

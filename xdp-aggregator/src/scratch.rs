@@ -13,7 +13,8 @@ use crate::payload::Copied;
 pub const MAX_SEGMENTS: usize = 128;
 /// The largest packet of the protocol, in bytes.
 pub const MAX_PACKET_LEN: usize = HEADER_LEN + 4 * MAX_LANES;
-/// Bytes of segments that are copied at a time: each copy costs three calls, which cost more than the bytes.
+/// Bytes of segments that are copied at a time: each copy costs three calls, which cost more than
+/// the bytes.
 pub const LOADED_LEN: usize = 16 << 10;
 /// Where the last of them may begin.
 const LAST_PACKET: usize = LOADED_LEN - MAX_PACKET_LEN;
@@ -69,14 +70,14 @@ static SCRATCH: PerCpuArray<Scratch, 1> = PerCpuArray::new();
 /// This CPU's, to one caller at a time.
 #[inline(always)]
 pub fn get() -> Option<&'static mut Scratch> {
-    // SAFETY: programs at tc ingress do not interrupt each other on one CPU; callers pass it down, and take it anew in
-    // global functions only, while they do not use theirs.
+    // SAFETY: programs at tc ingress do not interrupt each other on one CPU; callers pass it down,
+    // and take it anew in global functions only, while they do not use theirs.
     SCRATCH.get_ptr_mut(0).map(|scratch| unsafe { &mut *scratch })
 }
 
 impl Scratch {
-    /// How many bytes to copy, from the beginning of a segment on, `rest` bytes before the superpacket's end: as many whole segments as
-    /// there is room for.
+    /// How many bytes to copy, from the beginning of a segment on, `rest` bytes before the
+    /// superpacket's end: as many whole segments as there is room for.
     #[inline(always)]
     pub fn load_len(&self, rest: u32) -> u32 {
         // `segment_len` is from 1 to `MAX_PACKET_LEN`: longer segments are not copied.

@@ -1,7 +1,10 @@
-//! Access to a socket buffer, most of which may lie in pages that a program cannot reach by pointer.
+//! Access to a socket buffer, most of which may lie in pages that a program cannot reach by
+//! pointer.
 
 use aya_ebpf::bindings::__sk_buff;
-use aya_ebpf::helpers::{bpf_l4_csum_replace, bpf_skb_load_bytes, bpf_skb_pull_data, bpf_skb_store_bytes};
+use aya_ebpf::helpers::{
+    bpf_l4_csum_replace, bpf_skb_load_bytes, bpf_skb_pull_data, bpf_skb_store_bytes,
+};
 use core::arch::asm;
 use core::mem::{MaybeUninit, offset_of};
 use switchml_protocol::frame::{Checksum, Envelope};
@@ -66,7 +69,8 @@ impl Skb {
         let mut word = MaybeUninit::<[u8; 4]>::uninit();
         // SAFETY: the helper writes four bytes, or fails.
         unsafe {
-            let result = bpf_skb_load_bytes(self.ctx.cast(), offset as u32, word.as_mut_ptr().cast(), 4);
+            let result =
+                bpf_skb_load_bytes(self.ctx.cast(), offset as u32, word.as_mut_ptr().cast(), 4);
             (result == 0).then(|| word.assume_init())
         }
     }
@@ -76,7 +80,12 @@ impl Skb {
     pub fn load(&self, offset: u32, to: &mut Envelope) -> Result<(), i64> {
         // SAFETY: an Envelope is valid for any bytes.
         done(unsafe {
-            bpf_skb_load_bytes(self.ctx.cast(), offset, (&raw mut *to).cast(), size_of::<Envelope>() as u32)
+            bpf_skb_load_bytes(
+                self.ctx.cast(),
+                offset,
+                (&raw mut *to).cast(),
+                size_of::<Envelope>() as u32,
+            )
         })
     }
 
@@ -91,9 +100,16 @@ impl Skb {
     /// Overwrites the bytes from `offset` on.
     #[inline(always)]
     pub fn store<T>(&self, offset: u32, from: &T) -> Result<(), i64> {
-        // SAFETY: the helper reads `from`, all of whose bytes are initialised: the types that this is used with have no padding.
+        // SAFETY: the helper reads `from`, all of whose bytes are initialised: the types that this
+        // is used with have no padding.
         done(unsafe {
-            bpf_skb_store_bytes(self.ctx.cast(), offset, (&raw const *from).cast(), size_of::<T>() as u32, 0)
+            bpf_skb_store_bytes(
+                self.ctx.cast(),
+                offset,
+                (&raw const *from).cast(),
+                size_of::<T>() as u32,
+                0,
+            )
         })
     }
 
@@ -124,28 +140,34 @@ impl Skb {
             // Superpackets are cut apart by whoever fills it in.
             return Checksum::Offloaded;
         }
-        // A program is not told. But this, which would correct a checksum for a change of data, leaves alone one that
-        // is yet to be filled in.
+        // A program is not told. But this, which would correct a checksum for a change of data,
+        // leaves alone one that is yet to be filled in.
         const TWO_BYTES: u64 = 2;
         let mut now = MaybeUninit::<[u8; 2]>::uninit();
         // SAFETY: the helper writes two bytes, or fails.
         let now = unsafe {
             bpf_l4_csum_replace(self.ctx, UDP_CHECKSUM, 0, 1, TWO_BYTES);
-            let result = bpf_skb_load_bytes(self.ctx.cast(), UDP_CHECKSUM, now.as_mut_ptr().cast(), 2);
+            let result =
+                bpf_skb_load_bytes(self.ctx.cast(), UDP_CHECKSUM, now.as_mut_ptr().cast(), 2);
             if result != 0 {
                 return Checksum::None;
             }
             now.assume_init()
         };
-        if u16::from_be_bytes(now) == envelope.udp_checksum.get() { Checksum::Offloaded } else { Checksum::None }
+        if u16::from_be_bytes(now) == envelope.udp_checksum.get() {
+            Checksum::Offloaded
+        } else {
+            Checksum::None
+        }
     }
 }
 
 /// The length, if it is 1 to `max`, made in a way in which every verifier learns that it is.
 ///
-/// Two comparisons become one, of `len - 1`, in another register; verifiers from Linux 6.12 to 6.18 do not learn from that what `len`
-/// is, and refuse the helper's call ("invalid zero-sized read"). And Linux 6.1 learns nothing from a comparison with zero. So
-/// one number is compared, and the length made from it.
+/// Two comparisons become one, of `len - 1`, in another register; verifiers from Linux 6.12 to 6.18
+/// do not learn from that what `len` is, and refuse the helper's call ("invalid zero-sized read").
+/// And Linux 6.1 learns nothing from a comparison with zero. So one number is compared, and the
+/// length made from it.
 #[inline(always)]
 fn in_bounds(len: u32, max: usize) -> Result<u32, i64> {
     let mut less_one = u64::from(len).wrapping_sub(1);

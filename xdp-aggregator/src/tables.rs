@@ -14,8 +14,8 @@ use zerocopy::transmute;
 
 use crate::lock;
 
-/// A [`LockedSlot`], to the kernel. Linux 6.1 takes an array that the daemon makes, without a type, for another kind of map than
-/// one whose elements are a struct, and refuses it.
+/// A [`LockedSlot`], to the kernel. Linux 6.1 takes an array that the daemon makes, without a type,
+/// for another kind of map than one whose elements are a struct, and refuses it.
 type SlotWords = [u64; size_of::<LockedSlot>() / size_of::<u64>()];
 const _: () = assert!(size_of::<SlotWords>() == size_of::<LockedSlot>());
 const _: () = assert!(align_of::<SlotWords>() >= align_of::<LockedSlot>());
@@ -47,7 +47,8 @@ static EVENTS: RingBuf<(), EVENTS_BYTES> = RingBuf::new();
 /// Whether the frame is addressed to the aggregator.
 #[inline(always)]
 pub fn is_local(envelope: &Envelope) -> bool {
-    let key = Endpoint::served(envelope.mac_destination, envelope.destination, envelope.destination_port);
+    let key =
+        Endpoint::served(envelope.mac_destination, envelope.destination, envelope.destination_port);
     LOCAL.get_ptr(key).is_some()
 }
 
@@ -61,8 +62,8 @@ pub fn is_own_address(ip: [u8; 4]) -> bool {
 #[inline(always)]
 pub fn job(number: u16) -> Option<Job> {
     let words = JOBS.get_ptr(u32::from(number))?.cast::<[u64; size_of::<Job>() / 8]>();
-    // SAFETY: the entry is there for as long as the program runs, aligned like every map value to 8 bytes. Volatile, so
-    // that all of the program goes by one and the same reading.
+    // SAFETY: the entry is there for as long as the program runs, aligned like every map value to 8
+    // bytes. Volatile, so that all of the program goes by one and the same reading.
     Some(transmute!(unsafe { words.read_volatile() }))
 }
 
@@ -70,7 +71,8 @@ pub fn job(number: u16) -> Option<Job> {
 #[inline(always)]
 pub fn count(outcome: Outcome) {
     if let Some(counter) = COUNTERS.get_ptr_mut(outcome as u32) {
-        // SAFETY: the counter is this CPU's own, and XDP programs do not interrupt each other on one CPU.
+        // SAFETY: the counter is this CPU's own, and XDP programs do not interrupt each other on
+        // one CPU.
         unsafe { *counter += 1 };
     }
 }
@@ -93,7 +95,8 @@ pub fn report(outcome: Outcome, place: &Place, header: &Header) {
     }
 }
 
-/// Has the frame sent to every port of the job's group, and returns the verdict for that; `None` for a job without one.
+/// Has the frame sent to every port of the job's group, and returns the verdict for that; `None`
+/// for a job without one.
 #[inline(always)]
 pub fn redirect_to_group(number: u16) -> Option<u32> {
     // With the flag the kernel takes no notice of the key.
@@ -123,8 +126,8 @@ impl Tables for Maps {
     #[inline(always)]
     fn learn(&self, job: u16, rank: u16, epoch: u32, place: &Place) {
         if let Some(member) = MEMBERS.get_ptr_mut(member_index(job, rank)) {
-            // SAFETY: the entry is there for as long as the program runs. Another CPU may read it meanwhile; half-written it
-            // is that of a rank without HELLO, or in another place.
+            // SAFETY: the entry is there for as long as the program runs. Another CPU may read it
+            // meanwhile; half-written it is that of a rank without HELLO, or in another place.
             unsafe {
                 (*member).place = *place;
                 (*member).epoch = epoch;
@@ -140,8 +143,8 @@ impl Tables for Maps {
             return Outcome::BadSlot;
         };
         let entry = entry.cast::<LockedSlot>();
-        // SAFETY: the entry is there for as long as the program runs, as large and aligned as a slot; its lock is reached
-        // through `lock` alone, and its slot only while that is held.
+        // SAFETY: the entry is there for as long as the program runs, as large and aligned as a
+        // slot; its lock is reached through `lock` alone, and its slot only while that is held.
         unsafe {
             let word = &raw mut (*entry).lock;
             if !lock::acquire(word) {

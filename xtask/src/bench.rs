@@ -1,8 +1,10 @@
 //! `cargo xtask bench`: all-reduces by this project, Gloo and Open MPI, side by side.
 //!
-//! For each number of workers the methods' ranks are all there at the same time, each method in racks that suit it; every repetition goes
-//! through all settings, and in each setting through all methods, one after the other. So what else happens on the machine falls on all of
-//! them alike, and ratios are taken pair by pair. Everyone has the same MTU, the same links and the same processors, and nobody is pinned.
+//! For each number of workers the methods' ranks are all there at the same time, each method in
+//! racks that suit it; every repetition goes through all settings, and in each setting through all
+//! methods, one after the other. So what else happens on the machine falls on all of them alike,
+//! and ratios are taken pair by pair. Everyone has the same MTU, the same links and the same
+//! processors, and nobody is pinned.
 
 mod goals;
 mod measured;
@@ -45,7 +47,8 @@ pub struct Bench {
     #[arg(long, default_value_t = 5)]
     runs: usize,
 
-    /// Folder for bench.md, bench.json and the plots; nothing but the tables on the terminal without
+    /// Folder for bench.md, bench.json and the plots; nothing but the tables on the terminal
+    /// without
     #[arg(long, value_name = "FOLDER")]
     output: Option<PathBuf>,
 }
@@ -55,7 +58,8 @@ impl Bench {
     ///
     /// # Errors
     ///
-    /// A failed step, a failed process with its last lines, wrong elements, or goals that are missed.
+    /// A failed step, a failed process with its last lines, wrong elements, or goals that are
+    /// missed.
     pub fn run(&self) -> Result<()> {
         ensure!(getuid().is_root(), "racks of network namespaces need root; run this as root");
         ensure!(self.runs > 0, "--runs takes 1 or more");
@@ -70,7 +74,11 @@ impl Bench {
             write(folder, &results, &goals, text)?;
         }
         let missed = goals.iter().filter(|goal| goal.verdict() == Verdict::Missed).count();
-        ensure!(missed == 0, "{missed} of {} goals are missed by more than the spread", goals.len());
+        ensure!(
+            missed == 0,
+            "{missed} of {} goals are missed by more than the spread",
+            goals.len()
+        );
         Ok(())
     }
 
@@ -78,7 +86,8 @@ impl Bench {
         let scratch = Scratch::new()?;
         let mut results = Results(Vec::new());
         for workers in plan::WORKERS {
-            let items: Vec<&Item> = items.iter().filter(|item| item.cell.workers == workers).collect();
+            let items: Vec<&Item> =
+                items.iter().filter(|item| item.cell.workers == workers).collect();
             eprintln!("bench: starting racks of {workers} workers");
             let methods: Vec<Method> = Method::ALL
                 .into_iter()
@@ -87,7 +96,11 @@ impl Bench {
             let mut site = Site::new(workers, &methods, binaries, programs, &scratch.folder)?;
             for repetition in 0..self.runs {
                 repeat(&mut site, &items, repetition, &mut results)?;
-                eprintln!("bench: {workers} workers, repetition {} of {}", repetition + 1, self.runs);
+                eprintln!(
+                    "bench: {workers} workers, repetition {} of {}",
+                    repetition + 1,
+                    self.runs
+                );
             }
             site.stop()?;
         }
@@ -95,8 +108,14 @@ impl Bench {
     }
 }
 
-/// Measures everything once. What has links of the same rate comes together, because shaping takes a while.
-fn repeat(site: &mut Site, items: &[&Item], repetition: usize, results: &mut Results) -> Result<()> {
+/// Measures everything once. What has links of the same rate comes together, because shaping takes
+/// a while.
+fn repeat(
+    site: &mut Site,
+    items: &[&Item],
+    repetition: usize,
+    results: &mut Results,
+) -> Result<()> {
     let mut rates: Vec<Option<u64>> = items.iter().map(|item| item.cell.rate).collect();
     rates.sort_unstable();
     rates.dedup();
@@ -107,7 +126,9 @@ fn repeat(site: &mut Site, items: &[&Item], repetition: usize, results: &mut Res
             (Work { size: cell.size, iters: cell.iters(), dense: cell.dense }, item.methods.clone())
         };
         let jobs: Vec<(Work, Vec<Method>)> = items.iter().map(work).collect();
-        site.measure(rate, &jobs, repetition, |i, method, sample| results.add(items[i].cell, method, sample))?;
+        site.measure(rate, &jobs, repetition, |i, method, sample| {
+            results.add(items[i].cell, method, sample)
+        })?;
     }
     Ok(())
 }
@@ -138,7 +159,8 @@ impl Scratch {
     fn new() -> Result<Self> {
         let peers = cargo::target_folder()?.join("peers");
         let lock = File::create(peers.join("lock")).context("cannot create a lock file")?;
-        lock.try_lock().context("another `cargo xtask bench` is running; two would disturb each other")?;
+        lock.try_lock()
+            .context("another `cargo xtask bench` is running; two would disturb each other")?;
         let folder = peers.join("run");
         let _ = fs::remove_dir_all(&folder);
         fs::create_dir(&folder).with_context(|| format!("cannot create {}", folder.display()))?;

@@ -30,7 +30,8 @@ pub fn build_binaries() -> Result<PathBuf> {
     release_folder()
 }
 
-/// The folder of the binaries to run: the `given` one; without, sets up what building needs, and builds them.
+/// The folder of the binaries to run: the `given` one; without, sets up what building needs, and
+/// builds them.
 ///
 /// # Errors
 ///
@@ -66,9 +67,7 @@ pub fn workspace() -> &'static Path {
 /// As [`command`].
 pub fn target_folder() -> Result<PathBuf> {
     let executable = env::current_exe().context("cannot find out where this program lies")?;
-    executable
-        .ancestors()
-        .nth(2)
-        .map(Path::to_owned)
-        .with_context(|| format!("{} lies in no target folder; start it as `cargo xtask`", executable.display()))
+    executable.ancestors().nth(2).map(Path::to_owned).with_context(|| {
+        format!("{} lies in no target folder; start it as `cargo xtask`", executable.display())
+    })
 }

@@ -1,7 +1,7 @@
 //! `cargo xtask faults`: what faults of the links cost, as a table, as JSON, and as plots.
 //!
-//! One rack for all of it. Every repetition goes through all conditions, the one without faults first, so that what else happens on the
-//! machine falls on all of them alike.
+//! One rack for all of it. Every repetition goes through all conditions, the one without faults
+//! first, so that what else happens on the machine falls on all of them alike.
 
 mod measure;
 mod plot;
@@ -44,11 +44,13 @@ pub struct Faults {
     #[arg(long, default_value = "", value_name = "NAME")]
     only: String,
 
-    /// Folder for faults.md, faults.json and the plots; nothing but the table on the terminal without
+    /// Folder for faults.md, faults.json and the plots; nothing but the table on the terminal
+    /// without
     #[arg(long, value_name = "FOLDER")]
     output: Option<PathBuf>,
 
-    /// Use the binaries in this folder, for example those of another version, instead of building them
+    /// Use the binaries in this folder, for example those of another version, instead of building
+    /// them
     #[arg(long, value_name = "FOLDER")]
     binaries: Option<PathBuf>,
 }
@@ -90,13 +92,16 @@ impl Faults {
         let folder = cargo::binaries_folder(self.binaries.as_deref())?;
         let binaries = Binaries::in_folder(&folder)?;
         let mut conditions = conditions();
-        conditions.retain(|condition| condition.faults == Link::default() || condition.name.contains(&self.only));
+        conditions.retain(|condition| {
+            condition.faults == Link::default() || condition.name.contains(&self.only)
+        });
         let bench = measure::Bench { size: &self.size, iters: self.iters };
         let measured = measure::all(&binaries, options, &conditions, &bench, self.runs, self.seed)?;
         let table = report::table(self.workers, &self.size, self.runs, self.iters, &measured);
         say!("{table}");
         let Some(folder) = &self.output else { return Ok(()) };
-        fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
+        fs::create_dir_all(folder)
+            .with_context(|| format!("cannot create {}", folder.display()))?;
         let write = |name: &str, text: String| {
             let path = folder.join(name);
             fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))

@@ -1,7 +1,8 @@
 //! `cargo xtask fuzz`: the fuzz targets, side by side.
 //!
-//! They are built here, not by cargo-fuzz: coverage needs a handful of stable compiler flags, and nothing to be installed. cargo-fuzz
-//! finds them all the same. Without a sanitizer: what is fuzzed has no unsafe code, debug assertions and overflow checks are on.
+//! They are built here, not by cargo-fuzz: coverage needs a handful of stable compiler flags, and
+//! nothing to be installed. cargo-fuzz finds them all the same. Without a sanitizer: what is fuzzed
+//! has no unsafe code, debug assertions and overflow checks are on.
 
 use crate::{
     cargo,
@@ -50,13 +51,22 @@ impl Fuzz {
         setup::run()?;
         let folder = build()?;
         if let (Some(target), Some(input)) = (&self.target, &self.input) {
-            let status = Command::new(folder.join(target)).arg(input).status().context("cannot start the target")?;
+            let status = Command::new(folder.join(target))
+                .arg(input)
+                .status()
+                .context("cannot start the target")?;
             ensure!(status.success(), "{target} fails with {}; why is said above", input.display());
             return Ok(());
         }
-        let targets = TARGETS.into_iter().filter(|name| self.target.as_deref().is_none_or(|wanted| wanted == *name));
+        let targets = TARGETS
+            .into_iter()
+            .filter(|name| self.target.as_deref().is_none_or(|wanted| wanted == *name));
         let Tally { passed, failed } = run_all(&folder, targets, self.seconds)?;
-        ensure!(failed == 0, "{failed} of {} fuzz targets found something; it is named above", passed + failed);
+        ensure!(
+            failed == 0,
+            "{failed} of {} fuzz targets found something; it is named above",
+            passed + failed
+        );
         Ok(())
     }
 }
@@ -71,10 +81,12 @@ pub struct Tally {
 
 /// Runs all targets for the time that they have in `cargo xtask test`.
 pub fn test() -> Tally {
-    build().and_then(|folder| run_all(&folder, TARGETS.into_iter(), SECONDS_IN_TEST)).unwrap_or_else(|error| {
-        say!("the fuzz targets did not run: {error:#}");
-        Tally { passed: 0, failed: TARGETS.len() }
-    })
+    build()
+        .and_then(|folder| run_all(&folder, TARGETS.into_iter(), SECONDS_IN_TEST))
+        .unwrap_or_else(|error| {
+            say!("the fuzz targets did not run: {error:#}");
+            Tally { passed: 0, failed: TARGETS.len() }
+        })
 }
 
 /// Builds all targets, and returns the folder where they are.
@@ -85,13 +97,21 @@ fn build() -> Result<PathBuf> {
         .env("RUSTFLAGS", FLAGS)
         .status()
         .context("cannot start cargo")?;
-    ensure!(status.success(), "the fuzz targets' build failed ({status}); the compiler's messages are above");
+    ensure!(
+        status.success(),
+        "the fuzz targets' build failed ({status}); the compiler's messages are above"
+    );
     Ok(cargo::target_folder()?.join(host).join("release"))
 }
 
 /// Runs targets at the same time, and says what became of each.
-fn run_all(folder: &Path, targets: impl Iterator<Item = &'static str>, seconds: u64) -> Result<Tally> {
-    let running = targets.map(|name| Running::start(folder, name, seconds)).collect::<Result<Vec<_>>>()?;
+fn run_all(
+    folder: &Path,
+    targets: impl Iterator<Item = &'static str>,
+    seconds: u64,
+) -> Result<Tally> {
+    let running =
+        targets.map(|name| Running::start(folder, name, seconds)).collect::<Result<Vec<_>>>()?;
     let found_nothing = running.into_iter().map(Running::wait).collect::<Result<Vec<_>>>()?;
     let passed = found_nothing.iter().filter(|passed| **passed).count();
     Ok(Tally { passed, failed: found_nothing.len() - passed })
@@ -106,17 +126,23 @@ struct Running {
 
 impl Running {
     fn start(folder: &Path, name: &'static str, seconds: u64) -> Result<Self> {
-        // What it finds interesting is kept for the next run; what it finds wrong goes where it is tried first from then on.
+        // What it finds interesting is kept for the next run; what it finds wrong goes where it is
+        // tried first from then on.
         let found = cargo::target_folder()?.join("fuzz").join(name);
         let (seeds, regressions) = (source("corpus", name), source("regressions", name));
         for folder in [&found, &seeds, &regressions] {
-            fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
+            fs::create_dir_all(folder)
+                .with_context(|| format!("cannot create {}", folder.display()))?;
         }
         let log = found.with_extension("log");
-        let output = File::create(&log).with_context(|| format!("cannot create {}", log.display()))?;
+        let output =
+            File::create(&log).with_context(|| format!("cannot create {}", log.display()))?;
         let child = Command::new(folder.join(name))
             .args([&found, &seeds, &regressions])
-            .args([format!("-max_total_time={seconds}"), format!("-artifact_prefix={}/", regressions.display())])
+            .args([
+                format!("-max_total_time={seconds}"),
+                format!("-artifact_prefix={}/", regressions.display()),
+            ])
             .args(["-max_len=8192", "-timeout=20", "-print_final_stats=1"])
             .stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -129,14 +155,17 @@ impl Running {
     /// Whether it found nothing.
     fn wait(mut self) -> Result<bool> {
         let (name, status) = (self.name, self.child.wait()?);
-        let log = fs::read(&self.log).with_context(|| format!("cannot read {}", self.log.display()))?;
+        let log =
+            fs::read(&self.log).with_context(|| format!("cannot read {}", self.log.display()))?;
         let log = String::from_utf8_lossy(&log);
         if status.success() {
             say!("test fuzz::{name} ... ok, {} executions", executions(&log)?);
         } else {
             say!("test fuzz::{name} ... FAILED ({status}): {}", reason(&log));
             if let Some(input) = artifact(&log) {
-                say!("again: cargo xtask fuzz {name} --input {input}; commit that file with the repair");
+                say!(
+                    "again: cargo xtask fuzz {name} --input {input}; commit that file with the repair"
+                );
             }
             say!("its output: {}", self.log.display());
         }
@@ -170,7 +199,9 @@ fn executions(log: &str) -> Result<u64> {
 fn reason(log: &str) -> &str {
     let mut lines = log.lines();
     let panicked = lines.find(|line| line.contains(" panicked at ")).and_then(|_| lines.next());
-    panicked.or_else(|| log.lines().find(|line| line.contains("ERROR: libFuzzer"))).unwrap_or("it did not say why")
+    panicked
+        .or_else(|| log.lines().find(|line| line.contains("ERROR: libFuzzer")))
+        .unwrap_or("it did not say why")
 }
 
 /// The file with the input that made it fail.
@@ -189,7 +220,13 @@ mod tests {
         assert_eq!((reason(log), artifact(log)), ("sums differ", Some("./crash-64ba")));
         assert!(executions(log).is_err());
         let log = "==1== ERROR: libFuzzer: timeout after 20 seconds\n";
-        assert_eq!((reason(log), artifact(log)), ("==1== ERROR: libFuzzer: timeout after 20 seconds", None));
-        assert_eq!(executions("Done\nstat::number_of_executed_units: 12345\nstat::x: 1\n").unwrap(), 12345);
+        assert_eq!(
+            (reason(log), artifact(log)),
+            ("==1== ERROR: libFuzzer: timeout after 20 seconds", None)
+        );
+        assert_eq!(
+            executions("Done\nstat::number_of_executed_units: 12345\nstat::x: 1\n").unwrap(),
+            12345
+        );
     }
 }

@@ -1,6 +1,8 @@
-//! `cargo xtask kernels`: the BPF programs, the daemon and a job on kernels other than this machine's, in QEMU.
+//! `cargo xtask kernels`: the BPF programs, the daemon and a job on kernels other than this
+//! machine's, in QEMU.
 //!
-//! Without KVM: QEMU interprets the processor, which works everywhere and shows the same to every machine.
+//! Without KVM: QEMU interprets the processor, which works everywhere and shows the same to every
+//! machine.
 
 mod image;
 mod initramfs;
@@ -36,9 +38,11 @@ const NEEDED: [(&str, &str); 6] = [
     ("xz", "xz-utils"),
 ];
 
-/// The tests that run on every kernel: of which target, and what their names contain. The daemon at both hooks: attached, removed, taken over,
-/// found by `detach`, with three capabilities; and an all-reduce of two ranks.
-const TESTS: [(&str, &[&str]); 2] = [("xdp", &["native::", "bundles::"]), ("end_to_end", &["two_workers"])];
+/// The tests that run on every kernel: of which target, and what their names contain. The daemon at
+/// both hooks: attached, removed, taken over, found by `detach`, with three capabilities; and an
+/// all-reduce of two ranks.
+const TESTS: [(&str, &[&str]); 2] =
+    [("xdp", &["native::", "bundles::"]), ("end_to_end", &["two_workers"])];
 
 /// Tests of the other packages whose binaries are started; cargo builds those along with them.
 const OF_BINARIES: [&str; 2] = ["impairment", "control"];
@@ -58,11 +62,15 @@ impl Kernels {
     ///
     /// The first step that failed; or which kernels failed, once all were tried.
     pub fn run(&self) -> Result<()> {
-        ensure!(ARCH == "x86_64", "Debian's cloud kernels are tried on x86_64 alone, and this machine is {ARCH}");
+        ensure!(
+            ARCH == "x86_64",
+            "Debian's cloud kernels are tried on x86_64 alone, and this machine is {ARCH}"
+        );
         setup::run()?;
         packages::ensure(&NEEDED, "running other kernels needs")?;
         let folder = cargo::target_folder()?.join("kernels");
-        fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
+        fs::create_dir_all(&folder)
+            .with_context(|| format!("cannot create {}", folder.display()))?;
         let selected: Vec<&str> = match &self.kernels[..] {
             [] => KERNELS.to_vec(),
             kernels => kernels.iter().map(String::as_str).collect(),
@@ -85,9 +93,18 @@ fn conclude(rows: &[(&Kernel, Outcome, u64)]) -> Result<()> {
     say!("\n| Linux | native XDP | bundles at tc ingress | seconds |\n| --- | --- | --- | --- |");
     let mut failed = Vec::new();
     for (kernel, outcome, seconds) in rows {
-        say!("| {} | {} | {} | {seconds} |", kernel.release, outcome.of("native::"), outcome.of("bundles::"));
+        say!(
+            "| {} | {} | {} | {seconds} |",
+            kernel.release,
+            outcome.of("native::"),
+            outcome.of("bundles::")
+        );
         if let Some(problem) = outcome.problem() {
-            failed.push(format!("{}: {problem}; see {}", kernel.release, kernel.console().display()));
+            failed.push(format!(
+                "{}: {problem}; see {}",
+                kernel.release,
+                kernel.console().display()
+            ));
         }
     }
     ensure!(failed.is_empty(), "{}", failed.join("\n"));
@@ -101,12 +118,19 @@ fn build_tests() -> Result<Vec<(String, PathBuf)>> {
     let targets = TESTS.iter().map(|(target, _)| target).chain(&OF_BINARIES);
     command.args(targets.flat_map(|target| ["--test", target]));
     let output = command.stderr(Stdio::inherit()).output().context("cannot start cargo")?;
-    ensure!(output.status.success(), "the tests could not be built; the compiler's messages are above");
+    ensure!(
+        output.status.success(),
+        "the tests could not be built; the compiler's messages are above"
+    );
     let text = String::from_utf8(output.stdout).context("cargo writes no text")?;
-    let messages = text.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
+    let messages =
+        text.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
     let tests: Vec<_> = messages
         .filter_map(|message| {
-            Some((message["target"]["name"].as_str()?.to_owned(), message["executable"].as_str()?.into()))
+            Some((
+                message["target"]["name"].as_str()?.to_owned(),
+                message["executable"].as_str()?.into(),
+            ))
         })
         .filter(|(name, _)| TESTS.iter().any(|(target, _)| target == name))
         .collect();

@@ -1,7 +1,8 @@
-//! The project's own commands: `cargo xtask setup | run | bench | train | sim | test | fuzz | kernels | faults | p4`.
+//! The project's own commands: `cargo xtask setup | run | bench | train | sim | test | fuzz |
+//! kernels | faults | p4`.
 //!
-//! This crate must build on a machine that has nothing but Rust and a C linker, because it installs the rest: nothing
-//! that it depends on may need the BPF program.
+//! This crate must build on a machine that has nothing but Rust and a C linker, because it installs
+//! the rest: nothing that it depends on may need the BPF program.
 
 #![deny(clippy::print_stdout)]
 
@@ -24,7 +25,12 @@ use clap::Parser;
 use std::process::ExitCode;
 
 #[derive(Parser)]
-#[command(name = "cargo xtask", bin_name = "cargo xtask", version, about = "Sets up, runs and tests the aggregator")]
+#[command(
+    name = "cargo xtask",
+    bin_name = "cargo xtask",
+    version,
+    about = "Sets up, runs and tests the aggregator"
+)]
 enum Command {
     /// Install what the BPF program's build and the rack need; does nothing when all is there
     Setup,

@@ -17,11 +17,14 @@ use compilers::{Compiled, Program};
 pub enum P4 {
     /// Write the header and the numbers that the P4 programs share with the `protocol` crate
     Gen,
-    /// Check that those are up to date, and that the programs compile where their compilers are on the PATH
+    /// Check that those are up to date, and that the programs compile where their compilers are on
+    /// the PATH
     Check,
-    /// Compile the programs into `<target folder>/p4`, and say what the one for Tofino takes of the chip
+    /// Compile the programs into `<target folder>/p4`, and say what the one for Tofino takes of the
+    /// chip
     Build,
-    /// Play the vectors of tests/vectors on bmv2, and bursts: needs p4c-bm2-ss and simple_switch on the PATH, and root
+    /// Play the vectors of tests/vectors on bmv2, and bursts: needs p4c-bm2-ss and simple_switch on
+    /// the PATH, and root
     Test,
     /// Give a Tofino switch the program that was built, by BFRT
     Deploy {
@@ -36,8 +39,8 @@ impl P4 {
     ///
     /// # Errors
     ///
-    /// If a file cannot be written, is out of date, or does not compile; if a tool is missing for what is to be built or tested; if a test fails;
-    /// or if a switch does not take the program.
+    /// If a file cannot be written, is out of date, or does not compile; if a tool is missing for
+    /// what is to be built or tested; if a test fails; or if a switch does not take the program.
     pub fn run(&self) -> Result<()> {
         match self {
             Self::Gen => generate(),
@@ -51,7 +54,8 @@ impl P4 {
 
 fn generate() -> Result<()> {
     let path = cargo::workspace().join(constants::PATH);
-    fs::write(&path, constants::text()).with_context(|| format!("cannot write {}", path.display()))?;
+    fs::write(&path, constants::text())
+        .with_context(|| format!("cannot write {}", path.display()))?;
     say!("wrote {}", constants::PATH);
     Ok(())
 }
@@ -69,28 +73,39 @@ fn check() -> Result<()> {
 fn build() -> Result<()> {
     constants::check()?;
     let skipped = compile_all()?;
-    let lacks: Vec<String> =
-        skipped.iter().map(|(program, tools)| format!("{} needs {}", program.source(), tools.join(" and "))).collect();
+    let lacks: Vec<String> = skipped
+        .iter()
+        .map(|(program, tools)| format!("{} needs {}", program.source(), tools.join(" and ")))
+        .collect();
     ensure!(lacks.is_empty(), "{} on the PATH, of https://github.com/p4lang/p4c", lacks.join(", "));
     say!("\n{}", report::text(&folder()?.join("pipe/logs"))?.trim_end());
     Ok(())
 }
 
-/// The tests that play the vectors on bmv2, which say which of them they left out, and why, and bursts.
+/// The tests that play the vectors on bmv2, which say which of them they left out, and why, and
+/// bursts.
 fn test() -> Result<()> {
     constants::check()?;
     if let Some(obstacle) = SimpleSwitch::obstacle() {
         return Err(switchml_rack::Error::NoSimpleSwitch(obstacle).into());
     }
     let tests = ["--exact", "bmv2", "bmv2_in_bursts"];
-    Test::chosen(&[&["-p", "switchml-rack", "--test", "vectors", "--", "--nocapture"], &tests[..]].concat()).run()
+    Test::chosen(
+        &[&["-p", "switchml-rack", "--test", "vectors", "--", "--nocapture"], &tests[..]].concat(),
+    )
+    .run()
 }
 
 /// The daemon's binary does it: this program has to build on a machine without anything.
 fn deploy(server: SocketAddr) -> Result<()> {
     let program = folder()?;
     let mut aggregator = Command::new(cargo::binaries_folder(None)?.join("switchml-aggregator"));
-    aggregator.arg("deploy").arg("--tofino-server").arg(server.to_string()).arg("--tofino-program").arg(program);
+    aggregator
+        .arg("deploy")
+        .arg("--tofino-server")
+        .arg(server.to_string())
+        .arg("--tofino-program")
+        .arg(program);
     let status = aggregator.status().context("cannot start switchml-aggregator")?;
     ensure!(status.success(), "not deployed; the reason is above");
     Ok(())
@@ -104,7 +119,8 @@ fn compile_all() -> Result<Vec<(Program, Vec<&'static str>)>> {
         let start = Instant::now();
         match program.compile(&folder)? {
             Compiled::Files(files) => {
-                let files: Vec<String> = files.iter().map(|file| file.display().to_string()).collect();
+                let files: Vec<String> =
+                    files.iter().map(|file| file.display().to_string()).collect();
                 let seconds = start.elapsed().as_secs();
                 say!("compiled {} in {seconds} s to {}", program.source(), files.join(", "));
             }

@@ -1,4 +1,5 @@
-//! A virtual environment with torch, below cargo's target folder; with this project's Python package in it where that is wanted.
+//! A virtual environment with torch, below cargo's target folder; with this project's Python
+//! package in it where that is wanted.
 
 use std::env;
 use std::fs;
@@ -12,11 +13,12 @@ use crate::{cargo, setup::packages};
 /// Gloo comes with it.
 const TORCH: &str = "2.15.0";
 
-/// The oldest that the backend is for, as `OLDEST` in `switchml/torch/_create.py`, and a library that it wants and the newest does not.
+/// The oldest that the backend is for, as `OLDEST` in `switchml/torch/_create.py`, and a library
+/// that it wants and the newest does not.
 const OLDEST: [&str; 2] = ["torch==2.14.0", "nvidia-curand==10.4.5.25"];
 
-/// What pip installs: torch, what it wants for some conversions, what builds the package, data for an example, what checks types,
-/// and gRPC for the worker that shares no code.
+/// What pip installs: torch, what it wants for some conversions, what builds the package, data for
+/// an example, what checks types, and gRPC for the worker that shares no code.
 fn requirements() -> [String; 6] {
     [
         format!("torch=={TORCH}"),
@@ -46,7 +48,10 @@ pub fn with_torch() -> Result<PathBuf> {
         return install(&python, &complete, &wanted);
     }
     if !can_make_environments() {
-        packages::ensure(&[("/usr/share/doc/python3-venv", "python3-venv")], "torch's environment needs")?;
+        packages::ensure(
+            &[("/usr/share/doc/python3-venv", "python3-venv")],
+            "torch's environment needs",
+        )?;
     }
     eprintln!(
         "installing torch {TORCH} from PyPI into {}: a minute or two, 5.4 GB; deleting the folder undoes it",
@@ -72,7 +77,9 @@ pub fn with_package() -> Result<PathBuf> {
     let python = with_torch()?;
     let tools = python.parent().context("no folder of tools")?;
     let path = env::join_paths(
-        [tools.to_owned()].into_iter().chain(env::split_paths(&env::var_os("PATH").unwrap_or_default())),
+        [tools.to_owned()]
+            .into_iter()
+            .chain(env::split_paths(&env::var_os("PATH").unwrap_or_default())),
     )?;
     run(pip(&python)
         .args(["install", "--force-reinstall", "--no-deps", "--no-build-isolation"])
@@ -82,8 +89,9 @@ pub fn with_package() -> Result<PathBuf> {
     Ok(python)
 }
 
-/// A folder with the oldest torch, to be named by `PYTHONPATH`, so that it goes before the newest one of this interpreter, whose libraries it uses: a quarter of
-/// the disk and time that an environment of its own would take.
+/// A folder with the oldest torch, to be named by `PYTHONPATH`, so that it goes before the newest
+/// one of this interpreter, whose libraries it uses: a quarter of the disk and time that an
+/// environment of its own would take.
 ///
 /// # Errors
 ///
@@ -94,7 +102,11 @@ pub fn oldest_torch(python: &Path) -> Result<PathBuf> {
     if fs::read_to_string(&complete).is_ok_and(|there| there == wanted) {
         return Ok(folder);
     }
-    eprintln!("installing {} from PyPI into {}: 1.3 GB; deleting the folder undoes it", OLDEST[0], folder.display());
+    eprintln!(
+        "installing {} from PyPI into {}: 1.3 GB; deleting the folder undoes it",
+        OLDEST[0],
+        folder.display()
+    );
     run(pip(python)
         .args(["install", "--no-cache-dir", "--no-deps", "--upgrade", "--target"])
         .arg(&folder)

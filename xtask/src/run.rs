@@ -16,8 +16,10 @@ use bench::Bench;
 
 /// Options of `cargo xtask run`.
 #[derive(clap::Args)]
-#[command(after_help = "Without --iface: a rack of network namespaces on this machine, in which every worker runs \
-    the all-reduce benchmark; it is removed at the end.")]
+#[command(
+    after_help = "Without --iface: a rack of network namespaces on this machine, in which every worker runs \
+    the all-reduce benchmark; it is removed at the end."
+)]
 pub struct Run {
     /// Serve real interfaces instead, until interrupted; give it once for each port
     #[arg(long, value_name = "NAME", conflicts_with_all = ["workers", "mtu", "mode", "data_plane"])]
@@ -31,11 +33,13 @@ pub struct Run {
     #[arg(long, default_value_t = 1500)]
     mtu: u32,
 
-    /// Where the aggregator takes frames: superpackets whole at tc ingress, as suits the rack's links, or frame by frame in native XDP
+    /// Where the aggregator takes frames: superpackets whole at tc ingress, as suits the rack's
+    /// links, or frame by frame in native XDP
     #[arg(long, value_enum, default_value_t = RackMode::Auto)]
     mode: RackMode,
 
-    /// What adds up: BPF programs in a rack, a process on loopback that needs no privilege, or bmv2's simple_switch in a rack, which is slow
+    /// What adds up: BPF programs in a rack, a process on loopback that needs no privilege, or
+    /// bmv2's simple_switch in a rack, which is slow
     #[arg(long, value_enum, default_value_t = DataPlane::Xdp)]
     data_plane: DataPlane,
 
@@ -82,7 +86,8 @@ impl Run {
             DataPlane::Bmv2 => Mode::Bmv2,
             DataPlane::Xdp | DataPlane::Software => self.mode.into(),
         };
-        let rack = RackOptions { workers: self.workers, mtu: self.mtu, mode, ..RackOptions::default() };
+        let rack =
+            RackOptions { workers: self.workers, mtu: self.mtu, mode, ..RackOptions::default() };
         rack.check()?;
         if let (DataPlane::Bmv2, Some(obstacle)) = (self.data_plane, SimpleSwitch::obstacle()) {
             // Rather now than after the build.
@@ -95,7 +100,9 @@ impl Run {
         }
         match self.data_plane {
             DataPlane::Software => job::on_loopback(&binaries, self.workers, &self.bench),
-            DataPlane::Xdp | DataPlane::Bmv2 if getuid().is_root() => job::in_rack(&binaries, rack, &self.bench),
+            DataPlane::Xdp | DataPlane::Bmv2 if getuid().is_root() => {
+                job::in_rack(&binaries, rack, &self.bench)
+            }
             // It would ask for sudo again and again.
             _ if self.binaries.is_some() => bail!("sudo did not make us root; a rack needs root"),
             DataPlane::Xdp | DataPlane::Bmv2 => run_rack_as_root(&folder),
@@ -105,7 +112,9 @@ impl Run {
 
 /// Runs this very command again through sudo, now that all is built: the rack alone needs root.
 fn run_rack_as_root(folder: &std::path::Path) -> Result<()> {
-    eprintln!("a rack of network namespaces needs root; asking sudo (--data-plane software needs no privilege)");
+    eprintln!(
+        "a rack of network namespaces needs root; asking sudo (--data-plane software needs no privilege)"
+    );
     let status = Command::new("sudo")
         .arg(std::env::current_exe().context("cannot find out where this program lies")?)
         .args(std::env::args_os().skip(1))

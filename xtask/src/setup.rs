@@ -1,7 +1,9 @@
-//! `cargo xtask setup`: what a machine with Rust lacks for building the BPF program and running racks.
+//! `cargo xtask setup`: what a machine with Rust lacks for building the BPF program and running
+//! racks.
 //!
-//! Each part looks whether its thing is there, which takes milliseconds, and acts only if not. Nothing is kept outside
-//! the folders of cargo, of the toolchain and of the system's package manager.
+//! Each part looks whether its thing is there, which takes milliseconds, and acts only if not.
+//! Nothing is kept outside the folders of cargo, of the toolchain and of the system's package
+//! manager.
 
 mod bpf_linker;
 mod compiler;
@@ -35,14 +37,15 @@ fn or_by_hand<T>(result: Result<T>, step: &str, by_hand: &str) -> Result<T> {
     result.map_err(|error| anyhow!("{step} failed: {error:#}; by hand: {by_hand}"))
 }
 
-/// Runs a command to its end and returns what it wrote to standard output; on failure, the error ends with the last
-/// line of what it wrote to standard error.
+/// Runs a command to its end and returns what it wrote to standard output; on failure, the error
+/// ends with the last line of what it wrote to standard error.
 fn output(command: &mut Command) -> Result<String> {
     let program = command.get_program().to_string_lossy().into_owned();
     let output = command.output().with_context(|| format!("cannot start {program}"))?;
     if !output.status.success() {
         let stderr = String::from_utf8_lossy(&output.stderr);
-        let reason = stderr.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("it says no more");
+        let reason =
+            stderr.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("it says no more");
         bail!("{program} failed ({}): {}", output.status, reason.trim());
     }
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())

@@ -37,8 +37,14 @@ mod tests {
     #[test]
     fn medians_and_quartiles() {
         assert_eq!(Spread::of(vec![3.0]), Spread { low: 3.0, median: 3.0, high: 3.0 });
-        assert_eq!(Spread::of(vec![5.0, 1.0, 4.0, 2.0, 3.0]), Spread { low: 2.0, median: 3.0, high: 4.0 });
-        assert_eq!(Spread::of(vec![4.0, 1.0, 2.0, 3.0]), Spread { low: 1.75, median: 2.5, high: 3.25 });
+        assert_eq!(
+            Spread::of(vec![5.0, 1.0, 4.0, 2.0, 3.0]),
+            Spread { low: 2.0, median: 3.0, high: 4.0 }
+        );
+        assert_eq!(
+            Spread::of(vec![4.0, 1.0, 2.0, 3.0]),
+            Spread { low: 1.75, median: 2.5, high: 3.25 }
+        );
     }
 
     #[test]

@@ -43,17 +43,21 @@ impl Test {
 
     /// Runs `cargo test` over the default members, then the fuzz targets, and sums up.
     ///
-    /// In release: the end-to-end tests need the release binaries anyway, so all dependencies are compiled once, and the
-    /// property and simulation tests run many times faster.
+    /// In release: the end-to-end tests need the release binaries anyway, so all dependencies are
+    /// compiled once, and the property and simulation tests run many times faster.
     ///
     /// # Errors
     ///
     /// If a test failed, if tests could not be built, or if one could not run where all must.
     pub fn run(&self) -> Result<()> {
         setup::run()?;
-        // Testing everything builds the binaries on the way, with the features that the tests need; building them
-        // before would compile much of it twice.
-        let binaries = if self.arguments.is_empty() { cargo::release_folder()? } else { cargo::build_binaries()? };
+        // Testing everything builds the binaries on the way, with the features that the tests need;
+        // building them before would compile much of it twice.
+        let binaries = if self.arguments.is_empty() {
+            cargo::release_folder()?
+        } else {
+            cargo::build_binaries()?
+        };
         let python = if self.arguments.is_empty()
             || self.arguments.iter().any(|argument| IN_PYTHON.contains(&argument.as_str()))
         {
@@ -72,7 +76,8 @@ impl Test {
             .spawn()
             .context("cannot start cargo")?;
         let mut counts = Counts::default();
-        for line in BufReader::new(child.stdout.take().context("cargo has no output")?).split(b'\n') {
+        for line in BufReader::new(child.stdout.take().context("cargo has no output")?).split(b'\n')
+        {
             let line = line.context("cannot read cargo's output")?;
             let text = String::from_utf8_lossy(&line);
             // Whoever reads our output may be gone; the tests still count.
@@ -92,25 +97,32 @@ impl Test {
         self.conclude(&counts, &skipped, succeeded)
     }
 
-    /// Builds the tests while pip installs what those in Python need: the one waits for processors, the other for the network and the disk. Then installs
-    /// the package. The variables that tell the tests of it.
+    /// Builds the tests while pip installs what those in Python need: the one waits for processors,
+    /// the other for the network and the disk. Then installs the package. The variables that tell
+    /// the tests of it.
     fn with_python(&self) -> Result<[(&'static str, PathBuf); 2]> {
         let install = || python::oldest_torch(&python::with_torch()?);
         let (oldest, built) = thread::scope(|scope| {
             let installing = scope.spawn(install);
-            let built = cargo::command("test")
-                .and_then(|mut cargo| Ok(cargo.args(["--release", "--no-run"]).args(&self.arguments).status()?));
+            let built = cargo::command("test").and_then(|mut cargo| {
+                Ok(cargo.args(["--release", "--no-run"]).args(&self.arguments).status()?)
+            });
             (installing.join(), built)
         });
         let oldest = oldest.unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
-        ensure!(built?.success(), "the tests could not be built; the compiler's messages are above");
+        ensure!(
+            built?.success(),
+            "the tests could not be built; the compiler's messages are above"
+        );
         Ok([(PYTHON, python::with_package()?), (OLDEST_TORCH, oldest)])
     }
 
-    /// Lists what was skipped, and what was left out because it needs what no machine must have; says the totals and decides.
+    /// Lists what was skipped, and what was left out because it needs what no machine must have;
+    /// says the totals and decides.
     fn conclude(&self, counts: &Counts, skipped: &[String], succeeded: bool) -> Result<()> {
         say!("");
-        let (left_out, skips): (Vec<_>, Vec<_>) = skipped.iter().partition(|line| line.starts_with(LEFT_OUT));
+        let (left_out, skips): (Vec<_>, Vec<_>) =
+            skipped.iter().partition(|line| line.starts_with(LEFT_OUT));
         for test in &left_out {
             say!("{test}");
         }
@@ -121,7 +133,10 @@ impl Test {
         let passed = counts.passed.saturating_sub(skipped.len());
         let skips = skipped.len() - left_out.len() + counts.ignored.len();
         if counts.lost > 0 {
-            say!("{} tests were lost: their program died before it summed up; they count as failed", counts.lost);
+            say!(
+                "{} tests were lost: their program died before it summed up; they count as failed",
+                counts.lost
+            );
         }
         say!("{passed} passed, {} failed, {skips} skipped", counts.failed + counts.lost);
         if !succeeded {
@@ -147,12 +162,15 @@ struct Counts {
 
 impl Counts {
     /// Takes note of libtest's lines, of which there are three kinds; other lines count nothing:
-    /// `running 13 tests`, `test a::b ... ignored, because`, and
-    /// `test result: ok. 12 passed; 0 failed; 1 ignored; 0 measured; …`, which a program that dies does not write.
+    /// `running 13 tests`, `test a::b ... ignored, because`, and `test result: ok. 12 passed; 0
+    /// failed; 1 ignored; 0 measured; …`, which a program that dies does not write.
     fn add(&mut self, line: &str) {
-        if let Some((number, _)) = line.strip_prefix("running ").and_then(|rest| rest.split_once(" test")) {
+        if let Some((number, _)) =
+            line.strip_prefix("running ").and_then(|rest| rest.split_once(" test"))
+        {
             self.lost += number.parse::<usize>().unwrap_or(0);
-        } else if let Some((name, reason)) = line.strip_prefix("test ").and_then(|test| test.split_once(" ... ignored"))
+        } else if let Some((name, reason)) =
+            line.strip_prefix("test ").and_then(|test| test.split_once(" ... ignored"))
         {
             self.ignored.push(format!("{name}: ignored{reason}"));
         } else if let Some(result) = line.strip_prefix("test result: ") {
@@ -181,14 +199,16 @@ struct SkipFile(PathBuf);
 
 impl SkipFile {
     fn create(folder: &Path) -> Result<Self> {
-        fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
+        fs::create_dir_all(folder)
+            .with_context(|| format!("cannot create {}", folder.display()))?;
         let path = folder.join(format!("skipped-tests-{}", std::process::id()));
         File::create(&path).with_context(|| format!("cannot create {}", path.display()))?;
         Ok(Self(path))
     }
 
     fn lines(&self) -> Result<Vec<String>> {
-        let text = fs::read_to_string(&self.0).with_context(|| format!("cannot read {}", self.0.display()))?;
+        let text = fs::read_to_string(&self.0)
+            .with_context(|| format!("cannot read {}", self.0.display()))?;
         Ok(text.lines().map(str::to_owned).collect())
     }
 }

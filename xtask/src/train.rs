@@ -1,7 +1,8 @@
-//! `cargo xtask train`: the examples of the Python package trained with Gloo and through the aggregator, from the same seed, side by side.
+//! `cargo xtask train`: the examples of the Python package trained with Gloo and through the
+//! aggregator, from the same seed, side by side.
 //!
-//! Every job is torchrun in four namespaces with a script that knows nothing of all this. Gloo has a rack of its own, with nothing attached
-//! to the switch's ports.
+//! Every job is torchrun in four namespaces with a script that knows nothing of all this. Gloo has
+//! a rack of its own, with nothing attached to the switch's ports.
 
 mod curves;
 mod plot;
@@ -89,10 +90,14 @@ impl Train {
         ensure!(self.runs > 0, "--runs takes 1 or more");
         let binaries = Binaries::in_folder(&cargo::binaries_folder(None)?)?;
         let site = Site::new(&binaries, python::with_package()?)?;
-        let folder =
-            self.output.clone().map_or_else(|| cargo::target_folder().map(|target| target.join("train")), Ok)?;
+        let folder = self
+            .output
+            .clone()
+            .map_or_else(|| cargo::target_folder().map(|target| target.join("train")), Ok)?;
         let (mut text, mut missed) = (String::new(), Vec::new());
-        for example in Example::ALL.into_iter().filter(|example| self.only.is_none_or(|only| only == *example)) {
+        for example in
+            Example::ALL.into_iter().filter(|example| self.only.is_none_or(|only| only == *example))
+        {
             let outcome = match example {
                 Example::Digits | Example::Text => curves::compare(&site, example)?,
                 Example::Wide => speed::compare(&site, self.runs)?,
@@ -148,10 +153,16 @@ impl Site {
         };
         let begin = Instant::now();
         let arguments = [&["--backend", name], arguments].concat();
-        let training = Torchrun::start(rack, &self.python, aggregator, &example.script(), &arguments)
-            .and_then(|job| job.finish(PATIENCE))
-            .with_context(|| format!("{}.py {}", example.name(), arguments.join(" ")))?;
-        eprintln!("train: {}.py {}: {:.0} s", example.name(), arguments.join(" "), begin.elapsed().as_secs_f64());
+        let training =
+            Torchrun::start(rack, &self.python, aggregator, &example.script(), &arguments)
+                .and_then(|job| job.finish(PATIENCE))
+                .with_context(|| format!("{}.py {}", example.name(), arguments.join(" ")))?;
+        eprintln!(
+            "train: {}.py {}: {:.0} s",
+            example.name(),
+            arguments.join(" "),
+            begin.elapsed().as_secs_f64()
+        );
         Ok(training)
     }
 }

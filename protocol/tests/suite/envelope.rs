@@ -8,11 +8,12 @@ use zerocopy::{FromBytes, IntoBytes};
 const WORKER_MAC: [u8; 6] = [0x02, 0, 0, 0, 0, 0x11];
 const SWITCH_MAC: [u8; 6] = [0x02, 0, 0, 0, 0, 0xAA];
 
-/// 192.168.0.1:4660 to 192.168.0.199:48864, 95 bytes of UDP: the well-known example whose IP checksum is b861.
+/// 192.168.0.1:4660 to 192.168.0.199:48864, 95 bytes of UDP: the well-known example whose IP
+/// checksum is b861.
 const FRAME: [u8; 42] = [
     0x02, 0, 0, 0, 0, 0xAA, 0x02, 0, 0, 0, 0, 0x11, 0x08, 0x00, // Ethernet
-    0x45, 0x00, 0x00, 0x73, 0x00, 0x00, 0x40, 0x00, 0x40, 0x11, 0xB8, 0x61, 192, 168, 0, 1, 192, 168, 0,
-    199, // IPv4
+    0x45, 0x00, 0x00, 0x73, 0x00, 0x00, 0x40, 0x00, 0x40, 0x11, 0xB8, 0x61, 192, 168, 0, 1, 192,
+    168, 0, 199, // IPv4
     0x12, 0x34, 0xBE, 0xE0, 0x00, 0x5F, 0xAB, 0xCD, // UDP
 ];
 /// Bytes of the IP packet in the frame.
@@ -150,7 +151,8 @@ fn any_flipped_bit_of_the_ip_header_breaks_its_checksum() {
 
 #[test]
 fn congestion_is_both_ecn_bits() {
-    let marked = [0b00, 0b01, 0b10, 0b11].map(|ecn| patched(15, &[0xB8 | ecn]).congestion_experienced());
+    let marked =
+        [0b00, 0b01, 0b10, 0b11].map(|ecn| patched(15, &[0xB8 | ecn]).congestion_experienced());
     assert_eq!(marked, [false, false, false, true]);
 }
 
@@ -173,7 +175,12 @@ fn an_answer_goes_back_to_where_the_packet_came_from() {
 
 #[test]
 fn a_result_for_all_goes_to_the_group() {
-    let job = Job { address: [192, 168, 0, 200], group: [239, 129, 2, 3], group_port: 50000.into(), ..Job::default() };
+    let job = Job {
+        address: [192, 168, 0, 200],
+        group: [239, 129, 2, 3],
+        group_port: 50000.into(),
+        ..Job::default()
+    };
     let mut envelope = envelope();
     envelope.send_to_group(&job, 352);
     #[rustfmt::skip]
@@ -215,7 +222,10 @@ fn ip_checksum_is_right_whatever_the_addresses() {
             let mut envelope = patched(26, &address);
             envelope.turn_back(lanes);
             bytes_of(&envelope);
-            assert_eq!(envelope.payload_len(ENVELOPE_LEN + 32 + 4 * usize::from(lanes)), Ok(4 * usize::from(lanes)));
+            assert_eq!(
+                envelope.payload_len(ENVELOPE_LEN + 32 + 4 * usize::from(lanes)),
+                Ok(4 * usize::from(lanes))
+            );
         }
     }
 }

@@ -1,6 +1,9 @@
-//! The header against the specification's byte table, and the check word against numbers worked out by hand.
+//! The header against the specification's byte table, and the check word against numbers worked out
+//! by hand.
 
-use switchml_protocol::header::{HEADER_LEN, Header, Kind, Malformed, Op, RejectReason, decode, flags};
+use switchml_protocol::header::{
+    HEADER_LEN, Header, Kind, Malformed, Op, RejectReason, decode, flags,
+};
 use switchml_protocol::{U32, VERSION, lanes};
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -41,7 +44,8 @@ fn fields_lie_where_the_table_has_them() {
 
 #[test]
 fn numbers_on_the_wire_are_those_of_the_tables() {
-    let kinds = [Kind::Contribution, Kind::Result, Kind::Pending, Kind::Reject, Kind::Hello, Kind::Filler];
+    let kinds =
+        [Kind::Contribution, Kind::Result, Kind::Pending, Kind::Reject, Kind::Hello, Kind::Filler];
     for (number, kind) in (1u8..).zip(kinds) {
         assert_eq!((Kind::from_wire(number), kind as u8), (Some(kind), number));
     }
@@ -80,7 +84,11 @@ fn decode_says_what_is_malformed() {
     let good = contribution(1, 2, 3, vec![0; 32]);
     assert_eq!(decode_error(&good), None);
     for len in 0..32 {
-        assert_eq!(decode(&good.to_bytes()[..len]).err(), Some(Malformed::Truncated), "{len} bytes");
+        assert_eq!(
+            decode(&good.to_bytes()[..len]).err(),
+            Some(Malformed::Truncated),
+            "{len} bytes"
+        );
     }
     for version in [0, 2, 255] {
         assert_eq!(decode_error(&Packet { version, ..good.clone() }), Some(Malformed::Version));
@@ -120,7 +128,11 @@ fn notes_may_be_followed_by_anything_and_fillers_may_be_anything() {
 fn each_kind_has_its_lane_counts() {
     let lanes_of = |kind| {
         let fits = |lanes: &u16| {
-            let packet = Packet { kind, lanes: *lanes, ..contribution(0, 0, 0, vec![0; usize::from(*lanes)]) };
+            let packet = Packet {
+                kind,
+                lanes: *lanes,
+                ..contribution(0, 0, 0, vec![0; usize::from(*lanes)])
+            };
             decode_error(&packet) != Some(Malformed::Lanes)
         };
         (0..=1000).filter(fits).collect::<Vec<u16>>()
@@ -135,7 +147,8 @@ fn each_kind_has_its_lane_counts() {
 
 #[test]
 fn check_word_is_what_was_worked_out_by_hand() {
-    // h = 0; for w in (job << 16 | lanes, epoch, slot << 8 | op, round, fingerprint): h = (h + w) * 0x9E3779B1
+    // h = 0; for w in (job << 16 | lanes, epoch, slot << 8 | op, round, fingerprint): h = (h + w) *
+    // 0x9E3779B1
     let mut header = *Header::ref_from_bytes(&BYTES).unwrap();
     assert_eq!(header.salt(), 0xF397_C142);
     // lanes 1, 2, ..., 32 add up to 528
@@ -178,7 +191,10 @@ fn any_flipped_bit_of_a_covered_field_or_lane_breaks_the_check() {
             assert!(!is_intact(&packet.with_bit_flipped(bit), 1), "op {op:#x}, bit {bit}");
         }
         for other in ALL_OPS.into_iter().filter(|other| *other != op) {
-            assert!(!is_intact(&Packet { op: other, ..packet.clone() }, 1), "op {op:#x} taken for {other:#x}");
+            assert!(
+                !is_intact(&Packet { op: other, ..packet.clone() }, 1),
+                "op {op:#x} taken for {other:#x}"
+            );
         }
     }
 }
@@ -187,11 +203,15 @@ fn any_flipped_bit_of_a_covered_field_or_lane_breaks_the_check() {
 fn any_flipped_bit_of_a_results_lanes_or_check_breaks_the_check() {
     for op in ALL_OPS {
         for ranks in [1, 2, 3, 8, 64] {
-            let mut packet = Packet { op, kind: RESULT, ..contribution(5, 0x1234, 7, (0..32).collect()) };
+            let mut packet =
+                Packet { op, kind: RESULT, ..contribution(5, 0x1234, 7, (0..32).collect()) };
             packet.check = check_word(&packet, u64::from(ranks));
             assert!(is_intact(&packet, ranks));
             for bit in (24 * 8..28 * 8).chain(32 * 8..64 * 8) {
-                assert!(!is_intact(&packet.with_bit_flipped(bit), ranks), "op {op:#x}, {ranks} ranks, bit {bit}");
+                assert!(
+                    !is_intact(&packet.with_bit_flipped(bit), ranks),
+                    "op {op:#x}, {ranks} ranks, bit {bit}"
+                );
             }
         }
     }

@@ -39,20 +39,23 @@ fn packet_like() -> impl Strategy<Value = Vec<u8>> {
 /// Bytes that begin like the frame of a packet.
 fn frame_like() -> impl Strategy<Value = Vec<u8>> {
     let plain: [u8; 14] = [0x45, 0, 0, 100, 0, 0, 0x40, 0, 64, 17, 0, 0, 10, 0];
-    (prop::collection::vec(any::<u8>(), ENVELOPE_LEN..200), any::<bool>()).prop_map(move |(mut bytes, like)| {
-        if like {
-            bytes[12..14].copy_from_slice(&[0x08, 0x00]);
-            bytes[14..28].copy_from_slice(&plain);
-        }
-        bytes
-    })
+    (prop::collection::vec(any::<u8>(), ENVELOPE_LEN..200), any::<bool>()).prop_map(
+        move |(mut bytes, like)| {
+            if like {
+                bytes[12..14].copy_from_slice(&[0x08, 0x00]);
+                bytes[14..28].copy_from_slice(&plain);
+            }
+            bytes
+        },
+    )
 }
 
 proptest! {
     #[test]
     fn no_bytes_make_decode_panic(bytes in prop_oneof![prop::collection::vec(any::<u8>(), 0..400), packet_like()]) {
         if let Ok((header, kind, _, lanes)) = decode(&bytes) {
-            // What is behind the header of a FILLER means nothing, nor does what is behind the lanes of a note.
+            // What is behind the header of a FILLER means nothing, nor does what is behind the
+            // lanes of a note.
             let count = if kind == Kind::Filler { 0 } else { usize::from(header.lanes.get()) };
             let end = 32 + 4 * count;
             let may_be_longer = matches!(kind, Kind::Filler | Kind::Pending | Kind::Reject);
@@ -103,7 +106,8 @@ proptest! {
         let outcome = switch.receive_bytes(&place(rank), &mut bytes);
         let admitted = matches!(outcome, Outcome::Started | Outcome::Added | Outcome::Completed | Outcome::Mismatch);
         prop_assert!(admitted || before == *switch.slots.borrow(), "{:?}", outcome);
-        // Rubbish does not fit its check word, which leaves out the rank: that is bound to its place.
+        // Rubbish does not fit its check word, which leaves out the rank: that is bound to its
+        // place.
         let good = contribution(1, 0, 0, vec![1; 32]);
         let as_good = Packet { rank: good.rank, flags: good.flags, aux: good.aux, ..sent.clone() } == good;
         prop_assert!(!admitted || as_good, "{:?}", sent);
@@ -114,7 +118,8 @@ proptest! {
 fn a_flipped_bit_on_the_way_never_changes_a_sum() {
     let harmless = |bit: usize| bit / 8 == 17 || (28..32).contains(&(bit / 8)); // flags and aux
     let lanes: Vec<u32> = (0..64).map(|lane| lane * 0x0101_0101).collect();
-    // To a round that it starts, one that it would be added to, one that it would complete, and one that it is in.
+    // To a round that it starts, one that it would be added to, one that it would complete, and one
+    // that it is in.
     for (op, slot) in ALL_OPS.into_iter().flat_map(|op| (0..4).map(move |slot| (op, slot))) {
         let packet = |rank| Packet { op, ..contribution(rank, slot, 0, lanes.clone()) }.sealed();
         let in_already: &[u16] = [&[][..], &[0], &[0, 2], &[0, 1]][usize::from(slot)];
@@ -126,7 +131,11 @@ fn a_flipped_bit_on_the_way_never_changes_a_sum() {
         for bit in (0..8 * (32 + 4 * 64)).filter(|bit| !harmless(*bit)) {
             let served = switch.receive(&place(1), &packet(1).with_bit_flipped(bit));
             assert_eq!(served.outcome.action(), Action::Drop, "op {op:#x}, slot {slot}, bit {bit}");
-            assert!(before == *switch.slots.borrow(), "op {op:#x}, slot {slot}, bit {bit}: {:?}", served.outcome);
+            assert!(
+                before == *switch.slots.borrow(),
+                "op {op:#x}, slot {slot}, bit {bit}: {:?}",
+                served.outcome
+            );
         }
     }
 }

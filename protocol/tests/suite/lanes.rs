@@ -1,7 +1,9 @@
 //! Payload arithmetic on numbers whose results are written down.
 
 use switchml_protocol::header::Op;
-use switchml_protocol::lanes::{Payload, ShortPayload, Values, add, load, maximum, store, subtract, sum};
+use switchml_protocol::lanes::{
+    Payload, ShortPayload, Values, add, load, maximum, store, subtract, sum,
+};
 use switchml_protocol::{MAX_LANES, U32};
 
 const I16_MAX: u32 = 0x7FFF;

@@ -8,9 +8,16 @@ use switchml_protocol::outcome::{Action, Outcome};
 
 #[test]
 fn every_outcome_has_the_action_of_the_specification() {
-    let passed = [Outcome::NotOurs, Outcome::Vlan, Outcome::Ipv6, Outcome::IpOptions, Outcome::Fragment];
-    let replied =
-        [Outcome::Replayed, Outcome::Pending, Outcome::Mismatch, Outcome::WrongRound, Outcome::Aborted, Outcome::Hello];
+    let passed =
+        [Outcome::NotOurs, Outcome::Vlan, Outcome::Ipv6, Outcome::IpOptions, Outcome::Fragment];
+    let replied = [
+        Outcome::Replayed,
+        Outcome::Pending,
+        Outcome::Mismatch,
+        Outcome::WrongRound,
+        Outcome::Aborted,
+        Outcome::Hello,
+    ];
     for outcome in Outcome::ALL {
         let expected = match outcome {
             Outcome::Completed => Action::Broadcast,
@@ -36,7 +43,11 @@ fn counters_are_numbered_and_named_without_gaps() {
             name.extend(letter.to_lowercase());
         }
         assert_eq!(outcome.name(), name);
-        assert!(outcome.help().ends_with('.') && !outcome.help().starts_with(' '), "{}", outcome.help());
+        assert!(
+            outcome.help().ends_with('.') && !outcome.help().starts_with(' '),
+            "{}",
+            outcome.help()
+        );
     }
     let names: BTreeSet<_> = Outcome::ALL.iter().map(|outcome| outcome.name()).collect();
     assert_eq!(names.len(), Outcome::COUNT);
@@ -58,7 +69,13 @@ fn rejections_have_reasons() {
 #[test]
 fn operators_hear_of_arrivals_and_of_what_should_not_happen() {
     let notable: Vec<_> = Outcome::ALL.iter().filter(|outcome| outcome.is_notable()).collect();
-    let expected = [Outcome::Mismatch, Outcome::WrongRound, Outcome::Hello, Outcome::WrongSecret, Outcome::WrongPlace];
+    let expected = [
+        Outcome::Mismatch,
+        Outcome::WrongRound,
+        Outcome::Hello,
+        Outcome::WrongSecret,
+        Outcome::WrongPlace,
+    ];
     assert_eq!(notable, expected.iter().collect::<Vec<_>>());
 }
 

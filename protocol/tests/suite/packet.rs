@@ -1,5 +1,5 @@
-//! Packets as the specification's table has them, encoded byte by byte, without the crate's types. All tests in Rust that make packets
-//! by hand make them by this.
+//! Packets as the specification's table has them, encoded byte by byte, without the crate's types.
+//! All tests in Rust that make packets by hand make them by this.
 
 /// Numbers of the `kind` field.
 pub const CONTRIBUTION: u8 = 1;
@@ -74,7 +74,9 @@ impl Packet {
     /// The packet in `bytes`, whose length is that of the header and a whole number of words.
     pub fn from_bytes(bytes: &[u8]) -> Self {
         let u16_at = |at: usize| u16::from_be_bytes([bytes[at], bytes[at + 1]]);
-        let u32_at = |at: usize| u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+        let u32_at = |at: usize| {
+            u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+        };
         assert!(bytes.len() >= 32 && bytes.len().is_multiple_of(4));
         Self {
             version: bytes[0],
@@ -129,7 +131,11 @@ pub fn add_words(op: u8, words: impl Iterator<Item = u32>) -> u32 {
         high += u64::from(word / 65536);
         low += u64::from(word % 65536);
     }
-    if op / 16 == 1 { (high % 65536 * 65536 + low % 65536) as u32 } else { (whole % (1 << 32)) as u32 }
+    if op / 16 == 1 {
+        (high % 65536 * 65536 + low % 65536) as u32
+    } else {
+        (whole % (1 << 32)) as u32
+    }
 }
 
 /// Combines one lane of every rank as `op` says, in wide integers.

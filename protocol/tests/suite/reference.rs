@@ -1,7 +1,7 @@
 //! What an aggregator must answer: rules 1 to 4 of the specification over an unbounded history.
 //!
-//! No sets, no shadow copies, no bitmaps, no wrap-around: every round that ever began is kept, with every rank's
-//! packet, under its true number. Slow, and meant to be seen to be right.
+//! No sets, no shadow copies, no bitmaps, no wrap-around: every round that ever began is kept, with
+//! every rank's packet, under its true number. Slow, and meant to be seen to be right.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,8 @@ use switchml_protocol::job::Place;
 use switchml_protocol::outcome::Outcome;
 
 use crate::packet::{
-    CE, CHECKED, CONTRIBUTION, EVERYONE, HELLO, PENDING, Packet, REJECT, RESULT, add_words, check_word, combine,
+    CE, CHECKED, CONTRIBUTION, EVERYONE, HELLO, PENDING, Packet, REJECT, RESULT, add_words,
+    check_word, combine,
 };
 use crate::switch::{EPOCH, JOB, Served, secret};
 
@@ -33,7 +34,14 @@ pub struct Round {
 
 impl Reference {
     pub fn new(ranks: u16, slots: u16) -> Self {
-        Self { ranks, slots, epoch: EPOCH, aborted: false, homes: BTreeMap::new(), rounds: BTreeMap::new() }
+        Self {
+            ranks,
+            slots,
+            epoch: EPOCH,
+            aborted: false,
+            homes: BTreeMap::new(),
+            rounds: BTreeMap::new(),
+        }
     }
 
     /// A new session: everything before is forgotten.
@@ -58,7 +66,9 @@ impl Reference {
     /// Ranks that the newest round of a slot lacks.
     pub fn missing(&self, slot: u16) -> Vec<u16> {
         let newest = self.newest(slot).map(|(number, _)| &self.rounds[&(slot, number)]);
-        (0..self.ranks).filter(|rank| newest.is_none_or(|round| !round.contributions.contains_key(rank))).collect()
+        (0..self.ranks)
+            .filter(|rank| newest.is_none_or(|round| !round.contributions.contains_key(rank)))
+            .collect()
     }
 
     /// Renumbers the rounds of all slots, so that a trace begins near the wrap-around.
@@ -124,7 +134,10 @@ impl Reference {
     /// The true number of the packet's round: the one nearest to the newest of its parity.
     fn true_round(&self, packet: &Packet) -> i64 {
         let same_parity = |number: i64| number % 2 == i64::from(packet.round % 2);
-        let of_slot = self.rounds.keys().filter(|(slot, number)| *slot == packet.slot && same_parity(*number));
+        let of_slot = self
+            .rounds
+            .keys()
+            .filter(|(slot, number)| *slot == packet.slot && same_parity(*number));
         match of_slot.map(|(_, number)| *number).max() {
             None => i64::from(packet.round),
             Some(newest) => {
@@ -137,7 +150,9 @@ impl Reference {
     fn contribution(&mut self, packet: &Packet) -> Served {
         let (slot, number) = (packet.slot, self.true_round(packet));
         // Rule 4: the next round but one has taken its place.
-        let superseded = |(other, newer): &(u16, i64)| *other == slot && *newer > number && (newer - number) % 2 == 0;
+        let superseded = |(other, newer): &(u16, i64)| {
+            *other == slot && *newer > number && (newer - number) % 2 == 0
+        };
         if self.rounds.keys().any(superseded) {
             return dropped(Outcome::Stale);
         }
@@ -252,6 +267,7 @@ fn dropped(outcome: Outcome) -> Served {
 
 /// A two-word answer to the sender.
 fn note(outcome: Outcome, packet: &Packet, kind: u8, words: [u32; 2]) -> Served {
-    let answer = Packet { kind, op: 0, flags: 0, payload: words.to_vec(), ..packet.clone() }.sealed();
+    let answer =
+        Packet { kind, op: 0, flags: 0, payload: words.to_vec(), ..packet.clone() }.sealed();
     Served { outcome, answer: Some(answer) }
 }

@@ -1,4 +1,5 @@
-//! One case for every rule of the specification's aggregator section, and for every outcome of `serve`.
+//! One case for every rule of the specification's aggregator section, and for every outcome of
+//! `serve`.
 
 use switchml_protocol::aggregator::serve;
 use switchml_protocol::header::Header;
@@ -8,8 +9,8 @@ use switchml_protocol::{MAX_LANES, U32};
 use zerocopy::FromBytes;
 
 use crate::packet::{
-    ALL_OPS, CE, CHECKED, EVERYONE, MAX_I16, MAX_I32, PENDING, Packet, REJECT, RESULT, RETRANSMIT, SUM_I16, check_word,
-    combine,
+    ALL_OPS, CE, CHECKED, EVERYONE, MAX_I16, MAX_I32, PENDING, Packet, REJECT, RESULT, RETRANSMIT,
+    SUM_I16, check_word, combine,
 };
 use crate::switch::{EPOCH, FIRST_SLOT, JOB, Served, Switch, contribution, hello, place, secret};
 
@@ -21,7 +22,8 @@ fn uniform(rank: u16, slot: u16, round: u32, value: u32) -> Packet {
 /// Has every rank contribute its number plus 1 to a round.
 fn complete(switch: &Switch, ranks: u16, slot: u16, round: u32) {
     for rank in 0..ranks {
-        let outcome = switch.receive_from_home(&uniform(rank, slot, round, u32::from(rank) + 1)).outcome;
+        let outcome =
+            switch.receive_from_home(&uniform(rank, slot, round, u32::from(rank) + 1)).outcome;
         let expected = match rank {
             _ if rank + 1 == ranks => Outcome::Completed,
             0 => Outcome::Started,
@@ -49,7 +51,8 @@ fn assert_dropped(switch: &Switch, packet: &Packet, outcome: Outcome) {
 
 /// The REJECT that answers a packet.
 fn rejection(packet: &Packet, reason: u32, detail: u32) -> Option<Packet> {
-    let answer = Packet { kind: REJECT, op: 0, flags: 0, payload: vec![reason, detail], ..packet.clone() };
+    let answer =
+        Packet { kind: REJECT, op: 0, flags: 0, payload: vec![reason, detail], ..packet.clone() };
     Some(answer.sealed())
 }
 
@@ -146,7 +149,10 @@ fn a_contribution_counts_only_from_where_its_rank_lives() {
 fn hello_opens_the_path_of_its_rank_alone_and_comes_back_unchanged() {
     let switch = Switch::new(2, 2);
     assert_dropped(&switch, &uniform(0, 0, 0, 1), Outcome::NoHello);
-    assert_eq!(receive_in_vain(&switch, &hello(0)), Served { outcome: Outcome::Hello, answer: Some(hello(0)) });
+    assert_eq!(
+        receive_in_vain(&switch, &hello(0)),
+        Served { outcome: Outcome::Hello, answer: Some(hello(0)) }
+    );
     assert_dropped(&switch, &uniform(1, 0, 0, 1), Outcome::NoHello);
     assert_eq!(switch.receive_from_home(&uniform(0, 0, 0, 1)).outcome, Outcome::Started);
 }
@@ -156,10 +162,21 @@ fn hello_probes_every_size() {
     let switch = Switch::new(2, 2);
     for lanes in (0..=MAX_LANES).step_by(32) {
         let probe = Packet { lanes: lanes as u16, payload: vec![0xABCD; lanes], ..hello(1) };
-        assert_eq!(receive_in_vain(&switch, &probe), Served { outcome: Outcome::Hello, answer: Some(probe) });
+        assert_eq!(
+            receive_in_vain(&switch, &probe),
+            Served { outcome: Outcome::Hello, answer: Some(probe) }
+        );
     }
-    assert_dropped(&switch, &Packet { lanes: 2, payload: vec![0; 2], ..hello(1) }, Outcome::BadLanes);
-    assert_dropped(&switch, &Packet { lanes: 800, payload: vec![0; 800], ..hello(1) }, Outcome::BadLanes);
+    assert_dropped(
+        &switch,
+        &Packet { lanes: 2, payload: vec![0; 2], ..hello(1) },
+        Outcome::BadLanes,
+    );
+    assert_dropped(
+        &switch,
+        &Packet { lanes: 800, payload: vec![0; 800], ..hello(1) },
+        Outcome::BadLanes,
+    );
 }
 
 #[test]
@@ -194,7 +211,11 @@ fn a_wrong_check_word_is_dropped_before_it_touches_a_slot() {
     let switch = Switch::ready(2, 2);
     for op in ALL_OPS {
         let good = Packet { op, ..uniform(0, 0, 0, 1) }.sealed();
-        assert_dropped(&switch, &Packet { check: good.check ^ 1, ..good.clone() }, Outcome::BadCheck);
+        assert_dropped(
+            &switch,
+            &Packet { check: good.check ^ 1, ..good.clone() },
+            Outcome::BadCheck,
+        );
         let mut corrupt = good.clone();
         corrupt.payload[31] ^= 0x0001_0000;
         assert_dropped(&switch, &corrupt, Outcome::BadCheck);
@@ -216,7 +237,11 @@ fn the_last_lane_of_the_largest_packet_is_checked() {
 fn a_contribution_without_the_flag_is_dropped() {
     let switch = Switch::ready(2, 2);
     assert_dropped(&switch, &Packet { flags: 0, ..uniform(0, 0, 0, 1) }, Outcome::BadCheck);
-    assert_dropped(&switch, &Packet { flags: RETRANSMIT | CE, check: 0xBAD, ..uniform(0, 0, 0, 1) }, Outcome::BadCheck);
+    assert_dropped(
+        &switch,
+        &Packet { flags: RETRANSMIT | CE, check: 0xBAD, ..uniform(0, 0, 0, 1) },
+        Outcome::BadCheck,
+    );
     // A rank says HELLO again, and a bit flips: 5 becomes 1, CONTRIBUTION.
     let hello = Packet { payload: vec![0; 32], ..hello(0) };
     assert_dropped(&switch, &Packet { kind: hello.kind ^ 4, ..hello }, Outcome::BadCheck);
@@ -244,7 +269,10 @@ fn members_of_an_aborted_job_are_told_and_nothing_is_added() {
         assert_eq!(served, Served { outcome: Outcome::Aborted, answer: rejection(&packet, 3, 0) });
     }
     // Strangers are not answered, here as elsewhere.
-    assert_eq!(receive_in_vain_from(&switch, &place(9), &uniform(1, 0, 0, 2)).outcome, Outcome::WrongPlace);
+    assert_eq!(
+        receive_in_vain_from(&switch, &place(9), &uniform(1, 0, 0, 2)).outcome,
+        Outcome::WrongPlace
+    );
     assert_dropped(&switch, &uniform(1, 2, 0, 2), Outcome::BadSlot);
     assert_dropped(&switch, &Packet { check: 0, ..uniform(1, 0, 0, 2) }, Outcome::BadCheck);
     // A rank that joins late finds its path, and hears of the abort on it.
@@ -281,7 +309,8 @@ fn the_last_contribution_brings_the_sum_to_all() {
 fn a_result_byte_by_byte() {
     let switch = Switch::ready(2, 1);
     switch.receive_from_home(&uniform(1, 0, 0, 0x0102_0304));
-    let answer = switch.receive_from_home(&uniform(0, 0, 0, 0x1000_0000)).answer.unwrap().to_bytes();
+    let answer =
+        switch.receive_from_home(&uniform(0, 0, 0, 0x1000_0000)).answer.unwrap().to_bytes();
     #[rustfmt::skip]
     let header = [
         1, 2, 0, 3, // version, RESULT, job
@@ -307,15 +336,25 @@ fn every_operator_at_every_size_of_job() {
             let payloads: Vec<_> = (0..ranks).map(payload).collect();
             let mut last = None;
             for rank in (0..ranks).rev() {
-                let packet = Packet { op, ..contribution(rank as u16, 0, 0, payloads[rank as usize].clone()) };
+                let packet = Packet {
+                    op,
+                    ..contribution(rank as u16, 0, 0, payloads[rank as usize].clone())
+                };
                 assert_eq!(last, None);
                 last = switch.receive_from_home(&packet.sealed()).answer;
             }
             let result = last.expect("a RESULT");
             let payloads: Vec<&[u32]> = payloads.iter().map(|payload| &payload[..]).collect();
             assert!(result.payload == combine(op, &payloads), "op {op:#x}, {ranks} ranks");
-            assert_eq!((result.kind, result.rank, result.op, result.flags), (RESULT, EVERYONE, op, CHECKED));
-            assert_eq!(result.check, check_word(&result, u64::from(ranks)), "op {op:#x}, {ranks} ranks");
+            assert_eq!(
+                (result.kind, result.rank, result.op, result.flags),
+                (RESULT, EVERYONE, op, CHECKED)
+            );
+            assert_eq!(
+                result.check,
+                check_word(&result, u64::from(ranks)),
+                "op {op:#x}, {ranks} ranks"
+            );
         }
     }
 }
@@ -332,7 +371,9 @@ fn check_words_survive_i16_lanes_that_wrap() {
 
 #[test]
 fn check_word_of_a_maximum_is_made_from_its_values() {
-    for (op, a, b, max) in [(MAX_I32, 5, u32::MAX, 5), (MAX_I16, 0x0005_FFFF, 0xFFFF_0007, 0x0005_0007)] {
+    for (op, a, b, max) in
+        [(MAX_I32, 5, u32::MAX, 5), (MAX_I16, 0x0005_FFFF, 0xFFFF_0007, 0x0005_0007)]
+    {
         let switch = Switch::ready(2, 1);
         switch.receive_from_home(&Packet { op, ..uniform(0, 0, 0, a) }.sealed());
         let last = Packet { op, ..uniform(1, 0, 0, b) }.sealed();
@@ -352,7 +393,10 @@ fn a_job_of_one_is_complete_at_once() {
         let served = switch.receive_from_home(&uniform(0, 0, round, 7 + round));
         assert_eq!(served.outcome, Outcome::Completed);
         let answer = served.answer.unwrap();
-        assert_eq!((answer.kind, answer.rank, answer.payload), (RESULT, 0xFFFF, vec![7 + round; 32]));
+        assert_eq!(
+            (answer.kind, answer.rank, answer.payload),
+            (RESULT, 0xFFFF, vec![7 + round; 32])
+        );
     }
 }
 
@@ -362,11 +406,13 @@ fn a_rank_that_sends_again_hears_who_is_in() {
     for rank in [63, 0, 32, 5] {
         switch.receive_from_home(&uniform(rank, 0, 0, 1));
     }
-    let resend = Packet { flags: CHECKED | RETRANSMIT | CE, aux: 0x1234_5678, ..uniform(5, 0, 0, 1) };
+    let resend =
+        Packet { flags: CHECKED | RETRANSMIT | CE, aux: 0x1234_5678, ..uniform(5, 0, 0, 1) };
     let served = receive_in_vain(&switch, &resend);
     // bits 63 and 32 in the first word, 5 and 0 in the second
     let bitmap = vec![0x8000_0001, 0x0000_0021];
-    let answer = Packet { kind: PENDING, op: 0, flags: 0, payload: bitmap, ..resend.clone() }.sealed();
+    let answer =
+        Packet { kind: PENDING, op: 0, flags: 0, payload: bitmap, ..resend.clone() }.sealed();
     assert_eq!((answer.rank, answer.aux, answer.lanes, answer.flags), (5, 0x1234_5678, 2, CHECKED));
     assert_eq!(served, Served { outcome: Outcome::Pending, answer: Some(answer) });
 }
@@ -386,7 +432,8 @@ fn a_rank_that_lost_the_result_gets_the_stored_copy_to_itself() {
     switch.receive_from_home(&uniform(0, 0, 0, 1));
     let for_all = switch.receive_from_home(&uniform(1, 0, 0, 2)).answer.unwrap();
     for rank in [0, 1] {
-        let resend = Packet { flags: CHECKED | RETRANSMIT, aux: 77, ..uniform(rank, 0, 0, 9) }.sealed();
+        let resend =
+            Packet { flags: CHECKED | RETRANSMIT, aux: 77, ..uniform(rank, 0, 0, 9) }.sealed();
         let served = receive_in_vain(&switch, &resend);
         let expected = Packet { rank, aux: 77, ..for_all.clone() };
         assert_eq!(served, Served { outcome: Outcome::Replayed, answer: Some(expected) });
@@ -414,12 +461,16 @@ fn a_new_round_starts_from_its_first_contribution_alone() {
     let switch = Switch::ready(2, 1);
     for round in 0..6 {
         complete(&switch, 2, 0, round);
-        assert_eq!(receive_in_vain(&switch, &uniform(0, 0, round, 0)).answer.unwrap().payload, vec![3; 32]);
+        assert_eq!(
+            receive_in_vain(&switch, &uniform(0, 0, round, 0)).answer.unwrap().payload,
+            vec![3; 32]
+        );
     }
     // ... also when it is shorter than the round before the last
     let switch = Switch::ready(1, 1);
     for (round, lanes) in [(0, 768), (1, 32), (2, 64), (3, 768)] {
-        let answer = switch.receive_from_home(&contribution(0, 0, round, vec![1; lanes])).answer.unwrap();
+        let answer =
+            switch.receive_from_home(&contribution(0, 0, round, vec![1; lanes])).answer.unwrap();
         assert_eq!(answer.payload, vec![1; lanes]);
     }
 }
@@ -466,11 +517,20 @@ fn ranks_that_disagree_on_the_call_poison_the_round() {
         switch.receive_from_home(&uniform(0, 0, 0, 1));
         let dissent = &calls(1, 0, 0)[variant];
         let served = switch.receive_from_home(dissent);
-        assert_eq!(served, Served { outcome: Outcome::Mismatch, answer: rejection(dissent, 1, 0x0002_0001) });
-        // Everyone hears the same from then on: those who agree, those who were in, and the next dissenter.
-        for packet in [uniform(3, 0, 0, 1), uniform(2, 0, 0, 1), calls(3, 0, 0)[2].clone(), dissent.clone()] {
+        assert_eq!(
+            served,
+            Served { outcome: Outcome::Mismatch, answer: rejection(dissent, 1, 0x0002_0001) }
+        );
+        // Everyone hears the same from then on: those who agree, those who were in, and the next
+        // dissenter.
+        for packet in
+            [uniform(3, 0, 0, 1), uniform(2, 0, 0, 1), calls(3, 0, 0)[2].clone(), dissent.clone()]
+        {
             let served = receive_in_vain(&switch, &packet);
-            assert_eq!(served, Served { outcome: Outcome::Mismatch, answer: rejection(&packet, 1, 0x0002_0001) });
+            assert_eq!(
+                served,
+                Served { outcome: Outcome::Mismatch, answer: rejection(&packet, 1, 0x0002_0001) }
+            );
         }
         // The round never completes, so the next one cannot begin; other slots go on.
         let next = uniform(3, 0, 1, 1);
@@ -513,12 +573,16 @@ fn an_epoch_starts_with_round_0() {
         let switch = Switch::ready(2, 1);
         let packet = uniform(0, 0, round, 1);
         let served = receive_in_vain(&switch, &packet);
-        assert_eq!(served, Served { outcome: Outcome::WrongRound, answer: rejection(&packet, 2, 0) });
+        assert_eq!(
+            served,
+            Served { outcome: Outcome::WrongRound, answer: rejection(&packet, 2, 0) }
+        );
         assert_eq!(switch.receive_from_home(&uniform(0, 0, 0, 1)).outcome, Outcome::Started);
     }
 }
 
-/// A switch of two ranks and one slot, whose rounds before `round` are complete, and `round` begun by rank 0.
+/// A switch of two ranks and one slot, whose rounds before `round` are complete, and `round` begun
+/// by rank 0.
 fn begun(round: u32) -> Switch {
     let switch = Switch::ready(2, 1);
     for before in 0..round {
@@ -535,10 +599,16 @@ fn a_round_starts_only_when_the_one_before_is_complete() {
         for ahead in 1..=4 {
             let packet = uniform(1, 0, newest + ahead, 1);
             let served = receive_in_vain(&switch, &packet);
-            assert_eq!(served, Served { outcome: Outcome::WrongRound, answer: rejection(&packet, 2, newest) });
+            assert_eq!(
+                served,
+                Served { outcome: Outcome::WrongRound, answer: rejection(&packet, 2, newest) }
+            );
         }
         assert_eq!(switch.receive_from_home(&uniform(1, 0, newest, 1)).outcome, Outcome::Completed);
-        assert_eq!(switch.receive_from_home(&uniform(1, 0, newest + 1, 1)).outcome, Outcome::Started);
+        assert_eq!(
+            switch.receive_from_home(&uniform(1, 0, newest + 1, 1)).outcome,
+            Outcome::Started
+        );
     }
 }
 
@@ -550,14 +620,18 @@ fn no_round_is_left_out() {
         for ahead in 2..=5 {
             let packet = uniform(1, 0, newest + ahead, 1);
             let served = receive_in_vain(&switch, &packet);
-            assert_eq!(served, Served { outcome: Outcome::WrongRound, answer: rejection(&packet, 2, newest) });
+            assert_eq!(
+                served,
+                Served { outcome: Outcome::WrongRound, answer: rejection(&packet, 2, newest) }
+            );
         }
     }
 }
 
 #[test]
 fn both_sets_must_hold_the_rounds_before() {
-    // Rounds that a pool can only hold after a fault of its memory: the rule is checked all the same.
+    // Rounds that a pool can only hold after a fault of its memory: the rule is checked all the
+    // same.
     let outcome_with = |even: u32, odd: u32, round: u32| {
         let switch = Switch::ready(2, 1);
         complete(&switch, 2, 0, 0);
@@ -597,7 +671,10 @@ fn late_duplicates_are_stale() {
 fn older_and_newer_are_judged_across_half_the_number_circle() {
     let switch = begun(2);
     // Set 0 holds round 2: 2^31 - 2 even rounds are ahead, the others behind.
-    assert_eq!(receive_in_vain(&switch, &uniform(1, 0, 0x8000_0000, 1)).outcome, Outcome::WrongRound);
+    assert_eq!(
+        receive_in_vain(&switch, &uniform(1, 0, 0x8000_0000, 1)).outcome,
+        Outcome::WrongRound
+    );
     assert_eq!(receive_in_vain(&switch, &uniform(1, 0, 0x8000_0004, 1)).outcome, Outcome::Stale);
     assert_eq!(receive_in_vain(&switch, &uniform(1, 0, 0xFFFF_FFFE, 1)).outcome, Outcome::Stale);
 }
@@ -606,7 +683,8 @@ fn older_and_newer_are_judged_across_half_the_number_circle() {
 fn the_duplicate_that_misleads_the_published_algorithm_is_stale() {
     // c1/0, c0/0, RESULT, c1/1, c1/0 again, c1/1 again: two workers, one slot.
     let switch = Switch::ready(2, 1);
-    let outcome = |rank, round, value| switch.receive_from_home(&uniform(rank, 0, round, value)).outcome;
+    let outcome =
+        |rank, round, value| switch.receive_from_home(&uniform(rank, 0, round, value)).outcome;
     assert_eq!(outcome(1, 0, 1), Outcome::Started);
     assert_eq!(outcome(0, 0, 2), Outcome::Completed);
     assert_eq!(outcome(1, 1, 10), Outcome::Started);
@@ -633,11 +711,17 @@ fn round_0_follows_the_last_round() {
     }
     for round in [u32::MAX - 1, u32::MAX, 0, 1, 2] {
         for skipped in [round.wrapping_add(1), round.wrapping_add(2)] {
-            assert_eq!(receive_in_vain(&switch, &uniform(0, 0, skipped, 1)).outcome, Outcome::WrongRound);
+            assert_eq!(
+                receive_in_vain(&switch, &uniform(0, 0, skipped, 1)).outcome,
+                Outcome::WrongRound
+            );
         }
         complete(&switch, 2, 0, round);
         assert_eq!(receive_in_vain(&switch, &uniform(0, 0, round, 1)).outcome, Outcome::Replayed);
-        assert_eq!(receive_in_vain(&switch, &uniform(0, 0, round.wrapping_sub(1), 1)).outcome, Outcome::Replayed);
+        assert_eq!(
+            receive_in_vain(&switch, &uniform(0, 0, round.wrapping_sub(1), 1)).outcome,
+            Outcome::Replayed
+        );
         for stale in 2..6 {
             assert_dropped(&switch, &uniform(0, 0, round.wrapping_sub(stale), 1), Outcome::Stale);
         }
@@ -660,10 +744,16 @@ fn a_new_epoch_finds_every_slot_empty() {
     for round in [1, 4, 5, 6] {
         let packet = renewed(uniform(1, 0, round, 1));
         let served = receive_in_vain(&switch, &packet);
-        assert_eq!(served, Served { outcome: Outcome::WrongRound, answer: rejection(&packet, 2, 0) });
+        assert_eq!(
+            served,
+            Served { outcome: Outcome::WrongRound, answer: rejection(&packet, 2, 0) }
+        );
     }
     for round in 0..4 {
-        assert_eq!(switch.receive_from_home(&renewed(uniform(1, 0, round, 1))).outcome, Outcome::Started);
+        assert_eq!(
+            switch.receive_from_home(&renewed(uniform(1, 0, round, 1))).outcome,
+            Outcome::Started
+        );
         let answer = switch.receive_from_home(&renewed(uniform(0, 0, round, 2))).answer.unwrap();
         assert_eq!(answer.payload, vec![3; 32]);
         assert_dropped(&switch, &uniform(1, 0, 5, 1), Outcome::WrongEpoch);

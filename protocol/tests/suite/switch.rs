@@ -1,4 +1,5 @@
-//! An aggregator in vectors: the crate's `serve` over the simplest storage there is, bytes in and bytes out.
+//! An aggregator in vectors: the crate's `serve` over the simplest storage there is, bytes in and
+//! bytes out.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -36,10 +37,17 @@ pub struct Served {
 }
 
 impl Switch {
-    /// A switch with one open job, whose ranks have not said HELLO yet. The member table is longer than the job, as in
-    /// BPF maps.
+    /// A switch with one open job, whose ranks have not said HELLO yet. The member table is longer
+    /// than the job, as in BPF maps.
     pub fn new(ranks: u32, slots: u32) -> Self {
-        let job = Job { state: OPEN, epoch: EPOCH, ranks, first_slot: FIRST_SLOT, slots, ..Job::default() };
+        let job = Job {
+            state: OPEN,
+            epoch: EPOCH,
+            ranks,
+            first_slot: FIRST_SLOT,
+            slots,
+            ..Job::default()
+        };
         let member = |rank| (rank, Member { secret: secret(rank), ..Member::default() });
         Self {
             job: Cell::new(job),
@@ -98,7 +106,8 @@ impl Switch {
         let (header, payload) = Header::mut_from_prefix(bytes).expect("a header");
         let payload_len = payload.len();
         let words = payload_len / 4;
-        let (payload, _) = <[U32]>::mut_from_prefix_with_elems(payload, words).expect("whole words");
+        let (payload, _) =
+            <[U32]>::mut_from_prefix_with_elems(payload, words).expect("whole words");
         serve(self, from, header, payload, payload_len)
     }
 }
@@ -151,7 +160,13 @@ pub fn secret(rank: u16) -> u32 {
 /// A rank's HELLO, with 32 lanes.
 pub fn hello(rank: u16) -> Packet {
     let payload: Vec<u32> = (0..32).collect();
-    Packet { kind: HELLO, aux: secret(rank), flags: 0, check: 0, ..contribution(rank, 0, 0, payload) }
+    Packet {
+        kind: HELLO,
+        aux: secret(rank),
+        flags: 0,
+        check: 0,
+        ..contribution(rank, 0, 0, payload)
+    }
 }
 
 /// A rank's contribution, checked.

@@ -1,4 +1,5 @@
-//! Random executions: whatever the network does, results are exact, and nobody who keeps the rules is refused.
+//! Random executions: whatever the network does, results are exact, and nobody who keeps the rules
+//! is refused.
 
 use proptest::prelude::*;
 use proptest::sample::Index;
@@ -19,7 +20,8 @@ struct Twin {
 }
 
 impl Twin {
-    /// All ranks have said HELLO, and every slot has seen the two rounds before `origin`, or none for 0.
+    /// All ranks have said HELLO, and every slot has seen the two rounds before `origin`, or none
+    /// for 0.
     fn new(ranks: u16, slots: u16, origin: u32) -> Self {
         let switch = Switch::ready(u32::from(ranks), u32::from(slots));
         let mut reference = Reference::new(ranks, slots);
@@ -55,8 +57,10 @@ impl Twin {
 
     fn receive_from(&mut self, from: &Place, packet: &Packet) -> Served {
         let expected = self.reference.receive(from, packet);
-        let touched =
-            matches!(expected.outcome, Outcome::Started | Outcome::Added | Outcome::Completed | Outcome::Mismatch);
+        let touched = matches!(
+            expected.outcome,
+            Outcome::Started | Outcome::Added | Outcome::Completed | Outcome::Mismatch
+        );
         let before = (!touched).then(|| self.switch.slots.borrow().clone());
         let served = self.switch.receive(from, packet);
         assert_eq!(served, expected, "answer to {packet:?}");
@@ -79,7 +83,9 @@ impl Twin {
 
 /// All (slot, round, rank) of the given ranges, slots outermost.
 fn slot_rounds(slots: u16, rounds: u32, ranks: u16) -> impl Iterator<Item = (u16, u32, u16)> {
-    (0..slots).flat_map(move |slot| (0..rounds).flat_map(move |round| (0..ranks).map(move |rank| (slot, round, rank))))
+    (0..slots).flat_map(move |slot| {
+        (0..rounds).flat_map(move |round| (0..ranks).map(move |rank| (slot, round, rank)))
+    })
 }
 
 /// The two rounds that a trace begins after are as if they had been played under their numbers.
@@ -87,7 +93,10 @@ fn slot_rounds(slots: u16, rounds: u32, ranks: u16) -> impl Iterator<Item = (u16
 fn rounds_before_the_origin_are_replayed_under_their_numbers() {
     let mut twin = Twin::new(2, 1, 1000);
     for round in [998, 999] {
-        assert_eq!(twin.receive(&contribution(1, 0, round, vec![1; 32])).outcome, Outcome::Replayed);
+        assert_eq!(
+            twin.receive(&contribution(1, 0, round, vec![1; 32])).outcome,
+            Outcome::Replayed
+        );
     }
 }
 
@@ -155,21 +164,33 @@ impl World {
     fn new(ranks: u16, slots: u16, origin: u32) -> Self {
         let job = Job { epoch: EPOCH, ranks, slots: u64::from(slots), origin: u64::from(origin) };
         let workers = (0..ranks).map(|rank| Worker::new(job, rank)).collect();
-        Self { twin: Twin::new(ranks, slots, origin), job, workers, up: Vec::new(), down: Vec::new() }
+        Self {
+            twin: Twin::new(ranks, slots, origin),
+            job,
+            workers,
+            up: Vec::new(),
+            down: Vec::new(),
+        }
     }
 
     fn happen(&mut self, event: Event) {
         const SOON: usize = 12;
         let ranks = self.workers.len();
         match event {
-            Event::Send { worker, congested } => self.up.extend(self.workers[worker.index(ranks)].send(congested)),
+            Event::Send { worker, congested } => {
+                self.up.extend(self.workers[worker.index(ranks)].send(congested))
+            }
             Event::Resend { worker, which } => {
                 self.up.extend(pick(&self.workers[worker.index(ranks)].resend(), &which));
             }
             Event::DeliverUp(which) => self.deliver_up(pick(&self.up, &which), None),
-            Event::DeliverUpSoon(which) => self.deliver_up(pick(last(&self.up, SOON), &which), None),
+            Event::DeliverUpSoon(which) => {
+                self.deliver_up(pick(last(&self.up, SOON), &which), None)
+            }
             Event::CorruptUp { which, bit } => self.deliver_up(pick(&self.up, &which), Some(bit)),
-            Event::DeliverDown { worker, which } => self.deliver_down(worker.index(ranks), pick(&self.down, &which)),
+            Event::DeliverDown { worker, which } => {
+                self.deliver_down(worker.index(ranks), pick(&self.down, &which))
+            }
             Event::DeliverDownSoon { worker, which } => {
                 self.deliver_down(worker.index(ranks), pick(last(&self.down, SOON), &which));
             }
@@ -221,7 +242,8 @@ impl World {
             packets.extend(std::iter::from_fn(|| self.workers[worker].send(false)));
             for packet in packets {
                 let answer = self.serve(&place(packet.rank), &packet);
-                (0..self.workers.len()).for_each(|worker| self.deliver_down(worker, answer.clone()));
+                (0..self.workers.len())
+                    .for_each(|worker| self.deliver_down(worker, answer.clone()));
             }
         }
     }
@@ -241,8 +263,9 @@ fn corrupt(packet: &Packet, bit: &Index) -> Packet {
 }
 
 proptest! {
-    /// Safety: [`Worker::receive`] asserts that every result it accepts is the true one and that nothing is refused,
-    /// [`Twin::receive`] that every answer is the reference's. Liveness: once faults stop, every worker gets on.
+    /// Safety: [`Worker::receive`] asserts that every result it accepts is the true one and that
+    /// nothing is refused, [`Twin::receive`] that every answer is the reference's. Liveness: once
+    /// faults stop, every worker gets on.
     #[test]
     fn legal_workers_get_exact_results(ranks in 1u16..=5, slots in 1u16..=3, origin in origin(), events in events()) {
         let mut world = World::new(ranks, slots, origin);
@@ -397,7 +420,11 @@ impl Twin {
             }
         };
         let payload = (0..64).map(|lane: u32| value.wrapping_mul(2 * lane + 1)).collect();
-        let packet = Packet { epoch: *epoch, op: op_of(slot, round), ..contribution(rank, slot, round, payload) };
+        let packet = Packet {
+            epoch: *epoch,
+            op: op_of(slot, round),
+            ..contribution(rank, slot, round, payload)
+        };
         self.receive(&twisted(packet, twist));
     }
 }

@@ -2,7 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::packet::{ALL_OPS, CE, CHECKED, Packet, REJECT, RESULT, RETRANSMIT, check_word, combine};
+use crate::packet::{
+    ALL_OPS, CE, CHECKED, Packet, REJECT, RESULT, RETRANSMIT, check_word, combine,
+};
 use crate::switch::contribution;
 
 /// What a job's workers know in common.
@@ -61,7 +63,8 @@ impl Worker {
         Self { job, rank, next: 0, outstanding: BTreeMap::new(), done: BTreeSet::new() }
     }
 
-    /// The next chunk, if it may be sent: once the result of the chunk before it in the same slot is held.
+    /// The next chunk, if it may be sent: once the result of the chunk before it in the same slot
+    /// is held.
     pub fn send(&mut self, congested: bool) -> Option<Packet> {
         let previous = self.next.checked_sub(self.job.slots);
         if previous.is_some_and(|previous| !self.done.contains(&previous)) {
@@ -85,7 +88,8 @@ impl Worker {
     /// Takes in a packet from the aggregator. A result that counts must be the true one.
     pub fn receive(&mut self, packet: &Packet) {
         let mine = |(_, sent): &(&u64, &Packet)| {
-            (sent.job, sent.epoch, sent.slot, sent.round) == (packet.job, packet.epoch, packet.slot, packet.round)
+            (sent.job, sent.epoch, sent.slot, sent.round)
+                == (packet.job, packet.epoch, packet.slot, packet.round)
         };
         let Some((&number, sent)) = self.outstanding.iter().find(mine) else {
             return;

@@ -1,5 +1,6 @@
-//! The control plane of a Tofino switch, for tests: a BFRT server whose tables are as strict as a switch's, without a pipeline behind
-//! them. What it refuses, and how it says so, is as in bf_switchd's server (p4lang/open-p4studio).
+//! The control plane of a Tofino switch, for tests: a BFRT server whose tables are as strict as a
+//! switch's, without a pipeline behind them. What it refuses, and how it says so, is as in
+//! bf_switchd's server (p4lang/open-p4studio).
 
 #![forbid(unsafe_code)]
 
@@ -49,8 +50,8 @@ pub struct Entry {
 }
 
 impl Switch {
-    /// A switch that runs a program, given by name and bf-rt.json; or none yet. It has a thread of its own, for it must not depend on
-    /// whether those of its clients are busy.
+    /// A switch that runs a program, given by name and bf-rt.json; or none yet. It has a thread of
+    /// its own, for it must not depend on whether those of its clients are busy.
     ///
     /// # Panics
     ///
@@ -60,10 +61,14 @@ impl Switch {
         listener.set_nonblocking(true).expect("a socket of its own");
         let address = listener.local_addr().expect("bound");
         let core = Arc::new(Mutex::new(Core::new(program)));
-        let service = BfRuntimeServer::new(Service::new(Arc::clone(&core))).max_decoding_message_size(32 << 20);
+        let service = BfRuntimeServer::new(Service::new(Arc::clone(&core)))
+            .max_decoding_message_size(32 << 20);
         let (stop, stopped) = oneshot::channel::<()>();
         let thread = std::thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .expect("a runtime");
             runtime.block_on(async {
                 let listener = TcpListener::from_std(listener).expect("a listener");
                 let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
@@ -84,11 +89,14 @@ impl Switch {
         (core.program.as_ref().map(|program| program.name.clone()), core.bound())
     }
 
-    /// Full names of the tables that have entries, and how many. Registers and counters are not among them.
+    /// Full names of the tables that have entries, and how many. Registers and counters are not
+    /// among them.
     pub fn occupied(&self) -> BTreeMap<String, usize> {
         let core = self.core();
         let tables = core.state.tables.iter().filter(|table| {
-            table.table_type != "Register" && table.table_type != "Counter" && table.table_type != "PortStrInfo"
+            table.table_type != "Register"
+                && table.table_type != "Counter"
+                && table.table_type != "PortStrInfo"
         });
         let counts = tables.map(|table| (table.name.clone(), core.state.rows(table.id).count()));
         counts.filter(|(_, count)| *count > 0).collect()
@@ -101,7 +109,12 @@ impl Switch {
     /// When there is no such table.
     pub fn entries(&self, table: &str) -> Vec<Entry> {
         let core = self.core();
-        let table = core.state.tables.iter().find(|known| known.name == table).expect("a table of the switch");
+        let table = core
+            .state
+            .tables
+            .iter()
+            .find(|known| known.name == table)
+            .expect("a table of the switch");
         core.state.rows(table.id).map(|(key, row)| entry(table, key, row)).collect()
     }
 
@@ -112,14 +125,25 @@ impl Switch {
     /// When there is no such table.
     pub fn default_entry(&self, table: &str) -> Option<Entry> {
         let core = self.core();
-        let table = core.state.tables.iter().find(|known| known.name == table).expect("a table of the switch");
+        let table = core
+            .state
+            .tables
+            .iter()
+            .find(|known| known.name == table)
+            .expect("a table of the switch");
         core.state.default_row(table.id).map(|row| entry(table, &BTreeMap::new(), row))
     }
 
     /// The pipeline counts packets, in a counter of that full name.
     pub fn count(&self, counter: &str, index: u64, packets: u64) {
         let mut core = self.core();
-        let id = core.state.tables.iter().find(|table| table.name == counter).expect("a counter of the switch").id;
+        let id = core
+            .state
+            .tables
+            .iter()
+            .find(|table| table.name == counter)
+            .expect("a counter of the switch")
+            .id;
         *core.state.counted.entry((id, index)).or_default() += packets;
     }
 
@@ -142,15 +166,27 @@ impl Drop for Switch {
 }
 
 fn entry(table: &schema::Table, key: &BTreeMap<u32, Bits>, row: &Row) -> Entry {
-    let key_name =
-        |id: u32| table.key.iter().find(|field| field.id == id).map(|field| field.name.clone()).unwrap_or_default();
+    let key_name = |id: u32| {
+        table
+            .key
+            .iter()
+            .find(|field| field.id == id)
+            .map(|field| field.name.clone())
+            .unwrap_or_default()
+    };
     let action = table.action_specs.iter().find(|action| action.id == row.action);
-    let parameters = action.iter().flat_map(|action| &action.data).chain(table.data.iter().map(|data| &data.singleton));
-    let names: BTreeMap<u32, String> = parameters.map(|field| (field.id, field.name.clone())).collect();
+    let parameters = action
+        .iter()
+        .flat_map(|action| &action.data)
+        .chain(table.data.iter().map(|data| &data.singleton));
+    let names: BTreeMap<u32, String> =
+        parameters.map(|field| (field.id, field.name.clone())).collect();
     Entry {
         key: key
             .iter()
-            .map(|(id, (value, mask))| (key_name(*id), (number(value), mask.as_deref().map(number))))
+            .map(|(id, (value, mask))| {
+                (key_name(*id), (number(value), mask.as_deref().map(number)))
+            })
             .collect(),
         action: action.map(|action| action.name.clone()).unwrap_or_default(),
         data: row.fields.iter().map(|(id, value)| (names[id].clone(), numbers(value))).collect(),

@@ -49,7 +49,8 @@ pub struct Service(Arc<Mutex<Core>>);
 impl Core {
     pub fn new(program: Option<(&str, &str)>) -> Self {
         let own: Schema = serde_json::from_str(include_str!("own.json")).expect("JSON");
-        let program = program.map(|(name, text)| Program::new(name, text.as_bytes()).expect("a bf-rt.json"));
+        let program =
+            program.map(|(name, text)| Program::new(name, text.as_bytes()).expect("a bf-rt.json"));
         let mut core = Self { program, state: State::default(), own, clients: BTreeMap::new() };
         core.reset();
         core
@@ -58,7 +59,8 @@ impl Core {
     /// Empties all tables.
     fn reset(&mut self) {
         let none = Schema::default();
-        self.state = State::new(self.program.as_ref().map_or(&none, |program| &program.schema), &self.own);
+        self.state =
+            State::new(self.program.as_ref().map_or(&none, |program| &program.schema), &self.own);
     }
 
     pub fn bound(&self) -> Vec<u32> {
@@ -67,22 +69,35 @@ impl Core {
 
     pub fn learn(&self, digest: &str, fields: &[(&str, u64)]) {
         let filters = self.program.iter().flat_map(|program| &program.schema.learn_filters);
-        let filter = filters.into_iter().find(|filter| filter.name == digest).expect("a digest of the program");
+        let filter = filters
+            .into_iter()
+            .find(|filter| filter.name == digest)
+            .expect("a digest of the program");
         let field = |(name, value): &(&str, u64)| {
-            let field = filter.fields.iter().find(|field| field.name == *name).expect("a field of the digest");
+            let field = filter
+                .fields
+                .iter()
+                .find(|field| field.name == *name)
+                .expect("a field of the digest");
             let bytes = field.kind.bits().expect("a number").div_ceil(8);
-            DataField { field_id: field.id, value: Some(Value::Stream(value.to_be_bytes()[8 - bytes..].to_vec())) }
+            DataField {
+                field_id: field.id,
+                value: Some(Value::Stream(value.to_be_bytes()[8 - bytes..].to_vec())),
+            }
         };
         let data = TableData { action_id: 0, fields: fields.iter().map(field).collect() };
         let list = proto::DigestList { digest_id: filter.id, data: vec![data] };
         let update = stream_message_response::Update::Digest(list);
         for client in self.clients.values().filter(|client| client.is_bound) {
-            let _ = client.stream.send(Ok(proto::StreamMessageResponse { update: Some(update.clone()) }));
+            let _ = client
+                .stream
+                .send(Ok(proto::StreamMessageResponse { update: Some(update.clone()) }));
         }
     }
 
     fn check(&self, device: Option<u32>, client: u32, program: &str) -> Result<(), Status> {
-        if device != Some(DEVICE) || self.program.as_ref().is_none_or(|known| known.name != program) {
+        if device != Some(DEVICE) || self.program.as_ref().is_none_or(|known| known.name != program)
+        {
             return Err(Status::not_found("Error getting BfRtInfo"));
         }
         if !self.clients.contains_key(&client) {
@@ -93,7 +108,9 @@ impl Core {
 
     fn bind(&mut self, client: u32, name: &str) -> Result<(), Status> {
         if let Some(owner) = self.bound().iter().find(|owner| **owner != client) {
-            let why = format!("Client ID {client} trying to bind but Client ID {owner} already owns this P4");
+            let why = format!(
+                "Client ID {client} trying to bind but Client ID {owner} already owns this P4"
+            );
             return Err(Status::already_exists(why));
         }
         if self.program.as_ref().is_none_or(|program| program.name != name) {
@@ -107,13 +124,18 @@ impl Core {
     /// Takes a program in place of another one, whose clients lose it.
     fn deploy(&mut self, config: &proto::ForwardingPipelineConfig) -> Result<(), Status> {
         let profiles = &config.profiles;
-        if profiles.is_empty() || profiles.iter().any(|profile| profile.binary.is_empty() || profile.context.is_empty())
+        if profiles.is_empty()
+            || profiles
+                .iter()
+                .any(|profile| profile.binary.is_empty() || profile.context.is_empty())
         {
             return Err(Status::invalid_argument("Invalid device config sent"));
         }
         let program = Program::new(&config.p4_name, &config.bfruntime_info);
         self.program =
-            Some(program.map_err(|error| Status::invalid_argument(format!("Verify config failed: {error}")))?);
+            Some(program.map_err(|error| {
+                Status::invalid_argument(format!("Verify config failed: {error}"))
+            })?);
         self.clients.clear();
         self.reset();
         Ok(())
@@ -122,7 +144,11 @@ impl Core {
 
 impl Program {
     fn new(name: &str, text: &[u8]) -> Result<Self, serde_json::Error> {
-        Ok(Self { name: name.to_owned(), schema: serde_json::from_slice(text)?, text: text.to_vec() })
+        Ok(Self {
+            name: name.to_owned(),
+            schema: serde_json::from_slice(text)?,
+            text: text.to_vec(),
+        })
     }
 }
 
@@ -147,19 +173,31 @@ fn batch_status(what: &str, refusals: &[Option<Refusal>]) -> Result<(), Status> 
         let value = proto::Error { canonical_code, message }.encode_to_vec();
         proto::Any { type_url: "type.googleapis.com/bfrt_proto.Error".to_owned(), value }
     });
-    let status = proto::Status { code: Code::Unknown as i32, message: what.to_owned(), details: details.collect() };
+    let status = proto::Status {
+        code: Code::Unknown as i32,
+        message: what.to_owned(),
+        details: details.collect(),
+    };
     Err(Status::with_details(Code::Unknown, what, status.encode_to_vec().into()))
 }
 
 #[tonic::async_trait]
 impl BfRuntime for Service {
     type ReadStream = ReceiverStream<Result<proto::ReadResponse, Status>>;
-    type StreamChannelStream = UnboundedReceiverStream<Result<proto::StreamMessageResponse, Status>>;
+    type StreamChannelStream =
+        UnboundedReceiverStream<Result<proto::StreamMessageResponse, Status>>;
 
-    async fn write(&self, request: Request<proto::WriteRequest>) -> Result<Response<proto::WriteResponse>, Status> {
+    async fn write(
+        &self,
+        request: Request<proto::WriteRequest>,
+    ) -> Result<Response<proto::WriteResponse>, Status> {
         let request = request.into_inner();
         let mut core = self.core();
-        core.check(request.target.map(|target| target.device_id), request.client_id, &request.p4_name)?;
+        core.check(
+            request.target.map(|target| target.device_id),
+            request.client_id,
+            &request.p4_name,
+        )?;
         let mut refusals = Vec::new();
         for update in &request.updates {
             // Each is tried, whatever became of those before.
@@ -176,12 +214,19 @@ impl BfRuntime for Service {
         Ok(Response::new(proto::WriteResponse {}))
     }
 
-    async fn read(&self, request: Request<proto::ReadRequest>) -> Result<Response<Self::ReadStream>, Status> {
+    async fn read(
+        &self,
+        request: Request<proto::ReadRequest>,
+    ) -> Result<Response<Self::ReadStream>, Status> {
         let request = request.into_inner();
         let (mut entities, mut refusals) = (Vec::new(), Vec::new());
         {
             let core = self.core();
-            core.check(request.target.map(|target| target.device_id), request.client_id, &request.p4_name)?;
+            core.check(
+                request.target.map(|target| target.device_id),
+                request.client_id,
+                &request.p4_name,
+            )?;
             for entity in &request.entities {
                 let read = match &entity.entity {
                     Some(Entity::TableEntry(entry)) => core.state.read(entry),
@@ -193,7 +238,9 @@ impl BfRuntime for Service {
                 }
             }
         }
-        let entities = entities.into_iter().map(|entry| proto::Entity { entity: Some(Entity::TableEntry(entry)) });
+        let entities = entities
+            .into_iter()
+            .map(|entry| proto::Entity { entity: Some(Entity::TableEntry(entry)) });
         let (sender, stream) = mpsc::channel(2);
         // What was found comes first, and then what was not: there is room for both.
         let _ = sender.try_send(Ok(proto::ReadResponse { entities: entities.collect() }));
@@ -227,7 +274,10 @@ impl BfRuntime for Service {
         request: Request<proto::GetForwardingPipelineConfigRequest>,
     ) -> Result<Response<proto::GetForwardingPipelineConfigResponse>, Status> {
         if request.get_ref().device_id != DEVICE {
-            return Err(Status::invalid_argument(format!("no device {}", request.get_ref().device_id)));
+            return Err(Status::invalid_argument(format!(
+                "no device {}",
+                request.get_ref().device_id
+            )));
         }
         let core = self.core();
         let config = core.program.iter().map(|program| proto::ForwardingPipelineConfig {
@@ -252,20 +302,27 @@ impl BfRuntime for Service {
         tokio::spawn(async move {
             let mut subscribed = None;
             while let Ok(Some(request)) = requests.message().await {
-                let Some(stream_message_request::Update::Subscribe(_)) = request.update else { continue };
+                let Some(stream_message_request::Update::Subscribe(_)) = request.update else {
+                    continue;
+                };
                 if subscribed.is_some() {
                     continue;
                 }
                 let mut core = service.core();
                 if core.clients.contains_key(&request.client_id) {
-                    let _ =
-                        sender.send(Err(Status::invalid_argument("Can't have two clients with the same client id")));
+                    let _ = sender.send(Err(Status::invalid_argument(
+                        "Can't have two clients with the same client id",
+                    )));
                     return;
                 }
-                core.clients.insert(request.client_id, Client { stream: sender.clone(), is_bound: false });
+                core.clients
+                    .insert(request.client_id, Client { stream: sender.clone(), is_bound: false });
                 subscribed = Some(request.client_id);
                 let status = Some(proto::Status::default());
-                let update = stream_message_response::Update::Subscribe(proto::Subscribe { device_id: DEVICE, status });
+                let update = stream_message_response::Update::Subscribe(proto::Subscribe {
+                    device_id: DEVICE,
+                    status,
+                });
                 let _ = sender.send(Ok(proto::StreamMessageResponse { update: Some(update) }));
             }
             if let Some(client) = subscribed {

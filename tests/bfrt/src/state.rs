@@ -39,7 +39,8 @@ pub struct State {
 }
 
 impl State {
-    /// Empty tables, of a program and the switch's own. The front panel has four connectors with four channels each.
+    /// Empty tables, of a program and the switch's own. The front panel has four connectors with
+    /// four channels each.
     pub fn new(program: &Schema, own: &Schema) -> Self {
         let tables: Vec<_> = program.tables.iter().chain(&own.tables).cloned().collect();
         let mut state = Self { tables, ..Self::default() };
@@ -47,9 +48,16 @@ impl State {
             let port = |(connector, channel): (u32, u32)| {
                 let key = Key::from([(1, (format!("{connector}/{channel}").into_bytes(), None))]);
                 let number = 4 * (connector - 1) + channel;
-                (key, Row { action: 0, fields: BTreeMap::from([(1, Value::Stream(number.to_be_bytes().to_vec()))]) })
+                (
+                    key,
+                    Row {
+                        action: 0,
+                        fields: BTreeMap::from([(1, Value::Stream(number.to_be_bytes().to_vec()))]),
+                    },
+                )
             };
-            let ports = (1..=4).flat_map(|connector| (0..4).map(move |channel| (connector, channel)));
+            let ports =
+                (1..=4).flat_map(|connector| (0..4).map(move |channel| (connector, channel)));
             state.entries.insert(names.id, ports.map(port).collect());
         }
         state
@@ -78,7 +86,12 @@ impl State {
         self.write_to(&table, kind, entry).map_err(named)
     }
 
-    fn write_to(&mut self, table: &Table, kind: update::Type, entry: &TableEntry) -> Result<(), Refusal> {
+    fn write_to(
+        &mut self,
+        table: &Table,
+        kind: update::Type,
+        entry: &TableEntry,
+    ) -> Result<(), Refusal> {
         let data = || {
             row(
                 table,
@@ -87,7 +100,8 @@ impl State {
                 entry.is_default_entry,
             )
         };
-        let fields = entry.key.as_ref().map(|key| &key.fields[..]).filter(|fields| !fields.is_empty());
+        let fields =
+            entry.key.as_ref().map(|key| &key.fields[..]).filter(|fields| !fields.is_empty());
         if entry.is_default_entry {
             return match (kind, fields) {
                 (_, Some(_)) => Err(invalid("Non-empty key for default entry")),
@@ -95,7 +109,10 @@ impl State {
                     self.defaults.insert(table.id, data()?);
                     Ok(())
                 }
-                _ => Err((Code::Unimplemented, "INSERT of default entry is not supported".to_owned())),
+                _ => Err((
+                    Code::Unimplemented,
+                    "INSERT of default entry is not supported".to_owned(),
+                )),
             };
         }
         let Some(fields) = fields else {
@@ -114,7 +131,9 @@ impl State {
         let is_there = entries.contains_key(&key);
         match kind {
             // Of a register all entries are there always.
-            update::Type::Insert | update::Type::Modify if is_register => drop(entries.insert(key, data?)),
+            update::Type::Insert | update::Type::Modify if is_register => {
+                drop(entries.insert(key, data?))
+            }
             update::Type::Insert if is_there => {
                 return Err((Code::AlreadyExists, "Table Add failed: already exists".to_owned()));
             }
@@ -135,8 +154,12 @@ impl State {
     /// A multicast group's nodes must be there.
     fn check_nodes(&self, group: &Row) -> Result<(), Refusal> {
         let Some(Value::IntArrVal(nodes)) = group.fields.get(&1) else { return Ok(()) };
-        let table =
-            self.tables.iter().find(|table| table.table_type == "PreNode").map(|table| table.id).unwrap_or_default();
+        let table = self
+            .tables
+            .iter()
+            .find(|table| table.table_type == "PreNode")
+            .map(|table| table.id)
+            .unwrap_or_default();
         for node in &nodes.val {
             let key = Key::from([(1, (node.to_be_bytes().to_vec(), None))]);
             if !self.entries.get(&table).is_some_and(|nodes| nodes.contains_key(&key)) {
@@ -150,18 +173,34 @@ impl State {
     pub fn sync(&mut self, id: u32, operation: &str) -> Result<(), Refusal> {
         let table = self.table(id)?;
         // The compiler calls the operation `Sync`, whatever it is that is read.
-        let is_known = ["Sync", "SyncCounters"].contains(&operation) && table.table_type == "Counter";
+        let is_known =
+            ["Sync", "SyncCounters"].contains(&operation) && table.table_type == "Counter";
         if !is_known || !table.supported_operations.iter().any(|known| known == "Sync") {
-            return Err((Code::Unimplemented, format!("Operation {operation} not supported by table:{}", table.name)));
+            return Err((
+                Code::Unimplemented,
+                format!("Operation {operation} not supported by table:{}", table.name),
+            ));
         }
-        let field =
-            table.data.iter().find(|data| data.singleton.name == "$COUNTER_SPEC_PKTS").map(|data| data.singleton.id);
+        let field = table
+            .data
+            .iter()
+            .find(|data| data.singleton.name == "$COUNTER_SPEC_PKTS")
+            .map(|data| data.singleton.id);
         let key_id = table.key.first().map(|field| field.id);
         let (Some(field), Some(key_id)) = (field, key_id) else { return Ok(()) };
         let counted = (0..table.size as u64).map(|index| {
             let packets = self.counted.get(&(id, index)).copied().unwrap_or_default();
             let key = Key::from([(key_id, ((index as u32).to_be_bytes().to_vec(), None))]);
-            (key, Row { action: 0, fields: BTreeMap::from([(field, Value::Stream(packets.to_be_bytes().to_vec()))]) })
+            (
+                key,
+                Row {
+                    action: 0,
+                    fields: BTreeMap::from([(
+                        field,
+                        Value::Stream(packets.to_be_bytes().to_vec()),
+                    )]),
+                },
+            )
         });
         let counted = counted.collect();
         self.entries.insert(id, counted);
@@ -173,7 +212,9 @@ impl State {
         let table = self.table(wanted.table_id)?;
         let answer = |(key, row): (&Key, &Row)| TableEntry {
             table_id: table.id,
-            key: Some(TableKey { fields: key.iter().map(|(id, bits)| key_field(*id, bits)).collect() }),
+            key: Some(TableKey {
+                fields: key.iter().map(|(id, bits)| key_field(*id, bits)).collect(),
+            }),
             data: Some(TableData {
                 action_id: row.action,
                 fields: row
@@ -184,12 +225,15 @@ impl State {
             }),
             is_default_entry: false,
         };
-        let Some(fields) = wanted.key.as_ref().map(|key| &key.fields).filter(|fields| !fields.is_empty()) else {
+        let Some(fields) =
+            wanted.key.as_ref().map(|key| &key.fields).filter(|fields| !fields.is_empty())
+        else {
             return Ok(self.rows(table.id).map(answer).collect());
         };
         let key = key(table, fields)?;
         let found = self.entries.get(&table.id).and_then(|entries| entries.get_key_value(&key));
-        let found = found.ok_or_else(|| (Code::NotFound, format!("table:{} object not found", table.name)))?;
+        let found = found
+            .ok_or_else(|| (Code::NotFound, format!("table:{} object not found", table.name)))?;
         Ok(vec![answer(found)])
     }
 }
@@ -211,7 +255,9 @@ fn key(table: &Table, fields: &[KeyField]) -> Result<Key, Refusal> {
         let known = known.ok_or_else(|| invalid(&format!("no key field {}", field.field_id)))?;
         let bits = match (&field.match_type, &*known.match_type) {
             (Some(MatchType::Exact(exact)), "Exact") => (exact.value.clone(), None),
-            (Some(MatchType::Ternary(ternary)), "Ternary") => (ternary.value.clone(), Some(ternary.mask.clone())),
+            (Some(MatchType::Ternary(ternary)), "Ternary") => {
+                (ternary.value.clone(), Some(ternary.mask.clone()))
+            }
             _ => return Err(invalid(&format!("key field {} is matched otherwise", known.name))),
         };
         for bytes in std::iter::once(&bits.0).chain(&bits.1) {
@@ -222,9 +268,12 @@ fn key(table: &Table, fields: &[KeyField]) -> Result<Key, Refusal> {
         }
     }
     // What is matched by a mask may be left out, and then be anything.
-    let is_needed = |name: &str, match_type: &str| match_type == "Exact" && name != "$MATCH_PRIORITY";
-    let missing =
-        table.key.iter().find(|field| is_needed(&field.name, &field.match_type) && !key.contains_key(&field.id));
+    let is_needed =
+        |name: &str, match_type: &str| match_type == "Exact" && name != "$MATCH_PRIORITY";
+    let missing = table
+        .key
+        .iter()
+        .find(|field| is_needed(&field.name, &field.match_type) && !key.contains_key(&field.id));
     if let Some(field) = missing {
         return Err(invalid(&format!("key field {} is missing", field.name)));
     }
@@ -238,16 +287,27 @@ fn key(table: &Table, fields: &[KeyField]) -> Result<Key, Refusal> {
 }
 
 /// What an entry of the table may hold.
-fn row(table: &Table, data: &TableData, kind: update::Type, is_default: bool) -> Result<Row, Refusal> {
+fn row(
+    table: &Table,
+    data: &TableData,
+    kind: update::Type,
+    is_default: bool,
+) -> Result<Row, Refusal> {
     let action = table.action_specs.iter().find(|action| action.id == data.action_id);
     let (parameters, needed): (Vec<&Field>, Vec<u32>) = match action {
         Some(Action { action_scope, name, .. }) if action_scope == "DefaultOnly" && !is_default => {
             return Err(invalid(&format!("action {name} is for the default alone")));
         }
-        Some(action) => (action.data.iter().collect(), action.data.iter().map(|field| field.id).collect()),
+        Some(action) => {
+            (action.data.iter().collect(), action.data.iter().map(|field| field.id).collect())
+        }
         None if table.action_specs.is_empty() => {
-            let needed = table.data.iter().filter(|data| data.mandatory && kind == update::Type::Insert);
-            (table.data.iter().map(|data| &data.singleton).collect(), needed.map(|data| data.singleton.id).collect())
+            let needed =
+                table.data.iter().filter(|data| data.mandatory && kind == update::Type::Insert);
+            (
+                table.data.iter().map(|data| &data.singleton).collect(),
+                needed.map(|data| data.singleton.id).collect(),
+            )
         }
         None => return Err(invalid(&format!("no action {}", data.action_id))),
     };
@@ -255,7 +315,10 @@ fn row(table: &Table, data: &TableData, kind: update::Type, is_default: bool) ->
     for field in &data.fields {
         let known = parameters.iter().find(|known| known.id == field.field_id);
         let known = known.ok_or_else(|| invalid(&format!("no data field {}", field.field_id)))?;
-        let value = field.value.clone().ok_or_else(|| invalid(&format!("data field {} is empty", known.name)))?;
+        let value = field
+            .value
+            .clone()
+            .ok_or_else(|| invalid(&format!("data field {} is empty", known.name)))?;
         check_value(known, &value)?;
         fields.insert(known.id, value);
     }
@@ -267,7 +330,9 @@ fn row(table: &Table, data: &TableData, kind: update::Type, is_default: bool) ->
 
 fn check_value(field: &Field, value: &Value) -> Result<(), Refusal> {
     let fits = match (value, field.repeated, &*field.kind.name) {
-        (Value::StrVal(text), false, "string") => field.kind.choices.is_empty() || field.kind.choices.contains(text),
+        (Value::StrVal(text), false, "string") => {
+            field.kind.choices.is_empty() || field.kind.choices.contains(text)
+        }
         (Value::BoolVal(_), false, "bool") | (Value::BoolArrVal(_), true, "bool") => true,
         (Value::IntArrVal(numbers), true, _) => {
             let bits = field.kind.bits().unwrap_or_default();

@@ -1,8 +1,9 @@
 //! `switchml-impairment`: joins pairs of interfaces to bad links, until it is told to stop.
 //!
-//! What comes in at one end of a pair leaves by the other, or not, as the faults given for that direction will have it. The program
-//! in the kernel goes with this process, however that ends. On SIGTERM or SIGINT it prints what happened, as JSON: a list of
-//! objects, one per `--path`, in their order.
+//! What comes in at one end of a pair leaves by the other, or not, as the faults given for that
+//! direction will have it. The program in the kernel goes with this process, however that ends. On
+//! SIGTERM or SIGINT it prints what happened, as JSON: a list of objects, one per `--path`, in
+//! their order.
 
 mod path;
 
@@ -28,8 +29,9 @@ struct Arguments {
     /// Seed of the random numbers: the same faults for the same frames
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// One direction: FROM:TO, then what happens to frames that come in at FROM, such as `a:b:loss=0.01,duplication=0.05`.
-    /// Faults: loss, duplication, reordering, corruption, flips, each a probability; distance, in frames
+    /// One direction: FROM:TO, then what happens to frames that come in at FROM, such as
+    /// `a:b:loss=0.01,duplication=0.05`. Faults: loss, duplication, reordering, corruption, flips,
+    /// each a probability; distance, in frames
     #[arg(long = "path", required = true, value_name = "FROM:TO[:FAULT=VALUE,...]")]
     paths: Vec<Path>,
 }
@@ -82,12 +84,19 @@ fn configure(object: &mut Ebpf, arguments: &Arguments) -> Result<()> {
 
 /// Attaches the program to each path's start. The links end with this process.
 fn attach(object: &mut Ebpf, paths: &[Path]) -> Result<()> {
-    let program: &mut SchedClassifier = object.program_mut("impair").context("no program impair")?.try_into()?;
+    let program: &mut SchedClassifier =
+        object.program_mut("impair").context("no program impair")?.try_into()?;
     program.load().context("the verifier refused the program")?;
     for path in paths {
         program
-            .attach_with_options(&path.from, TcAttachType::Ingress, TcAttachOptions::TcxOrder(LinkOrder::default()))
-            .with_context(|| format!("cannot attach to {}; this takes Linux 6.6 and root", path.from))?;
+            .attach_with_options(
+                &path.from,
+                TcAttachType::Ingress,
+                TcAttachOptions::TcxOrder(LinkOrder::default()),
+            )
+            .with_context(|| {
+                format!("cannot attach to {}; this takes Linux 6.6 and root", path.from)
+            })?;
     }
     Ok(())
 }
@@ -97,7 +106,8 @@ fn report(object: &mut Ebpf, paths: &[Path]) -> Result<Value> {
     let directions = directions(object)?;
     let counts = |path: &Path| -> Result<Value> {
         let direction: Direction = transmute!(directions.get(&path.ingress()?, 0)?);
-        let counts = Counter::ALL.map(|(counter, name)| (name.to_owned(), direction.counters[counter as usize].into()));
+        let counts = Counter::ALL
+            .map(|(counter, name)| (name.to_owned(), direction.counters[counter as usize].into()));
         Ok(Value::Object(Map::from_iter(counts)))
     };
     paths.iter().map(counts).collect()

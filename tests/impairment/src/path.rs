@@ -29,7 +29,8 @@ impl Path {
 
 fn index(interface: &str) -> Result<u32> {
     let path = format!("/sys/class/net/{interface}/ifindex");
-    let text = std::fs::read_to_string(path).with_context(|| format!("no interface {interface:?} here"))?;
+    let text = std::fs::read_to_string(path)
+        .with_context(|| format!("no interface {interface:?} here"))?;
     Ok(text.trim().parse()?)
 }
 
@@ -43,7 +44,8 @@ impl FromStr for Path {
         };
         let mut faults = Thresholds { distance: 1, ..Thresholds::default() };
         for fault in parts.next().unwrap_or_default().split(',').filter(|fault| !fault.is_empty()) {
-            let (name, value) = fault.split_once('=').with_context(|| format!("{fault:?} is not FAULT=VALUE"))?;
+            let (name, value) =
+                fault.split_once('=').with_context(|| format!("{fault:?} is not FAULT=VALUE"))?;
             set(&mut faults, name, value)?;
         }
         Ok(Self { from: from.to_owned(), to: to.to_owned(), faults })
@@ -62,12 +64,17 @@ fn set(faults: &mut Thresholds, name: &str, value: &str) -> Result<()> {
                 .parse()
                 .ok()
                 .filter(|distance| (1..=MAX_DISTANCE).contains(distance))
-                .ok_or_else(|| anyhow!("distance is {value:?}; 1 to {MAX_DISTANCE} frames are allowed"))?;
+                .ok_or_else(|| {
+                    anyhow!("distance is {value:?}; 1 to {MAX_DISTANCE} frames are allowed")
+                })?;
             return Ok(());
         }
-        _ => bail!("no fault {name:?}; loss, duplication, reordering, distance, corruption and flips are known"),
+        _ => bail!(
+            "no fault {name:?}; loss, duplication, reordering, distance, corruption and flips are known"
+        ),
     };
-    let probability: f64 = value.parse().ok().filter(|number| (0.0..=1.0).contains(number)).unwrap_or(f64::NAN);
+    let probability: f64 =
+        value.parse().ok().filter(|number| (0.0..=1.0).contains(number)).unwrap_or(f64::NAN);
     ensure!(!probability.is_nan(), "{name} is {value:?}; a probability from 0 to 1 is allowed");
     // As a cast does, 2^32 becomes the largest there is.
     *field = (probability * 2f64.powi(32)) as u32;

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use rustix::net::sockopt::set_socket_recv_buffer_size_force;
 use switchml_rack::{
-    AGGREGATOR_ADDRESS, Binaries, Direction, FaultCounts, Faults, Impairment, Namespace, Rack, RackOptions,
-    can_build_racks,
+    AGGREGATOR_ADDRESS, Binaries, Direction, FaultCounts, Faults, Impairment, Namespace, Rack,
+    RackOptions, can_build_racks,
 };
 
 /// The data plane's UDP port: what goes to it or comes from it is impaired.
@@ -31,7 +31,8 @@ struct Link {
 
 impl Link {
     fn new() -> Self {
-        let rack = Rack::new(RackOptions { workers: 1, wires: true, ..RackOptions::default() }).unwrap();
+        let rack =
+            Rack::new(RackOptions { workers: 1, wires: true, ..RackOptions::default() }).unwrap();
         let bind = |namespace: &Namespace, address| {
             let socket = namespace.run(move || UdpSocket::bind(address)).unwrap();
             socket.set_read_timeout(Some(QUIET)).unwrap();
@@ -51,7 +52,8 @@ impl Link {
 
     /// Has both ends learn each other's MAC: what waits for that is lost when it is too much.
     fn resolve(&self) {
-        let other = self.rack.switch().run(|| UdpSocket::bind((AGGREGATOR_ADDRESS, OTHER_PORT))).unwrap();
+        let other =
+            self.rack.switch().run(|| UdpSocket::bind((AGGREGATOR_ADDRESS, OTHER_PORT))).unwrap();
         self.worker.send_to(&[], (AGGREGATOR_ADDRESS, OTHER_PORT)).unwrap();
         other.set_read_timeout(Some(PATIENCE)).unwrap();
         other.recv(&mut []).unwrap();
@@ -60,7 +62,13 @@ impl Link {
     }
 
     /// Sends packets in one direction: what arrives, and what the program counted.
-    fn send(&self, seed: u64, direction: Direction, faults: Faults, packets: u32) -> (Vec<Vec<u8>>, FaultCounts) {
+    fn send(
+        &self,
+        seed: u64,
+        direction: Direction,
+        faults: Faults,
+        packets: u32,
+    ) -> (Vec<Vec<u8>>, FaultCounts) {
         let impairment = self.impair(seed, direction, faults);
         let (from, to, address) = match direction {
             Direction::Up => (&self.worker, &self.switch, (AGGREGATOR_ADDRESS, DATA_PORT)),
@@ -104,7 +112,11 @@ fn without_faults_all_pass_in_order() {
     let link = Link::new();
     for direction in [Direction::Up, Direction::Down] {
         let (arrived, counts) = link.send(1, direction, Faults::default(), FRAMES);
-        assert!(arrived.iter().cloned().eq((0..FRAMES).map(packet)), "{direction:?}: {:?}", numbers(&arrived));
+        assert!(
+            arrived.iter().cloned().eq((0..FRAMES).map(packet)),
+            "{direction:?}: {:?}",
+            numbers(&arrived)
+        );
         assert_eq!(counts, FaultCounts { frames: u64::from(FRAMES), ..FaultCounts::default() });
     }
 }
@@ -125,7 +137,8 @@ fn the_same_seed_loses_the_same_frames() {
         // 200 expected, with a standard deviation of 12.6.
         assert!((137..=263).contains(&counts.lost), "{counts:?}");
     }
-    let (arrived, counts) = link.send(1, Direction::Up, Faults { loss: 1.0, ..Faults::default() }, FRAMES);
+    let (arrived, counts) =
+        link.send(1, Direction::Up, Faults { loss: 1.0, ..Faults::default() }, FRAMES);
     assert_eq!((arrived.len(), counts.lost), (0, u64::from(FRAMES)));
 }
 
@@ -172,14 +185,18 @@ fn flips_change_one_bit_of_the_payload() {
     if !can_build_racks("flips_change_one_bit_of_the_payload") {
         return;
     }
-    // Downwards the UDP checksum is left to the receiving side, which takes the frame on trust. What a worker sends
-    // would be dropped by the switch's sockets.
+    // Downwards the UDP checksum is left to the receiving side, which takes the frame on trust.
+    // What a worker sends would be dropped by the switch's sockets.
     let faults = Faults { flips: 0.5, ..Faults::default() };
     let (arrived, counts) = Link::new().send(5, Direction::Down, faults, FRAMES);
     assert_eq!(arrived.len() as u32, FRAMES);
     let mut changed = 0;
     for (number, found) in (0..).zip(&arrived) {
-        let bits = found.iter().zip(&packet(number)).map(|(a, b)| (a ^ b).count_ones()).collect::<Vec<_>>();
+        let bits = found
+            .iter()
+            .zip(&packet(number))
+            .map(|(a, b)| (a ^ b).count_ones())
+            .collect::<Vec<_>>();
         assert_eq!(bits[..HEADER_LEN].iter().sum::<u32>(), 0);
         changed += u64::from(bits.iter().sum::<u32>());
     }
@@ -199,7 +216,8 @@ fn corruption_changes_one_bit_of_the_headers() {
     assert!((400..700).contains(&arrived.len()), "{} arrived", arrived.len());
     // Shorter, if it was a length that changed.
     assert!(arrived.iter().all(|found| found.iter().skip(HEADER_LEN).all(|byte| *byte == PAYLOAD)));
-    let differs = |found: &&Vec<u8>| found.iter().take(HEADER_LEN).skip(4).any(|byte| *byte != PAYLOAD);
+    let differs =
+        |found: &&Vec<u8>| found.iter().take(HEADER_LEN).skip(4).any(|byte| *byte != PAYLOAD);
     assert!(arrived.iter().filter(differs).count() > 300);
 }
 
@@ -209,9 +227,11 @@ fn what_is_not_the_protocols_passes() {
         return;
     }
     let link = Link::new();
-    let lossy = Faults { loss: 1.0, duplication: 1.0, corruption: 1.0, flips: 1.0, ..Faults::default() };
+    let lossy =
+        Faults { loss: 1.0, duplication: 1.0, corruption: 1.0, flips: 1.0, ..Faults::default() };
     let _impairment = link.impair(1, Direction::Up, lossy);
-    let other = link.rack.switch().run(|| UdpSocket::bind((AGGREGATOR_ADDRESS, OTHER_PORT))).unwrap();
+    let other =
+        link.rack.switch().run(|| UdpSocket::bind((AGGREGATOR_ADDRESS, OTHER_PORT))).unwrap();
     other.set_read_timeout(Some(QUIET)).unwrap();
     link.worker.send_to(&packet(1), (AGGREGATOR_ADDRESS, OTHER_PORT)).unwrap();
     let mut buffer = [0; 2048];

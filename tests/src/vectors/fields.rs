@@ -1,6 +1,7 @@
 //! What the bytes of a frame are called: a difference is told by the field that it is in.
 
-/// Offsets where fields begin, in a frame with a packet of the protocol. A field reaches to the next.
+/// Offsets where fields begin, in a frame with a packet of the protocol. A field reaches to the
+/// next.
 const FIELDS: &[(usize, &str)] = &[
     (0, "Ethernet destination"),
     (6, "Ethernet source"),
@@ -43,8 +44,9 @@ pub fn difference(expected: &[u8], found: &[u8]) -> Option<String> {
         return Some(format!("length {} instead of {} bytes", found.len(), expected.len()));
     }
     let (name, begin, end) = field(at);
-    let hex =
-        |frame: &[u8]| -> String { frame.iter().take(end).skip(begin).map(|byte| format!("{byte:02x}")).collect() };
+    let hex = |frame: &[u8]| -> String {
+        frame.iter().take(end).skip(begin).map(|byte| format!("{byte:02x}")).collect()
+    };
     Some(format!("{name} is {}, not {}", hex(found), hex(expected)))
 }
 

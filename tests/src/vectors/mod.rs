@@ -1,7 +1,8 @@
 //! The vectors: named sequences of packets, and what every data plane must make of them.
 //!
-//! They lie in `tests/vectors`, whose README says what they are and how they are written. [`Vector::parse`] reads one,
-//! [`play`] runs it against a [`Subject`], a data plane in the hands of a test.
+//! They lie in `tests/vectors`, whose README says what they are and how they are written.
+//! [`Vector::parse`] reads one, [`play`] runs it against a [`Subject`], a data plane in the hands
+//! of a test.
 
 mod fields;
 mod parse;
@@ -22,7 +23,8 @@ pub struct Vector {
     pub needs: Offer,
     /// What happens, in this order.
     pub events: Vec<Event>,
-    /// Packets by outcome, over the whole sequence, where the first of each step's answers was given.
+    /// Packets by outcome, over the whole sequence, where the first of each step's answers was
+    /// given.
     pub counters: Counters,
 }
 
@@ -115,7 +117,8 @@ pub struct Member {
     pub newcomer: bool,
 }
 
-/// A slot that has been in use for long: its two sets hold later rounds by so many, an even number, and are else as they were.
+/// A slot that has been in use for long: its two sets hold later rounds by so many, an even number,
+/// and are else as they were.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Age {
     /// Number of the job.
@@ -173,8 +176,9 @@ impl Answer {
 pub enum Layer {
     /// All of it.
     Frame,
-    /// Addresses and UDP ports, and what is behind the UDP header: it was received by a socket. All else of
-    /// the frames that it gives is not looked at, nor is where an answer to all was addressed to, which may be copies.
+    /// Addresses and UDP ports, and what is behind the UDP header: it was received by a socket. All
+    /// else of the frames that it gives is not looked at, nor is where an answer to all was
+    /// addressed to, which may be copies.
     Datagram,
 }
 
@@ -220,7 +224,8 @@ pub trait Subject {
 ///
 /// If there is none, or one cannot be read.
 pub fn read_all(folder: &Path) -> Vec<Vector> {
-    let entries = fs::read_dir(folder).unwrap_or_else(|error| panic!("cannot read {}: {error}", folder.display()));
+    let entries = fs::read_dir(folder)
+        .unwrap_or_else(|error| panic!("cannot read {}: {error}", folder.display()));
     let mut paths: Vec<_> = entries.map(|entry| entry.expect("a directory entry").path()).collect();
     paths.retain(|path| path.extension().is_some_and(|extension| extension == "vector"));
     paths.sort();
@@ -228,10 +233,11 @@ pub fn read_all(folder: &Path) -> Vec<Vector> {
     paths
         .iter()
         .map(|path| {
-            let text =
-                fs::read_to_string(path).unwrap_or_else(|error| panic!("cannot read {}: {error}", path.display()));
+            let text = fs::read_to_string(path)
+                .unwrap_or_else(|error| panic!("cannot read {}: {error}", path.display()));
             let name = path.file_stem().expect("a name").to_string_lossy();
-            Vector::parse(&name, &text).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+            Vector::parse(&name, &text)
+                .unwrap_or_else(|error| panic!("{}: {error}", path.display()))
         })
         .collect()
 }
@@ -243,8 +249,14 @@ mod tests {
     /// In the words that a harness prints.
     #[test]
     fn what_is_lacking_is_named() {
-        let offer =
-            Offer { strict: true, lanes: 64, ranks: 32, jobs: 16, slots: 100, features: vec!["max".to_owned()] };
+        let offer = Offer {
+            strict: true,
+            lanes: 64,
+            ranks: 32,
+            jobs: 16,
+            slots: 100,
+            features: vec!["max".to_owned()],
+        };
         assert_eq!(offer.lacks(&offer), None);
         let more = [
             (Offer { lanes: 96, ..offer.clone() }, "96 lanes"),

@@ -36,9 +36,16 @@ impl Vector {
     ///
     /// Which line cannot be read, and why.
     pub fn parse(name: &str, text: &str) -> Result<Self, ParseError> {
-        let lines: Vec<_> = (1..).zip(text.lines()).filter_map(|(number, line)| significant(number, line)).collect();
-        let mut vector =
-            Self { name: name.to_owned(), needs: super::Offer::default(), events: vec![], counters: Counters::new() };
+        let lines: Vec<_> = (1..)
+            .zip(text.lines())
+            .filter_map(|(number, line)| significant(number, line))
+            .collect();
+        let mut vector = Self {
+            name: name.to_owned(),
+            needs: super::Offer::default(),
+            events: vec![],
+            counters: Counters::new(),
+        };
         let mut rest = lines.iter().peekable();
         while let Some(line) = rest.next() {
             vector.take(line, &mut rest)?;
@@ -55,7 +62,11 @@ impl Vector {
                 self.needs.strict = match words.word("strict or fifo")? {
                     "strict" => true,
                     "fifo" => false,
-                    other => return Err(line.error(format!("guarantee {other}: there are strict and fifo"))),
+                    other => {
+                        return Err(
+                            line.error(format!("guarantee {other}: there are strict and fifo"))
+                        );
+                    }
                 }
             }
             "needs" => match words.word("what is needed")? {
@@ -69,9 +80,15 @@ impl Vector {
             "abort" => self.events.push(Event::Abort(words.number("a job")?)),
             "close" => self.events.push(Event::Close(words.number("a job")?)),
             "age" => {
-                let age = Age { job: words.number("a job")?, slot: words.after("slot")?, by: words.after("by")? };
+                let age = Age {
+                    job: words.number("a job")?,
+                    slot: words.after("slot")?,
+                    by: words.after("by")?,
+                };
                 if age.by % 2 == 1 {
-                    return Err(line.error("a slot ages by an even number of rounds, so that each stays in its set"));
+                    return Err(line.error(
+                        "a slot ages by an even number of rounds, so that each stays in its set",
+                    ));
                 }
                 self.events.push(Event::Age(age));
             }
@@ -96,11 +113,15 @@ impl Vector {
         }
         let line = last.map_or(1, |line| line.number);
         if sums != self.counters {
-            let what = format!("the counters are {:?}, but the steps add up to {sums:?}", self.counters);
+            let what =
+                format!("the counters are {:?}, but the steps add up to {sums:?}", self.counters);
             return Err(ParseError { line, what });
         }
         if self.needs.lanes == 0 || self.needs.ranks == 0 {
-            return Err(ParseError { line, what: "no \"needs lanes\" or \"needs ranks\"".to_owned() });
+            return Err(ParseError {
+                line,
+                what: "no \"needs lanes\" or \"needs ranks\"".to_owned(),
+            });
         }
         let (jobs, slots) = self.room();
         if (self.needs.jobs, self.needs.slots) != (jobs, slots) {
@@ -110,7 +131,8 @@ impl Vector {
         Ok(())
     }
 
-    /// The job numbers and slots that the jobs take. One that is opened again has the slots that it had.
+    /// The job numbers and slots that the jobs take. One that is opened again has the slots that it
+    /// had.
     fn room(&self) -> (u16, u32) {
         let mut slots = BTreeMap::new();
         for event in &self.events {
@@ -167,7 +189,8 @@ fn step(title: String, line: &Line<'_>, rest: &mut Lines<'_>) -> Result<Step, Pa
     words.end()?;
     let frame = bytes(line, rest)?;
     let mut expected = vec![];
-    while let Some(line) = rest.next_if(|next| next.text.starts_with(if expected.is_empty() { "out " } else { "or " }))
+    while let Some(line) =
+        rest.next_if(|next| next.text.starts_with(if expected.is_empty() { "out " } else { "or " }))
     {
         expected.push(alternative(line, &frame, rest)?);
     }
@@ -177,7 +200,11 @@ fn step(title: String, line: &Line<'_>, rest: &mut Lines<'_>) -> Result<Step, Pa
     Ok(Step { title, port, frame, expected })
 }
 
-fn alternative(line: &Line<'_>, frame: &[u8], rest: &mut Lines<'_>) -> Result<Expected, ParseError> {
+fn alternative(
+    line: &Line<'_>,
+    frame: &[u8],
+    rest: &mut Lines<'_>,
+) -> Result<Expected, ParseError> {
     let Some((to, counter)) = line.text.split_once(", ") else {
         return Err(line.error("no counter: \"out none, started\""));
     };
@@ -189,7 +216,9 @@ fn alternative(line: &Line<'_>, frame: &[u8], rest: &mut Lines<'_>) -> Result<Ex
         "passed" => Some(Answer::Passed(frame.to_vec())),
         "port" => Some(Answer::Port(words.number("a port")?, bytes(line, rest)?)),
         "group" => Some(Answer::Group(words.number("a job")?, bytes(line, rest)?)),
-        other => return Err(line.error(format!("out {other}: there are none, passed, port and group"))),
+        other => {
+            return Err(line.error(format!("out {other}: there are none, passed, port and group")));
+        }
     };
     words.end()?;
     Ok(Expected { answer, counter: counter.to_owned() })
@@ -200,12 +229,16 @@ fn bytes(line: &Line<'_>, rest: &mut Lines<'_>) -> Result<Vec<u8>, ParseError> {
     let mut digits = Vec::new();
     while let Some(line) = rest.next_if(|line| line.indented) {
         for digit in line.text.chars().filter(|character| *character != ' ') {
-            let value = digit.to_digit(16).ok_or_else(|| line.error(format!("{digit:?} is no hexadecimal digit")))?;
+            let value = digit
+                .to_digit(16)
+                .ok_or_else(|| line.error(format!("{digit:?} is no hexadecimal digit")))?;
             digits.push(value as u8);
         }
     }
     if digits.is_empty() || digits.len() % 2 == 1 {
-        return Err(line.error(format!("{} hexadecimal digits follow, which is no frame", digits.len())));
+        return Err(
+            line.error(format!("{} hexadecimal digits follow, which is no frame", digits.len()))
+        );
     }
     Ok(digits.chunks(2).map(|pair| pair[0] << 4 | pair[1]).collect())
 }
@@ -237,7 +270,11 @@ impl<'a> Words<'a> {
 
     fn keyword(&mut self, keyword: &str) -> Result<(), ParseError> {
         let word = self.word(keyword)?;
-        if word == keyword { Ok(()) } else { Err(self.line.error(format!("{word} where {keyword} is due"))) }
+        if word == keyword {
+            Ok(())
+        } else {
+            Err(self.line.error(format!("{word} where {keyword} is due")))
+        }
     }
 
     fn is_next(&mut self, keyword: &str) -> bool {
@@ -268,7 +305,8 @@ impl<'a> Words<'a> {
 
     fn mac(&mut self) -> Result<[u8; 6], ParseError> {
         let word = self.word("a MAC")?;
-        let parts: Option<Vec<u8>> = word.split(':').map(|part| u8::from_str_radix(part, 16).ok()).collect();
+        let parts: Option<Vec<u8>> =
+            word.split(':').map(|part| u8::from_str_radix(part, 16).ok()).collect();
         let mac = parts.and_then(|parts| parts.try_into().ok());
         mac.ok_or_else(|| self.line.error(format!("{word} is no MAC")))
     }
@@ -318,20 +356,45 @@ counters
             panic!("{:?}", vector.events);
         };
         assert_eq!((job.number, job.epoch, job.slots, job.group.port()), (7, 16, 8, 50007));
-        assert_eq!((job.members[0].secret, job.members[0].port, job.members[0].newcomer), (0xAB, 3, true));
+        assert_eq!(
+            (job.members[0].secret, job.members[0].port, job.members[0].newcomer),
+            (0xAB, 3, true)
+        );
         assert_eq!((age.slot, age.by), (2, 0xFFFF_FFFE));
-        assert_eq!((step.title.as_str(), step.port, &step.frame[..]), ("one", 3, &[0, 1, 2, 3][..]));
+        assert_eq!(
+            (step.title.as_str(), step.port, &step.frame[..]),
+            ("one", 3, &[0, 1, 2, 3][..])
+        );
         assert_eq!(step.expected[0].answer, Some(Answer::Port(3, vec![4])));
-        assert_eq!((&step.expected[1].answer, step.expected[1].counter.as_str()), (&None, "no_hello"));
+        assert_eq!(
+            (&step.expected[1].answer, step.expected[1].counter.as_str()),
+            (&None, "no_hello")
+        );
     }
 
     #[test]
     fn errors_name_the_line() {
         let cases = [
-            ("guarantee fifo", "guarantee most", "line 2: guarantee most: there are strict and fifo"),
-            ("needs lanes 32", "needs lanes 0x10000", "line 3: 0x10000 is not a number of lanes, or too large"),
-            ("needs slots 8", "needs slots 7", "line 20: the jobs need \"needs jobs 8\" and \"needs slots 8\""),
-            ("needs jobs 8", "needs jobs 7", "line 20: the jobs need \"needs jobs 8\" and \"needs slots 8\""),
+            (
+                "guarantee fifo",
+                "guarantee most",
+                "line 2: guarantee most: there are strict and fifo",
+            ),
+            (
+                "needs lanes 32",
+                "needs lanes 0x10000",
+                "line 3: 0x10000 is not a number of lanes, or too large",
+            ),
+            (
+                "needs slots 8",
+                "needs slots 7",
+                "line 20: the jobs need \"needs jobs 8\" and \"needs slots 8\"",
+            ),
+            (
+                "needs jobs 8",
+                "needs jobs 7",
+                "line 20: the jobs need \"needs jobs 8\" and \"needs slots 8\"",
+            ),
             ("  rank 0", "  rank 1", "line 9: rank 1 where rank 0 is due"),
             ("newcomer", "guest", "line 9: guest is one word too many"),
             (
@@ -343,7 +406,11 @@ counters
             ("  0203", "  020", "line 13: 7 hexadecimal digits follow, which is no frame"),
             ("  0203", "  02x3", "line 15: 'x' is no hexadecimal digit"),
             ("out port 3, hello", "out port 3", "line 16: no counter: \"out none, started\""),
-            ("out port 3, hello", "out of port 3, hello", "line 16: out of: there are none, passed, port and group"),
+            (
+                "out port 3, hello",
+                "out of port 3, hello",
+                "line 16: out of: there are none, passed, port and group",
+            ),
             (
                 "  hello 1",
                 "  hello 2",

@@ -55,7 +55,9 @@ pub fn play(vector: &Vector, subject: &mut impl Subject) -> Result<(), String> {
     let mut before = begin.map_err(|error| format!("{}: {error}", vector.name))?;
     for (number, event) in (1..).zip(&vector.events) {
         let at = |what: String| match event {
-            Event::Step(step) => format!("{}, event {number} ({}): {what}", vector.name, step.title),
+            Event::Step(step) => {
+                format!("{}, event {number} ({}): {what}", vector.name, step.title)
+            }
             _ => format!("{}, event {number}: {what}", vector.name),
         };
         let done = match event {
@@ -77,7 +79,8 @@ fn play_step(step: &Step, before: &Counters, subject: &mut impl Subject) -> Resu
     let counted = moved(before, &subject.counters()?);
     let allowed = if subject.offer().strict { &step.expected[..1] } else { &step.expected[..] };
     let differs = |expected: &Expected| {
-        answer_differs(expected, answer.as_ref(), subject.layer()).or_else(|| counter_differs(expected, &counted))
+        answer_differs(expected, answer.as_ref(), subject.layer())
+            .or_else(|| counter_differs(expected, &counted))
     };
     let differences: Option<Vec<_>> = allowed.iter().map(differs).collect();
     differences.map_or(Ok(()), |all| Err(all.join("; and otherwise: ")))
@@ -86,7 +89,8 @@ fn play_step(step: &Step, before: &Counters, subject: &mut impl Subject) -> Resu
 /// What was counted between two looks.
 fn moved(before: &Counters, after: &Counters) -> Vec<(String, u64)> {
     let count = |counters: &Counters, name: &String| counters.get(name).copied().unwrap_or(0);
-    let deltas = after.iter().map(|(name, count_after)| (name.clone(), count_after - count(before, name)));
+    let deltas =
+        after.iter().map(|(name, count_after)| (name.clone(), count_after - count(before, name)));
     deltas.filter(|(_, delta)| *delta > 0).collect()
 }
 
@@ -129,7 +133,9 @@ fn as_received(answer: &Answer) -> Vec<u8> {
     let address = 30..34;
     let port = 36..38;
     let is_for_all = matches!(answer, Answer::Group(..));
-    for range in hidden.iter().chain(is_for_all.then_some([address, port].iter()).into_iter().flatten()) {
+    for range in
+        hidden.iter().chain(is_for_all.then_some([address, port].iter()).into_iter().flatten())
+    {
         if let Some(bytes) = frame.get_mut(range.clone()) {
             bytes.fill(0);
         }

@@ -1,5 +1,5 @@
-//! Links that lose, double, reorder and corrupt: every sum is exact all the same, on every rank. The impairment's own counts
-//! prove that the faults did happen.
+//! Links that lose, double, reorder and corrupt: every sum is exact all the same, on every rank.
+//! The impairment's own counts prove that the faults did happen.
 
 use std::time::Duration;
 
@@ -42,28 +42,36 @@ impl Outcome {
         self.workers.iter().map(|stats| stats.ignored(reason)).sum()
     }
 
-    /// Asserts that a fault happened about as often as it was to: within five standard deviations, for `count` of all frames.
+    /// Asserts that a fault happened about as often as it was to: within five standard deviations,
+    /// for `count` of all frames.
     fn happened(&self, count: u64, probability: f64) {
         let frames = self.faults.frames as f64;
-        let (expected, deviation) = (frames * probability, (frames * probability * (1.0 - probability)).sqrt());
+        let (expected, deviation) =
+            (frames * probability, (frames * probability * (1.0 - probability)).sqrt());
         assert!(expected >= 20.0, "too few to tell: {:?}", self.faults);
         let off = (count as f64 - expected).abs() / deviation;
         assert!(off < 5.0, "{count} where {expected} were expected: {:?}", self.faults);
     }
 }
 
-/// Sums `elements` elements as i32 and as f32 over links with these faults, both ways, and checks every one on every rank.
+/// Sums `elements` elements as i32 and as f32 over links with these faults, both ways, and checks
+/// every one on every rank.
 fn sum_over(mode: Mode, seed: u64, faults: Faults, elements: usize) -> Outcome {
-    let cluster = Cluster::new(RackOptions { workers: RANKS, mode, wires: true, ..RackOptions::default() });
-    let impairment = Impairment::in_rack(&cluster.binaries, &cluster.rack, seed, |_, _| faults).unwrap();
+    let cluster =
+        Cluster::new(RackOptions { workers: RANKS, mode, wires: true, ..RackOptions::default() });
+    let impairment =
+        Impairment::in_rack(&cluster.binaries, &cluster.rack, seed, |_, _| faults).unwrap();
     let workers = cluster.run_ranks(RANKS, "faults", move |rank, builder| {
         let communicator = builder.deadline(DEADLINE).connect().unwrap();
         // Any bit of an i32 may be set, so that no flipped one is rounded away.
-        let value = |rank: u32, i: usize| (i as u32).wrapping_mul(2_654_435_761).wrapping_add(rank << 7) as i32;
+        let value = |rank: u32, i: usize| {
+            (i as u32).wrapping_mul(2_654_435_761).wrapping_add(rank << 7) as i32
+        };
         let mut integers: Vec<i32> = (0..elements).map(|i| value(rank, i)).collect();
         communicator.all_reduce(&mut integers, ReduceOp::Sum).unwrap();
         for (i, sum) in integers.into_iter().enumerate() {
-            let expected = (0..RANKS as u32).fold(0i32, |sum, rank| sum.wrapping_add(value(rank, i)));
+            let expected =
+                (0..RANKS as u32).fold(0i32, |sum, rank| sum.wrapping_add(value(rank, i)));
             assert_eq!(sum, expected, "element {i} of rank {rank}");
         }
         // Whole numbers up to 4000: their sums have no rounding error.
@@ -72,7 +80,11 @@ fn sum_over(mode: Mode, seed: u64, faults: Faults, elements: usize) -> Outcome {
         communicator.all_reduce(&mut floats, ReduceOp::Sum).unwrap();
         for (i, sum) in floats.into_iter().enumerate() {
             let expected: f32 = (0..RANKS as u32).map(|rank| value(rank, i)).sum();
-            assert_eq!(sum.to_bits(), expected.to_bits(), "element {i} of rank {rank}: {sum} for {expected}");
+            assert_eq!(
+                sum.to_bits(),
+                expected.to_bits(),
+                "element {i} of rank {rank}: {sum} for {expected}"
+            );
         }
         let stats = communicator.stats().engine;
         communicator.close().unwrap();
@@ -84,7 +96,11 @@ fn sum_over(mode: Mode, seed: u64, faults: Faults, elements: usize) -> Outcome {
     println!("{faults:?} in mode {mode:?}: {total:?}");
     let outcome = Outcome { cluster, workers, faults: total };
     // What has no part in an answer is cut off by XDP, and sent along as a FILLER in a superpacket.
-    assert_eq!(outcome.ignored(Ignored::Filler) > 0, mode == Mode::Auto, "whether superpackets came to the aggregator");
+    assert_eq!(
+        outcome.ignored(Ignored::Filler) > 0,
+        mode == Mode::Auto,
+        "whether superpackets came to the aggregator"
+    );
     outcome
 }
 
@@ -119,7 +135,8 @@ fn five_percent_twice(mode: Mode) {
     let faults = Faults { duplication: 0.05, ..Faults::default() };
     let outcome = sum_over(mode, 5, faults, MILLION);
     outcome.happened(outcome.faults.duplicated, 0.05);
-    // What comes again is of rounds that are over, for the workers; and for the aggregator, of ranks that are in.
+    // What comes again is of rounds that are over, for the workers; and for the aggregator, of
+    // ranks that are in.
     assert!(outcome.ignored(Ignored::NotOutstanding) > 0);
     assert!(outcome.cluster.counter("pending") + outcome.cluster.counter("replayed") > 0);
 }
@@ -152,11 +169,21 @@ fn flipped_bits_in_the_payload(mode: Mode) {
     // Every flipped bit is noticed by whoever the packet was for: nothing else refuses these.
     let refused = outcome.cluster.counter("bad_check") + outcome.ignored(Ignored::Check);
     let late = outcome.ignored(Ignored::NotOutstanding);
-    assert!(refused <= outcome.faults.flipped && refused + late >= outcome.faults.flipped, "{refused}, {late}");
+    assert!(
+        refused <= outcome.faults.flipped && refused + late >= outcome.faults.flipped,
+        "{refused}, {late}"
+    );
 }
 
 fn everything_at_once(mode: Mode) {
-    let faults = Faults { loss: 0.01, duplication: 0.05, reordering: 0.1, distance: 32, corruption: 0.01, flips: 0.01 };
+    let faults = Faults {
+        loss: 0.01,
+        duplication: 0.05,
+        reordering: 0.1,
+        distance: 32,
+        corruption: 0.01,
+        flips: 0.01,
+    };
     let outcome = sum_over(mode, 9, faults, MILLION / 4);
     let FaultCounts { lost, duplicated, reordered, corrupted, flipped, .. } = outcome.faults;
     for happened in [lost, duplicated, reordered, corrupted, flipped] {
@@ -165,7 +192,8 @@ fn everything_at_once(mode: Mode) {
     assert!(outcome.cluster.counter("bad_check") > 0 && outcome.ignored(Ignored::Check) > 0);
 }
 
-/// Loss by a queue that overflows is another matter than loss by a bad link: it goes on until less is sent.
+/// Loss by a queue that overflows is another matter than loss by a bad link: it goes on until less
+/// is sent.
 fn an_overflowing_queue_is_answered_by_smaller_windows(mode: Mode) {
     // About half of the window that a rank begins with.
     let (ranks, _) = sum_through_queues(mode, "70k");
@@ -176,25 +204,31 @@ fn an_overflowing_queue_is_answered_by_smaller_windows(mode: Mode) {
     }
 }
 
-/// A growing window overflows no queue that holds what may wait before it stops growing: 192 KiB, in frames that are 3 % longer, and what an
-/// idle path holds. Nor does the timer take what waits there for lost, though HELLO came back a hundred times as fast.
+/// A growing window overflows no queue that holds what may wait before it stops growing: 192 KiB,
+/// in frames that are 3 % longer, and what an idle path holds. Nor does the timer take what waits
+/// there for lost, though HELLO came back a hundred times as fast.
 fn an_idle_link_loses_nothing_to_our_own_window(mode: Mode) {
-    // How long an idle path takes is measured by HELLO. Where that came late, because the machine is busy, the window is too large.
+    // How long an idle path takes is measured by HELLO. Where that came late, because the machine
+    // is busy, the window is too large.
     const IDLE: Duration = Duration::from_millis(2);
     // 192 KiB of packets of 1440 bytes, and 34 that leave in that time: 246 KiB of frames.
     const MOST: u32 = 136 + 34;
-    // A queue of 256 KiB holds these. What a busy machine delays beyond the reordering window is sent again beside them, some 50 chunks here.
+    // A queue of 256 KiB holds these. What a busy machine delays beyond the reordering window is
+    // sent again beside them, some 50 chunks here.
     let (ranks, dropped) = sum_through_queues(mode, "320k");
-    for (Stats { window, .. }, hello_rtt) in ranks.into_iter().filter(|(_, hello_rtt)| *hello_rtt <= IDLE) {
+    for (Stats { window, .. }, hello_rtt) in
+        ranks.into_iter().filter(|(_, hello_rtt)| *hello_rtt <= IDLE)
+    {
         assert!(window <= MOST, "a window of {window}, HELLO took {hello_rtt:?}");
     }
     assert_eq!(dropped, [0; RANKS]);
 }
 
-/// Two million sums over links of 200 Mb/s with queues of so many bytes upwards: what each rank counted, how long its HELLO took, and packets
-/// that each queue dropped.
+/// Two million sums over links of 200 Mb/s with queues of so many bytes upwards: what each rank
+/// counted, how long its HELLO took, and packets that each queue dropped.
 fn sum_through_queues(mode: Mode, limit: &str) -> (Vec<(Stats, Duration)>, Vec<u64>) {
-    let cluster = Cluster::new(RackOptions { workers: RANKS, mode, wires: true, ..RackOptions::default() });
+    let cluster =
+        Cluster::new(RackOptions { workers: RANKS, mode, wires: true, ..RackOptions::default() });
     let wires = cluster.rack.wires().unwrap();
     let tc = |arguments: &str| {
         let mut command = std::process::Command::new("tc");
@@ -204,7 +238,8 @@ fn sum_through_queues(mode: Mode, limit: &str) -> (Vec<(Stats, Duration)>, Vec<u
     for rank in 0..RANKS {
         tc(&format!("qdisc add dev s{rank} root tbf rate 200mbit burst 16k limit {limit}"));
     }
-    let impairment = Impairment::in_rack(&cluster.binaries, &cluster.rack, 1, |_, _| Faults::default()).unwrap();
+    let impairment =
+        Impairment::in_rack(&cluster.binaries, &cluster.rack, 1, |_, _| Faults::default()).unwrap();
     let ranks = cluster.run_ranks(RANKS, "congestion", move |rank, builder| {
         let communicator = builder.deadline(DEADLINE).connect().unwrap();
         let mut values: Vec<i32> = (0..2 * MILLION as i32).map(|i| i + rank as i32).collect();

@@ -1,7 +1,10 @@
-//! The benchmark checks every element on every rank against a closed form, and that all ranks hold the same bits.
+//! The benchmark checks every element on every rank against a closed form, and that all ranks hold
+//! the same bits.
 
 use serde_json::Value;
-use switchml_rack::{Mode, Namespace, RackOptions, Shaping, SimpleSwitch, can_build_racks, in_both_modes, leave_out};
+use switchml_rack::{
+    Mode, Namespace, RackOptions, Shaping, SimpleSwitch, can_build_racks, in_both_modes, leave_out,
+};
 
 use crate::{Cluster, report};
 
@@ -27,7 +30,11 @@ const QUICK: [&str; 4] = ["-n", "1", "-w", "1"];
 /// What `cargo xtask kernels` runs on every kernel.
 fn two_workers(mode: Mode) {
     let mut cluster = Cluster::in_mode(2, mode);
-    let hook = if mode == Mode::Native { "xdp: native XDP on p0, p1" } else { "xdp: bundles at tc ingress on p0, p1" };
+    let hook = if mode == Mode::Native {
+        "xdp: native XDP on p0, p1"
+    } else {
+        "xdp: bundles at tc ingress on p0, p1"
+    };
     let log = cluster.aggregator.process().stderr();
     assert!(log.contains(hook), "{log}");
     let arguments = [&QUICK[..], &["-b", "8", "-e", "1M", "-f", "362"]].concat();
@@ -54,7 +61,12 @@ fn one_two_and_eight_workers() {
     for workers in [1, 2, 8] {
         let cluster = Cluster::of(workers);
         let arguments = [&QUICK[..], &["-b", "8", "-e", "1M", "-f", "362"]].concat();
-        check(&report(cluster.bench(workers, "workers", &arguments)), workers, 352, &[8, 2896, 1_048_352]);
+        check(
+            &report(cluster.bench(workers, "workers", &arguments)),
+            workers,
+            352,
+            &[8, 2896, 1_048_352],
+        );
     }
 }
 
@@ -64,9 +76,16 @@ fn every_type_and_operator() {
         return;
     }
     let cluster = Cluster::of(3);
-    for (dtype, op) in [("bf16", "sum"), ("f32", "max"), ("f16", "avg"), ("i32", "sum"), ("f64", "sum"), ("f32", "min")]
-    {
-        let arguments = [&QUICK[..], &["-b", "200000", "-e", "200000", "--dtype", dtype, "--op", op]].concat();
+    for (dtype, op) in [
+        ("bf16", "sum"),
+        ("f32", "max"),
+        ("f16", "avg"),
+        ("i32", "sum"),
+        ("f64", "sum"),
+        ("f32", "min"),
+    ] {
+        let arguments =
+            [&QUICK[..], &["-b", "200000", "-e", "200000", "--dtype", dtype, "--op", op]].concat();
         check(&report(cluster.bench(3, &format!("{dtype} {op}"), &arguments)), 3, 352, &[200_000]);
     }
 }
@@ -84,13 +103,18 @@ fn the_largest_chunk_follows_from_the_mtu() {
     }
 }
 
-/// A veth without an XDP program takes frames from XDP when GRO is on, but leaves those sent by XDP_TX lying in its queue.
+/// A veth without an XDP program takes frames from XDP when GRO is on, but leaves those sent by
+/// XDP_TX lying in its queue.
 #[test]
 fn workers_without_an_xdp_program_are_answered() {
     if !can_build_racks("workers_without_an_xdp_program_are_answered") {
         return;
     }
-    let cluster = Cluster::new(RackOptions { workers: 2, mode: Mode::NativeWithGro, ..RackOptions::default() });
+    let cluster = Cluster::new(RackOptions {
+        workers: 2,
+        mode: Mode::NativeWithGro,
+        ..RackOptions::default()
+    });
     let arguments = [&QUICK[..], &["-b", "64K", "-e", "64K"]].concat();
     check(&report(cluster.bench(2, "gro", &arguments)), 2, 352, &[65_536]);
 }
@@ -107,23 +131,37 @@ fn two_and_four_workers_on_bmv2() {
     }
     for workers in [2, 4] {
         let cluster = Cluster::in_mode(workers, Mode::Bmv2);
-        for (dtype, op) in [("f32", "sum"), ("bf16", "avg"), ("f16", "max"), ("f64", "sum"), ("i32", "min")] {
-            let arguments = [&QUICK[..], &["-b", "8", "-e", "8K", "-f", "1024", "--dtype", dtype, "--op", op]].concat();
-            check(&report(cluster.bench(workers, &format!("{dtype} {op}"), &arguments)), workers, 64, &[8, 8192]);
+        for (dtype, op) in
+            [("f32", "sum"), ("bf16", "avg"), ("f16", "max"), ("f64", "sum"), ("i32", "min")]
+        {
+            let arguments =
+                [&QUICK[..], &["-b", "8", "-e", "8K", "-f", "1024", "--dtype", dtype, "--op", op]]
+                    .concat();
+            check(
+                &report(cluster.bench(workers, &format!("{dtype} {op}"), &arguments)),
+                workers,
+                64,
+                &[8, 8192],
+            );
         }
         // Whatever was not added up was at least admitted.
-        assert_eq!(["bad_check", "bad_lanes", "bad_op", "mismatch"].map(|name| cluster.counter(name)), [0; 4]);
+        assert_eq!(
+            ["bad_check", "bad_lanes", "bad_op", "mismatch"].map(|name| cluster.counter(name)),
+            [0; 4]
+        );
         cluster.stop();
     }
 }
 
 /// Bytes that have gone through the shaper of what comes in.
 fn shaped_bytes(worker: &Namespace) -> u64 {
-    let bytes = worker.run(|| std::fs::read_to_string("/sys/class/net/ifb0/statistics/tx_bytes")).unwrap();
+    let bytes =
+        worker.run(|| std::fs::read_to_string("/sys/class/net/ifb0/statistics/tx_bytes")).unwrap();
     bytes.trim().parse().unwrap()
 }
 
-/// What XDP redirects bypasses the queues of the switch's ports, so they are not where links are shaped.
+/// What XDP redirects bypasses the queues of the switch's ports, so they are not where links are
+/// shaped.
 #[test]
 fn shaped_links_bound_native_xdp_each_way() {
     if !can_build_racks("shaped_links_bound_native_xdp_each_way") {

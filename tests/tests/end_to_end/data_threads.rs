@@ -50,14 +50,19 @@ fn sums_of_several_threads_frame_by_frame() {
     }
 }
 
-/// The next daemon takes over all shards, or the job would stand still; and knows who is behind each.
+/// The next daemon takes over all shards, or the job would stand still; and knows who is behind
+/// each.
 #[test]
 fn threads_outlive_the_daemon_and_name_a_rank_that_is_killed() {
     if !can_build_racks("threads_outlive_the_daemon_and_name_a_rank_that_is_killed") {
         return;
     }
     let mut cluster = cluster(RANKS, Mode::Auto);
-    let mut ranks = cluster.bench(RANKS, "long", &["-b", "4M", "-e", "4M", "-n", "100000", "--data-threads", "2"]);
+    let mut ranks = cluster.bench(
+        RANKS,
+        "long",
+        &["-b", "4M", "-e", "4M", "-n", "100000", "--data-threads", "2"],
+    );
     let progress = |cluster: &Cluster| {
         let (begin, before) = (Instant::now(), cluster.counter("completed"));
         while cluster.counter("completed") < before + 10_000 {
@@ -76,7 +81,11 @@ fn threads_outlive_the_daemon_and_name_a_rank_that_is_killed() {
     for (rank, process) in ranks.iter_mut().enumerate().filter(|(rank, _)| *rank != LOST) {
         let status = process.wait(Duration::from_secs(2).saturating_sub(killed.elapsed())).unwrap();
         let stderr = process.stderr();
-        assert_eq!((status.code(), stderr.lines().count()), (Some(COLLECTIVE_FAILED), 1), "rank {rank}: {stderr}");
+        assert_eq!(
+            (status.code(), stderr.lines().count()),
+            (Some(COLLECTIVE_FAILED), 1),
+            "rank {rank}: {stderr}"
+        );
         assert!(stderr.contains(&format!("rank {LOST}")), "rank {rank}: {stderr}");
     }
     let begin = Instant::now();

@@ -19,7 +19,10 @@ fn two_jobs_at_once_do_not_see_each_other() {
             communicator.all_reduce(&mut values, ReduceOp::Sum).unwrap();
             // Of ranks 0 and 1.
             let expected = |i: i32| 2 * i + 2 * round + 1;
-            assert!(values.iter().zip(0..).all(|(&value, i)| value == expected(i)), "round {round}");
+            assert!(
+                values.iter().zip(0..).all(|(&value, i)| value == expected(i)),
+                "round {round}"
+            );
         }
         communicator.close().unwrap();
     });

@@ -1,4 +1,5 @@
-//! Ranks that add up again and again, every element checked against arithmetic, until they are told to stop.
+//! Ranks that add up again and again, every element checked against arithmetic, until they are told
+//! to stop.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -53,9 +54,15 @@ impl Loops {
 
     /// Waits until every rank has done so many more all-reduces.
     pub fn wait_for_progress(&self, rounds: u64) {
-        let before: Vec<_> = self.progress.iter().map(|count| count.load(Ordering::Relaxed)).collect();
+        let before: Vec<_> =
+            self.progress.iter().map(|count| count.load(Ordering::Relaxed)).collect();
         let begin = Instant::now();
-        while self.progress.iter().zip(&before).any(|(count, before)| count.load(Ordering::Relaxed) < before + rounds) {
+        while self
+            .progress
+            .iter()
+            .zip(&before)
+            .any(|(count, before)| count.load(Ordering::Relaxed) < before + rounds)
+        {
             assert!(begin.elapsed() < PATIENCE, "no progress beyond {before:?}");
             assert!(!self.ranks.iter().any(JoinHandle::is_finished), "a rank has ended");
             sleep(Duration::from_millis(5));
@@ -92,11 +99,18 @@ fn life(rank: usize, builder: Builder, progress: &[AtomicU64], stop: &AtomicBool
     Ended { rounds, result, at: Instant::now() }
 }
 
-/// One all-reduce, every element checked. Returns whether any rank wants to stop, which all hear in the same round.
-fn add_up(communicator: &Communicator, rank: usize, round: u64, stops: bool) -> Result<bool, Error> {
+/// One all-reduce, every element checked. Returns whether any rank wants to stop, which all hear in
+/// the same round.
+fn add_up(
+    communicator: &Communicator,
+    rank: usize,
+    round: u64,
+    stops: bool,
+) -> Result<bool, Error> {
     let ranks = communicator.world_size() as i32;
     let base = |i: i32| i.wrapping_mul(7).wrapping_add(round as i32);
-    let mut values: Vec<i32> = (0..ELEMENTS as i32).map(|i| base(i).wrapping_add(rank as i32)).collect();
+    let mut values: Vec<i32> =
+        (0..ELEMENTS as i32).map(|i| base(i).wrapping_add(rank as i32)).collect();
     values[0] = i32::from(stops);
     communicator.all_reduce(&mut values, ReduceOp::Sum)?;
     // The sum of all ranks' numbers is ranks * (ranks - 1) / 2.

@@ -32,7 +32,8 @@ const LONG: [&str; 6] = ["-b", "16M", "-e", "16M", "-n", "10000"];
 fn start(cluster: &Cluster, arguments: &[&str]) -> Vec<Process> {
     let ranks = cluster.bench(RANKS, "long", arguments);
     let begin = Instant::now();
-    // Results come in by multicast to every port, so the counter of completed rounds moves only with all ranks in.
+    // Results come in by multicast to every port, so the counter of completed rounds moves only
+    // with all ranks in.
     while cluster.counter("completed") < 1000 {
         assert!(begin.elapsed() < PATIENCE, "the benchmark does not get under way");
         sleep(Duration::from_millis(20));
@@ -79,7 +80,8 @@ fn a_frozen_rank_is_named_by_all_others(mode: Mode) {
     one_line(&ranks[LOST]);
 }
 
-/// As where one host runs them all, and is suspended. By then the daemon has taken them for dead, and nothing of the job is left.
+/// As where one host runs them all, and is suspended. By then the daemon has taken them for dead,
+/// and nothing of the job is left.
 fn ranks_that_were_all_frozen_hear_why_when_they_go_on(mode: Mode) {
     let cluster = Cluster::in_mode(RANKS, mode);
     let mut ranks = start(&cluster, &LONG);
@@ -90,7 +92,11 @@ fn ranks_that_were_all_frozen_hear_why_when_they_go_on(mode: Mode) {
         let status = rank.wait(Duration::from_secs(10)).unwrap();
         let line = one_line(rank);
         assert_eq!(status.code(), Some(COLLECTIVE_FAILED), "{line}");
-        assert!(line.contains("did not answer the aggregator for") && line.contains("was taken for dead"), "{line}");
+        assert!(
+            line.contains("did not answer the aggregator for")
+                && line.contains("was taken for dead"),
+            "{line}"
+        );
     }
 }
 
@@ -106,13 +112,18 @@ fn a_rank_that_is_frozen_for_a_moment_costs_time_alone(mode: Mode) {
     assert_eq!(cluster.counter("completed"), halted, "the other ranks cannot go on alone");
     ranks[LOST].signal(Signal::CONT).unwrap();
     let report = report(ranks);
-    // A round for each of 4 MiB / 1408 B chunks and their exponents, in place and out of place, 41 times: it was in the middle.
+    // A round for each of 4 MiB / 1408 B chunks and their exponents, in place and out of place, 41
+    // times: it was in the middle.
     assert!(cluster.counter("completed") > 2 * 41 * (4 << 20) / 1408, "it had not begun");
     assert!(halted < 2 * 41 * (4 << 20) / 1408, "it was over");
-    assert_eq!((&report["out_of_bounds"], &report["differing"]), (&0.into(), &serde_json::json!([])));
+    assert_eq!(
+        (&report["out_of_bounds"], &report["differing"]),
+        (&0.into(), &serde_json::json!([]))
+    );
 }
 
-/// A checkpoint, a compilation, a slow disk: the rank is there, and takes longer than the aggregator may take to answer.
+/// A checkpoint, a compilation, a slow disk: the rank is there, and takes longer than the
+/// aggregator may take to answer.
 fn a_rank_that_is_late_is_waited_for(mode: Mode) {
     const LATE: Duration = Duration::from_secs(8);
     let cluster = Cluster::in_mode(RANKS, mode);
@@ -136,17 +147,23 @@ fn a_rank_that_is_late_is_waited_for(mode: Mode) {
     for (results, elapsed) in outcomes {
         assert!(elapsed >= LATE - Duration::from_secs(1), "it did not wait: {elapsed:?}");
         // 1 + 2 + 3 + 4 times the index.
-        let wrong = |values: &Vec<i32>| (0..).zip(values).any(|(i, value)| *value != 10i32.wrapping_mul(i));
+        let wrong =
+            |values: &Vec<i32>| (0..).zip(values).any(|(i, value)| *value != 10i32.wrapping_mul(i));
         assert!(!results.iter().any(wrong));
     }
 }
 
-/// The rank is connected, and nothing else of it comes or goes: it gives up, and the others hear of that by the control plane.
+/// The rank is connected, and nothing else of it comes or goes: it gives up, and the others hear of
+/// that by the control plane.
 fn a_rank_whose_data_path_is_cut_is_named_by_all_others(mode: Mode) {
     const DEADLINE: Duration = Duration::from_secs(8);
-    let cluster = Cluster::new(RackOptions { workers: RANKS, mode, wires: true, ..RackOptions::default() });
+    let cluster =
+        Cluster::new(RackOptions { workers: RANKS, mode, wires: true, ..RackOptions::default() });
     let join = |loss: f64| {
-        let faults = move |rank, _| Faults { loss: if rank == LOST { loss } else { 0.0 }, ..Faults::default() };
+        let faults = move |rank, _| Faults {
+            loss: if rank == LOST { loss } else { 0.0 },
+            ..Faults::default()
+        };
         Impairment::in_rack(&cluster.binaries, &cluster.rack, 1, faults).unwrap()
     };
     let whole = join(0.0);
@@ -156,7 +173,10 @@ fn a_rank_whose_data_path_is_cut_is_named_by_all_others(mode: Mode) {
     let begin = Instant::now();
     for (rank, ended) in loops.wait().into_iter().enumerate() {
         let error = ended.result.expect_err("one of them adds nothing up");
-        assert!(ended.at.saturating_duration_since(begin) < DEADLINE + Duration::from_secs(3), "rank {rank}: {error}");
+        assert!(
+            ended.at.saturating_duration_since(begin) < DEADLINE + Duration::from_secs(3),
+            "rank {rank}: {error}"
+        );
         if rank == LOST {
             assert!(matches!(error, Error::AggregatorSilent { .. }), "{error}");
         } else {
@@ -171,7 +191,8 @@ fn a_rank_whose_data_path_is_cut_is_named_by_all_others(mode: Mode) {
     cut.stop().unwrap();
 }
 
-/// The rank is there, and answers the control plane, but does not call: the data plane alone tells who is missing.
+/// The rank is there, and answers the control plane, but does not call: the data plane alone tells
+/// who is missing.
 fn a_rank_that_does_not_call_is_named_when_the_timeout_is_over(mode: Mode) {
     const TIMEOUT: Duration = Duration::from_secs(2);
     let cluster = Cluster::in_mode(RANKS, mode);

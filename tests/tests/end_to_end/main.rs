@@ -1,4 +1,5 @@
-//! The main job from end to end: the real daemon, its programs in the kernel and real workers, each in a namespace of its own.
+//! The main job from end to end: the real daemon, its programs in the kernel and real workers, each
+//! in a namespace of its own.
 //!
 //! | module | what it holds |
 //! | --- | --- |
@@ -108,7 +109,8 @@ impl Cluster {
     /// Whether no job has slots.
     fn has_all_slots_free(&self) -> bool {
         let status = self.ask(&["status", "--connect", self.aggregator.control()]);
-        let slots = status.lines().find_map(|line| line.strip_prefix("slots")).expect("a line about slots");
+        let slots =
+            status.lines().find_map(|line| line.strip_prefix("slots")).expect("a line about slots");
         matches!(slots.split_whitespace().collect::<Vec<_>>()[..], [free, "of", all, "free"] if free == all)
     }
 
@@ -117,7 +119,9 @@ impl Cluster {
         let begin = Instant::now();
         loop {
             let jobs = self.list_jobs();
-            if let Some(line) = jobs.lines().find(|line| texts.iter().all(|text| line.contains(text))) {
+            if let Some(line) =
+                jobs.lines().find(|line| texts.iter().all(|text| line.contains(text)))
+            {
                 return line.to_owned();
             }
             assert!(begin.elapsed() < PATIENCE, "no job with {texts:?}:\n{jobs}");
@@ -125,7 +129,8 @@ impl Cluster {
         }
     }
 
-    /// Ends the daemon in good order, which must leave nothing: no program, and nothing in the BPF file system.
+    /// Ends the daemon in good order, which must leave nothing: no program, and nothing in the BPF
+    /// file system.
     fn stop(self) {
         let Self { aggregator, rack, .. } = self;
         aggregator.stop().unwrap();
@@ -136,7 +141,15 @@ impl Cluster {
     fn bench(&self, world_size: usize, job: &str, arguments: &[&str]) -> Vec<Process> {
         let start = |rank: usize| {
             let mut command = Command::new(&self.binaries.worker);
-            command.args(["bench", "--aggregator", self.aggregator.control(), "--job", job, "--json", "-"]);
+            command.args([
+                "bench",
+                "--aggregator",
+                self.aggregator.control(),
+                "--job",
+                job,
+                "--json",
+                "-",
+            ]);
             command.args(["--rank", &rank.to_string(), "--world-size", &world_size.to_string()]);
             command.args(arguments);
             self.rack.worker(rank).spawn(&format!("worker {rank}"), command).unwrap()
@@ -144,7 +157,8 @@ impl Cluster {
         (0..world_size).map(start).collect()
     }
 
-    /// Runs `life` as each of the first `world_size` ranks, in their namespaces and all at the same time; what each returned.
+    /// Runs `life` as each of the first `world_size` ranks, in their namespaces and all at the same
+    /// time; what each returned.
     fn run_ranks<T: Send + 'static>(
         &self,
         world_size: usize,
@@ -170,16 +184,21 @@ impl Cluster {
 /// What is attached to interfaces, or lies in the BPF file system.
 fn left_behind(namespace: &Namespace) -> String {
     namespace.run(|| {
-        let pins = std::fs::read_dir("/sys/fs/bpf").unwrap().map(|entry| entry.unwrap().file_name());
+        let pins =
+            std::fs::read_dir("/sys/fs/bpf").unwrap().map(|entry| entry.unwrap().file_name());
         let pins = pins.map(|name| name.into_string().unwrap());
         let links = Command::new("ip").arg("link").output().unwrap().stdout;
         let links = String::from_utf8(links).unwrap();
         let programs = links.lines().filter(|line| line.contains("xdp")).map(str::to_owned);
-        let interfaces = std::fs::read_dir("/sys/class/net").unwrap().map(|entry| entry.unwrap().file_name());
-        let at_ingress = interfaces.map(|name| name.into_string().unwrap()).filter(|name| is_at_ingress(name));
+        let interfaces =
+            std::fs::read_dir("/sys/class/net").unwrap().map(|entry| entry.unwrap().file_name());
+        let at_ingress =
+            interfaces.map(|name| name.into_string().unwrap()).filter(|name| is_at_ingress(name));
         let programs = programs.chain(at_ingress);
         // The kernel's own are there from the start.
-        let ours = pins.chain(programs).filter(|name| !matches!(name.as_str(), "maps.debug" | "progs.debug"));
+        let ours = pins
+            .chain(programs)
+            .filter(|name| !matches!(name.as_str(), "maps.debug" | "progs.debug"));
         ours.collect::<Vec<_>>().join("\n")
     })
 }
@@ -192,9 +211,11 @@ fn is_at_ingress(interface: &str) -> bool {
     }
 }
 
-/// The filters at the tc ingress of an interface of the calling thread's namespace, where programs are attached before Linux 6.6.
+/// The filters at the tc ingress of an interface of the calling thread's namespace, where programs
+/// are attached before Linux 6.6.
 fn filters(interface: &str) -> String {
-    let shown = Command::new("tc").args(["filter", "show", "dev", interface, "ingress"]).output().unwrap();
+    let shown =
+        Command::new("tc").args(["filter", "show", "dev", interface, "ingress"]).output().unwrap();
     String::from_utf8(shown.stdout).unwrap()
 }
 

@@ -79,20 +79,28 @@ fn in_flight(communicator: &Communicator, sizes: [usize; 2]) -> Result<CallStats
 
 /// The ranks that an error lists for each call, after a check of everything else in it.
 fn listed(error: &Error, odd: &str, even: &str) -> (Vec<u16>, Vec<u16>) {
-    let Error::Control(control::Error::Mismatch { reason, calls }) = error else { panic!("{error}") };
-    let [MadeCall { ranks: alone, number: 2, call: odd_call }, MadeCall { ranks: others, number: 2, call: even_call }] =
-        &calls[..]
+    let Error::Control(control::Error::Mismatch { reason, calls }) = error else {
+        panic!("{error}")
+    };
+    let [
+        MadeCall { ranks: alone, number: 2, call: odd_call },
+        MadeCall { ranks: others, number: 2, call: even_call },
+    ] = &calls[..]
     else {
         panic!("{error}")
     };
     assert_eq!((odd_call.as_str(), even_call.as_str()), (odd, even), "{error}");
-    assert!(reason.starts_with(&format!("ranks made different calls: call 2 of rank {ODD} is {odd}; ")), "{reason}");
+    assert!(
+        reason.starts_with(&format!("ranks made different calls: call 2 of rank {ODD} is {odd}; ")),
+        "{reason}"
+    );
     assert!(!reason.contains('\n'), "{reason}");
     (alone.clone(), others.clone())
 }
 
-/// Where the ranks meet after a call that must succeed on all of them. A collective is no such place: a rank whose own is done may fail
-/// in its next call while another still waits for its last results, and takes that one down in the wrong call.
+/// Where the ranks meet after a call that must succeed on all of them. A collective is no such
+/// place: a rank whose own is done may fail in its next call while another still waits for its last
+/// results, and takes that one down in the wrong call.
 fn together() -> Arc<Barrier> {
     Arc::new(Barrier::new(RANKS))
 }
@@ -106,7 +114,8 @@ fn every_rank_hears_which_rank_called_what(mode: Mode) {
             communicator.barrier().unwrap();
             together.wait();
             let begin = Instant::now();
-            let error = if rank == ODD { odd(&communicator) } else { even(&communicator) }.unwrap_err();
+            let error =
+                if rank == ODD { odd(&communicator) } else { even(&communicator) }.unwrap_err();
             // For good.
             assert_eq!(communicator.barrier(), Err(error.clone()));
             (error, begin.elapsed())
@@ -119,7 +128,8 @@ fn every_rank_hears_which_rank_called_what(mode: Mode) {
     }
 }
 
-/// A rank that computes meanwhile has nothing to report, holds nobody up for long, and hears of it when it calls.
+/// A rank that computes meanwhile has nothing to report, holds nobody up for long, and hears of it
+/// when it calls.
 fn a_rank_in_no_call_hears_of_it_at_its_next(mode: Mode) {
     let cluster = Cluster::in_mode(RANKS, mode);
     let together = together();
@@ -160,7 +170,10 @@ fn a_rank_that_left_is_named_long_before_the_deadline(mode: Mode) {
         Some((error, begin.elapsed()))
     });
     for (error, elapsed) in outcomes.into_iter().flatten() {
-        assert!(error.to_string().contains("rank 2 left the job without making this call"), "{error}");
+        assert!(
+            error.to_string().contains("rank 2 left the job without making this call"),
+            "{error}"
+        );
         assert!(elapsed < BOUND, "{elapsed:?}");
     }
 }

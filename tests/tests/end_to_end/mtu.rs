@@ -1,4 +1,5 @@
-//! Hosts that take larger packets than a switch between them, and a rank on the aggregator's own host.
+//! Hosts that take larger packets than a switch between them, and a rank on the aggregator's own
+//! host.
 
 use std::process::Command;
 
@@ -29,7 +30,8 @@ fn doctor(cluster: &Cluster, namespace: &Namespace) -> Process {
 
 fn a_switch_that_takes_less_than_the_hosts_costs_lanes_alone(mode: Mode) {
     let cluster = Cluster::new(RackOptions { workers: 2, mtu: HOSTS, mode, wires: true });
-    let _wires = Impairment::in_rack(&cluster.binaries, &cluster.rack, 0, |_, _| Faults::default()).unwrap();
+    let _wires =
+        Impairment::in_rack(&cluster.binaries, &cluster.rack, 0, |_, _| Faults::default()).unwrap();
     let wires = cluster.rack.wires().unwrap();
     for device in ["w0", "s0", "w1", "s1"] {
         ip(wires, &format!("link set {device} mtu {SWITCH}"));
@@ -54,9 +56,15 @@ fn a_switch_that_takes_less_than_the_hosts_costs_lanes_alone(mode: Mode) {
     let mut doctor = doctor(&cluster, cluster.rack.worker(0));
     doctor.wait_success(PATIENCE).unwrap();
     let text = doctor.stdout();
-    assert!(text.contains("IP packets of 1468 bytes (352 lanes) pass both ways; larger ones do not"), "{text}");
+    assert!(
+        text.contains("IP packets of 1468 bytes (352 lanes) pass both ways; larger ones do not"),
+        "{text}"
+    );
     let told = doctor.stderr();
-    assert!(told.starts_with("switchml: rank 0 of job \"doctor-") && told.lines().count() == 1, "{told}");
+    assert!(
+        told.starts_with("switchml: rank 0 of job \"doctor-") && told.lines().count() == 1,
+        "{told}"
+    );
     cluster.stop();
 }
 

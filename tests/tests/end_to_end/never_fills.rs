@@ -1,4 +1,5 @@
-//! A job that not all ranks come to: those that wait get an error in time that names the others, and nothing of it stays.
+//! A job that not all ranks come to: those that wait get an error in time that names the others,
+//! and nothing of it stays.
 
 use std::time::{Duration, Instant};
 
@@ -27,15 +28,24 @@ fn a_job_that_never_fills_names_the_missing_and_gives_everything_back() {
     // Ranks 0 and 1 come, 2, 3 and 4 do not.
     let outcomes = cluster.run_ranks(2, "lonely", |rank, builder| {
         let begin = Instant::now();
-        let error = builder.world_size(WORLD_SIZE).join_timeout(JOIN_TIMEOUT).connect().err().unwrap();
+        let error =
+            builder.world_size(WORLD_SIZE).join_timeout(JOIN_TIMEOUT).connect().err().unwrap();
         (rank as u16, error, begin.elapsed())
     });
     for (own, error, elapsed) in outcomes {
-        let Error::Control(control::Error::Missing { job, world_size, ranks, .. }) = &error else { panic!("{error}") };
+        let Error::Control(control::Error::Missing { job, world_size, ranks, .. }) = &error else {
+            panic!("{error}")
+        };
         assert_eq!((job.as_str(), *world_size), ("lonely", WORLD_SIZE as u16));
         // Whoever waits a moment longer misses the other one, too.
-        assert!([2, 3, 4].iter().all(|rank| ranks.contains(rank)) && !ranks.contains(&own), "{error}");
-        assert!(elapsed >= JOIN_TIMEOUT && elapsed < JOIN_TIMEOUT + Duration::from_secs(1), "{elapsed:?}");
+        assert!(
+            [2, 3, 4].iter().all(|rank| ranks.contains(rank)) && !ranks.contains(&own),
+            "{error}"
+        );
+        assert!(
+            elapsed >= JOIN_TIMEOUT && elapsed < JOIN_TIMEOUT + Duration::from_secs(1),
+            "{elapsed:?}"
+        );
     }
     // The daemon notices at once that they are gone.
     let begin = Instant::now();

@@ -1,4 +1,5 @@
-//! Ports of the switch that go down and come up, lose the aggregator's program, or are removed; and a worker's own interface.
+//! Ports of the switch that go down and come up, lose the aggregator's program, or are removed; and
+//! a worker's own interface.
 
 use std::net::TcpStream;
 use std::process::Command;
@@ -76,7 +77,8 @@ fn collectives_survive_an_interface_that_goes_down_and_up(mode: Mode) {
     cluster.stop();
 }
 
-/// A bridge takes its MAC from its ports unless it was given one, so it may get another at any time.
+/// A bridge takes its MAC from its ports unless it was given one, so it may get another at any
+/// time.
 fn collectives_survive_another_mac_of_the_aggregator(mode: Mode) {
     let mut cluster = Cluster::in_mode(RANKS, mode);
     let loops = Loops::start(&cluster, "train", DEADLINE);
@@ -129,13 +131,16 @@ fn program_at(cluster: &Cluster, port: &'static str) -> Option<u32> {
     if let Some((_, program)) = shown.split_once("prog/xdp id ") {
         return program.split_whitespace().next()?.parse().ok();
     }
-    cluster.rack.switch().run(move || match SchedClassifier::query_tcx(port, TcAttachType::Ingress) {
-        Ok((_, programs)) => programs.first().map(ProgramInfo::id),
-        Err(_) => filters(port).split_once(" id ")?.1.split_whitespace().next()?.parse().ok(),
+    cluster.rack.switch().run(move || {
+        match SchedClassifier::query_tcx(port, TcAttachType::Ingress) {
+            Ok((_, programs)) => programs.first().map(ProgramInfo::id),
+            Err(_) => filters(port).split_once(" id ")?.1.split_whitespace().next()?.parse().ok(),
+        }
     })
 }
 
-/// Detaches the aggregator's program from a port, as `bpftool link detach` does, or `tc` where a filter holds it.
+/// Detaches the aggregator's program from a port, as `bpftool link detach` does, or `tc` where a
+/// filter holds it.
 fn detach(cluster: &Cluster, port: &'static str) {
     if cluster.rack.switch().run(move || !filters(port).is_empty()) {
         let mut command = Command::new("tc");
@@ -144,15 +149,20 @@ fn detach(cluster: &Cluster, port: &'static str) {
         return;
     }
     let program = program_at(cluster, port).expect("a program");
-    let index = cluster.rack.switch().run(move || std::fs::read_to_string(format!("/sys/class/net/{port}/ifindex")));
+    let index = cluster
+        .rack
+        .switch()
+        .run(move || std::fs::read_to_string(format!("/sys/class/net/{port}/ifindex")));
     let index: u32 = index.unwrap().trim().parse().unwrap();
-    // Ids of programs are those of the machine, and so is the list: other racks have a number of this index, too.
+    // Ids of programs are those of the machine, and so is the list: other racks have a number of
+    // this index, too.
     let is_at_port = |link: &LinkTypeInfo| match link {
         LinkTypeInfo::Xdp(xdp) => xdp.ifindex == index,
         LinkTypeInfo::Tcx(tcx) => tcx.ifindex == index,
         _ => false,
     };
-    let link = LinkInfoIter::default().find(|link| link.prog_id == program && is_at_port(&link.info));
+    let link =
+        LinkInfoIter::default().find(|link| link.prog_id == program && is_at_port(&link.info));
     let link = link.expect("the link").id;
     // SAFETY: two system calls on a number; the descriptor is closed with this process.
     let failed = unsafe { libbpf_sys::bpf_link_detach(libbpf_sys::bpf_link_get_fd_by_id(link)) };
@@ -164,8 +174,14 @@ fn all_hear(loops: Loops, text: &str) {
     let begin = Instant::now();
     for (rank, ended) in loops.wait().into_iter().enumerate() {
         let error = ended.result.expect_err("frames may be missed");
-        assert!(matches!(error, Error::Control(control::Error::Aborted { .. })), "rank {rank}: {error}");
-        assert!(error.to_string().contains("rank 1 (10.88.0.2) cannot reach the aggregator any more"), "{error}");
+        assert!(
+            matches!(error, Error::Control(control::Error::Aborted { .. })),
+            "rank {rank}: {error}"
+        );
+        assert!(
+            error.to_string().contains("rank 1 (10.88.0.2) cannot reach the aggregator any more"),
+            "{error}"
+        );
         assert!(error.to_string().contains(text), "rank {rank}: {error}");
         assert!(ended.at.saturating_duration_since(begin) < Duration::from_secs(2), "rank {rank}");
     }
@@ -174,7 +190,9 @@ fn all_hear(loops: Loops, text: &str) {
 fn a_program_that_is_detached_ends_its_jobs_and_is_attached_again(mode: Mode) {
     let mut cluster = Cluster::in_mode(RANKS, mode);
     let text = match mode {
-        Mode::Auto => "the aggregator's program was detached from tc ingress of interface p1; join again",
+        Mode::Auto => {
+            "the aggregator's program was detached from tc ingress of interface p1; join again"
+        }
         _ => "the aggregator's XDP program was detached from interface p1; join again",
     };
     let loops = Loops::start(&cluster, "train", DEADLINE);
@@ -204,7 +222,10 @@ fn an_interface_that_is_removed_ends_its_jobs_and_comes_back(mode: Mode) {
     let begin = Instant::now();
     for (rank, ended) in loops.wait().into_iter().enumerate() {
         let error = ended.result.expect_err("rank 1 is cut off").to_string();
-        assert!(ended.at.saturating_duration_since(begin) < DEADLINE + Duration::from_secs(2), "rank {rank}: {error}");
+        assert!(
+            ended.at.saturating_duration_since(begin) < DEADLINE + Duration::from_secs(2),
+            "rank {rank}: {error}"
+        );
         let text = "interface p1 of the aggregator was removed; join again";
         assert!(rank == BEHIND || error.contains(text), "rank {rank}: {error}");
     }

@@ -1,4 +1,5 @@
-//! The daemon is killed: what runs goes on without it, and the next daemon takes over; or another host does, and everyone hears of it.
+//! The daemon is killed: what runs goes on without it, and the next daemon takes over; or another
+//! host does, and everyone hears of it.
 
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -121,7 +122,8 @@ fn a_rank_that_is_killed_after_a_restart_is_named(mode: Mode) {
     cluster.stop();
 }
 
-/// Without a daemon, the data plane alone tells who is missing, and nobody whether that one lives. One that comes back hears nothing of that rank.
+/// Without a daemon, the data plane alone tells who is missing, and nobody whether that one lives.
+/// One that comes back hears nothing of that rank.
 fn a_rank_that_is_killed_while_the_daemon_is_away_is_named(mode: Mode) {
     // Once each way; where frames are taken makes no difference to that.
     let comes_back = mode == Mode::Native;
@@ -133,7 +135,8 @@ fn a_rank_that_is_killed_while_the_daemon_is_away_is_named(mode: Mode) {
     if comes_back {
         cluster.restart();
     }
-    let bound = if comes_back { GRACE + Duration::from_secs(4) } else { DEADLINE + Duration::from_secs(2) };
+    let bound =
+        if comes_back { GRACE + Duration::from_secs(4) } else { DEADLINE + Duration::from_secs(2) };
     others_name_it(ranks, bound.saturating_sub(begin.elapsed()));
     if comes_back {
         cluster.stop();
@@ -151,8 +154,14 @@ fn when_the_aggregator_is_replaced_ranks_hear_it_and_can_join_again(mode: Mode) 
     let up = Instant::now();
     for (rank, ended) in loops.wait().into_iter().enumerate() {
         let error = ended.result.expect_err("the job is gone");
-        assert!(matches!(error, Error::Control(control::Error::Forgotten { .. })), "rank {rank}: {error}");
-        assert!(error.to_string().contains("is another one now, or has lost its state"), "rank {rank}: {error}");
+        assert!(
+            matches!(error, Error::Control(control::Error::Forgotten { .. })),
+            "rank {rank}: {error}"
+        );
+        assert!(
+            error.to_string().contains("is another one now, or has lost its state"),
+            "rank {rank}: {error}"
+        );
         assert!(ended.at.saturating_duration_since(up) < Duration::from_secs(3), "rank {rank}");
     }
     let loops = Loops::start(&cluster, "train", DEADLINE);
@@ -171,16 +180,23 @@ fn an_aggregator_that_is_gone_for_good_is_named_at_the_deadline(mode: Mode) {
     for (rank, ended) in loops.wait().into_iter().enumerate() {
         let error = ended.result.expect_err("nobody adds up");
         assert!(matches!(error, Error::AggregatorSilent { .. }), "rank {rank}: {error}");
-        assert!(ended.at.saturating_duration_since(begin) < deadline + Duration::from_secs(2), "rank {rank}");
+        assert!(
+            ended.at.saturating_duration_since(begin) < deadline + Duration::from_secs(2),
+            "rank {rank}"
+        );
     }
 }
 
 /// Ranks that wait for others, or for the start, need the daemon.
 fn a_job_that_has_not_started_ends_with_the_daemon(mode: Mode) {
     let mut cluster = Cluster::in_mode(RANKS, mode);
-    let builder = switchml_worker::Communicator::builder().aggregator(cluster.aggregator.control()).job("half");
+    let builder = switchml_worker::Communicator::builder()
+        .aggregator(cluster.aggregator.control())
+        .job("half");
     let waiting = cluster.rack.worker(0).run(move || {
-        std::thread::spawn(move || builder.rank(0).world_size(RANKS as u32).connect().err().expect("nobody else comes"))
+        std::thread::spawn(move || {
+            builder.rank(0).world_size(RANKS as u32).connect().err().expect("nobody else comes")
+        })
     });
     cluster.wait_for_job(&["half", "waiting"]);
     kill(&mut cluster);
@@ -199,13 +215,16 @@ fn a_job_that_has_not_started_ends_with_the_daemon(mode: Mode) {
     cluster.stop();
 }
 
-/// A second daemon with the same folder is refused, and so is one that cannot go on with what is there; both say what to do.
+/// A second daemon with the same folder is refused, and so is one that cannot go on with what is
+/// there; both say what to do.
 fn a_data_plane_that_cannot_be_taken_over_is_left_alone(mode: Mode) {
     let mut cluster = Cluster::in_mode(RANKS, mode);
     let loops = Loops::start(&cluster, "train", DEADLINE);
     let refusal = |cluster: &Cluster, arguments: &[&str]| {
         let mut command = std::process::Command::new(&cluster.binaries.aggregator);
-        command.args(["--control", "10.88.0.254:0", "--iface", "p0", "--mode", mode.argument()]).args(arguments);
+        command
+            .args(["--control", "10.88.0.254:0", "--iface", "p0", "--mode", mode.argument()])
+            .args(arguments);
         let mut other = cluster.rack.switch().spawn("another aggregator", command).unwrap();
         assert_eq!(other.wait(PATIENCE).unwrap().code(), Some(1));
         other.stderr().lines().last().unwrap_or_default().to_owned()
@@ -221,7 +240,10 @@ fn a_data_plane_that_cannot_be_taken_over_is_left_alone(mode: Mode) {
     kill(&mut cluster);
     let other = refusal(&cluster, &["--data-port", "5000"]);
     assert!(other.contains("with data port 48864, not 5000;"), "{other}");
-    assert!(other.contains("`switchml-aggregator detach --pin-dir /sys/fs/bpf/switchml`"), "{other}");
+    assert!(
+        other.contains("`switchml-aggregator detach --pin-dir /sys/fs/bpf/switchml`"),
+        "{other}"
+    );
     let nowhere = refusal(&cluster, &["--pin-dir", "/tmp/switchml"]);
     assert!(nowhere.contains("\"/tmp/switchml\" is in no BPF file system"), "{nowhere}");
     // None of which disturbs the job.
@@ -239,7 +261,16 @@ fn the_next_daemon_serves_the_interfaces_that_it_is_given(mode: Mode) {
     kill(&mut cluster);
     let control = cluster.aggregator.control().to_owned();
     let mut command = std::process::Command::new(&cluster.binaries.aggregator);
-    command.args(["--control", &control, "--iface", "p0", "--iface", "p2", "--mode", mode.argument()]);
+    command.args([
+        "--control",
+        &control,
+        "--iface",
+        "p0",
+        "--iface",
+        "p2",
+        "--mode",
+        mode.argument(),
+    ]);
     let mut daemon = cluster.rack.switch().spawn("aggregator", command).unwrap();
     daemon.wait_for_line("ready: control", PATIENCE).unwrap();
     let links = crate::left_behind(cluster.rack.switch());

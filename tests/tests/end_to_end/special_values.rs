@@ -22,7 +22,8 @@ fn sum(i: usize) -> i32 {
     (0..RANKS as u32).map(|rank| small(rank, i)).sum()
 }
 
-/// Sums with special values at these (rank, chunk, element of the chunk), and returns each rank's result as bytes, and the elements of a chunk.
+/// Sums with special values at these (rank, chunk, element of the chunk), and returns each rank's
+/// result as bytes, and the elements of a chunk.
 fn sums<T: Element>(
     cluster: &Cluster,
     job: &str,
@@ -32,7 +33,8 @@ fn sums<T: Element>(
     let outcomes = cluster.run_ranks(RANKS, job, move |rank, builder| {
         let communicator = builder.connect().unwrap();
         let chunk = usize::from(communicator.info().chunk_lanes) / T::DTYPE.lanes();
-        let mut tensor: Vec<T> = (0..CHUNKS * chunk).map(|i| from(f64::from(small(rank, i)))).collect();
+        let mut tensor: Vec<T> =
+            (0..CHUNKS * chunk).map(|i| from(f64::from(small(rank, i)))).collect();
         for (_, number, place, value) in special.iter().filter(|(whose, ..)| *whose == rank) {
             tensor[number * chunk + place] = from(*value);
         }
@@ -75,7 +77,8 @@ fn what_is_not_finite_on_one_rank_makes_its_chunk_nan_on_all_and_nothing_else(mo
     check(&cluster, "bf16", half::bf16::from_f64, f64::from);
 }
 
-/// The greatest and the least are exact, element by element: a NaN wins where it is, an infinity where it is greater.
+/// The greatest and the least are exact, element by element: a NaN wins where it is, an infinity
+/// where it is greater.
 fn maxima_are_exact_beside_special_values(mode: Mode) {
     let cluster = Cluster::in_mode(RANKS, mode);
     let results = cluster.run_ranks(RANKS, "max", |rank, builder| {
@@ -90,7 +93,9 @@ fn maxima_are_exact_beside_special_values(mode: Mode) {
         communicator.close().unwrap();
         tensor
     });
-    let greatest = |ranks: std::ops::Range<u32>, i: usize| ranks.map(|rank| small(rank, i)).max().unwrap() as f32;
+    let greatest = |ranks: std::ops::Range<u32>, i: usize| {
+        ranks.map(|rank| small(rank, i)).max().unwrap() as f32
+    };
     for result in results {
         for (i, found) in result.iter().enumerate() {
             match i {

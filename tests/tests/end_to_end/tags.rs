@@ -27,8 +27,9 @@ fn tool(namespace: &Namespace, line: &str) -> String {
     String::from_utf8(namespace.output(command).unwrap().stdout).unwrap()
 }
 
-/// What a sub-interface for a VLAN would send by `eth0`: the tag is beside the frame, for the device to put in. A bridge does the same:
-/// the kernel takes off the tag of what comes in at one port, and has the device of the other one put it in again.
+/// What a sub-interface for a VLAN would send by `eth0`: the tag is beside the frame, for the
+/// device to put in. A bridge does the same: the kernel takes off the tag of what comes in at one
+/// port, and has the device of the other one put it in again.
 fn behind_a_bridge(worker: &Namespace) -> RawSocket {
     tool(worker, "ip link add tagger type bridge");
     tool(worker, "ip link set tagger up");
@@ -69,7 +70,10 @@ fn a_tag_that_a_device_inserts_is_seen(mode: Mode) {
 fn strips(cluster: &Cluster) -> [bool; 2] {
     let features = tool(cluster.rack.switch(), "ethtool -k p0");
     ["rx-vlan-offload", "rx-vlan-stag-hw-parse"].map(|name| {
-        let line = features.lines().find(|line| line.starts_with(name)).unwrap_or_else(|| panic!("{features}"));
+        let line = features
+            .lines()
+            .find(|line| line.starts_with(name))
+            .unwrap_or_else(|| panic!("{features}"));
         line.contains(": on")
     })
 }

@@ -1,4 +1,5 @@
-//! Who is let in, and what is passed on or dropped. Nothing of it may touch a slot, and nobody but a member is answered.
+//! Who is let in, and what is passed on or dropped. Nothing of it may touch a slot, and nobody but
+//! a member is answered.
 
 use switchml_protocol::job::{Job, Member, Place};
 use switchml_protocol::outcome::Outcome::{self, *};
@@ -7,8 +8,8 @@ use switchml_rack::can_build_racks;
 
 use crate::kernel::{FIRST_SLOT, IFINDEX, Kernel, POOL, SLOTS, job, member, place};
 use crate::packet::{
-    AGGREGATOR_IP, AGGREGATOR_MAC, AGGREGATOR_PORT, EPOCH, Envelope, JOB, PENDING, Packet, REJECT, RESULT,
-    fix_ip_checksum,
+    AGGREGATOR_IP, AGGREGATOR_MAC, AGGREGATOR_PORT, EPOCH, Envelope, JOB, PENDING, Packet, REJECT,
+    RESULT, fix_ip_checksum,
 };
 use crate::table::Expect::{self, Drop, Pass, Reply};
 
@@ -84,8 +85,13 @@ fn the_check_word_guards_every_field_and_lane() {
     kernel.set_job(JOB + 1, &job(3));
     kernel.set_member(JOB + 1, 1, &member(1));
     let check = Some(contribution().right_check());
-    let table: &[fn(&mut Packet)] =
-        &[|p| p.job += 1, |p| p.slot += 1, |p| p.round += 1, |p| p.op = 1, |p| p.fingerprint ^= 1 << 31];
+    let table: &[fn(&mut Packet)] = &[
+        |p| p.job += 1,
+        |p| p.slot += 1,
+        |p| p.round += 1,
+        |p| p.op = 1,
+        |p| p.fingerprint ^= 1 << 31,
+    ];
     for change in table {
         let mut packet = Packet { check, ..contribution() };
         change(&mut packet);
@@ -152,7 +158,11 @@ fn a_member_speaks_from_its_place_alone() {
     expect_slots_untouched(&kernel);
 
     let mut kernel = kernel;
-    kernel.set_member(JOB, 1, &Member { place: Place { ifindex: IFINDEX + 1, ..place(1) }, ..member(1) });
+    kernel.set_member(
+        JOB,
+        1,
+        &Member { place: Place { ifindex: IFINDEX + 1, ..place(1) }, ..member(1) },
+    );
     kernel.expect(&contribution(), &Drop(WrongPlace));
     expect_slots_untouched(&kernel);
 }
@@ -198,7 +208,8 @@ fn what_is_not_ours_is_passed_on_untouched() {
     expect_slots_untouched(&kernel);
 }
 
-/// What is sent to all hosts, or to another one, is not the aggregator's, whatever its address: its MAC would be that of the answer.
+/// What is sent to all hosts, or to another one, is not the aggregator's, whatever its address: its
+/// MAC would be that of the answer.
 #[test]
 fn another_macs_frames_are_passed_on() {
     if !can_build_racks("another_macs_frames_are_passed_on") {
@@ -206,14 +217,21 @@ fn another_macs_frames_are_passed_on() {
     }
     let mut kernel = Kernel::with_job(3);
     let hello = Packet::hello(1, 32);
-    let others = [[0xFF; 6], [0x01, 0x00, 0x5E, 1, 2, 3], [0x03, 0, 0, 0, 0, 0xFE], [0x02, 0, 0, 0, 0, 0xFD], [0; 6]];
+    let others = [
+        [0xFF; 6],
+        [0x01, 0x00, 0x5E, 1, 2, 3],
+        [0x03, 0, 0, 0, 0, 0xFE],
+        [0x02, 0, 0, 0, 0, 0xFD],
+        [0; 6],
+    ];
     for mac_destination in others {
         for packet in [&contribution(), &hello] {
             let envelope = Envelope { mac_destination, ..packet.request() };
             kernel.expect_frame(&envelope.bytes(&packet.bytes()), 1, &Pass(NotOurs));
         }
         // From the aggregator's address it is forged, whomever it is for.
-        let forged = Envelope { mac_destination, source: AGGREGATOR_IP, ..contribution().request() };
+        let forged =
+            Envelope { mac_destination, source: AGGREGATOR_IP, ..contribution().request() };
         kernel.expect_frame(&forged.bytes(&contribution().bytes()), 1, &Drop(Spoofed));
     }
     expect_slots_untouched(&kernel);
@@ -245,7 +263,8 @@ fn nobody_else_sends_from_the_aggregators_address() {
         change(&mut frame);
         kernel.expect_frame(&frame, 1, expected);
     };
-    // In any disguise that a host takes for IPv4 from there: another port or protocol, options, fragments, tags without a VLAN.
+    // In any disguise that a host takes for IPv4 from there: another port or protocol, options,
+    // fragments, tags without a VLAN.
     with(&Drop(Spoofed), |f| f[UDP] ^= 1);
     with(&Drop(Spoofed), |f| f[IP + 9] = 6);
     with(&Drop(Spoofed), |f| f[IP] = 0x46);
@@ -256,7 +275,8 @@ fn nobody_else_sends_from_the_aggregators_address() {
     with(&Drop(Spoofed), |f| {
         f.splice(ETHERTYPE..ETHERTYPE, [0x88, 0xA8, 0x00, 0x00, 0x81, 0x00, 0x00, 0x00]);
     });
-    // Any other address, with as many tags as there are in networks; not with more, whatever it says.
+    // Any other address, with as many tags as there are in networks; not with more, whatever it
+    // says.
     with(&Pass(NotOurs), |f| f[IP + 15] ^= 1);
     let tagged = |tags: usize| {
         let mut frame = result.reply(1);
@@ -315,7 +335,8 @@ fn lengths_that_disagree_are_dropped() {
     expect_slots_untouched(&kernel);
 }
 
-/// Whoever sends to the aggregator's port and is no member gets no answer at all, not even from the host.
+/// Whoever sends to the aggregator's port and is no member gets no answer at all, not even from the
+/// host.
 #[test]
 fn strangers_are_not_answered() {
     if !can_build_racks("strangers_are_not_answered") {
@@ -325,7 +346,11 @@ fn strangers_are_not_answered() {
     kernel.add_local(AGGREGATOR_MAC, [192, 0, 2, 1], 1234);
     kernel.expect(&contribution(), &Drop(UnknownJob));
     kernel.expect(&Packet::hello(0, 32), &Drop(UnknownJob));
-    let scan = Envelope { destination: [192, 0, 2, 1], destination_port: 1234, ..contribution().request() };
+    let scan = Envelope {
+        destination: [192, 0, 2, 1],
+        destination_port: 1234,
+        ..contribution().request()
+    };
     kernel.expect_frame(&scan.bytes(b"who is there? Anybody? Hello? Hello?"), 1, &Drop(BadVersion));
     // Each pair of address and port counts on its own.
     let crossed = Envelope { destination_port: AGGREGATOR_PORT, ..scan.clone() };

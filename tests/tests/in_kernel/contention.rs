@@ -1,6 +1,7 @@
 //! Two CPUs on the same slot at the same time: every sum is exact, and every round completes once.
 //!
-//! That the two do meet in the slot is shown by the same program with its lock taken out, which must get sums wrong.
+//! That the two do meet in the slot is shown by the same program with its lock taken out, which
+//! must get sums wrong.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
@@ -54,7 +55,8 @@ impl Pair {
         let begin = Instant::now();
         while self.arrivals.load(Ordering::SeqCst) < 2 * time {
             self.look_after(begin)?;
-            // Nobody sleeps, so that both go on in the same instant; the other one may need this CPU, though.
+            // Nobody sleeps, so that both go on in the same instant; the other one may need this
+            // CPU, though.
             thread::yield_now();
         }
         Ok(())
@@ -67,16 +69,28 @@ impl Pair {
         if begin.elapsed() > PATIENCE { Err("no result".to_owned()) } else { Ok(()) }
     }
 
-    /// Plays ranks that have lost everything and send again and again until each of them has the result.
-    fn play(&self, program: Program, ranks: std::ops::Range<u16>, rounds: u32) -> Result<(), Broken> {
-        let played = (0..rounds).try_for_each(|round| self.play_round(program, ranks.clone(), round));
+    /// Plays ranks that have lost everything and send again and again until each of them has the
+    /// result.
+    fn play(
+        &self,
+        program: Program,
+        ranks: std::ops::Range<u16>,
+        rounds: u32,
+    ) -> Result<(), Broken> {
+        let played =
+            (0..rounds).try_for_each(|round| self.play_round(program, ranks.clone(), round));
         if played.is_err() {
             self.broken.store(true, Ordering::SeqCst);
         }
         played
     }
 
-    fn play_round(&self, program: Program, ranks: std::ops::Range<u16>, round: u32) -> Result<(), Broken> {
+    fn play_round(
+        &self,
+        program: Program,
+        ranks: std::ops::Range<u16>,
+        round: u32,
+    ) -> Result<(), Broken> {
         let waiting = ranks.map(|rank| contribution(rank, round));
         let mut waiting: Vec<_> = waiting.map(|packet| (packet.frame(), packet)).collect();
         // 1 + 2 + … + 8 = 36
@@ -145,14 +159,19 @@ fn two_cpus_on_the_same_slot_lose_nothing(mode: Mode) {
     };
     let count = |outcome: Outcome| counters[outcome as usize];
     let rounds = u64::from(ROUNDS);
-    println!("{rounds} rounds, {} packets, {} times busy", counters.iter().sum::<u64>(), count(Outcome::SlotBusy));
+    println!(
+        "{rounds} rounds, {} packets, {} times busy",
+        counters.iter().sum::<u64>(),
+        count(Outcome::SlotBusy)
+    );
     assert_eq!(count(Outcome::Started), rounds);
     assert_eq!(count(Outcome::Added), rounds * u64::from(RANKS - 2));
     assert_eq!(count(Outcome::Completed), rounds);
     assert_eq!(slot.lock, 0);
 }
 
-/// The object with its lock always free: `r0 = cmpxchg(lock, r0, HELD)` has become `w0 = 0`, the value that it finds in a free lock.
+/// The object with its lock always free: `r0 = cmpxchg(lock, r0, HELD)` has become `w0 = 0`, the
+/// value that it finds in a free lock.
 fn without_lock() -> Vec<u8> {
     const COMPARE_AND_EXCHANGE: [u8; 4] = [0xF1, 0, 0, 0];
     let mut object = switchml_userspace::xdp_object().to_vec();
@@ -173,5 +192,8 @@ fn without_the_lock_sums_are_wrong(mode: Mode) {
     kernel.open_job(u32::from(RANKS));
     let broken = play(&kernel, mode, cpus, ROUNDS);
     println!("without lock: {broken:?}");
-    assert!(broken.iter().any(Result::is_err), "{ROUNDS} rounds, and the two CPUs never met in the slot");
+    assert!(
+        broken.iter().any(Result::is_err),
+        "{ROUNDS} rounds, and the two CPUs never met in the slot"
+    );
 }

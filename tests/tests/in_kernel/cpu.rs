@@ -26,8 +26,8 @@ pub fn pin_to(cpu: usize) {
     sched_setaffinity(None, &cpus).expect("the CPU is there");
 }
 
-/// Lets this thread run before all others, for measurements of less than a millisecond. Where that is forbidden, they are
-/// not as good.
+/// Lets this thread run before all others, for measurements of less than a millisecond. Where that
+/// is forbidden, they are not as good.
 pub fn go_first() {
     let lowest = libc::sched_param { sched_priority: 1 };
     // SAFETY: the call reads the parameter; 0 is this thread.

@@ -1,5 +1,5 @@
-//! The programs attached to a switch's ports: a RESULT reaches every port of the job's group as one multicast frame, and
-//! answers reach who asked.
+//! The programs attached to a switch's ports: a RESULT reaches every port of the job's group as one
+//! multicast frame, and answers reach who asked.
 #![allow(unsafe_code)]
 
 use std::any::Any;
@@ -11,7 +11,9 @@ use switchml_protocol::job::{Job, Member};
 use switchml_rack::{AGGREGATOR_ADDRESS, Mode, Namespace, Rack, RackOptions, can_build_racks};
 
 use crate::kernel::{Kernel, job};
-use crate::packet::{AGGREGATOR_MAC, AGGREGATOR_PORT, CHECKED, FILLER, GROUP_IP, GROUP_PORT, JOB, Packet, secret};
+use crate::packet::{
+    AGGREGATOR_MAC, AGGREGATOR_PORT, CHECKED, FILLER, GROUP_IP, GROUP_PORT, JOB, Packet, secret,
+};
 
 const WORKERS: u16 = 3;
 
@@ -21,7 +23,8 @@ fn sockets(worker: &Namespace, rank: u16) -> (UdpSocket, UdpSocket) {
     let (own, group) = worker.run(move || {
         let own = UdpSocket::bind((address, 0)).expect("bind");
         own.connect((AGGREGATOR_ADDRESS, AGGREGATOR_PORT)).expect("connect");
-        let group = UdpSocket::bind((Ipv4Addr::from(GROUP_IP), GROUP_PORT)).expect("bind to the group");
+        let group =
+            UdpSocket::bind((Ipv4Addr::from(GROUP_IP), GROUP_PORT)).expect("bind to the group");
         group.join_multicast_v4(&Ipv4Addr::from(GROUP_IP), &address).expect("join the group");
         (own, group)
     });
@@ -60,12 +63,19 @@ impl Site {
         // A DEVMAP looks its interfaces up in the namespace of the thread that fills it in.
         let (kernel, links) = rack.switch().run(move || {
             let index = |port: &String| -> u32 {
-                std::fs::read_to_string(format!("/sys/class/net/{port}/ifindex")).unwrap().trim().parse().unwrap()
+                std::fs::read_to_string(format!("/sys/class/net/{port}/ifindex"))
+                    .unwrap()
+                    .trim()
+                    .parse()
+                    .unwrap()
             };
             let interfaces: Vec<u32> = ports.iter().map(index).collect();
             let mut kernel = Kernel::new();
             kernel.add_local(AGGREGATOR_MAC, AGGREGATOR_ADDRESS.octets(), AGGREGATOR_PORT);
-            kernel.set_job(JOB, &Job { address: AGGREGATOR_ADDRESS.octets(), ..job(u32::from(WORKERS)) });
+            kernel.set_job(
+                JOB,
+                &Job { address: AGGREGATOR_ADDRESS.octets(), ..job(u32::from(WORKERS)) },
+            );
             for rank in 0..WORKERS {
                 kernel.set_member(JOB, rank, &Member { secret: secret(rank), ..Member::default() });
             }
@@ -81,7 +91,8 @@ impl Site {
                 .collect();
             (kernel, links)
         });
-        let sockets: Vec<_> = (0..WORKERS).map(|rank| sockets(rack.worker(usize::from(rank)), rank)).collect();
+        let sockets: Vec<_> =
+            (0..WORKERS).map(|rank| sockets(rack.worker(usize::from(rank)), rank)).collect();
         for (rank, (own, _)) in (0..).zip(&sockets) {
             let hello = Packet::hello(rank, lanes).bytes();
             own.send(&hello).expect("send");
@@ -107,7 +118,10 @@ impl Site {
         let (own, _) = &self.sockets[1];
         let again = contribution(1, 3, 19, lanes);
         own.send(&again.bytes()).expect("send");
-        assert!(receive(own) == again.result(CHECKED, 3, &sum(19, lanes)).bytes(), "the replayed RESULT");
+        assert!(
+            receive(own) == again.result(CHECKED, 3, &sum(19, lanes)).bytes(),
+            "the replayed RESULT"
+        );
     }
 }
 
@@ -126,7 +140,8 @@ fn result_for_all(slot: u16, round: u32, lanes: usize) -> Vec<u8> {
 }
 
 fn rack(mtu: u32, mode: Mode) -> Rack {
-    Rack::new(RackOptions { workers: usize::from(WORKERS), mtu, mode, ..RackOptions::default() }).expect("a rack")
+    Rack::new(RackOptions { workers: usize::from(WORKERS), mtu, mode, ..RackOptions::default() })
+        .expect("a rack")
 }
 
 fn play(lanes: usize, mtu: u32, mode: Mode, hooks: [Hook; WORKERS as usize]) {
@@ -148,7 +163,8 @@ fn the_largest_chunk_reaches_every_port() {
     }
 }
 
-/// The UDP checksum of a packet that its sender has left to the link is left to the link again, and 0 otherwise.
+/// The UDP checksum of a packet that its sender has left to the link is left to the link again, and
+/// 0 otherwise.
 #[test]
 fn at_tc_ingress_too_whoever_fills_in_checksums() {
     if can_build_racks("at_tc_ingress_too_whoever_fills_in_checksums") {
@@ -157,7 +173,8 @@ fn at_tc_ingress_too_whoever_fills_in_checksums() {
     }
 }
 
-/// A checksum that is left to the link is filled in there from what the program has made of it, and the receiver verifies it.
+/// A checksum that is left to the link is filled in there from what the program has made of it, and
+/// the receiver verifies it.
 #[test]
 fn a_checksum_that_the_port_fills_in_is_right() {
     if !can_build_racks("a_checksum_that_the_port_fills_in_is_right") {
@@ -172,7 +189,8 @@ fn a_checksum_that_the_port_fills_in_is_right() {
     Site::new(rack, 352, [Tc; 3]).play(352);
 }
 
-/// A superpacket that completes one round and repeats a contribution to another goes to all ports, and back as well.
+/// A superpacket that completes one round and repeats a contribution to another goes to all ports,
+/// and back as well.
 #[test]
 fn a_superpacket_of_two_fates_reaches_every_port() {
     const LANES: usize = 32;
@@ -190,10 +208,17 @@ fn a_superpacket_of_two_fates_reaches_every_port() {
     let kind_of = |datagram: &[u8]| datagram[1];
     for (rank, (_, group)) in site.sockets.iter().enumerate() {
         assert!(receive(group) == result_for_all(4, 0, LANES), "RESULT at rank {rank}");
-        assert_eq!(kind_of(&receive(group)), FILLER, "the place of the other segment, at rank {rank}");
+        assert_eq!(
+            kind_of(&receive(group)),
+            FILLER,
+            "the place of the other segment, at rank {rank}"
+        );
     }
     assert_eq!(kind_of(&receive(own)), FILLER, "the place of the segment that completed a round");
-    assert!(receive(own) == again.result(CHECKED, 3, &sum(0, LANES)).bytes(), "the replayed RESULT");
+    assert!(
+        receive(own) == again.result(CHECKED, 3, &sum(0, LANES)).bytes(),
+        "the replayed RESULT"
+    );
 }
 
 /// Sends packets of the same length as one.
@@ -202,7 +227,13 @@ fn send_superpacket(socket: &UdpSocket, packets: &[Vec<u8>]) {
     let len = size_of::<libc::c_int>() as libc::socklen_t;
     // SAFETY: the option is a number of that length, which outlives the call.
     let set = unsafe {
-        libc::setsockopt(socket.as_raw_fd(), libc::SOL_UDP, libc::UDP_SEGMENT, (&raw const segment).cast(), len)
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_UDP,
+            libc::UDP_SEGMENT,
+            (&raw const segment).cast(),
+            len,
+        )
     };
     assert_eq!(set, 0, "{}", std::io::Error::last_os_error());
     socket.send(&packets.concat()).expect("send");

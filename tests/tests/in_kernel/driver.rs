@@ -1,4 +1,5 @@
-//! A BPF program in front of the one under test, made by hand, which makes a contribution repeatable.
+//! A BPF program in front of the one under test, made by hand, which makes a contribution
+//! repeatable.
 #![allow(unsafe_code)]
 
 use aya::maps::{Map, MapData, ProgramArray};
@@ -18,7 +19,8 @@ const MAP_LOOKUP: i32 = 1;
 const CPU_NUMBER: i32 = 8;
 const TAIL_CALL: i32 = 12;
 
-/// Before each run of the program, leaves rank 0 as the only one in the even set of its CPU's slot ([`slot_of`]).
+/// Before each run of the program, leaves rank 0 as the only one in the even set of its CPU's slot
+/// ([`slot_of`]).
 pub struct Driver {
     program: OwnedFd,
     _called: ProgramArray<MapData>,
@@ -30,7 +32,8 @@ pub fn slot_of(cpu: usize) -> u16 {
     cpu as u16 % SLOTS as u16
 }
 
-/// One instruction, as in `struct bpf_insn`: opcode, registers (source, destination), offset, immediate.
+/// One instruction, as in `struct bpf_insn`: opcode, registers (source, destination), offset,
+/// immediate.
 #[repr(C)]
 struct Instruction(u8, u8, i16, i32);
 
@@ -63,12 +66,15 @@ impl Driver {
     /// The driver of a loaded program.
     pub fn new(kernel: &Kernel) -> io::Result<Self> {
         let (key, value) = (size_of::<u32>() as u32, size_of::<u32>() as u32);
-        let definition = aya_obj::Map::new_from_params(BPF_MAP_TYPE_PROG_ARRAY as u32, key, value, 1, 0);
+        let definition =
+            aya_obj::Map::new_from_params(BPF_MAP_TYPE_PROG_ARRAY as u32, key, value, 1, 0);
         let data = MapData::create(definition, "called", None).map_err(io::Error::other)?;
         let called = data.fd().as_fd().as_raw_fd();
         let map = Map::from_map_data(data).map_err(io::Error::other)?;
         let mut programs = ProgramArray::try_from(map).map_err(io::Error::other)?;
-        programs.set(0, kernel.program().fd().map_err(io::Error::other)?, 0).map_err(io::Error::other)?;
+        programs
+            .set(0, kernel.program().fd().map_err(io::Error::other)?, 0)
+            .map_err(io::Error::other)?;
 
         let (mask, first) = (SLOTS as i32 - 1, FIRST_SLOT as i32);
         let seen = offset_of!(LockedSlot, slot.sets) as i16;
@@ -102,7 +108,8 @@ impl Driver {
             // That of the program that it calls.
             expected_attach_type: BPF_XDP,
         };
-        // SAFETY: BPF_PROG_LOAD reads a ProgLoad; the program and the licence that it points to outlive the call.
+        // SAFETY: BPF_PROG_LOAD reads a ProgLoad; the program and the licence that it points to
+        // outlive the call.
         let fd = unsafe { bpf(BPF_PROG_LOAD, &mut attributes) }?;
         // SAFETY: BPF_PROG_LOAD returns a descriptor that nobody else has yet.
         Ok(Self { program: unsafe { OwnedFd::from_raw_fd(fd) }, _called: programs })
@@ -120,7 +127,8 @@ impl Driver {
             repeat,
             duration: 0,
         };
-        // SAFETY: BPF_PROG_TEST_RUN reads and writes a TestRun; the frame that it points to outlives the call.
+        // SAFETY: BPF_PROG_TEST_RUN reads and writes a TestRun; the frame that it points to
+        // outlives the call.
         unsafe { bpf(BPF_PROG_TEST_RUN, &mut attributes) }?;
         Ok((attributes.duration, attributes.retval))
     }
@@ -132,7 +140,10 @@ impl Driver {
 ///
 /// `attributes` is what `command` reads and writes, and what it points to is valid during the call.
 unsafe fn bpf<T>(command: libc::c_int, attributes: &mut T) -> io::Result<i32> {
-    // SAFETY: the caller vouches for the attributes; the kernel uses no more than the size that it is told.
-    let result = unsafe { libc::syscall(libc::SYS_bpf, command, std::ptr::from_mut(attributes), size_of::<T>()) };
+    // SAFETY: the caller vouches for the attributes; the kernel uses no more than the size that it
+    // is told.
+    let result = unsafe {
+        libc::syscall(libc::SYS_bpf, command, std::ptr::from_mut(attributes), size_of::<T>())
+    };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result as i32) }
 }

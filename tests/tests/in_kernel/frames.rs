@@ -80,7 +80,8 @@ fn congestion_marks_become_the_flag() {
     const ECN_ECT0: u8 = 0b10;
     const DSCP: u8 = 0b1010_0000;
     let kernel = Kernel::with_job(3);
-    let marked = |packet: &Packet, tos: u8| Envelope { tos, ..packet.request() }.bytes(&packet.bytes());
+    let marked =
+        |packet: &Packet, tos: u8| Envelope { tos, ..packet.request() }.bytes(&packet.bytes());
     kernel.run(&marked(&contribution(0), DSCP | ECN_ECT0));
     let pending = kernel.run(&marked(&contribution(0), DSCP | ECN_CE)).frame;
     assert_eq!(pending[15], DSCP | ECN_ECT0);
@@ -101,7 +102,11 @@ fn the_group_is_the_jobs() {
     }
     let mut kernel = Kernel::with_job(1);
     // Only 23 bits of the group's address are in the Ethernet address.
-    let other = switchml_protocol::job::Job { address: [192, 0, 2, 9], group: [224, 255, 254, 253], ..job(1) };
+    let other = switchml_protocol::job::Job {
+        address: [192, 0, 2, 9],
+        group: [224, 255, 254, 253],
+        ..job(1)
+    };
     kernel.set_job(JOB, &other);
     let run = kernel.run(&contribution(0).frame());
     assert_eq!(run.verdict, 4, "XDP_REDIRECT");
@@ -109,7 +114,8 @@ fn the_group_is_the_jobs() {
     assert_eq!(run.frame[26..34], [192, 0, 2, 9, 224, 255, 254, 253]);
 }
 
-/// A job without a group: nobody gets the RESULT, and the counter says so. The round is complete nevertheless.
+/// A job without a group: nobody gets the RESULT, and the counter says so. The round is complete
+/// nevertheless.
 #[test]
 fn without_a_group_ranks_are_served_one_by_one() {
     if !can_build_racks("without_a_group_ranks_are_served_one_by_one") {

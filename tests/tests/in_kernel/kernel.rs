@@ -1,12 +1,15 @@
 //! The loaded programs and their maps.
 //!
-//! Whatever a test does it does to both programs, that for XDP and that for tc, each with maps of its own; and whatever the one does
-//! the other must do, too, as far as tc can: [`crate::twin`] says what may differ.
+//! Whatever a test does it does to both programs, that for XDP and that for tc, each with maps of
+//! its own; and whatever the one does the other must do, too, as far as tc can: [`crate::twin`]
+//! says what may differ.
 
 use aya::maps::{Array, ArrayOfMaps, DevMap, HashMap, Map, MapData, PerCpuArray, RingBuf};
 use aya::programs::tc::{SchedClassifierLink, TcAttachOptions};
 use aya::programs::xdp::XdpLink;
-use aya::programs::{LinkOrder, SchedClassifier, TcAttachType, TestRun, TestRunOptions, Xdp, XdpMode};
+use aya::programs::{
+    LinkOrder, SchedClassifier, TcAttachType, TestRun, TestRunOptions, Xdp, XdpMode,
+};
 use aya::{Ebpf, EbpfLoader};
 use aya_obj::generated::{
     bpf_devmap_val,
@@ -20,7 +23,8 @@ use switchml_protocol::{MAX_RANKS, U16};
 use zerocopy::{FromBytes, IntoBytes, transmute};
 
 use crate::packet::{
-    AGGREGATOR_IP, AGGREGATOR_MAC, AGGREGATOR_PORT, EPOCH, GROUP_IP, GROUP_PORT, JOB, ip, mac, port, secret,
+    AGGREGATOR_IP, AGGREGATOR_MAC, AGGREGATOR_PORT, EPOCH, GROUP_IP, GROUP_PORT, JOB, ip, mac,
+    port, secret,
 };
 use crate::twin::Twin;
 
@@ -37,7 +41,8 @@ type MemberBytes = [u8; size_of::<Member>()];
 type EndpointBytes = [u8; size_of::<Endpoint>()];
 type SlotBytes = [u8; size_of::<LockedSlot>()];
 
-/// The program, loaded into the kernel with maps of its own; and the program for tc, with maps of its own.
+/// The program, loaded into the kernel with maps of its own; and the program for tc, with maps of
+/// its own.
 pub struct Kernel {
     object: Ebpf,
     slots: Slots,
@@ -62,7 +67,8 @@ impl Kernel {
     pub fn load(object: &[u8]) -> Self {
         let twin = Twin::load(object);
         let mut object = EbpfLoader::new().load(object).expect("the maps are created");
-        let program: &mut Xdp = object.program_mut("switchml").expect("program").try_into().unwrap();
+        let program: &mut Xdp =
+            object.program_mut("switchml").expect("program").try_into().unwrap();
         program.load().expect("the verifier takes the program");
         let slots = Slots::make(&mut object);
         let mut kernel = Self { object, slots, twin };
@@ -99,19 +105,24 @@ impl Kernel {
         self.test_xdp(frame, None)
     }
 
-    /// Runs the program for XDP alone on a frame that comes in by this interface of the calling thread's namespace, in whose driver
-    /// it is attached.
+    /// Runs the program for XDP alone on a frame that comes in by this interface of the calling
+    /// thread's namespace, in whose driver it is attached.
     #[allow(dead_code)] // by the tests beside: the vectors use it, which share this file
     pub fn run_xdp_at(&self, frame: &[u8], ifindex: u32) -> Run {
-        // `struct xdp_md` of linux/bpf.h: data, data_end, data_meta, ingress_ifindex, rx_queue_index, egress_ifindex.
+        // `struct xdp_md` of linux/bpf.h: data, data_end, data_meta, ingress_ifindex,
+        // rx_queue_index, egress_ifindex.
         let context = [0, frame.len() as u32, 0, ifindex, 0, 0].map(u32::to_ne_bytes).concat();
         self.test_xdp(frame, Some(&context))
     }
 
     fn test_xdp(&self, frame: &[u8], ctx_in: Option<&[u8]>) -> Run {
         let mut out = vec![0; frame.len() + 256];
-        let options =
-            TestRunOptions { data_in: Some(frame), data_out: Some(&mut out), ctx_in, ..TestRunOptions::default() };
+        let options = TestRunOptions {
+            data_in: Some(frame),
+            data_out: Some(&mut out),
+            ctx_in,
+            ..TestRunOptions::default()
+        };
         let result = self.program().test_run(options).expect("the test run");
         out.truncate(result.data_size_out as usize);
         Run { verdict: result.return_value, frame: out }
@@ -134,18 +145,23 @@ impl Kernel {
         program.take_link(id).unwrap()
     }
 
-    /// Attaches the other program of the same object, over the same maps, at tc ingress of an interface there.
+    /// Attaches the other program of the same object, over the same maps, at tc ingress of an
+    /// interface there.
     pub fn attach_tc(&mut self, interface: &str) -> SchedClassifierLink {
-        let program: &mut SchedClassifier = self.object.program_mut("switchml_bundle").unwrap().try_into().unwrap();
+        let program: &mut SchedClassifier =
+            self.object.program_mut("switchml_bundle").unwrap().try_into().unwrap();
         if program.fd().is_err() {
             program.load().expect("the verifier takes the program");
         }
         let options = TcAttachOptions::TcxOrder(LinkOrder::first());
-        let id = program.attach_with_options(interface, TcAttachType::Ingress, options).expect("attach at tc ingress");
+        let id = program
+            .attach_with_options(interface, TcAttachType::Ingress, options)
+            .expect("attach at tc ingress");
         program.take_link(id).unwrap()
     }
 
-    /// Has the program serve a MAC, address and port, and keep others from sending from the address.
+    /// Has the program serve a MAC, address and port, and keep others from sending from the
+    /// address.
     pub fn add_local(&mut self, mac: [u8; 6], ip: [u8; 4], port: u16) {
         for map in self.maps_mut("LOCAL") {
             let mut local: HashMap<_, EndpointBytes, u8> = map.try_into().unwrap();
@@ -180,7 +196,13 @@ impl Kernel {
     /// Has the job's RESULTs sent to these interfaces of the calling thread's namespace.
     pub fn set_group(&mut self, job: u16, interfaces: &[u32]) {
         let (key, value) = (size_of::<u32>() as u32, size_of::<bpf_devmap_val>() as u32);
-        let definition = aya_obj::Map::new_from_params(BPF_MAP_TYPE_DEVMAP as u32, key, value, MAX_RANKS as u32, 0);
+        let definition = aya_obj::Map::new_from_params(
+            BPF_MAP_TYPE_DEVMAP as u32,
+            key,
+            value,
+            MAX_RANKS as u32,
+            0,
+        );
         let data = MapData::create(definition, "group", None).expect("a DEVMAP");
         let mut group: DevMap<MapData> = Map::from_map_data(data).unwrap().try_into().unwrap();
         for (key, interface) in (0..).zip(interfaces) {
@@ -259,10 +281,12 @@ impl Slots {
         let (key, value) = (size_of::<u32>() as u32, size_of::<LockedSlot>() as u32);
         let make = |index| {
             let kind = BPF_MAP_TYPE_ARRAY as u32;
-            let definition = aya_obj::Map::new_from_params(kind, key, value, SLOTS_PER_SHARD as u32, 0);
+            let definition =
+                aya_obj::Map::new_from_params(kind, key, value, SLOTS_PER_SHARD as u32, 0);
             let data = MapData::create(definition, "slots", None).expect("an array");
             let fd = data.fd().as_fd().try_clone_to_owned().unwrap();
-            let slots: Array<MapData, SlotBytes> = Map::from_map_data(data).unwrap().try_into().unwrap();
+            let slots: Array<MapData, SlotBytes> =
+                Map::from_map_data(data).unwrap().try_into().unwrap();
             table.set(index, &slots, 0).expect("the slots are of the table's kind");
             (slots, fd)
         };
@@ -272,12 +296,15 @@ impl Slots {
     /// Element `index` of the pool.
     pub fn get(&self, index: u32) -> LockedSlot {
         let (slots, _) = &self.0[index as usize / SLOTS_PER_SHARD];
-        LockedSlot::read_from_bytes(&slots.get(&(index % SLOTS_PER_SHARD as u32), 0).unwrap()).unwrap()
+        LockedSlot::read_from_bytes(&slots.get(&(index % SLOTS_PER_SHARD as u32), 0).unwrap())
+            .unwrap()
     }
 
     pub fn set(&mut self, index: u32, slot: &LockedSlot) {
         let (slots, _) = &mut self.0[index as usize / SLOTS_PER_SHARD];
-        slots.set(index % SLOTS_PER_SHARD as u32, SlotBytes::try_from(slot.as_bytes()).unwrap(), 0).unwrap();
+        slots
+            .set(index % SLOTS_PER_SHARD as u32, SlotBytes::try_from(slot.as_bytes()).unwrap(), 0)
+            .unwrap();
     }
 }
 

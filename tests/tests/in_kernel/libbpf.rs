@@ -1,5 +1,5 @@
-//! The program loaded by libbpf, which the product does not use: a second loader vouches for the object, and what packets do
-//! does not hang on how aya reads it.
+//! The program loaded by libbpf, which the product does not use: a second loader vouches for the
+//! object, and what packets do does not hang on how aya reads it.
 
 use libbpf_rs::libbpf_sys::bpf_map_create_opts;
 use libbpf_rs::{Map, MapCore, MapFlags, MapHandle, MapType, Object, ObjectBuilder, ProgramInput};
@@ -35,8 +35,11 @@ pub struct Libbpf {
 impl Libbpf {
     /// The program of that mode with the aggregator's address, and no job.
     pub fn new(mode: Mode) -> Self {
-        let object = ObjectBuilder::default().open_memory(switchml_userspace::xdp_object()).expect("libbpf parses it");
-        let object = object.load().expect("libbpf creates the maps, and the verifier takes the program");
+        let object = ObjectBuilder::default()
+            .open_memory(switchml_userspace::xdp_object())
+            .expect("libbpf parses it");
+        let object =
+            object.load().expect("libbpf creates the maps, and the verifier takes the program");
         let received = Rc::new(RefCell::new(Vec::new()));
         let events = {
             let map = map(&object, "EVENTS");
@@ -49,7 +52,8 @@ impl Libbpf {
             .expect("EVENTS is a ring buffer");
             ring.build().expect("the ring buffer is mapped")
         };
-        let slots = (0..POOL / SLOTS_PER_SHARD as u32).map(|index| make_slots(&object, index)).collect();
+        let slots =
+            (0..POOL / SLOTS_PER_SHARD as u32).map(|index| make_slots(&object, index)).collect();
         let this = Self { object, slots, mode, events, received };
         let [high, low] = AGGREGATOR_PORT.to_be_bytes();
         let [a, b, c, d] = AGGREGATOR_IP;
@@ -60,7 +64,8 @@ impl Libbpf {
 
     /// Names of the object's maps, sorted.
     pub fn map_names(&self) -> Vec<String> {
-        let mut names: Vec<_> = self.object.maps().map(|map| map.name().to_string_lossy().into_owned()).collect();
+        let mut names: Vec<_> =
+            self.object.maps().map(|map| map.name().to_string_lossy().into_owned()).collect();
         names.sort();
         names
     }
@@ -68,14 +73,22 @@ impl Libbpf {
     /// Runs the program on a frame; the verdict is what it would be in XDP.
     pub fn run(&mut self, frame: &[u8]) -> Run {
         let mut out = vec![0; frame.len() + 256];
-        let input = ProgramInput { data_in: Some(frame), data_out: Some(&mut out), ..ProgramInput::default() };
+        let input = ProgramInput {
+            data_in: Some(frame),
+            data_out: Some(&mut out),
+            ..ProgramInput::default()
+        };
         let (name, as_in_xdp): (_, fn(u32) -> u32) = match self.mode {
             Mode::Auto => ("switchml_bundle", as_in_xdp),
             _ => ("switchml", |verdict| verdict),
         };
-        let program = self.object.progs_mut().find(|program| program.name() == name).expect("the program");
+        let program =
+            self.object.progs_mut().find(|program| program.name() == name).expect("the program");
         let output = program.test_run(input).expect("the test run");
-        Run { verdict: as_in_xdp(output.return_value), frame: output.data.expect("a frame").to_vec() }
+        Run {
+            verdict: as_in_xdp(output.return_value),
+            frame: output.data.expect("a frame").to_vec(),
+        }
     }
 
     pub fn set_job(&self, number: u16, job: &Job) {
@@ -94,12 +107,21 @@ impl Libbpf {
 
     /// Has the job's RESULTs sent to this interface.
     pub fn set_group(&self, job: u16, interface: u32) {
-        let options = bpf_map_create_opts { sz: size_of::<bpf_map_create_opts>() as u64, ..Default::default() };
+        let options = bpf_map_create_opts {
+            sz: size_of::<bpf_map_create_opts>() as u64,
+            ..Default::default()
+        };
         let (name, key) = (Some("group"), size_of::<u32>() as u32);
-        let group = MapHandle::create(MapType::Devmap, name, key, DEVMAP_VALUE, MAX_RANKS, &options).expect("a DEVMAP");
+        let group =
+            MapHandle::create(MapType::Devmap, name, key, DEVMAP_VALUE, MAX_RANKS, &options)
+                .expect("a DEVMAP");
         let value = [interface.to_ne_bytes(), (-1i32).to_ne_bytes()].concat();
         group.update(&0u32.to_ne_bytes(), &value, MapFlags::ANY).expect("the interface exists");
-        self.update("GROUPS", &u32::from(job).to_ne_bytes(), &group.as_fd().as_raw_fd().to_ne_bytes());
+        self.update(
+            "GROUPS",
+            &u32::from(job).to_ne_bytes(),
+            &group.as_fd().as_raw_fd().to_ne_bytes(),
+        );
         self.set_ports(job, interface);
     }
 
@@ -139,8 +161,13 @@ impl Libbpf {
     pub fn counters(&self) -> [u64; Outcome::COUNT] {
         let map = map(&self.object, "COUNTERS");
         std::array::from_fn(|index| {
-            let cpus = map.lookup_percpu(&(index as u32).to_ne_bytes(), MapFlags::ANY).unwrap().expect("a counter");
-            cpus.iter().map(|cpu| u64::from_ne_bytes(cpu.as_slice().try_into().expect("8 bytes"))).sum()
+            let cpus = map
+                .lookup_percpu(&(index as u32).to_ne_bytes(), MapFlags::ANY)
+                .unwrap()
+                .expect("a counter");
+            cpus.iter()
+                .map(|cpu| u64::from_ne_bytes(cpu.as_slice().try_into().expect("8 bytes")))
+                .sum()
         })
     }
 
@@ -151,7 +178,9 @@ impl Libbpf {
     }
 
     fn update(&self, name: &str, key: &[u8], value: &[u8]) {
-        map(&self.object, name).update(key, value, MapFlags::ANY).expect("key and value are of the map's sizes");
+        map(&self.object, name)
+            .update(key, value, MapFlags::ANY)
+            .expect("key and value are of the map's sizes");
     }
 
     fn read(&self, name: &str, key: &[u8], value: &mut [u8]) {
@@ -166,12 +195,22 @@ fn map<'a>(object: &'a Object, name: &str) -> Map<'a> {
 
 /// Gives the program slots of its pool.
 fn make_slots(object: &Object, index: u32) -> MapHandle {
-    let options = bpf_map_create_opts { sz: size_of::<bpf_map_create_opts>() as u64, ..Default::default() };
+    let options =
+        bpf_map_create_opts { sz: size_of::<bpf_map_create_opts>() as u64, ..Default::default() };
     let (key, value) = (size_of::<u32>() as u32, size_of::<LockedSlot>() as u32);
-    let slots = MapHandle::create(MapType::Array, Some("slots"), key, value, SLOTS_PER_SHARD as u32, &options);
+    let slots = MapHandle::create(
+        MapType::Array,
+        Some("slots"),
+        key,
+        value,
+        SLOTS_PER_SHARD as u32,
+        &options,
+    );
     let slots = slots.expect("an array");
     let fd = slots.as_fd().as_raw_fd().to_ne_bytes();
-    map(object, "SLOTS").update(&index.to_ne_bytes(), &fd, MapFlags::ANY).expect("slots of the table's kind");
+    map(object, "SLOTS")
+        .update(&index.to_ne_bytes(), &fd, MapFlags::ANY)
+        .expect("slots of the table's kind");
     slots
 }
 

@@ -1,5 +1,6 @@
-//! Frames made by hand, for a job that all tests share. Offsets and formulas are those of the specification, written down a second
-//! time: nothing here comes from the protocol crate. What is behind the UDP header is encoded by [`wire`].
+//! Frames made by hand, for a job that all tests share. Offsets and formulas are those of the
+//! specification, written down a second time: nothing here comes from the protocol crate. What is
+//! behind the UDP header is encoded by [`wire`].
 
 // The protocol crate's tests made it.
 #[allow(dead_code)]
@@ -8,8 +9,8 @@ mod wire;
 
 #[allow(unused_imports)] // each that has this file as a module uses its own part
 pub use wire::{
-    CE, CHECKED, CONTRIBUTION, EVERYONE, FILLER, HELLO, MAX_I16, MAX_I32 as MAX, PENDING, REJECT, RESULT, RETRANSMIT,
-    SUM_I16, SUM_I32 as SUM,
+    CE, CHECKED, CONTRIBUTION, EVERYONE, FILLER, HELLO, MAX_I16, MAX_I32 as MAX, PENDING, REJECT,
+    RESULT, RETRANSMIT, SUM_I16, SUM_I32 as SUM,
 };
 
 /// Where the tests' aggregator lives.
@@ -71,12 +72,24 @@ impl Packet {
 
     /// Rank `rank`'s HELLO with its secret and `lanes` words of payload.
     pub fn hello(rank: u16, lanes: usize) -> Self {
-        Self { kind: HELLO, fingerprint: 0, aux: secret(rank), ..Self::contribution(rank, 0, 0, &vec![0; lanes]) }
+        Self {
+            kind: HELLO,
+            fingerprint: 0,
+            aux: secret(rank),
+            ..Self::contribution(rank, 0, 0, &vec![0; lanes])
+        }
     }
 
     /// The unicast RESULT that answers `self`.
     pub fn result(&self, flags: u8, contributions: u32, values: &[u32]) -> Self {
-        Self { kind: RESULT, flags, contributions, values: values.to_vec(), check: None, ..self.clone() }
+        Self {
+            kind: RESULT,
+            flags,
+            contributions,
+            values: values.to_vec(),
+            check: None,
+            ..self.clone()
+        }
     }
 
     /// The RESULT for all, where `self` completed the round.
@@ -96,7 +109,16 @@ impl Packet {
 
     fn note(&self, kind: u8, words: [u32; 2]) -> Self {
         let (op, flags, contributions) = (SUM, CHECKED, 1);
-        Self { kind, op, flags, contributions, lanes: None, check: None, values: words.to_vec(), ..self.clone() }
+        Self {
+            kind,
+            op,
+            flags,
+            contributions,
+            lanes: None,
+            check: None,
+            values: words.to_vec(),
+            ..self.clone()
+        }
     }
 
     pub fn lane_count(&self) -> u16 {
@@ -258,10 +280,12 @@ impl Envelope {
     }
 }
 
-/// Fills in the checksum of an IPv4 header of 20 bytes: the complement of the ones' complement sum of its words (RFC 791).
+/// Fills in the checksum of an IPv4 header of 20 bytes: the complement of the ones' complement sum
+/// of its words (RFC 791).
 pub fn fix_ip_checksum(header: &mut [u8]) {
     header[10..12].fill(0);
-    let mut sum: u32 = header[..20].chunks(2).map(|word| u32::from(word[0]) << 8 | u32::from(word[1])).sum();
+    let mut sum: u32 =
+        header[..20].chunks(2).map(|word| u32::from(word[0]) << 8 | u32::from(word[1])).sum();
     while sum > 0xFFFF {
         sum = (sum & 0xFFFF) + (sum >> 16);
     }

@@ -1,4 +1,5 @@
-//! Slots, as far as the vectors (`tests/tests/vectors`), which have each branch of their rules, do not look into them.
+//! Slots, as far as the vectors (`tests/tests/vectors`), which have each branch of their rules, do
+//! not look into them.
 
 use switchml_protocol::job::{ABORTED, Job};
 use switchml_protocol::outcome::Outcome::*;
@@ -11,7 +12,8 @@ use crate::table::Expect::{Broadcast, Drop, Reply};
 
 const REASON_ABORTED: u32 = 3;
 
-/// Rank `rank`'s contribution to round `round` of slot 2: lane `i` is `1000 * rank + 10 * round + i`.
+/// Rank `rank`'s contribution to round `round` of slot 2: lane `i` is `1000 * rank + 10 * round +
+/// i`.
 fn contribution(rank: u16, round: u32) -> Packet {
     let base = round.wrapping_mul(10).wrapping_add(1000 * u32::from(rank));
     let lanes: Vec<u32> = (0..32).map(|i| base.wrapping_add(i)).collect();
@@ -23,11 +25,14 @@ fn sum_of_three(round: u32) -> Vec<u32> {
     (0..32).map(|i| round.wrapping_mul(30).wrapping_add(3000 + 3 * i)).collect()
 }
 
-/// What a contribution may become on the way: its check word does not fit any more. It must leave no trace in the slot.
+/// What a contribution may become on the way: its check word does not fit any more. It must leave
+/// no trace in the slot.
 #[track_caller]
 fn expect_refused_if_corrupted(kernel: &Kernel, packet: &Packet) {
     let before = kernel.slot(FIRST_SLOT + u32::from(packet.slot));
-    for (lane, bit) in [(0, 1), (packet.values.len() - 1, 1 << 31), (packet.values.len() / 2, 1 << 15)] {
+    for (lane, bit) in
+        [(0, 1), (packet.values.len() - 1, 1 << 31), (packet.values.len() / 2, 1 << 15)]
+    {
         let mut corrupted = Packet { check: Some(packet.right_check()), ..packet.clone() };
         corrupted.values[lane] ^= bit;
         kernel.expect(&corrupted, &Drop(BadCheck));
@@ -63,8 +68,11 @@ fn every_size_is_served_whole() {
     }
     let kernel = Kernel::with_job(3);
     for (round, size) in (32..=768).step_by(32).enumerate() {
-        let lanes = |rank: u32| -> Vec<u32> { (0..size).map(|i| (i + 1) * (rank + 7) * 0x0001_0003).collect() };
-        let packet = |rank: u16| Packet::contribution(rank, 5, round as u32, &lanes(u32::from(rank)));
+        let lanes = |rank: u32| -> Vec<u32> {
+            (0..size).map(|i| (i + 1) * (rank + 7) * 0x0001_0003).collect()
+        };
+        let packet =
+            |rank: u16| Packet::contribution(rank, 5, round as u32, &lanes(u32::from(rank)));
         // 7 + 8 + 9 = 24
         let sum: Vec<u32> = (0..size).map(|i| (i + 1) * 24 * 0x0001_0003).collect();
         expect_refused_if_corrupted(&kernel, &packet(1));
@@ -82,7 +90,9 @@ type Lane = ([u32; 3], u32);
 
 fn check_lanes(op: u8, lanes: &[Lane]) {
     let kernel = Kernel::with_job(3);
-    let spread = |of: &dyn Fn(&Lane) -> u32| -> Vec<u32> { (0..64).map(|i| of(&lanes[i % lanes.len()])).collect() };
+    let spread = |of: &dyn Fn(&Lane) -> u32| -> Vec<u32> {
+        (0..64).map(|i| of(&lanes[i % lanes.len()])).collect()
+    };
     let packet = |rank: u16| Packet {
         op,
         ..Packet::contribution(rank, 0, 0, &spread(&|(inputs, _)| inputs[usize::from(rank)]))
@@ -160,7 +170,11 @@ fn an_aborted_job_rejects_its_members() {
     }
     assert_eq!(kernel.slot(FIRST_SLOT + 2).slot, Slot::default());
     let elsewhere = Packet { rank: 0, ..contribution(1, 0) };
-    kernel.expect_frame(&contribution(1, 0).request().bytes(&elsewhere.bytes()), 1, &Drop(WrongPlace));
+    kernel.expect_frame(
+        &contribution(1, 0).request().bytes(&elsewhere.bytes()),
+        1,
+        &Drop(WrongPlace),
+    );
 }
 
 /// A job's slots are its own: those of the neighbours stand still.
@@ -175,12 +189,16 @@ fn jobs_do_not_share_slots() {
         kernel.set_member(255, rank, &member(rank));
     }
     kernel.set_group(255, &[1]);
-    let other = |rank: u16| Packet { job: 255, ..Packet::contribution(rank, 0, 0, &[40 + u32::from(rank); 32]) };
+    let other = |rank: u16| Packet {
+        job: 255,
+        ..Packet::contribution(rank, 0, 0, &[40 + u32::from(rank); 32])
+    };
     let mine = |rank: u16| Packet::contribution(rank, 7, 0, &[u32::from(rank) + 1; 32]);
     kernel.expect(&mine(0), &Drop(Started));
     kernel.expect(&other(1), &Drop(Started));
     kernel.expect(&mine(1), &Broadcast(&mine(1).result_for_all(CHECKED, 2, &[3; 32])));
     kernel.expect(&other(0), &Broadcast(&other(0).result_for_all(CHECKED, 2, &[81; 32])));
-    let used: Vec<u32> = (0..64).filter(|index| kernel.slot(*index).slot != Slot::default()).collect();
+    let used: Vec<u32> =
+        (0..64).filter(|index| kernel.slot(*index).slot != Slot::default()).collect();
     assert_eq!(used, [FIRST_SLOT + 7, FIRST_SLOT + 8]);
 }

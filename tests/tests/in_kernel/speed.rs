@@ -1,7 +1,7 @@
 //! Nanoseconds a packet, of the program alone and warm; and how much more two CPUs do than one.
 //!
-//! `cargo test --release -p switchml-rack --test in_kernel speed -- --nocapture`, on a quiet machine. What it checks is
-//! that what it times is what it says.
+//! `cargo test --release -p switchml-rack --test in_kernel speed -- --nocapture`, on a quiet
+//! machine. What it checks is that what it times is what it says.
 
 use std::hint;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -39,8 +39,8 @@ fn passed_on(packet: &Packet) -> Vec<u8> {
     Envelope { destination_port: AGGREGATOR_PORT + 1, ..packet.request() }.bytes(&packet.bytes())
 }
 
-/// A middle contribution can be made once only. So a driver takes its rank out of the slot before each run; its own cost,
-/// measured with a packet that is passed on at once, is taken off.
+/// A middle contribution can be made once only. So a driver takes its rank out of the slot before
+/// each run; its own cost, measured with a packet that is passed on at once, is taken off.
 #[test]
 fn speed() {
     if !can_build_racks("speed") {
@@ -48,26 +48,35 @@ fn speed() {
     }
     let cpu = cpus()[0];
     pin_to(cpu);
-    for (op, name) in [(SUM, "sum"), (MAX, "max"), (SUM_I16, "sum of i16"), (MAX_I16, "max of i16")] {
+    for (op, name) in [(SUM, "sum"), (MAX, "max"), (SUM_I16, "sum of i16"), (MAX_I16, "max of i16")]
+    {
         for lanes in [64, 256, 352, 768] {
             let kernel = Kernel::with_job(3);
             let driver = Driver::new(&kernel).expect("the driver loads");
             let values: Vec<u32> = (0..lanes).collect();
-            let packet = |rank| Packet { op, ..Packet::contribution(rank, slot_of(cpu), 0, &values) };
+            let packet =
+                |rank| Packet { op, ..Packet::contribution(rank, slot_of(cpu), 0, &values) };
             kernel.run(&packet(0).frame());
             let passed = nanoseconds(&driver, &passed_on(&packet(1)), XDP_PASS);
             let added_ns = nanoseconds(&driver, &packet(1).frame(), XDP_DROP);
             let added = kernel.counters()[Outcome::Added as usize];
-            assert_eq!(added, u64::from(REPEAT) * u64::from(RUNS), "every run is a middle contribution");
-            println!("{name:10} {lanes:3} lanes: {:4} ns ({passed} ns taken off)", added_ns - passed);
+            assert_eq!(
+                added,
+                u64::from(REPEAT) * u64::from(RUNS),
+                "every run is a middle contribution"
+            );
+            println!(
+                "{name:10} {lanes:3} lanes: {:4} ns ({passed} ns taken off)",
+                added_ns - passed
+            );
         }
     }
 }
 
 /// Nanoseconds a packet when CPUs send theirs at the same time, on the slower one.
 ///
-/// All by one program: before the kernel runs another than those that it already runs, it waits until all CPUs have done with
-/// those.
+/// All by one program: before the kernel runs another than those that it already runs, it waits
+/// until all CPUs have done with those.
 fn together(driver: &Driver, work: &[(usize, Vec<u8>)], verdict: u32) -> u32 {
     let waiting = AtomicUsize::new(work.len());
     let run = |(cpu, frame): &(usize, Vec<u8>)| {
@@ -84,7 +93,11 @@ fn together(driver: &Driver, work: &[(usize, Vec<u8>)], verdict: u32) -> u32 {
     };
     thread::scope(|scope| {
         let threads: Vec<_> = work.iter().map(|work| scope.spawn(|| run(work))).collect();
-        threads.into_iter().map(|thread| thread.join().expect("the thread does not panic")).max().unwrap()
+        threads
+            .into_iter()
+            .map(|thread| thread.join().expect("the thread does not panic"))
+            .max()
+            .unwrap()
     })
 }
 
@@ -112,13 +125,18 @@ fn one_and_two(cpus: [usize; 2], lanes: u32) -> (f64, f64) {
         two.push(together(&driver, &work, XDP_DROP));
     }
     let packets = PARALLEL_RUNS as u64 * 3 * u64::from(PARALLEL_REPEAT);
-    assert_eq!(kernel.counters()[Outcome::Added as usize], packets, "every run is a middle contribution");
+    assert_eq!(
+        kernel.counters()[Outcome::Added as usize],
+        packets,
+        "every run is a middle contribution"
+    );
     let passed = median(passed);
     (median(one) - passed, median(two) - passed)
 }
 
-/// Slots share nothing but the maps, which packets only read, and counters are each CPU's own: two CPUs do about twice as much
-/// as one. Less is asserted, and a few times, for something else may take one of them away.
+/// Slots share nothing but the maps, which packets only read, and counters are each CPU's own: two
+/// CPUs do about twice as much as one. Less is asserted, and a few times, for something else may
+/// take one of them away.
 #[test]
 fn speed_of_two_cpus_on_different_slots() {
     const NAME: &str = "speed_of_two_cpus_on_different_slots";

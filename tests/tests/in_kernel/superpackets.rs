@@ -1,4 +1,5 @@
-//! Superpackets: where packets are cut into them means nothing, and one may hold segments of every fate.
+//! Superpackets: where packets are cut into them means nothing, and one may hold segments of every
+//! fate.
 
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -30,7 +31,9 @@ fn run(twin: &Twin, packets: &[Packet]) -> Option<Vec<Vec<u8>>> {
     let run = twin.run_superpacket(&superpacket(packets), SEGMENT);
     match run.verdict {
         TC_ACT_SHOT => None,
-        TC_ACT_REDIRECT => Some(run.frame[ENVELOPE..].chunks(SEGMENT).map(<[u8]>::to_vec).collect()),
+        TC_ACT_REDIRECT => {
+            Some(run.frame[ENVELOPE..].chunks(SEGMENT).map(<[u8]>::to_vec).collect())
+        }
         verdict => panic!("verdict {verdict}"),
     }
 }
@@ -40,8 +43,8 @@ fn contribution(rank: u16, slot: u16, round: u32, random: &mut StdRng) -> Packet
     Packet::contribution(rank, slot, round, &values)
 }
 
-/// A packet of that rank: mostly the next of a slot, else an earlier one, or one that something is wrong with. `next` has each rank's
-/// next round of each slot.
+/// A packet of that rank: mostly the next of a slot, else an earlier one, or one that something is
+/// wrong with. `next` has each rank's next round of each slot.
 fn packet(rank: u16, next: &mut [Vec<u32>], random: &mut StdRng) -> Packet {
     let slot = random.random_range(0..SLOTS as usize);
     let round = next[usize::from(rank)][slot];
@@ -57,7 +60,9 @@ fn packet(rank: u16, next: &mut [Vec<u32>], random: &mut StdRng) -> Packet {
         6 if round > 3 => contribution(rank, slot as u16, round - 4, random),
         7..10 if round > 0 => contribution(rank, slot as u16, round - 1, random),
         // Nobody is ahead of a rank by more than a round.
-        _ if next.iter().any(|rounds| rounds[slot] < round) => contribution(rank, slot as u16, round - 1, random),
+        _ if next.iter().any(|rounds| rounds[slot] < round) => {
+            contribution(rank, slot as u16, round - 1, random)
+        }
         _ => {
             next[usize::from(rank)][slot] += 1;
             legal
@@ -65,7 +70,8 @@ fn packet(rank: u16, next: &mut [Vec<u32>], random: &mut StdRng) -> Packet {
     }
 }
 
-/// The same packets one by one, and in superpackets cut at random: the same slots, counters and answers.
+/// The same packets one by one, and in superpackets cut at random: the same slots, counters and
+/// answers.
 #[test]
 fn any_cut_into_superpackets_is_legal() {
     if !can_build_racks("any_cut_into_superpackets_is_legal") {
@@ -78,17 +84,28 @@ fn any_cut_into_superpackets_is_legal() {
         for turn in 0..60 {
             let rank = random.random_range(0..RANKS);
             let count = random.random_range(1..=MOST);
-            let packets: Vec<_> = (0..count).map(|_| packet(rank, &mut next, &mut random)).collect();
-            let answers: Vec<_> =
-                packets.iter().map(|packet| run(singly.twin(), std::slice::from_ref(packet))).collect();
+            let packets: Vec<_> =
+                (0..count).map(|_| packet(rank, &mut next, &mut random)).collect();
+            let answers: Vec<_> = packets
+                .iter()
+                .map(|packet| run(singly.twin(), std::slice::from_ref(packet)))
+                .collect();
             let mut begin = 0;
             while begin < count {
                 let end = random.random_range(begin + 1..=count);
                 let bundle = run(together.twin(), &packets[begin..end]);
-                compare(&answers[begin..end], bundle, &format!("seed {seed}, turn {turn}, packets {begin}..{end}"));
+                compare(
+                    &answers[begin..end],
+                    bundle,
+                    &format!("seed {seed}, turn {turn}, packets {begin}..{end}"),
+                );
                 begin = end;
             }
-            assert_eq!(singly.twin().counters(), together.twin().counters(), "seed {seed}, turn {turn}");
+            assert_eq!(
+                singly.twin().counters(),
+                together.twin().counters(),
+                "seed {seed}, turn {turn}"
+            );
         }
         for slot in FIRST_SLOT..FIRST_SLOT + SLOTS {
             let (one, other) = (singly.twin().slot(slot), together.twin().slot(slot));
@@ -96,17 +113,26 @@ fn any_cut_into_superpackets_is_legal() {
             assert!(one.slot == other.slot, "values of slot {slot}, seed {seed}");
         }
         let counters = together.twin().counters();
-        for outcome in [Outcome::Completed, Outcome::Replayed, Outcome::Pending, Outcome::BadCheck, Outcome::WrongRound]
-        {
-            assert!(counters[outcome as usize] > 0, "{outcome:?} does not come up with seed {seed}");
+        for outcome in [
+            Outcome::Completed,
+            Outcome::Replayed,
+            Outcome::Pending,
+            Outcome::BadCheck,
+            Outcome::WrongRound,
+        ] {
+            assert!(
+                counters[outcome as usize] > 0,
+                "{outcome:?} does not come up with seed {seed}"
+            );
         }
     }
 }
 
-/// What is left of the superpacket after the program is its last answer: to the sender if there is one, else to the group. All else
-/// in it is filler.
+/// What is left of the superpacket after the program is its last answer: to the sender if there is
+/// one, else to the group. All else in it is filler.
 fn compare(singles: &[Option<Vec<Vec<u8>>>], bundle: Option<Vec<Vec<u8>>>, context: &str) {
-    let answers: Vec<_> = singles.iter().map(|answer| answer.as_ref().map(|segments| &segments[0])).collect();
+    let answers: Vec<_> =
+        singles.iter().map(|answer| answer.as_ref().map(|segments| &segments[0])).collect();
     let Some(segments) = bundle else {
         return assert!(answers.iter().all(Option::is_none), "no answer, {context}");
     };
@@ -114,7 +140,9 @@ fn compare(singles: &[Option<Vec<Vec<u8>>>], bundle: Option<Vec<Vec<u8>>>, conte
     let to_sender = answers.iter().flatten().any(|answer| !is_for_all(answer));
     for (segment, answer) in segments.iter().zip(&answers) {
         match answer {
-            Some(answer) if is_for_all(answer) != to_sender => assert_eq!(segment, *answer, "{context}"),
+            Some(answer) if is_for_all(answer) != to_sender => {
+                assert_eq!(segment, *answer, "{context}")
+            }
             _ => assert_eq!(segment[1], FILLER, "{context}"),
         }
     }
@@ -145,20 +173,34 @@ fn segments_of_every_fate_in_one_superpacket() {
     ];
     let segments = run(twin, &packets).expect("an answer");
     let after = twin.counters();
-    let moved = Outcome::ALL.iter().filter(|outcome| after[**outcome as usize] == before[**outcome as usize] + 1);
+    let moved = Outcome::ALL
+        .iter()
+        .filter(|outcome| after[**outcome as usize] == before[**outcome as usize] + 1);
     assert_eq!(
         moved.map(|outcome| outcome.name()).collect::<Vec<_>>(),
-        ["started", "completed", "replayed", "pending", "wrong_round", "hello", "bad_version", "bad_check"]
+        [
+            "started",
+            "completed",
+            "replayed",
+            "pending",
+            "wrong_round",
+            "hello",
+            "bad_version",
+            "bad_check"
+        ]
     );
     // The RESULT for all has gone out; this is the answer to the sender.
-    assert_eq!(segments.iter().map(|segment| segment[1]).collect::<Vec<_>>(), [6, 2, 6, 6, 3, 4, 6, 5]);
+    assert_eq!(
+        segments.iter().map(|segment| segment[1]).collect::<Vec<_>>(),
+        [6, 2, 6, 6, 3, 4, 6, 5]
+    );
     assert_eq!(segments[1], of(1, 1, 0).result(CHECKED, 2, &[1; LANES]).bytes());
     assert!(segments[4].starts_with(&of(1, 4, 0).pending(0b10).bytes()));
     assert_eq!(segments[7], Packet::hello(1, 0).bytes());
 }
 
-/// The envelope of an answer is as long as the superpacket; its UDP checksum is left to who cuts it apart: the sum of the
-/// pseudo-header alone.
+/// The envelope of an answer is as long as the superpacket; its UDP checksum is left to who cuts it
+/// apart: the sum of the pseudo-header alone.
 #[test]
 fn a_superpackets_answer_is_as_long_and_leaves_the_checksum_open() {
     if !can_build_racks("a_superpackets_answer_is_as_long_and_leaves_the_checksum_open") {
@@ -167,8 +209,10 @@ fn a_superpackets_answer_is_as_long_and_leaves_the_checksum_open() {
     let kernel = Kernel::with_job(1);
     let packets = [0, 1].map(|slot| Packet::contribution(0, slot, 0, &[3; LANES]));
     let answer = kernel.twin().run_superpacket(&superpacket(&packets), SEGMENT).frame;
-    let results: Vec<u8> =
-        packets.iter().flat_map(|packet| packet.result_for_all(CHECKED, 1, &[3; LANES]).bytes()).collect();
+    let results: Vec<u8> = packets
+        .iter()
+        .flat_map(|packet| packet.result_for_all(CHECKED, 1, &[3; LANES]).bytes())
+        .collect();
     let envelope = Envelope { udp_checksum: 0, ..group_envelope(&packets[0]) };
     let mut expected = envelope.bytes(&results);
     let words = [&expected[26..34], &[0, 17], &expected[38..40]].concat();
@@ -210,10 +254,17 @@ fn another_jobs_segments_behind_a_result_are_dropped() {
     kernel.set_member(JOB + 1, 0, &member(0));
     kernel.set_group(JOB + 1, &[IFINDEX]);
     let of = |job, slot| Packet { job, ..Packet::contribution(0, slot, 0, &[5; LANES]) };
-    let segments = run(kernel.twin(), &[of(JOB, 0), of(JOB + 1, 1), of(JOB, 2)]).expect("an answer");
-    assert_eq!(segments.iter().map(|segment| segment[1]).collect::<Vec<_>>(), [RESULT, FILLER, RESULT]);
+    let segments =
+        run(kernel.twin(), &[of(JOB, 0), of(JOB + 1, 1), of(JOB, 2)]).expect("an answer");
+    assert_eq!(
+        segments.iter().map(|segment| segment[1]).collect::<Vec<_>>(),
+        [RESULT, FILLER, RESULT]
+    );
     let counters = kernel.twin().counters();
-    assert_eq!((counters[Outcome::MixedJobs as usize], counters[Outcome::Completed as usize]), (1, 2));
+    assert_eq!(
+        (counters[Outcome::MixedJobs as usize], counters[Outcome::Completed as usize]),
+        (1, 2)
+    );
     assert!(kernel.twin().slot(FIRST_SLOT + 1).slot.sets[0].head.seen == 0, "nothing was touched");
 }
 
@@ -228,7 +279,7 @@ fn another_jobs_segments_are_told_by_their_number_alone() {
     let unknown = JOB + 1;
     run(kernel.twin(), &[of(unknown, 0), of(JOB, 0), of(unknown, 1)]).expect("an answer");
     let counters = kernel.twin().counters();
-    let counted =
-        [Outcome::UnknownJob, Outcome::Completed, Outcome::MixedJobs].map(|outcome| counters[outcome as usize]);
+    let counted = [Outcome::UnknownJob, Outcome::Completed, Outcome::MixedJobs]
+        .map(|outcome| counters[outcome as usize]);
     assert_eq!(counted, [1, 1, 1]);
 }

@@ -24,7 +24,8 @@ pub enum Expect<'a> {
 use Expect::{Broadcast, Drop, Pass, Reply};
 
 impl Kernel {
-    /// Runs a frame, and checks verdict, frame and counters: that of the outcome moves by one, all others stand still.
+    /// Runs a frame, and checks verdict, frame and counters: that of the outcome moves by one, all
+    /// others stand still.
     #[track_caller]
     pub fn expect_frame(&self, frame: &[u8], sender: u16, expected: &Expect) {
         let at = Location::caller();

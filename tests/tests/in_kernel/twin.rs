@@ -1,6 +1,7 @@
 //! The program for tc beside that for XDP: what the one does the other must do.
 //!
-//! What may differ: tc cannot cut a superpacket, so its answers are as long as what they answer, with what was there behind them.
+//! What may differ: tc cannot cut a superpacket, so its answers are as long as what they answer,
+//! with what was there behind them.
 
 use aya::programs::{SchedClassifier, TestRun, TestRunOptions};
 use aya::{Ebpf, EbpfLoader};
@@ -35,7 +36,8 @@ impl Twin {
     /// That of an object file.
     pub fn load(object: &[u8]) -> Self {
         let mut object = EbpfLoader::new().load(object).expect("the maps are created");
-        let program: &mut SchedClassifier = object.program_mut("switchml_bundle").expect("program").try_into().unwrap();
+        let program: &mut SchedClassifier =
+            object.program_mut("switchml_bundle").expect("program").try_into().unwrap();
         program.load().expect("the verifier takes the program");
         let slots = Slots::make(&mut object);
         Self { object, slots }
@@ -47,8 +49,8 @@ impl Twin {
         Run { verdict: as_in_xdp(run.verdict), ..run }
     }
 
-    /// Runs the program on one packet that comes in by this interface of the calling thread's namespace; the verdict is what it would be
-    /// in XDP.
+    /// Runs the program on one packet that comes in by this interface of the calling thread's
+    /// namespace; the verdict is what it would be in XDP.
     #[allow(dead_code)] // by the tests beside: the vectors use it, which share this file
     pub fn run_at(&self, frame: &[u8], ifindex: u32) -> Run {
         let run = self.test(frame, Some(&context(&[(IFINDEX, ifindex)])));
@@ -69,9 +71,14 @@ impl Twin {
 
     fn test(&self, frame: &[u8], ctx_in: Option<&[u8]>) -> Run {
         let mut out = vec![0; frame.len() + 256];
-        let program: &SchedClassifier = self.object.program("switchml_bundle").unwrap().try_into().unwrap();
-        let options =
-            TestRunOptions { data_in: Some(frame), data_out: Some(&mut out), ctx_in, ..TestRunOptions::default() };
+        let program: &SchedClassifier =
+            self.object.program("switchml_bundle").unwrap().try_into().unwrap();
+        let options = TestRunOptions {
+            data_in: Some(frame),
+            data_out: Some(&mut out),
+            ctx_in,
+            ..TestRunOptions::default()
+        };
         let result = program.test_run(options).expect("the test run");
         out.truncate(result.data_size_out as usize);
         Run { verdict: result.return_value, frame: out }

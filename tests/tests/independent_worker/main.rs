@@ -1,7 +1,9 @@
-//! Ranks that share no code join one job: the worker library's, and those of `tests/independent_worker`, which is written in Python from docs/protocol.md
-//! alone. Every result is right, and has the same bits on all of them.
+//! Ranks that share no code join one job: the worker library's, and those of
+//! `tests/independent_worker`, which is written in Python from docs/protocol.md alone. Every result
+//! is right, and has the same bits on all of them.
 //!
-//! `SWITCHML_PYTHON` names an interpreter that has grpcio-tools and mypy; `cargo xtask test` makes one.
+//! `SWITCHML_PYTHON` names an interpreter that has grpcio-tools and mypy; `cargo xtask test` makes
+//! one.
 
 mod python;
 mod script;
@@ -11,7 +13,8 @@ use std::thread;
 use std::time::Duration;
 
 use switchml_rack::{
-    Aggregator, Binaries, FaultCounts, Faults, Impairment, Mode, Rack, RackOptions, can_build_racks, in_both_modes,
+    Aggregator, Binaries, FaultCounts, Faults, Impairment, Mode, Rack, RackOptions,
+    can_build_racks, in_both_modes,
 };
 use switchml_worker::Communicator;
 
@@ -35,7 +38,9 @@ fn two_of_ours_and_one_other(mode: Mode) {
 }
 
 fn two_of_ours_and_two_others(mode: Mode) {
-    let Some(python) = interpreter(&format!("two_of_ours_and_two_others, {mode:?}")) else { return };
+    let Some(python) = interpreter(&format!("two_of_ours_and_two_others, {mode:?}")) else {
+        return;
+    };
     let rack = Rack::new(RackOptions { workers: 4, mode, ..RackOptions::default() }).unwrap();
     let aggregator = Aggregator::in_rack(&Binaries::for_test().unwrap(), &rack).unwrap();
     run(&python, &rack, &aggregator, &[0, 3], &format!("two-{mode:?}"));
@@ -44,7 +49,8 @@ fn two_of_ours_and_two_others(mode: Mode) {
 fn on_bad_links(mode: Mode) {
     let Some(python) = interpreter(&format!("on_bad_links, {mode:?}")) else { return };
     let binaries = Binaries::for_test().unwrap();
-    let rack = Rack::new(RackOptions { workers: 3, mode, wires: true, ..RackOptions::default() }).unwrap();
+    let rack =
+        Rack::new(RackOptions { workers: 3, mode, wires: true, ..RackOptions::default() }).unwrap();
     let aggregator = Aggregator::in_rack(&binaries, &rack).unwrap();
     let faults = Faults { loss: 0.02, duplication: 0.02, flips: 0.01, ..Faults::default() };
     let impairment = Impairment::in_rack(&binaries, &rack, 27, |_, _| faults).unwrap();
@@ -67,17 +73,21 @@ fn over_the_software_data_plane() {
     run(&python, &rack, &aggregator, &[1], "software");
 }
 
-/// Plays the script in a job of all workers of the rack, `others` of them in Python. How many packets those sent again.
+/// Plays the script in a job of all workers of the rack, `others` of them in Python. How many
+/// packets those sent again.
 fn run(python: &Path, rack: &Rack, aggregator: &Aggregator, others: &[usize], job: &str) -> u64 {
     let ranks = rack.workers().len();
     let script = Script::new(ranks);
-    let others: Vec<_> =
-        others.iter().map(|&rank| Rank::start(python, rack, aggregator.control(), job, rank, &script)).collect();
+    let others: Vec<_> = others
+        .iter()
+        .map(|&rank| Rank::start(python, rack, aggregator.control(), job, rank, &script))
+        .collect();
     let is_ours = |rank: &usize| !others.iter().any(|other| other.rank == *rank);
     let mut results = vec![Vec::new(); ranks];
     thread::scope(|scope| {
         let start = |rank: usize| {
-            let (control, job, script) = (aggregator.control().to_owned(), job.to_owned(), script.clone());
+            let (control, job, script) =
+                (aggregator.control().to_owned(), job.to_owned(), script.clone());
             scope.spawn(move || rack.worker(rank).run(move || ours(&control, &job, rank, &script)))
         };
         let threads: Vec<_> = (0..ranks).filter(is_ours).map(|rank| (rank, start(rank))).collect();

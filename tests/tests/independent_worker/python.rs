@@ -51,14 +51,28 @@ impl Drop for Files {
 }
 
 impl Rank {
-    pub fn start(python: &Path, rack: &Rack, control: &str, job: &str, rank: usize, script: &Script) -> Self {
+    pub fn start(
+        python: &Path,
+        rack: &Rack,
+        control: &str,
+        job: &str,
+        rank: usize,
+        script: &Script,
+    ) -> Self {
         let folder = format!("switchml-independent-{}-{job}-{rank}", std::process::id());
         let files = Files(std::env::temp_dir().join(folder));
         fs::create_dir_all(&files.0).unwrap();
         let calls: Vec<_> = script.steps.iter().map(|step| step.line(rank)).collect();
         fs::write(files.calls(), calls.join("\n")).unwrap();
         let mut command = Command::new(python);
-        command.args(["-m", "independent_worker", control, job, &rank.to_string(), &script.ranks.to_string()]);
+        command.args([
+            "-m",
+            "independent_worker",
+            control,
+            job,
+            &rank.to_string(),
+            &script.ranks.to_string(),
+        ]);
         command.args([files.calls(), files.results()]);
         command.env("PYTHONPATH", self::folder()).env("PYTHONDONTWRITEBYTECODE", "1");
         let process = rack.worker(rank).spawn(&format!("rank {rank}, in Python"), command).unwrap();
@@ -70,7 +84,8 @@ impl Rank {
         self.process.wait_success(patience).unwrap();
         let text = fs::read_to_string(self.files.results()).unwrap();
         let printed = self.process.stdout();
-        let resent = printed.lines().find_map(|line| line.strip_prefix("sent again: ")?.parse().ok());
+        let resent =
+            printed.lines().find_map(|line| line.strip_prefix("sent again: ")?.parse().ok());
         (text.lines().map(bytes).collect(), resent.unwrap_or_else(|| panic!("{printed}")))
     }
 }
@@ -85,8 +100,16 @@ fn bytes(line: &str) -> Vec<u8> {
 fn types_are_right() {
     let Some(python) = interpreter("types_are_right") else { return };
     let mut command = Command::new(python);
-    command.current_dir(folder()).args(["-m", "mypy", "--strict", "--cache-dir", "/dev/null", "independent_worker"]);
+    command.current_dir(folder()).args([
+        "-m",
+        "mypy",
+        "--strict",
+        "--cache-dir",
+        "/dev/null",
+        "independent_worker",
+    ]);
     let output = command.output().unwrap();
-    let [printed, told] = [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes));
+    let [printed, told] =
+        [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes));
     assert!(output.status.success(), "{printed}{told}");
 }

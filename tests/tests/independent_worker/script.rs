@@ -3,7 +3,8 @@
 use half::{bf16, f16};
 use switchml_worker::{Communicator, DType, Element, ReduceOp};
 
-/// Elements of a data chunk at an MTU of 1500: 352 lanes, of which an element of a small sum takes 3.
+/// Elements of a data chunk at an MTU of 1500: 352 lanes, of which an element of a small sum takes
+/// 3.
 const CHUNK: usize = 352;
 const SMALL_CHUNK: usize = CHUNK / 3;
 const MOST_SMALL: usize = 1024;
@@ -33,7 +34,8 @@ enum What {
     Barrier,
 }
 
-/// What elements are like. All are small whole numbers times a power of two, so that sums are exact.
+/// What elements are like. All are small whole numbers times a power of two, so that sums are
+/// exact.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Values {
     Plain,
@@ -55,7 +57,8 @@ enum Values {
     Huge,
 }
 
-/// Of operators, types, numbers of elements, and kinds of values; some several times, so that there is a history.
+/// Of operators, types, numbers of elements, and kinds of values; some several times, so that there
+/// is a history.
 const REDUCTIONS: &[(ReduceOp, DType, usize, Values)] = &[
     (ReduceOp::Sum, DType::I32, 1, Values::Plain),
     (ReduceOp::Sum, DType::I32, 20_000, Values::Plain),
@@ -106,7 +109,9 @@ impl Script {
     pub fn new(ranks: usize) -> Self {
         let barrier = (What::Barrier, DType::I32, 1, Values::Plain);
         let broadcast = |root, dtype, count| (What::Broadcast(root), dtype, count, Values::Plain);
-        let reductions = REDUCTIONS.iter().map(|&(op, dtype, count, values)| (What::Reduce(op), dtype, count, values));
+        let reductions = REDUCTIONS
+            .iter()
+            .map(|&(op, dtype, count, values)| (What::Reduce(op), dtype, count, values));
         let others = [
             barrier,
             broadcast(0, DType::F32, 1000),
@@ -116,7 +121,14 @@ impl Script {
             barrier,
             (What::Reduce(ReduceOp::Sum), DType::I32, 3, Values::Plain),
         ];
-        let step = |(number, (what, dtype, count, values))| Step { number, ranks, what, dtype, count, values };
+        let step = |(number, (what, dtype, count, values))| Step {
+            number,
+            ranks,
+            what,
+            dtype,
+            count,
+            values,
+        };
         Self { ranks, steps: reductions.chain(others).enumerate().map(step).collect() }
     }
 
@@ -127,7 +139,9 @@ impl Script {
             let expected = step.expected();
             assert_eq!(result.len(), expected.len(), "bytes of rank {rank} in {step:?}");
             let size = step.dtype.size();
-            for (index, (found, expected)) in result.chunks(size).zip(expected.chunks(size)).enumerate() {
+            for (index, (found, expected)) in
+                result.chunks(size).zip(expected.chunks(size)).enumerate()
+            {
                 assert_eq!(found, expected, "element {index} of rank {rank} in {step:?}");
             }
         }
@@ -158,7 +172,8 @@ impl Step {
 
     fn run_as<T: Element>(&self, communicator: &Communicator, rank: usize) -> Vec<u8> {
         let bytes = self.elements(rank);
-        let mut tensor: Vec<T> = bytes.chunks_exact(size_of::<T>()).map(bytemuck::pod_read_unaligned).collect();
+        let mut tensor: Vec<T> =
+            bytes.chunks_exact(size_of::<T>()).map(bytemuck::pod_read_unaligned).collect();
         let outcome = match self.what {
             What::Reduce(op) => communicator.all_reduce(&mut tensor, op),
             What::Broadcast(root) => communicator.broadcast(&mut tensor, root as u32),
@@ -180,19 +195,24 @@ impl Step {
         match self.what {
             What::Barrier => Vec::new(),
             What::Broadcast(root) => self.elements(root),
-            What::Reduce(op) => (0..self.count).flat_map(|index| self.bytes(self.reduced(op, index))).collect(),
+            What::Reduce(op) => {
+                (0..self.count).flat_map(|index| self.bytes(self.reduced(op, index))).collect()
+            }
         }
     }
 
     /// What a rank contributes; f64 holds it and all sums.
     fn value(&self, rank: usize, index: usize) -> f64 {
         if self.dtype == DType::I32 {
-            let word = (index as u32).wrapping_mul(2_654_435_761).wrapping_add((rank * 977 + self.number) as u32);
+            let word = (index as u32)
+                .wrapping_mul(2_654_435_761)
+                .wrapping_add((rank * 977 + self.number) as u32);
             return f64::from(word as i32);
         }
         // What 16 bits hold, and f32 in each kind of values.
         let most = if self.dtype == DType::F32 { 999 } else { 127 };
-        let small = ((index * 37 + rank * 101 + self.number * 7) % (2 * most + 1)) as f64 - most as f64;
+        let small =
+            ((index * 37 + rank * 101 + self.number * 7) % (2 * most + 1)) as f64 - most as f64;
         match self.values {
             Values::Plain => small,
             Values::Mixed => small * 2f64.powi(6 * (index % 4) as i32 - 20),
@@ -242,7 +262,9 @@ impl Step {
             ReduceOp::Max => values.fold(f64::NEG_INFINITY, f64::max),
             ReduceOp::Min => values.fold(f64::INFINITY, f64::min),
             // Its whole chunk is not finite.
-            _ if is_nan && index < if self.count <= MOST_SMALL { SMALL_CHUNK } else { CHUNK } => f64::NAN,
+            _ if is_nan && index < if self.count <= MOST_SMALL { SMALL_CHUNK } else { CHUNK } => {
+                f64::NAN
+            }
             ReduceOp::Avg => values.sum::<f64>() / self.ranks as f64,
             // Whole sums of 0 are +0.0, as the first addend makes them.
             _ => values.fold(0.0, |sum, value| sum + value),

@@ -1,14 +1,18 @@
-//! The Python package and the backend for `torch.distributed`: ranks that are Python processes, each in a namespace of its own, with the environment
-//! that torchrun gives. The scripts are in `worker-lib/python/tests`.
+//! The Python package and the backend for `torch.distributed`: ranks that are Python processes,
+//! each in a namespace of its own, with the environment that torchrun gives. The scripts are in
+//! `worker-lib/python/tests`.
 //!
-//! `SWITCHML_PYTHON` names an interpreter that has the package and torch; `cargo xtask test` makes one.
+//! `SWITCHML_PYTHON` names an interpreter that has the package and torch; `cargo xtask test` makes
+//! one.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use switchml_rack::{Aggregator, Binaries, Process, Rack, RackOptions, Torchrun, can_build_racks, leave_out, skip};
+use switchml_rack::{
+    Aggregator, Binaries, Process, Rack, RackOptions, Torchrun, can_build_racks, leave_out, skip,
+};
 
 /// Far longer than importing torch takes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(180);
@@ -17,15 +21,20 @@ const PATIENCE: Duration = Duration::from_secs(180);
 fn interpreter(name: &str) -> Option<PathBuf> {
     let python = std::env::var_os("SWITCHML_PYTHON");
     if python.is_none() {
-        skip(name, "SWITCHML_PYTHON is not set; `cargo xtask test -- --test python` makes an environment and sets it");
+        skip(
+            name,
+            "SWITCHML_PYTHON is not set; `cargo xtask test -- --test python` makes an environment and sets it",
+        );
     }
     python.map(PathBuf::from)
 }
 
 /// Runs a module of Python's in a folder, and fails as it does.
 fn run_module(python: &Path, folder: &Path, arguments: &[&str]) {
-    let output = Command::new(python).current_dir(folder).arg("-m").args(arguments).output().unwrap();
-    let [printed, told] = [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes));
+    let output =
+        Command::new(python).current_dir(folder).arg("-m").args(arguments).output().unwrap();
+    let [printed, told] =
+        [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes));
     assert!(output.status.success(), "{arguments:?}: {printed}{told}");
 }
 
@@ -60,7 +69,9 @@ impl Site {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../worker-lib/python/tests");
         let mut command = Command::new(&self.python);
         command.arg("-W").arg("ignore").arg(folder.join(arguments[0])).args(&arguments[1..]);
-        command.env("RANK", rank.to_string()).env("WORLD_SIZE", self.rack.workers().len().to_string());
+        command
+            .env("RANK", rank.to_string())
+            .env("WORLD_SIZE", self.rack.workers().len().to_string());
         command.env("MASTER_ADDR", Rack::worker_address(0).to_string()).env("MASTER_PORT", "29500");
         command.env("SWITCHML_AGGREGATOR", self.aggregator.control()).env("OMP_NUM_THREADS", "1");
         command
@@ -85,7 +96,9 @@ impl Site {
         command.args(["status", "--connect", self.aggregator.control()]);
         let output = self.rack.switch().output(command).unwrap();
         let text = String::from_utf8(output.stdout).unwrap();
-        let number = |line: &str| line.trim_start().strip_prefix(name)?.split_whitespace().next()?.parse().ok();
+        let number = |line: &str| {
+            line.trim_start().strip_prefix(name)?.split_whitespace().next()?.parse().ok()
+        };
         text.lines().find_map(number).unwrap()
     }
 }
@@ -117,7 +130,9 @@ fn the_oldest_torch() {
     for printed in site.run(&["overlap.py"], &oldest) {
         assert!(printed.contains("all-reduces overlap"), "{printed}");
     }
-    for (script, well) in [("public_functions.py", "all of them work"), ("callbacks.py", "all callbacks were called")] {
+    for (script, well) in
+        [("public_functions.py", "all of them work"), ("callbacks.py", "all callbacks were called")]
+    {
         for printed in site.run(&[script], &oldest) {
             assert!(printed.contains(well), "{printed}");
         }
@@ -144,7 +159,10 @@ fn collectives_while_torch_debugs_in_detail() {
 /// Debian's file of hosts, without a word on which interface Gloo is to use.
 #[test]
 fn the_host_name_may_be_an_address_of_the_loopback_interface() {
-    let Some(site) = Site::new("the_host_name_may_be_an_address_of_the_loopback_interface", 2) else { return };
+    let Some(site) = Site::new("the_host_name_may_be_an_address_of_the_loopback_interface", 2)
+    else {
+        return;
+    };
     let hosts = Path::new(env!("CARGO_TARGET_TMPDIR")).join("hosts");
     std::fs::write(&hosts, "127.0.0.1 localhost\n127.0.1.1 debian\n").unwrap();
     let start = |rank: usize| {
@@ -196,7 +214,10 @@ fn tensors_of_a_gpu() {
 
 #[test]
 fn types_are_right_and_stubs_are_those_of_the_native_module() {
-    let Some(python) = interpreter("types_are_right_and_stubs_are_those_of_the_native_module") else { return };
+    let Some(python) = interpreter("types_are_right_and_stubs_are_those_of_the_native_module")
+    else {
+        return;
+    };
     let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("../worker-lib/python");
     run_module(&python, &sources, &["mypy", "--cache-dir", "/dev/null"]);
     // Elsewhere, for what is installed is compared, not the sources.
@@ -224,13 +245,16 @@ fn arrays_of_numpy() {
 fn training(site: &Site, arguments: &[&str]) -> Torchrun {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../worker-lib/python/examples");
     let script = folder.join(arguments[0]);
-    Torchrun::start(&site.rack, &site.python, Some(&site.aggregator), &script, &arguments[1..]).unwrap()
+    Torchrun::start(&site.rack, &site.python, Some(&site.aggregator), &script, &arguments[1..])
+        .unwrap()
 }
 
-/// Trains for a while: with this backend twice, and with Gloo. That ranks have the same bits after every step is looked at there.
+/// Trains for a while: with this backend twice, and with Gloo. That ranks have the same bits after
+/// every step is looked at there.
 fn trains_as_with_gloo_and_twice_the_same(site: &Site, script: &str, epochs: &str) {
     let train = |backend: &str, bucket: &str| {
-        let arguments = [script, "--epochs", epochs, "--backend", backend, "--bucket-cap-mb", bucket];
+        let arguments =
+            [script, "--epochs", epochs, "--backend", backend, "--bucket-cap-mb", bucket];
         training(site, &arguments).finish(PATIENCE).unwrap()
     };
     // Small buckets: several are in flight during each backward pass.
@@ -244,7 +268,10 @@ fn trains_as_with_gloo_and_twice_the_same(site: &Site, script: &str, epochs: &st
     assert_eq!(ours.losses.len(), gloo.losses.len());
     // So short a training is 2e-6 apart; noise grows from step to step.
     assert!(ours.apart(&gloo) < 1e-4, "{} apart", ours.apart(&gloo));
-    assert!((ours.accuracy.unwrap() - gloo.accuracy.unwrap()).abs() <= 0.005, "{ours:?} and Gloo's {gloo:?}");
+    assert!(
+        (ours.accuracy.unwrap() - gloo.accuracy.unwrap()).abs() <= 0.005,
+        "{ours:?} and Gloo's {gloo:?}"
+    );
 }
 
 #[test]
@@ -266,7 +293,9 @@ fn a_script_that_fails_is_told_of_each_rank() {
     let told = job.finish(PATIENCE).unwrap_err().to_string();
     for rank in 0..2 {
         let head = format!("rank {rank} (exit status: 1):\n");
-        let said = told.split_once(&head).map(|(_, lines)| lines.split("rank ").next().unwrap_or_default());
+        let said = told
+            .split_once(&head)
+            .map(|(_, lines)| lines.split("rank ").next().unwrap_or_default());
         assert!(said.is_some_and(|lines| lines.contains("nonsense")), "{told}");
     }
     assert!(!told.contains("ChildFailedError"), "{told}");
@@ -278,9 +307,11 @@ fn where_torchrun_should_be_is_told() {
         return;
     }
     let rack = Rack::new(RackOptions { workers: 1, ..RackOptions::default() }).unwrap();
-    let told = Torchrun::start(&rack, Path::new("/nowhere/python"), None, Path::new("digits.py"), &[]).err().unwrap();
-    let expected =
-        "/nowhere/torchrun does not exist; torchrun comes with torch: `pip install torch` in that environment";
+    let told =
+        Torchrun::start(&rack, Path::new("/nowhere/python"), None, Path::new("digits.py"), &[])
+            .err()
+            .unwrap();
+    let expected = "/nowhere/torchrun does not exist; torchrun comes with torch: `pip install torch` in that environment";
     assert_eq!(told.to_string(), expected);
 }
 
@@ -292,7 +323,10 @@ fn a_job_that_is_given_up_leaves_no_process() {
     let there = || {
         let entries = std::fs::read_dir("/proc").unwrap().flatten();
         let lines = entries.filter_map(|entry| std::fs::read(entry.path().join("cmdline")).ok());
-        lines.map(|line| String::from_utf8_lossy(&line).into_owned()).filter(|line| line.contains(&epochs)).collect()
+        lines
+            .map(|line| String::from_utf8_lossy(&line).into_owned())
+            .filter(|line| line.contains(&epochs))
+            .collect()
     };
     let wait_until = |what: &dyn Fn(&[String]) -> bool| {
         let end = Instant::now() + PATIENCE;
@@ -307,7 +341,9 @@ fn a_job_that_is_given_up_leaves_no_process() {
     };
     let job = training(&site, &["digits.py", "--epochs", &epochs]);
     // Torchrun's lines have the script, too; the script's have no torchrun.
-    wait_until(&|processes| processes.iter().filter(|line| !line.contains("torchrun")).count() == 2);
+    wait_until(&|processes| {
+        processes.iter().filter(|line| !line.contains("torchrun")).count() == 2
+    });
     drop(job);
     wait_until(&|processes| processes.is_empty());
 }
@@ -338,7 +374,8 @@ fn power_sgd_trains_as_with_gloo() {
     for (ours, gloos) in ours.iter().zip(&gloos) {
         assert!(gloos.last() < Some(&(0.8 * gloos[0])), "it learns: {gloos:?}");
         assert_eq!(ours.len(), gloos.len());
-        let apart = ours.iter().zip(gloos).map(|(ours, gloos)| (ours - gloos).abs()).fold(0.0, f64::max);
+        let apart =
+            ours.iter().zip(gloos).map(|(ours, gloos)| (ours - gloos).abs()).fold(0.0, f64::max);
         assert!(apart < 1e-4, "{apart} apart: {ours:?} and Gloo's {gloos:?}");
     }
 }
@@ -386,7 +423,8 @@ fn a_late_rank_is_waited_for_and_said_to_be() {
     let Some(ranks) = after_waiting("8", "1800", name) else { return };
     for (rank, (said, stderr)) in ranks.into_iter().enumerate() {
         assert_eq!(said["sums"], serde_json::json!([3.0]), "{said}");
-        let waits = stderr.contains("has waited 5 s for rank 1 in its call 2, all_reduce(sum, f32, 1000)");
+        let waits =
+            stderr.contains("has waited 5 s for rank 1 in its call 2, all_reduce(sum, f32, 1000)");
         assert_eq!(waits, rank != 1, "rank {rank}: {stderr}");
     }
 }
@@ -404,7 +442,10 @@ fn the_timeout_of_torch_ends_the_wait_and_all_name_the_same_rank() {
 
 #[test]
 fn another_shape_is_told_and_the_processes_go_on_in_another_job() {
-    let Some(site) = Site::new("another_shape_is_told_and_the_processes_go_on_in_another_job", 3) else { return };
+    let Some(site) = Site::new("another_shape_is_told_and_the_processes_go_on_in_another_job", 3)
+    else {
+        return;
+    };
     let mut ranks = site.ranks(&["failing.py", "shape"], &[]);
     for rank in &mut ranks {
         let seen = seen(rank);
@@ -426,7 +467,10 @@ fn without_an_aggregator_it_says_so_or_falls_back() {
     let refused = |address: &str, variables: &[(&str, &str)], why: &str| {
         for printed in site.run(&["away.py"], variables) {
             let head = format!("refused: switchml: no aggregator answers at {address}");
-            assert!(printed.starts_with(&head) && printed.ends_with(&format!("({why})\n")), "{printed}");
+            assert!(
+                printed.starts_with(&head) && printed.ends_with(&format!("({why})\n")),
+                "{printed}"
+            );
             assert_eq!(printed.lines().count(), 1, "{printed}");
         }
     };
@@ -439,10 +483,15 @@ fn without_an_aggregator_it_says_so_or_falls_back() {
     // One of them alone cannot reach it.
     let variables = [("SWITCHML_FALLBACK", "gloo"), ("SWITCHML_JOIN_TIMEOUT", "3")];
     let first = site.rank(0, &["away.py"], &variables);
-    let second = site.rank(1, &["away.py"], &[&variables[..], &[("SWITCHML_AGGREGATOR", &nowhere)]].concat());
+    let second = site.rank(
+        1,
+        &["away.py"],
+        &[&variables[..], &[("SWITCHML_AGGREGATOR", &nowhere)]].concat(),
+    );
     for mut rank in [first, second] {
         rank.wait_success(PATIENCE).unwrap();
-        let expected = "fell back: [2.0, 2.0] by gloo, cpu:gloo,cuda:gloo\nagain: [4.0, 4.0] by gloo\n";
+        let expected =
+            "fell back: [2.0, 2.0] by gloo, cpu:gloo,cuda:gloo\nagain: [4.0, 4.0] by gloo\n";
         assert_eq!(rank.stdout(), expected);
         assert!(rank.stderr().contains("rank 1: no aggregator answers"), "{}", rank.stderr());
     }

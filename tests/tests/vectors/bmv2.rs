@@ -13,12 +13,15 @@ use tokio::sync::mpsc;
 
 /// The register with the round of each set.
 const ROUNDS: &str = "FrameIngress.aggregator.slot.tag.rounds";
-/// How a broadcast of nobody's protocol begins: behind it at every port but its own, there is nothing left of what came before it.
+/// How a broadcast of nobody's protocol begins: behind it at every port but its own, there is
+/// nothing left of what came before it.
 const FENCE: &[u8] =
     b"\xff\xff\xff\xff\xff\xff\x02\0\0\0\xff\xff\x88\xb5 a frame to wait for, as long as it must be at least.";
-/// Frames that may come in at once: libpcap, by which `simple_switch` receives, has room for 32 by default, and drops the rest.
+/// Frames that may come in at once: libpcap, by which `simple_switch` receives, has room for 32 by
+/// default, and drops the rest.
 const QUEUE: usize = 16;
-/// Passes through the pipeline that a frame takes at most, each of which puts it behind what came meanwhile.
+/// Passes through the pipeline that a frame takes at most, each of which puts it behind what came
+/// meanwhile.
 const PASSES: usize = 3;
 
 /// `simple_switch` in the hands of a data plane.
@@ -40,13 +43,20 @@ pub struct Veths {
 
 /// Without jobs. Its ports are those of the vectors.
 pub fn start() -> Bmv2Switch {
-    let options = RackOptions { workers: PORTS + 1, mtu: MAX_MTU, mode: Mode::Bmv2, ..RackOptions::default() };
+    let options = RackOptions {
+        workers: PORTS + 1,
+        mtu: MAX_MTU,
+        mode: Mode::Bmv2,
+        ..RackOptions::default()
+    };
     let rack = Rack::new(options).expect("a rack");
     rack.workers().iter().chain([rack.switch()]).for_each(keep_quiet);
     let switch = SimpleSwitch::start(rack.switch(), &rack.ports()).expect("simple_switch");
-    let (data_plane, client) =
-        rack.switch().run(|| (take_over(), Client::connect(SimpleSwitch::THRIFT).expect("control")));
-    let mut ports: Vec<_> = rack.workers().iter().map(|worker| RawSocket::open(worker, ALL)).collect();
+    let (data_plane, client) = rack
+        .switch()
+        .run(|| (take_over(), Client::connect(SimpleSwitch::THRIFT).expect("control")));
+    let mut ports: Vec<_> =
+        rack.workers().iter().map(|worker| RawSocket::open(worker, ALL)).collect();
     let fence = ports.pop().expect("one more port");
     P4Switch::new(data_plane, Veths { client, ports, fence, fences: 0, _switch: switch, rack })
 }
@@ -68,11 +78,14 @@ fn take_over() -> P4DataPlane {
 
 /// Has the kernel say nothing of its own accord.
 fn keep_quiet(namespace: &Namespace) {
-    namespace.run(|| fs::write("/proc/sys/net/ipv6/conf/all/disable_ipv6", "1")).expect("a network without IPv6");
+    namespace
+        .run(|| fs::write("/proc/sys/net/ipv6/conf/all/disable_ipv6", "1"))
+        .expect("a network without IPv6");
 }
 
 impl Veths {
-    /// Sends a fence by a port of the vectors' or by the one behind them, and takes in what leaves by all others of the vectors' up to there.
+    /// Sends a fence by a port of the vectors' or by the one behind them, and takes in what leaves
+    /// by all others of the vectors' up to there.
     fn wait(&mut self, by: Option<u16>, left: &mut Vec<Left>) -> Result<(), String> {
         self.fences += 1;
         let fence = [FENCE, &self.fences.to_be_bytes()].concat();
@@ -85,14 +98,21 @@ impl Veths {
 }
 
 /// Takes in what leaves by a port, up to the fence.
-fn collect(port: u16, socket: &RawSocket, fence: &[u8], left: &mut Vec<Left>) -> Result<(), String> {
+fn collect(
+    port: u16,
+    socket: &RawSocket,
+    fence: &[u8],
+    left: &mut Vec<Left>,
+) -> Result<(), String> {
     let mut buffer = [0; 4096];
     let begin = Instant::now();
     loop {
         match socket.receive(&mut buffer) {
             Some(frame) if frame == fence => return Ok(()),
             Some(frame) => left.push((port, frame.to_vec())),
-            None if begin.elapsed() > PATIENCE => return Err(format!("port {port} is silent for {PATIENCE:?}")),
+            None if begin.elapsed() > PATIENCE => {
+                return Err(format!("port {port} is silent for {PATIENCE:?}"));
+            }
             None => {}
         }
     }
@@ -103,7 +123,12 @@ impl Ports for Veths {
         &["age", "frames", "long", "max", "runts", "verify"]
     }
 
-    fn exchange(&mut self, _: &P4DataPlane, port: u16, frames: &[Vec<u8>]) -> Result<Vec<Left>, String> {
+    fn exchange(
+        &mut self,
+        _: &P4DataPlane,
+        port: u16,
+        frames: &[Vec<u8>],
+    ) -> Result<Vec<Left>, String> {
         let mut left = Vec::new();
         for frames in frames.chunks(QUEUE) {
             frames.iter().for_each(|frame| self.ports[usize::from(port) - 1].send(frame));

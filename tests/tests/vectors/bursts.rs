@@ -1,11 +1,13 @@
-//! Bursts: frames that come in one right behind the other, so that some pass through the switch again while others change what they are about.
+//! Bursts: frames that come in one right behind the other, so that some pass through the switch
+//! again while others change what they are about.
 //!
-//! A later pass may find its round gone. Then there is no RESULT, as if it had been lost, but never a wrong one.
+//! A later pass may find its round gone. Then there is no RESULT, as if it had been lost, but never
+//! a wrong one.
 
 use crate::p4::{P4Switch, Ports};
 use crate::packet::{
-    AGGREGATOR_IP, AGGREGATOR_MAC, AGGREGATOR_PORT, CHECKED, EPOCH, EVERYONE, GROUP_IP, GROUP_PORT, JOB, PENDING,
-    Packet, RESULT, ip, mac, port, secret,
+    AGGREGATOR_IP, AGGREGATOR_MAC, AGGREGATOR_PORT, CHECKED, EPOCH, EVERYONE, GROUP_IP, GROUP_PORT,
+    JOB, PENDING, Packet, RESULT, ip, mac, port, secret,
 };
 use std::net::SocketAddrV4;
 use switchml_rack::vectors::{Job, Member, Subject};
@@ -19,10 +21,12 @@ const PORT: u16 = 1;
 /// What a job of so many ranks sends.
 type Burst = fn(u16) -> Vec<Packet>;
 
-/// With jobs of several sizes: the fewer the ranks, the sooner comes the next round of the same set.
+/// With jobs of several sizes: the fewer the ranks, the sooner comes the next round of the same
+/// set.
 pub fn play<P: Ports>(switch: &mut P4Switch<P>) {
     for ranks in 1..=3 {
-        let bursts: [(&str, Burst); 2] = [("rounds", rounds), ("duplicates", rounds_with_duplicates)];
+        let bursts: [(&str, Burst); 2] =
+            [("rounds", rounds), ("duplicates", rounds_with_duplicates)];
         for (name, burst) in bursts {
             switch.reset().expect("without jobs");
             switch.open(&job(ranks)).expect("open");
@@ -32,7 +36,11 @@ pub fn play<P: Ports>(switch: &mut P4Switch<P>) {
     }
 }
 
-fn play_one<P: Ports>(switch: &mut P4Switch<P>, ranks: u16, burst: &[Packet]) -> Result<(), String> {
+fn play_one<P: Ports>(
+    switch: &mut P4Switch<P>,
+    ranks: u16,
+    burst: &[Packet],
+) -> Result<(), String> {
     let frames: Vec<_> = burst.iter().map(Packet::frame).collect();
     for (port, answer) in switch.exchange(PORT, &frames)? {
         check(ranks, port, &answer)?;
@@ -51,15 +59,18 @@ fn play_one<P: Ports>(switch: &mut P4Switch<P>, ranks: u16, burst: &[Packet]) ->
     Ok(())
 }
 
-/// One round after the other: rule 3 asks no more of a member than that it has begun the one before last.
+/// One round after the other: rule 3 asks no more of a member than that it has begun the one before
+/// last.
 fn rounds(ranks: u16) -> Vec<Packet> {
     (0..ROUNDS).flat_map(|round| (0..ranks).map(move |rank| contribution(rank, round))).collect()
 }
 
-/// With a duplicate of each round right behind it, and another one when its set is about to have the next.
+/// With a duplicate of each round right behind it, and another one when its set is about to have
+/// the next.
 fn rounds_with_duplicates(ranks: u16) -> Vec<Packet> {
     let of_round = |round: u32| {
-        let late = round.checked_sub(2).map(|earlier| contribution(earlier as u16 % ranks, earlier));
+        let late =
+            round.checked_sub(2).map(|earlier| contribution(earlier as u16 % ranks, earlier));
         let all = (0..ranks).map(move |rank| contribution(rank, round));
         late.into_iter().chain(all).chain([contribution(round as u16 % ranks, round)])
     };
@@ -68,8 +79,9 @@ fn rounds_with_duplicates(ranks: u16) -> Vec<Packet> {
 
 /// Whether what left is right: by arithmetic, from the slot and round that it says it is of.
 fn check(ranks: u16, port: u16, answer: &[u8]) -> Result<(), String> {
-    let number =
-        |at: usize, bytes: usize| answer[at..at + bytes].iter().fold(0, |number, byte| number << 8 | u32::from(*byte));
+    let number = |at: usize, bytes: usize| {
+        answer[at..at + bytes].iter().fold(0, |number, byte| number << 8 | u32::from(*byte))
+    };
     let (kind, rank, round) = (answer[43], number(50, 2) as u16, number(54, 4));
     let expected = match kind {
         RESULT if rank == EVERYONE => result_for_all(ranks, round).to_group(),
@@ -83,7 +95,9 @@ fn check(ranks: u16, port: u16, answer: &[u8]) -> Result<(), String> {
     if (port, answer) == (PORT, &expected) {
         Ok(())
     } else {
-        Err(format!("round {round}, rank {rank}: at port {port} left\n{answer:02x?}, not\n{expected:02x?}"))
+        Err(format!(
+            "round {round}, rank {rank}: at port {port} left\n{answer:02x?}, not\n{expected:02x?}"
+        ))
     }
 }
 

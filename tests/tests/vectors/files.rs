@@ -16,17 +16,25 @@ fn the_files_are_what_their_generator_writes() {
         .env("PYTHONDONTWRITEBYTECODE", "1")
         .output();
     match output {
-        Err(error) => skip("files::the_files_are_what_their_generator_writes", &format!("no python3: {error}")),
-        Ok(output) => assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr)),
+        Err(error) => skip(
+            "files::the_files_are_what_their_generator_writes",
+            &format!("no python3: {error}"),
+        ),
+        Ok(output) => {
+            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr))
+        }
     }
 }
 
-/// Each outcome comes up in a vector, but for those that no sequence of packets leads to everywhere.
+/// Each outcome comes up in a vector, but for those that no sequence of packets leads to
+/// everywhere.
 #[test]
 fn every_outcome_comes_up() {
     let vectors = read_all(folder());
-    let counted: BTreeSet<_> = vectors.iter().flat_map(|vector| vector.counters.keys().map(String::as_str)).collect();
-    // Another CPU has the slot; a superpacket has segments of several jobs; the kernel does not send.
+    let counted: BTreeSet<_> =
+        vectors.iter().flat_map(|vector| vector.counters.keys().map(String::as_str)).collect();
+    // Another CPU has the slot; a superpacket has segments of several jobs; the kernel does not
+    // send.
     let left_out = ["slot_busy", "mixed_jobs", "send_failed"];
     let all: BTreeSet<_> = Outcome::ALL.iter().map(|outcome| outcome.name()).collect();
     assert_eq!(counted, all.difference(&left_out.into()).copied().collect());

@@ -1,5 +1,6 @@
-//! Both programs in the kernel's own test run, as subjects. A test run shows what became of the frame, and that it is redirected, not to
-//! where: to its group if the frame is addressed to one, else back.
+//! Both programs in the kernel's own test run, as subjects. A test run shows what became of the
+//! frame, and that it is redirected, not to where: to its group if the frame is addressed to one,
+//! else back.
 
 use crate::kernel::{Kernel, POOL, Run};
 use crate::spec::FIRST_SLOT;
@@ -45,9 +46,18 @@ impl InKernel {
     pub fn new(hook: Hook) -> Self {
         let index = |port| {
             let path = format!("/sys/class/net/p{port}/ifindex");
-            std::fs::read_to_string(path).expect("a port of the rack").trim().parse().expect("an index")
+            std::fs::read_to_string(path)
+                .expect("a port of the rack")
+                .trim()
+                .parse()
+                .expect("an index")
         };
-        Self { kernel: Kernel::new(), hook, interfaces: (0..PORTS).map(index).collect(), jobs: BTreeMap::new() }
+        Self {
+            kernel: Kernel::new(),
+            hook,
+            interfaces: (0..PORTS).map(index).collect(),
+            jobs: BTreeMap::new(),
+        }
     }
 
     /// Runs the program for tc on a superpacket of packets of this many bytes.
@@ -70,12 +80,19 @@ impl Subject for InKernel {
     fn offer(&self) -> Offer {
         let features = match self.hook {
             Hook::Xdp => &["age", "frames", "i16", "long", "macs", "max", "runts", "verify"][..],
-            // What is longer than a packet may be is not copied, so not looked into. And the kernel makes no test run at tc of a frame
-            // that ends in its headers.
+            // What is longer than a packet may be is not copied, so not looked into. And the kernel
+            // makes no test run at tc of a frame that ends in its headers.
             Hook::Tc => &["age", "frames", "i16", "macs", "max", "verify"],
         };
         let features = features.iter().map(ToString::to_string).collect();
-        Offer { strict: true, lanes: 768, ranks: 64, jobs: MAX_JOBS as u16, slots: POOL - FIRST_SLOT, features }
+        Offer {
+            strict: true,
+            lanes: 768,
+            ranks: 64,
+            jobs: MAX_JOBS as u16,
+            slots: POOL - FIRST_SLOT,
+            features,
+        }
     }
 
     fn reset(&mut self) -> Result<(), String> {
@@ -92,7 +109,12 @@ impl Subject for InKernel {
         self.kernel.add_local(job.mac, job.aggregator.ip().octets(), job.aggregator.port());
         let first_slot = match self.jobs.get(&job.number) {
             Some(earlier) => earlier.first_slot,
-            None => self.jobs.values().map(|other| other.first_slot + other.slots).max().unwrap_or(FIRST_SLOT),
+            None => self
+                .jobs
+                .values()
+                .map(|other| other.first_slot + other.slots)
+                .max()
+                .unwrap_or(FIRST_SLOT),
         };
         let entry = Job {
             state: OPEN,
@@ -113,9 +135,14 @@ impl Subject for InKernel {
                 port: U16::new(member.address.port()),
             };
             let epoch = if member.newcomer { 0 } else { job.epoch };
-            self.kernel.set_member(job.number, rank, &Member { secret: member.secret, epoch, place });
+            self.kernel.set_member(
+                job.number,
+                rank,
+                &Member { secret: member.secret, epoch, place },
+            );
         }
-        let mut ports: Vec<_> = job.members.iter().map(|member| self.interface(member.port)).collect();
+        let mut ports: Vec<_> =
+            job.members.iter().map(|member| self.interface(member.port)).collect();
         ports.sort_unstable();
         ports.dedup();
         self.kernel.set_group(job.number, &ports);
@@ -160,7 +187,11 @@ impl Subject for InKernel {
                 let answer = if self.hook == Hook::Tc { cut(run.frame, frame)? } else { run.frame };
                 let is_for_group = answer[0] & 1 == 1;
                 let job = u16::from_be_bytes([answer[JOB], answer[JOB + 1]]);
-                Ok(Some(if is_for_group { Answer::Group(job, answer) } else { Answer::Port(port, answer) }))
+                Ok(Some(if is_for_group {
+                    Answer::Group(job, answer)
+                } else {
+                    Answer::Port(port, answer)
+                }))
             }
             verdict => Err(format!("verdict {verdict}")),
         }
@@ -177,18 +208,25 @@ impl Subject for InKernel {
 
 /// Counters by the names of outcomes.
 pub fn by_name(counters: &[u64; Outcome::COUNT]) -> Counters {
-    Outcome::ALL.iter().map(|outcome| (outcome.name().to_owned(), counters[*outcome as usize])).collect()
+    Outcome::ALL
+        .iter()
+        .map(|outcome| (outcome.name().to_owned(), counters[*outcome as usize]))
+        .collect()
 }
 
-/// The program for tc cannot shorten a packet: its answers are as long as what they answer, with what was there behind them. This is
-/// such an answer as the specification has it, once its length was found to be what was allowed to differ.
+/// The program for tc cannot shorten a packet: its answers are as long as what they answer, with
+/// what was there behind them. This is such an answer as the specification has it, once its length
+/// was found to be what was allowed to differ.
 fn cut(answer: Vec<u8>, packet: &[u8]) -> Result<Vec<u8>, String> {
     let lengths_agree = answer.len() == packet.len() && number(&answer, 16) == number(packet, 16);
     if !lengths_agree
         || number(&answer, 38) + 20 != number(&answer, 16)
         || ones_complement_sum(&answer[14..34]) != 0xFFFF
     {
-        return Err(format!("answer with wrong lengths or IP checksum: {:02x?}", &answer[..ENVELOPE_LEN]));
+        return Err(format!(
+            "answer with wrong lengths or IP checksum: {:02x?}",
+            &answer[..ENVELOPE_LEN]
+        ));
     }
     let len = ENVELOPE_LEN + 32 + 4 * number(&answer, 60);
     if answer.len() < len || answer[len..] != packet[len..] {

@@ -87,10 +87,14 @@ fn tc_superpackets() {
         let playable = vectors.iter().filter(|vector| superpackets::can_play(vector));
         playable.map(|vector| superpackets::play(vector, &mut subject)).collect::<Vec<_>>()
     });
-    let failed: Vec<_> = results.iter().filter_map(|result| result.as_ref().err()).cloned().collect();
+    let failed: Vec<_> =
+        results.iter().filter_map(|result| result.as_ref().err()).cloned().collect();
     assert!(failed.is_empty(), "{}", failed.join("\n"));
     let superpackets: usize = results.iter().flatten().sum();
-    println!("superpackets: {} vectors passed, with {superpackets} of several packets", results.len());
+    println!(
+        "superpackets: {} vectors passed, with {superpackets} of several packets",
+        results.len()
+    );
     assert!(superpackets > 50, "{superpackets} superpackets of several packets");
 }
 
@@ -125,7 +129,8 @@ fn bmv2_is_taken_over_with_what_an_earlier_daemon_left() {
     if has_bmv2("bmv2_is_taken_over_with_what_an_earlier_daemon_left") {
         let mut switch = bmv2::start();
         let vectors = read_all(folder());
-        let vector = vectors.iter().find(|vector| vector.name == "aborted_job").expect("such a vector");
+        let vector =
+            vectors.iter().find(|vector| vector.name == "aborted_job").expect("such a vector");
         assert_eq!(play(vector, &mut switch), Ok(()));
         let mut switch = bmv2::taken_over(switch);
         assert_eq!(play(vector, &mut switch), Ok(()));
@@ -147,7 +152,8 @@ fn tofino_model() {
     }
 }
 
-/// Whatever byte of whatever expected frame is another, that is found out, and told by vector, step and field.
+/// Whatever byte of whatever expected frame is another, that is found out, and told by vector, step
+/// and field.
 #[test]
 fn a_byte_that_differs_is_named() {
     if !can_build_racks("a_byte_that_differs_is_named") {
@@ -155,18 +161,29 @@ fn a_byte_that_differs_is_named() {
     }
     rack().switch().run(|| {
         let mut subject = InKernel::new(Hook::Xdp);
-        let mut vector = read_all(folder()).into_iter().find(|vector| vector.name == "sum_of_2").expect("a vector");
+        let mut vector = read_all(folder())
+            .into_iter()
+            .find(|vector| vector.name == "sum_of_2")
+            .expect("a vector");
         let result_of_round_0 = 2;
         let length = expected_frame(&mut vector, result_of_round_0).len();
         for at in 0..length {
             expected_frame(&mut vector, result_of_round_0)[at] ^= 0x10;
             let failure = play(&vector, &mut subject).expect_err("another byte");
             expected_frame(&mut vector, result_of_round_0)[at] ^= 0x10;
-            assert!(failure.starts_with("sum_of_2, event 3 (rank 1 completes round 0 of slot 0): "), "{failure}");
-            if let Some(field) =
-                [(5, "Ethernet destination"), (43, "kind"), (69, "check"), (74, "lane 0"), (201, "lane 31")]
-                    .iter()
-                    .find_map(|(byte, field)| (*byte == at).then_some(field))
+            assert!(
+                failure.starts_with("sum_of_2, event 3 (rank 1 completes round 0 of slot 0): "),
+                "{failure}"
+            );
+            if let Some(field) = [
+                (5, "Ethernet destination"),
+                (43, "kind"),
+                (69, "check"),
+                (74, "lane 0"),
+                (201, "lane 31"),
+            ]
+            .iter()
+            .find_map(|(byte, field)| (*byte == at).then_some(field))
             {
                 assert!(failure.contains(&format!("): {field} is ")), "{failure}");
             }

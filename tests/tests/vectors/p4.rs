@@ -1,4 +1,5 @@
-//! A switch that runs a program of `p4/`, as a subject: its tables are filled by the daemon's own data plane, whatever the switch is.
+//! A switch that runs a program of `p4/`, as a subject: its tables are filled by the daemon's own
+//! data plane, whatever the switch is.
 
 use crate::in_kernel::by_name;
 use crate::packet::{HELLO, Packet};
@@ -18,7 +19,12 @@ pub trait Ports {
     fn features(&self) -> &'static [&'static str];
 
     /// Has frames come in by a port, one right behind the other, and returns what leaves, by ports.
-    fn exchange(&mut self, data_plane: &P4DataPlane, port: u16, frames: &[Vec<u8>]) -> Result<Vec<Left>, String>;
+    fn exchange(
+        &mut self,
+        data_plane: &P4DataPlane,
+        port: u16,
+        frames: &[Vec<u8>],
+    ) -> Result<Vec<Left>, String>;
 
     /// A frame that left untouched, as it shows at the ports.
     fn as_received(&self, frame: &[u8]) -> Vec<u8> {
@@ -70,19 +76,24 @@ impl<P: Ports> P4Switch<P> {
                 return Ok(());
             }
             if begin.elapsed() > PATIENCE {
-                return Err(format!("the HELLO of rank {rank} did not come back within {PATIENCE:?}"));
+                return Err(format!(
+                    "the HELLO of rank {rank} did not come back within {PATIENCE:?}"
+                ));
             }
         }
     }
 
-    /// Waits until the place of a HELLO that had the right secret is known: the data plane hears of it later.
+    /// Waits until the place of a HELLO that had the right secret is known: the data plane hears of
+    /// it later.
     fn await_place(&self, frame: &[u8]) -> Result<(), String> {
         let number = |at: usize| u16::from_be_bytes([frame[at], frame[at + 1]]);
         let (job, rank) = (number(44), number(50));
         let begin = Instant::now();
         while self.data_plane.place(job, rank).map_err(|error| error.to_string())?.is_none() {
             if begin.elapsed() > PATIENCE {
-                return Err(format!("the place of rank {rank} was not learned within {PATIENCE:?}"));
+                return Err(format!(
+                    "the place of rank {rank} was not learned within {PATIENCE:?}"
+                ));
             }
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -101,7 +112,8 @@ pub fn raw_counters(data_plane: &P4DataPlane) -> Result<[u64; Outcome::COUNT], S
 
 fn hello(job: &Job, rank: u16, member: &Member) -> Vec<u8> {
     let packet = Packet::contribution(rank, 0, 0, &[]);
-    let packet = Packet { kind: HELLO, job: job.number, epoch: job.epoch, aux: member.secret, ..packet };
+    let packet =
+        Packet { kind: HELLO, job: job.number, epoch: job.epoch, aux: member.secret, ..packet };
     let payload = packet.bytes();
     let mut ip = [0x45, 0, 0, 0, 0, 0, 0x40, 0, 64, 17, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
     ip[2..4].copy_from_slice(&(28 + payload.len() as u16).to_be_bytes());
@@ -109,7 +121,8 @@ fn hello(job: &Job, rank: u16, member: &Member) -> Vec<u8> {
     ip[16..20].copy_from_slice(&job.aggregator.ip().octets());
     let sum: u32 = ip.chunks(2).map(|word| u32::from(word[0]) << 8 | u32::from(word[1])).sum();
     ip[10..12].copy_from_slice(&(!((sum & 0xFFFF) + (sum >> 16)) as u16).to_be_bytes());
-    let udp = [member.address.port(), job.aggregator.port(), 8 + payload.len() as u16, 0].map(u16::to_be_bytes);
+    let udp = [member.address.port(), job.aggregator.port(), 8 + payload.len() as u16, 0]
+        .map(u16::to_be_bytes);
     [&job.mac[..], &member.mac, &[8, 0], &ip, udp.as_flattened(), &payload].concat()
 }
 
@@ -118,7 +131,14 @@ impl<P: Ports> Subject for P4Switch<P> {
         let Limits { max_lanes, max_ranks, max_jobs, .. } = self.data_plane.limits();
         let slots = self.data_plane.limits().slots();
         let features = self.ports.features().iter().map(ToString::to_string).collect();
-        Offer { strict: false, lanes: max_lanes, ranks: max_ranks, jobs: max_jobs, slots: slots - FIRST_SLOT, features }
+        Offer {
+            strict: false,
+            lanes: max_lanes,
+            ranks: max_ranks,
+            jobs: max_jobs,
+            slots: slots - FIRST_SLOT,
+            features,
+        }
     }
 
     fn reset(&mut self) -> Result<(), String> {
@@ -177,7 +197,8 @@ impl<P: Ports> Subject for P4Switch<P> {
             };
         }
         let number = u16::from_be_bytes([answer[44], answer[45]]);
-        let mut ports: Vec<_> = self.jobs[&number].0.members.iter().map(|member| member.port).collect();
+        let mut ports: Vec<_> =
+            self.jobs[&number].0.members.iter().map(|member| member.port).collect();
         ports.sort_unstable();
         ports.dedup();
         if at == ports {

@@ -1,4 +1,5 @@
-//! The software data plane over real sockets, as a subject: a socket for each place that packets come from.
+//! The software data plane over real sockets, as a subject: a socket for each place that packets
+//! come from.
 
 use crate::in_kernel::by_name;
 use crate::packet::{HELLO, Packet};
@@ -50,8 +51,8 @@ impl OverSockets {
     /// Without jobs, in the calling thread's namespace.
     pub fn new() -> Self {
         let (events, _) = mpsc::channel(1);
-        let data_plane =
-            Software::start(Some(*AGGREGATOR.ip()), AGGREGATOR.port(), POOL, events).expect("a data plane");
+        let data_plane = Software::start(Some(*AGGREGATOR.ip()), AGGREGATOR.port(), POOL, events)
+            .expect("a data plane");
         let fence = UdpSocket::bind("10.0.0.253:0").expect("a socket");
         Self { data_plane, sockets: BTreeMap::new(), jobs: OpenJobs::new(), fence, fences: 0 }
     }
@@ -72,14 +73,16 @@ impl OverSockets {
         Ok(())
     }
 
-    /// Waits until a datagram was served and answered, whether or not there is an answer: the next one is served after that.
+    /// Waits until a datagram was served and answered, whether or not there is an answer: the next
+    /// one is served after that.
     fn exchange(&mut self, from: SocketAddrV4, tos: u8, datagram: &[u8]) -> Result<(), String> {
         let total = self.total();
         let socket = self.sockets.entry(from).or_insert_with(|| socket(from));
         set_ip_tos(&*socket, tos).map_err(|error| error.to_string())?;
         socket.send_to(datagram, AGGREGATOR).map_err(|error| error.to_string())?;
         self.wait_for(total + 1)?;
-        // What has been counted may not have been answered. It was taken in, so this comes behind it.
+        // What has been counted may not have been answered. It was taken in, so this comes behind
+        // it.
         self.fence.send_to(&[], AGGREGATOR).map_err(|error| error.to_string())?;
         self.fences += 1;
         self.wait_for(total + 2)
@@ -111,7 +114,8 @@ impl OverSockets {
 }
 
 fn socket(address: SocketAddrV4) -> UdpSocket {
-    let socket = UdpSocket::bind(address).unwrap_or_else(|error| panic!("bind to {address}: {error}"));
+    let socket =
+        UdpSocket::bind(address).unwrap_or_else(|error| panic!("bind to {address}: {error}"));
     socket.set_nonblocking(true).expect("non-blocking");
     socket
 }
@@ -119,7 +123,14 @@ fn socket(address: SocketAddrV4) -> UdpSocket {
 impl Subject for OverSockets {
     fn offer(&self) -> Offer {
         let features = ["age", "i16", "long", "max", "verify"].map(str::to_owned).to_vec();
-        Offer { strict: true, lanes: 768, ranks: 64, jobs: MAX_JOBS as u16, slots: POOL - FIRST_SLOT, features }
+        Offer {
+            strict: true,
+            lanes: 768,
+            ranks: 64,
+            jobs: MAX_JOBS as u16,
+            slots: POOL - FIRST_SLOT,
+            features,
+        }
     }
 
     fn layer(&self) -> Layer {
@@ -127,8 +138,8 @@ impl Subject for OverSockets {
     }
 
     fn reset(&mut self) -> Result<(), String> {
-        // They stay open: a process that another thread is just starting has them, too, until it runs its own program, and nobody could bind to their
-        // addresses again before that.
+        // They stay open: a process that another thread is just starting has them, too, until it
+        // runs its own program, and nobody could bind to their addresses again before that.
         self.received()?;
         for (number, (job, first_slot)) in std::mem::take(&mut self.jobs) {
             self.close(number)?;
@@ -147,14 +158,24 @@ impl Subject for OverSockets {
             self.sockets.entry(member.address).or_insert_with(|| socket(member.address));
             if !member.newcomer {
                 let hello = Packet::contribution(rank, 0, 0, &[]);
-                let hello = Packet { kind: HELLO, job: job.number, epoch: job.epoch, aux: member.secret, ..hello };
+                let hello = Packet {
+                    kind: HELLO,
+                    job: job.number,
+                    epoch: job.epoch,
+                    aux: member.secret,
+                    ..hello
+                };
                 self.exchange(member.address, 0, &hello.bytes())?;
             }
         }
         self.jobs.insert(job.number, (job.clone(), spec.slots.start));
         let hellos = self.received()?.len();
         let expected = job.members.iter().filter(|member| !member.newcomer).count();
-        if hellos == expected { Ok(()) } else { Err(format!("{hellos} of {expected} HELLOs came back")) }
+        if hellos == expected {
+            Ok(())
+        } else {
+            Err(format!("{hellos} of {expected} HELLOs came back"))
+        }
     }
 
     fn abort(&mut self, job: u16) -> Result<(), String> {
@@ -178,7 +199,9 @@ impl Subject for OverSockets {
     fn send(&mut self, port: u16, frame: &[u8]) -> Result<Option<Answer>, String> {
         let from = address(frame, 26, 34);
         if address(frame, 30, 36) != AGGREGATOR {
-            return Err("a frame that is not for the aggregator cannot be sent by a socket".to_owned());
+            return Err(
+                "a frame that is not for the aggregator cannot be sent by a socket".to_owned()
+            );
         }
         self.exchange(from, frame[15], &frame[ENVELOPE_LEN..])?;
         let received = self.received()?;
@@ -197,7 +220,8 @@ impl Subject for OverSockets {
             };
         }
         let number = u16::from_be_bytes([datagram[2], datagram[3]]);
-        let mut members: Vec<_> = self.jobs[&number].0.members.iter().map(|member| member.address).collect();
+        let mut members: Vec<_> =
+            self.jobs[&number].0.members.iter().map(|member| member.address).collect();
         members.sort();
         if receivers == members {
             Ok(Some(Answer::Group(number, answer)))

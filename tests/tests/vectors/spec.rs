@@ -10,7 +10,8 @@ pub type OpenJobs = BTreeMap<u16, (Job, u32)>;
 /// The first job's slots begin here.
 pub const FIRST_SLOT: u32 = 10;
 
-/// What the data plane is told: the job has the slots that it had, if it was open before, or else those behind all others'.
+/// What the data plane is told: the job has the slots that it had, if it was open before, or else
+/// those behind all others'.
 pub fn spec(open: &OpenJobs, job: &Job) -> JobSpec {
     let first_slot = match open.get(&job.number) {
         Some((_, first_slot)) => *first_slot,

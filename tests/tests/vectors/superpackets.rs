@@ -1,12 +1,14 @@
-//! The vectors once more at tc ingress, each run of packets of one rank as one superpacket: the same counters, and answers that say the
-//! same. What a test run shows of a superpacket is its last answer: to the sender, if there is one, else to the group.
+//! The vectors once more at tc ingress, each run of packets of one rank as one superpacket: the
+//! same counters, and answers that say the same. What a test run shows of a superpacket is its last
+//! answer: to the sender, if there is one, else to the group.
 
 use crate::in_kernel::{InKernel, number, ones_complement_sum};
 use crate::packet::FILLER;
 use crate::twin::ENVELOPE_LEN;
 use switchml_rack::vectors::{Answer, Event, Step, Subject, Vector, difference};
 
-/// The longest frame that is sent: the kernel makes test runs of a page, and needs part of that itself.
+/// The longest frame that is sent: the kernel makes test runs of a page, and needs part of that
+/// itself.
 const MAX_FRAME: usize = 3400;
 const HEADER_LEN: usize = 32;
 const TC_ACT_SHOT: u32 = 2;
@@ -15,7 +17,11 @@ const KIND: usize = 1;
 
 /// Whether all frames of a vector are whole datagrams, which have a place in superpackets.
 pub fn can_play(vector: &Vector) -> bool {
-    !vector.needs.features.iter().any(|feature| ["frames", "long", "runts"].contains(&feature.as_str()))
+    !vector
+        .needs
+        .features
+        .iter()
+        .any(|feature| ["frames", "long", "runts"].contains(&feature.as_str()))
 }
 
 /// Plays a vector. Returns how many superpackets of several packets there were.
@@ -34,7 +40,9 @@ pub fn play(vector: &Vector, subject: &mut InKernel) -> Result<usize, String> {
             continue;
         };
         let run = run_of(first, rest);
-        let at = |what| format!("{}, {} packets from \"{}\" on: {what}", vector.name, run.len(), first.title);
+        let at = |what| {
+            format!("{}, {} packets from \"{}\" on: {what}", vector.name, run.len(), first.title)
+        };
         let before = subject.counters()?;
         play_run(&run, subject).map_err(at)?;
         let after = subject.counters()?;
@@ -61,7 +69,8 @@ fn control(event: &Event, subject: &mut InKernel) -> Result<(), String> {
     }
 }
 
-/// The steps from `first` on that can be one superpacket: packets of one job, from one place, of one size; the last may be shorter.
+/// The steps from `first` on that can be one superpacket: packets of one job, from one place, of
+/// one size; the last may be shorter.
 fn run_of<'a>(first: &'a Step, rest: &'a [Event]) -> Vec<&'a Step> {
     let mut run = vec![first];
     let mut len = first.frame.len();
@@ -98,24 +107,38 @@ fn play_run(run: &[&Step], subject: &mut InKernel) -> Result<(), String> {
     let last_is_to_sender = answers.iter().flatten().any(is_to_sender);
     let is_shown = |answer: &&Answer| is_to_sender(answer) == last_is_to_sender;
     let Some(shown) = answers.iter().flatten().find(|answer| is_shown(answer)) else {
-        return if after.verdict == TC_ACT_SHOT { Ok(()) } else { Err(format!("verdict {}", after.verdict)) };
+        return if after.verdict == TC_ACT_SHOT {
+            Ok(())
+        } else {
+            Err(format!("verdict {}", after.verdict))
+        };
     };
     if after.verdict != TC_ACT_REDIRECT || after.frame.len() != superpacket.len() {
-        return Err(format!("verdict {}, {} bytes of {}", after.verdict, after.frame.len(), superpacket.len()));
+        return Err(format!(
+            "verdict {}, {} bytes of {}",
+            after.verdict,
+            after.frame.len(),
+            superpacket.len()
+        ));
     }
     check_envelope(&after.frame, shown.frame())?;
-    for (index, (segment, answer)) in after.frame[ENVELOPE_LEN..].chunks(segment_len).zip(&answers).enumerate() {
+    for (index, (segment, answer)) in
+        after.frame[ENVELOPE_LEN..].chunks(segment_len).zip(&answers).enumerate()
+    {
         match answer.filter(|answer| is_shown(answer)) {
             Some(answer) => {
                 // It may be longer than the answer.
                 let found = [&answer.frame()[..ENVELOPE_LEN], segment].concat();
                 let expected = answer.frame();
-                if let Some(what) = difference(expected, &found[..expected.len().min(found.len())]) {
+                if let Some(what) = difference(expected, &found[..expected.len().min(found.len())])
+                {
                     return Err(format!("packet {index}: {what}"));
                 }
             }
             None if segment.len() < HEADER_LEN || segment[KIND] == FILLER => {}
-            None => return Err(format!("packet {index}: kind {} instead of FILLER", segment[KIND])),
+            None => {
+                return Err(format!("packet {index}: kind {} instead of FILLER", segment[KIND]));
+            }
         }
     }
     Ok(())
@@ -133,10 +156,12 @@ fn join(run: &[&Step]) -> Vec<u8> {
     frame
 }
 
-/// That of an answer is as long as the superpacket. Its UDP checksum is left to whoever cuts it apart: the sum of the pseudo-header.
+/// That of an answer is as long as the superpacket. Its UDP checksum is left to whoever cuts it
+/// apart: the sum of the pseudo-header.
 fn check_envelope(found: &[u8], expected: &[u8]) -> Result<(), String> {
     let mut expected = expected[..ENVELOPE_LEN].to_vec();
-    for (offset, value) in [(16, found.len() - 14), (24, number(found, 24)), (38, found.len() - 34)] {
+    for (offset, value) in [(16, found.len() - 14), (24, number(found, 24)), (38, found.len() - 34)]
+    {
         expected[offset..offset + 2].copy_from_slice(&(value as u16).to_be_bytes());
     }
     let pseudo_header = [&found[26..34], &[0, found[23]], &found[38..40]].concat();

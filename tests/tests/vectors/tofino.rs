@@ -1,7 +1,9 @@
-//! `p4/tofino.p4`, as it was compiled, on a model of the chip: open-p4studio's, in its test harness with the commands of `tofino_harness.cpp`.
+//! `p4/tofino.p4`, as it was compiled, on a model of the chip: open-p4studio's, in its test harness
+//! with the commands of `tofino_harness.cpp`.
 //!
-//! The daemon's data plane writes the tables, with the names that it has of the compiler's bf-rt.json; what is new is how a write gets into the chip,
-//! which is the driver's business on a real switch.
+//! The daemon's data plane writes the tables, with the names that it has of the compiler's
+//! bf-rt.json; what is new is how a write gets into the chip, which is the driver's business on a
+//! real switch.
 
 use crate::in_kernel::PORTS;
 use crate::p4::{Left, P4Switch, Ports};
@@ -29,8 +31,9 @@ const DIGEST_FIELDS: usize = 7;
 
 /// Why there is no model with the program, if so.
 pub fn obstacle() -> Option<String> {
-    let on_path = std::env::var_os("PATH")
-        .is_some_and(|path| std::env::split_paths(&path).any(|folder| folder.join(HARNESS).is_file()));
+    let on_path = std::env::var_os("PATH").is_some_and(|path| {
+        std::env::split_paths(&path).any(|folder| folder.join(HARNESS).is_file())
+    });
     if !on_path {
         return Some(format!("no {HARNESS} on the PATH"));
     }
@@ -38,9 +41,15 @@ pub fn obstacle() -> Option<String> {
     let Ok(built) = binary.metadata().and_then(|file| file.modified()) else {
         return Some(format!("no {}: run `cargo xtask p4 build`", binary.display()));
     };
-    let is_newer = |source: &PathBuf| source.metadata().and_then(|file| file.modified()).is_ok_and(|at| at > built);
+    let is_newer = |source: &PathBuf| {
+        source.metadata().and_then(|file| file.modified()).is_ok_and(|at| at > built)
+    };
     let newer = sources().into_iter().find(is_newer)?;
-    Some(format!("{} is newer than {}: run `cargo xtask p4 build`", newer.display(), binary.display()))
+    Some(format!(
+        "{} is newer than {}: run `cargo xtask p4 build`",
+        newer.display(),
+        binary.display()
+    ))
 }
 
 /// Where `cargo xtask p4 build` puts the program.
@@ -61,7 +70,8 @@ pub fn start() -> P4Switch<ModelPorts> {
     let model = Arc::new(Model::start());
     let switch = ModelSwitch { model: model.clone(), ports: (1..=PORTS as u16).collect() };
     let (events, _) = tokio::sync::mpsc::channel(1);
-    let data_plane = P4DataPlane::start(Box::new(switch), false, hellos, events).expect("a data plane");
+    let data_plane =
+        P4DataPlane::start(Box::new(switch), false, hellos, events).expect("a data plane");
     P4Switch::new(data_plane, ModelPorts { model, learned })
 }
 
@@ -85,7 +95,11 @@ impl Harness {
         let (answers, writer) = pipe().expect("a pipe");
         let mut command = Command::new(HARNESS);
         // The tables after the program: it is what empties them.
-        command.arg("-l").arg(program.join("pipe/tofino.bin")).arg("-l").arg(program.join("pipe/context.json"));
+        command
+            .arg("-l")
+            .arg(program.join("pipe/tofino.bin"))
+            .arg("-l")
+            .arg(program.join("pipe/context.json"));
         command.arg("-").stdin(Stdio::piped());
         command.stdout(writer.try_clone().expect("a pipe")).stderr(writer);
         let mut process = command.spawn().expect("the harness");
@@ -100,7 +114,9 @@ impl Harness {
     /// Runs commands, and returns what they print.
     fn ask(&mut self, commands: &[String]) -> Result<Vec<String>, String> {
         let script: String = commands.iter().map(|command| format!("{command}\n")).collect();
-        self.commands.write_all(format!("{script}done\n").as_bytes()).map_err(|error| error.to_string())?;
+        self.commands
+            .write_all(format!("{script}done\n").as_bytes())
+            .map_err(|error| error.to_string())?;
         let mut lines = Vec::new();
         loop {
             let mut line = String::new();
@@ -125,7 +141,8 @@ impl Drop for Harness {
 impl Model {
     fn start() -> Self {
         let program = program();
-        let text = std::fs::read_to_string(program.join("pipe/context.json")).expect("context.json");
+        let text =
+            std::fs::read_to_string(program.join("pipe/context.json")).expect("context.json");
         let model = Self {
             harness: Mutex::new(Harness::start(&program)),
             names: Names::read(&program.join("bf-rt.json")).expect("bf-rt.json"),
@@ -142,8 +159,9 @@ impl Model {
         if said.is_empty() { Ok(()) } else { Err(said.join("; ")) }
     }
 
-    /// Enters constant entries again that the harness enters wrongly: those that match slices of fields, which it takes for the lowest bits,
-    /// and those with masks, which it takes for as wide as a field's first container.
+    /// Enters constant entries again that the harness enters wrongly: those that match slices of
+    /// fields, which it takes for the lowest bits, and those with masks, which it takes for as wide
+    /// as a field's first container.
     fn enter_constants(&self) -> Result<(), String> {
         let mut commands = Vec::new();
         for table in list(&self.context["tables"]) {
@@ -158,15 +176,20 @@ impl Model {
                 // An exact table of slices has a single place for each match.
                 let place = if is_ternary { places - 1 - number(&entry["priority"]) } else { 0 };
                 let matches = list(&entry["match_key_fields_values"]).map(|matched| {
-                    let field = key().find(|field| field["name"] == matched["field_name"]).expect("a field of the key");
+                    let field = key()
+                        .find(|field| field["name"] == matched["field_name"])
+                        .expect("a field of the key");
                     let value = hex(&matched["value"]) << number(&field["start_bit"]);
                     let mask = matched.get("mask").map(hex);
-                    let matched = mask.map_or(Match::Exact(value), |mask| Match::Ternary { value, mask });
+                    let matched =
+                        mask.map_or(Match::Exact(value), |mask| Match::Ternary { value, mask });
                     format!(" {}:{}", text(&field["name"]), pattern(&matched))
                 });
-                let action = list(&table["actions"]).find(|action| action["handle"] == entry["action_handle"]);
-                let data = list(&entry["action_parameters_values"])
-                    .map(|value| format!("{}:{}", text(&value["parameter_name"]), text(&value["value"])));
+                let action = list(&table["actions"])
+                    .find(|action| action["handle"] == entry["action_handle"]);
+                let data = list(&entry["action_parameters_values"]).map(|value| {
+                    format!("{}:{}", text(&value["parameter_name"]), text(&value["value"]))
+                });
                 commands.push(format!(
                     "add {} {place}{} {}({})",
                     text(&table["name"]),
@@ -183,8 +206,11 @@ impl Model {
     fn command(&self, verb: &str, entry: &Entry, place: Option<usize>) -> String {
         let table = self.names.table(entry.table);
         let place = place.map(|place| format!(" {place}")).unwrap_or_default();
-        let key: String =
-            entry.key.iter().map(|(name, matched)| format!(" {}:{}", table.field(name), pattern(matched))).collect();
+        let key: String = entry
+            .key
+            .iter()
+            .map(|(name, matched)| format!(" {}:{}", table.field(name), pattern(matched)))
+            .collect();
         format!(
             "{verb} {}{place}{key} {}",
             of_pipeline(&table.name),
@@ -197,14 +223,20 @@ impl Model {
         format!("{}({})", self.names.table(table).action(action), data.join(","))
     }
 
-    fn set_default(&self, table: &str, action: &str, data: &[(&'static str, u64)]) -> Result<(), String> {
+    fn set_default(
+        &self,
+        table: &str,
+        action: &str,
+        data: &[(&'static str, u64)],
+    ) -> Result<(), String> {
         let action = self.action(table, action, data);
         self.run(&[format!("setdefault {} {action}", of_pipeline(&self.names.table(table).name))])
     }
 
     /// Does something with an entry that is in its table, or gets a place there.
     fn change(&self, verb: &str, entry: &Entry) -> Result<(), String> {
-        let is_ordered = entry.key.iter().any(|(_, matched)| matches!(matched, Match::Ternary { .. }));
+        let is_ordered =
+            entry.key.iter().any(|(_, matched)| matches!(matched, Match::Ternary { .. }));
         let place = is_ordered.then(|| lock(&self.places).of(entry)).transpose()?;
         self.run(&[self.command(verb, entry, place)])?;
         if verb == "delete" {
@@ -214,13 +246,24 @@ impl Model {
     }
 
     fn read(&self, name: &str, range: Range<u32>) -> Result<Vec<u64>, String> {
-        let said = lock(&self.harness).ask(&[format!("read {} {} {}", of_pipeline(name), range.start, range.len())])?;
-        let value = |line: &String| line.strip_prefix("value ").and_then(|value| value.parse().ok());
+        let said = lock(&self.harness).ask(&[format!(
+            "read {} {} {}",
+            of_pipeline(name),
+            range.start,
+            range.len()
+        )])?;
+        let value =
+            |line: &String| line.strip_prefix("value ").and_then(|value| value.parse().ok());
         said.iter().map(value).collect::<Option<_>>().ok_or_else(|| said.join("; "))
     }
 
     fn write_rounds(&self, sets: Range<u32>, round: u32) -> Result<(), String> {
-        self.run(&[format!("write_register {} {} {} {round}", of_pipeline(&self.names.rounds), sets.start, sets.len())])
+        self.run(&[format!(
+            "write_register {} {} {} {round}",
+            of_pipeline(&self.names.rounds),
+            sets.start,
+            sets.len()
+        )])
     }
 
     /// What a digest says of a HELLO.
@@ -229,7 +272,8 @@ impl Model {
         let mut fields: Vec<(&str, u64)> = Vec::new();
         for part in list(&self.context["learn_quanta"][0]["fields"]) {
             let start = part["start_byte"].as_u64()? as usize;
-            let bytes = digest.get(start..start + (part["field_width"].as_u64()? as usize).div_ceil(8))?;
+            let bytes =
+                digest.get(start..start + (part["field_width"].as_u64()? as usize).div_ceil(8))?;
             let name = text(&part["field_name"]);
             if fields.last().is_none_or(|(last, _)| *last != name) {
                 fields.push((name, 0));
@@ -247,7 +291,8 @@ impl Model {
     }
 }
 
-/// Where the entries are of tables that match by priority: on the chip, the highest place that matches is taken.
+/// Where the entries are of tables that match by priority: on the chip, the highest place that
+/// matches is taken.
 ///
 /// Each priority has places of its own, as many as it ever needs.
 #[derive(Default)]
@@ -265,12 +310,16 @@ impl Places {
         let index = held.or_else(|| keys.iter().position(Option::is_none)).unwrap_or(keys.len());
         keys.resize(keys.len().max(index + 1), None);
         keys[index] = Some(entry.key.clone());
-        let first: usize = (0..entry.priority).map(|priority| most_ternary(entry.table, priority)).sum();
+        let first: usize =
+            (0..entry.priority).map(|priority| most_ternary(entry.table, priority)).sum();
         let most = most_ternary(entry.table, entry.priority);
         if index < most && first + index < Self::OF_TABLE {
             Ok(Self::OF_TABLE - 1 - first - index)
         } else {
-            Err(format!("{} has {most} places of priority {}, and one more is needed", entry.table, entry.priority))
+            Err(format!(
+                "{} has {most} places of priority {}, and one more is needed",
+                entry.table, entry.priority
+            ))
         }
     }
 
@@ -335,7 +384,12 @@ impl Switch for ModelSwitch {
         done.map_err(SwitchError)
     }
 
-    fn write_register(&self, name: &str, indices: Range<u32>, value: u32) -> Result<(), SwitchError> {
+    fn write_register(
+        &self,
+        name: &str,
+        indices: Range<u32>,
+        value: u32,
+    ) -> Result<(), SwitchError> {
         assert_eq!(name, ROUNDS, "the one register that is written");
         self.model.write_rounds(indices, value).map_err(SwitchError)
     }
@@ -346,7 +400,10 @@ impl Switch for ModelSwitch {
     }
 
     fn counters(&self) -> Result<[u64; Outcome::COUNT], SwitchError> {
-        let values = self.model.read(&self.model.names.outcomes, 0..Outcome::COUNT as u32).map_err(SwitchError)?;
+        let values = self
+            .model
+            .read(&self.model.names.outcomes, 0..Outcome::COUNT as u32)
+            .map_err(SwitchError)?;
         values.try_into().map_err(|_| SwitchError("another number of counters".to_owned()))
     }
 }
@@ -362,14 +419,23 @@ impl Ports for ModelPorts {
         &["age", "frames", "long"]
     }
 
-    fn exchange(&mut self, _: &P4DataPlane, port: u16, frames: &[Vec<u8>]) -> Result<Vec<Left>, String> {
-        let digits = |frame: &Vec<u8>| frame.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
-        let commands: Vec<_> = frames.iter().map(|frame| format!("exchange {port} {}", digits(frame))).collect();
+    fn exchange(
+        &mut self,
+        _: &P4DataPlane,
+        port: u16,
+        frames: &[Vec<u8>],
+    ) -> Result<Vec<Left>, String> {
+        let digits =
+            |frame: &Vec<u8>| frame.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+        let commands: Vec<_> =
+            frames.iter().map(|frame| format!("exchange {port} {}", digits(frame))).collect();
         let said = lock(&self.model.harness).ask(&commands)?;
         let mut left = Vec::new();
         for line in said {
             match line.split(' ').collect::<Vec<_>>()[..] {
-                ["frame", port, digits] => left.push((port.parse().map_err(|_| line.clone())?, bytes(digits))),
+                ["frame", port, digits] => {
+                    left.push((port.parse().map_err(|_| line.clone())?, bytes(digits)))
+                }
                 ["digest", digits] => {
                     let hello = self.model.learned(&bytes(digits)).ok_or_else(|| line.clone())?;
                     self.learned.send(hello).map_err(|error| error.to_string())?;
@@ -429,7 +495,8 @@ fn number(value: &Value) -> u64 {
 }
 
 fn hex(value: &Value) -> u64 {
-    u64::from_str_radix(text(value).trim_start_matches("0x"), 16).expect("a hexadecimal number in context.json")
+    u64::from_str_radix(text(value).trim_start_matches("0x"), 16)
+        .expect("a hexadecimal number in context.json")
 }
 
 fn bytes(digits: &str) -> Vec<u8> {

@@ -17,12 +17,12 @@ pub mod tofino;
 mod worker_thread;
 pub mod xdp;
 
-/// Notable packets, from the data plane to whoever logs them. What the channel has no room for is dropped: events are
-/// for people, the counters count.
+/// Notable packets, from the data plane to whoever logs them. What the channel has no room for is
+/// dropped: events are for people, the counters count.
 pub type EventSender = mpsc::Sender<Event>;
 
-/// A data plane: serves packets of the jobs that are opened in it, until it is stopped. One that is not
-/// [durable](Limits::durable) ends with this process, too.
+/// A data plane: serves packets of the jobs that are opened in it, until it is stopped. One that is
+/// not [durable](Limits::durable) ends with this process, too.
 pub trait DataPlane: Send + Sync {
     /// `xdp`, `software`, `tofino` or `bmv2`.
     fn name(&self) -> &'static str;
@@ -47,14 +47,16 @@ pub trait DataPlane: Send + Sync {
     /// When the kernel refuses.
     fn start(&self, job: u16) -> Result<(), Error>;
 
-    /// From now on, contributions to an open job are answered with REJECT. Nothing if the job is not open.
+    /// From now on, contributions to an open job are answered with REJECT. Nothing if the job is
+    /// not open.
     ///
     /// # Errors
     ///
     /// When the kernel refuses.
     fn abort(&self, job: u16) -> Result<(), Error>;
 
-    /// Ends a job; its number and slots may be used again, and what was saved of it is gone. Nothing if it is not open.
+    /// Ends a job; its number and slots may be used again, and what was saved of it is gone.
+    /// Nothing if it is not open.
     ///
     /// # Errors
     ///
@@ -75,7 +77,8 @@ pub trait DataPlane: Send + Sync {
     /// When the kernel refuses.
     fn counters(&self) -> Result<[u64; Outcome::COUNT], Error>;
 
-    /// Keeps a job for the next daemon, whole or not at all; in place of what was kept under its number.
+    /// Keeps a job for the next daemon, whole or not at all; in place of what was kept under its
+    /// number.
     ///
     /// # Errors
     ///
@@ -102,8 +105,8 @@ pub trait DataPlane: Send + Sync {
         Ok(None)
     }
 
-    /// Follows what becomes of its interfaces, twice a second. The ports whose frames do not reach the data plane any more, each once; attaches
-    /// to them again where that is possible.
+    /// Follows what becomes of its interfaces, twice a second. The ports whose frames do not reach
+    /// the data plane any more, each once; attaches to them again where that is possible.
     fn lost_ports(&self) -> Vec<LostPort> {
         Vec::new()
     }

@@ -18,12 +18,16 @@ pub struct WorkerThread {
 pub struct Stop(OwnedFd);
 
 impl WorkerThread {
-    /// Runs `work` in a thread of this name. It should return when [`Stop::wait_readable`] says false.
+    /// Runs `work` in a thread of this name. It should return when [`Stop::wait_readable`] says
+    /// false.
     ///
     /// # Errors
     ///
     /// When the system has no descriptor or thread left.
-    pub fn spawn(name: &str, work: impl FnOnce(&Stop) -> io::Result<()> + Send + 'static) -> io::Result<Self> {
+    pub fn spawn(
+        name: &str,
+        work: impl FnOnce(&Stop) -> io::Result<()> + Send + 'static,
+    ) -> io::Result<Self> {
         let stop = Arc::new(Stop(eventfd(0, EventfdFlags::CLOEXEC)?));
         let thread = std::thread::Builder::new().name(name.to_owned()).spawn({
             let (name, stop) = (name.to_owned(), Arc::clone(&stop));

@@ -1,4 +1,5 @@
-//! Why jobs were aborted, remembered for a while after they are gone: a rank that stood still, and comes back, hears it.
+//! Why jobs were aborted, remembered for a while after they are gone: a rank that stood still, and
+//! comes back, hears it.
 
 use std::collections::VecDeque;
 
@@ -27,8 +28,13 @@ impl Endings {
     /// The job is gone. One that ended in good order has nobody to come back.
     pub fn note(&mut self, job: &Job) {
         let State::Aborted { reason, ranks } = &job.state else { return };
-        let aborted = control::Aborted { reason: reason.clone(), ranks: ranks.clone(), calls: Vec::new() };
-        let secrets = job.members.iter().map(|member| member.as_ref().map(|member| member.control_secret)).collect();
+        let aborted =
+            control::Aborted { reason: reason.clone(), ranks: ranks.clone(), calls: Vec::new() };
+        let secrets = job
+            .members
+            .iter()
+            .map(|member| member.as_ref().map(|member| member.control_secret))
+            .collect();
         self.0.truncate(MOST - 1);
         self.0.push_front(Ending { job: job.number, epoch: job.epoch, secrets, aborted });
     }

@@ -9,8 +9,9 @@ use siphasher::sip::SipHasher24;
 /// As many as NIST SP 800-38G has for FF1, which is such a network too.
 const ROUNDS: u8 = 10;
 
-/// The epochs of a data plane, in their order: a permutation of all numbers of 32 bits, which its key alone tells. So all others come
-/// before one comes again, and whoever knows some knows nothing of the rest but that they are others.
+/// The epochs of a data plane, in their order: a permutation of all numbers of 32 bits, which its
+/// key alone tells. So all others come before one comes again, and whoever knows some knows nothing
+/// of the rest but that they are others.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Epochs {
     key: [u64; 2],
@@ -38,7 +39,8 @@ impl Epochs {
     /// A Feistel network: it permutes whatever its rounds make of a half.
     fn permute(&self, place: u32) -> u32 {
         let halves = ((place >> 16) as u16, place as u16);
-        let (left, right) = (0..ROUNDS).fold(halves, |(left, right), round| (right, left ^ self.round(round, right)));
+        let (left, right) = (0..ROUNDS)
+            .fold(halves, |(left, right), round| (right, left ^ self.round(round, right)));
         u32::from(left) << 16 | u32::from(right)
     }
 
@@ -63,8 +65,9 @@ mod tests {
     /// The place of an epoch: the rounds undone, from the last to the first.
     fn place(epochs: &Epochs, epoch: u32) -> u32 {
         let halves = ((epoch >> 16) as u16, epoch as u16);
-        let (left, right) =
-            (0..ROUNDS).rev().fold(halves, |(left, right), round| (right ^ epochs.round(round, left), left));
+        let (left, right) = (0..ROUNDS)
+            .rev()
+            .fold(halves, |(left, right), round| (right ^ epochs.round(round, left), left));
         u32::from(left) << 16 | u32::from(right)
     }
 
@@ -91,7 +94,8 @@ mod tests {
     fn those_of_a_key_look_random() {
         let mut epochs = epochs(3);
         let drawn: Vec<u32> = (0..10_000).map(|_| epochs.draw()).collect();
-        let steps: HashSet<_> = drawn.windows(2).map(|pair| pair[1].wrapping_sub(pair[0])).collect();
+        let steps: HashSet<_> =
+            drawn.windows(2).map(|pair| pair[1].wrapping_sub(pair[0])).collect();
         // Of 9,999 random steps 0.01 pairs coincide; 5 or more never do.
         assert!(steps.len() > 9_994, "{}", steps.len());
         for bit in 0..32 {
@@ -120,10 +124,14 @@ mod tests {
         );
     }
 
-    /// A daemon of a later version must go on with the same permutation: these come from another implementation of SipHash-2-4.
+    /// A daemon of a later version must go on with the same permutation: these come from another
+    /// implementation of SipHash-2-4.
     #[test]
     fn the_permutation_is_fixed() {
         let epochs = Epochs { key: [0x0706_0504_0302_0100, 0x0F0E_0D0C_0B0A_0908], used: 0 };
-        assert_eq!([0, 1, u32::MAX].map(|place| epochs.permute(place)), [0x743C_5645, 0x70C9_D5F2, 0x8A68_DDD7]);
+        assert_eq!(
+            [0, 1, u32::MAX].map(|place| epochs.permute(place)),
+            [0x743C_5645, 0x70C9_D5F2, 0x8A68_DDD7]
+        );
     }
 }

@@ -14,7 +14,9 @@ pub enum JoinError {
     #[error("job name of {0} bytes; give all ranks the same name of 1 to {MAX_NAME_LEN} bytes")]
     Name(usize),
     /// A name of the rank's host that is too long.
-    #[error("host name of {0} bytes; give one of at most {MAX_HOST_LEN} bytes, such as the boot id, or none")]
+    #[error(
+        "host name of {0} bytes; give one of at most {MAX_HOST_LEN} bytes, such as the boot id, or none"
+    )]
     Host(usize),
     /// A world size out of range.
     #[error("world size {world_size}; a job has 1 to {max_ranks} ranks")]
@@ -80,9 +82,10 @@ pub enum JoinError {
 impl From<JoinError> for Status {
     fn from(error: JoinError) -> Self {
         let code = match error {
-            JoinError::Name(_) | JoinError::Host(_) | JoinError::WorldSize { .. } | JoinError::Rank { .. } => {
-                Code::InvalidArgument
-            }
+            JoinError::Name(_)
+            | JoinError::Host(_)
+            | JoinError::WorldSize { .. }
+            | JoinError::Rank { .. } => Code::InvalidArgument,
             JoinError::DuplicateRank { .. } => Code::AlreadyExists,
             JoinError::OtherWorldSize { .. } | JoinError::NoIpv4 => Code::FailedPrecondition,
             JoinError::TooManyWaiting { .. } => Code::ResourceExhausted,
@@ -94,9 +97,11 @@ impl From<JoinError> for Status {
 /// Why a member's request was refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum MemberError {
-    /// Job, epoch, rank and secret are not those of a member, or not any more. Which of them is wrong is not said: strangers could
-    /// find out one after the other.
-    #[error("rank {rank} with that epoch and secret is not in job {job}; its session has ended, join again")]
+    /// Job, epoch, rank and secret are not those of a member, or not any more. Which of them is
+    /// wrong is not said: strangers could find out one after the other.
+    #[error(
+        "rank {rank} with that epoch and secret is not in job {job}; its session has ended, join again"
+    )]
     NoMember {
         /// The job's number.
         job: u32,
@@ -112,7 +117,9 @@ pub enum MemberError {
         max_lanes: u16,
     },
     /// Ready before the data plane has seen the rank.
-    #[error("rank {0} is ready, but the data plane has had no HELLO of it; wait for HELLO to come back first")]
+    #[error(
+        "rank {0} is ready, but the data plane has had no HELLO of it; wait for HELLO to come back first"
+    )]
     NoHello(u32),
     /// Back in a job that has not started.
     #[error("rank {rank} comes back, but its job is {state}; join again")]
@@ -137,9 +144,9 @@ impl From<MemberError> for Status {
         let code = match error {
             MemberError::NoMember { .. } => Code::NotFound,
             MemberError::Lanes { .. } => Code::InvalidArgument,
-            MemberError::NoHello(_) | MemberError::NotAssigned { .. } | MemberError::NotStarted { .. } => {
-                Code::FailedPrecondition
-            }
+            MemberError::NoHello(_)
+            | MemberError::NotAssigned { .. }
+            | MemberError::NotStarted { .. } => Code::FailedPrecondition,
         };
         Self::new(code, error.to_string())
     }

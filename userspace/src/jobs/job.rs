@@ -117,11 +117,12 @@ impl Job {
 
     /// Whether the job takes no more ranks: one of its own is gone.
     pub(super) fn is_ending(&self) -> bool {
-        matches!(self.state, State::Aborted { .. }) || self.joined().any(|(_, member)| member.is_gone())
+        matches!(self.state, State::Aborted { .. })
+            || self.joined().any(|(_, member)| member.is_gone())
     }
 
-    /// Whether it goes on in a durable data plane when the daemon dies. Ranks of a job that has not started need the
-    /// daemon, and fail without it.
+    /// Whether it goes on in a durable data plane when the daemon dies. Ranks of a job that has not
+    /// started need the daemon, and fail without it.
     pub(super) fn is_durable(&self) -> bool {
         matches!(self.state, State::Started { .. } | State::Aborted { .. })
     }
@@ -134,13 +135,16 @@ impl Job {
     /// The shards, and the slots of each.
     pub(super) fn slots_of_shards(&self) -> impl Iterator<Item = (u16, Range<u32>)> {
         let slots = self.slots_per_shard;
-        self.shards.iter().map(move |shard| (*shard, u32::from(*shard) * slots..(u32::from(*shard) + 1) * slots))
+        self.shards
+            .iter()
+            .map(move |shard| (*shard, u32::from(*shard) * slots..(u32::from(*shard) + 1) * slots))
     }
 
     /// Whether that is a rank of this session that is there, with its own secret.
     pub(super) fn has_member(&self, id: MemberId) -> bool {
         let mut present = self.present();
-        self.epoch == id.epoch && present.any(|(rank, member)| (rank, member.control_secret) == (id.rank, id.secret))
+        self.epoch == id.epoch
+            && present.any(|(rank, member)| (rank, member.control_secret) == (id.rank, id.secret))
     }
 
     pub(super) fn member_mut(&mut self, rank: u32) -> Option<&mut Member> {
@@ -168,7 +172,11 @@ impl Job {
     }
 
     pub(super) fn missing(&self) -> Vec<u32> {
-        (0..).zip(&self.members).filter(|(_, member)| member.is_none()).map(|(rank, _)| rank).collect()
+        (0..)
+            .zip(&self.members)
+            .filter(|(_, member)| member.is_none())
+            .map(|(rank, _)| rank)
+            .collect()
     }
 
     /// The smallest number of lanes that any rank is ready for, once all are.
@@ -179,13 +187,17 @@ impl Job {
     /// Whether every rank that is present has reported its calls.
     pub(super) fn all_have_reported(&self) -> bool {
         let mismatch = self.mismatch.as_ref();
-        mismatch.is_some_and(|mismatch| self.present().all(|(rank, _)| mismatch.has_report_of(rank as u16)))
+        mismatch.is_some_and(|mismatch| {
+            self.present().all(|(rank, _)| mismatch.has_report_of(rank as u16))
+        })
     }
 
     /// Whether no rank that is present can be about to report more.
     pub(super) fn all_have_said_enough(&self) -> bool {
         let mismatch = self.mismatch.as_ref();
-        mismatch.is_some_and(|mismatch| self.present().all(|(rank, _)| mismatch.has_call_of(rank as u16)))
+        mismatch.is_some_and(|mismatch| {
+            self.present().all(|(rank, _)| mismatch.has_call_of(rank as u16))
+        })
     }
 
     /// Tells every rank that can hear it the same.
@@ -201,7 +213,9 @@ impl Job {
             State::Started { lanes } => {
                 let left = self.joined().filter(|(_, member)| member.is_gone());
                 let left = left.map(|(rank, _)| Event::Left(control::Left { rank }));
-                std::iter::once(Event::Started(control::Started { lanes: (*lanes).into() })).chain(left).collect()
+                std::iter::once(Event::Started(control::Started { lanes: (*lanes).into() }))
+                    .chain(left)
+                    .collect()
             }
             State::Aborted { reason, ranks } => {
                 let (reason, ranks) = (reason.clone(), ranks.clone());

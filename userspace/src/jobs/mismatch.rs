@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use switchml_control::{self as control, rank_list};
 
-/// How long to gather after the first report. All other ranks are asked for theirs, so it is only a rank that cannot answer that takes so long.
+/// How long to gather after the first report. All other ranks are asked for theirs, so it is only a
+/// rank that cannot answer that takes so long.
 pub const GATHERING: Duration = Duration::from_millis(500);
 
 /// What the ranks of a job have reported.
@@ -39,9 +40,12 @@ impl Mismatch {
         self.calls.contains_key(&rank)
     }
 
-    /// Whether the rank has nothing to add: a call of its own was refused, or it has made one of that number. Another may be about to make it.
+    /// Whether the rank has nothing to add: a call of its own was refused, or it has made one of
+    /// that number. Another may be about to make it.
     pub fn has_call_of(&self, rank: u16) -> bool {
-        self.calls.get(&rank).is_some_and(|calls| self.refused.iter().any(|number| calls.contains_key(number)))
+        self.calls
+            .get(&rank)
+            .is_some_and(|calls| self.refused.iter().any(|number| calls.contains_key(number)))
     }
 
     /// All ranks that are present have reported.
@@ -49,7 +53,8 @@ impl Mismatch {
         self.is_complete = true;
     }
 
-    /// Whether ranks are known to have made different calls. A data plane that verifies before it adds refuses no other packets.
+    /// Whether ranks are known to have made different calls. A data plane that verifies before it
+    /// adds refuses no other packets.
     pub fn is_certain(&self, data_plane_verifies: bool) -> bool {
         data_plane_verifies || self.groups().len() > 1
     }
@@ -65,15 +70,18 @@ impl Mismatch {
         }
         if !self.is_certain(data_plane_verifies) {
             let silent = "not all ranks have said which calls they made";
-            let reason =
-                format!("a packet was damaged on its way to the aggregator, or ranks made different calls: {silent}");
+            let reason = format!(
+                "a packet was damaged on its way to the aggregator, or ranks made different calls: {silent}"
+            );
             return control::Aborted { reason, ranks: Vec::new(), calls: Vec::new() };
         }
         let groups = self.groups();
         let at_fault: Vec<u16> = match &groups[..] {
             // One side was not heard.
             [] | [_] => self.named.iter().copied().collect(),
-            [others @ .., last] if others.iter().all(|group| group.ranks.len() < last.ranks.len()) => {
+            [others @ .., last]
+                if others.iter().all(|group| group.ranks.len() < last.ranks.len()) =>
+            {
                 sorted(others.iter().flat_map(|group| &group.ranks))
             }
             all => sorted(all.iter().flat_map(|group| &group.ranks)),
@@ -81,10 +89,14 @@ impl Mismatch {
         let who = if groups.len() > 1 { "ranks".to_owned() } else { rank_list(&at_fault) };
         let calls: Vec<String> = groups
             .iter()
-            .map(|Group { ranks, number, call }| format!("call {number} of {} is {call}", rank_list(ranks)))
+            .map(|Group { ranks, number, call }| {
+                format!("call {number} of {} is {call}", rank_list(ranks))
+            })
             .collect();
         let list = if calls.is_empty() { String::new() } else { format!(": {}", calls.join("; ")) };
-        let reason = format!("{who} made different calls{list}; every rank must make the same calls in the same order");
+        let reason = format!(
+            "{who} made different calls{list}; every rank must make the same calls in the same order"
+        );
         let wide = |ranks: &[u16]| ranks.iter().copied().map(u32::from).collect();
         let calls = groups.iter().map(|group| control::MadeCall {
             ranks: wide(&group.ranks),
@@ -103,10 +115,15 @@ impl Mismatch {
         let first = reports.next()?;
         let others: Vec<_> = reports.collect();
         let is_common = |number: &u64| others.iter().all(|calls| calls.contains_key(number));
-        first.iter().rev().find(|(number, _)| is_common(number)).map(|(number, call)| (*number, call.as_str()))
+        first
+            .iter()
+            .rev()
+            .find(|(number, _)| is_common(number))
+            .map(|(number, call)| (*number, call.as_str()))
     }
 
-    /// The calls that differ, each with its ranks. Those that stand alone come first: they are most likely wrong.
+    /// The calls that differ, each with its ranks. Those that stand alone come first: they are most
+    /// likely wrong.
     fn groups(&self) -> Vec<Group<'_>> {
         let first = self.first_difference();
         let mut groups: BTreeMap<(u64, &str), Vec<u16>> = BTreeMap::new();
@@ -120,18 +137,23 @@ impl Mismatch {
                 groups.entry((*number, call)).or_default().push(*rank);
             }
         }
-        let mut groups: Vec<_> =
-            groups.into_iter().map(|((number, call), ranks)| Group { ranks, number, call }).collect();
+        let mut groups: Vec<_> = groups
+            .into_iter()
+            .map(|((number, call), ranks)| Group { ranks, number, call })
+            .collect();
         groups.sort_by_key(|group| (group.ranks.len(), group.ranks[0]));
         groups
     }
 
-    /// The first call on which ranks differ. What was refused may be a later one: with several calls in flight, packets of one meet
-    /// those of another.
+    /// The first call on which ranks differ. What was refused may be a later one: with several
+    /// calls in flight, packets of one meet those of another.
     fn first_difference(&self) -> Option<u64> {
         let mut first: BTreeMap<u64, &str> = BTreeMap::new();
         let calls = self.calls.values().flatten();
-        calls.filter(|(number, call)| *first.entry(**number).or_insert(call) != **call).map(|(number, _)| *number).min()
+        calls
+            .filter(|(number, call)| *first.entry(**number).or_insert(call) != **call)
+            .map(|(number, _)| *number)
+            .min()
     }
 }
 

@@ -1,4 +1,5 @@
-//! The job table: which ranks are there, and what follows from it. Pure: requests in, [`Effect`]s out.
+//! The job table: which ranks are there, and what follows from it. Pure: requests in, [`Effect`]s
+//! out.
 //!
 //! ```text
 //!   Waiting ──all ranks joined──▶ Assigned ──all ranks ready──▶ Started ──all ranks left──▶ (gone)
@@ -8,13 +9,15 @@
 //!   (gone)                                                      Aborted ──all ranks gone──▶ (gone)
 //! ```
 //!
-//! A job takes its numbers, and with them its slots, and its epoch when its last rank has joined, and gives them back when
-//! the last is gone; while it waits it has none of them. Ranks of an aborted job may linger; whoever joins under its name meanwhile starts a new job, with an
-//! epoch of its own.
+//! A job takes its numbers, and with them its slots, and its epoch when its last rank has joined,
+//! and gives them back when the last is gone; while it waits it has none of them. Ranks of an
+//! aborted job may linger; whoever joins under its name meanwhile starts a new job, with an epoch
+//! of its own.
 //!
-//! Over a durable data plane a job that has started outlives the daemon: each change of it is saved ([`Effect::Save`])
-//! before anything else is done about it. The next daemon's table takes it back ([`JobTable::restore`]), its ranks come
-//! back ([`JobTable::resume`]), and those that do not are taken for dead ([`JobTable::expire`]).
+//! Over a durable data plane a job that has started outlives the daemon: each change of it is saved
+//! ([`Effect::Save`]) before anything else is done about it. The next daemon's table takes it back
+//! ([`JobTable::restore`]), its ranks come back ([`JobTable::resume`]), and those that do not are
+//! taken for dead ([`JobTable::expire`]).
 
 mod endings;
 mod epochs;
@@ -52,7 +55,8 @@ pub const MAX_NAME_LEN: usize = 200;
 pub const MAX_HOST_LEN: usize = 64;
 /// Most jobs that wait for ranks: they cost memory alone, a few KB each.
 pub const MAX_WAITING: usize = 4096;
-/// Most that wait of those whose first rank came from one host, so that one host does not keep all others out.
+/// Most that wait of those whose first rank came from one host, so that one host does not keep all
+/// others out.
 pub const MAX_WAITING_OF_HOST: usize = 256;
 /// UDP port of the multicast groups.
 pub const GROUP_PORT: u16 = 48866;
@@ -66,7 +70,8 @@ pub type Session = u64;
 /// What is to be done, in this order.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Effect {
-    /// Have the data plane keep for the next daemon that the job of this number uses the last of these epochs.
+    /// Have the data plane keep for the next daemon that the job of this number uses the last of
+    /// these epochs.
     KeepEpochs(u16, Epochs),
     /// Open the job in the data plane.
     Open(JobSpec),
@@ -159,15 +164,19 @@ impl JobTable {
         }
     }
 
-    /// Takes back the jobs that an earlier daemon saved, into a table that has none, and the epochs that it used.
-    /// Their ranks are awaited. The effects have the data plane do again what may have been saved and not done.
+    /// Takes back the jobs that an earlier daemon saved, into a table that has none, and the epochs
+    /// that it used. Their ranks are awaited. The effects have the data plane do again what may
+    /// have been saved and not done.
     pub fn restore(&mut self, saved: Vec<Job>, epochs: Epochs) -> Vec<Effect> {
         self.epochs = epochs;
         let mut effects = Vec::new();
         for mut job in saved {
             let number = job.number;
             if !self.has_room_for(&job) {
-                warn!("job {number} {:?}: not restored, its numbers {:?} are not free", job.name, job.shards);
+                warn!(
+                    "job {number} {:?}: not restored, its numbers {:?} are not free",
+                    job.name, job.shards
+                );
                 effects.extend(job.on_shards(Effect::Close));
                 continue;
             }
@@ -186,20 +195,28 @@ impl JobTable {
         effects
     }
 
-    /// A rank of a job that has started comes back, over a connection from `peer`. Its stream is the session that is
-    /// returned, in place of an earlier one; the effects tell it how the job is. One that was taken for dead hears why, and that is all.
+    /// A rank of a job that has started comes back, over a connection from `peer`. Its stream is
+    /// the session that is returned, in place of an earlier one; the effects tell it how the job
+    /// is. One that was taken for dead hears why, and that is all.
     ///
     /// # Errors
     ///
     /// [`MemberError`]; the table is as before.
-    pub fn resume(&mut self, id: MemberId, peer: IpAddr) -> Result<(Session, Vec<Effect>), MemberError> {
+    pub fn resume(
+        &mut self,
+        id: MemberId,
+        peer: IpAddr,
+    ) -> Result<(Session, Vec<Effect>), MemberError> {
         let session = self.next_session;
         let job = match self.job_of(id) {
             Ok(job) => job,
             Err(error) => {
                 let aborted = self.endings.of(id).ok_or(error)?;
                 self.next_session += 1;
-                return Ok((session, vec![Effect::Tell(session, Event::Aborted(aborted)), Effect::End(session)]));
+                return Ok((
+                    session,
+                    vec![Effect::Tell(session, Event::Aborted(aborted)), Effect::End(session)],
+                ));
             }
         };
         let news = job.news();
@@ -210,7 +227,10 @@ impl JobTable {
         let before = std::mem::replace(&mut member.presence, Presence::Here(session));
         member.peer = peer;
         let (number, awaited) = (job.number, job.awaited().len());
-        info!("job {number} {:?}: rank {} came back from {peer}, {awaited} awaited still", job.name, id.rank);
+        info!(
+            "job {number} {:?}: rank {} came back from {peer}, {awaited} awaited still",
+            job.name, id.rank
+        );
         self.next_session += 1;
         self.sessions.insert(session, (JobKey::Assigned(number), id.rank));
         let mut effects = Vec::new();
@@ -232,10 +252,18 @@ impl JobTable {
             if ranks.is_empty() {
                 continue;
             }
-            for member in job.members.iter_mut().flatten().filter(|member| member.presence == Presence::Awaited) {
+            for member in job
+                .members
+                .iter_mut()
+                .flatten()
+                .filter(|member| member.presence == Presence::Awaited)
+            {
                 member.presence = Presence::Gone;
             }
-            let reason = format!("{} did not come back after the aggregator was restarted", job.in_words(&ranks));
+            let reason = format!(
+                "{} did not come back after the aggregator was restarted",
+                job.in_words(&ranks)
+            );
             effects.extend(match job.state {
                 State::Aborted { .. } => self.save(number),
                 _ => self.abort(number, &reason, ranks),
@@ -245,8 +273,8 @@ impl JobTable {
         effects
     }
 
-    /// Frames of an interface do not reach the data plane any more, as `what` says: aborts the jobs that have ranks
-    /// behind it, of which the data plane may have missed anything.
+    /// Frames of an interface do not reach the data plane any more, as `what` says: aborts the jobs
+    /// that have ranks behind it, of which the data plane may have missed anything.
     pub fn lose_port(&mut self, port: u32, what: &str) -> Vec<Effect> {
         let numbers: Vec<_> = self.jobs.keys().copied().collect();
         let mut effects = Vec::new();
@@ -256,7 +284,8 @@ impl JobTable {
             let ranks: Vec<_> = behind.map(|(rank, _)| rank).collect();
             if !ranks.is_empty() {
                 let who = job.in_words(&ranks);
-                let reason = format!("{who} cannot reach the aggregator any more: {what}; join again");
+                let reason =
+                    format!("{who} cannot reach the aggregator any more: {what}; join again");
                 effects.extend(self.abort(number, &reason, Vec::new()));
             }
         }
@@ -273,7 +302,8 @@ impl JobTable {
         self.jobs.values().chain(self.waiting.values()).map(Job::describe).collect()
     }
 
-    /// A rank joins. Its stream is the session that is returned; the effects may tell it something at once.
+    /// A rank joins. Its stream is the session that is returned; the effects may tell it something
+    /// at once.
     ///
     /// # Errors
     ///
@@ -300,7 +330,9 @@ impl JobTable {
             ready: None,
             ports: BTreeSet::new(),
         };
-        let Some(job) = self.waiting.get_mut(&joiner.name) else { unreachable!("found or created above") };
+        let Some(job) = self.waiting.get_mut(&joiner.name) else {
+            unreachable!("found or created above")
+        };
         job.members[joiner.rank as usize] = Some(member);
         self.sessions.insert(session, (JobKey::Waiting(joiner.name.clone()), joiner.rank));
         let missing = job.missing();
@@ -312,7 +344,11 @@ impl JobTable {
             joiner.peer,
             missing.len()
         );
-        let effects = if missing.is_empty() { self.assign(&joiner.name) } else { self.tell_missing(&joiner.name) };
+        let effects = if missing.is_empty() {
+            self.assign(&joiner.name)
+        } else {
+            self.tell_missing(&joiner.name)
+        };
         Ok((session, effects))
     }
 
@@ -325,7 +361,8 @@ impl JobTable {
         self.find(id).map(|job| job.shards.as_slice())
     }
 
-    /// A rank's paths are open for packets of `lanes`; `places` are where the data plane has heard it, one for each shard in which it has.
+    /// A rank's paths are open for packets of `lanes`; `places` are where the data plane has heard
+    /// it, one for each shard in which it has.
     ///
     /// # Errors
     ///
@@ -339,7 +376,11 @@ impl JobTable {
         let max_lanes = self.limits.max_lanes;
         let job = self.job_of(id)?;
         let lanes = match u16::try_from(lanes) {
-            Ok(lanes) if lanes > 0 && usize::from(lanes) % LANES_PER_BLOCK == 0 && lanes <= max_lanes => lanes,
+            Ok(lanes)
+                if lanes > 0 && usize::from(lanes) % LANES_PER_BLOCK == 0 && lanes <= max_lanes =>
+            {
+                lanes
+            }
             _ => return Err(MemberError::Lanes { lanes, max_lanes }),
         };
         if job.state != State::Assigned {
@@ -352,7 +393,9 @@ impl JobTable {
         let Some(member) = job.member_mut(id.rank) else { unreachable!("found above") };
         member.ready = Some(lanes);
         member.ports = places.iter().map(|place| place.ifindex).collect();
-        let from = places.iter().map(|place| SocketAddrV4::new(place.ip.into(), place.port.get()).to_string());
+        let from = places
+            .iter()
+            .map(|place| SocketAddrV4::new(place.ip.into(), place.port.get()).to_string());
         let from = from.collect::<Vec<_>>().join(", ");
         info!("job {} {:?}: rank {} ready at {from}, {lanes} lanes", job.number, job.name, id.rank);
         let Some(lanes) = job.common_lanes() else { return Ok(Vec::new()) };
@@ -366,8 +409,9 @@ impl JobTable {
         Ok(effects)
     }
 
-    /// A rank that was told that ranks made different calls, or was asked, says which calls of its own are in flight. The first has
-    /// the others asked. When all have reported, or when it is time to [conclude](Self::conclude), the job is aborted with what was gathered.
+    /// A rank that was told that ranks made different calls, or was asked, says which calls of its
+    /// own are in flight. The first has the others asked. When all have reported, or when it is
+    /// time to [conclude](Self::conclude), the job is aborted with what was gathered.
     ///
     /// # Errors
     ///
@@ -383,10 +427,14 @@ impl JobTable {
             // Too late: the job was aborted meanwhile, and the rank told why.
             return Ok(Vec::new());
         }
-        info!("job {} {:?}: rank {} reports that ranks made different calls", job.number, job.name, id.rank);
+        info!(
+            "job {} {:?}: rank {} reports that ranks made different calls",
+            job.number, job.name, id.rank
+        );
         let first = job.mismatch.is_none();
         let is_refused = !named.is_empty();
-        let named = named.iter().filter(|rank| **rank < job.members.len() as u32).map(|rank| *rank as u16);
+        let named =
+            named.iter().filter(|rank| **rank < job.members.len() as u32).map(|rank| *rank as u16);
         let mismatch = job.mismatch.get_or_insert_default();
         let calls = calls.into_iter().take(control::MAX_REPORTED_CALLS);
         let calls = calls.map(|call| (call.number, one_line(&call.call)));
@@ -397,14 +445,21 @@ impl JobTable {
         if !first {
             return Ok(Vec::new());
         }
-        let others = job.present().filter(|(rank, _)| *rank != id.rank).filter_map(|(_, member)| member.session());
+        let others = job
+            .present()
+            .filter(|(rank, _)| *rank != id.rank)
+            .filter_map(|(_, member)| member.session());
         let ask = |session| Effect::Tell(session, Event::CallsWanted(control::CallsWanted {}));
-        Ok(std::iter::once(Effect::Gather(id.job as u16, id.epoch)).chain(others.map(ask)).collect())
+        Ok(std::iter::once(Effect::Gather(id.job as u16, id.epoch))
+            .chain(others.map(ask))
+            .collect())
     }
 
     /// The time to report different calls is over: aborts the job, unless that has happened.
     pub fn conclude(&mut self, number: u16, epoch: u32) -> Vec<Effect> {
-        let Some(job) = self.jobs.get_mut(&number).filter(|job| job.epoch == epoch) else { return Vec::new() };
+        let Some(job) = self.jobs.get_mut(&number).filter(|job| job.epoch == epoch) else {
+            return Vec::new();
+        };
         let have_all_reported = job.all_have_reported();
         let Some(mismatch) = &mut job.mismatch else { return Vec::new() };
         if have_all_reported {
@@ -413,16 +468,23 @@ impl JobTable {
         self.abort(number, "", Vec::new())
     }
 
-    /// A rank says goodbye, in good order or with an error, which blames these ranks, or no other if there are none.
+    /// A rank says goodbye, in good order or with an error, which blames these ranks, or no other
+    /// if there are none.
     ///
     /// # Errors
     ///
     /// [`MemberError`]; the table is as before.
-    pub fn leave(&mut self, id: MemberId, error: &str, blamed: &[u32]) -> Result<Vec<Effect>, MemberError> {
+    pub fn leave(
+        &mut self,
+        id: MemberId,
+        error: &str,
+        blamed: &[u32],
+    ) -> Result<Vec<Effect>, MemberError> {
         let job = self.job_of(id)?;
         let session = job.member_mut(id.rank).and_then(|member| member.session());
         let number = job.number;
-        let mut at_fault: Vec<_> = blamed.iter().copied().filter(|rank| *rank < job.world_size() as u32).collect();
+        let mut at_fault: Vec<_> =
+            blamed.iter().copied().filter(|rank| *rank < job.world_size() as u32).collect();
         at_fault.sort_unstable();
         at_fault.dedup();
         if at_fault.is_empty() {
@@ -435,7 +497,8 @@ impl JobTable {
             ("", _) => Some("left before all ranks were ready".to_owned()),
             (error, _) => Some(format!("failed: {}", one_line(error))),
         };
-        let mut effects = self.depart(number, id.rank, reason.as_deref().map(|reason| (reason, at_fault)));
+        let mut effects =
+            self.depart(number, id.rank, reason.as_deref().map(|reason| (reason, at_fault)));
         if let Some(session) = session {
             self.sessions.remove(&session);
             effects.push(Effect::End(session));
@@ -448,15 +511,21 @@ impl JobTable {
         self.lose(session, "is gone: its process ended, or its connection broke")
     }
 
-    /// A rank's connection has given no sign of life for so long: its host cannot be reached, or stands still.
+    /// A rank's connection has given no sign of life for so long: its host cannot be reached, or
+    /// stands still.
     pub fn fall_silent(&mut self, session: Session, silence: Duration) -> Vec<Effect> {
         let seconds = silence.as_secs();
-        self.lose(session, &format!("did not answer the aggregator for {seconds} s, and was taken for dead"))
+        self.lose(
+            session,
+            &format!("did not answer the aggregator for {seconds} s, and was taken for dead"),
+        )
     }
 
     fn lose(&mut self, session: Session, what: &str) -> Vec<Effect> {
         match self.sessions.remove(&session) {
-            Some((JobKey::Assigned(number), rank)) => self.depart(number, rank, Some((what, vec![rank]))),
+            Some((JobKey::Assigned(number), rank)) => {
+                self.depart(number, rank, Some((what, vec![rank])))
+            }
             Some((JobKey::Waiting(name), rank)) => self.give_up(&name, rank),
             None => Vec::new(),
         }
@@ -471,10 +540,16 @@ impl JobTable {
     /// The daemon stops: aborts all jobs, and ends all streams.
     pub fn shut_down(&mut self) -> Vec<Effect> {
         let numbers: Vec<_> = self.jobs.keys().copied().collect();
-        let mut effects: Vec<_> =
-            numbers.into_iter().flat_map(|number| self.abort(number, "the aggregator stops", Vec::new())).collect();
-        let news = Event::Aborted(control::Aborted { reason: "the aggregator stops".to_owned(), ..Default::default() });
-        effects.extend(self.waiting.values().flat_map(|job| job.tell_all(&news).collect::<Vec<_>>()));
+        let mut effects: Vec<_> = numbers
+            .into_iter()
+            .flat_map(|number| self.abort(number, "the aggregator stops", Vec::new()))
+            .collect();
+        let news = Event::Aborted(control::Aborted {
+            reason: "the aggregator stops".to_owned(),
+            ..Default::default()
+        });
+        effects
+            .extend(self.waiting.values().flat_map(|job| job.tell_all(&news).collect::<Vec<_>>()));
         effects.extend(self.sessions.keys().map(|session| Effect::End(*session)));
         effects
     }
@@ -493,7 +568,8 @@ impl JobTable {
         Vec::new()
     }
 
-    /// A member goes, and takes its job with it if there is a reason, with the ranks at fault, and the job has begun.
+    /// A member goes, and takes its job with it if there is a reason, with the ranks at fault, and
+    /// the job has begun.
     fn depart(&mut self, number: u16, rank: u32, failed: Option<(&str, Vec<u32>)>) -> Vec<Effect> {
         let Some(job) = self.jobs.get_mut(&number) else { return Vec::new() };
         let Some(member) = job.member_mut(rank) else { return Vec::new() };
@@ -555,19 +631,24 @@ impl JobTable {
 
     /// Numbers that no shard has, lowest first.
     fn free_numbers(&self) -> impl DoubleEndedIterator<Item = u16> {
-        let used: HashSet<_> = self.jobs.values().flat_map(|job| job.shards.iter().copied()).collect();
+        let used: HashSet<_> =
+            self.jobs.values().flat_map(|job| job.shards.iter().copied()).collect();
         (0..self.limits.shards).filter(move |number| !used.contains(number))
     }
 
-    /// Whether the numbers of a saved job, and their slots, are as this table would give them, and free.
+    /// Whether the numbers of a saved job, and their slots, are as this table would give them, and
+    /// free.
     fn has_room_for(&self, job: &Job) -> bool {
         let free: HashSet<_> = self.free_numbers().collect();
         let is_first = job.shards.first() == Some(&job.number) && job.number < self.limits.max_jobs;
-        is_first && job.slots_per_shard == self.limits.slots_per_shard && job.shards.iter().all(|n| free.contains(n))
+        is_first
+            && job.slots_per_shard == self.limits.slots_per_shard
+            && job.shards.iter().all(|n| free.contains(n))
     }
 
-    /// Numbers for a job whose ranks all have use for so many data threads: the lowest, and for threads beyond the first the highest.
-    /// Those have half of all numbers at most, so that jobs find one whatever the others took.
+    /// Numbers for a job whose ranks all have use for so many data threads: the lowest, and for
+    /// threads beyond the first the highest. Those have half of all numbers at most, so that jobs
+    /// find one whatever the others took.
     fn numbers(&self, wanted: u32) -> Option<Vec<u16>> {
         let first = self.free_numbers().next().filter(|number| *number < self.limits.max_jobs)?;
         let further: usize = self.jobs.values().map(|job| job.shards.len() - 1).sum();
@@ -587,7 +668,15 @@ impl JobTable {
         let Some(shards) = self.numbers(wanted) else { return self.refuse(&job) };
         let (number, epoch) = (shards[0], self.epochs.draw());
         let slots_per_shard = self.limits.slots_per_shard;
-        job = Job { number, shards, epoch, slots_per_shard, state: State::Assigned, begun_from: None, ..job };
+        job = Job {
+            number,
+            shards,
+            epoch,
+            slots_per_shard,
+            state: State::Assigned,
+            begun_from: None,
+            ..job
+        };
         let Some((_, first)) = job.joined().next() else { return Vec::new() };
         let secrets: Vec<_> = job.joined().map(|(_, member)| member.hello_secret).collect();
         let spec = |(number, slots)| JobSpec {
@@ -600,19 +689,24 @@ impl JobTable {
         };
         let specs: Vec<_> = job.slots_of_shards().map(spec).collect();
         let count = specs.len();
-        info!("job {number} {name:?}: assigned, {slots_per_shard} slots for each of {count} data threads");
+        info!(
+            "job {number} {name:?}: assigned, {slots_per_shard} slots for each of {count} data threads"
+        );
         if (count as u32) < wanted {
             info!("job {number} {name:?}: {count} data threads, not {wanted}: too few job numbers");
         }
         for (rank, member) in job.joined() {
-            self.sessions.extend(member.session().map(|session| (session, (JobKey::Assigned(number), rank))));
+            self.sessions.extend(
+                member.session().map(|session| (session, (JobKey::Assigned(number), rank))),
+            );
         }
         let told = job.joined().filter_map(|(_, member)| {
             let assigned = assigned(&self.limits, &specs, member);
             Some(Effect::Tell(member.session()?, Event::Assigned(assigned)))
         });
         let kept = self.limits.durable.then(|| Effect::KeepEpochs(number, self.epochs.clone()));
-        let effects = kept.into_iter().chain(specs.iter().cloned().map(Effect::Open)).chain(told).collect();
+        let effects =
+            kept.into_iter().chain(specs.iter().cloned().map(Effect::Open)).chain(told).collect();
         self.jobs.insert(number, job);
         effects
     }
@@ -621,7 +715,10 @@ impl JobTable {
     fn refuse(&mut self, job: &Job) -> Vec<Effect> {
         let Limits { max_jobs, shards, .. } = self.limits;
         let remedy = if shards < max_jobs { ", or start it with more --slots" } else { "" };
-        let reason = format!("the aggregator has {} jobs already; wait for one to end{remedy}", max_jobs.min(shards));
+        let reason = format!(
+            "the aggregator has {} jobs already; wait for one to end{remedy}",
+            max_jobs.min(shards)
+        );
         warn!("job {:?}: refused, {reason}", job.name);
         let news = Event::Aborted(control::Aborted { reason, ..control::Aborted::default() });
         let sessions: Vec<_> = job.joined().filter_map(|(_, member)| member.session()).collect();
@@ -642,9 +739,12 @@ impl JobTable {
             return Vec::new();
         }
         let verifies = self.limits.checks_maxima;
-        // If ranks made different calls, that comes first: what else happens then is likely to be a consequence.
+        // If ranks made different calls, that comes first: what else happens then is likely to be a
+        // consequence.
         let aborted = match job.mismatch.take() {
-            Some(mismatch) if reason.is_empty() || mismatch.is_certain(verifies) => mismatch.into_event(verifies),
+            Some(mismatch) if reason.is_empty() || mismatch.is_certain(verifies) => {
+                mismatch.into_event(verifies)
+            }
             _ => control::Aborted { reason: reason.to_owned(), ranks, calls: Vec::new() },
         };
         let reason = aborted.reason.chars().take(MAX_SAVED_REASON_LEN).collect();
@@ -696,9 +796,11 @@ fn check_fits(job: &Job, joiner: &Joiner) -> Result<(), JoinError> {
         });
     }
     match &job.members[joiner.rank as usize] {
-        Some(member) => {
-            Err(JoinError::DuplicateRank { name: joiner.name.clone(), rank: joiner.rank, from: member.peer })
-        }
+        Some(member) => Err(JoinError::DuplicateRank {
+            name: joiner.name.clone(),
+            rank: joiner.rank,
+            from: member.peer,
+        }),
         None => Ok(()),
     }
 }
@@ -740,6 +842,7 @@ fn group_address(job: u16) -> Ipv4Addr {
 
 /// What a rank says of its failure, fit for one line of a log.
 fn one_line(text: &str) -> String {
-    let words = text.split(|c: char| c.is_whitespace() || c.is_control()).filter(|word| !word.is_empty());
+    let words =
+        text.split(|c: char| c.is_whitespace() || c.is_control()).filter(|word| !word.is_empty());
     words.collect::<Vec<_>>().join(" ").chars().take(MAX_REASON_LEN).collect()
 }

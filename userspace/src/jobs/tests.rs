@@ -39,7 +39,14 @@ fn peer(rank: u32) -> IpAddr {
 
 fn joiner(name: &str, rank: u32, world_size: u32) -> Joiner {
     let threads = Threads::default();
-    Joiner { name: name.to_owned(), rank, world_size, peer: peer(rank), local: Some(LOCAL), threads }
+    Joiner {
+        name: name.to_owned(),
+        rank,
+        world_size,
+        peer: peer(rank),
+        local: Some(LOCAL),
+        threads,
+    }
 }
 
 /// Joins all ranks of a job; the effects of the last one, and everyone's session.
@@ -47,7 +54,8 @@ fn join_all(table: &mut JobTable, name: &str, world_size: u32) -> (Vec<Session>,
     let mut sessions = Vec::new();
     let mut effects = Vec::new();
     for rank in 0..world_size {
-        let (session, new_effects) = table.join(&joiner(name, rank, world_size)).expect("a free place");
+        let (session, new_effects) =
+            table.join(&joiner(name, rank, world_size)).expect("a free place");
         sessions.push(session);
         effects = new_effects;
     }
@@ -72,7 +80,9 @@ impl std::ops::Deref for Opened {
 
 /// The first shard of the job that these effects open.
 fn opened(effects: &[Effect]) -> Opened {
-    let spec = effects.iter().find_map(|effect| if let Effect::Open(spec) = effect { Some(spec) } else { None });
+    let spec = effects
+        .iter()
+        .find_map(|effect| if let Effect::Open(spec) = effect { Some(spec) } else { None });
     // Ranks are told in their order.
     let told = effects.iter().filter_map(|effect| match effect {
         Effect::Tell(_, Event::Assigned(assigned)) => Some(assigned.control_secret),
@@ -98,13 +108,18 @@ fn started(table: &mut JobTable, name: &str, world_size: u32) -> (Vec<Session>, 
 }
 
 fn aborted(reason: &str, ranks: &[u32]) -> Event {
-    Event::Aborted(control::Aborted { reason: reason.to_owned(), ranks: ranks.to_vec(), calls: Vec::new() })
+    Event::Aborted(control::Aborted {
+        reason: reason.to_owned(),
+        ranks: ranks.to_vec(),
+        calls: Vec::new(),
+    })
 }
 
 #[test]
 fn ranks_wait_for_each_other_and_are_assigned_together() {
     let mut table = table();
-    let waiting = |missing: &[u32]| Event::Waiting(control::Waiting { missing_ranks: missing.to_vec() });
+    let waiting =
+        |missing: &[u32]| Event::Waiting(control::Waiting { missing_ranks: missing.to_vec() });
     let (a, effects) = table.join(&joiner("train", 2, 3)).unwrap();
     assert_eq!(effects, [Effect::Tell(a, waiting(&[0, 1]))]);
     let (b, effects) = table.join(&joiner("train", 0, 3)).unwrap();
@@ -157,8 +172,10 @@ fn a_job_has_a_shard_for_each_data_thread() {
     assert_eq!(opened(&effects).number, 0);
     table.join(&threaded("train", 0, 2, 4)).unwrap();
     let (last, effects) = table.join(&threaded("train", 1, 2, 2)).unwrap();
-    let specs: Vec<_> =
-        effects.iter().filter_map(|effect| if let Effect::Open(spec) = effect { Some(spec) } else { None }).collect();
+    let specs: Vec<_> = effects
+        .iter()
+        .filter_map(|effect| if let Effect::Open(spec) = effect { Some(spec) } else { None })
+        .collect();
     let [first, second] = specs[..] else { panic!("{effects:?}") };
     let train = opened(&effects);
     assert_eq!(
@@ -172,7 +189,8 @@ fn a_job_has_a_shard_for_each_data_thread() {
         _ => None,
     });
     let told = told.expect("Assigned");
-    let further = control::Shard { job: 511, group_address: "239.255.1.255".to_owned(), group_port: 48866 };
+    let further =
+        control::Shard { job: 511, group_address: "239.255.1.255".to_owned(), group_port: 48866 };
     assert_eq!((told.job, told.slots, told.group_address.as_str()), (1, 512, "239.255.0.1"));
     assert_eq!(told.further_shards, [further]);
 
@@ -183,13 +201,19 @@ fn a_job_has_a_shard_for_each_data_thread() {
     assert_eq!(table.ready(id, 352, [PLACE, second_place]), Ok(vec![]));
     let effects = table.ready(other_id, 352, [PLACE; 2]).unwrap();
     assert!(
-        matches!(&effects[..], [Effect::Start(1), Effect::Start(511), Effect::Tell(..), Effect::Tell(..)]),
+        matches!(
+            &effects[..],
+            [Effect::Start(1), Effect::Start(511), Effect::Tell(..), Effect::Tell(..)]
+        ),
         "{effects:?}"
     );
     // Either port carries a part of every sum.
     let effects = table.lose_port(7, "it is gone");
     assert!(
-        matches!(&effects[..], [Effect::Abort(1), Effect::Abort(511), Effect::Tell(..), Effect::Tell(..)]),
+        matches!(
+            &effects[..],
+            [Effect::Abort(1), Effect::Abort(511), Effect::Tell(..), Effect::Tell(..)]
+        ),
         "{effects:?}"
     );
     table.leave(id, "", &[]).unwrap();
@@ -201,17 +225,21 @@ fn a_job_has_a_shard_for_each_data_thread() {
 
 /// The numbers that the effects open.
 fn numbers(effects: &[Effect]) -> Vec<u16> {
-    let open = |effect: &Effect| if let Effect::Open(spec) = effect { Some(spec.number) } else { None };
+    let open =
+        |effect: &Effect| if let Effect::Open(spec) = effect { Some(spec.number) } else { None };
     effects.iter().filter_map(open).collect()
 }
 
 #[test]
 fn further_data_threads_leave_a_number_for_every_job() {
     let mut table = table();
-    // 8 threads each: 7 further numbers, of which there are 256. The 37th job finds 4, and makes 4 threads of them.
+    // 8 threads each: 7 further numbers, of which there are 256. The 37th job finds 4, and makes 4
+    // threads of them.
     let counts: Vec<_> = (0..256)
         .map(|job| numbers(&table.join(&threaded(&job.to_string(), 0, 1, 8)).unwrap().1))
-        .inspect(|numbers| assert!(numbers[0] < 256 && numbers[1..].iter().all(|number| *number >= 256)))
+        .inspect(|numbers| {
+            assert!(numbers[0] < 256 && numbers[1..].iter().all(|number| *number >= 256))
+        })
         .map(|numbers| numbers.len())
         .collect();
     assert_eq!(counts[..36], [8; 36]);
@@ -240,7 +268,10 @@ fn too_few_numbers_make_fewer_shards() {
 fn a_shard_that_fails_takes_its_job_along() {
     let mut table = table();
     let (session, effects) = table.join(&threaded("train", 0, 1, 2)).unwrap();
-    assert!(matches!(&effects[..], [Effect::Open(_), Effect::Open(_), Effect::Tell(..)]), "{effects:?}");
+    assert!(
+        matches!(&effects[..], [Effect::Open(_), Effect::Open(_), Effect::Tell(..)]),
+        "{effects:?}"
+    );
     assert_eq!(
         table.fail(511, "broken"),
         [Effect::Abort(0), Effect::Abort(511), Effect::Tell(session, aborted("broken", &[]))]
@@ -273,7 +304,8 @@ fn the_smallest_path_gives_the_lanes() {
     assert_eq!(table.ready(member(&spec, 0), 768, HEARD), Ok(vec![]));
     assert_eq!(table.ready(member(&spec, 2), 352, HEARD), Ok(vec![]));
     let started = |session| Effect::Tell(session, Event::Started(control::Started { lanes: 352 }));
-    let expected = vec![Effect::Start(0), started(sessions[0]), started(sessions[1]), started(sessions[2])];
+    let expected =
+        vec![Effect::Start(0), started(sessions[0]), started(sessions[1]), started(sessions[2])];
     assert_eq!(table.ready(member(&spec, 1), 736, HEARD), Ok(expected));
 }
 
@@ -282,9 +314,13 @@ fn a_lost_rank_aborts_its_job_and_no_other() {
     let mut table = table();
     let (sessions, spec) = started(&mut table, "train", 3);
     let (_, other) = started(&mut table, "other", 2);
-    let news = aborted("rank 1 (10.0.0.2) is gone: its process ended, or its connection broke", &[1]);
-    let expected =
-        [Effect::Abort(spec.number), Effect::Tell(sessions[0], news.clone()), Effect::Tell(sessions[2], news)];
+    let news =
+        aborted("rank 1 (10.0.0.2) is gone: its process ended, or its connection broke", &[1]);
+    let expected = [
+        Effect::Abort(spec.number),
+        Effect::Tell(sessions[0], news.clone()),
+        Effect::Tell(sessions[2], news),
+    ];
     assert_eq!(table.disconnect(sessions[1]), expected);
     assert_eq!(table.disconnect(sessions[0]), []);
     assert_eq!(table.disconnect(sessions[2]), [Effect::Close(spec.number)]);
@@ -297,7 +333,8 @@ fn a_rank_that_fails_says_why_in_one_line() {
     let mut table = table();
     let (sessions, spec) = started(&mut table, "train", 2);
     let news = aborted("rank 1 (10.0.0.2) failed: out of memory", &[1]);
-    let expected = vec![Effect::Abort(0), Effect::Tell(sessions[0], news), Effect::End(sessions[1])];
+    let expected =
+        vec![Effect::Abort(0), Effect::Tell(sessions[0], news), Effect::End(sessions[1])];
     assert_eq!(table.leave(member(&spec, 1), "out\n  of\x1b\tmemory\n", &[]), Ok(expected));
     let other = aborted(&format!("rank 0 (10.0.0.1) failed: {}", "x".repeat(500)), &[0]);
     let (sessions, spec) = started(&mut table, "long", 2);
@@ -305,25 +342,37 @@ fn a_rank_that_fails_says_why_in_one_line() {
     assert_eq!(effects[1], Effect::Tell(sessions[1], other));
 }
 
-/// It is those whom the error blames that are at fault, not who says so; what is no rank of the job is nobody.
+/// It is those whom the error blames that are at fault, not who says so; what is no rank of the job
+/// is nobody.
 #[test]
 fn whom_an_error_blames_is_at_fault() {
     let mut table = table();
     let (sessions, spec) = started(&mut table, "train", 4);
-    let effects =
-        table.leave(member(&spec, 3), "no progress for 5 s: waiting for ranks 1 and 2", &[2, 1, 2, 4, u32::MAX]);
-    let news = aborted("rank 3 (10.0.0.4) failed: no progress for 5 s: waiting for ranks 1 and 2", &[1, 2]);
+    let effects = table.leave(
+        member(&spec, 3),
+        "no progress for 5 s: waiting for ranks 1 and 2",
+        &[2, 1, 2, 4, u32::MAX],
+    );
+    let news = aborted(
+        "rank 3 (10.0.0.4) failed: no progress for 5 s: waiting for ranks 1 and 2",
+        &[1, 2],
+    );
     let told = sessions[..3].iter().map(|session| Effect::Tell(*session, news.clone()));
-    let expected: Vec<_> = [Effect::Abort(0)].into_iter().chain(told).chain([Effect::End(sessions[3])]).collect();
+    let expected: Vec<_> =
+        [Effect::Abort(0)].into_iter().chain(told).chain([Effect::End(sessions[3])]).collect();
     assert_eq!(effects, Ok(expected));
 }
 
 /// A rank's calls in flight.
 fn calls(calls: &[(u64, &str)]) -> Vec<control::Call> {
-    calls.iter().map(|(number, call)| control::Call { number: *number, call: (*call).to_owned() }).collect()
+    calls
+        .iter()
+        .map(|(number, call)| control::Call { number: *number, call: (*call).to_owned() })
+        .collect()
 }
 
-/// What a job's ranks hear at the end of these reports, `None` for a rank that makes none; who is named is what the data plane said.
+/// What a job's ranks hear at the end of these reports, `None` for a rank that makes none; who is
+/// named is what the data plane said.
 fn told(reports: &[Option<&[(u64, &str)]>], named: [u32; 2]) -> control::Aborted {
     let mut table = table();
     let (sessions, spec) = started(&mut table, "train", reports.len() as u32);
@@ -337,13 +386,18 @@ fn told(reports: &[Option<&[(u64, &str)]>], named: [u32; 2]) -> control::Aborted
     // The first report has all others asked.
     let first = reports.iter().position(Option::is_some).unwrap();
     let asked = sessions.iter().enumerate().filter(|(rank, _)| *rank != first);
-    let asked = asked.map(|(_, session)| Effect::Tell(*session, Event::CallsWanted(control::CallsWanted {})));
-    let expected: Vec<_> = iter::once(Effect::Gather(0, spec.epoch)).chain(asked).chain([Effect::Abort(0)]).collect();
+    let asked = asked
+        .map(|(_, session)| Effect::Tell(*session, Event::CallsWanted(control::CallsWanted {})));
+    let expected: Vec<_> =
+        iter::once(Effect::Gather(0, spec.epoch)).chain(asked).chain([Effect::Abort(0)]).collect();
     let (before, news) = effects.split_at(expected.len());
     assert_eq!(before, expected);
     let Effect::Tell(_, Event::Aborted(aborted)) = &news[0] else { panic!("{news:?}") };
     // All hear the same, those too that were in no call.
-    let all: Vec<_> = sessions.iter().map(|session| Effect::Tell(*session, Event::Aborted(aborted.clone()))).collect();
+    let all: Vec<_> = sessions
+        .iter()
+        .map(|session| Effect::Tell(*session, Event::Aborted(aborted.clone())))
+        .collect();
     assert_eq!(news, all);
     aborted.clone()
 }
@@ -359,35 +413,50 @@ fn ranks_that_made_different_calls_hear_which() {
                     call 12 of ranks 0, 1 and 3 is all_reduce(sum, f32, 1000)";
     assert_eq!(aborted.reason, expected.to_owned() + SAME_CALLS);
     assert_eq!(aborted.ranks, [2]);
-    let made =
-        |ranks: &[u32], number, call: &str| control::MadeCall { ranks: ranks.to_vec(), number, call: call.to_owned() };
-    let expected = [made(&[2], 12, "all_reduce(sum, f32, 999)"), made(&[0, 1, 3], 12, "all_reduce(sum, f32, 1000)")];
+    let made = |ranks: &[u32], number, call: &str| control::MadeCall {
+        ranks: ranks.to_vec(),
+        number,
+        call: call.to_owned(),
+    };
+    let expected = [
+        made(&[2], 12, "all_reduce(sum, f32, 999)"),
+        made(&[0, 1, 3], 12, "all_reduce(sum, f32, 1000)"),
+    ];
     assert_eq!(aborted.calls, expected);
 }
 
 #[test]
 fn nobody_is_in_the_right_without_a_majority() {
-    let aborted = told(&[Some(&[(1, "a")]), Some(&[(1, "b")]), Some(&[(1, "b")]), Some(&[(1, "a")])], [0, 1]);
-    let expected = "ranks made different calls: call 1 of ranks 0 and 3 is a; call 1 of ranks 1 and 2 is b";
+    let aborted =
+        told(&[Some(&[(1, "a")]), Some(&[(1, "b")]), Some(&[(1, "b")]), Some(&[(1, "a")])], [0, 1]);
+    let expected =
+        "ranks made different calls: call 1 of ranks 0 and 3 is a; call 1 of ranks 1 and 2 is b";
     assert_eq!(aborted.reason, expected.to_owned() + SAME_CALLS);
     assert_eq!(aborted.ranks, [0, 1, 2, 3]);
 }
 
 #[test]
 fn the_first_call_that_differs_counts_whichever_was_refused() {
-    // Rank 0's second call met the rest of rank 1's first, and rank 2 has a call before that in flight.
+    // Rank 0's second call met the rest of rank 1's first, and rank 2 has a call before that in
+    // flight.
     let aborted = told(
-        &[Some(&[(7, "long"), (8, "next")]), Some(&[(7, "longer")]), Some(&[(6, "before"), (7, "longer")])],
+        &[
+            Some(&[(7, "long"), (8, "next")]),
+            Some(&[(7, "longer")]),
+            Some(&[(6, "before"), (7, "longer")]),
+        ],
         [0, 1],
     );
-    let expected = "ranks made different calls: call 7 of rank 0 is long; call 7 of ranks 1 and 2 is longer";
+    let expected =
+        "ranks made different calls: call 7 of rank 0 is long; call 7 of ranks 1 and 2 is longer";
     assert_eq!(aborted.reason, expected.to_owned() + SAME_CALLS);
 }
 
 #[test]
 fn ranks_at_different_numbers_are_told_those() {
     let aborted = told(&[Some(&[(3, "barrier()")]), Some(&[(4, "barrier()")]), None], [0, 1]);
-    let expected = "ranks made different calls: call 3 of rank 0 is barrier(); call 4 of rank 1 is barrier()";
+    let expected =
+        "ranks made different calls: call 3 of rank 0 is barrier(); call 4 of rank 1 is barrier()";
     assert_eq!(aborted.reason, expected.to_owned() + SAME_CALLS);
     assert_eq!(aborted.ranks, [0, 1]);
 }
@@ -396,13 +465,17 @@ fn ranks_at_different_numbers_are_told_those() {
 fn when_one_side_reports_the_data_plane_names_the_other() {
     // Rank 9 does not exist: whoever says so is not believed.
     let aborted = told(&[None, Some(&[(5, "a\nb")]), None], [2, 9]);
-    assert_eq!(aborted.reason, format!("rank 2 made different calls: call 5 of rank 1 is a b{SAME_CALLS}"));
+    assert_eq!(
+        aborted.reason,
+        format!("rank 2 made different calls: call 5 of rank 1 is a b{SAME_CALLS}")
+    );
     assert_eq!(aborted.ranks, [2]);
     let aborted = told(&[None, Some(&[]), None], [1, 2]);
     assert_eq!(aborted.reason, format!("ranks 1 and 2 made different calls{SAME_CALLS}"));
 }
 
-/// A data plane that adds before it verifies refuses a packet whose fingerprint was damaged, or the others' if it was the first: it is no call that differs.
+/// A data plane that adds before it verifies refuses a packet whose fingerprint was damaged, or the
+/// others' if it was the first: it is no call that differs.
 #[test]
 fn ranks_that_all_made_the_same_call_hear_of_a_damaged_packet() {
     let damaged = |reports: &[Option<&[(u64, &str)]>], call: &str| {
@@ -417,14 +490,20 @@ fn ranks_that_all_made_the_same_call_hear_of_a_damaged_packet() {
     damaged(&[Some(call), Some(call), Some(call)], "5 is barrier()");
     // Rank 0 has made two more calls, rank 2 is a call behind, rank 3 in none.
     let ahead: &[_] = &[(5, "barrier()"), (6, "a"), (7, "b")];
-    damaged(&[Some(ahead), Some(call), Some(&[(4, "c"), (5, "barrier()")]), Some(&[])], "5 is barrier()");
+    damaged(
+        &[Some(ahead), Some(call), Some(&[(4, "c"), (5, "barrier()")]), Some(&[])],
+        "5 is barrier()",
+    );
     // Who was asked before it made the call is waited for.
     let mut asked = table();
     let (_, spec) = started(&mut asked, "train", 2);
     asked.report_calls(member(&spec, 1), calls(call), &[1, 1]).unwrap();
     assert_eq!(asked.report_calls(member(&spec, 0), calls(&[(4, "c")]), &[]), Ok(vec![]));
     let effects = asked.report_calls(member(&spec, 0), calls(call), &[0, 0]).unwrap();
-    assert!(matches!(&effects[..], [Effect::Abort(0), Effect::Tell(..), Effect::Tell(..)]), "{effects:?}");
+    assert!(
+        matches!(&effects[..], [Effect::Abort(0), Effect::Tell(..), Effect::Tell(..)]),
+        "{effects:?}"
+    );
     // Whoever is not heard may have called something else.
     let aborted = told(&[Some(call), Some(call), None], [1, 1]);
     assert_eq!(aborted.ranks, [1]);
@@ -455,20 +534,27 @@ fn one_side_alone_proves_nothing_where_packets_are_not_verified() {
     };
     let (mut table, spec) = refused();
     let aborted = heard(&table.conclude(spec.number, spec.epoch));
-    assert!(aborted.reason.starts_with("a packet was damaged on its way to the aggregator, or ranks"), "{aborted:?}");
+    assert!(
+        aborted.reason.starts_with("a packet was damaged on its way to the aggregator, or ranks"),
+        "{aborted:?}"
+    );
     assert_eq!((aborted.ranks, aborted.calls), (vec![], vec![]));
     // What else ends the job is told instead.
     let (mut table, spec) = refused();
     let aborted = heard(&table.leave(member(&spec, 0), "no memory", &[]).unwrap());
-    assert_eq!((aborted.reason.as_str(), aborted.ranks), ("rank 0 (10.0.0.1) failed: no memory", vec![0]));
+    assert_eq!(
+        (aborted.reason.as_str(), aborted.ranks),
+        ("rank 0 (10.0.0.1) failed: no memory", vec![0])
+    );
 }
 
 #[test]
 fn reports_end_the_job_once() {
     let mut table = table();
     let (sessions, spec) = started(&mut table, "train", 3);
-    let report =
-        |table: &mut JobTable, rank, call| table.report_calls(member(&spec, rank), calls(&[(1, call)]), &[0, 1]);
+    let report = |table: &mut JobTable, rank, call| {
+        table.report_calls(member(&spec, rank), calls(&[(1, call)]), &[0, 1])
+    };
     assert_eq!(table.conclude(0, spec.epoch), [], "nothing was reported");
     let wanted = |session| Effect::Tell(session, Event::CallsWanted(control::CallsWanted {}));
     let expected = vec![Effect::Gather(0, spec.epoch), wanted(sessions[1]), wanted(sessions[2])];
@@ -479,7 +565,10 @@ fn reports_end_the_job_once() {
     // All that are there: nobody waits for more.
     table.leave(member(&spec, 2), "", &[]).unwrap();
     let effects = report(&mut table, 0, "a").unwrap();
-    assert!(matches!(&effects[..], [Effect::Abort(0), Effect::Tell(..), Effect::Tell(..)]), "{effects:?}");
+    assert!(
+        matches!(&effects[..], [Effect::Abort(0), Effect::Tell(..), Effect::Tell(..)]),
+        "{effects:?}"
+    );
     assert_eq!(table.conclude(0, spec.epoch), []);
     assert_eq!(report(&mut table, 1, "b"), Ok(vec![]), "too late");
     // Whatever happens while reports come in, they tell the cause.
@@ -487,7 +576,10 @@ fn reports_end_the_job_once() {
     table.report_calls(member(&spec, 0), calls(&[(1, "a")]), &[0, 1]).unwrap();
     let effects = table.leave(member(&spec, 1), "no progress for 5 s", &[]).unwrap();
     let Effect::Tell(_, Event::Aborted(aborted)) = &effects[1] else { panic!("{effects:?}") };
-    assert_eq!(aborted.reason, format!("ranks 0 and 1 made different calls: call 1 of rank 0 is a{SAME_CALLS}"));
+    assert_eq!(
+        aborted.reason,
+        format!("ranks 0 and 1 made different calls: call 1 of rank 0 is a{SAME_CALLS}")
+    );
     drop(sessions);
 }
 
@@ -499,7 +591,10 @@ fn ranks_that_leave_in_good_order_end_the_job() {
     assert_eq!(table.leave(member(&spec, 0), "", &[]), Ok(vec![left, Effect::End(sessions[0])]));
     assert_eq!(table.disconnect(sessions[0]), []);
     assert_eq!(table.free_slots(), POOL - 512);
-    assert_eq!(table.leave(member(&spec, 1), "", &[]), Ok(vec![Effect::Close(0), Effect::End(sessions[1])]));
+    assert_eq!(
+        table.leave(member(&spec, 1), "", &[]),
+        Ok(vec![Effect::Close(0), Effect::End(sessions[1])])
+    );
     assert_eq!(table.free_slots(), POOL);
     assert_eq!(table.list(), []);
     assert_eq!(table.leave(member(&spec, 1), "", &[]), Err(no_member(1)));
@@ -511,7 +606,8 @@ fn a_rank_that_leaves_before_the_start_aborts_the_job() {
     let (sessions, effects) = join_all(&mut table, "train", 2);
     let spec = opened(&effects);
     let news = aborted("rank 0 (10.0.0.1) left before all ranks were ready", &[0]);
-    let expected = vec![Effect::Abort(0), Effect::Tell(sessions[1], news), Effect::End(sessions[0])];
+    let expected =
+        vec![Effect::Abort(0), Effect::Tell(sessions[1], news), Effect::End(sessions[0])];
     assert_eq!(table.leave(member(&spec, 0), "", &[]), Ok(expected));
 }
 
@@ -521,7 +617,10 @@ fn the_only_rank_of_a_job_may_leave_before_the_start() {
     let mut table = table();
     let (sessions, effects) = join_all(&mut table, "train", 1);
     let spec = opened(&effects);
-    assert_eq!(table.leave(member(&spec, 0), "", &[]), Ok(vec![Effect::Close(0), Effect::End(sessions[0])]));
+    assert_eq!(
+        table.leave(member(&spec, 0), "", &[]),
+        Ok(vec![Effect::Close(0), Effect::End(sessions[0])])
+    );
     assert_eq!((table.list(), table.free_slots()), (vec![], POOL));
 }
 
@@ -587,7 +686,9 @@ fn while_ranks_of_a_finished_job_are_leaving_the_name_starts_a_new_one() {
 fn joins_that_are_refused_say_what_to_do() {
     let mut table = table();
     table.join(&joiner("train", 2, 4)).unwrap();
-    let refused = |table: &mut JobTable, joiner: &Joiner| table.join(joiner).expect_err("refused").to_string();
+    let refused = |table: &mut JobTable, joiner: &Joiner| {
+        table.join(joiner).expect_err("refused").to_string()
+    };
     let cases = [
         (joiner("", 0, 1), "job name of 0 bytes; give all ranks the same name of 1 to 200 bytes"),
         (joiner("train", 0, 0), "world size 0; a job has 1 to 64 ranks"),
@@ -609,7 +710,10 @@ fn joins_that_are_refused_say_what_to_do() {
     assert_eq!(table.join(&over_ipv6).unwrap_err(), JoinError::NoIpv4);
     assert_eq!(table.join(&joiner(&"x".repeat(201), 0, 1)).unwrap_err(), JoinError::Name(201));
     let threads = Threads { most: 1, host: "h".repeat(65) };
-    assert_eq!(table.join(&Joiner { threads, ..joiner("train", 0, 4) }).unwrap_err(), JoinError::Host(65));
+    assert_eq!(
+        table.join(&Joiner { threads, ..joiner("train", 0, 4) }).unwrap_err(),
+        JoinError::Host(65)
+    );
     assert_eq!(table.list().len(), 1, "a refused rank leaves nothing behind");
 }
 
@@ -642,7 +746,10 @@ fn a_job_without_a_number_is_refused_to_all_its_ranks_at_once() {
     let mut small = JobTable::new(Limits { shards: 1, ..LIMITS }, None, StdRng::seed_from_u64(1));
     join_all(&mut small, "first", 1);
     let (sessions, effects) = join_all(&mut small, "second", 1);
-    let news = aborted("the aggregator has 1 jobs already; wait for one to end, or start it with more --slots", &[]);
+    let news = aborted(
+        "the aggregator has 1 jobs already; wait for one to end, or start it with more --slots",
+        &[],
+    );
     assert_eq!(effects, [Effect::Tell(sessions[0], news), Effect::End(sessions[0])]);
 }
 
@@ -667,7 +774,10 @@ fn jobs_that_wait_are_bounded_in_all_and_of_one_host() {
     table.join(&Joiner { rank: 1, ..from(3, 7) }).unwrap();
     (0..256).for_each(|job| drop(table.join(&from(15, job)).unwrap()));
     table.join(&from(16, 0)).unwrap();
-    assert!(matches!(table.join(&from(17, 0)), Err(JoinError::TooManyWaiting { waiting: 4096, of_host: 0, .. })));
+    assert!(matches!(
+        table.join(&from(17, 0)),
+        Err(JoinError::TooManyWaiting { waiting: 4096, of_host: 0, .. })
+    ));
 }
 
 #[test]
@@ -718,14 +828,19 @@ fn whoever_lacks_a_members_secret_changes_nothing() {
         for stranger in strangers(&spec, 0) {
             assert_eq!(table.shards(stranger), Err(refused(stranger)));
             assert_eq!(table.ready(stranger, 768, HEARD), Err(refused(stranger)));
-            assert_eq!(table.report_calls(stranger, calls(&[(1, "a")]), &[0, 1]), Err(refused(stranger)));
+            assert_eq!(
+                table.report_calls(stranger, calls(&[(1, "a")]), &[0, 1]),
+                Err(refused(stranger))
+            );
             assert_eq!(table.resume(stranger, peer(0)), Err(refused(stranger)));
             assert_eq!(table.leave(stranger, "", &[]), Err(refused(stranger)));
             assert_eq!(table.leave(stranger, "broken", &[1]), Err(refused(stranger)));
         }
         assert_eq!(table.list(), before);
         if !start {
-            (0..2).for_each(|rank| drop(table.ready(member(&spec, rank), 352, HEARD).expect("ready")));
+            (0..2).for_each(|rank| {
+                drop(table.ready(member(&spec, rank), 352, HEARD).expect("ready"))
+            });
         }
     }
     let effects = table.leave(member(&spec, 0), "", &[]).unwrap();
@@ -737,7 +852,11 @@ fn a_data_plane_that_fails_fails_the_job_for_all() {
     let mut table = table();
     let (sessions, _) = join_all(&mut table, "train", 2);
     let news = aborted("the aggregator failed: no memory", &[]);
-    let expected = [Effect::Abort(0), Effect::Tell(sessions[0], news.clone()), Effect::Tell(sessions[1], news)];
+    let expected = [
+        Effect::Abort(0),
+        Effect::Tell(sessions[0], news.clone()),
+        Effect::Tell(sessions[1], news),
+    ];
     assert_eq!(table.fail(0, "the aggregator failed: no memory"), expected);
 }
 
@@ -748,7 +867,9 @@ fn stopping_tells_everyone_and_ends_every_stream() {
     let (waiting, _) = table.join(&joiner("other", 0, 2)).unwrap();
     let effects = table.shut_down();
     for session in [sessions[0], sessions[1], waiting] {
-        let told = effects.iter().position(|e| *e == Effect::Tell(session, aborted("the aggregator stops", &[])));
+        let told = effects
+            .iter()
+            .position(|e| *e == Effect::Tell(session, aborted("the aggregator stops", &[])));
         let ended = effects.iter().position(|e| *e == Effect::End(session));
         assert!(told.expect("told") < ended.expect("ended"));
     }
@@ -766,7 +887,9 @@ fn used_epochs() -> Epochs {
 
 /// What is saved by these effects, which begin with it.
 fn saved(effects: &[Effect]) -> Job {
-    let Some(Effect::Save(job)) = effects.first() else { panic!("{effects:?} do not begin with Save") };
+    let Some(Effect::Save(job)) = effects.first() else {
+        panic!("{effects:?} do not begin with Save")
+    };
     (**job).clone()
 }
 
@@ -798,8 +921,10 @@ fn ranks_of_a_restored_job_come_back_and_those_that_do_not_are_named() {
         assert_eq!(table.resume(stranger, peer(1)), Err(refused(stranger)));
     }
 
-    let news =
-        aborted("rank 1 (10.0.0.2), rank 2 (10.0.0.3) did not come back after the aggregator was restarted", &[1, 2]);
+    let news = aborted(
+        "rank 1 (10.0.0.2), rank 2 (10.0.0.3) did not come back after the aggregator was restarted",
+        &[1, 2],
+    );
     let effects = table.expire();
     assert_eq!(effects[1..], [Effect::Abort(0), Effect::Tell(zero, news.clone())]);
     // Whoever is too late hears why.
@@ -810,12 +935,16 @@ fn ranks_of_a_restored_job_come_back_and_those_that_do_not_are_named() {
     assert_eq!(table.free_slots(), POOL);
 }
 
-/// A rank that stood still is taken for dead, and the job ends without it; when it goes on, it hears so.
+/// A rank that stood still is taken for dead, and the job ends without it; when it goes on, it
+/// hears so.
 #[test]
 fn a_rank_that_was_taken_for_dead_hears_why_when_it_comes_back() {
     let mut table = table();
     let (sessions, spec) = started(&mut table, "train", 2);
-    let news = aborted("rank 1 (10.0.0.2) did not answer the aggregator for 5 s, and was taken for dead", &[1]);
+    let news = aborted(
+        "rank 1 (10.0.0.2) did not answer the aggregator for 5 s, and was taken for dead",
+        &[1],
+    );
     let expected = [Effect::Abort(0), Effect::Tell(sessions[0], news.clone())];
     assert_eq!(table.fall_silent(sessions[1], Duration::from_millis(5_100)), expected);
     let hears = |table: &mut JobTable, rank| {
@@ -847,15 +976,20 @@ fn ranks_that_came_back_are_as_they_were() {
     let (_, spec, job) = durable_job(&mut durable_table(1));
     let mut table = durable_table(2);
     table.restore(vec![job], used_epochs());
-    let back: Vec<_> = (0..3).map(|rank| table.resume(member(&spec, rank), peer(rank)).unwrap().0).collect();
+    let back: Vec<_> =
+        (0..3).map(|rank| table.resume(member(&spec, rank), peer(rank)).unwrap().0).collect();
     assert_eq!(table.expire(), []);
     // A second connection of the same rank takes the place of the first.
     let (again, effects) = table.resume(member(&spec, 2), peer(2)).unwrap();
     assert_eq!(effects[0], Effect::End(back[2]));
     assert_eq!(table.disconnect(back[2]), []);
-    let news = aborted("rank 2 (10.0.0.3) is gone: its process ended, or its connection broke", &[2]);
+    let news =
+        aborted("rank 2 (10.0.0.3) is gone: its process ended, or its connection broke", &[2]);
     let effects = table.disconnect(again);
-    assert_eq!(effects[1..], [Effect::Abort(0), Effect::Tell(back[0], news.clone()), Effect::Tell(back[1], news)]);
+    assert_eq!(
+        effects[1..],
+        [Effect::Abort(0), Effect::Tell(back[0], news.clone()), Effect::Tell(back[1], news)]
+    );
 }
 
 #[test]
@@ -880,11 +1014,13 @@ fn an_abort_before_the_restart_is_told_after_it() {
     let mut table = durable_table(2);
     assert_eq!(table.restore(vec![job], used_epochs()), [Effect::Abort(0)]);
     let (zero, effects) = table.resume(member(&spec, 0), peer(0)).unwrap();
-    let news = aborted("rank 1 (10.0.0.2) is gone: its process ended, or its connection broke", &[1]);
+    let news =
+        aborted("rank 1 (10.0.0.2) is gone: its process ended, or its connection broke", &[1]);
     assert_eq!(effects, [Effect::Tell(zero, news)]);
 }
 
-/// What the longest texts and numbers make of it; every character is the one that JSON makes longest.
+/// What the longest texts and numbers make of it; every character is the one that JSON makes
+/// longest.
 #[test]
 fn the_largest_job_fits_an_entry_of_the_journal() {
     let limits = Limits { durable: true, ..LIMITS };
@@ -1017,7 +1153,8 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What the outside world has seen: the data plane and the ranks, each of which takes only what makes sense to it.
+/// What the outside world has seen: the data plane and the ranks, each of which takes only what
+/// makes sense to it.
 #[derive(Default)]
 struct World {
     /// Open jobs, and whether this daemon has started them.
@@ -1060,11 +1197,15 @@ impl World {
                 assert!(spec.epoch != 0 && is_new, "an epoch is never used again");
                 assert!(spec.slots.end <= POOL);
                 for (other, _) in self.open.values() {
-                    let apart = spec.slots.end <= other.slots.start || other.slots.end <= spec.slots.start;
+                    let apart =
+                        spec.slots.end <= other.slots.start || other.slots.end <= spec.slots.start;
                     assert!(apart, "{:?} and {:?}", spec.slots, other.slots);
                 }
                 self.last_epoch = spec.epoch;
-                assert!(self.open.insert(spec.number, (spec, false)).is_none(), "a number is used once at a time");
+                assert!(
+                    self.open.insert(spec.number, (spec, false)).is_none(),
+                    "a number is used once at a time"
+                );
             }
             Effect::Start(job) => {
                 let (_, started) = self.open.get_mut(&job).expect("open");
@@ -1088,7 +1229,8 @@ impl World {
     }
 
     fn hear(&mut self, session: Session, event: Event) {
-        let (last, id) = self.streams.get_mut(&session).expect("nobody is told anything after its stream's end");
+        let (last, id) =
+            self.streams.get_mut(&session).expect("nobody is told anything after its stream's end");
         let in_order = matches!(
             (&*last, &event),
             (None | Some(Event::Waiting(_)), Event::Waiting(_) | Event::Assigned(_))
@@ -1101,7 +1243,11 @@ impl World {
         assert!(in_order, "{event:?} after {last:?}");
         if let Event::Assigned(assigned) = &event {
             let (spec, _) = &self.open[&(assigned.job as u16)];
-            let rank = spec.secrets.iter().position(|secret| *secret == assigned.hello_secret).expect("one of them");
+            let rank = spec
+                .secrets
+                .iter()
+                .position(|secret| *secret == assigned.hello_secret)
+                .expect("one of them");
             let &control::Assigned { job, epoch, control_secret: secret, .. } = assigned;
             *id = Some(MemberId { job, epoch, rank: rank as u32, secret });
         }
@@ -1109,7 +1255,10 @@ impl World {
             self.aborted.insert(id.epoch);
         }
         if let (Event::Started(started), Some(id)) = (&event, &id) {
-            assert!(!self.aborted.contains(&id.epoch), "what one rank was told, the next daemon knows");
+            assert!(
+                !self.aborted.contains(&id.epoch),
+                "what one rank was told, the next daemon knows"
+            );
             let ready = &self.ready[&(id.job, id.epoch)];
             assert_eq!(ready.len(), self.open[&(id.job as u16)].0.secrets.len());
             assert_eq!(Some(&started.lanes), ready.values().min());
@@ -1122,16 +1271,20 @@ impl World {
         self.streams.iter().nth(index).map(|(session, (_, id))| (*session, *id))
     }
 
-    /// The daemon is dead: ranks of jobs that have started wait for the next, the others give up. What the next one finds.
+    /// The daemon is dead: ranks of jobs that have started wait for the next, the others give up.
+    /// What the next one finds.
     fn crash(&mut self) -> (Vec<Job>, Option<Epochs>) {
         self.left_to_live = None;
         for (last, id) in std::mem::take(&mut self.streams).into_values() {
-            if let (Some(Event::Started(_) | Event::Left(_) | Event::CallsWanted(_)), Some(id)) = (last, id) {
+            if let (Some(Event::Started(_) | Event::Left(_) | Event::CallsWanted(_)), Some(id)) =
+                (last, id)
+            {
                 self.orphans.push(id);
             }
         }
-        let kept =
-            |number: &u16, epoch| self.saved.values().any(|job| job.epoch == epoch && job.shards.contains(number));
+        let kept = |number: &u16, epoch| {
+            self.saved.values().any(|job| job.epoch == epoch && job.shards.contains(number))
+        };
         self.open.retain(|number, (spec, _)| kept(number, spec.epoch));
         self.open.values_mut().for_each(|(_, started)| *started = false);
         (self.saved.values().cloned().collect(), self.kept_epochs.clone())
@@ -1161,8 +1314,9 @@ proptest! {
     // Deaths at the moments that matter are rare.
     #![proptest_config(ProptestConfig::with_cases(8 * ProptestConfig::default().cases))]
 
-    /// Whatever ranks do, in whatever order, and wherever the daemon dies: the data plane and each rank see only what makes
-    /// sense, a rank whose job has started finds it again, and nothing is lent any more once everyone is gone.
+    /// Whatever ranks do, in whatever order, and wherever the daemon dies: the data plane and each
+    /// rank see only what makes sense, a rank whose job has started finds it again, and nothing is
+    /// lent any more once everyone is gone.
     #[test]
     fn any_history_makes_sense_to_everyone(steps in prop::collection::vec(step(), 0..120), seed: u64) {
         let mut table = durable_table(seed);

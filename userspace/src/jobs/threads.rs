@@ -16,7 +16,8 @@ pub struct Threads {
     pub host: String,
 }
 
-/// The number that suits all ranks: the smallest share, rounded down to a power of two so that slots are cut into equal parts.
+/// The number that suits all ranks: the smallest share, rounded down to a power of two so that
+/// slots are cut into equal parts.
 pub(super) fn common(ranks: &[Threads]) -> u32 {
     let mut sharers = HashMap::<&str, u32>::new();
     for rank in ranks.iter().filter(|rank| !rank.host.is_empty()) {
@@ -31,8 +32,10 @@ mod tests {
     use super::*;
 
     fn common_of(ranks: &[(u32, &str)]) -> u32 {
-        let ranks: Vec<_> =
-            ranks.iter().map(|(most, host)| Threads { most: *most, host: (*host).to_owned() }).collect();
+        let ranks: Vec<_> = ranks
+            .iter()
+            .map(|(most, host)| Threads { most: *most, host: (*host).to_owned() })
+            .collect();
         common(&ranks)
     }
 
@@ -49,6 +52,10 @@ mod tests {
         assert_eq!(common_of(&[(8, "a"), (8, "a"), (8, "b"), (8, "b")]), 4);
         assert_eq!(common_of(&[(8, "a"), (8, "a"), (8, "b"), (8, "a")]), 2);
         assert_eq!(common_of(&[(4, "a"), (4, "a"), (4, "a"), (4, "a"), (4, "a")]), 1);
-        assert_eq!(common_of(&[(4, ""), (4, ""), (4, ""), (4, "")]), 4, "those without a host share nothing");
+        assert_eq!(
+            common_of(&[(4, ""), (4, ""), (4, ""), (4, "")]),
+            4,
+            "those without a host share nothing"
+        );
     }
 }

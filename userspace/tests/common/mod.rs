@@ -60,7 +60,10 @@ impl Daemon {
     /// Stops as SIGTERM does, and waits until that is done.
     pub async fn stop(mut self) {
         self.stop.take().expect("not stopped yet").send(()).expect("serving");
-        tokio::time::timeout(PATIENCE, self.serving).await.expect("stops in time").expect("no panic");
+        tokio::time::timeout(PATIENCE, self.serving)
+            .await
+            .expect("stops in time")
+            .expect("no panic");
     }
 
     pub async fn client(&self) -> AggregatorClient<Channel> {
@@ -91,8 +94,14 @@ impl Daemon {
     }
 
     pub async fn counter(&self, name: &str) -> u64 {
-        let counters =
-            self.client().await.status(switchml_control::StatusRequest {}).await.unwrap().into_inner().counters;
+        let counters = self
+            .client()
+            .await
+            .status(switchml_control::StatusRequest {})
+            .await
+            .unwrap()
+            .into_inner()
+            .counters;
         counters.iter().find(|counter| counter.name == name).expect("such a counter").packets
     }
 }
@@ -106,20 +115,24 @@ pub struct Rank {
 
 impl Rank {
     pub async fn join(control: SocketAddr, name: &str, rank: u32, world_size: u32) -> Self {
-        let mut client = AggregatorClient::connect(format!("http://{control}")).await.expect("connected");
-        let request = JoinRequest { job_name: name.to_owned(), rank, world_size, ..JoinRequest::default() };
+        let mut client =
+            AggregatorClient::connect(format!("http://{control}")).await.expect("connected");
+        let request =
+            JoinRequest { job_name: name.to_owned(), rank, world_size, ..JoinRequest::default() };
         let events = client.join(request).await.expect("joined").into_inner();
         Self { rank, client, events }
     }
 
     pub async fn next(&mut self) -> Event {
-        let event = tokio::time::timeout(PATIENCE, self.events.message()).await.expect("an event in time");
+        let event =
+            tokio::time::timeout(PATIENCE, self.events.message()).await.expect("an event in time");
         event.expect("no error").expect("the stream goes on").event.expect("an event")
     }
 
     /// The stream has ended in good order.
     pub async fn ended(&mut self) -> bool {
-        let end = tokio::time::timeout(PATIENCE, self.events.message()).await.expect("an end in time");
+        let end =
+            tokio::time::timeout(PATIENCE, self.events.message()).await.expect("an end in time");
         end.expect("no error").is_none()
     }
 
@@ -228,11 +241,13 @@ impl Path {
 /// The header with the check word of these lanes, for a SUM of i32.
 pub fn checked(mut header: Header, lanes: &[u32]) -> Header {
     header.flags |= flags::CHECKED;
-    header.check = U32::new(header.check_of(lanes.iter().fold(0, |sum, lane| sum.wrapping_add(*lane)), 1));
+    header.check =
+        U32::new(header.check_of(lanes.iter().fold(0, |sum, lane| sum.wrapping_add(*lane)), 1));
     header
 }
 
-/// The next answer on a socket, which must come from where contributions go. `None` if none comes in time.
+/// The next answer on a socket, which must come from where contributions go. `None` if none comes
+/// in time.
 pub fn receive_on(socket: &UdpSocket, aggregator: SocketAddr, timeout: Duration) -> Option<Answer> {
     socket.set_read_timeout(Some(timeout)).expect("a timeout");
     let mut buffer = [0; 4096];

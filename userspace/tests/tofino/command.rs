@@ -24,8 +24,10 @@ fn failure(arguments: &[&str]) -> String {
 
 /// Arguments for a switch.
 fn arguments<'a>(switch: &'a str, folder: &'a str, ports: &'a str) -> Vec<&'a str> {
-    let control = ["--control", "127.0.0.1:0", "--data-plane", "tofino", "--data-address", "10.0.0.254"];
-    let of_switch = ["--tofino-server", switch, "--tofino-program", folder, "--tofino-ports", ports];
+    let control =
+        ["--control", "127.0.0.1:0", "--data-plane", "tofino", "--data-address", "10.0.0.254"];
+    let of_switch =
+        ["--tofino-server", switch, "--tofino-program", folder, "--tofino-ports", ports];
     control.into_iter().chain(of_switch).collect()
 }
 
@@ -36,7 +38,8 @@ fn it_serves_until_it_is_told_to_stop_and_leaves_a_clean_switch() {
     let ports = format!("{folder}/ports.toml");
     let mut command = aggregator(&arguments(&address, &folder, &ports));
     let mut child = command.stderr(Stdio::piped()).spawn().expect("started");
-    let mut lines = BufReader::new(child.stderr.take().expect("piped")).lines().map(|line| line.expect("text"));
+    let mut lines =
+        BufReader::new(child.stderr.take().expect("piped")).lines().map(|line| line.expect("text"));
     let mut said = |words: &str| lines.find(|line| line.contains(words)).expect("said");
     let served = said("tofino: program switchml on the switch at");
     assert!(served.ends_with(&format!("; {} slots", slots())), "{served}");
@@ -78,7 +81,9 @@ fn a_program_that_cannot_be_deployed_is_one_line() {
     let error = failure(&["deploy", "--tofino-server", &gone, "--tofino-program", &folder]);
     let last = error.lines().last().expect("a line");
     assert!(
-        last.starts_with(&format!("switchml-aggregator: the switch at {gone}: it cannot be reached; is bf_switchd")),
+        last.starts_with(&format!(
+            "switchml-aggregator: the switch at {gone}: it cannot be reached; is bf_switchd"
+        )),
         "{error}"
     );
 }

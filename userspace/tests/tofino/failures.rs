@@ -33,11 +33,22 @@ fn without(list: &str, name: &str) -> Value {
 fn the_schema_has_the_tables_of_the_program() {
     let short = |name: &'static str| name.rsplit('.').next().expect("a name");
     for table in entries::TABLES {
-        let (.., key, actions) = TABLES.iter().find(|(name, ..)| *name == table.name).expect("a table of that name");
-        assert_eq!(key.iter().map(|(name, _)| short(name)).collect::<Vec<_>>(), table.key, "{}", table.name);
+        let (.., key, actions) =
+            TABLES.iter().find(|(name, ..)| *name == table.name).expect("a table of that name");
+        assert_eq!(
+            key.iter().map(|(name, _)| short(name)).collect::<Vec<_>>(),
+            table.key,
+            "{}",
+            table.name
+        );
         for (action, parameters) in table.actions {
-            let (_, found) = actions.iter().find(|(name, _)| name == action).expect("an action of that name");
-            assert_eq!(found.iter().map(|(name, _)| *name).collect::<Vec<_>>(), *parameters, "{action}");
+            let (_, found) =
+                actions.iter().find(|(name, _)| name == action).expect("an action of that name");
+            assert_eq!(
+                found.iter().map(|(name, _)| *name).collect::<Vec<_>>(),
+                *parameters,
+                "{action}"
+            );
         }
     }
     assert_eq!(TABLES.len(), entries::TABLES.len());
@@ -70,12 +81,17 @@ async fn a_switch_with_another_program_is_refused() {
     let switch = switch_with(&without("/tables", &full("newcomers")));
     let error = refusal(&site, &switch).await;
     assert!(
-        error.contains("its program has no table pipe.Ingress.aggregator.newcomers; deploy this version's"),
+        error.contains(
+            "its program has no table pipe.Ingress.aggregator.newcomers; deploy this version's"
+        ),
         "{error}"
     );
     let switch = Switch::start(Some(("tna_counter", &schema().to_string())));
     let error = refusal(&site, &switch).await;
-    assert!(error.contains("Failed to find BfRtInfo for program switchml; deploy this version's"), "{error}");
+    assert!(
+        error.contains("Failed to find BfRtInfo for program switchml; deploy this version's"),
+        "{error}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -115,7 +131,10 @@ async fn a_switch_that_goes_fails_the_next_job_in_one_line() {
                 other => panic!("{other:?}"),
             }
         };
-        assert!(reason.starts_with("the aggregator failed: open job ") && !reason.contains('\n'), "{reason:?}");
+        assert!(
+            reason.starts_with("the aggregator failed: open job ") && !reason.contains('\n'),
+            "{reason:?}"
+        );
         assert!(reason.ends_with(" on the switch: it cannot be reached"), "{reason:?}");
     }
 }
@@ -124,17 +143,31 @@ async fn a_switch_that_goes_fails_the_next_job_in_one_line() {
 async fn ports_are_brought_up_as_the_file_says() {
     let (site, switch) = (Site::new("ports"), switch());
     let settings = |switch: &Switch| -> Vec<(u64, String, String, String, u64)> {
-        let text = |values: &[u64]| values.iter().map(|byte| char::from(*byte as u8)).collect::<String>();
+        let text =
+            |values: &[u64]| values.iter().map(|byte| char::from(*byte as u8)).collect::<String>();
         let ports = switch.entries("$PORT").into_iter().map(|port| {
             let of = |name: &str| text(&port.data[name]);
-            (port.key["$DEV_PORT"].0, of("$SPEED"), of("$FEC"), of("$AUTO_NEGOTIATION"), port.data["$PORT_ENABLE"][0])
+            (
+                port.key["$DEV_PORT"].0,
+                of("$SPEED"),
+                of("$FEC"),
+                of("$AUTO_NEGOTIATION"),
+                port.data["$PORT_ENABLE"][0],
+            )
         });
         ports.collect()
     };
     let port = |number, speed: &str, fec: &str, auto: &str| {
-        (number, format!("BF_SPEED_{speed}"), format!("BF_FEC_TYP_{fec}"), format!("PM_AN_{auto}"), 1)
+        (
+            number,
+            format!("BF_SPEED_{speed}"),
+            format!("BF_FEC_TYP_{fec}"),
+            format!("PM_AN_{auto}"),
+            1,
+        )
     };
-    let expected = [port(0, "100G", "REED_SOLOMON", "FORCE_DISABLE"), port(5, "25G", "NONE", "DEFAULT")];
+    let expected =
+        [port(0, "100G", "REED_SOLOMON", "FORCE_DISABLE"), port(5, "25G", "NONE", "DEFAULT")];
     drop(site.start(switch.address).await.expect("the first"));
     assert_eq!(settings(&switch), expected);
     while !switch.program().1.is_empty() {
@@ -152,7 +185,8 @@ async fn ports_are_brought_up_as_the_file_says() {
     assert!(error.contains("port 33/0: there is none of that name"), "{error}");
 }
 
-/// A table that is full fails the job that finds it so, with the switch's words; the next one, which fits, is served.
+/// A table that is full fails the job that finds it so, with the switch's words; the next one,
+/// which fits, is served.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_full_table_fails_a_job_in_one_line() {
     let mut small = schema();
@@ -183,16 +217,23 @@ async fn a_full_table_fails_a_job_in_one_line() {
     ranks[0].assigned().await;
     drop(ranks);
     daemon.stop().await;
-    assert!(before.contains_key(&full("refusals")) && !switch.occupied().contains_key(&full("refusals")));
+    assert!(
+        before.contains_key(&full("refusals"))
+            && !switch.occupied().contains_key(&full("refusals"))
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn jobs_that_are_too_large_or_too_many_are_refused() {
     let (site, switch) = (Site::new("limits"), switch());
     let daemon = Daemon::start(&site, &switch).await;
-    let mut client = AggregatorClient::connect(format!("http://{}", daemon.control)).await.expect("connected");
-    let request =
-        |name: &str, world_size| JoinRequest { job_name: name.to_owned(), world_size, ..JoinRequest::default() };
+    let mut client =
+        AggregatorClient::connect(format!("http://{}", daemon.control)).await.expect("connected");
+    let request = |name: &str, world_size| JoinRequest {
+        job_name: name.to_owned(),
+        world_size,
+        ..JoinRequest::default()
+    };
     let error = client.join(request("large", 33)).await.expect_err("too large");
     assert_eq!(error.message(), "world size 33; a job has 1 to 32 ranks");
     let mut ranks = Vec::new();
@@ -200,7 +241,9 @@ async fn jobs_that_are_too_large_or_too_many_are_refused() {
         ranks.push(daemon.join(&format!("job {number}"), 0, 1).await);
         ranks[number].assigned().await;
     }
-    let Event::Aborted(aborted) = daemon.join("one more", 0, 1).await.next().await else { panic!("not refused") };
+    let Event::Aborted(aborted) = daemon.join("one more", 0, 1).await.next().await else {
+        panic!("not refused")
+    };
     assert_eq!(aborted.reason, "the aggregator has 16 jobs already; wait for one to end");
 }
 
@@ -211,8 +254,12 @@ async fn the_program_is_deployed_to_an_empty_switch() {
         let server = switch.address;
         tokio::task::spawn_blocking(move || deploy::deploy(server, &folder))
     };
-    let error = deploy(site.path().to_owned()).await.expect("no panic").expect_err("no binary").to_string();
-    assert!(error.contains("context.json: No such file") && error.contains("cargo xtask p4 build"), "{error}");
+    let error =
+        deploy(site.path().to_owned()).await.expect("no panic").expect_err("no binary").to_string();
+    assert!(
+        error.contains("context.json: No such file") && error.contains("cargo xtask p4 build"),
+        "{error}"
+    );
     for file in ["context.json", "tofino.bin"] {
         std::fs::write(site.path().join("pipe").join(file), file).expect("written");
     }

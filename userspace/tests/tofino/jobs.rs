@@ -22,7 +22,12 @@ use super::{AGGREGATOR, Daemon, PORT_NUMBERS, Site, switch};
 fn place(rank: u16) -> Place {
     let port = PORT_NUMBERS[usize::from(rank) / 2 % 2];
     let low = rank as u8 + 1;
-    Place { ifindex: port.into(), ip: [10, 0, 0, low], mac: [2, 0, 0, 0, 0, low], port: U16::new(40_000 + rank) }
+    Place {
+        ifindex: port.into(),
+        ip: [10, 0, 0, low],
+        mac: [2, 0, 0, 0, 0, low],
+        port: U16::new(40_000 + rank),
+    }
 }
 
 /// The pipeline has seen a HELLO, which came from `place`.
@@ -77,7 +82,12 @@ fn short(name: &str) -> String {
 }
 
 /// An entry in words, the same whether it was read from the switch or computed.
-fn words(table: &str, key: BTreeMap<String, (u64, Option<u64>)>, action: &str, data: BTreeMap<String, u64>) -> String {
+fn words(
+    table: &str,
+    key: BTreeMap<String, (u64, Option<u64>)>,
+    action: &str,
+    data: BTreeMap<String, u64>,
+) -> String {
     format!("{table} {key:?} {} {data:?}", short(action))
 }
 
@@ -85,7 +95,8 @@ fn words(table: &str, key: BTreeMap<String, (u64, Option<u64>)>, action: &str, d
 fn held(switch: &Switch) -> BTreeSet<String> {
     let mut held = BTreeSet::new();
     for (table, ..) in TABLES {
-        let entries = switch.entries(&full(table)).into_iter().chain(switch.default_entry(&full(table)));
+        let entries =
+            switch.entries(&full(table)).into_iter().chain(switch.default_entry(&full(table)));
         for Entry { key, action, data } in entries {
             let key = key.into_iter().map(|(name, matched)| (short(&name), matched)).collect();
             let data = data.into_iter().map(|(name, values)| (name, values[0])).collect();
@@ -126,7 +137,9 @@ fn groups(switch: &Switch) -> BTreeMap<u64, Vec<u64>> {
     let groups = switch.entries("$pre.mgid").into_iter();
     let groups: BTreeMap<u64, Vec<u64>> = groups
         .map(|group| {
-            let [node] = group.data["$MULTICAST_NODE_ID"][..] else { panic!("{group:?} has another number of nodes") };
+            let [node] = group.data["$MULTICAST_NODE_ID"][..] else {
+                panic!("{group:?} has another number of nodes")
+            };
             (group.key["$MGID"].0, nodes[&node].clone())
         })
         .collect();
@@ -150,7 +163,8 @@ async fn join_all(daemon: &Daemon, name: &str, world_size: u32) -> (Vec<Rank>, V
 }
 
 async fn first_slot(daemon: &Daemon, job: u32) -> u32 {
-    let mut client = AggregatorClient::connect(format!("http://{}", daemon.control)).await.expect("connected");
+    let mut client =
+        AggregatorClient::connect(format!("http://{}", daemon.control)).await.expect("connected");
     let jobs = client.list_jobs(ListJobsRequest {}).await.expect("listed").into_inner().jobs;
     let listed = jobs.iter().find(|listed| listed.job == job).expect("the job");
     // Equal shares of the pool, in the order of numbers.
@@ -158,9 +172,12 @@ async fn first_slot(daemon: &Daemon, job: u32) -> u32 {
 }
 
 async fn until_gone(daemon: &Daemon, jobs: usize) {
-    let mut client = AggregatorClient::connect(format!("http://{}", daemon.control)).await.expect("connected");
+    let mut client =
+        AggregatorClient::connect(format!("http://{}", daemon.control)).await.expect("connected");
     let gone = async {
-        while client.list_jobs(ListJobsRequest {}).await.expect("listed").into_inner().jobs.len() > jobs {
+        while client.list_jobs(ListJobsRequest {}).await.expect("listed").into_inner().jobs.len()
+            > jobs
+        {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
@@ -189,7 +206,9 @@ async fn a_job_from_join_to_leave() {
     let rounds: BTreeMap<u64, u64> = switch
         .entries(ROUNDS)
         .iter()
-        .map(|entry| (entry.key["$REGISTER_INDEX"].0, entry.data["Ingress.aggregator.slot.tag.rounds.f1"][0]))
+        .map(|entry| {
+            (entry.key["$REGISTER_INDEX"].0, entry.data["Ingress.aggregator.slot.tag.rounds.f1"][0])
+        })
         .collect();
     let (begin, slots) = (2 * u64::from(first), u64::from(told.slots));
     let before = |set: u64| if set < begin + slots { 0xFFFF_FFFE } else { 0xFFFF_FFFF };
@@ -219,7 +238,10 @@ async fn a_job_from_join_to_leave() {
     daemon.stop().await;
     let occupied: Vec<_> = switch.occupied().into_keys().collect();
     assert_eq!(occupied, ["$PORT"], "links stay up, nothing else is left");
-    assert_eq!(switch.default_entry(&full("stations")).expect("set").action, "Ingress.aggregator.nowhere");
+    assert_eq!(
+        switch.default_entry(&full("stations")).expect("set").action,
+        "Ingress.aggregator.nowhere"
+    );
 }
 
 /// All ranks hear why, in one line: they would wait for ever.
@@ -230,7 +252,13 @@ async fn a_job_across_pipelines_is_refused() {
     let (mut ranks, assigned) = join_all(&daemon, "train", 2).await;
     for (rank, port) in [(0, 0), (1, 130)] {
         let there = Place { ifindex: port, ..place(rank) };
-        become_ready_at(&switch, &mut ranks[usize::from(rank)], &assigned[usize::from(rank)], there).await;
+        become_ready_at(
+            &switch,
+            &mut ranks[usize::from(rank)],
+            &assigned[usize::from(rank)],
+            there,
+        )
+        .await;
     }
     for rank in &mut ranks {
         let reason = loop {
@@ -274,7 +302,8 @@ fn assert_what_rank_1_has(switch: &Switch, told: &Assigned, first_slot: u32) {
             ]
             .map(|(name, matched)| (name.to_owned(), matched)),
         );
-        let data = [("base", base), ("own", 2), ("others", 2)].map(|(name, value)| (name.to_owned(), vec![value]));
+        let data = [("base", base), ("own", 2), ("others", 2)]
+            .map(|(name, value)| (name.to_owned(), vec![value]));
         let entry = Entry { key, action: "Ingress.aggregator.admit".to_owned(), data: data.into() };
         assert!(of_rank("members").contains(&entry), "{entry:?}");
     }
@@ -282,9 +311,13 @@ fn assert_what_rank_1_has(switch: &Switch, told: &Assigned, first_slot: u32) {
     let [newcomer] = &of_rank("newcomers")[..] else { panic!("one entry") };
     assert_eq!(newcomer.action, "Ingress.aggregator.misplaced");
     let audience = switch.entries(&full("jobs"));
-    let data = [("group", 1), ("mac", 0x0100_5E7F_0000), ("address", 0xEFFF_0000), ("udp_port", 48866)];
+    let data =
+        [("group", 1), ("mac", 0x0100_5E7F_0000), ("address", 0xEFFF_0000), ("udp_port", 48866)];
     assert_eq!(audience[0].data, data.map(|(name, value)| (name.to_owned(), vec![value])).into());
-    let station = switch.entries(&full("stations")).into_iter().find(|entry| entry.key["mac"].0 == 0x0200_0000_0002);
+    let station = switch
+        .entries(&full("stations"))
+        .into_iter()
+        .find(|entry| entry.key["mac"].0 == 0x0200_0000_0002);
     assert_eq!(station.expect("a station").data["port"], [0]);
 }
 
@@ -303,7 +336,8 @@ async fn an_aborted_job_is_refused_and_another_goes_on() {
         job.is_started = true;
         jobs.push((ranks, job));
     }
-    let [(mut first, mut one), (second, two)] = <[_; 2]>::try_from(jobs).map_err(drop).expect("two");
+    let [(mut first, mut one), (second, two)] =
+        <[_; 2]>::try_from(jobs).map_err(drop).expect("two");
     drop(first.pop());
     while !matches!(first[0].next().await, Event::Aborted(_)) {}
     one.is_aborted = true;
@@ -320,17 +354,28 @@ async fn an_aborted_job_is_refused_and_another_goes_on() {
 async fn counters_are_those_of_the_pipeline() {
     let (site, switch) = (Site::new("counters"), switch());
     let daemon = Daemon::start(&site, &switch).await;
-    let mut client = AggregatorClient::connect(format!("http://{}", daemon.control)).await.expect("connected");
-    for (outcome, packets) in [(Outcome::Added, 1 << 40), (Outcome::Spoofed, 3), (Outcome::Added, 2)] {
+    let mut client =
+        AggregatorClient::connect(format!("http://{}", daemon.control)).await.expect("connected");
+    for (outcome, packets) in
+        [(Outcome::Added, 1 << 40), (Outcome::Spoofed, 3), (Outcome::Added, 2)]
+    {
         switch.count(OUTCOMES, outcome as u64, packets);
         let status = client.status(StatusRequest {}).await.expect("a status").into_inner();
         assert_eq!((status.data_plane.as_str(), status.slots_total), ("tofino", slots() as u32));
-        assert!(status.attachment.starts_with("program switchml on the switch at 127.0.0.1:"), "{}", status.attachment);
+        assert!(
+            status.attachment.starts_with("program switchml on the switch at 127.0.0.1:"),
+            "{}",
+            status.attachment
+        );
         let counted = status.counters.iter().filter(|counter| counter.packets > 0);
-        let counted: BTreeMap<_, _> = counted.map(|counter| (&*counter.name, counter.packets)).collect();
+        let counted: BTreeMap<_, _> =
+            counted.map(|counter| (&*counter.name, counter.packets)).collect();
         let added = if outcome == Outcome::Added && packets == 2 { (1 << 40) + 2 } else { 1 << 40 };
         let expected = [("added", added), ("spoofed", 3)];
-        assert_eq!(counted, expected.into_iter().take(if packets == 1 << 40 { 1 } else { 2 }).collect());
+        assert_eq!(
+            counted,
+            expected.into_iter().take(if packets == 1 << 40 { 1 } else { 2 }).collect()
+        );
     }
 }
 

@@ -1,5 +1,5 @@
-//! The daemon over a Tofino switch, as far as that can be had without one: over BFRT to a server that keeps tables, and says no, as a
-//! switch does.
+//! The daemon over a Tofino switch, as far as that can be had without one: over BFRT to a server
+//! that keeps tables, and says no, as a switch does.
 
 mod command;
 #[path = "../common/mod.rs"]
@@ -26,7 +26,8 @@ use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 
-/// The data plane's address; not that of the control plane, whose frames the switch would take for forgeries.
+/// The data plane's address; not that of the control plane, whose frames the switch would take for
+/// forgeries.
 const AGGREGATOR: [u8; 4] = [10, 0, 0, 254];
 
 const PORTS: &str = "[[port]]\nname = \"1/0\"\nspeed = \"100G\"\nfec = \"reed-solomon\"\nauto_negotiation = \"off\"\n\n\
@@ -45,7 +46,8 @@ impl Site {
     }
 
     fn with(name: &str, schema: &Value, ports: &str) -> Self {
-        let folder = std::env::temp_dir().join(format!("switchml-tofino-{}-{name}", std::process::id()));
+        let folder =
+            std::env::temp_dir().join(format!("switchml-tofino-{}-{name}", std::process::id()));
         std::fs::create_dir_all(folder.join("pipe")).expect("a folder");
         std::fs::write(folder.join("bf-rt.json"), schema.to_string()).expect("written");
         std::fs::write(folder.join("ports.toml"), ports).expect("written");
@@ -53,13 +55,19 @@ impl Site {
     }
 
     fn config(&self, server: SocketAddr) -> tofino::Config {
-        tofino::Config { server, program: self.folder.clone(), ports: self.folder.join("ports.toml") }
+        tofino::Config {
+            server,
+            program: self.folder.clone(),
+            ports: self.folder.join("ports.toml"),
+        }
     }
 
     /// Starts the data plane where it may take its time.
     async fn start(&self, server: SocketAddr) -> Result<p4::P4DataPlane, StartError> {
         let config = self.config(server);
-        tokio::task::spawn_blocking(move || tofino::start(&config, mpsc::channel(1).0)).await.expect("no panic")
+        tokio::task::spawn_blocking(move || tofino::start(&config, mpsc::channel(1).0))
+            .await
+            .expect("no panic")
     }
 
     fn path(&self) -> &Path {
@@ -91,10 +99,12 @@ struct Daemon {
 
 impl Daemon {
     async fn start(site: &Site, switch: &Switch) -> Self {
-        let data_plane: Arc<dyn DataPlane> = Arc::new(site.start(switch.address).await.expect("a data plane"));
+        let data_plane: Arc<dyn DataPlane> =
+            Arc::new(site.start(switch.address).await.expect("a data plane"));
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let control = listener.local_addr().expect("bound");
-        let table = JobTable::new(data_plane.limits(), Some(AGGREGATOR.into()), StdRng::seed_from_u64(7));
+        let table =
+            JobTable::new(data_plane.limits(), Some(AGGREGATOR.into()), StdRng::seed_from_u64(7));
         let control_plane = ControlPlane::new(table, Arc::clone(&data_plane));
         let (stop, stopped) = oneshot::channel();
         let serving = tokio::spawn(async move {
@@ -107,7 +117,10 @@ impl Daemon {
     /// Stops as SIGTERM does, and waits until that is done.
     async fn stop(mut self) {
         self.stop.take().expect("not stopped yet").send(()).expect("serving");
-        tokio::time::timeout(PATIENCE, self.serving).await.expect("stops in time").expect("no panic");
+        tokio::time::timeout(PATIENCE, self.serving)
+            .await
+            .expect("stops in time")
+            .expect("no panic");
     }
 
     async fn join(&self, name: &str, rank: u32, world_size: u32) -> Rank {

@@ -1,4 +1,5 @@
-//! What the compiler says of the program's tables, as far as the loader reads it: names, widths and sizes of `p4/`.
+//! What the compiler says of the program's tables, as far as the loader reads it: names, widths and
+//! sizes of `p4/`.
 
 use serde_json::{Value, json};
 
@@ -55,7 +56,10 @@ pub const TABLES: &[Table] = &[
         "jobs",
         16,
         &[("job", 16)],
-        &[("to_group", &[("group", 16), ("mac", 48), ("address", 32), ("udp_port", 16)]), ("vacant", &[])],
+        &[
+            ("to_group", &[("group", 16), ("mac", 48), ("address", 32), ("udp_port", 16)]),
+            ("vacant", &[]),
+        ],
     ),
     ("aggregators", 16, &[("is_udp", 1), ("aggregator", 32), ("udp_port", 16)], &[("ours", &[])]),
     ("forgeries", 16, &[("is_ipv4", 1), ("aggregator", 32)], &[("forged", &[])]),
@@ -74,7 +78,12 @@ pub const TABLES: &[Table] = &[
         ],
         &[("refuse", &[("reason", 8)]), ("refuse_malformed", &[])],
     ),
-    ("stations", 4096, &[("mac", 48)], &[("forward", &[("port", 9)]), ("flood", &[("group", 16)]), ("nowhere", &[])]),
+    (
+        "stations",
+        4096,
+        &[("mac", 48)],
+        &[("forward", &[("port", 9)]), ("flood", &[("group", 16)]), ("nowhere", &[])],
+    ),
 ];
 
 /// Full names, as the loader must find them.
@@ -99,7 +108,9 @@ pub fn of_program() -> Value {
 /// Slots of [`of_program`]: two sets each.
 pub fn slots() -> u64 {
     let program = of_program();
-    let rounds = program["tables"].as_array().and_then(|tables| tables.iter().find(|table| table["name"] == ROUNDS));
+    let rounds = program["tables"]
+        .as_array()
+        .and_then(|tables| tables.iter().find(|table| table["name"] == ROUNDS));
     rounds.and_then(|rounds| rounds["size"].as_u64()).expect("the register's size") / 2
 }
 
@@ -117,8 +128,15 @@ pub fn schema() -> Value {
         "data": [data(65554, "$COUNTER_SPEC_PKTS", json!({ "type": "uint64", "default_value": 0 }))],
         "supported_operations": ["Sync"],
     });
-    let fields =
-        [("job", 16), ("epoch", 32), ("rank", 16), ("port", 9), ("mac", 48), ("address", 32), ("udp_port", 16)];
+    let fields = [
+        ("job", 16),
+        ("epoch", 32),
+        ("rank", 16),
+        ("port", 9),
+        ("mac", 48),
+        ("address", 32),
+        ("udp_port", 16),
+    ];
     let fields = (1..).zip(fields).map(|(id, field)| parameter(id, field));
     json!({
         "schema_version": "1.0.0",
@@ -131,7 +149,8 @@ fn match_table(id: u32, (name, size, fields, actions): &Table) -> Value {
     let is_ternary = TERNARY.contains(name);
     let match_type = if is_ternary { "Ternary" } else { "Exact" };
     let fields = (1..).zip(*fields);
-    let mut fields: Vec<_> = fields.map(|(id, (name, bits))| key(id, name, match_type, bytes(*bits), false)).collect();
+    let mut fields: Vec<_> =
+        fields.map(|(id, (name, bits))| key(id, name, match_type, bytes(*bits), false)).collect();
     if is_ternary {
         fields.push(key(65537, "$MATCH_PRIORITY", "Exact", json!({ "type": "uint32" }), false));
     }
@@ -161,7 +180,8 @@ fn key(id: u32, name: &str, match_type: &str, kind: Value, mandatory: bool) -> V
 }
 
 fn data(id: u32, name: &str, kind: Value) -> Value {
-    let singleton = json!({ "id": id, "name": name, "repeated": false, "annotations": [], "type": kind });
+    let singleton =
+        json!({ "id": id, "name": name, "repeated": false, "annotations": [], "type": kind });
     json!({ "mandatory": false, "read_only": false, "singleton": singleton })
 }
 

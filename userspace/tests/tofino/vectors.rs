@@ -1,5 +1,5 @@
-//! The vectors' jobs in the switch's tables: what those hold decides who is admitted, and why others are not, as the vectors say.
-//! The registers' part is the pipeline's, and there is none.
+//! The vectors' jobs in the switch's tables: what those hold decides who is admitted, and why
+//! others are not, as the vectors say. The registers' part is the pipeline's, and there is none.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -76,13 +76,12 @@ impl Frame<'_> {
 
     /// The entry that a table of the switch takes.
     fn look_up(&self, switch: &Switch, table: &str) -> Option<Entry> {
-        let is_hit = |entry: &Entry| {
-            entry
-                .key
-                .iter()
-                .filter(|(name, _)| *name != "$MATCH_PRIORITY")
-                .all(|(name, (value, mask))| self.field(name) & mask.unwrap_or(u64::MAX) == *value)
-        };
+        let is_hit =
+            |entry: &Entry| {
+                entry.key.iter().filter(|(name, _)| *name != "$MATCH_PRIORITY").all(
+                    |(name, (value, mask))| self.field(name) & mask.unwrap_or(u64::MAX) == *value,
+                )
+            };
         let entries = switch.entries(&full(table)).into_iter().filter(is_hit);
         entries.min_by_key(|entry| entry.key.get("$MATCH_PRIORITY").map(|(priority, _)| *priority))
     }
@@ -90,7 +89,8 @@ impl Frame<'_> {
     /// What becomes of it, as far as tables say; `admitted` if the registers have the say.
     fn outcome(&self, switch: &Switch) -> &'static str {
         let action = |table| {
-            self.look_up(switch, table).map(|entry| entry.action.rsplit('.').next().unwrap_or_default().to_owned())
+            self.look_up(switch, table)
+                .map(|entry| entry.action.rsplit('.').next().unwrap_or_default().to_owned())
         };
         if !self.is_hello() {
             match action("members").as_deref() {
@@ -103,13 +103,15 @@ impl Frame<'_> {
         } else if let Some(action) = action("newcomers") {
             return if action == "learn" { "no_hello" } else { "wrong_place" };
         }
-        let outcome =
-            self.look_up(switch, "refusals").map_or(Outcome::UnknownJob as u64, |entry| entry.data["reason"][0]);
+        let outcome = self
+            .look_up(switch, "refusals")
+            .map_or(Outcome::UnknownJob as u64, |entry| entry.data["reason"][0]);
         Outcome::ALL[outcome as usize].name()
     }
 }
 
-/// Whether tables have a say in what becomes of the packet. A packet that says that it carries no check word is refused by them, too.
+/// Whether tables have a say in what becomes of the packet. A packet that says that it carries no
+/// check word is refused by them, too.
 fn is_about_tables(step: &Step) -> bool {
     let counter = &*step.expected[0].counter;
     let lacks_word = counter == "bad_check" && step.frame[ENVELOPE + 17] & flags::CHECKED == 0;
@@ -136,9 +138,14 @@ fn play(vector: &Vector, switch: &Switch, data_plane: &P4DataPlane) -> usize {
                 let frame = Frame { bytes: &step.frame, port: step.port };
                 let outcome = frame.outcome(switch);
                 let is_right = step.expected.iter().any(|expected| {
-                    expected.counter == outcome || outcome == "admitted" && ADMITTED.contains(&&*expected.counter)
+                    expected.counter == outcome
+                        || outcome == "admitted" && ADMITTED.contains(&&*expected.counter)
                 });
-                assert!(is_right, "{}, {}: {outcome}, not {:?}", vector.name, step.title, step.expected[0].counter);
+                assert!(
+                    is_right,
+                    "{}, {}: {outcome}, not {:?}",
+                    vector.name, step.title, step.expected[0].counter
+                );
                 if outcome == "no_hello" && frame.is_hello() {
                     let place = Place {
                         ifindex: step.port.into(),
@@ -179,7 +186,10 @@ fn open(switch: &Switch, data_plane: &P4DataPlane, job: &Job, first_slot: u32) {
 fn until_known(data_plane: &P4DataPlane, job: u16, rank: u16) {
     let begin = Instant::now();
     while data_plane.place(job, rank).expect("an answer").is_none() {
-        assert!(begin.elapsed() < super::common::PATIENCE, "rank {rank} of job {job} is never known");
+        assert!(
+            begin.elapsed() < super::common::PATIENCE,
+            "rank {rank} of job {job} is never known"
+        );
         std::thread::sleep(Duration::from_millis(1));
     }
 }

@@ -36,7 +36,8 @@ typedef enum switchml_status {
    */
   SWITCHML_OK = 0,
   /**
-   * The arguments or settings make no sense, or the reduction is not offered. Nothing was changed.
+   * The arguments or settings make no sense, or the reduction is not offered. Nothing was
+   * changed.
    */
   SWITCHML_INVALID = 1,
   /**
@@ -56,8 +57,9 @@ typedef struct switchml_communicator switchml_communicator;
 typedef struct switchml_request switchml_request;
 
 /**
- * How to connect. What is zero or null comes from the environment as torchrun sets it: SWITCHML_AGGREGATOR or MASTER_ADDR; SWITCHML_JOB,
- * TORCHELASTIC_RUN_ID or MASTER_ADDR:MASTER_PORT; RANK and WORLD_SIZE.
+ * How to connect. What is zero or null comes from the environment as torchrun sets it:
+ * SWITCHML_AGGREGATOR or MASTER_ADDR; SWITCHML_JOB, TORCHELASTIC_RUN_ID or
+ * MASTER_ADDR:MASTER_PORT; RANK and WORLD_SIZE.
  */
 typedef struct switchml_settings {
   /**
@@ -81,7 +83,8 @@ typedef struct switchml_settings {
    */
   double deadline;
   /**
-   * Seconds that a call waits for ranks that are connected; 0 is 1800. It must cover the time that ranks may be apart when they call.
+   * Seconds that a call waits for ranks that are connected; 0 is 1800. It must cover the time
+   * that ranks may be apart when they call.
    */
   double timeout;
   /**
@@ -156,10 +159,12 @@ extern "C" {
 /**
  * Joins a job and waits until all its ranks have. May block, for join_timeout at most.
  *
- * settings may be null: all from the environment. *communicator is the caller's until switchml_close, and null if this fails.
+ * settings may be null: all from the environment. *communicator is the caller's until
+ * switchml_close, and null if this fails.
  *
  * # Safety
- * settings is null or points to settings whose strings are null or end with a zero byte; communicator points to a pointer.
+ * settings is null or points to settings whose strings are null or end with a zero byte;
+ * communicator points to a pointer.
  */
 enum switchml_status switchml_connect(const struct switchml_settings *settings,
                                       struct switchml_communicator **communicator);
@@ -181,10 +186,12 @@ uint32_t switchml_rank(const struct switchml_communicator *communicator);
 uint32_t switchml_world_size(const struct switchml_communicator *communicator);
 
 /**
- * Replaces count elements at data by their reduction over all ranks, the same bits on every rank. Blocks until it is here.
+ * Replaces count elements at data by their reduction over all ranks, the same bits on every rank.
+ * Blocks until it is here.
  *
  * # Safety
- * communicator as in switchml_rank; data points to count elements of dtype, aligned as C aligns them, that nobody else touches until this returns.
+ * communicator as in switchml_rank; data points to count elements of dtype, aligned as C aligns
+ * them, that nobody else touches until this returns.
  */
 enum switchml_status switchml_all_reduce(const struct switchml_communicator *communicator,
                                          void *data,
@@ -193,7 +200,8 @@ enum switchml_status switchml_all_reduce(const struct switchml_communicator *com
                                          switchml_op op);
 
 /**
- * Replaces count elements at data by those of rank root, on every rank. Blocks until they are here.
+ * Replaces count elements at data by those of rank root, on every rank. Blocks until they are
+ * here.
  *
  * # Safety
  * As switchml_all_reduce.
@@ -213,11 +221,12 @@ enum switchml_status switchml_broadcast(const struct switchml_communicator *comm
 enum switchml_status switchml_barrier(const struct switchml_communicator *communicator);
 
 /**
- * Starts an all-reduce and returns at once. Any number may be in flight; they run in the order of their calls, overlapping. *request is the caller's
- * until switchml_wait, and null if this fails.
+ * Starts an all-reduce and returns at once. Any number may be in flight; they run in the order of
+ * their calls, overlapping. *request is the caller's until switchml_wait, and null if this fails.
  *
  * # Safety
- * As switchml_all_reduce, but nobody else touches the elements until switchml_wait has returned; request points to a pointer.
+ * As switchml_all_reduce, but nobody else touches the elements until switchml_wait has returned;
+ * request points to a pointer.
  */
 enum switchml_status switchml_all_reduce_start(const struct switchml_communicator *communicator,
                                                void *data,
@@ -256,8 +265,8 @@ bool switchml_is_done(struct switchml_request *request);
 enum switchml_status switchml_wait(struct switchml_request *request);
 
 /**
- * Waits for the calls in flight, leaves the job, and ends the communicator, whether or not it succeeds. Blocks until then. Requests may be waited for
- * later.
+ * Waits for the calls in flight, leaves the job, and ends the communicator, whether or not it
+ * succeeds. Blocks until then. Requests may be waited for later.
  *
  * # Safety
  * As switchml_rank; nobody uses the communicator meanwhile or later.
@@ -265,20 +274,21 @@ enum switchml_status switchml_wait(struct switchml_request *request);
 enum switchml_status switchml_close(struct switchml_communicator *communicator);
 
 /**
- * What failed last on this thread, in one line: what was given, what is allowed, what to do. The string is the library's, and lasts until another of its
- * functions fails on this thread. Empty if none has.
+ * What failed last on this thread, in one line: what was given, what is allowed, what to do. The
+ * string is the library's, and lasts until another of its functions fails on this thread. Empty if
+ * none has.
  */
 const char *switchml_error_message(void);
 
 /**
- * How many ranks are at fault for what failed last on this thread: missing, gone, or of another mind than the rest; 0 if that is not known. Up to
- * capacity of them are written to ranks, which may be null if capacity is 0.
+ * How many ranks are at fault for what failed last on this thread: missing, gone, or of another
+ * mind than the rest; 0 if that is not known. Up to capacity of them are written to ranks, which
+ * may be null if capacity is 0.
  *
  * # Safety
  * ranks points to room for capacity numbers.
  */
-size_t switchml_error_ranks(uint32_t *ranks,
-                            size_t capacity);
+size_t switchml_error_ranks(uint32_t *ranks, size_t capacity);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -39,7 +39,9 @@ pub fn operator(op: Operator) -> Result<ReduceOp, Invalid> {
         SWITCHML_AVG => Ok(ReduceOp::Avg),
         SWITCHML_MAX => Ok(ReduceOp::Max),
         SWITCHML_MIN => Ok(ReduceOp::Min),
-        _ => Err(Invalid("there is no such operator; SWITCHML_SUM, _AVG, _MAX and _MIN are allowed")),
+        _ => {
+            Err(Invalid("there is no such operator; SWITCHML_SUM, _AVG, _MAX and _MIN are allowed"))
+        }
     }
 }
 
@@ -50,7 +52,9 @@ fn element_type(dtype: DataType) -> Result<DType, Invalid> {
         SWITCHML_F16 => Ok(DType::F16),
         SWITCHML_BF16 => Ok(DType::Bf16),
         SWITCHML_I32 => Ok(DType::I32),
-        _ => Err(Invalid("there is no such type; SWITCHML_F32, _F64, _F16, _BF16 and _I32 are allowed")),
+        _ => Err(Invalid(
+            "there is no such type; SWITCHML_F32, _F64, _F16, _BF16 and _I32 are allowed",
+        )),
     }
 }
 
@@ -61,7 +65,8 @@ pub struct Array {
     dtype: DType,
 }
 
-// SAFETY: the caller leaves the elements alone until the call is over, whichever thread works on them.
+// SAFETY: the caller leaves the elements alone until the call is over, whichever thread works on
+// them.
 unsafe impl Send for Array {}
 // SAFETY: a shared reference gives no way to the elements.
 unsafe impl Sync for Array {}
@@ -79,15 +84,22 @@ unsafe impl Tensor for Array {
 
 impl Array {
     /// # Safety
-    /// `data` points to `count` elements of `dtype` that nobody else touches until the call is over; it may be anything if there are none.
+    /// `data` points to `count` elements of `dtype` that nobody else touches until the call is
+    /// over; it may be anything if there are none.
     pub unsafe fn new(data: *mut c_void, count: usize, dtype: DataType) -> Result<Self, Invalid> {
         let dtype = element_type(dtype)?;
-        let start = if count == 0 { std::ptr::without_provenance_mut(align_of::<u64>()) } else { data.cast::<u8>() };
+        let start = if count == 0 {
+            std::ptr::without_provenance_mut(align_of::<u64>())
+        } else {
+            data.cast::<u8>()
+        };
         if start.is_null() {
             return Err(Invalid("data is NULL; give the address of the elements"));
         }
         if !start.addr().is_multiple_of(dtype.size()) {
-            return Err(Invalid("data is not aligned; give an address that is a multiple of the elements' size"));
+            return Err(Invalid(
+                "data is not aligned; give an address that is a multiple of the elements' size",
+            ));
         }
         if count.checked_mul(dtype.size()).is_none_or(|bytes| isize::try_from(bytes).is_err()) {
             return Err(Invalid("count is larger than memory; give the number of elements"));
@@ -96,7 +108,11 @@ impl Array {
     }
 
     /// On the caller's own thread, which is quicker for few elements than a request.
-    pub fn all_reduce(self, communicator: &Communicator, op: ReduceOp) -> Result<CallStats, switchml_worker::Error> {
+    pub fn all_reduce(
+        self,
+        communicator: &Communicator,
+        op: ReduceOp,
+    ) -> Result<CallStats, switchml_worker::Error> {
         match self.dtype {
             DType::F32 => communicator.all_reduce(self.elements::<f32>(), op),
             DType::F64 => communicator.all_reduce(self.elements::<f64>(), op),
@@ -107,7 +123,11 @@ impl Array {
     }
 
     /// As [`Array::all_reduce`].
-    pub fn broadcast(self, communicator: &Communicator, root: u32) -> Result<CallStats, switchml_worker::Error> {
+    pub fn broadcast(
+        self,
+        communicator: &Communicator,
+        root: u32,
+    ) -> Result<CallStats, switchml_worker::Error> {
         match self.dtype {
             DType::F32 => communicator.broadcast(self.elements::<f32>(), root),
             DType::F64 => communicator.broadcast(self.elements::<f64>(), root),
@@ -118,7 +138,8 @@ impl Array {
     }
 
     fn elements<T: Element>(self) -> &'static mut [T] {
-        // SAFETY: `new` has seen to it that they are aligned and T's, and has the caller's promise that they are there for as long as the call.
+        // SAFETY: `new` has seen to it that they are aligned and T's, and has the caller's promise
+        // that they are there for as long as the call.
         unsafe { std::slice::from_raw_parts_mut(self.start.cast(), self.count) }
     }
 }
@@ -169,7 +190,10 @@ unsafe fn text(text: *const c_char) -> Result<Option<String>, Invalid> {
 }
 
 fn seconds(given: f64) -> Result<Option<Duration>, Invalid> {
-    let wrong =
-        |_| Invalid("deadline, timeout or join_timeout is no time; seconds from 0 are allowed, and 0 is the usual one");
+    let wrong = |_| {
+        Invalid(
+            "deadline, timeout or join_timeout is no time; seconds from 0 are allowed, and 0 is the usual one",
+        )
+    };
     Ok(Some(Duration::try_from_secs_f64(given).map_err(wrong)?).filter(|time| !time.is_zero()))
 }

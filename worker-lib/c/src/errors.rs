@@ -9,7 +9,8 @@ use std::ffi::{CString, c_char};
 pub enum Status {
     /// Done.
     SwitchmlOk = 0,
-    /// The arguments or settings make no sense, or the reduction is not offered. Nothing was changed.
+    /// The arguments or settings make no sense, or the reduction is not offered. Nothing was
+    /// changed.
     SwitchmlInvalid = 1,
     /// The communicator failed, for good; or there is none.
     SwitchmlFailed = 2,
@@ -33,7 +34,8 @@ impl Error {
     fn status(&self) -> Status {
         use switchml_worker::Error::{I32LanesOnly, Root, Setting, Unsupported};
         match self {
-            Self::Invalid(_) | Self::Worker(I32LanesOnly { .. } | Root { .. } | Setting { .. } | Unsupported(_)) => {
+            Self::Invalid(_)
+            | Self::Worker(I32LanesOnly { .. } | Root { .. } | Setting { .. } | Unsupported(_)) => {
                 Status::SwitchmlInvalid
             }
             Self::Worker(_) => Status::SwitchmlFailed,
@@ -69,15 +71,17 @@ pub fn answer(body: impl FnOnce() -> Result<(), Error>) -> Status {
     error.status()
 }
 
-/// What failed last on this thread, in one line: what was given, what is allowed, what to do. The string is the library's, and lasts until another of its
-/// functions fails on this thread. Empty if none has.
+/// What failed last on this thread, in one line: what was given, what is allowed, what to do. The
+/// string is the library's, and lasts until another of its functions fails on this thread. Empty if
+/// none has.
 #[unsafe(no_mangle)]
 pub extern "C" fn switchml_error_message() -> *const c_char {
     LAST.with_borrow(|last| last.message.as_ptr())
 }
 
-/// How many ranks are at fault for what failed last on this thread: missing, gone, or of another mind than the rest; 0 if that is not known. Up to
-/// capacity of them are written to ranks, which may be null if capacity is 0.
+/// How many ranks are at fault for what failed last on this thread: missing, gone, or of another
+/// mind than the rest; 0 if that is not known. Up to capacity of them are written to ranks, which
+/// may be null if capacity is 0.
 ///
 /// # Safety
 /// ranks points to room for capacity numbers.

@@ -1,4 +1,5 @@
-//! The worker library for C. `include/switchml.h` is made of this file, and its comments are written for those who read that.
+//! The worker library for C. `include/switchml.h` is made of this file, and its comments are
+//! written for those who read that.
 
 #![allow(unsafe_code)]
 
@@ -17,8 +18,9 @@ pub struct Communicator(switchml_worker::Communicator);
 /// A call in flight.
 pub struct Request(Handle<Array>);
 
-/// How to connect. What is zero or null comes from the environment as torchrun sets it: SWITCHML_AGGREGATOR or MASTER_ADDR; SWITCHML_JOB,
-/// TORCHELASTIC_RUN_ID or MASTER_ADDR:MASTER_PORT; RANK and WORLD_SIZE.
+/// How to connect. What is zero or null comes from the environment as torchrun sets it:
+/// SWITCHML_AGGREGATOR or MASTER_ADDR; SWITCHML_JOB, TORCHELASTIC_RUN_ID or
+/// MASTER_ADDR:MASTER_PORT; RANK and WORLD_SIZE.
 #[repr(C)]
 pub struct Settings {
     /// Where the aggregator's control plane is: host or host:port.
@@ -31,7 +33,8 @@ pub struct Settings {
     pub world_size: u32,
     /// Seconds that a call may be without an answer from the aggregator; 0 is 5.
     pub deadline: f64,
-    /// Seconds that a call waits for ranks that are connected; 0 is 1800. It must cover the time that ranks may be apart when they call.
+    /// Seconds that a call waits for ranks that are connected; 0 is 1800. It must cover the time
+    /// that ranks may be apart when they call.
     pub timeout: f64,
     /// Seconds to wait for the other ranks to join; 0 is 60.
     pub join_timeout: f64,
@@ -41,16 +44,21 @@ pub struct Settings {
 
 /// Joins a job and waits until all its ranks have. May block, for join_timeout at most.
 ///
-/// settings may be null: all from the environment. *communicator is the caller's until switchml_close, and null if this fails.
+/// settings may be null: all from the environment. *communicator is the caller's until
+/// switchml_close, and null if this fails.
 ///
 /// # Safety
-/// settings is null or points to settings whose strings are null or end with a zero byte; communicator points to a pointer.
+/// settings is null or points to settings whose strings are null or end with a zero byte;
+/// communicator points to a pointer.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn switchml_connect(settings: *const Settings, communicator: *mut *mut Communicator) -> Status {
+pub unsafe extern "C" fn switchml_connect(
+    settings: *const Settings,
+    communicator: *mut *mut Communicator,
+) -> Status {
     answer(|| {
         // SAFETY: the caller's promise.
-        let place =
-            unsafe { communicator.as_mut() }.ok_or(Invalid("communicator is NULL; give the address of a pointer"))?;
+        let place = unsafe { communicator.as_mut() }
+            .ok_or(Invalid("communicator is NULL; give the address of a pointer"))?;
         *place = std::ptr::null_mut();
         // SAFETY: the caller's promise.
         let builder = unsafe { arguments::builder(settings.as_ref()) }?;
@@ -79,10 +87,12 @@ pub unsafe extern "C" fn switchml_world_size(communicator: *const Communicator) 
     unsafe { communicator.as_ref() }.map_or(0, |communicator| communicator.0.world_size())
 }
 
-/// Replaces count elements at data by their reduction over all ranks, the same bits on every rank. Blocks until it is here.
+/// Replaces count elements at data by their reduction over all ranks, the same bits on every rank.
+/// Blocks until it is here.
 ///
 /// # Safety
-/// communicator as in switchml_rank; data points to count elements of dtype, aligned as C aligns them, that nobody else touches until this returns.
+/// communicator as in switchml_rank; data points to count elements of dtype, aligned as C aligns
+/// them, that nobody else touches until this returns.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn switchml_all_reduce(
     communicator: *const Communicator,
@@ -93,13 +103,15 @@ pub unsafe extern "C" fn switchml_all_reduce(
 ) -> Status {
     answer(|| {
         // SAFETY: the caller's promise.
-        let (communicator, array) = unsafe { (open(communicator)?, Array::new(data, count, dtype)?) };
+        let (communicator, array) =
+            unsafe { (open(communicator)?, Array::new(data, count, dtype)?) };
         array.all_reduce(communicator, arguments::operator(op)?)?;
         Ok(())
     })
 }
 
-/// Replaces count elements at data by those of rank root, on every rank. Blocks until they are here.
+/// Replaces count elements at data by those of rank root, on every rank. Blocks until they are
+/// here.
 ///
 /// # Safety
 /// As switchml_all_reduce.
@@ -113,7 +125,8 @@ pub unsafe extern "C" fn switchml_broadcast(
 ) -> Status {
     answer(|| {
         // SAFETY: the caller's promise.
-        let (communicator, array) = unsafe { (open(communicator)?, Array::new(data, count, dtype)?) };
+        let (communicator, array) =
+            unsafe { (open(communicator)?, Array::new(data, count, dtype)?) };
         array.broadcast(communicator, root)?;
         Ok(())
     })
@@ -132,11 +145,12 @@ pub unsafe extern "C" fn switchml_barrier(communicator: *const Communicator) -> 
     })
 }
 
-/// Starts an all-reduce and returns at once. Any number may be in flight; they run in the order of their calls, overlapping. *request is the caller's
-/// until switchml_wait, and null if this fails.
+/// Starts an all-reduce and returns at once. Any number may be in flight; they run in the order of
+/// their calls, overlapping. *request is the caller's until switchml_wait, and null if this fails.
 ///
 /// # Safety
-/// As switchml_all_reduce, but nobody else touches the elements until switchml_wait has returned; request points to a pointer.
+/// As switchml_all_reduce, but nobody else touches the elements until switchml_wait has returned;
+/// request points to a pointer.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn switchml_all_reduce_start(
     communicator: *const Communicator,
@@ -198,8 +212,8 @@ pub unsafe extern "C" fn switchml_wait(request: *mut Request) -> Status {
     })
 }
 
-/// Waits for the calls in flight, leaves the job, and ends the communicator, whether or not it succeeds. Blocks until then. Requests may be waited for
-/// later.
+/// Waits for the calls in flight, leaves the job, and ends the communicator, whether or not it
+/// succeeds. Blocks until then. Requests may be waited for later.
 ///
 /// # Safety
 /// As switchml_rank; nobody uses the communicator meanwhile or later.
@@ -216,9 +230,13 @@ const NO_COMMUNICATOR: &str = "communicator is NULL; give one of switchml_connec
 
 /// # Safety
 /// `communicator` is NULL or one of `switchml_connect`.
-unsafe fn open<'a>(communicator: *const Communicator) -> Result<&'a switchml_worker::Communicator, Invalid> {
+unsafe fn open<'a>(
+    communicator: *const Communicator,
+) -> Result<&'a switchml_worker::Communicator, Invalid> {
     // SAFETY: the caller's promise.
-    unsafe { communicator.as_ref() }.map(|communicator| &communicator.0).ok_or(Invalid(NO_COMMUNICATOR))
+    unsafe { communicator.as_ref() }
+        .map(|communicator| &communicator.0)
+        .ok_or(Invalid(NO_COMMUNICATOR))
 }
 
 /// Takes back what was given out as a pointer.
@@ -226,7 +244,8 @@ fn owned<T>(pointer: *mut T, null: &'static str) -> Result<Box<T>, Invalid> {
     if pointer.is_null() {
         return Err(Invalid(null));
     }
-    // SAFETY: it came from `Box::into_raw`, and is not used again, as the callers of both functions promise.
+    // SAFETY: it came from `Box::into_raw`, and is not used again, as the callers of both functions
+    // promise.
     Ok(unsafe { Box::from_raw(pointer) })
 }
 
@@ -242,10 +261,12 @@ unsafe fn start(
 ) -> Status {
     answer(|| {
         // SAFETY: the caller's promise.
-        let place = unsafe { request.as_mut() }.ok_or(Invalid("request is NULL; give the address of a pointer"))?;
+        let place = unsafe { request.as_mut() }
+            .ok_or(Invalid("request is NULL; give the address of a pointer"))?;
         *place = std::ptr::null_mut();
         // SAFETY: the caller's promise.
-        let (communicator, array) = unsafe { (open(communicator)?, Array::new(data, count, dtype)?) };
+        let (communicator, array) =
+            unsafe { (open(communicator)?, Array::new(data, count, dtype)?) };
         *place = Box::into_raw(Box::new(Request(call(communicator, array)?)));
         Ok(())
     })

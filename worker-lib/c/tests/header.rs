@@ -8,5 +8,6 @@ fn the_committed_header_is_what_the_library_has() {
         .with_src(format!("{crate_folder}/src/lib.rs"));
     let mut header = Vec::new();
     builder.generate().unwrap().write(&mut header);
-    expect_test::expect_file!["../include/switchml.h"].assert_eq(&String::from_utf8(header).unwrap());
+    expect_test::expect_file!["../include/switchml.h"]
+        .assert_eq(&String::from_utf8(header).unwrap());
 }

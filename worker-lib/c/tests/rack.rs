@@ -1,5 +1,5 @@
-//! The example in C, built against the header and the shared library by the system's compiler: processes of a job in a rack, and what they say when a
-//! rank dies.
+//! The example in C, built against the header and the shared library by the system's compiler:
+//! processes of a job in a rack, and what they say when a rank dies.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -17,7 +17,8 @@ fn library_folder() -> PathBuf {
 /// A C program, built with every warning an error.
 fn build(source: &str) -> PathBuf {
     let (folder, package) = (library_folder(), Path::new(env!("CARGO_MANIFEST_DIR")));
-    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(Path::new(source).file_stem().unwrap());
+    let program =
+        Path::new(env!("CARGO_TARGET_TMPDIR")).join(Path::new(source).file_stem().unwrap());
     let output = Command::new("cc")
         .args(["-std=c99", "-O1", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-o"])
         .arg(&program)
@@ -34,7 +35,13 @@ fn build(source: &str) -> PathBuf {
 }
 
 /// A rank of the example in its namespace.
-fn start(program: &Path, rack: &Rack, aggregator: &Aggregator, rank: usize, rounds: usize) -> Process {
+fn start(
+    program: &Path,
+    rack: &Rack,
+    aggregator: &Aggregator,
+    rank: usize,
+    rounds: usize,
+) -> Process {
     let mut command = Command::new(program);
     command.arg(rounds.to_string()).env("LD_LIBRARY_PATH", library_folder());
     command.env("RANK", rank.to_string()).env("WORLD_SIZE", rack.workers().len().to_string());
@@ -58,7 +65,10 @@ fn the_example_sums_in_a_rack() {
     let ranks: Vec<_> = (0..3).map(|rank| start(&program, &rack, &aggregator, rank, 2)).collect();
     for (rank, mut process) in ranks.into_iter().enumerate() {
         process.wait_success(PATIENCE).unwrap();
-        assert_eq!(process.stdout(), format!("rank {rank} of 3\nthe last rank is 2\nall sums are right\n"));
+        assert_eq!(
+            process.stdout(),
+            format!("rank {rank} of 3\nthe last rank is 2\nall sums are right\n")
+        );
     }
 }
 
@@ -69,7 +79,8 @@ fn a_killed_rank_is_named_to_the_others() {
     }
     let program = build("examples/all_reduce.c");
     let (rack, aggregator) = rack_of(3);
-    let mut ranks: Vec<_> = (0..3).map(|rank| start(&program, &rack, &aggregator, rank, 1_000_000)).collect();
+    let mut ranks: Vec<_> =
+        (0..3).map(|rank| start(&program, &rack, &aggregator, rank, 1_000_000)).collect();
     for (rank, process) in ranks.iter_mut().enumerate() {
         process.wait_for_line(&format!("rank {rank} of 3"), PATIENCE).unwrap();
     }

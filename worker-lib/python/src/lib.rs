@@ -1,4 +1,5 @@
-//! The worker library for Python: calls on memory that Python owns. `switchml/__init__.py` finds that memory, and is what people import.
+//! The worker library for Python: calls on memory that Python owns. `switchml/__init__.py` finds
+//! that memory, and is what people import.
 
 #![allow(unsafe_code)]
 
@@ -18,15 +19,19 @@ struct Borrowed {
     _owner: Py<PyAny>,
 }
 
-// SAFETY: whoever calls from Python vouches for the address, and leaves the elements alone until the call is over: that is the contract of
-// `all_reduce_start` and `broadcast_start` below. `owner` keeps them where they are.
+// SAFETY: whoever calls from Python vouches for the address, and leaves the elements alone until
+// the call is over: that is the contract of `all_reduce_start` and `broadcast_start` below. `owner`
+// keeps them where they are.
 unsafe impl Tensor for Borrowed {
     fn dtype(&self) -> DType {
         self.dtype
     }
 
     fn bytes(&mut self) -> *mut [u8] {
-        std::ptr::slice_from_raw_parts_mut(std::ptr::with_exposed_provenance_mut(self.address), self.bytes)
+        std::ptr::slice_from_raw_parts_mut(
+            std::ptr::with_exposed_provenance_mut(self.address),
+            self.bytes,
+        )
     }
 }
 
@@ -70,9 +75,15 @@ impl PyCommunicator {
             builder = given(builder, job, switchml_worker::Builder::job);
             builder = given(builder, rank, switchml_worker::Builder::rank);
             builder = given(builder, world_size, switchml_worker::Builder::world_size);
-            builder = given(builder, seconds("deadline", deadline)?, switchml_worker::Builder::deadline);
-            builder = given(builder, seconds("timeout", timeout)?, switchml_worker::Builder::timeout);
-            builder = given(builder, seconds("join timeout", join_timeout)?, switchml_worker::Builder::join_timeout);
+            builder =
+                given(builder, seconds("deadline", deadline)?, switchml_worker::Builder::deadline);
+            builder =
+                given(builder, seconds("timeout", timeout)?, switchml_worker::Builder::timeout);
+            builder = given(
+                builder,
+                seconds("join timeout", join_timeout)?,
+                switchml_worker::Builder::join_timeout,
+            );
             given(builder, data_threads, switchml_worker::Builder::data_threads).connect()
         };
         let inner = py.detach(connect).map_err(|error| raised(py, &error))?;
@@ -107,7 +118,8 @@ impl PyCommunicator {
         root: u32,
         owner: Py<PyAny>,
     ) -> PyResult<PyHandle> {
-        let start = || self.inner()?.broadcast_start(Borrowed::new(address, count, dtype, owner)?, root);
+        let start =
+            || self.inner()?.broadcast_start(Borrowed::new(address, count, dtype, owner)?, root);
         start().map(PyHandle::new).map_err(|error| raised(py, &error))
     }
 
@@ -231,7 +243,11 @@ fn given<T, V>(builder: T, value: Option<V>, set: impl FnOnce(T, V) -> T) -> T {
 }
 
 fn seconds(name: &'static str, value: Option<f64>) -> Result<Option<Duration>, Error> {
-    let wrong = |value: f64| Error::Setting { name, given: value.to_string(), allowed: "seconds from 0 are allowed" };
+    let wrong = |value: f64| Error::Setting {
+        name,
+        given: value.to_string(),
+        allowed: "seconds from 0 are allowed",
+    };
     value.map(|value| Duration::try_from_secs_f64(value).map_err(|_| wrong(value))).transpose()
 }
 
@@ -244,7 +260,10 @@ fn told<'py>(py: Python<'py>, stats: &CallStats) -> PyResult<Bound<'py, PyDict>>
     dict.set_item("skipped", stats.skipped)?;
     dict.set_item("skipped_bytes", stats.skipped_bytes)?;
     dict.set_item("resent", stats.resent_by_timer + stats.resent_by_overtaking)?;
-    let late: Vec<_> = stats.stragglers().map(|(rank, straggler)| (rank, straggler.waited.as_secs_f64())).collect();
+    let late: Vec<_> = stats
+        .stragglers()
+        .map(|(rank, straggler)| (rank, straggler.waited.as_secs_f64()))
+        .collect();
     dict.set_item("late", late.into_py_dict(py)?)?;
     Ok(dict)
 }

@@ -52,7 +52,10 @@ impl Doctor {
 }
 
 /// Does a step, and prints how it went.
-fn step<T>(name: &'static str, action: impl FnOnce() -> Result<(T, String), Failure>) -> Result<T, Failure> {
+fn step<T>(
+    name: &'static str,
+    action: impl FnOnce() -> Result<(T, String), Failure>,
+) -> Result<T, Failure> {
     let begin = Instant::now();
     let outcome = action();
     let (word, detail) = match &outcome {
@@ -60,7 +63,9 @@ fn step<T>(name: &'static str, action: impl FnOnce() -> Result<(T, String), Fail
         Err(failure) => ("FAIL", failure.to_string()),
     };
     say(format_args!("{word:4}  {name:13}  {:>10}  {detail}", Clock(begin.elapsed())));
-    outcome.map(|(result, _)| result).map_err(|failure| Failure::Step { name, code: failure.code() })
+    outcome
+        .map(|(result, _)| result)
+        .map_err(|failure| Failure::Step { name, code: failure.code() })
 }
 
 /// A time for people.
@@ -80,7 +85,8 @@ fn resolve(address: &str) -> Result<((), String), Failure> {
 
 fn ask(address: &str) -> Result<((), String), Failure> {
     let status = control::status(address, PATIENCE).map_err(of_control)?;
-    let AggregatorStatus { address, version, data_plane, attachment, slots_free, slots_total } = status;
+    let AggregatorStatus { address, version, data_plane, attachment, slots_free, slots_total } =
+        status;
     let detail = format!(
         "switchml-aggregator {version} at {address}, {data_plane}: {attachment}; {slots_free} of {slots_total} slots are free"
     );
@@ -88,7 +94,8 @@ fn ask(address: &str) -> Result<((), String), Failure> {
 }
 
 fn join(address: &str, name: &str) -> Result<(SocketAddrV4, String), Failure> {
-    let (session, assigned) = Session::join(address, name, 0, 1, Some(1), PATIENCE).map_err(of_control)?;
+    let (session, assigned) =
+        Session::join(address, name, 0, 1, Some(1), PATIENCE).map_err(of_control)?;
     session.leave();
     let control::Assigned { slots, data_address, .. } = assigned;
     Ok((data_address, format!("job {name} of one rank: {slots} slots at UDP {data_address}")))
@@ -96,15 +103,22 @@ fn join(address: &str, name: &str) -> Result<(SocketAddrV4, String), Failure> {
 
 /// The data plane has an address of its own, whichever the control plane was reached by.
 fn open_socket(data_address: SocketAddrV4) -> Result<((), String), Failure> {
-    let failed = |error: std::io::Error| Failure::Join(Error::System { what: "UDP socket", why: error.to_string() });
+    let failed = |error: std::io::Error| {
+        Failure::Join(Error::System { what: "UDP socket", why: error.to_string() })
+    };
     let socket = UdpSocket::bind("0.0.0.0:0").map_err(failed)?;
     socket.connect(data_address).map_err(failed)?;
     let local = socket.local_addr().map_err(failed)?;
     Ok(((), format!("from {local} to {data_address}")))
 }
 
-fn open_path(settings: Builder, name: &str, interface: Option<&Interface>) -> Result<(Communicator, String), Failure> {
-    let settings = settings.job(name).rank(0).world_size(1).deadline(PATIENCE).join_timeout(PATIENCE);
+fn open_path(
+    settings: Builder,
+    name: &str,
+    interface: Option<&Interface>,
+) -> Result<(Communicator, String), Failure> {
+    let settings =
+        settings.job(name).rank(0).world_size(1).deadline(PATIENCE).join_timeout(PATIENCE);
     let communicator = settings.connect().map_err(Failure::joining)?;
     let info = communicator.info();
     let packet = info.packet_bytes() + IP_UDP_BYTES;
@@ -131,7 +145,9 @@ fn reduce(communicator: &Communicator) -> Result<((), String), Failure> {
         times.push(begin.elapsed());
         // The sum over one rank is what that rank gave.
         if sum != values {
-            return Err(Failure::Wrong("the sum over one rank is not what that rank gave".to_owned()));
+            return Err(Failure::Wrong(
+                "the sum over one rank is not what that rank gave".to_owned(),
+            ));
         }
     }
     times.remove(0);
@@ -150,7 +166,8 @@ fn results(communicator: &Communicator) -> Result<((), String), Failure> {
     arrival(&way, communicator.stats().engine.resent_by_timer).map(|detail| ((), detail))
 }
 
-/// Whether results come by themselves. A rank that does not get them asks, and gets an answer: all works, slowly.
+/// Whether results come by themselves. A rank that does not get them asks, and gets an answer: all
+/// works, slowly.
 fn arrival(way: &str, asked: u64) -> Result<String, Failure> {
     if asked > ROUNDS as u64 / 2 {
         return Err(Failure::Wrong(format!(
@@ -179,6 +196,10 @@ mod tests {
         assert_eq!(arrival("unicast", 2).unwrap(), "by unicast; 2 of 21 had to be asked for");
         let failure = arrival("multicast to 239.255.0.0:48866", 21).unwrap_err();
         assert_eq!(failure.code(), 1);
-        assert!(failure.to_string().starts_with("results by multicast to 239.255.0.0:48866 do not arrive, 21 of 21"));
+        assert!(
+            failure
+                .to_string()
+                .starts_with("results by multicast to 239.255.0.0:48866 do not arrive, 21 of 21")
+        );
     }
 }

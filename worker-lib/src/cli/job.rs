@@ -17,7 +17,8 @@ const STATUS_TIMEOUT: Duration = Duration::from_secs(5);
 pub struct Job {
     #[command(flatten)]
     aggregator: Aggregator,
-    /// Name of the job, the same on all ranks [env: SWITCHML_JOB, or MASTER_ADDR:MASTER_PORT] [default: default]
+    /// Name of the job, the same on all ranks [env: SWITCHML_JOB, or MASTER_ADDR:MASTER_PORT]
+    /// [default: default]
     #[arg(long, value_name = "NAME")]
     job: Option<String>,
     /// This process's rank, 0 to world size - 1 [env: RANK]
@@ -35,7 +36,8 @@ pub struct Job {
     /// Longest wait for the other ranks to join, in seconds
     #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = seconds::parse)]
     join_timeout: Duration,
-    /// Threads for large tensors, 1 to 8; all ranks get the smallest that any asks for [default: what suits processors and link]
+    /// Threads for large tensors, 1 to 8; all ranks get the smallest that any asks for [default:
+    /// what suits processors and link]
     #[arg(long, value_name = "N")]
     data_threads: Option<u32>,
 }
@@ -88,6 +90,9 @@ pub fn status(address: &str) -> Result<AggregatorStatus, Failure> {
 /// The aggregator's address.
 pub fn address(settings: &Builder) -> Result<&str, Failure> {
     settings.get_aggregator().ok_or_else(|| {
-        Failure::Usage("no aggregator is given; use --aggregator HOST[:PORT], or set SWITCHML_AGGREGATOR".to_owned())
+        Failure::Usage(
+            "no aggregator is given; use --aggregator HOST[:PORT], or set SWITCHML_AGGREGATOR"
+                .to_owned(),
+        )
     })
 }

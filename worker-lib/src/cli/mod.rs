@@ -63,7 +63,9 @@ impl Failure {
     /// Sorts out the arguments that only the job's set-up could judge.
     fn joining(error: Error) -> Self {
         match error {
-            Error::Setting { .. } | Error::Control(control::Error::Address { .. }) => Self::Usage(error.to_string()),
+            Error::Setting { .. } | Error::Control(control::Error::Address { .. }) => {
+                Self::Usage(error.to_string())
+            }
             other => Self::Join(other),
         }
     }
@@ -136,7 +138,10 @@ mod tests {
             ),
             (&["frobnicate"], "unrecognized subcommand 'frobnicate' (see --help)"),
         ] {
-            let error = switchml_cli::parse_from::<Cli>(["switchml-worker"].iter().chain(arguments)).err().unwrap();
+            let error =
+                switchml_cli::parse_from::<Cli>(["switchml-worker"].iter().chain(arguments))
+                    .err()
+                    .unwrap();
             assert_eq!(switchml_cli::one_line(&error), complaint);
         }
     }

@@ -8,7 +8,8 @@ use std::time::Duration;
 ///
 /// One line with what was given and what is allowed.
 pub fn parse(text: &str) -> Result<Duration, String> {
-    let seconds = text.parse::<f64>().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    let seconds =
+        text.parse::<f64>().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
     // Beyond a year there may be no such point in time any more.
     let year = Duration::from_secs(365 * 24 * 3600);
     seconds

@@ -49,8 +49,22 @@ mod tests {
 
     #[test]
     fn refused() {
-        for text in ["", "K", "-8", "+8", "8T", "8KB", "8 K", "1e3", "inf", "nan", "1.2.3", "0x10", "9999999999G", "é"]
-        {
+        for text in [
+            "",
+            "K",
+            "-8",
+            "+8",
+            "8T",
+            "8KB",
+            "8 K",
+            "1e3",
+            "inf",
+            "nan",
+            "1.2.3",
+            "0x10",
+            "9999999999G",
+            "é",
+        ] {
             assert!(parse(text).is_err(), "{text}");
         }
     }

@@ -6,12 +6,14 @@ use switchml_protocol::CONTROL_PORT;
 
 use super::Error;
 
-/// Socket addresses of an aggregator's control plane, given as `host`, `host:port`, an IP address, or one with a port (IPv6 in
-/// brackets). The port is [`CONTROL_PORT`] unless given. Asks the system's resolver, and blocks as long as that does.
+/// Socket addresses of an aggregator's control plane, given as `host`, `host:port`, an IP address,
+/// or one with a port (IPv6 in brackets). The port is [`CONTROL_PORT`] unless given. Asks the
+/// system's resolver, and blocks as long as that does.
 ///
 /// # Errors
 ///
-/// [`Error::Address`] when it is none of these, [`Error::UnknownHost`] when the name has no address.
+/// [`Error::Address`] when it is none of these, [`Error::UnknownHost`] when the name has no
+/// address.
 pub fn resolve(given: &str) -> Result<Vec<SocketAddr>, Error> {
     if let Ok(address) = given.parse::<SocketAddr>() {
         return Ok(vec![address]);
@@ -33,7 +35,8 @@ pub fn resolve(given: &str) -> Result<Vec<SocketAddr>, Error> {
     let unknown = |why: String| Error::UnknownHost { host: host.to_owned(), why };
     let found = (host, port).to_socket_addrs().map_err(|error| unknown(error.to_string()))?;
     let mut found: Vec<SocketAddr> = found.collect();
-    // The data plane is IPv4; where a name has both, the control plane is most likely reached by the same.
+    // The data plane is IPv4; where a name has both, the control plane is most likely reached by
+    // the same.
     found.sort_by_key(SocketAddr::is_ipv6);
     found.dedup();
     if found.is_empty() { Err(unknown("the name has no address".to_owned())) } else { Ok(found) }

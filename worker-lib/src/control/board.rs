@@ -79,7 +79,11 @@ impl Board {
     /// # Errors
     ///
     /// Why the session ended, when it ends first.
-    pub fn wait<T>(&self, timeout: Duration, pick: impl Fn(&Heard) -> Option<T>) -> Result<Option<T>, Error> {
+    pub fn wait<T>(
+        &self,
+        timeout: Duration,
+        pick: impl Fn(&Heard) -> Option<T>,
+    ) -> Result<Option<T>, Error> {
         let deadline = Instant::now() + timeout;
         let mut heard = self.lock();
         loop {
@@ -93,7 +97,8 @@ impl Board {
             if left.is_zero() {
                 return Ok(None);
             }
-            heard = self.changed.wait_timeout(heard, left).unwrap_or_else(PoisonError::into_inner).0;
+            heard =
+                self.changed.wait_timeout(heard, left).unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 

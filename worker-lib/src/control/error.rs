@@ -16,7 +16,9 @@ pub enum Error {
         why: String,
     },
     /// The aggregator's name has no address.
-    #[error("aggregator {host:?}: {why}; give the name or the IP address of the host where switchml-aggregator runs")]
+    #[error(
+        "aggregator {host:?}: {why}; give the name or the IP address of the host where switchml-aggregator runs"
+    )]
     UnknownHost {
         /// What was given.
         host: String,
@@ -82,7 +84,8 @@ pub enum Error {
     Mismatch {
         /// All of it in one line.
         reason: String,
-        /// Each call once, with the ranks that made it. Ranks that were in no call at that moment are not in it.
+        /// Each call once, with the ranks that made it. Ranks that were in no call at that moment
+        /// are not in it.
         calls: Vec<MadeCall>,
     },
     /// The connection to the aggregator broke.
@@ -94,7 +97,9 @@ pub enum Error {
         why: String,
     },
     /// The aggregator went away, and what is there now does not know the job.
-    #[error("the aggregator at {address} is another one now, or has lost its state, and the job with it: {why}")]
+    #[error(
+        "the aggregator at {address} is another one now, or has lost its state, and the job with it: {why}"
+    )]
     Forgotten {
         /// The aggregator.
         address: String,
@@ -118,10 +123,13 @@ pub enum Error {
 }
 
 impl Error {
-    /// The ranks at fault, as far as they are known. When calls differ, all but those who made the most common one.
+    /// The ranks at fault, as far as they are known. When calls differ, all but those who made the
+    /// most common one.
     pub(crate) fn ranks(&self) -> Vec<u16> {
         match self {
-            Self::Missing { ranks, .. } | Self::NotReady { ranks, .. } | Self::Aborted { ranks, .. } => ranks.clone(),
+            Self::Missing { ranks, .. }
+            | Self::NotReady { ranks, .. }
+            | Self::Aborted { ranks, .. } => ranks.clone(),
             Self::Mismatch { calls, .. } => {
                 let most = calls.iter().map(|call| call.ranks.len()).max();
                 let common = calls.iter().position(|call| Some(call.ranks.len()) == most);
@@ -154,9 +162,14 @@ mod tests {
 
     #[test]
     fn those_who_are_of_another_mind_are_at_fault() {
-        let call = |ranks: &[u16]| MadeCall { ranks: ranks.to_vec(), number: 1, call: String::new() };
+        let call =
+            |ranks: &[u16]| MadeCall { ranks: ranks.to_vec(), number: 1, call: String::new() };
         let ranks = |calls: &[&[u16]]| {
-            Error::Mismatch { reason: String::new(), calls: calls.iter().map(|ranks| call(ranks)).collect() }.ranks()
+            Error::Mismatch {
+                reason: String::new(),
+                calls: calls.iter().map(|ranks| call(ranks)).collect(),
+            }
+            .ranks()
         };
         assert_eq!(ranks(&[&[2], &[0, 3], &[1]]), [2, 1]);
         assert_eq!(ranks(&[&[0], &[1]]), [1], "whom the lowest rank does not agree with");
@@ -164,8 +177,12 @@ mod tests {
 
     #[test]
     fn one_line_each() {
-        let missing =
-            Error::Missing { job: "a".into(), world_size: 4, waited: Duration::from_millis(1500), ranks: vec![1, 3] };
+        let missing = Error::Missing {
+            job: "a".into(),
+            world_size: 4,
+            waited: Duration::from_millis(1500),
+            ranks: vec![1, 3],
+        };
         assert_eq!(
             missing.to_string(),
             "job \"a\" did not start: after 1.5 s ranks 1 and 3 of 4 are missing; start them with the same job name and world size"

@@ -9,8 +9,8 @@ use std::{
 };
 
 use switchml_control::{
-    self as control, Aborted, JoinEvent, JoinRequest, LeaveRequest, ListJobsRequest, ReadyRequest, ReportCallsRequest,
-    ResumeRequest, aggregator_client::AggregatorClient, join_event::Event,
+    self as control, Aborted, JoinEvent, JoinRequest, LeaveRequest, ListJobsRequest, ReadyRequest,
+    ReportCallsRequest, ResumeRequest, aggregator_client::AggregatorClient, join_event::Event,
 };
 use tokio::{runtime::Runtime, sync::mpsc::UnboundedReceiver};
 use tonic::{
@@ -28,14 +28,15 @@ const ANSWER: Duration = Duration::from_secs(5);
 const GOODBYE: Duration = Duration::from_secs(1);
 /// An idle connection is probed this often, so that a dead host is noticed between collectives too.
 const PROBE: Duration = Duration::from_secs(5);
-/// A probe without an answer for so long is the end. Generous: a machine that computes may starve this thread.
+/// A probe without an answer for so long is the end. Generous: a machine that computes may starve
+/// this thread.
 const PROBE_ANSWER: Duration = Duration::from_secs(10);
 
 /// Longest attempt to find an aggregator again whose data plane has most likely ended with it.
 const ATTEMPT: Duration = Duration::from_secs(1);
 
-/// Pauses between attempts to find the aggregator again: doubled from the first up to the last, so that an aggregator that was
-/// restarted hears of all its ranks within a second or two.
+/// Pauses between attempts to find the aggregator again: doubled from the first up to the last, so
+/// that an aggregator that was restarted hears of all its ranks within a second or two.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LAST_PAUSE: Duration = Duration::from_secs(1);
 
@@ -54,7 +55,8 @@ pub(super) enum Command {
     Ready(u16),
     /// Which ranks are not ready.
     Unready(Sender<Vec<u16>>),
-    /// These calls of the rank, by number, are in flight, and the last was refused; the data plane named two ranks.
+    /// These calls of the rank, by number, are in flight, and the last was refused; the data plane
+    /// named two ranks.
     ReportCalls { calls: Vec<(u64, String)>, named: [u16; 2] },
     /// Goodbye.
     Leave(Goodbye),
@@ -69,7 +71,10 @@ pub(super) fn runtime() -> Result<Runtime, Error> {
 }
 
 /// Connects to the first of the addresses that answers. Returns that address too.
-pub(super) async fn connect(addresses: &[SocketAddr], timeout: Duration) -> Result<(String, Channel), Error> {
+pub(super) async fn connect(
+    addresses: &[SocketAddr],
+    timeout: Duration,
+) -> Result<(String, Channel), Error> {
     let mut failed = None;
     for address in addresses {
         let address = address.to_string();
@@ -85,7 +90,10 @@ pub(super) async fn connect(addresses: &[SocketAddr], timeout: Duration) -> Resu
             Err(error) => failed = Some(Error::Unreachable { address, why: root_cause(&error) }),
         }
     }
-    Err(failed.unwrap_or_else(|| Error::Address { given: String::new(), why: "no address given".to_owned() }))
+    Err(failed.unwrap_or_else(|| Error::Address {
+        given: String::new(),
+        why: "no address given".to_owned(),
+    }))
 }
 
 /// The answer to a call, if it comes in time.
@@ -102,10 +110,14 @@ pub(super) async fn within<T>(
 }
 
 fn no_answer(address: &str, waited: Duration) -> Error {
-    Error::Lost { address: address.to_owned(), why: format!("no answer for {} s", waited.as_secs_f64()) }
+    Error::Lost {
+        address: address.to_owned(),
+        why: format!("no answer for {} s", waited.as_secs_f64()),
+    }
 }
 
-/// A status that the aggregator sent is its word; one with a source was made here, of a failure underneath.
+/// A status that the aggregator sent is its word; one with a source was made here, of a failure
+/// underneath.
 fn from_status(address: &str, status: &Status) -> Error {
     let address = address.to_owned();
     match status.source() {
@@ -147,12 +159,22 @@ impl Link {
             _ = commands.recv() => return Ok(()),
         };
         let Self { addresses, request, board, .. } = self;
-        Member { address, addresses, client, rank: request.rank, assigned: None, started: false, board }
-            .live(stream, commands)
-            .await
+        Member {
+            address,
+            addresses,
+            client,
+            rank: request.rank,
+            assigned: None,
+            started: false,
+            board,
+        }
+        .live(stream, commands)
+        .await
     }
 
-    async fn open(&self) -> Result<(String, AggregatorClient<Channel>, Streaming<JoinEvent>), Error> {
+    async fn open(
+        &self,
+    ) -> Result<(String, AggregatorClient<Channel>, Streaming<JoinEvent>), Error> {
         let (address, channel) = connect(&self.addresses, self.timeout).await?;
         let mut client = AggregatorClient::new(channel);
         let stream = within(ANSWER, &address, client.join(self.request.clone())).await?;
@@ -200,8 +222,9 @@ impl Member {
         }
     }
 
-    /// Goes on hearing of the job over another connection. Where the data plane ends with the daemon, there is most likely nobody to
-    /// find. But the aggregator may also have given up this rank, because it stood still: then it says so.
+    /// Goes on hearing of the job over another connection. Where the data plane ends with the
+    /// daemon, there is most likely nobody to find. But the aggregator may also have given up this
+    /// rank, because it stood still: then it says so.
     async fn find_again(&mut self, lost: Error) -> Result<Streaming<JoinEvent>, Error> {
         if self.assigned.as_ref().is_some_and(|assigned| assigned.durable) {
             return self.resume_patiently().await;
@@ -217,7 +240,9 @@ impl Member {
         let mut pause = FIRST_PAUSE;
         loop {
             match self.resume().await {
-                Err(Error::Lost { .. } | Error::Unreachable { .. }) => tokio::time::sleep(pause).await,
+                Err(Error::Lost { .. } | Error::Unreachable { .. }) => {
+                    tokio::time::sleep(pause).await
+                }
                 resumed => return resumed,
             }
             pause = (2 * pause).min(LAST_PAUSE);
@@ -233,9 +258,10 @@ impl Member {
         let asked = tokio::time::timeout(ANSWER, self.client.resume(request)).await;
         match asked {
             Ok(Ok(response)) => Ok(response.into_inner()),
-            Ok(Err(status)) if status.code() == Code::NotFound => {
-                Err(Error::Forgotten { address: self.address.clone(), why: status.message().to_owned() })
-            }
+            Ok(Err(status)) if status.code() == Code::NotFound => Err(Error::Forgotten {
+                address: self.address.clone(),
+                why: status.message().to_owned(),
+            }),
             Ok(Err(status)) => Err(from_status(&self.address, &status)),
             Err(_) => Err(no_answer(&self.address, ANSWER)),
         }
@@ -268,7 +294,8 @@ impl Member {
                         let _ = self.report_calls(calls, &named).await;
                     }
                     Some(Command::Leave(goodbye)) => {
-                        // A goodbye that nobody hears is no worse than the connection's end that follows.
+                        // A goodbye that nobody hears is no worse than the connection's end that
+                        // follows.
                         let _ = self.leave(goodbye).await;
                         return Ok(());
                     }
@@ -292,14 +319,18 @@ impl Member {
 
     fn hear(&mut self, event: JoinEvent) -> Result<(), Error> {
         match event.event {
-            Some(Event::Waiting(waiting)) => self.board.note(|heard| heard.missing = ranks(&waiting.missing_ranks)),
+            Some(Event::Waiting(waiting)) => {
+                self.board.note(|heard| heard.missing = ranks(&waiting.missing_ranks))
+            }
             Some(Event::Assigned(assigned)) => {
-                let assigned = Assigned::from_message(&assigned).map_err(|what| self.nonsense(what))?;
+                let assigned =
+                    Assigned::from_message(&assigned).map_err(|what| self.nonsense(what))?;
                 self.assigned = Some(assigned.clone());
                 self.board.note(|heard| heard.assigned = Some(assigned));
             }
             Some(Event::Started(started)) => {
-                let lanes = u16::try_from(started.lanes).map_err(|_| self.nonsense(format!("{started:?}")))?;
+                let lanes = u16::try_from(started.lanes)
+                    .map_err(|_| self.nonsense(format!("{started:?}")))?;
                 self.started = true;
                 self.board.note(|heard| heard.started = Some(lanes));
             }
@@ -313,7 +344,10 @@ impl Member {
                     number: made.number,
                     call: made.call,
                 };
-                return Err(Error::Mismatch { reason, calls: calls.into_iter().map(made).collect() });
+                return Err(Error::Mismatch {
+                    reason,
+                    calls: calls.into_iter().map(made).collect(),
+                });
             }
             Some(Event::Left(left)) => {
                 let rank = 1u64.checked_shl(left.rank).unwrap_or(0);
@@ -327,24 +361,36 @@ impl Member {
     }
 
     async fn ready(&mut self, lanes: u16) -> Result<(), Error> {
-        let Some(Assigned { job, epoch, control_secret, .. }) = self.assigned else { return Ok(()) };
+        let Some(Assigned { job, epoch, control_secret, .. }) = self.assigned else {
+            return Ok(());
+        };
         let lanes = lanes.into();
-        let request = ReadyRequest { job: job.into(), epoch, rank: self.rank, lanes, control_secret };
+        let request =
+            ReadyRequest { job: job.into(), epoch, rank: self.rank, lanes, control_secret };
         within(ANSWER, &self.address, self.client.ready(request)).await.map(drop)
     }
 
     async fn unready(&mut self) -> Result<Vec<u16>, Error> {
         let Some(Assigned { job, .. }) = self.assigned else { return Ok(Vec::new()) };
-        let jobs = within(ANSWER, &self.address, self.client.list_jobs(ListJobsRequest {})).await?.jobs;
+        let jobs =
+            within(ANSWER, &self.address, self.client.list_jobs(ListJobsRequest {})).await?.jobs;
         let ours = jobs.into_iter().filter(|entry| entry.job == u32::from(job));
         let unready = ours.flat_map(|entry| entry.members).filter(|member| !member.ready);
         Ok(ranks(&unready.map(|member| member.rank).collect::<Vec<_>>()))
     }
 
-    async fn report_calls(&mut self, calls: Vec<(u64, String)>, named: &[u16]) -> Result<(), Error> {
-        let Some(Assigned { job, epoch, control_secret, .. }) = self.assigned else { return Ok(()) };
-        let calls =
-            calls.into_iter().take(control::MAX_REPORTED_CALLS).map(|(number, call)| control::Call { number, call });
+    async fn report_calls(
+        &mut self,
+        calls: Vec<(u64, String)>,
+        named: &[u16],
+    ) -> Result<(), Error> {
+        let Some(Assigned { job, epoch, control_secret, .. }) = self.assigned else {
+            return Ok(());
+        };
+        let calls = calls
+            .into_iter()
+            .take(control::MAX_REPORTED_CALLS)
+            .map(|(number, call)| control::Call { number, call });
         let request = ReportCallsRequest {
             job: job.into(),
             epoch,
@@ -357,9 +403,12 @@ impl Member {
     }
 
     async fn leave(&mut self, Goodbye { error, ranks }: Goodbye) -> Result<(), Error> {
-        let Some(Assigned { job, epoch, control_secret, .. }) = self.assigned else { return Ok(()) };
+        let Some(Assigned { job, epoch, control_secret, .. }) = self.assigned else {
+            return Ok(());
+        };
         let ranks = ranks.into_iter().map(u32::from).collect();
-        let request = LeaveRequest { job: job.into(), epoch, rank: self.rank, error, ranks, control_secret };
+        let request =
+            LeaveRequest { job: job.into(), epoch, rank: self.rank, error, ranks, control_secret };
         within(GOODBYE, &self.address, self.client.leave(request)).await.map(drop)
     }
 

@@ -36,14 +36,15 @@ pub struct Assigned {
     pub control_secret: u64,
     /// Most lanes in a packet that the data plane takes.
     pub max_lanes: u16,
-    /// Whether the data plane outlives the aggregator's daemon: a job that has started goes on when the connection breaks, which is
-    /// then made again.
+    /// Whether the data plane outlives the aggregator's daemon: a job that has started goes on when
+    /// the connection breaks, which is then made again.
     pub durable: bool,
     /// Whether RESULTs of a MAX carry no check word, so that the ranks must prove them.
     pub unchecked_maxima: bool,
     /// Whether the data plane drops packets whose lanes are two i16.
     pub i32_lanes_only: bool,
-    /// Job number and group of each shard after the first, which has those above. All have as many slots.
+    /// Job number and group of each shard after the first, which has those above. All have as many
+    /// slots.
     pub further_shards: Vec<(u16, Option<SocketAddrV4>)>,
 }
 
@@ -60,8 +61,9 @@ impl Assigned {
             Ok(Some(SocketAddrV4::new(ip(address, "group_address")?, narrow(port, "group_port")?)))
         };
         let further = message.further_shards.iter();
-        let further =
-            further.map(|shard| Ok((narrow(shard.job, "job")?, group(&shard.group_address, shard.group_port)?)));
+        let further = further.map(|shard| {
+            Ok((narrow(shard.job, "job")?, group(&shard.group_address, shard.group_port)?))
+        });
         Ok(Self {
             job: narrow(message.job, "job")?,
             epoch: message.epoch,
@@ -88,7 +90,8 @@ impl Assigned {
     }
 }
 
-/// A rank's membership in a job: the connection is its sign of life. Dropping it leaves the job; in a panic, as a failure.
+/// A rank's membership in a job: the connection is its sign of life. Dropping it leaves the job; in
+/// a panic, as a failure.
 pub struct Session {
     job: String,
     timeout: Duration,
@@ -98,14 +101,16 @@ pub struct Session {
 }
 
 impl Session {
-    /// Joins the job named `job` at `aggregator` (see [`resolve`]) as `rank` of `world_size`, and waits until all ranks have.
-    /// `timeout` also bounds the wait in [`Session::ready`]. The rank asks for `data_threads`, or for as many as this host has use for.
+    /// Joins the job named `job` at `aggregator` (see [`resolve`]) as `rank` of `world_size`, and
+    /// waits until all ranks have. `timeout` also bounds the wait in [`Session::ready`]. The rank
+    /// asks for `data_threads`, or for as many as this host has use for.
     ///
     /// # Errors
     ///
-    /// [`Error::Address`], [`Error::UnknownHost`] or [`Error::Unreachable`]; [`Error::Refused`] with the aggregator's reason (a rank or world size out of
-    /// range, a rank that is taken, another world size than the job's); [`Error::Missing`] with the ranks that did not
-    /// come in time; [`Error::Aborted`] or [`Error::Lost`].
+    /// [`Error::Address`], [`Error::UnknownHost`] or [`Error::Unreachable`]; [`Error::Refused`]
+    /// with the aggregator's reason (a rank or world size out of range, a rank that is taken,
+    /// another world size than the job's); [`Error::Missing`] with the ranks that did not come in
+    /// time; [`Error::Aborted`] or [`Error::Lost`].
     pub fn join(
         aggregator: &str,
         job: &str,
@@ -141,12 +146,13 @@ impl Session {
         Ok((session, assigned))
     }
 
-    /// Tells that chunks of `lanes` lanes pass between this rank and the aggregator, and waits until every rank has told
-    /// its own. Returns the smallest: the lanes of the job's full chunk.
+    /// Tells that chunks of `lanes` lanes pass between this rank and the aggregator, and waits
+    /// until every rank has told its own. Returns the smallest: the lanes of the job's full chunk.
     ///
     /// # Errors
     ///
-    /// [`Error::NotReady`] with the ranks that did not tell in time; [`Error::Refused`], [`Error::Aborted`] or [`Error::Lost`].
+    /// [`Error::NotReady`] with the ranks that did not tell in time; [`Error::Refused`],
+    /// [`Error::Aborted`] or [`Error::Lost`].
     pub fn ready(&self, lanes: u16) -> Result<u16, Error> {
         // A control thread that has ended has said why on the board.
         let _ = self.commands.send(Command::Ready(lanes));
@@ -156,17 +162,22 @@ impl Session {
         let (answer, ranks) = std::sync::mpsc::channel();
         let _ = self.commands.send(Command::Unready(answer));
         let ranks = ranks.recv().unwrap_or_default();
-        Err(self.ended().unwrap_or_else(|| Error::NotReady { job: self.job.clone(), waited: self.timeout, ranks }))
+        Err(self.ended().unwrap_or_else(|| Error::NotReady {
+            job: self.job.clone(),
+            waited: self.timeout,
+            ranks,
+        }))
     }
 
-    /// Tells the aggregator which calls of this rank are in flight, with their numbers from 1, when ranks made different calls: the last is the one
-    /// that the data plane refused, and `named` are the ranks that it named. The session ends by [`Error::Mismatch`] then.
+    /// Tells the aggregator which calls of this rank are in flight, with their numbers from 1, when
+    /// ranks made different calls: the last is the one that the data plane refused, and `named` are
+    /// the ranks that it named. The session ends by [`Error::Mismatch`] then.
     pub fn report_calls(&self, calls: Vec<(u64, String)>, named: [u16; 2]) {
         let _ = self.commands.send(Command::ReportCalls { calls, named });
     }
 
-    /// Calls `calls`, from the control thread, when the aggregator wants to know which calls of this rank are in flight: a call of another
-    /// rank was refused.
+    /// Calls `calls`, from the control thread, when the aggregator wants to know which calls of
+    /// this rank are in flight: a call of another rank was refused.
     pub fn on_calls_wanted(&self, calls: impl Fn() -> Vec<(u64, String)> + Send + Sync + 'static) {
         self.board.note(|heard| heard.calls_in_flight = Some(Arc::new(calls)));
     }
@@ -181,8 +192,10 @@ impl Session {
         !self.board.unwatched.load(Ordering::Relaxed)
     }
 
-    /// Calls `callback` once, from the control thread, when the session ends without this rank's doing: [`Error::Aborted`], or
-    /// [`Error::Lost`] when the connection breaks, or [`Error::Forgotten`] where it could be made again. Calls it at once if that has happened. Replaces an earlier callback.
+    /// Calls `callback` once, from the control thread, when the session ends without this rank's
+    /// doing: [`Error::Aborted`], or [`Error::Lost`] when the connection breaks, or
+    /// [`Error::Forgotten`] where it could be made again. Calls it at once if that has happened.
+    /// Replaces an earlier callback.
     pub fn on_end(&self, callback: impl FnOnce(Error) + Send + 'static) {
         self.board.on_end(Box::new(callback));
     }
@@ -192,13 +205,14 @@ impl Session {
         self.board.ended()
     }
 
-    /// Leaves the job in good order. Returns when the aggregator has heard it, after a second at the latest.
+    /// Leaves the job in good order. Returns when the aggregator has heard it, after a second at
+    /// the latest.
     pub fn leave(mut self) {
         self.end(Goodbye::default());
     }
 
-    /// Leaves the job as failed: the other ranks are told why, and fail. `ranks` are those that the error blames; where there are
-    /// none, this rank is. Returns as [`Session::leave`] does.
+    /// Leaves the job as failed: the other ranks are told why, and fail. `ranks` are those that the
+    /// error blames; where there are none, this rank is. Returns as [`Session::leave`] does.
     pub fn fail(mut self, error: &str, ranks: Vec<u16>) {
         self.end(Goodbye { error: error.to_owned(), ranks });
     }

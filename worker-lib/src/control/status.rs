@@ -27,7 +27,8 @@ pub struct AggregatorStatus {
 ///
 /// # Errors
 ///
-/// [`Error::Address`], [`Error::UnknownHost`], [`Error::Unreachable`], [`Error::Refused`], or [`Error::Lost`] when the answer does not come in time.
+/// [`Error::Address`], [`Error::UnknownHost`], [`Error::Unreachable`], [`Error::Refused`], or
+/// [`Error::Lost`] when the answer does not come in time.
 pub fn status(aggregator: &str, timeout: Duration) -> Result<AggregatorStatus, Error> {
     let addresses = resolve(aggregator)?;
     link::runtime()?.block_on(async {

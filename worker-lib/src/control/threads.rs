@@ -13,8 +13,9 @@ const PER_THREAD: f64 = 12.5e9;
 /// Tells this host from others, the same in all its namespaces and containers.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
-/// The data threads that the ranks of this host have use for together, and the host's name among hosts: enough to fill the link towards
-/// the aggregator where its speed is known, and no more than processors.
+/// The data threads that the ranks of this host have use for together, and the host's name among
+/// hosts: enough to fill the link towards the aggregator where its speed is known, and no more than
+/// processors.
 pub(super) fn of_this_host(aggregator: &[SocketAddr]) -> (u32, String) {
     let processors = thread::available_parallelism().map_or(1, usize::from);
     let speed = aggregator.iter().find_map(|address| match address.ip() {

@@ -40,7 +40,8 @@ pub(super) enum Word<'a> {
     Damaged(Ignored),
 }
 
-/// An answer whose own fields are in order; the rest is to be compared with the chunk that it answers.
+/// An answer whose own fields are in order; the rest is to be compared with the chunk that it
+/// answers.
 pub(super) struct Answer<'a> {
     pub header: &'a Header,
     pub op: Op,
@@ -81,7 +82,8 @@ impl<'a> Answer<'a> {
         self.payload
     }
 
-    /// Checks the check word, then says what the answer means. What it says of ranks must be possible.
+    /// Checks the check word, then says what the answer means. What it says of ranks must be
+    /// possible.
     pub fn word(&self, identity: &Identity) -> Result<Word<'a>, Ignored> {
         let contributions = if self.is_result() { identity.ranks.into() } else { 1 };
         let expected = self.header.check_of(lane_sum(self.op, self.payload), contributions);
@@ -96,14 +98,18 @@ impl<'a> Answer<'a> {
             Kind::Result => Ok(Word::Result(self.payload)),
             Kind::Pending => {
                 let seen = u64::from(note(0)) << 32 | u64::from(note(1));
-                let (all, own) = (identity.all_ranks(), 1u64.checked_shl(identity.rank.into()).unwrap_or(0));
+                let (all, own) =
+                    (identity.all_ranks(), 1u64.checked_shl(identity.rank.into()).unwrap_or(0));
                 // This rank is in, and somebody is not.
                 let is_possible = seen & own != 0 && seen & !all == 0 && seen != all;
                 if is_possible { Ok(Word::Pending(seen)) } else { Err(Ignored::Ranks) }
             }
             _ => {
-                let (reason, detail) = (RejectReason::from_wire(note(0)).ok_or(Ignored::Reason)?, note(1));
-                let names_ranks = [detail >> 16, detail & 0xFFFF].iter().all(|rank| *rank < identity.ranks.into());
+                let (reason, detail) =
+                    (RejectReason::from_wire(note(0)).ok_or(Ignored::Reason)?, note(1));
+                let names_ranks = [detail >> 16, detail & 0xFFFF]
+                    .iter()
+                    .all(|rank| *rank < identity.ranks.into());
                 let is_possible = reason != RejectReason::Mismatch || names_ranks;
                 if is_possible { Ok(Word::Reject(reason, detail)) } else { Err(Ignored::Ranks) }
             }

@@ -10,14 +10,16 @@ const INITIAL_WINDOW: usize = 128 << 10;
 const WAITING: usize = 192 << 10;
 /// Floor of the retransmission timeout: what a busy host may let a packet wait.
 const TIMEOUT_FLOOR: Duration = Duration::from_micros(500);
-/// Ceiling of the retransmission timeout: the pace at which a rank asks whether a late peer has come.
+/// Ceiling of the retransmission timeout: the pace at which a rank asks whether a late peer has
+/// come.
 pub const TIMEOUT_CEILING: Duration = Duration::from_millis(100);
 /// Retransmission timeout before there is a round-trip time.
 const TIMEOUT_INITIAL: Duration = Duration::from_millis(10);
-/// The slowest link that the timer reckons with, in bits per second: a tenth of the slowest that training is run on.
+/// The slowest link that the timer reckons with, in bits per second: a tenth of the slowest that
+/// training is run on.
 const SLOWEST_LINK: u64 = 100_000_000;
-/// How long the aggregator may give no answer, unless the caller says otherwise: of any answer lost on the way, many more were asked for
-/// by then.
+/// How long the aggregator may give no answer, unless the caller says otherwise: of any answer lost
+/// on the way, many more were asked for by then.
 pub const DEADLINE: Duration = Duration::from_secs(5);
 /// How long other ranks may be waited for, unless the caller says otherwise: as in torch.
 pub const TIMEOUT: Duration = Duration::from_secs(30 * 60);
@@ -29,7 +31,8 @@ const REORDERING: Duration = Duration::from_micros(200);
 pub struct Limits {
     /// For an answer of the aggregator.
     pub deadline: Duration,
-    /// For other ranks, while the aggregator says who is missing and the control plane that they are there.
+    /// For other ranks, while the aggregator says who is missing and the control plane that they
+    /// are there.
     pub timeout: Duration,
 }
 
@@ -54,15 +57,18 @@ pub struct Config {
     pub rtt: RttLimits,
     /// Floor of the reordering window, in ns.
     pub reordering: u64,
-    /// Time without an answer from the aggregator, in ns, after which [`Engine::on_timer`](super::Engine::on_timer) fails.
+    /// Time without an answer from the aggregator, in ns, after which
+    /// [`Engine::on_timer`](super::Engine::on_timer) fails.
     pub deadline: u64,
-    /// Time without a result, in ns, after which it fails although the aggregator answers, which waits for other ranks.
+    /// Time without a result, in ns, after which it fails although the aggregator answers, which
+    /// waits for other ranks.
     pub timeout: u64,
 }
 
 impl Config {
-    /// The product's windows and timers, with an aggregator that checks maxima, for chunks of up to `lanes` lanes and a rank that can receive `room` of them at once. The window takes
-    /// up half of the slots at most, so that a lost chunk's slot is not waited for.
+    /// The product's windows and timers, with an aggregator that checks maxima, for chunks of up to
+    /// `lanes` lanes and a rank that can receive `room` of them at once. The window takes up half
+    /// of the slots at most, so that a lost chunk's slot is not waited for.
     pub fn new(identity: Identity, slots: u16, lanes: u16, room: u32, limits: Limits) -> Self {
         let chunks = |bytes: usize| (bytes / packet_len(lanes)) as u32;
         Self {

@@ -20,8 +20,9 @@ impl Departed {
 
     /// Fails when `seen`, a PENDING's bitmap, says that one of them is missing.
     ///
-    /// A rank leaves after its last result, so the aggregator has all its contributions before anyone hears that it left. But a PENDING may
-    /// have been on its way for longer: it counts if it answers a packet that was sent after the news. `aux` tells which; corrupted, which the
+    /// A rank leaves after its last result, so the aggregator has all its contributions before
+    /// anyone hears that it left. But a PENDING may have been on its way for longer: it counts if
+    /// it answers a packet that was sent after the news. `aux` tells which; corrupted, which the
     /// check word does not show, it costs a session at worst, never a sum.
     pub fn check(&self, seen: u64, aux: u32) -> Result<(), Failure> {
         let missing = self.ranks & !seen;

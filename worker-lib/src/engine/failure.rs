@@ -5,7 +5,8 @@ use switchml_protocol::header::RejectReason;
 /// The end of a session, as the data path shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Failure {
-    /// No result for the timeout, or for the deadline where nobody watches the other ranks, and these have not contributed: a bitmap.
+    /// No result for the timeout, or for the deadline where nobody watches the other ranks, and
+    /// these have not contributed: a bitmap.
     Missing(u64),
     /// No answer for the deadline: the aggregator does not answer.
     Silent,
@@ -38,9 +39,11 @@ pub enum Failure {
 impl Failure {
     pub(super) fn rejected(reason: RejectReason, detail: u32, ours: u32, collective: u64) -> Self {
         match reason {
-            RejectReason::Mismatch => {
-                Self::Mismatch { first: (detail >> 16) as u16, dissenter: detail as u16, collective }
-            }
+            RejectReason::Mismatch => Self::Mismatch {
+                first: (detail >> 16) as u16,
+                dissenter: detail as u16,
+                collective,
+            },
             RejectReason::Round => Self::Round { ours, newest: detail },
             RejectReason::Aborted => Self::Aborted,
         }

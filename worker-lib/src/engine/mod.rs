@@ -1,24 +1,29 @@
 //! The engine: what to send next, given the aggregator's answers and the time.
 //!
-//! Pure: datagrams and a monotonic time in nanoseconds in, decisions out. No I/O, no clock, no allocation per chunk, no payload
-//! of its own; deterministic and cloneable, so that simulators and model checkers drive the same code as the sockets do.
-//! `docs/protocol.md`, section "Worker", is the specification.
+//! Pure: datagrams and a monotonic time in nanoseconds in, decisions out. No I/O, no clock, no
+//! allocation per chunk, no payload of its own; deterministic and cloneable, so that simulators and
+//! model checkers drive the same code as the sockets do. `docs/protocol.md`, section "Worker", is
+//! the specification.
 //!
-//! The session's chunks are numbered c = 0, 1, 2, … across collectives; chunk c uses slot c mod S in round c div S. A
-//! chunk may go out once the result of chunk c - S is here, and while fewer than the window are outstanding. In a loop, a caller
+//! The session's chunks are numbered c = 0, 1, 2, … across collectives; chunk c uses slot c mod S
+//! in round c div S. A chunk may go out once the result of chunk c - S is here, and while fewer
+//! than the window are outstanding. In a loop, a caller
 //!
 //! 1. passes every datagram to [`Engine::receive`] and uses the result it may return,
 //! 2. calls [`Engine::on_timer`],
-//! 3. sends what [`Engine::next_resend`] returns, then new chunks by [`Engine::send`] while [`Engine::may_send`],
+//! 3. sends what [`Engine::next_resend`] returns, then new chunks by [`Engine::send`] while
+//!    [`Engine::may_send`],
 //! 4. waits for a datagram, at most until [`Engine::deadline`].
 //!
 //! # Loss
 //!
-//! Chunks are sent again when the results of chunks sent later, by more than the reordering window, came first (RACK, RFC 8985), and
-//! when nothing came for the retransmission timeout: then one chunk, the oldest, and twice as many at each further expiry.
-//! A PENDING tells that the chunk is in and a peer is late. That is no loss; from then on only the oldest chunk is sent again, ever more
-//! rarely, because its RESULT may still get lost. Only a loss that is confirmed, by the result that follows a resend no sooner than a round trip
-//! takes, counts as one, and only a share of losses that links do not have by themselves shrinks the window.
+//! Chunks are sent again when the results of chunks sent later, by more than the reordering window,
+//! came first (RACK, RFC 8985), and when nothing came for the retransmission timeout: then one
+//! chunk, the oldest, and twice as many at each further expiry. A PENDING tells that the chunk is
+//! in and a peer is late. That is no loss; from then on only the oldest chunk is sent again, ever
+//! more rarely, because its RESULT may still get lost. Only a loss that is confirmed, by the result
+//! that follows a resend no sooner than a round trip takes, counts as one, and only a share of
+//! losses that links do not have by themselves shrinks the window.
 
 mod answer;
 mod config;
@@ -63,8 +68,9 @@ pub struct Waiting {
     pub time: u64,
 }
 
-/// Ranks are named as missing if the aggregator has said so within so many of the longest intervals at which it is asked, or within half the
-/// deadline. Whoever was missing before that may have come since, and what is wrong now is the way to the aggregator.
+/// Ranks are named as missing if the aggregator has said so within so many of the longest intervals
+/// at which it is asked, or within half the deadline. Whoever was missing before that may have come
+/// since, and what is wrong now is the way to the aggregator.
 const NEWS_LASTS: u64 = 4;
 
 /// One packet's worth of a collective, as the engine sees it.
@@ -108,7 +114,8 @@ pub struct Completed {
     pub history: History,
 }
 
-/// A packet to send: the caller adds the payload and, by [`Header::check_of`] with one contribution, the check word.
+/// A packet to send: the caller adds the payload and, by [`Header::check_of`] with one
+/// contribution, the check word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transmission {
     /// The header, but for the check word.
@@ -137,7 +144,8 @@ struct Evidence {
     rtt: u64,
     /// When overtaken chunks begin to count as lost.
     from: u64,
-    /// Whether it was the timer's. Then the result may be that of the first transmission, which a late peer or a long queue held up until just now.
+    /// Whether it was the timer's. Then the result may be that of the first transmission, which a
+    /// late peer or a long queue held up until just now.
     doubtful: bool,
 }
 
@@ -160,7 +168,8 @@ pub struct Engine {
     /// Its expiries since there was progress.
     expiries: u32,
     progress_at: u64,
-    /// When this rank went on after it had stood still itself: what came meanwhile may lie in its socket, and is no silence.
+    /// When this rank went on after it had stood still itself: what came meanwhile may lie in its
+    /// socket, and is no silence.
     resumed_at: u64,
     /// Since when nobody watches whether the other ranks are there, if so.
     unwatched_since: Option<u64>,
@@ -176,8 +185,8 @@ impl Engine {
         Self::starting_at(config, 0)
     }
 
-    /// An engine whose first chunk is number `first`, in an epoch whose chunks before it are all done: for tests that let round
-    /// numbers wrap around.
+    /// An engine whose first chunk is number `first`, in an epoch whose chunks before it are all
+    /// done: for tests that let round numbers wrap around.
     pub fn starting_at(config: Config, first: u64) -> Self {
         Self {
             config,
@@ -204,13 +213,14 @@ impl Engine {
         self.rtt.sample(sent_at, now);
     }
 
-    /// Takes in the news that these ranks, a bitmap, have left in good order: they have all their results, and make no more calls. To
-    /// wait for one of them is a failure from then on.
+    /// Takes in the news that these ranks, a bitmap, have left in good order: they have all their
+    /// results, and make no more calls. To wait for one of them is a failure from then on.
     pub fn note_departed(&mut self, ranks: u64) {
         self.departed.note(ranks, self.sequence);
     }
 
-    /// Takes in whether the control plane watches the other ranks, so that it would tell of one that died. Unless it says otherwise, it does.
+    /// Takes in whether the control plane watches the other ranks, so that it would tell of one
+    /// that died. Unless it says otherwise, it does.
     pub fn note_watched(&mut self, now: u64, watched: bool) {
         self.unwatched_since = if watched { None } else { self.unwatched_since.or(Some(now)) };
     }
@@ -219,7 +229,11 @@ impl Engine {
     pub fn waiting(&self, now: u64) -> Option<Waiting> {
         let oldest = self.table.oldest()?;
         let ranks = self.missing(oldest)?;
-        Some(Waiting { ranks, collective: oldest.chunk.collective, time: now.saturating_sub(self.progress_at) })
+        Some(Waiting {
+            ranks,
+            collective: oldest.chunk.collective,
+            time: now.saturating_sub(self.progress_at),
+        })
     }
 
     /// What it was made for.
@@ -296,10 +310,12 @@ impl Engine {
         found
     }
 
-    /// Takes in a datagram that came from the aggregator's address; `congested` when it carried the CE mark of ECN.
+    /// Takes in a datagram that came from the aggregator's address; `congested` when it carried the
+    /// CE mark of ECN.
     ///
-    /// Returns the chunk that it completes and the aggregate, big-endian lanes. Everything else, answers that belong to nothing
-    /// outstanding above all, is counted in [`EngineStats::ignored`] and has no effect.
+    /// Returns the chunk that it completes and the aggregate, big-endian lanes. Everything else,
+    /// answers that belong to nothing outstanding above all, is counted in [`EngineStats::ignored`]
+    /// and has no effect.
     ///
     /// # Errors
     /// What a REJECT says. The session is over then.
@@ -312,7 +328,8 @@ impl Engine {
         self.receive_if(now, datagram, congested, |_, _| true)
     }
 
-    /// The same, where maxima may come [unchecked](Config::unchecked_maxima): `accept` is asked of each, and what it refuses is ignored.
+    /// The same, where maxima may come [unchecked](Config::unchecked_maxima): `accept` is asked of
+    /// each, and what it refuses is ignored.
     ///
     /// # Errors
     /// As [`Engine::receive`].
@@ -326,14 +343,17 @@ impl Engine {
         match self.judge(datagram, accept) {
             Ok((header, Word::Result(payload))) => {
                 let congested = congested || header.flags & flags::CE != 0;
-                Ok(self.complete(now, header.slot.get(), congested).map(|completed| (completed, payload)))
+                Ok(self
+                    .complete(now, header.slot.get(), congested)
+                    .map(|completed| (completed, payload)))
             }
             Ok((header, Word::Pending(bitmap))) => {
                 self.wait_for_peers(now, header.slot.get(), bitmap);
                 self.departed.check(bitmap, header.aux.get()).map(|()| None)
             }
             Ok((header, Word::Reject(reason, detail))) => {
-                let collective = self.table.get_mut(header.slot.get()).map_or(0, |entry| entry.chunk.collective);
+                let collective =
+                    self.table.get_mut(header.slot.get()).map_or(0, |entry| entry.chunk.collective);
                 Err(Failure::rejected(reason, detail, header.round.get(), collective))
             }
             Ok((header, Word::Damaged(reason))) => {
@@ -362,7 +382,9 @@ impl Engine {
         if now.saturating_sub(self.timer_at()) > self.config.deadline / 2 {
             self.resumed_at = now;
         }
-        if self.end_of_wait(&oldest).is_some_and(|end| now >= end) || now >= self.end_of_silence(&oldest) {
+        if self.end_of_wait(&oldest).is_some_and(|end| now >= end)
+            || now >= self.end_of_silence(&oldest)
+        {
             return Err(self.out_of_time(now, &oldest));
         }
         self.mark_overtaken(now);
@@ -374,7 +396,8 @@ impl Engine {
         Ok(())
     }
 
-    /// When [`Self::on_timer`] is to be called, if nothing comes before; `None` while nothing is outstanding.
+    /// When [`Self::on_timer`] is to be called, if nothing comes before; `None` while nothing is
+    /// outstanding.
     pub fn deadline(&self) -> Option<u64> {
         let oldest = self.table.oldest()?;
         let at = self.timer_at().min(self.end_of_silence(oldest));
@@ -388,12 +411,17 @@ impl Engine {
         heard_at.saturating_add(self.config.deadline)
     }
 
-    /// When other ranks have been waited for too long, if they are what is waited for. While nobody watches them, they may be dead.
+    /// When other ranks have been waited for too long, if they are what is waited for. While nobody
+    /// watches them, they may be dead.
     fn end_of_wait(&self, oldest: &Outstanding) -> Option<u64> {
         oldest.pending?;
         Some(match self.unwatched_since {
             None => self.progress_at.saturating_add(self.config.timeout),
-            Some(since) => self.progress_at.max(self.resumed_at).max(since).saturating_add(self.config.deadline),
+            Some(since) => self
+                .progress_at
+                .max(self.resumed_at)
+                .max(since)
+                .saturating_add(self.config.deadline),
         })
     }
 
@@ -412,20 +440,27 @@ impl Engine {
         let identity = &self.config.identity;
         let answer = answer::read(identity, datagram)?;
         let header = answer.header;
-        let entry = self.table.get(header.slot.get(), header.round.get()).ok_or(Ignored::NotOutstanding)?;
+        let entry =
+            self.table.get(header.slot.get(), header.round.get()).ok_or(Ignored::NotOutstanding)?;
         let chunk = &entry.chunk;
         let same_call = header.fingerprint.get() == chunk.fingerprint
-            && (!answer.is_result() || (answer.op == chunk.op && header.lanes.get() == chunk.lanes));
+            && (!answer.is_result()
+                || (answer.op == chunk.op && header.lanes.get() == chunk.lanes));
         if !same_call {
             return Err(Ignored::Call);
         }
         if self.config.unchecked_maxima && answer.is_result() && !chunk.op.is_sum() {
             let maximum = answer.unchecked();
             let accepted = accept(chunk, maximum);
-            return Ok((header, if accepted { Word::Result(maximum) } else { Word::Damaged(Ignored::Maximum) }));
+            return Ok((
+                header,
+                if accepted { Word::Result(maximum) } else { Word::Damaged(Ignored::Maximum) },
+            ));
         }
         match answer.word(identity) {
-            Err(Ignored::Check) if answer.is_result() => Ok((header, Word::Damaged(Ignored::Check))),
+            Err(Ignored::Check) if answer.is_result() => {
+                Ok((header, Word::Damaged(Ignored::Check)))
+            }
             word => Ok((header, word?)),
         }
     }
@@ -452,8 +487,10 @@ impl Engine {
         if !entry.resent && !waited {
             self.rtt.sample(entry.sent_at, now);
         }
-        // The result of a chunk sent twice may be that of the first time, or may have waited for a peer.
-        let confirmed_loss = entry.resent && entry.pending.is_none() && elapsed >= self.rtt.minimum();
+        // The result of a chunk sent twice may be that of the first time, or may have waited for a
+        // peer.
+        let confirmed_loss =
+            entry.resent && entry.pending.is_none() && elapsed >= self.rtt.minimum();
         if congested {
             self.stats.congested += 1;
         }
@@ -466,15 +503,17 @@ impl Engine {
         }
     }
 
-    /// The result of this chunk says how far transmissions have come. Doubt is over when what was sent once, before, gets its result all the same.
+    /// The result of this chunk says how far transmissions have come. Doubt is over when what was
+    /// sent once, before, gets its result all the same.
     fn note_evidence(&mut self, now: u64, entry: &Outstanding, elapsed: u64) {
-        let counts = self
-            .evidence
-            .is_none_or(|evidence| entry.sequence > evidence.sequence || (evidence.doubtful && !entry.resent));
+        let counts = self.evidence.is_none_or(|evidence| {
+            entry.sequence > evidence.sequence || (evidence.doubtful && !entry.resent)
+        });
         if counts {
             let doubtful = entry.resent && entry.history.resent_by_timer > 0;
             let from = if doubtful { now + self.reordering() } else { now };
-            self.evidence = Some(Evidence { sequence: entry.sequence, rtt: elapsed, from, doubtful });
+            self.evidence =
+                Some(Evidence { sequence: entry.sequence, rtt: elapsed, from, doubtful });
         }
     }
 
@@ -505,7 +544,8 @@ impl Engine {
         let (mut marked, mut until) = (0, None::<u64>);
         self.table.for_each_while(|entry| {
             if entry.sequence > evidence.sequence {
-                // Those sent once are in the order of their numbers: behind the first that is newer, all are, and those sent again are newer still.
+                // Those sent once are in the order of their numbers: behind the first that is
+                // newer, all are, and those sent again are newer still.
                 return entry.resent || entry.pending.is_some();
             }
             if entry.lost {
@@ -526,16 +566,22 @@ impl Engine {
         self.stats.resent_by_overtaking += u64::from(marked);
     }
 
-    /// The retransmission timer has expired: marks the oldest chunk, or more of them each time in a row.
+    /// The retransmission timer has expired: marks the oldest chunk, or more of them each time in a
+    /// row.
     fn mark_overdue(&mut self, oldest: &Outstanding) {
         let waiting = oldest.pending.is_some();
         let most = if waiting { 1 } else { 1 << (self.expiries - 1).min(5) };
         let mut marked = 0;
         self.table.for_each_while(|entry| {
-            let overdue = if waiting { entry.number == oldest.number } else { entry.pending.is_none() };
+            let overdue =
+                if waiting { entry.number == oldest.number } else { entry.pending.is_none() };
             if overdue && !entry.lost {
                 entry.lost = true;
-                let cause = if waiting { &mut entry.history.probes } else { &mut entry.history.resent_by_timer };
+                let cause = if waiting {
+                    &mut entry.history.probes
+                } else {
+                    &mut entry.history.resent_by_timer
+                };
                 *cause += 1;
                 marked += 1;
             }
@@ -547,7 +593,8 @@ impl Engine {
             return;
         }
         self.stats.resent_by_timer += u64::from(marked);
-        // The first resend of the oldest may have been too early; its answer will tell. No answer to that either is congestion.
+        // The first resend of the oldest may have been too early; its answer will tell. No answer
+        // to that either is congestion.
         if self.expiries > 1 && self.window.shrink(oldest.number, self.table.next()) {
             self.stats.window_cuts += 1;
         }

@@ -1,4 +1,5 @@
-//! An aggregator, engines and a bad network between them, all in memory; a seed reproduces everything.
+//! An aggregator, engines and a bad network between them, all in memory; a seed reproduces
+//! everything.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -24,7 +25,11 @@ pub fn config(ranks: u16, rank: u16, slots: u16) -> Config {
         identity: Identity { job: JOB, epoch: EPOCH, rank, ranks },
         slots,
         unchecked_maxima: false,
-        window: WindowLimits { initial: 16, maximum: 64.min(u32::from(slots) / 2), waiting: u32::MAX },
+        window: WindowLimits {
+            initial: 16,
+            maximum: 64.min(u32::from(slots) / 2),
+            waiting: u32::MAX,
+        },
         rtt: RttLimits { initial: 1_000_000, packet: 0, floor: 300_000, ceiling: 20_000_000 },
         reordering: 50_000,
         deadline: 1_000_000_000,
@@ -39,7 +44,8 @@ pub fn chunk(index: usize) -> Chunk {
 
 /// What `rank` has in a lane: large enough to wrap when summed.
 fn value(rank: u16, index: usize, lane: u32) -> i32 {
-    (u32::from(rank) + 1).wrapping_mul(0x1F00_0001).wrapping_add(index as u32 * 7919 + lane * 31) as i32
+    (u32::from(rank) + 1).wrapping_mul(0x1F00_0001).wrapping_add(index as u32 * 7919 + lane * 31)
+        as i32
 }
 
 /// What all ranks must get.
@@ -54,8 +60,9 @@ fn expected(ranks: u16, index: usize, lane: u32) -> i32 {
 /// The packet of a transmission by `rank`.
 pub fn packet(rank: u16, transmission: &Transmission) -> Vec<u8> {
     let Transmission { mut header, chunk } = *transmission;
-    let lanes: Vec<U32> =
-        (0..u32::from(chunk.lanes)).map(|lane| U32::new(value(rank, chunk.index, lane) as u32)).collect();
+    let lanes: Vec<U32> = (0..u32::from(chunk.lanes))
+        .map(|lane| U32::new(value(rank, chunk.index, lane) as u32))
+        .collect();
     let sum = lanes.iter().fold(0u32, |sum, lane| sum.wrapping_add(lane.get()));
     header.check.set(header.check_of(sum, 1));
     [header.as_bytes(), lanes.as_bytes()].concat()
@@ -90,7 +97,8 @@ impl Switch {
         let mut payload = <[U32]>::ref_from_bytes(&packet[HEADER_LEN..]).unwrap().to_vec();
         let len = packet.len() - HEADER_LEN;
         let outcome = serve(self, &place(rank), &mut header, &mut payload[..], len);
-        let answer = || [header.as_bytes(), payload[..header.lanes.get().into()].as_bytes()].concat();
+        let answer =
+            || [header.as_bytes(), payload[..header.lanes.get().into()].as_bytes()].concat();
         match outcome.action() {
             Action::Broadcast => Some((true, answer())),
             Action::Reply => Some((false, answer())),
@@ -210,15 +218,27 @@ impl Network {
     /// Asserts that all ranks have all results. That they are right is asserted as they arrive.
     pub fn assert_done(&self) {
         for worker in &self.workers {
-            assert_eq!((worker.failure, worker.results), (None, worker.chunks), "rank {}", worker.rank);
+            assert_eq!(
+                (worker.failure, worker.results),
+                (None, worker.chunks),
+                "rank {}",
+                worker.rank
+            );
         }
     }
 
     fn step(&mut self) {
         let packet = self.under_way.first_key_value().map(|((time, _), _)| *time);
-        let timer = self.workers.iter().enumerate().filter_map(|(rank, worker)| Some((worker.wakes_at()?, rank))).min();
+        let timer = self
+            .workers
+            .iter()
+            .enumerate()
+            .filter_map(|(rank, worker)| Some((worker.wakes_at()?, rank)))
+            .min();
         match (packet, timer) {
-            (Some(arrival), timer) if timer.is_none_or(|(wakes, _)| arrival <= wakes) => self.deliver(),
+            (Some(arrival), timer) if timer.is_none_or(|(wakes, _)| arrival <= wakes) => {
+                self.deliver()
+            }
             (_, Some((wakes, rank))) => {
                 self.now = self.now.max(wakes);
                 self.act(rank);
@@ -306,7 +326,11 @@ impl Worker {
             Ok(Some((Completed { chunk, .. }, payload))) => {
                 let lanes = <[U32]>::ref_from_bytes(payload).unwrap();
                 for (lane, found) in (0..).zip(lanes) {
-                    assert_eq!(found.get() as i32, expected(ranks, chunk.index, lane), "{chunk:?}, lane {lane}");
+                    assert_eq!(
+                        found.get() as i32,
+                        expected(ranks, chunk.index, lane),
+                        "{chunk:?}, lane {lane}"
+                    );
                 }
                 self.results += 1;
             }

@@ -18,7 +18,8 @@ pub(super) struct Outstanding {
     pub resent: bool,
     /// To be sent again.
     pub lost: bool,
-    /// Bitmap of the ranks that are in, if the aggregator told: this rank is, and the wait is for others.
+    /// Bitmap of the ranks that are in, if the aggregator told: this rank is, and the wait is for
+    /// others.
     pub pending: Option<NonZeroU64>,
     /// When it told so last.
     pub pending_at: u64,
@@ -41,7 +42,12 @@ pub(super) struct Table {
 impl Table {
     /// An empty table, whose first chunk will be number `first`.
     pub fn new(slots: u16, first: u64) -> Self {
-        Self { slots: vec![None; usize::from(slots.max(1))].into(), oldest: first, next: first, len: 0 }
+        Self {
+            slots: vec![None; usize::from(slots.max(1))].into(),
+            oldest: first,
+            next: first,
+            len: 0,
+        }
     }
 
     pub fn len(&self) -> u32 {
@@ -52,12 +58,14 @@ impl Table {
         self.next
     }
 
-    /// How many chunks find their slot free, from the next one on: those for which the result of the chunk S places before is here.
+    /// How many chunks find their slot free, from the next one on: those for which the result of
+    /// the chunk S places before is here.
     pub fn room(&self) -> u32 {
         (self.oldest + self.slots.len() as u64 - self.next) as u32
     }
 
-    /// Puts the next chunk into its slot, which is free: it is sent now, as number `sequence` of all transmissions.
+    /// Puts the next chunk into its slot, which is free: it is sent now, as number `sequence` of
+    /// all transmissions.
     pub fn push(&mut self, chunk: Chunk, now: u64, sequence: u64) -> &Outstanding {
         let (number, slots) = (self.next, self.slots.len() as u64);
         let (round, slot) = (number / slots, number % slots);

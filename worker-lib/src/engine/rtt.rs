@@ -5,12 +5,15 @@
 pub struct RttLimits {
     /// Timeout before there is a sample, in ns; and the most that packets under way add to it.
     pub initial: u64,
-    /// What each packet under way adds to the timeout, in ns: its time on the slowest link that is reckoned with. A round trip that was measured
-    /// with little under way, by a HELLO or a small tensor, tells nothing of the queue that a whole window makes.
+    /// What each packet under way adds to the timeout, in ns: its time on the slowest link that is
+    /// reckoned with. A round trip that was measured with little under way, by a HELLO or a small
+    /// tensor, tells nothing of the queue that a whole window makes.
     pub packet: u64,
-    /// Floor of the timeout, in ns. Microseconds rather than RFC 6298's second: the path is one switch long.
+    /// Floor of the timeout, in ns. Microseconds rather than RFC 6298's second: the path is one
+    /// switch long.
     pub floor: u64,
-    /// Ceiling of the timeout, back-off included, in ns: the calm pace at which a rank asks while a peer is late.
+    /// Ceiling of the timeout, back-off included, in ns: the calm pace at which a rank asks while a
+    /// peer is late.
     pub ceiling: u64,
 }
 
@@ -30,10 +33,11 @@ impl Rtt {
         Self { limits, smoothed: None, variation: 0, minimum: u64::MAX, sampled_at: 0 }
     }
 
-    /// Takes in the time between `sent_at` and `now`, unless a sample since `sent_at` has told the same: RFC 6298's gains suppose
-    /// about one sample per round trip.
+    /// Takes in the time between `sent_at` and `now`, unless a sample since `sent_at` has told the
+    /// same: RFC 6298's gains suppose about one sample per round trip.
     ///
-    /// The caller leaves out packets that were sent twice (Karn's rule), and those that waited for a late peer.
+    /// The caller leaves out packets that were sent twice (Karn's rule), and those that waited for
+    /// a late peer.
     pub fn sample(&mut self, sent_at: u64, now: u64) {
         let rtt = now.saturating_sub(sent_at);
         self.minimum = self.minimum.min(rtt);
@@ -62,11 +66,13 @@ impl Rtt {
         self.smoothed.map_or(0, |_| self.minimum)
     }
 
-    /// Timeout with so many packets under way, after `expiries` expiries in a row without progress, in ns: SRTT + 4 RTTVAR within the limits,
-    /// and the packets' time on a slow link, doubled each time.
+    /// Timeout with so many packets under way, after `expiries` expiries in a row without progress,
+    /// in ns: SRTT + 4 RTTVAR within the limits, and the packets' time on a slow link, doubled each
+    /// time.
     pub fn timeout(&self, outstanding: u32, expiries: u32) -> u64 {
         let base = self.smoothed.map_or(self.limits.initial, |smoothed| {
-            let queue = self.limits.packet.saturating_mul(outstanding.into()).min(self.limits.initial);
+            let queue =
+                self.limits.packet.saturating_mul(outstanding.into()).min(self.limits.initial);
             (smoothed + 4 * self.variation).max(self.limits.floor) + queue
         });
         base.saturating_mul(1 << expiries.min(16)).min(self.limits.ceiling)
@@ -77,7 +83,8 @@ impl Rtt {
 mod tests {
     use super::*;
 
-    const LIMITS: RttLimits = RttLimits { initial: 10_000, packet: 30, floor: 200, ceiling: 100_000 };
+    const LIMITS: RttLimits =
+        RttLimits { initial: 10_000, packet: 30, floor: 200, ceiling: 100_000 };
 
     #[test]
     fn first_sample_gives_three_times_itself() {

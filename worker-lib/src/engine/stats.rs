@@ -25,7 +25,8 @@ macro_rules! ignored {
 ignored! {
     /// No packet of this protocol.
     Malformed = "malformed",
-    /// The place of a segment that the answer is not about: the aggregator cannot cut a superpacket.
+    /// The place of a segment that the answer is not about: the aggregator cannot cut a
+    /// superpacket.
     Filler = "filler",
     /// A kind that an aggregator does not answer with.
     Kind = "kind",

@@ -16,7 +16,10 @@ fn a_fair_network_needs_no_resends() {
     network.assert_done();
     for worker in &network.workers {
         let stats = worker.engine.stats();
-        assert_eq!((stats.chunks, stats.results, stats.resent(), stats.pending), (1000, 1000, 0, 0));
+        assert_eq!(
+            (stats.chunks, stats.results, stats.resent(), stats.pending),
+            (1000, 1000, 0, 0)
+        );
         assert_eq!(stats.ignored.iter().sum::<u64>(), 0);
         // There and back, and nothing else.
         assert_eq!(worker.engine.rtt(), Some(2 * HOP));
@@ -67,7 +70,8 @@ fn a_chunk_waits_for_the_result_of_the_slots_last_use() {
         }
     }
     assert_eq!((sent.len(), results), (8, 7), "chunk 8 must wait for chunk 0");
-    let places: Vec<_> = sent.iter().map(|header| (header.slot.get(), header.round.get())).collect();
+    let places: Vec<_> =
+        sent.iter().map(|header| (header.slot.get(), header.round.get())).collect();
     assert_eq!(places, (0..8).map(|slot| (slot, 0)).collect::<Vec<_>>());
 }
 
@@ -79,10 +83,14 @@ fn a_late_peer_costs_next_to_nothing() {
     network.assert_done();
     for worker in &network.workers[..2] {
         let stats = worker.engine.stats();
-        // Timeouts of 1, 2, 4, 8, 16, 20, 20, … ms, one packet each, for 300 ms: 4 + 300 / 20 at most, and the first
-        // before it is known that a peer is late.
+        // Timeouts of 1, 2, 4, 8, 16, 20, 20, … ms, one packet each, for 300 ms: 4 + 300 / 20 at
+        // most, and the first before it is known that a peer is late.
         assert!((5..=20).contains(&stats.resent()), "{stats:?}");
-        assert_eq!((stats.resent_by_timer, stats.resent_by_overtaking, stats.window_cuts), (1, 0, 0), "{stats:?}");
+        assert_eq!(
+            (stats.resent_by_timer, stats.resent_by_overtaking, stats.window_cuts),
+            (1, 0, 0),
+            "{stats:?}"
+        );
         assert_eq!(stats.pending, stats.resent());
         assert!(worker.engine.rtt() < Some(MS), "waiting for a peer is no round trip");
     }
@@ -94,7 +102,8 @@ fn a_lost_contribution_is_sent_again_before_the_timer() {
     let mut network = Network::new(2, 64, 400, FAIR);
     let mut lost_at = None;
     network.passes = Box::new(move |now, rank, header| {
-        let lose = rank == 1 && header.slot.get() == 5 && header.round.get() == 3 && lost_at.is_none();
+        let lose =
+            rank == 1 && header.slot.get() == 5 && header.round.get() == 3 && lost_at.is_none();
         if lose {
             lost_at = Some(now);
         }
@@ -105,7 +114,11 @@ fn a_lost_contribution_is_sent_again_before_the_timer() {
     let [first, second] = &network.workers[..] else { unreachable!() };
     assert_eq!(second.engine.stats().resent_by_timer, 0);
     assert_eq!(second.engine.stats().resent_by_overtaking, 1);
-    assert_eq!([first, second].map(|worker| worker.engine.stats().window_cuts), [0, 0], "one chunk is no congestion");
+    assert_eq!(
+        [first, second].map(|worker| worker.engine.stats().window_cuts),
+        [0, 0],
+        "one chunk is no congestion"
+    );
 }
 
 #[test]
@@ -113,14 +126,18 @@ fn a_chunk_behind_one_that_was_sent_again_is_overtaken_all_the_same() {
     let switch = Switch::new(1, 8);
     let mut engine = Engine::new(config(1, 0, 8));
     let third = [0, 1, 2].map(|index| engine.send(0, chunk(index)))[2];
-    // The first two are lost. The timer sends the first again, which is newer than the third, whose result comes now.
+    // The first two are lost. The timer sends the first again, which is newer than the third, whose
+    // result comes now.
     engine.on_timer(MS).unwrap();
     assert_eq!(engine.next_resend(MS).map(|resent| resent.header.slot.get()), Some(0));
     let (_, answer) = switch.serve(0, &packet(0, &third)).unwrap();
     engine.receive(MS, &answer, false).unwrap().unwrap();
     engine.on_timer(MS + MS / 2).unwrap();
     let marked = (engine.stats().resent_by_timer, engine.stats().resent_by_overtaking);
-    assert_eq!((marked, engine.next_resend(2 * MS).map(|resent| resent.header.slot.get())), ((1, 1), Some(1)));
+    assert_eq!(
+        (marked, engine.next_resend(2 * MS).map(|resent| resent.header.slot.get())),
+        ((1, 1), Some(1))
+    );
 }
 
 #[test]
@@ -133,7 +150,8 @@ fn a_lost_tail_comes_back_in_few_timeouts() {
     assert!(network.now < 5 * MS, "took {} ns", network.now);
 }
 
-/// The timer was too early, for a peer came late: results of what was sent before go on coming, so none of it is lost.
+/// The timer was too early, for a peer came late: results of what was sent before go on coming, so
+/// none of it is lost.
 #[test]
 fn a_late_peers_chunks_have_not_been_overtaken_by_the_timers() {
     let switch = Switch::new(2, 64);
@@ -145,7 +163,8 @@ fn a_late_peers_chunks_have_not_been_overtaken_by_the_timers() {
     let timer = engines[0].deadline().unwrap();
     engines[0].on_timer(timer).unwrap();
     assert_eq!(engines[0].next_resend(timer).map(|resent| resent.header.slot.get()), Some(0));
-    // As far from each other as packets are on a slow link, which is less than the reordering window.
+    // As far from each other as packets are on a slow link, which is less than the reordering
+    // window.
     for index in 0..16 {
         let now = timer + 3 * HOP + index as u64 * 2 * HOP;
         engines[0].on_timer(now).unwrap();
@@ -158,12 +177,17 @@ fn a_late_peers_chunks_have_not_been_overtaken_by_the_timers() {
 #[test]
 fn a_missing_rank_is_named_at_the_timeout() {
     let mut network = Network::new(4, 64, 100, FAIR);
-    network.passes = Box::new(|_, rank, header| !(rank == 2 && header.round.get() == 0 && header.slot.get() >= 40));
+    network.passes = Box::new(|_, rank, header| {
+        !(rank == 2 && header.round.get() == 0 && header.slot.get() >= 40)
+    });
     network.run();
     for worker in network.workers.iter().filter(|worker| worker.engine.config.identity.rank != 2) {
         let (at, failure) = worker.failure.unwrap();
         assert_eq!(failure, Failure::Missing(0b100));
-        assert!((3000 * MS..3010 * MS).contains(&at), "three seconds after the last progress, not at {at}");
+        assert!(
+            (3000 * MS..3010 * MS).contains(&at),
+            "three seconds after the last progress, not at {at}"
+        );
     }
     // The rank itself hears nothing at all, for a second.
     let (at, failure) = network.workers[2].failure.unwrap();
@@ -191,11 +215,15 @@ fn a_rank_that_was_missing_long_ago_is_not_named() {
     // Told that rank 1 is missing, and then nothing for the deadline of a second.
     let answer = ask(&mut engine, 400 * MS);
     engine.receive(499 * MS, &answer, false).unwrap();
-    assert_eq!(engine.waiting(499 * MS), Some(Waiting { ranks: 0b10, collective: 0, time: 499 * MS }));
+    assert_eq!(
+        engine.waiting(499 * MS),
+        Some(Waiting { ranks: 0b10, collective: 0, time: 499 * MS })
+    );
     let mut silent = engine.clone();
     assert_eq!(run_until(&mut silent, 1499 * MS - 1), Ok(()));
     assert_eq!(silent.on_timer(1499 * MS), Err(Failure::Silent));
-    // Nobody watches whether rank 1 lives: then the wait for it is over after the deadline, too. It is named if that is news.
+    // Nobody watches whether rank 1 lives: then the wait for it is over after the deadline, too. It
+    // is named if that is news.
     engine.note_watched(0, false);
     let mut unwatched = engine.clone();
     assert_eq!(run_until(&mut unwatched, 1000 * MS - 1), Ok(()));
@@ -224,14 +252,19 @@ fn run_until(engine: &mut Engine, end: u64) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A process that was stopped, or a host that was suspended: the answers of that time wait in its socket.
+/// A process that was stopped, or a host that was suspended: the answers of that time wait in its
+/// socket.
 #[test]
 fn a_rank_that_stood_still_itself_does_not_call_that_silence() {
     let mut engine = Engine::new(config(2, 0, 8));
     engine.send(0, chunk(0));
     assert_eq!(run_until(&mut engine, 300 * MS), Ok(()));
     // It was to look again within 20 ms, and does after 8 s.
-    assert_eq!(run_until(&mut engine.clone(), 8300 * MS), Err(Failure::Silent), "looking all the time");
+    assert_eq!(
+        run_until(&mut engine.clone(), 8300 * MS),
+        Err(Failure::Silent),
+        "looking all the time"
+    );
     assert_eq!(engine.on_timer(8300 * MS), Ok(()));
     assert!(engine.next_resend(8300 * MS).is_some(), "it asks at once");
     // From now on, it has the deadline of a second again.
@@ -246,7 +279,8 @@ fn a_silent_aggregator_is_called_that() {
     network.run();
     for worker in &network.workers {
         assert_eq!(worker.failure, Some((1000 * MS, Failure::Silent)));
-        // Timeouts of 1, 2, 4, 8, 16, 20, 20, … ms: 5 + (1000 - 31) / 20 of up to 4 chunks, half of 8 slots.
+        // Timeouts of 1, 2, 4, 8, 16, 20, 20, … ms: 5 + (1000 - 31) / 20 of up to 4 chunks, half of
+        // 8 slots.
         assert!(worker.engine.stats().resent() < 4 * 54);
     }
 }
@@ -271,7 +305,8 @@ fn different_calls_fail_on_both_sides() {
     assert_eq!(engines[0].receive(at, &answer, false), expected(41));
 }
 
-/// Rank 0's chunk is in, and it asks again: the question, and the answer that names those who are in.
+/// Rank 0's chunk is in, and it asks again: the question, and the answer that names those who are
+/// in.
 fn ask_again(engine: &mut Engine, switch: &Switch) -> (u64, Vec<u8>) {
     let at = engine.deadline().unwrap();
     engine.on_timer(at).unwrap();
@@ -284,7 +319,8 @@ fn a_rank_that_left_is_not_waited_for() {
     let switch = Switch::new(3, 8);
     let mut engine = Engine::new(config(3, 0, 8));
     assert_eq!(switch.serve(0, &packet(0, &engine.send(0, chunk(0)))), None);
-    // The answer to what was sent before the news may be older than the last contribution of the rank that left.
+    // The answer to what was sent before the news may be older than the last contribution of the
+    // rank that left.
     let (at, before) = ask_again(&mut engine, &switch);
     engine.note_departed(0b100);
     assert_eq!(engine.receive(at, &before, false), Ok(None));
@@ -306,14 +342,19 @@ fn a_rank_that_left_after_its_contribution_is_not_missed() {
     engine.note_departed(0b100);
     for _ in 0..3 {
         let (at, answer) = ask_again(&mut engine, &switch);
-        assert_eq!(engine.receive(at, &answer, false), Ok(None), "rank 1 is missing, and has not left");
+        assert_eq!(
+            engine.receive(at, &answer, false),
+            Ok(None),
+            "rank 1 is missing, and has not left"
+        );
     }
     let last = Engine::new(config(3, 1, 8)).send(0, chunk(0));
     let (to_all, answer) = switch.serve(1, &packet(1, &last)).unwrap();
     assert!(to_all && engine.receive(HOP, &answer, false).unwrap().is_some());
 }
 
-/// Whoever says that a rank is missing, or disagrees, which there is not, or that nobody is, is not believed.
+/// Whoever says that a rank is missing, or disagrees, which there is not, or that nobody is, is not
+/// believed.
 #[test]
 fn answers_about_ranks_that_cannot_be_meant_are_ignored() {
     let switch = Switch::new(3, 8);
@@ -326,7 +367,8 @@ fn answers_about_ranks_that_cannot_be_meant_are_ignored() {
         rewrite(&mut answer, 1, |header| header.kind = kind as u8);
         answer
     };
-    let mismatch = |first: u32, dissenter: u32| with_words(Kind::Reject, [1, first << 16 | dissenter]);
+    let mismatch =
+        |first: u32, dissenter: u32| with_words(Kind::Reject, [1, first << 16 | dissenter]);
     let pending = |seen: u64| with_words(Kind::Pending, [(seen >> 32) as u32, seen as u32]);
     let refused = [
         pending(0),
@@ -345,7 +387,10 @@ fn answers_about_ranks_that_cannot_be_meant_are_ignored() {
         assert_eq!(engine.receive(0, &pending(seen), false), Ok(None));
     }
     assert_eq!((engine.stats().pending, engine.stats().ignored(Ignored::Ranks)), (3, 7));
-    assert!(matches!(engine.receive(0, &mismatch(2, 1), false), Err(Failure::Mismatch { first: 2, dissenter: 1, .. })));
+    assert!(matches!(
+        engine.receive(0, &mismatch(2, 1), false),
+        Err(Failure::Mismatch { first: 2, dissenter: 1, .. })
+    ));
 }
 
 #[test]
@@ -374,7 +419,8 @@ fn lone() -> (Engine, Vec<u8>) {
     (engine, answer)
 }
 
-/// Changes the header of an answer to `contributions` contributions, and makes its check word fit again.
+/// Changes the header of an answer to `contributions` contributions, and makes its check word fit
+/// again.
 fn rewrite(answer: &mut [u8], contributions: u32, change: impl FnOnce(&mut Header)) {
     let (header, payload) = Header::mut_from_prefix(answer).unwrap();
     let lanes = <[U32]>::ref_from_bytes(payload).unwrap();
@@ -430,8 +476,10 @@ fn any_changed_bit_is_noticed() {
         let mut changed = answer.clone();
         changed[bit / 8] ^= 1 << (bit % 8);
         let outcome = engine.clone().receive(0, &changed, false);
-        // What the check word leaves out: RETRANSMIT and CE, unused flags, and the sender's own word.
-        let unchecked = (17 * 8..18 * 8).contains(&bit) && bit != 17 * 8 + 2 || (28 * 8..32 * 8).contains(&bit);
+        // What the check word leaves out: RETRANSMIT and CE, unused flags, and the sender's own
+        // word.
+        let unchecked =
+            (17 * 8..18 * 8).contains(&bit) && bit != 17 * 8 + 2 || (28 * 8..32 * 8).contains(&bit);
         assert_eq!(matches!(outcome, Ok(Some(_))), unchecked, "bit {bit}: {outcome:?}");
     }
 }
@@ -453,11 +501,14 @@ fn pending_is_for_its_addressee_alone() {
 
 #[test]
 fn congestion_marks_halve_the_window_once_a_round_trip() {
-    let mut engine =
-        Engine::new(Config { window: WindowLimits { initial: 64, ..config(1, 0, 128).window }, ..config(1, 0, 128) });
+    let mut engine = Engine::new(Config {
+        window: WindowLimits { initial: 64, ..config(1, 0, 128).window },
+        ..config(1, 0, 128)
+    });
     let switch = Switch::new(1, 128);
-    let mut answers: Vec<_> =
-        (0..64).map(|index| switch.serve(0, &packet(0, &engine.send(0, chunk(index)))).unwrap().1).collect();
+    let mut answers: Vec<_> = (0..64)
+        .map(|index| switch.serve(0, &packet(0, &engine.send(0, chunk(index)))).unwrap().1)
+        .collect();
     assert!(!engine.may_send(), "64 is the initial window");
     // One mark by the IP header, one by a rank's contribution.
     engine.receive(HOP, &answers[0], true).unwrap().unwrap();

@@ -1,14 +1,19 @@
-//! How many chunks may be outstanding: slow start, then additive increase and multiplicative decrease (RFC 5681).
+//! How many chunks may be outstanding: slow start, then additive increase and multiplicative
+//! decrease (RFC 5681).
 //!
-//! It grows only while that helps. Of a window, the share that is under way for as long as an idle path takes is on the path; the rest waits
-//! somewhere: in the queue of a link, for the processor of a switch, or for a peer. Once that rest is a few bundles, more would not be
-//! faster, and at last a queue would overflow. That is what TCP Vegas keeps between two bounds (Brakmo and Peterson 1994); here it
-//! ends slow start and each increase, and never decreases anything, because the wait for a peer says nothing about links. So a rank alone on an
-//! idle link never loses anything to its own window, if the link's queue holds [`Limits::waiting`] chunks and the initial window.
+//! It grows only while that helps. Of a window, the share that is under way for as long as an idle
+//! path takes is on the path; the rest waits somewhere: in the queue of a link, for the processor
+//! of a switch, or for a peer. Once that rest is a few bundles, more would not be faster, and at
+//! last a queue would overflow. That is what TCP Vegas keeps between two bounds (Brakmo and
+//! Peterson 1994); here it ends slow start and each increase, and never decreases anything, because
+//! the wait for a peer says nothing about links. So a rank alone on an idle link never loses
+//! anything to its own window, if the link's queue holds [`Limits::waiting`] chunks and the initial
+//! window.
 //!
-//! What decreases it is an ECN mark, or more loss than links have by themselves. A chunk here and there that a link corrupts or
-//! drops says nothing about load, and a window halved at each of them would be small for good: at 1 % of loss, some ten chunks. A
-//! queue that overflows loses far more, and goes on until less is sent. So, as in BBR version 3, loss counts from a share on.
+//! What decreases it is an ECN mark, or more loss than links have by themselves. A chunk here and
+//! there that a link corrupts or drops says nothing about load, and a window halved at each of them
+//! would be small for good: at 1 % of loss, some ten chunks. A queue that overflows loses far more,
+//! and goes on until less is sent. So, as in BBR version 3, loss counts from a share on.
 
 /// Bounds of the window, in chunks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,7 +36,8 @@ pub struct Window {
     threshold: u32,
     /// Results since the last increase.
     credit: u32,
-    /// Chunks below this number were sent before the last decrease: what happens to them is the same congestion.
+    /// Chunks below this number were sent before the last decrease: what happens to them is the
+    /// same congestion.
     recovery: u64,
     /// Results in the current period, and chunks lost.
     results: u32,
@@ -39,7 +45,8 @@ pub struct Window {
 }
 
 impl Window {
-    /// The least that a decrease leaves: enough for later results to overtake a chunk that is lost, so that no timer has to find it.
+    /// The least that a decrease leaves: enough for later results to overtake a chunk that is lost,
+    /// so that no timer has to find it.
     const MINIMUM: u32 = 16;
     /// Results over which loss is counted: several windows, or chance would make the share.
     const PERIOD: u32 = 512;
@@ -50,7 +57,16 @@ impl Window {
     pub fn new(limits: WindowLimits) -> Self {
         let maximum = limits.maximum.max(1);
         let size = limits.initial.clamp(1, maximum);
-        Self { size, maximum, waiting: limits.waiting, threshold: maximum, credit: 0, recovery: 0, results: 0, lost: 0 }
+        Self {
+            size,
+            maximum,
+            waiting: limits.waiting,
+            threshold: maximum,
+            credit: 0,
+            recovery: 0,
+            results: 0,
+            lost: 0,
+        }
     }
 
     /// Chunks that may be outstanding.
@@ -58,8 +74,8 @@ impl Window {
         self.size
     }
 
-    /// A result came, in a time of which the path itself takes `path`, in ns: one more chunk in slow start, one more per window's worth of
-    /// results after it.
+    /// A result came, in a time of which the path itself takes `path`, in ns: one more chunk in
+    /// slow start, one more per window's worth of results after it.
     pub fn grow(&mut self, elapsed: u64, path: u64) {
         if self.waits(elapsed, path) {
             self.threshold = self.size;
@@ -76,14 +92,15 @@ impl Window {
         }
     }
 
-    /// Chunk `number` was lost: halves the window if that makes too many. Returns whether it did; `next` is the next new chunk.
+    /// Chunk `number` was lost: halves the window if that makes too many. Returns whether it did;
+    /// `next` is the next new chunk.
     pub fn lose(&mut self, number: u64, next: u64) -> bool {
         self.lost += 1;
         self.lost > Self::TOLERATED && self.shrink(number, next)
     }
 
-    /// Chunk `number` met congestion: halves the window, once for all that was sent before `next`, the next new chunk. Returns
-    /// whether it did.
+    /// Chunk `number` met congestion: halves the window, once for all that was sent before `next`,
+    /// the next new chunk. Returns whether it did.
     pub fn shrink(&mut self, number: u64, next: u64) -> bool {
         if number < self.recovery {
             return false;
@@ -162,7 +179,8 @@ mod tests {
         }
         assert_eq!(window.size(), 256);
         assert_eq!(period(&mut window, 21, 100_000), 1);
-        // Half of it lost, as when a queue overflows: once a round trip, for all that is lost in it.
+        // Half of it lost, as when a queue overflows: once a round trip, for all that is lost in
+        // it.
         let mut window = limited(256, 256);
         assert_eq!((0..128).filter(|number| window.lose(*number, 256)).count(), 1);
         assert_eq!(window.size(), 128);

@@ -16,9 +16,14 @@ pub(super) fn fill<T: Pod>(dst: &mut [u8], values: impl Iterator<Item = T>) {
     }
 }
 
-/// Writes `used` lanes big-endian at the front of `payload` and zeros behind them; returns their wrapping sum.
+/// Writes `used` lanes big-endian at the front of `payload` and zeros behind them; returns their
+/// wrapping sum.
 #[inline(always)]
-pub(super) fn write_lanes(payload: &mut [u8], used: usize, lanes: impl Iterator<Item = u32>) -> u32 {
+pub(super) fn write_lanes(
+    payload: &mut [u8],
+    used: usize,
+    lanes: impl Iterator<Item = u32>,
+) -> u32 {
     let (front, padding) = payload.split_at_mut(used * 4);
     let mut sum = 0u32;
     for (bytes, lane) in front.as_chunks_mut::<4>().0.iter_mut().zip(lanes) {
@@ -29,9 +34,14 @@ pub(super) fn write_lanes(payload: &mut [u8], used: usize, lanes: impl Iterator<
     sum
 }
 
-/// Writes `used` values of two bytes big-endian at the front of `payload` and zeros behind them; returns the sum of lanes by halves.
+/// Writes `used` values of two bytes big-endian at the front of `payload` and zeros behind them;
+/// returns the sum of lanes by halves.
 #[inline(always)]
-pub(super) fn write_halves(payload: &mut [u8], used: usize, halves: impl Iterator<Item = u16>) -> u32 {
+pub(super) fn write_halves(
+    payload: &mut [u8],
+    used: usize,
+    halves: impl Iterator<Item = u16>,
+) -> u32 {
     let (front, padding) = payload.split_at_mut(used * 2);
     for (bytes, half) in front.as_chunks_mut::<2>().0.iter_mut().zip(halves) {
         *bytes = half.to_be_bytes();
@@ -49,7 +59,9 @@ pub(super) fn read_halves(payload: &[u8]) -> impl Iterator<Item = u16> {
 /// The lanes of a payload, added by halves, each modulo 2^16.
 #[inline(always)]
 pub(super) fn sum_of_halves(payload: &[u8]) -> u32 {
-    let add = |(high, low): (u32, u32), lane: u32| (high.wrapping_add(lane >> 16), low.wrapping_add(lane & 0xFFFF));
+    let add = |(high, low): (u32, u32), lane: u32| {
+        (high.wrapping_add(lane >> 16), low.wrapping_add(lane & 0xFFFF))
+    };
     let (high, low) = read_lanes(payload).fold((0, 0), add);
     high << 16 | low & 0xFFFF
 }

@@ -11,9 +11,10 @@ use super::{bytes, exponent, plain, triple};
 
 /// How a collective's elements become lanes and its result's lanes become elements.
 ///
-/// Chosen once per collective and copied around freely; every call handles one chunk. Elements come and go as bytes in native
-/// order at any alignment ([`bytemuck::cast_slice`] gives them), payloads are big-endian lanes. Every rank gets the same bits
-/// from the same payload, whatever vector units its processor has.
+/// Chosen once per collective and copied around freely; every call handles one chunk. Elements come
+/// and go as bytes in native order at any alignment ([`bytemuck::cast_slice`] gives them), payloads
+/// are big-endian lanes. Every rank gets the same bits from the same payload, whatever vector units
+/// its processor has.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Codec(Method);
 
@@ -41,16 +42,23 @@ enum Method {
     Bytes,
 }
 
-/// Elements of the largest call whose sums take three lanes an element, if they are f32, f16 or bf16. Part of the protocol: all ranks must have the same.
+/// Elements of the largest call whose sums take three lanes an element, if they are f32, f16 or
+/// bf16. Part of the protocol: all ranks must have the same.
 pub const SMALL_COUNT: usize = 1024;
 
 impl Codec {
-    /// The codec of a reduction of `count` elements of `dtype` over `ranks` ranks: those of the whole call, whichever part of it is
-    /// encoded.
+    /// The codec of a reduction of `count` elements of `dtype` over `ranks` ranks: those of the
+    /// whole call, whichever part of it is encoded.
     ///
     /// # Errors
-    /// When `ranks` is not 1 to 64, for MAX and MIN of f64, for AVG of i32, and for 16 bits of either: see [`NumericsError`].
-    pub fn reduction(dtype: DType, op: ReduceOp, ranks: usize, count: usize) -> Result<Self, NumericsError> {
+    /// When `ranks` is not 1 to 64, for MAX and MIN of f64, for AVG of i32, and for 16 bits of
+    /// either: see [`NumericsError`].
+    pub fn reduction(
+        dtype: DType,
+        op: ReduceOp,
+        ranks: usize,
+        count: usize,
+    ) -> Result<Self, NumericsError> {
         if !(1..=MAX_RANKS).contains(&ranks) {
             return Err(NumericsError::Ranks(ranks));
         }
@@ -67,7 +75,9 @@ impl Codec {
             (ReduceOp::Sum16 | ReduceOp::Avg16, DType::F32) => Method::NarrowF32(fixed),
             (ReduceOp::Sum16 | ReduceOp::Avg16, DType::F16) => Method::NarrowF16(fixed),
             (ReduceOp::Sum16 | ReduceOp::Avg16, DType::Bf16) => Method::NarrowBf16(fixed),
-            (ReduceOp::Sum16 | ReduceOp::Avg16, _) => return Err(NumericsError::NotNarrow { op, dtype }),
+            (ReduceOp::Sum16 | ReduceOp::Avg16, _) => {
+                return Err(NumericsError::NotNarrow { op, dtype });
+            }
             (ReduceOp::Sum, DType::I32) => Method::SumI32,
             (ReduceOp::Avg, DType::I32) => return Err(NumericsError::NoIntegerAverage),
             (ReduceOp::Max, DType::F32) => Method::MaxF32,
@@ -78,7 +88,9 @@ impl Codec {
             (ReduceOp::Min, DType::F16) => Method::MinF16,
             (ReduceOp::Min, DType::Bf16) => Method::MinBf16,
             (ReduceOp::Min, DType::I32) => Method::MinI32,
-            (ReduceOp::Max | ReduceOp::Min, DType::F64) => return Err(NumericsError::NoF64Extremum(op)),
+            (ReduceOp::Max | ReduceOp::Min, DType::F64) => {
+                return Err(NumericsError::NoF64Extremum(op));
+            }
         }))
     }
 
@@ -87,8 +99,9 @@ impl Codec {
         Self(Method::MaxI32)
     }
 
-    /// The codec of a broadcast: any bytes, packed four to a lane. The root encodes its bytes, every other rank none (all its
-    /// lanes are zero), and SUM delivers the root's. Native byte order travels as it is, so all ranks must have the same.
+    /// The codec of a broadcast: any bytes, packed four to a lane. The root encodes its bytes,
+    /// every other rank none (all its lanes are zero), and SUM delivers the root's. Native byte
+    /// order travels as it is, so all ranks must have the same.
     pub const fn bytes() -> Self {
         Self(Method::Bytes)
     }
@@ -96,7 +109,10 @@ impl Codec {
     /// How the aggregator combines the lanes.
     pub const fn wire_op(self) -> Op {
         match self.0 {
-            Method::FixedF32(_) | Method::FixedF64(_) | Method::FixedF16(_) | Method::FixedBf16(_) => Op::SumI32,
+            Method::FixedF32(_)
+            | Method::FixedF64(_)
+            | Method::FixedF16(_)
+            | Method::FixedBf16(_) => Op::SumI32,
             Method::TripleF32(_) | Method::TripleF16(_) | Method::TripleBf16(_) => Op::SumI32,
             Method::SumI32 | Method::Bytes => Op::SumI32,
             Method::NarrowF32(_) | Method::NarrowF16(_) | Method::NarrowBf16(_) => Op::SumI16,
@@ -105,11 +121,13 @@ impl Codec {
         }
     }
 
-    /// Whether the ranks must agree on each chunk's exponent before its data: the float sums. Elsewhere the exponent arguments
-    /// below mean nothing, and no chunk is skipped.
+    /// Whether the ranks must agree on each chunk's exponent before its data: the float sums.
+    /// Elsewhere the exponent arguments below mean nothing, and no chunk is skipped.
     pub const fn uses_exponents(self) -> bool {
-        matches!(self.0, Method::FixedF32(_) | Method::FixedF64(_) | Method::FixedF16(_) | Method::FixedBf16(_))
-            || matches!(self.0, Method::NarrowF32(_) | Method::NarrowF16(_) | Method::NarrowBf16(_))
+        matches!(
+            self.0,
+            Method::FixedF32(_) | Method::FixedF64(_) | Method::FixedF16(_) | Method::FixedBf16(_)
+        ) || matches!(self.0, Method::NarrowF32(_) | Method::NarrowF16(_) | Method::NarrowBf16(_))
             || matches!(self.0, Method::TripleF32(_) | Method::TripleF16(_) | Method::TripleBf16(_))
     }
 
@@ -118,19 +136,28 @@ impl Codec {
         match self.0 {
             Method::Bytes => 1,
             Method::FixedF64(_) => 8,
-            Method::FixedF16(_) | Method::NarrowF16(_) | Method::TripleF16(_) | Method::MaxF16 | Method::MinF16 => 2,
+            Method::FixedF16(_)
+            | Method::NarrowF16(_)
+            | Method::TripleF16(_)
+            | Method::MaxF16
+            | Method::MinF16 => 2,
             Method::FixedBf16(_) | Method::NarrowBf16(_) | Method::TripleBf16(_) => 2,
             Method::MaxBf16 | Method::MinBf16 => 2,
             _ => 4,
         }
     }
 
-    /// The least whole number of lanes that carries a whole number of elements, and the bytes of these.
+    /// The least whole number of lanes that carries a whole number of elements, and the bytes of
+    /// these.
     const fn unit(self) -> (usize, usize) {
         match self.0 {
             Method::Bytes => (1, 4),
-            Method::NarrowF32(_) | Method::NarrowF16(_) | Method::NarrowBf16(_) => (1, 2 * self.element()),
-            Method::TripleF32(_) | Method::TripleF16(_) | Method::TripleBf16(_) => (triple::LANES, self.element()),
+            Method::NarrowF32(_) | Method::NarrowF16(_) | Method::NarrowBf16(_) => {
+                (1, 2 * self.element())
+            }
+            Method::TripleF32(_) | Method::TripleF16(_) | Method::TripleBf16(_) => {
+                (triple::LANES, self.element())
+            }
             Method::FixedF64(_) => (2, self.element()),
             _ => (1, self.element()),
         }
@@ -153,26 +180,30 @@ impl Codec {
         self.used_lanes(bytes).next_multiple_of(LANES_PER_BLOCK)
     }
 
-    /// This rank's exponent of a chunk: E with 2^E <= max|x| < 2^(E+1), [`exponent::ZERO`] when every element is zero,
-    /// [`exponent::NON_FINITE`] when any is infinite or NaN. `elements`: bytes of whole elements.
+    /// This rank's exponent of a chunk: E with 2^E <= max|x| < 2^(E+1), [`exponent::ZERO`] when
+    /// every element is zero, [`exponent::NON_FINITE`] when any is infinite or NaN. `elements`:
+    /// bytes of whole elements.
     pub fn exponent(self, elements: &[u8]) -> i32 {
         exponent_of(&self.0, elements)
     }
 
-    /// Encodes a chunk and returns the wrapping sum of the lanes written, by halves if they are two i16: the packet's check word for a sum.
+    /// Encodes a chunk and returns the wrapping sum of the lanes written, by halves if they are two
+    /// i16: the packet's check word for a sum.
     ///
-    /// `elements`: bytes of whole elements. `exponent`: the chunk's global exponent, the maximum over ranks, not a marker.
-    /// `payload`: 4 bytes per lane; lanes behind the elements are set to zero.
+    /// `elements`: bytes of whole elements. `exponent`: the chunk's global exponent, the maximum
+    /// over ranks, not a marker. `payload`: 4 bytes per lane; lanes behind the elements are set to
+    /// zero.
     ///
     /// # Panics
-    /// When `elements` does not fit `payload`, is not whole elements, or `payload` is not whole lanes: the caller's arithmetic
-    /// is wrong. No value of an element or an exponent panics.
+    /// When `elements` does not fit `payload`, is not whole elements, or `payload` is not whole
+    /// lanes: the caller's arithmetic is wrong. No value of an element or an exponent panics.
     pub fn encode(self, elements: &[u8], exponent: i32, payload: &mut [u8]) -> u32 {
         self.check_sizes(elements.len(), payload.len());
         encode(&self.0, elements, exponent, payload)
     }
 
-    /// Decodes a chunk's result, as many elements as `elements` has room for. Arguments as for [`Codec::encode`].
+    /// Decodes a chunk's result, as many elements as `elements` has room for. Arguments as for
+    /// [`Codec::encode`].
     ///
     /// # Panics
     /// As [`Codec::encode`] does. No content of a payload panics.
@@ -181,8 +212,8 @@ impl Codec {
         decode(&self.0, payload, exponent, elements);
     }
 
-    /// Writes the result of a chunk that is never sent (see [`exponent::is_skipped`]): NaN for [`exponent::NON_FINITE`],
-    /// otherwise +0.0.
+    /// Writes the result of a chunk that is never sent (see [`exponent::is_skipped`]): NaN for
+    /// [`exponent::NON_FINITE`], otherwise +0.0.
     pub fn fill_skipped(self, exponent: i32, elements: &mut [u8]) {
         if exponent != NON_FINITE {
             elements.fill(0);
@@ -206,16 +237,22 @@ impl Codec {
     fn check_sizes(self, elements: usize, payload: usize) {
         let whole = elements.is_multiple_of(self.element());
         let fits = payload.is_multiple_of(4) && elements <= self.bytes_per_chunk(payload / 4);
-        assert!(whole && fits, "{elements} bytes of elements for {payload} bytes of payload in {:?}", self.0);
+        assert!(
+            whole && fits,
+            "{elements} bytes of elements for {payload} bytes of payload in {:?}",
+            self.0
+        );
     }
 }
 
-/// The wrapping sum of a payload's big-endian lanes, by halves if they are two i16: what the check word of a SUM must be.
+/// The wrapping sum of a payload's big-endian lanes, by halves if they are two i16: what the check
+/// word of a SUM must be.
 pub fn lane_sum(op: Op, payload: &[u8]) -> u32 {
     if op.has_i16_lanes() { summed_by_halves(payload) } else { summed(payload) }
 }
 
-/// Compiles a function's body for each vector unit worth having, and picks one at run time. What is called must be inlined.
+/// Compiles a function's body for each vector unit worth having, and picks one at run time. What is
+/// called must be inlined.
 macro_rules! vectorised {
     ($(fn $name:ident($($arg:ident: $type:ty),*) $(-> $ret:ty)? = $body:expr;)*) => {$(
         #[multiversion::multiversion(targets(
@@ -238,10 +275,16 @@ vectorised! {
 #[inline(always)]
 fn exponent_with(method: &Method, src: &[u8]) -> i32 {
     match *method {
-        Method::FixedF32(_) | Method::NarrowF32(_) | Method::TripleF32(_) => exponent::exponent::<F32>(src),
+        Method::FixedF32(_) | Method::NarrowF32(_) | Method::TripleF32(_) => {
+            exponent::exponent::<F32>(src)
+        }
         Method::FixedF64(_) => exponent::exponent::<F64>(src),
-        Method::FixedF16(_) | Method::NarrowF16(_) | Method::TripleF16(_) => exponent::exponent::<F16>(src),
-        Method::FixedBf16(_) | Method::NarrowBf16(_) | Method::TripleBf16(_) => exponent::exponent::<Bf16>(src),
+        Method::FixedF16(_) | Method::NarrowF16(_) | Method::TripleF16(_) => {
+            exponent::exponent::<F16>(src)
+        }
+        Method::FixedBf16(_) | Method::NarrowBf16(_) | Method::TripleBf16(_) => {
+            exponent::exponent::<Bf16>(src)
+        }
         _ => 0,
     }
 }
@@ -333,7 +376,8 @@ mod tests {
     }
 
     proptest! {
-        /// Same bits from every vector unit, in any bits, at lengths that leave every kind of remainder.
+        /// Same bits from every vector unit, in any bits, at lengths that leave every kind of
+        /// remainder.
         #[test]
         fn every_vector_unit_gives_the_same_bits(
             words in vec(any::<u64>(), 0..100),

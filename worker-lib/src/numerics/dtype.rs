@@ -34,8 +34,8 @@ impl DType {
         }
     }
 
-    /// 32-bit lanes that one element takes in a reduction; in a sum or average of up to [`SMALL_COUNT`](super::SMALL_COUNT)
-    /// elements, f32, f16 and bf16 take three.
+    /// 32-bit lanes that one element takes in a reduction; in a sum or average of up to
+    /// [`SMALL_COUNT`](super::SMALL_COUNT) elements, f32, f16 and bf16 take three.
     pub const fn lanes(self) -> usize {
         match self {
             Self::F64 => 2,
@@ -64,7 +64,8 @@ impl fmt::Display for DType {
 impl FromStr for DType {
     type Err = NumericsError;
 
-    /// The short names, and those of nccl-tests and torch (`float`, `half`, `bfloat16`, `float32`, `int32`, …).
+    /// The short names, and those of nccl-tests and torch (`float`, `half`, `bfloat16`, `float32`,
+    /// `int32`, …).
     fn from_str(name: &str) -> Result<Self, Self::Err> {
         match name {
             "f32" | "float" | "float32" => Ok(Self::F32),
@@ -89,7 +90,8 @@ pub enum ReduceOp {
     Max = 2,
     /// The smallest; NaN on any rank wins.
     Min = 3,
-    /// The sum in fixed point of 16 bits: half the packets of [`ReduceOp::Sum`], and coarser, as the module's documentation says; floats but f64.
+    /// The sum in fixed point of 16 bits: half the packets of [`ReduceOp::Sum`], and coarser, as
+    /// the module's documentation says; floats but f64.
     Sum16 = 4,
     /// As [`ReduceOp::Sum16`], divided by the number of ranks.
     Avg16 = 5,
@@ -97,7 +99,8 @@ pub enum ReduceOp {
 
 impl ReduceOp {
     /// Every operator.
-    pub const ALL: [Self; 6] = [Self::Sum, Self::Avg, Self::Max, Self::Min, Self::Sum16, Self::Avg16];
+    pub const ALL: [Self; 6] =
+        [Self::Sum, Self::Avg, Self::Max, Self::Min, Self::Sum16, Self::Avg16];
 
     /// The short name: `sum`, `avg`, `max`, `min`, `sum16`, `avg16`.
     pub const fn name(self) -> &'static str {
@@ -122,7 +125,10 @@ impl FromStr for ReduceOp {
     type Err = NumericsError;
 
     fn from_str(name: &str) -> Result<Self, Self::Err> {
-        Self::ALL.into_iter().find(|op| op.name() == name).ok_or_else(|| NumericsError::UnknownOp(name.to_owned()))
+        Self::ALL
+            .into_iter()
+            .find(|op| op.name() == name)
+            .ok_or_else(|| NumericsError::UnknownOp(name.to_owned()))
     }
 }
 
@@ -153,9 +159,12 @@ pub enum NumericsError {
     #[error("{0} of f64 is not available, only sum and avg are; convert to f32 to reduce with {0}")]
     NoF64Extremum(ReduceOp),
     /// An integer average loses its remainder; NCCL truncates, torch refuses. So does this library.
-    #[error("avg of i32 is not available, only sum, max and min are; use sum and divide as you see fit")]
+    #[error(
+        "avg of i32 is not available, only sum, max and min are; use sum and divide as you see fit"
+    )]
     NoIntegerAverage,
-    /// Fixed point of 16 bits is for floats that are to be compressed: f64 is not, and integers would not be exact.
+    /// Fixed point of 16 bits is for floats that are to be compressed: f64 is not, and integers
+    /// would not be exact.
     #[error("{op} of {dtype} is not available, only of f32, f16 and bf16")]
     NotNarrow {
         /// What was asked for.

@@ -1,14 +1,17 @@
-//! The exponent of a chunk: what all ranks must agree on before its floats can be summed as integers.
+//! The exponent of a chunk: what all ranks must agree on before its floats can be summed as
+//! integers.
 
 use super::bytes::elements;
 use super::format::Format;
 
-/// Exponent of a chunk whose elements are all zero: below every other, so MAX over ranks ignores it.
+/// Exponent of a chunk whose elements are all zero: below every other, so MAX over ranks ignores
+/// it.
 pub const ZERO: i32 = i32::MIN;
 /// Exponent of a chunk with an infinity or a NaN: above every other, so MAX over ranks keeps it.
 pub const NON_FINITE: i32 = i32::MAX;
 
-/// Whether a chunk with this global exponent is never sent: its result is known to all ranks, zero or NaN.
+/// Whether a chunk with this global exponent is never sent: its result is known to all ranks, zero
+/// or NaN.
 pub const fn is_skipped(exponent: i32) -> bool {
     exponent == ZERO || exponent == NON_FINITE
 }
@@ -17,6 +20,7 @@ pub const fn is_skipped(exponent: i32) -> bool {
 #[inline(always)]
 pub(super) fn exponent<F: Format>(src: &[u8]) -> i32 {
     let zero: F::Raw = bytemuck::Zeroable::zeroed();
-    let largest = elements::<F::Raw>(src).map(F::magnitude).fold(zero, |a, b| if b > a { b } else { a });
+    let largest =
+        elements::<F::Raw>(src).map(F::magnitude).fold(zero, |a, b| if b > a { b } else { a });
     F::exponent(largest)
 }

@@ -1,4 +1,5 @@
-//! Floats as integers: f32, f16 and bf16 in one lane or in half of one, f64 in two. `triple` has those in three.
+//! Floats as integers: f32, f16 and bf16 in one lane or in half of one, f64 in two. `triple` has
+//! those in three.
 
 use super::bytes::{elements, fill, read_halves, read_lanes, write_halves, write_lanes};
 use super::format::{F32, F64, Format, OneLane, power_of_two};
@@ -14,10 +15,14 @@ pub(super) struct Fixed {
 
 impl Fixed {
     pub(super) fn new(ranks: usize, average: bool) -> Self {
-        Self { growth: ranks.next_power_of_two().ilog2() as i32, divisor: if average { ranks as u32 } else { 1 } }
+        Self {
+            growth: ranks.next_power_of_two().ilog2() as i32,
+            divisor: if average { ranks as u32 } else { 1 },
+        }
     }
 
-    /// Binary places of a one-lane integer: 30 - E - L. Exponents that no f32 has (a foreign packet's) are bent to the nearest.
+    /// Binary places of a one-lane integer: 30 - E - L. Exponents that no f32 has (a foreign
+    /// packet's) are bent to the nearest.
     #[inline(always)]
     fn places(self, exponent: i32) -> i32 {
         30 - exponent.clamp(F32::MIN_EXPONENT, F32::BIAS) - self.growth
@@ -38,16 +43,23 @@ impl Fixed {
 
 /// One lane per element: round(x * 2^places), ties to even, at most 2^(31-L) - 1 in magnitude.
 #[inline(always)]
-pub(super) fn encode<F: OneLane>(fixed: Fixed, src: &[u8], exponent: i32, payload: &mut [u8]) -> u32 {
+pub(super) fn encode<F: OneLane>(
+    fixed: Fixed,
+    src: &[u8],
+    exponent: i32,
+    payload: &mut [u8],
+) -> u32 {
     // The product is exact: 24 bits times a power of two within f64's range.
     let scale = power_of_two(fixed.places(exponent));
     let limit = power_of_two(31 - fixed.growth) - 1.0;
     let used = src.len() / size_of::<F::Raw>();
-    let lanes = elements::<F::Raw>(src).map(|raw| nearest(within(limit, F::widen(raw) * scale)) as u32);
+    let lanes =
+        elements::<F::Raw>(src).map(|raw| nearest(within(limit, F::widen(raw) * scale)) as u32);
     write_lanes(payload, used, lanes)
 }
 
-/// `x` or the nearest of plus and minus `limit`; minus for NaN, which no chunk with a true exponent holds.
+/// `x` or the nearest of plus and minus `limit`; minus for NaN, which no chunk with a true exponent
+/// holds.
 #[inline(always)]
 pub(super) fn within(limit: f64, x: f64) -> f64 {
     // Not `clamp`: it would let NaN through.
@@ -55,8 +67,9 @@ pub(super) fn within(limit: f64, x: f64) -> f64 {
     if x < limit { x } else { limit }
 }
 
-/// Adding this to |x| < 2^51 makes the processor's own rounding (nearest, ties to even) drop all binary places and leave the
-/// integer in the sum's last bits. Unlike a rounding cast, these are plain instructions in every vector unit.
+/// Adding this to |x| < 2^51 makes the processor's own rounding (nearest, ties to even) drop all
+/// binary places and leave the integer in the sum's last bits. Unlike a rounding cast, these are
+/// plain instructions in every vector unit.
 const SHIFT: f64 = 1.5 * power_of_two(52);
 
 /// The nearest integer, ties to even, of |x| < 2^51.
@@ -80,27 +93,42 @@ pub(super) fn decode<F: OneLane>(fixed: Fixed, payload: &[u8], exponent: i32, ds
 
 /// Half a lane per element: round(x * 2^places), ties to even, at most 2^(15-L) - 1 in magnitude.
 #[inline(always)]
-pub(super) fn encode_narrow<F: OneLane>(fixed: Fixed, src: &[u8], exponent: i32, payload: &mut [u8]) -> u32 {
+pub(super) fn encode_narrow<F: OneLane>(
+    fixed: Fixed,
+    src: &[u8],
+    exponent: i32,
+    payload: &mut [u8],
+) -> u32 {
     let scale = power_of_two(fixed.narrow_places(exponent));
     let limit = power_of_two(15 - fixed.growth) - 1.0;
     let used = src.len() / size_of::<F::Raw>();
-    let halves = elements::<F::Raw>(src).map(|raw| nearest(within(limit, F::widen(raw) * scale)) as u16);
+    let halves =
+        elements::<F::Raw>(src).map(|raw| nearest(within(limit, F::widen(raw) * scale)) as u16);
     write_halves(payload, used, halves)
 }
 
 /// sum * 2^-places / divisor, rounded once to the element's format.
 #[inline(always)]
-pub(super) fn decode_narrow<F: OneLane>(fixed: Fixed, payload: &[u8], exponent: i32, dst: &mut [u8]) {
+pub(super) fn decode_narrow<F: OneLane>(
+    fixed: Fixed,
+    payload: &[u8],
+    exponent: i32,
+    dst: &mut [u8],
+) {
     let factor = power_of_two(-fixed.narrow_places(exponent)) / f64::from(fixed.divisor);
     fill(dst, read_halves(payload).map(|half| F::narrow(f64::from(half as i16) * factor)));
 }
 
-/// As [`decode`] to f32. Where dividing and multiplying are exact, the sum is rounded when it becomes an f32.
+/// As [`decode`] to f32. Where dividing and multiplying are exact, the sum is rounded when it
+/// becomes an f32.
 #[inline(always)]
 pub(super) fn decode_f32(fixed: Fixed, payload: &[u8], exponent: i32, dst: &mut [u8]) {
     let factor = power_of_two(-fixed.places(exponent)) / f64::from(fixed.divisor);
-    // A power of two with which no sum, of at least 1 in magnitude, becomes subnormal. One that overflows would anyway.
-    let is_exact = factor.to_bits() << 12 == 0 && factor >= f64::from(f32::MIN_POSITIVE) && factor <= power_of_two(127);
+    // A power of two with which no sum, of at least 1 in magnitude, becomes subnormal. One that
+    // overflows would anyway.
+    let is_exact = factor.to_bits() << 12 == 0
+        && factor >= f64::from(f32::MIN_POSITIVE)
+        && factor <= power_of_two(127);
     if is_exact {
         let factor = factor as f32;
         fill(dst, read_lanes(payload).map(|lane| (lane as i32 as f32 * factor).to_bits()));
@@ -109,8 +137,9 @@ pub(super) fn decode_f32(fixed: Fixed, payload: &[u8], exponent: i32, dst: &mut 
     }
 }
 
-/// Two lanes per element: v = round(x * 2^places), at most 2^(63-2L) - 1 in magnitude, as hi * 2^(32-L) + lo, hi first.
-/// hi is signed and at least -2^(31-L), lo is unsigned and below 2^(32-L), so neither lane's sum over N <= 2^L ranks overflows.
+/// Two lanes per element: v = round(x * 2^places), at most 2^(63-2L) - 1 in magnitude, as hi *
+/// 2^(32-L) + lo, hi first. hi is signed and at least -2^(31-L), lo is unsigned and below 2^(32-L),
+/// so neither lane's sum over N <= 2^L ranks overflows.
 #[inline(always)]
 pub(super) fn encode_wide(fixed: Fixed, src: &[u8], exponent: i32, payload: &mut [u8]) -> u32 {
     // Exact, or too small to count.
@@ -123,7 +152,8 @@ pub(super) fn encode_wide(fixed: Fixed, src: &[u8], exponent: i32, payload: &mut
     let (front, padding) = payload.split_at_mut(src.len());
     for (bytes, x) in front.as_chunks_mut::<8>().0.iter_mut().zip(elements::<f64>(src)) {
         let scaled = within(limit, x * scale * rest);
-        // `scaled` has too many bits for one rounding by SHIFT: take the upper ones off first. The difference is exact.
+        // `scaled` has too many bits for one rounding by SHIFT: take the upper ones off first. The
+        // difference is exact.
         let upper = rounded(scaled * to_high);
         // `upper` may have been rounded up to 2^63, from which the rest leads back into range.
         let v = (nearest(upper) << low_bits).wrapping_add(nearest(scaled - upper * to_low));
@@ -136,8 +166,9 @@ pub(super) fn encode_wide(fixed: Fixed, src: &[u8], exponent: i32, payload: &mut
     sum
 }
 
-/// (hi * 2^(32-L) + lo) rounded to f64, divided by the divisor, times 2^-places. That last product is exact for a sum, also for
-/// a subnormal one, whose addends are all multiples of the smallest f64.
+/// (hi * 2^(32-L) + lo) rounded to f64, divided by the divisor, times 2^-places. That last product
+/// is exact for a sum, also for a subnormal one, whose addends are all multiples of the smallest
+/// f64.
 #[inline(always)]
 pub(super) fn decode_wide(fixed: Fixed, payload: &[u8], exponent: i32, dst: &mut [u8]) {
     let [scale, rest] = halves(-fixed.wide_places(exponent));

@@ -20,7 +20,8 @@ pub(super) trait Format {
     /// The bits without the sign.
     fn magnitude(raw: Self::Raw) -> Self::Raw;
 
-    /// E with 2^E <= x < 2^(E+1), where x is the number of that magnitude; a marker for 0, infinities and NaN.
+    /// E with 2^E <= x < 2^(E+1), where x is the number of that magnitude; a marker for 0,
+    /// infinities and NaN.
     #[inline(always)]
     fn exponent(magnitude: Self::Raw) -> i32 {
         let bits: u64 = magnitude.into();
@@ -38,13 +39,14 @@ pub(super) trait Format {
     }
 }
 
-/// A float format that takes one lane per element: every number is exact in f64, with room for a sum.
+/// A float format that takes one lane per element: every number is exact in f64, with room for a
+/// sum.
 pub(super) trait OneLane: Format {
     /// The number, exactly. Infinities and NaN give some number (such chunks are never encoded).
     fn widen(raw: Self::Raw) -> f64;
 
-    /// `value` rounded once to the nearest number of the format, ties to even, subnormals included; infinite beyond the
-    /// largest. `value` is not NaN.
+    /// `value` rounded once to the nearest number of the format, ties to even, subnormals included;
+    /// infinite beyond the largest. `value` is not NaN.
     fn narrow(value: f64) -> Self::Raw;
 
     /// The number's place in the order -inf < … < -0 < +0 < … < +inf; `i32::MAX` for every NaN.
@@ -160,7 +162,8 @@ fn widen_bf16(raw: u16) -> f64 {
     F32::widen(u32::from(raw) << 16)
 }
 
-/// Free of branches and of checks for processor features, unlike the `half` crate's: loops over it vectorise.
+/// Free of branches and of checks for processor features, unlike the `half` crate's: loops over it
+/// vectorise.
 #[inline(always)]
 fn widen_f16(raw: u16) -> f64 {
     const REBIAS: u32 = (F32::BIAS - F16::BIAS) as u32;
@@ -176,9 +179,9 @@ const SMALLEST_NORMAL_F16: u32 = 1 << F16::MANTISSA_BITS;
 
 /// The f32 next to `value` towards zero, with its last bit set if that is not `value` itself.
 ///
-/// Rounding this to a format with two or more bits less gives what rounding `value` would, as no tie can appear or vanish. Plain
-/// rounding to f32 first, as the `half` crate and processors do it, rounds twice. (Boldo, Melquiond: "When double
-/// rounding is odd", 2005.)
+/// Rounding this to a format with two or more bits less gives what rounding `value` would, as no
+/// tie can appear or vanish. Plain rounding to f32 first, as the `half` crate and processors do it,
+/// rounds twice. (Boldo, Melquiond: "When double rounding is odd", 2005.)
 #[inline(always)]
 fn round_to_odd(value: f64) -> u32 {
     let nearest = value as f32;
@@ -187,8 +190,8 @@ fn round_to_odd(value: f64) -> u32 {
     truncated | u32::from(back != value)
 }
 
-/// An f32, given as its bits, to the nearest bf16: half a unit less one, and one more if the last kept bit is odd. A carry runs
-/// into the exponent as it should, up to infinity.
+/// An f32, given as its bits, to the nearest bf16: half a unit less one, and one more if the last
+/// kept bit is odd. A carry runs into the exponent as it should, up to infinity.
 #[inline(always)]
 fn narrow_bf16(bits: u32) -> u16 {
     ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16) as u16
@@ -205,8 +208,11 @@ fn narrow_f16(bits: u32) -> u16 {
     let normal = rounded.wrapping_sub(REBIAS << F16::MANTISSA_BITS).min(INFINITY);
     // The unit of 0.5 is the smallest f16: the sum's last bits count such units.
     let subnormal = (f32::from_bits(magnitude) + 0.5).to_bits() & 0xFFFF;
-    let number =
-        if magnitude >> 13 < (REBIAS << F16::MANTISSA_BITS) + SMALLEST_NORMAL_F16 { subnormal } else { normal };
+    let number = if magnitude >> 13 < (REBIAS << F16::MANTISSA_BITS) + SMALLEST_NORMAL_F16 {
+        subnormal
+    } else {
+        normal
+    };
     number as u16 | ((bits >> 16) as u16 & 0x8000)
 }
 

@@ -1,15 +1,17 @@
 //! Numbers: elements to 32-bit lanes and back.
 //!
-//! An aggregator adds 32-bit integers; tensors hold floats. A [`Codec`] turns each chunk of elements into lanes, and the
-//! lanes of the result into elements. Pure functions, one call per chunk. `docs/protocol.md`, section "Numbers", is the
-//! specification.
+//! An aggregator adds 32-bit integers; tensors hold floats. A [`Codec`] turns each chunk of
+//! elements into lanes, and the lanes of the result into elements. Pure functions, one call per
+//! chunk. `docs/protocol.md`, section "Numbers", is the specification.
 //!
 //! # What a result is
 //!
-//! Every result is **bit-identical on every rank, whatever the order of arrival**: what is summed are integers.
+//! Every result is **bit-identical on every rank, whatever the order of arrival**: what is summed
+//! are integers.
 //!
-//! Below, N is the number of ranks, L = ceil(log2 N), and M is the largest magnitude in the element's chunk (one packet's
-//! worth of consecutive elements) over all ranks. E is M's binary exponent: 2^E <= M < 2^(E+1).
+//! Below, N is the number of ranks, L = ceil(log2 N), and M is the largest magnitude in the
+//! element's chunk (one packet's worth of consecutive elements) over all ranks. E is M's binary
+//! exponent: 2^E <= M < 2^(E+1).
 //!
 //! | | lanes per element | `Sum`, `Avg` | `Max`, `Min` |
 //! | --- | --- | --- | --- |
@@ -18,49 +20,58 @@
 //! | f64 | 2 | fixed point, step 2^(E+2L-62) | refused |
 //! | i32 | 1 | `Sum` exact, wrapping; `Avg` refused | exact |
 //!
-//! **`Sum16`, `Avg16`** of f32, f16 and bf16 have half a lane per element, and the step 2^(E+L-14): as `Sum` and `Avg`, with half the packets, but
+//! **`Sum16`, `Avg16`** of f32, f16 and bf16 have half a lane per element, and the step 2^(E+L-14):
+//! as `Sum` and `Avg`, with half the packets, but
 //! |result - true sum| <= N * 2^(L-15) * M, and half a unit. An average is off by 2^-14 M for 2 ranks, 2^-13 M for 4, 2^-9 M for 64; a chunk has twice as many
 //! elements. Elements below half a step count as 0.
 //!
-//! **f32, f16, bf16 of up to 1024 elements, `Sum` and `Avg`.** The number of elements is the whole call's. Where all elements of a chunk, over all ranks,
-//! are multiples of the step, the result is the **true sum, or average, rounded once**, ties to even: within half a unit in the last place, cancellation or
-//! not, and so at least as near as a sum in f64. For any number of ranks that is all of f16, each f32 of at least 2^-53 M, and each bf16 of at least
-//! 2^-69 M: far more than a sum in f32 keeps. Smaller elements are rounded to a multiple of the step first, so
+//! **f32, f16, bf16 of up to 1024 elements, `Sum` and `Avg`.** The number of elements is the whole
+//! call's. Where all elements of a chunk, over all ranks, are multiples of the step, the result is
+//! the **true sum, or average, rounded once**, ties to even: within half a unit in the last place,
+//! cancellation or not, and so at least as near as a sum in f64. For any number of ranks that is
+//! all of f16, each f32 of at least 2^-53 M, and each bf16 of at least 2^-69 M: far more than a sum
+//! in f32 keeps. Smaller elements are rounded to a multiple of the step first, so
 //!
 //! > |result - true sum| <= N * 2^(3L-95) * M, plus half a unit in the last place of the result.
 //!
 //! A negative average that is rounded to zero gives -0.0.
 //!
-//! **f32, f16, bf16 of more elements, `Sum`.** Each rank's element is rounded once to a multiple of the step (nearest, ties to even); the sum
-//! of those is exact; it is rounded once to the element's type. So for each element
+//! **f32, f16, bf16 of more elements, `Sum`.** Each rank's element is rounded once to a multiple of
+//! the step (nearest, ties to even); the sum of those is exact; it is rounded once to the element's
+//! type. So for each element
 //!
 //! > |result - true sum| <= N * 2^(L-31) * M, plus half a unit in the last place of the result.
 //!
-//! The first part is 2^-29 M for 2 ranks, 2^-27 M for 4, 2^-25 M for 8, 2^-23 M for 16, 2^-19 M for 64 (2^-24 is one rounding
-//! of an f32). It is zero when all elements of the chunk are multiples of the step, such as integers below 2^(31-L), and for
-//! single elements not much smaller than M: those of at least 2^(L-7) M in f32, 2^(L-20) M in f16, 2^(L-23) M in bf16. Elements
-//! that are far smaller than M keep this *absolute* precision, not their relative one.
+//! The first part is 2^-29 M for 2 ranks, 2^-27 M for 4, 2^-25 M for 8, 2^-23 M for 16, 2^-19 M for
+//! 64 (2^-24 is one rounding of an f32). It is zero when all elements of the chunk are multiples of
+//! the step, such as integers below 2^(31-L), and for single elements not much smaller than M:
+//! those of at least 2^(L-7) M in f32, 2^(L-20) M in f16, 2^(L-23) M in bf16. Elements that are far
+//! smaller than M keep this *absolute* precision, not their relative one.
 //!
-//! **f64, `Sum`.** The same with |result - true sum| <= N * 2^(2L-63) * M (1.5 times that for more than 32 ranks), plus
-//! half a unit in the last place. Each rank contributes 63-2L bits and a sign: all 53 bits of elements near M up to 32 ranks, 51
-//! bits beyond.
+//! **f64, `Sum`.** The same with |result - true sum| <= N * 2^(2L-63) * M (1.5 times that for more
+//! than 32 ranks), plus half a unit in the last place. Each rank contributes 63-2L bits and a sign:
+//! all 53 bits of elements near M up to 32 ranks, 51 bits beyond.
 //!
-//! `cargo run --release -p switchml-worker --example precision` measures what that is for some distributions (`docs/benchmarks.md`).
+//! `cargo run --release -p switchml-worker --example precision` measures what that is for some
+//! distributions (`docs/benchmarks.md`).
 //!
-//! **`Avg`** of these and of f64 is the same integer sum. f32, f16, bf16: times the f64 nearest to step/N, in f64, and then rounded to the type; so
-//! an average that the type can hold comes out exactly. f64: the sum rounded to f64, then divided by N (one more
-//! rounding, and yet another when the average is subnormal).
+//! **`Avg`** of these and of f64 is the same integer sum. f32, f16, bf16: times the f64 nearest to
+//! step/N, in f64, and then rounded to the type; so an average that the type can hold comes out
+//! exactly. f64: the sum rounded to f64, then divided by N (one more rounding, and yet another when
+//! the average is subnormal).
 //!
-//! **Special values.** An infinity or NaN on any rank makes its whole chunk NaN on every rank, for `Sum` and `Avg`; such a chunk
-//! is not sent. A sum beyond the type's largest number is infinite. A chunk of zeros on all ranks is not sent, and gives +0.0, as does any
-//! sum of zeros of whatever sign. Subnormal numbers count like all others. `Max` and `Min` take -0.0 to be less than +0.0, and
-//! give the canonical NaN when any rank has a NaN.
+//! **Special values.** An infinity or NaN on any rank makes its whole chunk NaN on every rank, for
+//! `Sum` and `Avg`; such a chunk is not sent. A sum beyond the type's largest number is infinite. A
+//! chunk of zeros on all ranks is not sent, and gives +0.0, as does any sum of zeros of whatever
+//! sign. Subnormal numbers count like all others. `Max` and `Min` take -0.0 to be less than +0.0,
+//! and give the canonical NaN when any rank has a NaN.
 //!
-//! **Refused**, with an error when the call is made: `Max` and `Min` of f64 (lanes are compared one by one, and an f64 spans two);
-//! `Avg` of i32 (it would lose the remainder); `Sum16` and `Avg16` of both.
+//! **Refused**, with an error when the call is made: `Max` and `Min` of f64 (lanes are compared one
+//! by one, and an f64 spans two); `Avg` of i32 (it would lose the remainder); `Sum16` and `Avg16`
+//! of both.
 //!
-//! All this supposes the processor's default float environment, as all Rust code does: a process that turns on
-//! flush-to-zero gives other bits for subnormal numbers.
+//! All this supposes the processor's default float environment, as all Rust code does: a process
+//! that turns on flush-to-zero gives other bits for subnormal numbers.
 
 mod bytes;
 mod codec;

@@ -9,7 +9,8 @@ fn invert_if<const MIN: bool>(lane: i32) -> i32 {
     if MIN { !lane } else { lane }
 }
 
-/// One lane per float: its place in the order of floats, inverted for MIN; NaN above all either way.
+/// One lane per float: its place in the order of floats, inverted for MIN; NaN above all either
+/// way.
 #[inline(always)]
 pub(super) fn encode_ordered<F: OneLane, const MIN: bool>(src: &[u8], payload: &mut [u8]) -> u32 {
     let used = src.len() / size_of::<F::Raw>();

@@ -1,4 +1,5 @@
-//! Floats in three lanes an element, in small sums: so many bits that tensors of very different magnitudes lose none.
+//! Floats in three lanes an element, in small sums: so many bits that tensors of very different
+//! magnitudes lose none.
 
 use super::bytes::elements;
 use super::fixed::{Fixed, nearest, rounded, within};
@@ -8,7 +9,8 @@ use super::format::{F32, Format, OneLane, power_of_two};
 pub(super) const LANES: usize = 3;
 
 impl Fixed {
-    /// Binary places of a three-lane integer: 94 - E - 3L. Exponents that no f32 has (a foreign packet's) are bent to the nearest.
+    /// Binary places of a three-lane integer: 94 - E - 3L. Exponents that no f32 has (a foreign
+    /// packet's) are bent to the nearest.
     #[inline(always)]
     fn triple_places(self, exponent: i32) -> i32 {
         94 - exponent.clamp(F32::MIN_EXPONENT, F32::BIAS) - 3 * self.growth
@@ -21,20 +23,30 @@ impl Fixed {
     }
 }
 
-/// Three lanes per element: round(x * 2^places), ties to even, as three digits of 32 - L bits, the first one signed.
+/// Three lanes per element: round(x * 2^places), ties to even, as three digits of 32 - L bits, the
+/// first one signed.
 #[inline(always)]
-pub(super) fn encode<F: OneLane>(fixed: Fixed, src: &[u8], exponent: i32, payload: &mut [u8]) -> u32 {
+pub(super) fn encode<F: OneLane>(
+    fixed: Fixed,
+    src: &[u8],
+    exponent: i32,
+    payload: &mut [u8],
+) -> u32 {
     let scale = power_of_two(fixed.triple_places(exponent));
     let bits = fixed.digit_bits();
     let (digit, below) = (power_of_two(bits), power_of_two(-bits));
     let mask = u32::MAX >> fixed.growth;
-    // An element within its exponent stays below; one beyond a wrong prediction must not leave the range of `nearest`.
+    // An element within its exponent stays below; one beyond a wrong prediction must not leave the
+    // range of `nearest`.
     let limit = power_of_two(95 - 3 * fixed.growth) * (1.0 - f64::EPSILON / 2.0);
     let mut sum = 0u32;
     let used = src.len() / size_of::<F::Raw>() * LANES * 4;
     let (front, padding) = payload.split_at_mut(used);
-    for (bytes, raw) in front.as_chunks_mut::<{ 4 * LANES }>().0.iter_mut().zip(elements::<F::Raw>(src)) {
-        // All of this is exact but for the last rounding: 24 bits times powers of two, and multiples of what is taken off.
+    for (bytes, raw) in
+        front.as_chunks_mut::<{ 4 * LANES }>().0.iter_mut().zip(elements::<F::Raw>(src))
+    {
+        // All of this is exact but for the last rounding: 24 bits times powers of two, and
+        // multiples of what is taken off.
         let scaled = within(limit, F::widen(raw) * scale);
         let first = rounded(scaled * below * below);
         let rest = scaled - first * digit * digit;
@@ -58,8 +70,11 @@ pub(super) fn encode<F: OneLane>(fixed: Fixed, src: &[u8], exponent: i32, payloa
 pub(super) fn decode<F: OneLane>(fixed: Fixed, payload: &[u8], exponent: i32, dst: &mut [u8]) {
     let (digit, divisor) = (power_of_two(fixed.digit_bits()), f64::from(fixed.divisor));
     let scale = power_of_two(-fixed.triple_places(exponent));
-    // Not an iterator: closures of this length are not inlined, and so not compiled for the vector unit.
-    for (bytes, lanes) in dst.chunks_exact_mut(size_of::<F::Raw>()).zip(payload.as_chunks::<{ 4 * LANES }>().0) {
+    // Not an iterator: closures of this length are not inlined, and so not compiled for the vector
+    // unit.
+    for (bytes, lanes) in
+        dst.chunks_exact_mut(size_of::<F::Raw>()).zip(payload.as_chunks::<{ 4 * LANES }>().0)
+    {
         let [a, b, c] = *lanes.as_chunks::<4>().0 else { continue };
         let sum = added(i32::from_be_bytes(a), u32::from_be_bytes(b), u32::from_be_bytes(c), digit);
         bytes.copy_from_slice(bytemuck::bytes_of(&F::narrow(divided(sum, divisor) * scale)));
@@ -79,7 +94,8 @@ fn added(a: i32, b: u32, c: u32, digit: f64) -> f64 {
 #[inline(always)]
 fn divided(dividend: f64, divisor: f64) -> f64 {
     let quotient = dividend / divisor;
-    // In two parts whose products with the divisor are exact, and so is what is left of the dividend.
+    // In two parts whose products with the divisor are exact, and so is what is left of the
+    // dividend.
     let front = f64::from_bits(quotient.to_bits() & !0xFF);
     let remainder = dividend - front * divisor - (quotient - front) * divisor;
     to_odd(quotient, remainder)
@@ -93,9 +109,10 @@ fn exact_sum(a: f64, b: f64) -> (f64, f64) {
     (sum, (a - (sum - of_b)) + (b - of_b))
 }
 
-/// The number of which `nearest` is the nearest f64, and which lies on the side of it that `rest` has the sign of: rounded to odd, which is
-/// towards zero, with the last bit set if anything is left. That is no tie, and on no boundary, of any narrower format, so it rounds to that
-/// as the number itself does. (Boldo, Melquiond: "When double rounding is odd", 2005.)
+/// The number of which `nearest` is the nearest f64, and which lies on the side of it that `rest`
+/// has the sign of: rounded to odd, which is towards zero, with the last bit set if anything is
+/// left. That is no tie, and on no boundary, of any narrower format, so it rounds to that as the
+/// number itself does. (Boldo, Melquiond: "When double rounding is odd", 2005.)
 #[inline(always)]
 fn to_odd(nearest: f64, rest: f64) -> f64 {
     let is_too_far = (rest < 0.0 && nearest > 0.0) || (rest > 0.0 && nearest < 0.0);

@@ -18,20 +18,21 @@ pub(crate) const fn ip_packet_len(len: usize) -> usize {
 
 /// A way to the aggregator.
 ///
-/// Packets go out in batches: as few system calls and trips through the kernel as the system can do. They are lost, doubled and
-/// reordered as they will.
+/// Packets go out in batches: as few system calls and trips through the kernel as the system can
+/// do. They are lost, doubled and reordered as they will.
 pub(crate) trait Transport: Send {
     /// Where the aggregator is.
     fn aggregator(&self) -> SocketAddrV4;
 
-    /// Room for one packet of `len` bytes, at the end of the batch. Sends the batch first when the packet does not fit.
+    /// Room for one packet of `len` bytes, at the end of the batch. Sends the batch first when the
+    /// packet does not fit.
     fn packet(&mut self, len: usize) -> io::Result<&mut [u8]>;
 
     /// Sends the batch.
     fn flush(&mut self) -> io::Result<()>;
 
-    /// Hands out packets from the aggregator that are here, with whether each met congestion (ECN). Returns how many, 0 when there
-    /// are none; never waits.
+    /// Hands out packets from the aggregator that are here, with whether each met congestion (ECN).
+    /// Returns how many, 0 when there are none; never waits.
     fn receive(&mut self, sink: &mut dyn FnMut(&[u8], bool)) -> io::Result<usize>;
 
     /// Waits until there is a packet, [`Waker::wake`] was called, or the time is up.

@@ -1,7 +1,9 @@
-//! UDP sockets: contributions and unicast replies on one, results for all on another that has joined the job's group.
+//! UDP sockets: contributions and unicast replies on one, results for all on another that has
+//! joined the job's group.
 //!
-//! A batch is one run of packets of the same size (the last may be shorter), sent by one system call as a GSO superpacket; received
-//! packets come several a call, and merged by GRO where the path allows.
+//! A batch is one run of packets of the same size (the last may be shorter), sent by one system
+//! call as a GSO superpacket; received packets come several a call, and merged by GRO where the
+//! path allows.
 
 use std::io::{self, ErrorKind, IoSliceMut};
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
@@ -21,9 +23,11 @@ pub(crate) const LARGEST_DATAGRAM: usize = 65_535 - IP_UDP_LEN;
 const MESSAGES: usize = 32;
 /// Wanted for the kernel's socket buffers: some thousand packets.
 const SOCKET_BUFFER: usize = 16 << 20;
-/// What the kernel counts for a received packet beside its bytes: its `sk_buff` and the rest of its pages.
+/// What the kernel counts for a received packet beside its bytes: its `sk_buff` and the rest of its
+/// pages.
 const OVERHEAD: usize = 3 * 1024;
-/// Longest wait for room in the send buffer, which empties at line rate; what does not fit then is lost.
+/// Longest wait for room in the send buffer, which empties at line rate; what does not fit then is
+/// lost.
 const SEND_PATIENCE: Duration = Duration::from_millis(100);
 
 /// A socket with the state of its offloads.
@@ -63,12 +67,19 @@ struct Received {
 
 impl Udp {
     /// Opens the sockets: `aggregator` is its data plane, `group` where its results for all go.
-    pub fn open(aggregator: SocketAddrV4, group: Option<SocketAddrV4>, waker: Waker) -> io::Result<Self> {
+    pub fn open(
+        aggregator: SocketAddrV4,
+        group: Option<SocketAddrV4>,
+        waker: Waker,
+    ) -> io::Result<Self> {
         let data = udp_socket()?;
         data.bind(&SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0).into())?;
         data.connect(&aggregator.into())?;
         let mtu = sockopt::ip_mtu(&data)? as usize;
-        let local = data.local_addr()?.as_socket_ipv4().map_or(Ipv4Addr::UNSPECIFIED, |address| *address.ip());
+        let local = data
+            .local_addr()?
+            .as_socket_ipv4()
+            .map_or(Ipv4Addr::UNSPECIFIED, |address| *address.ip());
         let group = group.map(|group| join(group, local)).transpose()?;
         Ok(Self {
             aggregator,
@@ -76,7 +87,12 @@ impl Udp {
             group,
             waker,
             mtu,
-            batch: Batch { bytes: vec![0; LARGEST_DATAGRAM].into(), len: 0, segment: 0, packets: 0 },
+            batch: Batch {
+                bytes: vec![0; LARGEST_DATAGRAM].into(),
+                len: 0,
+                segment: 0,
+                packets: 0,
+            },
             received: Received {
                 buffers: vec![vec![0; usize::from(u16::MAX)].into(); MESSAGES],
                 meta: [RecvMeta::default(); MESSAGES],
@@ -139,8 +155,12 @@ impl Transport for Udp {
         }
         let contents = &self.batch.bytes[..len];
         match self.send(contents, segment) {
-            // The device cannot do GSO after all: quinn-udp has noticed that too, and later batches will be single packets.
-            Err(error) if len > segment && matches!(error.raw_os_error(), Some(libc::EIO | libc::EINVAL)) => {
+            // The device cannot do GSO after all: quinn-udp has noticed that too, and later batches
+            // will be single packets.
+            Err(error)
+                if len > segment
+                    && matches!(error.raw_os_error(), Some(libc::EIO | libc::EINVAL)) =>
+            {
                 contents.chunks(segment).try_for_each(|packet| self.send(packet, segment))
             }
             outcome => outcome,
@@ -149,7 +169,8 @@ impl Transport for Udp {
 
     fn receive(&mut self, sink: &mut dyn FnMut(&[u8], bool)) -> io::Result<usize> {
         let mut packets = 0;
-        // Answers to this rank alone are few. Looking for them costs a system call, and can wait until the group has nothing.
+        // Answers to this rank alone are few. Looking for them costs a system call, and can wait
+        // until the group has nothing.
         for endpoint in self.group.iter().chain([&self.data]) {
             if packets > 0 {
                 break;
@@ -174,7 +195,10 @@ impl Transport for Udp {
         let mut sources = [
             PollFd::new(&self.waker, PollFlags::IN),
             PollFd::new(&self.data.socket, PollFlags::IN),
-            PollFd::new(self.group.as_ref().map_or(&self.data.socket, |group| &group.socket), PollFlags::IN),
+            PollFd::new(
+                self.group.as_ref().map_or(&self.data.socket, |group| &group.socket),
+                PollFlags::IN,
+            ),
         ];
         match poll(&mut sources, timeout.as_ref()) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
@@ -209,7 +233,10 @@ impl Batch {
     fn has_room(&self, len: usize, most: usize) -> bool {
         let last_is_full = self.len == self.packets * self.segment;
         self.packets == 0
-            || (last_is_full && len <= self.segment && self.packets < most && self.len + len <= self.bytes.len())
+            || (last_is_full
+                && len <= self.segment
+                && self.packets < most
+                && self.len + len <= self.bytes.len())
     }
 
     fn push(&mut self, len: usize) -> &mut [u8] {
@@ -225,7 +252,10 @@ impl Batch {
 
 impl Received {
     /// Receives what is there, up to a batch.
-    fn from(&mut self, endpoint: &Endpoint) -> io::Result<impl Iterator<Item = (&RecvMeta, &[u8])>> {
+    fn from(
+        &mut self,
+        endpoint: &Endpoint,
+    ) -> io::Result<impl Iterator<Item = (&RecvMeta, &[u8])>> {
         let mut slices = self.buffers.iter_mut().map(|buffer| IoSliceMut::new(buffer));
         let mut slices: [IoSliceMut<'_>; MESSAGES] =
             std::array::from_fn(|_| slices.next().unwrap_or_else(|| IoSliceMut::new(&mut [])));
@@ -236,7 +266,10 @@ impl Received {
             Err(error) if is_loss(&error) => 0,
             Err(error) => return Err(error),
         };
-        Ok(self.meta[..messages].iter().zip(&self.buffers).map(|(meta, buffer)| (meta, &buffer[..meta.len])))
+        Ok(self.meta[..messages]
+            .iter()
+            .zip(&self.buffers)
+            .map(|(meta, buffer)| (meta, &buffer[..meta.len])))
     }
 }
 
@@ -252,8 +285,8 @@ fn udp_socket() -> io::Result<Socket> {
     Socket::new(Domain::IPV4, Type::DGRAM, Some(Protocol::UDP))
 }
 
-/// Whether an error is of the path, which may recover, rather than of this process: loss like any other. If it stays, no answer
-/// comes, and the engine's deadline says so.
+/// Whether an error is of the path, which may recover, rather than of this process: loss like any
+/// other. If it stays, no answer comes, and the engine's deadline says so.
 fn is_loss(error: &io::Error) -> bool {
     let of_path = matches!(
         error.kind(),

@@ -48,7 +48,8 @@ fn packets_arrive_whole_and_in_order_however_they_are_batched() {
         &[1440, 1440, 160, 160, 160, 1440, 32, 3104, 3104],
         &[65_507, 1],
     ] {
-        let expected: Vec<_> = sizes.iter().zip(0..).map(|(size, number)| (*size, number)).collect();
+        let expected: Vec<_> =
+            sizes.iter().zip(0..).map(|(size, number)| (*size, number)).collect();
         assert_eq!(sent(sizes), expected);
     }
 }
@@ -99,7 +100,8 @@ fn the_group_is_heard_from_the_aggregator_alone() {
     let stranger = UdpSocket::bind("127.0.0.1:0").unwrap();
     // The aggregator's port, of another address.
     let namesake = UdpSocket::bind(("127.0.0.2", aggregator.local_addr().unwrap().port())).unwrap();
-    for (socket, text) in [(&stranger, "foreign"), (&namesake, "foreign"), (&aggregator, "result")] {
+    for (socket, text) in [(&stranger, "foreign"), (&namesake, "foreign"), (&aggregator, "result")]
+    {
         socket2::SockRef::from(socket).set_multicast_if_v4(&Ipv4Addr::LOCALHOST).unwrap();
         socket.send_to(text.as_bytes(), group).unwrap();
     }

@@ -38,7 +38,9 @@ impl Daemon {
         Self::start_with(|binaries, host| Aggregator::on_loopback_with_slots(binaries, host, slots))
     }
 
-    fn start_with(start: impl FnOnce(&Binaries, &Namespace) -> Result<Aggregator, switchml_rack::Error>) -> Self {
+    fn start_with(
+        start: impl FnOnce(&Binaries, &Namespace) -> Result<Aggregator, switchml_rack::Error>,
+    ) -> Self {
         let binaries = Binaries::for_test().unwrap();
         let host = Namespace::of_host().unwrap();
         let aggregator = start(&binaries, &host).unwrap();
@@ -46,17 +48,26 @@ impl Daemon {
         Self { binaries, aggregator, host, address }
     }
 
-    /// Starts `switchml-worker` with this aggregator's address in the environment, and nothing else of torchrun's.
+    /// Starts `switchml-worker` with this aggregator's address in the environment, and nothing else
+    /// of torchrun's.
     pub fn worker(&self, arguments: &[&str]) -> Process {
         let mut command = Command::new(&self.binaries.worker);
-        for name in ["RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "SWITCHML_JOB", "TORCHELASTIC_RUN_ID"] {
+        for name in [
+            "RANK",
+            "WORLD_SIZE",
+            "MASTER_ADDR",
+            "MASTER_PORT",
+            "SWITCHML_JOB",
+            "TORCHELASTIC_RUN_ID",
+        ] {
             command.env_remove(name);
         }
         command.args(arguments).env("SWITCHML_AGGREGATOR", &self.address);
         self.host.spawn(&format!("switchml-worker {}", arguments.join(" ")), command).unwrap()
     }
 
-    /// Waits until the daemon's list shows a job with some text, such as its state, or "1 of 2" ranks.
+    /// Waits until the daemon's list shows a job with some text, such as its state, or "1 of 2"
+    /// ranks.
     pub fn wait_for_job(&self, job: &str, text: &str) {
         let begin = Instant::now();
         loop {

@@ -1,4 +1,5 @@
-//! The real aggregator over slots that keep only what contributions here can fill, and its rules taken out.
+//! The real aggregator over slots that keep only what contributions here can fill, and its rules
+//! taken out.
 
 use std::cell::RefCell;
 
@@ -18,7 +19,8 @@ use crate::world::{JOB, World};
 /// What an aggregator remembers.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Aggregator {
-    /// State and epoch of the job; [`switchml_protocol::job::VACANT`] is a job that this aggregator does not know.
+    /// State and epoch of the job; [`switchml_protocol::job::VACANT`] is a job that this aggregator
+    /// does not know.
     pub state: u32,
     pub epoch: u32,
     slots: Slots,
@@ -77,18 +79,26 @@ impl Aggregator {
     pub fn exceeds_two(&self) -> bool {
         match &self.slots {
             Slots::Ours(slots) => slots.iter().flatten().any(|set| tally::exceeds_two(&set.values)),
-            Slots::Published(slots) => slots.iter().flatten().any(|version| tally::exceeds_two(&version.values)),
+            Slots::Published(slots) => {
+                slots.iter().flatten().any(|version| tally::exceeds_two(&version.values))
+            }
         }
     }
 
     /// Serves the contribution of a rank: what became of it, and the answer.
-    pub fn serve(&mut self, world: &World, rank: u16, datagram: &[u8]) -> (Outcome, Option<Vec<u8>>) {
+    pub fn serve(
+        &mut self,
+        world: &World,
+        rank: u16,
+        datagram: &[u8],
+    ) -> (Outcome, Option<Vec<u8>>) {
         let (mut header, mut payload) = packets::split(datagram);
         let (state, epoch) = (self.state, self.epoch);
         match &mut self.slots {
             Slots::Published(slots) => serve_published(world, slots, header, payload),
             Slots::Ours(slots) => {
-                let tables = Memory { world, state, epoch, packet: header, slots: RefCell::new(slots) };
+                let tables =
+                    Memory { world, state, epoch, packet: header, slots: RefCell::new(slots) };
                 let outcome = tables.serve(rank, &mut header, &mut payload);
                 let answered = Kind::from_wire(header.kind) != Some(Kind::Contribution);
                 (outcome, answered.then(|| packets::joined(&header, &payload)))
@@ -112,7 +122,9 @@ impl Memory<'_> {
         let foreign = header.epoch.get() != self.epoch;
         let skips_admission = self.state == OPEN
             && (foreign && self.world.lacks(Rule::PacketEpoch)
-                || !foreign && (self.world.lacks(Rule::ContributionCheck) || self.world.lacks(Rule::Round)));
+                || !foreign
+                    && (self.world.lacks(Rule::ContributionCheck)
+                        || self.world.lacks(Rule::Round)));
         if !skips_admission {
             return serve(self, &place(rank), header, &mut payload[..], size_of::<Payload>());
         }
@@ -126,7 +138,8 @@ impl Memory<'_> {
             }
             // The check word is made to agree, and put back where it went.
             let fitted = header.check_of(packets::lane_sum(payload), 1);
-            let put_back = |check: u32| check.wrapping_sub(fitted).wrapping_add(self.packet.check.get());
+            let put_back =
+                |check: u32| check.wrapping_sub(fitted).wrapping_add(self.packet.check.get());
             header.check.set(fitted);
             let outcome = contribute(&job, slot, Op::SumI32, header, &mut payload[..]);
             if matches!(outcome, Outcome::Started | Outcome::Added | Outcome::Completed) {
@@ -147,7 +160,11 @@ impl Memory<'_> {
         let (rank, round) = (self.packet.rank.get(), self.packet.round.get());
         let index = (round & 1) as usize;
         let [even, odd] = &mut slot.sets;
-        let (set, other) = if index == 0 { (&mut even.head, &mut odd.head) } else { (&mut odd.head, &mut even.head) };
+        let (set, other) = if index == 0 {
+            (&mut even.head, &mut odd.head)
+        } else {
+            (&mut odd.head, &mut even.head)
+        };
         if self.world.lacks(Rule::SetEpoch) {
             for head in [&mut *set, &mut *other] {
                 // Memory that was never used is empty all the same.
@@ -169,7 +186,9 @@ impl Memory<'_> {
         if holds {
             return;
         }
-        let holds_one_before = other.epoch == self.epoch && other.round == round.wrapping_sub(1) && other.is_complete();
+        let holds_one_before = other.epoch == self.epoch
+            && other.round == round.wrapping_sub(1)
+            && other.is_complete();
         if self.world.lacks(Rule::Stale) && is_newer(set, self.epoch, round) {
             set.round = round.wrapping_sub(1);
         }
@@ -193,7 +212,13 @@ impl Memory<'_> {
 impl Tables for Memory<'_> {
     fn job(&self, number: u16) -> Option<Job> {
         let (ranks, slots) = (self.world.setup.ranks.into(), self.world.setup.slots.into());
-        (number == JOB).then(|| Job { state: self.state, epoch: self.epoch, ranks, slots, ..Job::default() })
+        (number == JOB).then(|| Job {
+            state: self.state,
+            epoch: self.epoch,
+            ranks,
+            slots,
+            ..Job::default()
+        })
     }
 
     /// Every rank has said HELLO: nobody contributes before all have.
@@ -255,7 +280,8 @@ fn is_newer(set: &SetHead, epoch: u32, round: u32) -> bool {
     set.epoch == epoch && (round.wrapping_sub(set.round) as i32) < 0
 }
 
-/// A head as it would be if its round were complete. The byte of the status is private, its place is not.
+/// A head as it would be if its round were complete. The byte of the status is private, its place
+/// is not.
 fn complete(head: &SetHead) -> SetHead {
     const STATUS: usize = 28;
     const COMPLETE: u8 = 1;

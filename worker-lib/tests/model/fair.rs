@@ -1,5 +1,5 @@
-//! What comes of a state once faults stop: a network that has lost all that was under way, and from now on delivers everything at once;
-//! real engines, by their real timers.
+//! What comes of a state once faults stop: a network that has lost all that was under way, and from
+//! now on delivers everything at once; real engines, by their real timers.
 
 use std::collections::VecDeque;
 
@@ -11,8 +11,8 @@ use crate::world::{Reply, State, World};
 /// Far more alarms than any world here needs.
 const MOST_ALARMS: usize = 1000;
 
-/// Whether everybody finishes: the workers of the session that the aggregator serves with all results, all others with all
-/// results or with an error.
+/// Whether everybody finishes: the workers of the session that the aggregator serves with all
+/// results, all others with all results or with an error.
 pub fn finishes(world: &World, state: &State) -> bool {
     let served = state.aggregator.is_open().then_some(state.aggregator.epoch);
     let mut state = state.clone();
@@ -20,7 +20,12 @@ pub fn finishes(world: &World, state: &State) -> bool {
     for worker in &mut state.workers {
         worker.now = now;
     }
-    let left: Vec<_> = state.workers.iter().filter(|worker| worker.view.left).map(|worker| worker.view.rank).collect();
+    let left: Vec<_> = state
+        .workers
+        .iter()
+        .filter(|worker| worker.view.left)
+        .map(|worker| worker.view.rank)
+        .collect();
     for worker in state.workers.iter_mut().filter(|worker| !worker.view.left) {
         left.iter().for_each(|rank| worker.note_departed(*rank));
     }
@@ -31,14 +36,18 @@ pub fn finishes(world: &World, state: &State) -> bool {
             // The search comes to it as well, and it is not this property's.
             return true;
         }
-        let waiting = |worker: &Worker| if worker.has_ended(world) { None } else { worker.engine.deadline() };
-        let next = (0..state.workers.len()).filter_map(|at| Some((waiting(&state.workers[at])?, at))).min();
+        let waiting =
+            |worker: &Worker| if worker.has_ended(world) { None } else { worker.engine.deadline() };
+        let next = (0..state.workers.len())
+            .filter_map(|at| Some((waiting(&state.workers[at])?, at)))
+            .min();
         let Some((_, at)) = next else {
             return state.workers.iter().all(|worker| has_finished(world, served, worker));
         };
         // The control plane's part: who fails, leaves with an error, and that aborts the job.
-        let failed =
-            |worker: &Worker| worker.view.failure.is_some() && served == Some(world.epoch(worker.view.session));
+        let failed = |worker: &Worker| {
+            worker.view.failure.is_some() && served == Some(world.epoch(worker.view.session))
+        };
         if state.workers.iter().any(failed) {
             state.aggregator.abort();
         }
@@ -79,6 +88,11 @@ fn has_finished(world: &World, served: Option<u32>, worker: &Worker) -> bool {
         Some(Failure::Silent | Failure::Damaged | Failure::Missing(_) | Failure::Aborted) => {
             served != Some(world.epoch(worker.view.session))
         }
-        Some(Failure::Mismatch { .. } | Failure::Round { .. } | Failure::Departed(_) | Failure::Maximum) => false,
+        Some(
+            Failure::Mismatch { .. }
+            | Failure::Round { .. }
+            | Failure::Departed(_)
+            | Failure::Maximum,
+        ) => false,
     }
 }

@@ -56,7 +56,8 @@ pub fn rewritten(datagram: &[u8], ranks: u16, change: impl FnOnce(&mut Header)) 
     if fitted { sealed(header, payload, contributions) } else { joined(&header, payload) }
 }
 
-/// A datagram with one bit of its first lane flipped: that of the last digit, so that it counts one contribution too many.
+/// A datagram with one bit of its first lane flipped: that of the last digit, so that it counts one
+/// contribution too many.
 pub fn corrupted(datagram: &[u8]) -> Vec<u8> {
     let mut datagram = datagram.to_vec();
     datagram[HEADER_LEN] ^= 0x10;

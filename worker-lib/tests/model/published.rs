@@ -1,5 +1,6 @@
-//! The published algorithm (SwitchML, NSDI 2021, algorithm 3) in place of rules 2 to 4: one bit of pool version in the packet and no
-//! round, a bitmap and a count per version. The bit is the last one of the round here.
+//! The published algorithm (SwitchML, NSDI 2021, algorithm 3) in place of rules 2 to 4: one bit of
+//! pool version in the packet and no round, a bitmap and a count per version. The bit is the last
+//! one of the round here.
 
 use crate::tally::Tally;
 
@@ -22,7 +23,13 @@ pub enum Served {
 }
 
 /// Serves the contribution of a rank to one version of a slot.
-pub fn serve(slot: &mut [Version; 2], ranks: u16, version: usize, rank: u16, values: &Tally) -> Served {
+pub fn serve(
+    slot: &mut [Version; 2],
+    ranks: u16,
+    version: usize,
+    rank: u16,
+    values: &Tally,
+) -> Served {
     let bit = 1 << rank;
     if slot[version].seen & bit != 0 {
         return if slot[version].count == 0 { Served::ToSender } else { Served::Drop };
@@ -32,6 +39,7 @@ pub fn serve(slot: &mut [Version; 2], ranks: u16, version: usize, rank: u16, val
     let pool = &mut slot[version];
     pool.count = (pool.count + 1) % ranks;
     let first = pool.count == 1 % ranks;
-    pool.values = if first { *values } else { std::array::from_fn(|lane| pool.values[lane] + values[lane]) };
+    pool.values =
+        if first { *values } else { std::array::from_fn(|lane| pool.values[lane] + values[lane]) };
     if pool.count == 0 { Served::ToAll } else { Served::Drop }
 }

@@ -1,5 +1,5 @@
-//! Each rule taken out, alone or with those that stand behind it: which property that violates, and in how few events. A search that
-//! cannot fail shows nothing.
+//! Each rule taken out, alone or with those that stand behind it: which property that violates, and
+//! in how few events. A search that cannot fail shows nothing.
 
 use crate::rules::Rule;
 use crate::search::search;
@@ -26,7 +26,9 @@ fn mismatch_without(rules: &[Rule]) -> Setup {
 /// Asserts that a property is violated, in so many events at the least.
 fn violates(setup: &Setup, property: &'static str, events: usize) {
     let found = search(setup.clone(), &[property]).violation;
-    let found = found.unwrap_or_else(|| panic!("{setup} without {:?}: never violated: {property}", setup.without));
+    let found = found.unwrap_or_else(|| {
+        panic!("{setup} without {:?}: never violated: {property}", setup.without)
+    });
     println!("{setup} without {:?}: violated: {property}\n{}\n", setup.without, found.story);
     assert_eq!(found.events.len(), events, "events of the shortest way");
 }
@@ -34,7 +36,10 @@ fn violates(setup: &Setup, property: &'static str, events: usize) {
 /// Asserts that nothing is violated all the same.
 fn changes_nothing(setup: &Setup) {
     if let Some(found) = search(setup.clone(), ALL).violation {
-        panic!("{setup} without {:?}: violated: {}\n{}", setup.without, found.property, found.story);
+        panic!(
+            "{setup} without {:?}: violated: {}\n{}",
+            setup.without, found.property, found.story
+        );
     }
 }
 
@@ -44,7 +49,8 @@ fn the_published_algorithm() {
     violates(&Setup { published: true, rounds: 2, ..Setup::new(3, 1) }, RIGHT_SUMS, 15);
 }
 
-/// The execution that docs/protocol.md writes down: c1/0, c0/0, RESULT, c1/1, c1/0 again, c1/1 again.
+/// The execution that docs/protocol.md writes down: c1/0, c0/0, RESULT, c1/1, c1/0 again, c1/1
+/// again.
 #[test]
 fn the_published_algorithm_as_in_the_specification() {
     let world = World::new(Setup { published: true, ..without(&[]) }, ALL);
@@ -62,10 +68,14 @@ fn the_published_algorithm_as_in_the_specification() {
     ];
     let end = world.play(&execution);
     let twice = world.contribution(0, 1, 1).map(|lane| 2 * lane);
-    assert_eq!(end.violation, Some(Violation::WrongSum { session: 0, rank: 1, chunk: 1, sum: twice }));
+    assert_eq!(
+        end.violation,
+        Some(Violation::WrongSum { session: 0, rank: 1, chunk: 1, sum: twice })
+    );
 }
 
-/// The check word stands behind this rule: it costs the next session its round, and only without it a wrong sum is accepted.
+/// The check word stands behind this rule: it costs the next session its round, and only without it
+/// a wrong sum is accepted.
 #[test]
 fn packets_of_another_epoch() {
     violates(&next_without(&[Rule::PacketEpoch]), FINISHES, 1);
@@ -140,14 +150,16 @@ fn workers_that_do_not_wait() {
     violates(&without(&[Rule::Wait]), FINISHES, 5);
 }
 
-/// Workers that wait never send what rule 3 is there to keep out; it is for those that do not, and for forged packets.
+/// Workers that wait never send what rule 3 is there to keep out; it is for those that do not, and
+/// for forged packets.
 #[test]
 fn rounds_before_the_last_one_is_complete() {
     changes_nothing(&without(&[Rule::OneBeforeComplete]));
     violates(&without(&[Rule::OneBeforeComplete, Rule::Wait]), FINISHES, 4);
 }
 
-/// No execution leads to sets that are not one round apart: these two guard against faults of memory and of data planes.
+/// No execution leads to sets that are not one round apart: these two guard against faults of
+/// memory and of data planes.
 #[test]
 fn sets_that_are_not_one_round_apart() {
     changes_nothing(&without(&[Rule::TwoBefore]));
@@ -173,13 +185,18 @@ fn results_that_are_corrupted() {
     changes_nothing(&without(&[Rule::AnswerCheck]));
 }
 
-/// The salt of the check word differs by call: without the rule, a round of different calls is lost, but nobody hears why.
+/// The salt of the check word differs by call: without the rule, a round of different calls is
+/// lost, but nobody hears why.
 #[test]
 fn different_calls() {
     violates(&mismatch_without(&[Rule::SameCall]), FINISHES, 0);
     violates(&mismatch_without(&[Rule::SameCall, Rule::AnswerCheck]), RIGHT_SUMS, 11);
     changes_nothing(&mismatch_without(&[Rule::AnswerCall]));
-    violates(&mismatch_without(&[Rule::SameCall, Rule::AnswerCheck, Rule::AnswerCall]), RIGHT_SUMS, 11);
+    violates(
+        &mismatch_without(&[Rule::SameCall, Rule::AnswerCheck, Rule::AnswerCall]),
+        RIGHT_SUMS,
+        11,
+    );
 }
 
 /// What the aggregator tells one rank of a round is true for the others, too.

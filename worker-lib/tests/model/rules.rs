@@ -1,5 +1,6 @@
-//! The rules that can be taken out. Production code stays as it is: a rule that compares two things is out when what it compares is
-//! made equal before the real code looks at it, and put back afterwards.
+//! The rules that can be taken out. Production code stays as it is: a rule that compares two things
+//! is out when what it compares is made equal before the real code looks at it, and put back
+//! afterwards.
 
 /// A rule of docs/protocol.md.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,9 +25,11 @@ pub enum Rule {
     OneBefore,
     /// Rule 3: the round of set t is complete.
     OneBeforeComplete,
-    /// Rule 4: a round that is over is not started again: rules 3 and 4 without any order of rounds.
+    /// Rule 4: a round that is over is not started again: rules 3 and 4 without any order of
+    /// rounds.
     Order,
-    /// Rule 4: a contribution to a round that is over is not taken for one to the round that its set holds.
+    /// Rule 4: a contribution to a round that is over is not taken for one to the round that its
+    /// set holds.
     Round,
     /// Rule 4: a contribution to a round that is over is dropped, not refused.
     Stale,
@@ -46,7 +49,8 @@ pub enum Rule {
     Wait,
     /// Worker: what had no answer is sent again.
     Resend,
-    /// Worker: a PENDING shows that a rank has left for good only if it answers a packet sent after the news.
+    /// Worker: a PENDING shows that a rank has left for good only if it answers a packet sent after
+    /// the news.
     FreshPending,
     /// Control plane: a new session has a new epoch.
     NewEpoch,

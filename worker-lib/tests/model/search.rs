@@ -39,17 +39,32 @@ pub fn search(setup: Setup, properties: &[&'static str]) -> Searched {
     let violation = paths.into_iter().next().map(|(property, path)| {
         let steps = path.into_vec();
         let story = tell(checker.model(), &steps);
-        Found { property, events: steps.into_iter().filter_map(|(_, event)| event).collect(), story }
+        Found {
+            property,
+            events: steps.into_iter().filter_map(|(_, event)| event).collect(),
+            story,
+        }
     });
     assert!(checker.state_count() < MOST_STATES, "a world without end");
-    Searched { states: checker.unique_state_count(), depth: checker.max_depth() - 1, done, violation }
+    Searched {
+        states: checker.unique_state_count(),
+        depth: checker.max_depth() - 1,
+        done,
+        violation,
+    }
 }
 
 /// A path in words, a line for each event.
 fn tell(world: &World, steps: &[(State, Option<Event>)]) -> String {
-    let mut lines: Vec<_> =
-        steps.iter().filter_map(|(state, event)| event.map(|event| world.describe(state, event))).collect();
+    let mut lines: Vec<_> = steps
+        .iter()
+        .filter_map(|(state, event)| event.map(|event| world.describe(state, event)))
+        .collect();
     let violation = steps.last().and_then(|(state, _)| state.violation.as_ref());
-    lines.push(violation.map_or("from here not everybody finishes".into(), |violation| format!("{violation:x?}")));
+    lines.push(
+        violation.map_or("from here not everybody finishes".into(), |violation| {
+            format!("{violation:x?}")
+        }),
+    );
     lines.join("\n")
 }

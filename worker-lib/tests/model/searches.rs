@@ -15,7 +15,8 @@ fn sessions(ranks: u16, slots: u16, rounds: usize, next_rounds: usize) -> Setup 
     Setup { next_rounds, ..session(ranks, slots, rounds) }
 }
 
-/// Searches worlds, and larger ones where these are asked for; says of each in a line of a table what was searched.
+/// Searches worlds, and larger ones where these are asked for; says of each in a line of a table
+/// what was searched.
 fn hold(setups: &[Setup], large: &[Setup]) {
     let also = std::env::var("SWITCHML_MODEL").is_ok_and(|value| value == "large");
     for setup in setups.iter().chain(if also { large } else { &[] }) {
@@ -24,8 +25,17 @@ fn hold(setups: &[Setup], large: &[Setup]) {
         if let Some(found) = searched.violation {
             panic!("{setup}: violated: {}\n{}", found.property, found.story);
         }
-        assert_eq!(searched.done, setup.mismatch.is_none(), "{setup}: whether all can get all results");
-        println!("| {setup} | {} | {} | {:.1} |", searched.states, searched.depth, begin.elapsed().as_secs_f64());
+        assert_eq!(
+            searched.done,
+            setup.mismatch.is_none(),
+            "{setup}: whether all can get all results"
+        );
+        println!(
+            "| {setup} | {} | {} | {:.1} |",
+            searched.states,
+            searched.depth,
+            begin.elapsed().as_secs_f64()
+        );
     }
 }
 
@@ -42,7 +52,12 @@ fn loss_duplication_and_reordering() {
 fn wrap_around() {
     let late = |setup| Setup { origin: u32::MAX - 1, ..setup };
     hold(
-        &[late(session(2, 1, 8)), late(session(2, 2, 3)), late(session(3, 1, 5)), late(session(4, 1, 3))],
+        &[
+            late(session(2, 1, 8)),
+            late(session(2, 2, 3)),
+            late(session(3, 1, 5)),
+            late(session(4, 1, 3)),
+        ],
         &[late(session(3, 2, 4))],
     );
 }
@@ -128,9 +143,13 @@ fn abort() {
     );
 }
 
-/// A rank that has left has contributed to all: nobody may take an old PENDING for the news that it never will.
+/// A rank that has left has contributed to all: nobody may take an old PENDING for the news that it
+/// never will.
 #[test]
 fn departures() {
     let leave = |setup| Setup { leave: true, ..setup };
-    hold(&[leave(session(2, 1, 3)), leave(session(3, 1, 1)), leave(session(2, 2, 2))], &[leave(session(3, 1, 2))]);
+    hold(
+        &[leave(session(2, 1, 3)), leave(session(3, 1, 1)), leave(session(2, 2, 2))],
+        &[leave(session(3, 1, 2))],
+    );
 }

@@ -1,4 +1,5 @@
-//! What contributions hold: numbers whose sum says which contributions are in it, and how often each.
+//! What contributions hold: numbers whose sum says which contributions are in it, and how often
+//! each.
 
 /// Lanes of a packet that are in use; the others are zero.
 pub const LANES: usize = 8;
@@ -17,7 +18,9 @@ pub fn of(contribution: usize) -> Tally {
 
 /// What a result holds if these contributions are in it, once each.
 pub fn sum(contributions: impl Iterator<Item = usize>) -> Tally {
-    contributions.map(of).fold(Tally::default(), |sum, one| std::array::from_fn(|lane| sum[lane] + one[lane]))
+    contributions
+        .map(of)
+        .fold(Tally::default(), |sum, one| std::array::from_fn(|lane| sum[lane] + one[lane]))
 }
 
 /// Whether some contribution is in it more than twice.

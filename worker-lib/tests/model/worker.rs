@@ -32,7 +32,8 @@ pub struct View {
     pub sent: usize,
     /// Bitmap of the chunks whose result it has.
     pub got: u32,
-    /// The ranks that PENDING told of for the chunk that is outstanding in each slot: a bitmap, 0 if there was none.
+    /// The ranks that PENDING told of for the chunk that is outstanding in each slot: a bitmap, 0
+    /// if there was none.
     pub told: [u8; MOST_SLOTS],
     /// Expiries of its timer since there was progress.
     pub alarms: u8,
@@ -84,7 +85,9 @@ impl Worker {
     }
 
     pub fn may_send(&self, world: &World) -> bool {
-        !self.has_ended(world) && self.view.sent < world.chunks(self.view.session) && self.engine.may_send()
+        !self.has_ended(world)
+            && self.view.sent < world.chunks(self.view.session)
+            && self.engine.may_send()
     }
 
     /// Chunks whose contributions the network has from it: 0 up to this one.
@@ -105,8 +108,8 @@ impl Worker {
         Arc::make_mut(&mut self.engine).note_departed(1 << rank);
     }
 
-    /// What stands for the aux of packets that it sends now: how many departures it knows of. Whether an aux is newer than the
-    /// newest of them is all that an engine looks for.
+    /// What stands for the aux of packets that it sends now: how many departures it knows of.
+    /// Whether an aux is newer than the newest of them is all that an engine looks for.
     pub fn era(&self) -> u32 {
         self.view.departed.count_ones()
     }
@@ -114,8 +117,10 @@ impl Worker {
     /// Sends its next chunk; which one.
     pub fn send(&mut self, world: &World) -> usize {
         let View { session, rank, sent, .. } = self.view;
-        let transmission = Arc::make_mut(&mut self.engine).send(self.now, world.chunk(session, rank, sent));
-        let datagram = packets::contribution(transmission.header, &world.contribution(session, rank, sent));
+        let transmission =
+            Arc::make_mut(&mut self.engine).send(self.now, world.chunk(session, rank, sent));
+        let datagram =
+            packets::contribution(transmission.header, &world.contribution(session, rank, sent));
         world.assert_same(session, rank, sent, &datagram);
         self.view.sent += 1;
         sent
@@ -212,7 +217,8 @@ impl Worker {
         if world.lacks(Rule::AnswerRound) {
             // Found by its slot alone.
             rewrite(&|header| {
-                let of_slot = |chunk: &usize| world.slot_of(*chunk) == usize::from(header.slot.get());
+                let of_slot =
+                    |chunk: &usize| world.slot_of(*chunk) == usize::from(header.slot.get());
                 if let Some(chunk) = self.outstanding().find(of_slot) {
                     header.round.set(world.round_of(chunk));
                 }

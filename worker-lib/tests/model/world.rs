@@ -1,4 +1,5 @@
-//! A world to search: its bounds and faults, its states, the events between them, and what must hold in each.
+//! A world to search: its bounds and faults, its states, the events between them, and what must
+//! hold in each.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,9 +23,12 @@ pub const JOB: u16 = 0;
 const LANES: u16 = switchml_protocol::LANES_PER_BLOCK as u16;
 
 /// The properties, by name.
-pub const RIGHT_SUMS: &str = "what a worker accepts is the sum of all ranks' contributions, once each";
-pub const NO_REFUSAL: &str = "no contribution of a worker that keeps the rules is answered REJECT(ROUND)";
-pub const FINISHES: &str = "once faults stop, everybody finishes, or fails where the session is over";
+pub const RIGHT_SUMS: &str =
+    "what a worker accepts is the sum of all ranks' contributions, once each";
+pub const NO_REFUSAL: &str =
+    "no contribution of a worker that keeps the rules is answered REJECT(ROUND)";
+pub const FINISHES: &str =
+    "once faults stop, everybody finishes, or fails where the session is over";
 pub const DONE: &str = "everybody has all results";
 
 pub const ALL: &[&str] = &[RIGHT_SUMS, NO_REFUSAL, FINISHES, DONE];
@@ -36,9 +40,11 @@ pub struct Setup {
     pub slots: u16,
     /// Rounds of every slot in the first session.
     pub rounds: usize,
-    /// Round that the first session begins with, even; if it is not 0, every slot holds the two rounds before.
+    /// Round that the first session begins with, even; if it is not 0, every slot holds the two
+    /// rounds before.
     pub origin: u32,
-    /// Rounds in the session after it, of the same job and with the same slots, which may begin at any moment; 0 if there is none.
+    /// Rounds in the session after it, of the same job and with the same slots, which may begin at
+    /// any moment; 0 if there is none.
     pub next_rounds: usize,
     /// The first session may be aborted at any moment.
     pub abort: bool,
@@ -144,7 +150,10 @@ pub struct Reply {
 impl World {
     pub fn new(setup: Setup, properties: &[&'static str]) -> Self {
         assert!(usize::from(setup.slots) <= MOST_SLOTS && setup.ranks <= 8);
-        assert!(setup.origin == 0 || setup.next_rounds == 0 && !setup.restart, "sessions begin with round 0");
+        assert!(
+            setup.origin == 0 || setup.next_rounds == 0 && !setup.restart,
+            "sessions begin with round 0"
+        );
         let mut world = Self {
             setup,
             properties: properties.to_vec(),
@@ -167,7 +176,8 @@ impl World {
         let send = |chunk| {
             let mut header = engine.send(0, self.chunk(session, rank, chunk)).header;
             header.aux.set(0);
-            let contribution = packets::contribution(header, &self.contribution(session, rank, chunk));
+            let contribution =
+                packets::contribution(header, &self.contribution(session, rank, chunk));
             (header.kind, header.rank) = (Kind::Result as u8, EVERYONE.into());
             let (_, payload) = packets::split(&contribution);
             let result = packets::sealed(header, &payload, self.setup.ranks.into());
@@ -197,17 +207,24 @@ impl World {
 
     /// The chunk that is in that round of that slot.
     pub fn chunk_in(&self, round: u32, slot: u16) -> usize {
-        round.wrapping_sub(self.setup.origin) as usize * usize::from(self.setup.slots) + usize::from(slot)
+        round.wrapping_sub(self.setup.origin) as usize * usize::from(self.setup.slots)
+            + usize::from(slot)
     }
 
     pub fn epoch(&self, session: usize) -> u32 {
         0xE0C0_0001 + if self.lacks(Rule::NewEpoch) { 0 } else { session as u32 }
     }
 
-    /// A rank's engine before its first chunk, with timers of this world's own and a window as large as the pool.
+    /// A rank's engine before its first chunk, with timers of this world's own and a window as
+    /// large as the pool.
     pub fn engine(&self, session: usize, rank: u16) -> Engine {
         let config = Config {
-            identity: Identity { job: JOB, epoch: self.epoch(session), rank, ranks: self.setup.ranks },
+            identity: Identity {
+                job: JOB,
+                epoch: self.epoch(session),
+                rank,
+                ranks: self.setup.ranks,
+            },
             slots: self.setup.slots,
             unchecked_maxima: false,
             window: WindowLimits {
@@ -224,7 +241,8 @@ impl World {
     }
 
     pub fn chunk(&self, session: usize, rank: u16, index: usize) -> Chunk {
-        let differs = session == 0 && rank + 1 == self.setup.ranks && self.setup.mismatch == Some(index);
+        let differs =
+            session == 0 && rank + 1 == self.setup.ranks && self.setup.mismatch == Some(index);
         let fingerprint = 0xF00D_0000 + u32::from(differs);
         Chunk { collective: session as u64, index, op: Op::SumI32, lanes: LANES, fingerprint }
     }
@@ -237,7 +255,9 @@ impl World {
     /// The right sum of a chunk; none where the ranks' calls differ.
     pub fn sum(&self, session: usize, chunk: usize) -> Option<Tally> {
         let differ = session == 0 && self.setup.mismatch == Some(chunk);
-        (!differ).then(|| tally::sum((0..self.setup.ranks).map(|rank| self.number(session, rank, chunk))))
+        (!differ).then(|| {
+            tally::sum((0..self.setup.ranks).map(|rank| self.number(session, rank, chunk)))
+        })
     }
 
     fn number(&self, session: usize, rank: u16, chunk: usize) -> usize {
@@ -248,27 +268,48 @@ impl World {
     /// Asserts that a contribution is what the chunk's contribution always is, its aux aside.
     pub fn assert_same(&self, session: usize, rank: u16, chunk: usize, datagram: &[u8]) {
         let same = packets::rewritten(datagram, self.setup.ranks, |header| header.aux.set(0));
-        assert!(same == self.contributions[self.number(session, rank, chunk)], "another packet for the same chunk");
+        assert!(
+            same == self.contributions[self.number(session, rank, chunk)],
+            "another packet for the same chunk"
+        );
     }
 
     /// The aggregator gets a contribution of a worker's, sent in that [era](Worker::era).
-    pub fn arrive(&self, state: &mut State, from: usize, chunk: usize, era: u32) -> (Outcome, Option<Reply>) {
+    pub fn arrive(
+        &self,
+        state: &mut State,
+        from: usize,
+        chunk: usize,
+        era: u32,
+    ) -> (Outcome, Option<Reply>) {
         let View { session, rank, .. } = state.workers[from].view;
         let contribution = &self.contributions[self.number(session, rank, chunk)];
         if era == 0 {
             return self.serve(state, from, chunk, contribution);
         }
-        let datagram = packets::rewritten(contribution, self.setup.ranks, |header| header.aux.set(era));
+        let datagram =
+            packets::rewritten(contribution, self.setup.ranks, |header| header.aux.set(era));
         self.serve(state, from, chunk, &datagram)
     }
 
-    fn arrive_corrupted(&self, state: &mut State, from: usize, chunk: usize) -> (Outcome, Option<Reply>) {
+    fn arrive_corrupted(
+        &self,
+        state: &mut State,
+        from: usize,
+        chunk: usize,
+    ) -> (Outcome, Option<Reply>) {
         let View { session, rank, .. } = state.workers[from].view;
         let datagram = packets::corrupted(&self.contributions[self.number(session, rank, chunk)]);
         self.serve(state, from, chunk, &datagram)
     }
 
-    fn serve(&self, state: &mut State, from: usize, chunk: usize, datagram: &[u8]) -> (Outcome, Option<Reply>) {
+    fn serve(
+        &self,
+        state: &mut State,
+        from: usize,
+        chunk: usize,
+        datagram: &[u8],
+    ) -> (Outcome, Option<Reply>) {
         let View { session, rank, .. } = state.workers[from].view;
         let (outcome, answer) = state.aggregator.serve(self, rank, datagram);
         if outcome == Outcome::WrongRound {
@@ -277,7 +318,11 @@ impl World {
         if self.lacks(Rule::Replay) && outcome == Outcome::Replayed {
             return (Outcome::Pending, None);
         }
-        let to = if outcome.action() == Fate::Broadcast { Recipient::All } else { Recipient::Rank(rank) };
+        let to = if outcome.action() == Fate::Broadcast {
+            Recipient::All
+        } else {
+            Recipient::Rank(rank)
+        };
         (outcome, answer.map(|datagram| Reply { to, datagram }))
     }
 
@@ -288,14 +333,17 @@ impl World {
         }
     }
 
-    /// The workers at a recipient's address: of both sessions, for a session may follow another one on the same hosts.
+    /// The workers at a recipient's address: of both sessions, for a session may follow another one
+    /// on the same hosts.
     pub fn at(&self, state: &State, recipient: Recipient) -> Vec<usize> {
         let is_there = |worker: &Worker| match recipient {
             Recipient::All => true,
             Recipient::Rank(rank) => worker.view.rank == rank,
         };
         let alive = |worker: &Worker| worker.view.failure.is_none() && !worker.view.left;
-        (0..state.workers.len()).filter(|at| is_there(&state.workers[*at]) && alive(&state.workers[*at])).collect()
+        (0..state.workers.len())
+            .filter(|at| is_there(&state.workers[*at]) && alive(&state.workers[*at]))
+            .collect()
     }
 
     /// Keeps an answer in the network for ever.
@@ -308,9 +356,14 @@ impl World {
         let mut answers = self.answers.write().expect("no panic");
         let kept = |bit: usize| state.network >> bit & 1 == 1;
         if let Recipient::Rank(rank) = answer.to {
-            let for_all = packets::rewritten(&answer.datagram, self.setup.ranks, |header| header.rank.set(EVERYONE));
-            let said =
-                |bit: &usize| kept(*bit) && answers[*bit].to == Recipient::All && answers[*bit].datagram == for_all;
+            let for_all = packets::rewritten(&answer.datagram, self.setup.ranks, |header| {
+                header.rank.set(EVERYONE)
+            });
+            let said = |bit: &usize| {
+                kept(*bit)
+                    && answers[*bit].to == Recipient::All
+                    && answers[*bit].datagram == for_all
+            };
             if (0..answers.len()).any(|bit| said(&bit)) {
                 return self.assert_alike(state, rank, &answer.datagram, &for_all);
             }
@@ -355,23 +408,36 @@ impl World {
         self.answers.read().expect("no panic")[number].clone()
     }
 
-    /// An event in words: cW/C is the contribution of worker W to chunk C, rC/W the result of chunk C at worker W; ' marks the second session.
+    /// An event in words: cW/C is the contribution of worker W to chunk C, rC/W the result of chunk
+    /// C at worker W; ' marks the second session.
     pub fn describe(&self, state: &State, event: Event) -> String {
-        let name = |at: usize| format!("{}{}", state.workers[at].view.rank, ["", "'"][state.workers[at].view.session]);
+        let name = |at: usize| {
+            format!("{}{}", state.workers[at].view.rank, ["", "'"][state.workers[at].view.session])
+        };
         match event {
-            Event::Send(at) => format!("worker {} sends chunk {}", name(at), state.workers[at].view.sent),
+            Event::Send(at) => {
+                format!("worker {} sends chunk {}", name(at), state.workers[at].view.sent)
+            }
             Event::Alarm(at) => format!("worker {}'s timer expires", name(at)),
             Event::ArriveCorrupted(at, chunk) => {
                 let (outcome, _) = self.arrive_corrupted(&mut state.clone(), at, chunk);
                 format!("c{}/{chunk} arrives corrupted: {}", name(at), outcome.name())
             }
-            Event::Arrive(at, chunk) | Event::ArriveAndTell(at, chunk) | Event::ArriveResent(at, chunk) => {
+            Event::Arrive(at, chunk)
+            | Event::ArriveAndTell(at, chunk)
+            | Event::ArriveResent(at, chunk) => {
                 let (outcome, _) = self.arrive(&mut state.clone(), at, chunk, 0);
-                let told = if matches!(event, Event::ArriveAndTell(..)) { ", and it hears so" } else { "" };
+                let told = if matches!(event, Event::ArriveAndTell(..)) {
+                    ", and it hears so"
+                } else {
+                    ""
+                };
                 format!("c{}/{chunk} arrives: {}{told}", name(at), outcome.name())
             }
             Event::Leave(at) => format!("worker {} leaves", name(at)),
-            Event::News(to, who) => format!("worker {} hears that worker {} has left", name(to), name(who)),
+            Event::News(to, who) => {
+                format!("worker {} hears that worker {} has left", name(to), name(who))
+            }
             Event::Hear(answer, at) | Event::HearCorrupted(answer, at) => {
                 let how = if matches!(event, Event::HearCorrupted(..)) { " corrupted" } else { "" };
                 let header = packets::header(&self.answer(answer).datagram);
@@ -501,8 +567,13 @@ impl Model for World {
             }
             for chunk in 0..worker.in_network(self) {
                 events.push(Event::Arrive(at, chunk));
-                let is_answered = self.setup.pending || self.setup.abort || self.setup.mismatch.is_some();
-                if active && is_answered && worker.view.failure.is_none() && worker.view.got >> chunk & 1 == 0 {
+                let is_answered =
+                    self.setup.pending || self.setup.abort || self.setup.mismatch.is_some();
+                if active
+                    && is_answered
+                    && worker.view.failure.is_none()
+                    && worker.view.got >> chunk & 1 == 0
+                {
                     events.push(Event::ArriveAndTell(at, chunk));
                 }
                 if self.setup.corruption {
@@ -515,8 +586,10 @@ impl Model for World {
         }
         for answer in (0..128).filter(|answer| state.network >> answer & 1 == 1) {
             let Answer { session: of, to, .. } = *self.answer(answer);
-            for to in
-                self.at(state, to).into_iter().filter(|to| state.workers[*to].view.session == session || of == session)
+            for to in self
+                .at(state, to)
+                .into_iter()
+                .filter(|to| state.workers[*to].view.session == session || of == session)
             {
                 events.push(Event::Hear(answer, to));
                 if self.setup.corruption {

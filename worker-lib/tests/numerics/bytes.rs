@@ -66,20 +66,29 @@ fn sizes() {
     for (dtype, size) in [(DType::F32, 4), (DType::F16, 2), (DType::Bf16, 2)] {
         for op in [ReduceOp::Sum, ReduceOp::Avg] {
             let codec = small(dtype, op, 4);
-            assert_eq!([352, 32, 64].map(|lanes| codec.bytes_per_chunk(lanes)), [117 * size, 10 * size, 21 * size]);
-            assert_eq!([1, 10, 11, 21, 22].map(|count| codec.lanes_for(count * size)), [32, 32, 64, 64, 96], "{dtype}");
+            assert_eq!(
+                [352, 32, 64].map(|lanes| codec.bytes_per_chunk(lanes)),
+                [117 * size, 10 * size, 21 * size]
+            );
+            assert_eq!(
+                [1, 10, 11, 21, 22].map(|count| codec.lanes_for(count * size)),
+                [32, 32, 64, 64, 96],
+                "{dtype}"
+            );
         }
     }
     assert_eq!((Codec::bytes().lanes_for(128), Codec::bytes().lanes_for(129)), (32, 64));
 }
 
-/// 1024 elements are a small call, whatever their size, and f32, f16 and bf16 alone travel in another way then.
+/// 1024 elements are a small call, whatever their size, and f32, f16 and bf16 alone travel in
+/// another way then.
 #[test]
 fn what_a_small_call_is() {
-    for (dtype, op) in DType::ALL.into_iter().flat_map(|dtype| ReduceOp::ALL.map(|op| (dtype, op))) {
+    for (dtype, op) in DType::ALL.into_iter().flat_map(|dtype| ReduceOp::ALL.map(|op| (dtype, op)))
+    {
         let of = |count| Codec::reduction(dtype, op, 4, count);
-        let is_wider =
-            matches!(dtype, DType::F32 | DType::F16 | DType::Bf16) && matches!(op, ReduceOp::Sum | ReduceOp::Avg);
+        let is_wider = matches!(dtype, DType::F32 | DType::F16 | DType::Bf16)
+            && matches!(op, ReduceOp::Sum | ReduceOp::Avg);
         assert!([0, 1, 1023].iter().all(|&count| of(count) == of(1024)), "{op} of {dtype}");
         assert_eq!(of(1025), of(usize::MAX), "{op} of {dtype}");
         assert_eq!(of(1024) != of(1025), is_wider, "{op} of {dtype}");

@@ -29,7 +29,11 @@ pub fn all_reduce(dtype: DType, op: ReduceOp, ranks: &[Vec<u8>]) -> Reduced {
 
 /// All-reduces one chunk, given as each rank's elements.
 pub fn all_reduce_with(codec: Codec, ranks: &[Vec<u8>]) -> Reduced {
-    let global = if codec.uses_exponents() { ranks.iter().map(|r| codec.exponent(r)).max().unwrap_or(0) } else { 0 };
+    let global = if codec.uses_exponents() {
+        ranks.iter().map(|r| codec.exponent(r)).max().unwrap_or(0)
+    } else {
+        0
+    };
     let mut elements = vec![0x55; ranks[0].len()];
     if codec.uses_exponents() && exponent::is_skipped(global) {
         codec.fill_skipped(global, &mut elements);

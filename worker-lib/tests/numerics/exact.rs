@@ -54,7 +54,8 @@ impl Float {
         let between = |a, b| (self.value(a) + self.value(b)) / integer(2);
         let within = |inside: std::cmp::Ordering| inside.is_lt() || (even && inside.is_eq());
         let above = magnitude == 0 || within(between(magnitude - 1, magnitude).cmp(&exact.abs()));
-        let below = magnitude == self.infinity() || within(exact.abs().cmp(&between(magnitude, magnitude + 1)));
+        let below = magnitude == self.infinity()
+            || within(exact.abs().cmp(&between(magnitude, magnitude + 1)));
         sign_fits && magnitude <= self.infinity() && above && below
     }
 

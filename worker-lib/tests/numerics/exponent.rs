@@ -67,10 +67,15 @@ fn skipped_are_the_markers_alone() {
 fn exponents_travel_as_a_maximum() {
     use crate::cluster::{aggregate, encode, to_payload};
     let codec = Codec::exponents();
-    let ranks = [[exponent::ZERO, -5, 7, exponent::ZERO], [exponent::ZERO, -149, exponent::NON_FINITE, -1]];
+    let ranks =
+        [[exponent::ZERO, -5, 7, exponent::ZERO], [exponent::ZERO, -149, exponent::NON_FINITE, -1]];
     let payloads = ranks.map(|r| encode(codec, bytemuck::cast_slice(&r), 0));
     let mut global = [0i32; 4];
-    codec.decode(&to_payload(&aggregate(codec.wire_op(), &payloads)), 0, bytemuck::cast_slice_mut(&mut global));
+    codec.decode(
+        &to_payload(&aggregate(codec.wire_op(), &payloads)),
+        0,
+        bytemuck::cast_slice_mut(&mut global),
+    );
     assert_eq!(global, [exponent::ZERO, -5, exponent::NON_FINITE, -1]);
     assert_eq!(codec.bytes_per_chunk(352), 352 * DType::I32.size());
 }

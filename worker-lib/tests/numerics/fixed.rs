@@ -11,23 +11,26 @@ use switchml_worker::numerics::{DType, ReduceOp};
 use crate::cluster::{all_reduce, encode, large};
 use crate::exact::{BF16, F16, F32, F64, FLOATS, Float, integer, nearest_even, pow2};
 
-/// A format and, for each rank, finite elements: of any magnitude, or of magnitudes near each other anywhere in the range.
+/// A format and, for each rank, finite elements: of any magnitude, or of magnitudes near each other
+/// anywhere in the range.
 pub fn finite(
     ranks: RangeInclusive<usize>,
     length: std::ops::Range<usize>,
 ) -> impl Strategy<Value = (Float, Vec<Vec<u64>>)> {
-    (select(&FLOATS[..]), ranks, length, any::<bool>()).prop_flat_map(|(float, ranks, length, near)| {
-        let highest = 2 * float.bias as u64;
-        (0..=highest).prop_flat_map(move |low| {
-            let fields = if near { low..=(low + 12).min(highest) } else { 0..=highest };
-            let element = (fields, 0..1u64 << float.mantissa, any::<bool>());
-            let bits = element.prop_map(move |(field, fraction, negative)| {
-                field << float.mantissa | fraction | if negative { float.sign() } else { 0 }
-            });
-            let bits = prop_oneof![10 => bits, 1 => Just(0), 1 => Just(float.sign())];
-            (Just(float), vec(vec(bits, length), ranks))
-        })
-    })
+    (select(&FLOATS[..]), ranks, length, any::<bool>()).prop_flat_map(
+        |(float, ranks, length, near)| {
+            let highest = 2 * float.bias as u64;
+            (0..=highest).prop_flat_map(move |low| {
+                let fields = if near { low..=(low + 12).min(highest) } else { 0..=highest };
+                let element = (fields, 0..1u64 << float.mantissa, any::<bool>());
+                let bits = element.prop_map(move |(field, fraction, negative)| {
+                    field << float.mantissa | fraction | if negative { float.sign() } else { 0 }
+                });
+                let bits = prop_oneof![10 => bits, 1 => Just(0), 1 => Just(float.sign())];
+                (Just(float), vec(vec(bits, length), ranks))
+            })
+        },
+    )
 }
 
 /// L and the step of the fixed-point grid, from the specification.
@@ -103,7 +106,8 @@ proptest! {
         }
     }
 
-    /// In 16 bits: each rank's halves of lanes are the specified integers, and the sum is as near as documented.
+    /// In 16 bits: each rank's halves of lanes are the specified integers, and the sum is as near
+    /// as documented.
     #[test]
     fn sums_in_16_bits((float, ranks) in finite(1..=64, 1..30)) {
         prop_assume!(float.dtype != DType::F64);
@@ -136,7 +140,8 @@ proptest! {
         }
     }
 
-    /// The average is the f64 product (or, for f64, quotient) that the documentation names, rounded once to the type.
+    /// The average is the f64 product (or, for f64, quotient) that the documentation names, rounded
+    /// once to the type.
     #[test]
     fn average_is_as_defined((float, ranks) in finite(1..=64, 1..30)) {
         let chunks: Vec<_> = ranks.iter().map(|r| float.pack(r)).collect();
@@ -193,7 +198,8 @@ proptest! {
     }
 }
 
-/// The largest magnitudes that a chunk can hold, on every rank, for every N: no lane's sum leaves its 32 bits.
+/// The largest magnitudes that a chunk can hold, on every rank, for every N: no lane's sum leaves
+/// its 32 bits.
 #[test]
 fn no_sum_overflows() {
     for float in FLOATS {
@@ -206,9 +212,15 @@ fn no_sum_overflows() {
                     let lanes = encode(codec, &chunk, codec.exponent(&chunk));
                     let n = n as i64;
                     let signed = i64::from(lanes[0] as i32) * n;
-                    assert!(i32::try_from(signed).is_ok(), "{float:?} N={n} {element:#x}: {signed}");
+                    assert!(
+                        i32::try_from(signed).is_ok(),
+                        "{float:?} N={n} {element:#x}: {signed}"
+                    );
                     if float.dtype == DType::F64 {
-                        assert!(u32::try_from(i64::from(lanes[1]) * n).is_ok(), "low lane, N={n} {element:#x}");
+                        assert!(
+                            u32::try_from(i64::from(lanes[1]) * n).is_ok(),
+                            "low lane, N={n} {element:#x}"
+                        );
                     }
                 }
             }
@@ -216,7 +228,8 @@ fn no_sum_overflows() {
     }
 }
 
-/// A global exponent below this rank's own (a faulty peer) clamps; it still cannot overflow the sum.
+/// A global exponent below this rank's own (a faulty peer) clamps; it still cannot overflow the
+/// sum.
 #[test]
 fn too_small_an_exponent_clamps() {
     for n in 1..=64usize {
@@ -245,7 +258,8 @@ fn f64_keeps_53_bits_up_to_32_ranks() {
     }
 }
 
-/// Sums that f32 would round to the very middle between two neighbours: which one is right shows only in what f32 drops.
+/// Sums that f32 would round to the very middle between two neighbours: which one is right shows
+/// only in what f32 drops.
 #[test]
 fn half_precision_sums_round_once() {
     let f16_bits = |x: f64| u64::from(half::f16::from_f64(x).to_bits());
@@ -257,7 +271,8 @@ fn half_precision_sums_round_once() {
     fn check(float: Float, bits: fn(f64) -> u64, half_unit: i32, tip: i32) {
         for (sign, expected) in [(1.0, 1.0 + 2f64.powi(half_unit + 1)), (-1.0, 1.0)] {
             for side in [1.0, -1.0] {
-                let ranks = [1.0, 2f64.powi(half_unit), sign * 2f64.powi(tip)].map(|x| float.pack(&[bits(side * x)]));
+                let ranks = [1.0, 2f64.powi(half_unit), sign * 2f64.powi(tip)]
+                    .map(|x| float.pack(&[bits(side * x)]));
                 let result = float.unpack(&all_reduce(float.dtype, ReduceOp::Sum, &ranks).elements);
                 assert_eq!(result, [bits(side * expected)], "{float:?} {side} {sign}");
             }
@@ -265,7 +280,8 @@ fn half_precision_sums_round_once() {
     }
 }
 
-/// Every finite f16 and bf16 survives a job of one rank, alone and beside the largest of its neighbours.
+/// Every finite f16 and bf16 survives a job of one rank, alone and beside the largest of its
+/// neighbours.
 #[test]
 fn every_16_bit_value_survives() {
     for float in [F16, BF16] {
@@ -273,7 +289,8 @@ fn every_16_bit_value_survives() {
             let expected = if bits == float.sign() { 0 } else { bits };
             let chunk = float.pack(&[bits, bits ^ float.sign()]);
             for op in [ReduceOp::Sum, ReduceOp::Avg] {
-                let result = float.unpack(&all_reduce(float.dtype, op, std::slice::from_ref(&chunk)).elements);
+                let result = float
+                    .unpack(&all_reduce(float.dtype, op, std::slice::from_ref(&chunk)).elements);
                 assert_eq!(result[0], expected, "{float:?} {op}");
             }
         }

@@ -75,7 +75,11 @@ fn every_16_bit_value_survives_and_precedes_the_next() {
     for float in [F16, BF16] {
         let codecs = [ReduceOp::Max, ReduceOp::Min].map(|op| large(float.dtype, op, 1));
         for bits in 0..=0xFFFF {
-            let canonical = if float.is_nan(bits) { float.infinity() | 1 << (float.mantissa - 1) } else { bits };
+            let canonical = if float.is_nan(bits) {
+                float.infinity() | 1 << (float.mantissa - 1)
+            } else {
+                bits
+            };
             for codec in codecs {
                 let payload = crate::cluster::to_payload(&encode(codec, &float.to_bytes(bits), 0));
                 let mut result = [0; 2];

@@ -32,7 +32,8 @@ fn growth(ranks: usize) -> i32 {
 /// The integers that lanes hold, three each.
 fn integers(growth: i32, lanes: &[u32]) -> Vec<BigInt> {
     let integer = |digits: &[u32]| {
-        let [a, b, c] = [i64::from(digits[0] as i32), digits[1].into(), digits[2].into()].map(BigInt::from);
+        let [a, b, c] =
+            [i64::from(digits[0] as i32), digits[1].into(), digits[2].into()].map(BigInt::from);
         (a << (64 - 2 * growth)) + (b << (32 - growth)) + c
     };
     lanes.chunks_exact(3).map(integer).collect()
@@ -43,29 +44,38 @@ fn assert_rounded(float: Float, result: u64, exact: &BigRational, what: &str) {
     assert!(!exact.is_zero() || result == 0, "{what}: a sum of nothing is +0.0");
 }
 
-/// A format, and elements of ranks whose magnitudes are at most `apart` binary orders from each other: anywhere in the range,
-/// some zero, and some such that all ranks' add up to next to nothing.
+/// A format, and elements of ranks whose magnitudes are at most `apart` binary orders from each
+/// other: anywhere in the range, some zero, and some such that all ranks' add up to next to
+/// nothing.
 fn near(apart: u64) -> impl Strategy<Value = (Float, Vec<Vec<u64>>)> {
     (select(&FLOATS[..]), 1usize..=64, 1usize..12).prop_flat_map(move |(float, ranks, length)| {
         let highest = 2 * float.bias as u64;
         (0..=highest).prop_flat_map(move |low| {
-            let element = (low..=(low + apart).min(highest), 0..1u64 << float.mantissa, any::<bool>());
+            let element =
+                (low..=(low + apart).min(highest), 0..1u64 << float.mantissa, any::<bool>());
             let bits = element.prop_map(move |(field, fraction, negative)| {
                 field << float.mantissa | fraction | if negative { float.sign() } else { 0 }
             });
             let bits = prop_oneof![8 => bits, 1 => Just(0), 1 => Just(float.sign())];
             let cancels = vec(any::<bool>(), length);
-            (Just(float), vec(vec(bits, length), ranks), cancels).prop_map(|(float, mut ranks, cancels)| {
-                for i in (0..cancels.len()).filter(|&i| cancels[i]) {
-                    // Each rank but the first takes back what the one before it gave, but for the last bit.
-                    for rank in (1..ranks.len()).step_by(2) {
-                        let given = ranks[rank - 1][i];
-                        let last_bit = if given & (float.sign() - 1) == 0 { 0 } else { rank as u64 >> 1 & 1 };
-                        ranks[rank][i] = given ^ float.sign() ^ last_bit;
+            (Just(float), vec(vec(bits, length), ranks), cancels).prop_map(
+                |(float, mut ranks, cancels)| {
+                    for i in (0..cancels.len()).filter(|&i| cancels[i]) {
+                        // Each rank but the first takes back what the one before it gave, but for
+                        // the last bit.
+                        for rank in (1..ranks.len()).step_by(2) {
+                            let given = ranks[rank - 1][i];
+                            let last_bit = if given & (float.sign() - 1) == 0 {
+                                0
+                            } else {
+                                rank as u64 >> 1 & 1
+                            };
+                            ranks[rank][i] = given ^ float.sign() ^ last_bit;
+                        }
                     }
-                }
-                (float, ranks)
-            })
+                    (float, ranks)
+                },
+            )
         })
     })
 }
@@ -77,22 +87,24 @@ fn is_finite(float: Float, ranks: &[Vec<u64>]) -> bool {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(600))]
 
-    /// Elements at most 2^30 apart, of any sign: the result is the true sum, or average, rounded once. So it is within half a unit in the last place.
+    /// Elements at most 2^30 apart, of any sign: the result is the true sum, or average, rounded
+    /// once. So it is within half a unit in the last place.
     #[test]
     fn elements_near_each_other_are_summed_exactly((float, ranks) in near(30)) {
         prop_assume!(is_finite(float, &ranks));
         check_exact(float, &ranks);
     }
 
-    /// As far as three lanes reach for any number of ranks: 2^53 in f32, everything in f16, 2^69 in bf16.
+    /// As far as three lanes reach for any number of ranks: 2^53 in f32, everything in f16, 2^69 in
+    /// bf16.
     #[test]
     fn so_are_elements_2_to_the_53_apart((float, ranks) in near(53)) {
         prop_assume!(is_finite(float, &ranks));
         check_exact(float, &ranks);
     }
 
-    /// Any elements: each rank's lanes are the specified digits, to the last bit, and the result is what they add up to, rounded once. It is as near
-    /// to the true sum as documented.
+    /// Any elements: each rank's lanes are the specified digits, to the last bit, and the result is
+    /// what they add up to, rounded once. It is as near to the true sum as documented.
     #[test]
     fn lanes_are_the_specified_digits((float, ranks) in finite(1..=64, 1..12)) {
         prop_assume!(float.dtype != DType::F64);
@@ -147,7 +159,8 @@ fn metrics_of_different_magnitudes() {
     }
 }
 
-/// The largest magnitudes that an exponent allows, on every rank, for every N: no lane's sum leaves its 32 bits.
+/// The largest magnitudes that an exponent allows, on every rank, for every N: no lane's sum leaves
+/// its 32 bits.
 #[test]
 fn no_sum_overflows() {
     for float in FLOATS {
@@ -159,8 +172,13 @@ fn no_sum_overflows() {
                     let chunk = float.pack(&[element]);
                     let lanes = encode(codec, &chunk, codec.exponent(&chunk));
                     let signed = i64::from(lanes[0] as i32) * n as i64;
-                    assert!(i32::try_from(signed).is_ok(), "{float:?} N={n} {element:#x}: {signed}");
-                    assert!(lanes[1..3].iter().all(|lane| u32::try_from(u64::from(*lane) * n).is_ok()));
+                    assert!(
+                        i32::try_from(signed).is_ok(),
+                        "{float:?} N={n} {element:#x}: {signed}"
+                    );
+                    assert!(
+                        lanes[1..3].iter().all(|lane| u32::try_from(u64::from(*lane) * n).is_ok())
+                    );
                 }
             }
         }
@@ -189,12 +207,20 @@ fn special_values() {
         assert_eq!((zeros.lanes.len(), float.unpack(&zeros.elements)), (0, vec![0, 0]));
         // Beyond the largest, and back.
         let largest = float.infinity() - 1;
-        let ends = reduce(float, ReduceOp::Sum, &[vec![largest; 2], vec![largest, largest | float.sign()]]);
+        let ends = reduce(
+            float,
+            ReduceOp::Sum,
+            &[vec![largest; 2], vec![largest, largest | float.sign()]],
+        );
         assert_eq!(float.unpack(&ends.elements), [float.infinity(), 0]);
-        // The smallest: 3 of 2 ranks' average is halfway between 1 and 2, and -1 is between -1 and -0.
+        // The smallest: 3 of 2 ranks' average is halfway between 1 and 2, and -1 is between -1 and
+        // -0.
         let smallest = [vec![2, float.sign() | 1, 1], vec![1, 0, 1]];
         let average = reduce(float, ReduceOp::Avg, &smallest);
         assert_eq!(float.unpack(&average.elements), [2, float.sign(), 1]);
-        assert_eq!(float.unpack(&reduce(float, ReduceOp::Sum, &smallest).elements), [3, float.sign() | 1, 2]);
+        assert_eq!(
+            float.unpack(&reduce(float, ReduceOp::Sum, &smallest).elements),
+            [3, float.sign() | 1, 2]
+        );
     }
 }

@@ -16,7 +16,11 @@ fn non_finite_on_any_rank_makes_the_chunk_nan() {
     for float in FLOATS {
         for bad in [float.infinity(), float.infinity() | float.sign(), float.infinity() + 1] {
             for op in [ReduceOp::Sum, ReduceOp::Avg] {
-                let reduced = all_reduce(float.dtype, op, &[float.pack(&[1, 0, 1]), float.pack(&[1, bad, 1])]);
+                let reduced = all_reduce(
+                    float.dtype,
+                    op,
+                    &[float.pack(&[1, 0, 1]), float.pack(&[1, bad, 1])],
+                );
                 assert_eq!(reduced.exponent, exponent::NON_FINITE);
                 assert!(reduced.lanes.is_empty());
                 let quiet = float.infinity() | 1 << (float.mantissa - 1);
@@ -29,8 +33,11 @@ fn non_finite_on_any_rank_makes_the_chunk_nan() {
 #[test]
 fn zeros_everywhere_are_not_sent_and_give_plus_zero() {
     for float in FLOATS {
-        let reduced =
-            all_reduce(float.dtype, ReduceOp::Sum, &[float.pack(&[0, float.sign()]), float.pack(&[float.sign(); 2])]);
+        let reduced = all_reduce(
+            float.dtype,
+            ReduceOp::Sum,
+            &[float.pack(&[0, float.sign()]), float.pack(&[float.sign(); 2])],
+        );
         assert_eq!((reduced.exponent, reduced.lanes.len()), (exponent::ZERO, 0));
         assert_eq!(float.unpack(&reduced.elements), [0, 0]);
     }
@@ -53,12 +60,18 @@ fn sums_at_the_ends_of_the_range() {
     // Far below the largest of its chunk, an element counts for nothing.
     assert_eq!(sum_f32(&[&[smallest, 1.0], &[smallest, 1.0]]), [0.0, 2.0]);
     let tiny = f64::from_bits(1);
-    let reduced = all_reduce(DType::F64, ReduceOp::Sum, &[tiny, tiny].map(|x| x.to_ne_bytes().to_vec()));
+    let reduced =
+        all_reduce(DType::F64, ReduceOp::Sum, &[tiny, tiny].map(|x| x.to_ne_bytes().to_vec()));
     assert_eq!(reduced.elements, f64::from_bits(2).to_ne_bytes());
-    let reduced = all_reduce(DType::F64, ReduceOp::Sum, &[f64::MAX, f64::MAX].map(|x| x.to_ne_bytes().to_vec()));
+    let reduced = all_reduce(
+        DType::F64,
+        ReduceOp::Sum,
+        &[f64::MAX, f64::MAX].map(|x| x.to_ne_bytes().to_vec()),
+    );
     assert_eq!(reduced.elements, f64::INFINITY.to_ne_bytes());
     let largest = half::f16::MAX.to_bits().into();
-    let reduced = all_reduce(DType::F16, ReduceOp::Sum, &[F16.pack(&[largest]), F16.pack(&[largest])]);
+    let reduced =
+        all_reduce(DType::F16, ReduceOp::Sum, &[F16.pack(&[largest]), F16.pack(&[largest])]);
     assert_eq!(F16.unpack(&reduced.elements), [F16.infinity()]);
 }
 
@@ -67,13 +80,19 @@ fn refusals_say_what_to_do() {
     for op in [ReduceOp::Max, ReduceOp::Min] {
         assert_eq!(Codec::reduction(DType::F64, op, 4, 1), Err(NumericsError::NoF64Extremum(op)));
     }
-    assert_eq!(Codec::reduction(DType::I32, ReduceOp::Avg, 4, 1), Err(NumericsError::NoIntegerAverage));
+    assert_eq!(
+        Codec::reduction(DType::I32, ReduceOp::Avg, 4, 1),
+        Err(NumericsError::NoIntegerAverage)
+    );
     for n in [0, 65, usize::MAX] {
         assert_eq!(Codec::reduction(DType::F32, ReduceOp::Sum, n, 1), Err(NumericsError::Ranks(n)));
     }
     assert_eq!(NumericsError::Ranks(65).to_string(), "65 ranks given, 1 to 64 are allowed");
     let message = NumericsError::NoF64Extremum(ReduceOp::Max).to_string();
-    assert_eq!(message, "max of f64 is not available, only sum and avg are; convert to f32 to reduce with max");
+    assert_eq!(
+        message,
+        "max of f64 is not available, only sum and avg are; convert to f32 to reduce with max"
+    );
 }
 
 #[test]

@@ -62,8 +62,8 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// For each number of workers: at least so many times as fast as Gloo with large tensors, unshaped and shaped; at least such a share of the
-/// link; at most such a share of Gloo's processor time.
+/// For each number of workers: at least so many times as fast as Gloo with large tensors, unshaped
+/// and shaped; at least such a share of the link; at most such a share of Gloo's processor time.
 const BY_WORKERS: [(usize, f64, f64, f64, f64); 3] =
     [(2, 2.2, 0.97, 0.92, 0.6), (4, 2.0, 1.45, 0.93, 0.6), (8, 2.0, 1.68, 0.92, 0.5)];
 
@@ -80,7 +80,8 @@ pub fn all(results: &Results) -> Vec<Goal> {
     let (seconds, cpu) = (|sample: &Sample| sample.seconds, |sample: &Sample| sample.cpu_seconds);
     for (n, unshaped_ratio, shaped_ratio, goodput, cpu_ratio) in BY_WORKERS {
         let cell = |rate, size| Cell { workers: n, rate, size, dense: 1 };
-        let (unshaped, shaped, small) = (cell(None, LARGE), cell(Some(rate(n)), LARGE), cell(None, SMALL));
+        let (unshaped, shaped, small) =
+            (cell(None, LARGE), cell(Some(rate(n)), LARGE), cell(None, SMALL));
         // How many times as much of something a peer takes as we do.
         let against = |peer, cell, quantity: &dyn Fn(&Sample) -> f64| {
             ratio(results.get(cell, peer), results.get(cell, Method::OURS), quantity)
@@ -99,11 +100,20 @@ pub fn all(results: &Results) -> Vec<Goal> {
         let share = ours.map(|ours| Spread::of(ours.of(|sample| goodput_share(shaped, sample))));
         add(format!("N={n}, 16 MiB, shaped: share of the link"), AtLeast(goodput), share);
         for (peer, limit) in [(Method::Gloo, cpu_ratio), (Method::OpenMpi, 1.0)] {
-            let ratio = ratio(results.get(unshaped, Method::OURS), results.get(unshaped, peer), &cpu);
-            add(format!("N={n}, 16 MiB: our processor time to {}'s", peer.name()), AtMost(limit), ratio);
+            let ratio =
+                ratio(results.get(unshaped, Method::OURS), results.get(unshaped, peer), &cpu);
+            add(
+                format!("N={n}, 16 MiB: our processor time to {}'s", peer.name()),
+                AtMost(limit),
+                ratio,
+            );
         }
         let sparse = results.get(Cell { dense: SPARSE, ..shaped }, Method::OURS);
-        add(format!("N={n}, 16 MiB, shaped: 90 % zeros to dense"), AtMost(0.2), ratio(sparse, ours, &seconds));
+        add(
+            format!("N={n}, 16 MiB, shaped: 90 % zeros to dense"),
+            AtMost(0.2),
+            ratio(sparse, ours, &seconds),
+        );
     }
     let at_half = |workers| {
         let cell = Cell { workers, rate: Some(HALF_GIGABIT), size: LARGE, dense: 1 };
@@ -153,7 +163,8 @@ mod tests {
         for item in super::super::plan::quick() {
             for method in item.methods {
                 let size = item.cell.size as f64 * 8.0;
-                let share_of_link = size / item.cell.rate.unwrap_or(1_000_000_000) as f64 / item.cell.dense as f64;
+                let share_of_link =
+                    size / item.cell.rate.unwrap_or(1_000_000_000) as f64 / item.cell.dense as f64;
                 let seconds = share_of_link * if method == Method::OURS { ours } else { peers };
                 let sample = Sample {
                     seconds,
@@ -171,7 +182,8 @@ mod tests {
 
     #[test]
     fn every_goal_is_judged_by_what_the_quick_run_measures() {
-        // Per number of workers: three sizes or links against two peers, the share, processor time against two, zeros.
+        // Per number of workers: three sizes or links against two peers, the share, processor time
+        // against two, zeros.
         let good = all(&results(1.0, 10.0));
         assert_eq!(good.len(), 3 * (6 + 1 + 2 + 1) + 1);
         assert!(good.iter().all(|goal| goal.verdict() == Verdict::Met));
@@ -186,8 +198,14 @@ mod tests {
 
     #[test]
     fn the_share_of_the_link_counts_values_alone() {
-        let sample =
-            Sample { seconds: 0.5, cpu_seconds: 0.0, process_seconds: 0.0, softirq_seconds: 0.0, chunks: 0, resent: 0 };
+        let sample = Sample {
+            seconds: 0.5,
+            cpu_seconds: 0.0,
+            process_seconds: 0.0,
+            softirq_seconds: 0.0,
+            chunks: 0,
+            resent: 0,
+        };
         let cell = Cell { workers: 2, rate: Some(1_000_000_000), size: 50_000_000, dense: 1 };
         assert_eq!(goodput_share(cell, &sample), 0.8);
     }

@@ -6,7 +6,8 @@ use serde::Serialize;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Method {
-    /// Superpackets whole, at tc ingress of the switch's ports: what `--mode auto` takes on these links.
+    /// Superpackets whole, at tc ingress of the switch's ports: what `--mode auto` takes on these
+    /// links.
     Bundle,
     /// A packet at a time, in native XDP.
     Native,
@@ -17,7 +18,8 @@ pub enum Method {
 }
 
 impl Method {
-    pub const ALL: [Self; 5] = [Self::Bundle, Self::Native, Self::Software, Self::Gloo, Self::OpenMpi];
+    pub const ALL: [Self; 5] =
+        [Self::Bundle, Self::Native, Self::Software, Self::Gloo, Self::OpenMpi];
     /// What goals are about.
     pub const OURS: Self = Self::Bundle;
 
@@ -98,7 +100,8 @@ pub struct Results(pub Vec<Measured>);
 impl Results {
     /// Adds a sample; repetitions come in order.
     pub fn add(&mut self, cell: Cell, method: Method, sample: Sample) {
-        let known = self.0.iter_mut().find(|measured| (measured.cell, measured.method) == (cell, method));
+        let known =
+            self.0.iter_mut().find(|measured| (measured.cell, measured.method) == (cell, method));
         match known {
             Some(measured) => measured.samples.push(sample),
             None => self.0.push(Measured { cell, method, samples: vec![sample] }),

@@ -1,9 +1,11 @@
-//! What an all-reduce must cost, from packets, bytes and processor time, and how far that is from what was measured.
+//! What an all-reduce must cost, from packets, bytes and processor time, and how far that is from
+//! what was measured.
 //!
-//! A rank's link carries each chunk once each way, whatever the number of workers; a chunk costs the machine so much processor time for each
-//! worker. Whichever takes longer, link or processors, is what a large tensor takes; what a call takes at least comes on top. Of what was
-//! measured, the model is given two figures: the time of the smallest tensor for each number of workers, and the processor time of a
-//! large one.
+//! A rank's link carries each chunk once each way, whatever the number of workers; a chunk costs
+//! the machine so much processor time for each worker. Whichever takes longer, link or processors,
+//! is what a large tensor takes; what a call takes at least comes on top. Of what was measured, the
+//! model is given two figures: the time of the smallest tensor for each number of workers, and the
+//! processor time of a large one.
 
 use std::fmt::Write;
 use std::thread::available_parallelism;
@@ -16,13 +18,15 @@ use crate::stats::Spread;
 /// Lanes of a full chunk at an MTU of 1500 bytes.
 const LANES: usize = 352;
 
-/// Bytes of a full frame as shapers count them: Ethernet, IPv4, UDP, and the protocol's headers, and the lanes.
+/// Bytes of a full frame as shapers count them: Ethernet, IPv4, UDP, and the protocol's headers,
+/// and the lanes.
 const FRAME: usize = 14 + 20 + 8 + 32 + 4 * LANES;
 
 /// Workers of the setting in which a chunk's processor time is taken.
 const REFERENCE: usize = 4;
 
-/// How far the time for each byte may be from that of the largest tensor where time counts as proportional to size.
+/// How far the time for each byte may be from that of the largest tensor where time counts as
+/// proportional to size.
 const PROPORTIONAL: f64 = 0.1;
 
 /// The two figures that are not derived.
@@ -60,7 +64,9 @@ impl Model {
         let ours = || results.0.iter().filter(|measured| measured.method == Method::OURS);
         let reference = Cell { workers: REFERENCE, rate: None, size: LARGE, dense: 1 };
         let smallest = |workers| {
-            let unshaped = ours().filter(|measured| measured.cell.workers == workers && measured.cell.rate.is_none());
+            let unshaped = ours().filter(|measured| {
+                measured.cell.workers == workers && measured.cell.rate.is_none()
+            });
             let smallest = unshaped.min_by_key(|measured| measured.cell.size)?;
             Some((workers, median(smallest, |sample| sample.seconds)))
         };
@@ -123,10 +129,15 @@ fn linear_from(results: &Results) -> String {
             };
             let mut sizes: Vec<&Measured> = results.0.iter().filter(of_link).collect();
             sizes.sort_by_key(|measured| std::cmp::Reverse(measured.cell.size));
-            let per_byte = |measured: &Measured| median(measured, |s| s.seconds) / measured.cell.size as f64;
+            let per_byte =
+                |measured: &Measured| median(measured, |s| s.seconds) / measured.cell.size as f64;
             let Some(largest) = sizes.first().map(|measured| per_byte(measured)) else { continue };
-            let close = |measured: &&&Measured| (per_byte(measured) / largest - 1.0).abs() <= PROPORTIONAL;
-            let Some(from) = sizes.iter().take_while(close).last().filter(|_| sizes.len() > 2) else { continue };
+            let close =
+                |measured: &&&Measured| (per_byte(measured) / largest - 1.0).abs() <= PROPORTIONAL;
+            let Some(from) = sizes.iter().take_while(close).last().filter(|_| sizes.len() > 2)
+            else {
+                continue;
+            };
             let links = if link.is_some() { "shaped" } else { "unshaped" };
             let _ = write!(
                 text,
@@ -146,7 +157,9 @@ fn chunk_table(results: &Results) -> String {
     for method in Method::ALL.into_iter().filter(|method| method.is_ours()) {
         let cost = |workers| {
             let cell = Cell { workers, rate: None, size: LARGE, dense: 1 };
-            results.get(cell, method).map_or("–".to_owned(), |measured| format!("{:.2}", per_chunk(measured) * 1e6))
+            results
+                .get(cell, method)
+                .map_or("–".to_owned(), |measured| format!("{:.2}", per_chunk(measured) * 1e6))
         };
         let _ = writeln!(text, "| {} | {} |", method.name(), WORKERS.map(cost).join(" | "));
     }

@@ -1,4 +1,5 @@
-//! The programs that ranks run, and what they need: torch for Gloo, Open MPI, and a compiler for its rank.
+//! The programs that ranks run, and what they need: torch for Gloo, Open MPI, and a compiler for
+//! its rank.
 
 use std::fs;
 use std::path::PathBuf;
@@ -31,17 +32,29 @@ impl Programs {
     /// The first step that failed.
     pub fn ensure() -> Result<Self> {
         let folder = cargo::target_folder()?.join("peers");
-        fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
+        fs::create_dir_all(&folder)
+            .with_context(|| format!("cannot create {}", folder.display()))?;
         let sources = cargo::workspace().join("xtask/src/bench/peers");
         packages::ensure(&OPEN_MPI, "the benchmark's other side needs")?;
         let mpi = folder.join("mpi");
         run(Command::new("mpicc").args(["-O3", "-o"]).arg(&mpi).arg(sources.join("mpi.c")))?;
-        Ok(Self { ours: build_ours()?, python: python::with_torch()?, gloo: sources.join("gloo.py"), mpi })
+        Ok(Self {
+            ours: build_ours()?,
+            python: python::with_torch()?,
+            gloo: sources.join("gloo.py"),
+            mpi,
+        })
     }
 }
 
 fn build_ours() -> Result<PathBuf> {
-    run(cargo::command("build")?.args(["--release", "-p", "switchml-worker", "--example", "bench_rank"]))?;
+    run(cargo::command("build")?.args([
+        "--release",
+        "-p",
+        "switchml-worker",
+        "--example",
+        "bench_rank",
+    ]))?;
     Ok(cargo::release_folder()?.join("examples/bench_rank"))
 }
 

@@ -3,7 +3,8 @@
 use super::measured::{Cell, Method};
 
 /// Sizes of tensors in bytes.
-const SIZES: [usize; 8] = [4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20];
+const SIZES: [usize; 8] =
+    [4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20];
 
 /// The size of most goals.
 pub const LARGE: usize = 16 << 20;
@@ -25,7 +26,8 @@ pub struct Item {
 /// Numbers of workers.
 pub const WORKERS: [usize; 3] = [2, 4, 8];
 
-/// Rate of shaped links in bits per second: no more for all of them together than the machine carries.
+/// Rate of shaped links in bits per second: no more for all of them together than the machine
+/// carries.
 pub fn rate(workers: usize) -> u64 {
     if workers < 8 { 1_000_000_000 } else { HALF_GIGABIT }
 }
@@ -56,7 +58,8 @@ pub fn quick() -> Vec<Item> {
     items
 }
 
-/// Goals that compare ours with ours: sparse with dense tensors, few workers with many at the same rate.
+/// Goals that compare ours with ours: sparse with dense tensors, few workers with many at the same
+/// rate.
 fn only_ours(workers: usize) -> Vec<Item> {
     let shaped = |rate, dense| Item {
         cell: Cell { workers, rate: Some(rate), size: LARGE, dense },

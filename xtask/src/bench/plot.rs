@@ -24,7 +24,8 @@ pub fn all(results: &Results) -> Result<Vec<File>> {
         for (links, rate) in [("unshaped", None), ("shaped", shaped(workers))] {
             let sizes = |cell: Cell| (cell.workers, cell.rate, cell.dense) == (workers, rate, 1);
             let lines = lines(results, sizes, |cell| cell.size as f64 / 1024.0, milliseconds);
-            let caption = format!("Time of an all-reduce against size, {workers} workers, links {links}");
+            let caption =
+                format!("Time of an all-reduce against size, {workers} workers, links {links}");
             let name = format!("time-against-size-{workers}-{links}.svg");
             add(&mut files, &name, &caption, ["KiB", "ms"], &lines)?;
         }
@@ -34,8 +35,15 @@ pub fn all(results: &Results) -> Result<Vec<File>> {
     let unshaped = |cell: Cell| large(cell) && cell.rate.is_none();
     let lines_of = |quantity: &dyn Fn(&Sample) -> f64| lines(results, unshaped, against, quantity);
     let caption = "Time of an all-reduce of 16 MiB against the number of workers, links unshaped";
-    add(&mut files, "time-against-workers.svg", caption, ["workers", "ms"], &lines_of(&milliseconds))?;
-    let caption = "Processor time of an all-reduce of 16 MiB, all processes and softirq, links unshaped";
+    add(
+        &mut files,
+        "time-against-workers.svg",
+        caption,
+        ["workers", "ms"],
+        &lines_of(&milliseconds),
+    )?;
+    let caption =
+        "Processor time of an all-reduce of 16 MiB, all processes and softirq, links unshaped";
     add(&mut files, "cpu-against-workers.svg", caption, ["workers", "CPU-ms"], &lines_of(&cpu))?;
     Ok(files)
 }
@@ -49,13 +57,20 @@ fn lines(
 ) -> Vec<Line> {
     let point = |measured: &Measured| (against(measured.cell), Spread::of(measured.of(&quantity)));
     let line = |method| {
-        let cells = results.0.iter().filter(|measured| measured.method == method && wanted(measured.cell));
+        let cells =
+            results.0.iter().filter(|measured| measured.method == method && wanted(measured.cell));
         (method, cells.map(point).collect())
     };
     Method::ALL.map(line).to_vec()
 }
 
-fn add(files: &mut Vec<File>, name: &str, caption: &str, axes: [&str; 2], lines: &[Line]) -> Result<()> {
+fn add(
+    files: &mut Vec<File>,
+    name: &str,
+    caption: &str,
+    axes: [&str; 2],
+    lines: &[Line],
+) -> Result<()> {
     if lines.iter().any(|(_, points)| points.len() > 2) {
         files.push((name.to_owned(), draw_lines(caption, axes, lines)?));
     }
@@ -67,7 +82,8 @@ fn draw_lines(caption: &str, [x_name, y_name]: [&str; 2], lines: &[Line]) -> Res
     let points = || lines.iter().flat_map(|(_, points)| points);
     let range = |values: &mut dyn Iterator<Item = f64>| {
         // Nothing has a logarithm below this.
-        let (low, high) = values.fold((f64::INFINITY, 0.0f64), |(low, high), y| (low.min(y), high.max(y)));
+        let (low, high) =
+            values.fold((f64::INFINITY, 0.0f64), |(low, high), y| (low.min(y), high.max(y)));
         (low.max(1e-4) / 1.3)..high.max(2e-4) * 1.3
     };
     let x_range = range(&mut points().map(|point| point.0));
@@ -80,7 +96,10 @@ fn draw_lines(caption: &str, [x_name, y_name]: [&str; 2], lines: &[Line]) -> Res
             .margin(12)
             .x_label_area_size(40)
             .y_label_area_size(60)
-            .build_cartesian_2d(x_range.log_scale().with_key_points(x_marks), y_range.log_scale())?;
+            .build_cartesian_2d(
+                x_range.log_scale().with_key_points(x_marks),
+                y_range.log_scale(),
+            )?;
         chart
             .configure_mesh()
             .x_desc(x_name)
@@ -89,17 +108,23 @@ fn draw_lines(caption: &str, [x_name, y_name]: [&str; 2], lines: &[Line]) -> Res
             .y_label_formatter(&|y| format!("{y}"))
             .light_line_style(TRANSPARENT)
             .draw()?;
-        for ((method, points), colour) in lines.iter().zip(COLOURS).filter(|((_, points), _)| !points.is_empty()) {
+        for ((method, points), colour) in
+            lines.iter().zip(COLOURS).filter(|((_, points), _)| !points.is_empty())
+        {
             let medians = points.iter().map(|(x, y)| (*x, y.median));
             chart
                 .draw_series(LineSeries::new(medians, colour.stroke_width(2)).point_size(3))?
                 .label(method.name())
                 .legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], colour));
-            chart.draw_series(
-                points.iter().map(|(x, y)| PathElement::new([(*x, y.low), (*x, y.high)], colour.stroke_width(2))),
-            )?;
+            chart.draw_series(points.iter().map(|(x, y)| {
+                PathElement::new([(*x, y.low), (*x, y.high)], colour.stroke_width(2))
+            }))?;
         }
-        chart.configure_series_labels().position(SeriesLabelPosition::UpperLeft).border_style(BLACK.mix(0.3)).draw()?;
+        chart
+            .configure_series_labels()
+            .position(SeriesLabelPosition::UpperLeft)
+            .border_style(BLACK.mix(0.3))
+            .draw()?;
         Ok(())
     })
 }

@@ -11,7 +11,9 @@ use crate::stats::Spread;
 
 /// Everything as Markdown: the goals, then a table for each number of workers and rate.
 pub fn markdown(results: &Results, goals: &[Goal], runs: usize) -> String {
-    let mut text = format!("Medians of {runs} repetitions, with first and third quartile; ratios pair by pair.\n\n");
+    let mut text = format!(
+        "Medians of {runs} repetitions, with first and third quartile; ratios pair by pair.\n\n"
+    );
     text += &goals_table(goals);
     let mut head = None;
     for cell in results.cells() {
@@ -32,8 +34,14 @@ pub fn markdown(results: &Results, goals: &[Goal], runs: usize) -> String {
 fn goals_table(goals: &[Goal]) -> String {
     let mut table = "| goal | | measured | |\n| --- | --- | --- | --- |\n".to_owned();
     for goal in goals {
-        let _ =
-            writeln!(table, "| {} | {} | {} | {} |", goal.what, goal.limit(), spread(goal.measured, 2), goal.verdict());
+        let _ = writeln!(
+            table,
+            "| {} | {} | {} | {} |",
+            goal.what,
+            goal.limit(),
+            spread(goal.measured, 2),
+            goal.verdict()
+        );
     }
     table
 }
@@ -56,8 +64,11 @@ fn row(results: &Results, measured: &Measured) -> String {
     let median = |quantity: &dyn Fn(&Sample) -> f64| Spread::of(measured.of(quantity)).median;
     let seconds = |measured: &Measured| measured.of(|sample| sample.seconds);
     let ours = results.get(*cell, Method::OURS).filter(|_| *method != Method::OURS);
-    let ratio = ours.map_or("–".to_owned(), |ours| spread(Spread::of_ratios(&seconds(measured), &seconds(ours)), 2));
-    let (cpu, ranks) = (median(&|sample| sample.cpu_seconds), median(&|sample| sample.process_seconds));
+    let ratio = ours.map_or("–".to_owned(), |ours| {
+        spread(Spread::of_ratios(&seconds(measured), &seconds(ours)), 2)
+    });
+    let (cpu, ranks) =
+        (median(&|sample| sample.cpu_seconds), median(&|sample| sample.process_seconds));
     let softirq = median(&|sample| sample.softirq_seconds);
     let share = match cell.rate {
         Some(_) => format!("{:.1} %", 100.0 * median(&|sample| goodput_share(*cell, sample))),
@@ -140,8 +151,13 @@ mod tests {
 
     #[test]
     fn figures_have_as_many_digits_as_they_are_worth() {
-        let cases =
-            [(123.456, 2, "123"), (12.345, 3, "12.3"), (0.012345, 3, "0.0123"), (9.99, 2, "10.0"), (0.0, 2, "0")];
+        let cases = [
+            (123.456, 2, "123"),
+            (12.345, 3, "12.3"),
+            (0.012345, 3, "0.0123"),
+            (9.99, 2, "10.0"),
+            (0.0, 2, "0"),
+        ];
         for (number, digits, text) in cases {
             assert_eq!(figure(number, digits), text);
         }
@@ -163,10 +179,15 @@ mod tests {
         results.add(cell, Method::Gloo, sample(0.21, 0));
         let text = markdown(&results, &[], 1);
         assert!(text.contains("\n2 workers, links of 1 Gb/s\n"), "{text}");
-        let ours = format!("| 16 MiB | {} | 140 (140-140) | – | 50 | 30, 10 | 95.9 % | 10.00 |", Method::OURS.name());
+        let ours = format!(
+            "| 16 MiB | {} | 140 (140-140) | – | 50 | 30, 10 | 95.9 % | 10.00 |",
+            Method::OURS.name()
+        );
         assert!(text.contains(&ours), "{text}");
         assert!(
-            text.contains("| 16 MiB | Gloo | 210 (210-210) | 1.5 (1.5-1.5) | 50 | 30, 10 | 63.9 % | – |"),
+            text.contains(
+                "| 16 MiB | Gloo | 210 (210-210) | 1.5 (1.5-1.5) | 50 | 30, 10 | 63.9 % | – |"
+            ),
             "{text}"
         );
     }

@@ -20,8 +20,9 @@ pub struct Site {
 impl Site {
     /// Builds racks and starts the methods.
     ///
-    /// Each rack is wired as its methods like it best. With native XDP at the ports, the workers' offloads are off: it would see checksums
-    /// that nobody has filled in yet. Everyone else has them on. Where nothing is to be attached to the ports, nothing is: those who need no
+    /// Each rack is wired as its methods like it best. With native XDP at the ports, the workers'
+    /// offloads are off: it would see checksums that nobody has filled in yet. Everyone else has
+    /// them on. Where nothing is to be attached to the ports, nothing is: those who need no
     /// aggregator there share a rack.
     pub fn new(
         workers: usize,
@@ -32,7 +33,8 @@ impl Site {
     ) -> Result<Self> {
         let mut site = Self { teams: Vec::new(), aggregators: Vec::new(), racks: Vec::new() };
         let attached = |method: &Method| [Method::Bundle, Method::Native].contains(method);
-        let (alone, together): (Vec<Method>, Vec<Method>) = methods.iter().partition(|method| attached(method));
+        let (alone, together): (Vec<Method>, Vec<Method>) =
+            methods.iter().partition(|method| attached(method));
         let racks = alone.into_iter().map(|method| vec![method]).chain([together]);
         for methods in racks.filter(|methods| !methods.is_empty()) {
             let mode = if methods == [Method::Native] { Mode::Native } else { Mode::Auto };
@@ -59,7 +61,8 @@ impl Site {
             Method::Software => Some(Aggregator::software_in_rack(binaries, rack)?),
             Method::Gloo | Method::OpenMpi => None,
         };
-        self.teams.push((method, Team::start(method, programs, rack, aggregator.as_ref(), scratch)?));
+        self.teams
+            .push((method, Team::start(method, programs, rack, aggregator.as_ref(), scratch)?));
         self.aggregators.extend(aggregator);
         Ok(())
     }
@@ -77,8 +80,9 @@ impl Site {
         Ok(())
     }
 
-    /// Measures each piece of work once with each of its methods, over links of `rate` bits per second. The methods that are named first
-    /// differ from repetition to repetition, so that none always follows the same other.
+    /// Measures each piece of work once with each of its methods, over links of `rate` bits per
+    /// second. The methods that are named first differ from repetition to repetition, so that none
+    /// always follows the same other.
     pub fn measure(
         &mut self,
         rate: Option<u64>,
@@ -87,14 +91,17 @@ impl Site {
         mut result: impl FnMut(usize, Method, Sample),
     ) -> Result<()> {
         let _shaped: Vec<Shaping> = match rate {
-            Some(rate) => self.racks.iter().map(|rack| Shaping::new(rack, rate)).collect::<Result<_, _>>()?,
+            Some(rate) => {
+                self.racks.iter().map(|rack| Shaping::new(rack, rate)).collect::<Result<_, _>>()?
+            }
             None => Vec::new(),
         };
         for (i, (work, methods)) in jobs.iter().enumerate() {
             for turn in 0..methods.len() {
                 let method = methods[(turn + repetition) % methods.len()];
                 let team = self.teams.iter_mut().find(|team| team.0 == method);
-                let (_, team) = team.with_context(|| format!("{} was not started", method.name()))?;
+                let (_, team) =
+                    team.with_context(|| format!("{} was not started", method.name()))?;
                 result(i, method, team.measure(work)?);
             }
         }

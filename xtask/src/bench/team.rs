@@ -1,16 +1,20 @@
 //! The processes of one method, up and waiting: each rank in its namespace.
 //!
-//! All methods are driven alike. A rank reads commands from a file of its own, a FIFO, until that ends. A command is one line of numbers:
+//! All methods are driven alike. A rank reads commands from a file of its own, a FIFO, until that
+//! ends. A command is one line of numbers:
 //!
 //! ```text
 //! <number of the command> <tensors> <elements of a tensor> <warm-up calls> <timed calls> <one chunk in so many is not zero>
 //! ```
 //!
-//! The ranks then lay out their tensors of f32, meet, make the warm-up calls, meet, and make the timed ones; call i sums up tensor i modulo
-//! their number, in place. Element i of rank r is ((40503 i + 9973 r) mod 65521 - 32760) / 32768, so that sums are exact in f32 whatever the
-//! order: every element must be equal to what it should be. Rank 0 then prints one line of JSON, a [`Report`].
+//! The ranks then lay out their tensors of f32, meet, make the warm-up calls, meet, and make the
+//! timed ones; call i sums up tensor i modulo their number, in place. Element i of rank r is
+//! ((40503 i + 9973 r) mod 65521 - 32760) / 32768, so that sums are exact in f32 whatever the
+//! order: every element must be equal to what it should be. Rank 0 then prints one line of JSON, a
+//! [`Report`].
 //!
-//! Between commands all ranks sleep in the read, so that those of one method do not disturb another's measurement.
+//! Between commands all ranks sleep in the read, so that those of one method do not disturb
+//! another's measurement.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
@@ -43,7 +47,8 @@ pub struct Work {
 }
 
 impl Work {
-    /// Bytes of tensors that calls take turns on; no more than 40 calls for each, or the sums of sums would overflow.
+    /// Bytes of tensors that calls take turns on; no more than 40 calls for each, or the sums of
+    /// sums would overflow.
     const ROTATION: usize = 64 << 20;
 
     fn warmup(&self) -> usize {
@@ -87,7 +92,8 @@ pub struct Team {
 }
 
 impl Team {
-    /// Starts the ranks in the rack; `aggregator` is that of the rack, if the method has one. `scratch` is for files.
+    /// Starts the ranks in the rack; `aggregator` is that of the rack, if the method has one.
+    /// `scratch` is for files.
     pub fn start(
         method: Method,
         programs: &Programs,
@@ -98,7 +104,8 @@ impl Team {
         // Open MPI takes a space for the end of a path.
         let folder = scratch.join(format!("{method:?}-{}", rack.workers().len()));
         fs::create_dir(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
-        let paths: Vec<PathBuf> = (0..rack.workers().len()).map(|rank| folder.join(rank.to_string())).collect();
+        let paths: Vec<PathBuf> =
+            (0..rack.workers().len()).map(|rank| folder.join(rank.to_string())).collect();
         let commands = paths.iter().map(|path| fifo(path)).collect::<Result<_>>()?;
         let processes = match method {
             Method::OpenMpi => vec![open_mpi(programs, rack, &folder)?],
@@ -116,18 +123,21 @@ impl Team {
     pub fn measure(&mut self, work: &Work) -> Result<Sample> {
         self.number += 1;
         let &Work { size, iters, dense } = work;
-        let (number, tensors, count, warmup) = (self.number, work.tensors(), size / 4, work.warmup());
+        let (number, tensors, count, warmup) =
+            (self.number, work.tensors(), size / 4, work.warmup());
         for file in &mut self.commands {
-            writeln!(file, "{number} {tensors} {count} {warmup} {iters} {dense}").context("cannot write a command")?;
+            writeln!(file, "{number} {tensors} {count} {warmup} {iters} {dense}")
+                .context("cannot write a command")?;
         }
         let line = self.processes[0].wait_for_line(&format!("\"command\":{number},"), PATIENCE)?;
-        let report: Report =
-            serde_json::from_str(&line).with_context(|| format!("{}: not a report: {line}", self.method.name()))?;
+        let report: Report = serde_json::from_str(&line)
+            .with_context(|| format!("{}: not a report: {line}", self.method.name()))?;
         ensure!(report.wrong == 0, "{}: {} elements are wrong", self.method.name(), report.wrong);
         Ok(report.sample(iters))
     }
 
-    /// Ends the ranks in good order, and waits for that: some spin as long as others of their method are there.
+    /// Ends the ranks in good order, and waits for that: some spin as long as others of their
+    /// method are there.
     ///
     /// # Errors
     ///
@@ -164,7 +174,12 @@ fn fifo(path: &Path) -> Result<File> {
     make().with_context(|| format!("cannot make the FIFO {}", path.display()))
 }
 
-fn ours(programs: &Programs, rack: &Rack, aggregator: &Aggregator, paths: &[PathBuf]) -> Result<Vec<Process>> {
+fn ours(
+    programs: &Programs,
+    rack: &Rack,
+    aggregator: &Aggregator,
+    paths: &[PathBuf],
+) -> Result<Vec<Process>> {
     let ranks = paths.len().to_string();
     let start = |(rank, path): (usize, &PathBuf)| {
         let mut command = Command::new(&programs.ours);
@@ -174,13 +189,22 @@ fn ours(programs: &Programs, rack: &Rack, aggregator: &Aggregator, paths: &[Path
     paths.iter().enumerate().map(start).collect()
 }
 
-fn gloo(programs: &Programs, rack: &Rack, folder: &Path, paths: &[PathBuf]) -> Result<Vec<Process>> {
+fn gloo(
+    programs: &Programs,
+    rack: &Rack,
+    folder: &Path,
+    paths: &[PathBuf],
+) -> Result<Vec<Process>> {
     let ranks = paths.len().to_string();
     let start = |(rank, path): (usize, &PathBuf)| {
         let mut command = Command::new(&programs.python);
         // One thread for what torch computes, as torchrun has it.
         command.env("GLOO_SOCKET_IFNAME", "eth0").env("OMP_NUM_THREADS", "1");
-        command.arg(&programs.gloo).args([&rank.to_string(), &ranks]).arg(folder.join("rendezvous")).arg(path);
+        command
+            .arg(&programs.gloo)
+            .args([&rank.to_string(), &ranks])
+            .arg(folder.join("rendezvous"))
+            .arg(path);
         Ok(rack.worker(rank).spawn(&format!("Gloo's rank {rank}"), command)?)
     };
     paths.iter().enumerate().map(start).collect()
@@ -190,18 +214,47 @@ fn gloo(programs: &Programs, rack: &Rack, folder: &Path, paths: &[PathBuf]) -> R
 fn open_mpi(programs: &Programs, rack: &Rack, folder: &Path) -> Result<Process> {
     let agent = folder.join("agent");
     let mut script =
-        "#!/bin/sh\n# Runs a command on a host: in its namespace.\nhost=$1; shift\ncase $host in\n".to_owned();
+        "#!/bin/sh\n# Runs a command on a host: in its namespace.\nhost=$1; shift\ncase $host in\n"
+            .to_owned();
     for (rank, worker) in rack.workers().iter().enumerate() {
-        script += &format!("{}) exec {} sh -c \"$*\" ;;\n", Rack::worker_address(rank), worker.enter_command());
+        script += &format!(
+            "{}) exec {} sh -c \"$*\" ;;\n",
+            Rack::worker_address(rank),
+            worker.enter_command()
+        );
     }
     fs::write(&agent, script + "esac\n").context("cannot write Open MPI's agent")?;
-    fs::set_permissions(&agent, fs::Permissions::from_mode(0o755)).context("cannot make Open MPI's agent a program")?;
+    fs::set_permissions(&agent, fs::Permissions::from_mode(0o755))
+        .context("cannot make Open MPI's agent a program")?;
     let ranks = rack.workers().len();
-    let hosts: Vec<String> = (0..ranks).map(|rank| Rack::worker_address(rank).to_string()).collect();
+    let hosts: Vec<String> =
+        (0..ranks).map(|rank| Rack::worker_address(rank).to_string()).collect();
     let mut command = Command::new("mpirun");
-    command.args(["--allow-run-as-root", "--bind-to", "none", "-np", &ranks.to_string(), "--host", &hosts.join(",")]);
-    command.args(["--mca", "plm_rsh_agent"]).arg(&agent).args(["--mca", "orte_tmpdir_base"]).arg(folder);
-    command.args(["--mca", "btl", "self,tcp", "--mca", "pml", "ob1", "--mca", "btl_tcp_if_include", "eth0"]);
+    command.args([
+        "--allow-run-as-root",
+        "--bind-to",
+        "none",
+        "-np",
+        &ranks.to_string(),
+        "--host",
+        &hosts.join(","),
+    ]);
+    command
+        .args(["--mca", "plm_rsh_agent"])
+        .arg(&agent)
+        .args(["--mca", "orte_tmpdir_base"])
+        .arg(folder);
+    command.args([
+        "--mca",
+        "btl",
+        "self,tcp",
+        "--mca",
+        "pml",
+        "ob1",
+        "--mca",
+        "btl_tcp_if_include",
+        "eth0",
+    ]);
     // All ranks share this machine's processors, which mpirun takes for several machines'.
     command.args(["--mca", "mpi_yield_when_idle", "1"]);
     command.arg(&programs.mpi).arg(folder);

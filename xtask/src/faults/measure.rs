@@ -94,8 +94,12 @@ pub fn all(
     let mut measured: Vec<Measured> = conditions.iter().map(Measured::new).collect();
     for repetition in 0..runs {
         for (condition, measured) in conditions.iter().zip(&mut measured) {
-            let impairment = Impairment::in_rack(binaries, &rack, seed + repetition as u64, |_, _| condition.faults)?;
-            let run = one(binaries, &rack, &aggregator, bench).with_context(|| format!("with {}", condition.name))?;
+            let impairment =
+                Impairment::in_rack(binaries, &rack, seed + repetition as u64, |_, _| {
+                    condition.faults
+                })?;
+            let run = one(binaries, &rack, &aggregator, bench)
+                .with_context(|| format!("with {}", condition.name))?;
             let mut faults = FaultCounts::default();
             impairment.stop()?.into_iter().flatten().for_each(|counts| faults += counts);
             eprintln!("{}/{runs} {:30} {:8.1} ms", repetition + 1, condition.name, run.time_ms);
@@ -111,20 +115,45 @@ fn one(binaries: &Binaries, rack: &Rack, aggregator: &Aggregator, bench: &Bench)
     let world_size = rack.workers().len().to_string();
     let start = |(rank, namespace): (usize, &switchml_rack::Namespace)| {
         let mut worker = Command::new(&binaries.worker);
-        worker.args(["bench", "--aggregator", aggregator.control(), "--job", "faults", "--json", "-"]);
+        worker.args([
+            "bench",
+            "--aggregator",
+            aggregator.control(),
+            "--job",
+            "faults",
+            "--json",
+            "-",
+        ]);
         worker.args(["--rank", &rank.to_string(), "--world-size", &world_size]);
-        worker.args(["-b", bench.size, "-e", bench.size, "-n", &bench.iters.to_string(), "-w", "1", "-c", "1"]);
+        worker.args([
+            "-b",
+            bench.size,
+            "-e",
+            bench.size,
+            "-n",
+            &bench.iters.to_string(),
+            "-w",
+            "1",
+            "-c",
+            "1",
+        ]);
         namespace.spawn(&format!("worker {rank}"), worker)
     };
-    let mut workers = rack.workers().iter().enumerate().map(start).collect::<Result<Vec<_>, _>>()?;
+    let mut workers =
+        rack.workers().iter().enumerate().map(start).collect::<Result<Vec<_>, _>>()?;
     workers.iter_mut().try_for_each(|worker| worker.wait_success(PATIENCE))?;
-    let report: Report =
-        serde_json::from_str(&workers[0].stdout()).context("the benchmark's JSON is not as expected")?;
+    let report: Report = serde_json::from_str(&workers[0].stdout())
+        .context("the benchmark's JSON is not as expected")?;
     ensure!(report.out_of_bounds == 0, "{} elements are wrong", report.out_of_bounds);
-    let Timed { time_us, sent } = report.rows.into_iter().next().context("the benchmark has no row")?.in_place;
+    let Timed { time_us, sent } =
+        report.rows.into_iter().next().context("the benchmark has no row")?.in_place;
     Ok(Run {
         time_ms: time_us / 1e3,
-        finished: sent.finished_us.into_iter().map(|(percent, time)| (percent, time / 1e3)).collect(),
+        finished: sent
+            .finished_us
+            .into_iter()
+            .map(|(percent, time)| (percent, time / 1e3))
+            .collect(),
         resent: Resent {
             by_timer: sent.resent_by_timer,
             by_overtaking: sent.resent_by_overtaking,

@@ -5,7 +5,13 @@ use std::fmt::Write;
 use super::measure::{Measured, Run};
 
 /// Markdown. The first condition is what the others are compared with.
-pub fn table(workers: usize, size: &str, runs: usize, iters: usize, measured: &[Measured]) -> String {
+pub fn table(
+    workers: usize,
+    size: &str,
+    runs: usize,
+    iters: usize,
+    measured: &[Measured],
+) -> String {
     let mut table = format!(
         "{workers} workers, {size} of f32, {runs} runs of {iters} timed all-reduces for each row, in turn. Faults each way, on every link.\n\n\
          | faults | time in ms: median (range) | to none | 99 % of chunks, ms | frames lost, doubled, held back, corrupted of all | \
@@ -13,9 +19,11 @@ pub fn table(workers: usize, size: &str, runs: usize, iters: usize, measured: &[
     );
     let none = measured[0].median().time_ms;
     for condition in measured {
-        let (median, (shortest, longest), faults) = (condition.median(), condition.range(), condition.faults());
+        let (median, (shortest, longest), faults) =
+            (condition.median(), condition.range(), condition.faults());
         let resent = [median.resent.by_overtaking, median.resent.by_timer, median.resent.probes];
-        let [overtaken, timer, probes] = resent.map(|count| 1000.0 * count as f64 / median.chunks as f64);
+        let [overtaken, timer, probes] =
+            resent.map(|count| 1000.0 * count as f64 / median.chunks as f64);
         // Writing to a String cannot fail.
         let _ = writeln!(
             table,

@@ -45,9 +45,11 @@ impl Kernel {
     /// Its image, which moved between Debian's releases.
     pub fn image(&self) -> Result<PathBuf> {
         let (root, release) = (self.root(), &self.release);
-        let places = [format!("boot/vmlinuz-{release}"), format!("usr/lib/modules/{release}/vmlinuz")];
+        let places =
+            [format!("boot/vmlinuz-{release}"), format!("usr/lib/modules/{release}/vmlinuz")];
         let found = places.iter().map(|place| root.join(place)).find(|image| image.is_file());
-        found.with_context(|| format!("the package of {release} has no image where it was expected"))
+        found
+            .with_context(|| format!("the package of {release} has no image where it was expected"))
     }
 }
 
@@ -65,7 +67,10 @@ pub fn find(folder: &Path, selected: &[&str]) -> Result<Vec<Kernel>> {
         .iter()
         .map(|selected| {
             let release = newest(&releases, selected).with_context(|| {
-                format!("Debian has no cloud kernel {selected} in {}; such as 6.12, or {NEWEST}", SUITES.join(", "))
+                format!(
+                    "Debian has no cloud kernel {selected} in {}; such as 6.12, or {NEWEST}",
+                    SUITES.join(", ")
+                )
             })?;
             fetch(&apt, folder, release, &names)
         })
@@ -75,15 +80,19 @@ pub fn find(folder: &Path, selected: &[&str]) -> Result<Vec<Kernel>> {
 /// The newest of the releases that is of this version.
 fn newest<'a>(releases: &'a [String], version: &str) -> Option<&'a str> {
     let wanted = numbers(version);
-    let of_version =
-        |release: &&String| version == NEWEST || numbers(release).starts_with(&wanted) && !wanted.is_empty();
+    let of_version = |release: &&String| {
+        version == NEWEST || numbers(release).starts_with(&wanted) && !wanted.is_empty()
+    };
     releases.iter().filter(of_version).max_by_key(|release| numbers(release)).map(String::as_str)
 }
 
 /// The numbers in a release, the first of which say its age.
 fn numbers(release: &str) -> Vec<u32> {
     let release = release.strip_suffix(FLAVOUR).unwrap_or(release);
-    release.split(|character: char| !character.is_ascii_digit()).filter_map(|number| number.parse().ok()).collect()
+    release
+        .split(|character: char| !character.is_ascii_digit())
+        .filter_map(|number| number.parse().ok())
+        .collect()
 }
 
 fn fetch(apt: &Apt, folder: &Path, release: &str, names: &[String]) -> Result<Kernel> {
@@ -93,7 +102,8 @@ fn fetch(apt: &Apt, folder: &Path, release: &str, names: &[String]) -> Result<Ke
     }
     eprintln!("kernels: downloading Debian's Linux {release} into {}", kernel.folder.display());
     // A name of its own until it is complete.
-    let partial = Kernel { release: release.to_owned(), folder: folder.join(format!("{release}.partial")) };
+    let partial =
+        Kernel { release: release.to_owned(), folder: folder.join(format!("{release}.partial")) };
     if partial.folder.exists() {
         fs::remove_dir_all(&partial.folder)?;
     }
@@ -122,9 +132,17 @@ mod tests {
 
     #[test]
     fn the_newest_of_a_version_is_by_number_not_by_letter() {
-        let releases = ["6.1.0-9", "6.1.0-50", "6.12.94+deb13", "6.12.107+deb13", "7.3.4+deb13", "7.2.13+deb14"];
+        let releases = [
+            "6.1.0-9",
+            "6.1.0-50",
+            "6.12.94+deb13",
+            "6.12.107+deb13",
+            "7.3.4+deb13",
+            "7.2.13+deb14",
+        ];
         let releases = releases.map(|release| format!("{release}{FLAVOUR}"));
-        let of = |version| newest(&releases, version).and_then(|release| release.strip_suffix(FLAVOUR));
+        let of =
+            |version| newest(&releases, version).and_then(|release| release.strip_suffix(FLAVOUR));
         assert_eq!(of("6.1"), Some("6.1.0-50"));
         assert_eq!(of("6.12"), Some("6.12.107+deb13"));
         assert_eq!(of("6.12.94"), Some("6.12.94+deb13"));

@@ -22,7 +22,11 @@ const BINARIES: [&str; 3] = ["switchml-aggregator", "switchml-worker", "switchml
 /// # Errors
 ///
 /// The first step that failed.
-pub fn make(kernel: &Kernel, tests: &[(String, PathBuf)], chosen: &[(&str, &[&str])]) -> Result<PathBuf> {
+pub fn make(
+    kernel: &Kernel,
+    tests: &[(String, PathBuf)],
+    chosen: &[(&str, &[&str])],
+) -> Result<PathBuf> {
     let root = Root(kernel.folder().join("initramfs"));
     if root.0.exists() {
         fs::remove_dir_all(&root.0)?;
@@ -74,13 +78,15 @@ impl Root {
     fn place(&self, path: &Path) -> Result<PathBuf> {
         let place = self.0.join(path.strip_prefix("/")?);
         let folder = place.parent().context("a file lies in a folder")?;
-        fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
+        fs::create_dir_all(folder)
+            .with_context(|| format!("cannot create {}", folder.display()))?;
         Ok(place)
     }
 
     /// Copies a program, and the libraries that it wants.
     fn copy(&self, program: &Path, to: &Path) -> Result<()> {
-        fs::copy(program, self.place(to)?).with_context(|| format!("cannot copy {}", program.display()))?;
+        fs::copy(program, self.place(to)?)
+            .with_context(|| format!("cannot copy {}", program.display()))?;
         self.libraries(program)
     }
 
@@ -93,10 +99,12 @@ impl Root {
     fn libraries(&self, program: &Path) -> Result<()> {
         // It says so, and fails, of a program that wants none.
         let Ok(listed) = output(Command::new("ldd").arg(program)) else { return Ok(()) };
-        for library in listed.split_whitespace().filter(|word| word.starts_with('/')).map(Path::new) {
+        for library in listed.split_whitespace().filter(|word| word.starts_with('/')).map(Path::new)
+        {
             let place = self.place(library)?;
             if !place.exists() {
-                fs::copy(library, place).with_context(|| format!("cannot copy {}", library.display()))?;
+                fs::copy(library, place)
+                    .with_context(|| format!("cannot copy {}", library.display()))?;
             }
         }
         Ok(())
@@ -105,13 +113,19 @@ impl Root {
     /// The modules, numbered in the order in which they want each other.
     fn modules(&self, kernel: &Kernel) -> Result<()> {
         let mut command = Command::new("/sbin/modprobe");
-        command.arg("--dirname").arg(kernel.root()).args(["--set-version", &kernel.release, "--show-depends", "--all"]);
+        command.arg("--dirname").arg(kernel.root()).args([
+            "--set-version",
+            &kernel.release,
+            "--show-depends",
+            "--all",
+        ]);
         let listed = output(command.args(MODULES))?;
         let modules = listed.lines().filter_map(|line| line.strip_prefix("insmod ")).map(str::trim);
         for (number, module) in modules.enumerate() {
             let place = self.0.join(format!("modules/{number:02}.ko"));
             if module.ends_with(".xz") {
-                let plain = Command::new("xz").args(["--decompress", "--stdout", module]).output()?;
+                let plain =
+                    Command::new("xz").args(["--decompress", "--stdout", module]).output()?;
                 ensure!(plain.status.success(), "xz cannot read {module}");
                 fs::write(place, plain.stdout)?;
             } else {
@@ -123,7 +137,8 @@ impl Root {
 
     /// One file of all that, in the format that kernels read.
     fn pack(&self, file: &Path) -> Result<PathBuf> {
-        let mut list = Command::new("find").arg(".").current_dir(&self.0).stdout(Stdio::piped()).spawn()?;
+        let mut list =
+            Command::new("find").arg(".").current_dir(&self.0).stdout(Stdio::piped()).spawn()?;
         let names = list.stdout.take().context("find has no output")?;
         let packed = Command::new("cpio")
             .args(["--create", "--format=newc", "--quiet"])

@@ -29,7 +29,9 @@ impl Outcome {
             self.ended = true;
         } else if let Some(skipped) = line.strip_prefix("skipped ") {
             self.failed.push(format!("{skipped} (skipped)"));
-        } else if let Some((name, result)) = line.strip_prefix("test ").and_then(|test| test.split_once(" ... ")) {
+        } else if let Some((name, result)) =
+            line.strip_prefix("test ").and_then(|test| test.split_once(" ... "))
+        {
             let list = if result == "ok" { &mut self.passed } else { &mut self.failed };
             list.push(name.to_owned());
         }
@@ -47,7 +49,8 @@ impl Outcome {
         if !self.failed.is_empty() {
             return Some(format!("failed: {}", self.failed.join(", ")));
         }
-        (!self.ended || self.passed.is_empty()).then(|| "its machine ended before all was run".to_owned())
+        (!self.ended || self.passed.is_empty())
+            .then(|| "its machine ended before all was run".to_owned())
     }
 }
 
@@ -61,7 +64,8 @@ pub fn boot(kernel: &Kernel, initramfs: &Path) -> Result<Outcome> {
     let mut machine = Command::new("timeout")
         // QEMU 7.2 with one processor spoils the flags after cmpxchg16b, which kernels do without.
         .args([LIMIT, "qemu-system-x86_64", "-accel", "tcg", "-cpu", "max,cx16=off", "-m", "2G"])
-        // One processor: on two that are interpreted in turns, one waits long for what the other holds, and a packet is given up.
+        // One processor: on two that are interpreted in turns, one waits long for what the other
+        // holds, and a packet is given up.
         .args(["-smp", "1", "-nodefaults", "-no-reboot", "-display", "none", "-serial", "stdio"])
         .args(["-append", "console=ttyS0 quiet loglevel=1 panic=-1", "-kernel"])
         .arg(kernel.image()?)
@@ -99,12 +103,26 @@ mod tests {
 
     #[test]
     fn all_must_pass_and_run() {
-        let lines = ["running 2 tests", "test native::a ... ok", "test bundles::a ... ok", "test result: ok. 2 passed"];
+        let lines = [
+            "running 2 tests",
+            "test native::a ... ok",
+            "test bundles::a ... ok",
+            "test result: ok. 2 passed",
+        ];
         let outcome = heard(&[&lines[..], &[END]].concat());
-        assert_eq!((outcome.of("native::"), outcome.of("bundles::")), ("1 of 1 pass".into(), "1 of 1 pass".into()));
+        assert_eq!(
+            (outcome.of("native::"), outcome.of("bundles::")),
+            ("1 of 1 pass".into(), "1 of 1 pass".into())
+        );
         assert_eq!(outcome.problem(), None);
-        assert_eq!(heard(&lines).problem().expect("no end"), "its machine ended before all was run");
-        assert_eq!(heard(&[END]).problem().expect("no test"), "its machine ended before all was run");
+        assert_eq!(
+            heard(&lines).problem().expect("no end"),
+            "its machine ended before all was run"
+        );
+        assert_eq!(
+            heard(&[END]).problem().expect("no test"),
+            "its machine ended before all was run"
+        );
         let failed = heard(&["test native::a ... FAILED", "skipped b: no namespaces", END]);
         assert_eq!(failed.problem().expect("two"), "failed: native::a, b: no namespaces (skipped)");
         assert_eq!(failed.of("native::"), "0 of 1 pass");

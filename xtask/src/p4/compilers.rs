@@ -51,11 +51,13 @@ impl Program {
     ///
     /// If it does not compile; the compiler has said why.
     pub fn compile(self, folder: &Path) -> Result<Compiled> {
-        let missing: Vec<_> = self.tools().iter().copied().filter(|tool| find(tool).is_none()).collect();
+        let missing: Vec<_> =
+            self.tools().iter().copied().filter(|tool| find(tool).is_none()).collect();
         if !missing.is_empty() {
             return Ok(Compiled::Missing(missing));
         }
-        fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
+        fs::create_dir_all(folder)
+            .with_context(|| format!("cannot create {}", folder.display()))?;
         let files = match self {
             Self::Bmv2 => self.compile_for_bmv2(folder)?,
             Self::Tofino => self.compile_for_tofino(folder)?,
@@ -66,7 +68,8 @@ impl Program {
     fn compile_for_bmv2(self, folder: &Path) -> Result<Vec<PathBuf>> {
         let (json, tables) = (folder.join("bmv2.json"), folder.join("bmv2.p4info.txtpb"));
         let mut compiler = command("p4c-bm2-ss");
-        // Not every program uses every number of the protocol, and sizes of tables with constant entries are for Tofino.
+        // Not every program uses every number of the protocol, and sizes of tables with constant
+        // entries are for Tofino.
         compiler
             .args(["--Wdisable=unused", "--Wdisable=mismatch"])
             .arg("-o")
@@ -96,9 +99,11 @@ impl Program {
     }
 }
 
-/// Whether the parser's selects are in the assembly: a compiler of 2025 or 2026 without p4lang/p4c#5753 loses all of them, silently.
+/// Whether the parser's selects are in the assembly: a compiler of 2025 or 2026 without
+/// p4lang/p4c#5753 loses all of them, silently.
 fn parses(assembly: &Path) -> Result<()> {
-    let text = fs::read_to_string(assembly).with_context(|| format!("cannot read {}", assembly.display()))?;
+    let text = fs::read_to_string(assembly)
+        .with_context(|| format!("cannot read {}", assembly.display()))?;
     ensure!(
         text.lines().any(|line| line.trim_start().starts_with("match:")),
         "this p4c-barefoot loses every `select` of a parser; build one that has p4lang/p4c#5753"
@@ -116,10 +121,15 @@ fn command(tool: &str) -> Command {
 fn succeed(command: &mut Command, source: &str) -> Result<()> {
     let tool = command.get_program().to_string_lossy().into_owned();
     let status = command.status().with_context(|| format!("cannot start {tool}"))?;
-    ensure!(status.success(), "{tool} does not compile {source} ({status}); its messages are above");
+    ensure!(
+        status.success(),
+        "{tool} does not compile {source} ({status}); its messages are above"
+    );
     Ok(())
 }
 
 fn find(tool: &str) -> Option<PathBuf> {
-    env::split_paths(&env::var_os("PATH")?).map(|folder| folder.join(tool)).find(|path| path.is_file())
+    env::split_paths(&env::var_os("PATH")?)
+        .map(|folder| folder.join(tool))
+        .find(|path| path.is_file())
 }

@@ -27,7 +27,8 @@ macro_rules! fields {
 /// The text of [`PATH`].
 pub fn text() -> String {
     let mut text =
-        "// Made by `cargo xtask p4 gen` from the crate `switchml-protocol`: change it there.\n\n".to_owned();
+        "// Made by `cargo xtask p4 gen` from the crate `switchml-protocol`: change it there.\n\n"
+            .to_owned();
     text += &header();
     for (name, bits, value) in numbers() {
         let _ = writeln!(text, "const bit<{bits}> {name} = {value};");
@@ -45,17 +46,38 @@ pub fn text() -> String {
 ///
 /// If not, or if it cannot be read.
 pub fn check() -> Result<()> {
-    let committed = fs::read_to_string(cargo::workspace().join(PATH)).with_context(|| format!("cannot read {PATH}"))?;
-    ensure!(committed == text(), "{PATH} is not what the crate switchml-protocol says; run `cargo xtask p4 gen`");
+    let committed = fs::read_to_string(cargo::workspace().join(PATH))
+        .with_context(|| format!("cannot read {PATH}"))?;
+    ensure!(
+        committed == text(),
+        "{PATH} is not what the crate switchml-protocol says; run `cargo xtask p4 gen`"
+    );
     Ok(())
 }
 
 fn header() -> String {
-    let fields = fields!(version, kind, job, epoch, rank, slot, round, op, flags, lanes, fingerprint, check, aux);
+    let fields = fields!(
+        version,
+        kind,
+        job,
+        epoch,
+        rank,
+        slot,
+        round,
+        op,
+        flags,
+        lanes,
+        fingerprint,
+        check,
+        aux
+    );
     let mut text = "header switchml_t {\n".to_owned();
     let mut end = 0;
     for (name, offset, size) in fields {
-        assert_eq!(offset, end, "a field of the header before `{name}` is missing from the list above");
+        assert_eq!(
+            offset, end,
+            "a field of the header before `{name}` is missing from the list above"
+        );
         end += size;
         let _ = writeln!(text, "    bit<{}> {name};", 8 * size);
     }
@@ -72,8 +94,11 @@ fn numbers() -> Vec<(String, u8, u64)> {
         ("REJECT", Kind::Reject),
         ("HELLO", Kind::Hello),
     ];
-    let reasons =
-        [("MISMATCH", RejectReason::Mismatch), ("ROUND", RejectReason::Round), ("ABORTED", RejectReason::Aborted)];
+    let reasons = [
+        ("MISMATCH", RejectReason::Mismatch),
+        ("ROUND", RejectReason::Round),
+        ("ABORTED", RejectReason::Aborted),
+    ];
     let mut numbers: Vec<(String, u8, u64)> = [
         ("VERSION", 8, VERSION.into()),
         ("DATA_PORT", 16, DATA_PORT.into()),
@@ -97,7 +122,8 @@ fn numbers() -> Vec<(String, u8, u64)> {
     numbers
 }
 
-/// The salt is a sum of multiples of five words, so the salt of a header that has 1 in one of them gives its factor.
+/// The salt is a sum of multiples of five words, so the salt of a header that has 1 in one of them
+/// gives its factor.
 fn salt_factors() -> [(&'static str, u32); 5] {
     let one = U32::new(1);
     [
@@ -123,7 +149,8 @@ mod tests {
         check().unwrap();
     }
 
-    /// The example of docs/protocol.md, in the form that a data plane without 32-bit products of variables uses.
+    /// The example of docs/protocol.md, in the form that a data plane without 32-bit products of
+    /// variables uses.
     #[test]
     fn the_salt_is_the_sum_of_words_times_factors() {
         let words = [0x0102_u32 << 16 | 32, 0x0304_0506, 0x0708 << 8, 0x090A_0B0C, 0x0D0E_0F10];

@@ -9,7 +9,8 @@ use std::{
     path::Path,
 };
 
-/// Containers of each kind and width that a pipeline has: <https://github.com/p4lang/p4c>, `backends/tofino/bf-p4c/specs/phv_spec.cpp`.
+/// Containers of each kind and width that a pipeline has: <https://github.com/p4lang/p4c>,
+/// `backends/tofino/bf-p4c/specs/phv_spec.cpp`.
 const CONTAINERS: [(&str, u32, usize); 6] = [
     ("normal", 32, 64),
     ("normal", 16, 96),
@@ -25,11 +26,14 @@ const CONTAINERS: [(&str, u32, usize); 6] = [
 ///
 /// If the compiler's logs in `logs` cannot be read, or are not what they were.
 pub fn text(logs: &Path) -> Result<String> {
-    Ok(stages(&read(&logs.join("resources.json"))?)? + "\n" + &containers(&read(&logs.join("phv.json"))?)?)
+    Ok(stages(&read(&logs.join("resources.json"))?)?
+        + "\n"
+        + &containers(&read(&logs.join("phv.json"))?)?)
 }
 
 fn read(path: &Path) -> Result<String> {
-    fs::read_to_string(path).with_context(|| format!("cannot read {}; p4c-barefoot writes it with -g", path.display()))
+    fs::read_to_string(path)
+        .with_context(|| format!("cannot read {}; p4c-barefoot writes it with -g", path.display()))
 }
 
 #[derive(Deserialize)]
@@ -109,7 +113,8 @@ struct MeterAlus {
 }
 
 fn stages(log: &str) -> Result<String> {
-    let log: Log = serde_json::from_str(log).context("resources.json is not what p4c-barefoot 9.13 writes")?;
+    let log: Log =
+        serde_json::from_str(log).context("resources.json is not what p4c-barefoot 9.13 writes")?;
     let mut text =
         "| stage | tables | SRAM | map RAM | TCAM | stateful ALUs |\n| --- | --- | --- | --- | --- | --- |\n"
             .to_owned();
@@ -149,7 +154,8 @@ struct Container {
 }
 
 fn containers(log: &str) -> Result<String> {
-    let log: PhvLog = serde_json::from_str(log).context("phv.json is not what p4c-barefoot 9.13 writes")?;
+    let log: PhvLog =
+        serde_json::from_str(log).context("phv.json is not what p4c-barefoot 9.13 writes")?;
     let mut used = BTreeMap::new();
     for container in log.containers {
         *used.entry((container.container_type, container.bit_width)).or_insert(0) += 1;
@@ -178,7 +184,10 @@ mod tests {
             "meter_alus": {"nAlus": 4, "meters": [{"row": 1, "usages": []}, {"row": 3, "usages": []}]}
         }]}}}"#;
         let text = stages(log).unwrap();
-        assert!(text.ends_with("| 3 | 2 of 16 | 2 of 80 | 1 of 48 | 0 of 24 | 2 of 4 |\n"), "{text}");
+        assert!(
+            text.ends_with("| 3 | 2 of 16 | 2 of 80 | 1 of 48 | 0 of 24 | 2 of 4 |\n"),
+            "{text}"
+        );
     }
 
     #[test]

@@ -36,7 +36,8 @@ pub struct Bench {
 }
 
 impl Bench {
-    /// The arguments of `switchml-worker bench`, with this largest tensor unless another was asked for.
+    /// The arguments of `switchml-worker bench`, with this largest tensor unless another was asked
+    /// for.
     pub fn arguments<'a>(&'a self, largest: &'a str) -> Vec<&'a str> {
         let mut arguments = vec![
             "--minbytes",

@@ -18,5 +18,6 @@ pub fn serve(binaries: &Binaries, interfaces: &[String]) -> anyhow::Error {
     };
     command.args(interfaces.iter().flat_map(|name| ["--iface", name]));
     let error = command.exec();
-    anyhow::Error::new(error).context(format!("cannot start {}", command.get_program().to_string_lossy()))
+    anyhow::Error::new(error)
+        .context(format!("cannot start {}", command.get_program().to_string_lossy()))
 }

@@ -8,7 +8,8 @@ use switchml_rack::{Aggregator, Binaries, Mode, Namespace, Process, Rack, RackOp
 
 use super::bench::Bench;
 
-/// The largest tensor unless another is asked for. bmv2 interprets its program, some thousand packets a second.
+/// The largest tensor unless another is asked for. bmv2 interprets its program, some thousand
+/// packets a second.
 const LARGEST: &str = "64M";
 const LARGEST_ON_BMV2: &str = "64K";
 
@@ -24,22 +25,37 @@ pub fn in_rack(binaries: &Binaries, options: RackOptions, bench: &Bench) -> Resu
     run(binaries, aggregator, &workers, &bench.arguments(largest))
 }
 
-/// Runs the job on this host's loopback interface, through the software aggregator: without any privilege.
+/// Runs the job on this host's loopback interface, through the software aggregator: without any
+/// privilege.
 pub fn on_loopback(binaries: &Binaries, workers: usize, bench: &Bench) -> Result<()> {
     let host = Namespace::of_host()?;
     let aggregator = Aggregator::on_loopback(binaries, &host)?;
     run(binaries, aggregator, &vec![&host; workers], &bench.arguments(LARGEST))
 }
 
-fn run(binaries: &Binaries, aggregator: Aggregator, workers: &[&Namespace], bench: &[&str]) -> Result<()> {
+fn run(
+    binaries: &Binaries,
+    aggregator: Aggregator,
+    workers: &[&Namespace],
+    bench: &[&str],
+) -> Result<()> {
     let mut processes = Vec::new();
     for (rank, namespace) in workers.iter().enumerate() {
         let mut worker = Command::new(&binaries.worker);
-        worker.arg("bench").args(bench).args(["--aggregator", aggregator.control(), "--job", "bench"]);
+        worker.arg("bench").args(bench).args([
+            "--aggregator",
+            aggregator.control(),
+            "--job",
+            "bench",
+        ]);
         worker.args(["--rank", &rank.to_string(), "--world-size", &workers.len().to_string()]);
         let name = format!("worker {rank}");
         // Rank 0 prints the table, and draws its progress, as it goes.
-        let process = if rank == 0 { namespace.spawn_inherited(&name, worker) } else { namespace.spawn(&name, worker) };
+        let process = if rank == 0 {
+            namespace.spawn_inherited(&name, worker)
+        } else {
+            namespace.spawn(&name, worker)
+        };
         processes.push(process?);
     }
     let result = wait_for_all(&mut processes);
@@ -50,7 +66,8 @@ fn run(binaries: &Binaries, aggregator: Aggregator, workers: &[&Namespace], benc
 /// Waits for all workers. When one fails the others get a moment to end with an error of their own.
 fn wait_for_all(workers: &mut [Process]) -> Result<()> {
     let (first, others) = workers.split_first_mut().context("a job has at least one worker")?;
-    // No bound: a large benchmark takes its time, and a worker that makes no progress ends by its own deadline.
+    // No bound: a large benchmark takes its time, and a worker that makes no progress ends by its
+    // own deadline.
     let status = first.wait(Duration::MAX)?;
     let mut failures = Vec::new();
     for worker in others {

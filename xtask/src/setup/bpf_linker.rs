@@ -1,4 +1,5 @@
-//! bpf-linker, built against the compiler's own LLVM, so that the two always speak the same bitcode.
+//! bpf-linker, built against the compiler's own LLVM, so that the two always speak the same
+//! bitcode.
 
 use super::{announce, compiler::Compiler, or_by_hand, output};
 use anyhow::{Context, Result, ensure};
@@ -11,7 +12,8 @@ use std::{
 
 const VERSION: &str = "0.13.0";
 
-/// Installs bpf-linker into cargo's folder unless the one in `PATH` has the right version and the compiler's LLVM.
+/// Installs bpf-linker into cargo's folder unless the one in `PATH` has the right version and the
+/// compiler's LLVM.
 ///
 /// # Errors
 ///
@@ -22,7 +24,9 @@ pub fn ensure(compiler: &Compiler) -> Result<()> {
     if matches(&llvm) {
         return Ok(());
     }
-    announce(&format!("bpf-linker {VERSION}: it links the BPF program; building it takes about a minute"));
+    announce(&format!(
+        "bpf-linker {VERSION}: it links the BPF program; building it takes about a minute"
+    ));
     let by_hand = format!(
         "link {} as lib/libLLVM.so in some folder, then LLVM_PREFIX=<that folder> cargo install --locked bpf-linker \
          --version {VERSION} --no-default-features --features llvm-{}",
@@ -39,7 +43,8 @@ pub fn ensure(compiler: &Compiler) -> Result<()> {
 
 /// The file name of the compiler's shared LLVM, such as `libLLVM.so.22.1-rust-1.95.0-stable`.
 fn llvm_library(folder: &Path) -> Result<String> {
-    let entries = fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))?;
+    let entries =
+        fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))?;
     entries
         .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
         .find(|name| name.starts_with("libLLVM.so."))
@@ -51,19 +56,20 @@ fn llvm_library(folder: &Path) -> Result<String> {
         })
 }
 
-/// Whether the bpf-linker in `PATH` starts, has the wanted version and is linked with the library named `llvm`, whose
-/// name holds the compiler's release.
+/// Whether the bpf-linker in `PATH` starts, has the wanted version and is linked with the library
+/// named `llvm`, whose name holds the compiler's release.
 fn matches(llvm: &str) -> bool {
     let Some(linker) = find_in_path("bpf-linker") else { return false };
-    // Cargo leads everything that it starts to the compiler's libraries; the linker must find them by itself.
+    // Cargo leads everything that it starts to the compiler's libraries; the linker must find them
+    // by itself.
     let version = output(Command::new(&linker).arg("--version").env_remove("LD_LIBRARY_PATH"));
     version.is_ok_and(|version| version.trim() == format!("bpf-linker {VERSION}"))
         && fs::read(&linker).is_ok_and(|binary| contains(&binary, llvm.as_bytes()))
 }
 
 fn install(compiler: &Compiler, libraries: &Path, llvm: &str) -> Result<()> {
-    // The linker searches for libLLVM.so, and bpf-linker remembers the folder where it was found: hence a link for the
-    // time of the build in the folder where the library stays.
+    // The linker searches for libLLVM.so, and bpf-linker remembers the folder where it was found:
+    // hence a link for the time of the build in the folder where the library stays.
     let _link = TemporaryLink::create(libraries.join("libLLVM.so"), llvm)?;
     output(
         Command::new("cargo")
@@ -79,7 +85,9 @@ fn install(compiler: &Compiler, libraries: &Path, llvm: &str) -> Result<()> {
 }
 
 fn find_in_path(program: &str) -> Option<PathBuf> {
-    env::split_paths(&env::var_os("PATH")?).map(|folder| folder.join(program)).find(|file| file.is_file())
+    env::split_paths(&env::var_os("PATH")?)
+        .map(|folder| folder.join(program))
+        .find(|file| file.is_file())
 }
 
 fn contains(haystack: &[u8], needle: &[u8]) -> bool {

@@ -1,5 +1,5 @@
-//! Packages of Debian releases newer than the system's, with an apt that knows nothing of the system's sources and leaves
-//! its lists and caches alone.
+//! Packages of Debian releases newer than the system's, with an apt that knows nothing of the
+//! system's sources and leaves its lists and caches alone.
 
 use super::output;
 use anyhow::{Context, Result, bail, ensure};
@@ -11,13 +11,14 @@ use std::{
 
 /// Where all suites are, if the system's own mirror is not Debian's.
 const MIRROR: &str = "http://deb.debian.org/debian";
-/// Signs all suites of Debian; it is part of every Debian system, and of Ubuntu's `debian-archive-keyring`.
+/// Signs all suites of Debian; it is part of every Debian system, and of Ubuntu's
+/// `debian-archive-keyring`.
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 /// Where Debian has recent compilers, the smallest package list first.
 const SUITES: [&str; 3] = ["trixie-backports", "testing", "unstable"];
 
-/// Downloads the `package` of an upstream release such as `1.95.0` into the folder `work`, and returns its path. apt
-/// checks Debian's signature.
+/// Downloads the `package` of an upstream release such as `1.95.0` into the folder `work`, and
+/// returns its path. apt checks Debian's signature.
 ///
 /// # Errors
 ///
@@ -62,7 +63,11 @@ impl Apt {
     /// If apt fails.
     pub fn names(&self, pattern: &str) -> Result<Vec<String>> {
         let found = output(self.command("apt-cache").args(["search", "--names-only", pattern]))?;
-        Ok(found.lines().filter_map(|line| line.split_whitespace().next()).map(str::to_owned).collect())
+        Ok(found
+            .lines()
+            .filter_map(|line| line.split_whitespace().next())
+            .map(str::to_owned)
+            .collect())
     }
 
     /// Downloads a package; its file, which is the caller's to remove.
@@ -92,7 +97,11 @@ impl Apt {
             .arg(option("Dir::State::lists", &work.join("lists")))
             .arg(option("Dir::Cache", &work.join("cache")))
             // The user _apt cannot write below another user's toolchain.
-            .args(["-oAPT::Sandbox::User=root", "-oAcquire::Languages=none", "-oAPT::Update::Error-Mode=any"])
+            .args([
+                "-oAPT::Sandbox::User=root",
+                "-oAcquire::Languages=none",
+                "-oAPT::Update::Error-Mode=any",
+            ])
             // Descriptions for software centres, many times as long as the lists.
             .arg("-oAcquire::IndexTargets::deb::DEP-11::DefaultEnabled=false");
         command

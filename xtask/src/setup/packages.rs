@@ -20,29 +20,40 @@ pub const NEEDED: [(&str, &str); 7] = [
 /// Where the tools of the superuser lie; not in every user's `PATH`.
 const SYSTEM_FOLDERS: &str = "/usr/local/sbin:/usr/sbin:/sbin";
 
-/// Installs the packages that are missing, of pairs of what must be there and the package that brings it. A bare name is a program to be
-/// found in `PATH`. `why` says who needs them.
+/// Installs the packages that are missing, of pairs of what must be there and the package that
+/// brings it. A bare name is a program to be found in `PATH`. `why` says who needs them.
 ///
 /// # Errors
 ///
 /// If installing fails or needs the superuser; the error says which command to run.
 pub fn ensure(needed: &[(&str, &str)], why: &str) -> Result<()> {
-    let missing: Vec<&str> = needed.iter().filter(|(thing, _)| !exists(thing)).map(|&(_, package)| package).collect();
+    let missing: Vec<&str> =
+        needed.iter().filter(|(thing, _)| !exists(thing)).map(|&(_, package)| package).collect();
     if missing.is_empty() {
         return Ok(());
     }
     let list = missing.join(" ");
     if !exists("apt-get") {
-        bail!("missing packages: {list} (so called on Debian); there is no apt-get here, so install them by hand");
+        bail!(
+            "missing packages: {list} (so called on Debian); there is no apt-get here, so install them by hand"
+        );
     }
     if !rustix::process::geteuid().is_root() {
-        bail!("missing packages: {list}; run `sudo apt-get update && sudo apt-get install {list}`, then this again");
+        bail!(
+            "missing packages: {list}; run `sudo apt-get update && sudo apt-get install {list}`, then this again"
+        );
     }
     announce(&format!("installing Debian packages that {why}: {list}"));
-    // A source of someone else's that cannot be reached must not stop us, so only the installation's result counts.
+    // A source of someone else's that cannot be reached must not stop us, so only the
+    // installation's result counts.
     let _ = apt_get().arg("update").output();
-    let installed = output(apt_get().args(["install", "--yes", "--no-install-recommends"]).args(&missing));
-    or_by_hand(installed.map(drop), "installing packages", &format!("apt-get update && apt-get install {list}"))
+    let installed =
+        output(apt_get().args(["install", "--yes", "--no-install-recommends"]).args(&missing));
+    or_by_hand(
+        installed.map(drop),
+        "installing packages",
+        &format!("apt-get update && apt-get install {list}"),
+    )
 }
 
 fn apt_get() -> Command {

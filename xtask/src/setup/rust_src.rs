@@ -11,7 +11,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Longer than rustup needs for its 4 MB on a slow line; without a network it may wait for an answer for ever.
+/// Longer than rustup needs for its 4 MB on a slow line; without a network it may wait for an
+/// answer for ever.
 const RUSTUP_DEADLINE: Duration = Duration::from_secs(60);
 
 /// Brings the source of exactly the compiler's release: from rustup, or else from Debian.
@@ -24,7 +25,10 @@ pub fn ensure(compiler: &Compiler) -> Result<()> {
     if source.is_there() {
         return Ok(());
     }
-    announce(&format!("rust-src {}: core is built from source for BPF; asking rustup", compiler.release));
+    announce(&format!(
+        "rust-src {}: core is built from source for BPF; asking rustup",
+        compiler.release
+    ));
     source.remove_other_release()?;
     let rustup = match fetch_from_rustup() {
         Ok(()) if source.is_there() => return Ok(()),
@@ -32,14 +36,21 @@ pub fn ensure(compiler: &Compiler) -> Result<()> {
         Ok(()) => anyhow!("rustup says that it is there, but it is not"),
         Err(error) => error,
     };
-    announce(&format!("rust-src {}: {rustup:#}; fetching Debian's package (45 MB)", compiler.release));
+    announce(&format!(
+        "rust-src {}: {rustup:#}; fetching Debian's package (45 MB)",
+        compiler.release
+    ));
     let by_hand = format!(
         "`rustup component add rust-src`, or unpack a package `rust-src` of that version and link its \
          usr/src/rustc-{} as {}",
         compiler.release,
         source.link().display()
     );
-    or_by_hand(source.fetch_from_debian(), &format!("getting rust-src {}", compiler.release), &by_hand)
+    or_by_hand(
+        source.fetch_from_debian(),
+        &format!("getting rust-src {}", compiler.release),
+        &by_hand,
+    )
 }
 
 /// The place in the toolchain's folder where cargo looks for sources.
@@ -54,8 +65,8 @@ impl Source {
         Self { folder: compiler.sysroot.join("lib/rustlib/src"), release: compiler.release.clone() }
     }
 
-    /// What cargo reads: rustup's folder, which rustup keeps in step with the compiler, or our link to an unpacked
-    /// folder whose name is its release.
+    /// What cargo reads: rustup's folder, which rustup keeps in step with the compiler, or our link
+    /// to an unpacked folder whose name is its release.
     fn link(&self) -> PathBuf {
         self.folder.join("rust")
     }
@@ -75,7 +86,8 @@ impl Source {
     /// Removes what we linked for an earlier compiler in the same folder.
     fn remove_other_release(&self) -> Result<()> {
         let Ok(target) = fs::read_link(self.link()) else { return Ok(()) };
-        fs::remove_file(self.link()).with_context(|| format!("cannot remove {}", self.link().display()))?;
+        fs::remove_file(self.link())
+            .with_context(|| format!("cannot remove {}", self.link().display()))?;
         // A relative target is ours and lies beside the link; anything else is someone else's.
         if target.is_relative() && target.components().count() == 1 {
             remove_folder(&self.folder.join(target))?;
@@ -83,7 +95,8 @@ impl Source {
         Ok(())
     }
 
-    /// Downloads, verifies (apt checks Debian's signature) and unpacks Debian's package beside the link, then links it.
+    /// Downloads, verifies (apt checks Debian's signature) and unpacks Debian's package beside the
+    /// link, then links it.
     fn fetch_from_debian(&self) -> Result<()> {
         let work = self.folder.join("unpacking");
         remove_folder(&work)?;
@@ -97,18 +110,28 @@ impl Source {
         let package = debian::download("rust-src", &self.release, work)?;
         let name = self.unpacked_name();
         let library = format!("./usr/src/{name}/library");
-        let mut unpacker =
-            Command::new("dpkg-deb").arg("--fsys-tarfile").arg(&package).stdout(Stdio::piped()).spawn()?;
+        let mut unpacker = Command::new("dpkg-deb")
+            .arg("--fsys-tarfile")
+            .arg(&package)
+            .stdout(Stdio::piped())
+            .spawn()?;
         let tar = unpacker.stdout.take().context("dpkg-deb has no output")?;
-        let unpacked =
-            output(Command::new("tar").arg("--extract").arg("--directory").arg(work).arg(&library).stdin(tar));
+        let unpacked = output(
+            Command::new("tar")
+                .arg("--extract")
+                .arg("--directory")
+                .arg(work)
+                .arg(&library)
+                .stdin(tar),
+        );
         ensure!(unpacker.wait()?.success(), "dpkg-deb cannot read {}", package.display());
         unpacked?;
         let target = self.folder.join(&name);
         remove_folder(&target)?;
         fs::rename(work.join("usr/src").join(&name), &target)
             .with_context(|| format!("cannot move the source to {}", target.display()))?;
-        symlink(&name, self.link()).with_context(|| format!("cannot create {}", self.link().display()))
+        symlink(&name, self.link())
+            .with_context(|| format!("cannot create {}", self.link().display()))
     }
 }
 

@@ -7,13 +7,16 @@ use switchml_rack::Training;
 
 use super::{Backend, Example, Outcome, Site, plot};
 
-/// Small buckets make Gloo add up in another order: an element's place in its bucket decides at which rank the ring begins with it.
+/// Small buckets make Gloo add up in another order: an element's place in its bucket decides at
+/// which rank the ring begins with it.
 const OTHER_ORDER: [&str; 2] = ["--bucket-cap-mb", "0.01"];
 
-/// Losses may be apart by so many times as much as Gloo's are from themselves in another order: what is beyond that is not rounding.
+/// Losses may be apart by so many times as much as Gloo's are from themselves in another order:
+/// what is beyond that is not rounding.
 const NOISE: f64 = 10.0;
 
-/// They may always be so far apart. Noise grows from step to step, but not alike each time: that of one order alone may be a hundred times less than another's.
+/// They may always be so far apart. Noise grows from step to step, but not alike each time: that of
+/// one order alone may be a hundred times less than another's.
 const UNSEEN: f64 = 1e-3;
 
 /// Share of the test set by which the accuracies may be apart.
@@ -37,8 +40,13 @@ pub fn compare(site: &Site, example: Example) -> Result<Outcome> {
         ours: site.train(example, Backend::Switchml, &[])?,
         again: site.train(example, Backend::Switchml, &[])?,
     };
-    let missed = judge(&trainings).into_iter().map(|what| format!("{}: {what}", example.name())).collect();
-    Ok(Outcome { text: table(example, &trainings), plot: plot::losses(example, &trainings)?, missed })
+    let missed =
+        judge(&trainings).into_iter().map(|what| format!("{}: {what}", example.name())).collect();
+    Ok(Outcome {
+        text: table(example, &trainings),
+        plot: plot::losses(example, &trainings)?,
+        missed,
+    })
 }
 
 fn judge(trainings: &Trainings) -> Vec<String> {
@@ -59,7 +67,10 @@ fn judge(trainings: &Trainings) -> Vec<String> {
     );
     let accuracy = |training: &Training| training.accuracy.unwrap_or(f64::NAN);
     let difference = (accuracy(ours) - accuracy(gloo)).abs();
-    promise(difference <= ACCURACY, format!("accuracy differs by {:.1} points", 100.0 * difference));
+    promise(
+        difference <= ACCURACY,
+        format!("accuracy differs by {:.1} points", 100.0 * difference),
+    );
     promise(ours.parameters.len() == steps, "no parameters after every step".to_owned());
     promise(ours.parameters == again.parameters, "two runs do not have the same bits".to_owned());
     missed
@@ -87,7 +98,8 @@ fn table(example: Example, trainings: &Trainings) -> String {
         );
     }
     let _ = writeln!(text, "| most | | | {:.1e} | {:.1e} |\n", ours.apart(gloo), noise.apart(gloo));
-    let percent = |training: &Training| training.accuracy.map_or(f64::NAN, |accuracy| 100.0 * accuracy);
+    let percent =
+        |training: &Training| training.accuracy.map_or(f64::NAN, |accuracy| 100.0 * accuracy);
     let bits = if ours.parameters == again.parameters { "the same" } else { "NOT the same" };
     let _ = writeln!(
         text,
@@ -107,7 +119,12 @@ mod tests {
     /// A training of two steps, with Gloo's noise of 0.001, that went as it should.
     fn good() -> Trainings {
         let parameters = vec!["a".to_owned(), "b".to_owned()];
-        let gloo = Training { losses: vec![2.0, 1.0], parameters, accuracy: Some(0.75), ..Training::default() };
+        let gloo = Training {
+            losses: vec![2.0, 1.0],
+            parameters,
+            accuracy: Some(0.75),
+            ..Training::default()
+        };
         let noise = Training { losses: vec![2.0, 1.001], ..gloo.clone() };
         let ours = Training { losses: vec![2.0, 1.005], ..gloo.clone() };
         Trainings { gloo, noise, again: ours.clone(), ours }

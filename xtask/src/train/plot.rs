@@ -30,16 +30,25 @@ pub fn losses(example: Example, trainings: &Trainings) -> Result<String> {
     let Trainings { gloo, noise, ours, .. } = trainings;
     // The one lies upon the other.
     let curves = [
-        Line { name: "Gloo", points: gloo.losses.clone(), style: COLOURS[2].mix(0.5).stroke_width(6) },
+        Line {
+            name: "Gloo",
+            points: gloo.losses.clone(),
+            style: COLOURS[2].mix(0.5).stroke_width(6),
+        },
         Line { name: "switchml", points: ours.losses.clone(), style: COLOURS[0].stroke_width(1) },
     ];
     let differences = [
-        Line { name: "Gloo in another order", points: exponents(noise, gloo), style: COLOURS[2].stroke_width(1) },
+        Line {
+            name: "Gloo in another order",
+            points: exponents(noise, gloo),
+            style: COLOURS[2].stroke_width(1),
+        },
         Line { name: "switchml", points: exponents(ours, gloo), style: COLOURS[0].stroke_width(1) },
     ];
     let highest = gloo.losses.iter().copied().fold(0.0, f64::max);
     let caption = format!("Loss of {}.py by step, 4 ranks", example.name());
-    let upper = Frame { caption, axis: "loss", range: 0.0..highest * 1.05, label: &|y| format!("{y}") };
+    let upper =
+        Frame { caption, axis: "loss", range: 0.0..highest * 1.05, label: &|y| format!("{y}") };
     let caption = "The same, apart from Gloo's".to_owned();
     let lower = Frame { caption, axis: "loss", range: LEAST..0.0, label: &|y| format!("1e{y:.0}") };
     draw(|area| {
@@ -59,14 +68,17 @@ fn exponents(training: &Training, from: &Training) -> Vec<f64> {
 
 /// Times of steps, in the order in which they were made, in all runs.
 pub fn times(gloo: &[Vec<f64>], ours: &[Vec<f64>]) -> Result<String> {
-    let milliseconds = |runs: &[Vec<f64>]| -> Vec<f64> { runs.concat().iter().map(|seconds| seconds * 1e3).collect() };
+    let milliseconds = |runs: &[Vec<f64>]| -> Vec<f64> {
+        runs.concat().iter().map(|seconds| seconds * 1e3).collect()
+    };
     let lines = [
         Line { name: "Gloo", points: milliseconds(gloo), style: COLOURS[2].stroke_width(2) },
         Line { name: "switchml", points: milliseconds(ours), style: COLOURS[0].stroke_width(2) },
     ];
     let highest = lines.iter().flat_map(|line| &line.points).copied().fold(0.0, f64::max);
     let caption = "Time of a step of wide.py, 4 ranks, links of 1 Gb/s".to_owned();
-    let frame = Frame { caption, axis: "ms", range: 0.0..highest * 1.2, label: &|y| format!("{y}") };
+    let frame =
+        Frame { caption, axis: "ms", range: 0.0..highest * 1.2, label: &|y| format!("{y}") };
     draw(|area| chart(area, &frame, &lines))
 }
 
@@ -94,6 +106,10 @@ fn chart(area: &Area, frame: &Frame, lines: &[Line]) -> Result<(), Box<dyn std::
             .label(*name)
             .legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], style));
     }
-    chart.configure_series_labels().position(SeriesLabelPosition::UpperRight).border_style(BLACK.mix(0.3)).draw()?;
+    chart
+        .configure_series_labels()
+        .position(SeriesLabelPosition::UpperRight)
+        .border_style(BLACK.mix(0.3))
+        .draw()?;
     Ok(())
 }

@@ -23,7 +23,9 @@ pub fn compare(site: &Site, runs: usize) -> Result<Outcome> {
     let (mut gloo, mut ours) = (Vec::new(), Vec::new());
     for run in 0..runs {
         // Now the one first, now the other.
-        for backend in [[Backend::Gloo, Backend::Switchml], [Backend::Switchml, Backend::Gloo]][run % 2] {
+        for backend in
+            [[Backend::Gloo, Backend::Switchml], [Backend::Switchml, Backend::Gloo]][run % 2]
+        {
             let training = site.train(Example::Wide, backend, &[])?;
             if backend == Backend::Gloo { gloo.push(training) } else { ours.push(training) }
         }
@@ -33,7 +35,10 @@ pub fn compare(site: &Site, runs: usize) -> Result<Outcome> {
     let mut missed = Vec::new();
     // As in the benchmark: when the better quartile misses it too.
     if ratio.high < GOAL {
-        missed.push(format!("wide: {:.2} times Gloo's step rate, and {GOAL} is the goal", ratio.median));
+        missed.push(format!(
+            "wide: {:.2} times Gloo's step rate, and {GOAL} is the goal",
+            ratio.median
+        ));
     }
     Ok(Outcome { text: table(&gloo, &ours, ratio), plot: plot::times(&gloo, &ours)?, missed })
 }
@@ -56,7 +61,8 @@ fn table(gloo: &[Vec<f64>], ours: &[Vec<f64>], ratio: Spread) -> String {
     );
     for (name, runs) in [("Gloo", gloo), ("switchml", ours)] {
         let Spread { low, median, high } = Spread::of(runs.concat());
-        let each: Vec<String> = medians(runs).iter().map(|seconds| format!("{:.0}", seconds * 1e3)).collect();
+        let each: Vec<String> =
+            medians(runs).iter().map(|seconds| format!("{:.0}", seconds * 1e3)).collect();
         // Writing to a String cannot fail.
         let _ = writeln!(
             text,
@@ -69,5 +75,7 @@ fn table(gloo: &[Vec<f64>], ours: &[Vec<f64>], ratio: Spread) -> String {
         );
     }
     let Spread { low, median, high } = ratio;
-    text + &format!("\nGloo's time to ours, run by run: {median:.2} ({low:.2}-{high:.2}); goal: {GOAL} or more.\n")
+    text + &format!(
+        "\nGloo's time to ours, run by run: {median:.2} ({low:.2}-{high:.2}); goal: {GOAL} or more.\n"
+    )
 }

@@ -1,4 +1,5 @@
-//! What the BPF program and its loader share: the keys and values of the maps, and the random numbers.
+//! What the BPF program and its loader share: the keys and values of the maps, and the random
+//! numbers.
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -53,7 +54,9 @@ impl Counter {
 }
 
 /// How likely each fault is: a fault happens to a frame when a random 32-bit number is below.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
+)]
 #[repr(C)]
 pub struct Thresholds {
     /// Loss.
@@ -66,13 +69,16 @@ pub struct Thresholds {
     pub corruption: u32,
     /// A flipped bit in the payload.
     pub flips: u32,
-    /// A frame that is held back comes after 1 to this many later ones, at most [`MAX_DISTANCE`]; later if there was no
-    /// frame to send it after.
+    /// A frame that is held back comes after 1 to this many later ones, at most [`MAX_DISTANCE`];
+    /// later if there was no frame to send it after.
     pub distance: u32,
 }
 
-/// One direction of a link: value of the map `DIRECTIONS`, whose key is the index of the interface where frames come in.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+/// One direction of a link: value of the map `DIRECTIONS`, whose key is the index of the interface
+/// where frames come in.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
+)]
 #[repr(C)]
 pub struct Direction {
     /// Of the random numbers.
@@ -112,8 +118,8 @@ impl Held {
     pub const FULL: u32 = 2;
 }
 
-/// The random word number `draw` for frame `number`, the same for the same seed: what happens to a frame depends on its
-/// place in its direction alone, not on which CPU sees it or when.
+/// The random word number `draw` for frame `number`, the same for the same seed: what happens to a
+/// frame depends on its place in its direction alone, not on which CPU sees it or when.
 ///
 /// SplitMix64 (Steele, Lea and Flood) as a function of its counter.
 #[inline(always)]
@@ -127,8 +133,8 @@ pub const fn random(seed: u64, number: u64, draw: u64) -> u64 {
     word ^ (word >> 31)
 }
 
-/// A number from 0 to `bound` - 1 out of a random word's upper half; by multiplication, for a BPF program that might divide by
-/// zero does not build.
+/// A number from 0 to `bound` - 1 out of a random word's upper half; by multiplication, for a BPF
+/// program that might divide by zero does not build.
 #[inline(always)]
 pub const fn below(bound: u32, random: u64) -> u32 {
     (((random >> 32) * bound as u64) >> 32) as u32
@@ -143,11 +149,15 @@ mod tests {
         assert_eq!((below(10, 0), below(10, u64::MAX), below(10, 1 << 63)), (0, 9, 5));
     }
 
-    /// The first outputs of the reference implementation (Vigna's splitmix64.c) for the seed 1234567.
+    /// The first outputs of the reference implementation (Vigna's splitmix64.c) for the seed
+    /// 1234567.
     #[test]
     fn random_words_are_splitmix64s() {
         let words = [0, 1, 2].map(|draw| random(1_234_567, 0, draw));
-        assert_eq!(words, [6_457_827_717_110_365_317, 3_203_168_211_198_807_973, 9_817_491_932_198_370_423]);
+        assert_eq!(
+            words,
+            [6_457_827_717_110_365_317, 3_203_168_211_198_807_973, 9_817_491_932_198_370_423]
+        );
         assert_eq!(random(7, 1, 0), random(7, 0, 8), "one sequence, eight words a frame");
     }
 }

@@ -1,10 +1,12 @@
-//! A bad link: a tc program at the ingress of each end of a wire, which sends every frame out of the other end, or not.
+//! A bad link: a tc program at the ingress of each end of a wire, which sends every frame out of
+//! the other end, or not.
 //!
 //! Program: `impair`. Maps: `DIRECTIONS` and `HELD`, see the library of this crate.
 //!
-//! Only frames of the aggregation protocol are impaired; what else there is (ARP, the control plane's TCP) passes as it is. A
-//! frame is held back by keeping its bytes while others pass. Nothing but a frame can make the program run, so one that is
-//! held when traffic ends comes out when there is traffic again, as late as that may be.
+//! Only frames of the aggregation protocol are impaired; what else there is (ARP, the control
+//! plane's TCP) passes as it is. A frame is held back by keeping its bytes while others pass.
+//! Nothing but a frame can make the program run, so one that is held when traffic ends comes out
+//! when there is traffic again, as late as that may be.
 #![no_std]
 #![no_main]
 // The entry point that the `classifier` macro makes has no documentation.
@@ -39,7 +41,8 @@ const ETHERNET: u32 = 14;
 /// Where the headers end: Ethernet, IPv4, UDP, and the protocol's own.
 const HEADERS: u32 = (ENVELOPE_LEN + HEADER_LEN) as u32;
 
-// Relaxed or acquire-release atomics miscompile on this target when their result is used: sequentially consistent ones.
+// Relaxed or acquire-release atomics miscompile on this target when their result is used:
+// sequentially consistent ones.
 const ORDER: AtomicOrdering = AtomicOrdering::SeqCst;
 
 /// What each random word of a frame decides.
@@ -78,7 +81,8 @@ impl Wire {
     #[inline(always)]
     fn impair(&self) -> i32 {
         // SAFETY: `direction` is valid; the counter is changed by atomics alone.
-        let number = unsafe { atomic_xadd::<u64, u64, ORDER>(&raw mut (*self.direction).sequence, 1) };
+        let number =
+            unsafe { atomic_xadd::<u64, u64, ORDER>(&raw mut (*self.direction).sequence, 1) };
         self.count(Counter::Frames);
         let faults = self.direction().faults;
         let current_goes = if self.happens(number, Draw::Loss, faults.loss) {
@@ -127,10 +131,14 @@ impl Wire {
         let offset = start + below(len, random);
         let mut byte = 0u8;
         // SAFETY: the context is that of the running program, and the pointer is to one byte.
-        let loaded = unsafe { bpf_skb_load_bytes(self.skb.cast(), offset, (&raw mut byte).cast(), 1) };
+        let loaded =
+            unsafe { bpf_skb_load_bytes(self.skb.cast(), offset, (&raw mut byte).cast(), 1) };
         let flipped = byte ^ 1 << (random & 7);
         // SAFETY: as above.
-        if loaded != 0 || unsafe { bpf_skb_store_bytes(self.skb, offset, (&raw const flipped).cast(), 1, 0) } != 0 {
+        if loaded != 0
+            || unsafe { bpf_skb_store_bytes(self.skb, offset, (&raw const flipped).cast(), 1, 0) }
+                != 0
+        {
             self.count(Counter::Failed);
         }
     }
@@ -174,7 +182,8 @@ impl Wire {
             return None;
         }
         self.find(|held| {
-            // SAFETY: the entry stays valid. Another CPU may write to it; it is looked at again once it is taken.
+            // SAFETY: the entry stays valid. Another CPU may write to it; it is looked at again
+            // once it is taken.
             let due = || unsafe { (&raw const (*held).due).read_volatile() <= number };
             if !due() || !take(held, Held::FULL) {
                 return false;
@@ -249,7 +258,9 @@ impl Wire {
     #[inline(always)]
     fn count(&self, counter: Counter) {
         // SAFETY: as in `impair`.
-        unsafe { atomic_xadd::<u64, u64, ORDER>(&raw mut (*self.direction).counters[counter as usize], 1) };
+        unsafe {
+            atomic_xadd::<u64, u64, ORDER>(&raw mut (*self.direction).counters[counter as usize], 1)
+        };
     }
 
     #[inline(always)]
@@ -278,9 +289,14 @@ fn give_back(held: *mut Held, state: u32) {
 fn is_protocol(skb: *mut __sk_buff) -> bool {
     let mut headers = [0u8; ENVELOPE_LEN];
     // SAFETY: the context is that of the running program; the buffer is that long.
-    let loaded = unsafe { bpf_skb_load_bytes(skb.cast(), 0, (&raw mut headers).cast(), headers.len() as u32) };
+    let loaded = unsafe {
+        bpf_skb_load_bytes(skb.cast(), 0, (&raw mut headers).cast(), headers.len() as u32)
+    };
     let port = |at: usize| u16::from_be_bytes([headers[at], headers[at + 1]]) == DATA_PORT;
-    loaded == 0 && headers[12..15] == [0x08, 0x00, 0x45] && headers[23] == 17 && (port(34) || port(36))
+    loaded == 0
+        && headers[12..15] == [0x08, 0x00, 0x45]
+        && headers[23] == 17
+        && (port(34) || port(36))
 }
 
 #[panic_handler]

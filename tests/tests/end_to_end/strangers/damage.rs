@@ -1,5 +1,5 @@
-//! A packet that looks like one of another call, though all ranks make the same: as damage does on the way into a data plane that adds before it
-//! verifies. Here the check word is made to fit.
+//! A packet that looks like one of another call, though all ranks make the same: as damage does on
+//! the way into a data plane that adds before it verifies. Here the check word is made to fit.
 
 use std::sync::{Arc, Barrier};
 use std::thread::sleep;
@@ -20,7 +20,8 @@ const RANKS: usize = 2;
 
 fn a_damaged_packet_ends_the_job_and_blames_nobody(mode: Mode) {
     let cluster = Cluster::in_mode(RANKS, mode);
-    let sniffers = [0, 1].map(|rank| Sniffer::start(RawSocket::open(cluster.rack.worker(rank), ALL)));
+    let sniffers =
+        [0, 1].map(|rank| Sniffer::start(RawSocket::open(cluster.rack.worker(rank), ALL)));
     let of_rank_1 = RawSocket::open(cluster.rack.worker(1), ALL);
     let damage = move || {
         sniffers.iter().for_each(Sniffer::wait);
@@ -36,7 +37,8 @@ fn a_damaged_packet_ends_the_job_and_blames_nobody(mode: Mode) {
             sleep(Duration::from_millis(1));
         };
         let fingerprint = outstanding.fingerprint ^ 1;
-        let damaged = super::packet::Packet { rank: 1, fingerprint, aux: own.packet.aux, ..outstanding };
+        let damaged =
+            super::packet::Packet { rank: 1, fingerprint, aux: own.packet.aux, ..outstanding };
         of_rank_1.send(&own.envelope.bytes(&damaged.bytes()));
     };
     let damaged = Arc::new(Barrier::new(RANKS + 1));
@@ -50,7 +52,11 @@ fn a_damaged_packet_ends_the_job_and_blames_nobody(mode: Mode) {
     let errors = cluster.run_ranks(RANKS, "damage", move |rank, builder| {
         let communicator = builder.deadline(PATIENCE).connect().unwrap();
         communicator.all_reduce(&mut [1i32; 8], ReduceOp::Sum).unwrap();
-        let second = if rank == 0 { communicator.all_reduce_start(vec![1i32; 9], ReduceOp::Sum).ok() } else { None };
+        let second = if rank == 0 {
+            communicator.all_reduce_start(vec![1i32; 9], ReduceOp::Sum).ok()
+        } else {
+            None
+        };
         damaged.wait();
         match second {
             Some(handle) => handle.wait().map(drop).unwrap_err(),
@@ -59,7 +65,9 @@ fn a_damaged_packet_ends_the_job_and_blames_nobody(mode: Mode) {
     });
     damager.join().unwrap();
     for error in errors {
-        let Error::Control(control::Error::Aborted { reason, ranks }) = &error else { panic!("{error:?}") };
+        let Error::Control(control::Error::Aborted { reason, ranks }) = &error else {
+            panic!("{error:?}")
+        };
         assert!(reason.starts_with("a packet was damaged on its way to the aggregator"), "{error}");
         assert!(reason.contains("call 2 is all_reduce(sum, i32, 9)"), "{error}");
         assert_eq!(ranks, &[0u16; 0], "{error}");

@@ -1,5 +1,6 @@
-//! A host on a port of the switch that is no member of the job: whatever it sends, no sum changes, it is not answered, and all of it is
-//! counted. It knows all that a sniffer at a member's port could know.
+//! A host on a port of the switch that is no member of the job: whatever it sends, no sum changes,
+//! it is not answered, and all of it is counted. It knows all that a sniffer at a member's port
+//! could know.
 
 mod damage;
 #[allow(dead_code)] // the tests in the kernel use all of it
@@ -44,23 +45,29 @@ const RANDOM_FRAMES: u64 = 100_000;
 /// Fewer than the queue of a veth holds.
 const BURST: u64 = 100;
 /// What becomes of members' packets.
-const OF_MEMBERS: [&str; 8] = ["started", "added", "completed", "replayed", "pending", "stale", "hello", "slot_busy"];
+const OF_MEMBERS: [&str; 8] =
+    ["started", "added", "completed", "replayed", "pending", "stale", "hello", "slot_busy"];
 
 /// What hosts send by themselves is counted as: ARP, TCP, IPv6 neighbours, IGMP.
 const OF_HOSTS: [&str; 3] = ["not_ours", "ipv6", "ip_options"];
 
-/// A member's life: sums, each element checked, until somebody wants to stop. How many there were, and what was counted.
+/// A member's life: sums, each element checked, until somebody wants to stop. How many there were,
+/// and what was counted.
 fn sum_until(stop: &AtomicBool, rank: u32, builder: Builder) -> (i32, Stats) {
     let communicator = builder.connect().unwrap();
     let mut round = 0;
     loop {
         let wants_to_stop = i32::from(stop.load(Ordering::Relaxed));
-        let mine = (0..ELEMENTS).map(|i| i.wrapping_mul(rank as i32 + 1).wrapping_add(round)).chain([wants_to_stop]);
+        let mine = (0..ELEMENTS)
+            .map(|i| i.wrapping_mul(rank as i32 + 1).wrapping_add(round))
+            .chain([wants_to_stop]);
         let mut values: Vec<i32> = mine.collect();
         communicator.all_reduce(&mut values, ReduceOp::Sum).unwrap();
         let stop = values.pop();
         // Factors 1, 2 and 3.
-        let right = |(i, &value): (i32, &i32)| value == i.wrapping_mul(6).wrapping_add(round.wrapping_mul(3));
+        let right = |(i, &value): (i32, &i32)| {
+            value == i.wrapping_mul(6).wrapping_add(round.wrapping_mul(3))
+        };
         assert!((0..).zip(&values).all(right), "a wrong sum in round {round} of rank {rank}");
         round += 1;
         if stop != Some(0) {
@@ -108,7 +115,11 @@ impl Stranger<'_> {
     fn wait_for_arrival(&self) {
         let begin = Instant::now();
         while arrived(self.cluster) < self.before + self.sent {
-            assert!(begin.elapsed() < PATIENCE, "of {} frames, some got lost on the way to the port", self.sent);
+            assert!(
+                begin.elapsed() < PATIENCE,
+                "of {} frames, some got lost on the way to the port",
+                self.sent
+            );
             thread::yield_now();
         }
     }
@@ -129,7 +140,14 @@ impl Stranger<'_> {
 /// Frames that have come in by the stranger's port.
 fn arrived(cluster: &Cluster) -> u64 {
     let path = format!("/sys/class/net/p{STRANGER}/statistics/rx_packets");
-    cluster.rack.switch().run(move || std::fs::read_to_string(path)).unwrap().trim().parse().unwrap()
+    cluster
+        .rack
+        .switch()
+        .run(move || std::fs::read_to_string(path))
+        .unwrap()
+        .trim()
+        .parse()
+        .unwrap()
 }
 
 /// The stranger's own envelope to the aggregator.
@@ -162,7 +180,12 @@ fn as_aggregator(to: &Envelope) -> Envelope {
 /// To the member that sent this.
 fn to_member(contribution: &Contribution) -> Envelope {
     let Envelope { mac_source, source, source_port, .. } = contribution.envelope.clone();
-    Envelope { mac_destination: mac_source, destination: source, destination_port: source_port, ..own_envelope() }
+    Envelope {
+        mac_destination: mac_source,
+        destination: source,
+        destination_port: source_port,
+        ..own_envelope()
+    }
 }
 
 /// HELLOs in members' names.
@@ -178,15 +201,24 @@ fn forge_hellos(stranger: &mut Stranger) {
     };
     let secret = stranger.sniffer.secret();
     for rank in 0..MEMBERS as u16 {
-        stranger.send_copies("wrong_secret", |seen| own_envelope().bytes(&hello(seen, rank, 0).bytes()));
+        stranger.send_copies("wrong_secret", |seen| {
+            own_envelope().bytes(&hello(seen, rank, 0).bytes())
+        });
         // From where the member lives, but for the port.
-        stranger.send_copies("wrong_secret", |seen| seen.envelope.bytes(&hello(seen, rank, !secret).bytes()));
+        stranger.send_copies("wrong_secret", |seen| {
+            seen.envelope.bytes(&hello(seen, rank, !secret).bytes())
+        });
     }
     // Member 0's secret is right for its own rank alone, and there its place is known.
-    stranger.send_copies("wrong_place", |seen| own_envelope().bytes(&hello(seen, 0, secret).bytes()));
-    stranger.send_copies("wrong_place", |seen| seen.envelope.bytes(&hello(seen, 0, secret).bytes()));
-    stranger.send_copies("wrong_secret", |seen| own_envelope().bytes(&hello(seen, 1, secret).bytes()));
-    stranger.send_copies("bad_rank", |seen| own_envelope().bytes(&hello(seen, MEMBERS as u16, secret).bytes()));
+    stranger
+        .send_copies("wrong_place", |seen| own_envelope().bytes(&hello(seen, 0, secret).bytes()));
+    stranger
+        .send_copies("wrong_place", |seen| seen.envelope.bytes(&hello(seen, 0, secret).bytes()));
+    stranger
+        .send_copies("wrong_secret", |seen| own_envelope().bytes(&hello(seen, 1, secret).bytes()));
+    stranger.send_copies("bad_rank", |seen| {
+        own_envelope().bytes(&hello(seen, MEMBERS as u16, secret).bytes())
+    });
     stranger.send_copies("wrong_epoch", |seen| {
         let hello = hello(seen, 0, secret);
         own_envelope().bytes(&Packet { epoch: hello.epoch ^ 1, ..hello }.bytes())
@@ -196,13 +228,17 @@ fn forge_hellos(stranger: &mut Stranger) {
     });
 }
 
-/// Contributions, right in all but where they come from, and worse ones; `unopened` is a job whose ranks have not said HELLO.
+/// Contributions, right in all but where they come from, and worse ones; `unopened` is a job whose
+/// ranks have not said HELLO.
 fn forge_contributions(stranger: &mut Stranger, unopened: (u16, u32)) {
     let values: Vec<u32> = (0..352).map(|i| i * 77).collect();
-    let contribution = |seen: &Contribution| Packet { values: values.clone(), ..seen.packet.clone() };
+    let contribution =
+        |seen: &Contribution| Packet { values: values.clone(), ..seen.packet.clone() };
     let from_own_address = |packet: Packet| own_envelope().bytes(&packet.bytes());
     for rank in 0..MEMBERS as u16 {
-        stranger.send_copies("wrong_place", |seen| from_own_address(Packet { rank, ..contribution(seen) }));
+        stranger.send_copies("wrong_place", |seen| {
+            from_own_address(Packet { rank, ..contribution(seen) })
+        });
     }
     // With member 0's MAC, IP address and UDP port.
     stranger.send_copies("wrong_place", |seen| seen.envelope.bytes(&contribution(seen).bytes()));
@@ -212,28 +248,41 @@ fn forge_contributions(stranger: &mut Stranger, unopened: (u16, u32)) {
     });
     // With parts of it.
     stranger.send_copies("wrong_place", |seen| {
-        Envelope { source: seen.envelope.source, ..own_envelope() }.bytes(&contribution(seen).bytes())
+        Envelope { source: seen.envelope.source, ..own_envelope() }
+            .bytes(&contribution(seen).bytes())
     });
     stranger.send_copies("wrong_place", |seen| {
-        Envelope { mac_source: seen.envelope.mac_source, ..own_envelope() }.bytes(&contribution(seen).bytes())
+        Envelope { mac_source: seen.envelope.mac_source, ..own_envelope() }
+            .bytes(&contribution(seen).bytes())
     });
-    stranger.send_copies("bad_rank", |seen| from_own_address(Packet { rank: MEMBERS as u16, ..contribution(seen) }));
-    stranger.send_copies("bad_rank", |seen| from_own_address(Packet { rank: EVERYONE, ..contribution(seen) }));
+    stranger.send_copies("bad_rank", |seen| {
+        from_own_address(Packet { rank: MEMBERS as u16, ..contribution(seen) })
+    });
+    stranger.send_copies("bad_rank", |seen| {
+        from_own_address(Packet { rank: EVERYONE, ..contribution(seen) })
+    });
     for bit in [0, 13, 31] {
         stranger.send_copies("wrong_epoch", |seen| {
             from_own_address(Packet { epoch: seen.packet.epoch ^ 1 << bit, ..contribution(seen) })
         });
     }
-    stranger.send_copies("unknown_job", |seen| from_own_address(Packet { job: 255, ..contribution(seen) }));
-    stranger.send_copies("unknown_job", |seen| from_own_address(Packet { job: 0xFFFF, ..contribution(seen) }));
+    stranger.send_copies("unknown_job", |seen| {
+        from_own_address(Packet { job: 255, ..contribution(seen) })
+    });
+    stranger.send_copies("unknown_job", |seen| {
+        from_own_address(Packet { job: 0xFFFF, ..contribution(seen) })
+    });
     stranger.send_copies("no_hello", |seen| {
         let (job, epoch) = unopened;
         from_own_address(Packet { job, epoch, rank: 0, ..contribution(seen) })
     });
-    stranger.send_copies("bad_kind", |seen| from_own_address(Packet { kind: RESULT, ..contribution(seen) }));
+    stranger.send_copies("bad_kind", |seen| {
+        from_own_address(Packet { kind: RESULT, ..contribution(seen) })
+    });
 }
 
-/// A RESULT for the chunk that a member waits for, right in all but its values; a PENDING and REJECTs.
+/// A RESULT for the chunk that a member waits for, right in all but its values; a PENDING and
+/// REJECTs.
 fn replies_to(seen: &Contribution) -> [Packet; 6] {
     let garbage = vec![0x0BAD_5EED; seen.packet.values.len()];
     let all = seen.packet.result_for_all(4, MEMBERS as u32, &garbage);
@@ -250,7 +299,8 @@ fn forge_replies(stranger: &mut Stranger) -> u64 {
         let reply = |seen: &Contribution| replies_to(seen)[kind].bytes();
         stranger.send_copies("spoofed", |seen| as_aggregator(&to_member(seen)).bytes(&reply(seen)));
         stranger.send_copies("spoofed", |seen| as_aggregator(&group.envelope).bytes(&reply(seen)));
-        // From any port of the aggregator's address, and with a tag that names no VLAN, which a host takes off.
+        // From any port of the aggregator's address, and with a tag that names no VLAN, which a
+        // host takes off.
         stranger.send_copies("spoofed", |seen| {
             Envelope { source_port: 1, ..as_aggregator(&to_member(seen)) }.bytes(&reply(seen))
         });
@@ -259,10 +309,15 @@ fn forge_replies(stranger: &mut Stranger) -> u64 {
             frame.splice(12..12, [0x81, 0, 0, 0]);
             frame
         });
-        // From its own address. The group's sockets hear it, and their owners do not; a member's own socket is connected.
+        // From its own address. The group's sockets hear it, and their owners do not; a member's
+        // own socket is connected.
         stranger.send_copies("not_ours", |seen| {
-            Envelope { mac_source: STRANGER_MAC, source: own_envelope().source, ..as_aggregator(&group.envelope) }
-                .bytes(&reply(seen))
+            Envelope {
+                mac_source: STRANGER_MAC,
+                source: own_envelope().source,
+                ..as_aggregator(&group.envelope)
+            }
+            .bytes(&reply(seen))
         });
         stranger.send_copies("not_ours", |seen| {
             Envelope { source_port: AGGREGATOR_PORT, ..to_member(seen) }.bytes(&reply(seen))
@@ -272,7 +327,8 @@ fn forge_replies(stranger: &mut Stranger) -> u64 {
     // In two fragments, of which the second has no ports to be judged by.
     for _ in 0..COPIES {
         let seen = stranger.outstanding();
-        for fragment in fragments(&as_aggregator(&to_member(&seen)), &replies_to(&seen)[1].bytes()) {
+        for fragment in fragments(&as_aggregator(&to_member(&seen)), &replies_to(&seen)[1].bytes())
+        {
             stranger.send("spoofed", &fragment);
         }
     }
@@ -314,7 +370,8 @@ fn send_noise(stranger: &mut Stranger) {
             }
             1 => {
                 let mut seen = stranger.outstanding();
-                // The bridge must not learn a member's MAC here: that would be an attack on the network.
+                // The bridge must not learn a member's MAC here: that would be an attack on the
+                // network.
                 seen.envelope.mac_source = STRANGER_MAC;
                 let mut frame = seen.envelope.bytes(&seen.packet.bytes());
                 for _ in 0..random.random_range(1..4) {
@@ -334,7 +391,8 @@ fn send_noise(stranger: &mut Stranger) {
     stranger.wait_for_arrival();
 }
 
-/// How many packets of each kind have been counted since, as soon as that is enough: at tc ingress a moment after they have arrived.
+/// How many packets of each kind have been counted since, as soon as that is enough: at tc ingress
+/// a moment after they have arrived.
 fn moved_enough(
     cluster: &Cluster,
     before: &BTreeMap<String, u64>,
@@ -361,9 +419,11 @@ fn unopened_job(cluster: &Cluster) -> [(Session, (u16, u32)); 2] {
     let join = |namespace: usize| {
         let address = cluster.aggregator.control().to_owned();
         let rank = namespace as u32;
-        let place = if namespace == 0 { cluster.rack.switch() } else { cluster.rack.worker(STRANGER) };
-        let (session, assigned) =
-            place.run(move || Session::join(&address, "unopened", rank, 2, Some(1), PATIENCE)).unwrap();
+        let place =
+            if namespace == 0 { cluster.rack.switch() } else { cluster.rack.worker(STRANGER) };
+        let (session, assigned) = place
+            .run(move || Session::join(&address, "unopened", rank, 2, Some(1), PATIENCE))
+            .unwrap();
         (session, (assigned.job, assigned.epoch))
     };
     thread::scope(|scope| {
@@ -384,7 +444,9 @@ fn a_stranger_changes_no_sum_and_is_not_answered_and_is_counted(mode: Mode) {
     let (lives, foreign) = thread::scope(|scope| {
         let (members, stop_members) = (&cluster, Arc::clone(&stop));
         let members = scope.spawn(move || {
-            members.run_ranks(MEMBERS, "members", move |rank, builder| sum_until(&stop_members, rank, builder))
+            members.run_ranks(MEMBERS, "members", move |rank, builder| {
+                sum_until(&stop_members, rank, builder)
+            })
         });
         let _stop = Stop(stop);
         sniffer.wait();
@@ -408,41 +470,67 @@ fn a_stranger_changes_no_sum_and_is_not_answered_and_is_counted(mode: Mode) {
         let not_ours = stranger.expected.remove("not_ours").unwrap();
         // Of the rest, the members and their control connections make nothing but this.
         assert!(forged["not_ours"] >= not_ours, "{forged:?}");
-        for (name, packets) in forged.iter().filter(|(name, _)| !OF_MEMBERS.contains(&name.as_str())) {
+        for (name, packets) in
+            forged.iter().filter(|(name, _)| !OF_MEMBERS.contains(&name.as_str()))
+        {
             let expected = stranger.expected.get(name.as_str()).copied().unwrap_or(0);
             let is_right = *packets == expected || OF_HOSTS.contains(&name.as_str());
             assert!(is_right, "{packets} {name} instead of {expected}");
         }
-        assert_eq!(stranger.expected.keys().filter(|name| !forged.contains_key(**name)).count(), 0, "{forged:?}");
+        assert_eq!(
+            stranger.expected.keys().filter(|name| !forged.contains_key(**name)).count(),
+            0,
+            "{forged:?}"
+        );
 
         let before = cluster.counters();
         send_noise(&mut stranger);
         let of_others = |moved: &BTreeMap<String, u64>| -> u64 {
-            moved.iter().filter(|(name, _)| !OF_MEMBERS.contains(&name.as_str())).map(|(_, packets)| packets).sum()
+            moved
+                .iter()
+                .filter(|(name, _)| !OF_MEMBERS.contains(&name.as_str()))
+                .map(|(_, packets)| packets)
+                .sum()
         };
         let noise = moved_enough(&cluster, &before, |moved| of_others(moved) >= RANDOM_FRAMES);
         let counted = of_others(&noise);
         // Beside it there are the control connections' frames, a few a second.
-        assert!((RANDOM_FRAMES..RANDOM_FRAMES + 1000).contains(&counted), "{counted} of {RANDOM_FRAMES}: {noise:?}");
+        assert!(
+            (RANDOM_FRAMES..RANDOM_FRAMES + 1000).contains(&counted),
+            "{counted} of {RANDOM_FRAMES}: {noise:?}"
+        );
         println!("forged: {:?}\nnoise: {noise:?}", stranger.expected);
         drop(_stop);
         (members.join().unwrap(), foreign)
     });
     for (rank, (rounds, stats)) in lives.iter().enumerate() {
-        println!("rank {rank}: {rounds} sums, {} foreign, ignored {:?}", stats.foreign, stats.engine.ignored);
+        println!(
+            "rank {rank}: {rounds} sums, {} foreign, ignored {:?}",
+            stats.foreign, stats.engine.ignored
+        );
         assert!(*rounds > 10, "hardly anything was summed meanwhile");
-        // Nothing forged has come as far as the engine. After a resend, a HELLO may come back late, and a result twice; superpackets
-        // have FILLERs in them.
-        let is_usual = |reason: &Ignored| matches!(reason, Ignored::Kind | Ignored::NotOutstanding | Ignored::Filler);
+        // Nothing forged has come as far as the engine. After a resend, a HELLO may come back late,
+        // and a result twice; superpackets have FILLERs in them.
+        let is_usual = |reason: &Ignored| {
+            matches!(reason, Ignored::Kind | Ignored::NotOutstanding | Ignored::Filler)
+        };
         let ignored = Ignored::ALL.iter().filter(|reason| !is_usual(reason));
-        assert_eq!(ignored.map(|reason| stats.engine.ignored(*reason)).sum::<u64>(), 0, "{stats:?}");
+        assert_eq!(
+            ignored.map(|reason| stats.engine.ignored(*reason)).sum::<u64>(),
+            0,
+            "{stats:?}"
+        );
         assert!((1..=foreign).contains(&stats.foreign), "{} of {foreign}", stats.foreign);
     }
     // The capture does hear what comes from the aggregator's port: a datagram of the switch's own.
     let seen = capture.packets();
     assert_eq!(seen, 0, "the aggregator has answered a stranger");
     let address = Rack::worker_address(STRANGER);
-    let socket = cluster.rack.switch().run(|| UdpSocket::bind((AGGREGATOR_ADDRESS, AGGREGATOR_PORT))).unwrap();
+    let socket = cluster
+        .rack
+        .switch()
+        .run(|| UdpSocket::bind((AGGREGATOR_ADDRESS, AGGREGATOR_PORT)))
+        .unwrap();
     socket.send_to(b"hello", (address, 9)).unwrap();
     let begin = Instant::now();
     while capture.packets() == 0 {

@@ -34,7 +34,9 @@ impl RawSocket {
             match (&self.0).write(frame) {
                 Ok(_) => return,
                 // The device's queue is full.
-                Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => std::thread::yield_now(),
+                Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => {
+                    std::thread::yield_now()
+                }
                 Err(error) => panic!("a frame of {} bytes: {error}", frame.len()),
             }
         }
@@ -44,7 +46,9 @@ impl RawSocket {
     pub fn receive<'a>(&self, buffer: &'a mut [u8]) -> Option<&'a [u8]> {
         match (&self.0).read(buffer) {
             Ok(len) => Some(&buffer[..len]),
-            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => None,
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
+                None
+            }
             Err(error) => panic!("{error}"),
         }
     }
@@ -71,7 +75,11 @@ fn open(interface: &str, protocol: u16) -> io::Result<File> {
         return Err(io::Error::last_os_error());
     }
     let timeout = Duration::from_millis(50);
-    rustix::net::sockopt::set_socket_timeout(&socket, rustix::net::sockopt::Timeout::Recv, Some(timeout))?;
+    rustix::net::sockopt::set_socket_timeout(
+        &socket,
+        rustix::net::sockopt::Timeout::Recv,
+        Some(timeout),
+    )?;
     rustix::net::sockopt::set_socket_recv_buffer_size_force(&socket, 64 << 20)?;
     Ok(socket)
 }

@@ -103,7 +103,8 @@ impl Capture {
         let count = Arc::clone(&packets);
         let note = move |frame: &[u8]| {
             // UDP of IPv4 without options.
-            let is_udp = frame.len() >= 42 && frame[12..15] == [0x08, 0x00, 0x45] && frame[23] == 17;
+            let is_udp =
+                frame.len() >= 42 && frame[12..15] == [0x08, 0x00, 0x45] && frame[23] == 17;
             if is_udp && frame[34..36] == AGGREGATOR_PORT.to_be_bytes() {
                 count.fetch_add(1, Ordering::Relaxed);
             }
@@ -147,11 +148,13 @@ impl Drop for Listener {
     }
 }
 
-/// A frame of the protocol, or the first packet of a superpacket; offsets are those of the specification.
+/// A frame of the protocol, or the first packet of a superpacket; offsets are those of the
+/// specification.
 fn parse(frame: &[u8]) -> Option<(Envelope, Packet)> {
     let is_udp = frame.len() >= 74 && frame[12..15] == [0x08, 0x00, 0x45] && frame[23] == 17;
     let u16_at = |at: usize| u16::from_be_bytes([frame[at], frame[at + 1]]);
-    let u32_at = |at: usize| u32::from_be_bytes([frame[at], frame[at + 1], frame[at + 2], frame[at + 3]]);
+    let u32_at =
+        |at: usize| u32::from_be_bytes([frame[at], frame[at + 1], frame[at + 2], frame[at + 3]]);
     if !is_udp || ![u16_at(34), u16_at(36)].contains(&AGGREGATOR_PORT) {
         return None;
     }

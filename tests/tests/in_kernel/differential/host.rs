@@ -30,7 +30,11 @@ pub struct Host {
 
 impl Tables for Host {
     fn job(&self, number: u16) -> Option<Job> {
-        if number == JOB { Some(self.job) } else { (usize::from(number) < MAX_JOBS).then(Job::default) }
+        if number == JOB {
+            Some(self.job)
+        } else {
+            (usize::from(number) < MAX_JOBS).then(Job::default)
+        }
     }
 
     fn member(&self, _: u16, rank: u16) -> Option<Member> {
@@ -74,8 +78,13 @@ impl Host {
         let whole = frame.to_vec();
         let (envelope, rest) = Envelope::mut_from_prefix(frame).map_err(|_| Outcome::NotOurs)?;
         let for_aggregator = envelope.is_udp().and_then(|()| {
-            let to = (envelope.mac_destination, envelope.destination, envelope.destination_port.get());
-            if to == (AGGREGATOR_MAC, AGGREGATOR_IP, AGGREGATOR_PORT) { Ok(()) } else { Err(Outcome::NotOurs) }
+            let to =
+                (envelope.mac_destination, envelope.destination, envelope.destination_port.get());
+            if to == (AGGREGATOR_MAC, AGGREGATOR_IP, AGGREGATOR_PORT) {
+                Ok(())
+            } else {
+                Err(Outcome::NotOurs)
+            }
         });
         if let Err(passed) = for_aggregator {
             let from = source(0, |offset| whole.get(offset..offset + 4)?.try_into().ok());

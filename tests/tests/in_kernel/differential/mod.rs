@@ -1,7 +1,9 @@
-//! One random trace, legal, hostile and malformed, through the kernel and through the protocol crate on the host: packet by
-//! packet the same actions, bytes, slots, members, counters and events.
+//! One random trace, legal, hostile and malformed, through the kernel and through the protocol
+//! crate on the host: packet by packet the same actions, bytes, slots, members, counters and
+//! events.
 //!
-//! `TRACE_SEED` and `TRACE_PACKETS` in the environment make it another trace, or a longer one; a failure names the seed.
+//! `TRACE_SEED` and `TRACE_PACKETS` in the environment make it another trace, or a longer one; a
+//! failure names the seed.
 
 mod host;
 mod senders;
@@ -35,7 +37,9 @@ const PACKETS: u64 = 100_000;
 const PACKETS_PER_EPOCH: u64 = 250;
 
 fn setting(name: &str, default: u64) -> u64 {
-    env::var(name).map_or(default, |text| text.parse().unwrap_or_else(|_| panic!("{name}={text} is not a number")))
+    env::var(name).map_or(default, |text| {
+        text.parse().unwrap_or_else(|_| panic!("{name}={text} is not a number"))
+    })
 }
 
 /// The kernel, the host, and who sends to both.
@@ -73,7 +77,8 @@ impl Trace {
         self.kernel.set_job(JOB, &self.host.job);
         // Some have to say HELLO first.
         let mut spoke_in = || if random.random_ratio(1, 12) { 0 } else { self.epoch };
-        let members = (0..ranks as u16).map(|rank| Member { epoch: spoke_in(), ..member(rank) }).collect();
+        let members =
+            (0..ranks as u16).map(|rank| Member { epoch: spoke_in(), ..member(rank) }).collect();
         self.host.members = RefCell::new(members);
         for (rank, member) in (0..).zip(self.host.members.borrow().iter()) {
             self.kernel.set_member(JOB, rank, member);
@@ -142,17 +147,24 @@ impl Trace {
         assert_eq!(run.verdict, verdict, "verdict, {}", context());
         assert_eq!(run.frame, expected, "frame, {}", context());
         assert_eq!(self.kernel.counters(), self.host.counters, "counters, {}", context());
-        let (events, expected_events) = (self.kernel.events(), std::mem::take(&mut self.host.events));
+        let (events, expected_events) =
+            (self.kernel.events(), std::mem::take(&mut self.host.events));
         assert_eq!(events, expected_events, "events, {}", context());
         for index in self.slots() {
             let element = self.kernel.slot(index);
             assert_eq!(element.lock, u32::from(self.host.busy), "lock of {index}, {}", context());
-            assert!(element.slot == self.host.slots.borrow()[index as usize], "slot {index}, {}", context());
+            assert!(
+                element.slot == self.host.slots.borrow()[index as usize],
+                "slot {index}, {}",
+                context()
+            );
         }
         if outcome == Outcome::Hello {
             self.compare_members(&context());
         }
-        if let Outcome::Started | Outcome::Added | Outcome::Completed | Outcome::SendFailed = outcome {
+        if let Outcome::Started | Outcome::Added | Outcome::Completed | Outcome::SendFailed =
+            outcome
+        {
             let (header, _) = Header::ref_from_prefix(&expected[ENVELOPE_LEN..]).unwrap();
             let (slot, round) = (header.slot.get(), header.round.get());
             match outcome {
@@ -186,7 +198,8 @@ fn kernel_and_host_agree_on_a_random_trace(mode: Mode) {
             trace.compare_all(&context);
             trace.begin_epoch();
         }
-        let (busy, aged) = (trace.senders.random.random_ratio(1, 300), trace.senders.random.random_ratio(1, 100));
+        let (busy, aged) =
+            (trace.senders.random.random_ratio(1, 300), trace.senders.random.random_ratio(1, 100));
         if busy {
             trace.set_busy(true);
         }

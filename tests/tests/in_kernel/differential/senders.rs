@@ -26,7 +26,13 @@ struct Slot {
 
 impl Senders {
     pub fn new(seed: u64) -> Self {
-        Self { random: StdRng::seed_from_u64(seed), epoch: 0, ranks: 0, slots: vec![], sent: vec![] }
+        Self {
+            random: StdRng::seed_from_u64(seed),
+            epoch: 0,
+            ranks: 0,
+            slots: vec![],
+            sent: vec![],
+        }
     }
 
     /// All go on to this epoch.
@@ -44,7 +50,8 @@ impl Senders {
 
     /// This slot's round is complete.
     pub fn completed(&mut self, slot: u16, round: u32) {
-        self.slots[usize::from(slot)] = Slot { round: round.wrapping_add(1), missing: (0..self.ranks).collect() };
+        self.slots[usize::from(slot)] =
+            Slot { round: round.wrapping_add(1), missing: (0..self.ranks).collect() };
     }
 
     /// All rounds of this slot have other numbers from now on.
@@ -94,7 +101,11 @@ impl Senders {
         let op = [0x00, 0x01, 0x10, 0x11][(round / 4 % 4) as usize];
         let mut values = vec![0; 32 * blocks];
         self.random.fill(&mut values[..]);
-        let mut packet = Packet { op, epoch: self.epoch, ..Packet::contribution(rank, slot as u16, round, &values) };
+        let mut packet = Packet {
+            op,
+            epoch: self.epoch,
+            ..Packet::contribution(rank, slot as u16, round, &values)
+        };
         packet.flags = match self.random.random_range(0..20) {
             0 => 0,
             1 => CHECKED | CE,
@@ -160,7 +171,8 @@ impl Senders {
             }
             5 => {
                 // Options, a fragment.
-                let (byte, value) = *[(14, 0x46), (20, 0x20), (21, 0xB9)].choose(&mut self.random).unwrap();
+                let (byte, value) =
+                    *[(14, 0x46), (20, 0x20), (21, 0xB9)].choose(&mut self.random).unwrap();
                 frame[byte] = value;
                 fix_ip_checksum(&mut frame[14..]);
             }

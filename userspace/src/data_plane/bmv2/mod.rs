@@ -1,4 +1,5 @@
-//! bmv2's `simple_switch` with `p4/bmv2.p4`, controlled over Thrift: a software switch that interprets P4 programs, for trying them out.
+//! bmv2's `simple_switch` with `p4/bmv2.p4`, controlled over Thrift: a software switch that
+//! interprets P4 programs, for trying them out.
 //!
 //! | module | what it holds |
 //! | --- | --- |
@@ -52,7 +53,8 @@ struct Control {
 type EntryKey = (&'static str, Vec<(&'static str, Match)>, u32);
 
 impl Bmv2 {
-    /// Takes over the `simple_switch` at a Thrift port, whatever it held, and returns with it the HELLOs that it will tell of.
+    /// Takes over the `simple_switch` at a Thrift port, whatever it held, and returns with it the
+    /// HELLOs that it will tell of.
     ///
     /// # Errors
     ///
@@ -60,12 +62,18 @@ impl Bmv2 {
     pub fn connect(address: SocketAddr) -> Result<(Self, Receiver<Learned>), SwitchError> {
         let failed = |error: String| SwitchError(format!("simple_switch at {address}: {error}"));
         let client = Client::connect(address).map_err(|error| {
-            failed(format!("{error}; start it with --thrift-port {}, or say --bmv2-thrift", address.port()))
+            failed(format!(
+                "{error}; start it with --thrift-port {}, or say --bmv2-thrift",
+                address.port()
+            ))
         })?;
         let mut control = Control { client, entries: HashMap::new(), groups: HashMap::new() };
         let taken = take_over(&mut control.client).map_err(failed)?;
         let Taken { schema, sets, ports, notifications } = taken;
-        let list = ports.iter().map(|port| format!("{} ({})", port.number, port.interface)).collect::<Vec<_>>();
+        let list = ports
+            .iter()
+            .map(|port| format!("{} ({})", port.number, port.interface))
+            .collect::<Vec<_>>();
         let control = Arc::new(Mutex::new(control));
         let (sender, learned) = mpsc::channel();
         let digests = WorkerThread::spawn("digests", {
@@ -96,10 +104,12 @@ struct Taken {
     notifications: TcpStream,
 }
 
-/// Clears the switch of what an earlier daemon left, and subscribes to its notifications. Fails with what is wrong.
+/// Clears the switch of what an earlier daemon left, and subscribes to its notifications. Fails
+/// with what is wrong.
 fn take_over(client: &mut Client) -> Result<Taken, String> {
     let text = |error: CallError| error.to_string();
-    let schema = Schema::parse(&client.program().map_err(text)?).map_err(|error| error.to_string())?;
+    let schema =
+        Schema::parse(&client.program().map_err(text)?).map_err(|error| error.to_string())?;
     let unfit = |error: SchemaError| error.to_string();
     let sets = schema.register(ROUNDS).map_err(unfit)?.size;
     let outcomes = schema.counter(OUTCOMES).map_err(unfit)?;
@@ -121,7 +131,8 @@ fn take_over(client: &mut Client) -> Result<Taken, String> {
                  start it with --notifications-addr tcp://127.0.0.1:9091 (it must have been built with nanomsg)"
             )
         })?;
-    let notifications = notifications::subscribe(address).map_err(|error| format!("its notifications: {error}"))?;
+    let notifications =
+        notifications::subscribe(address).map_err(|error| format!("its notifications: {error}"))?;
     Ok(Taken { schema, sets, ports, notifications })
 }
 
@@ -148,10 +159,14 @@ impl Switch for Bmv2 {
 
     fn insert(&self, entry: &Entry) -> Result<(), SwitchError> {
         let table = self.table(entry)?;
-        let (action, data) = table.action(entry.action, &entry.data).map_err(failed("write entries"))?;
+        let (action, data) =
+            table.action(entry.action, &entry.data).map_err(failed("write entries"))?;
         let mut control = lock(&self.control);
         if entry.key.is_empty() {
-            return control.client.set_default_action(&table.name, action, &data).map_err(failed_at("add to", entry));
+            return control
+                .client
+                .set_default_action(&table.name, action, &data)
+                .map_err(failed_at("add to", entry));
         }
         let key = table.key(&entry.key).map_err(failed("write entries"))?;
         let handle = control
@@ -167,28 +182,46 @@ impl Switch for Bmv2 {
             return self.insert(entry);
         }
         let table = self.table(entry)?;
-        let (action, data) = table.action(entry.action, &entry.data).map_err(failed("write entries"))?;
+        let (action, data) =
+            table.action(entry.action, &entry.data).map_err(failed("write entries"))?;
         let mut control = lock(&self.control);
         let handle = control.handle(entry)?;
-        control.client.modify_entry(&table.name, handle, action, &data).map_err(failed_at("change", entry))
+        control
+            .client
+            .modify_entry(&table.name, handle, action, &data)
+            .map_err(failed_at("change", entry))
     }
 
     fn delete(&self, entry: &Entry) -> Result<(), SwitchError> {
         let table = self.table(entry)?;
         let mut control = lock(&self.control);
         if entry.key.is_empty() {
-            return control.client.reset_default_action(&table.name).map_err(failed_at("remove from", entry));
+            return control
+                .client
+                .reset_default_action(&table.name)
+                .map_err(failed_at("remove from", entry));
         }
         let handle = control.handle(entry)?;
-        control.client.delete_entry(&table.name, handle).map_err(failed_at("remove from", entry))?;
+        control
+            .client
+            .delete_entry(&table.name, handle)
+            .map_err(failed_at("remove from", entry))?;
         control.entries.remove(&key_of(entry));
         Ok(())
     }
 
-    fn write_register(&self, name: &str, indices: Range<u32>, value: u32) -> Result<(), SwitchError> {
+    fn write_register(
+        &self,
+        name: &str,
+        indices: Range<u32>,
+        value: u32,
+    ) -> Result<(), SwitchError> {
         let register = self.schema.register(name).map_err(failed("write registers"))?;
         let mut control = lock(&self.control);
-        control.client.write_registers(&register.name, indices, value).map_err(failed("write registers"))
+        control
+            .client
+            .write_registers(&register.name, indices, value)
+            .map_err(failed("write registers"))
     }
 
     fn set_group(&self, group: u16, ports: &[u16]) -> Result<(), SwitchError> {
@@ -221,7 +254,9 @@ impl Switch for Bmv2 {
 impl Control {
     fn handle(&self, entry: &Entry) -> Result<i32, SwitchError> {
         let handle = self.entries.get(&key_of(entry)).copied();
-        handle.ok_or_else(|| SwitchError(format!("simple_switch was given no such entry of {}", entry.table)))
+        handle.ok_or_else(|| {
+            SwitchError(format!("simple_switch was given no such entry of {}", entry.table))
+        })
     }
 }
 

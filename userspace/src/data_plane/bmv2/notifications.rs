@@ -1,7 +1,8 @@
-//! What `simple_switch` publishes: digests of its P4 program, over nanomsg's publish/subscribe protocol on TCP.
+//! What `simple_switch` publishes: digests of its P4 program, over nanomsg's publish/subscribe
+//! protocol on TCP.
 //!
-//! Of that protocol a subscriber needs little: eight bytes of greeting each way, then messages after their length. So there is no library
-//! for it here; those that there are wrap one in C.
+//! Of that protocol a subscriber needs little: eight bytes of greeting each way, then messages
+//! after their length. So there is no library for it here; those that there are wrap one in C.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -14,7 +15,8 @@ const GREETING_PATIENCE: Duration = Duration::from_secs(10);
 /// Longest message that makes sense.
 const MAX_MESSAGE: u64 = 1 << 20;
 
-/// Bytes in front of a digest's samples: topic, device (8), context (4), list (4), buffer (8), number of samples (4), in the host's order.
+/// Bytes in front of a digest's samples: topic, device (8), context (4), list (4), buffer (8),
+/// number of samples (4), in the host's order.
 const HEADER_LEN: usize = 32;
 const DIGEST: &[u8; 4] = b"LEA|";
 
@@ -29,7 +31,8 @@ pub struct Digest {
     pub samples: Vec<Vec<u8>>,
 }
 
-/// Subscribes to the publisher at an address, and returns the connection, from which [`read`] reads.
+/// Subscribes to the publisher at an address, and returns the connection, from which [`read`]
+/// reads.
 ///
 /// # Errors
 ///
@@ -41,7 +44,10 @@ pub fn subscribe(address: SocketAddr) -> io::Result<TcpStream> {
     let mut greeting = [0; PUBLISHER.len()];
     stream.read_exact(&mut greeting)?;
     if greeting != PUBLISHER {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, "what answers is not a nanomsg publisher"));
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidData,
+            "what answers is not a nanomsg publisher",
+        ));
     }
     Ok(stream)
 }
@@ -100,7 +106,11 @@ mod tests {
         let read_one = |bytes: Vec<u8>| read(&mut bytes.as_slice()).unwrap();
         let expected = Digest { list: 1, buffer: 7, samples: vec![vec![1, 2], vec![3, 4]] };
         assert_eq!(read_one(message(b"LEA|", 2, &[1, 2, 3, 4])), Some(expected));
-        assert_eq!(read_one(message(b"PRT|", 2, &[1, 2, 3, 4])), None, "something happened to a port");
+        assert_eq!(
+            read_one(message(b"PRT|", 2, &[1, 2, 3, 4])),
+            None,
+            "something happened to a port"
+        );
         assert_eq!(read_one(message(b"LEA|", 0, &[])), None);
         assert!(read(&mut [0xFF; 100].as_slice()).is_err(), "too long to be true");
     }

@@ -1,6 +1,8 @@
-//! The tables of the program that `simple_switch` runs, from the JSON that p4c wrote: names, and how long fields are.
+//! The tables of the program that `simple_switch` runs, from the JSON that p4c wrote: names, and
+//! how long fields are.
 //!
-//! Names are those of the P4 source. The JSON has the controls in front of them, which is `simple_switch`'s business alone.
+//! Names are those of the P4 source. The JSON has the controls in front of them, which is
+//! `simple_switch`'s business alone.
 
 use std::collections::HashMap;
 
@@ -174,15 +176,20 @@ impl Schema {
     ///
     /// [`SchemaError::Unreadable`].
     pub fn parse(json: &str) -> Result<Self, SchemaError> {
-        let program: Program =
-            serde_json::from_str(json).map_err(|error| SchemaError::Unreadable(error.to_string()))?;
+        let program: Program = serde_json::from_str(json)
+            .map_err(|error| SchemaError::Unreadable(error.to_string()))?;
         let widths = widths(&program);
         let actions: HashMap<u32, &ActionDeclaration> =
             program.actions.iter().map(|action| (action.id, action)).collect();
         let declared = program.pipelines.iter().flat_map(|pipeline| &pipeline.tables);
         let tables = declared.map(|table| Table::new(table, &widths, &actions)).collect();
         let counters = program.counter_arrays.iter().map(|counter| counter.name.clone()).collect();
-        Ok(Self { tables, counters, registers: program.register_arrays, digests: program.learn_lists })
+        Ok(Self {
+            tables,
+            counters,
+            registers: program.register_arrays,
+            digests: program.learn_lists,
+        })
     }
 
     /// All tables.
@@ -236,10 +243,17 @@ impl Table {
         let field = |key: &KeyField| Field {
             name: key.name.clone(),
             // What is not in a header says whether the header is there.
-            width: widths.get(&(key.target.0.as_str(), key.target.1.as_str())).copied().unwrap_or(1),
+            width: widths
+                .get(&(key.target.0.as_str(), key.target.1.as_str()))
+                .copied()
+                .unwrap_or(1),
             ternary: key.match_type == "ternary",
         };
-        let parameter = |data: &Parameter| Field { name: data.name.clone(), width: data.bitwidth, ternary: false };
+        let parameter = |data: &Parameter| Field {
+            name: data.name.clone(),
+            width: data.bitwidth,
+            ternary: false,
+        };
         let action = |action: &&ActionDeclaration| Action {
             name: action.name.clone(),
             data: action.runtime_data.iter().map(parameter).collect(),
@@ -247,7 +261,12 @@ impl Table {
         Self {
             name: declared.name.clone(),
             key: declared.key.iter().map(field).collect(),
-            actions: declared.action_ids.iter().filter_map(|id| actions.get(id)).map(action).collect(),
+            actions: declared
+                .action_ids
+                .iter()
+                .filter_map(|id| actions.get(id))
+                .map(action)
+                .collect(),
             constant: declared.entries.is_some(),
         }
     }
@@ -269,7 +288,11 @@ impl Table {
     /// # Errors
     ///
     /// [`SchemaError`].
-    pub fn action(&self, name: &str, data: &[(&str, u64)]) -> Result<(&str, Vec<Vec<u8>>), SchemaError> {
+    pub fn action(
+        &self,
+        name: &str,
+        data: &[(&str, u64)],
+    ) -> Result<(&str, Vec<Vec<u8>>), SchemaError> {
         let action = find("action", name, &self.actions, |action| &action.name)?;
         for (name, _) in data {
             find("parameter", name, &action.data, |field| &field.name)?;
@@ -308,7 +331,11 @@ impl Field {
     /// Big-endian, as long as the field.
     fn bytes(&self, value: u64) -> Result<Vec<u8>, SchemaError> {
         if value > self.ones() {
-            return Err(SchemaError::TooLarge { name: self.name.clone(), width: self.width, value });
+            return Err(SchemaError::TooLarge {
+                name: self.name.clone(),
+                width: self.width,
+                value,
+            });
         }
         let length = self.width.div_ceil(8) as usize;
         let bytes = value.to_be_bytes();
@@ -318,8 +345,11 @@ impl Field {
 
 /// How long the fields of headers are.
 fn widths(program: &Program) -> HashMap<(&str, &str), u32> {
-    let types: HashMap<&str, &[Vec<Value>]> =
-        program.header_types.iter().map(|kind| (kind.name.as_str(), kind.fields.as_slice())).collect();
+    let types: HashMap<&str, &[Vec<Value>]> = program
+        .header_types
+        .iter()
+        .map(|kind| (kind.name.as_str(), kind.fields.as_slice()))
+        .collect();
     let fields = program.headers.iter().flat_map(|header| {
         let fields = types.get(header.header_type.as_str()).copied().unwrap_or_default();
         fields.iter().filter_map(|field| match field.as_slice() {
@@ -374,13 +404,21 @@ mod tests {
         let schema = Schema::parse(PROGRAM).unwrap();
         let members = schema.table("members").unwrap();
         let any = Match::Ternary { value: 0, mask: 0 };
-        let key = members.key(&[("port", Match::Ternary { value: 0x101, mask: 0x1FF }), ("rank", any)]).unwrap();
-        let ternary = |value: &[u8], mask: &[u8]| thrift::Match::Ternary { value: value.into(), mask: mask.into() };
+        let key = members
+            .key(&[("port", Match::Ternary { value: 0x101, mask: 0x1FF }), ("rank", any)])
+            .unwrap();
+        let ternary = |value: &[u8], mask: &[u8]| thrift::Match::Ternary {
+            value: value.into(),
+            mask: mask.into(),
+        };
         assert_eq!(key, [ternary(&[0, 0], &[0, 0]), ternary(&[1, 1], &[1, 0xFF])]);
         let (action, data) = members.action("admit", &[("own", 1 << 31)]).unwrap();
         assert_eq!((action, data), ("Ingress.in.admit", vec![vec![0x80, 0, 0, 0]]));
         let here = schema.table("here").unwrap();
-        assert_eq!(here.key(&[("is_frame", Match::Exact(1))]).unwrap(), [thrift::Match::Exact(vec![1])]);
+        assert_eq!(
+            here.key(&[("is_frame", Match::Exact(1))]).unwrap(),
+            [thrift::Match::Exact(vec![1])]
+        );
         assert!(here.constant && !members.constant);
         assert_eq!(schema.counter("outcomes").unwrap(), "Ingress.outcomes");
         assert_eq!(schema.register("rounds").unwrap().size, 64);
@@ -392,14 +430,19 @@ mod tests {
         let schema = Schema::parse(PROGRAM).unwrap();
         let says = |error: SchemaError, expected: &str| assert_eq!(error.to_string(), expected);
         let other = "it is not p4/bmv2.p4 of this version";
-        says(schema.table("embers").unwrap_err(), &format!("its program has no table `embers`; {other}"));
+        says(
+            schema.table("embers").unwrap_err(),
+            &format!("its program has no table `embers`; {other}"),
+        );
         let members = schema.table("members").unwrap();
         let any = Match::Ternary { value: 0, mask: 0 };
         let unknown = members.key(&[("rank", any), ("port", any), ("age", any)]).unwrap_err();
         says(unknown, &format!("its program has no field `age`; {other}"));
         let missing = members.key(&[("rank", any)]).unwrap_err();
         says(missing, &format!("its program has a field `m.port` more; {other}"));
-        let large = members.key(&[("rank", any), ("port", Match::Ternary { value: 512, mask: 0 })]).unwrap_err();
+        let large = members
+            .key(&[("rank", any), ("port", Match::Ternary { value: 512, mask: 0 })])
+            .unwrap_err();
         says(large, "`m.port` has 9 bits, too few for 0x200");
         let exact = members.key(&[("rank", Match::Exact(1)), ("port", any)]).unwrap_err();
         says(exact, &format!("`rank` is matched ternary in its program; {other}"));

@@ -1,5 +1,6 @@
-//! Calls of `simple_switch`'s control interface: Thrift, with the services, methods and field numbers of bmv2's `standard.thrift` and
-//! `simple_pre_lag.thrift`. Only what is needed, written by hand: generating it would need the Thrift compiler at build time.
+//! Calls of `simple_switch`'s control interface: Thrift, with the services, methods and field
+//! numbers of bmv2's `standard.thrift` and `simple_pre_lag.thrift`. Only what is needed, written by
+//! hand: generating it would need the Thrift compiler at build time.
 
 use std::io::{BufReader, BufWriter};
 use std::net::{SocketAddr, TcpStream};
@@ -8,8 +9,9 @@ use std::time::Duration;
 
 use serde::Deserialize;
 use thrift::protocol::{
-    TBinaryInputProtocol, TBinaryOutputProtocol, TFieldIdentifier, TInputProtocol, TListIdentifier, TMessageIdentifier,
-    TMessageType, TMultiplexedOutputProtocol, TOutputProtocol, TStructIdentifier, TType,
+    TBinaryInputProtocol, TBinaryOutputProtocol, TFieldIdentifier, TInputProtocol, TListIdentifier,
+    TMessageIdentifier, TMessageType, TMultiplexedOutputProtocol, TOutputProtocol,
+    TStructIdentifier, TType,
 };
 
 /// How long `simple_switch` may take for a call. Most take less than a millisecond.
@@ -129,14 +131,16 @@ impl Client {
             |_| Ok(()),
             |input| {
                 let list = input.read_list_begin()?;
-                let ports = (0..list.size).map(|_| read_port(input)).collect::<thrift::Result<_>>()?;
+                let ports =
+                    (0..list.size).map(|_| read_port(input)).collect::<thrift::Result<_>>()?;
                 input.read_list_end()?;
                 Ok(ports)
             },
         )
     }
 
-    /// Adds an entry, and returns its handle. Of ternary entries that match, that with the lowest priority counts.
+    /// Adds an entry, and returns its handle. Of ternary entries that match, that with the lowest
+    /// priority counts.
     pub fn add_entry(
         &mut self,
         table: &str,
@@ -151,7 +155,9 @@ impl Client {
             |call| {
                 call.i32(1, CONTEXT)?;
                 call.string(2, table)?;
-                call.list(3, TType::Struct, key, |out, part| write_struct(out, |fields| write_match(fields, part)))?;
+                call.list(3, TType::Struct, key, |out, part| {
+                    write_struct(out, |fields| write_match(fields, part))
+                })?;
                 call.string(4, action)?;
                 call.list(5, TType::String, data, |out, value| out.write_bytes(value))?;
                 call.structure(6, |options| options.i32(1, priority))
@@ -161,7 +167,13 @@ impl Client {
     }
 
     /// Gives an entry another action.
-    pub fn modify_entry(&mut self, table: &str, handle: i32, action: &str, data: &[Vec<u8>]) -> Result<(), CallError> {
+    pub fn modify_entry(
+        &mut self,
+        table: &str,
+        handle: i32,
+        action: &str,
+        data: &[Vec<u8>],
+    ) -> Result<(), CallError> {
         self.perform(STANDARD, "bm_mt_modify_entry", |call| {
             call.i32(1, CONTEXT)?;
             call.string(2, table)?;
@@ -190,7 +202,12 @@ impl Client {
     }
 
     /// What a table does with what no entry matches.
-    pub fn set_default_action(&mut self, table: &str, action: &str, data: &[Vec<u8>]) -> Result<(), CallError> {
+    pub fn set_default_action(
+        &mut self,
+        table: &str,
+        action: &str,
+        data: &[Vec<u8>],
+    ) -> Result<(), CallError> {
         self.perform(STANDARD, "bm_mt_set_default_action", |call| {
             call.i32(1, CONTEXT)?;
             call.string(2, table)?;
@@ -208,7 +225,12 @@ impl Client {
     }
 
     /// Writes the same value to entries of a register.
-    pub fn write_registers(&mut self, register: &str, entries: Range<u32>, value: u32) -> Result<(), CallError> {
+    pub fn write_registers(
+        &mut self,
+        register: &str,
+        entries: Range<u32>,
+        value: u32,
+    ) -> Result<(), CallError> {
         self.perform(STANDARD, "bm_register_write_range", |call| {
             call.i32(1, CONTEXT)?;
             call.string(2, register)?;
@@ -335,10 +357,15 @@ impl Client {
 
     /// Removes all multicast groups, whoever made them.
     pub fn clear_groups(&mut self) -> Result<(), CallError> {
-        let text =
-            self.call(MULTICAST, "bm_mc_get_entries", |call| call.i32(1, CONTEXT), |input| input.read_string())?;
-        let found: Multicast = serde_json::from_str(&text)
-            .map_err(|error| CallError::Refused(format!("its multicast groups cannot be read: {error}")))?;
+        let text = self.call(
+            MULTICAST,
+            "bm_mc_get_entries",
+            |call| call.i32(1, CONTEXT),
+            |input| input.read_string(),
+        )?;
+        let found: Multicast = serde_json::from_str(&text).map_err(|error| {
+            CallError::Refused(format!("its multicast groups cannot be read: {error}"))
+        })?;
         // Nodes first: `simple_switch` does not expect a node without its group.
         for node in found.l1_handles {
             self.destroy_node(node.handle)?;
@@ -389,9 +416,15 @@ impl Client {
         mut result: impl FnMut(&mut dyn TInputProtocol) -> thrift::Result<T>,
     ) -> Result<Option<T>, CallError> {
         self.calls = self.calls.wrapping_add(1);
-        let mut output =
-            TMultiplexedOutputProtocol::new(service, TBinaryOutputProtocol::new(BufWriter::new(&self.stream), true));
-        output.write_message_begin(&TMessageIdentifier::new(method, TMessageType::Call, self.calls))?;
+        let mut output = TMultiplexedOutputProtocol::new(
+            service,
+            TBinaryOutputProtocol::new(BufWriter::new(&self.stream), true),
+        );
+        output.write_message_begin(&TMessageIdentifier::new(
+            method,
+            TMessageType::Call,
+            self.calls,
+        ))?;
         write_struct(&mut output, arguments)?;
         output.write_message_end()?;
         output.flush()?;
@@ -556,7 +589,8 @@ fn port_map(ports: &[u16]) -> String {
     (0..=highest).rev().map(|port| if ports.contains(&port) { '1' } else { '0' }).collect()
 }
 
-/// The codes of `TableOperationErrorCode` that a program can cause; others are named by their number.
+/// The codes of `TableOperationErrorCode` that a program can cause; others are named by their
+/// number.
 fn explain(method: &str, code: i32) -> String {
     let reason = match (method.starts_with("bm_mt_"), code) {
         (true, 1) => "the table is full",

@@ -1,7 +1,7 @@
 //! What the tables of the program hold, as a function of the jobs that are open. Pure.
 //!
-//! The tables are those of `p4/include/aggregator.p4`. What refuses a packet names the same reason as `protocol::aggregator` would, as far as
-//! tables can tell.
+//! The tables are those of `p4/include/aggregator.p4`. What refuses a packet names the same reason
+//! as `protocol::aggregator` would, as far as tables can tell.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::net::Ipv4Addr;
@@ -41,8 +41,9 @@ const PARITIES: [u64; 2] = [0, 1];
 /// Most ones in a number up to [`MAX_RANKS`], 31: see [`blocks`].
 const MOST_BLOCKS: usize = MAX_RANKS.ilog2() as usize;
 
-/// Most ternary entries of a priority that a table holds, when there are as many jobs and ranks as may be: the places that a TCAM, where
-/// what matches first is taken, must have for that priority. `docs/tofino.md` has the sums.
+/// Most ternary entries of a priority that a table holds, when there are as many jobs and ranks as
+/// may be: the places that a TCAM, where what matches first is taken, must have for that priority.
+/// `docs/tofino.md` has the sums.
 pub fn most_ternary(table: &str, priority: u32) -> usize {
     let jobs = usize::from(MAX_JOBS);
     let members = jobs * usize::from(MAX_RANKS);
@@ -87,8 +88,16 @@ pub const TABLES: &[Table] = &[
         key: &["job", "epoch", "rank", "secret", "port", "mac", "address", "udp_port"],
         actions: &[("reflect", &[])],
     },
-    Table { name: "jobs", key: &["job"], actions: &[("to_group", &["group", "mac", "address", "udp_port"])] },
-    Table { name: "aggregators", key: &["is_udp", "aggregator", "udp_port"], actions: &[("ours", &[])] },
+    Table {
+        name: "jobs",
+        key: &["job"],
+        actions: &[("to_group", &["group", "mac", "address", "udp_port"])],
+    },
+    Table {
+        name: "aggregators",
+        key: &["is_udp", "aggregator", "udp_port"],
+        actions: &[("ours", &[])],
+    },
     Table { name: "forgeries", key: &["is_ipv4", "aggregator"], actions: &[("forged", &[])] },
     Table {
         name: "refusals",
@@ -154,12 +163,16 @@ impl Contents {
         let mut is_first = is_first.into_iter();
         entries.retain(|_| is_first.next().unwrap_or_default());
         let started = jobs.values().filter(|job| job.is_started);
-        let groups = started.map(|job| (job.group(), job.ports())).chain([(FLOODING, ports.to_vec())]).collect();
+        let groups = started
+            .map(|job| (job.group(), job.ports()))
+            .chain([(FLOODING, ports.to_vec())])
+            .collect();
         Self { entries, groups }
     }
 }
 
-/// Register indices of a job's sets for even and for odd rounds, with what they hold before the first of them.
+/// Register indices of a job's sets for even and for odd rounds, with what they hold before the
+/// first of them.
 pub fn first_rounds(spec: &JobSpec) -> [(Range<u32>, u32); 2] {
     let slots = spec.slots.end - spec.slots.start;
     let even = 2 * spec.slots.start;
@@ -180,7 +193,8 @@ impl OpenJob {
 
     /// Ports that its ranks are behind, each once: several ranks behind one get one frame.
     fn ports(&self) -> Vec<u16> {
-        let ports: BTreeSet<_> = self.places.iter().flatten().map(|place| place.ifindex as u16).collect();
+        let ports: BTreeSet<_> =
+            self.places.iter().flatten().map(|place| place.ifindex as u16).collect();
         ports.into_iter().collect()
     }
 
@@ -196,7 +210,10 @@ impl OpenJob {
         entries.extend(self.refusals());
         for (rank, place) in known() {
             let to = vec![("port", place.ifindex.into())];
-            entries.push(Entry { data: to, ..exact("stations", &[("mac", mac(place.mac))], "forward") });
+            entries.push(Entry {
+                data: to,
+                ..exact("stations", &[("mac", mac(place.mac))], "forward")
+            });
             entries.push(self.place(rank, place));
         }
         entries.extend(self.ranks().map(|(rank, place)| self.newcomer(rank, place.is_some())));
@@ -243,7 +260,11 @@ impl OpenJob {
     /// HELLOs that carry the rank's secret, but do not come from its place.
     fn newcomer(&self, rank: u16, is_known: bool) -> Entry {
         let [job, epoch, rank, secret] = self.hello(rank);
-        exact("newcomers", &[job, epoch, rank, secret], if is_known { "misplaced" } else { "learn" })
+        exact(
+            "newcomers",
+            &[job, epoch, rank, secret],
+            if is_known { "misplaced" } else { "learn" },
+        )
     }
 
     fn place(&self, rank: u16, place: Place) -> Entry {
@@ -301,11 +322,14 @@ impl OpenJob {
                 (of_rank, Outcome::BadSlot),
             ];
             let reasons = (priority::MEMBER..).zip(reasons);
-            entries.extend(reasons.map(|(priority, (refused, outcome))| refused.because(priority, outcome)));
+            entries.extend(
+                reasons.map(|(priority, (refused, outcome))| refused.because(priority, outcome)),
+            );
         }
         let unknown = self.ranks().filter(|(_, place)| place.is_none());
         entries.extend(unknown.map(|(rank, _)| {
-            let refused = Refused { rank: bits(rank.into(), 0xFFFF), is_hello: bits(0, 1), ..of_epoch };
+            let refused =
+                Refused { rank: bits(rank.into(), 0xFFFF), is_hello: bits(0, 1), ..of_epoch };
             refused.because(priority::RANK, Outcome::NoHello)
         }));
         entries
@@ -351,14 +375,22 @@ impl Refused {
     }
 }
 
-/// Refusals that are the same for all jobs. What is left is of an unknown job: the program's own default.
+/// Refusals that are the same for all jobs. What is left is of an unknown job: the program's own
+/// default.
 fn refusals_of_all() -> [Entry; 2] {
     let bad_ip_checksum = vec![("reason", Outcome::BadIpChecksum as u64)];
     // What parser and check find has this bit: a test compares.
     let malformed = bits(Outcome::Truncated as u64, Outcome::Truncated as u64);
     [
         refusal(ANY, bits(1, 1), Refused::default(), priority::FOUND, "refuse", bad_ip_checksum),
-        refusal(malformed, bits(0, 1), Refused::default(), priority::FOUND, "refuse_malformed", Vec::new()),
+        refusal(
+            malformed,
+            bits(0, 1),
+            Refused::default(),
+            priority::FOUND,
+            "refuse_malformed",
+            Vec::new(),
+        ),
     ]
 }
 
@@ -406,7 +438,11 @@ fn exact(table: &'static str, key: &[(&'static str, u64)], action: &'static str)
     Entry { table, key, priority: 0, action, data: Vec::new() }
 }
 
-fn default_action(table: &'static str, action: &'static str, data: Vec<(&'static str, u64)>) -> Entry {
+fn default_action(
+    table: &'static str,
+    action: &'static str,
+    data: Vec<(&'static str, u64)>,
+) -> Entry {
     Entry { table, key: Vec::new(), priority: 0, action, data }
 }
 

@@ -1,12 +1,14 @@
-//! The data plane in a switch that runs a program of `p4/`: what it does is the same whatever the switch and its protocol are.
+//! The data plane in a switch that runs a program of `p4/`: what it does is the same whatever the
+//! switch and its protocol are.
 //!
 //! | module | what it holds |
 //! | --- | --- |
 //! | [`entries`] | what the tables hold, as a function of the jobs |
 //! | [`switch`] | what a switch takes |
 //!
-//! After each change the tables are what [`entries`] says of the jobs that are open now: what differs is written, and what was written is
-//! known entry by entry. So a switch that refuses in between leaves nothing that the next change would not put right.
+//! After each change the tables are what [`entries`] says of the jobs that are open now: what
+//! differs is written, and what was written is known entry by entry. So a switch that refuses in
+//! between leaves nothing that the next change would not put right.
 
 pub mod entries;
 pub mod switch;
@@ -57,8 +59,8 @@ struct State {
 }
 
 impl P4DataPlane {
-    /// Serves a switch that was cleared; `learned` are the HELLOs that it tells of, until the data plane is dropped.
-    /// `checks_maxima`: whether a maximum goes out with a check word.
+    /// Serves a switch that was cleared; `learned` are the HELLOs that it tells of, until the data
+    /// plane is dropped. `checks_maxima`: whether a maximum goes out with a check word.
     ///
     /// # Errors
     ///
@@ -72,12 +74,19 @@ impl P4DataPlane {
         let shared = Arc::new(Shared { switch, checks_maxima, state: Mutex::default(), events });
         shared.write(&mut shared.state()).map_err(io::Error::other)?;
         let learner = Arc::downgrade(&shared);
-        thread::Builder::new().name("places".to_owned()).spawn(move || learn_places(&learner, &learned))?;
+        thread::Builder::new()
+            .name("places".to_owned())
+            .spawn(move || learn_places(&learner, &learned))?;
         Ok(Self { shared })
     }
 
     /// Changes an open job, and the tables with it. What it was stays if the switch refuses.
-    fn change(&self, number: u16, verb: &str, change: impl FnOnce(&mut OpenJob)) -> Result<(), Error> {
+    fn change(
+        &self,
+        number: u16,
+        verb: &str,
+        change: impl FnOnce(&mut OpenJob),
+    ) -> Result<(), Error> {
         let mut state = self.shared.state();
         let Some(job) = state.jobs.get_mut(&number) else { return Ok(()) };
         let before = job.clone();
@@ -151,7 +160,10 @@ impl DataPlane for P4DataPlane {
     }
 
     fn counters(&self) -> Result<[u64; Outcome::COUNT], Error> {
-        let why = |error: SwitchError| Error::Refused { what: "read the counters".to_owned(), why: error.0 };
+        let why = |error: SwitchError| Error::Refused {
+            what: "read the counters".to_owned(),
+            why: error.0,
+        };
         self.shared.switch.counters().map_err(why)
     }
 
@@ -166,16 +178,19 @@ impl DataPlane for P4DataPlane {
 
 impl Shared {
     fn state(&self) -> MutexGuard<'_, State> {
-        // What was written is noted as soon as it is: a panic leaves nothing that the next change could trip over.
+        // What was written is noted as soon as it is: a panic leaves nothing that the next change
+        // could trip over.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether all ranks of a job are where the program serves them. Registers belong to a pipeline, and frames come again in that of the
-    /// program's recirculation port.
+    /// Whether all ranks of a job are where the program serves them. Registers belong to a
+    /// pipeline, and frames come again in that of the program's recirculation port.
     fn check_pipelines(&self, number: u16) -> Result<(), SwitchError> {
         let state = self.state();
         let mut elsewhere: BTreeMap<_, Vec<u16>> = BTreeMap::new();
-        for (rank, place) in state.jobs.get(&number).into_iter().flat_map(|job| (0..).zip(&job.places)) {
+        for (rank, place) in
+            state.jobs.get(&number).into_iter().flat_map(|job| (0..).zip(&job.places))
+        {
             let port = place.map_or(0, |place| place.ifindex as u16);
             let pipeline = self.switch.pipeline(port);
             if pipeline != PIPELINE {
@@ -185,11 +200,13 @@ impl Shared {
         if elsewhere.is_empty() {
             return Ok(());
         }
-        let found = elsewhere
-            .iter()
-            .map(|((pipeline, port), ranks)| format!("{} at port {port} of pipeline {pipeline}", rank_list(ranks)));
+        let found = elsewhere.iter().map(|((pipeline, port), ranks)| {
+            format!("{} at port {port} of pipeline {pipeline}", rank_list(ranks))
+        });
         let found = found.collect::<Vec<_>>().join(", ");
-        Err(SwitchError(format!("all ranks must be at ports of pipeline {PIPELINE}, 0 to 127, but found {found}")))
+        Err(SwitchError(format!(
+            "all ranks must be at ports of pipeline {PIPELINE}, 0 to 127, but found {found}"
+        )))
     }
 
     /// Has the switch hold what the jobs say.
@@ -198,8 +215,9 @@ impl Shared {
         self.change_to(&mut state.written, wanted)
     }
 
-    /// Groups are there before entries that name them, and go after those. What is to go goes first, the latest before the others, so
-    /// that nothing is admitted any more when the rest of a job goes.
+    /// Groups are there before entries that name them, and go after those. What is to go goes
+    /// first, the latest before the others, so that nothing is admitted any more when the rest of a
+    /// job goes.
     fn change_to(&self, written: &mut Contents, wanted: Contents) -> Result<(), SwitchError> {
         for (&group, ports) in &wanted.groups {
             if written.groups.get(&group) != Some(ports) {
@@ -209,14 +227,20 @@ impl Shared {
         }
         self.delete_all_but(&mut written.entries, &wanted.entries)?;
         self.enter(&mut written.entries, wanted.entries)?;
-        while let Some((&group, _)) = written.groups.iter().find(|(group, _)| !wanted.groups.contains_key(group)) {
+        while let Some((&group, _)) =
+            written.groups.iter().find(|(group, _)| !wanted.groups.contains_key(group))
+        {
             self.switch.set_group(group, &[])?;
             written.groups.remove(&group);
         }
         Ok(())
     }
 
-    fn delete_all_but(&self, written: &mut Vec<Entry>, wanted: &[Entry]) -> Result<(), SwitchError> {
+    fn delete_all_but(
+        &self,
+        written: &mut Vec<Entry>,
+        wanted: &[Entry],
+    ) -> Result<(), SwitchError> {
         let wanted: HashSet<_> = wanted.iter().map(Entry::id).collect();
         for index in (0..written.len()).rev() {
             if !wanted.contains(&written[index].id()) {
@@ -229,7 +253,8 @@ impl Shared {
 
     /// Modifies entries that are there with other actions, and inserts those that are not.
     fn enter(&self, written: &mut Vec<Entry>, wanted: Vec<Entry>) -> Result<(), SwitchError> {
-        let held: HashMap<_, _> = written.iter().enumerate().map(|(index, entry)| (entry.id(), index)).collect();
+        let held: HashMap<_, _> =
+            written.iter().enumerate().map(|(index, entry)| (entry.id(), index)).collect();
         let places: Vec<_> = wanted.iter().map(|entry| held.get(&entry.id()).copied()).collect();
         for (entry, place) in wanted.into_iter().zip(places) {
             match place {
@@ -247,11 +272,15 @@ impl Shared {
         Ok(())
     }
 
-    /// A rank is known from now on by where its first HELLO came from; it asks again, and is answered then.
+    /// A rank is known from now on by where its first HELLO came from; it asks again, and is
+    /// answered then.
     fn learn(&self, hello: &Learned) {
         let mut state = self.state();
         let job = state.jobs.get_mut(&hello.job).filter(|job| job.spec.epoch == hello.epoch);
-        let Some(place @ None) = job.and_then(|job| job.places.get_mut(usize::from(hello.rank))) else { return };
+        let Some(place @ None) = job.and_then(|job| job.places.get_mut(usize::from(hello.rank)))
+        else {
+            return;
+        };
         *place = Some(hello.place);
         if let Err(error) = self.write(&mut state) {
             error!("job {}: rank {} cannot be admitted: {error}", hello.job, hello.rank);

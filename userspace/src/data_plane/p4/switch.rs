@@ -1,13 +1,16 @@
-//! What a switch that runs the P4 program takes from the control plane, whatever it is controlled by.
+//! What a switch that runs the P4 program takes from the control plane, whatever it is controlled
+//! by.
 
 use std::ops::Range;
 
 use switchml_protocol::job::Place;
 use switchml_protocol::outcome::Outcome;
 
-/// A switch that runs a program of `p4/`. It was cleared when it was taken over: no entries but constant ones.
+/// A switch that runs a program of `p4/`. It was cleared when it was taken over: no entries but
+/// constant ones.
 ///
-/// Names are those of the source, without the controls that they are in: the switch finds its own in what the compiler says.
+/// Names are those of the source, without the controls that they are in: the switch finds its own
+/// in what the compiler says.
 pub trait Switch: Send + Sync {
     /// What the data plane is called.
     fn name(&self) -> &'static str;
@@ -50,9 +53,15 @@ pub trait Switch: Send + Sync {
     /// # Errors
     ///
     /// When the switch refuses, or cannot be reached.
-    fn write_register(&self, name: &str, indices: Range<u32>, value: u32) -> Result<(), SwitchError>;
+    fn write_register(
+        &self,
+        name: &str,
+        indices: Range<u32>,
+        value: u32,
+    ) -> Result<(), SwitchError>;
 
-    /// Makes a multicast group of these ports, in place of what it was. Without ports there is no such group.
+    /// Makes a multicast group of these ports, in place of what it was. Without ports there is no
+    /// such group.
     ///
     /// # Errors
     ///
@@ -72,15 +81,16 @@ pub trait Switch: Send + Sync {
 #[error("{0}")]
 pub struct SwitchError(pub String);
 
-/// An entry of a table. Without a key it is the table's default action: inserting or modifying sets it, deleting gives the table
-/// its own one back.
+/// An entry of a table. Without a key it is the table's default action: inserting or modifying sets
+/// it, deleting gives the table its own one back.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
     /// Its table.
     pub table: &'static str,
     /// Names and matches, in the order of the table's key.
     pub key: Vec<(&'static str, Match)>,
-    /// Of entries that match alike, the one with the lowest number is taken. 0 in tables that match exactly.
+    /// Of entries that match alike, the one with the lowest number is taken. 0 in tables that match
+    /// exactly.
     pub priority: u32,
     /// What is done.
     pub action: &'static str,

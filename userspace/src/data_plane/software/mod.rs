@@ -1,5 +1,6 @@
-//! The data plane in user space: a thread that serves a UDP socket. Needs no privilege, and runs the same slot state
-//! machine as the XDP program; for laptops, tests, and hosts where nothing else works.
+//! The data plane in user space: a thread that serves a UDP socket. Needs no privilege, and runs
+//! the same slot state machine as the XDP program; for laptops, tests, and hosts where nothing else
+//! works.
 
 mod outbox;
 pub mod tables;
@@ -24,7 +25,8 @@ use tables::{MemoryTables, answer};
 
 /// What the kernel may merge into one buffer: the longest UDP datagram.
 const BUFFER_LEN: usize = 65_535;
-/// Socket buffers to ask for, in bytes; the kernel gives what `net.core.rmem_max` and `wmem_max` allow.
+/// Socket buffers to ask for, in bytes; the kernel gives what `net.core.rmem_max` and `wmem_max`
+/// allow.
 const SOCKET_BUFFER: usize = 8 << 20;
 
 /// The software data plane. It stops when dropped.
@@ -44,19 +46,26 @@ struct Shared {
 }
 
 impl Software {
-    /// Serves UDP `port` (0 for any) of every IPv4 address, or of `address` alone, with at most `slots` slots.
+    /// Serves UDP `port` (0 for any) of every IPv4 address, or of `address` alone, with at most
+    /// `slots` slots.
     ///
     /// # Errors
     ///
     /// When the port cannot be had, or a thread cannot be started.
-    pub fn start(address: Option<Ipv4Addr>, port: u16, slots: u32, events: EventSender) -> io::Result<Self> {
+    pub fn start(
+        address: Option<Ipv4Addr>,
+        port: u16,
+        slots: u32,
+        events: EventSender,
+    ) -> io::Result<Self> {
         let socket = UdpSocket::bind((address.unwrap_or(Ipv4Addr::UNSPECIFIED), port))?;
         let port = socket.local_addr()?.port();
         let state = UdpSocketState::new((&socket).into())?;
         state.set_recv_buffer_size((&socket).into(), SOCKET_BUFFER)?;
         state.set_send_buffer_size((&socket).into(), SOCKET_BUFFER)?;
         let counters = std::array::from_fn(|_| AtomicU64::new(0));
-        let shared = Arc::new(Shared { socket, state, tables: MemoryTables::new(), counters, events });
+        let shared =
+            Arc::new(Shared { socket, state, tables: MemoryTables::new(), counters, events });
         let thread = WorkerThread::spawn("data-plane", {
             let shared = Arc::clone(&shared);
             move |stop| shared.run(stop)
@@ -146,7 +155,8 @@ impl Shared {
     /// Serves the datagrams of one buffer, which came from the same sender.
     fn serve_buffer(&self, buffer: &mut [u8], meta: &RecvMeta, outbox: &mut Outbox<'_>) {
         let SocketAddr::V4(from) = meta.addr else { return };
-        let place = Place { ifindex: 0, ip: from.ip().octets(), mac: [0; 6], port: U16::new(from.port()) };
+        let place =
+            Place { ifindex: 0, ip: from.ip().octets(), mac: [0; 6], port: U16::new(from.port()) };
         let congested = meta.ecn == Some(EcnCodepoint::Ce);
         let to = match meta.dst_ip {
             Some(IpAddr::V4(address)) => Some(address),

@@ -1,6 +1,9 @@
-//! Jobs, members and slots in this process's memory, and packets served from them: the data plane without its I/O.
+//! Jobs, members and slots in this process's memory, and packets served from them: the data plane
+//! without its I/O.
 
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{
+    Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
+};
 
 use switchml_protocol::aggregator::{self, Tables};
 use switchml_protocol::header::{HEADER_LEN, Header, Kind, flags};
@@ -37,14 +40,16 @@ impl Default for MemoryTables {
 impl MemoryTables {
     /// No jobs, and no slots.
     pub fn new() -> Self {
-        let vacant = || RwLock::new(Entry { job: Job::default(), members: [Member::default(); MAX_RANKS] });
+        let vacant =
+            || RwLock::new(Entry { job: Job::default(), members: [Member::default(); MAX_RANKS] });
         Self {
             jobs: (0..MAX_SHARDS).map(|_| vacant()).collect(),
             slots: (0..MAX_SHARDS).map(|_| OnceLock::new()).collect(),
         }
     }
 
-    /// Puts a job into the table; its ranks have yet to say HELLO. Nothing if there is no such number.
+    /// Puts a job into the table; its ranks have yet to say HELLO. Nothing if there is no such
+    /// number.
     pub fn open(&self, job: &JobSpec) {
         for index in job.slots.clone().step_by(SLOTS_PER_SHARD).chain(job.slots.clone().last()) {
             if let Some(slots) = self.slots.get(index as usize / SLOTS_PER_SHARD) {
@@ -68,14 +73,19 @@ impl MemoryTables {
 
     /// Where a rank of the job said HELLO from, if it did.
     pub fn place(&self, job: u16, rank: u16) -> Option<Place> {
-        let known = self.job(job).zip(self.member(job, rank)).filter(|(job, member)| job.epoch == member.epoch);
+        let known = self
+            .job(job)
+            .zip(self.member(job, rank))
+            .filter(|(job, member)| job.epoch == member.epoch);
         known.map(|(_, member)| member.place)
     }
 
-    /// Serves a datagram that came from `place`; `congested` when it carried the CE mark of ECN. If the outcome is answered,
-    /// [`answer`] finds the answer in the datagram.
+    /// Serves a datagram that came from `place`; `congested` when it carried the CE mark of ECN. If
+    /// the outcome is answered, [`answer`] finds the answer in the datagram.
     pub fn serve(&self, datagram: &mut [u8], place: &Place, congested: bool) -> Outcome {
-        let Ok((header, rest)) = Header::mut_from_prefix(datagram) else { return Outcome::Truncated };
+        let Ok((header, rest)) = Header::mut_from_prefix(datagram) else {
+            return Outcome::Truncated;
+        };
         if congested && header.kind == Kind::Contribution as u8 {
             header.flags |= flags::CE;
         }
@@ -91,11 +101,16 @@ impl MemoryTables {
     pub fn audience(&self, number: u16) -> Option<(Job, Vec<Place>)> {
         let entry = self.read(number)?;
         let job = entry.job;
-        let known = entry.members.iter().take(job.ranks as usize).filter(|member| member.epoch == job.epoch);
+        let known = entry
+            .members
+            .iter()
+            .take(job.ranks as usize)
+            .filter(|member| member.epoch == job.epoch);
         Some((job, known.map(|member| member.place).collect()))
     }
 
-    // A thread that panicked left plain numbers behind, nothing half built: the locks' poison says nothing.
+    // A thread that panicked left plain numbers behind, nothing half built: the locks' poison says
+    // nothing.
 
     fn read(&self, number: u16) -> Option<RwLockReadGuard<'_, Entry>> {
         Some(self.jobs.get(usize::from(number))?.read().unwrap_or_else(PoisonError::into_inner))
@@ -107,7 +122,12 @@ impl MemoryTables {
 
     fn lock_slot(&self, index: u32) -> Option<MutexGuard<'_, Slot>> {
         let slots = self.slots.get(index as usize / SLOTS_PER_SHARD)?.get()?;
-        Some(slots.get(index as usize % SLOTS_PER_SHARD)?.lock().unwrap_or_else(PoisonError::into_inner))
+        Some(
+            slots
+                .get(index as usize % SLOTS_PER_SHARD)?
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner),
+        )
     }
 }
 

@@ -15,9 +15,11 @@ use tracing::error;
 use super::reason::in_words;
 use crate::data_plane::p4::switch::{Learned, SwitchError};
 
-/// How long the switch may take for anything but taking a program: thousands of entries of a register, at most.
+/// How long the switch may take for anything but taking a program: thousands of entries of a
+/// register, at most.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How long it may take to be given a program: it resets the pipelines, and brings the ports up again.
+/// How long it may take to be given a program: it resets the pipelines, and brings the ports up
+/// again.
 const DEPLOYING: Duration = Duration::from_secs(120);
 
 /// A switch that is connected to. The connection ends when this is dropped.
@@ -53,7 +55,8 @@ pub enum Program<'a> {
 }
 
 impl Connection {
-    /// Connects to the switch, and binds to the program. `names` are tables that it must have. HELLOs go where `digests` takes them.
+    /// Connects to the switch, and binds to the program. `names` are tables that it must have.
+    /// HELLOs go where `digests` takes them.
     ///
     /// # Errors
     ///
@@ -66,7 +69,8 @@ impl Connection {
         learned: std::sync::mpsc::Sender<Learned>,
     ) -> Result<Self, SwitchError> {
         // The switch refuses a number that another client has.
-        let builder = SwitchConnection::builder(&server.ip().to_string(), server.port()).client_id(rand::random());
+        let builder = SwitchConnection::builder(&server.ip().to_string(), server.port())
+            .client_id(rand::random());
         let (builder, patience) = match program {
             Program::Running(name) => (builder.p4_name(name), PATIENCE),
             Program::Deploy(config) => (builder.config(&config.to_string_lossy()), DEPLOYING),
@@ -80,8 +84,9 @@ impl Connection {
                     Ok(connected) => connected.map_err(|error| SwitchError(in_words(&error))),
                     Err(_) => Err(silence(patience)),
                 };
-                let lacking =
-                    |connection: &SwitchConnection| names.iter().find(|name| !connection.has_table(name)).cloned();
+                let lacking = |connection: &SwitchConnection| {
+                    names.iter().find(|name| !connection.has_table(name)).cloned()
+                };
                 let checked = connected.and_then(|connection| match lacking(&connection) {
                     Some(name) => Err(SwitchError(format!("its program has no table {name}"))),
                     None => Ok(connection),
@@ -90,7 +95,10 @@ impl Connection {
                     Ok(connection) => {
                         let digests = connection.digest_queue.clone();
                         thread::spawn(move || {
-                            digests.iter().filter_map(|digest| learn(&digest)).try_for_each(|hello| learned.send(hello))
+                            digests
+                                .iter()
+                                .filter_map(|digest| learn(&digest))
+                                .try_for_each(|hello| learned.send(hello))
                         });
                         let _ = ready.send(Ok(()));
                         serve(&connection, receiver).await;
@@ -122,7 +130,10 @@ impl Connection {
 }
 
 /// One command after the other, until the connection is dropped.
-async fn serve(connection: &SwitchConnection, mut commands: UnboundedReceiver<(Command, SyncSender<Answer>)>) {
+async fn serve(
+    connection: &SwitchConnection,
+    mut commands: UnboundedReceiver<(Command, SyncSender<Answer>)>,
+) {
     while let Some((command, sender)) = commands.recv().await {
         let answer = match tokio::time::timeout(PATIENCE, run(connection, command)).await {
             Ok(answer) => answer.map_err(|error| SwitchError(in_words(&error))),
@@ -132,7 +143,10 @@ async fn serve(connection: &SwitchConnection, mut commands: UnboundedReceiver<(C
     }
 }
 
-async fn run(connection: &SwitchConnection, command: Command) -> Result<Vec<TableEntry>, RBFRTError> {
+async fn run(
+    connection: &SwitchConnection,
+    command: Command,
+) -> Result<Vec<TableEntry>, RBFRTError> {
     match command {
         Command::Insert(requests) => connection.write_table_entries(requests).await?,
         Command::Modify(requests) => connection.update_table_entries(requests).await?,
@@ -145,7 +159,10 @@ async fn run(connection: &SwitchConnection, command: Command) -> Result<Vec<Tabl
 }
 
 /// The thread's answer. It has none when it is gone, which only a panic makes happen.
-fn wait<T>(answer: &Receiver<Result<T, SwitchError>>, patience: Duration) -> Result<T, SwitchError> {
+fn wait<T>(
+    answer: &Receiver<Result<T, SwitchError>>,
+    patience: Duration,
+) -> Result<T, SwitchError> {
     match answer.recv_timeout(patience) {
         Ok(answer) => answer,
         Err(RecvTimeoutError::Timeout) => Err(silence(patience)),

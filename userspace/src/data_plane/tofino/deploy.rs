@@ -10,7 +10,8 @@ use super::connection::{Connection, Program};
 use super::names::{Names, NamesError};
 use super::{PROGRAM, SCHEMA, StartError};
 
-/// Sends the program that `cargo xtask p4 build` left in `folder` to the switch, in place of what that runs.
+/// Sends the program that `cargo xtask p4 build` left in `folder` to the switch, in place of what
+/// that runs.
 ///
 /// # Errors
 ///

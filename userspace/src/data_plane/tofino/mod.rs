@@ -40,7 +40,8 @@ pub const PROGRAM: &str = "switchml";
 /// The compiler's description of the tables, in the folder that it filled.
 const SCHEMA: &str = "bf-rt.json";
 
-/// The program's own default action of `stations`, the one table that has another from the control plane.
+/// The program's own default action of `stations`, the one table that has another from the control
+/// plane.
 const STATIONS_DEFAULT: &str = "nowhere";
 
 /// Which switch, and what of it.
@@ -83,7 +84,8 @@ fn hint(why: &str) -> &'static str {
     }
 }
 
-/// Connects to the switch, takes away what an earlier daemon has left there, brings the ports up, and serves.
+/// Connects to the switch, takes away what an earlier daemon has left there, brings the ports up,
+/// and serves.
 ///
 /// # Errors
 ///
@@ -96,7 +98,8 @@ pub fn start(config: &Config, events: EventSender) -> Result<P4DataPlane, StartE
     let digest = names.digest.clone();
     let learn = move |hello: &Digest| if hello.name == digest { learned_of(hello) } else { None };
     let all = names.all().map(str::to_owned).collect();
-    let connection = Connection::open(config.server, Program::Running(PROGRAM), all, learn, learned);
+    let connection =
+        Connection::open(config.server, Program::Running(PROGRAM), all, learn, learned);
     let mut switch = Tofino {
         server: config.server,
         connection: connection.map_err(|error| failed(error.0))?,
@@ -106,10 +109,13 @@ pub fn start(config: &Config, events: EventSender) -> Result<P4DataPlane, StartE
     };
     switch.clear().map_err(|error| failed(error.0))?;
     for port in &wanted {
-        let number = switch.bring_up(port).map_err(|error| failed(format!("port {}: {error}", port.name)))?;
+        let number = switch
+            .bring_up(port)
+            .map_err(|error| failed(format!("port {}: {error}", port.name)))?;
         switch.ports.push(number);
     }
-    P4DataPlane::start(Box::new(switch), false, hellos, events).map_err(|error| failed(error.to_string()))
+    P4DataPlane::start(Box::new(switch), false, hellos, events)
+        .map_err(|error| failed(error.to_string()))
 }
 
 /// A switch that is bound to.
@@ -142,9 +148,13 @@ impl Tofino {
 
     /// The port's number, once it is as it should be. One that is stays up.
     fn bring_up(&self, port: &Port) -> Result<u16, SwitchError> {
-        let by_name = Request::new("$PORT_STR_INFO").match_key("$PORT_NAME", MatchValue::exact(port.name.as_str()));
+        let by_name = Request::new("$PORT_STR_INFO")
+            .match_key("$PORT_NAME", MatchValue::exact(port.name.as_str()));
         let found = self.connection.run(Command::Read(vec![by_name]))?;
-        let number = found.first().and_then(|entry| entry.get_action_data("$DEV_PORT").ok()).map(|data| data.as_u32());
+        let number = found
+            .first()
+            .and_then(|entry| entry.get_action_data("$DEV_PORT").ok())
+            .map(|data| data.as_u32());
         let number = number.ok_or_else(|| SwitchError("there is none of that name".to_owned()))?;
         let entry = || Request::new("$PORT").match_key("$DEV_PORT", MatchValue::exact(number));
         let settings = [
@@ -152,15 +162,21 @@ impl Tofino {
             ("$FEC", port.fec.bfrt()),
             ("$AUTO_NEGOTIATION", port.auto_negotiation.bfrt()),
         ];
-        let wanted = settings.into_iter().fold(entry(), |request, (name, value)| request.action_data(name, value));
+        let wanted = settings
+            .into_iter()
+            .fold(entry(), |request, (name, value)| request.action_data(name, value));
         let wanted = wanted.action_data("$PORT_ENABLE", true);
         // What is not there cannot be read.
         let is_right = self.connection.run(Command::Read(vec![entry()])).is_ok_and(|entries| {
             entries.iter().any(|found| {
                 let is = |name: &str, value: &str| {
-                    found.get_action_data(name).is_ok_and(|data| data.get_data() == value.as_bytes())
+                    found
+                        .get_action_data(name)
+                        .is_ok_and(|data| data.get_data() == value.as_bytes())
                 };
-                let is_enabled = found.get_action_data("$PORT_ENABLE").is_ok_and(|data| data.get_data().to_bool());
+                let is_enabled = found
+                    .get_action_data("$PORT_ENABLE")
+                    .is_ok_and(|data| data.get_data().to_bool());
                 is_enabled && settings.into_iter().all(|(name, value)| is(name, value))
             })
         });
@@ -181,14 +197,16 @@ impl Tofino {
     /// The entry, as a request about its table.
     fn request(&self, entry: &Entry) -> Request {
         let table = self.names.table(entry.table);
-        let request = entry.key.iter().fold(Request::new(&table.name), |request, (name, matched)| {
-            let matched = match *matched {
-                Match::Exact(value) => MatchValue::exact(value),
-                Match::Ternary { value, mask } => MatchValue::ternary(value, mask),
-            };
-            request.match_key(table.field(name), matched)
-        });
-        let is_ternary = entry.key.iter().any(|(_, matched)| matches!(matched, Match::Ternary { .. }));
+        let request =
+            entry.key.iter().fold(Request::new(&table.name), |request, (name, matched)| {
+                let matched = match *matched {
+                    Match::Exact(value) => MatchValue::exact(value),
+                    Match::Ternary { value, mask } => MatchValue::ternary(value, mask),
+                };
+                request.match_key(table.field(name), matched)
+            });
+        let is_ternary =
+            entry.key.iter().any(|(_, matched)| matches!(matched, Match::Ternary { .. }));
         let request = if is_ternary {
             request.match_key("$MATCH_PRIORITY", MatchValue::exact(entry.priority))
         } else {
@@ -223,7 +241,11 @@ impl Switch for Tofino {
     fn insert(&self, entry: &Entry) -> Result<(), SwitchError> {
         let request = vec![self.request(entry)];
         // A default action is there always.
-        self.run(if entry.key.is_empty() { Command::Modify(request) } else { Command::Insert(request) })
+        self.run(if entry.key.is_empty() {
+            Command::Modify(request)
+        } else {
+            Command::Insert(request)
+        })
     }
 
     fn modify(&self, entry: &Entry) -> Result<(), SwitchError> {
@@ -239,9 +261,16 @@ impl Switch for Tofino {
         self.run(Command::Delete(vec![self.request(entry)]))
     }
 
-    fn write_register(&self, name: &str, indices: Range<u32>, value: u32) -> Result<(), SwitchError> {
+    fn write_register(
+        &self,
+        name: &str,
+        indices: Range<u32>,
+        value: u32,
+    ) -> Result<(), SwitchError> {
         assert_eq!(name, ROUNDS, "the one register that is the control plane's");
-        let write = |index| register::Request::new(&self.names.rounds).index(index).data(&self.names.round, value);
+        let write = |index| {
+            register::Request::new(&self.names.rounds).index(index).data(&self.names.round, value)
+        };
         self.run(Command::WriteRegister(indices.map(write).collect()))
     }
 
@@ -276,11 +305,15 @@ impl Switch for Tofino {
     fn counters(&self) -> Result<[u64; Outcome::COUNT], SwitchError> {
         let table = &self.names.outcomes;
         self.run(Command::Operate(Request::new(table).operation(TableOperation::SyncCounters)))?;
-        let read = |index: usize| Request::new(table).match_key("$COUNTER_INDEX", MatchValue::exact(index as u32));
-        let entries = self.connection.run(Command::Read((0..Outcome::COUNT).map(read).collect()))?;
+        let read = |index: usize| {
+            Request::new(table).match_key("$COUNTER_INDEX", MatchValue::exact(index as u32))
+        };
+        let entries =
+            self.connection.run(Command::Read((0..Outcome::COUNT).map(read).collect()))?;
         let mut packets = [0; Outcome::COUNT];
         for entry in &entries {
-            let index = entry.get_key("$COUNTER_INDEX").map(|key| key.get_exact_value().to_u32() as usize);
+            let index =
+                entry.get_key("$COUNTER_INDEX").map(|key| key.get_exact_value().to_u32() as usize);
             let count = entry.get_action_data("$COUNTER_SPEC_PKTS").map(|data| data.as_u64());
             if let (Ok(index @ 0..Outcome::COUNT), Ok(count)) = (index, count) {
                 packets[index] = count;
@@ -316,5 +349,10 @@ fn learned_of(digest: &Digest) -> Option<Learned> {
         mac,
         port: U16::new(number("udp_port")? as u16),
     };
-    Some(Learned { job: number("job")? as u16, epoch: number("epoch")? as u32, rank: number("rank")? as u16, place })
+    Some(Learned {
+        job: number("job")? as u16,
+        epoch: number("epoch")? as u32,
+        rank: number("rank")? as u16,
+        place,
+    })
 }

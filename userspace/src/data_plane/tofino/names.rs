@@ -1,4 +1,5 @@
-//! What the compiler calls the program's tables, in its bf-rt.json: full names, found by those of the source.
+//! What the compiler calls the program's tables, in its bf-rt.json: full names, found by those of
+//! the source.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -124,11 +125,14 @@ impl Names {
                 return Err(format!("field {field} in the digest {}", digest.name));
             }
         }
-        let fields = rounds.data.iter().filter_map(|data| data.singleton.as_ref()).map(|named| &named.name);
+        let fields =
+            rounds.data.iter().filter_map(|data| data.singleton.as_ref()).map(|named| &named.name);
         let round = fields.into_iter().find(|name| name.ends_with(".f1"));
         Ok(Self {
             tables: tables.collect::<Result<_, String>>()?,
-            round: round.ok_or_else(|| format!("field f1 in the register {}", rounds.name))?.clone(),
+            round: round
+                .ok_or_else(|| format!("field f1 in the register {}", rounds.name))?
+                .clone(),
             rounds: rounds.name.clone(),
             sets: rounds.size,
             outcomes: schema.table(OUTCOMES)?.name.clone(),
@@ -166,21 +170,27 @@ impl TableNames {
 
 impl Schema {
     fn table(&self, name: &str) -> Result<&SchemaTable, String> {
-        self.tables.iter().find(|table| is_called(&table.name, name)).ok_or_else(|| format!("table {name}"))
+        self.tables
+            .iter()
+            .find(|table| is_called(&table.name, name))
+            .ok_or_else(|| format!("table {name}"))
     }
 }
 
 fn table_names(schema: &Schema, wanted: &Table) -> Result<TableNames, String> {
     let table = schema.table(wanted.name)?;
     let full = |names: &[Named], name: &'static str, what: &str| {
-        let found = names.iter().find(|full| is_called(&full.name, name)).map(|full| full.name.clone());
+        let found =
+            names.iter().find(|full| is_called(&full.name, name)).map(|full| full.name.clone());
         found.ok_or_else(|| format!("{what} {name} in the table {}", table.name))
     };
     let key = wanted.key.iter().map(|field| Ok((*field, full(&table.key, field, "field")?)));
     let action_names = |(action, parameters): &(&'static str, &'static [&'static str])| {
         let spec = table.action_specs.iter().find(|spec| is_called(&spec.name, action));
         let spec = spec.ok_or_else(|| format!("action {action} in the table {}", table.name))?;
-        parameters.iter().try_for_each(|name| full(&spec.data, name, &format!("parameter of {action}")).map(drop))?;
+        parameters.iter().try_for_each(|name| {
+            full(&spec.data, name, &format!("parameter of {action}")).map(drop)
+        })?;
         Ok((*action, spec.name.clone()))
     };
     let actions = wanted.actions.iter().map(action_names);

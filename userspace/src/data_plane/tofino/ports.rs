@@ -133,7 +133,8 @@ fn parse(text: &str) -> Result<Vec<Port>, String> {
     if ports.is_empty() {
         return Err("no ports".to_owned());
     }
-    let twice = (1..ports.len()).find(|&i| ports[..i].iter().any(|port| port.name == ports[i].name));
+    let twice =
+        (1..ports.len()).find(|&i| ports[..i].iter().any(|port| port.name == ports[i].name));
     match twice {
         Some(i) => Err(format!("port {} is there twice", ports[i].name)),
         None => Ok(ports),
@@ -148,8 +149,12 @@ mod tests {
     fn a_file_says_what_differs_from_the_plainest_port() {
         let text = "[[port]]\nname = \"1/0\"\nspeed = \"100G\"\nfec = \"reed-solomon\"\nauto_negotiation = \"off\"\n\n\
                     [[port]]\nname = \"2/3\"\nspeed = \"25G\"\n";
-        let port =
-            |name: &str, speed, fec, auto_negotiation| Port { name: name.to_owned(), speed, fec, auto_negotiation };
+        let port = |name: &str, speed, fec, auto_negotiation| Port {
+            name: name.to_owned(),
+            speed,
+            fec,
+            auto_negotiation,
+        };
         let expected = [
             port("1/0", Speed::Gigabit100, Fec::ReedSolomon, AutoNegotiation::Off),
             port("2/3", Speed::Gigabit25, Fec::None, AutoNegotiation::Default),

@@ -35,7 +35,8 @@ const UNREACHABLE: &str = "it cannot be reached";
 pub fn in_words(error: &RBFRTError) -> String {
     let words = match error {
         RBFRTError::ConnectionError { .. } => UNREACHABLE.to_owned(),
-        // So begins what is printed of a call that found no connection, or lost it before it was sent.
+        // So begins what is printed of a call that found no connection, or lost it before it was
+        // sent.
         RBFRTError::GRPCError { details, .. }
             if ["code: Unavailable", "ConnectError", "operation was canceled"]
                 .iter()
@@ -44,7 +45,9 @@ pub fn in_words(error: &RBFRTError) -> String {
             UNREACHABLE.to_owned()
         }
         RBFRTError::GRPCError { message, details } => match parts(details) {
-            parts if parts.is_empty() => quoted(message, "message: \"").unwrap_or_else(|| message.clone()),
+            parts if parts.is_empty() => {
+                quoted(message, "message: \"").unwrap_or_else(|| message.clone())
+            }
             parts => parts.join("; "),
         },
         RBFRTError::GenericError { message } => message.clone(),
@@ -54,12 +57,14 @@ pub fn in_words(error: &RBFRTError) -> String {
     words.replace('\n', " ")
 }
 
-/// What failed of a batch. The library hands on the gRPC status as it would be printed for debugging, so its bytes have to be read back.
+/// What failed of a batch. The library hands on the gRPC status as it would be printed for
+/// debugging, so its bytes have to be read back.
 fn parts(details: &str) -> Vec<String> {
     let bytes = quoted_bytes(details, "details: b\"").unwrap_or_default();
     let Ok(batch) = Batch::decode(&*bytes) else { return Vec::new() };
     let parts = batch.details.iter().filter_map(|any| Part::decode(&*any.value).ok());
-    let mut failed: Vec<_> = parts.filter(|part| part.canonical_code != 0).map(|part| part.message).collect();
+    let mut failed: Vec<_> =
+        parts.filter(|part| part.canonical_code != 0).map(|part| part.message).collect();
     failed.dedup();
     failed
 }
@@ -104,7 +109,8 @@ mod tests {
         // With a length that is a letter, and with what is escaped.
         let long = format!("table:x \"{}\" \\ no space", "y".repeat(60));
         let batch = Batch { details: vec![part(0, ""), part(8, &long), part(6, "exists")] };
-        let status = Status::with_details(Code::Unknown, "Write Error Status", batch.encode_to_vec().into());
+        let status =
+            Status::with_details(Code::Unknown, "Write Error Status", batch.encode_to_vec().into());
         assert_eq!(in_words(&RBFRTError::from(status)), format!("{long}; exists"));
     }
 

@@ -10,7 +10,8 @@ use aya::programs::links::{FdLink, LinkType};
 use aya::programs::tc::{SchedClassifierLink, TcAttachOptions};
 use aya::programs::xdp::XdpLink;
 use aya::programs::{
-    LinkOrder, Program, ProgramError, ProgramInfo, SchedClassifier, TcAttachType, Xdp, XdpMode, loaded_programs,
+    LinkOrder, Program, ProgramError, ProgramInfo, SchedClassifier, TcAttachType, Xdp, XdpMode,
+    loaded_programs,
 };
 use aya::{Ebpf, EbpfError, EbpfLoader};
 use tracing::warn;
@@ -32,7 +33,8 @@ const DETACHING: Duration = Duration::from_millis(100);
 /// Lines of the verifier's log to show: the last ones say why.
 const LOG_LINES: usize = 12;
 
-const PRIVILEGE: &str = "run it as root, or with the capabilities CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN";
+const PRIVILEGE: &str =
+    "run it as root, or with the capabilities CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN";
 
 /// Why the XDP data plane cannot start.
 #[derive(Debug, thiserror::Error)]
@@ -158,13 +160,16 @@ impl StartError {
     /// What it says of a hook, if another hook may do.
     pub fn refusal(&self) -> Option<Refusal> {
         match self {
-            Self::Verifier { error, .. } => {
-                Some(Refusal { everywhere: true, why: format!("the kernel's verifier refused the program ({error})") })
-            }
+            Self::Verifier { error, .. } => Some(Refusal {
+                everywhere: true,
+                why: format!("the kernel's verifier refused the program ({error})"),
+            }),
             Self::Load(_) => Some(Refusal { everywhere: true, why: self.to_string() }),
-            Self::NoNative(_) | Self::Mtu { .. } | Self::Queues(_) | Self::Attach { .. } | Self::DoesNotDeliver(_) => {
-                Some(Refusal { everywhere: false, why: self.to_string() })
-            }
+            Self::NoNative(_)
+            | Self::Mtu { .. }
+            | Self::Queues(_)
+            | Self::Attach { .. }
+            | Self::DoesNotDeliver(_) => Some(Refusal { everywhere: false, why: self.to_string() }),
             _ => None,
         }
     }
@@ -180,7 +185,8 @@ pub struct Refusal {
 
 /// Finds the interfaces that were asked for.
 pub fn find(names: &[String], all: &[Interface]) -> Result<Vec<Interface>, StartError> {
-    let existing = || all.iter().map(|interface| interface.name.as_str()).collect::<Vec<_>>().join(", ");
+    let existing =
+        || all.iter().map(|interface| interface.name.as_str()).collect::<Vec<_>>().join(", ");
     if names.is_empty() {
         return Err(StartError::NoInterface(existing()));
     }
@@ -241,37 +247,51 @@ pub fn hook_of(link: &FdLink) -> Option<Hook> {
     }
 }
 
-/// Has the hook's loaded program serve an existing link in place of another program, between one packet and the next.
+/// Has the hook's loaded program serve an existing link in place of another program, between one
+/// packet and the next.
 pub fn take_over(object: &mut Ebpf, link: FdLink, hook: Hook) -> Result<FdLink, StartError> {
-    let failed = |error: &dyn StdError| StartError::Load(format!("cannot replace a program: {error}"));
+    let failed =
+        |error: &dyn StdError| StartError::Load(format!("cannot replace a program: {error}"));
     match hook {
         Hook::Native => {
             let program: &mut Xdp = program(object, XDP)?;
             let link = XdpLink::try_from(link).map_err(|error| failed(&error))?;
-            let taken =
-                program.attach_to_link(link).and_then(|id| program.take_link(id)).map_err(|error| failed(&error))?;
+            let taken = program
+                .attach_to_link(link)
+                .and_then(|id| program.take_link(id))
+                .map_err(|error| failed(&error))?;
             FdLink::try_from(taken).map_err(|error| failed(&error))
         }
         Hook::Bundle => {
             let program: &mut SchedClassifier = program(object, TC)?;
             let link = SchedClassifierLink::try_from(link).map_err(|error| failed(&error))?;
-            let taken =
-                program.attach_to_link(link).and_then(|id| program.take_link(id)).map_err(|error| failed(&error))?;
+            let taken = program
+                .attach_to_link(link)
+                .and_then(|id| program.take_link(id))
+                .map_err(|error| failed(&error))?;
             FdLink::try_from(taken).map_err(|error| failed(&error))
         }
     }
 }
 
 /// The same of the filter of this owner at tc ingress.
-pub fn take_over_filter(object: &mut Ebpf, interface: &Interface, owner: u32) -> Result<Attachment, StartError> {
+pub fn take_over_filter(
+    object: &mut Ebpf,
+    interface: &Interface,
+    owner: u32,
+) -> Result<Attachment, StartError> {
     ingress::replace_filter(program(object, TC)?, interface, owner)
         .map_err(|error| attach_error(&error, interface, Hook::Bundle))?;
     Ok(Attachment::Filter(owner))
 }
 
-/// Attaches the hook's loaded program by a link, which ends when it is dropped and not pinned; `None` if the kernel has no
-/// links at tc ingress.
-pub fn attach(object: &mut Ebpf, interface: &Interface, hook: Hook) -> Result<Option<FdLink>, StartError> {
+/// Attaches the hook's loaded program by a link, which ends when it is dropped and not pinned;
+/// `None` if the kernel has no links at tc ingress.
+pub fn attach(
+    object: &mut Ebpf,
+    interface: &Interface,
+    hook: Hook,
+) -> Result<Option<FdLink>, StartError> {
     refuse_to_share(interface)?;
     match hook {
         Hook::Native => {
@@ -287,14 +307,20 @@ pub fn attach(object: &mut Ebpf, interface: &Interface, hook: Hook) -> Result<Op
     }
 }
 
-/// Attaches the loaded program at tc ingress by a filter of this owner, which stays until it is removed.
-pub fn attach_filter(object: &mut Ebpf, interface: &Interface, owner: u32) -> Result<Attachment, StartError> {
+/// Attaches the loaded program at tc ingress by a filter of this owner, which stays until it is
+/// removed.
+pub fn attach_filter(
+    object: &mut Ebpf,
+    interface: &Interface,
+    owner: u32,
+) -> Result<Attachment, StartError> {
     ingress::add_filter(program(object, TC)?, interface, owner)
         .map_err(|error| attach_error(&error, interface, Hook::Bundle))?;
     Ok(Attachment::Filter(owner))
 }
 
-/// Lets no other aggregator's frames be taken: tc has room for several programs, and XDP comes before all of them.
+/// Lets no other aggregator's frames be taken: tc has room for several programs, and XDP comes
+/// before all of them.
 fn refuse_to_share(interface: &Interface) -> Result<(), StartError> {
     let begin = Instant::now();
     while let Some((program, id)) = aggregator_at(interface)? {
@@ -310,7 +336,10 @@ fn refuse_to_share(interface: &Interface) -> Result<(), StartError> {
 /// Name and id of an aggregator's program that is attached to the interface.
 fn aggregator_at(interface: &Interface) -> Result<Option<(&'static str, u32)>, StartError> {
     let interfaces = interfaces::list()?;
-    let in_xdp = interfaces.iter().find(|known| known.index == interface.index).and_then(|known| known.program);
+    let in_xdp = interfaces
+        .iter()
+        .find(|known| known.index == interface.index)
+        .and_then(|known| known.program);
     let at_ingress = ingress::programs(interface);
     if at_ingress.is_none() {
         warn!(
@@ -341,7 +370,8 @@ fn attach_xdp(object: &mut Ebpf, interface: &Interface) -> Result<FdLink, StartE
 
 fn attach_tc(object: &mut Ebpf, interface: &Interface) -> Result<FdLink, StartError> {
     let program: &mut SchedClassifier = program(object, TC)?;
-    // Before others, as XDP would be: what they do to packets is for those that are not the aggregator's.
+    // Before others, as XDP would be: what they do to packets is for those that are not the
+    // aggregator's.
     let options = TcAttachOptions::TcxOrder(LinkOrder::first());
     let attached = program
         .attach_with_options(&interface.name, TcAttachType::Ingress, options)
@@ -354,13 +384,16 @@ fn program<'a, P>(object: &'a mut Ebpf, name: &str) -> Result<&'a mut P, StartEr
 where
     &'a mut P: TryFrom<&'a mut Program, Error = ProgramError>,
 {
-    let program = object.program_mut(name).ok_or_else(|| StartError::Load(format!("no program {name}")))?;
+    let program =
+        object.program_mut(name).ok_or_else(|| StartError::Load(format!("no program {name}")))?;
     program.try_into().map_err(|error: ProgramError| StartError::Load(error.to_string()))
 }
 
 fn load_error(error: EbpfError) -> StartError {
     match errno(&error) {
-        Some(libc::EPERM | libc::EACCES) if !is_verifier_error(&error) => return StartError::Privilege,
+        Some(libc::EPERM | libc::EACCES) if !is_verifier_error(&error) => {
+            return StartError::Privilege;
+        }
         Some(libc::ENOSYS) => return StartError::NoBpf,
         _ => {}
     }
@@ -406,7 +439,9 @@ mod tests {
 
     #[test]
     fn kernels_that_are_too_old_are_refused_in_one_line() {
-        for release in ["6.1.0-50-cloud-amd64", "6.12.107+deb13-amd64", "7.3.4", "10.0", "unheard of"] {
+        for release in
+            ["6.1.0-50-cloud-amd64", "6.12.107+deb13-amd64", "7.3.4", "10.0", "unheard of"]
+        {
             assert!(check_kernel(release).is_ok(), "{release}");
         }
         for release in ["5.10.0-30-amd64", "6.0.19", "4.19"] {

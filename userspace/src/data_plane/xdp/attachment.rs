@@ -24,13 +24,16 @@ impl Attachment {
     /// That by a link; `None` if the kernel does not tell of it.
     pub fn by(link: FdLink) -> Option<Self> {
         let id = link.info().ok()?.id();
-        let mut files = read_dir("/proc/self/fdinfo").ok()?.filter_map(|file| Some(file.ok()?.path()));
-        let info = files.find(|file| read_to_string(file).is_ok_and(|text| field(&text, "link_id") == Some(id)))?;
+        let mut files =
+            read_dir("/proc/self/fdinfo").ok()?.filter_map(|file| Some(file.ok()?.path()));
+        let info = files.find(|file| {
+            read_to_string(file).is_ok_and(|text| field(&text, "link_id") == Some(id))
+        })?;
         Some(Self::Link { _held: link, info })
     }
 
-    /// Whether it has this program serve the interface. Anybody may ask that of their own; the kernel's lists of programs are for
-    /// CAP_SYS_ADMIN.
+    /// Whether it has this program serve the interface. Anybody may ask that of their own; the
+    /// kernel's lists of programs are for CAP_SYS_ADMIN.
     pub fn serves(&self, index: u32, program: u32) -> bool {
         match self {
             Self::Link { info, .. } => read_to_string(info).is_ok_and(|text| {
@@ -55,7 +58,8 @@ mod tests {
     #[test]
     fn what_the_kernel_tells_of_a_link_is_read() {
         let text = "pos:\t0\nlink_type:\ttcx\nlink_id:\t17\nprog_tag:\ta04f5eef06a7f555\nprog_id:\t42\nifindex:\t3\n";
-        let fields = ["link_id", "prog_id", "ifindex", "link_type", "attach"].map(|name| field(text, name));
+        let fields =
+            ["link_id", "prog_id", "ifindex", "link_type", "attach"].map(|name| field(text, name));
         assert_eq!(fields, [Some(17), Some(42), Some(3), None, None]);
     }
 }

@@ -73,7 +73,8 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// That for these interfaces; `attached` says at which hook an earlier daemon's program serves one.
+    /// That for these interfaces; `attached` says at which hook an earlier daemon's program serves
+    /// one.
     ///
     /// # Errors
     ///
@@ -84,14 +85,21 @@ impl Plan {
         attached: impl Fn(&Interface) -> Option<Hook>,
     ) -> Result<Self, NetlinkError> {
         let names = interfaces.iter().map(|interface| interface.name.clone()).collect();
-        let facts =
-            interfaces.iter().map(|interface| Facts::of(interface, attached(interface))).collect::<Result<_, _>>()?;
+        let facts = interfaces
+            .iter()
+            .map(|interface| Facts::of(interface, attached(interface)))
+            .collect::<Result<_, _>>()?;
         Ok(Self { mode, names, facts })
     }
 
     /// The hooks, in the interfaces' order.
     pub fn choices(&self) -> Vec<Choice> {
-        let asked = |hook| vec![Choice { hook, why: "as asked for".to_owned(), is_fallback: false }; self.names.len()];
+        let asked = |hook| {
+            vec![
+                Choice { hook, why: "as asked for".to_owned(), is_fallback: false };
+                self.names.len()
+            ]
+        };
         match self.mode {
             Mode::Native => asked(Hook::Native),
             Mode::Bundle => asked(Hook::Bundle),
@@ -99,7 +107,8 @@ impl Plan {
         }
     }
 
-    /// Takes note that a hook cannot be used, at this interface or at none. Whether another one is left.
+    /// Takes note that a hook cannot be used, at this interface or at none. Whether another one is
+    /// left.
     pub fn refuse(&mut self, hook: Hook, number: Option<usize>, why: &str) -> bool {
         for (index, facts) in self.facts.iter_mut().enumerate() {
             if number.is_none_or(|number| number == index) && facts.why_not(hook).is_none() {
@@ -113,7 +122,8 @@ impl Plan {
 /// What decides on an interface's hook.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Facts {
-    /// The kind of a virtual interface, or the driver of a paravirtual one, if superpackets come through it whole.
+    /// The kind of a virtual interface, or the driver of a paravirtual one, if superpackets come
+    /// through it whole.
     carries_superpackets: Option<String>,
     /// What its driver does in XDP; `None` if the kernel does not tell (before 6.3).
     xdp: Option<XdpFeatures>,
@@ -123,16 +133,23 @@ struct Facts {
     refused: Vec<(Hook, String)>,
 }
 
-/// Kinds of interfaces, and drivers, through which superpackets come whole unless XDP keeps them from it.
+/// Kinds of interfaces, and drivers, through which superpackets come whole unless XDP keeps them
+/// from it.
 const WHOLE: [&str; 4] = ["veth", "netkit", "tun", "virtio_net"];
 
 fn choose(names: &[String], facts: &[Facts]) -> Vec<Choice> {
     let mut choices: Vec<_> = facts.iter().map(Facts::best).collect();
     // What native XDP sends to all must get through every port.
-    let deaf = choices.iter().zip(facts).position(|(choice, facts)| choice.hook == Hook::Bundle && !facts.delivers());
+    let deaf = choices
+        .iter()
+        .zip(facts)
+        .position(|(choice, facts)| choice.hook == Hook::Bundle && !facts.delivers());
     if let Some(deaf) = deaf {
         for (choice, facts) in choices.iter_mut().zip(facts) {
-            if choice.hook == Hook::Native && facts.attached.is_none() && facts.why_not(Hook::Bundle).is_none() {
+            if choice.hook == Hook::Native
+                && facts.attached.is_none()
+                && facts.why_not(Hook::Bundle).is_none()
+            {
                 let why = format!("{} would not send what native XDP gives it", names[deaf]);
                 *choice = Choice { hook: Hook::Bundle, why, is_fallback: false };
             }
@@ -147,7 +164,10 @@ impl Facts {
         let driver = driver.and_then(|path| Some(path.file_name()?.to_str()?.to_owned()));
         let names = [interface.kind.clone(), driver];
         Ok(Self {
-            carries_superpackets: names.into_iter().flatten().find(|name| WHOLE.contains(&name.as_str())),
+            carries_superpackets: names
+                .into_iter()
+                .flatten()
+                .find(|name| WHOLE.contains(&name.as_str())),
             xdp: interfaces::xdp_features(interface.index)?,
             attached,
             refused: Vec::new(),
@@ -158,7 +178,9 @@ impl Facts {
         let has_native = self.xdp.is_none_or(XdpFeatures::has_native);
         let (hook, why) = match (self.attached, &self.carries_superpackets, has_native) {
             (Some(hook), _, _) => (hook, "as an earlier daemon had it".to_owned()),
-            (None, Some(name), _) => (Hook::Bundle, format!("superpackets come whole through {name}")),
+            (None, Some(name), _) => {
+                (Hook::Bundle, format!("superpackets come whole through {name}"))
+            }
             (None, None, true) => (Hook::Native, "the driver has native XDP".to_owned()),
             (None, None, false) => (Hook::Bundle, "the driver has no native XDP".to_owned()),
         };
@@ -186,7 +208,11 @@ mod tests {
     use super::*;
 
     fn plan(mode: Mode, facts: &[Facts]) -> Plan {
-        Plan { mode, names: (0..facts.len()).map(|index| format!("p{index}")).collect(), facts: facts.to_vec() }
+        Plan {
+            mode,
+            names: (0..facts.len()).map(|index| format!("p{index}")).collect(),
+            facts: facts.to_vec(),
+        }
     }
 
     fn hooks(plan: &Plan) -> Vec<Hook> {
@@ -206,11 +232,23 @@ mod tests {
         let hooks = |facts: &[Facts]| hooks(&plan(Mode::Auto, facts));
         let none = Some(XdpFeatures::default());
         let plain = Facts { xdp: none, ..nic() };
-        assert_eq!(hooks(&[nic(), veth(), plain.clone()]), [Hook::Bundle; 3], "the last one is deaf to XDP");
+        assert_eq!(
+            hooks(&[nic(), veth(), plain.clone()]),
+            [Hook::Bundle; 3],
+            "the last one is deaf to XDP"
+        );
         assert_eq!(hooks(&[nic(), veth()]), [Hook::Native, Hook::Bundle]);
         assert_eq!(hooks(&[nic(), Facts { xdp: none, ..veth() }]), [Hook::Bundle; 2]);
-        assert_eq!(hooks(&[Facts { xdp: None, ..nic() }]), [Hook::Native], "a kernel that does not tell");
-        assert_eq!(hooks(&[Facts { attached: Some(Hook::Native), ..veth() }]), [Hook::Native], "taken over");
+        assert_eq!(
+            hooks(&[Facts { xdp: None, ..nic() }]),
+            [Hook::Native],
+            "a kernel that does not tell"
+        );
+        assert_eq!(
+            hooks(&[Facts { attached: Some(Hook::Native), ..veth() }]),
+            [Hook::Native],
+            "taken over"
+        );
     }
 
     #[test]
@@ -229,8 +267,14 @@ mod tests {
         assert_eq!(hooks(&plan), [Hook::Native; 3]);
         let choices = plan.choices();
         assert_eq!(choices[1].why, "bundles at tc ingress cannot be used: the verifier refused it");
-        assert_eq!(choices.iter().map(|choice| choice.is_fallback).collect::<Vec<_>>(), [false, true, true]);
-        assert!(!plan.refuse(Hook::Native, Some(2), "its MTU is too large"), "nothing is left at p2");
+        assert_eq!(
+            choices.iter().map(|choice| choice.is_fallback).collect::<Vec<_>>(),
+            [false, true, true]
+        );
+        assert!(
+            !plan.refuse(Hook::Native, Some(2), "its MTU is too large"),
+            "nothing is left at p2"
+        );
     }
 
     #[test]

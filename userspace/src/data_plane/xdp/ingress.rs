@@ -1,8 +1,8 @@
-//! Programs at the tc ingress of interfaces: attached by links where the kernel has them (TCX, Linux 6.6), by filters of its
-//! classifier `bpf` before.
+//! Programs at the tc ingress of interfaces: attached by links where the kernel has them (TCX,
+//! Linux 6.6), by filters of its classifier `bpf` before.
 //!
-//! A filter stays until it is removed, whoever dies. Its handle says whose it is: the number of the folder that the data plane is
-//! kept in.
+//! A filter stays until it is removed, whoever dies. Its handle says whose it is: the number of the
+//! folder that the data plane is kept in.
 
 use std::error::Error as StdError;
 use std::io;
@@ -21,7 +21,8 @@ use neli::utils::Groups;
 
 use super::interfaces::{self, Interface, NetlinkError, failed};
 
-/// Before others, as XDP would be: what they do to packets is for those that are not the aggregator's.
+/// Before others, as XDP would be: what they do to packets is for those that are not the
+/// aggregator's.
 const PRIORITY: u16 = 1;
 // Of linux/pkt_sched.h: the queueing discipline that filters hang at, and its two sides.
 const CLSACT: u32 = 0xFFFF_0000;
@@ -39,20 +40,25 @@ impl RtaType for BpfOption {}
 
 /// Whether this kernel attaches programs at tc ingress by links.
 pub fn has_links() -> bool {
-    // Every namespace has a loopback interface. A kernel that has no links does not know the question.
+    // Every namespace has a loopback interface. A kernel that has no links does not know the
+    // question.
     !matches!(SchedClassifier::query_tcx("lo", TcAttachType::Ingress), Err(error) if errno(&error) == Some(libc::EINVAL))
 }
 
-/// Ids of the programs at the interface's tc ingress; `None` if this process may not ask for them, which takes CAP_SYS_ADMIN where they are
-/// attached by links.
+/// Ids of the programs at the interface's tc ingress; `None` if this process may not ask for them,
+/// which takes CAP_SYS_ADMIN where they are attached by links.
 pub fn programs(interface: &Interface) -> Option<Vec<u32>> {
     match SchedClassifier::query_tcx(&interface.name, TcAttachType::Ingress) {
         Ok((_, programs)) => Some(programs.iter().map(ProgramInfo::id).collect()),
         Err(error) if errno(&error) == Some(libc::EPERM) => None,
         // No links in this kernel, or no such interface any more.
-        Err(_) => {
-            Some(filters(interface.index, INGRESS).ok()?.into_iter().filter_map(|filter| filter.program).collect())
-        }
+        Err(_) => Some(
+            filters(interface.index, INGRESS)
+                .ok()?
+                .into_iter()
+                .filter_map(|filter| filter.program)
+                .collect(),
+        ),
     }
 }
 
@@ -79,7 +85,11 @@ pub fn filtered_interfaces(owner: u32) -> Result<Vec<Interface>, NetlinkError> {
 /// # Errors
 ///
 /// When the kernel refuses.
-pub fn add_filter(program: &mut SchedClassifier, interface: &Interface, owner: u32) -> Result<(), ProgramError> {
+pub fn add_filter(
+    program: &mut SchedClassifier,
+    interface: &Interface,
+    owner: u32,
+) -> Result<(), ProgramError> {
     // There may be one already; without one, the next call fails.
     let _ = tc::qdisc_add_clsact(&interface.name);
     let options = NlOptions { priority: PRIORITY, handle: owner.into(), classid: None };
@@ -89,18 +99,24 @@ pub fn add_filter(program: &mut SchedClassifier, interface: &Interface, owner: u
     Ok(())
 }
 
-/// Has a loaded program serve the interface in place of the one in the owner's filter, between one packet and the next.
+/// Has a loaded program serve the interface in place of the one in the owner's filter, between one
+/// packet and the next.
 ///
 /// # Errors
 ///
 /// When the kernel refuses.
-pub fn replace_filter(program: &mut SchedClassifier, interface: &Interface, owner: u32) -> Result<(), ProgramError> {
+pub fn replace_filter(
+    program: &mut SchedClassifier,
+    interface: &Interface,
+    owner: u32,
+) -> Result<(), ProgramError> {
     let replaced = program.attach_to_link(filter_of(interface, owner)?)?;
     keep(program.take_link(replaced)?);
     Ok(())
 }
 
-/// Removes the owner's filter from the interface, if there is one, and the queueing discipline if nothing else hangs at it.
+/// Removes the owner's filter from the interface, if there is one, and the queueing discipline if
+/// nothing else hangs at it.
 ///
 /// # Errors
 ///
@@ -129,11 +145,15 @@ pub fn remove_filters(owner: u32) -> Result<(), NetlinkError> {
 
 /// The system call's error number, wherever in the chain of causes it is.
 pub fn errno(error: &(dyn StdError + 'static)) -> Option<i32> {
-    causes(error).filter_map(|error| error.downcast_ref::<io::Error>()).find_map(io::Error::raw_os_error)
+    causes(error)
+        .filter_map(|error| error.downcast_ref::<io::Error>())
+        .find_map(io::Error::raw_os_error)
 }
 
 /// The error, and what caused it.
-pub fn causes<'a>(error: &'a (dyn StdError + 'static)) -> impl Iterator<Item = &'a (dyn StdError + 'static)> {
+pub fn causes<'a>(
+    error: &'a (dyn StdError + 'static),
+) -> impl Iterator<Item = &'a (dyn StdError + 'static)> {
     let mut next = Some(error);
     std::iter::from_fn(move || {
         let error = next?;
@@ -144,8 +164,14 @@ pub fn causes<'a>(error: &'a (dyn StdError + 'static)) -> impl Iterator<Item = &
 
 /// The owner's filter. It is removed when the value is dropped.
 fn filter_of(interface: &Interface, owner: u32) -> Result<SchedClassifierLink, ProgramError> {
-    SchedClassifierLink::attached(&interface.name, TcAttachType::Ingress, PRIORITY, owner.into(), None)
-        .map_err(|error| tc::TcError::IoError(error).into())
+    SchedClassifierLink::attached(
+        &interface.name,
+        TcAttachType::Ingress,
+        PRIORITY,
+        owner.into(),
+        None,
+    )
+    .map_err(|error| tc::TcError::IoError(error).into())
 }
 
 /// Has the filter outlive its value, which holds numbers alone.
@@ -163,8 +189,9 @@ struct Filter {
 fn filters(index: u32, side: u32) -> Result<Vec<Filter>, NetlinkError> {
     let (router, _) = NlRouter::connect(NlFamily::Route, None, Groups::empty()).map_err(failed)?;
     let request = message(index, 0, side)?;
-    let replies =
-        router.send::<_, _, Rtm, Tcmsg>(Rtm::Gettfilter, NlmF::DUMP, NlPayload::Payload(request)).map_err(failed)?;
+    let replies = router
+        .send::<_, _, Rtm, Tcmsg>(Rtm::Gettfilter, NlmF::DUMP, NlPayload::Payload(request))
+        .map_err(failed)?;
     let mut filters = Vec::new();
     for reply in replies {
         let reply: Nlmsghdr<Rtm, Tcmsg> = reply.map_err(failed)?;
@@ -183,8 +210,9 @@ fn filters(index: u32, side: u32) -> Result<Vec<Filter>, NetlinkError> {
 fn remove_clsact(index: u32) -> Result<(), NetlinkError> {
     let (router, _) = NlRouter::connect(NlFamily::Route, None, Groups::empty()).map_err(failed)?;
     let request = message(index, CLSACT, CLSACT_PARENT)?;
-    let replies =
-        router.send::<_, _, Rtm, Tcmsg>(Rtm::Delqdisc, NlmF::ACK, NlPayload::Payload(request)).map_err(failed)?;
+    let replies = router
+        .send::<_, _, Rtm, Tcmsg>(Rtm::Delqdisc, NlmF::ACK, NlPayload::Payload(request))
+        .map_err(failed)?;
     for reply in replies {
         let _: Nlmsghdr<Rtm, Tcmsg> = reply.map_err(failed)?;
     }

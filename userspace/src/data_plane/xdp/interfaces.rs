@@ -34,7 +34,8 @@ impl XdpFeatures {
         self.0 & (XDP_ACT_BASIC | XDP_ACT_REDIRECT) == XDP_ACT_BASIC | XDP_ACT_REDIRECT
     }
 
-    /// Whether frames that XDP sends out of the interface go anywhere. On a veth, only while the other end takes such frames.
+    /// Whether frames that XDP sends out of the interface go anywhere. On a veth, only while the
+    /// other end takes such frames.
     pub fn delivers(self) -> bool {
         self.0 & XDP_ACT_NDO_XMIT != 0
     }
@@ -91,9 +92,13 @@ impl NlAttrType for NetdevAttribute {}
 /// When netlink cannot be used.
 pub fn list() -> Result<Vec<Interface>, NetlinkError> {
     let (router, _) = NlRouter::connect(NlFamily::Route, None, Groups::empty()).map_err(failed)?;
-    let request = IfinfomsgBuilder::default().ifi_family(RtAddrFamily::Unspecified).build().map_err(failed)?;
-    let replies =
-        router.send::<_, _, Rtm, Ifinfomsg>(Rtm::Getlink, NlmF::DUMP, NlPayload::Payload(request)).map_err(failed)?;
+    let request = IfinfomsgBuilder::default()
+        .ifi_family(RtAddrFamily::Unspecified)
+        .build()
+        .map_err(failed)?;
+    let replies = router
+        .send::<_, _, Rtm, Ifinfomsg>(Rtm::Getlink, NlmF::DUMP, NlPayload::Payload(request))
+        .map_err(failed)?;
     let mut interfaces = Vec::new();
     for reply in replies {
         let reply: Nlmsghdr<Rtm, Ifinfomsg> = reply.map_err(failed)?;
@@ -101,7 +106,9 @@ pub fn list() -> Result<Vec<Interface>, NetlinkError> {
         let attributes = link.rtattrs().get_attr_handle();
         interfaces.push(Interface {
             index: u32::try_from(*link.ifi_index()).map_err(failed)?,
-            name: attributes.get_attr_payload_as_with_len::<String>(Ifla::Ifname).map_err(failed)?,
+            name: attributes
+                .get_attr_payload_as_with_len::<String>(Ifla::Ifname)
+                .map_err(failed)?,
             master: attributes.get_attr_payload_as(Ifla::Master).ok(),
             mac: attributes.get_attr_payload_as(Ifla::Address).ok(),
             mtu: attributes.get_attr_payload_as(Ifla::Mtu).map_err(failed)?,
@@ -141,8 +148,9 @@ pub fn addresses() -> Result<Vec<Address>, NetlinkError> {
         .ifa_index(0)
         .build()
         .map_err(failed)?;
-    let replies =
-        router.send::<_, _, Rtm, Ifaddrmsg>(Rtm::Getaddr, NlmF::DUMP, NlPayload::Payload(request)).map_err(failed)?;
+    let replies = router
+        .send::<_, _, Rtm, Ifaddrmsg>(Rtm::Getaddr, NlmF::DUMP, NlPayload::Payload(request))
+        .map_err(failed)?;
     let mut addresses = Vec::new();
     for reply in replies {
         let reply: Nlmsghdr<Rtm, Ifaddrmsg> = reply.map_err(failed)?;
@@ -161,10 +169,16 @@ pub fn addresses() -> Result<Vec<Address>, NetlinkError> {
 ///
 /// When netlink cannot be used.
 pub fn xdp_features(index: u32) -> Result<Option<XdpFeatures>, NetlinkError> {
-    let (router, _) = NlRouter::connect(NlFamily::Generic, None, Groups::empty()).map_err(failed)?;
+    let (router, _) =
+        NlRouter::connect(NlFamily::Generic, None, Groups::empty()).map_err(failed)?;
     let Ok(family) = router.resolve_genl_family("netdev") else { return Ok(None) };
     let attribute = NlattrBuilder::default()
-        .nla_type(AttrTypeBuilder::default().nla_type(NetdevAttribute::Ifindex).build().map_err(failed)?)
+        .nla_type(
+            AttrTypeBuilder::default()
+                .nla_type(NetdevAttribute::Ifindex)
+                .build()
+                .map_err(failed)?,
+        )
         .nla_payload(index)
         .build()
         .map_err(failed)?;
@@ -175,13 +189,21 @@ pub fn xdp_features(index: u32) -> Result<Option<XdpFeatures>, NetlinkError> {
         .build()
         .map_err(failed)?;
     let replies = router
-        .send::<_, _, u16, Genlmsghdr<NetdevCommand, NetdevAttribute>>(family, NlmF::ACK, NlPayload::Payload(request))
+        .send::<_, _, u16, Genlmsghdr<NetdevCommand, NetdevAttribute>>(
+            family,
+            NlmF::ACK,
+            NlPayload::Payload(request),
+        )
         .map_err(failed)?;
     for reply in replies {
-        let reply: Nlmsghdr<u16, Genlmsghdr<NetdevCommand, NetdevAttribute>> = reply.map_err(failed)?;
+        let reply: Nlmsghdr<u16, Genlmsghdr<NetdevCommand, NetdevAttribute>> =
+            reply.map_err(failed)?;
         let Some(device) = reply.get_payload() else { continue };
-        let features: u64 =
-            device.attrs().get_attr_handle().get_attr_payload_as(NetdevAttribute::XdpFeatures).map_err(failed)?;
+        let features: u64 = device
+            .attrs()
+            .get_attr_handle()
+            .get_attr_payload_as(NetdevAttribute::XdpFeatures)
+            .map_err(failed)?;
         return Ok(Some(XdpFeatures(features)));
     }
     Ok(None)
@@ -204,7 +226,11 @@ mod tests {
     /// Every namespace has its loopback interface, and this test no privilege.
     #[test]
     fn the_loopback_interface_is_found() {
-        let lo = list().expect("netlink").into_iter().find(|interface| interface.name == "lo").expect("lo");
+        let lo = list()
+            .expect("netlink")
+            .into_iter()
+            .find(|interface| interface.name == "lo")
+            .expect("lo");
         assert_eq!((lo.index, lo.master, lo.program), (1, None, None));
         assert_eq!(lo.mac, Some([0; 6]));
         let own = Address { index: lo.index, ip: Ipv4Addr::LOCALHOST };

@@ -1,8 +1,9 @@
-//! What the control plane keeps for the next daemon: a BPF map that is pinned with the program's, and so lives and dies with
-//! what it tells of.
+//! What the control plane keeps for the next daemon: a BPF map that is pinned with the program's,
+//! and so lives and dies with what it tells of.
 //!
-//! An entry is a text of JSON, filled up with zeros: `bpftool map dump` shows it to people. The kernel replaces an entry in
-//! one system call: whenever this process dies, each is as it was before or after.
+//! An entry is a text of JSON, filled up with zeros: `bpftool map dump` shows it to people. The
+//! kernel replaces an entry in one system call: whenever this process dies, each is as it was
+//! before or after.
 
 use std::path::Path;
 
@@ -20,7 +21,8 @@ const ENTRY_LEN: usize = MAX_SAVED_LEN;
 /// Entry of [`Settings`], behind those of the jobs.
 const SETTINGS: u32 = MAX_JOBS as u32;
 
-/// Version of what is in the maps and here; to be raised when a daemon would misread what an earlier one left.
+/// Version of what is in the maps and here; to be raised when a daemon would misread what an
+/// earlier one left.
 const LAYOUT: u32 = 5;
 
 /// The journal's map.
@@ -43,9 +45,12 @@ impl Settings {
     /// What differs, for people; `None` if nothing does.
     pub fn difference(&self, other: &Self) -> Option<String> {
         let differences = [
-            (self.layout != other.layout).then(|| format!("layout {}, not {}", self.layout, other.layout)),
-            (self.mode != other.mode).then(|| format!("{} mode, not {}", self.mode.name(), other.mode.name())),
-            (self.port != other.port).then(|| format!("data port {}, not {}", self.port, other.port)),
+            (self.layout != other.layout)
+                .then(|| format!("layout {}, not {}", self.layout, other.layout)),
+            (self.mode != other.mode)
+                .then(|| format!("{} mode, not {}", self.mode.name(), other.mode.name())),
+            (self.port != other.port)
+                .then(|| format!("data port {}, not {}", self.port, other.port)),
         ];
         let differences: Vec<_> = differences.into_iter().flatten().collect();
         (!differences.is_empty()).then(|| differences.join(", "))
@@ -75,7 +80,8 @@ impl Journal {
             0,
         );
         let map = MapData::create(definition, "JOURNAL", None)?;
-        map.pin(path).map_err(|error| MapError::PinError { name: Some("JOURNAL".to_owned()), error })?;
+        map.pin(path)
+            .map_err(|error| MapError::PinError { name: Some("JOURNAL".to_owned()), error })?;
         let mut journal = Self(Map::from_map_data(map)?.try_into()?);
         journal.write(SETTINGS, &Head { settings, epochs: None })
     }
@@ -114,7 +120,9 @@ impl Journal {
     /// When the kernel refuses.
     pub fn keep_epochs(&mut self, epochs: &Epochs) -> Result<(), MapError> {
         match self.settings()? {
-            Some(settings) => self.write(SETTINGS, &Head { settings, epochs: Some(epochs.clone()) }),
+            Some(settings) => {
+                self.write(SETTINGS, &Head { settings, epochs: Some(epochs.clone()) })
+            }
             None => Err(MapError::KeyNotFound),
         }
     }
@@ -143,7 +151,11 @@ impl Journal {
     ///
     /// When the kernel refuses.
     pub fn forget(&mut self, number: u16) -> Result<(), MapError> {
-        if usize::from(number) < MAX_JOBS { self.0.set(number.into(), [0; ENTRY_LEN], 0) } else { Ok(()) }
+        if usize::from(number) < MAX_JOBS {
+            self.0.set(number.into(), [0; ENTRY_LEN], 0)
+        } else {
+            Ok(())
+        }
     }
 
     fn read<T: DeserializeOwned>(&self, entry: u32) -> Result<Option<T>, MapError> {
@@ -154,7 +166,8 @@ impl Journal {
 
     fn write(&mut self, entry: u32, value: &impl Serialize) -> Result<(), MapError> {
         let mut bytes = [0; ENTRY_LEN];
-        serde_json::to_writer(&mut bytes[..], value).map_err(|error| MapError::IoError(error.into()))?;
+        serde_json::to_writer(&mut bytes[..], value)
+            .map_err(|error| MapError::IoError(error.into()))?;
         self.0.set(entry, bytes, 0)
     }
 }

@@ -1,4 +1,5 @@
-//! What the aggregator answers to: its addresses and its MACs, as the kernel's interfaces have them now.
+//! What the aggregator answers to: its addresses and its MACs, as the kernel's interfaces have them
+//! now.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -19,8 +20,9 @@ pub struct Local {
 }
 
 impl Local {
-    /// Of these ports, among all interfaces and addresses of the namespace. The addresses are those of the ports and of the bridges
-    /// that these are ports of, unless one is `configured`; the MACs also that of whatever interface has such an address.
+    /// Of these ports, among all interfaces and addresses of the namespace. The addresses are those
+    /// of the ports and of the bridges that these are ports of, unless one is `configured`; the
+    /// MACs also that of whatever interface has such an address.
     pub fn new(
         configured: Option<Ipv4Addr>,
         ports: &[Interface],
@@ -29,12 +31,18 @@ impl Local {
     ) -> Self {
         let mut indices: BTreeSet<_> =
             ports.iter().flat_map(|port| [Some(port.index), port.master]).flatten().collect();
-        let addresses_of_ports = addresses.iter().filter(|address| indices.contains(&address.index));
+        let addresses_of_ports =
+            addresses.iter().filter(|address| indices.contains(&address.index));
         let served = match configured {
             Some(address) => vec![address],
             None => addresses_of_ports.map(|address| address.ip).collect(),
         };
-        indices.extend(addresses.iter().filter(|address| served.contains(&address.ip)).map(|address| address.index));
+        indices.extend(
+            addresses
+                .iter()
+                .filter(|address| served.contains(&address.ip))
+                .map(|address| address.index),
+        );
         let own = interfaces.iter().filter(|interface| indices.contains(&interface.index));
         Self { addresses: served, macs: own.filter_map(|interface| interface.mac).collect() }
     }
@@ -93,7 +101,10 @@ mod tests {
     #[test]
     fn that_of_whoever_has_the_address() {
         let with_mac_of = |address, indices: &[u32]| {
-            assert_eq!(local(Some(address)), Local { addresses: vec![address.into()], macs: macs(indices) });
+            assert_eq!(
+                local(Some(address)),
+                Local { addresses: vec![address.into()], macs: macs(indices) }
+            );
         };
         with_mac_of([10, 0, 0, 9], &[BRIDGE, PORT, VIRTUAL]);
         with_mac_of([10, 0, 0, 7], &[BRIDGE, PORT]);

@@ -5,7 +5,9 @@ use std::io;
 use std::path::Path;
 
 use aya::Ebpf;
-use aya::maps::{Array, ArrayOfMaps, DevMap, HashMap, Map, MapData, MapError, MapInfo, PerCpuArray, RingBuf};
+use aya::maps::{
+    Array, ArrayOfMaps, DevMap, HashMap, Map, MapData, MapError, MapInfo, PerCpuArray, RingBuf,
+};
 use aya_obj::generated::{
     bpf_devmap_val,
     bpf_map_type::{BPF_MAP_TYPE_ARRAY, BPF_MAP_TYPE_DEVMAP},
@@ -24,7 +26,8 @@ type SlotBytes = [u8; size_of::<LockedSlot>()];
 type EndpointBytes = [u8; size_of::<Endpoint>()];
 
 /// The program's maps.
-pub const NAMES: [&str; 8] = ["LOCAL", "JOBS", "MEMBERS", "SLOTS", "GROUPS", "PORTS", "COUNTERS", "EVENTS"];
+pub const NAMES: [&str; 8] =
+    ["LOCAL", "JOBS", "MEMBERS", "SLOTS", "GROUPS", "PORTS", "COUNTERS", "EVENTS"];
 
 /// The first map in `folder` that is not as this build's would be, if there is one.
 ///
@@ -69,7 +72,9 @@ impl Maps {
     ///
     /// When one is missing or of another type.
     pub fn take(object: &mut Ebpf) -> Result<(Self, RingBuf<MapData>), MapError> {
-        let mut map = |name: &str| object.take_map(name).ok_or_else(|| MapError::InvalidName { name: name.to_owned() });
+        let mut map = |name: &str| {
+            object.take_map(name).ok_or_else(|| MapError::InvalidName { name: name.to_owned() })
+        };
         let maps = Self {
             jobs: map("JOBS")?.try_into()?,
             members: map("MEMBERS")?.try_into()?,
@@ -83,11 +88,12 @@ impl Maps {
         Ok((maps, map("EVENTS")?.try_into()?))
     }
 
-    /// Has the program serve what is sent to these MACs and addresses at this port, and let nothing pass that claims to come from
-    /// the addresses. No others.
+    /// Has the program serve what is sent to these MACs and addresses at this port, and let nothing
+    /// pass that claims to come from the addresses. No others.
     pub fn set_local(&mut self, local: &Local, port: u16) -> Result<(), MapError> {
         let endpoints = local.addresses.iter().flat_map(|ip| {
-            let served = local.macs.iter().map(|mac| Endpoint::served(*mac, ip.octets(), U16::new(port)));
+            let served =
+                local.macs.iter().map(|mac| Endpoint::served(*mac, ip.octets(), U16::new(port)));
             served.chain([Endpoint::own(ip.octets())])
         });
         let wanted: Vec<EndpointBytes> = endpoints.map(|endpoint| transmute!(endpoint)).collect();
@@ -95,7 +101,10 @@ impl Maps {
             self.local.insert(key, 1, 0)?;
         }
         let present = self.local.keys().collect::<Result<Vec<_>, _>>()?;
-        present.iter().filter(|key| !wanted.contains(key)).try_for_each(|key| self.local.remove(key))
+        present
+            .iter()
+            .filter(|key| !wanted.contains(key))
+            .try_for_each(|key| self.local.remove(key))
     }
 
     /// The job's entry.
@@ -120,14 +129,20 @@ impl Maps {
         self.members.set(member_index(job, rank), bytes, 0)
     }
 
-    /// Sees to it that a vacant shard has memory for its slots. It keeps that for its next job, as long as this process lives.
+    /// Sees to it that a vacant shard has memory for its slots. It keeps that for its next job, as
+    /// long as this process lives.
     pub fn make_slots(&mut self, shard: u16) -> Result<(), MapError> {
         if self.made.contains(&shard) {
             return Ok(());
         }
         let (key, value) = (size_of::<u32>() as u32, size_of::<LockedSlot>() as u32);
-        let definition =
-            aya_obj::Map::new_from_params(BPF_MAP_TYPE_ARRAY as u32, key, value, SLOTS_PER_SHARD as u32, 0);
+        let definition = aya_obj::Map::new_from_params(
+            BPF_MAP_TYPE_ARRAY as u32,
+            key,
+            value,
+            SLOTS_PER_SHARD as u32,
+            0,
+        );
         let slots = Map::from_map_data(MapData::create(definition, "slots", None)?)?.try_into()?;
         self.slots.set(shard.into(), &slots, 0)?;
         self.made.insert(shard);
@@ -143,10 +158,13 @@ impl Maps {
             MAX_RANKS as u32,
             0,
         );
-        let mut group: DevMap<MapData> = Map::from_map_data(MapData::create(definition, "group", None)?)?.try_into()?;
+        let mut group: DevMap<MapData> =
+            Map::from_map_data(MapData::create(definition, "group", None)?)?.try_into()?;
         for (key, interface) in (0..).zip(interfaces) {
             // The error's type cannot be named outside of aya.
-            group.set(key, *interface, None, 0).map_err(|error| MapError::IoError(io::Error::other(error)))?;
+            group
+                .set(key, *interface, None, 0)
+                .map_err(|error| MapError::IoError(io::Error::other(error)))?;
         }
         let mut ports = [0; MAX_RANKS];
         ports.iter_mut().zip(interfaces).for_each(|(port, interface)| *port = *interface);

@@ -1,4 +1,5 @@
-//! The data plane in the kernel, in XDP and at tc ingress: loads the programs, attaches them, and reaches them through their maps.
+//! The data plane in the kernel, in XDP and at tc ingress: loads the programs, attaches them, and
+//! reaches them through their maps.
 //!
 //! | module | what it holds |
 //! | --- | --- |
@@ -86,8 +87,8 @@ pub struct XdpDataPlane {
 }
 
 impl XdpDataPlane {
-    /// Loads the program and attaches it to all interfaces. Takes over, with its jobs, what a daemon that died has left, and
-    /// replaces its program between one packet and the next.
+    /// Loads the program and attaches it to all interfaces. Takes over, with its jobs, what a
+    /// daemon that died has left, and replaces its program between one packet and the next.
     ///
     /// # Errors
     ///
@@ -107,16 +108,26 @@ impl XdpDataPlane {
             maps.set_local(&local, config.port).map_err(map_error)?;
             ports.attach_to(&interfaces, &pins)?;
             let events = WorkerThread::spawn("events", move |stop| forward(ring, &events, stop))
-                .map_err(|error| StartError::Load(format!("cannot start a thread for events: {error}")))?;
+                .map_err(|error| {
+                    StartError::Load(format!("cannot start a thread for events: {error}"))
+                })?;
             Ok((maps.into(), journal.into(), ports.into(), events))
         });
         match started {
-            Ok((maps, journal, ports, events)) => {
-                Ok(Self { config, local: local.into(), is_adopted, pins, maps, journal, ports, _events: events })
-            }
+            Ok((maps, journal, ports, events)) => Ok(Self {
+                config,
+                local: local.into(),
+                is_adopted,
+                pins,
+                maps,
+                journal,
+                ports,
+                _events: events,
+            }),
             Err(error) => {
                 if !is_adopted {
-                    // The error says why there is no data plane; what of it cannot be removed, `detach` removes.
+                    // The error says why there is no data plane; what of it cannot be removed,
+                    // `detach` removes.
                     let _ = remove(&pins);
                 }
                 Err(error)
@@ -124,7 +135,8 @@ impl XdpDataPlane {
         }
     }
 
-    // A panic in a method leaves nothing that the next could trip over: each is a system call or a few.
+    // A panic in a method leaves nothing that the next could trip over: each is a system call or a
+    // few.
 
     fn maps(&self) -> MutexGuard<'_, Maps> {
         self.maps.lock().unwrap_or_else(PoisonError::into_inner)
@@ -146,7 +158,8 @@ impl XdpDataPlane {
         self.local().addresses.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
     }
 
-    /// Answers to what the interfaces are called now: MACs and addresses change while a daemon runs.
+    /// Answers to what the interfaces are called now: MACs and addresses change while a daemon
+    /// runs.
     fn follow_interfaces(&self) -> Result<(), StartError> {
         let all = interfaces::list()?;
         let is_port = |interface: &&Interface| self.config.interfaces.contains(&interface.name);
@@ -198,7 +211,8 @@ impl DataPlane for XdpDataPlane {
         let refused = refused(job.number, "open");
         let mut maps = self.maps();
         maps.make_slots(job.number).map_err(&refused)?;
-        // The program must never see an open job with anything of another job: it is vacant until all is in place.
+        // The program must never see an open job with anything of another job: it is vacant until
+        // all is in place.
         for (rank, &secret) in (0..).zip(&job.secrets) {
             let member = Member { secret, ..Member::default() };
             maps.set_member(job.number, rank, member).map_err(&refused)?;
@@ -211,7 +225,10 @@ impl DataPlane for XdpDataPlane {
         let mut maps = self.maps();
         let refused = refused(job, "start");
         let ranks = maps.job(job).map_err(&refused)?.ranks as u16;
-        let members = (0..ranks).map(|rank| maps.member(job, rank)).collect::<Result<Vec<_>, _>>().map_err(&refused)?;
+        let members = (0..ranks)
+            .map(|rank| maps.member(job, rank))
+            .collect::<Result<Vec<_>, _>>()
+            .map_err(&refused)?;
         // Several ranks may live behind one port, which gets one frame for them all.
         let ports: BTreeSet<u32> = members.iter().map(|member| member.place.ifindex).collect();
         maps.set_group(job, &ports.into_iter().collect::<Vec<_>>()).map_err(&refused)
@@ -238,7 +255,10 @@ impl DataPlane for XdpDataPlane {
     }
 
     fn counters(&self) -> Result<[u64; Outcome::COUNT], Error> {
-        let why = |error: MapError| Error::Refused { what: "read the counters".to_owned(), why: error.to_string() };
+        let why = |error: MapError| Error::Refused {
+            what: "read the counters".to_owned(),
+            why: error.to_string(),
+        };
         self.maps().counters().map_err(why)
     }
 
@@ -247,12 +267,18 @@ impl DataPlane for XdpDataPlane {
     }
 
     fn keep_epochs(&self, epochs: &jobs::Epochs) -> Result<(), Error> {
-        let why = |error: MapError| Error::Refused { what: "note an epoch".to_owned(), why: error.to_string() };
+        let why = |error: MapError| Error::Refused {
+            what: "note an epoch".to_owned(),
+            why: error.to_string(),
+        };
         self.journal().keep_epochs(epochs).map_err(why)
     }
 
     fn saved(&self) -> Result<Option<Saved>, Error> {
-        let why = |error: MapError| Error::Refused { what: "read what was saved".to_owned(), why: error.to_string() };
+        let why = |error: MapError| Error::Refused {
+            what: "read what was saved".to_owned(),
+            why: error.to_string(),
+        };
         let epochs = self.journal().epochs().map_err(why)?;
         let Some(epochs) = epochs.filter(|_| self.is_adopted) else { return Ok(None) };
         let mut jobs: Vec<jobs::Job> = Vec::new();
@@ -280,13 +306,16 @@ impl DataPlane for XdpDataPlane {
     fn stop(&self) {
         tags::hide_again(&self.pins, None);
         if let Err(error) = unpin(&self.pins) {
-            error!("not all of the data plane is gone: {error}; `switchml-aggregator detach` removes it");
+            error!(
+                "not all of the data plane is gone: {error}; `switchml-aggregator detach` removes it"
+            );
         }
         self.ports().detach();
     }
 }
 
-/// Removes the data plane that a daemon has left in `folder` which was killed. Whether there was one.
+/// Removes the data plane that a daemon has left in `folder` which was killed. Whether there was
+/// one.
 ///
 /// # Errors
 ///
@@ -299,7 +328,8 @@ pub fn detach(folder: &Path) -> Result<bool, PinError> {
     Ok(true)
 }
 
-/// Removes all that is pinned, and waits until that has taken effect. This process holds nothing of it.
+/// Removes all that is pinned, and waits until that has taken effect. This process holds nothing of
+/// it.
 fn remove(pins: &Pins) -> Result<(), PinError> {
     let links = pins.linked().unwrap_or_default().into_iter().filter_map(|index| pins.link(index));
     let programs: Vec<_> = links.filter_map(|link| Some(link.info().ok()?.program_id())).collect();
@@ -346,9 +376,13 @@ fn load(pins: &Pins, config: &Config) -> Result<Loaded, StartError> {
 
 /// Whether this daemon can go on with the data plane that another has left.
 fn check(pins: &Pins, config: &Config, settings: &Settings) -> Result<(), StartError> {
-    let other = |difference: String| StartError::Other { folder: config.pin_dir.clone(), difference };
+    let other =
+        |difference: String| StartError::Other { folder: config.pin_dir.clone(), difference };
     let found = Journal::open(&pins.maps().join("JOURNAL")).and_then(|journal| journal.settings());
-    let found = found.ok().flatten().ok_or_else(|| other("a journal that this version cannot read".to_owned()))?;
+    let found = found
+        .ok()
+        .flatten()
+        .ok_or_else(|| other("a journal that this version cannot read".to_owned()))?;
     if let Some(difference) = found.difference(settings) {
         return Err(other(difference));
     }

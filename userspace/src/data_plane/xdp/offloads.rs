@@ -1,5 +1,6 @@
-//! Offloads that hide VLAN tags from XDP: a device that takes the tag off a frame hands it over beside the frame, where XDP does not
-//! look. Asked for and changed over ethtool's netlink interface.
+//! Offloads that hide VLAN tags from XDP: a device that takes the tag off a frame hands it over
+//! beside the frame, where XDP does not look. Asked for and changed over ethtool's netlink
+//! interface.
 
 use neli::consts::genl::{Cmd, NlAttrType};
 use neli::consts::nl::NlmF;
@@ -16,7 +17,8 @@ use super::interfaces::{NetlinkError, failed};
 /// Names of the kernel's features that take tags off: of 802.1Q, and of 802.1ad.
 const HIDE_TAGS: [&str; 2] = ["rx-vlan-hw-parse", "rx-vlan-stag-hw-parse"];
 
-/// Commands of the generic netlink family `ethtool`, and the answers to them. (`ETHTOOL_MSG_*` of linux/ethtool_netlink.h.)
+/// Commands of the generic netlink family `ethtool`, and the answers to them. (`ETHTOOL_MSG_*` of
+/// linux/ethtool_netlink.h.)
 #[neli_enum(serialized_type = "u8")]
 enum Command {
     FeaturesGet = 11,
@@ -77,7 +79,8 @@ pub fn that_hide_tags(index: u32) -> Result<Vec<&'static str>, NetlinkError> {
     let mut found = Vec::new();
     for reply in ask(Command::FeaturesGet, vec![header(index)?])? {
         let attributes = reply.attrs().get_attr_handle();
-        let active = attributes.get_nested_attributes::<Bitset>(Features::Active).map_err(failed)?;
+        let active =
+            attributes.get_nested_attributes::<Bitset>(Features::Active).map_err(failed)?;
         let bits = active.get_nested_attributes::<Bits>(Bitset::Bits).map_err(failed)?;
         for bit in bits.iter() {
             let bit = bit.get_attr_handle::<Bit>().map_err(failed)?;
@@ -96,7 +99,8 @@ pub fn that_hide_tags(index: u32) -> Result<Vec<&'static str>, NetlinkError> {
 pub fn set(index: u32, feature: &str, on: bool) -> Result<(), NetlinkError> {
     let name = attribute(Bit::Name, feature.to_owned())?;
     let bit = attribute(Bits::Bit, Buffer::new())?.nest(&name).map_err(failed)?;
-    let bit = if on { bit.nest(&attribute(Bit::Value, Buffer::new())?).map_err(failed)? } else { bit };
+    let bit =
+        if on { bit.nest(&attribute(Bit::Value, Buffer::new())?).map_err(failed)? } else { bit };
     let bits = attribute(Bitset::Bits, Buffer::new())?.nest(&bit).map_err(failed)?;
     let wanted = attribute(Features::Wanted, Buffer::new())?.nest(&bits).map_err(failed)?;
     ask(Command::FeaturesSet, vec![header(index)?, wanted]).map(drop)
@@ -104,7 +108,9 @@ pub fn set(index: u32, feature: &str, on: bool) -> Result<(), NetlinkError> {
 
 /// Says which interface a request is about.
 fn header(index: u32) -> Result<Nlattr<Features, Buffer>, NetlinkError> {
-    attribute(Features::Header, Buffer::new())?.nest(&attribute(Header::Index, index)?).map_err(failed)
+    attribute(Features::Header, Buffer::new())?
+        .nest(&attribute(Header::Index, index)?)
+        .map_err(failed)
 }
 
 fn attribute<T: NlAttrType, P: neli::Size + neli::ToBytes>(
@@ -120,7 +126,8 @@ fn ask(
     command: Command,
     attributes: Vec<Nlattr<Features, Buffer>>,
 ) -> Result<Vec<Genlmsghdr<Command, Features>>, NetlinkError> {
-    let (router, _) = NlRouter::connect(NlFamily::Generic, None, Groups::empty()).map_err(failed)?;
+    let (router, _) =
+        NlRouter::connect(NlFamily::Generic, None, Groups::empty()).map_err(failed)?;
     let family = router.resolve_genl_family("ethtool").map_err(failed)?;
     let request = GenlmsghdrBuilder::default()
         .cmd(command)
@@ -129,7 +136,11 @@ fn ask(
         .build()
         .map_err(failed)?;
     let replies = router
-        .send::<_, _, u16, Genlmsghdr<Command, Features>>(family, NlmF::ACK, NlPayload::Payload(request))
+        .send::<_, _, u16, Genlmsghdr<Command, Features>>(
+            family,
+            NlmF::ACK,
+            NlPayload::Payload(request),
+        )
         .map_err(failed)?;
     let mut found = Vec::new();
     for reply in replies {

@@ -7,9 +7,9 @@
 //!                            a folder: the interface had this feature on, which is off while XDP runs there
 //! ```
 //!
-//! The maps are made under another name and get their place by one rename, and lose it by another: they are never seen in
-//! part, whenever the process dies. A lock on the folder, which the kernel gives up with the process, keeps a second
-//! aggregator out.
+//! The maps are made under another name and get their place by one rename, and lose it by another:
+//! they are never seen in part, whenever the process dies. A lock on the folder, which the kernel
+//! gives up with the process, keeps a second aggregator out.
 
 use std::fs::{self, File, TryLockError};
 use std::io::{self, ErrorKind};
@@ -38,7 +38,9 @@ pub enum PinError {
     )]
     NotBpf(PathBuf),
     /// Another aggregator has it.
-    #[error("another aggregator runs with {0:?}; stop it, or give this one a folder of its own with --pin-dir")]
+    #[error(
+        "another aggregator runs with {0:?}; stop it, or give this one a folder of its own with --pin-dir"
+    )]
     InUse(PathBuf),
     /// The system refused.
     #[error(
@@ -61,7 +63,10 @@ impl Pins {
     ///
     /// [`PinError`].
     pub fn lock(folder: &Path) -> Result<Self, PinError> {
-        let parent = folder.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let parent = folder
+            .parent()
+            .filter(|parent| !parent.as_os_str().is_empty())
+            .unwrap_or(Path::new("."));
         match statfs(parent) {
             #[allow(clippy::unnecessary_cast)] // its type differs between architectures
             Ok(stat) if stat.f_type as i64 == BPF_FS_MAGIC => {}
@@ -70,7 +75,9 @@ impl Pins {
         }
         loop {
             match fs::create_dir(folder) {
-                Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(refused("make", folder)(error)),
+                Err(error) if error.kind() != ErrorKind::AlreadyExists => {
+                    return Err(refused("make", folder)(error));
+                }
                 _ => {}
             }
             let lock = File::open(folder).map_err(refused("open", folder))?;
@@ -159,7 +166,11 @@ impl Pins {
     pub fn keep_link(&self, index: u32, link: FdLink) -> Result<FdLink, PinError> {
         self.drop_link(index)?;
         let path = self.link_path(index);
-        let pinned = link.pin(&path).map_err(|error| PinError::System { what: "pin", path, why: error.to_string() })?;
+        let pinned = link.pin(&path).map_err(|error| PinError::System {
+            what: "pin",
+            path,
+            why: error.to_string(),
+        })?;
         Ok(pinned.into())
     }
 
@@ -171,7 +182,9 @@ impl Pins {
     pub fn drop_link(&self, index: u32) -> Result<(), PinError> {
         let path = self.link_path(index);
         match fs::remove_file(&path) {
-            Err(error) if error.kind() != ErrorKind::NotFound => Err(refused("remove", &path)(error)),
+            Err(error) if error.kind() != ErrorKind::NotFound => {
+                Err(refused("remove", &path)(error))
+            }
             _ => Ok(()),
         }
     }
@@ -243,7 +256,9 @@ impl Pins {
 /// Makes a folder unless it exists.
 fn make(folder: &Path) -> Result<(), PinError> {
     match fs::create_dir(folder) {
-        Err(error) if error.kind() != ErrorKind::AlreadyExists => Err(refused("make", folder)(error)),
+        Err(error) if error.kind() != ErrorKind::AlreadyExists => {
+            Err(refused("make", folder)(error))
+        }
         _ => Ok(()),
     }
 }

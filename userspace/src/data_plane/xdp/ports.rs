@@ -70,9 +70,10 @@ impl Ports {
         Self { object, programs: Programs::default(), mode, ports: Vec::new(), lost: Vec::new() }
     }
 
-    /// Attaches a program to each of these interfaces, and to no others. It takes the place of another in links that are pinned and
-    /// intact, so that no packet slips through; the other pinned links count as lost. Where the best hook cannot be used, the
-    /// other one is, if it may be.
+    /// Attaches a program to each of these interfaces, and to no others. It takes the place of
+    /// another in links that are pinned and intact, so that no packet slips through; the other
+    /// pinned links count as lost. Where the best hook cannot be used, the other one is, if it may
+    /// be.
     ///
     /// # Errors
     ///
@@ -86,7 +87,9 @@ impl Ports {
         };
         let mut plan = Plan::new(self.mode, interfaces, attached)?;
         loop {
-            let Err((number, hook, error)) = self.follow(&plan.choices(), interfaces, pins) else { return Ok(()) };
+            let Err((number, hook, error)) = self.follow(&plan.choices(), interfaces, pins) else {
+                return Ok(());
+            };
             let Some(refusal) = error.refusal() else { return Err(error) };
             if !plan.refuse(hook, (!refusal.everywhere).then_some(number), &refusal.why) {
                 return Err(error);
@@ -105,27 +108,32 @@ impl Ports {
         for index in pins.linked()?.into_iter().chain(filtered).filter(|index| is_other(*index)) {
             pins.drop_link(index)?;
             tags::hide_again(pins, Some(index));
-            let what = format!("the aggregator was restarted without its interface, which was number {index}");
+            let what = format!(
+                "the aggregator was restarted without its interface, which was number {index}"
+            );
             self.lost.push(LostPort { index, what });
         }
         Ok(())
     }
 
-    /// Attaches to the interfaces at the hooks of a plan, but where that was done by an earlier one. An error comes with the number of
-    /// the interface, and its hook.
+    /// Attaches to the interfaces at the hooks of a plan, but where that was done by an earlier
+    /// one. An error comes with the number of the interface, and its hook.
     fn follow(
         &mut self,
         choices: &[Choice],
         interfaces: &[Interface],
         pins: &Pins,
     ) -> Result<(), (usize, Hook, StartError)> {
-        for (number, (interface, Choice { hook, why, is_fallback })) in interfaces.iter().zip(choices).enumerate() {
+        for (number, (interface, Choice { hook, why, is_fallback })) in
+            interfaces.iter().zip(choices).enumerate()
+        {
             let hook = *hook;
             if self.ports.iter().any(|port| port.index == interface.index && port.hook == hook) {
                 continue;
             }
             self.ports.retain(|port| port.index != interface.index);
-            let attachment = Ok(self.serve(interface, hook, pins).map_err(|error| (number, hook, error))?);
+            let attachment =
+                Ok(self.serve(interface, hook, pins).map_err(|error| (number, hook, error))?);
             let name = interface.name.clone();
             match is_fallback {
                 true => warn!("interface {name}: {}, for {why}", hook.name()),
@@ -137,7 +145,12 @@ impl Ports {
     }
 
     /// Has the hook's program serve the interface, by what an earlier daemon left there if it can.
-    fn serve(&mut self, interface: &Interface, hook: Hook, pins: &Pins) -> Result<Attachment, StartError> {
+    fn serve(
+        &mut self,
+        interface: &Interface,
+        hook: Hook,
+        pins: &Pins,
+    ) -> Result<Attachment, StartError> {
         match hook {
             Hook::Native => tags::show(interface, pins)?,
             // Native XDP may have been tried.
@@ -149,8 +162,9 @@ impl Ports {
         }
     }
 
-    /// Looks whether the program is attached still, and attaches it again where it is not. Returns the ports that were lost
-    /// since this was last asked: they may have missed packets, whether or not they are attached again.
+    /// Looks whether the program is attached still, and attaches it again where it is not. Returns
+    /// the ports that were lost since this was last asked: they may have missed packets, whether or
+    /// not they are attached again.
     pub fn lost(&mut self, pins: &Pins) -> Vec<LostPort> {
         let interfaces = match interfaces::list() {
             Ok(interfaces) => interfaces,
@@ -165,7 +179,9 @@ impl Ports {
             let same = interfaces.iter().find(|interface| interface.index == *index);
             if let Ok(attachment) = attachment {
                 let program = self.programs.id(*hook);
-                if same.is_some() && program.is_some_and(|program| attachment.serves(*index, program)) {
+                if same.is_some()
+                    && program.is_some_and(|program| attachment.serves(*index, program))
+                {
                     continue;
                 }
                 let what = fault(name, same, *hook);
@@ -185,7 +201,8 @@ impl Ports {
             Err(problem) => format!("{} (not attached: {problem})", port.name),
         };
         let of_hook = |hook: Hook| {
-            let ports: Vec<_> = self.ports.iter().filter(|port| port.hook == hook).map(describe).collect();
+            let ports: Vec<_> =
+                self.ports.iter().filter(|port| port.hook == hook).map(describe).collect();
             (!ports.is_empty()).then(|| format!("{} on {}", hook.name(), ports.join(", ")))
         };
         [Hook::Native, Hook::Bundle].into_iter().filter_map(of_hook).collect::<Vec<_>>().join("; ")
@@ -198,7 +215,12 @@ impl Ports {
     }
 
     /// Takes over what an earlier daemon left at the interface, if it did and that is intact.
-    fn adopt(&mut self, interface: &Interface, hook: Hook, pins: &Pins) -> Result<Option<Attachment>, StartError> {
+    fn adopt(
+        &mut self,
+        interface: &Interface,
+        hook: Hook,
+        pins: &Pins,
+    ) -> Result<Option<Attachment>, StartError> {
         let owner = pins.number()?;
         let link = pins.link(interface.index);
         if link.is_none() && ingress::filtered(interface.index, owner).is_none() {
@@ -206,19 +228,30 @@ impl Ports {
         }
         let program = self.load(hook)?;
         let taken = match link {
-            Some(link) => attach::take_over(&mut self.object, link, hook).ok().and_then(Attachment::by),
+            Some(link) => {
+                attach::take_over(&mut self.object, link, hook).ok().and_then(Attachment::by)
+            }
             None => attach::take_over_filter(&mut self.object, interface, owner).ok(),
         };
-        // The index may be that of another interface by now, or of one in another network namespace.
+        // The index may be that of another interface by now, or of one in another network
+        // namespace.
         let taken = taken.filter(|taken| taken.serves(interface.index, program));
         if taken.is_none() {
-            self.lost.push(LostPort { index: interface.index, what: fault(&interface.name, Some(interface), hook) });
+            self.lost.push(LostPort {
+                index: interface.index,
+                what: fault(&interface.name, Some(interface), hook),
+            });
         }
         Ok(taken)
     }
 
     /// Attaches to an interface that the hook's program is not attached to.
-    fn attach(&mut self, interface: &Interface, hook: Hook, pins: &Pins) -> Result<Attachment, StartError> {
+    fn attach(
+        &mut self,
+        interface: &Interface,
+        hook: Hook,
+        pins: &Pins,
+    ) -> Result<Attachment, StartError> {
         let owner = pins.number()?;
         pins.drop_link(interface.index)?;
         ingress::remove_filter(interface, owner)?;
@@ -227,10 +260,12 @@ impl Ports {
             return attach::attach_filter(&mut self.object, interface, owner);
         };
         let link = pins.keep_link(interface.index, link)?;
-        Attachment::by(link).ok_or_else(|| StartError::Load("the kernel does not tell of its link".to_owned()))
+        Attachment::by(link)
+            .ok_or_else(|| StartError::Load("the kernel does not tell of its link".to_owned()))
     }
 
-    /// Loads the hook's program unless it is loaded, which takes the verifier a while. Returns its id.
+    /// Loads the hook's program unless it is loaded, which takes the verifier a while. Returns its
+    /// id.
     fn load(&mut self, hook: Hook) -> Result<u32, StartError> {
         if let Some(id) = self.programs.id(hook) {
             return Ok(id);
@@ -248,13 +283,17 @@ impl Ports {
         let before = std::mem::replace(&mut port.attachment, Err(String::new())).err();
         let _ = pins.drop_link(port.index);
         let attached = match &interface {
-            Some(interface) => self.attach(interface, hook, pins).map_err(|error| error.to_string()),
+            Some(interface) => {
+                self.attach(interface, hook, pins).map_err(|error| error.to_string())
+            }
             None => Err("there is no such interface".to_owned()),
         };
         let port = &mut self.ports[number];
         match &attached {
             Ok(_) => info!("attached to interface {} again", port.name),
-            Err(now) if before.as_ref() != Some(now) => warn!("cannot attach to interface {} again: {now}", port.name),
+            Err(now) if before.as_ref() != Some(now) => {
+                warn!("cannot attach to interface {} again: {now}", port.name)
+            }
             Err(_) => {}
         }
         if let (Ok(_), Some(interface)) = (&attached, interface) {
@@ -269,8 +308,8 @@ impl Ports {
     }
 }
 
-/// Waits until these programs are on no interface. The kernel takes its time after the last hold of a link is gone, and whoever
-/// attaches next must not find the interface taken.
+/// Waits until these programs are on no interface. The kernel takes its time after the last hold of
+/// a link is gone, and whoever attaches next must not find the interface taken.
 pub fn wait_until_detached(programs: &[u32]) {
     let begin = Instant::now();
     let is_attached = |interface: &Interface| {
@@ -290,7 +329,9 @@ pub fn wait_until_detached(programs: &[u32]) {
 fn fault(name: &str, interface: Option<&Interface>, hook: Hook) -> String {
     match (hook, interface) {
         (_, None) => format!("interface {name} of the aggregator was removed"),
-        (Hook::Bundle, _) => format!("the aggregator's program was detached from tc ingress of interface {name}"),
+        (Hook::Bundle, _) => {
+            format!("the aggregator's program was detached from tc ingress of interface {name}")
+        }
         (Hook::Native, Some(interface)) if interface.program.is_none() => {
             format!("the aggregator's XDP program was detached from interface {name}")
         }

@@ -1,6 +1,8 @@
-//! VLAN tags in XDP's sight: the offloads that hide them are off while XDP runs at an interface, and on again afterwards.
+//! VLAN tags in XDP's sight: the offloads that hide them are off while XDP runs at an interface,
+//! and on again afterwards.
 //!
-//! What was on is noted beside the pins, before anything is switched off: whichever daemon is the last one switches it on again.
+//! What was on is noted beside the pins, before anything is switched off: whichever daemon is the
+//! last one switches it on again.
 
 use tracing::{info, warn};
 
@@ -8,7 +10,8 @@ use super::interfaces::{Interface, NetlinkError};
 use super::offloads;
 use super::pins::{PinError, Pins};
 
-/// Switches off what hides tags from XDP at the interface, and says what it found. At tc ingress the kernel tells of tags.
+/// Switches off what hides tags from XDP at the interface, and says what it found. At tc ingress
+/// the kernel tells of tags.
 ///
 /// # Errors
 ///
@@ -18,13 +21,17 @@ pub fn show(interface: &Interface, pins: &Pins) -> Result<(), PinError> {
     match switch_off(interface.index, pins)? {
         Ok(Tags::Shown) => {}
         Ok(Tags::NowShown) => {
-            info!("interface {name}: it leaves VLAN tags in frames (rxvlan off) while XDP runs there")
+            info!(
+                "interface {name}: it leaves VLAN tags in frames (rxvlan off) while XDP runs there"
+            )
         }
         Ok(Tags::Hidden) => warn!(
             "interface {name} takes VLAN tags off before XDP sees them, and cannot do otherwise: frames of any VLAN are served; \
              have the switch send none there, or use --mode bundle"
         ),
-        Err(error) => warn!("cannot tell whether interface {name} hides VLAN tags from XDP: {error}"),
+        Err(error) => {
+            warn!("cannot tell whether interface {name} hides VLAN tags from XDP: {error}")
+        }
     }
     if interface.kind.as_deref() == Some("veth") {
         warn!(
@@ -58,9 +65,13 @@ fn switch_off(index: u32, pins: &Pins) -> Result<Result<Tags, NetlinkError>, Pin
     Ok(left.map(|left| if left.is_empty() { Tags::NowShown } else { Tags::Hidden }))
 }
 
-/// Switches on again what was on before at the interface of this index, or at all. One that is gone has nothing to be switched on.
+/// Switches on again what was on before at the interface of this index, or at all. One that is gone
+/// has nothing to be switched on.
 pub fn hide_again(pins: &Pins, only: Option<u32>) {
-    let noted = pins.noted_offloads().into_iter().filter(|(index, _)| only.is_none_or(|only| only == *index));
+    let noted = pins
+        .noted_offloads()
+        .into_iter()
+        .filter(|(index, _)| only.is_none_or(|only| only == *index));
     for (index, feature) in noted {
         if let Err(error) = offloads::set(index, &feature, true) {
             warn!("cannot switch {feature} of interface number {index} on again: {error}");

@@ -6,9 +6,14 @@ use switchml_worker::{ReduceOp, numerics::SMALL_COUNT};
 
 use super::{pattern::Pattern, value::Value};
 
-/// How many elements are further from the truth than the library's documentation of its numbers allows
-/// (`switchml_worker::numerics`, "What a result is").
-pub fn wrong_elements<T: Value>(pattern: &Pattern, op: ReduceOp, world_size: usize, result: &[T]) -> usize {
+/// How many elements are further from the truth than the library's documentation of its numbers
+/// allows (`switchml_worker::numerics`, "What a result is").
+pub fn wrong_elements<T: Value>(
+    pattern: &Pattern,
+    op: ReduceOp,
+    world_size: usize,
+    result: &[T],
+) -> usize {
     let expected = pattern.expected::<T>(op);
     let tolerance = tolerance::<T>(op, world_size, result.len());
     let is_wrong = |(i, &element): (usize, &T)| {
@@ -19,7 +24,8 @@ pub fn wrong_elements<T: Value>(pattern: &Pattern, op: ReduceOp, world_size: usi
     result.iter().enumerate().filter(|&item| is_wrong(item)).count()
 }
 
-/// How far a result of that value may be off. The chunk's largest magnitude M is at most 1 by the pattern's making.
+/// How far a result of that value may be off. The chunk's largest magnitude M is at most 1 by the
+/// pattern's making.
 fn tolerance<T: Value>(op: ReduceOp, world_size: usize, count: usize) -> impl Fn(f64) -> f64 {
     let ranks = world_size as f64;
     let log = world_size.next_power_of_two().ilog2() as i32;
@@ -40,12 +46,16 @@ fn tolerance<T: Value>(op: ReduceOp, world_size: usize, count: usize) -> impl Fn
         ReduceOp::Sum | ReduceOp::Sum16 => quantized + T::half_unit(value),
         // f64: the sum is rounded, then the quotient, and so is the expected one.
         ReduceOp::Avg if double => quantized / ranks + 4.0 * T::half_unit(value),
-        // The others: the factor step/N and the product are rounded in f64, before the type's own rounding; and so is the expected one.
-        ReduceOp::Avg | ReduceOp::Avg16 => quantized / ranks + T::half_unit(value) + value.abs() * 2f64.powi(-51),
+        // The others: the factor step/N and the product are rounded in f64, before the type's own
+        // rounding; and so is the expected one.
+        ReduceOp::Avg | ReduceOp::Avg16 => {
+            quantized / ranks + T::half_unit(value) + value.abs() * 2f64.powi(-51)
+        }
     }
 }
 
-/// A digest of a result's bits: two results with the same digest are identical, but for a chance of 2^-64.
+/// A digest of a result's bits: two results with the same digest are identical, but for a chance of
+/// 2^-64.
 pub fn digest<T: Value>(result: &[T]) -> u64 {
     let mut hasher = DefaultHasher::new();
     hasher.write(bytemuck::cast_slice(result));
@@ -58,7 +68,8 @@ pub fn digest_words(digest: u64) -> [i32; 4] {
     [low, high, !low, !high]
 }
 
-/// Whether these are maxima of equal digests: the largest complement is the complement of the smallest.
+/// Whether these are maxima of equal digests: the largest complement is the complement of the
+/// smallest.
 pub fn all_equal(maxima: [i32; 4]) -> bool {
     maxima[0] == !maxima[2] && maxima[1] == !maxima[3]
 }
@@ -73,9 +84,14 @@ mod tests {
     const COUNT: usize = 1000;
     const DENSE: Zeros = Zeros { share: 0.0, chunk: 1 };
 
-    /// What a flawless aggregator would give: the exact sum, average or extremum of the contributions, found one rank at a
-    /// time, and rounded once.
-    fn reduce<T: Value>(pattern: &Pattern, op: ReduceOp, world_size: usize, round: impl Fn(f64) -> T) -> Vec<T> {
+    /// What a flawless aggregator would give: the exact sum, average or extremum of the
+    /// contributions, found one rank at a time, and rounded once.
+    fn reduce<T: Value>(
+        pattern: &Pattern,
+        op: ReduceOp,
+        world_size: usize,
+        round: impl Fn(f64) -> T,
+    ) -> Vec<T> {
         let mut all = vec![vec![T::default(); COUNT]; world_size];
         for (rank, elements) in all.iter_mut().enumerate() {
             pattern.fill(rank, elements);
@@ -93,7 +109,11 @@ mod tests {
     fn check_type<T: Value>(ops: &[ReduceOp], round: impl Fn(f64) -> T + Copy) {
         for &op in ops {
             for world_size in [1, 2, 3, 4, 7, 33, 64] {
-                let pattern = Pattern::new::<T>(world_size as u64 * 7 + 1, world_size, Zeros { share: 0.3, chunk: 32 });
+                let pattern = Pattern::new::<T>(
+                    world_size as u64 * 7 + 1,
+                    world_size,
+                    Zeros { share: 0.3, chunk: 32 },
+                );
                 let mut result = reduce(&pattern, op, world_size, round);
                 let name = format!("{} {op} of {world_size}", T::NCCL_NAME);
                 assert_eq!(wrong_elements(&pattern, op, world_size, &result), 0, "{name}");
@@ -108,8 +128,12 @@ mod tests {
                 result[at] = was;
 
                 // The values of another round.
-                let other = reduce(&Pattern::new::<T>(99, world_size, DENSE), op, world_size, round);
-                assert!(wrong_elements(&pattern, op, world_size, &other) > COUNT * 9 / 10, "{name}");
+                let other =
+                    reduce(&Pattern::new::<T>(99, world_size, DENSE), op, world_size, round);
+                assert!(
+                    wrong_elements(&pattern, op, world_size, &other) > COUNT * 9 / 10,
+                    "{name}"
+                );
             }
         }
     }
@@ -151,11 +175,15 @@ mod tests {
 
     #[test]
     fn tolerances_are_those_of_the_documentation() {
-        // 4 ranks, f32: N 2^(L-31) M = 2^-27, and half a unit of 1.0 is 2^-24. In small calls that alone.
+        // 4 ranks, f32: N 2^(L-31) M = 2^-27, and half a unit of 1.0 is 2^-24. In small calls that
+        // alone.
         assert_eq!(tolerance::<f32>(ReduceOp::Sum, 4, 1025)(1.0), 2f64.powi(-27) + 2f64.powi(-24));
         assert_eq!(tolerance::<f32>(ReduceOp::Sum, 4, 1024)(1.0), 2f64.powi(-24));
         // 64 ranks, f64: 1.5 N 2^(2L-63) = 1.5 * 2^-45, and half a unit of 3.0 is 2^-52.
-        assert_eq!(tolerance::<f64>(ReduceOp::Sum, 64, 1)(-3.0), 1.5 * 2f64.powi(-45) + 2f64.powi(-52));
+        assert_eq!(
+            tolerance::<f64>(ReduceOp::Sum, 64, 1)(-3.0),
+            1.5 * 2f64.powi(-45) + 2f64.powi(-52)
+        );
         // bf16: 8 significant bits.
         assert_eq!(bf16::half_unit(1.5), 2f64.powi(-8));
         // f16 below its normal numbers: always 2^-24, half of it.

@@ -11,7 +11,9 @@ mod value;
 use std::{fs::File, io::Write, num::NonZeroUsize, path::PathBuf};
 
 use half::{bf16, f16};
-use switchml_worker::{Communicator, DType, ReduceOp, control, interface::Interface, numerics::Codec};
+use switchml_worker::{
+    Communicator, DType, ReduceOp, control, interface::Interface, numerics::Codec,
+};
 
 use super::{
     Failure,
@@ -49,7 +51,8 @@ pub struct Bench {
     /// Iterations at the largest and the smallest size before anything is timed
     #[arg(short = 'w', long, alias = "warmup_iters", value_name = "N", default_value = "5")]
     warmup_iters: usize,
-    /// Iterations of each size whose every element is checked, apart from the timed ones; 0 to check nothing
+    /// Iterations of each size whose every element is checked, apart from the timed ones; 0 to
+    /// check nothing
     #[arg(short = 'c', long, value_name = "N", default_value = "1")]
     check: usize,
     /// Element type: f32, f64, f16, bf16 or i32
@@ -80,7 +83,8 @@ impl Bench {
 
     fn run_with<T: Value>(&self) -> Result<(), Failure> {
         let counts = self.counts().map_err(Failure::Usage)?;
-        Codec::reduction(self.dtype, self.op, 1, counts[0]).map_err(|error| Failure::Usage(error.to_string()))?;
+        Codec::reduction(self.dtype, self.op, 1, counts[0])
+            .map_err(|error| Failure::Usage(error.to_string()))?;
         let settings = self.job.settings()?;
         let is_reporter = settings.get_rank() == Some(0);
         let output = Output::open(self.json.as_ref().filter(|_| is_reporter))?;
@@ -98,7 +102,8 @@ impl Bench {
         let largest = counts.iter().copied().max().unwrap_or_default();
         let zeros = self.zeros(&communicator, largest)?;
         let (iters, check) = (self.iters.get(), self.check);
-        let mut runner = Runner::<T>::new(communicator, self.op, iters, check, zeros, largest, progress);
+        let mut runner =
+            Runner::<T>::new(communicator, self.op, iters, check, zeros, largest, progress);
         let (smallest, warmup_iters) = (counts[0], self.warmup_iters);
         runner.warm_up(&[largest, smallest], warmup_iters).map_err(Failure::Collective)?;
         for count in counts {
@@ -136,18 +141,24 @@ impl Bench {
             Some(step) => size.checked_add(step),
             None => size.checked_mul(self.stepfactor.unwrap_or(2).into()),
         };
-        let sizes = std::iter::successors(Some(minbytes), next).take_while(|&size| size <= maxbytes);
+        let sizes =
+            std::iter::successors(Some(minbytes), next).take_while(|&size| size <= maxbytes);
         Ok(sizes.map(|size| size / element).collect())
     }
 
     fn zeros(&self, communicator: &Communicator, count: usize) -> Result<Zeros, Failure> {
-        let codec = Codec::reduction(self.dtype, self.op, communicator.world_size() as usize, count)
-            .map_err(|error| Failure::Usage(error.to_string()))?;
+        let codec =
+            Codec::reduction(self.dtype, self.op, communicator.world_size() as usize, count)
+                .map_err(|error| Failure::Usage(error.to_string()))?;
         let bytes = codec.bytes_per_chunk(communicator.info().chunk_lanes.into());
         Ok(Zeros { share: self.sparsity, chunk: bytes / self.dtype.size() })
     }
 
-    fn setup<T: Value>(&self, communicator: &Communicator, status: &control::AggregatorStatus) -> Setup {
+    fn setup<T: Value>(
+        &self,
+        communicator: &Communicator,
+        status: &control::AggregatorStatus,
+    ) -> Setup {
         let step = match self.stepbytes {
             Some(step) => format!("{step}(bytes)"),
             None => format!("{}(factor)", self.stepfactor.unwrap_or(2)),

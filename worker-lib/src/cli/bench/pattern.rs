@@ -1,8 +1,9 @@
 //! What the ranks contribute, and what must come out: both known without the library.
 //!
-//! Rank r's element i is an integer k = a + w·d, with a and d hashed from i, and w from r; floats divide it by a power of two
-//! that depends on i. So sum, maximum and minimum over the ranks are known in closed form, in integers:
-//! N·a + W·d with W the sum of the w, and a + d times the largest or smallest w.
+//! Rank r's element i is an integer k = a + w·d, with a and d hashed from i, and w from r; floats
+//! divide it by a power of two that depends on i. So sum, maximum and minimum over the ranks are
+//! known in closed form, in integers: N·a + W·d with W the sum of the w, and a + d times the
+//! largest or smallest w.
 //!
 //! A share of the chunks may be zero on all ranks: a = d = 0 there.
 
@@ -13,7 +14,8 @@ use super::value::Value;
 /// Which chunks of a tensor are zero on all ranks.
 #[derive(Clone, Copy)]
 pub struct Zeros {
-    /// Share of the chunks, 0 to 1. They are spread evenly, and the first chunk is the last to be one of them.
+    /// Share of the chunks, 0 to 1. They are spread evenly, and the first chunk is the last to be
+    /// one of them.
     pub share: f64,
     /// Elements of a chunk, at least 1.
     pub chunk: usize,
@@ -47,7 +49,9 @@ struct Parts {
 impl Pattern {
     /// Another set for every seed.
     pub fn new<T: Value>(seed: u64, world_size: usize, zeros: Zeros) -> Self {
-        let weights = (0..world_size as u64).map(|rank| signed(mix(mix(seed) ^ rank), weight_bits::<T>())).collect();
+        let weights = (0..world_size as u64)
+            .map(|rank| signed(mix(mix(seed) ^ rank), weight_bits::<T>()))
+            .collect();
         Self { seed: mix(!seed), weights, zeros }
     }
 
@@ -71,7 +75,9 @@ impl Pattern {
             let (up, down) = if d >= 0 { (largest, smallest) } else { (smallest, largest) };
             match op {
                 ReduceOp::Sum | ReduceOp::Sum16 => T::of_sum(ranks * a + sum * d, shift),
-                ReduceOp::Avg | ReduceOp::Avg16 => T::of_sum(ranks * a + sum * d, shift) / ranks as f64,
+                ReduceOp::Avg | ReduceOp::Avg16 => {
+                    T::of_sum(ranks * a + sum * d, shift) / ranks as f64
+                }
                 ReduceOp::Max => T::of_sum(a + up * d, shift),
                 ReduceOp::Min => T::of_sum(a + down * d, shift),
             }
@@ -102,7 +108,8 @@ fn signed(hash: u64, bits: u32) -> i64 {
     if hash >> bits & 1 == 1 { -magnitude } else { magnitude }
 }
 
-/// The finalizer of SplitMix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number generators", 2014).
+/// The finalizer of SplitMix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number
+/// generators", 2014).
 fn mix(seed: u64) -> u64 {
     let mut z = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -122,7 +129,8 @@ mod tests {
             let (chunks, _) = tensor.as_chunks::<8>();
             assert_eq!(chunks.iter().filter(|chunk| **chunk == [0.0; 8]).count(), zero, "{share}");
             // Evenly spread: in every tenth as many.
-            let of_tenth = |tenth: &[[f32; 8]]| tenth.iter().filter(|chunk| **chunk == [0.0; 8]).count();
+            let of_tenth =
+                |tenth: &[[f32; 8]]| tenth.iter().filter(|chunk| **chunk == [0.0; 8]).count();
             assert!(chunks.chunks(100).all(|tenth| of_tenth(tenth) == zero / 10), "{share}");
         }
     }

@@ -8,7 +8,8 @@ pub struct Progress(ProgressBar);
 impl Progress {
     /// A bar of so many iterations. indicatif draws nothing where standard error is not a terminal.
     pub fn new(shown: bool, iterations: usize) -> Self {
-        let target = if shown { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
+        let target =
+            if shown { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
         let bar = ProgressBar::with_draw_target(Some(iterations as u64), target);
         let style = ProgressStyle::with_template("{wide_bar} {percent}% {msg} {eta}");
         Self(bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar())))

@@ -29,8 +29,8 @@ pub struct Report {
 
 /// Per cent of the chunks of which it is told when they were done.
 const FINISHED: [f64; 23] = [
-    0.0, 5.0, 10.0, 15.0, 20.0, 25.0, 30.0, 35.0, 40.0, 45.0, 50.0, 55.0, 60.0, 65.0, 70.0, 75.0, 80.0, 85.0, 90.0,
-    95.0, 99.0, 99.9, 100.0,
+    0.0, 5.0, 10.0, 15.0, 20.0, 25.0, 30.0, 35.0, 40.0, 45.0, 50.0, 55.0, 60.0, 65.0, 70.0, 75.0,
+    80.0, 85.0, 90.0, 95.0, 99.0, 99.9, 100.0,
 ];
 
 /// What calls took on the reporting rank.
@@ -52,7 +52,8 @@ pub struct Calls {
     pub ahead_in_vain: u64,
     /// From a chunk's first transmission to its result; none when nothing had to be sent.
     pub rtt_us: Option<Quantiles>,
-    /// Per cent of a call's chunks, and the time by which they had their result, in microseconds from its first packet.
+    /// Per cent of a call's chunks, and the time by which they had their result, in microseconds
+    /// from its first packet.
     pub finished_us: Vec<(f64, f64)>,
     /// The ranks that were waited for.
     pub stragglers: Vec<Late>,
@@ -113,7 +114,8 @@ impl Report {
     pub fn conclude(&mut self, interface: Option<&Interface>) {
         let measured = || self.rows.iter().flat_map(Row::measured);
         self.out_of_bounds = measured().filter_map(|measured| measured.wrong).sum();
-        self.avg_busbw = measured().map(|measured| measured.busbw).sum::<f64>() / measured().count() as f64;
+        self.avg_busbw =
+            measured().map(|measured| measured.busbw).sum::<f64>() / measured().count() as f64;
         self.goodput = self.best().map(|row| goodput(row, interface)).unwrap_or_default();
     }
 
@@ -135,7 +137,9 @@ impl Report {
             return Ok(());
         }
         let (wrong, differing) = (self.out_of_bounds, self.differing.len());
-        Err(Failure::Wrong(format!("{wrong} elements are wrong; the ranks' bits differ at {differing} sizes")))
+        Err(Failure::Wrong(format!(
+            "{wrong} elements are wrong; the ranks' bits differ at {differing} sizes"
+        )))
     }
 
     /// Whether all elements are right, and the same bits on all ranks.
@@ -151,10 +155,16 @@ fn goodput(row: &Row, interface: Option<&Interface>) -> String {
         Some(Interface { name, speed: Some(speed), .. }) => {
             format!("{:.1} % of {name}'s {} Gb/s", bits / speed * 100.0, speed / 1e9)
         }
-        Some(Interface { name, speed: None, .. }) => format!("share of the link n/a ({name} has no link speed)"),
+        Some(Interface { name, speed: None, .. }) => {
+            format!("share of the link n/a ({name} has no link speed)")
+        }
         None => "share of the link n/a (its interface is unknown)".to_owned(),
     };
-    format!("Goodput: {:.2} Gb/s of values each way per rank at {} B; {share}", bits / 1e9, row.size)
+    format!(
+        "Goodput: {:.2} Gb/s of values each way per rank at {} B; {share}",
+        bits / 1e9,
+        row.size
+    )
 }
 
 /// What was measured, and with what.
@@ -215,23 +225,42 @@ pub struct Measured {
 
 impl Measured {
     /// From the time of one all-reduce of `size` bytes over `world_size` ranks.
-    pub fn new(size: usize, seconds: f64, world_size: usize, wrong: Option<u64>, calls: &CallStats) -> Self {
+    pub fn new(
+        size: usize,
+        seconds: f64,
+        world_size: usize,
+        wrong: Option<u64>,
+        calls: &CallStats,
+    ) -> Self {
         let ranks = world_size as f64;
         let algbw = size as f64 / 1e9 / seconds;
-        // nccl-tests, doc/PERFORMANCE.md: of an all-reduce, each link carries 2(n-1)/n of the values.
-        Self { time_us: seconds * 1e6, algbw, busbw: algbw * 2.0 * (ranks - 1.0) / ranks, wrong, sent: calls.into() }
+        // nccl-tests, doc/PERFORMANCE.md: of an all-reduce, each link carries 2(n-1)/n of the
+        // values.
+        Self {
+            time_us: seconds * 1e6,
+            algbw,
+            busbw: algbw * 2.0 * (ranks - 1.0) / ranks,
+            wrong,
+            sent: calls.into(),
+        }
     }
 }
 
 impl From<&CallStats> for Calls {
     fn from(stats: &CallStats) -> Self {
-        let CallStats { calls, chunks, resent_by_timer, resent_by_overtaking, probes, pending, .. } = *stats;
+        let CallStats {
+            calls, chunks, resent_by_timer, resent_by_overtaking, probes, pending, ..
+        } = *stats;
         let CallStats { ahead, ahead_in_vain, .. } = *stats;
         let rtt_us = Quantiles::of(&stats.round_trips);
-        let finished = |percent| Some((percent, microseconds(stats.finished.quantile(percent / 100.0)?)));
+        let finished =
+            |percent| Some((percent, microseconds(stats.finished.quantile(percent / 100.0)?)));
         let finished_us = FINISHED.iter().copied().filter_map(finished).collect();
-        let late =
-            |(rank, late): (u32, Straggler)| Late { rank, chunks: late.chunks, waited_us: microseconds(late.waited) };
+        let late = |(rank, late): (u32, Straggler)| Late {
+            rank,
+            chunks: late.chunks,
+            waited_us: microseconds(late.waited),
+        };
         let stragglers = stats.stragglers().map(late).collect();
         Self {
             calls,
@@ -293,7 +322,10 @@ mod tests {
             goodput(&row, Some(&interface(Some(2.5e9)))),
             "Goodput: 2.00 Gb/s of values each way per rank at 125000000 B; 80.0 % of eth0's 2.5 Gb/s"
         );
-        assert!(goodput(&row, Some(&interface(None))).ends_with("share of the link n/a (eth0 has no link speed)"));
+        assert!(
+            goodput(&row, Some(&interface(None)))
+                .ends_with("share of the link n/a (eth0 has no link speed)")
+        );
     }
 
     #[test]

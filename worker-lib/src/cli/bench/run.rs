@@ -67,7 +67,8 @@ impl<T: Value> Runner<T> {
         Ok(())
     }
 
-    /// Measures and checks a size, both ways. Adds it to `differing` when the ranks' results are not the same bits.
+    /// Measures and checks a size, both ways. Adds it to `differing` when the ranks' results are
+    /// not the same bits.
     pub fn row(&mut self, count: usize, differing: &mut Vec<usize>) -> Result<Row, Error> {
         let size = count * size_of::<T>();
         self.progress.describe(size);
@@ -80,7 +81,15 @@ impl<T: Value> Runner<T> {
             Ok(Measured::new(size, seconds, self.communicator.world_size() as usize, wrong, &calls))
         };
         let (out_of_place, in_place) = (measure(Way::OutOfPlace)?, measure(Way::InPlace)?);
-        Ok(Row { size, count, dtype: T::NCCL_NAME, redop: self.op.name(), root: -1, out_of_place, in_place })
+        Ok(Row {
+            size,
+            count,
+            dtype: T::NCCL_NAME,
+            redop: self.op.name(),
+            root: -1,
+            out_of_place,
+            in_place,
+        })
     }
 
     /// Prints something without the progress bar in its way.
@@ -95,7 +104,8 @@ impl<T: Value> Runner<T> {
         Ok(stats)
     }
 
-    /// Mean time of an iteration in seconds, on the slowest rank; what the iterations took on this one.
+    /// Mean time of an iteration in seconds, on the slowest rank; what the iterations took on this
+    /// one.
     fn time(&mut self, way: Way, count: usize) -> Result<(f64, CallStats), Error> {
         self.fill_input(count);
         let mut calls = CallStats::default();
@@ -108,7 +118,11 @@ impl<T: Value> Runner<T> {
         Ok((mean[0].into(), calls))
     }
 
-    fn time_out_of_place(&mut self, count: usize, calls: &mut CallStats) -> Result<Duration, Error> {
+    fn time_out_of_place(
+        &mut self,
+        count: usize,
+        calls: &mut CallStats,
+    ) -> Result<Duration, Error> {
         self.communicator.barrier()?;
         let begin = Instant::now();
         for _ in 0..self.iters {
@@ -118,8 +132,9 @@ impl<T: Value> Runner<T> {
         Ok(begin.elapsed())
     }
 
-    /// Every iteration reduces values of its own: a sum of sums of sums would soon be infinite, and infinities are not sent.
-    /// They are laid out in advance, as many at a time as the buffer holds; that is not timed.
+    /// Every iteration reduces values of its own: a sum of sums of sums would soon be infinite, and
+    /// infinities are not sent. They are laid out in advance, as many at a time as the buffer
+    /// holds; that is not timed.
     fn time_in_place(&mut self, count: usize, calls: &mut CallStats) -> Result<Duration, Error> {
         let mut total = Duration::ZERO;
         let mut left = self.iters;
@@ -139,7 +154,8 @@ impl<T: Value> Runner<T> {
         Ok(total)
     }
 
-    /// Wrong elements over all ranks and iterations (none when nothing is to be checked), and whether two ranks have different bits.
+    /// Wrong elements over all ranks and iterations (none when nothing is to be checked), and
+    /// whether two ranks have different bits.
     fn check(&mut self, way: Way, count: usize) -> Result<(Option<u64>, bool), Error> {
         let (mut wrong, mut differ) = (0, false);
         for _ in 0..self.check {
@@ -156,7 +172,8 @@ impl<T: Value> Runner<T> {
                 }
             }
             let result = &self.buffer[..count];
-            let here = wrong_elements(&pattern, self.op, self.communicator.world_size() as usize, result);
+            let here =
+                wrong_elements(&pattern, self.op, self.communicator.world_size() as usize, result);
             let mut everywhere = [here.min(MOST_WRONG) as i32];
             let digest = digest(result);
             self.communicator.all_reduce(&mut everywhere, ReduceOp::Sum)?;
@@ -164,7 +181,8 @@ impl<T: Value> Runner<T> {
             differ |= self.differs(digest)?;
             self.progress.advance(1);
         }
-        // Elements that differ between ranks are wrong on one of them, even if no single one is out of bounds.
+        // Elements that differ between ranks are wrong on one of them, even if no single one is out
+        // of bounds.
         Ok(((self.check > 0).then_some(wrong.max(differ.into())), differ))
     }
 

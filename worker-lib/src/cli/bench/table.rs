@@ -16,7 +16,13 @@ impl fmt::Display for Head<'_> {
         writeln!(
             f,
             "# nRanks {} minBytes {} maxBytes {} step: {} warmup iters: {} iters: {} validation: {}",
-            setup.world_size, setup.minbytes, setup.maxbytes, setup.step, setup.warmup_iters, setup.iters, setup.check
+            setup.world_size,
+            setup.minbytes,
+            setup.maxbytes,
+            setup.step,
+            setup.warmup_iters,
+            setup.iters,
+            setup.check
         )?;
         writeln!(f, "#")?;
         let Setup { version, aggregator, data_threads, .. } = setup;
@@ -50,7 +56,19 @@ impl fmt::Display for Head<'_> {
         write!(
             f,
             "# {:>10}  {:>12}  {:>8}  {:>6}  {:>6}  {:>7}  {:>6}  {:>6}  {:>5}  {:>7}  {:>6}  {:>6}  {:>5}",
-            "(B)", "(elements)", "", "", "", "(us)", "(GB/s)", "(GB/s)", "", "(us)", "(GB/s)", "(GB/s)", ""
+            "(B)",
+            "(elements)",
+            "",
+            "",
+            "",
+            "(us)",
+            "(GB/s)",
+            "(GB/s)",
+            "",
+            "(us)",
+            "(GB/s)",
+            "(GB/s)",
+            ""
         )
     }
 }
@@ -88,7 +106,9 @@ impl fmt::Display for Foot<'_> {
             writeln!(f, "# The ranks' results of {size} B differ in their bits.")?;
         }
         writeln!(f, "# {}", report.goodput)?;
-        let Calls { chunks, resent_by_timer, resent_by_overtaking, probes, rtt_us, stragglers, .. } = &report.sent;
+        let Calls {
+            chunks, resent_by_timer, resent_by_overtaking, probes, rtt_us, stragglers, ..
+        } = &report.sent;
         writeln!(
             f,
             "# Rank 0 sent {chunks} chunks; again {resent_by_timer} for want of an answer, {resent_by_overtaking} overtaken, {probes} to \
@@ -102,7 +122,10 @@ impl fmt::Display for Foot<'_> {
             )?;
         }
         for Late { rank, chunks, waited_us } in stragglers {
-            writeln!(f, "# Rank 0 waited for rank {rank} with {chunks} chunks, {waited_us:.0} us in all")?;
+            writeln!(
+                f,
+                "# Rank 0 waited for rank {rank} with {chunks} chunks, {waited_us:.0} us in all"
+            )?;
         }
         writeln!(
             f,
@@ -117,7 +140,11 @@ impl fmt::Display for Foot<'_> {
             "# aggregation in the network sends each value once, up and down, and may exceed the link's speed in this column."
         )?;
         let Setup { world_size, lanes, attachment, .. } = &report.setup;
-        write!(f, "#\n# {world_size} workers, chunks of {lanes} lanes ({} bytes); aggregator: {attachment}", 4 * lanes)
+        write!(
+            f,
+            "#\n# {world_size} workers, chunks of {lanes} lanes ({} bytes); aggregator: {attachment}",
+            4 * lanes
+        )
     }
 }
 
@@ -127,7 +154,13 @@ mod tests {
     use super::*;
 
     fn report() -> Report {
-        let measured = |time_us, wrong| Measured { time_us, algbw: 0.17, busbw: 0.26, wrong, sent: Calls::default() };
+        let measured = |time_us, wrong| Measured {
+            time_us,
+            algbw: 0.17,
+            busbw: 0.26,
+            wrong,
+            sent: Calls::default(),
+        };
         Report {
             setup: Setup {
                 version: "0.1.0",
@@ -169,7 +202,13 @@ mod tests {
                 pending: 1,
                 ahead: 0,
                 ahead_in_vain: 0,
-                rtt_us: Some(Quantiles { p50: 64.2, p90: 80.0, p99: 150.4, p999: 999.9, max: 12_000.0 }),
+                rtt_us: Some(Quantiles {
+                    p50: 64.2,
+                    p90: 80.0,
+                    p99: 150.4,
+                    p999: 999.9,
+                    max: 12_000.0,
+                }),
                 finished_us: vec![(0.0, 80.0), (100.0, 980.0)],
                 stragglers: vec![Late { rank: 2, chunks: 1, waited_us: 11_900.4 }],
             },
@@ -212,15 +251,30 @@ mod tests {
             ),
             "{foot}"
         );
-        assert!(foot.starts_with("# Out of bounds values : 0 OK\n# Avg bus bandwidth    : 0.260000\n#\n"), "{foot}");
+        assert!(
+            foot.starts_with(
+                "# Out of bounds values : 0 OK\n# Avg bus bandwidth    : 0.260000\n#\n"
+            ),
+            "{foot}"
+        );
     }
 
     #[test]
     fn times_have_as_many_decimals_as_nccl_tests() {
-        for (time_us, text) in
-            [(3.0, "   3.00"), (99.99, "  99.99"), (100.0, "  100.0"), (9999.94, " 9999.9"), (10_000.0, "  10000")]
-        {
-            let measured = Measured { time_us, algbw: 1.0, busbw: 2.0, wrong: Some(7), sent: Calls::default() };
+        for (time_us, text) in [
+            (3.0, "   3.00"),
+            (99.99, "  99.99"),
+            (100.0, "  100.0"),
+            (9999.94, " 9999.9"),
+            (10_000.0, "  10000"),
+        ] {
+            let measured = Measured {
+                time_us,
+                algbw: 1.0,
+                busbw: 2.0,
+                wrong: Some(7),
+                sent: Calls::default(),
+            };
             assert_eq!(measured.to_string(), format!("  {text}    1.00    2.00      7"));
         }
     }

@@ -9,8 +9,8 @@ pub trait Value: Element + Default {
     const NCCL_NAME: &'static str;
     /// Whether it is a floating-point type.
     const FLOAT: bool;
-    /// Every integer of magnitude below 2^BITS, divided by any power of two up to 2^(BITS+7), is a value of the type; and so
-    /// are sums of 64 of them in f64.
+    /// Every integer of magnitude below 2^BITS, divided by any power of two up to 2^(BITS+7), is a
+    /// value of the type; and so are sums of 64 of them in f64.
     const BITS: u32;
     /// A unit in the last place at 1, as a power of two. For integers 0.
     const UNIT: i32;

@@ -1,4 +1,5 @@
-//! Packets through the tables, as `p4/include/aggregator.p4` asks them, beside the same packets through `protocol::aggregator`.
+//! Packets through the tables, as `p4/include/aggregator.p4` asks them, beside the same packets
+//! through `protocol::aggregator`.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -49,7 +50,11 @@ impl Frame {
 }
 
 /// The entry that a table takes.
-fn look_up<'a>(entries: &'a [Entry], table: &str, fields: &HashMap<&'static str, u64>) -> Option<&'a Entry> {
+fn look_up<'a>(
+    entries: &'a [Entry],
+    table: &str,
+    fields: &HashMap<&'static str, u64>,
+) -> Option<&'a Entry> {
     let is_hit = |entry: &&Entry| {
         entry.table == table
             && !entry.key.is_empty()
@@ -71,7 +76,10 @@ fn admit(entries: &[Entry], frame: &Frame) -> (Outcome, Option<u64>) {
         };
     }
     fields.insert("udp_port", DATA_PORT.into());
-    assert!(look_up(entries, "aggregators", &fields).is_some(), "it is addressed to the aggregator");
+    assert!(
+        look_up(entries, "aggregators", &fields).is_some(),
+        "it is addressed to the aggregator"
+    );
     let fields = frame.fields();
     if frame.is_hello {
         if look_up(entries, "places", &fields).is_some() {
@@ -84,7 +92,8 @@ fn admit(entries: &[Entry], frame: &Frame) -> (Outcome, Option<u64>) {
             None => {}
         }
     }
-    let outcome = look_up(entries, "refusals", &fields).map_or(Outcome::UnknownJob as u64, |entry| entry.data[0].1);
+    let outcome = look_up(entries, "refusals", &fields)
+        .map_or(Outcome::UnknownJob as u64, |entry| entry.data[0].1);
     (Outcome::ALL[outcome as usize], None)
 }
 
@@ -95,7 +104,13 @@ fn reference(open: &BTreeMap<u16, OpenJob>, frame: &Frame) -> Outcome {
         tables.open(&job.spec);
         for (rank, place) in (0..).zip(&job.places) {
             if let Some(place) = place {
-                switchml_protocol::aggregator::Tables::learn(&tables, job.spec.number, rank, job.spec.epoch, place);
+                switchml_protocol::aggregator::Tables::learn(
+                    &tables,
+                    job.spec.number,
+                    rank,
+                    job.spec.epoch,
+                    place,
+                );
             }
         }
         if job.is_aborted {
@@ -186,7 +201,8 @@ proptest! {
     }
 }
 
-/// Every member's sets, for both parities: none is anybody else's, in this job or another, and each holds the right round.
+/// Every member's sets, for both parities: none is anybody else's, in this job or another, and each
+/// holds the right round.
 #[test]
 fn sets_are_disjoint_and_start_right() {
     let open = jobs([job(0, 3, true), job(1, 2, true), job(5, 2, true)]);
@@ -195,20 +211,37 @@ fn sets_are_disjoint_and_start_right() {
     for job in open.values() {
         for (sets, round) in super::super::entries::first_rounds(&job.spec) {
             for set in sets {
-                assert_eq!(rounds.insert(u64::from(set), round), None, "set {set} of job {}", job.spec.number);
+                assert_eq!(
+                    rounds.insert(u64::from(set), round),
+                    None,
+                    "set {set} of job {}",
+                    job.spec.number
+                );
             }
         }
     }
     let mut users: HashMap<u64, (u16, u16, u32)> = HashMap::new();
     for job in open.values() {
-        for (rank, slot, round) in [(0, 0, 0), (0, 15, 0), (1, 0, 1), (1, 15, 1), (1, 7, 0), (0, 7, 1)] {
-            let header = header((job.spec.number, job.spec.epoch, rank), (slot, round), flags::CHECKED, false, 0);
+        for (rank, slot, round) in
+            [(0, 0, 0), (0, 15, 0), (1, 0, 1), (1, 15, 1), (1, 7, 0), (0, 7, 1)]
+        {
+            let header = header(
+                (job.spec.number, job.spec.epoch, rank),
+                (slot, round),
+                flags::CHECKED,
+                false,
+                0,
+            );
             let frame = Frame { header, place: place(rank), is_hello: false };
             let (outcome, index) = admit(&contents.entries, &frame);
             let index = index.expect("admitted");
             assert_eq!(outcome, Outcome::Started);
             assert_eq!(users.insert(index, (job.spec.number, slot, round)), None);
-            assert_eq!(rounds[&index], round.wrapping_sub(2), "round {round} starts on what the set holds");
+            assert_eq!(
+                rounds[&index],
+                round.wrapping_sub(2),
+                "round {round} starts on what the set holds"
+            );
         }
     }
 }

@@ -17,7 +17,8 @@ use super::super::switch::{Entry, Learned, Switch, SwitchError};
 use super::{jobs, place, spec};
 use crate::data_plane::{DataPlane, JobSpec};
 
-/// Tables in memory, as strict as a switch: an entry is inserted once, and modified or deleted only if it is there.
+/// Tables in memory, as strict as a switch: an entry is inserted once, and modified or deleted only
+/// if it is there.
 #[derive(Default)]
 struct Memory {
     entries: Mutex<Vec<Entry>>,
@@ -30,7 +31,8 @@ struct Memory {
 
 impl Memory {
     fn write(&self) -> Result<(), SwitchError> {
-        let is_refused = self.writes.fetch_add(1, Ordering::Relaxed) == self.refused.load(Ordering::Relaxed);
+        let is_refused =
+            self.writes.fetch_add(1, Ordering::Relaxed) == self.refused.load(Ordering::Relaxed);
         if is_refused { Err(SwitchError("no space".to_owned())) } else { Ok(()) }
     }
 
@@ -77,19 +79,26 @@ impl Switch for Arc<Memory> {
     fn modify(&self, entry: &Entry) -> Result<(), SwitchError> {
         self.write()?;
         let mut entries = self.entries.lock().unwrap();
-        *entries.iter_mut().find(|other| other.id() == entry.id()).expect("an entry to modify") = entry.clone();
+        *entries.iter_mut().find(|other| other.id() == entry.id()).expect("an entry to modify") =
+            entry.clone();
         Ok(())
     }
 
     fn delete(&self, entry: &Entry) -> Result<(), SwitchError> {
         self.write()?;
         let mut entries = self.entries.lock().unwrap();
-        let index = entries.iter().position(|other| other.id() == entry.id()).expect("an entry to delete");
+        let index =
+            entries.iter().position(|other| other.id() == entry.id()).expect("an entry to delete");
         entries.remove(index);
         Ok(())
     }
 
-    fn write_register(&self, name: &str, indices: Range<u32>, value: u32) -> Result<(), SwitchError> {
+    fn write_register(
+        &self,
+        name: &str,
+        indices: Range<u32>,
+        value: u32,
+    ) -> Result<(), SwitchError> {
         assert_eq!(name, "rounds");
         self.write()?;
         self.rounds.lock().unwrap().extend(indices.map(|index| (index, value)));
@@ -99,7 +108,10 @@ impl Switch for Arc<Memory> {
     fn set_group(&self, group: u16, ports: &[u16]) -> Result<(), SwitchError> {
         self.write()?;
         match ports {
-            [] => assert!(self.groups.lock().unwrap().remove(&group).is_some(), "no group {group} to remove"),
+            [] => assert!(
+                self.groups.lock().unwrap().remove(&group).is_some(),
+                "no group {group} to remove"
+            ),
             ports => drop(self.groups.lock().unwrap().insert(group, ports.to_vec())),
         }
         Ok(())
@@ -121,7 +133,8 @@ impl Bench {
         let memory = Arc::new(Memory { refused: usize::MAX.into(), ..Memory::default() });
         let (hellos, learned) = channel();
         let (events, _) = mpsc::channel(1);
-        let data_plane = P4DataPlane::start(Box::new(Arc::clone(&memory)), true, learned, events).unwrap();
+        let data_plane =
+            P4DataPlane::start(Box::new(Arc::clone(&memory)), true, learned, events).unwrap();
         Self { memory, data_plane, hellos }
     }
 
@@ -182,7 +195,11 @@ fn a_hello_of_another_epoch_or_rank_teaches_nothing() {
     let spec = spec(0, 2, 0..512);
     bench.data_plane.open(&spec).unwrap();
     let hello = |epoch, rank, from| Learned { job: 0, epoch, rank, place: place(from) };
-    for hello in [hello(spec.epoch - 1, 0, 7), hello(spec.epoch, 2, 7), Learned { job: 9, ..hello(spec.epoch, 0, 7) }] {
+    for hello in [
+        hello(spec.epoch - 1, 0, 7),
+        hello(spec.epoch, 2, 7),
+        Learned { job: 9, ..hello(spec.epoch, 0, 7) },
+    ] {
         bench.hellos.send(hello).unwrap();
     }
     bench.hello(&spec, 1);
@@ -193,7 +210,8 @@ fn a_hello_of_another_epoch_or_rank_teaches_nothing() {
     assert_eq!(places, [Some(place(0)), Some(place(1)), None]);
 }
 
-/// Whichever write the switch refuses: the call that made it fails, with the switch's words, and another job is served as if nothing had been.
+/// Whichever write the switch refuses: the call that made it fails, with the switch's words, and
+/// another job is served as if nothing had been.
 #[test]
 fn a_refused_write_leaves_nothing_behind() {
     let mut refused_calls = 0;
@@ -225,14 +243,21 @@ fn a_refused_write_leaves_nothing_behind() {
     assert!(refused_calls > 10, "{refused_calls}");
 }
 
-/// Registers belong to a pipeline, and the program recirculates in the first: a job with ranks elsewhere would wait for ever.
+/// Registers belong to a pipeline, and the program recirculates in the first: a job with ranks
+/// elsewhere would wait for ever.
 #[test]
 fn a_job_with_ranks_at_other_pipelines_is_refused() {
     let cases: [(&[u32], Option<&str>); 4] = [
         (&[1, 127, 1], None),
         (&[1, 128, 2], Some("rank 1 at port 128 of pipeline 1")),
-        (&[129, 1, 300], Some("rank 0 at port 129 of pipeline 1, rank 2 at port 300 of pipeline 2")),
-        (&[130, 130, 131], Some("ranks 0 and 1 at port 130 of pipeline 1, rank 2 at port 131 of pipeline 1")),
+        (
+            &[129, 1, 300],
+            Some("rank 0 at port 129 of pipeline 1, rank 2 at port 300 of pipeline 2"),
+        ),
+        (
+            &[130, 130, 131],
+            Some("ranks 0 and 1 at port 130 of pipeline 1, rank 2 at port 131 of pipeline 1"),
+        ),
     ];
     for (ports, refused) in cases {
         let bench = Bench::new();

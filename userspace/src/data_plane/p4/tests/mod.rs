@@ -1,4 +1,5 @@
-//! The entries, against the P4 source and against the reference of admission; and what is written to a switch, change by change.
+//! The entries, against the P4 source and against the reference of admission; and what is written
+//! to a switch, change by change.
 
 mod admission;
 mod changes;
@@ -19,7 +20,12 @@ const SLOTS: u32 = 16;
 /// Ports, addresses and so on that follow from the rank.
 fn place(rank: u16) -> Place {
     let low = rank as u8;
-    Place { ifindex: 8 + u32::from(rank), ip: [10, 0, 0, low], mac: [2, 0, 0, 0, 0, low], port: U16::new(5000 + rank) }
+    Place {
+        ifindex: 8 + u32::from(rank),
+        ip: [10, 0, 0, low],
+        mac: [2, 0, 0, 0, 0, low],
+        port: U16::new(5000 + rank),
+    }
 }
 
 fn spec(number: u16, ranks: u16, slots: std::ops::Range<u32>) -> JobSpec {

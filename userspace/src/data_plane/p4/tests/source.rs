@@ -1,4 +1,5 @@
-//! The names that the control plane uses are those of the P4 source, and the tables are large enough.
+//! The names that the control plane uses are those of the P4 source, and the tables are large
+//! enough.
 
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
@@ -6,19 +7,23 @@ use std::path::Path;
 use switchml_protocol::LANES_PER_BLOCK;
 use switchml_protocol::outcome::Outcome;
 
-use super::super::entries::{Contents, MAX_JOBS, MAX_RANKS, OUTCOMES, ROUNDS, TABLES, most_ternary};
+use super::super::entries::{
+    Contents, MAX_JOBS, MAX_RANKS, OUTCOMES, ROUNDS, TABLES, most_ternary,
+};
 use super::super::switch::Match;
 use super::{job, jobs};
 
 fn source(file: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../p4").join(file);
-    let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    let text = std::fs::read_to_string(&path)
+        .unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     text.lines().map(|line| line.split("//").next().unwrap_or_default().to_owned() + "\n").collect()
 }
 
 /// What stands between a text and the next `end`.
 fn after<'a>(text: &'a str, begin: &str, end: &str) -> &'a str {
-    let start = text.find(begin).unwrap_or_else(|| panic!("no `{begin}` in the source")) + begin.len();
+    let start =
+        text.find(begin).unwrap_or_else(|| panic!("no `{begin}` in the source")) + begin.len();
     let len = text[start..].find(end).unwrap_or_else(|| panic!("`{begin}` has no end"));
     &text[start..start + len]
 }
@@ -27,7 +32,15 @@ fn after<'a>(text: &'a str, begin: &str, end: &str) -> &'a str {
 fn key_name(line: &str) -> String {
     match line.split_once("@name(\"") {
         Some((_, annotated)) => annotated.split('"').next().unwrap_or_default().to_owned(),
-        None => line.split(':').next().unwrap_or_default().rsplit('.').next().unwrap_or_default().trim().to_owned(),
+        None => line
+            .split(':')
+            .next()
+            .unwrap_or_default()
+            .rsplit('.')
+            .next()
+            .unwrap_or_default()
+            .trim()
+            .to_owned(),
     }
 }
 
@@ -48,11 +61,13 @@ fn tables_keys_actions_and_parameters_are_those_of_the_source() {
             .map(key_name)
             .collect();
         assert_eq!(keys, table.key, "key of {}", table.name);
-        let actions: Vec<&str> = after(body, "actions = {", "}").split(';').map(str::trim).collect();
+        let actions: Vec<&str> =
+            after(body, "actions = {", "}").split(';').map(str::trim).collect();
         for (action, parameters) in table.actions {
             assert!(actions.contains(action), "{} has no action {action}: {actions:?}", table.name);
             let declared = after(&text, &format!("action {action}("), ")");
-            let declared = declared.split(',').filter_map(|parameter| parameter.split_whitespace().last());
+            let declared =
+                declared.split(',').filter_map(|parameter| parameter.split_whitespace().last());
             assert_eq!(declared.collect::<Vec<_>>(), *parameters, "parameters of {action}");
         }
     }
@@ -73,12 +88,18 @@ fn every_front_has_the_register_and_the_counter() {
 #[test]
 fn all_jobs_find_room() {
     let text = source("include/aggregator.p4");
-    assert_eq!((defined(&text, "MAX_JOBS"), defined(&text, "MAX_RANKS")), (MAX_JOBS.into(), MAX_RANKS.into()));
+    assert_eq!(
+        (defined(&text, "MAX_JOBS"), defined(&text, "MAX_RANKS")),
+        (MAX_JOBS.into(), MAX_RANKS.into())
+    );
     let mut reached = HashSet::new();
     for is_known in [false, true] {
         // 31 ranks need more matches than 32.
         for ranks in [MAX_RANKS - 1, MAX_RANKS] {
-            let contents = Contents::of(&[1, 2], &jobs((0..MAX_JOBS).map(|number| job(number, ranks, is_known))));
+            let contents = Contents::of(
+                &[1, 2],
+                &jobs((0..MAX_JOBS).map(|number| job(number, ranks, is_known))),
+            );
             let mut used: HashMap<_, u64> = HashMap::new();
             let mut ternary: HashMap<_, usize> = HashMap::new();
             for entry in &contents.entries {
@@ -99,12 +120,16 @@ fn all_jobs_find_room() {
         }
     }
     for table in ["members", "refusals"] {
-        let priorities = || (0..u32::from(u8::MAX)).map(|priority| (priority, most_ternary(table, priority)));
+        let priorities =
+            || (0..u32::from(u8::MAX)).map(|priority| (priority, most_ternary(table, priority)));
         let most: usize = priorities().map(|(_, most)| most).sum();
         let size = size_of(&text, table);
         assert!(most as u64 <= size, "{most} entries of {size} in {table}");
         for (priority, _) in priorities().filter(|(_, most)| *most > 0) {
-            assert!(reached.contains(&(table, priority)), "there may be fewer of priority {priority} in {table}");
+            assert!(
+                reached.contains(&(table, priority)),
+                "there may be fewer of priority {priority} in {table}"
+            );
         }
     }
 }
@@ -121,7 +146,8 @@ fn size_of(text: &str, table: &str) -> u64 {
     factors.product()
 }
 
-/// Entries name what [`TABLES`] lists, in its order, so that the test above is about what is written.
+/// Entries name what [`TABLES`] lists, in its order, so that the test above is about what is
+/// written.
 #[test]
 fn entries_use_the_listed_names_alone() {
     let mut all = jobs([job(0, 3, true), job(1, 31, false)]);
@@ -132,8 +158,13 @@ fn entries_use_the_listed_names_alone() {
         let table = TABLES.iter().find(|table| table.name == entry.table).expect("a listed table");
         let names: Vec<_> = entry.key.iter().map(|(name, _)| *name).collect();
         assert!(names.is_empty() || names == table.key, "{entry:?}");
-        let (_, parameters) = table.actions.iter().find(|(name, _)| *name == entry.action).expect("a listed action");
-        assert_eq!(entry.data.iter().map(|(name, _)| *name).collect::<Vec<_>>(), *parameters, "{entry:?}");
+        let (_, parameters) =
+            table.actions.iter().find(|(name, _)| *name == entry.action).expect("a listed action");
+        assert_eq!(
+            entry.data.iter().map(|(name, _)| *name).collect::<Vec<_>>(),
+            *parameters,
+            "{entry:?}"
+        );
         for (name, matched) in &entry.key {
             if let Match::Ternary { value, mask } = matched {
                 assert_eq!(value & !mask, 0, "{name} of {entry:?}");
@@ -145,7 +176,9 @@ fn entries_use_the_listed_names_alone() {
 /// The bit by which `refusals` knows that the reason was found before.
 #[test]
 fn what_parser_and_check_find_has_the_bit_and_what_precedes_has_not() {
-    for outcome in Outcome::ALL.iter().filter(|outcome| (**outcome as u8) < Outcome::UnknownJob as u8) {
+    for outcome in
+        Outcome::ALL.iter().filter(|outcome| (**outcome as u8) < Outcome::UnknownJob as u8)
+    {
         let found_before = *outcome as u8 >= Outcome::Truncated as u8;
         assert_eq!(*outcome as u8 & Outcome::Truncated as u8 != 0, found_before, "{outcome:?}");
     }
