@@ -197,8 +197,8 @@ control CheckWord(in headers_t h, in bit<32> contributions, out bit<32> word) {
             + h.switchml.round * SALT_ROUND
             + h.switchml.fingerprint * SALT_FINGERPRINT;
         word = contributions * salt;
-        if (h.note.isValid()) {
-            word = word + h.note.first + h.note.second;
+        if (h.control_reply.isValid()) {
+            word = word + h.control_reply.first + h.control_reply.second;
         }
         if (h.low.isValid()) {
             word = word + h.low.v0 + h.low.v1 + h.low.v2 + h.low.v3 + h.low.v4 + h.low.v5 + h.low.v6 + h.low.v7 +
@@ -233,7 +233,7 @@ struct learn_t {
 #define DROP mark_to_drop(standard);
 #define TO_PORT(port) standard.egress_spec = port;
 #define TO_GROUP(group) standard.mcast_grp = group;
-#define NOTE_TO_PORT(port) standard.egress_spec = port;
+#define CONTROL_REPLY_TO_PORT(port) standard.egress_spec = port;
 // Egress recirculates what has a pass header, whatever the port.
 #define ONCE_MORE standard.egress_spec = 0;
 #define LEARN \
@@ -301,7 +301,7 @@ control FrameEgress(inout headers_t h, inout metadata_t m, inout standard_metada
     apply {
         if (h.pass.isValid()) {
             recirculate_preserving_field_list(0);
-        } else if (h.note.isValid()) {
+        } else if (h.control_reply.isValid()) {
             check_word.apply(h, 1, h.switchml.check);
         } else if (m.step == STEP_SECOND && h.switchml.op == OP_MAX) {
             check_word.apply(h, 1 + (bit<32>) m.others, h.switchml.check);

@@ -282,7 +282,7 @@ control Lane(in metadata_t m, inout bit<32> first, inout bit<32> second) {
 #define TO_PORT(port) manager.ucast_egress_port = port; manager.bypass_egress = 1;
 #define TO_GROUP(group) manager.mcast_grp_a = group; manager.bypass_egress = 1;
 // Through egress, which makes the check word.
-#define NOTE_TO_PORT(port) manager.ucast_egress_port = port;
+#define CONTROL_REPLY_TO_PORT(port) manager.ucast_egress_port = port;
 #define ONCE_MORE manager.ucast_egress_port = RECIRCULATION_PORT; manager.bypass_egress = 1;
 #define LEARN deparser.digest_type = LEARN_DIGEST;
 
@@ -379,7 +379,7 @@ struct egress_headers_t {
     ipv4_t ipv4;
     udp_t udp;
     switchml_t switchml;
-    note_t note;
+    control_reply_t control_reply;
 }
 
 struct egress_metadata_t {
@@ -402,7 +402,7 @@ parser EgressParser(
         packet.extract(h.ipv4);
         packet.extract(h.udp);
         packet.extract(h.switchml);
-        packet.extract(h.note);
+        packet.extract(h.control_reply);
         transition accept;
     }
 }
@@ -451,9 +451,9 @@ control Egress(
     Salt((bit<64>) SALT_FINGERPRINT << 24) fingerprint3;
 
     apply {
-        // Four sums side by side, for fewer stages. The lanes of a note are 2, its op is 0.
-        m.salt0 = h.note.first;
-        m.salt1 = h.note.second;
+        // Four sums side by side, for fewer stages. The lanes of a control reply are 2, its op is 0.
+        m.salt0 = h.control_reply.first;
+        m.salt1 = h.control_reply.second;
         m.salt2 = SALT_JOB_LANES + SALT_JOB_LANES;
         job0.apply(h.switchml.job[7:0], m.salt0);
         job1.apply(h.switchml.job[15:8], m.salt1);

@@ -8,7 +8,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use std::cell::RefCell;
-use switchml_protocol::job::{Job, Member, OPEN, Place};
+use switchml_protocol::job::{Binding, JobEntry, MemberEntry, OPEN};
 use switchml_protocol::outcome::{Action, Outcome};
 use switchml_protocol::slot::Slot;
 
@@ -62,20 +62,20 @@ fuzz_target!(|input: &[u8]| {
 
 /// One open job, whose first rank has said HELLO.
 fn host() -> Host {
-    let place = |rank| Place {
+    let binding = |rank| Binding {
         ifindex: kernel::IFINDEX,
         ip: packet::ip(rank),
         mac: packet::mac(rank),
         port: packet::port(rank).into(),
     };
-    let member = |rank| Member {
+    let member = |rank| MemberEntry {
         secret: packet::secret(rank),
         epoch: if rank == 0 { EPOCH } else { 0 },
-        place: if rank == 0 { place(rank) } else { Place::default() },
+        binding: if rank == 0 { binding(rank) } else { Binding::default() },
     };
     Host {
         at_tc: false,
-        job: Job {
+        job: JobEntry {
             state: OPEN,
             epoch: EPOCH,
             ranks: RANKS.into(),

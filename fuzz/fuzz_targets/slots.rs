@@ -21,7 +21,7 @@ mod switch;
 
 use packet::{ALL_OPS, CE, CHECKED, Packet, check_word};
 use reference::Reference;
-use switch::{EPOCH, FIRST_SLOT, Switch, contribution, hello, place};
+use switch::{EPOCH, FIRST_SLOT, Switch, binding, contribution, hello};
 
 const MAX_STEPS: usize = 400;
 /// A run may begin this many rounds before round numbers wrap around.
@@ -61,7 +61,7 @@ impl Twin {
     fn new(ranks: u16, slots: u16) -> Self {
         let switch = Switch::ready(ranks.into(), slots.into());
         let mut reference = Reference::new(ranks, slots);
-        (0..ranks).for_each(|rank| reference.settle(rank, place(rank)));
+        (0..ranks).for_each(|rank| reference.settle(rank, binding(rank)));
         Self { switch, reference, ranks, slots, epoch: EPOCH, sent: vec![] }
     }
 
@@ -153,7 +153,7 @@ impl Twin {
     /// Serves a packet from the home of the rank that it names.
     fn receive(&mut self, packet: &Packet) -> Outcome {
         use Outcome::{Added, Completed, Mismatch, Started};
-        let home = place(packet.rank);
+        let home = binding(packet.rank);
         let expected = self.reference.receive(&home, packet);
         let touched = matches!(expected.outcome, Started | Added | Completed | Mismatch);
         let before = (!touched).then(|| self.switch.slots.borrow().clone());

@@ -27,7 +27,7 @@ mod packet;
 mod switch;
 
 use packet::{ALL_OPS, CHECKED, PENDING, Packet, REJECT, RESULT, check_word};
-use switch::{EPOCH, JOB, Switch, place};
+use switch::{EPOCH, JOB, Switch, binding};
 
 const LANES: u16 = 32;
 const MAX_STEPS: usize = 300;
@@ -303,7 +303,7 @@ impl Network {
         endpoint.give_back();
         for mut bytes in sent {
             use Outcome::{Added, Completed, Pending, Replayed, Stale, Started};
-            let outcome = switch.receive_bytes(&place(rank as u16), &mut bytes);
+            let outcome = switch.receive_bytes(&binding(rank as u16), &mut bytes);
             let legal = matches!(outcome, Started | Added | Completed | Replayed | Pending | Stale);
             assert!(legal, "{outcome:?} to a rank that keeps the rules");
             let lanes = u16::from_be_bytes([bytes[18], bytes[19]]);

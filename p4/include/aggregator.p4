@@ -2,7 +2,7 @@
 // aggregator.
 //
 // Tables are filled by the control plane. The front says how frames leave it: DROP, TO_PORT,
-// NOTE_TO_PORT, TO_GROUP, ONCE_MORE; LEARN tells the control plane of a HELLO.
+// CONTROL_REPLY_TO_PORT, TO_GROUP, ONCE_MORE; LEARN tells the control plane of a HELLO.
 
 #define MAX_JOBS 16
 #define MAX_RANKS 32
@@ -10,7 +10,7 @@
 
 #define TTL 8w64
 #define DONT_FRAGMENT 16w0x4000
-#define NOTE_UDP_BYTES (8 + HEADER_BYTES + 4 * NOTE_LANES)
+#define CONTROL_REPLY_UDP_BYTES (8 + HEADER_BYTES + 4 * CONTROL_REPLY_LANES)
 #define ECN_ECT0 2w2
 #define ECN_CE 2w3
 
@@ -115,21 +115,21 @@ control Aggregator(inout headers_t h, inout metadata_t m, ARCHITECTURE_PARAMETER
         m.is_answer = 1;
     }
 
-    action note(bit<8> kind, bit<32> first, bit<32> second) {
+    action control_reply(bit<8> kind, bit<32> first, bit<32> second) {
         h.switchml.kind = kind;
         h.switchml.op = OP_SUM;
         h.switchml.flags = FLAG_CHECKED;
-        h.switchml.lanes = NOTE_LANES;
-        h.note.setValid();
-        h.note.first = first;
-        h.note.second = second;
+        h.switchml.lanes = CONTROL_REPLY_LANES;
+        h.control_reply.setValid();
+        h.control_reply.first = first;
+        h.control_reply.second = second;
         h.low.setInvalid();
         h.high.setInvalid();
-        h.udp.len = NOTE_UDP_BYTES;
-        h.ipv4.total_len = 20 + NOTE_UDP_BYTES;
+        h.udp.len = CONTROL_REPLY_UDP_BYTES;
+        h.ipv4.total_len = 20 + CONTROL_REPLY_UDP_BYTES;
         swap_ends();
         finish_ip();
-        NOTE_TO_PORT(m.port)
+        CONTROL_REPLY_TO_PORT(m.port)
     }
 
     action started() {
@@ -166,18 +166,18 @@ control Aggregator(inout headers_t h, inout metadata_t m, ARCHITECTURE_PARAMETER
 
     action pending() {
         m.outcome = OUTCOME_PENDING;
-        note(KIND_PENDING, 0, m.seen);
+        control_reply(KIND_PENDING, 0, m.seen);
     }
 
     // Which rank started the round is not known here.
     action mismatch() {
         m.outcome = OUTCOME_MISMATCH;
-        note(KIND_REJECT, REJECT_MISMATCH, h.switchml.rank ++ h.switchml.rank);
+        control_reply(KIND_REJECT, REJECT_MISMATCH, h.switchml.rank ++ h.switchml.rank);
     }
 
     action aborted() {
         m.outcome = OUTCOME_ABORTED;
-        note(KIND_REJECT, REJECT_ABORTED, 0);
+        control_reply(KIND_REJECT, REJECT_ABORTED, 0);
     }
 
     action queried() { h.pass.kind = PASS_RESULT; ONCE_MORE }

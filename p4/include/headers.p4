@@ -46,7 +46,7 @@ header lanes_t {
 }
 
 // What a PENDING or REJECT says.
-header note_t {
+header control_reply_t {
     bit<32> first;
     bit<32> second;
 }
@@ -69,7 +69,7 @@ struct headers_t {
     ipv4_t ipv4;
     udp_t udp;
     switchml_t switchml;
-    note_t note;
+    control_reply_t control_reply;
     lanes_t low;
     lanes_t high;
 }

@@ -3,7 +3,7 @@
 
 use crate::LANES_PER_BLOCK;
 use crate::header::{Header, Kind, Op, flags};
-use crate::job::{ABORTED, Job, Member, Place, VACANT};
+use crate::job::{ABORTED, Binding, JobEntry, MemberEntry, VACANT};
 use crate::lanes::Payload;
 use crate::outcome::Outcome;
 use crate::slot::{self, Slot};
@@ -11,31 +11,31 @@ use crate::slot::{self, Slot};
 /// Storage of jobs, members and slots: BPF maps in the kernel, vectors on a host.
 pub trait Tables {
     /// The job of that number, if the table is that long.
-    fn job(&self, number: u16) -> Option<Job>;
+    fn job(&self, number: u16) -> Option<JobEntry>;
     /// What is known of a rank.
-    fn member(&self, job: u16, rank: u16) -> Option<Member>;
+    fn member(&self, job: u16, rank: u16) -> Option<MemberEntry>;
     /// Binds a rank to the place it said HELLO from, for this epoch.
-    fn learn(&self, job: u16, rank: u16, epoch: u32, place: &Place);
+    fn learn(&self, job: u16, rank: u16, epoch: u32, binding: &Binding);
     /// Runs `f` on a slot of the pool, with nobody else on it. [`Outcome::SlotBusy`] when that
     /// cannot be had, [`Outcome::BadSlot`] when there is no such slot.
     fn with_slot(&self, index: u32, f: impl FnOnce(&mut Slot) -> Outcome) -> Outcome;
 }
 
-/// Serves one packet that came from `place`: `payload_len` bytes follow the header.
+/// Serves one packet that came from `binding`: `payload_len` bytes follow the header.
 ///
 /// After an outcome whose action is Reply or Broadcast, header and payload are those of the answer,
 /// and `header.lanes` words of payload are to be sent.
 #[inline(always)]
 pub fn serve<T: Tables, P: Payload + ?Sized>(
     tables: &T,
-    place: &Place,
+    binding: &Binding,
     header: &mut Header,
     payload: &mut P,
     payload_len: usize,
 ) -> Outcome {
     match header.validate(payload_len) {
-        Ok((Kind::Contribution, op)) => contribution(tables, place, op, header, payload),
-        Ok((Kind::Hello, _)) => hello(tables, place, header),
+        Ok((Kind::Contribution, op)) => contribution(tables, binding, op, header, payload),
+        Ok((Kind::Hello, _)) => hello(tables, binding, header),
         Ok(_) => Outcome::BadKind,
         Err(malformed) => malformed.into(),
     }
@@ -43,7 +43,11 @@ pub fn serve<T: Tables, P: Payload + ?Sized>(
 
 /// What is known of the rank: the part of admission that HELLO shares.
 #[inline(always)]
-fn find_member<T: Tables>(tables: &T, job: &Job, header: &Header) -> Result<Member, Outcome> {
+fn find_member<T: Tables>(
+    tables: &T,
+    job: &JobEntry,
+    header: &Header,
+) -> Result<MemberEntry, Outcome> {
     if job.state == VACANT {
         return Err(Outcome::UnknownJob);
     }
@@ -60,7 +64,7 @@ fn find_member<T: Tables>(tables: &T, job: &Job, header: &Header) -> Result<Memb
 #[inline(always)]
 fn contribution<T: Tables, P: Payload + ?Sized>(
     tables: &T,
-    place: &Place,
+    binding: &Binding,
     op: Op,
     header: &mut Header,
     payload: &mut P,
@@ -68,7 +72,7 @@ fn contribution<T: Tables, P: Payload + ?Sized>(
     let Some(job) = tables.job(header.job.get()) else {
         return Outcome::UnknownJob;
     };
-    if let Err(outcome) = admit(tables, &job, place, header) {
+    if let Err(outcome) = admit(tables, &job, binding, header) {
         return outcome;
     }
     let blocks = usize::from(header.lanes.get()) / LANES_PER_BLOCK;
@@ -90,12 +94,17 @@ fn contribution<T: Tables, P: Payload + ?Sized>(
 
 /// Rule 1: the packet belongs to the job's session, and came from where its rank lives.
 #[inline(always)]
-fn admit<T: Tables>(tables: &T, job: &Job, place: &Place, header: &Header) -> Result<(), Outcome> {
+fn admit<T: Tables>(
+    tables: &T,
+    job: &JobEntry,
+    binding: &Binding,
+    header: &Header,
+) -> Result<(), Outcome> {
     let member = find_member(tables, job, header)?;
     if member.epoch != job.epoch {
         return Err(Outcome::NoHello);
     }
-    if member.place != *place {
+    if member.binding != *binding {
         return Err(Outcome::WrongPlace);
     }
     if u32::from(header.slot.get()) >= job.slots {
@@ -109,7 +118,7 @@ fn admit<T: Tables>(tables: &T, job: &Job, place: &Place, header: &Header) -> Re
 /// Two HELLOs of one rank may be served at the same time, and both may find the place unknown. Only
 /// the holder of the secret can send them, so both come from the same place.
 #[inline(always)]
-fn hello<T: Tables>(tables: &T, place: &Place, header: &Header) -> Outcome {
+fn hello<T: Tables>(tables: &T, binding: &Binding, header: &Header) -> Outcome {
     let Some(job) = tables.job(header.job.get()) else {
         return Outcome::UnknownJob;
     };
@@ -121,8 +130,8 @@ fn hello<T: Tables>(tables: &T, place: &Place, header: &Header) -> Outcome {
         return Outcome::WrongSecret;
     }
     if member.epoch != job.epoch {
-        tables.learn(header.job.get(), header.rank.get(), job.epoch, place);
-    } else if member.place != *place {
+        tables.learn(header.job.get(), header.rank.get(), job.epoch, binding);
+    } else if member.binding != *binding {
         return Outcome::WrongPlace;
     }
     Outcome::Hello

@@ -4,7 +4,7 @@ use core::mem::size_of;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::header::HEADER_LEN;
-use crate::job::{Job, Place};
+use crate::job::{Binding, JobEntry};
 use crate::outcome::Outcome;
 use crate::{U16, U32};
 
@@ -168,8 +168,8 @@ impl Envelope {
 
     /// Where the frame's sender lives.
     #[inline(always)]
-    pub fn place(&self, ifindex: u32) -> Place {
-        Place { ifindex, ip: self.source, mac: self.mac_source, port: self.source_port }
+    pub fn binding(&self, ifindex: u32) -> Binding {
+        Binding { ifindex, ip: self.source, mac: self.mac_source, port: self.source_port }
     }
 
     /// Whether a router marked the packet for congestion (RFC 3168).
@@ -194,14 +194,14 @@ impl Envelope {
 
     /// Sends the frame to the job's multicast group, with `lanes` words of payload.
     #[inline(always)]
-    pub fn send_to_group(&mut self, job: &Job, lanes: u16) {
+    pub fn send_to_group(&mut self, job: &JobEntry, lanes: u16) {
         self.address_to_group(job);
         self.finish(udp_len(lanes));
     }
 
     /// Sends a bundle to the job's multicast group, as long as it is.
     #[inline(always)]
-    pub fn send_bundle_to_group(&mut self, job: &Job, checksum: Checksum) {
+    pub fn send_bundle_to_group(&mut self, job: &JobEntry, checksum: Checksum) {
         self.address_to_group(job);
         self.finish_bundle(checksum);
     }
@@ -214,7 +214,7 @@ impl Envelope {
     }
 
     #[inline(always)]
-    fn address_to_group(&mut self, job: &Job) {
+    fn address_to_group(&mut self, job: &JobEntry) {
         self.mac_source = self.mac_destination;
         self.mac_destination = multicast_mac(job.group);
         self.source = job.address;

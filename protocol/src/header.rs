@@ -4,7 +4,7 @@ use core::mem::{offset_of, size_of};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::lanes::{add_halves, by_halves};
-use crate::{LANES_PER_BLOCK, MAX_LANES, NOTE_LANES, U16, U32, VERSION};
+use crate::{CONTROL_REPLY_LANES, LANES_PER_BLOCK, MAX_LANES, U16, U32, VERSION};
 
 /// Size of [`Header`] in bytes.
 pub const HEADER_LEN: usize = size_of::<Header>();
@@ -279,12 +279,12 @@ const fn lanes_fit(kind: Kind, lanes: usize) -> bool {
     match kind {
         Kind::Contribution | Kind::Result => whole_blocks && lanes > 0,
         Kind::Hello => whole_blocks,
-        Kind::Pending | Kind::Reject => lanes == NOTE_LANES,
+        Kind::Pending | Kind::Reject => lanes == CONTROL_REPLY_LANES,
         Kind::Filler => true,
     }
 }
 
-/// A note may lie in a segment that was larger: a superpacket cannot be cut.
+/// A control reply may lie in a segment that was larger: a superpacket cannot be cut.
 #[inline(always)]
 const fn length_fits(kind: Kind, lanes: usize, payload_len: usize) -> bool {
     match kind {

@@ -22,7 +22,7 @@ pub const ABORTED: u32 = 2;
     Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
 )]
 #[repr(C, align(8))]
-pub struct Job {
+pub struct JobEntry {
     /// [`VACANT`], [`OPEN`] or [`ABORTED`]. In one 8-byte word with the epoch, so that both change
     /// at once.
     pub state: u32,
@@ -44,9 +44,9 @@ pub struct Job {
     pub reserved: [u8; 2],
 }
 
-const _: () = assert!(size_of::<Job>() == 32);
+const _: () = assert!(size_of::<JobEntry>() == 32);
 
-impl Job {
+impl JobEntry {
     /// The bitmap of all ranks.
     #[inline(always)]
     pub const fn all_ranks(&self) -> u64 {
@@ -60,7 +60,7 @@ impl Job {
     Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
 )]
 #[repr(C, align(8))]
-pub struct Place {
+pub struct Binding {
     /// Index of the interface that its frames come in by; 0 where the data plane does not see
     /// interfaces.
     pub ifindex: u32,
@@ -72,20 +72,20 @@ pub struct Place {
     pub port: U16,
 }
 
-const _: () = assert!(size_of::<Place>() == 16);
+const _: () = assert!(size_of::<Binding>() == 16);
 
 /// One rank of one job.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
 )]
 #[repr(C, align(8))]
-pub struct Member {
+pub struct MemberEntry {
     /// What the rank's HELLO must carry, given to it by the control plane.
     pub secret: u32,
-    /// Epoch in which `place` was learned; of another epoch, the rank has not said HELLO yet.
+    /// Epoch in which `binding` was learned; of another epoch, the rank has not said HELLO yet.
     pub epoch: u32,
     /// Where the rank lives.
-    pub place: Place,
+    pub binding: Binding,
 }
 
-const _: () = assert!(size_of::<Member>() == 24);
+const _: () = assert!(size_of::<MemberEntry>() == 24);

@@ -44,6 +44,6 @@ pub const MAX_BLOCKS: usize = MAX_LANES / LANES_PER_BLOCK;
 /// Most ranks in one job: the width of a slot's bitmap.
 pub const MAX_RANKS: usize = 64;
 /// Lanes of a PENDING or REJECT packet.
-pub const NOTE_LANES: usize = 2;
+pub const CONTROL_REPLY_LANES: usize = 2;
 /// The rank field of a RESULT that is meant for everyone.
 pub const EVERYONE: u16 = 0xFFFF;

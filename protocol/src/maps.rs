@@ -4,7 +4,7 @@
 use core::mem::{offset_of, size_of};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-use crate::job::Place;
+use crate::job::Binding;
 use crate::slot::Slot;
 use crate::{MAX_RANKS, U16};
 
@@ -68,7 +68,7 @@ pub struct LockedSlot {
 #[repr(C)]
 pub struct Event {
     /// Where the packet came from.
-    pub place: Place,
+    pub binding: Binding,
     /// Epoch of the packet.
     pub epoch: u32,
     /// Round of the packet.

@@ -11,10 +11,10 @@ use core::mem::{offset_of, size_of};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::header::{Header, Kind, Op, RejectReason, flags};
-use crate::job::Job;
+use crate::job::JobEntry;
 use crate::lanes::{Payload, ShortPayload, Values};
 use crate::outcome::Outcome;
-use crate::{EVERYONE, LANES_PER_BLOCK, MAX_LANES, NOTE_LANES, U16};
+use crate::{CONTROL_REPLY_LANES, EVERYONE, LANES_PER_BLOCK, MAX_LANES, U16};
 
 /// A round that takes contributions.
 const FILLING: u8 = 0;
@@ -114,12 +114,12 @@ impl SetHead {
     }
 
     #[inline(always)]
-    fn holds(&self, job: &Job, round: u32) -> bool {
+    fn holds(&self, job: &JobEntry, round: u32) -> bool {
         self.epoch == job.epoch && self.round == round
     }
 
     #[inline(always)]
-    fn is_empty(&self, job: &Job) -> bool {
+    fn is_empty(&self, job: &JobEntry) -> bool {
         self.epoch != job.epoch
     }
 
@@ -151,7 +151,7 @@ impl SetHead {
     }
 
     #[inline(always)]
-    fn start(&mut self, job: &Job, rank: u16, header: &Header) {
+    fn start(&mut self, job: &JobEntry, rank: u16, header: &Header) {
         *self = Self {
             seen: 0,
             epoch: job.epoch,
@@ -170,7 +170,7 @@ impl SetHead {
     }
 
     #[inline(always)]
-    fn add(&mut self, job: &Job, rank: u16, header: &Header) {
+    fn add(&mut self, job: &JobEntry, rank: u16, header: &Header) {
         self.seen |= bit(rank);
         self.check = header.add_checks(self.check, header.check.get());
         self.flags |= header.flags & flags::CE;
@@ -191,7 +191,13 @@ const fn bit(rank: u16) -> u64 {
 /// `rank` must be a rank of the job, and the header a valid CONTRIBUTION of the job's epoch (rule
 /// 1).
 #[inline(always)]
-pub fn decide(job: &Job, set: &SetHead, other: &SetHead, rank: u16, header: &Header) -> Decision {
+pub fn decide(
+    job: &JobEntry,
+    set: &SetHead,
+    other: &SetHead,
+    rank: u16,
+    header: &Header,
+) -> Decision {
     let round = header.round.get();
     if set.holds(job, round) {
         return set.join(rank, header);
@@ -205,7 +211,7 @@ pub fn decide(job: &Job, set: &SetHead, other: &SetHead, rank: u16, header: &Hea
 
 /// Rule 3: `round` is the next of its set, and the round in between is complete.
 #[inline(always)]
-fn may_start(job: &Job, set: &SetHead, other: &SetHead, round: u32) -> bool {
+fn may_start(job: &JobEntry, set: &SetHead, other: &SetHead, round: u32) -> bool {
     let first_of_epoch = set.is_empty(job) && other.is_empty(job);
     if first_of_epoch {
         return round == 0;
@@ -223,7 +229,7 @@ fn may_start(job: &Job, set: &SetHead, other: &SetHead, round: u32) -> bool {
 /// those of the answer, `header.lanes` words long.
 #[inline(always)]
 pub fn contribute<P: Payload + ?Sized>(
-    job: &Job,
+    job: &JobEntry,
     slot: &mut Slot,
     op: Op,
     header: &mut Header,
@@ -288,7 +294,7 @@ pub(crate) fn refuse_aborted<P: Payload + ?Sized>(
 #[inline(always)]
 fn apply<P: Payload + ?Sized>(
     decision: Decision,
-    job: &Job,
+    job: &JobEntry,
     set: &mut Set,
     other: &SetHead,
     op: Op,
@@ -315,7 +321,12 @@ fn apply<P: Payload + ?Sized>(
         }
         Decision::Pending => {
             let seen = set.head.seen;
-            write_note(Kind::Pending, [(seen >> 32) as u32, seen as u32], header, payload)?;
+            write_control_reply(
+                Kind::Pending,
+                [(seen >> 32) as u32, seen as u32],
+                header,
+                payload,
+            )?;
             Ok(Outcome::Pending)
         }
         Decision::Mismatch => {
@@ -341,7 +352,7 @@ fn blocks(header: &Header) -> usize {
 /// After the values took a contribution in: the RESULT for all if it was the last one.
 #[inline(always)]
 fn advance<P: Payload + ?Sized>(
-    job: &Job,
+    job: &JobEntry,
     set: &mut Set,
     op: Op,
     incomplete: Outcome,
@@ -364,7 +375,7 @@ fn advance<P: Payload + ?Sized>(
 }
 
 #[inline(always)]
-fn newest_round(job: &Job, set: &SetHead, other: &SetHead) -> u32 {
+fn newest_round(job: &JobEntry, set: &SetHead, other: &SetHead) -> u32 {
     match (set.is_empty(job), other.is_empty(job)) {
         (true, true) => 0,
         (true, false) => other.round,
@@ -398,14 +409,14 @@ fn reject<P: Payload + ?Sized>(
     header: &mut Header,
     payload: &mut P,
 ) -> Result<(), ShortPayload> {
-    write_note(Kind::Reject, [reason as u32, detail], header, payload)
+    write_control_reply(Kind::Reject, [reason as u32, detail], header, payload)
 }
 
 /// Turns the packet into a two-word answer to its sender.
 #[inline(always)]
-fn write_note<P: Payload + ?Sized>(
+fn write_control_reply<P: Payload + ?Sized>(
     kind: Kind,
-    words: [u32; NOTE_LANES],
+    words: [u32; CONTROL_REPLY_LANES],
     header: &mut Header,
     payload: &mut P,
 ) -> Result<(), ShortPayload> {
@@ -415,7 +426,7 @@ fn write_note<P: Payload + ?Sized>(
     header.kind = kind as u8;
     header.op = Op::SumI32 as u8;
     header.flags = flags::CHECKED;
-    header.lanes.set(NOTE_LANES as u16);
+    header.lanes.set(CONTROL_REPLY_LANES as u16);
     header.check.set(header.check_of(words[0].wrapping_add(words[1]), 1));
     Ok(())
 }

@@ -9,7 +9,7 @@ use rand::SeedableRng;
 use rand::rngs::StdRng;
 use switchml_protocol::aggregator::Tables;
 use switchml_protocol::header::{Header, Kind, Op, flags};
-use switchml_protocol::job::{ABORTED, Job, OPEN, Place, VACANT};
+use switchml_protocol::job::{ABORTED, Binding, JobEntry, OPEN, VACANT};
 use switchml_protocol::maps::{MAX_JOBS, MAX_SHARDS};
 use switchml_protocol::outcome::{Action, Outcome};
 use switchml_protocol::slot::{Slot, contribute};
@@ -21,7 +21,7 @@ use tracing::{debug, trace};
 use zerocopy::FromBytes;
 
 use crate::net::{
-    AGGREGATOR, Clock, Connection, Event, Message, Net, News, Violation, ensure, place_of,
+    AGGREGATOR, Clock, Connection, Event, Message, Net, News, Violation, binding_of, ensure,
     worker_of,
 };
 use crate::scenario::{Scenario, Time};
@@ -158,7 +158,7 @@ impl Daemon {
                 Err(error) => net.tell_worker(connection, News::Refused(error.to_string())),
             },
             Message::Resume(id) => {
-                let peer = Ipv4Addr::from(place_of(net.worker_at(connection), 0).ip);
+                let peer = Ipv4Addr::from(binding_of(net.worker_at(connection), 0).ip);
                 match self.jobs.resume(id, peer.into()) {
                     Ok((session, effects)) => {
                         self.sessions.insert(connection, session);
@@ -182,8 +182,8 @@ impl Daemon {
             }
             _ if !is_known => net.tell_worker(connection, News::Lost),
             Message::Ready(id, lanes) => {
-                let place = self.tables.place(id.job as u16, id.rank as u16);
-                match self.jobs.ready(id, lanes.into(), place) {
+                let binding = self.tables.binding(id.job as u16, id.rank as u16);
+                match self.jobs.ready(id, lanes.into(), binding) {
                     Ok(effects) => self.perform(net, effects),
                     Err(error) => net.tell_worker(connection, News::Refused(error.to_string())),
                 }
@@ -267,8 +267,8 @@ impl Daemon {
     /// the rounds before were done.
     fn start(&mut self, net: &mut Net, number: u16) {
         let Some(spec) = self.specs.get(&number) else { return };
-        let Some(place) = self.tables.place(number, 0) else { return };
-        let worker = worker_of(&place);
+        let Some(binding) = self.tables.binding(number, 0) else { return };
+        let worker = worker_of(&binding);
         let origin = self
             .origins
             .iter()
@@ -280,8 +280,8 @@ impl Daemon {
         net.tally.fault(Fault::Wrap);
         let slot = slot_before(origin, &spec.entry(OPEN));
         for index in spec.slots.clone() {
-            self.tables.with_slot(index, |place| {
-                place.clone_from(&slot);
+            self.tables.with_slot(index, |entry| {
+                entry.clone_from(&slot);
                 Outcome::Completed
             });
         }
@@ -292,12 +292,12 @@ impl Daemon {
         self.limits.checks_maxima
     }
 
-    /// A datagram from `place`. `header_intact`: whether no more than its lanes and check word may
-    /// be other than they were sent.
+    /// A datagram from `binding`. `header_intact`: whether no more than its lanes and check word
+    /// may be other than they were sent.
     pub fn serve(
         &mut self,
         net: &mut Net,
-        place: &Place,
+        binding: &Binding,
         packet: &[u8],
         congested: bool,
         header_intact: bool,
@@ -311,13 +311,13 @@ impl Daemon {
         if !self.limits.checks_maxima && header_intact && overlook(&mut scratch) {
             net.tally.fault(Fault::Overlooked);
         }
-        let outcome = self.tables.serve(&mut scratch, place, congested);
+        let outcome = self.tables.serve(&mut scratch, binding, congested);
         net.tally.outcomes[outcome as usize] += 1;
-        trace!("{} {outcome:?} from {}", Clock(net.now), worker_of(place));
+        trace!("{} {outcome:?} from {}", Clock(net.now), worker_of(binding));
         ensure!(
             outcome != Outcome::WrongRound,
             "REJECT(ROUND): {packet:02x?} from worker {}",
-            worker_of(place)
+            worker_of(binding)
         );
         if matches!(outcome, Outcome::Started | Outcome::Added | Outcome::Completed)
             && let Ok((header, _)) = Header::ref_from_prefix(packet)
@@ -328,7 +328,7 @@ impl Daemon {
         }
         let answered = matches!(outcome.action(), Action::Reply | Action::Broadcast);
         ensure!(
-            !answered || worker_of(place) != STRANGER,
+            !answered || worker_of(binding) != STRANGER,
             "{outcome:?} for a stranger: {packet:02x?}"
         );
         if answered && let Some(answer) = answer(&scratch) {
@@ -338,14 +338,14 @@ impl Daemon {
             }
             let answer = &answer[..];
             match outcome.action() {
-                Action::Reply => net.to_worker(worker_of(place), place.port.get(), answer),
+                Action::Reply => net.to_worker(worker_of(binding), binding.port.get(), answer),
                 _ => {
                     let job =
                         Header::ref_from_prefix(answer).map_or(0, |(header, _)| header.job.get());
-                    for place in
-                        self.tables.audience(job).into_iter().flat_map(|(_, places)| places)
+                    for binding in
+                        self.tables.audience(job).into_iter().flat_map(|(_, bindings)| bindings)
                     {
-                        net.to_worker(worker_of(&place), place.port.get(), answer);
+                        net.to_worker(worker_of(&binding), binding.port.get(), answer);
                     }
                 }
             }
@@ -382,7 +382,7 @@ fn uncheck(answer: &mut [u8]) {
 
 /// A slot that has completed the two rounds before `origin`: rounds 0 and 1 are played, then
 /// renumbered.
-fn slot_before(origin: u32, job: &Job) -> Slot {
+fn slot_before(origin: u32, job: &JobEntry) -> Slot {
     let mut slot = Slot::default();
     for (round, rank) in (0..2).flat_map(|round| (0..job.ranks).map(move |rank| (round, rank))) {
         let mut header = Header {

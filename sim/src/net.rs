@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use switchml_control::join_event;
 use switchml_protocol::header::{HEADER_LEN, Header, Kind};
-use switchml_protocol::job::Place;
+use switchml_protocol::job::Binding;
 use switchml_protocol::{DATA_PORT, U16};
 use switchml_userspace::jobs::{Joiner, MemberId};
 use tracing::trace;
@@ -41,7 +41,7 @@ pub enum Event {
     /// A datagram reaches the aggregator.
     AtAggregator {
         /// From there.
-        place: Place,
+        binding: Binding,
         /// Its bytes.
         packet: Rc<[u8]>,
         /// Whether it carries a CE mark.
@@ -212,7 +212,7 @@ impl Net {
     pub fn to_aggregator(&mut self, worker: usize, port: u16, packet: &[u8]) {
         trace!("{} {worker}:{port} -> {}", Clock(self.now), describe(packet));
         self.spy(packet);
-        let place = place_of(worker, port);
+        let binding = binding_of(worker, port);
         let Self { now, dice, tally, links, .. } = self;
         let mut arrivals = Vec::new();
         links[worker][0].send(*now, packet, dice, tally, |delivery| arrivals.push(delivery));
@@ -221,7 +221,7 @@ impl Net {
             let header_intact = delivery.packet.len() == packet.len()
                 && delivery.packet[..HEADER_LEN] == packet[..HEADER_LEN];
             let (packet, congested) = (delivery.packet.into(), delivery.congested);
-            let event = Event::AtAggregator { place, packet, congested, header_intact };
+            let event = Event::AtAggregator { binding, packet, congested, header_intact };
             self.schedule(delivery.at, event);
         }
     }
@@ -302,9 +302,9 @@ impl Net {
 }
 
 /// Where a worker's datagrams come from.
-pub fn place_of(worker: usize, port: u16) -> Place {
+pub fn binding_of(worker: usize, port: u16) -> Binding {
     let [high, low] = (worker as u16 + 1).to_be_bytes();
-    Place {
+    Binding {
         ifindex: worker as u32 + 1,
         ip: [10, 0, high, low],
         mac: [2, 0, 0, 0, high, low],
@@ -313,8 +313,8 @@ pub fn place_of(worker: usize, port: u16) -> Place {
 }
 
 /// The worker that lives at a place.
-pub fn worker_of(place: &Place) -> usize {
-    place.ifindex as usize - 1
+pub fn worker_of(binding: &Binding) -> usize {
+    binding.ifindex as usize - 1
 }
 
 /// A time for people.

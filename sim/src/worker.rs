@@ -19,7 +19,7 @@ use zerocopy::{FromBytes, IntoBytes};
 use crate::daemon::Daemon;
 use crate::judge::{End, Judge, SessionKey, Standing, Who, element_key};
 use crate::net::{
-    AGGREGATOR, Clock, Connection, Event, Message, Net, News, Violation, ensure, place_of,
+    AGGREGATOR, Clock, Connection, Event, Message, Net, News, Violation, binding_of, ensure,
 };
 use crate::program::Step;
 use crate::scenario::{JobPlan, MS, SECOND, Scenario, Time};
@@ -197,7 +197,7 @@ impl Worker {
             name: format!("job {job}"),
             rank: rank.into(),
             world_size: self.plan(world).ranks.into(),
-            peer: Ipv4Addr::from(place_of(index, 0).ip).into(),
+            peer: Ipv4Addr::from(binding_of(index, 0).ip).into(),
             local: Some(*AGGREGATOR.ip()),
             threads: Threads::default(),
         };

@@ -9,7 +9,7 @@ use zerocopy::FromBytes;
 
 use crate::daemon::{Daemon, STRANGER};
 use crate::judge::{End, Judge};
-use crate::net::{Clock, Event, Net, Violation, place_of};
+use crate::net::{Clock, Event, Net, Violation, binding_of};
 use crate::scenario::{Incident, MS, SECOND, Scenario, Time};
 use crate::tally::{Fault, Tally};
 use crate::worker::{self, Worker};
@@ -124,8 +124,14 @@ impl World {
     fn handle(&mut self, event: Event) -> Result<(), Violation> {
         let now = self.net.now;
         match event {
-            Event::AtAggregator { place, packet, congested, header_intact } => {
-                return self.daemon.serve(&mut self.net, &place, &packet, congested, header_intact);
+            Event::AtAggregator { binding, packet, congested, header_intact } => {
+                return self.daemon.serve(
+                    &mut self.net,
+                    &binding,
+                    &packet,
+                    congested,
+                    header_intact,
+                );
             }
             Event::AtDaemon(connection, message) => {
                 self.daemon.hear(&mut self.net, connection, message)
@@ -261,9 +267,9 @@ impl World {
         }
         net.tally.fault(Fault::Forgery);
         debug_assert!(packet.len() < HEADER_LEN + 4 * 24 * LANES_PER_BLOCK + 1000);
-        let place = place_of(STRANGER, 4_000);
+        let binding = binding_of(STRANGER, 4_000);
         let event = Event::AtAggregator {
-            place,
+            binding,
             packet: packet.into(),
             congested: false,
             header_intact: false,

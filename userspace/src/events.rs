@@ -50,22 +50,22 @@ fn report_unlogged(seen: u32) {
 }
 
 fn line(event: &Event, outcome: &Outcome) -> String {
-    let Event { job, rank, slot, round, place, .. } = event;
-    let from = SocketAddrV4::new(place.ip.into(), place.port.get());
+    let Event { job, rank, slot, round, binding, .. } = event;
+    let from = SocketAddrV4::new(binding.ip.into(), binding.port.get());
     format!("job {job}: {} Rank {rank}, slot {slot}, round {round}, from {from}", outcome.help())
 }
 
 #[cfg(test)]
 mod tests {
     use switchml_protocol::U16;
-    use switchml_protocol::job::Place;
+    use switchml_protocol::job::Binding;
 
     use super::*;
 
     #[test]
     fn an_event_is_one_line_with_all_there_is() {
         let event = Event {
-            place: Place { ifindex: 4, ip: [10, 0, 0, 3], mac: [2; 6], port: U16::new(40_000) },
+            binding: Binding { ifindex: 4, ip: [10, 0, 0, 3], mac: [2; 6], port: U16::new(40_000) },
             epoch: 1,
             round: 7,
             job: 2,

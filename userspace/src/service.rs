@@ -334,12 +334,12 @@ impl Aggregator for ControlPlane {
         let id = MemberId { job, epoch, rank, secret: control_secret };
         let mut core = self.lock();
         let shards = core.table.shards(id).map(<[u16]>::to_vec);
-        let mut places = Vec::new();
+        let mut bindings = Vec::new();
         for shard in core.check("Ready", peer, shards)? {
             // A member's rank fits.
-            places.extend(core.data_plane.place(shard, rank as u16).map_err(internal)?);
+            bindings.extend(core.data_plane.binding(shard, rank as u16).map_err(internal)?);
         }
-        let effects = core.table.ready(id, lanes, places)?;
+        let effects = core.table.ready(id, lanes, bindings)?;
         core.perform(effects);
         Ok(Response::new(control::ReadyReply {}))
     }

@@ -46,7 +46,7 @@ fn open(skb: &Skb) -> Result<(), Outcome> {
         0 => work.len,
         segment_len => segment_len,
     };
-    work.place = envelope.place(skb.ifindex());
+    work.binding = envelope.binding(skb.ifindex());
     work.congestion = if envelope.congestion_experienced() { flags::CE } else { 0 };
     work.has_job = 0;
     (work.loaded_to, work.segments, work.to_group, work.to_sender) = (0, 0, 0, 0);
@@ -147,8 +147,8 @@ fn serve_segment(skb: &Skb, work: &mut Scratch, offset: u32, len: u32) -> Outcom
     if load(skb, work, offset, len).is_err() {
         return Outcome::Truncated;
     }
-    let (place, congestion, job, has_job) =
-        (work.place, work.congestion, work.job, work.has_job != 0);
+    let (binding, congestion, job, has_job) =
+        (work.binding, work.congestion, work.job, work.has_job != 0);
     let Some(Packet { header, payload }) = work.packet_mut(offset) else {
         return Outcome::BadLength;
     };
@@ -157,9 +157,9 @@ fn serve_segment(skb: &Skb, work: &mut Scratch, offset: u32, len: u32) -> Outcom
         return Outcome::MixedJobs;
     }
     header.flags |= congestion;
-    let outcome = aggregator::serve(&Maps, &place, header, payload, len as usize - HEADER_LEN);
+    let outcome = aggregator::serve(&Maps, &binding, header, payload, len as usize - HEADER_LEN);
     if outcome.is_notable() {
-        tables::report(outcome, &place, header);
+        tables::report(outcome, &binding, header);
     }
     if outcome.action() == Action::Broadcast {
         (work.has_job, work.job) = (1, number);

@@ -5,8 +5,8 @@
 //! | map | type | key → value |
 //! | --- | --- | --- |
 //! | `LOCAL` | hash | [`Endpoint`](switchml_protocol::maps::Endpoint) → `u8`: what the aggregator answers to, and its addresses alone |
-//! | `JOBS` | array | job number → [`Job`](switchml_protocol::job::Job) |
-//! | `MEMBERS` | array | job number * 64 + rank → [`Member`](switchml_protocol::job::Member) |
+//! | `JOBS` | array | job number → [`JobEntry`](switchml_protocol::job::JobEntry) |
+//! | `MEMBERS` | array | job number * 64 + rank → [`MemberEntry`](switchml_protocol::job::MemberEntry) |
 //! | `SLOTS` | array of maps | slot / 512 → array of 512 [`LockedSlot`](switchml_protocol::maps::LockedSlot)s, made when they are first needed |
 //! | `GROUPS` | array of maps | job number → DEVMAP of 64 entries: the ports to which the job's RESULTs go |
 //! | `PORTS` | array | job number → [`Ports`](switchml_protocol::maps::Ports): the same ports, for the tc program |
@@ -76,15 +76,15 @@ fn serve(frame: &Frame) -> Result<Outcome, Outcome> {
     }
     let payload_len = envelope.payload_len(frame.len())?;
     let (envelope, header) = frame.headers().ok_or(Outcome::Truncated)?;
-    let place = envelope.place(frame.ifindex());
+    let binding = envelope.binding(frame.ifindex());
     if envelope.congestion_experienced() {
         header.flags |= flags::CE;
     }
     // SAFETY: the headers end where the payload begins.
     let mut payload = unsafe { Lanes::new(frame) };
-    let outcome = aggregator::serve(&Maps, &place, header, &mut payload, payload_len);
+    let outcome = aggregator::serve(&Maps, &binding, header, &mut payload, payload_len);
     if outcome.is_notable() {
-        tables::report(outcome, &place, header);
+        tables::report(outcome, &binding, header);
     }
     Ok(outcome)
 }

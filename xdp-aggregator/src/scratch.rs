@@ -5,7 +5,7 @@ use aya_ebpf::macros::btf_map;
 use switchml_protocol::MAX_LANES;
 use switchml_protocol::frame::Envelope;
 use switchml_protocol::header::{HEADER_LEN, Header};
-use switchml_protocol::job::Place;
+use switchml_protocol::job::Binding;
 
 use crate::payload::Copied;
 
@@ -28,7 +28,7 @@ pub struct Scratch {
     pub loaded_from: u32,
     pub loaded_to: u32,
     /// Where the superpacket comes from.
-    pub place: Place,
+    pub binding: Binding,
     /// Its headers, as they came.
     pub envelope: Envelope,
     /// Those of the answer.

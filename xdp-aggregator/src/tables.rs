@@ -6,7 +6,7 @@ use switchml_protocol::MAX_RANKS;
 use switchml_protocol::aggregator::Tables;
 use switchml_protocol::frame::Envelope;
 use switchml_protocol::header::Header;
-use switchml_protocol::job::{Job, Member, Place};
+use switchml_protocol::job::{Binding, JobEntry, MemberEntry};
 use switchml_protocol::maps::{Endpoint, Event, LockedSlot, MAX_SHARDS, Ports, SLOTS_PER_SHARD};
 use switchml_protocol::outcome::Outcome;
 use switchml_protocol::slot::Slot;
@@ -29,9 +29,9 @@ const BROADCAST: u64 = 1 << 3;
 #[btf_map]
 static LOCAL: HashMap<Endpoint, u8, MAX_ENDPOINTS> = HashMap::new();
 #[btf_map]
-static JOBS: Array<Job, MAX_SHARDS> = Array::new();
+static JOBS: Array<JobEntry, MAX_SHARDS> = Array::new();
 #[btf_map]
-static MEMBERS: Array<Member, { MAX_SHARDS * MAX_RANKS }> = Array::new();
+static MEMBERS: Array<MemberEntry, { MAX_SHARDS * MAX_RANKS }> = Array::new();
 #[btf_map]
 static SLOTS: ArrayOfMaps<Array<SlotWords, SLOTS_PER_SHARD>, MAX_SHARDS> = ArrayOfMaps::new();
 #[btf_map]
@@ -60,8 +60,8 @@ pub fn is_own_address(ip: [u8; 4]) -> bool {
 
 /// The job of that number, as it is now: the control plane may change it at any time.
 #[inline(always)]
-pub fn job(number: u16) -> Option<Job> {
-    let words = JOBS.get_ptr(u32::from(number))?.cast::<[u64; size_of::<Job>() / 8]>();
+pub fn job(number: u16) -> Option<JobEntry> {
+    let words = JOBS.get_ptr(u32::from(number))?.cast::<[u64; size_of::<JobEntry>() / 8]>();
     // SAFETY: the entry is there for as long as the program runs, aligned like every map value to 8
     // bytes. Volatile, so that all of the program goes by one and the same reading.
     Some(transmute!(unsafe { words.read_volatile() }))
@@ -79,10 +79,10 @@ pub fn count(outcome: Outcome) {
 
 /// Tells user space of a packet. Lost when the buffer is full; the counters have it still.
 #[inline(always)]
-pub fn report(outcome: Outcome, place: &Place, header: &Header) {
+pub fn report(outcome: Outcome, binding: &Binding, header: &Header) {
     if let Some(mut entry) = EVENTS.reserve_untyped::<Event>(0) {
         entry.write(Event {
-            place: *place,
+            binding: *binding,
             epoch: header.epoch.get(),
             round: header.round.get(),
             job: header.job.get(),
@@ -114,22 +114,22 @@ pub struct Maps;
 
 impl Tables for Maps {
     #[inline(always)]
-    fn job(&self, number: u16) -> Option<Job> {
+    fn job(&self, number: u16) -> Option<JobEntry> {
         job(number)
     }
 
     #[inline(always)]
-    fn member(&self, job: u16, rank: u16) -> Option<Member> {
+    fn member(&self, job: u16, rank: u16) -> Option<MemberEntry> {
         MEMBERS.get(member_index(job, rank)).copied()
     }
 
     #[inline(always)]
-    fn learn(&self, job: u16, rank: u16, epoch: u32, place: &Place) {
+    fn learn(&self, job: u16, rank: u16, epoch: u32, binding: &Binding) {
         if let Some(member) = MEMBERS.get_ptr_mut(member_index(job, rank)) {
             // SAFETY: the entry is there for as long as the program runs. Another CPU may read it
             // meanwhile; half-written it is that of a rank without HELLO, or in another place.
             unsafe {
-                (*member).place = *place;
+                (*member).binding = *binding;
                 (*member).epoch = epoch;
             }
         }

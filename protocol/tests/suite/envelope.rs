@@ -1,7 +1,7 @@
 //! Ethernet, IPv4 and UDP around a packet, against bytes written by hand.
 
 use switchml_protocol::frame::{ENVELOPE_LEN, Envelope, Source, source};
-use switchml_protocol::job::{Job, Place};
+use switchml_protocol::job::{Binding, JobEntry};
 use switchml_protocol::outcome::Outcome;
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -60,8 +60,9 @@ fn fields_lie_where_the_rfcs_have_them() {
     assert_eq!((envelope.mac_destination, envelope.mac_source), (SWITCH_MAC, WORKER_MAC));
     assert_eq!((envelope.source, envelope.destination), ([192, 168, 0, 1], [192, 168, 0, 199]));
     assert_eq!((envelope.source_port.get(), envelope.destination_port.get()), (0x1234, 48864));
-    let place = Place { ifindex: 7, ip: [192, 168, 0, 1], mac: WORKER_MAC, port: 0x1234.into() };
-    assert_eq!(envelope.place(7), place);
+    let binding =
+        Binding { ifindex: 7, ip: [192, 168, 0, 1], mac: WORKER_MAC, port: 0x1234.into() };
+    assert_eq!(envelope.binding(7), binding);
 }
 
 #[test]
@@ -175,11 +176,11 @@ fn an_answer_goes_back_to_where_the_packet_came_from() {
 
 #[test]
 fn a_result_for_all_goes_to_the_group() {
-    let job = Job {
+    let job = JobEntry {
         address: [192, 168, 0, 200],
         group: [239, 129, 2, 3],
         group_port: 50000.into(),
-        ..Job::default()
+        ..JobEntry::default()
     };
     let mut envelope = envelope();
     envelope.send_to_group(&job, 352);

@@ -3,12 +3,12 @@
 use proptest::prelude::*;
 use switchml_protocol::frame::{ENVELOPE_LEN, Envelope};
 use switchml_protocol::header::{Kind, decode};
-use switchml_protocol::job::{Job, Place};
+use switchml_protocol::job::{Binding, JobEntry};
 use switchml_protocol::outcome::{Action, Outcome};
 use zerocopy::FromBytes;
 
 use crate::packet::{ALL_OPS, Packet};
-use crate::switch::{Switch, contribution, place};
+use crate::switch::{Switch, binding, contribution};
 
 /// A switch with something in its slots: one begun, one complete, one untouched.
 fn used_switch() -> Switch {
@@ -55,7 +55,7 @@ proptest! {
     fn no_bytes_make_decode_panic(bytes in prop_oneof![prop::collection::vec(any::<u8>(), 0..400), packet_like()]) {
         if let Ok((header, kind, _, lanes)) = decode(&bytes) {
             // What is behind the header of a FILLER means nothing, nor does what is behind the
-            // lanes of a note.
+            // lanes of a control reply.
             let count = if kind == Kind::Filler { 0 } else { usize::from(header.lanes.get()) };
             let end = 32 + 4 * count;
             let may_be_longer = matches!(kind, Kind::Filler | Kind::Pending | Kind::Reject);
@@ -70,12 +70,12 @@ proptest! {
     fn no_frame_makes_the_envelope_panic(bytes in frame_like(), ifindex in any::<u32>(), lanes in 0u16..=768) {
         let mut envelope = Envelope::read_from_prefix(&bytes).unwrap().0;
         let _ = envelope.is_udp();
-        let _ = envelope.place(ifindex);
+        let _ = envelope.binding(ifindex);
         if let Ok(payload_len) = envelope.payload_len(bytes.len()) {
             prop_assert!(ENVELOPE_LEN + 32 + payload_len <= bytes.len());
         }
         let mut to_group = envelope;
-        to_group.send_to_group(&Job::default(), lanes);
+        to_group.send_to_group(&JobEntry::default(), lanes);
         envelope.turn_back(lanes);
         for answer in [envelope, to_group] {
             prop_assert_ne!(answer.payload_len(usize::MAX), Err(Outcome::BadIpChecksum));
@@ -86,12 +86,12 @@ proptest! {
     fn strangers_touch_no_slot(mut bytes in packet_like(), rank in 0u16..3, change in 0usize..4, by in 1u8..=255) {
         let switch = used_switch();
         let before = switch.slots.borrow().clone();
-        let home = place(rank);
+        let home = binding(rank);
         let from = [
-            Place { ifindex: home.ifindex ^ u32::from(by), ..home },
-            Place { ip: home.ip.map(|byte| byte ^ by), ..home },
-            Place { mac: home.mac.map(|byte| byte ^ by), ..home },
-            Place { port: (home.port.get() ^ u16::from(by) << 8).into(), ..home },
+            Binding { ifindex: home.ifindex ^ u32::from(by), ..home },
+            Binding { ip: home.ip.map(|byte| byte ^ by), ..home },
+            Binding { mac: home.mac.map(|byte| byte ^ by), ..home },
+            Binding { port: (home.port.get() ^ u16::from(by) << 8).into(), ..home },
         ];
         let outcome = switch.receive_bytes(&from[change], &mut bytes);
         prop_assert_eq!(outcome.action(), Action::Drop);
@@ -103,7 +103,7 @@ proptest! {
         let switch = used_switch();
         let before = switch.slots.borrow().clone();
         let sent = Packet::from_bytes(&bytes[..bytes.len() / 4 * 4]);
-        let outcome = switch.receive_bytes(&place(rank), &mut bytes);
+        let outcome = switch.receive_bytes(&binding(rank), &mut bytes);
         let admitted = matches!(outcome, Outcome::Started | Outcome::Added | Outcome::Completed | Outcome::Mismatch);
         prop_assert!(admitted || before == *switch.slots.borrow(), "{:?}", outcome);
         // Rubbish does not fit its check word, which leaves out the rank: that is bound to its
@@ -129,7 +129,7 @@ fn a_flipped_bit_on_the_way_never_changes_a_sum() {
         }
         let before = switch.slots.borrow().clone();
         for bit in (0..8 * (32 + 4 * 64)).filter(|bit| !harmless(*bit)) {
-            let served = switch.receive(&place(1), &packet(1).with_bit_flipped(bit));
+            let served = switch.receive(&binding(1), &packet(1).with_bit_flipped(bit));
             assert_eq!(served.outcome.action(), Action::Drop, "op {op:#x}, slot {slot}, bit {bit}");
             assert!(
                 before == *switch.slots.borrow(),

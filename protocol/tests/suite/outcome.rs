@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use switchml_protocol::header::{Malformed, RejectReason};
-use switchml_protocol::job::Job;
+use switchml_protocol::job::JobEntry;
 use switchml_protocol::outcome::{Action, Outcome};
 
 #[test]
@@ -96,7 +96,7 @@ fn malformed_packets_are_counted_by_what_is_wrong() {
 
 #[test]
 fn bitmap_of_all_ranks() {
-    let all = |ranks| Job { ranks, ..Job::default() }.all_ranks();
+    let all = |ranks| JobEntry { ranks, ..JobEntry::default() }.all_ranks();
     assert_eq!([1, 2, 3, 32, 63].map(all), [1, 3, 7, 0xFFFF_FFFF, 0x7FFF_FFFF_FFFF_FFFF]);
     assert_eq!(all(64), u64::MAX);
     // Not legal, but a map may hold it: any bitmap will do, a panic will not.

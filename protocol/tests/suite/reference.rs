@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use switchml_protocol::job::Place;
+use switchml_protocol::job::Binding;
 use switchml_protocol::outcome::Outcome;
 
 use crate::packet::{
@@ -19,7 +19,7 @@ pub struct Reference {
     slots: u16,
     epoch: u32,
     aborted: bool,
-    homes: BTreeMap<u16, Place>,
+    homes: BTreeMap<u16, Binding>,
     /// By slot and true round number.
     rounds: BTreeMap<(u16, i64), Round>,
 }
@@ -53,7 +53,7 @@ impl Reference {
         self.aborted = true;
     }
 
-    pub fn settle(&mut self, rank: u16, home: Place) {
+    pub fn settle(&mut self, rank: u16, home: Binding) {
         self.homes.insert(rank, home);
     }
 
@@ -88,7 +88,7 @@ impl Reference {
         round.contributions.len() == usize::from(self.ranks) && round.dissenter.is_none()
     }
 
-    pub fn receive(&mut self, from: &Place, packet: &Packet) -> Served {
+    pub fn receive(&mut self, from: &Binding, packet: &Packet) -> Served {
         if let Some(outcome) = malformed(packet) {
             return dropped(outcome);
         }
@@ -116,12 +116,12 @@ impl Reference {
             return dropped(Outcome::BadCheck);
         }
         if self.aborted {
-            return note(Outcome::Aborted, packet, REJECT, [3, 0]);
+            return control_reply(Outcome::Aborted, packet, REJECT, [3, 0]);
         }
         self.contribution(packet)
     }
 
-    fn hello(&mut self, from: &Place, packet: &Packet) -> Served {
+    fn hello(&mut self, from: &Binding, packet: &Packet) -> Served {
         if packet.aux != secret(packet.rank) {
             return dropped(Outcome::WrongSecret);
         }
@@ -166,7 +166,7 @@ impl Reference {
         };
         if !may_start {
             let newest = newest.map_or(0, |(number, _)| number.rem_euclid(1 << 32) as u32);
-            return note(Outcome::WrongRound, packet, REJECT, [2, newest]);
+            return control_reply(Outcome::WrongRound, packet, REJECT, [2, newest]);
         }
         let contributions = BTreeMap::from([(packet.rank, packet.clone())]);
         let round = Round { first: packet.clone(), contributions, dissenter: None };
@@ -184,7 +184,7 @@ impl Reference {
         }
         if let Some(dissenter) = round.dissenter {
             let detail = u32::from(round.first.rank) * 65536 + u32::from(dissenter);
-            return note(Outcome::Mismatch, packet, REJECT, [1, detail]);
+            return control_reply(Outcome::Mismatch, packet, REJECT, [1, detail]);
         }
         let is_new = !round.contributions.contains_key(&packet.rank);
         round.contributions.entry(packet.rank).or_insert_with(|| packet.clone());
@@ -197,7 +197,7 @@ impl Reference {
             return Served { outcome: Outcome::Replayed, answer: Some(answer) };
         }
         let bitmap: u64 = round.contributions.keys().map(|rank| 1 << rank).sum();
-        note(Outcome::Pending, packet, PENDING, [(bitmap >> 32) as u32, bitmap as u32])
+        control_reply(Outcome::Pending, packet, PENDING, [(bitmap >> 32) as u32, bitmap as u32])
     }
 
     fn after_adding(&self, round: &Round, incomplete: Outcome) -> Served {
@@ -266,7 +266,7 @@ fn dropped(outcome: Outcome) -> Served {
 }
 
 /// A two-word answer to the sender.
-fn note(outcome: Outcome, packet: &Packet, kind: u8, words: [u32; 2]) -> Served {
+fn control_reply(outcome: Outcome, packet: &Packet, kind: u8, words: [u32; 2]) -> Served {
     let answer =
         Packet { kind, op: 0, flags: 0, payload: words.to_vec(), ..packet.clone() }.sealed();
     Served { outcome, answer: Some(answer) }

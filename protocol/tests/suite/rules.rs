@@ -3,7 +3,7 @@
 
 use switchml_protocol::aggregator::serve;
 use switchml_protocol::header::Header;
-use switchml_protocol::job::Place;
+use switchml_protocol::job::Binding;
 use switchml_protocol::outcome::Outcome;
 use switchml_protocol::{MAX_LANES, U32};
 use zerocopy::FromBytes;
@@ -12,7 +12,7 @@ use crate::packet::{
     ALL_OPS, CE, CHECKED, EVERYONE, MAX_I16, MAX_I32, PENDING, Packet, REJECT, RESULT, RETRANSMIT,
     SUM_I16, check_word, combine,
 };
-use crate::switch::{EPOCH, FIRST_SLOT, JOB, Served, Switch, contribution, hello, place, secret};
+use crate::switch::{EPOCH, FIRST_SLOT, JOB, Served, Switch, binding, contribution, hello, secret};
 
 /// A contribution whose 32 lanes are all `value`.
 fn uniform(rank: u16, slot: u16, round: u32, value: u32) -> Packet {
@@ -35,10 +35,10 @@ fn complete(switch: &Switch, ranks: u16, slot: u16, round: u32) {
 
 /// Serves a packet from its rank's home, and asserts that this changes no slot.
 fn receive_in_vain(switch: &Switch, packet: &Packet) -> Served {
-    receive_in_vain_from(switch, &place(packet.rank), packet)
+    receive_in_vain_from(switch, &binding(packet.rank), packet)
 }
 
-fn receive_in_vain_from(switch: &Switch, from: &Place, packet: &Packet) -> Served {
+fn receive_in_vain_from(switch: &Switch, from: &Binding, packet: &Packet) -> Served {
     let before = switch.slots.borrow().clone();
     let served = switch.receive(from, packet);
     assert!(*switch.slots.borrow() == before, "{:?} touched a slot", served.outcome);
@@ -70,8 +70,8 @@ fn malformed_packets_are_dropped_by_reason() {
     }
     for kind in [PENDING, REJECT] {
         assert_dropped(&switch, &Packet { kind, ..good.clone() }, Outcome::BadLanes);
-        let note = Packet { kind, payload: vec![1, 2], ..good.clone() }.sealed();
-        assert_dropped(&switch, &note, Outcome::BadKind);
+        let reply = Packet { kind, payload: vec![1, 2], ..good.clone() }.sealed();
+        assert_dropped(&switch, &reply, Outcome::BadKind);
     }
     for op in [0x02, 0x20, 0xFF] {
         assert_dropped(&switch, &Packet { op, ..good.clone() }, Outcome::BadOp);
@@ -130,13 +130,13 @@ fn a_busy_slot_drops_the_packet() {
 #[test]
 fn a_contribution_counts_only_from_where_its_rank_lives() {
     let switch = Switch::ready(2, 2);
-    let home = place(0);
+    let home = binding(0);
     let elsewhere = [
-        Place { ifindex: 99, ..home },
-        Place { ip: [10, 0, 0, 99], ..home },
-        Place { mac: [2, 0, 0, 0, 0, 99], ..home },
-        Place { port: 99.into(), ..home },
-        place(1),
+        Binding { ifindex: 99, ..home },
+        Binding { ip: [10, 0, 0, 99], ..home },
+        Binding { mac: [2, 0, 0, 0, 0, 99], ..home },
+        Binding { port: 99.into(), ..home },
+        binding(1),
     ];
     for from in elsewhere {
         let served = receive_in_vain_from(&switch, &from, &uniform(0, 0, 0, 1));
@@ -182,7 +182,7 @@ fn hello_probes_every_size() {
 #[test]
 fn a_place_is_learned_once_per_epoch() {
     let switch = Switch::new(2, 2);
-    let (first, second) = (place(20), place(21));
+    let (first, second) = (binding(20), binding(21));
     assert_eq!(switch.receive(&first, &hello(0)).outcome, Outcome::Hello);
     assert_eq!(switch.receive(&first, &hello(0)).outcome, Outcome::Hello);
     let served = receive_in_vain_from(&switch, &second, &hello(0));
@@ -255,7 +255,7 @@ fn a_payload_shorter_than_announced_touches_no_slot() {
     let (header, payload) = Header::mut_from_prefix(&mut bytes).unwrap();
     let (payload, _) = <[U32]>::mut_from_prefix_with_elems(payload, 63).unwrap();
     let before = switch.slots.borrow().clone();
-    assert_eq!(serve(&switch, &place(0), header, payload, 256), Outcome::Truncated);
+    assert_eq!(serve(&switch, &binding(0), header, payload, 256), Outcome::Truncated);
     assert!(*switch.slots.borrow() == before);
 }
 
@@ -270,7 +270,7 @@ fn members_of_an_aborted_job_are_told_and_nothing_is_added() {
     }
     // Strangers are not answered, here as elsewhere.
     assert_eq!(
-        receive_in_vain_from(&switch, &place(9), &uniform(1, 0, 0, 2)).outcome,
+        receive_in_vain_from(&switch, &binding(9), &uniform(1, 0, 0, 2)).outcome,
         Outcome::WrongPlace
     );
     assert_dropped(&switch, &uniform(1, 2, 0, 2), Outcome::BadSlot);

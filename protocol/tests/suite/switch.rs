@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use switchml_protocol::U32;
 use switchml_protocol::aggregator::{Tables, serve};
 use switchml_protocol::header::Header;
-use switchml_protocol::job::{ABORTED, Job, Member, OPEN, Place};
+use switchml_protocol::job::{ABORTED, Binding, JobEntry, MemberEntry, OPEN};
 use switchml_protocol::outcome::{Action, Outcome};
 use switchml_protocol::slot::Slot;
 use zerocopy::FromBytes;
@@ -22,8 +22,8 @@ pub const EPOCH: u32 = 0xE0C0_0001;
 pub const FIRST_SLOT: u32 = 2;
 
 pub struct Switch {
-    job: Cell<Job>,
-    members: RefCell<BTreeMap<u16, Member>>,
+    job: Cell<JobEntry>,
+    members: RefCell<BTreeMap<u16, MemberEntry>>,
     pub slots: RefCell<Vec<Slot>>,
     /// Whether slots are held by someone else.
     pub busy: Cell<bool>,
@@ -40,15 +40,15 @@ impl Switch {
     /// A switch with one open job, whose ranks have not said HELLO yet. The member table is longer
     /// than the job, as in BPF maps.
     pub fn new(ranks: u32, slots: u32) -> Self {
-        let job = Job {
+        let job = JobEntry {
             state: OPEN,
             epoch: EPOCH,
             ranks,
             first_slot: FIRST_SLOT,
             slots,
-            ..Job::default()
+            ..JobEntry::default()
         };
-        let member = |rank| (rank, Member { secret: secret(rank), ..Member::default() });
+        let member = |rank| (rank, MemberEntry { secret: secret(rank), ..MemberEntry::default() });
         Self {
             job: Cell::new(job),
             members: RefCell::new((0..64).map(member).collect()),
@@ -68,29 +68,29 @@ impl Switch {
         let job = self.job.get();
         for rank in 0..job.ranks as u16 {
             let hello = Packet { epoch: job.epoch, ..hello(rank) };
-            assert_eq!(self.receive(&place(rank), &hello).outcome, Outcome::Hello);
+            assert_eq!(self.receive(&binding(rank), &hello).outcome, Outcome::Hello);
         }
     }
 
     /// Begins a new session of the job.
     pub fn set_epoch(&self, epoch: u32) {
-        self.job.set(Job { state: OPEN, epoch, ..self.job.get() });
+        self.job.set(JobEntry { state: OPEN, epoch, ..self.job.get() });
     }
 
     pub fn abort(&self) {
-        self.job.set(Job { state: ABORTED, ..self.job.get() });
+        self.job.set(JobEntry { state: ABORTED, ..self.job.get() });
     }
 
     pub fn vacate(&self) {
-        self.job.set(Job::default());
+        self.job.set(JobEntry::default());
     }
 
     /// Serves a packet from where its rank lives.
     pub fn receive_from_home(&self, packet: &Packet) -> Served {
-        self.receive(&place(packet.rank), packet)
+        self.receive(&binding(packet.rank), packet)
     }
 
-    pub fn receive(&self, from: &Place, packet: &Packet) -> Served {
+    pub fn receive(&self, from: &Binding, packet: &Packet) -> Served {
         let mut bytes = packet.to_bytes();
         let outcome = self.receive_bytes(from, &mut bytes);
         let answered = matches!(outcome.action(), Action::Reply | Action::Broadcast);
@@ -102,7 +102,7 @@ impl Switch {
     }
 
     /// Serves a packet of at least a header, in place.
-    pub fn receive_bytes(&self, from: &Place, bytes: &mut [u8]) -> Outcome {
+    pub fn receive_bytes(&self, from: &Binding, bytes: &mut [u8]) -> Outcome {
         let (header, payload) = Header::mut_from_prefix(bytes).expect("a header");
         let payload_len = payload.len();
         let words = payload_len / 4;
@@ -113,24 +113,24 @@ impl Switch {
 }
 
 impl Tables for Switch {
-    fn job(&self, number: u16) -> Option<Job> {
+    fn job(&self, number: u16) -> Option<JobEntry> {
         match number {
             JOB => Some(self.job.get()),
-            0..JOB => Some(Job::default()),
+            0..JOB => Some(JobEntry::default()),
             _ => None,
         }
     }
 
-    fn member(&self, job: u16, rank: u16) -> Option<Member> {
+    fn member(&self, job: u16, rank: u16) -> Option<MemberEntry> {
         assert_eq!(job, JOB);
         self.members.borrow().get(&rank).copied()
     }
 
-    fn learn(&self, job: u16, rank: u16, epoch: u32, place: &Place) {
+    fn learn(&self, job: u16, rank: u16, epoch: u32, binding: &Binding) {
         assert_eq!(job, JOB);
         let mut members = self.members.borrow_mut();
         let member = members.get_mut(&rank).expect("a member");
-        (member.epoch, member.place) = (epoch, *place);
+        (member.epoch, member.binding) = (epoch, *binding);
     }
 
     fn with_slot(&self, index: u32, f: impl FnOnce(&mut Slot) -> Outcome) -> Outcome {
@@ -142,9 +142,9 @@ impl Tables for Switch {
 }
 
 /// Where a rank lives.
-pub fn place(rank: u16) -> Place {
+pub fn binding(rank: u16) -> Binding {
     let low = rank as u8;
-    Place {
+    Binding {
         ifindex: 10 + u32::from(rank),
         ip: [10, 0, 0, low],
         mac: [2, 0, 0, 0, 0, low],

@@ -3,12 +3,12 @@
 
 use proptest::prelude::*;
 use proptest::sample::Index;
-use switchml_protocol::job::Place;
+use switchml_protocol::job::Binding;
 use switchml_protocol::outcome::Outcome;
 
 use crate::packet::{ALL_OPS, CE, CHECKED, Packet, check_word};
 use crate::reference::Reference;
-use crate::switch::{EPOCH, FIRST_SLOT, Served, Switch, contribution, hello, place, secret};
+use crate::switch::{EPOCH, FIRST_SLOT, Served, Switch, binding, contribution, hello, secret};
 use crate::worker::{Job, Worker};
 
 /// The crate's aggregator, and beside it the reference that must give the same answers.
@@ -25,7 +25,7 @@ impl Twin {
     fn new(ranks: u16, slots: u16, origin: u32) -> Self {
         let switch = Switch::ready(u32::from(ranks), u32::from(slots));
         let mut reference = Reference::new(ranks, slots);
-        (0..ranks).for_each(|rank| reference.settle(rank, place(rank)));
+        (0..ranks).for_each(|rank| reference.settle(rank, binding(rank)));
         let mut twin = Self { switch, reference, ranks, slots };
         if origin > 0 {
             twin.advance_to(origin);
@@ -52,10 +52,10 @@ impl Twin {
 
     /// Serves a packet from the home of the rank that it names.
     fn receive(&mut self, packet: &Packet) -> Served {
-        self.receive_from(&place(packet.rank), packet)
+        self.receive_from(&binding(packet.rank), packet)
     }
 
-    fn receive_from(&mut self, from: &Place, packet: &Packet) -> Served {
+    fn receive_from(&mut self, from: &Binding, packet: &Packet) -> Served {
         let expected = self.reference.receive(from, packet);
         let touched = matches!(
             expected.outcome,
@@ -205,12 +205,12 @@ impl World {
     /// Hands a packet to the aggregator, with one bit flipped if one is given.
     fn deliver_up(&mut self, packet: Option<Packet>, flip: Option<Index>) {
         let Some(packet) = packet else { return };
-        let home = place(packet.rank);
+        let home = binding(packet.rank);
         let packet = flip.map_or(packet.clone(), |bit| corrupt(&packet, &bit));
         self.serve(&home, &packet);
     }
 
-    fn serve(&mut self, home: &Place, packet: &Packet) -> Option<Packet> {
+    fn serve(&mut self, home: &Binding, packet: &Packet) -> Option<Packet> {
         let served = self.twin.receive_from(home, packet);
         assert_ne!(served.outcome, Outcome::WrongRound);
         assert_ne!(served.outcome, Outcome::Mismatch);
@@ -241,7 +241,7 @@ impl World {
             let mut packets = self.workers[worker].resend();
             packets.extend(std::iter::from_fn(|| self.workers[worker].send(false)));
             for packet in packets {
-                let answer = self.serve(&place(packet.rank), &packet);
+                let answer = self.serve(&binding(packet.rank), &packet);
                 (0..self.workers.len())
                     .for_each(|worker| self.deliver_down(worker, answer.clone()));
             }
@@ -296,7 +296,7 @@ enum Attempt {
     /// A contribution to any round.
     Far { slot: u16, rank: u16, round: u32 },
     /// A HELLO.
-    Hello { rank: u16, right_secret: bool, right_place: bool },
+    Hello { rank: u16, right_secret: bool, right_binding: bool },
     /// A new session of the job.
     NewEpoch,
     /// The end of the job.
@@ -328,10 +328,10 @@ fn attempt() -> impl Strategy<Value = Attempt> {
         40 => (0u16..3, any::<Index>()).prop_map(|(slot, missing)| Attempt::Useful { slot, missing }),
         20 => (0u16..3, 0u16..6, -5i8..=4).prop_map(|(slot, rank, ahead)| Attempt::Near { slot, rank, ahead }),
         2 => (0u16..3, 0u16..6, any::<u32>()).prop_map(|(slot, rank, round)| Attempt::Far { slot, rank, round }),
-        2 => (0u16..6, any::<bool>(), any::<bool>()).prop_map(|(rank, right_secret, right_place)| Attempt::Hello {
+        2 => (0u16..6, any::<bool>(), any::<bool>()).prop_map(|(rank, right_secret, right_binding)| Attempt::Hello {
             rank,
             right_secret,
-            right_place
+            right_binding
         }),
         1 => Just(Attempt::NewEpoch),
     ]
@@ -403,10 +403,10 @@ impl Twin {
                 (rank, slot, (newest + i64::from(ahead)) as u32)
             }
             Attempt::Far { slot, rank, round } => (rank, slot, round),
-            Attempt::Hello { rank, right_secret, right_place } => {
+            Attempt::Hello { rank, right_secret, right_binding } => {
                 let aux = secret(if right_secret { rank } else { rank + 1 });
                 let packet = Packet { aux, epoch: *epoch, ..hello(rank) };
-                let from = place(if right_place { rank } else { rank + 1 });
+                let from = binding(if right_binding { rank } else { rank + 1 });
                 self.receive_from(&from, &packet);
                 return;
             }

@@ -1,12 +1,12 @@
 //! Who is let in, and what is passed on or dropped. Nothing of it may touch a slot, and nobody but
 //! a member is answered.
 
-use switchml_protocol::job::{Job, Member, Place};
+use switchml_protocol::job::{Binding, JobEntry, MemberEntry};
 use switchml_protocol::outcome::Outcome::{self, *};
 use switchml_protocol::slot::Slot;
 use switchml_rack::can_build_racks;
 
-use crate::kernel::{FIRST_SLOT, IFINDEX, Kernel, POOL, SLOTS, job, member, place};
+use crate::kernel::{FIRST_SLOT, IFINDEX, Kernel, POOL, SLOTS, binding, job, member};
 use crate::packet::{
     AGGREGATOR_IP, AGGREGATOR_MAC, AGGREGATOR_PORT, EPOCH, Envelope, JOB, PENDING, Packet, REJECT,
     RESULT, fix_ip_checksum,
@@ -111,9 +111,9 @@ fn what_is_not_of_the_session_is_dropped() {
         return;
     }
     let mut kernel = Kernel::with_job(3);
-    kernel.set_member(JOB, 2, &Member { epoch: EPOCH - 1, ..member(2) });
+    kernel.set_member(JOB, 2, &MemberEntry { epoch: EPOCH - 1, ..member(2) });
     // A job whose slots lie beyond the end of the pool.
-    kernel.set_job(8, &Job { first_slot: POOL - 1, ..job(2) });
+    kernel.set_job(8, &JobEntry { first_slot: POOL - 1, ..job(2) });
     kernel.set_member(8, 1, &member(1));
     let table: &[Changed] = &[
         (UnknownJob, |p| p.job = 0),
@@ -161,7 +161,7 @@ fn a_member_speaks_from_its_place_alone() {
     kernel.set_member(
         JOB,
         1,
-        &Member { place: Place { ifindex: IFINDEX + 1, ..place(1) }, ..member(1) },
+        &MemberEntry { binding: Binding { ifindex: IFINDEX + 1, ..binding(1) }, ..member(1) },
     );
     kernel.expect(&contribution(), &Drop(WrongPlace));
     expect_slots_untouched(&kernel);
@@ -365,7 +365,7 @@ fn hello_binds_a_rank_to_its_place_once_an_epoch() {
         return;
     }
     let mut kernel = Kernel::with_job(3);
-    let unknown = Member { epoch: 0, place: Place::default(), ..member(1) };
+    let unknown = MemberEntry { epoch: 0, binding: Binding::default(), ..member(1) };
     kernel.set_member(JOB, 1, &unknown);
 
     let wrong = Packet { aux: Packet::hello(1, 32).aux ^ 1, ..Packet::hello(1, 32) };
@@ -389,13 +389,16 @@ fn hello_binds_a_rank_to_its_place_once_an_epoch() {
     assert_eq!(kernel.member(JOB, 1), member(1));
 
     // In a new epoch the rank may live elsewhere.
-    kernel.set_job(JOB, &Job { epoch: EPOCH + 1, ..job(3) });
+    kernel.set_job(JOB, &JobEntry { epoch: EPOCH + 1, ..job(3) });
     kernel.expect(&contribution(), &Drop(WrongEpoch));
     kernel.expect(&Packet { epoch: EPOCH + 1, ..contribution() }, &Drop(NoHello));
     let hello = Packet { epoch: EPOCH + 1, ..Packet::hello(1, 32) };
     assert_eq!(kernel.run(&elsewhere.bytes(&hello.bytes())).verdict, 4, "XDP_REDIRECT");
-    let moved = Place { ip: [10, 0, 0, 77], ..place(1) };
-    assert_eq!(kernel.member(JOB, 1), Member { epoch: EPOCH + 1, place: moved, ..member(1) });
+    let moved = Binding { ip: [10, 0, 0, 77], ..binding(1) };
+    assert_eq!(
+        kernel.member(JOB, 1),
+        MemberEntry { epoch: EPOCH + 1, binding: moved, ..member(1) }
+    );
     expect_slots_untouched(&kernel);
 }
 
@@ -446,8 +449,8 @@ fn notable_packets_are_reported() {
     ];
     assert_eq!(seen, expected);
     assert!(events.iter().all(|event| event.job == JOB && event.epoch == EPOCH));
-    assert_eq!(events[0].place, place(1));
-    assert_eq!(events[2].place.port.get(), 9);
+    assert_eq!(events[0].binding, binding(1));
+    assert_eq!(events[2].binding.port.get(), 9);
 }
 
 /// A full ring buffer loses events, not packets.

@@ -7,7 +7,7 @@ use std::net::{Ipv4Addr, UdpSocket};
 use std::os::fd::AsRawFd;
 use std::process::Command;
 use std::time::Duration;
-use switchml_protocol::job::{Job, Member};
+use switchml_protocol::job::{JobEntry, MemberEntry};
 use switchml_rack::{AGGREGATOR_ADDRESS, Mode, Namespace, Rack, RackOptions, can_build_racks};
 
 use crate::kernel::{Kernel, job};
@@ -74,10 +74,14 @@ impl Site {
             kernel.add_local(AGGREGATOR_MAC, AGGREGATOR_ADDRESS.octets(), AGGREGATOR_PORT);
             kernel.set_job(
                 JOB,
-                &Job { address: AGGREGATOR_ADDRESS.octets(), ..job(u32::from(WORKERS)) },
+                &JobEntry { address: AGGREGATOR_ADDRESS.octets(), ..job(u32::from(WORKERS)) },
             );
             for rank in 0..WORKERS {
-                kernel.set_member(JOB, rank, &Member { secret: secret(rank), ..Member::default() });
+                kernel.set_member(
+                    JOB,
+                    rank,
+                    &MemberEntry { secret: secret(rank), ..MemberEntry::default() },
+                );
             }
             kernel.set_group(JOB, &interfaces);
             let links: Vec<Box<dyn Any + Send>> = interfaces

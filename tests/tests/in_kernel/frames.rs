@@ -102,7 +102,7 @@ fn the_group_is_the_jobs() {
     }
     let mut kernel = Kernel::with_job(1);
     // Only 23 bits of the group's address are in the Ethernet address.
-    let other = switchml_protocol::job::Job {
+    let other = switchml_protocol::job::JobEntry {
         address: [192, 0, 2, 9],
         group: [224, 255, 254, 253],
         ..job(1)

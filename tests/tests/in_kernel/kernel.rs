@@ -16,7 +16,7 @@ use aya_obj::generated::{
     bpf_map_type::{BPF_MAP_TYPE_ARRAY, BPF_MAP_TYPE_DEVMAP},
 };
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
-use switchml_protocol::job::{Job, Member, OPEN, Place};
+use switchml_protocol::job::{Binding, JobEntry, MemberEntry, OPEN};
 use switchml_protocol::maps::{Endpoint, Event, LockedSlot, Ports, SLOTS_PER_SHARD};
 use switchml_protocol::outcome::Outcome;
 use switchml_protocol::{MAX_RANKS, U16};
@@ -36,8 +36,8 @@ pub const POOL: u32 = 1024;
 pub const FIRST_SLOT: u32 = 10;
 pub const SLOTS: u32 = 8;
 
-type JobBytes = [u8; size_of::<Job>()];
-type MemberBytes = [u8; size_of::<Member>()];
+type JobBytes = [u8; size_of::<JobEntry>()];
+type MemberBytes = [u8; size_of::<MemberEntry>()];
 type EndpointBytes = [u8; size_of::<Endpoint>()];
 type SlotBytes = [u8; size_of::<LockedSlot>()];
 
@@ -172,7 +172,7 @@ impl Kernel {
         }
     }
 
-    pub fn set_job(&mut self, number: u16, job: &Job) {
+    pub fn set_job(&mut self, number: u16, job: &JobEntry) {
         for map in self.maps_mut("JOBS") {
             let mut jobs: Array<_, JobBytes> = map.try_into().unwrap();
             let bytes: JobBytes = transmute!(*job);
@@ -180,7 +180,7 @@ impl Kernel {
         }
     }
 
-    pub fn set_member(&mut self, job: u16, rank: u16, member: &Member) {
+    pub fn set_member(&mut self, job: u16, rank: u16, member: &MemberEntry) {
         for map in self.maps_mut("MEMBERS") {
             let mut members: Array<_, MemberBytes> = map.try_into().unwrap();
             let bytes: MemberBytes = transmute!(*member);
@@ -188,7 +188,7 @@ impl Kernel {
         }
     }
 
-    pub fn member(&self, job: u16, rank: u16) -> Member {
+    pub fn member(&self, job: u16, rank: u16) -> MemberEntry {
         let members: Array<_, MemberBytes> = self.map("MEMBERS").try_into().unwrap();
         transmute!(members.get(&(u32::from(job) * 64 + u32::from(rank)), 0).unwrap())
     }
@@ -309,8 +309,8 @@ impl Slots {
 }
 
 /// The tests' job.
-pub fn job(ranks: u32) -> Job {
-    Job {
+pub fn job(ranks: u32) -> JobEntry {
+    JobEntry {
         state: OPEN,
         epoch: EPOCH,
         ranks,
@@ -324,11 +324,11 @@ pub fn job(ranks: u32) -> Job {
 }
 
 /// A member of it that has said HELLO.
-pub fn member(rank: u16) -> Member {
-    Member { secret: secret(rank), epoch: EPOCH, place: place(rank) }
+pub fn member(rank: u16) -> MemberEntry {
+    MemberEntry { secret: secret(rank), epoch: EPOCH, binding: binding(rank) }
 }
 
 /// Where it lives.
-pub fn place(rank: u16) -> Place {
-    Place { ifindex: IFINDEX, ip: ip(rank), mac: mac(rank), port: U16::new(port(rank)) }
+pub fn binding(rank: u16) -> Binding {
+    Binding { ifindex: IFINDEX, ip: ip(rank), mac: mac(rank), port: U16::new(port(rank)) }
 }

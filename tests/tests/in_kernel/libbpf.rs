@@ -7,7 +7,7 @@ use libbpf_rs::{RingBuffer, RingBufferBuilder};
 use std::cell::RefCell;
 use std::os::fd::{AsFd, AsRawFd};
 use std::rc::Rc;
-use switchml_protocol::job::{Job, Member};
+use switchml_protocol::job::{JobEntry, MemberEntry};
 use switchml_protocol::maps::{Event, LockedSlot, Ports, SLOTS_PER_SHARD};
 use switchml_protocol::outcome::Outcome;
 use switchml_rack::Mode;
@@ -91,16 +91,16 @@ impl Libbpf {
         }
     }
 
-    pub fn set_job(&self, number: u16, job: &Job) {
+    pub fn set_job(&self, number: u16, job: &JobEntry) {
         self.update("JOBS", &u32::from(number).to_ne_bytes(), job.as_bytes());
     }
 
-    pub fn set_member(&self, job: u16, rank: u16, member: &Member) {
+    pub fn set_member(&self, job: u16, rank: u16, member: &MemberEntry) {
         self.update("MEMBERS", &member_index(job, rank), member.as_bytes());
     }
 
-    pub fn member(&self, job: u16, rank: u16) -> Member {
-        let mut member = Member::default();
+    pub fn member(&self, job: u16, rank: u16) -> MemberEntry {
+        let mut member = MemberEntry::default();
         self.read("MEMBERS", &member_index(job, rank), member.as_mut_bytes());
         member
     }

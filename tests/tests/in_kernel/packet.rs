@@ -99,15 +99,15 @@ impl Packet {
 
     /// The PENDING that answers `self`, with the bitmap of ranks.
     pub fn pending(&self, seen: u64) -> Self {
-        self.note(PENDING, [(seen >> 32) as u32, seen as u32])
+        self.control_reply(PENDING, [(seen >> 32) as u32, seen as u32])
     }
 
     /// The REJECT that answers `self`.
     pub fn reject(&self, reason: u32, detail: u32) -> Self {
-        self.note(REJECT, [reason, detail])
+        self.control_reply(REJECT, [reason, detail])
     }
 
-    fn note(&self, kind: u8, words: [u32; 2]) -> Self {
+    fn control_reply(&self, kind: u8, words: [u32; 2]) -> Self {
         let (op, flags, contributions) = (SUM, CHECKED, 1);
         Self {
             kind,

@@ -1,7 +1,7 @@
 //! Slots, as far as the vectors (`tests/tests/vectors`), which have each branch of their rules, do
 //! not look into them.
 
-use switchml_protocol::job::{ABORTED, Job};
+use switchml_protocol::job::{ABORTED, JobEntry};
 use switchml_protocol::outcome::Outcome::*;
 use switchml_protocol::slot::Slot;
 use switchml_rack::can_build_racks;
@@ -164,7 +164,7 @@ fn an_aborted_job_rejects_its_members() {
         return;
     }
     let mut kernel = Kernel::with_job(3);
-    kernel.set_job(JOB, &Job { state: ABORTED, ..job(3) });
+    kernel.set_job(JOB, &JobEntry { state: ABORTED, ..job(3) });
     for packet in [contribution(0, 0), contribution(1, 0), contribution(2, 17)] {
         kernel.expect(&packet, &Reply(Aborted, &packet.reject(REASON_ABORTED, 0)));
     }
@@ -184,7 +184,7 @@ fn jobs_do_not_share_slots() {
         return;
     }
     let mut kernel = Kernel::with_job(2);
-    kernel.set_job(255, &Job { first_slot: FIRST_SLOT + 8, ..job(2) });
+    kernel.set_job(255, &JobEntry { first_slot: FIRST_SLOT + 8, ..job(2) });
     for rank in 0..2 {
         kernel.set_member(255, rank, &member(rank));
     }

@@ -7,7 +7,7 @@ use crate::spec::FIRST_SLOT;
 use crate::twin::ENVELOPE_LEN;
 use std::collections::BTreeMap;
 use switchml_protocol::U16;
-use switchml_protocol::job::{ABORTED, Job, Member, OPEN, Place};
+use switchml_protocol::job::{ABORTED, Binding, JobEntry, MemberEntry, OPEN};
 use switchml_protocol::maps::{LockedSlot, MAX_JOBS};
 use switchml_protocol::outcome::Outcome;
 use switchml_rack::vectors::{self, Age, Answer, Counters, Offer, Subject};
@@ -38,7 +38,7 @@ pub struct InKernel {
     /// Interfaces of the ports.
     interfaces: Vec<u32>,
     /// Jobs that were ever opened; they keep their slots.
-    jobs: BTreeMap<u16, Job>,
+    jobs: BTreeMap<u16, JobEntry>,
 }
 
 impl InKernel {
@@ -97,7 +97,7 @@ impl Subject for InKernel {
 
     fn reset(&mut self) -> Result<(), String> {
         for (number, job) in std::mem::take(&mut self.jobs) {
-            self.kernel.set_job(number, &Job::default());
+            self.kernel.set_job(number, &JobEntry::default());
             for index in job.first_slot..job.first_slot + job.slots {
                 self.kernel.set_slot(index, &LockedSlot::new_zeroed());
             }
@@ -116,7 +116,7 @@ impl Subject for InKernel {
                 .max()
                 .unwrap_or(FIRST_SLOT),
         };
-        let entry = Job {
+        let entry = JobEntry {
             state: OPEN,
             epoch: job.epoch,
             ranks: job.members.len() as u32,
@@ -128,7 +128,7 @@ impl Subject for InKernel {
             reserved: [0; 2],
         };
         for (rank, member) in (0..).zip(&job.members) {
-            let place = Place {
+            let binding = Binding {
                 ifindex: self.interface(member.port),
                 ip: member.address.ip().octets(),
                 mac: member.mac,
@@ -138,7 +138,7 @@ impl Subject for InKernel {
             self.kernel.set_member(
                 job.number,
                 rank,
-                &Member { secret: member.secret, epoch, place },
+                &MemberEntry { secret: member.secret, epoch, binding },
             );
         }
         let mut ports: Vec<_> =
@@ -157,7 +157,7 @@ impl Subject for InKernel {
     }
 
     fn close(&mut self, job: u16) -> Result<(), String> {
-        self.kernel.set_job(job, &Job::default());
+        self.kernel.set_job(job, &JobEntry::default());
         Ok(())
     }
 

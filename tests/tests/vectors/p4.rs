@@ -89,7 +89,7 @@ impl<P: Ports> P4Switch<P> {
         let number = |at: usize| u16::from_be_bytes([frame[at], frame[at + 1]]);
         let (job, rank) = (number(44), number(50));
         let begin = Instant::now();
-        while self.data_plane.place(job, rank).map_err(|error| error.to_string())?.is_none() {
+        while self.data_plane.binding(job, rank).map_err(|error| error.to_string())?.is_none() {
             if begin.elapsed() > PATIENCE {
                 return Err(format!(
                     "the place of rank {rank} was not learned within {PATIENCE:?}"

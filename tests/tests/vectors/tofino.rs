@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use switchml_protocol::U16;
-use switchml_protocol::job::Place;
+use switchml_protocol::job::Binding;
 use switchml_protocol::outcome::Outcome;
 use switchml_userspace::data_plane::p4::P4DataPlane;
 use switchml_userspace::data_plane::p4::entries::{ROUNDS, most_ternary};
@@ -286,8 +286,8 @@ impl Model {
         let [job, epoch, rank, port, mac, address, udp_port] = values;
         let [_, _, mac @ ..] = mac.to_be_bytes();
         let ip = (address as u32).to_be_bytes();
-        let place = Place { ifindex: port as u32, ip, mac, port: U16::new(udp_port as u16) };
-        Some(Learned { job: job as u16, epoch: epoch as u32, rank: rank as u16, place })
+        let binding = Binding { ifindex: port as u32, ip, mac, port: U16::new(udp_port as u16) };
+        Some(Learned { job: job as u16, epoch: epoch as u32, rank: rank as u16, binding })
     }
 }
 

@@ -113,12 +113,12 @@ class Packet:
     def pending(self, *ranks):
         """The PENDING that says that these ranks are in."""
         seen = sum(1 << rank for rank in ranks)
-        return self.note(PENDING, seen >> 32, seen % 2**32)
+        return self.control_reply(PENDING, seen >> 32, seen % 2**32)
 
     def reject(self, reason, detail):
-        return self.note(REJECT, reason, detail)
+        return self.control_reply(REJECT, reason, detail)
 
-    def note(self, kind, first, second):
+    def control_reply(self, kind, first, second):
         return self.changed(kind=kind, op=SUM, flags=CHECKED, lanes=None, check=None, values=(first, second))
 
     # ---- For readers ----

@@ -3,7 +3,7 @@
 use std::{net::Ipv4Addr, ops::Range};
 
 use switchml_protocol::U16;
-use switchml_protocol::job::{Job, Place};
+use switchml_protocol::job::{Binding, JobEntry};
 use switchml_protocol::maps::Event;
 use switchml_protocol::outcome::Outcome;
 use tokio::sync::mpsc;
@@ -68,7 +68,7 @@ pub trait DataPlane: Send + Sync {
     /// # Errors
     ///
     /// When the kernel refuses.
-    fn place(&self, job: u16, rank: u16) -> Result<Option<Place>, Error>;
+    fn binding(&self, job: u16, rank: u16) -> Result<Option<Binding>, Error>;
 
     /// Packets by outcome, in the order of [`Outcome::ALL`].
     ///
@@ -217,8 +217,8 @@ pub struct JobSpec {
 
 impl JobSpec {
     /// The job's entry in the data plane's table, in the given state.
-    pub fn entry(&self, state: u32) -> Job {
-        Job {
+    pub fn entry(&self, state: u32) -> JobEntry {
+        JobEntry {
             state,
             epoch: self.epoch,
             ranks: self.secrets.len() as u32,

@@ -36,7 +36,7 @@ use rand::{Rng, rngs::StdRng};
 use switchml_control as control;
 use switchml_control::join_event::Event;
 use switchml_protocol::LANES_PER_BLOCK;
-use switchml_protocol::job::Place;
+use switchml_protocol::job::Binding;
 use tracing::{info, warn};
 
 use crate::data_plane::{Fanout, JobSpec, Limits};
@@ -361,8 +361,8 @@ impl JobTable {
         self.find(id).map(|job| job.shards.as_slice())
     }
 
-    /// A rank's paths are open for packets of `lanes`; `places` are where the data plane has heard
-    /// it, one for each shard in which it has.
+    /// A rank's paths are open for packets of `lanes`; `bindings` are where the data plane has
+    /// heard it, one for each shard in which it has.
     ///
     /// # Errors
     ///
@@ -371,7 +371,7 @@ impl JobTable {
         &mut self,
         id: MemberId,
         lanes: u32,
-        places: impl IntoIterator<Item = Place>,
+        bindings: impl IntoIterator<Item = Binding>,
     ) -> Result<Vec<Effect>, MemberError> {
         let max_lanes = self.limits.max_lanes;
         let job = self.job_of(id)?;
@@ -386,16 +386,16 @@ impl JobTable {
         if job.state != State::Assigned {
             return Err(MemberError::NotAssigned { rank: id.rank, state: job.state.name() });
         }
-        let places: Vec<_> = places.into_iter().collect();
-        if places.len() != job.shards.len() {
+        let bindings: Vec<_> = bindings.into_iter().collect();
+        if bindings.len() != job.shards.len() {
             return Err(MemberError::NoHello(id.rank));
         }
         let Some(member) = job.member_mut(id.rank) else { unreachable!("found above") };
         member.ready = Some(lanes);
-        member.ports = places.iter().map(|place| place.ifindex).collect();
-        let from = places
+        member.ports = bindings.iter().map(|binding| binding.ifindex).collect();
+        let from = bindings
             .iter()
-            .map(|place| SocketAddrV4::new(place.ip.into(), place.port.get()).to_string());
+            .map(|binding| SocketAddrV4::new(binding.ip.into(), binding.port.get()).to_string());
         let from = from.collect::<Vec<_>>().join(", ");
         info!("job {} {:?}: rank {} ready at {from}, {lanes} lanes", job.number, job.name, id.rank);
         let Some(lanes) = job.common_lanes() else { return Ok(Vec::new()) };

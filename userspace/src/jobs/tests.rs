@@ -25,8 +25,9 @@ const LIMITS: Limits = Limits {
     durable: false,
 };
 /// Where the data plane has heard a rank; which place does not matter here.
-const PLACE: Place = Place { ifindex: 1, ip: [10, 0, 0, 1], mac: [2; 6], port: U16::new(40_000) };
-const HEARD: Option<Place> = Some(PLACE);
+const BINDING: Binding =
+    Binding { ifindex: 1, ip: [10, 0, 0, 1], mac: [2; 6], port: U16::new(40_000) };
+const HEARD: Option<Binding> = Some(BINDING);
 const LOCAL: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 254);
 
 fn table() -> JobTable {
@@ -195,11 +196,11 @@ fn a_job_has_a_shard_for_each_data_thread() {
     assert_eq!(told.further_shards, [further]);
 
     let (id, other_id) = (member(&train, 0), member(&train, 1));
-    let second_place = Place { ifindex: 7, ..PLACE };
+    let second_binding = Binding { ifindex: 7, ..BINDING };
     assert_eq!(table.shards(id), Ok(&[1, 511][..]));
-    assert_eq!(table.ready(id, 352, [PLACE]), Err(MemberError::NoHello(0)), "in one shard only");
-    assert_eq!(table.ready(id, 352, [PLACE, second_place]), Ok(vec![]));
-    let effects = table.ready(other_id, 352, [PLACE; 2]).unwrap();
+    assert_eq!(table.ready(id, 352, [BINDING]), Err(MemberError::NoHello(0)), "in one shard only");
+    assert_eq!(table.ready(id, 352, [BINDING, second_binding]), Ok(vec![]));
+    let effects = table.ready(other_id, 352, [BINDING; 2]).unwrap();
     assert!(
         matches!(
             &effects[..],
@@ -1036,8 +1037,8 @@ fn the_largest_job_fits_an_entry_of_the_journal() {
     }
     let spec = opened(&effects);
     for rank in 0..64 {
-        let places = (0..8).map(|shard| Place { ifindex: u32::MAX - shard, ..PLACE });
-        table.ready(member(&spec, rank), 768, places).unwrap();
+        let bindings = (0..8).map(|shard| Binding { ifindex: u32::MAX - shard, ..BINDING });
+        table.ready(member(&spec, rank), 768, bindings).unwrap();
     }
     let job = saved(&table.fail(spec.number, &"\u{1}".repeat(100_000)));
     let text = serde_json::to_string(&job).unwrap();
@@ -1069,7 +1070,7 @@ fn a_job_that_has_not_started_has_nobody_to_come_back() {
 #[test]
 fn a_lost_port_aborts_the_jobs_behind_it_and_no_others() {
     let mut table = durable_table(1);
-    let at = |port| HEARD.map(|place| Place { ifindex: port, ..place });
+    let at = |port| HEARD.map(|binding| Binding { ifindex: port, ..binding });
     let (sessions, effects) = join_all(&mut table, "train", 3);
     let spec = opened(&effects);
     for (rank, port) in [(0, 4), (1, 5), (2, 5)] {
@@ -1304,8 +1305,8 @@ fn join(table: &mut JobTable, world: &mut World, name: u8, rank: u32, world_size
 /// A rank is ready, if its job waits for that.
 fn ready(table: &mut JobTable, world: &mut World, id: MemberId, lanes: u32) {
     let shards = table.shards(id).map_or(0, <[u16]>::len) as u32;
-    let places = (0..shards).map(|shard| Place { ifindex: 1 + id.rank + shard, ..PLACE });
-    let Ok(effects) = table.ready(id, lanes, places) else { return };
+    let bindings = (0..shards).map(|shard| Binding { ifindex: 1 + id.rank + shard, ..BINDING });
+    let Ok(effects) = table.ready(id, lanes, bindings) else { return };
     world.ready.entry((id.job, id.epoch)).or_default().insert(id.rank, lanes);
     world.apply(effects);
 }

@@ -8,7 +8,7 @@ use switchml_control::aggregator_client::AggregatorClient;
 use switchml_control::join_event::Event;
 use switchml_control::{Assigned, LeaveRequest, ListJobsRequest, ReadyRequest, StatusRequest};
 use switchml_protocol::U16;
-use switchml_protocol::job::Place;
+use switchml_protocol::job::Binding;
 use switchml_protocol::outcome::Outcome;
 use switchml_userspace::data_plane::p4::entries::{Contents, OpenJob};
 use switchml_userspace::data_plane::p4::switch::Match;
@@ -19,10 +19,10 @@ use super::schema::{LEARN, OUTCOMES, ROUNDS, TABLES, full, slots};
 use super::{AGGREGATOR, Daemon, PORT_NUMBERS, Site, switch};
 
 /// Where a rank lives: two behind each port.
-fn place(rank: u16) -> Place {
+fn binding(rank: u16) -> Binding {
     let port = PORT_NUMBERS[usize::from(rank) / 2 % 2];
     let low = rank as u8 + 1;
-    Place {
+    Binding {
         ifindex: port.into(),
         ip: [10, 0, 0, low],
         mac: [2, 0, 0, 0, 0, low],
@@ -30,9 +30,9 @@ fn place(rank: u16) -> Place {
     }
 }
 
-/// The pipeline has seen a HELLO, which came from `place`.
-pub fn learn(switch: &Switch, job: u16, epoch: u32, rank: u16, place: Place) {
-    let Place { ifindex, ip, mac, port } = place;
+/// The pipeline has seen a HELLO, which came from `binding`.
+pub fn learn(switch: &Switch, job: u16, epoch: u32, rank: u16, binding: Binding) {
+    let Binding { ifindex, ip, mac, port } = binding;
     let fields = [
         ("job", job.into()),
         ("epoch", epoch.into()),
@@ -47,12 +47,12 @@ pub fn learn(switch: &Switch, job: u16, epoch: u32, rank: u16, place: Place) {
 
 /// Says HELLO, and is ready as soon as it is answered: the place is known then.
 async fn become_ready(switch: &Switch, rank: &mut Rank, assigned: &Assigned) {
-    let place = place(rank.rank as u16);
-    become_ready_at(switch, rank, assigned, place).await;
+    let binding = binding(rank.rank as u16);
+    become_ready_at(switch, rank, assigned, binding).await;
 }
 
-async fn become_ready_at(switch: &Switch, rank: &mut Rank, assigned: &Assigned, place: Place) {
-    learn(switch, assigned.job as u16, assigned.epoch, rank.rank as u16, place);
+async fn become_ready_at(switch: &Switch, rank: &mut Rank, assigned: &Assigned, binding: Binding) {
+    learn(switch, assigned.job as u16, assigned.epoch, rank.rank as u16, binding);
     let &Assigned { job, epoch, control_secret, .. } = assigned;
     let request = ReadyRequest { job, epoch, rank: rank.rank, lanes: 64, control_secret };
     let known = async {
@@ -216,8 +216,8 @@ async fn a_job_from_join_to_leave() {
 
     for rank in [2, 0, 1] {
         become_ready(&switch, &mut ranks[rank], &assigned[rank]).await;
-        job.places[rank] = Some(place(rank as u16));
-        job.is_started = job.places.iter().all(Option::is_some);
+        job.bindings[rank] = Some(binding(rank as u16));
+        job.is_started = job.bindings.iter().all(Option::is_some);
         assert_eq!(held(&switch), wanted(std::slice::from_ref(&job)), "rank {rank} is known");
     }
     for rank in &mut ranks {
@@ -251,7 +251,7 @@ async fn a_job_across_pipelines_is_refused() {
     let daemon = Daemon::start(&site, &switch).await;
     let (mut ranks, assigned) = join_all(&daemon, "train", 2).await;
     for (rank, port) in [(0, 0), (1, 130)] {
-        let there = Place { ifindex: port, ..place(rank) };
+        let there = Binding { ifindex: port, ..binding(rank) };
         become_ready_at(
             &switch,
             &mut ranks[usize::from(rank)],
@@ -331,7 +331,7 @@ async fn an_aborted_job_is_refused_and_another_goes_on() {
         let mut job = open_job(&assigned, first_slot(&daemon, assigned[0].job).await);
         for (rank, assigned) in ranks.iter_mut().zip(&assigned) {
             become_ready(&switch, rank, assigned).await;
-            job.places[rank.rank as usize] = Some(place(rank.rank as u16));
+            job.bindings[rank.rank as usize] = Some(binding(rank.rank as u16));
         }
         job.is_started = true;
         jobs.push((ranks, job));

@@ -17,7 +17,7 @@ use super::jobs::learn;
 use super::schema::{full, slots};
 use super::{Site, switch};
 use switchml_protocol::U16;
-use switchml_protocol::job::Place;
+use switchml_protocol::job::Binding;
 
 /// Bytes of a frame before the packet.
 const ENVELOPE: usize = 42;
@@ -147,14 +147,14 @@ fn play(vector: &Vector, switch: &Switch, data_plane: &P4DataPlane) -> usize {
                     vector.name, step.title, step.expected[0].counter
                 );
                 if outcome == "no_hello" && frame.is_hello() {
-                    let place = Place {
+                    let binding = Binding {
                         ifindex: step.port.into(),
                         ip: (frame.field("address") as u32).to_be_bytes(),
                         mac: step.frame[6..12].try_into().expect("six bytes"),
                         port: U16::new(frame.field("udp_port") as u16),
                     };
                     let (job, rank) = (frame.field("job") as u16, frame.field("rank") as u16);
-                    learn(switch, job, frame.field("epoch") as u32, rank, place);
+                    learn(switch, job, frame.field("epoch") as u32, rank, binding);
                     until_known(data_plane, job, rank);
                 }
                 played += 1;
@@ -176,8 +176,8 @@ fn open(switch: &Switch, data_plane: &P4DataPlane, job: &Job, first_slot: u32) {
     data_plane.open(&spec).expect("opened");
     for (rank, member) in (0..).zip(&job.members).filter(|(_, member)| !member.newcomer) {
         let (ip, port) = (member.address.ip().octets(), U16::new(member.address.port()));
-        let place = Place { ifindex: member.port.into(), ip, mac: member.mac, port };
-        learn(switch, job.number, job.epoch, rank, place);
+        let binding = Binding { ifindex: member.port.into(), ip, mac: member.mac, port };
+        learn(switch, job.number, job.epoch, rank, binding);
         until_known(data_plane, job.number, rank);
     }
     data_plane.start(job.number).expect("started");
@@ -185,7 +185,7 @@ fn open(switch: &Switch, data_plane: &P4DataPlane, job: &Job, first_slot: u32) {
 
 fn until_known(data_plane: &P4DataPlane, job: u16, rank: u16) {
     let begin = Instant::now();
-    while data_plane.place(job, rank).expect("an answer").is_none() {
+    while data_plane.binding(job, rank).expect("an answer").is_none() {
         assert!(
             begin.elapsed() < super::common::PATIENCE,
             "rank {rank} of job {job} is never known"

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use switchml_protocol::aggregator::{Tables, serve};
 use switchml_protocol::header::{HEADER_LEN, Header, Op};
-use switchml_protocol::job::{self, Job, Member, Place};
+use switchml_protocol::job::{self, Binding, JobEntry, MemberEntry};
 use switchml_protocol::outcome::{Action, Outcome};
 use switchml_protocol::slot::Slot;
 use switchml_protocol::{U16, U32};
@@ -70,25 +70,25 @@ pub fn packet(rank: u16, transmission: &Transmission) -> Vec<u8> {
 
 /// The real aggregator over plain memory.
 pub struct Switch {
-    job: Cell<Job>,
+    job: Cell<JobEntry>,
     slots: RefCell<Vec<Slot>>,
 }
 
 impl Switch {
     pub fn new(ranks: u16, slots: u16) -> Self {
-        let job = Job {
+        let job = JobEntry {
             state: job::OPEN,
             epoch: EPOCH,
             ranks: ranks.into(),
             first_slot: 0,
             slots: slots.into(),
-            ..Job::default()
+            ..JobEntry::default()
         };
         Self { job: Cell::new(job), slots: RefCell::new(vec![Slot::default(); slots.into()]) }
     }
 
     pub fn abort(&self) {
-        self.job.set(Job { state: job::ABORTED, ..self.job.get() });
+        self.job.set(JobEntry { state: job::ABORTED, ..self.job.get() });
     }
 
     /// Serves a packet of `rank`'s: the answer, and whether it goes to all.
@@ -96,7 +96,7 @@ impl Switch {
         let (mut header, _) = Header::read_from_prefix(packet).unwrap();
         let mut payload = <[U32]>::ref_from_bytes(&packet[HEADER_LEN..]).unwrap().to_vec();
         let len = packet.len() - HEADER_LEN;
-        let outcome = serve(self, &place(rank), &mut header, &mut payload[..], len);
+        let outcome = serve(self, &binding(rank), &mut header, &mut payload[..], len);
         let answer =
             || [header.as_bytes(), payload[..header.lanes.get().into()].as_bytes()].concat();
         match outcome.action() {
@@ -108,20 +108,20 @@ impl Switch {
     }
 }
 
-fn place(rank: u16) -> Place {
-    Place { port: U16::new(rank), ..Place::default() }
+fn binding(rank: u16) -> Binding {
+    Binding { port: U16::new(rank), ..Binding::default() }
 }
 
 impl Tables for Switch {
-    fn job(&self, number: u16) -> Option<Job> {
+    fn job(&self, number: u16) -> Option<JobEntry> {
         (number == JOB).then(|| self.job.get())
     }
 
-    fn member(&self, _: u16, rank: u16) -> Option<Member> {
-        Some(Member { secret: 0, epoch: EPOCH, place: place(rank) })
+    fn member(&self, _: u16, rank: u16) -> Option<MemberEntry> {
+        Some(MemberEntry { secret: 0, epoch: EPOCH, binding: binding(rank) })
     }
 
-    fn learn(&self, _: u16, _: u16, _: u32, _: &Place) {}
+    fn learn(&self, _: u16, _: u16, _: u32, _: &Binding) {}
 
     fn with_slot(&self, index: u32, f: impl FnOnce(&mut Slot) -> Outcome) -> Outcome {
         self.slots.borrow_mut().get_mut(index as usize).map_or(Outcome::BadSlot, f)

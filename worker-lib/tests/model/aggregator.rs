@@ -5,7 +5,7 @@ use std::cell::RefCell;
 
 use switchml_protocol::aggregator::{Tables, serve};
 use switchml_protocol::header::{Header, Kind, Op};
-use switchml_protocol::job::{ABORTED, Job, Member, OPEN, Place};
+use switchml_protocol::job::{ABORTED, Binding, JobEntry, MemberEntry, OPEN};
 use switchml_protocol::outcome::Outcome;
 use switchml_protocol::slot::{SetHead, Slot, contribute};
 use zerocopy::{FromBytes, IntoBytes};
@@ -126,7 +126,7 @@ impl Memory<'_> {
                     && (self.world.lacks(Rule::ContributionCheck)
                         || self.world.lacks(Rule::Round)));
         if !skips_admission {
-            return serve(self, &place(rank), header, &mut payload[..], size_of::<Payload>());
+            return serve(self, &binding(rank), header, &mut payload[..], size_of::<Payload>());
         }
         let job = self.job(JOB).expect("the job");
         let slot = header.slot.get().into();
@@ -210,23 +210,23 @@ impl Memory<'_> {
 }
 
 impl Tables for Memory<'_> {
-    fn job(&self, number: u16) -> Option<Job> {
+    fn job(&self, number: u16) -> Option<JobEntry> {
         let (ranks, slots) = (self.world.setup.ranks.into(), self.world.setup.slots.into());
-        (number == JOB).then(|| Job {
+        (number == JOB).then(|| JobEntry {
             state: self.state,
             epoch: self.epoch,
             ranks,
             slots,
-            ..Job::default()
+            ..JobEntry::default()
         })
     }
 
     /// Every rank has said HELLO: nobody contributes before all have.
-    fn member(&self, _: u16, rank: u16) -> Option<Member> {
-        Some(Member { secret: 0, epoch: self.epoch, place: place(rank) })
+    fn member(&self, _: u16, rank: u16) -> Option<MemberEntry> {
+        Some(MemberEntry { secret: 0, epoch: self.epoch, binding: binding(rank) })
     }
 
-    fn learn(&self, _: u16, _: u16, _: u32, _: &Place) {
+    fn learn(&self, _: u16, _: u16, _: u32, _: &Binding) {
         unreachable!("no HELLO is sent")
     }
 
@@ -292,6 +292,6 @@ fn complete(head: &SetHead) -> SetHead {
     complete
 }
 
-fn place(rank: u16) -> Place {
-    Place { port: rank.into(), ..Place::default() }
+fn binding(rank: u16) -> Binding {
+    Binding { port: rank.into(), ..Binding::default() }
 }

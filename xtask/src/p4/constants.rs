@@ -4,7 +4,7 @@ use anyhow::{Context, Result, ensure};
 use std::{fmt::Write, fs, mem::offset_of};
 
 use switchml_protocol::{
-    DATA_PORT, EVERYONE, LANES_PER_BLOCK, NOTE_LANES, U16, U32, VERSION,
+    CONTROL_REPLY_LANES, DATA_PORT, EVERYONE, LANES_PER_BLOCK, U16, U32, VERSION,
     header::{HEADER_LEN, Header, Kind, Op, RejectReason, flags},
     outcome::Outcome,
 };
@@ -104,7 +104,7 @@ fn numbers() -> Vec<(String, u8, u64)> {
         ("DATA_PORT", 16, DATA_PORT.into()),
         ("HEADER_BYTES", 16, HEADER_LEN as u64),
         ("LANES_PER_BLOCK", 16, LANES_PER_BLOCK as u64),
-        ("NOTE_LANES", 16, NOTE_LANES as u64),
+        ("CONTROL_REPLY_LANES", 16, CONTROL_REPLY_LANES as u64),
         ("EVERYONE", 16, EVERYONE.into()),
         ("OP_SUM", 8, Op::SumI32 as u64),
         ("OP_MAX", 8, Op::MaxI32 as u64),

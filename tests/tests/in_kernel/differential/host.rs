@@ -5,7 +5,7 @@ use switchml_protocol::U32;
 use switchml_protocol::aggregator::{self, Tables};
 use switchml_protocol::frame::{Checksum, ENVELOPE_LEN, Envelope, Source, source};
 use switchml_protocol::header::{HEADER_LEN, Header, flags};
-use switchml_protocol::job::{Job, Member, Place};
+use switchml_protocol::job::{Binding, JobEntry, MemberEntry};
 use switchml_protocol::maps::{Event, MAX_JOBS};
 use switchml_protocol::outcome::{Action, Outcome};
 use switchml_protocol::slot::Slot;
@@ -17,8 +17,8 @@ use crate::packet::{AGGREGATOR_IP, AGGREGATOR_MAC, AGGREGATOR_PORT, JOB};
 pub struct Host {
     /// Whether to answer as the program at tc ingress does, instead of that in XDP.
     pub at_tc: bool,
-    pub job: Job,
-    pub members: RefCell<Vec<Member>>,
+    pub job: JobEntry,
+    pub members: RefCell<Vec<MemberEntry>>,
     pub slots: RefCell<Vec<Slot>>,
     /// Whether another CPU holds all slots.
     pub busy: bool,
@@ -29,21 +29,21 @@ pub struct Host {
 }
 
 impl Tables for Host {
-    fn job(&self, number: u16) -> Option<Job> {
+    fn job(&self, number: u16) -> Option<JobEntry> {
         if number == JOB {
             Some(self.job)
         } else {
-            (usize::from(number) < MAX_JOBS).then(Job::default)
+            (usize::from(number) < MAX_JOBS).then(JobEntry::default)
         }
     }
 
-    fn member(&self, _: u16, rank: u16) -> Option<Member> {
+    fn member(&self, _: u16, rank: u16) -> Option<MemberEntry> {
         self.members.borrow().get(usize::from(rank)).copied()
     }
 
-    fn learn(&self, _: u16, rank: u16, epoch: u32, place: &Place) {
+    fn learn(&self, _: u16, rank: u16, epoch: u32, binding: &Binding) {
         let member = &mut self.members.borrow_mut()[usize::from(rank)];
-        (member.epoch, member.place) = (epoch, *place);
+        (member.epoch, member.binding) = (epoch, *binding);
     }
 
     fn with_slot(&self, index: u32, f: impl FnOnce(&mut Slot) -> Outcome) -> Outcome {
@@ -97,11 +97,11 @@ impl Host {
             header.flags |= flags::CE;
         }
         let (payload, _) = <[U32]>::mut_from_prefix_with_elems(payload, payload.len() / 4).unwrap();
-        let place = envelope.place(IFINDEX);
-        let outcome = aggregator::serve(self, &place, header, payload, payload_len);
+        let binding = envelope.binding(IFINDEX);
+        let outcome = aggregator::serve(self, &binding, header, payload, payload_len);
         if outcome.is_notable() {
             self.events.push(Event {
-                place,
+                binding,
                 epoch: header.epoch.get(),
                 round: header.round.get(),
                 job: header.job.get(),

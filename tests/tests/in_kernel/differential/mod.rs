@@ -14,7 +14,7 @@ use std::cell::RefCell;
 use std::env;
 use switchml_protocol::frame::ENVELOPE_LEN;
 use switchml_protocol::header::Header;
-use switchml_protocol::job::{ABORTED, Job, Member, OPEN};
+use switchml_protocol::job::{ABORTED, JobEntry, MemberEntry, OPEN};
 use switchml_protocol::maps::LockedSlot;
 use switchml_protocol::outcome::{Action, Outcome};
 use switchml_protocol::slot::Slot;
@@ -54,7 +54,7 @@ impl Trace {
     fn new(mode: Mode, seed: u64) -> Self {
         let host = Host {
             at_tc: mode == Mode::Auto,
-            job: Job::default(),
+            job: JobEntry::default(),
             members: RefCell::new(vec![]),
             slots: RefCell::new(vec![Slot::default(); POOL as usize]),
             busy: false,
@@ -73,12 +73,13 @@ impl Trace {
         // Now and then the job's slots reach beyond the pool.
         let first_slot = random.random_range(0..POOL - 1);
         let state = if random.random_ratio(1, 20) { ABORTED } else { OPEN };
-        self.host.job = Job { epoch: self.epoch, state, first_slot, slots, ..job(ranks) };
+        self.host.job = JobEntry { epoch: self.epoch, state, first_slot, slots, ..job(ranks) };
         self.kernel.set_job(JOB, &self.host.job);
         // Some have to say HELLO first.
         let mut spoke_in = || if random.random_ratio(1, 12) { 0 } else { self.epoch };
-        let members =
-            (0..ranks as u16).map(|rank| Member { epoch: spoke_in(), ..member(rank) }).collect();
+        let members = (0..ranks as u16)
+            .map(|rank| MemberEntry { epoch: spoke_in(), ..member(rank) })
+            .collect();
         self.host.members = RefCell::new(members);
         for (rank, member) in (0..).zip(self.host.members.borrow().iter()) {
             self.kernel.set_member(JOB, rank, member);
@@ -95,7 +96,7 @@ impl Trace {
 
     /// The slots of the pool that are the job's.
     fn slots(&self) -> std::ops::Range<u32> {
-        let Job { first_slot, slots, .. } = self.host.job;
+        let JobEntry { first_slot, slots, .. } = self.host.job;
         first_slot..(first_slot + slots).min(POOL)
     }
 

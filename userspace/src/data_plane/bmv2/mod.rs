@@ -18,7 +18,7 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use switchml_protocol::U16;
-use switchml_protocol::job::Place;
+use switchml_protocol::job::Binding;
 use switchml_protocol::outcome::Outcome;
 use tracing::warn;
 
@@ -309,7 +309,7 @@ fn hello(sample: &[u8]) -> Option<Learned> {
     let (mac, rest) = rest.split_first_chunk()?;
     let (ip, rest) = rest.split_first_chunk()?;
     let (udp_port, []) = rest.split_first_chunk()? else { return None };
-    let place = Place {
+    let binding = Binding {
         ifindex: u16::from_be_bytes(*port).into(),
         ip: *ip,
         mac: *mac,
@@ -319,6 +319,6 @@ fn hello(sample: &[u8]) -> Option<Learned> {
         job: u16::from_be_bytes(*job),
         epoch: u32::from_be_bytes(*epoch),
         rank: u16::from_be_bytes(*rank),
-        place,
+        binding,
     })
 }

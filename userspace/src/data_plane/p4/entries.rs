@@ -9,7 +9,7 @@ use std::ops::Range;
 
 use switchml_protocol::DATA_PORT;
 use switchml_protocol::header::flags;
-use switchml_protocol::job::Place;
+use switchml_protocol::job::Binding;
 use switchml_protocol::outcome::Outcome;
 
 use super::switch::{Entry, Match};
@@ -132,7 +132,7 @@ pub struct OpenJob {
     /// As it was opened.
     pub spec: JobSpec,
     /// Where each rank said HELLO from.
-    pub places: Vec<Option<Place>>,
+    pub bindings: Vec<Option<Binding>>,
     /// Whether all ranks are known, and RESULTs have somewhere to go.
     pub is_started: bool,
     /// Whether contributions are answered with REJECT.
@@ -184,7 +184,12 @@ pub fn first_rounds(spec: &JobSpec) -> [(Range<u32>, u32); 2] {
 impl OpenJob {
     /// A job whose ranks have yet to say HELLO.
     pub fn new(spec: JobSpec) -> Self {
-        Self { places: vec![None; spec.secrets.len()], spec, is_started: false, is_aborted: false }
+        Self {
+            bindings: vec![None; spec.secrets.len()],
+            spec,
+            is_started: false,
+            is_aborted: false,
+        }
     }
 
     fn group(&self) -> u16 {
@@ -194,13 +199,13 @@ impl OpenJob {
     /// Ports that its ranks are behind, each once: several ranks behind one get one frame.
     fn ports(&self) -> Vec<u16> {
         let ports: BTreeSet<_> =
-            self.places.iter().flatten().map(|place| place.ifindex as u16).collect();
+            self.bindings.iter().flatten().map(|binding| binding.ifindex as u16).collect();
         ports.into_iter().collect()
     }
 
     fn list(&self, entries: &mut Vec<Entry>) {
         let aggregator = word(self.spec.address);
-        let known = || self.ranks().filter_map(|(rank, place)| Some((rank, place?)));
+        let known = || self.ranks().filter_map(|(rank, binding)| Some((rank, binding?)));
         entries.push(exact(
             "aggregators",
             &[("is_udp", 1), ("aggregator", aggregator), ("udp_port", DATA_PORT.into())],
@@ -208,29 +213,29 @@ impl OpenJob {
         ));
         entries.push(exact("forgeries", &[("is_ipv4", 1), ("aggregator", aggregator)], "forged"));
         entries.extend(self.refusals());
-        for (rank, place) in known() {
-            let to = vec![("port", place.ifindex.into())];
+        for (rank, binding) in known() {
+            let to = vec![("port", binding.ifindex.into())];
             entries.push(Entry {
                 data: to,
-                ..exact("stations", &[("mac", mac(place.mac))], "forward")
+                ..exact("stations", &[("mac", mac(binding.mac))], "forward")
             });
-            entries.push(self.place(rank, place));
+            entries.push(self.binding(rank, binding));
         }
-        entries.extend(self.ranks().map(|(rank, place)| self.newcomer(rank, place.is_some())));
+        entries.extend(self.ranks().map(|(rank, binding)| self.newcomer(rank, binding.is_some())));
         if self.is_started {
             entries.push(self.audience());
         }
-        for (rank, place) in known() {
-            entries.extend(PARITIES.map(|parity| self.member(rank, place, parity)));
+        for (rank, binding) in known() {
+            entries.extend(PARITIES.map(|parity| self.member(rank, binding, parity)));
         }
     }
 
-    fn ranks(&self) -> impl Iterator<Item = (u16, Option<Place>)> {
-        (0..).zip(self.places.iter().copied())
+    fn ranks(&self) -> impl Iterator<Item = (u16, Option<Binding>)> {
+        (0..).zip(self.bindings.iter().copied())
     }
 
     /// Contributions of a rank to rounds of a parity, from its place alone.
-    fn member(&self, rank: u16, place: Place, parity: u64) -> Entry {
+    fn member(&self, rank: u16, binding: Binding, parity: u64) -> Entry {
         let (action, data) = if self.is_aborted {
             ("refuse_aborted", Vec::new())
         } else {
@@ -248,11 +253,11 @@ impl OpenJob {
             ("rank", bits(rank.into(), 0xFFFF)),
             ("slot", self.own_slots()),
             ("parity", bits(parity, 1)),
-            ("port", bits(place.ifindex.into(), 0x1FF)),
-            ("mac", bits(mac(place.mac), (1 << 48) - 1)),
-            ("address", bits(word(place.ip.into()), 0xFFFF_FFFF)),
+            ("port", bits(binding.ifindex.into(), 0x1FF)),
+            ("mac", bits(mac(binding.mac), (1 << 48) - 1)),
+            ("address", bits(word(binding.ip.into()), 0xFFFF_FFFF)),
             ("aggregator", bits(word(self.spec.address), 0xFFFF_FFFF)),
-            ("udp_port", bits(place.port.get().into(), 0xFFFF)),
+            ("udp_port", bits(binding.port.get().into(), 0xFFFF)),
         ];
         Entry { table: "members", key, priority: 0, action, data }
     }
@@ -267,17 +272,17 @@ impl OpenJob {
         )
     }
 
-    fn place(&self, rank: u16, place: Place) -> Entry {
+    fn binding(&self, rank: u16, binding: Binding) -> Entry {
         let [job, epoch, rank, secret] = self.hello(rank);
         let key = [
             job,
             epoch,
             rank,
             secret,
-            ("port", place.ifindex.into()),
-            ("mac", mac(place.mac)),
-            ("address", word(place.ip.into())),
-            ("udp_port", place.port.get().into()),
+            ("port", binding.ifindex.into()),
+            ("mac", mac(binding.mac)),
+            ("address", word(binding.ip.into())),
+            ("udp_port", binding.port.get().into()),
         ];
         exact("places", &key, "reflect")
     }
@@ -312,7 +317,7 @@ impl OpenJob {
             of_epoch.because(priority::JOB, Outcome::BadRank),
             of_job.because(priority::LAST, Outcome::WrongEpoch),
         ];
-        for rank in blocks(self.places.len() as u64) {
+        for rank in blocks(self.bindings.len() as u64) {
             let of_rank = Refused { rank, ..of_epoch };
             let in_range = Refused { slot: self.own_slots(), ..of_rank };
             let reasons = [
@@ -326,7 +331,7 @@ impl OpenJob {
                 reasons.map(|(priority, (refused, outcome))| refused.because(priority, outcome)),
             );
         }
-        let unknown = self.ranks().filter(|(_, place)| place.is_none());
+        let unknown = self.ranks().filter(|(_, binding)| binding.is_none());
         entries.extend(unknown.map(|(rank, _)| {
             let refused =
                 Refused { rank: bits(rank.into(), 0xFFFF), is_hello: bits(0, 1), ..of_epoch };

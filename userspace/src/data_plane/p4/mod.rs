@@ -22,7 +22,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread;
 
 use switchml_control::rank_list;
-use switchml_protocol::job::Place;
+use switchml_protocol::job::Binding;
 use switchml_protocol::maps::Event;
 use switchml_protocol::outcome::Outcome;
 use switchml_protocol::{DATA_PORT, LANES_PER_BLOCK};
@@ -154,9 +154,9 @@ impl DataPlane for P4DataPlane {
         self.shared.write(&mut state).map_err(refused(job, "close"))
     }
 
-    fn place(&self, job: u16, rank: u16) -> Result<Option<Place>, Error> {
+    fn binding(&self, job: u16, rank: u16) -> Result<Option<Binding>, Error> {
         let state = self.shared.state();
-        Ok(state.jobs.get(&job).and_then(|job| *job.places.get(usize::from(rank))?))
+        Ok(state.jobs.get(&job).and_then(|job| *job.bindings.get(usize::from(rank))?))
     }
 
     fn counters(&self) -> Result<[u64; Outcome::COUNT], Error> {
@@ -188,10 +188,10 @@ impl Shared {
     fn check_pipelines(&self, number: u16) -> Result<(), SwitchError> {
         let state = self.state();
         let mut elsewhere: BTreeMap<_, Vec<u16>> = BTreeMap::new();
-        for (rank, place) in
-            state.jobs.get(&number).into_iter().flat_map(|job| (0..).zip(&job.places))
+        for (rank, binding) in
+            state.jobs.get(&number).into_iter().flat_map(|job| (0..).zip(&job.bindings))
         {
-            let port = place.map_or(0, |place| place.ifindex as u16);
+            let port = binding.map_or(0, |binding| binding.ifindex as u16);
             let pipeline = self.switch.pipeline(port);
             if pipeline != PIPELINE {
                 elsewhere.entry((pipeline, port)).or_default().push(rank);
@@ -255,9 +255,9 @@ impl Shared {
     fn enter(&self, written: &mut Vec<Entry>, wanted: Vec<Entry>) -> Result<(), SwitchError> {
         let held: HashMap<_, _> =
             written.iter().enumerate().map(|(index, entry)| (entry.id(), index)).collect();
-        let places: Vec<_> = wanted.iter().map(|entry| held.get(&entry.id()).copied()).collect();
-        for (entry, place) in wanted.into_iter().zip(places) {
-            match place {
+        let known: Vec<_> = wanted.iter().map(|entry| held.get(&entry.id()).copied()).collect();
+        for (entry, index) in wanted.into_iter().zip(known) {
+            match index {
                 Some(index) if written[index] == entry => {}
                 Some(index) => {
                     self.switch.modify(&entry)?;
@@ -277,16 +277,17 @@ impl Shared {
     fn learn(&self, hello: &Learned) {
         let mut state = self.state();
         let job = state.jobs.get_mut(&hello.job).filter(|job| job.spec.epoch == hello.epoch);
-        let Some(place @ None) = job.and_then(|job| job.places.get_mut(usize::from(hello.rank)))
+        let Some(binding @ None) =
+            job.and_then(|job| job.bindings.get_mut(usize::from(hello.rank)))
         else {
             return;
         };
-        *place = Some(hello.place);
+        *binding = Some(hello.binding);
         if let Err(error) = self.write(&mut state) {
             error!("job {}: rank {} cannot be admitted: {error}", hello.job, hello.rank);
             // The next HELLO tries again.
             if let Some(job) = state.jobs.get_mut(&hello.job) {
-                job.places[usize::from(hello.rank)] = None;
+                job.bindings[usize::from(hello.rank)] = None;
             }
             return;
         }
@@ -305,7 +306,7 @@ fn learn_places(shared: &Weak<Shared>, learned: &Receiver<Learned>) {
 
 fn event(hello: &Learned) -> Event {
     Event {
-        place: hello.place,
+        binding: hello.binding,
         epoch: hello.epoch,
         round: 0,
         job: hello.job,

@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use switchml_protocol::job::Place;
+use switchml_protocol::job::Binding;
 use switchml_protocol::outcome::Outcome;
 
 /// A switch that runs a program of `p4/`. It was cleared when it was taken over: no entries but
@@ -132,5 +132,5 @@ pub struct Learned {
     /// The rank.
     pub rank: u16,
     /// Where it came from; the switch's port is the interface.
-    pub place: Place,
+    pub binding: Binding,
 }

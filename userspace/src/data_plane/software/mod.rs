@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use quinn_udp::{BATCH_SIZE, EcnCodepoint, RecvMeta, UdpSocketState};
 use switchml_protocol::header::Header;
-use switchml_protocol::job::{ABORTED, Place, VACANT};
+use switchml_protocol::job::{ABORTED, Binding, VACANT};
 use switchml_protocol::maps::{Event, MAX_JOBS, MAX_SHARDS, SLOTS_PER_SHARD};
 use switchml_protocol::outcome::{Action, Outcome};
 use switchml_protocol::{MAX_LANES, MAX_RANKS, U16};
@@ -122,8 +122,8 @@ impl DataPlane for Software {
         Ok(())
     }
 
-    fn place(&self, job: u16, rank: u16) -> Result<Option<Place>, Error> {
-        Ok(self.shared.tables.place(job, rank))
+    fn binding(&self, job: u16, rank: u16) -> Result<Option<Binding>, Error> {
+        Ok(self.shared.tables.binding(job, rank))
     }
 
     fn counters(&self) -> Result<[u64; Outcome::COUNT], Error> {
@@ -155,8 +155,12 @@ impl Shared {
     /// Serves the datagrams of one buffer, which came from the same sender.
     fn serve_buffer(&self, buffer: &mut [u8], meta: &RecvMeta, outbox: &mut Outbox<'_>) {
         let SocketAddr::V4(from) = meta.addr else { return };
-        let place =
-            Place { ifindex: 0, ip: from.ip().octets(), mac: [0; 6], port: U16::new(from.port()) };
+        let binding = Binding {
+            ifindex: 0,
+            ip: from.ip().octets(),
+            mac: [0; 6],
+            port: U16::new(from.port()),
+        };
         let congested = meta.ecn == Some(EcnCodepoint::Ce);
         let to = match meta.dst_ip {
             Some(IpAddr::V4(address)) => Some(address),
@@ -166,7 +170,7 @@ impl Shared {
             self.count(Outcome::Truncated, 1);
         }
         for datagram in buffer.chunks_mut(meta.stride.max(1)) {
-            let outcome = self.serve_datagram(datagram, &place, congested);
+            let outcome = self.serve_datagram(datagram, &binding, congested);
             self.count(outcome, 1);
             let receiver = match outcome.action() {
                 Action::Reply => Receiver::Sender { address: meta.addr, from: to },
@@ -179,13 +183,13 @@ impl Shared {
         }
     }
 
-    fn serve_datagram(&self, datagram: &mut [u8], place: &Place, congested: bool) -> Outcome {
-        let outcome = self.tables.serve(datagram, place, congested);
+    fn serve_datagram(&self, datagram: &mut [u8], binding: &Binding, congested: bool) -> Outcome {
+        let outcome = self.tables.serve(datagram, binding, congested);
         if outcome.is_notable()
             && let Ok((header, _)) = Header::ref_from_prefix(datagram)
         {
             let event = Event {
-                place: *place,
+                binding: *binding,
                 round: header.round.get(),
                 epoch: header.epoch.get(),
                 job: header.job.get(),

@@ -62,9 +62,9 @@ impl<'a> Outbox<'a> {
         match self.receiver {
             Receiver::Sender { address, from } => self.send(address, from),
             Receiver::Job(number) => {
-                let Some((job, places)) = self.tables.audience(number) else { return };
-                for place in places {
-                    let address = SocketAddrV4::new(place.ip.into(), place.port.get());
+                let Some((job, bindings)) = self.tables.audience(number) else { return };
+                for binding in bindings {
+                    let address = SocketAddrV4::new(binding.ip.into(), binding.port.get());
                     self.send(address.into(), Some(job.address.into()));
                 }
             }

@@ -7,7 +7,7 @@ use std::sync::{
 
 use switchml_protocol::aggregator::{self, Tables};
 use switchml_protocol::header::{HEADER_LEN, Header, Kind, flags};
-use switchml_protocol::job::{Job, Member, OPEN, Place, VACANT};
+use switchml_protocol::job::{Binding, JobEntry, MemberEntry, OPEN, VACANT};
 use switchml_protocol::maps::{MAX_SHARDS, SLOTS_PER_SHARD};
 use switchml_protocol::outcome::Outcome;
 use switchml_protocol::slot::Slot;
@@ -27,8 +27,8 @@ type Slots = Box<[Mutex<Slot>]>;
 
 #[derive(Clone)]
 struct Entry {
-    job: Job,
-    members: [Member; MAX_RANKS],
+    job: JobEntry,
+    members: [MemberEntry; MAX_RANKS],
 }
 
 impl Default for MemoryTables {
@@ -40,8 +40,12 @@ impl Default for MemoryTables {
 impl MemoryTables {
     /// No jobs, and no slots.
     pub fn new() -> Self {
-        let vacant =
-            || RwLock::new(Entry { job: Job::default(), members: [Member::default(); MAX_RANKS] });
+        let vacant = || {
+            RwLock::new(Entry {
+                job: JobEntry::default(),
+                members: [MemberEntry::default(); MAX_RANKS],
+            })
+        };
         Self {
             jobs: (0..MAX_SHARDS).map(|_| vacant()).collect(),
             slots: (0..MAX_SHARDS).map(|_| OnceLock::new()).collect(),
@@ -59,7 +63,7 @@ impl MemoryTables {
         if let Some(mut entry) = self.write(job.number) {
             entry.job = job.entry(OPEN);
             for (member, &secret) in entry.members.iter_mut().zip(&job.secrets) {
-                *member = Member { secret, ..Member::default() };
+                *member = MemberEntry { secret, ..MemberEntry::default() };
             }
         }
     }
@@ -72,17 +76,17 @@ impl MemoryTables {
     }
 
     /// Where a rank of the job said HELLO from, if it did.
-    pub fn place(&self, job: u16, rank: u16) -> Option<Place> {
+    pub fn binding(&self, job: u16, rank: u16) -> Option<Binding> {
         let known = self
             .job(job)
             .zip(self.member(job, rank))
             .filter(|(job, member)| job.epoch == member.epoch);
-        known.map(|(_, member)| member.place)
+        known.map(|(_, member)| member.binding)
     }
 
-    /// Serves a datagram that came from `place`; `congested` when it carried the CE mark of ECN. If
+    /// Serves a datagram from `binding`; `congested` when it carried the CE mark of ECN. If
     /// the outcome is answered, [`answer`] finds the answer in the datagram.
-    pub fn serve(&self, datagram: &mut [u8], place: &Place, congested: bool) -> Outcome {
+    pub fn serve(&self, datagram: &mut [u8], binding: &Binding, congested: bool) -> Outcome {
         let Ok((header, rest)) = Header::mut_from_prefix(datagram) else {
             return Outcome::Truncated;
         };
@@ -94,11 +98,11 @@ impl MemoryTables {
         let Ok((payload, _)) = <[U32]>::mut_from_prefix_with_elems(rest, payload_len / 4) else {
             return Outcome::Truncated;
         };
-        aggregator::serve(self, place, header, payload, payload_len)
+        aggregator::serve(self, binding, header, payload, payload_len)
     }
 
     /// The job, and the places of its ranks that are known.
-    pub fn audience(&self, number: u16) -> Option<(Job, Vec<Place>)> {
+    pub fn audience(&self, number: u16) -> Option<(JobEntry, Vec<Binding>)> {
         let entry = self.read(number)?;
         let job = entry.job;
         let known = entry
@@ -106,7 +110,7 @@ impl MemoryTables {
             .iter()
             .take(job.ranks as usize)
             .filter(|member| member.epoch == job.epoch);
-        Some((job, known.map(|member| member.place).collect()))
+        Some((job, known.map(|member| member.binding).collect()))
     }
 
     // A thread that panicked left plain numbers behind, nothing half built: the locks' poison says
@@ -138,19 +142,19 @@ pub fn answer(datagram: &[u8]) -> Option<&[u8]> {
 }
 
 impl Tables for MemoryTables {
-    fn job(&self, number: u16) -> Option<Job> {
+    fn job(&self, number: u16) -> Option<JobEntry> {
         Some(self.read(number)?.job)
     }
 
-    fn member(&self, job: u16, rank: u16) -> Option<Member> {
+    fn member(&self, job: u16, rank: u16) -> Option<MemberEntry> {
         self.read(job)?.members.get(usize::from(rank)).copied()
     }
 
-    fn learn(&self, job: u16, rank: u16, epoch: u32, place: &Place) {
+    fn learn(&self, job: u16, rank: u16, epoch: u32, binding: &Binding) {
         let Some(mut entry) = self.write(job) else { return };
         if let Some(member) = entry.members.get_mut(usize::from(rank)) {
             member.epoch = epoch;
-            member.place = *place;
+            member.binding = *binding;
         }
     }
 

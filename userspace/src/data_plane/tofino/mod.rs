@@ -24,7 +24,7 @@ use rbfrt::register;
 use rbfrt::table::{MatchValue, Request, TableOperation, ToBytes};
 use rbfrt::util::Digest;
 use switchml_protocol::U16;
-use switchml_protocol::job::Place;
+use switchml_protocol::job::Binding;
 use switchml_protocol::outcome::Outcome;
 
 use super::EventSender;
@@ -343,7 +343,7 @@ fn learned_of(digest: &Digest) -> Option<Learned> {
         Some(bytes.iter().fold(0u64, |number, byte| number << 8 | u64::from(*byte)))
     };
     let [_, _, mac @ ..] = number("mac")?.to_be_bytes();
-    let place = Place {
+    let binding = Binding {
         ifindex: number("port")? as u32,
         ip: (number("address")? as u32).to_be_bytes(),
         mac,
@@ -353,6 +353,6 @@ fn learned_of(digest: &Digest) -> Option<Learned> {
         job: number("job")? as u16,
         epoch: number("epoch")? as u32,
         rank: number("rank")? as u16,
-        place,
+        binding,
     })
 }

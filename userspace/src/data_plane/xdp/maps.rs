@@ -12,7 +12,7 @@ use aya_obj::generated::{
     bpf_devmap_val,
     bpf_map_type::{BPF_MAP_TYPE_ARRAY, BPF_MAP_TYPE_DEVMAP},
 };
-use switchml_protocol::job::{Job, Member};
+use switchml_protocol::job::{JobEntry, MemberEntry};
 use switchml_protocol::maps::{Endpoint, LockedSlot, MAX_SHARDS, Ports, SLOTS_PER_SHARD};
 use switchml_protocol::outcome::Outcome;
 use switchml_protocol::{MAX_RANKS, U16};
@@ -20,8 +20,8 @@ use zerocopy::transmute;
 
 use super::local::Local;
 
-type JobBytes = [u8; size_of::<Job>()];
-type MemberBytes = [u8; size_of::<Member>()];
+type JobBytes = [u8; size_of::<JobEntry>()];
+type MemberBytes = [u8; size_of::<MemberEntry>()];
 type SlotBytes = [u8; size_of::<LockedSlot>()];
 type EndpointBytes = [u8; size_of::<Endpoint>()];
 
@@ -36,8 +36,8 @@ pub const NAMES: [&str; 8] =
 /// When one is missing, or the kernel refuses.
 pub fn misfit(folder: &Path) -> Result<Option<&'static str>, MapError> {
     let expected = [
-        ("JOBS", size_of::<Job>(), MAX_SHARDS),
-        ("MEMBERS", size_of::<Member>(), MAX_SHARDS * MAX_RANKS),
+        ("JOBS", size_of::<JobEntry>(), MAX_SHARDS),
+        ("MEMBERS", size_of::<MemberEntry>(), MAX_SHARDS * MAX_RANKS),
         ("SLOTS", size_of::<u32>(), MAX_SHARDS),
         ("GROUPS", size_of::<u32>(), MAX_SHARDS),
         ("PORTS", size_of::<Ports>(), MAX_SHARDS),
@@ -108,23 +108,23 @@ impl Maps {
     }
 
     /// The job's entry.
-    pub fn job(&self, number: u16) -> Result<Job, MapError> {
+    pub fn job(&self, number: u16) -> Result<JobEntry, MapError> {
         Ok(transmute!(self.jobs.get(&u32::from(number), 0)?))
     }
 
     /// Replaces the job's entry.
-    pub fn set_job(&mut self, number: u16, job: Job) -> Result<(), MapError> {
+    pub fn set_job(&mut self, number: u16, job: JobEntry) -> Result<(), MapError> {
         let bytes: JobBytes = transmute!(job);
         self.jobs.set(u32::from(number), bytes, 0)
     }
 
     /// A rank's entry.
-    pub fn member(&self, job: u16, rank: u16) -> Result<Member, MapError> {
+    pub fn member(&self, job: u16, rank: u16) -> Result<MemberEntry, MapError> {
         Ok(transmute!(self.members.get(&member_index(job, rank), 0)?))
     }
 
     /// Replaces a rank's entry.
-    pub fn set_member(&mut self, job: u16, rank: u16, member: Member) -> Result<(), MapError> {
+    pub fn set_member(&mut self, job: u16, rank: u16, member: MemberEntry) -> Result<(), MapError> {
         let bytes: MemberBytes = transmute!(member);
         self.members.set(member_index(job, rank), bytes, 0)
     }

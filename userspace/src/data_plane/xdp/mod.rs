@@ -36,7 +36,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use aya::maps::{MapData, MapError, RingBuf};
-use switchml_protocol::job::{ABORTED, Job, Member, OPEN, Place, VACANT};
+use switchml_protocol::job::{ABORTED, Binding, JobEntry, MemberEntry, OPEN, VACANT};
 use switchml_protocol::maps::{Event, MAX_JOBS, MAX_SHARDS, SLOTS_PER_SHARD};
 use switchml_protocol::outcome::Outcome;
 use switchml_protocol::{MAX_LANES, MAX_RANKS};
@@ -214,7 +214,7 @@ impl DataPlane for XdpDataPlane {
         // The program must never see an open job with anything of another job: it is vacant until
         // all is in place.
         for (rank, &secret) in (0..).zip(&job.secrets) {
-            let member = Member { secret, ..Member::default() };
+            let member = MemberEntry { secret, ..MemberEntry::default() };
             maps.set_member(job.number, rank, member).map_err(&refused)?;
         }
         maps.set_job(job.number, job.entry(VACANT)).map_err(&refused)?;
@@ -230,7 +230,7 @@ impl DataPlane for XdpDataPlane {
             .collect::<Result<Vec<_>, _>>()
             .map_err(&refused)?;
         // Several ranks may live behind one port, which gets one frame for them all.
-        let ports: BTreeSet<u32> = members.iter().map(|member| member.place.ifindex).collect();
+        let ports: BTreeSet<u32> = members.iter().map(|member| member.binding.ifindex).collect();
         maps.set_group(job, &ports.into_iter().collect::<Vec<_>>()).map_err(&refused)
     }
 
@@ -243,7 +243,7 @@ impl DataPlane for XdpDataPlane {
         set_state(&mut self.maps(), job, VACANT).map_err(refused(job, "close"))
     }
 
-    fn place(&self, job: u16, rank: u16) -> Result<Option<Place>, Error> {
+    fn binding(&self, job: u16, rank: u16) -> Result<Option<Binding>, Error> {
         let maps = self.maps();
         let read = || Ok((maps.job(job)?, maps.member(job, rank)?));
         let (job, member) = match read() {
@@ -251,7 +251,7 @@ impl DataPlane for XdpDataPlane {
             read => read.map_err(refused(job, "ask for the ranks of"))?,
         };
         let known = job.state != VACANT && u32::from(rank) < job.ranks && member.epoch == job.epoch;
-        Ok(known.then_some(member.place))
+        Ok(known.then_some(member.binding))
     }
 
     fn counters(&self) -> Result<[u64; Outcome::COUNT], Error> {
@@ -400,7 +400,7 @@ fn map_error(error: MapError) -> StartError {
 /// Changes the state of a job that is not vacant; everything else in its entry stays as it is.
 fn set_state(maps: &mut Maps, number: u16, state: u32) -> Result<(), MapError> {
     let job = maps.job(number)?;
-    if job.state == VACANT { Ok(()) } else { maps.set_job(number, Job { state, ..job }) }
+    if job.state == VACANT { Ok(()) } else { maps.set_job(number, JobEntry { state, ..job }) }
 }
 
 fn refused(job: u16, verb: &'static str) -> impl Fn(MapError) -> Error {

@@ -5,27 +5,27 @@ use std::collections::{BTreeMap, HashMap};
 
 use proptest::prelude::*;
 use switchml_protocol::header::{HEADER_LEN, Header, Kind, Op, flags};
-use switchml_protocol::job::{ABORTED, Place};
+use switchml_protocol::job::{ABORTED, Binding};
 use switchml_protocol::outcome::Outcome;
 use switchml_protocol::{DATA_PORT, U16, U32, VERSION};
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::super::entries::{Contents, OpenJob};
 use super::super::switch::{Entry, Match};
-use super::{EPOCH, SLOTS, job, jobs, place};
+use super::{EPOCH, SLOTS, binding, job, jobs};
 use crate::data_plane::software::tables::MemoryTables;
 
 /// A frame to the aggregator, as the parser leaves it.
 #[derive(Clone, Debug)]
 struct Frame {
     header: Header,
-    place: Place,
+    binding: Binding,
     is_hello: bool,
 }
 
 impl Frame {
     fn fields(&self) -> HashMap<&'static str, u64> {
-        let Frame { header, place, is_hello } = self;
+        let Frame { header, binding, is_hello } = self;
         let aggregator = u32::from_be_bytes([10, 0, 0, 254]);
         HashMap::from([
             ("is_contribution", (!is_hello).into()),
@@ -40,11 +40,11 @@ impl Frame {
             ("slot", header.slot.get().into()),
             ("parity", (header.round.get() & 1).into()),
             ("secret", header.aux.get().into()),
-            ("port", place.ifindex.into()),
-            ("mac", place.mac.iter().fold(0, |mac, byte| mac << 8 | u64::from(*byte))),
-            ("address", u32::from_be_bytes(place.ip).into()),
+            ("port", binding.ifindex.into()),
+            ("mac", binding.mac.iter().fold(0, |mac, byte| mac << 8 | u64::from(*byte))),
+            ("address", u32::from_be_bytes(binding.ip).into()),
             ("aggregator", aggregator.into()),
-            ("udp_port", place.port.get().into()),
+            ("udp_port", binding.port.get().into()),
         ])
     }
 }
@@ -102,14 +102,14 @@ fn reference(open: &BTreeMap<u16, OpenJob>, frame: &Frame) -> Outcome {
     let tables = MemoryTables::new();
     for job in open.values() {
         tables.open(&job.spec);
-        for (rank, place) in (0..).zip(&job.places) {
-            if let Some(place) = place {
+        for (rank, binding) in (0..).zip(&job.bindings) {
+            if let Some(binding) = binding {
                 switchml_protocol::aggregator::Tables::learn(
                     &tables,
                     job.spec.number,
                     rank,
                     job.spec.epoch,
-                    place,
+                    binding,
                 );
             }
         }
@@ -122,7 +122,7 @@ fn reference(open: &BTreeMap<u16, OpenJob>, frame: &Frame) -> Outcome {
     let mut bytes = header.as_bytes().to_vec();
     bytes.extend([[0, 0, 0, 1]; 32].concat());
     assert!(Header::ref_from_prefix(&bytes).is_ok() && bytes.len() == HEADER_LEN + 128);
-    tables.serve(&mut bytes, &frame.place, false)
+    tables.serve(&mut bytes, &frame.binding, false)
 }
 
 fn header(
@@ -152,7 +152,7 @@ fn header(
 /// Jobs of all kinds: two that run, one whose second half has said HELLO, one that was aborted.
 fn open_jobs() -> BTreeMap<u16, OpenJob> {
     let mut half = job(2, 6, true);
-    half.places[..3].fill(None);
+    half.bindings[..3].fill(None);
     let mut aborted = job(3, 2, true);
     aborted.is_aborted = true;
     jobs([job(0, 3, true), job(1, 32, true), half, aborted])
@@ -172,10 +172,10 @@ proptest! {
         let epoch = if own_epoch { EPOCH + u32::from(number) } else { EPOCH - 1 };
         let flags = if checked { flags::CHECKED } else { flags::CE };
         let secret = 1000 * u32::from(number) + u32::from(if own_secret { rank } else { other });
-        let mut from = place(rank);
+        let mut from = binding(rank);
         if !own_place {
             // In one respect only.
-            let elsewhere = place(other + 40);
+            let elsewhere = binding(other + 40);
             match field {
                 0 => from.ifindex = elsewhere.ifindex,
                 1 => from.mac = elsewhere.mac,
@@ -183,7 +183,7 @@ proptest! {
                 _ => from.port = elsewhere.port,
             }
         }
-        let frame = Frame { header: header((number, epoch, rank), (slot, round), flags, is_hello, secret), place: from, is_hello };
+        let frame = Frame { header: header((number, epoch, rank), (slot, round), flags, is_hello, secret), binding: from, is_hello };
         let wrongs = [!own_place, u32::from(slot) >= SLOTS, !checked].into_iter().filter(|wrong| *wrong).count();
         let (outcome, index) = admit(&contents.entries, &frame);
         let expected = match reference(&open, &frame) {
@@ -232,7 +232,7 @@ fn sets_are_disjoint_and_start_right() {
                 false,
                 0,
             );
-            let frame = Frame { header, place: place(rank), is_hello: false };
+            let frame = Frame { header, binding: binding(rank), is_hello: false };
             let (outcome, index) = admit(&contents.entries, &frame);
             let index = index.expect("admitted");
             assert_eq!(outcome, Outcome::Started);

@@ -7,14 +7,14 @@ use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use switchml_protocol::job::Place;
+use switchml_protocol::job::Binding;
 use switchml_protocol::outcome::Outcome;
 use tokio::sync::mpsc;
 
 use super::super::P4DataPlane;
 use super::super::entries::{Contents, OpenJob};
 use super::super::switch::{Entry, Learned, Switch, SwitchError};
-use super::{jobs, place, spec};
+use super::{binding, jobs, spec};
 use crate::data_plane::{DataPlane, JobSpec};
 
 /// Tables in memory, as strict as a switch: an entry is inserted once, and modified or deleted only
@@ -140,13 +140,13 @@ impl Bench {
 
     /// Says HELLO until it is known, as ranks do.
     fn hello(&self, spec: &JobSpec, rank: u16) {
-        self.hello_from(spec, rank, place(rank));
+        self.hello_from(spec, rank, binding(rank));
     }
 
-    fn hello_from(&self, spec: &JobSpec, rank: u16, place: Place) {
-        let hello = Learned { job: spec.number, epoch: spec.epoch, rank, place };
+    fn hello_from(&self, spec: &JobSpec, rank: u16, binding: Binding) {
+        let hello = Learned { job: spec.number, epoch: spec.epoch, rank, binding };
         let begin = Instant::now();
-        while self.data_plane.place(spec.number, rank).unwrap().is_none() {
+        while self.data_plane.binding(spec.number, rank).unwrap().is_none() {
             assert!(begin.elapsed() < Duration::from_secs(10), "never learned");
             self.hellos.send(hello).unwrap();
             std::thread::sleep(Duration::from_millis(1));
@@ -173,7 +173,7 @@ fn the_switch_holds_what_the_jobs_say_at_every_step() {
     let two = OpenJob::new(second.clone());
     for rank in 0..2 {
         bench.hello(&first, rank);
-        one.places[usize::from(rank)] = Some(place(rank));
+        one.bindings[usize::from(rank)] = Some(binding(rank));
         bench.assert_holds(&[one.clone(), two.clone()]);
     }
     bench.data_plane.start(0).unwrap();
@@ -194,7 +194,7 @@ fn a_hello_of_another_epoch_or_rank_teaches_nothing() {
     let bench = Bench::new();
     let spec = spec(0, 2, 0..512);
     bench.data_plane.open(&spec).unwrap();
-    let hello = |epoch, rank, from| Learned { job: 0, epoch, rank, place: place(from) };
+    let hello = |epoch, rank, from| Learned { job: 0, epoch, rank, binding: binding(from) };
     for hello in [
         hello(spec.epoch - 1, 0, 7),
         hello(spec.epoch, 2, 7),
@@ -206,8 +206,8 @@ fn a_hello_of_another_epoch_or_rank_teaches_nothing() {
     // Nor does one from elsewhere, once the place is known.
     bench.hellos.send(hello(spec.epoch, 1, 7)).unwrap();
     bench.hello(&spec, 0);
-    let places = [0, 1, 2].map(|rank| bench.data_plane.place(0, rank).unwrap());
-    assert_eq!(places, [Some(place(0)), Some(place(1)), None]);
+    let bindings = [0, 1, 2].map(|rank| bench.data_plane.binding(0, rank).unwrap());
+    assert_eq!(bindings, [Some(binding(0)), Some(binding(1)), None]);
 }
 
 /// Whichever write the switch refuses: the call that made it fails, with the switch's words, and
@@ -264,7 +264,7 @@ fn a_job_with_ranks_at_other_pipelines_is_refused() {
         let spec = spec(3, 3, 0..512);
         bench.data_plane.open(&spec).unwrap();
         for (rank, port) in (0..).zip(ports) {
-            bench.hello_from(&spec, rank, Place { ifindex: *port, ..place(rank) });
+            bench.hello_from(&spec, rank, Binding { ifindex: *port, ..binding(rank) });
         }
         let result = bench.data_plane.start(3).map_err(|error| error.to_string());
         let expected = refused.map_or(Ok(()), |who| {

@@ -8,7 +8,7 @@ mod source;
 use std::collections::BTreeMap;
 
 use switchml_protocol::U16;
-use switchml_protocol::job::Place;
+use switchml_protocol::job::Binding;
 
 use super::entries::OpenJob;
 use crate::data_plane::JobSpec;
@@ -18,9 +18,9 @@ const EPOCH: u32 = 0xABCD_EF01;
 const SLOTS: u32 = 16;
 
 /// Ports, addresses and so on that follow from the rank.
-fn place(rank: u16) -> Place {
+fn binding(rank: u16) -> Binding {
     let low = rank as u8;
-    Place {
+    Binding {
         ifindex: 8 + u32::from(rank),
         ip: [10, 0, 0, low],
         mac: [2, 0, 0, 0, 0, low],
@@ -44,7 +44,7 @@ fn job(number: u16, ranks: u16, is_known: bool) -> OpenJob {
     let first = SLOTS * u32::from(number);
     let mut job = OpenJob::new(spec(number, ranks, first..first + SLOTS));
     if is_known {
-        job.places = (0..ranks).map(|rank| Some(place(rank))).collect();
+        job.bindings = (0..ranks).map(|rank| Some(binding(rank))).collect();
         job.is_started = true;
     }
     job
