@@ -157,12 +157,12 @@ def packet_lines(title, packet):
     yield from ["", f"# {title}"]
     rows = list(packet.rows())
     # A HELLO needs no check word.
-    yield from (f"{data:<55}  # {comment.replace('wrong check', 'check')}" for data, comment in rows[:3])
+    yield from (f"{data:<40}  # {comment.replace('wrong check', 'check')}" for data, comment in rows[:3])
     values = list(packet.values)
     used = max((index + 1 for index, lane in enumerate(values) if lane), default=0)
     yield from hexadecimal(values[:used])
     if used < len(values):
-        yield f"00000000 ...{'':<43}  # {len(values) - used} lanes of 0"
+        yield f"00000000 ...{'':<28}  # {len(values) - used} lanes of 0"
 
 
 def hexadecimal(words):
