@@ -6,7 +6,7 @@
 use std::{fs, io, path::Path};
 
 #[allow(dead_code)]
-#[path = "../../tests/tests/in_kernel/packet.rs"]
+#[path = "../../tests/suites/in_kernel/packet.rs"]
 mod packet;
 
 use packet::{CE, CHECKED, Envelope, MAX, MAX_I16, PENDING, Packet, SUM_I16};

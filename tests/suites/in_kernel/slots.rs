@@ -1,4 +1,4 @@
-//! Slots, as far as the vectors (`tests/tests/vectors`), which have each branch of their rules, do
+//! Slots, as far as the vectors (`tests/suites/vectors`), which have each branch of their rules, do
 //! not look into them.
 
 use switchml_protocol::job::{ABORTED, JobEntry};
