@@ -3,9 +3,9 @@
 
 #![forbid(unsafe_code)]
 
-mod words;
+mod rank_list;
 
-pub use words::rank_list;
+pub use rank_list::rank_list;
 
 /// Most data threads of a rank, and so shards of a job: at 14 Gb/s each, more than a link of 100 Gb/s needs.
 pub const MAX_DATA_THREADS: u32 = 8;

@@ -9,7 +9,7 @@
 //! | [`bits`] | the same bits on every rank, whatever the order of arrival |
 //! | [`lost_ranks`] | ranks that die, freeze or never come: the others end in time, and name them |
 //! | [`mismatch`] | ranks that make different calls, or leave too early: all hear which rank called what |
-//! | [`never_fills`] | a job that not all ranks come to |
+//! | [`missing_ranks`] | a job that not all ranks come to |
 //! | [`special_values`] | NaN and infinities |
 //! | [`strangers`] | a host that is no member, and sends whatever it can |
 //! | [`mtu`] | hosts that take more than a switch between them |
@@ -27,8 +27,8 @@ mod jobs;
 mod loops;
 mod lost_ranks;
 mod mismatch;
+mod missing_ranks;
 mod mtu;
-mod never_fills;
 mod ports;
 mod restart;
 mod special_values;

@@ -133,7 +133,7 @@ type Program<'a> = &'a (dyn Fn(&[u8]) -> Run + Sync);
 /// Both halves of the ranks, each on a CPU of its own; what went wrong in each.
 fn play(kernel: &Kernel, mode: Mode, cpus: [usize; 2], rounds: u32) -> [Result<(), Broken>; 2] {
     let program: Program = match mode {
-        Mode::Auto => &|frame: &[u8]| kernel.twin().run(frame),
+        Mode::Auto => &|frame: &[u8]| kernel.tc().run(frame),
         _ => &|frame: &[u8]| kernel.run_xdp(frame),
     };
     let pair = Pair::default();
@@ -154,7 +154,7 @@ fn two_cpus_on_the_same_slot_lose_nothing(mode: Mode) {
     let kernel = Kernel::with_job(u32::from(RANKS));
     assert_eq!(play(&kernel, mode, cpus, ROUNDS), [Ok(()), Ok(())]);
     let (counters, slot) = match mode {
-        Mode::Auto => (kernel.twin().counters(), kernel.twin().slot(FIRST_SLOT)),
+        Mode::Auto => (kernel.tc().counters(), kernel.tc().slot(FIRST_SLOT)),
         _ => (kernel.counters(), kernel.slot(FIRST_SLOT)),
     };
     let count = |outcome: Outcome| counters[outcome as usize];

@@ -1,7 +1,7 @@
 //! The loaded programs and their maps.
 //!
 //! Whatever a test does it does to both programs, that for XDP and that for tc, each with maps of
-//! its own; and whatever the one does the other must do, too, as far as tc can: [`crate::twin`]
+//! its own; and whatever the one does the other must do, too, as far as tc can: [`crate::tc_program`]
 //! says what may differ.
 
 use aya::maps::{Array, ArrayOfMaps, DevMap, HashMap, Map, MapData, PerCpuArray, RingBuf};
@@ -26,7 +26,7 @@ use crate::packet::{
     AGGREGATOR_IP, AGGREGATOR_MAC, AGGREGATOR_PORT, EPOCH, GROUP_IP, GROUP_PORT, JOB, ip, mac,
     port, secret,
 };
-use crate::twin::Twin;
+use crate::tc_program::TcProgram;
 
 /// The kernel runs test packets as if they came in by the loopback interface.
 pub const IFINDEX: u32 = 1;
@@ -46,7 +46,7 @@ type SlotBytes = [u8; size_of::<LockedSlot>()];
 pub struct Kernel {
     object: Ebpf,
     slots: Slots,
-    twin: Twin,
+    tc: TcProgram,
 }
 
 /// What became of a packet.
@@ -65,13 +65,13 @@ impl Kernel {
 
     /// The same from an object file.
     pub fn load(object: &[u8]) -> Self {
-        let twin = Twin::load(object);
+        let tc = TcProgram::load(object);
         let mut object = EbpfLoader::new().load(object).expect("the maps are created");
         let program: &mut Xdp =
             object.program_mut("switchml").expect("program").try_into().unwrap();
         program.load().expect("the verifier takes the program");
         let slots = Slots::make(&mut object);
-        let mut kernel = Self { object, slots, twin };
+        let mut kernel = Self { object, slots, tc };
         kernel.add_local(AGGREGATOR_MAC, AGGREGATOR_IP, AGGREGATOR_PORT);
         kernel
     }
@@ -96,7 +96,7 @@ impl Kernel {
     #[track_caller]
     pub fn run(&self, frame: &[u8]) -> Run {
         let run = self.run_xdp(frame);
-        self.twin.expect(frame, &run);
+        self.tc.expect(frame, &run);
         run
     }
 
@@ -134,8 +134,8 @@ impl Kernel {
     }
 
     /// The program for tc, by itself.
-    pub fn twin(&self) -> &Twin {
-        &self.twin
+    pub fn tc(&self) -> &TcProgram {
+        &self.tc
     }
 
     /// Attaches the program in the driver of an interface of the calling thread's namespace.
@@ -226,7 +226,7 @@ impl Kernel {
 
     pub fn set_slot(&mut self, index: u32, slot: &LockedSlot) {
         self.slots.set(index, slot);
-        self.twin.slots.set(index, slot);
+        self.tc.slots.set(index, slot);
     }
 
     /// Packets by outcome, all CPUs together.
@@ -259,7 +259,7 @@ impl Kernel {
 
     /// The map of this name of each program.
     fn maps_mut(&mut self, name: &str) -> [&mut Map; 2] {
-        [&mut self.object, &mut self.twin.object]
+        [&mut self.object, &mut self.tc.object]
             .map(|object| object.map_mut(name).unwrap_or_else(|| panic!("no map {name}")))
     }
 }

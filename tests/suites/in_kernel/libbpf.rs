@@ -15,7 +15,7 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use crate::kernel::{POOL, Run};
 use crate::packet::{AGGREGATOR_IP, AGGREGATOR_PORT};
-use crate::twin::as_in_xdp;
+use crate::tc_program::as_in_xdp;
 
 /// Size of `struct bpf_devmap_val`: an interface's index and a program's descriptor.
 const DEVMAP_VALUE: u32 = 8;

@@ -4,7 +4,7 @@
 //! | --- | --- |
 //! | [`packet`] | frames made by hand, from the specification's offsets, sharing no code with the program |
 //! | [`kernel`] | the loaded programs and their maps |
-//! | [`twin`] | the program for tc, which must do what that for XDP does |
+//! | [`tc_program`] | the program for tc, which must do what that for XDP does |
 //! | [`superpackets`] | any cut of packets into superpackets; mixed outcomes in one |
 //! | [`table`] | what a test is: packets in, verdicts, packets and counters out |
 //! | [`admission`] | who is let in, and what is passed on or dropped |
@@ -34,4 +34,4 @@ mod slots;
 mod speed;
 mod superpackets;
 mod table;
-mod twin;
+mod tc_program;

@@ -8,7 +8,7 @@ use switchml_rack::can_build_racks;
 
 use crate::kernel::{FIRST_SLOT, IFINDEX, Kernel, SLOTS, job, member};
 use crate::packet::{CHECKED, Envelope, FILLER, JOB, Packet, RESULT};
-use crate::twin::Twin;
+use crate::tc_program::TcProgram;
 
 const RANKS: u16 = 3;
 const LANES: usize = 32;
@@ -27,8 +27,8 @@ fn superpacket(packets: &[Packet]) -> Vec<u8> {
     envelope.bytes(&packets.iter().flat_map(Packet::bytes).collect::<Vec<_>>())
 }
 
-fn run(twin: &Twin, packets: &[Packet]) -> Option<Vec<Vec<u8>>> {
-    let run = twin.run_superpacket(&superpacket(packets), SEGMENT);
+fn run(tc: &TcProgram, packets: &[Packet]) -> Option<Vec<Vec<u8>>> {
+    let run = tc.run_superpacket(&superpacket(packets), SEGMENT);
     match run.verdict {
         TC_ACT_SHOT => None,
         TC_ACT_REDIRECT => {
@@ -88,12 +88,12 @@ fn any_cut_into_superpackets_is_legal() {
                 (0..count).map(|_| packet(rank, &mut next, &mut random)).collect();
             let answers: Vec<_> = packets
                 .iter()
-                .map(|packet| run(singly.twin(), std::slice::from_ref(packet)))
+                .map(|packet| run(singly.tc(), std::slice::from_ref(packet)))
                 .collect();
             let mut begin = 0;
             while begin < count {
                 let end = random.random_range(begin + 1..=count);
-                let bundle = run(together.twin(), &packets[begin..end]);
+                let bundle = run(together.tc(), &packets[begin..end]);
                 compare(
                     &answers[begin..end],
                     bundle,
@@ -102,17 +102,17 @@ fn any_cut_into_superpackets_is_legal() {
                 begin = end;
             }
             assert_eq!(
-                singly.twin().counters(),
-                together.twin().counters(),
+                singly.tc().counters(),
+                together.tc().counters(),
                 "seed {seed}, turn {turn}"
             );
         }
         for slot in FIRST_SLOT..FIRST_SLOT + SLOTS {
-            let (one, other) = (singly.twin().slot(slot), together.twin().slot(slot));
+            let (one, other) = (singly.tc().slot(slot), together.tc().slot(slot));
             assert_eq!(one.slot.sets[0].head, other.slot.sets[0].head, "seed {seed}, slot {slot}");
             assert!(one.slot == other.slot, "values of slot {slot}, seed {seed}");
         }
-        let counters = together.twin().counters();
+        let counters = together.tc().counters();
         for outcome in [
             Outcome::Completed,
             Outcome::Replayed,
@@ -155,12 +155,12 @@ fn segments_of_every_fate_in_one_superpacket() {
         return;
     }
     let kernel = Kernel::with_job(2);
-    let twin = kernel.twin();
+    let tc = kernel.tc();
     let of = |rank, slot, round| Packet::contribution(rank, slot, round, &[rank.into(); LANES]);
     for packet in [of(0, 0, 0), of(0, 1, 0), of(1, 1, 0), of(1, 4, 0)] {
-        run(twin, &[packet]);
+        run(tc, &[packet]);
     }
-    let before = twin.counters();
+    let before = tc.counters();
     let packets = [
         of(1, 0, 0),
         of(1, 1, 0),
@@ -171,8 +171,8 @@ fn segments_of_every_fate_in_one_superpacket() {
         Packet { version: 2, ..of(1, 3, 0) },
         Packet::hello(1, 0),
     ];
-    let segments = run(twin, &packets).expect("an answer");
-    let after = twin.counters();
+    let segments = run(tc, &packets).expect("an answer");
+    let after = tc.counters();
     let moved = Outcome::ALL
         .iter()
         .filter(|outcome| after[**outcome as usize] == before[**outcome as usize] + 1);
@@ -208,7 +208,7 @@ fn a_superpackets_answer_is_as_long_and_leaves_the_checksum_open() {
     }
     let kernel = Kernel::with_job(1);
     let packets = [0, 1].map(|slot| Packet::contribution(0, slot, 0, &[3; LANES]));
-    let answer = kernel.twin().run_superpacket(&superpacket(&packets), SEGMENT).frame;
+    let answer = kernel.tc().run_superpacket(&superpacket(&packets), SEGMENT).frame;
     let results: Vec<u8> = packets
         .iter()
         .flat_map(|packet| packet.result_for_all(CHECKED, 1, &[3; LANES]).bytes())
@@ -254,18 +254,17 @@ fn another_jobs_segments_behind_a_result_are_dropped() {
     kernel.set_member(JOB + 1, 0, &member(0));
     kernel.set_group(JOB + 1, &[IFINDEX]);
     let of = |job, slot| Packet { job, ..Packet::contribution(0, slot, 0, &[5; LANES]) };
-    let segments =
-        run(kernel.twin(), &[of(JOB, 0), of(JOB + 1, 1), of(JOB, 2)]).expect("an answer");
+    let segments = run(kernel.tc(), &[of(JOB, 0), of(JOB + 1, 1), of(JOB, 2)]).expect("an answer");
     assert_eq!(
         segments.iter().map(|segment| segment[1]).collect::<Vec<_>>(),
         [RESULT, FILLER, RESULT]
     );
-    let counters = kernel.twin().counters();
+    let counters = kernel.tc().counters();
     assert_eq!(
         (counters[Outcome::MixedJobs as usize], counters[Outcome::Completed as usize]),
         (1, 2)
     );
-    assert!(kernel.twin().slot(FIRST_SLOT + 1).slot.sets[0].head.seen == 0, "nothing was touched");
+    assert!(kernel.tc().slot(FIRST_SLOT + 1).slot.sets[0].head.seen == 0, "nothing was touched");
 }
 
 /// Whether such a job exists is asked only before a RESULT.
@@ -277,8 +276,8 @@ fn another_jobs_segments_are_told_by_their_number_alone() {
     let kernel = Kernel::with_job(1);
     let of = |job, slot| Packet { job, ..Packet::contribution(0, slot, 0, &[5; LANES]) };
     let unknown = JOB + 1;
-    run(kernel.twin(), &[of(unknown, 0), of(JOB, 0), of(unknown, 1)]).expect("an answer");
-    let counters = kernel.twin().counters();
+    run(kernel.tc(), &[of(unknown, 0), of(JOB, 0), of(unknown, 1)]).expect("an answer");
+    let counters = kernel.tc().counters();
     let counted = [Outcome::UnknownJob, Outcome::Completed, Outcome::MixedJobs]
         .map(|outcome| counters[outcome as usize]);
     assert_eq!(counted, [1, 1, 1]);

@@ -4,7 +4,7 @@
 
 use crate::kernel::{Kernel, POOL, Run};
 use crate::spec::FIRST_SLOT;
-use crate::twin::ENVELOPE_LEN;
+use crate::tc_program::ENVELOPE_LEN;
 use std::collections::BTreeMap;
 use switchml_protocol::U16;
 use switchml_protocol::job::{ABORTED, Binding, JobEntry, MemberEntry, OPEN};
@@ -62,7 +62,7 @@ impl InKernel {
 
     /// Runs the program for tc on a superpacket of packets of this many bytes.
     pub fn run_superpacket(&self, port: u16, frame: &[u8], segment_len: usize) -> Run {
-        self.kernel.twin().run_superpacket_at(frame, segment_len, self.interface(port))
+        self.kernel.tc().run_superpacket_at(frame, segment_len, self.interface(port))
     }
 
     fn interface(&self, port: u16) -> u32 {
@@ -165,7 +165,7 @@ impl Subject for InKernel {
         let index = self.jobs[&age.job].first_slot + u32::from(age.slot);
         let mut element = match self.hook {
             Hook::Xdp => self.kernel.slot(index),
-            Hook::Tc => self.kernel.twin().slot(index),
+            Hook::Tc => self.kernel.tc().slot(index),
         };
         for set in &mut element.slot.sets {
             set.head.round = set.head.round.wrapping_add(age.by);
@@ -178,7 +178,7 @@ impl Subject for InKernel {
         let interface = self.interface(port);
         let run = match self.hook {
             Hook::Xdp => self.kernel.run_xdp_at(frame, interface),
-            Hook::Tc => self.kernel.twin().run_at(frame, interface),
+            Hook::Tc => self.kernel.tc().run_at(frame, interface),
         };
         match run.verdict {
             XDP_DROP => Ok(None),
@@ -200,7 +200,7 @@ impl Subject for InKernel {
     fn counters(&mut self) -> Result<Counters, String> {
         let counters = match self.hook {
             Hook::Xdp => self.kernel.counters(),
-            Hook::Tc => self.kernel.twin().counters(),
+            Hook::Tc => self.kernel.tc().counters(),
         };
         Ok(by_name(&counters))
     }

@@ -29,10 +29,10 @@ mod raw;
 mod software;
 mod spec;
 mod superpackets;
-mod tofino;
-#[path = "../in_kernel/twin.rs"]
+#[path = "../in_kernel/tc_program.rs"]
 #[allow(dead_code)]
-mod twin;
+mod tc_program;
+mod tofino;
 
 use in_kernel::{Hook, InKernel};
 use software::OverSockets;

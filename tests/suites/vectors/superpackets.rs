@@ -4,7 +4,7 @@
 
 use crate::in_kernel::{InKernel, number, ones_complement_sum};
 use crate::packet::FILLER;
-use crate::twin::ENVELOPE_LEN;
+use crate::tc_program::ENVELOPE_LEN;
 use switchml_rack::vectors::{Answer, Event, Step, Subject, Vector, difference};
 
 /// The longest frame that is sent: the kernel makes test runs of a page, and needs part of that

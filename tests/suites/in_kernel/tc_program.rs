@@ -27,12 +27,12 @@ const IFINDEX: usize = 40;
 pub const ENVELOPE_LEN: usize = 14 + 20 + 8;
 
 /// The program for tc, loaded into the kernel with maps of its own.
-pub struct Twin {
+pub struct TcProgram {
     pub(crate) object: Ebpf,
     pub(crate) slots: Slots,
 }
 
-impl Twin {
+impl TcProgram {
     /// That of an object file.
     pub fn load(object: &[u8]) -> Self {
         let mut object = EbpfLoader::new().load(object).expect("the maps are created");
