@@ -228,7 +228,7 @@ fn types_are_right_and_stubs_are_those_of_the_native_module() {
 fn what_torch_builds_on_collectives() {
     let Some(site) = Site::new("what_torch_builds_on_collectives", 2) else { return };
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("checkpoint");
-    for printed in site.run(&["wrappers.py"], &[("FOLDER", folder.to_str().unwrap())]) {
+    for printed in site.run(&["built_on_collectives.py"], &[("FOLDER", folder.to_str().unwrap())]) {
         assert!(printed.contains("all of it works"), "{printed}");
     }
 }
@@ -388,7 +388,7 @@ fn all_reduces_overlap_the_backward_pass() {
     }
 }
 
-/// What a rank of `failing.py` saw.
+/// What a rank of `failing_rank.py` saw.
 fn seen(rank: &mut Process) -> Value {
     serde_json::from_str(&rank.wait_for_line("\"seconds\"", PATIENCE).unwrap()).unwrap()
 }
@@ -396,7 +396,7 @@ fn seen(rank: &mut Process) -> Value {
 #[test]
 fn a_killed_rank_is_named_on_all_others() {
     let Some(site) = Site::new("a_killed_rank_is_named_on_all_others", 3) else { return };
-    let mut ranks = site.ranks(&["failing.py", "killed"], &[]);
+    let mut ranks = site.ranks(&["failing_rank.py", "killed"], &[]);
     for rank in [0, 2] {
         let seen = seen(&mut ranks[rank]);
         assert_eq!(seen["ranks"], serde_json::json!([1]), "{seen}");
@@ -405,7 +405,7 @@ fn a_killed_rank_is_named_on_all_others() {
     }
 }
 
-/// What a rank of `late.py` said, and its standard error.
+/// What a rank of `late_rank.py` said, and its standard error.
 fn after_waiting(late: &str, timeout: &str, name: &str) -> Option<Vec<(Value, String)>> {
     let site = Site::new(name, 3)?;
     let finish = |mut rank: Process| {
@@ -414,7 +414,7 @@ fn after_waiting(late: &str, timeout: &str, name: &str) -> Option<Vec<(Value, St
         let line = stdout.lines().find(|line| line.starts_with('{')).expect("a line of JSON");
         (serde_json::from_str(line).unwrap(), rank.stderr())
     };
-    Some(site.ranks(&["late.py", late, timeout], &[]).into_iter().map(finish).collect())
+    Some(site.ranks(&["late_rank.py", late, timeout], &[]).into_iter().map(finish).collect())
 }
 
 #[test]
@@ -446,7 +446,7 @@ fn another_shape_is_told_and_the_processes_go_on_in_another_job() {
     else {
         return;
     };
-    let mut ranks = site.ranks(&["failing.py", "shape"], &[]);
+    let mut ranks = site.ranks(&["failing_rank.py", "shape"], &[]);
     for rank in &mut ranks {
         let seen = seen(rank);
         assert_eq!(seen["ranks"], serde_json::json!([1]), "{seen}");
@@ -465,7 +465,7 @@ fn without_an_aggregator_it_says_so_or_falls_back() {
     let Some(site) = Site::new("without_an_aggregator_it_says_so_or_falls_back", 2) else { return };
     let nowhere = format!("{}:4", switchml_rack::AGGREGATOR_ADDRESS);
     let refused = |address: &str, variables: &[(&str, &str)], why: &str| {
-        for printed in site.run(&["away.py"], variables) {
+        for printed in site.run(&["no_answer.py"], variables) {
             let head = format!("refused: switchml: no aggregator answers at {address}");
             assert!(
                 printed.starts_with(&head) && printed.ends_with(&format!("({why})\n")),
@@ -482,10 +482,10 @@ fn without_an_aggregator_it_says_so_or_falls_back() {
     refused(&Rack::worker_address(0).to_string(), &[("SWITCHML_AGGREGATOR", "")], nothing);
     // One of them alone cannot reach it.
     let variables = [("SWITCHML_FALLBACK", "gloo"), ("SWITCHML_JOIN_TIMEOUT", "3")];
-    let first = site.rank(0, &["away.py"], &variables);
+    let first = site.rank(0, &["no_answer.py"], &variables);
     let second = site.rank(
         1,
-        &["away.py"],
+        &["no_answer.py"],
         &[&variables[..], &[("SWITCHML_AGGREGATOR", &nowhere)]].concat(),
     );
     for mut rank in [first, second] {
