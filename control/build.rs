@@ -3,6 +3,10 @@
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("cargo::rerun-if-changed=proto");
     let files = protox::compile(["switchml.proto"], ["proto"])?;
-    tonic_prost_build::configure().compile_fds(files)?;
+    let has_grpc = std::env::var_os("CARGO_FEATURE_GRPC").is_some();
+    tonic_prost_build::configure()
+        .build_client(has_grpc)
+        .build_server(has_grpc)
+        .compile_fds(files)?;
     Ok(())
 }

@@ -1,5 +1,5 @@
-//! The control plane's gRPC messages, client and server stubs, generated from `proto/switchml.proto`; and how both
-//! sides call ranks in messages for people.
+//! The control plane's messages, generated from `proto/switchml.proto`, with the client and the
+//! server of its gRPC service (feature `grpc`); and how both sides name ranks to people.
 
 #![forbid(unsafe_code)]
 
@@ -13,4 +13,4 @@ pub const MAX_DATA_THREADS: u32 = 8;
 /// Most calls in flight that a rank reports; more say nothing new.
 pub const MAX_REPORTED_CALLS: usize = 1000;
 
-tonic::include_proto!("switchml.v1");
+include!(concat!(env!("OUT_DIR"), "/switchml.v1.rs"));

@@ -1,5 +1,5 @@
 //! The aggregator: the real job table and the real data plane in memory, and the thin layer between
-//! them that `switchml_userspace::service` is in the product.
+//! them that the gRPC service is in the product.
 
 use std::collections::{HashMap, HashSet};
 use std::net::Ipv4Addr;
@@ -14,9 +14,9 @@ use switchml_protocol::maps::{MAX_JOBS, MAX_SHARDS};
 use switchml_protocol::outcome::{Action, Outcome};
 use switchml_protocol::slot::{Slot, contribute};
 use switchml_protocol::{LANES_PER_BLOCK, MAX_RANKS, U16, U32, VERSION};
-use switchml_userspace::data_plane::software::tables::{MemoryTables, answer};
-use switchml_userspace::data_plane::{Fanout, JobSpec, Limits};
-use switchml_userspace::jobs::{Effect, GATHERING, JobTable, Session};
+use switchml_userspace_core::data_plane::{Fanout, JobSpec, Limits};
+use switchml_userspace_core::jobs::{Effect, GATHERING, JobTable, Session};
+use switchml_userspace_core::memory_tables::{MemoryTables, answer};
 use tracing::{debug, trace};
 use zerocopy::FromBytes;
 

@@ -8,7 +8,7 @@ use switchml_control::join_event;
 use switchml_protocol::header::{HEADER_LEN, Header, Kind};
 use switchml_protocol::job::Binding;
 use switchml_protocol::{DATA_PORT, U16};
-use switchml_userspace::jobs::{Joiner, MemberId};
+use switchml_userspace_core::jobs::{Joiner, MemberId};
 use tracing::trace;
 use zerocopy::FromBytes;
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use switchml_control::{Aborted, Call, join_event};
 use switchml_protocol::header::{HEADER_LEN, Header};
-use switchml_userspace::jobs::{Joiner, MemberId, Threads};
+use switchml_userspace_core::jobs::{Joiner, MemberId, Threads};
 use switchml_worker::CallStats;
 use switchml_worker::endpoint::{Command, Endpoint, Hello, HelloStep, Kind, OpenPath, Task};
 use switchml_worker::engine::{Config, Engine, Failure, Identity, Limits};

@@ -17,10 +17,8 @@
 pub mod data_plane;
 pub mod events;
 pub mod incoming;
-pub mod jobs;
 pub mod mailbox;
 pub mod service;
-pub mod slots;
 pub mod throttle;
 
 /// The XDP program, as an ELF object with BTF, aligned for loaders.

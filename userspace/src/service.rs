@@ -1,6 +1,8 @@
 //! The control plane's gRPC service: a thin layer over the [`JobTable`], which decides, and the
 //! [`DataPlane`], which does.
 
+mod status;
+
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::pin::Pin;
@@ -21,9 +23,12 @@ use tracing::{error, warn};
 
 use crate::data_plane::{self, DataPlane, Saved};
 use crate::incoming::{Peer, Pulse, incoming};
-use crate::jobs::{Effect, GATHERING, JobTable, Joiner, MemberError, MemberId, Session, Threads};
 use crate::mailbox::{Receiver, Sender, mailbox};
 use crate::throttle::Throttle;
+use status::{internal, join_refused, member_refused};
+use switchml_userspace_core::jobs::{
+    Effect, GATHERING, JobTable, Joiner, MemberError, MemberId, Session, Threads,
+};
 
 /// How often the daemon pings a connection, and how long it waits for an answer: a host that dies
 /// without a word is noticed within the sum of the two. Long enough that a process starved of its
@@ -232,7 +237,7 @@ impl Core {
                 "{request} from {peer} refused: {refused} ({times} refused since this was last said)"
             );
         }
-        Ok(result?)
+        result.map_err(member_refused)
     }
 
     /// A stream has ended, after its connection has been silent for so long.
@@ -302,7 +307,7 @@ impl Aggregator for ControlPlane {
         let threads = Threads { most: data_threads, host };
         let joiner = Joiner { name: job_name, rank, world_size, peer, local, threads };
         let mut core = self.lock();
-        let (session, effects) = core.table.join(&joiner)?;
+        let (session, effects) = core.table.join(&joiner).map_err(join_refused)?;
         let stream = core.open_stream(session, pulse, self.clone());
         core.perform(effects);
         Ok(Response::new(stream))
@@ -339,7 +344,7 @@ impl Aggregator for ControlPlane {
             // A member's rank fits.
             bindings.extend(core.data_plane.binding(shard, rank as u16).map_err(internal)?);
         }
-        let effects = core.table.ready(id, lanes, bindings)?;
+        let effects = core.table.ready(id, lanes, bindings).map_err(member_refused)?;
         core.perform(effects);
         Ok(Response::new(control::ReadyReply {}))
     }
@@ -402,10 +407,6 @@ impl Aggregator for ControlPlane {
             counters: counters.collect(),
         }))
     }
-}
-
-fn internal(error: data_plane::Error) -> Status {
-    Status::internal(error.to_string())
 }
 
 fn connection<T>(request: &Request<T>) -> Result<&Peer, Status> {

@@ -29,9 +29,9 @@ use switchml_protocol::{DATA_PORT, LANES_PER_BLOCK};
 use tracing::error;
 
 use super::{DataPlane, Error, EventSender, Fanout, JobSpec, Limits};
-use crate::slots::share;
 use entries::{Contents, MAX_JOBS, MAX_RANKS, OpenJob, ROUNDS, first_rounds};
 use switch::{Entry, Learned, Switch, SwitchError};
+use switchml_userspace_core::slots::share;
 
 /// A packet's lanes: a register holds two of the 64 of a set.
 const MAX_LANES: u16 = 2 * LANES_PER_BLOCK as u16;

@@ -3,7 +3,6 @@
 //! works.
 
 mod outbox;
-pub mod tables;
 
 use std::io::{self, IoSliceMut};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
@@ -16,12 +15,12 @@ use switchml_protocol::job::{ABORTED, Binding, VACANT};
 use switchml_protocol::maps::{Event, MAX_JOBS, MAX_SHARDS, SLOTS_PER_SHARD};
 use switchml_protocol::outcome::{Action, Outcome};
 use switchml_protocol::{MAX_LANES, MAX_RANKS, U16};
+use switchml_userspace_core::memory_tables::{MemoryTables, answer};
 use zerocopy::FromBytes;
 
 use super::worker_thread::{Stop, WorkerThread};
 use super::{DataPlane, Error, EventSender, Fanout, JobSpec, Limits};
 use outbox::{Outbox, Receiver};
-use tables::{MemoryTables, answer};
 
 /// What the kernel may merge into one buffer: the longest UDP datagram.
 const BUFFER_LEN: usize = 65_535;

@@ -6,8 +6,7 @@ use std::os::fd::AsFd;
 
 use quinn_udp::{EcnCodepoint, Transmit, UdpSocketState};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-
-use super::tables::MemoryTables;
+use switchml_userspace_core::memory_tables::MemoryTables;
 
 /// Most bytes that one system call takes: a UDP datagram's, before it is cut into segments.
 const MAX_BUNDLE: usize = 65_000;

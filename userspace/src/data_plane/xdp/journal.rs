@@ -12,9 +12,9 @@ use aya_obj::generated::bpf_map_type::BPF_MAP_TYPE_ARRAY;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use switchml_protocol::maps::MAX_JOBS;
+use switchml_userspace_core::jobs::{Epochs, Job, MAX_SAVED_LEN};
 
 use super::hook::Mode;
-use crate::jobs::{Epochs, Job, MAX_SAVED_LEN};
 
 /// Bytes of an entry.
 const ENTRY_LEN: usize = MAX_SAVED_LEN;

@@ -40,12 +40,13 @@ use switchml_protocol::job::{ABORTED, Binding, JobEntry, MemberEntry, OPEN, VACA
 use switchml_protocol::maps::{Event, MAX_JOBS, MAX_SHARDS, SLOTS_PER_SHARD};
 use switchml_protocol::outcome::Outcome;
 use switchml_protocol::{MAX_LANES, MAX_RANKS};
+use switchml_userspace_core::jobs;
 use tracing::{error, info, warn};
 use zerocopy::FromBytes;
 
 use super::worker_thread::{Stop, WorkerThread};
 use super::{DataPlane, Error, EventSender, Fanout, JobSpec, Limits, LostPort, Saved};
-use crate::jobs;
+
 pub use attach::StartError;
 pub use hook::Mode;
 use interfaces::Interface;

@@ -13,7 +13,7 @@ use zerocopy::{FromBytes, IntoBytes};
 use super::super::entries::{Contents, OpenJob};
 use super::super::switch::{Entry, Match};
 use super::{EPOCH, SLOTS, binding, job, jobs};
-use crate::data_plane::software::tables::MemoryTables;
+use switchml_userspace_core::memory_tables::MemoryTables;
 
 /// A frame to the aggregator, as the parser leaves it.
 #[derive(Clone, Debug)]

@@ -91,14 +91,14 @@ impl Member {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Job {
     /// Its number; until it is assigned, it has none.
-    pub(crate) number: u16,
+    pub number: u16,
     pub(super) name: String,
     /// Its epoch; 0 until it is assigned.
-    pub(crate) epoch: u32,
+    pub epoch: u32,
     /// Slots of each shard.
     pub(super) slots_per_shard: u32,
     /// Numbers in the data plane, one for each data thread of a rank. The first is the job's own.
-    pub(crate) shards: Vec<u16>,
+    pub shards: Vec<u16>,
     pub(super) state: State,
     /// While ranks report that they made different calls.
     #[serde(skip)]

@@ -3,7 +3,6 @@
 use std::net::IpAddr;
 
 use switchml_protocol::LANES_PER_BLOCK;
-use tonic::{Code, Status};
 
 use super::{MAX_HOST_LEN, MAX_NAME_LEN, MAX_WAITING, MAX_WAITING_OF_HOST};
 
@@ -79,21 +78,6 @@ pub enum JoinError {
     },
 }
 
-impl From<JoinError> for Status {
-    fn from(error: JoinError) -> Self {
-        let code = match error {
-            JoinError::Name(_)
-            | JoinError::Host(_)
-            | JoinError::WorldSize { .. }
-            | JoinError::Rank { .. } => Code::InvalidArgument,
-            JoinError::DuplicateRank { .. } => Code::AlreadyExists,
-            JoinError::OtherWorldSize { .. } | JoinError::NoIpv4 => Code::FailedPrecondition,
-            JoinError::TooManyWaiting { .. } => Code::ResourceExhausted,
-        };
-        Self::new(code, error.to_string())
-    }
-}
-
 /// Why a member's request was refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum MemberError {
@@ -137,17 +121,4 @@ pub enum MemberError {
         /// What the job is.
         state: &'static str,
     },
-}
-
-impl From<MemberError> for Status {
-    fn from(error: MemberError) -> Self {
-        let code = match error {
-            MemberError::NoMember { .. } => Code::NotFound,
-            MemberError::Lanes { .. } => Code::InvalidArgument,
-            MemberError::NoHello(_)
-            | MemberError::NotAssigned { .. }
-            | MemberError::NotStarted { .. } => Code::FailedPrecondition,
-        };
-        Self::new(code, error.to_string())
-    }
 }

@@ -1,0 +1,220 @@
+//! What the control plane asks of a data plane, whichever it is.
+
+use std::{net::Ipv4Addr, ops::Range};
+
+use switchml_protocol::U16;
+use switchml_protocol::job::{Binding, JobEntry};
+use switchml_protocol::outcome::Outcome;
+
+use crate::jobs;
+
+/// A data plane: serves packets of the jobs that are opened in it, until it is stopped. One that is
+/// not [durable](Limits::durable) ends with this process, too.
+pub trait DataPlane: Send + Sync {
+    /// `xdp`, `software`, `tofino` or `bmv2`.
+    fn name(&self) -> &'static str;
+
+    /// One line on how packets reach it: interfaces and hooks, or sockets.
+    fn attachment(&self) -> String;
+
+    /// What it has to offer.
+    fn limits(&self) -> Limits;
+
+    /// Opens a job: its ranks may say HELLO. The job's number is not in use.
+    ///
+    /// # Errors
+    ///
+    /// When the data plane does not serve the job's address, or the kernel refuses.
+    fn open(&self, job: &JobSpec) -> Result<(), Error>;
+
+    /// All ranks of an open job have said HELLO, and are about to contribute.
+    ///
+    /// # Errors
+    ///
+    /// When the kernel refuses.
+    fn start(&self, job: u16) -> Result<(), Error>;
+
+    /// From now on, contributions to an open job are answered with REJECT. Nothing if the job is
+    /// not open.
+    ///
+    /// # Errors
+    ///
+    /// When the kernel refuses.
+    fn abort(&self, job: u16) -> Result<(), Error>;
+
+    /// Ends a job; its number and slots may be used again, and what was saved of it is gone.
+    /// Nothing if it is not open.
+    ///
+    /// # Errors
+    ///
+    /// When the kernel refuses.
+    fn close(&self, job: u16) -> Result<(), Error>;
+
+    /// Where the rank of an open job said HELLO from, if it did.
+    ///
+    /// # Errors
+    ///
+    /// When the kernel refuses.
+    fn binding(&self, job: u16, rank: u16) -> Result<Option<Binding>, Error>;
+
+    /// Packets by outcome, in the order of [`Outcome::ALL`].
+    ///
+    /// # Errors
+    ///
+    /// When the kernel refuses.
+    fn counters(&self) -> Result<[u64; Outcome::COUNT], Error>;
+
+    /// Keeps a job for the next daemon, whole or not at all; in place of what was kept under its
+    /// number.
+    ///
+    /// # Errors
+    ///
+    /// When the kernel refuses.
+    fn save(&self, _job: &jobs::Job) -> Result<(), Error> {
+        Ok(())
+    }
+
+    /// Keeps for the next daemon which epochs are used, before the last of them is.
+    ///
+    /// # Errors
+    ///
+    /// When the kernel refuses.
+    fn keep_epochs(&self, _epochs: &jobs::Epochs) -> Result<(), Error> {
+        Ok(())
+    }
+
+    /// What an earlier daemon saved, if there was one. Closes whatever else it left.
+    ///
+    /// # Errors
+    ///
+    /// When the kernel refuses.
+    fn saved(&self) -> Result<Option<Saved>, Error> {
+        Ok(None)
+    }
+
+    /// Follows what becomes of its interfaces, twice a second. The ports whose frames do not reach
+    /// the data plane any more, each once; attaches to them again where that is possible.
+    fn lost_ports(&self) -> Vec<LostPort> {
+        Vec::new()
+    }
+
+    /// Ends it, and leaves nothing behind.
+    fn stop(&self) {}
+}
+
+/// What a durable data plane has from an earlier daemon.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Saved {
+    /// Jobs that had started, by number.
+    pub jobs: Vec<jobs::Job>,
+    /// The epochs that were used.
+    pub epochs: jobs::Epochs,
+}
+
+/// A port whose frames do not reach the data plane any more.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LostPort {
+    /// Index of the interface.
+    pub index: u32,
+    /// What happened, for people.
+    pub what: String,
+}
+
+/// Why a data plane could not do what it was asked to.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Workers reached the control plane by an address whose packets the data plane does not see.
+    #[error(
+        "the data plane serves {served}, not {address}, by which rank 0 reached the control plane; \
+         connect to an address that is served, or start the aggregator with --data-address"
+    )]
+    NotServed {
+        /// The job's address.
+        address: Ipv4Addr,
+        /// Those that are served.
+        served: String,
+    },
+    /// The kernel refused.
+    #[error("{what}: {why}")]
+    Refused {
+        /// What was tried.
+        what: String,
+        /// What the kernel says.
+        why: String,
+    },
+}
+
+/// What a data plane has to offer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Numbers in the data plane: 0 up to this. A job has one for each data thread of a rank.
+    pub shards: u16,
+    /// Slots of each number.
+    pub slots_per_shard: u32,
+    /// Most lanes in a packet.
+    pub max_lanes: u16,
+    /// Most ranks in a job.
+    pub max_ranks: u16,
+    /// Most jobs at once, whose first numbers are 0 up to this.
+    pub max_jobs: u16,
+    /// Whether RESULTs of a maximum carry a check word.
+    pub checks_maxima: bool,
+    /// Whether a lane may be two i16.
+    pub i16_lanes: bool,
+    /// UDP port that it serves.
+    pub port: u16,
+    /// How a RESULT for all reaches them.
+    pub fanout: Fanout,
+    /// Whether it outlives the daemon's sudden death, and goes on with the jobs that have started.
+    pub durable: bool,
+}
+
+impl Limits {
+    /// Slots of all numbers together.
+    pub fn slots(&self) -> u32 {
+        u32::from(self.shards) * self.slots_per_shard
+    }
+}
+
+/// How a RESULT for all reaches them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fanout {
+    /// As one frame to the job's multicast group.
+    Multicast,
+    /// As a copy for each rank, sent to its place.
+    Unicast,
+}
+
+/// A job, as the data plane needs to know it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JobSpec {
+    /// Number of the job.
+    pub number: u16,
+    /// Its epoch, never 0.
+    pub epoch: u32,
+    /// What each rank's HELLO must carry, by rank; 1 to 64 of them.
+    pub secrets: Vec<u32>,
+    /// Its slots in the pool.
+    pub slots: Range<u32>,
+    /// Where its workers send to.
+    pub address: Ipv4Addr,
+    /// Multicast group of a RESULT for all, and its UDP port; unused where the fan-out is unicast.
+    pub group: (Ipv4Addr, u16),
+}
+
+impl JobSpec {
+    /// The job's entry in the data plane's table, in the given state.
+    pub fn entry(&self, state: u32) -> JobEntry {
+        JobEntry {
+            state,
+            epoch: self.epoch,
+            ranks: self.secrets.len() as u32,
+            first_slot: self.slots.start,
+            slots: self.slots.end - self.slots.start,
+            address: self.address.octets(),
+            group: self.group.0.octets(),
+            group_port: U16::new(self.group.1),
+            reserved: [0; 2],
+        }
+    }
+}

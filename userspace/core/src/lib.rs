@@ -1,0 +1,15 @@
+//! The aggregator daemon without its I/O: no sockets, no threads, no clock.
+//!
+//! | module | what it holds |
+//! | --- | --- |
+//! | [`jobs`] | the job table: requests in, effects out |
+//! | [`data_plane`] | what the control plane asks of a data plane |
+//! | [`slots`] | how many slots a job gets |
+//! | [`memory_tables`] | the tables of a data plane, in this process's memory |
+
+#![forbid(unsafe_code)]
+
+pub mod data_plane;
+pub mod jobs;
+pub mod memory_tables;
+pub mod slots;

@@ -1,0 +1,34 @@
+//! Refused requests as gRPC says them.
+
+use switchml_userspace_core::data_plane;
+use switchml_userspace_core::jobs::{JoinError, MemberError};
+use tonic::{Code, Status};
+
+pub fn join_refused(error: JoinError) -> Status {
+    let code = match error {
+        JoinError::Name(_)
+        | JoinError::Host(_)
+        | JoinError::WorldSize { .. }
+        | JoinError::Rank { .. } => Code::InvalidArgument,
+        JoinError::DuplicateRank { .. } => Code::AlreadyExists,
+        JoinError::OtherWorldSize { .. } | JoinError::NoIpv4 => Code::FailedPrecondition,
+        JoinError::TooManyWaiting { .. } => Code::ResourceExhausted,
+    };
+    Status::new(code, error.to_string())
+}
+
+pub fn member_refused(error: MemberError) -> Status {
+    let code = match error {
+        MemberError::NoMember { .. } => Code::NotFound,
+        MemberError::Lanes { .. } => Code::InvalidArgument,
+        MemberError::NoHello(_)
+        | MemberError::NotAssigned { .. }
+        | MemberError::NotStarted { .. } => Code::FailedPrecondition,
+    };
+    Status::new(code, error.to_string())
+}
+
+/// The data plane failed to answer.
+pub fn internal(error: data_plane::Error) -> Status {
+    Status::internal(error.to_string())
+}
