@@ -14,9 +14,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use switchml_protocol::outcome::{Action, Outcome};
-use switchml_worker::endpoint::{Call, Command, Endpoint, Kind, Task};
-use switchml_worker::engine::{Config, Engine, Identity, Limits};
-use switchml_worker::{CallStats, DType, ReduceOp};
+use switchml_worker_core::endpoint::{Call, Command, Endpoint, Kind, Task};
+use switchml_worker_core::engine::{Config, Engine, Identity, Limits};
+use switchml_worker_core::{CallStats, DType, ReduceOp};
 
 // Shared with the protocol's tests: packets byte by byte, the aggregator in vectors.
 #[allow(dead_code)]

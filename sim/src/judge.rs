@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use switchml_control::MadeCall;
-use switchml_worker::engine::{Failure, ranks_of};
+use switchml_worker_core::engine::{Failure, ranks_of};
 
 use crate::daemon::Daemon;
 use crate::dice::hash;

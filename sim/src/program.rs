@@ -2,9 +2,9 @@
 //! own.
 
 use half::{bf16, f16};
-use switchml_worker::endpoint::{Call, Kind};
-use switchml_worker::numerics::SMALL_COUNT;
-use switchml_worker::{DType, ReduceOp};
+use switchml_worker_core::endpoint::{Call, Kind};
+use switchml_worker_core::numerics::SMALL_COUNT;
+use switchml_worker_core::{DType, ReduceOp};
 
 use crate::dice::{Dice, hash};
 

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use switchml_worker::engine::Limits;
+use switchml_worker_core::engine::Limits;
 
 use crate::dice::{Dice, Ppm};
 use crate::program::{self, Step};

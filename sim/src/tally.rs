@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::AddAssign;
 
 use switchml_protocol::outcome::Outcome;
-use switchml_worker::engine::Ignored;
+use switchml_worker_core::engine::Ignored;
 
 macro_rules! counted {
     ($(#[doc = $what:literal])+ $type:ident { $($name:ident = $label:literal,)+ }) => {

@@ -9,10 +9,11 @@ use std::time::Duration;
 use switchml_control::{Aborted, Call, join_event};
 use switchml_protocol::header::{HEADER_LEN, Header};
 use switchml_userspace_core::jobs::{Joiner, MemberId, Threads};
-use switchml_worker::CallStats;
-use switchml_worker::endpoint::{Command, Endpoint, Hello, HelloStep, Kind, OpenPath, Task};
-use switchml_worker::engine::{Config, Engine, Failure, Identity, Limits};
-use switchml_worker::issued::Issued;
+use switchml_worker_core::CallStats;
+use switchml_worker_core::endpoint::{Command, Endpoint, Kind, Task};
+use switchml_worker_core::engine::{Config, Engine, Failure, Identity, Limits};
+use switchml_worker_core::hello::{Hello, HelloStep, OpenPath};
+use switchml_worker_core::issued::Issued;
 use tracing::debug;
 use zerocopy::{FromBytes, IntoBytes};
 

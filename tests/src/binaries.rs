@@ -65,8 +65,8 @@ impl Binaries {
 /// folder where they are.
 fn build() -> Result<PathBuf, Error> {
     let target = target_folder()?;
-    let packages =
-        ["switchml-userspace", "switchml-worker", "switchml-impairment"].map(|name| ["-p", name]);
+    let packages = ["switchml-userspace", "switchml-worker-cli", "switchml-impairment"]
+        .map(|name| ["-p", name]);
     let arguments =
         [&["build", "--quiet", "--release", "--bins"], packages.as_flattened()].concat();
     let failed =
@@ -112,7 +112,7 @@ mod tests {
             missing,
             format!(
                 "{}/switchml-worker does not exist; build it: \
-                 cargo build --release -p switchml-userspace -p switchml-worker -p switchml-impairment",
+                 cargo build --release -p switchml-userspace -p switchml-worker-cli -p switchml-impairment",
                 folder.display()
             )
         );

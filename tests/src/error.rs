@@ -91,7 +91,7 @@ pub enum Error {
     },
 
     /// A binary that the rack runs is not built.
-    #[error("{} does not exist; build it: cargo build --release -p switchml-userspace -p switchml-worker -p switchml-impairment", .0.display())]
+    #[error("{} does not exist; build it: cargo build --release -p switchml-userspace -p switchml-worker-cli -p switchml-impairment", .0.display())]
     NotBuilt(PathBuf),
 
     /// Torchrun is not where the interpreter is.

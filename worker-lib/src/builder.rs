@@ -10,16 +10,18 @@ use switchml_protocol::{LANES_PER_BLOCK, MAX_RANKS};
 use crate::communicator::{self, Communicator, DataThread, Info};
 use crate::control::{self, Assigned, Session};
 use crate::driver::{Driver, Seat, Shared, Wakers};
-use crate::endpoint::Endpoint;
-use crate::engine::{Config, Engine, Identity, Limits, TIMEOUT_CEILING};
 use crate::error::Error;
-use crate::hello::{OpenPath, open_path, packet_len};
 use crate::interface::Interface;
 use crate::notice::Notices;
+use crate::open_path::open_path;
 use crate::path::{self, Narrow};
 use crate::patience::Patience;
 use crate::transport::{Transport, Udp};
 use crate::waker::Waker;
+use switchml_worker_core::endpoint::Endpoint;
+use switchml_worker_core::engine::{Config, Engine, Identity, Limits, TIMEOUT_CEILING};
+use switchml_worker_core::hello::OpenPath;
+use switchml_worker_core::packet::packet_len;
 
 /// Least deadline and timeout: less would be over before a rank has asked who is missing.
 const LEAST_WAIT: Duration = TIMEOUT_CEILING;

@@ -9,20 +9,21 @@ use std::time::Duration;
 use switchml_protocol::header::Op;
 
 use crate::builder::Builder;
-use crate::collective::{Call, Kind};
 use crate::driver::{Seat, Shared, Snapshot, Wakers};
-use crate::endpoint::Command;
-use crate::engine::EngineStats;
 use crate::error::Error;
-use crate::hello::packet_len;
 use crate::lend::{Tensor, give, lend};
-use crate::numerics::{Codec, DType, Element, ReduceOp};
 use crate::path::Narrow;
 use crate::patience::WaitStats;
-use crate::shards;
-use crate::stats::CallStats;
-use crate::task::{Handle, Task, Whole};
+use crate::task::{Handle, Whole};
 use crate::transport::Udp;
+use switchml_worker_core::endpoint::Command;
+use switchml_worker_core::endpoint::{Call, Kind};
+use switchml_worker_core::engine::EngineStats;
+use switchml_worker_core::numerics::{Codec, DType, Element, ReduceOp};
+use switchml_worker_core::packet::packet_len;
+use switchml_worker_core::shards;
+use switchml_worker_core::stats::CallStats;
+use switchml_worker_core::task::Task;
 
 /// A rank's membership in a job of `world_size` ranks, and the collectives among them.
 ///
@@ -127,7 +128,7 @@ impl Communicator {
     /// Replaces `tensor` by the reduction of all ranks' tensors, element by element, and returns
     /// when it is here. Tells what it took.
     ///
-    /// The result has the same bits on every rank. [`crate::numerics`] tells what it is for each
+    /// The result has the same bits on every rank. [`switchml_worker_core::numerics`] tells what it is for each
     /// type and operator.
     ///
     /// # Errors

@@ -12,15 +12,15 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::control::Session;
-use crate::endpoint::{Command, Endpoint};
-use crate::engine::{EngineStats, Failure, Waiting};
 use crate::error::Error;
-use crate::issued::Issued;
 use crate::notice::{LONG, Notices};
 use crate::patience::{Patience, WaitStats, offer_core};
-use crate::stats::CallStats;
 use crate::transport::Transport;
 use crate::waker::Waker;
+use switchml_worker_core::endpoint::{Command, Endpoint};
+use switchml_worker_core::engine::{EngineStats, Failure, Waiting};
+use switchml_worker_core::issued::Issued;
+use switchml_worker_core::stats::CallStats;
 
 /// The data plane may tell of an abort, or of different calls, before the control plane tells why.
 /// How long to wait for the reason; the aggregator gathers for up to half a second what all ranks

@@ -7,9 +7,10 @@ use std::any::Any;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver};
 
-use crate::numerics::{DType, Element};
-use crate::stats::CallStats;
-use crate::task::{Task, Whole};
+use crate::task::Whole;
+use switchml_worker_core::numerics::{DType, Element};
+use switchml_worker_core::stats::CallStats;
+use switchml_worker_core::task::Task;
 
 /// A contiguous part of a call's elements. No two have bytes in common.
 struct Part {
@@ -155,7 +156,7 @@ mod tests {
     use super::*;
     use crate::driver::Shared;
     use crate::notice::Notices;
-    use crate::stats::Recorder;
+    use switchml_worker_core::stats::Recorder;
 
     /// The lengths of parts, and what has them counted.
     fn whole(parts: usize) -> impl FnOnce(mpsc::Sender<CallStats>) -> Whole {

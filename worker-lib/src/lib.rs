@@ -33,59 +33,39 @@
 //!
 //! # Inside
 //!
+//! What a rank sends and makes of what it gets is decided in `switchml-worker-core`, without I/O.
+//!
 //! | module | what it does |
 //! | --- | --- |
 //! | [`control`] | joins the job, hears of its end |
-//! | `collective`, `schedule` | one collective's chunks; several collectives in flight |
-//! | `ahead`, `predictor` | data chunks of small calls that do not wait for their exponents; what these will be |
-//! | `witness` | proves maxima of an aggregator that does not check them |
-//! | [`numerics`] | elements to lanes and back |
-//! | [`engine`] | what to send next: pure, no I/O |
-//! | `endpoint` | engine and collectives together: a rank's data path without its I/O |
-//! | `stats` | what calls took |
-//! | `transport`, `hello` | UDP sockets, and how large a packet the path carries |
+//! | `transport`, `open_path` | UDP sockets, and how large a packet the path carries |
 //! | `driver`, `patience` | moves packets between endpoint and sockets, on the caller's thread or on one of its own; how it waits for them |
-//! | `shards` | which part of a call each of several data threads runs |
 
 #![deny(unsafe_code)]
 
-mod ahead;
 mod builder;
-mod bundles;
-mod collective;
 mod communicator;
 pub mod control;
 mod driver;
-#[doc(hidden)]
-pub mod endpoint;
-pub mod engine;
 mod error;
-mod hash;
-mod hello;
 #[doc(hidden)]
 pub mod interface;
-#[doc(hidden)]
-pub mod issued;
 mod lend;
 mod notice;
-pub mod numerics;
+mod open_path;
 mod path;
 mod patience;
-mod predictor;
-mod schedule;
-mod shards;
-mod stats;
 mod task;
 mod transport;
 mod waker;
-mod witness;
 
 pub use builder::Builder;
 pub use communicator::{Communicator, Info, Stats};
 pub use error::Error;
 pub use lend::Tensor;
-pub use numerics::{DType, Element, ReduceOp};
 pub use path::Narrow;
 pub use patience::WaitStats;
-pub use stats::{CallStats, RoundTrips, Straggler};
+pub use switchml_worker_core::{
+    CallStats, DType, Element, ReduceOp, RoundTrips, Straggler, engine, numerics,
+};
 pub use task::Handle;

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use switchml_control::rank_list;
 
-use crate::collective::Call;
-use crate::engine::ranks_of;
+use switchml_worker_core::endpoint::Call;
+use switchml_worker_core::engine::ranks_of;
 
 /// Without a result for so long, a call is worth a line.
 pub(crate) const LONG: Duration = Duration::from_secs(5);
@@ -62,8 +62,8 @@ impl Notices {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::collective::Kind;
-    use crate::numerics::{DType, ReduceOp};
+    use switchml_worker_core::endpoint::Kind;
+    use switchml_worker_core::numerics::{DType, ReduceOp};
 
     #[test]
     fn one_line_a_minute_says_whom_and_in_which_call() {

@@ -4,10 +4,10 @@ use std::fmt;
 use std::io::Write;
 use std::net::SocketAddrV4;
 
-use crate::hello::packet_len;
 use crate::interface::Interface;
-use crate::transport::ip_packet_len;
 use switchml_protocol::LANES_PER_BLOCK;
+use switchml_worker_core::packet::ip_packet_len;
+use switchml_worker_core::packet::packet_len;
 
 /// Says a line of a rank's, on the standard error stream: where torch and MPI say such things, too.
 pub(crate) fn say(job: &str, rank: u32, what: impl fmt::Display) {

@@ -3,20 +3,10 @@
 use std::sync::mpsc::{Receiver, Sender, TryRecvError};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use switchml_worker_core::CallStats;
+
 use crate::driver::Shared;
 use crate::error::Error;
-use crate::stats::CallStats;
-
-/// A call's elements, or some of them, while the collective is in flight.
-pub trait Task: Send {
-    /// The elements, in native byte order.
-    fn bytes(&self) -> &[u8];
-    /// The same, to be overwritten with the result.
-    fn bytes_mut(&mut self) -> &mut [u8];
-    /// Gives them back with the result, and tells what that took. A task that is dropped instead
-    /// has failed.
-    fn finish(self: Box<Self>, stats: CallStats);
-}
 
 /// What the parts of a call have in common. It is gone when they all are.
 pub(crate) struct Whole {

@@ -6,15 +6,7 @@ use std::io;
 use std::net::SocketAddrV4;
 use std::time::Duration;
 
-pub(crate) use udp::{LARGEST_DATAGRAM, Udp};
-
-/// IPv4 and UDP headers.
-const IP_UDP_LEN: usize = 20 + 8;
-
-/// Size of the IP packet that carries `len` bytes.
-pub(crate) const fn ip_packet_len(len: usize) -> usize {
-    len + IP_UDP_LEN
-}
+pub(crate) use udp::Udp;
 
 /// A way to the aggregator.
 ///

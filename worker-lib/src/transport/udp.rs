@@ -14,11 +14,11 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt;
 use socket2::{Domain, Protocol, Socket, Type};
 
-use super::{IP_UDP_LEN, Transport, ip_packet_len};
+use switchml_worker_core::packet::{IP_UDP_LEN, LARGEST_DATAGRAM, ip_packet_len};
+
+use super::Transport;
 use crate::waker::Waker;
 
-/// Most bytes in one UDP datagram, and so in a superpacket: the IP length field is 16 bits.
-pub(crate) const LARGEST_DATAGRAM: usize = 65_535 - IP_UDP_LEN;
 /// Messages per receiving system call.
 const MESSAGES: usize = 32;
 /// Wanted for the kernel's socket buffers: some thousand packets.

@@ -1,0 +1,150 @@
+//! `switchml-worker`, the command line: what it takes, and what a script learns from how it ends.
+
+#![forbid(unsafe_code)]
+#![deny(clippy::print_stdout)]
+
+mod bench;
+mod doctor;
+mod job;
+mod seconds;
+mod size;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use switchml_cli::say;
+use switchml_worker::{Error, control};
+
+/// What scripts may rely on.
+const EXIT_CODES: &str = "Exit codes: 0 all is well; 1 wrong results; 2 bad arguments; 3 the aggregator or ranks cannot \
+    be reached, or the job refuses this rank; 4 a collective failed. A failure is one line on standard error.";
+
+/// All-reduce through an in-network aggregator: a benchmark, and a check of the path
+#[derive(Parser)]
+#[command(
+    version,
+    after_help = "Exit codes: 0 all is well; 1 wrong results, or a check failed; 2 bad arguments; \
+    3 the aggregator or ranks cannot be reached, or the job refused; 4 a collective failed."
+)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Bench(bench::Bench),
+    Doctor(doctor::Doctor),
+}
+
+/// Why a command did not succeed, in one line; each kind is an exit code.
+#[derive(Debug, thiserror::Error)]
+enum Failure {
+    /// Elements of a result are wrong.
+    #[error("{0}")]
+    Wrong(String),
+    /// The arguments make no sense.
+    #[error("{0}")]
+    Usage(String),
+    /// There is no job to work in.
+    #[error(transparent)]
+    Join(Error),
+    /// A collective failed.
+    #[error(transparent)]
+    Collective(Error),
+    /// A check failed, and has said why.
+    #[error("the check of the {name} failed")]
+    Step {
+        /// What was checked.
+        name: &'static str,
+        /// The exit code of the reason.
+        code: u8,
+    },
+}
+
+impl Failure {
+    /// Sorts out the arguments that only the job's set-up could judge.
+    fn joining(error: Error) -> Self {
+        match error {
+            Error::Setting { .. } | Error::Control(control::Error::Address { .. }) => {
+                Self::Usage(error.to_string())
+            }
+            other => Self::Join(other),
+        }
+    }
+
+    fn code(&self) -> u8 {
+        match self {
+            Self::Wrong(_) => 1,
+            Self::Usage(_) => 2,
+            Self::Join(_) => 3,
+            Self::Collective(_) => 4,
+            Self::Step { code, .. } => *code,
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    let outcome = match switchml_cli::parse::<Cli>().command {
+        Command::Bench(bench) => bench.run(),
+        Command::Doctor(doctor) => doctor.run(),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("error: {failure}");
+            ExitCode::from(failure.code())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_mistake_is_one_line() {
+        switchml_cli::test::every_mistake_is_one_line::<Cli>();
+    }
+
+    #[test]
+    fn complaints_are_one_line() {
+        for (arguments, complaint) in [
+            (
+                &["bench", "--rank", "x"][..],
+                "invalid value 'x' for '--rank <RANK>': invalid digit found in string (see --help)",
+            ),
+            (
+                &["bench", "-b", "8T"],
+                "invalid value '8T' for '--minbytes <SIZE>': \"8T\" is no size: 8, 64K, 16M and 1G are (see --help)",
+            ),
+            (
+                &["bench", "--op", "prod"],
+                "invalid value 'prod' for '--op <OP>': unknown operator \"prod\": sum, avg, max, min, sum16 and avg16 are allowed (see --help)",
+            ),
+            (
+                &["bench", "--sparsity", "90"],
+                "invalid value '90' for '--sparsity <SHARE>': \"90\" is no share: 0, 0.9 and 1 are (see --help)",
+            ),
+            (
+                &["bench", "-n", "0"],
+                "invalid value '0' for '--iters <N>': number would be zero for non-zero type (see --help)",
+            ),
+            (
+                &["bench", "-i", "8", "-f", "2"],
+                "the argument '--stepbytes <SIZE>' cannot be used with '--stepfactor <FACTOR>' (see --help)",
+            ),
+            (
+                &[],
+                "'switchml-worker' requires a subcommand but one was not provided [subcommands: bench, doctor, help] (see --help)",
+            ),
+            (&["frobnicate"], "unrecognized subcommand 'frobnicate' (see --help)"),
+        ] {
+            let error =
+                switchml_cli::parse_from::<Cli>(["switchml-worker"].iter().chain(arguments))
+                    .err()
+                    .unwrap();
+            assert_eq!(switchml_cli::one_line(&error), complaint);
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! What a large call's fixed point costs, beside ring sums: `cargo run --release -p switchml-worker
+//! --example precision`.
+//!
+//! Sums of f32 over 8 ranks, in packets of 352 lanes, against sums in f64. A relative error is that
+//! of an element, |sum - truth| / |truth|; NMSE is the sum of all squared errors over that of all
+//! squared sums. A ring adds one rank's elements after the other, rounding to its type each time.
+
+use half::bf16;
+use rand::{RngExt, SeedableRng, rngs::StdRng};
+use switchml_worker_core::numerics::{Codec, DType, NumericsError, ReduceOp, exponent};
+
+const RANKS: usize = 8;
+const COUNT: usize = 1 << 20;
+/// Lanes of a packet that fills a 1500-byte MTU.
+const LANES: usize = 352;
+/// Elements of an embedding's row.
+const ROW: usize = 64;
+
+fn main() -> Result<(), NumericsError> {
+    println!(
+        "{:<34} {:<12} {:>9} {:>9} {:>9} {:>9} {:>9}",
+        "", "", "median", "99 %", "largest", "sums of 0", "NMSE"
+    );
+    let normal = |_: usize, random: &mut StdRng| normal(random);
+    report("normal", &tensors(normal))?;
+    // Each rank has its own rows with gradients: those of the tokens that it saw.
+    for (name, share, tiny) in [
+        ("rows, 1 in 100 large, others 1e-3", 0.01, 1e-3),
+        ("rows, 1 in 100 large, others 1e-6", 0.01, 1e-6),
+    ] {
+        let mut scale = 0.0;
+        report(
+            name,
+            &tensors(|i, random| {
+                if i % ROW == 0 {
+                    scale = if random.random_bool(share) { 1.0 } else { tiny };
+                }
+                scale * self::normal(random)
+            }),
+        )?;
+    }
+    for sigma in [1.0, 2.0, 4.0, 6.0] {
+        let log_normal = |_: usize, random: &mut StdRng| {
+            let magnitude = (sigma * self::normal(random)).exp();
+            if random.random_bool(0.5) { -magnitude } else { magnitude }
+        };
+        report(&format!("log-normal, sigma {sigma}"), &tensors(log_normal))?;
+    }
+    Ok(())
+}
+
+/// A tensor for each rank.
+fn tensors(mut element: impl FnMut(usize, &mut StdRng) -> f64) -> Vec<Vec<f32>> {
+    let mut random = StdRng::seed_from_u64(1);
+    (0..RANKS).map(|_| (0..COUNT).map(|i| element(i, &mut random) as f32).collect()).collect()
+}
+
+/// Of mean 0 and variance 1 (Box, Muller: "A note on the generation of random normal deviates",
+/// 1958).
+fn normal(random: &mut StdRng) -> f64 {
+    let (radius, angle) = (1.0 - random.random::<f64>(), random.random::<f64>());
+    (-2.0 * radius.ln()).sqrt() * (std::f64::consts::TAU * angle).cos()
+}
+
+fn report(data: &str, ranks: &[Vec<f32>]) -> Result<(), NumericsError> {
+    let truth: Vec<f64> =
+        (0..COUNT).map(|i| ranks.iter().map(|rank| f64::from(rank[i])).sum()).collect();
+    row(data, "32 bits", &truth, &fixed_point(ranks, ReduceOp::Sum)?);
+    row("", "16 bits", &truth, &fixed_point(ranks, ReduceOp::Sum16)?);
+    row("", "f32, ring", &truth, &ring(ranks, |x| x));
+    row("", "bf16, ring", &truth, &ring(ranks, |x| bf16::from_f32(x).to_f32()));
+    Ok(())
+}
+
+/// As workers and an aggregator do it.
+fn fixed_point(ranks: &[Vec<f32>], op: ReduceOp) -> Result<Vec<f32>, NumericsError> {
+    let codec = Codec::reduction(DType::F32, op, RANKS, COUNT)?;
+    let elements = codec.bytes_per_chunk(LANES) / 4;
+    let mut result = vec![0f32; COUNT];
+    for (number, sums) in result.chunks_mut(elements).enumerate() {
+        let chunks: Vec<&[u8]> = ranks
+            .iter()
+            .map(|rank| bytemuck::cast_slice(&rank[number * elements..][..sums.len()]))
+            .collect();
+        let largest =
+            chunks.iter().map(|chunk| codec.exponent(chunk)).max().unwrap_or(exponent::ZERO);
+        let mut payload = vec![0; 4 * LANES];
+        let mut total = vec![0u8; 4 * LANES];
+        for chunk in chunks {
+            codec.encode(chunk, largest, &mut payload);
+            // Two i16 or one i32: added so that no half carries into the other, if they are two.
+            add(op, &mut total, &payload);
+        }
+        codec.decode(&total, largest, bytemuck::cast_slice_mut(sums));
+    }
+    Ok(result)
+}
+
+fn add(op: ReduceOp, total: &mut [u8], payload: &[u8]) {
+    if op == ReduceOp::Sum16 {
+        for (sum, half) in total.as_chunks_mut::<2>().0.iter_mut().zip(payload.as_chunks::<2>().0) {
+            *sum = i16::from_be_bytes(*sum).wrapping_add(i16::from_be_bytes(*half)).to_be_bytes();
+        }
+    } else {
+        for (sum, lane) in total.as_chunks_mut::<4>().0.iter_mut().zip(payload.as_chunks::<4>().0) {
+            *sum = i32::from_be_bytes(*sum).wrapping_add(i32::from_be_bytes(*lane)).to_be_bytes();
+        }
+    }
+}
+
+/// One rank's elements after the other, beginning with a rank that depends on the element's place.
+fn ring(ranks: &[Vec<f32>], round: impl Fn(f32) -> f32) -> Vec<f32> {
+    let sum = |i: usize| {
+        let first = i * RANKS / COUNT;
+        (0..RANKS)
+            .map(|step| round(ranks[(first + step) % RANKS][i]))
+            .reduce(|sum, x| round(sum + x))
+            .unwrap_or(0.0)
+    };
+    (0..COUNT).map(sum).collect()
+}
+
+fn row(data: &str, name: &str, truth: &[f64], sums: &[f32]) {
+    let pairs = || truth.iter().zip(sums).map(|(truth, sum)| (*truth, f64::from(*sum)));
+    let mut errors: Vec<f64> =
+        pairs().map(|(truth, sum)| (sum - truth).abs() / truth.abs()).collect();
+    errors.sort_by(f64::total_cmp);
+    let at = |share: f64| errors[((COUNT - 1) as f64 * share) as usize];
+    let lost = pairs().filter(|(truth, sum)| *truth != 0.0 && *sum == 0.0).count();
+    let squares = |square: fn((f64, f64)) -> f64| pairs().map(square).sum::<f64>();
+    let nmse = squares(|(truth, sum)| (sum - truth).powi(2)) / squares(|(truth, _)| truth.powi(2));
+    let lost = 100.0 * lost as f64 / COUNT as f64;
+    let [median, most, largest] = [0.5, 0.99, 1.0].map(at);
+    println!(
+        "{data:<34} {name:<12} {median:>9.1e} {most:>9.1e} {largest:>9.1e} {lost:>7.2} % {nmse:>9.1e}"
+    );
+}

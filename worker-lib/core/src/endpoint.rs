@@ -1,0 +1,185 @@
+//! One rank's data path without its I/O: [`Engine`], the collectives in flight, and their chunks in
+//! bundles.
+//!
+//! The library's `driver` drives it with sockets and a clock, simulators and fuzz targets with what they make
+//! up. In a loop, a caller
+//!
+//! 1. takes in calls by [`Endpoint::submit`] and every datagram by [`Endpoint::receive`],
+//! 2. calls [`Endpoint::on_timer`],
+//! 3. sends what [`Endpoint::next`] returns, each filled in by [`Endpoint::fill`], until that is
+//!    nothing,
+//! 4. calls [`Endpoint::give_back`],
+//! 5. waits for a call or a datagram, at most until [`Endpoint::deadline`].
+//!
+//! Time is monotonic, in nanoseconds, from wherever the caller likes. After a [`Failure`] the
+//! endpoint is of no more use: dropping it drops the tasks in flight, which their owners hear.
+
+use std::time::Duration;
+
+use switchml_protocol::header::HEADER_LEN;
+use zerocopy::IntoBytes;
+
+use crate::bundles::Bundles;
+use crate::collective::Job;
+use crate::engine::{Chunk, Config, Engine, Failure, Transmission, Waiting};
+use crate::numerics::Codec;
+use crate::schedule::Schedule;
+use crate::stats::CallStats;
+
+pub use crate::collective::{Call, Kind};
+pub use crate::task::Task;
+
+/// A collective to run.
+pub struct Command {
+    /// The call's number in the session, from 0. Of an endpoint's commands each has a larger one
+    /// than those before.
+    pub number: u64,
+    /// The call, equal on all ranks.
+    pub call: Call,
+    /// How its elements travel, by [`Call::codec`].
+    pub codec: Codec,
+    /// Whether this rank's elements count: all but those of a broadcast's receivers do.
+    pub contributes: bool,
+    /// The elements; some of the call's where other endpoints have the rest.
+    pub task: Box<dyn Task>,
+}
+
+/// See the [module's documentation](self).
+pub struct Endpoint {
+    engine: Engine,
+    schedule: Schedule,
+    bundles: Bundles,
+    /// The next new chunk, while there is no room for the rest of its bundle.
+    ahead: Option<Chunk>,
+}
+
+impl Endpoint {
+    /// An endpoint without calls, for chunks of up to `lanes` lanes, of which superpackets carry up
+    /// to `batch`.
+    pub fn new(engine: Engine, lanes: u16, batch: u32) -> Self {
+        let Config { identity, unchecked_maxima, .. } = *engine.config();
+        let job = Job { ranks: identity.ranks.into(), lanes, unchecked_maxima };
+        Self { engine, schedule: Schedule::new(job), bundles: Bundles::new(batch), ahead: None }
+    }
+
+    /// The engine, to look at.
+    pub fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    /// Whether no collective is in flight.
+    pub fn is_idle(&self) -> bool {
+        self.schedule.is_empty()
+    }
+
+    /// Adds a collective, behind those in flight.
+    pub fn submit(&mut self, command: Command) {
+        self.schedule.push(command);
+    }
+
+    /// Whether call `number`, which was submitted, is done.
+    pub fn is_done(&self, number: u64) -> bool {
+        self.schedule.is_done(number)
+    }
+
+    /// Takes in a datagram that came from the aggregator's address; `congested` when it carried the
+    /// CE mark of ECN.
+    ///
+    /// # Errors
+    /// As [`Engine::receive`], and [`Failure::Maximum`].
+    pub fn receive(&mut self, now: u64, datagram: &[u8], congested: bool) -> Result<(), Failure> {
+        let accept = |chunk: &Chunk, maximum: &[u8]| self.schedule.accept(chunk, maximum);
+        if let Some((completed, payload)) =
+            self.engine.receive_if(now, datagram, congested, accept)?
+        {
+            self.schedule.decode(now, &completed, payload)?;
+        }
+        Ok(())
+    }
+
+    /// Takes in which ranks, a bitmap, have left in good order.
+    pub fn note_departed(&mut self, ranks: u64) {
+        self.engine.note_departed(ranks);
+    }
+
+    /// Takes in whether the control plane watches the other ranks: [`Engine::note_watched`].
+    pub fn note_watched(&mut self, now: u64, watched: bool) {
+        self.engine.note_watched(now, watched);
+    }
+
+    /// Whom it has waited for without a result for `time` or longer, and in which call, with its
+    /// number.
+    pub fn waiting_for(&self, time: Duration, now: u64) -> Option<(Waiting, u64, &Call)> {
+        let waiting = self
+            .engine
+            .waiting(now)
+            .filter(|waiting| u128::from(waiting.time) >= time.as_nanos())?;
+        let (number, call) = self.calls_in_flight(waiting.collective).last()?;
+        Some((waiting, number, call))
+    }
+
+    /// Marks what is overdue, to be sent again.
+    ///
+    /// # Errors
+    /// As [`Engine::on_timer`].
+    pub fn on_timer(&mut self, now: u64) -> Result<(), Failure> {
+        self.engine.on_timer(now)
+    }
+
+    /// The next packet to send now, if any: what is due again, then new chunks, each bundle once
+    /// there is room for all of it.
+    pub fn next(&mut self, now: u64) -> Option<Transmission> {
+        self.engine.next_resend(now).or_else(|| self.next_new(now))
+    }
+
+    /// Writes a transmission's packet, of [`Transmission::packet_len`] bytes.
+    ///
+    /// # Panics
+    /// When `packet` is of another length.
+    pub fn fill(&self, transmission: &Transmission, packet: &mut [u8]) {
+        let Transmission { mut header, chunk } = *transmission;
+        let (head, payload) = packet.split_at_mut(HEADER_LEN);
+        let sum = self.schedule.encode(&chunk, payload);
+        header.check.set(header.check_of(sum, 1));
+        head.copy_from_slice(header.as_bytes());
+    }
+
+    /// When [`Self::on_timer`] is to be called, if nothing comes before; `None` while nothing is
+    /// outstanding.
+    pub fn deadline(&self) -> Option<u64> {
+        self.engine.deadline()
+    }
+
+    /// The calls in flight up to collective `last` of this endpoint in the order of their issue,
+    /// with their numbers.
+    pub fn calls_in_flight(&self, last: u64) -> impl Iterator<Item = (u64, &Call)> {
+        self.schedule.in_flight(last)
+    }
+
+    /// Whether collectives are done and not given back yet.
+    pub fn has_done(&self) -> bool {
+        self.schedule.has_done()
+    }
+
+    /// Statistics of the collectives that are done and not given back yet.
+    pub fn done(&self) -> impl Iterator<Item = &CallStats> {
+        self.schedule.done()
+    }
+
+    /// Finishes the tasks of the collectives that are done.
+    pub fn give_back(&mut self) {
+        self.schedule.give_back();
+    }
+
+    fn next_new(&mut self, now: u64) -> Option<Transmission> {
+        self.ahead = self.ahead.or_else(|| self.schedule.next());
+        let chunk = self.ahead?;
+        // There is room for it some time: a bundle takes up half of the window at most.
+        if self.engine.room() < self.bundles.rest(&chunk, self.engine.window()) {
+            return None;
+        }
+        self.ahead = None;
+        self.bundles.advance(&chunk);
+        Some(self.engine.send(now, chunk))
+    }
+}

@@ -1,0 +1,41 @@
+//! A worker without its I/O: what a rank sends, and what it makes of what it gets.
+//!
+//! Nothing here opens a socket, starts a thread, reads a clock or touches a file. Bytes and the
+//! time come in as arguments, decisions go out. So the library `switchml-worker`, the simulator,
+//! the model checker and the fuzz targets drive the same code.
+//!
+//! | module | what it does |
+//! | --- | --- |
+//! | [`endpoint`] | engine and collectives together: a rank's data path |
+//! | `collective`, `schedule` | one collective's chunks; several collectives in flight |
+//! | `ahead`, `predictor` | data chunks of small calls that do not wait for their exponents; what these will be |
+//! | `witness` | proves maxima of an aggregator that does not check them |
+//! | [`numerics`] | elements to lanes and back |
+//! | [`engine`] | what to send next |
+//! | `bundles` | where the stream of chunks is cut into superpackets |
+//! | [`shards`] | which part of a call each of several data threads runs |
+//! | [`stats`] | what calls took |
+//! | [`issued`] | the calls that a rank may have to report |
+//! | [`hello`] | how large a packet the path carries |
+
+#![deny(unsafe_code)]
+
+mod ahead;
+mod bundles;
+mod collective;
+pub mod endpoint;
+pub mod engine;
+mod hash;
+pub mod hello;
+pub mod issued;
+pub mod numerics;
+pub mod packet;
+mod predictor;
+mod schedule;
+pub mod shards;
+pub mod stats;
+pub mod task;
+mod witness;
+
+pub use numerics::{DType, Element, ReduceOp};
+pub use stats::{CallStats, RoundTrips, Straggler};

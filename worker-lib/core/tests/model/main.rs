@@ -1,0 +1,51 @@
+//! Model checking: every state that small jobs can get into, over the real worker engine and the
+//! real slot machine.
+//!
+//! Stateright searches breadth first; its states are those of [`world`]: engines
+//! ([`switchml_worker_core::engine::Engine`]), an aggregator ([`switchml_protocol::aggregator::serve`])
+//! and a network that loses, repeats and reorders without bound. What is checked are the
+//! [`properties`](world::RIGHT_SUMS). Rules of the protocol can be taken out one at a time
+//! ([`rules`]), which the search must notice.
+//!
+//! # What keeps the search finite, and why nothing is missed
+//!
+//! - **The network is a set.** What was once sent may arrive at any time, any number of times, or
+//!   never. So loss, repetition and reordering need no events of their own, and a resend adds
+//!   nothing: it is the same packet but for a flag that nobody looks at, and its aux. That it is
+//!   the same is asserted whenever an engine resends.
+//! - **Aux** matters to one question alone: whether a PENDING answers a packet sent after the news
+//!   that a rank has left. So it is the number of departures that the sender knew of.
+//! - **Time stands still but for alarms.** An engine's answer to a packet depends on the chunks
+//!   that it has outstanding, never on the time. So engines are told apart by what they sent, what
+//!   they got, what PENDING told them of each chunk and how often their timer expired, not by
+//!   clocks and estimates; each engine's number of outstanding chunks is compared with that at each
+//!   step. An alarm sets an engine's clock to its deadline.
+//! - **PENDING and REJECT arrive at once or never.** PENDING only changes what its chunk's entry
+//!   says, and a later one overwrites it; so one that is late leaves an engine as it would be had
+//!   it come at once and the newer ones been lost. A REJECT of an aborted job or of a poisoned
+//!   round is what the next resend would bring just as well. Where workers leave, an old PENDING
+//!   means more: there it is kept.
+//! - **A RESULT to one** that says what a RESULT to all said is not kept a second time; that the
+//!   engine takes both alike is asserted.
+//! - **Workers of the first session rest once the second one has begun**, but for what the
+//!   aggregator says from then on. They could have done all else before: it does not depend on the
+//!   change, and what they send from then on is dropped.
+//! - **Lanes** hold [tallies](tally): a sum says who is in it and how often.
+//!
+//! The checker tells states apart by a 64-bit hash; at a million states, two of them share one with
+//! a probability of 3e-8.
+//!
+//! `SWITCHML_MODEL=large` searches larger bounds too.
+
+mod aggregator;
+mod fair;
+mod packets;
+mod published;
+mod rules;
+mod search;
+mod tally;
+mod worker;
+mod world;
+
+mod removals;
+mod searches;

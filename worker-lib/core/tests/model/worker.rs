@@ -1,0 +1,240 @@
+//! A rank: the real engine, and what tells two moments of it apart.
+
+use std::borrow::Cow;
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
+
+use switchml_protocol::header::{HEADER_LEN, Header, Kind, flags};
+use switchml_worker_core::engine::{Completed, Engine, Failure};
+
+use crate::packets;
+use crate::rules::Rule;
+use crate::world::{Violation, World};
+
+/// Most slots of a world.
+pub const MOST_SLOTS: usize = 4;
+
+/// One rank in one session.
+#[derive(Clone, Debug)]
+pub struct Worker {
+    pub view: View,
+    pub engine: Arc<Engine>,
+    /// The engine's clock.
+    pub now: u64,
+}
+
+/// All of a worker that its answer to any packet depends on, and what it hopes for.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct View {
+    pub session: usize,
+    pub rank: u16,
+    /// Chunks sent: 0..sent.
+    pub sent: usize,
+    /// Bitmap of the chunks whose result it has.
+    pub got: u32,
+    /// The ranks that PENDING told of for the chunk that is outstanding in each slot: a bitmap, 0
+    /// if there was none.
+    pub told: [u8; MOST_SLOTS],
+    /// Expiries of its timer since there was progress.
+    pub alarms: u8,
+    pub failure: Option<Failure>,
+    /// It is done, and has said goodbye.
+    pub left: bool,
+    /// Bitmap of the ranks that it knows to have left.
+    pub departed: u64,
+}
+
+impl PartialEq for Worker {
+    fn eq(&self, other: &Self) -> bool {
+        self.view == other.view
+    }
+}
+
+impl Eq for Worker {}
+
+impl Hash for Worker {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.view.hash(state);
+    }
+}
+
+impl Worker {
+    pub fn new(world: &World, session: usize, rank: u16) -> Self {
+        let view = View {
+            session,
+            rank,
+            sent: 0,
+            got: 0,
+            told: [0; MOST_SLOTS],
+            alarms: 0,
+            failure: None,
+            left: false,
+            departed: 0,
+        };
+        Self { view, engine: Arc::new(world.engine(session, rank)), now: 0 }
+    }
+
+    /// Whether it has all results of its session.
+    pub fn is_done(&self, world: &World) -> bool {
+        self.view.got.count_ones() as usize == world.chunks(self.view.session)
+    }
+
+    /// Whether nothing more comes of it.
+    pub fn has_ended(&self, world: &World) -> bool {
+        self.view.failure.is_some() || self.is_done(world)
+    }
+
+    pub fn may_send(&self, world: &World) -> bool {
+        !self.has_ended(world)
+            && self.view.sent < world.chunks(self.view.session)
+            && self.engine.may_send()
+    }
+
+    /// Chunks whose contributions the network has from it: 0 up to this one.
+    pub fn in_network(&self, world: &World) -> usize {
+        // A worker that does not wait has sent all of them with the first one.
+        let all = world.lacks(Rule::Wait) && self.view.sent > 0;
+        if all { world.chunks(self.view.session) } else { self.view.sent }
+    }
+
+    /// Whether a chunk has been sent and has no result yet.
+    pub fn awaits(&self, chunk: usize) -> bool {
+        chunk < self.view.sent && self.view.got >> chunk & 1 == 0
+    }
+
+    /// Hears that a rank has left in good order.
+    pub fn note_departed(&mut self, rank: u16) {
+        self.view.departed |= 1 << rank;
+        Arc::make_mut(&mut self.engine).note_departed(1 << rank);
+    }
+
+    /// What stands for the aux of packets that it sends now: how many departures it knows of.
+    /// Whether an aux is newer than the newest of them is all that an engine looks for.
+    pub fn era(&self) -> u32 {
+        self.view.departed.count_ones()
+    }
+
+    /// Sends its next chunk; which one.
+    pub fn send(&mut self, world: &World) -> usize {
+        let View { session, rank, sent, .. } = self.view;
+        let transmission =
+            Arc::make_mut(&mut self.engine).send(self.now, world.chunk(session, rank, sent));
+        let datagram =
+            packets::contribution(transmission.header, &world.contribution(session, rank, sent));
+        world.assert_same(session, rank, sent, &datagram);
+        self.view.sent += 1;
+        sent
+    }
+
+    /// Hears an answer.
+    pub fn hear(&mut self, world: &World, datagram: &[u8]) -> Result<(), Violation> {
+        let doctored = self.doctor(world, datagram);
+        let engine = Arc::make_mut(&mut self.engine);
+        let before = engine.stats().pending;
+        match engine.receive(self.now, &doctored, false) {
+            Ok(Some((Completed { chunk, .. }, payload))) => {
+                let sum = packets::tally(payload);
+                self.view.got |= 1 << chunk.index;
+                self.view.told[world.slot_of(chunk.index)] = 0;
+                self.view.alarms = 0;
+                if Some(sum) != world.sum(self.view.session, chunk.index) {
+                    let View { session, rank, .. } = self.view;
+                    return Err(Violation::WrongSum { session, rank, chunk: chunk.index, sum });
+                }
+            }
+            Ok(None) if engine.stats().pending > before => {
+                let (header, payload) = datagram.split_at(HEADER_LEN);
+                let bitmap = u64::from_be_bytes(payload.try_into().expect("two words"));
+                let slot = packets::header(header).slot.get();
+                self.view.told[usize::from(slot)] = u8::try_from(bitmap).expect("few ranks");
+            }
+            Ok(None) => {}
+            Err(failure) => self.view.failure = Some(failure),
+        }
+        let outstanding = self.view.sent - self.view.got.count_ones() as usize;
+        assert_eq!(self.engine.outstanding() as usize, outstanding, "{:?}", self.view);
+        Ok(())
+    }
+
+    /// Lets its time pass until its timer expires; the chunks that it sends again.
+    pub fn alarm(&mut self, world: &World) -> Vec<usize> {
+        let engine = Arc::make_mut(&mut self.engine);
+        self.now = engine.deadline().expect("something outstanding").max(self.now);
+        self.view.alarms += 1;
+        if let Err(failure) = engine.on_timer(self.now) {
+            self.view.failure = Some(failure);
+            return Vec::new();
+        }
+        let View { session, rank, .. } = self.view;
+        let mut resent = Vec::new();
+        while let Some(transmission) = engine.next_resend(self.now) {
+            let chunk = transmission.chunk.index;
+            let mut header = transmission.header;
+            assert_eq!(header.flags, flags::CHECKED | flags::RETRANSMIT);
+            header.flags = flags::CHECKED;
+            let datagram = packets::contribution(header, &world.contribution(session, rank, chunk));
+            world.assert_same(session, rank, chunk, &datagram);
+            resent.push(chunk);
+        }
+        if world.lacks(Rule::Resend) { Vec::new() } else { resent }
+    }
+
+    /// Numbers of the chunks that are outstanding.
+    fn outstanding(&self) -> impl Iterator<Item = usize> {
+        (0..self.view.sent).filter(|chunk| self.awaits(*chunk))
+    }
+
+    /// Gives an answer its aux, and makes it look as if the rules that are taken out were kept.
+    fn doctor<'a>(&self, world: &World, datagram: &'a [u8]) -> Cow<'a, [u8]> {
+        if world.setup.without.is_empty() && self.era() == 0 {
+            return Cow::Borrowed(datagram);
+        }
+        let is_result = packets::header(datagram).kind == Kind::Result as u8;
+        let era = packets::header(datagram).aux.get();
+        let fresh = self.era() > 0 && (era == self.era() || world.lacks(Rule::FreshPending));
+        let mut doctored = packets::rewritten(datagram, world.setup.ranks, |header| {
+            // Half of all numbers are newer than the few packets that were sent.
+            header.aux.set(if fresh { 1 << 30 } else { 0 });
+        });
+        let mut rewrite = |change: &dyn Fn(&mut Header)| {
+            doctored = packets::rewritten(&doctored, world.setup.ranks, change);
+        };
+        if world.lacks(Rule::AnswerEpoch) {
+            rewrite(&|header| header.epoch.set(world.epoch(self.view.session)));
+        }
+        if world.lacks(Rule::AnswerRank) {
+            rewrite(&|header| header.rank.set(self.view.rank));
+        }
+        if world.lacks(Rule::AnswerSlot) {
+            // Found by its round alone.
+            rewrite(&|header| {
+                let of_round = |chunk: &usize| world.round_of(*chunk) == header.round.get();
+                if let Some(chunk) = self.outstanding().find(of_round) {
+                    header.slot.set(world.slot_of(chunk) as u16);
+                }
+            });
+        }
+        if world.lacks(Rule::AnswerRound) {
+            // Found by its slot alone.
+            rewrite(&|header| {
+                let of_slot =
+                    |chunk: &usize| world.slot_of(*chunk) == usize::from(header.slot.get());
+                if let Some(chunk) = self.outstanding().find(of_slot) {
+                    header.round.set(world.round_of(chunk));
+                }
+            });
+        }
+        if world.lacks(Rule::AnswerCall) {
+            rewrite(&|header| {
+                let chunk = world.chunk_in(header.round.get(), header.slot.get());
+                let own = world.chunk(self.view.session, self.view.rank, chunk);
+                header.fingerprint.set(own.fingerprint);
+            });
+        }
+        if world.lacks(Rule::AnswerCheck) && is_result {
+            let (header, payload) = packets::split(&doctored);
+            doctored = packets::sealed(header, &payload, world.setup.ranks.into());
+        }
+        Cow::Owned(doctored)
+    }
+}

@@ -1,0 +1,89 @@
+//! N ranks and an aggregator that adds lanes as the protocol says.
+
+use switchml_protocol::header::Op;
+use switchml_worker_core::numerics::{Codec, DType, ReduceOp, SMALL_COUNT, exponent, lane_sum};
+
+pub struct Reduced {
+    /// The chunk's global exponent.
+    pub exponent: i32,
+    /// What the aggregator sent back: empty when the chunk was skipped.
+    pub lanes: Vec<u32>,
+    /// Elements, in native byte order.
+    pub elements: Vec<u8>,
+}
+
+/// The codec of a call of more elements than a small one has.
+pub fn large(dtype: DType, op: ReduceOp, ranks: usize) -> Codec {
+    Codec::reduction(dtype, op, ranks, SMALL_COUNT + 1).expect("a reduction that is available")
+}
+
+/// The codec of a small call.
+pub fn small(dtype: DType, op: ReduceOp, ranks: usize) -> Codec {
+    Codec::reduction(dtype, op, ranks, SMALL_COUNT).expect("a reduction that is available")
+}
+
+/// All-reduces one chunk of a large call, given as each rank's elements.
+pub fn all_reduce(dtype: DType, op: ReduceOp, ranks: &[Vec<u8>]) -> Reduced {
+    all_reduce_with(large(dtype, op, ranks.len()), ranks)
+}
+
+/// All-reduces one chunk, given as each rank's elements.
+pub fn all_reduce_with(codec: Codec, ranks: &[Vec<u8>]) -> Reduced {
+    let global = if codec.uses_exponents() {
+        ranks.iter().map(|r| codec.exponent(r)).max().unwrap_or(0)
+    } else {
+        0
+    };
+    let mut elements = vec![0x55; ranks[0].len()];
+    if codec.uses_exponents() && exponent::is_skipped(global) {
+        codec.fill_skipped(global, &mut elements);
+        return Reduced { exponent: global, lanes: Vec::new(), elements };
+    }
+    let payloads: Vec<_> = ranks.iter().map(|elements| encode(codec, elements, global)).collect();
+    let lanes = aggregate(codec.wire_op(), &payloads);
+    codec.decode(&to_payload(&lanes), global, &mut elements);
+    Reduced { exponent: global, lanes, elements }
+}
+
+/// One rank's lanes; checks the lane sums and the padding on the way.
+pub fn encode(codec: Codec, elements: &[u8], exponent: i32) -> Vec<u32> {
+    let lanes = codec.lanes_for(elements.len());
+    let mut payload = vec![0xAA; lanes * 4];
+    let sum = codec.encode(elements, exponent, &mut payload);
+    let lanes = from_payload(&payload);
+    let op = codec.wire_op();
+    let expected = lanes.iter().fold(0u32, |a, b| add(op, a, *b));
+    assert_eq!((sum, lane_sum(op, &payload)), (expected, expected), "lane sum");
+    assert!(lanes[codec.used_lanes(elements.len())..].iter().all(|lane| *lane == 0), "padding");
+    lanes
+}
+
+/// The sum of two lanes, by halves if they are two i16.
+fn add(op: Op, a: u32, b: u32) -> u32 {
+    let halves = |a: u32, b: u32| (a as u16).wrapping_add(b as u16);
+    match op {
+        Op::SumI16 => u32::from(halves(a >> 16, b >> 16)) << 16 | u32::from(halves(a, b)),
+        _ => a.wrapping_add(b),
+    }
+}
+
+pub fn aggregate(op: Op, payloads: &[Vec<u32>]) -> Vec<u32> {
+    let combine = |a: u32, b: u32| match op {
+        Op::SumI32 | Op::SumI16 => add(op, a, b),
+        Op::MaxI32 => (a as i32).max(b as i32) as u32,
+        other => panic!("no codec uses {other:?}"),
+    };
+    let mut lanes = payloads[0].clone();
+    for payload in &payloads[1..] {
+        lanes.iter_mut().zip(payload).for_each(|(a, b)| *a = combine(*a, *b));
+    }
+    lanes
+}
+
+pub fn to_payload(lanes: &[u32]) -> Vec<u8> {
+    lanes.iter().flat_map(|lane| lane.to_be_bytes()).collect()
+}
+
+pub fn from_payload(payload: &[u8]) -> Vec<u32> {
+    payload.chunks(4).map(|b| u32::from_be_bytes([b[0], b[1], b[2], b[3]])).collect()
+}

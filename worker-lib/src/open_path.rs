@@ -1,0 +1,75 @@
+//! Opens the data path: says [`Hello`]s over a transport.
+
+use std::io;
+use std::net::SocketAddrV4;
+use std::time::{Duration, Instant};
+
+use switchml_protocol::LANES_PER_BLOCK;
+use switchml_protocol::header::{HEADER_LEN, Header};
+use switchml_worker_core::engine::Identity;
+use switchml_worker_core::hello::{Hello, HelloStep, OpenPath, PathFailure};
+use switchml_worker_core::packet::{ip_packet_len, packet_len};
+use zerocopy::IntoBytes;
+
+use crate::error::Error;
+use crate::transport::Transport;
+
+/// Says HELLO to the aggregator with `secret`, see [`Hello`].
+///
+/// # Errors
+/// [`Error::DataPathClosed`] when not even an empty HELLO comes back, [`Error::PathMtu`] when that
+/// does but one of a single block does not.
+pub(crate) fn open_path(
+    transport: &mut impl Transport,
+    identity: &Identity,
+    secret: u32,
+    max_lanes: u16,
+) -> Result<OpenPath, Error> {
+    let mut hello = Hello::new(*identity, secret, transport.largest_packet(), max_lanes);
+    let begin = Instant::now();
+    let now = || begin.elapsed().as_nanos() as u64;
+    loop {
+        match hello.step(now()) {
+            HelloStep::Send(header) => match send(transport, &header) {
+                Ok(()) => {}
+                Err(error) if error.raw_os_error() == Some(libc::EMSGSIZE) => hello.does_not_pass(),
+                Err(error) => return Err(Error::system("cannot send to the aggregator")(error)),
+            },
+            HelloStep::Wait(until) => {
+                let received = transport.receive(&mut |packet, _| hello.receive(now(), packet));
+                if received.map_err(Error::system("cannot receive"))? == 0 {
+                    let patience = Duration::from_nanos(until.saturating_sub(now()));
+                    transport.wait(Some(patience)).map_err(Error::system("cannot receive"))?;
+                }
+            }
+            HelloStep::Open(path) => return Ok(path),
+            HelloStep::Failed(failure) => return Err(explain(failure, transport.aggregator())),
+        }
+    }
+}
+
+fn send(transport: &mut impl Transport, header: &Header) -> io::Result<()> {
+    let packet = transport.packet(packet_len(header.lanes.get().into()))?;
+    let (head, payload) = packet.split_at_mut(HEADER_LEN);
+    head.copy_from_slice(header.as_bytes());
+    payload.fill(0);
+    transport.flush()
+}
+
+fn explain(failure: PathFailure, aggregator: SocketAddrV4) -> Error {
+    match failure {
+        PathFailure::Closed => {
+            let waited = Hello::longest_wait().as_secs_f64();
+            let reason = format!("no HELLO came back within {waited:.1} s");
+            Error::DataPathClosed { aggregator, reason }
+        }
+        PathFailure::TooSmall => Error::PathMtu {
+            aggregator,
+            passed: ip_packet_len(packet_len(0)),
+            needed: ip_packet_len(packet_len(LANES_PER_BLOCK)),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests;
