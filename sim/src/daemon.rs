@@ -15,7 +15,7 @@ use switchml_protocol::outcome::{Action, Outcome};
 use switchml_protocol::slot::{Slot, contribute};
 use switchml_protocol::{LANES_PER_BLOCK, MAX_RANKS, U16, U32, VERSION};
 use switchml_userspace_core::data_plane::{Fanout, JobSpec, Limits};
-use switchml_userspace_core::jobs::{Effect, GATHERING, JobTable, Session};
+use switchml_userspace_core::jobs::{Effect, GATHERING, JobTable, StreamId};
 use switchml_userspace_core::memory_tables::{MemoryTables, answer};
 use tracing::{debug, trace};
 use zerocopy::FromBytes;
@@ -34,8 +34,8 @@ pub const STRANGER: usize = 60_000;
 pub struct Daemon {
     tables: MemoryTables,
     jobs: JobTable,
-    sessions: HashMap<Connection, Session>,
-    connections: HashMap<Session, Connection>,
+    sessions: HashMap<Connection, StreamId>,
+    connections: HashMap<StreamId, Connection>,
     /// Jobs that are open, by number.
     specs: HashMap<u16, JobSpec>,
     limits: Limits,
@@ -109,12 +109,7 @@ impl Daemon {
     pub fn stop(&mut self, net: &mut Net, orderly: bool) {
         debug!("{} the aggregator is gone", Clock(net.now));
         if orderly {
-            let mut effects = self.jobs.shut_down();
-            // The order in which streams end is nobody's business, but must be the same in every
-            // run.
-            effects.sort_by_key(
-                |effect| if let Effect::End(session) = effect { 1 + session } else { 0 },
-            );
+            let effects = self.jobs.shut_down();
             self.perform(net, effects);
         }
         let mut connections: Vec<_> = self.sessions.keys().copied().collect();
@@ -129,7 +124,7 @@ impl Daemon {
     pub fn start_anew(&mut self, net: &mut Net) {
         debug!("{} another aggregator is there", Clock(net.now));
         self.tables = MemoryTables::new();
-        self.jobs = JobTable::new(self.limits, None, StdRng::seed_from_u64(net.dice.any()));
+        self.jobs = JobTable::new(self.limits, None, StdRng::seed_from_u64(net.rng.any()));
         self.sessions.clear();
         self.connections.clear();
         self.specs.clear();
@@ -203,7 +198,7 @@ impl Daemon {
         }
     }
 
-    fn end_session(&mut self, connection: Connection) -> Option<Session> {
+    fn end_session(&mut self, connection: Connection) -> Option<StreamId> {
         let session = self.sessions.remove(&connection)?;
         self.connections.remove(&session);
         Some(session)
@@ -218,7 +213,7 @@ impl Daemon {
     fn perform(&mut self, net: &mut Net, effects: Vec<Effect>) {
         for effect in effects {
             match effect {
-                Effect::Open(spec) if net.dice.chance(self.open_fails) => {
+                Effect::Open(spec) if net.rng.chance(self.open_fails) => {
                     net.tally.fault(Fault::OpenFailure);
                     let instead = self.jobs.fail(spec.number, "the aggregator failed: no luck");
                     return self.perform(net, instead);

@@ -9,7 +9,7 @@
 //! | [`net`], [`link`] | time, packets and messages under way, and what happens to them |
 //! | [`worker`] | a rank's process around HELLO and endpoint |
 //! | [`daemon`] | the aggregator: job table and data plane |
-//! | [`judge`] | what was promised, checked as it happens |
+//! | [`oracle`] | what was promised, checked as it happens |
 //! | [`world`] | one run |
 //! | [`campaign`] | many runs |
 //! | [`tally`] | what was tried, and what came of it |
@@ -21,11 +21,11 @@
 
 pub mod campaign;
 pub mod daemon;
-pub mod dice;
-pub mod judge;
 pub mod link;
 pub mod net;
+pub mod oracle;
 pub mod program;
+pub mod rng;
 pub mod scenario;
 pub mod tally;
 pub mod worker;

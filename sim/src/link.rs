@@ -1,6 +1,6 @@
 //! A link in one direction, and what it does to packets.
 
-use crate::dice::Dice;
+use crate::rng::Rng;
 use crate::scenario::{LinkPlan, MS, Time};
 use crate::tally::{Fault, Tally};
 
@@ -64,7 +64,7 @@ impl Link {
         &mut self,
         now: Time,
         packet: &[u8],
-        dice: &mut Dice,
+        rng: &mut Rng,
         tally: &mut Tally,
         mut out: impl FnMut(Delivery),
     ) {
@@ -81,27 +81,27 @@ impl Link {
             tally.fault(Fault::Congestion);
         }
         self.free_at = self.free_at.max(now) + packet.len() as u64 * plan.byte_time / 1_000;
-        if now < self.down_until || dice.chance(plan.loss) {
+        if now < self.down_until || rng.chance(plan.loss) {
             return tally.fault(Fault::Loss);
         }
-        let copies = if dice.chance(plan.duplication) { 2 } else { 1 };
+        let copies = if rng.chance(plan.duplication) { 2 } else { 1 };
         if copies > 1 {
             tally.fault(Fault::Duplication);
         }
         for _ in 0..copies {
             let mut packet = packet.to_vec();
-            let flipped = dice.chance(plan.corruption) && flip_bits(&mut packet, dice, tally);
-            let cut = dice.chance(plan.cutting) && cut(&mut packet, dice, tally);
-            let at = self.arrival(dice, tally);
+            let flipped = rng.chance(plan.corruption) && flip_bits(&mut packet, rng, tally);
+            let cut = rng.chance(plan.cutting) && cut(&mut packet, rng, tally);
+            let at = self.arrival(rng, tally);
             out(Delivery { at, packet, congested, intact: !flipped && !cut });
         }
     }
 
-    fn arrival(&mut self, dice: &mut Dice, tally: &mut Tally) -> Time {
-        let mut at = self.free_at + self.plan.delay + dice.below(self.plan.jitter + 1);
-        if dice.chance(self.plan.lateness) {
+    fn arrival(&mut self, rng: &mut Rng, tally: &mut Tally) -> Time {
+        let mut at = self.free_at + self.plan.delay + rng.below(self.plan.jitter + 1);
+        if rng.chance(self.plan.lateness) {
             tally.fault(Fault::Late);
-            at += dice.magnitude(MS, self.plan.latest);
+            at += rng.magnitude(MS, self.plan.latest);
         }
         if at < self.last_arrival {
             tally.fault(Fault::Reordering);
@@ -113,7 +113,7 @@ impl Link {
 
 /// Flips one bit, or several within an aligned 32-bit word: what the check word is sure to find, or
 /// but for one in 2^32.
-fn flip_bits(packet: &mut [u8], dice: &mut Dice, tally: &mut Tally) -> bool {
+fn flip_bits(packet: &mut [u8], rng: &mut Rng, tally: &mut Tally) -> bool {
     let (words, _) = packet.as_chunks_mut::<4>();
     if words.is_empty() {
         return false;
@@ -121,23 +121,20 @@ fn flip_bits(packet: &mut [u8], dice: &mut Dice, tally: &mut Tally) -> bool {
     tally.fault(Fault::BitFlips);
     // Every second time in the header, where each bit means something else.
     let header = words.len().min(8) as u64;
-    let place = if dice.one_in(2) { dice.below(header) } else { dice.below(words.len() as u64) };
-    let flips = if dice.one_in(2) {
-        1 << dice.below(32)
-    } else {
-        dice.range(1, u64::from(u32::MAX)) as u32
-    };
+    let place = if rng.one_in(2) { rng.below(header) } else { rng.below(words.len() as u64) };
+    let flips =
+        if rng.one_in(2) { 1 << rng.below(32) } else { rng.range(1, u64::from(u32::MAX)) as u32 };
     let word = &mut words[place as usize];
     *word = (u32::from_be_bytes(*word) ^ flips).to_be_bytes();
     true
 }
 
 /// Shortens a packet, or lengthens it.
-fn cut(packet: &mut Vec<u8>, dice: &mut Dice, tally: &mut Tally) -> bool {
+fn cut(packet: &mut Vec<u8>, rng: &mut Rng, tally: &mut Tally) -> bool {
     tally.fault(Fault::Cut);
     let len = packet.len() as u64;
-    let len = if dice.one_in(2) { dice.below(len + 1) } else { len + dice.range(1, 200) };
+    let len = if rng.one_in(2) { rng.below(len + 1) } else { len + rng.range(1, 200) };
     let changes = len as usize != packet.len();
-    packet.resize(len as usize, dice.any() as u8);
+    packet.resize(len as usize, rng.any() as u8);
     changes
 }

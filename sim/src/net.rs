@@ -12,8 +12,8 @@ use switchml_userspace_core::jobs::{Joiner, MemberId};
 use tracing::trace;
 use zerocopy::FromBytes;
 
-use crate::dice::Dice;
 use crate::link::Link;
+use crate::rng::Rng;
 use crate::scenario::{Scenario, Time};
 use crate::tally::Tally;
 
@@ -149,7 +149,7 @@ pub struct Net {
     /// The time.
     pub now: Time,
     /// Decides on what happens as it happens.
-    pub dice: Dice,
+    pub rng: Rng,
     /// Counts.
     pub tally: Tally,
     queue: BinaryHeap<Reverse<Scheduled>>,
@@ -167,7 +167,7 @@ impl Net {
     pub fn new(scenario: &Scenario) -> Self {
         Self {
             now: 0,
-            dice: Dice::new(!scenario.seed),
+            rng: Rng::new(!scenario.seed),
             tally: Tally::default(),
             queue: BinaryHeap::new(),
             scheduled: 0,
@@ -213,9 +213,9 @@ impl Net {
         trace!("{} {worker}:{port} -> {}", Clock(self.now), describe(packet));
         self.spy(packet);
         let binding = binding_of(worker, port);
-        let Self { now, dice, tally, links, .. } = self;
+        let Self { now, rng, tally, links, .. } = self;
         let mut arrivals = Vec::new();
-        links[worker][0].send(*now, packet, dice, tally, |delivery| arrivals.push(delivery));
+        links[worker][0].send(*now, packet, rng, tally, |delivery| arrivals.push(delivery));
         self.tally.packets += 1;
         for delivery in arrivals {
             let header_intact = delivery.packet.len() == packet.len()
@@ -230,9 +230,9 @@ impl Net {
     pub fn to_worker(&mut self, worker: usize, port: u16, packet: &[u8]) {
         trace!("{} {worker}:{port} <- {}", Clock(self.now), describe(packet));
         self.spy(packet);
-        let Self { now, dice, tally, links, .. } = self;
+        let Self { now, rng, tally, links, .. } = self;
         let mut arrivals = Vec::new();
-        links[worker][1].send(*now, packet, dice, tally, |delivery| arrivals.push(delivery));
+        links[worker][1].send(*now, packet, rng, tally, |delivery| arrivals.push(delivery));
         self.tally.packets += 1;
         for delivery in arrivals {
             let event = Event::AtWorker {
@@ -277,7 +277,7 @@ impl Net {
 
     fn control_arrival(&mut self, connection: Connection, direction: usize, more: Time) -> Time {
         let (least, most) = self.control_delay;
-        let at = self.now + least + self.dice.below(most + 1) + more;
+        let at = self.now + least + self.rng.below(most + 1) + more;
         let last = &mut self.wires[connection].last[direction];
         *last = (*last).max(at);
         *last

@@ -6,7 +6,7 @@ use switchml_worker_core::endpoint::{Call, Kind};
 use switchml_worker_core::numerics::SMALL_COUNT;
 use switchml_worker_core::{DType, ReduceOp};
 
-use crate::dice::{Dice, hash};
+use crate::rng::{Rng, hash};
 
 /// One call of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,13 +40,13 @@ pub enum Elements {
 }
 
 /// A program of `steps` calls by `ranks` ranks, of up to `largest` elements each.
-pub fn draw(dice: &mut Dice, ranks: u16, steps: u64, largest: u64) -> Vec<Step> {
-    let overlaps = dice.one_in(2);
+pub fn draw(rng: &mut Rng, ranks: u16, steps: u64, largest: u64) -> Vec<Step> {
+    let overlaps = rng.one_in(2);
     let mut program: Vec<Step> = Vec::new();
     for _ in 0..steps {
         // Training makes the same calls again and again, with other elements.
-        let again = program.last().copied().filter(|_| dice.one_in(2));
-        program.push(again.unwrap_or_else(|| draw_step(dice, ranks, largest, overlaps)));
+        let again = program.last().copied().filter(|_| rng.one_in(2));
+        program.push(again.unwrap_or_else(|| draw_step(rng, ranks, largest, overlaps)));
     }
     program
 }
@@ -54,13 +54,13 @@ pub fn draw(dice: &mut Dice, ranks: u16, steps: u64, largest: u64) -> Vec<Step> 
 /// Those whose results are told to the last bit: what 16 bits give of these elements is not.
 const OPS: [ReduceOp; 4] = [ReduceOp::Sum, ReduceOp::Avg, ReduceOp::Max, ReduceOp::Min];
 
-fn draw_step(dice: &mut Dice, ranks: u16, largest: u64, overlaps: bool) -> Step {
-    let count = if dice.one_in(20) { 0 } else { dice.magnitude(1, largest) as usize };
-    let dtype = dice.pick(&DType::ALL);
-    let kind = match dice.below(8) {
+fn draw_step(rng: &mut Rng, ranks: u16, largest: u64, overlaps: bool) -> Step {
+    let count = if rng.one_in(20) { 0 } else { rng.magnitude(1, largest) as usize };
+    let dtype = rng.pick(&DType::ALL);
+    let kind = match rng.below(8) {
         0 => Kind::Barrier,
-        1 => Kind::Broadcast { root: dice.below(ranks.into()) as u32 },
-        _ => Kind::AllReduce(dice.pick(&OPS)),
+        1 => Kind::Broadcast { root: rng.below(ranks.into()) as u32 },
+        _ => Kind::AllReduce(rng.pick(&OPS)),
     };
     let mut call = Call { kind, dtype, count };
     match kind {
@@ -73,24 +73,24 @@ fn draw_step(dice: &mut Dice, ranks: u16, largest: u64, overlaps: bool) -> Step 
     }
     let is_float_sum =
         matches!(call.kind, Kind::AllReduce(ReduceOp::Sum | ReduceOp::Avg)) && dtype != DType::I32;
-    let elements = match dice.below(6) {
+    let elements = match rng.below(6) {
         0 if call.kind == Kind::AllReduce(ReduceOp::Sum) && dtype == DType::F32 => Elements::Wild,
         1 if is_float_sum => Elements::Sparse,
         2 if is_float_sum && count > 0 => Elements::Special {
-            rank: dice.below(ranks.into()) as u16,
-            index: dice.below(count as u64) as usize,
-            infinite: dice.one_in(2),
+            rank: rng.below(ranks.into()) as u16,
+            index: rng.below(count as u64) as usize,
+            infinite: rng.one_in(2),
         },
         _ => Elements::Exact,
     };
-    Step { call, elements, waits: !overlaps || dice.one_in(4) }
+    Step { call, elements, waits: !overlaps || rng.one_in(4) }
 }
 
 /// The call that a rank makes instead, by mistake.
-pub fn mistake(dice: &mut Dice, step: &Step) -> Step {
+pub fn mistake(rng: &mut Rng, step: &Step) -> Step {
     let mut step = *step;
     let call = &mut step.call;
-    match (dice.below(3), call.kind) {
+    match (rng.below(3), call.kind) {
         (0, Kind::AllReduce(ReduceOp::Sum)) => call.kind = Kind::Broadcast { root: 0 },
         // There is no barrier of another size.
         (0, _) | (_, Kind::Barrier) => call.kind = Kind::AllReduce(ReduceOp::Sum),

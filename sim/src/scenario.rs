@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use switchml_worker_core::engine::Limits;
 
-use crate::dice::{Dice, Ppm};
 use crate::program::{self, Step};
+use crate::rng::{Ppm, Rng};
 
 /// Virtual time, or a span of it, in ns.
 pub type Time = u64;
@@ -156,74 +156,74 @@ pub enum Incident {
 impl Scenario {
     /// The scenario of a seed.
     pub fn draw(seed: u64) -> Self {
-        let dice = &mut Dice::new(seed);
-        let jobs = draw_jobs(dice);
+        let rng = &mut Rng::new(seed);
+        let jobs = draw_jobs(rng);
         let workers = jobs.iter().map(|job| usize::from(job.ranks)).sum();
-        let span = dice.magnitude(2 * MS, 4 * SECOND);
-        let liveness = dice.one_in(2);
-        let faults = draw_faults(dice);
-        let links = (0..workers).map(|_| draw_links(dice, &faults)).collect();
-        let incidents = draw_incidents(dice, workers, span);
+        let span = rng.magnitude(2 * MS, 4 * SECOND);
+        let liveness = rng.one_in(2);
+        let faults = draw_faults(rng);
+        let links = (0..workers).map(|_| draw_links(rng, &faults)).collect();
+        let incidents = draw_incidents(rng, workers, span);
         Self {
             seed,
             heals_at: liveness.then_some(2 * span),
-            slots: 16 << dice.pick(&[0, 1, 3, 5]),
-            max_lanes: 32 * dice.range(1, 24) as u16,
+            slots: 16 << rng.pick(&[0, 1, 3, 5]),
+            max_lanes: 32 * rng.range(1, 24) as u16,
             limits: Limits {
-                deadline: Duration::from_nanos(dice.magnitude(100 * MS, 5 * SECOND)),
-                timeout: Duration::from_nanos(dice.magnitude(100 * MS, 1800 * SECOND)),
+                deadline: Duration::from_nanos(rng.magnitude(100 * MS, 5 * SECOND)),
+                timeout: Duration::from_nanos(rng.magnitude(100 * MS, 1800 * SECOND)),
             },
-            join_timeout: dice.magnitude(8 * SECOND, 60 * SECOND),
-            attempts: dice.range(1, 4) as u32,
-            host_delay: dice.magnitude(US, 50 * US),
+            join_timeout: rng.magnitude(8 * SECOND, 60 * SECOND),
+            attempts: rng.range(1, 4) as u32,
+            host_delay: rng.magnitude(US, 50 * US),
             jobs,
             links,
-            control_delay: (dice.magnitude(50 * US, MS), dice.magnitude(US, 30 * MS)),
-            open_fails: if dice.one_in(10) { 300_000 } else { 0 },
+            control_delay: (rng.magnitude(50 * US, MS), rng.magnitude(US, 30 * MS)),
+            open_fails: if rng.one_in(10) { 300_000 } else { 0 },
             incidents,
-            stranger: dice.one_in(3).then(|| dice.magnitude(100 * US, 20 * MS)),
-            unchecked_maxima: dice.one_in(4),
+            stranger: rng.one_in(3).then(|| rng.magnitude(100 * US, 20 * MS)),
+            unchecked_maxima: rng.one_in(4),
         }
     }
 }
 
-fn draw_jobs(dice: &mut Dice) -> Vec<JobPlan> {
+fn draw_jobs(rng: &mut Rng) -> Vec<JobPlan> {
     let mut first_worker = 0;
-    let jobs = if dice.one_in(2) { 1 } else { dice.range(1, 4) };
+    let jobs = if rng.one_in(2) { 1 } else { rng.range(1, 4) };
     let mut draw = |_| {
-        let job = draw_job(dice, first_worker);
+        let job = draw_job(rng, first_worker);
         first_worker += usize::from(job.ranks);
         job
     };
     (0..jobs).map(&mut draw).collect()
 }
 
-fn draw_job(dice: &mut Dice, first_worker: usize) -> JobPlan {
-    let ranks = match dice.below(40) {
-        0 => dice.range(33, 64),
-        1..3 => dice.range(9, 32),
-        _ => dice.range(1, 6),
+fn draw_job(rng: &mut Rng, first_worker: usize) -> JobPlan {
+    let ranks = match rng.below(40) {
+        0 => rng.range(33, 64),
+        1..3 => rng.range(9, 32),
+        _ => rng.range(1, 6),
     } as u16;
-    let steps = dice.magnitude(1, 24);
+    let steps = rng.magnitude(1, 24);
     // As many packets in all, whatever the number of ranks.
     let largest = (20_000 / u64::from(ranks)).max(300);
-    let program = program::draw(dice, ranks, steps, largest);
-    let rank = |dice: &mut Dice| dice.below(ranks.into()) as u16;
-    let step = |dice: &mut Dice| dice.below(steps) as usize;
-    let mistake = (ranks > 1 && dice.one_in(12)).then(|| {
-        let place = step(dice);
-        (rank(dice), place, program::mistake(dice, &program[place]))
+    let program = program::draw(rng, ranks, steps, largest);
+    let rank = |rng: &mut Rng| rng.below(ranks.into()) as u16;
+    let step = |rng: &mut Rng| rng.below(steps) as usize;
+    let mistake = (ranks > 1 && rng.one_in(12)).then(|| {
+        let place = step(rng);
+        (rank(rng), place, program::mistake(rng, &program[place]))
     });
-    let receive_room = dice.magnitude(8, 512) as u32;
-    let quitter = (ranks > 1 && dice.one_in(15)).then(|| (rank(dice), step(dice)));
+    let receive_room = rng.magnitude(8, 512) as u32;
+    let quitter = (ranks > 1 && rng.one_in(15)).then(|| (rank(rng), step(rng)));
     JobPlan {
         ranks,
         first_worker,
-        pause: if dice.one_in(2) { 0 } else { dice.magnitude(10 * US, 300 * MS) },
-        origin: if dice.one_in(4) { 0u32.wrapping_sub(dice.range(1, 6) as u32) } else { 0 },
-        batch: dice.pick(&[1, 4, 45]),
+        pause: if rng.one_in(2) { 0 } else { rng.magnitude(10 * US, 300 * MS) },
+        origin: if rng.one_in(4) { 0u32.wrapping_sub(rng.range(1, 6) as u32) } else { 0 },
+        batch: rng.pick(&[1, 4, 45]),
         receive_room,
-        socket_room: if dice.one_in(2) { dice.range(1, 8) as u32 } else { receive_room },
+        socket_room: if rng.one_in(2) { rng.range(1, 8) as u32 } else { receive_room },
         program,
         mistake,
         quitter,
@@ -242,8 +242,8 @@ struct Faults {
     marks: bool,
 }
 
-fn draw_faults(dice: &mut Dice) -> Faults {
-    let mut some = |most: u64| if dice.one_in(2) { dice.magnitude(100, most) as Ppm } else { 0 };
+fn draw_faults(rng: &mut Rng) -> Faults {
+    let mut some = |most: u64| if rng.one_in(2) { rng.magnitude(100, most) as Ppm } else { 0 };
     let (loss, duplication, corruption, cutting, lateness) =
         (some(250_000), some(250_000), some(50_000), some(10_000), some(20_000));
     Faults {
@@ -252,19 +252,19 @@ fn draw_faults(dice: &mut Dice) -> Faults {
         corruption,
         cutting,
         lateness,
-        jitter: if dice.one_in(2) { dice.magnitude(US, 20 * MS) } else { 0 },
-        slow: dice.one_in(3),
-        marks: dice.one_in(2),
+        jitter: if rng.one_in(2) { rng.magnitude(US, 20 * MS) } else { 0 },
+        slow: rng.one_in(3),
+        marks: rng.one_in(2),
     }
 }
 
-fn draw_links(dice: &mut Dice, faults: &Faults) -> [LinkPlan; 2] {
+fn draw_links(rng: &mut Rng, faults: &Faults) -> [LinkPlan; 2] {
     // Few lanes in a packet, so that there are many packets.
-    let largest_packet = 32 + 128 * dice.range(1, 3) as usize + dice.below(128) as usize;
-    let delay = dice.magnitude(US, 50 * US);
+    let largest_packet = 32 + 128 * rng.range(1, 3) as usize + rng.below(128) as usize;
+    let delay = rng.magnitude(US, 50 * US);
     // Some links are spared.
     let mut draw = || {
-        let mut or_none = |value: Ppm| if dice.one_in(3) { 0 } else { value };
+        let mut or_none = |value: Ppm| if rng.one_in(3) { 0 } else { value };
         let plan = LinkPlan {
             largest_packet,
             delay,
@@ -276,13 +276,13 @@ fn draw_links(dice: &mut Dice, faults: &Faults) -> [LinkPlan; 2] {
             lateness: or_none(faults.lateness),
             ..LinkPlan::default()
         };
-        let slow = faults.slow && dice.one_in(2);
+        let slow = faults.slow && rng.one_in(2);
         LinkPlan {
-            jitter: if dice.one_in(3) { 0 } else { faults.jitter },
-            latest: dice.magnitude(MS, 8 * SECOND),
+            jitter: if rng.one_in(3) { 0 } else { faults.jitter },
+            latest: rng.magnitude(MS, 8 * SECOND),
             // 100 Mb/s to 10 Gb/s.
-            byte_time: if slow { dice.magnitude(800, 80_000) } else { 0 },
-            queue: dice.magnitude(2_000, 200_000),
+            byte_time: if slow { rng.magnitude(800, 80_000) } else { 0 },
+            queue: rng.magnitude(2_000, 200_000),
             marks: faults.marks,
             ..plan
         }
@@ -290,34 +290,31 @@ fn draw_links(dice: &mut Dice, faults: &Faults) -> [LinkPlan; 2] {
     [draw(), draw()]
 }
 
-fn draw_incidents(dice: &mut Dice, workers: usize, span: Time) -> Vec<(Time, Incident)> {
+fn draw_incidents(rng: &mut Rng, workers: usize, span: Time) -> Vec<(Time, Incident)> {
     let mut incidents = Vec::new();
-    let mut some = |dice: &mut Dice, draw: fn(&mut Dice, usize) -> Incident| {
-        let number = if dice.one_in(3) { dice.range(1, 3) } else { 0 };
+    let mut some = |rng: &mut Rng, draw: fn(&mut Rng, usize) -> Incident| {
+        let number = if rng.one_in(3) { rng.range(1, 3) } else { 0 };
         incidents.extend((0..number).map(|_| {
-            let worker = dice.below(workers as u64) as usize;
-            (dice.below(span), draw(dice, worker))
+            let worker = rng.below(workers as u64) as usize;
+            (rng.below(span), draw(rng, worker))
         }));
     };
-    some(dice, |dice, worker| {
-        let restart = (!dice.one_in(3)).then(|| dice.magnitude(100 * US, SECOND));
-        Incident::Crash { worker, silent: dice.one_in(3), restart }
+    some(rng, |rng, worker| {
+        let restart = (!rng.one_in(3)).then(|| rng.magnitude(100 * US, SECOND));
+        Incident::Crash { worker, silent: rng.one_in(3), restart }
     });
-    some(dice, |dice, worker| Incident::Stall {
+    some(rng, |rng, worker| Incident::Stall { worker, time: rng.magnitude(100 * US, 8 * SECOND) });
+    some(rng, |rng, worker| Incident::Outage {
         worker,
-        time: dice.magnitude(100 * US, 8 * SECOND),
+        direction: rng.below(2) as usize,
+        time: rng.magnitude(MS, 8 * SECOND),
     });
-    some(dice, |dice, worker| Incident::Outage {
-        worker,
-        direction: dice.below(2) as usize,
-        time: dice.magnitude(MS, 8 * SECOND),
-    });
-    some(dice, |_, worker| Incident::Disconnect { worker });
-    if dice.one_in(5) {
-        let orderly = dice.one_in(2);
+    some(rng, |_, worker| Incident::Disconnect { worker });
+    if rng.one_in(5) {
+        let orderly = rng.one_in(2);
         incidents.push((
-            dice.below(span),
-            Incident::Replace { orderly, after: dice.magnitude(MS, 2 * SECOND) },
+            rng.below(span),
+            Incident::Replace { orderly, after: rng.magnitude(MS, 2 * SECOND) },
         ));
     }
     incidents.sort_by_key(|(at, _)| *at);

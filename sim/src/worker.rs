@@ -18,10 +18,10 @@ use tracing::debug;
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::daemon::Daemon;
-use crate::judge::{End, Judge, SessionKey, Standing, Who, element_key};
 use crate::net::{
     AGGREGATOR, Clock, Connection, Event, Message, Net, News, Violation, binding_of, ensure,
 };
+use crate::oracle::{End, Oracle, SessionKey, Standing, Who, element_key};
 use crate::program::Step;
 use crate::scenario::{JobPlan, MS, SECOND, Scenario, Time};
 use crate::tally::Fault;
@@ -130,8 +130,8 @@ pub struct World<'a> {
     /// The network and the time.
     pub net: &'a mut Net,
     /// Who watches.
-    pub judge: &'a mut Judge,
-    /// The aggregator, for the judge to look at.
+    pub oracle: &'a mut Oracle,
+    /// The aggregator, for the oracle to look at.
     pub daemon: &'a Daemon,
     /// The plan.
     pub scenario: &'a Scenario,
@@ -185,7 +185,7 @@ impl Worker {
         }
         self.attempts += 1;
         // The system gives any free port, now and then the old one.
-        if world.net.dice.one_in(2) {
+        if world.net.rng.one_in(2) {
             self.port += 1;
         }
         debug!("{} worker {index} starts: rank {rank} of job {job}", Clock(world.net.now));
@@ -216,7 +216,7 @@ impl Worker {
         world.net.tally.fault(if silent { Fault::HostDeath } else { Fault::Crash });
         if let Some(connection) = self.connection.take() {
             if silent {
-                let after = PING.1 + world.net.dice.below(PING.0);
+                let after = PING.1 + world.net.rng.below(PING.0);
                 world.net.go_silent(connection, after);
             } else {
                 world.net.tell_daemon(connection, Message::Gone);
@@ -240,9 +240,9 @@ impl Worker {
         }
         world.net.tally.fault(Fault::Stall);
         self.stalled_until = self.stalled_until.max(world.net.now + time);
-        let patience = PING.1 + world.net.dice.below(PING.0);
+        let patience = PING.1 + world.net.rng.below(PING.0);
         if let Some(connection) = self.connection.filter(|_| time > patience) {
-            world.judge.disconnect(self.who());
+            world.oracle.disconnect(self.who());
             world.net.go_silent(connection, patience);
             world.net.tell_worker(connection, News::Lost);
         }
@@ -254,7 +254,7 @@ impl Worker {
     }
 
     fn break_connection(&mut self, world: &mut World<'_>, connection: Connection) {
-        world.judge.disconnect(self.who());
+        world.oracle.disconnect(self.who());
         world.net.tell_daemon(connection, Message::Gone);
         world.net.tell_worker(connection, News::Lost);
     }
@@ -333,9 +333,9 @@ impl Worker {
         let (slots, max_lanes) = (assigned.slots as u16, assigned.max_lanes as u16);
         let &switchml_control::Assigned { unchecked_maxima, control_secret, .. } = assigned;
         self.assigned = Some(Assigned { identity, slots, unchecked_maxima, control_secret });
-        world.judge.join(identity.epoch, ranks);
+        world.oracle.join(identity.epoch, ranks);
         // What the interface takes: the path may pass less.
-        let largest = world.net.largest_packet(self.index) + world.net.dice.below(256) as usize;
+        let largest = world.net.largest_packet(self.index) + world.net.rng.below(256) as usize;
         self.phase =
             Phase::Greeting(Hello::new(identity, assigned.hello_secret, largest, max_lanes));
     }
@@ -352,7 +352,7 @@ impl Worker {
             path.lanes
         );
         let Assigned { identity, slots, unchecked_maxima, .. } = assigned;
-        world.judge.start(identity.epoch, lanes)?;
+        world.oracle.start(identity.epoch, lanes)?;
         let config = Config::new(identity, slots, lanes, plan.receive_room, world.scenario.limits);
         let config = Config { unchecked_maxima, ..config };
         let mut engine = Engine::starting_at(config, u64::from(plan.origin) * u64::from(slots));
@@ -429,7 +429,7 @@ impl Worker {
             }
             _ => {}
         }
-        let delay = world.net.dice.below(world.scenario.host_delay);
+        let delay = world.net.rng.below(world.scenario.host_delay);
         self.turn_by(world, now + delay);
         Ok(())
     }
@@ -551,7 +551,7 @@ impl Worker {
         running.returned += done.len();
         for (place, bytes) in done {
             running.issued.finish(place as u64);
-            world.judge.result(world.net, session, rank, place, bytes)?;
+            world.oracle.result(world.net, session, rank, place, bytes)?;
         }
         if running.next == running.program.len() && running.endpoint.is_idle() {
             return self.rest_after_leave(world, End::Finished, None);
@@ -591,7 +591,7 @@ impl Worker {
             let Ok(codec) = step.call.codec(assigned.identity.ranks.into()) else {
                 return Err(Violation(format!("{:?} is not offered", step.call)));
             };
-            world.judge.call(session, rank, running.next, step, now);
+            world.oracle.call(session, rank, running.next, step, now);
             let bytes = step.elements(element_key(session, running.next), rank);
             let task =
                 Box::new(Tensor { place: running.next, bytes, done: Arc::clone(&running.tensors) });
@@ -600,7 +600,7 @@ impl Worker {
             let number = running.issued.issue(step.call);
             running.endpoint.submit(Command { number, call: step.call, codec, contributes, task });
             running.next += 1;
-            running.next_at = now + world.net.dice.below(pause + 1);
+            running.next_at = now + world.net.rng.below(pause + 1);
         }
         Ok(())
     }
@@ -676,7 +676,7 @@ impl Worker {
         standing: Option<Standing>,
     ) -> Result<(), Violation> {
         debug!("{} worker {}: {end:?}", Clock(world.net.now), self.index);
-        world.judge.end(world.net, world.daemon, self.who(), &end, standing)?;
+        world.oracle.end(world.net, world.daemon, self.who(), &end, standing)?;
         self.phase = Phase::Rest(Some(end));
         Ok(())
     }

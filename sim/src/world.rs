@@ -8,8 +8,8 @@ use tracing::debug;
 use zerocopy::FromBytes;
 
 use crate::daemon::{Daemon, STRANGER};
-use crate::judge::{End, Judge};
 use crate::net::{Clock, Event, Net, Violation, binding_of};
+use crate::oracle::{End, Oracle};
 use crate::scenario::{Incident, MS, SECOND, Scenario, Time};
 use crate::tally::{Fault, Tally};
 use crate::worker::{self, Worker};
@@ -44,7 +44,7 @@ pub fn simulate(seed: u64) -> Run {
 struct World {
     scenario: Scenario,
     net: Net,
-    judge: Judge,
+    oracle: Oracle,
     daemon: Daemon,
     workers: Vec<Worker>,
     healed: bool,
@@ -59,7 +59,7 @@ impl World {
         Self {
             workers: workers.collect(),
             net: Net::new(&scenario),
-            judge: Judge::default(),
+            oracle: Oracle::default(),
             daemon: Daemon::new(&scenario),
             healed: false,
             scenario,
@@ -95,7 +95,7 @@ impl World {
 
     fn plan(&mut self) {
         for worker in 0..self.workers.len() {
-            let at = self.net.dice.below(20 * MS);
+            let at = self.net.rng.below(20 * MS);
             self.start_at(worker, at);
         }
         for (number, (at, _)) in self.scenario.incidents.iter().enumerate() {
@@ -199,10 +199,10 @@ impl World {
         worker: usize,
         f: impl FnOnce(&mut Worker, &mut worker::World<'_>) -> T,
     ) -> T {
-        let Self { scenario, net, judge, daemon, workers, healed } = self;
+        let Self { scenario, net, oracle, daemon, workers, healed } = self;
         f(
             &mut workers[worker],
-            &mut worker::World { net, judge, daemon, scenario, healed: *healed },
+            &mut worker::World { net, oracle, daemon, scenario, healed: *healed },
         )
     }
 
@@ -248,16 +248,16 @@ impl World {
         if net.seen.is_empty() {
             return;
         }
-        let index = net.dice.below(net.seen.len() as u64) as usize;
+        let index = net.rng.below(net.seen.len() as u64) as usize;
         let mut packet = net.seen[index].clone();
         if let Ok((header, payload)) = Header::mut_from_prefix(&mut packet)
-            && net.dice.one_in(2)
+            && net.rng.one_in(2)
         {
-            header.kind = net.dice.pick(&[Kind::Contribution, Kind::Hello]) as u8;
-            header.rank.set(net.dice.below(4) as u16);
-            header.slot.set(net.dice.below(16) as u16);
-            header.round.set(header.round.get().wrapping_add(net.dice.below(3) as u32));
-            header.aux.set(net.dice.any() as u32);
+            header.kind = net.rng.pick(&[Kind::Contribution, Kind::Hello]) as u8;
+            header.rank.set(net.rng.below(4) as u16);
+            header.slot.set(net.rng.below(16) as u16);
+            header.round.set(header.round.get().wrapping_add(net.rng.below(3) as u32));
+            header.aux.set(net.rng.any() as u32);
             // With a check word that fits.
             let sum =
                 |lanes: &[U32]| lanes.iter().fold(0u32, |sum, lane| sum.wrapping_add(lane.get()));
@@ -311,7 +311,7 @@ impl World {
                 };
                 if wants && may && !worker.starts && worker.attempts > 0 {
                     let after =
-                        self.net.dice.magnitude(MS, if self.healed { 50 * MS } else { SECOND });
+                        self.net.rng.magnitude(MS, if self.healed { 50 * MS } else { SECOND });
                     self.start_at(number, self.net.now + after);
                 }
             }

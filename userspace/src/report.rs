@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use anyhow::Context;
 use switchml_cli::say;
 use switchml_control::aggregator_client::AggregatorClient;
-use switchml_control::{Job, JobState, ListJobsRequest, Member, StatusRequest};
+use switchml_control::{JobState, JobStatus, ListJobsRequest, MemberStatus, StatusRequest};
 use tonic::transport::Channel;
 
 /// Prints what a running aggregator is attached to, and every counter that is not zero.
@@ -66,7 +66,7 @@ fn refused(status: tonic::Status) -> anyhow::Error {
     anyhow::anyhow!("the aggregator did not answer: {}", status.message())
 }
 
-fn state(job: &Job) -> &'static str {
+fn state(job: &JobStatus) -> &'static str {
     match job.state() {
         JobState::Unspecified => "unknown",
         JobState::Waiting => "waiting",
@@ -77,15 +77,15 @@ fn state(job: &Job) -> &'static str {
 }
 
 /// A job has a number once all ranks are there.
-fn number(job: &Job) -> String {
+fn number(job: &JobStatus) -> String {
     if job.shards.is_empty() { "-".to_owned() } else { job.job.to_string() }
 }
 
-fn is_here(member: &Member) -> bool {
+fn is_here(member: &MemberStatus) -> bool {
     !member.left && !member.awaited
 }
 
-fn missing(job: &Job) -> String {
+fn missing(job: &JobStatus) -> String {
     let is_missing =
         |rank: &u32| !job.members.iter().any(|member| member.rank == *rank && is_here(member));
     let missing: Vec<_> =

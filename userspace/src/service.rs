@@ -27,7 +27,7 @@ use crate::mailbox::{Receiver, Sender, mailbox};
 use crate::throttle::Throttle;
 use status::{internal, join_refused, member_refused};
 use switchml_userspace_core::jobs::{
-    Effect, GATHERING, JobTable, Joiner, MemberError, MemberId, Session, Threads,
+    Effect, GATHERING, JobTable, Joiner, MemberError, MemberId, StreamId, Threads,
 };
 
 /// How often the daemon pings a connection, and how long it waits for an answer: a host that dies
@@ -56,7 +56,7 @@ pub struct ControlPlane {
 
 struct Core {
     table: JobTable,
-    streams: HashMap<Session, Sender>,
+    streams: HashMap<StreamId, Sender>,
     data_plane: Arc<dyn DataPlane>,
     /// Requests of nobody's, which anybody can send.
     refusals: Throttle,
@@ -193,7 +193,7 @@ impl Core {
         Ok(())
     }
 
-    fn tell(&self, session: Session, event: Event) {
+    fn tell(&self, session: StreamId, event: Event) {
         if let Some(stream) = self.streams.get(&session) {
             stream.send(event);
         }
@@ -214,7 +214,7 @@ impl Core {
     /// The stream of a new session.
     fn open_stream(
         &mut self,
-        session: Session,
+        session: StreamId,
         pulse: Pulse,
         control_plane: ControlPlane,
     ) -> EventStream {
@@ -241,7 +241,7 @@ impl Core {
     }
 
     /// A stream has ended, after its connection has been silent for so long.
-    fn disconnect(&mut self, session: Session, silence: Duration) {
+    fn disconnect(&mut self, session: StreamId, silence: Duration) {
         self.streams.remove(&session);
         let effects = if silence < PING_TIMEOUT {
             self.table.disconnect(session)
@@ -267,7 +267,7 @@ fn log_failure(job: u16, result: Result<(), data_plane::Error>) {
 /// What a rank hears; its end tells the job table that the rank is gone.
 pub struct EventStream {
     events: Receiver,
-    session: Session,
+    session: StreamId,
     pulse: Pulse,
     control_plane: ControlPlane,
 }

@@ -7,7 +7,7 @@ use switchml_control as control;
 use switchml_control::join_event::Event;
 
 use super::mismatch::Mismatch;
-use super::{Effect, MemberId, Session, Threads};
+use super::{Effect, MemberId, StreamId, Threads};
 
 /// A saved job takes less than so many bytes of JSON, whatever its name and what is said of it.
 pub const MAX_SAVED_LEN: usize = 32 << 10;
@@ -40,7 +40,7 @@ impl State {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Presence {
     /// Its stream of events is open.
-    Here(Session),
+    Here(StreamId),
     /// The daemon was restarted, and has not heard of the rank yet.
     Awaited,
     /// It has left, or is taken for dead.
@@ -79,9 +79,9 @@ impl Member {
     }
 
     /// Its stream of events, while there is one.
-    pub(super) fn session(&self) -> Option<Session> {
+    pub(super) fn stream(&self) -> Option<StreamId> {
         match self.presence {
-            Presence::Here(session) => Some(session),
+            Presence::Here(stream) => Some(stream),
             Presence::Awaited | Presence::Gone => None,
         }
     }
@@ -140,7 +140,7 @@ impl Job {
             .map(move |shard| (*shard, u32::from(*shard) * slots..(u32::from(*shard) + 1) * slots))
     }
 
-    /// Whether that is a rank of this session that is there, with its own secret.
+    /// Whether that is a rank of this epoch that is there, with its own secret.
     pub(super) fn has_member(&self, id: MemberId) -> bool {
         let mut present = self.present();
         self.epoch == id.epoch
@@ -202,8 +202,8 @@ impl Job {
 
     /// Tells every rank that can hear it the same.
     pub(super) fn tell_all(&self, event: &Event) -> impl Iterator<Item = Effect> {
-        let sessions = self.joined().filter_map(|(_, member)| member.session());
-        sessions.map(move |session| Effect::Tell(session, event.clone()))
+        let streams = self.joined().filter_map(|(_, member)| member.stream());
+        streams.map(move |stream| Effect::Tell(stream, event.clone()))
     }
 
     /// What a rank that comes back has missed, or may have; nothing in a job that has not started.
@@ -225,21 +225,21 @@ impl Job {
     }
 
     /// The job as operators see it.
-    pub(super) fn describe(&self) -> control::Job {
+    pub(super) fn describe(&self) -> control::JobStatus {
         let (state, lanes) = match self.state {
             State::Waiting => (control::JobState::Waiting, 0),
             State::Assigned => (control::JobState::Assigned, 0),
             State::Started { lanes } => (control::JobState::Started, lanes),
             State::Aborted { .. } => (control::JobState::Aborted, 0),
         };
-        let members = self.joined().map(|(rank, member)| control::Member {
+        let members = self.joined().map(|(rank, member)| control::MemberStatus {
             rank,
             address: member.peer.to_string(),
             ready: member.ready.is_some(),
             left: member.is_gone(),
             awaited: member.presence == Presence::Awaited,
         });
-        control::Job {
+        control::JobStatus {
             name: self.name.clone(),
             job: self.number.into(),
             world_size: self.world_size() as u32,

@@ -19,20 +19,21 @@
 //! ([`JobTable::restore`]), its ranks come back ([`JobTable::resume`]), and those that do not are
 //! taken for dead ([`JobTable::expire`]).
 
-mod endings;
 mod epochs;
 mod error;
 mod job;
 mod mismatch;
+mod recent_aborts;
 #[cfg(test)]
 mod tests;
 mod threads;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};
 use std::time::Duration;
 
 use rand::{Rng, rngs::StdRng};
+use serde::{Deserialize, Serialize};
 use switchml_control as control;
 use switchml_control::join_event::Event;
 use switchml_protocol::LANES_PER_BLOCK;
@@ -41,12 +42,12 @@ use tracing::{info, warn};
 
 use crate::data_plane::{Fanout, JobSpec, Limits};
 use crate::slots::power_of_two_up_to;
-use endings::Endings;
 pub use epochs::Epochs;
 pub use error::{JoinError, MemberError};
 pub use job::{Job, MAX_SAVED_LEN};
 use job::{Member, Presence, State};
 pub use mismatch::GATHERING;
+use recent_aborts::RecentAborts;
 pub use threads::Threads;
 
 /// Longest job name, in bytes.
@@ -65,7 +66,8 @@ const MAX_REASON_LEN: usize = 500;
 /// Longest reason of an abort that is kept for ranks which come back, in characters.
 const MAX_SAVED_REASON_LEN: usize = 2000;
 /// A rank's stream of events.
-pub type Session = u64;
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct StreamId(u64);
 
 /// What is to be done, in this order.
 #[derive(Clone, Debug, PartialEq)]
@@ -84,9 +86,9 @@ pub enum Effect {
     /// Have the data plane keep the job for the next daemon, in place of what it kept of it before.
     Save(Box<Job>),
     /// Send the event to a rank.
-    Tell(Session, Event),
+    Tell(StreamId, Event),
     /// End a rank's stream.
-    End(Session),
+    End(StreamId),
     /// Call [`JobTable::conclude`] with the job and its epoch when [`GATHERING`] is over.
     Gather(u16, u32),
 }
@@ -142,9 +144,9 @@ pub struct JobTable {
     /// All others, by number.
     jobs: BTreeMap<u16, Job>,
     /// Whose every stream is that has not ended.
-    sessions: HashMap<Session, (JobKey, u32)>,
-    endings: Endings,
-    next_session: Session,
+    streams: BTreeMap<StreamId, (JobKey, u32)>,
+    recent_aborts: RecentAborts,
+    next_stream: StreamId,
     epochs: Epochs,
 }
 
@@ -158,9 +160,9 @@ impl JobTable {
             rng,
             waiting: BTreeMap::new(),
             jobs: BTreeMap::new(),
-            sessions: HashMap::new(),
-            endings: Endings::default(),
-            next_session: 0,
+            streams: BTreeMap::new(),
+            recent_aborts: RecentAborts::default(),
+            next_stream: StreamId(0),
         }
     }
 
@@ -183,7 +185,7 @@ impl JobTable {
             for member in job.members.iter_mut().flatten().filter(|member| !member.is_gone()) {
                 member.presence = Presence::Awaited;
             }
-            self.endings.note(&job);
+            self.recent_aborts.note(&job);
             info!("job {number} {:?}: restored, {}", job.name, job.state.name());
             effects.extend(job.on_shards(match job.state {
                 State::Aborted { .. } => Effect::Abort,
@@ -196,8 +198,7 @@ impl JobTable {
     }
 
     /// A rank of a job that has started comes back, over a connection from `peer`. Its stream is
-    /// the session that is returned, in place of an earlier one; the effects tell it how the job
-    /// is. One that was taken for dead hears why, and that is all.
+    /// returned, in place of an earlier one; the effects tell it how the job is. One that was taken for dead hears why, and that is all.
     ///
     /// # Errors
     ///
@@ -206,16 +207,16 @@ impl JobTable {
         &mut self,
         id: MemberId,
         peer: IpAddr,
-    ) -> Result<(Session, Vec<Effect>), MemberError> {
-        let session = self.next_session;
+    ) -> Result<(StreamId, Vec<Effect>), MemberError> {
+        let stream = self.next_stream;
         let job = match self.job_of(id) {
             Ok(job) => job,
             Err(error) => {
-                let aborted = self.endings.of(id).ok_or(error)?;
-                self.next_session += 1;
+                let aborted = self.recent_aborts.of(id).ok_or(error)?;
+                self.next_stream.0 += 1;
                 return Ok((
-                    session,
-                    vec![Effect::Tell(session, Event::Aborted(aborted)), Effect::End(session)],
+                    stream,
+                    vec![Effect::Tell(stream, Event::Aborted(aborted)), Effect::End(stream)],
                 ));
             }
         };
@@ -224,22 +225,22 @@ impl JobTable {
             return Err(MemberError::NotStarted { rank: id.rank, state: job.state.name() });
         }
         let Some(member) = job.member_mut(id.rank) else { unreachable!("found above") };
-        let before = std::mem::replace(&mut member.presence, Presence::Here(session));
+        let before = std::mem::replace(&mut member.presence, Presence::Here(stream));
         member.peer = peer;
         let (number, awaited) = (job.number, job.awaited().len());
         info!(
             "job {number} {:?}: rank {} came back from {peer}, {awaited} awaited still",
             job.name, id.rank
         );
-        self.next_session += 1;
-        self.sessions.insert(session, (JobKey::Assigned(number), id.rank));
+        self.next_stream.0 += 1;
+        self.streams.insert(stream, (JobKey::Assigned(number), id.rank));
         let mut effects = Vec::new();
         if let Presence::Here(earlier) = before {
-            self.sessions.remove(&earlier);
+            self.streams.remove(&earlier);
             effects.push(Effect::End(earlier));
         }
-        effects.extend(news.into_iter().map(|event| Effect::Tell(session, event)));
-        Ok((session, effects))
+        effects.extend(news.into_iter().map(|event| Effect::Tell(stream, event)));
+        Ok((stream, effects))
     }
 
     /// Ranks that are awaited still have had their time: they are taken for dead.
@@ -298,17 +299,16 @@ impl JobTable {
     }
 
     /// All jobs: by number, then those that wait, by name.
-    pub fn list(&self) -> Vec<control::Job> {
+    pub fn list(&self) -> Vec<control::JobStatus> {
         self.jobs.values().chain(self.waiting.values()).map(Job::describe).collect()
     }
 
-    /// A rank joins. Its stream is the session that is returned; the effects may tell it something
-    /// at once.
+    /// A rank joins. Its stream is returned; the effects may tell it something at once.
     ///
     /// # Errors
     ///
     /// [`JoinError`]; the table is as before.
-    pub fn join(&mut self, joiner: &Joiner) -> Result<(Session, Vec<Effect>), JoinError> {
+    pub fn join(&mut self, joiner: &Joiner) -> Result<(StreamId, Vec<Effect>), JoinError> {
         check_joiner(joiner, self.limits.max_ranks)?;
         let local = self.data_address.or(joiner.local).ok_or(JoinError::NoIpv4)?;
         let assigned = self.jobs.values().find(|job| job.name == joiner.name && !job.is_ending());
@@ -316,10 +316,10 @@ impl JobTable {
             Some(job) => check_fits(job, joiner)?,
             None => self.create(joiner)?,
         }
-        let session = self.next_session;
-        self.next_session += 1;
+        let stream = self.next_stream;
+        self.next_stream.0 += 1;
         let (hello_secret, control_secret) = (self.rng.next_u32(), self.rng.next_u64());
-        let presence = Presence::Here(session);
+        let presence = Presence::Here(stream);
         let member = Member {
             presence,
             peer: joiner.peer,
@@ -334,7 +334,7 @@ impl JobTable {
             unreachable!("found or created above")
         };
         job.members[joiner.rank as usize] = Some(member);
-        self.sessions.insert(session, (JobKey::Waiting(joiner.name.clone()), joiner.rank));
+        self.streams.insert(stream, (JobKey::Waiting(joiner.name.clone()), joiner.rank));
         let missing = job.missing();
         info!(
             "job {:?}: rank {} of {} joined from {}, {} missing",
@@ -349,7 +349,7 @@ impl JobTable {
         } else {
             self.tell_missing(&joiner.name)
         };
-        Ok((session, effects))
+        Ok((stream, effects))
     }
 
     /// The shards of a member's job, in order.
@@ -448,8 +448,8 @@ impl JobTable {
         let others = job
             .present()
             .filter(|(rank, _)| *rank != id.rank)
-            .filter_map(|(_, member)| member.session());
-        let ask = |session| Effect::Tell(session, Event::CallsWanted(control::CallsWanted {}));
+            .filter_map(|(_, member)| member.stream());
+        let ask = |stream| Effect::Tell(stream, Event::CallsWanted(control::CallsWanted {}));
         Ok(std::iter::once(Effect::Gather(id.job as u16, id.epoch))
             .chain(others.map(ask))
             .collect())
@@ -481,7 +481,7 @@ impl JobTable {
         blamed: &[u32],
     ) -> Result<Vec<Effect>, MemberError> {
         let job = self.job_of(id)?;
-        let session = job.member_mut(id.rank).and_then(|member| member.session());
+        let stream = job.member_mut(id.rank).and_then(|member| member.stream());
         let number = job.number;
         let mut at_fault: Vec<_> =
             blamed.iter().copied().filter(|rank| *rank < job.world_size() as u32).collect();
@@ -499,30 +499,30 @@ impl JobTable {
         };
         let mut effects =
             self.depart(number, id.rank, reason.as_deref().map(|reason| (reason, at_fault)));
-        if let Some(session) = session {
-            self.sessions.remove(&session);
-            effects.push(Effect::End(session));
+        if let Some(stream) = stream {
+            self.streams.remove(&stream);
+            effects.push(Effect::End(stream));
         }
         Ok(effects)
     }
 
     /// A rank's stream has ended. Nothing follows if the rank had left before.
-    pub fn disconnect(&mut self, session: Session) -> Vec<Effect> {
-        self.lose(session, "is gone: its process ended, or its connection broke")
+    pub fn disconnect(&mut self, stream: StreamId) -> Vec<Effect> {
+        self.lose(stream, "is gone: its process ended, or its connection broke")
     }
 
     /// A rank's connection has given no sign of life for so long: its host cannot be reached, or
     /// stands still.
-    pub fn fall_silent(&mut self, session: Session, silence: Duration) -> Vec<Effect> {
+    pub fn fall_silent(&mut self, stream: StreamId, silence: Duration) -> Vec<Effect> {
         let seconds = silence.as_secs();
         self.lose(
-            session,
+            stream,
             &format!("did not answer the aggregator for {seconds} s, and was taken for dead"),
         )
     }
 
-    fn lose(&mut self, session: Session, what: &str) -> Vec<Effect> {
-        match self.sessions.remove(&session) {
+    fn lose(&mut self, stream: StreamId, what: &str) -> Vec<Effect> {
+        match self.streams.remove(&stream) {
             Some((JobKey::Assigned(number), rank)) => {
                 self.depart(number, rank, Some((what, vec![rank])))
             }
@@ -550,7 +550,7 @@ impl JobTable {
         });
         effects
             .extend(self.waiting.values().flat_map(|job| job.tell_all(&news).collect::<Vec<_>>()));
-        effects.extend(self.sessions.keys().map(|session| Effect::End(*session)));
+        effects.extend(self.streams.keys().map(|stream| Effect::End(*stream)));
         effects
     }
 
@@ -696,13 +696,12 @@ impl JobTable {
             info!("job {number} {name:?}: {count} data threads, not {wanted}: too few job numbers");
         }
         for (rank, member) in job.joined() {
-            self.sessions.extend(
-                member.session().map(|session| (session, (JobKey::Assigned(number), rank))),
-            );
+            self.streams
+                .extend(member.stream().map(|stream| (stream, (JobKey::Assigned(number), rank))));
         }
         let told = job.joined().filter_map(|(_, member)| {
             let assigned = assigned(&self.limits, &specs, member);
-            Some(Effect::Tell(member.session()?, Event::Assigned(assigned)))
+            Some(Effect::Tell(member.stream()?, Event::Assigned(assigned)))
         });
         let kept = self.limits.durable.then(|| Effect::KeepEpochs(number, self.epochs.clone()));
         let effects =
@@ -721,11 +720,11 @@ impl JobTable {
         );
         warn!("job {:?}: refused, {reason}", job.name);
         let news = Event::Aborted(control::Aborted { reason, ..control::Aborted::default() });
-        let sessions: Vec<_> = job.joined().filter_map(|(_, member)| member.session()).collect();
-        for session in &sessions {
-            self.sessions.remove(session);
+        let streams: Vec<_> = job.joined().filter_map(|(_, member)| member.stream()).collect();
+        for stream in &streams {
+            self.streams.remove(stream);
         }
-        job.tell_all(&news).chain(sessions.into_iter().map(Effect::End)).collect()
+        job.tell_all(&news).chain(streams.into_iter().map(Effect::End)).collect()
     }
 
     fn tell_missing(&self, name: &str) -> Vec<Effect> {
@@ -750,7 +749,7 @@ impl JobTable {
         let reason = aborted.reason.chars().take(MAX_SAVED_REASON_LEN).collect();
         job.state = State::Aborted { reason, ranks: aborted.ranks.clone() };
         warn!("job {number} {:?}: aborted, {}", job.name, aborted.reason);
-        self.endings.note(job);
+        self.recent_aborts.note(job);
         let told: Vec<_> = job.tell_all(&Event::Aborted(aborted)).collect();
         let mut effects: Vec<_> = job.on_shards(Effect::Abort).chain(told).collect();
         effects.splice(0..0, self.save(number));

@@ -50,17 +50,17 @@ fn joiner(name: &str, rank: u32, world_size: u32) -> Joiner {
     }
 }
 
-/// Joins all ranks of a job; the effects of the last one, and everyone's session.
-fn join_all(table: &mut JobTable, name: &str, world_size: u32) -> (Vec<Session>, Vec<Effect>) {
-    let mut sessions = Vec::new();
+/// Joins all ranks of a job; the effects of the last one, and everyone's stream.
+fn join_all(table: &mut JobTable, name: &str, world_size: u32) -> (Vec<StreamId>, Vec<Effect>) {
+    let mut streams = Vec::new();
     let mut effects = Vec::new();
     for rank in 0..world_size {
-        let (session, new_effects) =
+        let (stream, new_effects) =
             table.join(&joiner(name, rank, world_size)).expect("a free place");
-        sessions.push(session);
+        streams.push(stream);
         effects = new_effects;
     }
-    (sessions, effects)
+    (streams, effects)
 }
 
 /// A job as the data plane opens it, and what its ranks were told beside.
@@ -99,13 +99,13 @@ fn member(job: &Opened, rank: u32) -> MemberId {
 }
 
 /// A job of which all ranks have started.
-fn started(table: &mut JobTable, name: &str, world_size: u32) -> (Vec<Session>, Opened) {
-    let (sessions, effects) = join_all(table, name, world_size);
+fn started(table: &mut JobTable, name: &str, world_size: u32) -> (Vec<StreamId>, Opened) {
+    let (streams, effects) = join_all(table, name, world_size);
     let spec = opened(&effects);
     for rank in 0..world_size {
         table.ready(member(&spec, rank), 352, HEARD).expect("ready");
     }
-    (sessions, spec)
+    (streams, spec)
 }
 
 fn aborted(reason: &str, ranks: &[u32]) -> Event {
@@ -186,7 +186,7 @@ fn a_job_has_a_shard_for_each_data_thread() {
     assert_eq!((first.epoch, &first.secrets), (second.epoch, &second.secrets));
     assert_ne!(first.group, second.group);
     let told = effects.iter().find_map(|effect| match effect {
-        Effect::Tell(session, Event::Assigned(assigned)) if *session == last => Some(assigned),
+        Effect::Tell(stream, Event::Assigned(assigned)) if *stream == last => Some(assigned),
         _ => None,
     });
     let told = told.expect("Assigned");
@@ -268,14 +268,14 @@ fn too_few_numbers_make_fewer_shards() {
 #[test]
 fn a_shard_that_fails_takes_its_job_along() {
     let mut table = table();
-    let (session, effects) = table.join(&threaded("train", 0, 1, 2)).unwrap();
+    let (stream, effects) = table.join(&threaded("train", 0, 1, 2)).unwrap();
     assert!(
         matches!(&effects[..], [Effect::Open(_), Effect::Open(_), Effect::Tell(..)]),
         "{effects:?}"
     );
     assert_eq!(
         table.fail(511, "broken"),
-        [Effect::Abort(0), Effect::Abort(511), Effect::Tell(session, aborted("broken", &[]))]
+        [Effect::Abort(0), Effect::Abort(511), Effect::Tell(stream, aborted("broken", &[]))]
     );
 }
 
@@ -300,31 +300,31 @@ fn a_configured_data_address_comes_before_that_of_the_connection() {
 #[test]
 fn the_smallest_path_gives_the_lanes() {
     let mut table = table();
-    let (sessions, effects) = join_all(&mut table, "train", 3);
+    let (streams, effects) = join_all(&mut table, "train", 3);
     let spec = opened(&effects);
     assert_eq!(table.ready(member(&spec, 0), 768, HEARD), Ok(vec![]));
     assert_eq!(table.ready(member(&spec, 2), 352, HEARD), Ok(vec![]));
-    let started = |session| Effect::Tell(session, Event::Started(control::Started { lanes: 352 }));
+    let started = |stream| Effect::Tell(stream, Event::Started(control::Started { lanes: 352 }));
     let expected =
-        vec![Effect::Start(0), started(sessions[0]), started(sessions[1]), started(sessions[2])];
+        vec![Effect::Start(0), started(streams[0]), started(streams[1]), started(streams[2])];
     assert_eq!(table.ready(member(&spec, 1), 736, HEARD), Ok(expected));
 }
 
 #[test]
 fn a_lost_rank_aborts_its_job_and_no_other() {
     let mut table = table();
-    let (sessions, spec) = started(&mut table, "train", 3);
+    let (streams, spec) = started(&mut table, "train", 3);
     let (_, other) = started(&mut table, "other", 2);
     let news =
         aborted("rank 1 (10.0.0.2) is gone: its process ended, or its connection broke", &[1]);
     let expected = [
         Effect::Abort(spec.number),
-        Effect::Tell(sessions[0], news.clone()),
-        Effect::Tell(sessions[2], news),
+        Effect::Tell(streams[0], news.clone()),
+        Effect::Tell(streams[2], news),
     ];
-    assert_eq!(table.disconnect(sessions[1]), expected);
-    assert_eq!(table.disconnect(sessions[0]), []);
-    assert_eq!(table.disconnect(sessions[2]), [Effect::Close(spec.number)]);
+    assert_eq!(table.disconnect(streams[1]), expected);
+    assert_eq!(table.disconnect(streams[0]), []);
+    assert_eq!(table.disconnect(streams[2]), [Effect::Close(spec.number)]);
     let left: Vec<_> = table.list().into_iter().map(|job| job.job).collect();
     assert_eq!(left, [u32::from(other.number)]);
 }
@@ -332,15 +332,14 @@ fn a_lost_rank_aborts_its_job_and_no_other() {
 #[test]
 fn a_rank_that_fails_says_why_in_one_line() {
     let mut table = table();
-    let (sessions, spec) = started(&mut table, "train", 2);
+    let (streams, spec) = started(&mut table, "train", 2);
     let news = aborted("rank 1 (10.0.0.2) failed: out of memory", &[1]);
-    let expected =
-        vec![Effect::Abort(0), Effect::Tell(sessions[0], news), Effect::End(sessions[1])];
+    let expected = vec![Effect::Abort(0), Effect::Tell(streams[0], news), Effect::End(streams[1])];
     assert_eq!(table.leave(member(&spec, 1), "out\n  of\x1b\tmemory\n", &[]), Ok(expected));
     let other = aborted(&format!("rank 0 (10.0.0.1) failed: {}", "x".repeat(500)), &[0]);
-    let (sessions, spec) = started(&mut table, "long", 2);
+    let (streams, spec) = started(&mut table, "long", 2);
     let effects = table.leave(member(&spec, 0), &"x".repeat(10_000), &[]).unwrap();
-    assert_eq!(effects[1], Effect::Tell(sessions[1], other));
+    assert_eq!(effects[1], Effect::Tell(streams[1], other));
 }
 
 /// It is those whom the error blames that are at fault, not who says so; what is no rank of the job
@@ -348,7 +347,7 @@ fn a_rank_that_fails_says_why_in_one_line() {
 #[test]
 fn whom_an_error_blames_is_at_fault() {
     let mut table = table();
-    let (sessions, spec) = started(&mut table, "train", 4);
+    let (streams, spec) = started(&mut table, "train", 4);
     let effects = table.leave(
         member(&spec, 3),
         "no progress for 5 s: waiting for ranks 1 and 2",
@@ -358,9 +357,9 @@ fn whom_an_error_blames_is_at_fault() {
         "rank 3 (10.0.0.4) failed: no progress for 5 s: waiting for ranks 1 and 2",
         &[1, 2],
     );
-    let told = sessions[..3].iter().map(|session| Effect::Tell(*session, news.clone()));
+    let told = streams[..3].iter().map(|stream| Effect::Tell(*stream, news.clone()));
     let expected: Vec<_> =
-        [Effect::Abort(0)].into_iter().chain(told).chain([Effect::End(sessions[3])]).collect();
+        [Effect::Abort(0)].into_iter().chain(told).chain([Effect::End(streams[3])]).collect();
     assert_eq!(effects, Ok(expected));
 }
 
@@ -376,7 +375,7 @@ fn calls(calls: &[(u64, &str)]) -> Vec<control::Call> {
 /// named is what the data plane said.
 fn told(reports: &[Option<&[(u64, &str)]>], named: [u32; 2]) -> control::Aborted {
     let mut table = table();
-    let (sessions, spec) = started(&mut table, "train", reports.len() as u32);
+    let (streams, spec) = started(&mut table, "train", reports.len() as u32);
     let mut effects = Vec::new();
     for (rank, report) in (0..).zip(reports) {
         if let Some(report) = report {
@@ -386,18 +385,18 @@ fn told(reports: &[Option<&[(u64, &str)]>], named: [u32; 2]) -> control::Aborted
     effects.extend(table.conclude(spec.number, spec.epoch));
     // The first report has all others asked.
     let first = reports.iter().position(Option::is_some).unwrap();
-    let asked = sessions.iter().enumerate().filter(|(rank, _)| *rank != first);
-    let asked = asked
-        .map(|(_, session)| Effect::Tell(*session, Event::CallsWanted(control::CallsWanted {})));
+    let asked = streams.iter().enumerate().filter(|(rank, _)| *rank != first);
+    let asked =
+        asked.map(|(_, stream)| Effect::Tell(*stream, Event::CallsWanted(control::CallsWanted {})));
     let expected: Vec<_> =
         iter::once(Effect::Gather(0, spec.epoch)).chain(asked).chain([Effect::Abort(0)]).collect();
     let (before, news) = effects.split_at(expected.len());
     assert_eq!(before, expected);
     let Effect::Tell(_, Event::Aborted(aborted)) = &news[0] else { panic!("{news:?}") };
     // All hear the same, those too that were in no call.
-    let all: Vec<_> = sessions
+    let all: Vec<_> = streams
         .iter()
-        .map(|session| Effect::Tell(*session, Event::Aborted(aborted.clone())))
+        .map(|stream| Effect::Tell(*stream, Event::Aborted(aborted.clone())))
         .collect();
     assert_eq!(news, all);
     aborted.clone()
@@ -510,9 +509,9 @@ fn ranks_that_all_made_the_same_call_hear_of_a_damaged_packet() {
     assert_eq!(aborted.ranks, [1]);
     // So may who is gone before it has said what.
     let mut table = table();
-    let (sessions, spec) = started(&mut table, "train", 2);
+    let (streams, spec) = started(&mut table, "train", 2);
     table.report_calls(member(&spec, 1), calls(call), &[1, 1]).unwrap();
-    let effects = table.disconnect(sessions[0]);
+    let effects = table.disconnect(streams[0]);
     let Effect::Tell(_, Event::Aborted(aborted)) = &effects[1] else { panic!("{effects:?}") };
     assert_eq!(aborted.ranks, [1]);
 }
@@ -552,15 +551,15 @@ fn one_side_alone_proves_nothing_where_packets_are_not_verified() {
 #[test]
 fn reports_end_the_job_once() {
     let mut table = table();
-    let (sessions, spec) = started(&mut table, "train", 3);
+    let (streams, spec) = started(&mut table, "train", 3);
     let report = |table: &mut JobTable, rank, call| {
         table.report_calls(member(&spec, rank), calls(&[(1, call)]), &[0, 1])
     };
     assert_eq!(table.conclude(0, spec.epoch), [], "nothing was reported");
-    let wanted = |session| Effect::Tell(session, Event::CallsWanted(control::CallsWanted {}));
-    let expected = vec![Effect::Gather(0, spec.epoch), wanted(sessions[1]), wanted(sessions[2])];
+    let wanted = |stream| Effect::Tell(stream, Event::CallsWanted(control::CallsWanted {}));
+    let expected = vec![Effect::Gather(0, spec.epoch), wanted(streams[1]), wanted(streams[2])];
     assert_eq!(report(&mut table, 0, "a"), Ok(expected));
-    assert_eq!(table.conclude(0, spec.epoch ^ 1), [], "another session's time");
+    assert_eq!(table.conclude(0, spec.epoch ^ 1), [], "another job's time");
     assert_eq!(report(&mut table, 1, "b"), Ok(vec![]));
     assert_eq!(report(&mut table, 3, "b"), Err(no_member(3)));
     // All that are there: nobody waits for more.
@@ -581,20 +580,20 @@ fn reports_end_the_job_once() {
         aborted.reason,
         format!("ranks 0 and 1 made different calls: call 1 of rank 0 is a{SAME_CALLS}")
     );
-    drop(sessions);
+    drop(streams);
 }
 
 #[test]
 fn ranks_that_leave_in_good_order_end_the_job() {
     let mut table = table();
-    let (sessions, spec) = started(&mut table, "train", 2);
-    let left = Effect::Tell(sessions[1], Event::Left(control::Left { rank: 0 }));
-    assert_eq!(table.leave(member(&spec, 0), "", &[]), Ok(vec![left, Effect::End(sessions[0])]));
-    assert_eq!(table.disconnect(sessions[0]), []);
+    let (streams, spec) = started(&mut table, "train", 2);
+    let left = Effect::Tell(streams[1], Event::Left(control::Left { rank: 0 }));
+    assert_eq!(table.leave(member(&spec, 0), "", &[]), Ok(vec![left, Effect::End(streams[0])]));
+    assert_eq!(table.disconnect(streams[0]), []);
     assert_eq!(table.free_slots(), POOL - 512);
     assert_eq!(
         table.leave(member(&spec, 1), "", &[]),
-        Ok(vec![Effect::Close(0), Effect::End(sessions[1])])
+        Ok(vec![Effect::Close(0), Effect::End(streams[1])])
     );
     assert_eq!(table.free_slots(), POOL);
     assert_eq!(table.list(), []);
@@ -604,11 +603,10 @@ fn ranks_that_leave_in_good_order_end_the_job() {
 #[test]
 fn a_rank_that_leaves_before_the_start_aborts_the_job() {
     let mut table = table();
-    let (sessions, effects) = join_all(&mut table, "train", 2);
+    let (streams, effects) = join_all(&mut table, "train", 2);
     let spec = opened(&effects);
     let news = aborted("rank 0 (10.0.0.1) left before all ranks were ready", &[0]);
-    let expected =
-        vec![Effect::Abort(0), Effect::Tell(sessions[1], news), Effect::End(sessions[0])];
+    let expected = vec![Effect::Abort(0), Effect::Tell(streams[1], news), Effect::End(streams[0])];
     assert_eq!(table.leave(member(&spec, 0), "", &[]), Ok(expected));
 }
 
@@ -616,11 +614,11 @@ fn a_rank_that_leaves_before_the_start_aborts_the_job() {
 #[test]
 fn the_only_rank_of_a_job_may_leave_before_the_start() {
     let mut table = table();
-    let (sessions, effects) = join_all(&mut table, "train", 1);
+    let (streams, effects) = join_all(&mut table, "train", 1);
     let spec = opened(&effects);
     assert_eq!(
         table.leave(member(&spec, 0), "", &[]),
-        Ok(vec![Effect::Close(0), Effect::End(sessions[0])])
+        Ok(vec![Effect::Close(0), Effect::End(streams[0])])
     );
     assert_eq!((table.list(), table.free_slots()), (vec![], POOL));
 }
@@ -640,13 +638,13 @@ fn a_rank_that_gives_up_waiting_frees_its_place() {
 #[test]
 fn after_an_abort_the_name_starts_a_new_job_at_once() {
     let mut table = table();
-    let (sessions, old) = started(&mut table, "train", 2);
-    table.disconnect(sessions[0]);
+    let (streams, old) = started(&mut table, "train", 2);
+    table.disconnect(streams[0]);
     let (_, new) = started(&mut table, "train", 3);
     assert_ne!(new.epoch, old.epoch);
     assert_ne!(new.number, old.number);
     assert!(new.slots.end <= old.slots.start || old.slots.end <= new.slots.start);
-    assert_eq!(table.disconnect(sessions[1]), [Effect::Close(old.number)]);
+    assert_eq!(table.disconnect(streams[1]), [Effect::Close(old.number)]);
     assert_eq!(table.list().len(), 1);
 }
 
@@ -736,22 +734,22 @@ fn a_job_without_a_number_is_refused_to_all_its_ranks_at_once() {
         let (_, effects) = join_all(&mut table, &job.to_string(), 1);
         assert_eq!((opened(&effects).number, opened(&effects).slots.len()), (job as u16, 512));
     }
-    let (sessions, effects) = join_all(&mut table, "one more", 3);
+    let (streams, effects) = join_all(&mut table, "one more", 3);
     let news = aborted("the aggregator has 256 jobs already; wait for one to end", &[]);
-    let told = sessions.iter().map(|session| Effect::Tell(*session, news.clone()));
-    let ended = sessions.iter().map(|session| Effect::End(*session));
+    let told = streams.iter().map(|stream| Effect::Tell(*stream, news.clone()));
+    let ended = streams.iter().map(|stream| Effect::End(*stream));
     assert_eq!(effects, told.chain(ended).collect::<Vec<_>>());
     assert_eq!(table.list().len(), MAX_JOBS);
-    assert_eq!(table.disconnect(sessions[0]), []);
+    assert_eq!(table.disconnect(streams[0]), []);
     // Where memory is what is short, more of it helps.
     let mut small = JobTable::new(Limits { shards: 1, ..LIMITS }, None, StdRng::seed_from_u64(1));
     join_all(&mut small, "first", 1);
-    let (sessions, effects) = join_all(&mut small, "second", 1);
+    let (streams, effects) = join_all(&mut small, "second", 1);
     let news = aborted(
         "the aggregator has 1 jobs already; wait for one to end, or start it with more --slots",
         &[],
     );
-    assert_eq!(effects, [Effect::Tell(sessions[0], news), Effect::End(sessions[0])]);
+    assert_eq!(effects, [Effect::Tell(streams[0], news), Effect::End(streams[0])]);
 }
 
 #[test]
@@ -822,7 +820,7 @@ fn refused(id: MemberId) -> MemberError {
 #[test]
 fn whoever_lacks_a_members_secret_changes_nothing() {
     let mut table = durable_table(1);
-    let (sessions, effects) = join_all(&mut table, "train", 2);
+    let (streams, effects) = join_all(&mut table, "train", 2);
     let spec = opened(&effects);
     for start in [false, true] {
         let before = table.list();
@@ -845,33 +843,30 @@ fn whoever_lacks_a_members_secret_changes_nothing() {
         }
     }
     let effects = table.leave(member(&spec, 0), "", &[]).unwrap();
-    assert_eq!(effects.last(), Some(&Effect::End(sessions[0])), "in good order after all that");
+    assert_eq!(effects.last(), Some(&Effect::End(streams[0])), "in good order after all that");
 }
 
 #[test]
 fn a_data_plane_that_fails_fails_the_job_for_all() {
     let mut table = table();
-    let (sessions, _) = join_all(&mut table, "train", 2);
+    let (streams, _) = join_all(&mut table, "train", 2);
     let news = aborted("the aggregator failed: no memory", &[]);
-    let expected = [
-        Effect::Abort(0),
-        Effect::Tell(sessions[0], news.clone()),
-        Effect::Tell(sessions[1], news),
-    ];
+    let expected =
+        [Effect::Abort(0), Effect::Tell(streams[0], news.clone()), Effect::Tell(streams[1], news)];
     assert_eq!(table.fail(0, "the aggregator failed: no memory"), expected);
 }
 
 #[test]
 fn stopping_tells_everyone_and_ends_every_stream() {
     let mut table = table();
-    let (sessions, _) = started(&mut table, "train", 2);
+    let (streams, _) = started(&mut table, "train", 2);
     let (waiting, _) = table.join(&joiner("other", 0, 2)).unwrap();
     let effects = table.shut_down();
-    for session in [sessions[0], sessions[1], waiting] {
+    for stream in [streams[0], streams[1], waiting] {
         let told = effects
             .iter()
-            .position(|e| *e == Effect::Tell(session, aborted("the aggregator stops", &[])));
-        let ended = effects.iter().position(|e| *e == Effect::End(session));
+            .position(|e| *e == Effect::Tell(stream, aborted("the aggregator stops", &[])));
+        let ended = effects.iter().position(|e| *e == Effect::End(stream));
         assert!(told.expect("told") < ended.expect("ended"));
     }
 }
@@ -895,14 +890,14 @@ fn saved(effects: &[Effect]) -> Job {
 }
 
 /// A job of 3 that has started, its last saved state, and each rank's secret.
-fn durable_job(table: &mut JobTable) -> (Vec<Session>, Opened, Job) {
-    let (sessions, effects) = join_all(table, "train", 3);
+fn durable_job(table: &mut JobTable) -> (Vec<StreamId>, Opened, Job) {
+    let (streams, effects) = join_all(table, "train", 3);
     let spec = opened(&effects);
     table.ready(member(&spec, 0), 352, HEARD).unwrap();
     table.ready(member(&spec, 1), 352, HEARD).unwrap();
     let effects = table.ready(member(&spec, 2), 352, HEARD).unwrap();
     assert_eq!(effects[1], Effect::Start(spec.number));
-    (sessions, spec, saved(&effects))
+    (streams, spec, saved(&effects))
 }
 
 fn no_member(rank: u32) -> MemberError {
@@ -941,21 +936,21 @@ fn ranks_of_a_restored_job_come_back_and_those_that_do_not_are_named() {
 #[test]
 fn a_rank_that_was_taken_for_dead_hears_why_when_it_comes_back() {
     let mut table = table();
-    let (sessions, spec) = started(&mut table, "train", 2);
+    let (streams, spec) = started(&mut table, "train", 2);
     let news = aborted(
         "rank 1 (10.0.0.2) did not answer the aggregator for 5 s, and was taken for dead",
         &[1],
     );
-    let expected = [Effect::Abort(0), Effect::Tell(sessions[0], news.clone())];
-    assert_eq!(table.fall_silent(sessions[1], Duration::from_millis(5_100)), expected);
+    let expected = [Effect::Abort(0), Effect::Tell(streams[0], news.clone())];
+    assert_eq!(table.fall_silent(streams[1], Duration::from_millis(5_100)), expected);
     let hears = |table: &mut JobTable, rank| {
-        let (session, effects) = table.resume(member(&spec, rank), peer(rank)).unwrap();
-        assert_eq!(effects, [Effect::Tell(session, news.clone()), Effect::End(session)]);
-        assert_eq!(table.disconnect(session), []);
+        let (stream, effects) = table.resume(member(&spec, rank), peer(rank)).unwrap();
+        assert_eq!(effects, [Effect::Tell(stream, news.clone()), Effect::End(stream)]);
+        assert_eq!(table.disconnect(stream), []);
     };
     hears(&mut table, 1);
     // Then all have stood still, and nothing is left of the job.
-    assert_eq!(table.fall_silent(sessions[0], Duration::from_secs(5)), [Effect::Close(0)]);
+    assert_eq!(table.fall_silent(streams[0], Duration::from_secs(5)), [Effect::Close(0)]);
     assert_eq!((table.list(), table.free_slots()), (vec![], POOL));
     for rank in [0, 1, 1] {
         hears(&mut table, rank);
@@ -963,11 +958,11 @@ fn a_rank_that_was_taken_for_dead_hears_why_when_it_comes_back() {
     for stranger in strangers(&spec, 1) {
         assert_eq!(table.resume(stranger, peer(1)), Err(refused(stranger)));
     }
-    // As many later endings push it out.
-    for _ in 0..endings::MOST {
+    // As many later recent_aborts push it out.
+    for _ in 0..recent_aborts::MOST {
         hears(&mut table, 0);
-        let (sessions, _) = started(&mut table, "other", 1);
-        table.disconnect(sessions[0]);
+        let (streams, _) = started(&mut table, "other", 1);
+        table.disconnect(streams[0]);
     }
     assert_eq!(table.resume(member(&spec, 0), peer(0)), Err(no_member(0)));
 }
@@ -1010,8 +1005,8 @@ fn a_rank_that_left_before_the_restart_is_not_awaited() {
 #[test]
 fn an_abort_before_the_restart_is_told_after_it() {
     let mut first = durable_table(1);
-    let (sessions, spec, _) = durable_job(&mut first);
-    let job = saved(&first.disconnect(sessions[1]));
+    let (streams, spec, _) = durable_job(&mut first);
+    let job = saved(&first.disconnect(streams[1]));
     let mut table = durable_table(2);
     assert_eq!(table.restore(vec![job], used_epochs()), [Effect::Abort(0)]);
     let (zero, effects) = table.resume(member(&spec, 0), peer(0)).unwrap();
@@ -1071,7 +1066,7 @@ fn a_job_that_has_not_started_has_nobody_to_come_back() {
 fn a_lost_port_aborts_the_jobs_behind_it_and_no_others() {
     let mut table = durable_table(1);
     let at = |port| HEARD.map(|binding| Binding { ifindex: port, ..binding });
-    let (sessions, effects) = join_all(&mut table, "train", 3);
+    let (streams, effects) = join_all(&mut table, "train", 3);
     let spec = opened(&effects);
     for (rank, port) in [(0, 4), (1, 5), (2, 5)] {
         table.ready(member(&spec, rank), 352, at(port)).unwrap();
@@ -1085,7 +1080,7 @@ fn a_lost_port_aborts_the_jobs_behind_it_and_no_others() {
     );
     let effects = table.lose_port(5, "p5 is gone");
     assert_eq!(effects[1], Effect::Abort(spec.number));
-    assert_eq!(effects[2..], [0, 1, 2].map(|rank| Effect::Tell(sessions[rank], news.clone())));
+    assert_eq!(effects[2..], [0, 1, 2].map(|rank| Effect::Tell(streams[rank], news.clone())));
     assert_eq!(table.lose_port(5, "p5 is gone"), []);
     assert_eq!(table.lose_port(6, "p6 is gone"), []);
 }
@@ -1099,7 +1094,7 @@ enum Step {
         world_size: u32,
     },
     Ready {
-        session: usize,
+        stream: usize,
         lanes: u32,
     },
     /// All ranks of a job join, and whoever can is ready.
@@ -1108,21 +1103,21 @@ enum Step {
         ranks: u32,
     },
     Leave {
-        session: usize,
+        stream: usize,
         error: bool,
     },
     Report {
-        session: usize,
+        stream: usize,
         call: u8,
     },
     Conclude {
-        session: usize,
+        stream: usize,
     },
     Disconnect {
-        session: usize,
+        stream: usize,
     },
     Fail {
-        session: usize,
+        stream: usize,
     },
     LosePort {
         port: u32,
@@ -1140,13 +1135,13 @@ enum Step {
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         6 => (0u8..3, 0u32..4, 1u32..4).prop_map(|(name, rank, world_size)| Step::Join { name, rank, world_size }),
-        6 => (any::<usize>(), 1u32..25).prop_map(|(session, blocks)| Step::Ready { session, lanes: blocks * 32 }),
+        6 => (any::<usize>(), 1u32..25).prop_map(|(stream, blocks)| Step::Ready { stream, lanes: blocks * 32 }),
         2 => (0u8..3, 1u32..5).prop_map(|(name, ranks)| Step::Whole { name, ranks }),
-        3 => (any::<usize>(), any::<bool>()).prop_map(|(session, error)| Step::Leave { session, error }),
-        2 => (any::<usize>(), 0u8..2).prop_map(|(session, call)| Step::Report { session, call }),
-        1 => any::<usize>().prop_map(|session| Step::Conclude { session }),
-        2 => any::<usize>().prop_map(|session| Step::Disconnect { session }),
-        1 => any::<usize>().prop_map(|session| Step::Fail { session }),
+        3 => (any::<usize>(), any::<bool>()).prop_map(|(stream, error)| Step::Leave { stream, error }),
+        2 => (any::<usize>(), 0u8..2).prop_map(|(stream, call)| Step::Report { stream, call }),
+        1 => any::<usize>().prop_map(|stream| Step::Conclude { stream }),
+        2 => any::<usize>().prop_map(|stream| Step::Disconnect { stream }),
+        1 => any::<usize>().prop_map(|stream| Step::Fail { stream }),
         1 => (1u32..3).prop_map(|port| Step::LosePort { port }),
         2 => (0usize..6).prop_map(|effects| Step::Crash { effects }),
         6 => any::<usize>().prop_map(|orphan| Step::Resume { orphan }),
@@ -1166,7 +1161,7 @@ struct World {
     kept_epochs: Option<Epochs>,
     epochs: HashSet<u32>,
     /// Ranks whose stream is open: what they were last told, and who they are once assigned.
-    streams: BTreeMap<Session, (Option<Event>, Option<MemberId>)>,
+    streams: BTreeMap<StreamId, (Option<Event>, Option<MemberId>)>,
     /// Ranks of jobs that have started, cut off by the daemon's death.
     orphans: Vec<MemberId>,
     /// Epochs of jobs that some rank knows to be aborted.
@@ -1223,15 +1218,15 @@ impl World {
                 assert_eq!(self.open[&job.number].0.epoch, job.epoch);
                 self.saved.insert(job.number, *job);
             }
-            Effect::End(session) => drop(self.streams.remove(&session)),
-            Effect::Tell(session, event) => self.hear(session, event),
+            Effect::End(stream) => drop(self.streams.remove(&stream)),
+            Effect::Tell(stream, event) => self.hear(stream, event),
             Effect::Gather(job, epoch) => assert_eq!(self.open[&job].0.epoch, epoch),
         }
     }
 
-    fn hear(&mut self, session: Session, event: Event) {
+    fn hear(&mut self, stream: StreamId, event: Event) {
         let (last, id) =
-            self.streams.get_mut(&session).expect("nobody is told anything after its stream's end");
+            self.streams.get_mut(&stream).expect("nobody is told anything after its stream's end");
         let in_order = matches!(
             (&*last, &event),
             (None | Some(Event::Waiting(_)), Event::Waiting(_) | Event::Assigned(_))
@@ -1267,9 +1262,9 @@ impl World {
         *last = Some(event);
     }
 
-    fn pick(&self, which: usize) -> Option<(Session, Option<MemberId>)> {
+    fn pick(&self, which: usize) -> Option<(StreamId, Option<MemberId>)> {
         let index = which.checked_rem(self.streams.len())?;
-        self.streams.iter().nth(index).map(|(session, (_, id))| (*session, *id))
+        self.streams.iter().nth(index).map(|(stream, (_, id))| (*stream, *id))
     }
 
     /// The daemon is dead: ranks of jobs that have started wait for the next, the others give up.
@@ -1296,8 +1291,8 @@ impl World {
 fn join(table: &mut JobTable, world: &mut World, name: u8, rank: u32, world_size: u32) -> bool {
     let threads = Threads { most: 1 << name, host: String::new() };
     let joiner = Joiner { threads, ..joiner(&name.to_string(), rank, world_size) };
-    let Ok((session, effects)) = table.join(&joiner) else { return false };
-    assert!(world.streams.insert(session, (None, None)).is_none());
+    let Ok((stream, effects)) = table.join(&joiner) else { return false };
+    assert!(world.streams.insert(stream, (None, None)).is_none());
     world.apply(effects);
     true
 }
@@ -1333,8 +1328,8 @@ proptest! {
                         prop_assert!(rank < world_size);
                     }
                 }
-                Step::Ready { session, lanes } => {
-                    let Some((_, Some(id))) = world.pick(session) else { continue };
+                Step::Ready { stream, lanes } => {
+                    let Some((_, Some(id))) = world.pick(stream) else { continue };
                     ready(&mut table, &mut world, id, lanes);
                 }
                 Step::Whole { name, ranks } => {
@@ -1344,28 +1339,28 @@ proptest! {
                     let ids: Vec<_> = world.streams.values().filter_map(|(_, id)| *id).collect();
                     ids.into_iter().for_each(|id| ready(&mut table, &mut world, id, 352));
                 }
-                Step::Leave { session, error } => {
-                    let Some((session, Some(id))) = world.pick(session) else { continue };
+                Step::Leave { stream, error } => {
+                    let Some((stream, Some(id))) = world.pick(stream) else { continue };
                     let effects = table.leave(id, if error { "broken" } else { "" }, &[]);
-                    world.streams.remove(&session);
+                    world.streams.remove(&stream);
                     world.apply(effects.expect("whoever has a stream can leave"));
                 }
-                Step::Report { session, call } => {
-                    let Some((_, Some(id))) = world.pick(session) else { continue };
+                Step::Report { stream, call } => {
+                    let Some((_, Some(id))) = world.pick(stream) else { continue };
                     let effects = table.report_calls(id, calls(&[(1, ["a", "b"][usize::from(call)])]), &[0, 1]);
                     world.apply(effects.expect("whoever has a stream can report"));
                 }
-                Step::Conclude { session } => {
-                    let Some((_, Some(id))) = world.pick(session) else { continue };
+                Step::Conclude { stream } => {
+                    let Some((_, Some(id))) = world.pick(stream) else { continue };
                     world.apply(table.conclude(id.job as u16, id.epoch));
                 }
-                Step::Disconnect { session } => {
-                    let Some((session, _)) = world.pick(session) else { continue };
-                    world.streams.remove(&session);
-                    world.apply(table.disconnect(session));
+                Step::Disconnect { stream } => {
+                    let Some((stream, _)) = world.pick(stream) else { continue };
+                    world.streams.remove(&stream);
+                    world.apply(table.disconnect(stream));
                 }
-                Step::Fail { session } => {
-                    let Some((_, Some(id))) = world.pick(session) else { continue };
+                Step::Fail { stream } => {
+                    let Some((_, Some(id))) = world.pick(stream) else { continue };
                     world.apply(table.fail(id.job as u16, "broken"));
                 }
                 Step::LosePort { port } => world.apply(table.lose_port(port, "broken")),
@@ -1387,9 +1382,9 @@ proptest! {
                         };
                         prop_assert!(makes_sense, "{:?}", resumed);
                     }
-                    if let Ok((session, effects)) = resumed {
+                    if let Ok((stream, effects)) = resumed {
                         let assigned = Some(Event::Assigned(control::Assigned::default()));
-                        world.streams.insert(session, (assigned, Some(id)));
+                        world.streams.insert(stream, (assigned, Some(id)));
                         world.apply(effects);
                     }
                 }
@@ -1414,9 +1409,9 @@ proptest! {
             prop_assert_eq!(table.list().iter().map(|job| job.slots).sum::<u32>(), POOL - table.free_slots());
         }
         world.left_to_live = None;
-        for session in world.streams.keys().copied().collect::<Vec<_>>() {
-            world.streams.remove(&session);
-            world.apply(table.disconnect(session));
+        for stream in world.streams.keys().copied().collect::<Vec<_>>() {
+            world.streams.remove(&stream);
+            world.apply(table.disconnect(stream));
         }
         world.apply(table.expire());
         prop_assert!(world.open.is_empty());

@@ -7,9 +7,9 @@ use switchml_control::MadeCall;
 use switchml_worker_core::engine::{Failure, ranks_of};
 
 use crate::daemon::Daemon;
-use crate::dice::hash;
 use crate::net::{Net, Violation, ensure};
 use crate::program::Step;
+use crate::rng::hash;
 use crate::scenario::{MS, Time};
 use crate::tally::{Fate, Fault};
 
@@ -105,7 +105,7 @@ struct Session {
 
 /// See the module.
 #[derive(Default)]
-pub struct Judge {
+pub struct Oracle {
     sessions: BTreeMap<SessionKey, Session>,
     /// Ranks of jobs whose process ended before they had a session, but maybe not before the daemon
     /// counted on them.
@@ -141,7 +141,7 @@ pub struct Standing {
     pub deadline: Time,
 }
 
-impl Judge {
+impl Oracle {
     /// A rank is assigned to a session.
     pub fn join(&mut self, session: SessionKey, ranks: u16) {
         self.sessions.entry(session).or_insert(Session {
@@ -251,7 +251,7 @@ impl Judge {
         match end {
             End::Failed(failure) => {
                 let Some(standing) = standing else { return Ok(()) };
-                session.judge(failure, &standing, daemon, is_damaged)
+                session.oracle(failure, &standing, daemon, is_damaged)
             }
             End::Aborted { calls, .. } if !calls.is_empty() => session.judge_calls(calls),
             End::Aborted { reason, ranks, .. } => {
@@ -304,7 +304,7 @@ impl Session {
     }
 
     /// Whether a failure of the data path names who is at fault.
-    fn judge(
+    fn oracle(
         &self,
         failure: &Failure,
         standing: &Standing,

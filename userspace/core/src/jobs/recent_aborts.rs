@@ -8,15 +8,15 @@ use switchml_control as control;
 use super::MemberId;
 use super::job::{Job, State};
 
-/// Most endings that are remembered, the latest: a few kilobytes each.
+/// Most aborts that are remembered, the latest: a few kilobytes each.
 pub(super) const MOST: usize = 256;
 
 /// See the [module's documentation](self).
 #[derive(Debug, Default)]
-pub(super) struct Endings(VecDeque<Ending>);
+pub(super) struct RecentAborts(VecDeque<Abort>);
 
 #[derive(Debug)]
-struct Ending {
+struct Abort {
     job: u16,
     epoch: u32,
     /// By rank.
@@ -24,7 +24,7 @@ struct Ending {
     aborted: control::Aborted,
 }
 
-impl Endings {
+impl RecentAborts {
     /// The job is gone. One that ended in good order has nobody to come back.
     pub fn note(&mut self, job: &Job) {
         let State::Aborted { reason, ranks } = &job.state else { return };
@@ -36,15 +36,15 @@ impl Endings {
             .map(|member| member.as_ref().map(|member| member.control_secret))
             .collect();
         self.0.truncate(MOST - 1);
-        self.0.push_front(Ending { job: job.number, epoch: job.epoch, secrets, aborted });
+        self.0.push_front(Abort { job: job.number, epoch: job.epoch, secrets, aborted });
     }
 
     /// Why the member's job ended, if it proves to be one.
     pub fn of(&self, id: MemberId) -> Option<control::Aborted> {
-        let is_its = |ending: &&Ending| {
-            (u32::from(ending.job), ending.epoch) == (id.job, id.epoch)
-                && ending.secrets.get(id.rank as usize) == Some(&Some(id.secret))
+        let is_its = |abort: &&Abort| {
+            (u32::from(abort.job), abort.epoch) == (id.job, id.epoch)
+                && abort.secrets.get(id.rank as usize) == Some(&Some(id.secret))
         };
-        self.0.iter().find(is_its).map(|ending| ending.aborted.clone())
+        self.0.iter().find(is_its).map(|abort| abort.aborted.clone())
     }
 }

@@ -1,7 +1,7 @@
 //! Random decisions that a seed reproduces, on every machine and with every version of the
 //! libraries.
 
-use rand::{Rng, SeedableRng};
+use rand::{Rng as _, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
 /// Parts per million.
@@ -10,10 +10,10 @@ pub type Ppm = u32;
 /// xoshiro256++, whose output is fixed by its definition. Ranges are made here: those of the `rand`
 /// crate may change with it.
 #[derive(Clone, Debug)]
-pub struct Dice(Xoshiro256PlusPlus);
+pub struct Rng(Xoshiro256PlusPlus);
 
-impl Dice {
-    /// The dice of a seed.
+impl Rng {
+    /// The generator of a seed.
     pub fn new(seed: u64) -> Self {
         Self(Xoshiro256PlusPlus::seed_from_u64(seed))
     }
