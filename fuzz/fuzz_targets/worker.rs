@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use switchml_protocol::outcome::{Action, Outcome};
-use switchml_worker_core::endpoint::{Call, Command, Endpoint, Kind, Task};
+use switchml_worker_core::data_path::{Buffer, Call, DataPath, Kind, Submission};
 use switchml_worker_core::engine::{Config, Engine, Identity, Limits};
 use switchml_worker_core::{CallStats, DType, ReduceOp};
 
@@ -52,7 +52,7 @@ struct Tensor {
     finished: Arc<AtomicUsize>,
 }
 
-impl Task for Tensor {
+impl Buffer for Tensor {
     fn bytes(&self) -> &[u8] {
         &self.bytes
     }
@@ -157,7 +157,7 @@ impl Sort {
         ranks: u32,
         count: usize,
         finished: &Arc<AtomicUsize>,
-    ) -> Command {
+    ) -> Submission {
         let call = self.call(count);
         let own = self.bytes((0..count).map(|index| self.element(seed, rank, index)));
         let result = self.bytes((0..count).map(|index| self.result(seed, ranks, index)));
@@ -169,19 +169,19 @@ impl Sort {
             finished: Arc::clone(finished),
         };
         let contributes = !matches!(self, Self::Broadcast { root } if root != rank);
-        Command {
+        Submission {
             number,
             call,
             codec: call.codec(ranks).expect("a call that is offered"),
             contributes,
-            task: Box::new(tensor),
+            buffer: Box::new(tensor),
         }
     }
 }
 
 /// A rank: its data path, and what is on its way to it.
 struct Rank {
-    endpoint: Endpoint,
+    data_path: DataPath,
     /// Headers of its chunks without a result, by slot and round.
     outstanding: BTreeMap<(u16, u32), Packet>,
     inbox: Vec<Vec<u8>>,
@@ -208,7 +208,7 @@ impl Network {
             let limits = Limits { deadline: Duration::from_secs(1 << 30), ..Limits::default() };
             let engine = Engine::new(Config::new(identity, slots, LANES, 16, limits));
             Rank {
-                endpoint: Endpoint::new(engine, LANES, 4),
+                data_path: DataPath::new(engine, LANES, 4),
                 outstanding: BTreeMap::new(),
                 inbox: vec![],
             }
@@ -225,7 +225,7 @@ impl Network {
             let (sort, seed) = (Sort::choose(input, ranks)?, input.arbitrary()?);
             let count = input.int_in_range(0..=200)?;
             for (index, rank) in (0..).zip(&mut network.ranks) {
-                rank.endpoint.submit(sort.command(
+                rank.data_path.submit(sort.command(
                     number,
                     seed,
                     index,
@@ -287,12 +287,12 @@ impl Network {
     /// having the lowest.
     fn send(&mut self, rank: usize, mut lost: u8) {
         let Self { ranks, switch, now, answers, .. } = self;
-        let Rank { endpoint, outstanding, .. } = &mut ranks[rank];
-        endpoint.on_timer(*now).expect("the deadline is far away");
+        let Rank { data_path, outstanding, .. } = &mut ranks[rank];
+        data_path.on_timer(*now).expect("the deadline is far away");
         let mut sent = vec![];
-        while let Some(transmission) = endpoint.next(*now) {
+        while let Some(transmission) = data_path.next(*now) {
             let mut bytes = vec![0; transmission.packet_len()];
-            endpoint.fill(&transmission, &mut bytes);
+            data_path.fill(&transmission, &mut bytes);
             let packet = Packet::from_bytes(&bytes);
             outstanding.insert((packet.slot, packet.round), packet);
             if lost & 1 == 0 {
@@ -300,7 +300,7 @@ impl Network {
             }
             lost >>= 1;
         }
-        endpoint.give_back();
+        data_path.give_back();
         for mut bytes in sent {
             use Outcome::{Added, Completed, Pending, Replayed, Stale, Started};
             let outcome = switch.receive_bytes(&binding(rank as u16), &mut bytes);
@@ -329,11 +329,11 @@ impl Network {
     /// A datagram that counts has its effect, any other is ignored and counted.
     fn deliver(&mut self, rank: usize, datagram: &[u8]) {
         let counts = self.counts(rank, datagram);
-        let Rank { endpoint, outstanding, .. } = &mut self.ranks[rank];
-        let before = endpoint.engine().stats().clone();
-        endpoint.receive(self.now, datagram, false).expect("nobody refuses");
-        endpoint.give_back();
-        let after = endpoint.engine().stats();
+        let Rank { data_path, outstanding, .. } = &mut self.ranks[rank];
+        let before = data_path.engine().stats().clone();
+        data_path.receive(self.now, datagram, false).expect("nobody refuses");
+        data_path.give_back();
+        let after = data_path.engine().stats();
         let ignored = after.ignored.iter().sum::<u64>() - before.ignored.iter().sum::<u64>();
         let effect = (after.results - before.results, after.pending - before.pending, ignored);
         let expected = match counts.map(|packet| (packet.kind, packet)) {
@@ -345,7 +345,7 @@ impl Network {
             _ => (0, 0, 1),
         };
         assert_eq!(effect, expected, "results, PENDINGs, ignored after {datagram:?}");
-        assert_eq!(endpoint.engine().outstanding() as usize, outstanding.len());
+        assert_eq!(data_path.engine().outstanding() as usize, outstanding.len());
     }
 
     /// The packet, if it is one that counts, as the specification's section "Worker" has it.

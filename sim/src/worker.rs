@@ -10,7 +10,7 @@ use switchml_control::{Aborted, Call, join_event};
 use switchml_protocol::header::{HEADER_LEN, Header};
 use switchml_userspace_core::jobs::{Joiner, MemberId, Threads};
 use switchml_worker_core::CallStats;
-use switchml_worker_core::endpoint::{Command, Endpoint, Kind, Task};
+use switchml_worker_core::data_path::{Buffer, DataPath, Kind, Submission};
 use switchml_worker_core::engine::{Config, Engine, Failure, Identity, Limits};
 use switchml_worker_core::hello::{Hello, HelloStep, OpenPath};
 use switchml_worker_core::issued::Issued;
@@ -84,7 +84,7 @@ struct Assigned {
 }
 
 struct Running {
-    endpoint: Endpoint,
+    endpoint: DataPath,
     issued: Issued,
     program: Vec<Step>,
     /// Place of the next call, and when it is made.
@@ -111,7 +111,7 @@ struct Tensor {
     done: Results,
 }
 
-impl Task for Tensor {
+impl Buffer for Tensor {
     fn bytes(&self) -> &[u8] {
         &self.bytes
     }
@@ -358,7 +358,7 @@ impl Worker {
         let mut engine = Engine::starting_at(config, u64::from(plan.origin) * u64::from(slots));
         engine.sample_rtt(0, path.rtt.as_nanos() as u64);
         self.phase = Phase::Running(Box::new(Running {
-            endpoint: Endpoint::new(engine, lanes, plan.batch),
+            endpoint: DataPath::new(engine, lanes, plan.batch),
             issued: Issued::default(),
             program: self.program(plan, world),
             next: 0,
@@ -539,8 +539,8 @@ impl Worker {
             world.net.to_aggregator(index, port, &packet);
         }
         for stats in running.endpoint.done() {
-            world.net.tally.ahead += stats.ahead;
-            world.net.tally.ahead_in_vain += stats.ahead_in_vain;
+            world.net.tally.ahead += stats.speculative;
+            world.net.tally.ahead_in_vain += stats.misspeculated;
         }
         running.endpoint.give_back();
         running.note_progress(now, outstanding);
@@ -593,12 +593,18 @@ impl Worker {
             };
             world.oracle.call(session, rank, running.next, step, now);
             let bytes = step.elements(element_key(session, running.next), rank);
-            let task =
+            let buffer =
                 Box::new(Tensor { place: running.next, bytes, done: Arc::clone(&running.tensors) });
             let contributes =
                 !matches!(step.call.kind, Kind::Broadcast { root } if root != u32::from(rank));
             let number = running.issued.issue(step.call);
-            running.endpoint.submit(Command { number, call: step.call, codec, contributes, task });
+            running.endpoint.submit(Submission {
+                number,
+                call: step.call,
+                codec,
+                contributes,
+                buffer,
+            });
             running.next += 1;
             running.next_at = now + world.net.rng.below(pause + 1);
         }

@@ -34,7 +34,7 @@ fn reduce<T: Element + PartialEq>(
         };
         assert!(expected.map(&from).as_ref() == Some(found), "{op}, element {i} of {count}");
     }
-    (stats.chunks, stats.ahead)
+    (stats.chunks, stats.speculative)
 }
 
 fn rank(communicator: Communicator) {

@@ -15,10 +15,10 @@ use crate::interface::Interface;
 use crate::notice::Notices;
 use crate::open_path::open_path;
 use crate::path::{self, Narrow};
-use crate::patience::Patience;
+use crate::spin::Spin;
 use crate::transport::{Transport, Udp};
 use crate::waker::Waker;
-use switchml_worker_core::endpoint::Endpoint;
+use switchml_worker_core::data_path::DataPath;
 use switchml_worker_core::engine::{Config, Engine, Identity, Limits, TIMEOUT_CEILING};
 use switchml_worker_core::hello::OpenPath;
 use switchml_worker_core::packet::packet_len;
@@ -221,16 +221,16 @@ impl Builder {
             let mut engine =
                 Engine::new(Config { unchecked_maxima: info.unchecked_maxima, ..config });
             engine.sample_rtt(0, open.rtt.as_nanos() as u64);
-            let (commands, received) = mpsc::channel();
+            let (submissions, received) = mpsc::channel();
             let driver = Driver {
                 shard,
-                endpoint: Endpoint::new(engine, info.chunk_lanes, transport.batch(packet) as u32),
+                data_path: DataPath::new(engine, info.chunk_lanes, transport.batch(packet) as u32),
                 transport,
-                commands: received,
+                submissions: received,
                 session: Arc::clone(&session),
                 shared: Arc::clone(&shared),
                 begin,
-                patience: Patience::default(),
+                spin: Spin::default(),
             };
             let seat = Arc::new(Seat::new(driver, wakers.idle.clone()));
             let data_thread = Arc::clone(&seat);
@@ -238,7 +238,7 @@ impl Builder {
                 .name("switchml-data".to_owned())
                 .spawn(move || data_thread.serve());
             match thread.map_err(Error::system("cannot start a data thread")) {
-                Ok(thread) => threads.push(DataThread { commands, wakers, seat, thread }),
+                Ok(thread) => threads.push(DataThread { submissions, wakers, seat, thread }),
                 Err(error) => {
                     shared.fail(error.clone());
                     communicator::end(threads);

@@ -8,22 +8,22 @@ use std::time::Duration;
 
 use switchml_protocol::header::Op;
 
+use crate::buffers::{Tensor, give, lend};
 use crate::builder::Builder;
 use crate::driver::{Seat, Shared, Snapshot, Wakers};
 use crate::error::Error;
-use crate::lend::{Tensor, give, lend};
+use crate::handle::{Handle, Whole};
 use crate::path::Narrow;
-use crate::patience::WaitStats;
-use crate::task::{Handle, Whole};
+use crate::spin::WaitStats;
 use crate::transport::Udp;
-use switchml_worker_core::endpoint::Command;
-use switchml_worker_core::endpoint::{Call, Kind};
+use switchml_worker_core::buffer::Buffer;
+use switchml_worker_core::data_path::Submission;
+use switchml_worker_core::data_path::{Call, Kind};
 use switchml_worker_core::engine::EngineStats;
 use switchml_worker_core::numerics::{Codec, DType, Element, ReduceOp};
 use switchml_worker_core::packet::packet_len;
 use switchml_worker_core::shards;
 use switchml_worker_core::stats::CallStats;
-use switchml_worker_core::task::Task;
 
 /// A rank's membership in a job of `world_size` ranks, and the collectives among them.
 ///
@@ -43,7 +43,7 @@ pub struct Communicator {
 
 /// A shard's driver and data thread, as those who make calls see them.
 pub(crate) struct DataThread {
-    pub commands: Sender<Command>,
+    pub submissions: Sender<Submission>,
     pub wakers: Wakers,
     pub seat: Arc<Seat<Udp>>,
     pub thread: JoinHandle<()>,
@@ -220,8 +220,8 @@ impl Communicator {
         let mut issued = self.shared.issued();
         let number = issued.issue(call);
         let whole = |answer| Whole::new(number, lengths.len(), Arc::clone(&self.shared), answer);
-        let finished = lend(bytes, &lengths, whole, |tasks| {
-            let threads = self.submit(number, call, codec, contributes, tasks);
+        let finished = lend(bytes, &lengths, whole, |buffers| {
+            let threads = self.submit(number, call, codec, contributes, buffers);
             drop(issued);
             let (first, others) = threads.split_at(1);
             others.iter().for_each(|thread| thread.wakers.wake());
@@ -250,8 +250,8 @@ impl Communicator {
         let mut issued = self.shared.issued();
         let number = issued.issue(call);
         let whole = Whole::new(number, lengths.len(), Arc::clone(&self.shared), answer);
-        let (tasks, tensor) = give(tensor, &lengths, whole);
-        self.submit(number, call, codec, contributes, tasks)
+        let (buffers, tensor) = give(tensor, &lengths, whole);
+        self.submit(number, call, codec, contributes, buffers)
             .iter()
             .for_each(|thread| thread.wakers.wake());
         drop(issued);
@@ -284,11 +284,12 @@ impl Communicator {
         call: Call,
         codec: Codec,
         contributes: bool,
-        tasks: Vec<Box<dyn Task>>,
+        buffers: Vec<Box<dyn Buffer>>,
     ) -> &[DataThread] {
-        let threads = &self.threads[..tasks.len()];
-        for (thread, task) in threads.iter().zip(tasks) {
-            let _ = thread.commands.send(Command { number, call, codec, contributes, task });
+        let threads = &self.threads[..buffers.len()];
+        for (thread, buffer) in threads.iter().zip(buffers) {
+            let _ =
+                thread.submissions.send(Submission { number, call, codec, contributes, buffer });
         }
         threads
     }
@@ -308,8 +309,8 @@ impl Communicator {
 
 /// Lets data threads finish what they have, and waits until they are gone.
 pub(crate) fn end(threads: Vec<DataThread>) {
-    let end = |DataThread { commands, wakers, thread, .. }| {
-        drop(commands);
+    let end = |DataThread { submissions, wakers, thread, .. }| {
+        drop(submissions);
         wakers.wake();
         thread
     };

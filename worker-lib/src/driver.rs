@@ -1,4 +1,4 @@
-//! Moves packets between the transport and the endpoint, on the thread that drives: a caller's, or
+//! Moves packets between the transport and the data path, on the thread that drives: a caller's, or
 //! the data thread.
 //!
 //! A caller that waits for its call anyway drives it itself, so that no thread has to be woken up
@@ -14,10 +14,10 @@ use std::time::{Duration, Instant};
 use crate::control::Session;
 use crate::error::Error;
 use crate::notice::{LONG, Notices};
-use crate::patience::{Patience, WaitStats, offer_core};
+use crate::spin::{Spin, WaitStats, offer_core};
 use crate::transport::Transport;
 use crate::waker::Waker;
-use switchml_worker_core::endpoint::{Command, Endpoint};
+use switchml_worker_core::data_path::{DataPath, Submission};
 use switchml_worker_core::engine::{EngineStats, Failure, Waiting};
 use switchml_worker_core::issued::Issued;
 use switchml_worker_core::stats::CallStats;
@@ -161,25 +161,25 @@ pub(crate) struct Driver<T> {
     /// Its place among the drivers.
     pub shard: usize,
     pub transport: T,
-    pub endpoint: Endpoint,
-    pub commands: Receiver<Command>,
+    pub data_path: DataPath,
+    pub submissions: Receiver<Submission>,
     /// Left by the last driver.
     pub session: Arc<Session>,
     pub shared: Arc<Shared>,
-    /// Where the endpoint's time starts.
+    /// Where the data path's time starts.
     pub begin: Instant,
-    pub patience: Patience,
+    pub spin: Spin,
 }
 
 impl<T: Transport> Seat<T> {
-    /// A seat for `driver`; `idle` is to be woken when there are commands, when they end, and when
+    /// A seat for `driver`; `idle` is to be woken when there are submissions, when they end, and when
     /// the communicator has failed.
     pub fn new(driver: Driver<T>, idle: Waker) -> Self {
         Self { driver: Mutex::new(Some(driver)), idle }
     }
 
-    /// Drives on this thread until call `number`, which is among the commands, is done; false if
-    /// another one drives. The command's task is gone on return, or will be soon if something
+    /// Drives on this thread until call `number`, which is among the submissions, is done; false if
+    /// another one drives. The submission's buffer is gone on return, or will be soon if something
     /// failed.
     pub fn run(&self, number: u64) -> bool {
         // Goes last: the data thread can sit down when it wakes up.
@@ -187,7 +187,7 @@ impl<T: Transport> Seat<T> {
         let Ok(mut seat) = self.driver.try_lock() else { return false };
         let Some(driver) = seat.as_mut() else { return false };
         relief.is_needed = true;
-        relief.is_needed = driver.run(number).is_err() || !driver.endpoint.is_idle();
+        relief.is_needed = driver.run(number).is_err() || !driver.data_path.is_idle();
         true
     }
 
@@ -209,8 +209,8 @@ impl<T: Transport> Seat<T> {
             }
             let mut seat = self.sit_down();
             let Some(driver) = seat.as_mut() else { return Ok(()) };
-            let is_open = driver.take_commands();
-            driver.drive(Endpoint::is_idle)?;
+            let is_open = driver.take_submissions();
+            driver.drive(DataPath::is_idle)?;
             if !is_open {
                 return Ok(());
             }
@@ -239,7 +239,7 @@ impl Drop for Relief<'_> {
     }
 }
 
-/// Ends the driver if the data thread unwinds, and so tells those who wait for tasks, and the other
+/// Ends the driver if the data thread unwinds, and so tells those who wait for buffers, and the other
 /// drivers.
 struct Leaves<'a, T: Transport>(&'a Seat<T>);
 
@@ -260,11 +260,11 @@ impl<T: Transport> Driver<T> {
             self.shared.fail(error);
         }
         self.publish();
-        let Self { endpoint, commands, session, shared, .. } = self;
+        let Self { data_path, submissions, session, shared, .. } = self;
         // What is in flight, and what was issued in the meantime: who waits for it finds the reason
         // in `failed`.
-        drop(endpoint);
-        drop(commands);
+        drop(data_path);
+        drop(submissions);
         let Some(session) = Arc::into_inner(session) else { return };
         match shared.failure() {
             None | Some(Error::Control(_)) => session.leave(),
@@ -274,40 +274,40 @@ impl<T: Transport> Driver<T> {
 
     /// Runs call `number`, behind those in flight, until it is done.
     fn run(&mut self, number: u64) -> Result<(), Error> {
-        let outcome = self.drive(|endpoint| endpoint.is_done(number));
+        let outcome = self.drive(|data_path| data_path.is_done(number));
         if let Err(error) = &outcome {
             self.shared.fail(error.clone());
         }
         outcome
     }
 
-    /// Moves packets until the endpoint is as wanted.
-    fn drive(&mut self, is_enough: impl Fn(&Endpoint) -> bool) -> Result<(), Error> {
+    /// Moves packets until the data path is as wanted.
+    fn drive(&mut self, is_enough: impl Fn(&DataPath) -> bool) -> Result<(), Error> {
         loop {
             if let Some(error) = self.shared.failure() {
                 return Err(error.clone());
             }
-            self.take_commands();
+            self.take_submissions();
             let mut packets = self.send()?;
-            if is_enough(&self.endpoint) {
+            if is_enough(&self.data_path) {
                 return Ok(());
             }
             packets += self.receive()?;
             if packets > 0 {
-                self.patience.end();
-            } else if !self.patience.look_again(self.now(), offer_core) {
+                self.spin.end();
+            } else if !self.spin.look_again(self.now(), offer_core) {
                 self.publish();
                 self.wait()?;
-                self.patience.end();
+                self.spin.end();
             }
         }
     }
 
     /// Takes in new collectives; whether there may be more.
-    fn take_commands(&mut self) -> bool {
+    fn take_submissions(&mut self) -> bool {
         loop {
-            match self.commands.try_recv() {
-                Ok(command) => self.endpoint.submit(command),
+            match self.submissions.try_recv() {
+                Ok(submission) => self.data_path.submit(submission),
                 Err(TryRecvError::Empty) => return true,
                 Err(TryRecvError::Disconnected) => return false,
             }
@@ -317,11 +317,11 @@ impl<T: Transport> Driver<T> {
     /// Takes in what has arrived; how many packets.
     fn receive(&mut self) -> Result<usize, Error> {
         let now = self.now();
-        let Self { transport, endpoint, .. } = self;
+        let Self { transport, data_path, .. } = self;
         let mut failure = None;
         let packets = transport
             .receive(&mut |packet, congested| {
-                if let Err(refused) = endpoint.receive(now, packet, congested) {
+                if let Err(refused) = data_path.receive(now, packet, congested) {
                     // The first one counts.
                     failure.get_or_insert(refused);
                 }
@@ -337,15 +337,15 @@ impl<T: Transport> Driver<T> {
     /// Sends what is due and what the window allows; how many packets.
     fn send(&mut self) -> Result<usize, Error> {
         let now = self.now();
-        self.endpoint.note_departed(self.session.departed());
-        self.endpoint.note_watched(now, self.session.is_watched());
-        self.endpoint.on_timer(now).map_err(|failure| self.explain(now, failure))?;
+        self.data_path.note_departed(self.session.departed());
+        self.data_path.note_watched(now, self.session.is_watched());
+        self.data_path.on_timer(now).map_err(|failure| self.explain(now, failure))?;
         self.say_who_is_late(now);
         let refused = Error::system("cannot send to the aggregator");
         let mut packets = 0;
-        while let Some(transmission) = self.endpoint.next(now) {
+        while let Some(transmission) = self.data_path.next(now) {
             let packet = self.transport.packet(transmission.packet_len()).map_err(&refused)?;
-            self.endpoint.fill(&transmission, packet);
+            self.data_path.fill(&transmission, packet);
             packets += 1;
         }
         self.transport.flush().map_err(refused)?;
@@ -355,7 +355,7 @@ impl<T: Transport> Driver<T> {
 
     fn say_who_is_late(&self, now: u64) {
         if let Some((Waiting { ranks, time, .. }, number, call)) =
-            self.endpoint.waiting_for(LONG, now)
+            self.data_path.waiting_for(LONG, now)
         {
             self.shared.notices.waiting(
                 Instant::now(),
@@ -369,16 +369,16 @@ impl<T: Transport> Driver<T> {
 
     /// Ends the calls that are done, once the statistics include them.
     fn give_back(&mut self) {
-        if self.endpoint.has_done() {
+        if self.data_path.has_done() {
             self.publish();
-            self.endpoint.give_back();
+            self.data_path.give_back();
         }
     }
 
     fn wait(&mut self) -> Result<(), Error> {
         let now = self.now();
         let timeout =
-            self.endpoint.deadline().map(|at| Duration::from_nanos(at.saturating_sub(now)));
+            self.data_path.deadline().map(|at| Duration::from_nanos(at.saturating_sub(now)));
         self.transport.wait(timeout).map_err(Error::system("cannot wait for packets"))
     }
 
@@ -388,7 +388,7 @@ impl<T: Transport> Driver<T> {
             Failure::Aborted => self.wait_for_reason(),
             Failure::Mismatch { first, dissenter, collective } => {
                 // This thread may have parts of some calls only; the others' count, too.
-                if let Some((last, _)) = self.endpoint.calls_in_flight(collective).last()
+                if let Some((last, _)) = self.data_path.calls_in_flight(collective).last()
                     && !self.shared.reported.swap(true, Ordering::Relaxed)
                 {
                     self.session.report_calls(self.shared.open_calls(last), [first, dissenter]);
@@ -397,7 +397,7 @@ impl<T: Transport> Driver<T> {
             }
             _ => {}
         }
-        let engine = self.endpoint.engine();
+        let engine = self.data_path.engine();
         let waited = match failure {
             // What had passed when it failed, to a tenth of a second.
             Failure::Missing(_) => {
@@ -422,18 +422,18 @@ impl<T: Transport> Driver<T> {
     }
 
     fn publish(&self) {
-        let engine = self.endpoint.engine();
+        let engine = self.data_path.engine();
         let snapshot = Snapshot {
             engine: engine.stats().clone(),
             foreign: self.transport.foreign(),
             rtt: engine.rtt().map(Duration::from_nanos),
             window: engine.window(),
-            waits: self.patience.stats(),
+            waits: self.spin.stats(),
         };
         *lock(&self.shared.shards[self.shard].stats) = snapshot;
     }
 
-    /// The endpoint's time.
+    /// The data path's time.
     fn now(&self) -> u64 {
         self.begin.elapsed().as_nanos() as u64
     }

@@ -39,33 +39,33 @@
 //! | --- | --- |
 //! | [`control`] | joins the job, hears of its end |
 //! | `transport`, `open_path` | UDP sockets, and how large a packet the path carries |
-//! | `driver`, `patience` | moves packets between endpoint and sockets, on the caller's thread or on one of its own; how it waits for them |
+//! | `driver`, `spin` | moves packets between data path and sockets, on the caller's thread or on one of its own; how it waits for them |
 
 #![deny(unsafe_code)]
 
+mod buffers;
 mod builder;
 mod communicator;
 pub mod control;
 mod driver;
 mod error;
+mod handle;
 #[doc(hidden)]
 pub mod interface;
-mod lend;
 mod notice;
 mod open_path;
 mod path;
-mod patience;
-mod task;
+mod spin;
 mod transport;
 mod waker;
 
+pub use buffers::Tensor;
 pub use builder::Builder;
 pub use communicator::{Communicator, Info, Stats};
 pub use error::Error;
-pub use lend::Tensor;
+pub use handle::Handle;
 pub use path::Narrow;
-pub use patience::WaitStats;
+pub use spin::WaitStats;
 pub use switchml_worker_core::{
     CallStats, DType, Element, ReduceOp, RoundTrips, Straggler, engine, numerics,
 };
-pub use task::Handle;

@@ -199,14 +199,14 @@ fn small_sums_take_one_round_trip_while_magnitudes_rest() {
                 let expected = reduced(ReduceOp::Sum, 3, i) * f64::from(factor(i));
                 assert_eq!(f64::from(*found), expected, "element {i}, scale {scale}");
             }
-            (stats.chunks, stats.ahead, stats.ahead_in_vain)
+            (stats.chunks, stats.speculative, stats.misspeculated)
         });
         // That all are larger each rank sees; that all are smaller it does not.
         let (one, two) = ((6, 5, 0), (7, 5, 1));
         assert_eq!(sums, [one, one, one, one, two, one, one]);
         let total = communicator.stats();
         assert_eq!(
-            (total.calls.ahead, total.calls.ahead_in_vain, total.engine.chunks),
+            (total.calls.speculative, total.calls.misspeculated, total.engine.chunks),
             (35, 1, 43)
         );
     });

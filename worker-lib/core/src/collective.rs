@@ -19,14 +19,14 @@ use std::ops::Range;
 use switchml_protocol::header::Op;
 use switchml_protocol::{LANES_PER_BLOCK, MAX_LANES};
 
-use crate::ahead::{self, Ahead};
-use crate::endpoint::Command;
+use crate::buffer::Buffer;
+use crate::data_path::Submission;
 use crate::engine::{Chunk, Failure, History};
 use crate::hash;
 use crate::numerics::{Codec, DType, NumericsError, ReduceOp, exponent, prefetch};
 use crate::predictor::Predictor;
+use crate::speculation::{self, Speculation};
 use crate::stats::{CallStats, Recorder};
-use crate::task::Task;
 use crate::witness::Witness;
 
 /// Finding an exponent takes so little that its elements must be asked for two chunks before.
@@ -116,7 +116,7 @@ pub(crate) struct Collective {
     codec: Codec,
     /// Whether this rank's elements count: all but those of a broadcast's receivers do.
     contributes: bool,
-    task: Box<dyn Task>,
+    buffer: Box<dyn Buffer>,
     /// Lanes of a full chunk.
     lanes: usize,
     data_chunks: usize,
@@ -128,7 +128,7 @@ pub(crate) struct Collective {
     /// Data chunks below this one may be sent.
     known: usize,
     /// What goes ahead, in a small float sum.
-    ahead: Option<Ahead>,
+    ahead: Option<Speculation>,
     /// Where maxima are not checked: one per chunk that is one, from its result to that of the
     /// witnesses.
     witnesses: Vec<Option<Witness>>,
@@ -148,24 +148,24 @@ enum Part {
     /// The witness of the maximum in chunk so many of those that are one.
     Witness(usize),
     /// A data chunk ahead of its exponent.
-    Ahead(usize),
+    Speculation(usize),
     /// A data chunk.
     Data(usize),
 }
 
 impl Collective {
     /// A schedule's collective at `place`.
-    pub fn new(place: u64, job: Job, command: Command) -> Self {
-        let Command { number, call, codec, contributes, task } = command;
+    pub fn new(place: u64, job: Job, submission: Submission) -> Self {
+        let Submission { number, call, codec, contributes, buffer } = submission;
         let Job { ranks, lanes, unchecked_maxima } = job;
         let lanes = usize::from(lanes);
-        let recorder = Recorder::new(task.bytes().len());
-        let data_chunks = task.bytes().len().div_ceil(codec.bytes_per_chunk(lanes));
+        let recorder = Recorder::new(buffer.bytes().len());
+        let data_chunks = buffer.bytes().len().div_ceil(codec.bytes_per_chunk(lanes));
         let exponent_chunks = if codec.uses_exponents() { data_chunks.div_ceil(lanes) } else { 0 };
         let may_go_ahead = exponent_chunks > 0
             && !unchecked_maxima
-            && data_chunks <= ahead::MOST_CHUNKS
-            && Ahead::lanes(data_chunks) <= lanes;
+            && data_chunks <= speculation::MOST_CHUNKS
+            && Speculation::lanes(data_chunks) <= lanes;
         let maxima = if codec.wire_op() == Op::MaxI32 { data_chunks } else { exponent_chunks };
         let witnesses = if unchecked_maxima { maxima } else { 0 };
         Self {
@@ -176,7 +176,7 @@ impl Collective {
             fingerprint: call.fingerprint(number),
             codec,
             contributes,
-            task,
+            buffer,
             lanes,
             data_chunks,
             exponents: if codec.uses_exponents() {
@@ -186,7 +186,7 @@ impl Collective {
             },
             settled: vec![false; exponent_chunks],
             known: if codec.uses_exponents() { 0 } else { data_chunks },
-            ahead: may_go_ahead.then(Ahead::default),
+            ahead: may_go_ahead.then(Speculation::default),
             witnesses: (0..witnesses).map(|_| None).collect(),
             cursor: 0,
             left: exponent_chunks + witnesses + data_chunks,
@@ -216,8 +216,8 @@ impl Collective {
     }
 
     /// Gives the elements back, and tells what it took.
-    pub fn finish(self) -> (Box<dyn Task>, CallStats) {
-        (self.task, self.recorder.finish())
+    pub fn finish(self) -> (Box<dyn Buffer>, CallStats) {
+        (self.buffer, self.recorder.finish())
     }
 
     /// Takes note of the way of a chunk whose result is here now, in ns.
@@ -241,19 +241,19 @@ impl Collective {
                 Part::Witness(maximum) => {
                     return Some(self.advance(Codec::bytes(), self.witness_lanes(maximum)));
                 }
-                Part::Ahead(data)
+                Part::Speculation(data)
                     if self.ahead.as_ref().is_some_and(|ahead| ahead.is_sent(data)) =>
                 {
                     self.left += 1;
                     return Some(self.advance_data(data));
                 }
-                Part::Ahead(_) => self.cursor += 1,
+                Part::Speculation(_) => self.cursor += 1,
                 Part::Data(data) if data >= self.known => return None,
                 Part::Data(data) if self.is_skipped(data) => {
                     let bytes = self.data_range(data);
                     self.recorder.skipped(bytes.len());
                     self.codec
-                        .fill_skipped(self.exponents[data], &mut self.task.bytes_mut()[bytes]);
+                        .fill_skipped(self.exponents[data], &mut self.buffer.bytes_mut()[bytes]);
                     self.pass();
                 }
                 Part::Data(data) if self.ahead.as_ref().is_some_and(|ahead| ahead.counts(data)) => {
@@ -280,8 +280,8 @@ impl Collective {
             }
             // Once a prediction is known to be wrong, the elements may have changed: the chunk's
             // result does not count.
-            (Part::Ahead(data), Some(ahead)) => (data, ahead.predicted(data)),
-            (Part::Ahead(data) | Part::Data(data), _) => (data, self.exponent(data)),
+            (Part::Speculation(data), Some(ahead)) => (data, ahead.predicted(data)),
+            (Part::Speculation(data) | Part::Data(data), _) => (data, self.exponent(data)),
         };
         if !self.contributes {
             return self.codec.encode(&[], exponent, payload);
@@ -322,18 +322,18 @@ impl Collective {
             }
             (Part::Exponents(_), Some(_)) => self.settle_ahead(payload, predictor),
             (Part::Exponents(group), None) => self.settle(group, payload),
-            (Part::Ahead(data), Some(ahead)) if !self.settled[0] => {
+            (Part::Speculation(data), Some(ahead)) if !self.settled[0] => {
                 ahead.hold(data, 4 * self.lanes, payload)
             }
-            (Part::Ahead(data), Some(ahead)) if !ahead.counts(data) => {}
-            (Part::Ahead(data) | Part::Data(data), _) => self.decode_data(data, payload),
+            (Part::Speculation(data), Some(ahead)) if !ahead.counts(data) => {}
+            (Part::Speculation(data) | Part::Data(data), _) => self.decode_data(data, payload),
         }
         Ok(())
     }
 
     fn decode_data(&mut self, data: usize, payload: &[u8]) {
         let (bytes, exponent) = (self.data_range(data), self.exponent(data));
-        self.codec.decode(payload, exponent, &mut self.task.bytes_mut()[bytes]);
+        self.codec.decode(payload, exponent, &mut self.buffer.bytes_mut()[bytes]);
     }
 
     /// The data chunk at the cursor is not to be sent, or has been.
@@ -365,7 +365,7 @@ impl Collective {
         } else if (first_witness..first_witness + self.witnesses.len()).contains(&index) {
             Part::Witness(index - first_witness)
         } else if index < exponents + self.places_ahead() {
-            Part::Ahead(index - exponents)
+            Part::Speculation(index - exponents)
         } else {
             Part::Data(index - self.first_data())
         }
@@ -401,9 +401,9 @@ impl Collective {
             None => self.group(group).len(),
             // As long as the chunks that follow at once: packets of one length leave together.
             Some(ahead) if ahead.sent() != 0 => {
-                Ahead::lanes(self.data_chunks).max(self.data_lanes(0))
+                Speculation::lanes(self.data_chunks).max(self.data_lanes(0))
             }
-            Some(_) => Ahead::lanes(self.data_chunks),
+            Some(_) => Speculation::lanes(self.data_chunks),
         };
         least.next_multiple_of(LANES_PER_BLOCK)
     }
@@ -423,13 +423,13 @@ impl Collective {
 
     /// The bytes of data chunk `data`; none behind the last chunk.
     fn data_range(&self, data: usize) -> Range<usize> {
-        let (size, end) = (self.codec.bytes_per_chunk(self.lanes), self.task.bytes().len());
+        let (size, end) = (self.codec.bytes_per_chunk(self.lanes), self.buffer.bytes().len());
         (data * size).min(end)..((data + 1) * size).min(end)
     }
 
     /// The elements of data chunk `data`; none behind the last chunk.
     fn elements(&self, data: usize) -> &[u8] {
-        &self.task.bytes()[self.data_range(data)]
+        &self.buffer.bytes()[self.data_range(data)]
     }
 
     /// Finds this rank's exponents of these data chunks.
@@ -480,5 +480,5 @@ impl Collective {
 mod tests;
 
 #[cfg(test)]
-#[path = "ahead_tests.rs"]
-mod ahead_tests;
+#[path = "speculation_tests.rs"]
+mod speculation_tests;

@@ -8,10 +8,10 @@ use super::*;
 
 const LANES: u16 = 32;
 
-/// A task whose elements can be looked at afterwards.
+/// A buffer whose elements can be looked at afterwards.
 pub(super) struct Plain(pub Vec<u8>);
 
-impl Task for Plain {
+impl Buffer for Plain {
     fn bytes(&self) -> &[u8] {
         &self.0
     }
@@ -55,18 +55,24 @@ impl Rank {
     }
 
     fn elements(&self) -> Vec<f32> {
-        self.collective.task.bytes().chunks_exact(4).map(bytemuck::pod_read_unaligned).collect()
+        self.collective.buffer.bytes().chunks_exact(4).map(bytemuck::pod_read_unaligned).collect()
     }
 }
 
 fn collective(tensor: &[f32], ranks: u32) -> Collective {
     let call = Call { count: tensor.len(), ..SUM };
-    let task = Box::new(Plain(bytemuck::cast_slice(tensor).to_vec()));
+    let buffer = Box::new(Plain(bytemuck::cast_slice(tensor).to_vec()));
     let job = Job { ranks, lanes: LANES, unchecked_maxima: false };
     Collective::new(
         0,
         job,
-        Command { number: 9, call, codec: call.codec(ranks).unwrap(), contributes: true, task },
+        Submission {
+            number: 9,
+            call,
+            codec: call.codec(ranks).unwrap(),
+            contributes: true,
+            buffer,
+        },
     )
 }
 
@@ -190,28 +196,29 @@ fn no_elements_no_chunks() {
 #[test]
 fn receivers_of_a_broadcast_contribute_zeros() {
     let call = Call { kind: Kind::Broadcast { root: 1 }, dtype: DType::F16, count: 70 };
-    let task = |byte| Box::new(Plain(vec![byte; 140]));
+    let buffer = |byte| Box::new(Plain(vec![byte; 140]));
     let codec = call.codec(2).unwrap();
     let job = Job { ranks: 2, lanes: LANES, unchecked_maxima: false };
     let mut ranks = [
         Rank::new(Collective::new(
             0,
             job,
-            Command { number: 0, call, codec, contributes: false, task: task(7) },
+            Submission { number: 0, call, codec, contributes: false, buffer: buffer(7) },
         )),
         Rank::new(Collective::new(
             0,
             job,
-            Command { number: 0, call, codec, contributes: true, task: task(201) },
+            Submission { number: 0, call, codec, contributes: true, buffer: buffer(201) },
         )),
     ];
     // 140 bytes: 128, then 12 in a packet of one block.
     let chunks = next_all(&mut ranks);
     assert_eq!(chunks.iter().map(|chunk| chunk.lanes).collect::<Vec<_>>(), [32, 32]);
     chunks.iter().for_each(|chunk| aggregate(&mut ranks, chunk));
-    assert!(ranks.iter().all(
-        |Rank { collective, .. }| collective.is_done() && collective.task.bytes() == [201; 140]
-    ));
+    assert!(
+        ranks.iter().all(|Rank { collective, .. }| collective.is_done()
+            && collective.buffer.bytes() == [201; 140])
+    );
 }
 
 #[test]

@@ -6,9 +6,9 @@
 //!
 //! | module | what it does |
 //! | --- | --- |
-//! | [`endpoint`] | engine and collectives together: a rank's data path |
+//! | [`data_path`] | engine and collectives together: a rank's data path |
 //! | `collective`, `schedule` | one collective's chunks; several collectives in flight |
-//! | `ahead`, `predictor` | data chunks of small calls that do not wait for their exponents; what these will be |
+//! | `speculation`, `predictor` | data chunks of small calls that do not wait for their exponents; what these will be |
 //! | `witness` | proves maxima of an aggregator that does not check them |
 //! | [`numerics`] | elements to lanes and back |
 //! | [`engine`] | what to send next |
@@ -20,10 +20,10 @@
 
 #![deny(unsafe_code)]
 
-mod ahead;
+pub mod buffer;
 mod bundles;
 mod collective;
-pub mod endpoint;
+pub mod data_path;
 pub mod engine;
 mod hash;
 pub mod hello;
@@ -33,8 +33,8 @@ pub mod packet;
 mod predictor;
 mod schedule;
 pub mod shards;
+mod speculation;
 pub mod stats;
-pub mod task;
 mod witness;
 
 pub use numerics::{DType, Element, ReduceOp};

@@ -2,9 +2,9 @@
 
 use std::collections::HashMap;
 
-use crate::ahead::{Ahead, bits};
 use crate::collective::Call;
 use crate::numerics::exponent::{self, NON_FINITE, ZERO};
+use crate::speculation::{Speculation, bits};
 
 /// Different calls that are remembered: with their exponents, a megabyte.
 const MOST_CALLS: usize = 4096;
@@ -27,14 +27,14 @@ pub(crate) struct Predictor {
 impl Predictor {
     /// What goes ahead in a call with these exponents of this rank's data chunks: chunks that are
     /// the same on all ranks, with exponents that, as a rule, are so too.
-    pub fn predict(&self, call: &Call, own: &[i32]) -> Ahead {
+    pub fn predict(&self, call: &Call, own: &[i32]) -> Speculation {
         let Some(past) = self.calls.get(call) else {
-            return Ahead::new(own.to_vec(), bits(own.iter().map(|_| true)));
+            return Speculation::new(own.to_vec(), bits(own.iter().map(|_| true)));
         };
         // An infinity was an accident. Less than this rank's own exponent cannot be right.
         let expected =
             |(&last, &own): (&i32, &i32)| if last == NON_FINITE { own } else { last.max(own) };
-        Ahead::new(past.exponents.iter().zip(own).map(expected).collect(), past.promising)
+        Speculation::new(past.exponents.iter().zip(own).map(expected).collect(), past.promising)
     }
 
     /// Takes note of a call's `exponents` over all ranks, and of which of them all ranks have

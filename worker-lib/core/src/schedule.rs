@@ -2,12 +2,12 @@
 
 use std::collections::VecDeque;
 
+use crate::buffer::Buffer;
 use crate::collective::{Call, Collective, Job};
-use crate::endpoint::Command;
+use crate::data_path::Submission;
 use crate::engine::{Chunk, Completed, Failure};
 use crate::predictor::Predictor;
 use crate::stats::CallStats;
-use crate::task::Task;
 
 /// Collectives in flight. The chunks of one get their numbers after those of the one before.
 pub(crate) struct Schedule {
@@ -19,7 +19,7 @@ pub(crate) struct Schedule {
     /// Place in `collectives` of the one whose chunks get their numbers.
     sending: usize,
     /// Of collectives that are done, to be given back.
-    done: Vec<(Box<dyn Task>, CallStats)>,
+    done: Vec<(Box<dyn Buffer>, CallStats)>,
     predictor: Predictor,
 }
 
@@ -41,9 +41,9 @@ impl Schedule {
     }
 
     /// Adds a collective.
-    pub fn push(&mut self, command: Command) {
+    pub fn push(&mut self, submission: Submission) {
         let place = self.first + self.collectives.len() as u64;
-        self.collectives.push_back(Some(Collective::new(place, self.job, command)));
+        self.collectives.push_back(Some(Collective::new(place, self.job, submission)));
     }
 
     /// Whether the collective of this number, which was added, is done.
@@ -130,7 +130,7 @@ impl Schedule {
 
     /// Gives back the elements of the collectives that are done.
     pub fn give_back(&mut self) {
-        self.done.drain(..).for_each(|(task, stats)| task.finish(stats));
+        self.done.drain(..).for_each(|(buffer, stats)| buffer.finish(stats));
     }
 
     fn place(&self, chunk: &Chunk) -> Option<usize> {
@@ -146,7 +146,7 @@ impl Schedule {
     }
 }
 
-/// The task of a collective that is done, and what it took.
-fn take_if_done(place: &mut Option<Collective>) -> Option<(Box<dyn Task>, CallStats)> {
+/// The buffer of a collective that is done, and what it took.
+fn take_if_done(place: &mut Option<Collective>) -> Option<(Box<dyn Buffer>, CallStats)> {
     place.take_if(|collective| collective.is_done()).map(Collective::finish)
 }

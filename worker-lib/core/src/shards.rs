@@ -32,8 +32,8 @@ fn chunks_per_bundle(lanes: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ahead;
     use crate::numerics::{DType, ReduceOp};
+    use crate::speculation;
     use proptest::prelude::*;
 
     fn sum(dtype: DType) -> Codec {
@@ -71,7 +71,7 @@ mod tests {
             prop_assert!(full.iter().all(|part| part % bundle == 0), "{parts:?}");
             if !full.is_empty() {
                 prop_assert!(full.iter().all(|part| *part >= LEAST_BUNDLES * bundle), "{parts:?}");
-                prop_assert!(last.div_ceil(chunk) > ahead::MOST_CHUNKS, "{parts:?}");
+                prop_assert!(last.div_ceil(chunk) > speculation::MOST_CHUNKS, "{parts:?}");
                 let (shortest, longest) = (full.iter().min().unwrap(), full.iter().chain([last]).max().unwrap());
                 prop_assert!(longest - shortest <= bundle, "{parts:?}");
             }

@@ -37,10 +37,10 @@ pub struct CallStats {
     pub pending: u64,
     /// Data chunks of small float sums that were sent before the ranks had agreed on their
     /// exponents.
-    pub ahead: u64,
+    pub speculative: u64,
     /// Of these, those whose results did not count: they were scaled wrongly, or did not have to be
     /// sent.
-    pub ahead_in_vain: u64,
+    pub misspeculated: u64,
     /// Times of chunks.
     pub round_trips: RoundTrips,
     /// From the call's first packet to each chunk's result: how the call came along, and how long
@@ -113,8 +113,8 @@ impl AddAssign<&Self> for CallStats {
         self.resent_by_overtaking += other.resent_by_overtaking;
         self.probes += other.probes;
         self.pending += other.pending;
-        self.ahead += other.ahead;
-        self.ahead_in_vain += other.ahead_in_vain;
+        self.speculative += other.speculative;
+        self.misspeculated += other.misspeculated;
         self.round_trips += &other.round_trips;
         self.finished += &other.finished;
         for (rank, straggler) in other.stragglers() {
@@ -239,8 +239,8 @@ impl Recorder {
     /// Data chunks `sent` went ahead of their exponents; the exponents of `right` were predicted
     /// right. Both are bitmaps.
     pub fn went_ahead(&mut self, sent: u64, right: u64) {
-        self.stats.ahead += u64::from(sent.count_ones());
-        self.stats.ahead_in_vain += u64::from((sent & !right).count_ones());
+        self.stats.speculative += u64::from(sent.count_ones());
+        self.stats.misspeculated += u64::from((sent & !right).count_ones());
     }
 
     /// What the call took.
@@ -400,9 +400,9 @@ mod tests {
         let mut recorder = Recorder::new(100);
         recorder.went_ahead(0b1110, 0b0111);
         let mut stats = recorder.finish();
-        assert_eq!((stats.ahead, stats.ahead_in_vain), (3, 1));
+        assert_eq!((stats.speculative, stats.misspeculated), (3, 1));
         stats += &stats.clone();
-        assert_eq!((stats.ahead, stats.ahead_in_vain), (6, 2));
+        assert_eq!((stats.speculative, stats.misspeculated), (6, 2));
     }
 
     #[test]

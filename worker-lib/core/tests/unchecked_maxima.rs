@@ -13,7 +13,7 @@ use proptest::prelude::*;
 use switchml_protocol::header::{Header, Kind as Packet, Op, RejectReason, flags};
 use switchml_protocol::{EVERYONE, U16, U32};
 use switchml_rack::vectors::{Answer, Event, Vector};
-use switchml_worker_core::endpoint::{Call, Command, Endpoint, Kind, Task};
+use switchml_worker_core::data_path::{Buffer, Call, DataPath, Kind, Submission};
 use switchml_worker_core::engine::{Config, Engine, Failure, Identity, Limits};
 use switchml_worker_core::{CallStats, DType, ReduceOp};
 use zerocopy::{FromBytes, IntoBytes};
@@ -241,7 +241,7 @@ fn note(kind: Packet, header: &Header, words: [u32; 2]) -> Vec<u8> {
 /// A call's elements, put where they are found when it is done.
 struct Tensor(Vec<u8>, Arc<Mutex<Option<Vec<u8>>>>);
 
-impl Task for Tensor {
+impl Buffer for Tensor {
     fn bytes(&self) -> &[u8] {
         &self.0
     }
@@ -256,7 +256,7 @@ impl Task for Tensor {
 }
 
 struct Rank {
-    endpoint: Endpoint,
+    data_path: DataPath,
     result: Arc<Mutex<Option<Vec<u8>>>>,
     failure: Option<Failure>,
 }
@@ -272,15 +272,16 @@ impl Rank {
 
     /// A rank that makes one call.
     fn with(config: Config, call: Call, ranks: u32, elements: Vec<u8>) -> Self {
-        let (mut endpoint, result) = (Endpoint::new(Engine::new(config), LANES, 1), Arc::default());
-        let (codec, task) =
+        let (mut data_path, result) =
+            (DataPath::new(Engine::new(config), LANES, 1), Arc::default());
+        let (codec, buffer) =
             (call.codec(ranks).unwrap(), Box::new(Tensor(elements, Arc::clone(&result))));
-        endpoint.submit(Command { number: 0, call, codec, contributes: true, task });
-        Self { endpoint, result, failure: None }
+        data_path.submit(Submission { number: 0, call, codec, contributes: true, buffer });
+        Self { data_path, result, failure: None }
     }
 
     fn is_over(&self) -> bool {
-        self.failure.is_some() || self.endpoint.is_idle()
+        self.failure.is_some() || self.data_path.is_idle()
     }
 
     /// Notes a failure, the first.
@@ -305,11 +306,11 @@ fn run(
         assert!(now < 20 * DEADLINE.as_nanos() as u64, "the call does not end");
         let mut answers = Vec::new();
         for (number, rank) in (0..).zip(&mut ranks).filter(|(_, rank)| !rank.is_over()) {
-            let outcome = rank.endpoint.on_timer(now);
+            let outcome = rank.data_path.on_timer(now);
             rank.note(outcome);
-            while let Some(transmission) = rank.endpoint.next(now) {
+            while let Some(transmission) = rank.data_path.next(now) {
                 let mut packet = vec![0xEE; transmission.packet_len()];
-                rank.endpoint.fill(&transmission, &mut packet);
+                rank.data_path.fill(&transmission, &mut packet);
                 damage.strike(0, number, Place::Contribution, &mut packet);
                 let answer = aggregator.serve(&packet, &mut damage);
                 answers
@@ -322,7 +323,7 @@ fn run(
         if answers.is_empty() {
             now = ranks
                 .iter()
-                .filter_map(|rank| rank.endpoint.deadline())
+                .filter_map(|rank| rank.data_path.deadline())
                 .min()
                 .map_or(now, |at| at.max(now));
         }
@@ -333,13 +334,13 @@ fn run(
             for (number, rank) in receivers {
                 let mut answer = answer.clone();
                 damage.strike(2, number, Place::Result, &mut answer);
-                let outcome = rank.endpoint.receive(now, &answer, false);
+                let outcome = rank.data_path.receive(now, &answer, false);
                 rank.note(outcome);
-                rank.endpoint.give_back();
+                rank.data_path.give_back();
             }
         }
         // Calls without chunks end without packets.
-        ranks.iter_mut().for_each(|rank| rank.endpoint.give_back());
+        ranks.iter_mut().for_each(|rank| rank.data_path.give_back());
     }
     ranks
         .into_iter()
@@ -454,22 +455,22 @@ fn check_packets(vector: &Vector, count: usize, element: fn(u16, usize) -> f32, 
             continue;
         }
         let rank = usize::from(step.port - 1);
-        let transmission = ranks[rank].endpoint.next(0).expect("a packet");
+        let transmission = ranks[rank].data_path.next(0).expect("a packet");
         let fingerprint = transmission.header.fingerprint;
         let mut packet = vec![0xEE; transmission.packet_len()];
-        ranks[rank].endpoint.fill(&transmission, &mut packet);
+        ranks[rank].data_path.fill(&transmission, &mut packet);
         let mut expected = of_session(&step.frame, fingerprint, 1);
         Header::mut_from_prefix(&mut expected).unwrap().0.aux = transmission.header.aux;
         assert_eq!(packet, expected, "{}", step.title);
         if let Some(answer) = answer {
             let result = of_session(answer.frame(), fingerprint, 2);
-            ranks.iter_mut().for_each(|rank| rank.endpoint.receive(0, &result, false).unwrap());
+            ranks.iter_mut().for_each(|rank| rank.data_path.receive(0, &result, false).unwrap());
             results += 1;
         }
     }
     assert_eq!(results, chunks);
     for rank in &mut ranks {
-        rank.endpoint.give_back();
+        rank.data_path.give_back();
         let sums: Vec<_> = (0..call.count)
             .flat_map(|index| (element(0, index) + element(1, index)).to_ne_bytes())
             .collect();

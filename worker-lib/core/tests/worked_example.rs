@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use switchml_protocol::header::{Header, Kind as Packet};
 use switchml_rack::vectors::{Event, Vector};
-use switchml_worker_core::endpoint::{Call, Command, Endpoint, Kind, Task};
+use switchml_worker_core::data_path::{Buffer, Call, DataPath, Kind, Submission};
 use switchml_worker_core::engine::{Config, Engine, Identity, Limits};
 use switchml_worker_core::{CallStats, DType, ReduceOp};
 use zerocopy::FromBytes;
@@ -24,7 +24,7 @@ const FLOATS: [[f32; 12]; 2] = [
 /// Elements that come back into a place where they can be looked at.
 struct Tensor(Vec<u8>, Arc<Mutex<Vec<u8>>>);
 
-impl Task for Tensor {
+impl Buffer for Tensor {
     fn bytes(&self) -> &[u8] {
         &self.0
     }
@@ -39,7 +39,7 @@ impl Task for Tensor {
 }
 
 struct Rank {
-    endpoint: Endpoint,
+    data_path: DataPath,
     /// Of the two calls.
     results: [Arc<Mutex<Vec<u8>>>; 2],
 }
@@ -48,8 +48,8 @@ impl Rank {
     fn new(rank: u16) -> Self {
         let identity = Identity { job: 7, epoch: 0x0102_0304, rank, ranks: 2 };
         let config = Config::new(identity, SLOTS, LANES, 64, LIMITS);
-        let (mut endpoint, results) =
-            (Endpoint::new(Engine::new(config), LANES, 1), <[Arc<Mutex<_>>; 2]>::default());
+        let (mut data_path, results) =
+            (DataPath::new(Engine::new(config), LANES, 1), <[Arc<Mutex<_>>; 2]>::default());
         let integers: Vec<u8> =
             INTEGERS[usize::from(rank)].into_iter().flat_map(i32::to_ne_bytes).collect();
         let floats: Vec<u8> =
@@ -57,17 +57,17 @@ impl Rank {
         let calls = [(DType::I32, 3, integers), (DType::F32, 12, floats)];
         for ((number, (dtype, count, elements)), result) in (0..).zip(calls).zip(&results) {
             let call = Call { kind: Kind::AllReduce(ReduceOp::Sum), dtype, count };
-            let (codec, task) =
+            let (codec, buffer) =
                 (call.codec(2).unwrap(), Box::new(Tensor(elements, Arc::clone(result))));
-            endpoint.submit(Command { number, call, codec, contributes: true, task });
+            data_path.submit(Submission { number, call, codec, contributes: true, buffer });
         }
-        Self { endpoint, results }
+        Self { data_path, results }
     }
 
     fn next(&mut self) -> Vec<u8> {
-        let transmission = self.endpoint.next(0).expect("a packet");
+        let transmission = self.data_path.next(0).expect("a packet");
         let mut packet = vec![0xEE; transmission.packet_len()];
-        self.endpoint.fill(&transmission, &mut packet);
+        self.data_path.fill(&transmission, &mut packet);
         packet
     }
 }
@@ -92,15 +92,15 @@ fn packets_are_those_of_the_specification() {
         assert_eq!(packet, expected, "{}", step.title);
         if let Some(answer) = &step.expected[0].answer {
             let result = &answer.frame()[ENVELOPE..];
-            ranks.iter_mut().for_each(|rank| rank.endpoint.receive(0, result, false).unwrap());
+            ranks.iter_mut().for_each(|rank| rank.data_path.receive(0, result, false).unwrap());
             results += 1;
         }
     }
     assert_eq!(results, 5, "the integers, exponents, two data chunks ahead, one of them once more");
     for rank in &mut ranks {
-        assert!(rank.endpoint.next(0).is_none(), "there is more than the page has");
-        rank.endpoint.give_back();
-        assert!(rank.endpoint.is_idle());
+        assert!(rank.data_path.next(0).is_none(), "there is more than the page has");
+        rank.data_path.give_back();
+        assert!(rank.data_path.is_idle());
         let [integers, floats] =
             rank.results.each_ref().map(|result| result.lock().unwrap().clone());
         assert_eq!(integers, [11, -18, 33].map(i32::to_ne_bytes).as_flattened());

@@ -31,7 +31,7 @@ const OVERHEAD: usize = 3 * 1024;
 const SEND_PATIENCE: Duration = Duration::from_millis(100);
 
 /// A socket with the state of its offloads.
-struct Endpoint {
+struct DataPath {
     socket: Socket,
     offloads: UdpSocketState,
 }
@@ -40,9 +40,9 @@ struct Endpoint {
 pub(crate) struct Udp {
     aggregator: SocketAddrV4,
     /// Contributions out, unicast replies in.
-    data: Endpoint,
+    data: DataPath,
     /// Results for all in, if they come by multicast.
-    group: Option<Endpoint>,
+    group: Option<DataPath>,
     waker: Waker,
     mtu: usize,
     batch: Batch,
@@ -83,7 +83,7 @@ impl Udp {
         let group = group.map(|group| join(group, local)).transpose()?;
         Ok(Self {
             aggregator,
-            data: Endpoint::new(data)?,
+            data: DataPath::new(data)?,
             group,
             waker,
             mtu,
@@ -171,11 +171,11 @@ impl Transport for Udp {
         let mut packets = 0;
         // Answers to this rank alone are few. Looking for them costs a system call, and can wait
         // until the group has nothing.
-        for endpoint in self.group.iter().chain([&self.data]) {
+        for data_path in self.group.iter().chain([&self.data]) {
             if packets > 0 {
                 break;
             }
-            for (meta, bytes) in self.received.from(endpoint)? {
+            for (meta, bytes) in self.received.from(data_path)? {
                 if meta.addr != SocketAddr::V4(self.aggregator) {
                     self.foreign += 1;
                     continue;
@@ -254,13 +254,13 @@ impl Received {
     /// Receives what is there, up to a batch.
     fn from(
         &mut self,
-        endpoint: &Endpoint,
+        data_path: &DataPath,
     ) -> io::Result<impl Iterator<Item = (&RecvMeta, &[u8])>> {
         let mut slices = self.buffers.iter_mut().map(|buffer| IoSliceMut::new(buffer));
         let mut slices: [IoSliceMut<'_>; MESSAGES] =
             std::array::from_fn(|_| slices.next().unwrap_or_else(|| IoSliceMut::new(&mut [])));
-        let socket = UdpSockRef::from(&endpoint.socket);
-        let messages = match endpoint.offloads.recv(socket, &mut slices, &mut self.meta) {
+        let socket = UdpSockRef::from(&data_path.socket);
+        let messages = match data_path.offloads.recv(socket, &mut slices, &mut self.meta) {
             Ok(messages) => messages,
             // Nothing there; or an ICMP error, which says no more than the silence that follows.
             Err(error) if is_loss(&error) => 0,
@@ -273,7 +273,7 @@ impl Received {
     }
 }
 
-impl Endpoint {
+impl DataPath {
     fn new(socket: Socket) -> io::Result<Self> {
         enlarge_buffers(&socket)?;
         let offloads = UdpSocketState::new(UdpSockRef::from(&socket))?;
@@ -304,14 +304,14 @@ fn is_loss(error: &io::Error) -> bool {
 }
 
 /// A socket that gets the group's packets by the interface that has `local`.
-fn join(group: SocketAddrV4, local: Ipv4Addr) -> io::Result<Endpoint> {
+fn join(group: SocketAddrV4, local: Ipv4Addr) -> io::Result<DataPath> {
     let socket = udp_socket()?;
     // Several ranks of one host receive the same group.
     socket.set_reuse_address(true)?;
     // Bound to the group's address, the socket gets nothing else.
     socket.bind(&group.into())?;
     socket.join_multicast_v4(group.ip(), &local)?;
-    Endpoint::new(socket)
+    DataPath::new(socket)
 }
 
 /// Large buffers if the process may have them, else the most that the system's limits allow.

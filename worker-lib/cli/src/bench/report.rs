@@ -47,9 +47,9 @@ pub struct Calls {
     /// Answers that a late rank is waited for.
     pub pending: u64,
     /// Sent before the ranks had agreed on exponents.
-    pub ahead: u64,
+    pub speculative: u64,
     /// Of these, those whose results did not count.
-    pub ahead_in_vain: u64,
+    pub misspeculated: u64,
     /// From a chunk's first transmission to its result; none when nothing had to be sent.
     pub rtt_us: Option<Quantiles>,
     /// Per cent of a call's chunks, and the time by which they had their result, in microseconds
@@ -251,7 +251,7 @@ impl From<&CallStats> for Calls {
         let CallStats {
             calls, chunks, resent_by_timer, resent_by_overtaking, probes, pending, ..
         } = *stats;
-        let CallStats { ahead, ahead_in_vain, .. } = *stats;
+        let CallStats { speculative, misspeculated, .. } = *stats;
         let rtt_us = Quantiles::of(&stats.round_trips);
         let finished =
             |percent| Some((percent, microseconds(stats.finished.quantile(percent / 100.0)?)));
@@ -269,8 +269,8 @@ impl From<&CallStats> for Calls {
             resent_by_overtaking,
             probes,
             pending,
-            ahead,
-            ahead_in_vain,
+            speculative,
+            misspeculated,
             rtt_us,
             finished_us,
             stragglers,

@@ -200,8 +200,8 @@ mod tests {
                 resent_by_overtaking: 2,
                 probes: 1,
                 pending: 1,
-                ahead: 0,
-                ahead_in_vain: 0,
+                speculative: 0,
+                misspeculated: 0,
                 rtt_us: Some(Quantiles {
                     p50: 64.2,
                     p90: 80.0,

@@ -9,8 +9,8 @@ use super::tests::Plain;
 use super::*;
 
 /// A sum of these elements, the first call of a session.
-fn command(call: &Call, codec: Codec, bytes: Vec<u8>) -> Command {
-    Command { number: 0, call: *call, codec, contributes: true, task: Box::new(Plain(bytes)) }
+fn submission(call: &Call, codec: Codec, bytes: Vec<u8>) -> Submission {
+    Submission { number: 0, call: *call, codec, contributes: true, buffer: Box::new(Plain(bytes)) }
 }
 
 /// A job whose aggregator checks maxima.
@@ -178,7 +178,7 @@ impl Rank {
             Prediction::Off(by) => ahead.predicted(data).saturating_add(*by),
             Prediction::Any(exponent) => *exponent,
         });
-        *ahead = Ahead::new(predicted.collect(), ahead.sent());
+        *ahead = Speculation::new(predicted.collect(), ahead.sent());
     }
 }
 
@@ -192,7 +192,7 @@ fn run(
     seed: u64,
 ) -> Vec<Rank> {
     let start = |tensor: &Vec<u8>| Rank {
-        collective: Collective::new(0, job(tensors.len()), command(call, codec, tensor.clone())),
+        collective: Collective::new(0, job(tensors.len()), submission(call, codec, tensor.clone())),
         chunks: Vec::new(),
         got: Vec::new(),
     };
@@ -249,7 +249,7 @@ proptest! {
             let expected = in_two_trips(codec, &tensors);
             let ranks = run(codec, &call, &tensors, parts, &mut predictors, *seed);
             for rank in &ranks {
-                prop_assert_eq!(rank.collective.task.bytes(), &expected);
+                prop_assert_eq!(rank.collective.buffer.bytes(), &expected);
                 prop_assert_eq!(&rank.chunks, &ranks[0].chunks);
                 prop_assert!(rank.got.iter().all(|got| *got));
             }
@@ -287,16 +287,21 @@ impl Pair {
         let codec = call.codec(2).unwrap();
         let bytes = tensors.map(|tensor| bytemuck::cast_slice(tensor).to_vec());
         let mut ranks =
-            bytes.clone().map(|bytes| Collective::new(0, job(2), command(&call, codec, bytes)));
+            bytes.clone().map(|bytes| Collective::new(0, job(2), submission(&call, codec, bytes)));
         let mut flights = [(); 2].map(|()| self.flight(&mut ranks)).into_iter();
         let expected = in_two_trips(codec, &bytes);
         let [stats, _] = ranks.map(|rank| {
             assert!(rank.is_done());
-            assert_eq!(rank.task.bytes(), expected);
+            assert_eq!(rank.buffer.bytes(), expected);
             rank.finish().1
         });
         let mut next = || flights.next().unwrap();
-        Flights { first: next(), second: next(), ahead: stats.ahead, in_vain: stats.ahead_in_vain }
+        Flights {
+            first: next(),
+            second: next(),
+            ahead: stats.speculative,
+            in_vain: stats.misspeculated,
+        }
     }
 
     /// All chunks that can be told, then all results, the last one first: data before exponents.

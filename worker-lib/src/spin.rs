@@ -63,7 +63,7 @@ impl fmt::Display for WaitStats {
 
 /// See the [module's documentation](self).
 #[derive(Default)]
-pub(crate) struct Patience {
+pub(crate) struct Spin {
     /// The wait that goes on, and is not asleep.
     wait: Option<Wait>,
     /// For so many waits the core still counts as one that others want.
@@ -78,7 +78,7 @@ struct Wait {
     taken: bool,
 }
 
-impl Patience {
+impl Spin {
     /// Something has come, or the thread has slept: the wait, if there was one, is over.
     pub fn end(&mut self) {
         if self.wait.take().is_some_and(|wait| !wait.taken) {
@@ -139,7 +139,7 @@ mod tests {
     use super::*;
 
     /// Waits once, for something that never comes, with looks `step` ns apart; how often it looked.
-    fn wait(patience: &mut Patience, step: u64, taken: impl Fn(u64) -> bool) -> u64 {
+    fn wait(patience: &mut Spin, step: u64, taken: impl Fn(u64) -> bool) -> u64 {
         let mut looks = 0;
         while patience.look_again(looks * step, || taken(looks)) {
             looks += 1;
@@ -150,7 +150,7 @@ mod tests {
 
     #[test]
     fn looks_for_a_while_on_a_core_of_its_own() {
-        let mut patience = Patience::default();
+        let mut patience = Spin::default();
         assert_eq!(
             [1_000, 50_000, 200_000].map(|step| wait(&mut patience, step, |_| false)),
             [100, 2, 1]
@@ -160,7 +160,7 @@ mod tests {
 
     #[test]
     fn sleeps_soon_while_others_want_the_core() {
-        let mut patience = Patience::default();
+        let mut patience = Spin::default();
         assert_eq!(wait(&mut patience, 1_000, |look| look == 1), 3, "the second offer is taken");
         for number in 2..MOVING {
             assert_eq!(
@@ -179,7 +179,7 @@ mod tests {
 
     #[test]
     fn every_wait_has_its_own_time() {
-        let mut patience = Patience::default();
+        let mut patience = Spin::default();
         assert!(patience.look_again(0, || false));
         patience.end();
         // Nothing was waited for in between.

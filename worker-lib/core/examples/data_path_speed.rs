@@ -1,5 +1,5 @@
 //! Measures a worker's data path without its I/O, on one core: `cargo run --release -p
-//! switchml-worker-core --example endpoint_speed`.
+//! switchml-worker-core --example data_path_speed`.
 //!
 //! One rank reduces 16 MiB of f32 over and over; each batch of packets is turned into its own
 //! results. ns per chunk of each step, best of several runs.
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use switchml_protocol::EVERYONE;
 use switchml_protocol::header::{HEADER_LEN, Header, Kind};
-use switchml_worker_core::endpoint::{Call, Command, Endpoint, Kind as CallKind, Task};
+use switchml_worker_core::data_path::{Buffer, Call, DataPath, Kind as CallKind, Submission};
 use switchml_worker_core::engine::{Config, Engine, Identity, Limits};
 use switchml_worker_core::{CallStats, DType, ReduceOp};
 use zerocopy::FromBytes;
@@ -23,7 +23,7 @@ const REPEATS: usize = 20;
 /// Elements that the benchmark gets back by dropping them.
 struct Elements(Vec<u8>);
 
-impl Task for Elements {
+impl Buffer for Elements {
     fn bytes(&self) -> &[u8] {
         &self.0
     }
@@ -66,7 +66,7 @@ impl Spent {
 
 fn run() -> Spent {
     let identity = Identity { job: 0, epoch: 1, rank: 0, ranks: 1 };
-    let mut endpoint = Endpoint::new(
+    let mut data_path = DataPath::new(
         Engine::new(Config::new(identity, SLOTS, LANES, u32::MAX, Limits::default())),
         LANES,
         BATCH,
@@ -76,12 +76,12 @@ fn run() -> Spent {
     let codec = call.codec(1).expect("a sum of f32 is offered");
     let elements: Vec<u8> =
         (0..call.count).flat_map(|i| ((i % 20_011) as f32 / 100.0).to_ne_bytes()).collect();
-    endpoint.submit(Command {
+    data_path.submit(Submission {
         number: 0,
         call,
         codec,
         contributes: true,
-        task: Box::new(Elements(elements)),
+        buffer: Box::new(Elements(elements)),
     });
 
     let begin = Instant::now();
@@ -89,11 +89,11 @@ fn run() -> Spent {
     let packet_len = HEADER_LEN + 4 * usize::from(LANES);
     let mut packets = vec![0; 2 * BATCH as usize * packet_len];
     let (mut transmissions, mut spent) = (Vec::new(), Spent::default());
-    while !endpoint.is_idle() {
+    while !data_path.is_idle() {
         let start = Instant::now();
-        endpoint.on_timer(now()).expect("all is answered");
+        data_path.on_timer(now()).expect("all is answered");
         while transmissions.len() < 2 * BATCH as usize
-            && let Some(transmission) = endpoint.next(now())
+            && let Some(transmission) = data_path.next(now())
         {
             transmissions.push(transmission);
         }
@@ -102,7 +102,7 @@ fn run() -> Spent {
         let start = Instant::now();
         for (transmission, packet) in transmissions.iter().zip(packets.chunks_exact_mut(packet_len))
         {
-            endpoint.fill(transmission, &mut packet[..transmission.packet_len()]);
+            data_path.fill(transmission, &mut packet[..transmission.packet_len()]);
         }
         spent.fill += start.elapsed();
 
@@ -113,14 +113,14 @@ fn run() -> Spent {
         }
         let start = Instant::now();
         for (transmission, packet) in transmissions.iter().zip(packets.chunks_exact(packet_len)) {
-            endpoint
+            data_path
                 .receive(now(), &packet[..transmission.packet_len()], false)
                 .expect("all is right");
         }
         spent.receive += start.elapsed();
         spent.chunks += transmissions.len() as u32;
         transmissions.clear();
-        endpoint.give_back();
+        data_path.give_back();
     }
     spent
 }

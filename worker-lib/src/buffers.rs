@@ -7,10 +7,10 @@ use std::any::Any;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver};
 
-use crate::task::Whole;
+use crate::handle::Whole;
+use switchml_worker_core::buffer::Buffer;
 use switchml_worker_core::numerics::{DType, Element};
 use switchml_worker_core::stats::CallStats;
-use switchml_worker_core::task::Task;
 
 /// A contiguous part of a call's elements. No two have bytes in common.
 struct Part {
@@ -26,7 +26,7 @@ struct Part {
 // and bytes have no thread.
 unsafe impl Send for Part {}
 
-impl Task for Part {
+impl Buffer for Part {
     fn bytes(&self) -> &[u8] {
         // SAFETY: `parts` had the exclusive borrow that `start` and `len` came from, of elements
         // that outlive this value.
@@ -66,7 +66,7 @@ impl Drop for Borrow {
     }
 }
 
-/// Lends `bytes`, in parts of these lengths, to the tasks that `submit` takes. Returns once all are
+/// Lends `bytes`, in parts of these lengths, to the buffers that `submit` takes. Returns once all are
 /// gone: what the call took if all were finished, none dropped.
 ///
 /// # Panics
@@ -75,7 +75,7 @@ pub(crate) fn lend(
     bytes: &mut [u8],
     lengths: &[usize],
     whole: impl FnOnce(mpsc::Sender<CallStats>) -> Whole,
-    submit: impl FnOnce(Vec<Box<dyn Task>>),
+    submit: impl FnOnce(Vec<Box<dyn Buffer>>),
 ) -> Option<CallStats> {
     let (answer, answers) = mpsc::channel();
     let whole = Arc::new(whole(answer));
@@ -111,8 +111,8 @@ unsafe impl<T: Element> Tensor for Vec<T> {
     }
 }
 
-/// Gives `tensor` to tasks of these lengths in bytes. It is whole again in the [`Arc`] that is
-/// returned as soon as that is the only one left, which it is once all tasks are gone.
+/// Gives `tensor` to buffers of these lengths in bytes. It is whole again in the [`Arc`] that is
+/// returned as soon as that is the only one left, which it is once all buffers are gone.
 ///
 /// # Panics
 /// When there are fewer bytes than that.
@@ -120,33 +120,33 @@ pub(crate) fn give<T: Tensor>(
     mut tensor: T,
     lengths: &[usize],
     whole: Whole,
-) -> (Vec<Box<dyn Task>>, Arc<T>) {
+) -> (Vec<Box<dyn Buffer>>, Arc<T>) {
     let whole = Arc::new(whole);
     let bytes = tensor.bytes();
     let tensor = Arc::new(tensor);
     let owner: Arc<dyn Any + Send + Sync> = Arc::clone(&tensor) as _;
     // SAFETY: the elements live as long as `owner`, which each part keeps, and nobody looks at
     // them, nor through the `Arc` before that is the only one left.
-    let tasks = parts(unsafe { &mut *bytes }, lengths, Some(owner), whole);
-    (tasks, tensor)
+    let buffers = parts(unsafe { &mut *bytes }, lengths, Some(owner), whole);
+    (buffers, tensor)
 }
 
-/// Cuts `bytes` into tasks of these lengths. The caller sees to it that the bytes outlive them, and
+/// Cuts `bytes` into buffers of these lengths. The caller sees to it that the bytes outlive them, and
 /// that nobody else looks at them meanwhile.
 fn parts(
     mut bytes: &mut [u8],
     lengths: &[usize],
     owner: Option<Arc<dyn Any + Send + Sync>>,
     whole: Arc<Whole>,
-) -> Vec<Box<dyn Task>> {
-    let mut tasks: Vec<Box<dyn Task>> = Vec::with_capacity(lengths.len());
+) -> Vec<Box<dyn Buffer>> {
+    let mut buffers: Vec<Box<dyn Buffer>> = Vec::with_capacity(lengths.len());
     for len in lengths {
         let (part, rest) = bytes.split_at_mut(*len);
         bytes = rest;
         let (owner, whole) = (owner.clone(), Arc::clone(&whole));
-        tasks.push(Box::new(Part { start: part.as_mut_ptr(), len: part.len(), owner, whole }));
+        buffers.push(Box::new(Part { start: part.as_mut_ptr(), len: part.len(), owner, whole }));
     }
-    tasks
+    buffers
 }
 
 #[cfg(test)]
@@ -167,13 +167,13 @@ mod tests {
     #[test]
     fn the_lender_waits_for_all_parts_and_sees_what_was_written() {
         let mut bytes = *b"lent out";
-        let finished = lend(&mut bytes, &[4, 4], whole(2), |tasks| {
-            for (mut task, pause) in tasks.into_iter().zip([0, 20]) {
+        let finished = lend(&mut bytes, &[4, 4], whole(2), |buffers| {
+            for (mut buffer, pause) in buffers.into_iter().zip([0, 20]) {
                 thread::spawn(move || {
                     thread::sleep(Duration::from_millis(pause));
-                    task.bytes_mut().make_ascii_uppercase();
-                    let stats = Recorder::new(task.bytes().len()).finish();
-                    task.finish(stats);
+                    buffer.bytes_mut().make_ascii_uppercase();
+                    let stats = Recorder::new(buffer.bytes().len()).finish();
+                    buffer.finish(stats);
                 });
             }
         });
@@ -184,9 +184,9 @@ mod tests {
     #[test]
     fn dropped_tasks_end_the_borrow() {
         assert_eq!(lend(&mut [0], &[1], whole(1), drop), None);
-        let one_is_finished = |mut tasks: Vec<Box<dyn Task>>| {
-            let kept = tasks.pop().unwrap();
-            tasks.pop().unwrap().finish(Recorder::new(1).finish());
+        let one_is_finished = |mut buffers: Vec<Box<dyn Buffer>>| {
+            let kept = buffers.pop().unwrap();
+            buffers.pop().unwrap().finish(Recorder::new(1).finish());
             thread::spawn(move || {
                 thread::sleep(Duration::from_millis(20));
                 drop(kept);
@@ -198,11 +198,11 @@ mod tests {
     #[test]
     fn a_tensor_is_whole_again_when_its_tasks_are_gone() {
         let (answer, answers) = mpsc::channel();
-        let (tasks, tensor) = give(vec![1i32, 2, 3], &[4, 8], whole(2)(answer));
-        for mut task in tasks {
+        let (buffers, tensor) = give(vec![1i32, 2, 3], &[4, 8], whole(2)(answer));
+        for mut buffer in buffers {
             assert!(Arc::strong_count(&tensor) > 1);
-            task.bytes_mut()[0] += 10;
-            task.finish(Recorder::new(4).finish());
+            buffer.bytes_mut()[0] += 10;
+            buffer.finish(Recorder::new(4).finish());
         }
         assert_eq!(answers.recv().map(|stats| stats.bytes), Ok(8));
         assert_eq!(Arc::into_inner(tensor), Some(vec![11, 12, 3]));

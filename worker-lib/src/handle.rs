@@ -44,13 +44,13 @@ impl Whole {
 pub struct Handle<T> {
     answers: Receiver<CallStats>,
     answered: Option<Result<CallStats, Error>>,
-    /// The tasks have it, too, until they are finished or dropped.
+    /// The buffers have it, too, until they are finished or dropped.
     tensor: Arc<T>,
     shared: Arc<Shared>,
 }
 
 impl<T> Handle<T> {
-    /// A collective whose tasks work on `tensor`, and then answer.
+    /// A collective whose buffers work on `tensor`, and then answer.
     pub(crate) fn new(answers: Receiver<CallStats>, tensor: Arc<T>, shared: Arc<Shared>) -> Self {
         Self { answers, answered: None, tensor, shared }
     }
@@ -70,7 +70,7 @@ impl<T> Handle<T> {
     pub fn wait_with_stats(self) -> Result<(T, CallStats), Error> {
         let Self { answers, answered, tensor, shared } = self;
         let stats = answered.unwrap_or_else(|| answers.recv().map_err(|_| shared.reason()))?;
-        // All tasks are finished: there is no other owner.
+        // All buffers are finished: there is no other owner.
         let tensor = Arc::into_inner(tensor).ok_or_else(|| shared.reason())?;
         Ok((tensor, stats))
     }

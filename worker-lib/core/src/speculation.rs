@@ -21,7 +21,7 @@ const WORDS: usize = 3;
 
 /// See the module. Sets are bitmaps of data chunks.
 #[derive(Default)]
-pub(crate) struct Ahead {
+pub(crate) struct Speculation {
     /// By data chunk, the exponent that this rank predicts.
     predicted: Vec<i32>,
     /// Those that go ahead: the same on all ranks.
@@ -34,7 +34,7 @@ pub(crate) struct Ahead {
     held: Vec<u8>,
 }
 
-impl Ahead {
+impl Speculation {
     /// Lanes of the exponent chunk of so many data chunks.
     pub const fn lanes(data_chunks: usize) -> usize {
         WORDS * data_chunks

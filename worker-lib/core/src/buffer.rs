@@ -3,12 +3,12 @@
 use crate::stats::CallStats;
 
 /// A call's elements, or some of them, while the collective is in flight.
-pub trait Task: Send {
+pub trait Buffer: Send {
     /// The elements, in native byte order.
     fn bytes(&self) -> &[u8];
     /// The same, to be overwritten with the result.
     fn bytes_mut(&mut self) -> &mut [u8];
-    /// Gives them back with the result, and tells what that took. A task that is dropped instead
+    /// Gives them back with the result, and tells what that took. A buffer that is dropped instead
     /// has failed.
     fn finish(self: Box<Self>, stats: CallStats);
 }

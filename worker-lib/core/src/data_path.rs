@@ -4,15 +4,15 @@
 //! The library's `driver` drives it with sockets and a clock, simulators and fuzz targets with what they make
 //! up. In a loop, a caller
 //!
-//! 1. takes in calls by [`Endpoint::submit`] and every datagram by [`Endpoint::receive`],
-//! 2. calls [`Endpoint::on_timer`],
-//! 3. sends what [`Endpoint::next`] returns, each filled in by [`Endpoint::fill`], until that is
+//! 1. takes in calls by [`DataPath::submit`] and every datagram by [`DataPath::receive`],
+//! 2. calls [`DataPath::on_timer`],
+//! 3. sends what [`DataPath::next`] returns, each filled in by [`DataPath::fill`], until that is
 //!    nothing,
-//! 4. calls [`Endpoint::give_back`],
-//! 5. waits for a call or a datagram, at most until [`Endpoint::deadline`].
+//! 4. calls [`DataPath::give_back`],
+//! 5. waits for a call or a datagram, at most until [`DataPath::deadline`].
 //!
 //! Time is monotonic, in nanoseconds, from wherever the caller likes. After a [`Failure`] the
-//! endpoint is of no more use: dropping it drops the tasks in flight, which their owners hear.
+//! data path is of no more use: dropping it drops the buffers in flight, which their owners hear.
 
 use std::time::Duration;
 
@@ -26,12 +26,12 @@ use crate::numerics::Codec;
 use crate::schedule::Schedule;
 use crate::stats::CallStats;
 
+pub use crate::buffer::Buffer;
 pub use crate::collective::{Call, Kind};
-pub use crate::task::Task;
 
 /// A collective to run.
-pub struct Command {
-    /// The call's number in the session, from 0. Of an endpoint's commands each has a larger one
+pub struct Submission {
+    /// The call's number in the session, from 0. Of a data path's submissions each has a larger one
     /// than those before.
     pub number: u64,
     /// The call, equal on all ranks.
@@ -40,12 +40,12 @@ pub struct Command {
     pub codec: Codec,
     /// Whether this rank's elements count: all but those of a broadcast's receivers do.
     pub contributes: bool,
-    /// The elements; some of the call's where other endpoints have the rest.
-    pub task: Box<dyn Task>,
+    /// The elements; some of the call's where other data paths have the rest.
+    pub buffer: Box<dyn Buffer>,
 }
 
 /// See the [module's documentation](self).
-pub struct Endpoint {
+pub struct DataPath {
     engine: Engine,
     schedule: Schedule,
     bundles: Bundles,
@@ -53,8 +53,8 @@ pub struct Endpoint {
     ahead: Option<Chunk>,
 }
 
-impl Endpoint {
-    /// An endpoint without calls, for chunks of up to `lanes` lanes, of which superpackets carry up
+impl DataPath {
+    /// A data path without calls, for chunks of up to `lanes` lanes, of which superpackets carry up
     /// to `batch`.
     pub fn new(engine: Engine, lanes: u16, batch: u32) -> Self {
         let Config { identity, unchecked_maxima, .. } = *engine.config();
@@ -73,8 +73,8 @@ impl Endpoint {
     }
 
     /// Adds a collective, behind those in flight.
-    pub fn submit(&mut self, command: Command) {
-        self.schedule.push(command);
+    pub fn submit(&mut self, submission: Submission) {
+        self.schedule.push(submission);
     }
 
     /// Whether call `number`, which was submitted, is done.
@@ -150,7 +150,7 @@ impl Endpoint {
         self.engine.deadline()
     }
 
-    /// The calls in flight up to collective `last` of this endpoint in the order of their issue,
+    /// The calls in flight up to collective `last` of this data path in the order of their issue,
     /// with their numbers.
     pub fn calls_in_flight(&self, last: u64) -> impl Iterator<Item = (u64, &Call)> {
         self.schedule.in_flight(last)
@@ -166,7 +166,7 @@ impl Endpoint {
         self.schedule.done()
     }
 
-    /// Finishes the tasks of the collectives that are done.
+    /// Finishes the buffers of the collectives that are done.
     pub fn give_back(&mut self) {
         self.schedule.give_back();
     }
