@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes the vectors, and the example of docs/protocol.md, or says which of them are not what it would write: `generate.py [--check]`.
+"""Writes the vectors, or says which of them are not what it would write: `generate.py [--check]`.
 
 Everything here is written from docs/protocol.md; nothing comes from the `protocol` crate.
 """
@@ -10,8 +10,6 @@ from pathlib import Path
 from generator import admission, example, fingerprint, floats, frames, hello, jobs, mismatch, packet, rounds, sums
 
 FOLDER = Path(__file__).parent
-# The page has an example that is written here, too.
-PAGE = FOLDER.parent.parent / "docs/protocol.md"
 PURPOSES = [sums, floats, example, rounds, mismatch, admission, hello, jobs, frames]
 
 
@@ -25,11 +23,8 @@ def main():
             assert vector.name not in texts, f"two vectors are called {vector.name}"
             texts[f"{vector.name}.vector"] = vector.text()
     there = {path.name: path for path in FOLDER.glob("*.vector")}
-    page = PAGE.read_text()
     if sys.argv[1:] == ["--check"]:
         stale = [name for name in sorted(texts | there) if name not in texts or text_of(there.get(name)) != texts[name]]
-        if page != example.in_page(page):
-            stale.append(str(PAGE))
         if stale:
             sys.exit(f"not what generate.py writes: {', '.join(stale)}; run tests/vectors/generate.py")
     elif not sys.argv[1:]:
@@ -37,7 +32,6 @@ def main():
             there[name].unlink()
         for name, text in texts.items():
             (FOLDER / name).write_text(text)
-        PAGE.write_text(example.in_page(page))
     else:
         sys.exit(f"unknown arguments {sys.argv[1:]}: there is --check, or nothing")
 

@@ -1,4 +1,4 @@
-"""The worked example of docs/protocol.md: two calls of two ranks, each packet of them. It is a vector, too."""
+"""The worked example of docs/protocol.md (section 25): two calls of two ranks, each packet of them."""
 
 from fractions import Fraction
 from struct import pack, unpack
@@ -8,13 +8,16 @@ from .packet import MAX, Packet
 from .vector import Job, Vector, back, nobody, sums, to_all
 
 NAME = "worked_example"
-BEGIN, END = "<!-- written by tests/vectors/generate.py -->\n", "<!-- end -->\n"
 F, SLOTS, RANKS = 32, 4, 2
 INTEGERS = [[1, 2, 3], [10, -20, 30]]
 # Elements of very different magnitudes, and a second data chunk, of whose exponent the ranks think differently.
 FLOATS = [
     [0.001, 5e6, 1.0, 3.7, 12345678.0, -1.0, 0.5, 100.0, -0.25, 7.0, 1.5, -2.0],
     [0.002, 1.0, -1.0, 2.3, 8388608.0, 1.0, 0.25, -100.0, 0.125, 3.0, 0.75, 0.5],
+]
+RESULT = [
+    *(0x3B449BA6, 0x4A989682, 0x00000000, 0x40C00000, 0x4B9E30A7, 0x00000000),
+    *(0x3F400000, 0x00000000, 0xBE000000, 0x41200000, 0x40100000, 0xBFC00000),
 ]
 GROWTH = (RANKS - 1).bit_length()
 DIGIT = 32 - GROWTH
@@ -108,63 +111,9 @@ def nearest_single(x):
 
 
 def check_example():
-    """The lanes say what the sum is; and the example of three lanes in docs/protocol.md."""
+    """The lanes say what the sum is, and the examples of sections 19 and 25 of docs/protocol.md."""
     all_chunks = list(chunks(Job(ranks=RANKS, slots=SLOTS)))
     found = [*undigits(all_chunks[2].result.values[:30], 23), *undigits(all_chunks[4].result.values[:6], 1)]
     assert list(map(nearest_single, found)) == results()
+    assert [unpack(">I", pack(">f", x))[0] for x in results()] == RESULT
     assert digits(singles([-0.000001]), 23) == [0xFFFFFFFF, 0x7FFDE721, 0x06000000]
-
-
-# ---- The page ----
-
-
-def in_page(text):
-    """The page with the example as it is now."""
-    before, rest = text.split(BEGIN)
-    _, after = rest.split(END)
-    return before + BEGIN + "\n```text\n" + "\n".join(lines()) + "\n```\n\n" + END + after
-
-
-def lines():
-    job = Job(ranks=RANKS, slots=SLOTS)
-    for rank in range(RANKS):
-        yield from packet_lines(f"rank {rank} to the aggregator, and back: HELLO", job.hello(rank, F))
-    told = None
-    for chunk in chunks(job):
-        if job.fingerprint != told:
-            yield from (call_of_floats() if told else call_of_integers())
-            told = job.fingerprint
-        for rank, packet in enumerate(chunk.packets):
-            yield from packet_lines(f"rank {rank} to the aggregator: {chunk.what}", packet)
-        yield from packet_lines("the aggregator to all", chunk.result)
-    yield from ["", "# The result of call 1, in bits of f32, has the lanes of chunks 2 and 4:"]
-    yield from hexadecimal(int.from_bytes(pack(">f", x), "big") for x in results())
-
-
-def call_of_integers():
-    yield from ["", "# ---- Call 0: all_reduce(sum, i32, 3) ----"]
-    yield from (f"#   rank {rank}: {', '.join(map(str, own))}" for rank, own in enumerate(INTEGERS))
-    yield f"#   result: {', '.join(str(sum(pair)) for pair in zip(*INTEGERS))}"
-
-
-def call_of_floats():
-    yield from ["", "# ---- Call 1: all_reduce(sum, f32, 12) ----"]
-    for rank, own in enumerate(FLOATS):
-        yield from (f"#   rank {rank}: {', '.join(map(str, own[:10]))},", f"#           {', '.join(map(str, own[10:]))}")
-
-
-def packet_lines(title, packet):
-    yield from ["", f"# {title}"]
-    rows = list(packet.rows())
-    # A HELLO needs no check word.
-    yield from (f"{data:<40}  # {comment.replace('wrong check', 'check')}" for data, comment in rows[:3])
-    values = list(packet.values)
-    used = max((index + 1 for index, lane in enumerate(values) if lane), default=0)
-    yield from hexadecimal(values[:used])
-    if used < len(values):
-        yield f"00000000 ...{'':<28}  # {len(values) - used} lanes of 0"
-
-
-def hexadecimal(words):
-    words = [f"{word:08x}" for word in words]
-    yield from (" ".join(words[start : start + 8]) for start in range(0, len(words), 8))
