@@ -1,4 +1,4 @@
-// Made by `cargo xtask p4 gen` from the crate `switchml-protocol`: change it there.
+// Made by `cargo xtask gen` from the crate `switchml-protocol`: change it there.
 
 header switchml_t {
     bit<8> version;
@@ -22,15 +22,19 @@ const bit<16> HEADER_BYTES = 32;
 const bit<16> LANES_PER_BLOCK = 32;
 const bit<16> CONTROL_REPLY_LANES = 2;
 const bit<16> EVERYONE = 65535;
-const bit<8> OP_SUM = 0;
-const bit<8> OP_MAX = 1;
-const bit<8> FLAG_CE = 2;
-const bit<8> FLAG_CHECKED = 4;
 const bit<8> KIND_CONTRIBUTION = 1;
 const bit<8> KIND_RESULT = 2;
 const bit<8> KIND_PENDING = 3;
 const bit<8> KIND_REJECT = 4;
 const bit<8> KIND_HELLO = 5;
+const bit<8> KIND_FILLER = 6;
+const bit<8> OP_SUM = 0;
+const bit<8> OP_MAX = 1;
+const bit<8> OP_SUM_I16 = 16;
+const bit<8> OP_MAX_I16 = 17;
+const bit<8> FLAG_RETRANSMIT = 1;
+const bit<8> FLAG_CE = 2;
+const bit<8> FLAG_CHECKED = 4;
 const bit<32> REJECT_MISMATCH = 1;
 const bit<32> REJECT_ROUND = 2;
 const bit<32> REJECT_ABORTED = 3;

@@ -62,68 +62,40 @@ const _: () = {
     assert!(offset_of!(Header, aux) == 28);
 };
 
-/// What a packet is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub enum Kind {
-    /// A rank's values for one round of a slot.
-    Contribution = 1,
-    /// The aggregate of one round of a slot.
-    Result = 2,
-    /// The bitmap of ranks already in the slot, for a rank that sent again.
-    Pending = 3,
-    /// A [`RejectReason`] and a detail word.
-    Reject = 4,
-    /// Opens a rank's data path.
-    Hello = 5,
-    /// Nothing: the place of a segment that has no part in an answer that is as long as the
-    /// superpacket it was made of.
-    Filler = 6,
-}
-
-impl Kind {
-    /// The kind of that number on the wire.
-    #[inline(always)]
-    pub const fn from_wire(byte: u8) -> Option<Self> {
-        match byte {
-            1 => Some(Self::Contribution),
-            2 => Some(Self::Result),
-            3 => Some(Self::Pending),
-            4 => Some(Self::Reject),
-            5 => Some(Self::Hello),
-            6 => Some(Self::Filler),
-            _ => None,
-        }
+numbers! {
+    /// What a packet is.
+    pub enum Kind: u8 {
+        /// A rank's values for one round of a slot.
+        Contribution = 1, "CONTRIBUTION";
+        /// The aggregate of one round of a slot.
+        Result = 2, "RESULT";
+        /// The bitmap of ranks already in the slot, for a rank that sent again.
+        Pending = 3, "PENDING";
+        /// A [`RejectReason`](crate::outcome::RejectReason) and a detail word.
+        Reject = 4, "REJECT";
+        /// Opens a rank's data path.
+        Hello = 5, "HELLO";
+        /// Nothing: takes the place of a segment that has no part in an answer that is as long as
+        /// the superpacket it was made of.
+        Filler = 6, "FILLER";
     }
 }
 
-/// How lanes are combined, and what a lane holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub enum Op {
-    /// Wrapping sum of one i32 a lane.
-    SumI32 = 0x00,
-    /// Maximum of one i32 a lane.
-    MaxI32 = 0x01,
-    /// Wrapping sums of two i16 a lane.
-    SumI16 = 0x10,
-    /// Maxima of two i16 a lane.
-    MaxI16 = 0x11,
+numbers! {
+    /// How lanes are combined, and what a lane holds.
+    pub enum Op: u8 {
+        /// Wrapping sum of one i32 a lane.
+        SumI32 = 0x00, "SUM";
+        /// Maximum of one i32 a lane.
+        MaxI32 = 0x01, "MAX";
+        /// Wrapping sums of two i16 a lane.
+        SumI16 = 0x10, "SUM_I16";
+        /// Maxima of two i16 a lane.
+        MaxI16 = 0x11, "MAX_I16";
+    }
 }
 
 impl Op {
-    /// The operator of that number on the wire.
-    #[inline(always)]
-    pub const fn from_wire(byte: u8) -> Option<Self> {
-        match byte {
-            0x00 => Some(Self::SumI32),
-            0x01 => Some(Self::MaxI32),
-            0x10 => Some(Self::SumI16),
-            0x11 => Some(Self::MaxI16),
-            _ => None,
-        }
-    }
-
     /// Whether the check words of contributions add up to that of the result.
     #[inline(always)]
     pub const fn is_sum(self) -> bool {
@@ -139,38 +111,13 @@ impl Op {
 
 /// Bits of the flags byte.
 pub mod flags {
-    /// The sender sent this packet before.
-    pub const RETRANSMIT: u8 = 1 << 0;
-    /// Congestion was seen on the way (ECN), by this packet or by one that it aggregates.
-    pub const CE: u8 = 1 << 1;
-    /// The check word is valid.
-    pub const CHECKED: u8 = 1 << 2;
-}
-
-/// Why the aggregator refused a contribution. First word of a REJECT's payload; the second is the
-/// detail.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u32)]
-pub enum RejectReason {
-    /// Ranks disagree on op, lanes or fingerprint. Detail: the round's first rank << 16 | the rank
-    /// that disagreed.
-    Mismatch = 1,
-    /// The round is not one that the sender may be in. Detail: the newest round that the slot
-    /// holds.
-    Round = 2,
-    /// The job was aborted. Detail: 0; the control plane says why.
-    Aborted = 3,
-}
-
-impl RejectReason {
-    /// The reason of that number on the wire.
-    pub const fn from_wire(word: u32) -> Option<Self> {
-        match word {
-            1 => Some(Self::Mismatch),
-            2 => Some(Self::Round),
-            3 => Some(Self::Aborted),
-            _ => None,
-        }
+    bits! {
+        /// The sender sent this packet before.
+        RETRANSMIT = 0;
+        /// Congestion was seen on the way (ECN), by this packet or by one that it aggregates.
+        CE = 1;
+        /// The check word is valid.
+        CHECKED = 2;
     }
 }
 

@@ -18,6 +18,9 @@
 #![no_std]
 #![forbid(unsafe_code)]
 
+#[macro_use]
+mod tables;
+
 pub mod aggregator;
 pub mod frame;
 pub mod header;

@@ -1,7 +1,7 @@
 //! What became of a packet: one value that gives the action, the counter and the log line, so that
 //! they agree.
 
-use crate::header::{Malformed, RejectReason};
+use crate::header::Malformed;
 use crate::lanes::ShortPayload;
 
 /// What a data plane does with the packet after serving it.
@@ -123,19 +123,50 @@ outcomes! {
     SendFailed = "send_failed" => Drop,
 }
 
+macro_rules! reject_reasons {
+    ($($(#[doc = $doc:literal])+ $name:ident = $number:literal, $label:literal => $outcome:ident;)+) => {
+        numbers! {
+            /// Why the aggregator refused a contribution. First word of a REJECT's payload; the
+            /// second is the detail.
+            pub enum RejectReason: u32 {
+                $($(#[doc = $doc])+ $name = $number, $label;)+
+            }
+        }
+
+        impl RejectReason {
+            /// What becomes of a contribution that is refused for this reason.
+            #[inline(always)]
+            pub const fn outcome(self) -> Outcome {
+                match self { $(Self::$name => Outcome::$outcome,)+ }
+            }
+        }
+
+        impl Outcome {
+            /// The reason that the REJECT of this outcome carries.
+            pub const fn reject_reason(self) -> Option<RejectReason> {
+                match self {
+                    $(Self::$outcome => Some(RejectReason::$name),)+
+                    _ => None,
+                }
+            }
+        }
+    };
+}
+
+reject_reasons! {
+    /// Ranks disagree on op, lanes or fingerprint. Detail: the round's first rank << 16 | the rank
+    /// that disagreed.
+    Mismatch = 1, "MISMATCH" => Mismatch;
+    /// The round is not one that the sender may be in. Detail: the newest round that the slot
+    /// holds.
+    Round = 2, "ROUND" => WrongRound;
+    /// The job was aborted. Detail: 0; the control plane says why.
+    Aborted = 3, "ABORTED" => Aborted;
+}
+
 impl Outcome {
     /// Number of outcomes: the size of a table of counters.
     pub const COUNT: usize = Self::ALL.len();
-
-    /// The reason that the REJECT of this outcome carries.
-    pub const fn reject_reason(self) -> Option<RejectReason> {
-        match self {
-            Self::Mismatch => Some(RejectReason::Mismatch),
-            Self::WrongRound => Some(RejectReason::Round),
-            Self::Aborted => Some(RejectReason::Aborted),
-            _ => None,
-        }
-    }
 
     /// Whether operators want to hear of every packet of this outcome, not of the count alone.
     #[inline(always)]

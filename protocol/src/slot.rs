@@ -10,10 +10,10 @@
 use core::mem::{offset_of, size_of};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-use crate::header::{Header, Kind, Op, RejectReason, flags};
+use crate::header::{Header, Kind, Op, flags};
 use crate::job::JobEntry;
 use crate::lanes::{Payload, ShortPayload, Values};
-use crate::outcome::Outcome;
+use crate::outcome::{Outcome, RejectReason};
 use crate::{CONTROL_REPLY_LANES, EVERYONE, LANES_PER_BLOCK, MAX_LANES, U16};
 
 /// A round that takes contributions.
@@ -285,8 +285,8 @@ pub(crate) fn refuse_aborted<P: Payload + ?Sized>(
     payload: &mut P,
 ) -> Outcome {
     check(op, header, payload)
-        .and_then(|()| Ok(reject(RejectReason::Aborted, 0, header, payload)?))
-        .map_or_else(|outcome| outcome, |()| Outcome::Aborted)
+        .and_then(|()| reject(RejectReason::Aborted, 0, header, payload))
+        .unwrap_or_else(|outcome| outcome)
 }
 
 /// Does what was decided on a contribution whose check word agrees. Values of a sum have been added
@@ -332,12 +332,10 @@ fn apply<P: Payload + ?Sized>(
         Decision::Mismatch => {
             set.head.poison(rank);
             let detail = u32::from(set.head.first_rank) << 16 | u32::from(set.head.dissenter);
-            reject(RejectReason::Mismatch, detail, header, payload)?;
-            Ok(Outcome::Mismatch)
+            reject(RejectReason::Mismatch, detail, header, payload)
         }
         Decision::WrongRound => {
-            reject(RejectReason::Round, newest_round(job, &set.head, other), header, payload)?;
-            Ok(Outcome::WrongRound)
+            reject(RejectReason::Round, newest_round(job, &set.head, other), header, payload)
         }
         Decision::Stale => Ok(Outcome::Stale),
     }
@@ -408,8 +406,9 @@ fn reject<P: Payload + ?Sized>(
     detail: u32,
     header: &mut Header,
     payload: &mut P,
-) -> Result<(), ShortPayload> {
-    write_control_reply(Kind::Reject, [reason as u32, detail], header, payload)
+) -> Result<Outcome, Outcome> {
+    write_control_reply(Kind::Reject, [reason as u32, detail], header, payload)?;
+    Ok(reason.outcome())
 }
 
 /// Turns the packet into a two-word answer to its sender.

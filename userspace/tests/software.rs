@@ -3,7 +3,8 @@
 mod common;
 
 use common::{Daemon, Path, Rank, SILENCE, checked, packet};
-use switchml_protocol::header::{Kind, Op, RejectReason};
+use switchml_protocol::header::{Kind, Op};
+use switchml_protocol::outcome::RejectReason;
 use switchml_protocol::{EVERYONE, U16, U32};
 
 async fn started(world_size: u32) -> (Daemon, Vec<Rank>, Vec<Path>) {

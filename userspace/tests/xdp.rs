@@ -12,7 +12,8 @@ use common::{PATIENCE, Path, Rank, SILENCE, receive_on};
 use switchml_control::join_event::Event;
 use switchml_control::{Assigned, LeaveRequest};
 use switchml_protocol::EVERYONE;
-use switchml_protocol::header::{Kind, RejectReason};
+use switchml_protocol::header::Kind;
+use switchml_protocol::outcome::RejectReason;
 use switchml_rack::{
     AGGREGATOR_ADDRESS, Mode, Namespace, Process, Rack, RackOptions, Signal, can_build_racks,
     in_both_modes,

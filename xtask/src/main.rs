@@ -1,5 +1,5 @@
 //! The project's own commands: `cargo xtask setup | run | bench | train | sim | test | fuzz |
-//! kernels | faults | p4`.
+//! kernels | faults | gen | p4`.
 //!
 //! This crate must build on a machine that has nothing but Rust and a C linker, because it installs
 //! the rest: nothing that it depends on may need the BPF program.
@@ -10,6 +10,7 @@ mod bench;
 mod cargo;
 mod faults;
 mod fuzz;
+mod generate;
 mod kernels;
 mod p4;
 mod plot;
@@ -48,6 +49,9 @@ enum Command {
     Kernels(kernels::Kernels),
     /// Run the fuzz targets, for longer than the tests do if told so
     Fuzz(fuzz::Fuzz),
+    /// Write the numbers of the `protocol` crate for P4 and Python, or check that they are up to date
+    #[command(name = "gen")]
+    Generate(generate::Generate),
     /// Check and build the P4 programs
     #[command(subcommand)]
     P4(p4::P4),
@@ -65,6 +69,7 @@ fn main() -> ExitCode {
         Command::Test(command) => command.run(),
         Command::Fuzz(command) => command.run(),
         Command::Kernels(command) => command.run(),
+        Command::Generate(command) => command.run(),
         Command::P4(command) => command.run(),
         Command::Faults(command) => command.run(),
     };

@@ -1,24 +1,20 @@
 //! `cargo xtask p4`: the data planes that are P4 programs.
 
 mod compilers;
-mod constants;
 mod report;
 
 use anyhow::{Context, Result, ensure};
-use std::{fs, net::SocketAddr, path::PathBuf, process::Command, time::Instant};
+use std::{net::SocketAddr, path::PathBuf, process::Command, time::Instant};
 use switchml_cli::say;
 use switchml_rack::SimpleSwitch;
 
-use crate::{cargo, test::Test};
+use crate::{cargo, generate, test::Test};
 use compilers::{Compiled, Program};
 
 /// What to do with `p4/`.
 #[derive(clap::Subcommand)]
 pub enum P4 {
-    /// Write the header and the numbers that the P4 programs share with the `protocol` crate
-    Gen,
-    /// Check that those are up to date, and that the programs compile where their compilers are on
-    /// the PATH
+    /// Check that the programs compile, where their compilers are on the PATH
     Check,
     /// Compile the programs into `<target folder>/p4`, and say what the one for Tofino takes of the
     /// chip
@@ -43,7 +39,6 @@ impl P4 {
     /// what is to be built or tested; if a test fails; or if a switch does not take the program.
     pub fn run(&self) -> Result<()> {
         match self {
-            Self::Gen => generate(),
             Self::Check => check(),
             Self::Build => build(),
             Self::Test => test(),
@@ -52,17 +47,8 @@ impl P4 {
     }
 }
 
-fn generate() -> Result<()> {
-    let path = cargo::workspace().join(constants::PATH);
-    fs::write(&path, constants::text())
-        .with_context(|| format!("cannot write {}", path.display()))?;
-    say!("wrote {}", constants::PATH);
-    Ok(())
-}
-
 fn check() -> Result<()> {
-    constants::check()?;
-    say!("{} is what the protocol says", constants::PATH);
+    generate::check()?;
     let skipped = compile_all()?;
     for (program, tools) in skipped {
         say!("skipped {}: {} not on the PATH", program.source(), tools.join(", "));
@@ -71,7 +57,7 @@ fn check() -> Result<()> {
 }
 
 fn build() -> Result<()> {
-    constants::check()?;
+    generate::check()?;
     let skipped = compile_all()?;
     let lacks: Vec<String> = skipped
         .iter()
@@ -85,7 +71,7 @@ fn build() -> Result<()> {
 /// The tests that play the vectors on bmv2, which say which of them they left out, and why, and
 /// bursts.
 fn test() -> Result<()> {
-    constants::check()?;
+    generate::check()?;
     if let Some(obstacle) = SimpleSwitch::obstacle() {
         return Err(switchml_rack::Error::NoSimpleSwitch(obstacle).into());
     }

@@ -6,6 +6,7 @@
 
 mod packet;
 mod reference;
+mod specification;
 mod switch;
 mod worker;
 

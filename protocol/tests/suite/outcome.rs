@@ -2,27 +2,20 @@
 
 use std::collections::BTreeSet;
 
-use switchml_protocol::header::{Malformed, RejectReason};
+use switchml_protocol::header::Malformed;
 use switchml_protocol::job::JobEntry;
-use switchml_protocol::outcome::{Action, Outcome};
+use switchml_protocol::outcome::{Action, Outcome, RejectReason};
 
 #[test]
 fn every_outcome_has_the_action_of_the_specification() {
     let passed =
         [Outcome::NotOurs, Outcome::Vlan, Outcome::Ipv6, Outcome::IpOptions, Outcome::Fragment];
-    let replied = [
-        Outcome::Replayed,
-        Outcome::Pending,
-        Outcome::Mismatch,
-        Outcome::WrongRound,
-        Outcome::Aborted,
-        Outcome::Hello,
-    ];
+    let replied = [Outcome::Replayed, Outcome::Pending, Outcome::Hello];
     for outcome in Outcome::ALL {
         let expected = match outcome {
             Outcome::Completed => Action::Broadcast,
             _ if passed.contains(outcome) => Action::Pass,
-            _ if replied.contains(outcome) => Action::Reply,
+            _ if replied.contains(outcome) || outcome.reject_reason().is_some() => Action::Reply,
             _ => Action::Drop,
         };
         assert_eq!(outcome.action(), expected, "{outcome:?}");
@@ -54,16 +47,15 @@ fn counters_are_numbered_and_named_without_gaps() {
 }
 
 #[test]
-fn rejections_have_reasons() {
-    for outcome in Outcome::ALL {
-        let expected = match outcome {
-            Outcome::Mismatch => Some(RejectReason::Mismatch),
-            Outcome::WrongRound => Some(RejectReason::Round),
-            Outcome::Aborted => Some(RejectReason::Aborted),
-            _ => None,
-        };
-        assert_eq!(outcome.reject_reason(), expected, "{outcome:?}");
+fn each_reason_has_an_outcome_of_its_own() {
+    for reason in RejectReason::ALL {
+        assert_eq!(reason.outcome().reject_reason(), Some(*reason));
     }
+    let rejected = Outcome::ALL.iter().filter(|outcome| outcome.reject_reason().is_some());
+    assert_eq!(rejected.count(), RejectReason::ALL.len());
+    let outcomes = [RejectReason::Mismatch, RejectReason::Round, RejectReason::Aborted]
+        .map(RejectReason::outcome);
+    assert_eq!(outcomes, [Outcome::Mismatch, Outcome::WrongRound, Outcome::Aborted]);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from .packet import CHECKED, MAX, MAX_I16, PENDING, REJECT, RESULT, SUM_I16
+from .numbers import CHECKED, MAX, MAX_I16, PENDING, REJECT, RESULT, SUM_I16
 from .vector import Job, Vector, back, nobody, play_round, ramp, ramp_sum, to_all
 
 

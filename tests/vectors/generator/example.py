@@ -4,7 +4,8 @@ from fractions import Fraction
 from struct import pack, unpack
 
 from .fingerprint import ALL_REDUCE, F32, I32, SUM, fingerprint
-from .packet import MAX, Packet
+from .numbers import MAX
+from .packet import Packet
 from .vector import Job, Vector, back, nobody, sums, to_all
 
 NAME = "worked_example"

@@ -5,7 +5,7 @@ from math import frexp
 from struct import pack, unpack
 
 from .fingerprint import hash_of
-from .packet import MAX
+from .numbers import MAX
 from .vector import Job, Vector, back, nobody, sums, to_all
 
 ZEROS = -(2**31)

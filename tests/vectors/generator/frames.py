@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from .frame import Frame
-from .packet import CE, CHECKED
+from .numbers import CE, CHECKED
 from .vector import AGGREGATOR, Job, Vector, back, nobody, passed, play_round, ramp, ramp_sum, to_all
 
 MORE_FRAGMENTS = 0x2000

@@ -1,6 +1,6 @@
 """Several jobs at the same time, and what the control plane does to one."""
 
-from .packet import ABORTED
+from .numbers import ABORTED
 from .vector import Job, Vector, back, nobody, play_round, ramp, ramp_sum, to_all
 
 

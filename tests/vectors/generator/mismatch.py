@@ -1,6 +1,6 @@
 """Ranks that disagree on the call: rule 2."""
 
-from .packet import MAX, MISMATCH, ROUND, SUM_I16
+from .numbers import MAX, MISMATCH, ROUND, SUM_I16
 from .vector import Job, Vector, back, nobody, play_round, ramp, ramp_sum
 
 

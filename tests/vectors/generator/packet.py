@@ -2,19 +2,20 @@
 
 from dataclasses import dataclass, replace
 
-CONTRIBUTION, RESULT, PENDING, REJECT, HELLO, FILLER = 1, 2, 3, 4, 5, 6
-KINDS = {1: "CONTRIBUTION", 2: "RESULT", 3: "PENDING", 4: "REJECT", 5: "HELLO", 6: "FILLER"}
-
-SUM, MAX, SUM_I16, MAX_I16 = 0x00, 0x01, 0x10, 0x11
-OPS = {0x00: "SUM of i32", 0x01: "MAX of i32", 0x10: "SUM of i16", 0x11: "MAX of i16"}
-
-RETRANSMIT, CE, CHECKED = 1, 2, 4
-FLAGS = {1: "RETRANSMIT", 2: "CE", 4: "CHECKED"}
-
-EVERYONE = 0xFFFF
-
-# Reasons of a REJECT.
-MISMATCH, ROUND, ABORTED = 1, 2, 3
+from .numbers import (
+    CHECKED,
+    CONTRIBUTION,
+    EVERYONE,
+    FLAGS,
+    KINDS,
+    OPS,
+    PENDING,
+    REASONS,
+    REJECT,
+    RESULT,
+    SUM,
+    VERSION,
+)
 
 LANES_PER_LINE = 8
 
@@ -34,7 +35,7 @@ class Packet:
     values: tuple
     # Contributions that it stands for.
     contributions: int = 1
-    version: int = 1
+    version: int = VERSION
     # What the header says, where that is not what is right.
     lanes: int = None
     check: int = None
@@ -134,7 +135,7 @@ class Packet:
         yield f"{h[16:20]} {h[20:24]} {h[24:32]}", f"{rank}, slot {self.slot}, round {self.round}"
         yield (
             f"{h[32:34]} {h[34:36]} {h[36:40]} {h[40:48]} {h[48:56]} {h[56:64]}",
-            f"{OPS.get(self.op, 'unknown op')}, {flags}, {self.lane_count()} lanes, fingerprint, {check}, aux",
+            f"{op_text(self.op)}, {flags}, {self.lane_count()} lanes, fingerprint, {check}, aux",
         )
         for start in range(0, len(self.values), LANES_PER_LINE):
             lanes = self.values[start : start + LANES_PER_LINE]
@@ -144,8 +145,16 @@ class Packet:
         if self.kind == PENDING:
             return "ranks that are in"
         if self.kind == REJECT:
-            return {MISMATCH: "MISMATCH", ROUND: "ROUND", ABORTED: "ABORTED"}[self.values[0]] + ", detail"
+            return REASONS[self.values[0]] + ", detail"
         return ""
+
+
+def op_text(op):
+    """For readers."""
+    if op not in OPS:
+        return "unknown op"
+    name, _, lanes = OPS[op].partition("_")
+    return f"{name} of {lanes.lower() or 'i32'}"
 
 
 def check_example():

@@ -1,6 +1,6 @@
 """Slots are used again and again: rules 2 to 4, for ranks that agree on the call."""
 
-from .packet import CE, CHECKED, RETRANSMIT, ROUND
+from .numbers import CE, CHECKED, RETRANSMIT, ROUND
 from .vector import Job, Vector, back, nobody, play_round, ramp, ramp_sum, sums, to_all
 
 

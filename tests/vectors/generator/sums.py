@@ -1,6 +1,6 @@
 """What ranks get if nothing goes wrong: sums and maxima."""
 
-from .packet import MAX, MAX_I16, SUM, SUM_I16
+from .numbers import MAX, MAX_I16, SUM, SUM_I16
 from .vector import Job, Vector, back, nobody, play_round, ramp, ramp_sum, to_all
 
 SIZES = range(32, 769, 32)

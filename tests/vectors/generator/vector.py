@@ -4,7 +4,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from .frame import End, Frame, multicast_mac
-from .packet import CHECKED, CONTRIBUTION, HELLO, SUM, Packet
+from .numbers import CHECKED, CONTRIBUTION, HELLO, OUTCOMES, SUM
+from .packet import Packet
 
 AGGREGATOR = End("02:00:00:00:00:fe", "10.0.0.254", 48864)
 FINGERPRINT = 0xFEEDF00D
@@ -67,6 +68,9 @@ class Expected:
     to: str
     counter: str
     frame: Frame = None
+
+    def __post_init__(self):
+        assert self.counter in OUTCOMES, f"there is no counter {self.counter}"
 
 
 @dataclass

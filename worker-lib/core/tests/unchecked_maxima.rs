@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use proptest::collection::vec;
 use proptest::prelude::*;
-use switchml_protocol::header::{Header, Kind as Packet, Op, RejectReason, flags};
+use switchml_protocol::header::{Header, Kind as Packet, Op, flags};
+use switchml_protocol::outcome::RejectReason;
 use switchml_protocol::{EVERYONE, U16, U32};
 use switchml_rack::vectors::{Answer, Event, Vector};
 use switchml_worker_core::data_path::{Buffer, Call, DataPath, Kind, Submission};

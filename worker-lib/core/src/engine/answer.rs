@@ -1,7 +1,8 @@
 //! Reading the aggregator's answers: which of them count.
 
 use switchml_protocol::EVERYONE;
-use switchml_protocol::header::{Header, Kind, Op, RejectReason, decode, flags};
+use switchml_protocol::header::{Header, Kind, Op, decode, flags};
+use switchml_protocol::outcome::RejectReason;
 use zerocopy::IntoBytes;
 
 use super::stats::Ignored;

@@ -1,6 +1,6 @@
 //! Why an engine cannot go on.
 
-use switchml_protocol::header::RejectReason;
+use switchml_protocol::outcome::RejectReason;
 
 /// The end of a session, as the data path shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

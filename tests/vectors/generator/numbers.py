@@ -1,0 +1,85 @@
+"""Made by `cargo xtask gen` from the crate `switchml-protocol`: change it there."""
+
+VERSION = 1
+EVERYONE = 65535
+
+CONTRIBUTION = 0x01
+RESULT = 0x02
+PENDING = 0x03
+REJECT = 0x04
+HELLO = 0x05
+FILLER = 0x06
+KINDS = {
+    CONTRIBUTION: "CONTRIBUTION",
+    RESULT: "RESULT",
+    PENDING: "PENDING",
+    REJECT: "REJECT",
+    HELLO: "HELLO",
+    FILLER: "FILLER",
+}
+
+SUM = 0x00
+MAX = 0x01
+SUM_I16 = 0x10
+MAX_I16 = 0x11
+OPS = {
+    SUM: "SUM",
+    MAX: "MAX",
+    SUM_I16: "SUM_I16",
+    MAX_I16: "MAX_I16",
+}
+
+RETRANSMIT = 0x01
+CE = 0x02
+CHECKED = 0x04
+FLAGS = {
+    RETRANSMIT: "RETRANSMIT",
+    CE: "CE",
+    CHECKED: "CHECKED",
+}
+
+MISMATCH = 0x01
+ROUND = 0x02
+ABORTED = 0x03
+REASONS = {
+    MISMATCH: "MISMATCH",
+    ROUND: "ROUND",
+    ABORTED: "ABORTED",
+}
+
+OUTCOMES = {
+    "not_ours",
+    "vlan",
+    "ipv6",
+    "ip_options",
+    "fragment",
+    "started",
+    "added",
+    "completed",
+    "replayed",
+    "pending",
+    "stale",
+    "mismatch",
+    "wrong_round",
+    "aborted",
+    "hello",
+    "spoofed",
+    "truncated",
+    "bad_ip_checksum",
+    "bad_version",
+    "bad_kind",
+    "bad_op",
+    "bad_lanes",
+    "bad_length",
+    "bad_check",
+    "unknown_job",
+    "wrong_epoch",
+    "bad_rank",
+    "bad_slot",
+    "wrong_secret",
+    "no_hello",
+    "wrong_place",
+    "mixed_jobs",
+    "slot_busy",
+    "send_failed",
+}
