@@ -73,7 +73,7 @@ const bit<8> OUTCOME_MIXED_JOBS = 31;
 const bit<8> OUTCOME_SLOT_BUSY = 32;
 const bit<8> OUTCOME_SEND_FAILED = 33;
 
-// What a header adds to the check word is a sum: of each word of the header times its factor.
+// What a header adds to the check word: the sum of its words, each times its factor.
 const bit<32> SALT_JOB_LANES = 0x8bc6ba71;
 const bit<32> SALT_EPOCH = 0x1f76bcc1;
 const bit<32> SALT_SLOT_OP = 0xcc042811;

@@ -124,12 +124,15 @@ outcomes! {
 }
 
 macro_rules! reject_reasons {
-    ($($(#[doc = $doc:literal])+ $name:ident = $number:literal, $label:literal => $outcome:ident;)+) => {
+    ($(
+        $(#[$doc:meta])+
+        $name:ident = $number:literal, $label:literal => $outcome:ident;
+    )+) => {
         numbers! {
             /// Why the aggregator refused a contribution. First word of a REJECT's payload; the
             /// second is the detail.
             pub enum RejectReason: u32 {
-                $($(#[doc = $doc])+ $name = $number, $label;)+
+                $($(#[$doc])+ $name = $number, $label;)+
             }
         }
 

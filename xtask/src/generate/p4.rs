@@ -30,7 +30,8 @@ pub fn text() -> String {
     for (name, bits, value) in numbers() {
         let _ = writeln!(text, "const bit<{bits}> {name} = {value};");
     }
-    text += "\n// What a header adds to the check word is a sum: of each word of the header times its factor.\n";
+    text +=
+        "\n// What a header adds to the check word: the sum of its words, each times its factor.\n";
     for (name, factor) in salt_factors() {
         let _ = writeln!(text, "const bit<32> {name} = {factor:#010x};");
     }
