@@ -113,6 +113,7 @@ fn a_frames_source_is_found_behind_two_tags() {
     assert!((0..frame.len()).all(|len| found(&frame[..len]) == Source::Other));
 }
 
+/// Catches: IP length beyond the frame; UDP length not compared with IP length.
 #[test]
 fn payload_is_what_all_lengths_agree_on() {
     // 95 bytes of UDP less 8 of its header less 32 of ours
@@ -174,6 +175,8 @@ fn an_answer_goes_back_to_where_the_packet_came_from() {
     assert_eq!(envelope.payload_len(14 + 68), Ok(8));
 }
 
+/// Catches: answer keeps the old UDP checksum; answer keeps the old IP length; multicast MAC with
+/// the group's 24 bits; group frame from the contributor's MAC.
 #[test]
 fn a_result_for_all_goes_to_the_group() {
     let job = JobEntry {
@@ -198,6 +201,7 @@ fn a_result_for_all_goes_to_the_group() {
     assert_eq!(bytes[26..], expected[26..]);
 }
 
+/// Catches: IP checksum not made anew; IP checksum made over the old one; answer keeps the CE mark.
 #[test]
 fn a_congestion_mark_is_not_sent_on() {
     // The header's CE flag carries it; the answer itself may be marked again on its way.
@@ -209,6 +213,7 @@ fn a_congestion_mark_is_not_sent_on() {
     assert_eq!(marks, [0xB8, 0xB9, 0xBA, 0xBA]);
 }
 
+/// Catches: IP checksum without end-around carry.
 #[test]
 fn ip_checksum_is_right_whatever_the_addresses() {
     // Every value of one word: a few of them need the carry of the carry.

@@ -135,6 +135,7 @@ fn each_kind_has_its_lane_counts() {
     assert_eq!(lanes_of(5), [&[0], &blocks[..]].concat());
 }
 
+/// Catches: salt without round; salt without slot; salt without job.
 #[test]
 fn check_word_is_what_was_worked_out_by_hand() {
     // h = 0; for w in (job << 16 | lanes, epoch, slot << 8 | op, round, fingerprint): h = (h + w) *
@@ -170,6 +171,7 @@ fn is_intact(packet: &Packet, contributions: u32) -> bool {
     header.check_of(sum, contributions) == header.check.get()
 }
 
+/// Catches: lanes summed for the check word: i16 as i32.
 #[test]
 fn any_flipped_bit_of_a_covered_field_or_lane_breaks_the_check() {
     let covered = |byte: usize| matches!(byte, 2..=7 | 10..=15 | 18..=27 | 32..);

@@ -83,6 +83,7 @@ fn malformed_packets_are_dropped_by_reason() {
     assert_dropped(&switch, &Packet { payload: vec![0; 33], ..good.clone() }, Outcome::BadLength);
 }
 
+/// Catches: epoch of the packet not compared; vacant jobs served.
 #[test]
 fn packets_of_no_job_or_of_another_epoch_are_dropped() {
     let switch = Switch::ready(2, 2);
@@ -98,6 +99,7 @@ fn packets_of_no_job_or_of_another_epoch_are_dropped() {
     assert_dropped(&switch, &Packet { epoch: 0, ..uniform(0, 0, 0, 1) }, Outcome::UnknownJob);
 }
 
+/// Catches: rank not compared with N; rank N admitted; slot not compared with S.
 #[test]
 fn ranks_and_slots_outside_of_the_job_are_dropped() {
     let switch = Switch::ready(2, 2);
@@ -127,6 +129,7 @@ fn a_busy_slot_drops_the_packet() {
     assert_eq!(switch.receive_from_home(&uniform(0, 0, 0, 1)).outcome, Outcome::Started);
 }
 
+/// Catches: binding not compared; only the IP address of a binding compared.
 #[test]
 fn a_contribution_counts_only_from_where_its_rank_lives() {
     let switch = Switch::ready(2, 2);
@@ -145,6 +148,7 @@ fn a_contribution_counts_only_from_where_its_rank_lives() {
     assert_eq!(switch.receive(&home, &uniform(0, 0, 0, 1)).outcome, Outcome::Started);
 }
 
+/// Catches: contributions without HELLO admitted; served as in any epoch.
 #[test]
 fn hello_opens_the_path_of_its_rank_alone_and_comes_back_unchanged() {
     let switch = Switch::new(2, 2);
@@ -179,6 +183,7 @@ fn hello_probes_every_size() {
     );
 }
 
+/// Catches: binding learned again and again; other binding accepted silently.
 #[test]
 fn a_place_is_learned_once_per_epoch() {
     let switch = Switch::new(2, 2);
@@ -259,6 +264,7 @@ fn a_payload_shorter_than_announced_touches_no_slot() {
     assert!(*switch.slots.borrow() == before);
 }
 
+/// Catches: aborted job still adds; aborted before admission (strangers answered).
 #[test]
 fn members_of_an_aborted_job_are_told_and_nothing_is_added() {
     let switch = Switch::ready(2, 2);
@@ -281,6 +287,8 @@ fn members_of_an_aborted_job_are_told_and_nothing_is_added() {
 
 // Rule 2: a round that takes contributions
 
+/// Catches: never complete; epoch not recorded; RESULT: check word of the last contribution;
+/// RESULT: values not written.
 #[test]
 fn the_last_contribution_brings_the_sum_to_all() {
     let switch = Switch::ready(3, 2);
@@ -305,6 +313,7 @@ fn the_last_contribution_brings_the_sum_to_all() {
     assert_eq!(served.answer, Some(expected));
 }
 
+/// Catches: new round keeps flags; RESULT for all: aux not cleared.
 #[test]
 fn a_result_byte_by_byte() {
     let switch = Switch::ready(2, 1);
@@ -325,6 +334,7 @@ fn a_result_byte_by_byte() {
     assert_eq!(answer[32..], [0x11, 0x02, 0x03, 0x04].repeat(32));
 }
 
+/// Catches: complete one rank early; check word not aggregated.
 #[test]
 fn every_operator_at_every_size_of_job() {
     for op in ALL_OPS {
@@ -359,6 +369,7 @@ fn every_operator_at_every_size_of_job() {
     }
 }
 
+/// Catches: check word of i16 lanes added as one number.
 #[test]
 fn check_words_survive_i16_lanes_that_wrap() {
     let switch = Switch::ready(2, 1);
@@ -369,6 +380,8 @@ fn check_words_survive_i16_lanes_that_wrap() {
     assert_eq!(answer.check, check_word(&answer, 2));
 }
 
+/// Catches: check word of MAX aggregated; check word of MAX for one contribution; check word of MAX
+/// not stored for later.
 #[test]
 fn check_word_of_a_maximum_is_made_from_its_values() {
     for (op, a, b, max) in
@@ -386,6 +399,7 @@ fn check_word_of_a_maximum_is_made_from_its_values() {
     }
 }
 
+/// Catches: RESULT for all: rank is the last contributor's.
 #[test]
 fn a_job_of_one_is_complete_at_once() {
     let switch = Switch::ready(1, 1);
@@ -400,6 +414,9 @@ fn a_job_of_one_is_complete_at_once() {
     }
 }
 
+/// Catches: `seen` not consulted; rank not added to `seen`; filling round replayed; bitmap words of
+/// PENDING swapped; PENDING, REJECT: lanes not set; PENDING, REJECT: check word before lanes are
+/// set.
 #[test]
 fn a_rank_that_sends_again_hears_who_is_in() {
     let switch = Switch::ready(64, 1);
@@ -426,6 +443,8 @@ fn what_a_rank_sends_again_is_not_added_even_if_it_changed() {
     assert_eq!(answer.payload, vec![3; 32]);
 }
 
+/// Catches: complete round only PENDING; RESULT to one: addressed to everyone; RESULT: flags of the
+/// last contribution.
 #[test]
 fn a_rank_that_lost_the_result_gets_the_stored_copy_to_itself() {
     let switch = Switch::ready(2, 1);
@@ -440,6 +459,7 @@ fn a_rank_that_lost_the_result_gets_the_stored_copy_to_itself() {
     }
 }
 
+/// Catches: sets chosen the other way for odd rounds.
 #[test]
 fn the_stored_copy_lasts_until_the_round_after_the_next_begins() {
     let switch = Switch::ready(2, 1);
@@ -456,6 +476,7 @@ fn the_stored_copy_lasts_until_the_round_after_the_next_begins() {
     assert_eq!(replay(1).answer.unwrap().payload, vec![30; 32]);
 }
 
+/// Catches: new round keeps `seen`; first values combined, not stored.
 #[test]
 fn a_new_round_starts_from_its_first_contribution_alone() {
     let switch = Switch::ready(2, 1);
@@ -540,6 +561,9 @@ fn ranks_that_disagree_on_the_call_poison_the_round() {
     }
 }
 
+/// Catches: poisoned round goes on for those who agree; op not compared; lanes not compared;
+/// fingerprint not compared; complete rounds not poisoned; last dissenter named, not the first;
+/// MISMATCH detail the other way round.
 #[test]
 fn a_rank_that_disagrees_with_itself_poisons_the_round_too() {
     for dissent in calls(1, 0, 0) {
@@ -592,6 +616,8 @@ fn begun(round: u32) -> Switch {
     switch
 }
 
+/// Catches: round 0 starts when any set is empty; round 1 needs a round before round 0; other set
+/// need not hold the round before; round before need not be complete.
 #[test]
 fn a_round_starts_only_when_the_one_before_is_complete() {
     for newest in 0..5 {
@@ -658,6 +684,7 @@ fn both_sets_must_hold_the_rounds_before() {
 
 // Rule 4: rounds that are over
 
+/// Catches: older and newer swapped; stale rounds refused.
 #[test]
 fn late_duplicates_are_stale() {
     let switch = begun(9);
@@ -701,6 +728,7 @@ fn the_duplicate_that_misleads_the_published_algorithm_is_stale() {
 
 // Rounds are numbered modulo 2^32
 
+/// Catches: round 0 always starts; rounds compared without wrap-around.
 #[test]
 fn round_0_follows_the_last_round() {
     let switch = Switch::ready(2, 1);
@@ -732,6 +760,8 @@ fn round_0_follows_the_last_round() {
 
 // Epochs
 
+/// Catches: set of another epoch taken for this one; any round starts an epoch; empty set counts as
+/// newer; ROUND detail is the set's own round.
 #[test]
 fn a_new_epoch_finds_every_slot_empty() {
     let switch = begun(5);

@@ -2,6 +2,11 @@
 //! `tests/independent_worker`, which is written in Python from docs/protocol.md alone. Every result
 //! is right, and has the same bits on all of them.
 //!
+//! Catches, in the worker in Python: no padding of a small call's exponent chunk; chunks that are
+//! always speculative, or from 64 chunks on; a call without elements that takes no number; the map
+//! of f32 for 16-bit floats; ties that round up; lanes of a broadcast in the machine's byte order;
+//! check words that are not compared.
+//!
 //! `SWITCHML_PYTHON` names an interpreter that has grpcio-tools and mypy; `cargo xtask test` makes
 //! one.
 

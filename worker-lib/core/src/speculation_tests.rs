@@ -237,6 +237,10 @@ fn run(
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(1000))]
 
+    /// Catches: a prediction accepted if only the largest, or only the smallest one is true, or if it
+    /// is the same everywhere; no second sending after a wrong prediction; its result used; results
+    /// that came before the exponents forgotten; chunks scaled with the rank's own exponent; a call
+    /// that ends while a speculative chunk is under way.
     #[test]
     fn the_same_bits_as_in_two_trips(scenario in scenarios()) {
         let call = scenario.call();
