@@ -1,6 +1,6 @@
 //! Everything that can go wrong, each in one line that says what to do.
 
-use crate::rack::{MAX_MTU, MAX_WORKERS, MIN_MTU};
+use crate::{MAX_MTU, MAX_WORKERS, MIN_MTU};
 use std::{io, path::PathBuf, process::ExitStatus, time::Duration};
 
 /// Why a rack could not be built, or a process in it did not do what was asked.

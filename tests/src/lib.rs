@@ -148,8 +148,19 @@ pub use impairment::{Direction, FaultCounts, Faults, Impairment};
 pub use namespace::Namespace;
 pub use privilege::{LEFT_OUT, can_build_racks, leave_out, skip};
 pub use process::Process;
-pub use rack::{AGGREGATOR_ADDRESS, MAX_MTU, MAX_WORKERS, MIN_MTU, Mode, Rack, RackOptions};
+pub use rack::{AGGREGATOR_ADDRESS, Mode, Rack, RackOptions};
 pub use rustix::process::Signal;
 pub use shaping::Shaping;
 pub use simple_switch::SimpleSwitch;
 pub use torchrun::{Torchrun, Training};
+
+/// The most workers that a rack takes.
+pub const MAX_WORKERS: usize = 16;
+
+/// The smallest MTU that IPv4 allows, in bytes.
+pub const MIN_MTU: u32 = 68;
+
+/// The largest MTU with which native XDP attaches to a veth, in bytes, rounded down: a page less
+/// the headroom of an XDP frame (256), `skb_shared_info` (320) and the Ethernet header (14), 3506
+/// with pages of 4 KiB.
+pub const MAX_MTU: u32 = 3500;

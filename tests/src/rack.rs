@@ -1,7 +1,7 @@
 //! The rack: which interfaces there are, and how they are joined.
 
 use crate::{
-    Error, Namespace,
+    Error, MAX_MTU, MAX_WORKERS, MIN_MTU, Namespace,
     xdp::{self, XDP_PASS},
 };
 use std::{net::Ipv4Addr, os::fd::OwnedFd};
@@ -12,17 +12,6 @@ pub const AGGREGATOR_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 88, 0, 254);
 /// That for contributions in [`Mode::Bmv2`], where the switch lets nobody else send from it, and so
 /// not the daemon either.
 pub(crate) const SWITCHED_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 88, 0, 253);
-
-/// The most workers that a rack takes.
-pub const MAX_WORKERS: usize = 16;
-
-/// The smallest MTU that IPv4 allows, in bytes.
-pub const MIN_MTU: u32 = 68;
-
-/// The largest MTU with which native XDP attaches to a veth, in bytes, rounded down: a page less
-/// the headroom of an XDP frame (256), `skb_shared_info` (320) and the Ethernet header (14), 3506
-/// with pages of 4 KiB.
-pub const MAX_MTU: u32 = 3500;
 
 /// Where [`Aggregator::in_rack`](crate::Aggregator::in_rack) takes frames, and what the workers'
 /// ends of the links need for that.

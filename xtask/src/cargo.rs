@@ -4,6 +4,7 @@ use crate::setup;
 use anyhow::{Context, Result, ensure};
 use std::{
     env,
+    ffi::OsString,
     path::{Path, PathBuf},
     process::Command,
 };
@@ -14,9 +15,14 @@ use std::{
 ///
 /// If this program does not lie in `<target folder>/<profile>/`, where `cargo xtask` puts it.
 pub fn command(subcommand: &str) -> Result<Command> {
-    let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    let mut command = Command::new(program());
     command.current_dir(workspace()).arg(subcommand).arg("--target-dir").arg(target_folder()?);
     Ok(command)
+}
+
+/// The cargo that runs this program.
+pub fn program() -> OsString {
+    env::var_os("CARGO").unwrap_or_else(|| "cargo".into())
 }
 
 /// Builds the release binaries and returns the folder where they are.

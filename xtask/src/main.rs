@@ -1,5 +1,5 @@
 //! The project's own commands: `cargo xtask setup | run | bench | train | sim | test | fuzz |
-//! kernels | faults | gen | p4`.
+//! kernels | faults | gen | p4 | tidy`.
 //!
 //! This crate must build on a machine that has nothing but Rust and a C linker, because it installs
 //! the rest: nothing that it depends on may need the BPF program.
@@ -20,6 +20,7 @@ mod setup;
 mod sim;
 mod stats;
 mod test;
+mod tidy;
 mod train;
 
 use clap::Parser;
@@ -52,6 +53,8 @@ enum Command {
     /// Write the numbers of the `protocol` crate for P4 and Python, or check that they are up to date
     #[command(name = "gen")]
     Generate(generate::Generate),
+    /// Check what no compiler does: widths, lengths, import circles, links, cited rules
+    Tidy,
     /// Check and build the P4 programs
     #[command(subcommand)]
     P4(p4::P4),
@@ -70,6 +73,7 @@ fn main() -> ExitCode {
         Command::Fuzz(command) => command.run(),
         Command::Kernels(command) => command.run(),
         Command::Generate(command) => command.run(),
+        Command::Tidy => tidy::run(),
         Command::P4(command) => command.run(),
         Command::Faults(command) => command.run(),
     };

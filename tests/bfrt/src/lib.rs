@@ -10,7 +10,7 @@ mod state;
 
 /// Messages and stubs.
 mod proto {
-    #![allow(missing_docs, clippy::all)]
+    #![allow(missing_docs, clippy::all, clippy::too_many_lines)] // generated
     tonic::include_proto!("bfrt_proto");
 }
 

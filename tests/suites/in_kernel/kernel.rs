@@ -4,34 +4,29 @@
 //! its own; and whatever the one does the other must do, too, as far as tc can: [`crate::tc_program`]
 //! says what may differ.
 
-use aya::maps::{Array, ArrayOfMaps, DevMap, HashMap, Map, MapData, PerCpuArray, RingBuf};
+use aya::maps::{Array, ArrayOfMaps, DevMap, HashMap, Map, MapData, RingBuf};
 use aya::programs::tc::{SchedClassifierLink, TcAttachOptions};
 use aya::programs::xdp::XdpLink;
 use aya::programs::{
     LinkOrder, SchedClassifier, TcAttachType, TestRun, TestRunOptions, Xdp, XdpMode,
 };
 use aya::{Ebpf, EbpfLoader};
-use aya_obj::generated::{
-    bpf_devmap_val,
-    bpf_map_type::{BPF_MAP_TYPE_ARRAY, BPF_MAP_TYPE_DEVMAP},
-};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use aya_obj::generated::{bpf_devmap_val, bpf_map_type::BPF_MAP_TYPE_DEVMAP};
+use std::os::fd::RawFd;
 use switchml_protocol::job::{Binding, JobEntry, MemberEntry, OPEN};
-use switchml_protocol::maps::{Endpoint, Event, LockedSlot, Ports, SLOTS_PER_SHARD};
+use switchml_protocol::maps::{Endpoint, Event, LockedSlot, Ports};
 use switchml_protocol::outcome::Outcome;
 use switchml_protocol::{MAX_RANKS, U16};
-use zerocopy::{FromBytes, IntoBytes, transmute};
+use zerocopy::{FromBytes, transmute};
 
 use crate::packet::{
     AGGREGATOR_IP, AGGREGATOR_MAC, AGGREGATOR_PORT, EPOCH, GROUP_IP, GROUP_PORT, JOB, ip, mac,
     port, secret,
 };
+pub use crate::program::{IFINDEX, POOL, Run};
+use crate::program::{Slots, totals};
 use crate::tc_program::TcProgram;
 
-/// The kernel runs test packets as if they came in by the loopback interface.
-pub const IFINDEX: u32 = 1;
-/// Slots of the pool.
-pub const POOL: u32 = 1024;
 /// The tests' job has these slots of the pool.
 pub const FIRST_SLOT: u32 = 10;
 pub const SLOTS: u32 = 8;
@@ -39,7 +34,6 @@ pub const SLOTS: u32 = 8;
 type JobBytes = [u8; size_of::<JobEntry>()];
 type MemberBytes = [u8; size_of::<MemberEntry>()];
 type EndpointBytes = [u8; size_of::<Endpoint>()];
-type SlotBytes = [u8; size_of::<LockedSlot>()];
 
 /// The program, loaded into the kernel with maps of its own; and the program for tc, with maps of
 /// its own.
@@ -47,14 +41,6 @@ pub struct Kernel {
     object: Ebpf,
     slots: Slots,
     tc: TcProgram,
-}
-
-/// What became of a packet.
-pub struct Run {
-    /// What the program returned.
-    pub verdict: u32,
-    /// The frame after the program.
-    pub frame: Vec<u8>,
 }
 
 impl Kernel {
@@ -246,7 +232,7 @@ impl Kernel {
 
     /// Descriptor of the pool's first slots.
     pub fn slots_fd(&self) -> RawFd {
-        self.slots.0[0].1.as_raw_fd()
+        self.slots.fd()
     }
 
     fn map(&self, name: &str) -> &Map {
@@ -261,50 +247,6 @@ impl Kernel {
     fn maps_mut(&mut self, name: &str) -> [&mut Map; 2] {
         [&mut self.object, &mut self.tc.object]
             .map(|object| object.map_mut(name).unwrap_or_else(|| panic!("no map {name}")))
-    }
-}
-
-/// Packets by outcome, all CPUs together.
-pub fn totals(map: &Map) -> [u64; Outcome::COUNT] {
-    let counters: PerCpuArray<_, u64> = map.try_into().unwrap();
-    std::array::from_fn(|index| counters.get(&(index as u32), 0).unwrap().iter().sum())
-}
-
-/// A program's pool: as many slots together as a shard has, and their descriptor.
-pub struct Slots(Vec<(Array<MapData, SlotBytes>, OwnedFd)>);
-
-impl Slots {
-    /// Gives a program a pool.
-    pub fn make(object: &mut Ebpf) -> Self {
-        let mut table: ArrayOfMaps<_, Array<MapData, SlotBytes>> =
-            object.map_mut("SLOTS").expect("SLOTS").try_into().unwrap();
-        let (key, value) = (size_of::<u32>() as u32, size_of::<LockedSlot>() as u32);
-        let make = |index| {
-            let kind = BPF_MAP_TYPE_ARRAY as u32;
-            let definition =
-                aya_obj::Map::new_from_params(kind, key, value, SLOTS_PER_SHARD as u32, 0);
-            let data = MapData::create(definition, "slots", None).expect("an array");
-            let fd = data.fd().as_fd().try_clone_to_owned().unwrap();
-            let slots: Array<MapData, SlotBytes> =
-                Map::from_map_data(data).unwrap().try_into().unwrap();
-            table.set(index, &slots, 0).expect("the slots are of the table's kind");
-            (slots, fd)
-        };
-        Self((0..POOL / SLOTS_PER_SHARD as u32).map(make).collect())
-    }
-
-    /// Element `index` of the pool.
-    pub fn get(&self, index: u32) -> LockedSlot {
-        let (slots, _) = &self.0[index as usize / SLOTS_PER_SHARD];
-        LockedSlot::read_from_bytes(&slots.get(&(index % SLOTS_PER_SHARD as u32), 0).unwrap())
-            .unwrap()
-    }
-
-    pub fn set(&mut self, index: u32, slot: &LockedSlot) {
-        let (slots, _) = &mut self.0[index as usize / SLOTS_PER_SHARD];
-        slots
-            .set(index % SLOTS_PER_SHARD as u32, SlotBytes::try_from(slot.as_bytes()).unwrap(), 0)
-            .unwrap();
     }
 }
 

@@ -3,6 +3,7 @@
 //! | module | what it holds |
 //! | --- | --- |
 //! | [`packet`] | frames made by hand, from the specification's offsets, sharing no code with the program |
+//! | [`program`] | what the programs for XDP and for tc have in common: a run, slots, counters |
 //! | [`kernel`] | the loaded programs and their maps |
 //! | [`tc_program`] | the program for tc, which must do what that for XDP does |
 //! | [`superpackets`] | any cut of packets into superpackets; mixed outcomes in one |
@@ -30,6 +31,7 @@ mod kernel;
 mod libbpf;
 mod loaders;
 mod packet;
+mod program;
 mod slots;
 mod speed;
 mod superpackets;

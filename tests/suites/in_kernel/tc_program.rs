@@ -6,7 +6,7 @@
 use aya::programs::{SchedClassifier, TestRun, TestRunOptions};
 use aya::{Ebpf, EbpfLoader};
 
-use crate::kernel::{Run, Slots, totals};
+use crate::program::{self, Run, Slots, totals};
 use switchml_protocol::maps::LockedSlot;
 use switchml_protocol::outcome::Outcome;
 
@@ -59,7 +59,7 @@ impl TcProgram {
 
     /// Runs the program on a superpacket of segments of this many bytes.
     pub fn run_superpacket(&self, frame: &[u8], segment_len: usize) -> Run {
-        self.run_superpacket_at(frame, segment_len, crate::kernel::IFINDEX)
+        self.run_superpacket_at(frame, segment_len, program::IFINDEX)
     }
 
     /// The same, on one that comes in by this interface of the calling thread's namespace.

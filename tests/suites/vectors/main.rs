@@ -23,6 +23,9 @@ mod p4;
 #[path = "../in_kernel/packet.rs"]
 #[allow(dead_code)]
 mod packet;
+#[path = "../in_kernel/program.rs"]
+#[allow(dead_code)]
+mod program;
 #[path = "../end_to_end/strangers/raw.rs"]
 #[allow(dead_code)]
 mod raw;

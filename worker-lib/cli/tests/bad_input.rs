@@ -18,76 +18,69 @@ const QUICK: [&str; 6] = ["-b", "64", "-e", "64", "-n", "2"];
 /// Goes on until something happens.
 const LONG: [&str; 6] = ["-b", "1M", "-e", "1M", "-n", "1000000"];
 
+/// Arguments of a rank by itself, the exit code, and the line.
+const ALONE: &[(&[&str], i32, &str)] = &[
+    (&["bench"], USAGE, "error: rank is not set; give this process's, or set RANK"),
+    (
+        &["bench", "--rank", "0"],
+        USAGE,
+        "error: world size is not set; give the number of ranks, or set WORLD_SIZE",
+    ),
+    (&["bench", "--rank", "-1"], USAGE, "error: unexpected argument '-1' found (see --help)"),
+    (
+        &["bench", "--rank", "0", "--world-size", "0"],
+        USAGE,
+        "error: world size is 0; 1 to 64 are allowed",
+    ),
+    (
+        &["bench", "--rank", "0", "--world-size", "65"],
+        USAGE,
+        "error: world size is 65; 1 to 64 are allowed",
+    ),
+    (
+        &["bench", "--rank", "2", "--world-size", "2"],
+        USAGE,
+        "error: rank is 2 of 2; 0 to world size - 1 are allowed",
+    ),
+    (
+        &["bench", "--rank", "0", "--world-size", "1", "--aggregator", "127.0.0.1:1"],
+        JOIN,
+        "error: no aggregator answers at 127.0.0.1:1 (Connection refused (os error 111)); start switchml-aggregator there, \
+             or give the address where it runs",
+    ),
+    (
+        &["bench", "--rank", "0", "--world-size", "1", "--aggregator", "127.0.0.1:x"],
+        USAGE,
+        "error: aggregator address \"127.0.0.1:x\": \"x\" is no port, 1 to 65535 are; give host, host:port or an IP address",
+    ),
+    (
+        &["bench", "--rank", "1", "--world-size", "4", "--join-timeout", "0.5", "--job", "lonely"],
+        JOIN,
+        "error: job \"lonely\" did not start: after 0.5 s ranks 0, 2 and 3 of 4 are missing; start them with the same job name \
+             and world size",
+    ),
+    (
+        &["bench", "-b", "2M", "-e", "1M"],
+        USAGE,
+        "error: --minbytes 2097152 is more than --maxbytes 1048576",
+    ),
+    (&["bench", "-b", "2"], USAGE, "error: --minbytes 2: one f32 takes 4"),
+    (
+        &["bench", "--dtype", "f64", "--op", "max"],
+        USAGE,
+        "error: max of f64 is not available, only sum and avg are; convert to f32 to reduce with max",
+    ),
+    (
+        &["bench", "--rank", "0", "--world-size", "1", "--json", "/no/such/folder/x"],
+        USAGE,
+        "error: --json /no/such/folder/x: No such file or directory (os error 2)",
+    ),
+];
+
 #[test]
 fn one_rank_alone() {
     let daemon = Daemon::start();
-    for (arguments, code, line) in [
-        (&["bench"][..], USAGE, "error: rank is not set; give this process's, or set RANK"),
-        (
-            &["bench", "--rank", "0"],
-            USAGE,
-            "error: world size is not set; give the number of ranks, or set WORLD_SIZE",
-        ),
-        (&["bench", "--rank", "-1"], USAGE, "error: unexpected argument '-1' found (see --help)"),
-        (
-            &["bench", "--rank", "0", "--world-size", "0"],
-            USAGE,
-            "error: world size is 0; 1 to 64 are allowed",
-        ),
-        (
-            &["bench", "--rank", "0", "--world-size", "65"],
-            USAGE,
-            "error: world size is 65; 1 to 64 are allowed",
-        ),
-        (
-            &["bench", "--rank", "2", "--world-size", "2"],
-            USAGE,
-            "error: rank is 2 of 2; 0 to world size - 1 are allowed",
-        ),
-        (
-            &["bench", "--rank", "0", "--world-size", "1", "--aggregator", "127.0.0.1:1"],
-            JOIN,
-            "error: no aggregator answers at 127.0.0.1:1 (Connection refused (os error 111)); start switchml-aggregator there, \
-             or give the address where it runs",
-        ),
-        (
-            &["bench", "--rank", "0", "--world-size", "1", "--aggregator", "127.0.0.1:x"],
-            USAGE,
-            "error: aggregator address \"127.0.0.1:x\": \"x\" is no port, 1 to 65535 are; give host, host:port or an IP address",
-        ),
-        (
-            &[
-                "bench",
-                "--rank",
-                "1",
-                "--world-size",
-                "4",
-                "--join-timeout",
-                "0.5",
-                "--job",
-                "lonely",
-            ],
-            JOIN,
-            "error: job \"lonely\" did not start: after 0.5 s ranks 0, 2 and 3 of 4 are missing; start them with the same job name \
-             and world size",
-        ),
-        (
-            &["bench", "-b", "2M", "-e", "1M"],
-            USAGE,
-            "error: --minbytes 2097152 is more than --maxbytes 1048576",
-        ),
-        (&["bench", "-b", "2"], USAGE, "error: --minbytes 2: one f32 takes 4"),
-        (
-            &["bench", "--dtype", "f64", "--op", "max"],
-            USAGE,
-            "error: max of f64 is not available, only sum and avg are; convert to f32 to reduce with max",
-        ),
-        (
-            &["bench", "--rank", "0", "--world-size", "1", "--json", "/no/such/folder/x"],
-            USAGE,
-            "error: --json /no/such/folder/x: No such file or directory (os error 2)",
-        ),
-    ] {
+    for &(arguments, code, line) in ALONE {
         assert_eq!(
             failure(&mut daemon.worker(arguments)),
             (code, line.to_owned()),

@@ -60,6 +60,18 @@ impl Cell {
             Some(_) => ((64 << 20) / self.size).clamp(2, 50),
         }
     }
+
+    /// `16 MiB`, `64 KiB`, and whether there are zeros.
+    pub fn size_text(self) -> String {
+        let size = match self.size {
+            size if size >= 1 << 20 => format!("{} MiB", size >> 20),
+            size => format!("{} KiB", size >> 10),
+        };
+        match self.dense {
+            1 => size,
+            dense => format!("{size}, {} % zeros", 100 - 100 / dense),
+        }
+    }
 }
 
 /// What one repetition gave, for one all-reduce.

@@ -12,7 +12,6 @@ use std::thread::available_parallelism;
 
 use super::measured::{Cell, Measured, Method, Results, Sample};
 use super::plan::{LARGE, WORKERS, rate};
-use super::report::size_of;
 use crate::stats::Spread;
 
 /// Lanes of a full chunk at an MTU of 1500 bytes.
@@ -106,7 +105,7 @@ pub fn markdown(results: &Results) -> String {
             "| {} | {} | {} | {} | {:.2} | {:.2} | {:.2} | {:.2} | {:.2} |",
             cell.workers,
             cell.rate.map_or("–".to_owned(), |rate| (rate as f64 / 1e9).to_string()),
-            size_of(cell),
+            cell.size_text(),
             packets(cell),
             link(cell) * 1e3,
             model.processors(cell) * 1e3,
@@ -142,7 +141,7 @@ fn linear_from(results: &Results) -> String {
             let _ = write!(
                 text,
                 "\n{workers} workers, {links}: proportional to size (within 10 %) from {} on.\n",
-                size_of(from.cell)
+                from.cell.size_text()
             );
         }
     }

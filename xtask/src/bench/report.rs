@@ -84,25 +84,13 @@ fn row(results: &Results, measured: &Measured) -> String {
     let time = Spread::of(seconds(measured).iter().map(|seconds| seconds * 1e3).collect());
     format!(
         "| {} | {} | {} | {ratio} | {} | {}, {} | {share} | {resent} |\n",
-        size_of(*cell),
+        cell.size_text(),
         method.name(),
         spread(time, 3),
         figure(cpu * 1e3, 2),
         figure(ranks * 1e3, 2),
         figure(softirq * 1e3, 2),
     )
-}
-
-/// `16 MiB`, `64 KiB`, and whether there are zeros.
-pub fn size_of(cell: Cell) -> String {
-    let size = match cell.size {
-        size if size >= 1 << 20 => format!("{} MiB", size >> 20),
-        size => format!("{} KiB", size >> 10),
-    };
-    match cell.dense {
-        1 => size,
-        dense => format!("{size}, {} % zeros", 100 - 100 / dense),
-    }
 }
 
 /// Median and quartiles.

@@ -23,13 +23,13 @@ const UNSEEN: f64 = 1e-3;
 const ACCURACY: f64 = 0.005;
 
 /// Jobs that differ in who sums up, and in nothing else.
-pub struct Trainings {
-    pub gloo: Training,
+struct Trainings {
+    gloo: Training,
     /// In another order.
-    pub noise: Training,
-    pub ours: Training,
+    noise: Training,
+    ours: Training,
     /// Once more.
-    pub again: Training,
+    again: Training,
 }
 
 /// Trains with both, and again to know what is noise.
@@ -44,7 +44,7 @@ pub fn compare(site: &Site, example: Example) -> Result<Outcome> {
         judge(&trainings).into_iter().map(|what| format!("{}: {what}", example.name())).collect();
     Ok(Outcome {
         text: table(example, &trainings),
-        plot: plot::losses(example, &trainings)?,
+        plot: plot::losses(example, &trainings.gloo, &trainings.noise, &trainings.ours)?,
         missed,
     })
 }

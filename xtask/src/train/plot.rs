@@ -7,7 +7,6 @@ use plotters::prelude::*;
 use switchml_rack::Training;
 
 use super::Example;
-use super::curves::Trainings;
 use crate::plot::{Area, COLOURS, FONT, draw};
 
 /// What is called so is drawn so; a point for each step, from the first one on.
@@ -25,9 +24,14 @@ struct Frame<'a> {
     label: &'a dyn Fn(&f64) -> String,
 }
 
-/// Losses by step above, and below by how much they are apart.
-pub fn losses(example: Example, trainings: &Trainings) -> Result<String> {
-    let Trainings { gloo, noise, ours, .. } = trainings;
+/// Losses by step above, and below by how much they are apart from Gloo's. `noise` is Gloo's in
+/// another order.
+pub fn losses(
+    example: Example,
+    gloo: &Training,
+    noise: &Training,
+    ours: &Training,
+) -> Result<String> {
     // The one lies upon the other.
     let curves = [
         Line {

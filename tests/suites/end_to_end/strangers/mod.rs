@@ -451,7 +451,6 @@ fn a_stranger_changes_no_sum_and_is_not_answered_and_is_counted(mode: Mode) {
         let _stop = Stop(stop);
         sniffer.wait();
 
-        let before = cluster.counters();
         let mut stranger = Stranger {
             cluster: &cluster,
             socket: RawSocket::open(home, raw::IPV4),
@@ -460,46 +459,8 @@ fn a_stranger_changes_no_sum_and_is_not_answered_and_is_counted(mode: Mode) {
             sent: 0,
             expected: BTreeMap::new(),
         };
-        forge_hellos(&mut stranger);
-        forge_contributions(&mut stranger, unopened[0].1);
-        let foreign = forge_replies(&mut stranger);
-        stranger.wait_for_arrival();
-        let forged = moved_enough(&cluster, &before, |moved| {
-            stranger.expected.iter().all(|(name, packets)| moved.get(*name) >= Some(packets))
-        });
-        let not_ours = stranger.expected.remove("not_ours").unwrap();
-        // Of the rest, the members and their control connections make nothing but this.
-        assert!(forged["not_ours"] >= not_ours, "{forged:?}");
-        for (name, packets) in
-            forged.iter().filter(|(name, _)| !OF_MEMBERS.contains(&name.as_str()))
-        {
-            let expected = stranger.expected.get(name.as_str()).copied().unwrap_or(0);
-            let is_right = *packets == expected || OF_HOSTS.contains(&name.as_str());
-            assert!(is_right, "{packets} {name} instead of {expected}");
-        }
-        assert_eq!(
-            stranger.expected.keys().filter(|name| !forged.contains_key(**name)).count(),
-            0,
-            "{forged:?}"
-        );
-
-        let before = cluster.counters();
-        send_noise(&mut stranger);
-        let of_others = |moved: &BTreeMap<String, u64>| -> u64 {
-            moved
-                .iter()
-                .filter(|(name, _)| !OF_MEMBERS.contains(&name.as_str()))
-                .map(|(_, packets)| packets)
-                .sum()
-        };
-        let noise = moved_enough(&cluster, &before, |moved| of_others(moved) >= RANDOM_FRAMES);
-        let counted = of_others(&noise);
-        // Beside it there are the control connections' frames, a few a second.
-        assert!(
-            (RANDOM_FRAMES..RANDOM_FRAMES + 1000).contains(&counted),
-            "{counted} of {RANDOM_FRAMES}: {noise:?}"
-        );
-        println!("forged: {:?}\nnoise: {noise:?}", stranger.expected);
+        let foreign = all_forgeries_are_counted(&mut stranger, unopened[0].1);
+        all_noise_is_counted(&mut stranger);
         drop(_stop);
         (members.join().unwrap(), foreign)
     });
@@ -509,22 +470,72 @@ fn a_stranger_changes_no_sum_and_is_not_answered_and_is_counted(mode: Mode) {
             stats.foreign, stats.engine.ignored
         );
         assert!(*rounds > 10, "hardly anything was summed meanwhile");
-        // Nothing forged has come as far as the engine. After a resend, a HELLO may come back late,
-        // and a result twice; superpackets have FILLERs in them.
-        let is_usual = |reason: &Ignored| {
-            matches!(reason, Ignored::Kind | Ignored::NotOutstanding | Ignored::Filler)
-        };
-        let ignored = Ignored::ALL.iter().filter(|reason| !is_usual(reason));
-        assert_eq!(
-            ignored.map(|reason| stats.engine.ignored(*reason)).sum::<u64>(),
-            0,
-            "{stats:?}"
-        );
-        assert!((1..=foreign).contains(&stats.foreign), "{} of {foreign}", stats.foreign);
+        assert_unimpressed(stats, foreign);
     }
-    // The capture does hear what comes from the aggregator's port: a datagram of the switch's own.
-    let seen = capture.packets();
-    assert_eq!(seen, 0, "the aggregator has answered a stranger");
+    assert_nothing_was_answered(&cluster, &capture);
+    for (session, _) in unopened {
+        session.leave();
+    }
+}
+
+/// Forges what it can in members' names and the aggregator's. Returns how many answers went to the
+/// group from the stranger's own address.
+fn all_forgeries_are_counted(stranger: &mut Stranger, unopened: (u16, u32)) -> u64 {
+    let before = stranger.cluster.counters();
+    forge_hellos(stranger);
+    forge_contributions(stranger, unopened);
+    let foreign = forge_replies(stranger);
+    stranger.wait_for_arrival();
+    let forged = moved_enough(stranger.cluster, &before, |moved| {
+        stranger.expected.iter().all(|(name, packets)| moved.get(*name) >= Some(packets))
+    });
+    println!("forged: {:?}", stranger.expected);
+    let not_ours = stranger.expected.remove("not_ours").unwrap();
+    // Of the rest, the members and their control connections make nothing but this.
+    assert!(forged["not_ours"] >= not_ours, "{forged:?}");
+    for (name, packets) in forged.iter().filter(|(name, _)| !OF_MEMBERS.contains(&name.as_str())) {
+        let expected = stranger.expected.get(name.as_str()).copied().unwrap_or(0);
+        let is_right = *packets == expected || OF_HOSTS.contains(&name.as_str());
+        assert!(is_right, "{packets} {name} instead of {expected}");
+    }
+    let uncounted = stranger.expected.keys().filter(|name| !forged.contains_key(**name));
+    assert_eq!(uncounted.count(), 0, "{forged:?}");
+    foreign
+}
+
+fn all_noise_is_counted(stranger: &mut Stranger) {
+    let before = stranger.cluster.counters();
+    send_noise(stranger);
+    let of_others = |moved: &BTreeMap<String, u64>| -> u64 {
+        let others = moved.iter().filter(|(name, _)| !OF_MEMBERS.contains(&name.as_str()));
+        others.map(|(_, packets)| packets).sum()
+    };
+    let enough = |moved: &BTreeMap<String, u64>| of_others(moved) >= RANDOM_FRAMES;
+    let noise = moved_enough(stranger.cluster, &before, enough);
+    let counted = of_others(&noise);
+    println!("noise: {noise:?}");
+    // Beside it there are the control connections' frames, a few a second.
+    assert!(
+        (RANDOM_FRAMES..RANDOM_FRAMES + 1000).contains(&counted),
+        "{counted} of {RANDOM_FRAMES}: {noise:?}"
+    );
+}
+
+/// Nothing forged has come as far as a member's engine. After a resend, a HELLO may come back late,
+/// and a result twice; superpackets have FILLERs in them.
+fn assert_unimpressed(stats: &Stats, foreign: u64) {
+    let is_usual = |reason: &Ignored| {
+        matches!(reason, Ignored::Kind | Ignored::NotOutstanding | Ignored::Filler)
+    };
+    let ignored = Ignored::ALL.iter().filter(|reason| !is_usual(reason));
+    assert_eq!(ignored.map(|reason| stats.engine.ignored(*reason)).sum::<u64>(), 0, "{stats:?}");
+    assert!((1..=foreign).contains(&stats.foreign), "{} of {foreign}", stats.foreign);
+}
+
+/// The capture has heard nothing from the aggregator's port, and does hear what comes from there: a
+/// datagram of the switch's own.
+fn assert_nothing_was_answered(cluster: &Cluster, capture: &Capture) {
+    assert_eq!(capture.packets(), 0, "the aggregator has answered a stranger");
     let address = Rack::worker_address(STRANGER);
     let socket = cluster
         .rack
@@ -536,8 +547,5 @@ fn a_stranger_changes_no_sum_and_is_not_answered_and_is_counted(mode: Mode) {
     while capture.packets() == 0 {
         assert!(begin.elapsed() < PATIENCE, "the capture hears nothing");
         thread::sleep(Duration::from_millis(10));
-    }
-    for (session, _) in unopened {
-        session.leave();
     }
 }
