@@ -4,10 +4,12 @@
 #![allow(unsafe_code)]
 
 use std::any::Any;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver};
 
 use crate::handle::Whole;
+use crate::prefetch::prefetch;
 use switchml_worker_core::buffer::Buffer;
 use switchml_worker_core::numerics::{DType, Element};
 use switchml_worker_core::stats::CallStats;
@@ -36,6 +38,10 @@ impl Buffer for Part {
     fn bytes_mut(&mut self) -> &mut [u8] {
         // SAFETY: as above; `&mut self` makes the slice the only one.
         unsafe { std::slice::from_raw_parts_mut(self.start, self.len) }
+    }
+
+    fn prefetch(&self, bytes: Range<usize>) {
+        prefetch(&self.bytes()[bytes]);
     }
 
     fn finish(self: Box<Self>, stats: CallStats) {

@@ -15,13 +15,13 @@ use crate::interface::Interface;
 use crate::notice::Notices;
 use crate::open_path::open_path;
 use crate::path::{self, Narrow};
-use crate::spin::Spin;
 use crate::transport::{Transport, Udp};
 use crate::waker::Waker;
 use switchml_worker_core::data_path::DataPath;
 use switchml_worker_core::engine::{Config, Engine, Identity, Limits, TIMEOUT_CEILING};
 use switchml_worker_core::hello::OpenPath;
 use switchml_worker_core::packet::packet_len;
+use switchml_worker_core::spin::Spin;
 
 /// Least deadline and timeout: less would be over before a rank has asked who is missing.
 const LEAST_WAIT: Duration = TIMEOUT_CEILING;

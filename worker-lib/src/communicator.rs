@@ -14,7 +14,6 @@ use crate::driver::{Seat, Shared, Snapshot, Wakers};
 use crate::error::Error;
 use crate::handle::{Handle, Whole};
 use crate::path::Narrow;
-use crate::spin::WaitStats;
 use crate::transport::Udp;
 use switchml_worker_core::buffer::Buffer;
 use switchml_worker_core::data_path::Submission;
@@ -23,6 +22,7 @@ use switchml_worker_core::engine::EngineStats;
 use switchml_worker_core::numerics::{Codec, DType, Element, ReduceOp};
 use switchml_worker_core::packet::packet_len;
 use switchml_worker_core::shards;
+use switchml_worker_core::spin::WaitStats;
 use switchml_worker_core::stats::CallStats;
 
 /// A rank's membership in a job of `world_size` ranks, and the collectives among them.

@@ -14,12 +14,14 @@ use std::time::{Duration, Instant};
 use crate::control::Session;
 use crate::error::Error;
 use crate::notice::{LONG, Notices};
-use crate::spin::{Spin, WaitStats, offer_core};
 use crate::transport::Transport;
 use crate::waker::Waker;
+use crate::yield_core::yield_core;
+use switchml_worker_core::WaitStats;
 use switchml_worker_core::data_path::{DataPath, Submission};
 use switchml_worker_core::engine::{EngineStats, Failure, Waiting};
 use switchml_worker_core::issued::Issued;
+use switchml_worker_core::spin::Spin;
 use switchml_worker_core::stats::CallStats;
 
 /// The data plane may tell of an abort, or of different calls, before the control plane tells why.
@@ -295,7 +297,7 @@ impl<T: Transport> Driver<T> {
             packets += self.receive()?;
             if packets > 0 {
                 self.spin.end();
-            } else if !self.spin.look_again(self.now(), offer_core) {
+            } else if !self.spin.look_again(self.now(), yield_core) {
                 self.publish();
                 self.wait()?;
                 self.spin.end();

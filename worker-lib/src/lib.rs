@@ -39,7 +39,7 @@
 //! | --- | --- |
 //! | [`control`] | joins the job, hears of its end |
 //! | `transport`, `open_path` | UDP sockets, and how large a packet the path carries |
-//! | `driver`, `spin` | moves packets between data path and sockets, on the caller's thread or on one of its own; how it waits for them |
+//! | `driver` | moves packets between data path and sockets, on the caller's thread or on its own |
 
 #![deny(unsafe_code)]
 
@@ -55,9 +55,10 @@ pub mod interface;
 mod notice;
 mod open_path;
 mod path;
-mod spin;
+mod prefetch;
 mod transport;
 mod waker;
+mod yield_core;
 
 pub use buffers::Tensor;
 pub use builder::Builder;
@@ -65,7 +66,6 @@ pub use communicator::{Communicator, Info, Stats};
 pub use error::Error;
 pub use handle::Handle;
 pub use path::Narrow;
-pub use spin::WaitStats;
 pub use switchml_worker_core::{
-    CallStats, DType, Element, ReduceOp, RoundTrips, Straggler, engine, numerics,
+    CallStats, DType, Element, ReduceOp, RoundTrips, Straggler, WaitStats, engine, numerics,
 };

@@ -4,6 +4,9 @@
 //! One rank reduces 16 MiB of f32 over and over; each batch of packets is turned into its own
 //! results. ns per chunk of each step, best of several runs.
 
+#![expect(clippy::disallowed_types, reason = "measures time")]
+
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use switchml_protocol::EVERYONE;
@@ -12,6 +15,10 @@ use switchml_worker_core::data_path::{Buffer, Call, DataPath, Kind as CallKind, 
 use switchml_worker_core::engine::{Config, Engine, Identity, Limits};
 use switchml_worker_core::{CallStats, DType, ReduceOp};
 use zerocopy::FromBytes;
+
+/// As in the library.
+#[path = "../../src/prefetch.rs"]
+mod prefetch;
 
 /// Lanes of a packet that fills a 1500-byte MTU, and packets of that size in a superpacket.
 const LANES: u16 = 352;
@@ -30,6 +37,10 @@ impl Buffer for Elements {
 
     fn bytes_mut(&mut self) -> &mut [u8] {
         &mut self.0
+    }
+
+    fn prefetch(&self, bytes: Range<usize>) {
+        prefetch::prefetch(&self.0[bytes]);
     }
 
     fn finish(self: Box<Self>, _: CallStats) {}

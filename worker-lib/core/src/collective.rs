@@ -23,7 +23,7 @@ use crate::buffer::Buffer;
 use crate::data_path::Submission;
 use crate::engine::{Chunk, Failure, History};
 use crate::hash;
-use crate::numerics::{Codec, DType, NumericsError, ReduceOp, exponent, prefetch};
+use crate::numerics::{Codec, DType, NumericsError, ReduceOp, exponent};
 use crate::predictor::Predictor;
 use crate::speculation::{self, Speculation};
 use crate::stats::{CallStats, Recorder};
@@ -286,7 +286,7 @@ impl Collective {
         if !self.contributes {
             return self.codec.encode(&[], exponent, payload);
         }
-        prefetch(self.elements(data + 1));
+        self.buffer.prefetch(self.data_range(data + 1));
         self.codec.encode(self.elements(data), exponent, payload)
     }
 
@@ -435,7 +435,7 @@ impl Collective {
     /// Finds this rank's exponents of these data chunks.
     fn measure(&mut self, group: Range<usize>) {
         for data in group {
-            prefetch(self.elements(data + MEASURED_AHEAD));
+            self.buffer.prefetch(self.data_range(data + MEASURED_AHEAD));
             self.exponents[data] = self.codec.exponent(self.elements(data));
         }
     }

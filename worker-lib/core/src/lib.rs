@@ -2,7 +2,8 @@
 //!
 //! Nothing here opens a socket, starts a thread, reads a clock or touches a file. Bytes and the
 //! time come in as arguments, decisions go out. So the library `switchml-worker`, the simulator,
-//! the model checker and the fuzz targets drive the same code.
+//! the model checker and the fuzz targets drive the same code. Clippy checks that: the crate's
+//! `clippy.toml` lists what of the standard library it must not use.
 //!
 //! | module | what it does |
 //! | --- | --- |
@@ -14,11 +15,14 @@
 //! | [`engine`] | what to send next |
 //! | `bundles` | where the stream of chunks is cut into superpackets |
 //! | [`shards`] | which part of a call each of several data threads runs |
+//! | [`spin`] | how to wait for packets: looking again, or asleep |
 //! | [`stats`] | what calls took |
 //! | [`issued`] | the calls that a rank may have to report |
 //! | [`hello`] | how large a packet the path carries |
 
-#![deny(unsafe_code)]
+#![forbid(unsafe_code)]
+#![forbid(clippy::disallowed_methods, clippy::disallowed_types)]
+#![forbid(clippy::print_stdout, clippy::print_stderr)]
 
 pub mod buffer;
 mod bundles;
@@ -34,8 +38,10 @@ mod predictor;
 mod schedule;
 pub mod shards;
 mod speculation;
+pub mod spin;
 pub mod stats;
 mod witness;
 
 pub use numerics::{DType, Element, ReduceOp};
+pub use spin::WaitStats;
 pub use stats::{CallStats, RoundTrips, Straggler};

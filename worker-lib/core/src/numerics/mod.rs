@@ -80,9 +80,7 @@ pub mod exponent;
 mod fixed;
 mod format;
 mod plain;
-mod prefetch;
 mod triple;
 
 pub use codec::{Codec, SMALL_COUNT, lane_sum};
 pub use dtype::{DType, Element, NumericsError, ReduceOp};
-pub(crate) use prefetch::prefetch;

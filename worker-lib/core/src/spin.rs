@@ -1,4 +1,4 @@
-//! How to wait for packets: by looking again and again, or asleep.
+//! Adaptive spinning: whether to wait for packets by looking again and again, or asleep.
 //!
 //! Being woken up costs microseconds, tens of them on an idle core: as much as a small call takes.
 //! Looking again costs nothing while nobody else wants the core, and ruins everything when somebody
@@ -10,9 +10,6 @@
 
 use std::fmt;
 use std::ops::AddAssign;
-use std::time::{Duration, Instant};
-
-use rustix::time::{ClockId, clock_gettime};
 
 /// Longest time of looking in vain, in ns: some round trips, or twice what sleeping and waking up
 /// cost at worst.
@@ -24,9 +21,6 @@ const CALM: u32 = 16;
 /// One wait in so many on a crowded core goes to sleep at once: the kernel looks for an idle core
 /// for those that wake up, and leaves two that offer each other the same one together for long.
 const MOVING: u64 = 64;
-/// Less than a switch to another thread and back takes; more than the difference between the
-/// clocks.
-const SWITCH: Duration = Duration::from_nanos(800);
 
 /// What waits for packets did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -63,7 +57,7 @@ impl fmt::Display for WaitStats {
 
 /// See the [module's documentation](self).
 #[derive(Default)]
-pub(crate) struct Spin {
+pub struct Spin {
     /// The wait that goes on, and is not asleep.
     wait: Option<Wait>,
     /// For so many waits the core still counts as one that others want.
@@ -120,72 +114,58 @@ impl Spin {
     }
 }
 
-/// Lets others have the core; whether there were any.
-pub(crate) fn offer_core() -> bool {
-    let (begin, own) = (Instant::now(), thread_time());
-    std::thread::yield_now();
-    let own = thread_time().saturating_sub(own);
-    begin.elapsed().saturating_sub(own) > SWITCH
-}
-
-/// Time that this thread has run.
-fn thread_time() -> Duration {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
-    Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec as u32)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     /// Waits once, for something that never comes, with looks `step` ns apart; how often it looked.
-    fn wait(patience: &mut Spin, step: u64, taken: impl Fn(u64) -> bool) -> u64 {
+    fn wait(spin: &mut Spin, step: u64, taken: impl Fn(u64) -> bool) -> u64 {
         let mut looks = 0;
-        while patience.look_again(looks * step, || taken(looks)) {
+        while spin.look_again(looks * step, || taken(looks)) {
             looks += 1;
         }
-        patience.end();
+        spin.end();
         looks
     }
 
     #[test]
     fn looks_for_a_while_on_a_core_of_its_own() {
-        let mut patience = Spin::default();
+        let mut spin = Spin::default();
         assert_eq!(
-            [1_000, 50_000, 200_000].map(|step| wait(&mut patience, step, |_| false)),
+            [1_000, 50_000, 200_000].map(|step| wait(&mut spin, step, |_| false)),
             [100, 2, 1]
         );
-        assert_eq!(patience.stats(), WaitStats { waits: 3, looks: 103, taken: 0, sleeps: 3 });
+        assert_eq!(spin.stats(), WaitStats { waits: 3, looks: 103, taken: 0, sleeps: 3 });
     }
 
     #[test]
     fn sleeps_soon_while_others_want_the_core() {
-        let mut patience = Spin::default();
-        assert_eq!(wait(&mut patience, 1_000, |look| look == 1), 3, "the second offer is taken");
+        let mut spin = Spin::default();
+        assert_eq!(wait(&mut spin, 1_000, |look| look == 1), 3, "the second offer is taken");
         for number in 2..MOVING {
             assert_eq!(
-                wait(&mut patience, 1_000, |look| look == 2),
+                wait(&mut spin, 1_000, |look| look == 2),
                 3,
                 "wait {number}: the last of the few looks tells"
             );
         }
-        assert_eq!(wait(&mut patience, 1_000, |_| true), 0, "may wake up on another core");
-        assert_eq!(wait(&mut patience, 1_000, |_| true), 3);
+        assert_eq!(wait(&mut spin, 1_000, |_| true), 0, "may wake up on another core");
+        assert_eq!(wait(&mut spin, 1_000, |_| true), 3);
         for _ in 0..CALM {
-            assert_eq!(wait(&mut patience, 1_000, |_| false), 3);
+            assert_eq!(wait(&mut spin, 1_000, |_| false), 3);
         }
-        assert_eq!(wait(&mut patience, 1_000, |_| false), 100, "nobody has wanted it for a while");
+        assert_eq!(wait(&mut spin, 1_000, |_| false), 100, "nobody has wanted it for a while");
     }
 
     #[test]
     fn every_wait_has_its_own_time() {
-        let mut patience = Spin::default();
-        assert!(patience.look_again(0, || false));
-        patience.end();
+        let mut spin = Spin::default();
+        assert!(spin.look_again(0, || false));
+        spin.end();
         // Nothing was waited for in between.
-        patience.end();
-        assert!(patience.look_again(LOOKING, || false));
-        assert!(!patience.look_again(2 * LOOKING, || false));
-        assert_eq!(patience.stats(), WaitStats { waits: 2, looks: 2, taken: 0, sleeps: 1 });
+        spin.end();
+        assert!(spin.look_again(LOOKING, || false));
+        assert!(!spin.look_again(2 * LOOKING, || false));
+        assert_eq!(spin.stats(), WaitStats { waits: 2, looks: 2, taken: 0, sleeps: 1 });
     }
 }
