@@ -19,6 +19,7 @@
 //! | [`stats`] | what calls took |
 //! | [`issued`] | the calls that a rank may have to report |
 //! | [`hello`] | how large a packet the path carries |
+//! | [`session`] | a rank's life in its job, from join to leave |
 
 #![forbid(unsafe_code)]
 #![forbid(clippy::disallowed_methods, clippy::disallowed_types)]
@@ -36,6 +37,7 @@ pub mod numerics;
 pub mod packet;
 mod predictor;
 mod schedule;
+pub mod session;
 pub mod shards;
 mod speculation;
 pub mod spin;

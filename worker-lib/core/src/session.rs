@@ -1,0 +1,440 @@
+//! A rank's life in a job, from join to leave, as a state machine: [`Event`]s and the time in,
+//! [`Action`]s out.
+//!
+//! ```text
+//!            Assigned          path open           Started             leave
+//!   Joining ──────────▶ Opening ───────▶ Ready ────────────▶ Running ────────▶ Leaving ──▶ Ended
+//!      │                                   │                 │     ▲               ▲
+//!      │ time is up             time is up │          failed ▼     │               │ leave
+//!      ▼                                   ▼             AskingWhy ─────────▶ Failed
+//!    Ended                          NamingUnready ──▶ Leaving       no answer
+//! ```
+//!
+//! From each state an abort leads to Ended, and so do a refusal and nonsense. A broken connection
+//! does until the job has started. After that the session resumes: it connects again, and goes on
+//! in the state that it is in. Over a data plane that outlives its daemon it tries for as long as
+//! nobody answers; otherwise once, because the daemon may only have taken the rank for dead, and
+//! then says so.
+//!
+//! The machine decides what is done and when. Whoever drives it owns the clock, the connection and
+//! the data path: it carries out [`Session::next_action`] until there is none, then waits for an
+//! event, or until [`Session::deadline`]. `docs/protocol.md`, section "Control plane", is the
+//! specification.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use switchml_protocol::LANES_PER_BLOCK;
+
+use crate::engine::Failure;
+
+mod events;
+#[cfg(test)]
+mod tests;
+
+pub use events::{Action, Answer, Ending, Event, Goodbye, MadeCall, News, Request};
+
+/// Longest wait for the answer to a request that the aggregator answers at once.
+const ANSWER: Duration = Duration::from_secs(5);
+/// Longest wait for a goodbye to be heard.
+const GOODBYE: Duration = Duration::from_secs(1);
+/// Longest attempt to find an aggregator again whose data plane has most likely ended with it.
+const ATTEMPT: Duration = Duration::from_secs(1);
+/// Pauses between attempts to find the aggregator again: doubled from the first up to the last, so
+/// that an aggregator that was restarted hears of all its ranks within a second or two.
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+const LAST_PAUSE: Duration = Duration::from_secs(1);
+/// The data plane may tell of an abort, or of different calls, before the control plane tells why.
+/// How long to wait for the reason; the aggregator gathers for up to half a second what all ranks
+/// called.
+const REASON: Duration = Duration::from_millis(1500);
+
+/// See the [module's documentation](self). Times are monotonic, in nanoseconds.
+#[derive(Clone, Debug)]
+pub struct Session {
+    join_timeout: Duration,
+    state: State,
+    link: Link,
+    /// Since the connection broke, until the job is heard of again.
+    resumption: Option<Resumption>,
+    /// Whether the data plane outlives the aggregator's daemon.
+    is_durable: bool,
+    /// The request that has no answer yet, and until when that is waited for.
+    request: Option<(Request, u64)>,
+    /// To be sent when it has one.
+    queue: VecDeque<Request>,
+    actions: VecDeque<Action>,
+    departed: u64,
+}
+
+#[derive(Clone, Debug)]
+enum State {
+    /// It waits for the other ranks, of which these are missing.
+    Joining { until: u64, missing: Vec<u16> },
+    /// It opens its data path.
+    Opening,
+    /// Its data path carries chunks of so many lanes. It waits for the other ranks' paths.
+    Ready { until: u64, lanes: u16 },
+    /// That took too long. It asks which ranks are not ready.
+    NamingUnready { lanes: u16 },
+    /// The job has started.
+    Running,
+    /// The data path has failed for a reason that the aggregator knows more of: that is on its way.
+    AskingWhy { until: u64 },
+    /// The data path has failed, and nobody knows more. The rank is about to leave.
+    Failed,
+    /// It says goodbye.
+    Leaving { until: u64, goodbye: Goodbye, ending: Ending },
+    /// It is over.
+    Ended,
+}
+
+/// The connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Link {
+    /// It is being made.
+    Connecting,
+    /// It is there; the stream of news is not open yet.
+    Connected,
+    /// The stream is open.
+    Open,
+    /// It is gone. The next attempt is at this time.
+    Pausing { until: u64 },
+}
+
+/// How a session finds its aggregator again.
+#[derive(Clone, Debug)]
+struct Resumption {
+    /// How the connection broke.
+    lost: String,
+    /// The next pause between two attempts.
+    pause: Duration,
+    /// When the only attempt ends; `None` where there may be several.
+    until: Option<u64>,
+}
+
+impl Session {
+    /// A rank that joins its job now, and waits for others to join, and again for them to be
+    /// ready, for `join_timeout`.
+    pub fn new(now: u64, join_timeout: Duration) -> Self {
+        Self {
+            join_timeout,
+            state: State::Joining { until: after(now, join_timeout), missing: Vec::new() },
+            link: Link::Connecting,
+            resumption: None,
+            is_durable: false,
+            request: None,
+            queue: VecDeque::new(),
+            actions: VecDeque::from([Action::Connect]),
+            departed: 0,
+        }
+    }
+
+    /// What to do next.
+    pub fn next_action(&mut self) -> Option<Action> {
+        self.actions.pop_front()
+    }
+
+    /// When [`Session::on_timer`] has something to do.
+    pub fn deadline(&self) -> Option<u64> {
+        let state = match self.state {
+            State::Joining { until, .. }
+            | State::Ready { until, .. }
+            | State::AskingWhy { until }
+            | State::Leaving { until, .. } => Some(until),
+            _ => None,
+        };
+        let request = self.request.as_ref().map(|(_, until)| *until);
+        let pause = match self.link {
+            Link::Pausing { until } => Some(until),
+            _ => None,
+        };
+        [state, request, pause, self.attempt_end()].into_iter().flatten().min()
+    }
+
+    /// The ranks that have left in good order, as a bitmap.
+    pub fn departed(&self) -> u64 {
+        self.departed
+    }
+
+    /// Whether the aggregator would tell of a rank that died: while the connection lives.
+    pub fn is_watched(&self) -> bool {
+        self.link == Link::Open
+    }
+
+    /// Something has happened.
+    pub fn handle(&mut self, now: u64, event: Event) {
+        if matches!(self.state, State::Ended) {
+            return;
+        }
+        match event {
+            Event::Connected => self.open_stream(now),
+            Event::Unreachable(why) => self.lose(now, why),
+            Event::Lost(why) => self.lose(now, why),
+            Event::Answered(answer) => self.take_answer(now, answer),
+            Event::Heard(news) => self.hear(now, news),
+            Event::PathOpen { lanes } => {
+                if matches!(self.state, State::Opening) {
+                    self.state = State::Ready { until: after(now, self.join_timeout), lanes };
+                    self.request(now, Request::Ready { lanes });
+                }
+            }
+            Event::Failed { failure, call } => self.ask_why(now, failure, call),
+            Event::Leave(goodbye) => self.leave(now, goodbye, Ending::Left),
+        }
+    }
+
+    /// Time has passed.
+    pub fn on_timer(&mut self, now: u64) {
+        let is_over = |until: u64| until <= now;
+        if self.request.as_ref().is_some_and(|(_, until)| is_over(*until)) {
+            let why = format!("no answer for {} s", ANSWER.as_secs());
+            self.take_answer(now, Answer::Lost(why));
+        }
+        if matches!(self.link, Link::Pausing { until } if is_over(until)) {
+            self.connect();
+        }
+        if self.attempt_end().is_some_and(is_over) {
+            self.give_up();
+        }
+        match &mut self.state {
+            State::Joining { until, missing } if is_over(*until) => {
+                let missing = std::mem::take(missing);
+                let silence = format!("silent for {} s", self.join_timeout.as_secs_f64());
+                self.end(match missing.is_empty() {
+                    true => Ending::Unreachable(silence),
+                    false => Ending::Missing(missing),
+                });
+            }
+            State::Ready { until, lanes } if is_over(*until) => {
+                self.state = State::NamingUnready { lanes: *lanes };
+                self.request(now, Request::Unready);
+            }
+            State::AskingWhy { until } if is_over(*until) => self.be_failed(),
+            State::Leaving { until, ending, .. } if is_over(*until) => {
+                let ending = ending.clone();
+                self.end(ending);
+            }
+            _ => {}
+        }
+    }
+
+    fn hear(&mut self, now: u64, news: News) {
+        match (news, &mut self.state) {
+            // It does not matter any more.
+            (_, State::Leaving { .. }) => {}
+            (News::Waiting(ranks), State::Joining { missing, .. }) => *missing = ranks,
+            (News::Waiting(_), _) => {}
+            (News::Assigned { durable }, State::Joining { .. }) => {
+                self.is_durable = durable;
+                self.state = State::Opening;
+                self.actions.push_back(Action::OpenPath);
+            }
+            (
+                News::Started { lanes },
+                State::Ready { lanes: own, .. } | State::NamingUnready { lanes: own },
+            ) => {
+                let own = *own;
+                self.start(lanes, own);
+            }
+            (News::Started { .. }, State::Running | State::AskingWhy { .. } | State::Failed) => {
+                self.resumption = None;
+            }
+            (News::Started { .. }, _) => {
+                self.end(Ending::Nonsense("a start before this rank was ready".to_owned()));
+            }
+            (News::Assigned { .. }, _) => {
+                self.end(Ending::Nonsense("a second assignment".to_owned()));
+            }
+            (News::Aborted { reason, ranks, calls }, _) => self.end(match calls.is_empty() {
+                true => Ending::Aborted { reason, ranks },
+                false => Ending::Mismatch { reason, calls },
+            }),
+            (News::Left(rank), _) => self.departed |= 1u64.checked_shl(rank.into()).unwrap_or(0),
+            (News::CallsWanted, State::Running | State::AskingWhy { .. } | State::Failed) => {
+                self.request(now, Request::ReportCalls { last: u64::MAX, named: None });
+            }
+            // It has made none yet.
+            (News::CallsWanted, _) => {}
+            (News::Nonsense(what), _) => self.end(Ending::Nonsense(what)),
+        }
+    }
+
+    /// All ranks are ready, this one for chunks of `own` lanes.
+    fn start(&mut self, lanes: u16, own: u16) {
+        if lanes == 0 || lanes > own || !usize::from(lanes).is_multiple_of(LANES_PER_BLOCK) {
+            let what = format!("chunks of {lanes} lanes to a rank that is ready for {own}");
+            return self.end(Ending::Nonsense(what));
+        }
+        self.state = State::Running;
+        self.actions.push_back(Action::Start { lanes });
+    }
+
+    /// The data path has failed. Some failures the aggregator can explain.
+    fn ask_why(&mut self, now: u64, failure: Failure, call: Option<u64>) {
+        // Of several the first counts: the others are its consequences.
+        if !matches!(self.state, State::Running) {
+            return;
+        }
+        match failure {
+            Failure::Aborted => {}
+            Failure::Mismatch { first, dissenter, .. } => {
+                if let Some(last) = call {
+                    let named = Some([first, dissenter]);
+                    self.request(now, Request::ReportCalls { last, named });
+                }
+            }
+            _ => return self.be_failed(),
+        }
+        self.state = State::AskingWhy { until: after(now, REASON) };
+    }
+
+    fn be_failed(&mut self) {
+        self.state = State::Failed;
+        self.actions.push_back(Action::NoReason);
+    }
+
+    fn leave(&mut self, now: u64, goodbye: Goodbye, ending: Ending) {
+        match self.state {
+            State::Leaving { .. } | State::Ended => return,
+            // There is no job yet: the end of the connection says it all.
+            State::Joining { .. } => return self.end(ending),
+            _ => {}
+        }
+        self.state =
+            State::Leaving { until: after(now, GOODBYE), goodbye: goodbye.clone(), ending };
+        // Nothing else matters any more.
+        self.request = None;
+        self.queue.clear();
+        match self.link {
+            Link::Open | Link::Connected => self.send(now, Request::Leave(goodbye)),
+            Link::Pausing { .. } => self.connect(),
+            Link::Connecting => {}
+        }
+    }
+
+    fn has_started(&self) -> bool {
+        matches!(self.state, State::Running | State::AskingWhy { .. } | State::Failed)
+    }
+
+    fn connect(&mut self) {
+        self.link = Link::Connecting;
+        self.actions.push_back(Action::Connect);
+    }
+
+    /// The connection is there: the request for which it was made can go.
+    fn open_stream(&mut self, now: u64) {
+        if self.link != Link::Connecting {
+            return;
+        }
+        self.link = Link::Connected;
+        let request = match &self.state {
+            State::Joining { .. } => Request::Join,
+            State::Leaving { goodbye, .. } => Request::Leave(goodbye.clone()),
+            _ => Request::Resume,
+        };
+        self.send(now, request);
+    }
+
+    /// The connection broke, or could not be made.
+    fn lose(&mut self, now: u64, why: String) {
+        let before = self.link;
+        if matches!(before, Link::Pausing { .. }) {
+            return;
+        }
+        self.request = None;
+        self.queue.clear();
+        match &self.state {
+            State::Leaving { ending, .. } => return self.end(ending.clone()),
+            _ if self.has_started() => {}
+            _ if before == Link::Connecting => return self.end(Ending::Unreachable(why)),
+            _ => return self.end(Ending::Lost(why)),
+        }
+        match &mut self.resumption {
+            None => {
+                let until = (!self.is_durable).then(|| after(now, ATTEMPT));
+                self.resumption = Some(Resumption { lost: why, pause: FIRST_PAUSE, until });
+                self.connect();
+            }
+            Some(Resumption { pause, until: None, .. }) => {
+                self.link = Link::Pausing { until: after(now, *pause) };
+                *pause = (2 * *pause).min(LAST_PAUSE);
+            }
+            Some(_) => self.give_up(),
+        }
+    }
+
+    /// When the only attempt to find the aggregator again is over, while there is one.
+    fn attempt_end(&self) -> Option<u64> {
+        let is_leaving = matches!(self.state, State::Leaving { .. });
+        let attempt = self.resumption.as_ref().filter(|_| self.link != Link::Open && !is_leaving);
+        attempt.and_then(|attempt| attempt.until)
+    }
+
+    /// The only attempt to find the aggregator again has failed.
+    fn give_up(&mut self) {
+        if let Some(Resumption { lost, .. }) = self.resumption.take() {
+            self.end(Ending::Lost(lost));
+        }
+    }
+
+    /// Sends a request when those before it have their answers. Without a connection there is
+    /// nobody to ask.
+    fn request(&mut self, now: u64, request: Request) {
+        match (self.link, &self.request) {
+            (Link::Open, None) => self.send(now, request),
+            (Link::Open, Some(_)) => self.queue.push_back(request),
+            _ => {}
+        }
+    }
+
+    fn send(&mut self, now: u64, request: Request) {
+        self.request = Some((request.clone(), after(now, ANSWER)));
+        self.actions.push_back(Action::Send(request));
+    }
+
+    fn take_answer(&mut self, now: u64, answer: Answer) {
+        let Some((request, _)) = self.request.take() else { return };
+        match (request, answer) {
+            // A goodbye that nobody hears is no worse than the connection's end that follows.
+            (Request::Leave(_), _) => {
+                if let State::Leaving { ending, .. } = &self.state {
+                    let ending = ending.clone();
+                    self.end(ending);
+                }
+            }
+            (Request::Join | Request::Resume, Answer::Done) => self.link = Link::Open,
+            (Request::Join | Request::Resume, Answer::Lost(why)) => self.lose(now, why),
+            (Request::Resume, Answer::Unknown(why)) => self.end(Ending::Forgotten(why)),
+            // A report that nobody hears is no worse than the data plane's word alone.
+            (Request::ReportCalls { .. }, _) | (_, Answer::Done) => {}
+            // The start that was heard meanwhile says more.
+            (Request::Ready { .. } | Request::Unready, _) if self.has_started() => {}
+            (Request::Unready, Answer::Unready(ranks)) => {
+                self.leave(now, Goodbye::default(), Ending::NotReady(ranks));
+            }
+            (_, Answer::Lost(why)) => self.end(Ending::Lost(why)),
+            (_, Answer::Refused(why) | Answer::Unknown(why)) => self.end(Ending::Refused(why)),
+            (_, Answer::Unready(_)) => {}
+        }
+        if self.request.is_none()
+            && let Some(request) = self.queue.pop_front()
+        {
+            self.send(now, request);
+        }
+    }
+
+    fn end(&mut self, ending: Ending) {
+        self.state = State::Ended;
+        self.link = Link::Connecting;
+        self.resumption = None;
+        self.request = None;
+        self.queue.clear();
+        self.actions.push_back(Action::End(ending));
+    }
+}
+
+/// A time later than this one.
+fn after(now: u64, time: Duration) -> u64 {
+    now.saturating_add(time.as_nanos().try_into().unwrap_or(u64::MAX))
+}

@@ -1,0 +1,179 @@
+//! What a session hears, and what it asks for.
+
+use crate::engine::Failure;
+
+/// What has happened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// The connection that [`Action::Connect`] asked for is there.
+    Connected,
+    /// It could not be made.
+    Unreachable(String),
+    /// The request of the last [`Action::Send`] is answered, or never will be.
+    Answered(Answer),
+    /// The stream that a Join or Resume opened says something.
+    Heard(News),
+    /// That stream has ended, or its connection broke.
+    Lost(String),
+    /// The data path is open: it carries chunks of this many lanes.
+    PathOpen {
+        /// Lanes of the largest chunk that passes both ways.
+        lanes: u16,
+    },
+    /// The data path has failed.
+    Failed {
+        /// Why.
+        failure: Failure,
+        /// For a [`Failure::Mismatch`]: number of the call that was refused, if it is known.
+        call: Option<u64>,
+    },
+    /// The rank wants to leave.
+    Leave(Goodbye),
+}
+
+/// What the aggregator made of a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// It is done. For Join and Resume: the stream is open.
+    Done,
+    /// To [`Request::Unready`]: the ranks.
+    Unready(Vec<u16>),
+    /// It is refused, for this reason.
+    Refused(String),
+    /// The aggregator does not know the job, or this rank in it.
+    Unknown(String),
+    /// There will be none: the connection broke.
+    Lost(String),
+}
+
+/// What the stream says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum News {
+    /// These ranks have not joined yet.
+    Waiting(Vec<u16>),
+    /// All ranks have joined.
+    Assigned {
+        /// Whether the data plane outlives the aggregator's daemon.
+        durable: bool,
+    },
+    /// All ranks are ready: the data path may send.
+    Started {
+        /// Lanes of a full chunk.
+        lanes: u16,
+    },
+    /// The job is over.
+    Aborted {
+        /// What happened, and to whom.
+        reason: String,
+        /// The ranks at fault.
+        ranks: Vec<u16>,
+        /// What ranks called, if they made different calls.
+        calls: Vec<MadeCall>,
+    },
+    /// A rank has left in good order.
+    Left(u16),
+    /// The aggregator wants to know which calls of this rank are in flight.
+    CallsWanted,
+    /// It makes no sense.
+    Nonsense(String),
+}
+
+/// A call that some ranks made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MadeCall {
+    /// The ranks that made it.
+    pub ranks: Vec<u16>,
+    /// Its place among the calls of each of them; 1 is the first.
+    pub number: u64,
+    /// The call in words, such as `all_reduce(sum, f32, 1000)`.
+    pub call: String,
+}
+
+/// What a rank says when it leaves.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Goodbye {
+    /// What went wrong; empty if nothing did.
+    pub error: String,
+    /// The ranks that the error blames, if any.
+    pub ranks: Vec<u16>,
+}
+
+/// What to do, in this order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Connect to the aggregator. What there is of an earlier connection is given up.
+    Connect,
+    /// Send a request over the connection. The one before, if it has no answer yet, is given up.
+    Send(Request),
+    /// Open the data path.
+    OpenPath,
+    /// The job has started: the data path may send chunks of so many lanes.
+    Start {
+        /// Lanes of a full chunk.
+        lanes: u16,
+    },
+    /// The control plane has nothing to say on the failure of the data path: that is the reason.
+    NoReason,
+    /// The session is over: close the connection. Nothing follows.
+    End(Ending),
+}
+
+/// A request to the aggregator.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Request {
+    /// Join the job, and open a stream of news.
+    Join,
+    /// Open a stream of news of the job that the rank is in.
+    Resume,
+    /// The data path is open.
+    Ready {
+        /// Lanes of the largest chunk that passes.
+        lanes: u16,
+    },
+    /// Which ranks of the job are not ready?
+    Unready,
+    /// The calls of this rank that are in flight.
+    ReportCalls {
+        /// Those up to this number.
+        last: u64,
+        /// The two ranks that the data plane has named; `None` from a rank that was asked.
+        named: Option<[u16; 2]>,
+    },
+    /// Goodbye.
+    Leave(Goodbye),
+}
+
+/// How a session ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// The rank left, as it wanted.
+    Left,
+    /// No aggregator answered.
+    Unreachable(String),
+    /// The aggregator refused a request.
+    Refused(String),
+    /// These ranks did not join in time.
+    Missing(Vec<u16>),
+    /// These ranks joined, but did not open their data path in time.
+    NotReady(Vec<u16>),
+    /// The job was aborted.
+    Aborted {
+        /// What happened, and to whom.
+        reason: String,
+        /// The ranks at fault.
+        ranks: Vec<u16>,
+    },
+    /// Ranks made different calls.
+    Mismatch {
+        /// All of it in one line.
+        reason: String,
+        /// Each call once, with the ranks that made it.
+        calls: Vec<MadeCall>,
+    },
+    /// The connection broke.
+    Lost(String),
+    /// The connection broke, and what answers now does not know the job.
+    Forgotten(String),
+    /// The aggregator sent what makes no sense.
+    Nonsense(String),
+}
