@@ -5,10 +5,10 @@ use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use switchml_control::MAX_DATA_THREADS;
-use switchml_protocol::{LANES_PER_BLOCK, MAX_RANKS};
+use switchml_protocol::MAX_RANKS;
 
 use crate::communicator::{self, Communicator, DataThread, Info};
-use crate::control::{self, Assigned, Session};
+use crate::control::{Assigned, Membership};
 use crate::driver::{Driver, Seat, Shared, Wakers};
 use crate::error::Error;
 use crate::interface::Interface;
@@ -158,7 +158,7 @@ impl Builder {
     /// [`Error::OwnHost`] or [`Error::PathMtu`] when packets do not pass.
     pub fn connect(self) -> Result<Communicator, Error> {
         let (aggregator, rank, world_size) = self.check()?;
-        let (session, assigned) = Session::join(
+        let (membership, assigned) = Membership::join(
             &aggregator,
             &self.job,
             rank,
@@ -169,7 +169,7 @@ impl Builder {
         let paths = match open_paths(&assigned, rank as u16, world_size as u16) {
             Ok(paths) => paths,
             Err(error) => {
-                session.fail(&error.to_string(), error.ranks());
+                membership.fail(&error.to_string(), error.ranks());
                 return Err(error);
             }
         };
@@ -179,11 +179,7 @@ impl Builder {
         if let Some(narrow) = &narrow {
             path::say(&self.job, rank, narrow);
         }
-        let lanes = session.ready(open)?;
-        if lanes == 0 || lanes > open || !usize::from(lanes).is_multiple_of(LANES_PER_BLOCK) {
-            let what = format!("chunks of {lanes} lanes to a rank that is ready for {open}");
-            return Err(control::Error::Answer { address: aggregator, what }.into());
-        }
+        let lanes = membership.ready(open)?;
         let info = Info {
             rank,
             world_size,
@@ -199,20 +195,25 @@ impl Builder {
             narrow,
             hello_rtt: paths.iter().map(|path| path.open.rtt).min().unwrap_or_default(),
         };
-        self.start(session, paths, info)
+        self.start(membership, paths, info)
     }
 
     /// Starts the data threads.
-    fn start(self, session: Session, paths: Vec<Path>, info: Info) -> Result<Communicator, Error> {
+    fn start(
+        self,
+        membership: Membership,
+        paths: Vec<Path>,
+        info: Info,
+    ) -> Result<Communicator, Error> {
         let notices = Notices::new(info.job.clone(), info.rank);
         let shared =
             Arc::new(Shared::new(paths.iter().map(|path| path.wakers.clone()).collect(), notices));
         let told = Arc::clone(&shared);
         // An earlier failure of this rank's own stays the reason.
-        session.on_end(move |error| told.fail(error.into()));
+        membership.on_end(move |error| told.fail(error.into()));
         let asked = Arc::clone(&shared);
-        session.on_calls_wanted(move || asked.open_calls(u64::MAX));
-        let (session, begin) = (Arc::new(session), Instant::now());
+        membership.on_calls_wanted(move |last| asked.open_calls(last));
+        let (membership, begin) = (Arc::new(membership), Instant::now());
         let mut threads = Vec::with_capacity(paths.len());
         for (shard, Path { identity, transport, wakers, open }) in paths.into_iter().enumerate() {
             let packet = packet_len(info.chunk_lanes.into());
@@ -227,7 +228,7 @@ impl Builder {
                 data_path: DataPath::new(engine, info.chunk_lanes, transport.batch(packet) as u32),
                 transport,
                 submissions: received,
-                session: Arc::clone(&session),
+                membership: Arc::clone(&membership),
                 shared: Arc::clone(&shared),
                 begin,
                 spin: Spin::default(),

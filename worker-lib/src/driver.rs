@@ -6,12 +6,11 @@
 //! made while somebody else drove; otherwise it sleeps. Between calls nobody looks at the sockets.
 
 use std::ops::AddAssign;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, TryRecvError};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::control::Session;
+use crate::control::Membership;
 use crate::error::Error;
 use crate::notice::{LONG, Notices};
 use crate::transport::Transport;
@@ -24,18 +23,10 @@ use switchml_worker_core::issued::Issued;
 use switchml_worker_core::spin::Spin;
 use switchml_worker_core::stats::CallStats;
 
-/// The data plane may tell of an abort, or of different calls, before the control plane tells why.
-/// How long to wait for the reason; the aggregator gathers for up to half a second what all ranks
-/// called.
-const REASON: Duration = Duration::from_millis(1500);
-
 /// What the drivers share with each other and with the callers.
 pub(crate) struct Shared {
     /// Why the communicator failed. The first reason counts.
     failed: OnceLock<Error>,
-    /// Whether the control plane was told which calls are in flight: once is enough, whichever
-    /// thread's was refused.
-    reported: AtomicBool,
     shards: Vec<Shard>,
     issued: Mutex<Issued>,
     /// Of all calls that were given back.
@@ -75,7 +66,6 @@ impl Shared {
         let shard = |wakers| Shard { wakers, stats: Mutex::default() };
         Self {
             failed: OnceLock::new(),
-            reported: AtomicBool::new(false),
             shards: wakers.into_iter().map(shard).collect(),
             issued: Mutex::default(),
             calls: Mutex::default(),
@@ -166,7 +156,7 @@ pub(crate) struct Driver<T> {
     pub data_path: DataPath,
     pub submissions: Receiver<Submission>,
     /// Left by the last driver.
-    pub session: Arc<Session>,
+    pub membership: Arc<Membership>,
     pub shared: Arc<Shared>,
     /// Where the data path's time starts.
     pub begin: Instant,
@@ -262,15 +252,15 @@ impl<T: Transport> Driver<T> {
             self.shared.fail(error);
         }
         self.publish();
-        let Self { data_path, submissions, session, shared, .. } = self;
+        let Self { data_path, submissions, membership, shared, .. } = self;
         // What is in flight, and what was issued in the meantime: who waits for it finds the reason
         // in `failed`.
         drop(data_path);
         drop(submissions);
-        let Some(session) = Arc::into_inner(session) else { return };
+        let Some(membership) = Arc::into_inner(membership) else { return };
         match shared.failure() {
-            None | Some(Error::Control(_)) => session.leave(),
-            Some(own) => session.fail(&own.to_string(), own.ranks()),
+            None | Some(Error::Control(_)) => membership.leave(),
+            Some(own) => membership.fail(&own.to_string(), own.ranks()),
         }
     }
 
@@ -339,8 +329,8 @@ impl<T: Transport> Driver<T> {
     /// Sends what is due and what the window allows; how many packets.
     fn send(&mut self) -> Result<usize, Error> {
         let now = self.now();
-        self.data_path.note_departed(self.session.departed());
-        self.data_path.note_watched(now, self.session.is_watched());
+        self.data_path.note_departed(self.membership.departed());
+        self.data_path.note_watched(now, self.membership.is_watched());
         self.data_path.on_timer(now).map_err(|failure| self.explain(now, failure))?;
         self.say_who_is_late(now);
         let refused = Error::system("cannot send to the aggregator");
@@ -386,18 +376,14 @@ impl<T: Transport> Driver<T> {
 
     /// The error that a failure is, in the control plane's words if it has any.
     fn explain(&mut self, now: u64, failure: Failure) -> Error {
-        match failure {
-            Failure::Aborted => self.wait_for_reason(),
-            Failure::Mismatch { first, dissenter, collective } => {
-                // This thread may have parts of some calls only; the others' count, too.
-                if let Some((last, _)) = self.data_path.calls_in_flight(collective).last()
-                    && !self.shared.reported.swap(true, Ordering::Relaxed)
-                {
-                    self.session.report_calls(self.shared.open_calls(last), [first, dissenter]);
-                }
-                self.wait_for_reason();
+        let call = match failure {
+            Failure::Mismatch { collective, .. } => {
+                self.data_path.calls_in_flight(collective).last().map(|(number, _)| number)
             }
-            _ => {}
+            _ => None,
+        };
+        if let Some(reason) = self.membership.explain(failure, call) {
+            return reason.into();
         }
         let engine = self.data_path.engine();
         let waited = match failure {
@@ -408,19 +394,6 @@ impl<T: Transport> Driver<T> {
             _ => engine.config().deadline,
         };
         Error::from_failure(failure, self.transport.aggregator(), Duration::from_nanos(waited))
-    }
-
-    /// Waits until the control plane has said why the job is over.
-    fn wait_for_reason(&mut self) {
-        let until = Instant::now() + REASON;
-        while self.shared.failure().is_none() {
-            let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() || self.transport.wait(Some(left)).is_err() {
-                break;
-            }
-            // Packets that keep coming must not keep this loop busy.
-            let _ = self.transport.receive(&mut |_, _| {});
-        }
     }
 
     fn publish(&self) {

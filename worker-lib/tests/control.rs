@@ -8,16 +8,16 @@ use daemon::{Daemon, PATIENCE};
 use switchml_rack::Signal;
 use switchml_worker::{
     Communicator, Error as AnyError,
-    control::{Assigned, Error, Session, status},
+    control::{Assigned, Error, Membership, status},
 };
 
 /// All ranks of a job, joined.
-fn join_all(daemon: &Daemon, job: &str, world_size: u32) -> Vec<(Session, Assigned)> {
+fn join_all(daemon: &Daemon, job: &str, world_size: u32) -> Vec<(Membership, Assigned)> {
     thread::scope(|scope| {
         let ranks: Vec<_> = (0..world_size)
             .map(|rank| {
                 scope.spawn(move || {
-                    Session::join(&daemon.address, job, rank, world_size, Some(1), PATIENCE)
+                    Membership::join(&daemon.address, job, rank, world_size, Some(1), PATIENCE)
                         .unwrap()
                 })
             })
@@ -27,7 +27,7 @@ fn join_all(daemon: &Daemon, job: &str, world_size: u32) -> Vec<(Session, Assign
 }
 
 /// The reason for a session's end, once there is one.
-fn end_of(session: &Session) -> mpsc::Receiver<Error> {
+fn end_of(session: &Membership) -> mpsc::Receiver<Error> {
     let (sender, reasons) = mpsc::channel();
     session.on_end(move |reason| sender.send(reason).unwrap());
     reasons
@@ -46,7 +46,7 @@ fn all_ranks_get_the_same_job_and_secrets_of_their_own() {
         assert_ne!(assigned.hello_secret, hello_secret);
         assert_ne!(assigned.control_secret, control_secret);
     }
-    let again = Session::join(&daemon.address, "b", 0, 1, Some(1), PATIENCE).unwrap().1;
+    let again = Membership::join(&daemon.address, "b", 0, 1, Some(1), PATIENCE).unwrap().1;
     assert_ne!((again.job, again.epoch), (first.job, first.epoch));
 }
 
@@ -54,7 +54,7 @@ fn all_ranks_get_the_same_job_and_secrets_of_their_own() {
 fn missing_ranks_are_named() {
     let daemon = Daemon::start();
     let waited = Duration::from_millis(300);
-    let error = Session::join(&daemon.address, "a", 1, 4, Some(1), waited).err().unwrap();
+    let error = Membership::join(&daemon.address, "a", 1, 4, Some(1), waited).err().unwrap();
     assert_eq!(
         error,
         Error::Missing { job: "a".into(), world_size: 4, waited, ranks: vec![0, 2, 3] }
@@ -65,8 +65,8 @@ fn missing_ranks_are_named() {
 fn ranks_without_a_data_path_are_named() {
     let daemon = Daemon::start();
     let joining = thread::scope(|scope| {
-        let silent =
-            scope.spawn(|| Session::join(&daemon.address, "a", 1, 2, Some(1), PATIENCE).unwrap());
+        let silent = scope
+            .spawn(|| Membership::join(&daemon.address, "a", 1, 2, Some(1), PATIENCE).unwrap());
         let rank =
             Communicator::builder().aggregator(&daemon.address).job("a").rank(0).world_size(2);
         let error = rank.join_timeout(Duration::from_secs(2)).connect().err().unwrap();
@@ -83,7 +83,7 @@ fn ranks_without_a_data_path_are_named() {
 #[test]
 fn nobody_is_ready_without_hello() {
     let daemon = Daemon::start();
-    let (session, _) = Session::join(&daemon.address, "a", 0, 1, Some(1), PATIENCE).unwrap();
+    let (session, _) = Membership::join(&daemon.address, "a", 0, 1, Some(1), PATIENCE).unwrap();
     let error = session.ready(32).unwrap_err();
     assert!(matches!(&error, Error::Refused { why, .. } if why.contains("no HELLO")), "{error}");
 }

@@ -8,7 +8,7 @@ use std::{
 
 use switchml_worker::{
     Builder, Communicator, Error, ReduceOp,
-    control::{self, AggregatorStatus, Session},
+    control::{self, AggregatorStatus, Membership},
     interface::Interface,
 };
 
@@ -95,7 +95,7 @@ fn ask(address: &str) -> Result<((), String), Failure> {
 
 fn join(address: &str, name: &str) -> Result<(SocketAddrV4, String), Failure> {
     let (session, assigned) =
-        Session::join(address, name, 0, 1, Some(1), PATIENCE).map_err(of_control)?;
+        Membership::join(address, name, 0, 1, Some(1), PATIENCE).map_err(of_control)?;
     session.leave();
     let control::Assigned { slots, data_address, .. } = assigned;
     Ok((data_address, format!("job {name} of one rank: {slots} slots at UDP {data_address}")))

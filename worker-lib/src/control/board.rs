@@ -1,11 +1,8 @@
 //! What the control thread has heard, for the others to read and wait for.
 
-use std::{
-    sync::{
-        Arc, Condvar, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, AtomicU64},
-    },
-    time::{Duration, Instant},
+use std::sync::{
+    Arc, Condvar, Mutex, MutexGuard, PoisonError,
+    atomic::{AtomicBool, AtomicU64},
 };
 
 use super::{Assigned, Error};
@@ -13,14 +10,15 @@ use super::{Assigned, Error};
 /// Told once that the session has ended.
 pub(super) type OnEnd = Box<dyn FnOnce(Error) + Send>;
 
-/// Asked for the calls in flight, by number.
-pub(super) type CallsInFlight = Arc<dyn Fn() -> Vec<(u64, String)> + Send + Sync>;
+/// Asked for the calls in flight, by number, up to one.
+pub(super) type CallsInFlight = Arc<dyn Fn(u64) -> Vec<(u64, String)> + Send + Sync>;
 
 #[derive(Default)]
 pub(super) struct Heard {
-    pub missing: Vec<u16>,
     pub assigned: Option<Assigned>,
     pub started: Option<u16>,
+    /// The control plane has nothing to say on the failure of the data path.
+    pub has_no_reason: bool,
     ended: Option<Error>,
     on_end: Option<OnEnd>,
     pub calls_in_flight: Option<CallsInFlight>,
@@ -74,31 +72,22 @@ impl Board {
         }
     }
 
-    /// Waits until `pick` finds what it looks for; `None` when the time is up.
+    /// Waits until `pick` finds what it looks for. The session sees to it that this, or its end,
+    /// comes in time.
     ///
     /// # Errors
     ///
     /// Why the session ended, when it ends first.
-    pub fn wait<T>(
-        &self,
-        timeout: Duration,
-        pick: impl Fn(&Heard) -> Option<T>,
-    ) -> Result<Option<T>, Error> {
-        let deadline = Instant::now() + timeout;
+    pub fn wait<T>(&self, pick: impl Fn(&Heard) -> Option<T>) -> Result<T, Error> {
         let mut heard = self.lock();
         loop {
             if let Some(why) = &heard.ended {
                 return Err(why.clone());
             }
             if let Some(found) = pick(&heard) {
-                return Ok(Some(found));
+                return Ok(found);
             }
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return Ok(None);
-            }
-            heard =
-                self.changed.wait_timeout(heard, left).unwrap_or_else(PoisonError::into_inner).0;
+            heard = self.changed.wait(heard).unwrap_or_else(PoisonError::into_inner);
         }
     }
 

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use switchml_control::rank_list;
+use switchml_worker_core::session::MadeCall;
 
 /// Why a rank has no session, or has it no longer. Each is one line that says what to do.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -139,17 +140,6 @@ impl Error {
             _ => Vec::new(),
         }
     }
-}
-
-/// A call that some ranks made.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MadeCall {
-    /// The ranks that made it.
-    pub ranks: Vec<u16>,
-    /// Its place among the calls of each of them; 1 is the first.
-    pub number: u64,
-    /// The call in words, such as `all_reduce(sum, f32, 1000)`.
-    pub call: String,
 }
 
 fn are(ranks: &[u16]) -> &'static str {

@@ -6,13 +6,17 @@
 
 mod address;
 mod board;
+mod connection;
 mod error;
-mod link;
-mod session;
+mod membership;
+mod messages;
 mod status;
+mod thread;
 mod threads;
 
 pub use address::resolve;
-pub use error::{Error, MadeCall};
-pub use session::{Assigned, Session};
+pub use error::Error;
+pub use membership::Membership;
+pub use messages::Assigned;
 pub use status::{AggregatorStatus, status};
+pub use switchml_worker_core::session::MadeCall;

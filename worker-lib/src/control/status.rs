@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use switchml_control::{StatusRequest, aggregator_client::AggregatorClient};
 
-use super::{Error, link, resolve};
+use super::{Error, connection, resolve};
 
 /// What an aggregator says of itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,10 +31,10 @@ pub struct AggregatorStatus {
 /// [`Error::Lost`] when the answer does not come in time.
 pub fn status(aggregator: &str, timeout: Duration) -> Result<AggregatorStatus, Error> {
     let addresses = resolve(aggregator)?;
-    link::runtime()?.block_on(async {
-        let (address, channel) = link::connect(&addresses, timeout).await?;
+    connection::runtime()?.block_on(async {
+        let (address, channel) = connection::connect(&addresses, timeout).await?;
         let mut client = AggregatorClient::new(channel);
-        let reply = link::within(timeout, &address, client.status(StatusRequest {})).await?;
+        let reply = connection::within(timeout, &address, client.status(StatusRequest {})).await?;
         Ok(AggregatorStatus {
             address,
             version: reply.version,

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use rand::rngs::StdRng;
 use rand::{Rng, RngExt, SeedableRng};
 use switchml_rack::{AGGREGATOR_ADDRESS, Mode, Rack, in_both_modes};
-use switchml_worker::control::Session;
+use switchml_worker::control::Membership;
 use switchml_worker::engine::Ignored;
 use switchml_worker::{Builder, ReduceOp, Stats};
 
@@ -415,14 +415,14 @@ fn moved(before: &BTreeMap<String, u64>, after: &BTreeMap<String, u64>) -> BTree
 }
 
 /// A job whose ranks have joined, and do not go on to HELLO.
-fn unopened_job(cluster: &Cluster) -> [(Session, (u16, u32)); 2] {
+fn unopened_job(cluster: &Cluster) -> [(Membership, (u16, u32)); 2] {
     let join = |namespace: usize| {
         let address = cluster.aggregator.control().to_owned();
         let rank = namespace as u32;
         let place =
             if namespace == 0 { cluster.rack.switch() } else { cluster.rack.worker(STRANGER) };
         let (session, assigned) = place
-            .run(move || Session::join(&address, "unopened", rank, 2, Some(1), PATIENCE))
+            .run(move || Membership::join(&address, "unopened", rank, 2, Some(1), PATIENCE))
             .unwrap();
         (session, (assigned.job, assigned.epoch))
     };

@@ -1,0 +1,149 @@
+//! A rank's membership in a job.
+
+use std::{
+    sync::{Arc, atomic::Ordering},
+    thread::JoinHandle,
+    time::{Duration, Instant},
+};
+
+use switchml_control::JoinRequest;
+use switchml_worker_core::engine::Failure;
+use switchml_worker_core::session::{Event, Goodbye};
+use tokio::sync::mpsc::UnboundedSender;
+
+use super::{Assigned, Error, board::Board, connection, resolve, thread::Joining, threads};
+
+/// A rank's membership in a job: the connection is its sign of life. Dropping it leaves the job; in
+/// a panic, as a failure.
+pub struct Membership {
+    board: Arc<Board>,
+    events: UnboundedSender<Event>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Membership {
+    /// Joins the job named `job` at `aggregator` (see [`resolve`]) as `rank` of `world_size`, and
+    /// waits until all ranks have. `timeout` also bounds the wait in [`Membership::ready`]. The rank
+    /// asks for `data_threads`, or for as many as this host has use for.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Address`], [`Error::UnknownHost`] or [`Error::Unreachable`]; [`Error::Refused`]
+    /// with the aggregator's reason (a rank or world size out of range, a rank that is taken,
+    /// another world size than the job's); [`Error::Missing`] with the ranks that did not come in
+    /// time; [`Error::Aborted`] or [`Error::Lost`].
+    pub fn join(
+        aggregator: &str,
+        job: &str,
+        rank: u32,
+        world_size: u32,
+        data_threads: Option<u32>,
+        timeout: Duration,
+    ) -> Result<(Self, Assigned), Error> {
+        let begin = Instant::now();
+        let board = Arc::new(Board::default());
+        let (events, received) = tokio::sync::mpsc::unbounded_channel();
+        let addresses = resolve(aggregator)?;
+        let (data_threads, host) = match data_threads {
+            Some(exactly) => (exactly, String::new()),
+            None => threads::of_this_host(&addresses),
+        };
+        let joining = Joining {
+            addresses,
+            request: JoinRequest { job_name: job.to_owned(), rank, world_size, data_threads, host },
+            timeout,
+            begin,
+            board: Arc::clone(&board),
+        };
+        let runtime = connection::runtime()?;
+        let thread = std::thread::Builder::new()
+            .name("switchml-control".to_owned())
+            .spawn(move || joining.run(&runtime, received))
+            .map_err(|error| Error::System { why: error.to_string() })?;
+        let membership = Self { board, events, thread: Some(thread) };
+        let assigned = membership.board.wait(|heard| heard.assigned.clone())?;
+        Ok((membership, assigned))
+    }
+
+    /// Tells that chunks of `lanes` lanes pass between this rank and the aggregator, and waits
+    /// until every rank has told its own. Returns the smallest: the lanes of the job's full chunk.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotReady`] with the ranks that did not tell in time; [`Error::Refused`],
+    /// [`Error::Aborted`] or [`Error::Lost`].
+    pub fn ready(&self, lanes: u16) -> Result<u16, Error> {
+        // A control thread that has ended has said why on the board.
+        let _ = self.events.send(Event::PathOpen { lanes });
+        self.board.wait(|heard| heard.started)
+    }
+
+    /// Tells that the data path has failed, for a MISMATCH with the number of the call that was
+    /// refused if it is known, and waits for what the aggregator has to say on it: why the session
+    /// has ended, if that is a better reason than the failure itself.
+    pub(crate) fn explain(&self, failure: Failure, call: Option<u64>) -> Option<Error> {
+        let _ = self.events.send(Event::Failed { failure, call });
+        self.board.wait(|heard| heard.has_no_reason.then_some(())).err()
+    }
+
+    /// Calls `calls`, from the control thread, when the aggregator is to know which calls of this
+    /// rank are in flight, with their numbers from 1, because a call of this rank or another was
+    /// refused. Its argument is the last call that matters, by its number from 0.
+    pub fn on_calls_wanted(
+        &self,
+        calls: impl Fn(u64) -> Vec<(u64, String)> + Send + Sync + 'static,
+    ) {
+        self.board.note(|heard| heard.calls_in_flight = Some(Arc::new(calls)));
+    }
+
+    /// The ranks that have left in good order, as a bitmap.
+    pub fn departed(&self) -> u64 {
+        self.board.departed.load(Ordering::Relaxed)
+    }
+
+    /// Whether the aggregator would tell of a rank that died: while the connection lives.
+    pub fn is_watched(&self) -> bool {
+        !self.board.unwatched.load(Ordering::Relaxed)
+    }
+
+    /// Calls `callback` once, from the control thread, when the session ends without this rank's
+    /// doing: [`Error::Aborted`], or [`Error::Lost`] when the connection breaks, or
+    /// [`Error::Forgotten`] where it could be made again. Calls it at once if that has happened.
+    /// Replaces an earlier callback.
+    pub fn on_end(&self, callback: impl FnOnce(Error) + Send + 'static) {
+        self.board.on_end(Box::new(callback));
+    }
+
+    /// Why the session has ended; `None` while it lasts.
+    pub fn ended(&self) -> Option<Error> {
+        self.board.ended()
+    }
+
+    /// Leaves the job in good order. Returns when the aggregator has heard it, after a second at
+    /// the latest.
+    pub fn leave(mut self) {
+        self.end(Goodbye::default());
+    }
+
+    /// Leaves the job as failed: the other ranks are told why, and fail. `ranks` are those that the
+    /// error blames; where there are none, this rank is. Returns as [`Membership::leave`] does.
+    pub fn fail(mut self, error: &str, ranks: Vec<u16>) {
+        self.end(Goodbye { error: error.to_owned(), ranks });
+    }
+
+    fn end(&mut self, goodbye: Goodbye) {
+        let _ = self.events.send(Event::Leave(goodbye));
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Membership {
+    fn drop(&mut self) {
+        if self.thread.is_some() {
+            let error = if std::thread::panicking() { "the rank panicked" } else { "" };
+            self.end(Goodbye { error: error.to_owned(), ranks: Vec::new() });
+        }
+    }
+}

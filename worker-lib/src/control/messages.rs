@@ -1,0 +1,131 @@
+//! What the control plane's messages mean to a session.
+
+use std::net::{Ipv4Addr, SocketAddrV4};
+
+use switchml_control::{self as control, JoinEvent, join_event::Event};
+use switchml_worker_core::session::{Answer, MadeCall, News};
+use tonic::{Code, Status};
+
+use super::connection::failure_of;
+
+/// What a job gives to a rank. The same for all ranks, but for the secrets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Assigned {
+    /// Number of the job, for the header.
+    pub job: u16,
+    /// The session's epoch, for the header.
+    pub epoch: u32,
+    /// Number of slots S: the header's slot is 0..S-1.
+    pub slots: u16,
+    /// Where contributions go, and where every answer comes from.
+    pub data_address: SocketAddrV4,
+    /// Multicast group of a RESULT for all; `None` when each rank gets a copy of its own.
+    pub group: Option<SocketAddrV4>,
+    /// The `aux` of this rank's HELLO.
+    pub hello_secret: u32,
+    /// Proves to the control plane that a request is this rank's.
+    pub control_secret: u64,
+    /// Most lanes in a packet that the data plane takes.
+    pub max_lanes: u16,
+    /// Whether the data plane outlives the aggregator's daemon: a job that has started goes on when
+    /// the connection breaks, which is then made again.
+    pub durable: bool,
+    /// Whether RESULTs of a MAX carry no check word, so that the ranks must prove them.
+    pub unchecked_maxima: bool,
+    /// Whether the data plane drops packets whose lanes are two i16.
+    pub i32_lanes_only: bool,
+    /// Job number and group of each shard after the first, which has those above. All have as many
+    /// slots.
+    pub further_shards: Vec<(u16, Option<SocketAddrV4>)>,
+}
+
+impl Assigned {
+    /// Fails with the field that makes no sense.
+    pub(super) fn from_message(message: &control::Assigned) -> Result<Self, String> {
+        let wrong = |field: &str| format!("a wrong {field}: {message:?}");
+        let narrow = |number: u32, field| u16::try_from(number).map_err(|_| wrong(field));
+        let ip = |text: &str, field| text.parse::<Ipv4Addr>().map_err(|_| wrong(field));
+        let group = |address: &str, port| {
+            if address.is_empty() {
+                return Ok::<_, String>(None);
+            }
+            Ok(Some(SocketAddrV4::new(ip(address, "group_address")?, narrow(port, "group_port")?)))
+        };
+        let further = message.further_shards.iter();
+        let further = further.map(|shard| {
+            Ok((narrow(shard.job, "job")?, group(&shard.group_address, shard.group_port)?))
+        });
+        Ok(Self {
+            job: narrow(message.job, "job")?,
+            epoch: message.epoch,
+            slots: narrow(message.slots, "slots")
+                .and_then(|slots| if slots > 0 { Ok(slots) } else { Err(wrong("slots")) })?,
+            data_address: SocketAddrV4::new(
+                ip(&message.data_address, "data_address")?,
+                narrow(message.data_port, "data_port")?,
+            ),
+            group: group(&message.group_address, message.group_port)?,
+            hello_secret: message.hello_secret,
+            control_secret: message.control_secret,
+            max_lanes: narrow(message.max_lanes, "max_lanes")?,
+            durable: message.durable,
+            unchecked_maxima: message.unchecked_maxima,
+            i32_lanes_only: message.i32_lanes_only,
+            further_shards: further.collect::<Result<_, String>>()?,
+        })
+    }
+
+    /// Job number and group of each shard.
+    pub fn shards(&self) -> impl Iterator<Item = (u16, Option<SocketAddrV4>)> {
+        std::iter::once((self.job, self.group)).chain(self.further_shards.iter().copied())
+    }
+}
+
+/// What an event of the stream says; but for [`Assigned`], of which a session wants less.
+pub(super) fn news(event: JoinEvent) -> News {
+    match event.event {
+        Some(Event::Waiting(waiting)) => News::Waiting(ranks(&waiting.missing_ranks)),
+        Some(Event::Assigned(assigned)) => News::Assigned { durable: assigned.durable },
+        Some(Event::Started(started)) => match u16::try_from(started.lanes) {
+            Ok(lanes) => News::Started { lanes },
+            Err(_) => News::Nonsense(format!("{started:?}")),
+        },
+        Some(Event::Aborted(control::Aborted { reason, ranks: at_fault, calls })) => {
+            let calls = calls.into_iter().map(|made| MadeCall {
+                ranks: ranks(&made.ranks),
+                number: made.number,
+                call: made.call,
+            });
+            News::Aborted { reason, ranks: ranks(&at_fault), calls: calls.collect() }
+        }
+        Some(Event::Left(left)) => match u16::try_from(left.rank) {
+            Ok(rank) => News::Left(rank),
+            Err(_) => News::Nonsense(format!("{left:?}")),
+        },
+        Some(Event::CallsWanted(_)) => News::CallsWanted,
+        None => News::Nonsense("an event of an unknown kind".to_owned()),
+    }
+}
+
+/// The ranks of a job, by its number, that are not ready.
+pub(super) fn unready(jobs: Vec<control::JobStatus>, job: u32) -> Vec<u16> {
+    let ours = jobs.into_iter().filter(|entry| entry.job == job);
+    let unready = ours.flat_map(|entry| entry.members).filter(|member| !member.ready);
+    ranks(&unready.map(|member| member.rank).collect::<Vec<_>>())
+}
+
+/// What a request that was not done came to.
+pub(super) fn refusal(status: &Status) -> Answer {
+    match (failure_of(status), status.code()) {
+        (Some(why), _) => Answer::Lost(why),
+        (None, Code::NotFound) => Answer::Unknown(status.message().to_owned()),
+        (None, _) => Answer::Refused(status.message().to_owned()),
+    }
+}
+
+/// Ranks fit u16: the header's field is one.
+fn ranks(numbers: &[u32]) -> Vec<u16> {
+    let mut ranks: Vec<u16> = numbers.iter().filter_map(|&rank| u16::try_from(rank).ok()).collect();
+    ranks.sort_unstable();
+    ranks
+}

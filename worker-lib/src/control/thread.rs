@@ -1,0 +1,311 @@
+//! The control thread: drives a [`Session`] over gRPC.
+
+use std::{
+    future::{self, Future},
+    net::SocketAddr,
+    pin::Pin,
+    sync::{Arc, atomic::Ordering},
+    time::{Duration, Instant},
+};
+
+use switchml_control::{
+    self as control, JoinEvent, JoinRequest, LeaveRequest, ListJobsRequest, ReadyRequest,
+    ReportCallsRequest, ResumeRequest, aggregator_client::AggregatorClient, join_event,
+};
+use switchml_worker_core::session::{
+    Action, Answer, Ending, Event, Goodbye, News, Request, Session,
+};
+use tokio::{runtime::Runtime, sync::mpsc::UnboundedReceiver};
+use tonic::{Response, Status, Streaming, transport::Channel};
+
+use super::{
+    Assigned, Error,
+    board::Board,
+    connection::{self, CONNECT},
+    messages::{self, refusal},
+};
+
+/// What it takes to join a job.
+pub(super) struct Joining {
+    pub addresses: Vec<SocketAddr>,
+    pub request: JoinRequest,
+    pub timeout: Duration,
+    /// When the rank began to join.
+    pub begin: Instant,
+    pub board: Arc<Board>,
+}
+
+impl Joining {
+    /// Runs until the session is over. What the rank's other threads have to say comes by `events`.
+    pub fn run(self, runtime: &Runtime, mut events: UnboundedReceiver<Event>) {
+        let session = Session::new(0, self.timeout);
+        let address = self.addresses.first().map(SocketAddr::to_string).unwrap_or_default();
+        let mut thread = ControlThread {
+            joining: self,
+            session,
+            address,
+            client: None,
+            assigned: None,
+            under_way: None,
+            stream: None,
+        };
+        runtime.block_on(thread.drive(&mut events));
+    }
+}
+
+struct ControlThread {
+    joining: Joining,
+    /// Its time starts when the rank began to join.
+    session: Session,
+    /// The address that answered last, or did not.
+    address: String,
+    client: Option<AggregatorClient<Channel>>,
+    assigned: Option<Assigned>,
+    /// A connection that is being made, or a request that has no answer yet.
+    under_way: Option<UnderWay>,
+    stream: Option<Streaming<JoinEvent>>,
+}
+
+type UnderWay = Pin<Box<dyn Future<Output = Outcome> + Send>>;
+
+/// What came of what was under way.
+enum Outcome {
+    Connected(String, Channel),
+    Unreachable(Error),
+    Opened(Box<Streaming<JoinEvent>>),
+    Answered(Answer),
+}
+
+/// What ends a wait.
+enum Input {
+    Told(Option<Event>),
+    Outcome(Outcome),
+    Stream(Result<Option<JoinEvent>, Status>),
+    Time,
+}
+
+impl ControlThread {
+    async fn drive(&mut self, events: &mut UnboundedReceiver<Event>) {
+        loop {
+            while let Some(action) = self.session.next_action() {
+                match action {
+                    Action::End(ending) => return self.end(ending),
+                    action => self.perform(action),
+                }
+            }
+            let board = &self.joining.board;
+            board.departed.store(self.session.departed(), Ordering::Relaxed);
+            board.unwatched.store(!self.session.is_watched(), Ordering::Relaxed);
+            let deadline = self.session.deadline();
+            let deadline = deadline.map(|at| self.joining.begin + Duration::from_nanos(at));
+            let input = tokio::select! {
+                event = events.recv() => Input::Told(event),
+                outcome = outcome_of(&mut self.under_way) => Input::Outcome(outcome),
+                event = next_of(&mut self.stream) => Input::Stream(event),
+                () = time(deadline) => Input::Time,
+            };
+            let event = match input {
+                // Nobody is there any more: the end of the connection tells the aggregator.
+                Input::Told(None) => return,
+                Input::Told(event) => event,
+                Input::Outcome(outcome) => Some(self.take_outcome(outcome)),
+                Input::Stream(event) => Some(self.hear(event)),
+                Input::Time => None,
+            };
+            let now = self.joining.begin.elapsed().as_nanos() as u64;
+            if let Some(event) = event {
+                self.session.handle(now, event);
+            }
+            self.session.on_timer(now);
+        }
+    }
+
+    fn perform(&mut self, action: Action) {
+        match action {
+            Action::Connect => {
+                (self.client, self.stream) = (None, None);
+                let addresses = self.joining.addresses.clone();
+                self.under_way = Some(Box::pin(async move {
+                    match connection::connect(&addresses, CONNECT).await {
+                        Ok((address, channel)) => Outcome::Connected(address, channel),
+                        Err(error) => Outcome::Unreachable(error),
+                    }
+                }));
+            }
+            Action::Send(request) => self.under_way = self.send(request),
+            Action::OpenPath => {
+                let assigned = self.assigned.clone();
+                self.joining.board.note(|heard| heard.assigned = assigned);
+            }
+            Action::Start { lanes } => {
+                self.joining.board.note(|heard| heard.started = Some(lanes));
+            }
+            Action::NoReason => self.joining.board.note(|heard| heard.has_no_reason = true),
+            Action::End(_) => {}
+        }
+    }
+
+    /// A request's way to its answer. Only a session without a connection has nobody to ask.
+    fn send(&self, request: Request) -> Option<UnderWay> {
+        let mut client = self.client.clone()?;
+        let rank = self.joining.request.rank;
+        let (job, epoch, control_secret) = match &self.assigned {
+            Some(assigned) => (assigned.job.into(), assigned.epoch, assigned.control_secret),
+            // Nothing but Join is sent before.
+            None => (0, 0, 0),
+        };
+        Some(match request {
+            Request::Join => {
+                let request = self.joining.request.clone();
+                Box::pin(async move { opened(client.join(request).await) })
+            }
+            Request::Resume => {
+                let request = ResumeRequest { job, epoch, rank, control_secret };
+                Box::pin(async move { opened(client.resume(request).await) })
+            }
+            Request::Ready { lanes } => {
+                let lanes = lanes.into();
+                let request = ReadyRequest { job, epoch, rank, lanes, control_secret };
+                Box::pin(async move { done(client.ready(request).await) })
+            }
+            Request::Unready => Box::pin(async move {
+                Outcome::Answered(match client.list_jobs(ListJobsRequest {}).await {
+                    Ok(list) => Answer::Unready(messages::unready(list.into_inner().jobs, job)),
+                    Err(status) => refusal(&status),
+                })
+            }),
+            Request::ReportCalls { last, named } => {
+                let calls = self.calls_in_flight(last);
+                let named = named.into_iter().flatten().map(u32::from).collect();
+                let request = ReportCallsRequest { job, epoch, rank, calls, named, control_secret };
+                Box::pin(async move { done(client.report_calls(request).await) })
+            }
+            Request::Leave(Goodbye { error, ranks }) => {
+                let ranks = ranks.into_iter().map(u32::from).collect();
+                let request = LeaveRequest { job, epoch, rank, error, ranks, control_secret };
+                Box::pin(async move { done(client.leave(request).await) })
+            }
+        })
+    }
+
+    fn calls_in_flight(&self, last: u64) -> Vec<control::Call> {
+        let calls = self.joining.board.lock().calls_in_flight.clone();
+        let calls = calls.map(|calls| calls(last)).unwrap_or_default();
+        let calls = calls.into_iter().take(control::MAX_REPORTED_CALLS);
+        calls.map(|(number, call)| control::Call { number, call }).collect()
+    }
+
+    fn take_outcome(&mut self, outcome: Outcome) -> Event {
+        self.under_way = None;
+        match outcome {
+            Outcome::Connected(address, channel) => {
+                self.address = address;
+                self.client = Some(AggregatorClient::new(channel));
+                Event::Connected
+            }
+            Outcome::Unreachable(Error::Unreachable { address, why }) => {
+                self.address = address;
+                Event::Unreachable(why)
+            }
+            Outcome::Unreachable(error) => Event::Unreachable(error.to_string()),
+            Outcome::Opened(stream) => {
+                self.stream = Some(*stream);
+                Event::Answered(Answer::Done)
+            }
+            Outcome::Answered(answer) => Event::Answered(answer),
+        }
+    }
+
+    fn hear(&mut self, event: Result<Option<JoinEvent>, Status>) -> Event {
+        match event {
+            Ok(Some(JoinEvent { event: Some(join_event::Event::Assigned(message)) })) => {
+                Event::Heard(match Assigned::from_message(&message) {
+                    Ok(assigned) => {
+                        let durable = assigned.durable;
+                        self.assigned = Some(assigned);
+                        News::Assigned { durable }
+                    }
+                    Err(what) => News::Nonsense(what),
+                })
+            }
+            Ok(Some(event)) => Event::Heard(messages::news(event)),
+            Ok(None) => {
+                self.stream = None;
+                Event::Lost("it closed the stream".to_owned())
+            }
+            Err(status) => {
+                self.stream = None;
+                let why = connection::failure_of(&status);
+                Event::Lost(why.unwrap_or_else(|| status.message().to_owned()))
+            }
+        }
+    }
+
+    fn end(&self, ending: Ending) {
+        let address = self.address.clone();
+        let JoinRequest { job_name: job, world_size, .. } = self.joining.request.clone();
+        let waited = self.joining.timeout;
+        self.joining.board.end(match ending {
+            Ending::Left => return,
+            Ending::Unreachable(why) => Error::Unreachable { address, why },
+            Ending::Refused(why) => Error::Refused { address, why },
+            Ending::Missing(ranks) => {
+                let world_size = u16::try_from(world_size).unwrap_or(u16::MAX);
+                Error::Missing { job, world_size, waited, ranks }
+            }
+            Ending::NotReady(ranks) => Error::NotReady { job, waited, ranks },
+            Ending::Aborted { reason, ranks } => Error::Aborted { reason, ranks },
+            Ending::Mismatch { reason, calls } => Error::Mismatch { reason, calls },
+            Ending::Lost(why) => Error::Lost { address, why },
+            Ending::Forgotten(why) => Error::Forgotten { address, why },
+            Ending::Nonsense(what) => Error::Answer { address, what },
+        });
+    }
+}
+
+impl Drop for ControlThread {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            // Those who wait would do so for ever.
+            self.joining.board.end(Error::System { why: "it panicked".to_owned() });
+        }
+    }
+}
+
+fn done<T>(answer: Result<Response<T>, Status>) -> Outcome {
+    Outcome::Answered(match answer {
+        Ok(_) => Answer::Done,
+        Err(status) => refusal(&status),
+    })
+}
+
+fn opened(answer: Result<Response<Streaming<JoinEvent>>, Status>) -> Outcome {
+    match answer {
+        Ok(stream) => Outcome::Opened(Box::new(stream.into_inner())),
+        Err(status) => Outcome::Answered(refusal(&status)),
+    }
+}
+
+/// What comes of what is under way; nothing while nothing is.
+async fn outcome_of(under_way: &mut Option<UnderWay>) -> Outcome {
+    match under_way {
+        Some(under_way) => under_way.await,
+        None => future::pending().await,
+    }
+}
+
+/// What a stream says next; nothing while there is none.
+async fn next_of(stream: &mut Option<Streaming<JoinEvent>>) -> Result<Option<JoinEvent>, Status> {
+    match stream {
+        Some(stream) => stream.message().await,
+        None => future::pending().await,
+    }
+}
+
+/// Until that time, if there is one.
+async fn time(deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => tokio::time::sleep_until(deadline.into()).await,
+        None => future::pending().await,
+    }
+}
