@@ -13,6 +13,7 @@ use switchml_protocol::{CONTROL_PORT, DATA_PORT};
 /// Where a data plane is kept unless something else is said.
 const PIN_DIR: &str = "/sys/fs/bpf/switchml";
 
+#[cfg(feature = "p4")]
 /// Where `simple_switch` is controlled unless it is told another port.
 const BMV2_THRIFT_PORT: u16 = 9090;
 
@@ -49,6 +50,7 @@ pub enum Command {
         #[arg(long, value_name = "FOLDER", default_value = PIN_DIR)]
         pin_dir: PathBuf,
     },
+    #[cfg(feature = "p4")]
     /// Gives a Tofino switch the P4 program, in place of what it runs.
     Deploy {
         /// Its BFRT server.
@@ -80,13 +82,9 @@ pub struct Options {
     #[arg(long, value_name = "PORT", default_value_t = DATA_PORT)]
     pub data_port: u16,
     /// IPv4 address of the data plane, if it is not the one by which workers reach the control
-    /// plane. With `--data-plane tofino` and `bmv2` it must be another one: the switch takes what
-    /// others send from it for forged.
+    /// plane. A P4 switch must have another one: it takes what others send from it for forged.
     #[arg(long, value_name = "ADDRESS", required_if_eq_any([("data_plane", "tofino"), ("data_plane", "bmv2")]))]
     pub data_address: Option<Ipv4Addr>,
-    /// Thrift port of bmv2's `simple_switch`. For `--data-plane bmv2`.
-    #[arg(long, value_name = "ADDRESS", default_value_t = SocketAddr::from((Ipv4Addr::LOCALHOST, BMV2_THRIFT_PORT)))]
-    pub bmv2_thrift: SocketAddr,
     /// Most slots of all jobs together: 512 for each data thread of a job, which take 3 MiB of
     /// memory when a job first needs them. The default is enough for 256 jobs with 512 data
     /// threads. A P4 program has as many as it says.
@@ -98,6 +96,17 @@ pub struct Options {
     /// host.
     #[arg(long, value_name = "FOLDER", default_value = PIN_DIR)]
     pub pin_dir: PathBuf,
+    #[cfg(feature = "p4")]
+    #[command(flatten)]
+    pub p4: P4Options,
+}
+
+#[cfg(feature = "p4")]
+#[derive(Debug, Args)]
+pub struct P4Options {
+    /// Thrift port of bmv2's `simple_switch`. For `--data-plane bmv2`.
+    #[arg(long, value_name = "ADDRESS", default_value_t = SocketAddr::from((Ipv4Addr::LOCALHOST, BMV2_THRIFT_PORT)))]
+    pub bmv2_thrift: SocketAddr,
     /// BFRT server of the switch, for `--data-plane tofino`; bf_switchd has it on port 50052.
     #[arg(long, value_name = "ADDRESS:PORT", required_if_eq("data_plane", "tofino"))]
     pub tofino_server: Option<SocketAddr>,
@@ -115,8 +124,10 @@ pub enum DataPlaneKind {
     Xdp,
     /// A UDP socket; needs no privilege.
     Software,
+    #[cfg(feature = "p4")]
     /// A P4 program on a Tofino switch, by BFRT.
     Tofino,
+    #[cfg(feature = "p4")]
     /// bmv2's `simple_switch` with `p4/bmv2.p4`, which runs already: for trying the P4 program out.
     Bmv2,
 }
@@ -146,18 +157,22 @@ fn parse_from(
 
 /// Options that some data planes alone have a use for, by their fields, and which do. All others
 /// are for all of them.
-const OF_SOME: [(&str, &[DataPlaneKind]); 9] = {
-    use DataPlaneKind::{Bmv2, Software, Tofino, Xdp};
-    [
+const OF_SOME: &[(&str, &[DataPlaneKind])] = {
+    use DataPlaneKind::{Software, Xdp};
+    &[
         ("interfaces", &[Xdp]),
         ("mode", &[Xdp]),
         ("pin_dir", &[Xdp]),
         ("data_port", &[Xdp, Software]),
         ("slots", &[Xdp, Software]),
-        ("bmv2_thrift", &[Bmv2]),
-        ("tofino_server", &[Tofino]),
-        ("tofino_program", &[Tofino]),
-        ("tofino_ports", &[Tofino]),
+        #[cfg(feature = "p4")]
+        ("bmv2_thrift", &[DataPlaneKind::Bmv2]),
+        #[cfg(feature = "p4")]
+        ("tofino_server", &[DataPlaneKind::Tofino]),
+        #[cfg(feature = "p4")]
+        ("tofino_program", &[DataPlaneKind::Tofino]),
+        #[cfg(feature = "p4")]
+        ("tofino_ports", &[DataPlaneKind::Tofino]),
     ]
 };
 
@@ -222,7 +237,9 @@ mod tests {
     fn required(kind: DataPlaneKind) -> Vec<&'static str> {
         match kind {
             DataPlaneKind::Xdp | DataPlaneKind::Software => vec![],
+            #[cfg(feature = "p4")]
             DataPlaneKind::Bmv2 => vec!["data-address"],
+            #[cfg(feature = "p4")]
             DataPlaneKind::Tofino => {
                 vec!["data-address", "tofino-server", "tofino-program", "tofino-ports"]
             }

@@ -1,6 +1,8 @@
 //! The daemon from start to stop.
 
-use std::net::SocketAddr;
+#[cfg(feature = "p4")]
+pub mod p4;
+
 use std::path::Path;
 use std::sync::Arc;
 
@@ -11,10 +13,7 @@ use socket2::SockRef;
 use switchml_cli::say;
 use switchml_protocol::MAX_RANKS;
 use switchml_protocol::maps::MAX_JOBS;
-use switchml_userspace::data_plane::bmv2::Bmv2;
-use switchml_userspace::data_plane::p4::P4DataPlane;
 use switchml_userspace::data_plane::software::Software;
-use switchml_userspace::data_plane::tofino;
 use switchml_userspace::data_plane::xdp::{self, PinError, XdpDataPlane};
 use switchml_userspace::data_plane::{DataPlane, EventSender};
 use switchml_userspace::events;
@@ -97,13 +96,6 @@ pub fn detach(folder: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Gives a switch the program that `cargo xtask p4 build` left.
-pub fn deploy(server: SocketAddr, folder: &Path) -> anyhow::Result<()> {
-    tofino::deploy::deploy(server, folder)?;
-    say!("the switch at {server} runs {}", folder.display());
-    Ok(())
-}
-
 fn start_data_plane(options: &Options, events: EventSender) -> anyhow::Result<Arc<dyn DataPlane>> {
     match options.data_plane {
         DataPlaneKind::Xdp => {
@@ -129,19 +121,9 @@ fn start_data_plane(options: &Options, events: EventSender) -> anyhow::Result<Ar
             })?;
             Ok(Arc::new(software))
         }
-        DataPlaneKind::Tofino => {
-            let given = options
-                .tofino_server
-                .zip(options.tofino_program.clone())
-                .zip(options.tofino_ports.clone());
-            let ((server, program), ports) = given.context(
-                "--data-plane tofino needs --tofino-server, --tofino-program and --tofino-ports",
-            )?;
-            Ok(Arc::new(tofino::start(&tofino::Config { server, program, ports }, events)?))
-        }
-        DataPlaneKind::Bmv2 => {
-            let (switch, learned) = Bmv2::connect(options.bmv2_thrift)?;
-            Ok(Arc::new(P4DataPlane::start(Box::new(switch), true, learned, events)?))
-        }
+        #[cfg(feature = "p4")]
+        DataPlaneKind::Tofino => p4::start_tofino(&options.p4, events),
+        #[cfg(feature = "p4")]
+        DataPlaneKind::Bmv2 => p4::start_bmv2(&options.p4, events),
     }
 }

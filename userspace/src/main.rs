@@ -32,8 +32,9 @@ fn main() -> ExitCode {
             Some(cli::Command::Status { connect }) => report::status(&connect).await,
             Some(cli::Command::Jobs { connect }) => report::jobs(&connect).await,
             Some(cli::Command::Detach { pin_dir }) => daemon::detach(&pin_dir),
+            #[cfg(feature = "p4")]
             Some(cli::Command::Deploy { tofino_server, tofino_program }) => {
-                daemon::deploy(tofino_server, &tofino_program)
+                daemon::p4::deploy(tofino_server, &tofino_program)
             }
         }
     });

@@ -5,10 +5,10 @@ use crate::p4::{Left, P4Switch, PATIENCE, Ports};
 use crate::raw::{ALL, RawSocket};
 use std::fs;
 use std::time::Instant;
+use switchml_p4::bmv2::Bmv2;
+use switchml_p4::bmv2::thrift::Client;
+use switchml_p4::data_plane::P4DataPlane;
 use switchml_rack::{MAX_MTU, Mode, Namespace, Rack, RackOptions, SimpleSwitch};
-use switchml_userspace::data_plane::bmv2::Bmv2;
-use switchml_userspace::data_plane::bmv2::thrift::Client;
-use switchml_userspace::data_plane::p4::P4DataPlane;
 use tokio::sync::mpsc;
 
 /// The register with the round of each set.

@@ -5,9 +5,9 @@ use crate::in_kernel::by_name;
 use crate::packet::{HELLO, Packet};
 use crate::spec::{FIRST_SLOT, OpenJobs, spec};
 use std::time::{Duration, Instant};
+use switchml_p4::data_plane::P4DataPlane;
 use switchml_protocol::outcome::Outcome;
 use switchml_rack::vectors::{Age, Answer, Counters, Job, Member, Offer, Subject};
-use switchml_userspace::data_plane::p4::P4DataPlane;
 use switchml_userspace::data_plane::{DataPlane, Limits};
 
 /// Longer than anything here takes.

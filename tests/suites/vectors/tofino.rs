@@ -14,14 +14,14 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use switchml_p4::data_plane::P4DataPlane;
+use switchml_p4::entries::{ROUNDS, most_ternary};
+use switchml_p4::switch::{Entry, Learned, Match, Switch, SwitchError};
+use switchml_p4::tofino::names::Names;
+use switchml_p4::tofino::pipeline_of;
 use switchml_protocol::U16;
 use switchml_protocol::job::Binding;
 use switchml_protocol::outcome::Outcome;
-use switchml_userspace::data_plane::p4::P4DataPlane;
-use switchml_userspace::data_plane::p4::entries::{ROUNDS, most_ternary};
-use switchml_userspace::data_plane::p4::switch::{Entry, Learned, Match, Switch, SwitchError};
-use switchml_userspace::data_plane::tofino::names::Names;
-use switchml_userspace::data_plane::tofino::pipeline_of;
 
 const HARNESS: &str = "tofino_test_harness";
 /// The program's own default action of `stations`.

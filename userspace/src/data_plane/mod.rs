@@ -5,10 +5,7 @@ use tokio::sync::mpsc;
 
 pub use switchml_userspace_core::data_plane::*;
 
-pub mod bmv2;
-pub mod p4;
 pub mod software;
-pub mod tofino;
 mod worker_thread;
 pub mod xdp;
 

@@ -5,8 +5,8 @@ use switchml_bfrt_switch::Switch;
 use switchml_control::JoinRequest;
 use switchml_control::aggregator_client::AggregatorClient;
 use switchml_control::join_event::Event;
-use switchml_userspace::data_plane::p4::entries;
-use switchml_userspace::data_plane::tofino::{PROGRAM, deploy};
+use switchml_p4::entries;
+use switchml_p4::tofino::{PROGRAM, deploy};
 
 use super::schema::{self, TABLES, full, schema};
 use super::{Daemon, PORTS, Site, switch, switch_with};

@@ -7,11 +7,11 @@ use switchml_bfrt_switch::{Entry, Switch};
 use switchml_control::aggregator_client::AggregatorClient;
 use switchml_control::join_event::Event;
 use switchml_control::{Assigned, LeaveRequest, ListJobsRequest, ReadyRequest, StatusRequest};
+use switchml_p4::entries::{Contents, OpenJob};
+use switchml_p4::switch::Match;
 use switchml_protocol::U16;
 use switchml_protocol::job::Binding;
 use switchml_protocol::outcome::Outcome;
-use switchml_userspace::data_plane::p4::entries::{Contents, OpenJob};
-use switchml_userspace::data_plane::p4::switch::Match;
 use switchml_userspace::data_plane::{DataPlane, JobSpec};
 
 use super::common::{PATIENCE, Rank};

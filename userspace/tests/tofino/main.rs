@@ -18,9 +18,10 @@ use rand::SeedableRng;
 use rand::rngs::StdRng;
 use serde_json::Value;
 use switchml_bfrt_switch::Switch;
-use switchml_userspace::data_plane::tofino::{self, PROGRAM, StartError};
-use switchml_userspace::data_plane::{DataPlane, p4};
+use switchml_p4::data_plane::P4DataPlane;
+use switchml_p4::tofino::{self, PROGRAM, StartError};
 use switchml_userspace::service::ControlPlane;
+use switchml_userspace_core::data_plane::DataPlane;
 use switchml_userspace_core::jobs::JobTable;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};
@@ -63,7 +64,7 @@ impl Site {
     }
 
     /// Starts the data plane where it may take its time.
-    async fn start(&self, server: SocketAddr) -> Result<p4::P4DataPlane, StartError> {
+    async fn start(&self, server: SocketAddr) -> Result<P4DataPlane, StartError> {
         let config = self.config(server);
         tokio::task::spawn_blocking(move || tofino::start(&config, mpsc::channel(1).0))
             .await

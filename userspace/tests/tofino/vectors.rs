@@ -6,11 +6,11 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use switchml_bfrt_switch::{Entry, Switch};
+use switchml_p4::data_plane::P4DataPlane;
+use switchml_p4::entries::{MAX_JOBS, MAX_RANKS};
 use switchml_protocol::header::{Kind, flags};
 use switchml_protocol::outcome::Outcome;
 use switchml_rack::vectors::{Event, Job, Offer, Step, Vector, read_all};
-use switchml_userspace::data_plane::p4::P4DataPlane;
-use switchml_userspace::data_plane::p4::entries::{MAX_JOBS, MAX_RANKS};
 use switchml_userspace::data_plane::{DataPlane, JobSpec};
 
 use super::jobs::learn;

@@ -13,7 +13,7 @@ use switchml_protocol::job::Binding;
 use switchml_protocol::outcome::Outcome;
 
 use super::switch::{Entry, Match};
-use crate::data_plane::JobSpec;
+use switchml_userspace_core::data_plane::JobSpec;
 
 /// Jobs that there is room for.
 pub const MAX_JOBS: u16 = 16;

@@ -1,19 +1,9 @@
 //! The data plane in a switch that runs a program of `p4/`: what it does is the same whatever the
 //! switch and its protocol are.
 //!
-//! | module | what it holds |
-//! | --- | --- |
-//! | [`entries`] | what the tables hold, as a function of the jobs |
-//! | [`switch`] | what a switch takes |
-//!
-//! After each change the tables are what [`entries`] says of the jobs that are open now: what
+//! After each change the tables are what [`entries`](crate::entries) says of the jobs that are open now: what
 //! differs is written, and what was written is known entry by entry. So a switch that refuses in
 //! between leaves nothing that the next change would not put right.
-
-pub mod entries;
-pub mod switch;
-#[cfg(test)]
-mod tests;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
@@ -26,12 +16,16 @@ use switchml_protocol::job::Binding;
 use switchml_protocol::maps::Event;
 use switchml_protocol::outcome::Outcome;
 use switchml_protocol::{DATA_PORT, LANES_PER_BLOCK};
+use switchml_userspace_core::data_plane::{DataPlane, Error, Fanout, JobSpec, Limits};
+use switchml_userspace_core::slots::share;
 use tracing::error;
 
-use super::{DataPlane, Error, EventSender, Fanout, JobSpec, Limits};
-use entries::{Contents, MAX_JOBS, MAX_RANKS, OpenJob, ROUNDS, first_rounds};
-use switch::{Entry, Learned, Switch, SwitchError};
-use switchml_userspace_core::slots::share;
+use crate::entries::{Contents, MAX_JOBS, MAX_RANKS, OpenJob, ROUNDS, first_rounds};
+use crate::switch::{Entry, Learned, Switch, SwitchError};
+
+/// Notable packets, from the data plane to whoever logs them. What the channel has no room for is
+/// dropped.
+pub type EventSender = tokio::sync::mpsc::Sender<Event>;
 
 /// A packet's lanes: a register holds two of the 64 of a set.
 const MAX_LANES: u16 = 2 * LANES_PER_BLOCK as u16;

@@ -49,6 +49,8 @@ pub fn subscribe(address: SocketAddr) -> io::Result<TcpStream> {
             "what answers is not a nanomsg publisher",
         ));
     }
+    // What comes next comes when a rank says HELLO.
+    stream.set_read_timeout(None)?;
     Ok(stream)
 }
 

@@ -7,14 +7,12 @@ use std::path::Path;
 use switchml_protocol::LANES_PER_BLOCK;
 use switchml_protocol::outcome::Outcome;
 
-use super::super::entries::{
-    Contents, MAX_JOBS, MAX_RANKS, OUTCOMES, ROUNDS, TABLES, most_ternary,
-};
-use super::super::switch::Match;
 use super::{job, jobs};
+use crate::entries::{Contents, MAX_JOBS, MAX_RANKS, OUTCOMES, ROUNDS, TABLES, most_ternary};
+use crate::switch::Match;
 
 fn source(file: &str) -> String {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../p4").join(file);
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(file);
     let text = std::fs::read_to_string(&path)
         .unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     text.lines().map(|line| line.split("//").next().unwrap_or_default().to_owned() + "\n").collect()

@@ -10,7 +10,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::thrift;
-use crate::data_plane::p4::switch::Match;
+use crate::switch::Match;
 
 /// Why a program and what is asked of it do not fit.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
-use crate::data_plane::p4::entries::{OUTCOMES, ROUNDS, TABLES, Table};
+use crate::entries::{OUTCOMES, ROUNDS, TABLES, Table};
 
 /// The digest of a HELLO, and what it carries.
 const DIGEST: &str = "learn";

@@ -27,10 +27,9 @@ use switchml_protocol::U16;
 use switchml_protocol::job::Binding;
 use switchml_protocol::outcome::Outcome;
 
-use super::EventSender;
-use super::p4::P4DataPlane;
-use super::p4::entries::{MAX_GROUPS, ROUNDS};
-use super::p4::switch::{Entry, Learned, Match, Switch, SwitchError};
+use crate::data_plane::{EventSender, P4DataPlane};
+use crate::entries::{MAX_GROUPS, ROUNDS};
+use crate::switch::{Entry, Learned, Match, Switch, SwitchError};
 use connection::{Command, Connection, Program};
 use names::{Names, NamesError};
 use ports::{Port, PortsError};

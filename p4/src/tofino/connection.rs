@@ -13,7 +13,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tracing::error;
 
 use super::reason::in_words;
-use crate::data_plane::p4::switch::{Learned, SwitchError};
+use crate::switch::{Learned, SwitchError};
 
 /// How long the switch may take for anything but taking a program: thousands of entries of a
 /// register, at most.

@@ -10,9 +10,9 @@ use switchml_protocol::outcome::Outcome;
 use switchml_protocol::{DATA_PORT, U16, U32, VERSION};
 use zerocopy::{FromBytes, IntoBytes};
 
-use super::super::entries::{Contents, OpenJob};
-use super::super::switch::{Entry, Match};
 use super::{EPOCH, SLOTS, binding, job, jobs};
+use crate::entries::{Contents, OpenJob};
+use crate::switch::{Entry, Match};
 use switchml_userspace_core::memory_tables::MemoryTables;
 
 /// A frame to the aggregator, as the parser leaves it.
@@ -209,7 +209,7 @@ fn sets_are_disjoint_and_start_right() {
     let contents = Contents::of(&[1, 2], &open);
     let mut rounds = HashMap::new();
     for job in open.values() {
-        for (sets, round) in super::super::entries::first_rounds(&job.spec) {
+        for (sets, round) in crate::entries::first_rounds(&job.spec) {
             for set in sets {
                 assert_eq!(
                     rounds.insert(u64::from(set), round),

@@ -11,11 +11,11 @@ use switchml_protocol::job::Binding;
 use switchml_protocol::outcome::Outcome;
 use tokio::sync::mpsc;
 
-use super::super::P4DataPlane;
-use super::super::entries::{Contents, OpenJob};
-use super::super::switch::{Entry, Learned, Switch, SwitchError};
 use super::{binding, jobs, spec};
-use crate::data_plane::{DataPlane, JobSpec};
+use crate::data_plane::P4DataPlane;
+use crate::entries::{Contents, OpenJob};
+use crate::switch::{Entry, Learned, Switch, SwitchError};
+use switchml_userspace_core::data_plane::{DataPlane, JobSpec};
 
 /// Tables in memory, as strict as a switch: an entry is inserted once, and modified or deleted only
 /// if it is there.

@@ -12,19 +12,21 @@ mod schema;
 pub mod thrift;
 
 use std::collections::HashMap;
-use std::net::{SocketAddr, TcpStream};
+use std::io;
+use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
 
 use switchml_protocol::U16;
 use switchml_protocol::job::Binding;
 use switchml_protocol::outcome::Outcome;
-use tracing::warn;
+use tracing::{error, warn};
 
-use super::p4::entries::{OUTCOMES, ROUNDS};
-use super::p4::switch::{Entry, Learned, Match, Switch, SwitchError};
-use super::worker_thread::{Stop, WorkerThread};
+use crate::entries::{OUTCOMES, ROUNDS};
+use crate::switch::{Entry, Learned, Match, Switch, SwitchError};
 use schema::{Schema, SchemaError};
 use thrift::{CallError, Client};
 
@@ -38,7 +40,7 @@ pub struct Bmv2 {
     sets: u32,
     ports: Vec<u16>,
     attachment: String,
-    _digests: WorkerThread,
+    _digests: Digests,
 }
 
 /// The connection, and how `simple_switch` calls what was made over it.
@@ -76,10 +78,7 @@ impl Bmv2 {
             .collect::<Vec<_>>();
         let control = Arc::new(Mutex::new(control));
         let (sender, learned) = mpsc::channel();
-        let digests = WorkerThread::spawn("digests", {
-            let control = Arc::clone(&control);
-            move |stop| forward_digests(stop, notifications, &control, &sender)
-        });
+        let digests = Digests::forward(notifications, Arc::clone(&control), sender);
         let switch = Self {
             control,
             schema,
@@ -277,15 +276,55 @@ fn failed_at(verb: &str, entry: &Entry) -> impl Fn(CallError) -> SwitchError {
     move |error| SwitchError(format!("simple_switch: cannot {verb} {}: {error}", entry.table))
 }
 
-/// Hands on the HELLOs that the switch tells of, until told to stop or nobody wants them any more.
+/// The thread that hands on the HELLOs that the switch tells of. Dropping this ends it.
+struct Digests {
+    notifications: TcpStream,
+    is_wanted: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Digests {
+    fn forward(
+        notifications: TcpStream,
+        control: Arc<Mutex<Control>>,
+        learned: Sender<Learned>,
+    ) -> io::Result<Self> {
+        let is_wanted = Arc::new(AtomicBool::new(true));
+        let thread = thread::Builder::new().name("digests".to_owned()).spawn({
+            let (mut stream, is_wanted) = (notifications.try_clone()?, Arc::clone(&is_wanted));
+            move || {
+                let forwarded = forward_digests(&mut stream, &control, &learned);
+                if let Err(error) = forwarded
+                    && is_wanted.load(Ordering::Relaxed)
+                {
+                    error!("the digests of simple_switch have ended: {error}");
+                }
+            }
+        })?;
+        Ok(Self { notifications, is_wanted, thread: Some(thread) })
+    }
+}
+
+impl Drop for Digests {
+    fn drop(&mut self) {
+        self.is_wanted.store(false, Ordering::Relaxed);
+        // Whoever reads from it finds its end. An error says that it has ended already.
+        let _ = self.notifications.shutdown(Shutdown::Both);
+        if let Some(thread) = self.thread.take() {
+            // A panic there has been reported by itself.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Hands on HELLOs until the connection ends, which is an error, or nobody wants them any more.
 fn forward_digests(
-    stop: &Stop,
-    mut stream: TcpStream,
+    stream: &mut TcpStream,
     control: &Mutex<Control>,
     learned: &Sender<Learned>,
-) -> std::io::Result<()> {
-    while stop.wait_readable(&stream)? {
-        let Some(digest) = notifications::read(&mut stream)? else { continue };
+) -> io::Result<()> {
+    loop {
+        let Some(digest) = notifications::read(stream)? else { continue };
         for sample in &digest.samples {
             match hello(sample) {
                 Some(hello) if learned.send(hello).is_err() => return Ok(()),
@@ -295,9 +334,8 @@ fn forward_digests(
         }
         // From now on the switch tells of the same HELLO again.
         let acknowledged = lock(control).client.acknowledge_digest(digest.list, digest.buffer);
-        acknowledged.map_err(std::io::Error::other)?;
+        acknowledged.map_err(io::Error::other)?;
     }
-    Ok(())
 }
 
 /// A sample of [`HELLOS`].

@@ -10,8 +10,8 @@ use std::collections::BTreeMap;
 use switchml_protocol::U16;
 use switchml_protocol::job::Binding;
 
-use super::entries::OpenJob;
-use crate::data_plane::JobSpec;
+use crate::entries::OpenJob;
+use switchml_userspace_core::data_plane::JobSpec;
 
 const EPOCH: u32 = 0xABCD_EF01;
 /// Of a job.

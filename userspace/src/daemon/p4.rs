@@ -1,0 +1,40 @@
+//! The data planes in P4 switches, as the command line asks for them.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::Context;
+use switchml_cli::say;
+use switchml_p4::bmv2::Bmv2;
+use switchml_p4::data_plane::P4DataPlane;
+use switchml_p4::tofino;
+use switchml_userspace::data_plane::{DataPlane, EventSender};
+
+use crate::cli::P4Options;
+
+/// Gives a switch the program that `cargo xtask p4 build` left.
+pub fn deploy(server: SocketAddr, folder: &Path) -> anyhow::Result<()> {
+    tofino::deploy::deploy(server, folder)?;
+    say!("the switch at {server} runs {}", folder.display());
+    Ok(())
+}
+
+/// Serves by a Tofino switch.
+pub fn start_tofino(
+    options: &P4Options,
+    events: EventSender,
+) -> anyhow::Result<Arc<dyn DataPlane>> {
+    let given =
+        options.tofino_server.zip(options.tofino_program.clone()).zip(options.tofino_ports.clone());
+    let ((server, program), ports) = given.context(
+        "--data-plane tofino needs --tofino-server, --tofino-program and --tofino-ports",
+    )?;
+    Ok(Arc::new(tofino::start(&tofino::Config { server, program, ports }, events)?))
+}
+
+/// Serves by bmv2's `simple_switch`.
+pub fn start_bmv2(options: &P4Options, events: EventSender) -> anyhow::Result<Arc<dyn DataPlane>> {
+    let (switch, learned) = Bmv2::connect(options.bmv2_thrift)?;
+    Ok(Arc::new(P4DataPlane::start(Box::new(switch), true, learned, events)?))
+}
