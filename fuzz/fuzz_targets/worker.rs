@@ -14,7 +14,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use switchml_protocol::outcome::{Action, Outcome};
-use switchml_worker_core::data_path::{Buffer, Call, DataPath, Kind, Submission};
+use switchml_worker_core::buffer::Buffer;
+use switchml_worker_core::call::{Call, Kind, Submission};
+use switchml_worker_core::data_path::DataPath;
 use switchml_worker_core::engine::{Config, Engine, Identity, Limits};
 use switchml_worker_core::{CallStats, DType, ReduceOp};
 

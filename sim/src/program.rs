@@ -2,7 +2,7 @@
 //! own.
 
 use half::{bf16, f16};
-use switchml_worker_core::data_path::{Call, Kind};
+use switchml_worker_core::call::{Call, Kind};
 use switchml_worker_core::numerics::SMALL_COUNT;
 use switchml_worker_core::{DType, ReduceOp};
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use switchml_control::rank_list;
 
-use switchml_worker_core::data_path::Call;
+use switchml_worker_core::call::Call;
 use switchml_worker_core::engine::ranks_of;
 
 /// Without a result for so long, a call is worth a line.
@@ -62,7 +62,7 @@ impl Notices {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use switchml_worker_core::data_path::Kind;
+    use switchml_worker_core::call::Kind;
     use switchml_worker_core::numerics::{DType, ReduceOp};
 
     #[test]

@@ -11,7 +11,9 @@ use std::time::{Duration, Instant};
 
 use switchml_protocol::EVERYONE;
 use switchml_protocol::header::{HEADER_LEN, Header, Kind};
-use switchml_worker_core::data_path::{Buffer, Call, DataPath, Kind as CallKind, Submission};
+use switchml_worker_core::buffer::Buffer;
+use switchml_worker_core::call::{Call, Kind as CallKind, Submission};
+use switchml_worker_core::data_path::DataPath;
 use switchml_worker_core::engine::{Config, Engine, Identity, Limits};
 use switchml_worker_core::{CallStats, DType, ReduceOp};
 use zerocopy::FromBytes;

@@ -66,9 +66,10 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::engine::Part;
 
     fn chunk(collective: u64, op: Op) -> Chunk {
-        Chunk { collective, index: 0, op, lanes: 32, fingerprint: 0 }
+        Chunk { collective, part: Part::Data(0), op, lanes: 32, fingerprint: 0 }
     }
 
     #[test]

@@ -20,29 +20,11 @@ use switchml_protocol::header::HEADER_LEN;
 use zerocopy::IntoBytes;
 
 use crate::bundles::Bundles;
-use crate::collective::Job;
+use crate::call::{Call, Submission};
+use crate::collective::Terms;
 use crate::engine::{Chunk, Config, Engine, Failure, Transmission, Waiting};
-use crate::numerics::Codec;
 use crate::schedule::Schedule;
 use crate::stats::CallStats;
-
-pub use crate::buffer::Buffer;
-pub use crate::collective::{Call, Kind};
-
-/// A collective to run.
-pub struct Submission {
-    /// The call's number in the session, from 0. Of a data path's submissions each has a larger one
-    /// than those before.
-    pub number: u64,
-    /// The call, equal on all ranks.
-    pub call: Call,
-    /// How its elements travel, by [`Call::codec`].
-    pub codec: Codec,
-    /// Whether this rank's elements count: all but those of a broadcast's receivers do.
-    pub contributes: bool,
-    /// The elements; some of the call's where other data paths have the rest.
-    pub buffer: Box<dyn Buffer>,
-}
 
 /// See the [module's documentation](self).
 pub struct DataPath {
@@ -50,7 +32,7 @@ pub struct DataPath {
     schedule: Schedule,
     bundles: Bundles,
     /// The next new chunk, while there is no room for the rest of its bundle.
-    ahead: Option<Chunk>,
+    pending: Option<Chunk>,
 }
 
 impl DataPath {
@@ -58,8 +40,8 @@ impl DataPath {
     /// to `batch`.
     pub fn new(engine: Engine, lanes: u16, batch: u32) -> Self {
         let Config { identity, unchecked_maxima, .. } = *engine.config();
-        let job = Job { ranks: identity.ranks.into(), lanes, unchecked_maxima };
-        Self { engine, schedule: Schedule::new(job), bundles: Bundles::new(batch), ahead: None }
+        let terms = Terms { ranks: identity.ranks.into(), lanes, unchecked_maxima };
+        Self { engine, schedule: Schedule::new(terms), bundles: Bundles::new(batch), pending: None }
     }
 
     /// The engine, to look at.
@@ -172,13 +154,13 @@ impl DataPath {
     }
 
     fn next_new(&mut self, now: u64) -> Option<Transmission> {
-        self.ahead = self.ahead.or_else(|| self.schedule.next());
-        let chunk = self.ahead?;
+        self.pending = self.pending.or_else(|| self.schedule.next());
+        let chunk = self.pending?;
         // There is room for it some time: a bundle takes up half of the window at most.
         if self.engine.room() < self.bundles.rest(&chunk, self.engine.window()) {
             return None;
         }
-        self.ahead = None;
+        self.pending = None;
         self.bundles.advance(&chunk);
         Some(self.engine.send(now, chunk))
     }

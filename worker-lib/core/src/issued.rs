@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use crate::collective::Call;
+use crate::call::Call;
 
 /// Most calls without packets that are kept. The aggregator takes no longer reports.
 const MAX_WITHOUT_PACKETS: usize = 1000;
@@ -55,7 +55,7 @@ impl Issued {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::collective::Kind;
+    use crate::call::Kind;
     use crate::numerics::{DType, ReduceOp};
 
     fn call(count: usize) -> Call {

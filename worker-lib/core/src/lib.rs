@@ -27,6 +27,7 @@
 
 pub mod buffer;
 mod bundles;
+pub mod call;
 mod collective;
 pub mod data_path;
 pub mod engine;
@@ -35,14 +36,12 @@ pub mod hello;
 pub mod issued;
 pub mod numerics;
 pub mod packet;
-mod predictor;
+mod phases;
 mod schedule;
 pub mod session;
 pub mod shards;
-mod speculation;
 pub mod spin;
 pub mod stats;
-mod witness;
 
 pub use numerics::{DType, Element, ReduceOp};
 pub use spin::WaitStats;

@@ -3,15 +3,15 @@
 use std::collections::VecDeque;
 
 use crate::buffer::Buffer;
-use crate::collective::{Call, Collective, Job};
-use crate::data_path::Submission;
+use crate::call::{Call, Submission};
+use crate::collective::{Collective, Terms};
 use crate::engine::{Chunk, Completed, Failure};
-use crate::predictor::Predictor;
+use crate::phases::predictor::Predictor;
 use crate::stats::CallStats;
 
 /// Collectives in flight. The chunks of one get their numbers after those of the one before.
 pub(crate) struct Schedule {
-    job: Job,
+    terms: Terms,
     /// Collectives before the first in `collectives`.
     first: u64,
     /// `None` for those that are done.
@@ -24,9 +24,9 @@ pub(crate) struct Schedule {
 }
 
 impl Schedule {
-    pub fn new(job: Job) -> Self {
+    pub fn new(terms: Terms) -> Self {
         Self {
-            job,
+            terms,
             first: 0,
             collectives: VecDeque::new(),
             sending: 0,
@@ -43,7 +43,7 @@ impl Schedule {
     /// Adds a collective.
     pub fn push(&mut self, submission: Submission) {
         let place = self.first + self.collectives.len() as u64;
-        self.collectives.push_back(Some(Collective::new(place, self.job, submission)));
+        self.collectives.push_back(Some(Collective::new(place, self.terms, submission)));
     }
 
     /// Whether the collective of this number, which was added, is done.
@@ -71,7 +71,7 @@ impl Schedule {
     /// Writes this rank's share of a chunk; the wrapping sum of its lanes.
     pub fn encode(&self, chunk: &Chunk, payload: &mut [u8]) -> u32 {
         match self.place(chunk).and_then(|place| self.collectives.get(place)) {
-            Some(Some(collective)) => collective.encode(chunk.index, payload),
+            Some(Some(collective)) => collective.encode(chunk.part, payload),
             // Not reached: a chunk without a result belongs to a collective that is not done.
             _ => 0,
         }
@@ -82,7 +82,7 @@ impl Schedule {
         let place = self.place(chunk).and_then(|place| self.collectives.get_mut(place));
         place
             .and_then(Option::as_mut)
-            .is_some_and(|collective| collective.accept(chunk.index, maximum))
+            .is_some_and(|collective| collective.accept(chunk.part, maximum))
     }
 
     /// Takes in the result of a chunk.
@@ -101,7 +101,7 @@ impl Schedule {
             return Ok(());
         };
         if let Some(collective) = place {
-            collective.decode(chunk.index, payload, &mut self.predictor)?;
+            collective.decode(chunk.part, payload, &mut self.predictor)?;
             collective.record(now, history);
             self.done.extend(take_if_done(place));
         }

@@ -33,7 +33,7 @@ fn chunks_per_bundle(lanes: usize) -> usize {
 mod tests {
     use super::*;
     use crate::numerics::{DType, ReduceOp};
-    use crate::speculation;
+    use crate::phases::speculation;
     use proptest::prelude::*;
 
     fn sum(dtype: DType) -> Codec {

@@ -236,9 +236,9 @@ impl Recorder {
         self.stats.skipped_bytes += bytes as u64;
     }
 
-    /// Data chunks `sent` went ahead of their exponents; the exponents of `right` were predicted
-    /// right. Both are bitmaps.
-    pub fn went_ahead(&mut self, sent: u64, right: u64) {
+    /// Data chunks `sent` were speculative; the exponents of `right` were predicted right. Both are
+    /// bitmaps.
+    pub fn speculated(&mut self, sent: u64, right: u64) {
         self.stats.speculative += u64::from(sent.count_ones());
         self.stats.misspeculated += u64::from((sent & !right).count_ones());
     }
@@ -396,9 +396,9 @@ mod tests {
     }
 
     #[test]
-    fn chunks_that_went_ahead() {
+    fn speculative_chunks() {
         let mut recorder = Recorder::new(100);
-        recorder.went_ahead(0b1110, 0b0111);
+        recorder.speculated(0b1110, 0b0111);
         let mut stats = recorder.finish();
         assert_eq!((stats.speculative, stats.misspeculated), (3, 1));
         stats += &stats.clone();

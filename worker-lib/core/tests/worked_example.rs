@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use switchml_protocol::header::{Header, Kind as Packet};
 use switchml_rack::vectors::{Event, Vector};
-use switchml_worker_core::data_path::{Buffer, Call, DataPath, Kind, Submission};
+use switchml_worker_core::buffer::Buffer;
+use switchml_worker_core::call::{Call, Kind, Submission};
+use switchml_worker_core::data_path::DataPath;
 use switchml_worker_core::engine::{Config, Engine, Identity, Limits};
 use switchml_worker_core::{CallStats, DType, ReduceOp};
 use zerocopy::FromBytes;

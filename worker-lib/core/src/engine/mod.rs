@@ -73,13 +73,26 @@ pub struct Waiting {
 /// since, and what is wrong now is the way to the aggregator.
 const NEWS_LASTS: u64 = 4;
 
+/// What a chunk holds: a phase of its collective, and its place among the chunks of that phase.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// Exponents of data chunks.
+    Exponents(usize),
+    /// The proof of the maximum in a chunk: of exponents in a float sum, else of data.
+    Witness(usize),
+    /// A data chunk before its exponent is known.
+    Speculative(usize),
+    /// A data chunk.
+    Data(usize),
+}
+
 /// One packet's worth of a collective, as the engine sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Chunk {
     /// The collective that it belongs to. The caller's own.
     pub collective: u64,
-    /// Its place in the collective. The caller's own.
-    pub index: usize,
+    /// What it holds. The caller's own.
+    pub part: Part,
     /// How lanes are combined.
     pub op: Op,
     /// 32-bit words of payload.

@@ -39,7 +39,12 @@ pub fn config(ranks: u16, rank: u16, slots: u16) -> Config {
 
 pub fn chunk(index: usize) -> Chunk {
     let op = if index % 5 == 4 { Op::MaxI32 } else { Op::SumI32 };
-    Chunk { collective: 0, index, op, lanes: LANES, fingerprint: 0xF19 }
+    Chunk { collective: 0, part: Part::Data(index), op, lanes: LANES, fingerprint: 0xF19 }
+}
+
+fn index_of(chunk: &Chunk) -> usize {
+    let Part::Data(index) = chunk.part else { unreachable!("there are data chunks alone") };
+    index
 }
 
 /// What `rank` has in a lane: large enough to wrap when summed.
@@ -61,7 +66,7 @@ fn expected(ranks: u16, index: usize, lane: u32) -> i32 {
 pub fn packet(rank: u16, transmission: &Transmission) -> Vec<u8> {
     let Transmission { mut header, chunk } = *transmission;
     let lanes: Vec<U32> = (0..u32::from(chunk.lanes))
-        .map(|lane| U32::new(value(rank, chunk.index, lane) as u32))
+        .map(|lane| U32::new(value(rank, index_of(&chunk), lane) as u32))
         .collect();
     let sum = lanes.iter().fold(0u32, |sum, lane| sum.wrapping_add(lane.get()));
     header.check.set(header.check_of(sum, 1));
@@ -328,7 +333,7 @@ impl Worker {
                 for (lane, found) in (0..).zip(lanes) {
                     assert_eq!(
                         found.get() as i32,
-                        expected(ranks, chunk.index, lane),
+                        expected(ranks, index_of(&chunk), lane),
                         "{chunk:?}, lane {lane}"
                     );
                 }

@@ -5,7 +5,7 @@ use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use switchml_protocol::header::{HEADER_LEN, Header, Kind, flags};
-use switchml_worker_core::engine::{Completed, Engine, Failure};
+use switchml_worker_core::engine::{Chunk, Completed, Engine, Failure, Part};
 
 use crate::packets;
 use crate::rules::Rule;
@@ -134,12 +134,17 @@ impl Worker {
         match engine.receive(self.now, &doctored, false) {
             Ok(Some((Completed { chunk, .. }, payload))) => {
                 let sum = packets::tally(payload);
-                self.view.got |= 1 << chunk.index;
-                self.view.told[world.slot_of(chunk.index)] = 0;
+                self.view.got |= 1 << index_of(&chunk);
+                self.view.told[world.slot_of(index_of(&chunk))] = 0;
                 self.view.alarms = 0;
-                if Some(sum) != world.sum(self.view.session, chunk.index) {
+                if Some(sum) != world.sum(self.view.session, index_of(&chunk)) {
                     let View { session, rank, .. } = self.view;
-                    return Err(Violation::WrongSum { session, rank, chunk: chunk.index, sum });
+                    return Err(Violation::WrongSum {
+                        session,
+                        rank,
+                        chunk: index_of(&chunk),
+                        sum,
+                    });
                 }
             }
             Ok(None) if engine.stats().pending > before => {
@@ -168,7 +173,7 @@ impl Worker {
         let View { session, rank, .. } = self.view;
         let mut resent = Vec::new();
         while let Some(transmission) = engine.next_resend(self.now) {
-            let chunk = transmission.chunk.index;
+            let chunk = index_of(&transmission.chunk);
             let mut header = transmission.header;
             assert_eq!(header.flags, flags::CHECKED | flags::RETRANSMIT);
             header.flags = flags::CHECKED;
@@ -237,4 +242,10 @@ impl Worker {
         }
         Cow::Owned(doctored)
     }
+}
+
+/// Which of its session's chunks it is.
+fn index_of(chunk: &Chunk) -> usize {
+    let Part::Data(index) = chunk.part else { unreachable!("the model has data alone") };
+    index
 }

@@ -10,7 +10,9 @@ use switchml_protocol::header::{Kind, Op};
 use switchml_protocol::job::VACANT;
 use switchml_protocol::outcome::{Action as Fate, Outcome};
 use switchml_protocol::{EVERYONE, U32};
-use switchml_worker_core::engine::{Chunk, Config, Engine, Identity, RttLimits, WindowLimits};
+use switchml_worker_core::engine::{
+    Chunk, Config, Engine, Identity, Part, RttLimits, WindowLimits,
+};
 
 use crate::aggregator::Aggregator;
 use crate::rules::Rule;
@@ -244,7 +246,13 @@ impl World {
         let differs =
             session == 0 && rank + 1 == self.setup.ranks && self.setup.mismatch == Some(index);
         let fingerprint = 0xF00D_0000 + u32::from(differs);
-        Chunk { collective: session as u64, index, op: Op::SumI32, lanes: LANES, fingerprint }
+        Chunk {
+            collective: session as u64,
+            part: Part::Data(index),
+            op: Op::SumI32,
+            lanes: LANES,
+            fingerprint,
+        }
     }
 
     /// What a rank contributes to a chunk.

@@ -5,8 +5,11 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use switchml_protocol::header::Op;
 
-use super::tests::Plain;
-use super::*;
+use super::super::*;
+use super::Plain;
+use crate::call::Kind;
+use crate::hash;
+use crate::numerics::{DType, ReduceOp, exponent};
 
 /// A sum of these elements, the first call of a session.
 fn submission(call: &Call, codec: Codec, bytes: Vec<u8>) -> Submission {
@@ -14,8 +17,8 @@ fn submission(call: &Call, codec: Codec, bytes: Vec<u8>) -> Submission {
 }
 
 /// A job whose aggregator checks maxima.
-fn job(ranks: usize) -> Job {
-    Job { ranks: ranks as u32, lanes: LANES as u16, unchecked_maxima: false }
+fn terms(ranks: usize) -> Terms {
+    Terms { ranks: ranks as u32, lanes: LANES as u16, unchecked_maxima: false }
 }
 
 /// Lanes of a full chunk: enough for the exponents of ten data chunks and their predictions.
@@ -163,7 +166,7 @@ struct Rank {
 impl Rank {
     fn next(&mut self, predictor: &Predictor, part: &Part) {
         let Some(chunk) = self.collective.next(predictor) else { return };
-        if chunk.index == 0 && self.collective.ahead.is_some() {
+        if chunk.op == Op::MaxI32 {
             self.mislead(part);
         }
         self.chunks.push(chunk);
@@ -172,13 +175,13 @@ impl Rank {
 
     /// Replaces honest predictions.
     fn mislead(&mut self, part: &Part) {
-        let Some(ahead) = &mut self.collective.ahead else { return };
+        let Some(speculation) = &mut self.collective.speculation else { return };
         let predicted = part.iter().enumerate().map(|(data, (_, prediction))| match prediction {
-            Prediction::Honest => ahead.predicted(data),
-            Prediction::Off(by) => ahead.predicted(data).saturating_add(*by),
+            Prediction::Honest => speculation.predicted(data),
+            Prediction::Off(by) => speculation.predicted(data).saturating_add(*by),
             Prediction::Any(exponent) => *exponent,
         });
-        *ahead = Speculation::new(predicted.collect(), ahead.sent());
+        *speculation = Speculation::new(predicted.collect(), speculation.sent());
     }
 }
 
@@ -192,7 +195,11 @@ fn run(
     seed: u64,
 ) -> Vec<Rank> {
     let start = |tensor: &Vec<u8>| Rank {
-        collective: Collective::new(0, job(tensors.len()), submission(call, codec, tensor.clone())),
+        collective: Collective::new(
+            0,
+            terms(tensors.len()),
+            submission(call, codec, tensor.clone()),
+        ),
         chunks: Vec::new(),
         got: Vec::new(),
     };
@@ -221,13 +228,13 @@ fn run(
         let chunk = rank.chunks[number];
         // Sent, and maybe lost: then what counts is what is sent the next time.
         let mut payload = vec![0xFF; 4 * usize::from(chunk.lanes)];
-        rank.collective.encode(chunk.index, &mut payload);
+        rank.collective.encode(chunk.part, &mut payload);
         if below(2) == 0 {
             shares[number][place].get_or_insert(payload);
         }
         if shares[number].iter().all(Option::is_some) && below(2) == 0 {
             let result = added(chunk.op, shares[number].iter().flatten().cloned());
-            rank.collective.decode(chunk.index, &result, &mut predictors[place]).unwrap();
+            rank.collective.decode(chunk.part, &result, &mut predictors[place]).unwrap();
             rank.got[number] = true;
         }
     }
@@ -253,7 +260,7 @@ proptest! {
             let expected = in_two_trips(codec, &tensors);
             let ranks = run(codec, &call, &tensors, parts, &mut predictors, *seed);
             for rank in &ranks {
-                prop_assert_eq!(rank.collective.buffer.bytes(), &expected);
+                prop_assert_eq!(rank.collective.elements.bytes(), &expected);
                 prop_assert_eq!(&rank.chunks, &ranks[0].chunks);
                 prop_assert!(rank.got.iter().all(|got| *got));
             }
@@ -290,13 +297,14 @@ impl Pair {
         };
         let codec = call.codec(2).unwrap();
         let bytes = tensors.map(|tensor| bytemuck::cast_slice(tensor).to_vec());
-        let mut ranks =
-            bytes.clone().map(|bytes| Collective::new(0, job(2), submission(&call, codec, bytes)));
+        let mut ranks = bytes
+            .clone()
+            .map(|bytes| Collective::new(0, terms(2), submission(&call, codec, bytes)));
         let mut flights = [(); 2].map(|()| self.flight(&mut ranks)).into_iter();
         let expected = in_two_trips(codec, &bytes);
         let [stats, _] = ranks.map(|rank| {
             assert!(rank.is_done());
-            assert_eq!(rank.buffer.bytes(), expected);
+            assert_eq!(rank.elements.bytes(), expected);
             rank.finish().1
         });
         let mut next = || flights.next().unwrap();
@@ -316,14 +324,13 @@ impl Pair {
         for chunk in chunks.iter().rev() {
             let payloads = ranks.each_ref().map(|rank| {
                 let mut payload = vec![0; 4 * usize::from(chunk.lanes)];
-                rank.encode(chunk.index, &mut payload);
+                rank.encode(chunk.part, &mut payload);
                 payload
             });
             let result = added(chunk.op, payloads.into_iter());
             let ranks = ranks.iter_mut().zip(&mut self.predictors);
-            ranks.for_each(|(rank, predictor)| {
-                rank.decode(chunk.index, &result, predictor).unwrap()
-            });
+            ranks
+                .for_each(|(rank, predictor)| rank.decode(chunk.part, &result, predictor).unwrap());
         }
         chunks.iter().map(|chunk| (usize::from(chunk.lanes), chunk.op)).collect()
     }

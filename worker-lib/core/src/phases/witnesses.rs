@@ -1,4 +1,4 @@
-//! What proves a maximum that came without a check word.
+//! Witnesses: they prove maxima that came without a check word.
 //!
 //! A data plane that cannot sum a maximum's lanes hands it out unguarded: anything may have
 //! happened to a contribution, to the slot, or to the RESULT. It is the maximum nevertheless if it
@@ -6,6 +6,8 @@
 //! same one. The first each rank sees by itself, and refuses what is less. For the others it sends
 //! a chunk more, its witness: a digest of the maximum as it got it, and for each lane whether that
 //! is its own. Witnesses are summed, and sums have check words.
+
+use std::task::Poll;
 
 use switchml_protocol::LANES_PER_BLOCK;
 use switchml_protocol::header::Op;
@@ -16,8 +18,70 @@ use crate::numerics::lane_sum;
 /// Bytes of the digest, in front.
 const DIGEST: usize = 8;
 
+/// The witnesses of the maxima of one phase, by chunk. See the module.
+pub(crate) struct Witnesses {
+    /// From a maximum's result to that of its witnesses.
+    held: Vec<Option<Witness>>,
+    /// Chunks that are numbered.
+    numbered: usize,
+    /// Chunks without a result.
+    left: usize,
+}
+
+impl Witnesses {
+    /// For so many maxima.
+    pub fn new(maxima: usize) -> Self {
+        Self { held: (0..maxima).map(|_| None).collect(), numbered: 0, left: maxima }
+    }
+
+    /// Whether all chunks are numbered.
+    pub fn are_numbered(&self) -> bool {
+        self.numbered == self.held.len()
+    }
+
+    /// Whether all maxima are proven.
+    pub fn are_done(&self) -> bool {
+        self.left == 0
+    }
+
+    /// The next chunk to send; pending until the maximum that it proves is here.
+    pub fn next(&mut self) -> Poll<Option<usize>> {
+        match self.held.get(self.numbered) {
+            None => Poll::Ready(None),
+            Some(None) => Poll::Pending,
+            Some(Some(_)) => {
+                self.numbered += 1;
+                Poll::Ready(Some(self.numbered - 1))
+            }
+        }
+    }
+
+    /// Lanes of the witness of a maximum of so many lanes.
+    pub const fn lanes(maximum: usize) -> usize {
+        (DIGEST + maximum).div_ceil(4).next_multiple_of(LANES_PER_BLOCK)
+    }
+
+    /// Takes in the payload `maximum` that came for a chunk to which this rank contributed the
+    /// payload `own`. False if it cannot be the maximum.
+    pub fn accept(&mut self, chunk: usize, own: &[u8], maximum: &[u8]) -> bool {
+        self.held[chunk] = Witness::new(own, maximum);
+        self.held[chunk].is_some()
+    }
+
+    /// Writes this rank's share of a chunk; the wrapping sum of its lanes.
+    pub fn encode(&self, chunk: usize, payload: &mut [u8]) -> u32 {
+        self.held[chunk].as_ref().map_or(0, |witness| witness.encode(payload))
+    }
+
+    /// Whether the sum of the witnesses of all `ranks` ranks bears out the maximum of this chunk.
+    pub fn decode(&mut self, chunk: usize, sum: &[u8], ranks: u32) -> bool {
+        self.left -= 1;
+        self.held[chunk].take().is_some_and(|witness| witness.is_borne_out(sum, ranks))
+    }
+}
+
 /// What a rank has to say of one chunk's maximum.
-pub(crate) struct Witness {
+struct Witness {
     digest: u64,
     /// A byte for each lane: 1 where the maximum is this rank's own. As many ranks as there are do
     /// not carry into the next byte.
@@ -25,14 +89,9 @@ pub(crate) struct Witness {
 }
 
 impl Witness {
-    /// Lanes of the witness of a maximum of so many lanes.
-    pub const fn lanes(maximum: usize) -> usize {
-        (DIGEST + maximum).div_ceil(4).next_multiple_of(LANES_PER_BLOCK)
-    }
-
     /// The witness of a rank that contributed the payload `own` and got the payload `maximum`;
     /// `None` if that is less somewhere, and so not the maximum.
-    pub fn new(own: &[u8], maximum: &[u8]) -> Option<Self> {
+    fn new(own: &[u8], maximum: &[u8]) -> Option<Self> {
         if lanes(own).zip(lanes(maximum)).any(|(own, maximum)| maximum < own) {
             return None;
         }
@@ -41,7 +100,7 @@ impl Witness {
     }
 
     /// Writes this rank's share of the chunk of witnesses; the wrapping sum of its lanes.
-    pub fn encode(&self, payload: &mut [u8]) -> u32 {
+    fn encode(&self, payload: &mut [u8]) -> u32 {
         let (front, rest) = payload.split_at_mut(DIGEST);
         let (lanes, padding) = rest.split_at_mut(self.own.len());
         front.copy_from_slice(&self.digest.to_be_bytes());
@@ -52,7 +111,7 @@ impl Witness {
 
     /// Whether the sum of the witnesses of all `ranks` ranks bears out the maximum that this rank
     /// got.
-    pub fn is_borne_out(&self, sum: &[u8], ranks: u32) -> bool {
+    fn is_borne_out(&self, sum: &[u8], ranks: u32) -> bool {
         let (front, rest) = sum.split_at(DIGEST);
         let alike = [(self.digest >> 32) as i32, self.digest as i32]
             .map(|lane| lane.wrapping_mul(ranks as i32));

@@ -2,9 +2,9 @@
 
 use std::collections::HashMap;
 
-use crate::collective::Call;
+use super::speculation::{Speculation, bits};
+use crate::call::Call;
 use crate::numerics::exponent::{self, NON_FINITE, ZERO};
-use crate::speculation::{Speculation, bits};
 
 /// Different calls that are remembered: with their exponents, a megabyte.
 const MOST_CALLS: usize = 4096;
@@ -25,8 +25,8 @@ pub(crate) struct Predictor {
 }
 
 impl Predictor {
-    /// What goes ahead in a call with these exponents of this rank's data chunks: chunks that are
-    /// the same on all ranks, with exponents that, as a rule, are so too.
+    /// What is sent speculatively in a call with these exponents of this rank's data chunks: chunks
+    /// that are the same on all ranks, with exponents that, as a rule, are so too.
     pub fn predict(&self, call: &Call, own: &[i32]) -> Speculation {
         let Some(past) = self.calls.get(call) else {
             return Speculation::new(own.to_vec(), bits(own.iter().map(|_| true)));
@@ -44,8 +44,8 @@ impl Predictor {
             self.calls.clear();
         }
         let sent = exponents.iter().filter(|exponent| !exponent::is_skipped(**exponent)).count();
-        // Most elements change their magnitude now and then, some at each call: then what goes
-        // ahead does so in vain.
+        // Most elements change their magnitude now and then, some at each call: then speculation is
+        // in vain.
         let is_steady = 2 * predicted.count_ones() as usize >= sent;
         let promising =
             if is_steady { bits(exponents.iter().map(|&exponent| exponent != ZERO)) } else { 0 };

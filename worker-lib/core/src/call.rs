@@ -1,0 +1,125 @@
+//! What a call is, and how a rank submits one.
+
+use std::fmt;
+
+use crate::buffer::Buffer;
+use crate::hash;
+use crate::numerics::{Codec, DType, NumericsError, ReduceOp};
+
+/// What a collective does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// Every rank gets the reduction over all ranks.
+    AllReduce(ReduceOp),
+    /// Every rank gets the root's elements.
+    Broadcast {
+        /// The rank whose elements count.
+        root: u32,
+    },
+    /// Nobody goes on before everybody is here.
+    Barrier,
+}
+
+/// A call, equal on all ranks but for the elements.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Call {
+    /// What it does.
+    pub kind: Kind,
+    /// Type of the elements.
+    pub dtype: DType,
+    /// Number of elements.
+    pub count: usize,
+}
+
+impl Call {
+    /// How the call's elements travel, among `ranks` ranks.
+    ///
+    /// # Errors
+    /// [`NumericsError`] when the reduction is not offered.
+    pub fn codec(&self, ranks: u32) -> Result<Codec, NumericsError> {
+        match self.kind {
+            Kind::AllReduce(op) => Codec::reduction(self.dtype, op, ranks as usize, self.count),
+            Kind::Broadcast { .. } | Kind::Barrier => Ok(Codec::bytes()),
+        }
+    }
+
+    /// Hash of the call and its number in the session, the same on all ranks that make the same
+    /// call.
+    pub fn fingerprint(&self, number: u64) -> u32 {
+        let (kind, detail) = match self.kind {
+            Kind::AllReduce(op) => (0, op as u64),
+            Kind::Broadcast { root } => (1, u64::from(root)),
+            Kind::Barrier => (2, 0),
+        };
+        hash::fold([number, kind << 32 | detail, self.dtype as u64, self.count as u64]) as u32
+    }
+}
+
+/// As people write it: `all_reduce(sum, f32, 1000)`, `broadcast(from 2, f16, 77)`, `barrier()`.
+impl fmt::Display for Call {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { kind, dtype, count } = self;
+        match kind {
+            Kind::AllReduce(op) => write!(f, "all_reduce({op}, {dtype}, {count})"),
+            Kind::Broadcast { root } => write!(f, "broadcast(from {root}, {dtype}, {count})"),
+            Kind::Barrier => f.write_str("barrier()"),
+        }
+    }
+}
+
+/// A collective to run.
+pub struct Submission {
+    /// The call's number in the session, from 0. Of a data path's submissions each has a larger one
+    /// than those before.
+    pub number: u64,
+    /// The call, equal on all ranks.
+    pub call: Call,
+    /// How its elements travel, by [`Call::codec`].
+    pub codec: Codec,
+    /// Whether this rank's elements count: all but those of a broadcast's receivers do.
+    pub contributes: bool,
+    /// The elements; some of the call's where other data paths have the rest.
+    pub buffer: Box<dyn Buffer>,
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    /// The examples of docs/protocol.md.
+    #[test]
+    fn fingerprints_are_those_of_the_specification() {
+        let sum = Call { kind: Kind::AllReduce(ReduceOp::Sum), dtype: DType::F32, count: 1000 };
+        let barrier = Call { kind: Kind::Barrier, dtype: DType::I32, count: 1 };
+        let broadcast = Call { kind: Kind::Broadcast { root: 2 }, dtype: DType::F16, count: 77 };
+        let found = [sum.fingerprint(0), barrier.fingerprint(1), broadcast.fingerprint(7)];
+        assert_eq!(found, [0x513B_1A32, 0xEA50_409A, 0xD60C_7E2D]);
+    }
+
+    #[test]
+    fn any_difference_changes_the_fingerprint() {
+        let kinds = [
+            Kind::AllReduce(ReduceOp::Sum),
+            Kind::AllReduce(ReduceOp::Max),
+            Kind::Broadcast { root: 0 },
+            Kind::Broadcast { root: 1 },
+            Kind::Barrier,
+        ];
+        let mut seen = BTreeMap::new();
+        for kind in kinds {
+            for dtype in DType::ALL {
+                for count in [0, 1, 2, 1 << 20] {
+                    for number in [0, 1, 2, u64::MAX] {
+                        let call = Call { kind, dtype, count };
+                        assert_eq!(call.fingerprint(number), call.fingerprint(number));
+                        if let Some(other) = seen.insert(call.fingerprint(number), (call, number)) {
+                            panic!("{call:?}, number {number} has the fingerprint of {other:?}");
+                        }
+                    }
+                }
+            }
+        }
+    }
+}

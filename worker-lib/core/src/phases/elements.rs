@@ -1,0 +1,90 @@
+//! A call's elements on this rank, cut into data chunks.
+
+use std::ops::Range;
+
+use crate::buffer::Buffer;
+use crate::numerics::Codec;
+
+/// Finding an exponent takes so little that its elements must be asked for two chunks before.
+const MEASURED_AHEAD: usize = 2;
+
+/// See the module.
+pub(crate) struct Elements {
+    buffer: Box<dyn Buffer>,
+    codec: Codec,
+    /// Lanes of a full chunk.
+    lanes: usize,
+    /// Whether they count: all but those of a broadcast's receivers do.
+    contribute: bool,
+}
+
+impl Elements {
+    pub fn new(buffer: Box<dyn Buffer>, codec: Codec, lanes: usize, contribute: bool) -> Self {
+        Self { buffer, codec, lanes, contribute }
+    }
+
+    /// Their length in bytes.
+    pub fn len(&self) -> usize {
+        self.buffer.bytes().len()
+    }
+
+    /// How many data chunks they are.
+    pub fn chunks(&self) -> usize {
+        self.len().div_ceil(self.codec.bytes_per_chunk(self.lanes))
+    }
+
+    /// Lanes of a data chunk.
+    pub fn lanes(&self, chunk: usize) -> usize {
+        self.codec.lanes_for(self.range(chunk).len())
+    }
+
+    /// This rank's exponent of a data chunk.
+    pub fn exponent(&self, chunk: usize) -> i32 {
+        self.buffer.prefetch(self.range(chunk + MEASURED_AHEAD));
+        self.codec.exponent(self.of(chunk))
+    }
+
+    /// Writes this rank's share of a data chunk; the wrapping sum of its lanes.
+    pub fn encode(&self, chunk: usize, exponent: i32, payload: &mut [u8]) -> u32 {
+        if !self.contribute {
+            return self.codec.encode(&[], exponent, payload);
+        }
+        self.buffer.prefetch(self.range(chunk + 1));
+        self.codec.encode(self.of(chunk), exponent, payload)
+    }
+
+    /// Overwrites a data chunk with its result.
+    pub fn decode(&mut self, chunk: usize, exponent: i32, payload: &[u8]) {
+        let range = self.range(chunk);
+        self.codec.decode(payload, exponent, &mut self.buffer.bytes_mut()[range]);
+    }
+
+    /// Overwrites a data chunk that is never sent with its result; its length in bytes.
+    pub fn fill_skipped(&mut self, chunk: usize, exponent: i32) -> usize {
+        let range = self.range(chunk);
+        let len = range.len();
+        self.codec.fill_skipped(exponent, &mut self.buffer.bytes_mut()[range]);
+        len
+    }
+
+    /// The elements, in native byte order.
+    #[cfg(test)]
+    pub fn bytes(&self) -> &[u8] {
+        self.buffer.bytes()
+    }
+
+    /// Gives them back.
+    pub fn into_buffer(self) -> Box<dyn Buffer> {
+        self.buffer
+    }
+
+    fn of(&self, chunk: usize) -> &[u8] {
+        &self.buffer.bytes()[self.range(chunk)]
+    }
+
+    /// The bytes of a data chunk; none behind the last one.
+    fn range(&self, chunk: usize) -> Range<usize> {
+        let (size, end) = (self.codec.bytes_per_chunk(self.lanes), self.len());
+        (chunk * size).min(end)..((chunk + 1) * size).min(end)
+    }
+}
