@@ -224,7 +224,7 @@ fn may_start(job: &JobEntry, set: &SetHead, other: &SetHead, round: u32) -> bool
 
 /// Serves one contribution: updates the slot, and turns the packet into the answer if there is one.
 ///
-/// The caller has admitted the packet (rule 1), but for its check word, and nobody else changes its
+/// The caller has admitted the packet (rule 1), except its check word, and nobody else changes its
 /// payload meanwhile. After an outcome whose action is Reply or Broadcast, header and payload are
 /// those of the answer, `header.lanes` words long.
 #[inline(always)]

@@ -14,7 +14,7 @@
 //! | [`campaign`] | many runs |
 //! | [`tally`] | what was tried, and what came of it |
 //!
-//! Nothing of the product is written anew here but the thin layers that do its I/O: the loop of the
+//! Nothing of the product is written again here except the thin layers for its I/O: the loop of the
 //! worker's data thread, its control thread, and the daemon's gRPC service.
 
 #![forbid(unsafe_code)]

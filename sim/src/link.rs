@@ -42,7 +42,7 @@ impl Link {
         self.down_until = self.down_until.max(until);
     }
 
-    /// Has no faults from now on, but for its rate and its queue, which are no fault.
+    /// Has no faults from now on, except its rate and its queue, which are no fault.
     pub fn heal(&mut self) {
         self.plan = LinkPlan {
             jitter: 0,
@@ -112,7 +112,7 @@ impl Link {
 }
 
 /// Flips one bit, or several within an aligned 32-bit word: what the check word is sure to find, or
-/// but for one in 2^32.
+/// except one in 2^32.
 fn flip_bits(packet: &mut [u8], rng: &mut Rng, tally: &mut Tally) -> bool {
     let (words, _) = packet.as_chunks_mut::<4>();
     if words.is_empty() {

@@ -144,7 +144,7 @@ pub enum Incident {
         /// The worker.
         worker: usize,
     },
-    /// The aggregator stops, and starts anew without any memory.
+    /// The aggregator stops, and restarts without any memory.
     Replace {
         /// In good order: its ranks are told.
         orderly: bool,

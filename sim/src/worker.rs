@@ -375,7 +375,7 @@ impl Worker {
         Ok(())
     }
 
-    /// What it calls: what all ranks do, but for mistakes in its first life.
+    /// What it calls: what all ranks do, except mistakes in its first life.
     fn program(&self, plan: &JobPlan, world: &mut World<'_>) -> Vec<Step> {
         let mut program = plan.program.clone();
         if self.attempts > 1 {
@@ -747,7 +747,7 @@ impl Running {
     }
 
     /// Nobody waits for the aggregator beyond the deadline, or for other ranks beyond the timeout.
-    /// A rank that stood still until `stalled` begins anew with the former.
+    /// A rank that stood still until `stalled` begins again with the former.
     fn check_waits(
         &self,
         now: Time,

@@ -4,7 +4,7 @@
 
 /// Has the processor fetch these bytes into its cache, if it knows how to be asked.
 ///
-/// Tensors do not fit into caches. Processors fetch ahead by themselves, but start anew on each
+/// Tensors do not fit into caches. Processors fetch ahead by themselves, but start again on each
 /// page and each chunk.
 #[inline(always)]
 pub(crate) fn prefetch(bytes: &[u8]) {

@@ -340,7 +340,7 @@ fn calls_tell_what_they_took() {
         let check = |stats: &CallStats, bytes, chunks| {
             assert_eq!((stats.calls, stats.bytes, stats.chunks), (1, bytes, chunks), "{stats:?}");
             assert_eq!(stats.round_trips.count(), chunks);
-            // Longer than its slowest chunk, but for the histogram's 1 %.
+            // Longer than its slowest chunk, except the histogram's 1 %.
             assert!(stats.duration.mul_f64(1.01) >= stats.round_trips.max().unwrap(), "{stats:?}");
         };
         let integers = communicator.all_reduce(&mut [1i32; 10_000], ReduceOp::Sum).unwrap();

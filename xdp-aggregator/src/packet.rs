@@ -110,7 +110,7 @@ impl Frame {
         unsafe { (*self.ctx).data as usize }
     }
 
-    /// Read anew for each check, so that the compiler does not make one check before a loop of
+    /// Read again for each check, so that the compiler does not make one check before a loop of
     /// those inside it, which the verifier would not understand.
     #[inline(always)]
     fn end(&self) -> usize {

@@ -71,7 +71,7 @@ static SCRATCH: PerCpuArray<Scratch, 1> = PerCpuArray::new();
 #[inline(always)]
 pub fn get() -> Option<&'static mut Scratch> {
     // SAFETY: programs at tc ingress do not interrupt each other on one CPU; callers pass it down,
-    // and take it anew in global functions only, while they do not use theirs.
+    // and take it again in global functions only, while they do not use theirs.
     SCRATCH.get_ptr_mut(0).map(|scratch| unsafe { &mut *scratch })
 }
 

@@ -381,7 +381,7 @@ fn find<'a, T>(
 mod tests {
     use super::*;
 
-    /// What p4c writes of a program, but for what is of no interest.
+    /// What p4c writes of a program, except what is of no interest.
     const PROGRAM: &str = r#"{
         "header_types": [{"name": "frame_t", "fields": [["rank", 16, false], ["port", 9, false], ["rest", "*"]]}],
         "headers": [{"name": "frame", "header_type": "frame_t"}],

@@ -201,7 +201,7 @@ fn a_result_for_all_goes_to_the_group() {
     assert_eq!(bytes[26..], expected[26..]);
 }
 
-/// Catches: IP checksum not made anew; IP checksum made over the old one; answer keeps the CE mark.
+/// Catches: IP checksum not updated; IP checksum made over the old one; answer keeps the CE mark.
 #[test]
 fn a_congestion_mark_is_not_sent_on() {
     // The header's CE flag carries it; the answer itself may be marked again on its way.

@@ -9,7 +9,7 @@ use zerocopy::{FromBytes, IntoBytes};
 use crate::packet::{ALL_OPS, FILLER, PENDING, Packet, REJECT, RESULT, check_word};
 use crate::switch::contribution;
 
-/// Every byte its own offset, but for version, kind, op, and a lane count of 32.
+/// Every byte its own offset, except version, kind, op, and a lane count of 32.
 const BYTES: [u8; 32] = [
     1, 2, // version 1, kind RESULT
     0x01, 0x02, // job

@@ -49,7 +49,7 @@ fn check(report: &Value, world_size: usize, sizes: &[u64], element: u64) {
 fn check_calls(calls: &Value) {
     let number = |name: &str| calls[name].as_u64().unwrap();
     assert!(number("calls") > 0 && number("chunks") >= number("calls"), "{calls}");
-    // Who asks after a rank hears it, but for what is lost, and nothing is lost on loopback; who
+    // Who asks after a rank hears it, except what is lost, and nothing is lost on loopback; who
     // hears it does not know it all.
     let waited: u64 = calls["stragglers"]
         .as_array()

@@ -20,7 +20,7 @@ pub enum Kind {
     Barrier,
 }
 
-/// A call, equal on all ranks but for the elements.
+/// A call, equal on all ranks except the elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Call {
     /// What it does.

@@ -8,7 +8,7 @@ use tonic::{Code, Status};
 
 use super::connection::failure_of;
 
-/// What a job gives to a rank. The same for all ranks, but for the secrets.
+/// What a job gives to a rank. The same for all ranks, except the secrets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Assigned {
     /// Number of the job, for the header.
@@ -81,7 +81,7 @@ impl Assigned {
     }
 }
 
-/// What an event of the stream says; but for [`Assigned`], of which a session wants less.
+/// What an event of the stream says, except [`Assigned`], of which a session wants less.
 pub(super) fn news(event: JoinEvent) -> News {
     match event.event {
         Some(Event::Waiting(waiting)) => News::Waiting(ranks(&waiting.missing_ranks)),

@@ -61,7 +61,7 @@ pub struct Choice {
     pub hook: Hook,
     /// Why, for people.
     pub why: String,
-    /// Whether it is there for want of a better one.
+    /// Whether it is there for lack of a better one.
     pub is_fallback: bool,
 }
 

@@ -54,7 +54,7 @@ fn tolerance<T: Value>(op: ReduceOp, world_size: usize, count: usize) -> impl Fn
     }
 }
 
-/// A digest of a result's bits: two results with the same digest are identical, but for a chance of
+/// A digest of a result's bits: two results with the same digest are identical, except a chance of
 /// 2^-64.
 pub fn digest<T: Value>(result: &[T]) -> u64 {
     let mut hasher = DefaultHasher::new();

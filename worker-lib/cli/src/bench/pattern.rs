@@ -23,7 +23,7 @@ pub struct Zeros {
 
 impl Zeros {
     fn covers(self, i: usize) -> bool {
-        // In millionths: whole numbers, lest rounding move a chunk.
+        // In millionths: whole numbers, so that rounding moves no chunk.
         let others = ((1.0 - self.share) * 1e6).round() as usize;
         let others_before = |chunk: usize| (chunk * others).div_ceil(1_000_000);
         let chunk = i / self.chunk;

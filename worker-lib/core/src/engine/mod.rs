@@ -131,7 +131,7 @@ pub struct Completed {
 /// contribution, the check word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transmission {
-    /// The header, but for the check word.
+    /// The header, except the check word.
     pub header: Header,
     /// The chunk whose payload it carries.
     pub chunk: Chunk,

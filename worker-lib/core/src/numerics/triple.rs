@@ -45,7 +45,7 @@ pub(super) fn encode<F: OneLane>(
     for (bytes, raw) in
         front.as_chunks_mut::<{ 4 * LANES }>().0.iter_mut().zip(elements::<F::Raw>(src))
     {
-        // All of this is exact but for the last rounding: 24 bits times powers of two, and
+        // All of this is exact except the last rounding: 24 bits times powers of two, and
         // multiples of what is taken off.
         let scaled = within(limit, F::widen(raw) * scale);
         let first = rounded(scaled * below * below);

@@ -11,11 +11,11 @@
 //!
 //! - **The network is a set.** What was once sent may arrive at any time, any number of times, or
 //!   never. So loss, repetition and reordering need no events of their own, and a resend adds
-//!   nothing: it is the same packet but for a flag that nobody looks at, and its aux. That it is
+//!   nothing: it is the same packet except a flag that nobody looks at, and its aux. That it is
 //!   the same is asserted whenever an engine resends.
 //! - **Aux** matters to one question alone: whether a PENDING answers a packet sent after the news
 //!   that a rank has left. So it is the number of departures that the sender knew of.
-//! - **Time stands still but for alarms.** An engine's answer to a packet depends on the chunks
+//! - **Time stands still except alarms.** An engine's answer to a packet depends on the chunks
 //!   that it has outstanding, never on the time. So engines are told apart by what they sent, what
 //!   they got, what PENDING told them of each chunk and how often their timer expired, not by
 //!   clocks and estimates; each engine's number of outstanding chunks is compared with that at each
@@ -27,7 +27,7 @@
 //!   means more: there it is kept.
 //! - **A RESULT to one** that says what a RESULT to all said is not kept a second time; that the
 //!   engine takes both alike is asserted.
-//! - **Workers of the first session rest once the second one has begun**, but for what the
+//! - **Workers of the first session rest once the second one has begun**, except what the
 //!   aggregator says from then on. They could have done all else before: it does not depend on the
 //!   change, and what they send from then on is dropped.
 //! - **Lanes** hold [tallies](tally): a sum says who is in it and how often.

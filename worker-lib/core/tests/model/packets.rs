@@ -9,7 +9,7 @@ use crate::tally::{LANES, Tally};
 /// Payload of a contribution or a result.
 pub type Payload = [U32; LANES_PER_BLOCK];
 
-/// The contribution with that header, but for its check word.
+/// The contribution with that header, except its check word.
 pub fn contribution(header: Header, tally: &Tally) -> Vec<u8> {
     let mut payload = Payload::default();
     payload.iter_mut().zip(tally).for_each(|(lane, value)| lane.set(*value));

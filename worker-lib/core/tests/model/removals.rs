@@ -5,7 +5,7 @@ use crate::rules::Rule;
 use crate::search::search;
 use crate::world::{ALL, Event, FINISHES, NO_REFUSAL, RIGHT_SUMS, Setup, Violation, World};
 
-/// Two workers and one slot, but for some rules.
+/// Two workers and one slot, except some rules.
 fn without(rules: &[Rule]) -> Setup {
     Setup { rounds: 3, without: rules.to_vec(), ..Setup::new(2, 1) }
 }

@@ -61,7 +61,7 @@ fn near(apart: u64) -> impl Strategy<Value = (Float, Vec<Vec<u64>>)> {
             (Just(float), vec(vec(bits, length), ranks), cancels).prop_map(
                 |(float, mut ranks, cancels)| {
                     for i in (0..cancels.len()).filter(|&i| cancels[i]) {
-                        // Each rank but the first takes back what the one before it gave, but for
+                        // Each rank but the first takes back what the one before it gave, except
                         // the last bit.
                         for rank in (1..ranks.len()).step_by(2) {
                             let given = ranks[rank - 1][i];
