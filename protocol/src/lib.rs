@@ -2,7 +2,7 @@
 //!
 //! `no_std` and free of I/O: bytes in, decisions out. The XDP program, the software backend and
 //! every test drive this same code. `docs/protocol.md` is the specification; [`aggregator`] holds
-//! its rule 1, [`slot`] rules 2 to 4.
+//! its section 7, [`slot`] section 8.
 //!
 //! | module | what it holds |
 //! | --- | --- |

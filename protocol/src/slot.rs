@@ -1,4 +1,4 @@
-//! The slot state machine: what to do with an admitted contribution. Rules 2 to 4 of
+//! The slot state machine: what to do with an admitted contribution. Section 8 of
 //! `docs/protocol.md`.
 //!
 //! A slot is reused again and again; its k-th use is round k. It has two sets of values: the one
@@ -90,19 +90,19 @@ impl Default for Slot {
 /// What a contribution does to its slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decision {
-    /// Rule 3: it starts its round; overwrite the values with it.
+    /// Rule 8.8: it starts its round; overwrite the values with it.
     Start,
-    /// Rule 2: it is new to its round; combine it into the values.
+    /// Rule 8.4: it is new to its round; combine it into the values.
     Add,
-    /// Rule 2: its rank is in already, and the round is complete.
+    /// Rule 8.5: its rank is in already, and the round is complete.
     Replay,
-    /// Rule 2: its rank is in already, and others are missing.
+    /// Rule 8.6: its rank is in already, and others are missing.
     Pending,
-    /// Rule 2: its round is poisoned, or is from now on.
+    /// Rule 8.3: its round is poisoned, or is from now on.
     Mismatch,
-    /// Rule 4: its round is older than what the slot holds.
+    /// Rule 8.9: its round is older than what the slot holds.
     Stale,
-    /// Rule 4: its round breaks the protocol.
+    /// Rule 8.10: its round breaks the protocol.
     WrongRound,
 }
 
@@ -130,7 +130,7 @@ impl SetHead {
             && self.fingerprint == header.fingerprint.get()
     }
 
-    /// Rule 2: the set holds the contribution's round.
+    /// Rules 8.3 to 8.6: the set holds the contribution's round.
     #[inline(always)]
     fn join(&self, rank: u16, header: &Header) -> Decision {
         if self.status == POISONED || !self.same_call(header) {
@@ -185,7 +185,7 @@ const fn bit(rank: u16) -> u64 {
     1 << (rank & 63)
 }
 
-/// Applies rules 2 to 4 to the heads: `set` is the one of the contribution's round (round & 1),
+/// Applies rules 8.3 to 8.10 to the heads: `set` is the one of the contribution's round (round & 1),
 /// `other` its shadow.
 ///
 /// `rank` must be a rank of the job, and the header a valid CONTRIBUTION of the job's epoch (rule
@@ -209,7 +209,7 @@ pub fn decide(
     if !set.is_empty(job) && older { Decision::Stale } else { Decision::WrongRound }
 }
 
-/// Rule 3: `round` is the next of its set, and the round in between is complete.
+/// Rule 8.7: `round` is the next of its set, and the round in between is complete.
 #[inline(always)]
 fn may_start(job: &JobEntry, set: &SetHead, other: &SetHead, round: u32) -> bool {
     let first_of_epoch = set.is_empty(job) && other.is_empty(job);
@@ -224,7 +224,7 @@ fn may_start(job: &JobEntry, set: &SetHead, other: &SetHead, round: u32) -> bool
 
 /// Serves one contribution: updates the slot, and turns the packet into the answer if there is one.
 ///
-/// The caller has admitted the packet (rule 1), except its check word, and nobody else changes its
+/// The caller has admitted the packet (section 7), except its check word, and nobody else changes its
 /// payload meanwhile. After an outcome whose action is Reply or Broadcast, header and payload are
 /// those of the answer, `header.lanes` words long.
 #[inline(always)]

@@ -1,4 +1,4 @@
-//! What an aggregator must answer: rules 1 to 4 of the specification over an unbounded history.
+//! What an aggregator must answer: sections 7 and 8 of the specification over an unbounded history.
 //!
 //! No sets, no shadow copies, no bitmaps, no wrap-around: every round that ever began is kept, with
 //! every rank's packet, under its true number. Slow, and meant to be seen to be right.
@@ -149,7 +149,7 @@ impl Reference {
 
     fn contribution(&mut self, packet: &Packet) -> Served {
         let (slot, number) = (packet.slot, self.true_round(packet));
-        // Rule 4: the next round but one has taken its place.
+        // Rule 8.9: the next round but one has taken its place.
         let superseded = |(other, newer): &(u16, i64)| {
             *other == slot && *newer > number && (newer - number) % 2 == 0
         };
@@ -175,7 +175,7 @@ impl Reference {
         served
     }
 
-    /// Rule 2.
+    /// Rules 8.3 to 8.6.
     fn join(&mut self, number: i64, packet: &Packet) -> Served {
         let round = self.rounds.get_mut(&(packet.slot, number)).expect("a round that began");
         let call = |packet: &Packet| (packet.op, packet.lanes, packet.fingerprint);

@@ -56,7 +56,7 @@ fn rejection(packet: &Packet, reason: u32, detail: u32) -> Option<Packet> {
     Some(answer.sealed())
 }
 
-// Rule 1: admission
+// Section 7: admission
 
 #[test]
 fn malformed_packets_are_dropped_by_reason() {
@@ -285,7 +285,7 @@ fn members_of_an_aborted_job_are_told_and_nothing_is_added() {
     assert_eq!(receive_in_vain(&switch, &hello(0)).outcome, Outcome::Hello);
 }
 
-// Rule 2: a round that takes contributions
+// Rules 8.3 to 8.6: a round that takes contributions
 
 /// Catches: never complete; epoch not recorded; RESULT: check word of the last contribution;
 /// RESULT: values not written.
@@ -589,7 +589,7 @@ fn rounds_may_differ_from_each_other() {
     }
 }
 
-// Rule 3: starting a round
+// Rules 8.7 and 8.8: starting a round
 
 #[test]
 fn an_epoch_starts_with_round_0() {
@@ -682,7 +682,7 @@ fn both_sets_must_hold_the_rounds_before() {
     }
 }
 
-// Rule 4: rounds that are over
+// Rules 8.9 and 8.10: rounds that are over
 
 /// Catches: older and newer swapped; stale rounds refused.
 #[test]

@@ -1,4 +1,4 @@
-"""Slots are used again and again: rules 2 to 4, for ranks that agree on the call."""
+"""Slots are used again and again: section 8, for ranks that agree on the call."""
 
 from .numbers import CE, CHECKED, RETRANSMIT, ROUND
 from .vector import Job, Vector, back, nobody, play_round, ramp, ramp_sum, sums, to_all

@@ -1,4 +1,4 @@
-//! The published algorithm (SwitchML, NSDI 2021, algorithm 3) in place of rules 2 to 4: one bit of
+//! The published algorithm (SwitchML, NSDI 2021, algorithm 3) in place of section 8: one bit of
 //! pool version in the packet and no round, a bitmap and a count per version. The bit is the last
 //! one of the round here.
 

@@ -11,27 +11,27 @@ pub enum Rule {
     ContributionCheck,
     /// Slots: a set of another epoch is empty.
     SetEpoch,
-    /// Rule 2: a rank that is in `seen` is not added again.
+    /// Rule 8.4: a rank that is in `seen` is not added again.
     Seen,
-    /// Rule 2: a round is complete when all ranks are in.
+    /// Rule 8.4: a round is complete when all ranks are in.
     AllIn,
-    /// Rule 2: a rank that is in a complete round, and asks again, gets the stored copy.
+    /// Rule 8.5: a rank that is in a complete round, and asks again, gets the stored copy.
     Replay,
-    /// Rule 2: op, lanes and fingerprint are those of the contribution that started the round.
+    /// Rule 8.3: op, lanes and fingerprint are those of the contribution that started the round.
     SameCall,
-    /// Rule 3: set s holds round r - 2.
+    /// Rule 8.7: set s holds round r - 2.
     TwoBefore,
-    /// Rule 3: set t holds round r - 1.
+    /// Rule 8.7: set t holds round r - 1.
     OneBefore,
-    /// Rule 3: the round of set t is complete.
+    /// Rule 8.7: the round of set t is complete.
     OneBeforeComplete,
-    /// Rule 4: a round that is over is not started again: rules 3 and 4 without any order of
+    /// Rule 8.9: a round that is over is not started again: rules 8.7 to 8.10 without any order of
     /// rounds.
     Order,
-    /// Rule 4: a contribution to a round that is over is not taken for one to the round that its
+    /// Rule 8.9: a contribution to a round that is over is not taken for one to the round that its
     /// set holds.
     Round,
-    /// Rule 4: a contribution to a round that is over is dropped, not refused.
+    /// Rule 8.9: a contribution to a round that is over is dropped, not refused.
     Stale,
     /// Worker: the answer's epoch is the session's.
     AnswerEpoch,

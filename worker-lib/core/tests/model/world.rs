@@ -64,7 +64,7 @@ pub struct Setup {
     pub leave: bool,
     /// Rules that are taken out.
     pub without: Vec<Rule>,
-    /// The published algorithm in place of rules 2 to 4.
+    /// The published algorithm in place of section 8.
     pub published: bool,
 }
 
