@@ -92,7 +92,7 @@ fn contribution<T: Tables, P: Payload + ?Sized>(
     tables.with_slot(index, |slot| slot::contribute(&job, slot, op, header, payload))
 }
 
-/// Rules 7.5, 7.9 and 7.10: the packet belongs to the job's session, and came from where its rank lives.
+/// Rules 7.5, 7.9, 7.10: the packet is of the job's session, and came from where its rank lives.
 #[inline(always)]
 fn admit<T: Tables>(
     tables: &T,

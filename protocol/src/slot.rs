@@ -185,11 +185,11 @@ const fn bit(rank: u16) -> u64 {
     1 << (rank & 63)
 }
 
-/// Applies rules 8.3 to 8.10 to the heads: `set` is the one of the contribution's round (round & 1),
-/// `other` its shadow.
+/// Applies rules 8.3 to 8.10 to the heads: `set` is the one of the contribution's round
+/// (round & 1), `other` its shadow.
 ///
-/// `rank` must be a rank of the job, and the header a valid CONTRIBUTION of the job's epoch (rule
-/// 1).
+/// `rank` must be a rank of the job, and the header a valid CONTRIBUTION of the job's epoch
+/// (section 7).
 #[inline(always)]
 pub fn decide(
     job: &JobEntry,
@@ -224,8 +224,8 @@ fn may_start(job: &JobEntry, set: &SetHead, other: &SetHead, round: u32) -> bool
 
 /// Serves one contribution: updates the slot, and turns the packet into the answer if there is one.
 ///
-/// The caller has admitted the packet (section 7), except its check word, and nobody else changes its
-/// payload meanwhile. After an outcome whose action is Reply or Broadcast, header and payload are
+/// The caller has admitted the packet (section 7), except its check word, and nobody else changes
+/// its payload meanwhile. After an outcome whose action is Reply or Broadcast, header and payload are
 /// those of the answer, `header.lanes` words long.
 #[inline(always)]
 pub fn contribute<P: Payload + ?Sized>(

@@ -59,8 +59,8 @@ fn play_one<P: Ports>(
     Ok(())
 }
 
-/// One round after the other: rule 8.7 asks no more of a member than that it has begun the one before
-/// last.
+/// One round after the other: rule 24.5 asks no more of a member than that it has begun the one
+/// before last.
 fn rounds(ranks: u16) -> Vec<Packet> {
     (0..ROUNDS).flat_map(|round| (0..ranks).map(move |rank| contribution(rank, round))).collect()
 }

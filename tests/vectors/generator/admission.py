@@ -1,4 +1,4 @@
-"""Who is let in: section 7, as far as a datagram shows it. What is not admitted leaves no trace in any slot."""
+"""Admission, section 7, as far as a datagram shows it. What is not admitted leaves no trace."""
 
 from dataclasses import replace
 

@@ -150,8 +150,8 @@ fn workers_that_do_not_wait() {
     violates(&without(&[Rule::Wait]), FINISHES, 5);
 }
 
-/// Workers that wait never send what rule 8.7 is there to keep out; it is for those that do not, and
-/// for forged packets.
+/// Workers that wait never send what rule 8.7 is there to keep out; it is for those that do not,
+/// and for forged packets.
 #[test]
 fn rounds_before_the_last_one_is_complete() {
     changes_nothing(&without(&[Rule::OneBeforeComplete]));
