@@ -297,6 +297,22 @@ impl Builder {
     }
 }
 
+impl Communicator {
+    /// A builder:
+    /// `Communicator::builder().aggregator("10.0.0.1").job("train").rank(r).world_size(n).connect()?`.
+    pub fn builder() -> Builder {
+        Builder::default()
+    }
+
+    /// Connects with the settings of the environment, see [`Builder::env`].
+    ///
+    /// # Errors
+    /// As [`Builder::env`] and [`Builder::connect`].
+    pub fn from_env() -> Result<Self, Error> {
+        Self::builder().env()?.connect()
+    }
+}
+
 /// A shard's way to the aggregator and back.
 struct Path {
     identity: Identity,

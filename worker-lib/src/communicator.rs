@@ -9,7 +9,6 @@ use std::time::Duration;
 use switchml_protocol::header::Op;
 
 use crate::buffers::{Tensor, give, lend};
-use crate::builder::Builder;
 use crate::driver::{Seat, Shared, Snapshot, Wakers};
 use crate::error::Error;
 use crate::handle::{Handle, Whole};
@@ -107,20 +106,6 @@ pub struct Stats {
 }
 
 impl Communicator {
-    /// A builder:
-    /// `Communicator::builder().aggregator("10.0.0.1").job("train").rank(r).world_size(n).connect()?`.
-    pub fn builder() -> Builder {
-        Builder::default()
-    }
-
-    /// Connects with the settings of the environment, see [`Builder::env`].
-    ///
-    /// # Errors
-    /// As [`Builder::env`] and [`Builder::connect`].
-    pub fn from_env() -> Result<Self, Error> {
-        Self::builder().env()?.connect()
-    }
-
     pub(crate) fn new(threads: Vec<DataThread>, shared: Arc<Shared>, info: Info) -> Self {
         Self { threads, shared, info }
     }

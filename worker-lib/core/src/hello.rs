@@ -212,5 +212,4 @@ impl Hello {
 }
 
 #[cfg(test)]
-#[path = "hello_tests.rs"]
 mod tests;

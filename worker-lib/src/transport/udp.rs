@@ -330,5 +330,4 @@ fn timespec(duration: Duration) -> Timespec {
 }
 
 #[cfg(test)]
-#[path = "udp_tests.rs"]
 mod tests;

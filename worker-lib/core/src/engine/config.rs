@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use super::{Identity, RttLimits, WindowLimits, packet_len};
+use super::answer::Identity;
+use super::rtt::RttLimits;
+use super::window::WindowLimits;
+use crate::packet::packet_len;
 
 /// Bytes of packets outstanding at the start: two superpackets, which any switch port buffers.
 const INITIAL_WINDOW: usize = 128 << 10;
@@ -70,7 +73,7 @@ impl Config {
     /// `lanes` lanes and a rank that can receive `room` of them at once. The window takes up half
     /// of the slots at most, so that a lost chunk's slot is not waited for.
     pub fn new(identity: Identity, slots: u16, lanes: u16, room: u32, limits: Limits) -> Self {
-        let chunks = |bytes: usize| (bytes / packet_len(lanes)) as u32;
+        let chunks = |bytes: usize| (bytes / packet_len(lanes.into())) as u32;
         Self {
             identity,
             slots,
@@ -82,7 +85,7 @@ impl Config {
             },
             rtt: RttLimits {
                 initial: nanoseconds(TIMEOUT_INITIAL),
-                packet: packet_len(lanes) as u64 * 8 * 1_000_000_000 / SLOWEST_LINK,
+                packet: packet_len(lanes.into()) as u64 * 8 * 1_000_000_000 / SLOWEST_LINK,
                 floor: nanoseconds(TIMEOUT_FLOOR),
                 ceiling: nanoseconds(TIMEOUT_CEILING),
             },

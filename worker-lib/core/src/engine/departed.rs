@@ -1,6 +1,6 @@
 //! Ranks that have left in good order, and will not contribute any more.
 
-use super::Failure;
+use super::failure::Failure;
 
 /// See the [module's documentation](self).
 #[derive(Clone, Copy, Debug, Default)]

@@ -26,6 +26,7 @@
 //! losses that links do not have by themselves shrinks the window.
 
 mod answer;
+mod chunk;
 mod config;
 mod departed;
 mod failure;
@@ -35,13 +36,11 @@ mod stats;
 mod window;
 
 #[cfg(test)]
-mod network;
-#[cfg(test)]
 mod tests;
 
 use std::num::NonZeroU64;
 
-use switchml_protocol::header::{HEADER_LEN, Header, Kind, Op, flags};
+use switchml_protocol::header::{Header, Kind, flags};
 use switchml_protocol::{U16, U32, VERSION};
 
 use answer::Word;
@@ -51,6 +50,7 @@ use rtt::Rtt;
 use window::Window;
 
 pub use answer::Identity;
+pub use chunk::{Chunk, Completed, History, Part, Transmission};
 pub use config::{Config, DEADLINE, Limits, TIMEOUT, TIMEOUT_CEILING};
 pub use failure::{Failure, ranks_of};
 pub use rtt::RttLimits;
@@ -72,82 +72,6 @@ pub struct Waiting {
 /// at which it is asked, or within half the deadline. Whoever was missing before that may have come
 /// since, and what is wrong now is the way to the aggregator.
 const NEWS_LASTS: u64 = 4;
-
-/// What a chunk holds: a phase of its collective, and its place among the chunks of that phase.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Part {
-    /// Exponents of data chunks.
-    Exponents(usize),
-    /// The proof of the maximum in a chunk: of exponents in a float sum, else of data.
-    Witness(usize),
-    /// A data chunk before its exponent is known.
-    Speculative(usize),
-    /// A data chunk.
-    Data(usize),
-}
-
-/// One packet's worth of a collective, as the engine sees it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Chunk {
-    /// The collective that it belongs to. The caller's own.
-    pub collective: u64,
-    /// What it holds. The caller's own.
-    pub part: Part,
-    /// How lanes are combined.
-    pub op: Op,
-    /// 32-bit words of payload.
-    pub lanes: u16,
-    /// The collective's fingerprint.
-    pub fingerprint: u32,
-}
-
-/// What a chunk went through until its result came.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct History {
-    /// Time of its first transmission, in ns.
-    pub sent_at: u64,
-    /// Times that it was sent again because no answer came in time.
-    pub resent_by_timer: u32,
-    /// Times that it was sent again because results of later chunks came first.
-    pub resent_by_overtaking: u32,
-    /// Times that it was sent again to ask whether a late peer has come.
-    pub probes: u32,
-    /// PENDING answers.
-    pub pending: u32,
-    /// Bitmap of the ranks that were missing at the last PENDING.
-    pub missing: u64,
-}
-
-/// A chunk that has its result.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Completed {
-    /// The chunk.
-    pub chunk: Chunk,
-    /// Its way here.
-    pub history: History,
-}
-
-/// A packet to send: the caller adds the payload and, by [`Header::check_of`] with one
-/// contribution, the check word.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Transmission {
-    /// The header, except the check word.
-    pub header: Header,
-    /// The chunk whose payload it carries.
-    pub chunk: Chunk,
-}
-
-impl Transmission {
-    /// Bytes of the packet: header and payload.
-    pub fn packet_len(&self) -> usize {
-        packet_len(self.chunk.lanes)
-    }
-}
-
-/// Bytes of a packet of so many lanes.
-const fn packet_len(lanes: u16) -> usize {
-    HEADER_LEN + 4 * lanes as usize
-}
 
 /// The newest transmission known to have reached the aggregator.
 #[derive(Clone, Copy, Debug)]

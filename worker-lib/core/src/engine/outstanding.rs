@@ -2,7 +2,7 @@
 
 use std::num::NonZeroU64;
 
-use super::{Chunk, History};
+use super::chunk::{Chunk, History};
 
 /// A chunk that was sent and has no result yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,11 +1,14 @@
 //! Engines against the real aggregator, over networks fair and foul.
 
+mod network;
+
 use proptest::prelude::*;
 use switchml_protocol::EVERYONE;
+use switchml_protocol::header::{HEADER_LEN, Op};
 use zerocopy::{FromBytes, IntoBytes};
 
-use super::network::{EPOCH, FAIR, HOP, JOB, Network, Switch, Weather, chunk, config, packet};
 use super::*;
+use network::{EPOCH, FAIR, HOP, JOB, Network, Switch, Weather, chunk, config, packet};
 
 const MS: u64 = 1_000_000;
 

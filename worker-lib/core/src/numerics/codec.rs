@@ -6,8 +6,8 @@ use switchml_protocol::{LANES_PER_BLOCK, MAX_RANKS};
 use super::dtype::{DType, NumericsError, ReduceOp};
 use super::exponent::NON_FINITE;
 use super::fixed::{self, Fixed};
-use super::format::{Bf16, F16, F32, F64, Format};
-use super::{bytes, exponent, plain, triple};
+use super::format::{self, Bf16, F16, F32, F64, Format};
+use super::{bytes, plain, triple};
 
 /// How a collective's elements become lanes and its result's lanes become elements.
 ///
@@ -180,8 +180,8 @@ impl Codec {
         self.used_lanes(bytes).next_multiple_of(LANES_PER_BLOCK)
     }
 
-    /// This rank's exponent of a chunk: E with 2^E <= max|x| < 2^(E+1), [`exponent::ZERO`] when
-    /// every element is zero, [`exponent::NON_FINITE`] when any is infinite or NaN. `elements`:
+    /// This rank's exponent of a chunk: E with 2^E <= max|x| < 2^(E+1), [`super::exponent::ZERO`] when
+    /// every element is zero, [`super::exponent::NON_FINITE`] when any is infinite or NaN. `elements`:
     /// bytes of whole elements.
     pub fn exponent(self, elements: &[u8]) -> i32 {
         exponent_of(&self.0, elements)
@@ -212,8 +212,8 @@ impl Codec {
         decode(&self.0, payload, exponent, elements);
     }
 
-    /// Writes the result of a chunk that is never sent (see [`exponent::is_skipped`]): NaN for
-    /// [`exponent::NON_FINITE`], otherwise +0.0.
+    /// Writes the result of a chunk that is never sent (see [`super::exponent::is_skipped`]): NaN for
+    /// [`super::exponent::NON_FINITE`], otherwise +0.0.
     pub fn fill_skipped(self, exponent: i32, elements: &mut [u8]) {
         if exponent != NON_FINITE {
             elements.fill(0);
@@ -276,14 +276,14 @@ vectorised! {
 fn exponent_with(method: &Method, src: &[u8]) -> i32 {
     match *method {
         Method::FixedF32(_) | Method::NarrowF32(_) | Method::TripleF32(_) => {
-            exponent::exponent::<F32>(src)
+            format::largest_exponent::<F32>(src)
         }
-        Method::FixedF64(_) => exponent::exponent::<F64>(src),
+        Method::FixedF64(_) => format::largest_exponent::<F64>(src),
         Method::FixedF16(_) | Method::NarrowF16(_) | Method::TripleF16(_) => {
-            exponent::exponent::<F16>(src)
+            format::largest_exponent::<F16>(src)
         }
         Method::FixedBf16(_) | Method::NarrowBf16(_) | Method::TripleBf16(_) => {
-            exponent::exponent::<Bf16>(src)
+            format::largest_exponent::<Bf16>(src)
         }
         _ => 0,
     }

@@ -1,9 +1,6 @@
 //! The exponent of a chunk: what all ranks must agree on before its floats can be summed as
 //! integers.
 
-use super::bytes::elements;
-use super::format::Format;
-
 /// Exponent of a chunk whose elements are all zero: below every other, so MAX over ranks ignores
 /// it.
 pub const ZERO: i32 = i32::MIN;
@@ -14,13 +11,4 @@ pub const NON_FINITE: i32 = i32::MAX;
 /// or NaN.
 pub const fn is_skipped(exponent: i32) -> bool {
     exponent == ZERO || exponent == NON_FINITE
-}
-
-/// E with 2^E <= max|x| < 2^(E+1) over the elements, or a marker. Magnitudes order like their bits.
-#[inline(always)]
-pub(super) fn exponent<F: Format>(src: &[u8]) -> i32 {
-    let zero: F::Raw = bytemuck::Zeroable::zeroed();
-    let largest =
-        elements::<F::Raw>(src).map(F::magnitude).fold(zero, |a, b| if b > a { b } else { a });
-    F::exponent(largest)
 }

@@ -2,6 +2,7 @@
 
 use bytemuck::Pod;
 
+use super::bytes::elements;
 use super::exponent::{NON_FINITE, ZERO};
 
 /// A binary float format: 1 sign bit, an exponent field, `MANTISSA_BITS` stored bits of mantissa.
@@ -37,6 +38,15 @@ pub(super) trait Format {
             field - Self::BIAS
         }
     }
+}
+
+/// E with 2^E <= max|x| < 2^(E+1) over the elements, or a marker. Magnitudes order like their bits.
+#[inline(always)]
+pub(super) fn largest_exponent<F: Format>(src: &[u8]) -> i32 {
+    let zero: F::Raw = bytemuck::Zeroable::zeroed();
+    let largest =
+        elements::<F::Raw>(src).map(F::magnitude).fold(zero, |a, b| if b > a { b } else { a });
+    F::exponent(largest)
 }
 
 /// A float format that takes one lane per element: every number is exact in f64, with room for a

@@ -12,7 +12,7 @@ use switchml_protocol::slot::Slot;
 use switchml_protocol::{U16, U32};
 use zerocopy::{FromBytes, IntoBytes};
 
-use super::*;
+use super::super::*;
 
 pub const JOB: u16 = 3;
 pub const EPOCH: u32 = 0xE90C;

@@ -1,0 +1,76 @@
+//! Chunks: what the engine numbers, sends and hears of again.
+
+use switchml_protocol::header::{Header, Op};
+
+use crate::packet::packet_len;
+
+/// What a chunk holds: a phase of its collective, and its place among the chunks of that phase.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// Exponents of data chunks.
+    Exponents(usize),
+    /// The proof of the maximum in a chunk: of exponents in a float sum, else of data.
+    Witness(usize),
+    /// A data chunk before its exponent is known.
+    Speculative(usize),
+    /// A data chunk.
+    Data(usize),
+}
+
+/// One packet's worth of a collective, as the engine sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Chunk {
+    /// The collective that it belongs to. The caller's own.
+    pub collective: u64,
+    /// What it holds. The caller's own.
+    pub part: Part,
+    /// How lanes are combined.
+    pub op: Op,
+    /// 32-bit words of payload.
+    pub lanes: u16,
+    /// The collective's fingerprint.
+    pub fingerprint: u32,
+}
+
+/// What a chunk went through until its result came.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct History {
+    /// Time of its first transmission, in ns.
+    pub sent_at: u64,
+    /// Times that it was sent again because no answer came in time.
+    pub resent_by_timer: u32,
+    /// Times that it was sent again because results of later chunks came first.
+    pub resent_by_overtaking: u32,
+    /// Times that it was sent again to ask whether a late peer has come.
+    pub probes: u32,
+    /// PENDING answers.
+    pub pending: u32,
+    /// Bitmap of the ranks that were missing at the last PENDING.
+    pub missing: u64,
+}
+
+/// A chunk that has its result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Completed {
+    /// The chunk.
+    pub chunk: Chunk,
+    /// Its way here.
+    pub history: History,
+}
+
+/// A packet to send: the caller adds the payload and, by [`Header::check_of`] with one
+/// contribution, the check word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Transmission {
+    /// The header, except the check word.
+    pub header: Header,
+    /// The chunk whose payload it carries.
+    pub chunk: Chunk,
+}
+
+impl Transmission {
+    /// Bytes of the packet: header and payload.
+    pub fn packet_len(&self) -> usize {
+        packet_len(self.chunk.lanes.into())
+    }
+}
