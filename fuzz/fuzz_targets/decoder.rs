@@ -1,5 +1,5 @@
-//! Any frames at all through the aggregator: no panic, nothing that is not admitted touches a slot,
-//! and every answer is a whole frame with right lengths, checksum and check word.
+//! Any frames through the aggregator: no panic, what is not admitted touches no slot, and every
+//! answer is a whole frame with right lengths, checksum and check word.
 //!
 //! An input is a run of frames: one byte that says what is repaired in it, two with its length, and
 //! its bytes. Without the repairs hardly anything would get past the checksum of the IP header and

@@ -1,6 +1,6 @@
-//! Anything at all into a rank's receive path while it reduces tensors with others: nothing lands
-//! in a tensor but the true result, every datagram has exactly the effect that the specification
-//! gives it, and once the network is fair all calls end.
+//! Any datagrams into a rank's receive path while it reduces tensors with others: only the true
+//! result lands in a tensor, every datagram has exactly the effect that the specification gives it,
+//! and once the network is fair all calls end.
 //!
 //! A datagram that fits an outstanding chunk in every field and has the right check word cannot be
 //! told from the aggregator's. Those that come out so by accident, or because the fuzzer solves for

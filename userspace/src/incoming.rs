@@ -1,5 +1,5 @@
-//! Connections to the control plane, as they come in: whoever does not speak HTTP/2 at once is sent
-//! away, and where files run out, nobody is let in for a moment.
+//! Accepts connections to the control plane. Closes those that do not speak HTTP/2 at once, and
+//! pauses when the process runs out of files.
 
 use std::future::Future;
 use std::io;

@@ -1,4 +1,4 @@
-//! What a rank has yet to read of its events: as much as it may be, however slowly the rank reads.
+//! The events that a rank has not read yet: a bounded number, however slowly it reads.
 
 use std::collections::VecDeque;
 use std::pin::Pin;

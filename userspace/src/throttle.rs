@@ -1,5 +1,4 @@
-//! Log lines that strangers can cause, as often as they like: one at a time, with how many there
-//! were.
+//! Limits log lines that strangers can cause: one at a time, with the number of those left out.
 
 use std::time::{Duration, Instant};
 

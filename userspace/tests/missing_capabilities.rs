@@ -1,5 +1,5 @@
-//! Ranks that are told what a data plane lacks, as Tofino does, checks of maxima and lanes of two
-//! i16: over real sockets, by the API that training jobs use.
+//! Ranks over a data plane without checks of maxima and without i16 lanes, as on Tofino: real
+//! sockets, by the API that training jobs use.
 
 mod common;
 

@@ -1,4 +1,4 @@
-//! Refused requests as gRPC says them.
+//! The gRPC status of a refused request.
 
 use switchml_userspace_core::data_plane;
 use switchml_userspace_core::jobs::{JoinError, MemberError};

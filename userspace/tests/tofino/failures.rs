@@ -1,4 +1,4 @@
-//! What cannot be had, in one line that says what to do.
+//! Failures: each is one line that says what to do.
 
 use serde_json::Value;
 use switchml_bfrt_switch::Switch;

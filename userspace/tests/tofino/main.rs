@@ -1,5 +1,5 @@
-//! The daemon over a Tofino switch, as far as that can be had without one: over BFRT to a server
-//! that keeps tables, and says no, as a switch does.
+//! The daemon over BFRT, against a server that keeps tables and refuses requests as a Tofino switch
+//! does.
 
 mod command;
 #[path = "../common/mod.rs"]

@@ -1,4 +1,4 @@
-//! Which epoch comes next: none twice, none to be told from another.
+//! Which epoch comes next: never one twice, and none can be guessed from another.
 
 use std::hash::Hasher;
 

@@ -1,4 +1,4 @@
-//! Where at an interface frames are taken, and which place is the best one.
+//! Which hook of an interface takes frames, and which one is best.
 
 use std::fs::read_link;
 

@@ -1,5 +1,4 @@
-//! What the aggregator answers to: its addresses and its MACs, as the kernel's interfaces have them
-//! now.
+//! The addresses and MACs that the aggregator answers to, as its interfaces have them now.
 
 use std::collections::BTreeSet;
 use std::fmt;
