@@ -1,93 +1,42 @@
-//! The aggregator: the real job table and the real data plane in memory, and the thin layer between
-//! them that the gRPC service is in the product.
+//! The aggregator: the real control plane over the simulated data plane, and connections to it.
 
-use std::collections::{HashMap, HashSet};
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use rand::SeedableRng;
 use rand::rngs::StdRng;
-use switchml_protocol::aggregator::Tables;
-use switchml_protocol::header::{Header, Kind, Op, flags};
-use switchml_protocol::job::{ABORTED, Binding, JobEntry, OPEN, VACANT};
-use switchml_protocol::maps::{MAX_JOBS, MAX_SHARDS};
-use switchml_protocol::outcome::{Action, Outcome};
-use switchml_protocol::slot::{Slot, contribute};
-use switchml_protocol::{LANES_PER_BLOCK, MAX_RANKS, U16, U32, VERSION};
-use switchml_userspace_core::data_plane::{Fanout, JobSpec, Limits};
-use switchml_userspace_core::jobs::{Effect, GATHERING, JobTable, StreamId};
-use switchml_userspace_core::memory_tables::{MemoryTables, answer};
+use switchml_control::join_event;
+use switchml_protocol::job::Binding;
+use switchml_userspace_core::control_plane::{ControlPlane, Io, Timer};
+use switchml_userspace_core::data_plane::{Error, JobSpec, Limits};
+use switchml_userspace_core::jobs::{Epochs, Job, JobTable, Level, StreamId};
 use tracing::{debug, trace};
-use zerocopy::FromBytes;
 
-use crate::net::{
-    AGGREGATOR, Clock, Connection, Event, Message, Net, News, Violation, binding_of, ensure,
-    worker_of,
-};
+use crate::data_plane::DataPlane;
+use crate::net::{Clock, Connection, Event, Message, Net, News, Violation, binding_of};
 use crate::scenario::{Scenario, Time};
-use crate::tally::Fault;
-
-/// The interface of whoever is no worker.
-pub const STRANGER: usize = 60_000;
 
 /// See the module.
 pub struct Daemon {
-    tables: MemoryTables,
-    jobs: JobTable,
-    sessions: HashMap<Connection, StreamId>,
-    connections: HashMap<StreamId, Connection>,
-    /// Jobs that are open, by number.
-    specs: HashMap<u16, JobSpec>,
-    limits: Limits,
+    control_plane: ControlPlane<Connection>,
+    data_plane: DataPlane,
     down: bool,
-    /// Slots that some session used.
-    used_slots: HashSet<u32>,
-    /// Rounds that slots are in when a job starts, by the number of ranks' first worker.
-    origins: Vec<(std::ops::Range<usize>, u32)>,
-    open_fails: u32,
-    /// When contributions were taken in: by epoch, slot, round, rank.
-    arrivals: HashMap<(u32, u16, u32, u16), Time>,
-    scratch: Vec<u8>,
 }
 
 impl Daemon {
     /// A daemon without jobs.
     pub fn new(scenario: &Scenario) -> Self {
-        let limits = Limits {
-            shards: MAX_SHARDS as u16,
-            slots_per_shard: scenario.slots,
-            max_lanes: scenario.max_lanes,
-            max_ranks: MAX_RANKS as u16,
-            max_jobs: MAX_JOBS as u16,
-            checks_maxima: !scenario.unchecked_maxima,
-            i16_lanes: true,
-            port: AGGREGATOR.port(),
-            fanout: Fanout::Unicast,
-            durable: false,
-        };
-        let origins = scenario
-            .jobs
-            .iter()
-            .map(|job| (job.first_worker..job.first_worker + usize::from(job.ranks), job.origin));
+        let data_plane = DataPlane::new(scenario);
         Self {
-            tables: MemoryTables::new(),
-            jobs: JobTable::new(limits, None, StdRng::seed_from_u64(scenario.seed)),
-            sessions: HashMap::new(),
-            connections: HashMap::new(),
-            specs: HashMap::new(),
-            limits,
+            control_plane: control_plane(data_plane.limits(), scenario.seed),
+            data_plane,
             down: false,
-            used_slots: HashSet::new(),
-            origins: origins.collect(),
-            open_fails: scenario.open_fails,
-            arrivals: HashMap::new(),
-            scratch: Vec::new(),
         }
     }
 
     /// No more trouble with jobs that do not open.
     pub fn heal(&mut self) {
-        self.open_fails = 0;
+        self.data_plane.heal();
     }
 
     /// Whether nobody answers.
@@ -95,24 +44,19 @@ impl Daemon {
         self.down
     }
 
-    /// The job table, to look at.
-    pub fn jobs(&self) -> &JobTable {
-        &self.jobs
-    }
-
-    /// When a rank's contribution to a round was taken in, if it was.
-    pub fn arrival(&self, epoch: u32, slot: u16, round: u32, rank: u16) -> Option<Time> {
-        self.arrivals.get(&(epoch, slot, round, rank)).copied()
+    /// Its data plane, to look at.
+    pub fn data_plane(&self) -> &DataPlane {
+        &self.data_plane
     }
 
     /// Stops. In good order, it says why to all ranks; otherwise its host is gone.
     pub fn stop(&mut self, net: &mut Net, orderly: bool) {
         debug!("{} the aggregator is gone", Clock(net.now));
         if orderly {
-            let effects = self.jobs.shut_down();
-            self.perform(net, effects);
+            let (control_plane, io) = &mut self.io(net);
+            control_plane.shut_down(io);
         }
-        let mut connections: Vec<_> = self.sessions.keys().copied().collect();
+        let mut connections: Vec<_> = self.control_plane.streams().map(|(_, to)| *to).collect();
         connections.sort_unstable();
         for connection in connections {
             net.tell_worker(connection, News::Lost);
@@ -123,13 +67,21 @@ impl Daemon {
     /// A new daemon in this one's place.
     pub fn start_anew(&mut self, net: &mut Net) {
         debug!("{} another aggregator is there", Clock(net.now));
-        self.tables = MemoryTables::new();
-        self.jobs = JobTable::new(self.limits, None, StdRng::seed_from_u64(net.rng.any()));
-        self.sessions.clear();
-        self.connections.clear();
-        self.specs.clear();
-        self.used_slots.clear();
+        self.data_plane.start_anew();
+        self.control_plane = control_plane(self.data_plane.limits(), net.rng.any());
         self.down = false;
+    }
+
+    fn stream_of(&self, connection: Connection) -> Option<StreamId> {
+        let mut streams = self.control_plane.streams();
+        streams.find(|(_, to)| **to == connection).map(|(stream, _)| stream)
+    }
+
+    fn io<'a>(
+        &'a mut self,
+        net: &'a mut Net,
+    ) -> (&'a mut ControlPlane<Connection>, SimulatedIo<'a>) {
+        (&mut self.control_plane, SimulatedIo { net, data_plane: &mut self.data_plane })
     }
 
     /// A message over a control connection.
@@ -142,153 +94,63 @@ impl Daemon {
             }
             return;
         }
-        let is_known = self.sessions.contains_key(&connection);
+        if let Err(refused) = self.request(net, connection, message) {
+            net.tell_worker(connection, News::Refused(refused));
+        }
+    }
+
+    /// Fails with why it is refused.
+    fn request(
+        &mut self,
+        net: &mut Net,
+        connection: Connection,
+        message: Message,
+    ) -> Result<(), String> {
+        let stream = self.stream_of(connection);
+        let peer = Ipv4Addr::from(binding_of(net.worker_at(connection), 0).ip).into();
+        let (control_plane, io) = &mut self.io(net);
         match message {
-            Message::Join(joiner) => match self.jobs.join(&joiner) {
-                Ok((session, effects)) => {
-                    self.sessions.insert(connection, session);
-                    self.connections.insert(session, connection);
-                    self.perform(net, effects);
-                }
-                Err(error) => net.tell_worker(connection, News::Refused(error.to_string())),
-            },
+            Message::Join(joiner) => {
+                control_plane.join(io, &joiner, connection).map_err(|error| error.to_string())?;
+            }
             Message::Resume(id) => {
-                let peer = Ipv4Addr::from(binding_of(net.worker_at(connection), 0).ip);
-                match self.jobs.resume(id, peer.into()) {
-                    Ok((session, effects)) => {
-                        self.sessions.insert(connection, session);
-                        self.connections.insert(session, connection);
-                        self.perform(net, effects);
-                    }
-                    Err(error) => net.tell_worker(connection, News::Refused(error.to_string())),
-                }
+                control_plane
+                    .resume(io, id, peer, connection)
+                    .map_err(|error| error.to_string())?;
             }
             Message::Gone => {
-                if let Some(session) = self.end_session(connection) {
-                    let effects = self.jobs.disconnect(session);
-                    self.perform(net, effects);
+                if let Some(stream) = stream {
+                    control_plane.disconnect(io, stream, Duration::ZERO);
                 }
             }
             Message::Silent(time) => {
-                if let Some(session) = self.end_session(connection) {
-                    let effects = self.jobs.fall_silent(session, Duration::from_nanos(time));
-                    self.perform(net, effects);
+                if let Some(stream) = stream {
+                    control_plane.disconnect(io, stream, Duration::from_nanos(time));
                 }
             }
-            _ if !is_known => net.tell_worker(connection, News::Lost),
+            _ if stream.is_none() => io.net.tell_worker(connection, News::Lost),
             Message::Ready(id, lanes) => {
-                let binding = self.tables.binding(id.job as u16, id.rank as u16);
-                match self.jobs.ready(id, lanes.into(), binding) {
-                    Ok(effects) => self.perform(net, effects),
-                    Err(error) => net.tell_worker(connection, News::Refused(error.to_string())),
-                }
+                control_plane.ready(io, id, lanes.into()).map_err(|error| error.to_string())?;
             }
+            // Who reports or leaves does not wait for more than an answer.
             Message::ReportCalls(id, calls, named) => {
-                // As for goodbyes: the answer says nothing.
-                if let Ok(effects) = self.jobs.report_calls(id, calls, &named) {
-                    self.perform(net, effects);
-                }
+                drop(control_plane.report_calls(io, id, calls, &named));
             }
             Message::Leave(id, error, blamed) => {
-                // Who leaves does not wait for more than an answer.
-                if let Ok(effects) = self.jobs.leave(id, &error, &blamed) {
-                    self.perform(net, effects);
-                }
+                drop(control_plane.leave(io, id, &error, &blamed));
             }
         }
+        Ok(())
     }
 
-    fn end_session(&mut self, connection: Connection) -> Option<StreamId> {
-        let session = self.sessions.remove(&connection)?;
-        self.connections.remove(&session);
-        Some(session)
+    /// What the control plane has scheduled is due.
+    pub fn on_timer(&mut self, net: &mut Net, timer: Timer) {
+        let (control_plane, io) = &mut self.io(net);
+        control_plane.on_timer(io, timer);
     }
 
-    /// The time to report different calls is over.
-    pub fn conclude(&mut self, net: &mut Net, job: u16, epoch: u32) {
-        let effects = self.jobs.conclude(job, epoch);
-        self.perform(net, effects);
-    }
-
-    fn perform(&mut self, net: &mut Net, effects: Vec<Effect>) {
-        for effect in effects {
-            match effect {
-                Effect::Open(spec) if net.rng.chance(self.open_fails) => {
-                    net.tally.fault(Fault::OpenFailure);
-                    let instead = self.jobs.fail(spec.number, "the aggregator failed: no luck");
-                    return self.perform(net, instead);
-                }
-                Effect::Open(spec) => {
-                    debug!("{} open {spec:?}", Clock(net.now));
-                    if !spec.slots.clone().all(|slot| self.used_slots.insert(slot)) {
-                        net.tally.fault(Fault::SameSlots);
-                    }
-                    if !self.specs.is_empty() {
-                        net.tally.fault(Fault::SharedPool);
-                    }
-                    self.tables.open(&spec);
-                    self.specs.insert(spec.number, spec);
-                }
-                Effect::Start(job) => self.start(net, job),
-                Effect::Gather(job, epoch) => {
-                    net.schedule(
-                        net.now + GATHERING.as_nanos() as Time,
-                        Event::Conclude(job, epoch),
-                    );
-                }
-                Effect::Abort(job) => self.tables.set_state(job, ABORTED),
-                // This data plane ends with its daemon.
-                Effect::KeepEpochs(..) | Effect::Save(_) => {}
-                Effect::Close(job) => {
-                    self.tables.set_state(job, VACANT);
-                    self.specs.remove(&job);
-                }
-                Effect::Tell(session, event) => {
-                    if let Some(connection) = self.connections.get(&session) {
-                        net.tell_worker(*connection, News::Event(event));
-                    }
-                }
-                Effect::End(session) => {
-                    if let Some(connection) = self.connections.remove(&session) {
-                        self.sessions.remove(&connection);
-                        net.tell_worker(connection, News::Lost);
-                    }
-                }
-            }
-        }
-    }
-
-    /// All ranks are ready. Where the scenario wants a later round than 0, the slots become as if
-    /// the rounds before were done.
-    fn start(&mut self, net: &mut Net, number: u16) {
-        let Some(spec) = self.specs.get(&number) else { return };
-        let Some(binding) = self.tables.binding(number, 0) else { return };
-        let worker = worker_of(&binding);
-        let origin = self
-            .origins
-            .iter()
-            .find(|(workers, _)| workers.contains(&worker))
-            .map_or(0, |(_, origin)| *origin);
-        if origin == 0 {
-            return;
-        }
-        net.tally.fault(Fault::Wrap);
-        let slot = slot_before(origin, &spec.entry(OPEN));
-        for index in spec.slots.clone() {
-            self.tables.with_slot(index, |entry| {
-                entry.clone_from(&slot);
-                Outcome::Completed
-            });
-        }
-    }
-
-    /// Whether it verifies maxima, and gives them with a check word.
-    pub fn checks_maxima(&self) -> bool {
-        self.limits.checks_maxima
-    }
-
-    /// A datagram from `binding`. `header_intact`: whether no more than its lanes and check word
-    /// may be other than they were sent.
+    /// A datagram from `binding`. `header_intact`: whether no more than its lanes and check word may
+    /// be other than they were sent.
     pub fn serve(
         &mut self,
         net: &mut Net,
@@ -300,106 +162,69 @@ impl Daemon {
         if self.down {
             return Ok(());
         }
-        let mut scratch = std::mem::take(&mut self.scratch);
-        scratch.clear();
-        scratch.extend_from_slice(packet);
-        if !self.limits.checks_maxima && header_intact && overlook(&mut scratch) {
-            net.tally.fault(Fault::Overlooked);
-        }
-        let outcome = self.tables.serve(&mut scratch, binding, congested);
-        net.tally.outcomes[outcome as usize] += 1;
-        trace!("{} {outcome:?} from {}", Clock(net.now), worker_of(binding));
-        ensure!(
-            outcome != Outcome::WrongRound,
-            "REJECT(ROUND): {packet:02x?} from worker {}",
-            worker_of(binding)
-        );
-        if matches!(outcome, Outcome::Started | Outcome::Added | Outcome::Completed)
-            && let Ok((header, _)) = Header::ref_from_prefix(packet)
-        {
-            let key =
-                (header.epoch.get(), header.slot.get(), header.round.get(), header.rank.get());
-            self.arrivals.insert(key, net.now);
-        }
-        let answered = matches!(outcome.action(), Action::Reply | Action::Broadcast);
-        ensure!(
-            !answered || worker_of(binding) != STRANGER,
-            "{outcome:?} for a stranger: {packet:02x?}"
-        );
-        if answered && let Some(answer) = answer(&scratch) {
-            let mut answer = answer.to_vec();
-            if !self.limits.checks_maxima {
-                uncheck(&mut answer);
-            }
-            let answer = &answer[..];
-            match outcome.action() {
-                Action::Reply => net.to_worker(worker_of(binding), binding.port.get(), answer),
-                _ => {
-                    let job =
-                        Header::ref_from_prefix(answer).map_or(0, |(header, _)| header.job.get());
-                    for binding in
-                        self.tables.audience(job).into_iter().flat_map(|(_, bindings)| bindings)
-                    {
-                        net.to_worker(worker_of(&binding), binding.port.get(), answer);
-                    }
-                }
-            }
-        }
-        self.scratch = scratch;
+        self.data_plane.serve(net, binding, packet, congested, header_intact)
+    }
+}
+
+fn control_plane(limits: Limits, seed: u64) -> ControlPlane<Connection> {
+    ControlPlane::new(JobTable::new(limits, None, StdRng::seed_from_u64(seed)))
+}
+
+/// What the control plane does, in the simulated network.
+struct SimulatedIo<'a> {
+    net: &'a mut Net,
+    data_plane: &'a mut DataPlane,
+}
+
+impl Io for SimulatedIo<'_> {
+    type Stream = Connection;
+
+    fn open(&mut self, job: &JobSpec) -> Result<(), Error> {
+        self.data_plane.open(self.net, job)
+    }
+
+    fn start(&mut self, job: u16) -> Result<(), Error> {
+        self.data_plane.start(self.net, job);
         Ok(())
     }
-}
 
-/// Takes the lanes of a contribution to a maximum for what was sent; whether they are not.
-fn overlook(packet: &mut [u8]) -> bool {
-    let Ok((header, payload)) = Header::mut_from_prefix(packet) else { return false };
-    let Ok(lanes) = <[U32]>::ref_from_bytes(payload) else { return false };
-    if header.kind != Kind::Contribution as u8 || header.op != Op::MaxI32 as u8 {
-        return false;
+    fn abort(&mut self, job: u16) -> Result<(), Error> {
+        self.data_plane.abort(job);
+        Ok(())
     }
-    let sum = lanes.iter().fold(0u32, |sum, lane| sum.wrapping_add(lane.get()));
-    let check = header.check_of(sum, 1);
-    let differs = header.check.get() != check;
-    header.check.set(check);
-    differs
-}
 
-/// Takes the check word from the RESULT of a maximum.
-fn uncheck(answer: &mut [u8]) {
-    if let Ok((header, _)) = Header::mut_from_prefix(answer)
-        && header.kind == Kind::Result as u8
-        && header.op == Op::MaxI32 as u8
-    {
-        header.flags &= !flags::CHECKED;
-        header.check.set(0);
+    fn close(&mut self, job: u16) -> Result<(), Error> {
+        self.data_plane.close(job);
+        Ok(())
     }
-}
 
-/// A slot that has completed the two rounds before `origin`: rounds 0 and 1 are played, then
-/// renumbered.
-fn slot_before(origin: u32, job: &JobEntry) -> Slot {
-    let mut slot = Slot::default();
-    for (round, rank) in (0..2).flat_map(|round| (0..job.ranks).map(move |rank| (round, rank))) {
-        let mut header = Header {
-            version: VERSION,
-            kind: Kind::Contribution as u8,
-            job: U16::ZERO,
-            epoch: U32::new(job.epoch),
-            rank: U16::new(rank as u16),
-            slot: U16::ZERO,
-            round: U32::new(round),
-            op: Op::SumI32 as u8,
-            flags: flags::CHECKED,
-            lanes: U16::new(LANES_PER_BLOCK as u16),
-            fingerprint: U32::ZERO,
-            check: U32::ZERO,
-            aux: U32::ZERO,
-        };
-        header.check.set(header.check_of(0, 1));
-        contribute(job, &mut slot, Op::SumI32, &mut header, &mut [U32::ZERO; LANES_PER_BLOCK][..]);
+    fn binding(&mut self, job: u16, rank: u16) -> Result<Option<Binding>, Error> {
+        Ok(self.data_plane.binding(job, rank))
     }
-    for (set, parity) in slot.sets.iter_mut().zip(0..) {
-        set.head.round = origin.wrapping_sub(2 - ((parity ^ origin) & 1));
+
+    // This data plane ends with its daemon: nothing is kept.
+
+    fn save(&mut self, _job: &Job) -> Result<(), Error> {
+        Ok(())
     }
-    slot
+
+    fn keep_epochs(&mut self, _epochs: &Epochs) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn tell(&mut self, stream: &Connection, event: join_event::Event) {
+        self.net.tell_worker(*stream, News::Event(event));
+    }
+
+    fn end(&mut self, stream: Connection) {
+        self.net.tell_worker(stream, News::Lost);
+    }
+
+    fn schedule(&mut self, after: Duration, timer: Timer) {
+        self.net.schedule(self.net.now + after.as_nanos() as Time, Event::Timer(timer));
+    }
+
+    fn log(&mut self, _level: Level, line: &str) {
+        debug!("{} {line}", Clock(self.net.now));
+    }
 }

@@ -8,7 +8,7 @@
 //! | [`program`] | what ranks call, and what must come out |
 //! | [`net`], [`link`] | time, packets and messages under way, and what happens to them |
 //! | [`worker`] | a rank's process around HELLO and endpoint |
-//! | [`daemon`] | the aggregator: job table and data plane |
+//! | [`daemon`], [`data_plane`] | the aggregator: control plane and data plane |
 //! | [`oracle`] | what was promised, checked as it happens |
 //! | [`world`] | one run |
 //! | [`campaign`] | many runs |
@@ -21,6 +21,7 @@
 
 pub mod campaign;
 pub mod daemon;
+pub mod data_plane;
 pub mod link;
 pub mod net;
 pub mod oracle;

@@ -8,6 +8,7 @@ use switchml_control::join_event;
 use switchml_protocol::header::{HEADER_LEN, Header, Kind};
 use switchml_protocol::job::Binding;
 use switchml_protocol::{DATA_PORT, U16};
+use switchml_userspace_core::control_plane::Timer;
 use switchml_userspace_core::jobs::{Joiner, MemberId};
 use tracing::trace;
 use zerocopy::FromBytes;
@@ -66,8 +67,8 @@ pub enum Event {
     Turn(usize),
     /// A message reaches the daemon.
     AtDaemon(Connection, Message),
-    /// The time to report different calls is over, for a job and its epoch.
-    Conclude(u16, u32),
+    /// What the control plane has scheduled is due.
+    Timer(Timer),
     /// A message reaches the worker's end of a connection.
     News(Connection, News),
     /// A worker is started.

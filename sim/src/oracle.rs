@@ -251,9 +251,9 @@ impl Oracle {
         match end {
             End::Failed(failure) => {
                 let Some(standing) = standing else { return Ok(()) };
-                session.oracle(failure, &standing, daemon, is_damaged)
+                session.check_failure(failure, &standing, daemon, is_damaged)
             }
-            End::Aborted { calls, .. } if !calls.is_empty() => session.judge_calls(calls),
+            End::Aborted { calls, .. } if !calls.is_empty() => session.check_calls(calls),
             End::Aborted { reason, ranks, .. } => {
                 for named in ranks {
                     let named_end = session.ends.get(named);
@@ -281,7 +281,7 @@ impl Oracle {
 
 impl Session {
     /// Whether ranks made the calls that they are said to have made, and whether these differ.
-    fn judge_calls(&self, told: &[MadeCall]) -> Result<(), Violation> {
+    fn check_calls(&self, told: &[MadeCall]) -> Result<(), Violation> {
         for MadeCall { ranks, number, call } in told {
             for rank in ranks {
                 let made = self
@@ -304,7 +304,7 @@ impl Session {
     }
 
     /// Whether a failure of the data path names who is at fault.
-    fn oracle(
+    fn check_failure(
         &self,
         failure: &Failure,
         standing: &Standing,
@@ -318,22 +318,7 @@ impl Session {
             Failure::Round { ours, newest } => Err(Violation(format!(
                 "rank {rank} was refused: in round {ours}, the aggregator in {newest}"
             ))),
-            Failure::Departed(named) => {
-                for named in ranks_of(named) {
-                    let left = self.ends.get(&named.into()) == Some(&End::Finished);
-                    let made = |call: &Call, rank| {
-                        call.called.get(&rank).map(|(step, _): &(Step, Time)| step.call)
-                    };
-                    let alone = |call: &Call| {
-                        made(call, rank).is_some() && made(call, rank) != made(call, named)
-                    };
-                    ensure!(
-                        left && self.calls.values().any(alone),
-                        "rank {rank} says that rank {named} has left ({left}) without having made all of its calls"
-                    );
-                }
-                Ok(())
-            }
+            Failure::Departed(named) => self.check_departed(rank, named),
             Failure::Mismatch { first, dissenter, .. } => {
                 let differ = self.calls.values().any(|call| {
                     let of = |rank: u16| call.called.get(&rank).map(|(step, _)| step.call);
@@ -348,7 +333,9 @@ impl Session {
             Failure::Missing(named) => {
                 let arrived = |named: u16| {
                     oldest
-                        .and_then(|(slot, round)| daemon.arrival(epoch, slot, round, named))
+                        .and_then(|(slot, round)| {
+                            daemon.data_plane().arrival(epoch, slot, round, named)
+                        })
                         .unwrap_or(Time::MAX)
                 };
                 let innocent: Vec<_> =
@@ -374,13 +361,30 @@ impl Session {
             }
             Failure::Maximum => {
                 ensure!(
-                    is_damaged && !daemon.checks_maxima(),
+                    is_damaged && !daemon.data_plane().limits().checks_maxima,
                     "rank {rank} calls a maximum wrong, which nothing spoils"
                 );
                 Ok(())
             }
             Failure::Aborted => Ok(()),
         }
+    }
+
+    /// Whether these ranks have left, and this one has made a call that they have not.
+    fn check_departed(&self, rank: u16, named: u64) -> Result<(), Violation> {
+        for named in ranks_of(named) {
+            let left = self.ends.get(&named.into()) == Some(&End::Finished);
+            let made = |call: &Call, rank| {
+                call.called.get(&rank).map(|(step, _): &(Step, Time)| step.call)
+            };
+            let alone =
+                |call: &Call| made(call, rank).is_some() && made(call, rank) != made(call, named);
+            ensure!(
+                left && self.calls.values().any(alone),
+                "rank {rank} says that rank {named} has left ({left}) without having made all of its calls"
+            );
+        }
+        Ok(())
     }
 }
 

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use switchml_control::{Aborted, Call, join_event};
 use switchml_protocol::header::{HEADER_LEN, Header};
+use switchml_userspace_core::control_plane::{PING_INTERVAL, PING_TIMEOUT};
 use switchml_userspace_core::jobs::{Joiner, MemberId, Threads};
 use switchml_worker_core::CallStats;
 use switchml_worker_core::buffer::Buffer;
@@ -30,8 +31,8 @@ use crate::tally::Fault;
 
 /// How long the data thread waits to hear why the job was aborted.
 const REASON: Time = SECOND;
-/// How long the daemon waits for a connection that does not answer.
-pub const PING: (Time, Time) = (SECOND, 4 * SECOND);
+/// How often the daemon pings, and how long it waits for an answer.
+const PING: (Time, Time) = (PING_INTERVAL.as_nanos() as Time, PING_TIMEOUT.as_nanos() as Time);
 
 /// A rank's process.
 pub struct Worker {

@@ -7,7 +7,8 @@ use switchml_protocol::{LANES_PER_BLOCK, U32};
 use tracing::debug;
 use zerocopy::FromBytes;
 
-use crate::daemon::{Daemon, STRANGER};
+use crate::daemon::Daemon;
+use crate::data_plane::STRANGER;
 use crate::net::{Clock, Event, Net, Violation, binding_of};
 use crate::oracle::{End, Oracle};
 use crate::scenario::{Incident, MS, SECOND, Scenario, Time};
@@ -136,7 +137,7 @@ impl World {
             Event::AtDaemon(connection, message) => {
                 self.daemon.hear(&mut self.net, connection, message)
             }
-            Event::Conclude(job, epoch) => self.daemon.conclude(&mut self.net, job, epoch),
+            Event::Timer(timer) => self.daemon.on_timer(&mut self.net, timer),
             Event::AtWorker { worker, port, packet, congested, intact } => {
                 if worker == STRANGER {
                     return Ok(());

@@ -17,7 +17,7 @@ use switchml_userspace::data_plane::software::Software;
 use switchml_userspace::data_plane::xdp::{self, PinError, XdpDataPlane};
 use switchml_userspace::data_plane::{DataPlane, EventSender};
 use switchml_userspace::events;
-use switchml_userspace::service::ControlPlane;
+use switchml_userspace::service::Service;
 use switchml_userspace_core::jobs::JobTable;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
@@ -55,8 +55,8 @@ pub async fn run(options: Options) -> anyhow::Result<()> {
     tokio::spawn(events::log(event_receiver));
     let rng: StdRng = rand::make_rng();
     let table = JobTable::new(limits, options.data_address, rng);
-    let control_plane = ControlPlane::new(table, Arc::clone(&data_plane));
-    control_plane.restore()?;
+    let service = Service::new(table, Arc::clone(&data_plane));
+    service.restore()?;
     info!("ready: control {control_address}, data port {}", limits.port);
     let stop = async move {
         tokio::select! {
@@ -65,7 +65,7 @@ pub async fn run(options: Options) -> anyhow::Result<()> {
         }
         info!("stopping");
     };
-    let served = control_plane.serve(listener, stop).await.context("the control plane failed");
+    let served = service.serve(listener, stop).await.context("the control plane failed");
     data_plane.stop();
     served
 }

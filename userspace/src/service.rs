@@ -1,40 +1,35 @@
-//! The control plane's gRPC service: a thin layer over the [`JobTable`], which decides, and the
-//! [`DataPlane`], which does.
+//! The control plane's gRPC service: requests to the [`ControlPlane`], which decides, and answers
+//! from it.
 
+mod daemon_io;
+mod event_stream;
 mod status;
 
-use std::collections::HashMap;
 use std::net::IpAddr;
-use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use switchml_control as control;
 use switchml_control::aggregator_server::{Aggregator, AggregatorServer};
-use switchml_control::join_event::Event;
 use switchml_protocol::outcome::Outcome;
+use switchml_userspace_core::control_plane::{
+    ControlPlane, PING_INTERVAL, PING_TIMEOUT, RequestError,
+};
+use switchml_userspace_core::jobs::{JobTable, Joiner, MemberError, MemberId, Threads};
 use tokio::net::TcpListener;
-use tokio::time::{Instant, MissedTickBehavior};
-use tokio_stream::Stream;
+use tokio::time::MissedTickBehavior;
 use tonic::transport::Server;
 use tonic::{Request, Response, Status};
-use tracing::{error, warn};
+use tracing::warn;
 
-use crate::data_plane::{self, DataPlane, Saved};
+use crate::data_plane::{self, DataPlane};
 use crate::incoming::{Peer, Pulse, incoming};
-use crate::mailbox::{Receiver, Sender, mailbox};
+use crate::mailbox::{Sender, mailbox};
 use crate::throttle::Throttle;
-use status::{internal, join_refused, member_refused};
-use switchml_userspace_core::jobs::{
-    Effect, GATHERING, JobTable, Joiner, MemberError, MemberId, StreamId, Threads,
-};
+use daemon_io::DaemonIo;
+pub use event_stream::EventStream;
+use status::{internal, join_refused, request_failed};
 
-/// How often the daemon pings a connection, and how long it waits for an answer: a host that dies
-/// without a word is noticed within the sum of the two. Long enough that a process starved of its
-/// CPU is not taken for dead.
-const PING_INTERVAL: Duration = Duration::from_secs(1);
-const PING_TIMEOUT: Duration = Duration::from_secs(4);
 /// Requests under way on one connection: a rank has its stream and one more, and a few ranks may
 /// share a connection.
 const MAX_REQUESTS: u32 = 100;
@@ -42,42 +37,32 @@ const MAX_REQUESTS: u32 = 100;
 const MAX_MESSAGE_LEN: usize = 256 << 10;
 /// How often the data plane's ports are looked at.
 const PORTS_INTERVAL: Duration = Duration::from_millis(500);
-/// How long ranks may take to come back after a restart: several of their attempts.
-const RESUME_GRACE: Duration = Duration::from_secs(5);
 /// How long streams may take to tell their ranks that the daemon stops.
 const GRACE: Duration = Duration::from_millis(500);
 
-/// The control plane. Clones share one state.
+/// The service. Clones share one state.
 #[derive(Clone)]
-pub struct ControlPlane {
-    core: Arc<Mutex<Core>>,
+pub struct Service {
+    state: Arc<Mutex<State>>,
     data_plane: Arc<dyn DataPlane>,
 }
 
-struct Core {
-    table: JobTable,
-    streams: HashMap<StreamId, Sender>,
-    data_plane: Arc<dyn DataPlane>,
+struct State {
+    control_plane: ControlPlane<Sender>,
+    io: DaemonIo,
     /// Requests of nobody's, which anybody can send.
     refusals: Throttle,
-    /// The core itself, for what it has to do later.
-    myself: Weak<Mutex<Core>>,
 }
 
-impl ControlPlane {
-    /// A control plane without jobs.
+impl Service {
+    /// A service without jobs.
     pub fn new(table: JobTable, data_plane: Arc<dyn DataPlane>) -> Self {
-        let core = Arc::new_cyclic(|myself| {
-            let (data_plane, myself) = (Arc::clone(&data_plane), Weak::clone(myself));
-            Mutex::new(Core {
-                table,
-                streams: HashMap::new(),
-                data_plane,
-                refusals: Throttle::default(),
-                myself,
-            })
+        let state = Arc::new_cyclic(|state| {
+            let io = DaemonIo { data_plane: Arc::clone(&data_plane), state: Weak::clone(state) };
+            let control_plane = ControlPlane::new(table);
+            Mutex::new(State { control_plane, io, refusals: Throttle::default() })
         });
-        Self { core, data_plane }
+        Self { state, data_plane }
     }
 
     /// Takes back what an earlier daemon left in the data plane, before anything is served.
@@ -86,10 +71,9 @@ impl ControlPlane {
     ///
     /// When the kernel refuses to tell.
     pub fn restore(&self) -> Result<(), data_plane::Error> {
-        if let Some(Saved { jobs, epochs }) = self.data_plane.saved()? {
-            let mut core = self.lock();
-            let effects = core.table.restore(jobs, epochs);
-            core.perform(effects);
+        if let Some(saved) = self.data_plane.saved()? {
+            let State { control_plane, io, .. } = &mut *self.lock();
+            control_plane.restore(io, saved);
         }
         Ok(())
     }
@@ -120,175 +104,65 @@ impl ControlPlane {
         tokio::pin!(serving);
         tokio::select! {
             result = &mut serving => return result,
-            () = self.watch() => unreachable!("it goes on for ever"),
+            () = self.watch_ports() => unreachable!("it goes on for ever"),
             () = stop => {}
         }
-        self.lock().shut_down();
+        {
+            let State { control_plane, io, .. } = &mut *self.lock();
+            control_plane.shut_down(io);
+        }
         let _ = stopping.send(());
         // A client that keeps its connection open does not hold up the daemon.
         tokio::time::timeout(GRACE, serving).await.unwrap_or(Ok(()))
     }
 
-    /// Ends jobs whose ranks did not come back after a restart, or cannot be reached any more.
-    async fn watch(&self) {
-        let mut grace = Some(Instant::now() + RESUME_GRACE);
+    /// Ends jobs whose ranks cannot be reached any more.
+    async fn watch_ports(&self) {
         let mut ticks = tokio::time::interval(PORTS_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
-            let lost = self.data_plane.lost_ports();
-            let mut core = self.lock();
-            for port in lost {
-                let effects = core.table.lose_port(port.index, &port.what);
-                core.perform(effects);
-            }
-            if grace.take_if(|end| Instant::now() >= *end).is_some() {
-                let effects = core.table.expire();
-                core.perform(effects);
+            for port in self.data_plane.lost_ports() {
+                let State { control_plane, io, .. } = &mut *self.lock();
+                control_plane.lose_port(io, port.index, &port.what);
             }
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Core> {
-        lock(&self.core)
+    fn lock(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
+    }
+
+    /// Makes a member's request. Logs now and then what no member may have sent.
+    fn request<T, E: Into<RequestError>>(
+        &self,
+        name: &str,
+        peer: IpAddr,
+        request: impl FnOnce(&mut ControlPlane<Sender>, &mut DaemonIo) -> Result<T, E>,
+    ) -> Result<T, Status> {
+        let State { control_plane, io, refusals } = &mut *self.lock();
+        request(control_plane, io).map_err(|error| {
+            let error = error.into();
+            if matches!(error, RequestError::Member(MemberError::NoMember { .. }))
+                && let Some(times) = refusals.pass(Instant::now())
+            {
+                warn!(
+                    "{name} from {peer} refused: {error} ({times} refused since this was last said)"
+                );
+            }
+            request_failed(error)
+        })
     }
 }
 
 /// A panic in a handler must not take the other jobs down; the table's methods change it at their
 /// very end.
-fn lock(core: &Mutex<Core>) -> MutexGuard<'_, Core> {
-    core.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-impl Core {
-    fn perform(&mut self, effects: Vec<Effect>) {
-        for effect in effects {
-            if let Err((job, error)) = self.perform_one(effect) {
-                error!("job {job}: {error}");
-                // What is left of the effects is news of a job that has failed.
-                let instead = self.table.fail(job, &format!("the aggregator failed: {error}"));
-                return self.perform(instead);
-            }
-        }
-    }
-
-    /// Fails with the number of a job that cannot go on.
-    fn perform_one(&mut self, effect: Effect) -> Result<(), (u16, data_plane::Error)> {
-        match effect {
-            Effect::KeepEpochs(job, epochs) => {
-                self.data_plane.keep_epochs(&epochs).map_err(|error| (job, error))?
-            }
-            Effect::Open(spec) => {
-                self.data_plane.open(&spec).map_err(|error| (spec.number, error))?
-            }
-            Effect::Start(job) => self.data_plane.start(job).map_err(|error| (job, error))?,
-            Effect::Abort(job) => log_failure(job, self.data_plane.abort(job)),
-            Effect::Close(job) => log_failure(job, self.data_plane.close(job)),
-            // Without it the job goes on, and ends if the daemon should die.
-            Effect::Save(job) => log_failure(job.number, self.data_plane.save(&job)),
-            Effect::Tell(session, event) => self.tell(session, event),
-            Effect::End(session) => drop(self.streams.remove(&session)),
-            Effect::Gather(job, epoch) => self.conclude_later(job, epoch),
-        }
-        Ok(())
-    }
-
-    fn tell(&self, session: StreamId, event: Event) {
-        if let Some(stream) = self.streams.get(&session) {
-            stream.send(event);
-        }
-    }
-
-    fn conclude_later(&self, job: u16, epoch: u32) {
-        let core = Weak::clone(&self.myself);
-        tokio::spawn(async move {
-            tokio::time::sleep(GATHERING).await;
-            if let Some(core) = core.upgrade() {
-                let mut core = lock(&core);
-                let effects = core.table.conclude(job, epoch);
-                core.perform(effects);
-            }
-        });
-    }
-
-    /// The stream of a new session.
-    fn open_stream(
-        &mut self,
-        session: StreamId,
-        pulse: Pulse,
-        control_plane: ControlPlane,
-    ) -> EventStream {
-        let (sender, events) = mailbox();
-        self.streams.insert(session, sender);
-        EventStream { events, session, pulse, control_plane }
-    }
-
-    /// Logs what no member may have sent, now and then.
-    fn check<T>(
-        &mut self,
-        request: &str,
-        peer: IpAddr,
-        result: Result<T, MemberError>,
-    ) -> Result<T, Status> {
-        if let Err(refused @ MemberError::NoMember { .. }) = &result
-            && let Some(times) = self.refusals.pass(std::time::Instant::now())
-        {
-            warn!(
-                "{request} from {peer} refused: {refused} ({times} refused since this was last said)"
-            );
-        }
-        result.map_err(member_refused)
-    }
-
-    /// A stream has ended, after its connection has been silent for so long.
-    fn disconnect(&mut self, session: StreamId, silence: Duration) {
-        self.streams.remove(&session);
-        let effects = if silence < PING_TIMEOUT {
-            self.table.disconnect(session)
-        } else {
-            self.table.fall_silent(session, silence)
-        };
-        self.perform(effects);
-    }
-
-    fn shut_down(&mut self) {
-        let effects = self.table.shut_down();
-        self.perform(effects);
-    }
-}
-
-/// What fails here leaves nobody to tell.
-fn log_failure(job: u16, result: Result<(), data_plane::Error>) {
-    if let Err(error) = result {
-        error!("job {job}: {error}");
-    }
-}
-
-/// What a rank hears; its end tells the job table that the rank is gone.
-pub struct EventStream {
-    events: Receiver,
-    session: StreamId,
-    pulse: Pulse,
-    control_plane: ControlPlane,
-}
-
-impl Stream for EventStream {
-    type Item = Result<control::JoinEvent, Status>;
-
-    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        let event = Pin::new(&mut self.events).poll_next(context);
-        event.map(|event| event.map(|event| Ok(control::JoinEvent { event: Some(event) })))
-    }
-}
-
-impl Drop for EventStream {
-    fn drop(&mut self) {
-        self.control_plane.lock().disconnect(self.session, self.pulse.silence());
-    }
+fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[tonic::async_trait]
-impl Aggregator for ControlPlane {
+impl Aggregator for Service {
     type JoinStream = EventStream;
     type ResumeStream = EventStream;
 
@@ -306,11 +180,10 @@ impl Aggregator for ControlPlane {
         };
         let threads = Threads { most: data_threads, host };
         let joiner = Joiner { name: job_name, rank, world_size, peer, local, threads };
-        let mut core = self.lock();
-        let (session, effects) = core.table.join(&joiner).map_err(join_refused)?;
-        let stream = core.open_stream(session, pulse, self.clone());
-        core.perform(effects);
-        Ok(Response::new(stream))
+        let (sender, events) = mailbox();
+        let State { control_plane, io, .. } = &mut *self.lock();
+        let id = control_plane.join(io, &joiner, sender).map_err(join_refused)?;
+        Ok(Response::new(EventStream { events, id, pulse, service: self.clone() }))
     }
 
     async fn resume(
@@ -320,13 +193,12 @@ impl Aggregator for ControlPlane {
         let (peer, _) = addresses(&request)?;
         let pulse = pulse(&request)?;
         let control::ResumeRequest { job, epoch, rank, control_secret } = request.into_inner();
-        let id = MemberId { job, epoch, rank, secret: control_secret };
-        let mut core = self.lock();
-        let resumed = core.table.resume(id, peer);
-        let (session, effects) = core.check("Resume", peer, resumed)?;
-        let stream = core.open_stream(session, pulse, self.clone());
-        core.perform(effects);
-        Ok(Response::new(stream))
+        let member = MemberId { job, epoch, rank, secret: control_secret };
+        let (sender, events) = mailbox();
+        let id = self.request("Resume", peer, |control_plane, io| {
+            control_plane.resume(io, member, peer, sender)
+        })?;
+        Ok(Response::new(EventStream { events, id, pulse, service: self.clone() }))
     }
 
     async fn ready(
@@ -336,16 +208,8 @@ impl Aggregator for ControlPlane {
         let (peer, _) = addresses(&request)?;
         let control::ReadyRequest { job, epoch, rank, lanes, control_secret } =
             request.into_inner();
-        let id = MemberId { job, epoch, rank, secret: control_secret };
-        let mut core = self.lock();
-        let shards = core.table.shards(id).map(<[u16]>::to_vec);
-        let mut bindings = Vec::new();
-        for shard in core.check("Ready", peer, shards)? {
-            // A member's rank fits.
-            bindings.extend(core.data_plane.binding(shard, rank as u16).map_err(internal)?);
-        }
-        let effects = core.table.ready(id, lanes, bindings).map_err(member_refused)?;
-        core.perform(effects);
+        let member = MemberId { job, epoch, rank, secret: control_secret };
+        self.request("Ready", peer, |control_plane, io| control_plane.ready(io, member, lanes))?;
         Ok(Response::new(control::ReadyReply {}))
     }
 
@@ -356,11 +220,10 @@ impl Aggregator for ControlPlane {
         let (peer, _) = addresses(&request)?;
         let control::LeaveRequest { job, epoch, rank, error, ranks, control_secret } =
             request.into_inner();
-        let id = MemberId { job, epoch, rank, secret: control_secret };
-        let mut core = self.lock();
-        let left = core.table.leave(id, &error, &ranks);
-        let effects = core.check("Leave", peer, left)?;
-        core.perform(effects);
+        let member = MemberId { job, epoch, rank, secret: control_secret };
+        self.request("Leave", peer, |control_plane, io| {
+            control_plane.leave(io, member, &error, &ranks)
+        })?;
         Ok(Response::new(control::LeaveReply {}))
     }
 
@@ -371,11 +234,10 @@ impl Aggregator for ControlPlane {
         let (peer, _) = addresses(&request)?;
         let control::ReportCallsRequest { job, epoch, rank, calls, named, control_secret } =
             request.into_inner();
-        let id = MemberId { job, epoch, rank, secret: control_secret };
-        let mut core = self.lock();
-        let reported = core.table.report_calls(id, calls, &named);
-        let effects = core.check("ReportCalls", peer, reported)?;
-        core.perform(effects);
+        let member = MemberId { job, epoch, rank, secret: control_secret };
+        self.request("ReportCalls", peer, |control_plane, io| {
+            control_plane.report_calls(io, member, calls, &named)
+        })?;
         Ok(Response::new(control::ReportCallsReply {}))
     }
 
@@ -383,7 +245,7 @@ impl Aggregator for ControlPlane {
         &self,
         _request: Request<control::ListJobsRequest>,
     ) -> Result<Response<control::ListJobsReply>, Status> {
-        Ok(Response::new(control::ListJobsReply { jobs: self.lock().table.list() }))
+        Ok(Response::new(control::ListJobsReply { jobs: self.lock().control_plane.table().list() }))
     }
 
     async fn status(
@@ -397,13 +259,13 @@ impl Aggregator for ControlPlane {
                 help: outcome.help().to_owned(),
                 packets,
             });
-        let core = self.lock();
+        let slots_free = self.lock().control_plane.table().free_slots();
         Ok(Response::new(control::StatusReply {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             data_plane: self.data_plane.name().to_owned(),
             attachment: self.data_plane.attachment(),
             slots_total: self.data_plane.limits().slots(),
-            slots_free: core.table.free_slots(),
+            slots_free,
             counters: counters.collect(),
         }))
     }

@@ -2,6 +2,7 @@
 //!
 //! | module | what it holds |
 //! | --- | --- |
+//! | [`control_plane`] | requests in, effects carried out: the one loop that does so |
 //! | [`jobs`] | the job table: requests in, effects out |
 //! | [`data_plane`] | what the control plane asks of a data plane |
 //! | [`slots`] | how many slots a job gets |
@@ -9,6 +10,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod control_plane;
 pub mod data_plane;
 pub mod jobs;
 pub mod memory_tables;

@@ -1,5 +1,6 @@
 //! The gRPC status of a refused request.
 
+use switchml_userspace_core::control_plane::RequestError;
 use switchml_userspace_core::data_plane;
 use switchml_userspace_core::jobs::{JoinError, MemberError};
 use tonic::{Code, Status};
@@ -17,13 +18,15 @@ pub fn join_refused(error: JoinError) -> Status {
     Status::new(code, error.to_string())
 }
 
-pub fn member_refused(error: MemberError) -> Status {
+pub fn request_failed(error: RequestError) -> Status {
+    use RequestError::{DataPlane, Member};
     let code = match error {
-        MemberError::NoMember { .. } => Code::NotFound,
-        MemberError::Lanes { .. } => Code::InvalidArgument,
-        MemberError::NoHello(_)
-        | MemberError::NotAssigned { .. }
-        | MemberError::NotStarted { .. } => Code::FailedPrecondition,
+        Member(MemberError::NoMember { .. }) => Code::NotFound,
+        Member(MemberError::Lanes { .. }) => Code::InvalidArgument,
+        Member(MemberError::NoHello(_))
+        | Member(MemberError::NotAssigned { .. })
+        | Member(MemberError::NotStarted { .. }) => Code::FailedPrecondition,
+        DataPlane(_) => Code::Internal,
     };
     Status::new(code, error.to_string())
 }

@@ -15,7 +15,7 @@ use switchml_protocol::{U16, U32, VERSION};
 use switchml_userspace::data_plane::software::Software;
 use switchml_userspace::data_plane::{DataPlane, Limits};
 use switchml_userspace::events;
-use switchml_userspace::service::ControlPlane;
+use switchml_userspace::service::Service;
 use switchml_userspace_core::jobs::JobTable;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};
@@ -49,10 +49,10 @@ impl Daemon {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let control = listener.local_addr().expect("bound");
         let table = JobTable::new(limits(data_plane.limits()), None, StdRng::seed_from_u64(7));
-        let control_plane = ControlPlane::new(table, data_plane.clone());
+        let service = Service::new(table, data_plane.clone());
         let (stop, stopped) = oneshot::channel();
         let serving = tokio::spawn(async move {
-            control_plane.serve(listener, async { drop(stopped.await) }).await.expect("served");
+            service.serve(listener, async { drop(stopped.await) }).await.expect("served");
         });
         Self { control, data_plane, stop: Some(stop), serving }
     }

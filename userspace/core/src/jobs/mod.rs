@@ -28,6 +28,7 @@ mod recent_aborts;
 mod tests;
 mod threads;
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};
 use std::time::Duration;
@@ -38,7 +39,6 @@ use switchml_control as control;
 use switchml_control::join_event::Event;
 use switchml_protocol::LANES_PER_BLOCK;
 use switchml_protocol::job::Binding;
-use tracing::{info, warn};
 
 use crate::data_plane::{Fanout, JobSpec, Limits};
 use crate::slots::power_of_two_up_to;
@@ -65,6 +65,7 @@ pub const GROUP_PORT: u16 = 48866;
 const MAX_REASON_LEN: usize = 500;
 /// Longest reason of an abort that is kept for ranks which come back, in characters.
 const MAX_SAVED_REASON_LEN: usize = 2000;
+
 /// A rank's stream of events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct StreamId(u64);
@@ -91,6 +92,19 @@ pub enum Effect {
     End(StreamId),
     /// Call [`JobTable::conclude`] with the job and its epoch when [`GATHERING`] is over.
     Gather(u16, u32),
+    /// Log a line.
+    Log(Level, String),
+}
+
+/// How much a line of the log matters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Level {
+    /// What goes as it should.
+    Info,
+    /// A job that came to no good end.
+    Warn,
+    /// The daemon itself could not do something.
+    Error,
 }
 
 /// A rank that wants to join.
@@ -166,34 +180,34 @@ impl JobTable {
         }
     }
 
-    /// Takes back the jobs that an earlier daemon saved, into a table that has none, and the epochs
-    /// that it used. Their ranks are awaited. The effects have the data plane do again what may
-    /// have been saved and not done.
-    pub fn restore(&mut self, saved: Vec<Job>, epochs: Epochs) -> Vec<Effect> {
+    /// Goes on with the epochs of an earlier daemon, after those that it used.
+    pub fn continue_epochs(&mut self, epochs: Epochs) {
         self.epochs = epochs;
-        let mut effects = Vec::new();
-        for mut job in saved {
-            let number = job.number;
-            if !self.has_room_for(&job) {
-                warn!(
-                    "job {number} {:?}: not restored, its numbers {:?} are not free",
-                    job.name, job.shards
-                );
-                effects.extend(job.on_shards(Effect::Close));
-                continue;
-            }
-            for member in job.members.iter_mut().flatten().filter(|member| !member.is_gone()) {
-                member.presence = Presence::Awaited;
-            }
-            self.recent_aborts.note(&job);
-            info!("job {number} {:?}: restored, {}", job.name, job.state.name());
-            effects.extend(job.on_shards(match job.state {
-                State::Aborted { .. } => Effect::Abort,
-                _ => Effect::Start,
-            }));
-            self.jobs.insert(number, job);
-            effects.extend(self.remove_if_empty(number).into_iter().flatten());
+    }
+
+    /// Takes back a job that an earlier daemon saved, before any rank has joined. Its ranks are
+    /// awaited. The effects have the data plane do again what may have been saved and not done.
+    pub fn restore(&mut self, mut job: Job) -> Vec<Effect> {
+        let number = job.number;
+        if !self.has_room_for(&job) {
+            let log = warn(format!(
+                "job {number} {:?}: not restored, its numbers {:?} are not free",
+                job.name, job.shards
+            ));
+            return [log].into_iter().chain(job.on_shards(Effect::Close)).collect();
         }
+        for member in job.members.iter_mut().flatten().filter(|member| !member.is_gone()) {
+            member.presence = Presence::Awaited;
+        }
+        self.recent_aborts.note(&job);
+        let log = info(format!("job {number} {:?}: restored, {}", job.name, job.state.name()));
+        let again = match job.state {
+            State::Aborted { .. } => Effect::Abort,
+            _ => Effect::Start,
+        };
+        let mut effects: Vec<_> = [log].into_iter().chain(job.on_shards(again)).collect();
+        self.jobs.insert(number, job);
+        effects.extend(self.remove_if_empty(number));
         effects
     }
 
@@ -228,13 +242,12 @@ impl JobTable {
         let before = std::mem::replace(&mut member.presence, Presence::Here(stream));
         member.peer = peer;
         let (number, awaited) = (job.number, job.awaited().len());
-        info!(
+        let mut effects = vec![info(format!(
             "job {number} {:?}: rank {} came back from {peer}, {awaited} awaited still",
             job.name, id.rank
-        );
+        ))];
         self.next_stream.0 += 1;
         self.streams.insert(stream, (JobKey::Assigned(number), id.rank));
-        let mut effects = Vec::new();
         if let Presence::Here(earlier) = before {
             self.streams.remove(&earlier);
             effects.push(Effect::End(earlier));
@@ -269,7 +282,7 @@ impl JobTable {
                 State::Aborted { .. } => self.save(number),
                 _ => self.abort(number, &reason, ranks),
             });
-            effects.extend(self.remove_if_empty(number).into_iter().flatten());
+            effects.extend(self.remove_if_empty(number));
         }
         effects
     }
@@ -335,20 +348,15 @@ impl JobTable {
         };
         job.members[joiner.rank as usize] = Some(member);
         self.streams.insert(stream, (JobKey::Waiting(joiner.name.clone()), joiner.rank));
-        let missing = job.missing();
-        info!(
-            "job {:?}: rank {} of {} joined from {}, {} missing",
-            job.name,
-            joiner.rank,
-            joiner.world_size,
-            joiner.peer,
-            missing.len()
-        );
-        let effects = if missing.is_empty() {
-            self.assign(&joiner.name)
-        } else {
-            self.tell_missing(&joiner.name)
-        };
+        let missing = job.missing().len();
+        let Joiner { name, rank, world_size, peer, .. } = joiner;
+        let mut effects = vec![info(format!(
+            "job {name:?}: rank {rank} of {world_size} joined from {peer}, {missing} missing"
+        ))];
+        effects.extend(match missing {
+            0 => self.assign(name),
+            _ => self.tell_missing(name),
+        });
         Ok((stream, effects))
     }
 
@@ -397,12 +405,14 @@ impl JobTable {
             .iter()
             .map(|binding| SocketAddrV4::new(binding.ip.into(), binding.port.get()).to_string());
         let from = from.collect::<Vec<_>>().join(", ");
-        info!("job {} {:?}: rank {} ready at {from}, {lanes} lanes", job.number, job.name, id.rank);
-        let Some(lanes) = job.common_lanes() else { return Ok(Vec::new()) };
+        let (number, name, rank) = (job.number, &job.name, id.rank);
+        let mut effects = vec![info(format!(
+            "job {number} {name:?}: rank {rank} ready at {from}, {lanes} lanes"
+        ))];
+        let Some(lanes) = job.common_lanes() else { return Ok(effects) };
+        effects.push(info(format!("job {number} {name:?}: started, {lanes} lanes")));
         job.state = State::Started { lanes };
-        info!("job {} {:?}: started, {lanes} lanes", job.number, job.name);
-        let number = job.number;
-        let mut effects = self.save(number);
+        effects.extend(self.save(number));
         let Some(job) = self.jobs.get(&number) else { unreachable!("found above") };
         effects.extend(job.on_shards(Effect::Start));
         effects.extend(job.tell_all(&Event::Started(control::Started { lanes: lanes.into() })));
@@ -427,10 +437,10 @@ impl JobTable {
             // Too late: the job was aborted meanwhile, and the rank told why.
             return Ok(Vec::new());
         }
-        info!(
+        let mut effects = vec![info(format!(
             "job {} {:?}: rank {} reports that ranks made different calls",
             job.number, job.name, id.rank
-        );
+        ))];
         let first = job.mismatch.is_none();
         let is_refused = !named.is_empty();
         let named =
@@ -440,19 +450,20 @@ impl JobTable {
         let calls = calls.map(|call| (call.number, one_line(&call.call)));
         mismatch.note(id.rank as u16, calls.collect(), is_refused, named);
         if job.all_have_said_enough() {
-            return Ok(self.conclude(id.job as u16, id.epoch));
+            effects.extend(self.conclude(id.job as u16, id.epoch));
+            return Ok(effects);
         }
         if !first {
-            return Ok(Vec::new());
+            return Ok(effects);
         }
         let others = job
             .present()
             .filter(|(rank, _)| *rank != id.rank)
             .filter_map(|(_, member)| member.stream());
         let ask = |stream| Effect::Tell(stream, Event::CallsWanted(control::CallsWanted {}));
-        Ok(std::iter::once(Effect::Gather(id.job as u16, id.epoch))
-            .chain(others.map(ask))
-            .collect())
+        effects.push(Effect::Gather(id.job as u16, id.epoch));
+        effects.extend(others.map(ask));
+        Ok(effects)
     }
 
     /// The time to report different calls is over: aborts the job, unless that has happened.
@@ -558,14 +569,15 @@ impl JobTable {
     fn give_up(&mut self, name: &str, rank: u32) -> Vec<Effect> {
         let Some(job) = self.waiting.get_mut(name) else { return Vec::new() };
         let member = job.members.get_mut(rank as usize).and_then(Option::take);
-        if let Some(member) = member {
-            info!("job {name:?}: {} gave up", member.in_words(rank));
-        }
+        let log =
+            member.map(|member| info(format!("job {name:?}: {} gave up", member.in_words(rank))));
+        let mut effects: Vec<_> = log.into_iter().collect();
         if job.joined().next().is_some() {
-            return self.tell_missing(name);
+            effects.extend(self.tell_missing(name));
+        } else {
+            self.waiting.remove(name);
         }
-        self.waiting.remove(name);
-        Vec::new()
+        effects
     }
 
     /// A member goes, and takes its job with it if there is a reason, with the ranks at fault, and
@@ -579,12 +591,12 @@ impl JobTable {
             Some(_) if matches!(job.state, State::Aborted { .. }) => self.save(number),
             Some((reason, at_fault)) => self.abort(number, &format!("{who} {reason}"), at_fault),
             None => {
-                info!("job {number} {:?}: {who} left", job.name);
+                let log = info(format!("job {number} {:?}: {who} left", job.name));
                 let told: Vec<_> = job.tell_all(&Event::Left(control::Left { rank })).collect();
-                self.save(number).into_iter().chain(told).collect()
+                [log].into_iter().chain(self.save(number)).chain(told).collect()
             }
         };
-        effects.extend(self.remove_if_empty(number).into_iter().flatten());
+        effects.extend(self.remove_if_empty(number));
         effects
     }
 
@@ -689,11 +701,13 @@ impl JobTable {
         };
         let specs: Vec<_> = job.slots_of_shards().map(spec).collect();
         let count = specs.len();
-        info!(
-            "job {number} {name:?}: assigned, {slots_per_shard} slots for each of {count} data threads"
-        );
+        let mut effects = vec![info(format!(
+            "job {number} {name:?}: assigned, data threads: {count}, slots of each: {slots_per_shard}"
+        ))];
         if (count as u32) < wanted {
-            info!("job {number} {name:?}: {count} data threads, not {wanted}: too few job numbers");
+            effects.push(info(format!(
+                "job {number} {name:?}: {count} data threads, not {wanted}: too few job numbers"
+            )));
         }
         for (rank, member) in job.joined() {
             self.streams
@@ -704,8 +718,9 @@ impl JobTable {
             Some(Effect::Tell(member.stream()?, Event::Assigned(assigned)))
         });
         let kept = self.limits.durable.then(|| Effect::KeepEpochs(number, self.epochs.clone()));
-        let effects =
-            kept.into_iter().chain(specs.iter().cloned().map(Effect::Open)).chain(told).collect();
+        effects.extend(kept);
+        effects.extend(specs.iter().cloned().map(Effect::Open));
+        effects.extend(told);
         self.jobs.insert(number, job);
         effects
     }
@@ -714,17 +729,19 @@ impl JobTable {
     fn refuse(&mut self, job: &Job) -> Vec<Effect> {
         let Limits { max_jobs, shards, .. } = self.limits;
         let remedy = if shards < max_jobs { ", or start it with more --slots" } else { "" };
-        let reason = format!(
-            "the aggregator has {} jobs already; wait for one to end{remedy}",
-            max_jobs.min(shards)
-        );
-        warn!("job {:?}: refused, {reason}", job.name);
+        let has = match max_jobs.min(shards) {
+            1 => "1 job already; wait for it".to_owned(),
+            jobs => format!("{jobs} jobs already; wait for one"),
+        };
+        let reason = format!("the aggregator has {has} to end{remedy}");
+        let log = warn(format!("job {:?}: refused, {reason}", job.name));
         let news = Event::Aborted(control::Aborted { reason, ..control::Aborted::default() });
         let streams: Vec<_> = job.joined().filter_map(|(_, member)| member.stream()).collect();
         for stream in &streams {
             self.streams.remove(stream);
         }
-        job.tell_all(&news).chain(streams.into_iter().map(Effect::End)).collect()
+        let told = job.tell_all(&news);
+        [log].into_iter().chain(told).chain(streams.into_iter().map(Effect::End)).collect()
     }
 
     fn tell_missing(&self, name: &str) -> Vec<Effect> {
@@ -748,24 +765,31 @@ impl JobTable {
         };
         let reason = aborted.reason.chars().take(MAX_SAVED_REASON_LEN).collect();
         job.state = State::Aborted { reason, ranks: aborted.ranks.clone() };
-        warn!("job {number} {:?}: aborted, {}", job.name, aborted.reason);
         self.recent_aborts.note(job);
-        let told: Vec<_> = job.tell_all(&Event::Aborted(aborted)).collect();
-        let mut effects: Vec<_> = job.on_shards(Effect::Abort).chain(told).collect();
-        effects.splice(0..0, self.save(number));
-        effects
+        let log = warn(format!("job {number} {:?}: aborted, {}", job.name, aborted.reason));
+        let news = Event::Aborted(aborted);
+        let done: Vec<_> = job.on_shards(Effect::Abort).chain(job.tell_all(&news)).collect();
+        [log].into_iter().chain(self.save(number)).chain(done).collect()
     }
 
     /// Ends a job that nobody is in any more.
-    fn remove_if_empty(&mut self, number: u16) -> Option<Vec<Effect>> {
-        let job = self.jobs.get(&number)?;
-        if job.present().next().is_some() {
-            return None;
+    fn remove_if_empty(&mut self, number: u16) -> Vec<Effect> {
+        let Entry::Occupied(entry) = self.jobs.entry(number) else { return Vec::new() };
+        if entry.get().present().next().is_some() {
+            return Vec::new();
         }
-        let job = self.jobs.remove(&number)?;
-        info!("job {number} {:?}: ended", job.name);
-        Some(job.on_shards(Effect::Close).collect())
+        let job = entry.remove();
+        let log = info(format!("job {number} {:?}: ended", job.name));
+        [log].into_iter().chain(job.on_shards(Effect::Close)).collect()
     }
+}
+
+fn info(line: String) -> Effect {
+    Effect::Log(Level::Info, line)
+}
+
+fn warn(line: String) -> Effect {
+    Effect::Log(Level::Warn, line)
 }
 
 fn check_joiner(joiner: &Joiner, max_ranks: u16) -> Result<(), JoinError> {

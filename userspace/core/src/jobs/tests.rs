@@ -1,14 +1,17 @@
-//! The job table on its own: each rule by example, and invariants under random histories.
+//! The job table on its own: each rule by example, and [invariants under random histories](history).
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+mod history;
+mod table;
+
+use std::collections::HashSet;
 use std::iter;
 
-use proptest::prelude::*;
 use rand::SeedableRng;
 use switchml_protocol::maps::{MAX_JOBS, MAX_SHARDS, SLOTS_PER_SHARD};
 use switchml_protocol::{MAX_LANES, MAX_RANKS, U16};
 
 use super::*;
+use table::Table;
 
 /// Slots of all jobs together.
 const POOL: u32 = (MAX_SHARDS * SLOTS_PER_SHARD) as u32;
@@ -30,8 +33,8 @@ const BINDING: Binding =
 const HEARD: Option<Binding> = Some(BINDING);
 const LOCAL: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 254);
 
-fn table() -> JobTable {
-    JobTable::new(LIMITS, None, StdRng::seed_from_u64(1))
+fn table() -> Table {
+    Table::new(LIMITS, None, 1)
 }
 
 fn peer(rank: u32) -> IpAddr {
@@ -51,7 +54,7 @@ fn joiner(name: &str, rank: u32, world_size: u32) -> Joiner {
 }
 
 /// Joins all ranks of a job; the effects of the last one, and everyone's stream.
-fn join_all(table: &mut JobTable, name: &str, world_size: u32) -> (Vec<StreamId>, Vec<Effect>) {
+fn join_all(table: &mut Table, name: &str, world_size: u32) -> (Vec<StreamId>, Vec<Effect>) {
     let mut streams = Vec::new();
     let mut effects = Vec::new();
     for rank in 0..world_size {
@@ -99,7 +102,7 @@ fn member(job: &Opened, rank: u32) -> MemberId {
 }
 
 /// A job of which all ranks have started.
-fn started(table: &mut JobTable, name: &str, world_size: u32) -> (Vec<StreamId>, Opened) {
+fn started(table: &mut Table, name: &str, world_size: u32) -> (Vec<StreamId>, Opened) {
     let (streams, effects) = join_all(table, name, world_size);
     let spec = opened(&effects);
     for rank in 0..world_size {
@@ -114,6 +117,31 @@ fn aborted(reason: &str, ranks: &[u32]) -> Event {
         ranks: ranks.to_vec(),
         calls: Vec::new(),
     })
+}
+
+#[test]
+fn the_log_tells_a_job_from_its_first_rank_to_its_end() {
+    let mut table = table();
+    let (gives_up, _) = table.join(&joiner("train", 0, 2)).unwrap();
+    table.disconnect(gives_up);
+    let (streams, spec) = started(&mut table, "train", 2);
+    table.leave(member(&spec, 0), "", &[]).unwrap();
+    table.fail(spec.number, "no memory");
+    table.disconnect(streams[1]);
+    let expected = [
+        (Level::Info, "job \"train\": rank 0 of 2 joined from 10.0.0.1, 1 missing"),
+        (Level::Info, "job \"train\": rank 0 (10.0.0.1) gave up"),
+        (Level::Info, "job \"train\": rank 0 of 2 joined from 10.0.0.1, 1 missing"),
+        (Level::Info, "job \"train\": rank 1 of 2 joined from 10.0.0.2, 0 missing"),
+        (Level::Info, "job 0 \"train\": assigned, data threads: 1, slots of each: 512"),
+        (Level::Info, "job 0 \"train\": rank 0 ready at 10.0.0.1:40000, 352 lanes"),
+        (Level::Info, "job 0 \"train\": rank 1 ready at 10.0.0.1:40000, 352 lanes"),
+        (Level::Info, "job 0 \"train\": started, 352 lanes"),
+        (Level::Info, "job 0 \"train\": rank 0 (10.0.0.1) left"),
+        (Level::Warn, "job 0 \"train\": aborted, no memory"),
+        (Level::Info, "job 0 \"train\": ended"),
+    ];
+    assert_eq!(table.log, expected.map(|(level, line)| (level, line.to_owned())));
 }
 
 #[test]
@@ -253,7 +281,7 @@ fn further_data_threads_leave_a_number_for_every_job() {
 fn too_few_numbers_make_fewer_shards() {
     let shards = |shards| {
         let limits = Limits { shards, max_jobs: shards, ..LIMITS };
-        let mut table = JobTable::new(limits, None, StdRng::seed_from_u64(1));
+        let mut table = Table::new(limits, None, 1);
         let (_, effects) = table.join(&threaded("train", 0, 1, 4)).unwrap();
         numbers(&effects)
     };
@@ -282,7 +310,7 @@ fn a_shard_that_fails_takes_its_job_along() {
 #[test]
 fn unicast_fan_out_assigns_no_group() {
     let limits = Limits { fanout: Fanout::Unicast, ..LIMITS };
-    let mut table = JobTable::new(limits, None, StdRng::seed_from_u64(1));
+    let mut table = Table::new(limits, None, 1);
     let (_, effects) = join_all(&mut table, "train", 1);
     let Effect::Tell(_, Event::Assigned(assigned)) = &effects[1] else { panic!("{effects:?}") };
     assert_eq!((assigned.group_address.as_str(), assigned.group_port), ("", 0));
@@ -291,7 +319,7 @@ fn unicast_fan_out_assigns_no_group() {
 #[test]
 fn a_configured_data_address_comes_before_that_of_the_connection() {
     let configured = Ipv4Addr::new(192, 0, 2, 7);
-    let mut table = JobTable::new(LIMITS, Some(configured), StdRng::seed_from_u64(1));
+    let mut table = Table::new(LIMITS, Some(configured), 1);
     let over_ipv6 = Joiner { local: None, ..joiner("train", 0, 1) };
     let (_, effects) = table.join(&over_ipv6).unwrap();
     assert_eq!(opened(&effects).address, configured);
@@ -520,7 +548,7 @@ fn ranks_that_all_made_the_same_call_hear_of_a_damaged_packet() {
 fn one_side_alone_proves_nothing_where_packets_are_not_verified() {
     let refused = || {
         let limits = Limits { checks_maxima: false, ..LIMITS };
-        let mut table = JobTable::new(limits, None, StdRng::seed_from_u64(1));
+        let mut table = Table::new(limits, None, 1);
         let (_, spec) = started(&mut table, "train", 2);
         table.report_calls(member(&spec, 1), calls(&[(5, "barrier()")]), &[1, 1]).unwrap();
         (table, spec)
@@ -552,7 +580,7 @@ fn one_side_alone_proves_nothing_where_packets_are_not_verified() {
 fn reports_end_the_job_once() {
     let mut table = table();
     let (streams, spec) = started(&mut table, "train", 3);
-    let report = |table: &mut JobTable, rank, call| {
+    let report = |table: &mut Table, rank, call| {
         table.report_calls(member(&spec, rank), calls(&[(1, call)]), &[0, 1])
     };
     assert_eq!(table.conclude(0, spec.epoch), [], "nothing was reported");
@@ -685,9 +713,8 @@ fn while_ranks_of_a_finished_job_are_leaving_the_name_starts_a_new_one() {
 fn joins_that_are_refused_say_what_to_do() {
     let mut table = table();
     table.join(&joiner("train", 2, 4)).unwrap();
-    let refused = |table: &mut JobTable, joiner: &Joiner| {
-        table.join(joiner).expect_err("refused").to_string()
-    };
+    let refused =
+        |table: &mut Table, joiner: &Joiner| table.join(joiner).expect_err("refused").to_string();
     let cases = [
         (joiner("", 0, 1), "job name of 0 bytes; give all ranks the same name of 1 to 200 bytes"),
         (joiner("train", 0, 0), "world size 0; a job has 1 to 64 ranks"),
@@ -742,11 +769,11 @@ fn a_job_without_a_number_is_refused_to_all_its_ranks_at_once() {
     assert_eq!(table.list().len(), MAX_JOBS);
     assert_eq!(table.disconnect(streams[0]), []);
     // Where memory is what is short, more of it helps.
-    let mut small = JobTable::new(Limits { shards: 1, ..LIMITS }, None, StdRng::seed_from_u64(1));
+    let mut small = Table::new(Limits { shards: 1, ..LIMITS }, None, 1);
     join_all(&mut small, "first", 1);
     let (streams, effects) = join_all(&mut small, "second", 1);
     let news = aborted(
-        "the aggregator has 1 jobs already; wait for one to end, or start it with more --slots",
+        "the aggregator has 1 job already; wait for it to end, or start it with more --slots",
         &[],
     );
     assert_eq!(effects, [Effect::Tell(streams[0], news), Effect::End(streams[0])]);
@@ -872,8 +899,8 @@ fn stopping_tells_everyone_and_ends_every_stream() {
 }
 
 /// A table over a data plane that outlives the daemon.
-fn durable_table(seed: u64) -> JobTable {
-    JobTable::new(Limits { durable: true, ..LIMITS }, None, StdRng::seed_from_u64(seed))
+fn durable_table(seed: u64) -> Table {
+    Table::new(Limits { durable: true, ..LIMITS }, None, seed)
 }
 
 /// Those of an earlier daemon; which does not matter here.
@@ -890,7 +917,7 @@ fn saved(effects: &[Effect]) -> Job {
 }
 
 /// A job of 3 that has started, its last saved state, and each rank's secret.
-fn durable_job(table: &mut JobTable) -> (Vec<StreamId>, Opened, Job) {
+fn durable_job(table: &mut Table) -> (Vec<StreamId>, Opened, Job) {
     let (streams, effects) = join_all(table, "train", 3);
     let spec = opened(&effects);
     table.ready(member(&spec, 0), 352, HEARD).unwrap();
@@ -943,7 +970,7 @@ fn a_rank_that_was_taken_for_dead_hears_why_when_it_comes_back() {
     );
     let expected = [Effect::Abort(0), Effect::Tell(streams[0], news.clone())];
     assert_eq!(table.fall_silent(streams[1], Duration::from_millis(5_100)), expected);
-    let hears = |table: &mut JobTable, rank| {
+    let hears = |table: &mut Table, rank| {
         let (stream, effects) = table.resume(member(&spec, rank), peer(rank)).unwrap();
         assert_eq!(effects, [Effect::Tell(stream, news.clone()), Effect::End(stream)]);
         assert_eq!(table.disconnect(stream), []);
@@ -1020,7 +1047,7 @@ fn an_abort_before_the_restart_is_told_after_it() {
 #[test]
 fn the_largest_job_fits_an_entry_of_the_journal() {
     let limits = Limits { durable: true, ..LIMITS };
-    let mut table = JobTable::new(limits, None, StdRng::seed_from_u64(1));
+    let mut table = Table::new(limits, None, 1);
     let local = Ipv4Addr::new(255, 255, 255, 255);
     let peer: IpAddr = "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff".parse().unwrap();
     let mut effects = Vec::new();
@@ -1050,6 +1077,8 @@ fn jobs_that_cannot_be_restored_are_closed() {
         table.restore(vec![job, twin], used_epochs()),
         [Effect::Start(0), Effect::Close(7), Effect::Close(MAX_SHARDS as u16)]
     );
+    let line = "job 7 \"train\": not restored, its numbers [7, 512] are not free";
+    assert_eq!(table.log.last(), Some(&(Level::Warn, line.to_owned())));
     assert_eq!(table.list().len(), 1);
 }
 
@@ -1083,340 +1112,4 @@ fn a_lost_port_aborts_the_jobs_behind_it_and_no_others() {
     assert_eq!(effects[2..], [0, 1, 2].map(|rank| Effect::Tell(streams[rank], news.clone())));
     assert_eq!(table.lose_port(5, "p5 is gone"), []);
     assert_eq!(table.lose_port(6, "p6 is gone"), []);
-}
-
-/// What a random history does next; numbers choose among what is there.
-#[derive(Clone, Debug)]
-enum Step {
-    Join {
-        name: u8,
-        rank: u32,
-        world_size: u32,
-    },
-    Ready {
-        stream: usize,
-        lanes: u32,
-    },
-    /// All ranks of a job join, and whoever can is ready.
-    Whole {
-        name: u8,
-        ranks: u32,
-    },
-    Leave {
-        stream: usize,
-        error: bool,
-    },
-    Report {
-        stream: usize,
-        call: u8,
-    },
-    Conclude {
-        stream: usize,
-    },
-    Disconnect {
-        stream: usize,
-    },
-    Fail {
-        stream: usize,
-    },
-    LosePort {
-        port: u32,
-    },
-    /// The daemon dies in the course of what the next step asks for, after so many of its effects.
-    Crash {
-        effects: usize,
-    },
-    Resume {
-        orphan: usize,
-    },
-    Expire,
-}
-
-fn step() -> impl Strategy<Value = Step> {
-    prop_oneof![
-        6 => (0u8..3, 0u32..4, 1u32..4).prop_map(|(name, rank, world_size)| Step::Join { name, rank, world_size }),
-        6 => (any::<usize>(), 1u32..25).prop_map(|(stream, blocks)| Step::Ready { stream, lanes: blocks * 32 }),
-        2 => (0u8..3, 1u32..5).prop_map(|(name, ranks)| Step::Whole { name, ranks }),
-        3 => (any::<usize>(), any::<bool>()).prop_map(|(stream, error)| Step::Leave { stream, error }),
-        2 => (any::<usize>(), 0u8..2).prop_map(|(stream, call)| Step::Report { stream, call }),
-        1 => any::<usize>().prop_map(|stream| Step::Conclude { stream }),
-        2 => any::<usize>().prop_map(|stream| Step::Disconnect { stream }),
-        1 => any::<usize>().prop_map(|stream| Step::Fail { stream }),
-        1 => (1u32..3).prop_map(|port| Step::LosePort { port }),
-        2 => (0usize..6).prop_map(|effects| Step::Crash { effects }),
-        6 => any::<usize>().prop_map(|orphan| Step::Resume { orphan }),
-        1 => Just(Step::Expire),
-    ]
-}
-
-/// What the outside world has seen: the data plane and the ranks, each of which takes only what
-/// makes sense to it.
-#[derive(Default)]
-struct World {
-    /// Open jobs, and whether this daemon has started them.
-    open: BTreeMap<u16, (JobSpec, bool)>,
-    /// What the data plane keeps for the next daemon.
-    saved: BTreeMap<u16, Job>,
-    last_epoch: u32,
-    kept_epochs: Option<Epochs>,
-    epochs: HashSet<u32>,
-    /// Ranks whose stream is open: what they were last told, and who they are once assigned.
-    streams: BTreeMap<StreamId, (Option<Event>, Option<MemberId>)>,
-    /// Ranks of jobs that have started, cut off by the daemon's death.
-    orphans: Vec<MemberId>,
-    /// Epochs of jobs that some rank knows to be aborted.
-    aborted: HashSet<u32>,
-    ready: HashMap<(u32, u32), BTreeMap<u32, u32>>,
-    /// Effects before the daemon dies, once that is near.
-    left_to_live: Option<usize>,
-}
-
-impl World {
-    fn apply(&mut self, effects: Vec<Effect>) {
-        for effect in effects {
-            match &mut self.left_to_live {
-                Some(0) => return,
-                Some(left) => *left -= 1,
-                None => {}
-            }
-            self.apply_one(effect);
-        }
-    }
-
-    fn apply_one(&mut self, effect: Effect) {
-        match effect {
-            Effect::KeepEpochs(_, epochs) => self.kept_epochs = Some(epochs),
-            Effect::Open(spec) => {
-                // The shards of a job have the same, and are opened together.
-                let is_next_shard = self.last_epoch == spec.epoch;
-                let is_new = self.epochs.insert(spec.epoch) || is_next_shard;
-                assert!(spec.epoch != 0 && is_new, "an epoch is never used again");
-                assert!(spec.slots.end <= POOL);
-                for (other, _) in self.open.values() {
-                    let apart =
-                        spec.slots.end <= other.slots.start || other.slots.end <= spec.slots.start;
-                    assert!(apart, "{:?} and {:?}", spec.slots, other.slots);
-                }
-                self.last_epoch = spec.epoch;
-                assert!(
-                    self.open.insert(spec.number, (spec, false)).is_none(),
-                    "a number is used once at a time"
-                );
-            }
-            Effect::Start(job) => {
-                let (_, started) = self.open.get_mut(&job).expect("open");
-                assert!(!std::mem::replace(started, true), "started once");
-                let is_saved = self.saved.values().any(|saved| saved.shards.contains(&job));
-                assert!(is_saved, "saved before anybody can rely on it");
-            }
-            Effect::Abort(job) => assert!(self.open.contains_key(&job)),
-            Effect::Close(job) => {
-                self.saved.remove(&job);
-                assert!(self.open.remove(&job).is_some());
-            }
-            Effect::Save(job) => {
-                assert_eq!(self.open[&job.number].0.epoch, job.epoch);
-                self.saved.insert(job.number, *job);
-            }
-            Effect::End(stream) => drop(self.streams.remove(&stream)),
-            Effect::Tell(stream, event) => self.hear(stream, event),
-            Effect::Gather(job, epoch) => assert_eq!(self.open[&job].0.epoch, epoch),
-        }
-    }
-
-    fn hear(&mut self, stream: StreamId, event: Event) {
-        let (last, id) =
-            self.streams.get_mut(&stream).expect("nobody is told anything after its stream's end");
-        let in_order = matches!(
-            (&*last, &event),
-            (None | Some(Event::Waiting(_)), Event::Waiting(_) | Event::Assigned(_))
-                | (Some(Event::Assigned(_)), Event::Started(_) | Event::Aborted(_))
-                | (
-                    Some(Event::Started(_) | Event::Left(_) | Event::CallsWanted(_)),
-                    Event::Left(_) | Event::CallsWanted(_) | Event::Aborted(_)
-                )
-        );
-        assert!(in_order, "{event:?} after {last:?}");
-        if let Event::Assigned(assigned) = &event {
-            let (spec, _) = &self.open[&(assigned.job as u16)];
-            let rank = spec
-                .secrets
-                .iter()
-                .position(|secret| *secret == assigned.hello_secret)
-                .expect("one of them");
-            let &control::Assigned { job, epoch, control_secret: secret, .. } = assigned;
-            *id = Some(MemberId { job, epoch, rank: rank as u32, secret });
-        }
-        if let (Event::Aborted(_), Some(id)) = (&event, &id) {
-            self.aborted.insert(id.epoch);
-        }
-        if let (Event::Started(started), Some(id)) = (&event, &id) {
-            assert!(
-                !self.aborted.contains(&id.epoch),
-                "what one rank was told, the next daemon knows"
-            );
-            let ready = &self.ready[&(id.job, id.epoch)];
-            assert_eq!(ready.len(), self.open[&(id.job as u16)].0.secrets.len());
-            assert_eq!(Some(&started.lanes), ready.values().min());
-        }
-        *last = Some(event);
-    }
-
-    fn pick(&self, which: usize) -> Option<(StreamId, Option<MemberId>)> {
-        let index = which.checked_rem(self.streams.len())?;
-        self.streams.iter().nth(index).map(|(stream, (_, id))| (*stream, *id))
-    }
-
-    /// The daemon is dead: ranks of jobs that have started wait for the next, the others give up.
-    /// What the next one finds.
-    fn crash(&mut self) -> (Vec<Job>, Option<Epochs>) {
-        self.left_to_live = None;
-        for (last, id) in std::mem::take(&mut self.streams).into_values() {
-            if let (Some(Event::Started(_) | Event::Left(_) | Event::CallsWanted(_)), Some(id)) =
-                (last, id)
-            {
-                self.orphans.push(id);
-            }
-        }
-        let kept = |number: &u16, epoch| {
-            self.saved.values().any(|job| job.epoch == epoch && job.shards.contains(number))
-        };
-        self.open.retain(|number, (spec, _)| kept(number, spec.epoch));
-        self.open.values_mut().for_each(|(_, started)| *started = false);
-        (self.saved.values().cloned().collect(), self.kept_epochs.clone())
-    }
-}
-
-/// A rank joins, if it may.
-fn join(table: &mut JobTable, world: &mut World, name: u8, rank: u32, world_size: u32) -> bool {
-    let threads = Threads { most: 1 << name, host: String::new() };
-    let joiner = Joiner { threads, ..joiner(&name.to_string(), rank, world_size) };
-    let Ok((stream, effects)) = table.join(&joiner) else { return false };
-    assert!(world.streams.insert(stream, (None, None)).is_none());
-    world.apply(effects);
-    true
-}
-
-/// A rank is ready, if its job waits for that.
-fn ready(table: &mut JobTable, world: &mut World, id: MemberId, lanes: u32) {
-    let shards = table.shards(id).map_or(0, <[u16]>::len) as u32;
-    let bindings = (0..shards).map(|shard| Binding { ifindex: 1 + id.rank + shard, ..BINDING });
-    let Ok(effects) = table.ready(id, lanes, bindings) else { return };
-    world.ready.entry((id.job, id.epoch)).or_default().insert(id.rank, lanes);
-    world.apply(effects);
-}
-
-proptest! {
-    // Deaths at the moments that matter are rare.
-    #![proptest_config(ProptestConfig::with_cases(8 * ProptestConfig::default().cases))]
-
-    /// Whatever ranks do, in whatever order, and wherever the daemon dies: the data plane and each
-    /// rank see only what makes sense, a rank whose job has started finds it again, and nothing is
-    /// lent any more once everyone is gone.
-    #[test]
-    fn any_history_makes_sense_to_everyone(steps in prop::collection::vec(step(), 0..120), seed: u64) {
-        let mut table = durable_table(seed);
-        let mut world = World::default();
-        // Ranks that were given up, and those of which the daemon's death leaves that open.
-        let mut too_late: HashSet<(u32, u32)> = HashSet::new();
-        let mut unsure: HashSet<(u32, u32)> = HashSet::new();
-        for (number, step) in (0..).zip(steps) {
-            let is_last = world.left_to_live.is_some();
-            match step {
-                Step::Join { name, rank, world_size } => {
-                    if join(&mut table, &mut world, name, rank, world_size) {
-                        prop_assert!(rank < world_size);
-                    }
-                }
-                Step::Ready { stream, lanes } => {
-                    let Some((_, Some(id))) = world.pick(stream) else { continue };
-                    ready(&mut table, &mut world, id, lanes);
-                }
-                Step::Whole { name, ranks } => {
-                    for rank in 0..ranks {
-                        join(&mut table, &mut world, name, rank, ranks);
-                    }
-                    let ids: Vec<_> = world.streams.values().filter_map(|(_, id)| *id).collect();
-                    ids.into_iter().for_each(|id| ready(&mut table, &mut world, id, 352));
-                }
-                Step::Leave { stream, error } => {
-                    let Some((stream, Some(id))) = world.pick(stream) else { continue };
-                    let effects = table.leave(id, if error { "broken" } else { "" }, &[]);
-                    world.streams.remove(&stream);
-                    world.apply(effects.expect("whoever has a stream can leave"));
-                }
-                Step::Report { stream, call } => {
-                    let Some((_, Some(id))) = world.pick(stream) else { continue };
-                    let effects = table.report_calls(id, calls(&[(1, ["a", "b"][usize::from(call)])]), &[0, 1]);
-                    world.apply(effects.expect("whoever has a stream can report"));
-                }
-                Step::Conclude { stream } => {
-                    let Some((_, Some(id))) = world.pick(stream) else { continue };
-                    world.apply(table.conclude(id.job as u16, id.epoch));
-                }
-                Step::Disconnect { stream } => {
-                    let Some((stream, _)) = world.pick(stream) else { continue };
-                    world.streams.remove(&stream);
-                    world.apply(table.disconnect(stream));
-                }
-                Step::Fail { stream } => {
-                    let Some((_, Some(id))) = world.pick(stream) else { continue };
-                    world.apply(table.fail(id.job as u16, "broken"));
-                }
-                Step::LosePort { port } => world.apply(table.lose_port(port, "broken")),
-                Step::Crash { effects } => {
-                    world.left_to_live.get_or_insert(effects);
-                }
-                Step::Resume { orphan } => {
-                    let Some(index) = orphan.checked_rem(world.orphans.len()) else { continue };
-                    let id = world.orphans.swap_remove(index);
-                    let resumed = table.resume(id, peer(id.rank));
-                    if !unsure.contains(&(id.epoch, id.rank)) {
-                        let makes_sense = match &resumed {
-                            _ if !too_late.contains(&(id.epoch, id.rank)) => resumed.is_ok(),
-                            // It hears why, or that this daemon knows nothing of it.
-                            Ok((_, effects)) => {
-                                matches!(effects[..], [Effect::Tell(_, Event::Aborted(_)), Effect::End(_)])
-                            }
-                            Err(_) => true,
-                        };
-                        prop_assert!(makes_sense, "{:?}", resumed);
-                    }
-                    if let Ok((stream, effects)) = resumed {
-                        let assigned = Some(Event::Assigned(control::Assigned::default()));
-                        world.streams.insert(stream, (assigned, Some(id)));
-                        world.apply(effects);
-                    }
-                }
-                Step::Expire => {
-                    let given_up = if is_last { &mut unsure } else { &mut too_late };
-                    given_up.extend(world.orphans.iter().map(|id| (id.epoch, id.rank)));
-                    world.apply(table.expire());
-                }
-            }
-            if is_last {
-                let (saved, epochs) = world.crash();
-                table = durable_table(seed ^ number);
-                if let Some(epochs) = epochs {
-                    world.apply(table.restore(saved, epochs));
-                }
-                let open: Vec<_> = world.open.values().map(|(spec, _)| (spec.number, spec.epoch)).collect();
-                let shards = |job: &Job| job.shards.iter().map(|shard| (*shard, job.epoch)).collect::<Vec<_>>();
-                let mut known: Vec<_> = table.jobs.values().flat_map(shards).collect();
-                known.sort_unstable();
-                prop_assert_eq!(open, known, "no job is half there");
-            }
-            prop_assert_eq!(table.list().iter().map(|job| job.slots).sum::<u32>(), POOL - table.free_slots());
-        }
-        world.left_to_live = None;
-        for stream in world.streams.keys().copied().collect::<Vec<_>>() {
-            world.streams.remove(&stream);
-            world.apply(table.disconnect(stream));
-        }
-        world.apply(table.expire());
-        prop_assert!(world.open.is_empty());
-        prop_assert!(world.saved.is_empty());
-        prop_assert_eq!(table.list(), vec![]);
-        prop_assert_eq!(table.free_slots(), POOL);
-    }
 }

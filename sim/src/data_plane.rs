@@ -1,0 +1,265 @@
+//! The simulated aggregator's data plane: the real one's tables in memory, on links that fail.
+
+use std::collections::{HashMap, HashSet};
+use std::ops::Range;
+
+use switchml_protocol::aggregator::Tables;
+use switchml_protocol::header::{Header, Kind, Op, flags};
+use switchml_protocol::job::{ABORTED, Binding, JobEntry, OPEN, VACANT};
+use switchml_protocol::maps::{MAX_JOBS, MAX_SHARDS};
+use switchml_protocol::outcome::{Action, Outcome};
+use switchml_protocol::slot::{Slot, contribute};
+use switchml_protocol::{LANES_PER_BLOCK, MAX_RANKS, U16, U32, VERSION};
+use switchml_userspace_core::data_plane::{Error, Fanout, JobSpec, Limits};
+use switchml_userspace_core::memory_tables::{MemoryTables, answer};
+use tracing::{debug, trace};
+use zerocopy::FromBytes;
+
+use crate::net::{AGGREGATOR, Clock, Net, Violation, ensure, worker_of};
+use crate::scenario::{Scenario, Time};
+use crate::tally::Fault;
+
+/// The interface of whoever is no worker.
+pub const STRANGER: usize = 60_000;
+
+/// See the module.
+pub struct DataPlane {
+    tables: MemoryTables,
+    /// Jobs that are open, by number.
+    specs: HashMap<u16, JobSpec>,
+    limits: Limits,
+    /// Slots that some session used.
+    used_slots: HashSet<u32>,
+    /// Rounds that slots are in when a job starts, by the number of ranks' first worker.
+    origins: Vec<(Range<usize>, u32)>,
+    open_fails: u32,
+    /// When contributions were taken in: by epoch, slot, round, rank.
+    arrivals: HashMap<(u32, u16, u32, u16), Time>,
+    scratch: Vec<u8>,
+}
+
+impl DataPlane {
+    /// A data plane without jobs.
+    pub fn new(scenario: &Scenario) -> Self {
+        let limits = Limits {
+            shards: MAX_SHARDS as u16,
+            slots_per_shard: scenario.slots,
+            max_lanes: scenario.max_lanes,
+            max_ranks: MAX_RANKS as u16,
+            max_jobs: MAX_JOBS as u16,
+            checks_maxima: !scenario.unchecked_maxima,
+            i16_lanes: true,
+            port: AGGREGATOR.port(),
+            fanout: Fanout::Unicast,
+            durable: false,
+        };
+        let origins = scenario
+            .jobs
+            .iter()
+            .map(|job| (job.first_worker..job.first_worker + usize::from(job.ranks), job.origin));
+        Self {
+            tables: MemoryTables::new(),
+            specs: HashMap::new(),
+            limits,
+            used_slots: HashSet::new(),
+            origins: origins.collect(),
+            open_fails: scenario.open_fails,
+            arrivals: HashMap::new(),
+            scratch: Vec::new(),
+        }
+    }
+
+    /// Another one in this one's place, without jobs.
+    pub fn start_anew(&mut self) {
+        self.tables = MemoryTables::new();
+        self.specs.clear();
+        self.used_slots.clear();
+    }
+
+    /// No more trouble with jobs that do not open.
+    pub fn heal(&mut self) {
+        self.open_fails = 0;
+    }
+
+    /// What it has to offer.
+    pub fn limits(&self) -> Limits {
+        self.limits
+    }
+
+    /// When a rank's contribution to a round was taken in, if it was.
+    pub fn arrival(&self, epoch: u32, slot: u16, round: u32, rank: u16) -> Option<Time> {
+        self.arrivals.get(&(epoch, slot, round, rank)).copied()
+    }
+
+    /// Where a rank said HELLO from.
+    pub fn binding(&self, job: u16, rank: u16) -> Option<Binding> {
+        self.tables.binding(job, rank)
+    }
+
+    /// Opens a job, if nothing goes wrong.
+    pub fn open(&mut self, net: &mut Net, spec: &JobSpec) -> Result<(), Error> {
+        if net.rng.chance(self.open_fails) {
+            net.tally.fault(Fault::OpenFailure);
+            let what = format!("open job {}", spec.number);
+            return Err(Error::Refused { what, why: "no luck".to_owned() });
+        }
+        debug!("{} open {spec:?}", Clock(net.now));
+        if !spec.slots.clone().all(|slot| self.used_slots.insert(slot)) {
+            net.tally.fault(Fault::SameSlots);
+        }
+        if !self.specs.is_empty() {
+            net.tally.fault(Fault::SharedPool);
+        }
+        self.tables.open(spec);
+        self.specs.insert(spec.number, spec.clone());
+        Ok(())
+    }
+
+    /// Aborts a job.
+    pub fn abort(&mut self, job: u16) {
+        self.tables.set_state(job, ABORTED);
+    }
+
+    /// Closes a job.
+    pub fn close(&mut self, job: u16) {
+        self.tables.set_state(job, VACANT);
+        self.specs.remove(&job);
+    }
+
+    /// All ranks are ready. Where the scenario wants a later round than 0, the slots become as if
+    /// the rounds before were done.
+    pub fn start(&mut self, net: &mut Net, number: u16) {
+        let Some(spec) = self.specs.get(&number) else { return };
+        let Some(binding) = self.tables.binding(number, 0) else { return };
+        let worker = worker_of(&binding);
+        let origin = self
+            .origins
+            .iter()
+            .find(|(workers, _)| workers.contains(&worker))
+            .map_or(0, |(_, origin)| *origin);
+        if origin == 0 {
+            return;
+        }
+        net.tally.fault(Fault::Wrap);
+        let slot = slot_before(origin, &spec.entry(OPEN));
+        for index in spec.slots.clone() {
+            self.tables.with_slot(index, |entry| {
+                entry.clone_from(&slot);
+                Outcome::Completed
+            });
+        }
+    }
+
+    /// A datagram from `binding`. `header_intact`: whether no more than its lanes and check word
+    /// may be other than they were sent.
+    pub fn serve(
+        &mut self,
+        net: &mut Net,
+        binding: &Binding,
+        packet: &[u8],
+        congested: bool,
+        header_intact: bool,
+    ) -> Result<(), Violation> {
+        let mut scratch = std::mem::take(&mut self.scratch);
+        scratch.clear();
+        scratch.extend_from_slice(packet);
+        if !self.limits.checks_maxima && header_intact && overlook(&mut scratch) {
+            net.tally.fault(Fault::Overlooked);
+        }
+        let outcome = self.tables.serve(&mut scratch, binding, congested);
+        net.tally.outcomes[outcome as usize] += 1;
+        trace!("{} {outcome:?} from {}", Clock(net.now), worker_of(binding));
+        ensure!(
+            outcome != Outcome::WrongRound,
+            "REJECT(ROUND): {packet:02x?} from worker {}",
+            worker_of(binding)
+        );
+        if matches!(outcome, Outcome::Started | Outcome::Added | Outcome::Completed)
+            && let Ok((header, _)) = Header::ref_from_prefix(packet)
+        {
+            let key =
+                (header.epoch.get(), header.slot.get(), header.round.get(), header.rank.get());
+            self.arrivals.insert(key, net.now);
+        }
+        let answered = matches!(outcome.action(), Action::Reply | Action::Broadcast);
+        ensure!(
+            !answered || worker_of(binding) != STRANGER,
+            "{outcome:?} for a stranger: {packet:02x?}"
+        );
+        if answered && let Some(answer) = answer(&scratch) {
+            let mut answer = answer.to_vec();
+            if !self.limits.checks_maxima {
+                uncheck(&mut answer);
+            }
+            let answer = &answer[..];
+            match outcome.action() {
+                Action::Reply => net.to_worker(worker_of(binding), binding.port.get(), answer),
+                _ => {
+                    let job =
+                        Header::ref_from_prefix(answer).map_or(0, |(header, _)| header.job.get());
+                    for binding in
+                        self.tables.audience(job).into_iter().flat_map(|(_, bindings)| bindings)
+                    {
+                        net.to_worker(worker_of(&binding), binding.port.get(), answer);
+                    }
+                }
+            }
+        }
+        self.scratch = scratch;
+        Ok(())
+    }
+}
+
+/// Takes the lanes of a contribution to a maximum for what was sent; whether they are not.
+fn overlook(packet: &mut [u8]) -> bool {
+    let Ok((header, payload)) = Header::mut_from_prefix(packet) else { return false };
+    let Ok(lanes) = <[U32]>::ref_from_bytes(payload) else { return false };
+    if header.kind != Kind::Contribution as u8 || header.op != Op::MaxI32 as u8 {
+        return false;
+    }
+    let sum = lanes.iter().fold(0u32, |sum, lane| sum.wrapping_add(lane.get()));
+    let check = header.check_of(sum, 1);
+    let differs = header.check.get() != check;
+    header.check.set(check);
+    differs
+}
+
+/// Takes the check word from the RESULT of a maximum.
+fn uncheck(answer: &mut [u8]) {
+    if let Ok((header, _)) = Header::mut_from_prefix(answer)
+        && header.kind == Kind::Result as u8
+        && header.op == Op::MaxI32 as u8
+    {
+        header.flags &= !flags::CHECKED;
+        header.check.set(0);
+    }
+}
+
+/// A slot that has completed the two rounds before `origin`: rounds 0 and 1 are played, then
+/// renumbered.
+fn slot_before(origin: u32, job: &JobEntry) -> Slot {
+    let mut slot = Slot::default();
+    for (round, rank) in (0..2).flat_map(|round| (0..job.ranks).map(move |rank| (round, rank))) {
+        let mut header = Header {
+            version: VERSION,
+            kind: Kind::Contribution as u8,
+            job: U16::ZERO,
+            epoch: U32::new(job.epoch),
+            rank: U16::new(rank as u16),
+            slot: U16::ZERO,
+            round: U32::new(round),
+            op: Op::SumI32 as u8,
+            flags: flags::CHECKED,
+            lanes: U16::new(LANES_PER_BLOCK as u16),
+            fingerprint: U32::ZERO,
+            check: U32::ZERO,
+            aux: U32::ZERO,
+        };
+        header.check.set(header.check_of(0, 1));
+        contribute(job, &mut slot, Op::SumI32, &mut header, &mut [U32::ZERO; LANES_PER_BLOCK][..]);
+    }
+    for (set, parity) in slot.sets.iter_mut().zip(0..) {
+        set.head.round = origin.wrapping_sub(2 - ((parity ^ origin) & 1));
+    }
+    slot
+}

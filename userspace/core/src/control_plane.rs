@@ -1,0 +1,290 @@
+//! The control plane: requests in, and what the job table makes of them carried out. How is up to an
+//! [`Io`]: the daemon's, or the simulator's.
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use switchml_control::Call;
+use switchml_control::join_event::Event;
+use switchml_protocol::job::Binding;
+
+use crate::data_plane::{Error, JobSpec, Saved};
+use crate::jobs::{
+    Effect, Epochs, GATHERING, Job, JobTable, JoinError, Joiner, Level, MemberError, MemberId,
+    StreamId,
+};
+
+/// How often the daemon pings a connection, and how long it waits for an answer: a host that dies
+/// without a word is noticed within the sum of the two. Long enough that a process starved of its
+/// CPU is not taken for dead.
+pub const PING_INTERVAL: Duration = Duration::from_secs(1);
+/// See [`PING_INTERVAL`].
+pub const PING_TIMEOUT: Duration = Duration::from_secs(4);
+/// How long ranks may take to come back after a restart: several of their attempts.
+pub const RESUME_GRACE: Duration = Duration::from_secs(5);
+
+/// What the control plane has done. The first part is the data plane: see
+/// [`DataPlane`](crate::data_plane::DataPlane).
+#[expect(clippy::missing_errors_doc, reason = "as the data plane says")]
+pub trait Io {
+    /// The way to a rank; events come out of its other end in their order.
+    type Stream;
+
+    /// Opens a job.
+    fn open(&mut self, job: &JobSpec) -> Result<(), Error>;
+    /// Starts an open job.
+    fn start(&mut self, job: u16) -> Result<(), Error>;
+    /// Aborts an open job.
+    fn abort(&mut self, job: u16) -> Result<(), Error>;
+    /// Closes a job.
+    fn close(&mut self, job: u16) -> Result<(), Error>;
+    /// Where a rank said HELLO from.
+    fn binding(&mut self, job: u16, rank: u16) -> Result<Option<Binding>, Error>;
+    /// Keeps a job for the next daemon.
+    fn save(&mut self, job: &Job) -> Result<(), Error>;
+    /// Keeps for the next daemon which epochs are used.
+    fn keep_epochs(&mut self, epochs: &Epochs) -> Result<(), Error>;
+
+    /// Sends an event to a rank.
+    fn tell(&mut self, stream: &Self::Stream, event: Event);
+    /// Ends a rank's stream.
+    fn end(&mut self, stream: Self::Stream);
+    /// Calls [`ControlPlane::on_timer`] with `timer` after this time.
+    fn schedule(&mut self, after: Duration, timer: Timer);
+    /// Logs a line.
+    fn log(&mut self, level: Level, line: &str);
+}
+
+/// What is to be done later.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Timer {
+    /// The time to report different calls of this job and epoch is over.
+    Conclude(u16, u32),
+    /// The time to come back after a restart is over.
+    Expire,
+}
+
+/// Why a member's request failed.
+#[derive(Debug, thiserror::Error)]
+pub enum RequestError {
+    /// The job table refuses.
+    #[error(transparent)]
+    Member(#[from] MemberError),
+    /// The data plane does not tell where the rank is.
+    #[error(transparent)]
+    DataPlane(#[from] Error),
+}
+
+/// The job table, and the streams to those who are in it.
+pub struct ControlPlane<S> {
+    table: JobTable,
+    streams: BTreeMap<StreamId, S>,
+}
+
+impl<S> ControlPlane<S> {
+    /// A control plane without streams.
+    pub fn new(table: JobTable) -> Self {
+        Self { table, streams: BTreeMap::new() }
+    }
+
+    /// The job table, to look at.
+    pub fn table(&self) -> &JobTable {
+        &self.table
+    }
+
+    /// The streams that have not ended.
+    pub fn streams(&self) -> impl Iterator<Item = (StreamId, &S)> {
+        self.streams.iter().map(|(id, stream)| (*id, stream))
+    }
+
+    /// Takes back what an earlier daemon left in the data plane, before any rank has joined.
+    pub fn restore(&mut self, io: &mut impl Io<Stream = S>, saved: Saved) {
+        self.table.continue_epochs(saved.epochs);
+        for job in saved.jobs {
+            let effects = self.table.restore(job);
+            self.perform(io, effects);
+        }
+        io.schedule(RESUME_GRACE, Timer::Expire);
+    }
+
+    /// A rank joins, and hears of its job by `stream`.
+    ///
+    /// # Errors
+    ///
+    /// [`JoinError`]; nothing has changed.
+    pub fn join(
+        &mut self,
+        io: &mut impl Io<Stream = S>,
+        joiner: &Joiner,
+        stream: S,
+    ) -> Result<StreamId, JoinError> {
+        let (id, effects) = self.table.join(joiner)?;
+        self.streams.insert(id, stream);
+        self.perform(io, effects);
+        Ok(id)
+    }
+
+    /// A rank of a job that has started comes back from `peer`, and hears of its job by `stream`.
+    ///
+    /// # Errors
+    ///
+    /// [`MemberError`]; nothing has changed.
+    pub fn resume(
+        &mut self,
+        io: &mut impl Io<Stream = S>,
+        member: MemberId,
+        peer: IpAddr,
+        stream: S,
+    ) -> Result<StreamId, MemberError> {
+        let (id, effects) = self.table.resume(member, peer)?;
+        self.streams.insert(id, stream);
+        self.perform(io, effects);
+        Ok(id)
+    }
+
+    /// A rank's paths are open for packets of `lanes`.
+    ///
+    /// # Errors
+    ///
+    /// [`RequestError`]; nothing has changed.
+    pub fn ready(
+        &mut self,
+        io: &mut impl Io<Stream = S>,
+        member: MemberId,
+        lanes: u32,
+    ) -> Result<(), RequestError> {
+        let mut bindings = Vec::new();
+        for shard in self.table.shards(member)? {
+            // A member's rank fits.
+            bindings.extend(io.binding(*shard, member.rank as u16)?);
+        }
+        let effects = self.table.ready(member, lanes, bindings)?;
+        self.perform(io, effects);
+        Ok(())
+    }
+
+    /// A rank says goodbye, in good order or with an error, which blames these ranks.
+    ///
+    /// # Errors
+    ///
+    /// [`MemberError`]; nothing has changed.
+    pub fn leave(
+        &mut self,
+        io: &mut impl Io<Stream = S>,
+        member: MemberId,
+        error: &str,
+        blamed: &[u32],
+    ) -> Result<(), MemberError> {
+        let effects = self.table.leave(member, error, blamed)?;
+        self.perform(io, effects);
+        Ok(())
+    }
+
+    /// A rank says which calls of its own are in flight, as ranks made different ones.
+    ///
+    /// # Errors
+    ///
+    /// [`MemberError`]; nothing has changed.
+    pub fn report_calls(
+        &mut self,
+        io: &mut impl Io<Stream = S>,
+        member: MemberId,
+        calls: Vec<Call>,
+        named: &[u32],
+    ) -> Result<(), MemberError> {
+        let effects = self.table.report_calls(member, calls, named)?;
+        self.perform(io, effects);
+        Ok(())
+    }
+
+    /// A rank's stream has ended, after its connection gave no sign of life for so long.
+    pub fn disconnect(
+        &mut self,
+        io: &mut impl Io<Stream = S>,
+        stream: StreamId,
+        silence: Duration,
+    ) {
+        self.streams.remove(&stream);
+        let effects = if silence < PING_TIMEOUT {
+            self.table.disconnect(stream)
+        } else {
+            self.table.fall_silent(stream, silence)
+        };
+        self.perform(io, effects);
+    }
+
+    /// Frames of an interface do not reach the data plane any more, as `what` says.
+    pub fn lose_port(&mut self, io: &mut impl Io<Stream = S>, port: u32, what: &str) {
+        let effects = self.table.lose_port(port, what);
+        self.perform(io, effects);
+    }
+
+    /// What was [scheduled](Io::schedule) is due.
+    pub fn on_timer(&mut self, io: &mut impl Io<Stream = S>, timer: Timer) {
+        let effects = match timer {
+            Timer::Conclude(job, epoch) => self.table.conclude(job, epoch),
+            Timer::Expire => self.table.expire(),
+        };
+        self.perform(io, effects);
+    }
+
+    /// The daemon stops: aborts all jobs, and ends all streams.
+    pub fn shut_down(&mut self, io: &mut impl Io<Stream = S>) {
+        let effects = self.table.shut_down();
+        self.perform(io, effects);
+    }
+
+    fn perform(&mut self, io: &mut impl Io<Stream = S>, effects: Vec<Effect>) {
+        for effect in effects {
+            if let Err((job, error)) = self.perform_one(io, effect) {
+                // What is left of the effects is news of a job that has failed.
+                let instead = self.table.fail(job, &format!("the aggregator failed: {error}"));
+                log_failure(job, Err(error), io);
+                return self.perform(io, instead);
+            }
+        }
+    }
+
+    /// Fails with the number of a job that cannot go on.
+    fn perform_one(
+        &mut self,
+        io: &mut impl Io<Stream = S>,
+        effect: Effect,
+    ) -> Result<(), (u16, Error)> {
+        match effect {
+            Effect::KeepEpochs(job, epochs) => {
+                io.keep_epochs(&epochs).map_err(|error| (job, error))?
+            }
+            Effect::Open(spec) => io.open(&spec).map_err(|error| (spec.number, error))?,
+            Effect::Start(job) => io.start(job).map_err(|error| (job, error))?,
+            // What fails here leaves nobody to tell.
+            Effect::Abort(job) => log_failure(job, io.abort(job), io),
+            Effect::Close(job) => log_failure(job, io.close(job), io),
+            // Without it the job goes on, and ends if the daemon should die.
+            Effect::Save(job) => log_failure(job.number, io.save(&job), io),
+            Effect::Tell(stream, event) => {
+                if let Some(stream) = self.streams.get(&stream) {
+                    io.tell(stream, event);
+                }
+            }
+            Effect::End(stream) => {
+                if let Some(stream) = self.streams.remove(&stream) {
+                    io.end(stream);
+                }
+            }
+            Effect::Gather(job, epoch) => io.schedule(GATHERING, Timer::Conclude(job, epoch)),
+            Effect::Log(level, line) => io.log(level, &line),
+        }
+        Ok(())
+    }
+}
+
+fn log_failure(job: u16, result: Result<(), Error>, io: &mut impl Io) {
+    if let Err(error) = result {
+        io.log(Level::Error, &format!("job {job}: {error}"));
+    }
+}

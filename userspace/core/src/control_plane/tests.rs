@@ -1,0 +1,310 @@
+use std::net::Ipv4Addr;
+
+use rand::SeedableRng;
+use rand::rngs::StdRng;
+use switchml_control::{Aborted, Assigned};
+use switchml_protocol::U16;
+
+use super::*;
+use crate::data_plane::{Fanout, Limits};
+use crate::jobs::Threads;
+
+const LIMITS: Limits = Limits {
+    shards: 16,
+    slots_per_shard: 512,
+    max_lanes: 768,
+    max_ranks: 64,
+    max_jobs: 16,
+    checks_maxima: true,
+    i16_lanes: true,
+    port: 48864,
+    fanout: Fanout::Unicast,
+    durable: true,
+};
+
+/// What was done in the data plane, of which job; or to a rank's stream.
+#[derive(Clone, Debug, PartialEq)]
+enum Done {
+    KeepEpochs,
+    Open(u16),
+    Start(u16),
+    Abort(u16),
+    Close(u16),
+    Save(u16),
+    Tell(&'static str, Event),
+    End(&'static str),
+    Schedule(Duration, Timer),
+}
+
+/// Writes down what is done, and refuses what it is told to.
+#[derive(Default)]
+struct Recorder {
+    done: Vec<Done>,
+    log: Vec<(Level, String)>,
+    refuses: Vec<Done>,
+    saved: Vec<Job>,
+    epochs: Option<Epochs>,
+}
+
+impl Recorder {
+    fn note(&mut self, done: Done) -> Result<(), Error> {
+        let is_refused = self.refuses.contains(&done);
+        self.done.push(done);
+        match is_refused {
+            true => Err(Error::Refused { what: "try it".to_owned(), why: "no luck".to_owned() }),
+            false => Ok(()),
+        }
+    }
+
+    fn take(&mut self) -> Vec<Done> {
+        std::mem::take(&mut self.done)
+    }
+}
+
+impl Io for Recorder {
+    type Stream = &'static str;
+
+    fn open(&mut self, job: &JobSpec) -> Result<(), Error> {
+        self.note(Done::Open(job.number))
+    }
+
+    fn start(&mut self, job: u16) -> Result<(), Error> {
+        self.note(Done::Start(job))
+    }
+
+    fn abort(&mut self, job: u16) -> Result<(), Error> {
+        self.note(Done::Abort(job))
+    }
+
+    fn close(&mut self, job: u16) -> Result<(), Error> {
+        self.note(Done::Close(job))
+    }
+
+    fn binding(&mut self, job: u16, rank: u16) -> Result<Option<Binding>, Error> {
+        let ip = [10, 0, job as u8, rank as u8 + 1];
+        Ok(Some(Binding { ifindex: 1, ip, mac: [2; 6], port: U16::new(40_000) }))
+    }
+
+    fn save(&mut self, job: &Job) -> Result<(), Error> {
+        self.saved.retain(|saved| saved.number != job.number);
+        self.saved.push(job.clone());
+        self.note(Done::Save(job.number))
+    }
+
+    fn keep_epochs(&mut self, epochs: &Epochs) -> Result<(), Error> {
+        self.epochs = Some(epochs.clone());
+        self.note(Done::KeepEpochs)
+    }
+
+    fn tell(&mut self, stream: &&'static str, event: Event) {
+        self.done.push(Done::Tell(stream, event));
+    }
+
+    fn end(&mut self, stream: &'static str) {
+        self.done.push(Done::End(stream));
+    }
+
+    fn schedule(&mut self, after: Duration, timer: Timer) {
+        self.done.push(Done::Schedule(after, timer));
+    }
+
+    fn log(&mut self, level: Level, line: &str) {
+        self.log.push((level, line.to_owned()));
+    }
+}
+
+fn control_plane() -> ControlPlane<&'static str> {
+    ControlPlane::new(JobTable::new(LIMITS, None, StdRng::seed_from_u64(1)))
+}
+
+fn joiner(name: &str, rank: u32, world_size: u32) -> Joiner {
+    let address = |host| Ipv4Addr::new(10, 0, 0, host);
+    Joiner {
+        name: name.to_owned(),
+        rank,
+        world_size,
+        peer: address(rank as u8 + 1).into(),
+        local: Some(address(254)),
+        threads: Threads::default(),
+    }
+}
+
+/// What each rank was assigned, in their order.
+fn assigned(done: &[Done]) -> Vec<Assigned> {
+    let assigned = |done: &Done| match done {
+        Done::Tell(_, Event::Assigned(assigned)) => Some(assigned.clone()),
+        _ => None,
+    };
+    done.iter().filter_map(assigned).collect()
+}
+
+/// A job of two ranks, whose streams are "zero" and "one", up to where they are ready.
+fn join(
+    control_plane: &mut ControlPlane<&'static str>,
+    io: &mut Recorder,
+    name: &str,
+) -> [(StreamId, MemberId); 2] {
+    let streams = [(0, "zero"), (1, "one")]
+        .map(|(rank, stream)| control_plane.join(io, &joiner(name, rank, 2), stream).unwrap());
+    let assigned = assigned(&io.take());
+    [0, 1].map(|rank| {
+        let &Assigned { job, epoch, control_secret: secret, .. } = &assigned[rank];
+        (streams[rank], MemberId { job, epoch, rank: rank as u32, secret })
+    })
+}
+
+fn start(
+    control_plane: &mut ControlPlane<&'static str>,
+    io: &mut Recorder,
+    name: &str,
+) -> [(StreamId, MemberId); 2] {
+    let members = join(control_plane, io, name);
+    for (_, member) in members {
+        control_plane.ready(io, member, 352).unwrap();
+    }
+    members
+}
+
+fn aborted(reason: &str, ranks: &[u32]) -> Event {
+    let (reason, ranks) = (reason.to_owned(), ranks.to_vec());
+    Event::Aborted(Aborted { reason, ranks, calls: Vec::new() })
+}
+
+#[test]
+fn a_job_that_does_not_open_is_aborted_and_nobody_is_assigned() {
+    let (mut control_plane, mut io) = (control_plane(), Recorder::default());
+    io.refuses = vec![Done::Open(0)];
+    control_plane.join(&mut io, &joiner("train", 0, 2), "zero").unwrap();
+    io.take();
+    control_plane.join(&mut io, &joiner("train", 1, 2), "one").unwrap();
+    let news = aborted("the aggregator failed: try it: no luck", &[]);
+    let expected = [
+        Done::KeepEpochs,
+        Done::Open(0),
+        Done::Save(0),
+        Done::Abort(0),
+        Done::Tell("zero", news.clone()),
+        Done::Tell("one", news),
+    ];
+    assert_eq!(io.take(), expected);
+    let line = |level, line: &str| (level, line.to_owned());
+    let expected = [
+        line(Level::Info, "job \"train\": rank 0 of 2 joined from 10.0.0.1, 1 missing"),
+        line(Level::Info, "job \"train\": rank 1 of 2 joined from 10.0.0.2, 0 missing"),
+        line(Level::Info, "job 0 \"train\": assigned, data threads: 1, slots of each: 512"),
+        line(Level::Error, "job 0: try it: no luck"),
+        line(Level::Warn, "job 0 \"train\": aborted, the aggregator failed: try it: no luck"),
+    ];
+    assert_eq!(io.log, expected);
+}
+
+#[test]
+fn a_job_that_does_not_start_is_aborted_and_nobody_is_told_of_a_start() {
+    let (mut control_plane, mut io) = (control_plane(), Recorder::default());
+    io.refuses = vec![Done::Start(0)];
+    start(&mut control_plane, &mut io, "train");
+    let news = aborted("the aggregator failed: try it: no luck", &[]);
+    let expected = [
+        Done::Save(0),
+        Done::Start(0),
+        // As it is now, for the next daemon.
+        Done::Save(0),
+        Done::Abort(0),
+        Done::Tell("zero", news.clone()),
+        Done::Tell("one", news),
+    ];
+    assert_eq!(io.take(), expected);
+}
+
+#[test]
+fn what_fails_at_the_end_of_a_job_is_logged_and_the_rest_is_done() {
+    let (mut control_plane, mut io) = (control_plane(), Recorder::default());
+    let [(zero, _), (one, _)] = start(&mut control_plane, &mut io, "train");
+    io.take();
+    io.refuses = vec![Done::Save(0), Done::Abort(0), Done::Close(0)];
+    control_plane.disconnect(&mut io, one, Duration::ZERO);
+    let reason = "rank 1 (10.0.0.2) is gone: its process ended, or its connection broke";
+    let expected = [Done::Save(0), Done::Abort(0), Done::Tell("zero", aborted(reason, &[1]))];
+    assert_eq!(io.take(), expected);
+    control_plane.disconnect(&mut io, zero, Duration::ZERO);
+    assert_eq!(io.take(), [Done::Save(0), Done::Close(0)]);
+    let failures = io.log.iter().filter(|(level, _)| *level == Level::Error);
+    assert_eq!(failures.count(), 4);
+    assert_eq!(control_plane.table().list(), []);
+}
+
+#[test]
+fn a_connection_that_was_silent_for_too_long_is_taken_for_dead() {
+    for (silence, what) in [
+        (Duration::ZERO, "is gone: its process ended, or its connection broke"),
+        (Duration::from_millis(3_999), "is gone: its process ended, or its connection broke"),
+        (Duration::from_secs(4), "did not answer the aggregator for 4 s, and was taken for dead"),
+    ] {
+        let (mut control_plane, mut io) = (control_plane(), Recorder::default());
+        let [_, (one, _)] = start(&mut control_plane, &mut io, "train");
+        io.take();
+        control_plane.disconnect(&mut io, one, silence);
+        let news = aborted(&format!("rank 1 (10.0.0.2) {what}"), &[1]);
+        assert_eq!(io.take().last(), Some(&Done::Tell("zero", news)), "{silence:?}");
+    }
+}
+
+#[test]
+fn a_stream_that_has_ended_is_told_nothing() {
+    let (mut control_plane, mut io) = (control_plane(), Recorder::default());
+    let [(zero, member), _] = start(&mut control_plane, &mut io, "train");
+    io.take();
+    control_plane.leave(&mut io, member, "", &[]).unwrap();
+    assert_eq!(io.take().last(), Some(&Done::End("zero")));
+    assert!(control_plane.streams().all(|(stream, _)| stream != zero));
+    control_plane.shut_down(&mut io);
+    let done = io.take();
+    assert!(done.contains(&Done::Tell("one", aborted("the aggregator stops", &[]))), "{done:?}");
+    assert_eq!(done.last(), Some(&Done::End("one")));
+    assert_eq!(control_plane.streams().count(), 0);
+}
+
+#[test]
+fn reports_of_calls_are_gathered_for_a_while() {
+    let (mut control_plane, mut io) = (control_plane(), Recorder::default());
+    let [(_, zero), _] = start(&mut control_plane, &mut io, "train");
+    io.take();
+    let calls = vec![Call { number: 1, call: "barrier()".to_owned() }];
+    control_plane.report_calls(&mut io, zero, calls, &[0, 1]).unwrap();
+    let timer = Timer::Conclude(0, zero.epoch);
+    assert_eq!(io.take()[0], Done::Schedule(Duration::from_millis(500), timer));
+    control_plane.on_timer(&mut io, timer);
+    assert_eq!(io.take()[..2], [Done::Save(0), Done::Abort(0)]);
+}
+
+#[test]
+fn a_job_that_is_not_restored_keeps_no_other_from_it() {
+    let (mut first, mut io) = (control_plane(), Recorder::default());
+    let [(_, lost), _] = start(&mut first, &mut io, "a");
+    let [(_, kept), _] = start(&mut first, &mut io, "b");
+    let saved = Saved { jobs: io.saved, epochs: io.epochs.expect("kept") };
+
+    let (mut second, mut io) = (control_plane(), Recorder::default());
+    io.refuses = vec![Done::Start(0)];
+    second.restore(&mut io, saved);
+    let expected = [
+        Done::Start(0),
+        Done::Save(0),
+        Done::Abort(0),
+        Done::Start(1),
+        Done::Schedule(Duration::from_secs(5), Timer::Expire),
+    ];
+    assert_eq!(io.take(), expected);
+    let peer = Ipv4Addr::new(10, 0, 0, 1).into();
+    second.resume(&mut io, lost, peer, "lost").unwrap();
+    let news = aborted("the aggregator failed: try it: no luck", &[]);
+    assert_eq!(io.take(), [Done::Tell("lost", news)]);
+    second.resume(&mut io, kept, peer, "kept").unwrap();
+    assert!(matches!(io.take()[..], [Done::Tell("kept", Event::Started(_))]));
+    // Rank 1 of neither comes back.
+    second.on_timer(&mut io, Timer::Expire);
+    let reason = "rank 1 (10.0.0.2) did not come back after the aggregator was restarted";
+    let expected =
+        [Done::Save(0), Done::Save(1), Done::Abort(1), Done::Tell("kept", aborted(reason, &[1]))];
+    assert_eq!(io.take(), expected);
+}

@@ -1,0 +1,123 @@
+//! The job table as its tests see it.
+
+use rand::SeedableRng;
+
+use super::super::*;
+
+/// A job table whose log is kept apart from what else it has done, which is returned.
+pub struct Table {
+    table: JobTable,
+    /// What it has logged.
+    pub log: Vec<(Level, String)>,
+}
+
+impl Table {
+    pub fn new(limits: Limits, data_address: Option<Ipv4Addr>, seed: u64) -> Self {
+        let rng = StdRng::seed_from_u64(seed);
+        Self { table: JobTable::new(limits, data_address, rng), log: Vec::new() }
+    }
+
+    fn keep(&mut self, effects: Vec<Effect>) -> Vec<Effect> {
+        let mut others = Vec::new();
+        for effect in effects {
+            match effect {
+                Effect::Log(level, line) => self.log.push((level, line)),
+                other => others.push(other),
+            }
+        }
+        others
+    }
+
+    pub fn restore(&mut self, saved: Vec<Job>, epochs: Epochs) -> Vec<Effect> {
+        self.table.continue_epochs(epochs);
+        let effects = saved.into_iter().flat_map(|job| self.table.restore(job)).collect();
+        self.keep(effects)
+    }
+
+    pub fn resume(
+        &mut self,
+        id: MemberId,
+        peer: IpAddr,
+    ) -> Result<(StreamId, Vec<Effect>), MemberError> {
+        let (stream, effects) = self.table.resume(id, peer)?;
+        Ok((stream, self.keep(effects)))
+    }
+
+    pub fn expire(&mut self) -> Vec<Effect> {
+        let effects = self.table.expire();
+        self.keep(effects)
+    }
+
+    pub fn lose_port(&mut self, port: u32, what: &str) -> Vec<Effect> {
+        let effects = self.table.lose_port(port, what);
+        self.keep(effects)
+    }
+
+    pub fn join(&mut self, joiner: &Joiner) -> Result<(StreamId, Vec<Effect>), JoinError> {
+        let (stream, effects) = self.table.join(joiner)?;
+        Ok((stream, self.keep(effects)))
+    }
+
+    pub fn ready(
+        &mut self,
+        id: MemberId,
+        lanes: u32,
+        bindings: impl IntoIterator<Item = Binding>,
+    ) -> Result<Vec<Effect>, MemberError> {
+        let effects = self.table.ready(id, lanes, bindings)?;
+        Ok(self.keep(effects))
+    }
+
+    pub fn report_calls(
+        &mut self,
+        id: MemberId,
+        calls: Vec<control::Call>,
+        named: &[u32],
+    ) -> Result<Vec<Effect>, MemberError> {
+        let effects = self.table.report_calls(id, calls, named)?;
+        Ok(self.keep(effects))
+    }
+
+    pub fn conclude(&mut self, number: u16, epoch: u32) -> Vec<Effect> {
+        let effects = self.table.conclude(number, epoch);
+        self.keep(effects)
+    }
+
+    pub fn leave(
+        &mut self,
+        id: MemberId,
+        error: &str,
+        blamed: &[u32],
+    ) -> Result<Vec<Effect>, MemberError> {
+        let effects = self.table.leave(id, error, blamed)?;
+        Ok(self.keep(effects))
+    }
+
+    pub fn disconnect(&mut self, stream: StreamId) -> Vec<Effect> {
+        let effects = self.table.disconnect(stream);
+        self.keep(effects)
+    }
+
+    pub fn fall_silent(&mut self, stream: StreamId, silence: Duration) -> Vec<Effect> {
+        let effects = self.table.fall_silent(stream, silence);
+        self.keep(effects)
+    }
+
+    pub fn fail(&mut self, shard: u16, reason: &str) -> Vec<Effect> {
+        let effects = self.table.fail(shard, reason);
+        self.keep(effects)
+    }
+
+    pub fn shut_down(&mut self) -> Vec<Effect> {
+        let effects = self.table.shut_down();
+        self.keep(effects)
+    }
+}
+
+impl std::ops::Deref for Table {
+    type Target = JobTable;
+
+    fn deref(&self) -> &JobTable {
+        &self.table
+    }
+}

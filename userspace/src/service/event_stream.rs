@@ -1,0 +1,37 @@
+//! What a rank hears.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use switchml_control::JoinEvent;
+use switchml_userspace_core::jobs::StreamId;
+use tokio_stream::Stream;
+use tonic::Status;
+
+use super::{Service, State};
+use crate::incoming::Pulse;
+use crate::mailbox::Receiver;
+
+/// A rank's events; its end tells the control plane that the rank is gone.
+pub struct EventStream {
+    pub(super) events: Receiver,
+    pub(super) id: StreamId,
+    pub(super) pulse: Pulse,
+    pub(super) service: Service,
+}
+
+impl Stream for EventStream {
+    type Item = Result<JoinEvent, Status>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let event = Pin::new(&mut self.events).poll_next(context);
+        event.map(|event| event.map(|event| Ok(JoinEvent { event: Some(event) })))
+    }
+}
+
+impl Drop for EventStream {
+    fn drop(&mut self) {
+        let State { control_plane, io, .. } = &mut *self.service.lock();
+        control_plane.disconnect(io, self.id, self.pulse.silence());
+    }
+}
