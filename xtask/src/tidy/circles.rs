@@ -20,7 +20,7 @@ use super::{
 use crate::cargo;
 
 /// To do: crates that have circles still. One that has none any more is to be removed here.
-const NOT_YET: [&str; 3] = ["switchml-protocol", "switchml-userspace-core", "switchml-worker-core"];
+const NOT_YET: [&str; 2] = ["switchml-protocol", "switchml-userspace-core"];
 
 #[derive(Deserialize)]
 struct Metadata {

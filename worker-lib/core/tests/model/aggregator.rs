@@ -11,10 +11,10 @@ use switchml_protocol::slot::{SetHead, Slot, contribute};
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::packets::{self, Payload};
+use crate::plan::{JOB, Plan};
 use crate::published::{self, Served, Version};
 use crate::rules::Rule;
 use crate::tally::{self, LANES, Tally};
-use crate::world::{JOB, World};
 
 /// What an aggregator remembers.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -41,9 +41,9 @@ struct Set {
 
 impl Aggregator {
     /// An aggregator with memory never used, and the job open.
-    pub fn new(world: &World, epoch: u32) -> Self {
-        let slots = world.setup.slots.into();
-        let slots = match world.setup.published {
+    pub fn new(plan: &Plan, epoch: u32) -> Self {
+        let slots = plan.setup.slots.into();
+        let slots = match plan.setup.published {
             false => Slots::Ours(vec![Default::default(); slots]),
             true => Slots::Published(vec![Default::default(); slots]),
         };
@@ -86,19 +86,14 @@ impl Aggregator {
     }
 
     /// Serves the contribution of a rank: what became of it, and the answer.
-    pub fn serve(
-        &mut self,
-        world: &World,
-        rank: u16,
-        datagram: &[u8],
-    ) -> (Outcome, Option<Vec<u8>>) {
+    pub fn serve(&mut self, plan: &Plan, rank: u16, datagram: &[u8]) -> (Outcome, Option<Vec<u8>>) {
         let (mut header, mut payload) = packets::split(datagram);
         let (state, epoch) = (self.state, self.epoch);
         match &mut self.slots {
-            Slots::Published(slots) => serve_published(world, slots, header, payload),
+            Slots::Published(slots) => serve_published(plan, slots, header, payload),
             Slots::Ours(slots) => {
                 let tables =
-                    Memory { world, state, epoch, packet: header, slots: RefCell::new(slots) };
+                    Memory { plan, state, epoch, packet: header, slots: RefCell::new(slots) };
                 let outcome = tables.serve(rank, &mut header, &mut payload);
                 let answered = Kind::from_wire(header.kind) != Some(Kind::Contribution);
                 (outcome, answered.then(|| packets::joined(&header, &payload)))
@@ -109,7 +104,7 @@ impl Aggregator {
 
 /// The aggregator's storage while it serves one packet.
 struct Memory<'a> {
-    world: &'a World,
+    plan: &'a Plan,
     state: u32,
     epoch: u32,
     /// The packet as it came.
@@ -121,10 +116,9 @@ impl Memory<'_> {
     fn serve(&self, rank: u16, header: &mut Header, payload: &mut Payload) -> Outcome {
         let foreign = header.epoch.get() != self.epoch;
         let skips_admission = self.state == OPEN
-            && (foreign && self.world.lacks(Rule::PacketEpoch)
+            && (foreign && self.plan.lacks(Rule::PacketEpoch)
                 || !foreign
-                    && (self.world.lacks(Rule::ContributionCheck)
-                        || self.world.lacks(Rule::Round)));
+                    && (self.plan.lacks(Rule::ContributionCheck) || self.plan.lacks(Rule::Round)));
         if !skips_admission {
             return serve(self, &binding(rank), header, &mut payload[..], size_of::<Payload>());
         }
@@ -133,7 +127,7 @@ impl Memory<'_> {
         self.with_slot(slot, |slot| {
             let set = (header.round.get() & 1) as usize;
             let head = &slot.sets[set].head;
-            if self.world.lacks(Rule::Round) && is_newer(head, self.epoch, header.round.get()) {
+            if self.plan.lacks(Rule::Round) && is_newer(head, self.epoch, header.round.get()) {
                 header.round.set(head.round);
             }
             // The check word is made to agree, and put back where it went.
@@ -165,22 +159,22 @@ impl Memory<'_> {
         } else {
             (&mut odd.head, &mut even.head)
         };
-        if self.world.lacks(Rule::SetEpoch) {
+        if self.plan.lacks(Rule::SetEpoch) {
             for head in [&mut *set, &mut *other] {
                 // Memory that was never used is empty all the same.
                 head.epoch = if head.epoch == 0 { 0 } else { self.epoch };
             }
         }
         let holds = set.epoch == self.epoch && set.round == round;
-        if holds && self.world.lacks(Rule::Seen) {
+        if holds && self.plan.lacks(Rule::Seen) {
             set.seen &= !(1 << rank);
         }
-        if holds && self.world.lacks(Rule::AllIn) {
-            let all = (1u64 << self.world.setup.ranks) - 1;
+        if holds && self.plan.lacks(Rule::AllIn) {
+            let all = (1u64 << self.plan.setup.ranks) - 1;
             let missing = all & !set.seen & !(1 << rank);
             set.seen |= if missing.count_ones() == 1 { missing } else { 0 };
         }
-        if holds && self.world.lacks(Rule::SameCall) {
+        if holds && self.plan.lacks(Rule::SameCall) {
             set.fingerprint = self.packet.fingerprint.get();
         }
         if holds {
@@ -189,21 +183,21 @@ impl Memory<'_> {
         let holds_one_before = other.epoch == self.epoch
             && other.round == round.wrapping_sub(1)
             && other.is_complete();
-        if self.world.lacks(Rule::Stale) && is_newer(set, self.epoch, round) {
+        if self.plan.lacks(Rule::Stale) && is_newer(set, self.epoch, round) {
             set.round = round.wrapping_sub(1);
         }
-        if self.world.lacks(Rule::Order) {
+        if self.plan.lacks(Rule::Order) {
             (set.epoch, set.round) = (self.epoch, round.wrapping_sub(2));
             *other = complete(other);
             (other.epoch, other.round) = (self.epoch, round.wrapping_sub(1));
         }
-        if self.world.lacks(Rule::TwoBefore) && holds_one_before {
+        if self.plan.lacks(Rule::TwoBefore) && holds_one_before {
             (set.epoch, set.round) = (self.epoch, round.wrapping_sub(2));
         }
-        if self.world.lacks(Rule::OneBefore) && other.epoch == self.epoch {
+        if self.plan.lacks(Rule::OneBefore) && other.epoch == self.epoch {
             other.round = round.wrapping_sub(1);
         }
-        if self.world.lacks(Rule::OneBeforeComplete) {
+        if self.plan.lacks(Rule::OneBeforeComplete) {
             *other = complete(other);
         }
     }
@@ -211,7 +205,7 @@ impl Memory<'_> {
 
 impl Tables for Memory<'_> {
     fn job(&self, number: u16) -> Option<JobEntry> {
-        let (ranks, slots) = (self.world.setup.ranks.into(), self.world.setup.slots.into());
+        let (ranks, slots) = (self.plan.setup.ranks.into(), self.plan.setup.slots.into());
         (number == JOB).then(|| JobEntry {
             state: self.state,
             epoch: self.epoch,
@@ -252,12 +246,12 @@ impl Tables for Memory<'_> {
 }
 
 fn serve_published(
-    world: &World,
+    plan: &Plan,
     slots: &mut [[Version; 2]],
     mut header: Header,
     payload: Payload,
 ) -> (Outcome, Option<Vec<u8>>) {
-    let ranks = world.setup.ranks;
+    let ranks = plan.setup.ranks;
     let (rank, version) = (header.rank.get(), (header.round.get() & 1) as usize);
     let slot = &mut slots[usize::from(header.slot.get())];
     let served = published::serve(slot, ranks, version, rank, &packets::tally(payload.as_bytes()));

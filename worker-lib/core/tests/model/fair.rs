@@ -36,8 +36,9 @@ pub fn finishes(world: &World, state: &State) -> bool {
             // The search comes to it as well, and it is not this property's.
             return true;
         }
-        let waiting =
-            |worker: &Worker| if worker.has_ended(world) { None } else { worker.engine.deadline() };
+        let waiting = |worker: &Worker| {
+            if worker.has_ended(&world.plan) { None } else { worker.engine.deadline() }
+        };
         let next = (0..state.workers.len())
             .filter_map(|at| Some((waiting(&state.workers[at])?, at)))
             .min();
@@ -46,12 +47,12 @@ pub fn finishes(world: &World, state: &State) -> bool {
         };
         // The control plane's part: who fails, leaves with an error, and that aborts the job.
         let failed = |worker: &Worker| {
-            worker.view.failure.is_some() && served == Some(world.epoch(worker.view.session))
+            worker.view.failure.is_some() && served == Some(world.plan.epoch(worker.view.session))
         };
         if state.workers.iter().any(failed) {
             state.aggregator.abort();
         }
-        packets.extend(state.workers[at].alarm(world).into_iter().map(|chunk| (at, chunk)));
+        packets.extend(state.workers[at].alarm(&world.plan).into_iter().map(|chunk| (at, chunk)));
         let now = state.workers[at].now;
         for worker in &mut state.workers {
             worker.now = now.max(worker.now);
@@ -64,8 +65,8 @@ pub fn finishes(world: &World, state: &State) -> bool {
 fn deliver_all(world: &World, state: &mut State, packets: &mut VecDeque<(usize, usize)>) {
     loop {
         for at in 0..state.workers.len() {
-            while state.workers[at].may_send(world) {
-                packets.push_back((at, state.workers[at].send(world)));
+            while state.workers[at].may_send(&world.plan) {
+                packets.push_back((at, state.workers[at].send(&world.plan)));
             }
         }
         let Some((from, chunk)) = packets.pop_front() else { return };
@@ -80,13 +81,13 @@ fn deliver_all(world: &World, state: &mut State, packets: &mut VecDeque<(usize, 
 
 /// Whether a worker's end is right, given the epoch that was served when faults stopped.
 fn has_finished(world: &World, served: Option<u32>, worker: &Worker) -> bool {
-    if world.setup.mismatch.is_some() && worker.view.session == 0 {
+    if world.plan.setup.mismatch.is_some() && worker.view.session == 0 {
         return matches!(worker.view.failure, Some(Failure::Mismatch { .. } | Failure::Aborted));
     }
     match worker.view.failure {
-        None => worker.is_done(world),
+        None => worker.is_done(&world.plan),
         Some(Failure::Silent | Failure::Damaged | Failure::Missing(_) | Failure::Aborted) => {
-            served != Some(world.epoch(worker.view.session))
+            served != Some(world.plan.epoch(worker.view.session))
         }
         Some(
             Failure::Mismatch { .. }

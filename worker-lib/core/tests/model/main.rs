@@ -4,7 +4,7 @@
 //! Stateright searches breadth first; its states are those of [`world`]: engines
 //! ([`switchml_worker_core::engine::Engine`]), an aggregator ([`switchml_protocol::aggregator::serve`])
 //! and a network that loses, repeats and reorders without bound. What is checked are the
-//! [`properties`](world::RIGHT_SUMS). Rules of the protocol can be taken out one at a time
+//! [`properties`](properties::RIGHT_SUMS). Rules of the protocol can be taken out one at a time
 //! ([`rules`]), which the search must notice.
 //!
 //! # What keeps the search finite, and why nothing is missed
@@ -46,6 +46,8 @@
 mod aggregator;
 mod fair;
 mod packets;
+mod plan;
+mod properties;
 mod published;
 mod rules;
 mod search;

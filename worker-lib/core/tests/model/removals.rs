@@ -1,9 +1,11 @@
 //! Each rule taken out, alone or with those that stand behind it: which property that violates, and
 //! in how few events. A search that cannot fail shows nothing.
 
+use crate::plan::{Setup, Violation};
+use crate::properties::{ALL, FINISHES, NO_REFUSAL, RIGHT_SUMS};
 use crate::rules::Rule;
 use crate::search::search;
-use crate::world::{ALL, Event, FINISHES, NO_REFUSAL, RIGHT_SUMS, Setup, Violation, World};
+use crate::world::{Event, World};
 
 /// Two workers and one slot, except some rules.
 fn without(rules: &[Rule]) -> Setup {
@@ -67,7 +69,7 @@ fn the_published_algorithm_as_in_the_specification() {
         Event::Hear(1, 1),
     ];
     let end = world.play(&execution);
-    let twice = world.contribution(0, 1, 1).map(|lane| 2 * lane);
+    let twice = world.plan.contribution(0, 1, 1).map(|lane| 2 * lane);
     assert_eq!(
         end.violation,
         Some(Violation::WrongSum { session: 0, rank: 1, chunk: 1, sum: twice })

@@ -2,7 +2,9 @@
 
 use stateright::{Checker, HasDiscoveries, Model};
 
-use crate::world::{DONE, Event, Setup, State, World};
+use crate::plan::Setup;
+use crate::properties::DONE;
+use crate::world::{Event, State, World};
 
 /// States to generate at most, the same ones again and again included.
 const MOST_STATES: usize = 1_000_000_000;

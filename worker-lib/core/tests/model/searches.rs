@@ -2,8 +2,9 @@
 
 use std::time::Instant;
 
+use crate::plan::Setup;
+use crate::properties::ALL;
 use crate::search::search;
-use crate::world::{ALL, Setup};
 
 /// Ranks, slots, and rounds of the one session that there is.
 fn session(ranks: u16, slots: u16, rounds: usize) -> Setup {

@@ -8,11 +8,8 @@ use switchml_protocol::header::{HEADER_LEN, Header, Kind, flags};
 use switchml_worker_core::engine::{Chunk, Completed, Engine, Failure, Part};
 
 use crate::packets;
+use crate::plan::{MOST_SLOTS, Plan, Violation};
 use crate::rules::Rule;
-use crate::world::{Violation, World};
-
-/// Most slots of a world.
-pub const MOST_SLOTS: usize = 4;
 
 /// One rank in one session.
 #[derive(Clone, Debug)]
@@ -59,7 +56,7 @@ impl Hash for Worker {
 }
 
 impl Worker {
-    pub fn new(world: &World, session: usize, rank: u16) -> Self {
+    pub fn new(plan: &Plan, session: usize, rank: u16) -> Self {
         let view = View {
             session,
             rank,
@@ -71,30 +68,30 @@ impl Worker {
             left: false,
             departed: 0,
         };
-        Self { view, engine: Arc::new(world.engine(session, rank)), now: 0 }
+        Self { view, engine: Arc::new(plan.engine(session, rank)), now: 0 }
     }
 
     /// Whether it has all results of its session.
-    pub fn is_done(&self, world: &World) -> bool {
-        self.view.got.count_ones() as usize == world.chunks(self.view.session)
+    pub fn is_done(&self, plan: &Plan) -> bool {
+        self.view.got.count_ones() as usize == plan.chunks(self.view.session)
     }
 
     /// Whether nothing more comes of it.
-    pub fn has_ended(&self, world: &World) -> bool {
-        self.view.failure.is_some() || self.is_done(world)
+    pub fn has_ended(&self, plan: &Plan) -> bool {
+        self.view.failure.is_some() || self.is_done(plan)
     }
 
-    pub fn may_send(&self, world: &World) -> bool {
-        !self.has_ended(world)
-            && self.view.sent < world.chunks(self.view.session)
+    pub fn may_send(&self, plan: &Plan) -> bool {
+        !self.has_ended(plan)
+            && self.view.sent < plan.chunks(self.view.session)
             && self.engine.may_send()
     }
 
     /// Chunks whose contributions the network has from it: 0 up to this one.
-    pub fn in_network(&self, world: &World) -> usize {
+    pub fn in_network(&self, plan: &Plan) -> usize {
         // A worker that does not wait has sent all of them with the first one.
-        let all = world.lacks(Rule::Wait) && self.view.sent > 0;
-        if all { world.chunks(self.view.session) } else { self.view.sent }
+        let all = plan.lacks(Rule::Wait) && self.view.sent > 0;
+        if all { plan.chunks(self.view.session) } else { self.view.sent }
     }
 
     /// Whether a chunk has been sent and has no result yet.
@@ -115,29 +112,29 @@ impl Worker {
     }
 
     /// Sends its next chunk; which one.
-    pub fn send(&mut self, world: &World) -> usize {
+    pub fn send(&mut self, plan: &Plan) -> usize {
         let View { session, rank, sent, .. } = self.view;
         let transmission =
-            Arc::make_mut(&mut self.engine).send(self.now, world.chunk(session, rank, sent));
+            Arc::make_mut(&mut self.engine).send(self.now, plan.chunk(session, rank, sent));
         let datagram =
-            packets::contribution(transmission.header, &world.contribution(session, rank, sent));
-        world.assert_same(session, rank, sent, &datagram);
+            packets::contribution(transmission.header, &plan.contribution(session, rank, sent));
+        plan.assert_same(session, rank, sent, &datagram);
         self.view.sent += 1;
         sent
     }
 
     /// Hears an answer.
-    pub fn hear(&mut self, world: &World, datagram: &[u8]) -> Result<(), Violation> {
-        let doctored = self.doctor(world, datagram);
+    pub fn hear(&mut self, plan: &Plan, datagram: &[u8]) -> Result<(), Violation> {
+        let doctored = self.doctor(plan, datagram);
         let engine = Arc::make_mut(&mut self.engine);
         let before = engine.stats().pending;
         match engine.receive(self.now, &doctored, false) {
             Ok(Some((Completed { chunk, .. }, payload))) => {
                 let sum = packets::tally(payload);
                 self.view.got |= 1 << index_of(&chunk);
-                self.view.told[world.slot_of(index_of(&chunk))] = 0;
+                self.view.told[plan.slot_of(index_of(&chunk))] = 0;
                 self.view.alarms = 0;
-                if Some(sum) != world.sum(self.view.session, index_of(&chunk)) {
+                if Some(sum) != plan.sum(self.view.session, index_of(&chunk)) {
                     let View { session, rank, .. } = self.view;
                     return Err(Violation::WrongSum {
                         session,
@@ -162,7 +159,7 @@ impl Worker {
     }
 
     /// Lets its time pass until its timer expires; the chunks that it sends again.
-    pub fn alarm(&mut self, world: &World) -> Vec<usize> {
+    pub fn alarm(&mut self, plan: &Plan) -> Vec<usize> {
         let engine = Arc::make_mut(&mut self.engine);
         self.now = engine.deadline().expect("something outstanding").max(self.now);
         self.view.alarms += 1;
@@ -177,11 +174,11 @@ impl Worker {
             let mut header = transmission.header;
             assert_eq!(header.flags, flags::CHECKED | flags::RETRANSMIT);
             header.flags = flags::CHECKED;
-            let datagram = packets::contribution(header, &world.contribution(session, rank, chunk));
-            world.assert_same(session, rank, chunk, &datagram);
+            let datagram = packets::contribution(header, &plan.contribution(session, rank, chunk));
+            plan.assert_same(session, rank, chunk, &datagram);
             resent.push(chunk);
         }
-        if world.lacks(Rule::Resend) { Vec::new() } else { resent }
+        if plan.lacks(Rule::Resend) { Vec::new() } else { resent }
     }
 
     /// Numbers of the chunks that are outstanding.
@@ -190,55 +187,55 @@ impl Worker {
     }
 
     /// Gives an answer its aux, and makes it look as if the rules that are taken out were kept.
-    fn doctor<'a>(&self, world: &World, datagram: &'a [u8]) -> Cow<'a, [u8]> {
-        if world.setup.without.is_empty() && self.era() == 0 {
+    fn doctor<'a>(&self, plan: &Plan, datagram: &'a [u8]) -> Cow<'a, [u8]> {
+        if plan.setup.without.is_empty() && self.era() == 0 {
             return Cow::Borrowed(datagram);
         }
         let is_result = packets::header(datagram).kind == Kind::Result as u8;
         let era = packets::header(datagram).aux.get();
-        let fresh = self.era() > 0 && (era == self.era() || world.lacks(Rule::FreshPending));
-        let mut doctored = packets::rewritten(datagram, world.setup.ranks, |header| {
+        let fresh = self.era() > 0 && (era == self.era() || plan.lacks(Rule::FreshPending));
+        let mut doctored = packets::rewritten(datagram, plan.setup.ranks, |header| {
             // Half of all numbers are newer than the few packets that were sent.
             header.aux.set(if fresh { 1 << 30 } else { 0 });
         });
         let mut rewrite = |change: &dyn Fn(&mut Header)| {
-            doctored = packets::rewritten(&doctored, world.setup.ranks, change);
+            doctored = packets::rewritten(&doctored, plan.setup.ranks, change);
         };
-        if world.lacks(Rule::AnswerEpoch) {
-            rewrite(&|header| header.epoch.set(world.epoch(self.view.session)));
+        if plan.lacks(Rule::AnswerEpoch) {
+            rewrite(&|header| header.epoch.set(plan.epoch(self.view.session)));
         }
-        if world.lacks(Rule::AnswerRank) {
+        if plan.lacks(Rule::AnswerRank) {
             rewrite(&|header| header.rank.set(self.view.rank));
         }
-        if world.lacks(Rule::AnswerSlot) {
+        if plan.lacks(Rule::AnswerSlot) {
             // Found by its round alone.
             rewrite(&|header| {
-                let of_round = |chunk: &usize| world.round_of(*chunk) == header.round.get();
+                let of_round = |chunk: &usize| plan.round_of(*chunk) == header.round.get();
                 if let Some(chunk) = self.outstanding().find(of_round) {
-                    header.slot.set(world.slot_of(chunk) as u16);
+                    header.slot.set(plan.slot_of(chunk) as u16);
                 }
             });
         }
-        if world.lacks(Rule::AnswerRound) {
+        if plan.lacks(Rule::AnswerRound) {
             // Found by its slot alone.
             rewrite(&|header| {
                 let of_slot =
-                    |chunk: &usize| world.slot_of(*chunk) == usize::from(header.slot.get());
+                    |chunk: &usize| plan.slot_of(*chunk) == usize::from(header.slot.get());
                 if let Some(chunk) = self.outstanding().find(of_slot) {
-                    header.round.set(world.round_of(chunk));
+                    header.round.set(plan.round_of(chunk));
                 }
             });
         }
-        if world.lacks(Rule::AnswerCall) {
+        if plan.lacks(Rule::AnswerCall) {
             rewrite(&|header| {
-                let chunk = world.chunk_in(header.round.get(), header.slot.get());
-                let own = world.chunk(self.view.session, self.view.rank, chunk);
+                let chunk = plan.chunk_in(header.round.get(), header.slot.get());
+                let own = plan.chunk(self.view.session, self.view.rank, chunk);
                 header.fingerprint.set(own.fingerprint);
             });
         }
-        if world.lacks(Rule::AnswerCheck) && is_result {
+        if plan.lacks(Rule::AnswerCheck) && is_result {
             let (header, payload) = packets::split(&doctored);
-            doctored = packets::sealed(header, &payload, world.setup.ranks.into());
+            doctored = packets::sealed(header, &payload, plan.setup.ranks.into());
         }
         Cow::Owned(doctored)
     }
