@@ -350,7 +350,7 @@ impl Network {
         assert_eq!(data_path.engine().outstanding() as usize, outstanding.len());
     }
 
-    /// The packet, if it is one that counts, as the specification's section "Worker" has it.
+    /// The packet, if it is one that counts, as rule 13.1 has it.
     fn counts(&self, rank: usize, datagram: &[u8]) -> Option<Packet> {
         let lanes = datagram.get(18..20).map(|bytes| u16::from_be_bytes([bytes[0], bytes[1]]))?;
         // Behind the lanes of a PENDING or a REJECT there may be anything.

@@ -18,8 +18,8 @@
 //!
 //! The machine decides what is done and when. Whoever drives it owns the clock, the connection and
 //! the data path: it carries out [`Session::next_action`] until there is none, then waits for an
-//! event, or until [`Session::deadline`]. `docs/protocol.md`, section "Control plane", is the
-//! specification.
+//! event, or until [`Session::deadline`]. Sections 22 and 23 of `docs/protocol.md` are
+//! the specification.
 
 use std::collections::VecDeque;
 use std::time::Duration;

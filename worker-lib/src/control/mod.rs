@@ -1,8 +1,8 @@
 //! The control plane's client: how a rank joins a job, and hears that it is over. Values never
 //! travel here.
 //!
-//! gRPC on a small thread of its own; every call of this module blocks. `docs/protocol.md`, section
-//! "Control plane", is the specification.
+//! gRPC on a small thread of its own; every call of this module blocks. Sections 22
+//! and 23 of `docs/protocol.md` are the specification.
 
 mod address;
 mod board;

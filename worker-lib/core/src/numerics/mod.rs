@@ -2,7 +2,7 @@
 //!
 //! An aggregator adds 32-bit integers; tensors hold floats. A [`Codec`] turns each chunk of
 //! elements into lanes, and the lanes of the result into elements. Pure functions, one call per
-//! chunk. `docs/protocol.md`, section "Numbers", is the specification.
+//! chunk. Sections 17 to 21 of `docs/protocol.md` are the specification.
 //!
 //! # What a result is
 //!
