@@ -72,8 +72,8 @@ impl Drop for Borrow {
     }
 }
 
-/// Lends `bytes`, in parts of these lengths, to the buffers that `submit` takes. Returns once all are
-/// gone: what the call took if all were finished, none dropped.
+/// Lends `bytes`, in parts of these lengths, to the buffers that `submit` takes. Returns once all
+/// are gone: what the call took if all were finished, none dropped.
 ///
 /// # Panics
 /// When there are fewer bytes than that.
@@ -137,8 +137,8 @@ pub(crate) fn give<T: Tensor>(
     (buffers, tensor)
 }
 
-/// Cuts `bytes` into buffers of these lengths. The caller sees to it that the bytes outlive them, and
-/// that nobody else looks at them meanwhile.
+/// Cuts `bytes` into buffers of these lengths. The caller sees to it that the bytes outlive them,
+/// and that nobody else looks at them meanwhile.
 fn parts(
     mut bytes: &mut [u8],
     lengths: &[usize],

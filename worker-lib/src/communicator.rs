@@ -113,8 +113,8 @@ impl Communicator {
     /// Replaces `tensor` by the reduction of all ranks' tensors, element by element, and returns
     /// when it is here. Tells what it took.
     ///
-    /// The result has the same bits on every rank. [`switchml_worker_core::numerics`] tells what it is for each
-    /// type and operator.
+    /// The result has the same bits on every rank. [`switchml_worker_core::numerics`] tells what it
+    /// is for each type and operator.
     ///
     /// # Errors
     /// [`Error::Unsupported`] for the few combinations of type and operator that are not offered,

@@ -165,8 +165,8 @@ pub(crate) struct Driver<T> {
 }
 
 impl<T: Transport> Seat<T> {
-    /// A seat for `driver`; `idle` is to be woken when there are submissions, when they end, and when
-    /// the communicator has failed.
+    /// A seat for `driver`; `idle` is to be woken when there are submissions, when they end, and
+    /// when the communicator has failed.
     pub fn new(driver: Driver<T>, idle: Waker) -> Self {
         Self { driver: Mutex::new(Some(driver)), idle }
     }
@@ -232,8 +232,8 @@ impl Drop for Relief<'_> {
     }
 }
 
-/// Ends the driver if the data thread unwinds, and so tells those who wait for buffers, and the other
-/// drivers.
+/// Ends the driver if the data thread unwinds, and so tells those who wait for buffers, and the
+/// other drivers.
 struct Leaves<'a, T: Transport>(&'a Seat<T>);
 
 impl<T: Transport> Drop for Leaves<'_, T> {

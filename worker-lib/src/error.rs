@@ -30,7 +30,8 @@ pub enum Error {
     Unsupported(#[from] NumericsError),
     /// The aggregator's data plane has no sums in 16 bits.
     #[error(
-        "{call} sums in 16 bits, which this aggregator's data plane does not; take the operator that sums in 32"
+        "{call} sums in 16 bits, which this aggregator's data plane does not; take the operator \
+         that sums in 32"
     )]
     I32LanesOnly {
         /// The call.
@@ -48,7 +49,11 @@ pub enum Error {
     #[error(transparent)]
     Control(#[from] control::Error),
     /// No packet comes back from the aggregator.
-    #[error("the data path to {aggregator} is closed: {reason}; check that UDP port {} passes both ways", aggregator.port())]
+    #[error(
+        "the data path to {aggregator} is closed: {reason}; check that UDP port {} passes both \
+         ways",
+        aggregator.port()
+    )]
     DataPathClosed {
         /// The aggregator's data plane.
         aggregator: SocketAddrV4,
@@ -57,8 +62,9 @@ pub enum Error {
     },
     /// No packet comes back from the aggregator, which is on this rank's own host.
     #[error(
-        "the data path to {aggregator} is closed: this rank runs on the aggregator's own host, so its packets do not come in by the ports that the \
-         data plane serves; run it on another host, or start switchml-aggregator with --data-plane software"
+        "the data path to {aggregator} is closed: this rank runs on the aggregator's own host, so \
+         its packets do not come in by the ports that the data plane serves; run it on another \
+         host, or start switchml-aggregator with --data-plane software"
     )]
     OwnHost {
         /// The aggregator's data plane.
@@ -66,7 +72,8 @@ pub enum Error {
     },
     /// Packets pass, but not even the smallest chunk does.
     #[error(
-        "path MTU to {aggregator} too small: packets of {passed} bytes pass, those of {needed} do not; raise the MTU on the way to at least {needed}"
+        "path MTU to {aggregator} too small: packets of {passed} bytes pass, those of {needed} do \
+         not; raise the MTU on the way to at least {needed}"
     )]
     PathMtu {
         /// The aggregator's data plane.
@@ -94,7 +101,10 @@ pub enum Error {
         ranks: Vec<u16>,
     },
     /// The aggregator does not answer.
-    #[error("no progress for {} s: the aggregator at {aggregator} does not answer", waited.as_secs_f64())]
+    #[error(
+        "no progress for {} s: the aggregator at {aggregator} does not answer",
+        waited.as_secs_f64()
+    )]
     AggregatorSilent {
         /// The aggregator's data plane.
         aggregator: SocketAddrV4,
@@ -103,7 +113,9 @@ pub enum Error {
     },
     /// The aggregator's results cannot be believed.
     #[error(
-        "no progress for {} s: what comes from the aggregator at {aggregator} is damaged, however often it is asked for; a packet was damaged on its way there, or in it: start the job anew",
+        "no progress for {} s: what comes from the aggregator at {aggregator} is damaged, however \
+         often it is asked for; a packet was damaged on its way there, or in it: start the job \
+         anew",
         waited.as_secs_f64()
     )]
     Damaged {
@@ -114,7 +126,8 @@ pub enum Error {
     },
     /// A maximum that the aggregator gave was none, or not the same for all ranks.
     #[error(
-        "the aggregator at {aggregator} gave a maximum that no rank sent, or not the same one to all: a packet was damaged on its way, or in it; start the job anew"
+        "the aggregator at {aggregator} gave a maximum that no rank sent, or not the same one to \
+         all: a packet was damaged on its way, or in it; start the job anew"
     )]
     WrongMaximum {
         /// The aggregator's data plane.
@@ -124,7 +137,8 @@ pub enum Error {
     /// length, as the data plane says. The control plane did not say in time what every rank
     /// called, which is [`control::Error::Mismatch`].
     #[error(
-        "ranks {first} and {dissenter} made different calls; every rank must make the same calls in the same order, with the same operator, element type and number of elements"
+        "ranks {first} and {dissenter} made different calls; every rank must make the same calls \
+         in the same order, with the same operator, element type and number of elements"
     )]
     Mismatch {
         /// The rank that came first.
@@ -134,7 +148,8 @@ pub enum Error {
     },
     /// This rank and the aggregator do not agree on where they are.
     #[error(
-        "this rank is in round {ours}, the aggregator in round {newest}: one of them has lost its state; start the job anew"
+        "this rank is in round {ours}, the aggregator in round {newest}: one of them has lost its \
+         state; start the job anew"
     )]
     OutOfStep {
         /// The round that this rank sent.

@@ -20,7 +20,8 @@
 //!
 //! // What a call took is its value: chunks, resends, round trips, the ranks that came late.
 //! let stats = communicator.barrier()?;
-//! println!("{:?} at most; late: {:?}", stats.round_trips.max(), stats.stragglers().collect::<Vec<_>>());
+//! let late: Vec<_> = stats.stragglers().collect();
+//! println!("{:?} at most; late: {late:?}", stats.round_trips.max());
 //!
 //! communicator.close()
 //! # }

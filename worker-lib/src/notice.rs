@@ -54,7 +54,8 @@ impl Notices {
             (self, rank_list(&ranks_of(ranks).collect::<Vec<_>>()));
         let (waited, number) = (waited.as_secs(), number + 1);
         Some(format!(
-            "switchml: rank {rank} of job {job:?} has waited {waited} s for {ranks} in its call {number}, {call}"
+            "switchml: rank {rank} of job {job:?} has waited {waited} s for {ranks} in its call \
+             {number}, {call}"
         ))
     }
 }
@@ -80,7 +81,8 @@ mod tests {
             )
         };
         assert_eq!(line(4_999, 4_999), None);
-        let expected = "switchml: rank 2 of job \"train\" has waited 5 s for ranks 1 and 3 in its call 17, all_reduce(sum, f32, 1000)";
+        let expected = "switchml: rank 2 of job \"train\" has waited 5 s for ranks 1 and 3 in its \
+                        call 17, all_reduce(sum, f32, 1000)";
         assert_eq!(line(5_000, 5_000).as_deref(), Some(expected));
         assert_eq!(line(5_100, 5_100), None);
         assert_eq!(line(64_999, 6_000), None, "another wait, in the same minute");

@@ -40,7 +40,8 @@ impl fmt::Display for Narrow {
         }
         write!(
             f,
-            ": something on the way has a smaller MTU. It works with the smaller ones; set the same MTU everywhere to use larger ones"
+            ": something on the way has a smaller MTU. It works with the smaller ones; set the \
+             same MTU everywhere to use larger ones"
         )
     }
 }
@@ -53,7 +54,8 @@ mod tests {
     fn sizes_are_those_of_ip_packets() {
         let narrow = Narrow { aggregator: "127.0.0.1:48864".parse().unwrap(), lanes: 352 };
         // 20 bytes of IP, 8 of UDP, 32 of header, 4 a lane.
-        let expected = "IP packets of 1468 bytes pass the way to 127.0.0.1 and back, those of 1596 vanish although lo takes ";
+        let expected = "IP packets of 1468 bytes pass the way to 127.0.0.1 and back, those of 1596 \
+                        vanish although lo takes ";
         assert!(narrow.to_string().starts_with(expected), "{narrow}");
     }
 }

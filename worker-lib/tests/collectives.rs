@@ -439,7 +439,8 @@ fn different_calls_fail_on_every_rank_at_once_and_say_who_called_what() {
             let call = if communicator.rank() == 0 { zero } else { one };
             let error = call(&communicator).unwrap_err();
             let expected = format!(
-                "ranks made different calls: call 2 of rank 0 is {zero_name}; call 2 of rank 1 is {one_name}; \
+                "ranks made different calls: call 2 of rank 0 is {zero_name}; call 2 of rank 1 is \
+                 {one_name}; \
                  every rank must make the same calls in the same order"
             );
             assert_eq!(error.to_string(), expected);
@@ -477,7 +478,8 @@ fn with_many_calls_in_flight_the_first_that_differs_is_told() {
             sizes.map(|size| communicator.all_reduce_start(vec![1i32; size], ReduceOp::Sum));
         // The first may be done, or fail with the others.
         let last = handles.into_iter().next_back().unwrap().and_then(Handle::wait).unwrap_err();
-        let expected = "ranks made different calls: call 2 of rank 2 is all_reduce(sum, i32, 3000); \
+        let expected = "ranks made different calls: call 2 of rank 2 is all_reduce(sum, i32, \
+                        3000); \
                         call 2 of ranks 0 and 1 is all_reduce(sum, i32, 70000); \
                         every rank must make the same calls in the same order";
         assert_eq!(last.to_string(), expected);

@@ -149,7 +149,8 @@ fn the_first_call_that_differs_is_told() {
                 sizes.map(|size| communicator.all_reduce_start(vec![1i32; size], ReduceOp::Sum));
             let last = handles.into_iter().next_back().unwrap().and_then(Handle::wait).unwrap_err();
             let reason = format!(
-                "ranks made different calls: {expected}; every rank must make the same calls in the same order"
+                "ranks made different calls: {expected}; every rank must make the same calls in \
+                 the same order"
             );
             assert_eq!(last.to_string(), reason);
             assert!(matches!(&last, Error::Control(control::Error::Mismatch { .. })));
@@ -159,13 +160,15 @@ fn the_first_call_that_differs_is_told() {
     told(
         "small first",
         [[500, LARGE, LARGE], [LARGE, 500, LARGE]],
-        "call 2 of rank 0 is all_reduce(sum, i32, 500); call 2 of rank 1 is all_reduce(sum, i32, 1000003)",
+        "call 2 of rank 0 is all_reduce(sum, i32, 500); call 2 of rank 1 is all_reduce(sum, i32, \
+         1000003)",
     );
     // Their first parts are alike.
     told(
         "other length",
         [[LARGE, LARGE + 1, 7], [LARGE, LARGE, 7]],
-        "call 3 of rank 0 is all_reduce(sum, i32, 1000004); call 3 of rank 1 is all_reduce(sum, i32, 1000003)",
+        "call 3 of rank 0 is all_reduce(sum, i32, 1000004); call 3 of rank 1 is all_reduce(sum, \
+         i32, 1000003)",
     );
 }
 

@@ -1,8 +1,10 @@
 /*
- * Sums over all ranks of a job, in C. Every rank runs it, with RANK, WORLD_SIZE and SWITCHML_AGGREGATOR in its environment:
+ * Sums over all ranks of a job, in C. Every rank runs it, with RANK, WORLD_SIZE and
+ * SWITCHML_AGGREGATOR in its environment:
  *
  *     cc -std=c99 all_reduce.c -I ../include -L ../../../target/release -lswitchml -o all_reduce
- *     RANK=0 WORLD_SIZE=2 SWITCHML_AGGREGATOR=switch LD_LIBRARY_PATH=../../../target/release ./all_reduce 10
+ *     export LD_LIBRARY_PATH=../../../target/release
+ *     RANK=0 WORLD_SIZE=2 SWITCHML_AGGREGATOR=switch ./all_reduce 10
  *
  * Its argument is how often the gradients are summed.
  */
@@ -25,13 +27,15 @@ static int failed(const char *what)
     return EXIT_FAILURE;
 }
 
-/* Every rank's gradients are its number plus 1, at first: their mean over n ranks is (n + 1) / 2. */
+/* Every rank's gradients are its number plus 1, at first: their mean over n ranks is
+ * (n + 1) / 2. */
 static int average_gradients(const switchml_communicator *communicator, float *gradients)
 {
     float mean = (float)(switchml_world_size(communicator) + 1) / 2;
     for (size_t i = 0; i < GRADIENTS; i++)
         gradients[i] = (float)(switchml_rank(communicator) + 1);
-    if (switchml_all_reduce(communicator, gradients, GRADIENTS, SWITCHML_F32, SWITCHML_AVG) != SWITCHML_OK)
+    if (switchml_all_reduce(communicator, gradients, GRADIENTS, SWITCHML_F32, SWITCHML_AVG) !=
+        SWITCHML_OK)
         return failed("all_reduce");
     for (size_t i = 0; i < GRADIENTS; i++) {
         if (gradients[i] != mean) {
@@ -50,14 +54,17 @@ static int two_at_once(const switchml_communicator *communicator, int32_t *count
     double last = switchml_rank(communicator);
     for (int32_t i = 0; i < COUNTS; i++)
         counts[i] = i;
-    if (switchml_all_reduce_start(communicator, counts, COUNTS, SWITCHML_I32, SWITCHML_SUM, &sum) != SWITCHML_OK)
+    if (switchml_all_reduce_start(communicator, counts, COUNTS, SWITCHML_I32, SWITCHML_SUM, &sum) !=
+        SWITCHML_OK)
         return failed("all_reduce_start");
-    if (switchml_broadcast_start(communicator, &last, 1, SWITCHML_F64, ranks - 1, &broadcast) != SWITCHML_OK) {
+    if (switchml_broadcast_start(communicator, &last, 1, SWITCHML_F64, ranks - 1, &broadcast) !=
+        SWITCHML_OK) {
         switchml_wait(sum);
         return failed("broadcast_start");
     }
     switchml_status status = switchml_wait(sum);
-    /* Both are waited for, also if the first fails: until then the library may write to the arrays. */
+    /* Both are waited for, also if the first fails: until then the library may write to the
+     * arrays. */
     if (switchml_wait(broadcast) != SWITCHML_OK || status != SWITCHML_OK)
         return failed("wait");
     for (int32_t i = 0; i < COUNTS; i++) {
@@ -81,7 +88,8 @@ int main(int argc, char **argv)
     /* Everything from the environment; a switchml_settings would say it here. */
     if (switchml_connect(NULL, &communicator) != SWITCHML_OK)
         return failed("connect");
-    printf("rank %" PRIu32 " of %" PRIu32 "\n", switchml_rank(communicator), switchml_world_size(communicator));
+    printf("rank %" PRIu32 " of %" PRIu32 "\n", switchml_rank(communicator),
+           switchml_world_size(communicator));
     fflush(stdout);
     for (long round = 0; round < rounds && result == EXIT_SUCCESS; round++)
         result = average_gradients(communicator, gradients);

@@ -1,19 +1,25 @@
 /*
  * All-reduce through an in-network aggregator. SPDX-License-Identifier: Apache-2.0 OR MIT
  *
- * Ranks of a job hand in arrays, a switch adds them up on their way, and every rank gets the same sums back. Every rank must make the same calls in the
- * same order, with the same operator, element type and number of elements. examples/all_reduce.c shows all of it; link with -lswitchml.
+ * Ranks of a job hand in arrays, a switch adds them up on their way, and every rank gets the same
+ * sums back. Every rank must make the same calls in the same order, with the same operator, element
+ * type and number of elements. examples/all_reduce.c shows all of it; link with -lswitchml.
  *
- * Who owns what: arrays are the caller's, always. A communicator and a request belong to the caller from the function that makes them until the one that
- * ends them (switchml_close, switchml_wait). Strings that are passed in are copied.
+ * Who owns what: arrays are the caller's, always. A communicator and a request belong to the caller
+ * from the function that makes them until the one that ends them (switchml_close, switchml_wait).
+ * Strings that are passed in are copied.
  *
- * Which calls may block: switchml_connect, switchml_all_reduce, switchml_broadcast, switchml_barrier, switchml_wait and switchml_close. Each returns within
- * the deadline once the aggregator gives no answer, and within the timeouts in any case; none of the others waits for the network.
+ * Which calls may block: switchml_connect, switchml_all_reduce, switchml_broadcast,
+ * switchml_barrier, switchml_wait and switchml_close. Each returns within the deadline once the
+ * aggregator gives no answer, and within the timeouts in any case; none of the others waits for the
+ * network.
  *
- * Threads: any thread may call anything, and several may use one communicator at once, as long as the order of its calls is the same on all ranks.
+ * Threads: any thread may call anything, and several may use one communicator at once, as long as
+ * the order of its calls is the same on all ranks.
  *
- * Failures: SWITCHML_INVALID changed nothing. SWITCHML_FAILED is for good: every later call on that communicator fails at once with the same
- * error, the other ranks are told, and arrays of calls that did not succeed hold partial results. What remains is to close it. switchml_error_message
+ * Failures: SWITCHML_INVALID changed nothing. SWITCHML_FAILED is for good: every later call on that
+ * communicator fails at once with the same error, the other ranks are told, and arrays of calls
+ * that did not succeed hold partial results. What remains is to close it. switchml_error_message
  * says in one line what happened, and switchml_error_ranks which ranks are at fault.
  */
 

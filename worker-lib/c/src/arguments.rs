@@ -192,7 +192,8 @@ unsafe fn text(text: *const c_char) -> Result<Option<String>, Invalid> {
 fn seconds(given: f64) -> Result<Option<Duration>, Invalid> {
     let wrong = |_| {
         Invalid(
-            "deadline, timeout or join_timeout is no time; seconds from 0 are allowed, and 0 is the usual one",
+            "deadline, timeout or join_timeout is no time; seconds from 0 are allowed, and 0 is \
+             the usual one",
         )
     };
     Ok(Some(Duration::try_from_secs_f64(given).map_err(wrong)?).filter(|time| !time.is_zero()))

@@ -249,6 +249,9 @@ fn owned<T>(pointer: *mut T, null: &'static str) -> Result<Box<T>, Invalid> {
     Ok(unsafe { Box::from_raw(pointer) })
 }
 
+/// A call in flight, or why it was not made.
+type Started = Result<Handle<Array>, errors::Error>;
+
 /// # Safety
 /// As [`switchml_all_reduce_start`].
 unsafe fn start(
@@ -257,7 +260,7 @@ unsafe fn start(
     count: usize,
     dtype: DataType,
     request: *mut *mut Request,
-    call: impl FnOnce(&switchml_worker::Communicator, Array) -> Result<Handle<Array>, errors::Error>,
+    call: impl FnOnce(&switchml_worker::Communicator, Array) -> Started,
 ) -> Status {
     answer(|| {
         // SAFETY: the caller's promise.

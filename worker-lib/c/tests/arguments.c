@@ -1,5 +1,6 @@
 /*
- * What the library says to arguments that make no sense, in a job of one rank. It ends with a failure where that is not as it should be.
+ * What the library says to arguments that make no sense, in a job of one rank. It ends with a
+ * failure where that is not as it should be.
  */
 #include "switchml.h"
 
@@ -11,7 +12,8 @@ static int wrong;
 static void expect(switchml_status status, switchml_status wanted, const char *message)
 {
     if (status != wanted || strcmp(switchml_error_message(), message) != 0) {
-        fprintf(stderr, "status %d, not %d: %s\n  not: %s\n", (int)status, (int)wanted, switchml_error_message(), message);
+        fprintf(stderr, "status %d, not %d: %s\n  not: %s\n", (int)status, (int)wanted,
+                switchml_error_message(), message);
         wrong = 1;
     }
 }
@@ -27,21 +29,23 @@ static void refused_calls(const switchml_communicator *communicator)
            "data is NULL; give the address of the elements");
     expect(switchml_all_reduce(communicator, odd, 1, SWITCHML_F32, SWITCHML_SUM), SWITCHML_INVALID,
            "data is not aligned; give an address that is a multiple of the elements' size");
-    expect(switchml_all_reduce(communicator, data, SIZE_MAX / 2, SWITCHML_F32, SWITCHML_SUM), SWITCHML_INVALID,
-           "count is larger than memory; give the number of elements");
+    expect(switchml_all_reduce(communicator, data, SIZE_MAX / 2, SWITCHML_F32, SWITCHML_SUM),
+           SWITCHML_INVALID, "count is larger than memory; give the number of elements");
     expect(switchml_all_reduce(communicator, data, 2, 5, SWITCHML_SUM), SWITCHML_INVALID,
            "there is no such type; SWITCHML_F32, _F64, _F16, _BF16 and _I32 are allowed");
     expect(switchml_all_reduce(communicator, data, 2, SWITCHML_F32, 4), SWITCHML_INVALID,
            "there is no such operator; SWITCHML_SUM, _AVG, _MAX and _MIN are allowed");
     expect(switchml_broadcast(communicator, data, 2, SWITCHML_F32, 1), SWITCHML_INVALID,
            "broadcast from rank 1 of 1; 0 to 0 are allowed");
-    expect(switchml_broadcast_start(communicator, data, 2, SWITCHML_F32, 1, &request), SWITCHML_INVALID,
-           "broadcast from rank 1 of 1; 0 to 0 are allowed");
-    if (request != NULL || switchml_all_reduce(communicator, data, 2, SWITCHML_I32, SWITCHML_AVG) != SWITCHML_INVALID)
+    expect(switchml_broadcast_start(communicator, data, 2, SWITCHML_F32, 1, &request),
+           SWITCHML_INVALID, "broadcast from rank 1 of 1; 0 to 0 are allowed");
+    if (request != NULL ||
+        switchml_all_reduce(communicator, data, 2, SWITCHML_I32, SWITCHML_AVG) != SWITCHML_INVALID)
         wrong = 1;
     /* Nothing at all is something that can be summed. */
     if (switchml_all_reduce(communicator, NULL, 0, SWITCHML_F32, SWITCHML_SUM) != SWITCHML_OK ||
-        switchml_all_reduce(communicator, data, 2, SWITCHML_F32, SWITCHML_SUM) != SWITCHML_OK || data[0] != 1 || data[1] != 2) {
+        switchml_all_reduce(communicator, data, 2, SWITCHML_F32, SWITCHML_SUM) != SWITCHML_OK ||
+        data[0] != 1 || data[1] != 2) {
         fprintf(stderr, "%s: %g %g\n", switchml_error_message(), data[0], data[1]);
         wrong = 1;
     }
@@ -57,7 +61,8 @@ int main(void)
 
     if (strcmp(switchml_error_message(), "") != 0 || switchml_error_ranks(NULL, 0) != 0)
         wrong = 1;
-    expect(switchml_connect(NULL, NULL), SWITCHML_INVALID, "communicator is NULL; give the address of a pointer");
+    expect(switchml_connect(NULL, NULL), SWITCHML_INVALID,
+           "communicator is NULL; give the address of a pointer");
     settings.aggregator = "127.0.0.1:1";
     settings.rank = 4;
     settings.world_size = 4;
@@ -69,10 +74,12 @@ int main(void)
     settings.rank = 3;
     settings.deadline = -1;
     expect(switchml_connect(&settings, &communicator), SWITCHML_INVALID,
-           "deadline, timeout or join_timeout is no time; seconds from 0 are allowed, and 0 is the usual one");
+           "deadline, timeout or join_timeout is no time; seconds from 0 are allowed, and 0 is the "
+           "usual one");
     settings.deadline = 0;
     settings.job = "\xff";
-    expect(switchml_connect(&settings, &communicator), SWITCHML_INVALID, "aggregator or job is not UTF-8; give text");
+    expect(switchml_connect(&settings, &communicator), SWITCHML_INVALID,
+           "aggregator or job is not UTF-8; give text");
     settings.job = NULL;
     settings.join_timeout = 0.2;
     /* Nothing listens there. */
@@ -83,12 +90,13 @@ int main(void)
     }
     expect(switchml_all_reduce(NULL, data, 2, SWITCHML_F32, SWITCHML_SUM), SWITCHML_INVALID,
            "communicator is NULL; give one of switchml_connect");
-    expect(switchml_all_reduce_start(NULL, data, 2, SWITCHML_F32, SWITCHML_SUM, NULL), SWITCHML_INVALID,
-           "request is NULL; give the address of a pointer");
+    expect(switchml_all_reduce_start(NULL, data, 2, SWITCHML_F32, SWITCHML_SUM, NULL),
+           SWITCHML_INVALID, "request is NULL; give the address of a pointer");
     expect(switchml_broadcast_start(NULL, data, 2, SWITCHML_F32, 0, &request), SWITCHML_INVALID,
            "communicator is NULL; give one of switchml_connect");
     expect(switchml_wait(request), SWITCHML_INVALID, "request is NULL; give one of a start");
-    expect(switchml_close(NULL), SWITCHML_INVALID, "communicator is NULL; give one of switchml_connect");
+    expect(switchml_close(NULL), SWITCHML_INVALID,
+           "communicator is NULL; give one of switchml_connect");
 
     settings.aggregator = NULL;
     settings.rank = 0;

@@ -88,7 +88,8 @@ fn ask(address: &str) -> Result<((), String), Failure> {
     let AggregatorStatus { address, version, data_plane, attachment, slots_free, slots_total } =
         status;
     let detail = format!(
-        "switchml-aggregator {version} at {address}, {data_plane}: {attachment}; {slots_free} of {slots_total} slots are free"
+        "switchml-aggregator {version} at {address}, {data_plane}: {attachment}; {slots_free} of \
+         {slots_total} slots are free"
     );
     Ok(((), detail))
 }
@@ -171,7 +172,8 @@ fn results(communicator: &Communicator) -> Result<((), String), Failure> {
 fn arrival(way: &str, asked: u64) -> Result<String, Failure> {
     if asked > ROUNDS as u64 / 2 {
         return Err(Failure::Wrong(format!(
-            "results by {way} do not arrive, {asked} of {ROUNDS} had to be asked for; let them through (firewall, or a switch with \
+            "results by {way} do not arrive, {asked} of {ROUNDS} had to be asked for; let them \
+             through (firewall, or a switch with \
              IGMP snooping and no querier)"
         )));
     }

@@ -16,8 +16,10 @@ use switchml_cli::say;
 use switchml_worker::{Error, control};
 
 /// What scripts may rely on.
-const EXIT_CODES: &str = "Exit codes: 0 all is well; 1 wrong results; 2 bad arguments; 3 the aggregator or ranks cannot \
-    be reached, or the job refuses this rank; 4 a collective failed. A failure is one line on standard error.";
+const EXIT_CODES: &str = "\
+    Exit codes: 0 all is well; 1 wrong results; 2 bad arguments; 3 the aggregator or ranks cannot \
+    be reached, or the job refuses this rank; 4 a collective failed. A failure is one line on \
+    standard error.";
 
 /// All-reduce through an in-network aggregator: a benchmark, and a check of the path
 #[derive(Parser)]
@@ -116,27 +118,33 @@ mod tests {
             ),
             (
                 &["bench", "-b", "8T"],
-                "invalid value '8T' for '--minbytes <SIZE>': \"8T\" is no size: 8, 64K, 16M and 1G are (see --help)",
+                "invalid value '8T' for '--minbytes <SIZE>': \"8T\" is no size: 8, 64K, 16M and 1G \
+                 are (see --help)",
             ),
             (
                 &["bench", "--op", "prod"],
-                "invalid value 'prod' for '--op <OP>': unknown operator \"prod\": sum, avg, max, min, sum16 and avg16 are allowed (see --help)",
+                "invalid value 'prod' for '--op <OP>': unknown operator \"prod\": sum, avg, max, \
+                 min, sum16 and avg16 are allowed (see --help)",
             ),
             (
                 &["bench", "--sparsity", "90"],
-                "invalid value '90' for '--sparsity <SHARE>': \"90\" is no share: 0, 0.9 and 1 are (see --help)",
+                "invalid value '90' for '--sparsity <SHARE>': \"90\" is no share: 0, 0.9 and 1 are \
+                 (see --help)",
             ),
             (
                 &["bench", "-n", "0"],
-                "invalid value '0' for '--iters <N>': number would be zero for non-zero type (see --help)",
+                "invalid value '0' for '--iters <N>': number would be zero for non-zero type (see \
+                 --help)",
             ),
             (
                 &["bench", "-i", "8", "-f", "2"],
-                "the argument '--stepbytes <SIZE>' cannot be used with '--stepfactor <FACTOR>' (see --help)",
+                "the argument '--stepbytes <SIZE>' cannot be used with '--stepfactor <FACTOR>' \
+                 (see --help)",
             ),
             (
                 &[],
-                "'switchml-worker' requires a subcommand but one was not provided [subcommands: bench, doctor, help] (see --help)",
+                "'switchml-worker' requires a subcommand but one was not provided [subcommands: \
+                 bench, doctor, help] (see --help)",
             ),
             (&["frobnicate"], "unrecognized subcommand 'frobnicate' (see --help)"),
         ] {

@@ -45,18 +45,21 @@ const ALONE: &[(&[&str], i32, &str)] = &[
     (
         &["bench", "--rank", "0", "--world-size", "1", "--aggregator", "127.0.0.1:1"],
         JOIN,
-        "error: no aggregator answers at 127.0.0.1:1 (Connection refused (os error 111)); start switchml-aggregator there, \
+        "error: no aggregator answers at 127.0.0.1:1 (Connection refused (os error 111)); start \
+         switchml-aggregator there, \
              or give the address where it runs",
     ),
     (
         &["bench", "--rank", "0", "--world-size", "1", "--aggregator", "127.0.0.1:x"],
         USAGE,
-        "error: aggregator address \"127.0.0.1:x\": \"x\" is no port, 1 to 65535 are; give host, host:port or an IP address",
+        "error: aggregator address \"127.0.0.1:x\": \"x\" is no port, 1 to 65535 are; give host, \
+         host:port or an IP address",
     ),
     (
         &["bench", "--rank", "1", "--world-size", "4", "--join-timeout", "0.5", "--job", "lonely"],
         JOIN,
-        "error: job \"lonely\" did not start: after 0.5 s ranks 0, 2 and 3 of 4 are missing; start them with the same job name \
+        "error: job \"lonely\" did not start: after 0.5 s ranks 0, 2 and 3 of 4 are missing; start \
+         them with the same job name \
              and world size",
     ),
     (
@@ -68,7 +71,8 @@ const ALONE: &[(&[&str], i32, &str)] = &[
     (
         &["bench", "--dtype", "f64", "--op", "max"],
         USAGE,
-        "error: max of f64 is not available, only sum and avg are; convert to f32 to reduce with max",
+        "error: max of f64 is not available, only sum and avg are; convert to f32 to reduce with \
+         max",
     ),
     (
         &["bench", "--rank", "0", "--world-size", "1", "--json", "/no/such/folder/x"],

@@ -1,4 +1,5 @@
-//! Measures the codecs on one core: `cargo run --release -p switchml-worker-core --example codec_speed`.
+//! Measures the codecs on one core: `cargo run --release -p switchml-worker-core --example
+//! codec_speed`.
 //!
 //! GB/s (1e9) of elements, best of several runs, once with one chunk that stays in the cache and
 //! once streaming through a 16 MiB tensor.

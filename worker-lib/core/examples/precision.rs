@@ -132,6 +132,7 @@ fn row(data: &str, name: &str, truth: &[f64], sums: &[f32]) {
     let lost = 100.0 * lost as f64 / COUNT as f64;
     let [median, most, largest] = [0.5, 0.99, 1.0].map(at);
     println!(
-        "{data:<34} {name:<12} {median:>9.1e} {most:>9.1e} {largest:>9.1e} {lost:>7.2} % {nmse:>9.1e}"
+        "{data:<34} {name:<12} {median:>9.1e} {most:>9.1e} {largest:>9.1e} {lost:>7.2} % \
+         {nmse:>9.1e}"
     );
 }

@@ -10,8 +10,8 @@ pub trait Buffer: Send {
     fn bytes(&self) -> &[u8];
     /// The same, to be overwritten with the result.
     fn bytes_mut(&mut self) -> &mut [u8];
-    /// Has the processor fetch bytes that are soon to be read into its cache, where that can be asked
-    /// for. Only a hint.
+    /// Has the processor fetch bytes that are soon to be read into its cache, where that can be
+    /// asked for. Only a hint.
     fn prefetch(&self, _bytes: Range<usize>) {}
     /// Gives them back with the result, and tells what that took. A buffer that is dropped instead
     /// has failed.

@@ -1,8 +1,8 @@
 //! One rank's data path without its I/O: [`Engine`], the collectives in flight, and their chunks in
 //! bundles.
 //!
-//! The library's `driver` drives it with sockets and a clock, simulators and fuzz targets with what they make
-//! up. In a loop, a caller
+//! The library's `driver` drives it with sockets and a clock, simulators and fuzz targets with what
+//! they make up. In a loop, a caller
 //!
 //! 1. takes in calls by [`DataPath::submit`] and every datagram by [`DataPath::receive`],
 //! 2. calls [`DataPath::on_timer`],

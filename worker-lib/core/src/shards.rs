@@ -72,7 +72,8 @@ mod tests {
             if !full.is_empty() {
                 prop_assert!(full.iter().all(|part| *part >= LEAST_BUNDLES * bundle), "{parts:?}");
                 prop_assert!(last.div_ceil(chunk) > speculation::MOST_CHUNKS, "{parts:?}");
-                let (shortest, longest) = (full.iter().min().unwrap(), full.iter().chain([last]).max().unwrap());
+                let shortest = full.iter().min().unwrap();
+                let longest = full.iter().chain([last]).max().unwrap();
                 prop_assert!(longest - shortest <= bundle, "{parts:?}");
             }
         }

@@ -18,7 +18,8 @@ pub enum Error {
     },
     /// The aggregator's name has no address.
     #[error(
-        "aggregator {host:?}: {why}; give the name or the IP address of the host where switchml-aggregator runs"
+        "aggregator {host:?}: {why}; give the name or the IP address of the host where \
+         switchml-aggregator runs"
     )]
     UnknownHost {
         /// What was given.
@@ -28,7 +29,8 @@ pub enum Error {
     },
     /// Nobody answers there.
     #[error(
-        "no aggregator answers at {address} ({why}); start switchml-aggregator there, or give the address where it runs"
+        "no aggregator answers at {address} ({why}); start switchml-aggregator there, or give the \
+         address where it runs"
     )]
     Unreachable {
         /// Where it was looked for.
@@ -46,8 +48,12 @@ pub enum Error {
     },
     /// The other ranks did not come.
     #[error(
-        "job {job:?} did not start: after {} s {} of {world_size} {} missing; start {} with the same job name and world size",
-        waited.as_secs_f64(), rank_list(ranks), are(ranks), if ranks.len() > 1 { "them" } else { "it" }
+        "job {job:?} did not start: after {} s {} of {world_size} {} missing; start {} with the \
+         same job name and world size",
+        waited.as_secs_f64(),
+        rank_list(ranks),
+        are(ranks),
+        if ranks.len() > 1 { "them" } else { "it" }
     )]
     Missing {
         /// The job's name.
@@ -61,7 +67,8 @@ pub enum Error {
     },
     /// Ranks joined, but could not open their data path.
     #[error(
-        "job {job:?} did not start: after {} s {} {} without a data path; run `switchml-worker doctor` there",
+        "job {job:?} did not start: after {} s {} {} without a data path; run `switchml-worker \
+         doctor` there",
         waited.as_secs_f64(), rank_list(ranks), are(ranks)
     )]
     NotReady {
@@ -99,7 +106,8 @@ pub enum Error {
     },
     /// The aggregator went away, and what is there now does not know the job.
     #[error(
-        "the aggregator at {address} is another one now, or has lost its state, and the job with it: {why}"
+        "the aggregator at {address} is another one now, or has lost its state, and the job with \
+         it: {why}"
     )]
     Forgotten {
         /// The aggregator.
@@ -175,7 +183,8 @@ mod tests {
         };
         assert_eq!(
             missing.to_string(),
-            "job \"a\" did not start: after 1.5 s ranks 1 and 3 of 4 are missing; start them with the same job name and world size"
+            "job \"a\" did not start: after 1.5 s ranks 1 and 3 of 4 are missing; start them with \
+             the same job name and world size"
         );
     }
 }

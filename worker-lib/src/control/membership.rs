@@ -23,8 +23,8 @@ pub struct Membership {
 
 impl Membership {
     /// Joins the job named `job` at `aggregator` (see [`resolve`]) as `rank` of `world_size`, and
-    /// waits until all ranks have. `timeout` also bounds the wait in [`Membership::ready`]. The rank
-    /// asks for `data_threads`, or for as many as this host has use for.
+    /// waits until all ranks have. `timeout` also bounds the wait in [`Membership::ready`]. The
+    /// rank asks for `data_threads`, or for as many as this host has use for.
     ///
     /// # Errors
     ///

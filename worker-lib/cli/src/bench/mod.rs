@@ -37,13 +37,20 @@ pub struct Bench {
     #[arg(short = 'b', long, value_name = "SIZE", default_value = "8", value_parser = size::parse)]
     minbytes: usize,
     /// Largest tensor
-    #[arg(short = 'e', long, value_name = "SIZE", default_value = "64M", value_parser = size::parse)]
+    #[arg(
+        short = 'e', long, value_name = "SIZE", default_value = "64M", value_parser = size::parse
+    )]
     maxbytes: usize,
     /// Each tensor is this many times as large as the one before [default: 2]
-    #[arg(short = 'f', long, value_name = "FACTOR", value_parser = clap::value_parser!(u16).range(2..))]
+    #[arg(
+        short = 'f', long, value_name = "FACTOR", value_parser = clap::value_parser!(u16).range(2..)
+    )]
     stepfactor: Option<u16>,
     /// Each tensor is this much larger than the one before
-    #[arg(short = 'i', long, value_name = "SIZE", value_parser = size::parse, conflicts_with = "stepfactor")]
+    #[arg(
+        short = 'i', long, value_name = "SIZE", value_parser = size::parse,
+        conflicts_with = "stepfactor"
+    )]
     stepbytes: Option<usize>,
     /// Timed iterations
     #[arg(short = 'n', long, value_name = "N", default_value = "20")]

@@ -320,7 +320,8 @@ mod tests {
         let row = row(125_000_000, 0.5);
         assert_eq!(
             goodput(&row, Some(&interface(Some(2.5e9)))),
-            "Goodput: 2.00 Gb/s of values each way per rank at 125000000 B; 80.0 % of eth0's 2.5 Gb/s"
+            "Goodput: 2.00 Gb/s of values each way per rank at 125000000 B; 80.0 % of eth0's 2.5 \
+             Gb/s"
         );
         assert!(
             goodput(&row, Some(&interface(None)))

@@ -15,7 +15,8 @@ impl fmt::Display for Head<'_> {
         let Report { setup, .. } = self.0;
         writeln!(
             f,
-            "# nRanks {} minBytes {} maxBytes {} step: {} warmup iters: {} iters: {} validation: {}",
+            "# nRanks {} minBytes {} maxBytes {} step: {} warmup iters: {} iters: {} \
+             validation: {}",
             setup.world_size,
             setup.minbytes,
             setup.maxbytes,
@@ -28,17 +29,24 @@ impl fmt::Display for Head<'_> {
         let Setup { version, aggregator, data_threads, .. } = setup;
         writeln!(
             f,
-            "# Using switchml-worker {version}, aggregator at {aggregator}, data threads a rank: {data_threads}"
+            "# Using switchml-worker {version}, aggregator at {aggregator}, data threads a rank: \
+             {data_threads}"
         )?;
         writeln!(f, "#")?;
         writeln!(
             f,
-            "# {:10}  {:12}  {:8}  {:6}  {:6}           out-of-place                       in-place          ",
+            concat!(
+                "# {:10}  {:12}  {:8}  {:6}  {:6}           out-of-place            ",
+                "           in-place          "
+            ),
             "", "", "", "", ""
         )?;
         writeln!(
             f,
-            "# {:>10}  {:>12}  {:>8}  {:>6}  {:>6}  {:>7}  {:>6}  {:>6} {:>6}  {:>7}  {:>6}  {:>6} {:>6}",
+            concat!(
+                "# {:>10}  {:>12}  {:>8}  {:>6}  {:>6}",
+                "  {:>7}  {:>6}  {:>6} {:>6}  {:>7}  {:>6}  {:>6} {:>6}"
+            ),
             "size",
             "count",
             "type",
@@ -55,7 +63,10 @@ impl fmt::Display for Head<'_> {
         )?;
         write!(
             f,
-            "# {:>10}  {:>12}  {:>8}  {:>6}  {:>6}  {:>7}  {:>6}  {:>6}  {:>5}  {:>7}  {:>6}  {:>6}  {:>5}",
+            concat!(
+                "# {:>10}  {:>12}  {:>8}  {:>6}  {:>6}",
+                "  {:>7}  {:>6}  {:>6}  {:>5}  {:>7}  {:>6}  {:>6}  {:>5}"
+            ),
             "(B)",
             "(elements)",
             "",
@@ -111,14 +122,14 @@ impl fmt::Display for Foot<'_> {
         } = &report.sent;
         writeln!(
             f,
-            "# Rank 0 sent {chunks} chunks; again {resent_by_timer} for want of an answer, {resent_by_overtaking} overtaken, {probes} to \
-             ask after a late rank"
+            "# Rank 0 sent {chunks} chunks; again {resent_by_timer} for want of an answer, \
+             {resent_by_overtaking} overtaken, {probes} to ask after a late rank"
         )?;
         if let Some(Quantiles { p50, p99, p999, max, .. }) = rtt_us {
             writeln!(
                 f,
-                "# Round trips of rank 0's chunks: median {p50:.0} us, 99 % within {p99:.0} us, 99.9 % within {p999:.0} us, all within \
-                 {max:.0} us"
+                "# Round trips of rank 0's chunks: median {p50:.0} us, 99 % within {p99:.0} us, \
+                 99.9 % within {p999:.0} us, all within {max:.0} us"
             )?;
         }
         for Late { rank, chunks, waited_us } in stragglers {
@@ -129,20 +140,24 @@ impl fmt::Display for Foot<'_> {
         }
         writeln!(
             f,
-            "# time: mean of the iterations on the slowest rank. out-of-place: with the copy into the result's buffer, for"
+            "# time: mean of the iterations on the slowest rank. out-of-place: with the copy into \
+             the result's buffer, for"
         )?;
         writeln!(
             f,
-            "# the library reduces in place. busbw: algbw 2(n-1)/n, what links carry when ranks exchange values point to point;"
+            "# the library reduces in place. busbw: algbw 2(n-1)/n, what links carry when ranks \
+             exchange values point to point;"
         )?;
         writeln!(
             f,
-            "# aggregation in the network sends each value once, up and down, and may exceed the link's speed in this column."
+            "# aggregation in the network sends each value once, up and down, and may exceed the \
+             link's speed in this column."
         )?;
         let Setup { world_size, lanes, attachment, .. } = &report.setup;
         write!(
             f,
-            "#\n# {world_size} workers, chunks of {lanes} lanes ({} bytes); aggregator: {attachment}",
+            "#\n# {world_size} workers, chunks of {lanes} lanes ({} bytes); aggregator: \
+             {attachment}",
             4 * lanes
         )
     }
@@ -224,29 +239,46 @@ mod tests {
         let lines: Vec<&str> = head.lines().collect();
         assert_eq!(
             lines[0],
-            "# nRanks 4 minBytes 8 maxBytes 16777216 step: 2(factor) warmup iters: 1 iters: 5 validation: 1"
+            "# nRanks 4 minBytes 8 maxBytes 16777216 step: 2(factor) warmup iters: 1 iters: 5 \
+             validation: 1"
         );
         let columns = &lines[lines.len() - 3..];
         assert_eq!(
             columns,
             [
-                "#                                                              out-of-place                       in-place          ",
-                "#       size         count      type   redop    root     time   algbw   busbw #wrong     time   algbw   busbw #wrong",
-                "#        (B)    (elements)                               (us)  (GB/s)  (GB/s)            (us)  (GB/s)  (GB/s)       ",
+                concat!(
+                    "#                                                 ",
+                    "             out-of-place                       in-place          "
+                ),
+                concat!(
+                    "#       size         count      type   redop    root",
+                    "     time   algbw   busbw #wrong     time   algbw   busbw #wrong"
+                ),
+                concat!(
+                    "#        (B)    (elements)                        ",
+                    "       (us)  (GB/s)  (GB/s)            (us)  (GB/s)  (GB/s)       "
+                ),
             ]
         );
         assert_eq!(
             report.rows[0].to_string(),
-            "    16777216       4194304     float     sum      -1    98000    0.17    0.26      0    97.12    0.17    0.26    N/A"
+            concat!(
+                "    16777216       4194304     float     sum      -1",
+                "    98000    0.17    0.26      0    97.12    0.17    0.26    N/A"
+            )
         );
         let foot = Foot(&report).to_string();
         assert!(
-            foot.contains("# Rank 0 sent 1000 chunks; again 3 for want of an answer, 2 overtaken, 1 to ask after"),
+            foot.contains(
+                "# Rank 0 sent 1000 chunks; again 3 for want of an answer, 2 overtaken, 1 to ask \
+                 after"
+            ),
             "{foot}"
         );
         assert!(
             foot.contains(
-                "# Round trips of rank 0's chunks: median 64 us, 99 % within 150 us, 99.9 % within 1000 us, all within 12000 us\n\
+                "# Round trips of rank 0's chunks: median 64 us, 99 % within 150 us, 99.9 % within \
+                 1000 us, all within 12000 us\n\
                  # Rank 0 waited for rank 2 with 1 chunks, 11900 us in all\n"
             ),
             "{foot}"

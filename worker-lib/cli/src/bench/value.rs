@@ -37,7 +37,10 @@ fn scaled(k: i64, shift: u32) -> f64 {
 }
 
 macro_rules! float {
-    ($type:ty, $name:literal, $bits:literal, $unit:literal, $smallest:literal, $from:expr, $to:expr) => {
+    (
+        $type:ty, $name:literal, $bits:literal, $unit:literal, $smallest:literal,
+        $from:expr, $to:expr
+    ) => {
         impl Value for $type {
             const NCCL_NAME: &'static str = $name;
             const FLOAT: bool = true;

@@ -42,7 +42,8 @@ proptest! {
         jitter in 0u64..400_000,
         seed: u64,
     ) {
-        let mut network = Network::new(ranks, slots, chunks, Weather { loss, duplication, jitter, seed });
+        let weather = Weather { loss, duplication, jitter, seed };
+        let mut network = Network::new(ranks, slots, chunks, weather);
         network.run();
         network.assert_done();
     }

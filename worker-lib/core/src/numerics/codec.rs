@@ -180,9 +180,9 @@ impl Codec {
         self.used_lanes(bytes).next_multiple_of(LANES_PER_BLOCK)
     }
 
-    /// This rank's exponent of a chunk: E with 2^E <= max|x| < 2^(E+1), [`super::exponent::ZERO`] when
-    /// every element is zero, [`super::exponent::NON_FINITE`] when any is infinite or NaN. `elements`:
-    /// bytes of whole elements.
+    /// This rank's exponent of a chunk: E with 2^E <= max|x| < 2^(E+1), [`super::exponent::ZERO`]
+    /// when every element is zero, [`super::exponent::NON_FINITE`] when any is infinite or NaN.
+    /// `elements`: bytes of whole elements.
     pub fn exponent(self, elements: &[u8]) -> i32 {
         exponent_of(&self.0, elements)
     }
@@ -212,8 +212,8 @@ impl Codec {
         decode(&self.0, payload, exponent, elements);
     }
 
-    /// Writes the result of a chunk that is never sent (see [`super::exponent::is_skipped`]): NaN for
-    /// [`super::exponent::NON_FINITE`], otherwise +0.0.
+    /// Writes the result of a chunk that is never sent (see [`super::exponent::is_skipped`]): NaN
+    /// for [`super::exponent::NON_FINITE`], otherwise +0.0.
     pub fn fill_skipped(self, exponent: i32, elements: &mut [u8]) {
         if exponent != NON_FINITE {
             elements.fill(0);
@@ -358,7 +358,12 @@ mod tests {
                 }
 
                 #[multiversion::multiversion(targets($($target),*))]
-                pub fn encode(method: &Method, src: &[u8], exponent: i32, payload: &mut [u8]) -> u32 {
+                pub fn encode(
+                    method: &Method,
+                    src: &[u8],
+                    exponent: i32,
+                    payload: &mut [u8],
+                ) -> u32 {
                     encode_with(method, src, exponent, payload)
                 }
 
@@ -400,7 +405,11 @@ mod tests {
                 let mut result = vec![0x22; src.len()];
                 codec.decode(&reply, exponent, &mut result);
                 for (exponent_of, encode, decode) in [
-                    (avx2::exponent_of as fn(&_, &_) -> _, avx2::encode as fn(&_, &_, _, &mut _) -> _, avx2::decode as fn(&_, &_, _, &mut _)),
+                    (
+                        avx2::exponent_of as fn(&_, &_) -> _,
+                        avx2::encode as fn(&_, &_, _, &mut _) -> _,
+                        avx2::decode as fn(&_, &_, _, &mut _),
+                    ),
                     (sse4::exponent_of, sse4::encode, sse4::decode),
                     (baseline::exponent_of, baseline::encode, baseline::decode),
                 ] {

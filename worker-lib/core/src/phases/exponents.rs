@@ -1,8 +1,8 @@
 //! Exponents: the first phase of a float sum.
 //!
-//! Its chunks bring the largest exponent over all ranks of each data chunk, one lane per data chunk.
-//! All ranks see the same ones, so all agree on which data chunks are never sent, and on the number
-//! of every chunk.
+//! Its chunks bring the largest exponent over all ranks of each data chunk, one lane per data
+//! chunk. All ranks see the same ones, so all agree on which data chunks are never sent, and on the
+//! number of every chunk.
 
 use std::ops::Range;
 

@@ -130,8 +130,8 @@ impl Speculation {
         Codec::exponents().encode(bytemuck::cast_slice(&words[..WORDS * chunks]), 0, payload)
     }
 
-    /// Takes in the exponent chunk's result: the exponents of all ranks, which predictions were right,
-    /// and of the results that are here already those that count.
+    /// Takes in the exponent chunk's result: the exponents of all ranks, which predictions were
+    /// right, and of the results that are here already those that count.
     pub fn decode_exponents(
         &mut self,
         payload: &[u8],

@@ -2,10 +2,10 @@
 //! real slot machine.
 //!
 //! Stateright searches breadth first; its states are those of [`world`]: engines
-//! ([`switchml_worker_core::engine::Engine`]), an aggregator ([`switchml_protocol::aggregator::serve`])
-//! and a network that loses, repeats and reorders without bound. What is checked are the
-//! [`properties`](properties::RIGHT_SUMS). Rules of the protocol can be taken out one at a time
-//! ([`rules`]), which the search must notice.
+//! ([`switchml_worker_core::engine::Engine`]), an aggregator
+//! ([`switchml_protocol::aggregator::serve`]) and a network that loses, repeats and reorders
+//! without bound. What is checked are the [`properties`](properties::RIGHT_SUMS). Rules of the
+//! protocol can be taken out one at a time ([`rules`]), which the search must notice.
 //!
 //! # What keeps the search finite, and why nothing is missed
 //!

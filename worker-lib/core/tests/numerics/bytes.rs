@@ -9,7 +9,11 @@ use crate::cluster::{aggregate, encode, large, small, to_payload};
 
 proptest! {
     #[test]
-    fn broadcast_delivers_the_root_s_bytes(sent in vec(any::<u8>(), 1..3072), ranks in 1usize..=64, root in any::<prop::sample::Index>()) {
+    fn broadcast_delivers_the_root_s_bytes(
+        sent in vec(any::<u8>(), 1..3072),
+        ranks in 1usize..=64,
+        root in any::<prop::sample::Index>(),
+    ) {
         let codec = Codec::bytes();
         let lanes = codec.lanes_for(sent.len());
         let root = root.index(ranks);
@@ -41,7 +45,9 @@ proptest! {
             let codec = large(dtype, ReduceOp::Sum, 3);
             let bytes = 200 * dtype.size();
             let shifted = &source[shift..shift + bytes];
-            let copied: Vec<u64> = shifted.chunks(8).map(|c| u64::from_ne_bytes(std::array::from_fn(|i| c.get(i).copied().unwrap_or(0)))).collect();
+            let word = |c: &[u8]| std::array::from_fn(|i| c.get(i).copied().unwrap_or(0));
+            let copied: Vec<u64> =
+                shifted.chunks(8).map(|c| u64::from_ne_bytes(word(c))).collect();
             let aligned = &bytemuck::cast_slice(&copied)[..bytes];
             prop_assert_eq!(codec.exponent(shifted), codec.exponent(aligned));
             prop_assert_eq!(encode(codec, shifted, 3), encode(codec, aligned, 3));

@@ -13,9 +13,12 @@ fn exponent_in(float: Float, elements: &[u64]) -> i32 {
 
 proptest! {
     #[test]
-    fn is_that_of_the_largest_magnitude((float, elements) in finite(1..=1, 1..100).prop_map(|(f, r)| (f, r[0].clone()))) {
-        let largest = elements.iter().map(|x| float.value(x & !float.sign())).max().expect("not empty");
-        prop_assert_eq!(exponent_in(float, &elements), exponent_of(&largest).unwrap_or(exponent::ZERO));
+    fn is_that_of_the_largest_magnitude((float, ranks) in finite(1..=1, 1..100)) {
+        let elements = &ranks[0];
+        let magnitudes = elements.iter().map(|x| float.value(x & !float.sign()));
+        let largest = magnitudes.max().expect("not empty");
+        let expected = exponent_of(&largest).unwrap_or(exponent::ZERO);
+        prop_assert_eq!(exponent_in(float, elements), expected);
     }
 }
 

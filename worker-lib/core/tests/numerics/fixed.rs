@@ -70,13 +70,15 @@ proptest! {
         let exponent = chunks.iter().map(|c| codec.exponent(c)).max().expect("a rank");
         prop_assume!(exponent != i32::MIN);
         let (growth, step) = grid(float, ranks.len(), exponent);
-        let limit = pow2(if float.dtype == DType::F64 { 63 - 2 * growth } else { 31 - growth }) - integer(1);
+        let bits = if float.dtype == DType::F64 { 63 - 2 * growth } else { 31 - growth };
+        let limit = pow2(bits) - integer(1);
         for (elements, chunk) in ranks.iter().zip(&chunks) {
             let lanes = encode(codec, chunk, exponent);
             for (element, lane) in elements.iter().zip(integers(float, growth, &lanes)) {
                 let scaled = float.value(*element) / pow2(step);
                 let rounded = nearest_even(&scaled).to_i128().expect("fits");
-                let clamped = rounded.clamp(-limit.to_integer().to_i128().expect("fits"), limit.to_integer().to_i128().expect("fits"));
+                let limit = limit.to_integer().to_i128().expect("fits");
+                let clamped = rounded.clamp(-limit, limit);
                 prop_assert_eq!(i128::from(lane), clamped);
             }
         }
@@ -90,10 +92,13 @@ proptest! {
         prop_assume!(!reduced.lanes.is_empty());
         let n = ranks.len();
         let (growth, step) = grid(float, n, reduced.exponent);
-        let largest = ranks.iter().flatten().map(|x| float.value(*x).abs()).max().expect("not empty");
+        let magnitudes = ranks.iter().flatten().map(|x| float.value(*x).abs());
+        let largest = magnitudes.max().expect("not empty");
         let bound = match float.dtype {
             DType::F64 if step <= -1074 => integer(0),
-            DType::F64 if n > 32 => integer(3) / integer(2) * integer(n as i128) * pow2(2 * growth - 63) * &largest,
+            DType::F64 if n > 32 => {
+                integer(3) / integer(2) * integer(n as i128) * pow2(2 * growth - 63) * &largest
+            }
             DType::F64 => integer(n as i128) * pow2(2 * growth - 63) * &largest,
             _ => integer(n as i128) * pow2(growth - 31) * &largest,
         };
@@ -102,7 +107,8 @@ proptest! {
             let truth = ranks.iter().map(|r| float.value(r[i])).fold(integer(0), |a, b| a + b);
             let fixed = integer(sums[i].into()) * pow2(step);
             prop_assert!((&fixed - truth).abs() <= bound, "element {}", i);
-            prop_assert!(float.is_rounded(result, &fixed), "element {}: {:#x} for {}", i, result, fixed);
+            let is_rounded = float.is_rounded(result, &fixed);
+            prop_assert!(is_rounded, "element {i}: {result:#x} for {fixed}");
         }
     }
 
@@ -124,19 +130,22 @@ proptest! {
             let lanes = encode(codec, chunk, reduced.exponent);
             prop_assert_eq!(lanes.len(), elements.len().div_ceil(2).next_multiple_of(32));
             for (i, element) in elements.iter().enumerate() {
-                let rounded = nearest_even(&(float.value(*element) / &step)).to_i128().expect("fits").clamp(-limit, limit);
+                let rounded = nearest_even(&(float.value(*element) / &step));
+                let rounded = rounded.to_i128().expect("fits").clamp(-limit, limit);
                 prop_assert_eq!(half(&lanes, i), rounded);
                 sums[i] += rounded;
             }
         }
-        let largest = ranks.iter().flatten().map(|x| float.value(*x).abs()).max().expect("not empty");
+        let magnitudes = ranks.iter().flatten().map(|x| float.value(*x).abs());
+        let largest = magnitudes.max().expect("not empty");
         let bound = integer(n as i128) * pow2(growth - 15) * &largest;
         for (i, result) in float.unpack(&reduced.elements).into_iter().enumerate() {
             prop_assert_eq!(half(&reduced.lanes, i), sums[i], "no half overflows");
             let truth = ranks.iter().map(|r| float.value(r[i])).fold(integer(0), |a, b| a + b);
             let fixed = integer(sums[i]) * &step;
             prop_assert!((&fixed - truth).abs() <= bound, "element {}", i);
-            prop_assert!(float.is_rounded(result, &fixed), "element {}: {:#x} for {}", i, result, fixed);
+            let is_rounded = float.is_rounded(result, &fixed);
+            prop_assert!(is_rounded, "element {i}: {result:#x} for {fixed}");
         }
     }
 
@@ -153,7 +162,8 @@ proptest! {
         for (sum, result) in sums.into_iter().zip(float.unpack(&reduced.elements)) {
             if float.dtype == DType::F64 {
                 let quotient = sum as f64 / n;
-                let exact = integer(0) + F64.value(quotient.abs().to_bits()) * integer(quotient.signum() as i128) * pow2(step);
+                let magnitude = F64.value(quotient.abs().to_bits());
+                let exact = magnitude * integer(quotient.signum() as i128) * pow2(step);
                 prop_assert!(float.is_rounded(result, &exact));
             } else {
                 // A power of two over N: the nearest f64 to 1/N has the same mantissa.
@@ -166,7 +176,10 @@ proptest! {
 
     /// Ranks may come in any order.
     #[test]
-    fn order_does_not_matter((float, ranks) in finite(1..=64, 1..30), by in any::<prop::sample::Index>()) {
+    fn order_does_not_matter(
+        (float, ranks) in finite(1..=64, 1..30),
+        by in any::<prop::sample::Index>(),
+    ) {
         let mut chunks: Vec<_> = ranks.iter().map(|r| float.pack(r)).collect();
         let first = all_reduce(float.dtype, ReduceOp::Sum, &chunks).elements;
         let count = chunks.len();
@@ -178,10 +191,14 @@ proptest! {
 
     /// Whole numbers below 2^(31-L) add up exactly, wherever the binary point is.
     #[test]
-    fn multiples_of_the_step_are_exact(ranks in vec(vec(-(1 << 24)..=1 << 24, 20), 1..=64), point in -120..60) {
+    fn multiples_of_the_step_are_exact(
+        ranks in vec(vec(-(1 << 24)..=1 << 24, 20), 1..=64),
+        point in -120..60,
+    ) {
         let scale = 2f64.powi(point);
+        let bytes = |x: &i32| ((f64::from(*x) * scale) as f32).to_ne_bytes();
         let chunks: Vec<Vec<u8>> =
-            ranks.iter().map(|r: &Vec<i32>| r.iter().flat_map(|x| ((f64::from(*x) * scale) as f32).to_ne_bytes()).collect()).collect();
+            ranks.iter().map(|r: &Vec<i32>| r.iter().flat_map(bytes).collect()).collect();
         let reduced = all_reduce(DType::F32, ReduceOp::Sum, &chunks);
         for (i, result) in F32.unpack(&reduced.elements).into_iter().enumerate() {
             let sum: i64 = ranks.iter().map(|r| i64::from(r[i])).sum();
@@ -194,7 +211,8 @@ proptest! {
     fn average_of_equals_is_the_same(element in any::<u32>(), n in 1usize..=64) {
         prop_assume!(f32::from_bits(element).is_finite() && f32::from_bits(element) != 0.0);
         let chunks = vec![element.to_ne_bytes().to_vec(); n];
-        prop_assert_eq!(all_reduce(DType::F32, ReduceOp::Avg, &chunks).elements, element.to_ne_bytes());
+        let reduced = all_reduce(DType::F32, ReduceOp::Avg, &chunks);
+        prop_assert_eq!(reduced.elements, element.to_ne_bytes());
     }
 }
 

@@ -93,13 +93,17 @@ fn every_16_bit_value_survives_and_precedes_the_next() {
 
 proptest! {
     #[test]
-    fn lanes_order_as_numbers((float, a, b) in select(&ORDERED[..]).prop_flat_map(|f| (Just(f), any_bits(f), any_bits(f)))) {
+    fn lanes_order_as_numbers(
+        (float, a, b) in
+            select(&ORDERED[..]).prop_flat_map(|f| (Just(f), any_bits(f), any_bits(f)))
+    ) {
         check_order(float, a, b);
     }
 
     #[test]
     fn extrema_are_exact(
-        (float, ranks) in select(&ORDERED[..]).prop_flat_map(|f| (Just(f), vec(vec(any_bits(f), 40), 1..=64)))
+        (float, ranks) in select(&ORDERED[..])
+            .prop_flat_map(|f| (Just(f), vec(vec(any_bits(f), 40), 1..=64)))
     ) {
         let chunks: Vec<_> = ranks.iter().map(|r| float.pack(r)).collect();
         for op in [ReduceOp::Max, ReduceOp::Min] {
@@ -107,9 +111,11 @@ proptest! {
             for (i, result) in results.into_iter().enumerate() {
                 let column = || ranks.iter().map(|r| r[i]);
                 let expected = match op {
-                    _ if column().any(|x| float.is_nan(x)) => float.infinity() | 1 << (float.mantissa - 1),
-                    ReduceOp::Max => column().max_by(|a, b| compare(float, *a, *b)).expect("a rank"),
-                    _ => column().min_by(|a, b| compare(float, *a, *b)).expect("a rank"),
+                    _ if column().any(|x| float.is_nan(x)) => {
+                        float.infinity() | 1 << (float.mantissa - 1)
+                    }
+                    ReduceOp::Max => column().max_by(|a, b| compare(float, *a, *b)).unwrap(),
+                    _ => column().min_by(|a, b| compare(float, *a, *b)).unwrap(),
                 };
                 prop_assert_eq!(result, expected);
             }
@@ -117,11 +123,17 @@ proptest! {
     }
 
     #[test]
-    fn integers_are_exact(ranks in vec(vec(prop_oneof![any::<i32>(), Just(i32::MIN), Just(i32::MAX)], 40), 1..=64)) {
+    fn integers_are_exact(
+        ranks in vec(
+            vec(prop_oneof![any::<i32>(), Just(i32::MIN), Just(i32::MAX)], 40),
+            1..=64,
+        )
+    ) {
         let chunks: Vec<Vec<u8>> = ranks.iter().map(|r| bytemuck::cast_slice(r).to_vec()).collect();
         let reduce = |op| all_reduce(DType::I32, op, &chunks).elements;
         let expect = |with: fn(i32, i32) -> i32| -> Vec<u8> {
-            (0..40).flat_map(|i| ranks.iter().map(|r| r[i]).reduce(with).expect("a rank").to_ne_bytes()).collect()
+            let column = |i| ranks.iter().map(|r: &Vec<i32>| r[i]).reduce(with).unwrap();
+            (0..40).flat_map(|i| column(i).to_ne_bytes()).collect()
         };
         prop_assert_eq!(reduce(ReduceOp::Sum), expect(i32::wrapping_add));
         prop_assert_eq!(reduce(ReduceOp::Max), expect(i32::max));

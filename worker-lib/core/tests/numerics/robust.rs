@@ -8,12 +8,20 @@ proptest! {
     #[test]
     fn any_payload_any_exponent_any_elements(
         lanes in vec(any::<u32>(), 64),
-        elements in vec(prop_oneof![any::<u64>(), any::<f64>().prop_map(f64::to_bits), Just(f64::NAN.to_bits())], 64),
+        elements in vec(
+            prop_oneof![
+                any::<u64>(),
+                any::<f64>().prop_map(f64::to_bits),
+                Just(f64::NAN.to_bits()),
+            ],
+            64,
+        ),
         exponent in prop_oneof![any::<i32>(), -1200..1200, Just(i32::MIN), Just(i32::MAX)],
         ranks in 1usize..=64,
     ) {
         let codecs = DType::ALL.into_iter().flat_map(|dtype| {
-            let ops = ReduceOp::ALL.into_iter().flat_map(|op| [(op, SMALL_COUNT), (op, SMALL_COUNT + 1)]);
+            let both = |op| [(op, SMALL_COUNT), (op, SMALL_COUNT + 1)];
+            let ops = ReduceOp::ALL.into_iter().flat_map(both);
             ops.filter_map(move |(op, count)| Codec::reduction(dtype, op, ranks, count).ok())
         });
         for codec in codecs.chain([Codec::bytes(), Codec::exponents()]) {

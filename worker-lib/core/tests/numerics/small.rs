@@ -117,17 +117,21 @@ proptest! {
         let mut sums = vec![BigInt::zero(); ranks[0].len()];
         for elements in &ranks {
             let lanes = encode(codec, &float.pack(elements), reduced.exponent);
-            prop_assert!(lanes.chunks_exact(3).all(|digits| digits[1..].iter().all(|digit| u64::from(*digit) < 1 << (32 - growth))));
+            let is_small = |digit: &u32| u64::from(*digit) < 1 << (32 - growth);
+            prop_assert!(lanes.chunks_exact(3).all(|digits| digits[1..].iter().all(is_small)));
             for ((sum, v), bits) in sums.iter_mut().zip(integers(growth, &lanes)).zip(elements) {
                 prop_assert_eq!(&v, &nearest_even(&(float.value(*bits) * pow2(places))));
                 *sum += v;
             }
         }
         let averages = reduce(float, ReduceOp::Avg, &ranks);
-        let (averages, results) = (float.unpack(&averages.elements), float.unpack(&reduced.elements));
-        let largest = ranks.iter().flatten().map(|bits| float.value(*bits).abs()).max().expect("an element");
+        let averages = float.unpack(&averages.elements);
+        let results = float.unpack(&reduced.elements);
+        let magnitudes = ranks.iter().flatten().map(|bits| float.value(*bits).abs());
+        let largest = magnitudes.max().expect("an element");
         let bound = integer(n as i128) * pow2(3 * growth - 95) * largest;
-        prop_assert_eq!(&integers(growth, &reduced.lanes)[..sums.len()], &sums[..], "no lane overflows");
+        let integers = integers(growth, &reduced.lanes);
+        prop_assert_eq!(&integers[..sums.len()], &sums[..], "no lane overflows");
         for (i, sum) in sums.into_iter().enumerate() {
             let sum = BigRational::from(sum) * pow2(-places);
             assert_rounded(float, results[i], &sum, "sum");

@@ -244,17 +244,20 @@ fn run(
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(1000))]
 
-    /// Catches: a prediction accepted if only the largest, or only the smallest one is true, or if it
-    /// is the same everywhere; no second sending after a wrong prediction; its result used; results
-    /// that came before the exponents forgotten; chunks scaled with the rank's own exponent; a call
-    /// that ends while a speculative chunk is under way.
+    /// Catches: a prediction accepted if only the largest, or only the smallest one is true, or if
+    /// it is the same everywhere; no second sending after a wrong prediction; its result used;
+    /// results that came before the exponents forgotten; chunks scaled with the rank's own
+    /// exponent; a call that ends while a speculative chunk is under way.
     #[test]
     fn the_same_bits_as_in_two_trips(scenario in scenarios()) {
         let call = scenario.call();
-        let mut predictors: Vec<_> = scenario.calls[0].0.iter().map(|_| Predictor::default()).collect();
+        let mut predictors: Vec<_> =
+            scenario.calls[0].0.iter().map(|_| Predictor::default()).collect();
         for (number, (parts, seed)) in scenario.calls.iter().enumerate() {
             let salted = parts.iter().enumerate();
-            let tensors: Vec<_> = salted.map(|(rank, part)| scenario.elements(part, 7 * number + rank)).collect();
+            let tensors: Vec<_> = salted
+                .map(|(rank, part)| scenario.elements(part, 7 * number + rank))
+                .collect();
             let count = if scenario.is_large { usize::MAX } else { call.count };
             let codec = Codec::reduction(call.dtype, scenario.op, parts.len(), count).unwrap();
             let expected = in_two_trips(codec, &tensors);
