@@ -34,6 +34,8 @@ mod tests;
 
 pub use events::{Action, Answer, Ending, Event, Goodbye, MadeCall, News, Request};
 
+/// Longest wait for a connection to one address. Whoever drives the session keeps to it.
+pub const CONNECT: Duration = Duration::from_secs(5);
 /// Longest wait for the answer to a request that the aggregator answers at once.
 const ANSWER: Duration = Duration::from_secs(5);
 /// Longest wait for a goodbye to be heard.
@@ -411,7 +413,10 @@ impl Session {
             // The start that was heard meanwhile says more.
             (Request::Ready { .. } | Request::Unready, _) if self.has_started() => {}
             (Request::Unready, Answer::Unready(ranks)) => {
-                self.leave(now, Goodbye::default(), Ending::NotReady(ranks));
+                let time = self.join_timeout.as_secs_f64();
+                let error = format!("the job did not start within {time} s");
+                let goodbye = Goodbye { error, ranks: ranks.clone() };
+                self.leave(now, goodbye, Ending::NotReady(ranks));
             }
             (_, Answer::Lost(why)) => self.end(Ending::Lost(why)),
             (_, Answer::Refused(why) | Answer::Unknown(why)) => self.end(Ending::Refused(why)),

@@ -2,6 +2,7 @@
 
 use std::{error::Error as _, future::Future, net::SocketAddr, time::Duration};
 
+use switchml_worker_core::session::CONNECT;
 use tokio::runtime::Runtime;
 use tonic::{
     Response, Status,
@@ -10,8 +11,6 @@ use tonic::{
 
 use super::Error;
 
-/// Longest wait for a TCP connection to one address.
-pub(super) const CONNECT: Duration = Duration::from_secs(5);
 /// An idle connection is probed this often, so that a dead host is noticed between collectives too.
 const PROBE: Duration = Duration::from_secs(5);
 /// A probe without an answer for so long is the end. Generous: a machine that computes may starve

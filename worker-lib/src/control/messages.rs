@@ -107,9 +107,9 @@ pub(super) fn news(event: JoinEvent) -> News {
     }
 }
 
-/// The ranks of a job, by its number, that are not ready.
+/// The ranks of a job, by its number, that are not ready. Jobs that wait have no number, and say 0.
 pub(super) fn unready(jobs: Vec<control::JobStatus>, job: u32) -> Vec<u16> {
-    let ours = jobs.into_iter().filter(|entry| entry.job == job);
+    let ours = jobs.into_iter().filter(|entry| entry.shards.contains(&job));
     let unready = ours.flat_map(|entry| entry.members).filter(|member| !member.ready);
     ranks(&unready.map(|member| member.rank).collect::<Vec<_>>())
 }
@@ -128,4 +128,31 @@ fn ranks(numbers: &[u32]) -> Vec<u16> {
     let mut ranks: Vec<u16> = numbers.iter().filter_map(|&rank| u16::try_from(rank).ok()).collect();
     ranks.sort_unstable();
     ranks
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn jobs_that_wait_have_no_number() {
+        let members = |ready: &[bool]| {
+            let member =
+                |(rank, ready)| control::MemberStatus { rank, ready, ..Default::default() };
+            (0..).zip(ready.iter().copied()).map(member).collect()
+        };
+        let waiting = control::JobStatus { members: members(&[false; 3]), ..Default::default() };
+        let ours = control::JobStatus {
+            shards: vec![0, 255],
+            members: members(&[true, false]),
+            ..Default::default()
+        };
+        let other = control::JobStatus {
+            job: 1,
+            shards: vec![1],
+            members: members(&[false; 2]),
+            ..Default::default()
+        };
+        assert_eq!(unready(vec![waiting, ours, other], 0), [1]);
+    }
 }

@@ -13,7 +13,7 @@ use switchml_control::{
     ReportCallsRequest, ResumeRequest, aggregator_client::AggregatorClient, join_event,
 };
 use switchml_worker_core::session::{
-    Action, Answer, Ending, Event, Goodbye, News, Request, Session,
+    Action, Answer, CONNECT, Ending, Event, Goodbye, News, Request, Session,
 };
 use tokio::{runtime::Runtime, sync::mpsc::UnboundedReceiver};
 use tonic::{Response, Status, Streaming, transport::Channel};
@@ -21,7 +21,7 @@ use tonic::{Response, Status, Streaming, transport::Channel};
 use super::{
     Assigned, Error,
     board::Board,
-    connection::{self, CONNECT},
+    connection,
     messages::{self, refusal},
 };
 

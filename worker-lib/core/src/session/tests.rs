@@ -205,7 +205,10 @@ fn missing_ranks_are_named() {
 fn ranks_that_are_not_ready_are_named() {
     let mut rank = Rank::ready();
     assert_eq!(rank.after(60 * SECOND), [send(Request::Unready)]);
-    let leaves = [send(Request::Leave(Goodbye::default()))];
+    // With an error: the job may have started meanwhile, and then a goodbye without one would only
+    // say that the rank makes no calls.
+    let error = "the job did not start within 60 s".to_owned();
+    let leaves = [send(Request::Leave(Goodbye { error, ranks: vec![1, 4] }))];
     assert_eq!(rank.answer(Answer::Unready(vec![1, 4])), leaves);
     assert_eq!(rank.answer(Answer::Done), ends(Ending::NotReady(vec![1, 4])));
 
