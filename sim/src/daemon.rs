@@ -7,9 +7,10 @@ use rand::SeedableRng;
 use rand::rngs::StdRng;
 use switchml_control::join_event;
 use switchml_protocol::job::Binding;
-use switchml_userspace_core::control_plane::{ControlPlane, Io, Timer};
+use switchml_userspace_core::control_plane::{ControlPlane, Io, RequestError, Timer};
 use switchml_userspace_core::data_plane::{Error, JobSpec, Limits};
-use switchml_userspace_core::jobs::{Epochs, Job, JobTable, Level, StreamId};
+use switchml_userspace_core::jobs::{Epochs, Job, JobTable, Level, MemberError, StreamId};
+use switchml_worker_core::session::Answer;
 use tracing::{debug, trace};
 
 use crate::data_plane::DataPlane;
@@ -81,7 +82,8 @@ impl Daemon {
         &'a mut self,
         net: &'a mut Net,
     ) -> (&'a mut ControlPlane<Connection>, SimulatedIo<'a>) {
-        (&mut self.control_plane, SimulatedIo { net, data_plane: &mut self.data_plane })
+        let data_plane = &mut self.data_plane;
+        (&mut self.control_plane, SimulatedIo { net, data_plane, opening: None })
     }
 
     /// A message over a control connection.
@@ -94,53 +96,64 @@ impl Daemon {
             }
             return;
         }
-        if let Err(refused) = self.request(net, connection, message) {
-            net.tell_worker(connection, News::Refused(refused));
+        if let Some(answer) = self.request(net, connection, message) {
+            net.tell_worker(connection, News::Answer(answer));
         }
     }
 
-    /// Fails with why it is refused.
+    /// The answer, if it is not on its way yet.
     fn request(
         &mut self,
         net: &mut Net,
         connection: Connection,
         message: Message,
-    ) -> Result<(), String> {
+    ) -> Option<Answer> {
         let stream = self.stream_of(connection);
         let peer = Ipv4Addr::from(binding_of(net.worker_at(connection), 0).ip).into();
         let (control_plane, io) = &mut self.io(net);
         match message {
             Message::Join(joiner) => {
-                control_plane.join(io, &joiner, connection).map_err(|error| error.to_string())?;
+                io.opening = Some(connection);
+                let joined = control_plane.join(io, &joiner, connection);
+                joined.err().map(|error| Answer::Refused(error.to_string()))
             }
             Message::Resume(id) => {
-                control_plane
-                    .resume(io, id, peer, connection)
-                    .map_err(|error| error.to_string())?;
+                io.opening = Some(connection);
+                let resumed = control_plane.resume(io, id, peer, connection);
+                resumed.err().map(|error| refusal(&error))
             }
             Message::Gone => {
-                if let Some(stream) = stream {
-                    control_plane.disconnect(io, stream, Duration::ZERO);
-                }
+                control_plane.disconnect(io, stream?, Duration::ZERO);
+                None
             }
             Message::Silent(time) => {
-                if let Some(stream) = stream {
-                    control_plane.disconnect(io, stream, Duration::from_nanos(time));
-                }
+                control_plane.disconnect(io, stream?, Duration::from_nanos(time));
+                None
             }
-            _ if stream.is_none() => io.net.tell_worker(connection, News::Lost),
-            Message::Ready(id, lanes) => {
-                control_plane.ready(io, id, lanes.into()).map_err(|error| error.to_string())?;
-            }
-            // Who reports or leaves does not wait for more than an answer.
-            Message::ReportCalls(id, calls, named) => {
-                drop(control_plane.report_calls(io, id, calls, &named));
-            }
+            // Whoever has lost its connection leaves over another one.
             Message::Leave(id, error, blamed) => {
-                drop(control_plane.leave(io, id, &error, &blamed));
+                Some(answer(control_plane.leave(io, id, &error, &blamed)))
+            }
+            _ if stream.is_none() => {
+                io.net.tell_worker(connection, News::Lost);
+                None
+            }
+            Message::Ready(id, lanes) => Some(match control_plane.ready(io, id, lanes.into()) {
+                Err(RequestError::DataPlane(error)) => Answer::Refused(error.to_string()),
+                Err(RequestError::Member(error)) => refusal(&error),
+                Ok(()) => Answer::Done,
+            }),
+            Message::ReportCalls(id, calls, named) => {
+                Some(answer(control_plane.report_calls(io, id, calls, &named)))
+            }
+            Message::Unready(id) => {
+                let mut ours = control_plane.table().list();
+                ours.retain(|job| job.shards.contains(&id.job));
+                let members = ours.into_iter().flat_map(|job| job.members);
+                let unready = members.filter(|member| !member.ready);
+                Some(Answer::Unready(unready.map(|member| member.rank as u16).collect()))
             }
         }
-        Ok(())
     }
 
     /// What the control plane has scheduled is due.
@@ -170,10 +183,35 @@ fn control_plane(limits: Limits, seed: u64) -> ControlPlane<Connection> {
     ControlPlane::new(JobTable::new(limits, None, StdRng::seed_from_u64(seed)))
 }
 
+fn answer(outcome: Result<(), MemberError>) -> Answer {
+    match outcome {
+        Ok(()) => Answer::Done,
+        Err(error) => refusal(&error),
+    }
+}
+
+fn refusal(error: &MemberError) -> Answer {
+    match error {
+        MemberError::NoMember { .. } => Answer::Unknown(error.to_string()),
+        _ => Answer::Refused(error.to_string()),
+    }
+}
+
 /// What the control plane does, in the simulated network.
 struct SimulatedIo<'a> {
     net: &'a mut Net,
     data_plane: &'a mut DataPlane,
+    /// A stream that opens as soon as there is something to say.
+    opening: Option<Connection>,
+}
+
+impl SimulatedIo<'_> {
+    fn say(&mut self, connection: Connection, news: News) {
+        if self.opening.take_if(|opening| *opening == connection).is_some() {
+            self.net.tell_worker(connection, News::Answer(Answer::Done));
+        }
+        self.net.tell_worker(connection, news);
+    }
 }
 
 impl Io for SimulatedIo<'_> {
@@ -213,11 +251,11 @@ impl Io for SimulatedIo<'_> {
     }
 
     fn tell(&mut self, stream: &Connection, event: join_event::Event) {
-        self.net.tell_worker(*stream, News::Event(event));
+        self.say(*stream, News::Event(event));
     }
 
     fn end(&mut self, stream: Connection) {
-        self.net.tell_worker(stream, News::Lost);
+        self.say(stream, News::Lost);
     }
 
     fn schedule(&mut self, after: Duration, timer: Timer) {

@@ -7,7 +7,9 @@
 //! | [`scenario`] | what a seed stands for: jobs, links, faults |
 //! | [`program`] | what ranks call, and what must come out |
 //! | [`net`], [`link`] | time, packets and messages under way, and what happens to them |
-//! | [`worker`] | a rank's process around HELLO and endpoint |
+//! | [`worker`] | a rank's process around session and HELLO |
+//! | [`calls`] | what a rank does in a job: its calls, around the data path |
+//! | [`surroundings`] | what a worker acts on |
 //! | [`daemon`], [`data_plane`] | the aggregator: control plane and data plane |
 //! | [`oracle`] | what was promised, checked as it happens |
 //! | [`world`] | one run |
@@ -15,10 +17,11 @@
 //! | [`tally`] | what was tried, and what came of it |
 //!
 //! Nothing of the product is written again here except the thin layers for its I/O: the loop of the
-//! worker's data thread, its control thread, and the daemon's gRPC service.
+//! worker's data thread, what carries out a session's actions, and the daemon's gRPC service.
 
 #![forbid(unsafe_code)]
 
+pub mod calls;
 pub mod campaign;
 pub mod daemon;
 pub mod data_plane;
@@ -28,6 +31,7 @@ pub mod oracle;
 pub mod program;
 pub mod rng;
 pub mod scenario;
+pub mod surroundings;
 pub mod tally;
 pub mod worker;
 pub mod world;

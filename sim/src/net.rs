@@ -10,13 +10,15 @@ use switchml_protocol::job::Binding;
 use switchml_protocol::{DATA_PORT, U16};
 use switchml_userspace_core::control_plane::Timer;
 use switchml_userspace_core::jobs::{Joiner, MemberId};
+use switchml_worker_core::session::Answer;
 use tracing::trace;
 use zerocopy::FromBytes;
 
 use crate::link::Link;
+use crate::rng::Ppm;
 use crate::rng::Rng;
-use crate::scenario::{Scenario, Time};
-use crate::tally::Tally;
+use crate::scenario::{MS, SECOND, Scenario, Time};
+use crate::tally::{Fault, Tally};
 
 /// A control connection.
 pub type Connection = usize;
@@ -96,6 +98,8 @@ pub enum Message {
     Leave(MemberId, String, Vec<u32>),
     /// It comes back over another connection.
     Resume(MemberId),
+    /// Which ranks of its job are not ready?
+    Unready(MemberId),
     /// Its end of the connection is closed.
     Gone,
     /// Its end of the connection has not answered for so long, and is taken for dead.
@@ -107,8 +111,12 @@ pub enum Message {
 pub enum News {
     /// An event of the stream.
     Event(join_event::Event),
-    /// A request was refused.
-    Refused(String),
+    /// The answer to its first request that has none yet.
+    Answer(Answer),
+    /// The connection is there.
+    Connected,
+    /// There will be none.
+    Unreachable,
     /// The connection is gone.
     Lost,
 }
@@ -158,6 +166,7 @@ pub struct Net {
     links: Vec<[Link; 2]>,
     wires: Vec<Wire>,
     control_delay: (Time, Time),
+    control_loss: Ppm,
     /// What a stranger may have seen, the newest last: all but the secret of a HELLO.
     pub seen: Vec<Vec<u8>>,
     spied: bool,
@@ -175,6 +184,7 @@ impl Net {
             links: scenario.links.iter().map(|plans| plans.map(Link::new)).collect(),
             wires: Vec::new(),
             control_delay: scenario.control_delay,
+            control_loss: scenario.control_loss,
             seen: Vec::new(),
             spied: scenario.stranger.is_some(),
         }
@@ -207,6 +217,7 @@ impl Net {
     pub fn heal(&mut self) {
         self.links.iter_mut().flatten().for_each(Link::heal);
         self.control_delay.1 = 0;
+        self.control_loss = 0;
     }
 
     /// A worker sends a datagram to the aggregator.
@@ -272,13 +283,22 @@ impl Net {
 
     /// Tells a worker.
     pub fn tell_worker(&mut self, connection: Connection, news: News) {
-        let at = self.control_arrival(connection, 1, 0);
+        self.tell_worker_later(connection, news, 0);
+    }
+
+    /// Tells a worker when so much more time has passed.
+    pub fn tell_worker_later(&mut self, connection: Connection, news: News, after: Time) {
+        let at = self.control_arrival(connection, 1, after);
         self.schedule(at, Event::News(connection, news));
     }
 
     fn control_arrival(&mut self, connection: Connection, direction: usize, more: Time) -> Time {
         let (least, most) = self.control_delay;
-        let at = self.now + least + self.rng.below(most + 1) + more;
+        let mut at = self.now + least + self.rng.below(most + 1) + more;
+        if self.rng.chance(self.control_loss) {
+            self.tally.fault(Fault::SlowControl);
+            at += self.rng.magnitude(200 * MS, 8 * SECOND);
+        }
         let last = &mut self.wires[connection].last[direction];
         *last = (*last).max(at);
         *last

@@ -3,8 +3,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use switchml_control::MadeCall;
 use switchml_worker_core::engine::{Failure, ranks_of};
+use switchml_worker_core::session::MadeCall;
 
 use crate::daemon::Daemon;
 use crate::net::{Net, Violation, ensure};
@@ -23,39 +23,41 @@ pub enum End {
     Finished,
     /// It was killed, or its host was.
     Killed,
+    /// It found no daemon.
+    Unreachable,
     /// Its control connection broke.
     Lost,
+    /// Its control connection broke, and the daemon that it found then does not know its job.
+    Forgotten,
     /// The daemon says so.
     Aborted {
         /// What happened.
         reason: String,
         /// To whom.
-        ranks: Vec<u32>,
-        /// The different calls that ranks made, if that is why.
-        calls: Vec<MadeCall>,
+        ranks: Vec<u16>,
     },
+    /// Ranks made different calls, says the daemon: these.
+    Mismatch(Vec<MadeCall>),
     /// The data path says so.
     Failed(Failure),
     /// It was not let in.
     Refused(String),
     /// Ranks did not join in time.
-    NotJoined(Vec<u32>),
-    /// The job did not start in time.
-    NotReady,
+    NotJoined(Vec<u16>),
+    /// The job did not start in time: these ranks were not ready.
+    NotReady(Vec<u16>),
     /// HELLO did not come back.
     PathClosed,
 }
 
 impl End {
     /// The ranks that it names as those at fault.
-    pub fn blames(&self) -> Vec<u32> {
+    pub fn blames(&self) -> Vec<u16> {
         match *self {
             Self::Failed(Failure::Missing(ranks) | Failure::Departed(ranks)) => {
-                ranks_of(ranks).map(u32::from).collect()
+                ranks_of(ranks).collect()
             }
-            Self::Failed(Failure::Mismatch { first, dissenter, .. }) => {
-                vec![first.into(), dissenter.into()]
-            }
+            Self::Failed(Failure::Mismatch { first, dissenter, .. }) => vec![first, dissenter],
             _ => Vec::new(),
         }
     }
@@ -64,8 +66,10 @@ impl End {
         match self {
             Self::Finished => Fate::Finished,
             Self::Killed => Fate::Killed,
+            Self::Unreachable => Fate::Unreachable,
             Self::Lost => Fate::Lost,
-            Self::Aborted { calls, .. } if !calls.is_empty() => Fate::Mismatch,
+            Self::Forgotten => Fate::Forgotten,
+            Self::Mismatch(_) => Fate::Mismatch,
             Self::Aborted { .. } => Fate::Aborted,
             Self::Failed(Failure::Missing(_)) => Fate::Missing,
             Self::Failed(Failure::Silent) => Fate::Silent,
@@ -77,7 +81,7 @@ impl End {
             Self::Failed(Failure::Aborted) => Fate::AbortedData,
             Self::Refused(_) => Fate::Refused,
             Self::NotJoined(_) => Fate::NotJoined,
-            Self::NotReady => Fate::NotReady,
+            Self::NotReady(_) => Fate::NotReady,
             Self::PathClosed => Fate::PathClosed,
         }
     }
@@ -97,10 +101,10 @@ struct Session {
     ranks: u16,
     lanes: Option<u16>,
     calls: BTreeMap<usize, Call>,
-    ends: BTreeMap<u32, End>,
+    ends: BTreeMap<u16, End>,
     /// The ranks that some rank's failure has blamed, and was right to, and those whose connection
     /// broke.
-    blamed: BTreeSet<u32>,
+    blamed: BTreeSet<u16>,
 }
 
 /// See the module.
@@ -109,7 +113,7 @@ pub struct Oracle {
     sessions: BTreeMap<SessionKey, Session>,
     /// Ranks of jobs whose process ended before they had a session, but maybe not before the daemon
     /// counted on them.
-    ghosts: BTreeSet<(usize, u32)>,
+    ghosts: BTreeSet<(usize, u16)>,
 }
 
 /// A rank in a session, or on its way into one.
@@ -163,9 +167,14 @@ impl Oracle {
 
     /// A rank's connection breaks, which others may hear of, whether or not it finds its job again.
     pub fn disconnect(&mut self, who: Who) {
+        self.blame(who, [who.rank]);
+    }
+
+    /// A rank leaves and blames these.
+    pub fn blame(&mut self, who: Who, ranks: impl IntoIterator<Item = u16>) {
         match who.session.and_then(|key| self.sessions.get_mut(&key)) {
-            Some(session) => drop(session.blamed.insert(who.rank.into())),
-            None => drop(self.ghosts.insert((who.job, who.rank.into()))),
+            Some(session) => session.blamed.extend(ranks),
+            None => drop(self.ghosts.insert((who.job, who.rank))),
         }
     }
 
@@ -239,11 +248,11 @@ impl Oracle {
         net.tally.fate(end.fate());
         let rank = who.rank;
         let Some(session) = who.session.and_then(|key| self.sessions.get_mut(&key)) else {
-            self.ghosts.insert((who.job, rank.into()));
+            self.ghosts.insert((who.job, rank));
             return Ok(());
         };
         // The first end counts: who was killed is not there to end otherwise.
-        session.ends.entry(rank.into()).or_insert_with(|| end.clone());
+        session.ends.entry(rank).or_insert_with(|| end.clone());
         let is_damaged =
             [Fault::BitFlips, Fault::Cut].map(|fault| net.tally.faults(fault)) != [0; 2];
         // Whether that is right is judged below, or has ended the run.
@@ -253,8 +262,12 @@ impl Oracle {
                 let Some(standing) = standing else { return Ok(()) };
                 session.check_failure(failure, &standing, daemon, is_damaged)
             }
-            End::Aborted { calls, .. } if !calls.is_empty() => session.check_calls(calls),
-            End::Aborted { reason, ranks, .. } => {
+            End::Mismatch(calls) => session.check_calls(calls),
+            End::NotReady(ranks) => {
+                ensure!(!ranks.contains(&rank), "rank {rank} is told that it is not ready itself");
+                Ok(())
+            }
+            End::Aborted { reason, ranks } => {
                 for named in ranks {
                     let named_end = session.ends.get(named);
                     let is_at_fault = session.blamed.contains(named)
@@ -267,7 +280,11 @@ impl Oracle {
                     );
                 }
                 let of_aggregator = reason.starts_with("the aggregator");
-                let of_network = reason.starts_with("a packet was damaged") && is_damaged;
+                // Where reports are late, the daemon cannot tell the two apart.
+                let differ = reason.contains("or ranks made different calls")
+                    && session.have_calls_that_differ();
+                let of_network =
+                    reason.starts_with("a packet was damaged") && (is_damaged || differ);
                 ensure!(
                     !ranks.is_empty() || of_aggregator || of_network,
                     "rank {rank} heard {reason:?}, which names nobody"
@@ -284,10 +301,8 @@ impl Session {
     fn check_calls(&self, told: &[MadeCall]) -> Result<(), Violation> {
         for MadeCall { ranks, number, call } in told {
             for rank in ranks {
-                let made = self
-                    .calls
-                    .get(&(*number as usize - 1))
-                    .and_then(|call| call.called.get(&(*rank as u16)));
+                let made =
+                    self.calls.get(&(*number as usize - 1)).and_then(|call| call.called.get(rank));
                 let made = made.map(|(step, _)| step.call.to_string());
                 ensure!(
                     made.as_ref() == Some(call),
@@ -295,12 +310,18 @@ impl Session {
                 );
             }
         }
-        let differ = self.calls.values().any(|call| {
+        ensure!(
+            self.have_calls_that_differ(),
+            "all ranks made the same calls, and were told otherwise: {told:?}"
+        );
+        Ok(())
+    }
+
+    fn have_calls_that_differ(&self) -> bool {
+        self.calls.values().any(|call| {
             let mut calls = call.called.values().map(|(step, _)| step.call);
             calls.next().is_some_and(|first| calls.any(|other| other != first))
-        });
-        ensure!(differ, "all ranks made the same calls, and were told otherwise: {told:?}");
-        Ok(())
+        })
     }
 
     /// Whether a failure of the data path names who is at fault.
@@ -373,7 +394,7 @@ impl Session {
     /// Whether these ranks have left, and this one has made a call that they have not.
     fn check_departed(&self, rank: u16, named: u64) -> Result<(), Violation> {
         for named in ranks_of(named) {
-            let left = self.ends.get(&named.into()) == Some(&End::Finished);
+            let left = self.ends.get(&named) == Some(&End::Finished);
             let made = |call: &Call, rank| {
                 call.called.get(&rank).map(|(step, _): &(Step, Time)| step.call)
             };

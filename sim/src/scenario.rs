@@ -47,6 +47,9 @@ pub struct Scenario {
     pub links: Vec<[LinkPlan; 2]>,
     /// Time that a control message takes: at least, and at most more.
     pub control_delay: (Time, Time),
+    /// How often one takes up to 8 s, because packets of its connection are lost; and with it all
+    /// behind it.
+    pub control_loss: Ppm,
     /// How often the data plane fails to open a job.
     pub open_fails: Ppm,
     /// What happens, and when; in order.
@@ -173,12 +176,13 @@ impl Scenario {
                 deadline: Duration::from_nanos(rng.magnitude(100 * MS, 5 * SECOND)),
                 timeout: Duration::from_nanos(rng.magnitude(100 * MS, 1800 * SECOND)),
             },
-            join_timeout: rng.magnitude(8 * SECOND, 60 * SECOND),
+            join_timeout: rng.magnitude(SECOND, 60 * SECOND),
             attempts: rng.range(1, 4) as u32,
             host_delay: rng.magnitude(US, 50 * US),
             jobs,
             links,
             control_delay: (rng.magnitude(50 * US, MS), rng.magnitude(US, 30 * MS)),
+            control_loss: if rng.one_in(3) { rng.magnitude(1_000, 100_000) as Ppm } else { 0 },
             open_fails: if rng.one_in(10) { 300_000 } else { 0 },
             incidents,
             stranger: rng.one_in(3).then(|| rng.magnitude(100 * US, 20 * MS)),

@@ -1,36 +1,29 @@
-//! A rank's process: the real HELLO and the real endpoint, and around them what the data thread and
-//! the control thread do in the product.
+//! A rank's process: the real session, HELLO and data path, and what carries out what they decide,
+//! as the control thread and the data thread do in the product.
 
-use std::mem;
 use std::net::Ipv4Addr;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use switchml_control::{Aborted, Call, join_event};
-use switchml_protocol::header::{HEADER_LEN, Header};
+use switchml_control::join_event;
+use switchml_protocol::header::HEADER_LEN;
 use switchml_userspace_core::control_plane::{PING_INTERVAL, PING_TIMEOUT};
 use switchml_userspace_core::jobs::{Joiner, MemberId, Threads};
-use switchml_worker_core::CallStats;
-use switchml_worker_core::buffer::Buffer;
-use switchml_worker_core::call::{Kind, Submission};
-use switchml_worker_core::data_path::DataPath;
-use switchml_worker_core::engine::{Config, Engine, Failure, Identity, Limits};
+use switchml_worker_core::engine::{Config, Failure, Identity};
 use switchml_worker_core::hello::{Hello, HelloStep, OpenPath};
-use switchml_worker_core::issued::Issued;
+use switchml_worker_core::session::{self, Action, CONNECT, Ending, Goodbye, Request, Session};
 use tracing::debug;
-use zerocopy::{FromBytes, IntoBytes};
+use zerocopy::IntoBytes;
 
-use crate::daemon::Daemon;
+use crate::calls::{Calls, Turn};
 use crate::net::{
-    AGGREGATOR, Clock, Connection, Event, Message, Net, News, Violation, binding_of, ensure,
+    AGGREGATOR, Clock, Connection, Event, Message, News, Violation, binding_of, ensure,
 };
-use crate::oracle::{End, Oracle, SessionKey, Standing, Who, element_key};
+use crate::oracle::{End, SessionKey, Standing, Who};
 use crate::program::Step;
-use crate::scenario::{JobPlan, MS, SECOND, Scenario, Time};
+use crate::scenario::{JobPlan, Time};
+use crate::surroundings::Surroundings;
 use crate::tally::Fault;
 
-/// How long the data thread waits to hear why the job was aborted.
-const REASON: Time = SECOND;
 /// How often the daemon pings, and how long it waits for an answer.
 const PING: (Time, Time) = (PING_INTERVAL.as_nanos() as Time, PING_TIMEOUT.as_nanos() as Time);
 
@@ -48,12 +41,12 @@ pub struct Worker {
     pub starts: bool,
     /// The time until which it stands still.
     pub stalled_until: Time,
+    /// While there is a process.
+    session: Option<Session>,
     phase: Phase,
     connection: Option<Connection>,
-    /// The connection broke, and it tries to come back over another one.
-    resuming: bool,
-    /// Bitmap of the ranks that have left in good order.
-    departed: u64,
+    /// Requests without an answer on this connection.
+    unanswered: u32,
     assigned: Option<Assigned>,
     port: u16,
     turn_at: Option<Time>,
@@ -61,20 +54,22 @@ pub struct Worker {
     waiting: u32,
 }
 
-/// What a rank does.
+/// What a rank does for its session.
 enum Phase {
     /// There is no process, or it has nothing to do any more.
     Rest(Option<End>),
-    /// It waits for the other ranks.
-    Joining { until: Time, missing: Vec<u32> },
+    /// Nothing: it is not in a job yet.
+    Joining,
     /// It opens its data path.
     Greeting(Hello),
-    /// It waits for the other ranks' paths.
-    Ready { path: OpenPath, until: Time },
+    /// Its data path is open.
+    Open(OpenPath),
     /// It calls collectives.
-    Running(Box<Running>),
-    /// Its data path has failed for a reason that the daemon knows more of; that is on its way.
-    AskingWhy { failure: Failure, until: Time },
+    Running(Box<Calls>),
+    /// Its data path has failed.
+    Failed { calls: Box<Calls>, failure: Failure, standing: Standing },
+    /// It has said goodbye: so has it ended.
+    Leaving(End),
 }
 
 /// What the daemon gave.
@@ -82,64 +77,10 @@ enum Phase {
 struct Assigned {
     identity: Identity,
     slots: u16,
+    max_lanes: u16,
     unchecked_maxima: bool,
+    hello_secret: u32,
     control_secret: u64,
-}
-
-struct Running {
-    endpoint: DataPath,
-    issued: Issued,
-    program: Vec<Step>,
-    /// Place of the next call, and when it is made.
-    next: usize,
-    next_at: Time,
-    returned: usize,
-    tensors: Results,
-    /// When there was progress last: a result, or the first chunk after a pause.
-    progress_at: Time,
-    results: u64,
-    /// When an intact answer to its oldest chunk came since that brought no result.
-    answered_at: Option<Time>,
-    /// When it was told last that others are waited for, whole or with something behind it.
-    told_at: Time,
-}
-
-/// Calls that have returned, by place, with their elements.
-type Results = Arc<Mutex<Vec<(usize, Vec<u8>)>>>;
-
-/// A call's elements, put where the simulator finds them when they are done.
-struct Tensor {
-    place: usize,
-    bytes: Vec<u8>,
-    done: Results,
-}
-
-impl Buffer for Tensor {
-    fn bytes(&self) -> &[u8] {
-        &self.bytes
-    }
-
-    fn bytes_mut(&mut self) -> &mut [u8] {
-        &mut self.bytes
-    }
-
-    fn finish(self: Box<Self>, _: CallStats) {
-        self.done.lock().unwrap_or_else(PoisonError::into_inner).push((self.place, self.bytes));
-    }
-}
-
-/// What a worker acts on.
-pub struct World<'a> {
-    /// The network and the time.
-    pub net: &'a mut Net,
-    /// Who watches.
-    pub oracle: &'a mut Oracle,
-    /// The aggregator, for the oracle to look at.
-    pub daemon: &'a Daemon,
-    /// The plan.
-    pub scenario: &'a Scenario,
-    /// All faults have ended.
-    pub healed: bool,
 }
 
 impl Worker {
@@ -152,10 +93,10 @@ impl Worker {
             attempts: 0,
             starts: false,
             stalled_until: 0,
+            session: None,
             phase: Phase::Rest(None),
             connection: None,
-            resuming: false,
-            departed: 0,
+            unanswered: 0,
             assigned: None,
             port: 40_000,
             turn_at: None,
@@ -177,11 +118,11 @@ impl Worker {
     }
 
     /// Starts the process: it joins its job.
-    pub fn start(&mut self, world: &mut World<'_>) {
+    pub fn start(&mut self, world: &mut Surroundings<'_>) -> Result<(), Violation> {
         let Self { index, job, rank, .. } = *self;
         self.starts = false;
         if !matches!(self.phase, Phase::Rest(_)) {
-            return;
+            return Ok(());
         }
         if self.attempts > 0 {
             world.net.tally.fault(Fault::Rejoin);
@@ -193,51 +134,38 @@ impl Worker {
         }
         debug!("{} worker {index} starts: rank {rank} of job {job}", Clock(world.net.now));
         self.assigned = None;
-        self.departed = 0;
-        self.resuming = false;
-        let connection = world.net.connect(index);
-        self.connection = Some(connection);
-        let joiner = Joiner {
-            name: format!("job {job}"),
-            rank: rank.into(),
-            world_size: self.plan(world).ranks.into(),
-            peer: Ipv4Addr::from(binding_of(index, 0).ip).into(),
-            local: Some(*AGGREGATOR.ip()),
-            threads: Threads::default(),
-        };
-        world.net.tell_daemon(connection, Message::Join(joiner));
-        let until = world.net.now + world.scenario.join_timeout;
-        self.phase = Phase::Joining { until, missing: Vec::new() };
-        self.turn_by(world, until);
+        self.phase = Phase::Joining;
+        let join_timeout = Duration::from_nanos(world.scenario.join_timeout);
+        self.session = Some(Session::new(world.net.now, join_timeout));
+        self.perform(world)
     }
 
     /// Kills the process; its host too if `silent`, so that no connection is closed.
-    pub fn kill(&mut self, world: &mut World<'_>, silent: bool) -> Result<(), Violation> {
+    pub fn kill(&mut self, world: &mut Surroundings<'_>, silent: bool) -> Result<(), Violation> {
         if matches!(self.phase, Phase::Rest(_)) {
             return Ok(());
         }
         world.net.tally.fault(if silent { Fault::HostDeath } else { Fault::Crash });
-        if let Some(connection) = self.connection.take() {
-            if silent {
-                let after = PING.1 + world.net.rng.below(PING.0);
-                world.net.go_silent(connection, after);
-            } else {
-                world.net.tell_daemon(connection, Message::Gone);
-            }
+        if let Some(connection) = self.connection.filter(|_| silent) {
+            let after = PING.1 + world.net.rng.below(PING.0);
+            world.net.go_silent(connection, after);
+            self.connection = None;
         }
-        self.end(world, End::Killed, None)
+        self.rest(world, End::Killed, None)
     }
 
     /// Breaks its control connection.
-    pub fn disconnect(&mut self, world: &mut World<'_>) {
+    pub fn disconnect(&mut self, world: &mut Surroundings<'_>) {
         if let Some(connection) = self.connection {
             world.net.tally.fault(Fault::Disconnect);
-            self.break_connection(world, connection);
+            world.oracle.disconnect(self.who());
+            world.net.tell_daemon(connection, Message::Gone);
+            world.net.tell_worker(connection, News::Lost);
         }
     }
 
     /// Stops the process for a while. The daemon gives it up when it does not answer for too long.
-    pub fn stall(&mut self, world: &mut World<'_>, time: Time) {
+    pub fn stall(&mut self, world: &mut Surroundings<'_>, time: Time) {
         if matches!(self.phase, Phase::Rest(_)) {
             return;
         }
@@ -256,16 +184,10 @@ impl Worker {
         self.stalled_until = self.stalled_until.min(now);
     }
 
-    fn break_connection(&mut self, world: &mut World<'_>, connection: Connection) {
-        world.oracle.disconnect(self.who());
-        world.net.tell_daemon(connection, Message::Gone);
-        world.net.tell_worker(connection, News::Lost);
-    }
-
     /// Something reaches the worker's control thread.
     pub fn hear(
         &mut self,
-        world: &mut World<'_>,
+        world: &mut Surroundings<'_>,
         connection: Connection,
         news: News,
     ) -> Result<(), Violation> {
@@ -273,111 +195,191 @@ impl Worker {
             return Ok(());
         }
         debug!("{} worker {} hears {news:?}", Clock(world.net.now), self.index);
-        match news {
-            News::Lost if matches!(self.phase, Phase::Running(_)) && !self.resuming => {
-                self.resume(world)
-            }
-            News::Lost => self.fail(world, End::Lost),
-            News::Refused(_) if self.resuming => self.fail(world, End::Lost),
-            News::Refused(why) => self.fail(world, End::Refused(why)),
-            News::Event(join_event::Event::Waiting(waiting)) => {
-                ensure!(
-                    !waiting.missing_ranks.contains(&self.rank.into()),
-                    "rank {} is told that it is missing itself",
-                    self.rank
-                );
-                if let Phase::Joining { missing, .. } = &mut self.phase {
-                    *missing = waiting.missing_ranks;
+        let event = match news {
+            News::Connected => session::Event::Connected,
+            News::Unreachable => session::Event::Unreachable("nobody listens".to_owned()),
+            News::Lost => session::Event::Lost("reset".to_owned()),
+            News::Answer(answer) => {
+                self.unanswered -= 1;
+                if self.unanswered > 0 {
+                    // To a request that was given up.
+                    return Ok(());
                 }
-                Ok(())
+                session::Event::Answered(answer)
             }
-            News::Event(join_event::Event::Assigned(assigned)) => {
-                self.assign(world, &assigned);
-                self.turn(world)
-            }
-            News::Event(join_event::Event::Started(_)) if self.resuming => {
-                self.resuming = false;
-                Ok(())
-            }
-            News::Event(join_event::Event::Started(started)) => {
-                self.run(world, started.lanes as u16)?;
-                self.turn(world)
-            }
-            News::Event(join_event::Event::Aborted(aborted)) => {
-                let Aborted { reason, ranks, calls } = aborted;
-                self.fail(world, End::Aborted { reason, ranks, calls })
-            }
-            News::Event(join_event::Event::CallsWanted(_)) => {
-                self.report_calls(world, u64::MAX, Vec::new());
-                Ok(())
-            }
-            News::Event(join_event::Event::Left(left)) => {
-                self.departed |= 1 << left.rank;
-                Ok(())
-            }
-        }
+            News::Event(event) => session::Event::Heard(self.understand(world, event)?),
+        };
+        self.tell_session(world, event)?;
+        self.turn(world)
     }
 
-    /// Comes back over another connection: the aggregator may only have taken it for dead, and
-    /// tells it so.
-    fn resume(&mut self, world: &mut World<'_>) -> Result<(), Violation> {
-        let Some(id) = self.member() else { return self.fail(world, End::Lost) };
-        let connection = world.net.connect(self.index);
-        self.connection = Some(connection);
-        self.resuming = true;
-        world.net.tell_daemon(connection, Message::Resume(id));
+    /// What an event of the stream is to the session.
+    fn understand(
+        &mut self,
+        world: &mut Surroundings<'_>,
+        event: join_event::Event,
+    ) -> Result<session::News, Violation> {
+        let narrow = |ranks: &[u32]| ranks.iter().map(|rank| *rank as u16).collect::<Vec<_>>();
+        Ok(match event {
+            join_event::Event::Waiting(waiting) => {
+                let missing = narrow(&waiting.missing_ranks);
+                let rank = self.rank;
+                ensure!(!missing.contains(&rank), "rank {rank} is told that it is missing itself");
+                session::News::Waiting(missing)
+            }
+            join_event::Event::Assigned(assigned) => {
+                let identity = Identity {
+                    job: assigned.job as u16,
+                    epoch: assigned.epoch,
+                    rank: self.rank,
+                    ranks: self.plan(world).ranks,
+                };
+                self.assigned = Some(Assigned {
+                    identity,
+                    slots: assigned.slots as u16,
+                    max_lanes: assigned.max_lanes as u16,
+                    unchecked_maxima: assigned.unchecked_maxima,
+                    hello_secret: assigned.hello_secret,
+                    control_secret: assigned.control_secret,
+                });
+                session::News::Assigned { durable: assigned.durable }
+            }
+            join_event::Event::Started(started) => {
+                session::News::Started { lanes: started.lanes as u16 }
+            }
+            join_event::Event::Aborted(aborted) => session::News::Aborted {
+                reason: aborted.reason,
+                ranks: narrow(&aborted.ranks),
+                calls: (aborted.calls.into_iter())
+                    .map(|made| session::MadeCall {
+                        ranks: narrow(&made.ranks),
+                        number: made.number,
+                        call: made.call,
+                    })
+                    .collect(),
+            },
+            join_event::Event::Left(left) => session::News::Left(left.rank as u16),
+            join_event::Event::CallsWanted(_) => session::News::CallsWanted,
+        })
+    }
+
+    fn tell_session(
+        &mut self,
+        world: &mut Surroundings<'_>,
+        event: session::Event,
+    ) -> Result<(), Violation> {
+        if let Some(session) = &mut self.session {
+            session.handle(world.net.now, event);
+        }
+        self.perform(world)
+    }
+
+    /// Carries out what the session asks for.
+    fn perform(&mut self, world: &mut Surroundings<'_>) -> Result<(), Violation> {
+        while let Some(action) = self.session.as_mut().and_then(Session::next_action) {
+            match action {
+                Action::Connect => self.connect(world),
+                Action::Send(request) => self.send(world, request),
+                Action::OpenPath => self.open_path(world),
+                Action::Start { lanes } => self.run(world, lanes)?,
+                Action::NoReason => {
+                    if let Phase::Failed { failure, standing, .. } = self.phase {
+                        self.leave(world, End::Failed(failure), Some(standing))?;
+                    }
+                }
+                Action::End(ending) => self.conclude(world, ending)?,
+            }
+        }
+        if let Some(deadline) = self.session.as_ref().and_then(Session::deadline) {
+            self.turn_by(world, deadline);
+        }
         Ok(())
     }
 
-    fn assign(&mut self, world: &mut World<'_>, assigned: &switchml_control::Assigned) {
-        let ranks = self.plan(world).ranks;
-        let identity =
-            Identity { job: assigned.job as u16, epoch: assigned.epoch, rank: self.rank, ranks };
-        let (slots, max_lanes) = (assigned.slots as u16, assigned.max_lanes as u16);
-        let &switchml_control::Assigned { unchecked_maxima, control_secret, .. } = assigned;
-        self.assigned = Some(Assigned { identity, slots, unchecked_maxima, control_secret });
-        world.oracle.join(identity.epoch, ranks);
+    fn connect(&mut self, world: &mut Surroundings<'_>) {
+        self.hang_up(world);
+        let connection = world.net.connect(self.index);
+        self.connection = Some(connection);
+        self.unanswered = 0;
+        if !world.daemon.is_down() {
+            world.net.tell_worker(connection, News::Connected);
+        } else if world.net.rng.one_in(2) {
+            world.net.tell_worker(connection, News::Unreachable);
+        } else {
+            // Its host is down, too: nobody refuses.
+            let after = CONNECT.as_nanos() as Time;
+            world.net.tell_worker_later(connection, News::Unreachable, after);
+        }
+    }
+
+    fn send(&mut self, world: &mut Surroundings<'_>, request: Request) {
+        let Some(connection) = self.connection else { return };
+        let member = self.member();
+        let message = match request {
+            Request::Join => Message::Join(self.joiner(world)),
+            Request::Resume => Message::Resume(member),
+            Request::Ready { lanes } => Message::Ready(member, lanes),
+            Request::Unready => Message::Unready(member),
+            Request::ReportCalls { last, named } => {
+                let calls = match &self.phase {
+                    Phase::Running(calls) | Phase::Failed { calls, .. } => calls.open(last),
+                    _ => Vec::new(),
+                };
+                let named = named.into_iter().flatten().map(u32::from).collect();
+                Message::ReportCalls(member, calls, named)
+            }
+            Request::Leave(Goodbye { error, ranks }) => {
+                if !matches!(self.phase, Phase::Leaving(_)) {
+                    // The job did not start in time: the others will hear whose fault that is.
+                    world.oracle.blame(self.who(), ranks.iter().copied().chain([self.rank]));
+                }
+                Message::Leave(member, error, ranks.into_iter().map(u32::from).collect())
+            }
+        };
+        self.unanswered += 1;
+        world.net.tell_daemon(connection, message);
+    }
+
+    fn joiner(&self, world: &Surroundings<'_>) -> Joiner {
+        Joiner {
+            name: format!("job {}", self.job),
+            rank: self.rank.into(),
+            world_size: self.plan(world).ranks.into(),
+            peer: Ipv4Addr::from(binding_of(self.index, 0).ip).into(),
+            local: Some(*AGGREGATOR.ip()),
+            threads: Threads::default(),
+        }
+    }
+
+    fn open_path(&mut self, world: &mut Surroundings<'_>) {
+        let Some(assigned) = self.assigned else { return };
+        let Assigned { identity, hello_secret, max_lanes, .. } = assigned;
+        world.oracle.join(identity.epoch, identity.ranks);
         // What the interface takes: the path may pass less.
         let largest = world.net.largest_packet(self.index) + world.net.rng.below(256) as usize;
-        self.phase =
-            Phase::Greeting(Hello::new(identity, assigned.hello_secret, largest, max_lanes));
+        self.phase = Phase::Greeting(Hello::new(identity, hello_secret, largest, max_lanes));
     }
 
     /// All ranks are ready.
-    fn run(&mut self, world: &mut World<'_>, lanes: u16) -> Result<(), Violation> {
-        let (Phase::Ready { path, .. }, Some(assigned)) = (&self.phase, self.assigned) else {
-            return Ok(());
+    fn run(&mut self, world: &mut Surroundings<'_>, lanes: u16) -> Result<(), Violation> {
+        let (Phase::Open(path), Some(assigned)) = (&self.phase, self.assigned) else {
+            return Err(Violation(format!("rank {} starts without a path", self.rank)));
         };
-        let plan = self.plan(world);
-        ensure!(
-            lanes > 0 && lanes <= path.lanes,
-            "chunks of {lanes} lanes for a path that carries {}",
-            path.lanes
-        );
+        let rtt = path.rtt;
         let Assigned { identity, slots, unchecked_maxima, .. } = assigned;
         world.oracle.start(identity.epoch, lanes)?;
+        let plan = self.plan(world);
         let config = Config::new(identity, slots, lanes, plan.receive_room, world.scenario.limits);
         let config = Config { unchecked_maxima, ..config };
-        let mut engine = Engine::starting_at(config, u64::from(plan.origin) * u64::from(slots));
-        engine.sample_rtt(0, path.rtt.as_nanos() as u64);
-        self.phase = Phase::Running(Box::new(Running {
-            endpoint: DataPath::new(engine, lanes, plan.batch),
-            issued: Issued::default(),
-            program: self.program(plan, world),
-            next: 0,
-            next_at: world.net.now,
-            returned: 0,
-            tensors: Arc::default(),
-            progress_at: world.net.now,
-            results: 0,
-            answered_at: None,
-            told_at: 0,
-        }));
+        let (now, program) = (world.net.now, self.program(plan, world));
+        let from = (self.index, self.port);
+        let calls = Calls::new(from, (config, lanes), rtt, plan, program, now);
+        self.phase = Phase::Running(Box::new(calls));
         Ok(())
     }
 
     /// What it calls: what all ranks do, except mistakes in its first life.
-    fn program(&self, plan: &JobPlan, world: &mut World<'_>) -> Vec<Step> {
+    fn program(&self, plan: &JobPlan, world: &mut Surroundings<'_>) -> Vec<Step> {
         let mut program = plan.program.clone();
         if self.attempts > 1 {
             return program;
@@ -397,37 +399,22 @@ impl Worker {
     /// A datagram reaches the worker's host.
     pub fn receive(
         &mut self,
-        world: &mut World<'_>,
+        world: &mut Surroundings<'_>,
         port: u16,
         packet: &[u8],
         congested: bool,
         intact: bool,
     ) -> Result<(), Violation> {
         let now = world.net.now;
-        let epoch = self.session();
         if port != self.port || matches!(self.phase, Phase::Rest(_)) {
             world.net.tally.fault(Fault::OldSession);
             return Ok(());
         }
         match &mut self.phase {
             Phase::Greeting(hello) => hello.receive(now, packet),
-            Phase::Running(running) => {
-                let before = running.endpoint.engine().stats().clone();
-                let oldest = running.endpoint.engine().oldest();
-                if let Err(failure) = running.endpoint.receive(now, packet, congested) {
-                    return self.fail(world, End::Failed(failure));
-                }
-                let after = running.endpoint.engine().stats();
-                for ((total, before), after) in
-                    world.net.tally.ignored.iter_mut().zip(before.ignored).zip(after.ignored)
-                {
-                    *total += after - before;
-                }
-                if after.pending > before.pending {
-                    running.told_at = now;
-                }
-                if intact && after.results == before.results && answers(packet, oldest, epoch) {
-                    running.answered_at = Some(now);
+            Phase::Running(calls) => {
+                if let Err(failure) = calls.receive(world, packet, congested, intact) {
+                    return self.fail(world, failure);
                 }
             }
             _ => {}
@@ -439,7 +426,7 @@ impl Worker {
 
     /// Takes a packet into the socket's buffer while the process stands still; false if that is
     /// full.
-    pub fn has_room(&mut self, world: &mut World<'_>) -> bool {
+    pub fn has_room(&mut self, world: &mut Surroundings<'_>) -> bool {
         let room = self.waiting < self.plan(world).socket_room;
         if room {
             self.waiting += 1
@@ -450,7 +437,7 @@ impl Worker {
     }
 
     /// The scheduled turn has come.
-    pub fn scheduled_turn(&mut self, world: &mut World<'_>) -> Result<(), Violation> {
+    pub fn scheduled_turn(&mut self, world: &mut Surroundings<'_>) -> Result<(), Violation> {
         self.waiting = 0;
         if self.turn_at.is_some_and(|at| at <= world.net.now) {
             self.turn_at = None;
@@ -460,40 +447,19 @@ impl Worker {
     }
 
     /// What the process does when it runs: timers, packets, calls.
-    fn turn(&mut self, world: &mut World<'_>) -> Result<(), Violation> {
-        let now = world.net.now;
+    fn turn(&mut self, world: &mut Surroundings<'_>) -> Result<(), Violation> {
+        if let Some(session) = &mut self.session {
+            session.on_timer(world.net.now);
+        }
+        self.perform(world)?;
         match &mut self.phase {
-            Phase::Rest(_) => Ok(()),
-            Phase::Joining { until, .. } if now < *until => {
-                let until = *until;
-                self.turn_by(world, until);
-                Ok(())
-            }
-            Phase::Joining { missing, .. } => {
-                let missing = mem::take(missing);
-                self.fail(world, End::NotJoined(missing))
-            }
-            Phase::Ready { until, .. } if now < *until => {
-                let until = *until;
-                self.turn_by(world, until);
-                Ok(())
-            }
-            Phase::Ready { .. } => self.fail(world, End::NotReady),
-            Phase::AskingWhy { until, .. } if now < *until => {
-                let until = *until;
-                self.turn_by(world, until);
-                Ok(())
-            }
-            Phase::AskingWhy { failure, .. } => {
-                let end = End::Failed(*failure);
-                self.rest_after_leave(world, end, None)
-            }
             Phase::Greeting(_) => self.greet(world),
-            Phase::Running(_) => self.collect(world),
+            Phase::Running(_) => self.call(world),
+            _ => Ok(()),
         }
     }
 
-    fn greet(&mut self, world: &mut World<'_>) -> Result<(), Violation> {
+    fn greet(&mut self, world: &mut Surroundings<'_>) -> Result<(), Violation> {
         let (index, port) = (self.index, self.port);
         let Phase::Greeting(hello) = &mut self.phase else { return Ok(()) };
         loop {
@@ -508,266 +474,142 @@ impl Worker {
                     return Ok(());
                 }
                 HelloStep::Open(path) => {
-                    if let (Some(connection), Some(id)) = (self.connection, self.member()) {
-                        world.net.tell_daemon(connection, Message::Ready(id, path.lanes));
-                    }
-                    let until = world.net.now + world.scenario.join_timeout;
-                    self.phase = Phase::Ready { path, until };
-                    self.turn_by(world, until);
-                    return Ok(());
+                    self.phase = Phase::Open(path);
+                    return self
+                        .tell_session(world, session::Event::PathOpen { lanes: path.lanes });
                 }
-                HelloStep::Failed(_) => return self.fail(world, End::PathClosed),
+                HelloStep::Failed(_) => return self.leave(world, End::PathClosed, None),
             }
         }
     }
 
-    /// As `Driver::serve` does, without the waiting.
-    fn collect(&mut self, world: &mut World<'_>) -> Result<(), Violation> {
-        self.make_calls(world)?;
-        let now = world.net.now;
-        let (index, port, rank) = (self.index, self.port, self.rank);
-        let Phase::Running(running) = &mut self.phase else { return Ok(()) };
-        let outstanding = running.endpoint.engine().outstanding();
-        running.endpoint.note_departed(self.departed);
-        running.endpoint.note_watched(now, !self.resuming);
-        if let Err(failure) = running.endpoint.on_timer(now) {
-            return self.fail(world, End::Failed(failure));
-        }
-        let mut sent = 0;
-        while let Some(transmission) = running.endpoint.next(now) {
-            sent += 1;
-            ensure!(sent <= 1 << 16, "rank {rank} sends without end");
-            let mut packet = vec![0xEE; transmission.packet_len()];
-            running.endpoint.fill(&transmission, &mut packet);
-            world.net.to_aggregator(index, port, &packet);
-        }
-        for stats in running.endpoint.done() {
-            world.net.tally.ahead += stats.speculative;
-            world.net.tally.ahead_in_vain += stats.misspeculated;
-        }
-        running.endpoint.give_back();
-        running.note_progress(now, outstanding);
-        running.check_waits(now, self.stalled_until, rank, world)?;
-        let session = self.assigned.map_or(0, |assigned| assigned.identity.epoch);
-        let done = mem::take(&mut *running.tensors.lock().unwrap_or_else(PoisonError::into_inner));
-        let has_news = !done.is_empty();
-        running.returned += done.len();
-        for (place, bytes) in done {
-            running.issued.finish(place as u64);
-            world.oracle.result(world.net, session, rank, place, bytes)?;
-        }
-        if running.next == running.program.len() && running.endpoint.is_idle() {
-            return self.rest_after_leave(world, End::Finished, None);
-        }
-        if has_news {
-            // The next call may have waited for this.
-            self.turn_by(world, now);
-        }
-        let Phase::Running(running) = &self.phase else { return Ok(()) };
-        let deadline = running.endpoint.deadline();
-        ensure!(
-            running.endpoint.is_idle() || deadline.is_some(),
-            "rank {rank} has calls in flight, and waits for nothing"
-        );
-        let call = (running.next < running.program.len() && running.next_at > now)
-            .then_some(running.next_at);
-        if let Some(at) = deadline.into_iter().chain(call).min() {
-            self.turn_by(world, at);
-        }
-        Ok(())
-    }
-
-    /// Makes the calls whose time has come.
-    fn make_calls(&mut self, world: &mut World<'_>) -> Result<(), Violation> {
-        let now = world.net.now;
-        let pause = if world.healed { 0 } else { self.plan(world).pause };
-        let (rank, index) = (self.rank, self.index);
-        let (Phase::Running(running), Some(assigned)) = (&mut self.phase, self.assigned) else {
+    fn call(&mut self, world: &mut Surroundings<'_>) -> Result<(), Violation> {
+        let (Phase::Running(calls), Some(session)) = (&mut self.phase, &self.session) else {
             return Ok(());
         };
-        while let Some(step) = running.program.get(running.next).copied()
-            && running.next_at <= now
-            && (!step.waits || running.returned == running.next)
-        {
-            let session = assigned.identity.epoch;
-            debug!("{} worker {index} makes call {}: {:?}", Clock(now), running.next, step.call);
-            let Ok(codec) = step.call.codec(assigned.identity.ranks.into()) else {
-                return Err(Violation(format!("{:?} is not offered", step.call)));
-            };
-            world.oracle.call(session, rank, running.next, step, now);
-            let bytes = step.elements(element_key(session, running.next), rank);
-            let buffer =
-                Box::new(Tensor { place: running.next, bytes, done: Arc::clone(&running.tensors) });
-            let contributes =
-                !matches!(step.call.kind, Kind::Broadcast { root } if root != u32::from(rank));
-            let number = running.issued.issue(step.call);
-            running.endpoint.submit(Submission {
-                number,
-                call: step.call,
-                codec,
-                contributes,
-                buffer,
-            });
-            running.next += 1;
-            running.next_at = now + world.net.rng.below(pause + 1);
+        match calls.turn(world, session, self.stalled_until)? {
+            Turn::Next(Some(at)) => self.turn_by(world, at),
+            Turn::Next(None) => {}
+            Turn::Finished => return self.leave(world, End::Finished, None),
+            Turn::Failed(failure) => return self.fail(world, failure),
         }
         Ok(())
     }
 
-    /// The process cannot go on.
-    fn fail(&mut self, world: &mut World<'_>, end: End) -> Result<(), Violation> {
-        let standing = self.standing(world);
-        match end {
-            End::Failed(failure @ (Failure::Aborted | Failure::Mismatch { .. })) => {
-                if let Failure::Mismatch { first, dissenter, collective } = failure {
-                    let last = self.last_call(collective);
-                    self.report_calls(world, last, vec![first.into(), dissenter.into()]);
-                }
-                // The data thread waits for the reason.
-                let until = world.net.now + REASON;
-                self.phase = Phase::AskingWhy { failure, until };
-                self.turn_by(world, until);
-                Ok(())
-            }
-            // The control thread has ended with the news: nothing is said.
-            End::Lost | End::Aborted { .. } => {
-                self.hang_up(world);
-                self.end(world, end, standing)
-            }
-            own => self.rest_after_leave(world, own, standing),
-        }
+    /// The data path cannot go on.
+    fn fail(&mut self, world: &mut Surroundings<'_>, failure: Failure) -> Result<(), Violation> {
+        let phase = std::mem::replace(&mut self.phase, Phase::Joining);
+        let Phase::Running(calls) = phase else {
+            return Err(Violation(format!("rank {} fails without a data path", self.rank)));
+        };
+        let call = match failure {
+            Failure::Mismatch { collective, .. } => calls.last_call(collective),
+            _ => None,
+        };
+        let standing = calls.standing(world);
+        self.phase = Phase::Failed { calls, failure, standing };
+        self.tell_session(world, session::Event::Failed { failure, call })
     }
 
-    /// Number of the last call in flight up to that of collective `last`.
-    fn last_call(&self, last: u64) -> u64 {
-        let Phase::Running(running) = &self.phase else { return 0 };
-        running.endpoint.calls_in_flight(last).last().map_or(0, |(number, _)| number)
-    }
-
-    /// Tells the daemon which calls are open, up to call `last`, and which ranks the data plane has
-    /// named.
-    fn report_calls(&self, world: &mut World<'_>, last: u64, named: Vec<u32>) {
-        if let Phase::Running(running) = &self.phase
-            && let (Some(connection), Some(id)) = (self.connection, self.member())
-        {
-            let calls = running.issued.open(last);
-            let calls =
-                calls.map(|(number, call)| Call { number: number + 1, call: call.to_string() });
-            world.net.tell_daemon(connection, Message::ReportCalls(id, calls.collect(), named));
-        }
-    }
-
-    /// Says goodbye, with an error if there is one.
-    fn rest_after_leave(
+    /// The rank's part has ended, and it says goodbye.
+    fn leave(
         &mut self,
-        world: &mut World<'_>,
+        world: &mut Surroundings<'_>,
         end: End,
         standing: Option<Standing>,
     ) -> Result<(), Violation> {
-        if let (Some(connection), Some(id)) = (self.connection, self.member()) {
-            let error = if end == End::Finished { String::new() } else { format!("{end:?}") };
-            world.net.tell_daemon(connection, Message::Leave(id, error, end.blames()));
-        }
-        self.hang_up(world);
-        self.end(world, end, standing)
+        self.judge(world, &end, standing)?;
+        let error = if end == End::Finished { String::new() } else { format!("{end:?}") };
+        let goodbye = Goodbye { error, ranks: end.blames() };
+        self.phase = Phase::Leaving(end);
+        self.tell_session(world, session::Event::Leave(goodbye))
     }
 
-    fn hang_up(&mut self, world: &mut World<'_>) {
+    /// The session is over.
+    fn conclude(&mut self, world: &mut Surroundings<'_>, ending: Ending) -> Result<(), Violation> {
+        if let Phase::Leaving(end) = &self.phase {
+            let end = end.clone();
+            return self.rest_as(world, end);
+        }
+        let standing = match &self.phase {
+            Phase::Running(calls) => Some(calls.standing(world)),
+            _ => None,
+        };
+        let end = match ending {
+            Ending::Left => return Err(Violation(format!("rank {} left unasked", self.rank))),
+            Ending::Nonsense(what) => return Err(Violation(format!("a rank hears {what}"))),
+            Ending::Unreachable(_) => End::Unreachable,
+            Ending::Lost(_) => End::Lost,
+            Ending::Forgotten(_) => End::Forgotten,
+            Ending::Refused(why) => End::Refused(why),
+            Ending::Missing(ranks) => End::NotJoined(ranks),
+            Ending::NotReady(ranks) => End::NotReady(ranks),
+            Ending::Aborted { reason, ranks } => End::Aborted { reason, ranks },
+            Ending::Mismatch { calls, .. } => End::Mismatch(calls),
+        };
+        self.rest(world, end, standing)
+    }
+
+    /// The rank's part has ended, and so has its process.
+    fn rest(
+        &mut self,
+        world: &mut Surroundings<'_>,
+        end: End,
+        standing: Option<Standing>,
+    ) -> Result<(), Violation> {
+        self.judge(world, &end, standing)?;
+        self.rest_as(world, end)
+    }
+
+    fn rest_as(&mut self, world: &mut Surroundings<'_>, end: End) -> Result<(), Violation> {
+        self.hang_up(world);
+        self.session = None;
+        self.phase = Phase::Rest(Some(end));
+        Ok(())
+    }
+
+    fn hang_up(&mut self, world: &mut Surroundings<'_>) {
         if let Some(connection) = self.connection.take() {
             world.net.tell_daemon(connection, Message::Gone);
         }
     }
 
-    fn end(
-        &mut self,
-        world: &mut World<'_>,
-        end: End,
+    fn judge(
+        &self,
+        world: &mut Surroundings<'_>,
+        end: &End,
         standing: Option<Standing>,
     ) -> Result<(), Violation> {
         debug!("{} worker {}: {end:?}", Clock(world.net.now), self.index);
-        world.oracle.end(world.net, world.daemon, self.who(), &end, standing)?;
-        self.phase = Phase::Rest(Some(end));
-        Ok(())
-    }
-
-    fn standing(&self, world: &World<'_>) -> Option<Standing> {
-        let (Phase::Running(running), Some(epoch)) = (&self.phase, self.session()) else {
-            return None;
-        };
-        Some(Standing {
-            rank: self.rank,
-            epoch,
-            oldest: running.endpoint.engine().oldest(),
-            answered_at: running.answered_at,
-            now: world.net.now,
-            deadline: world.scenario.limits.deadline.as_nanos() as Time,
-        })
+        world.oracle.end(world.net, world.daemon, self.who(), end, standing)
     }
 
     fn who(&self) -> Who {
         Who { job: self.job, rank: self.rank, session: self.session() }
     }
 
-    fn member(&self) -> Option<MemberId> {
-        let Assigned {
-            identity: Identity { job, epoch, rank, .. }, control_secret: secret, ..
-        } = self.assigned?;
-        Some(MemberId { job: job.into(), epoch, rank: rank.into(), secret })
+    /// How it refers to itself; before it is assigned, as nobody.
+    fn member(&self) -> MemberId {
+        let rank = self.rank.into();
+        match self.assigned {
+            Some(Assigned {
+                identity: Identity { job, epoch, .. },
+                control_secret: secret,
+                ..
+            }) => MemberId { job: job.into(), epoch, rank, secret },
+            None => MemberId { job: 0, epoch: 0, rank, secret: 0 },
+        }
     }
 
-    fn plan<'a>(&self, world: &World<'a>) -> &'a JobPlan {
+    fn plan<'a>(&self, world: &Surroundings<'a>) -> &'a JobPlan {
         &world.scenario.jobs[self.job]
     }
 
     /// Sees to it that there is a turn at this time at the latest.
-    fn turn_by(&mut self, world: &mut World<'_>, at: Time) {
+    fn turn_by(&mut self, world: &mut Surroundings<'_>, at: Time) {
         if self.turn_at.is_none_or(|scheduled| at < scheduled) {
             self.turn_at = Some(at);
             world.net.schedule(at, Event::Turn(self.index));
         }
-    }
-}
-
-/// Whether an answer is to this chunk of this session.
-fn answers(packet: &[u8], chunk: Option<(u16, u32)>, epoch: Option<SessionKey>) -> bool {
-    Header::ref_from_prefix(packet).is_ok_and(|(header, _)| {
-        Some((header.slot.get(), header.round.get())) == chunk && Some(header.epoch.get()) == epoch
-    })
-}
-
-impl Running {
-    fn note_progress(&mut self, now: Time, outstanding_before: u32) {
-        let engine = self.endpoint.engine();
-        if engine.stats().results > self.results
-            || (outstanding_before == 0 && engine.outstanding() > 0)
-        {
-            self.results = engine.stats().results;
-            self.progress_at = now;
-            self.answered_at = None;
-        }
-    }
-
-    /// Nobody waits for the aggregator beyond the deadline, or for other ranks beyond the timeout.
-    /// A rank that stood still until `stalled` begins again with the former.
-    fn check_waits(
-        &self,
-        now: Time,
-        stalled: Time,
-        rank: u16,
-        world: &World<'_>,
-    ) -> Result<(), Violation> {
-        let Limits { deadline, timeout } = world.scenario.limits;
-        let end = |from: Time, limit: Duration| from.saturating_add(limit.as_nanos() as Time);
-        let since = self.progress_at.max(stalled.min(now));
-        let silence = end(since.max(self.told_at), deadline);
-        let wait = end(self.progress_at, timeout).max(end(since, deadline));
-        ensure!(
-            self.endpoint.engine().outstanding() == 0 || now < silence.min(wait) + MS,
-            "rank {rank} waits since {}, told why at {}, beyond {:?}",
-            Clock(self.progress_at),
-            Clock(self.told_at),
-            world.scenario.limits
-        );
-        Ok(())
     }
 }

@@ -12,8 +12,9 @@ use crate::data_plane::STRANGER;
 use crate::net::{Clock, Event, Net, Violation, binding_of};
 use crate::oracle::{End, Oracle};
 use crate::scenario::{Incident, MS, SECOND, Scenario, Time};
+use crate::surroundings::Surroundings;
 use crate::tally::{Fault, Tally};
-use crate::worker::{self, Worker};
+use crate::worker::Worker;
 
 /// What came of a seed.
 #[derive(Clone, Debug)]
@@ -169,7 +170,7 @@ impl World {
                     }
                 }
             }
-            Event::Start(worker) => self.with(worker, |worker, world| worker.start(world)),
+            Event::Start(worker) => self.with(worker, |worker, world| worker.start(world))?,
             Event::Incident(number) => self.incident(number)?,
             Event::Back => {
                 if self.daemon.is_down() {
@@ -198,12 +199,12 @@ impl World {
     fn with<T>(
         &mut self,
         worker: usize,
-        f: impl FnOnce(&mut Worker, &mut worker::World<'_>) -> T,
+        f: impl FnOnce(&mut Worker, &mut Surroundings<'_>) -> T,
     ) -> T {
         let Self { scenario, net, oracle, daemon, workers, healed } = self;
         f(
             &mut workers[worker],
-            &mut worker::World { net, oracle, daemon, scenario, healed: *healed },
+            &mut Surroundings { net, oracle, daemon, scenario, healed: *healed },
         )
     }
 

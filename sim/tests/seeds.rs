@@ -39,6 +39,10 @@ fn promises_are_kept_whatever_goes_wrong() {
         Fate::Departed,
         Fate::Mismatch,
         Fate::Aborted,
+        Fate::AbortedData,
+        Fate::NotReady,
+        Fate::NotJoined,
+        Fate::Unreachable,
         Fate::Lost,
     ];
     let never: Vec<_> = must_occur.iter().filter(|fate| report.tally.fates(**fate) == 0).collect();

@@ -1,0 +1,295 @@
+//! What a rank does once its job has started: it makes its calls, and moves packets as the data
+//! thread does in the product.
+
+use std::mem;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use switchml_control::Call;
+use switchml_protocol::header::Header;
+use switchml_worker_core::CallStats;
+use switchml_worker_core::buffer::Buffer;
+use switchml_worker_core::call::{Kind, Submission};
+use switchml_worker_core::data_path::DataPath;
+use switchml_worker_core::engine::{Config, Engine, Failure, Identity, Limits};
+use switchml_worker_core::issued::Issued;
+use switchml_worker_core::session::Session;
+use tracing::debug;
+use zerocopy::FromBytes;
+
+use crate::net::{Clock, Violation, ensure};
+use crate::oracle::{Standing, element_key};
+use crate::program::Step;
+use crate::scenario::{JobPlan, MS, Time};
+use crate::surroundings::Surroundings;
+
+/// A rank's calls, and its data path.
+pub struct Calls {
+    /// Its worker's number, and the UDP port.
+    worker: usize,
+    port: u16,
+    identity: Identity,
+    data_path: DataPath,
+    issued: Issued,
+    program: Vec<Step>,
+    /// Longest pause before a call, while faults last.
+    pause: Time,
+    /// Place of the next call, and when it is made.
+    next: usize,
+    next_at: Time,
+    returned: usize,
+    tensors: Results,
+    /// When there was progress last: a result, or the first chunk after a pause.
+    progress_at: Time,
+    results: u64,
+    /// When an intact answer to its oldest chunk came since that brought no result.
+    answered_at: Option<Time>,
+    /// When it was told last that others are waited for, whole or with something behind it.
+    told_at: Time,
+}
+
+/// What comes after a turn.
+pub enum Turn {
+    /// The next one, at this time at the latest; unless a packet comes earlier.
+    Next(Option<Time>),
+    /// All calls have returned.
+    Finished,
+    /// The data path has failed.
+    Failed(Failure),
+}
+
+/// Calls that have returned, by place, with their elements.
+type Results = Arc<Mutex<Vec<(usize, Vec<u8>)>>>;
+
+/// A call's elements, put where the simulator finds them when they are done.
+struct Tensor {
+    place: usize,
+    bytes: Vec<u8>,
+    done: Results,
+}
+
+impl Buffer for Tensor {
+    fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut self.bytes
+    }
+
+    fn finish(self: Box<Self>, _: CallStats) {
+        self.done.lock().unwrap_or_else(PoisonError::into_inner).push((self.place, self.bytes));
+    }
+}
+
+impl Calls {
+    /// The calls of a worker's rank in a job that starts with chunks of `lanes` lanes.
+    pub fn new(
+        (worker, port): (usize, u16),
+        (config, lanes): (Config, u16),
+        rtt: Duration,
+        plan: &JobPlan,
+        program: Vec<Step>,
+        now: Time,
+    ) -> Self {
+        let mut engine =
+            Engine::starting_at(config, u64::from(plan.origin) * u64::from(config.slots));
+        engine.sample_rtt(0, rtt.as_nanos() as u64);
+        Self {
+            worker,
+            port,
+            identity: config.identity,
+            data_path: DataPath::new(engine, lanes, plan.batch),
+            issued: Issued::default(),
+            program,
+            pause: plan.pause,
+            next: 0,
+            next_at: now,
+            returned: 0,
+            tensors: Arc::default(),
+            progress_at: now,
+            results: 0,
+            answered_at: None,
+            told_at: 0,
+        }
+    }
+
+    /// A datagram has arrived.
+    pub fn receive(
+        &mut self,
+        world: &mut Surroundings<'_>,
+        packet: &[u8],
+        congested: bool,
+        intact: bool,
+    ) -> Result<(), Failure> {
+        let now = world.net.now;
+        let before = self.data_path.engine().stats().clone();
+        let oldest = self.data_path.engine().oldest();
+        self.data_path.receive(now, packet, congested)?;
+        let after = self.data_path.engine().stats();
+        for ((total, before), after) in
+            world.net.tally.ignored.iter_mut().zip(before.ignored).zip(after.ignored)
+        {
+            *total += after - before;
+        }
+        if after.pending > before.pending {
+            self.told_at = now;
+        }
+        if intact && after.results == before.results && answers(packet, oldest, self.identity.epoch)
+        {
+            self.answered_at = Some(now);
+        }
+        Ok(())
+    }
+
+    /// As `Driver::drive` does, without the waiting. The rank stood still until `stalled`.
+    pub fn turn(
+        &mut self,
+        world: &mut Surroundings<'_>,
+        session: &Session,
+        stalled: Time,
+    ) -> Result<Turn, Violation> {
+        self.make_calls(world)?;
+        let now = world.net.now;
+        let Identity { rank, epoch, .. } = self.identity;
+        let outstanding = self.data_path.engine().outstanding();
+        self.data_path.note_departed(session.departed());
+        self.data_path.note_watched(now, session.is_watched());
+        if let Err(failure) = self.data_path.on_timer(now) {
+            return Ok(Turn::Failed(failure));
+        }
+        self.send(world)?;
+        for stats in self.data_path.done() {
+            world.net.tally.ahead += stats.speculative;
+            world.net.tally.ahead_in_vain += stats.misspeculated;
+        }
+        self.data_path.give_back();
+        self.note_progress(now, outstanding);
+        self.check_waits(now, stalled, world)?;
+        let done = mem::take(&mut *self.tensors.lock().unwrap_or_else(PoisonError::into_inner));
+        let has_news = !done.is_empty();
+        self.returned += done.len();
+        for (place, bytes) in done {
+            self.issued.finish(place as u64);
+            world.oracle.result(world.net, epoch, rank, place, bytes)?;
+        }
+        let is_idle = self.data_path.is_idle();
+        if self.next == self.program.len() && is_idle {
+            return Ok(Turn::Finished);
+        }
+        let deadline = self.data_path.deadline();
+        ensure!(
+            is_idle || deadline.is_some(),
+            "rank {rank} has calls in flight, and waits for nothing"
+        );
+        let call = (self.next < self.program.len() && self.next_at > now).then_some(self.next_at);
+        // The next call may have waited for what is done.
+        let call = if has_news { Some(now) } else { call };
+        Ok(Turn::Next(deadline.into_iter().chain(call).min()))
+    }
+
+    fn send(&mut self, world: &mut Surroundings<'_>) -> Result<(), Violation> {
+        let mut sent = 0;
+        while let Some(transmission) = self.data_path.next(world.net.now) {
+            sent += 1;
+            ensure!(sent <= 1 << 16, "rank {} sends without end", self.identity.rank);
+            let mut packet = vec![0xEE; transmission.packet_len()];
+            self.data_path.fill(&transmission, &mut packet);
+            world.net.to_aggregator(self.worker, self.port, &packet);
+        }
+        Ok(())
+    }
+
+    /// Makes the calls whose time has come.
+    fn make_calls(&mut self, world: &mut Surroundings<'_>) -> Result<(), Violation> {
+        let now = world.net.now;
+        let pause = if world.healed { 0 } else { self.pause };
+        let Identity { rank, ranks, epoch, .. } = self.identity;
+        while let Some(step) = self.program.get(self.next).copied()
+            && self.next_at <= now
+            && (!step.waits || self.returned == self.next)
+        {
+            let Self { worker, next, .. } = *self;
+            debug!("{} worker {worker} makes call {next}: {:?}", Clock(now), step.call);
+            let Ok(codec) = step.call.codec(ranks.into()) else {
+                return Err(Violation(format!("{:?} is not offered", step.call)));
+            };
+            world.oracle.call(epoch, rank, next, step, now);
+            let bytes = step.elements(element_key(epoch, next), rank);
+            let buffer = Box::new(Tensor { place: next, bytes, done: Arc::clone(&self.tensors) });
+            let contributes =
+                !matches!(step.call.kind, Kind::Broadcast { root } if root != u32::from(rank));
+            let number = self.issued.issue(step.call);
+            let call = step.call;
+            self.data_path.submit(Submission { number, call, codec, contributes, buffer });
+            self.next += 1;
+            self.next_at = now + world.net.rng.below(pause + 1);
+        }
+        Ok(())
+    }
+
+    /// Number of the last call in flight up to that of collective `last`.
+    pub fn last_call(&self, last: u64) -> Option<u64> {
+        self.data_path.calls_in_flight(last).last().map(|(number, _)| number)
+    }
+
+    /// The calls to be reported up to call `last`.
+    pub fn open(&self, last: u64) -> Vec<Call> {
+        let calls = self.issued.open(last);
+        calls.map(|(number, call)| Call { number: number + 1, call: call.to_string() }).collect()
+    }
+
+    /// Where the rank stands.
+    pub fn standing(&self, world: &Surroundings<'_>) -> Standing {
+        Standing {
+            rank: self.identity.rank,
+            epoch: self.identity.epoch,
+            oldest: self.data_path.engine().oldest(),
+            answered_at: self.answered_at,
+            now: world.net.now,
+            deadline: world.scenario.limits.deadline.as_nanos() as Time,
+        }
+    }
+
+    fn note_progress(&mut self, now: Time, outstanding_before: u32) {
+        let engine = self.data_path.engine();
+        if engine.stats().results > self.results
+            || (outstanding_before == 0 && engine.outstanding() > 0)
+        {
+            self.results = engine.stats().results;
+            self.progress_at = now;
+            self.answered_at = None;
+        }
+    }
+
+    /// Nobody waits for the aggregator beyond the deadline, or for other ranks beyond the timeout.
+    /// A rank that stood still until `stalled` begins again with the former.
+    fn check_waits(
+        &self,
+        now: Time,
+        stalled: Time,
+        world: &Surroundings<'_>,
+    ) -> Result<(), Violation> {
+        let Limits { deadline, timeout } = world.scenario.limits;
+        let end = |from: Time, limit: Duration| from.saturating_add(limit.as_nanos() as Time);
+        let since = self.progress_at.max(stalled.min(now));
+        let silence = end(since.max(self.told_at), deadline);
+        let wait = end(self.progress_at, timeout).max(end(since, deadline));
+        ensure!(
+            self.data_path.engine().outstanding() == 0 || now < silence.min(wait) + MS,
+            "rank {} waits since {}, told why at {}, beyond {:?}",
+            self.identity.rank,
+            Clock(self.progress_at),
+            Clock(self.told_at),
+            world.scenario.limits
+        );
+        Ok(())
+    }
+}
+
+/// Whether an answer is to this chunk of this session.
+fn answers(packet: &[u8], chunk: Option<(u16, u32)>, epoch: u32) -> bool {
+    Header::ref_from_prefix(packet).is_ok_and(|(header, _)| {
+        Some((header.slot.get(), header.round.get())) == chunk && header.epoch.get() == epoch
+    })
+}
