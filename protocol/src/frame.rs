@@ -5,6 +5,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::header::HEADER_LEN;
 use crate::job::{Binding, JobEntry};
+use crate::maps::Endpoint;
 use crate::outcome::Outcome;
 use crate::{U16, U32};
 
@@ -164,6 +165,12 @@ impl Envelope {
             return Err(Outcome::Truncated);
         }
         Ok(udp_len - headers)
+    }
+
+    /// What the frame is addressed to.
+    #[inline(always)]
+    pub const fn endpoint(&self) -> Endpoint {
+        Endpoint::served(self.mac_destination, self.destination, self.destination_port)
     }
 
     /// Where the frame's sender lives.

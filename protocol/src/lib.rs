@@ -12,6 +12,7 @@
 //! | [`slot`] | the slot state machine |
 //! | [`lanes`] | adding up payloads |
 //! | [`aggregator`] | one packet from admission to reply, over any storage of jobs and slots |
+//! | [`shell`] | what is around that on every data plane: whose frames are served, marks, events |
 //! | [`maps`] | keys and values of BPF maps that are not jobs or slots |
 //! | [`outcome`] | what became of a packet: action, counter and log line in one |
 
@@ -28,6 +29,7 @@ pub mod job;
 pub mod lanes;
 pub mod maps;
 pub mod outcome;
+pub mod shell;
 pub mod slot;
 
 pub use zerocopy::big_endian::{U16, U32};

@@ -4,7 +4,9 @@
 use core::mem::{offset_of, size_of};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
+use crate::header::Header;
 use crate::job::Binding;
+use crate::outcome::Outcome;
 use crate::slot::Slot;
 use crate::{MAX_RANKS, U16};
 
@@ -63,7 +65,7 @@ pub struct LockedSlot {
     pub slot: Slot,
 }
 
-/// A notable packet ([`crate::outcome::Outcome::is_notable`]), as told to user space.
+/// A notable packet ([`Outcome::is_notable`]), as told to user space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Event {
@@ -79,10 +81,27 @@ pub struct Event {
     pub rank: u16,
     /// Slot of the packet.
     pub slot: u16,
-    /// The [`crate::outcome::Outcome`], as a number.
+    /// The [`Outcome`], as a number.
     pub outcome: u8,
     /// Zero.
     pub reserved: u8,
+}
+
+impl Event {
+    /// A packet of that outcome, which came from there.
+    #[inline(always)]
+    pub const fn new(outcome: Outcome, binding: &Binding, header: &Header) -> Self {
+        Self {
+            binding: *binding,
+            epoch: header.epoch.get(),
+            round: header.round.get(),
+            job: header.job.get(),
+            rank: header.rank.get(),
+            slot: header.slot.get(),
+            outcome: outcome as u8,
+            reserved: 0,
+        }
+    }
 }
 
 const _: () = {

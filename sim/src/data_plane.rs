@@ -8,6 +8,7 @@ use switchml_protocol::header::{Header, Kind, Op, flags};
 use switchml_protocol::job::{ABORTED, Binding, JobEntry, OPEN, VACANT};
 use switchml_protocol::maps::{MAX_JOBS, MAX_SHARDS};
 use switchml_protocol::outcome::{Action, Outcome};
+use switchml_protocol::shell::Origin;
 use switchml_protocol::slot::{Slot, contribute};
 use switchml_protocol::{LANES_PER_BLOCK, MAX_RANKS, U16, U32, VERSION};
 use switchml_userspace_core::data_plane::{Error, Fanout, JobSpec, Limits};
@@ -166,7 +167,8 @@ impl DataPlane {
         if !self.limits.checks_maxima && header_intact && overlook(&mut scratch) {
             net.tally.fault(Fault::Overlooked);
         }
-        let outcome = self.tables.serve(&mut scratch, binding, congested);
+        let origin = Origin { binding: *binding, congested };
+        let outcome = self.tables.serve(&mut scratch, &origin, drop);
         net.tally.outcomes[outcome as usize] += 1;
         trace!("{} {outcome:?} from {}", Clock(net.now), worker_of(binding));
         ensure!(

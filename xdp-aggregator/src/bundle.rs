@@ -8,11 +8,12 @@ use core::mem::offset_of;
 
 use aya_ebpf::bindings::{__sk_buff, TC_ACT_SHOT, TC_ACT_UNSPEC};
 use aya_ebpf::helpers::{bpf_clone_redirect, bpf_redirect};
-use switchml_protocol::aggregator;
-use switchml_protocol::frame::{Checksum, ENVELOPE_LEN, Envelope, Source, source};
-use switchml_protocol::header::{HEADER_LEN, Header, Kind, flags};
+use switchml_protocol::frame::{Checksum, ENVELOPE_LEN};
+use switchml_protocol::header::{HEADER_LEN, Header, Kind};
 use switchml_protocol::outcome::{Action, Outcome};
+use switchml_protocol::shell::{self, Hook};
 
+use crate::payload::Lanes;
 use crate::scratch::{self, Answer, MAX_PACKET_LEN, MAX_SEGMENTS, Packet, Scratch};
 use crate::skb::Skb;
 use crate::tables::{self, Maps};
@@ -36,41 +37,16 @@ pub fn serve(skb: &Skb) -> i32 {
 fn open(skb: &Skb) -> Result<(), Outcome> {
     let work = scratch::get().ok_or(Outcome::NotOurs)?;
     skb.load(0, &mut work.envelope).map_err(|_| Outcome::NotOurs)?;
-    let envelope = &work.envelope;
-    if let Err(passed) = is_for_aggregator(skb, envelope) {
-        // What goes on to workers must not pass for an answer of the aggregator's.
-        return Err(if is_spoofed(skb) { Outcome::Spoofed } else { passed });
-    }
-    work.len = (envelope.payload_len(skb.len() as usize)? + HEADER_LEN) as u32;
+    let (origin, payload_len) = shell::open(skb, &work.envelope)?;
+    work.origin = origin;
+    work.len = (payload_len + HEADER_LEN) as u32;
     work.segment_len = match skb.segment_len() {
         0 => work.len,
         segment_len => segment_len,
     };
-    work.binding = envelope.binding(skb.ifindex());
-    work.congestion = if envelope.congestion_experienced() { flags::CE } else { 0 };
     work.has_job = 0;
     (work.loaded_to, work.segments, work.to_group, work.to_sender) = (0, 0, 0, 0);
     Ok(())
-}
-
-#[inline(always)]
-fn is_for_aggregator(skb: &Skb, envelope: &Envelope) -> Result<(), Outcome> {
-    if skb.has_tag() {
-        return Err(Outcome::Vlan);
-    }
-    envelope.is_udp()?;
-    if tables::is_local(envelope) { Ok(()) } else { Err(Outcome::NotOurs) }
-}
-
-/// Whether the frame says that it comes from the aggregator, whose own frames do not come in here,
-/// or hides where it comes from.
-#[inline(always)]
-fn is_spoofed(skb: &Skb) -> bool {
-    match source(skb.has_tag().into(), |offset| skb.word(offset)) {
-        Source::Ipv4(address) => tables::is_own_address(address),
-        Source::Other => false,
-        Source::Hidden => true,
-    }
 }
 
 /// Serves one segment after the other, leaving answers in their places. Returns how many there are.
@@ -147,8 +123,7 @@ fn serve_segment(skb: &Skb, work: &mut Scratch, offset: u32, len: u32) -> Outcom
     if load(skb, work, offset, len).is_err() {
         return Outcome::Truncated;
     }
-    let (binding, congestion, job, has_job) =
-        (work.binding, work.congestion, work.job, work.has_job != 0);
+    let (origin, job, has_job) = (work.origin, work.job, work.has_job != 0);
     let Some(Packet { header, payload }) = work.packet_mut(offset) else {
         return Outcome::BadLength;
     };
@@ -156,11 +131,10 @@ fn serve_segment(skb: &Skb, work: &mut Scratch, offset: u32, len: u32) -> Outcom
     if has_job && number != job {
         return Outcome::MixedJobs;
     }
-    header.flags |= congestion;
-    let outcome = aggregator::serve(&Maps, &binding, header, payload, len as usize - HEADER_LEN);
-    if outcome.is_notable() {
-        tables::report(outcome, &binding, header);
-    }
+    // SAFETY: the payload is not used otherwise.
+    let mut payload = unsafe { Lanes::new(&raw mut *payload) };
+    let payload_len = len as usize - HEADER_LEN;
+    let outcome = shell::serve(&Maps, &origin, header, &mut payload, payload_len, tables::report);
     if outcome.action() == Action::Broadcast {
         (work.has_job, work.job) = (1, number);
     }

@@ -1,6 +1,7 @@
-//! The aggregator's data plane: an XDP program around [`switchml_protocol::aggregator::serve`].
+//! The aggregator's data plane: programs for XDP and for tc ingress around
+//! [`switchml_protocol::shell`].
 //!
-//! Program: `switchml`. Maps, with keys and values as in `switchml_protocol`:
+//! Programs: `switchml` and `switchml_bundle`. Maps, with keys and values as in `switchml_protocol`:
 //!
 //! | map | type | key → value |
 //! | --- | --- | --- |
@@ -32,10 +33,8 @@ use aya_ebpf::bindings::xdp_action::{XDP_DROP, XDP_PASS};
 use aya_ebpf::helpers::bpf_redirect;
 use aya_ebpf::macros::{classifier, xdp};
 use aya_ebpf::programs::{TcContext, XdpContext};
-use switchml_protocol::aggregator;
-use switchml_protocol::frame::{Envelope, Source, source};
-use switchml_protocol::header::flags;
 use switchml_protocol::outcome::{Action, Outcome};
+use switchml_protocol::shell::{self, Hook};
 
 use packet::Frame;
 use payload::Lanes;
@@ -70,41 +69,11 @@ pub fn switchml(ctx: XdpContext) -> u32 {
 #[inline(always)]
 fn serve(frame: &Frame) -> Result<Outcome, Outcome> {
     let envelope = frame.envelope().ok_or(Outcome::NotOurs)?;
-    if let Err(passed) = is_for_aggregator(envelope) {
-        // What goes on to workers must not pass for an answer of the aggregator's.
-        return Err(if is_spoofed(frame) { Outcome::Spoofed } else { passed });
-    }
-    let payload_len = envelope.payload_len(frame.len())?;
-    let (envelope, header) = frame.headers().ok_or(Outcome::Truncated)?;
-    let binding = envelope.binding(frame.ifindex());
-    if envelope.congestion_experienced() {
-        header.flags |= flags::CE;
-    }
+    let (origin, payload_len) = shell::open(frame, envelope)?;
+    let (_, header) = frame.headers().ok_or(Outcome::Truncated)?;
     // SAFETY: the headers end where the payload begins.
-    let mut payload = unsafe { Lanes::new(frame) };
-    let outcome = aggregator::serve(&Maps, &binding, header, &mut payload, payload_len);
-    if outcome.is_notable() {
-        tables::report(outcome, &binding, header);
-    }
-    Ok(outcome)
-}
-
-/// Whether the frame is for the aggregator; otherwise what it is passed on as.
-#[inline(always)]
-fn is_for_aggregator(envelope: &Envelope) -> Result<(), Outcome> {
-    envelope.is_udp()?;
-    if tables::is_local(envelope) { Ok(()) } else { Err(Outcome::NotOurs) }
-}
-
-/// Whether the frame says that it comes from the aggregator, whose own frames do not come in here,
-/// or hides where it comes from.
-#[inline(always)]
-fn is_spoofed(frame: &Frame) -> bool {
-    match source(0, |offset| frame.word(offset)) {
-        Source::Ipv4(address) => tables::is_own_address(address),
-        Source::Other => false,
-        Source::Hidden => true,
-    }
+    let mut payload = unsafe { Lanes::new(frame.context()) };
+    Ok(shell::serve(&Maps, &origin, header, &mut payload, payload_len, tables::report))
 }
 
 /// The outcome after an attempt to answer.

@@ -5,6 +5,10 @@ use aya_ebpf::helpers::bpf_xdp_adjust_tail;
 use switchml_protocol::frame::{ENVELOPE_LEN, Envelope};
 use switchml_protocol::header::{HEADER_LEN, Header};
 use switchml_protocol::lanes::Block;
+use switchml_protocol::maps::Endpoint;
+use switchml_protocol::shell::Hook;
+
+use crate::tables;
 
 const HEADERS_LEN: usize = ENVELOPE_LEN + HEADER_LEN;
 const BLOCK_LEN: usize = size_of::<Block>();
@@ -12,6 +16,37 @@ const BLOCK_LEN: usize = size_of::<Block>();
 /// The frame that the program runs for.
 pub struct Frame {
     ctx: *mut xdp_md,
+}
+
+impl Hook for Frame {
+    #[inline(always)]
+    fn frame_len(&self) -> usize {
+        self.end() - self.start()
+    }
+
+    #[inline(always)]
+    fn ifindex(&self) -> u32 {
+        // SAFETY: the context outlives the program's run.
+        unsafe { (*self.ctx).ingress_ifindex }
+    }
+
+    /// XDP comes before the kernel looks for tags.
+    #[inline(always)]
+    fn has_tag(&self) -> bool {
+        false
+    }
+
+    #[inline(always)]
+    fn word(&self, offset: usize) -> Option<[u8; 4]> {
+        let address = self.bytes(offset, 4)? as *const [u8; 4];
+        // SAFETY: the bytes are in the frame, and an array of bytes may be at any address.
+        Some(unsafe { address.read() })
+    }
+
+    #[inline(always)]
+    fn is_local(&self, endpoint: Endpoint) -> bool {
+        tables::is_local(endpoint)
+    }
 }
 
 impl Frame {
@@ -33,19 +68,6 @@ impl Frame {
         self.ctx
     }
 
-    /// Length in bytes, padding included.
-    #[inline(always)]
-    pub fn len(&self) -> usize {
-        self.end() - self.start()
-    }
-
-    /// Index of the interface that the frame came in by.
-    #[inline(always)]
-    pub fn ifindex(&self) -> u32 {
-        // SAFETY: the context outlives the program's run.
-        unsafe { (*self.ctx).ingress_ifindex }
-    }
-
     /// Ethernet, IPv4 and UDP headers, if the frame is that long.
     #[inline(always)]
     pub fn envelope(&self) -> Option<&'static Envelope> {
@@ -64,14 +86,6 @@ impl Frame {
         })
     }
 
-    /// Four bytes from `offset` on, if the frame is that long.
-    #[inline(always)]
-    pub fn word(&self, offset: usize) -> Option<[u8; 4]> {
-        let address = self.bytes(offset, 4)? as *const [u8; 4];
-        // SAFETY: the bytes are in the frame, and an array of bytes may be at any address.
-        Some(unsafe { address.read() })
-    }
-
     /// Block `index` of the payload, if the frame is that long.
     #[inline(always)]
     pub fn block(&self, index: usize) -> Option<*mut Block> {
@@ -86,7 +100,7 @@ impl Frame {
     #[inline(always)]
     pub fn resize(&self, lanes: u16) -> Result<(), i64> {
         let wanted = HEADERS_LEN + 4 * usize::from(lanes);
-        let delta = wanted as i32 - self.len() as i32;
+        let delta = wanted as i32 - self.frame_len() as i32;
         if delta == 0 {
             return Ok(());
         }

@@ -3,70 +3,149 @@
 //! limit of a million instructions.
 
 use core::arch::asm;
+use core::ptr;
 
 use aya_ebpf::bindings::xdp_md;
+use switchml_protocol::MAX_BLOCKS;
 use switchml_protocol::header::Op;
 use switchml_protocol::lanes::{self, Block, Payload, ShortPayload, Values};
-use switchml_protocol::{MAX_LANES, U32};
 
 use crate::packet::Frame;
 
-/// The payload of a frame.
-pub struct Lanes<'a>(&'a Frame);
+/// A loop over the blocks of a payload: a function of [`lanes`].
+#[derive(Clone, Copy)]
+pub enum Loop {
+    Sum,
+    Store,
+    Add,
+    Subtract,
+    Maximum,
+    Load,
+}
 
-impl<'a> Lanes<'a> {
-    /// The payload of that frame.
+/// What a global function can be given to reach a payload.
+pub trait Pointer: Copy {
+    /// Whether it leads nowhere: verifiers want to see that asked of addresses.
+    fn is_null(self) -> bool;
+
+    /// Block `index`, if the payload is that long.
     ///
     /// # Safety
     ///
-    /// Nothing else has the payload for as long.
+    /// As for [`Lanes::new`].
+    unsafe fn block(self, index: usize) -> Option<*mut Block>;
+}
+
+/// The context of a frame.
+impl Pointer for *mut xdp_md {
     #[inline(always)]
-    pub const unsafe fn new(frame: &'a Frame) -> Self {
-        Self(frame)
+    fn is_null(self) -> bool {
+        false
     }
 
     #[inline(always)]
-    fn context(&self) -> *mut xdp_md {
-        self.0.context()
+    unsafe fn block(self, index: usize) -> Option<*mut Block> {
+        // SAFETY: the caller vouches for the context.
+        unsafe { Frame::new(self) }.block(index)
     }
 }
 
-impl Payload for Lanes<'_> {
+/// A payload that was copied into a map.
+#[repr(transparent)]
+pub struct Copied([Block; MAX_BLOCKS]);
+
+impl Pointer for *mut Copied {
+    #[inline(always)]
+    fn is_null(self) -> bool {
+        self.is_null()
+    }
+
+    #[inline(always)]
+    unsafe fn block(self, index: usize) -> Option<*mut Block> {
+        // SAFETY: the caller vouches for the address, and the block is one of the copy's.
+        (index < MAX_BLOCKS).then(|| unsafe { self.cast::<Block>().add(index) })
+    }
+}
+
+/// A pointer with global functions for its payload. [`loops!`] declares them.
+pub trait Loops: Pointer {
+    /// The result of a loop between payload and values, where it has one, or [`SHORT`]: a call of
+    /// the global function of that loop.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Lanes::new`]. The values are borrowed, mutably but for [`Loop::Load`], or null
+    /// for [`Loop::Sum`].
+    unsafe fn call(self, which: Loop, values: *mut Values, op: Op, blocks: usize) -> u64;
+}
+
+/// What a loop returns when the payload is too short.
+const SHORT: u64 = u64::MAX;
+
+/// The payload that a pointer leads to.
+pub struct Lanes<P>(P);
+
+impl<P: Loops> Lanes<P> {
+    /// That of the pointer.
+    ///
+    /// # Safety
+    ///
+    /// The context is that of the running program, or the copy is borrowed. Nothing else uses the
+    /// payload for as long.
+    #[inline(always)]
+    pub const unsafe fn new(pointer: P) -> Self {
+        Self(pointer)
+    }
+
+    #[inline(always)]
+    fn call(
+        &self,
+        which: Loop,
+        values: *mut Values,
+        op: Op,
+        blocks: usize,
+    ) -> Result<u32, ShortPayload> {
+        // SAFETY: who made this has vouched for the pointer; the methods below borrow the values.
+        let result = unsafe { self.0.call(which, values, op, blocks) };
+        u32::try_from(result).map_err(|_| ShortPayload)
+    }
+}
+
+impl<P: Loops> Payload for Lanes<P> {
     #[inline(always)]
     fn block(&self, index: usize) -> Option<&Block> {
-        // SAFETY: the block lies in the frame, and is borrowed from `self`.
-        self.0.block(index).map(|block| unsafe { &*block })
+        // SAFETY: as in `call`; the block lies in the payload, and is borrowed from `self`.
+        unsafe { self.0.block(index).map(|block| &*block) }
     }
 
     #[inline(always)]
     fn block_mut(&mut self, index: usize) -> Option<&mut Block> {
         // SAFETY: as in `block`.
-        self.0.block(index).map(|block| unsafe { &mut *block })
+        unsafe { self.0.block(index).map(|block| &mut *block) }
+    }
+
+    #[inline(always)]
+    fn made(mut sums: [u32; 2]) -> [u32; 2] {
+        // The registers are named because a template that names its operands is a comment, not
+        // empty, and the loader takes the line information of no instruction for a mistake.
+        // SAFETY: no instruction.
+        unsafe { asm!("", inout("r7") sums[0], inout("r8") sums[1]) };
+        sums
     }
 
     #[inline(always)]
     fn sum(&self, op: Op, blocks: usize) -> Result<u32, ShortPayload> {
-        // SAFETY: the context is that of the running program.
-        let sum = unsafe { payload_sum(self.context(), op as u32, blocks as u32) };
-        u32::try_from(sum).map_err(|_| ShortPayload)
+        self.call(Loop::Sum, ptr::null_mut(), op, blocks)
     }
 
     #[inline(always)]
     fn store_in(&self, values: &mut Values, blocks: usize) -> Result<(), ShortPayload> {
-        // SAFETY: as in `sum`; `values` is borrowed for as long as the call takes.
-        done(unsafe { payload_store(self.context(), values, blocks as u32) })
-    }
-
-    #[inline(always)]
-    fn made(sums: [u32; 2]) -> [u32; 2] {
-        made(sums)
+        self.call(Loop::Store, values, Op::SumI32, blocks).map(drop)
     }
 
     #[inline(always)]
     fn add_to(&self, op: Op, values: &mut Values, blocks: usize) -> Result<u32, ShortPayload> {
-        // SAFETY: as in `store_in`.
-        let sum = unsafe { payload_add(self.context(), values, op as u32, blocks as u32) };
-        u32::try_from(sum).map_err(|_| ShortPayload)
+        self.call(Loop::Add, values, op, blocks)
     }
 
     #[inline(always)]
@@ -76,329 +155,111 @@ impl Payload for Lanes<'_> {
         values: &mut Values,
         blocks: usize,
     ) -> Result<(), ShortPayload> {
-        // SAFETY: as in `store_in`.
-        done(unsafe { payload_subtract(self.context(), values, op as u32, blocks as u32) })
+        self.call(Loop::Subtract, values, op, blocks).map(drop)
     }
 
     #[inline(always)]
     fn maximum_into(&self, op: Op, values: &mut Values, blocks: usize) -> Result<(), ShortPayload> {
-        // SAFETY: as in `store_in`.
-        done(unsafe { payload_maximum(self.context(), values, op as u32, blocks as u32) })
+        self.call(Loop::Maximum, values, op, blocks).map(drop)
     }
 
     #[inline(always)]
     fn load_from(&mut self, values: &Values, blocks: usize) -> Result<(), ShortPayload> {
-        // SAFETY: as in `store_in`; the function only reads `values`.
-        done(unsafe {
-            payload_load(self.context(), (&raw const *values).cast_mut(), blocks as u32)
-        })
+        self.call(Loop::Load, (&raw const *values).cast_mut(), Op::SumI32, blocks).map(drop)
     }
 }
 
-/// The payload of a packet that was copied into a map.
-#[repr(transparent)]
-pub struct Copied([U32; MAX_LANES]);
-
-impl Copied {
-    #[inline(always)]
-    fn as_ptr(&self) -> *mut Copied {
-        (&raw const *self).cast_mut()
-    }
-}
-
-impl Payload for Copied {
-    #[inline(always)]
-    fn block(&self, index: usize) -> Option<&Block> {
-        self.0.as_chunks().0.get(index)
-    }
-
-    #[inline(always)]
-    fn block_mut(&mut self, index: usize) -> Option<&mut Block> {
-        self.0.as_chunks_mut().0.get_mut(index)
-    }
-
-    #[inline(always)]
-    fn sum(&self, op: Op, blocks: usize) -> Result<u32, ShortPayload> {
-        // SAFETY: the function only reads the lanes, which are borrowed for as long as the call
-        // takes.
-        let sum = unsafe { copied_sum(self.as_ptr(), op as u32, blocks as u32) };
-        u32::try_from(sum).map_err(|_| ShortPayload)
-    }
-
-    #[inline(always)]
-    fn store_in(&self, values: &mut Values, blocks: usize) -> Result<(), ShortPayload> {
-        // SAFETY: as in `sum`; `values` is borrowed, too.
-        done(unsafe { copied_store(self.as_ptr(), values, blocks as u32) })
-    }
-
-    #[inline(always)]
-    fn made(sums: [u32; 2]) -> [u32; 2] {
-        made(sums)
-    }
-
-    #[inline(always)]
-    fn add_to(&self, op: Op, values: &mut Values, blocks: usize) -> Result<u32, ShortPayload> {
-        // SAFETY: as in `store_in`.
-        let sum = unsafe { copied_add(self.as_ptr(), values, op as u32, blocks as u32) };
-        u32::try_from(sum).map_err(|_| ShortPayload)
-    }
-
-    #[inline(always)]
-    fn subtract_from(
-        &self,
-        op: Op,
-        values: &mut Values,
-        blocks: usize,
-    ) -> Result<(), ShortPayload> {
-        // SAFETY: as in `store_in`.
-        done(unsafe { copied_subtract(self.as_ptr(), values, op as u32, blocks as u32) })
-    }
-
-    #[inline(always)]
-    fn maximum_into(&self, op: Op, values: &mut Values, blocks: usize) -> Result<(), ShortPayload> {
-        // SAFETY: as in `store_in`.
-        done(unsafe { copied_maximum(self.as_ptr(), values, op as u32, blocks as u32) })
-    }
-
-    #[inline(always)]
-    fn load_from(&mut self, values: &Values, blocks: usize) -> Result<(), ShortPayload> {
-        // SAFETY: as in `store_in`; the function only reads `values`.
-        done(unsafe { copied_load(self.as_ptr(), (&raw const *values).cast_mut(), blocks as u32) })
-    }
-}
-
-/// See [`Payload::made`].
+/// The body of the global functions.
+///
+/// # Safety
+///
+/// As for [`Loops::call`].
 #[inline(always)]
-fn made(mut sums: [u32; 2]) -> [u32; 2] {
-    // The registers are named because a template that names its operands is a comment, not empty,
-    // and the loader takes the line information of no instruction for a mistake. SAFETY: no
-    // instruction.
-    unsafe { asm!("", inout("r7") sums[0], inout("r8") sums[1]) };
-    sums
-}
-
-const SHORT: u64 = u64::MAX;
-
-#[inline(always)]
-fn done(result: u64) -> Result<(), ShortPayload> {
-    if result == SHORT { Err(ShortPayload) } else { Ok(()) }
-}
-
-#[inline(always)]
-fn result_of(result: Result<(), ShortPayload>) -> u64 {
-    result.map_or(SHORT, |()| 0)
-}
-
-#[inline(always)]
-fn op_of(op: u32) -> Op {
-    Op::from_wire(op as u8).unwrap_or(Op::SumI32)
-}
-
-/// [`lanes::sum`], or [`SHORT`].
-///
-/// # Safety
-///
-/// As for [`Frame::new`].
-#[unsafe(no_mangle)]
-#[inline(never)]
-pub unsafe extern "C" fn payload_sum(ctx: *mut xdp_md, op: u32, blocks: u32) -> u64 {
-    // SAFETY: the caller vouches for the context.
-    let frame = unsafe { Frame::new(ctx) };
-    lanes::sum(op_of(op), &Lanes(&frame), blocks as usize).map_or(SHORT, u64::from)
-}
-
-/// [`lanes::store`]: 0, or [`SHORT`].
-///
-/// # Safety
-///
-/// As for [`Frame::new`]; `values` is null or borrowed mutably by the caller.
-#[unsafe(no_mangle)]
-#[inline(never)]
-pub unsafe extern "C" fn payload_store(ctx: *mut xdp_md, values: *mut Values, blocks: u32) -> u64 {
-    // SAFETY: the caller vouches for the context and for the values.
-    let (frame, values) = unsafe { (Frame::new(ctx), values.as_mut()) };
-    let Some(values) = values else { return SHORT };
-    result_of(lanes::store(values, &Lanes(&frame), blocks as usize))
-}
-
-/// [`lanes::add`]: the sum, or [`SHORT`].
-///
-/// # Safety
-///
-/// As for [`payload_store`].
-#[unsafe(no_mangle)]
-#[inline(never)]
-pub unsafe extern "C" fn payload_add(
-    ctx: *mut xdp_md,
-    values: *mut Values,
-    op: u32,
-    blocks: u32,
-) -> u64 {
-    // SAFETY: the caller vouches for the context and for the values.
-    let (frame, values) = unsafe { (Frame::new(ctx), values.as_mut()) };
-    let Some(values) = values else { return SHORT };
-    lanes::add(op_of(op), values, &Lanes(&frame), blocks as usize).map_or(SHORT, u64::from)
-}
-
-/// [`lanes::subtract`]: 0, or [`SHORT`].
-///
-/// # Safety
-///
-/// As for [`payload_store`].
-#[unsafe(no_mangle)]
-#[inline(never)]
-pub unsafe extern "C" fn payload_subtract(
-    ctx: *mut xdp_md,
-    values: *mut Values,
-    op: u32,
-    blocks: u32,
-) -> u64 {
-    // SAFETY: the caller vouches for the context and for the values.
-    let (frame, values) = unsafe { (Frame::new(ctx), values.as_mut()) };
-    let Some(values) = values else { return SHORT };
-    result_of(lanes::subtract(op_of(op), values, &Lanes(&frame), blocks as usize))
-}
-
-/// [`lanes::maximum`]: 0, or [`SHORT`].
-///
-/// # Safety
-///
-/// As for [`payload_store`].
-#[unsafe(no_mangle)]
-#[inline(never)]
-pub unsafe extern "C" fn payload_maximum(
-    ctx: *mut xdp_md,
-    values: *mut Values,
-    op: u32,
-    blocks: u32,
-) -> u64 {
-    // SAFETY: the caller vouches for the context and for the values.
-    let (frame, values) = unsafe { (Frame::new(ctx), values.as_mut()) };
-    let Some(values) = values else { return SHORT };
-    result_of(lanes::maximum(op_of(op), values, &Lanes(&frame), blocks as usize))
-}
-
-/// [`lanes::load`]: 0, or [`SHORT`].
-///
-/// # Safety
-///
-/// As for [`Frame::new`]; `values` is null or borrowed by the caller.
-#[unsafe(no_mangle)]
-#[inline(never)]
-pub unsafe extern "C" fn payload_load(ctx: *mut xdp_md, values: *mut Values, blocks: u32) -> u64 {
-    // SAFETY: the caller vouches for the context and for the values.
-    let (frame, values) = unsafe { (Frame::new(ctx), values.as_ref()) };
-    let Some(values) = values else { return SHORT };
-    result_of(lanes::load(values, &mut Lanes(&frame), blocks as usize))
-}
-
-/// [`lanes::sum`], or [`SHORT`].
-///
-/// # Safety
-///
-/// The payload is null or borrowed by the caller.
-#[unsafe(no_mangle)]
-#[inline(never)]
-pub unsafe extern "C" fn copied_sum(payload: *mut Copied, op: u32, blocks: u32) -> u64 {
-    // SAFETY: the caller vouches for the payload.
-    let Some(payload) = (unsafe { payload.as_ref() }) else { return SHORT };
-    lanes::sum(op_of(op), payload, blocks as usize).map_or(SHORT, u64::from)
-}
-
-/// [`lanes::store`]: 0, or [`SHORT`].
-///
-/// # Safety
-///
-/// The payload is null or borrowed by the caller, as are the values, mutably.
-#[unsafe(no_mangle)]
-#[inline(never)]
-pub unsafe extern "C" fn copied_store(
-    payload: *mut Copied,
-    values: *mut Values,
-    blocks: u32,
-) -> u64 {
-    // SAFETY: the caller vouches for both.
-    let (Some(payload), Some(values)) = (unsafe { (payload.as_ref(), values.as_mut()) }) else {
+unsafe fn run<P: Loops>(which: Loop, pointer: P, values: *mut Values, op: u32, blocks: u32) -> u64 {
+    let (op, blocks) = (Op::from_wire(op as u8).unwrap_or(Op::SumI32), blocks as usize);
+    if pointer.is_null() {
         return SHORT;
+    }
+    let mut payload = Lanes(pointer);
+    let result = if let Loop::Sum = which {
+        lanes::sum(op, &payload, blocks)
+    } else if let Loop::Load = which {
+        // SAFETY: the caller vouches for the values.
+        let Some(values) = (unsafe { values.as_ref() }) else { return SHORT };
+        lanes::load(values, &mut payload, blocks).map(|()| 0)
+    } else {
+        // SAFETY: the caller vouches for the values.
+        let Some(values) = (unsafe { values.as_mut() }) else { return SHORT };
+        match which {
+            Loop::Add => lanes::add(op, values, &payload, blocks),
+            Loop::Subtract => lanes::subtract(op, values, &payload, blocks).map(|()| 0),
+            Loop::Maximum => lanes::maximum(op, values, &payload, blocks).map(|()| 0),
+            _ => lanes::store(values, &payload, blocks).map(|()| 0),
+        }
     };
-    result_of(lanes::store(values, payload, blocks as usize))
+    result.map_or(SHORT, u64::from)
 }
 
-/// [`lanes::add`], or [`SHORT`].
-///
-/// # Safety
-///
-/// As for [`copied_store`].
-#[unsafe(no_mangle)]
-#[inline(never)]
-pub unsafe extern "C" fn copied_add(
-    payload: *mut Copied,
-    values: *mut Values,
-    op: u32,
-    blocks: u32,
-) -> u64 {
-    // SAFETY: the caller vouches for both.
-    let (Some(payload), Some(values)) = (unsafe { (payload.as_ref(), values.as_mut()) }) else {
-        return SHORT;
+/// Declares a global function, which runs a loop. It takes only what the loop needs: the compiler
+/// does not set an argument that nothing reads, and verifiers do not take one that is not set.
+macro_rules! global {
+    ($function:ident($Pointer:ty $(, $argument:ident: $Argument:ty)+),
+     $which:ident, $values:expr, $op:expr) => {
+        /// See [`Loops::call`].
+        ///
+        /// # Safety
+        ///
+        /// As there; null pointers are no payload.
+        #[unsafe(no_mangle)]
+        #[inline(never)]
+        pub unsafe extern "C" fn $function(
+            pointer: $Pointer,
+            $($argument: $Argument,)+
+            blocks: u32,
+        ) -> u64 {
+            // SAFETY: the caller vouches for the pointers.
+            unsafe { run(Loop::$which, pointer, $values, $op, blocks) }
+        }
     };
-    lanes::add(op_of(op), values, payload, blocks as usize).map_or(SHORT, u64::from)
 }
 
-/// [`lanes::subtract`]: 0, or [`SHORT`].
-///
-/// # Safety
-///
-/// As for [`copied_store`].
-#[unsafe(no_mangle)]
-#[inline(never)]
-pub unsafe extern "C" fn copied_subtract(
-    payload: *mut Copied,
-    values: *mut Values,
-    op: u32,
-    blocks: u32,
-) -> u64 {
-    // SAFETY: the caller vouches for both.
-    let (Some(payload), Some(values)) = (unsafe { (payload.as_ref(), values.as_mut()) }) else {
-        return SHORT;
+/// Declares the global functions for payloads behind that pointer.
+macro_rules! loops {
+    ($Pointer:ty: $sum:ident, $store:ident, $add:ident, $subtract:ident, $maximum:ident,
+     $load:ident) => {
+        global!($sum($Pointer, op: u32), Sum, ptr::null_mut(), op);
+        global!($store($Pointer, values: *mut Values), Store, values, 0);
+        global!($add($Pointer, values: *mut Values, op: u32), Add, values, op);
+        global!($subtract($Pointer, values: *mut Values, op: u32), Subtract, values, op);
+        global!($maximum($Pointer, values: *mut Values, op: u32), Maximum, values, op);
+        global!($load($Pointer, values: *mut Values), Load, values, 0);
+
+        impl Loops for $Pointer {
+            #[inline(always)]
+            unsafe fn call(self, which: Loop, values: *mut Values, op: Op, blocks: usize) -> u64 {
+                let (op, blocks) = (op as u32, blocks as u32);
+                // SAFETY: the caller vouches for the pointers.
+                unsafe {
+                    match which {
+                        Loop::Sum => $sum(self, op, blocks),
+                        Loop::Store => $store(self, values, blocks),
+                        Loop::Add => $add(self, values, op, blocks),
+                        Loop::Subtract => $subtract(self, values, op, blocks),
+                        Loop::Maximum => $maximum(self, values, op, blocks),
+                        Loop::Load => $load(self, values, blocks),
+                    }
+                }
+            }
+        }
     };
-    result_of(lanes::subtract(op_of(op), values, payload, blocks as usize))
 }
 
-/// [`lanes::maximum`]: 0, or [`SHORT`].
-///
-/// # Safety
-///
-/// As for [`copied_store`].
-#[unsafe(no_mangle)]
-#[inline(never)]
-pub unsafe extern "C" fn copied_maximum(
-    payload: *mut Copied,
-    values: *mut Values,
-    op: u32,
-    blocks: u32,
-) -> u64 {
-    // SAFETY: the caller vouches for both.
-    let (Some(payload), Some(values)) = (unsafe { (payload.as_ref(), values.as_mut()) }) else {
-        return SHORT;
-    };
-    result_of(lanes::maximum(op_of(op), values, payload, blocks as usize))
+loops! {
+    *mut xdp_md:
+    payload_sum, payload_store, payload_add, payload_subtract, payload_maximum, payload_load
 }
 
-/// [`lanes::load`]: 0, or [`SHORT`].
-///
-/// # Safety
-///
-/// The payload is null or borrowed mutably by the caller, as are the values.
-#[unsafe(no_mangle)]
-#[inline(never)]
-pub unsafe extern "C" fn copied_load(
-    payload: *mut Copied,
-    values: *mut Values,
-    blocks: u32,
-) -> u64 {
-    // SAFETY: the caller vouches for both.
-    let (Some(payload), Some(values)) = (unsafe { (payload.as_mut(), values.as_ref()) }) else {
-        return SHORT;
-    };
-    result_of(lanes::load(values, payload, blocks as usize))
+loops! {
+    *mut Copied:
+    copied_sum, copied_store, copied_add, copied_subtract, copied_maximum, copied_load
 }

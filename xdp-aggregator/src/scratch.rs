@@ -5,7 +5,7 @@ use aya_ebpf::macros::btf_map;
 use switchml_protocol::MAX_LANES;
 use switchml_protocol::frame::Envelope;
 use switchml_protocol::header::{HEADER_LEN, Header};
-use switchml_protocol::job::Binding;
+use switchml_protocol::shell::Origin;
 
 use crate::payload::Copied;
 
@@ -27,8 +27,8 @@ pub struct Scratch {
     /// Where these lie in the superpacket, and where they end.
     pub loaded_from: u32,
     pub loaded_to: u32,
-    /// Where the superpacket comes from.
-    pub binding: Binding,
+    /// Where the superpacket comes from, and whether a router marked it.
+    pub origin: Origin,
     /// Its headers, as they came.
     pub envelope: Envelope,
     /// Those of the answer.
@@ -37,8 +37,6 @@ pub struct Scratch {
     pub job: u16,
     /// 1 if there are.
     pub has_job: u8,
-    /// The flag of congestion if a router marked the superpacket, else 0.
-    pub congestion: u8,
     /// Bytes of all segments.
     pub len: u32,
     /// Bytes of a segment, but maybe of the last.

@@ -8,14 +8,52 @@ use aya_ebpf::helpers::{
 use core::arch::asm;
 use core::mem::{MaybeUninit, offset_of};
 use switchml_protocol::frame::{Checksum, Envelope};
+use switchml_protocol::maps::Endpoint;
+use switchml_protocol::shell::Hook;
 
 use crate::scratch::{LOADED_LEN, MAX_PACKET_LEN, Packet};
+use crate::tables;
 
 const UDP_CHECKSUM: u32 = offset_of!(Envelope, udp_checksum) as u32;
 
 /// The socket buffer that the program runs for.
 pub struct Skb {
     ctx: *mut __sk_buff,
+}
+
+impl Hook for Skb {
+    #[inline(always)]
+    fn frame_len(&self) -> usize {
+        self.len() as usize
+    }
+
+    #[inline(always)]
+    fn ifindex(&self) -> u32 {
+        // SAFETY: the context outlives the program's run.
+        unsafe { (*self.ctx).ifindex }
+    }
+
+    #[inline(always)]
+    fn has_tag(&self) -> bool {
+        // SAFETY: as above.
+        unsafe { (*self.ctx).vlan_present != 0 }
+    }
+
+    #[inline(always)]
+    fn word(&self, offset: usize) -> Option<[u8; 4]> {
+        let mut word = MaybeUninit::<[u8; 4]>::uninit();
+        // SAFETY: the helper writes four bytes, or fails.
+        unsafe {
+            let result =
+                bpf_skb_load_bytes(self.ctx.cast(), offset as u32, word.as_mut_ptr().cast(), 4);
+            (result == 0).then(|| word.assume_init())
+        }
+    }
+
+    #[inline(always)]
+    fn is_local(&self, endpoint: Endpoint) -> bool {
+        tables::is_local(endpoint)
+    }
 }
 
 impl Skb {
@@ -47,32 +85,6 @@ impl Skb {
     pub fn segment_len(&self) -> u32 {
         // SAFETY: as above.
         unsafe { (*self.ctx).gso_size }
-    }
-
-    /// Index of the interface that it came in by.
-    #[inline(always)]
-    pub fn ifindex(&self) -> u32 {
-        // SAFETY: as above.
-        unsafe { (*self.ctx).ifindex }
-    }
-
-    /// Whether the kernel has taken a VLAN tag off the frame.
-    #[inline(always)]
-    pub fn has_tag(&self) -> bool {
-        // SAFETY: as above.
-        unsafe { (*self.ctx).vlan_present != 0 }
-    }
-
-    /// Four bytes from `offset` on, if it is that long.
-    #[inline(always)]
-    pub fn word(&self, offset: usize) -> Option<[u8; 4]> {
-        let mut word = MaybeUninit::<[u8; 4]>::uninit();
-        // SAFETY: the helper writes four bytes, or fails.
-        unsafe {
-            let result =
-                bpf_skb_load_bytes(self.ctx.cast(), offset as u32, word.as_mut_ptr().cast(), 4);
-            (result == 0).then(|| word.assume_init())
-        }
     }
 
     /// Copies the bytes from `offset` on.

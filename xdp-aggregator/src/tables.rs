@@ -4,8 +4,6 @@ use aya_ebpf::btf_maps::{Array, ArrayOfMaps, DevMap, HashMap, PerCpuArray, RingB
 use aya_ebpf::macros::btf_map;
 use switchml_protocol::MAX_RANKS;
 use switchml_protocol::aggregator::Tables;
-use switchml_protocol::frame::Envelope;
-use switchml_protocol::header::Header;
 use switchml_protocol::job::{Binding, JobEntry, MemberEntry};
 use switchml_protocol::maps::{Endpoint, Event, LockedSlot, MAX_SHARDS, Ports, SLOTS_PER_SHARD};
 use switchml_protocol::outcome::Outcome;
@@ -44,18 +42,10 @@ static COUNTERS: PerCpuArray<u64, { Outcome::COUNT }> = PerCpuArray::new();
 #[btf_map]
 static EVENTS: RingBuf<(), EVENTS_BYTES> = RingBuf::new();
 
-/// Whether the frame is addressed to the aggregator.
+/// Whether the aggregator answers to the endpoint, or has the address.
 #[inline(always)]
-pub fn is_local(envelope: &Envelope) -> bool {
-    let key =
-        Endpoint::served(envelope.mac_destination, envelope.destination, envelope.destination_port);
-    LOCAL.get_ptr(key).is_some()
-}
-
-/// Whether the address is one of the aggregator's.
-#[inline(always)]
-pub fn is_own_address(ip: [u8; 4]) -> bool {
-    LOCAL.get_ptr(Endpoint::own(ip)).is_some()
+pub fn is_local(endpoint: Endpoint) -> bool {
+    LOCAL.get_ptr(endpoint).is_some()
 }
 
 /// The job of that number, as it is now: the control plane may change it at any time.
@@ -79,18 +69,9 @@ pub fn count(outcome: Outcome) {
 
 /// Tells user space of a packet. Lost when the buffer is full; the counters have it still.
 #[inline(always)]
-pub fn report(outcome: Outcome, binding: &Binding, header: &Header) {
+pub fn report(event: Event) {
     if let Some(mut entry) = EVENTS.reserve_untyped::<Event>(0) {
-        entry.write(Event {
-            binding: *binding,
-            epoch: header.epoch.get(),
-            round: header.round.get(),
-            job: header.job.get(),
-            rank: header.rank.get(),
-            slot: header.slot.get(),
-            outcome: outcome as u8,
-            reserved: 0,
-        });
+        entry.write(event);
         entry.submit(0);
     }
 }

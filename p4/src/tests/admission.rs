@@ -7,6 +7,7 @@ use proptest::prelude::*;
 use switchml_protocol::header::{HEADER_LEN, Header, Kind, Op, flags};
 use switchml_protocol::job::{ABORTED, Binding};
 use switchml_protocol::outcome::Outcome;
+use switchml_protocol::shell::Origin;
 use switchml_protocol::{DATA_PORT, U16, U32, VERSION};
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -122,7 +123,8 @@ fn reference(open: &BTreeMap<u16, OpenJob>, frame: &Frame) -> Outcome {
     let mut bytes = header.as_bytes().to_vec();
     bytes.extend([[0, 0, 0, 1]; 32].concat());
     assert!(Header::ref_from_prefix(&bytes).is_ok() && bytes.len() == HEADER_LEN + 128);
-    tables.serve(&mut bytes, &frame.binding, false)
+    let origin = Origin { binding: frame.binding, congested: false };
+    tables.serve(&mut bytes, &origin, drop)
 }
 
 fn header(

@@ -5,11 +5,12 @@ use std::sync::{
     Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
 };
 
-use switchml_protocol::aggregator::{self, Tables};
-use switchml_protocol::header::{HEADER_LEN, Header, Kind, flags};
+use switchml_protocol::aggregator::Tables;
+use switchml_protocol::header::{HEADER_LEN, Header};
 use switchml_protocol::job::{Binding, JobEntry, MemberEntry, OPEN, VACANT};
-use switchml_protocol::maps::{MAX_SHARDS, SLOTS_PER_SHARD};
+use switchml_protocol::maps::{Event, MAX_SHARDS, SLOTS_PER_SHARD};
 use switchml_protocol::outcome::Outcome;
+use switchml_protocol::shell::{self, Origin};
 use switchml_protocol::slot::Slot;
 use switchml_protocol::{MAX_RANKS, U32};
 use zerocopy::FromBytes;
@@ -84,21 +85,23 @@ impl MemoryTables {
         known.map(|(_, member)| member.binding)
     }
 
-    /// Serves a datagram from `binding`; `congested` when it carried the CE mark of ECN. If
-    /// the outcome is answered, [`answer`] finds the answer in the datagram.
-    pub fn serve(&self, datagram: &mut [u8], binding: &Binding, congested: bool) -> Outcome {
+    /// Serves a datagram, and tells `report` of it if it is notable. If the outcome is answered,
+    /// [`answer`] finds the answer in the datagram.
+    pub fn serve(
+        &self,
+        datagram: &mut [u8],
+        origin: &Origin,
+        report: impl FnOnce(Event),
+    ) -> Outcome {
         let Ok((header, rest)) = Header::mut_from_prefix(datagram) else {
             return Outcome::Truncated;
         };
-        if congested && header.kind == Kind::Contribution as u8 {
-            header.flags |= flags::CE;
-        }
         let payload_len = rest.len();
         // Bytes after the last whole lane make the length wrong, which serve() finds out.
         let Ok((payload, _)) = <[U32]>::mut_from_prefix_with_elems(rest, payload_len / 4) else {
             return Outcome::Truncated;
         };
-        aggregator::serve(self, binding, header, payload, payload_len)
+        shell::serve(self, origin, header, payload, payload_len, report)
     }
 
     /// The job, and the places of its ranks that are known.

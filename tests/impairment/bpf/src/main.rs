@@ -135,10 +135,9 @@ impl Wire {
             unsafe { bpf_skb_load_bytes(self.skb.cast(), offset, (&raw mut byte).cast(), 1) };
         let flipped = byte ^ 1 << (random & 7);
         // SAFETY: as above.
-        if loaded != 0
-            || unsafe { bpf_skb_store_bytes(self.skb, offset, (&raw const flipped).cast(), 1, 0) }
-                != 0
-        {
+        let store =
+            || unsafe { bpf_skb_store_bytes(self.skb, offset, (&raw const flipped).cast(), 1, 0) };
+        if loaded != 0 || store() != 0 {
             self.count(Counter::Failed);
         }
     }

@@ -2,12 +2,13 @@
 
 use std::cell::RefCell;
 use switchml_protocol::U32;
-use switchml_protocol::aggregator::{self, Tables};
-use switchml_protocol::frame::{Checksum, ENVELOPE_LEN, Envelope, Source, source};
-use switchml_protocol::header::{HEADER_LEN, Header, flags};
+use switchml_protocol::aggregator::Tables;
+use switchml_protocol::frame::{Checksum, ENVELOPE_LEN, Envelope};
+use switchml_protocol::header::{HEADER_LEN, Header};
 use switchml_protocol::job::{Binding, JobEntry, MemberEntry};
-use switchml_protocol::maps::{Event, MAX_JOBS};
+use switchml_protocol::maps::{Endpoint, Event, MAX_JOBS};
 use switchml_protocol::outcome::{Action, Outcome};
+use switchml_protocol::shell::{self, Hook};
 use switchml_protocol::slot::Slot;
 use zerocopy::FromBytes;
 
@@ -55,6 +56,32 @@ impl Tables for Host {
     }
 }
 
+/// A frame as it came in.
+struct Whole(Vec<u8>);
+
+impl Hook for Whole {
+    fn frame_len(&self) -> usize {
+        self.0.len()
+    }
+
+    fn ifindex(&self) -> u32 {
+        IFINDEX
+    }
+
+    fn has_tag(&self) -> bool {
+        false
+    }
+
+    fn word(&self, offset: usize) -> Option<[u8; 4]> {
+        self.0.get(offset..offset + 4)?.try_into().ok()
+    }
+
+    fn is_local(&self, endpoint: Endpoint) -> bool {
+        let served = Endpoint::served(AGGREGATOR_MAC, AGGREGATOR_IP, AGGREGATOR_PORT.into());
+        [served, Endpoint::own(AGGREGATOR_IP)].contains(&endpoint)
+    }
+}
+
 impl Host {
     /// Serves a frame in place, and says what becomes of it.
     pub fn run(&mut self, frame: &mut Vec<u8>) -> Outcome {
@@ -74,43 +101,15 @@ impl Host {
     }
 
     fn serve(&mut self, frame: &mut [u8]) -> Result<Outcome, Outcome> {
-        let frame_len = frame.len();
         let whole = frame.to_vec();
         let (envelope, rest) = Envelope::mut_from_prefix(frame).map_err(|_| Outcome::NotOurs)?;
-        let for_aggregator = envelope.is_udp().and_then(|()| {
-            let to =
-                (envelope.mac_destination, envelope.destination, envelope.destination_port.get());
-            if to == (AGGREGATOR_MAC, AGGREGATOR_IP, AGGREGATOR_PORT) {
-                Ok(())
-            } else {
-                Err(Outcome::NotOurs)
-            }
-        });
-        if let Err(passed) = for_aggregator {
-            let from = source(0, |offset| whole.get(offset..offset + 4)?.try_into().ok());
-            let spoofed = from == Source::Hidden || from == Source::Ipv4(AGGREGATOR_IP);
-            return Err(if spoofed { Outcome::Spoofed } else { passed });
-        }
-        let payload_len = envelope.payload_len(frame_len)?;
+        let (origin, payload_len) = shell::open(&Whole(whole), envelope)?;
         let (header, payload) = Header::mut_from_prefix(rest).map_err(|_| Outcome::Truncated)?;
-        if envelope.congestion_experienced() {
-            header.flags |= flags::CE;
-        }
         let (payload, _) = <[U32]>::mut_from_prefix_with_elems(payload, payload.len() / 4).unwrap();
-        let binding = envelope.binding(IFINDEX);
-        let outcome = aggregator::serve(self, &binding, header, payload, payload_len);
-        if outcome.is_notable() {
-            self.events.push(Event {
-                binding,
-                epoch: header.epoch.get(),
-                round: header.round.get(),
-                job: header.job.get(),
-                rank: header.rank.get(),
-                slot: header.slot.get(),
-                outcome: outcome as u8,
-                reserved: 0,
-            });
-        }
+        let mut event = None;
+        let report = |this| event = Some(this);
+        let outcome = shell::serve(self, &origin, header, payload, payload_len, report);
+        self.events.extend(event);
         Ok(outcome)
     }
 

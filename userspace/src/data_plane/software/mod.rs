@@ -12,8 +12,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use quinn_udp::{BATCH_SIZE, EcnCodepoint, RecvMeta, UdpSocketState};
 use switchml_protocol::header::Header;
 use switchml_protocol::job::{ABORTED, Binding, VACANT};
-use switchml_protocol::maps::{Event, MAX_JOBS, MAX_SHARDS, SLOTS_PER_SHARD};
+use switchml_protocol::maps::{MAX_JOBS, MAX_SHARDS, SLOTS_PER_SHARD};
 use switchml_protocol::outcome::{Action, Outcome};
+use switchml_protocol::shell::Origin;
 use switchml_protocol::{MAX_LANES, MAX_RANKS, U16};
 use switchml_userspace_core::memory_tables::{MemoryTables, answer};
 use zerocopy::FromBytes;
@@ -160,7 +161,7 @@ impl Shared {
             mac: [0; 6],
             port: U16::new(from.port()),
         };
-        let congested = meta.ecn == Some(EcnCodepoint::Ce);
+        let origin = Origin { binding, congested: meta.ecn == Some(EcnCodepoint::Ce) };
         let to = match meta.dst_ip {
             Some(IpAddr::V4(address)) => Some(address),
             _ => None,
@@ -169,7 +170,11 @@ impl Shared {
             self.count(Outcome::Truncated, 1);
         }
         for datagram in buffer.chunks_mut(meta.stride.max(1)) {
-            let outcome = self.serve_datagram(datagram, &binding, congested);
+            let report = |event| {
+                // Without room in the channel the counters alone tell of it.
+                let _ = self.events.try_send(event);
+            };
+            let outcome = self.tables.serve(datagram, &origin, report);
             self.count(outcome, 1);
             let receiver = match outcome.action() {
                 Action::Reply => Receiver::Sender { address: meta.addr, from: to },
@@ -180,27 +185,6 @@ impl Shared {
                 outbox.push(receiver, answer);
             }
         }
-    }
-
-    fn serve_datagram(&self, datagram: &mut [u8], binding: &Binding, congested: bool) -> Outcome {
-        let outcome = self.tables.serve(datagram, binding, congested);
-        if outcome.is_notable()
-            && let Ok((header, _)) = Header::ref_from_prefix(datagram)
-        {
-            let event = Event {
-                binding: *binding,
-                round: header.round.get(),
-                epoch: header.epoch.get(),
-                job: header.job.get(),
-                rank: header.rank.get(),
-                slot: header.slot.get(),
-                outcome: outcome as u8,
-                reserved: Default::default(),
-            };
-            // Without room in the channel the counters alone tell of it.
-            let _ = self.events.try_send(event);
-        }
-        outcome
     }
 
     fn count(&self, outcome: Outcome, packets: u64) {

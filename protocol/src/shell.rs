@@ -1,0 +1,92 @@
+//! What all data planes do around the slot machine: they find out whether a frame is for the
+//! aggregator, take over the mark of congestion, and tell operators of notable packets.
+//!
+//! A data plane that sees frames calls [`open`], then [`serve`] for each packet in the frame. One
+//! that has a socket knows the packet's [`Origin`] from there, and calls [`serve`] alone.
+
+use crate::aggregator::{self, Tables};
+use crate::frame::{Envelope, Source, source};
+use crate::header::{Header, flags};
+use crate::job::Binding;
+use crate::lanes::Payload;
+use crate::maps::{Endpoint, Event};
+use crate::outcome::Outcome;
+
+/// What a hook knows of the frame that it was called for.
+pub trait Hook {
+    /// The frame's length in bytes, padding included.
+    fn frame_len(&self) -> usize;
+    /// Index of the interface that it came in by.
+    fn ifindex(&self) -> u32;
+    /// Whether a VLAN tag has been taken off it.
+    fn has_tag(&self) -> bool;
+    /// Four of its bytes from `offset` on, if it is that long.
+    fn word(&self, offset: usize) -> Option<[u8; 4]>;
+    /// Whether the aggregator answers to the endpoint, or has the address.
+    fn is_local(&self, endpoint: Endpoint) -> bool;
+}
+
+/// Where packets come from, and what happened to them on the way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Origin {
+    /// Where their sender lives.
+    pub binding: Binding,
+    /// Whether a router marked them for congestion (RFC 3168).
+    pub congested: bool,
+}
+
+/// Where the frame's packets come from, and how many bytes follow the first header, if the frame is
+/// for the aggregator and its lengths are right. Otherwise what becomes of the frame.
+#[inline(always)]
+pub fn open<H: Hook>(hook: &H, envelope: &Envelope) -> Result<(Origin, usize), Outcome> {
+    if let Err(passed) = is_for_aggregator(hook, envelope) {
+        // Rule 5.9: what goes on to workers must not pass for an answer of the aggregator's.
+        return Err(if is_spoofed(hook) { Outcome::Spoofed } else { passed });
+    }
+    let payload_len = envelope.payload_len(hook.frame_len())?;
+    let binding = envelope.binding(hook.ifindex());
+    Ok((Origin { binding, congested: envelope.congestion_experienced() }, payload_len))
+}
+
+/// Serves one packet: `payload_len` bytes follow the header. See [`aggregator::serve`]. Tells
+/// `report` of it if it is notable.
+#[inline(always)]
+pub fn serve<T: Tables, P: Payload + ?Sized>(
+    tables: &T,
+    origin: &Origin,
+    header: &mut Header,
+    payload: &mut P,
+    payload_len: usize,
+    report: impl FnOnce(Event),
+) -> Outcome {
+    // Rule 5.5.
+    if origin.congested {
+        header.flags |= flags::CE;
+    }
+    let outcome = aggregator::serve(tables, &origin.binding, header, payload, payload_len);
+    if outcome.is_notable() {
+        report(Event::new(outcome, &origin.binding, header));
+    }
+    outcome
+}
+
+/// Rules 5.7 and 5.8: whether the frame is for the aggregator; otherwise what it is passed on as.
+#[inline(always)]
+fn is_for_aggregator<H: Hook>(hook: &H, envelope: &Envelope) -> Result<(), Outcome> {
+    if hook.has_tag() {
+        return Err(Outcome::Vlan);
+    }
+    envelope.is_udp()?;
+    if hook.is_local(envelope.endpoint()) { Ok(()) } else { Err(Outcome::NotOurs) }
+}
+
+/// Whether the frame says that it comes from the aggregator, whose own frames do not come in here,
+/// or hides where it comes from.
+#[inline(always)]
+fn is_spoofed<H: Hook>(hook: &H) -> bool {
+    match source(hook.has_tag().into(), |offset| hook.word(offset)) {
+        Source::Ipv4(address) => hook.is_local(Endpoint::own(address)),
+        Source::Other => false,
+        Source::Hidden => true,
+    }
+}
