@@ -12,9 +12,9 @@ use crate::control::{Assigned, Membership};
 use crate::driver::{Driver, Seat, Shared, Wakers};
 use crate::error::Error;
 use crate::interface::Interface;
-use crate::notice::Notices;
+use crate::late_ranks::LateRanks;
+use crate::narrow_path::{self, Narrow};
 use crate::open_path::open_path;
-use crate::path::{self, Narrow};
 use crate::transport::{Transport, Udp};
 use crate::waker::Waker;
 use switchml_worker_core::data_path::DataPath;
@@ -177,7 +177,7 @@ impl Builder {
         let is_narrow = paths.iter().any(|path| path.open.is_narrow);
         let narrow = is_narrow.then_some(Narrow { aggregator: assigned.data_address, lanes: open });
         if let Some(narrow) = &narrow {
-            path::say(&self.job, rank, narrow);
+            narrow_path::warn(&self.job, rank, narrow);
         }
         let lanes = membership.ready(open)?;
         let info = Info {
@@ -205,9 +205,11 @@ impl Builder {
         paths: Vec<Path>,
         info: Info,
     ) -> Result<Communicator, Error> {
-        let notices = Notices::new(info.job.clone(), info.rank);
-        let shared =
-            Arc::new(Shared::new(paths.iter().map(|path| path.wakers.clone()).collect(), notices));
+        let late_ranks = LateRanks::new(info.job.clone(), info.rank);
+        let shared = Arc::new(Shared::new(
+            paths.iter().map(|path| path.wakers.clone()).collect(),
+            late_ranks,
+        ));
         let told = Arc::clone(&shared);
         // An earlier failure of this rank's own stays the reason.
         membership.on_end(move |error| told.fail(error.into()));

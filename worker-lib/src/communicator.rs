@@ -12,14 +12,14 @@ use crate::buffers::{Tensor, give, lend};
 use crate::driver::{Seat, Shared, Snapshot, Wakers};
 use crate::error::Error;
 use crate::handle::{Handle, Whole};
-use crate::path::Narrow;
+use crate::narrow_path::Narrow;
 use crate::transport::Udp;
 use switchml_worker_core::buffer::Buffer;
 use switchml_worker_core::call::Submission;
 use switchml_worker_core::call::{Call, Kind};
 use switchml_worker_core::engine::EngineStats;
 use switchml_worker_core::numerics::{Codec, DType, Element, ReduceOp};
-use switchml_worker_core::packet::packet_len;
+use switchml_worker_core::packet::{ip_packet_len, packet_len};
 use switchml_worker_core::shards;
 use switchml_worker_core::spin::WaitStats;
 use switchml_worker_core::stats::CallStats;
@@ -81,9 +81,9 @@ pub struct Info {
 }
 
 impl Info {
-    /// Bytes of a full packet: header and lanes, without UDP and below.
-    pub fn packet_bytes(&self) -> usize {
-        packet_len(self.chunk_lanes.into())
+    /// Bytes of the IP packet that carries a full chunk.
+    pub fn ip_packet_bytes(&self) -> usize {
+        ip_packet_len(packet_len(self.chunk_lanes.into()))
     }
 }
 

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use crate::control::Membership;
 use crate::error::Error;
-use crate::notice::{LONG, Notices};
+use crate::late_ranks::{LONG, LateRanks};
 use crate::transport::Transport;
 use crate::waker::Waker;
 use crate::yield_core::yield_core;
@@ -32,7 +32,7 @@ pub(crate) struct Shared {
     issued: Mutex<Issued>,
     /// Of all calls that were given back.
     calls: Mutex<CallStats>,
-    notices: Notices,
+    late_ranks: LateRanks,
 }
 
 /// A driver, as the others see it.
@@ -63,14 +63,14 @@ impl AddAssign<&Self> for Snapshot {
 
 impl Shared {
     /// For the drivers that these wake.
-    pub fn new(wakers: Vec<Wakers>, notices: Notices) -> Self {
+    pub fn new(wakers: Vec<Wakers>, late_ranks: LateRanks) -> Self {
         let shard = |wakers| Shard { wakers, stats: Mutex::default() };
         Self {
             failed: OnceLock::new(),
             shards: wakers.into_iter().map(shard).collect(),
             issued: Mutex::default(),
             calls: Mutex::default(),
-            notices,
+            late_ranks,
         }
     }
 
@@ -350,7 +350,7 @@ impl<T: Transport> Driver<T> {
         if let Some((Waiting { ranks, time, .. }, number, call)) =
             self.data_path.waiting_for(LONG, now)
         {
-            self.shared.notices.waiting(
+            self.shared.late_ranks.report(
                 Instant::now(),
                 Duration::from_nanos(time),
                 ranks,

@@ -38,9 +38,12 @@
 //!
 //! | module | what it does |
 //! | --- | --- |
+//! | `builder`, `communicator`, `handle` | what the caller has |
+//! | `buffers` | lends the caller's elements to whoever drives |
 //! | [`control`] | joins the job, hears of its end |
-//! | `transport`, `open_path` | UDP sockets, and how large a packet the path carries |
+//! | `open_path`, `transport` | finds out what the path carries; UDP sockets |
 //! | `driver` | moves packets between data path and sockets, on the caller's thread or on its own |
+//! | `late_ranks`, `narrow_path` | warnings |
 
 #![deny(unsafe_code)]
 
@@ -53,9 +56,9 @@ mod error;
 mod handle;
 #[doc(hidden)]
 pub mod interface;
-mod notice;
+mod late_ranks;
+mod narrow_path;
 mod open_path;
-mod path;
 mod prefetch;
 mod transport;
 mod waker;
@@ -66,7 +69,7 @@ pub use builder::Builder;
 pub use communicator::{Communicator, Info, Stats};
 pub use error::Error;
 pub use handle::Handle;
-pub use path::Narrow;
+pub use narrow_path::Narrow;
 pub use switchml_worker_core::{
     CallStats, DType, Element, ReduceOp, RoundTrips, Straggler, WaitStats, engine, numerics,
 };

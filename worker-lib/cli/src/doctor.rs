@@ -19,11 +19,9 @@ use super::{
 };
 
 /// Longest wait for anything: a way that works takes milliseconds.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 /// All-reduces to measure the round trip with; the first warms up.
 const ROUNDS: usize = 21;
-/// IPv4 and UDP headers.
-const IP_UDP_BYTES: usize = 28;
 
 /// Checks the way to the aggregator and back, and says what is wrong with it
 #[derive(clap::Args)]
@@ -84,7 +82,7 @@ fn resolve(address: &str) -> Result<((), String), Failure> {
 }
 
 fn ask(address: &str) -> Result<((), String), Failure> {
-    let status = control::status(address, PATIENCE).map_err(of_control)?;
+    let status = control::status(address, TIMEOUT).map_err(of_control)?;
     let AggregatorStatus { address, version, data_plane, attachment, slots_free, slots_total } =
         status;
     let detail = format!(
@@ -96,7 +94,7 @@ fn ask(address: &str) -> Result<((), String), Failure> {
 
 fn join(address: &str, name: &str) -> Result<(SocketAddrV4, String), Failure> {
     let (session, assigned) =
-        Membership::join(address, name, 0, 1, Some(1), PATIENCE).map_err(of_control)?;
+        Membership::join(address, name, 0, 1, Some(1), TIMEOUT).map_err(of_control)?;
     session.leave();
     let control::Assigned { slots, data_address, .. } = assigned;
     Ok((data_address, format!("job {name} of one rank: {slots} slots at UDP {data_address}")))
@@ -118,11 +116,10 @@ fn open_path(
     name: &str,
     interface: Option<&Interface>,
 ) -> Result<(Communicator, String), Failure> {
-    let settings =
-        settings.job(name).rank(0).world_size(1).deadline(PATIENCE).join_timeout(PATIENCE);
+    let settings = settings.job(name).rank(0).world_size(1).deadline(TIMEOUT).join_timeout(TIMEOUT);
     let communicator = settings.connect().map_err(Failure::joining)?;
     let info = communicator.info();
-    let packet = info.packet_bytes() + IP_UDP_BYTES;
+    let packet = info.ip_packet_bytes();
     let mtu = match interface {
         _ if info.narrow.is_some() => "; larger ones do not".to_owned(),
         Some(Interface { name, mtu: Some(mtu), .. }) => format!("; {name} takes {mtu}"),

@@ -7,19 +7,19 @@
 //!
 //! | module | what it does |
 //! | --- | --- |
-//! | [`data_path`] | engine and collectives together: a rank's data path |
-//! | `collective`, `schedule` | one collective's chunks; several collectives in flight |
-//! | `speculation`, `predictor` | data chunks of small calls that do not wait for their exponents; what these will be |
-//! | `witness` | proves maxima of an aggregator that does not check them |
-//! | [`numerics`] | elements to lanes and back |
-//! | [`engine`] | what to send next |
-//! | `bundles` | where the stream of chunks is cut into superpackets |
+//! | [`session`] | a rank's life in its job, from join to leave |
+//! | [`hello`] | how large a packet the path carries |
+//! | [`call`], [`buffer`] | what a call is; its elements |
 //! | [`shards`] | which part of a call each of several data threads runs |
-//! | [`spin`] | how to wait for packets: looking again, or asleep |
+//! | [`data_path`] | a rank's data path, made of the next five |
+//! | `phases` | a call's exponents, speculative data, data and witnesses |
+//! | `collective`, `schedule` | one call's phases in order; several calls in flight |
+//! | [`engine`] | which chunk goes when, in which slot and round |
+//! | `bundles` | where the stream of chunks is cut into superpackets |
+//! | [`numerics`] | elements to lanes and back |
 //! | [`stats`] | what calls took |
 //! | [`issued`] | the calls that a rank may have to report |
-//! | [`hello`] | how large a packet the path carries |
-//! | [`session`] | a rank's life in its job, from join to leave |
+//! | [`spin`] | how to wait for packets: looking again, or asleep |
 
 #![forbid(unsafe_code)]
 #![forbid(clippy::disallowed_methods, clippy::disallowed_types)]

@@ -1,4 +1,4 @@
-//! What is worth a line about a path that works, but not as it could.
+//! Warns of a path that works, but not as well as it could.
 
 use std::fmt;
 use std::io::Write;
@@ -9,8 +9,8 @@ use switchml_protocol::LANES_PER_BLOCK;
 use switchml_worker_core::packet::ip_packet_len;
 use switchml_worker_core::packet::packet_len;
 
-/// Says a line of a rank's, on the standard error stream: where torch and MPI say such things, too.
-pub(crate) fn say(job: &str, rank: u32, what: impl fmt::Display) {
+/// Writes a line of a rank's to the standard error stream, as torch and MPI do.
+pub(crate) fn warn(job: &str, rank: u32, what: impl fmt::Display) {
     // A process without that stream does without the line.
     let _ = writeln!(std::io::stderr(), "switchml: rank {rank} of job {job:?}: {what}");
 }

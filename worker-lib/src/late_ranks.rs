@@ -1,4 +1,4 @@
-//! A line for people when a call waits for other ranks for long: which ones, and in which call.
+//! Warns of ranks that a call waits for long for: a line that names them, and the call.
 
 use std::io::Write;
 use std::sync::{Mutex, PoisonError};
@@ -15,21 +15,21 @@ pub(crate) const LONG: Duration = Duration::from_secs(5);
 /// must not fill a log.
 const PAUSE: Duration = Duration::from_secs(60);
 
-/// What a communicator's drivers say to people, on the standard error stream, where torch and MPI
-/// say such things, too.
-pub(crate) struct Notices {
+/// Where a communicator's drivers report late ranks: on the standard error stream, as torch and MPI
+/// do.
+pub(crate) struct LateRanks {
     job: String,
     rank: u32,
     said_at: Mutex<Option<Instant>>,
 }
 
-impl Notices {
+impl LateRanks {
     pub fn new(job: String, rank: u32) -> Self {
         Self { job, rank, said_at: Mutex::default() }
     }
 
     /// Call `number`, from 0, has waited for these ranks, a bitmap, for so long.
-    pub fn waiting(&self, now: Instant, waited: Duration, ranks: u64, number: u64, call: &Call) {
+    pub fn report(&self, now: Instant, waited: Duration, ranks: u64, number: u64, call: &Call) {
         if let Some(line) = self.line(now, waited, ranks, number, call) {
             // A process without that stream does without the line.
             let _ = writeln!(std::io::stderr(), "{line}");
@@ -68,11 +68,11 @@ mod tests {
 
     #[test]
     fn one_line_a_minute_says_whom_and_in_which_call() {
-        let notices = Notices::new("train".to_owned(), 2);
+        let late_ranks = LateRanks::new("train".to_owned(), 2);
         let call = Call { kind: Kind::AllReduce(ReduceOp::Sum), dtype: DType::F32, count: 1000 };
         let begin = Instant::now();
         let line = |at: u64, waited: u64| {
-            notices.line(
+            late_ranks.line(
                 begin + Duration::from_millis(at),
                 Duration::from_millis(waited),
                 0b1010,
