@@ -19,8 +19,9 @@ use tracing::warn;
 use super::attachment::Attachment;
 use super::hook::Hook;
 use super::ingress::{self, causes, errno};
-use super::interfaces::{self, Interface, NetlinkError, XdpFeatures};
+use super::interfaces::{self, Interface, XdpFeatures};
 use super::maps;
+use super::netlink::NetlinkError;
 use super::pins::PinError;
 
 /// The program for XDP, and the one for tc.

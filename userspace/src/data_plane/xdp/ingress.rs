@@ -12,14 +12,11 @@ use aya::programs::tc::{self, NlOptions, SchedClassifierLink, TcAttachOptions};
 use aya::programs::{ProgramError, ProgramInfo, SchedClassifier, TcAttachType};
 use neli::consts::nl::NlmF;
 use neli::consts::rtnl::{RtaType, Rtm, Tca};
-use neli::consts::socket::NlFamily;
 use neli::neli_enum;
-use neli::nl::{NlPayload, Nlmsghdr};
-use neli::router::synchronous::NlRouter;
 use neli::rtnl::{Tcmsg, TcmsgBuilder};
-use neli::utils::Groups;
 
-use super::interfaces::{self, Interface, NetlinkError, failed};
+use super::interfaces::{self, Interface};
+use super::netlink::{self, NetlinkError, failed};
 
 /// Before others, as XDP would be: what they do to packets is for those that are not the
 /// aggregator's.
@@ -187,15 +184,8 @@ struct Filter {
 }
 
 fn filters(index: u32, side: u32) -> Result<Vec<Filter>, NetlinkError> {
-    let (router, _) = NlRouter::connect(NlFamily::Route, None, Groups::empty()).map_err(failed)?;
-    let request = message(index, 0, side)?;
-    let replies = router
-        .send::<_, _, Rtm, Tcmsg>(Rtm::Gettfilter, NlmF::DUMP, NlPayload::Payload(request))
-        .map_err(failed)?;
     let mut filters = Vec::new();
-    for reply in replies {
-        let reply: Nlmsghdr<Rtm, Tcmsg> = reply.map_err(failed)?;
-        let Some(filter) = reply.get_payload() else { continue };
+    for filter in netlink::route(Rtm::Gettfilter, NlmF::DUMP, message(index, 0, side)?)? {
         let attributes = filter.rtattrs().get_attr_handle();
         let options = attributes.get_nested_attributes::<BpfOption>(Tca::Options);
         let program = options.and_then(|options| options.get_attr_payload_as(BpfOption::Id)).ok();
@@ -208,15 +198,8 @@ fn filters(index: u32, side: u32) -> Result<Vec<Filter>, NetlinkError> {
 }
 
 fn remove_clsact(index: u32) -> Result<(), NetlinkError> {
-    let (router, _) = NlRouter::connect(NlFamily::Route, None, Groups::empty()).map_err(failed)?;
     let request = message(index, CLSACT, CLSACT_PARENT)?;
-    let replies = router
-        .send::<_, _, Rtm, Tcmsg>(Rtm::Delqdisc, NlmF::ACK, NlPayload::Payload(request))
-        .map_err(failed)?;
-    for reply in replies {
-        let _: Nlmsghdr<Rtm, Tcmsg> = reply.map_err(failed)?;
-    }
-    Ok(())
+    netlink::route(Rtm::Delqdisc, NlmF::ACK, request).map(drop)
 }
 
 fn message(index: u32, handle: u32, parent: u32) -> Result<Tcmsg, NetlinkError> {

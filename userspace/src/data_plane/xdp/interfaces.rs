@@ -1,19 +1,14 @@
 //! What the kernel knows of the interfaces of this network namespace, asked over netlink.
 
-use std::fmt::Display;
 use std::net::Ipv4Addr;
 
 use neli::consts::genl::{Cmd, NlAttrType};
 use neli::consts::nl::NlmF;
 use neli::consts::rtnl::{Ifa, Ifla, IflaInfo, RtAddrFamily, RtaType, Rtm};
-use neli::consts::socket::NlFamily;
-use neli::genl::{AttrTypeBuilder, Genlmsghdr, GenlmsghdrBuilder, NlattrBuilder};
 use neli::neli_enum;
-use neli::nl::{NlPayload, Nlmsghdr};
-use neli::router::synchronous::NlRouter;
-use neli::rtnl::{Ifaddrmsg, IfaddrmsgBuilder, Ifinfomsg, IfinfomsgBuilder};
-use neli::types::GenlBuffer;
-use neli::utils::Groups;
+use neli::rtnl::{IfaddrmsgBuilder, IfinfomsgBuilder};
+
+use super::netlink::{self, NetlinkError, failed};
 
 // Of `enum netdev_xdp_act` in linux/netdev.h.
 const XDP_ACT_BASIC: u64 = 1;
@@ -91,18 +86,9 @@ impl NlAttrType for NetdevAttribute {}
 ///
 /// When netlink cannot be used.
 pub fn list() -> Result<Vec<Interface>, NetlinkError> {
-    let (router, _) = NlRouter::connect(NlFamily::Route, None, Groups::empty()).map_err(failed)?;
-    let request = IfinfomsgBuilder::default()
-        .ifi_family(RtAddrFamily::Unspecified)
-        .build()
-        .map_err(failed)?;
-    let replies = router
-        .send::<_, _, Rtm, Ifinfomsg>(Rtm::Getlink, NlmF::DUMP, NlPayload::Payload(request))
-        .map_err(failed)?;
+    let request = IfinfomsgBuilder::default().ifi_family(RtAddrFamily::Unspecified);
     let mut interfaces = Vec::new();
-    for reply in replies {
-        let reply: Nlmsghdr<Rtm, Ifinfomsg> = reply.map_err(failed)?;
-        let Some(link) = reply.get_payload() else { continue };
+    for link in netlink::route(Rtm::Getlink, NlmF::DUMP, request.build().map_err(failed)?)? {
         let attributes = link.rtattrs().get_attr_handle();
         interfaces.push(Interface {
             index: u32::try_from(*link.ifi_index()).map_err(failed)?,
@@ -140,7 +126,6 @@ pub struct Address {
 ///
 /// When netlink cannot be used.
 pub fn addresses() -> Result<Vec<Address>, NetlinkError> {
-    let (router, _) = NlRouter::connect(NlFamily::Route, None, Groups::empty()).map_err(failed)?;
     let request = IfaddrmsgBuilder::default()
         .ifa_family(RtAddrFamily::Inet)
         .ifa_prefixlen(0)
@@ -148,13 +133,8 @@ pub fn addresses() -> Result<Vec<Address>, NetlinkError> {
         .ifa_index(0)
         .build()
         .map_err(failed)?;
-    let replies = router
-        .send::<_, _, Rtm, Ifaddrmsg>(Rtm::Getaddr, NlmF::DUMP, NlPayload::Payload(request))
-        .map_err(failed)?;
     let mut addresses = Vec::new();
-    for reply in replies {
-        let reply: Nlmsghdr<Rtm, Ifaddrmsg> = reply.map_err(failed)?;
-        let Some(message) = reply.get_payload() else { continue };
+    for message in netlink::route(Rtm::Getaddr, NlmF::DUMP, request)? {
         let attributes = message.rtattrs().get_attr_handle();
         if let Ok(ip) = attributes.get_attr_payload_as::<[u8; 4]>(Ifa::Local) {
             addresses.push(Address { index: *message.ifa_index(), ip: ip.into() });
@@ -169,54 +149,14 @@ pub fn addresses() -> Result<Vec<Address>, NetlinkError> {
 ///
 /// When netlink cannot be used.
 pub fn xdp_features(index: u32) -> Result<Option<XdpFeatures>, NetlinkError> {
-    let (router, _) =
-        NlRouter::connect(NlFamily::Generic, None, Groups::empty()).map_err(failed)?;
-    let Ok(family) = router.resolve_genl_family("netdev") else { return Ok(None) };
-    let attribute = NlattrBuilder::default()
-        .nla_type(
-            AttrTypeBuilder::default()
-                .nla_type(NetdevAttribute::Ifindex)
-                .build()
-                .map_err(failed)?,
-        )
-        .nla_payload(index)
-        .build()
-        .map_err(failed)?;
-    let request = GenlmsghdrBuilder::default()
-        .cmd(NetdevCommand::DevGet)
-        .version(1)
-        .attrs(std::iter::once(attribute).collect::<GenlBuffer<_, _>>())
-        .build()
-        .map_err(failed)?;
-    let replies = router
-        .send::<_, _, u16, Genlmsghdr<NetdevCommand, NetdevAttribute>>(
-            family,
-            NlmF::ACK,
-            NlPayload::Payload(request),
-        )
-        .map_err(failed)?;
-    for reply in replies {
-        let reply: Nlmsghdr<u16, Genlmsghdr<NetdevCommand, NetdevAttribute>> =
-            reply.map_err(failed)?;
-        let Some(device) = reply.get_payload() else { continue };
-        let features: u64 = device
-            .attrs()
-            .get_attr_handle()
-            .get_attr_payload_as(NetdevAttribute::XdpFeatures)
-            .map_err(failed)?;
-        return Ok(Some(XdpFeatures(features)));
-    }
-    Ok(None)
-}
-
-/// Netlink did not answer as it should.
-#[derive(Debug, thiserror::Error)]
-#[error("cannot ask the kernel for its interfaces over netlink: {0}")]
-pub struct NetlinkError(String);
-
-/// What went wrong with netlink.
-pub(super) fn failed(error: impl Display) -> NetlinkError {
-    NetlinkError(error.to_string())
+    let device = [netlink::attribute(NetdevAttribute::Ifindex, index)?];
+    let answers = netlink::generic("netdev", NetdevCommand::DevGet, device)?;
+    let Some(device) = answers.and_then(|devices| devices.into_iter().next()) else {
+        return Ok(None);
+    };
+    let attributes = device.attrs().get_attr_handle();
+    let features = attributes.get_attr_payload_as(NetdevAttribute::XdpFeatures);
+    features.map(XdpFeatures).map(Some).map_err(failed)
 }
 
 #[cfg(test)]

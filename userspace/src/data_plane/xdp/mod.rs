@@ -20,10 +20,11 @@ mod attach;
 mod attachment;
 mod hook;
 mod ingress;
-pub mod interfaces;
+mod interfaces;
 mod journal;
 mod local;
 mod maps;
+mod netlink;
 mod offloads;
 mod pins;
 mod ports;
@@ -40,12 +41,15 @@ use switchml_protocol::job::{ABORTED, Binding, JobEntry, MemberEntry, OPEN, VACA
 use switchml_protocol::maps::{Event, MAX_JOBS, MAX_SHARDS, SLOTS_PER_SHARD};
 use switchml_protocol::outcome::Outcome;
 use switchml_protocol::{MAX_LANES, MAX_RANKS};
+use switchml_userspace_core::data_plane::{
+    DataPlane, Error, Fanout, JobSpec, Limits, LostPort, Saved,
+};
 use switchml_userspace_core::jobs;
 use tracing::{error, info, warn};
 use zerocopy::FromBytes;
 
+use super::EventSender;
 use super::worker_thread::{Stop, WorkerThread};
-use super::{DataPlane, Error, EventSender, Fanout, JobSpec, Limits, LostPort, Saved};
 
 pub use attach::StartError;
 pub use hook::Mode;
@@ -342,7 +346,7 @@ fn remove(pins: &Pins) -> Result<(), PinError> {
 
 /// Removes all that outlives a daemon: filters first, for their owner is the folder.
 fn unpin(pins: &Pins) -> Result<(), PinError> {
-    let failed = |error: interfaces::NetlinkError| PinError::System {
+    let failed = |error: netlink::NetlinkError| PinError::System {
         what: "remove the filters of",
         path: pins.folder().to_owned(),
         why: error.to_string(),

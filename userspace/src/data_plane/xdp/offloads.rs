@@ -3,16 +3,11 @@
 //! interface.
 
 use neli::consts::genl::{Cmd, NlAttrType};
-use neli::consts::nl::NlmF;
-use neli::consts::socket::NlFamily;
-use neli::genl::{AttrTypeBuilder, Genlmsghdr, GenlmsghdrBuilder, Nlattr, NlattrBuilder};
+use neli::genl::{Genlmsghdr, Nlattr};
 use neli::neli_enum;
-use neli::nl::{NlPayload, Nlmsghdr};
-use neli::router::synchronous::NlRouter;
-use neli::types::{Buffer, GenlBuffer};
-use neli::utils::Groups;
+use neli::types::Buffer;
 
-use super::interfaces::{NetlinkError, failed};
+use super::netlink::{self, NetlinkError, attribute, failed};
 
 /// Names of the kernel's features that take tags off: of 802.1Q, and of 802.1ad.
 const HIDE_TAGS: [&str; 2] = ["rx-vlan-hw-parse", "rx-vlan-stag-hw-parse"];
@@ -77,7 +72,7 @@ impl NlAttrType for Bit {}
 /// When netlink cannot be used, or the kernel does not tell (before 5.7).
 pub fn that_hide_tags(index: u32) -> Result<Vec<&'static str>, NetlinkError> {
     let mut found = Vec::new();
-    for reply in ask(Command::FeaturesGet, vec![header(index)?])? {
+    for reply in ask(Command::FeaturesGet, [header(index)?])? {
         let attributes = reply.attrs().get_attr_handle();
         let active =
             attributes.get_nested_attributes::<Bitset>(Features::Active).map_err(failed)?;
@@ -103,7 +98,7 @@ pub fn set(index: u32, feature: &str, on: bool) -> Result<(), NetlinkError> {
         if on { bit.nest(&attribute(Bit::Value, Buffer::new())?).map_err(failed)? } else { bit };
     let bits = attribute(Bitset::Bits, Buffer::new())?.nest(&bit).map_err(failed)?;
     let wanted = attribute(Features::Wanted, Buffer::new())?.nest(&bits).map_err(failed)?;
-    ask(Command::FeaturesSet, vec![header(index)?, wanted]).map(drop)
+    ask(Command::FeaturesSet, [header(index)?, wanted]).map(drop)
 }
 
 /// Says which interface a request is about.
@@ -113,41 +108,12 @@ fn header(index: u32) -> Result<Nlattr<Features, Buffer>, NetlinkError> {
         .map_err(failed)
 }
 
-fn attribute<T: NlAttrType, P: neli::Size + neli::ToBytes>(
-    kind: T,
-    payload: P,
-) -> Result<Nlattr<T, Buffer>, NetlinkError> {
-    let kind = AttrTypeBuilder::default().nla_type(kind).build().map_err(failed)?;
-    NlattrBuilder::default().nla_type(kind).nla_payload(payload).build().map_err(failed)
-}
-
-/// The answers to a request.
 fn ask(
     command: Command,
-    attributes: Vec<Nlattr<Features, Buffer>>,
+    attributes: impl IntoIterator<Item = Nlattr<Features, Buffer>>,
 ) -> Result<Vec<Genlmsghdr<Command, Features>>, NetlinkError> {
-    let (router, _) =
-        NlRouter::connect(NlFamily::Generic, None, Groups::empty()).map_err(failed)?;
-    let family = router.resolve_genl_family("ethtool").map_err(failed)?;
-    let request = GenlmsghdrBuilder::default()
-        .cmd(command)
-        .version(1)
-        .attrs(attributes.into_iter().collect::<GenlBuffer<_, _>>())
-        .build()
-        .map_err(failed)?;
-    let replies = router
-        .send::<_, _, u16, Genlmsghdr<Command, Features>>(
-            family,
-            NlmF::ACK,
-            NlPayload::Payload(request),
-        )
-        .map_err(failed)?;
-    let mut found = Vec::new();
-    for reply in replies {
-        let reply: Nlmsghdr<u16, Genlmsghdr<Command, Features>> = reply.map_err(failed)?;
-        found.extend(reply.get_payload().cloned());
-    }
-    Ok(found)
+    let answers = netlink::generic("ethtool", command, attributes)?;
+    answers.ok_or_else(|| failed("it does not tell of offloads (Linux 5.7 does)"))
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use aya::Ebpf;
+use switchml_userspace_core::data_plane::LostPort;
 use tracing::{info, warn};
 
 use super::attach::{self, StartError};
@@ -13,7 +14,6 @@ use super::ingress;
 use super::interfaces::{self, Interface};
 use super::pins::Pins;
 use super::tags;
-use crate::data_plane::LostPort;
 
 /// Longest wait for the kernel to detach.
 const PATIENCE: Duration = Duration::from_secs(2);

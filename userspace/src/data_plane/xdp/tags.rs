@@ -6,7 +6,8 @@
 
 use tracing::{info, warn};
 
-use super::interfaces::{Interface, NetlinkError};
+use super::interfaces::Interface;
+use super::netlink::NetlinkError;
 use super::offloads;
 use super::pins::{PinError, Pins};
 
