@@ -15,6 +15,7 @@ use switchml_protocol::outcome::Outcome;
 use switchml_userspace_core::control_plane::{
     ControlPlane, PING_INTERVAL, PING_TIMEOUT, RequestError,
 };
+use switchml_userspace_core::data_plane::{self, DataPlane};
 use switchml_userspace_core::jobs::{JobTable, Joiner, MemberError, MemberId, Threads};
 use tokio::net::TcpListener;
 use tokio::time::MissedTickBehavior;
@@ -22,7 +23,6 @@ use tonic::transport::Server;
 use tonic::{Request, Response, Status};
 use tracing::warn;
 
-use crate::data_plane::{self, DataPlane};
 use crate::incoming::{Peer, Pulse, incoming};
 use crate::mailbox::{Sender, mailbox};
 use crate::throttle::Throttle;

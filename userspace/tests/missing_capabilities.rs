@@ -4,7 +4,7 @@
 mod common;
 
 use common::Daemon;
-use switchml_userspace::data_plane::Limits;
+use switchml_userspace_core::data_plane::Limits;
 use switchml_worker::{Communicator, Element, ReduceOp};
 
 const RANKS: u32 = 3;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use switchml_rack::vectors::Job;
-use switchml_userspace::data_plane::JobSpec;
+use switchml_userspace_core::data_plane::JobSpec;
 
 /// The jobs that are open, by number, each with its first slot in the pool.
 pub type OpenJobs = BTreeMap<u16, (Job, u32)>;

@@ -9,7 +9,8 @@ use switchml_cli::say;
 use switchml_p4::bmv2::Bmv2;
 use switchml_p4::data_plane::P4DataPlane;
 use switchml_p4::tofino;
-use switchml_userspace::data_plane::{DataPlane, EventSender};
+use switchml_userspace::data_plane::EventSender;
+use switchml_userspace_core::data_plane::DataPlane;
 
 use crate::cli::P4Options;
 

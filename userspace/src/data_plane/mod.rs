@@ -1,9 +1,7 @@
-//! What serves packets: the [`DataPlane`] trait, and its backends.
+//! The data planes of this host; those in switches are the crate `switchml-p4`.
 
 use switchml_protocol::maps::Event;
 use tokio::sync::mpsc;
-
-pub use switchml_userspace_core::data_plane::*;
 
 pub mod software;
 mod worker_thread;

@@ -16,11 +16,12 @@ use switchml_protocol::maps::{MAX_JOBS, MAX_SHARDS, SLOTS_PER_SHARD};
 use switchml_protocol::outcome::{Action, Outcome};
 use switchml_protocol::shell::Origin;
 use switchml_protocol::{MAX_LANES, MAX_RANKS, U16};
+use switchml_userspace_core::data_plane::{DataPlane, Error, Fanout, JobSpec, Limits};
 use switchml_userspace_core::memory_tables::{MemoryTables, answer};
 use zerocopy::FromBytes;
 
+use super::EventSender;
 use super::worker_thread::{Stop, WorkerThread};
-use super::{DataPlane, Error, EventSender, Fanout, JobSpec, Limits};
 use outbox::{Outbox, Receiver};
 
 /// What the kernel may merge into one buffer: the longest UDP datagram.
