@@ -8,11 +8,12 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver};
 
-use crate::handle::Whole;
-use crate::prefetch::prefetch;
 use switchml_worker_core::buffer::Buffer;
 use switchml_worker_core::numerics::{DType, Element};
 use switchml_worker_core::stats::CallStats;
+
+use crate::handle::Whole;
+use crate::prefetch::prefetch;
 
 /// A contiguous part of a call's elements. No two have bytes in common.
 struct Part {

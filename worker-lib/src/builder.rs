@@ -6,6 +6,11 @@ use std::time::{Duration, Instant};
 
 use switchml_control::MAX_DATA_THREADS;
 use switchml_protocol::MAX_RANKS;
+use switchml_worker_core::data_path::DataPath;
+use switchml_worker_core::engine::{Config, Engine, Identity, Limits, TIMEOUT_CEILING};
+use switchml_worker_core::hello::OpenPath;
+use switchml_worker_core::packet::packet_len;
+use switchml_worker_core::spin::Spin;
 
 use crate::communicator::{self, Communicator, DataThread, Info};
 use crate::control::{Assigned, Membership};
@@ -17,11 +22,6 @@ use crate::narrow_path::{self, Narrow};
 use crate::open_path::open_path;
 use crate::transport::{Transport, Udp};
 use crate::waker::Waker;
-use switchml_worker_core::data_path::DataPath;
-use switchml_worker_core::engine::{Config, Engine, Identity, Limits, TIMEOUT_CEILING};
-use switchml_worker_core::hello::OpenPath;
-use switchml_worker_core::packet::packet_len;
-use switchml_worker_core::spin::Spin;
 
 /// Least deadline and timeout: less would be over before a rank has asked who is missing.
 const LEAST_WAIT: Duration = TIMEOUT_CEILING;

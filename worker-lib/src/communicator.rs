@@ -7,6 +7,14 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use switchml_protocol::header::Op;
+use switchml_worker_core::buffer::Buffer;
+use switchml_worker_core::call::{Call, Kind, Submission};
+use switchml_worker_core::engine::EngineStats;
+use switchml_worker_core::numerics::{Codec, DType, Element, ReduceOp};
+use switchml_worker_core::packet::{ip_packet_len, packet_len};
+use switchml_worker_core::shards;
+use switchml_worker_core::spin::WaitStats;
+use switchml_worker_core::stats::CallStats;
 
 use crate::buffers::{Tensor, give, lend};
 use crate::driver::{Seat, Shared, Snapshot, Wakers};
@@ -14,15 +22,6 @@ use crate::error::Error;
 use crate::handle::{Handle, Whole};
 use crate::narrow_path::Narrow;
 use crate::transport::Udp;
-use switchml_worker_core::buffer::Buffer;
-use switchml_worker_core::call::Submission;
-use switchml_worker_core::call::{Call, Kind};
-use switchml_worker_core::engine::EngineStats;
-use switchml_worker_core::numerics::{Codec, DType, Element, ReduceOp};
-use switchml_worker_core::packet::{ip_packet_len, packet_len};
-use switchml_worker_core::shards;
-use switchml_worker_core::spin::WaitStats;
-use switchml_worker_core::stats::CallStats;
 
 /// A rank's membership in a job of `world_size` ranks, and the collectives among them.
 ///

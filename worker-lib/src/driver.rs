@@ -10,12 +10,6 @@ use std::sync::mpsc::{Receiver, TryRecvError};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::control::Membership;
-use crate::error::Error;
-use crate::late_ranks::{LONG, LateRanks};
-use crate::transport::Transport;
-use crate::waker::Waker;
-use crate::yield_core::yield_core;
 use switchml_worker_core::WaitStats;
 use switchml_worker_core::call::Submission;
 use switchml_worker_core::data_path::DataPath;
@@ -23,6 +17,13 @@ use switchml_worker_core::engine::{EngineStats, Failure, Waiting};
 use switchml_worker_core::issued::Issued;
 use switchml_worker_core::spin::Spin;
 use switchml_worker_core::stats::CallStats;
+
+use crate::control::Membership;
+use crate::error::Error;
+use crate::late_ranks::{LONG, LateRanks};
+use crate::transport::Transport;
+use crate::waker::Waker;
+use crate::yield_core::yield_core;
 
 /// What the drivers share with each other and with the callers.
 pub(crate) struct Shared {

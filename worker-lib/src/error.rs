@@ -5,10 +5,10 @@ use std::net::SocketAddrV4;
 use std::time::Duration;
 
 use switchml_control::rank_list;
-
-use crate::control;
 use switchml_worker_core::engine::{Failure, ranks_of};
 use switchml_worker_core::numerics::NumericsError;
+
+use crate::control;
 
 /// Why a call failed. After any error but [`Error::Unsupported`], [`Error::I32LanesOnly`],
 /// [`Error::Root`] and [`Error::Setting`] the communicator is failed for good: every later call

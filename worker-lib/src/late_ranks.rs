@@ -5,7 +5,6 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use switchml_control::rank_list;
-
 use switchml_worker_core::call::Call;
 use switchml_worker_core::engine::ranks_of;
 

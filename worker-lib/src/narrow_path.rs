@@ -4,10 +4,10 @@ use std::fmt;
 use std::io::Write;
 use std::net::SocketAddrV4;
 
-use crate::interface::Interface;
 use switchml_protocol::LANES_PER_BLOCK;
-use switchml_worker_core::packet::ip_packet_len;
-use switchml_worker_core::packet::packet_len;
+use switchml_worker_core::packet::{ip_packet_len, packet_len};
+
+use crate::interface::Interface;
 
 /// Writes a line of a rank's to the standard error stream, as torch and MPI do.
 pub(crate) fn warn(job: &str, rank: u32, what: impl fmt::Display) {

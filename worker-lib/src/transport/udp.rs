@@ -13,7 +13,6 @@ use quinn_udp::{EcnCodepoint, RecvMeta, Transmit, UdpSockRef, UdpSocketState};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt;
 use socket2::{Domain, Protocol, Socket, Type};
-
 use switchml_worker_core::packet::{IP_UDP_LEN, LARGEST_DATAGRAM, ip_packet_len};
 
 use super::Transport;
