@@ -13,6 +13,7 @@ Each module has a section of the page:
 | `control` | Control plane |
 | `worker` | all of them together |
 
-It makes sums, averages and extremes of i32, f32, f16 and bf16, broadcasts and barriers, one at a time, on one shard. It leaves out what the page leaves to the
-worker: a window that grows, fast resends, bundles; and jobs whose maxima have no check word.
+It makes sums, averages and extremes of i32, f32, f16 and bf16, broadcasts and barriers, one at a
+time, on one shard. It leaves out what the page leaves to the worker (a window that grows, fast
+resends, bundles), and jobs whose maxima have no check word.
 """

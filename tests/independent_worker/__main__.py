@@ -1,8 +1,10 @@
-"""`python -m independent_worker AGGREGATOR JOB RANK RANKS CALLS RESULTS`: a rank that makes the calls in a file, one a line, and writes the result of each
-to another one.
+"""A rank that makes the calls in one file, and writes their results to another, one a line.
 
-A line is a call and this rank's elements: `all_reduce OPERATION ELEMENT HEX`, `broadcast ROOT ELEMENT HEX` or `barrier`. HEX are the elements' bytes, in
-the byte order of the machine; so is the result.
+    python -m independent_worker AGGREGATOR JOB RANK RANKS CALLS RESULTS
+
+A line is a call and this rank's elements: `all_reduce OPERATION ELEMENT HEX`, `broadcast ROOT
+ELEMENT HEX` or `barrier`. HEX are the elements' bytes in the machine's byte order, as in the
+results.
 """
 
 import sys

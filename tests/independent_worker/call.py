@@ -43,7 +43,10 @@ class Call:
         """As all ranks say it."""
         if self.kind is Kind.BARRIER:
             return "barrier()"
-        how = f"from {self.detail}" if self.kind is Kind.BROADCAST else Operation(self.detail).name.lower()
+        if self.kind is Kind.BROADCAST:
+            how = f"from {self.detail}"
+        else:
+            how = Operation(self.detail).name.lower()
         return f"{self.kind.name.lower()}({how}, {self.element.name.lower()}, {self.count})"
 
     def fingerprint(self, number: int) -> int:

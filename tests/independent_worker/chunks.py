@@ -89,7 +89,10 @@ class Chunks:
         done.update(zip(late, results))
         found: list[int] = []
         for i, (part, e) in enumerate(zip(parts, exponents)):
-            found += fixed.skipped(len(part), e) if is_skipped(e) else fixed.decode(done[i], len(part), e)
+            if is_skipped(e):
+                found += fixed.skipped(len(part), e)
+            else:
+                found += fixed.decode(done[i], len(part), e)
         return found
 
     def agree(self, fixed: Fixed, parts: list[list[int]], exchange: Exchange) -> list[int]:
@@ -104,8 +107,11 @@ class Chunks:
         """The RESULTs that count of what went ahead, and the exponents over all ranks."""
         own = [fixed.exponent(part) for part in parts]
         past = self.past.get(call)
-        predicted = [predict(last, mine) for last, mine in zip(past.exponents, own)] if past else own
-        ahead = [i for i, goes in enumerate(past.goes_ahead() if past else [True] * len(own)) if goes]
+        predicted, go_ahead = own, [True] * len(own)
+        if past:
+            predicted = [predict(last, mine) for last, mine in zip(past.exponents, own)]
+            go_ahead = past.goes_ahead()
+        ahead = [i for i, goes in enumerate(go_ahead) if goes]
         datas = [chunk(SUM, fixed.encode(parts[i], predicted[i])) for i in ahead]
         known = [ZEROS if e == ZEROS else p for e, p in zip(own, predicted)]
         inverted = [ZEROS if e == ZEROS else ~p for e, p in zip(own, predicted)]
@@ -115,7 +121,10 @@ class Chunks:
         n = len(parts)
         said = [signed(lane) for lane in exponents[: 3 * n]]
         overall, largest, smallest = said[:n], said[n : 2 * n], [~word for word in said[2 * n :]]
-        right = [not is_skipped(e) and e == most == least for e, most, least in zip(overall, largest, smallest)]
+        right = [
+            not is_skipped(e) and e == most == least
+            for e, most, least in zip(overall, largest, smallest)
+        ]
         self.remember(call, Past(overall, right))
         return {i: result for i, result in zip(ahead, results) if right[i]}, overall
 

@@ -89,7 +89,10 @@ class Control:
     def report_call(self, number: int, call: str, named: list[int]) -> str:
         """After a MISMATCH; why the job was aborted. Numbers are from 1 here."""
         calls = [messages.Call(number=number + 1, call=call)]
-        self.stub.ReportCalls(messages.ReportCallsRequest(**self.member, calls=calls, named=named), timeout=self.patience)
+        self.stub.ReportCalls(
+            messages.ReportCallsRequest(**self.member, calls=calls, named=named),
+            timeout=self.patience,
+        )
         try:
             self.wait_for("aborted")
         except ControlError as error:

@@ -4,7 +4,17 @@ import time
 from dataclasses import dataclass, replace
 
 from .chunks import Chunk
-from .packet import BLOCK, CHECKED, CONTRIBUTION, EVERYONE, PENDING, REJECT, RESULT, RETRANSMIT, Packet
+from .packet import (
+    BLOCK,
+    CHECKED,
+    CONTRIBUTION,
+    EVERYONE,
+    PENDING,
+    REJECT,
+    RESULT,
+    RETRANSMIT,
+    Packet,
+)
 from .path import Path
 
 # Packets outstanding at most; the page lets each rank choose.
@@ -89,9 +99,8 @@ class Exchanger:
     def send(self, chunk: Chunk, fingerprint: int) -> None:
         s = self.path.session
         slot, round = self.next % s.slots, self.next // s.slots % 2**32
-        packet = Packet(
-            CONTRIBUTION, s.job, s.epoch, s.rank, slot, round, chunk.op, fingerprint=fingerprint, lanes=chunk.lanes
-        ).checked()
+        packet = Packet(CONTRIBUTION, s.job, s.epoch, s.rank, slot, round, chunk.op)
+        packet = replace(packet, fingerprint=fingerprint, lanes=chunk.lanes).checked()
         self.outstanding[self.next] = Outstanding(packet, time.monotonic())
         self.next += 1
         self.path.send(packet)
@@ -105,10 +114,12 @@ class Exchanger:
             return None
         entry = self.outstanding[number]
         sent, is_result = entry.packet, answer.kind == RESULT
-        same = (answer.job, answer.epoch, answer.round, answer.fingerprint) == (s.job, s.epoch, sent.round, sent.fingerprint)
+        answers = answer.job, answer.epoch, answer.round, answer.fingerprint
+        same = answers == (s.job, s.epoch, sent.round, sent.fingerprint)
         to_me = answer.rank == s.rank or (is_result and answer.rank == EVERYONE)
         fits = not is_result or (answer.op, len(answer.lanes)) == (sent.op, len(sent.lanes))
-        right = answer.flags & CHECKED and answer.check == answer.right_check(s.ranks if is_result else 1)
+        check = answer.right_check(s.ranks if is_result else 1)
+        right = answer.flags & CHECKED and answer.check == check
         if not (same and to_me and fits and right):
             return None
         if answer.kind == REJECT:
@@ -148,7 +159,9 @@ class Exchanger:
         if not self.outstanding:
             return
         if now - self.progress > self.deadline:
-            late = f"ranks {self.missing} are missing" if self.missing else "the aggregator does not answer"
+            late = "the aggregator does not answer"
+            if self.missing:
+                late = f"ranks {self.missing} are missing"
             oldest = self.outstanding[min(self.outstanding)].packet
             where = f"slot {oldest.slot}, round {oldest.round}, {len(oldest.lanes) // BLOCK} blocks"
             raise ExchangeError(f"no result for {self.deadline} s ({where}): {late}")

@@ -33,7 +33,10 @@ class Format:
     def value(self, bits: int) -> float:
         """Exactly; f64 holds all numbers of these formats."""
         field, mantissa = self.magnitude(bits) >> self.mantissa, bits & 2**self.mantissa - 1
-        number = ldexp(mantissa, self.least) if field == 0 else ldexp(2**self.mantissa + mantissa, self.least + field - 1)
+        if field == 0:
+            number = ldexp(mantissa, self.least)
+        else:
+            number = ldexp(2**self.mantissa + mantissa, self.least + field - 1)
         return -number if bits >> self.width - 1 else number
 
     def nearest(self, over: int, under: int) -> int:
@@ -86,7 +89,7 @@ class Fixed:
         return field - self.format.bias if field else largest.bit_length() - 1 + self.format.least
 
     def encode(self, elements: Sequence[int], e: int) -> list[int]:
-        """With the true E, or with any number that was predicted: what is sent then does not count."""
+        """With the true E or a predicted one. What is sent with a wrong one does not count."""
         p, digit = self.places(max(min(e, 200), -200)), 32 - self.growth
         limit = 2 ** (31 - self.growth if self.lanes == 1 else 95 - 3 * self.growth) - 1
         lanes = []
@@ -107,7 +110,10 @@ class Fixed:
         digit = 32 - self.growth
         triples = zip(lanes[: 3 * count : 3], lanes[1 : 3 * count : 3], lanes[2 : 3 * count : 3])
         sums = ((signed(a) << digit) + b << digit for a, b, c in triples)
-        return [self.scaled(s + c, p, self.ranks if self.average else 1) for s, c in zip(sums, lanes[2 : 3 * count : 3])]
+        return [
+            self.scaled(s + c, p, self.ranks if self.average else 1)
+            for s, c in zip(sums, lanes[2 : 3 * count : 3])
+        ]
 
     def of_one_lane(self, s: int, p: int) -> int:
         if not self.average:

@@ -29,16 +29,16 @@ class Packet:
     lanes: tuple[int, ...] = ()
 
     def to_bytes(self) -> bytes:
-        header = HEADER.pack(
-            VERSION, self.kind, self.job, self.epoch, self.rank, self.slot, self.round, self.op, self.flags,
-            len(self.lanes), self.fingerprint, self.check, self.aux,
-        )  # fmt: skip
+        place = self.job, self.epoch, self.rank, self.slot, self.round
+        lanes = len(self.lanes), self.fingerprint, self.check, self.aux
+        header = HEADER.pack(VERSION, self.kind, *place, self.op, self.flags, *lanes)
         return header + struct.pack(f">{len(self.lanes)}I", *self.lanes)
 
     def right_check(self, contributions: int) -> int:
         """The check word of lanes of one i32; this worker sends no others."""
         salt = 0
-        for word in (self.job << 16 | len(self.lanes), self.epoch, self.slot << 8 | self.op, self.round, self.fingerprint):
+        first, third = self.job << 16 | len(self.lanes), self.slot << 8 | self.op
+        for word in (first, self.epoch, third, self.round, self.fingerprint):
             salt = (salt + word) * 0x9E3779B1 % 2**32
         return (sum(self.lanes) + contributions * salt) % 2**32
 
@@ -51,10 +51,15 @@ def parse(data: bytes) -> Packet | None:
     """None for what is malformed."""
     if len(data) < HEADER.size:
         return None
-    version, kind, job, epoch, rank, slot, round, op, flags, lanes, fingerprint, check, aux = HEADER.unpack_from(data)
+    version, kind, job, epoch, rank, slot, round, op, flags, lanes, fingerprint, check, aux = (
+        HEADER.unpack_from(data)
+    )
     there = (len(data) - HEADER.size) // 4
     # A PENDING or REJECT may have anything behind its two lanes.
-    wanted = lanes == 2 and there >= 2 if kind in (PENDING, REJECT) else len(data) == HEADER.size + 4 * lanes
+    if kind in (PENDING, REJECT):
+        wanted = lanes == 2 and there >= 2
+    else:
+        wanted = len(data) == HEADER.size + 4 * lanes
     if version != VERSION or not wanted:
         return None
     values = struct.unpack_from(f">{lanes}I", data, HEADER.size)

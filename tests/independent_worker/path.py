@@ -99,16 +99,23 @@ class Path:
         passing, failing = 0, largest
         while failing - passing > 1:
             middle = (passing + failing) // 2
-            passing, failing = (middle, failing) if self.passes(middle, TRIES) else (passing, middle)
+            if self.passes(middle, TRIES):
+                passing = middle
+            else:
+                failing = middle
         if passing == 0:
-            raise PathError(f"{self.session.aggregator}: an empty HELLO passes, but none of {BLOCK} lanes")
+            raise PathError(
+                f"{self.session.aggregator}: an empty HELLO passes, but none of {BLOCK} lanes"
+            )
         return passing * BLOCK
 
     def passes(self, blocks: int, tries: tuple[float, ...]) -> bool:
         s = self.session
         for number, patience in enumerate(tries):
             lanes = (0,) * blocks * BLOCK
-            hello = Packet(HELLO, s.job, s.epoch, s.rank, round=number, aux=s.hello_secret, lanes=lanes)
+            hello = Packet(
+                HELLO, s.job, s.epoch, s.rank, round=number, aux=s.hello_secret, lanes=lanes
+            )
             try:
                 self.data.send(hello.to_bytes())
             except OSError:
@@ -122,5 +129,8 @@ class Path:
 
 def is_echo(packet: Packet, hello: Packet) -> bool:
     """The same, but for the flags and for which of the tries it is."""
-    fields = [(p.kind, p.job, p.epoch, p.rank, p.slot, p.op, p.fingerprint, p.check, p.aux, p.lanes) for p in (packet, hello)]
+    fields = [
+        (p.kind, p.job, p.epoch, p.rank, p.slot, p.op, p.fingerprint, p.check, p.aux, p.lanes)
+        for p in (packet, hello)
+    ]
     return fields[0] == fields[1] and packet.flags & ~CE == 0

@@ -41,7 +41,10 @@ class Worker:
         lanes = [int.from_bytes(own[at : at + 4], "big") for at in range(0, len(own), 4)]
         result = self.run(Call(Kind.BROADCAST, root, element, len(elements)), lanes)
         back = b"".join(lane.to_bytes(4, "big") for lane in result)[: len(data)]
-        return [int.from_bytes(back[at : at + element.size], sys.byteorder) for at in range(0, len(back), element.size)]
+        return [
+            int.from_bytes(back[at : at + element.size], sys.byteorder)
+            for at in range(0, len(back), element.size)
+        ]
 
     def barrier(self) -> None:
         self.run(Call(Kind.BARRIER, 0, Element.I32, 1), [0])
@@ -59,12 +62,16 @@ class Worker:
             why = self.control.report_call(number, str(call), error.named)
             raise ExchangeError(f"call {number}, {call}: {error}; {why}") from None
         except ExchangeError as error:
-            raise ExchangeError(f"call {number}, {call}: {error}; {self.control.aborted or 'not aborted'}") from None
+            raise ExchangeError(
+                f"call {number}, {call}: {error}; {self.control.aborted or 'not aborted'}"
+            ) from None
 
     def __enter__(self) -> "Worker":
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
         self.control.leave(str(error) if error else "")
         if self.path:
             self.path.close()

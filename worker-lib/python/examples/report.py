@@ -10,7 +10,12 @@ def options(description, epochs):
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--backend", default="switchml", help="of torch.distributed")
     parser.add_argument("--epochs", type=int, default=epochs)
-    parser.add_argument("--bucket-cap-mb", type=float, default=25, help="DistributedDataParallel's; 25 is what it has by itself")
+    parser.add_argument(
+        "--bucket-cap-mb",
+        type=float,
+        default=25,
+        help="DistributedDataParallel's; 25 is what it has by itself",
+    )
     return parser.parse_args()
 
 

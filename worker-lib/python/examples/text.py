@@ -19,11 +19,12 @@ VERBS = ["see", "call", "follow", "help", "find"]
 
 
 def sentence(draw):
-    """The verbs' endings follow from their subjects, and the second clause turns the first one round."""
+    """A verb's ending follows from its subject; the second clause turns the first one round."""
     subject, object_ = draw.sample(NOUNS, 2)
     verb, (many, are_many) = draw.choice(VERBS), (draw.random() < 0.5, draw.random() < 0.5)
     subject, object_ = subject + "s" * many, object_ + "s" * are_many
-    return f"the {subject} {verb}{'s' * (not many)} the {object_} and the {object_} {verb}{'s' * (not are_many)} the {subject}. "
+    sees, is_seen = verb + "s" * (not many), verb + "s" * (not are_many)
+    return f"the {subject} {sees} the {object_} and the {object_} {is_seen} the {subject}. "
 
 
 def text(seed, length):
@@ -32,13 +33,17 @@ def text(seed, length):
     characters = ""
     while len(characters) <= length * CONTEXT:
         characters += sentence(draw)
-    return torch.tensor([ALPHABET.index(character) for character in characters[: length * CONTEXT + 1]])
+    return torch.tensor(
+        [ALPHABET.index(character) for character in characters[: length * CONTEXT + 1]]
+    )
 
 
 def pieces(seed, length):
     """Inputs and targets: the characters, and those that follow them."""
     characters = text(seed, length)
-    return TensorDataset(characters[:-1].view(length, CONTEXT), characters[1:].view(length, CONTEXT))
+    return TensorDataset(
+        characters[:-1].view(length, CONTEXT), characters[1:].view(length, CONTEXT)
+    )
 
 
 class Transformer(nn.Module):
@@ -48,7 +53,9 @@ class Transformer(nn.Module):
         super().__init__()
         self.characters = nn.Embedding(len(ALPHABET), width)
         self.places = nn.Embedding(CONTEXT, width)
-        layer = nn.TransformerEncoderLayer(width, 4, 4 * width, dropout=0.0, batch_first=True, norm_first=True)
+        layer = nn.TransformerEncoderLayer(
+            width, 4, 4 * width, dropout=0.0, batch_first=True, norm_first=True
+        )
         self.layers = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
         self.output = nn.Linear(width, len(ALPHABET))
 

@@ -1,4 +1,6 @@
-"""Trains a network whose 25 million parameters take longer to sum up than to compute: wide layers, and few examples at a time.
+"""Trains a network whose 25 million parameters take longer to sum up than to compute.
+
+It has wide layers, and gets few examples at a time.
 
     torchrun --nnodes 4 --node-rank 0 --master-addr a --master-port 29500 wide.py
 """
@@ -19,7 +21,9 @@ dist.init_process_group(options.backend)
 torch.manual_seed(1)
 
 layers = [layer for _ in range(6) for layer in (nn.Linear(WIDTH, WIDTH), nn.ReLU())]
-model = DistributedDataParallel(nn.Sequential(*layers, nn.Linear(WIDTH, 10)), bucket_cap_mb=options.bucket_cap_mb)
+model = DistributedDataParallel(
+    nn.Sequential(*layers, nn.Linear(WIDTH, 10)), bucket_cap_mb=options.bucket_cap_mb
+)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 examples = torch.Generator().manual_seed(2 + dist.get_rank())
 

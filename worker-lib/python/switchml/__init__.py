@@ -2,7 +2,8 @@
 
     from switchml import Communicator
 
-    with Communicator() as communicator:  # RANK, WORLD_SIZE and SWITCHML_AGGREGATOR from the environment
+    # RANK, WORLD_SIZE and SWITCHML_AGGREGATOR come from the environment.
+    with Communicator() as communicator:
         communicator.all_reduce(gradients, "avg")  # a NumPy array or a torch CPU tensor, in place
 
 `switchml.torch` is the backend for `torch.distributed`.

@@ -16,7 +16,10 @@ class Handle:
         self._native = native
 
     def wait(self) -> dict[str, Any]:
-        """Waits for the result, which is in the tensor then; returns what the call took. Raises `switchml.Error`."""
+        """Waits until the result is in the tensor, and returns the call's statistics.
+
+        Raises `switchml.Error`.
+        """
         return self._native.wait()
 
     def is_done(self) -> bool:
@@ -27,12 +30,16 @@ class Handle:
 class Communicator:
     """A rank's membership in a job of `world_size` ranks, and the collectives among them.
 
-    Every rank makes the same calls in the same order, with as many elements of the same type. What is not given comes from the environment, as
-    torchrun sets it: RANK, WORLD_SIZE, SWITCHML_AGGREGATOR (or MASTER_ADDR's host), SWITCHML_JOB (or TORCHELASTIC_RUN_ID). Times are
-    in seconds: a call fails when the aggregator has given no answer for `deadline` (5), or when it has waited for ranks that are connected for
-    `timeout` (1800), and names these; other ranks may take `join_timeout` (60) to join.
+    Every rank makes the same calls in the same order, with the same number and type of elements.
+    Arguments that are not given come from the environment, as torchrun sets it: RANK, WORLD_SIZE,
+    SWITCHML_AGGREGATOR (or MASTER_ADDR's host), SWITCHML_JOB (or TORCHELASTIC_RUN_ID).
 
-    Tensors are contiguous torch CPU tensors or writable buffers such as NumPy arrays, used in place. Methods release the GIL while they wait.
+    Times are in seconds. A call fails when the aggregator has not answered for `deadline` (5). It
+    also fails when it has waited for connected ranks for `timeout` (1800), and then names them.
+    Ranks have `join_timeout` (60) to join.
+
+    Tensors are contiguous torch CPU tensors or writable buffers such as NumPy arrays, and are used
+    in place. Methods release the GIL while they wait.
     """
 
     def __init__(
@@ -74,7 +81,10 @@ class Communicator:
         return self._native.info
 
     def all_reduce(self, tensor: Any, op: str = "sum") -> dict[str, Any]:
-        """Replaces the tensor by the reduction over all ranks ("sum", "avg", "max", "min"); returns what the call took."""
+        """Replaces the tensor by the reduction over all ranks; returns the call's statistics.
+
+        `op` is "sum", "avg", "max" or "min".
+        """
         return self.all_reduce_start(tensor, op).wait()
 
     def all_reduce_start(self, tensor: Any, op: str = "sum") -> Handle:
@@ -83,7 +93,7 @@ class Communicator:
         return Handle(self._native.all_reduce_start(address, count, dtype, op, owner))
 
     def broadcast(self, tensor: Any, root: int) -> dict[str, Any]:
-        """Replaces the tensor by rank `root`'s; returns what the call took."""
+        """Replaces the tensor by rank `root`'s; returns the call's statistics."""
         return self.broadcast_start(tensor, root).wait()
 
     def broadcast_start(self, tensor: Any, root: int) -> Handle:
@@ -96,7 +106,7 @@ class Communicator:
         self._native.barrier()
 
     def stats(self) -> dict[str, Any]:
-        """What all calls that have returned took together."""
+        """The statistics of all calls that have returned, added up."""
         return self._native.stats()
 
     def close(self) -> None:
@@ -107,9 +117,12 @@ class Communicator:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
     ) -> None:
-        # After an exception, too: those who wait for this rank are told that it left.
+        # Also after an exception, so that ranks that wait for this one hear that it left.
         try:
             self.close()
         except Error:

@@ -28,15 +28,20 @@ class Memory(NamedTuple):
 def of(tensor: Any) -> Memory:
     """The elements of a contiguous torch CPU tensor, or of a writable buffer such as a NumPy array.
 
-    Raises TypeError for other element types, and ValueError for memory that cannot be used in place.
+    Raises TypeError for other element types, and ValueError for memory that cannot be used in
+    place.
     """
     if hasattr(tensor, "data_ptr"):
         return _of_torch(tensor)
     view = memoryview(tensor)
     if view.readonly or not view.c_contiguous:
-        raise ValueError("the buffer is read-only or not contiguous; give a writable, C-contiguous one")
+        raise ValueError(
+            "the buffer is read-only or not contiguous; give a writable, C-contiguous one"
+        )
     if view.format not in _FORMATS:
-        raise TypeError(f"elements of format {view.format!r}; float16, float32, float64 and int32 are allowed")
+        raise TypeError(
+            f"elements of format {view.format!r}; float16, float32, float64 and int32 are allowed"
+        )
     owner = (ctypes.c_char * view.nbytes).from_buffer(view.cast("B")) if view.nbytes else None
     address = ctypes.addressof(owner) if owner is not None else 0
     return Memory(address, view.nbytes // view.itemsize, _FORMATS[view.format], owner)
@@ -49,5 +54,7 @@ def _of_torch(tensor: Any) -> Memory:
         raise ValueError("the tensor is not contiguous; call .contiguous() on it")
     dtype = str(tensor.dtype)
     if dtype not in _TORCH:
-        raise TypeError(f"elements of {dtype}; float16, bfloat16, float32, float64 and int32 are allowed")
+        raise TypeError(
+            f"elements of {dtype}; float16, bfloat16, float32, float64 and int32 are allowed"
+        )
     return Memory(tensor.data_ptr(), tensor.numel(), _TORCH[dtype], tensor)

@@ -1,4 +1,7 @@
-"""What torch builds on collectives, in the network and by Gloo: accumulated gradients, fully sharded parameters, checkpoints, pipelines."""
+"""What torch builds on collectives, in the network and by Gloo.
+
+These are accumulated gradients, fully sharded parameters, checkpoints and pipelines.
+"""
 
 import os
 
@@ -45,13 +48,15 @@ checkpoint.load(state, checkpoint_id=os.environ["FOLDER"])
 sharded.load_state_dict(state["layer"])
 assert saved.any() and torch.equal(sharded.weight.full_tensor(), saved)
 
-# A pipeline of layers that each multiply by rank + 2: its gradients are those of the product of all.
+# A pipeline of layers that each multiply by rank + 2. Its gradients are those of the product.
 factors = torch.prod(torch.arange(2.0, ranks + 2))
 for schedule in (ScheduleGPipe, Schedule1F1B):
     layer = nn.Linear(1, 1, bias=False)
     nn.init.constant_(layer.weight, rank + 2.0)
     stage = PipelineStage(layer, rank, ranks, torch.device("cpu"))
-    pipeline = schedule(stage, n_microbatches=4, loss_fn=lambda output, _: output.sum(), scale_grads=False)
+    pipeline = schedule(
+        stage, n_microbatches=4, loss_fn=lambda output, _: output.sum(), scale_grads=False
+    )
     inputs = torch.arange(8.0).view(8, 1)
     if rank == 0:
         pipeline.step(inputs)
@@ -59,7 +64,9 @@ for schedule in (ScheduleGPipe, Schedule1F1B):
         output = pipeline.step(target=torch.zeros(8, 1))
     if rank == ranks - 1:
         assert torch.equal(output.detach(), inputs * factors), output
-    assert torch.equal(layer.weight.grad, (inputs.sum() * factors / (rank + 2)).view(1, 1)), layer.weight.grad
+    assert torch.equal(layer.weight.grad, (inputs.sum() * factors / (rank + 2)).view(1, 1)), (
+        layer.weight.grad
+    )
 
 dist.destroy_process_group()
 print("all of it works", flush=True)

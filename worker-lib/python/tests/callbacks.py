@@ -1,4 +1,4 @@
-"""A rank whose callbacks wait for calls that they make, and which asks calls in flight how they are."""
+"""A rank whose callbacks wait for calls that they make, and which asks calls for their state."""
 
 import atexit
 import logging
@@ -25,14 +25,20 @@ def summed(group=None):
 def gathered():
     """The same by way of Gloo."""
     parts = [torch.zeros(1) for _ in range(ranks)]
-    return dist.all_gather(parts, torch.ones(1), async_op=True).get_future().then(lambda _: [torch.cat(parts).sum()])
+    return (
+        dist.all_gather(parts, torch.ones(1), async_op=True)
+        .get_future()
+        .then(lambda _: [torch.cat(parts).sum()])
+    )
 
 
 def asked(name, start):
     """Asks a call how it is, before and after the other ranks make it, too."""
     if rank == 0:
         work = start()
-        assert not work.is_completed() and not work.get_future().done(), f"{name} is done before all ranks have made it"
+        assert not work.is_completed() and not work.get_future().done(), (
+            f"{name} is done before all ranks have made it"
+        )
         store.set(f"{name} is under way", "")
     else:
         store.wait([f"{name} is under way"])
@@ -87,7 +93,10 @@ assert chain(6, lambda: next(starts)()).wait() == 6 * ranks
 # A callback waits for a call that was made after its own, and for what that one's callback gives.
 first, second = summed(), dist.all_reduce(torch.ones(1), async_op=True)
 later = second.get_future().then(lambda done: 2 * done.value()[0])
-assert first.then(lambda done: done.value()[0] + later.wait() + (second.wait() and 1)).wait() == 3 * ranks + 1
+assert (
+    first.then(lambda done: done.value()[0] + later.wait() + (second.wait() and 1)).wait()
+    == 3 * ranks + 1
+)
 
 # Calls of several groups, each in a callback of another's.
 groups = [dist.new_group(list(range(ranks))) for _ in range(3)]
@@ -96,7 +105,8 @@ for group in (*groups[1:], None, groups[0]):
     future = future.then(lambda done, group=group: [done.value()[0] + summed(group).wait()[0]])
 assert future.wait()[0] == 5 * ranks
 
-# A call in a callback while another one is in flight: here it is so on all ranks, which is more than anybody can know. It is said once.
+# A call in a callback while another one is in flight. Here all ranks do that, but the library
+# cannot know. It warns once.
 heard = []
 logging.getLogger("switchml.torch").addFilter(lambda record: heard.append(record.getMessage()))
 for turn in range(2):
@@ -123,12 +133,18 @@ for turn in range(2):
     made.set()
     assert first.wait() and work.wait()
 if rank == 0:
-    assert len(heard) == 1 and "a callback makes a call while one is in flight that was made elsewhere" in heard[0], heard
+    assert (
+        len(heard) == 1
+        and "a callback makes a call while one is in flight that was made elsewhere" in heard[0]
+    ), heard
 
 # Many at once: each is called once.
 called = []
 futures = [summed().then(lambda done, i=i: called.append(i) or done.value()[0]) for i in range(200)]
-assert torch.futures.wait_all(futures) == [ranks] * 200 and sorted(called) == list(range(200)), called
+assert torch.futures.wait_all(futures) == [ranks] * 200 and sorted(called) == list(range(200)), (
+    called
+)
+
 
 # What a callback raises is what comes of its future, and of no other.
 def fails(done):
@@ -144,7 +160,7 @@ else:
     raise SystemExit("nothing was raised")
 assert fine.wait()[0] == ranks
 
-# A callback that goes on until the interpreter ends, and finds then that there is nothing to call any more.
+# A callback that runs until the interpreter ends, when it can make no calls any more.
 ending = threading.Event()
 atexit.register(ending.set)
 summed().then(lambda _: ending.wait() and dist.all_reduce(torch.ones(1)))
@@ -159,7 +175,11 @@ except dist.DistBackendError as error:
     assert error.ranks == [1], error
 else:
     raise SystemExit("nothing was raised")
-assert work.is_completed() and not work.is_success() and "made different calls" in str(work.exception()), work.exception()
+assert (
+    work.is_completed()
+    and not work.is_success()
+    and "made different calls" in str(work.exception())
+), work.exception()
 try:
     work.get_future().wait()
 except Exception as error:

@@ -1,7 +1,7 @@
 """A rank that makes every kind of collective, and checks each element.
 
-With `staged` as its argument, tensors take the way of those of a GPU: copies, and a thread that waits for these. The streams are those of the CPU then,
-which do nothing.
+With the argument `staged`, tensors go the way of GPU tensors: by copies, and a thread that waits
+for them. The streams are then those of the CPU, which do nothing.
 """
 
 import sys
@@ -38,12 +38,23 @@ def communicator_calls():
 
 
 # Whole numbers small enough for f16 and bf16: their sums are exact.
-for dtype in (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int32, torch.int64):
+for dtype in (
+    torch.float32,
+    torch.float64,
+    torch.float16,
+    torch.bfloat16,
+    torch.int32,
+    torch.int64,
+):
     for count in (0, 1, 1000, 100_003):
         value = lambda other: (torch.arange(count) % 20 + other).to(dtype)
         tensor = value(rank)
         dist.all_reduce(tensor)
-        check(f"sum of {dtype}", tensor, (sum(of_all(lambda other: torch.arange(count) % 20 + other))).to(dtype))
+        check(
+            f"sum of {dtype}",
+            tensor,
+            (sum(of_all(lambda other: torch.arange(count) % 20 + other))).to(dtype),
+        )
 
 # int64 is exact beyond 2^32, and wraps.
 huge = lambda other: torch.tensor([2**62 + 7, -(2**62), 2**33 * (other + 1), -1 - other])
@@ -52,10 +63,15 @@ dist.all_reduce(tensor)
 check("sum of int64", tensor, sum(of_all(huge)))
 
 signed = lambda other: torch.tensor([float(other), -float(other), 0.5])
-for op, reduced in ((dist.ReduceOp.MAX, torch.amax), (dist.ReduceOp.MIN, torch.amin), (dist.ReduceOp.AVG, torch.mean)):
+for op, reduced in (
+    (dist.ReduceOp.MAX, torch.amax),
+    (dist.ReduceOp.MIN, torch.amin),
+    (dist.ReduceOp.AVG, torch.mean),
+):
     tensor = signed(rank)
     dist.all_reduce(tensor, op=op)
     check(f"{op}", tensor, reduced(torch.stack(of_all(signed)), 0))
+
 
 # Extrema of 64 bits, in any bits; many have their upper halves in common.
 def wide(other):
@@ -63,23 +79,44 @@ def wide(other):
     words = torch.randint(-(2**63), 2**63 - 1, (3000,), generator=generator)
     near = torch.randint(-5, 5, (3000,), generator=generator) * 2**32 + words % 7 - 3
     # The last and the first number in turn, and their neighbours in the word.
-    ends = torch.tensor([2**63 - 1, -(2**63), 2**63 - 1 - 2**31, 2**31, -(2**31), -1, 0, 2**32 - 1]).roll(other)
+    ends = torch.tensor(
+        [2**63 - 1, -(2**63), 2**63 - 1 - 2**31, 2**31, -(2**31), -1, 0, 2**32 - 1]
+    ).roll(other)
     return torch.cat((words, near, ends))
 
 
 def special(other):
-    values = [torch.inf, -torch.inf, 1e308, -1e308, 5e-324, -5e-324, 1.0 + 2**-52, 1.0, -1.0 - 2**-52]
-    return torch.cat((torch.tensor(values, dtype=torch.float64).roll(other), wide(other)[:6000].double()))
+    values = [
+        torch.inf,
+        -torch.inf,
+        1e308,
+        -1e308,
+        5e-324,
+        -5e-324,
+        1.0 + 2**-52,
+        1.0,
+        -1.0 - 2**-52,
+    ]
+    return torch.cat(
+        (torch.tensor(values, dtype=torch.float64).roll(other), wide(other)[:6000].double())
+    )
 
 
 before = communicator_calls()
 for op, reduced in ((dist.ReduceOp.MAX, torch.amax), (dist.ReduceOp.MIN, torch.amin)):
-    for value in (wide, special, lambda other: wide(other)[6:].view(2, 3001).t(), lambda other: special(other)[7]):
+    for value in (
+        wide,
+        special,
+        lambda other: wide(other)[6:].view(2, 3001).t(),
+        lambda other: special(other)[7],
+    ):
         tensor = value(rank)
         dist.all_reduce(tensor, op=op)
         check(f"{op} of {tensor.dtype}", tensor, reduced(torch.stack(of_all(value)), 0))
     # A NaN on any rank wins; -0.0 is less than 0.0.
-    tensor = torch.tensor([-torch.nan if rank == 1 else torch.inf, -0.0 if rank == 1 else 0.0], dtype=torch.float64)
+    tensor = torch.tensor(
+        [-torch.nan if rank == 1 else torch.inf, -0.0 if rank == 1 else 0.0], dtype=torch.float64
+    )
     dist.all_reduce(tensor, op=op)
     assert tensor[0].isnan() and tensor[1].signbit() == (op == dist.ReduceOp.MIN), f"{op}: {tensor}"
 assert communicator_calls() - before == 2 * 2 * 5, "they were in the network"

@@ -1,6 +1,7 @@
-"""A rank of a job in which rank 1 does something wrong, the first argument, after a while; says what the others see of it, and when.
+"""A rank of a job in which rank 1 fails after a while, in the way that the first argument says.
 
-Each of them prints a line of JSON: seconds from the beginning of the failing call, type, text, ranks.
+Each of the others prints a line of JSON with what it saw: seconds from the beginning of the failing
+call, and the exception's type, text and ranks.
 """
 
 import json

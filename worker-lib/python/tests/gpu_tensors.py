@@ -1,4 +1,7 @@
-"""A rank whose tensors are on a GPU, which may be that of the other ranks. The first argument is what `init_process_group` is given."""
+"""A rank whose tensors are on a GPU, which other ranks may share.
+
+The first argument is the backend for `init_process_group`.
+"""
 
 import os
 import sys
@@ -12,19 +15,34 @@ dist.init_process_group(sys.argv[1])
 rank, ranks = dist.get_rank(), dist.get_world_size()
 everyone = range(ranks)
 
-for dtype in (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int32, torch.int64):
+for dtype in (
+    torch.float32,
+    torch.float64,
+    torch.float16,
+    torch.bfloat16,
+    torch.int32,
+    torch.int64,
+):
     for count in (0, 1, 1000, 1_000_003):
         value = lambda other: (torch.arange(count, device="cuda") % 20 + other).to(dtype)
-        for op, reduced in ((dist.ReduceOp.SUM, sum), (dist.ReduceOp.MAX, lambda values: torch.stack(values).amax(0))):
+        for op, reduced in (
+            (dist.ReduceOp.SUM, sum),
+            (dist.ReduceOp.MAX, lambda values: torch.stack(values).amax(0)),
+        ):
             tensor = value(rank)
             dist.all_reduce(tensor, op=op)
-            assert torch.equal(tensor, reduced([value(other) for other in everyone])), (dtype, count, op)
+            assert torch.equal(tensor, reduced([value(other) for other in everyone])), (
+                dtype,
+                count,
+                op,
+            )
 for root in everyone:
     tensor = torch.full((777,), rank, dtype=torch.uint8, device="cuda")
     dist.broadcast(tensor, root)
     assert (tensor == root).all(), root
 
-# Elements that are still being computed, on a stream of the caller's, when the call is made; and results that are used at once.
+# Elements that a stream of the caller's still computes at the time of the call, and results that
+# are used at once.
 stream = torch.cuda.Stream()
 with torch.cuda.stream(stream):
     for _ in range(5):
@@ -50,7 +68,9 @@ if "cpu:gloo" not in sys.argv[1]:
     assert (here == ranks).all() and (there == ranks**2).all(), (here, there)
 
 torch.manual_seed(1)
-model = torch.nn.Sequential(torch.nn.Linear(100, 500), torch.nn.ReLU(), torch.nn.Linear(500, 1)).cuda()
+model = torch.nn.Sequential(
+    torch.nn.Linear(100, 500), torch.nn.ReLU(), torch.nn.Linear(500, 1)
+).cuda()
 model = DistributedDataParallel(model, bucket_cap_mb=0.05)
 optimizer = torch.optim.SGD(model.parameters(), 0.01)
 inputs = torch.randn(64, 100, generator=torch.Generator().manual_seed(rank)).cuda()

@@ -1,4 +1,7 @@
-"""A rank that trains one model several times, its gradients compressed by torch's own hooks or not, and compares losses, parameters and packets."""
+"""A rank that trains one model several times, with and without torch's hooks that compress.
+
+It compares losses, parameters and packets.
+"""
 
 import hashlib
 
@@ -18,7 +21,10 @@ def train(hook):
     torch.manual_seed(1)
     # Of the table's rows each step needs few: the gradients of the others are zero.
     model = torch.nn.Sequential(
-        torch.nn.EmbeddingBag(2000, 64), torch.nn.Linear(64, 300), torch.nn.ReLU(), torch.nn.Linear(300, 4)
+        torch.nn.EmbeddingBag(2000, 64),
+        torch.nn.Linear(64, 300),
+        torch.nn.ReLU(),
+        torch.nn.Linear(300, 4),
     )
     model = DistributedDataParallel(model, bucket_cap_mb=0.1)
     if hook is not None:
@@ -34,11 +40,15 @@ def train(hook):
         optimizer.step()
         losses.append(loss.item())
     after = switchml.torch.statistics()
-    bits = hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in model.parameters())).hexdigest()
+    bits = hashlib.sha256(
+        b"".join(p.detach().numpy().tobytes() for p in model.parameters())
+    ).hexdigest()
     digests = [None] * ranks
     dist.all_gather_object(digests, bits)
     assert digests == [bits] * ranks, f"{hook}: the parameters differ between ranks"
-    return losses, {key: after[key] - before[key] for key in ("bytes", "chunks", "skipped", "skipped_bytes")}
+    return losses, {
+        key: after[key] - before[key] for key in ("bytes", "chunks", "skipped", "skipped_bytes")
+    }
 
 
 plain, packets = train(None)
@@ -47,13 +57,21 @@ assert plain[-1] < 0.7 * plain[0], f"it learns: {plain}"
 # Nine rows of ten, and their packets, are zero; more than half of the gradients are.
 assert 2 * packets["skipped_bytes"] > packets["bytes"], packets
 
-hooks = [default_hooks.allreduce_hook, default_hooks.fp16_compress_hook, default_hooks.bf16_compress_hook]
+hooks = [
+    default_hooks.allreduce_hook,
+    default_hooks.fp16_compress_hook,
+    default_hooks.bf16_compress_hook,
+]
 for hook in (*hooks, switchml.torch.fixed16_compress_hook):
     losses, others = train(hook)
     print(hook.__name__, losses[0], losses[-1], others, flush=True)
-    assert max(abs(a - b) for a, b in zip(plain, losses)) < 0.005, f"{hook.__name__}: {losses} for {plain}"
+    assert max(abs(a - b) for a, b in zip(plain, losses)) < 0.005, (
+        f"{hook.__name__}: {losses} for {plain}"
+    )
     if hook is switchml.torch.fixed16_compress_hook:
-        assert others["chunks"] < 0.6 * packets["chunks"], f"half the packets: {others} for {packets}"
+        assert others["chunks"] < 0.6 * packets["chunks"], (
+            f"half the packets: {others} for {packets}"
+        )
 
 # A gradient of f64 is not compressed.
 model = DistributedDataParallel(torch.nn.Linear(1000, 1, dtype=torch.float64))

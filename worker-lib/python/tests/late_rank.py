@@ -1,6 +1,7 @@
-"""A rank of a job in which rank 1 is late, by the seconds of the first argument, where the group's timeout is that of the second.
+"""A rank of a job in which rank 1 is late.
 
-Each of them prints a line of JSON: what all_reduce gave, or else its error's text and ranks.
+Arguments: by how many seconds, and the group's timeout in seconds. Each rank prints a line of JSON:
+the result of all_reduce, or its error's text and ranks.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""A rank whose host's name is an address of the loopback interface, as Debian has it: what goes to Gloo finds its way anyhow."""
+"""A rank whose host's name resolves to the loopback interface, as on Debian. Gloo works anyway."""
 
 import socket
 

@@ -1,4 +1,4 @@
-"""A rank whose aggregator does not answer. Prints what it hears, or, where it falls back, the sum."""
+"""A rank whose aggregator does not answer. Prints the error, or the sum if it falls back."""
 
 import logging
 
@@ -13,7 +13,10 @@ except dist.DistBackendError as error:
 else:
     tensor = torch.ones(2)
     dist.all_reduce(tensor)
-    print(f"fell back: {tensor.tolist()} by {dist.get_backend()}, {dist.get_backend_config()}", flush=True)
+    print(
+        f"fell back: {tensor.tolist()} by {dist.get_backend()}, {dist.get_backend_config()}",
+        flush=True,
+    )
     group = dist.new_group()
     dist.all_reduce(tensor, group=group)
     print(f"again: {tensor.tolist()} by {dist.get_backend(group)}", flush=True)

@@ -12,14 +12,20 @@ with Communicator() as communicator:
             before = array.ctypes.data
             told = communicator.all_reduce(array)
             assert array.ctypes.data == before and told["bytes"] == array.nbytes
-            assert (array == sum(np.arange(count) % 20 + other for other in range(ranks))).all(), dtype
+            assert (array == sum(np.arange(count) % 20 + other for other in range(ranks))).all(), (
+                dtype
+            )
     handles = [communicator.all_reduce_start(np.full(1000, i, np.float32), "max") for i in range(5)]
     assert all(handle.wait()["calls"] == 1 and handle.is_done() for handle in handles)
     array = np.full(5, rank, np.int32)
     communicator.broadcast(array, ranks - 1)
     assert (array == ranks - 1).all()
     communicator.barrier()
-    for wrong, kind in ((np.zeros(3, np.int8), TypeError), (np.zeros((4, 4))[:, 1], ValueError), (b"1234", ValueError)):
+    for wrong, kind in (
+        (np.zeros(3, np.int8), TypeError),
+        (np.zeros((4, 4))[:, 1], ValueError),
+        (b"1234", ValueError),
+    ):
         try:
             communicator.all_reduce(wrong)
         except kind:
@@ -29,7 +35,10 @@ with Communicator() as communicator:
     try:
         communicator.all_reduce(np.zeros(3), "product")
     except Error as error:
-        assert str(error) == 'unknown operator "product": sum, avg, max, min, sum16 and avg16 are allowed', error
+        assert (
+            str(error)
+            == 'unknown operator "product": sum, avg, max, min, sum16 and avg16 are allowed'
+        ), error
 try:
     communicator.barrier()
 except Error as error:

@@ -1,4 +1,7 @@
-"""A rank of a DistributedDataParallel job of two buckets or more: their all-reduces run while the backward pass goes on."""
+"""A rank of a DistributedDataParallel job whose all-reduces overlap the backward pass.
+
+The model has two buckets or more.
+"""
 
 import time
 
@@ -79,6 +82,8 @@ assert issued[-1] - issued[0] > PAUSE, "the pause is between the buckets"
 Pause.seconds = 0.0
 step(late=PAUSE)
 if rank == 0:
-    assert issued[-1] < done[0], f"the pass did not go on while the first bucket waited for rank 1: {issued}, {done}"
+    assert issued[-1] < done[0], (
+        f"the pass did not go on while the first bucket waited for rank 1: {issued}, {done}"
+    )
 print("all-reduces overlap the backward pass", flush=True)
 dist.destroy_process_group()

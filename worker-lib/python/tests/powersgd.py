@@ -1,4 +1,7 @@
-"""A rank that trains with PowerSGD, whose callbacks wait for calls. Prints its losses. Arguments: the backend, and the size of buckets in MB."""
+"""A rank that trains with PowerSGD, whose callbacks wait for calls. Prints its losses.
+
+Arguments: the backend, and the size of buckets in MB.
+"""
 
 import sys
 
@@ -11,7 +14,11 @@ dist.init_process_group(sys.argv[1])
 rank = dist.get_rank()
 torch.manual_seed(1)
 model = torch.nn.Sequential(
-    torch.nn.Linear(64, 256), torch.nn.ReLU(), torch.nn.Linear(256, 256), torch.nn.ReLU(), torch.nn.Linear(256, 4)
+    torch.nn.Linear(64, 256),
+    torch.nn.ReLU(),
+    torch.nn.Linear(256, 256),
+    torch.nn.ReLU(),
+    torch.nn.Linear(256, 4),
 )
 model = DistributedDataParallel(model, bucket_cap_mb=float(sys.argv[2]))
 # Gradients as they are in the first two steps, approximated from then on.

@@ -1,7 +1,7 @@
-"""A rank that calls every public function of torch.distributed: a function that is in no table here makes it fail.
+"""A rank that calls every public function of torch.distributed.
 
-WORKS has what each does, checked by arithmetic; REFUSED the error of what cannot work, and why. Functions of `torch.distributed` that a new torch brings
-belong into one of them.
+WORKS has a check of each one by arithmetic. REFUSED has the errors of those that cannot work, and
+why. A function that is in neither, because a new torch brings it, makes the test fail.
 """
 
 import os
@@ -172,14 +172,18 @@ def scatter():
 
 def scatter_object_list():
     objects = [None]
-    dist.scatter_object_list(objects, [f"for {other}" for other in everyone] if rank == 1 else None, src=1)
+    dist.scatter_object_list(
+        objects, [f"for {other}" for other in everyone] if rank == 1 else None, src=1
+    )
     is_([f"for {rank}"], objects)
 
 
 def all_to_all():
     parts = empties()
     dist.all_to_all(parts, list(of(rank, 2 * ranks).chunk(ranks)))
-    equal(torch.cat(parts), torch.cat([of(other, 2 * ranks).chunk(ranks)[rank] for other in everyone]))
+    equal(
+        torch.cat(parts), torch.cat([of(other, 2 * ranks).chunk(ranks)[rank] for other in everyone])
+    )
 
 
 def all_to_all_single():
@@ -224,7 +228,10 @@ def isend():
 
 def batch_isend_irecv():
     tensor = empty()
-    operations = [dist.P2POp(dist.isend, of(rank), next_rank), dist.P2POp(dist.irecv, tensor, last_rank)]
+    operations = [
+        dist.P2POp(dist.isend, of(rank), next_rank),
+        dist.P2POp(dist.irecv, tensor, last_rank),
+    ]
     for work in dist.batch_isend_irecv(operations):
         work.wait()
     equal(tensor, of(last_rank))
@@ -287,13 +294,21 @@ def split_group():
     try:
         sums_in(dist.split_group(split_ranks=[[0, 2]]), [0, 2])
     except dist.DistBackendError as error:
-        is_((1, "switchml: rank 1 is in no part of the group; split_group needs it in one, new_group does not"), (rank, str(error)))
+        is_(
+            (
+                1,
+                "switchml: rank 1 is in no part of the group; split_group needs it in one, "
+                "new_group does not",
+            ),
+            (rank, str(error)),
+        )
 
 
 def get_backend_impl():
     backend = dist.get_backend_impl(device=cpu)
     is_(("switchml", rank, ranks), (backend.name(), backend.rank(), backend.size()))
-    # C++ looks for what a backend has in the class, and finds itself there if that lacks it. Whatever it is: nothing goes in a circle.
+    # C++ looks for a backend's attributes in the class, and finds itself there if they are missing.
+    # None of them may recurse for ever.
     ends = {"abort", "shutdown"}
     for name in (name for name in dir(Backend) if not name.startswith("__") and name not in ends):
         for argument in ((), (cpu,), (MINUTE,)):
@@ -345,7 +360,9 @@ def levels():
 
 def rendezvous():
     """By a scheme of one's own: a store for the ranks to meet."""
-    dist.register_rendezvous_handler("mine", lambda url, **_: iter([(dist.HashStore(), rank, ranks)]))
+    dist.register_rendezvous_handler(
+        "mine", lambda url, **_: iter([(dist.HashStore(), rank, ranks)])
+    )
     store, *place = next(dist.rendezvous("mine://here"))
     store.set("key", "value")
     is_((b"value", [rank, ranks]), (store.get("key"), place))
@@ -360,7 +377,9 @@ WORKS = {
     "get_backend": lambda: is_("switchml", dist.get_backend()),
     "get_backend_config": lambda: is_("cpu:switchml,cuda:switchml", dist.get_backend_config()),
     "get_backend_impl": get_backend_impl,
-    "get_default_backend_for_device": lambda: is_("gloo", dist.get_default_backend_for_device("cpu")),
+    "get_default_backend_for_device": lambda: is_(
+        "gloo", dist.get_default_backend_for_device("cpu")
+    ),
     "get_process_group_ranks": lambda: is_([0, 1, 2], dist.get_process_group_ranks(None)),
     "get_group_rank": lambda: is_(rank, dist.get_group_rank(dist.group.WORLD, rank)),
     "get_global_rank": lambda: is_(1, dist.get_global_rank(dist.group.WORLD, 1)),
@@ -412,13 +431,16 @@ WORKS = {
     "destroy_process_group": destroy_process_group,
 }
 
-# Calls, and their errors in one line: torch's C++ asks no backend in Python for the former two, and Gloo does not have them either; groups of fewer ranks
-# are made by `new_group`.
+# Calls, and their errors in one line. Torch's C++ never asks a backend in Python for the first two,
+# and Gloo does not have them either. `new_group` makes groups of fewer ranks.
 GATHER = "Backend switchml does not support gather_single"
 SHRINK = "Process group backend for '0' does not support shrinking operations."
 REFUSED = {
     "gather_single": (lambda: dist.gather_single(of(rank), empty(2 * ranks), dst=rank), GATHER),
-    "gather_into_tensor": (lambda: dist.gather_into_tensor(of(rank), empty(2 * ranks), dst=rank), GATHER),
+    "gather_into_tensor": (
+        lambda: dist.gather_into_tensor(of(rank), empty(2 * ranks), dst=rank),
+        GATHER,
+    ),
     "shrink_group": (lambda: dist.shrink_group([2]), SHRINK),
 }
 
@@ -428,15 +450,33 @@ if torch.__version__ < "2.15":
     REFUSED["split_group"] = (WORKS.pop("split_group"), SPLIT)
 
 # Has nothing to do with a backend: what else is in this build of torch, and its debugger.
-ELSEWHERE = {"is_mpi_available", "is_nccl_available", "is_ucc_available", "is_xccl_available", "supports_complex", "breakpoint"}
+ELSEWHERE = {
+    "is_mpi_available",
+    "is_nccl_available",
+    "is_ucc_available",
+    "is_xccl_available",
+    "supports_complex",
+    "breakpoint",
+}
 # Tried with others, and cannot be called twice.
 ELSEWHERE |= {"register_rendezvous_handler"}
 
 functions = (types.FunctionType, types.BuiltinFunctionType)
-public = {name for name in distributed_c10d.__all__ if isinstance(getattr(distributed_c10d, name), functions)}
-public |= {name for name in dir(dist) if not name.startswith("_") and isinstance(getattr(dist, name), functions)}
+public = {
+    name
+    for name in distributed_c10d.__all__
+    if isinstance(getattr(distributed_c10d, name), functions)
+}
+public |= {
+    name
+    for name in dir(dist)
+    if not name.startswith("_") and isinstance(getattr(dist, name), functions)
+}
 unknown = public - set(WORKS) - set(REFUSED) - ELSEWHERE
-assert not unknown, f"torch {torch.__version__} has functions that nobody has tried with this backend: {sorted(unknown)}"
+assert not unknown, (
+    f"torch {torch.__version__} has functions that nobody has tried with this backend: "
+    f"{sorted(unknown)}"
+)
 
 failed = []
 for name, call in WORKS.items():
@@ -455,4 +495,7 @@ for name, call in WORKS.items():
             else:
                 failed.append(f"{refused} works: WORKS is its place")
 assert not failed, failed
-print(f"all {len(public)} functions of torch {torch.__version__}: all of them work, or say why not", flush=True)
+print(
+    f"all {len(public)} functions of torch {torch.__version__}: all of them work, or say why not",
+    flush=True,
+)

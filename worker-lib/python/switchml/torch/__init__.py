@@ -2,11 +2,14 @@
 
     torch.distributed.init_process_group("switchml")
 
-all_reduce (sum, avg, max, min), broadcast and barrier run in the network; all other collectives go to a Gloo group of the same
-ranks. The aggregator's address is SWITCHML_AGGREGATOR of the group's first rank, or else MASTER_ADDR's host. A group's `timeout` is how
-long its calls wait for ranks that are late, but connected. SWITCHML_JOIN_TIMEOUT is how many seconds ranks wait for each other at the
-aggregator (60 unless set).
-SWITCHML_FALLBACK=gloo makes all ranks of a group use Gloo if any of them cannot reach the aggregator; otherwise that is an error.
+all_reduce (sum, avg, max, min), broadcast and barrier run in the network. All other collectives go
+to a Gloo group of the same ranks. The aggregator's address is SWITCHML_AGGREGATOR of the group's
+first rank, or else MASTER_ADDR's host. A group's `timeout` is how long its calls wait for ranks
+that are late but connected. SWITCHML_JOIN_TIMEOUT is how many seconds ranks wait for each other at
+the aggregator (60 unless set).
+
+SWITCHML_FALLBACK=gloo makes all ranks of a group use Gloo if any of them cannot reach the
+aggregator. Without it, that is an error.
 """
 
 from typing import Any
@@ -23,11 +26,15 @@ __all__ = ["fixed16_compress_hook", "register", "statistics"]
 
 
 def statistics(group: dist.ProcessGroup | None = None) -> dict[str, Any]:
-    """What all calls of a group took that have returned on this rank, those that went to Gloo aside; of the default group unless one is given.
+    """The statistics of a group's calls that have returned on this rank, without those by Gloo.
 
-    `bytes` of elements in `calls` calls: `chunks` packets were sent once and `resent` again. `skipped` more, of `skipped_bytes` bytes of elements, did not
-    have to be sent, because their elements are zero on all ranks. `seconds` is the sum over calls, and `late` has the seconds that ranks were
-    waited for, by rank. Raises ValueError for a group of another backend, which includes one that fell back to Gloo.
+    Without an argument, they are those of the default group. `calls` and `bytes` count calls and
+    their elements' bytes. `chunks` packets were sent once, and `resent` again. `skipped` packets,
+    with `skipped_bytes` bytes of elements, were not sent because their elements are zero on all
+    ranks. `seconds` is the sum over calls. `late` has, by rank, how many seconds that rank was
+    waited for.
+
+    Raises ValueError for a group of another backend; one that fell back to Gloo is one.
     """
     backend = group_of(group)
     if backend is None:

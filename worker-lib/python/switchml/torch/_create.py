@@ -25,15 +25,22 @@ OLDEST = "2.14"
 def create(options: Any, _backend_options: Any) -> Backend:
     """The process group that torch asks for."""
     if torch.__version__ < OLDEST:
-        raise RuntimeError(f"torch {torch.__version__} cannot have a backend in Python; {NAME} needs torch {OLDEST} or newer")
+        raise RuntimeError(
+            f"torch {torch.__version__} cannot have a backend in Python; {NAME} needs torch "
+            f"{OLDEST} or newer"
+        )
     see_through_holders()
     record_what_groups_have()
     return _make(options.store, options.group_rank, options.group_size, options.timeout)
 
 
 def _make(parent: dist.Store, rank: int, size: int, timeout: timedelta) -> Backend:
-    """A group whose ranks meet in a store: in the network, or with Gloo alone where that is allowed and necessary."""
-    # A group that was destroyed leaves its keys to the next one of its name; all ranks have counted as many.
+    """A group whose ranks meet in a store.
+
+    It is one in the network, or one of Gloo's where that is allowed and necessary.
+    """
+    # A destroyed group leaves its keys behind. The next group of that name needs others, and all
+    # ranks have counted the same number of attempts.
     attempt = parent.add(f"attempts/{rank}", 1)
     store = dist.PrefixStore(f"{NAME}/{attempt}", parent)
     fallback = os.environ.get("SWITCHML_FALLBACK", "")
@@ -45,7 +52,9 @@ def _make(parent: dist.Store, rank: int, size: int, timeout: timedelta) -> Backe
     try:
         communicator = _connect(aggregator, job, rank, size, timeout)
     except Error as error:
-        told = f"{error} ({known_by})" if str(error).startswith(("aggregator ", "no aggregator ")) else str(error)
+        told = str(error)
+        if told.startswith(("aggregator ", "no aggregator ")):
+            told += f" ({known_by})"
         if not fallback:
             raise backend_error(Error(told, error.ranks)) from None
         failure = told
@@ -56,47 +65,69 @@ def _make(parent: dist.Store, rank: int, size: int, timeout: timedelta) -> Backe
         return Group(communicator, gloo, timeout, _make)
     if communicator is not None:
         communicator.close()
-    log.warning("%s: all ranks use Gloo, because of rank %s", NAME, "; rank ".join(f"{r}: {why}" for r, why in reasons.items()))
+    log.warning(
+        "%s: all ranks use Gloo, because of rank %s",
+        NAME,
+        "; rank ".join(f"{r}: {why}" for r, why in reasons.items()),
+    )
     return gloo
 
 
 @functools.cache
 def record_what_groups_have() -> None:
-    """Has torch call a group that fell back Gloo's: it records what was asked for, after `create` has returned, and knows no better."""
+    """Makes torch record a group that fell back as one of Gloo's.
+
+    Otherwise it records the backend that was asked for, once `create` has returned.
+    """
     record = distributed_c10d._register_pg_in_world
 
     def corrected(group: dist.ProcessGroup, **named: Any) -> None:
         if NAME in named["backend_name"] and group_of(group) is None:
-            named.update((key, named[key].replace(NAME, "gloo")) for key in ("backend_name", "backend_config"))
+            named.update(
+                (key, named[key].replace(NAME, "gloo"))
+                for key in ("backend_name", "backend_config")
+            )
         record(group, **named)
 
     distributed_c10d._register_pg_in_world = corrected
 
 
 def _failures(store: Any, rank: int, size: int, failure: str) -> dict[int, str]:
-    """Why ranks could not connect, by rank; each tells the others of its own failure."""
+    """Why ranks could not connect, by rank. Each rank tells the others of its own failure."""
     store.set(f"failure/{rank}", failure)
     failures = [store.get(f"failure/{other}").decode() for other in range(size)]
     return {other: reason for other, reason in enumerate(failures) if reason}
 
 
 def _meet(store: Any, rank: int, size: int) -> tuple[str, str, str]:
-    """What the first rank says if this one has no word of its own: where the aggregator is, host or host:port; how that is known, for people; the job."""
+    """The aggregator (host or host:port), how it is known (for messages), and the job's name.
+
+    What the environment of this rank does not say is taken from the first rank.
+    """
     given = os.environ.get("SWITCHML_AGGREGATOR", "")
     if rank == 0:
         store.set("aggregator", given)
         store.set("master", os.environ.get("MASTER_ADDR", ""))
         store.set("job", f"torch-{uuid.uuid4()}")
     aggregator, master, job = (store.get(key).decode() for key in ("aggregator", "master", "job"))
-    # The store is in the first rank's process, which may end at once: not before all others have read.
+    # The store is in the first rank's process, which must not end before all others have read.
     if store.add("have read", 1) == size:
         store.set("all have read", "")
     if rank == 0:
         store.get("all have read")
     if aggregator := given or aggregator:
-        return aggregator, f"SWITCHML_AGGREGATOR is {aggregator!r}; host and host:port are allowed", job
+        return (
+            aggregator,
+            f"SWITCHML_AGGREGATOR is {aggregator!r}; host and host:port are allowed",
+            job,
+        )
     tried = "so that MASTER_ADDR's host was tried" if master else "and neither is MASTER_ADDR"
-    return master, f"SWITCHML_AGGREGATOR is not set, {tried}; set it to the aggregator's host or host:port, or SWITCHML_FALLBACK=gloo", job
+    return (
+        master,
+        f"SWITCHML_AGGREGATOR is not set, {tried}; set it to the aggregator's host or host:port, "
+        "or SWITCHML_FALLBACK=gloo",
+        job,
+    )
 
 
 def _connect(aggregator: str, job: str, rank: int, size: int, timeout: timedelta) -> Communicator:

@@ -1,4 +1,4 @@
-"""Gloo, for what the network does not do."""
+"""Gloo, for collectives that do not run in the network."""
 
 import os
 import socket
@@ -8,9 +8,16 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import Backend
 
 
-def gloo_group(store: dist.Store, rank: int, size: int, timeout: timedelta, aggregator: str) -> Backend:
-    """A group of Gloo's on the interface that GLOO_SOCKET_IFNAME names, or else on that which leads to the aggregator."""
-    address = None if os.environ.get("GLOO_SOCKET_IFNAME") else _address_towards(aggregator, os.environ.get("MASTER_ADDR", ""))
+def gloo_group(
+    store: dist.Store, rank: int, size: int, timeout: timedelta, aggregator: str
+) -> Backend:
+    """A Gloo group on the interface that GLOO_SOCKET_IFNAME names.
+
+    If that is not set, it is on the interface that leads to the aggregator.
+    """
+    address = None
+    if not os.environ.get("GLOO_SOCKET_IFNAME"):
+        address = _address_towards(aggregator, os.environ.get("MASTER_ADDR", ""))
     if address is None:
         return dist.ProcessGroupGloo(store, rank, size, timeout)
     options = dist.ProcessGroupGloo._Options()
@@ -21,7 +28,10 @@ def gloo_group(store: dist.Store, rank: int, size: int, timeout: timedelta, aggr
 
 
 def _address_towards(*places: str) -> str | None:
-    """This host's address on the way to the first of the places, host or host:port, that is not on the loopback interface."""
+    """This host's address on the route to the first of the places (host or host:port).
+
+    Addresses of the loopback interface do not count.
+    """
     for place in places:
         try:
             found = socket.getaddrinfo(_host_of(place), 9, type=socket.SOCK_DGRAM) if place else []

@@ -23,14 +23,19 @@ log = logging.getLogger("switchml.torch")
 # Makes a group of ranks that meet in a store: rank, number of ranks, and timeout.
 Make = Callable[[dist.Store, int, int, timedelta], Backend]
 
-_OPS = {dist.ReduceOp.SUM: "sum", dist.ReduceOp.AVG: "avg", dist.ReduceOp.MAX: "max", dist.ReduceOp.MIN: "min"}
+_OPS = {
+    dist.ReduceOp.SUM: "sum",
+    dist.ReduceOp.AVG: "avg",
+    dist.ReduceOp.MAX: "max",
+    dist.ReduceOp.MIN: "min",
+}
 _FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
 
 class Group(Backend):
     """A process group: a job at the aggregator, and Gloo for what that does not do."""
 
-    # Torch's C++ looks up here what a backend can do, and asks itself in a circle where it finds nothing.
+    # Torch's C++ looks up here what a backend can do. Where it finds nothing, it recurses for ever.
     supports_splitting = True
     supports_coalescing = False
     supports_shrinking = False
@@ -39,7 +44,9 @@ class Group(Backend):
     supports_time_estimate = False
     _supports_time_estimate = False
 
-    def __init__(self, communicator: Communicator, gloo: Backend, timeout: timedelta, make: Make) -> None:
+    def __init__(
+        self, communicator: Communicator, gloo: Backend, timeout: timedelta, make: Make
+    ) -> None:
         super().__init__(communicator.rank, communicator.world_size)
         self._communicator = communicator
         # With more methods than torch's types know.
@@ -50,10 +57,12 @@ class Group(Backend):
         self._parts: dict[str, Backend] = {}
         # Waits for calls in flight.
         self._completions = CallThread("completions")
-        # From the first tensor of a GPU on: makes calls whose elements have to be waited for, and all others, for their order counts.
+        # Exists from the first GPU tensor on. It makes the calls whose elements must first arrive
+        # from the GPU, and then all others too, because their order counts.
         self._calls: CallThread | None = None
         self._delegated: set[str] = set()
-        # Calls so far in which all ranks take part. With TORCH_DISTRIBUTED_DEBUG=DETAIL torch compares them.
+        # Calls so far in which all ranks take part. With TORCH_DISTRIBUTED_DEBUG=DETAIL torch
+        # compares them between ranks.
         self._sequence = 0
         # The last call that was not made in a callback.
         self._outside: weakref.ref[CallWork] | None = None
@@ -61,7 +70,7 @@ class Group(Backend):
         # Callbacks make calls, too, on threads of their own.
         self._lock = threading.Lock()
         self._closed = False
-        # A thread that comes back from a wait must still find the interpreter.
+        # A thread that returns from a wait needs the interpreter.
         atexit.register(self.shutdown)
 
     def name(self) -> str:
@@ -100,11 +109,18 @@ class Group(Backend):
     def split(self, store: dist.Store, ranks: list[int], options: Backend.Options) -> Backend:
         """A group of some of the ranks, all of which call this."""
         if self.rank() not in ranks:
-            # Torch's C++ crashes where it is told that there is none.
-            raise backend_error(Error(f"rank {self.rank()} is in no part of the group; split_group needs it in one, new_group does not"))
+            # Torch's C++ crashes if it gets None.
+            raise backend_error(
+                Error(
+                    f"rank {self.rank()} is in no part of the group; split_group needs it in one, "
+                    "new_group does not"
+                )
+            )
         name = options.group_name
         if name not in self._parts:
-            self._parts[name] = self._make(store, ranks.index(self.rank()), len(ranks), options._timeout)
+            self._parts[name] = self._make(
+                store, ranks.index(self.rank()), len(ranks), options._timeout
+            )
         return self._parts[name]
 
     def perform_nocolor_split(self, _device: torch.device) -> None:
@@ -136,12 +152,18 @@ class Group(Backend):
 
     abort = shutdown
 
-    def _start(self, tensors: list[torch.Tensor], start: Callable[[torch.Tensor], tuple[Handle, Callable[[], None]]]) -> Work:
+    def _start(
+        self,
+        tensors: list[torch.Tensor],
+        start: Callable[[torch.Tensor], tuple[Handle, Callable[[], None]]],
+    ) -> Work:
         self._sequence += 1
         work = CallWork(tensors)
         self._watch_order(work)
-        staged = {place: Staged(tensor) for place, tensor in enumerate(tensors) if tensor.device.type in STREAMS}
-        there = [staged[place].host if place in staged else tensor for place, tensor in enumerate(tensors)]
+        staged = {
+            i: Staged(tensor) for i, tensor in enumerate(tensors) if tensor.device.type in STREAMS
+        }
+        there = [staged[i].host if i in staged else tensor for i, tensor in enumerate(tensors)]
 
         def call() -> None:
             for copy in staged.values():
@@ -171,7 +193,7 @@ class Group(Backend):
         return work
 
     def _watch_order(self, work: CallWork) -> None:
-        """Warns, once, where calls come in an order that may be by chance, and another one on other ranks."""
+        """Warns, once, of calls whose order may be chance, and may differ on other ranks."""
         if not CALLBACKS.run_here():
             self._outside = weakref.ref(work)
             return
@@ -179,8 +201,9 @@ class Group(Backend):
         if not self._warned and outside is not None and not outside.is_completed():
             self._warned = True
             log.warning(
-                "%s: a callback makes a call while one is in flight that was made elsewhere; sums are wrong unless that is so on all ranks "
-                "(with PowerSGD: make bucket_cap_mb larger than the model)",
+                "%s: a callback makes a call while one is in flight that was made elsewhere; sums "
+                "are wrong unless that is so on all ranks (with PowerSGD: make bucket_cap_mb "
+                "larger than the model)",
                 NAME,
             )
 
@@ -205,12 +228,16 @@ class Group(Backend):
         words = torch.zeros(size + 3 & ~3, dtype=torch.uint8)
         words[:size] = there.contiguous().view(-1).view(torch.uint8)
         handle = self._communicator.broadcast_start(words.view(torch.int32), root)
-        return handle, lambda: _overwrite(tensor, words[:size].view(tensor.dtype).view(tensor.shape))
+        return handle, lambda: _overwrite(
+            tensor, words[:size].view(tensor.dtype).view(tensor.shape)
+        )
 
     def _delegate(self, name: str, *arguments: Any, **named: Any) -> Work:
         self._note(name)
         self._sequence += name not in ("send", "recv", "recv_anysource")
-        return GlooWork(getattr(self._gloo, name)(*arguments, **named), list(_tensors_in(arguments)))
+        return GlooWork(
+            getattr(self._gloo, name)(*arguments, **named), list(_tensors_in(arguments))
+        )
 
     def _note(self, name: str) -> None:
         if name not in self._delegated:
@@ -271,7 +298,8 @@ def _within_wrapper(backend: Backend) -> Backend:
 def _in_words(statistics: dict[str, Any]) -> str:
     megabytes, skipped = statistics["bytes"] / 1e6, statistics["skipped_bytes"] / 1e6
     return (
-        f"{statistics['calls']} calls of {megabytes:.1f} MB in {statistics['chunks']} packets, {statistics['resent']} of them sent again; "
+        f"{statistics['calls']} calls of {megabytes:.1f} MB in {statistics['chunks']} packets, "
+        f"{statistics['resent']} of them sent again; "
         f"{skipped:.1f} MB in {statistics['skipped']} packets were zero and not sent"
     )
 

@@ -1,4 +1,7 @@
-"""Hooks for DistributedDataParallel. No `annotations` from `__future__`: it looks at those of hooks."""
+"""Hooks for DistributedDataParallel.
+
+This module does not import `annotations` from `__future__`, because torch reads those of hooks.
+"""
 
 import torch
 import torch.distributed as dist
@@ -6,14 +9,18 @@ import torch.distributed as dist
 from ._group import group_of
 
 
-def fixed16_compress_hook(group: dist.ProcessGroup | None, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-    """A hook for DistributedDataParallel that averages gradients in fixed point of 16 bits, for half of the packets.
+def fixed16_compress_hook(
+    group: dist.ProcessGroup | None, bucket: dist.GradBucket
+) -> torch.futures.Future[torch.Tensor]:
+    """Averages gradients in fixed point of 16 bits, for half of the packets.
 
         model.register_comm_hook(None, switchml.torch.fixed16_compress_hook)
 
-    Each packet's worth of elements (about 700) has a binary point in common, and each element 15 bits and a sign, less log2 of the number of ranks. So an average is off
-    by at most 2^-14 times the largest of the packet's elements with 2 ranks, 2^-13 with 4, 2^-12 with 8. Results have the same bits on all ranks. Gradients of f64 are averaged as they are, as are
-    those in groups of other backends, which includes one that fell back to Gloo.
+    The elements of a packet (about 700) share a binary point. Each has 15 bits and a sign, less
+    log2 of the number of ranks. So an average is off by at most 2^-14 times the largest of the
+    packet's elements with 2 ranks, 2^-13 with 4, 2^-12 with 8. Results have the same bits on all
+    ranks. Gradients of f64 are averaged as they are. So are those in groups of other backends; a
+    group that fell back to Gloo is one.
     """
     backend, gradients = group_of(group), bucket.buffer()
     if backend is None or gradients.dtype not in (torch.float32, torch.float16, torch.bfloat16):

@@ -12,8 +12,9 @@ STREAMS: dict[str, ModuleType | Any] = {"cuda": torch.cuda}
 class Staged:
     """A tensor of a GPU and its copy in pinned memory.
 
-    Both ways are on streams of their own, so that neither holds up what the caller computes. The first one begins when all is done that the caller's stream
-    had to do when it made the call; nothing blocks until `arrived`.
+    Both copies have streams of their own, so that neither holds up what the caller computes. The
+    first copy begins when the caller's stream has done all that it had to do at the time of the
+    call. Nothing blocks until `arrived`.
     """
 
     def __init__(self, tensor: torch.Tensor) -> None:
@@ -35,7 +36,7 @@ class Staged:
         self._event.synchronize()
 
     def give_back(self) -> None:
-        """Copies the elements to the GPU, and waits until they are there: any stream may use them then."""
+        """Copies the elements to the GPU, and waits until any stream may use them there."""
         streams = STREAMS[self._device.type]
         stream = streams.Stream(self._device)
         with streams.stream(stream):

@@ -1,4 +1,7 @@
-"""Threads that wait for calls, and threads that run what users attach to futures; never the same ones."""
+"""Threads that wait for calls, and threads that run what users attach to futures.
+
+They are never the same ones.
+"""
 
 import atexit
 import queue
@@ -13,10 +16,12 @@ NAME = "switchml"
 
 
 class CallThread:
-    """A thread that runs what it is given, in order. What fails is told to the function given with it."""
+    """A thread that runs functions in order. An exception goes to the function given with each."""
 
     def __init__(self, name: str) -> None:
-        self._todo: queue.SimpleQueue[tuple[Callable[[], None], Callable[[Exception], None]] | None] = queue.SimpleQueue()
+        self._todo: queue.SimpleQueue[
+            tuple[Callable[[], None], Callable[[Exception], None]] | None
+        ] = queue.SimpleQueue()
         self._closed = False
         # Nothing may come to the queue behind its end.
         self._lock = threading.Lock()
@@ -48,14 +53,15 @@ class CallThread:
 
 
 class CallbackThreads:
-    """Runs callbacks: each starts when the one before is over, as on one thread, so that they see the order of calls.
+    """Runs callbacks in the order of calls: each starts when the one before it is over.
 
-    But a callback may wait for what a later one does, and no one can tell. So where one takes longer than PATIENCE, another thread goes on behind it.
+    A callback may wait for what a later one does, which nobody can know beforehand. So when one
+    takes longer than PATIENCE, another thread goes on with the next.
     """
 
-    # Seconds. Few callbacks take so long, and those that wait for a call wait longer than this anyway.
+    # Seconds. Few callbacks take this long, and those that wait for a call wait longer anyway.
     PATIENCE = 0.001
-    # Threads that have nothing to do: one takes the next callback, and one looks how long that takes.
+    # Idle threads: one takes the next callback, and one looks how long that takes.
     IDLE = 2
 
     def __init__(self) -> None:
@@ -67,12 +73,12 @@ class CallbackThreads:
         self._threads: set[threading.Thread] = set()
         self._idle = 0
         self._closed = False
-        # A thread that comes back from a wait must still find the interpreter. Groups, which end what callbacks wait for, close before: they are
-        # younger.
+        # A thread that returns from a wait needs the interpreter. Groups are closed before this
+        # is, because they are registered later; that ends what callbacks wait for.
         atexit.register(self._close)
 
     def add(self, run: Callable[[], None]) -> None:
-        """Has it run, soon, on another thread."""
+        """Runs it soon, on another thread."""
         with self._changed:
             self._todo.append(run)
             if not self._threads:

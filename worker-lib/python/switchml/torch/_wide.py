@@ -1,6 +1,7 @@
 """Elements of 64 bits by way of numbers of 32 bits, which is what the network adds and compares.
 
-Each function starts a reduction, and returns what is in flight and what gives the result once that is here.
+Each function starts a reduction. It returns the call in flight, and a function that gives the
+result once that call is over.
 """
 
 from typing import Callable
@@ -16,7 +17,10 @@ _NAN = 2**63 - 1
 
 
 def sum_of_integers(communicator: Communicator, tensor: torch.Tensor) -> Started:
-    """Sums of int64, modulo 2^64: each as four digits of 16 bits in elements of 32, which 64 ranks cannot overflow."""
+    """Sums of int64, modulo 2^64.
+
+    Each is four digits of 16 bits in elements of 32 bits, which 64 ranks cannot overflow.
+    """
     there = torch.stack([(tensor >> shift & 0xFFFF).to(torch.int32) for shift in (0, 16, 32, 48)])
     handle = communicator.all_reduce_start(there, "sum")
 
@@ -28,8 +32,11 @@ def sum_of_integers(communicator: Communicator, tensor: torch.Tensor) -> Started
 
 
 def extremum(communicator: Communicator, tensor: torch.Tensor, op: str) -> Started:
-    """Extrema of int64 and f64: of the upper words first, which is waited for, as the order of calls must be that of all ranks; then of the lower
-    words of those ranks whose upper words are the largest.
+    """Extrema of int64 and f64.
+
+    First come those of the upper words. This call is waited for, because all ranks must make calls
+    in the same order. Then come those of the lower words, of the ranks whose upper words are the
+    largest.
     """
     keys = _keys(tensor, op)
     high = (keys >> 32).to(torch.int32)
@@ -43,7 +50,10 @@ def extremum(communicator: Communicator, tensor: torch.Tensor, op: str) -> Start
 
 
 def _keys(tensor: torch.Tensor, op: str) -> torch.Tensor:
-    """Contiguous int64 of which the largest stands for the extremum. -0.0 is less than 0.0, and a NaN wins, as in the network for other floats."""
+    """Contiguous int64 of which the largest stands for the extremum.
+
+    -0.0 is less than 0.0, and a NaN wins, as for floats of 32 bits in the network.
+    """
     words = tensor.contiguous().view(torch.int64)
     if tensor.dtype == torch.float64:
         # A negative float's magnitude falls as its integer rises: invert all but the sign.

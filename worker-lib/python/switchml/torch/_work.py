@@ -11,8 +11,15 @@ from torch._C._distributed_c10d import Work
 
 from ._threads import CALLBACKS, NAME
 
-# What torch's holder of a Python Work answers itself, wrongly, in place of the Work that it holds.
-_NOT_FORWARDED = ("is_completed", "is_success", "exception", "result", "source_rank", "_source_rank")
+# What torch's holder of a Python Work answers by itself, and wrongly.
+_NOT_FORWARDED = (
+    "is_completed",
+    "is_success",
+    "exception",
+    "result",
+    "source_rank",
+    "_source_rank",
+)
 
 
 class _Asker(threading.local):
@@ -26,7 +33,10 @@ _asker = _Asker()
 
 
 class HeldWork(Work):
-    """A Work of Python's. Torch's C++ gives users a holder of it, which forwards nothing but `wait` and `get_future`."""
+    """A Work in Python.
+
+    Torch's C++ gives users a holder of it, which forwards only `wait` and `get_future`.
+    """
 
     def get_future(self) -> torch.futures.Future[Any]:
         if _asker.asks:
@@ -35,13 +45,16 @@ class HeldWork(Work):
         return self.future()
 
     def future(self) -> torch.futures.Future[Any]:
-        """What users get. Their callbacks must not run on a thread that calls need for their completion."""
+        """The future for users.
+
+        Their callbacks must not run on a thread that calls need for their completion.
+        """
         raise NotImplementedError
 
 
 @functools.cache
 def see_through_holders() -> None:
-    """Has torch's works answer what they are asked from what they hold, if they hold a `HeldWork`. Other works answer as ever."""
+    """Makes torch's holders of a `HeldWork` ask it. Other works answer as before."""
     for name in _NOT_FORWARDED:
         setattr(Work, name, _forwarding(name, getattr(Work, name)))
 
@@ -78,7 +91,8 @@ class CallWork(HeldWork):
         self._over = threading.Event()
         self._error: Exception | None = None
         self._finished: torch.futures.Future[None] = torch.futures.Future(devices=_gpus_of(tensors))
-        # An exception that a callback raises is one for C++, too, where DDP waits; `set_exception` makes one for Python alone, and DDP crash.
+        # An exception raised in a callback also reaches C++, where DDP waits. One by
+        # `set_exception` reaches Python only, and makes DDP crash.
         self._future = self._finished.then(self._result)
         # Whether anybody may have attached callbacks to it.
         self._shared = False
@@ -104,7 +118,7 @@ class CallWork(HeldWork):
         return self._tensors
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        # The communicator's own deadline ends every call. Torch passes 0 or less where no time is given.
+        # The communicator's own deadline ends every call. Torch passes 0 or less for no limit.
         limit = timeout.total_seconds() if timeout and timeout > timedelta() else None
         if not self._over.wait(limit):
             raise dist.DistBackendError(f"{NAME}: not done after {limit} s")

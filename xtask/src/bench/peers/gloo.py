@@ -1,4 +1,6 @@
-"""One rank of the benchmark with Gloo, by torch.distributed. What it is told and what it prints: xtask/src/bench/team.rs.
+"""One rank of the benchmark with Gloo, by torch.distributed.
+
+xtask/src/bench/team.rs says what it is told, and what it prints.
 
 Arguments: rank, number of ranks, file of the rendezvous, file of commands.
 """
@@ -18,7 +20,7 @@ def pattern(rank, count):
 
 
 def machine_ticks():
-    """Ticks that the machine's processors were not ours (idle, waiting, stolen), and ticks in softirq."""
+    """Ticks in which the processors were not ours (idle, waiting, stolen), and those in softirq."""
     with open("/proc/stat") as stat:
         fields = [int(field) for field in stat.readline().split()[1:]]
     return fields[3] + fields[4] + fields[7], fields[6]
@@ -44,7 +46,9 @@ def measure(rank, ranks, copies, count, warmup, iters):
     seconds = time.perf_counter() - begin
     cpu, ticks_after = time.process_time() - cpu, machine_ticks()
     last = warmup + iters - 1
-    expected = sum(pattern(other, count) for other in range(ranks)) * float(ranks) ** (last // copies)
+    expected = sum(pattern(other, count) for other in range(ranks)) * float(ranks) ** (
+        last // copies
+    )
     return {
         "wrong": int(agree(float((tensors[last % copies] != expected).sum()), dist.ReduceOp.SUM)),
         "seconds": agree(seconds, dist.ReduceOp.MAX),
