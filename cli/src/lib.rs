@@ -1,5 +1,5 @@
-//! What the command lines of all programs have in common: wrong arguments are told in one line, and
-//! a reader that has gone away is no failure.
+//! What the command lines of all programs have in common: an error about arguments is one line, and
+//! the program goes on when nobody reads its output any more.
 
 #![forbid(unsafe_code)]
 
@@ -10,18 +10,17 @@ use std::io::Write;
 
 use clap::{ArgMatches, Command, Parser};
 
-/// The program's arguments. Ends the process where they ask for help or the version, and where they
-/// are wrong: with one line on standard error, and exit code 2.
+/// The program's arguments. Ends the process if they ask for help or the version, and if they are
+/// wrong, with one line on standard error and exit code 2.
 pub fn parse<C: Parser>() -> C {
     parse_from(std::env::args_os()).unwrap_or_else(|error| end(&error)).0
 }
 
-/// These arguments, the first being the program's name, and what clap knows of where they come
-/// from.
+/// These arguments, of which the first is the program's name, and where clap took each from.
 ///
 /// # Errors
 ///
-/// What clap has against them.
+/// What clap finds wrong with them.
 pub fn parse_from<C: Parser>(
     arguments: impl IntoIterator<Item: Into<std::ffi::OsString> + Clone>,
 ) -> Result<(C, ArgMatches), clap::Error> {
@@ -39,11 +38,10 @@ pub fn end(error: &clap::Error) -> ! {
     std::process::exit(error.exit_code());
 }
 
-/// What clap spreads over lines: the complaint, with what is allowed and clap's tip, without the
-/// reminder of the usage.
+/// Clap's message in one line: the complaint, what is allowed, and clap's tip, without the usage.
 pub fn one_line(error: &clap::Error) -> String {
     let text = error.to_string();
-    // From the end: there may be anything in a value, which comes first.
+    // From the end, because a value, which comes first, may contain anything.
     let end = |text: &str, mark| text.rfind(mark).unwrap_or(text.len());
     let complaint = &text[..end(&text, "\n\nFor more information")];
     let complaint = &complaint[..end(complaint, "\n\nUsage: ")];
@@ -51,12 +49,12 @@ pub fn one_line(error: &clap::Error) -> String {
     format!("{} (see --help)", words.join(" "))
 }
 
-/// A command that is missing is a wrong argument like others, not a reason to print a page.
+/// Makes a missing command an error like others, where clap would print the help.
 fn without_pages(command: Command) -> Command {
     command.arg_required_else_help(false).mut_subcommands(without_pages)
 }
 
-/// Prints a line on standard output. If nobody reads that any more, what the program does goes on.
+/// Prints a line on standard output. If nobody reads that any more, the program goes on.
 pub fn say(line: impl Display) {
     let _ = writeln!(std::io::stdout(), "{line}");
 }

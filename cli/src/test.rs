@@ -1,4 +1,4 @@
-//! For the tests of each program: whatever clap knows of its arguments, wrong ones are told in one
+//! For the tests of each program: every wrong argument that clap can know of gives an error of one
 //! line.
 
 use clap::{Arg, Command, CommandFactory, Parser};

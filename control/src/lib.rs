@@ -7,7 +7,8 @@ mod rank_list;
 
 pub use rank_list::rank_list;
 
-/// Most data threads of a rank, and so shards of a job: at 14 Gb/s each, more than a link of 100 Gb/s needs.
+/// The most data threads of a rank, and so shards of a job: at 14 Gb/s each, more than a link of
+/// 100 Gb/s needs.
 pub const MAX_DATA_THREADS: u32 = 8;
 
 /// Most calls in flight that a rank reports; more say nothing new.

@@ -134,7 +134,7 @@ impl Aggregator {
         &mut self.process
     }
 
-    /// Ends it in good order.
+    /// Ends it cleanly.
     ///
     /// # Errors
     ///

@@ -112,7 +112,8 @@ mod tests {
             missing,
             format!(
                 "{}/switchml-worker does not exist; build it: \
-                 cargo build --release -p switchml-userspace -p switchml-worker-cli -p switchml-impairment",
+                 cargo build --release -p switchml-userspace \
+                 -p switchml-worker-cli -p switchml-impairment",
                 folder.display()
             )
         );

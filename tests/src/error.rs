@@ -20,7 +20,8 @@ pub enum Error {
 
     /// The kernel refused something that a rack needs.
     #[error(
-        "cannot {what}: {source}; a rack needs root (CAP_SYS_ADMIN, CAP_NET_ADMIN, CAP_BPF) and Linux 5.9 or later"
+        "cannot {what}: {source}; a rack needs root (CAP_SYS_ADMIN, CAP_NET_ADMIN, CAP_BPF) and \
+         Linux 5.9 or later"
     )]
     Kernel {
         /// What was tried.
@@ -91,11 +92,18 @@ pub enum Error {
     },
 
     /// A binary that the rack runs is not built.
-    #[error("{} does not exist; build it: cargo build --release -p switchml-userspace -p switchml-worker-cli -p switchml-impairment", .0.display())]
+    #[error(
+        "{} does not exist; build it: cargo build --release -p switchml-userspace \
+         -p switchml-worker-cli -p switchml-impairment",
+        .0.display()
+    )]
     NotBuilt(PathBuf),
 
     /// Torchrun is not where the interpreter is.
-    #[error("{} does not exist; torchrun comes with torch: `pip install torch` in that environment", .0.display())]
+    #[error(
+        "{} does not exist; torchrun comes with torch: `pip install torch` in that environment",
+        .0.display()
+    )]
     NoTorchrun(PathBuf),
 
     /// A script failed that torchrun ran: the ranks, and what they said last.
@@ -108,8 +116,8 @@ pub enum Error {
 
     /// What [`Mode::Bmv2`](crate::Mode::Bmv2) needs is not installed.
     #[error(
-        "{0}; bmv2 needs simple_switch of https://github.com/p4lang/behavioral-model, built with Thrift and nanomsg, \
-         and p4c-bm2-ss of https://github.com/p4lang/p4c"
+        "{0}; bmv2 needs simple_switch of https://github.com/p4lang/behavioral-model, built with \
+         Thrift and nanomsg, and p4c-bm2-ss of https://github.com/p4lang/p4c"
     )]
     NoSimpleSwitch(String),
 

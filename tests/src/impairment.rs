@@ -104,7 +104,7 @@ impl Impairment {
     ///
     /// # Errors
     ///
-    /// [`Error::Ended`] when it did not end in good order, with its last lines.
+    /// [`Error::Ended`] when it did not end cleanly, with its last lines.
     pub fn stop(mut self) -> Result<Vec<[FaultCounts; 2]>, Error> {
         let status = self.process.terminate(STOP_TIMEOUT)?;
         let output = self.process.stdout();

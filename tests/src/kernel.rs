@@ -21,13 +21,13 @@ pub fn enter_new_namespace() -> io::Result<()> {
     Ok(())
 }
 
-/// Has the kernel kill the command's process when the thread that starts it ends, however that
+/// Makes the kernel kill the command's process when the thread that starts it ends, however that
 /// comes about.
 pub fn die_with_parent(command: &mut Command) {
     let parent = getpid();
     let ask = move || {
         set_parent_process_death_signal(Some(Signal::KILL))?;
-        // The parent may have died just before; then nobody would tell us any more.
+        // The parent may have died just before; then the signal would never come.
         if getppid() == Some(parent) { Ok(()) } else { Err(io::ErrorKind::NotConnected.into()) }
     };
     // SAFETY: between fork and exec `ask` makes two system calls; it takes no lock and does not

@@ -14,7 +14,7 @@ pub enum Stream {
     Stderr,
 }
 
-/// Filled by a thread per stream, read by whoever waits for a line.
+/// Filled by a thread per stream, read by those that wait for a line.
 #[derive(Default)]
 pub struct Output {
     log: Mutex<Log>,

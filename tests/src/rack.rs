@@ -223,7 +223,7 @@ fn new_worker(
         join(port, eth0, mtu)?;
     }
     match mode {
-        // Nobody but `simple_switch` answers there: the kernel would answer ARP for the
+        // Only `simple_switch` answers there: the kernel would answer ARP for the
         // aggregator's address.
         Mode::Bmv2 => switch.tool("ip", &format!("link set p{rank} arp off up"))?,
         _ => switch.tool("ip", &format!("link set p{rank} master br0 up"))?,
@@ -255,7 +255,13 @@ fn join(
 ) -> Result<(), Error> {
     let ((namespace, name, mac), (peer_namespace, peer_name, peer_mac)) = (end, peer);
     let path = peer_namespace.path();
-    namespace.tool("ip", &format!("link add {name} address {mac} mtu {mtu} type veth peer name {peer_name} address {peer_mac} mtu {mtu} netns {path}"))
+    namespace.tool(
+        "ip",
+        &format!(
+            "link add {name} address {mac} mtu {mtu} type veth \
+             peer name {peer_name} address {peer_mac} mtu {mtu} netns {path}"
+        ),
+    )
 }
 
 /// Attaches the passing program to an end of a link, without which veth drops what XDP sends to it.

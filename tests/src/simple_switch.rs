@@ -53,7 +53,7 @@ impl SimpleSwitch {
             command.args(["-i", &format!("{port}@{interface}")]);
         }
         command.args(["--thrift-port", &Self::THRIFT.port().to_string()]);
-        // By default it is a file in /tmp, which nobody removes.
+        // By default it is a file in /tmp, which nothing removes.
         command.args(["--notifications-addr", "tcp://127.0.0.1:9091"]);
         command.args(["--log-console", "--log-level", "info"]).arg(&program.0);
         let mut process = namespace.spawn(SWITCH, command)?;

@@ -127,7 +127,8 @@ impl Training {
                 let pairs = rank.parameters.iter().zip(&first.parameters);
                 let same = pairs.take_while(|(mine, first)| mine == first).count();
                 return Err(Error::Training(format!(
-                    "rank {number}'s parameters differ from rank 0's, first in its digest number {}",
+                    "rank {number}'s parameters differ from rank 0's, first in its digest number \
+                     {}",
                     same + 1
                 )));
             }
@@ -217,7 +218,9 @@ fn last_lines_of_script(stderr: &str) -> String {
 mod tests {
     use super::*;
 
-    const GOOD: &str = "{\"loss\": 2.0, \"seconds\": 0.5, \"parameters\": \"a\"}\n{\"loss\": 1.0, \"seconds\": 0.25, \"parameters\": \"b\"}\n{\"accuracy\": 0.75}\n";
+    const GOOD: &str = "{\"loss\": 2.0, \"seconds\": 0.5, \"parameters\": \"a\"}\n\
+                        {\"loss\": 1.0, \"seconds\": 0.25, \"parameters\": \"b\"}\n\
+                        {\"accuracy\": 0.75}\n";
 
     #[test]
     fn losses_are_means_and_times_the_slowest() {
@@ -252,7 +255,9 @@ mod tests {
 
     #[test]
     fn the_scripts_last_lines_are_those_before_torchruns() {
-        let stderr = "a warning\nValueError: this\nE1121 22:21:21.825000 1 torch/distributed/elastic/multiprocessing/api.py:1002] failed\nTraceback\n";
+        let stderr = "a warning\nValueError: this\n\
+                      E1121 22:21:21.825000 1 \
+                      torch/distributed/elastic/multiprocessing/api.py:1002] failed\nTraceback\n";
         assert_eq!(last_lines_of_script(stderr), "a warning\nValueError: this");
         assert_eq!(last_lines_of_script("torchrun: error: what\n"), "torchrun: error: what");
     }

@@ -22,7 +22,7 @@ fn programs() -> [(PathBuf, &'static str); 4] {
     ]
 }
 
-/// Runs a program that is to end by itself: its exit code, and what it printed.
+/// Runs a program to its end: its exit code, and what it printed.
 fn run(program: &PathBuf, arguments: &[&str]) -> (i32, String, String) {
     let mut command = Command::new(program);
     let mut child =

@@ -44,7 +44,8 @@ fn a_line_that_does_not_come_is_an_error_that_shows_what_came() {
     let mut ends = shell(&rack, "echo port in use; exit 3");
     assert_eq!(
         ends.wait_for_line("ready", SOON).unwrap_err().to_string(),
-        "script: waited for a line with \"ready\", but it ended (exit status: 3); its last lines:\nport in use"
+        "script: waited for a line with \"ready\", but it ended (exit status: 3); its last \
+         lines:\nport in use"
     );
     let mut hangs = shell(&rack, "echo starting; exec sleep 1000");
     hangs.wait_for_line("starting", SOON).unwrap();

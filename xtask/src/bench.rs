@@ -35,8 +35,8 @@ use team::Work;
 /// Options of `cargo xtask bench`.
 #[derive(clap::Args)]
 #[command(
-    after_help = "The first run installs torch (5.4 GB, below the target folder) and Open MPI (Debian packages). \
-    Exits non-zero when a goal is missed by more than the spread."
+    after_help = "The first run installs torch (5.4 GB, below the target folder) and Open MPI \
+                  (Debian packages). Exits non-zero when a goal is missed by more than the spread."
 )]
 pub struct Bench {
     /// Only what the goals are about: some minutes instead of some quarters of an hour

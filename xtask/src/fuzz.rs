@@ -22,7 +22,8 @@ const TARGETS: [&str; 3] = ["decoder", "slots", "worker"];
 /// Those of cargo-fuzz, without a sanitizer.
 const FLAGS: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
     -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
-    -Cllvm-args=-sanitizer-coverage-trace-compares -Ccodegen-units=1 -Cdebug-assertions --cfg=fuzzing";
+    -Cllvm-args=-sanitizer-coverage-trace-compares -Ccodegen-units=1 -Cdebug-assertions \
+    --cfg=fuzzing";
 
 /// How long each runs in `cargo xtask test`, in seconds.
 pub const SECONDS_IN_TEST: u64 = 60;
@@ -34,7 +35,8 @@ pub struct Fuzz {
     #[arg(value_parser = TARGETS)]
     target: Option<String>,
     /// How long each runs
-    #[arg(long, value_name = "N", default_value_t = SECONDS_IN_TEST, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = SECONDS_IN_TEST)]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..))]
     seconds: u64,
     /// Run the target once, with this input
     #[arg(long, value_name = "FILE", requires = "target")]
@@ -164,7 +166,8 @@ impl Running {
             say!("test fuzz::{name} ... FAILED ({status}): {}", reason(&log));
             if let Some(input) = artifact(&log) {
                 say!(
-                    "again: cargo xtask fuzz {name} --input {input}; commit that file with the repair"
+                    "again: cargo xtask fuzz {name} --input {input}; commit that file with the \
+                     repair"
                 );
             }
             say!("its output: {}", self.log.display());
@@ -215,8 +218,10 @@ mod tests {
 
     #[test]
     fn what_libfuzzer_says() {
-        let log = "thread '<unnamed>' (7) panicked at fuzz/fuzz_targets/slots.rs:9:5:\nsums differ\nstack backtrace:\n\
-                   ==3258== ERROR: libFuzzer: deadly signal\nartifact_prefix='./'; Test unit written to ./crash-64ba\n";
+        let log = "thread '<unnamed>' (7) panicked at fuzz/fuzz_targets/slots.rs:9:5:\n\
+                   sums differ\nstack backtrace:\n\
+                   ==3258== ERROR: libFuzzer: deadly signal\n\
+                   artifact_prefix='./'; Test unit written to ./crash-64ba\n";
         assert_eq!((reason(log), artifact(log)), ("sums differ", Some("./crash-64ba")));
         assert!(executions(log).is_err());
         let log = "==1== ERROR: libFuzzer: timeout after 20 seconds\n";

@@ -1,8 +1,8 @@
 //! The project's own commands: `cargo xtask setup | run | bench | train | sim | test | fuzz |
 //! kernels | faults | gen | p4 | tidy`.
 //!
-//! This crate must build on a machine that has nothing but Rust and a C linker, because it installs
-//! the rest: nothing that it depends on may need the BPF program.
+//! This crate must build on a machine that has only Rust and a C linker, because it installs the
+//! rest. So none of its dependencies may need the BPF program.
 
 #![deny(clippy::print_stdout)]
 
@@ -38,7 +38,7 @@ enum Command {
     Setup,
     /// Build everything and run the all-reduce benchmark in a rack of network namespaces
     Run(Box<run::Run>),
-    /// Measure all-reduces side by side with Gloo and Open MPI, and judge what was promised
+    /// Measure all-reduces side by side with Gloo and Open MPI, and judge the goals
     Bench(bench::Bench),
     /// Train with Gloo and through the aggregator, side by side, and compare losses, bits and times
     Train(train::Train),
@@ -48,9 +48,9 @@ enum Command {
     Test(test::Test),
     /// Run the daemon and a job on other kernels, in QEMU: natively and by bundles
     Kernels(kernels::Kernels),
-    /// Run the fuzz targets, for longer than the tests do if told so
+    /// Run the fuzz targets, as long as asked
     Fuzz(fuzz::Fuzz),
-    /// Write the numbers of the `protocol` crate for P4 and Python, or check that they are up to date
+    /// Write the protocol's numbers for P4 and Python, or check that they are up to date
     #[command(name = "gen")]
     Generate(generate::Generate),
     /// Check what no compiler does: widths, lengths, import circles, links, cited rules

@@ -17,8 +17,8 @@ use bench::Bench;
 /// Options of `cargo xtask run`.
 #[derive(clap::Args)]
 #[command(
-    after_help = "Without --iface: a rack of network namespaces on this machine, in which every worker runs \
-    the all-reduce benchmark; it is removed at the end."
+    after_help = "Without --iface: a rack of network namespaces on this machine, in which every \
+                  worker runs the all-reduce benchmark; it is removed at the end."
 )]
 pub struct Run {
     /// Serve real interfaces instead, until interrupted; give it once for each port
@@ -113,7 +113,8 @@ impl Run {
 /// Runs this very command again through sudo, now that all is built: the rack alone needs root.
 fn run_rack_as_root(folder: &std::path::Path) -> Result<()> {
     eprintln!(
-        "a rack of network namespaces needs root; asking sudo (--data-plane software needs no privilege)"
+        "a rack of network namespaces needs root; asking sudo (--data-plane software needs no \
+         privilege)"
     );
     let status = Command::new("sudo")
         .arg(std::env::current_exe().context("cannot find out where this program lies")?)

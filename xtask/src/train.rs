@@ -25,8 +25,9 @@ const PATIENCE: Duration = Duration::from_secs(600);
 /// Options of `cargo xtask train`.
 #[derive(clap::Args)]
 #[command(
-    after_help = "The first run installs torch and scikit-learn (5.5 GB, below the target folder). Exits non-zero when the two do not train \
-    alike, or a goal is missed by more than the spread."
+    after_help = "The first run installs torch and scikit-learn (5.5 GB, below the target folder). \
+                  Exits non-zero when the two do not train alike, or a goal is missed by more than \
+                  the spread."
 )]
 pub struct Train {
     /// Only this one

@@ -48,7 +48,7 @@ async fn main() -> ExitCode {
 }
 
 async fn run(arguments: &Arguments) -> Result<()> {
-    // Before anything is attached: a signal from here on ends this in good order.
+    // Before anything is attached: a signal from here on ends this cleanly.
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut object = EbpfLoader::new()

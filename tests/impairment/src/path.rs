@@ -70,7 +70,8 @@ fn set(faults: &mut Thresholds, name: &str, value: &str) -> Result<()> {
             return Ok(());
         }
         _ => bail!(
-            "no fault {name:?}; loss, duplication, reordering, distance, corruption and flips are known"
+            "no fault {name:?}; loss, duplication, reordering, distance, corruption and flips are \
+             known"
         ),
     };
     let probability: f64 =
@@ -105,7 +106,8 @@ mod tests {
             ("a:b:distance=0", "distance is \"0\"; 1 to 1024 frames are allowed"),
             (
                 "a:b:rain=1",
-                "no fault \"rain\"; loss, duplication, reordering, distance, corruption and flips are known",
+                "no fault \"rain\"; loss, duplication, reordering, distance, corruption and flips \
+                 are known",
             ),
         ] {
             assert_eq!(text.parse::<Path>().unwrap_err().to_string(), complaint);

@@ -50,7 +50,7 @@ impl Link {
         Impairment::in_rack(&self.binaries, &self.rack, seed, faults).unwrap()
     }
 
-    /// Has both ends learn each other's MAC: what waits for that is lost when it is too much.
+    /// Makes both ends learn each other's MAC. If too many frames wait for that, some are lost.
     fn resolve(&self) {
         let other =
             self.rack.switch().run(|| UdpSocket::bind((AGGREGATOR_ADDRESS, OTHER_PORT))).unwrap();

@@ -34,7 +34,8 @@ pub type Counters = BTreeMap<String, u64>;
 /// What a data plane offers, or a vector needs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Offer {
-    /// The guarantee `strict`: the specification to the letter. Else `fifo`.
+    /// Whether the specification holds to the letter (`guarantee strict`). Otherwise the guarantee
+    /// is relaxed, which the files call `fifo`.
     pub strict: bool,
     /// Most lanes in a packet.
     pub lanes: u16,
@@ -211,7 +212,7 @@ pub trait Subject {
     /// Lets a slot age. Where this is not possible, the feature `age` is not offered.
     fn age(&mut self, age: &Age) -> Result<(), String>;
 
-    /// Has a frame come in by a port, and waits for what becomes of it.
+    /// Sends a frame into a port, and waits for what becomes of it.
     fn send(&mut self, port: u16, frame: &[u8]) -> Result<Option<Answer>, String>;
 
     /// Packets by outcome, in total.

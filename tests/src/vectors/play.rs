@@ -126,7 +126,7 @@ fn summary(frame: &[u8]) -> String {
     frame.iter().skip(42).take(40).map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// A frame but for what a socket does not show.
+/// A frame without what a socket does not show.
 fn as_received(answer: &Answer) -> Vec<u8> {
     let mut frame = answer.frame().to_vec();
     let hidden: &[_] = &[0..26, 38..42];

@@ -166,7 +166,7 @@ fn flipped_bits_in_the_payload(mode: Mode) {
     let faults = Faults { flips: 0.01, ..Faults::default() };
     let outcome = sum_over(mode, 8, faults, MILLION);
     outcome.happened(outcome.faults.flipped, 0.01);
-    // Every flipped bit is noticed by whoever the packet was for: nothing else refuses these.
+    // The receiver of a packet notices every flipped bit; nothing else refuses these packets.
     let refused = outcome.cluster.counter("bad_check") + outcome.ignored(Ignored::Check);
     let late = outcome.ignored(Ignored::NotOutstanding);
     assert!(

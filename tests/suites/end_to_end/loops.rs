@@ -24,7 +24,7 @@ pub struct Loops {
 pub struct Ended {
     /// All-reduces that were right.
     pub rounds: u64,
-    /// What came after them: a goodbye in good order, or this.
+    /// How it ended: cleanly, or with this error.
     pub result: Result<(), Error>,
     /// When.
     pub at: Instant,

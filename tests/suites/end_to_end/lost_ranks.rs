@@ -71,7 +71,7 @@ fn a_frozen_rank_is_named_by_all_others(mode: Mode) {
     let cluster = Cluster::in_mode(RANKS, mode);
     let mut ranks = start(&cluster, &LONG);
     ranks[LOST].signal(Signal::STOP).unwrap();
-    // The daemon takes it for dead when it has not answered for 5 s.
+    // A rank that has not answered the daemon for 5 s counts as dead.
     others_name_it(&mut ranks, Duration::from_secs(7));
     // When it goes on, it hears that it is too late.
     ranks[LOST].signal(Signal::CONT).unwrap();
@@ -214,9 +214,9 @@ fn a_rank_that_does_not_call_is_named_when_the_timeout_is_over(mode: Mode) {
         assert!(*elapsed < TIMEOUT + Duration::from_secs(2), "{elapsed:?}");
     }
     // Whose timeout was over first says so itself; the others may hear of it from that one.
-    let own = failures
-        .iter()
-        .find(|(error, _)| matches!(error, Error::MissingRanks { ranks, .. } if ranks[..] == [LOST as u16]));
+    let own = failures.iter().find(
+        |(error, _)| matches!(error, Error::MissingRanks { ranks, .. } if **ranks == [LOST as u16]),
+    );
     let (_, elapsed) = own.expect("a rank that saw its own timeout pass");
     assert!(*elapsed >= TIMEOUT, "{elapsed:?}");
 }

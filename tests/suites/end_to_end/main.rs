@@ -7,11 +7,11 @@
 //! | [`benchmark`] | the benchmark's sizes, types, operators and frames, every element checked |
 //! | [`data_threads`] | several data threads a rank: sums, a rank that dies, a daemon that does |
 //! | [`bits`] | the same bits on every rank, whatever the order of arrival |
-//! | [`lost_ranks`] | ranks that die, freeze or never come: the others end in time, and name them |
+//! | [`lost_ranks`] | ranks that die or freeze: the others end in time, and name them |
 //! | [`mismatch`] | ranks that make different calls, or leave too early: all hear which rank called what |
-//! | [`missing_ranks`] | a job that not all ranks come to |
+//! | [`missing_ranks`] | a job that not all ranks join |
 //! | [`special_values`] | NaN and infinities |
-//! | [`strangers`] | a host that is no member, and sends whatever it can |
+//! | [`strangers`] | a host that is not a member, and sends everything that it can |
 //! | [`mtu`] | hosts that take more than a switch between them |
 //! | [`tags`] | VLAN tags that devices take off frames |
 //! | [`jobs`] | several jobs at once, and one after the other |
@@ -111,7 +111,8 @@ impl Cluster {
         let status = self.ask(&["status", "--connect", self.aggregator.control()]);
         let slots =
             status.lines().find_map(|line| line.strip_prefix("slots")).expect("a line about slots");
-        matches!(slots.split_whitespace().collect::<Vec<_>>()[..], [free, "of", all, "free"] if free == all)
+        let words: Vec<&str> = slots.split_whitespace().collect();
+        matches!(words[..], [free, "of", all, "free"] if free == all)
     }
 
     /// Waits until a line of the list of jobs contains all of this; the line.
@@ -129,7 +130,7 @@ impl Cluster {
         }
     }
 
-    /// Ends the daemon in good order, which must leave nothing: no program, and nothing in the BPF
+    /// Ends the daemon cleanly, which must leave nothing: no program, and nothing in the BPF
     /// file system.
     fn stop(self) {
         let Self { aggregator, rack, .. } = self;

@@ -153,7 +153,7 @@ fn a_rank_in_no_call_hears_of_it_at_its_next(mode: Mode) {
     }
 }
 
-/// It has its results and is gone; the others wait for it in a call that it never made.
+/// It has its results and has left; the others wait for it in a call that it never made.
 fn a_rank_that_left_is_named_long_before_the_deadline(mode: Mode) {
     let cluster = Cluster::in_mode(RANKS, mode);
     let together = together();

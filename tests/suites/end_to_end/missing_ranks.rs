@@ -1,5 +1,5 @@
-//! A job that not all ranks come to: those that wait get an error in time that names the others,
-//! and nothing of it stays.
+//! A job that not all ranks join. Those that wait get an error in time that names the others, and
+//! nothing of the job stays.
 
 use std::time::{Duration, Instant};
 
@@ -37,7 +37,7 @@ fn a_job_that_never_fills_names_the_missing_and_gives_everything_back() {
             panic!("{error}")
         };
         assert_eq!((job.as_str(), *world_size), ("lonely", WORLD_SIZE as u16));
-        // Whoever waits a moment longer misses the other one, too.
+        // A rank that waits a moment longer misses the other one, too.
         assert!(
             [2, 3, 4].iter().all(|rank| ranks.contains(rank)) && !ranks.contains(&own),
             "{error}"

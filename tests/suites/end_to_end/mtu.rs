@@ -49,8 +49,9 @@ fn a_switch_that_takes_less_than_the_hosts_costs_lanes_alone(mode: Mode) {
         // 11 blocks of 32 lanes fill 1500 bytes.
         assert_eq!(lanes, 352);
         let told = narrow.unwrap();
-        let expected = "IP packets of 1468 bytes pass the way to 10.88.0.254 and back, those of 1596 vanish although eth0 takes 3500: \
-                        something on the way has a smaller MTU";
+        let expected = "IP packets of 1468 bytes pass the way to 10.88.0.254 and back, those of \
+                        1596 vanish although eth0 takes 3500: something on the way has a smaller \
+                        MTU";
         assert!(told.starts_with(expected), "{told}");
     }
     let mut doctor = doctor(&cluster, cluster.rack.worker(0));
@@ -74,8 +75,10 @@ fn a_rank_on_the_aggregators_own_host_is_told_so(mode: Mode) {
     let status = doctor.wait(PATIENCE).unwrap();
     assert_eq!(status.code(), Some(3));
     let text = doctor.stdout();
-    let expected = "the data path to 10.88.0.254:48864 is closed: this rank runs on the aggregator's own host, so its packets do not come in \
-                    by the ports that the data plane serves; run it on another host, or start switchml-aggregator with --data-plane software";
+    let expected = "the data path to 10.88.0.254:48864 is closed: this rank runs on the \
+                    aggregator's own host, so its packets do not come in by the ports that the \
+                    data plane serves; run it on another host, or start switchml-aggregator with \
+                    --data-plane software";
     assert!(text.lines().last().unwrap().ends_with(expected), "{text}");
     cluster.stop();
 }

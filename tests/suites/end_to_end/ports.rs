@@ -84,7 +84,7 @@ fn collectives_survive_another_mac_of_the_aggregator(mode: Mode) {
     let loops = Loops::start(&cluster, "train", DEADLINE);
     ip(cluster.rack.switch(), "link set br0 address 02:00:00:00:00:fd");
     for worker in cluster.rack.workers() {
-        // What a host does by itself, once nobody answers at the old one.
+        // A host does that by itself once nobody answers at the old one.
         ip(worker, "neigh flush dev eth0");
     }
     let changed = "serving 10.88.0.254 at 02:00:00:00:00:fd, ";
@@ -217,7 +217,7 @@ fn a_program_that_is_detached_ends_its_jobs_and_is_attached_again(mode: Mode) {
 fn an_interface_that_is_removed_ends_its_jobs_and_comes_back(mode: Mode) {
     let cluster = Cluster::in_mode(RANKS, mode);
     let loops = Loops::start(&cluster, "train", DEADLINE);
-    // Its worker's end goes with it; that rank has no other way to hear of anything.
+    // Its worker's end disappears with it, and that rank has no other link.
     ip(cluster.rack.switch(), "link delete p1");
     let begin = Instant::now();
     for (rank, ended) in loops.wait().into_iter().enumerate() {

@@ -37,7 +37,7 @@ fn kill(cluster: &mut Cluster) {
     cluster.aggregator.process().kill().unwrap();
 }
 
-/// Every rank has left in good order, after this many sums at least.
+/// Every rank has left cleanly, after at least this many sums.
 fn all_went_well(ended: Vec<crate::loops::Ended>, rounds: u64) {
     for (rank, ended) in ended.into_iter().enumerate() {
         assert_eq!(ended.result, Ok(()), "rank {rank}");
@@ -60,7 +60,7 @@ fn collectives_go_on_without_the_daemon_and_with_the_next(mode: Mode) {
         cluster.wait_for_job(&["train", "started", ALL_HERE]);
         loops.wait_for_progress(3);
     }
-    // Nobody is taken for dead when the time to come back is over.
+    // No rank counts as dead when the time to come back is over.
     sleep(GRACE + Duration::from_secs(1));
     cluster.wait_for_job(&["train", "started", ALL_HERE]);
     all_went_well(loops.stop(), 15);
@@ -122,7 +122,8 @@ fn a_rank_that_is_killed_after_a_restart_is_named(mode: Mode) {
     cluster.stop();
 }
 
-/// Without a daemon, the data plane alone tells who is missing, and nobody whether that one lives.
+/// Without a daemon, only the data plane says who is missing, and nothing says whether that rank
+/// lives.
 /// One that comes back hears nothing of that rank.
 fn a_rank_that_is_killed_while_the_daemon_is_away_is_named(mode: Mode) {
     // Once each way; where frames are taken makes no difference to that.

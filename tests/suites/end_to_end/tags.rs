@@ -1,4 +1,5 @@
-//! VLAN tags that a device takes off a frame, and hands over beside it, where XDP does not look.
+//! VLAN tags that a device removes from a frame and passes on outside of it, where XDP cannot see
+//! them.
 
 use std::process::Command;
 use std::thread::sleep;
@@ -88,7 +89,7 @@ fn ports_take_off_no_tags_while_xdp_runs() {
     let log = cluster.aggregator.process().stderr();
     let line = "interface p0: it leaves VLAN tags in frames (rxvlan off) while XDP runs there";
     assert_eq!(log.matches(line).count(), 1, "{log}");
-    // A daemon that takes over knows what was on, even if somebody has switched it on meanwhile.
+    // A daemon that takes over knows what was on, even if it was switched on meanwhile.
     cluster.aggregator.process().kill().unwrap();
     assert_eq!(strips(&cluster), [false; 2]);
     tool(cluster.rack.switch(), "ethtool -K p0 rxvlan on");

@@ -335,7 +335,7 @@ fn lengths_that_disagree_are_dropped() {
     expect_slots_untouched(&kernel);
 }
 
-/// Whoever sends to the aggregator's port and is no member gets no answer at all, not even from the
+/// A sender to the aggregator's port that is not a member gets no answer at all, not even from the
 /// host.
 #[test]
 fn strangers_are_not_answered() {

@@ -55,7 +55,7 @@ impl Pair {
         let begin = Instant::now();
         while self.arrivals.load(Ordering::SeqCst) < 2 * time {
             self.look_after(begin)?;
-            // Nobody sleeps, so that both go on in the same instant; the other one may need this
+            // Neither sleeps, so that both go on in the same instant; the other one may need this
             // CPU, though.
             thread::yield_now();
         }

@@ -1,4 +1,4 @@
-//! Which CPU a thread has, and who has to wait for it.
+//! Which CPU a thread has, and which tests must wait for it.
 #![allow(unsafe_code)]
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};

@@ -1,8 +1,8 @@
 //! The loaded programs and their maps.
 //!
-//! Whatever a test does it does to both programs, that for XDP and that for tc, each with maps of
-//! its own; and whatever the one does the other must do, too, as far as tc can: [`crate::tc_program`]
-//! says what may differ.
+//! A test acts on both programs, that for XDP and that for tc, each with maps of its own. Whatever
+//! the one does, the other must do too, as far as tc can: [`crate::tc_program`] says what may
+//! differ.
 
 use aya::maps::{Array, ArrayOfMaps, DevMap, HashMap, Map, MapData, RingBuf};
 use aya::programs::tc::{SchedClassifierLink, TcAttachOptions};
@@ -93,7 +93,7 @@ impl Kernel {
 
     /// Runs the program for XDP alone on a frame that comes in by this interface of the calling
     /// thread's namespace, in whose driver it is attached.
-    #[allow(dead_code)] // by the tests beside: the vectors use it, which share this file
+    #[allow(dead_code)] // used by the vectors, which share this file
     pub fn run_xdp_at(&self, frame: &[u8], ifindex: u32) -> Run {
         // `struct xdp_md` of linux/bpf.h: data, data_end, data_meta, ingress_ifindex,
         // rx_queue_index, egress_ifindex.
@@ -146,7 +146,7 @@ impl Kernel {
         program.take_link(id).unwrap()
     }
 
-    /// Has the program serve a MAC, address and port, and keep others from sending from the
+    /// Makes the program serve a MAC, address and port, and keep others from sending from the
     /// address.
     pub fn add_local(&mut self, mac: [u8; 6], ip: [u8; 4], port: u16) {
         for map in self.maps_mut("LOCAL") {
@@ -179,7 +179,7 @@ impl Kernel {
         transmute!(members.get(&(u32::from(job) * 64 + u32::from(rank)), 0).unwrap())
     }
 
-    /// Has the job's RESULTs sent to these interfaces of the calling thread's namespace.
+    /// Sends the job's RESULTs to these interfaces of the calling thread's namespace.
     pub fn set_group(&mut self, job: u16, interfaces: &[u32]) {
         let (key, value) = (size_of::<u32>() as u32, size_of::<bpf_devmap_val>() as u32);
         let definition = aya_obj::Map::new_from_params(

@@ -2,10 +2,10 @@
 //!
 //! | module | what it holds |
 //! | --- | --- |
-//! | [`packet`] | frames made by hand, from the specification's offsets, sharing no code with the program |
+//! | [`packet`] | frames made from the specification's offsets, without the program's code |
 //! | [`program`] | what the programs for XDP and for tc have in common: a run, slots, counters |
 //! | [`kernel`] | the loaded programs and their maps |
-//! | [`tc_program`] | the program for tc, which must do what that for XDP does |
+//! | [`tc_program`] | the program for tc, which must do the same as the one for XDP |
 //! | [`superpackets`] | any cut of packets into superpackets; mixed outcomes in one |
 //! | [`table`] | what a test is: packets in, verdicts, packets and counters out |
 //! | [`admission`] | who is let in, and what is passed on or dropped |

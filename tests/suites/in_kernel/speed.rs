@@ -83,7 +83,7 @@ fn together(driver: &Driver, work: &[(usize, Vec<u8>)], verdict: u32) -> u32 {
         pin_to(*cpu);
         go_first();
         waiting.fetch_sub(1, Ordering::SeqCst);
-        // Nobody sleeps, so that all begin in the same instant. Each has a CPU of its own.
+        // None sleeps, so that all begin in the same instant. Each has a CPU of its own.
         while waiting.load(Ordering::SeqCst) > 0 {
             hint::spin_loop();
         }
@@ -148,7 +148,10 @@ fn speed_of_two_cpus_on_different_slots() {
         let enough = (0..5).any(|_| {
             let (one, two) = one_and_two(cpus, lanes);
             let ratio = 2.0 * one / two;
-            println!("{lanes} lanes: {one:.0} ns on one CPU, {two:.0} ns on each of two: {ratio:.2} times as much");
+            println!(
+                "{lanes} lanes: {one:.0} ns on one CPU, {two:.0} ns on each of two: {ratio:.2} \
+                 times as much"
+            );
             ratio > 1.3
         });
         assert!(enough, "two CPUs do hardly more than one");

@@ -1,7 +1,7 @@
-//! The program for tc beside that for XDP: what the one does the other must do.
+//! The program for tc. It must do the same as the one for XDP.
 //!
-//! What may differ: tc cannot cut a superpacket, so its answers are as long as what they answer,
-//! with what was there behind them.
+//! What may differ: tc cannot shorten a superpacket, so an answer is as long as the packet that it
+//! answers, and what was behind it stays there.
 
 use aya::programs::{SchedClassifier, TestRun, TestRunOptions};
 use aya::{Ebpf, EbpfLoader};
@@ -33,7 +33,7 @@ pub struct TcProgram {
 }
 
 impl TcProgram {
-    /// That of an object file.
+    /// Loads the program of an object file.
     pub fn load(object: &[u8]) -> Self {
         let mut object = EbpfLoader::new().load(object).expect("the maps are created");
         let program: &mut SchedClassifier =
@@ -51,7 +51,7 @@ impl TcProgram {
 
     /// Runs the program on one packet that comes in by this interface of the calling thread's
     /// namespace; the verdict is what it would be in XDP.
-    #[allow(dead_code)] // by the tests beside: the vectors use it, which share this file
+    #[allow(dead_code)] // used by the vectors, which share this file
     pub fn run_at(&self, frame: &[u8], ifindex: u32) -> Run {
         let run = self.test(frame, Some(&context(&[(IFINDEX, ifindex)])));
         Run { verdict: as_in_xdp(run.verdict), ..run }
@@ -132,7 +132,7 @@ pub fn as_in_xdp(verdict: u32) -> u32 {
     }
 }
 
-/// A frame but for what its length changes: the lengths of IP and UDP, and the checksum of IP.
+/// A frame without what depends on its length: the lengths of IP and UDP, and the checksum of IP.
 fn without_lengths(frame: &[u8]) -> Vec<u8> {
     let mut frame = frame.to_vec();
     for field in [16..18, 24..26, 38..40] {

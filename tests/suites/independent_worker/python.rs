@@ -13,7 +13,8 @@ use crate::script::Script;
 pub fn interpreter(name: &str) -> Option<PathBuf> {
     let python = std::env::var_os("SWITCHML_PYTHON");
     if python.is_none() {
-        let how = "`cargo xtask test -- -p switchml-rack --test independent_worker` makes an environment and sets it";
+        let how = "`cargo xtask test -- -p switchml-rack --test independent_worker` makes an \
+                   environment and sets it";
         skip(name, &format!("SWITCHML_PYTHON is not set; {how}"));
     }
     python.map(PathBuf::from)

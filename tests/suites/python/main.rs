@@ -23,7 +23,8 @@ fn interpreter(name: &str) -> Option<PathBuf> {
     if python.is_none() {
         skip(
             name,
-            "SWITCHML_PYTHON is not set; `cargo xtask test -- --test python` makes an environment and sets it",
+            "SWITCHML_PYTHON is not set; `cargo xtask test -- --test python` makes an environment \
+             and sets it",
         );
     }
     python.map(PathBuf::from)
@@ -120,7 +121,8 @@ fn the_oldest_torch() {
     let Ok(folder) = std::env::var("SWITCHML_OLDEST_TORCH") else {
         return skip(
             name,
-            "SWITCHML_OLDEST_TORCH is not set; `cargo xtask test -- --test python` installs it and sets it",
+            "SWITCHML_OLDEST_TORCH is not set; `cargo xtask test -- --test python` installs it and \
+             sets it",
         );
     };
     let oldest = [("PYTHONPATH", folder.as_str())];
@@ -311,14 +313,15 @@ fn where_torchrun_should_be_is_told() {
         Torchrun::start(&rack, Path::new("/nowhere/python"), None, Path::new("digits.py"), &[])
             .err()
             .unwrap();
-    let expected = "/nowhere/torchrun does not exist; torchrun comes with torch: `pip install torch` in that environment";
+    let expected = "/nowhere/torchrun does not exist; torchrun comes with torch: `pip install \
+                    torch` in that environment";
     assert_eq!(told.to_string(), expected);
 }
 
 #[test]
 fn a_job_that_is_given_up_leaves_no_process() {
     let Some(site) = Site::new("a_job_that_is_given_up_leaves_no_process", 2) else { return };
-    // Nobody else has this number.
+    // No other test has this number.
     let epochs = (1_000_000_000 + u64::from(std::process::id())).to_string();
     let there = || {
         let entries = std::fs::read_dir("/proc").unwrap().flatten();
@@ -429,7 +432,7 @@ fn a_late_rank_is_waited_for_and_said_to_be() {
     }
 }
 
-/// Whichever rank's time is over first, all of them blame the one that is late: it itself, too.
+/// Whichever rank's time is over first, all of them name the late one, and so does that one itself.
 #[test]
 fn the_timeout_of_torch_ends_the_wait_and_all_name_the_same_rank() {
     let name = "the_timeout_of_torch_ends_the_wait_and_all_name_the_same_rank";

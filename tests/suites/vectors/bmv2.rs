@@ -16,7 +16,8 @@ const ROUNDS: &str = "FrameIngress.aggregator.slot.tag.rounds";
 /// How a broadcast of nobody's protocol begins: behind it at every port but its own, there is
 /// nothing left of what came before it.
 const FENCE: &[u8] =
-    b"\xff\xff\xff\xff\xff\xff\x02\0\0\0\xff\xff\x88\xb5 a frame to wait for, as long as it must be at least.";
+    b"\xff\xff\xff\xff\xff\xff\x02\0\0\0\xff\xff\x88\xb5 a frame to wait for, as long as it must \
+      be at least.";
 /// Frames that may come in at once: libpcap, by which `simple_switch` receives, has room for 32 by
 /// default, and drops the rest.
 const QUEUE: usize = 16;
@@ -61,7 +62,7 @@ pub fn start() -> Bmv2Switch {
     P4Switch::new(data_plane, Veths { client, ports, fence, fences: 0, _switch: switch, rack })
 }
 
-/// The same switch, in the hands of another daemon: the first has ended without a word.
+/// The same switch, served by another daemon after the first was killed.
 pub fn taken_over(switch: Bmv2Switch) -> Bmv2Switch {
     let Bmv2Switch { data_plane, ports, .. } = switch;
     drop(data_plane);
@@ -76,7 +77,7 @@ fn take_over() -> P4DataPlane {
     P4DataPlane::start(Box::new(switch), true, learned, events).expect("a data plane")
 }
 
-/// Has the kernel say nothing of its own accord.
+/// Keeps the kernel from sending anything by itself.
 fn keep_quiet(namespace: &Namespace) {
     namespace
         .run(|| fs::write("/proc/sys/net/ipv6/conf/all/disable_ipv6", "1"))

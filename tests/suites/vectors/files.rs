@@ -7,7 +7,7 @@ use switchml_protocol::outcome::Outcome;
 use switchml_rack::skip;
 use switchml_rack::vectors::read_all;
 
-/// Whoever changes a file by hand, or the generator alone, hears of it.
+/// Fails if a file was changed by hand, or the generator alone.
 #[test]
 fn the_files_are_what_their_generator_writes() {
     let output = Command::new("python3")
@@ -26,7 +26,7 @@ fn the_files_are_what_their_generator_writes() {
     }
 }
 
-/// Each outcome comes up in a vector, but for those that no sequence of packets leads to
+/// Each outcome comes up in a vector, except for those that no sequence of packets leads to
 /// everywhere.
 #[test]
 fn every_outcome_comes_up() {

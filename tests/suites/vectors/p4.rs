@@ -18,7 +18,7 @@ pub trait Ports {
     /// Features that the switch offers.
     fn features(&self) -> &'static [&'static str];
 
-    /// Has frames come in by a port, one right behind the other, and returns what leaves, by ports.
+    /// Sends frames into a port, one right behind the other, and returns what leaves, by ports.
     fn exchange(
         &mut self,
         data_plane: &P4DataPlane,
@@ -39,7 +39,7 @@ pub trait Ports {
     /// The round that a set holds.
     fn round(&mut self, set: u32) -> Result<u32, String>;
 
-    /// Has a set hold another round.
+    /// Makes a set hold another round.
     fn set_round(&mut self, set: u32, round: u32) -> Result<(), String>;
 }
 
@@ -61,12 +61,12 @@ impl<P: Ports> P4Switch<P> {
         Self { data_plane, ports, jobs: OpenJobs::new() }
     }
 
-    /// Has frames come in by a port, one right behind the other, and returns what leaves, by ports.
+    /// Sends frames into a port, one right behind the other, and returns what leaves, by ports.
     pub fn exchange(&mut self, port: u16, frames: &[Vec<u8>]) -> Result<Vec<Left>, String> {
         self.ports.exchange(&self.data_plane, port, frames)
     }
 
-    /// Has a rank say HELLO from its place, until the switch has learned it.
+    /// Sends a rank's HELLO from its binding until the switch has learned that.
     fn greet(&mut self, job: &Job, rank: u16, member: &Member) -> Result<(), String> {
         let frame = [hello(job, rank, member)];
         let begin = Instant::now();

@@ -36,7 +36,7 @@ pub fn make_addresses_local() {
     }
 }
 
-/// The data plane, and whoever sent to it or may hear from it.
+/// The data plane, and the sockets of all that send to it or may receive from it.
 pub struct OverSockets {
     data_plane: Software,
     sockets: BTreeMap<SocketAddrV4, UdpSocket>,

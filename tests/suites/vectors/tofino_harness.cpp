@@ -1,5 +1,6 @@
-// Commands for open-p4studio's `tofino_test_harness`, which reads commands that act on a model of the chip: what a control plane needs,
-// and the harness does not have. docs/testing.md says how to build it with this file in the place of its table.cpp.
+// Commands for open-p4studio's `tofino_test_harness`, which reads commands that act on a model of
+// the chip. These are the ones that a control plane needs and the harness does not have.
+// docs/testing.md says how to build it with this file in the place of its table.cpp.
 //
 // Each command's answer is lines on standard output; `done` ends it.
 
@@ -66,7 +67,8 @@ std::vector<word_t> hash_input_of(const std::string &entry, const table_config::
     while (words >> word) {
         size_t colon = word.find(':');
         std::string value = word.substr(colon + 1);
-        fill_field(word.substr(0, colon).c_str(), ALL_PIPES, input, stage.hash_input, nullptr, &value[0], 0);
+        std::string key = word.substr(0, colon);
+        fill_field(key.c_str(), ALL_PIPES, input, stage.hash_input, nullptr, &value[0], 0);
     }
     return input;
 }
@@ -84,11 +86,14 @@ struct Word {
     const table_config::stage *stage;
     int address, entry;
 
-    Word(const table_config *table, unsigned index) : table(table), stage(table->stage_tables.data()) {
+    Word(const table_config *table, unsigned index)
+        : table(table), stage(table->stage_tables.data()) {
         address = index / stage->table.entries_per_word();
         entry = index % stage->table.entries_per_word();
     }
-    const table_config::field &field() const { return stage->table.fields.at(entry).by_name.begin()->second; }
+    const table_config::field &field() const {
+        return stage->table.fields.at(entry).by_name.begin()->second;
+    }
     word_t read() const {
         uint64_t data[2] = {0, 0};
         synth2port_read(PIPE, table, stage, address, data);
@@ -150,7 +155,8 @@ std::string as_hex(const std::vector<uint8_t> &bytes) {
 }
 
 uint64_t left_to_come_again() {
-    return chip()->epb_counters_lookup(PIPE, RECIRCULATION_BUFFER, RECIRCULATION_CHANNEL)->get_egr_bypass_count();
+    auto *counters = chip()->epb_counters_lookup(PIPE, RECIRCULATION_BUFFER, RECIRCULATION_CHANNEL);
+    return counters->get_egr_bypass_count();
 }
 
 uint64_t came_again() {
@@ -215,7 +221,8 @@ ScriptCommand(delete, "<table> [<priority>] {<key>:<value>} <action>({<name>:<va
     std::string id = without_action(entry);
     std::vector<word_t> nothing(stage->table.width);
     if (stage->type != table_config::HASH_MATCH) {
-        write_tcam(ALL_PIPES, table, *stage, stage->table, nothing, atoi(entry.c_str() + entry.find(' ')));
+        int priority = atoi(entry.c_str() + entry.find(' '));
+        write_tcam(ALL_PIPES, table, *stage, stage->table, nothing, priority);
     } else if (ways.count(id)) {
         int address = find_exact_addr(ALL_PIPES, *stage, hash_input_of(id, *stage), ways[id]);
         write_sram(ALL_PIPES, table, *stage, stage->table, nothing, address);
@@ -257,11 +264,12 @@ ScriptCommand(group, "<number> {<port>}") {
     while (words >> port)
         (port < 64 ? low_ports : high_ports) |= UINT64_C(1) << (port % 64);
     bool exists = low_ports || high_ports;
-    // Two nodes of the replication engine: what the group is, and which ports. Rows are of two nodes' size.
+    // Two nodes of the replication engine: what the group is, and which ports. A row holds two.
     const uint64_t LAST_RANK_NODE = 3, LAST_PORTS_NODE = 9 | 1 << 7;
     unsigned row = 2 * number + 2;
     std::array<uint64_t, 2> group_node = {{LAST_RANK_NODE | UINT64_C(2) * (row + 1) << 4, 0}};
-    std::array<uint64_t, 2> ports_node = {{LAST_PORTS_NODE | low_ports << 8, low_ports >> 56 | high_ports << 8}};
+    std::array<uint64_t, 2> ports_node = {
+        {LAST_PORTS_NODE | low_ports << 8, low_ports >> 56 | high_ports << 8}};
     auto *engine = chip()->pre_reg_com_get();
     engine->write_rdm(row + 1, BitVector<128>(ports_node));
     engine->write_rdm(row, BitVector<128>(group_node));
@@ -269,7 +277,8 @@ ScriptCommand(group, "<number> {<port>}") {
     // Eight groups in a word, a bit for each pipeline.
     unsigned shift = number % 8 * 4;
     for (int pipe = 0; pipe < PIPES; pipe++) {
-        auto *address = (volatile void *) (FIRST_DEPARSER_PIPES + pipe * PIPE_STRIDE + number / 8 * 4);
+        auto offset = FIRST_DEPARSER_PIPES + pipe * PIPE_STRIDE + number / 8 * 4;
+        auto *address = (volatile void *) offset;
         uint32_t others = read_reg(CHIP, address) & ~(0xfu << shift);
         write_reg(CHIP, address, others | (exists ? 1u << PIPE << shift : 0));
     }

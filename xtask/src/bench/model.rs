@@ -92,7 +92,8 @@ pub fn markdown(results: &Results) -> String {
     let Some(model) = Model::of(results) else { return String::new() };
     let mut text = format!(
         "\nModel: {:.2} CPU-us for each chunk and worker, frames of {FRAME} bytes.\n\n\
-         | workers | Gb/s | size | packets each way | link, ms | processors, ms | model, ms | measured, ms | measured to model |\n\
+         | workers | Gb/s | size | packets each way | link, ms | processors, ms | model, ms | \
+         measured, ms | measured to model |\n\
          | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n",
         model.chunk * 1e6
     );
@@ -151,7 +152,8 @@ fn linear_from(results: &Results) -> String {
 /// What a chunk costs by each of our data paths.
 fn chunk_table(results: &Results) -> String {
     let mut text =
-        "\n| CPU-us for each chunk and worker, 16 MiB, unshaped | N = 2 | N = 4 | N = 8 |\n| --- | --- | --- | --- |\n"
+        "\n| CPU-us for each chunk and worker, 16 MiB, unshaped | N = 2 | N = 4 | N = 8 |\n\
+         | --- | --- | --- | --- |\n"
             .to_owned();
     for method in Method::ALL.into_iter().filter(|method| method.is_ours()) {
         let cost = |workers| {

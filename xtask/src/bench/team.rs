@@ -1,10 +1,11 @@
 //! The processes of one method, up and waiting: each rank in its namespace.
 //!
 //! All methods are driven alike. A rank reads commands from a file of its own, a FIFO, until that
-//! ends. A command is one line of numbers:
+//! ends. A command is one line of numbers, the last of which says that one chunk in so many is not
+//! zero:
 //!
 //! ```text
-//! <number of the command> <tensors> <elements of a tensor> <warm-up calls> <timed calls> <one chunk in so many is not zero>
+//! <command's number> <tensors> <elements of a tensor> <warm-up calls> <timed calls> <dense>
 //! ```
 //!
 //! The ranks then lay out their tensors of f32, meet, make the warm-up calls, meet, and make the

@@ -13,9 +13,12 @@ pub fn table(
     measured: &[Measured],
 ) -> String {
     let mut table = format!(
-        "{workers} workers, {size} of f32, {runs} runs of {iters} timed all-reduces for each row, in turn. Faults each way, on every link.\n\n\
-         | faults | time in ms: median (range) | to none | 99 % of chunks, ms | frames lost, doubled, held back, corrupted of all | \
-         resent per 1000 chunks: overtaken, timer, probe |\n| --- | --- | --- | --- | --- | --- |\n"
+        "{workers} workers, {size} of f32, {runs} runs of {iters} timed all-reduces for each row, \
+         in turn. Faults each way, on every link.\n\n\
+         | faults | time in ms: median (range) | to none | 99 % of chunks, ms | frames lost, \
+         doubled, held back, corrupted of all | resent per 1000 chunks: overtaken, timer, \
+         probe |\n\
+         | --- | --- | --- | --- | --- | --- |\n"
     );
     let none = measured[0].median().time_ms;
     for condition in measured {
@@ -27,7 +30,8 @@ pub fn table(
         // Writing to a String cannot fail.
         let _ = writeln!(
             table,
-            "| {} | {:.0} ({shortest:.0}-{longest:.0}) | {:.2} | {:.0} | {}, {}, {}, {} of {} | {overtaken:.1}, {timer:.1}, {probes:.1} |",
+            "| {} | {:.0} ({shortest:.0}-{longest:.0}) | {:.2} | {:.0} | {}, {}, {}, {} of {} | \
+             {overtaken:.1}, {timer:.1}, {probes:.1} |",
             condition.name,
             median.time_ms,
             median.time_ms / none,

@@ -58,7 +58,8 @@ pub fn make(
 fn script(binaries: &Path, chosen: &[(&str, &[&str])]) -> String {
     let mut script = format!(
         "#!/bin/busybox sh\n\
-         export PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/ SWITCHML_SKIPPED=/skipped SWITCHML_BIN_DIR={}\n\
+         export PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/ SWITCHML_SKIPPED=/skipped \
+         SWITCHML_BIN_DIR={}\n\
          /bin/busybox --install -s /bin\n\
          mount -t proc proc /proc; mount -t sysfs sysfs /sys; mount -t devtmpfs dev /dev\n\
          for module in /modules/*; do insmod $module; done\n\

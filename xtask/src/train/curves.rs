@@ -81,7 +81,9 @@ fn table(example: Example, trainings: &Trainings) -> String {
     let Trainings { gloo, noise, ours, again } = trainings;
     let mut text = format!(
         "{}.py, 4 ranks, from the same seed\n\n\
-         | step | loss with Gloo | with switchml | apart | Gloo and Gloo in another order apart |\n| --- | --- | --- | --- | --- |\n",
+         | step | loss with Gloo | with switchml | apart | Gloo and Gloo in another order \
+         apart |\n\
+         | --- | --- | --- | --- | --- |\n",
         example.name()
     );
     let steps = gloo.losses.len();
@@ -103,8 +105,9 @@ fn table(example: Example, trainings: &Trainings) -> String {
     let bits = if ours.parameters == again.parameters { "the same" } else { "NOT the same" };
     let _ = writeln!(
         text,
-        "Accuracy in the end: {:.2} % with Gloo, {:.2} % with Gloo in another order, {:.2} % with switchml. Parameters: the same bits on all \
-         ranks after each of {steps} steps, and {bits} in a second run with switchml.\n",
+        "Accuracy in the end: {:.2} % with Gloo, {:.2} % with Gloo in another order, {:.2} % with \
+         switchml. Parameters: the same bits on all ranks after each of {steps} steps, and {bits} \
+         in a second run with switchml.\n",
         percent(gloo),
         percent(noise),
         percent(ours)

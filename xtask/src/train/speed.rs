@@ -54,8 +54,10 @@ fn medians(runs: &[Vec<f64>]) -> Vec<f64> {
 
 fn table(gloo: &[Vec<f64>], ours: &[Vec<f64>], ratio: Spread) -> String {
     let mut text = format!(
-        "wide.py, 4 ranks, links of 1 Gb/s; {} runs with each, in turn, and {} timed steps in each of them\n\n\
-         | | time of a step in ms: median (quartiles) | medians of the runs | steps per second |\n| --- | --- | --- | --- |\n",
+        "wide.py, 4 ranks, links of 1 Gb/s; {} runs with each, in turn, and {} timed steps in each of \
+         them\n\n\
+         | | time of a step in ms: median (quartiles) | medians of the runs | steps per second |\n\
+         | --- | --- | --- | --- |\n",
         ours.len(),
         ours[0].len()
     );
@@ -76,6 +78,7 @@ fn table(gloo: &[Vec<f64>], ours: &[Vec<f64>], ratio: Spread) -> String {
     }
     let Spread { low, median, high } = ratio;
     text + &format!(
-        "\nGloo's time to ours, run by run: {median:.2} ({low:.2}-{high:.2}); goal: {GOAL} or more.\n"
+        "\n\
+         Gloo's time to ours, run by run: {median:.2} ({low:.2}-{high:.2}); goal: {GOAL} or more.\n"
     )
 }

@@ -155,9 +155,11 @@ impl Wire {
         let due = number + 1 + u64::from(below(distance, self.random(number, Draw::Distance)));
         // The verifier must see that what it compares is what it passes on.
         let len = core::hint::black_box(len);
+        // SAFETY: the entry is this run's alone since `take`.
+        let bytes = unsafe { (&raw mut (*held).bytes).cast() };
         let state = if (1..=MAX_FRAME as u32).contains(&len)
-            // SAFETY: the entry is this run's alone since `take`; the frame fits into it.
-            && unsafe { bpf_skb_load_bytes(self.skb.cast(), 0, (&raw mut (*held).bytes).cast(), len) } == 0
+            // SAFETY: the frame fits into the entry.
+            && unsafe { bpf_skb_load_bytes(self.skb.cast(), 0, bytes, len) } == 0
         {
             // SAFETY: as above.
             unsafe {
@@ -195,16 +197,18 @@ impl Wire {
         })
     }
 
-    /// Sends a frame that was held back, in the place of the current one.
+    /// Sends a frame that was held back, instead of the current one.
     #[inline(always)]
     fn release(&self, held: *mut Held) -> i32 {
         // SAFETY: the entry is this run's alone.
         let len = core::hint::black_box(unsafe { (*held).len });
+        // SAFETY: as above.
+        let bytes = unsafe { (&raw const (*held).bytes).cast() };
         let written = (1..=MAX_FRAME as u32).contains(&len)
             // SAFETY: the context is that of the running program; the entry holds `len` bytes.
             && unsafe {
                 bpf_skb_change_tail(self.skb, len, 0) == 0
-                    && bpf_skb_store_bytes(self.skb, 0, (&raw const (*held).bytes).cast(), len, 0) == 0
+                    && bpf_skb_store_bytes(self.skb, 0, bytes, len, 0) == 0
             };
         give_back(held, Held::FREE);
         if !written {

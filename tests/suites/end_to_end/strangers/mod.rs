@@ -1,6 +1,6 @@
-//! A host on a port of the switch that is no member of the job: whatever it sends, no sum changes,
-//! it is not answered, and all of it is counted. It knows all that a sniffer at a member's port
-//! could know.
+//! A host on a port of the switch that is not a member of the job. Whatever it sends, no sum
+//! changes, nothing answers it, and everything is counted. It knows all that a sniffer at a member's
+//! port could know.
 
 mod damage;
 #[allow(dead_code)] // the tests in the kernel use all of it
@@ -79,7 +79,7 @@ fn sum_until(stop: &AtomicBool, rank: u32, builder: Builder) -> (i32, Stats) {
     (round, stats)
 }
 
-/// Has members stop when the stranger is through, or has panicked.
+/// Makes the members stop when the stranger is done, or has panicked.
 struct Stop(Arc<AtomicBool>);
 
 impl Drop for Stop {
@@ -204,7 +204,7 @@ fn forge_hellos(stranger: &mut Stranger) {
         stranger.send_copies("wrong_secret", |seen| {
             own_envelope().bytes(&hello(seen, rank, 0).bytes())
         });
-        // From where the member lives, but for the port.
+        // From the member's own address, except for the port.
         stranger.send_copies("wrong_secret", |seen| {
             seen.envelope.bytes(&hello(seen, rank, !secret).bytes())
         });
@@ -324,7 +324,7 @@ fn forge_replies(stranger: &mut Stranger) -> u64 {
         });
         foreign += COPIES;
     }
-    // In two fragments, of which the second has no ports to be judged by.
+    // In two fragments, the second of which has no ports.
     for _ in 0..COPIES {
         let seen = stranger.outstanding();
         for fragment in fragments(&as_aggregator(&to_member(&seen)), &replies_to(&seen)[1].bytes())
@@ -435,7 +435,7 @@ fn unopened_job(cluster: &Cluster) -> [(Membership, (u16, u32)); 2] {
 fn a_stranger_changes_no_sum_and_is_not_answered_and_is_counted(mode: Mode) {
     let cluster = Cluster::in_mode(MEMBERS + 1, mode);
     let home = cluster.rack.worker(STRANGER);
-    // It says nothing by itself.
+    // Without IPv6 it sends nothing by itself.
     home.run(|| std::fs::write("/proc/sys/net/ipv6/conf/eth0/disable_ipv6", "1")).unwrap();
     let unopened = unopened_job(&cluster);
     let sniffer = Sniffer::start(RawSocket::open(cluster.rack.worker(0), raw::ALL));
@@ -491,7 +491,7 @@ fn all_forgeries_are_counted(stranger: &mut Stranger, unopened: (u16, u32)) -> u
     });
     println!("forged: {:?}", stranger.expected);
     let not_ours = stranger.expected.remove("not_ours").unwrap();
-    // Of the rest, the members and their control connections make nothing but this.
+    // The members and their control connections add nothing to the other counters.
     assert!(forged["not_ours"] >= not_ours, "{forged:?}");
     for (name, packets) in forged.iter().filter(|(name, _)| !OF_MEMBERS.contains(&name.as_str())) {
         let expected = stranger.expected.get(name.as_str()).copied().unwrap_or(0);
@@ -514,7 +514,7 @@ fn all_noise_is_counted(stranger: &mut Stranger) {
     let noise = moved_enough(stranger.cluster, &before, enough);
     let counted = of_others(&noise);
     println!("noise: {noise:?}");
-    // Beside it there are the control connections' frames, a few a second.
+    // The control connections add a few frames a second.
     assert!(
         (RANDOM_FRAMES..RANDOM_FRAMES + 1000).contains(&counted),
         "{counted} of {RANDOM_FRAMES}: {noise:?}"

@@ -119,7 +119,7 @@ impl Trace {
         self.write_slot(index, 0);
     }
 
-    /// Has another CPU hold the job's slots, or let go of them.
+    /// Makes another CPU hold the job's slots, or release them.
     fn set_busy(&mut self, busy: bool) {
         self.host.busy = busy;
         self.slots().for_each(|index| self.write_slot(index, busy.into()));

@@ -10,7 +10,9 @@
 static int rank, ranks;
 
 /* Element i of a rank: sums of them are exact in f32. */
-static float element(long rank, long i) { return (float)((i * 40503 + rank * 9973) % 65521 - 32760) / 32768; }
+static float element(long rank, long i) {
+    return (float)((i * 40503 + rank * 9973) % 65521 - 32760) / 32768;
+}
 
 static double now(clockid_t clock) {
     struct timespec time;
@@ -18,11 +20,12 @@ static double now(clockid_t clock) {
     return time.tv_sec + time.tv_nsec / 1e9;
 }
 
-/* Ticks that the machine's processors were not ours (idle, waiting, stolen), and ticks in softirq. */
+/* Ticks in which the processors were not ours (idle, waiting, stolen), and those in softirq. */
 static void machine_ticks(long *idle, long *softirq) {
     long f[8] = {0};
     FILE *stat = fopen("/proc/stat", "r");
-    if (!stat || fscanf(stat, "cpu %ld %ld %ld %ld %ld %ld %ld %ld", f, f + 1, f + 2, f + 3, f + 4, f + 5, f + 6, f + 7) != 8) {
+    if (!stat || fscanf(stat, "cpu %ld %ld %ld %ld %ld %ld %ld %ld", f, f + 1, f + 2, f + 3, f + 4,
+                        f + 5, f + 6, f + 7) != 8) {
         fprintf(stderr, "cannot read /proc/stat\n");
         MPI_Abort(MPI_COMM_WORLD, 1);
     }
@@ -37,7 +40,8 @@ static double agree(double value, MPI_Op op) {
 }
 
 static void all_reduce(float *tensors, long copies, long count, long i) {
-    MPI_Allreduce(MPI_IN_PLACE, tensors + i % copies * count, (int)count, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
+    float *tensor = tensors + i % copies * count;
+    MPI_Allreduce(MPI_IN_PLACE, tensor, (int)count, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
 }
 
 /* Elements of the tensor that was reduced last that are not what they must be. */
@@ -57,7 +61,8 @@ static void measure(long command, long copies, long count, long warmup, long ite
     float *tensors = malloc(copies * count * sizeof *tensors);
     if (!tensors) MPI_Abort(MPI_COMM_WORLD, 1);
     for (long i = 0; i < count; i++)
-        for (long copy = 0; copy < copies; copy++) tensors[copy * count + i] = copy ? tensors[i] : element(rank, i);
+        for (long copy = 0; copy < copies; copy++)
+            tensors[copy * count + i] = copy ? tensors[i] : element(rank, i);
     MPI_Barrier(MPI_COMM_WORLD);
     for (long i = 0; i < warmup; i++) all_reduce(tensors, copies, count, i);
     MPI_Barrier(MPI_COMM_WORLD);
@@ -71,9 +76,10 @@ static void measure(long command, long copies, long count, long warmup, long ite
     double wrong = agree(wrong_elements(tensors, copies, count, warmup + iters - 1), MPI_SUM);
     double slowest = agree(seconds, MPI_MAX), processes = agree(cpu, MPI_SUM);
     if (rank == 0) {
-        printf("{\"command\":%ld,\"wrong\":%.0f,\"seconds\":%.9f,\"reporter_seconds\":%.9f,\"process_seconds\":%.9f,"
-               "\"idle_ticks\":%ld,\"softirq_ticks\":%ld}\n",
-               command, wrong, slowest, seconds, processes, idle_after - idle, softirq_after - softirq);
+        printf("{\"command\":%ld,\"wrong\":%.0f,\"seconds\":%.9f,\"reporter_seconds\":%.9f,"
+               "\"process_seconds\":%.9f,\"idle_ticks\":%ld,\"softirq_ticks\":%ld}\n",
+               command, wrong, slowest, seconds, processes, idle_after - idle,
+               softirq_after - softirq);
         fflush(stdout);
     }
     free(tensors);
@@ -91,7 +97,8 @@ int main(int argc, char **argv) {
         MPI_Abort(MPI_COMM_WORLD, 1);
     }
     long command, copies, count, warmup, iters, dense;
-    while (fscanf(commands, "%ld %ld %ld %ld %ld %ld", &command, &copies, &count, &warmup, &iters, &dense) == 6)
+    while (fscanf(commands, "%ld %ld %ld %ld %ld %ld", &command, &copies, &count, &warmup, &iters,
+                  &dense) == 6)
         measure(command, copies, count, warmup, iters);
     MPI_Finalize();
     return 0;
