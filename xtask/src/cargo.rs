@@ -2,6 +2,7 @@
 
 use crate::setup;
 use anyhow::{Context, Result, ensure};
+use serde::de::DeserializeOwned;
 use std::{
     env,
     ffi::OsString,
@@ -21,8 +22,23 @@ pub fn command(subcommand: &str) -> Result<Command> {
 }
 
 /// The cargo that runs this program.
-pub fn program() -> OsString {
+fn program() -> OsString {
     env::var_os("CARGO").unwrap_or_else(|| "cargo".into())
+}
+
+/// What `cargo metadata` says of the workspace's own crates.
+///
+/// # Errors
+///
+/// If cargo fails, or says something else.
+pub fn metadata<T: DeserializeOwned>() -> Result<T> {
+    let output = Command::new(program())
+        .current_dir(workspace())
+        .args(["metadata", "--no-deps", "--offline", "--format-version=1"])
+        .output()
+        .context("cannot start cargo")?;
+    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr).trim());
+    serde_json::from_slice(&output.stdout).context("cannot read what cargo metadata says")
 }
 
 /// Builds the release binaries and returns the folder where they are.

@@ -30,20 +30,53 @@ fn requirements() -> [String; 6] {
     ]
 }
 
+/// Where the environment with torch is, and the file in it that says what it was completed with.
+fn environment() -> Result<(PathBuf, PathBuf)> {
+    let folder = cargo::target_folder()?.join("python").join(format!("torch-{TORCH}"));
+    let complete = folder.join("complete");
+    Ok((folder, complete))
+}
+
+/// Where the oldest torch is, and that file of it.
+fn oldest() -> Result<(PathBuf, PathBuf)> {
+    let folder = cargo::target_folder()?.join("python/oldest");
+    let complete = folder.join("complete");
+    Ok((folder, complete))
+}
+
+fn is_complete(file: &Path, wanted: &str) -> bool {
+    fs::read_to_string(file).is_ok_and(|there| there == wanted)
+}
+
+/// What [`with_torch`] and [`oldest_torch`] would install.
+///
+/// # Errors
+///
+/// If there is no target folder.
+pub fn missing() -> Result<Vec<String>> {
+    let mut missing = Vec::new();
+    if !is_complete(&environment()?.1, &requirements().join("\n")) {
+        missing.push(format!("torch {TORCH} and what goes with it, 5.4 GB"));
+    }
+    if !is_complete(&oldest()?.1, &OLDEST.join("\n")) {
+        missing.push(format!("{}, 1.3 GB", OLDEST[0].replace("==", " ")));
+    }
+    Ok(missing)
+}
+
 /// The interpreter of an environment with torch, from PyPI. It is made if it is not there.
 ///
 /// # Errors
 ///
 /// The first step that failed.
 pub fn with_torch() -> Result<PathBuf> {
-    let environment = cargo::target_folder()?.join("python").join(format!("torch-{TORCH}"));
-    let (python, complete) = (environment.join("bin/python"), environment.join("complete"));
+    let (environment, complete) = environment()?;
+    let python = environment.join("bin/python");
     let wanted = requirements().join("\n");
-    let there = fs::read_to_string(&complete).ok();
-    if there.as_ref() == Some(&wanted) {
+    if is_complete(&complete, &wanted) {
         return Ok(python);
     }
-    if there.is_some() {
+    if complete.exists() {
         // It was wanted for less; pip brings the rest.
         return install(&python, &complete, &wanted);
     }
@@ -54,7 +87,8 @@ pub fn with_torch() -> Result<PathBuf> {
         )?;
     }
     eprintln!(
-        "installing torch {TORCH} from PyPI into {}: a minute or two, 5.4 GB; deleting the folder undoes it",
+        "installing torch {TORCH} from PyPI into {}: a minute or two, 5.4 GB; deleting the folder \
+         undoes it",
         environment.display()
     );
     run(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&environment))?;
@@ -97,9 +131,9 @@ pub fn with_package() -> Result<PathBuf> {
 ///
 /// The first step that failed.
 pub fn oldest_torch(python: &Path) -> Result<PathBuf> {
-    let folder = cargo::target_folder()?.join("python/oldest");
-    let (complete, wanted) = (folder.join("complete"), OLDEST.join("\n"));
-    if fs::read_to_string(&complete).is_ok_and(|there| there == wanted) {
+    let (folder, complete) = oldest()?;
+    let wanted = OLDEST.join("\n");
+    if is_complete(&complete, &wanted) {
         return Ok(folder);
     }
     eprintln!(

@@ -27,6 +27,25 @@ pub fn run() -> Result<()> {
     bpf_linker::ensure(&compiler)
 }
 
+/// What [`run`] would install.
+///
+/// # Errors
+///
+/// As [`Compiler::find`].
+pub fn missing() -> Result<Vec<String>> {
+    let compiler = Compiler::find()?;
+    let packages = packages::missing(&packages::NEEDED);
+    let mut missing: Vec<String> =
+        packages.iter().map(|package| format!("Debian package {package}")).collect();
+    if !rust_src::is_there(&compiler) {
+        missing.push(format!("rust-src {}", compiler.release));
+    }
+    if !bpf_linker::is_there(&compiler) {
+        missing.push(format!("bpf-linker {}", bpf_linker::VERSION));
+    }
+    Ok(missing)
+}
+
 /// Says what is about to be done and why.
 fn announce(step: &str) {
     eprintln!("setup: {step}");

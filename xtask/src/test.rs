@@ -1,24 +1,29 @@
 //! `cargo xtask test`: every test, and an honest count.
 
+mod counts;
+mod plan;
+mod skip_file;
+
 use crate::{cargo, fuzz, python, setup};
 use anyhow::{Context, Result, bail, ensure};
 use std::{
     env,
-    fs::{self, File},
     io::{BufRead, BufReader, Write},
-    path::{Path, PathBuf},
-    process::Stdio,
+    path::PathBuf,
+    process::{Command, Stdio},
     thread,
 };
 use switchml_cli::say;
 use switchml_rack::LEFT_OUT;
 
+use counts::Counts;
+use plan::Plan;
+use skip_file::SkipFile;
+
 /// Names the file to which a test that cannot run appends `name: reason` before it returns.
 const SKIPPED: &str = "SWITCHML_SKIPPED";
 /// Names the interpreter that has the Python package and torch.
 const PYTHON: &str = "SWITCHML_PYTHON";
-/// The test programs that need it.
-const IN_PYTHON: [&str; 2] = ["python", "independent_worker"];
 /// Names the folder that has the oldest torch which the package is for.
 const OLDEST_TORCH: &str = "SWITCHML_OLDEST_TORCH";
 /// Names the folder with the binaries that the end-to-end tests start.
@@ -27,6 +32,9 @@ const BIN_DIR: &str = "SWITCHML_BIN_DIR";
 /// Options of `cargo xtask test`.
 #[derive(clap::Args)]
 pub struct Test {
+    /// Run what is worth its time before each commit: no torch, no fuzzing, one small rack
+    #[arg(long, conflicts_with = "arguments")]
+    quick: bool,
     /// Fail if a test could not run, as when CI=true
     #[arg(long)]
     require_all: bool,
@@ -38,10 +46,11 @@ pub struct Test {
 impl Test {
     /// Those that these arguments of `cargo test` choose, all of which must run.
     pub fn chosen(arguments: &[&str]) -> Self {
-        Self { require_all: true, arguments: arguments.iter().map(ToString::to_string).collect() }
+        let arguments = arguments.iter().map(ToString::to_string).collect();
+        Self { quick: false, require_all: true, arguments }
     }
 
-    /// Runs `cargo test` over the default members, then the fuzz targets, and sums up.
+    /// Says what it will install and run; runs `cargo test`, then the fuzz targets, and sums up.
     ///
     /// In release: the end-to-end tests need the release binaries anyway, so all dependencies are
     /// compiled once, and the property and simulation tests run many times faster.
@@ -50,6 +59,14 @@ impl Test {
     ///
     /// If a test failed, if tests could not be built, or if one could not run where all must.
     pub fn run(&self) -> Result<()> {
+        let plan = if self.quick {
+            Plan::quick()?
+        } else if self.arguments.is_empty() {
+            Plan::all()
+        } else {
+            Plan::chosen(&self.arguments)
+        };
+        plan.announce()?;
         setup::run()?;
         // Testing everything builds the binaries on the way, with the features that the tests need;
         // building them before would compile much of it twice.
@@ -58,36 +75,23 @@ impl Test {
         } else {
             cargo::build_binaries()?
         };
-        let python = if self.arguments.is_empty()
-            || self.arguments.iter().any(|argument| IN_PYTHON.contains(&argument.as_str()))
-        {
-            Some(self.with_python()?)
-        } else {
-            None
-        };
+        let python = if plan.needs_python { Some(self.with_python()?) } else { None };
         let skips = SkipFile::create(&binaries)?;
-        let mut child = cargo::command("test")?
-            .args(["--release", "--no-fail-fast"])
-            .args(&self.arguments)
-            .env(SKIPPED, &skips.0)
-            .env(BIN_DIR, &binaries)
-            .envs(python.into_iter().flatten())
-            .stdout(Stdio::piped())
-            .spawn()
-            .context("cannot start cargo")?;
         let mut counts = Counts::default();
-        for line in BufReader::new(child.stdout.take().context("cargo has no output")?).split(b'\n')
-        {
-            let line = line.context("cannot read cargo's output")?;
-            let text = String::from_utf8_lossy(&line);
-            // Whoever reads our output may be gone; the tests still count.
-            let _ = writeln!(std::io::stdout(), "{text}");
-            counts.add(&text);
+        let mut succeeded = true;
+        for arguments in &plan.runs {
+            let mut command = cargo::command("test")?;
+            command
+                .args(["--release", "--no-fail-fast"])
+                .args(arguments)
+                .env(SKIPPED, &skips.0)
+                .env(BIN_DIR, &binaries)
+                .envs(plan.environment.iter().copied())
+                .envs(python.iter().flatten().map(|(name, path)| (name, path)));
+            succeeded &= run_counting(&mut command, &mut counts)?;
         }
-        let status = child.wait()?;
         let skipped = skips.lines()?;
-        let mut succeeded = status.success();
-        if self.arguments.is_empty() {
+        if plan.fuzzes {
             // By themselves, for they take all processors, and there are tests with deadlines.
             let fuzz::Tally { passed, failed } = fuzz::test();
             counts.passed += passed;
@@ -149,108 +153,17 @@ impl Test {
     }
 }
 
-/// What libtest's lines say.
-#[derive(Debug, Default, PartialEq, Eq)]
-struct Counts {
-    passed: usize,
-    failed: usize,
-    /// Those marked `#[ignore]`, by name.
-    ignored: Vec<String>,
-    /// Those begun of which no result was heard, because their program was killed or aborted.
-    lost: usize,
-}
-
-impl Counts {
-    /// Takes note of libtest's lines, of which there are three kinds; other lines count nothing:
-    /// `running 13 tests`, `test a::b ... ignored, because`, and `test result: ok. 12 passed; 0
-    /// failed; 1 ignored; 0 measured; …`, which a program that dies does not write.
-    fn add(&mut self, line: &str) {
-        if let Some((number, _)) =
-            line.strip_prefix("running ").and_then(|rest| rest.split_once(" test"))
-        {
-            self.lost += number.parse::<usize>().unwrap_or(0);
-        } else if let Some((name, reason)) =
-            line.strip_prefix("test ").and_then(|test| test.split_once(" ... ignored"))
-        {
-            self.ignored.push(format!("{name}: ignored{reason}"));
-        } else if let Some(result) = line.strip_prefix("test result: ") {
-            self.add_result(result);
-        }
+/// Runs cargo to its end, passes its output on, and counts what that says of tests. Whether it
+/// succeeded.
+fn run_counting(command: &mut Command, counts: &mut Counts) -> Result<bool> {
+    let mut child = command.stdout(Stdio::piped()).spawn().context("cannot start cargo")?;
+    let output = child.stdout.take().context("cargo has no output")?;
+    for line in BufReader::new(output).split(b'\n') {
+        let line = line.context("cannot read cargo's output")?;
+        let text = String::from_utf8_lossy(&line);
+        // Nobody may read our output any more; the tests still count.
+        let _ = writeln!(std::io::stdout(), "{text}");
+        counts.add(&text);
     }
-
-    fn add_result(&mut self, result: &str) {
-        let numbers = result.split_once(". ").map_or(result, |(_, numbers)| numbers);
-        for part in numbers.split("; ") {
-            let Some((number, what)) = part.split_once(' ') else { continue };
-            let Ok(number) = number.parse::<usize>() else { continue };
-            match what {
-                "passed" => self.passed += number,
-                "failed" => self.failed += number,
-                "ignored" => {}
-                _ => continue,
-            }
-            self.lost = self.lost.saturating_sub(number);
-        }
-    }
-}
-
-/// The file that tests report to, removed with this value.
-struct SkipFile(PathBuf);
-
-impl SkipFile {
-    fn create(folder: &Path) -> Result<Self> {
-        fs::create_dir_all(folder)
-            .with_context(|| format!("cannot create {}", folder.display()))?;
-        let path = folder.join(format!("skipped-tests-{}", std::process::id()));
-        File::create(&path).with_context(|| format!("cannot create {}", path.display()))?;
-        Ok(Self(path))
-    }
-
-    fn lines(&self) -> Result<Vec<String>> {
-        let text = fs::read_to_string(&self.0)
-            .with_context(|| format!("cannot read {}", self.0.display()))?;
-        Ok(text.lines().map(str::to_owned).collect())
-    }
-}
-
-impl Drop for SkipFile {
-    fn drop(&mut self) {
-        let _ = fs::remove_file(&self.0);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::Counts;
-
-    #[test]
-    fn lines_add_up() {
-        let mut counts = Counts::default();
-        for line in [
-            "running 13 tests",
-            "test a ... ok",
-            "test b::c ... ignored, needs a cluster",
-            "test result: ok. 12 passed; 0 failed; 1 ignored; 0 measured; 4 filtered out; finished in 0.01s",
-            "running 1 test",
-            "test result: FAILED. 0 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; finished in 1.50s",
-        ] {
-            counts.add(line);
-        }
-        let ignored = vec!["b::c: ignored, needs a cluster".to_owned()];
-        assert_eq!(counts, Counts { passed: 12, failed: 1, ignored, lost: 0 });
-    }
-
-    #[test]
-    fn the_tests_of_a_program_that_dies_are_lost() {
-        let mut counts = Counts::default();
-        for line in [
-            "running 3 tests",
-            "test a ... ok",
-            "running 2 tests",
-            "test result: ok. 2 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.01s",
-        ] {
-            counts.add(line);
-        }
-        assert_eq!(counts, Counts { passed: 2, failed: 0, ignored: vec![], lost: 3 });
-    }
+    Ok(child.wait()?.success())
 }

@@ -10,7 +10,12 @@ use std::{
     process::Command,
 };
 
-const VERSION: &str = "0.13.0";
+pub const VERSION: &str = "0.13.0";
+
+/// Whether the one in `PATH` has the right version and the compiler's LLVM.
+pub fn is_there(compiler: &Compiler) -> bool {
+    llvm_library(&compiler.sysroot.join("lib")).is_ok_and(|llvm| matches(&llvm))
+}
 
 /// Installs bpf-linker into cargo's folder unless the one in `PATH` has the right version and the
 /// compiler's LLVM.
@@ -28,15 +33,16 @@ pub fn ensure(compiler: &Compiler) -> Result<()> {
         "bpf-linker {VERSION}: it links the BPF program; building it takes about a minute"
     ));
     let by_hand = format!(
-        "link {} as lib/libLLVM.so in some folder, then LLVM_PREFIX=<that folder> cargo install --locked bpf-linker \
-         --version {VERSION} --no-default-features --features llvm-{}",
+        "link {} as lib/libLLVM.so in some folder, then LLVM_PREFIX=<that folder> cargo install \
+         --locked bpf-linker --version {VERSION} --no-default-features --features llvm-{}",
         libraries.join(&llvm).display(),
         compiler.llvm_major
     );
     or_by_hand(install(compiler, &libraries, &llvm), "installing bpf-linker", &by_hand)?;
     ensure!(
         matches(&llvm),
-        "bpf-linker {VERSION} was installed, but PATH leads to another one: put cargo's bin folder first in PATH"
+        "bpf-linker {VERSION} was installed, but PATH leads to another one: put cargo's bin folder \
+         first in PATH"
     );
     Ok(())
 }
@@ -50,7 +56,8 @@ fn llvm_library(folder: &Path) -> Result<String> {
         .find(|name| name.starts_with("libLLVM.so."))
         .with_context(|| {
             format!(
-                "{} has no libLLVM.so.*: this compiler is not rustup's; install rustup's, or bpf-linker by hand",
+                "{} has no libLLVM.so.*: this compiler is not rustup's; install rustup's, or \
+                 bpf-linker by hand",
                 folder.display()
             )
         })

@@ -20,6 +20,11 @@ pub const NEEDED: [(&str, &str); 7] = [
 /// Where the tools of the superuser lie; not in every user's `PATH`.
 const SYSTEM_FOLDERS: &str = "/usr/local/sbin:/usr/sbin:/sbin";
 
+/// The packages that are missing, of pairs as in [`ensure`].
+pub fn missing<'a>(needed: &[(&str, &'a str)]) -> Vec<&'a str> {
+    needed.iter().filter(|(thing, _)| !exists(thing)).map(|&(_, package)| package).collect()
+}
+
 /// Installs the packages that are missing, of pairs of what must be there and the package that
 /// brings it. A bare name is a program to be found in `PATH`. `why` says who needs them.
 ///
@@ -27,20 +32,21 @@ const SYSTEM_FOLDERS: &str = "/usr/local/sbin:/usr/sbin:/sbin";
 ///
 /// If installing fails or needs the superuser; the error says which command to run.
 pub fn ensure(needed: &[(&str, &str)], why: &str) -> Result<()> {
-    let missing: Vec<&str> =
-        needed.iter().filter(|(thing, _)| !exists(thing)).map(|&(_, package)| package).collect();
+    let missing = missing(needed);
     if missing.is_empty() {
         return Ok(());
     }
     let list = missing.join(" ");
     if !exists("apt-get") {
         bail!(
-            "missing packages: {list} (so called on Debian); there is no apt-get here, so install them by hand"
+            "missing packages: {list} (so called on Debian); there is no apt-get here, so install \
+             them by hand"
         );
     }
     if !rustix::process::geteuid().is_root() {
         bail!(
-            "missing packages: {list}; run `sudo apt-get update && sudo apt-get install {list}`, then this again"
+            "missing packages: {list}; run `sudo apt-get update && sudo apt-get install {list}`, \
+             then this again"
         );
     }
     announce(&format!("installing Debian packages that {why}: {list}"));

@@ -15,16 +15,21 @@ use std::{
 /// answer for ever.
 const RUSTUP_DEADLINE: Duration = Duration::from_secs(60);
 
+/// Whether the source of the compiler's release is there.
+pub fn is_there(compiler: &Compiler) -> bool {
+    Source::of(compiler).is_there()
+}
+
 /// Brings the source of exactly the compiler's release: from rustup, or else from Debian.
 ///
 /// # Errors
 ///
 /// If neither has it.
 pub fn ensure(compiler: &Compiler) -> Result<()> {
-    let source = Source::of(compiler);
-    if source.is_there() {
+    if is_there(compiler) {
         return Ok(());
     }
+    let source = Source::of(compiler);
     announce(&format!(
         "rust-src {}: core is built from source for BPF; asking rustup",
         compiler.release
@@ -41,8 +46,8 @@ pub fn ensure(compiler: &Compiler) -> Result<()> {
         compiler.release
     ));
     let by_hand = format!(
-        "`rustup component add rust-src`, or unpack a package `rust-src` of that version and link its \
-         usr/src/rustc-{} as {}",
+        "`rustup component add rust-src`, or unpack a package `rust-src` of that version and link \
+         its usr/src/rustc-{} as {}",
         compiler.release,
         source.link().display()
     );

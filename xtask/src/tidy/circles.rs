@@ -10,7 +10,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use anyhow::{Context, Result, ensure};
+use anyhow::Result;
 use serde::Deserialize;
 
 use super::{
@@ -47,7 +47,7 @@ struct Target {
 /// If cargo does not say what there is, or a file cannot be read.
 pub fn check() -> Result<Vec<Finding>> {
     let mut findings = Vec::new();
-    let Metadata { packages, workspace_root } = metadata()?;
+    let Metadata { packages, workspace_root } = cargo::metadata()?;
     for package in packages {
         let mut circles = Vec::new();
         for target in &package.targets {
@@ -70,17 +70,6 @@ pub fn check() -> Result<Vec<Finding>> {
         );
     }
     Ok(findings)
-}
-
-fn metadata() -> Result<Metadata> {
-    let mut cargo = std::process::Command::new(cargo::program());
-    let output = cargo
-        .current_dir(cargo::workspace())
-        .args(["metadata", "--no-deps", "--offline", "--format-version=1"])
-        .output()
-        .context("cannot start cargo")?;
-    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr).trim());
-    serde_json::from_slice(&output.stdout).context("cannot read what cargo metadata says")
 }
 
 fn below(root: &Path, path: &Path) -> PathBuf {
