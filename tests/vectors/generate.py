@@ -8,7 +8,19 @@ numbers, which a test of that crate holds against the page.
 import sys
 from pathlib import Path
 
-from generator import admission, example, fingerprint, floats, frames, hello, jobs, mismatch, packet, rounds, sums
+from generator import (
+    admission,
+    example,
+    fingerprint,
+    floats,
+    frames,
+    hello,
+    jobs,
+    mismatch,
+    packet,
+    rounds,
+    sums,
+)
 
 FOLDER = Path(__file__).parent
 PURPOSES = [sums, floats, example, rounds, mismatch, admission, hello, jobs, frames]
@@ -25,9 +37,15 @@ def main():
             texts[f"{vector.name}.vector"] = vector.text()
     there = {path.name: path for path in FOLDER.glob("*.vector")}
     if sys.argv[1:] == ["--check"]:
-        stale = [name for name in sorted(texts | there) if name not in texts or text_of(there.get(name)) != texts[name]]
+        stale = [
+            name
+            for name in sorted(texts | there)
+            if name not in texts or text_of(there.get(name)) != texts[name]
+        ]
         if stale:
-            sys.exit(f"not what generate.py writes: {', '.join(stale)}; run tests/vectors/generate.py")
+            sys.exit(
+                f"not what generate.py writes: {', '.join(stale)}; run tests/vectors/generate.py"
+            )
     elif not sys.argv[1:]:
         for name in there.keys() - texts.keys():
             there[name].unlink()

@@ -26,7 +26,10 @@ def contribution(job, rank=1, slot=2, round=0, **options):
 
 
 def malformed_packets():
-    about = "Packets that are none of the protocol's, or none that an aggregator takes. A data plane with fewer sizes may find the length wrong first."
+    about = (
+        "Packets that are none of the protocol's, or none that an aggregator takes. A data plane "
+        "with fewer sizes may find the length wrong first."
+    )
     v = Vector("malformed_packets", about, "fifo")
     job = v.open(Job(ranks=2))
     right = contribution(job)
@@ -47,7 +50,13 @@ def malformed_packets():
         refused(f"{size} lanes", "bad_lanes", "bad_length", values=(5,) * size)
     refused("more lanes than any packet has", "bad_lanes", "bad_length", lanes=0xFFE0)
     refused("32 lanes behind a header that says 64", "bad_length", "bad_lanes", lanes=64)
-    refused("64 lanes behind a header that says 32", "bad_length", "bad_lanes", lanes=32, values=(5,) * 64)
+    refused(
+        "64 lanes behind a header that says 32",
+        "bad_length",
+        "bad_lanes",
+        lanes=32,
+        values=(5,) * 64,
+    )
     play_round(v, job, 2, 0)
     return v
 
@@ -57,26 +66,44 @@ def malformed_hellos():
     job = v.open(Job(ranks=2))
 
     def refused(title, counter, *others, lanes=32, **fields):
-        v.step(title, job, job.hello(1, lanes).changed(**fields), nobody(counter), *map(nobody, others))
+        v.step(
+            title, job, job.hello(1, lanes).changed(**fields), nobody(counter), *map(nobody, others)
+        )
 
     refused("version", "bad_version", version=3)
     refused("op", "bad_op", op=0x02)
     refused("16 lanes", "bad_lanes", "bad_length", lanes=16)
     hello = job.hello(1, 32).changed(lanes=0)
-    v.step("32 lanes behind a header that says none", job, hello, nobody("bad_length"), nobody("bad_lanes"))
+    v.step(
+        "32 lanes behind a header that says none",
+        job,
+        hello,
+        nobody("bad_length"),
+        nobody("bad_lanes"),
+    )
     hello = job.hello(1, 0).changed(lanes=32)
-    v.step("none behind a header that says 32", job, hello, nobody("bad_length"), nobody("bad_lanes"))
+    v.step(
+        "none behind a header that says 32", job, hello, nobody("bad_length"), nobody("bad_lanes")
+    )
     play_round(v, job, 2, 0)
     return v
 
 
 def packets_too_long():
-    about = "Packets that are longer than any of the protocol's are refused for what is wrong with their headers."
+    about = (
+        "Packets that are longer than any of the protocol's are refused for what is wrong with "
+        "their headers."
+    )
     v = Vector("packets_too_long", about, "fifo", ("long",))
     job = v.open(Job(ranks=2))
     right = contribution(job).changed(values=(5,) * 800)
     v.step("800 lanes", job, right, nobody("bad_lanes"), nobody("bad_length"))
-    v.step("800 lanes behind a header that says 768", job, right.changed(lanes=768), nobody("bad_length"))
+    v.step(
+        "800 lanes behind a header that says 768",
+        job,
+        right.changed(lanes=768),
+        nobody("bad_length"),
+    )
     v.step("HELLO", job, job.hello(1, 800), nobody("bad_lanes"), nobody("bad_length"))
     v.step("version 2", job, right.changed(version=2), nobody("bad_version"), nobody("bad_length"))
     play_round(v, job, 2, 0)
@@ -99,15 +126,22 @@ def truncated_packets():
         others = [nobody("bad_lanes")] if length == 32 else []
         v.frame(f"{length} bytes", job.port(1), short, nobody("bad_length"), *others)
     for more in (1, 4, 64):
-        v.frame(f"{more} bytes too many", job.port(1), frame.changed(packet=data + bytes(more)), nobody("bad_length"))
+        v.frame(
+            f"{more} bytes too many",
+            job.port(1),
+            frame.changed(packet=data + bytes(more)),
+            nobody("bad_length"),
+        )
     play_round(v, job, 2, 0)
     return v
 
 
 def check_word_covers():
     about = """
-The check word guards each field that decides where a contribution is added, and each lane: a change behind its back is found out, before the
-contribution leaves a trace. Two jobs of the same processes, so that only the check word tells their packets apart."""
+The check word guards each field that decides where a contribution is added, and each lane: a \
+change behind its back is found out, before the
+contribution leaves a trace. Two jobs of the same processes, so that only the check word tells \
+their packets apart."""
     v = Vector("check_word_covers", about, "fifo", ("verify",))
     job = v.open(Job(ranks=2))
     v.open(Job(ranks=2, number=6))
@@ -122,7 +156,12 @@ contribution leaves a trace. Two jobs of the same processes, so that only the ch
     refused("op", op=MAX)
     refused("fingerprint", fingerprint=job.fingerprint ^ 1 << 31)
     for bit in (0, 15, 31):
-        v.step(f"check, bit {bit}", job, right.changed(check=right.right_check() ^ 1 << bit), nobody("bad_check"))
+        v.step(
+            f"check, bit {bit}",
+            job,
+            right.changed(check=right.right_check() ^ 1 << bit),
+            nobody("bad_check"),
+        )
     for lane in range(32):
         refused(f"lane {lane}", values=right.with_lane(lane, right.values[lane] ^ 1 << lane))
     play_round(v, job, 2, 0)
@@ -130,18 +169,28 @@ contribution leaves a trace. Two jobs of the same processes, so that only the ch
 
 
 def check_word_wrong_in_any_place():
-    about = "A contribution whose check word is wrong, as the first of its round, in its midst, as the last, and as a duplicate: SUM and MAX."
+    about = (
+        "A contribution whose check word is wrong, as the first of its round, in its midst, as the "
+        "last, and as a duplicate: SUM and MAX."
+    )
     v = Vector("check_word_wrong", about, "fifo", ("max", "verify"), lanes=64)
     job = v.open(Job(ranks=3))
     for round, op in enumerate((0, MAX)):
-        packets = [job.contribution(rank, 2, round, ramp(rank, round, 64), op=op) for rank in range(3)]
+        packets = [
+            job.contribution(rank, 2, round, ramp(rank, round, 64), op=op) for rank in range(3)
+        ]
         total = ramp_sum(3, round, 64) if op == 0 else ramp(2, round, 64)
         done = to_all(job, packets[2].result_for_all(total, 3))
         for rank, expected in enumerate([nobody("started"), nobody("added"), done]):
             packet = packets[rank]
             for lane in (0, 31, 32, 63):
                 values = packet.with_lane(lane, packet.values[lane] ^ 0x40000000)
-                v.step(f"rank {rank}, lane {lane} corrupted", job, packet.corrupted(values=values), nobody("bad_check"))
+                v.step(
+                    f"rank {rank}, lane {lane} corrupted",
+                    job,
+                    packet.corrupted(values=values),
+                    nobody("bad_check"),
+                )
             v.step(f"rank {rank}", job, packet, expected)
         again = packets[1].corrupted(values=packets[1].with_lane(7, 0))
         v.step("rank 1 again, corrupted", job, again, nobody("bad_check"))
@@ -157,7 +206,12 @@ def check_word_of_i16():
         packet = contribution(job, rank=0, round=round, op=op)
         for bit in (0, 15, 16, 31):
             values = packet.with_lane(17, packet.values[17] ^ 1 << bit)
-            v.step(f"lane 17, bit {bit} corrupted", job, packet.corrupted(values=values), nobody("bad_check"))
+            v.step(
+                f"lane 17, bit {bit} corrupted",
+                job,
+                packet.corrupted(values=values),
+                nobody("bad_check"),
+            )
             wrong = packet.changed(check=packet.right_check() ^ 1 << bit)
             v.step(f"check, bit {bit} corrupted", job, wrong, nobody("bad_check"))
         # What adding up whole words would take for right.
@@ -168,7 +222,11 @@ def check_word_of_i16():
 
 
 def unchecked():
-    v = Vector("unchecked", "A contribution without CHECKED is refused, though its check word is right.", "fifo")
+    v = Vector(
+        "unchecked",
+        "A contribution without CHECKED is refused, though its check word is right.",
+        "fifo",
+    )
     job = v.open(Job(ranks=2))
     for flags in (0, 0xFF - CHECKED):
         v.step(f"flags {flags:#04x}", job, contribution(job, flags=flags), nobody("bad_check"))
@@ -193,7 +251,9 @@ def strangers():
         refused(f"rank {rank}", "bad_rank", packet=right.changed(rank=rank))
     for slot in (8, 9, 0x8002, 0xFFFF):
         refused(f"slot {slot}", "bad_slot", packet=right.changed(slot=slot))
-    refused("a rank that has not said HELLO", "no_hello", packet=contribution(job, rank=2), sender=2)
+    refused(
+        "a rank that has not said HELLO", "no_hello", packet=contribution(job, rank=2), sender=2
+    )
     v.step("rank 1", job, right, nobody("started"))
     v.step("rank 1 again: nobody else is in", job, right, back("pending", right.pending(1)))
     return v
@@ -213,6 +273,12 @@ def wrong_places():
     refused("the address of another rank", ip="10.0.0.3")
     refused("another UDP port", udp=home.udp + 50)
     for sender in (0, 2):
-        v.step(f"as rank 1 from where rank {sender} lives", job, right, nobody("wrong_place"), sender=sender)
+        v.step(
+            f"as rank 1 from where rank {sender} lives",
+            job,
+            right,
+            nobody("wrong_place"),
+            sender=sender,
+        )
     play_round(v, job, 2, 0)
     return v

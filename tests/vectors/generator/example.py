@@ -1,4 +1,4 @@
-"""The worked example of docs/protocol.md (section 25): two calls of two ranks, each packet of them."""
+"""The worked example of docs/protocol.md (section 25): each packet of two calls of two ranks."""
 
 from fractions import Fraction
 from struct import pack, unpack
@@ -11,7 +11,8 @@ from .vector import Job, Vector, back, nobody, sums, to_all
 NAME = "worked_example"
 F, SLOTS, RANKS = 32, 4, 2
 INTEGERS = [[1, 2, 3], [10, -20, 30]]
-# Elements of very different magnitudes, and a second data chunk, of whose exponent the ranks think differently.
+# Elements of very different magnitudes, and a second data chunk, of whose exponent the ranks think
+# differently.
 FLOATS = [
     [0.001, 5e6, 1.0, 3.7, 12345678.0, -1.0, 0.5, 100.0, -0.25, 7.0, 1.5, -2.0],
     [0.002, 1.0, -1.0, 2.3, 8388608.0, 1.0, 0.25, -100.0, 0.125, 3.0, 0.75, 0.5],
@@ -44,7 +45,9 @@ class Chunk:
         self.what = f"chunk {number}: {what}"
         padded = [lane + [0] * (F - len(lane)) for lane in lanes]
         slot, round = number % SLOTS, number // SLOTS
-        self.packets = [job.contribution(rank, slot, round, padded[rank], op=op) for rank in range(RANKS)]
+        self.packets = [
+            job.contribution(rank, slot, round, padded[rank], op=op) for rank in range(RANKS)
+        ]
         combined = list(map(most, *padded)) if op == MAX else sums(*padded)
         self.result = self.packets[-1].result_for_all(combined, RANKS)
 
@@ -64,7 +67,9 @@ def chunks(job):
     # The ranks predicted the same of data chunk 0 alone.
     assert own[0][0] == own[1][0] and own[0][1] != own[1][1]
     e = max(own[0][1], own[1][1])
-    yield Chunk(job, 4, "data chunk 1, once more", [digits(data[rank][1], e) for rank in range(RANKS)])
+    yield Chunk(
+        job, 4, "data chunk 1, once more", [digits(data[rank][1], e) for rank in range(RANKS)]
+    )
 
 
 def results():
@@ -114,7 +119,10 @@ def nearest_single(x):
 def check_example():
     """The lanes say what the sum is, and the examples of sections 19 and 25 of docs/protocol.md."""
     all_chunks = list(chunks(Job(ranks=RANKS, slots=SLOTS)))
-    found = [*undigits(all_chunks[2].result.values[:30], 23), *undigits(all_chunks[4].result.values[:6], 1)]
+    found = [
+        *undigits(all_chunks[2].result.values[:30], 23),
+        *undigits(all_chunks[4].result.values[:6], 1),
+    ]
     assert list(map(nearest_single, found)) == results()
     assert [unpack(">I", pack(">f", x))[0] for x in results()] == RESULT
     assert digits(singles([-0.000001]), 23) == [0xFFFFFFFF, 0x7FFDE721, 0x06000000]

@@ -9,14 +9,19 @@ from .numbers import MAX
 from .vector import Job, Vector, back, nobody, sums, to_all
 
 ZEROS = -(2**31)
-# f32 in chunks of 32 elements: a chunk whose largest magnitude is one rank's, 31 of zeros, and one on which both ranks agree. 2^5 <= 62, 2^0 <= 1.96875.
+# f32 in chunks of 32 elements: a chunk whose largest magnitude is one rank's, 31 of zeros, and one
+# on which both ranks agree. 2^5 <= 62, 2^0 <= 1.96875.
 TENSORS = [
     [[i / 2 for i in range(32)], *[[0.0] * 32] * 31, [1 + i / 32 for i in range(32)]],
     [[-2.0 * i for i in range(32)], *[[-0.0] * 32] * 31, [-1.5] * 32],
 ]
 # The same in a small call, in chunks of 10 elements. 2^24 <= 16777216.
 SMALL_TENSORS = [
-    [[0.001, 5e6, 1.0, 3.14159, 12345678.0, 0.0, -0.001, 1e-6, -7.0, 16777216.0], [0.0] * 10, [1 + i / 32 for i in range(10)]],
+    [
+        [0.001, 5e6, 1.0, 3.14159, 12345678.0, 0.0, -0.001, 1e-6, -7.0, 16777216.0],
+        [0.0] * 10,
+        [1 + i / 32 for i in range(10)],
+    ],
     [[0.001, -5e6, 2.0, -3.14159, 1.0, -0.0, -0.002, -1e-6, 0.5, 1e-6], [-0.0] * 10, [-1.5] * 10],
 ]
 
@@ -57,32 +62,55 @@ def digest(lanes):
 def witness(own, maximum):
     h = digest(maximum)
     is_own = bytes(mine == most for mine, most in zip(own, maximum))
-    lanes = [h >> 32, h % 2**32, *(int.from_bytes(is_own[i : i + 4], "big") for i in range(0, len(is_own), 4))]
+    lanes = [
+        h >> 32,
+        h % 2**32,
+        *(int.from_bytes(is_own[i : i + 4], "big") for i in range(0, len(is_own), 4)),
+    ]
     return lanes + [0] * (-len(lanes) % 32)
 
 
 def unchecked(result, contributions):
-    """A maximum of a data plane that sums no lanes: its check word is that of the contributions added up."""
-    return result.changed(flags=0, check=sum(packet.check_word() for packet in contributions) % 2**32)
+    """A maximum by a data plane that sums no lanes: its check word adds up theirs."""
+    return result.changed(
+        flags=0, check=sum(packet.check_word() for packet in contributions) % 2**32
+    )
 
 
 def exponent_chunk(v, job, slot, own, maximum):
     packets = [job.contribution(rank, slot, 0, own[rank], op=MAX) for rank in range(2)]
     v.step("rank 0's exponents", job, packets[0], nobody("started"))
     result = packets[1].result_for_all(maximum, 2)
-    v.step("rank 1's exponents", job, packets[1], to_all(job, result), to_all(job, unchecked(result, packets)))
+    v.step(
+        "rank 1's exponents",
+        job,
+        packets[1],
+        to_all(job, result),
+        to_all(job, unchecked(result, packets)),
+    )
     again = packets[0].result(maximum, 2)
-    v.step("rank 0 asks again", job, packets[0], back("replayed", again), back("replayed", unchecked(again, packets)))
+    v.step(
+        "rank 0 asks again",
+        job,
+        packets[0],
+        back("replayed", again),
+        back("replayed", unchecked(again, packets)),
+    )
 
 
 def sum_chunk(v, job, slot, what, lanes):
     packets = [job.contribution(rank, slot, 0, lanes[rank]) for rank in range(2)]
     v.step(f"rank 0's {what}", job, packets[0], nobody("started"))
-    v.step(f"rank 1's {what}", job, packets[1], to_all(job, packets[1].result_for_all(sums(*lanes), 2)))
+    v.step(
+        f"rank 1's {what}", job, packets[1], to_all(job, packets[1].result_for_all(sums(*lanes), 2))
+    )
 
 
 def call(name, about, tensors, lanes_of):
-    """A sum of two ranks that is the session's first: in chunks of 32 lanes, exponents, their witnesses, and the data chunks that are not all zero."""
+    """A sum of two ranks that is the session's first, in chunks of 32 lanes.
+
+    These are exponents, their witnesses, and the data chunks that are not all zero.
+    """
     v = Vector(name, about, "fifo")
     job = v.open(Job(ranks=2))
     exponents = [[exponent(chunk) for chunk in tensor] for tensor in tensors]
@@ -101,12 +129,18 @@ def call(name, about, tensors, lanes_of):
 
 
 def float_sum():
-    about = "A sum of 1056 f32 as two ranks make it: two chunks of exponents, their witnesses, and the data chunks that are not all zero."
+    about = (
+        "A sum of 1056 f32 as two ranks make it: two chunks of exponents, their witnesses, and the "
+        "data chunks that are not all zero."
+    )
     return call("float_sum", about, TENSORS, fixed)
 
 
 def small_float_sum():
-    about = "A sum of 30 f32 as two ranks make it, in three lanes each: a chunk of exponents, its witness, and the data chunks that are not all zero."
+    about = (
+        "A sum of 30 f32 as two ranks make it, in three lanes each: a chunk of exponents, its "
+        "witness, and the data chunks that are not all zero."
+    )
     return call("small_float_sum", about, SMALL_TENSORS, fixed_in_three)
 
 
@@ -115,7 +149,12 @@ def check_example():
     assert digest(range(1, 33)) == 0x30C209B810E0DA8A
     own = list(range(1, 32)) + [0]
     assert witness(own, list(range(1, 33)))[:3] + witness(own, list(range(1, 33)))[8:11] == [
-        0x30C209B8, 0x10E0DA8A, 0x01010101, 0x01010101, 0x01010100, 0
+        0x30C209B8,
+        0x10E0DA8A,
+        0x01010101,
+        0x01010101,
+        0x01010100,
+        0,
     ]
     assert pack(">f", -0.000001) == bytes.fromhex("B58637BD")
     assert fixed_in_three([-0.000001], 23, 2)[:4] == [0xFFFFFFFF, 0x7FFDE721, 0x06000000, 0]

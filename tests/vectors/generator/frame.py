@@ -1,4 +1,7 @@
-"""A frame: Ethernet, IPv4 and UDP around a packet ("Addresses" of docs/protocol.md, RFC 791, 768, 1112)."""
+"""A frame: Ethernet, IPv4 and UDP around a packet.
+
+"Addresses" of docs/protocol.md; RFC 791, 768, 1112.
+"""
 
 from dataclasses import dataclass, replace
 
@@ -83,7 +86,11 @@ class Frame:
         udp_len = self.right_udp_len() if self.udp_len is None else self.udp_len
         total_len = 20 + udp_len if self.total_len is None else self.total_len
         head = bytes([self.version_ihl, self.tos]) + total_len.to_bytes(2, "big")
-        head += self.id.to_bytes(2, "big") + self.fragment.to_bytes(2, "big") + bytes([self.ttl, self.protocol])
+        head += (
+            self.id.to_bytes(2, "big")
+            + self.fragment.to_bytes(2, "big")
+            + bytes([self.ttl, self.protocol])
+        )
         ends = ip_bytes(self.source.ip) + ip_bytes(self.destination.ip)
         checksum = 0xFFFF - ones_complement_sum(head + ends)
         if self.ip_checksum is not None:
@@ -96,14 +103,25 @@ class Frame:
         return b"".join(field.to_bytes(2, "big") for field in fields)
 
     def to_bytes(self):
-        return (self.ethernet() + self.ipv4() + self.udp() + self.payload() + self.padding)[: self.cut]
+        return (self.ethernet() + self.ipv4() + self.udp() + self.payload() + self.padding)[
+            : self.cut
+        ]
 
     # ---- Answers ----
 
     def answer(self, source, destination, packet):
         """A frame that a data plane makes out of this one."""
         tos = self.tos & ~ECN_MASK | ECN_ECT0 if self.tos & ECN_MASK == ECN_CE else self.tos
-        return Frame(source, destination, packet, tos=tos, id=0, fragment=DONT_FRAGMENT, ttl=64, udp_checksum=0)
+        return Frame(
+            source,
+            destination,
+            packet,
+            tos=tos,
+            id=0,
+            fragment=DONT_FRAGMENT,
+            ttl=64,
+            udp_checksum=0,
+        )
 
     def back(self, packet):
         """A unicast answer."""
@@ -119,12 +137,19 @@ class Frame:
                 yield data[start : start + 64], ""
             return
         e, i, u = self.ethernet().hex(), self.ipv4().hex(), self.udp().hex()
-        yield f"{e[0:12]} {e[12:24]} {e[24:]}", f"Ethernet to {self.destination.mac} from {self.source.mac}"
         yield (
-            f"{i[0:2]} {i[2:4]} {i[4:8]} {i[8:12]} {i[12:16]} {i[16:18]} {i[18:20]} {i[20:24]} {i[24:32]} {i[32:40]}",
+            f"{e[0:12]} {e[12:24]} {e[24:]}",
+            f"Ethernet to {self.destination.mac} from {self.source.mac}",
+        )
+        yield (
+            f"{i[0:2]} {i[2:4]} {i[4:8]} {i[8:12]} {i[12:16]} {i[16:18]} {i[18:20]} {i[20:24]} "
+            f"{i[24:32]} {i[32:40]}",
             f"IPv4 from {self.source.ip} to {self.destination.ip}",
         )
-        yield f"{u[0:4]} {u[4:8]} {u[8:12]} {u[12:16]}", f"UDP from {self.source.udp} to {self.destination.udp}"
+        yield (
+            f"{u[0:4]} {u[4:8]} {u[8:12]} {u[12:16]}",
+            f"UDP from {self.source.udp} to {self.destination.udp}",
+        )
         if isinstance(self.packet, bytes):
             if self.packet:
                 yield self.packet.hex(), "no packet of the protocol"

@@ -4,7 +4,18 @@ from dataclasses import replace
 
 from .frame import Frame
 from .numbers import CE, CHECKED
-from .vector import AGGREGATOR, Job, Vector, back, nobody, passed, play_round, ramp, ramp_sum, to_all
+from .vector import (
+    AGGREGATOR,
+    Job,
+    Vector,
+    back,
+    nobody,
+    passed,
+    play_round,
+    ramp,
+    ramp_sum,
+    to_all,
+)
 
 MORE_FRAGMENTS = 0x2000
 TCP, ICMP = 6, 1
@@ -40,7 +51,10 @@ def one_job(v, ranks=2):
 
 
 def not_ours():
-    about = "What is not the aggregator's goes where it would go without one, untouched, whatever is in it."
+    about = (
+        "What is not the aggregator's goes where it would go without one, untouched, whatever is "
+        "in it."
+    )
     v = Vector("not_ours", about, "fifo", ("frames",))
     job, (_, right) = one_job(v)
 
@@ -67,7 +81,8 @@ def not_ours():
 
 def other_macs():
     about = """
-A frame to another MAC is not the aggregator's, whatever its address: not one to all hosts or to a group of them, and none to another host. A data plane that
+A frame to another MAC is not the aggregator's, whatever its address: not one to all hosts or to a \
+group of them, and none to another host. A data plane that
 answered it would take that MAC for its own."""
     v = Vector("other_macs", about, "fifo", ("frames", "macs"))
     job, (_, right) = one_job(v)
@@ -83,7 +98,9 @@ answered it would take that MAC for its own."""
         destination = replace(AGGREGATOR, mac=mac)
         v.step(f"a contribution to {whom}", job, right, passed(), destination=destination)
         v.step(f"a HELLO to {whom}", job, job.hello(1, 32), passed(), destination=destination)
-    forged = job.frame(right).changed(source=AGGREGATOR, destination=replace(AGGREGATOR, mac="ff:ff:ff:ff:ff:ff"))
+    forged = job.frame(right).changed(
+        source=AGGREGATOR, destination=replace(AGGREGATOR, mac="ff:ff:ff:ff:ff:ff")
+    )
     v.frame("to all hosts in the aggregator's name", job.port(1), forged, nobody("spoofed"))
     play_round(v, job, 2, 0)
     return v
@@ -100,7 +117,8 @@ def runts():
 
 def forged_answers():
     about = """
-Nobody else sends from the aggregator's address: what comes in from there is dropped, in any disguise that a host may take for IPv4, and so is
+Nobody else sends from the aggregator's address: what comes in from there is dropped, in any \
+disguise that a host may take for IPv4, and so is
 what hides behind more tags than there are in networks."""
     v = Vector("forged_answers", about, "fifo", ("frames",))
     job, (_, contribution) = one_job(v)
@@ -117,7 +135,13 @@ what hides behind more tags than there are in networks."""
     refused("a RESULT for all", to_all(job, result).frame(job.frame(contribution)))
     refused("a REJECT", packet=contribution.reject(3, 0).changed(rank=0))
     to_aggregator = job.frame(contribution).changed(source=AGGREGATOR)
-    v.frame("a contribution to the aggregator", job.port(1), to_aggregator, nobody("wrong_place"), nobody("spoofed"))
+    v.frame(
+        "a contribution to the aggregator",
+        job.port(1),
+        to_aggregator,
+        nobody("wrong_place"),
+        nobody("spoofed"),
+    )
     refused("from another UDP port", source=replace(AGGREGATOR, udp=1))
     refused("TCP", protocol=TCP)
     refused("with options", version_ihl=0x46)
@@ -129,8 +153,14 @@ what hides behind more tags than there are in networks."""
     other = forged.changed(source=replace(AGGREGATOR, ip="10.0.0.253"))
     passes("from another address", "not_ours", other)
     passes("from another address, behind a tag", "vlan", other, tags=tags((0x8100, 0)))
-    passes("from another address, behind two tags", "vlan", other, tags=tags((0x88A8, 0), (0x8100, 0)))
-    refused("from another address, behind three tags", other, tags=tags((0x88A8, 0), (0x8100, 0), (0x8100, 0)))
+    passes(
+        "from another address, behind two tags", "vlan", other, tags=tags((0x88A8, 0), (0x8100, 0))
+    )
+    refused(
+        "from another address, behind three tags",
+        other,
+        tags=tags((0x88A8, 0), (0x8100, 0), (0x8100, 0)),
+    )
     passes("ARP", "not_ours", forged, ethertype=ARP)
     play_round(v, job, 2, 0)
     return v
@@ -157,8 +187,16 @@ def ip_checksum():
     job, (_, right) = one_job(v)
     for flip in (0x0001, 0x8000, 0xFFFF):
         good = int.from_bytes(job.frame(right).ipv4()[10:12], "big")
-        v.step(f"bits {flip:#06x} wrong", job, right, nobody("bad_ip_checksum"), ip_checksum=good ^ flip)
-        v.step("a HELLO", job, job.hello(1, 32), nobody("bad_ip_checksum"), ip_checksum=0x1234 ^ flip)
+        v.step(
+            f"bits {flip:#06x} wrong",
+            job,
+            right,
+            nobody("bad_ip_checksum"),
+            ip_checksum=good ^ flip,
+        )
+        v.step(
+            "a HELLO", job, job.hello(1, 32), nobody("bad_ip_checksum"), ip_checksum=0x1234 ^ flip
+        )
     play_round(v, job, 2, 0)
     return v
 
@@ -195,7 +233,9 @@ def padding():
     v.step("rank 0", job, packets[0], nobody("started"), **pad)
     v.step("rank 0 again", job, packets[0], back("pending", packets[0].pending(0)), **pad)
     v.step("rank 1", job, packets[1], to_all(job, packets[1].result_for_all(total, 2)), **pad)
-    v.step("rank 0 asks again", job, packets[0], back("replayed", packets[0].result(total, 2)), **pad)
+    v.step(
+        "rank 0 asks again", job, packets[0], back("replayed", packets[0].result(total, 2)), **pad
+    )
     hello = job.hello(1, 0)
     v.step("HELLO", job, hello, back("hello", hello), **pad)
     return v
@@ -205,9 +245,13 @@ def congestion_marks():
     about = "The network's mark of a contribution becomes CE in its round's RESULT."
     v = Vector("congestion_marks", about, "fifo")
     job = v.open(Job(ranks=3))
-    for round, marks in enumerate([(0, 0, 0), (CE_MARK, ECT_0, 0), (ECT_0, CE_MARK, ECT_0), (0, 1, CE_MARK), (1, ECT_0, 0)]):
+    for round, marks in enumerate(
+        [(0, 0, 0), (CE_MARK, ECT_0, 0), (ECT_0, CE_MARK, ECT_0), (0, 1, CE_MARK), (1, ECT_0, 0)]
+    ):
         packets = [job.contribution(rank, 2, round, ramp(rank, round)) for rank in range(3)]
-        result = packets[2].result_for_all(ramp_sum(3, round), 3, CHECKED | (CE if CE_MARK in marks else 0))
+        result = packets[2].result_for_all(
+            ramp_sum(3, round), 3, CHECKED | (CE if CE_MARK in marks else 0)
+        )
         v.step(f"rank 0, round {round}", job, packets[0], nobody("started"), tos=marks[0])
         v.step(f"rank 1, round {round}", job, packets[1], nobody("added"), tos=marks[1])
         v.step(f"rank 2, round {round}", job, packets[2], to_all(job, result), tos=marks[2])
@@ -215,7 +259,9 @@ def congestion_marks():
 
 
 def congestion_marks_of_answers():
-    about = "The network's mark is not sent back: an answer can be marked anew. A HELLO may tell of it."
+    about = (
+        "The network's mark is not sent back: an answer can be marked anew. A HELLO may tell of it."
+    )
     v = Vector("congestion_marks_of_answers", about, "fifo", ("frames",))
     job, packets = one_job(v)
     total = ramp_sum(2, 0)
@@ -225,7 +271,13 @@ def congestion_marks_of_answers():
     v.step("rank 0 again, not for marking", job, packets[0], pending, tos=DSCP)
     completed = to_all(job, packets[1].result_for_all(total, 2))
     v.step("rank 1, not marked", job, packets[1], completed, tos=DSCP | ECT_0)
-    v.step("rank 0 asks again, marked", job, packets[0], back("replayed", packets[0].result(total, 2)), tos=CE_MARK)
+    v.step(
+        "rank 0 asks again, marked",
+        job,
+        packets[0],
+        back("replayed", packets[0].result(total, 2)),
+        tos=CE_MARK,
+    )
     hello = job.hello(1, 32)
     told = hello.changed(flags=CE)
     v.step("HELLO, marked", job, hello, back("hello", told), back("hello", hello), tos=CE_MARK)
@@ -233,7 +285,10 @@ def congestion_marks_of_answers():
 
 
 def envelope_of_answers():
-    about = "Whatever a contribution's envelope says, that of its answer has TTL 64, Don't Fragment, identification 0 and no UDP checksum."
+    about = (
+        "Whatever a contribution's envelope says, that of its answer has TTL 64, Don't Fragment, "
+        "identification 0 and no UDP checksum."
+    )
     v = Vector("envelope_of_answers", about, "fifo", ("frames",))
     job, packets = one_job(v)
     total = ramp_sum(2, 0)
@@ -249,9 +304,23 @@ def envelope_of_answers():
         if turn == 0:
             v.step("rank 0", job, packets[0], nobody("started"), **fields)
         if turn < 2:
-            v.step("rank 0 again", job, packets[0], back("pending", packets[0].pending(0)), **fields)
+            v.step(
+                "rank 0 again", job, packets[0], back("pending", packets[0].pending(0)), **fields
+            )
         if turn == 1:
-            v.step("rank 1", job, packets[1], to_all(job, packets[1].result_for_all(total, 2)), **fields)
+            v.step(
+                "rank 1",
+                job,
+                packets[1],
+                to_all(job, packets[1].result_for_all(total, 2)),
+                **fields,
+            )
         if turn > 0:
-            v.step("rank 1 asks again", job, packets[1], back("replayed", packets[1].result(total, 2)), **fields)
+            v.step(
+                "rank 1 asks again",
+                job,
+                packets[1],
+                back("replayed", packets[1].result(total, 2)),
+                **fields,
+            )
     return v

@@ -11,8 +11,10 @@ def vectors():
 
 def hello():
     about = """
-A rank gets its place by the first HELLO with its secret, which comes back as it went; from then on HELLOs come back from there alone.
-Before, it may not contribute. (A data plane whose control plane enters places answers from the second HELLO on.)"""
+A rank gets its place by the first HELLO with its secret, which comes back as it went; from then \
+on HELLOs come back from there alone.
+Before, it may not contribute. (A data plane whose control plane enters places answers from the \
+second HELLO on.)"""
     v = Vector("hello", about, "fifo", lanes=64)
     job = v.open(Job(ranks=2, newcomers=(0, 1)))
     for rank in range(2):
@@ -20,10 +22,22 @@ Before, it may not contribute. (A data plane whose control plane enters places a
         contribution = job.contribution(rank, 2, 0, ramp(rank, 0))
         v.step(f"rank {rank} contributes too early", job, contribution, nobody("no_hello"))
         for secret in (0, right.aux ^ 1, job.secret(1 - rank)):
-            v.step(f"rank {rank} with a wrong secret", job, right.changed(aux=secret), nobody("wrong_secret"))
-        v.step(f"rank {rank} with another epoch", job, right.changed(epoch=job.epoch + 1), nobody("wrong_epoch"))
+            v.step(
+                f"rank {rank} with a wrong secret",
+                job,
+                right.changed(aux=secret),
+                nobody("wrong_secret"),
+            )
+        v.step(
+            f"rank {rank} with another epoch",
+            job,
+            right.changed(epoch=job.epoch + 1),
+            nobody("wrong_epoch"),
+        )
         v.step(f"rank {rank} with another job", job, right.changed(job=6), nobody("unknown_job"))
-        v.step("a rank beyond the job's", job, right.changed(rank=2), nobody("bad_rank"), sender=rank)
+        v.step(
+            "a rank beyond the job's", job, right.changed(rank=2), nobody("bad_rank"), sender=rank
+        )
         v.step(f"rank {rank} still has no place", job, contribution, nobody("no_hello"))
         v.step(f"HELLO of rank {rank}", job, right, back("hello", right), nobody("no_hello"))
         for lanes in (32, 0, 64):
@@ -31,26 +45,51 @@ Before, it may not contribute. (A data plane whose control plane enters places a
             v.step(f"HELLO of rank {rank} with {lanes} lanes", job, again, back("hello", again))
         home = job.place(rank)
         for elsewhere in (replace(home, ip="10.0.0.77"), replace(home, udp=home.udp + 50)):
-            v.step(f"HELLO of rank {rank} from elsewhere", job, right, nobody("wrong_place"), source=elsewhere)
-            v.step(f"rank {rank} contributes from there", job, contribution, nobody("wrong_place"), source=elsewhere)
-        v.step(f"rank {rank} with a wrong secret, now", job, right.changed(aux=0), nobody("wrong_secret"))
+            v.step(
+                f"HELLO of rank {rank} from elsewhere",
+                job,
+                right,
+                nobody("wrong_place"),
+                source=elsewhere,
+            )
+            v.step(
+                f"rank {rank} contributes from there",
+                job,
+                contribution,
+                nobody("wrong_place"),
+                source=elsewhere,
+            )
+        v.step(
+            f"rank {rank} with a wrong secret, now",
+            job,
+            right.changed(aux=0),
+            nobody("wrong_secret"),
+        )
     play_round(v, job, 2, 0)
     return v
 
 
 def hello_to_768():
-    about = "HELLO of any size comes back whole: so ranks find the largest chunk that their path carries."
+    about = (
+        "HELLO of any size comes back whole: so ranks find the largest chunk that their path "
+        "carries."
+    )
     v = Vector("hello_to_768", about, "fifo")
     job = v.open(Job(ranks=1))
     for lanes in (*range(0, 769, 64), 32, 352):
         packet = job.hello(0, lanes)
-        packet = packet.changed(values=tuple(0x01000193 * (index + 1) % 2**32 for index in range(lanes)))
+        packet = packet.changed(
+            values=tuple(0x01000193 * (index + 1) % 2**32 for index in range(lanes))
+        )
         v.step(f"{lanes} lanes", job, packet, back("hello", packet))
     return v
 
 
 def hello_in_a_new_epoch():
-    about = "In a new epoch a rank may live elsewhere; its place of the one before means nothing, and it must say HELLO again."
+    about = (
+        "In a new epoch a rank may live elsewhere; its place of the one before means nothing, and "
+        "it must say HELLO again."
+    )
     v = Vector("hello_in_a_new_epoch", about, "fifo")
     old = v.open(Job(ranks=2))
     play_round(v, old, 2, 0)
@@ -67,7 +106,10 @@ def hello_in_a_new_epoch():
 
 
 def hello_once_more():
-    about = "A member may say HELLO at any time, also while its rounds are filled; it changes nothing. Its slot and round are the member's own affair."
+    about = (
+        "A member may say HELLO at any time, also while its rounds are filled; it changes nothing. "
+        "Its slot and round are the member's own affair."
+    )
     v = Vector("hello_once_more", about, "fifo")
     job = v.open(Job(ranks=2))
     for round in range(2):

@@ -23,7 +23,8 @@ def rejected(packet, first, dissenter):
 def mismatch(name, about, features=(), **difference):
     v = Vector(
         f"mismatch_of_{name}",
-        f"Ranks disagree on {about}: all are told the same, who started the round and who disagreed first; there is no way on.",
+        f"Ranks disagree on {about}: all are told the same, who started the round and who "
+        "disagreed first; there is no way on.",
         "strict",
         features,
         lanes=64 if "values" in difference else 32,
@@ -44,7 +45,11 @@ def mismatch(name, about, features=(), **difference):
 
 
 def mismatch_after_completion():
-    v = Vector("mismatch_after_completion", "A complete round is poisoned, too, by whoever calls something else.", "strict")
+    v = Vector(
+        "mismatch_after_completion",
+        "A complete round is poisoned, too, by whoever calls something else.",
+        "strict",
+    )
     job = v.open(Job(ranks=3))
     play_round(v, job, 2, 0)
     other = job.contribution(1, 2, 0, ramp(1, 0)).changed(fingerprint=1)
@@ -58,28 +63,47 @@ def mismatch_after_completion():
 
 def mismatch_costs_no_sum():
     about = """
-Ranks disagree, and whatever they send after that, nobody gets a RESULT. Who disagrees with the first rank is told of it. A data plane that
-does not know which rank was first names the asker twice; and answers ranks that agree with the first as if they had to wait for others."""
+Ranks disagree, and whatever they send after that, nobody gets a RESULT. Who disagrees with the \
+first rank is told of it. A data plane that
+does not know which rank was first names the asker twice; and answers ranks that agree with the \
+first as if they had to wait for others."""
     v = Vector("mismatch_costs_no_sum", about, "fifo")
-    for number, difference in enumerate([{"fingerprint": 1}, {"op": MAX}, {"values": tuple(ramp(1, 0, 64))}]):
+    for number, difference in enumerate(
+        [{"fingerprint": 1}, {"op": MAX}, {"values": tuple(ramp(1, 0, 64))}]
+    ):
         job = v.open(Job(ranks=3)) if number == 0 else job
         packets = [job.contribution(rank, number, 0, ramp(rank, 0)) for rank in range(3)]
         other = packets[1].changed(**difference)
         v.lanes = max(v.lanes, len(other.values))
         v.step("rank 0 starts the round", job, packets[0], nobody("started"))
-        v.step("rank 1 calls something else", job, other, rejected(other, 0, 1), rejected(other, 1, 1))
-        v.step("rank 2 calls what rank 0 did", job, packets[2], rejected(packets[2], 0, 1), nobody("added"))
+        v.step(
+            "rank 1 calls something else", job, other, rejected(other, 0, 1), rejected(other, 1, 1)
+        )
+        v.step(
+            "rank 2 calls what rank 0 did",
+            job,
+            packets[2],
+            rejected(packets[2], 0, 1),
+            nobody("added"),
+        )
         v.step("rank 1 once more", job, other, rejected(other, 0, 1), rejected(other, 1, 1))
         for packet in packets:
             waits = back("pending", packet.pending(0, 1, 2))
-            v.step(f"rank {packet.rank} calls what rank 0 did", job, packet, rejected(packet, 0, 1), waits)
+            v.step(
+                f"rank {packet.rank} calls what rank 0 did",
+                job,
+                packet,
+                rejected(packet, 0, 1),
+                waits,
+            )
     play_round(v, job, 6, 0)
     return v
 
 
 def mismatch_after_completion_costs_no_sum():
     about = """
-Who calls something else in a complete round is told of it. The RESULT may still be had by others from a data plane that does not
+Who calls something else in a complete round is told of it. The RESULT may still be had by others \
+from a data plane that does not
 know which rank was first."""
     v = Vector("mismatch_after_completion_costs_no_sum", about, "fifo")
     job = v.open(Job(ranks=3))

@@ -1,4 +1,7 @@
-"""A packet of the protocol: header, lanes, check word ("Packet" and "Check word" of docs/protocol.md)."""
+"""A packet of the protocol: header, lanes, check word.
+
+"Packet" and "Check word" of docs/protocol.md.
+"""
 
 from dataclasses import dataclass, replace
 
@@ -106,7 +109,9 @@ class Packet:
 
     def result(self, values, of, flags=CHECKED):
         """The RESULT for the sender alone, of that many contributions."""
-        return self.changed(kind=RESULT, flags=flags, values=tuple(values), contributions=of, check=None)
+        return self.changed(
+            kind=RESULT, flags=flags, values=tuple(values), contributions=of, check=None
+        )
 
     def result_for_all(self, values, of, flags=CHECKED):
         return self.result(values, of, flags).changed(rank=EVERYONE, aux=0)
@@ -120,7 +125,9 @@ class Packet:
         return self.control_reply(REJECT, reason, detail)
 
     def control_reply(self, kind, first, second):
-        return self.changed(kind=kind, op=SUM, flags=CHECKED, lanes=None, check=None, values=(first, second))
+        return self.changed(
+            kind=kind, op=SUM, flags=CHECKED, lanes=None, check=None, values=(first, second)
+        )
 
     # ---- For readers ----
 
@@ -131,7 +138,10 @@ class Packet:
         rank = "everyone" if self.rank == EVERYONE else f"rank {self.rank}"
         kind = KINDS.get(self.kind, f"kind {self.kind}")
         check = "check" if self.check_word() == self.right_check() else "wrong check"
-        yield f"{h[0:2]} {h[2:4]} {h[4:8]} {h[8:16]}", f"version {self.version}, {kind}, job {self.job}, epoch"
+        yield (
+            f"{h[0:2]} {h[2:4]} {h[4:8]} {h[8:16]}",
+            f"version {self.version}, {kind}, job {self.job}, epoch",
+        )
         yield f"{h[16:20]} {h[20:24]} {h[24:32]}", f"{rank}, slot {self.slot}, round {self.round}"
         yield (
             f"{h[32:34]} {h[34:36]} {h[36:40]} {h[40:48]} {h[48:56]} {h[56:64]}",
@@ -139,7 +149,10 @@ class Packet:
         )
         for start in range(0, len(self.values), LANES_PER_LINE):
             lanes = self.values[start : start + LANES_PER_LINE]
-            yield " ".join(f"{lane:08x}" for lane in lanes), self.note_comment() if start == 0 else ""
+            yield (
+                " ".join(f"{lane:08x}" for lane in lanes),
+                self.note_comment() if start == 0 else "",
+            )
 
     def note_comment(self):
         if self.kind == PENDING:
@@ -159,7 +172,19 @@ def op_text(op):
 
 def check_example():
     """The example of docs/protocol.md."""
-    packet = Packet(CONTRIBUTION, 0x0102, 0x03040506, 0, 0x0708, 0x090A0B0C, SUM, CHECKED, 0x0D0E0F10, 0, tuple(range(1, 33)))
+    packet = Packet(
+        CONTRIBUTION,
+        0x0102,
+        0x03040506,
+        0,
+        0x0708,
+        0x090A0B0C,
+        SUM,
+        CHECKED,
+        0x0D0E0F10,
+        0,
+        tuple(range(1, 33)),
+    )
     assert packet.salt() == 0xF397C142
     assert packet.right_check() == 0xF397C352
     assert packet.result(packet.values, 4).right_check() == 0xCE5F0718

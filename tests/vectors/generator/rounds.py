@@ -36,7 +36,11 @@ def again(packet):
 
 
 def slot_reuse():
-    v = Vector("slot_reuse", "Nothing of a round is left in the one after the next, which has the same set.", "fifo")
+    v = Vector(
+        "slot_reuse",
+        "Nothing of a round is left in the one after the next, which has the same set.",
+        "fifo",
+    )
     job = v.open(Job(ranks=2))
     for round in range(7):
         play_round(v, job, 3, round, order=[round % 2, 1 - round % 2])
@@ -45,20 +49,31 @@ def slot_reuse():
 
 def duplicates():
     about = """
-A rank that is in already gets PENDING while others are missing, then the RESULT; for itself alone, with what it put into aux. What
+A rank that is in already gets PENDING while others are missing, then the RESULT; for itself \
+alone, with what it put into aux. What
 it sends again does not count, whatever it is."""
     v = Vector("duplicates", about, "fifo")
     job = v.open(Job(ranks=3))
     packets = [contribution(job, rank, 0) for rank in range(3)]
     v.step("rank 1 starts the round", job, packets[1], nobody("started"))
     v.step("rank 1 again", job, again(packets[1]), back("pending", packets[1].pending(1)))
-    v.step("rank 2, for the first time, though it says RETRANSMIT", job, again(packets[2]), nobody("added"))
+    v.step(
+        "rank 2, for the first time, though it says RETRANSMIT",
+        job,
+        again(packets[2]),
+        nobody("added"),
+    )
     for rank in (1, 2):
         asks = again(packets[rank]).changed(aux=0x12345678 + rank)
         v.step(f"rank {rank} again", job, asks, back("pending", asks.pending(1, 2)))
     other = packets[2].changed(values=tuple(ramp(9, 9)))
     v.step("rank 2 again, with other values", job, other, back("pending", other.pending(1, 2)))
-    v.step("rank 0 completes the round", job, packets[0], to_all(job, packets[0].result_for_all(ramp_sum(3, 0), 3)))
+    v.step(
+        "rank 0 completes the round",
+        job,
+        packets[0],
+        to_all(job, packets[0].result_for_all(ramp_sum(3, 0), 3)),
+    )
     for rank in (0, 1, 2, 1):
         asks = again(packets[rank]).changed(aux=0x87654321 - rank)
         v.step(f"rank {rank} asks again", job, asks, back("replayed", result(asks, job)))
@@ -68,7 +83,8 @@ it sends again does not count, whatever it is."""
 
 def shadow_copy():
     about = """
-The RESULT of a round is there for whoever lost it until the round after the next begins: while the next one is filled, and once it
+The RESULT of a round is there for whoever lost it until the round after the next begins: while \
+the next one is filled, and once it
 is complete."""
     v = Vector("shadow_copy", about, "fifo")
     job = v.open(Job(ranks=3))
@@ -76,7 +92,12 @@ is complete."""
 
     def asks(rank, round):
         packet = again(contribution(job, rank, round))
-        v.step(f"rank {rank} asks for round {round}", job, packet, back("replayed", result(packet, job)))
+        v.step(
+            f"rank {rank} asks for round {round}",
+            job,
+            packet,
+            back("replayed", result(packet, job)),
+        )
 
     for round in range(1, 4):
         packets = [contribution(job, rank, round) for rank in range(3)]
@@ -94,29 +115,45 @@ is complete."""
 
 def late_duplicate():
     about = """
-Why packets have rounds: without, the late duplicate of the previous use of the other set is taken for a fresh contribution, and a wrong
+Why packets have rounds: without, the late duplicate of the previous use of the other set is taken \
+for a fresh contribution, and a wrong
 sum comes of it."""
     v = Vector("late_duplicate", about, "fifo")
     job = v.open(Job(ranks=2))
     play_round(v, job, 0, 0, order=[1, 0])
     late, next = contribution(job, 1, 0, slot=0), contribution(job, 1, 1, slot=0)
     v.step("rank 1 starts round 1", job, next, nobody("started"))
-    v.step("rank 1's contribution to round 0 comes late", job, late, back("replayed", result(late, job)))
+    v.step(
+        "rank 1's contribution to round 0 comes late",
+        job,
+        late,
+        back("replayed", result(late, job)),
+    )
     v.step("rank 1 again", job, next, back("pending", next.pending(1)))
     last = contribution(job, 0, 1, slot=0)
-    v.step("rank 0 completes round 1", job, last, to_all(job, last.result_for_all(ramp_sum(2, 1), 2)))
+    v.step(
+        "rank 0 completes round 1", job, last, to_all(job, last.result_for_all(ramp_sum(2, 1), 2))
+    )
     return v
 
 
 def late_duplicates_are_stale():
-    about = "What comes late for a round whose set has been used again is dropped: whatever the rank, while that round is filled and after."
+    about = (
+        "What comes late for a round whose set has been used again is dropped: whatever the rank, "
+        "while that round is filled and after."
+    )
     v = Vector("late_duplicates_are_stale", about, "fifo")
     job = v.open(Job(ranks=2))
 
     def late(rank, *rounds):
         for round in rounds:
             packet = contribution(job, rank, round)
-            v.step(f"rank {rank}'s contribution to round {round} comes late", job, packet, nobody("stale"))
+            v.step(
+                f"rank {rank}'s contribution to round {round} comes late",
+                job,
+                packet,
+                nobody("stale"),
+            )
 
     play_round(v, job, 2, 0)
     play_round(v, job, 2, 1)
@@ -124,7 +161,12 @@ def late_duplicates_are_stale():
     v.step("rank 0 starts round 2", job, packets[0], nobody("started"))
     late(0, 0)
     late(1, 0)
-    v.step("rank 1 completes round 2", job, packets[1], to_all(job, packets[1].result_for_all(ramp_sum(2, 2), 2)))
+    v.step(
+        "rank 1 completes round 2",
+        job,
+        packets[1],
+        to_all(job, packets[1].result_for_all(ramp_sum(2, 2), 2)),
+    )
     late(1, 0)
     play_round(v, job, 2, 3)
     late(0, 1, 0)
@@ -140,7 +182,11 @@ def not_yet(v, job, packet, newest):
 
 
 def future_rounds():
-    v = Vector("future_rounds", "Rounds that are further ahead than any rank can be are refused, and leave no trace.", "fifo")
+    v = Vector(
+        "future_rounds",
+        "Rounds that are further ahead than any rank can be are refused, and leave no trace.",
+        "fifo",
+    )
     job = v.open(Job(ranks=3))
     for round in (2, 3, 4, 0x7FFFFFFE):
         not_yet(v, job, contribution(job, 1, round), 0)
@@ -149,7 +195,12 @@ def future_rounds():
     not_yet(v, job, contribution(job, 1, 4), 0)
     v.step("rank 0 joins round 0", job, packets[0], nobody("added"))
     not_yet(v, job, contribution(job, 1, 3), 0)
-    v.step("rank 2 completes round 0", job, packets[2], to_all(job, packets[2].result_for_all(ramp_sum(3, 0), 3)))
+    v.step(
+        "rank 2 completes round 0",
+        job,
+        packets[2],
+        to_all(job, packets[2].result_for_all(ramp_sum(3, 0), 3)),
+    )
     for round in (3, 4, 5):
         not_yet(v, job, contribution(job, 2, round), 0)
     play_round(v, job, 2, 1)
@@ -172,14 +223,18 @@ def rounds_before_their_turn():
     for rank in range(3):
         packet = contribution(job, rank, 0)
         done = to_all(job, packet.result_for_all(ramp_sum(3, 0), 3))
-        v.step(f"rank {rank} in round 0", job, packet, [nobody("started"), nobody("added"), done][rank])
+        v.step(
+            f"rank {rank} in round 0", job, packet, [nobody("started"), nobody("added"), done][rank]
+        )
         if rank < 2:
             refused(1, 1, 0)
         refused(1, 2, 0)
     for rank in range(3):
         packet = contribution(job, rank, 1)
         done = to_all(job, packet.result_for_all(ramp_sum(3, 1), 3))
-        v.step(f"rank {rank} in round 1", job, packet, [nobody("started"), nobody("added"), done][rank])
+        v.step(
+            f"rank {rank} in round 1", job, packet, [nobody("started"), nobody("added"), done][rank]
+        )
         if rank < 2:
             refused(1, 2, 1)
         refused(1, 3, 1)
@@ -190,7 +245,10 @@ def rounds_before_their_turn():
 
 
 def half_the_circle():
-    about = "A round is older than another if it is less than half the circle of 2^32 behind, or exactly half."
+    about = (
+        "A round is older than another if it is less than half the circle of 2^32 behind, or "
+        "exactly half."
+    )
     v = Vector("half_the_circle", about, "fifo")
     job = v.open(Job(ranks=1))
     for round in range(3):
@@ -222,7 +280,12 @@ def wrap_around():
     v.step("rank 0 starts round 0", job, packets[0], nobody("started"))
     v.step("round 2^32 - 2 is over", job, contribution(job, 1, 0xFFFFFFFE), nobody("stale"))
     v.step("rank 1 asks for the last round", job, asks, back("replayed", result(asks, job)))
-    v.step("rank 1 completes round 0", job, packets[1], to_all(job, packets[1].result_for_all(ramp_sum(2, 0), 2)))
+    v.step(
+        "rank 1 completes round 0",
+        job,
+        packets[1],
+        to_all(job, packets[1].result_for_all(ramp_sum(2, 0), 2)),
+    )
     not_yet(v, job, contribution(job, 0, 4), 0)
     play_round(v, job, 2, 1)
     v.step("round 2^32 - 1 is over", job, contribution(job, 0, 0xFFFFFFFF), nobody("stale"))
@@ -231,18 +294,36 @@ def wrap_around():
 
 
 def new_epoch():
-    about = "In a new epoch all slots are empty, though nobody has cleared them; packets of the one before do not touch them."
+    about = (
+        "In a new epoch all slots are empty, though nobody has cleared them; packets of the one "
+        "before do not touch them."
+    )
     v = Vector("new_epoch", about, "fifo")
     old = v.open(Job(ranks=2))
     play_round(v, old, 2, 0)
     play_round(v, old, 2, 1)
     v.step("rank 0 starts round 2", old, contribution(old, 0, 2), nobody("started"))
-    v.step("rank 1 starts round 0 of another slot", old, contribution(old, 1, 0, slot=4), nobody("started"))
+    v.step(
+        "rank 1 starts round 0 of another slot",
+        old,
+        contribution(old, 1, 0, slot=4),
+        nobody("started"),
+    )
     v.close(old)
     new = v.open(Job(ranks=2, epoch=old.epoch + 1))
-    v.step("rank 1 still in round 2 of the old epoch", old, contribution(old, 1, 2), nobody("wrong_epoch"))
+    v.step(
+        "rank 1 still in round 2 of the old epoch",
+        old,
+        contribution(old, 1, 2),
+        nobody("wrong_epoch"),
+    )
     play_round(v, new, 2, 0, order=[1, 0])
-    v.step("rank 0 still in round 2 of the old epoch", old, contribution(old, 0, 2), nobody("wrong_epoch"))
+    v.step(
+        "rank 0 still in round 2 of the old epoch",
+        old,
+        contribution(old, 0, 2),
+        nobody("wrong_epoch"),
+    )
     play_round(v, new, 2, 1)
     play_round(v, new, 2, 2)
     play_round(v, new, 4, 0)
@@ -250,7 +331,11 @@ def new_epoch():
 
 
 def new_epoch_rounds():
-    v = Vector("new_epoch_rounds", "In a new epoch, rounds of a used slot begin with 0, and with no other.", "strict")
+    v = Vector(
+        "new_epoch_rounds",
+        "In a new epoch, rounds of a used slot begin with 0, and with no other.",
+        "strict",
+    )
     old = v.open(Job(ranks=2))
     play_round(v, old, 2, 0)
     play_round(v, old, 2, 1)
@@ -265,13 +350,19 @@ def new_epoch_rounds():
 
 
 def congestion_flag():
-    about = "A RESULT has CE if any contribution had it, also for those that ask again; RETRANSMIT it never has."
+    about = (
+        "A RESULT has CE if any contribution had it, also for those that ask again; RETRANSMIT it "
+        "never has."
+    )
     v = Vector("congestion_flag", about, "fifo")
     job = v.open(Job(ranks=3))
     for round, marked in enumerate([(), (1,), (0,), (2,), (), (0, 1, 2)]):
         flags = CHECKED | (CE if marked else 0)
         packets = [
-            contribution(job, rank, round, flags=CHECKED | RETRANSMIT | (CE if rank in marked else 0)) for rank in range(3)
+            contribution(
+                job, rank, round, flags=CHECKED | RETRANSMIT | (CE if rank in marked else 0)
+            )
+            for rank in range(3)
         ]
         v.step(f"rank 0, round {round}", job, packets[0], nobody("started"))
         v.step(f"rank 1, round {round}", job, packets[1], nobody("added"))
@@ -279,9 +370,19 @@ def congestion_flag():
         if round == 4:
             v.step("a duplicate's CE is nobody's", job, asks, back("pending", asks.pending(0, 1)))
         total = ramp_sum(3, round)
-        v.step(f"rank 2, round {round}", job, packets[2], to_all(job, packets[2].result_for_all(total, 3, flags)))
+        v.step(
+            f"rank 2, round {round}",
+            job,
+            packets[2],
+            to_all(job, packets[2].result_for_all(total, 3, flags)),
+        )
         asks = contribution(job, 1, round)
-        v.step(f"rank 1 asks for round {round}", job, asks, back("replayed", asks.result(total, 3, flags)))
+        v.step(
+            f"rank 1 asks for round {round}",
+            job,
+            asks,
+            back("replayed", asks.result(total, 3, flags)),
+        )
     return v
 
 
@@ -298,20 +399,29 @@ def unknown_flags():
 
 def bundles():
     about = """
-Runs of packets of one rank, as senders make them: a data plane that takes superpackets may get each run as one, cut anywhere. The last
-packet of a run may be shorter. There are runs all of whose packets complete a round, none of which do, and some."""
+Runs of packets of one rank, as senders make them: a data plane that takes superpackets may get \
+each run as one, cut anywhere. The last
+packet of a run may be shorter. There are runs all of whose packets complete a round, none of \
+which do, and some."""
     v = Vector("bundles", about, "fifo")
     job = v.open(Job(ranks=2))
 
     def packet(rank, slot, round):
-        return job.contribution(rank, slot, round, ramp(rank, round + slot, 32 if slot == 7 else 64))
+        return job.contribution(
+            rank, slot, round, ramp(rank, round + slot, 32 if slot == 7 else 64)
+        )
 
     def run(rank, round, slots, done):
         for slot in slots:
             this = packet(rank, slot, round)
             total = sums(*(packet(r, slot, round).values for r in range(2)))
             if slot in done:
-                v.step(f"rank {rank}, slot {slot}, round {round}", job, this, to_all(job, this.result_for_all(total, 2)))
+                v.step(
+                    f"rank {rank}, slot {slot}, round {round}",
+                    job,
+                    this,
+                    to_all(job, this.result_for_all(total, 2)),
+                )
             else:
                 v.step(f"rank {rank}, slot {slot}, round {round}", job, this, nobody("started"))
 
@@ -319,7 +429,11 @@ packet of a run may be shorter. There are runs all of whose packets complete a r
         for slot in slots:
             this = packet(rank, slot, round)
             total = sums(*(packet(r, slot, round).values for r in range(2)))
-            expected = back("pending", this.pending(rank)) if slot in pending else back("replayed", this.result(total, 2))
+            expected = (
+                back("pending", this.pending(rank))
+                if slot in pending
+                else back("replayed", this.result(total, 2))
+            )
             v.step(f"rank {rank} asks, slot {slot}, round {round}", job, this, expected)
 
     everything = range(8)

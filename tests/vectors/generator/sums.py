@@ -43,7 +43,11 @@ def sum_of_2():
 
 
 def sum_of_3():
-    v = Vector("sum_of_3", "Three ranks in any order; the first slot of the job, the last, and two at the same time.", "fifo")
+    v = Vector(
+        "sum_of_3",
+        "Three ranks in any order; the first slot of the job, the last, and two at the same time.",
+        "fifo",
+    )
     job = v.open(Job(ranks=3))
     play_round(v, job, 0, 0, order=[2, 0, 1])
     play_round(v, job, 7, 0, order=[1, 2, 0])
@@ -52,13 +56,19 @@ def sum_of_3():
     for rank in range(3):
         for slot in (3, 4):
             packet = job.contribution(rank, slot, 0, ramp(rank, slot))
-            expected = [nobody("started"), nobody("added"), to_all(job, packet.result_for_all(ramp_sum(3, slot), 3))]
+            expected = [
+                nobody("started"),
+                nobody("added"),
+                to_all(job, packet.result_for_all(ramp_sum(3, slot), 3)),
+            ]
             v.step(f"rank {rank}, slot {slot}", job, packet, expected[rank])
     return v
 
 
 def sum_of_32():
-    v = Vector("sum_of_32", "32 ranks at four ports; the first to come is the last of them.", "fifo")
+    v = Vector(
+        "sum_of_32", "32 ranks at four ports; the first to come is the last of them.", "fifo"
+    )
     job = v.open(Job(ranks=32))
     play_round(v, job, 1, 0, order=[31, *range(31)])
     asks = job.contribution(31, 1, 0, ramp(31, 0))
@@ -74,21 +84,38 @@ def sum_of_64():
         packet = job.contribution(rank, 1, 0, [1 << rank % 32] * 32)
         if turn == 63:
             # Each power of two, twice.
-            v.step("rank 62 completes the round", job, packet, to_all(job, packet.result_for_all([0xFFFFFFFE] * 32, 64)))
+            v.step(
+                "rank 62 completes the round",
+                job,
+                packet,
+                to_all(job, packet.result_for_all([0xFFFFFFFE] * 32, 64)),
+            )
             continue
         v.step(f"rank {rank}", job, packet, nobody("added" if turn else "started"))
         if turn in (0, 33):
-            v.step(f"rank {rank} again", job, packet, back("pending", packet.pending(*order[: turn + 1])))
+            v.step(
+                f"rank {rank} again",
+                job,
+                packet,
+                back("pending", packet.pending(*order[: turn + 1])),
+            )
     return v
 
 
 def combined(v, job, op, lanes):
-    """A round in which `lanes` are what each rank contributes and what comes out, and the result once more."""
-    columns = [[lane[column] for lane in lanes] * (32 // len(lanes)) for column in range(job.ranks + 1)]
+    """A round, and its result once more. `lanes` are contributions and the result."""
+    columns = [
+        [lane[column] for lane in lanes] * (32 // len(lanes)) for column in range(job.ranks + 1)
+    ]
     for rank in range(job.ranks):
         packet = job.contribution(rank, 0, 0, columns[rank], op=op)
         if rank == job.ranks - 1:
-            v.step(f"rank {rank}", job, packet, to_all(job, packet.result_for_all(columns[-1], job.ranks)))
+            v.step(
+                f"rank {rank}",
+                job,
+                packet,
+                to_all(job, packet.result_for_all(columns[-1], job.ranks)),
+            )
         else:
             v.step(f"rank {rank}", job, packet, nobody("added" if rank else "started"))
     again = job.contribution(0, 0, 0, columns[0], op=op)
@@ -114,7 +141,12 @@ def sum_wraps():
 
 
 def sum_of_i16():
-    v = Vector("sum_of_i16", "SUM of i16: each half of a lane is modulo 2^16, and so is each half of the check word.", "fifo", ("i16",))
+    v = Vector(
+        "sum_of_i16",
+        "SUM of i16: each half of a lane is modulo 2^16, and so is each half of the check word.",
+        "fifo",
+        ("i16",),
+    )
     job = v.open(Job(ranks=3))
     lanes = [
         (0x00010002, 0x00030004, 0x00050006, 0x0009000C),
@@ -132,7 +164,12 @@ def sum_of_i16():
 
 
 def max_of_i32():
-    v = Vector("max_of_i32", "MAX of i32 is that of signed numbers; its check word is made from the values.", "fifo", ("max",))
+    v = Vector(
+        "max_of_i32",
+        "MAX of i32 is that of signed numbers; its check word is made from the values.",
+        "fifo",
+        ("max",),
+    )
     job = v.open(Job(ranks=3))
     lanes = [
         (1, 2, 3, 3),
@@ -151,7 +188,9 @@ def max_of_i32():
 
 
 def max_of_i16():
-    v = Vector("max_of_i16", "MAX of i16: each half of a lane by itself, signed.", "fifo", ("i16", "max"))
+    v = Vector(
+        "max_of_i16", "MAX of i16: each half of a lane by itself, signed.", "fifo", ("i16", "max")
+    )
     job = v.open(Job(ranks=3))
     lanes = [
         (0x00010009, 0x00050002, 0x00030004, 0x00050009),
@@ -164,7 +203,8 @@ def max_of_i16():
 
 
 def max_checked_or_not():
-    about = """MAX, and who cannot sum up a maximum's lanes sends the RESULT without CHECKED: in the check word's place is then what those of
+    about = """MAX, and who cannot sum up a maximum's lanes sends the RESULT without CHECKED: in \
+the check word's place is then what those of
 the contributions add up to."""
     v = Vector("max_checked_or_not", " ".join(about.split()), "fifo")
     job = v.open(Job(ranks=3))
@@ -172,9 +212,12 @@ the contributions add up to."""
         # Signed, and in each lane another rank's.
         least = [16 * (index - 32) for index in range(size)]
         lanes = [
-            [least[index] + (rank + round + index) % 3 & 0xFFFFFFFF for index in range(size)] for rank in range(job.ranks)
+            [least[index] + (rank + round + index) % 3 & 0xFFFFFFFF for index in range(size)]
+            for rank in range(job.ranks)
         ]
-        packets = [job.contribution(rank, 1, round, lanes[rank], op=MAX) for rank in range(job.ranks)]
+        packets = [
+            job.contribution(rank, 1, round, lanes[rank], op=MAX) for rank in range(job.ranks)
+        ]
         added_up = sum(packet.check_word() for packet in packets) % 2**32
         result = [lane + 2 & 0xFFFFFFFF for lane in least]
 
@@ -184,9 +227,21 @@ the contributions add up to."""
         v.step(f"rank 0, {size} lanes", job, packets[0], nobody("started"))
         v.step(f"rank 1, {size} lanes", job, packets[1], nobody("added"))
         for_all = packets[2].result_for_all(result, 3)
-        v.step(f"rank 2, {size} lanes", job, packets[2], to_all(job, for_all), to_all(job, unchecked(for_all)))
+        v.step(
+            f"rank 2, {size} lanes",
+            job,
+            packets[2],
+            to_all(job, for_all),
+            to_all(job, unchecked(for_all)),
+        )
         for_one = packets[0].result(result, 3)
-        v.step("rank 0 asks again", job, packets[0], back("replayed", for_one), back("replayed", unchecked(for_one)))
+        v.step(
+            "rank 0 asks again",
+            job,
+            packets[0],
+            back("replayed", for_one),
+            back("replayed", unchecked(for_one)),
+        )
     return v
 
 
@@ -197,7 +252,12 @@ def lanes(v, sizes, values, total, op):
         first = job.contribution(0, 5, round, values(0, round, size), op=op)
         v.step(f"rank 0, {size} lanes", job, first, nobody("started"))
         last = job.contribution(1, 5, round, values(1, round, size), op=op)
-        v.step(f"rank 1, {size} lanes", job, last, to_all(job, last.result_for_all(total(round, size), 2)))
+        v.step(
+            f"rank 1, {size} lanes",
+            job,
+            last,
+            to_all(job, last.result_for_all(total(round, size), 2)),
+        )
     return v
 
 
@@ -207,7 +267,11 @@ def lanes_of_i32(name, about, sizes):
 
 
 def lanes_32_and_64():
-    return lanes_of_i32("lanes_32_and_64", "The two sizes that fit a pass through a Tofino, in turns.", [32, 64, 32, 64])
+    return lanes_of_i32(
+        "lanes_32_and_64",
+        "The two sizes that fit a pass through a Tofino, in turns.",
+        [32, 64, 32, 64],
+    )
 
 
 def lanes_to_768():
@@ -216,7 +280,9 @@ def lanes_to_768():
 
 
 def lanes_of_i16():
-    v = Vector("lanes_of_i16", "Every number of lanes of two i16; their halves wrap.", "fifo", ("i16",))
+    v = Vector(
+        "lanes_of_i16", "Every number of lanes of two i16; their halves wrap.", "fifo", ("i16",)
+    )
 
     def values(rank, round, size):
         return [0xFF00 + index % 256 << 16 | 0xFFF0 - rank for index in range(size)]
@@ -234,10 +300,17 @@ def calls_change():
     job = v.open(Job(ranks=2))
     for round, (op, size) in enumerate([(SUM, 64), (MAX, 32), (SUM, 32), (MAX, 64), (SUM, 64)]):
         job.fingerprint = 0xF0000000 + round
-        packets = [job.contribution(rank, 6, round, ramp(rank, round, size), op=op) for rank in range(2)]
+        packets = [
+            job.contribution(rank, 6, round, ramp(rank, round, size), op=op) for rank in range(2)
+        ]
         result = ramp(1, round, size) if op == MAX else ramp_sum(2, round, size)
         v.step(f"rank 0, round {round}", job, packets[0], nobody("started"))
         v.step("rank 0 again", job, packets[0], back("pending", packets[0].pending(0)))
-        v.step(f"rank 1, round {round}", job, packets[1], to_all(job, packets[1].result_for_all(result, 2)))
+        v.step(
+            f"rank 1, round {round}",
+            job,
+            packets[1],
+            to_all(job, packets[1].result_for_all(result, 2)),
+        )
         v.step("rank 0 asks again", job, packets[0], back("replayed", packets[0].result(result, 2)))
     return v

@@ -28,7 +28,11 @@ class Job:
     processes: int = 7
 
     def place(self, rank):
-        return End(f"02:00:00:00:00:{rank + 1:02x}", f"10.0.0.{rank + 1}", 40000 + 100 * self.processes + rank)
+        return End(
+            f"02:00:00:00:00:{rank + 1:02x}",
+            f"10.0.0.{rank + 1}",
+            40000 + 100 * self.processes + rank,
+        )
 
     def port(self, rank):
         return 1 + rank % PORTS
@@ -95,7 +99,8 @@ class Vector:
         self.slots[job.number] = max(job.slots, self.slots.get(job.number, 0))
         head = (
             f"open {job.number} epoch {job.epoch:#010x} slots {job.slots}"
-            f" aggregator {AGGREGATOR.mac} {AGGREGATOR.ip}:{AGGREGATOR.udp} group {job.group[0]}:{job.group[1]}"
+            f" aggregator {AGGREGATOR.mac} {AGGREGATOR.ip}:{AGGREGATOR.udp}"
+            f" group {job.group[0]}:{job.group[1]}"
         )
         lines = [head]
         for rank in range(job.ranks):
@@ -115,14 +120,17 @@ class Vector:
         self.events.append(f"close {job.number}")
 
     def age(self, job, slot, by):
-        """Adds to the numbers of the rounds that a slot holds, as if it had been in use for so long."""
+        """Adds to the numbers of the rounds that a slot holds, as if it had been used for long."""
         self.events.append(f"age {job.number} slot {slot} by {by:#010x}")
 
     # ---- Packets ----
 
     def step(self, title, job, packet, *expected, sender=None, **fields):
-        """A packet as its rank sends it, or the place of another; `fields` of its frame may be others. Of what is expected, all
-        but the first is what may happen instead where the guarantee is not strict."""
+        """A packet, sent from its own rank's binding or from another's.
+
+        `fields` replace those of its frame. The first expectation holds. The others are what may
+        happen instead where the guarantee is not strict.
+        """
         rank = packet.rank if sender is None else sender
         self.frame(title, job.port(rank), job.frame(packet, rank).changed(**fields), *expected)
 
@@ -142,8 +150,16 @@ class Vector:
 
     def text(self):
         lines = [f"# {line}" for line in self.about.strip().splitlines()]
-        lines += ["", f"guarantee {self.guarantee}", f"needs lanes {self.lanes}", f"needs ranks {self.ranks}"]
-        lines += [f"needs jobs {max(self.slots, default=-1) + 1}", f"needs slots {sum(self.slots.values())}"]
+        lines += [
+            "",
+            f"guarantee {self.guarantee}",
+            f"needs lanes {self.lanes}",
+            f"needs ranks {self.ranks}",
+        ]
+        lines += [
+            f"needs jobs {max(self.slots, default=-1) + 1}",
+            f"needs slots {sum(self.slots.values())}",
+        ]
         lines += [f"needs {feature}" for feature in self.features]
         for event in self.events:
             lines += ["", event]
@@ -175,7 +191,9 @@ def back(counter, packet):
 
 def to_all(job, packet):
     group = End(multicast_mac(job.group[0]), *job.group)
-    return Expected(f"group {job.number}", "completed", lambda frame: frame.answer(AGGREGATOR, group, packet))
+    return Expected(
+        f"group {job.number}", "completed", lambda frame: frame.answer(AGGREGATOR, group, packet)
+    )
 
 
 # ---- Values ----
@@ -204,7 +222,9 @@ def play_round(v, job, slot, round, order=None, lanes=32):
     for turn, rank in enumerate(order):
         packet = job.contribution(rank, slot, round, ramp(rank, round, lanes))
         if turn == job.ranks - 1:
-            expected = to_all(job, packet.result_for_all(ramp_sum(job.ranks, round, lanes), job.ranks))
+            expected = to_all(
+                job, packet.result_for_all(ramp_sum(job.ranks, round, lanes), job.ranks)
+            )
         else:
             expected = nobody("added" if turn else "started")
         verb = "completes" if turn == job.ranks - 1 else "joins" if turn else "starts"

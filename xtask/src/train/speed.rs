@@ -54,8 +54,8 @@ fn medians(runs: &[Vec<f64>]) -> Vec<f64> {
 
 fn table(gloo: &[Vec<f64>], ours: &[Vec<f64>], ratio: Spread) -> String {
     let mut text = format!(
-        "wide.py, 4 ranks, links of 1 Gb/s; {} runs with each, in turn, and {} timed steps in each of \
-         them\n\n\
+        "wide.py, 4 ranks, links of 1 Gb/s; {} runs with each, in turn, and {} timed steps in each \
+         of them\n\n\
          | | time of a step in ms: median (quartiles) | medians of the runs | steps per second |\n\
          | --- | --- | --- | --- |\n",
         ours.len(),

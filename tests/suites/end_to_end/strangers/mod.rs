@@ -1,6 +1,6 @@
 //! A host on a port of the switch that is not a member of the job. Whatever it sends, no sum
-//! changes, nothing answers it, and everything is counted. It knows all that a sniffer at a member's
-//! port could know.
+//! changes, nothing answers it, and everything is counted. It knows all that a sniffer at a
+//! member's port could know.
 
 mod damage;
 #[allow(dead_code)] // the tests in the kernel use all of it
