@@ -34,21 +34,21 @@ fuzz_target!(|input: &[u8]| {
 
 fn run(input: &mut Unstructured) -> Result<()> {
     let (ranks, slots) = (*input.choose(&[1, 2, 3, 4, 8])?, input.int_in_range(1..=2)?);
-    let mut twin = Twin::new(ranks, slots);
+    let mut lockstep = Lockstep::new(ranks, slots);
     if input.arbitrary()? {
-        twin.begin_before_wrap();
+        lockstep.begin_before_wrap();
     }
     for _ in 0..MAX_STEPS {
         if input.is_empty() {
             break;
         }
-        twin.step(input)?;
+        lockstep.step(input)?;
     }
     Ok(())
 }
 
 /// The crate's aggregator, and beside it the reference that must give the same answers.
-struct Twin {
+struct Lockstep {
     switch: Switch,
     reference: Reference,
     ranks: u16,
@@ -57,7 +57,7 @@ struct Twin {
     sent: Vec<Packet>,
 }
 
-impl Twin {
+impl Lockstep {
     fn new(ranks: u16, slots: u16) -> Self {
         let switch = Switch::ready(ranks.into(), slots.into());
         let mut reference = Reference::new(ranks, slots);

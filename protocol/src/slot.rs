@@ -225,8 +225,8 @@ fn may_start(job: &JobEntry, set: &SetHead, other: &SetHead, round: u32) -> bool
 /// Serves one contribution: updates the slot, and turns the packet into the answer if there is one.
 ///
 /// The caller has admitted the packet (section 7), except its check word, and nobody else changes
-/// its payload meanwhile. After an outcome whose action is Reply or Broadcast, header and payload are
-/// those of the answer, `header.lanes` words long.
+/// its payload meanwhile. After an outcome whose action is Reply or Broadcast, header and payload
+/// are those of the answer, `header.lanes` words long.
 #[inline(always)]
 pub fn contribute<P: Payload + ?Sized>(
     job: &JobEntry,

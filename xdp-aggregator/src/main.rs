@@ -1,7 +1,8 @@
 //! The aggregator's data plane: programs for XDP and for tc ingress around
 //! [`switchml_protocol::shell`].
 //!
-//! Programs: `switchml` and `switchml_bundle`. Maps, with keys and values as in `switchml_protocol`:
+//! Programs: `switchml` and `switchml_bundle`. Maps, with keys and values as in
+//! `switchml_protocol`:
 //!
 //! | map | type | key → value |
 //! | --- | --- | --- |

@@ -52,7 +52,9 @@ fn frame_like() -> impl Strategy<Value = Vec<u8>> {
 
 proptest! {
     #[test]
-    fn no_bytes_make_decode_panic(bytes in prop_oneof![prop::collection::vec(any::<u8>(), 0..400), packet_like()]) {
+    fn no_bytes_make_decode_panic(
+        bytes in prop_oneof![prop::collection::vec(any::<u8>(), 0..400), packet_like()],
+    ) {
         if let Ok((header, kind, _, lanes)) = decode(&bytes) {
             // What is behind the header of a FILLER means nothing, nor does what is behind the
             // lanes of a control reply.
@@ -62,12 +64,17 @@ proptest! {
             prop_assert!(bytes.len() == end || may_be_longer && bytes.len() > end);
             // All else that decodes is what was sent, to the last byte.
             let packet = Packet::from_bytes(&bytes[..end]);
-            prop_assert_eq!(packet.payload, lanes.iter().map(|lane| lane.get()).collect::<Vec<_>>());
+            let lanes: Vec<_> = lanes.iter().map(|lane| lane.get()).collect();
+            prop_assert_eq!(packet.payload, lanes);
         }
     }
 
     #[test]
-    fn no_frame_makes_the_envelope_panic(bytes in frame_like(), ifindex in any::<u32>(), lanes in 0u16..=768) {
+    fn no_frame_makes_the_envelope_panic(
+        bytes in frame_like(),
+        ifindex in any::<u32>(),
+        lanes in 0u16..=768,
+    ) {
         let mut envelope = Envelope::read_from_prefix(&bytes).unwrap().0;
         let _ = envelope.is_udp();
         let _ = envelope.binding(ifindex);
@@ -83,7 +90,12 @@ proptest! {
     }
 
     #[test]
-    fn strangers_touch_no_slot(mut bytes in packet_like(), rank in 0u16..3, change in 0usize..4, by in 1u8..=255) {
+    fn strangers_touch_no_slot(
+        mut bytes in packet_like(),
+        rank in 0u16..3,
+        change in 0usize..4,
+        by in 1u8..=255,
+    ) {
         let switch = used_switch();
         let before = switch.slots.borrow().clone();
         let home = binding(rank);
@@ -104,12 +116,16 @@ proptest! {
         let before = switch.slots.borrow().clone();
         let sent = Packet::from_bytes(&bytes[..bytes.len() / 4 * 4]);
         let outcome = switch.receive_bytes(&binding(rank), &mut bytes);
-        let admitted = matches!(outcome, Outcome::Started | Outcome::Added | Outcome::Completed | Outcome::Mismatch);
+        let admitted = matches!(
+            outcome,
+            Outcome::Started | Outcome::Added | Outcome::Completed | Outcome::Mismatch
+        );
         prop_assert!(admitted || before == *switch.slots.borrow(), "{:?}", outcome);
         // Rubbish does not fit its check word, which leaves out the rank: that is bound to its
         // place.
         let good = contribution(1, 0, 0, vec![1; 32]);
-        let as_good = Packet { rank: good.rank, flags: good.flags, aux: good.aux, ..sent.clone() } == good;
+        let (rank, flags, aux) = (good.rank, good.flags, good.aux);
+        let as_good = Packet { rank, flags, aux, ..sent.clone() } == good;
         prop_assert!(!admitted || as_good, "{:?}", sent);
     }
 }

@@ -12,25 +12,25 @@ use crate::switch::{EPOCH, FIRST_SLOT, Served, Switch, binding, contribution, he
 use crate::worker::{Job, Worker};
 
 /// The crate's aggregator, and beside it the reference that must give the same answers.
-struct Twin {
+struct Lockstep {
     switch: Switch,
     reference: Reference,
     ranks: u16,
     slots: u16,
 }
 
-impl Twin {
+impl Lockstep {
     /// All ranks have said HELLO, and every slot has seen the two rounds before `origin`, or none
     /// for 0.
     fn new(ranks: u16, slots: u16, origin: u32) -> Self {
         let switch = Switch::ready(u32::from(ranks), u32::from(slots));
         let mut reference = Reference::new(ranks, slots);
         (0..ranks).for_each(|rank| reference.settle(rank, binding(rank)));
-        let mut twin = Self { switch, reference, ranks, slots };
+        let mut lockstep = Self { switch, reference, ranks, slots };
         if origin > 0 {
-            twin.advance_to(origin);
+            lockstep.advance_to(origin);
         }
-        twin
+        lockstep
     }
 
     /// Plays rounds 0 and 1, and renumbers them.
@@ -91,10 +91,10 @@ fn slot_rounds(slots: u16, rounds: u32, ranks: u16) -> impl Iterator<Item = (u16
 /// The two rounds that a trace begins after are as if they had been played under their numbers.
 #[test]
 fn rounds_before_the_origin_are_replayed_under_their_numbers() {
-    let mut twin = Twin::new(2, 1, 1000);
+    let mut lockstep = Lockstep::new(2, 1, 1000);
     for round in [998, 999] {
         assert_eq!(
-            twin.receive(&contribution(1, 0, round, vec![1; 32])).outcome,
+            lockstep.receive(&contribution(1, 0, round, vec![1; 32])).outcome,
             Outcome::Replayed
         );
     }
@@ -133,14 +133,17 @@ enum Event {
 fn event() -> impl Strategy<Value = Event> {
     let index = any::<Index>;
     prop_oneof![
-        8 => (index(), any::<bool>()).prop_map(|(worker, congested)| Event::Send { worker, congested }),
+        8 => (index(), any::<bool>())
+            .prop_map(|(worker, congested)| Event::Send { worker, congested }),
         2 => (index(), index()).prop_map(|(worker, which)| Event::Resend { worker, which }),
         3 => index().prop_map(Event::DeliverUp),
         8 => index().prop_map(Event::DeliverUpSoon),
         1 => (index(), index()).prop_map(|(which, bit)| Event::CorruptUp { which, bit }),
         2 => (index(), index()).prop_map(|(worker, which)| Event::DeliverDown { worker, which }),
-        8 => (index(), index()).prop_map(|(worker, which)| Event::DeliverDownSoon { worker, which }),
-        1 => (index(), index(), index()).prop_map(|(worker, which, bit)| Event::CorruptDown { worker, which, bit }),
+        8 => (index(), index())
+            .prop_map(|(worker, which)| Event::DeliverDownSoon { worker, which }),
+        1 => (index(), index(), index())
+            .prop_map(|(worker, which, bit)| Event::CorruptDown { worker, which, bit }),
     ]
 }
 
@@ -151,7 +154,7 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
 }
 
 struct World {
-    twin: Twin,
+    lockstep: Lockstep,
     job: Job,
     workers: Vec<Worker>,
     /// Everything ever sent to the aggregator. Nothing leaves the network for good.
@@ -165,7 +168,7 @@ impl World {
         let job = Job { epoch: EPOCH, ranks, slots: u64::from(slots), origin: u64::from(origin) };
         let workers = (0..ranks).map(|rank| Worker::new(job, rank)).collect();
         Self {
-            twin: Twin::new(ranks, slots, origin),
+            lockstep: Lockstep::new(ranks, slots, origin),
             job,
             workers,
             up: Vec::new(),
@@ -211,7 +214,7 @@ impl World {
     }
 
     fn serve(&mut self, home: &Binding, packet: &Packet) -> Option<Packet> {
-        let served = self.twin.receive_from(home, packet);
+        let served = self.lockstep.receive_from(home, packet);
         assert_ne!(served.outcome, Outcome::WrongRound);
         assert_ne!(served.outcome, Outcome::Mismatch);
         self.down.extend(served.answer.clone());
@@ -228,9 +231,9 @@ impl World {
 
     fn new_epoch(&mut self) {
         self.job = Job { epoch: self.job.epoch + 1, origin: 0, ..self.job };
-        self.twin.set_epoch(self.job.epoch);
+        self.lockstep.set_epoch(self.job.epoch);
         for rank in 0..self.job.ranks {
-            self.twin.say_hello(rank, self.job.epoch);
+            self.lockstep.say_hello(rank, self.job.epoch);
             self.workers[usize::from(rank)] = Worker::new(self.job, rank);
         }
     }
@@ -264,15 +267,21 @@ fn corrupt(packet: &Packet, bit: &Index) -> Packet {
 
 proptest! {
     /// Safety: [`Worker::receive`] asserts that every result it accepts is the true one and that
-    /// nothing is refused, [`Twin::receive`] that every answer is the reference's. Liveness: once
-    /// faults stop, every worker gets on.
+    /// nothing is refused, [`Lockstep::receive`] that every answer is the reference's. Liveness:
+    /// once faults stop, every worker gets on.
     #[test]
-    fn legal_workers_get_exact_results(ranks in 1u16..=5, slots in 1u16..=3, origin in origin(), events in events()) {
+    fn legal_workers_get_exact_results(
+        ranks in 1u16..=5,
+        slots in 1u16..=3,
+        origin in origin(),
+        events in events(),
+    ) {
         let mut world = World::new(ranks, slots, origin);
         for event in events {
             world.happen(event);
         }
-        let done = |world: &World| world.workers.iter().map(|worker| worker.done.len()).min().unwrap();
+        let done =
+            |world: &World| world.workers.iter().map(|worker| worker.done.len()).min().unwrap();
         let before = done(&world);
         // One turn may go into resending what was under way, the next into the chunks behind it.
         for _ in 0..4 {
@@ -280,7 +289,8 @@ proptest! {
         }
         prop_assert!(done(&world) >= before + 2 * usize::from(slots), "stuck at {before} chunks");
         let results: Vec<_> = world.workers.iter().map(|worker| worker.done.len()).collect();
-        prop_assert!(results.iter().max().unwrap() - results.iter().min().unwrap() <= usize::from(slots));
+        let (least, most) = (results.iter().min().unwrap(), results.iter().max().unwrap());
+        prop_assert!(most - least <= usize::from(slots));
     }
 }
 
@@ -325,14 +335,19 @@ enum Twist {
 
 fn attempt() -> impl Strategy<Value = Attempt> {
     prop_oneof![
-        40 => (0u16..3, any::<Index>()).prop_map(|(slot, missing)| Attempt::Useful { slot, missing }),
-        20 => (0u16..3, 0u16..6, -5i8..=4).prop_map(|(slot, rank, ahead)| Attempt::Near { slot, rank, ahead }),
-        2 => (0u16..3, 0u16..6, any::<u32>()).prop_map(|(slot, rank, round)| Attempt::Far { slot, rank, round }),
-        2 => (0u16..6, any::<bool>(), any::<bool>()).prop_map(|(rank, right_secret, right_binding)| Attempt::Hello {
-            rank,
-            right_secret,
-            right_binding
-        }),
+        40 => (0u16..3, any::<Index>())
+            .prop_map(|(slot, missing)| Attempt::Useful { slot, missing }),
+        20 => (0u16..3, 0u16..6, -5i8..=4)
+            .prop_map(|(slot, rank, ahead)| Attempt::Near { slot, rank, ahead }),
+        2 => (0u16..3, 0u16..6, any::<u32>())
+            .prop_map(|(slot, rank, round)| Attempt::Far { slot, rank, round }),
+        2 => (0u16..6, any::<bool>(), any::<bool>()).prop_map(
+            |(rank, right_secret, right_binding)| Attempt::Hello {
+                rank,
+                right_secret,
+                right_binding,
+            }
+        ),
         1 => Just(Attempt::NewEpoch),
     ]
 }
@@ -383,9 +398,9 @@ fn op_of(slot: u16, round: u32) -> u8 {
     ALL_OPS[(usize::from(slot) + round as usize) % 4]
 }
 
-impl Twin {
+impl Lockstep {
     fn try_out(&mut self, attempt: &Attempt, twist: &Twist, epoch: &mut u32, value: u32) {
-        let newest = |twin: &Self, slot| twin.reference.newest(slot);
+        let newest = |lockstep: &Self, slot| lockstep.reference.newest(slot);
         let (rank, slot, round) = match *attempt {
             Attempt::Useful { slot, ref missing } => {
                 let slot = slot % self.slots;
@@ -446,10 +461,10 @@ proptest! {
         origin in origin(),
         attempts in attempts(),
     ) {
-        let mut twin = Twin::new(ranks, slots, origin);
+        let mut lockstep = Lockstep::new(ranks, slots, origin);
         let mut epoch = EPOCH;
         for (attempt, twist, value) in attempts {
-            twin.try_out(&attempt, &twist, &mut epoch, value);
+            lockstep.try_out(&attempt, &twist, &mut epoch, value);
         }
     }
 }

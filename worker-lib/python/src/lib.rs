@@ -56,7 +56,9 @@ struct PyCommunicator {
 #[pymethods]
 impl PyCommunicator {
     #[new]
-    #[pyo3(signature = (*, aggregator, job, rank, world_size, deadline, timeout, join_timeout, data_threads))]
+    #[pyo3(signature = (
+        *, aggregator, job, rank, world_size, deadline, timeout, join_timeout, data_threads
+    ))]
     #[expect(clippy::too_many_arguments, reason = "one for each setting, by name")]
     fn new(
         py: Python<'_>,
