@@ -191,7 +191,6 @@ impl Builder {
             transport: "udp",
             multicast: assigned.group,
             unchecked_maxima: assigned.unchecked_maxima,
-            i32_lanes_only: assigned.i32_lanes_only,
             narrow,
             hello_rtt: paths.iter().map(|path| path.open.rtt).min().unwrap_or_default(),
         };

@@ -6,7 +6,6 @@ use std::sync::mpsc::{self, Sender};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use switchml_protocol::header::Op;
 use switchml_worker_core::buffer::Buffer;
 use switchml_worker_core::call::{Call, Kind, Submission};
 use switchml_worker_core::engine::EngineStats;
@@ -71,8 +70,6 @@ pub struct Info {
     /// Whether the aggregator's maxima carry no check word: then the ranks prove each to each other
     /// by a packet more, which costs small calls of floats a round trip.
     pub unchecked_maxima: bool,
-    /// Whether the aggregator's data plane has no sums in 16 bits.
-    pub i32_lanes_only: bool,
     /// Where the path to the aggregator carries less than both ends take.
     pub narrow: Option<Narrow>,
     /// The shortest round trip of the HELLOs that opened the data path.
@@ -117,8 +114,7 @@ impl Communicator {
     ///
     /// # Errors
     /// [`Error::Unsupported`] for the few combinations of type and operator that are not offered,
-    /// [`Error::I32LanesOnly`] for sums in 16 bits by a data plane in P4; otherwise why the
-    /// communicator failed, and `tensor` holds partial results.
+    /// otherwise why the communicator failed, and `tensor` holds partial results.
     pub fn all_reduce<T: Element>(
         &self,
         tensor: &mut [T],
@@ -198,7 +194,7 @@ impl Communicator {
     }
 
     fn run(&self, call: Call, contributes: bool, bytes: &mut [u8]) -> Result<CallStats, Error> {
-        let codec = self.codec(&call)?;
+        let codec = call.codec(self.info.world_size)?;
         self.check()?;
         let lengths = self.cut(bytes.len(), codec);
         let mut issued = self.shared.issued();
@@ -227,7 +223,7 @@ impl Communicator {
     ) -> Result<Handle<T>, Error> {
         let (dtype, bytes) = (tensor.dtype(), tensor.bytes().len());
         let call = Call { kind, dtype, count: bytes / dtype.size() };
-        let codec = self.codec(&call)?;
+        let codec = call.codec(self.info.world_size)?;
         self.check()?;
         let lengths = self.cut(bytes, codec);
         let (answer, answers) = mpsc::channel();
@@ -245,14 +241,6 @@ impl Communicator {
     fn check_root(&self, root: u32) -> Result<(), Error> {
         let world_size = self.info.world_size;
         if root < world_size { Ok(()) } else { Err(Error::Root { root, world_size }) }
-    }
-
-    fn codec(&self, call: &Call) -> Result<Codec, Error> {
-        let codec = call.codec(self.info.world_size)?;
-        if self.info.i32_lanes_only && codec.wire_op() == Op::SumI16 {
-            return Err(Error::I32LanesOnly { call: call.to_string() });
-        }
-        Ok(codec)
     }
 
     /// Lengths of a call's parts, one for each data thread that runs one.

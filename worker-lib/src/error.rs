@@ -10,9 +10,9 @@ use switchml_worker_core::numerics::NumericsError;
 
 use crate::control;
 
-/// Why a call failed. After any error but [`Error::Unsupported`], [`Error::I32LanesOnly`],
-/// [`Error::Root`] and [`Error::Setting`] the communicator is failed for good: every later call
-/// returns the same error at once, and the other ranks are told.
+/// Why a call failed. After any error but [`Error::Unsupported`], [`Error::Root`] and
+/// [`Error::Setting`] the communicator is failed for good: every later call returns the same error
+/// at once, and the other ranks are told.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// A setting is missing or makes no sense.
@@ -28,15 +28,6 @@ pub enum Error {
     /// The reduction is not offered.
     #[error(transparent)]
     Unsupported(#[from] NumericsError),
-    /// The aggregator's data plane has no sums in 16 bits.
-    #[error(
-        "{call} sums in 16 bits, which this aggregator's data plane does not; take the operator \
-         that sums in 32"
-    )]
-    I32LanesOnly {
-        /// The call.
-        call: String,
-    },
     /// A broadcast from a rank that does not exist.
     #[error("broadcast from rank {root} of {world_size}; 0 to {} are allowed", world_size - 1)]
     Root {

@@ -32,10 +32,9 @@ pub enum Error {
 
 impl Error {
     fn status(&self) -> Status {
-        use switchml_worker::Error::{I32LanesOnly, Root, Setting, Unsupported};
+        use switchml_worker::Error::{Root, Setting, Unsupported};
         match self {
-            Self::Invalid(_)
-            | Self::Worker(I32LanesOnly { .. } | Root { .. } | Setting { .. } | Unsupported(_)) => {
+            Self::Invalid(_) | Self::Worker(Root { .. } | Setting { .. } | Unsupported(_)) => {
                 Status::SwitchmlInvalid
             }
             Self::Worker(_) => Status::SwitchmlFailed,

@@ -88,23 +88,16 @@ fn fixed_point(ranks: &[Vec<f32>], op: ReduceOp) -> Result<Vec<f32>, NumericsErr
         let mut total = vec![0u8; 4 * LANES];
         for chunk in chunks {
             codec.encode(chunk, largest, &mut payload);
-            // Two i16 or one i32: added so that no half carries into the other, if they are two.
-            add(op, &mut total, &payload);
+            add(&mut total, &payload);
         }
         codec.decode(&total, largest, bytemuck::cast_slice_mut(sums));
     }
     Ok(result)
 }
 
-fn add(op: ReduceOp, total: &mut [u8], payload: &[u8]) {
-    if op == ReduceOp::Sum16 {
-        for (sum, half) in total.as_chunks_mut::<2>().0.iter_mut().zip(payload.as_chunks::<2>().0) {
-            *sum = i16::from_be_bytes(*sum).wrapping_add(i16::from_be_bytes(*half)).to_be_bytes();
-        }
-    } else {
-        for (sum, lane) in total.as_chunks_mut::<4>().0.iter_mut().zip(payload.as_chunks::<4>().0) {
-            *sum = i32::from_be_bytes(*sum).wrapping_add(i32::from_be_bytes(*lane)).to_be_bytes();
-        }
+fn add(total: &mut [u8], payload: &[u8]) {
+    for (sum, lane) in total.as_chunks_mut::<4>().0.iter_mut().zip(payload.as_chunks::<4>().0) {
+        *sum = u32::from_be_bytes(*sum).wrapping_add(u32::from_be_bytes(*lane)).to_be_bytes();
     }
 }
 

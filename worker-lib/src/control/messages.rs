@@ -32,8 +32,6 @@ pub struct Assigned {
     pub durable: bool,
     /// Whether RESULTs of a MAX carry no check word, so that the ranks must prove them.
     pub unchecked_maxima: bool,
-    /// Whether the data plane drops packets whose lanes are two i16.
-    pub i32_lanes_only: bool,
     /// Job number and group of each shard after the first, which has those above. All have as many
     /// slots.
     pub further_shards: Vec<(u16, Option<SocketAddrV4>)>,
@@ -70,7 +68,6 @@ impl Assigned {
             max_lanes: narrow(message.max_lanes, "max_lanes")?,
             durable: message.durable,
             unchecked_maxima: message.unchecked_maxima,
-            i32_lanes_only: message.i32_lanes_only,
             further_shards: further.collect::<Result<_, String>>()?,
         })
     }

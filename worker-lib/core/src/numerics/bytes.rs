@@ -25,35 +25,19 @@ pub(super) fn write_lanes(
     lanes: impl Iterator<Item = u32>,
 ) -> u32 {
     let (front, padding) = payload.split_at_mut(used * 4);
+    padding.fill(0);
+    put_lanes(front, lanes)
+}
+
+/// Writes lanes big-endian, as many as fit and as there are; returns their wrapping sum.
+#[inline(always)]
+pub(super) fn put_lanes(payload: &mut [u8], lanes: impl Iterator<Item = u32>) -> u32 {
     let mut sum = 0u32;
-    for (bytes, lane) in front.as_chunks_mut::<4>().0.iter_mut().zip(lanes) {
+    for (bytes, lane) in payload.as_chunks_mut::<4>().0.iter_mut().zip(lanes) {
         *bytes = lane.to_be_bytes();
         sum = sum.wrapping_add(lane);
     }
-    padding.fill(0);
     sum
-}
-
-/// Writes `used` values of two bytes big-endian at the front of `payload` and zeros behind them;
-/// returns the sum of lanes by halves.
-#[inline(always)]
-pub(super) fn write_halves(
-    payload: &mut [u8],
-    used: usize,
-    halves: impl Iterator<Item = u16>,
-) -> u32 {
-    let (front, padding) = payload.split_at_mut(used * 2);
-    for (bytes, half) in front.as_chunks_mut::<2>().0.iter_mut().zip(halves) {
-        *bytes = half.to_be_bytes();
-    }
-    padding.fill(0);
-    sum_of_halves(payload)
-}
-
-/// The values of two bytes in a payload.
-#[inline(always)]
-pub(super) fn read_halves(payload: &[u8]) -> impl Iterator<Item = u16> {
-    payload.as_chunks::<2>().0.iter().map(|bytes| u16::from_be_bytes(*bytes))
 }
 
 /// The lanes of a payload, added by halves, each modulo 2^16.

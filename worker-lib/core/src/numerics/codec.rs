@@ -7,7 +7,7 @@ use super::dtype::{DType, NumericsError, ReduceOp};
 use super::exponent::NON_FINITE;
 use super::fixed::{self, Fixed};
 use super::format::{self, Bf16, F16, F32, F64, Format};
-use super::{bytes, plain, triple};
+use super::{bytes, packed, plain, triple};
 
 /// How a collective's elements become lanes and its result's lanes become elements.
 ///
@@ -24,9 +24,9 @@ enum Method {
     FixedF64(Fixed),
     FixedF16(Fixed),
     FixedBf16(Fixed),
-    NarrowF32(Fixed),
-    NarrowF16(Fixed),
-    NarrowBf16(Fixed),
+    PackedF32(Fixed),
+    PackedF16(Fixed),
+    PackedBf16(Fixed),
     TripleF32(Fixed),
     TripleF16(Fixed),
     TripleBf16(Fixed),
@@ -72,11 +72,11 @@ impl Codec {
             (ReduceOp::Sum | ReduceOp::Avg, DType::F64) => Method::FixedF64(fixed),
             (ReduceOp::Sum | ReduceOp::Avg, DType::F16) => Method::FixedF16(fixed),
             (ReduceOp::Sum | ReduceOp::Avg, DType::Bf16) => Method::FixedBf16(fixed),
-            (ReduceOp::Sum16 | ReduceOp::Avg16, DType::F32) => Method::NarrowF32(fixed),
-            (ReduceOp::Sum16 | ReduceOp::Avg16, DType::F16) => Method::NarrowF16(fixed),
-            (ReduceOp::Sum16 | ReduceOp::Avg16, DType::Bf16) => Method::NarrowBf16(fixed),
+            (ReduceOp::Sum16 | ReduceOp::Avg16, DType::F32) => Method::PackedF32(fixed),
+            (ReduceOp::Sum16 | ReduceOp::Avg16, DType::F16) => Method::PackedF16(fixed),
+            (ReduceOp::Sum16 | ReduceOp::Avg16, DType::Bf16) => Method::PackedBf16(fixed),
             (ReduceOp::Sum16 | ReduceOp::Avg16, _) => {
-                return Err(NumericsError::NotNarrow { op, dtype });
+                return Err(NumericsError::NotPacked { op, dtype });
             }
             (ReduceOp::Sum, DType::I32) => Method::SumI32,
             (ReduceOp::Avg, DType::I32) => return Err(NumericsError::NoIntegerAverage),
@@ -115,7 +115,7 @@ impl Codec {
             | Method::FixedBf16(_) => Op::SumI32,
             Method::TripleF32(_) | Method::TripleF16(_) | Method::TripleBf16(_) => Op::SumI32,
             Method::SumI32 | Method::Bytes => Op::SumI32,
-            Method::NarrowF32(_) | Method::NarrowF16(_) | Method::NarrowBf16(_) => Op::SumI16,
+            Method::PackedF32(_) | Method::PackedF16(_) | Method::PackedBf16(_) => Op::SumI32,
             Method::MaxF32 | Method::MaxF16 | Method::MaxBf16 | Method::MaxI32 => Op::MaxI32,
             Method::MinF32 | Method::MinF16 | Method::MinBf16 | Method::MinI32 => Op::MaxI32,
         }
@@ -127,7 +127,7 @@ impl Codec {
         matches!(
             self.0,
             Method::FixedF32(_) | Method::FixedF64(_) | Method::FixedF16(_) | Method::FixedBf16(_)
-        ) || matches!(self.0, Method::NarrowF32(_) | Method::NarrowF16(_) | Method::NarrowBf16(_))
+        ) || matches!(self.0, Method::PackedF32(_) | Method::PackedF16(_) | Method::PackedBf16(_))
             || matches!(self.0, Method::TripleF32(_) | Method::TripleF16(_) | Method::TripleBf16(_))
     }
 
@@ -137,11 +137,11 @@ impl Codec {
             Method::Bytes => 1,
             Method::FixedF64(_) => 8,
             Method::FixedF16(_)
-            | Method::NarrowF16(_)
+            | Method::PackedF16(_)
             | Method::TripleF16(_)
             | Method::MaxF16
             | Method::MinF16 => 2,
-            Method::FixedBf16(_) | Method::NarrowBf16(_) | Method::TripleBf16(_) => 2,
+            Method::FixedBf16(_) | Method::PackedBf16(_) | Method::TripleBf16(_) => 2,
             Method::MaxBf16 | Method::MinBf16 => 2,
             _ => 4,
         }
@@ -152,8 +152,8 @@ impl Codec {
     const fn unit(self) -> (usize, usize) {
         match self.0 {
             Method::Bytes => (1, 4),
-            Method::NarrowF32(_) | Method::NarrowF16(_) | Method::NarrowBf16(_) => {
-                (1, 2 * self.element())
+            Method::PackedF32(_) | Method::PackedF16(_) | Method::PackedBf16(_) => {
+                (LANES_PER_BLOCK, 2 * LANES_PER_BLOCK * self.element())
             }
             Method::TripleF32(_) | Method::TripleF16(_) | Method::TripleBf16(_) => {
                 (triple::LANES, self.element())
@@ -187,12 +187,12 @@ impl Codec {
         exponent_of(&self.0, elements)
     }
 
-    /// Encodes a chunk and returns the wrapping sum of the lanes written, by halves if they are two
-    /// i16: the packet's check word for a sum.
+    /// Encodes a chunk and returns the wrapping sum of the lanes written: the packet's check word
+    /// for a sum.
     ///
     /// `elements`: bytes of whole elements. `exponent`: the chunk's global exponent, the maximum
-    /// over ranks, not a marker. `payload`: 4 bytes per lane; lanes behind the elements are set to
-    /// zero.
+    /// over ranks, not a marker. `payload`: 4 bytes per lane, as many lanes as
+    /// [`Codec::lanes_for`] says; those behind the elements are set to zero.
     ///
     /// # Panics
     /// When `elements` does not fit `payload`, is not whole elements, or `payload` is not whole
@@ -220,14 +220,14 @@ impl Codec {
             return;
         }
         match self.0 {
-            Method::FixedF32(_) | Method::NarrowF32(_) | Method::TripleF32(_) => {
+            Method::FixedF32(_) | Method::PackedF32(_) | Method::TripleF32(_) => {
                 bytes::fill(elements, std::iter::repeat(F32::NAN))
             }
             Method::FixedF64(_) => bytes::fill(elements, std::iter::repeat(F64::NAN)),
-            Method::FixedF16(_) | Method::NarrowF16(_) | Method::TripleF16(_) => {
+            Method::FixedF16(_) | Method::PackedF16(_) | Method::TripleF16(_) => {
                 bytes::fill(elements, std::iter::repeat(F16::NAN));
             }
-            Method::FixedBf16(_) | Method::NarrowBf16(_) | Method::TripleBf16(_) => {
+            Method::FixedBf16(_) | Method::PackedBf16(_) | Method::TripleBf16(_) => {
                 bytes::fill(elements, std::iter::repeat(Bf16::NAN));
             }
             _ => {}
@@ -275,14 +275,14 @@ vectorised! {
 #[inline(always)]
 fn exponent_with(method: &Method, src: &[u8]) -> i32 {
     match *method {
-        Method::FixedF32(_) | Method::NarrowF32(_) | Method::TripleF32(_) => {
+        Method::FixedF32(_) | Method::PackedF32(_) | Method::TripleF32(_) => {
             format::largest_exponent::<F32>(src)
         }
         Method::FixedF64(_) => format::largest_exponent::<F64>(src),
-        Method::FixedF16(_) | Method::NarrowF16(_) | Method::TripleF16(_) => {
+        Method::FixedF16(_) | Method::PackedF16(_) | Method::TripleF16(_) => {
             format::largest_exponent::<F16>(src)
         }
-        Method::FixedBf16(_) | Method::NarrowBf16(_) | Method::TripleBf16(_) => {
+        Method::FixedBf16(_) | Method::PackedBf16(_) | Method::TripleBf16(_) => {
             format::largest_exponent::<Bf16>(src)
         }
         _ => 0,
@@ -296,9 +296,9 @@ fn encode_with(method: &Method, src: &[u8], exponent: i32, payload: &mut [u8]) -
         Method::FixedF64(by) => fixed::encode_wide(by, src, exponent, payload),
         Method::FixedF16(by) => fixed::encode::<F16>(by, src, exponent, payload),
         Method::FixedBf16(by) => fixed::encode::<Bf16>(by, src, exponent, payload),
-        Method::NarrowF32(by) => fixed::encode_narrow::<F32>(by, src, exponent, payload),
-        Method::NarrowF16(by) => fixed::encode_narrow::<F16>(by, src, exponent, payload),
-        Method::NarrowBf16(by) => fixed::encode_narrow::<Bf16>(by, src, exponent, payload),
+        Method::PackedF32(by) => packed::encode::<F32>(by, src, exponent, payload),
+        Method::PackedF16(by) => packed::encode::<F16>(by, src, exponent, payload),
+        Method::PackedBf16(by) => packed::encode::<Bf16>(by, src, exponent, payload),
         Method::TripleF32(by) => triple::encode::<F32>(by, src, exponent, payload),
         Method::TripleF16(by) => triple::encode::<F16>(by, src, exponent, payload),
         Method::TripleBf16(by) => triple::encode::<Bf16>(by, src, exponent, payload),
@@ -321,9 +321,9 @@ fn decode_with(method: &Method, payload: &[u8], exponent: i32, dst: &mut [u8]) {
         Method::FixedF64(by) => fixed::decode_wide(by, payload, exponent, dst),
         Method::FixedF16(by) => fixed::decode::<F16>(by, payload, exponent, dst),
         Method::FixedBf16(by) => fixed::decode::<Bf16>(by, payload, exponent, dst),
-        Method::NarrowF32(by) => fixed::decode_narrow::<F32>(by, payload, exponent, dst),
-        Method::NarrowF16(by) => fixed::decode_narrow::<F16>(by, payload, exponent, dst),
-        Method::NarrowBf16(by) => fixed::decode_narrow::<Bf16>(by, payload, exponent, dst),
+        Method::PackedF32(by) => packed::decode::<F32>(by, payload, exponent, dst),
+        Method::PackedF16(by) => packed::decode::<F16>(by, payload, exponent, dst),
+        Method::PackedBf16(by) => packed::decode::<Bf16>(by, payload, exponent, dst),
         Method::TripleF32(by) => triple::decode::<F32>(by, payload, exponent, dst),
         Method::TripleF16(by) => triple::decode::<F16>(by, payload, exponent, dst),
         Method::TripleBf16(by) => triple::decode::<Bf16>(by, payload, exponent, dst),

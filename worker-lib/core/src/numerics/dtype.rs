@@ -166,7 +166,7 @@ pub enum NumericsError {
     /// Fixed point of 16 bits is for floats that are to be compressed: f64 is not, and integers
     /// would not be exact.
     #[error("{op} of {dtype} is not available, only of f32, f16 and bf16")]
-    NotNarrow {
+    NotPacked {
         /// What was asked for.
         op: ReduceOp,
         /// Of what.

@@ -1,12 +1,14 @@
-//! Floats as integers: f32, f16 and bf16 in one lane or in half of one, f64 in two. `triple` has
-//! those in three.
+//! Floats as integers: f32, f16 and bf16 in one lane, f64 in two. `triple` has those in three,
+//! `packed` those in half of one.
 
-use super::bytes::{elements, fill, read_halves, read_lanes, write_halves, write_lanes};
+use super::bytes::{elements, fill, read_lanes, write_lanes};
 use super::format::{F32, F64, Format, OneLane, power_of_two};
 
 /// How a job of N ranks turns floats into integers whose sum over N ranks cannot overflow.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Fixed {
+    /// N.
+    pub(super) ranks: u32,
     /// L = ceil(log2 N): the bits that a sum of N integers grows by.
     pub(super) growth: i32,
     /// What the sum is divided by: 1, or N for an average.
@@ -16,6 +18,7 @@ pub(super) struct Fixed {
 impl Fixed {
     pub(super) fn new(ranks: usize, average: bool) -> Self {
         Self {
+            ranks: ranks as u32,
             growth: ranks.next_power_of_two().ilog2() as i32,
             divisor: if average { ranks as u32 } else { 1 },
         }
@@ -24,14 +27,8 @@ impl Fixed {
     /// Binary places of a one-lane integer: 30 - E - L. Exponents that no f32 has (a foreign
     /// packet's) are bent to the nearest.
     #[inline(always)]
-    fn places(self, exponent: i32) -> i32 {
+    pub(super) fn places(self, exponent: i32) -> i32 {
         30 - exponent.clamp(F32::MIN_EXPONENT, F32::BIAS) - self.growth
-    }
-
-    /// Binary places of a half-lane integer: 14 - E - L.
-    #[inline(always)]
-    fn narrow_places(self, exponent: i32) -> i32 {
-        self.places(exponent) - 16
     }
 
     /// Binary places of a two-lane integer: 62 - E - 2L.
@@ -89,34 +86,6 @@ pub(super) fn rounded(x: f64) -> f64 {
 pub(super) fn decode<F: OneLane>(fixed: Fixed, payload: &[u8], exponent: i32, dst: &mut [u8]) {
     let factor = power_of_two(-fixed.places(exponent)) / f64::from(fixed.divisor);
     fill(dst, read_lanes(payload).map(|lane| F::narrow(f64::from(lane as i32) * factor)));
-}
-
-/// Half a lane per element: round(x * 2^places), ties to even, at most 2^(15-L) - 1 in magnitude.
-#[inline(always)]
-pub(super) fn encode_narrow<F: OneLane>(
-    fixed: Fixed,
-    src: &[u8],
-    exponent: i32,
-    payload: &mut [u8],
-) -> u32 {
-    let scale = power_of_two(fixed.narrow_places(exponent));
-    let limit = power_of_two(15 - fixed.growth) - 1.0;
-    let used = src.len() / size_of::<F::Raw>();
-    let halves =
-        elements::<F::Raw>(src).map(|raw| nearest(within(limit, F::widen(raw) * scale)) as u16);
-    write_halves(payload, used, halves)
-}
-
-/// sum * 2^-places / divisor, rounded once to the element's format.
-#[inline(always)]
-pub(super) fn decode_narrow<F: OneLane>(
-    fixed: Fixed,
-    payload: &[u8],
-    exponent: i32,
-    dst: &mut [u8],
-) {
-    let factor = power_of_two(-fixed.narrow_places(exponent)) / f64::from(fixed.divisor);
-    fill(dst, read_halves(payload).map(|half| F::narrow(f64::from(half as i16) * factor)));
 }
 
 /// As [`decode`] to f32. Where dividing and multiplying are exact, the sum is rounded when it

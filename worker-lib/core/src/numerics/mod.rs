@@ -20,10 +20,14 @@
 //! | f64 | 2 | fixed point, step 2^(E+2L-62) | refused |
 //! | i32 | 1 | `Sum` exact, wrapping; `Avg` refused | exact |
 //!
-//! **`Sum16`, `Avg16`** of f32, f16 and bf16 have half a lane per element, and the step 2^(E+L-14):
-//! as `Sum` and `Avg`, with half the packets, but
-//! |result - true sum| <= N * 2^(L-15) * M, and half a unit. An average is off by 2^-14 M for 2 ranks, 2^-13 M for 4, 2^-9 M for 64; a chunk has twice as many
-//! elements. Elements below half a step count as 0.
+//! **`Sum16`, `Avg16`** of f32, f16 and bf16 pack two elements into a lane, and have the step
+//! 2^(E+L-14): as `Sum` and `Avg`, with half the packets, but |result - true sum| <=
+//! N * 2^(L-15) * M, and half a unit. An average is off by 2^-14 M for 2 ranks, 2^-13 M for 4,
+//! 2^-9 M for 64; a chunk has twice as many elements. Elements below half a step count as 0.
+//!
+//! The step is a power of two, so that small whole numbers, and averages of them, stay exact. To
+//! use every level that a field has room for, floor((2^16 - 1) / N), would gain nothing for 2, 4,
+//! 8, … ranks, and a factor of 2 at most for others.
 //!
 //! **f32, f16, bf16 of up to 1024 elements, `Sum` and `Avg`.** The number of elements is the whole
 //! call's. Where all elements of a chunk, over all ranks, are multiples of the step, the result is
@@ -79,6 +83,7 @@ mod dtype;
 pub mod exponent;
 mod fixed;
 mod format;
+mod packed;
 mod plain;
 mod triple;
 

@@ -83,6 +83,10 @@ fn sizes() {
             );
         }
     }
+    // Two elements a lane, in whole blocks: the packet's lanes decide where an element lies.
+    let packed = large(DType::F32, ReduceOp::Sum16, 4);
+    assert_eq!([352, 32].map(|lanes| packed.bytes_per_chunk(lanes)), [704 * 4, 64 * 4]);
+    assert_eq!([1, 64, 65, 704].map(|count| packed.lanes_for(count * 4)), [32, 32, 64, 352]);
     assert_eq!((Codec::bytes().lanes_for(128), Codec::bytes().lanes_for(129)), (32, 64));
 }
 
@@ -107,14 +111,10 @@ fn what_the_aggregator_does_and_what_needs_exponents() {
         for op in ReduceOp::ALL {
             if let Ok(codec) = Codec::reduction(dtype, op, 4, 1) {
                 let sums = matches!(op, ReduceOp::Sum | ReduceOp::Avg);
-                let narrow = matches!(op, ReduceOp::Sum16 | ReduceOp::Avg16);
-                let wire_op = match (sums, narrow) {
-                    (true, _) => Op::SumI32,
-                    (_, true) => Op::SumI16,
-                    _ => Op::MaxI32,
-                };
+                let packed = matches!(op, ReduceOp::Sum16 | ReduceOp::Avg16);
+                let wire_op = if sums || packed { Op::SumI32 } else { Op::MaxI32 };
                 assert_eq!(codec.wire_op(), wire_op);
-                assert_eq!(codec.uses_exponents(), (sums || narrow) && dtype != DType::I32);
+                assert_eq!(codec.uses_exponents(), (sums || packed) && dtype != DType::I32);
             }
         }
     }

@@ -52,24 +52,15 @@ pub fn encode(codec: Codec, elements: &[u8], exponent: i32) -> Vec<u32> {
     let sum = codec.encode(elements, exponent, &mut payload);
     let lanes = from_payload(&payload);
     let op = codec.wire_op();
-    let expected = lanes.iter().fold(0u32, |a, b| add(op, a, *b));
+    let expected = lanes.iter().fold(0u32, |a, b| a.wrapping_add(*b));
     assert_eq!((sum, lane_sum(op, &payload)), (expected, expected), "lane sum");
     assert!(lanes[codec.used_lanes(elements.len())..].iter().all(|lane| *lane == 0), "padding");
     lanes
 }
 
-/// The sum of two lanes, by halves if they are two i16.
-fn add(op: Op, a: u32, b: u32) -> u32 {
-    let halves = |a: u32, b: u32| (a as u16).wrapping_add(b as u16);
-    match op {
-        Op::SumI16 => u32::from(halves(a >> 16, b >> 16)) << 16 | u32::from(halves(a, b)),
-        _ => a.wrapping_add(b),
-    }
-}
-
 pub fn aggregate(op: Op, payloads: &[Vec<u32>]) -> Vec<u32> {
     let combine = |a: u32, b: u32| match op {
-        Op::SumI32 | Op::SumI16 => add(op, a, b),
+        Op::SumI32 => a.wrapping_add(b),
         Op::MaxI32 => (a as i32).max(b as i32) as u32,
         other => panic!("no codec uses {other:?}"),
     };

@@ -54,9 +54,9 @@ fn integers(float: Float, growth: i32, lanes: &[u32]) -> Vec<i64> {
     }
 }
 
-/// Element `i` of lanes that are two i16, the upper one first.
-fn half(lanes: &[u32], i: usize) -> i128 {
-    i128::from((lanes[i / 2] >> (16 * (1 - i % 2))) as i16)
+/// Field `i` of packed lanes: all lower halves, then all upper ones.
+fn field(lanes: &[u32], i: usize) -> i128 {
+    i128::from((lanes[i % lanes.len()] >> (16 * (i / lanes.len()))) & 0xFFFF)
 }
 
 proptest! {
@@ -112,10 +112,10 @@ proptest! {
         }
     }
 
-    /// In 16 bits: each rank's halves of lanes are the specified integers, and the sum is as near
-    /// as documented.
+    /// In 16 bits: each rank's fields are the specified integers, no sum of them carries into the
+    /// next field, and the result is as near as documented.
     #[test]
-    fn sums_in_16_bits((float, ranks) in finite(1..=64, 1..30)) {
+    fn sums_in_16_bits((float, ranks) in finite(1..=64, 1..100)) {
         prop_assume!(float.dtype != DType::F64);
         let n = ranks.len();
         let chunks: Vec<_> = ranks.iter().map(|r| float.pack(r)).collect();
@@ -125,22 +125,27 @@ proptest! {
         let step = pow2(step + 16);
         let limit = (1i128 << (15 - growth)) - 1;
         let codec = large(float.dtype, ReduceOp::Sum16, n);
-        let mut sums = vec![0i128; ranks[0].len()];
+        let fields = 2 * ranks[0].len().div_ceil(2).next_multiple_of(32);
+        let mut sums = vec![0i128; fields];
         for (elements, chunk) in ranks.iter().zip(&chunks) {
             let lanes = encode(codec, chunk, reduced.exponent);
-            prop_assert_eq!(lanes.len(), elements.len().div_ceil(2).next_multiple_of(32));
-            for (i, element) in elements.iter().enumerate() {
-                let rounded = nearest_even(&(float.value(*element) / &step));
+            prop_assert_eq!(lanes.len() * 2, fields);
+            for (i, sum) in sums.iter_mut().enumerate() {
+                // Behind the elements are zeros.
+                let element = elements.get(i).copied().unwrap_or(0);
+                let rounded = nearest_even(&(float.value(element) / &step));
                 let rounded = rounded.to_i128().expect("fits").clamp(-limit, limit);
-                prop_assert_eq!(half(&lanes, i), rounded);
-                sums[i] += rounded;
+                prop_assert_eq!(field(&lanes, i), rounded + limit);
+                *sum += rounded;
             }
+        }
+        for (i, sum) in sums.iter().enumerate() {
+            prop_assert_eq!(field(&reduced.lanes, i), sum + n as i128 * limit, "a carry");
         }
         let magnitudes = ranks.iter().flatten().map(|x| float.value(*x).abs());
         let largest = magnitudes.max().expect("not empty");
         let bound = integer(n as i128) * pow2(growth - 15) * &largest;
         for (i, result) in float.unpack(&reduced.elements).into_iter().enumerate() {
-            prop_assert_eq!(half(&reduced.lanes, i), sums[i], "no half overflows");
             let truth = ranks.iter().map(|r| float.value(r[i])).fold(integer(0), |a, b| a + b);
             let fixed = integer(sums[i]) * &step;
             prop_assert!((&fixed - truth).abs() <= bound, "element {}", i);
@@ -214,6 +219,37 @@ proptest! {
         let reduced = all_reduce(DType::F32, ReduceOp::Avg, &chunks);
         prop_assert_eq!(reduced.elements, element.to_ne_bytes());
     }
+}
+
+/// In 16 bits: the largest and the smallest that a rank can send, on every rank, for every N, in
+/// both fields of a lane. Their sums are N times that, in each field for itself.
+#[test]
+fn no_field_carries() {
+    for n in 1..=64u32 {
+        let limit = (1 << (15 - n.next_power_of_two().ilog2())) - 1;
+        assert!(n * 2 * limit <= 0xFFFF, "N={n}");
+        for (element, field) in [(f32::MAX, 2 * limit), (f32::MIN, 0)] {
+            // The second field of lane 0 is the 33rd of 64 elements.
+            let chunk = bytemuck::cast_slice(&[element; 64]).to_vec();
+            let reduced = all_reduce(DType::F32, ReduceOp::Sum16, &vec![chunk; n as usize]);
+            assert_eq!(reduced.lanes, [(n * field) << 16 | (n * field); 32], "N={n}");
+        }
+    }
+}
+
+/// The example of docs/protocol.md, section 26.
+#[test]
+fn the_example_of_packed_lanes() {
+    let mut elements = [0f32; 64];
+    (elements[0], elements[32]) = (1.0, -0.5);
+    let chunk = bytemuck::cast_slice(&elements).to_vec();
+    let codec = large(DType::F32, ReduceOp::Sum16, 2);
+    let mut expected = [0x3FFF_3FFF; 32];
+    expected[0] = 0x2FFF_5FFF;
+    assert_eq!(encode(codec, &chunk, 0), expected);
+    let reduced = all_reduce(DType::F32, ReduceOp::Sum16, &[chunk.clone(), chunk]);
+    assert_eq!(reduced.lanes[0], 0x5FFE_BFFE);
+    assert_eq!(reduced.elements, bytemuck::cast_slice::<f32, u8>(&elements.map(|x| 2.0 * x)));
 }
 
 /// The largest magnitudes that a chunk can hold, on every rank, for every N: no lane's sum leaves

@@ -1,0 +1,64 @@
+//! Floats in half a lane: fields so wide that no sum over all ranks carries from one into the next.
+//! To an aggregator they are lanes of i32 like all others.
+
+use super::bytes::{elements, fill, put_lanes, read_lanes};
+use super::fixed::{Fixed, nearest, within};
+use super::format::{OneLane, power_of_two};
+
+/// Bits of a field.
+const WIDTH: u32 = 16;
+
+impl Fixed {
+    /// Binary places of a field's integer: 14 - E - L.
+    #[inline(always)]
+    fn packed_places(self, exponent: i32) -> i32 {
+        self.places(exponent) - WIDTH as i32
+    }
+
+    /// The middle of a rank's share of a field, which stands for 0: 2^(15-L) - 1.
+    #[inline(always)]
+    fn middle(self) -> i32 {
+        (1 << (WIDTH as i32 - 1 - self.growth)) - 1
+    }
+}
+
+/// Two elements per lane, half a chunk from each other, the first in the lower half:
+/// round(x * 2^places), ties to even, plus the middle. Elements that are missing are zeros.
+#[inline(always)]
+pub(super) fn encode<F: OneLane>(
+    fixed: Fixed,
+    src: &[u8],
+    exponent: i32,
+    payload: &mut [u8],
+) -> u32 {
+    // The product is exact: 24 bits times a power of two within f64's range.
+    let scale = power_of_two(fixed.packed_places(exponent));
+    let middle = fixed.middle();
+    let limit = f64::from(middle);
+    let field = |raw| (nearest(within(limit, F::widen(raw) * scale)) as i32 + middle) as u32;
+    let zero = middle as u32 * 0x1_0001;
+
+    let size = size_of::<F::Raw>();
+    let (lower, upper) = src.split_at((payload.len() / 4 * size).min(src.len()));
+    let (paired, single) = lower.split_at(upper.len());
+    let (pairs, rest) = payload.split_at_mut(upper.len() / size * 4);
+    let (singles, empty) = rest.split_at_mut(single.len() / size * 4);
+
+    let both = elements::<F::Raw>(paired).zip(elements::<F::Raw>(upper));
+    let sum = put_lanes(pairs, both.map(|(low, high)| field(low) | field(high) << WIDTH));
+    let one = elements::<F::Raw>(single).map(|low| field(low) | (middle as u32) << WIDTH);
+    let sum = sum.wrapping_add(put_lanes(singles, one));
+    sum.wrapping_add(put_lanes(empty, std::iter::repeat(zero)))
+}
+
+/// (sum - N * middle) * 2^-places / divisor, rounded once to the element's format.
+#[inline(always)]
+pub(super) fn decode<F: OneLane>(fixed: Fixed, payload: &[u8], exponent: i32, dst: &mut [u8]) {
+    let factor = power_of_two(-fixed.packed_places(exponent)) / f64::from(fixed.divisor);
+    let middle = fixed.ranks as i32 * fixed.middle();
+    let value = |field: u32| F::narrow(f64::from(field as i32 - middle) * factor);
+    let half = (payload.len() / 4 * size_of::<F::Raw>()).min(dst.len());
+    let (lower, upper) = dst.split_at_mut(half);
+    fill(lower, read_lanes(payload).map(|lane| value(lane & 0xFFFF)));
+    fill(upper, read_lanes(payload).map(|lane| value(lane >> WIDTH)));
+}
