@@ -75,7 +75,8 @@ pub struct Options {
     #[arg(long, value_enum, default_value_t = Mode::Auto)]
     pub mode: Mode,
     /// Address and TCP port of the control plane.
-    #[arg(long, value_name = "ADDRESS", default_value_t = SocketAddr::from((Ipv4Addr::UNSPECIFIED, CONTROL_PORT)))]
+    #[arg(long, value_name = "ADDRESS",
+          default_value_t = SocketAddr::from((Ipv4Addr::UNSPECIFIED, CONTROL_PORT)))]
     pub control: SocketAddr,
     /// UDP port of the data plane; with `--data-plane software` 0 is any free one. A P4 program's
     /// is fixed.
@@ -83,13 +84,15 @@ pub struct Options {
     pub data_port: u16,
     /// IPv4 address of the data plane, if it is not the one by which workers reach the control
     /// plane. A P4 switch must have another one: it takes what others send from it for forged.
-    #[arg(long, value_name = "ADDRESS", required_if_eq_any([("data_plane", "tofino"), ("data_plane", "bmv2")]))]
+    #[arg(long, value_name = "ADDRESS",
+          required_if_eq_any([("data_plane", "tofino"), ("data_plane", "bmv2")]))]
     pub data_address: Option<Ipv4Addr>,
     /// Most slots of all jobs together: 512 for each data thread of a job, which take 3 MiB of
     /// memory when a job first needs them. The default is enough for 256 jobs with 512 data
     /// threads. A P4 program has as many as it says.
     #[arg(long, value_name = "N", default_value_t = MAX_SLOTS,
-          value_parser = clap::value_parser!(u32).range(SLOTS_PER_SHARD as i64..=i64::from(MAX_SLOTS)))]
+          value_parser = clap::value_parser!(u32)
+              .range(SLOTS_PER_SHARD as i64..=i64::from(MAX_SLOTS)))]
     pub slots: u32,
     /// Folder of the BPF file system in which the XDP data plane is kept, so that it outlives this
     /// process if that is killed, and the next one takes it over; one for each aggregator of a
@@ -105,7 +108,8 @@ pub struct Options {
 #[derive(Debug, Args)]
 pub struct P4Options {
     /// Thrift port of bmv2's `simple_switch`. For `--data-plane bmv2`.
-    #[arg(long, value_name = "ADDRESS", default_value_t = SocketAddr::from((Ipv4Addr::LOCALHOST, BMV2_THRIFT_PORT)))]
+    #[arg(long, value_name = "ADDRESS",
+          default_value_t = SocketAddr::from((Ipv4Addr::LOCALHOST, BMV2_THRIFT_PORT)))]
     pub bmv2_thrift: SocketAddr,
     /// BFRT server of the switch, for `--data-plane tofino`; bf_switchd has it on port 50052.
     #[arg(long, value_name = "ADDRESS:PORT", required_if_eq("data_plane", "tofino"))]

@@ -115,9 +115,9 @@ struct MeterAlus {
 fn stages(log: &str) -> Result<String> {
     let log: Log =
         serde_json::from_str(log).context("resources.json is not what p4c-barefoot 9.13 writes")?;
-    let mut text =
-        "| stage | tables | SRAM | map RAM | TCAM | stateful ALUs |\n| --- | --- | --- | --- | --- | --- |\n"
-            .to_owned();
+    let mut text = "| stage | tables | SRAM | map RAM | TCAM | stateful ALUs |\n\
+                    | --- | --- | --- | --- | --- | --- |\n"
+        .to_owned();
     for stage in log.resources.mau.mau_stages {
         let tables = distinct(stage.logical_tables.ids.iter().map(|id| id.id));
         let _ = writeln!(
@@ -176,12 +176,16 @@ mod tests {
     fn a_unit_that_tables_share_counts_once() {
         let log = r#"{"resources": {"mau": {"mau_stages": [{
             "stage_number": 3,
-            "logical_tables": {"ids": [{"id": 0, "table_name": "a"}, {"id": 2, "table_name": "b"}], "size": 16},
+            "logical_tables": {"size": 16, "ids": [
+                {"id": 0, "table_name": "a"}, {"id": 2, "table_name": "b"}]},
             "rams": {"nRows": 8, "nColumns": 10, "srams": [
-                {"row": 0, "column": 2, "usages": []}, {"row": 0, "column": 2, "usages": []}, {"row": 1, "column": 2, "usages": []}]},
-            "map_rams": {"nRows": 8, "nUnits": 6, "maprams": [{"row": 0, "unit_id": 1, "usages": []}]},
+                {"row": 0, "column": 2, "usages": []}, {"row": 0, "column": 2, "usages": []},
+                {"row": 1, "column": 2, "usages": []}]},
+            "map_rams": {"nRows": 8, "nUnits": 6, "maprams": [
+                {"row": 0, "unit_id": 1, "usages": []}]},
             "tcams": {"nRows": 12, "nColumns": 2, "tcams": []},
-            "meter_alus": {"nAlus": 4, "meters": [{"row": 1, "usages": []}, {"row": 3, "usages": []}]}
+            "meter_alus": {"nAlus": 4, "meters": [
+                {"row": 1, "usages": []}, {"row": 3, "usages": []}]}
         }]}}}"#;
         let text = stages(log).unwrap();
         assert!(
@@ -193,7 +197,8 @@ mod tests {
     #[test]
     fn containers_are_counted_by_kind_and_width() {
         let log = r#"{"containers": [
-            {"bit_width": 16, "container_type": "normal"}, {"bit_width": 16, "container_type": "normal"},
+            {"bit_width": 16, "container_type": "normal"},
+            {"bit_width": 16, "container_type": "normal"},
             {"bit_width": 32, "container_type": "tagalong"}]}"#;
         let text = containers(log).unwrap();
         assert!(text.contains("| normal, 16 bits | 2 of 96 |\n"), "{text}");
