@@ -13,12 +13,12 @@
 // Entries of a register: two sets for each slot.
 #define SETS 16384
 
-// Contributions are verified, and a maximum's check word is made in egress.
+// Contributions are verified (rule 7.11), and a maximum's check word is made in egress (rule 3.4).
 #define MAXIMUM_FLAGS FLAG_CHECKED
 
 // ---- State of a set, a register for each part ----
 
-// Whose turn it is. Only a packet's first pass begins a round.
+// Whose turn it is (rule 24.5). Only a packet's first pass begins a round.
 control Tag(in headers_t h, inout metadata_t m) {
     register<bit<32>>(SETS) rounds;
 
@@ -97,7 +97,7 @@ control Missing(inout headers_t h, inout metadata_t m) {
     apply { rules.apply(); }
 }
 
-// The check words, added up.
+// The check words, added up (rule 8.12).
 control Check(inout headers_t h, inout metadata_t m) {
     register<bit<32>>(SETS) sums;
 
@@ -125,7 +125,7 @@ control Check(inout headers_t h, inout metadata_t m) {
     apply { rules.apply(); }
 }
 
-// The flags of the RESULT: congestion that any rank saw.
+// The flags of the RESULT: congestion that any rank saw (rule 8.11).
 control Flags(inout headers_t h, inout metadata_t m) {
     register<bit<8>>(SETS) unions;
 
@@ -188,7 +188,7 @@ control Lane(in metadata_t m, inout bit<32> first, inout bit<32> second) {
 
 // ---- Ingress ----
 
-// The check word of the packet as it is, if it stands for that many contributions.
+// The check word of the packet as it is, if it stands for that many contributions (rule 3.1).
 control CheckWord(in headers_t h, in bit<32> contributions, out bit<32> word) {
     apply {
         bit<32> salt = (h.switchml.job ++ h.switchml.lanes) * SALT_JOB_LANES
@@ -201,18 +201,20 @@ control CheckWord(in headers_t h, in bit<32> contributions, out bit<32> word) {
             word = word + h.control_reply.first + h.control_reply.second;
         }
         if (h.low.isValid()) {
-            word = word + h.low.v0 + h.low.v1 + h.low.v2 + h.low.v3 + h.low.v4 + h.low.v5 + h.low.v6 + h.low.v7 +
-                h.low.v8 + h.low.v9 + h.low.v10 + h.low.v11 + h.low.v12 + h.low.v13 + h.low.v14 + h.low.v15 +
-                h.low.v16 + h.low.v17 + h.low.v18 + h.low.v19 + h.low.v20 + h.low.v21 + h.low.v22 + h.low.v23
-                + h.low.v24 + h.low.v25 + h.low.v26 + h.low.v27 + h.low.v28 + h.low.v29 + h.low.v30 +
-                h.low.v31;
+            word = word + h.low.v0 + h.low.v1 + h.low.v2 + h.low.v3 + h.low.v4 + h.low.v5
+                + h.low.v6 + h.low.v7 + h.low.v8 + h.low.v9 + h.low.v10 + h.low.v11
+                + h.low.v12 + h.low.v13 + h.low.v14 + h.low.v15 + h.low.v16 + h.low.v17
+                + h.low.v18 + h.low.v19 + h.low.v20 + h.low.v21 + h.low.v22 + h.low.v23
+                + h.low.v24 + h.low.v25 + h.low.v26 + h.low.v27 + h.low.v28 + h.low.v29
+                + h.low.v30 + h.low.v31;
         }
         if (h.high.isValid()) {
-            word = word + h.high.v0 + h.high.v1 + h.high.v2 + h.high.v3 + h.high.v4 + h.high.v5 + h.high.v6 + h.high.v7
-                + h.high.v8 + h.high.v9 + h.high.v10 + h.high.v11 + h.high.v12 + h.high.v13 + h.high.v14 +
-                h.high.v15 + h.high.v16 + h.high.v17 + h.high.v18 + h.high.v19 + h.high.v20 + h.high.v21 +
-                h.high.v22 + h.high.v23 + h.high.v24 + h.high.v25 + h.high.v26 + h.high.v27 + h.high.v28 +
-                h.high.v29 + h.high.v30 + h.high.v31;
+            word = word + h.high.v0 + h.high.v1 + h.high.v2 + h.high.v3 + h.high.v4 + h.high.v5
+                + h.high.v6 + h.high.v7 + h.high.v8 + h.high.v9 + h.high.v10 + h.high.v11
+                + h.high.v12 + h.high.v13 + h.high.v14 + h.high.v15 + h.high.v16 + h.high.v17
+                + h.high.v18 + h.high.v19 + h.high.v20 + h.high.v21 + h.high.v22 + h.high.v23
+                + h.high.v24 + h.high.v25 + h.high.v26 + h.high.v27 + h.high.v28 + h.high.v29
+                + h.high.v30 + h.high.v31;
         }
     }
 }
@@ -233,11 +235,14 @@ struct learn_t {
 #define DROP mark_to_drop(standard);
 #define TO_PORT(port) standard.egress_spec = port;
 #define TO_GROUP(group) standard.mcast_grp = group;
+#define FLOOD(group) standard.mcast_grp = group;
 #define CONTROL_REPLY_TO_PORT(port) standard.egress_spec = port;
 // Egress recirculates what has a pass header, whatever the port.
-#define ONCE_MORE standard.egress_spec = 0;
+#define ONCE_MORE standard.egress_spec = m.again;
 #define LEARN \
-    digest<learn_t>(1, { h.switchml.job, h.switchml.epoch, h.switchml.rank, m.port, h.ethernet.src, h.ipv4.src, h.udp.src });
+    digest<learn_t>(1, { \
+        h.switchml.job, h.switchml.epoch, h.switchml.rank, \
+        m.port, h.ethernet.src, h.ipv4.src, h.udp.src });
 
 #include "include/aggregator.p4"
 
@@ -262,8 +267,8 @@ parser FrameParser(
 }
 
 #define IPV4_FIELDS { \
-    h.ipv4.version_ihl, h.ipv4.dscp, h.ipv4.ecn, h.ipv4.total_len, h.ipv4.id, h.ipv4.fragment, h.ipv4.ttl, h.ipv4.protocol, \
-    h.ipv4.src, h.ipv4.dst }
+    h.ipv4.version_ihl, h.ipv4.dscp, h.ipv4.ecn, h.ipv4.total_len, h.ipv4.id, h.ipv4.fragment, \
+    h.ipv4.ttl, h.ipv4.protocol, h.ipv4.src, h.ipv4.dst }
 
 control CheckFrame(inout headers_t h, inout metadata_t m) {
     apply { verify_checksum(h.udp.isValid(), IPV4_FIELDS, h.ipv4.checksum, HashAlgorithm.csum16); }
@@ -293,7 +298,7 @@ control FrameIngress(inout headers_t h, inout metadata_t m, inout standard_metad
     }
 }
 
-// ---- Egress: check words of notes and of maxima; the plain switch sends nothing back ----
+// ---- Egress: check words of control replies and maxima; the plain switch sends nothing back ----
 
 control FrameEgress(inout headers_t h, inout metadata_t m, inout standard_metadata_t standard) {
     CheckWord() check_word;
@@ -319,4 +324,6 @@ control FrameDeparser(packet_out packet, in headers_t h) {
     apply { packet.emit(h); }
 }
 
-V1Switch(FrameParser(), CheckFrame(), FrameIngress(), FrameEgress(), SumFrame(), FrameDeparser()) main;
+V1Switch(
+    FrameParser(), CheckFrame(), FrameIngress(),
+    FrameEgress(), SumFrame(), FrameDeparser()) main;

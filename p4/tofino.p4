@@ -11,12 +11,12 @@
 // Entries of a register: two sets for each slot.
 #define SETS 20480
 
-// No stage is left to sum a maximum's lanes for its check word.
+// No stage is left to sum a maximum's lanes for its check word (rule 24.4).
 #define MAXIMUM_FLAGS 8w0
 
 // ---- State of a set, a register for each part ----
 
-// Whose turn it is. Only a packet's first pass begins a round.
+// Whose turn it is (rule 24.5). Only a packet's first pass begins a round.
 control Tag(in headers_t h, inout metadata_t m) {
     Register<bit<32>, index_t>(SETS) rounds;
     RegisterAction<bit<32>, index_t, bit<8>>(rounds) advance = {
@@ -154,7 +154,7 @@ control Missing(in headers_t h, inout metadata_t m) {
     apply { rules.apply(); }
 }
 
-// The check words, added up.
+// The check words, added up (rule 8.12).
 control Check(inout headers_t h, in metadata_t m) {
     Register<bit<32>, index_t>(SETS) sums;
     RegisterAction<bit<32>, index_t, bit<32>>(sums) start = {
@@ -185,7 +185,7 @@ control Check(inout headers_t h, in metadata_t m) {
     apply { rules.apply(); }
 }
 
-// The flags of the RESULT: congestion that any rank saw.
+// The flags of the RESULT: congestion that any rank saw (rule 8.11).
 control Flags(inout headers_t h, in metadata_t m) {
     Register<bit<8>, index_t>(SETS) unions;
     RegisterAction<bit<8>, index_t, bit<8>>(unions) start = {
@@ -271,19 +271,32 @@ control Lane(in metadata_t m, inout bit<32> first, inout bit<32> second) {
 
 // ---- Ingress ----
 
-// Of the first pipeline. All ranks of a job must be there: registers belong to a pipeline.
-#define RECIRCULATION_PORT 9w68
+// Of each pipeline. All ranks of a job must be at one of them: registers belong to a pipeline.
+#define RECIRCULATION_PORT 9w68 &&& 9w0x7F
 #define LEARN_DIGEST 1
+// Neither a group's, nor the one that the chip prunes for by default, 0.
+#define NO_NODE 16w0xFFFF
+// Of a chip: 0 to 287.
+#define EXCLUSION_IDS 288
 
 #define ARCHITECTURE_PARAMETERS                              \
     inout ingress_intrinsic_metadata_for_deparser_t deparser, \
     inout ingress_intrinsic_metadata_for_tm_t manager
 #define DROP deparser.drop_ctl = 1;
 #define TO_PORT(port) manager.ucast_egress_port = port; manager.bypass_egress = 1;
-#define TO_GROUP(group) manager.mcast_grp_a = group; manager.bypass_egress = 1;
+#define TO_GROUP(group)              \
+    manager.mcast_grp_a = group;     \
+    manager.rid = NO_NODE;           \
+    manager.bypass_egress = 1;
+// Nodes have the number of their group. No copy of the frame's node goes to the ports of its
+// exclusion id.
+#define FLOOD(group)                 \
+    manager.mcast_grp_a = group;     \
+    manager.rid = group;             \
+    manager.bypass_egress = 1;
 // Through egress, which makes the check word.
 #define CONTROL_REPLY_TO_PORT(port) manager.ucast_egress_port = port;
-#define ONCE_MORE manager.ucast_egress_port = RECIRCULATION_PORT; manager.bypass_egress = 1;
+#define ONCE_MORE manager.ucast_egress_port = m.again; manager.bypass_egress = 1;
 #define LEARN deparser.digest_type = LEARN_DIGEST;
 
 #include "include/aggregator.p4"
@@ -302,7 +315,7 @@ parser IngressParser(
     state start {
         packet.extract(intrinsic);
         packet.advance(PORT_METADATA_SIZE);
-        m = { 0, 0, 0, 0, 0, 0, 0, 0, intrinsic.ingress_port, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 };
+        m = { 0, 0, 0, 0, 0, 0, 0, 0, intrinsic.ingress_port, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 };
         transition select(intrinsic.ingress_port) {
             RECIRCULATION_PORT: again;
             default: ethernet;
@@ -330,7 +343,19 @@ control Ingress(
     Aggregator() aggregator;
     Counter<bit<64>, bit<8>>(256, CounterType_t.PACKETS) outcomes;
 
+    action exclude(bit<9> id) { manager.level2_exclusion_id = id; }
+
+    // Each port has an exclusion id, of which there are fewer than numbers of ports: a frame that
+    // is flooded does not go back.
+    table exclusions {
+        key = { intrinsic.ingress_port: exact @name("port"); }
+        actions = { exclude; NoAction; }
+        const default_action = NoAction();
+        size = EXCLUSION_IDS;
+    }
+
     apply {
+        exclusions.apply();
         deparser.mirror_type = NOT_MIRRORED;
         aggregator.apply(h, m, deparser, manager);
         // Further passes of a frame are not counted again.
@@ -361,18 +386,20 @@ control IngressDeparser(
 
     apply {
         if (deparser.digest_type == LEARN_DIGEST) {
-            learn.pack({ h.switchml.job, h.switchml.epoch, h.switchml.rank, m.port, h.ethernet.src, h.ipv4.src, h.udp.src });
+            learn.pack({
+                h.switchml.job, h.switchml.epoch, h.switchml.rank,
+                m.port, h.ethernet.src, h.ipv4.src, h.udp.src });
         }
         if (m.is_answer == 1) {
             h.ipv4.checksum = ip_checksum.update({
-                h.ipv4.version_ihl, h.ipv4.dscp, h.ipv4.ecn, h.ipv4.total_len, h.ipv4.id, h.ipv4.fragment, h.ipv4.ttl,
-                h.ipv4.protocol, h.ipv4.src, h.ipv4.dst });
+                h.ipv4.version_ihl, h.ipv4.dscp, h.ipv4.ecn, h.ipv4.total_len,
+                h.ipv4.id, h.ipv4.fragment, h.ipv4.ttl, h.ipv4.protocol, h.ipv4.src, h.ipv4.dst });
         }
         packet.emit(h);
     }
 }
 
-// ---- Egress: check words of notes ----
+// ---- Egress: check words of control replies (rule 3.1) ----
 
 struct egress_headers_t {
     ethernet_t ethernet;
@@ -451,7 +478,8 @@ control Egress(
     Salt((bit<64>) SALT_FINGERPRINT << 24) fingerprint3;
 
     apply {
-        // Four sums side by side, for fewer stages. The lanes of a control reply are 2, its op is 0.
+        // Four sums side by side, for fewer stages. The lanes of a control reply are 2, its op is
+        // 0.
         m.salt0 = h.control_reply.first;
         m.salt1 = h.control_reply.second;
         m.salt2 = SALT_JOB_LANES + SALT_JOB_LANES;
@@ -486,5 +514,7 @@ control EgressDeparser(
     apply { packet.emit(h); }
 }
 
-Pipeline(IngressParser(), Ingress(), IngressDeparser(), EgressParser(), Egress(), EgressDeparser()) pipe;
+Pipeline(
+    IngressParser(), Ingress(), IngressDeparser(),
+    EgressParser(), Egress(), EgressDeparser()) pipe;
 Switch(pipe) main;

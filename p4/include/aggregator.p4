@@ -2,7 +2,7 @@
 // aggregator.
 //
 // Tables are filled by the control plane. The front says how frames leave it: DROP, TO_PORT,
-// CONTROL_REPLY_TO_PORT, TO_GROUP, ONCE_MORE; LEARN tells the control plane of a HELLO.
+// CONTROL_REPLY_TO_PORT, TO_GROUP, FLOOD, ONCE_MORE; LEARN tells the control plane of a HELLO.
 
 #define MAX_JOBS 16
 #define MAX_RANKS 32
@@ -17,12 +17,14 @@
 control Aggregator(inout headers_t h, inout metadata_t m, ARCHITECTURE_PARAMETERS) {
     Slot() slot;
 
-    // ---- Admission (rule 1) ----
+    // ---- Admission of contributions: rule 7.5, rule 7.9, rule 7.10 ----
 
     // `base`: the set of the packet's parity of slot 0 of the job. `own`: the rank's bit. `others`:
-    // the job's ranks but one.
-    action admit(index_t base, bit<32> own, bit<8> others) {
+    // the job's ranks but one. `again`: the port by which its frames come in once more, of the
+    // pipeline that all its ranks are at.
+    action admit(index_t base, bit<32> own, bit<8> others, port_t again) {
         m.pass = PASS_FIRST;
+        m.again = again;
         m.index = base + h.switchml.slot;
         m.own = own;
         m.others = others;
@@ -57,13 +59,14 @@ control Aggregator(inout headers_t h, inout metadata_t m, ARCHITECTURE_PARAMETER
     action resume() {
         m.pass = h.pass.kind;
         m.index = h.pass.index;
+        m.again = m.port;
         m.port = h.pass.port;
         m.others = h.pass.others;
         m.is_answer = 1;
     }
 
-    // What a RESULT of this contribution alone would have for flags. No CHECKED where nothing can
-    // sum the lanes of a maximum.
+    // What a RESULT of this contribution alone would have for flags (rule 8.11). No CHECKED where
+    // nothing can sum the lanes of a maximum.
     action with_flags(bit<8> value) { m.flags = value; }
 
     table own_flags {
@@ -84,7 +87,7 @@ control Aggregator(inout headers_t h, inout metadata_t m, ARCHITECTURE_PARAMETER
         size = 8;
     }
 
-    // ---- Answers ----
+    // ---- Answers: section 9 ----
 
     action once_more(bit<8> pass) {
         h.pass.setValid();
@@ -95,6 +98,7 @@ control Aggregator(inout headers_t h, inout metadata_t m, ARCHITECTURE_PARAMETER
         ONCE_MORE
     }
 
+    // Rule 5.1.
     action swap_ends() {
         bit<48> mac = h.ethernet.dst;
         h.ethernet.dst = h.ethernet.src;
@@ -107,6 +111,7 @@ control Aggregator(inout headers_t h, inout metadata_t m, ARCHITECTURE_PARAMETER
         h.udp.src = port;
     }
 
+    // Rule 5.4.
     action finish_ip() {
         h.ipv4.ttl = TTL;
         h.ipv4.id = 0;
@@ -169,12 +174,13 @@ control Aggregator(inout headers_t h, inout metadata_t m, ARCHITECTURE_PARAMETER
         control_reply(KIND_PENDING, 0, m.seen);
     }
 
-    // Which rank started the round is not known here.
+    // Which rank started the round is not known here (rule 24.5).
     action mismatch() {
         m.outcome = OUTCOME_MISMATCH;
         control_reply(KIND_REJECT, REJECT_MISMATCH, h.switchml.rank ++ h.switchml.rank);
     }
 
+    // Rule 7.12.
     action aborted() {
         m.outcome = OUTCOME_ABORTED;
         control_reply(KIND_REJECT, REJECT_ABORTED, 0);
@@ -194,7 +200,10 @@ control Aggregator(inout headers_t h, inout metadata_t m, ARCHITECTURE_PARAMETER
             m.pass: ternary;
             h.switchml.rank: ternary;
         }
-        actions = { started; added; stale; complete; replay; pending; mismatch; aborted; queried; deliver; NoAction; }
+        actions = {
+            started; added; stale; complete; replay; pending; mismatch; aborted; queried; deliver;
+            NoAction;
+        }
         const entries = {
             (STEP_SECOND, _, _, EVERYONE): NoAction();
             (STEP_SECOND, _, _, _): deliver();
@@ -228,7 +237,7 @@ control Aggregator(inout headers_t h, inout metadata_t m, ARCHITECTURE_PARAMETER
 
     action vacant() { DROP }
 
-    // Where a RESULT for all goes.
+    // Where a RESULT to all goes (rule 5.2).
     table jobs {
         key = { h.switchml.job: exact @name("job"); }
         actions = { to_group; vacant; }
@@ -251,6 +260,7 @@ control Aggregator(inout headers_t h, inout metadata_t m, ARCHITECTURE_PARAMETER
         size = MAX_JOBS;
     }
 
+    // Rule 7.8.
     action reflect() {
         m.is_member = 1;
         m.outcome = OUTCOME_HELLO;
@@ -260,7 +270,7 @@ control Aggregator(inout headers_t h, inout metadata_t m, ARCHITECTURE_PARAMETER
     }
 
     // HELLOs from where their rank lives.
-    table places {
+    table bindings {
         key = {
             h.switchml.job: exact @name("job");
             h.switchml.epoch: exact @name("epoch");
@@ -289,7 +299,7 @@ control Aggregator(inout headers_t h, inout metadata_t m, ARCHITECTURE_PARAMETER
         DROP
     }
 
-    // HELLOs with their rank's secret that come from no known place. While the rank has none, the
+    // HELLOs with their rank's secret that come from no known binding. While the rank has none, the
     // control plane hears of them, and enters it. The rank asks again.
     table newcomers {
         key = {
@@ -332,7 +342,7 @@ control Aggregator(inout headers_t h, inout metadata_t m, ARCHITECTURE_PARAMETER
 
     action forged() { m.outcome = OUTCOME_SPOOFED; }
 
-    // Nobody else sends from the aggregator's address, behind tags or not.
+    // Nobody else sends from the aggregator's address, behind tags or not (rule 5.9).
     table forgeries {
         key = {
             h.ipv4.isValid(): exact @name("is_ipv4");
@@ -344,7 +354,7 @@ control Aggregator(inout headers_t h, inout metadata_t m, ARCHITECTURE_PARAMETER
     }
 
     action forward(port_t port) { TO_PORT(port) }
-    action flood(group_t group) { TO_GROUP(group) }
+    action flood(group_t group) { FLOOD(group) }
     action nowhere() { DROP }
 
     // What the parser refused in it was none of its business.
@@ -383,7 +393,7 @@ control Aggregator(inout headers_t h, inout metadata_t m, ARCHITECTURE_PARAMETER
             nowhere();
         } else if (m.is_ours == 1) {
             if (m.is_hello == 1 && m.bad_ip_checksum == 0) {
-                if (places.apply().miss) {
+                if (bindings.apply().miss) {
                     newcomers.apply();
                 }
             }

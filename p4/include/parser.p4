@@ -33,11 +33,13 @@ state high {
 
 state ethernet {
     packet.extract(h.ethernet);
-    transition select(h.ethernet.type) {
-        ETHERTYPE_IPV4: ipv4;
-        ETHERTYPE_IPV6: ipv6;
-        ETHERTYPE_VLAN: outer_tag;
-        ETHERTYPE_QINQ: outer_tag;
+    transition select(h.ethernet.dst[47:40], h.ethernet.type) {
+        // To a group, or to all: not the aggregator's, whatever its address (rule 5.7).
+        (1 &&& 1, ETHERTYPE_IPV4): others_ipv4;
+        (_, ETHERTYPE_IPV4): ipv4;
+        (_, ETHERTYPE_IPV6): ipv6;
+        (_, ETHERTYPE_VLAN): outer_tag;
+        (_, ETHERTYPE_QINQ): outer_tag;
         default: accept;
     }
 }
@@ -47,12 +49,13 @@ state ipv6 {
     transition accept;
 }
 
-// Tags are not served, but nobody may hide the aggregator's address behind them.
+// Tags are not served (rule 5.8), but nobody may hide the aggregator's address behind them
+// (rule 5.9).
 state outer_tag {
     packet.extract(h.outer);
     m.outcome = OUTCOME_VLAN;
     transition select(h.outer.type) {
-        ETHERTYPE_IPV4: tagged_ipv4;
+        ETHERTYPE_IPV4: others_ipv4;
         ETHERTYPE_VLAN: inner_tag;
         ETHERTYPE_QINQ: inner_tag;
         default: accept;
@@ -62,7 +65,7 @@ state outer_tag {
 state inner_tag {
     packet.extract(h.inner);
     transition select(h.inner.type) {
-        ETHERTYPE_IPV4: tagged_ipv4;
+        ETHERTYPE_IPV4: others_ipv4;
         ETHERTYPE_VLAN: hidden;
         ETHERTYPE_QINQ: hidden;
         default: accept;
@@ -74,7 +77,7 @@ state hidden {
     transition accept;
 }
 
-state tagged_ipv4 {
+state others_ipv4 {
     packet.extract(h.ipv4);
     transition accept;
 }
@@ -112,6 +115,7 @@ state udp {
     }
 }
 
+// Lengths, version and kind: rule 7.1 to rule 7.4, in another order (rule 24.8).
 #define HEADER_STATES(blocks, contribution)                                      \
 state header_##blocks {                                                          \
     packet.extract(h.switchml);                                                  \

@@ -1,4 +1,4 @@
-// Rules 2 to 4 of docs/protocol.md as entries of a table. Several tables decide by them at the same
+// Section 8 of docs/protocol.md as entries of a table. Several tables decide by them at the same
 // time, each about a register.
 
 #define RULE_KEY                                                                 \
@@ -13,10 +13,12 @@
 //
 // An entry for each of the 32 ranks that a packet may be of: to compare two fields would cost a
 // stage.
-#define IN_ALREADY(r, again) (PASS_FIRST, HELD_SAME, CALL_SAME, _, r, (32w1 << r) &&& (32w1 << r)): again;
+#define IN_ALREADY(r, again) \
+    (PASS_FIRST, HELD_SAME, CALL_SAME, _, r, (32w1 << r) &&& (32w1 << r)): again;
 
-// `start`: the packet starts its round. `again`: its rank is in. `sum`, `maximum`: it is new to its
-// round.
+// `start`: the packet starts its round (rule 8.8), which it may if the set holds the round before
+// (rule 24.5). `again`: its rank is in (rule 8.5, rule 8.6). `sum`, `maximum`: it is new to its
+// round (rule 8.4). None of these: another call (rule 8.3), or another round (rule 8.9).
 #define RULES(start, again, sum, maximum)                                        \
     (PASS_FIRST, HELD_BEFORE, _, _, _, _): start;                                \
     IN_ALREADY(0, again)                                                         \

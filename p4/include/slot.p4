@@ -1,8 +1,12 @@
-// What a packet does to its slot: rules 2 to 4 of docs/protocol.md.
+// What a packet does to its slot: section 8 of docs/protocol.md, with less state as rule 24.5
+// allows.
 //
 // State lies in registers, with an entry for each set of each slot, and one access to each per
 // pass. What an access does is the front's to say (Tag, Seen, Call, Missing, Check, Flags, Lane);
 // when it happens is said here and in `rules.p4`.
+
+// The lowest lane: the neutral element of a maximum.
+#define LOWEST 0x80000000
 
 control Slot(inout headers_t h, inout metadata_t m) {
     Tag() tag;
@@ -11,10 +15,14 @@ control Slot(inout headers_t h, inout metadata_t m) {
     Missing() missing;
     Check() check;
     Flags() flags;
-    Lane() lane0; Lane() lane1; Lane() lane2; Lane() lane3; Lane() lane4; Lane() lane5; Lane() lane6; Lane() lane7;
-    Lane() lane8; Lane() lane9; Lane() lane10; Lane() lane11; Lane() lane12; Lane() lane13; Lane() lane14; Lane() lane15;
-    Lane() lane16; Lane() lane17; Lane() lane18; Lane() lane19; Lane() lane20; Lane() lane21; Lane() lane22; Lane() lane23;
-    Lane() lane24; Lane() lane25; Lane() lane26; Lane() lane27; Lane() lane28; Lane() lane29; Lane() lane30; Lane() lane31;
+    Lane() lane0; Lane() lane1; Lane() lane2; Lane() lane3;
+    Lane() lane4; Lane() lane5; Lane() lane6; Lane() lane7;
+    Lane() lane8; Lane() lane9; Lane() lane10; Lane() lane11;
+    Lane() lane12; Lane() lane13; Lane() lane14; Lane() lane15;
+    Lane() lane16; Lane() lane17; Lane() lane18; Lane() lane19;
+    Lane() lane20; Lane() lane21; Lane() lane22; Lane() lane23;
+    Lane() lane24; Lane() lane25; Lane() lane26; Lane() lane27;
+    Lane() lane28; Lane() lane29; Lane() lane30; Lane() lane31;
 
     action to(bit<8> step) { m.step = step; }
 
@@ -54,22 +62,22 @@ control Slot(inout headers_t h, inout metadata_t m) {
     }
 
     action lowest() {
-        h.low.v0 = 0x80000000; h.high.v0 = 0x80000000; h.low.v1 = 0x80000000; h.high.v1 = 0x80000000;
-        h.low.v2 = 0x80000000; h.high.v2 = 0x80000000; h.low.v3 = 0x80000000; h.high.v3 = 0x80000000;
-        h.low.v4 = 0x80000000; h.high.v4 = 0x80000000; h.low.v5 = 0x80000000; h.high.v5 = 0x80000000;
-        h.low.v6 = 0x80000000; h.high.v6 = 0x80000000; h.low.v7 = 0x80000000; h.high.v7 = 0x80000000;
-        h.low.v8 = 0x80000000; h.high.v8 = 0x80000000; h.low.v9 = 0x80000000; h.high.v9 = 0x80000000;
-        h.low.v10 = 0x80000000; h.high.v10 = 0x80000000; h.low.v11 = 0x80000000; h.high.v11 = 0x80000000;
-        h.low.v12 = 0x80000000; h.high.v12 = 0x80000000; h.low.v13 = 0x80000000; h.high.v13 = 0x80000000;
-        h.low.v14 = 0x80000000; h.high.v14 = 0x80000000; h.low.v15 = 0x80000000; h.high.v15 = 0x80000000;
-        h.low.v16 = 0x80000000; h.high.v16 = 0x80000000; h.low.v17 = 0x80000000; h.high.v17 = 0x80000000;
-        h.low.v18 = 0x80000000; h.high.v18 = 0x80000000; h.low.v19 = 0x80000000; h.high.v19 = 0x80000000;
-        h.low.v20 = 0x80000000; h.high.v20 = 0x80000000; h.low.v21 = 0x80000000; h.high.v21 = 0x80000000;
-        h.low.v22 = 0x80000000; h.high.v22 = 0x80000000; h.low.v23 = 0x80000000; h.high.v23 = 0x80000000;
-        h.low.v24 = 0x80000000; h.high.v24 = 0x80000000; h.low.v25 = 0x80000000; h.high.v25 = 0x80000000;
-        h.low.v26 = 0x80000000; h.high.v26 = 0x80000000; h.low.v27 = 0x80000000; h.high.v27 = 0x80000000;
-        h.low.v28 = 0x80000000; h.high.v28 = 0x80000000; h.low.v29 = 0x80000000; h.high.v29 = 0x80000000;
-        h.low.v30 = 0x80000000; h.high.v30 = 0x80000000; h.low.v31 = 0x80000000; h.high.v31 = 0x80000000;
+        h.low.v0 = LOWEST; h.high.v0 = LOWEST; h.low.v1 = LOWEST; h.high.v1 = LOWEST;
+        h.low.v2 = LOWEST; h.high.v2 = LOWEST; h.low.v3 = LOWEST; h.high.v3 = LOWEST;
+        h.low.v4 = LOWEST; h.high.v4 = LOWEST; h.low.v5 = LOWEST; h.high.v5 = LOWEST;
+        h.low.v6 = LOWEST; h.high.v6 = LOWEST; h.low.v7 = LOWEST; h.high.v7 = LOWEST;
+        h.low.v8 = LOWEST; h.high.v8 = LOWEST; h.low.v9 = LOWEST; h.high.v9 = LOWEST;
+        h.low.v10 = LOWEST; h.high.v10 = LOWEST; h.low.v11 = LOWEST; h.high.v11 = LOWEST;
+        h.low.v12 = LOWEST; h.high.v12 = LOWEST; h.low.v13 = LOWEST; h.high.v13 = LOWEST;
+        h.low.v14 = LOWEST; h.high.v14 = LOWEST; h.low.v15 = LOWEST; h.high.v15 = LOWEST;
+        h.low.v16 = LOWEST; h.high.v16 = LOWEST; h.low.v17 = LOWEST; h.high.v17 = LOWEST;
+        h.low.v18 = LOWEST; h.high.v18 = LOWEST; h.low.v19 = LOWEST; h.high.v19 = LOWEST;
+        h.low.v20 = LOWEST; h.high.v20 = LOWEST; h.low.v21 = LOWEST; h.high.v21 = LOWEST;
+        h.low.v22 = LOWEST; h.high.v22 = LOWEST; h.low.v23 = LOWEST; h.high.v23 = LOWEST;
+        h.low.v24 = LOWEST; h.high.v24 = LOWEST; h.low.v25 = LOWEST; h.high.v25 = LOWEST;
+        h.low.v26 = LOWEST; h.high.v26 = LOWEST; h.low.v27 = LOWEST; h.high.v27 = LOWEST;
+        h.low.v28 = LOWEST; h.high.v28 = LOWEST; h.low.v29 = LOWEST; h.high.v29 = LOWEST;
+        h.low.v30 = LOWEST; h.high.v30 = LOWEST; h.low.v31 = LOWEST; h.high.v31 = LOWEST;
     }
 
     table neutral {

@@ -1,9 +1,9 @@
 //! The data plane in a switch that runs a program of `p4/`: what it does is the same whatever the
 //! switch and its protocol are.
 //!
-//! After each change the tables are what [`entries`](crate::entries) says of the jobs that are open now: what
-//! differs is written, and what was written is known entry by entry. So a switch that refuses in
-//! between leaves nothing that the next change would not put right.
+//! After each change the tables are what [`entries`](crate::entries) says of the jobs that are open
+//! now: what differs is written, and what was written is known entry by entry. So a switch that
+//! refuses in between leaves nothing that the next change would not put right.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
@@ -29,9 +29,6 @@ pub type EventSender = tokio::sync::mpsc::Sender<Event>;
 
 /// A packet's lanes: a register holds two of the 64 of a set.
 const MAX_LANES: u16 = 2 * LANES_PER_BLOCK as u16;
-
-/// The pipeline that jobs are served in: `RECIRCULATION_PORT` of `p4/tofino.p4` is one of it.
-const PIPELINE: u16 = 0;
 
 /// A data plane in P4.
 pub struct P4DataPlane {
@@ -69,8 +66,8 @@ impl P4DataPlane {
         shared.write(&mut shared.state()).map_err(io::Error::other)?;
         let learner = Arc::downgrade(&shared);
         thread::Builder::new()
-            .name("places".to_owned())
-            .spawn(move || learn_places(&learner, &learned))?;
+            .name("bindings".to_owned())
+            .spawn(move || learn_bindings(&learner, &learned))?;
         Ok(Self { shared })
     }
 
@@ -177,30 +174,25 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether all ranks of a job are where the program serves them. Registers belong to a
-    /// pipeline, and frames come again in that of the program's recirculation port.
+    /// Whether all ranks of a job are at one pipeline: registers belong to a pipeline.
     fn check_pipelines(&self, number: u16) -> Result<(), SwitchError> {
         let state = self.state();
-        let mut elsewhere: BTreeMap<_, Vec<u16>> = BTreeMap::new();
+        let mut found: BTreeMap<_, Vec<u16>> = BTreeMap::new();
         for (rank, binding) in
             state.jobs.get(&number).into_iter().flat_map(|job| (0..).zip(&job.bindings))
         {
-            let port = binding.map_or(0, |binding| binding.ifindex as u16);
-            let pipeline = self.switch.pipeline(port);
-            if pipeline != PIPELINE {
-                elsewhere.entry((pipeline, port)).or_default().push(rank);
-            }
+            let Some(port) = binding.map(|binding| binding.ifindex as u16) else { continue };
+            found.entry((self.switch.pipeline(port), port)).or_default().push(rank);
         }
-        if elsewhere.is_empty() {
+        let pipelines: HashSet<_> = found.keys().map(|(pipeline, _)| pipeline).collect();
+        if pipelines.len() < 2 {
             return Ok(());
         }
-        let found = elsewhere.iter().map(|((pipeline, port), ranks)| {
+        let found = found.iter().map(|((pipeline, port), ranks)| {
             format!("{} at port {port} of pipeline {pipeline}", rank_list(ranks))
         });
         let found = found.collect::<Vec<_>>().join(", ");
-        Err(SwitchError(format!(
-            "all ranks must be at ports of pipeline {PIPELINE}, 0 to 127, but found {found}"
-        )))
+        Err(SwitchError(format!("all ranks must be at ports of one pipeline, but found {found}")))
     }
 
     /// Has the switch hold what the jobs say.
@@ -290,8 +282,8 @@ impl Shared {
     }
 }
 
-/// Enters the places of ranks, until the switch or the data plane is gone.
-fn learn_places(shared: &Weak<Shared>, learned: &Receiver<Learned>) {
+/// Enters the bindings of ranks, until the switch or the data plane is gone.
+fn learn_bindings(shared: &Weak<Shared>, learned: &Receiver<Learned>) {
     while let Ok(hello) = learned.recv() {
         let Some(shared) = shared.upgrade() else { return };
         shared.learn(&hello);

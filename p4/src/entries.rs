@@ -36,6 +36,12 @@ mod priority {
     pub const LAST: u32 = 7;
 }
 
+/// Where frames come in once more: the port of this number of each pipeline of a Tofino switch,
+/// which has no cable. bmv2 needs none.
+pub const RECIRCULATION_PORT: u16 = 68;
+/// Numbers that each pipeline has for its ports.
+pub const PORTS_OF_PIPELINE: u16 = 128;
+
 /// Of rounds: each set has those of one.
 const PARITIES: [u64; 2] = [0, 1];
 /// Most ones in a number up to [`MAX_RANKS`], 31: see [`blocks`].
@@ -76,7 +82,7 @@ pub const TABLES: &[Table] = &[
             "aggregator",
             "udp_port",
         ],
-        actions: &[("admit", &["base", "own", "others"]), ("refuse_aborted", &[])],
+        actions: &[("admit", &["base", "own", "others", "again"]), ("refuse_aborted", &[])],
     },
     Table {
         name: "newcomers",
@@ -84,7 +90,7 @@ pub const TABLES: &[Table] = &[
         actions: &[("learn", &[]), ("misplaced", &[])],
     },
     Table {
-        name: "places",
+        name: "bindings",
         key: &["job", "epoch", "rank", "secret", "port", "mac", "address", "udp_port"],
         actions: &[("reflect", &[])],
     },
@@ -234,7 +240,7 @@ impl OpenJob {
         (0..).zip(self.bindings.iter().copied())
     }
 
-    /// Contributions of a rank to rounds of a parity, from its place alone.
+    /// Contributions of a rank to rounds of a parity, from its binding alone.
     fn member(&self, rank: u16, binding: Binding, parity: u64) -> Entry {
         let (action, data) = if self.is_aborted {
             ("refuse_aborted", Vec::new())
@@ -242,7 +248,17 @@ impl OpenJob {
             let [even, odd] = first_rounds(&self.spec);
             let base = if parity == 0 { even.0.start } else { odd.0.start };
             let others = self.spec.secrets.len() as u64 - 1;
-            ("admit", vec![("base", base.into()), ("own", 1 << rank), ("others", others)])
+            let again =
+                binding.ifindex as u16 / PORTS_OF_PIPELINE * PORTS_OF_PIPELINE + RECIRCULATION_PORT;
+            (
+                "admit",
+                vec![
+                    ("base", base.into()),
+                    ("own", 1 << rank),
+                    ("others", others),
+                    ("again", again.into()),
+                ],
+            )
         };
         let key = vec![
             ("is_contribution", bits(1, 1)),
@@ -262,7 +278,7 @@ impl OpenJob {
         Entry { table: "members", key, priority: 0, action, data }
     }
 
-    /// HELLOs that carry the rank's secret, but do not come from its place.
+    /// HELLOs that carry the rank's secret, but do not come from its binding.
     fn newcomer(&self, rank: u16, is_known: bool) -> Entry {
         let [job, epoch, rank, secret] = self.hello(rank);
         exact(
@@ -284,7 +300,7 @@ impl OpenJob {
             ("address", word(binding.ip.into())),
             ("udp_port", binding.port.get().into()),
         ];
-        exact("places", &key, "reflect")
+        exact("bindings", &key, "reflect")
     }
 
     fn hello(&self, rank: u16) -> [(&'static str, u64); 4] {

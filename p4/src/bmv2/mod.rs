@@ -123,11 +123,14 @@ fn take_over(client: &mut Client) -> Result<Taken, String> {
     client.set_digest_size(hellos, 1).map_err(text)?;
     let ports = client.ports().map_err(text)?;
     let publisher = client.notifications().map_err(text)?;
-    let address: SocketAddr =
-        publisher.strip_prefix("tcp://").and_then(|address| address.parse().ok()).ok_or_else(|| {
+    let address: SocketAddr = publisher
+        .strip_prefix("tcp://")
+        .and_then(|address| address.parse().ok())
+        .ok_or_else(|| {
             format!(
                 "it publishes notifications at {publisher:?}; \
-                 start it with --notifications-addr tcp://127.0.0.1:9091 (it must have been built with nanomsg)"
+                 start it with --notifications-addr tcp://127.0.0.1:9091 \
+                 (it must have been built with nanomsg)"
             )
         })?;
     let notifications =

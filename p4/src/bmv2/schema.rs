@@ -383,7 +383,9 @@ mod tests {
 
     /// What p4c writes of a program, except what is of no interest.
     const PROGRAM: &str = r#"{
-        "header_types": [{"name": "frame_t", "fields": [["rank", 16, false], ["port", 9, false], ["rest", "*"]]}],
+        "header_types": [{
+            "name": "frame_t", "fields": [["rank", 16, false], ["port", 9, false], ["rest", "*"]]
+        }],
         "headers": [{"name": "frame", "header_type": "frame_t"}],
         "pipelines": [{"tables": [
             {"name": "Ingress.in.members", "action_ids": [1, 2], "key": [
@@ -392,7 +394,10 @@ mod tests {
             {"name": "Ingress.in.here", "action_ids": [2], "entries": [], "key": [
                 {"name": "is_frame", "match_type": "exact", "target": ["frame", "$valid$"]}]}]}],
         "actions": [
-            {"id": 1, "name": "Ingress.in.admit", "runtime_data": [{"name": "own", "bitwidth": 32}]},
+            {
+                "id": 1, "name": "Ingress.in.admit",
+                "runtime_data": [{"name": "own", "bitwidth": 32}]
+            },
             {"id": 2, "name": "NoAction", "runtime_data": []}],
         "counter_arrays": [{"name": "Ingress.outcomes"}],
         "register_arrays": [{"name": "Ingress.in.rounds", "size": 64}],

@@ -8,8 +8,12 @@ use switchml_protocol::LANES_PER_BLOCK;
 use switchml_protocol::outcome::Outcome;
 
 use super::{job, jobs};
-use crate::entries::{Contents, MAX_JOBS, MAX_RANKS, OUTCOMES, ROUNDS, TABLES, most_ternary};
+use crate::entries::{
+    Contents, MAX_JOBS, MAX_RANKS, OUTCOMES, PORTS_OF_PIPELINE, RECIRCULATION_PORT, ROUNDS, TABLES,
+    most_ternary,
+};
 use crate::switch::Match;
+use crate::tofino::names::EXCLUSIONS;
 
 fn source(file: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(file);
@@ -49,9 +53,10 @@ fn defined(text: &str, name: &str) -> u64 {
 
 #[test]
 fn tables_keys_actions_and_parameters_are_those_of_the_source() {
-    let text = source("include/aggregator.p4");
-    for table in TABLES {
-        let body = after(&text, &format!("table {} {{", table.name), "\n    }\n");
+    let (shared, tofino) = (source("include/aggregator.p4"), source("tofino.p4"));
+    let tables = TABLES.iter().map(|table| (table, &shared)).chain([(&EXCLUSIONS, &tofino)]);
+    for (table, text) in tables {
+        let body = after(text, &format!("table {} {{", table.name), "\n    }\n");
         let keys: Vec<String> = after(body, "key = {", "}")
             .split(';')
             .map(str::trim)
@@ -63,7 +68,7 @@ fn tables_keys_actions_and_parameters_are_those_of_the_source() {
             after(body, "actions = {", "}").split(';').map(str::trim).collect();
         for (action, parameters) in table.actions {
             assert!(actions.contains(action), "{} has no action {action}: {actions:?}", table.name);
-            let declared = after(&text, &format!("action {action}("), ")");
+            let declared = after(text, &format!("action {action}("), ")");
             let declared =
                 declared.split(',').filter_map(|parameter| parameter.split_whitespace().last());
             assert_eq!(declared.collect::<Vec<_>>(), *parameters, "parameters of {action}");
@@ -79,6 +84,28 @@ fn every_front_has_the_register_and_the_counter() {
         assert!(text.contains(&format!(") {OUTCOMES};")), "{front}");
         let lanes = source("include/slot.p4").matches("Lane() lane").count();
         assert_eq!(2 * lanes, 2 * LANES_PER_BLOCK, "{front}");
+    }
+}
+
+/// Ranks at ports of any pipeline: frames come in once more by a port of the same.
+#[test]
+fn frames_come_again_in_their_own_pipeline() {
+    let numbers = format!("9w{RECIRCULATION_PORT} &&& 9w0x{:X}", PORTS_OF_PIPELINE - 1);
+    assert!(
+        source("tofino.p4").contains(&format!("#define RECIRCULATION_PORT {numbers}\n")),
+        "{numbers}"
+    );
+    for (port, expected) in [(0, 68), (63, 68), (128, 196), (191, 196), (256, 324), (447, 452)] {
+        let mut job = job(0, 2, true);
+        job.bindings.iter_mut().flatten().for_each(|binding| binding.ifindex = port);
+        let contents = Contents::of(&[1, 2], &jobs([job]));
+        let admitting: Vec<_> =
+            contents.entries.iter().filter(|entry| entry.action == "admit").collect();
+        assert_eq!(admitting.len(), 4);
+        assert!(
+            admitting.iter().all(|entry| entry.data.contains(&("again", expected))),
+            "port {port}: {admitting:?}"
+        );
     }
 }
 

@@ -28,10 +28,10 @@ use switchml_protocol::job::Binding;
 use switchml_protocol::outcome::Outcome;
 
 use crate::data_plane::{EventSender, P4DataPlane};
-use crate::entries::{MAX_GROUPS, ROUNDS};
+use crate::entries::{MAX_GROUPS, PORTS_OF_PIPELINE, ROUNDS};
 use crate::switch::{Entry, Learned, Match, Switch, SwitchError};
 use connection::{Command, Connection, Program};
-use names::{Names, NamesError};
+use names::{EXCLUSIONS, Names, NamesError};
 use ports::{Port, PortsError};
 
 /// What the program is called on the switch.
@@ -107,10 +107,11 @@ pub fn start(config: &Config, events: EventSender) -> Result<P4DataPlane, StartE
         groups: Mutex::default(),
     };
     switch.clear().map_err(|error| failed(error.0))?;
-    for port in &wanted {
-        let number = switch
-            .bring_up(port)
-            .map_err(|error| failed(format!("port {}: {error}", port.name)))?;
+    // A frame from no port of these has the id 0.
+    for (exclusion_id, port) in (1..).zip(&wanted) {
+        let failed = |error| failed(format!("port {}: {error}", port.name));
+        let number = switch.bring_up(port).map_err(failed)?;
+        switch.keep_from(number, exclusion_id).map_err(failed)?;
         switch.ports.push(number);
     }
     P4DataPlane::start(Box::new(switch), false, hellos, events)
@@ -185,6 +186,17 @@ impl Tofino {
             self.run(Command::Insert(vec![wanted]))?;
         }
         Ok(number as u16)
+    }
+
+    /// What comes in by a port has this exclusion id, and no flooded frame that has it leaves by
+    /// the port.
+    fn keep_from(&self, port: u16, id: u16) -> Result<(), SwitchError> {
+        let pruned = Request::new("$pre.prune")
+            .match_key("$MULTICAST_L2_XID", MatchValue::exact(id))
+            .action_data_repeated("$DEV_PORT", vec![u32::from(port)]);
+        // What is there already is written over.
+        self.run(Command::Insert(vec![pruned]))?;
+        self.insert(&exclusion(port, id))
     }
 
     fn delete_group(&self, group: u16) -> Result<(), SwitchError> {
@@ -322,9 +334,20 @@ impl Switch for Tofino {
     }
 }
 
-/// The pipeline of a port: each has 128 numbers.
+/// The pipeline of a port.
 pub fn pipeline_of(port: u16) -> u16 {
-    port >> 7
+    port / PORTS_OF_PIPELINE
+}
+
+/// The entry that gives frames from a port their exclusion id.
+pub fn exclusion(port: u16, id: u16) -> Entry {
+    Entry {
+        table: EXCLUSIONS.name,
+        key: vec![("port", Match::Exact(port.into()))],
+        priority: 0,
+        action: "exclude",
+        data: vec![("id", id.into())],
+    }
 }
 
 fn group_entry(group: u16) -> Request {

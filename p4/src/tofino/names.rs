@@ -12,6 +12,10 @@ use crate::entries::{OUTCOMES, ROUNDS, TABLES, Table};
 const DIGEST: &str = "learn";
 const DIGEST_FIELDS: [&str; 7] = ["job", "epoch", "rank", "port", "mac", "address", "udp_port"];
 
+/// The one table that is Tofino's alone: the exclusion ids of ports.
+pub const EXCLUSIONS: Table =
+    Table { name: "exclusions", key: &["port"], actions: &[("exclude", &["id"])] };
+
 /// Full names of what the control plane writes and reads.
 #[derive(Debug)]
 pub struct Names {
@@ -41,7 +45,10 @@ pub struct TableNames {
 #[derive(Debug, thiserror::Error)]
 pub enum NamesError {
     /// No file, or not one that can be read.
-    #[error("cannot read {}: {why}; give the folder that `cargo xtask p4 build` has filled", .path.display())]
+    #[error(
+        "cannot read {}: {why}; give the folder that `cargo xtask p4 build` has filled",
+        .path.display()
+    )]
     Unreadable {
         /// The file.
         path: PathBuf,
@@ -49,7 +56,11 @@ pub enum NamesError {
         why: String,
     },
     /// The program is another one.
-    #[error("{} has no {what}: it is of another program; build this version's with `cargo xtask p4 build`", .path.display())]
+    #[error(
+        "{} has no {what}: it is of another program; \
+         build this version's with `cargo xtask p4 build`",
+        .path.display()
+    )]
     Missing {
         /// The file.
         path: PathBuf,
@@ -115,7 +126,7 @@ impl Names {
 
     /// Fails with what is missing.
     fn find(schema: &Schema) -> Result<Self, String> {
-        let tables = TABLES.iter().map(|table| Ok((table.name, table_names(schema, table)?)));
+        let tables = tables().map(|table| Ok((table.name, table_names(schema, table)?)));
         let rounds = schema.table(ROUNDS)?;
         let digest = schema.learn_filters.iter().find(|filter| is_called(&filter.name, DIGEST));
         let digest = digest.ok_or_else(|| format!("digest {DIGEST}"))?;
@@ -147,13 +158,17 @@ impl Names {
 
     /// All tables whose entries are the control plane's.
     pub fn tables(&self) -> impl Iterator<Item = &TableNames> {
-        TABLES.iter().map(|table| self.table(table.name))
+        tables().map(|table| self.table(table.name))
     }
 
     /// Full names of all of them, and of register and counter.
     pub fn all(&self) -> impl Iterator<Item = &str> {
         self.tables().map(|table| &*table.name).chain([&*self.rounds, &*self.outcomes])
     }
+}
+
+fn tables() -> impl Iterator<Item = &'static Table> {
+    TABLES.iter().chain([&EXCLUSIONS])
 }
 
 impl TableNames {

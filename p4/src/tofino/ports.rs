@@ -64,7 +64,11 @@ pub enum AutoNegotiation {
 
 /// Why there are no ports.
 #[derive(Debug, thiserror::Error)]
-#[error("{}: {why}; a port is a table such as [[port]] name = \"1/0\", speed = \"100G\", and if need be fec, auto_negotiation", .path.display())]
+#[error(
+    "{}: {why}; a port is a table such as [[port]] name = \"1/0\", speed = \"100G\", \
+     and if need be fec, auto_negotiation",
+    .path.display()
+)]
 pub struct PortsError {
     path: PathBuf,
     why: String,
@@ -147,7 +151,8 @@ mod tests {
 
     #[test]
     fn a_file_says_what_differs_from_the_plainest_port() {
-        let text = "[[port]]\nname = \"1/0\"\nspeed = \"100G\"\nfec = \"reed-solomon\"\nauto_negotiation = \"off\"\n\n\
+        let text = "[[port]]\nname = \"1/0\"\nspeed = \"100G\"\nfec = \"reed-solomon\"\n\
+                    auto_negotiation = \"off\"\n\n\
                     [[port]]\nname = \"2/3\"\nspeed = \"25G\"\n";
         let port = |name: &str, speed, fec, auto_negotiation| Port {
             name: name.to_owned(),

@@ -123,15 +123,17 @@ impl State {
             return Ok(());
         };
         let key = key(table, fields)?;
-        let (data, is_register) = (data(), table.table_type == "Register");
+        let data = data();
+        let [is_register, is_pruning] =
+            ["Register", "PrePrune"].map(|kind| table.table_type == kind);
         if table.table_type == "PreMgid" && kind == update::Type::Insert {
             self.check_nodes(data.as_ref().map_err(Clone::clone)?)?;
         }
         let entries = self.entries.entry(table.id).or_default();
         let is_there = entries.contains_key(&key);
         match kind {
-            // Of a register all entries are there always.
-            update::Type::Insert | update::Type::Modify if is_register => {
+            // All entries are there always.
+            update::Type::Insert | update::Type::Modify if is_register || is_pruning => {
                 drop(entries.insert(key, data?))
             }
             update::Type::Insert if is_there => {
@@ -141,6 +143,7 @@ impl State {
                 return Err((Code::ResourceExhausted, "Table Add failed: no space".to_owned()));
             }
             update::Type::Insert => drop(entries.insert(key, data?)),
+            update::Type::Delete if is_pruning => drop(entries.remove(&key)),
             update::Type::Modify | update::Type::Delete if !is_there || is_register => {
                 return Err((Code::NotFound, "object not found".to_owned()));
             }
@@ -277,7 +280,7 @@ fn key(table: &Table, fields: &[KeyField]) -> Result<Key, Refusal> {
     if let Some(field) = missing {
         return Err(invalid(&format!("key field {} is missing", field.name)));
     }
-    if table.table_type == "Register" || table.table_type == "Counter" {
+    if ["Register", "Counter", "PrePrune"].contains(&&*table.table_type) {
         let index = key.values().next().map(|(bytes, _)| number(bytes)).unwrap_or_default();
         if index >= table.size as u64 {
             return Err(invalid(&format!("index {index} of {}", table.size)));

@@ -1,7 +1,7 @@
 //! A switch that runs a program of `p4/`, as a subject: its tables are filled by the daemon's own
 //! data plane, whatever the switch is.
 
-use crate::in_kernel::by_name;
+use crate::in_kernel::{PORTS, by_name};
 use crate::packet::{HELLO, Packet};
 use crate::spec::{FIRST_SLOT, OpenJobs, spec};
 use std::time::{Duration, Instant};
@@ -100,6 +100,16 @@ impl<P: Ports> P4Switch<P> {
         Ok(())
     }
 
+    /// Ports by which a frame goes on that is not the aggregator's: to where its destination is, or
+    /// else to all but its own.
+    fn stations_of(&self, frame: &[u8], own: u16) -> Vec<u16> {
+        let mut members = self.jobs.values().flat_map(|(job, _)| &job.members);
+        match members.find(|member| frame.starts_with(&member.mac)) {
+            Some(member) => vec![member.port],
+            None => (1..=PORTS as u16).filter(|port| *port != own).collect(),
+        }
+    }
+
     fn newcomers(&self) -> Result<u64, String> {
         raw_counters(&self.data_plane).map(|counters| counters[Outcome::NoHello as usize])
     }
@@ -187,7 +197,14 @@ impl<P: Ports> Subject for P4Switch<P> {
         let mut at: Vec<_> = left.iter().map(|(port, _)| *port).collect();
         at.sort_unstable();
         if *answer == self.ports.as_received(frame) {
-            return Ok(Some(Answer::Passed(frame.to_vec())));
+            let expected = self.stations_of(frame, port);
+            return if at == expected {
+                Ok(Some(Answer::Passed(frame.to_vec())))
+            } else {
+                Err(format!(
+                    "what came in at port {port} went on at ports {at:?}, not {expected:?}"
+                ))
+            };
         }
         if answer[0] & 1 == 0 {
             return if at.len() == 1 {

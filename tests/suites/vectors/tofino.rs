@@ -18,7 +18,7 @@ use switchml_p4::data_plane::P4DataPlane;
 use switchml_p4::entries::{ROUNDS, most_ternary};
 use switchml_p4::switch::{Entry, Learned, Match, Switch, SwitchError};
 use switchml_p4::tofino::names::Names;
-use switchml_p4::tofino::pipeline_of;
+use switchml_p4::tofino::{exclusion, pipeline_of};
 use switchml_protocol::U16;
 use switchml_protocol::job::Binding;
 use switchml_protocol::outcome::Outcome;
@@ -69,6 +69,7 @@ pub fn start() -> P4Switch<ModelPorts> {
     let (learned, hellos) = mpsc::channel();
     let model = Arc::new(Model::start());
     let switch = ModelSwitch { model: model.clone(), ports: (1..=PORTS as u16).collect() };
+    switch.keep_ports_from_their_own_frames().expect("exclusion ids");
     let (events, _) = tokio::sync::mpsc::channel(1);
     let data_plane =
         P4DataPlane::start(Box::new(switch), false, hellos, events).expect("a data plane");
@@ -408,6 +409,17 @@ impl Switch for ModelSwitch {
     }
 }
 
+impl ModelSwitch {
+    fn keep_ports_from_their_own_frames(&self) -> Result<(), String> {
+        for &port in &self.ports {
+            let id = port;
+            self.model.change("insert", &exclusion(port, id))?;
+            self.model.run(&[format!("prune {id} {port}")])?;
+        }
+        Ok(())
+    }
+}
+
 /// The model, as who is at its ports has it.
 pub struct ModelPorts {
     model: Arc<Model>,
@@ -427,8 +439,10 @@ impl Ports for ModelPorts {
     ) -> Result<Vec<Left>, String> {
         let digits =
             |frame: &Vec<u8>| frame.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
-        let commands: Vec<_> =
-            frames.iter().map(|frame| format!("exchange {port} {}", digits(frame))).collect();
+        let mut commands: Vec<_> =
+            frames.iter().map(|frame| format!("packet {port} {}", digits(frame))).collect();
+        commands.insert(0, "listen".to_owned());
+        commands.push("collect".to_owned());
         let said = lock(&self.model.harness).ask(&commands)?;
         let mut left = Vec::new();
         for line in said {

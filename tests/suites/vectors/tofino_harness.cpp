@@ -176,6 +176,8 @@ void wait_for_all_passes() {
     }
 }
 
+uint32_t mirrored_before;
+
 // The program mirrors nothing. The copies would not be seen: there is no session that they are of.
 uint32_t mirrored() {
     uint32_t copies = 0;
@@ -264,10 +266,12 @@ ScriptCommand(group, "<number> {<port>}") {
     while (words >> port)
         (port < 64 ? low_ports : high_ports) |= UINT64_C(1) << (port % 64);
     bool exists = low_ports || high_ports;
-    // Two nodes of the replication engine: what the group is, and which ports. A row holds two.
+    // Two nodes of the replication engine: what the group is, and which ports. Rows are of two
+    // nodes' size.
     const uint64_t LAST_RANK_NODE = 3, LAST_PORTS_NODE = 9 | 1 << 7;
     unsigned row = 2 * number + 2;
-    std::array<uint64_t, 2> group_node = {{LAST_RANK_NODE | UINT64_C(2) * (row + 1) << 4, 0}};
+    std::array<uint64_t, 2> group_node = {
+        {LAST_RANK_NODE | UINT64_C(2) * (row + 1) << 4 | uint64_t(number) << 24, 0}};
     std::array<uint64_t, 2> ports_node = {
         {LAST_PORTS_NODE | low_ports << 8, low_ports >> 56 | high_ports << 8}};
     auto *engine = chip()->pre_reg_com_get();
@@ -284,8 +288,20 @@ ScriptCommand(group, "<number> {<port>}") {
     }
 }
 
-// A frame comes in; prints what leaves until the chip is idle again.
-ScriptCommand(exchange, "<port> <frame>") {
+// No copy for a node that the frame names leaves by the port, if the frame has this exclusion id.
+ScriptCommand(prune, "<exclusion id> <port>") {
+    unsigned id, port;
+    if (sscanf(args, "%u %u", &id, &port) != 2) {
+        error("usage: prune <exclusion id> <port>");
+        return;
+    }
+    // The drivers write one of two tables while the chip reads the other.
+    for (int version = 0; version < 2; version++)
+        chip()->pre_reg_com_get()->set_pmt_bit(version, id, port, 1);
+}
+
+// Before frames come in, by the harness's own command `packet`.
+ScriptCommand(listen, "") {
     static bool listening = false;
     if (!listening) {
         rmt_transmit_register(on_frame);
@@ -296,8 +312,11 @@ ScriptCommand(exchange, "<port> <frame>") {
         chip()->learning_filter_get(PIPE)->regs_.lqt_timeout_.timeout() = 0;
         listening = true;
     }
-    uint32_t mirrored_before = mirrored();
-    run_command(std::string("packet ") + args);
+    mirrored_before = mirrored();
+}
+
+// Prints what leaves until the chip is idle again.
+ScriptCommand(collect, "") {
     wait_for_all_passes();
     if (mirrored() != mirrored_before) printf("mirrored %u\n", mirrored() - mirrored_before);
     std::lock_guard<std::mutex> lock(mutex);

@@ -27,6 +27,7 @@ def vectors():
     return [
         not_ours(),
         other_macs(),
+        group_macs(),
         runts(),
         forged_answers(),
         wrong_ports_and_macs(),
@@ -79,6 +80,13 @@ def not_ours():
     return v
 
 
+GROUP_MACS = {
+    "all hosts": "ff:ff:ff:ff:ff:ff",
+    "a group": "01:00:5e:01:02:03",
+    "the aggregator's MAC as a group's": "03:00:00:00:00:fe",
+}
+
+
 def other_macs():
     about = """
 A frame to another MAC is not the aggregator's, whatever its address: not one to all hosts or to a \
@@ -87,13 +95,23 @@ answered it would take that MAC for its own."""
     v = Vector("other_macs", about, "fifo", ("frames", "macs"))
     job, (_, right) = one_job(v)
     macs = {
-        "all hosts": "ff:ff:ff:ff:ff:ff",
-        "a group": "01:00:5e:01:02:03",
-        "the aggregator's MAC as a group's": "03:00:00:00:00:fe",
         "a MAC that differs in its last bit": "02:00:00:00:00:ff",
         "a rank": job.place(0).mac,
         "nobody": "00:00:00:00:00:00",
     }
+    return to_macs(v, job, right, GROUP_MACS | macs)
+
+
+def group_macs():
+    about = """
+A frame to all hosts, or to a group of them, is not the aggregator's, whatever its address.
+All switches know such MACs, also those that do not know which ones are their own."""
+    v = Vector("group_macs", about, "fifo", ("frames",))
+    job, (_, right) = one_job(v)
+    return to_macs(v, job, right, GROUP_MACS)
+
+
+def to_macs(v, job, right, macs):
     for whom, mac in macs.items():
         destination = replace(AGGREGATOR, mac=mac)
         v.step(f"a contribution to {whom}", job, right, passed(), destination=destination)

@@ -6,6 +6,7 @@ use switchml_control::JoinRequest;
 use switchml_control::aggregator_client::AggregatorClient;
 use switchml_control::join_event::Event;
 use switchml_p4::entries;
+use switchml_p4::tofino::names::EXCLUSIONS;
 use switchml_p4::tofino::{PROGRAM, deploy};
 
 use super::schema::{self, TABLES, full, schema};
@@ -32,7 +33,7 @@ fn without(list: &str, name: &str) -> Value {
 #[test]
 fn the_schema_has_the_tables_of_the_program() {
     let short = |name: &'static str| name.rsplit('.').next().expect("a name");
-    for table in entries::TABLES {
+    for table in entries::TABLES.iter().chain([&EXCLUSIONS]) {
         let (.., key, actions) =
             TABLES.iter().find(|(name, ..)| *name == table.name).expect("a table of that name");
         assert_eq!(
@@ -51,14 +52,14 @@ fn the_schema_has_the_tables_of_the_program() {
             );
         }
     }
-    assert_eq!(TABLES.len(), entries::TABLES.len());
+    assert_eq!(TABLES.len(), entries::TABLES.len() + 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_file_of_another_program_is_refused_with_the_name_that_is_missing() {
     let switch = switch();
     for (list, name, missing) in [
-        ("/tables", &*full("places"), "table places"),
+        ("/tables", &*full("bindings"), "table bindings"),
         ("/tables", schema::ROUNDS, "table rounds"),
         ("/tables", schema::OUTCOMES, "table outcomes"),
         ("/tables/0/key", "slot", "field slot in the table pipe.Ingress.aggregator.members"),
@@ -111,7 +112,8 @@ async fn a_switch_that_is_not_there_is_said_to_be() {
     assert_eq!(
         error,
         format!(
-            "the switch at {address}: it cannot be reached; is bf_switchd running there, with its BFRT server on that port?"
+            "the switch at {address}: it cannot be reached; is bf_switchd running there, \
+             with its BFRT server on that port?"
         )
     );
 }
@@ -205,7 +207,10 @@ async fn a_full_table_fails_a_job_in_one_line() {
         }
     };
     assert!(
-        aborted.contains("open job 0 on the switch: table:pipe.Ingress.aggregator.refusals Table Add failed: no space"),
+        aborted.contains(
+            "open job 0 on the switch: table:pipe.Ingress.aggregator.refusals \
+             Table Add failed: no space"
+        ),
         "{aborted}"
     );
     assert!(!aborted.contains('\n'));

@@ -15,8 +15,8 @@ use switchml_protocol::outcome::Outcome;
 use switchml_userspace_core::data_plane::{DataPlane, JobSpec};
 
 use super::common::{PATIENCE, Rank};
-use super::schema::{LEARN, OUTCOMES, ROUNDS, TABLES, full, slots};
-use super::{AGGREGATOR, Daemon, PORT_NUMBERS, Site, switch};
+use super::schema::{EXCLUSIONS, LEARN, OUTCOMES, ROUNDS, TABLES, full, slots};
+use super::{AGGREGATOR, Daemon, PORT_NUMBERS, Site, TABLES_OF_PORTS, switch};
 
 /// Where a rank lives: two behind each port.
 fn binding(rank: u16) -> Binding {
@@ -94,7 +94,7 @@ fn words(
 /// All that the switch holds in the program's tables.
 fn held(switch: &Switch) -> BTreeSet<String> {
     let mut held = BTreeSet::new();
-    for (table, ..) in TABLES {
+    for (table, ..) in TABLES.iter().filter(|(name, ..)| *name != EXCLUSIONS) {
         let entries =
             switch.entries(&full(table)).into_iter().chain(switch.default_entry(&full(table)));
         for Entry { key, action, data } in entries {
@@ -237,11 +237,44 @@ async fn a_job_from_join_to_leave() {
     assert_eq!(groups(&switch).len(), 1);
     daemon.stop().await;
     let occupied: Vec<_> = switch.occupied().into_keys().collect();
-    assert_eq!(occupied, ["$PORT"], "links stay up, nothing else is left");
+    assert_eq!(occupied, TABLES_OF_PORTS, "links stay up, nothing else is left");
     assert_eq!(
         switch.default_entry(&full("stations")).expect("set").action,
         "Ingress.aggregator.nowhere"
     );
+}
+
+/// A flooded frame does not return: the copy for its own port has the exclusion id that the program
+/// gives the frame.
+#[tokio::test(flavor = "multi_thread")]
+async fn each_port_is_kept_from_what_came_in_by_it() {
+    let (site, switch) = (Site::new("prune"), switch());
+    let data_plane = site.start(switch.address).await.expect("a data plane");
+    let pruned: BTreeMap<u64, Vec<u64>> = switch
+        .entries("$pre.prune")
+        .into_iter()
+        .map(|entry| (entry.key["$MULTICAST_L2_XID"].0, entry.data["$DEV_PORT"].clone()))
+        .collect();
+    // 0 is the id of frames from anywhere else.
+    assert!(pruned.keys().all(|id| (1..288).contains(id)), "{pruned:?}");
+    let ids_of_ports = switch.entries(&full(EXCLUSIONS)).into_iter();
+    let ids_of_ports: BTreeMap<u64, Vec<u64>> =
+        ids_of_ports.map(|entry| (entry.data["id"][0], vec![entry.key["port"].0])).collect();
+    assert_eq!(ids_of_ports, pruned);
+    let mut ports: Vec<u64> = pruned.into_values().flatten().collect();
+    ports.sort_unstable();
+    assert_eq!(ports, PORT_NUMBERS.map(u64::from));
+    let flooding = &switch.default_entry(&full("stations")).expect("set").data["group"];
+    let nodes = switch.entries("$pre.node");
+    let node = nodes
+        .iter()
+        .find(|node| node.key["$MULTICAST_NODE_ID"].0 == flooding[0])
+        .expect("a node of that number");
+    assert_eq!(
+        node.data["$MULTICAST_RID"], *flooding,
+        "the program takes the group's number for it"
+    );
+    data_plane.stop();
 }
 
 /// All ranks hear why, in one line: they would wait for ever.
@@ -266,8 +299,9 @@ async fn a_job_across_pipelines_is_refused() {
                 break aborted.reason;
             }
         };
-        let expected = "the aggregator failed: start job 0 on the switch: all ranks must be at ports of pipeline 0, 0 to 127, \
-                        but found rank 1 at port 130 of pipeline 1";
+        let expected = "the aggregator failed: start job 0 on the switch: all ranks must be at \
+                        ports of one pipeline, but found rank 0 at port 0 of pipeline 0, rank 1 at \
+                        port 130 of pipeline 1";
         assert_eq!(reason, expected);
     }
     daemon.stop().await;
@@ -302,8 +336,8 @@ fn assert_what_rank_1_has(switch: &Switch, told: &Assigned, first_slot: u32) {
             ]
             .map(|(name, matched)| (name.to_owned(), matched)),
         );
-        let data = [("base", base), ("own", 2), ("others", 2)]
-            .map(|(name, value)| (name.to_owned(), vec![value]));
+        let data = [("base", base), ("own", 2), ("others", 2), ("again", 68)];
+        let data = data.map(|(name, value)| (name.to_owned(), vec![value]));
         let entry = Entry { key, action: "Ingress.aggregator.admit".to_owned(), data: data.into() };
         assert!(of_rank("members").contains(&entry), "{entry:?}");
     }

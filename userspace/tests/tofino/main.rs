@@ -31,10 +31,13 @@ use tokio::task::JoinHandle;
 /// forgeries.
 const AGGREGATOR: [u8; 4] = [10, 0, 0, 254];
 
-const PORTS: &str = "[[port]]\nname = \"1/0\"\nspeed = \"100G\"\nfec = \"reed-solomon\"\nauto_negotiation = \"off\"\n\n\
+const PORTS: &str = "[[port]]\nname = \"1/0\"\nspeed = \"100G\"\nfec = \"reed-solomon\"\n\
+                     auto_negotiation = \"off\"\n\n\
                      [[port]]\nname = \"2/1\"\nspeed = \"25G\"\n";
 /// Their numbers.
 const PORT_NUMBERS: [u16; 2] = [0, 5];
+/// The tables that a daemon leaves as they are: links stay up.
+const TABLES_OF_PORTS: [&str; 3] = ["$PORT", "$pre.prune", "pipe.Ingress.exclusions"];
 
 /// What the compiler and the operator leave for a daemon: a folder that goes when this is dropped.
 struct Site {

@@ -10,6 +10,9 @@ type Field = (&'static str, u32);
 /// Tables with a priority; the others match exactly.
 const TERNARY: [&str; 2] = ["members", "refusals"];
 
+/// The table that is not in the control that all targets have.
+pub const EXCLUSIONS: &str = "exclusions";
+
 pub const TABLES: &[Table] = &[
     (
         "members",
@@ -29,7 +32,10 @@ pub const TABLES: &[Table] = &[
             ("aggregator", 32),
             ("udp_port", 16),
         ],
-        &[("admit", &[("base", 16), ("own", 32), ("others", 8)]), ("refuse_aborted", &[])],
+        &[
+            ("admit", &[("base", 16), ("own", 32), ("others", 8), ("again", 9)]),
+            ("refuse_aborted", &[]),
+        ],
     ),
     (
         "newcomers",
@@ -38,7 +44,7 @@ pub const TABLES: &[Table] = &[
         &[("learn", &[]), ("misplaced", &[])],
     ),
     (
-        "places",
+        "bindings",
         512,
         &[
             ("job", 16),
@@ -84,11 +90,16 @@ pub const TABLES: &[Table] = &[
         &[("mac", 48)],
         &[("forward", &[("port", 9)]), ("flood", &[("group", 16)]), ("nowhere", &[])],
     ),
+    (EXCLUSIONS, 288, &[("port", 9)], &[("exclude", &[("id", 9)])]),
 ];
 
 /// Full names, as the loader must find them.
 pub fn full(table: &str) -> String {
-    format!("pipe.Ingress.aggregator.{table}")
+    format!("pipe.{}.{table}", control_of(table))
+}
+
+fn control_of(table: &str) -> &'static str {
+    if table == EXCLUSIONS { "Ingress" } else { "Ingress.aggregator" }
 }
 
 pub const ROUNDS: &str = "pipe.Ingress.aggregator.slot.tag.rounds";
@@ -119,13 +130,14 @@ pub fn schema() -> Value {
     let rounds = json!({
         "name": ROUNDS, "id": 100, "table_type": "Register", "size": SETS,
         "key": [key(1, "$REGISTER_INDEX", "Exact", json!({ "type": "uint32" }), true)],
-        "data": [data(2, &format!("{}.f1", ROUNDS.trim_start_matches("pipe.")), json!({ "type": "bytes", "width": 32 }))],
+        "data": [data(2, &format!("{}.f1", ROUNDS.trim_start_matches("pipe.")), bytes(32))],
         "supported_operations": ["Sync"],
     });
+    const COUNT: &str = "$COUNTER_SPEC_PKTS";
     let outcomes = json!({
         "name": OUTCOMES, "id": 101, "table_type": "Counter", "size": 256,
         "key": [key(65556, "$COUNTER_INDEX", "Exact", json!({ "type": "uint32" }), true)],
-        "data": [data(65554, "$COUNTER_SPEC_PKTS", json!({ "type": "uint64", "default_value": 0 }))],
+        "data": [data(65554, COUNT, json!({ "type": "uint64", "default_value": 0 }))],
         "supported_operations": ["Sync"],
     });
     let fields = [
@@ -141,11 +153,14 @@ pub fn schema() -> Value {
     json!({
         "schema_version": "1.0.0",
         "tables": tables.chain([rounds, outcomes]).collect::<Vec<_>>(),
-        "learn_filters": [{ "name": LEARN, "id": 200, "annotations": [], "fields": fields.collect::<Vec<_>>() }],
+        "learn_filters": [{
+            "name": LEARN, "id": 200, "annotations": [], "fields": fields.collect::<Vec<_>>(),
+        }],
     })
 }
 
 fn match_table(id: u32, (name, size, fields, actions): &Table) -> Value {
+    let control = control_of(name);
     let is_ternary = TERNARY.contains(name);
     let match_type = if is_ternary { "Ternary" } else { "Exact" };
     let fields = (1..).zip(*fields);
@@ -155,27 +170,29 @@ fn match_table(id: u32, (name, size, fields, actions): &Table) -> Value {
         fields.push(key(65537, "$MATCH_PRIORITY", "Exact", json!({ "type": "uint32" }), false));
     }
     let actions = (1000 * id..).zip(*actions).map(|(id, (name, parameters))| {
-        let parameters: Vec<_> = (1..).zip(*parameters).map(|(id, field)| parameter(id, *field)).collect();
+        let parameters: Vec<_> =
+            (1..).zip(*parameters).map(|(id, field)| parameter(id, *field)).collect();
         json!({
-            "id": id, "name": format!("Ingress.aggregator.{name}"), "action_scope": "TableAndDefault",
+            "id": id, "name": format!("{}.{name}", control), "action_scope": "TableAndDefault",
             "annotations": [], "data": parameters,
         })
     });
     let none = json!({
-        "id": 21_257_015, "name": "NoAction", "action_scope": "DefaultOnly", "annotations": [{ "name": "@defaultonly" }],
-        "data": [],
+        "id": 21_257_015, "name": "NoAction", "action_scope": "DefaultOnly",
+        "annotations": [{ "name": "@defaultonly" }], "data": [],
     });
     json!({
-        "name": full(name), "id": id, "table_type": "MatchAction_Direct", "size": size, "annotations": [], "depends_on": [],
-        "has_const_default_action": false, "key": fields, "action_specs": actions.chain([none]).collect::<Vec<_>>(),
-        "data": [], "supported_operations": [], "attributes": ["EntryScope"],
+        "name": full(name), "id": id, "table_type": "MatchAction_Direct", "size": size,
+        "annotations": [], "depends_on": [], "has_const_default_action": false, "key": fields,
+        "action_specs": actions.chain([none]).collect::<Vec<_>>(), "data": [],
+        "supported_operations": [], "attributes": ["EntryScope"],
     })
 }
 
 fn key(id: u32, name: &str, match_type: &str, kind: Value, mandatory: bool) -> Value {
     json!({
-        "id": id, "name": name, "repeated": false, "annotations": [], "mandatory": mandatory, "match_type": match_type,
-        "type": kind,
+        "id": id, "name": name, "repeated": false, "annotations": [], "mandatory": mandatory,
+        "match_type": match_type, "type": kind,
     })
 }
 
@@ -187,8 +204,8 @@ fn data(id: u32, name: &str, kind: Value) -> Value {
 
 fn parameter(id: u32, (name, bits): Field) -> Value {
     json!({
-        "id": id, "name": name, "repeated": false, "mandatory": true, "read_only": false, "annotations": [],
-        "type": bytes(bits),
+        "id": id, "name": name, "repeated": false, "mandatory": true, "read_only": false,
+        "annotations": [], "type": bytes(bits),
     })
 }
 

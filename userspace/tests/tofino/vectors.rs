@@ -15,7 +15,7 @@ use switchml_userspace_core::data_plane::{DataPlane, JobSpec};
 
 use super::jobs::learn;
 use super::schema::{full, slots};
-use super::{Site, switch};
+use super::{Site, TABLES_OF_PORTS, switch};
 use switchml_protocol::U16;
 use switchml_protocol::job::Binding;
 
@@ -98,7 +98,7 @@ impl Frame<'_> {
                 Some(_) => return "aborted",
                 None => {}
             }
-        } else if action("places").is_some() {
+        } else if action("bindings").is_some() {
             return "hello";
         } else if let Some(action) = action("newcomers") {
             return if action == "learn" { "no_hello" } else { "wrong_place" };
@@ -212,7 +212,12 @@ async fn tables_admit_and_refuse_as_the_vectors_say() {
         let data_plane = site.start(switch.address).await.expect("a data plane");
         played += play(vector, &switch, &data_plane);
         data_plane.stop();
-        assert_eq!(switch.occupied().into_keys().collect::<Vec<_>>(), ["$PORT"], "{}", vector.name);
+        assert_eq!(
+            switch.occupied().into_keys().collect::<Vec<_>>(),
+            TABLES_OF_PORTS,
+            "{}",
+            vector.name
+        );
     }
     println!("{played} packets of {} vectors", vectors.len());
     assert!(played > 300, "only {played} packets");
