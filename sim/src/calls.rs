@@ -44,6 +44,8 @@ pub struct Calls {
     results: u64,
     /// When an intact answer to its oldest chunk came since that brought no result.
     answered_at: Option<Time>,
+    /// Since when nobody has told it of ranks that died.
+    unwatched_since: Option<Time>,
     /// When it was told last that others are waited for, whole or with something behind it.
     told_at: Time,
 }
@@ -110,6 +112,7 @@ impl Calls {
             progress_at: now,
             results: 0,
             answered_at: None,
+            unwatched_since: None,
             told_at: 0,
         }
     }
@@ -155,6 +158,8 @@ impl Calls {
         let outstanding = self.data_path.engine().outstanding();
         self.data_path.note_departed(session.departed());
         self.data_path.note_watched(now, session.is_watched());
+        let unwatched_since = self.unwatched_since.unwrap_or(now);
+        self.unwatched_since = (!session.is_watched()).then_some(unwatched_since);
         if let Err(failure) = self.data_path.on_timer(now) {
             return Ok(Turn::Failed(failure));
         }
@@ -263,7 +268,8 @@ impl Calls {
     }
 
     /// Nobody waits for the aggregator beyond the deadline, or for other ranks beyond the timeout.
-    /// A rank that stood still until `stalled` begins again with the former.
+    /// A rank that stood still until `stalled` begins again with the former; while nobody watches
+    /// the others, that counts from then on (rule 14.3).
     fn check_waits(
         &self,
         now: Time,
@@ -274,7 +280,8 @@ impl Calls {
         let end = |from: Time, limit: Duration| from.saturating_add(limit.as_nanos() as Time);
         let since = self.progress_at.max(stalled.min(now));
         let silence = end(since.max(self.told_at), deadline);
-        let wait = end(self.progress_at, timeout).max(end(since, deadline));
+        let alone = since.max(self.unwatched_since.unwrap_or_default());
+        let wait = end(self.progress_at, timeout).max(end(alone, deadline));
         ensure!(
             self.data_path.engine().outstanding() == 0 || now < silence.min(wait) + MS,
             "rank {} waits since {}, told why at {}, beyond {:?}",

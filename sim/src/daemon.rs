@@ -21,7 +21,18 @@ use crate::scenario::{Scenario, Time};
 pub struct Daemon {
     control_plane: ControlPlane<Connection>,
     data_plane: DataPlane,
-    down: bool,
+    state: State,
+    /// How many there were before it: their timers are nothing to it.
+    generation: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Up,
+    /// Its process is gone, its data plane goes on.
+    Killed,
+    /// Its host is gone, or all that was on it.
+    Gone,
 }
 
 impl Daemon {
@@ -31,7 +42,8 @@ impl Daemon {
         Self {
             control_plane: control_plane(data_plane.limits(), scenario.seed),
             data_plane,
-            down: false,
+            state: State::Up,
+            generation: 0,
         }
     }
 
@@ -42,7 +54,7 @@ impl Daemon {
 
     /// Whether nobody answers.
     pub fn is_down(&self) -> bool {
-        self.down
+        self.state != State::Up
     }
 
     /// Its data plane, to look at.
@@ -53,24 +65,42 @@ impl Daemon {
     /// Stops. In good order, it says why to all ranks; otherwise its host is gone.
     pub fn stop(&mut self, net: &mut Net, orderly: bool) {
         debug!("{} the aggregator is gone", Clock(net.now));
-        if orderly {
+        if orderly && !self.is_down() {
             let (control_plane, io) = &mut self.io(net);
             control_plane.shut_down(io);
         }
+        self.close_connections(net);
+        self.state = State::Gone;
+    }
+
+    /// Is killed. Its data plane goes on.
+    pub fn kill(&mut self, net: &mut Net) {
+        debug!("{} the daemon is killed", Clock(net.now));
+        self.close_connections(net);
+        self.state = State::Killed;
+    }
+
+    fn close_connections(&mut self, net: &mut Net) {
         let mut connections: Vec<_> = self.control_plane.streams().map(|(_, to)| *to).collect();
         connections.sort_unstable();
         for connection in connections {
             net.tell_worker(connection, News::Lost);
         }
-        self.down = true;
     }
 
     /// A new daemon in this one's place.
     pub fn start_anew(&mut self, net: &mut Net) {
         debug!("{} another aggregator is there", Clock(net.now));
-        self.data_plane.start_anew();
         self.control_plane = control_plane(self.data_plane.limits(), net.rng.any());
-        self.down = false;
+        self.generation += 1;
+        let is_another = self.state == State::Gone;
+        self.state = State::Up;
+        if is_another {
+            self.data_plane.start_anew();
+        } else if let Some(saved) = self.data_plane.take_over() {
+            let (control_plane, io) = &mut self.io(net);
+            control_plane.restore(io, saved);
+        }
     }
 
     fn stream_of(&self, connection: Connection) -> Option<StreamId> {
@@ -83,13 +113,16 @@ impl Daemon {
         net: &'a mut Net,
     ) -> (&'a mut ControlPlane<Connection>, SimulatedIo<'a>) {
         let data_plane = &mut self.data_plane;
-        (&mut self.control_plane, SimulatedIo { net, data_plane, opening: None })
+        (
+            &mut self.control_plane,
+            SimulatedIo { net, data_plane, generation: self.generation, opening: None },
+        )
     }
 
     /// A message over a control connection.
     pub fn hear(&mut self, net: &mut Net, connection: Connection, message: Message) {
         trace!("{} connection {connection} -> {message:?}", Clock(net.now));
-        if self.down {
+        if self.is_down() {
             // Connection refused, or reset.
             if !matches!(message, Message::Gone | Message::Silent(_)) {
                 net.tell_worker(connection, News::Lost);
@@ -157,7 +190,10 @@ impl Daemon {
     }
 
     /// What the control plane has scheduled is due.
-    pub fn on_timer(&mut self, net: &mut Net, timer: Timer) {
+    pub fn on_timer(&mut self, net: &mut Net, generation: u32, timer: Timer) {
+        if generation != self.generation || self.is_down() {
+            return;
+        }
         let (control_plane, io) = &mut self.io(net);
         control_plane.on_timer(io, timer);
     }
@@ -172,7 +208,7 @@ impl Daemon {
         congested: bool,
         header_intact: bool,
     ) -> Result<(), Violation> {
-        if self.down {
+        if self.state == State::Gone {
             return Ok(());
         }
         self.data_plane.serve(net, binding, packet, congested, header_intact)
@@ -201,6 +237,7 @@ fn refusal(error: &MemberError) -> Answer {
 struct SimulatedIo<'a> {
     net: &'a mut Net,
     data_plane: &'a mut DataPlane,
+    generation: u32,
     /// A stream that opens as soon as there is something to say.
     opening: Option<Connection>,
 }
@@ -240,13 +277,13 @@ impl Io for SimulatedIo<'_> {
         Ok(self.data_plane.binding(job, rank))
     }
 
-    // This data plane ends with its daemon: nothing is kept.
-
-    fn save(&mut self, _job: &Job) -> Result<(), Error> {
+    fn save(&mut self, job: &Job) -> Result<(), Error> {
+        self.data_plane.save(job);
         Ok(())
     }
 
-    fn keep_epochs(&mut self, _epochs: &Epochs) -> Result<(), Error> {
+    fn keep_epochs(&mut self, epochs: &Epochs) -> Result<(), Error> {
+        self.data_plane.keep_epochs(epochs);
         Ok(())
     }
 
@@ -259,7 +296,10 @@ impl Io for SimulatedIo<'_> {
     }
 
     fn schedule(&mut self, after: Duration, timer: Timer) {
-        self.net.schedule(self.net.now + after.as_nanos() as Time, Event::Timer(timer));
+        self.net.schedule(
+            self.net.now + after.as_nanos() as Time,
+            Event::Timer(self.generation, timer),
+        );
     }
 
     fn log(&mut self, _level: Level, line: &str) {

@@ -1,6 +1,6 @@
 //! The simulated aggregator's data plane: the real one's tables in memory, on links that fail.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
 
 use switchml_protocol::aggregator::Tables;
@@ -11,7 +11,8 @@ use switchml_protocol::outcome::{Action, Outcome};
 use switchml_protocol::shell::Origin;
 use switchml_protocol::slot::{Slot, contribute};
 use switchml_protocol::{LANES_PER_BLOCK, MAX_RANKS, U16, U32, VERSION};
-use switchml_userspace_core::data_plane::{Error, Fanout, JobSpec, Limits};
+use switchml_userspace_core::data_plane::{Error, Fanout, JobSpec, Limits, Saved};
+use switchml_userspace_core::jobs::{Epochs, Job};
 use switchml_userspace_core::memory_tables::{MemoryTables, answer};
 use tracing::{debug, trace};
 use zerocopy::FromBytes;
@@ -34,6 +35,11 @@ pub struct DataPlane {
     /// Rounds that slots are in when a job starts, by the number of ranks' first worker.
     origins: Vec<(Range<usize>, u32)>,
     open_fails: u32,
+    /// Jobs that have started, by number.
+    started: HashSet<u16>,
+    /// What is kept for the next daemon, by number.
+    saved: BTreeMap<u16, Job>,
+    epochs: Option<Epochs>,
     /// When contributions were taken in: by epoch, slot, round, rank.
     arrivals: HashMap<(u32, u16, u32, u16), Time>,
     scratch: Vec<u8>,
@@ -52,7 +58,7 @@ impl DataPlane {
             i16_lanes: true,
             port: AGGREGATOR.port(),
             fanout: Fanout::Unicast,
-            durable: false,
+            durable: scenario.durable,
         };
         let origins = scenario
             .jobs
@@ -65,6 +71,9 @@ impl DataPlane {
             used_slots: HashSet::new(),
             origins: origins.collect(),
             open_fails: scenario.open_fails,
+            started: HashSet::new(),
+            saved: BTreeMap::new(),
+            epochs: None,
             arrivals: HashMap::new(),
             scratch: Vec::new(),
         }
@@ -75,6 +84,31 @@ impl DataPlane {
         self.tables = MemoryTables::new();
         self.specs.clear();
         self.used_slots.clear();
+        self.started.clear();
+        self.saved.clear();
+        self.epochs = None;
+    }
+
+    /// Keeps a job for the next daemon.
+    pub fn save(&mut self, job: &Job) {
+        self.saved.insert(job.number, job.clone());
+    }
+
+    /// Keeps for the next daemon which epochs are used.
+    pub fn keep_epochs(&mut self, epochs: &Epochs) {
+        self.epochs = Some(epochs.clone());
+    }
+
+    /// The next daemon takes over: what an earlier one has saved, if any. What it had not saved yet
+    /// is closed.
+    pub fn take_over(&mut self) -> Option<Saved> {
+        let of_saved: HashSet<_> =
+            self.saved.values().flat_map(|job| job.shards.iter().copied()).collect();
+        let mut others: Vec<_> =
+            self.specs.keys().copied().filter(|job| !of_saved.contains(job)).collect();
+        others.sort_unstable();
+        others.into_iter().for_each(|job| self.close(job));
+        Some(Saved { jobs: self.saved.values().cloned().collect(), epochs: self.epochs.clone()? })
     }
 
     /// No more trouble with jobs that do not open.
@@ -125,11 +159,17 @@ impl DataPlane {
     pub fn close(&mut self, job: u16) {
         self.tables.set_state(job, VACANT);
         self.specs.remove(&job);
+        self.started.remove(&job);
+        self.saved.remove(&job);
     }
 
     /// All ranks are ready. Where the scenario wants a later round than 0, the slots become as if
     /// the rounds before were done.
     pub fn start(&mut self, net: &mut Net, number: u16) {
+        if !self.started.insert(number) {
+            // A daemon that has taken over makes sure.
+            return;
+        }
         let Some(spec) = self.specs.get(&number) else { return };
         let Some(binding) = self.tables.binding(number, 0) else { return };
         let worker = worker_of(&binding);

@@ -36,4 +36,4 @@ pub mod tally;
 pub mod worker;
 pub mod world;
 
-pub use world::{Run, simulate};
+pub use world::{Run, play, simulate};

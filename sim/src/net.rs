@@ -69,8 +69,8 @@ pub enum Event {
     Turn(usize),
     /// A message reaches the daemon.
     AtDaemon(Connection, Message),
-    /// What the control plane has scheduled is due.
-    Timer(Timer),
+    /// What the control plane of the daemon with this generation has scheduled is due.
+    Timer(u32, Timer),
     /// A message reaches the worker's end of a connection.
     News(Connection, News),
     /// A worker is started.

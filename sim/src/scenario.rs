@@ -32,6 +32,8 @@ pub struct Scenario {
     pub max_lanes: u16,
     /// Whether the aggregator takes maxima unverified, and gives them without a check word.
     pub unchecked_maxima: bool,
+    /// Whether the data plane outlives the daemon's process.
+    pub durable: bool,
     /// [`Builder::deadline`](switchml_worker::Builder::deadline) and
     /// [`Builder::timeout`](switchml_worker::Builder::timeout) of every rank.
     pub limits: Limits,
@@ -147,6 +149,11 @@ pub enum Incident {
         /// The worker.
         worker: usize,
     },
+    /// The daemon is killed, and started again. Its data plane, which is durable, goes on.
+    Restart {
+        /// When it is back.
+        after: Time,
+    },
     /// The aggregator stops, and restarts without any memory.
     Replace {
         /// In good order: its ranks are told.
@@ -166,9 +173,11 @@ impl Scenario {
         let liveness = rng.one_in(2);
         let faults = draw_faults(rng);
         let links = (0..workers).map(|_| draw_links(rng, &faults)).collect();
-        let incidents = draw_incidents(rng, workers, span);
+        let durable = rng.one_in(2);
+        let incidents = draw_incidents(rng, workers, span, durable);
         Self {
             seed,
+            durable,
             heals_at: liveness.then_some(2 * span),
             slots: 16 << rng.pick(&[0, 1, 3, 5]),
             max_lanes: 32 * rng.range(1, 24) as u16,
@@ -227,7 +236,7 @@ fn draw_job(rng: &mut Rng, first_worker: usize) -> JobPlan {
         origin: if rng.one_in(4) { 0u32.wrapping_sub(rng.range(1, 6) as u32) } else { 0 },
         batch: rng.pick(&[1, 4, 45]),
         receive_room,
-        socket_room: if rng.one_in(2) { rng.range(1, 8) as u32 } else { receive_room },
+        socket_room: if rng.one_in(2) { rng.range(1, 4) as u32 } else { receive_room },
         program,
         mistake,
         quitter,
@@ -294,7 +303,12 @@ fn draw_links(rng: &mut Rng, faults: &Faults) -> [LinkPlan; 2] {
     [draw(), draw()]
 }
 
-fn draw_incidents(rng: &mut Rng, workers: usize, span: Time) -> Vec<(Time, Incident)> {
+fn draw_incidents(
+    rng: &mut Rng,
+    workers: usize,
+    span: Time,
+    durable: bool,
+) -> Vec<(Time, Incident)> {
     let mut incidents = Vec::new();
     let mut some = |rng: &mut Rng, draw: fn(&mut Rng, usize) -> Incident| {
         let number = if rng.one_in(3) { rng.range(1, 3) } else { 0 };
@@ -320,6 +334,12 @@ fn draw_incidents(rng: &mut Rng, workers: usize, span: Time) -> Vec<(Time, Incid
             rng.below(span),
             Incident::Replace { orderly, after: rng.magnitude(MS, 2 * SECOND) },
         ));
+    }
+    if durable && rng.one_in(2) {
+        let number = rng.range(1, 3);
+        incidents.extend((0..number).map(|_| {
+            (rng.below(span), Incident::Restart { after: rng.magnitude(MS, 2 * SECOND) })
+        }));
     }
     incidents.sort_by_key(|(at, _)| *at);
     incidents

@@ -50,6 +50,7 @@ counted! {
         Disconnect = "control connection broken",
         SlowControl = "control message delayed by up to 8 s",
         Replacement = "aggregator replaced, all state lost",
+        Restart = "daemon killed and started again, its data plane going on",
         OrderlyStop = "aggregator stopped in good order, then replaced",
         OpenFailure = "data plane refuses to open a job",
         Mistake = "rank that calls something else",
@@ -66,6 +67,7 @@ counted! {
     Fate {
         Exact = "call returned, result exact",
         Finished = "rank finished its program",
+        Resumed = "rank found its job again over another connection",
         Missing = "error: ranks that did not contribute, named",
         Silent = "error: the aggregator does not answer",
         Damaged = "error: results come damaged again and again",

@@ -22,7 +22,7 @@ use crate::oracle::{End, SessionKey, Standing, Who};
 use crate::program::Step;
 use crate::scenario::{JobPlan, Time};
 use crate::surroundings::Surroundings;
-use crate::tally::Fault;
+use crate::tally::{Fate, Fault};
 
 /// How often the daemon pings, and how long it waits for an answer.
 const PING: (Time, Time) = (PING_INTERVAL.as_nanos() as Time, PING_TIMEOUT.as_nanos() as Time);
@@ -164,6 +164,13 @@ impl Worker {
         }
     }
 
+    /// The daemon's end of its connection is about to go away.
+    pub fn lose_connection(&mut self, world: &mut Surroundings<'_>) {
+        if self.connection.is_some() {
+            world.oracle.disconnect(self.who());
+        }
+    }
+
     /// Stops the process for a while. The daemon gives it up when it does not answer for too long.
     pub fn stall(&mut self, world: &mut Surroundings<'_>, time: Time) {
         if matches!(self.phase, Phase::Rest(_)) {
@@ -245,6 +252,9 @@ impl Worker {
                 session::News::Assigned { durable: assigned.durable }
             }
             join_event::Event::Started(started) => {
+                if matches!(self.phase, Phase::Running(_) | Phase::Failed { .. }) {
+                    world.net.tally.fate(Fate::Resumed);
+                }
                 session::News::Started { lanes: started.lanes as u16 }
             }
             join_event::Event::Aborted(aborted) => session::News::Aborted {

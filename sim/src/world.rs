@@ -27,7 +27,12 @@ pub struct Run {
 
 /// Runs the scenario of a seed. A panic of the code under test is a violation.
 pub fn simulate(seed: u64) -> Run {
-    let mut world = World::new(Scenario::draw(seed));
+    play(Scenario::draw(seed))
+}
+
+/// Runs a scenario.
+pub fn play(scenario: Scenario) -> Run {
+    let mut world = World::new(scenario);
     let verdict = panic::catch_unwind(AssertUnwindSafe(|| world.run()));
     let verdict = verdict.unwrap_or_else(|panic| {
         let text = panic
@@ -138,7 +143,9 @@ impl World {
             Event::AtDaemon(connection, message) => {
                 self.daemon.hear(&mut self.net, connection, message)
             }
-            Event::Timer(timer) => self.daemon.on_timer(&mut self.net, timer),
+            Event::Timer(generation, timer) => {
+                self.daemon.on_timer(&mut self.net, generation, timer)
+            }
             Event::AtWorker { worker, port, packet, congested, intact } => {
                 if worker == STRANGER {
                     return Ok(());
@@ -229,6 +236,15 @@ impl World {
             Incident::Disconnect { worker } => {
                 self.with(worker, |worker, world| worker.disconnect(world))
             }
+            Incident::Restart { after } if !self.daemon.is_down() => {
+                self.net.tally.fault(Fault::Restart);
+                for worker in 0..self.workers.len() {
+                    self.with(worker, |worker, world| worker.lose_connection(world));
+                }
+                self.daemon.kill(&mut self.net);
+                self.net.schedule(now + after, Event::Back);
+            }
+            Incident::Restart { .. } => {}
             Incident::Replace { orderly, after } => {
                 self.net.tally.fault(if orderly { Fault::OrderlyStop } else { Fault::Replacement });
                 self.daemon.stop(&mut self.net, orderly);

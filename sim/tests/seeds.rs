@@ -4,13 +4,14 @@ use std::time::Duration;
 
 use switchml_protocol::outcome::Outcome;
 use switchml_sim::campaign::{self, Limits, Report};
-use switchml_sim::simulate;
-use switchml_sim::tally::{Fate, Fault};
+use switchml_sim::scenario::{Incident, LinkPlan, MS, SECOND, Scenario};
+use switchml_sim::tally::{Fate, Fault, Tally};
+use switchml_sim::{play, simulate};
 
 /// Seeds in every test run; `cargo xtask sim` runs others, and more.
 const SEEDS: u64 = 3_000;
 /// The first of them. From here on even the rarest fault, a full socket, comes about often enough.
-const FIRST: u64 = 0x1000;
+const FIRST: u64 = 0x1_0000;
 
 fn assert_kept(report: &Report) {
     let failures = report.failures.iter().map(|(seed, violation)| {
@@ -32,6 +33,7 @@ fn promises_are_kept_whatever_goes_wrong() {
     assert!(never.is_empty(), "hardly ever tried: {never:?}");
     let must_occur = [
         Fate::Finished,
+        Fate::Resumed,
         Fate::Missing,
         Fate::Silent,
         Fate::Damaged,
@@ -83,4 +85,54 @@ fn a_seed_gives_the_same_run_every_time() {
         assert_eq!(first.tally, second.tally, "seed {seed:#x}");
         assert_eq!(first.verdict, second.verdict, "seed {seed:#x}");
     }
+}
+
+/// A scenario in which nothing goes wrong, except that the daemon is killed several times, and is
+/// back within a second or two. Its data plane goes on.
+fn restarts(seed: u64) -> Scenario {
+    let mut scenario = Scenario::draw(seed);
+    for link in scenario.links.iter_mut().flatten() {
+        let LinkPlan { largest_packet, delay, .. } = *link;
+        *link = LinkPlan { largest_packet, delay, ..LinkPlan::default() };
+    }
+    for job in &mut scenario.jobs {
+        job.pause = 300 * MS;
+        (job.mistake, job.quitter) = (None, None);
+        job.socket_room = job.receive_room;
+    }
+    let incidents = [500, 2_500, 4_500].map(|at| {
+        let after = [1, 300, 1_500][(seed % 3) as usize] * MS;
+        (at * MS, Incident::Restart { after })
+    });
+    Scenario {
+        durable: true,
+        // All paths carry that much: jobs start at once.
+        max_lanes: 32,
+        heals_at: None,
+        attempts: 1,
+        limits: switchml_worker_core::engine::Limits::default(),
+        join_timeout: 60 * SECOND,
+        control_delay: (MS / 10, MS / 10),
+        control_loss: 0,
+        open_fails: 0,
+        incidents: incidents.into(),
+        stranger: None,
+        ..scenario
+    }
+}
+
+#[test]
+fn a_daemon_that_is_restarted_costs_no_job() {
+    let mut sum = Tally::default();
+    for seed in 0..200 {
+        let run = play(restarts(seed));
+        assert_eq!(run.verdict, Ok(()), "seed {seed}");
+        let fates = |fate: &Fate| run.tally.fates(*fate);
+        let errors = Fate::ALL
+            .iter()
+            .filter(|fate| !matches!(fate, Fate::Exact | Fate::Finished | Fate::Resumed));
+        assert_eq!(errors.map(fates).sum::<u64>(), 0, "seed {seed}: {}", run.tally);
+        sum += &run.tally;
+    }
+    assert!(sum.fates(Fate::Resumed) > 100, "{sum}");
 }
