@@ -198,8 +198,8 @@ impl Daemon {
         control_plane.on_timer(io, timer);
     }
 
-    /// A datagram from `binding`. `header_intact`: whether no more than its lanes and check word may
-    /// be other than they were sent.
+    /// A datagram from `binding`. `header_intact`: whether no more than its lanes and check word
+    /// may be other than they were sent.
     pub fn serve(
         &mut self,
         net: &mut Net,

@@ -83,7 +83,8 @@ fn run_many(options: &Options) -> bool {
     let (took, tally) = (begin.elapsed().as_secs_f64(), &report.tally);
     say!("{tally}");
     say!(
-        "{} seeds from {:#x} in {took:.1} s, {} of them until all was well again; {:.0} virtual seconds, {} packets: {:.0} virtual seconds and {:.0} packets a second",
+        "{} seeds from {:#x} in {took:.1} s, {} of them until all was well again; {:.0} virtual \
+         seconds, {} packets: {:.0} virtual seconds and {:.0} packets a second",
         tally.runs,
         limits.first,
         tally.healed,

@@ -276,7 +276,8 @@ impl Oracle {
                         });
                     ensure!(
                         is_at_fault,
-                        "rank {rank} heard {reason:?}, which names rank {named}, whose part ended as {named_end:?}"
+                        "rank {rank} heard {reason:?}, which names rank {named}, whose part ended \
+                         as {named_end:?}"
                     );
                 }
                 let of_aggregator = reason.starts_with("the aggregator");
@@ -363,7 +364,8 @@ impl Session {
                     ranks_of(named).filter(|named| arrived(*named) < fresh).collect();
                 ensure!(
                     named != 0 && innocent.is_empty(),
-                    "rank {rank} names {:?} as missing, of which {innocent:?} have contributed long ago",
+                    "rank {rank} names {:?} as missing, of which {innocent:?} have contributed \
+                     long ago",
                     ranks_of(named).collect::<Vec<_>>()
                 );
                 Ok(())
@@ -402,7 +404,8 @@ impl Session {
                 |call: &Call| made(call, rank).is_some() && made(call, rank) != made(call, named);
             ensure!(
                 left && self.calls.values().any(alone),
-                "rank {rank} says that rank {named} has left ({left}) without having made all of its calls"
+                "rank {rank} says that rank {named} has left ({left}) without having made all of \
+                 its calls"
             );
         }
         Ok(())

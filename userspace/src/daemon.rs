@@ -117,9 +117,13 @@ fn start_data_plane(options: &Options, events: EventSender) -> anyhow::Result<Ar
         }
         DataPlaneKind::Software => {
             let port = options.data_port;
-            let software = Software::start(options.data_address, port, options.slots, events).with_context(|| {
-                format!("cannot serve the data plane at UDP port {port}; is another aggregator running? --data-port")
-            })?;
+            let software = Software::start(options.data_address, port, options.slots, events)
+                .with_context(|| {
+                    format!(
+                        "cannot serve the data plane at UDP port {port}; is another aggregator \
+                         running? --data-port"
+                    )
+                })?;
             Ok(Arc::new(software))
         }
         #[cfg(feature = "p4")]

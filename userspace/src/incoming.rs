@@ -48,7 +48,8 @@ pub fn incoming(listener: TcpListener) -> ReceiverStream<io::Result<Connection>>
                 Err(error) => {
                     if complaints.pass(Instant::now()).is_some() {
                         warn!(
-                            "cannot let anybody join: {error}; raise the limit of open files (ulimit -n)"
+                            "cannot let anybody join: {error}; raise the limit of open files \
+                             (ulimit -n)"
                         );
                     }
                     sleep(BACK_OFF).await;

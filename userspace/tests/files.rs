@@ -25,7 +25,8 @@ impl Daemon {
             .expect("a port")
             .port();
         let command = format!(
-            "ulimit -n {FILES}; exec {} --data-plane software --control 127.0.0.1:0 --data-port {port}",
+            "ulimit -n {FILES}; exec {} --data-plane software --control 127.0.0.1:0 --data-port \
+             {port}",
             env!("CARGO_BIN_EXE_switchml-aggregator")
         );
         let mut child = Command::new("bash")

@@ -140,8 +140,8 @@ async fn ranks_that_report_different_calls_hear_what_all_called() {
             ReportCallsRequest { job, epoch, rank: rank.rank, calls, named, control_secret };
         rank.client.report_calls(request).await.expect("taken");
     }
-    let reason = "ranks made different calls: call 5 of rank 0 is call of rank 0; call 5 of rank 1 is call of rank 1; \
-                  every rank must make the same calls in the same order";
+    let reason = "ranks made different calls: call 5 of rank 0 is call of rank 0; call 5 of rank \
+                  1 is call of rank 1; every rank must make the same calls in the same order";
     let made =
         |rank: u32| MadeCall { ranks: vec![rank], number: 5, call: format!("call of rank {rank}") };
     let expected =
@@ -215,7 +215,8 @@ async fn members_are_refused_with_a_code() {
     assert_eq!(early.code(), Code::FailedPrecondition);
     assert_eq!(
         early.message(),
-        "rank 0 is ready, but the data plane has had no HELLO of it; wait for HELLO to come back first"
+        "rank 0 is ready, but the data plane has had no HELLO of it; wait for HELLO to come back \
+         first"
     );
     Path::new(assigned.clone(), 0).hello();
     assert_eq!(rank.ready(&assigned, 33).await.unwrap_err().code(), Code::InvalidArgument);
@@ -255,7 +256,8 @@ async fn a_stranger_neither_starts_nor_ends_a_job() {
         ];
         for refusal in refusals {
             let status = refusal.expect_err("refused");
-            let expected = "rank 0 with that epoch and secret is not in job 0; its session has ended, join again";
+            let expected = "rank 0 with that epoch and secret is not in job 0; its session has \
+                            ended, join again";
             assert_eq!((status.code(), status.message()), (Code::NotFound, expected));
         }
     }

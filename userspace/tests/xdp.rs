@@ -235,8 +235,8 @@ fn without_the_privilege_it_says_which_is_needed() {
     command.args(["--iface", "p0"]);
     let mut daemon = rack.switch().spawn("aggregator", command).expect("started");
     assert_eq!(daemon.wait(PATIENCE).expect("ends by itself").code(), Some(1));
-    let expected = "switchml-aggregator: not allowed to load or attach BPF programs; run it as root, or with the \
-                    capabilities CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN\n";
+    let expected = "switchml-aggregator: not allowed to load or attach BPF programs; run it as \
+                    root, or with the capabilities CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN\n";
     assert!(daemon.stderr().ends_with(expected), "{}", daemon.stderr());
 }
 

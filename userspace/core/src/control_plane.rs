@@ -1,5 +1,5 @@
-//! The control plane: requests in, and what the job table makes of them carried out. How is up to an
-//! [`Io`]: the daemon's, or the simulator's.
+//! The control plane: takes requests to the job table, and carries out what follows from them
+//! through an [`Io`], the daemon's or the simulator's.
 
 #[cfg(test)]
 mod tests;

@@ -14,7 +14,8 @@ pub enum JoinError {
     Name(usize),
     /// A name of the rank's host that is too long.
     #[error(
-        "host name of {0} bytes; give one of at most {MAX_HOST_LEN} bytes, such as the boot id, or none"
+        "host name of {0} bytes; give one of at most {MAX_HOST_LEN} bytes, such as the boot id, \
+         or none"
     )]
     Host(usize),
     /// A world size out of range.
@@ -35,7 +36,8 @@ pub enum JoinError {
     },
     /// The rank is taken.
     #[error(
-        "job {name:?} already has rank {rank}, from {from}; give each process a rank of its own, or each job a name"
+        "job {name:?} already has rank {rank}, from {from}; give each process a rank of its own, \
+         or each job a name"
     )]
     DuplicateRank {
         /// The job.
@@ -47,7 +49,8 @@ pub enum JoinError {
     },
     /// The job has another world size.
     #[error(
-        "job {name:?} has world size {expected}, not {given}; give all ranks the same world size, or each job a name"
+        "job {name:?} has world size {expected}, not {given}; give all ranks the same world size, \
+         or each job a name"
     )]
     OtherWorldSize {
         /// The job.
@@ -59,14 +62,15 @@ pub enum JoinError {
     },
     /// No data address can be told from the control connection.
     #[error(
-        "the control connection is over IPv6, and contributions travel over IPv4; connect to an IPv4 address of the \
-         aggregator, or start it with --data-address"
+        "the control connection is over IPv6, and contributions travel over IPv4; connect to an \
+         IPv4 address of the aggregator, or start it with --data-address"
     )]
     NoIpv4,
     /// Too many jobs wait for ranks.
     #[error(
-        "{waiting} jobs wait for ranks, {of_host} of them begun from {peer}; at most {MAX_WAITING} may, and \
-         {MAX_WAITING_OF_HOST} of one host: start all ranks of a job, or end those that wait"
+        "{waiting} jobs wait for ranks, {of_host} of them begun from {peer}; at most \
+         {MAX_WAITING} may, and {MAX_WAITING_OF_HOST} of one host: start all ranks of a job, or \
+         end those that wait"
     )]
     TooManyWaiting {
         /// Jobs that wait.
@@ -84,7 +88,8 @@ pub enum MemberError {
     /// Job, epoch, rank and secret are not those of a member, or not any more. Which of them is
     /// wrong is not said: strangers could find out one after the other.
     #[error(
-        "rank {rank} with that epoch and secret is not in job {job}; its session has ended, join again"
+        "rank {rank} with that epoch and secret is not in job {job}; its session has ended, join \
+         again"
     )]
     NoMember {
         /// The job's number.
@@ -102,7 +107,8 @@ pub enum MemberError {
     },
     /// Ready before the data plane has seen the rank.
     #[error(
-        "rank {0} is ready, but the data plane has had no HELLO of it; wait for HELLO to come back first"
+        "rank {0} is ready, but the data plane has had no HELLO of it; wait for HELLO to come \
+         back first"
     )]
     NoHello(u32),
     /// Back in a job that has not started.

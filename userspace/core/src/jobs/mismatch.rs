@@ -63,15 +63,17 @@ impl Mismatch {
     pub fn into_event(self, data_plane_verifies: bool) -> control::Aborted {
         if let Some((number, call)) = self.common_call().filter(|_| self.is_complete) {
             let reason = format!(
-                "a packet was damaged on its way to the aggregator, or in it: it was refused as one of another call, but all ranks \
-                 made the same, call {number} is {call}; start the job anew"
+                "a packet was damaged on its way to the aggregator, or in it: it was refused as \
+                 one of another call, but all ranks made the same, call {number} is {call}; start \
+                 the job anew"
             );
             return control::Aborted { reason, ranks: Vec::new(), calls: Vec::new() };
         }
         if !self.is_certain(data_plane_verifies) {
             let silent = "not all ranks have said which calls they made";
             let reason = format!(
-                "a packet was damaged on its way to the aggregator, or ranks made different calls: {silent}"
+                "a packet was damaged on its way to the aggregator, or ranks made different \
+                 calls: {silent}"
             );
             return control::Aborted { reason, ranks: Vec::new(), calls: Vec::new() };
         }
@@ -95,7 +97,8 @@ impl Mismatch {
             .collect();
         let list = if calls.is_empty() { String::new() } else { format!(": {}", calls.join("; ")) };
         let reason = format!(
-            "{who} made different calls{list}; every rank must make the same calls in the same order"
+            "{who} made different calls{list}; every rank must make the same calls in the same \
+             order"
         );
         let wide = |ranks: &[u16]| ranks.iter().copied().map(u32::from).collect();
         let calls = groups.iter().map(|group| control::MadeCall {

@@ -212,7 +212,8 @@ impl JobTable {
     }
 
     /// A rank of a job that has started comes back, over a connection from `peer`. Its stream is
-    /// returned, in place of an earlier one; the effects tell it how the job is. One that was taken for dead hears why, and that is all.
+    /// returned, in place of an earlier one; the effects tell it how the job is. One that was taken
+    /// for dead hears why, and that is all.
     ///
     /// # Errors
     ///
@@ -702,7 +703,8 @@ impl JobTable {
         let specs: Vec<_> = job.slots_of_shards().map(spec).collect();
         let count = specs.len();
         let mut effects = vec![info(format!(
-            "job {number} {name:?}: assigned, data threads: {count}, slots of each: {slots_per_shard}"
+            "job {number} {name:?}: assigned, data threads: {count}, slots of each: \
+             {slots_per_shard}"
         ))];
         if (count as u32) < wanted {
             effects.push(info(format!(

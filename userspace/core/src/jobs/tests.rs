@@ -1,4 +1,5 @@
-//! The job table on its own: each rule by example, and [invariants under random histories](history).
+//! The job table on its own: each rule by example; invariants under random histories are in
+//! [`history`].
 
 mod history;
 mod table;
@@ -509,8 +510,8 @@ fn ranks_that_all_made_the_same_call_hear_of_a_damaged_packet() {
     let damaged = |reports: &[Option<&[(u64, &str)]>], call: &str| {
         let aborted = told(reports, [1, 1]);
         let expected = format!(
-            "a packet was damaged on its way to the aggregator, or in it: it was refused as one of another call, but all ranks made \
-             the same, call {call}; start the job anew"
+            "a packet was damaged on its way to the aggregator, or in it: it was refused as one \
+             of another call, but all ranks made the same, call {call}; start the job anew"
         );
         assert_eq!(aborted, control::Aborted { reason: expected, ranks: vec![], calls: vec![] });
     };
@@ -722,11 +723,13 @@ fn joins_that_are_refused_say_what_to_do() {
         (joiner("train", 4, 4), "rank 4 of world size 4; ranks are 0 to 3"),
         (
             joiner("train", 2, 4),
-            "job \"train\" already has rank 2, from 10.0.0.3; give each process a rank of its own, or each job a name",
+            "job \"train\" already has rank 2, from 10.0.0.3; give each process a rank of its \
+             own, or each job a name",
         ),
         (
             joiner("train", 0, 3),
-            "job \"train\" has world size 4, not 3; give all ranks the same world size, or each job a name",
+            "job \"train\" has world size 4, not 3; give all ranks the same world size, or each \
+             job a name",
         ),
     ];
     for (joiner, expected) in cases {
@@ -793,8 +796,8 @@ fn jobs_that_wait_are_bounded_in_all_and_of_one_host() {
     assert_eq!(table.join(&from(3, 256)).unwrap_err(), refused);
     assert_eq!(
         refused.to_string(),
-        "3840 jobs wait for ranks, 256 of them begun from 10.0.0.3; at most 4096 may, and 256 of one host: start all \
-         ranks of a job, or end those that wait"
+        "3840 jobs wait for ranks, 256 of them begun from 10.0.0.3; at most 4096 may, and 256 of \
+         one host: start all ranks of a job, or end those that wait"
     );
     // Whoever completes a job is let in.
     table.join(&Joiner { rank: 1, ..from(3, 7) }).unwrap();
@@ -1104,7 +1107,8 @@ fn a_lost_port_aborts_the_jobs_behind_it_and_no_others() {
     let other = opened(&effects);
     table.ready(member(&other, 0), 352, at(4)).unwrap();
     let news = aborted(
-        "rank 1 (10.0.0.2), rank 2 (10.0.0.3) cannot reach the aggregator any more: p5 is gone; join again",
+        "rank 1 (10.0.0.2), rank 2 (10.0.0.3) cannot reach the aggregator any more: p5 is gone; \
+         join again",
         &[],
     );
     let effects = table.lose_port(5, "p5 is gone");

@@ -56,14 +56,19 @@ pub enum StartError {
     Twice(String),
     /// Nothing to serve.
     #[error(
-        "neither the interfaces nor their bridge have an IPv4 address; give one of them an address, or --data-address"
+        "neither the interfaces nor their bridge have an IPv4 address; give one of them an \
+         address, or --data-address"
     )]
     NoAddress,
     /// The kernel does not let this process use BPF.
     #[error("not allowed to load or attach BPF programs; {PRIVILEGE}")]
     Privilege,
     /// The kernel is older than any that the programs were seen to load on.
-    #[error("this is Linux {release}; the BPF programs need {}.{} or newer: use --data-plane software", OLDEST.0, OLDEST.1)]
+    #[error(
+        "this is Linux {release}; the BPF programs need {}.{} or newer: use --data-plane software",
+        OLDEST.0,
+        OLDEST.1
+    )]
     TooOld {
         /// What it calls itself.
         release: String,
@@ -84,15 +89,17 @@ pub enum StartError {
     Load(String),
     /// Something runs on the interface already.
     #[error(
-        "interface {0:?} already has an XDP program, which `ip link show {0}` names; stop what attached it (`switchml-aggregator \
-         detach --pin-dir FOLDER` removes what an aggregator left that was killed)"
+        "interface {0:?} already has an XDP program, which `ip link show {0}` names; stop what \
+         attached it (`switchml-aggregator detach --pin-dir FOLDER` removes what an aggregator \
+         left that was killed)"
     )]
     Occupied(String),
     /// Another aggregator serves the interface, at whichever hook.
     #[error(
-        "interface {name:?} is another aggregator's, whose program {program} (id {id}) is attached there; stop that one, or give this one \
-         other interfaces (`bpftool link` tells where its links are pinned; `switchml-aggregator detach --pin-dir FOLDER` removes \
-         what an aggregator left that was killed)"
+        "interface {name:?} is another aggregator's, whose program {program} (id {id}) is \
+         attached there; stop that one, or give this one other interfaces (`bpftool link` tells \
+         where its links are pinned; `switchml-aggregator detach --pin-dir FOLDER` removes what \
+         an aggregator left that was killed)"
     )]
     Served {
         /// The interface.
@@ -104,8 +111,9 @@ pub enum StartError {
     },
     /// An earlier aggregator left a data plane that this one cannot take over.
     #[error(
-        "an aggregator that was killed left its data plane in {folder:?}, with {difference}; start it as it was, or remove \
-         that with its jobs: `switchml-aggregator detach --pin-dir {}`", folder.display()
+        "an aggregator that was killed left its data plane in {folder:?}, with {difference}; \
+         start it as it was, or remove that with its jobs: `switchml-aggregator detach --pin-dir \
+         {}`", folder.display()
     )]
     Other {
         /// Where it is.
@@ -121,8 +129,9 @@ pub enum StartError {
     NoNative(String),
     /// Frames may be larger than native XDP takes.
     #[error(
-        "the MTU of interface {name:?} or its peer is too large for native XDP ({mtu} here, a page less headers allowed); \
-         lower it on both ends, for example `ip link set {name} mtu 1500`, or use --mode bundle"
+        "the MTU of interface {name:?} or its peer is too large for native XDP ({mtu} here, a \
+         page less headers allowed); lower it on both ends, for example `ip link set {name} mtu \
+         1500`, or use --mode bundle"
     )]
     Mtu {
         /// The interface.
@@ -132,7 +141,8 @@ pub enum StartError {
     },
     /// The other end of a veth has more queues than this one.
     #[error(
-        "interface {0:?} has fewer receive queues than its peer has transmit queues; use `ethtool -L`, or --mode bundle"
+        "interface {0:?} has fewer receive queues than its peer has transmit queues; use `ethtool \
+         -L`, or --mode bundle"
     )]
     Queues(String),
     /// Something else about attaching.
@@ -147,9 +157,9 @@ pub enum StartError {
     },
     /// A veth whose other end drops what XDP sends.
     #[error(
-        "interface {0:?} would drop every answer without a word: its other end takes no frames from XDP; \
-         attach an XDP program there that passes them, or, while it is up, turn GRO off and on again there \
-         (`ethtool -K <other end> gro off`, `gro on`)"
+        "interface {0:?} would drop every answer without a word: its other end takes no frames \
+         from XDP; attach an XDP program there that passes them, or, while it is up, turn GRO off \
+         and on again there (`ethtool -K <other end> gro off`, `gro on`)"
     )]
     DoesNotDeliver(String),
     /// Netlink failed.
@@ -344,7 +354,8 @@ fn aggregator_at(interface: &Interface) -> Result<Option<(&'static str, u32)>, S
     let at_ingress = ingress::programs(interface);
     if at_ingress.is_none() {
         warn!(
-            "other programs are at tc ingress of interface {}; whether one is another aggregator's is not known without CAP_SYS_ADMIN",
+            "other programs are at tc ingress of interface {}; whether one is another \
+             aggregator's is not known without CAP_SYS_ADMIN",
             interface.name
         );
     }

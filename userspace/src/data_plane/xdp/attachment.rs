@@ -57,7 +57,8 @@ mod tests {
 
     #[test]
     fn what_the_kernel_tells_of_a_link_is_read() {
-        let text = "pos:\t0\nlink_type:\ttcx\nlink_id:\t17\nprog_tag:\ta04f5eef06a7f555\nprog_id:\t42\nifindex:\t3\n";
+        let text = "pos:\t0\nlink_type:\ttcx\nlink_id:\t17\nprog_tag:\ta04f5eef06a7f555\n\
+                    prog_id:\t42\nifindex:\t3\n";
         let fields =
             ["link_id", "prog_id", "ifindex", "link_type", "attach"].map(|name| field(text, name));
         assert_eq!(fields, [Some(17), Some(42), Some(3), None, None]);

@@ -39,7 +39,8 @@ impl RtaType for BpfOption {}
 pub fn has_links() -> bool {
     // Every namespace has a loopback interface. A kernel that has no links does not know the
     // question.
-    !matches!(SchedClassifier::query_tcx("lo", TcAttachType::Ingress), Err(error) if errno(&error) == Some(libc::EINVAL))
+    let answer = SchedClassifier::query_tcx("lo", TcAttachType::Ingress);
+    answer.map_or_else(|error| errno(&error) != Some(libc::EINVAL), |_| true)
 }
 
 /// Ids of the programs at the interface's tc ingress; `None` if this process may not ask for them,

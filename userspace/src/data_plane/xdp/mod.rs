@@ -312,7 +312,8 @@ impl DataPlane for XdpDataPlane {
         tags::hide_again(&self.pins, None);
         if let Err(error) = unpin(&self.pins) {
             error!(
-                "not all of the data plane is gone: {error}; `switchml-aggregator detach` removes it"
+                "not all of the data plane is gone: {error}; `switchml-aggregator detach` removes \
+                 it"
             );
         }
         self.ports().detach();

@@ -4,7 +4,8 @@
 //! <folder>/maps/<name>       the program's maps, and the journal; they come and go together
 //! <folder>/links/<index>     the program's attachment to the interface of this index
 //! <folder>/offloads/<index>-<feature>
-//!                            a folder: the interface had this feature on, which is off while XDP runs there
+//!                            a folder: the interface had this feature on, which is off while
+//!                            XDP runs there
 //! ```
 //!
 //! The maps are made under another name and get their place by one rename, and lose it by another:
@@ -33,18 +34,20 @@ pub struct Pins {
 pub enum PinError {
     /// Not in a BPF file system.
     #[error(
-        "{0:?} is in no BPF file system, where the data plane is kept; `mount -t bpf bpf /sys/fs/bpf`, or give a folder \
-         in one with --pin-dir"
+        "{0:?} is in no BPF file system, where the data plane is kept; `mount -t bpf bpf \
+         /sys/fs/bpf`, or give a folder in one with --pin-dir"
     )]
     NotBpf(PathBuf),
     /// Another aggregator has it.
     #[error(
-        "another aggregator runs with {0:?}; stop it, or give this one a folder of its own with --pin-dir"
+        "another aggregator runs with {0:?}; stop it, or give this one a folder of its own with \
+         --pin-dir"
     )]
     InUse(PathBuf),
     /// The system refused.
     #[error(
-        "cannot {what} {path:?}: {why}; run as root, or give a folder in a BPF file system of yours with --pin-dir"
+        "cannot {what} {path:?}: {why}; run as root, or give a folder in a BPF file system of \
+         yours with --pin-dir"
     )]
     System {
         /// What was tried.

@@ -55,10 +55,13 @@ enum Step {
 
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
-        6 => (0u8..3, 0u32..4, 1u32..4).prop_map(|(name, rank, world_size)| Step::Join { name, rank, world_size }),
-        6 => (any::<usize>(), 1u32..25).prop_map(|(stream, blocks)| Step::Ready { stream, lanes: blocks * 32 }),
+        6 => (0u8..3, 0u32..4, 1u32..4)
+            .prop_map(|(name, rank, world_size)| Step::Join { name, rank, world_size }),
+        6 => (any::<usize>(), 1u32..25)
+            .prop_map(|(stream, blocks)| Step::Ready { stream, lanes: blocks * 32 }),
         2 => (0u8..3, 1u32..5).prop_map(|(name, ranks)| Step::Whole { name, ranks }),
-        3 => (any::<usize>(), any::<bool>()).prop_map(|(stream, error)| Step::Leave { stream, error }),
+        3 => (any::<usize>(), any::<bool>())
+            .prop_map(|(stream, error)| Step::Leave { stream, error }),
         2 => (any::<usize>(), 0u8..2).prop_map(|(stream, call)| Step::Report { stream, call }),
         1 => any::<usize>().prop_map(|stream| Step::Conclude { stream }),
         2 => any::<usize>().prop_map(|stream| Step::Disconnect { stream }),
@@ -209,23 +212,153 @@ impl World {
     }
 }
 
-/// A rank joins, if it may.
-fn join(table: &mut Table, world: &mut World, name: u8, rank: u32, world_size: u32) -> bool {
-    let threads = Threads { most: 1 << name, host: String::new() };
-    let joiner = Joiner { threads, ..joiner(&name.to_string(), rank, world_size) };
-    let Ok((stream, effects)) = table.join(&joiner) else { return false };
-    assert!(world.streams.insert(stream, (None, None)).is_none());
-    world.apply(effects);
-    true
+/// Daemons, one after the other, and the world that they serve.
+struct History {
+    seed: u64,
+    table: Table,
+    world: World,
+    /// Ranks that were given up, by epoch and rank.
+    too_late: HashSet<(u32, u32)>,
+    /// Those of which the daemon's death leaves that open.
+    unsure: HashSet<(u32, u32)>,
 }
 
-/// A rank is ready, if its job waits for that.
-fn ready(table: &mut Table, world: &mut World, id: MemberId, lanes: u32) {
-    let shards = table.shards(id).map_or(0, <[u16]>::len) as u32;
-    let bindings = (0..shards).map(|shard| Binding { ifindex: 1 + id.rank + shard, ..BINDING });
-    let Ok(effects) = table.ready(id, lanes, bindings) else { return };
-    world.ready.entry((id.job, id.epoch)).or_default().insert(id.rank, lanes);
-    world.apply(effects);
+impl History {
+    fn new(seed: u64) -> Self {
+        Self {
+            seed,
+            table: durable_table(seed),
+            world: World::default(),
+            too_late: HashSet::new(),
+            unsure: HashSet::new(),
+        }
+    }
+
+    fn step(&mut self, step: Step) {
+        let Self { table, world, .. } = self;
+        match step {
+            Step::Join { name, rank, world_size } => self.join(name, rank, world_size),
+            Step::Ready { stream, lanes } => {
+                let Some((_, Some(id))) = world.pick(stream) else { return };
+                self.ready(id, lanes);
+            }
+            Step::Whole { name, ranks } => {
+                (0..ranks).for_each(|rank| self.join(name, rank, ranks));
+                let ids: Vec<_> = self.world.streams.values().filter_map(|(_, id)| *id).collect();
+                ids.into_iter().for_each(|id| self.ready(id, 352));
+            }
+            Step::Leave { stream, error } => {
+                let Some((stream, Some(id))) = world.pick(stream) else { return };
+                let effects = table.leave(id, if error { "broken" } else { "" }, &[]);
+                world.streams.remove(&stream);
+                world.apply(effects.expect("whoever has a stream can leave"));
+            }
+            Step::Report { stream, call } => {
+                let Some((_, Some(id))) = world.pick(stream) else { return };
+                let call = ["a", "b"][usize::from(call)];
+                let effects = table.report_calls(id, calls(&[(1, call)]), &[0, 1]);
+                world.apply(effects.expect("whoever has a stream can report"));
+            }
+            Step::Conclude { stream } => {
+                let Some((_, Some(id))) = world.pick(stream) else { return };
+                world.apply(table.conclude(id.job as u16, id.epoch));
+            }
+            Step::Disconnect { stream } => {
+                let Some((stream, _)) = world.pick(stream) else { return };
+                world.streams.remove(&stream);
+                world.apply(table.disconnect(stream));
+            }
+            Step::Fail { stream } => {
+                let Some((_, Some(id))) = world.pick(stream) else { return };
+                world.apply(table.fail(id.job as u16, "broken"));
+            }
+            Step::LosePort { port } => world.apply(table.lose_port(port, "broken")),
+            Step::Crash { effects } => {
+                world.left_to_live.get_or_insert(effects);
+            }
+            Step::Resume { orphan } => self.resume(orphan),
+            Step::Expire => {
+                let is_last = world.left_to_live.is_some();
+                let given_up = if is_last { &mut self.unsure } else { &mut self.too_late };
+                given_up.extend(world.orphans.iter().map(|id| (id.epoch, id.rank)));
+                world.apply(table.expire());
+            }
+        }
+    }
+
+    /// A rank joins, if it may.
+    fn join(&mut self, name: u8, rank: u32, world_size: u32) {
+        let threads = Threads { most: 1 << name, host: String::new() };
+        let joiner = Joiner { threads, ..joiner(&name.to_string(), rank, world_size) };
+        let Ok((stream, effects)) = self.table.join(&joiner) else { return };
+        assert!(rank < world_size);
+        assert!(self.world.streams.insert(stream, (None, None)).is_none());
+        self.world.apply(effects);
+    }
+
+    /// A rank is ready, if its job waits for that.
+    fn ready(&mut self, id: MemberId, lanes: u32) {
+        let shards = self.table.shards(id).map_or(0, <[u16]>::len) as u32;
+        let bindings = (0..shards).map(|shard| Binding { ifindex: 1 + id.rank + shard, ..BINDING });
+        let Ok(effects) = self.table.ready(id, lanes, bindings) else { return };
+        self.world.ready.entry((id.job, id.epoch)).or_default().insert(id.rank, lanes);
+        self.world.apply(effects);
+    }
+
+    /// A rank that was cut off comes back.
+    fn resume(&mut self, orphan: usize) {
+        let Some(index) = orphan.checked_rem(self.world.orphans.len()) else { return };
+        let id = self.world.orphans.swap_remove(index);
+        let who = (id.epoch, id.rank);
+        let resumed = self.table.resume(id, peer(id.rank));
+        if !self.unsure.contains(&who) {
+            let makes_sense = match &resumed {
+                _ if !self.too_late.contains(&who) => resumed.is_ok(),
+                // It hears why, or that this daemon knows nothing of it.
+                Ok((_, effects)) => {
+                    matches!(effects[..], [Effect::Tell(_, Event::Aborted(_)), Effect::End(_)])
+                }
+                Err(_) => true,
+            };
+            assert!(makes_sense, "{resumed:?}");
+        }
+        if let Ok((stream, effects)) = resumed {
+            let assigned = Some(Event::Assigned(control::Assigned::default()));
+            self.world.streams.insert(stream, (assigned, Some(id)));
+            self.world.apply(effects);
+        }
+    }
+
+    /// The daemon dies, and the next takes its place: the one of this number.
+    fn die(&mut self, number: u64) {
+        let (saved, epochs) = self.world.crash();
+        self.table = durable_table(self.seed ^ number);
+        if let Some(epochs) = epochs {
+            self.world.apply(self.table.restore(saved, epochs));
+        }
+        let specs = self.world.open.values();
+        let open: Vec<_> = specs.map(|(spec, _)| (spec.number, spec.epoch)).collect();
+        let known = self.table.jobs.values();
+        let mut known: Vec<_> =
+            known.flat_map(|job| job.shards.iter().map(|shard| (*shard, job.epoch))).collect();
+        known.sort_unstable();
+        assert_eq!(open, known, "no job is half there");
+    }
+
+    /// Everyone goes.
+    fn end(&mut self) {
+        let Self { table, world, .. } = self;
+        world.left_to_live = None;
+        for stream in world.streams.keys().copied().collect::<Vec<_>>() {
+            world.streams.remove(&stream);
+            world.apply(table.disconnect(stream));
+        }
+        world.apply(table.expire());
+        assert!(world.open.is_empty());
+        assert!(world.saved.is_empty());
+        assert_eq!(table.list(), []);
+        assert_eq!(table.free_slots(), POOL);
+    }
 }
 
 proptest! {
@@ -236,109 +369,19 @@ proptest! {
     /// rank see only what makes sense, a rank whose job has started finds it again, and nothing is
     /// lent any more once everyone is gone.
     #[test]
-    fn any_history_makes_sense_to_everyone(steps in prop::collection::vec(step(), 0..120), seed: u64) {
-        let mut table = durable_table(seed);
-        let mut world = World::default();
-        // Ranks that were given up, and those of which the daemon's death leaves that open.
-        let mut too_late: HashSet<(u32, u32)> = HashSet::new();
-        let mut unsure: HashSet<(u32, u32)> = HashSet::new();
+    fn any_history_makes_sense_to_everyone(
+        steps in prop::collection::vec(step(), 0..120), seed: u64,
+    ) {
+        let mut history = History::new(seed);
         for (number, step) in (0..).zip(steps) {
-            let is_last = world.left_to_live.is_some();
-            match step {
-                Step::Join { name, rank, world_size } => {
-                    if join(&mut table, &mut world, name, rank, world_size) {
-                        prop_assert!(rank < world_size);
-                    }
-                }
-                Step::Ready { stream, lanes } => {
-                    let Some((_, Some(id))) = world.pick(stream) else { continue };
-                    ready(&mut table, &mut world, id, lanes);
-                }
-                Step::Whole { name, ranks } => {
-                    for rank in 0..ranks {
-                        join(&mut table, &mut world, name, rank, ranks);
-                    }
-                    let ids: Vec<_> = world.streams.values().filter_map(|(_, id)| *id).collect();
-                    ids.into_iter().for_each(|id| ready(&mut table, &mut world, id, 352));
-                }
-                Step::Leave { stream, error } => {
-                    let Some((stream, Some(id))) = world.pick(stream) else { continue };
-                    let effects = table.leave(id, if error { "broken" } else { "" }, &[]);
-                    world.streams.remove(&stream);
-                    world.apply(effects.expect("whoever has a stream can leave"));
-                }
-                Step::Report { stream, call } => {
-                    let Some((_, Some(id))) = world.pick(stream) else { continue };
-                    let effects = table.report_calls(id, calls(&[(1, ["a", "b"][usize::from(call)])]), &[0, 1]);
-                    world.apply(effects.expect("whoever has a stream can report"));
-                }
-                Step::Conclude { stream } => {
-                    let Some((_, Some(id))) = world.pick(stream) else { continue };
-                    world.apply(table.conclude(id.job as u16, id.epoch));
-                }
-                Step::Disconnect { stream } => {
-                    let Some((stream, _)) = world.pick(stream) else { continue };
-                    world.streams.remove(&stream);
-                    world.apply(table.disconnect(stream));
-                }
-                Step::Fail { stream } => {
-                    let Some((_, Some(id))) = world.pick(stream) else { continue };
-                    world.apply(table.fail(id.job as u16, "broken"));
-                }
-                Step::LosePort { port } => world.apply(table.lose_port(port, "broken")),
-                Step::Crash { effects } => {
-                    world.left_to_live.get_or_insert(effects);
-                }
-                Step::Resume { orphan } => {
-                    let Some(index) = orphan.checked_rem(world.orphans.len()) else { continue };
-                    let id = world.orphans.swap_remove(index);
-                    let resumed = table.resume(id, peer(id.rank));
-                    if !unsure.contains(&(id.epoch, id.rank)) {
-                        let makes_sense = match &resumed {
-                            _ if !too_late.contains(&(id.epoch, id.rank)) => resumed.is_ok(),
-                            // It hears why, or that this daemon knows nothing of it.
-                            Ok((_, effects)) => {
-                                matches!(effects[..], [Effect::Tell(_, Event::Aborted(_)), Effect::End(_)])
-                            }
-                            Err(_) => true,
-                        };
-                        prop_assert!(makes_sense, "{:?}", resumed);
-                    }
-                    if let Ok((stream, effects)) = resumed {
-                        let assigned = Some(Event::Assigned(control::Assigned::default()));
-                        world.streams.insert(stream, (assigned, Some(id)));
-                        world.apply(effects);
-                    }
-                }
-                Step::Expire => {
-                    let given_up = if is_last { &mut unsure } else { &mut too_late };
-                    given_up.extend(world.orphans.iter().map(|id| (id.epoch, id.rank)));
-                    world.apply(table.expire());
-                }
-            }
+            let is_last = history.world.left_to_live.is_some();
+            history.step(step);
             if is_last {
-                let (saved, epochs) = world.crash();
-                table = durable_table(seed ^ number);
-                if let Some(epochs) = epochs {
-                    world.apply(table.restore(saved, epochs));
-                }
-                let open: Vec<_> = world.open.values().map(|(spec, _)| (spec.number, spec.epoch)).collect();
-                let shards = |job: &Job| job.shards.iter().map(|shard| (*shard, job.epoch)).collect::<Vec<_>>();
-                let mut known: Vec<_> = table.jobs.values().flat_map(shards).collect();
-                known.sort_unstable();
-                prop_assert_eq!(open, known, "no job is half there");
+                history.die(number);
             }
-            prop_assert_eq!(table.list().iter().map(|job| job.slots).sum::<u32>(), POOL - table.free_slots());
+            let lent: u32 = history.table.list().iter().map(|job| job.slots).sum();
+            assert_eq!(lent, POOL - history.table.free_slots());
         }
-        world.left_to_live = None;
-        for stream in world.streams.keys().copied().collect::<Vec<_>>() {
-            world.streams.remove(&stream);
-            world.apply(table.disconnect(stream));
-        }
-        world.apply(table.expire());
-        prop_assert!(world.open.is_empty());
-        prop_assert!(world.saved.is_empty());
-        prop_assert_eq!(table.list(), vec![]);
-        prop_assert_eq!(table.free_slots(), POOL);
+        history.end();
     }
 }
