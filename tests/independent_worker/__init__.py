@@ -1,16 +1,16 @@
 """A worker that shares nothing with the product: written from docs/protocol.md alone.
 
-Each module has a section of the page:
+Each module has sections of the page:
 
-| module | section |
+| module | sections |
 | --- | --- |
-| `packet` | Packet, Check word |
-| `call` | Fingerprint; Integers, extremes and bytes |
-| `floats` | Exponents; Integers of floats |
-| `chunks` | Chunks of a call; Small calls of floats |
-| `path` | Addresses; Opening the path |
-| `exchange` | Sending and receiving |
-| `control` | Control plane |
+| `packet` | 2 and 3 |
+| `call` | 4 and 21 |
+| `floats` | 18 and 19 |
+| `chunks` | 17 and 20 |
+| `path` | 5 and 11 |
+| `exchange` | 12 to 14 |
+| `control` | 22 and 23 |
 | `worker` | all of them together |
 
 It makes sums, averages and extremes of i32, f32, f16 and bf16, broadcasts and barriers, one at a

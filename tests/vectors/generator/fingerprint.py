@@ -1,4 +1,4 @@
-"""What tells one call from another ("Fingerprint" of docs/protocol.md)."""
+"""What tells one call from another: section 4 of docs/protocol.md."""
 
 ALL_REDUCE, BROADCAST, BARRIER = 0, 1, 2
 # Details of an all-reduce.

@@ -1,4 +1,4 @@
-"""A call as workers make it ("Numbers" and "Maxima without a check word" of docs/protocol.md)."""
+"""A call as workers make it: sections 15 and 17 to 21 of docs/protocol.md."""
 
 from fractions import Fraction
 from math import frexp

@@ -1,6 +1,6 @@
 """A frame: Ethernet, IPv4 and UDP around a packet.
 
-"Addresses" of docs/protocol.md; RFC 791, 768, 1112.
+Section 5 of docs/protocol.md; RFC 791, 768, 1112.
 """
 
 from dataclasses import dataclass, replace

@@ -1,6 +1,6 @@
 """A packet of the protocol: header, lanes, check word.
 
-"Packet" and "Check word" of docs/protocol.md.
+Sections 2 and 3 of docs/protocol.md.
 """
 
 from dataclasses import dataclass, replace
@@ -105,7 +105,7 @@ class Packet:
     def to_bytes(self):
         return self.header() + b"".join(lane.to_bytes(4, "big") for lane in self.values)
 
-    # ---- Answers ("Answers" of docs/protocol.md) ----
+    # ---- Answers (section 9 of docs/protocol.md) ----
 
     def result(self, values, of, flags=CHECKED):
         """The RESULT for the sender alone, of that many contributions."""
