@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread;
 
 use switchml_control::rank_list;
+use switchml_protocol::capabilities::Capabilities;
 use switchml_protocol::job::Binding;
 use switchml_protocol::maps::Event;
 use switchml_protocol::outcome::Outcome;
@@ -37,7 +38,7 @@ pub struct P4DataPlane {
 
 struct Shared {
     switch: Box<dyn Switch>,
-    checks_maxima: bool,
+    capabilities: Capabilities,
     state: Mutex<State>,
     events: EventSender,
 }
@@ -51,18 +52,18 @@ struct State {
 
 impl P4DataPlane {
     /// Serves a switch that was cleared; `learned` are the HELLOs that it tells of, until the data
-    /// plane is dropped. `checks_maxima`: whether a maximum goes out with a check word.
+    /// plane is dropped. `capabilities` are those of its program.
     ///
     /// # Errors
     ///
     /// When the switch refuses, or there is no thread left.
     pub fn start(
         switch: Box<dyn Switch>,
-        checks_maxima: bool,
+        capabilities: Capabilities,
         learned: Receiver<Learned>,
         events: EventSender,
     ) -> io::Result<Self> {
-        let shared = Arc::new(Shared { switch, checks_maxima, state: Mutex::default(), events });
+        let shared = Arc::new(Shared { switch, capabilities, state: Mutex::default(), events });
         shared.write(&mut shared.state()).map_err(io::Error::other)?;
         let learner = Arc::downgrade(&shared);
         thread::Builder::new()
@@ -107,8 +108,7 @@ impl DataPlane for P4DataPlane {
             max_lanes: MAX_LANES,
             max_ranks: MAX_RANKS,
             max_jobs: MAX_JOBS,
-            checks_maxima: self.shared.checks_maxima,
-            i16_lanes: false,
+            capabilities: self.shared.capabilities,
             port: DATA_PORT,
             fanout: Fanout::Multicast,
             durable: false,

@@ -2,11 +2,15 @@
 //! slots.
 
 use crate::LANES_PER_BLOCK;
+use crate::capabilities::Capabilities;
 use crate::header::{Header, Kind, Op, flags};
 use crate::job::{ABORTED, Binding, JobEntry, MemberEntry, VACANT};
 use crate::lanes::Payload;
 use crate::outcome::Outcome;
 use crate::slot::{self, Slot};
+
+/// What data planes can do that serve packets by this module.
+pub const CAPABILITIES: Capabilities = Capabilities::I16_LANES.union(Capabilities::CHECKED_MAXIMA);
 
 /// Storage of jobs, members and slots: BPF maps in the kernel, vectors on a host.
 pub trait Tables {

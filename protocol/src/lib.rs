@@ -13,6 +13,7 @@
 //! | [`lanes`] | adding up payloads |
 //! | [`aggregator`] | one packet from admission to reply, over any storage of jobs and slots |
 //! | [`shell`] | what is around that on every data plane: whose frames are served, marks, events |
+//! | [`capabilities`] | what some data planes can do and others cannot |
 //! | [`maps`] | keys and values of BPF maps that are not jobs or slots |
 //! | [`outcome`] | what became of a packet: action, counter and log line in one |
 
@@ -23,6 +24,7 @@
 mod tables;
 
 pub mod aggregator;
+pub mod capabilities;
 pub mod frame;
 pub mod header;
 pub mod job;

@@ -4,6 +4,7 @@
 //! | numbers | table |
 //! | --- | --- |
 //! | kinds, operators, flags | [`crate::header`] |
+//! | what a data plane can do | [`crate::capabilities`] |
 //! | outcomes with their counters and help texts, REJECT reasons | [`crate::outcome`] |
 //!
 //! A test holds them against the tables of `docs/protocol.md`.

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
 
 use switchml_protocol::aggregator::Tables;
+use switchml_protocol::capabilities::Capabilities;
 use switchml_protocol::header::{Header, Kind, Op, flags};
 use switchml_protocol::job::{ABORTED, Binding, JobEntry, OPEN, VACANT};
 use switchml_protocol::maps::{MAX_JOBS, MAX_SHARDS};
@@ -46,6 +47,11 @@ pub struct DataPlane {
 }
 
 impl DataPlane {
+    /// Whether it verifies maxima, and gives them with a check word.
+    pub fn checks_maxima(&self) -> bool {
+        self.limits.capabilities.contains(Capabilities::CHECKED_MAXIMA)
+    }
+
     /// A data plane without jobs.
     pub fn new(scenario: &Scenario) -> Self {
         let limits = Limits {
@@ -54,8 +60,7 @@ impl DataPlane {
             max_lanes: scenario.max_lanes,
             max_ranks: MAX_RANKS as u16,
             max_jobs: MAX_JOBS as u16,
-            checks_maxima: !scenario.unchecked_maxima,
-            i16_lanes: true,
+            capabilities: scenario.capabilities,
             port: AGGREGATOR.port(),
             fanout: Fanout::Unicast,
             durable: scenario.durable,
@@ -204,7 +209,7 @@ impl DataPlane {
         let mut scratch = std::mem::take(&mut self.scratch);
         scratch.clear();
         scratch.extend_from_slice(packet);
-        if !self.limits.checks_maxima && header_intact && overlook(&mut scratch) {
+        if !self.checks_maxima() && header_intact && overlook(&mut scratch) {
             net.tally.fault(Fault::Overlooked);
         }
         let origin = Origin { binding: *binding, congested };
@@ -230,7 +235,7 @@ impl DataPlane {
         );
         if answered && let Some(answer) = answer(&scratch) {
             let mut answer = answer.to_vec();
-            if !self.limits.checks_maxima {
+            if !self.checks_maxima() {
                 uncheck(&mut answer);
             }
             let answer = &answer[..];

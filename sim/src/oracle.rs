@@ -384,7 +384,7 @@ impl Session {
             }
             Failure::Maximum => {
                 ensure!(
-                    is_damaged && !daemon.data_plane().limits().checks_maxima,
+                    is_damaged && !daemon.data_plane().checks_maxima(),
                     "rank {rank} calls a maximum wrong, which nothing spoils"
                 );
                 Ok(())

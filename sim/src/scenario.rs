@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use switchml_protocol::capabilities::Capabilities;
 use switchml_worker_core::engine::Limits;
 
 use crate::program::{self, Step};
@@ -30,8 +31,8 @@ pub struct Scenario {
     pub slots: u32,
     /// Most lanes in a packet that the aggregator takes.
     pub max_lanes: u16,
-    /// Whether the aggregator takes maxima unverified, and gives them without a check word.
-    pub unchecked_maxima: bool,
+    /// What the data plane can do. Without `CHECKED_MAXIMA` it takes maxima unverified, too.
+    pub capabilities: Capabilities,
     /// Whether the data plane outlives the daemon's process.
     pub durable: bool,
     /// [`Builder::deadline`](switchml_worker::Builder::deadline) and
@@ -195,7 +196,11 @@ impl Scenario {
             open_fails: if rng.one_in(10) { 300_000 } else { 0 },
             incidents,
             stranger: rng.one_in(3).then(|| rng.magnitude(100 * US, 20 * MS)),
-            unchecked_maxima: rng.one_in(4),
+            capabilities: if rng.one_in(4) {
+                Capabilities::all().difference(Capabilities::CHECKED_MAXIMA)
+            } else {
+                Capabilities::all()
+            },
         }
     }
 }

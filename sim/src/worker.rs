@@ -5,6 +5,7 @@ use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use switchml_control::join_event;
+use switchml_protocol::capabilities::Capabilities;
 use switchml_protocol::header::HEADER_LEN;
 use switchml_userspace_core::control_plane::{PING_INTERVAL, PING_TIMEOUT};
 use switchml_userspace_core::jobs::{Joiner, MemberId, Threads};
@@ -78,7 +79,7 @@ struct Assigned {
     identity: Identity,
     slots: u16,
     max_lanes: u16,
-    unchecked_maxima: bool,
+    capabilities: Capabilities,
     hello_secret: u32,
     control_secret: u64,
 }
@@ -245,7 +246,7 @@ impl Worker {
                     identity,
                     slots: assigned.slots as u16,
                     max_lanes: assigned.max_lanes as u16,
-                    unchecked_maxima: assigned.unchecked_maxima,
+                    capabilities: Capabilities::from_bits_truncate(assigned.capabilities),
                     hello_secret: assigned.hello_secret,
                     control_secret: assigned.control_secret,
                 });
@@ -376,11 +377,11 @@ impl Worker {
             return Err(Violation(format!("rank {} starts without a path", self.rank)));
         };
         let rtt = path.rtt;
-        let Assigned { identity, slots, unchecked_maxima, .. } = assigned;
+        let Assigned { identity, slots, capabilities, .. } = assigned;
         world.oracle.start(identity.epoch, lanes)?;
         let plan = self.plan(world);
         let config = Config::new(identity, slots, lanes, plan.receive_room, world.scenario.limits);
-        let config = Config { unchecked_maxima, ..config };
+        let config = Config { capabilities, ..config };
         let (now, program) = (world.net.now, self.program(plan, world));
         let from = (self.index, self.port);
         let calls = Calls::new(from, (config, lanes), rtt, plan, program, now);

@@ -16,6 +16,10 @@ sys.path.append(str(PROTO))
 messages, services = grpc.protos_and_services("switchml.proto")
 
 
+# Bit 1 of the capabilities (rule 22.13).
+CHECKED_MAXIMA = 1 << 1
+
+
 class ControlError(Exception):
     """The job does not come about, or has ended."""
 
@@ -67,7 +71,7 @@ class Control:
 
     def session(self) -> Session:
         a = self.assigned
-        if a.unchecked_maxima or a.further_shards:
+        if not a.capabilities & CHECKED_MAXIMA or a.further_shards:
             raise ControlError("this worker knows neither maxima without a check word nor shards")
         return Session(
             job=a.job,

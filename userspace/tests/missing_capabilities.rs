@@ -4,6 +4,7 @@
 mod common;
 
 use common::Daemon;
+use switchml_protocol::capabilities::Capabilities;
 use switchml_userspace_core::data_plane::Limits;
 use switchml_worker::{Communicator, Element, ReduceOp};
 
@@ -38,7 +39,7 @@ fn reduce<T: Element + PartialEq>(
 }
 
 fn rank(communicator: Communicator) {
-    assert!(communicator.info().unchecked_maxima);
+    assert_eq!(communicator.info().capabilities, Capabilities::empty());
     assert_eq!(communicator.info().chunk_lanes, LANES);
     for count in [1usize, 64, 65, 64 * 64, 100_000] {
         let data = count.div_ceil(64) as u64;
@@ -70,7 +71,7 @@ fn rank(communicator: Communicator) {
 #[tokio::test]
 async fn what_tofino_lacks_is_made_up_for_or_refused() {
     let limits =
-        |limits| Limits { checks_maxima: false, i16_lanes: false, max_lanes: LANES, ..limits };
+        |limits| Limits { capabilities: Capabilities::empty(), max_lanes: LANES, ..limits };
     let daemon = Daemon::start_with(1 << 18, limits).await;
     let address = daemon.control.to_string();
     let ranks = (0..RANKS).map(|number| {

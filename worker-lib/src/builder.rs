@@ -190,7 +190,7 @@ impl Builder {
             aggregator: assigned.data_address,
             transport: "udp",
             multicast: assigned.group,
-            unchecked_maxima: assigned.unchecked_maxima,
+            capabilities: assigned.capabilities,
             narrow,
             hello_rtt: paths.iter().map(|path| path.open.rtt).min().unwrap_or_default(),
         };
@@ -220,8 +220,7 @@ impl Builder {
             let packet = packet_len(info.chunk_lanes.into());
             let room = transport.receive_room(packet) as u32;
             let config = Config::new(identity, info.slots, info.chunk_lanes, room, self.limits);
-            let mut engine =
-                Engine::new(Config { unchecked_maxima: info.unchecked_maxima, ..config });
+            let mut engine = Engine::new(Config { capabilities: info.capabilities, ..config });
             engine.sample_rtt(0, open.rtt.as_nanos() as u64);
             let (submissions, received) = mpsc::channel();
             let driver = Driver {

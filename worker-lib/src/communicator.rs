@@ -6,6 +6,7 @@ use std::sync::mpsc::{self, Sender};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use switchml_protocol::capabilities::Capabilities;
 use switchml_worker_core::buffer::Buffer;
 use switchml_worker_core::call::{Call, Kind, Submission};
 use switchml_worker_core::engine::EngineStats;
@@ -67,9 +68,9 @@ pub struct Info {
     pub transport: &'static str,
     /// Multicast group of results; `None` when the aggregator sends each rank a copy of its own.
     pub multicast: Option<SocketAddrV4>,
-    /// Whether the aggregator's maxima carry no check word: then the ranks prove each to each other
-    /// by a packet more, which costs small calls of floats a round trip.
-    pub unchecked_maxima: bool,
+    /// What the aggregator's data plane can do. Without `CHECKED_MAXIMA` the ranks prove maxima to
+    /// each other by a packet more, which costs small calls of floats a round trip.
+    pub capabilities: Capabilities,
     /// Where the path to the aggregator carries less than both ends take.
     pub narrow: Option<Narrow>,
     /// The shortest round trip of the HELLOs that opened the data path.

@@ -70,6 +70,7 @@ pub use communicator::{Communicator, Info, Stats};
 pub use error::Error;
 pub use handle::Handle;
 pub use narrow_path::Narrow;
+pub use switchml_protocol::capabilities::Capabilities;
 pub use switchml_worker_core::{
     CallStats, DType, Element, ReduceOp, RoundTrips, Straggler, WaitStats, engine, numerics,
 };

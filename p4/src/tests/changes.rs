@@ -7,6 +7,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use switchml_protocol::capabilities::Capabilities;
 use switchml_protocol::job::Binding;
 use switchml_protocol::outcome::Outcome;
 use tokio::sync::mpsc;
@@ -133,8 +134,13 @@ impl Bench {
         let memory = Arc::new(Memory { refused: usize::MAX.into(), ..Memory::default() });
         let (hellos, learned) = channel();
         let (events, _) = mpsc::channel(1);
-        let data_plane =
-            P4DataPlane::start(Box::new(Arc::clone(&memory)), true, learned, events).unwrap();
+        let data_plane = P4DataPlane::start(
+            Box::new(Arc::clone(&memory)),
+            Capabilities::CHECKED_MAXIMA,
+            learned,
+            events,
+        )
+        .unwrap();
         Self { memory, data_plane, hellos }
     }
 

@@ -24,6 +24,7 @@ use rbfrt::register;
 use rbfrt::table::{MatchValue, Request, TableOperation, ToBytes};
 use rbfrt::util::Digest;
 use switchml_protocol::U16;
+use switchml_protocol::capabilities::Capabilities;
 use switchml_protocol::job::Binding;
 use switchml_protocol::outcome::Outcome;
 
@@ -114,7 +115,7 @@ pub fn start(config: &Config, events: EventSender) -> Result<P4DataPlane, StartE
         switch.keep_from(number, exclusion_id).map_err(failed)?;
         switch.ports.push(number);
     }
-    P4DataPlane::start(Box::new(switch), false, hellos, events)
+    P4DataPlane::start(Box::new(switch), Capabilities::empty(), hellos, events)
         .map_err(|error| failed(error.to_string()))
 }
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use switchml_protocol::VERSION;
+use switchml_protocol::capabilities::Capabilities;
 use switchml_protocol::header::{Kind, Op, flags};
 use switchml_protocol::outcome::RejectReason;
 
@@ -79,4 +80,13 @@ fn reject_reasons_are_those_of_the_page() {
     let reasons: BTreeMap<_, _> =
         RejectReason::ALL.iter().map(|reason| (*reason as u32, reason.name())).collect();
     assert_eq!(reasons, numbered(table(&["reason", "meaning", "detail"]).map(|row| row[0])));
+}
+
+#[test]
+fn capabilities_are_those_of_the_page() {
+    let capabilities: BTreeMap<_, _> = Capabilities::all()
+        .iter_names()
+        .map(|(name, capability)| (capability.bits().trailing_zeros(), name))
+        .collect();
+    assert_eq!(capabilities, numbered(table(&["bit", "data plane"]).map(|row| row[0])));
 }

@@ -8,6 +8,7 @@ use std::time::Instant;
 use switchml_p4::bmv2::Bmv2;
 use switchml_p4::bmv2::thrift::Client;
 use switchml_p4::data_plane::P4DataPlane;
+use switchml_protocol::capabilities::Capabilities;
 use switchml_rack::{MAX_MTU, Mode, Namespace, Rack, RackOptions, SimpleSwitch};
 use tokio::sync::mpsc;
 
@@ -74,7 +75,8 @@ pub fn taken_over(switch: Bmv2Switch) -> Bmv2Switch {
 fn take_over() -> P4DataPlane {
     let (switch, learned) = Bmv2::connect(SimpleSwitch::THRIFT).expect("control");
     let (events, _) = mpsc::channel(1);
-    P4DataPlane::start(Box::new(switch), true, learned, events).expect("a data plane")
+    P4DataPlane::start(Box::new(switch), Capabilities::CHECKED_MAXIMA, learned, events)
+        .expect("a data plane")
 }
 
 /// Keeps the kernel from sending anything by itself.

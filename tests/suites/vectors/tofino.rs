@@ -20,6 +20,7 @@ use switchml_p4::switch::{Entry, Learned, Match, Switch, SwitchError};
 use switchml_p4::tofino::names::Names;
 use switchml_p4::tofino::{exclusion, pipeline_of};
 use switchml_protocol::U16;
+use switchml_protocol::capabilities::Capabilities;
 use switchml_protocol::job::Binding;
 use switchml_protocol::outcome::Outcome;
 
@@ -71,8 +72,8 @@ pub fn start() -> P4Switch<ModelPorts> {
     let switch = ModelSwitch { model: model.clone(), ports: (1..=PORTS as u16).collect() };
     switch.keep_ports_from_their_own_frames().expect("exclusion ids");
     let (events, _) = tokio::sync::mpsc::channel(1);
-    let data_plane =
-        P4DataPlane::start(Box::new(switch), false, hellos, events).expect("a data plane");
+    let data_plane = P4DataPlane::start(Box::new(switch), Capabilities::empty(), hellos, events)
+        .expect("a data plane");
     P4Switch::new(data_plane, ModelPorts { model, learned })
 }
 

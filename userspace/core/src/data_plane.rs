@@ -3,6 +3,7 @@
 use std::{net::Ipv4Addr, ops::Range};
 
 use switchml_protocol::U16;
+use switchml_protocol::capabilities::Capabilities;
 use switchml_protocol::job::{Binding, JobEntry};
 use switchml_protocol::outcome::Outcome;
 
@@ -157,10 +158,8 @@ pub struct Limits {
     pub max_ranks: u16,
     /// Most jobs at once, whose first numbers are 0 up to this.
     pub max_jobs: u16,
-    /// Whether RESULTs of a maximum carry a check word.
-    pub checks_maxima: bool,
-    /// Whether a lane may be two i16.
-    pub i16_lanes: bool,
+    /// What not every data plane can do.
+    pub capabilities: Capabilities,
     /// UDP port that it serves.
     pub port: u16,
     /// How a RESULT for all reaches them.

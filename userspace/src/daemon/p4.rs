@@ -9,6 +9,7 @@ use switchml_cli::say;
 use switchml_p4::bmv2::Bmv2;
 use switchml_p4::data_plane::P4DataPlane;
 use switchml_p4::tofino;
+use switchml_protocol::capabilities::Capabilities;
 use switchml_userspace::data_plane::EventSender;
 use switchml_userspace_core::data_plane::DataPlane;
 
@@ -37,5 +38,10 @@ pub fn start_tofino(
 /// Serves by bmv2's `simple_switch`.
 pub fn start_bmv2(options: &P4Options, events: EventSender) -> anyhow::Result<Arc<dyn DataPlane>> {
     let (switch, learned) = Bmv2::connect(options.bmv2_thrift)?;
-    Ok(Arc::new(P4DataPlane::start(Box::new(switch), true, learned, events)?))
+    Ok(Arc::new(P4DataPlane::start(
+        Box::new(switch),
+        Capabilities::CHECKED_MAXIMA,
+        learned,
+        events,
+    )?))
 }

@@ -196,7 +196,7 @@ async fn a_job_from_join_to_leave() {
     let (mut ranks, assigned) = join_all(&daemon, "train", 3).await;
     let told = &assigned[0];
     assert_eq!((told.max_lanes, told.durable), (64, false));
-    assert!(told.unchecked_maxima && told.i32_lanes_only);
+    assert_eq!(told.capabilities, 0);
     assert_eq!((told.data_address.as_str(), told.data_port), ("10.0.0.254", 48864));
     let first = first_slot(&daemon, told.job).await;
     let mut job = open_job(&assigned, first);

@@ -4,6 +4,7 @@
 use std::task::{Poll, ready};
 
 use switchml_protocol::MAX_LANES;
+use switchml_protocol::capabilities::Capabilities;
 use switchml_protocol::header::Op;
 
 use crate::buffer::Buffer;
@@ -25,8 +26,8 @@ pub(crate) struct Terms {
     pub ranks: u32,
     /// Lanes of a full chunk.
     pub lanes: u16,
-    /// Whether the aggregator's maxima come without a check word.
-    pub unchecked_maxima: bool,
+    /// What the aggregator's data plane can do.
+    pub capabilities: Capabilities,
 }
 
 /// A collective under way.
@@ -54,14 +55,15 @@ impl Collective {
     /// A schedule's collective at `place`.
     pub fn new(place: u64, terms: Terms, submission: Submission) -> Self {
         let Submission { number, call, codec, contributes, buffer } = submission;
-        let Terms { ranks, lanes, unchecked_maxima } = terms;
+        let Terms { ranks, lanes, capabilities } = terms;
+        let checked_maxima = capabilities.contains(Capabilities::CHECKED_MAXIMA);
         let lanes = usize::from(lanes);
         let elements = Elements::new(buffer, codec, lanes, contributes);
         let chunks = elements.chunks();
         let exponents = Exponents::new(if codec.uses_exponents() { chunks } else { 0 }, lanes);
         // Where maxima have to be proven, what waits for the exponents comes no later.
         let speculates =
-            codec.uses_exponents() && !unchecked_maxima && Speculation::is_for(chunks, lanes);
+            codec.uses_exponents() && checked_maxima && Speculation::is_for(chunks, lanes);
         let maxima = if codec.wire_op() == Op::MaxI32 { chunks } else { exponents.chunks() };
         Self {
             place,
@@ -73,7 +75,7 @@ impl Collective {
             exponents,
             speculation: speculates.then(Speculation::default),
             data: Data::new(chunks),
-            witnesses: Witnesses::new(if unchecked_maxima { maxima } else { 0 }),
+            witnesses: Witnesses::new(if checked_maxima { 0 } else { maxima }),
             recorder: Recorder::new(elements.len()),
             elements,
         }

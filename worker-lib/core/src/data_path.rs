@@ -39,8 +39,8 @@ impl DataPath {
     /// A data path without calls, for chunks of up to `lanes` lanes, of which superpackets carry up
     /// to `batch`.
     pub fn new(engine: Engine, lanes: u16, batch: u32) -> Self {
-        let Config { identity, unchecked_maxima, .. } = *engine.config();
-        let terms = Terms { ranks: identity.ranks.into(), lanes, unchecked_maxima };
+        let Config { identity, capabilities, .. } = *engine.config();
+        let terms = Terms { ranks: identity.ranks.into(), lanes, capabilities };
         Self { engine, schedule: Schedule::new(terms), bundles: Bundles::new(batch), pending: None }
     }
 

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use proptest::collection::vec;
 use proptest::prelude::*;
+use switchml_protocol::capabilities::Capabilities;
 use switchml_protocol::header::{Header, Kind as Packet, Op, flags};
 use switchml_protocol::outcome::RejectReason;
 use switchml_protocol::{EVERYONE, U16, U32};
@@ -265,9 +266,9 @@ struct Rank {
 }
 
 impl Rank {
-    fn new(scenario: &Scenario, rank: u16, unchecked_maxima: bool) -> Self {
+    fn new(scenario: &Scenario, rank: u16, capabilities: Capabilities) -> Self {
         let identity = Identity { job: 1, epoch: 2, rank, ranks: scenario.ranks };
-        let config = Config { unchecked_maxima, ..Config::new(identity, SLOTS, LANES, 64, LIMITS) };
+        let config = Config { capabilities, ..Config::new(identity, SLOTS, LANES, 64, LIMITS) };
         let elements =
             (0..scenario.call.count).flat_map(|index| element(scenario, rank, index)).collect();
         Self::with(config, scenario.call, scenario.ranks.into(), elements)
@@ -299,8 +300,10 @@ fn run(
     checks_maxima: bool,
     damage: Vec<(Place, Change)>,
 ) -> Vec<Result<Vec<u8>, Failure>> {
+    let mut capabilities = Capabilities::all();
+    capabilities.set(Capabilities::CHECKED_MAXIMA, checks_maxima);
     let mut ranks: Vec<_> =
-        (0..scenario.ranks).map(|rank| Rank::new(scenario, rank, !checks_maxima)).collect();
+        (0..scenario.ranks).map(|rank| Rank::new(scenario, rank, capabilities)).collect();
     let mut aggregator =
         Aggregator { ranks: scenario.ranks, checks_maxima, rounds: HashMap::new() };
     let mut damage = Damage { planned: damage, numbers: HashMap::new() };
@@ -442,8 +445,10 @@ fn check_packets(vector: &Vector, count: usize, element: fn(u16, usize) -> f32, 
     let call = Call { kind: Kind::AllReduce(ReduceOp::Sum), dtype: DType::F32, count };
     let mut ranks = [0, 1].map(|rank| {
         let identity = Identity { job: 7, epoch: 0x0102_0304, rank, ranks: 2 };
-        let config =
-            Config { unchecked_maxima: true, ..Config::new(identity, 8, LANES, 64, LIMITS) };
+        let config = Config {
+            capabilities: Capabilities::empty(),
+            ..Config::new(identity, 8, LANES, 64, LIMITS)
+        };
         let elements =
             (0..call.count).flat_map(|index| element(rank, index).to_ne_bytes()).collect();
         Rank::with(config, call, 2, elements)

@@ -3,6 +3,7 @@
 use std::net::{Ipv4Addr, SocketAddrV4};
 
 use switchml_control::{self as control, JoinEvent, join_event::Event};
+use switchml_protocol::capabilities::Capabilities;
 use switchml_worker_core::session::{Answer, MadeCall, News};
 use tonic::{Code, Status};
 
@@ -30,8 +31,8 @@ pub struct Assigned {
     /// Whether the data plane outlives the aggregator's daemon: a job that has started goes on when
     /// the connection breaks, which is then made again.
     pub durable: bool,
-    /// Whether RESULTs of a MAX carry no check word, so that the ranks must prove them.
-    pub unchecked_maxima: bool,
+    /// What the data plane can do.
+    pub capabilities: Capabilities,
     /// Job number and group of each shard after the first, which has those above. All have as many
     /// slots.
     pub further_shards: Vec<(u16, Option<SocketAddrV4>)>,
@@ -67,7 +68,7 @@ impl Assigned {
             control_secret: message.control_secret,
             max_lanes: narrow(message.max_lanes, "max_lanes")?,
             durable: message.durable,
-            unchecked_maxima: message.unchecked_maxima,
+            capabilities: Capabilities::from_bits_truncate(message.capabilities),
             further_shards: further.collect::<Result<_, String>>()?,
         })
     }

@@ -4,6 +4,7 @@ use rand::SeedableRng;
 use rand::rngs::StdRng;
 use switchml_control::{Aborted, Assigned};
 use switchml_protocol::U16;
+use switchml_protocol::capabilities::Capabilities;
 
 use super::*;
 use crate::data_plane::{Fanout, Limits};
@@ -15,8 +16,7 @@ const LIMITS: Limits = Limits {
     max_lanes: 768,
     max_ranks: 64,
     max_jobs: 16,
-    checks_maxima: true,
-    i16_lanes: true,
+    capabilities: Capabilities::all(),
     port: 48864,
     fanout: Fanout::Unicast,
     durable: true,

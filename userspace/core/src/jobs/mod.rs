@@ -38,6 +38,7 @@ use serde::{Deserialize, Serialize};
 use switchml_control as control;
 use switchml_control::join_event::Event;
 use switchml_protocol::LANES_PER_BLOCK;
+use switchml_protocol::capabilities::Capabilities;
 use switchml_protocol::job::Binding;
 
 use crate::data_plane::{Fanout, JobSpec, Limits};
@@ -756,7 +757,7 @@ impl JobTable {
         if matches!(job.state, State::Aborted { .. }) {
             return Vec::new();
         }
-        let verifies = self.limits.checks_maxima;
+        let verifies = self.limits.capabilities.contains(Capabilities::CHECKED_MAXIMA);
         // If ranks made different calls, that comes first: what else happens then is likely to be a
         // consequence.
         let aborted = match job.mismatch.take() {
@@ -852,8 +853,7 @@ fn assigned(limits: &Limits, shards: &[JobSpec], member: &Member) -> control::As
         hello_secret: member.hello_secret,
         max_lanes: limits.max_lanes.into(),
         durable: limits.durable,
-        unchecked_maxima: !limits.checks_maxima,
-        i32_lanes_only: !limits.i16_lanes,
+        capabilities: limits.capabilities.bits(),
         further_shards: further.iter().map(shard).collect(),
         control_secret: member.control_secret,
     }

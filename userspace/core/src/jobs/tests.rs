@@ -8,6 +8,7 @@ use std::collections::HashSet;
 use std::iter;
 
 use rand::SeedableRng;
+use switchml_protocol::capabilities::Capabilities;
 use switchml_protocol::maps::{MAX_JOBS, MAX_SHARDS, SLOTS_PER_SHARD};
 use switchml_protocol::{MAX_LANES, MAX_RANKS, U16};
 
@@ -22,8 +23,7 @@ const LIMITS: Limits = Limits {
     max_lanes: MAX_LANES as u16,
     max_ranks: MAX_RANKS as u16,
     max_jobs: MAX_JOBS as u16,
-    checks_maxima: true,
-    i16_lanes: true,
+    capabilities: Capabilities::all(),
     port: 48864,
     fanout: Fanout::Multicast,
     durable: false,
@@ -173,8 +173,7 @@ fn ranks_wait_for_each_other_and_are_assigned_together() {
             control_secret: spec.control_secrets[rank],
             max_lanes: 768,
             durable: false,
-            unchecked_maxima: false,
-            i32_lanes_only: false,
+            capabilities: 0b11,
             further_shards: Vec::new(),
         })
     };
@@ -548,7 +547,7 @@ fn ranks_that_all_made_the_same_call_hear_of_a_damaged_packet() {
 #[test]
 fn one_side_alone_proves_nothing_where_packets_are_not_verified() {
     let refused = || {
-        let limits = Limits { checks_maxima: false, ..LIMITS };
+        let limits = Limits { capabilities: Capabilities::I16_LANES, ..LIMITS };
         let mut table = Table::new(limits, None, 1);
         let (_, spec) = started(&mut table, "train", 2);
         table.report_calls(member(&spec, 1), calls(&[(5, "barrier()")]), &[1, 1]).unwrap();

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use quinn_udp::{BATCH_SIZE, EcnCodepoint, RecvMeta, UdpSocketState};
+use switchml_protocol::aggregator;
 use switchml_protocol::header::Header;
 use switchml_protocol::job::{ABORTED, Binding, VACANT};
 use switchml_protocol::maps::{MAX_JOBS, MAX_SHARDS, SLOTS_PER_SHARD};
@@ -96,8 +97,7 @@ impl DataPlane for Software {
             max_lanes: MAX_LANES as u16,
             max_ranks: MAX_RANKS as u16,
             max_jobs: MAX_JOBS as u16,
-            checks_maxima: true,
-            i16_lanes: true,
+            capabilities: aggregator::CAPABILITIES,
             port: self.port,
             fanout: Fanout::Unicast,
             durable: false,

@@ -37,6 +37,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use aya::maps::{MapData, MapError, RingBuf};
+use switchml_protocol::aggregator;
 use switchml_protocol::job::{ABORTED, Binding, JobEntry, MemberEntry, OPEN, VACANT};
 use switchml_protocol::maps::{Event, MAX_JOBS, MAX_SHARDS, SLOTS_PER_SHARD};
 use switchml_protocol::outcome::Outcome;
@@ -200,8 +201,7 @@ impl DataPlane for XdpDataPlane {
             max_lanes: MAX_LANES as u16,
             max_ranks: MAX_RANKS as u16,
             max_jobs: MAX_JOBS as u16,
-            checks_maxima: true,
-            i16_lanes: true,
+            capabilities: aggregator::CAPABILITIES,
             port: self.config.port,
             fanout: Fanout::Multicast,
             durable: true,

@@ -2,6 +2,7 @@
 
 mod speculation;
 
+use switchml_protocol::capabilities::Capabilities;
 use switchml_protocol::header::Op;
 
 use super::*;
@@ -54,7 +55,7 @@ impl Rank {
 fn collective(tensor: &[f32], ranks: u32) -> Collective {
     let call = Call { count: tensor.len(), ..SUM };
     let buffer = Box::new(Plain(bytemuck::cast_slice(tensor).to_vec()));
-    let terms = Terms { ranks, lanes: LANES, unchecked_maxima: false };
+    let terms = Terms { ranks, lanes: LANES, capabilities: Capabilities::all() };
     Collective::new(
         0,
         terms,
@@ -189,7 +190,7 @@ fn receivers_of_a_broadcast_contribute_zeros() {
     let call = Call { kind: Kind::Broadcast { root: 1 }, dtype: DType::F16, count: 70 };
     let buffer = |byte| Box::new(Plain(vec![byte; 140]));
     let codec = call.codec(2).unwrap();
-    let terms = Terms { ranks: 2, lanes: LANES, unchecked_maxima: false };
+    let terms = Terms { ranks: 2, lanes: LANES, capabilities: Capabilities::all() };
     let mut ranks = [
         Rank::new(Collective::new(
             0,

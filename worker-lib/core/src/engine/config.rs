@@ -6,6 +6,7 @@ use super::answer::Identity;
 use super::rtt::RttLimits;
 use super::window::WindowLimits;
 use crate::packet::packet_len;
+use switchml_protocol::capabilities::Capabilities;
 
 /// Bytes of packets outstanding at the start: two superpackets, which any switch port buffers.
 const INITIAL_WINDOW: usize = 128 << 10;
@@ -52,8 +53,9 @@ pub struct Config {
     pub identity: Identity,
     /// Number of slots S of the job, at least 1.
     pub slots: u16,
-    /// Whether RESULTs of a MAX are taken without a check word: the caller proves them otherwise.
-    pub unchecked_maxima: bool,
+    /// What the data plane can do. Without [`Capabilities::CHECKED_MAXIMA`], RESULTs of a MAX are
+    /// taken without a check word: the caller proves them otherwise.
+    pub capabilities: Capabilities,
     /// Bounds of the window.
     pub window: WindowLimits,
     /// Bounds of the retransmission timeout.
@@ -69,7 +71,7 @@ pub struct Config {
 }
 
 impl Config {
-    /// The product's windows and timers, with an aggregator that checks maxima, for chunks of up to
+    /// The product's windows and timers, with an aggregator that can do everything, for chunks of up to
     /// `lanes` lanes and a rank that can receive `room` of them at once. The window takes up half
     /// of the slots at most, so that a lost chunk's slot is not waited for.
     pub fn new(identity: Identity, slots: u16, lanes: u16, room: u32, limits: Limits) -> Self {
@@ -77,7 +79,7 @@ impl Config {
         Self {
             identity,
             slots,
-            unchecked_maxima: false,
+            capabilities: Capabilities::all(),
             window: WindowLimits {
                 initial: chunks(INITIAL_WINDOW),
                 maximum: room.min(u32::from(slots) / 2),

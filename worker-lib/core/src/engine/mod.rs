@@ -40,6 +40,7 @@ mod tests;
 
 use std::num::NonZeroU64;
 
+use switchml_protocol::capabilities::Capabilities;
 use switchml_protocol::header::{Header, Kind, flags};
 use switchml_protocol::{U16, U32, VERSION};
 
@@ -265,7 +266,7 @@ impl Engine {
         self.receive_if(now, datagram, congested, |_, _| true)
     }
 
-    /// The same, where maxima may come [unchecked](Config::unchecked_maxima): `accept` is asked of
+    /// The same, where maxima may come [unchecked](Config::capabilities): `accept` is asked of
     /// each, and what it refuses is ignored.
     ///
     /// # Errors
@@ -386,7 +387,8 @@ impl Engine {
         if !same_call {
             return Err(Ignored::Call);
         }
-        if self.config.unchecked_maxima && answer.is_result() && !chunk.op.is_sum() {
+        let checked = self.config.capabilities.contains(Capabilities::CHECKED_MAXIMA);
+        if !checked && answer.is_result() && !chunk.op.is_sum() {
             let maximum = answer.unchecked();
             let accepted = accept(chunk, maximum);
             return Ok((

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use switchml_protocol::EVERYONE;
+use switchml_protocol::capabilities::Capabilities;
 use switchml_protocol::header::{Kind, Op};
 use switchml_worker_core::engine::{
     Chunk, Config, Engine, Identity, Part, RttLimits, WindowLimits,
@@ -138,7 +139,7 @@ impl Plan {
                 ranks: self.setup.ranks,
             },
             slots: self.setup.slots,
-            unchecked_maxima: false,
+            capabilities: Capabilities::all(),
             window: WindowLimits {
                 initial: self.setup.slots.into(),
                 maximum: self.setup.slots.into(),

@@ -3,6 +3,7 @@
 
 use proptest::collection::vec;
 use proptest::prelude::*;
+use switchml_protocol::capabilities::Capabilities;
 use switchml_protocol::header::Op;
 
 use super::super::*;
@@ -18,7 +19,7 @@ fn submission(call: &Call, codec: Codec, bytes: Vec<u8>) -> Submission {
 
 /// A job whose aggregator checks maxima.
 fn terms(ranks: usize) -> Terms {
-    Terms { ranks: ranks as u32, lanes: LANES as u16, unchecked_maxima: false }
+    Terms { ranks: ranks as u32, lanes: LANES as u16, capabilities: Capabilities::all() }
 }
 
 /// Lanes of a full chunk: enough for the exponents of ten data chunks and their predictions.

@@ -5,6 +5,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 
 use switchml_protocol::aggregator::{Tables, serve};
+use switchml_protocol::capabilities::Capabilities;
 use switchml_protocol::header::{HEADER_LEN, Header, Op};
 use switchml_protocol::job::{self, Binding, JobEntry, MemberEntry};
 use switchml_protocol::outcome::{Action, Outcome};
@@ -24,7 +25,7 @@ pub fn config(ranks: u16, rank: u16, slots: u16) -> Config {
     Config {
         identity: Identity { job: JOB, epoch: EPOCH, rank, ranks },
         slots,
-        unchecked_maxima: false,
+        capabilities: Capabilities::all(),
         window: WindowLimits {
             initial: 16,
             maximum: 64.min(u32::from(slots) / 2),

@@ -1,0 +1,17 @@
+//! What some data planes can do and others cannot.
+//!
+//! A new capability is a row here and one in rule 22.13 of `docs/protocol.md`. The data planes that
+//! have it say so in their `Limits`: [`crate::aggregator::CAPABILITIES`] for those that use this
+//! crate. `Assigned` carries all of them to the workers as they are.
+
+bitflags::bitflags! {
+    /// What a data plane can do, as `Assigned` says it to the workers. Bits that this program does
+    /// not know are ignored: only a newer one makes use of them.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    pub struct Capabilities: u32 {
+        /// A lane may be two i16.
+        const I16_LANES = 1 << 0;
+        /// RESULTs of a maximum carry a check word. Elsewhere the ranks prove them to each other.
+        const CHECKED_MAXIMA = 1 << 1;
+    }
+}
