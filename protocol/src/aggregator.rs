@@ -45,7 +45,7 @@ pub fn serve<T: Tables, P: Payload + ?Sized>(
     }
 }
 
-/// What is known of the rank: the part of admission that HELLO shares.
+/// Rule 7.5: what is known of the rank, the part of admission that HELLO shares.
 #[inline(always)]
 fn find_member<T: Tables>(
     tables: &T,
@@ -84,11 +84,12 @@ fn contribution<T: Tables, P: Payload + ?Sized>(
     if payload.block(blocks - 1).is_none() {
         return Outcome::Truncated;
     }
-    // The flag is not covered by the check word: if it got lost on the way, nothing tells what else
-    // did.
+    // Rule 7.11. The flag is not covered by the check word: if it got lost on the way, nothing
+    // tells what else did.
     if header.flags & flags::CHECKED == 0 {
         return Outcome::BadCheck;
     }
+    // Rule 7.12.
     if job.state == ABORTED {
         return slot::refuse_aborted(op, header, payload);
     }
@@ -117,9 +118,10 @@ fn admit<T: Tables>(
     Ok(())
 }
 
-/// HELLO binds a rank to its place, once per epoch; the packet itself is the answer.
+/// Rules 7.6 to 7.8: HELLO binds a rank to where it comes from, once per epoch; the packet itself
+/// is the answer.
 ///
-/// Two HELLOs of one rank may be served at the same time, and both may find the place unknown. Only
+/// Two HELLOs of one rank may be served at the same time, and both may find no binding yet. Only
 /// the holder of the secret can send them, so both come from the same place.
 #[inline(always)]
 fn hello<T: Tables>(tables: &T, binding: &Binding, header: &Header) -> Outcome {

@@ -121,7 +121,8 @@ pub struct Envelope {
 const _: () = assert!(ENVELOPE_LEN == ETHERNET_LEN + IPV4_LEN as usize + UDP_LEN as usize);
 
 impl Envelope {
-    /// Whether the frame may be for the aggregator: plain IPv4 and UDP. Says why not otherwise.
+    /// Rule 5.8: whether the frame may be for the aggregator: plain IPv4 and UDP. Says why not
+    /// otherwise.
     ///
     /// A yes leaves to check that address and port are the aggregator's, then
     /// [`Self::payload_len`].
@@ -145,8 +146,8 @@ impl Envelope {
         Ok(())
     }
 
-    /// Bytes of payload behind the protocol's header, once the lengths of all layers agree with
-    /// each other and with the frame's length (Ethernet may pad).
+    /// Rules 5.6 and 7.1: bytes of payload behind the protocol's header, once the lengths of all
+    /// layers agree with each other and with the frame's length (Ethernet may pad).
     #[inline(always)]
     pub fn payload_len(&self, frame_len: usize) -> Result<usize, Outcome> {
         if self.sum_of_ip_header() != 0xFFFF {
@@ -185,7 +186,7 @@ impl Envelope {
         self.tos & ECN_MASK == ECN_CE
     }
 
-    /// Turns the frame back to its sender, with `lanes` words of payload.
+    /// Rule 5.1: turns the frame back to its sender, with `lanes` words of payload.
     #[inline(always)]
     pub fn turn_back(&mut self, lanes: u16) {
         self.swap_ends();
@@ -199,7 +200,7 @@ impl Envelope {
         self.finish_bundle(checksum);
     }
 
-    /// Sends the frame to the job's multicast group, with `lanes` words of payload.
+    /// Rule 5.2: sends the frame to the job's multicast group, with `lanes` words of payload.
     #[inline(always)]
     pub fn send_to_group(&mut self, job: &JobEntry, lanes: u16) {
         self.address_to_group(job);
@@ -240,6 +241,7 @@ impl Envelope {
 
     #[inline(always)]
     fn finish(&mut self, udp_len: u16) {
+        // Rules 5.4 and 5.5.
         if self.congestion_experienced() {
             self.tos = (self.tos & !ECN_MASK) | ECN_ECT0;
         }

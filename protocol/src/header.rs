@@ -1,4 +1,5 @@
-//! The 32-byte header that every packet of the protocol begins with, in network byte order.
+//! The 32-byte header that every packet of the protocol begins with, in network byte order:
+//! section 2 of `docs/protocol.md`.
 
 use core::mem::{offset_of, size_of};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -139,8 +140,8 @@ pub enum Malformed {
 }
 
 impl Header {
-    /// Checks every field that can be judged without knowing the job, against a payload of
-    /// `payload_len` bytes.
+    /// Rules 7.2 and 7.3: checks every field that can be judged without knowing the job, against a
+    /// payload of `payload_len` bytes.
     #[inline(always)]
     pub fn validate(&self, payload_len: usize) -> Result<(Kind, Op), Malformed> {
         if self.version != VERSION {
@@ -166,8 +167,8 @@ impl Header {
         Ok((kind, op))
     }
 
-    /// What the header adds to the check word: a hash of the fields that are equal on all ranks of
-    /// a round.
+    /// Rule 3.1: what the header adds to the check word, a hash of the fields that are equal on all
+    /// ranks of a round.
     ///
     /// Every step is a bijection of the word it takes in, so a change to any single field changes
     /// the hash.
@@ -188,9 +189,9 @@ impl Header {
         hash
     }
 
-    /// The check word of a packet that aggregates `contributions` contributions and whose lanes add
-    /// up to `lane_sum` (see [`crate::lanes::sum`]): `lane_sum + contributions * salt`, modulo
-    /// 2^32, or each half of it modulo 2^16 when the lanes are two i16.
+    /// Rules 3.1 to 3.3: the check word of a packet that aggregates `contributions` contributions
+    /// and whose lanes add up to `lane_sum` (see [`crate::lanes::sum`]): `lane_sum + contributions
+    /// * salt`, modulo 2^32, or each half of it modulo 2^16 when the lanes are two i16.
     ///
     /// A contribution counts 1, as do PENDING and REJECT; a RESULT counts the job's ranks. So check
     /// words add up like lanes do, and a data plane needs to know nothing more of them.
@@ -220,6 +221,7 @@ impl Header {
     }
 }
 
+/// Rule 2.3.
 #[inline(always)]
 const fn lanes_fit(kind: Kind, lanes: usize) -> bool {
     let whole_blocks = lanes.is_multiple_of(LANES_PER_BLOCK) && lanes <= MAX_LANES;
@@ -231,7 +233,7 @@ const fn lanes_fit(kind: Kind, lanes: usize) -> bool {
     }
 }
 
-/// A control reply may lie in a segment that was larger: a superpacket cannot be cut.
+/// Rule 2.4: a control reply may lie in a segment that was larger: a superpacket cannot be cut.
 #[inline(always)]
 const fn length_fits(kind: Kind, lanes: usize, payload_len: usize) -> bool {
     match kind {

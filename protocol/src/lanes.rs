@@ -1,4 +1,5 @@
-//! Payload arithmetic: a slot's values on one side, a packet's big-endian lanes on the other.
+//! Payload arithmetic (rule 2.6): a slot's values on one side, a packet's big-endian lanes on the
+//! other.
 
 use zerocopy::transmute_ref;
 

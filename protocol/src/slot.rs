@@ -362,7 +362,8 @@ fn advance<P: Payload + ?Sized>(
     }
     write_result(set, header, payload)?;
     if !op.is_sum() {
-        // Check words add up with sums alone: that of a maximum is made from the values themselves.
+        // Rule 8.12: check words add up with sums alone, so that of a maximum is made from the
+        // values themselves.
         let blocks = usize::from(set.head.lanes) / LANES_PER_BLOCK;
         set.head.check = header.check_of(payload.sum(op, blocks)?, job.ranks);
         header.check.set(set.head.check);
@@ -385,8 +386,8 @@ fn newest_round(job: &JobEntry, set: &SetHead, other: &SetHead) -> u32 {
     }
 }
 
-/// Turns the contribution into the RESULT of its set. Job, epoch, rank, slot, round, op, lanes and
-/// fingerprint are those of the contribution.
+/// Rule 9.1: turns the contribution into the RESULT of its set. Job, epoch, rank, slot, round, op,
+/// lanes and fingerprint are those of the contribution.
 #[inline(always)]
 fn write_result<P: Payload + ?Sized>(
     set: &Set,
@@ -411,7 +412,7 @@ fn reject<P: Payload + ?Sized>(
     Ok(reason.outcome())
 }
 
-/// Turns the packet into a two-word answer to its sender.
+/// Rule 9.1: turns the packet into a two-word answer to its sender.
 #[inline(always)]
 fn write_control_reply<P: Payload + ?Sized>(
     kind: Kind,

@@ -128,6 +128,7 @@ fn serve_segment(skb: &Skb, work: &mut Scratch, offset: u32, len: u32) -> Outcom
         return Outcome::BadLength;
     };
     let number = header.job.get();
+    // Rule 6.4.
     if has_job && number != job {
         return Outcome::MixedJobs;
     }
@@ -244,7 +245,8 @@ fn send_back(skb: &Skb, work: &mut Scratch, checksum: Checksum) -> i32 {
     unsafe { bpf_redirect(skb.ifindex(), 0) as i32 }
 }
 
-/// Gives each segment its kind: that of its answer if it takes part in `action`, else FILLER.
+/// Rules 6.2 and 6.3: gives each segment its kind, that of its answer if it takes part in `action`,
+/// else FILLER.
 ///
 /// # Safety
 ///

@@ -2,18 +2,18 @@
 //! [`switchml_protocol::shell`].
 //!
 //! Programs: `switchml` and `switchml_bundle`. Maps, with keys and values as in
-//! `switchml_protocol`:
+//! [`switchml_protocol::maps`] and [`switchml_protocol::job`]:
 //!
 //! | map | type | key → value |
 //! | --- | --- | --- |
-//! | `LOCAL` | hash | [`Endpoint`](switchml_protocol::maps::Endpoint) → `u8`: what the aggregator answers to, and its addresses alone |
-//! | `JOBS` | array | job number → [`JobEntry`](switchml_protocol::job::JobEntry) |
-//! | `MEMBERS` | array | job number * 64 + rank → [`MemberEntry`](switchml_protocol::job::MemberEntry) |
-//! | `SLOTS` | array of maps | slot / 512 → array of 512 [`LockedSlot`](switchml_protocol::maps::LockedSlot)s, made when they are first needed |
-//! | `GROUPS` | array of maps | job number → DEVMAP of 64 entries: the ports to which the job's RESULTs go |
-//! | `PORTS` | array | job number → [`Ports`](switchml_protocol::maps::Ports): the same ports, for the tc program |
+//! | `LOCAL` | hash | `Endpoint` → `u8`: what the aggregator answers to, and its addresses |
+//! | `JOBS` | array | job number → `JobEntry` |
+//! | `MEMBERS` | array | job number * 64 + rank → `MemberEntry` |
+//! | `SLOTS` | array of maps | slot / 512 → array of 512 `LockedSlot`s, made when first needed |
+//! | `GROUPS` | array of maps | job number → DEVMAP of 64 ports: to these the RESULTs go |
+//! | `PORTS` | array | job number → `Ports`: the same ports, for the tc program |
 //! | `COUNTERS` | per-CPU array | [`Outcome`] as a number → packets |
-//! | `EVENTS` | ring buffer | [`Event`](switchml_protocol::maps::Event)s |
+//! | `EVENTS` | ring buffer | `Event`s |
 #![no_std]
 #![no_main]
 // The entry point that the `xdp` macro makes has no documentation.
