@@ -1,12 +1,9 @@
-//! The aggregator daemon's parts: the control plane, the job table, and the data planes that it
-//! steers.
+//! The aggregator daemon's parts that do I/O. What decides is the crate `switchml-userspace-core`.
 //!
 //! | module | what it holds |
 //! | --- | --- |
-//! | [`data_plane`] | what serves packets: the trait, and its backends |
-//! | [`jobs`] | the job table, pure |
-//! | [`slots`] | which slots of the pool are lent to whom |
-//! | [`service`] | the gRPC service over the two |
+//! | [`data_plane`] | what serves packets on this host |
+//! | [`service`] | the gRPC service: requests to the control plane of `switchml-userspace-core` |
 //! | [`incoming`] | connections to it, as they come in |
 //! | [`mailbox`] | what a rank has yet to read of its events |
 //! | [`events`] | the log of notable packets |

@@ -1,13 +1,13 @@
 //! What the control plane asks of a data plane, whichever it is.
 
-use std::{net::Ipv4Addr, ops::Range};
+use std::net::Ipv4Addr;
 
-use switchml_protocol::U16;
-use switchml_protocol::capabilities::Capabilities;
-use switchml_protocol::job::{Binding, JobEntry};
+use switchml_protocol::job::Binding;
 use switchml_protocol::outcome::Outcome;
 
+pub use crate::job_spec::JobSpec;
 use crate::jobs;
+pub use crate::limits::{Fanout, Limits};
 
 /// A data plane: serves packets of the jobs that are opened in it, until it is stopped. One that is
 /// not [durable](Limits::durable) ends with this process, too.
@@ -143,77 +143,4 @@ pub enum Error {
         /// What the kernel says.
         why: String,
     },
-}
-
-/// What a data plane has to offer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
-    /// Numbers in the data plane: 0 up to this. A job has one for each data thread of a rank.
-    pub shards: u16,
-    /// Slots of each number.
-    pub slots_per_shard: u32,
-    /// Most lanes in a packet.
-    pub max_lanes: u16,
-    /// Most ranks in a job.
-    pub max_ranks: u16,
-    /// Most jobs at once, whose first numbers are 0 up to this.
-    pub max_jobs: u16,
-    /// What not every data plane can do.
-    pub capabilities: Capabilities,
-    /// UDP port that it serves.
-    pub port: u16,
-    /// How a RESULT for all reaches them.
-    pub fanout: Fanout,
-    /// Whether it outlives the daemon's sudden death, and goes on with the jobs that have started.
-    pub durable: bool,
-}
-
-impl Limits {
-    /// Slots of all numbers together.
-    pub fn slots(&self) -> u32 {
-        u32::from(self.shards) * self.slots_per_shard
-    }
-}
-
-/// How a RESULT for all reaches them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fanout {
-    /// As one frame to the job's multicast group.
-    Multicast,
-    /// As a copy for each rank, sent to its place.
-    Unicast,
-}
-
-/// A job, as the data plane needs to know it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct JobSpec {
-    /// Number of the job.
-    pub number: u16,
-    /// Its epoch, never 0.
-    pub epoch: u32,
-    /// What each rank's HELLO must carry, by rank; 1 to 64 of them.
-    pub secrets: Vec<u32>,
-    /// Its slots in the pool.
-    pub slots: Range<u32>,
-    /// Where its workers send to.
-    pub address: Ipv4Addr,
-    /// Multicast group of a RESULT for all, and its UDP port; unused where the fan-out is unicast.
-    pub group: (Ipv4Addr, u16),
-}
-
-impl JobSpec {
-    /// The job's entry in the data plane's table, in the given state.
-    pub fn entry(&self, state: u32) -> JobEntry {
-        JobEntry {
-            state,
-            epoch: self.epoch,
-            ranks: self.secrets.len() as u32,
-            first_slot: self.slots.start,
-            slots: self.slots.end - self.slots.start,
-            address: self.address.octets(),
-            group: self.group.0.octets(),
-            group_port: U16::new(self.group.1),
-            reserved: [0; 2],
-        }
-    }
 }

@@ -5,6 +5,7 @@
 //! | [`control_plane`] | requests in, effects carried out: the one loop that does so |
 //! | [`jobs`] | the job table: requests in, effects out |
 //! | [`data_plane`] | what the control plane asks of a data plane |
+//! | [`limits`], [`job_spec`] | what data planes differ in, and what a job is to them |
 //! | [`slots`] | how many slots a job gets |
 //! | [`memory_tables`] | the tables of a data plane, in this process's memory |
 
@@ -12,6 +13,8 @@
 
 pub mod control_plane;
 pub mod data_plane;
+pub mod job_spec;
 pub mod jobs;
+pub mod limits;
 pub mod memory_tables;
 pub mod slots;

@@ -15,7 +15,7 @@ use switchml_protocol::slot::Slot;
 use switchml_protocol::{MAX_RANKS, U32};
 use zerocopy::FromBytes;
 
-use crate::data_plane::JobSpec;
+use crate::job_spec::JobSpec;
 
 /// What the XDP program has in its maps.
 pub struct MemoryTables {

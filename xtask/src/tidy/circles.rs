@@ -20,7 +20,7 @@ use super::{
 use crate::cargo;
 
 /// To do: crates that have circles still. One that has none any more is to be removed here.
-const NOT_YET: [&str; 2] = ["switchml-protocol", "switchml-userspace-core"];
+const NOT_YET: [&str; 1] = ["switchml-protocol"];
 
 #[derive(Deserialize)]
 struct Metadata {

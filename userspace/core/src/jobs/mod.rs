@@ -41,7 +41,8 @@ use switchml_protocol::LANES_PER_BLOCK;
 use switchml_protocol::capabilities::Capabilities;
 use switchml_protocol::job::Binding;
 
-use crate::data_plane::{Fanout, JobSpec, Limits};
+use crate::job_spec::JobSpec;
+use crate::limits::{Fanout, Limits};
 use crate::slots::power_of_two_up_to;
 pub use epochs::Epochs;
 pub use error::{JoinError, MemberError};

@@ -1,0 +1,41 @@
+//! A job, as data planes know it.
+
+use std::net::Ipv4Addr;
+use std::ops::Range;
+
+use switchml_protocol::U16;
+use switchml_protocol::job::JobEntry;
+
+/// A job, as the data plane needs to know it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JobSpec {
+    /// Number of the job.
+    pub number: u16,
+    /// Its epoch, never 0.
+    pub epoch: u32,
+    /// What each rank's HELLO must carry, by rank; 1 to 64 of them.
+    pub secrets: Vec<u32>,
+    /// Its slots in the pool.
+    pub slots: Range<u32>,
+    /// Where its workers send to.
+    pub address: Ipv4Addr,
+    /// Multicast group of a RESULT for all, and its UDP port; unused where the fan-out is unicast.
+    pub group: (Ipv4Addr, u16),
+}
+
+impl JobSpec {
+    /// The job's entry in the data plane's table, in the given state.
+    pub fn entry(&self, state: u32) -> JobEntry {
+        JobEntry {
+            state,
+            epoch: self.epoch,
+            ranks: self.secrets.len() as u32,
+            first_slot: self.slots.start,
+            slots: self.slots.end - self.slots.start,
+            address: self.address.octets(),
+            group: self.group.0.octets(),
+            group_port: U16::new(self.group.1),
+            reserved: [0; 2],
+        }
+    }
+}

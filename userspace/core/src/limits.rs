@@ -1,0 +1,42 @@
+//! What data planes differ in.
+
+use switchml_protocol::capabilities::Capabilities;
+
+/// What a data plane has to offer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Numbers in the data plane: 0 up to this. A job has one for each data thread of a rank.
+    pub shards: u16,
+    /// Slots of each number.
+    pub slots_per_shard: u32,
+    /// Most lanes in a packet.
+    pub max_lanes: u16,
+    /// Most ranks in a job.
+    pub max_ranks: u16,
+    /// Most jobs at once, whose first numbers are 0 up to this.
+    pub max_jobs: u16,
+    /// What not every data plane can do.
+    pub capabilities: Capabilities,
+    /// UDP port that it serves.
+    pub port: u16,
+    /// How a RESULT for all reaches them.
+    pub fanout: Fanout,
+    /// Whether it outlives the daemon's sudden death, and goes on with the jobs that have started.
+    pub durable: bool,
+}
+
+impl Limits {
+    /// Slots of all numbers together.
+    pub fn slots(&self) -> u32 {
+        u32::from(self.shards) * self.slots_per_shard
+    }
+}
+
+/// How a RESULT for all reaches them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fanout {
+    /// As one frame to the job's multicast group.
+    Multicast,
+    /// As a copy for each rank, sent to its place.
+    Unicast,
+}
