@@ -38,8 +38,8 @@ pub(crate) fn open_path(
             HelloStep::Wait(until) => {
                 let received = transport.receive(&mut |packet, _| hello.receive(now(), packet));
                 if received.map_err(Error::system("cannot receive"))? == 0 {
-                    let patience = Duration::from_nanos(until.saturating_sub(now()));
-                    transport.wait(Some(patience)).map_err(Error::system("cannot receive"))?;
+                    let wait = Duration::from_nanos(until.saturating_sub(now()));
+                    transport.wait(Some(wait)).map_err(Error::system("cannot receive"))?;
                 }
             }
             HelloStep::Open(path) => return Ok(path),

@@ -129,10 +129,10 @@ impl Hello {
             if let Some(until) = self.until.filter(|until| now < *until) {
                 return HelloStep::Wait(until);
             }
-            if let Some(patience) = self.tries.next() {
+            if let Some(wait) = self.tries.next() {
                 let header = self.header(self.sent.len() as u32);
                 self.sent.push(now);
-                self.until = Some(now + patience.as_nanos() as u64);
+                self.until = Some(now + wait.as_nanos() as u64);
                 return HelloStep::Send(header);
             }
             if let Some(blocks) = found {
