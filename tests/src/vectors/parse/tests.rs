@@ -1,0 +1,91 @@
+use super::super::{Answer, Event, Vector};
+
+const VECTOR: &str = "# About it.
+guarantee fifo
+needs lanes 32
+needs ranks 1
+needs jobs 8
+needs slots 8
+needs max
+open 7 epoch 0x10 slots 8 aggregator 02:00:00:00:00:fe 10.0.0.254:48864 group 239.1.2.3:50007
+  rank 0 secret 0xAB port 3 02:00:00:00:00:01 10.0.0.1:40000 newcomer
+
+age 7 slot 2 by 0xfffffffe
+step one # not two
+in port 3
+  00 01  # a comment
+  0203
+out port 3, hello
+  04
+or none, no_hello
+counters
+  hello 1
+";
+
+#[test]
+fn a_vector_is_what_its_lines_say() {
+    let vector = Vector::parse("name", VECTOR).unwrap();
+    assert!(!vector.needs.strict);
+    assert_eq!((vector.needs.lanes, vector.needs.ranks), (32, 1));
+    assert_eq!((vector.needs.jobs, vector.needs.slots), (8, 8));
+    assert_eq!(vector.needs.features, ["max"]);
+    let [Event::Open(job), Event::Age(age), Event::Step(step)] = &vector.events[..] else {
+        panic!("{:?}", vector.events);
+    };
+    assert_eq!((job.number, job.epoch, job.slots, job.group.port()), (7, 16, 8, 50007));
+    assert_eq!(
+        (job.members[0].secret, job.members[0].port, job.members[0].newcomer),
+        (0xAB, 3, true)
+    );
+    assert_eq!((age.slot, age.by), (2, 0xFFFF_FFFE));
+    assert_eq!((step.title.as_str(), step.port, &step.frame[..]), ("one", 3, &[0, 1, 2, 3][..]));
+    assert_eq!(step.expected[0].answer, Some(Answer::Port(3, vec![4])));
+    assert_eq!((&step.expected[1].answer, step.expected[1].counter.as_str()), (&None, "no_hello"));
+}
+
+#[test]
+fn errors_name_the_line() {
+    let cases = [
+        ("guarantee fifo", "guarantee most", "line 2: guarantee most: there are strict and fifo"),
+        (
+            "needs lanes 32",
+            "needs lanes 0x10000",
+            "line 3: 0x10000 is not a number of lanes, or too large",
+        ),
+        (
+            "needs slots 8",
+            "needs slots 7",
+            "line 20: the jobs need \"needs jobs 8\" and \"needs slots 8\"",
+        ),
+        (
+            "needs jobs 8",
+            "needs jobs 7",
+            "line 20: the jobs need \"needs jobs 8\" and \"needs slots 8\"",
+        ),
+        ("  rank 0", "  rank 1", "line 9: rank 1 where rank 0 is due"),
+        ("newcomer", "guest", "line 9: guest is one word too many"),
+        (
+            "by 0xfffffffe",
+            "by 3",
+            "line 11: a slot ages by an even number of rounds, so that each stays in its set",
+        ),
+        ("step one", "stop one", "line 12: unknown statement stop"),
+        ("  0203", "  020", "line 13: 7 hexadecimal digits follow, which is no frame"),
+        ("  0203", "  02x3", "line 15: 'x' is no hexadecimal digit"),
+        ("out port 3, hello", "out port 3", "line 16: no counter: \"out none, started\""),
+        (
+            "out port 3, hello",
+            "out of port 3, hello",
+            "line 16: out of: there are none, passed, port and group",
+        ),
+        (
+            "  hello 1",
+            "  hello 2",
+            "line 20: the counters are {\"hello\": 2}, but the steps add up to {\"hello\": 1}",
+        ),
+    ];
+    for (right, wrong, error) in cases {
+        let text = VECTOR.replace(right, wrong);
+        assert_eq!(Vector::parse("name", &text).unwrap_err().to_string(), error);
+    }
+}

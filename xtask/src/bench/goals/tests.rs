@@ -1,0 +1,70 @@
+use super::*;
+
+fn goal(limit: Limit, low: f64, median: f64, high: f64) -> Verdict {
+    Goal { what: String::new(), measured: Spread { low, median, high }, limit }.verdict()
+}
+
+#[test]
+fn a_goal_is_missed_when_the_better_quartile_misses_it_too() {
+    assert_eq!(goal(Limit::AtLeast(2.0), 1.8, 2.0, 2.1), Verdict::Met);
+    assert_eq!(goal(Limit::AtLeast(2.0), 1.8, 1.9, 2.1), Verdict::WithinSpread);
+    assert_eq!(goal(Limit::AtLeast(2.0), 1.8, 1.9, 1.99), Verdict::Missed);
+    assert_eq!(goal(Limit::AtMost(0.5), 0.4, 0.5, 0.6), Verdict::Met);
+    assert_eq!(goal(Limit::AtMost(0.5), 0.4, 0.6, 0.7), Verdict::WithinSpread);
+    assert_eq!(goal(Limit::AtMost(0.5), 0.51, 0.6, 0.7), Verdict::Missed);
+    // What is not a number keeps no promise.
+    assert_eq!(goal(Limit::AtLeast(2.0), f64::NAN, f64::NAN, f64::NAN), Verdict::Missed);
+}
+
+/// Ours takes a tenth of the peers' time and processor time, or ten times as much.
+fn results(ours: f64, peers: f64) -> Results {
+    let mut results = Results(Vec::new());
+    for item in super::super::plan::quick() {
+        for method in item.methods {
+            let size = item.cell.size as f64 * 8.0;
+            let share_of_link =
+                size / item.cell.rate.unwrap_or(1_000_000_000) as f64 / item.cell.dense as f64;
+            let seconds = share_of_link * if method == Method::OURS { ours } else { peers };
+            let sample = Sample {
+                seconds,
+                cpu_seconds: seconds,
+                process_seconds: seconds,
+                softirq_seconds: 0.0,
+                chunks: 0,
+                resent: 0,
+            };
+            results.add(item.cell, method, sample);
+        }
+    }
+    results
+}
+
+#[test]
+fn every_goal_is_judged_by_what_the_quick_run_measures() {
+    // Per number of workers: three sizes or links against two peers, the share, processor time
+    // against two, zeros.
+    let good = all(&results(1.0, 10.0));
+    assert_eq!(good.len(), 3 * (6 + 1 + 2 + 1) + 1);
+    assert!(good.iter().all(|goal| goal.verdict() == Verdict::Met));
+    let missed: Vec<String> = all(&results(10.0, 1.0))
+        .into_iter()
+        .filter(|goal| goal.verdict() == Verdict::Missed)
+        .map(|goal| goal.what)
+        .collect();
+    // Sparse to dense, and N=8 to N=2, compare ours with ours.
+    assert_eq!(missed.len(), good.len() - 4, "{missed:?}");
+}
+
+#[test]
+fn the_share_of_the_link_counts_values_alone() {
+    let sample = Sample {
+        seconds: 0.5,
+        cpu_seconds: 0.0,
+        process_seconds: 0.0,
+        softirq_seconds: 0.0,
+        chunks: 0,
+        resent: 0,
+    };
+    let cell = Cell { workers: 2, rate: Some(1_000_000_000), size: 50_000_000, dense: 1 };
+    assert_eq!(goodput_share(cell, &sample), 0.8);
+}
