@@ -71,9 +71,9 @@ pub struct Config {
 }
 
 impl Config {
-    /// The product's windows and timers, with an aggregator that can do everything, for chunks of up to
-    /// `lanes` lanes and a rank that can receive `room` of them at once. The window takes up half
-    /// of the slots at most, so that a lost chunk's slot is not waited for.
+    /// The product's windows and timers, with an aggregator that can do everything, for chunks of
+    /// up to `lanes` lanes and a rank that can receive `room` of them at once. The window takes up
+    /// half of the slots at most, so that a lost chunk's slot is not waited for.
     pub fn new(identity: Identity, slots: u16, lanes: u16, room: u32, limits: Limits) -> Self {
         let chunks = |bytes: usize| (bytes / packet_len(lanes.into())) as u32;
         Self {
