@@ -8,11 +8,13 @@
 //! | [`circles`] | modules do not import each other in a circle |
 //! | [`links`] | links in Markdown lead to files and headings that exist |
 //! | [`rules`] | every rule of the protocol that is cited exists |
+//! | [`named_tests`] | every test that a document names exists |
 
 mod circles;
 mod functions;
 mod links;
 mod modules;
+mod named_tests;
 mod rules;
 mod width;
 
@@ -56,6 +58,7 @@ pub fn run() -> Result<()> {
     }
     findings.extend(links::check(cargo::workspace(), &files)?);
     findings.extend(rules::check(cargo::workspace(), &files)?);
+    findings.extend(named_tests::check(cargo::workspace(), &files)?);
     findings.extend(circles::check()?);
     findings.sort();
     // A file of two crates is found twice.
