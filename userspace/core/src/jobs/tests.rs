@@ -23,7 +23,7 @@ const LIMITS: Limits = Limits {
     max_lanes: MAX_LANES as u16,
     max_ranks: MAX_RANKS as u16,
     max_jobs: MAX_JOBS as u16,
-    capabilities: Capabilities::all(),
+    capabilities: Capabilities::I16_LANES.union(Capabilities::CHECKED_MAXIMA),
     port: 48864,
     fanout: Fanout::Multicast,
     durable: false,
