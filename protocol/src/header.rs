@@ -4,7 +4,7 @@
 use core::mem::{offset_of, size_of};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use crate::lanes::{add_halves, by_halves};
+use crate::halves::{add_halves, by_halves};
 use crate::{CONTROL_REPLY_LANES, LANES_PER_BLOCK, MAX_LANES, U16, U32, VERSION};
 
 /// Size of [`Header`] in bytes.

@@ -19,9 +19,6 @@ use super::{
 };
 use crate::cargo;
 
-/// To do: crates that have circles still. One that has none any more is to be removed here.
-const NOT_YET: [&str; 1] = ["switchml-protocol"];
-
 #[derive(Deserialize)]
 struct Metadata {
     packages: Vec<Package>,
@@ -30,8 +27,6 @@ struct Metadata {
 
 #[derive(Deserialize)]
 struct Package {
-    name: String,
-    manifest_path: PathBuf,
     targets: Vec<Target>,
 }
 
@@ -48,21 +43,8 @@ struct Target {
 pub fn check() -> Result<Vec<Finding>> {
     let mut findings = Vec::new();
     let Metadata { packages, workspace_root } = cargo::metadata()?;
-    for package in packages {
-        let mut circles = Vec::new();
-        for target in &package.targets {
-            circles.extend(self::circles(&Modules::read(&target.src_path)?.edges()));
-        }
-        let exempt = NOT_YET.contains(&package.name.as_str());
-        if exempt && circles.is_empty() {
-            circles.push(Finding {
-                path: package.manifest_path,
-                line: 1,
-                text: format!("{} has no circles; remove it from NOT_YET", package.name),
-            });
-        } else if exempt {
-            continue;
-        }
+    for target in packages.iter().flat_map(|package| &package.targets) {
+        let circles = circles(&Modules::read(&target.src_path)?.edges());
         findings.extend(
             circles
                 .into_iter()
