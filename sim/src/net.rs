@@ -355,7 +355,8 @@ fn describe(packet: &[u8]) -> String {
     let kind =
         Kind::from_wire(header.kind).map_or_else(|| "?".to_owned(), |kind| format!("{kind:?}"));
     format!(
-        "{kind} job {} epoch {:08x} rank {} slot {} round {} op {:02x} flags {:03b} lanes {} \
+        "{kind} job {} epoch {:08x} rank {} slot {} round {} op {:02x} \
+         flags {:03b} lanes {} \
          fingerprint {:08x}, {} bytes",
         header.job,
         header.epoch,
