@@ -305,9 +305,6 @@ impl Session {
         }
         self.state =
             State::Leaving { until: after(now, GOODBYE), goodbye: goodbye.clone(), ending };
-        // Nothing else matters any more.
-        self.request = None;
-        self.queue.clear();
         match self.link {
             Link::Open | Link::Connected => self.send(now, Request::Leave(goodbye)),
             Link::Pausing { .. } => self.connect(),
