@@ -24,6 +24,7 @@ const EXIT_CODES: &str = "\
 /// All-reduce through an in-network aggregator: a benchmark, and a check of the path
 #[derive(Parser)]
 #[command(
+    name = "switchml-worker",
     version,
     after_help = "Exit codes: 0 all is well; 1 wrong results, or a check failed; 2 bad arguments; \
     3 the aggregator or ranks cannot be reached, or the job refused; 4 a collective failed."
