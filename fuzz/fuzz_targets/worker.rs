@@ -18,7 +18,7 @@ use switchml_worker_core::buffer::Buffer;
 use switchml_worker_core::call::{Call, Kind, Submission};
 use switchml_worker_core::data_path::DataPath;
 use switchml_worker_core::engine::{Config, Engine, Identity, Limits};
-use switchml_worker_core::{CallStats, DType, ReduceOp};
+use switchml_worker_core::{CallStats, DType, Reduction};
 
 // Shared with the protocol's tests: packets byte by byte, the aggregator in vectors.
 #[allow(dead_code)]
@@ -110,10 +110,10 @@ impl Sort {
 
     fn call(self, count: usize) -> Call {
         let (kind, dtype) = match self {
-            Self::IntegerSum => (Kind::AllReduce(ReduceOp::Sum), DType::I32),
-            Self::IntegerMax => (Kind::AllReduce(ReduceOp::Max), DType::I32),
-            Self::FloatSum => (Kind::AllReduce(ReduceOp::Sum), DType::F32),
-            Self::DoubleSum => (Kind::AllReduce(ReduceOp::Sum), DType::F64),
+            Self::IntegerSum => (Kind::AllReduce(Reduction::SUM), DType::I32),
+            Self::IntegerMax => (Kind::AllReduce(Reduction::MAX), DType::I32),
+            Self::FloatSum => (Kind::AllReduce(Reduction::SUM), DType::F32),
+            Self::DoubleSum => (Kind::AllReduce(Reduction::SUM), DType::F64),
             Self::Broadcast { root } => (Kind::Broadcast { root }, DType::I32),
         };
         Call { kind, dtype, count }
@@ -175,6 +175,7 @@ impl Sort {
             number,
             call,
             codec: call.codec(ranks).expect("a call that is offered"),
+            first: 0,
             contributes,
             buffer: Box::new(tensor),
         }

@@ -226,7 +226,8 @@ impl Calls {
                 !matches!(step.call.kind, Kind::Broadcast { root } if root != u32::from(rank));
             let number = self.issued.issue(step.call);
             let call = step.call;
-            self.data_path.submit(Submission { number, call, codec, contributes, buffer });
+            let submission = Submission { number, call, codec, first: 0, contributes, buffer };
+            self.data_path.submit(submission);
             self.next += 1;
             self.next_at = now + world.net.rng.below(pause + 1);
         }

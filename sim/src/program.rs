@@ -4,7 +4,7 @@
 use half::{bf16, f16};
 use switchml_worker_core::call::{Call, Kind};
 use switchml_worker_core::numerics::SMALL_COUNT;
-use switchml_worker_core::{DType, ReduceOp};
+use switchml_worker_core::{DType, ReduceOp, Reduction};
 
 use crate::rng::{Rng, hash};
 
@@ -51,8 +51,8 @@ pub fn draw(rng: &mut Rng, ranks: u16, steps: u64, largest: u64) -> Vec<Step> {
     program
 }
 
-/// Those whose results are told to the last bit: what 16 bits give of these elements is not.
-const OPS: [ReduceOp; 4] = [ReduceOp::Sum, ReduceOp::Avg, ReduceOp::Max, ReduceOp::Min];
+/// Those whose results are told to the last bit: what fewer bits give of these elements is not.
+const OPS: [Reduction; 4] = [Reduction::SUM, Reduction::AVG, Reduction::MAX, Reduction::MIN];
 
 fn draw_step(rng: &mut Rng, ranks: u16, largest: u64, overlaps: bool) -> Step {
     let count = if rng.one_in(20) { 0 } else { rng.magnitude(1, largest) as usize };
@@ -67,14 +67,14 @@ fn draw_step(rng: &mut Rng, ranks: u16, largest: u64, overlaps: bool) -> Step {
         // What Communicator::barrier calls.
         Kind::Barrier => call = Call { kind, dtype: DType::I32, count: 1 },
         Kind::AllReduce(_) if call.codec(ranks.into()).is_err() => {
-            call.kind = Kind::AllReduce(ReduceOp::Sum)
+            call.kind = Kind::AllReduce(Reduction::SUM)
         }
         _ => {}
     }
-    let is_float_sum =
-        matches!(call.kind, Kind::AllReduce(ReduceOp::Sum | ReduceOp::Avg)) && dtype != DType::I32;
+    let is_float_sum = matches!(call.kind, Kind::AllReduce(Reduction::SUM | Reduction::AVG))
+        && dtype != DType::I32;
     let elements = match rng.below(6) {
-        0 if call.kind == Kind::AllReduce(ReduceOp::Sum) && dtype == DType::F32 => Elements::Wild,
+        0 if call.kind == Kind::AllReduce(Reduction::SUM) && dtype == DType::F32 => Elements::Wild,
         1 if is_float_sum => Elements::Sparse,
         2 if is_float_sum && count > 0 => Elements::Special {
             rank: rng.below(ranks.into()) as u16,
@@ -91,12 +91,12 @@ pub fn mistake(rng: &mut Rng, step: &Step) -> Step {
     let mut step = *step;
     let call = &mut step.call;
     match (rng.below(3), call.kind) {
-        (0, Kind::AllReduce(ReduceOp::Sum)) => call.kind = Kind::Broadcast { root: 0 },
+        (0, Kind::AllReduce(Reduction::SUM)) => call.kind = Kind::Broadcast { root: 0 },
         // There is no barrier of another size.
-        (0, _) | (_, Kind::Barrier) => call.kind = Kind::AllReduce(ReduceOp::Sum),
+        (0, _) | (_, Kind::Barrier) => call.kind = Kind::AllReduce(Reduction::SUM),
         (1, Kind::AllReduce(_)) => {
             *call = Call {
-                kind: Kind::AllReduce(ReduceOp::Sum),
+                kind: Kind::AllReduce(Reduction::SUM),
                 dtype: if call.dtype == DType::F32 { DType::I32 } else { DType::F32 },
                 ..*call
             };
@@ -140,7 +140,7 @@ impl Step {
                 let expected = self.elements(key, root as u16);
                 if result == expected { Ok(()) } else { Err("not the root's elements".to_owned()) }
             }
-            Kind::AllReduce(op) => {
+            Kind::AllReduce(Reduction { op, .. }) => {
                 let largest = self.largest_by_chunk(key, ranks, lanes);
                 for (index, found) in result.chunks_exact(dtype.size()).enumerate() {
                     let inputs = (0..ranks).map(|rank| self.element(key, rank, index));
@@ -290,8 +290,8 @@ fn combine(
         ReduceOp::Min => {
             Expected::Bits(Element::Real(inputs.fold(f64::INFINITY, f64::min)).bytes(dtype))
         }
-        ReduceOp::Sum | ReduceOp::Sum16 => Expected::Bits(Element::Real(inputs.sum()).bytes(dtype)),
-        ReduceOp::Avg | ReduceOp::Avg16 => {
+        ReduceOp::Sum => Expected::Bits(Element::Real(inputs.sum()).bytes(dtype)),
+        ReduceOp::Avg => {
             // Rounded once, or twice in f64.
             let average = inputs.sum::<f64>() / f64::from(ranks);
             let roundings = if dtype == DType::F64 { 2.0 } else { 1.001 };

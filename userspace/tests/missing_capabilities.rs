@@ -6,7 +6,7 @@ mod common;
 use common::Daemon;
 use switchml_protocol::capabilities::Capabilities;
 use switchml_userspace_core::data_plane::Limits;
-use switchml_worker::{Communicator, Element, ReduceOp};
+use switchml_worker::{Communicator, Element, ReduceOp, Reduction};
 
 const RANKS: u32 = 3;
 /// Lanes of a chunk, as on Tofino.
@@ -62,7 +62,7 @@ fn rank(communicator: Communicator) {
     }
     // Packed lanes are i32 to the data plane.
     let mut packed = [1f32, -2.0, 3.0];
-    communicator.all_reduce(&mut packed, ReduceOp::Avg16).expect("an average in 16 bits");
+    communicator.all_reduce(&mut packed, Reduction::AVG16).expect("an average in 16 bits");
     assert_eq!(packed, [1.0, -2.0, 3.0]);
     communicator.barrier().expect("open");
     communicator.close().expect("closed");

@@ -10,7 +10,7 @@ use switchml_protocol::capabilities::Capabilities;
 use switchml_worker_core::buffer::Buffer;
 use switchml_worker_core::call::{Call, Kind, Submission};
 use switchml_worker_core::engine::EngineStats;
-use switchml_worker_core::numerics::{Codec, DType, Element, ReduceOp};
+use switchml_worker_core::numerics::{Codec, DType, Element, Reduction};
 use switchml_worker_core::packet::{ip_packet_len, packet_len};
 use switchml_worker_core::shards;
 use switchml_worker_core::spin::WaitStats;
@@ -119,9 +119,10 @@ impl Communicator {
     pub fn all_reduce<T: Element>(
         &self,
         tensor: &mut [T],
-        op: ReduceOp,
+        op: impl Into<Reduction>,
     ) -> Result<CallStats, Error> {
-        let call = Call { kind: Kind::AllReduce(op), dtype: T::DTYPE, count: tensor.len() };
+        let kind = Kind::AllReduce(op.into());
+        let call = Call { kind, dtype: T::DTYPE, count: tensor.len() };
         self.run(call, true, bytemuck::cast_slice_mut(tensor))
     }
 
@@ -130,8 +131,12 @@ impl Communicator {
     ///
     /// # Errors
     /// As [`Communicator::all_reduce`]; what happens later comes out of [`Handle::wait`].
-    pub fn all_reduce_start<T: Tensor>(&self, tensor: T, op: ReduceOp) -> Result<Handle<T>, Error> {
-        self.start(Kind::AllReduce(op), true, tensor)
+    pub fn all_reduce_start<T: Tensor>(
+        &self,
+        tensor: T,
+        op: impl Into<Reduction>,
+    ) -> Result<Handle<T>, Error> {
+        self.start(Kind::AllReduce(op.into()), true, tensor)
     }
 
     /// Replaces `tensor` by rank `root`'s, on every rank; the bits travel as they are.
@@ -260,9 +265,12 @@ impl Communicator {
         buffers: Vec<Box<dyn Buffer>>,
     ) -> &[DataThread] {
         let threads = &self.threads[..buffers.len()];
+        let mut first = 0;
         for (thread, buffer) in threads.iter().zip(buffers) {
-            let _ =
-                thread.submissions.send(Submission { number, call, codec, contributes, buffer });
+            let elements = (buffer.bytes().len() / call.dtype.size()) as u64;
+            let submission = Submission { number, call, codec, first, contributes, buffer };
+            let _ = thread.submissions.send(submission);
+            first += elements;
         }
         threads
     }

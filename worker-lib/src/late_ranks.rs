@@ -63,12 +63,12 @@ impl LateRanks {
 mod tests {
     use super::*;
     use switchml_worker_core::call::Kind;
-    use switchml_worker_core::numerics::{DType, ReduceOp};
+    use switchml_worker_core::numerics::{DType, Reduction};
 
     #[test]
     fn one_line_a_minute_says_whom_and_in_which_call() {
         let late_ranks = LateRanks::new("train".to_owned(), 2);
-        let call = Call { kind: Kind::AllReduce(ReduceOp::Sum), dtype: DType::F32, count: 1000 };
+        let call = Call { kind: Kind::AllReduce(Reduction::SUM), dtype: DType::F32, count: 1000 };
         let begin = Instant::now();
         let line = |at: u64, waited: u64| {
             late_ranks.line(

@@ -72,5 +72,6 @@ pub use handle::Handle;
 pub use narrow_path::Narrow;
 pub use switchml_protocol::capabilities::Capabilities;
 pub use switchml_worker_core::{
-    CallStats, DType, Element, ReduceOp, RoundTrips, Straggler, WaitStats, engine, numerics,
+    CallStats, DType, Element, Precision, ReduceOp, Reduction, RoundTrips, Straggler, WaitStats,
+    engine, numerics,
 };

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use daemon::{Daemon, PATIENCE};
 use half::{bf16, f16};
 use switchml_worker::control::{self, MadeCall};
-use switchml_worker::{CallStats, Communicator, Element, Error, Handle, ReduceOp};
+use switchml_worker::{CallStats, Communicator, Element, Error, Handle, ReduceOp, Reduction};
 
 /// Runs `rank` on every rank of a job of its own, each in a thread; their results in the order of
 /// ranks.
@@ -56,8 +56,8 @@ fn small(rank: u32, i: usize) -> i32 {
 fn reduced(op: ReduceOp, world_size: u32, i: usize) -> f64 {
     let values = (0..world_size).map(|rank| f64::from(small(rank, i)));
     match op {
-        ReduceOp::Sum | ReduceOp::Sum16 => values.sum(),
-        ReduceOp::Avg | ReduceOp::Avg16 => values.sum::<f64>() / f64::from(world_size),
+        ReduceOp::Sum => values.sum(),
+        ReduceOp::Avg => values.sum::<f64>() / f64::from(world_size),
         ReduceOp::Max => values.fold(f64::MIN, f64::max),
         ReduceOp::Min => values.fold(f64::MAX, f64::min),
     }
@@ -68,7 +68,7 @@ const SIZES: [usize; 8] = [1, 2, 33, 767, 768, 769, 5_000, 300_000];
 
 fn check_all_sizes<T: Element + PartialEq + std::fmt::Debug>(
     communicator: &Communicator,
-    ops: &[ReduceOp],
+    ops: &[Reduction],
     from: impl Fn(f64) -> T,
 ) {
     let (rank, world_size) = (communicator.rank(), communicator.world_size());
@@ -77,7 +77,11 @@ fn check_all_sizes<T: Element + PartialEq + std::fmt::Debug>(
             let mut tensor: Vec<T> = (0..size).map(|i| from(f64::from(small(rank, i)))).collect();
             communicator.all_reduce(&mut tensor, op).unwrap();
             for (i, found) in tensor.iter().enumerate() {
-                assert_eq!(*found, from(reduced(op, world_size, i)), "{op} of {size}, element {i}");
+                assert_eq!(
+                    *found,
+                    from(reduced(op.op, world_size, i)),
+                    "{op} of {size}, element {i}"
+                );
             }
         }
     }
@@ -85,17 +89,57 @@ fn check_all_sizes<T: Element + PartialEq + std::fmt::Debug>(
 
 #[test]
 fn every_type_and_operator() {
-    use ReduceOp::{Avg, Max, Min, Sum};
+    const EXACT_OF_INTEGERS: &[Reduction] = &[
+        Reduction::SUM,
+        Reduction::AVG,
+        Reduction::MAX,
+        Reduction::MIN,
+        Reduction::SUM16,
+        Reduction::AVG16,
+    ];
     let daemon = Daemon::start();
     for world_size in [1, 2, 4] {
         with_ranks(&daemon, &format!("n{world_size}"), world_size, |communicator| {
-            check_all_sizes(&communicator, &ReduceOp::ALL, |x| x as f32);
-            check_all_sizes(&communicator, &[Sum, Avg], |x| x);
-            check_all_sizes(&communicator, &ReduceOp::ALL, f16::from_f64);
-            check_all_sizes(&communicator, &ReduceOp::ALL, bf16::from_f64);
-            check_all_sizes(&communicator, &[Sum, Max, Min], |x| x as i32);
+            check_all_sizes(&communicator, EXACT_OF_INTEGERS, |x| x as f32);
+            check_all_sizes(&communicator, &[Reduction::SUM, Reduction::AVG], |x| x);
+            check_all_sizes(&communicator, EXACT_OF_INTEGERS, f16::from_f64);
+            check_all_sizes(&communicator, EXACT_OF_INTEGERS, bf16::from_f64);
+            check_all_sizes(
+                &communicator,
+                &[Reduction::SUM, Reduction::MAX, Reduction::MIN],
+                |x| x as i32,
+            );
             communicator.close().unwrap();
         });
+    }
+}
+
+/// In 8 bits: the same bits on all ranks and in a second session, and errors as documented.
+#[test]
+fn in_8_bits() {
+    let daemon = Daemon::start();
+    const COUNT: usize = 100_000;
+    let element = |rank: u32, i: usize| ((i as f32 * 0.37).sin() + rank as f32 * 0.1) / 2.0;
+    let run = |job: &str| {
+        with_ranks(&daemon, job, 4, |communicator| {
+            [Reduction::SUM8, Reduction::AVG8].map(|op| {
+                let rank = communicator.rank();
+                let mut tensor: Vec<f32> = (0..COUNT).map(|i| element(rank, i)).collect();
+                communicator.all_reduce(&mut tensor, op).unwrap();
+                tensor
+            })
+        })
+    };
+    let results = run("eight");
+    assert!(run("again") == results, "sessions differ");
+    assert!(results.iter().all(|result| *result == results[0]), "ranks differ");
+    for (result, share) in results[0].iter().zip([1.0, 0.25]) {
+        let truth = |i| (0..4).map(|rank| f64::from(element(rank, i))).sum::<f64>() * share;
+        let squares: f64 = (0..COUNT).map(|i| (f64::from(result[i]) - truth(i)).powi(2)).sum();
+        // K = 63; a rotated element's limit is below 1.25 * 6 * sqrt(128), for magnitudes up to 1.
+        let bound = share * (4.0f64 / 3.0).sqrt() * 7.5 / 63.0;
+        let error = (squares / COUNT as f64).sqrt();
+        assert!(error < bound && error > bound / 100.0, "{error}, at most {bound} documented");
     }
 }
 

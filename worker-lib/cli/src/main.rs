@@ -125,7 +125,7 @@ mod tests {
             (
                 &["bench", "--op", "prod"],
                 "invalid value 'prod' for '--op <OP>': unknown operator \"prod\": sum, avg, max, \
-                 min, sum16 and avg16 are allowed (see --help)",
+                 min, sum16, avg16, sum8 and avg8 are allowed (see --help)",
             ),
             (
                 &["bench", "--sparsity", "90"],

@@ -9,7 +9,9 @@
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-use switchml_worker_core::numerics::{Codec, DType, NumericsError, ReduceOp, SMALL_COUNT};
+use switchml_worker_core::numerics::{
+    Codec, DType, NumericsError, ReduceOp, Reduction, SMALL_COUNT,
+};
 
 /// Lanes of a packet that fills a 1500-byte MTU.
 const LANES: usize = 352;
@@ -22,7 +24,7 @@ fn main() -> Result<(), NumericsError> {
     println!("{:<10} {:>26} {:>26} {:>26}", "", "exponent", "encode", "decode");
     println!("{:<10}{}", "", format!(" {:>12} {:>13}", "cached", "streaming").repeat(3));
     for dtype in DType::ALL {
-        for op in [ReduceOp::Sum, ReduceOp::Sum16, ReduceOp::Max] {
+        for op in [Reduction::SUM, Reduction::SUM16, Reduction::SUM8, Reduction::MAX] {
             // Those that are not offered have no speed.
             if let Ok(codec) = Codec::reduction(dtype, op, RANKS, usize::MAX) {
                 row(&format!("{dtype} {op}"), codec, &tensor(dtype));

@@ -15,7 +15,7 @@ use switchml_worker_core::buffer::Buffer;
 use switchml_worker_core::call::{Call, Kind as CallKind, Submission};
 use switchml_worker_core::data_path::DataPath;
 use switchml_worker_core::engine::{Config, Engine, Identity, Limits};
-use switchml_worker_core::{CallStats, DType, ReduceOp};
+use switchml_worker_core::{CallStats, DType, Reduction};
 use zerocopy::FromBytes;
 
 /// As in the library.
@@ -85,7 +85,7 @@ fn run() -> Spent {
         BATCH,
     );
     let call =
-        Call { kind: CallKind::AllReduce(ReduceOp::Sum), dtype: DType::F32, count: TENSOR / 4 };
+        Call { kind: CallKind::AllReduce(Reduction::SUM), dtype: DType::F32, count: TENSOR / 4 };
     let codec = call.codec(1).expect("a sum of f32 is offered");
     let elements: Vec<u8> =
         (0..call.count).flat_map(|i| ((i % 20_011) as f32 / 100.0).to_ne_bytes()).collect();
@@ -93,6 +93,7 @@ fn run() -> Spent {
         number: 0,
         call,
         codec,
+        first: 0,
         contributes: true,
         buffer: Box::new(Elements(elements)),
     });

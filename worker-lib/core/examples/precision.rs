@@ -7,7 +7,7 @@
 
 use half::bf16;
 use rand::{RngExt, SeedableRng, rngs::StdRng};
-use switchml_worker_core::numerics::{Codec, DType, NumericsError, ReduceOp, exponent};
+use switchml_worker_core::numerics::{Codec, DType, NumericsError, Reduction, exponent};
 
 const RANKS: usize = 8;
 const COUNT: usize = 1 << 20;
@@ -65,28 +65,37 @@ fn normal(random: &mut StdRng) -> f64 {
 fn report(data: &str, ranks: &[Vec<f32>]) -> Result<(), NumericsError> {
     let truth: Vec<f64> =
         (0..COUNT).map(|i| ranks.iter().map(|rank| f64::from(rank[i])).sum()).collect();
-    row(data, "32 bits", &truth, &fixed_point(ranks, ReduceOp::Sum)?);
-    row("", "16 bits", &truth, &fixed_point(ranks, ReduceOp::Sum16)?);
+    row(data, "32 bits", &truth, &fixed_point(ranks, Reduction::SUM)?);
+    row("", "16 bits", &truth, &fixed_point(ranks, Reduction::SUM16)?);
+    row("", "8 bits", &truth, &fixed_point(ranks, Reduction::SUM8)?);
     row("", "f32, ring", &truth, &ring(ranks, |x| x));
     row("", "bf16, ring", &truth, &ring(ranks, |x| bf16::from_f32(x).to_f32()));
     Ok(())
 }
 
 /// As workers and an aggregator do it.
-fn fixed_point(ranks: &[Vec<f32>], op: ReduceOp) -> Result<Vec<f32>, NumericsError> {
+fn fixed_point(ranks: &[Vec<f32>], op: Reduction) -> Result<Vec<f32>, NumericsError> {
     let codec = Codec::reduction(DType::F32, op, RANKS, COUNT)?;
     let elements = codec.bytes_per_chunk(LANES) / 4;
     let mut result = vec![0f32; COUNT];
     for (number, sums) in result.chunks_mut(elements).enumerate() {
-        let chunks: Vec<&[u8]> = ranks
-            .iter()
-            .map(|rank| bytemuck::cast_slice(&rank[number * elements..][..sums.len()]))
+        let first = number * elements;
+        let chunks: Vec<(Codec, &[u8])> = (0..)
+            .zip(ranks)
+            .map(|(rank, tensor)| {
+                let chunk = bytemuck::cast_slice(&tensor[first..][..sums.len()]);
+                (codec.at(0, first as u64, rank), chunk)
+            })
             .collect();
-        let largest =
-            chunks.iter().map(|chunk| codec.exponent(chunk)).max().unwrap_or(exponent::ZERO);
-        let mut payload = vec![0; 4 * LANES];
-        let mut total = vec![0u8; 4 * LANES];
-        for chunk in chunks {
+        let exponents = chunks.iter().map(|(codec, chunk)| codec.exponent(chunk));
+        let largest = exponents.max().unwrap_or(exponent::ZERO);
+        if exponent::is_skipped(largest) {
+            continue;
+        }
+        let codec = chunks[0].0;
+        let mut payload = vec![0; 4 * codec.lanes_for(4 * sums.len())];
+        let mut total = payload.clone();
+        for (codec, chunk) in chunks {
             codec.encode(chunk, largest, &mut payload);
             add(&mut total, &payload);
         }

@@ -4,13 +4,13 @@ use std::fmt;
 
 use crate::buffer::Buffer;
 use crate::hash;
-use crate::numerics::{Codec, DType, NumericsError, ReduceOp};
+use crate::numerics::{Codec, DType, NumericsError, Precision, Reduction};
 
 /// What a collective does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// Every rank gets the reduction over all ranks.
-    AllReduce(ReduceOp),
+    AllReduce(Reduction),
     /// Every rank gets the root's elements.
     Broadcast {
         /// The rank whose elements count.
@@ -47,12 +47,22 @@ impl Call {
     /// call.
     pub fn fingerprint(&self, number: u64) -> u32 {
         let (kind, detail) = match self.kind {
-            Kind::AllReduce(op) => (0, op as u64),
+            Kind::AllReduce(reduction) => (0, number_of(reduction)),
             Kind::Broadcast { root } => (1, u64::from(root)),
             Kind::Barrier => (2, 0),
         };
         hash::fold([number, kind << 32 | detail, self.dtype as u64, self.count as u64]) as u32
     }
+}
+
+/// The protocol's number of a reduction.
+fn number_of(Reduction { op, precision }: Reduction) -> u64 {
+    let precision = match precision {
+        Precision::Exact => 0,
+        Precision::Bits16 => 4,
+        Precision::Bits8 => 6,
+    };
+    precision + op as u64
 }
 
 /// As people write it: `all_reduce(sum, f32, 1000)`, `broadcast(from 2, f16, 77)`, `barrier()`.
@@ -76,6 +86,8 @@ pub struct Submission {
     pub call: Call,
     /// How its elements travel, by [`Call::codec`].
     pub codec: Codec,
+    /// Elements of the call before those of the buffer.
+    pub first: u64,
     /// Whether this rank's elements count: all but those of a broadcast's receivers do.
     pub contributes: bool,
     /// The elements; some of the call's where other data paths have the rest.
@@ -91,18 +103,24 @@ mod tests {
     /// The examples of docs/protocol.md.
     #[test]
     fn fingerprints_are_those_of_the_specification() {
-        let sum = Call { kind: Kind::AllReduce(ReduceOp::Sum), dtype: DType::F32, count: 1000 };
+        let sum = Call { kind: Kind::AllReduce(Reduction::SUM), dtype: DType::F32, count: 1000 };
         let barrier = Call { kind: Kind::Barrier, dtype: DType::I32, count: 1 };
         let broadcast = Call { kind: Kind::Broadcast { root: 2 }, dtype: DType::F16, count: 77 };
         let found = [sum.fingerprint(0), barrier.fingerprint(1), broadcast.fingerprint(7)];
         assert_eq!(found, [0x513B_1A32, 0xEA50_409A, 0xD60C_7E2D]);
     }
 
+    /// Those of rule 4.2.
+    #[test]
+    fn operations_have_the_numbers_of_the_specification() {
+        assert_eq!(Reduction::ALL.map(number_of), [0, 1, 2, 3, 4, 5, 6, 7]);
+    }
+
     #[test]
     fn any_difference_changes_the_fingerprint() {
         let kinds = [
-            Kind::AllReduce(ReduceOp::Sum),
-            Kind::AllReduce(ReduceOp::Max),
+            Kind::AllReduce(Reduction::SUM),
+            Kind::AllReduce(Reduction::MAX),
             Kind::Broadcast { root: 0 },
             Kind::Broadcast { root: 1 },
             Kind::Barrier,

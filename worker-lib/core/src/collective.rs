@@ -22,6 +22,8 @@ use crate::stats::{CallStats, Recorder};
 /// What all collectives of a session have in common.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Terms {
+    /// This rank.
+    pub rank: u32,
     /// Number of ranks.
     pub ranks: u32,
     /// Lanes of a full chunk.
@@ -54,11 +56,11 @@ pub(crate) struct Collective {
 impl Collective {
     /// A schedule's collective at `place`.
     pub fn new(place: u64, terms: Terms, submission: Submission) -> Self {
-        let Submission { number, call, codec, contributes, buffer } = submission;
-        let Terms { ranks, lanes, capabilities } = terms;
+        let Submission { number, call, codec, .. } = submission;
+        let Terms { rank, ranks, lanes, capabilities } = terms;
         let checked_maxima = capabilities.contains(Capabilities::CHECKED_MAXIMA);
         let lanes = usize::from(lanes);
-        let elements = Elements::new(buffer, codec, lanes, contributes);
+        let elements = Elements::new(submission, rank, lanes);
         let chunks = elements.chunks();
         let exponents = Exponents::new(if codec.uses_exponents() { chunks } else { 0 }, lanes);
         // Where maxima have to be proven, what waits for the exponents comes no later.

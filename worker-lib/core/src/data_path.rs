@@ -22,7 +22,7 @@ use zerocopy::IntoBytes;
 use crate::bundles::Bundles;
 use crate::call::{Call, Submission};
 use crate::collective::Terms;
-use crate::engine::{Chunk, Config, Engine, Failure, Transmission, Waiting};
+use crate::engine::{Chunk, Config, Engine, Failure, Identity, Transmission, Waiting};
 use crate::schedule::Schedule;
 use crate::stats::CallStats;
 
@@ -40,7 +40,8 @@ impl DataPath {
     /// to `batch`.
     pub fn new(engine: Engine, lanes: u16, batch: u32) -> Self {
         let Config { identity, capabilities, .. } = *engine.config();
-        let terms = Terms { ranks: identity.ranks.into(), lanes, capabilities };
+        let Identity { rank, ranks, .. } = identity;
+        let terms = Terms { rank: rank.into(), ranks: ranks.into(), lanes, capabilities };
         Self { engine, schedule: Schedule::new(terms), bundles: Bundles::new(batch), pending: None }
     }
 

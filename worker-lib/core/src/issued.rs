@@ -56,10 +56,10 @@ impl Issued {
 mod tests {
     use super::*;
     use crate::call::Kind;
-    use crate::numerics::{DType, ReduceOp};
+    use crate::numerics::{DType, Reduction};
 
     fn call(count: usize) -> Call {
-        Call { kind: Kind::AllReduce(ReduceOp::Sum), dtype: DType::I32, count }
+        Call { kind: Kind::AllReduce(Reduction::SUM), dtype: DType::I32, count }
     }
 
     fn open(issued: &Issued) -> Vec<(u64, usize)> {

@@ -43,6 +43,6 @@ pub mod shards;
 pub mod spin;
 pub mod stats;
 
-pub use numerics::{DType, Element, ReduceOp};
+pub use numerics::{DType, Element, Precision, ReduceOp, Reduction};
 pub use spin::WaitStats;
 pub use stats::{CallStats, RoundTrips, Straggler};

@@ -19,7 +19,7 @@ use switchml_worker_core::buffer::Buffer;
 use switchml_worker_core::call::{Call, Kind, Submission};
 use switchml_worker_core::data_path::DataPath;
 use switchml_worker_core::engine::{Config, Engine, Failure, Identity, Limits};
-use switchml_worker_core::{CallStats, DType, ReduceOp};
+use switchml_worker_core::{CallStats, DType, ReduceOp, Reduction};
 use zerocopy::{FromBytes, IntoBytes};
 
 const LANES: u16 = 32;
@@ -70,7 +70,7 @@ fn scenarios() -> impl Strategy<Value = Scenario> {
     ];
     let ranks = prop_oneof![1u16..5, Just(32), Just(64)];
     (ranks, calls, 1usize..1300, any::<u64>()).prop_flat_map(|(ranks, (dtype, op), count, seed)| {
-        let call = Call { kind: Kind::AllReduce(op), dtype, count };
+        let call = Call { kind: Kind::AllReduce(op.into()), dtype, count };
         let place = prop_oneof![
             (0..ranks, 0usize..4).prop_map(|(rank, number)| Place::Contribution(rank, number)),
             (0usize..4).prop_map(Place::Slot),
@@ -280,7 +280,14 @@ impl Rank {
             (DataPath::new(Engine::new(config), LANES, 1), Arc::default());
         let (codec, buffer) =
             (call.codec(ranks).unwrap(), Box::new(Tensor(elements, Arc::clone(&result))));
-        data_path.submit(Submission { number: 0, call, codec, contributes: true, buffer });
+        data_path.submit(Submission {
+            number: 0,
+            call,
+            codec,
+            first: 0,
+            contributes: true,
+            buffer,
+        });
         Self { data_path, result, failure: None }
     }
 
@@ -442,7 +449,7 @@ fn packets_are_those_of_the_vectors() {
 }
 
 fn check_packets(vector: &Vector, count: usize, element: fn(u16, usize) -> f32, chunks: usize) {
-    let call = Call { kind: Kind::AllReduce(ReduceOp::Sum), dtype: DType::F32, count };
+    let call = Call { kind: Kind::AllReduce(Reduction::SUM), dtype: DType::F32, count };
     let mut ranks = [0, 1].map(|rank| {
         let identity = Identity { job: 7, epoch: 0x0102_0304, rank, ranks: 2 };
         let config = Config {

@@ -10,7 +10,7 @@ use switchml_worker_core::buffer::Buffer;
 use switchml_worker_core::call::{Call, Kind, Submission};
 use switchml_worker_core::data_path::DataPath;
 use switchml_worker_core::engine::{Config, Engine, Identity, Limits};
-use switchml_worker_core::{CallStats, DType, ReduceOp};
+use switchml_worker_core::{CallStats, DType, Reduction};
 use zerocopy::FromBytes;
 
 const ENVELOPE: usize = 14 + 20 + 8;
@@ -58,10 +58,17 @@ impl Rank {
             FLOATS[usize::from(rank)].into_iter().flat_map(f32::to_ne_bytes).collect();
         let calls = [(DType::I32, 3, integers), (DType::F32, 12, floats)];
         for ((number, (dtype, count, elements)), result) in (0..).zip(calls).zip(&results) {
-            let call = Call { kind: Kind::AllReduce(ReduceOp::Sum), dtype, count };
+            let call = Call { kind: Kind::AllReduce(Reduction::SUM), dtype, count };
             let (codec, buffer) =
                 (call.codec(2).unwrap(), Box::new(Tensor(elements, Arc::clone(result))));
-            data_path.submit(Submission { number, call, codec, contributes: true, buffer });
+            data_path.submit(Submission {
+                number,
+                call,
+                codec,
+                first: 0,
+                contributes: true,
+                buffer,
+            });
         }
         Self { data_path, results }
     }

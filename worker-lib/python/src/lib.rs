@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use pyo3::prelude::*;
 use pyo3::types::{IntoPyDict, PyDict};
-use switchml_worker::{CallStats, Communicator, DType, Error, Handle, ReduceOp, Tensor};
+use switchml_worker::{CallStats, Communicator, DType, Error, Handle, Reduction, Tensor};
 
 /// Elements that a Python object holds.
 struct Borrowed {
@@ -104,7 +104,7 @@ impl PyCommunicator {
         owner: Py<PyAny>,
     ) -> PyResult<PyHandle> {
         let start = || {
-            let op: ReduceOp = op.parse()?;
+            let op: Reduction = op.parse()?;
             self.inner()?.all_reduce_start(Borrowed::new(address, count, dtype, owner)?, op)
         };
         start().map(PyHandle::new).map_err(|error| raised(py, &error))

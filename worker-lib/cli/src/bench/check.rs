@@ -2,7 +2,7 @@
 
 use std::hash::{DefaultHasher, Hasher};
 
-use switchml_worker::{ReduceOp, numerics::SMALL_COUNT};
+use switchml_worker::{Precision, ReduceOp, Reduction, numerics::SMALL_COUNT};
 
 use super::{pattern::Pattern, value::Value};
 
@@ -10,11 +10,11 @@ use super::{pattern::Pattern, value::Value};
 /// allows (`switchml_worker::numerics`, "What a result is").
 pub fn wrong_elements<T: Value>(
     pattern: &Pattern,
-    op: ReduceOp,
+    op: Reduction,
     world_size: usize,
     result: &[T],
 ) -> usize {
-    let expected = pattern.expected::<T>(op);
+    let expected = pattern.expected::<T>(op.op);
     let tolerance = tolerance::<T>(op, world_size, result.len());
     let is_wrong = |(i, &element): (usize, &T)| {
         let got = element.to_f64();
@@ -26,31 +26,36 @@ pub fn wrong_elements<T: Value>(
 
 /// How far a result of that value may be off. The chunk's largest magnitude M is at most 1 by the
 /// pattern's making.
-fn tolerance<T: Value>(op: ReduceOp, world_size: usize, count: usize) -> impl Fn(f64) -> f64 {
+fn tolerance<T: Value>(
+    reduction: Reduction,
+    world_size: usize,
+    count: usize,
+) -> impl Fn(f64) -> f64 {
     let ranks = world_size as f64;
     let log = world_size.next_power_of_two().ilog2() as i32;
     let double = T::BITS > 32;
-    let narrow = matches!(op, ReduceOp::Sum16 | ReduceOp::Avg16);
-    // N times half a step of the fixed-point sum.
-    let quantized = match (double, world_size > 32) {
+    let Reduction { op, precision } = reduction;
+    let in_8_bits = precision == Precision::Bits8 && world_size <= 32;
+    // How far the sum of integers may be off.
+    let quantized = match (precision, double) {
+        // Eight standard deviations, where a rotated element has at most six of its own.
+        _ if in_8_bits => 8.0 * (ranks / 3.0).sqrt() * 7.5 / f64::from(255 / world_size as u32),
+        (Precision::Bits8 | Precision::Bits16, _) => ranks * 2f64.powi(log - 15),
         // In three lanes all of the pattern's elements are exact.
-        (false, _) if !narrow && count <= SMALL_COUNT => 0.0,
-        (false, _) if narrow => ranks * 2f64.powi(log - 15),
-        (false, _) => ranks * 2f64.powi(log - 31),
-        (true, false) => ranks * 2f64.powi(2 * log - 63),
-        (true, true) => 1.5 * ranks * 2f64.powi(2 * log - 63),
+        (Precision::Exact, false) if count <= SMALL_COUNT => 0.0,
+        (Precision::Exact, false) => ranks * 2f64.powi(log - 31),
+        (Precision::Exact, true) if world_size <= 32 => ranks * 2f64.powi(2 * log - 63),
+        (Precision::Exact, true) => 1.5 * ranks * 2f64.powi(2 * log - 63),
     };
     move |value| match op {
         _ if !T::FLOAT => 0.0,
         ReduceOp::Max | ReduceOp::Min => 0.0,
-        ReduceOp::Sum | ReduceOp::Sum16 => quantized + T::half_unit(value),
+        ReduceOp::Sum => quantized + T::half_unit(value),
         // f64: the sum is rounded, then the quotient, and so is the expected one.
         ReduceOp::Avg if double => quantized / ranks + 4.0 * T::half_unit(value),
         // The others: the factor step/N and the product are rounded in f64, before the type's own
         // rounding; and so is the expected one.
-        ReduceOp::Avg | ReduceOp::Avg16 => {
-            quantized / ranks + T::half_unit(value) + value.abs() * 2f64.powi(-51)
-        }
+        ReduceOp::Avg => quantized / ranks + T::half_unit(value) + value.abs() * 2f64.powi(-51),
     }
 }
 
@@ -88,7 +93,7 @@ mod tests {
     /// contributions, found one rank at a time, and rounded once.
     fn reduce<T: Value>(
         pattern: &Pattern,
-        op: ReduceOp,
+        reduction: Reduction,
         world_size: usize,
         round: impl Fn(f64) -> T,
     ) -> Vec<T> {
@@ -97,16 +102,16 @@ mod tests {
             pattern.fill(rank, elements);
         }
         let column = |i: usize| all.iter().map(move |elements| elements[i].to_f64());
-        let result = |i| match op {
-            ReduceOp::Sum | ReduceOp::Sum16 => column(i).sum::<f64>(),
-            ReduceOp::Avg | ReduceOp::Avg16 => column(i).sum::<f64>() / world_size as f64,
+        let result = |i| match reduction.op {
+            ReduceOp::Sum => column(i).sum::<f64>(),
+            ReduceOp::Avg => column(i).sum::<f64>() / world_size as f64,
             ReduceOp::Max => column(i).fold(f64::NEG_INFINITY, f64::max),
             ReduceOp::Min => column(i).fold(f64::INFINITY, f64::min),
         };
         (0..COUNT).map(|i| round(result(i))).collect()
     }
 
-    fn check_type<T: Value>(ops: &[ReduceOp], round: impl Fn(f64) -> T + Copy) {
+    fn check_type<T: Value>(ops: &[Reduction], round: impl Fn(f64) -> T + Copy) {
         for &op in ops {
             for world_size in [1, 2, 3, 4, 7, 33, 64] {
                 let pattern = Pattern::new::<T>(
@@ -140,25 +145,25 @@ mod tests {
 
     #[test]
     fn right_and_wrong_elements() {
-        check_type::<f32>(&ReduceOp::ALL, |x| x as f32);
-        check_type::<f64>(&[ReduceOp::Sum, ReduceOp::Avg], |x| x);
-        check_type::<f16>(&ReduceOp::ALL, f16::from_f64);
-        check_type::<bf16>(&ReduceOp::ALL, bf16::from_f64);
+        check_type::<f32>(&Reduction::ALL[..6], |x| x as f32);
+        check_type::<f64>(&[Reduction::SUM, Reduction::AVG], |x| x);
+        check_type::<f16>(&Reduction::ALL[..6], f16::from_f64);
+        check_type::<bf16>(&Reduction::ALL[..6], bf16::from_f64);
         // Sums beyond 2^31 wrap.
-        check_type::<i32>(&[ReduceOp::Sum, ReduceOp::Max, ReduceOp::Min], |x| x as i64 as i32);
+        check_type::<i32>(&[Reduction::SUM, Reduction::MAX, Reduction::MIN], |x| x as i64 as i32);
     }
 
     #[test]
     fn a_missing_and_a_doubled_contribution() {
         for world_size in [2usize, 4, 16] {
             let pattern = Pattern::new::<f32>(5, world_size, DENSE);
-            let mut sum = reduce(&pattern, ReduceOp::Sum, world_size, |x| x as f32);
+            let mut sum = reduce(&pattern, Reduction::SUM, world_size, |x| x as f32);
             let mut mine = vec![0f32; COUNT];
             pattern.fill(world_size - 1, &mut mine);
             for (sum, mine) in sum.iter_mut().zip(&mine) {
                 *sum += mine;
             }
-            let wrong = wrong_elements(&pattern, ReduceOp::Sum, world_size, &sum);
+            let wrong = wrong_elements(&pattern, Reduction::SUM, world_size, &sum);
             assert!(wrong > COUNT * 9 / 10, "{wrong} of {COUNT} found for {world_size} ranks");
         }
     }
@@ -166,22 +171,22 @@ mod tests {
     #[test]
     fn one_flipped_bit_of_an_exact_result() {
         let pattern = Pattern::new::<f32>(1, 4, DENSE);
-        let mut result = reduce(&pattern, ReduceOp::Max, 4, |x| x as f32);
+        let mut result = reduce(&pattern, Reduction::MAX, 4, |x| x as f32);
         result[500] = f32::from_bits(result[500].to_bits() ^ 1);
-        assert_eq!(wrong_elements(&pattern, ReduceOp::Max, 4, &result), 1);
+        assert_eq!(wrong_elements(&pattern, Reduction::MAX, 4, &result), 1);
         result[500] = f32::NAN;
-        assert_eq!(wrong_elements(&pattern, ReduceOp::Max, 4, &result), 1);
+        assert_eq!(wrong_elements(&pattern, Reduction::MAX, 4, &result), 1);
     }
 
     #[test]
     fn tolerances_are_those_of_the_documentation() {
         // 4 ranks, f32: N 2^(L-31) M = 2^-27, and half a unit of 1.0 is 2^-24. In small calls that
         // alone.
-        assert_eq!(tolerance::<f32>(ReduceOp::Sum, 4, 1025)(1.0), 2f64.powi(-27) + 2f64.powi(-24));
-        assert_eq!(tolerance::<f32>(ReduceOp::Sum, 4, 1024)(1.0), 2f64.powi(-24));
+        assert_eq!(tolerance::<f32>(Reduction::SUM, 4, 1025)(1.0), 2f64.powi(-27) + 2f64.powi(-24));
+        assert_eq!(tolerance::<f32>(Reduction::SUM, 4, 1024)(1.0), 2f64.powi(-24));
         // 64 ranks, f64: 1.5 N 2^(2L-63) = 1.5 * 2^-45, and half a unit of 3.0 is 2^-52.
         assert_eq!(
-            tolerance::<f64>(ReduceOp::Sum, 64, 1)(-3.0),
+            tolerance::<f64>(Reduction::SUM, 64, 1)(-3.0),
             1.5 * 2f64.powi(-45) + 2f64.powi(-52)
         );
         // bf16: 8 significant bits.
@@ -189,9 +194,16 @@ mod tests {
         // f16 below its normal numbers: always 2^-24, half of it.
         assert_eq!(f16::half_unit(2f64.powi(-20)), 2f64.powi(-25));
         // In 16 bits: N 2^(L-15) M.
-        assert_eq!(tolerance::<f32>(ReduceOp::Sum16, 4, 1)(1.0), 2f64.powi(-11) + 2f64.powi(-24));
-        assert_eq!(tolerance::<i32>(ReduceOp::Sum, 4, 1)(1e9), 0.0);
-        assert_eq!(tolerance::<f32>(ReduceOp::Max, 4, 1)(1e9), 0.0);
+        assert_eq!(tolerance::<f32>(Reduction::SUM16, 4, 1)(1.0), 2f64.powi(-11) + 2f64.powi(-24));
+        // In 8 bits: B = 1.25 * 6 * sqrt(128) M, K = 63, and 8 standard deviations.
+        let in_8_bits = tolerance::<f32>(Reduction::SUM8, 4, 1)(0.0);
+        let variance: f64 = 4.0 * (2.0 * 7.5 * 128f64.sqrt() / 63.0).powi(2) / 12.0 / 128.0;
+        assert!((in_8_bits / (8.0 * variance.sqrt()) - 1.0).abs() < 1e-9, "{in_8_bits}");
+        // More than 32 ranks travel in 16 bits.
+        let of_33 = |reduction| tolerance::<f32>(reduction, 33, 1)(1.0);
+        assert_eq!(of_33(Reduction::SUM8), of_33(Reduction::SUM16));
+        assert_eq!(tolerance::<i32>(Reduction::SUM, 4, 1)(1e9), 0.0);
+        assert_eq!(tolerance::<f32>(Reduction::MAX, 4, 1)(1e9), 0.0);
     }
 
     #[test]

@@ -12,7 +12,7 @@ use std::{fs::File, io::Write, num::NonZeroUsize, path::PathBuf};
 
 use half::{bf16, f16};
 use switchml_worker::{
-    Communicator, DType, ReduceOp, control, interface::Interface, numerics::Codec,
+    Communicator, DType, Reduction, control, interface::Interface, numerics::Codec,
 };
 
 use super::{
@@ -65,9 +65,10 @@ pub struct Bench {
     /// Element type: f32, f64, f16, bf16 or i32
     #[arg(short = 'd', long, alias = "datatype", value_name = "TYPE", default_value = "f32")]
     dtype: DType,
-    /// Reduction: sum, avg, max, min, or sum16 and avg16: in 16 bits, half the packets
+    /// Reduction: sum, avg, max, min; in 16 bits, for half the packets, sum16 and avg16; in 8 bits,
+    /// for a quarter, sum8 and avg8
     #[arg(short = 'o', long, default_value = "sum")]
-    op: ReduceOp,
+    op: Reduction,
     /// Share of the chunks that are zero on all ranks, 0 to 1
     #[arg(long, value_name = "SHARE", default_value = "0", value_parser = share)]
     sparsity: f64,

@@ -74,10 +74,8 @@ impl Pattern {
             let Parts { a, d, shift } = self.parts::<T>(i);
             let (up, down) = if d >= 0 { (largest, smallest) } else { (smallest, largest) };
             match op {
-                ReduceOp::Sum | ReduceOp::Sum16 => T::of_sum(ranks * a + sum * d, shift),
-                ReduceOp::Avg | ReduceOp::Avg16 => {
-                    T::of_sum(ranks * a + sum * d, shift) / ranks as f64
-                }
+                ReduceOp::Sum => T::of_sum(ranks * a + sum * d, shift),
+                ReduceOp::Avg => T::of_sum(ranks * a + sum * d, shift) / ranks as f64,
                 ReduceOp::Max => T::of_sum(a + up * d, shift),
                 ReduceOp::Min => T::of_sum(a + down * d, shift),
             }

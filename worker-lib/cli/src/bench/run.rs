@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use switchml_worker::{CallStats, Communicator, Error, ReduceOp, Stats};
+use switchml_worker::{CallStats, Communicator, Error, ReduceOp, Reduction, Stats};
 
 use super::{
     check::{all_equal, digest, digest_words, wrong_elements},
@@ -20,7 +20,7 @@ const MOST_WRONG: usize = (i32::MAX / 64) as usize;
 /// One rank's benchmark.
 pub struct Runner<T> {
     communicator: Communicator,
-    op: ReduceOp,
+    op: Reduction,
     iters: usize,
     check: usize,
     zeros: Zeros,
@@ -44,7 +44,7 @@ impl<T: Value> Runner<T> {
     /// For tensors of up to `largest` elements.
     pub fn new(
         communicator: Communicator,
-        op: ReduceOp,
+        op: Reduction,
         iters: usize,
         check: usize,
         zeros: Zeros,

@@ -7,7 +7,7 @@ use switchml_protocol::header::Op;
 
 use super::*;
 use crate::call::Kind;
-use crate::numerics::{DType, ReduceOp};
+use crate::numerics::{DType, Reduction};
 
 const LANES: u16 = 32;
 
@@ -26,7 +26,7 @@ impl Buffer for Plain {
     fn finish(self: Box<Self>, _: CallStats) {}
 }
 
-const SUM: Call = Call { kind: Kind::AllReduce(ReduceOp::Sum), dtype: DType::F32, count: 0 };
+const SUM: Call = Call { kind: Kind::AllReduce(Reduction::SUM), dtype: DType::F32, count: 0 };
 
 /// A rank amid a call.
 struct Rank {
@@ -55,7 +55,7 @@ impl Rank {
 fn collective(tensor: &[f32], ranks: u32) -> Collective {
     let call = Call { count: tensor.len(), ..SUM };
     let buffer = Box::new(Plain(bytemuck::cast_slice(tensor).to_vec()));
-    let terms = Terms { ranks, lanes: LANES, capabilities: Capabilities::all() };
+    let terms = Terms { rank: 0, ranks, lanes: LANES, capabilities: Capabilities::all() };
     Collective::new(
         0,
         terms,
@@ -63,6 +63,7 @@ fn collective(tensor: &[f32], ranks: u32) -> Collective {
             number: 9,
             call,
             codec: call.codec(ranks).unwrap(),
+            first: 0,
             contributes: true,
             buffer,
         },
@@ -190,17 +191,17 @@ fn receivers_of_a_broadcast_contribute_zeros() {
     let call = Call { kind: Kind::Broadcast { root: 1 }, dtype: DType::F16, count: 70 };
     let buffer = |byte| Box::new(Plain(vec![byte; 140]));
     let codec = call.codec(2).unwrap();
-    let terms = Terms { ranks: 2, lanes: LANES, capabilities: Capabilities::all() };
+    let terms = Terms { rank: 0, ranks: 2, lanes: LANES, capabilities: Capabilities::all() };
     let mut ranks = [
         Rank::new(Collective::new(
             0,
             terms,
-            Submission { number: 0, call, codec, contributes: false, buffer: buffer(7) },
+            Submission { number: 0, call, codec, first: 0, contributes: false, buffer: buffer(7) },
         )),
         Rank::new(Collective::new(
             0,
             terms,
-            Submission { number: 0, call, codec, contributes: true, buffer: buffer(201) },
+            Submission { number: 0, call, codec, first: 0, contributes: true, buffer: buffer(201) },
         )),
     ];
     // 140 bytes: 128, then 12 in a packet of one block.

@@ -3,10 +3,12 @@
 use switchml_protocol::header::Op;
 use switchml_protocol::{LANES_PER_BLOCK, MAX_RANKS};
 
-use super::dtype::{DType, NumericsError, ReduceOp};
+use super::dithered::{self, Dithered};
+use super::dtype::{DType, NumericsError, Precision, ReduceOp, Reduction};
 use super::exponent::NON_FINITE;
 use super::fixed::{self, Fixed};
 use super::format::{self, Bf16, F16, F32, F64, Format};
+use super::random::Source;
 use super::{bytes, packed, plain, triple};
 
 /// How a collective's elements become lanes and its result's lanes become elements.
@@ -27,6 +29,9 @@ enum Method {
     PackedF32(Fixed),
     PackedF16(Fixed),
     PackedBf16(Fixed),
+    DitheredF32(Dithered),
+    DitheredF16(Dithered),
+    DitheredBf16(Dithered),
     TripleF32(Fixed),
     TripleF16(Fixed),
     TripleBf16(Fixed),
@@ -51,47 +56,82 @@ impl Codec {
     /// whole call, whichever part of it is encoded.
     ///
     /// # Errors
-    /// When `ranks` is not 1 to 64, for MAX and MIN of f64, for AVG of i32, and for 16 bits of
-    /// either: see [`NumericsError`].
+    /// When `ranks` is not 1 to 64, for MAX and MIN of f64, for AVG of i32, and for fewer bits of
+    /// either, or of any MAX and MIN: see [`NumericsError`].
     pub fn reduction(
         dtype: DType,
-        op: ReduceOp,
+        reduction: impl Into<Reduction>,
         ranks: usize,
         count: usize,
     ) -> Result<Self, NumericsError> {
+        use DType::{Bf16, F16, F32, F64, I32};
+        use ReduceOp::{Avg, Max, Min, Sum};
         if !(1..=MAX_RANKS).contains(&ranks) {
             return Err(NumericsError::Ranks(ranks));
         }
-        let fixed = Fixed::new(ranks, matches!(op, ReduceOp::Avg | ReduceOp::Avg16));
+        let reduction = reduction.into();
+        let Reduction { op, precision } = reduction;
+        let fixed = Fixed::new(ranks, op == Avg);
+        if precision != Precision::Exact {
+            // Too few levels would be left for each of so many ranks.
+            let in_8_bits = precision == Precision::Bits8 && ranks <= dithered::MOST_RANKS;
+            return Ok(Self(match (op, dtype, in_8_bits) {
+                (Sum | Avg, F32, false) => Method::PackedF32(fixed),
+                (Sum | Avg, F16, false) => Method::PackedF16(fixed),
+                (Sum | Avg, Bf16, false) => Method::PackedBf16(fixed),
+                (Sum | Avg, F32, true) => Method::DitheredF32(Dithered::new(fixed)),
+                (Sum | Avg, F16, true) => Method::DitheredF16(Dithered::new(fixed)),
+                (Sum | Avg, Bf16, true) => Method::DitheredBf16(Dithered::new(fixed)),
+                _ => return Err(NumericsError::NotPacked { reduction, dtype }),
+            }));
+        }
         let is_small = count <= SMALL_COUNT;
         Ok(Self(match (op, dtype) {
-            (ReduceOp::Sum | ReduceOp::Avg, DType::F32) if is_small => Method::TripleF32(fixed),
-            (ReduceOp::Sum | ReduceOp::Avg, DType::F16) if is_small => Method::TripleF16(fixed),
-            (ReduceOp::Sum | ReduceOp::Avg, DType::Bf16) if is_small => Method::TripleBf16(fixed),
-            (ReduceOp::Sum | ReduceOp::Avg, DType::F32) => Method::FixedF32(fixed),
-            (ReduceOp::Sum | ReduceOp::Avg, DType::F64) => Method::FixedF64(fixed),
-            (ReduceOp::Sum | ReduceOp::Avg, DType::F16) => Method::FixedF16(fixed),
-            (ReduceOp::Sum | ReduceOp::Avg, DType::Bf16) => Method::FixedBf16(fixed),
-            (ReduceOp::Sum16 | ReduceOp::Avg16, DType::F32) => Method::PackedF32(fixed),
-            (ReduceOp::Sum16 | ReduceOp::Avg16, DType::F16) => Method::PackedF16(fixed),
-            (ReduceOp::Sum16 | ReduceOp::Avg16, DType::Bf16) => Method::PackedBf16(fixed),
-            (ReduceOp::Sum16 | ReduceOp::Avg16, _) => {
-                return Err(NumericsError::NotPacked { op, dtype });
-            }
-            (ReduceOp::Sum, DType::I32) => Method::SumI32,
-            (ReduceOp::Avg, DType::I32) => return Err(NumericsError::NoIntegerAverage),
-            (ReduceOp::Max, DType::F32) => Method::MaxF32,
-            (ReduceOp::Max, DType::F16) => Method::MaxF16,
-            (ReduceOp::Max, DType::Bf16) => Method::MaxBf16,
-            (ReduceOp::Max, DType::I32) => Method::MaxI32,
-            (ReduceOp::Min, DType::F32) => Method::MinF32,
-            (ReduceOp::Min, DType::F16) => Method::MinF16,
-            (ReduceOp::Min, DType::Bf16) => Method::MinBf16,
-            (ReduceOp::Min, DType::I32) => Method::MinI32,
-            (ReduceOp::Max | ReduceOp::Min, DType::F64) => {
-                return Err(NumericsError::NoF64Extremum(op));
-            }
+            (Sum | Avg, F32) if is_small => Method::TripleF32(fixed),
+            (Sum | Avg, F16) if is_small => Method::TripleF16(fixed),
+            (Sum | Avg, Bf16) if is_small => Method::TripleBf16(fixed),
+            (Sum | Avg, F32) => Method::FixedF32(fixed),
+            (Sum | Avg, F64) => Method::FixedF64(fixed),
+            (Sum | Avg, F16) => Method::FixedF16(fixed),
+            (Sum | Avg, Bf16) => Method::FixedBf16(fixed),
+            (Sum, I32) => Method::SumI32,
+            (Avg, I32) => return Err(NumericsError::NoIntegerAverage),
+            (Max, F32) => Method::MaxF32,
+            (Max, F16) => Method::MaxF16,
+            (Max, Bf16) => Method::MaxBf16,
+            (Max, I32) => Method::MaxI32,
+            (Min, F32) => Method::MinF32,
+            (Min, F16) => Method::MinF16,
+            (Min, Bf16) => Method::MinBf16,
+            (Min, I32) => Method::MinI32,
+            (Max | Min, F64) => return Err(NumericsError::NoF64Extremum(op)),
         }))
+    }
+
+    /// How many bits of an element really travel, whatever was asked for: 16 instead of 8 among
+    /// more than 32 ranks.
+    pub const fn precision(self) -> Precision {
+        match self.0 {
+            Method::PackedF32(_) | Method::PackedF16(_) | Method::PackedBf16(_) => {
+                Precision::Bits16
+            }
+            Method::DitheredF32(_) | Method::DitheredF16(_) | Method::DitheredBf16(_) => {
+                Precision::Bits8
+            }
+            _ => Precision::Exact,
+        }
+    }
+
+    /// This codec for the chunk whose first element is number `first` of call `call`, on `rank`.
+    /// Matters in 8 bits alone: random numbers are drawn from that.
+    pub fn at(self, call: u64, first: u64, rank: u32) -> Self {
+        let source = || Source::new(call, first, rank);
+        Self(match self.0 {
+            Method::DitheredF32(by) => Method::DitheredF32(by.at(source())),
+            Method::DitheredF16(by) => Method::DitheredF16(by.at(source())),
+            Method::DitheredBf16(by) => Method::DitheredBf16(by.at(source())),
+            other => other,
+        })
     }
 
     /// The codec of exponent chunks: one i32 per data chunk, in native byte order, MAX over ranks.
@@ -116,6 +156,7 @@ impl Codec {
             Method::TripleF32(_) | Method::TripleF16(_) | Method::TripleBf16(_) => Op::SumI32,
             Method::SumI32 | Method::Bytes => Op::SumI32,
             Method::PackedF32(_) | Method::PackedF16(_) | Method::PackedBf16(_) => Op::SumI32,
+            Method::DitheredF32(_) | Method::DitheredF16(_) | Method::DitheredBf16(_) => Op::SumI32,
             Method::MaxF32 | Method::MaxF16 | Method::MaxBf16 | Method::MaxI32 => Op::MaxI32,
             Method::MinF32 | Method::MinF16 | Method::MinBf16 | Method::MinI32 => Op::MaxI32,
         }
@@ -127,7 +168,7 @@ impl Codec {
         matches!(
             self.0,
             Method::FixedF32(_) | Method::FixedF64(_) | Method::FixedF16(_) | Method::FixedBf16(_)
-        ) || matches!(self.0, Method::PackedF32(_) | Method::PackedF16(_) | Method::PackedBf16(_))
+        ) || !matches!(self.precision(), Precision::Exact)
             || matches!(self.0, Method::TripleF32(_) | Method::TripleF16(_) | Method::TripleBf16(_))
     }
 
@@ -138,10 +179,14 @@ impl Codec {
             Method::FixedF64(_) => 8,
             Method::FixedF16(_)
             | Method::PackedF16(_)
+            | Method::DitheredF16(_)
             | Method::TripleF16(_)
             | Method::MaxF16
             | Method::MinF16 => 2,
-            Method::FixedBf16(_) | Method::PackedBf16(_) | Method::TripleBf16(_) => 2,
+            Method::FixedBf16(_)
+            | Method::PackedBf16(_)
+            | Method::DitheredBf16(_)
+            | Method::TripleBf16(_) => 2,
             Method::MaxBf16 | Method::MinBf16 => 2,
             _ => 4,
         }
@@ -155,6 +200,9 @@ impl Codec {
             Method::PackedF32(_) | Method::PackedF16(_) | Method::PackedBf16(_) => {
                 (LANES_PER_BLOCK, 2 * LANES_PER_BLOCK * self.element())
             }
+            Method::DitheredF32(_) | Method::DitheredF16(_) | Method::DitheredBf16(_) => {
+                (LANES_PER_BLOCK, 4 * LANES_PER_BLOCK * self.element())
+            }
             Method::TripleF32(_) | Method::TripleF16(_) | Method::TripleBf16(_) => {
                 (triple::LANES, self.element())
             }
@@ -167,6 +215,11 @@ impl Codec {
     pub const fn bytes_per_chunk(self, lanes: usize) -> usize {
         let (unit, bytes) = self.unit();
         lanes / unit * bytes
+    }
+
+    /// Elements that a chunk of `lanes` lanes carries.
+    pub const fn elements_per_chunk(self, lanes: usize) -> usize {
+        self.bytes_per_chunk(lanes) / self.element()
     }
 
     /// Lanes that `bytes` bytes of elements take.
@@ -184,7 +237,7 @@ impl Codec {
     /// when every element is zero, [`super::exponent::NON_FINITE`] when any is infinite or NaN.
     /// `elements`: bytes of whole elements.
     pub fn exponent(self, elements: &[u8]) -> i32 {
-        exponent_of(&self.0, elements)
+        exponent_of(&self.0, elements, self.lanes_for(elements.len()))
     }
 
     /// Encodes a chunk and returns the wrapping sum of the lanes written: the packet's check word
@@ -220,14 +273,21 @@ impl Codec {
             return;
         }
         match self.0 {
-            Method::FixedF32(_) | Method::PackedF32(_) | Method::TripleF32(_) => {
-                bytes::fill(elements, std::iter::repeat(F32::NAN))
-            }
+            Method::FixedF32(_)
+            | Method::PackedF32(_)
+            | Method::DitheredF32(_)
+            | Method::TripleF32(_) => bytes::fill(elements, std::iter::repeat(F32::NAN)),
             Method::FixedF64(_) => bytes::fill(elements, std::iter::repeat(F64::NAN)),
-            Method::FixedF16(_) | Method::PackedF16(_) | Method::TripleF16(_) => {
+            Method::FixedF16(_)
+            | Method::PackedF16(_)
+            | Method::DitheredF16(_)
+            | Method::TripleF16(_) => {
                 bytes::fill(elements, std::iter::repeat(F16::NAN));
             }
-            Method::FixedBf16(_) | Method::PackedBf16(_) | Method::TripleBf16(_) => {
+            Method::FixedBf16(_)
+            | Method::PackedBf16(_)
+            | Method::DitheredBf16(_)
+            | Method::TripleBf16(_) => {
                 bytes::fill(elements, std::iter::repeat(Bf16::NAN));
             }
             _ => {}
@@ -265,7 +325,7 @@ macro_rules! vectorised {
     )*};
 }
 vectorised! {
-    fn exponent_of(method: &Method, src: &[u8]) -> i32 = exponent_with;
+    fn exponent_of(method: &Method, src: &[u8], lanes: usize) -> i32 = exponent_with;
     fn encode(method: &Method, src: &[u8], exponent: i32, payload: &mut [u8]) -> u32 = encode_with;
     fn decode(method: &Method, payload: &[u8], exponent: i32, dst: &mut [u8]) = decode_with;
     fn summed(payload: &[u8]) -> u32 = plain::lane_sum;
@@ -273,18 +333,21 @@ vectorised! {
 }
 
 #[inline(always)]
-fn exponent_with(method: &Method, src: &[u8]) -> i32 {
+fn exponent_with(method: &Method, src: &[u8], lanes: usize) -> i32 {
     match *method {
         Method::FixedF32(_) | Method::PackedF32(_) | Method::TripleF32(_) => {
             format::largest_exponent::<F32>(src)
         }
+        Method::DitheredF32(by) => dithered::exponent::<F32>(by, src, lanes),
         Method::FixedF64(_) => format::largest_exponent::<F64>(src),
         Method::FixedF16(_) | Method::PackedF16(_) | Method::TripleF16(_) => {
             format::largest_exponent::<F16>(src)
         }
+        Method::DitheredF16(by) => dithered::exponent::<F16>(by, src, lanes),
         Method::FixedBf16(_) | Method::PackedBf16(_) | Method::TripleBf16(_) => {
             format::largest_exponent::<Bf16>(src)
         }
+        Method::DitheredBf16(by) => dithered::exponent::<Bf16>(by, src, lanes),
         _ => 0,
     }
 }
@@ -296,8 +359,11 @@ fn encode_with(method: &Method, src: &[u8], exponent: i32, payload: &mut [u8]) -
         Method::FixedF64(by) => fixed::encode_wide(by, src, exponent, payload),
         Method::FixedF16(by) => fixed::encode::<F16>(by, src, exponent, payload),
         Method::FixedBf16(by) => fixed::encode::<Bf16>(by, src, exponent, payload),
+        Method::DitheredF32(by) => dithered::encode::<F32>(by, src, exponent, payload),
         Method::PackedF32(by) => packed::encode::<F32>(by, src, exponent, payload),
+        Method::DitheredF16(by) => dithered::encode::<F16>(by, src, exponent, payload),
         Method::PackedF16(by) => packed::encode::<F16>(by, src, exponent, payload),
+        Method::DitheredBf16(by) => dithered::encode::<Bf16>(by, src, exponent, payload),
         Method::PackedBf16(by) => packed::encode::<Bf16>(by, src, exponent, payload),
         Method::TripleF32(by) => triple::encode::<F32>(by, src, exponent, payload),
         Method::TripleF16(by) => triple::encode::<F16>(by, src, exponent, payload),
@@ -321,8 +387,11 @@ fn decode_with(method: &Method, payload: &[u8], exponent: i32, dst: &mut [u8]) {
         Method::FixedF64(by) => fixed::decode_wide(by, payload, exponent, dst),
         Method::FixedF16(by) => fixed::decode::<F16>(by, payload, exponent, dst),
         Method::FixedBf16(by) => fixed::decode::<Bf16>(by, payload, exponent, dst),
+        Method::DitheredF32(by) => dithered::decode::<F32>(by, payload, exponent, dst),
         Method::PackedF32(by) => packed::decode::<F32>(by, payload, exponent, dst),
+        Method::DitheredF16(by) => dithered::decode::<F16>(by, payload, exponent, dst),
         Method::PackedF16(by) => packed::decode::<F16>(by, payload, exponent, dst),
+        Method::DitheredBf16(by) => dithered::decode::<Bf16>(by, payload, exponent, dst),
         Method::PackedBf16(by) => packed::decode::<Bf16>(by, payload, exponent, dst),
         Method::TripleF32(by) => triple::decode::<F32>(by, payload, exponent, dst),
         Method::TripleF16(by) => triple::decode::<F16>(by, payload, exponent, dst),
@@ -353,8 +422,8 @@ mod tests {
                 use super::super::*;
 
                 #[multiversion::multiversion(targets($($target),*))]
-                pub fn exponent_of(method: &Method, src: &[u8]) -> i32 {
-                    exponent_with(method, src)
+                pub fn exponent_of(method: &Method, src: &[u8], lanes: usize) -> i32 {
+                    exponent_with(method, src, lanes)
                 }
 
                 #[multiversion::multiversion(targets($($target),*))]
@@ -391,7 +460,7 @@ mod tests {
             ranks in 1usize..=64,
         ) {
             let codecs = DType::ALL.into_iter().flat_map(|dtype| {
-                let ops = ReduceOp::ALL.into_iter().flat_map(|op| [(op, 1), (op, usize::MAX)]);
+                let ops = Reduction::ALL.into_iter().flat_map(|op| [(op, 1), (op, usize::MAX)]);
                 ops.filter_map(move |(op, count)| Codec::reduction(dtype, op, ranks, count).ok())
             });
             for codec in codecs.chain([Codec::bytes()]) {
@@ -406,14 +475,14 @@ mod tests {
                 codec.decode(&reply, exponent, &mut result);
                 for (exponent_of, encode, decode) in [
                     (
-                        avx2::exponent_of as fn(&_, &_) -> _,
+                        avx2::exponent_of as fn(&_, &_, _) -> _,
                         avx2::encode as fn(&_, &_, _, &mut _) -> _,
                         avx2::decode as fn(&_, &_, _, &mut _),
                     ),
                     (sse4::exponent_of, sse4::encode, sse4::decode),
                     (baseline::exponent_of, baseline::encode, baseline::decode),
                 ] {
-                    prop_assert_eq!(exponent_of(method, src), codec.exponent(src));
+                    prop_assert_eq!(exponent_of(method, src, codec.lanes_for(src.len())), codec.exponent(src));
                     let mut payload = vec![0x33; 896];
                     prop_assert_eq!(encode(method, src, exponent, &mut payload), sum);
                     prop_assert_eq!(&payload, &expected);

@@ -90,44 +90,108 @@ pub enum ReduceOp {
     Max = 2,
     /// The smallest; NaN on any rank wins.
     Min = 3,
-    /// The sum in fixed point of 16 bits: half the packets of [`ReduceOp::Sum`], and coarser, as
-    /// the module's documentation says; floats but f64.
-    Sum16 = 4,
-    /// As [`ReduceOp::Sum16`], divided by the number of ranks.
-    Avg16 = 5,
 }
 
-impl ReduceOp {
-    /// Every operator.
-    pub const ALL: [Self; 6] =
-        [Self::Sum, Self::Avg, Self::Max, Self::Min, Self::Sum16, Self::Avg16];
+/// How many bits of an element travel, in a sum or an average of f32, f16 or bf16.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub enum Precision {
+    /// As many as it takes to be as good as sums in the element's own type.
+    #[default]
+    Exact,
+    /// 16, for half the packets.
+    Bits16,
+    /// 8, for a quarter of the packets, among up to 32 ranks; 16 among more. For gradients.
+    Bits8,
+}
 
-    /// The short name: `sum`, `avg`, `max`, `min`, `sum16`, `avg16`.
+/// What an all-reduce computes. A [`ReduceOp`] alone is exact.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Reduction {
+    /// How elements are combined.
+    pub op: ReduceOp,
+    /// In how many bits; [`Precision::Exact`] for [`ReduceOp::Max`] and [`ReduceOp::Min`].
+    pub precision: Precision,
+}
+
+impl Reduction {
+    /// The exact sum.
+    pub const SUM: Self = Self::new(ReduceOp::Sum, Precision::Exact);
+    /// The exact average.
+    pub const AVG: Self = Self::new(ReduceOp::Avg, Precision::Exact);
+    /// The largest.
+    pub const MAX: Self = Self::new(ReduceOp::Max, Precision::Exact);
+    /// The smallest.
+    pub const MIN: Self = Self::new(ReduceOp::Min, Precision::Exact);
+    /// The sum in 16 bits.
+    pub const SUM16: Self = Self::new(ReduceOp::Sum, Precision::Bits16);
+    /// The average in 16 bits.
+    pub const AVG16: Self = Self::new(ReduceOp::Avg, Precision::Bits16);
+    /// The sum in 8 bits.
+    pub const SUM8: Self = Self::new(ReduceOp::Sum, Precision::Bits8);
+    /// The average in 8 bits.
+    pub const AVG8: Self = Self::new(ReduceOp::Avg, Precision::Bits8);
+    /// Every reduction that is offered of some type, in the order of the protocol's numbers.
+    pub const ALL: [Self; 8] = [
+        Self::SUM,
+        Self::AVG,
+        Self::MAX,
+        Self::MIN,
+        Self::SUM16,
+        Self::AVG16,
+        Self::SUM8,
+        Self::AVG8,
+    ];
+
+    /// That operator in so many bits.
+    pub const fn new(op: ReduceOp, precision: Precision) -> Self {
+        Self { op, precision }
+    }
+
+    /// The short name: `sum`, `avg`, `max`, `min`, `sum16`, `avg16`, `sum8`, `avg8`.
     pub const fn name(self) -> &'static str {
-        match self {
-            Self::Sum => "sum",
-            Self::Avg => "avg",
-            Self::Max => "max",
-            Self::Min => "min",
-            Self::Sum16 => "sum16",
-            Self::Avg16 => "avg16",
+        use Precision::{Bits8, Bits16, Exact};
+        match (self.op, self.precision) {
+            (ReduceOp::Sum, Exact) => "sum",
+            (ReduceOp::Avg, Exact) => "avg",
+            (ReduceOp::Max, Exact) => "max",
+            (ReduceOp::Min, Exact) => "min",
+            (ReduceOp::Sum, Bits16) => "sum16",
+            (ReduceOp::Avg, Bits16) => "avg16",
+            (ReduceOp::Max, Bits16) => "max16",
+            (ReduceOp::Min, Bits16) => "min16",
+            (ReduceOp::Sum, Bits8) => "sum8",
+            (ReduceOp::Avg, Bits8) => "avg8",
+            (ReduceOp::Max, Bits8) => "max8",
+            (ReduceOp::Min, Bits8) => "min8",
         }
     }
 }
 
 impl fmt::Display for ReduceOp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(Reduction::from(*self).name())
+    }
+}
+
+impl From<ReduceOp> for Reduction {
+    fn from(op: ReduceOp) -> Self {
+        Self::new(op, Precision::Exact)
+    }
+}
+
+impl fmt::Display for Reduction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.name())
     }
 }
 
-impl FromStr for ReduceOp {
+impl FromStr for Reduction {
     type Err = NumericsError;
 
     fn from_str(name: &str) -> Result<Self, Self::Err> {
         Self::ALL
             .into_iter()
-            .find(|op| op.name() == name)
+            .find(|reduction| reduction.name() == name)
             .ok_or_else(|| NumericsError::UnknownOp(name.to_owned()))
     }
 }
@@ -163,12 +227,12 @@ pub enum NumericsError {
         "avg of i32 is not available, only sum, max and min are; use sum and divide as you see fit"
     )]
     NoIntegerAverage,
-    /// Fixed point of 16 bits is for floats that are to be compressed: f64 is not, and integers
-    /// would not be exact.
-    #[error("{op} of {dtype} is not available, only of f32, f16 and bf16")]
+    /// Fewer bits are for sums of floats that are to be compressed: f64 is not, and neither integers
+    /// nor extremes would be exact.
+    #[error("{reduction} of {dtype} is not available, only sums and averages of f32, f16 and bf16")]
     NotPacked {
         /// What was asked for.
-        op: ReduceOp,
+        reduction: Reduction,
         /// Of what.
         dtype: DType,
     },
@@ -179,6 +243,6 @@ pub enum NumericsError {
     #[error("unknown element type {0:?}: f32, f64, f16, bf16 and i32 are allowed")]
     UnknownDType(String),
     /// Not the name of an operator.
-    #[error("unknown operator {0:?}: sum, avg, max, min, sum16 and avg16 are allowed")]
+    #[error("unknown operator {0:?}: sum, avg, max, min, sum16, avg16, sum8 and avg8 are allowed")]
     UnknownOp(String),
 }

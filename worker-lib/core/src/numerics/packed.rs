@@ -34,8 +34,6 @@ pub(super) fn encode<F: OneLane>(
     // The product is exact: 24 bits times a power of two within f64's range.
     let scale = power_of_two(fixed.packed_places(exponent));
     let middle = fixed.middle();
-    let limit = f64::from(middle);
-    let field = |raw| (nearest(within(limit, F::widen(raw) * scale)) as i32 + middle) as u32;
     let zero = middle as u32 * 0x1_0001;
 
     let size = size_of::<F::Raw>();
@@ -45,10 +43,22 @@ pub(super) fn encode<F: OneLane>(
     let (singles, empty) = rest.split_at_mut(single.len() / size * 4);
 
     let both = elements::<F::Raw>(paired).zip(elements::<F::Raw>(upper));
-    let sum = put_lanes(pairs, both.map(|(low, high)| field(low) | field(high) << WIDTH));
-    let one = elements::<F::Raw>(single).map(|low| field(low) | (middle as u32) << WIDTH);
+    let sum = put_lanes(
+        pairs,
+        both.map(|(low, high)| {
+            field::<F>(low, scale, middle) | field::<F>(high, scale, middle) << WIDTH
+        }),
+    );
+    let one = elements::<F::Raw>(single)
+        .map(|low| field::<F>(low, scale, middle) | (middle as u32) << WIDTH);
     let sum = sum.wrapping_add(put_lanes(singles, one));
     sum.wrapping_add(put_lanes(empty, std::iter::repeat(zero)))
+}
+
+/// An element's field.
+#[inline(always)]
+fn field<F: OneLane>(raw: F::Raw, scale: f64, middle: i32) -> u32 {
+    (nearest(within(f64::from(middle), F::widen(raw) * scale)) as i32 + middle) as u32
 }
 
 /// (sum - N * middle) * 2^-places / divisor, rounded once to the element's format.

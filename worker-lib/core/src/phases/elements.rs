@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use crate::buffer::Buffer;
+use crate::call::Submission;
 use crate::numerics::Codec;
 
 /// Finding an exponent takes so little that its elements must be asked for two chunks before.
@@ -16,11 +17,17 @@ pub(crate) struct Elements {
     lanes: usize,
     /// Whether they count: all but those of a broadcast's receivers do.
     contribute: bool,
+    /// The call's number, and this rank.
+    call: u64,
+    rank: u32,
+    /// Elements of the call before these.
+    first: u64,
 }
 
 impl Elements {
-    pub fn new(buffer: Box<dyn Buffer>, codec: Codec, lanes: usize, contribute: bool) -> Self {
-        Self { buffer, codec, lanes, contribute }
+    pub fn new(submission: Submission, rank: u32, lanes: usize) -> Self {
+        let Submission { number, codec, first, contributes, buffer, .. } = submission;
+        Self { buffer, codec, lanes, contribute: contributes, call: number, rank, first }
     }
 
     /// Their length in bytes.
@@ -41,22 +48,22 @@ impl Elements {
     /// This rank's exponent of a data chunk.
     pub fn exponent(&self, chunk: usize) -> i32 {
         self.buffer.prefetch(self.range(chunk + MEASURED_AHEAD));
-        self.codec.exponent(self.of(chunk))
+        self.codec(chunk).exponent(self.of(chunk))
     }
 
     /// Writes this rank's share of a data chunk; the wrapping sum of its lanes.
     pub fn encode(&self, chunk: usize, exponent: i32, payload: &mut [u8]) -> u32 {
         if !self.contribute {
-            return self.codec.encode(&[], exponent, payload);
+            return self.codec(chunk).encode(&[], exponent, payload);
         }
         self.buffer.prefetch(self.range(chunk + 1));
-        self.codec.encode(self.of(chunk), exponent, payload)
+        self.codec(chunk).encode(self.of(chunk), exponent, payload)
     }
 
     /// Overwrites a data chunk with its result.
     pub fn decode(&mut self, chunk: usize, exponent: i32, payload: &[u8]) {
-        let range = self.range(chunk);
-        self.codec.decode(payload, exponent, &mut self.buffer.bytes_mut()[range]);
+        let (range, codec) = (self.range(chunk), self.codec(chunk));
+        codec.decode(payload, exponent, &mut self.buffer.bytes_mut()[range]);
     }
 
     /// Overwrites a data chunk that is never sent with its result; its length in bytes.
@@ -76,6 +83,12 @@ impl Elements {
     /// Gives them back.
     pub fn into_buffer(self) -> Box<dyn Buffer> {
         self.buffer
+    }
+
+    /// The codec, with the random numbers of a data chunk.
+    fn codec(&self, chunk: usize) -> Codec {
+        let before = chunk * self.codec.elements_per_chunk(self.lanes);
+        self.codec.at(self.call, self.first + before as u64, self.rank)
     }
 
     fn of(&self, chunk: usize) -> &[u8] {

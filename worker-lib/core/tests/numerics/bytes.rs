@@ -3,7 +3,7 @@
 use proptest::collection::vec;
 use proptest::prelude::*;
 use switchml_protocol::header::Op;
-use switchml_worker_core::numerics::{Codec, DType, ReduceOp, lane_sum};
+use switchml_worker_core::numerics::{Codec, DType, ReduceOp, Reduction, lane_sum};
 
 use crate::cluster::{aggregate, encode, large, small, to_payload};
 
@@ -84,7 +84,7 @@ fn sizes() {
         }
     }
     // Two elements a lane, in whole blocks: the packet's lanes decide where an element lies.
-    let packed = large(DType::F32, ReduceOp::Sum16, 4);
+    let packed = large(DType::F32, Reduction::SUM16, 4);
     assert_eq!([352, 32].map(|lanes| packed.bytes_per_chunk(lanes)), [704 * 4, 64 * 4]);
     assert_eq!([1, 64, 65, 704].map(|count| packed.lanes_for(count * 4)), [32, 32, 64, 352]);
     assert_eq!((Codec::bytes().lanes_for(128), Codec::bytes().lanes_for(129)), (32, 64));
@@ -94,11 +94,11 @@ fn sizes() {
 /// another way then.
 #[test]
 fn what_a_small_call_is() {
-    for (dtype, op) in DType::ALL.into_iter().flat_map(|dtype| ReduceOp::ALL.map(|op| (dtype, op)))
+    for (dtype, op) in DType::ALL.into_iter().flat_map(|dtype| Reduction::ALL.map(|op| (dtype, op)))
     {
         let of = |count| Codec::reduction(dtype, op, 4, count);
         let is_wider = matches!(dtype, DType::F32 | DType::F16 | DType::Bf16)
-            && matches!(op, ReduceOp::Sum | ReduceOp::Avg);
+            && matches!(op, Reduction::SUM | Reduction::AVG);
         assert!([0, 1, 1023].iter().all(|&count| of(count) == of(1024)), "{op} of {dtype}");
         assert_eq!(of(1025), of(usize::MAX), "{op} of {dtype}");
         assert_eq!(of(1024) != of(1025), is_wider, "{op} of {dtype}");
@@ -108,13 +108,12 @@ fn what_a_small_call_is() {
 #[test]
 fn what_the_aggregator_does_and_what_needs_exponents() {
     for dtype in DType::ALL {
-        for op in ReduceOp::ALL {
+        for op in Reduction::ALL {
             if let Ok(codec) = Codec::reduction(dtype, op, 4, 1) {
-                let sums = matches!(op, ReduceOp::Sum | ReduceOp::Avg);
-                let packed = matches!(op, ReduceOp::Sum16 | ReduceOp::Avg16);
-                let wire_op = if sums || packed { Op::SumI32 } else { Op::MaxI32 };
+                let sums = matches!(op.op, ReduceOp::Sum | ReduceOp::Avg);
+                let wire_op = if sums { Op::SumI32 } else { Op::MaxI32 };
                 assert_eq!(codec.wire_op(), wire_op);
-                assert_eq!(codec.uses_exponents(), (sums || packed) && dtype != DType::I32);
+                assert_eq!(codec.uses_exponents(), sums && dtype != DType::I32);
             }
         }
     }

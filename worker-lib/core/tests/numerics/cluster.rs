@@ -1,7 +1,7 @@
 //! N ranks and an aggregator that adds lanes as the protocol says.
 
 use switchml_protocol::header::Op;
-use switchml_worker_core::numerics::{Codec, DType, ReduceOp, SMALL_COUNT, exponent, lane_sum};
+use switchml_worker_core::numerics::{Codec, DType, Reduction, SMALL_COUNT, exponent, lane_sum};
 
 pub struct Reduced {
     /// The chunk's global exponent.
@@ -13,17 +13,17 @@ pub struct Reduced {
 }
 
 /// The codec of a call of more elements than a small one has.
-pub fn large(dtype: DType, op: ReduceOp, ranks: usize) -> Codec {
+pub fn large(dtype: DType, op: impl Into<Reduction>, ranks: usize) -> Codec {
     Codec::reduction(dtype, op, ranks, SMALL_COUNT + 1).expect("a reduction that is available")
 }
 
 /// The codec of a small call.
-pub fn small(dtype: DType, op: ReduceOp, ranks: usize) -> Codec {
+pub fn small(dtype: DType, op: impl Into<Reduction>, ranks: usize) -> Codec {
     Codec::reduction(dtype, op, ranks, SMALL_COUNT).expect("a reduction that is available")
 }
 
 /// All-reduces one chunk of a large call, given as each rank's elements.
-pub fn all_reduce(dtype: DType, op: ReduceOp, ranks: &[Vec<u8>]) -> Reduced {
+pub fn all_reduce(dtype: DType, op: impl Into<Reduction>, ranks: &[Vec<u8>]) -> Reduced {
     all_reduce_with(large(dtype, op, ranks.len()), ranks)
 }
 

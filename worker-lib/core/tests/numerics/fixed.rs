@@ -6,7 +6,7 @@ use num_traits::{Signed, ToPrimitive};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::select;
-use switchml_worker_core::numerics::{DType, ReduceOp};
+use switchml_worker_core::numerics::{DType, ReduceOp, Reduction};
 
 use crate::cluster::{all_reduce, encode, large};
 use crate::exact::{BF16, F16, F32, F64, FLOATS, Float, integer, nearest_even, pow2};
@@ -119,12 +119,12 @@ proptest! {
         prop_assume!(float.dtype != DType::F64);
         let n = ranks.len();
         let chunks: Vec<_> = ranks.iter().map(|r| float.pack(r)).collect();
-        let reduced = all_reduce(float.dtype, ReduceOp::Sum16, &chunks);
+        let reduced = all_reduce(float.dtype, Reduction::SUM16, &chunks);
         prop_assume!(!reduced.lanes.is_empty());
         let (growth, step) = grid(float, n, reduced.exponent);
         let step = pow2(step + 16);
         let limit = (1i128 << (15 - growth)) - 1;
-        let codec = large(float.dtype, ReduceOp::Sum16, n);
+        let codec = large(float.dtype, Reduction::SUM16, n);
         let fields = 2 * ranks[0].len().div_ceil(2).next_multiple_of(32);
         let mut sums = vec![0i128; fields];
         for (elements, chunk) in ranks.iter().zip(&chunks) {
@@ -231,7 +231,7 @@ fn no_field_carries() {
         for (element, field) in [(f32::MAX, 2 * limit), (f32::MIN, 0)] {
             // The second field of lane 0 is the 33rd of 64 elements.
             let chunk = bytemuck::cast_slice(&[element; 64]).to_vec();
-            let reduced = all_reduce(DType::F32, ReduceOp::Sum16, &vec![chunk; n as usize]);
+            let reduced = all_reduce(DType::F32, Reduction::SUM16, &vec![chunk; n as usize]);
             assert_eq!(reduced.lanes, [(n * field) << 16 | (n * field); 32], "N={n}");
         }
     }
@@ -243,11 +243,11 @@ fn the_example_of_packed_lanes() {
     let mut elements = [0f32; 64];
     (elements[0], elements[32]) = (1.0, -0.5);
     let chunk = bytemuck::cast_slice(&elements).to_vec();
-    let codec = large(DType::F32, ReduceOp::Sum16, 2);
+    let codec = large(DType::F32, Reduction::SUM16, 2);
     let mut expected = [0x3FFF_3FFF; 32];
     expected[0] = 0x2FFF_5FFF;
     assert_eq!(encode(codec, &chunk, 0), expected);
-    let reduced = all_reduce(DType::F32, ReduceOp::Sum16, &[chunk.clone(), chunk]);
+    let reduced = all_reduce(DType::F32, Reduction::SUM16, &[chunk.clone(), chunk]);
     assert_eq!(reduced.lanes[0], 0x5FFE_BFFE);
     assert_eq!(reduced.elements, bytemuck::cast_slice::<f32, u8>(&elements.map(|x| 2.0 * x)));
 }

@@ -3,6 +3,7 @@
 
 mod bytes;
 mod cluster;
+mod dithered;
 mod exact;
 mod exponent;
 mod fixed;

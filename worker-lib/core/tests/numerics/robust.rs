@@ -2,7 +2,7 @@
 
 use proptest::collection::vec;
 use proptest::prelude::*;
-use switchml_worker_core::numerics::{Codec, DType, ReduceOp, SMALL_COUNT};
+use switchml_worker_core::numerics::{Codec, DType, ReduceOp, Reduction, SMALL_COUNT};
 
 proptest! {
     #[test]
@@ -14,14 +14,14 @@ proptest! {
                 any::<f64>().prop_map(f64::to_bits),
                 Just(f64::NAN.to_bits()),
             ],
-            64,
+            128,
         ),
         exponent in prop_oneof![any::<i32>(), -1200..1200, Just(i32::MIN), Just(i32::MAX)],
         ranks in 1usize..=64,
     ) {
         let codecs = DType::ALL.into_iter().flat_map(|dtype| {
             let both = |op| [(op, SMALL_COUNT), (op, SMALL_COUNT + 1)];
-            let ops = ReduceOp::ALL.into_iter().flat_map(both);
+            let ops = Reduction::ALL.into_iter().flat_map(both);
             ops.filter_map(move |(op, count)| Codec::reduction(dtype, op, ranks, count).ok())
         });
         for codec in codecs.chain([Codec::bytes(), Codec::exponents()]) {

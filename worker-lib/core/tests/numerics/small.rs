@@ -148,7 +148,7 @@ fn check_exact(float: Float, ranks: &[Vec<u64>]) {
         for (i, result) in results.into_iter().enumerate() {
             let sum = truth(float, ranks, i);
             let exact = if op == ReduceOp::Sum { sum } else { sum / &n };
-            assert_rounded(float, result, &exact, op.name());
+            assert_rounded(float, result, &exact, &op.to_string());
         }
     }
 }

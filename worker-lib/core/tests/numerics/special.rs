@@ -1,6 +1,6 @@
 //! Zeros, subnormals, infinities, NaN, and what is refused.
 
-use switchml_worker_core::numerics::{Codec, DType, NumericsError, ReduceOp, exponent};
+use switchml_worker_core::numerics::{Codec, DType, NumericsError, ReduceOp, Reduction, exponent};
 
 use crate::cluster::all_reduce;
 use crate::exact::{F16, F32, FLOATS};
@@ -100,11 +100,11 @@ fn names() {
     for dtype in DType::ALL {
         assert_eq!(dtype.name().parse(), Ok(dtype));
     }
-    for op in ReduceOp::ALL {
+    for op in Reduction::ALL {
         assert_eq!(op.name().parse(), Ok(op));
     }
     assert_eq!("bfloat16".parse(), Ok(DType::Bf16));
     assert_eq!("f8".parse::<DType>(), Err(NumericsError::UnknownDType("f8".into())));
-    assert_eq!("prod".parse::<ReduceOp>(), Err(NumericsError::UnknownOp("prod".into())));
+    assert_eq!("prod".parse::<Reduction>(), Err(NumericsError::UnknownOp("prod".into())));
     assert_eq!(format!("{:>5}|{:<4}|", DType::F32, ReduceOp::Sum), "  f32|sum |");
 }

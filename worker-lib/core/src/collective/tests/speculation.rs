@@ -10,16 +10,23 @@ use super::super::*;
 use super::Plain;
 use crate::call::Kind;
 use crate::hash;
-use crate::numerics::{DType, ReduceOp, exponent};
+use crate::numerics::{DType, Reduction, exponent};
 
 /// A sum of these elements, the first call of a session.
 fn submission(call: &Call, codec: Codec, bytes: Vec<u8>) -> Submission {
-    Submission { number: 0, call: *call, codec, contributes: true, buffer: Box::new(Plain(bytes)) }
+    Submission {
+        number: 0,
+        call: *call,
+        codec,
+        first: 0,
+        contributes: true,
+        buffer: Box::new(Plain(bytes)),
+    }
 }
 
 /// A job whose aggregator checks maxima.
 fn terms(ranks: usize) -> Terms {
-    Terms { ranks: ranks as u32, lanes: LANES as u16, capabilities: Capabilities::all() }
+    Terms { rank: 0, ranks: ranks as u32, lanes: LANES as u16, capabilities: Capabilities::all() }
 }
 
 /// Lanes of a full chunk: enough for the exponents of ten data chunks and their predictions.
@@ -54,7 +61,7 @@ type Part = Vec<(Elements, Prediction)>;
 #[derive(Clone, Debug)]
 struct Scenario {
     dtype: DType,
-    op: ReduceOp,
+    op: Reduction,
     /// Whether elements travel as in a call of more than `SMALL_COUNT`, which these are too few
     /// for.
     is_large: bool,
@@ -76,7 +83,7 @@ fn scenarios() -> impl Strategy<Value = Scenario> {
         1 => prop_oneof![Just(i32::MIN), Just(i32::MAX), any::<i32>()].prop_map(Prediction::Any),
     ];
     let dtypes = prop::sample::select(vec![DType::F32, DType::F64, DType::F16, DType::Bf16]);
-    let ops = prop::sample::select(vec![ReduceOp::Sum, ReduceOp::Avg]);
+    let ops = prop::sample::select(vec![Reduction::SUM, Reduction::AVG]);
     (1..=MOST_CHUNKS, 1..=5usize, dtypes, ops, any::<bool>(), 0..16usize).prop_flat_map(
         move |(chunks, ranks, dtype, op, is_large, short)| {
             let parts = vec(vec((elements.clone(), prediction.clone()), chunks), ranks);
@@ -295,7 +302,7 @@ impl Pair {
     /// Sums these, and checks the result.
     fn sum(&mut self, tensors: [&[f32]; 2]) -> Flights {
         let call = Call {
-            kind: Kind::AllReduce(ReduceOp::Sum),
+            kind: Kind::AllReduce(Reduction::SUM),
             dtype: DType::F32,
             count: tensors[0].len(),
         };

@@ -1,0 +1,210 @@
+//! Floats in a quarter of a lane: rotated (see `rotation`), then rounded with a dither that the
+//! decoder knows.
+//!
+//! Each rank adds a random part of a step before it rounds, and the sum of these parts is taken
+//! off the result: that makes the rounding error independent of the element, zero on average, and
+//! of half the variance of stochastic rounding (Roberts, "Picture coding using pseudo-random
+//! noise", 1962). The parts of the N ranks are 1/N apart, so that their sum takes one number to
+//! know, and that errors of ranks with like elements cancel (Suresh et al., "Correlated
+//! quantization for distributed mean estimation and optimization", ICML 2022).
+
+use switchml_protocol::MAX_LANES;
+
+use super::bytes::{elements, fill, put_lanes};
+use super::exponent::is_skipped;
+use super::fixed::Fixed;
+use super::format::{F32, Format, OneLane, largest_exponent, power_of_two};
+use super::random::{self, Source};
+use super::rotation::{Elements, ROWS, flipped, hadamard, signs};
+
+/// Most ranks whose sums fit a field with enough levels left for each.
+pub(super) const MOST_RANKS: usize = 32;
+/// Bits of a field.
+const WIDTH: u32 = 8;
+/// Steps of an octave that the scale of a chunk is told in, as a number of bits.
+const FINER: i32 = 2;
+
+/// How a job of N ranks turns the floats of a chunk into fields of 8 bits.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Dithered {
+    fixed: Fixed,
+    source: Source,
+}
+
+/// The scale that an exponent of rotated elements stands for.
+struct Scale {
+    /// E: the octave.
+    octave: i32,
+    /// What rotated elements are below, in units of 2^E: 1.25, 1.5, 1.75 or 2.
+    limit: f64,
+}
+
+impl Scale {
+    /// Exponents that no f32 has (a foreign packet's) are bent to the nearest.
+    #[inline(always)]
+    fn new(exponent: i32) -> Self {
+        let octave = (exponent >> FINER).clamp(F32::MIN_EXPONENT, F32::BIAS + ROWS.ilog2() as i32);
+        let limit = 1.0 + f64::from((exponent & 3) + 1) / 4.0;
+        Self { octave, limit }
+    }
+}
+
+impl Dithered {
+    pub(super) fn new(fixed: Fixed) -> Self {
+        Self { fixed, source: Source::default() }
+    }
+
+    pub(super) fn at(self, source: Source) -> Self {
+        Self { source, ..self }
+    }
+
+    /// Steps of a rank's share of a field, K = floor(255 / N).
+    #[inline(always)]
+    fn steps(self) -> u32 {
+        255 / self.fixed.ranks
+    }
+
+    /// A chunk of so many lanes, rotated: its elements times 2^-E, each rounded to f32.
+    #[inline(always)]
+    fn rotated<F: OneLane>(self, src: &[u8], octave: i32, lanes: usize) -> Elements {
+        let mut rotated: Elements = [0.0; _];
+        let signs = signs(self.source.signs, lanes);
+        let scale = power_of_two(-octave);
+        // The same, without f64: the factor is an f32, and the product is rounded once either way.
+        let is_plain = octave.abs() <= 126;
+        let fields = rotated[..4 * lanes].chunks_exact_mut(lanes);
+        for (field, (to, src)) in fields.zip(src.chunks(lanes * size_of::<F::Raw>())).enumerate() {
+            let elements = elements::<F::Raw>(src);
+            if is_plain {
+                for ((to, raw), signs) in to.iter_mut().zip(elements).zip(&signs[..lanes]) {
+                    *to = flipped(F::widen(raw) as f32 * scale as f32, *signs, field);
+                }
+            } else {
+                for ((to, raw), signs) in to.iter_mut().zip(elements).zip(&signs[..lanes]) {
+                    *to = flipped((F::widen(raw) * scale) as f32, *signs, field);
+                }
+            }
+        }
+        hadamard(&mut rotated, lanes);
+        rotated
+    }
+}
+
+/// This rank's exponent of a chunk: in quarters of an octave, of the largest rotated element.
+#[inline(always)]
+pub(super) fn exponent<F: OneLane>(by: Dithered, src: &[u8], lanes: usize) -> i32 {
+    let own = largest_exponent::<F>(src);
+    if is_skipped(own) {
+        return own;
+    }
+    let rotated = by.rotated::<F>(src, own, lanes);
+    let bits = rotated[..4 * lanes].iter().map(|x| F32::magnitude(x.to_bits()));
+    let largest = bits.fold(0, |a, b| if b > a { b } else { a });
+    let quarters = (largest >> (F32::MANTISSA_BITS - FINER as u32)) as i32;
+    quarters - (F32::BIAS << FINER) + (own << FINER)
+}
+
+/// How a rank's rotated elements become fields.
+#[derive(Clone, Copy)]
+struct Rounding {
+    /// Steps in 2^E.
+    scale: f32,
+    /// K, the number of steps of a field.
+    steps: f32,
+    /// What stands for zero, less half a step.
+    middle: f32,
+    /// N.
+    ranks: u32,
+    /// This rank's part of the dither is behind that of rank 0, in units of 1 / (65536 N).
+    shift: u32,
+    /// Such a unit, and N as many as a step has.
+    unit: f32,
+    all: u32,
+}
+
+impl Rounding {
+    /// The field of a rotated element, with 16 random bits.
+    #[inline(always)]
+    fn field(self, x: f32, random: u32) -> u32 {
+        let part = random * self.ranks + self.shift;
+        let part = part.min(part.wrapping_sub(self.all));
+        let place = x * self.scale + part as i32 as f32 * self.unit + self.middle;
+        // Not `clamp`: it would let NaN through.
+        let place = if place > 0.0 { place } else { 0.0 };
+        let place = if place < self.steps { place } else { self.steps };
+        // Rounds to the nearest integer, in the last bits.
+        (place + 8_388_608.0).to_bits() & 0xFF
+    }
+}
+
+/// Four elements per lane, each a quarter of a chunk from the next, the first in the lowest bits.
+#[inline(always)]
+pub(super) fn encode<F: OneLane>(
+    by: Dithered,
+    src: &[u8],
+    exponent: i32,
+    payload: &mut [u8],
+) -> u32 {
+    let lanes = payload.len() / 4;
+    let Scale { octave, limit } = Scale::new(exponent);
+    let rotated = by.rotated::<F>(src, octave, lanes);
+    let (ranks, steps) = (by.fixed.ranks, by.steps() as f32);
+    let rounding = Rounding {
+        scale: (f64::from(steps) / 2.0 / limit) as f32,
+        steps,
+        middle: steps / 2.0 - 0.5,
+        ranks,
+        shift: by.source.rank << 16,
+        unit: (1.0 / f64::from(ranks << 16)) as f32,
+        all: ranks << 16,
+    };
+    let mut words = [0u32; MAX_LANES];
+    let words = &mut words[..lanes];
+    for (pair, rotated) in rotated[..4 * lanes].chunks_exact(2 * lanes).enumerate() {
+        let (lower, upper) = rotated.split_at(lanes);
+        for (lane, ((word, lower), upper)) in words.iter_mut().zip(lower).zip(upper).enumerate() {
+            let random = random::word(by.source.dither, (pair * lanes + lane) as u32);
+            let fields = rounding.field(*lower, random & 0xFFFF)
+                | rounding.field(*upper, random >> 16) << WIDTH;
+            *word |= fields << (16 * pair);
+        }
+    }
+    put_lanes(payload, words.iter().copied())
+}
+
+/// The inverse of [`encode`], for the sum of all ranks, divided by the divisor.
+#[inline(always)]
+pub(super) fn decode<F: OneLane>(by: Dithered, payload: &[u8], exponent: i32, dst: &mut [u8]) {
+    let lanes = payload.len() / 4;
+    let (ranks, steps) = (by.fixed.ranks, by.steps());
+    // The middle of the sum, and half a step for the dither's, in units of 1/65536 of a step.
+    let middle = ((ranks * steps - 1) << 15) as i32;
+    let mut rotated: Elements = [0.0; _];
+    for (pair, rotated) in rotated[..4 * lanes].chunks_exact_mut(2 * lanes).enumerate() {
+        let (lower, upper) = rotated.split_at_mut(lanes);
+        let fields = lower.iter_mut().zip(upper).zip(payload.as_chunks::<4>().0);
+        for (lane, ((lower, upper), bytes)) in fields.enumerate() {
+            let fields = u32::from_be_bytes(*bytes) >> (16 * pair);
+            let random = random::word(by.source.dither, (pair * lanes + lane) as u32);
+            // At most 2^24 in magnitude: exact.
+            let dither = ((random & 0xFFFF) * ranks) & 0xFFFF;
+            *lower = (((fields & 0xFF) << 16) as i32 - dither as i32 - middle) as f32;
+            let dither = ((random >> 16) * ranks) & 0xFFFF;
+            *upper = ((((fields >> WIDTH) & 0xFF) << 16) as i32 - dither as i32 - middle) as f32;
+        }
+    }
+    hadamard(&mut rotated, lanes);
+    let signs = signs(by.source.signs, lanes);
+    let Scale { octave, limit } = Scale::new(exponent);
+    let unit = f64::from(steps) * f64::from(by.fixed.divisor) * (ROWS << 15) as f64;
+    let factor = power_of_two(octave) * (limit / unit);
+    let fields = rotated[..4 * lanes].chunks_exact(lanes);
+    for (field, (from, dst)) in fields.zip(dst.chunks_mut(lanes * size_of::<F::Raw>())).enumerate()
+    {
+        let elements = from
+            .iter()
+            .zip(&signs[..lanes])
+            .map(|(x, signs)| F::narrow(f64::from(flipped(*x, *signs, field)) * factor));
+        fill(dst, elements);
+    }
+}
