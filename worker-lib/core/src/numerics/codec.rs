@@ -1,5 +1,7 @@
 //! One collective's way between elements and lanes.
 
+use std::cell::RefCell;
+
 use switchml_protocol::header::Op;
 use switchml_protocol::{LANES_PER_BLOCK, MAX_RANKS};
 
@@ -9,6 +11,7 @@ use super::exponent::NON_FINITE;
 use super::fixed::{self, Fixed};
 use super::format::{self, Bf16, F16, F32, F64, Format};
 use super::random::Source;
+use super::rotation::Room;
 use super::{bytes, packed, plain, triple};
 
 /// How a collective's elements become lanes and its result's lanes become elements.
@@ -237,7 +240,8 @@ impl Codec {
     /// when every element is zero, [`super::exponent::NON_FINITE`] when any is infinite or NaN.
     /// `elements`: bytes of whole elements.
     pub fn exponent(self, elements: &[u8]) -> i32 {
-        exponent_of(&self.0, elements, self.lanes_for(elements.len()))
+        let lanes = self.lanes_for(elements.len());
+        self.with_room(|room| exponent_of(&self.0, elements, lanes, room))
     }
 
     /// Encodes a chunk and returns the wrapping sum of the lanes written: the packet's check word
@@ -252,7 +256,7 @@ impl Codec {
     /// lanes: the caller's arithmetic is wrong. No value of an element or an exponent panics.
     pub fn encode(self, elements: &[u8], exponent: i32, payload: &mut [u8]) -> u32 {
         self.check_sizes(elements.len(), payload.len());
-        encode(&self.0, elements, exponent, payload)
+        self.with_room(|room| encode(&self.0, elements, exponent, payload, room))
     }
 
     /// Decodes a chunk's result, as many elements as `elements` has room for. Arguments as for
@@ -262,7 +266,7 @@ impl Codec {
     /// As [`Codec::encode`] does. No content of a payload panics.
     pub fn decode(self, payload: &[u8], exponent: i32, elements: &mut [u8]) {
         self.check_sizes(elements.len(), payload.len());
-        decode(&self.0, payload, exponent, elements);
+        self.with_room(|room| decode(&self.0, payload, exponent, elements, room));
     }
 
     /// Writes the result of a chunk that is never sent (see [`super::exponent::is_skipped`]): NaN
@@ -291,6 +295,18 @@ impl Codec {
                 bytes::fill(elements, std::iter::repeat(Bf16::NAN));
             }
             _ => {}
+        }
+    }
+
+    /// Gives room to rotate a chunk in, if it takes that: kept, as clearing it costs as much as
+    /// rotating.
+    fn with_room<T>(self, work: impl FnOnce(&mut Room) -> T) -> T {
+        thread_local! {
+            static ROOM: RefCell<Room> = const { RefCell::new(Room::NONE) };
+        }
+        match self.precision() {
+            Precision::Bits8 => ROOM.with_borrow_mut(work),
+            Precision::Exact | Precision::Bits16 => work(&mut { Room::NONE }),
         }
     }
 
@@ -325,45 +341,56 @@ macro_rules! vectorised {
     )*};
 }
 vectorised! {
-    fn exponent_of(method: &Method, src: &[u8], lanes: usize) -> i32 = exponent_with;
-    fn encode(method: &Method, src: &[u8], exponent: i32, payload: &mut [u8]) -> u32 = encode_with;
-    fn decode(method: &Method, payload: &[u8], exponent: i32, dst: &mut [u8]) = decode_with;
+    fn exponent_of(method: &Method, src: &[u8], lanes: usize, room: &mut Room) -> i32 =
+        exponent_with;
+    fn encode(
+        method: &Method, src: &[u8], exponent: i32, payload: &mut [u8], room: &mut Room
+    ) -> u32 = encode_with;
+    fn decode(
+        method: &Method, payload: &[u8], exponent: i32, dst: &mut [u8], room: &mut Room
+    ) = decode_with;
     fn summed(payload: &[u8]) -> u32 = plain::lane_sum;
     fn summed_by_halves(payload: &[u8]) -> u32 = bytes::sum_of_halves;
 }
 
 #[inline(always)]
-fn exponent_with(method: &Method, src: &[u8], lanes: usize) -> i32 {
+fn exponent_with(method: &Method, src: &[u8], lanes: usize, room: &mut Room) -> i32 {
     match *method {
         Method::FixedF32(_) | Method::PackedF32(_) | Method::TripleF32(_) => {
             format::largest_exponent::<F32>(src)
         }
-        Method::DitheredF32(by) => dithered::exponent::<F32>(by, src, lanes),
+        Method::DitheredF32(by) => dithered::exponent::<F32>(by, src, lanes, room),
         Method::FixedF64(_) => format::largest_exponent::<F64>(src),
         Method::FixedF16(_) | Method::PackedF16(_) | Method::TripleF16(_) => {
             format::largest_exponent::<F16>(src)
         }
-        Method::DitheredF16(by) => dithered::exponent::<F16>(by, src, lanes),
+        Method::DitheredF16(by) => dithered::exponent::<F16>(by, src, lanes, room),
         Method::FixedBf16(_) | Method::PackedBf16(_) | Method::TripleBf16(_) => {
             format::largest_exponent::<Bf16>(src)
         }
-        Method::DitheredBf16(by) => dithered::exponent::<Bf16>(by, src, lanes),
+        Method::DitheredBf16(by) => dithered::exponent::<Bf16>(by, src, lanes, room),
         _ => 0,
     }
 }
 
 #[inline(always)]
-fn encode_with(method: &Method, src: &[u8], exponent: i32, payload: &mut [u8]) -> u32 {
+fn encode_with(
+    method: &Method,
+    src: &[u8],
+    exponent: i32,
+    payload: &mut [u8],
+    room: &mut Room,
+) -> u32 {
     match *method {
         Method::FixedF32(by) => fixed::encode::<F32>(by, src, exponent, payload),
         Method::FixedF64(by) => fixed::encode_wide(by, src, exponent, payload),
         Method::FixedF16(by) => fixed::encode::<F16>(by, src, exponent, payload),
         Method::FixedBf16(by) => fixed::encode::<Bf16>(by, src, exponent, payload),
-        Method::DitheredF32(by) => dithered::encode::<F32>(by, src, exponent, payload),
+        Method::DitheredF32(by) => dithered::encode::<F32>(by, src, exponent, payload, room),
         Method::PackedF32(by) => packed::encode::<F32>(by, src, exponent, payload),
-        Method::DitheredF16(by) => dithered::encode::<F16>(by, src, exponent, payload),
+        Method::DitheredF16(by) => dithered::encode::<F16>(by, src, exponent, payload, room),
         Method::PackedF16(by) => packed::encode::<F16>(by, src, exponent, payload),
-        Method::DitheredBf16(by) => dithered::encode::<Bf16>(by, src, exponent, payload),
+        Method::DitheredBf16(by) => dithered::encode::<Bf16>(by, src, exponent, payload, room),
         Method::PackedBf16(by) => packed::encode::<Bf16>(by, src, exponent, payload),
         Method::TripleF32(by) => triple::encode::<F32>(by, src, exponent, payload),
         Method::TripleF16(by) => triple::encode::<F16>(by, src, exponent, payload),
@@ -381,17 +408,17 @@ fn encode_with(method: &Method, src: &[u8], exponent: i32, payload: &mut [u8]) -
 }
 
 #[inline(always)]
-fn decode_with(method: &Method, payload: &[u8], exponent: i32, dst: &mut [u8]) {
+fn decode_with(method: &Method, payload: &[u8], exponent: i32, dst: &mut [u8], room: &mut Room) {
     match *method {
         Method::FixedF32(by) => fixed::decode_f32(by, payload, exponent, dst),
         Method::FixedF64(by) => fixed::decode_wide(by, payload, exponent, dst),
         Method::FixedF16(by) => fixed::decode::<F16>(by, payload, exponent, dst),
         Method::FixedBf16(by) => fixed::decode::<Bf16>(by, payload, exponent, dst),
-        Method::DitheredF32(by) => dithered::decode::<F32>(by, payload, exponent, dst),
+        Method::DitheredF32(by) => dithered::decode::<F32>(by, payload, exponent, dst, room),
         Method::PackedF32(by) => packed::decode::<F32>(by, payload, exponent, dst),
-        Method::DitheredF16(by) => dithered::decode::<F16>(by, payload, exponent, dst),
+        Method::DitheredF16(by) => dithered::decode::<F16>(by, payload, exponent, dst, room),
         Method::PackedF16(by) => packed::decode::<F16>(by, payload, exponent, dst),
-        Method::DitheredBf16(by) => dithered::decode::<Bf16>(by, payload, exponent, dst),
+        Method::DitheredBf16(by) => dithered::decode::<Bf16>(by, payload, exponent, dst, room),
         Method::PackedBf16(by) => packed::decode::<Bf16>(by, payload, exponent, dst),
         Method::TripleF32(by) => triple::decode::<F32>(by, payload, exponent, dst),
         Method::TripleF16(by) => triple::decode::<F16>(by, payload, exponent, dst),
@@ -422,8 +449,13 @@ mod tests {
                 use super::super::*;
 
                 #[multiversion::multiversion(targets($($target),*))]
-                pub fn exponent_of(method: &Method, src: &[u8], lanes: usize) -> i32 {
-                    exponent_with(method, src, lanes)
+                pub fn exponent_of(
+                    method: &Method,
+                    src: &[u8],
+                    lanes: usize,
+                    room: &mut Room,
+                ) -> i32 {
+                    exponent_with(method, src, lanes, room)
                 }
 
                 #[multiversion::multiversion(targets($($target),*))]
@@ -432,13 +464,20 @@ mod tests {
                     src: &[u8],
                     exponent: i32,
                     payload: &mut [u8],
+                    room: &mut Room,
                 ) -> u32 {
-                    encode_with(method, src, exponent, payload)
+                    encode_with(method, src, exponent, payload, room)
                 }
 
                 #[multiversion::multiversion(targets($($target),*))]
-                pub fn decode(method: &Method, payload: &[u8], exponent: i32, dst: &mut [u8]) {
-                    decode_with(method, payload, exponent, dst)
+                pub fn decode(
+                    method: &Method,
+                    payload: &[u8],
+                    exponent: i32,
+                    dst: &mut [u8],
+                    room: &mut Room,
+                ) {
+                    decode_with(method, payload, exponent, dst, room)
                 }
             }
         )*};
@@ -463,7 +502,10 @@ mod tests {
                 let ops = Reduction::ALL.into_iter().flat_map(|op| [(op, 1), (op, usize::MAX)]);
                 ops.filter_map(move |(op, count)| Codec::reduction(dtype, op, ranks, count).ok())
             });
+            let mut room = Room::NONE;
             for codec in codecs.chain([Codec::bytes()]) {
+                // Random numbers of some other chunk than the first.
+                let codec = codec.at(words.len() as u64, 1 << 20, ranks as u32 - 1);
                 let method = &codec.0;
                 let src: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
                 // As many as there is room for, of every size of element a whole number.
@@ -475,19 +517,21 @@ mod tests {
                 codec.decode(&reply, exponent, &mut result);
                 for (exponent_of, encode, decode) in [
                     (
-                        avx2::exponent_of as fn(&_, &_, _) -> _,
-                        avx2::encode as fn(&_, &_, _, &mut _) -> _,
-                        avx2::decode as fn(&_, &_, _, &mut _),
+                        avx2::exponent_of as fn(&_, &_, _, &mut _) -> _,
+                        avx2::encode as fn(&_, &_, _, &mut _, &mut _) -> _,
+                        avx2::decode as fn(&_, &_, _, &mut _, &mut _),
                     ),
                     (sse4::exponent_of, sse4::encode, sse4::decode),
                     (baseline::exponent_of, baseline::encode, baseline::decode),
                 ] {
-                    prop_assert_eq!(exponent_of(method, src, codec.lanes_for(src.len())), codec.exponent(src));
+                    let lanes = codec.lanes_for(src.len());
+                    let own = exponent_of(method, src, lanes, &mut room);
+                    prop_assert_eq!(own, codec.exponent(src));
                     let mut payload = vec![0x33; 896];
-                    prop_assert_eq!(encode(method, src, exponent, &mut payload), sum);
+                    prop_assert_eq!(encode(method, src, exponent, &mut payload, &mut room), sum);
                     prop_assert_eq!(&payload, &expected);
                     let mut elements = vec![0x44; src.len()];
-                    decode(method, &reply, exponent, &mut elements);
+                    decode(method, &reply, exponent, &mut elements, &mut room);
                     prop_assert_eq!(&elements, &result);
                 }
             }

@@ -8,14 +8,12 @@
 //! know, and that errors of ranks with like elements cancel (Suresh et al., "Correlated
 //! quantization for distributed mean estimation and optimization", ICML 2022).
 
-use switchml_protocol::MAX_LANES;
-
-use super::bytes::{elements, fill, put_lanes};
+use super::bytes::{elements, fill};
 use super::exponent::is_skipped;
 use super::fixed::Fixed;
 use super::format::{F32, Format, OneLane, largest_exponent, power_of_two};
 use super::random::{self, Source};
-use super::rotation::{Elements, ROWS, flipped, hadamard, signs};
+use super::rotation::{Arrays, ROWS, Room, draw_signs, flipped, hadamard};
 
 /// Most ranks whose sums fit a field with enough levels left for each.
 pub(super) const MOST_RANKS: usize = 32;
@@ -66,9 +64,11 @@ impl Dithered {
 
     /// A chunk of so many lanes, rotated: its elements times 2^-E, each rounded to f32.
     #[inline(always)]
-    fn rotated<F: OneLane>(self, src: &[u8], octave: i32, lanes: usize) -> Elements {
-        let mut rotated: Elements = [0.0; _];
-        let signs = signs(self.source.signs, lanes);
+    fn rotate<F: OneLane>(self, src: &[u8], octave: i32, lanes: usize, room: &mut Arrays) {
+        let Arrays { elements: rotated, signs, .. } = room;
+        let signs = &mut signs[..lanes];
+        draw_signs(signs, self.source.signs);
+        rotated[src.len() / size_of::<F::Raw>()..4 * lanes].fill(0.0);
         let scale = power_of_two(-octave);
         // The same, without f64: the factor is an f32, and the product is rounded once either way.
         let is_plain = octave.abs() <= 126;
@@ -76,29 +76,29 @@ impl Dithered {
         for (field, (to, src)) in fields.zip(src.chunks(lanes * size_of::<F::Raw>())).enumerate() {
             let elements = elements::<F::Raw>(src);
             if is_plain {
-                for ((to, raw), signs) in to.iter_mut().zip(elements).zip(&signs[..lanes]) {
+                for ((to, raw), signs) in to.iter_mut().zip(elements).zip(&*signs) {
                     *to = flipped(F::widen(raw) as f32 * scale as f32, *signs, field);
                 }
             } else {
-                for ((to, raw), signs) in to.iter_mut().zip(elements).zip(&signs[..lanes]) {
+                for ((to, raw), signs) in to.iter_mut().zip(elements).zip(&*signs) {
                     *to = flipped((F::widen(raw) * scale) as f32, *signs, field);
                 }
             }
         }
-        hadamard(&mut rotated, lanes);
-        rotated
+        hadamard(room, lanes);
     }
 }
 
 /// This rank's exponent of a chunk: in quarters of an octave, of the largest rotated element.
 #[inline(always)]
-pub(super) fn exponent<F: OneLane>(by: Dithered, src: &[u8], lanes: usize) -> i32 {
+pub(super) fn exponent<F: OneLane>(by: Dithered, src: &[u8], lanes: usize, room: &mut Room) -> i32 {
     let own = largest_exponent::<F>(src);
     if is_skipped(own) {
         return own;
     }
-    let rotated = by.rotated::<F>(src, own, lanes);
-    let bits = rotated[..4 * lanes].iter().map(|x| F32::magnitude(x.to_bits()));
+    let room = room.arrays();
+    by.rotate::<F>(src, own, lanes, room);
+    let bits = room.elements[..4 * lanes].iter().map(|x| F32::magnitude(x.to_bits()));
     let largest = bits.fold(0, |a, b| if b > a { b } else { a });
     let quarters = (largest >> (F32::MANTISSA_BITS - FINER as u32)) as i32;
     quarters - (F32::BIAS << FINER) + (own << FINER)
@@ -144,10 +144,12 @@ pub(super) fn encode<F: OneLane>(
     src: &[u8],
     exponent: i32,
     payload: &mut [u8],
+    room: &mut Room,
 ) -> u32 {
     let lanes = payload.len() / 4;
     let Scale { octave, limit } = Scale::new(exponent);
-    let rotated = by.rotated::<F>(src, octave, lanes);
+    let room = room.arrays();
+    by.rotate::<F>(src, octave, lanes, room);
     let (ranks, steps) = (by.fixed.ranks, by.steps() as f32);
     let rounding = Rounding {
         scale: (f64::from(steps) / 2.0 / limit) as f32,
@@ -158,29 +160,41 @@ pub(super) fn encode<F: OneLane>(
         unit: (1.0 / f64::from(ranks << 16)) as f32,
         all: ranks << 16,
     };
-    let mut words = [0u32; MAX_LANES];
-    let words = &mut words[..lanes];
-    for (pair, rotated) in rotated[..4 * lanes].chunks_exact(2 * lanes).enumerate() {
-        let (lower, upper) = rotated.split_at(lanes);
-        for (lane, ((word, lower), upper)) in words.iter_mut().zip(lower).zip(upper).enumerate() {
-            let random = random::word(by.source.dither, (pair * lanes + lane) as u32);
-            let fields = rounding.field(*lower, random & 0xFFFF)
-                | rounding.field(*upper, random >> 16) << WIDTH;
-            *word |= fields << (16 * pair);
-        }
+    let (a, rest) = room.elements.split_at(lanes);
+    let (b, rest) = rest.split_at(lanes);
+    let (c, rest) = rest.split_at(lanes);
+    let d = &rest[..lanes];
+    let payload = &mut payload.as_chunks_mut::<4>().0[..lanes];
+    let mut sum = 0u32;
+    // Not an iterator: all slices have this length, so that the loop vectorises.
+    for lane in 0..lanes {
+        let lower = random::word(by.source.dither, lane as u32);
+        let upper = random::word(by.source.dither, (lanes + lane) as u32);
+        let word = rounding.field(a[lane], lower & 0xFFFF)
+            | rounding.field(b[lane], lower >> 16) << WIDTH
+            | rounding.field(c[lane], upper & 0xFFFF) << (2 * WIDTH)
+            | rounding.field(d[lane], upper >> 16) << (3 * WIDTH);
+        payload[lane] = word.to_be_bytes();
+        sum = sum.wrapping_add(word);
     }
-    put_lanes(payload, words.iter().copied())
+    sum
 }
 
 /// The inverse of [`encode`], for the sum of all ranks, divided by the divisor.
 #[inline(always)]
-pub(super) fn decode<F: OneLane>(by: Dithered, payload: &[u8], exponent: i32, dst: &mut [u8]) {
+pub(super) fn decode<F: OneLane>(
+    by: Dithered,
+    payload: &[u8],
+    exponent: i32,
+    dst: &mut [u8],
+    room: &mut Room,
+) {
     let lanes = payload.len() / 4;
     let (ranks, steps) = (by.fixed.ranks, by.steps());
     // The middle of the sum, and half a step for the dither's, in units of 1/65536 of a step.
     let middle = ((ranks * steps - 1) << 15) as i32;
-    let mut rotated: Elements = [0.0; _];
-    for (pair, rotated) in rotated[..4 * lanes].chunks_exact_mut(2 * lanes).enumerate() {
+    let room = room.arrays();
+    for (pair, rotated) in room.elements[..4 * lanes].chunks_exact_mut(2 * lanes).enumerate() {
         let (lower, upper) = rotated.split_at_mut(lanes);
         let fields = lower.iter_mut().zip(upper).zip(payload.as_chunks::<4>().0);
         for (lane, ((lower, upper), bytes)) in fields.enumerate() {
@@ -193,17 +207,18 @@ pub(super) fn decode<F: OneLane>(by: Dithered, payload: &[u8], exponent: i32, ds
             *upper = ((((fields >> WIDTH) & 0xFF) << 16) as i32 - dither as i32 - middle) as f32;
         }
     }
-    hadamard(&mut rotated, lanes);
-    let signs = signs(by.source.signs, lanes);
+    hadamard(room, lanes);
+    let signs = &mut room.signs[..lanes];
+    draw_signs(signs, by.source.signs);
     let Scale { octave, limit } = Scale::new(exponent);
     let unit = f64::from(steps) * f64::from(by.fixed.divisor) * (ROWS << 15) as f64;
     let factor = power_of_two(octave) * (limit / unit);
-    let fields = rotated[..4 * lanes].chunks_exact(lanes);
+    let fields = room.elements[..4 * lanes].chunks_exact(lanes);
     for (field, (from, dst)) in fields.zip(dst.chunks_mut(lanes * size_of::<F::Raw>())).enumerate()
     {
         let elements = from
             .iter()
-            .zip(&signs[..lanes])
+            .zip(&*signs)
             .map(|(x, signs)| F::narrow(f64::from(flipped(*x, *signs, field)) * factor));
         fill(dst, elements);
     }

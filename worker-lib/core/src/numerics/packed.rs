@@ -42,16 +42,19 @@ pub(super) fn encode<F: OneLane>(
     let (pairs, rest) = payload.split_at_mut(upper.len() / size * 4);
     let (singles, empty) = rest.split_at_mut(single.len() / size * 4);
 
+    // Plain loops: closures of this length are not inlined, and so not compiled for the vector unit.
+    let mut sum = 0u32;
     let both = elements::<F::Raw>(paired).zip(elements::<F::Raw>(upper));
-    let sum = put_lanes(
-        pairs,
-        both.map(|(low, high)| {
-            field::<F>(low, scale, middle) | field::<F>(high, scale, middle) << WIDTH
-        }),
-    );
-    let one = elements::<F::Raw>(single)
-        .map(|low| field::<F>(low, scale, middle) | (middle as u32) << WIDTH);
-    let sum = sum.wrapping_add(put_lanes(singles, one));
+    for (bytes, (low, high)) in pairs.as_chunks_mut::<4>().0.iter_mut().zip(both) {
+        let word = field::<F>(low, scale, middle) | field::<F>(high, scale, middle) << WIDTH;
+        *bytes = word.to_be_bytes();
+        sum = sum.wrapping_add(word);
+    }
+    for (bytes, low) in singles.as_chunks_mut::<4>().0.iter_mut().zip(elements::<F::Raw>(single)) {
+        let word = field::<F>(low, scale, middle) | (middle as u32) << WIDTH;
+        *bytes = word.to_be_bytes();
+        sum = sum.wrapping_add(word);
+    }
     sum.wrapping_add(put_lanes(empty, std::iter::repeat(zero)))
 }
 

@@ -19,14 +19,34 @@ pub(super) type Elements = [f32; 4 * MAX_LANES + WIDTH];
 /// Some columns of a chunk, row by row.
 type Tile = [f32; ROWS * WIDTH];
 
-/// A word of random bits for each of so many lanes: the signs of their fields, from the highest bit.
+/// Room to rotate a chunk in, once it is asked for.
+pub(super) struct Room(Option<Box<Arrays>>);
+
+/// See [`Room`]. All of it is written before it is read.
+pub(super) struct Arrays {
+    pub(super) elements: Elements,
+    pub(super) signs: [u32; MAX_LANES],
+    tile: Tile,
+}
+
+impl Room {
+    /// None yet.
+    pub(super) const NONE: Self = Self(None);
+
+    /// The room.
+    pub(super) fn arrays(&mut self) -> &mut Arrays {
+        self.0.get_or_insert_with(|| {
+            Box::new(Arrays { elements: [0.0; _], signs: [0; _], tile: [0.0; _] })
+        })
+    }
+}
+
+/// Draws a word of random bits for each lane: the signs of its fields, from the highest bit.
 #[inline(always)]
-pub(super) fn signs(seed: u32, lanes: usize) -> [u32; MAX_LANES] {
-    let mut words = [0; MAX_LANES];
-    for (index, bits) in words[..lanes].iter_mut().enumerate() {
+pub(super) fn draw_signs(signs: &mut [u32], seed: u32) {
+    for (index, bits) in signs.iter_mut().enumerate() {
         *bits = word(seed, index as u32);
     }
-    words
 }
 
 /// An element with its sign changed, maybe: field `field` of a lane with these random bits.
@@ -38,16 +58,16 @@ pub(super) fn flipped(element: f32, signs: u32, field: usize) -> f32 {
 /// Multiplies each column of a chunk by the Hadamard matrix, of entries 1 and -1. Twice, that is a
 /// factor of [`ROWS`]. What comes to lie behind the chunk's end means nothing.
 #[inline(always)]
-pub(super) fn hadamard(elements: &mut Elements, lanes: usize) {
+pub(super) fn hadamard(room: &mut Arrays, lanes: usize) {
+    let Arrays { elements, tile, .. } = room;
     let columns = lanes / LANES_PER_BLOCK;
-    let mut tile: Tile = [0.0; _];
     for first in (0..columns).step_by(WIDTH) {
         // Whole vectors, whatever is behind the columns: only that is fast.
         for (row, tile) in tile.as_chunks_mut::<WIDTH>().0.iter_mut().enumerate() {
             tile.copy_from_slice(&elements[row * columns + first..][..WIDTH]);
         }
-        butterflies::<16, WIDTH>(&mut tile);
-        butterflies::<8, { 16 * WIDTH }>(&mut tile);
+        butterflies::<16, WIDTH>(tile);
+        butterflies::<8, { 16 * WIDTH }>(tile);
         for (row, tile) in tile.as_chunks::<WIDTH>().0.iter().enumerate() {
             let to = &mut elements[row * columns + first..][..WIDTH];
             if columns <= WIDTH {
