@@ -234,6 +234,11 @@ impl Calls {
         Ok(())
     }
 
+    /// Whether no results come by multicast.
+    pub fn hears_no_group(&self, now: Time) -> bool {
+        self.data_path.engine().hears_no_group(now)
+    }
+
     /// Number of the last call in flight up to that of collective `last`.
     pub fn last_call(&self, last: u64) -> Option<u64> {
         self.data_path.calls_in_flight(last).last().map(|(number, _)| number)

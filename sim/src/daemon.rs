@@ -179,6 +179,9 @@ impl Daemon {
             Message::ReportCalls(id, calls, named) => {
                 Some(answer(control_plane.report_calls(io, id, calls, &named)))
             }
+            Message::ReportNoMulticast(id) => {
+                Some(answer(control_plane.report_no_multicast(io, id)))
+            }
             Message::Unready(id) => {
                 let mut ours = control_plane.table().list();
                 ours.retain(|job| job.shards.contains(&id.job));

@@ -247,7 +247,7 @@ impl DataPlane {
                     for binding in
                         self.tables.audience(job).into_iter().flat_map(|(_, bindings)| bindings)
                     {
-                        net.to_worker(worker_of(&binding), binding.port.get(), answer);
+                        net.to_member(worker_of(&binding), binding.port.get(), answer);
                     }
                 }
             }

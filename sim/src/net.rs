@@ -94,6 +94,8 @@ pub enum Message {
     Ready(MemberId, u16),
     /// Its calls in flight, by number, and the ranks that the data plane named.
     ReportCalls(MemberId, Vec<switchml_control::Call>, Vec<u32>),
+    /// It gets nothing by multicast.
+    ReportNoMulticast(MemberId),
     /// Goodbye, with what went wrong and the ranks that it blames, if anything did.
     Leave(MemberId, String, Vec<u32>),
     /// It comes back over another connection.
@@ -167,6 +169,7 @@ pub struct Net {
     wires: Vec<Wire>,
     control_delay: (Time, Time),
     control_loss: Ppm,
+    without_multicast: Option<usize>,
     /// What a stranger may have seen, the newest last: all but the secret of a HELLO.
     pub seen: Vec<Vec<u8>>,
     spied: bool,
@@ -185,6 +188,7 @@ impl Net {
             wires: Vec::new(),
             control_delay: scenario.control_delay,
             control_loss: scenario.control_loss,
+            without_multicast: scenario.without_multicast,
             seen: Vec::new(),
             spied: scenario.stranger.is_some(),
         }
@@ -218,6 +222,7 @@ impl Net {
         self.links.iter_mut().flatten().for_each(Link::heal);
         self.control_delay.1 = 0;
         self.control_loss = 0;
+        self.without_multicast = None;
     }
 
     /// A worker sends a datagram to the aggregator.
@@ -256,6 +261,14 @@ impl Net {
             };
             self.schedule(delivery.at, event);
         }
+    }
+
+    /// The aggregator sends a datagram to the group that a worker has joined.
+    pub fn to_member(&mut self, worker: usize, port: u16, packet: &[u8]) {
+        if self.without_multicast == Some(worker) {
+            return self.tally.fault(Fault::NoMulticast);
+        }
+        self.to_worker(worker, port, packet);
     }
 
     /// Opens a control connection.

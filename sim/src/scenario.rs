@@ -33,6 +33,8 @@ pub struct Scenario {
     pub max_lanes: u16,
     /// What the data plane can do. Without `CHECKED_MAXIMA` it takes maxima unverified, too.
     pub capabilities: Capabilities,
+    /// A worker to which the network brings no multicast, while faults last.
+    pub without_multicast: Option<usize>,
     /// Whether the data plane outlives the daemon's process.
     pub durable: bool,
     /// [`Builder::deadline`](switchml_worker::Builder::deadline) and
@@ -201,6 +203,7 @@ impl Scenario {
             } else {
                 Capabilities::all()
             },
+            without_multicast: rng.one_in(6).then(|| rng.below(workers as u64) as usize),
         }
     }
 }

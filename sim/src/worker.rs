@@ -49,6 +49,8 @@ pub struct Worker {
     /// Requests without an answer on this connection.
     unanswered: u32,
     assigned: Option<Assigned>,
+    /// It has told that it hears no group, in this session.
+    hears_no_group: bool,
     port: u16,
     turn_at: Option<Time>,
     /// Packets that its socket holds while it stands still.
@@ -99,6 +101,7 @@ impl Worker {
             connection: None,
             unanswered: 0,
             assigned: None,
+            hears_no_group: false,
             port: 40_000,
             turn_at: None,
             waiting: 0,
@@ -135,6 +138,7 @@ impl Worker {
         }
         debug!("{} worker {index} starts: rank {rank} of job {job}", Clock(world.net.now));
         self.assigned = None;
+        self.hears_no_group = false;
         self.phase = Phase::Joining;
         let join_timeout = Duration::from_nanos(world.scenario.join_timeout);
         self.session = Some(Session::new(world.net.now, join_timeout));
@@ -339,6 +343,7 @@ impl Worker {
                 let named = named.into_iter().flatten().map(u32::from).collect();
                 Message::ReportCalls(member, calls, named)
             }
+            Request::ReportNoMulticast => Message::ReportNoMulticast(member),
             Request::Leave(Goodbye { error, ranks }) => {
                 if !matches!(self.phase, Phase::Leaving(_)) {
                     // The job did not start in time: the others will hear whose fault that is.
@@ -465,7 +470,10 @@ impl Worker {
         self.perform(world)?;
         match &mut self.phase {
             Phase::Greeting(_) => self.greet(world),
-            Phase::Running(_) => self.call(world),
+            Phase::Running(_) => {
+                self.report_no_multicast(world)?;
+                self.call(world)
+            }
             _ => Ok(()),
         }
     }
@@ -492,6 +500,19 @@ impl Worker {
                 HelloStep::Failed(_) => return self.leave(world, End::PathClosed, None),
             }
         }
+    }
+
+    /// As the driver does before it waits.
+    fn report_no_multicast(&mut self, world: &mut Surroundings<'_>) -> Result<(), Violation> {
+        match &self.phase {
+            Phase::Running(calls) if calls.hears_no_group(world.net.now) => {}
+            _ => return Ok(()),
+        }
+        if std::mem::replace(&mut self.hears_no_group, true) {
+            return Ok(());
+        }
+        world.net.tally.fate(Fate::NoMulticast);
+        self.tell_session(world, session::Event::HearsNoGroup)
     }
 
     fn call(&mut self, world: &mut Surroundings<'_>) -> Result<(), Violation> {

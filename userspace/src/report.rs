@@ -50,7 +50,7 @@ pub async fn jobs(address: &SocketAddr) -> anyhow::Result<()> {
             job.slots,
             job.lanes,
             format!("{here} of {}", job.world_size),
-            missing(job)
+            remarks(job)
         );
     }
     Ok(())
@@ -83,6 +83,17 @@ fn number(job: &JobStatus) -> String {
 
 fn is_here(member: &MemberStatus) -> bool {
     !member.left && !member.awaited
+}
+
+/// Missing ranks, and those that get no results by multicast.
+fn remarks(job: &JobStatus) -> String {
+    let ranks = job.members.iter().filter(|member| member.no_multicast);
+    let ranks: Vec<_> = ranks.map(|member| member.rank.to_string()).collect();
+    let no_multicast = match ranks.is_empty() {
+        true => String::new(),
+        false => format!("  (no multicast: {})", ranks.join(" ")),
+    };
+    missing(job) + &no_multicast
 }
 
 fn missing(job: &JobStatus) -> String {

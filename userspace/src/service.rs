@@ -241,6 +241,20 @@ impl Aggregator for Service {
         Ok(Response::new(control::ReportCallsReply {}))
     }
 
+    async fn report_no_multicast(
+        &self,
+        request: Request<control::ReportNoMulticastRequest>,
+    ) -> Result<Response<control::ReportNoMulticastReply>, Status> {
+        let (peer, _) = addresses(&request)?;
+        let control::ReportNoMulticastRequest { job, epoch, rank, control_secret } =
+            request.into_inner();
+        let member = MemberId { job, epoch, rank, secret: control_secret };
+        self.request("ReportNoMulticast", peer, |control_plane, io| {
+            control_plane.report_no_multicast(io, member)
+        })?;
+        Ok(Response::new(control::ReportNoMulticastReply {}))
+    }
+
     async fn list_jobs(
         &self,
         _request: Request<control::ListJobsRequest>,

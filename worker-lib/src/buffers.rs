@@ -162,12 +162,11 @@ mod tests {
 
     use super::*;
     use crate::driver::Shared;
-    use crate::late_ranks::LateRanks;
     use switchml_worker_core::stats::Recorder;
 
     /// The lengths of parts, and what has them counted.
     fn whole(parts: usize) -> impl FnOnce(mpsc::Sender<CallStats>) -> Whole {
-        let shared = Shared::new(Vec::new(), LateRanks::new(String::new(), 0));
+        let shared = Shared::new(Vec::new(), "", 0);
         move |answer| Whole::new(0, parts, Arc::new(shared), answer)
     }
 

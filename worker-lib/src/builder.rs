@@ -1,6 +1,7 @@
 //! Settings of a communicator, and how it gets connected.
 
 use std::env::{self, VarError};
+use std::net::SocketAddrV4;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
@@ -17,11 +18,11 @@ use crate::control::{Assigned, Membership};
 use crate::driver::{Driver, Seat, Shared, Wakers};
 use crate::error::Error;
 use crate::interface::Interface;
-use crate::late_ranks::LateRanks;
-use crate::narrow_path::{self, Narrow};
+use crate::narrow_path::Narrow;
 use crate::open_path::open_path;
 use crate::transport::{Transport, Udp};
 use crate::waker::Waker;
+use crate::warning::warn;
 
 /// Least deadline and timeout: less would be over before a rank has asked who is missing.
 const LEAST_WAIT: Duration = TIMEOUT_CEILING;
@@ -177,7 +178,7 @@ impl Builder {
         let is_narrow = paths.iter().any(|path| path.open.is_narrow);
         let narrow = is_narrow.then_some(Narrow { aggregator: assigned.data_address, lanes: open });
         if let Some(narrow) = &narrow {
-            narrow_path::warn(&self.job, rank, narrow);
+            warn(&self.job, rank, format_args!(": {narrow}"));
         }
         let lanes = membership.ready(open)?;
         let info = Info {
@@ -204,11 +205,8 @@ impl Builder {
         paths: Vec<Path>,
         info: Info,
     ) -> Result<Communicator, Error> {
-        let late_ranks = LateRanks::new(info.job.clone(), info.rank);
-        let shared = Arc::new(Shared::new(
-            paths.iter().map(|path| path.wakers.clone()).collect(),
-            late_ranks,
-        ));
+        let wakers = paths.iter().map(|path| path.wakers.clone()).collect();
+        let shared = Arc::new(Shared::new(wakers, &info.job, info.rank));
         let told = Arc::clone(&shared);
         // An earlier failure of this rank's own stays the reason.
         membership.on_end(move |error| told.fail(error.into()));
@@ -216,7 +214,9 @@ impl Builder {
         membership.on_calls_wanted(move |last| asked.open_calls(last));
         let (membership, begin) = (Arc::new(membership), Instant::now());
         let mut threads = Vec::with_capacity(paths.len());
-        for (shard, Path { identity, transport, wakers, open }) in paths.into_iter().enumerate() {
+        for (shard, Path { identity, group, transport, wakers, open }) in
+            paths.into_iter().enumerate()
+        {
             let packet = packet_len(info.chunk_lanes.into());
             let room = transport.receive_room(packet) as u32;
             let config = Config::new(identity, info.slots, info.chunk_lanes, room, self.limits);
@@ -230,6 +230,7 @@ impl Builder {
                 submissions: received,
                 membership: Arc::clone(&membership),
                 shared: Arc::clone(&shared),
+                group,
                 begin,
                 spin: Spin::default(),
             };
@@ -316,6 +317,8 @@ impl Communicator {
 /// A shard's way to the aggregator and back.
 struct Path {
     identity: Identity,
+    /// Where its results for all go, if they come by multicast.
+    group: Option<SocketAddrV4>,
     transport: Udp,
     wakers: Wakers,
     open: OpenPath,
@@ -341,7 +344,7 @@ fn open_paths(assigned: &Assigned, rank: u16, ranks: u16) -> Result<Vec<Path>, E
             },
         )?;
         lanes = open.lanes;
-        paths.push(Path { identity, transport, wakers, open });
+        paths.push(Path { identity, group, transport, wakers, open });
     }
     Ok(paths)
 }

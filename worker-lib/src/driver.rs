@@ -5,6 +5,7 @@
 //! for it, twice. The data thread drives what is in flight while nobody waits, and calls that were
 //! made while somebody else drove; otherwise it sleeps. Between calls nobody looks at the sockets.
 
+use std::net::SocketAddrV4;
 use std::ops::AddAssign;
 use std::sync::mpsc::{Receiver, TryRecvError};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -21,6 +22,7 @@ use switchml_worker_core::stats::CallStats;
 use crate::control::Membership;
 use crate::error::Error;
 use crate::late_ranks::{LONG, LateRanks};
+use crate::no_multicast::NoMulticast;
 use crate::transport::Transport;
 use crate::waker::Waker;
 use crate::yield_core::yield_core;
@@ -34,6 +36,7 @@ pub(crate) struct Shared {
     /// Of all calls that were given back.
     calls: Mutex<CallStats>,
     late_ranks: LateRanks,
+    no_multicast: NoMulticast,
 }
 
 /// A driver, as the others see it.
@@ -63,15 +66,16 @@ impl AddAssign<&Self> for Snapshot {
 }
 
 impl Shared {
-    /// For the drivers that these wake.
-    pub fn new(wakers: Vec<Wakers>, late_ranks: LateRanks) -> Self {
+    /// For the drivers of this rank, which these wake.
+    pub fn new(wakers: Vec<Wakers>, job: &str, rank: u32) -> Self {
         let shard = |wakers| Shard { wakers, stats: Mutex::default() };
         Self {
             failed: OnceLock::new(),
             shards: wakers.into_iter().map(shard).collect(),
             issued: Mutex::default(),
             calls: Mutex::default(),
-            late_ranks,
+            late_ranks: LateRanks::new(job.to_owned(), rank),
+            no_multicast: NoMulticast::new(job.to_owned(), rank),
         }
     }
 
@@ -160,6 +164,8 @@ pub(crate) struct Driver<T> {
     /// Left by the last driver.
     pub membership: Arc<Membership>,
     pub shared: Arc<Shared>,
+    /// Where results for all go, if they come by multicast.
+    pub group: Option<SocketAddrV4>,
     /// Where the data path's time starts.
     pub begin: Instant,
     pub spin: Spin,
@@ -371,9 +377,20 @@ impl<T: Transport> Driver<T> {
 
     fn wait(&mut self) -> Result<(), Error> {
         let now = self.now();
+        self.say_if_no_group_is_heard(now);
         let timeout =
             self.data_path.deadline().map(|at| Duration::from_nanos(at.saturating_sub(now)));
         self.transport.wait(timeout).map_err(Error::system("cannot wait for packets"))
+    }
+
+    /// Results that do not come by multicast keep the rank waiting, so it comes by here.
+    fn say_if_no_group_is_heard(&self, now: u64) {
+        if let Some(group) = self.group
+            && self.data_path.engine().hears_no_group(now)
+            && self.shared.no_multicast.report(group)
+        {
+            self.membership.report_no_multicast();
+        }
     }
 
     /// The error that a failure is, in the control plane's words if it has any.

@@ -1,12 +1,13 @@
 //! Warns of ranks that a call waits for long for: a line that names them, and the call.
 
-use std::io::Write;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use switchml_control::rank_list;
 use switchml_worker_core::call::Call;
 use switchml_worker_core::engine::ranks_of;
+
+use crate::warning::warn;
 
 /// Without a result for so long, a call is worth a line.
 pub(crate) const LONG: Duration = Duration::from_secs(5);
@@ -30,8 +31,7 @@ impl LateRanks {
     /// Call `number`, from 0, has waited for these ranks, a bitmap, for so long.
     pub fn report(&self, now: Instant, waited: Duration, ranks: u64, number: u64, call: &Call) {
         if let Some(line) = self.line(now, waited, ranks, number, call) {
-            // A process without that stream does without the line.
-            let _ = writeln!(std::io::stderr(), "{line}");
+            warn(&self.job, self.rank, line);
         }
     }
 
@@ -49,13 +49,9 @@ impl LateRanks {
             return None;
         }
         *said_at = Some(now);
-        let (Self { job, rank, .. }, ranks) =
-            (self, rank_list(&ranks_of(ranks).collect::<Vec<_>>()));
+        let ranks = rank_list(&ranks_of(ranks).collect::<Vec<_>>());
         let (waited, number) = (waited.as_secs(), number + 1);
-        Some(format!(
-            "switchml: rank {rank} of job {job:?} has waited {waited} s for {ranks} in its call \
-             {number}, {call}"
-        ))
+        Some(format!(" has waited {waited} s for {ranks} in its call {number}, {call}"))
     }
 }
 
@@ -80,8 +76,8 @@ mod tests {
             )
         };
         assert_eq!(line(4_999, 4_999), None);
-        let expected = "switchml: rank 2 of job \"train\" has waited 5 s for ranks 1 and 3 in its \
-                        call 17, all_reduce(sum, f32, 1000)";
+        let expected =
+            " has waited 5 s for ranks 1 and 3 in its call 17, all_reduce(sum, f32, 1000)";
         assert_eq!(line(5_000, 5_000).as_deref(), Some(expected));
         assert_eq!(line(5_100, 5_100), None);
         assert_eq!(line(64_999, 6_000), None, "another wait, in the same minute");

@@ -43,7 +43,7 @@
 //! | [`control`] | joins the job, hears of its end |
 //! | `open_path`, `transport` | finds out what the path carries; UDP sockets |
 //! | `driver` | moves packets between data path and sockets, on the caller's thread or on its own |
-//! | `late_ranks`, `narrow_path` | warnings |
+//! | `late_ranks`, `narrow_path`, `no_multicast`, `warning` | warnings |
 
 #![deny(unsafe_code)]
 
@@ -58,10 +58,12 @@ mod handle;
 pub mod interface;
 mod late_ranks;
 mod narrow_path;
+mod no_multicast;
 mod open_path;
 mod prefetch;
 mod transport;
 mod waker;
+mod warning;
 mod yield_core;
 
 pub use buffers::Tensor;

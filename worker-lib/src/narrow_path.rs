@@ -1,19 +1,12 @@
 //! Warns of a path that works, but not as well as it could.
 
 use std::fmt;
-use std::io::Write;
 use std::net::SocketAddrV4;
 
 use switchml_protocol::LANES_PER_BLOCK;
 use switchml_worker_core::packet::{ip_packet_len, packet_len};
 
 use crate::interface::Interface;
-
-/// Writes a line of a rank's to the standard error stream, as torch and MPI do.
-pub(crate) fn warn(job: &str, rank: u32, what: impl fmt::Display) {
-    // A process without that stream does without the line.
-    let _ = writeln!(std::io::stderr(), "switchml: rank {rank} of job {job:?}: {what}");
-}
 
 /// A path that carries less than both of its ends take.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -12,6 +12,7 @@
 //! | [`missing_ranks`] | a job that not all ranks join |
 //! | [`special_values`] | NaN and infinities |
 //! | [`strangers`] | a host that is not a member, and sends everything that it can |
+//! | [`multicast`] | a rank that the network brings no multicast |
 //! | [`mtu`] | hosts that take more than a switch between them |
 //! | [`tags`] | VLAN tags that devices take off frames |
 //! | [`jobs`] | several jobs at once, and one after the other |
@@ -29,6 +30,7 @@ mod lost_ranks;
 mod mismatch;
 mod missing_ranks;
 mod mtu;
+mod multicast;
 mod ports;
 mod restart;
 mod special_values;

@@ -201,6 +201,21 @@ impl<S> ControlPlane<S> {
         Ok(())
     }
 
+    /// A rank gets no results by multicast.
+    ///
+    /// # Errors
+    ///
+    /// [`MemberError`]; nothing has changed.
+    pub fn report_no_multicast(
+        &mut self,
+        io: &mut impl Io<Stream = S>,
+        member: MemberId,
+    ) -> Result<(), MemberError> {
+        let effects = self.table.report_no_multicast(member)?;
+        self.perform(io, effects);
+        Ok(())
+    }
+
     /// A rank's stream has ended, after its connection gave no sign of life for so long.
     pub fn disconnect(
         &mut self,

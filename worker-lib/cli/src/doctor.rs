@@ -8,7 +8,7 @@ use std::{
 
 use switchml_worker::{
     Builder, Communicator, Error, ReduceOp,
-    control::{self, AggregatorStatus, Membership},
+    control::{self, AggregatorStatus, Membership, RankWithoutMulticast},
     interface::Interface,
 };
 
@@ -45,7 +45,8 @@ impl Doctor {
         let communicator = step("data path", || open_path(settings, &name, interface.as_ref()))?;
         step("all-reduce", || reduce(&communicator))?;
         step("results", || results(&communicator))?;
-        step("leave", || leave(communicator))
+        step("leave", || leave(communicator))?;
+        step("other ranks", || other_ranks(&address))
     }
 }
 
@@ -157,29 +158,45 @@ fn reduce(communicator: &Communicator) -> Result<((), String), Failure> {
 
 /// How results come.
 fn results(communicator: &Communicator) -> Result<((), String), Failure> {
-    let way = match communicator.info().multicast {
-        Some(group) => format!("multicast to {group}"),
-        None => "unicast".to_owned(),
+    let Some(group) = communicator.info().multicast else {
+        return Ok(((), "by unicast".to_owned()));
     };
-    arrival(&way, communicator.stats().engine.resent_by_timer).map(|detail| ((), detail))
+    let engine = communicator.stats().engine;
+    by_multicast(group, engine.for_all, engine.copies).map(|detail| ((), detail))
 }
 
-/// Whether results come by themselves. A rank that does not get them asks, and gets an answer: all
-/// works, slowly.
-fn arrival(way: &str, asked: u64) -> Result<String, Failure> {
-    if asked > ROUNDS as u64 / 2 {
+/// Whether results come to the group by themselves. A rank that does not get them asks, and gets
+/// copies: all works, slowly.
+fn by_multicast(group: SocketAddrV4, for_all: u64, copies: u64) -> Result<String, Failure> {
+    if for_all == 0 {
         return Err(Failure::Wrong(format!(
-            "results by {way} do not arrive, {asked} of {ROUNDS} had to be asked for; let them \
-             through (firewall, or a switch with \
-             IGMP snooping and no querier)"
+            "results by multicast to {group} do not arrive, {copies} of {copies} had to be asked \
+             for; let them through (firewall, or a switch with IGMP snooping and no querier)"
         )));
     }
-    Ok(format!("by {way}; {asked} of {ROUNDS} had to be asked for"))
+    let all = for_all + copies;
+    Ok(format!("by multicast to {group}; {copies} of {all} had to be asked for"))
 }
 
 fn leave(communicator: Communicator) -> Result<((), String), Failure> {
     communicator.close().map_err(Failure::Collective)?;
     Ok(((), "the way is clear".to_owned()))
+}
+
+/// A way that is clear from here may not be from where other ranks are: each finds that out by its
+/// own results.
+fn other_ranks(address: &str) -> Result<((), String), Failure> {
+    let ranks = control::ranks_without_multicast(address, TIMEOUT).map_err(of_control)?;
+    if ranks.is_empty() {
+        return Ok(((), "no rank of any job misses results by multicast".to_owned()));
+    }
+    let words = |RankWithoutMulticast { job, rank, address }: &_| {
+        format!("rank {rank} ({address}) of job {job:?}")
+    };
+    let ranks = ranks.iter().map(words).collect::<Vec<_>>().join(", ");
+    Err(Failure::Wrong(format!(
+        "results by multicast do not arrive at {ranks}; each says on its standard error what to do"
+    )))
 }
 
 fn of_control(error: control::Error) -> Failure {
@@ -191,14 +208,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn results_that_must_be_asked_for_are_a_failure() {
-        assert_eq!(arrival("unicast", 2).unwrap(), "by unicast; 2 of 21 had to be asked for");
-        let failure = arrival("multicast to 239.255.0.0:48866", 21).unwrap_err();
-        assert_eq!(failure.code(), 1);
-        assert!(
-            failure
-                .to_string()
-                .starts_with("results by multicast to 239.255.0.0:48866 do not arrive, 21 of 21")
+    fn results_that_must_all_be_asked_for_are_a_failure() {
+        let group = "239.255.0.0:48866".parse().unwrap();
+        assert_eq!(
+            by_multicast(group, 19, 2).unwrap(),
+            "by multicast to 239.255.0.0:48866; 2 of 21 had to be asked for"
         );
+        let failure = by_multicast(group, 0, 21).unwrap_err();
+        assert_eq!(failure.code(), 1);
+        let expected = "results by multicast to 239.255.0.0:48866 do not arrive, 21 of 21";
+        assert!(failure.to_string().starts_with(expected));
     }
 }

@@ -67,6 +67,8 @@ pub struct Session {
     queue: VecDeque<Request>,
     actions: VecDeque<Action>,
     departed: u64,
+    /// Whether the data path gets no results by multicast: whoever is the aggregator is to know.
+    hears_no_group: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -129,6 +131,7 @@ impl Session {
             queue: VecDeque::new(),
             actions: VecDeque::from([Action::Connect]),
             departed: 0,
+            hears_no_group: false,
         }
     }
 
@@ -182,6 +185,10 @@ impl Session {
                 }
             }
             Event::Failed { failure, call } => self.ask_why(now, failure, call),
+            Event::HearsNoGroup => {
+                self.hears_no_group = true;
+                self.report_no_multicast(now);
+            }
             Event::Leave(goodbye) => self.leave(now, goodbye, Ending::Left),
         }
     }
@@ -289,6 +296,13 @@ impl Session {
             _ => return self.be_failed(),
         }
         self.state = State::AskingWhy { until: after(now, REASON) };
+    }
+
+    /// The aggregator is to know of a group that is not heard, also one that was restarted.
+    fn report_no_multicast(&mut self, now: u64) {
+        if self.hears_no_group && self.has_started() {
+            self.request(now, Request::ReportNoMulticast);
+        }
     }
 
     fn be_failed(&mut self) {
@@ -402,11 +416,15 @@ impl Session {
                     self.end(ending);
                 }
             }
-            (Request::Join | Request::Resume, Answer::Done) => self.link = Link::Open,
+            (Request::Join | Request::Resume, Answer::Done) => {
+                self.link = Link::Open;
+                self.report_no_multicast(now);
+            }
             (Request::Join | Request::Resume, Answer::Lost(why)) => self.lose(now, why),
             (Request::Resume, Answer::Unknown(why)) => self.end(Ending::Forgotten(why)),
-            // A report that nobody hears is no worse than the data plane's word alone.
-            (Request::ReportCalls { .. }, _) | (_, Answer::Done) => {}
+            // A report that nobody hears is no worse than the data plane's word alone, or than the
+            // rank's own line.
+            (Request::ReportCalls { .. } | Request::ReportNoMulticast, _) | (_, Answer::Done) => {}
             // The start that was heard meanwhile says more.
             (Request::Ready { .. } | Request::Unready, _) if self.has_started() => {}
             (Request::Unready, Answer::Unready(ranks)) => {

@@ -96,6 +96,11 @@ impl Membership {
         self.board.note(|heard| heard.calls_in_flight = Some(Arc::new(calls)));
     }
 
+    /// Tells the aggregator, for its operator, that this rank gets no results by multicast.
+    pub fn report_no_multicast(&self) {
+        let _ = self.events.send(Event::HearsNoGroup);
+    }
+
     /// The ranks that have left in good order, as a bitmap.
     pub fn departed(&self) -> u64 {
         self.board.departed.load(Ordering::Relaxed)

@@ -18,5 +18,5 @@ pub use address::resolve;
 pub use error::Error;
 pub use membership::Membership;
 pub use messages::Assigned;
-pub use status::{AggregatorStatus, status};
+pub use status::{AggregatorStatus, RankWithoutMulticast, ranks_without_multicast, status};
 pub use switchml_worker_core::session::MadeCall;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use switchml_control::{StatusRequest, aggregator_client::AggregatorClient};
+use switchml_control::{ListJobsRequest, StatusRequest, aggregator_client::AggregatorClient};
 
 use super::{Error, connection, resolve};
 
@@ -43,5 +43,43 @@ pub fn status(aggregator: &str, timeout: Duration) -> Result<AggregatorStatus, E
             slots_total: reply.slots_total,
             slots_free: reply.slots_free,
         })
+    })
+}
+
+/// A rank that gets no results by multicast, and so makes all ranks of its job slow.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RankWithoutMulticast {
+    /// Name of its job.
+    pub job: String,
+    /// The rank.
+    pub rank: u32,
+    /// Where it is.
+    pub address: String,
+}
+
+/// The ranks of any job that have told the aggregator that they get no results by multicast.
+///
+/// # Errors
+///
+/// As [`status`].
+pub fn ranks_without_multicast(
+    aggregator: &str,
+    timeout: Duration,
+) -> Result<Vec<RankWithoutMulticast>, Error> {
+    let addresses = resolve(aggregator)?;
+    connection::runtime()?.block_on(async {
+        let (address, channel) = connection::connect(&addresses, timeout).await?;
+        let mut client = AggregatorClient::new(channel);
+        let list = client.list_jobs(ListJobsRequest {});
+        let jobs = connection::within(timeout, &address, list).await?.jobs;
+        let ranks = jobs.into_iter().flat_map(|job| {
+            let members = job.members.into_iter().filter(|member| member.no_multicast);
+            members.map(move |member| RankWithoutMulticast {
+                job: job.name.clone(),
+                rank: member.rank,
+                address: member.address,
+            })
+        });
+        Ok(ranks.collect())
     })
 }

@@ -10,7 +10,8 @@ use std::{
 
 use switchml_control::{
     self as control, JoinEvent, JoinRequest, LeaveRequest, ListJobsRequest, ReadyRequest,
-    ReportCallsRequest, ResumeRequest, aggregator_client::AggregatorClient, join_event,
+    ReportCallsRequest, ReportNoMulticastRequest, ResumeRequest,
+    aggregator_client::AggregatorClient, join_event,
 };
 use switchml_worker_core::session::{
     Action, Answer, CONNECT, Ending, Event, Goodbye, News, Request, Session,
@@ -179,6 +180,10 @@ impl ControlThread {
                 let named = named.into_iter().flatten().map(u32::from).collect();
                 let request = ReportCallsRequest { job, epoch, rank, calls, named, control_secret };
                 Box::pin(async move { done(client.report_calls(request).await) })
+            }
+            Request::ReportNoMulticast => {
+                let request = ReportNoMulticastRequest { job, epoch, rank, control_secret };
+                Box::pin(async move { done(client.report_no_multicast(request).await) })
             }
             Request::Leave(Goodbye { error, ranks }) => {
                 let ranks = ranks.into_iter().map(u32::from).collect();

@@ -66,6 +66,9 @@ pub(super) struct Member {
     pub(super) ready: Option<u16>,
     /// Indices of the interfaces that its frames come in by, once it is ready; each once.
     pub(super) ports: BTreeSet<u32>,
+    /// Whether it has told that it gets no RESULTs for all by multicast. It tells each daemon.
+    #[serde(skip)]
+    pub(super) has_no_multicast: bool,
 }
 
 impl Member {
@@ -238,6 +241,7 @@ impl Job {
             ready: member.ready.is_some(),
             left: member.is_gone(),
             awaited: member.presence == Presence::Awaited,
+            no_multicast: member.has_no_multicast,
         });
         control::JobStatus {
             name: self.name.clone(),

@@ -345,6 +345,7 @@ impl JobTable {
             threads: joiner.threads.clone(),
             ready: None,
             ports: BTreeSet::new(),
+            has_no_multicast: false,
         };
         let Some(job) = self.waiting.get_mut(&joiner.name) else {
             unreachable!("found or created above")
@@ -467,6 +468,24 @@ impl JobTable {
         effects.push(Effect::Gather(id.job as u16, id.epoch));
         effects.extend(others.map(ask));
         Ok(effects)
+    }
+
+    /// A rank gets no RESULTs for all by multicast, as the operator is to know. The job goes on.
+    ///
+    /// # Errors
+    ///
+    /// [`MemberError`]; the table is as before.
+    pub fn report_no_multicast(&mut self, id: MemberId) -> Result<Vec<Effect>, MemberError> {
+        let job = self.job_of(id)?;
+        let Some(member) = job.member_mut(id.rank) else { unreachable!("found above") };
+        if std::mem::replace(&mut member.has_no_multicast, true) {
+            return Ok(Vec::new());
+        }
+        let who = member.in_words(id.rank);
+        Ok(vec![warn(format!(
+            "job {} {:?}: {who} gets no results by multicast, and so makes all ranks slow",
+            job.number, job.name
+        ))])
     }
 
     /// The time to report different calls is over: aborts the job, unless that has happened.

@@ -399,6 +399,25 @@ fn calls(calls: &[(u64, &str)]) -> Vec<control::Call> {
         .collect()
 }
 
+#[test]
+fn a_rank_without_multicast_is_listed_and_its_job_goes_on() {
+    let mut table = durable_table(1);
+    let (_, spec) = started(&mut table, "train", 3);
+    table.log.clear();
+    assert_eq!(table.report_no_multicast(member(&spec, 1)), Ok(vec![]));
+    let line = "job 0 \"train\": rank 1 (10.0.0.2) gets no results by multicast, and so makes all \
+                ranks slow";
+    assert_eq!(table.log, [(Level::Warn, line.to_owned())]);
+    let jobs = table.list();
+    let listed: Vec<_> = jobs[0].members.iter().map(|member| member.no_multicast).collect();
+    assert_eq!(listed, [false, true, false]);
+    assert_eq!(jobs[0].state(), control::JobState::Started);
+    // It says so once on each connection.
+    assert_eq!(table.report_no_multicast(member(&spec, 1)), Ok(vec![]));
+    assert_eq!(table.log.len(), 1);
+    assert_eq!(table.list(), jobs);
+}
+
 /// What a job's ranks hear at the end of these reports, `None` for a rank that makes none; who is
 /// named is what the data plane said.
 fn told(reports: &[Option<&[(u64, &str)]>], named: [u32; 2]) -> control::Aborted {
@@ -860,6 +879,7 @@ fn whoever_lacks_a_members_secret_changes_nothing() {
                 table.report_calls(stranger, calls(&[(1, "a")]), &[0, 1]),
                 Err(refused(stranger))
             );
+            assert_eq!(table.report_no_multicast(stranger), Err(refused(stranger)));
             assert_eq!(table.resume(stranger, peer(0)), Err(refused(stranger)));
             assert_eq!(table.leave(stranger, "", &[]), Err(refused(stranger)));
             assert_eq!(table.leave(stranger, "broken", &[1]), Err(refused(stranger)));

@@ -3,7 +3,7 @@
 use switchml_protocol::EVERYONE;
 use switchml_protocol::header::{Header, Kind, Op, decode, flags};
 use switchml_protocol::outcome::RejectReason;
-use zerocopy::IntoBytes;
+use zerocopy::{FromBytes, IntoBytes};
 
 use super::stats::Ignored;
 use crate::numerics::lane_sum;
@@ -70,6 +70,11 @@ pub(super) fn read<'a>(identity: &Identity, datagram: &'a [u8]) -> Result<Answer
         return Err(Ignored::Rank);
     }
     Ok(Answer { header, op, kind, payload: lanes.as_bytes() })
+}
+
+/// Whether an answer that [`read`] takes is for all ranks.
+pub(super) fn is_for_all(datagram: &[u8]) -> bool {
+    Header::ref_from_prefix(datagram).is_ok_and(|(header, _)| header.rank.get() == EVERYONE)
 }
 
 impl<'a> Answer<'a> {

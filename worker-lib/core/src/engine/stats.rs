@@ -57,6 +57,10 @@ pub struct EngineStats {
     pub chunks: u64,
     /// Results accepted.
     pub results: u64,
+    /// RESULTs for all ranks that came, in time or not.
+    pub for_all: u64,
+    /// Results accepted that came to this rank alone, because it had asked.
+    pub copies: u64,
     /// Chunks sent again because no answer came in time.
     pub resent_by_timer: u64,
     /// Chunks sent again because results of later ones came first.
@@ -78,6 +82,8 @@ impl AddAssign<&Self> for EngineStats {
     fn add_assign(&mut self, other: &Self) {
         self.chunks += other.chunks;
         self.results += other.results;
+        self.for_all += other.for_all;
+        self.copies += other.copies;
         self.resent_by_timer += other.resent_by_timer;
         self.resent_by_overtaking += other.resent_by_overtaking;
         self.probes += other.probes;

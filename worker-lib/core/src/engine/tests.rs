@@ -49,6 +49,41 @@ proptest! {
     }
 }
 
+/// A rank that gets nothing of what is for all asks for each result; it can tell that from loss,
+/// and the others are none the wiser.
+#[test]
+fn a_rank_that_hears_no_group_knows() {
+    let mut network = Network::new(3, 64, 100, FAIR);
+    network.without_group = Some(1);
+    network.run();
+    network.assert_done();
+    let hear_no_group =
+        |at| [0, 1, 2].map(|rank: usize| network.workers[rank].engine.hears_no_group(at));
+    assert_eq!(hear_no_group(500 * MS), [false, true, false]);
+    assert_eq!(
+        hear_no_group(499 * MS),
+        [false; 3],
+        "the network may have had no time to learn of the group"
+    );
+    let came = [0, 1].map(|rank: usize| {
+        let stats = network.workers[rank].engine.stats();
+        (stats.for_all, stats.copies)
+    });
+    assert_eq!(came, [(100, 0), (0, 100)]);
+}
+
+#[test]
+fn loss_is_not_taken_for_a_group_that_is_not_heard() {
+    for seed in 1..=100 {
+        let weather = Weather { loss: 400, duplication: 0, jitter: 200_000, seed };
+        let mut network = Network::new(3, 64, 100, weather);
+        network.run();
+        for worker in &network.workers {
+            assert!(!worker.engine.hears_no_group(u64::MAX), "{:?}", worker.engine.stats());
+        }
+    }
+}
+
 #[test]
 fn one_slot_takes_one_chunk_at_a_time() {
     let mut engine = Engine::new(config(2, 0, 1));

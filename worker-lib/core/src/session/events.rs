@@ -27,6 +27,8 @@ pub enum Event {
         /// For a [`Failure::Mismatch`]: number of the call that was refused, if it is known.
         call: Option<u64>,
     },
+    /// The data path gets no results by multicast, only copies.
+    HearsNoGroup,
     /// The rank wants to leave.
     Leave(Goodbye),
 }
@@ -139,6 +141,8 @@ pub enum Request {
         /// The two ranks that the data plane has named; `None` from a rank that was asked.
         named: Option<[u16; 2]>,
     },
+    /// The rank gets no results by multicast.
+    ReportNoMulticast,
     /// Goodbye.
     Leave(Goodbye),
 }

@@ -323,6 +323,27 @@ fn calls_are_reported_when_they_are_refused_and_when_they_are_wanted() {
     assert_eq!(rank.after(1_500 * MS), [Action::NoReason]);
 }
 
+/// Once on each connection, so that an aggregator that was restarted knows, too.
+#[test]
+fn an_aggregator_hears_of_a_group_that_is_not_heard() {
+    let mut rank = Rank::running(true);
+    let report = || send(Request::ReportNoMulticast);
+    assert_eq!(rank.on(Event::HearsNoGroup), [report()]);
+    assert_eq!(rank.answer(Answer::Refused("no".to_owned())), [], "the job goes on");
+    assert_eq!(rank.lose(), [Action::Connect]);
+    assert_eq!(rank.on(Event::Connected), [send(Request::Resume)]);
+    assert_eq!(rank.answer(Answer::Done), [report()]);
+    assert_eq!(rank.answer(Answer::Done), []);
+    assert_eq!(rank.hear(News::Started { lanes: 320 }), []);
+
+    // It finds out while nobody is there to tell.
+    let mut rank = Rank::running(true);
+    rank.lose();
+    assert_eq!(rank.on(Event::HearsNoGroup), []);
+    rank.on(Event::Connected);
+    assert_eq!(rank.answer(Answer::Done), [report()]);
+}
+
 #[test]
 fn a_broken_connection_ends_what_has_not_started() {
     for mut rank in [Rank::joining(), Rank::opening(true), Rank::ready()] {
@@ -481,6 +502,7 @@ fn any_event() -> impl Strategy<Value = Event> {
         2 => Just(Event::PathOpen { lanes: LANES }),
         1 => (failure, any::<Option<u64>>())
             .prop_map(|(failure, call)| Event::Failed { failure, call }),
+        1 => Just(Event::HearsNoGroup),
         1 => Just(Event::Leave(Goodbye::default())),
     ]
 }
@@ -518,7 +540,9 @@ impl Seen {
                     Request::Ready { .. } | Request::Unready => {
                         assert!(self.paths == 1 && self.starts == 0);
                     }
-                    Request::ReportCalls { .. } => assert_eq!(self.starts, 1),
+                    Request::ReportCalls { .. } | Request::ReportNoMulticast => {
+                        assert_eq!(self.starts, 1);
+                    }
                     Request::Leave(_) => {
                         assert!(self.paths == 1);
                         self.leaves += 1;
@@ -548,7 +572,7 @@ fn can_happen(event: &Event, seen: &Seen, session: &Session) -> bool {
         Event::Answered(_) => seen.awaits_answer,
         Event::Heard(_) | Event::Lost(_) => session.is_watched(),
         Event::PathOpen { .. } => seen.paths == 1,
-        Event::Failed { .. } => seen.starts == 1,
+        Event::Failed { .. } | Event::HearsNoGroup => seen.starts == 1,
         Event::Leave(_) => true,
     }
 }

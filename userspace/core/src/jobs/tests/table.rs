@@ -78,6 +78,11 @@ impl Table {
         Ok(self.keep(effects))
     }
 
+    pub fn report_no_multicast(&mut self, id: MemberId) -> Result<Vec<Effect>, MemberError> {
+        let effects = self.table.report_no_multicast(id)?;
+        Ok(self.keep(effects))
+    }
+
     pub fn conclude(&mut self, number: u16, epoch: u32) -> Vec<Effect> {
         let effects = self.table.conclude(number, epoch);
         self.keep(effects)

@@ -178,6 +178,8 @@ pub struct Network {
     /// Packets under way by arrival; the counter keeps those of the same time in order.
     under_way: BTreeMap<(u64, u64), Hop>,
     counter: u64,
+    /// This rank gets nothing that is for all.
+    pub without_group: Option<u16>,
     /// Decides on each packet to the switch before the weather does: false loses it.
     pub passes: Filter,
 }
@@ -200,6 +202,7 @@ impl Network {
             weather: Weather { seed: weather.seed | 1, ..weather },
             under_way: BTreeMap::new(),
             counter: 0,
+            without_group: None,
             passes: Box::new(|_, _, _| true),
         }
     }
@@ -260,8 +263,11 @@ impl Network {
             Hop::ToSwitch(rank, packet) => {
                 let ranks = self.workers.len() as u16;
                 let Some((to_all, answer)) = self.switch.serve(rank, &packet) else { return };
+                let left_out = self.without_group.filter(|_| to_all);
                 let receivers = if to_all { 0..ranks } else { rank..rank + 1 };
-                receivers.for_each(|to| self.post(Hop::ToWorker(to, answer.clone())));
+                receivers
+                    .filter(|to| Some(*to) != left_out)
+                    .for_each(|to| self.post(Hop::ToWorker(to, answer.clone())));
             }
             Hop::ToWorker(rank, packet) => {
                 let rank = usize::from(rank);

@@ -1,0 +1,46 @@
+//! Warns of results that do not come by multicast (rule 14.10): a line that names the group.
+
+use std::fmt;
+use std::net::SocketAddrV4;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::warning::warn;
+
+/// Where a communicator's drivers report that they hear no group.
+pub(crate) struct NoMulticast {
+    job: String,
+    rank: u32,
+    is_reported: AtomicBool,
+}
+
+impl NoMulticast {
+    pub fn new(job: String, rank: u32) -> Self {
+        Self { job, rank, is_reported: AtomicBool::new(false) }
+    }
+
+    /// No result for all comes to this group. Whether that is news: one line is enough, whichever
+    /// driver finds out first.
+    pub fn report(&self, group: SocketAddrV4) -> bool {
+        let is_news = !self.is_reported.swap(true, Ordering::Relaxed);
+        if is_news {
+            warn(&self.job, self.rank, format_args!(": {}", Unheard(group)));
+        }
+        is_news
+    }
+}
+
+/// The group, in the line.
+struct Unheard(SocketAddrV4);
+
+impl fmt::Display for Unheard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (group, port) = (self.0.ip(), self.0.port());
+        write!(
+            f,
+            "no result comes by multicast; this rank has to ask for a copy of each, after a \
+             timeout, so all ranks' calls take many times as long. Have the network bring group \
+             {group}, UDP port {port}, to this host: a switch that snoops IGMP needs a querier, a \
+             firewall a rule"
+        )
+    }
+}
