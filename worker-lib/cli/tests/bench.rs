@@ -78,10 +78,10 @@ fn one_rank() {
 #[test]
 fn two_ranks_with_every_type_and_operator() {
     for (dtype, element, ops) in [
-        ("f32", 4, &["sum", "avg", "max", "min"][..]),
+        ("f32", 4, &["sum", "avg", "max", "min", "sum16", "avg16", "sum8", "avg8"][..]),
         ("f64", 8, &["sum", "avg"]),
-        ("f16", 2, &["sum", "avg", "max", "min"]),
-        ("bf16", 2, &["sum", "avg", "max", "min"]),
+        ("f16", 2, &["sum", "avg", "max", "min", "avg8"]),
+        ("bf16", 2, &["sum", "avg", "max", "min", "avg8"]),
         ("i32", 4, &["sum", "max", "min"]),
     ] {
         for op in ops {
