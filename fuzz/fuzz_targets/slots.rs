@@ -142,7 +142,7 @@ impl Lockstep {
         let payload =
             (0..lanes).map(|lane| seed.wrapping_mul(lane | 1).rotate_left(lane)).collect();
         let packet = contribution(rank, slot, round, payload);
-        Ok(Packet { epoch: self.epoch, op: ALL_OPS[(round % 4) as usize], ..packet }.sealed())
+        Ok(Packet { epoch: self.epoch, op: ALL_OPS[(round / 2 % 2) as usize], ..packet }.sealed())
     }
 
     fn send(&mut self, packet: Packet) {

@@ -10,7 +10,7 @@ use crate::outcome::Outcome;
 use crate::slot::{self, Slot};
 
 /// What data planes can do that serve packets by this module.
-pub const CAPABILITIES: Capabilities = Capabilities::I16_LANES.union(Capabilities::CHECKED_MAXIMA);
+pub const CAPABILITIES: Capabilities = Capabilities::CHECKED_MAXIMA;
 
 /// Storage of jobs, members and slots: BPF maps in the kernel, vectors on a host.
 pub trait Tables {
@@ -91,7 +91,7 @@ fn contribution<T: Tables, P: Payload + ?Sized>(
     }
     // Rule 7.12.
     if job.state == ABORTED {
-        return slot::refuse_aborted(op, header, payload);
+        return slot::refuse_aborted(header, payload);
     }
     let index = job.first_slot + u32::from(header.slot.get());
     tables.with_slot(index, |slot| slot::contribute(&job, slot, op, header, payload))

@@ -9,9 +9,7 @@ bitflags::bitflags! {
     /// not know are ignored: only a newer one makes use of them.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub struct Capabilities: u32 {
-        /// A lane may be two i16.
-        const I16_LANES = 1 << 0;
         /// RESULTs of a maximum carry a check word. Elsewhere the ranks prove them to each other.
-        const CHECKED_MAXIMA = 1 << 1;
+        const CHECKED_MAXIMA = 1 << 0;
     }
 }

@@ -4,7 +4,6 @@
 use core::mem::{offset_of, size_of};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use crate::halves::{add_halves, by_halves};
 use crate::{CONTROL_REPLY_LANES, LANES_PER_BLOCK, MAX_LANES, U16, U32, VERSION};
 
 /// Size of [`Header`] in bytes.
@@ -83,16 +82,12 @@ numbers! {
 }
 
 numbers! {
-    /// How lanes are combined, and what a lane holds.
+    /// How lanes are combined.
     pub enum Op: u8 {
-        /// Wrapping sum of one i32 a lane.
+        /// Wrapping sum.
         SumI32 = 0x00, "SUM";
-        /// Maximum of one i32 a lane.
+        /// Maximum of signed numbers.
         MaxI32 = 0x01, "MAX";
-        /// Wrapping sums of two i16 a lane.
-        SumI16 = 0x10, "SUM_I16";
-        /// Maxima of two i16 a lane.
-        MaxI16 = 0x11, "MAX_I16";
     }
 }
 
@@ -100,13 +95,7 @@ impl Op {
     /// Whether the check words of contributions add up to that of the result.
     #[inline(always)]
     pub const fn is_sum(self) -> bool {
-        matches!(self, Self::SumI32 | Self::SumI16)
-    }
-
-    /// Whether a lane is two i16.
-    #[inline(always)]
-    pub const fn has_i16_lanes(self) -> bool {
-        matches!(self, Self::SumI16 | Self::MaxI16)
+        matches!(self, Self::SumI32)
     }
 }
 
@@ -189,35 +178,15 @@ impl Header {
         hash
     }
 
-    /// Rules 3.1 to 3.3: the check word of a packet that aggregates `contributions` contributions
+    /// Rules 3.1 and 3.2: the check word of a packet that aggregates `contributions` contributions
     /// and whose lanes add up to `lane_sum` (see [`crate::lanes::sum`]): `lane_sum + contributions
-    /// * salt`, modulo 2^32, or each half of it modulo 2^16 when the lanes are two i16.
+    /// * salt`, modulo 2^32.
     ///
     /// A contribution counts 1, as do PENDING and REJECT; a RESULT counts the job's ranks. So check
     /// words add up like lanes do, and a data plane needs to know nothing more of them.
     #[inline(always)]
     pub fn check_of(&self, lane_sum: u32, contributions: u32) -> u32 {
-        let salt = self.salt();
-        let salts = if self.has_i16_lanes() {
-            by_halves(salt, contributions << 16 | contributions, i16::wrapping_mul)
-        } else {
-            salt.wrapping_mul(contributions)
-        };
-        self.add_checks(lane_sum, salts)
-    }
-
-    /// Adds two check words of packets like this one: as its lanes are added for a SUM.
-    ///
-    /// i16 lanes wrap by halves. Only a check word that does so too still fits the result of lanes
-    /// that wrapped.
-    #[inline(always)]
-    pub fn add_checks(&self, a: u32, b: u32) -> u32 {
-        if self.has_i16_lanes() { add_halves(a, b) } else { a.wrapping_add(b) }
-    }
-
-    #[inline(always)]
-    const fn has_i16_lanes(&self) -> bool {
-        self.op >> 4 == 1
+        lane_sum.wrapping_add(self.salt().wrapping_mul(contributions))
     }
 }
 

@@ -3,8 +3,6 @@
 
 use zerocopy::transmute_ref;
 
-use crate::halves::{add_halves, by_halves};
-use crate::header::Op;
 use crate::{LANES_PER_BLOCK, MAX_BLOCKS, MAX_LANES, U32};
 use zerocopy::big_endian::U64;
 
@@ -26,8 +24,8 @@ pub trait Payload {
     /// that the verifier checks one at a time, for inlined into each other they have too many
     /// paths.
     #[inline(always)]
-    fn sum(&self, op: Op, blocks: usize) -> Result<u32, ShortPayload> {
-        sum(op, self, blocks)
+    fn sum(&self, blocks: usize) -> Result<u32, ShortPayload> {
+        sum(self, blocks)
     }
 
     /// [`store`] of this payload.
@@ -47,25 +45,20 @@ pub trait Payload {
 
     /// [`add`] of this payload.
     #[inline(always)]
-    fn add_to(&self, op: Op, values: &mut Values, blocks: usize) -> Result<u32, ShortPayload> {
-        add(op, values, self, blocks)
+    fn add_to(&self, values: &mut Values, blocks: usize) -> Result<u32, ShortPayload> {
+        add(values, self, blocks)
     }
 
     /// [`subtract`] of this payload.
     #[inline(always)]
-    fn subtract_from(
-        &self,
-        op: Op,
-        values: &mut Values,
-        blocks: usize,
-    ) -> Result<(), ShortPayload> {
-        subtract(op, values, self, blocks)
+    fn subtract_from(&self, values: &mut Values, blocks: usize) -> Result<(), ShortPayload> {
+        subtract(values, self, blocks)
     }
 
     /// [`maximum`] with this payload.
     #[inline(always)]
-    fn maximum_into(&self, op: Op, values: &mut Values, blocks: usize) -> Result<(), ShortPayload> {
-        maximum(op, values, self, blocks)
+    fn maximum_into(&self, values: &mut Values, blocks: usize) -> Result<(), ShortPayload> {
+        maximum(values, self, blocks)
     }
 
     /// [`load`] into this payload.
@@ -92,11 +85,23 @@ pub type Values = [u32; MAX_LANES];
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShortPayload;
 
-/// Wrapping sum of the first `blocks` blocks of a payload, as the check word takes it: i16 lanes
-/// give two sums.
+/// Wrapping sum of the first `blocks` blocks of a payload, as the check word takes it. Two lanes at
+/// a time, for half the byte swaps.
 #[inline(always)]
-pub fn sum<P: Payload + ?Sized>(op: Op, payload: &P, blocks: usize) -> Result<u32, ShortPayload> {
-    if op.has_i16_lanes() { sum_of_halves(payload, blocks) } else { sum_of_words(payload, blocks) }
+pub fn sum<P: Payload + ?Sized>(payload: &P, blocks: usize) -> Result<u32, ShortPayload> {
+    // The first lane of each pair times 2^32, plus the second one; and the second ones alone.
+    let (mut both, mut second) = (0u64, 0u64);
+    for index in 0..MAX_BLOCKS {
+        if index >= blocks {
+            break;
+        }
+        for pair in pairs(payload.block(index).ok_or(ShortPayload)?) {
+            both = both.wrapping_add(pair.get());
+            second += pair.get() & 0xFFFF_FFFF;
+        }
+    }
+    let first = both.wrapping_sub(second) >> 32;
+    Ok(first.wrapping_add(second) as u32)
 }
 
 /// Overwrites `values` with the payload.
@@ -109,49 +114,48 @@ pub fn store<P: Payload + ?Sized>(
     combine_with(values, payload, blocks, |_, lane| lane)
 }
 
-/// Adds the payload to `values`, and returns its [`sum`]: one pass over the packet for both.
+/// Adds the payload to `values`, and returns its [`sum`]: one pass over the packet for both. Two
+/// lanes at a time, for half the loads.
 #[inline(always)]
 pub fn add<P: Payload + ?Sized>(
-    op: Op,
     values: &mut Values,
     payload: &P,
     blocks: usize,
 ) -> Result<u32, ShortPayload> {
-    if op.has_i16_lanes() {
-        add_and_sum(values, payload, blocks, add_halves)
-    } else {
-        add_and_sum(values, payload, blocks, u32::wrapping_add)
+    let (value_blocks, _) = values.as_chunks_mut::<LANES_PER_BLOCK>();
+    let mut sums = [0u32; 2];
+    for (index, to) in value_blocks.iter_mut().enumerate().take(MAX_BLOCKS) {
+        if index >= blocks {
+            break;
+        }
+        let (to, _) = to.as_chunks_mut::<2>();
+        for (to, pair) in to.iter_mut().zip(pairs(payload.block(index).ok_or(ShortPayload)?)) {
+            let lanes = [(pair.get() >> 32) as u32, pair.get() as u32];
+            *to = [to[0].wrapping_add(lanes[0]), to[1].wrapping_add(lanes[1])];
+            sums = P::made([sums[0].wrapping_add(lanes[0]), sums[1].wrapping_add(lanes[1])]);
+        }
     }
+    Ok(sums[0].wrapping_add(sums[1]))
 }
 
 /// Takes the payload out of `values` again, exactly: sums wrap.
 #[inline(always)]
 pub fn subtract<P: Payload + ?Sized>(
-    op: Op,
     values: &mut Values,
     payload: &P,
     blocks: usize,
 ) -> Result<(), ShortPayload> {
-    if op.has_i16_lanes() {
-        combine_with(values, payload, blocks, |a, b| by_halves(a, b, i16::wrapping_sub))
-    } else {
-        combine_with(values, payload, blocks, u32::wrapping_sub)
-    }
+    combine_with(values, payload, blocks, u32::wrapping_sub)
 }
 
 /// Raises `values` to the payload where that is greater.
 #[inline(always)]
 pub fn maximum<P: Payload + ?Sized>(
-    op: Op,
     values: &mut Values,
     payload: &P,
     blocks: usize,
 ) -> Result<(), ShortPayload> {
-    if op.has_i16_lanes() {
-        combine_with(values, payload, blocks, |a, b| by_halves(a, b, i16::max))
-    } else {
-        combine_with(values, payload, blocks, |a, b| (a as i32).max(b as i32) as u32)
-    }
+    combine_with(values, payload, blocks, |a, b| (a as i32).max(b as i32) as u32)
 }
 
 /// Writes `values` into the payload.
@@ -189,75 +193,6 @@ fn combine_with<P: Payload + ?Sized>(
         let from = payload.block(index).ok_or(ShortPayload)?;
         for lane in 0..LANES_PER_BLOCK {
             to[lane] = f(to[lane], from[lane].get());
-        }
-    }
-    Ok(())
-}
-
-/// Adds lane by lane with `f`, the lanes to each other too. Two at a time, for half the loads.
-#[inline(always)]
-fn add_and_sum<P: Payload + ?Sized>(
-    values: &mut Values,
-    payload: &P,
-    blocks: usize,
-    f: impl Fn(u32, u32) -> u32,
-) -> Result<u32, ShortPayload> {
-    let (value_blocks, _) = values.as_chunks_mut::<LANES_PER_BLOCK>();
-    let mut sums = [0; 2];
-    for (index, to) in value_blocks.iter_mut().enumerate().take(MAX_BLOCKS) {
-        if index >= blocks {
-            break;
-        }
-        let (to, _) = to.as_chunks_mut::<2>();
-        for (to, pair) in to.iter_mut().zip(pairs(payload.block(index).ok_or(ShortPayload)?)) {
-            let lanes = [(pair.get() >> 32) as u32, pair.get() as u32];
-            *to = [f(to[0], lanes[0]), f(to[1], lanes[1])];
-            sums = P::made([f(sums[0], lanes[0]), f(sums[1], lanes[1])]);
-        }
-    }
-    Ok(f(sums[0], sums[1]))
-}
-
-/// Sums two lanes at a time, for half the byte swaps.
-#[inline(always)]
-fn sum_of_words<P: Payload + ?Sized>(payload: &P, blocks: usize) -> Result<u32, ShortPayload> {
-    // The first lane of each pair times 2^32, plus the second one; and the second ones alone.
-    let (mut both, mut second) = (0u64, 0u64);
-    for_each_pair(payload, blocks, |pair| {
-        both = both.wrapping_add(pair);
-        second += pair & 0xFFFF_FFFF;
-    })?;
-    let first = both.wrapping_sub(second) >> 32;
-    Ok(first.wrapping_add(second) as u32)
-}
-
-/// Sums of high and of low halves, each modulo 2^16.
-#[inline(always)]
-fn sum_of_halves<P: Payload + ?Sized>(payload: &P, blocks: usize) -> Result<u32, ShortPayload> {
-    // Two sums of 32 bits in each, which MAX_LANES numbers of 16 bits do not fill.
-    const LOW_HALVES: u64 = 0x0000_FFFF_0000_FFFF;
-    let (mut high, mut low) = (0u64, 0u64);
-    for_each_pair(payload, blocks, |pair| {
-        high += pair >> 16 & LOW_HALVES;
-        low += pair & LOW_HALVES;
-    })?;
-    let folded = |sums: u64| (sums >> 32).wrapping_add(sums) as u16;
-    Ok(u32::from(folded(high)) << 16 | u32::from(folded(low)))
-}
-
-/// Calls `f` with two lanes at a time, the first one in the upper half.
-#[inline(always)]
-fn for_each_pair<P: Payload + ?Sized>(
-    payload: &P,
-    blocks: usize,
-    mut f: impl FnMut(u64),
-) -> Result<(), ShortPayload> {
-    for index in 0..MAX_BLOCKS {
-        if index >= blocks {
-            break;
-        }
-        for pair in pairs(payload.block(index).ok_or(ShortPayload)?) {
-            f(pair.get());
         }
     }
     Ok(())

@@ -26,7 +26,6 @@ mod tables;
 pub mod aggregator;
 pub mod capabilities;
 pub mod frame;
-mod halves;
 pub mod header;
 pub mod job;
 pub mod lanes;

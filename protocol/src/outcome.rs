@@ -92,7 +92,7 @@ outcomes! {
     BadVersion = "bad_version" => Drop,
     /// Kind that the aggregator does not take.
     BadKind = "bad_kind" => Drop,
-    /// Unknown operator or lane type.
+    /// Unknown operator.
     BadOp = "bad_op" => Drop,
     /// Lane count that is no multiple of 32 up to 768.
     BadLanes = "bad_lanes" => Drop,

@@ -172,7 +172,7 @@ impl SetHead {
     #[inline(always)]
     fn add(&mut self, job: &JobEntry, rank: u16, header: &Header) {
         self.seen |= bit(rank);
-        self.check = header.add_checks(self.check, header.check.get());
+        self.check = self.check.wrapping_add(header.check.get());
         self.flags |= header.flags & flags::CE;
         if self.seen == job.all_ranks() {
             self.status = COMPLETE;
@@ -242,9 +242,9 @@ pub fn contribute<P: Payload + ?Sized>(
     let decision = decide(job, &set.head, &other, header.rank.get(), header);
     // Sums are checked while they are made. All else is checked first.
     let served = if decision == Decision::Add && op.is_sum() {
-        add_checked(&mut set.values, op, header, payload)
+        add_checked(&mut set.values, header, payload)
     } else {
-        check(op, header, payload)
+        check(header, payload)
     };
     served
         .and_then(|()| apply(decision, job, set, &other, op, header, payload))
@@ -253,8 +253,8 @@ pub fn contribute<P: Payload + ?Sized>(
 
 /// Whether the check word agrees.
 #[inline(always)]
-fn check<P: Payload + ?Sized>(op: Op, header: &Header, payload: &P) -> Result<(), Outcome> {
-    let sum = payload.sum(op, blocks(header))?;
+fn check<P: Payload + ?Sized>(header: &Header, payload: &P) -> Result<(), Outcome> {
+    let sum = payload.sum(blocks(header))?;
     if header.check_of(sum, 1) == header.check.get() { Ok(()) } else { Err(Outcome::BadCheck) }
 }
 
@@ -265,26 +265,21 @@ fn check<P: Payload + ?Sized>(op: Op, header: &Header, payload: &P) -> Result<()
 #[inline(always)]
 fn add_checked<P: Payload + ?Sized>(
     values: &mut Values,
-    op: Op,
     header: &Header,
     payload: &P,
 ) -> Result<(), Outcome> {
-    let sum = payload.add_to(op, values, blocks(header))?;
+    let sum = payload.add_to(values, blocks(header))?;
     if header.check_of(sum, 1) == header.check.get() {
         return Ok(());
     }
-    payload.subtract_from(op, values, blocks(header))?;
+    payload.subtract_from(values, blocks(header))?;
     Err(Outcome::BadCheck)
 }
 
 /// Refuses a contribution to an aborted job, if its check word agrees.
 #[inline(always)]
-pub(crate) fn refuse_aborted<P: Payload + ?Sized>(
-    op: Op,
-    header: &mut Header,
-    payload: &mut P,
-) -> Outcome {
-    check(op, header, payload)
+pub(crate) fn refuse_aborted<P: Payload + ?Sized>(header: &mut Header, payload: &mut P) -> Outcome {
+    check(header, payload)
         .and_then(|()| reject(RejectReason::Aborted, 0, header, payload))
         .unwrap_or_else(|outcome| outcome)
 }
@@ -310,7 +305,7 @@ fn apply<P: Payload + ?Sized>(
         }
         Decision::Add => {
             if !op.is_sum() {
-                payload.maximum_into(op, &mut set.values, blocks(header))?;
+                payload.maximum_into(&mut set.values, blocks(header))?;
             }
             set.head.add(job, rank, header);
             advance(job, set, op, Outcome::Added, header, payload)
@@ -365,7 +360,7 @@ fn advance<P: Payload + ?Sized>(
         // Rule 8.12: check words add up with sums alone, so that of a maximum is made from the
         // values themselves.
         let blocks = usize::from(set.head.lanes) / LANES_PER_BLOCK;
-        set.head.check = header.check_of(payload.sum(op, blocks)?, job.ranks);
+        set.head.check = header.check_of(payload.sum(blocks)?, job.ranks);
         header.check.set(set.head.check);
     }
     header.rank = U16::new(EVERYONE);

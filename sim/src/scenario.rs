@@ -198,11 +198,7 @@ impl Scenario {
             open_fails: if rng.one_in(10) { 300_000 } else { 0 },
             incidents,
             stranger: rng.one_in(3).then(|| rng.magnitude(100 * US, 20 * MS)),
-            capabilities: if rng.one_in(4) {
-                Capabilities::all().difference(Capabilities::CHECKED_MAXIMA)
-            } else {
-                Capabilities::all()
-            },
+            capabilities: if rng.one_in(4) { Capabilities::empty() } else { Capabilities::all() },
             without_multicast: rng.one_in(6).then(|| rng.below(workers as u64) as usize),
         }
     }

@@ -16,8 +16,8 @@ sys.path.append(str(PROTO))
 messages, services = grpc.protos_and_services("switchml.proto")
 
 
-# Bit 1 of the capabilities (rule 22.13).
-CHECKED_MAXIMA = 1 << 1
+# Bit 0 of the capabilities (rule 22.13).
+CHECKED_MAXIMA = 1 << 0
 
 
 class ControlError(Exception):

@@ -1,5 +1,5 @@
-//! Ranks over a data plane without checks of maxima and without i16 lanes, as on Tofino: real
-//! sockets, by the API that training jobs use.
+//! Ranks over a data plane without checks of maxima, as on Tofino: real sockets, by the API that
+//! training jobs use.
 
 mod common;
 
@@ -20,20 +20,21 @@ fn small(rank: u32, i: usize) -> i32 {
 /// Reduces `count` elements, and checks them; packets that it took, and chunks that went ahead.
 fn reduce<T: Element + PartialEq>(
     communicator: &Communicator,
-    op: ReduceOp,
+    reduction: impl Into<Reduction>,
     count: usize,
     from: impl Fn(i32) -> T,
 ) -> (u64, u64) {
+    let reduction = reduction.into();
     let mut tensor: Vec<T> = (0..count).map(|i| from(small(communicator.rank(), i))).collect();
-    let stats = communicator.all_reduce(&mut tensor, op).expect("reduced");
+    let stats = communicator.all_reduce(&mut tensor, reduction).expect("reduced");
     for (i, found) in tensor.iter().enumerate() {
         let values = (0..RANKS).map(|rank| small(rank, i));
-        let expected = match op {
+        let expected = match reduction.op {
             ReduceOp::Max => values.max(),
             ReduceOp::Min => values.min(),
             _ => Some(values.sum()),
         };
-        assert!(expected.map(&from).as_ref() == Some(found), "{op}, element {i} of {count}");
+        assert!(expected.map(&from).as_ref() == Some(found), "{reduction}, element {i} of {count}");
     }
     (stats.chunks, stats.speculative)
 }
@@ -59,8 +60,13 @@ fn rank(communicator: Communicator) {
         assert_eq!(reduce(&communicator, ReduceOp::Max, count, |x| x as f32), (2 * data, 0));
         assert_eq!(reduce(&communicator, ReduceOp::Min, count, |x| x), (2 * data, 0));
         assert_eq!(reduce(&communicator, ReduceOp::Sum, count, |x| x), (data, 0));
+        // Packed lanes are i32 to the data plane.
+        let packed = count.div_ceil(128) as u64;
+        assert_eq!(
+            reduce(&communicator, Reduction::SUM16, count, |x| x as f32),
+            (exponents(packed) + packed, 0)
+        );
     }
-    // Packed lanes are i32 to the data plane.
     let mut packed = [1f32, -2.0, 3.0];
     communicator.all_reduce(&mut packed, Reduction::AVG16).expect("an average in 16 bits");
     assert_eq!(packed, [1.0, -2.0, 3.0]);

@@ -7,7 +7,6 @@ use core::ptr;
 
 use aya_ebpf::bindings::xdp_md;
 use switchml_protocol::MAX_BLOCKS;
-use switchml_protocol::header::Op;
 use switchml_protocol::lanes::{self, Block, Payload, ShortPayload, Values};
 
 use crate::packet::Frame;
@@ -76,7 +75,7 @@ pub trait Loops: Pointer {
     ///
     /// As for [`Lanes::new`]. The values are borrowed, mutably but for [`Loop::Load`], or null
     /// for [`Loop::Sum`].
-    unsafe fn call(self, which: Loop, values: *mut Values, op: Op, blocks: usize) -> u64;
+    unsafe fn call(self, which: Loop, values: *mut Values, blocks: usize) -> u64;
 }
 
 /// What a loop returns when the payload is too short.
@@ -98,15 +97,9 @@ impl<P: Loops> Lanes<P> {
     }
 
     #[inline(always)]
-    fn call(
-        &self,
-        which: Loop,
-        values: *mut Values,
-        op: Op,
-        blocks: usize,
-    ) -> Result<u32, ShortPayload> {
+    fn call(&self, which: Loop, values: *mut Values, blocks: usize) -> Result<u32, ShortPayload> {
         // SAFETY: who made this has vouched for the pointer; the methods below borrow the values.
-        let result = unsafe { self.0.call(which, values, op, blocks) };
+        let result = unsafe { self.0.call(which, values, blocks) };
         u32::try_from(result).map_err(|_| ShortPayload)
     }
 }
@@ -134,38 +127,33 @@ impl<P: Loops> Payload for Lanes<P> {
     }
 
     #[inline(always)]
-    fn sum(&self, op: Op, blocks: usize) -> Result<u32, ShortPayload> {
-        self.call(Loop::Sum, ptr::null_mut(), op, blocks)
+    fn sum(&self, blocks: usize) -> Result<u32, ShortPayload> {
+        self.call(Loop::Sum, ptr::null_mut(), blocks)
     }
 
     #[inline(always)]
     fn store_in(&self, values: &mut Values, blocks: usize) -> Result<(), ShortPayload> {
-        self.call(Loop::Store, values, Op::SumI32, blocks).map(drop)
+        self.call(Loop::Store, values, blocks).map(drop)
     }
 
     #[inline(always)]
-    fn add_to(&self, op: Op, values: &mut Values, blocks: usize) -> Result<u32, ShortPayload> {
-        self.call(Loop::Add, values, op, blocks)
+    fn add_to(&self, values: &mut Values, blocks: usize) -> Result<u32, ShortPayload> {
+        self.call(Loop::Add, values, blocks)
     }
 
     #[inline(always)]
-    fn subtract_from(
-        &self,
-        op: Op,
-        values: &mut Values,
-        blocks: usize,
-    ) -> Result<(), ShortPayload> {
-        self.call(Loop::Subtract, values, op, blocks).map(drop)
+    fn subtract_from(&self, values: &mut Values, blocks: usize) -> Result<(), ShortPayload> {
+        self.call(Loop::Subtract, values, blocks).map(drop)
     }
 
     #[inline(always)]
-    fn maximum_into(&self, op: Op, values: &mut Values, blocks: usize) -> Result<(), ShortPayload> {
-        self.call(Loop::Maximum, values, op, blocks).map(drop)
+    fn maximum_into(&self, values: &mut Values, blocks: usize) -> Result<(), ShortPayload> {
+        self.call(Loop::Maximum, values, blocks).map(drop)
     }
 
     #[inline(always)]
     fn load_from(&mut self, values: &Values, blocks: usize) -> Result<(), ShortPayload> {
-        self.call(Loop::Load, (&raw const *values).cast_mut(), Op::SumI32, blocks).map(drop)
+        self.call(Loop::Load, (&raw const *values).cast_mut(), blocks).map(drop)
     }
 }
 
@@ -175,14 +163,14 @@ impl<P: Loops> Payload for Lanes<P> {
 ///
 /// As for [`Loops::call`].
 #[inline(always)]
-unsafe fn run<P: Loops>(which: Loop, pointer: P, values: *mut Values, op: u32, blocks: u32) -> u64 {
-    let (op, blocks) = (Op::from_wire(op as u8).unwrap_or(Op::SumI32), blocks as usize);
+unsafe fn run<P: Loops>(which: Loop, pointer: P, values: *mut Values, blocks: u32) -> u64 {
+    let blocks = blocks as usize;
     if pointer.is_null() {
         return SHORT;
     }
     let mut payload = Lanes(pointer);
     let result = if let Loop::Sum = which {
-        lanes::sum(op, &payload, blocks)
+        lanes::sum(&payload, blocks)
     } else if let Loop::Load = which {
         // SAFETY: the caller vouches for the values.
         let Some(values) = (unsafe { values.as_ref() }) else { return SHORT };
@@ -191,9 +179,9 @@ unsafe fn run<P: Loops>(which: Loop, pointer: P, values: *mut Values, op: u32, b
         // SAFETY: the caller vouches for the values.
         let Some(values) = (unsafe { values.as_mut() }) else { return SHORT };
         match which {
-            Loop::Add => lanes::add(op, values, &payload, blocks),
-            Loop::Subtract => lanes::subtract(op, values, &payload, blocks).map(|()| 0),
-            Loop::Maximum => lanes::maximum(op, values, &payload, blocks).map(|()| 0),
+            Loop::Add => lanes::add(values, &payload, blocks),
+            Loop::Subtract => lanes::subtract(values, &payload, blocks).map(|()| 0),
+            Loop::Maximum => lanes::maximum(values, &payload, blocks).map(|()| 0),
             _ => lanes::store(values, &payload, blocks).map(|()| 0),
         }
     };
@@ -203,8 +191,8 @@ unsafe fn run<P: Loops>(which: Loop, pointer: P, values: *mut Values, op: u32, b
 /// Declares a global function, which runs a loop. It takes only what the loop needs: the compiler
 /// does not set an argument that nothing reads, and verifiers do not take one that is not set.
 macro_rules! global {
-    ($function:ident($Pointer:ty $(, $argument:ident: $Argument:ty)+),
-     $which:ident, $values:expr, $op:expr) => {
+    ($function:ident($Pointer:ty $(, $argument:ident: $Argument:ty)?),
+     $which:ident, $values:expr) => {
         /// See [`Loops::call`].
         ///
         /// # Safety
@@ -214,11 +202,11 @@ macro_rules! global {
         #[inline(never)]
         pub unsafe extern "C" fn $function(
             pointer: $Pointer,
-            $($argument: $Argument,)+
+            $($argument: $Argument,)?
             blocks: u32,
         ) -> u64 {
             // SAFETY: the caller vouches for the pointers.
-            unsafe { run(Loop::$which, pointer, $values, $op, blocks) }
+            unsafe { run(Loop::$which, pointer, $values, blocks) }
         }
     };
 }
@@ -227,25 +215,25 @@ macro_rules! global {
 macro_rules! loops {
     ($Pointer:ty: $sum:ident, $store:ident, $add:ident, $subtract:ident, $maximum:ident,
      $load:ident) => {
-        global!($sum($Pointer, op: u32), Sum, ptr::null_mut(), op);
-        global!($store($Pointer, values: *mut Values), Store, values, 0);
-        global!($add($Pointer, values: *mut Values, op: u32), Add, values, op);
-        global!($subtract($Pointer, values: *mut Values, op: u32), Subtract, values, op);
-        global!($maximum($Pointer, values: *mut Values, op: u32), Maximum, values, op);
-        global!($load($Pointer, values: *mut Values), Load, values, 0);
+        global!($sum($Pointer), Sum, ptr::null_mut());
+        global!($store($Pointer, values: *mut Values), Store, values);
+        global!($add($Pointer, values: *mut Values), Add, values);
+        global!($subtract($Pointer, values: *mut Values), Subtract, values);
+        global!($maximum($Pointer, values: *mut Values), Maximum, values);
+        global!($load($Pointer, values: *mut Values), Load, values);
 
         impl Loops for $Pointer {
             #[inline(always)]
-            unsafe fn call(self, which: Loop, values: *mut Values, op: Op, blocks: usize) -> u64 {
-                let (op, blocks) = (op as u32, blocks as u32);
+            unsafe fn call(self, which: Loop, values: *mut Values, blocks: usize) -> u64 {
+                let blocks = blocks as u32;
                 // SAFETY: the caller vouches for the pointers.
                 unsafe {
                     match which {
-                        Loop::Sum => $sum(self, op, blocks),
+                        Loop::Sum => $sum(self, blocks),
                         Loop::Store => $store(self, values, blocks),
-                        Loop::Add => $add(self, values, op, blocks),
-                        Loop::Subtract => $subtract(self, values, op, blocks),
-                        Loop::Maximum => $maximum(self, values, op, blocks),
+                        Loop::Add => $add(self, values, blocks),
+                        Loop::Subtract => $subtract(self, values, blocks),
+                        Loop::Maximum => $maximum(self, values, blocks),
                         Loop::Load => $load(self, values, blocks),
                     }
                 }

@@ -10,11 +10,9 @@ pub const HELLO: u8 = 5;
 pub const FILLER: u8 = 6;
 
 /// Numbers of the `op` field.
-pub const SUM_I32: u8 = 0x00;
-pub const MAX_I32: u8 = 0x01;
-pub const SUM_I16: u8 = 0x10;
-pub const MAX_I16: u8 = 0x11;
-pub const ALL_OPS: [u8; 4] = [SUM_I32, MAX_I32, SUM_I16, MAX_I16];
+pub const SUM: u8 = 0x00;
+pub const MAX: u8 = 0x01;
+pub const ALL_OPS: [u8; 2] = [SUM, MAX];
 
 /// Bits of the `flags` field.
 pub const RETRANSMIT: u8 = 1;
@@ -119,39 +117,23 @@ fn salt(packet: &Packet) -> u64 {
 /// The check word of a packet that aggregates `contributions` of its kind.
 pub fn check_word(packet: &Packet, contributions: u64) -> u32 {
     let salts = (0..contributions).map(|_| salt(packet) as u32);
-    add_words(packet.op, packet.payload.iter().copied().chain(salts))
+    add_words(packet.payload.iter().copied().chain(salts))
 }
 
-/// Adds words: modulo 2^32, or each half modulo 2^16 when the op's lanes are two i16.
-pub fn add_words(op: u8, words: impl Iterator<Item = u32>) -> u32 {
-    let mut whole = 0u64;
-    let (mut high, mut low) = (0u64, 0u64);
-    for word in words {
-        whole += u64::from(word);
-        high += u64::from(word / 65536);
-        low += u64::from(word % 65536);
-    }
-    if op / 16 == 1 {
-        (high % 65536 * 65536 + low % 65536) as u32
-    } else {
-        (whole % (1 << 32)) as u32
-    }
+/// Adds words modulo 2^32.
+pub fn add_words(words: impl Iterator<Item = u32>) -> u32 {
+    (words.map(u64::from).sum::<u64>() % (1 << 32)) as u32
 }
 
 /// Combines one lane of every rank as `op` says, in wide integers.
 pub fn combine_lane(op: u8, lanes: &[u32]) -> u32 {
-    let high = |lane: &u32| i64::from((lane / 65536) as u16 as i16);
-    let low = |lane: &u32| i64::from((lane % 65536) as u16 as i16);
-    let whole = |lane: &u32| i64::from(*lane as i32);
-    let max = |of: &dyn Fn(&u32) -> i64| lanes.iter().map(of).max().expect("a rank");
-    let sum = |of: &dyn Fn(&u32) -> i64| lanes.iter().map(of).sum::<i64>();
-    match op {
-        SUM_I32 => sum(&whole).rem_euclid(1 << 32) as u32,
-        MAX_I32 => max(&whole).rem_euclid(1 << 32) as u32,
-        SUM_I16 => (sum(&high).rem_euclid(65536) * 65536 + sum(&low).rem_euclid(65536)) as u32,
-        MAX_I16 => (max(&high).rem_euclid(65536) * 65536 + max(&low).rem_euclid(65536)) as u32,
+    let numbers = lanes.iter().map(|lane| i64::from(*lane as i32));
+    let combined = match op {
+        SUM => numbers.sum(),
+        MAX => numbers.max().expect("a rank"),
         _ => panic!("op {op:#x}"),
-    }
+    };
+    combined.rem_euclid(1 << 32) as u32
 }
 
 /// Combines the payloads of all ranks.

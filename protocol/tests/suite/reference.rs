@@ -9,8 +9,8 @@ use switchml_protocol::job::Binding;
 use switchml_protocol::outcome::Outcome;
 
 use crate::packet::{
-    CE, CHECKED, CONTRIBUTION, EVERYONE, HELLO, PENDING, Packet, REJECT, RESULT, add_words,
-    check_word, combine,
+    ALL_OPS, CE, CHECKED, CONTRIBUTION, EVERYONE, HELLO, MAX, PENDING, Packet, REJECT, RESULT,
+    add_words, check_word, combine,
 };
 use crate::switch::{EPOCH, JOB, Served, secret};
 
@@ -218,13 +218,13 @@ impl Reference {
             kind: RESULT,
             rank: EVERYONE,
             flags: CHECKED | if congested { CE } else { 0 },
-            check: add_words(op, packets.iter().map(|packet| packet.check)),
+            check: add_words(packets.iter().map(|packet| packet.check)),
             aux: 0,
             payload: combine(op, &payloads),
             ..round.first.clone()
         };
         let check_of_values = check_word(&result, u64::from(self.ranks));
-        if op % 16 == 1 {
+        if op == MAX {
             result.check = check_of_values;
         } else {
             assert_eq!(result.check, check_of_values, "check words add up");
@@ -241,7 +241,7 @@ fn malformed(packet: &Packet) -> Option<Outcome> {
     if !(1..=5).contains(&packet.kind) {
         return Some(Outcome::BadKind);
     }
-    if ![0x00, 0x01, 0x10, 0x11].contains(&packet.op) {
+    if !ALL_OPS.contains(&packet.op) {
         return Some(Outcome::BadOp);
     }
     let lanes_fit = match packet.kind {

@@ -12,7 +12,7 @@ use switchml_protocol::outcome::{Action, Outcome};
 use switchml_protocol::slot::Slot;
 use zerocopy::FromBytes;
 
-use crate::packet::{CONTRIBUTION, HELLO, Packet, SUM_I32};
+use crate::packet::{CONTRIBUTION, HELLO, Packet, SUM};
 
 /// Number of the job under test; the numbers below it are vacant.
 pub const JOB: u16 = 3;
@@ -179,7 +179,7 @@ pub fn contribution(rank: u16, slot: u16, round: u32, payload: Vec<u32>) -> Pack
         rank,
         slot,
         round,
-        op: SUM_I32,
+        op: SUM,
         flags: 0,
         lanes: 0,
         fingerprint: 0xF00D_0001,

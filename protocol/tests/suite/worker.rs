@@ -44,7 +44,7 @@ fn chunk(job: Job, rank: u16, number: u64) -> Packet {
     let round = (job.origin + number / job.slots) as u32;
     let packet = Packet {
         epoch: job.epoch,
-        op: ALL_OPS[(call % 4) as usize],
+        op: ALL_OPS[(call % 2) as usize],
         fingerprint: call as u32,
         ..contribution(rank, slot, round, (0..lanes).map(lane).collect())
     };

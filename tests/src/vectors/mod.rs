@@ -45,7 +45,7 @@ pub struct Offer {
     pub jobs: u16,
     /// Slots, for all jobs together.
     pub slots: u32,
-    /// What else not every data plane has, such as `i16`.
+    /// What else not every data plane has, such as `max`.
     pub features: Vec<String>,
 }
 

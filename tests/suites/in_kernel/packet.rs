@@ -9,8 +9,8 @@ mod wire;
 
 #[allow(unused_imports)] // each that has this file as a module uses its own part
 pub use wire::{
-    CE, CHECKED, CONTRIBUTION, EVERYONE, FILLER, HELLO, MAX_I16, MAX_I32 as MAX, PENDING, REJECT,
-    RESULT, RETRANSMIT, SUM_I16, SUM_I32 as SUM,
+    CE, CHECKED, CONTRIBUTION, EVERYONE, FILLER, HELLO, MAX, PENDING, REJECT, RESULT, RETRANSMIT,
+    SUM,
 };
 
 /// Where the tests' aggregator lives.

@@ -79,10 +79,10 @@ impl InKernel {
 impl Subject for InKernel {
     fn offer(&self) -> Offer {
         let features = match self.hook {
-            Hook::Xdp => &["age", "frames", "i16", "long", "macs", "max", "runts", "verify"][..],
+            Hook::Xdp => &["age", "frames", "long", "macs", "max", "runts", "verify"][..],
             // What is longer than a packet may be is not copied, so not looked into. And the kernel
             // makes no test run at tc of a frame that ends in its headers.
-            Hook::Tc => &["age", "frames", "i16", "macs", "max", "verify"],
+            Hook::Tc => &["age", "frames", "macs", "max", "verify"],
         };
         let features = features.iter().map(ToString::to_string).collect();
         Offer {

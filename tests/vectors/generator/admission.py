@@ -2,19 +2,19 @@
 
 from dataclasses import replace
 
-from .numbers import CHECKED, MAX, MAX_I16, PENDING, REJECT, RESULT, SUM_I16
+from .numbers import CHECKED, MAX, PENDING, REJECT, RESULT
 from .vector import Job, Vector, back, nobody, play_round, ramp, ramp_sum, to_all
 
 
 def vectors():
     return [
         malformed_packets(),
+        unknown_ops(),
         malformed_hellos(),
         packets_too_long(),
         truncated_packets(),
         check_word_covers(),
         check_word_wrong_in_any_place(),
-        check_word_of_i16(),
         unchecked(),
         strangers(),
         wrong_places(),
@@ -57,6 +57,17 @@ def malformed_packets():
         lanes=32,
         values=(5,) * 64,
     )
+    play_round(v, job, 2, 0)
+    return v
+
+
+def unknown_ops():
+    v = Vector("unknown_ops", "SUM and MAX are 0 and 1: no bit of op is ignored.", "fifo")
+    job = v.open(Job(ranks=2))
+    for bit in range(1, 8):
+        for low in (0, 1):
+            op = 1 << bit | low
+            v.step(f"op {op:#04x}", job, contribution(job, op=op), nobody("bad_op"))
     play_round(v, job, 2, 0)
     return v
 
@@ -195,29 +206,6 @@ def check_word_wrong_in_any_place():
         again = packets[1].corrupted(values=packets[1].with_lane(7, 0))
         v.step("rank 1 again, corrupted", job, again, nobody("bad_check"))
         v.step("rank 1 again", job, packets[1], back("replayed", packets[1].result(total, 3)))
-    return v
-
-
-def check_word_of_i16():
-    about = "Of i16, each half of the check word guards the halves of its side."
-    v = Vector("check_word_of_i16", about, "fifo", ("i16", "max", "verify"))
-    job = v.open(Job(ranks=1))
-    for round, op in enumerate((SUM_I16, MAX_I16)):
-        packet = contribution(job, rank=0, round=round, op=op)
-        for bit in (0, 15, 16, 31):
-            values = packet.with_lane(17, packet.values[17] ^ 1 << bit)
-            v.step(
-                f"lane 17, bit {bit} corrupted",
-                job,
-                packet.corrupted(values=values),
-                nobody("bad_check"),
-            )
-            wrong = packet.changed(check=packet.right_check() ^ 1 << bit)
-            v.step(f"check, bit {bit} corrupted", job, wrong, nobody("bad_check"))
-        # What adding up whole words would take for right.
-        wrong = packet.changed(check=(sum(packet.values) + packet.salt()) % 2**32 ^ 0x10000)
-        v.step("a carry too many", job, wrong, nobody("bad_check"))
-        v.step("right", job, packet, to_all(job, packet.result_for_all(packet.values, 1)))
     return v
 
 

@@ -20,13 +20,9 @@ KINDS = {
 
 SUM = 0x00
 MAX = 0x01
-SUM_I16 = 0x10
-MAX_I16 = 0x11
 OPS = {
     SUM: "SUM",
     MAX: "MAX",
-    SUM_I16: "SUM_I16",
-    MAX_I16: "MAX_I16",
 }
 
 RETRANSMIT = 0x01

@@ -72,12 +72,7 @@ class Packet:
         return h
 
     def right_check(self):
-        salt, k = self.salt(), self.contributions
-        if self.op >> 4 == 0:
-            return (sum(self.values) + k * salt) % 2**32
-        high = (sum(lane >> 16 for lane in self.values) + k * (salt >> 16)) % 2**16
-        low = (sum(lane & 0xFFFF for lane in self.values) + k * (salt & 0xFFFF)) % 2**16
-        return high << 16 | low
+        return (sum(self.values) + self.contributions * self.salt()) % 2**32
 
     def check_word(self):
         return self.right_check() if self.check is None else self.check

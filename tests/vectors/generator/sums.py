@@ -1,6 +1,6 @@
 """What ranks get if nothing goes wrong: sums and maxima."""
 
-from .numbers import MAX, MAX_I16, SUM, SUM_I16
+from .numbers import MAX, SUM
 from .vector import Job, Vector, back, nobody, play_round, ramp, ramp_sum, to_all
 
 SIZES = range(32, 769, 32)
@@ -14,13 +14,10 @@ def vectors():
         sum_of_32(),
         sum_of_64(),
         sum_wraps(),
-        sum_of_i16(),
         max_of_i32(),
-        max_of_i16(),
         max_checked_or_not(),
         lanes_32_and_64(),
         lanes_to_768(),
-        lanes_of_i16(),
         calls_change(),
     ]
 
@@ -130,36 +127,13 @@ def sum_wraps():
         (0x7FFFFFFF, 0x00000001, 0x00000000, 0x80000000),
         (0x80000000, 0x80000000, 0x80000000, 0x80000000),
         (0xFFFFFFFF, 0xFFFFFFFF, 0xFFFFFFFF, 0xFFFFFFFD),
-        # Carries between halves, which those of i16 would not have.
+        # Carries between halves, which packed fields never make.
         (0x0000FFFF, 0x00000001, 0x00000000, 0x00010000),
         (0xFFFF0000, 0x00010000, 0x12345678, 0x12345678),
         (0x00000000, 0x00000000, 0x00000000, 0x00000000),
         (0xFFFFFFFE, 0x00000003, 0xFFFFFFFF, 0x00000000),
     ]
     combined(v, job, SUM, lanes)
-    return v
-
-
-def sum_of_i16():
-    v = Vector(
-        "sum_of_i16",
-        "SUM of i16: each half of a lane is modulo 2^16, and so is each half of the check word.",
-        "fifo",
-        ("i16",),
-    )
-    job = v.open(Job(ranks=3))
-    lanes = [
-        (0x00010002, 0x00030004, 0x00050006, 0x0009000C),
-        # No carry into the upper half.
-        (0x0000FFFF, 0x00000001, 0x00000000, 0x00000000),
-        (0xFFFF0000, 0x00010000, 0x00000000, 0x00000000),
-        (0x7FFF7FFF, 0x00010001, 0x00000000, 0x80008000),
-        (0x8000FFFE, 0x8000FFFE, 0x8000FFFE, 0x8000FFFA),
-        (0xFFFFFFFF, 0xFFFFFFFF, 0xFFFFFFFF, 0xFFFDFFFD),
-        (0x00000000, 0x00000000, 0x00000000, 0x00000000),
-        (0x1234FFFF, 0x0001FFFF, 0x0001FFFF, 0x1236FFFD),
-    ]
-    combined(v, job, SUM_I16, lanes)
     return v
 
 
@@ -184,21 +158,6 @@ def max_of_i32():
         (0x0001FFFF, 0x00018000, 0x00017FFF, 0x0001FFFF),
     ]
     combined(v, job, MAX, lanes)
-    return v
-
-
-def max_of_i16():
-    v = Vector(
-        "max_of_i16", "MAX of i16: each half of a lane by itself, signed.", "fifo", ("i16", "max")
-    )
-    job = v.open(Job(ranks=3))
-    lanes = [
-        (0x00010009, 0x00050002, 0x00030004, 0x00050009),
-        (0x80007FFF, 0x7FFF8000, 0x00000000, 0x7FFF7FFF),
-        (0xFFFF8000, 0xFFFE8001, 0xFFFD8000, 0xFFFF8001),
-        (0x0000FFFF, 0xFFFF0000, 0x80008000, 0x00000000),
-    ]
-    combined(v, job, MAX_I16, lanes)
     return v
 
 
@@ -277,21 +236,6 @@ def lanes_32_and_64():
 def lanes_to_768():
     about = "Every number of lanes, each lane with a number of its own."
     return lanes_of_i32("lanes_to_768", about, SIZES)
-
-
-def lanes_of_i16():
-    v = Vector(
-        "lanes_of_i16", "Every number of lanes of two i16; their halves wrap.", "fifo", ("i16",)
-    )
-
-    def values(rank, round, size):
-        return [0xFF00 + index % 256 << 16 | 0xFFF0 - rank for index in range(size)]
-
-    def total(round, size):
-        # 2 * (0xFF00 + i) and 0xFFF0 + 0xFFEF, each modulo 2^16.
-        return [0xFE00 + 2 * (index % 256) << 16 | 0xFFDF for index in range(size)]
-
-    return lanes(v, SIZES, values, total, SUM_I16)
 
 
 def calls_change():

@@ -4,7 +4,9 @@ use rand::rngs::StdRng;
 use rand::seq::{IndexedRandom, IteratorRandom};
 use rand::{RngExt, SeedableRng};
 
-use crate::packet::{AGGREGATOR_IP, CE, CHECKED, JOB, Packet, RETRANSMIT, fix_ip_checksum};
+use crate::packet::{
+    AGGREGATOR_IP, CE, CHECKED, JOB, MAX, Packet, RETRANSMIT, SUM, fix_ip_checksum,
+};
 
 /// What the senders believe, so that many of their packets are right.
 pub struct Senders {
@@ -98,7 +100,7 @@ impl Senders {
         };
         // Size and operator belong to the round, so that its ranks agree.
         let blocks = [1, 2, 11, 24][(round % 4) as usize];
-        let op = [0x00, 0x01, 0x10, 0x11][(round / 4 % 4) as usize];
+        let op = [SUM, MAX][(round / 4 % 2) as usize];
         let mut values = vec![0; 32 * blocks];
         self.random.fill(&mut values[..]);
         let mut packet = Packet {

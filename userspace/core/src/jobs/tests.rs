@@ -23,7 +23,7 @@ const LIMITS: Limits = Limits {
     max_lanes: MAX_LANES as u16,
     max_ranks: MAX_RANKS as u16,
     max_jobs: MAX_JOBS as u16,
-    capabilities: Capabilities::I16_LANES.union(Capabilities::CHECKED_MAXIMA),
+    capabilities: Capabilities::CHECKED_MAXIMA,
     port: 48864,
     fanout: Fanout::Multicast,
     durable: false,
@@ -173,7 +173,7 @@ fn ranks_wait_for_each_other_and_are_assigned_together() {
             control_secret: spec.control_secrets[rank],
             max_lanes: 768,
             durable: false,
-            capabilities: 0b11,
+            capabilities: 0b1,
             further_shards: Vec::new(),
         })
     };
@@ -566,7 +566,7 @@ fn ranks_that_all_made_the_same_call_hear_of_a_damaged_packet() {
 #[test]
 fn one_side_alone_proves_nothing_where_packets_are_not_verified() {
     let refused = || {
-        let limits = Limits { capabilities: Capabilities::I16_LANES, ..LIMITS };
+        let limits = Limits { capabilities: Capabilities::empty(), ..LIMITS };
         let mut table = Table::new(limits, None, 1);
         let (_, spec) = started(&mut table, "train", 2);
         table.report_calls(member(&spec, 1), calls(&[(5, "barrier()")]), &[1, 1]).unwrap();

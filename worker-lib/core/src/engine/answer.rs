@@ -92,7 +92,7 @@ impl<'a> Answer<'a> {
     /// possible.
     pub fn word(&self, identity: &Identity) -> Result<Word<'a>, Ignored> {
         let contributions = if self.is_result() { identity.ranks.into() } else { 1 };
-        let expected = self.header.check_of(lane_sum(self.op, self.payload), contributions);
+        let expected = self.header.check_of(lane_sum(self.payload), contributions);
         if self.header.flags & flags::CHECKED == 0 || self.header.check.get() != expected {
             return Err(Ignored::Check);
         }

@@ -40,16 +40,6 @@ pub(super) fn put_lanes(payload: &mut [u8], lanes: impl Iterator<Item = u32>) ->
     sum
 }
 
-/// The lanes of a payload, added by halves, each modulo 2^16.
-#[inline(always)]
-pub(super) fn sum_of_halves(payload: &[u8]) -> u32 {
-    let add = |(high, low): (u32, u32), lane: u32| {
-        (high.wrapping_add(lane >> 16), low.wrapping_add(lane & 0xFFFF))
-    };
-    let (high, low) = read_lanes(payload).fold((0, 0), add);
-    high << 16 | low & 0xFFFF
-}
-
 /// The lanes of a payload.
 #[inline(always)]
 pub(super) fn read_lanes(payload: &[u8]) -> impl Iterator<Item = u32> {

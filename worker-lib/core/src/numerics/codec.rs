@@ -321,10 +321,9 @@ impl Codec {
     }
 }
 
-/// The wrapping sum of a payload's big-endian lanes, by halves if they are two i16: what the check
-/// word of a SUM must be.
-pub fn lane_sum(op: Op, payload: &[u8]) -> u32 {
-    if op.has_i16_lanes() { summed_by_halves(payload) } else { summed(payload) }
+/// The wrapping sum of a payload's big-endian lanes, as the check word takes it.
+pub fn lane_sum(payload: &[u8]) -> u32 {
+    summed(payload)
 }
 
 /// Compiles a function's body for each vector unit worth having, and picks one at run time. What is
@@ -350,7 +349,6 @@ vectorised! {
         method: &Method, payload: &[u8], exponent: i32, dst: &mut [u8], room: &mut Room
     ) = decode_with;
     fn summed(payload: &[u8]) -> u32 = plain::lane_sum;
-    fn summed_by_halves(payload: &[u8]) -> u32 = bytes::sum_of_halves;
 }
 
 #[inline(always)]

@@ -10,7 +10,6 @@
 use std::task::Poll;
 
 use switchml_protocol::LANES_PER_BLOCK;
-use switchml_protocol::header::Op;
 
 use crate::hash;
 use crate::numerics::lane_sum;
@@ -106,7 +105,7 @@ impl Witness {
         front.copy_from_slice(&self.digest.to_be_bytes());
         lanes.copy_from_slice(&self.own);
         padding.fill(0);
-        lane_sum(Op::SumI32, payload)
+        lane_sum(payload)
     }
 
     /// Whether the sum of the witnesses of all `ranks` ranks bears out the maximum that this rank

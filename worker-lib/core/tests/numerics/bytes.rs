@@ -35,7 +35,7 @@ proptest! {
     #[test]
     fn lane_sum_wraps(lanes in vec(any::<u32>(), 0..800)) {
         let expected = (lanes.iter().map(|lane| u64::from(*lane)).sum::<u64>() % (1 << 32)) as u32;
-        prop_assert_eq!(lane_sum(Op::SumI32, &to_payload(&lanes)), expected);
+        prop_assert_eq!(lane_sum(&to_payload(&lanes)), expected);
     }
 
     /// Tensors may start at any address.
