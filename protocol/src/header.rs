@@ -85,9 +85,9 @@ numbers! {
     /// How lanes are combined.
     pub enum Op: u8 {
         /// Wrapping sum.
-        SumI32 = 0x00, "SUM";
+        Sum = 0x00, "SUM";
         /// Maximum of signed numbers.
-        MaxI32 = 0x01, "MAX";
+        Max = 0x01, "MAX";
     }
 }
 
@@ -95,7 +95,7 @@ impl Op {
     /// Whether the check words of contributions add up to that of the result.
     #[inline(always)]
     pub const fn is_sum(self) -> bool {
-        matches!(self, Self::SumI32)
+        matches!(self, Self::Sum)
     }
 }
 
@@ -141,7 +141,7 @@ impl Header {
         };
         if kind == Kind::Filler {
             // Whatever was there before is still there.
-            return Ok((kind, Op::SumI32));
+            return Ok((kind, Op::Sum));
         }
         let Some(op) = Op::from_wire(self.op) else {
             return Err(Malformed::Op);

@@ -419,7 +419,7 @@ fn write_control_reply<P: Payload + ?Sized>(
     block[0].set(words[0]);
     block[1].set(words[1]);
     header.kind = kind as u8;
-    header.op = Op::SumI32 as u8;
+    header.op = Op::Sum as u8;
     header.flags = flags::CHECKED;
     header.lanes.set(CONTROL_REPLY_LANES as u16);
     header.check.set(header.check_of(words[0].wrapping_add(words[1]), 1));

@@ -261,7 +261,7 @@ impl DataPlane {
 fn overlook(packet: &mut [u8]) -> bool {
     let Ok((header, payload)) = Header::mut_from_prefix(packet) else { return false };
     let Ok(lanes) = <[U32]>::ref_from_bytes(payload) else { return false };
-    if header.kind != Kind::Contribution as u8 || header.op != Op::MaxI32 as u8 {
+    if header.kind != Kind::Contribution as u8 || header.op != Op::Max as u8 {
         return false;
     }
     let sum = lanes.iter().fold(0u32, |sum, lane| sum.wrapping_add(lane.get()));
@@ -275,7 +275,7 @@ fn overlook(packet: &mut [u8]) -> bool {
 fn uncheck(answer: &mut [u8]) {
     if let Ok((header, _)) = Header::mut_from_prefix(answer)
         && header.kind == Kind::Result as u8
-        && header.op == Op::MaxI32 as u8
+        && header.op == Op::Max as u8
     {
         header.flags &= !flags::CHECKED;
         header.check.set(0);
@@ -295,7 +295,7 @@ fn slot_before(origin: u32, job: &JobEntry) -> Slot {
             rank: U16::new(rank as u16),
             slot: U16::ZERO,
             round: U32::new(round),
-            op: Op::SumI32 as u8,
+            op: Op::Sum as u8,
             flags: flags::CHECKED,
             lanes: U16::new(LANES_PER_BLOCK as u16),
             fingerprint: U32::ZERO,
@@ -303,7 +303,7 @@ fn slot_before(origin: u32, job: &JobEntry) -> Slot {
             aux: U32::ZERO,
         };
         header.check.set(header.check_of(0, 1));
-        contribute(job, &mut slot, Op::SumI32, &mut header, &mut [U32::ZERO; LANES_PER_BLOCK][..]);
+        contribute(job, &mut slot, Op::Sum, &mut header, &mut [U32::ZERO; LANES_PER_BLOCK][..]);
     }
     for (set, parity) in slot.sets.iter_mut().zip(0..) {
         set.head.round = origin.wrapping_sub(2 - ((parity ^ origin) & 1));

@@ -64,7 +64,7 @@ async fn max_takes_the_larger_signed_number() {
     let (_daemon, _ranks, paths) = started(2).await;
     for (path, value) in paths.iter().zip([-5i32, -9]) {
         let mut header = path.header(Kind::Contribution);
-        header.op = Op::MaxI32 as u8;
+        header.op = Op::Max as u8;
         header.lanes = U16::new(32);
         let lanes = [value as u32; 32];
         path.send(checked(header, &lanes), &lanes);

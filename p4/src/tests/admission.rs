@@ -142,7 +142,7 @@ fn header(
         rank: U16::new(rank),
         slot: U16::new(slot),
         round: U32::new(round),
-        op: Op::SumI32 as u8,
+        op: Op::Sum as u8,
         flags,
         lanes: U16::new(32),
         fingerprint: U32::new(7),

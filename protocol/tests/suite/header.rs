@@ -59,7 +59,7 @@ fn decode_gives_header_and_lanes_of_a_whole_packet() {
     let packet = Packet { kind: RESULT, ..contribution(1, 2, 3, (1..=64).collect()) };
     let bytes = packet.to_bytes();
     let (header, kind, op, lanes) = decode(&bytes).unwrap();
-    assert_eq!((kind, op), (Kind::Result, Op::SumI32));
+    assert_eq!((kind, op), (Kind::Result, Op::Sum));
     assert_eq!(header.as_bytes(), &bytes[..32]);
     assert_eq!(lanes.iter().map(|lane| lane.get()).collect::<Vec<_>>(), packet.payload);
 }

@@ -33,7 +33,7 @@ fn combined<const N: usize>(op: Op, a: [u32; N], b: [u32; N]) -> [u32; N] {
 fn sum_of_i32_wraps() {
     let a = [1, u32::MAX, 0x7FFF_FFFF, 0x8000_0000];
     let b = [2, 1, 1, 0x8000_0000];
-    assert_eq!(combined(Op::SumI32, a, b), [3, 0, 0x8000_0000, 0]);
+    assert_eq!(combined(Op::Sum, a, b), [3, 0, 0x8000_0000, 0]);
 }
 
 #[test]
@@ -41,7 +41,7 @@ fn max_of_i32_is_signed() {
     let minus_one = -1i32 as u32;
     let a = [1, minus_one, minus_one, 0x8000_0000, 0x7FFF_FFFF];
     let b = [2, 1, -2i32 as u32, minus_one, 0x8000_0000];
-    assert_eq!(combined(Op::MaxI32, a, b), [2, 1, minus_one, minus_one, 0x7FFF_FFFF]);
+    assert_eq!(combined(Op::Max, a, b), [2, 1, minus_one, minus_one, 0x7FFF_FFFF]);
 }
 
 #[test]

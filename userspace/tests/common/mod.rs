@@ -192,7 +192,7 @@ impl Path {
             rank: U16::new(self.rank),
             slot: U16::new(0),
             round: U32::new(0),
-            op: Op::SumI32 as u8,
+            op: Op::Sum as u8,
             flags: 0,
             lanes: U16::new(0),
             fingerprint: U32::new(0xF00D),

@@ -74,7 +74,7 @@ mod tests {
 
     #[test]
     fn full_bundles_from_the_beginning_of_each_run() {
-        let runs = [(0, Op::MaxI32, 3), (0, Op::SumI32, 100), (1, Op::SumI32, 50)];
+        let runs = [(0, Op::Max, 3), (0, Op::Sum, 100), (1, Op::Sum, 50)];
         let chunks: Vec<_> = runs
             .into_iter()
             .flat_map(|(number, op, count)| vec![chunk(number, op); count])
@@ -95,10 +95,10 @@ mod tests {
     fn at_most_half_a_window() {
         let bundles = Bundles::new(45);
         let sizes = [1000, 88, 87, 44, 43, 22, 16, 4, 2, 1, 0]
-            .map(|window| bundles.rest(&chunk(0, Op::SumI32), window));
+            .map(|window| bundles.rest(&chunk(0, Op::Sum), window));
         assert_eq!(sizes, [44, 44, 22, 22, 11, 11, 5, 2, 1, 1, 1]);
         assert_eq!([1, 2, 3, 4, 21].map(|most| Bundles::new(most).full), [1, 2, 3, 4, 20]);
-        assert_eq!(Bundles::new(0).rest(&chunk(0, Op::SumI32), 0), 1);
+        assert_eq!(Bundles::new(0).rest(&chunk(0, Op::Sum), 0), 1);
     }
 
     proptest! {
@@ -111,10 +111,10 @@ mod tests {
         ) {
             let mut bundles = Bundles::new(most);
             for (place, window) in (0..).zip(windows) {
-                let rest = bundles.rest(&chunk(0, Op::SumI32), window);
+                let rest = bundles.rest(&chunk(0, Op::Sum), window);
                 prop_assert!((1..=(window / 2).max(1)).contains(&rest));
                 prop_assert!(place % bundles.full + rest <= bundles.full);
-                bundles.advance(&chunk(0, Op::SumI32));
+                bundles.advance(&chunk(0, Op::Sum));
             }
         }
     }

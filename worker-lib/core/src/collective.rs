@@ -66,7 +66,7 @@ impl Collective {
         // Where maxima have to be proven, what waits for the exponents comes no later.
         let speculates =
             codec.uses_exponents() && checked_maxima && Speculation::is_for(chunks, lanes);
-        let maxima = if codec.wire_op() == Op::MaxI32 { chunks } else { exponents.chunks() };
+        let maxima = if codec.wire_op() == Op::Max { chunks } else { exponents.chunks() };
         Self {
             place,
             number,

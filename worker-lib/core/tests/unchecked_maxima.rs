@@ -136,7 +136,7 @@ struct Damage {
 impl Damage {
     /// The next packet there, of `kind` of places and a rank.
     fn strike(&mut self, kind: u8, rank: u16, place: fn(u16, usize) -> Place, packet: &mut [u8]) {
-        if Header::ref_from_prefix(packet).unwrap().0.op != Op::MaxI32 as u8 {
+        if Header::ref_from_prefix(packet).unwrap().0.op != Op::Max as u8 {
             return;
         }
         let number = self.numbers.entry((kind, rank)).or_default();
@@ -201,7 +201,7 @@ impl Aggregator {
         result.kind = Packet::Result as u8;
         // What is damaged in a slot stays in it.
         result.slot.set(key.0);
-        if result.op == Op::MaxI32 as u8 {
+        if result.op == Op::Max as u8 {
             let sum = <[U32]>::ref_from_bytes(payload)
                 .unwrap()
                 .iter()
@@ -230,7 +230,7 @@ fn combine(into: &mut [u8], packet: &[u8]) {
         (<[U32]>::mut_from_bytes(payload).unwrap(), <[U32]>::ref_from_bytes(others).unwrap());
     for (lane, other) in lanes.iter_mut().zip(others) {
         let (a, b) = (lane.get() as i32, other.get() as i32);
-        lane.set(if header.op == Op::MaxI32 as u8 { a.max(b) } else { a.wrapping_add(b) } as u32);
+        lane.set(if header.op == Op::Max as u8 { a.max(b) } else { a.wrapping_add(b) } as u32);
     }
     header.check.set(header.check.get().wrapping_add(other.check.get()));
 }

@@ -95,7 +95,7 @@ fn aggregate(ranks: &mut [Rank], chunk: &Chunk) {
         for (total, lane) in result.iter_mut().zip(lanes) {
             *total = match chunk.op {
                 _ if number == 0 => lane,
-                Op::MaxI32 => lane.max(*total),
+                Op::Max => lane.max(*total),
                 _ => total.wrapping_add(lane),
             };
         }
@@ -112,7 +112,7 @@ fn exponents_first_then_data() {
     let mut ranks = ranks([&tensor, &tensor]);
     let exponents = next_all(&mut ranks);
     let shape: Vec<_> = exponents.iter().map(|chunk| (chunk.part, chunk.op, chunk.lanes)).collect();
-    assert_eq!(shape, [0, 1].map(|chunk| (Part::Exponents(chunk), Op::MaxI32, 32)));
+    assert_eq!(shape, [0, 1].map(|chunk| (Part::Exponents(chunk), Op::Max, 32)));
 
     // The second exponent chunk alone numbers nothing.
     aggregate(&mut ranks, &exponents[1]);
@@ -124,7 +124,7 @@ fn exponents_first_then_data() {
         data.iter().map(|chunk| chunk.part).collect::<Vec<_>>(),
         (0..40).map(Part::Data).collect::<Vec<_>>()
     );
-    assert!(data.iter().all(|chunk| (chunk.op, chunk.lanes) == (Op::SumI32, 32)));
+    assert!(data.iter().all(|chunk| (chunk.op, chunk.lanes) == (Op::Sum, 32)));
     assert!(ranks[0].collective.is_numbered() && !ranks[0].collective.is_done());
 
     // Results in any order.

@@ -483,7 +483,7 @@ fn each_reason_to_ignore_an_answer() {
         (Ignored::NotOutstanding, |header| header.slot.set(8)),
         (Ignored::NotOutstanding, |header| header.round.set(1)),
         (Ignored::Call, |header| header.fingerprint.set(1)),
-        (Ignored::Call, |header| header.op = Op::MaxI32 as u8),
+        (Ignored::Call, |header| header.op = Op::Max as u8),
         (Ignored::Check, |header| header.flags &= !flags::CHECKED),
     ];
     for (number, (reason, change)) in cases.iter().enumerate() {

@@ -155,13 +155,13 @@ impl Codec {
             Method::FixedF32(_)
             | Method::FixedF64(_)
             | Method::FixedF16(_)
-            | Method::FixedBf16(_) => Op::SumI32,
-            Method::TripleF32(_) | Method::TripleF16(_) | Method::TripleBf16(_) => Op::SumI32,
-            Method::SumI32 | Method::Bytes => Op::SumI32,
-            Method::PackedF32(_) | Method::PackedF16(_) | Method::PackedBf16(_) => Op::SumI32,
-            Method::DitheredF32(_) | Method::DitheredF16(_) | Method::DitheredBf16(_) => Op::SumI32,
-            Method::MaxF32 | Method::MaxF16 | Method::MaxBf16 | Method::MaxI32 => Op::MaxI32,
-            Method::MinF32 | Method::MinF16 | Method::MinBf16 | Method::MinI32 => Op::MaxI32,
+            | Method::FixedBf16(_) => Op::Sum,
+            Method::TripleF32(_) | Method::TripleF16(_) | Method::TripleBf16(_) => Op::Sum,
+            Method::SumI32 | Method::Bytes => Op::Sum,
+            Method::PackedF32(_) | Method::PackedF16(_) | Method::PackedBf16(_) => Op::Sum,
+            Method::DitheredF32(_) | Method::DitheredF16(_) | Method::DitheredBf16(_) => Op::Sum,
+            Method::MaxF32 | Method::MaxF16 | Method::MaxBf16 | Method::MaxI32 => Op::Max,
+            Method::MinF32 | Method::MinF16 | Method::MinBf16 | Method::MinI32 => Op::Max,
         }
     }
 

@@ -135,7 +135,7 @@ impl Memory<'_> {
             let put_back =
                 |check: u32| check.wrapping_sub(fitted).wrapping_add(self.packet.check.get());
             header.check.set(fitted);
-            let outcome = contribute(&job, slot, Op::SumI32, header, &mut payload[..]);
+            let outcome = contribute(&job, slot, Op::Sum, header, &mut payload[..]);
             if matches!(outcome, Outcome::Started | Outcome::Added | Outcome::Completed) {
                 let head = &mut slot.sets[set].head;
                 head.check = put_back(head.check);

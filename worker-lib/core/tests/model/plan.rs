@@ -160,7 +160,7 @@ impl Plan {
         Chunk {
             collective: session as u64,
             part: Part::Data(index),
-            op: Op::SumI32,
+            op: Op::Sum,
             lanes: LANES,
             fingerprint,
         }

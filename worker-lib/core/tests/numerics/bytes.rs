@@ -21,7 +21,7 @@ proptest! {
             .map(|rank| if rank == root { encode(codec, &sent, 0) } else { vec![0; lanes] })
             .collect();
         let mut received = vec![0; sent.len()];
-        codec.decode(&to_payload(&aggregate(Op::SumI32, &payloads)), 0, &mut received);
+        codec.decode(&to_payload(&aggregate(Op::Sum, &payloads)), 0, &mut received);
         prop_assert_eq!(received, sent);
     }
 
@@ -111,12 +111,12 @@ fn what_the_aggregator_does_and_what_needs_exponents() {
         for op in Reduction::ALL {
             if let Ok(codec) = Codec::reduction(dtype, op, 4, 1) {
                 let sums = matches!(op.op, ReduceOp::Sum | ReduceOp::Avg);
-                let wire_op = if sums { Op::SumI32 } else { Op::MaxI32 };
+                let wire_op = if sums { Op::Sum } else { Op::Max };
                 assert_eq!(codec.wire_op(), wire_op);
                 assert_eq!(codec.uses_exponents(), sums && dtype != DType::I32);
             }
         }
     }
-    assert_eq!((Codec::bytes().wire_op(), Codec::exponents().wire_op()), (Op::SumI32, Op::MaxI32));
+    assert_eq!((Codec::bytes().wire_op(), Codec::exponents().wire_op()), (Op::Sum, Op::Max));
     assert!(!Codec::bytes().uses_exponents() && !Codec::exponents().uses_exponents());
 }

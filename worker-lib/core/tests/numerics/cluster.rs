@@ -59,8 +59,8 @@ pub fn encode(codec: Codec, elements: &[u8], exponent: i32) -> Vec<u32> {
 
 pub fn aggregate(op: Op, payloads: &[Vec<u32>]) -> Vec<u32> {
     let combine = |a: u32, b: u32| match op {
-        Op::SumI32 => a.wrapping_add(b),
-        Op::MaxI32 => (a as i32).max(b as i32) as u32,
+        Op::Sum => a.wrapping_add(b),
+        Op::Max => (a as i32).max(b as i32) as u32,
     };
     let mut lanes = payloads[0].clone();
     for payload in &payloads[1..] {

@@ -27,7 +27,7 @@ fn all_reduce(codecs: &[Codec], chunks: &[Vec<u8>]) -> (i32, Vec<u32>, Vec<u8>) 
         return (exponent, Vec::new(), result);
     }
     let payloads: Vec<_> = pairs().map(|(codec, chunk)| encode(*codec, chunk, exponent)).collect();
-    let lanes = aggregate(Op::SumI32, &payloads);
+    let lanes = aggregate(Op::Sum, &payloads);
     let results = codecs.iter().map(|codec| {
         let mut result = vec![0x55; chunks[0].len()];
         codec.decode(&to_payload(&lanes), exponent, &mut result);
@@ -226,7 +226,7 @@ fn no_field_carries_in_8_bits() {
         let codecs = codecs(DType::F32, Reduction::SUM8, n, 0);
         let chunk = bytes(&[1e30; 128]);
         let payloads: Vec<_> = codecs.iter().map(|codec| encode(*codec, &chunk, 0)).collect();
-        let lanes = aggregate(Op::SumI32, &payloads);
+        let lanes = aggregate(Op::Sum, &payloads);
         for field in 0..128 {
             let of = |lanes: &[u32]| (lanes[field % 32] >> (8 * (field / 32))) & 0xFF;
             let own = of(&payloads[0]);

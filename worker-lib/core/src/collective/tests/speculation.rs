@@ -135,7 +135,7 @@ fn added(op: Op, payloads: impl Iterator<Item = Vec<u8>>) -> Vec<u8> {
     };
     let sum = payloads.map(lanes).reduce(|a: Vec<i32>, b| {
         let combine =
-            |(a, b): (&i32, &i32)| if op == Op::MaxI32 { *a.max(b) } else { a.wrapping_add(*b) };
+            |(a, b): (&i32, &i32)| if op == Op::Max { *a.max(b) } else { a.wrapping_add(*b) };
         a.iter().zip(&b).map(combine).collect()
     });
     sum.unwrap().into_iter().flat_map(i32::to_be_bytes).collect()
@@ -158,7 +158,7 @@ fn in_two_trips(codec: Codec, tensors: &[Vec<u8>]) -> Vec<u8> {
             codec.encode(share, exponent, &mut payload);
             payload
         });
-        codec.decode(&added(Op::SumI32, payloads), exponent, elements);
+        codec.decode(&added(Op::Sum, payloads), exponent, elements);
     }
     result
 }
@@ -174,7 +174,7 @@ struct Rank {
 impl Rank {
     fn next(&mut self, predictor: &Predictor, part: &Part) {
         let Some(chunk) = self.collective.next(predictor) else { return };
-        if chunk.op == Op::MaxI32 {
+        if chunk.op == Op::Max {
             self.mislead(part);
         }
         self.chunks.push(chunk);
@@ -347,8 +347,8 @@ impl Pair {
     }
 }
 
-const EXPONENTS: (usize, Op) = (LANES, Op::MaxI32);
-const DATA: (usize, Op) = (LANES, Op::SumI32);
+const EXPONENTS: (usize, Op) = (LANES, Op::Max);
+const DATA: (usize, Op) = (LANES, Op::Sum);
 
 #[test]
 fn steady_exponents_take_one_flight() {

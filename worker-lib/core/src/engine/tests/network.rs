@@ -39,7 +39,7 @@ pub fn config(ranks: u16, rank: u16, slots: u16) -> Config {
 }
 
 pub fn chunk(index: usize) -> Chunk {
-    let op = if index % 5 == 4 { Op::MaxI32 } else { Op::SumI32 };
+    let op = if index % 5 == 4 { Op::Max } else { Op::Sum };
     Chunk { collective: 0, part: Part::Data(index), op, lanes: LANES, fingerprint: 0xF19 }
 }
 
@@ -58,7 +58,7 @@ fn value(rank: u16, index: usize, lane: u32) -> i32 {
 fn expected(ranks: u16, index: usize, lane: u32) -> i32 {
     let values = (0..ranks).map(|rank| value(rank, index, lane));
     match chunk(index).op {
-        Op::MaxI32 => values.max().unwrap(),
+        Op::Max => values.max().unwrap(),
         _ => values.fold(0, i32::wrapping_add),
     }
 }
