@@ -72,6 +72,21 @@ fn a_rank_that_hears_no_group_knows() {
     assert_eq!(came, [(100, 0), (0, 100)]);
 }
 
+/// A group that brings results after their copies is heard.
+#[test]
+fn a_result_for_all_that_comes_late_counts() {
+    let (mut engine, mut peer) = (Engine::new(config(2, 0, 8)), Engine::new(config(2, 1, 8)));
+    let switch = Switch::new(2, 8);
+    let own = packet(0, &engine.send(0, chunk(0)));
+    switch.serve(0, &own);
+    let (to_all, for_all) = switch.serve(1, &packet(1, &peer.send(0, chunk(0)))).unwrap();
+    let (copy_to_all, copy) = switch.serve(0, &own).unwrap();
+    assert_eq!((to_all, copy_to_all), (true, false));
+    assert!(engine.receive(1, &copy, false).unwrap().is_some());
+    assert!(engine.receive(2, &for_all, false).unwrap().is_none());
+    assert_eq!((engine.stats().for_all, engine.stats().copies), (1, 1));
+}
+
 #[test]
 fn loss_is_not_taken_for_a_group_that_is_not_heard() {
     for seed in 1..=100 {
