@@ -37,7 +37,8 @@ with Communicator() as communicator:
     except Error as error:
         assert (
             str(error)
-            == 'unknown operator "product": sum, avg, max, min, sum16, avg16, sum8 and avg8 are allowed'
+            == 'unknown operator "product": sum, avg, max, min, sum16, avg16, sum8 and avg8 are '
+            "allowed"
         ), error
 try:
     communicator.barrier()

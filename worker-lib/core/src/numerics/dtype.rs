@@ -227,8 +227,8 @@ pub enum NumericsError {
         "avg of i32 is not available, only sum, max and min are; use sum and divide as you see fit"
     )]
     NoIntegerAverage,
-    /// Fewer bits are for sums of floats that are to be compressed: f64 is not, and neither integers
-    /// nor extremes would be exact.
+    /// Fewer bits are for sums of floats that are to be compressed: f64 is not, and neither
+    /// integers nor extremes would be exact.
     #[error("{reduction} of {dtype} is not available, only sums and averages of f32, f16 and bf16")]
     NotPacked {
         /// What was asked for.

@@ -20,33 +20,34 @@
 //! | f64 | 2 | fixed point, step 2^(E+2L-62) | refused |
 //! | i32 | 1 | `Sum` exact, wrapping; `Avg` refused | exact |
 //!
-//! **In 16 bits** ([`Precision::Bits16`]), `Sum` and `Avg` of f32, f16 and bf16 pack two elements into a lane, and have the step
-//! 2^(E+L-14): as `Sum` and `Avg`, with half the packets, but |result - true sum| <=
-//! N * 2^(L-15) * M, and half a unit. An average is off by 2^-14 M for 2 ranks, 2^-13 M for 4,
-//! 2^-9 M for 64; a chunk has twice as many elements. Elements below half a step count as 0.
+//! **In 16 bits** ([`Precision::Bits16`]), `Sum` and `Avg` of f32, f16 and bf16 pack two elements
+//! into a lane, and have the step 2^(E+L-14): as `Sum` and `Avg`, with half the packets, but
+//! |result - true sum| <= N * 2^(L-15) * M, and half a unit. An average is off by 2^-14 M for 2
+//! ranks, 2^-13 M for 4, 2^-9 M for 64; a chunk has twice as many elements. Elements below half a
+//! step count as 0.
 //!
 //! The step is a power of two, so that small whole numbers, and averages of them, stay exact. To
 //! use every level that a field has room for, floor((2^16 - 1) / N), would gain nothing for 2, 4,
 //! 8, … ranks, and a factor of 2 at most for others.
 //!
-//! **In 8 bits** ([`Precision::Bits8`]), they pack four elements into a lane. A chunk's elements are
-//! rotated: multiplied by random signs, then, in columns of 128, by the Hadamard matrix. So every
-//! element is spread over 128, and a large one does not take its neighbours' bits. B is a limit of
-//! all rotated elements: of their largest magnitude over all ranks, up to a quarter above it. Each
-//! rank's share of a field has K = floor(255 / N) steps from -B to B, and is rounded with a dither
-//! that is taken off the sum again. So
+//! **In 8 bits** ([`Precision::Bits8`]), they pack four elements into a lane. A chunk's elements
+//! are rotated: multiplied by random signs, then, in columns of 128, by the Hadamard matrix. So
+//! every element is spread over 128, and a large one does not take its neighbours' bits. B is a
+//! limit of all rotated elements: of their largest magnitude over all ranks, up to a quarter above
+//! it. Each rank's share of a field has K = floor(255 / N) steps from -B to B, and is rounded with
+//! a dither that is taken off the sum again. So
 //!
 //! > |result - true sum| <= N * B / K, and 1.01 times that with the roundings of f32 on the way.
 //!
 //! The error is zero on average, over calls, to 2^-16 of a step. Its variance is N * (2B / K)^2 /
 //! 12 / 128 for ranks whose elements have nothing in common, that of one rank where all hold the
-//! same, and N times the first at worst. B is at most 160 M, as the magnitudes of a column add up to
-//! 128 M at most. Signs are random, so B is below 8 * 1.25 * sqrt(128) * M in every chunk but one in
-//! 10^8 (Hoeffding's inequality, for 3072 elements of 32 ranks); for elements of like magnitudes it
-//! is about half of that. Random numbers are a hash of the call's number in the session,
-//! the element's place in the call, and the rank: the same in every run. Results of zeros are not
-//! zero, unless the whole chunk is. Among more than 32 ranks K would be below 8: calls in 8 bits
-//! travel in 16 ([`Codec::precision`]).
+//! same, and N times the first at worst. B is at most 160 M, as the magnitudes of a column add up
+//! to 128 M at most. Signs are random, so B is below 8 * 1.25 * sqrt(128) * M in every chunk but
+//! one in 10^8 (Hoeffding's inequality, for 3072 elements of 32 ranks); for elements of like
+//! magnitudes it is about half of that. Random numbers are a hash of the call's number in the
+//! session, the element's place in the call, and the rank: the same in every run. Results of zeros
+//! are not zero, unless the whole chunk is. Among more than 32 ranks K would be below 8: calls in 8
+//! bits travel in 16 ([`Codec::precision`]).
 //!
 //! **f32, f16, bf16 of up to 1024 elements, `Sum` and `Avg`.** The number of elements is the whole
 //! call's. Where all elements of a chunk, over all ranks, are multiples of the step, the result is

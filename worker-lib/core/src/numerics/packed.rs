@@ -42,7 +42,8 @@ pub(super) fn encode<F: OneLane>(
     let (pairs, rest) = payload.split_at_mut(upper.len() / size * 4);
     let (singles, empty) = rest.split_at_mut(single.len() / size * 4);
 
-    // Plain loops: closures of this length are not inlined, and so not compiled for the vector unit.
+    // Plain loops: closures of this length are not inlined, and so not compiled for the vector
+    // unit.
     let mut sum = 0u32;
     let both = elements::<F::Raw>(paired).zip(elements::<F::Raw>(upper));
     for (bytes, (low, high)) in pairs.as_chunks_mut::<4>().0.iter_mut().zip(both) {
