@@ -45,7 +45,7 @@ const TESTS: [(&str, &[&str]); 2] =
     [("xdp", &["native::", "bundles::"]), ("end_to_end", &["two_workers"])];
 
 /// Tests of the other packages whose binaries are started; cargo builds those along with them.
-const OF_BINARIES: [&str; 2] = ["impairment", "control"];
+const OF_BINARIES: [&str; 2] = ["impairment", "bad_input"];
 
 /// Options of `cargo xtask kernels`.
 #[derive(clap::Args)]
