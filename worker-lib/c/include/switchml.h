@@ -158,6 +158,28 @@ typedef uint32_t switchml_op;
  */
 #define SWITCHML_MIN 3
 
+/**
+ * The sum in 16 bits an element: half the packets, less precise. Of binary32, binary16 and the
+ * upper half of a binary32.
+ */
+#define SWITCHML_SUM16 4
+
+/**
+ * The average in 16 bits an element. Of the same types.
+ */
+#define SWITCHML_AVG16 5
+
+/**
+ * The sum in 8 bits an element: a quarter of the packets, and errors that are zero on average. Of
+ * the same types. Among more than 32 ranks it takes 16 bits.
+ */
+#define SWITCHML_SUM8 6
+
+/**
+ * The average in 8 bits an element. As SWITCHML_SUM8.
+ */
+#define SWITCHML_AVG8 7
+
 #ifdef __cplusplus
 extern "C" {
 #endif // __cplusplus

@@ -33,8 +33,9 @@ static void refused_calls(const switchml_communicator *communicator)
            SWITCHML_INVALID, "count is larger than memory; give the number of elements");
     expect(switchml_all_reduce(communicator, data, 2, 5, SWITCHML_SUM), SWITCHML_INVALID,
            "there is no such type; SWITCHML_F32, _F64, _F16, _BF16 and _I32 are allowed");
-    expect(switchml_all_reduce(communicator, data, 2, SWITCHML_F32, 4), SWITCHML_INVALID,
-           "there is no such operator; SWITCHML_SUM, _AVG, _MAX and _MIN are allowed");
+    expect(switchml_all_reduce(communicator, data, 2, SWITCHML_F32, 8), SWITCHML_INVALID,
+           "there is no such operator; SWITCHML_SUM, _AVG, _MAX, _MIN, _SUM16, _AVG16, _SUM8 and "
+           "_AVG8 are allowed");
     expect(switchml_broadcast(communicator, data, 2, SWITCHML_F32, 1), SWITCHML_INVALID,
            "broadcast from rank 1 of 1; 0 to 0 are allowed");
     expect(switchml_broadcast_start(communicator, data, 2, SWITCHML_F32, 1, &request),
@@ -49,6 +50,30 @@ static void refused_calls(const switchml_communicator *communicator)
         fprintf(stderr, "%s: %g %g\n", switchml_error_message(), data[0], data[1]);
         wrong = 1;
     }
+}
+
+/* Of one rank: what it gave, exactly where the step is a power of two, else within B / K, which is
+ * at most 1.25 * (1 + 2) / 255. */
+static void fewer_bits(const switchml_communicator *communicator)
+{
+    const float bound = 0.015f;
+    float data[2] = { 1, 2 };
+    double wide = 1;
+
+    if (switchml_all_reduce(communicator, data, 2, SWITCHML_F32, SWITCHML_SUM16) != SWITCHML_OK ||
+        switchml_all_reduce(communicator, data, 2, SWITCHML_F32, SWITCHML_AVG16) != SWITCHML_OK ||
+        data[0] != 1 || data[1] != 2) {
+        fprintf(stderr, "16 bits: %s: %g %g\n", switchml_error_message(), data[0], data[1]);
+        wrong = 1;
+    }
+    if (switchml_all_reduce(communicator, data, 2, SWITCHML_F32, SWITCHML_SUM8) != SWITCHML_OK ||
+        data[0] < 1 - bound || data[0] > 1 + bound || data[1] < 2 - bound || data[1] > 2 + bound) {
+        fprintf(stderr, "8 bits: %s: %g %g\n", switchml_error_message(), data[0], data[1]);
+        wrong = 1;
+    }
+    expect(switchml_all_reduce(communicator, &wide, 1, SWITCHML_F64, SWITCHML_AVG8),
+           SWITCHML_INVALID,
+           "avg8 of f64 is not available, only sums and averages of f32, f16 and bf16");
 }
 
 int main(void)
@@ -107,6 +132,7 @@ int main(void)
         return 1;
     }
     refused_calls(communicator);
+    fewer_bits(communicator);
     if (switchml_close(communicator) != SWITCHML_OK)
         wrong = 1;
     return wrong;

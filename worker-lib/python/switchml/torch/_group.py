@@ -92,8 +92,9 @@ class Group(Backend):
     def allreduce_coalesced(self, tensors: list[torch.Tensor], opts: Any = None) -> Work:
         return self.allreduce(tensors, opts)
 
-    def average_in_16_bits(self, tensor: torch.Tensor) -> Work:
-        return self._start([tensor], lambda tensor: self._reduce(tensor, "avg16"))
+    def average_in_bits(self, bits: int, tensor: torch.Tensor) -> Work:
+        """The average in 16 or 8 bits an element."""
+        return self._start([tensor], lambda tensor: self._reduce(tensor, f"avg{bits}"))
 
     def broadcast(self, tensors: list[torch.Tensor], opts: Any) -> Work:
         return self._start(tensors, lambda tensor: self._broadcast(tensor, opts.rootRank))

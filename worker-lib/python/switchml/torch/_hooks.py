@@ -22,10 +22,32 @@ def fixed16_compress_hook(
     ranks. Gradients of f64 are averaged as they are. So are those in groups of other backends; a
     group that fell back to Gloo is one.
     """
+    return _averaged_in_bits(16, group, bucket)
+
+
+def fixed8_compress_hook(
+    group: dist.ProcessGroup | None, bucket: dist.GradBucket
+) -> torch.futures.Future[torch.Tensor]:
+    """Averages gradients in 8 bits, for a quarter of the packets.
+
+        model.register_comm_hook(None, switchml.torch.fixed8_compress_hook)
+
+    Gradients are rotated and rounded with a dither, so that errors are zero on average. For
+    gradients like normal numbers the error's square is 0.0004 of the gradients' with 2 ranks,
+    0.0016 with 4, 0.007 with 8. With more than 32 ranks it takes 16 bits. All else is as for
+    `fixed16_compress_hook`.
+    """
+    return _averaged_in_bits(8, group, bucket)
+
+
+def _averaged_in_bits(
+    bits: int, group: dist.ProcessGroup | None, bucket: dist.GradBucket
+) -> torch.futures.Future[torch.Tensor]:
     backend, gradients = group_of(group), bucket.buffer()
     if backend is None or gradients.dtype not in (torch.float32, torch.float16, torch.bfloat16):
         # Not above: torch imports this module before it is complete.
         from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 
         return allreduce_hook(group or dist.group.WORLD, bucket)
-    return backend.average_in_16_bits(gradients).get_future().then(lambda future: future.value()[0])
+    averaged = backend.average_in_bits(bits, gradients).get_future()
+    return averaged.then(lambda future: future.value()[0])
