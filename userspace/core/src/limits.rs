@@ -19,7 +19,7 @@ pub struct Limits {
     pub capabilities: Capabilities,
     /// UDP port that it serves.
     pub port: u16,
-    /// How a RESULT for all reaches them.
+    /// How a RESULT for all reaches the ranks.
     pub fanout: Fanout,
     /// Whether it outlives the daemon's sudden death, and goes on with the jobs that have started.
     pub durable: bool,
@@ -32,11 +32,11 @@ impl Limits {
     }
 }
 
-/// How a RESULT for all reaches them.
+/// How a RESULT for all reaches the ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fanout {
     /// As one frame to the job's multicast group.
     Multicast,
-    /// As a copy for each rank, sent to its place.
+    /// As a copy for each rank.
     Unicast,
 }

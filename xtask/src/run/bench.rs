@@ -21,7 +21,7 @@ pub struct Bench {
     /// Element type: f32, f64, f16, bf16 or i32
     #[arg(long, default_value = "f32")]
     dtype: String,
-    /// Reduction: sum, avg, max, min, or sum16 and avg16: in 16 bits, half the packets
+    /// Reduction: sum, avg, max or min; sum16 and avg16 in 16 bits; sum8 and avg8 in 8 bits
     #[arg(long, default_value = "sum")]
     op: String,
     /// Share of the chunks that are zero on all ranks, 0 to 1

@@ -32,10 +32,8 @@ def fixed8_compress_hook(
 
         model.register_comm_hook(None, switchml.torch.fixed8_compress_hook)
 
-    Gradients are rotated and rounded with a dither, so that errors are zero on average. For
-    gradients like normal numbers the error's square is 0.0004 of the gradients' with 2 ranks,
-    0.0016 with 4, 0.007 with 8. With more than 32 ranks it takes 16 bits. All else is as for
-    `fixed16_compress_hook`.
+    Errors are zero on average, but larger, the more ranks there are; docs/benchmarks.md has
+    figures. With more than 32 ranks it takes 16 bits. All else is as for `fixed16_compress_hook`.
     """
     return _averaged_in_bits(8, group, bucket)
 
