@@ -39,6 +39,12 @@ fn behind_a_bridge(worker: &Namespace) -> RawSocket {
         tool(worker, &format!("ip link set {port} master tagger up"));
     }
     tool(worker, "ip link set source up");
+    // A bridge drops what comes before the kernel has told it of the ports' carrier.
+    let begin = Instant::now();
+    while tool(worker, "ip -d link show master tagger").matches("state forwarding").count() < 2 {
+        assert!(begin.elapsed() < PATIENCE, "the bridge does not forward");
+        sleep(Duration::from_millis(5));
+    }
     RawSocket::open_on(worker, "source", 0)
 }
 
