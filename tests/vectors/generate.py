@@ -17,13 +17,14 @@ from generator import (
     hello,
     jobs,
     mismatch,
+    packed,
     packet,
     rounds,
     sums,
 )
 
 FOLDER = Path(__file__).parent
-PURPOSES = [sums, floats, example, rounds, mismatch, admission, hello, jobs, frames]
+PURPOSES = [sums, packed, floats, example, rounds, mismatch, admission, hello, jobs, frames]
 
 
 def main():
