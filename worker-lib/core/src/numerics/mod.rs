@@ -107,8 +107,10 @@ mod format;
 mod packed;
 mod plain;
 mod random;
+mod rotated;
 mod rotation;
 mod triple;
+mod vectorised;
 
 pub use codec::{Codec, SMALL_COUNT, lane_sum};
 pub use dtype::{DType, Element, NumericsError, Precision, ReduceOp, Reduction};
