@@ -10,7 +10,8 @@ use crate::outcome::Outcome;
 use crate::slot::{self, Slot};
 
 /// What data planes can do that serve packets by this module.
-pub const CAPABILITIES: Capabilities = Capabilities::CHECKED_MAXIMA;
+pub const CAPABILITIES: Capabilities =
+    Capabilities::CHECKED_MAXIMA.union(Capabilities::EMPTY_CONTRIBUTIONS);
 
 /// Storage of jobs, members and slots: BPF maps in the kernel, vectors on a host.
 pub trait Tables {
@@ -28,7 +29,7 @@ pub trait Tables {
 /// Serves one packet that came from `binding`: `payload_len` bytes follow the header.
 ///
 /// After an outcome whose action is Reply or Broadcast, header and payload are those of the answer,
-/// and `header.lanes` words of payload are to be sent.
+/// and [`Header::payload_lanes`] words of payload are to be sent.
 #[inline(always)]
 pub fn serve<T: Tables, P: Payload + ?Sized>(
     tables: &T,
@@ -79,9 +80,9 @@ fn contribution<T: Tables, P: Payload + ?Sized>(
     if let Err(outcome) = admit(tables, &job, binding, header) {
         return outcome;
     }
-    let blocks = usize::from(header.lanes.get()) / LANES_PER_BLOCK;
     // Before anything is touched: a slot must not take in half a packet.
-    if payload.block(blocks - 1).is_none() {
+    let blocks = usize::from(header.payload_lanes()) / LANES_PER_BLOCK;
+    if blocks > 0 && payload.block(blocks - 1).is_none() {
         return Outcome::Truncated;
     }
     // Rule 7.11. The flag is not covered by the check word: if it got lost on the way, nothing

@@ -11,5 +11,7 @@ bitflags::bitflags! {
     pub struct Capabilities: u32 {
         /// RESULTs of a maximum carry a check word. Elsewhere the ranks prove them to each other.
         const CHECKED_MAXIMA = 1 << 0;
+        /// It takes contributions to sums without their lanes, where these are all zero.
+        const EMPTY_CONTRIBUTIONS = 1 << 1;
     }
 }

@@ -78,6 +78,8 @@ numbers! {
         /// Nothing: takes the place of a segment that has no part in an answer that is as long as
         /// the superpacket it was made of.
         Filler = 6, "FILLER";
+        /// A contribution without payload must be sent again in full: its answer needs the room.
+        Room = 7, "ROOM";
     }
 }
 
@@ -108,6 +110,8 @@ pub mod flags {
         CE = 1;
         /// The check word is valid.
         CHECKED = 2;
+        /// In a CONTRIBUTION: all lanes are zero, and left out.
+        EMPTY = 3;
     }
 }
 
@@ -120,7 +124,7 @@ pub enum Malformed {
     Version,
     /// No such [`Kind`].
     Kind,
-    /// No such [`Op`].
+    /// No such [`Op`], or one that lanes cannot be left out of.
     Op,
     /// A lane count that this kind cannot have.
     Lanes,
@@ -146,14 +150,30 @@ impl Header {
         let Some(op) = Op::from_wire(self.op) else {
             return Err(Malformed::Op);
         };
-        let lanes = usize::from(self.lanes.get());
-        if !lanes_fit(kind, lanes) {
+        if kind == Kind::Contribution && self.is_all_zeros() && !op.is_sum() {
+            return Err(Malformed::Op);
+        }
+        if !lanes_fit(kind, usize::from(self.lanes.get())) {
             return Err(Malformed::Lanes);
         }
-        if !length_fits(kind, lanes, payload_len) {
+        if !length_fits(kind, usize::from(self.payload_lanes()), payload_len) {
             return Err(Malformed::Length);
         }
         Ok((kind, op))
+    }
+
+    /// Whether a contribution's lanes are all zero, and left out.
+    #[inline(always)]
+    pub const fn is_all_zeros(&self) -> bool {
+        self.flags & flags::EMPTY != 0
+    }
+
+    /// Rule 2.4: words of payload that follow, of a packet of any kind but FILLER.
+    #[inline(always)]
+    pub fn payload_lanes(&self) -> u16 {
+        let has_none = self.kind == Kind::Room as u8
+            || self.kind == Kind::Contribution as u8 && self.is_all_zeros();
+        if has_none { 0 } else { self.lanes.get() }
     }
 
     /// Rule 3.1: what the header adds to the check word, a hash of the fields that are equal on all
@@ -195,7 +215,7 @@ impl Header {
 const fn lanes_fit(kind: Kind, lanes: usize) -> bool {
     let whole_blocks = lanes.is_multiple_of(LANES_PER_BLOCK) && lanes <= MAX_LANES;
     match kind {
-        Kind::Contribution | Kind::Result => whole_blocks && lanes > 0,
+        Kind::Contribution | Kind::Result | Kind::Room => whole_blocks && lanes > 0,
         Kind::Hello => whole_blocks,
         Kind::Pending | Kind::Reject => lanes == CONTROL_REPLY_LANES,
         Kind::Filler => true,
@@ -206,7 +226,7 @@ const fn lanes_fit(kind: Kind, lanes: usize) -> bool {
 #[inline(always)]
 const fn length_fits(kind: Kind, lanes: usize, payload_len: usize) -> bool {
     match kind {
-        Kind::Contribution | Kind::Result | Kind::Hello => payload_len == 4 * lanes,
+        Kind::Contribution | Kind::Result | Kind::Hello | Kind::Room => payload_len == 4 * lanes,
         Kind::Pending | Kind::Reject => payload_len >= 4 * lanes,
         Kind::Filler => true,
     }
@@ -219,7 +239,7 @@ pub fn decode(datagram: &[u8]) -> Result<(&Header, Kind, Op, &[U32]), Malformed>
         return Err(Malformed::Truncated);
     };
     let (kind, op) = header.validate(payload.len())?;
-    let count = if kind == Kind::Filler { 0 } else { usize::from(header.lanes.get()) };
+    let count = if kind == Kind::Filler { 0 } else { usize::from(header.payload_lanes()) };
     let Ok((lanes, _)) = <[U32]>::ref_from_prefix_with_elems(payload, count) else {
         return Err(Malformed::Length);
     };

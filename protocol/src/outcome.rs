@@ -71,6 +71,8 @@ outcomes! {
     Replayed = "replayed" => Reply,
     /// Contribution seen before, round incomplete: PENDING to the sender.
     Pending = "pending" => Reply,
+    /// Contribution without payload whose answer has one: ROOM to the sender.
+    Room = "room" => Reply,
     /// Contribution of a round long complete: a late duplicate.
     Stale = "stale" => Drop,
     /// Ranks disagree on the call: REJECT.
@@ -92,7 +94,7 @@ outcomes! {
     BadVersion = "bad_version" => Drop,
     /// Kind that the aggregator does not take.
     BadKind = "bad_kind" => Drop,
-    /// Unknown operator.
+    /// Unknown operator, or a maximum of a contribution without payload.
     BadOp = "bad_op" => Drop,
     /// Lane count that is no multiple of 32 up to 768.
     BadLanes = "bad_lanes" => Drop,

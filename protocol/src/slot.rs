@@ -51,8 +51,8 @@ pub struct SetHead {
     pub first_rank: u8,
     /// The rank whose call differed from that of `first_rank`, in a poisoned round.
     pub dissenter: u8,
-    /// Zero.
-    reserved: u8,
+    /// 1 while no contribution has brought lanes: the values are still those of an earlier round.
+    hollow: u8,
 }
 
 /// One set: a round and its values.
@@ -164,13 +164,20 @@ impl SetHead {
             status: FILLING,
             first_rank: rank as u8,
             dissenter: 0,
-            reserved: 0,
+            hollow: 1,
         };
         self.add(job, rank, header);
     }
 
+    /// Whether the round lacks none but this rank.
+    #[inline(always)]
+    fn lacks_only(&self, job: &JobEntry, rank: u16) -> bool {
+        self.seen | bit(rank) == job.all_ranks()
+    }
+
     #[inline(always)]
     fn add(&mut self, job: &JobEntry, rank: u16, header: &Header) {
+        self.hollow &= u8::from(header.is_all_zeros());
         self.seen |= bit(rank);
         self.check = self.check.wrapping_add(header.check.get());
         self.flags |= header.flags & flags::CE;
@@ -226,7 +233,7 @@ fn may_start(job: &JobEntry, set: &SetHead, other: &SetHead, round: u32) -> bool
 ///
 /// The caller has admitted the packet (section 7), except its check word, and nobody else changes
 /// its payload meanwhile. After an outcome whose action is Reply or Broadcast, header and payload
-/// are those of the answer, `header.lanes` words long.
+/// are those of the answer, [`Header::payload_lanes`] words long.
 #[inline(always)]
 pub fn contribute<P: Payload + ?Sized>(
     job: &JobEntry,
@@ -240,8 +247,14 @@ pub fn contribute<P: Payload + ?Sized>(
     let other = slot.sets[index ^ 1].head;
     let set = &mut slot.sets[index];
     let decision = decide(job, &set.head, &other, header.rank.get(), header);
+    if header.is_all_zeros() {
+        return match check(header, payload) {
+            Ok(()) => apply_zeros(decision, job, &mut set.head, header),
+            Err(outcome) => outcome,
+        };
+    }
     // Sums are checked while they are made. All else is checked first.
-    let served = if decision == Decision::Add && op.is_sum() {
+    let served = if decision == Decision::Add && op.is_sum() && set.head.hollow == 0 {
         add_checked(&mut set.values, header, payload)
     } else {
         check(header, payload)
@@ -249,6 +262,37 @@ pub fn contribute<P: Payload + ?Sized>(
     served
         .and_then(|()| apply(decision, job, set, &other, op, header, payload))
         .unwrap_or_else(|outcome| outcome)
+}
+
+/// Rule 8.13: does what was decided on a contribution without payload whose check word agrees. It
+/// counts if nobody is to be answered; otherwise the slot stays as it is.
+#[inline(always)]
+fn apply_zeros(
+    decision: Decision,
+    job: &JobEntry,
+    head: &mut SetHead,
+    header: &mut Header,
+) -> Outcome {
+    let rank = header.rank.get();
+    match decision {
+        Decision::Start if job.ranks > 1 => {
+            head.start(job, rank, header);
+            Outcome::Started
+        }
+        Decision::Add if !head.lacks_only(job, rank) => {
+            head.add(job, rank, header);
+            Outcome::Added
+        }
+        Decision::Stale => Outcome::Stale,
+        _ => ask_for_room(header),
+    }
+}
+
+/// Rule 9.2: turns the contribution into a ROOM.
+#[inline(always)]
+fn ask_for_room(header: &mut Header) -> Outcome {
+    header.kind = Kind::Room as u8;
+    Outcome::Room
 }
 
 /// Whether the check word agrees.
@@ -280,12 +324,15 @@ fn add_checked<P: Payload + ?Sized>(
 #[inline(always)]
 pub(crate) fn refuse_aborted<P: Payload + ?Sized>(header: &mut Header, payload: &mut P) -> Outcome {
     check(header, payload)
-        .and_then(|()| reject(RejectReason::Aborted, 0, header, payload))
+        .and_then(|()| match header.is_all_zeros() {
+            true => Ok(ask_for_room(header)),
+            false => reject(RejectReason::Aborted, 0, header, payload),
+        })
         .unwrap_or_else(|outcome| outcome)
 }
 
-/// Does what was decided on a contribution whose check word agrees. Values of a sum have been added
-/// already.
+/// Does what was decided on a contribution whose check word agrees. If it joins a sum that has
+/// values, they have been added already.
 #[inline(always)]
 fn apply<P: Payload + ?Sized>(
     decision: Decision,
@@ -306,6 +353,8 @@ fn apply<P: Payload + ?Sized>(
         Decision::Add => {
             if !op.is_sum() {
                 payload.maximum_into(&mut set.values, blocks(header))?;
+            } else if set.head.hollow != 0 {
+                payload.store_in(&mut set.values, blocks(header))?;
             }
             set.head.add(job, rank, header);
             advance(job, set, op, Outcome::Added, header, payload)
@@ -339,7 +388,7 @@ fn apply<P: Payload + ?Sized>(
 /// Blocks of the packet's payload.
 #[inline(always)]
 fn blocks(header: &Header) -> usize {
-    usize::from(header.lanes.get()) / LANES_PER_BLOCK
+    usize::from(header.payload_lanes()) / LANES_PER_BLOCK
 }
 
 /// After the values took a contribution in: the RESULT for all if it was the last one.

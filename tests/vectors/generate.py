@@ -21,10 +21,23 @@ from generator import (
     packet,
     rounds,
     sums,
+    zeros,
 )
 
 FOLDER = Path(__file__).parent
-PURPOSES = [sums, packed, floats, example, rounds, mismatch, admission, hello, jobs, frames]
+PURPOSES = [
+    sums,
+    packed,
+    floats,
+    example,
+    rounds,
+    zeros,
+    mismatch,
+    admission,
+    hello,
+    jobs,
+    frames,
+]
 
 
 def main():

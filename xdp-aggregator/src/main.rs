@@ -90,7 +90,7 @@ fn answer(sent: Option<u32>, outcome: Outcome) -> (Outcome, u32) {
 #[inline(always)]
 fn reply(frame: &Frame) -> Option<u32> {
     let (envelope, header) = frame.headers()?;
-    let lanes = header.lanes.get();
+    let lanes = header.payload_lanes();
     envelope.turn_back(lanes);
     frame.resize(lanes).ok()?;
     // Not XDP_TX: a veth whose other end has GRO on but no XDP program leaves such frames lying in
@@ -102,7 +102,7 @@ fn reply(frame: &Frame) -> Option<u32> {
 #[inline(always)]
 fn broadcast(frame: &Frame) -> Option<u32> {
     let (envelope, header) = frame.headers()?;
-    let (number, lanes) = (header.job.get(), header.lanes.get());
+    let (number, lanes) = (header.job.get(), header.payload_lanes());
     envelope.send_to_group(&tables::job(number)?, lanes);
     frame.resize(lanes).ok()?;
     tables::redirect_to_group(number)

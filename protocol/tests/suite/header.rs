@@ -82,7 +82,7 @@ fn decode_says_what_is_malformed() {
     for version in [0, 2, 255] {
         assert_eq!(decode_error(&Packet { version, ..good.clone() }), Some(Malformed::Version));
     }
-    for kind in [0, 7, 255] {
+    for kind in [0, 8, 255] {
         assert_eq!(decode_error(&Packet { kind, ..good.clone() }), Some(Malformed::Kind));
     }
     for op in 0x02..=0xFF {
@@ -133,6 +133,7 @@ fn each_kind_has_its_lane_counts() {
     assert_eq!(lanes_of(3), [2]);
     assert_eq!(lanes_of(4), [2]);
     assert_eq!(lanes_of(5), [&[0], &blocks[..]].concat());
+    assert_eq!(lanes_of(7), blocks);
 }
 
 /// Catches: salt without round; salt without slot; salt without job.

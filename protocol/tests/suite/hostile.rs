@@ -58,7 +58,7 @@ proptest! {
         if let Ok((header, kind, _, lanes)) = decode(&bytes) {
             // What is behind the header of a FILLER means nothing, nor does what is behind the
             // lanes of a control reply.
-            let count = if kind == Kind::Filler { 0 } else { usize::from(header.lanes.get()) };
+            let count = if kind == Kind::Filler { 0 } else { usize::from(header.payload_lanes()) };
             let end = 32 + 4 * count;
             let may_be_longer = matches!(kind, Kind::Filler | Kind::Pending | Kind::Reject);
             prop_assert!(bytes.len() == end || may_be_longer && bytes.len() > end);

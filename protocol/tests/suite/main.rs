@@ -17,3 +17,4 @@ mod lanes;
 mod outcome;
 mod rules;
 mod traces;
+mod zeros;

@@ -10,7 +10,7 @@ use switchml_protocol::outcome::{Action, Outcome, RejectReason};
 fn every_outcome_has_the_action_of_the_specification() {
     let passed =
         [Outcome::NotOurs, Outcome::Vlan, Outcome::Ipv6, Outcome::IpOptions, Outcome::Fragment];
-    let replied = [Outcome::Replayed, Outcome::Pending, Outcome::Hello];
+    let replied = [Outcome::Replayed, Outcome::Pending, Outcome::Room, Outcome::Hello];
     for outcome in Outcome::ALL {
         let expected = match outcome {
             Outcome::Completed => Action::Broadcast,

@@ -8,6 +8,7 @@ pub const PENDING: u8 = 3;
 pub const REJECT: u8 = 4;
 pub const HELLO: u8 = 5;
 pub const FILLER: u8 = 6;
+pub const ROOM: u8 = 7;
 
 /// Numbers of the `op` field.
 pub const SUM: u8 = 0x00;
@@ -18,6 +19,7 @@ pub const ALL_OPS: [u8; 2] = [SUM, MAX];
 pub const RETRANSMIT: u8 = 1;
 pub const CE: u8 = 2;
 pub const CHECKED: u8 = 4;
+pub const EMPTY: u8 = 8;
 
 /// The `rank` of a RESULT for all.
 pub const EVERYONE: u16 = 0xFFFF;
@@ -46,6 +48,14 @@ impl Packet {
     pub fn sealed(mut self) -> Self {
         self.lanes = self.payload.len() as u16;
         self.flags |= CHECKED;
+        self.check = check_word(&self, 1);
+        self
+    }
+
+    /// The packet without its lanes, which are zeros.
+    pub fn emptied(mut self) -> Self {
+        self.flags |= CHECKED | EMPTY;
+        self.payload.clear();
         self.check = check_word(&self, 1);
         self
     }

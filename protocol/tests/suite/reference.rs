@@ -9,11 +9,12 @@ use switchml_protocol::job::Binding;
 use switchml_protocol::outcome::Outcome;
 
 use crate::packet::{
-    ALL_OPS, CE, CHECKED, CONTRIBUTION, EVERYONE, HELLO, MAX, PENDING, Packet, REJECT, RESULT,
-    add_words, check_word, combine,
+    ALL_OPS, CE, CHECKED, CONTRIBUTION, EMPTY, EVERYONE, HELLO, MAX, PENDING, Packet, REJECT,
+    RESULT, ROOM, add_words, check_word, combine,
 };
 use crate::switch::{EPOCH, JOB, Served, secret};
 
+#[derive(Clone)]
 pub struct Reference {
     ranks: u16,
     slots: u16,
@@ -115,10 +116,23 @@ impl Reference {
         if packet.flags & CHECKED == 0 || packet.check != check_word(packet, 1) {
             return dropped(Outcome::BadCheck);
         }
-        if self.aborted {
-            return control_reply(Outcome::Aborted, packet, REJECT, [3, 0]);
+        if packet.flags & EMPTY != 0 {
+            return self.zeros(packet);
         }
         self.contribution(packet)
+    }
+
+    /// Rule 8.13: as if the zeros were there, unless that has an answer.
+    fn zeros(&mut self, packet: &Packet) -> Served {
+        let before = self.clone();
+        let zeros = vec![0; usize::from(packet.lanes)];
+        let served = self.contribution(&Packet { payload: zeros, ..packet.clone() });
+        if served.answer.is_none() {
+            return served;
+        }
+        *self = before;
+        let answer = Packet { kind: ROOM, ..packet.clone() };
+        Served { outcome: Outcome::Room, answer: Some(answer) }
     }
 
     fn hello(&mut self, from: &Binding, packet: &Packet) -> Served {
@@ -148,6 +162,9 @@ impl Reference {
     }
 
     fn contribution(&mut self, packet: &Packet) -> Served {
+        if self.aborted {
+            return control_reply(Outcome::Aborted, packet, REJECT, [3, 0]);
+        }
         let (slot, number) = (packet.slot, self.true_round(packet));
         // Rule 8.9: the next round but one has taken its place.
         let superseded = |(other, newer): &(u16, i64)| {
@@ -238,21 +255,23 @@ fn malformed(packet: &Packet) -> Option<Outcome> {
     if packet.version != 1 {
         return Some(Outcome::BadVersion);
     }
-    if !(1..=5).contains(&packet.kind) {
+    if !(1..=5).contains(&packet.kind) && packet.kind != ROOM {
         return Some(Outcome::BadKind);
     }
-    if !ALL_OPS.contains(&packet.op) {
+    let empty = packet.kind == CONTRIBUTION && packet.flags & EMPTY != 0;
+    if !ALL_OPS.contains(&packet.op) || empty && packet.op == MAX {
         return Some(Outcome::BadOp);
     }
     let lanes_fit = match packet.kind {
-        CONTRIBUTION | RESULT => (32..=768).step_by(32).any(|lanes| lanes == packet.lanes),
+        CONTRIBUTION | RESULT | ROOM => (32..=768).step_by(32).any(|lanes| lanes == packet.lanes),
         HELLO => (0..=768).step_by(32).any(|lanes| lanes == packet.lanes),
         _ => packet.lanes == 2,
     };
     if !lanes_fit {
         return Some(Outcome::BadLanes);
     }
-    if packet.payload.len() != usize::from(packet.lanes) {
+    let lanes = if empty || packet.kind == ROOM { 0 } else { packet.lanes };
+    if packet.payload.len() != usize::from(lanes) {
         return Some(Outcome::BadLength);
     }
     if packet.kind != CONTRIBUTION && packet.kind != HELLO {

@@ -12,7 +12,7 @@ use switchml_protocol::outcome::{Action, Outcome};
 use switchml_protocol::slot::Slot;
 use zerocopy::FromBytes;
 
-use crate::packet::{CONTRIBUTION, HELLO, Packet, SUM};
+use crate::packet::{CONTRIBUTION, HELLO, Packet, ROOM, SUM};
 
 /// Number of the job under test; the numbers below it are vacant.
 pub const JOB: u16 = 3;
@@ -95,8 +95,9 @@ impl Switch {
         let outcome = self.receive_bytes(from, &mut bytes);
         let answered = matches!(outcome.action(), Action::Reply | Action::Broadcast);
         let answer = answered.then(|| {
-            let lanes = Packet::from_bytes(&bytes).lanes;
-            Packet::from_bytes(&bytes[..32 + 4 * usize::from(lanes)])
+            let Packet { kind, lanes, .. } = Packet::from_bytes(&bytes);
+            let lanes = if kind == ROOM { 0 } else { usize::from(lanes) };
+            Packet::from_bytes(&bytes[..32 + 4 * lanes])
         });
         Served { outcome, answer }
     }

@@ -6,7 +6,7 @@ use proptest::sample::Index;
 use switchml_protocol::job::Binding;
 use switchml_protocol::outcome::Outcome;
 
-use crate::packet::{ALL_OPS, CE, CHECKED, Packet, check_word};
+use crate::packet::{ALL_OPS, CE, CHECKED, EMPTY, Packet, check_word};
 use crate::reference::Reference;
 use crate::switch::{EPOCH, FIRST_SLOT, Served, Switch, binding, contribution, hello, secret};
 use crate::worker::{Job, Worker};
@@ -225,7 +225,7 @@ impl World {
     fn deliver_down(&mut self, worker: usize, packet: Option<Packet>) {
         let Some(packet) = packet else { return };
         if packet.rank == 0xFFFF || usize::from(packet.rank) == worker {
-            self.workers[worker].receive(&packet);
+            self.up.extend(self.workers[worker].receive(&packet));
         }
     }
 
@@ -283,8 +283,9 @@ proptest! {
         let done =
             |world: &World| world.workers.iter().map(|worker| worker.done.len()).min().unwrap();
         let before = done(&world);
-        // One turn may go into resending what was under way, the next into the chunks behind it.
-        for _ in 0..4 {
+        // One turn may go into resending what was under way, the next into the chunks behind it;
+        // each may need another, for what is asked for in full.
+        for _ in 0..8 {
             world.fair_turn();
         }
         prop_assert!(done(&world) >= before + 2 * usize::from(slots), "stuck at {before} chunks");
@@ -322,6 +323,9 @@ enum Twist {
     Fingerprint,
     Unchecked(u32),
     Congested,
+    Zeros,
+    Emptied,
+    NoLonger(u8),
     BadCheck,
     Version(u8),
     Kind(u8),
@@ -360,6 +364,9 @@ fn twist() -> impl Strategy<Value = Twist> {
         1 => Just(Twist::Fingerprint),
         3 => any::<u32>().prop_map(Twist::Unchecked),
         3 => Just(Twist::Congested),
+        8 => Just(Twist::Zeros),
+        40 => Just(Twist::Emptied),
+        2 => prop_oneof![Just(EMPTY), Just(CHECKED), Just(0)].prop_map(Twist::NoLonger),
         1 => Just(Twist::BadCheck),
         1 => any::<u8>().prop_map(Twist::Version),
         1 => (0u8..8).prop_map(Twist::Kind),
@@ -381,6 +388,12 @@ fn twisted(packet: Packet, twist: &Twist) -> Packet {
         Twist::Fingerprint => Packet { fingerprint: packet.fingerprint ^ 1, ..packet }.sealed(),
         Twist::Unchecked(check) => Packet { flags: packet.flags & !CHECKED, check, ..packet },
         Twist::Congested => Packet { flags: packet.flags | CE, ..packet },
+        Twist::Zeros => Packet { payload: vec![0; packet.payload.len()], ..packet }.sealed(),
+        Twist::Emptied => packet.emptied(),
+        Twist::NoLonger(flags) => {
+            let lanes = packet.emptied();
+            Packet { flags: lanes.flags ^ flags, payload: vec![0; 32], ..lanes }
+        }
         Twist::BadCheck => Packet { check: packet.check ^ 0x0100_0000, ..packet },
         Twist::Version(version) => Packet { version, ..packet },
         Twist::Kind(kind) => Packet { kind, ..packet },

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::packet::{
-    ALL_OPS, CE, CHECKED, Packet, REJECT, RESULT, RETRANSMIT, check_word, combine,
+    ALL_OPS, CE, CHECKED, Packet, REJECT, RESULT, RETRANSMIT, ROOM, SUM, check_word, combine,
 };
 use crate::switch::contribution;
 
@@ -35,11 +35,14 @@ fn scramble(words: [u64; 4]) -> u64 {
     })
 }
 
-/// What a rank contributes to a chunk. Op, lanes and fingerprint depend on the chunk alone.
+/// What a rank contributes to a chunk. Op, lanes and fingerprint depend on the chunk alone. Half of
+/// all chunks are zero on half of the ranks.
 fn chunk(job: Job, rank: u16, number: u64) -> Packet {
     let call = scramble([u64::from(job.epoch), number, 0, 0]);
     let lanes = 32 * (1 + call / 4 % 2);
-    let lane = |lane| scramble([u64::from(job.epoch), number, 1 + u64::from(rank), lane]) as u32;
+    let word = |lane| scramble([u64::from(job.epoch), number, 1 + u64::from(rank), lane]);
+    let is_zero = ((call / 8) | word(lanes)).is_multiple_of(2);
+    let lane = |lane| if is_zero { 0 } else { word(lane) as u32 };
     let slot = (number % job.slots) as u16;
     let round = (job.origin + number / job.slots) as u32;
     let packet = Packet {
@@ -64,7 +67,7 @@ impl Worker {
     }
 
     /// The next chunk, if it may be sent: once the result of the chunk before it in the same slot
-    /// is held.
+    /// is held. Zeros of a sum are left out.
     pub fn send(&mut self, congested: bool) -> Option<Packet> {
         let previous = self.next.checked_sub(self.job.slots);
         if previous.is_some_and(|previous| !self.done.contains(&previous)) {
@@ -76,7 +79,8 @@ impl Worker {
         }
         self.outstanding.insert(self.next, packet.clone());
         self.next += 1;
-        Some(packet)
+        let is_empty = packet.op == SUM && packet.payload.iter().all(|lane| *lane == 0);
+        Some(if is_empty { packet.emptied() } else { packet })
     }
 
     /// The outstanding chunks, as they are sent again.
@@ -85,36 +89,41 @@ impl Worker {
         self.outstanding.values().map(again).collect()
     }
 
-    /// Takes in a packet from the aggregator. A result that counts must be the true one.
-    pub fn receive(&mut self, packet: &Packet) {
+    /// Takes in a packet from the aggregator. A result that counts must be the true one. Returns
+    /// the chunk in full if that was asked for.
+    pub fn receive(&mut self, packet: &Packet) -> Option<Packet> {
         let mine = |(_, sent): &(&u64, &Packet)| {
             (sent.job, sent.epoch, sent.slot, sent.round)
                 == (packet.job, packet.epoch, packet.slot, packet.round)
         };
-        let Some((&number, sent)) = self.outstanding.iter().find(mine) else {
-            return;
-        };
-        let (lanes, contributions) = match packet.kind {
-            RESULT => (sent.lanes, u64::from(self.job.ranks)),
-            _ => (2, 1),
+        let (&number, sent) = self.outstanding.iter().find(mine)?;
+        let (lanes, words, contributions) = match packet.kind {
+            RESULT => (sent.lanes, sent.lanes, u64::from(self.job.ranks)),
+            ROOM => (sent.lanes, 0, 1),
+            _ => (2, 2, 1),
         };
         let counts = packet.version == 1
             && packet.fingerprint == sent.fingerprint
             && packet.lanes == lanes
-            && packet.payload.len() == usize::from(lanes)
+            && packet.payload.len() == usize::from(words)
             && packet.flags & CHECKED != 0
             && packet.check == check_word(packet, contributions);
         if !counts {
-            return;
+            return None;
         }
         match packet.kind {
             RESULT if packet.op == sent.op => {
                 assert_eq!(packet.payload, truth(self.job, number), "result of chunk {number}");
                 self.outstanding.remove(&number);
                 self.done.insert(number);
+                None
             }
             REJECT => panic!("a legal worker was refused: {packet:?}"),
-            _ => {}
+            ROOM => {
+                assert!(sent.payload.iter().all(|lane| *lane == 0), "{packet:?} to {sent:?}");
+                Some(sent.clone())
+            }
+            _ => None,
         }
     }
 }

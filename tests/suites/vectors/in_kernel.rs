@@ -3,6 +3,7 @@
 //! else back.
 
 use crate::kernel::{Kernel, POOL, Run};
+use crate::packet::ROOM;
 use crate::spec::FIRST_SLOT;
 use crate::tc_program::ENVELOPE_LEN;
 use std::collections::BTreeMap;
@@ -19,7 +20,8 @@ pub const PORTS: usize = 4;
 const XDP_DROP: u32 = 1;
 const XDP_PASS: u32 = 2;
 const XDP_REDIRECT: u32 = 4;
-/// Where a packet's job number is in its frame.
+/// Where a packet's kind and job number are in its frame.
+const KIND: usize = 43;
 const JOB: usize = 44;
 
 /// Which of the programs.
@@ -79,10 +81,10 @@ impl InKernel {
 impl Subject for InKernel {
     fn offer(&self) -> Offer {
         let features = match self.hook {
-            Hook::Xdp => &["age", "frames", "long", "macs", "max", "runts", "verify"][..],
+            Hook::Xdp => &["age", "empty", "frames", "long", "macs", "max", "runts", "verify"][..],
             // What is longer than a packet may be is not copied, so not looked into. And the kernel
             // makes no test run at tc of a frame that ends in its headers.
-            Hook::Tc => &["age", "frames", "macs", "max", "verify"],
+            Hook::Tc => &["age", "empty", "frames", "macs", "max", "verify"],
         };
         let features = features.iter().map(ToString::to_string).collect();
         Offer {
@@ -228,7 +230,8 @@ fn cut(answer: Vec<u8>, packet: &[u8]) -> Result<Vec<u8>, String> {
             &answer[..ENVELOPE_LEN]
         ));
     }
-    let len = ENVELOPE_LEN + 32 + 4 * number(&answer, 60);
+    let lanes = if answer[KIND] == ROOM { 0 } else { number(&answer, 60) };
+    let len = ENVELOPE_LEN + 32 + 4 * lanes;
     if answer.len() < len || answer[len..] != packet[len..] {
         return Err("what is behind the answer is not what was behind the packet".to_owned());
     }

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from .numbers import CHECKED, MAX, PENDING, REJECT, RESULT
+from .numbers import CHECKED, EMPTY, MAX, PENDING, REJECT, RESULT
 from .vector import Job, Vector, back, nobody, play_round, ramp, ramp_sum, to_all
 
 
@@ -39,7 +39,7 @@ def malformed_packets():
 
     for version in (0, 2, 255):
         refused(f"version {version}", "bad_version", version=version)
-    for kind in (0, RESULT, 6, 7, 255):
+    for kind in (0, RESULT, 6, 8, 255):
         refused(f"kind {kind}", "bad_kind", kind=kind)
     refused("PENDING", "bad_kind", "bad_length", kind=PENDING, values=(0, 1))
     refused("REJECT", "bad_kind", "bad_length", kind=REJECT, values=(3, 0))
@@ -216,7 +216,7 @@ def unchecked():
         "fifo",
     )
     job = v.open(Job(ranks=2))
-    for flags in (0, 0xFF - CHECKED):
+    for flags in (0, 0xFF - CHECKED - EMPTY):
         v.step(f"flags {flags:#04x}", job, contribution(job, flags=flags), nobody("bad_check"))
     play_round(v, job, 2, 0)
     return v

@@ -9,6 +9,7 @@ PENDING = 0x03
 REJECT = 0x04
 HELLO = 0x05
 FILLER = 0x06
+ROOM = 0x07
 KINDS = {
     CONTRIBUTION: "CONTRIBUTION",
     RESULT: "RESULT",
@@ -16,6 +17,7 @@ KINDS = {
     REJECT: "REJECT",
     HELLO: "HELLO",
     FILLER: "FILLER",
+    ROOM: "ROOM",
 }
 
 SUM = 0x00
@@ -28,10 +30,12 @@ OPS = {
 RETRANSMIT = 0x01
 CE = 0x02
 CHECKED = 0x04
+EMPTY = 0x08
 FLAGS = {
     RETRANSMIT: "RETRANSMIT",
     CE: "CE",
     CHECKED: "CHECKED",
+    EMPTY: "EMPTY",
 }
 
 MISMATCH = 0x01
@@ -54,6 +58,7 @@ OUTCOMES = {
     "completed",
     "replayed",
     "pending",
+    "room",
     "stale",
     "mismatch",
     "wrong_round",

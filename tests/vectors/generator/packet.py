@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from .numbers import (
     CHECKED,
     CONTRIBUTION,
+    EMPTY,
     EVERYONE,
     FLAGS,
     KINDS,
@@ -50,6 +51,10 @@ class Packet:
     def corrupted(self, **fields):
         """The same packet with other fields, but the check word that it had."""
         return replace(self, check=self.check_word(), **fields)
+
+    def emptied(self):
+        """The same contribution without its lanes, as if they were zeros."""
+        return self.changed(flags=self.flags | EMPTY, lanes=self.lane_count(), values=())
 
     def with_lane(self, index, value):
         values = list(self.values)

@@ -136,7 +136,7 @@ class Vector:
 
     def frame(self, title, port, frame, *expected):
         if isinstance(frame.packet, Packet) and expected[0].frame is not None:
-            self.lanes = max(self.lanes, len(frame.packet.values))
+            self.lanes = max(self.lanes, frame.packet.lane_count())
         lines = [f"step {title}", f"in port {port}", *written(frame)]
         for turn, this in enumerate(expected):
             to = f"port {port}" if this.to == "back" else this.to

@@ -141,7 +141,7 @@ impl MemoryTables {
 /// The answer that [`MemoryTables::serve`] made of a datagram.
 pub fn answer(datagram: &[u8]) -> Option<&[u8]> {
     let (header, _) = Header::ref_from_prefix(datagram).ok()?;
-    datagram.get(..HEADER_LEN + 4 * usize::from(header.lanes.get()))
+    datagram.get(..HEADER_LEN + 4 * usize::from(header.payload_lanes()))
 }
 
 impl Tables for MemoryTables {

@@ -117,7 +117,7 @@ impl Host {
     fn answer(&mut self, frame: &mut Vec<u8>, outcome: Outcome) -> Outcome {
         let (envelope, rest) = Envelope::mut_from_prefix(frame).unwrap();
         let (header, _) = Header::ref_from_prefix(rest).unwrap();
-        let lanes = header.lanes.get();
+        let lanes = header.payload_lanes();
         let to_all = outcome.action() == Action::Broadcast;
         match (self.at_tc, to_all) {
             (true, true) => envelope.send_bundle_to_group(&self.job, Checksum::None),

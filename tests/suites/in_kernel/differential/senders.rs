@@ -5,7 +5,7 @@ use rand::seq::{IndexedRandom, IteratorRandom};
 use rand::{RngExt, SeedableRng};
 
 use crate::packet::{
-    AGGREGATOR_IP, CE, CHECKED, JOB, MAX, Packet, RETRANSMIT, SUM, fix_ip_checksum,
+    AGGREGATOR_IP, CE, CHECKED, EMPTY, JOB, MAX, Packet, RETRANSMIT, SUM, fix_ip_checksum,
 };
 
 /// What the senders believe, so that many of their packets are right.
@@ -115,6 +115,12 @@ impl Senders {
             3 => self.random.random(),
             _ => CHECKED,
         };
+        // Some of a maximum, too.
+        if self.random.random_ratio(if op == SUM { 10 } else { 1 }, 30) {
+            packet.flags |= EMPTY;
+            packet.lanes = Some(packet.values.len() as u16);
+            packet.values.clear();
+        }
         self.falsify(packet)
     }
 
@@ -138,7 +144,7 @@ impl Senders {
             7..9 => packet.job = self.random.random(),
             9 => packet.job = self.random.random_range(0..256),
             10..14 => packet.slot = packet.slot.wrapping_add(self.random.random_range(0..4)),
-            14..18 => packet.kind = self.random.random_range(0..8),
+            14..18 => packet.kind = self.random.random_range(0..9),
             18..20 => packet.lanes = Some(self.random.random()),
             20..22 => packet.check = Some(self.random.random()),
             22..42 => packet.aux = self.random.random(),
