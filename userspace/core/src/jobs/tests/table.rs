@@ -1,6 +1,10 @@
 //! The job table as its tests see it.
 
+use std::net::IpAddr;
+use std::time::Duration;
+
 use rand::SeedableRng;
+use switchml_protocol::job::Binding;
 
 use super::super::*;
 

@@ -1,0 +1,161 @@
+//! A job whose ranks are all there takes numbers and slots, or is refused.
+
+use std::collections::HashSet;
+use std::net::Ipv4Addr;
+
+use switchml_control as control;
+use switchml_control::join_event::Event;
+
+use super::job::{Job, Member, State};
+use super::{Effect, JobKey, JobTable, info, threads, warn};
+use crate::job_spec::JobSpec;
+use crate::limits::{Fanout, Limits};
+use crate::slots::power_of_two_up_to;
+
+/// UDP port of the multicast groups.
+pub const GROUP_PORT: u16 = 48866;
+
+impl JobTable {
+    /// Slots that no job has.
+    pub fn free_slots(&self) -> u32 {
+        self.free_numbers().count() as u32 * self.limits.slots_per_shard
+    }
+
+    /// Numbers that no shard has, lowest first.
+    pub(super) fn free_numbers(&self) -> impl DoubleEndedIterator<Item = u16> {
+        let used: HashSet<_> =
+            self.jobs.values().flat_map(|job| job.shards.iter().copied()).collect();
+        (0..self.limits.shards).filter(move |number| !used.contains(number))
+    }
+
+    /// Whether the numbers of a saved job, and their slots, are as this table would give them, and
+    /// free.
+    pub(super) fn has_room_for(&self, job: &Job) -> bool {
+        let free: HashSet<_> = self.free_numbers().collect();
+        let is_first = job.shards.first() == Some(&job.number) && job.number < self.limits.max_jobs;
+        is_first
+            && job.slots_per_shard == self.limits.slots_per_shard
+            && job.shards.iter().all(|n| free.contains(n))
+    }
+
+    /// Numbers for a job whose ranks all have use for so many data threads: the lowest, and for
+    /// threads beyond the first the highest. Those have half of all numbers at most, so that jobs
+    /// find one whatever the others took.
+    fn numbers(&self, wanted: u32) -> Option<Vec<u16>> {
+        let first = self.free_numbers().next().filter(|number| *number < self.limits.max_jobs)?;
+        let further: usize = self.jobs.values().map(|job| job.shards.len() - 1).sum();
+        let room = usize::from(self.limits.shards / 2).saturating_sub(further);
+        let others = self.free_numbers().rev().take_while(|number| *number != first).take(room);
+        let others: Vec<_> = others.take(wanted as usize - 1).collect();
+        let shards = power_of_two_up_to(1 + others.len() as u32) as usize;
+        Some(std::iter::once(first).chain(others).take(shards).collect())
+    }
+
+    /// All ranks of the job are there: they are assigned, or all refused.
+    pub(super) fn assign(&mut self, name: &str) -> Vec<Effect> {
+        let Some(mut job) = self.waiting.remove(name) else { return Vec::new() };
+        let members = job.members.iter_mut().flatten();
+        let threads: Vec<_> = members.map(|member| std::mem::take(&mut member.threads)).collect();
+        let wanted = threads::common(&threads);
+        let Some(shards) = self.numbers(wanted) else { return self.refuse(&job) };
+        let (number, epoch) = (shards[0], self.epochs.draw());
+        let slots_per_shard = self.limits.slots_per_shard;
+        job = Job {
+            number,
+            shards,
+            epoch,
+            slots_per_shard,
+            state: State::Assigned,
+            begun_from: None,
+            ..job
+        };
+        let Some((_, first)) = job.joined().next() else { return Vec::new() };
+        let secrets: Vec<_> = job.joined().map(|(_, member)| member.hello_secret).collect();
+        let spec = |(number, slots)| JobSpec {
+            number,
+            epoch,
+            secrets: secrets.clone(),
+            slots,
+            address: first.local,
+            group: (group_address(number), GROUP_PORT),
+        };
+        let specs: Vec<_> = job.slots_of_shards().map(spec).collect();
+        let count = specs.len();
+        let mut effects = vec![info(format!(
+            "job {number} {name:?}: assigned, data threads: {count}, slots of each: \
+             {slots_per_shard}"
+        ))];
+        if (count as u32) < wanted {
+            effects.push(info(format!(
+                "job {number} {name:?}: {count} data threads, not {wanted}: too few job numbers"
+            )));
+        }
+        for (rank, member) in job.joined() {
+            self.streams
+                .extend(member.stream().map(|stream| (stream, (JobKey::Assigned(number), rank))));
+        }
+        let told = job.joined().filter_map(|(_, member)| {
+            let assigned = assigned(&self.limits, &specs, member);
+            Some(Effect::Tell(member.stream()?, Event::Assigned(assigned)))
+        });
+        let kept = self.limits.durable.then(|| Effect::KeepEpochs(number, self.epochs.clone()));
+        effects.extend(kept);
+        effects.extend(specs.iter().cloned().map(Effect::Open));
+        effects.extend(told);
+        self.jobs.insert(number, job);
+        effects
+    }
+
+    /// There is no room for the job: its ranks are told so, all at once, and go.
+    fn refuse(&mut self, job: &Job) -> Vec<Effect> {
+        let Limits { max_jobs, shards, .. } = self.limits;
+        let remedy = if shards < max_jobs { ", or start it with more --slots" } else { "" };
+        let has = match max_jobs.min(shards) {
+            1 => "1 job already; wait for it".to_owned(),
+            jobs => format!("{jobs} jobs already; wait for one"),
+        };
+        let reason = format!("the aggregator has {has} to end{remedy}");
+        let log = warn(format!("job {:?}: refused, {reason}", job.name));
+        let news = Event::Aborted(control::Aborted { reason, ..control::Aborted::default() });
+        let streams: Vec<_> = job.joined().filter_map(|(_, member)| member.stream()).collect();
+        for stream in &streams {
+            self.streams.remove(stream);
+        }
+        let told = job.tell_all(&news);
+        [log].into_iter().chain(told).chain(streams.into_iter().map(Effect::End)).collect()
+    }
+}
+
+/// What a rank is told of its job's shards, of which there is one at least.
+fn assigned(limits: &Limits, shards: &[JobSpec], member: &Member) -> control::Assigned {
+    let shard = |spec: &JobSpec| {
+        let (group_address, group_port) = match limits.fanout {
+            Fanout::Multicast => (spec.group.0.to_string(), spec.group.1.into()),
+            Fanout::Unicast => (String::new(), 0),
+        };
+        control::Shard { job: spec.number.into(), group_address, group_port }
+    };
+    let [first, further @ ..] = shards else { unreachable!("a job has a shard") };
+    let control::Shard { job, group_address, group_port } = shard(first);
+    control::Assigned {
+        job,
+        epoch: first.epoch,
+        slots: limits.slots_per_shard,
+        data_address: first.address.to_string(),
+        data_port: limits.port.into(),
+        group_address,
+        group_port,
+        hello_secret: member.hello_secret,
+        max_lanes: limits.max_lanes.into(),
+        durable: limits.durable,
+        capabilities: limits.capabilities.bits(),
+        further_shards: further.iter().map(shard).collect(),
+        control_secret: member.control_secret,
+    }
+}
+
+/// The job's multicast group, of those that stay within a site (RFC 2365).
+fn group_address(job: u16) -> Ipv4Addr {
+    let [high, low] = job.to_be_bytes();
+    Ipv4Addr::new(239, 255, high, low)
+}

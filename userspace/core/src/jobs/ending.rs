@@ -1,0 +1,176 @@
+//! Ranks leave, fail or are lost, and jobs end.
+
+use std::collections::btree_map::Entry;
+use std::time::Duration;
+
+use switchml_control as control;
+use switchml_control::join_event::Event;
+use switchml_protocol::capabilities::Capabilities;
+
+use super::error::MemberError;
+use super::job::{Presence, State};
+use super::{Effect, JobKey, JobTable, MemberId, StreamId, info, one_line, warn};
+
+/// Longest reason of an abort that is kept for ranks which come back, in characters.
+const MAX_SAVED_REASON_LEN: usize = 2000;
+
+impl JobTable {
+    /// A rank says goodbye, in good order or with an error, which blames these ranks, or no other
+    /// if there are none.
+    ///
+    /// # Errors
+    ///
+    /// [`MemberError`]; the table is as before.
+    pub fn leave(
+        &mut self,
+        id: MemberId,
+        error: &str,
+        blamed: &[u32],
+    ) -> Result<Vec<Effect>, MemberError> {
+        let job = self.job_of(id)?;
+        let stream = job.member_mut(id.rank).and_then(|member| member.stream());
+        let number = job.number;
+        let mut at_fault: Vec<_> =
+            blamed.iter().copied().filter(|rank| *rank < job.world_size() as u32).collect();
+        at_fault.sort_unstable();
+        at_fault.dedup();
+        if at_fault.is_empty() {
+            at_fault.push(id.rank);
+        }
+        let reason = match (error, &job.state) {
+            ("", State::Started { .. }) => None,
+            // Nobody else's collectives depend on it.
+            ("", _) if job.world_size() == 1 => None,
+            ("", _) => Some("left before all ranks were ready".to_owned()),
+            (error, _) => Some(format!("failed: {}", one_line(error))),
+        };
+        let mut effects =
+            self.depart(number, id.rank, reason.as_deref().map(|reason| (reason, at_fault)));
+        if let Some(stream) = stream {
+            self.streams.remove(&stream);
+            effects.push(Effect::End(stream));
+        }
+        Ok(effects)
+    }
+
+    /// A rank's stream has ended. Nothing follows if the rank had left before.
+    pub fn disconnect(&mut self, stream: StreamId) -> Vec<Effect> {
+        self.lose(stream, "is gone: its process ended, or its connection broke")
+    }
+
+    /// A rank's connection has given no sign of life for so long: its host cannot be reached, or
+    /// stands still.
+    pub fn fall_silent(&mut self, stream: StreamId, silence: Duration) -> Vec<Effect> {
+        let seconds = silence.as_secs();
+        self.lose(
+            stream,
+            &format!("did not answer the aggregator for {seconds} s, and was taken for dead"),
+        )
+    }
+
+    fn lose(&mut self, stream: StreamId, what: &str) -> Vec<Effect> {
+        match self.streams.remove(&stream) {
+            Some((JobKey::Assigned(number), rank)) => {
+                self.depart(number, rank, Some((what, vec![rank])))
+            }
+            Some((JobKey::Waiting(name), rank)) => self.give_up(&name, rank),
+            None => Vec::new(),
+        }
+    }
+
+    /// Frames of an interface do not reach the data plane any more, as `what` says: aborts the jobs
+    /// that have ranks behind it, of which the data plane may have missed anything.
+    pub fn lose_port(&mut self, port: u32, what: &str) -> Vec<Effect> {
+        let numbers: Vec<_> = self.jobs.keys().copied().collect();
+        let mut effects = Vec::new();
+        for number in numbers {
+            let Some(job) = self.jobs.get(&number) else { continue };
+            let behind = job.present().filter(|(_, member)| member.ports.contains(&port));
+            let ranks: Vec<_> = behind.map(|(rank, _)| rank).collect();
+            if !ranks.is_empty() {
+                let who = job.in_words(&ranks);
+                let reason =
+                    format!("{who} cannot reach the aggregator any more: {what}; join again");
+                effects.extend(self.abort(number, &reason, Vec::new()));
+            }
+        }
+        effects
+    }
+
+    /// The data plane failed a shard: all ranks of its job are told so.
+    pub fn fail(&mut self, shard: u16, reason: &str) -> Vec<Effect> {
+        let job = self.jobs.values().find(|job| job.shards.contains(&shard)).map(|job| job.number);
+        job.map(|number| self.abort(number, reason, Vec::new())).unwrap_or_default()
+    }
+
+    /// The daemon stops: aborts all jobs, and ends all streams.
+    pub fn shut_down(&mut self) -> Vec<Effect> {
+        let numbers: Vec<_> = self.jobs.keys().copied().collect();
+        let mut effects: Vec<_> = numbers
+            .into_iter()
+            .flat_map(|number| self.abort(number, "the aggregator stops", Vec::new()))
+            .collect();
+        let news = Event::Aborted(control::Aborted {
+            reason: "the aggregator stops".to_owned(),
+            ..Default::default()
+        });
+        effects
+            .extend(self.waiting.values().flat_map(|job| job.tell_all(&news).collect::<Vec<_>>()));
+        effects.extend(self.streams.keys().map(|stream| Effect::End(*stream)));
+        effects
+    }
+
+    /// A member goes, and takes its job with it if there is a reason, with the ranks at fault, and
+    /// the job has begun.
+    fn depart(&mut self, number: u16, rank: u32, failed: Option<(&str, Vec<u32>)>) -> Vec<Effect> {
+        let Some(job) = self.jobs.get_mut(&number) else { return Vec::new() };
+        let Some(member) = job.member_mut(rank) else { return Vec::new() };
+        member.presence = Presence::Gone;
+        let who = member.in_words(rank);
+        let mut effects = match failed {
+            Some(_) if matches!(job.state, State::Aborted { .. }) => self.save(number),
+            Some((reason, at_fault)) => self.abort(number, &format!("{who} {reason}"), at_fault),
+            None => {
+                let log = info(format!("job {number} {:?}: {who} left", job.name));
+                let told: Vec<_> = job.tell_all(&Event::Left(control::Left { rank })).collect();
+                [log].into_iter().chain(self.save(number)).chain(told).collect()
+            }
+        };
+        effects.extend(self.remove_if_empty(number));
+        effects
+    }
+
+    pub(super) fn abort(&mut self, number: u16, reason: &str, ranks: Vec<u32>) -> Vec<Effect> {
+        let Some(job) = self.jobs.get_mut(&number) else { return Vec::new() };
+        if matches!(job.state, State::Aborted { .. }) {
+            return Vec::new();
+        }
+        let verifies = self.limits.capabilities.contains(Capabilities::CHECKED_MAXIMA);
+        // If ranks made different calls, that comes first: what else happens then is likely to be a
+        // consequence.
+        let aborted = match job.mismatch.take() {
+            Some(mismatch) if reason.is_empty() || mismatch.is_certain(verifies) => {
+                mismatch.into_event(verifies)
+            }
+            _ => control::Aborted { reason: reason.to_owned(), ranks, calls: Vec::new() },
+        };
+        let reason = aborted.reason.chars().take(MAX_SAVED_REASON_LEN).collect();
+        job.state = State::Aborted { reason, ranks: aborted.ranks.clone() };
+        self.recent_aborts.note(job);
+        let log = warn(format!("job {number} {:?}: aborted, {}", job.name, aborted.reason));
+        let news = Event::Aborted(aborted);
+        let done: Vec<_> = job.on_shards(Effect::Abort).chain(job.tell_all(&news)).collect();
+        [log].into_iter().chain(self.save(number)).chain(done).collect()
+    }
+
+    /// Ends a job that nobody is in any more.
+    pub(super) fn remove_if_empty(&mut self, number: u16) -> Vec<Effect> {
+        let Entry::Occupied(entry) = self.jobs.entry(number) else { return Vec::new() };
+        if entry.get().present().next().is_some() {
+            return Vec::new();
+        }
+        let job = entry.remove();
+        let log = info(format!("job {number} {:?}: ended", job.name));
+        [log].into_iter().chain(job.on_shards(Effect::Close)).collect()
+    }
+}

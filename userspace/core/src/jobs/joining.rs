@@ -1,0 +1,157 @@
+//! Ranks join, and jobs wait until all are there.
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv4Addr};
+
+use switchml_control as control;
+use switchml_control::join_event::Event;
+
+use super::error::JoinError;
+use super::job::{Job, Member, Presence, State};
+use super::{
+    Effect, JobKey, JobTable, MAX_HOST_LEN, MAX_NAME_LEN, MAX_WAITING, MAX_WAITING_OF_HOST,
+    StreamId, Threads, info,
+};
+use rand::Rng;
+
+/// A rank that wants to join.
+#[derive(Clone, Debug)]
+pub struct Joiner {
+    /// Name of the job.
+    pub name: String,
+    /// The rank.
+    pub rank: u32,
+    /// Number of ranks of the job.
+    pub world_size: u32,
+    /// Where its control connection comes from.
+    pub peer: IpAddr,
+    /// The address by which it reached the daemon, if it is an IPv4 one.
+    pub local: Option<Ipv4Addr>,
+    /// How many data threads it has use for.
+    pub threads: Threads,
+}
+
+impl JobTable {
+    /// A rank joins. Its stream is returned; the effects may tell it something at once.
+    ///
+    /// # Errors
+    ///
+    /// [`JoinError`]; the table is as before.
+    pub fn join(&mut self, joiner: &Joiner) -> Result<(StreamId, Vec<Effect>), JoinError> {
+        check_joiner(joiner, self.limits.max_ranks)?;
+        let local = self.data_address.or(joiner.local).ok_or(JoinError::NoIpv4)?;
+        let assigned = self.jobs.values().find(|job| job.name == joiner.name && !job.is_ending());
+        match self.waiting.get(&joiner.name).or(assigned) {
+            Some(job) => check_fits(job, joiner)?,
+            None => self.create(joiner)?,
+        }
+        let stream = self.next_stream;
+        self.next_stream.0 += 1;
+        let (hello_secret, control_secret) = (self.rng.next_u32(), self.rng.next_u64());
+        let presence = Presence::Here(stream);
+        let member = Member {
+            presence,
+            peer: joiner.peer,
+            local,
+            hello_secret,
+            control_secret,
+            threads: joiner.threads.clone(),
+            ready: None,
+            ports: BTreeSet::new(),
+            has_no_multicast: false,
+        };
+        let Some(job) = self.waiting.get_mut(&joiner.name) else {
+            unreachable!("found or created above")
+        };
+        job.members[joiner.rank as usize] = Some(member);
+        self.streams.insert(stream, (JobKey::Waiting(joiner.name.clone()), joiner.rank));
+        let missing = job.missing().len();
+        let Joiner { name, rank, world_size, peer, .. } = joiner;
+        let mut effects = vec![info(format!(
+            "job {name:?}: rank {rank} of {world_size} joined from {peer}, {missing} missing"
+        ))];
+        effects.extend(match missing {
+            0 => self.assign(name),
+            _ => self.tell_missing(name),
+        });
+        Ok((stream, effects))
+    }
+
+    /// A new job without members, which waits for them.
+    fn create(&mut self, joiner: &Joiner) -> Result<(), JoinError> {
+        let begun_there = self.waiting.values().filter(|job| job.begun_from == Some(joiner.peer));
+        let (waiting, of_host, peer) = (self.waiting.len(), begun_there.count(), joiner.peer);
+        if waiting >= MAX_WAITING || of_host >= MAX_WAITING_OF_HOST {
+            return Err(JoinError::TooManyWaiting { waiting, of_host, peer });
+        }
+        let job = Job {
+            number: 0,
+            name: joiner.name.clone(),
+            epoch: 0,
+            slots_per_shard: 0,
+            shards: Vec::new(),
+            state: State::Waiting,
+            mismatch: None,
+            begun_from: Some(peer),
+            members: (0..joiner.world_size).map(|_| None).collect(),
+        };
+        self.waiting.insert(joiner.name.clone(), job);
+        Ok(())
+    }
+
+    pub(super) fn tell_missing(&self, name: &str) -> Vec<Effect> {
+        let Some(job) = self.waiting.get(name) else { return Vec::new() };
+        job.tell_all(&Event::Waiting(control::Waiting { missing_ranks: job.missing() })).collect()
+    }
+
+    /// A rank goes before all were there: its place is free again.
+    pub(super) fn give_up(&mut self, name: &str, rank: u32) -> Vec<Effect> {
+        let Some(job) = self.waiting.get_mut(name) else { return Vec::new() };
+        let member = job.members.get_mut(rank as usize).and_then(Option::take);
+        let log =
+            member.map(|member| info(format!("job {name:?}: {} gave up", member.in_words(rank))));
+        let mut effects: Vec<_> = log.into_iter().collect();
+        if job.joined().next().is_some() {
+            effects.extend(self.tell_missing(name));
+        } else {
+            self.waiting.remove(name);
+        }
+        effects
+    }
+}
+
+fn check_joiner(joiner: &Joiner, max_ranks: u16) -> Result<(), JoinError> {
+    let &Joiner { rank, world_size, .. } = joiner;
+    if !(1..=MAX_NAME_LEN).contains(&joiner.name.len()) {
+        return Err(JoinError::Name(joiner.name.len()));
+    }
+    if joiner.threads.host.len() > MAX_HOST_LEN {
+        return Err(JoinError::Host(joiner.threads.host.len()));
+    }
+    if !(1..=max_ranks.into()).contains(&world_size) {
+        return Err(JoinError::WorldSize { world_size, max_ranks });
+    }
+    if rank >= world_size {
+        return Err(JoinError::Rank { rank, world_size });
+    }
+    Ok(())
+}
+
+/// Whether the job has the place that the rank wants.
+fn check_fits(job: &Job, joiner: &Joiner) -> Result<(), JoinError> {
+    if job.world_size() != joiner.world_size as usize {
+        return Err(JoinError::OtherWorldSize {
+            name: joiner.name.clone(),
+            expected: job.world_size(),
+            given: joiner.world_size,
+        });
+    }
+    match &job.members[joiner.rank as usize] {
+        Some(member) => Err(JoinError::DuplicateRank {
+            name: joiner.name.clone(),
+            rank: joiner.rank,
+            from: member.peer,
+        }),
+        None => Ok(()),
+    }
+}

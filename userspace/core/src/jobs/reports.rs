@@ -1,0 +1,88 @@
+//! What ranks report of a job that runs: different calls, no multicast.
+
+use switchml_control as control;
+use switchml_control::join_event::Event;
+
+use super::error::MemberError;
+use super::job::State;
+use super::{Effect, JobTable, MemberId, info, one_line, warn};
+
+impl JobTable {
+    /// A rank that was told that ranks made different calls, or was asked, says which calls of its
+    /// own are in flight. The first has the others asked. When all have reported, or when it is
+    /// time to [conclude](Self::conclude), the job is aborted with what was gathered.
+    ///
+    /// # Errors
+    ///
+    /// [`MemberError`]; the table is as before.
+    pub fn report_calls(
+        &mut self,
+        id: MemberId,
+        calls: Vec<control::Call>,
+        named: &[u32],
+    ) -> Result<Vec<Effect>, MemberError> {
+        let job = self.job_of(id)?;
+        if !matches!(job.state, State::Started { .. }) {
+            // Too late: the job was aborted meanwhile, and the rank told why.
+            return Ok(Vec::new());
+        }
+        let mut effects = vec![info(format!(
+            "job {} {:?}: rank {} reports that ranks made different calls",
+            job.number, job.name, id.rank
+        ))];
+        let first = job.mismatch.is_none();
+        let is_refused = !named.is_empty();
+        let named =
+            named.iter().filter(|rank| **rank < job.members.len() as u32).map(|rank| *rank as u16);
+        let mismatch = job.mismatch.get_or_insert_default();
+        let calls = calls.into_iter().take(control::MAX_REPORTED_CALLS);
+        let calls = calls.map(|call| (call.number, one_line(&call.call)));
+        mismatch.note(id.rank as u16, calls.collect(), is_refused, named);
+        if job.all_have_said_enough() {
+            effects.extend(self.conclude(id.job as u16, id.epoch));
+            return Ok(effects);
+        }
+        if !first {
+            return Ok(effects);
+        }
+        let others = job
+            .present()
+            .filter(|(rank, _)| *rank != id.rank)
+            .filter_map(|(_, member)| member.stream());
+        let ask = |stream| Effect::Tell(stream, Event::CallsWanted(control::CallsWanted {}));
+        effects.push(Effect::Gather(id.job as u16, id.epoch));
+        effects.extend(others.map(ask));
+        Ok(effects)
+    }
+
+    /// The time to report different calls is over: aborts the job, unless that has happened.
+    pub fn conclude(&mut self, number: u16, epoch: u32) -> Vec<Effect> {
+        let Some(job) = self.jobs.get_mut(&number).filter(|job| job.epoch == epoch) else {
+            return Vec::new();
+        };
+        let have_all_reported = job.all_have_reported();
+        let Some(mismatch) = &mut job.mismatch else { return Vec::new() };
+        if have_all_reported {
+            mismatch.note_complete();
+        }
+        self.abort(number, "", Vec::new())
+    }
+
+    /// A rank gets no RESULTs for all by multicast, as the operator is to know. The job goes on.
+    ///
+    /// # Errors
+    ///
+    /// [`MemberError`]; the table is as before.
+    pub fn report_no_multicast(&mut self, id: MemberId) -> Result<Vec<Effect>, MemberError> {
+        let job = self.job_of(id)?;
+        let Some(member) = job.member_mut(id.rank) else { unreachable!("found above") };
+        if std::mem::replace(&mut member.has_no_multicast, true) {
+            return Ok(Vec::new());
+        }
+        let who = member.in_words(id.rank);
+        Ok(vec![warn(format!(
+            "job {} {:?}: {who} gets no results by multicast, and so makes all ranks slow",
+            job.number, job.name
+        ))])
+    }
+}

@@ -1,0 +1,125 @@
+//! Jobs outlive the daemon: it saves them, and the next one takes them back.
+
+use std::net::IpAddr;
+
+use switchml_control::join_event::Event;
+
+use super::error::MemberError;
+use super::job::{Job, Presence, State};
+use super::{Effect, Epochs, JobKey, JobTable, MemberId, StreamId, info, warn};
+
+impl JobTable {
+    /// Goes on with the epochs of an earlier daemon, after those that it used.
+    pub fn continue_epochs(&mut self, epochs: Epochs) {
+        self.epochs = epochs;
+    }
+
+    /// What keeps the job for the next daemon, as it is now.
+    pub(super) fn save(&self, number: u16) -> Vec<Effect> {
+        let job = self.jobs.get(&number).filter(|job| self.limits.durable && job.is_durable());
+        job.map(|job| Effect::Save(Box::new(job.clone()))).into_iter().collect()
+    }
+
+    /// Takes back a job that an earlier daemon saved, before any rank has joined. Its ranks are
+    /// awaited. The effects have the data plane do again what may have been saved and not done.
+    pub fn restore(&mut self, mut job: Job) -> Vec<Effect> {
+        let number = job.number;
+        if !self.has_room_for(&job) {
+            let log = warn(format!(
+                "job {number} {:?}: not restored, its numbers {:?} are not free",
+                job.name, job.shards
+            ));
+            return [log].into_iter().chain(job.on_shards(Effect::Close)).collect();
+        }
+        for member in job.members.iter_mut().flatten().filter(|member| !member.is_gone()) {
+            member.presence = Presence::Awaited;
+        }
+        self.recent_aborts.note(&job);
+        let log = info(format!("job {number} {:?}: restored, {}", job.name, job.state.name()));
+        let again = match job.state {
+            State::Aborted { .. } => Effect::Abort,
+            _ => Effect::Start,
+        };
+        let mut effects: Vec<_> = [log].into_iter().chain(job.on_shards(again)).collect();
+        self.jobs.insert(number, job);
+        effects.extend(self.remove_if_empty(number));
+        effects
+    }
+
+    /// A rank of a job that has started comes back, over a connection from `peer`. Its stream is
+    /// returned, in place of an earlier one; the effects tell it how the job is. One that was taken
+    /// for dead hears why, and that is all.
+    ///
+    /// # Errors
+    ///
+    /// [`MemberError`]; the table is as before.
+    pub fn resume(
+        &mut self,
+        id: MemberId,
+        peer: IpAddr,
+    ) -> Result<(StreamId, Vec<Effect>), MemberError> {
+        let stream = self.next_stream;
+        let job = match self.job_of(id) {
+            Ok(job) => job,
+            Err(error) => {
+                let aborted = self.recent_aborts.of(id).ok_or(error)?;
+                self.next_stream.0 += 1;
+                return Ok((
+                    stream,
+                    vec![Effect::Tell(stream, Event::Aborted(aborted)), Effect::End(stream)],
+                ));
+            }
+        };
+        let news = job.news();
+        if news.is_empty() {
+            return Err(MemberError::NotStarted { rank: id.rank, state: job.state.name() });
+        }
+        let Some(member) = job.member_mut(id.rank) else { unreachable!("found above") };
+        let before = std::mem::replace(&mut member.presence, Presence::Here(stream));
+        member.peer = peer;
+        let (number, awaited) = (job.number, job.awaited().len());
+        let mut effects = vec![info(format!(
+            "job {number} {:?}: rank {} came back from {peer}, {awaited} awaited still",
+            job.name, id.rank
+        ))];
+        self.next_stream.0 += 1;
+        self.streams.insert(stream, (JobKey::Assigned(number), id.rank));
+        if let Presence::Here(earlier) = before {
+            self.streams.remove(&earlier);
+            effects.push(Effect::End(earlier));
+        }
+        effects.extend(news.into_iter().map(|event| Effect::Tell(stream, event)));
+        Ok((stream, effects))
+    }
+
+    /// Ranks that are awaited still have had their time: they are taken for dead.
+    pub fn expire(&mut self) -> Vec<Effect> {
+        let numbers: Vec<_> = self.jobs.keys().copied().collect();
+        let mut effects = Vec::new();
+        for number in numbers {
+            let Some(job) = self.jobs.get_mut(&number) else { continue };
+            let ranks = job.awaited();
+            if ranks.is_empty() {
+                continue;
+            }
+            for member in job
+                .members
+                .iter_mut()
+                .flatten()
+                .filter(|member| member.presence == Presence::Awaited)
+            {
+                member.presence = Presence::Gone;
+            }
+            let reason = format!(
+                "{} did not come back after the aggregator was restarted",
+                job.in_words(&ranks)
+            );
+            effects.extend(match job.state {
+                State::Aborted { .. } => self.save(number),
+                _ => self.abort(number, &reason, ranks),
+            });
+            effects.extend(self.remove_if_empty(number));
+        }
+        effects
+    }
+}

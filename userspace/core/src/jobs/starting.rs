@@ -1,0 +1,64 @@
+//! Ranks are ready, and their job starts.
+
+use std::net::SocketAddrV4;
+
+use switchml_control as control;
+use switchml_control::join_event::Event;
+use switchml_protocol::LANES_PER_BLOCK;
+use switchml_protocol::job::Binding;
+
+use super::error::MemberError;
+use super::job::State;
+use super::{Effect, JobTable, MemberId, info};
+
+impl JobTable {
+    /// A rank's paths are open for packets of `lanes`; `bindings` are where the data plane has
+    /// heard it, one for each shard in which it has.
+    ///
+    /// # Errors
+    ///
+    /// [`MemberError`]; the table is as before.
+    pub fn ready(
+        &mut self,
+        id: MemberId,
+        lanes: u32,
+        bindings: impl IntoIterator<Item = Binding>,
+    ) -> Result<Vec<Effect>, MemberError> {
+        let max_lanes = self.limits.max_lanes;
+        let job = self.job_of(id)?;
+        let lanes = match u16::try_from(lanes) {
+            Ok(lanes)
+                if lanes > 0 && usize::from(lanes) % LANES_PER_BLOCK == 0 && lanes <= max_lanes =>
+            {
+                lanes
+            }
+            _ => return Err(MemberError::Lanes { lanes, max_lanes }),
+        };
+        if job.state != State::Assigned {
+            return Err(MemberError::NotAssigned { rank: id.rank, state: job.state.name() });
+        }
+        let bindings: Vec<_> = bindings.into_iter().collect();
+        if bindings.len() != job.shards.len() {
+            return Err(MemberError::NoHello(id.rank));
+        }
+        let Some(member) = job.member_mut(id.rank) else { unreachable!("found above") };
+        member.ready = Some(lanes);
+        member.ports = bindings.iter().map(|binding| binding.ifindex).collect();
+        let from = bindings
+            .iter()
+            .map(|binding| SocketAddrV4::new(binding.ip.into(), binding.port.get()).to_string());
+        let from = from.collect::<Vec<_>>().join(", ");
+        let (number, name, rank) = (job.number, &job.name, id.rank);
+        let mut effects = vec![info(format!(
+            "job {number} {name:?}: rank {rank} ready at {from}, {lanes} lanes"
+        ))];
+        let Some(lanes) = job.common_lanes() else { return Ok(effects) };
+        effects.push(info(format!("job {number} {name:?}: started, {lanes} lanes")));
+        job.state = State::Started { lanes };
+        effects.extend(self.save(number));
+        let Some(job) = self.jobs.get(&number) else { unreachable!("found above") };
+        effects.extend(job.on_shards(Effect::Start));
+        effects.extend(job.tell_all(&Event::Started(control::Started { lanes: lanes.into() })));
+        Ok(effects)
+    }
+}

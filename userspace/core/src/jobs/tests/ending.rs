@@ -1,0 +1,159 @@
+//! Ranks that leave, fail or are lost.
+
+use super::*;
+
+#[test]
+fn a_shard_that_fails_takes_its_job_along() {
+    let mut table = table();
+    let (stream, effects) = table.join(&threaded("train", 0, 1, 2)).unwrap();
+    assert!(
+        matches!(&effects[..], [Effect::Open(_), Effect::Open(_), Effect::Tell(..)]),
+        "{effects:?}"
+    );
+    assert_eq!(
+        table.fail(511, "broken"),
+        [Effect::Abort(0), Effect::Abort(511), Effect::Tell(stream, aborted("broken", &[]))]
+    );
+}
+
+#[test]
+fn a_lost_rank_aborts_its_job_and_no_other() {
+    let mut table = table();
+    let (streams, spec) = started(&mut table, "train", 3);
+    let (_, other) = started(&mut table, "other", 2);
+    let news =
+        aborted("rank 1 (10.0.0.2) is gone: its process ended, or its connection broke", &[1]);
+    let expected = [
+        Effect::Abort(spec.number),
+        Effect::Tell(streams[0], news.clone()),
+        Effect::Tell(streams[2], news),
+    ];
+    assert_eq!(table.disconnect(streams[1]), expected);
+    assert_eq!(table.disconnect(streams[0]), []);
+    assert_eq!(table.disconnect(streams[2]), [Effect::Close(spec.number)]);
+    let left: Vec<_> = table.list().into_iter().map(|job| job.job).collect();
+    assert_eq!(left, [u32::from(other.number)]);
+}
+
+#[test]
+fn a_rank_that_fails_says_why_in_one_line() {
+    let mut table = table();
+    let (streams, spec) = started(&mut table, "train", 2);
+    let news = aborted("rank 1 (10.0.0.2) failed: out of memory", &[1]);
+    let expected = vec![Effect::Abort(0), Effect::Tell(streams[0], news), Effect::End(streams[1])];
+    assert_eq!(table.leave(member(&spec, 1), "out\n  of\x1b\tmemory\n", &[]), Ok(expected));
+    let other = aborted(&format!("rank 0 (10.0.0.1) failed: {}", "x".repeat(500)), &[0]);
+    let (streams, spec) = started(&mut table, "long", 2);
+    let effects = table.leave(member(&spec, 0), &"x".repeat(10_000), &[]).unwrap();
+    assert_eq!(effects[1], Effect::Tell(streams[1], other));
+}
+
+/// It is those whom the error blames that are at fault, not who says so; what is no rank of the job
+/// is nobody.
+#[test]
+fn whom_an_error_blames_is_at_fault() {
+    let mut table = table();
+    let (streams, spec) = started(&mut table, "train", 4);
+    let effects = table.leave(
+        member(&spec, 3),
+        "no progress for 5 s: waiting for ranks 1 and 2",
+        &[2, 1, 2, 4, u32::MAX],
+    );
+    let news = aborted(
+        "rank 3 (10.0.0.4) failed: no progress for 5 s: waiting for ranks 1 and 2",
+        &[1, 2],
+    );
+    let told = streams[..3].iter().map(|stream| Effect::Tell(*stream, news.clone()));
+    let expected: Vec<_> =
+        [Effect::Abort(0)].into_iter().chain(told).chain([Effect::End(streams[3])]).collect();
+    assert_eq!(effects, Ok(expected));
+}
+
+#[test]
+fn ranks_that_leave_in_good_order_end_the_job() {
+    let mut table = table();
+    let (streams, spec) = started(&mut table, "train", 2);
+    let left = Effect::Tell(streams[1], Event::Left(control::Left { rank: 0 }));
+    assert_eq!(table.leave(member(&spec, 0), "", &[]), Ok(vec![left, Effect::End(streams[0])]));
+    assert_eq!(table.disconnect(streams[0]), []);
+    assert_eq!(table.free_slots(), POOL - 512);
+    assert_eq!(
+        table.leave(member(&spec, 1), "", &[]),
+        Ok(vec![Effect::Close(0), Effect::End(streams[1])])
+    );
+    assert_eq!(table.free_slots(), POOL);
+    assert_eq!(table.list(), []);
+    assert_eq!(table.leave(member(&spec, 1), "", &[]), Err(no_member(1)));
+}
+
+#[test]
+fn a_rank_that_leaves_before_the_start_aborts_the_job() {
+    let mut table = table();
+    let (streams, effects) = join_all(&mut table, "train", 2);
+    let spec = opened(&effects);
+    let news = aborted("rank 0 (10.0.0.1) left before all ranks were ready", &[0]);
+    let expected = vec![Effect::Abort(0), Effect::Tell(streams[1], news), Effect::End(streams[0])];
+    assert_eq!(table.leave(member(&spec, 0), "", &[]), Ok(expected));
+}
+
+/// As `doctor` does, to see whether it would be let in.
+#[test]
+fn the_only_rank_of_a_job_may_leave_before_the_start() {
+    let mut table = table();
+    let (streams, effects) = join_all(&mut table, "train", 1);
+    let spec = opened(&effects);
+    assert_eq!(
+        table.leave(member(&spec, 0), "", &[]),
+        Ok(vec![Effect::Close(0), Effect::End(streams[0])])
+    );
+    assert_eq!((table.list(), table.free_slots()), (vec![], POOL));
+}
+
+#[test]
+fn a_data_plane_that_fails_fails_the_job_for_all() {
+    let mut table = table();
+    let (streams, _) = join_all(&mut table, "train", 2);
+    let news = aborted("the aggregator failed: no memory", &[]);
+    let expected =
+        [Effect::Abort(0), Effect::Tell(streams[0], news.clone()), Effect::Tell(streams[1], news)];
+    assert_eq!(table.fail(0, "the aggregator failed: no memory"), expected);
+}
+
+#[test]
+fn stopping_tells_everyone_and_ends_every_stream() {
+    let mut table = table();
+    let (streams, _) = started(&mut table, "train", 2);
+    let (waiting, _) = table.join(&joiner("other", 0, 2)).unwrap();
+    let effects = table.shut_down();
+    for stream in [streams[0], streams[1], waiting] {
+        let told = effects
+            .iter()
+            .position(|e| *e == Effect::Tell(stream, aborted("the aggregator stops", &[])));
+        let ended = effects.iter().position(|e| *e == Effect::End(stream));
+        assert!(told.expect("told") < ended.expect("ended"));
+    }
+}
+
+#[test]
+fn a_lost_port_aborts_the_jobs_behind_it_and_no_others() {
+    let mut table = durable_table(1);
+    let at = |port| HEARD.map(|binding| Binding { ifindex: port, ..binding });
+    let (streams, effects) = join_all(&mut table, "train", 3);
+    let spec = opened(&effects);
+    for (rank, port) in [(0, 4), (1, 5), (2, 5)] {
+        table.ready(member(&spec, rank), 352, at(port)).unwrap();
+    }
+    let (_, effects) = join_all(&mut table, "other", 1);
+    let other = opened(&effects);
+    table.ready(member(&other, 0), 352, at(4)).unwrap();
+    let news = aborted(
+        "rank 1 (10.0.0.2), rank 2 (10.0.0.3) cannot reach the aggregator any more: p5 is gone; \
+         join again",
+        &[],
+    );
+    let effects = table.lose_port(5, "p5 is gone");
+    assert_eq!(effects[1], Effect::Abort(spec.number));
+    assert_eq!(effects[2..], [0, 1, 2].map(|rank| Effect::Tell(streams[rank], news.clone())));
+    assert_eq!(table.lose_port(5, "p5 is gone"), []);
+    assert_eq!(table.lose_port(6, "p6 is gone"), []);
+}

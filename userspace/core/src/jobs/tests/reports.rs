@@ -1,0 +1,234 @@
+//! What ranks report while their job runs.
+
+use super::*;
+
+#[test]
+fn a_rank_without_multicast_is_listed_and_its_job_goes_on() {
+    let mut table = durable_table(1);
+    let (_, spec) = started(&mut table, "train", 3);
+    table.log.clear();
+    assert_eq!(table.report_no_multicast(member(&spec, 1)), Ok(vec![]));
+    let line = "job 0 \"train\": rank 1 (10.0.0.2) gets no results by multicast, and so makes all \
+                ranks slow";
+    assert_eq!(table.log, [(Level::Warn, line.to_owned())]);
+    let jobs = table.list();
+    let listed: Vec<_> = jobs[0].members.iter().map(|member| member.no_multicast).collect();
+    assert_eq!(listed, [false, true, false]);
+    assert_eq!(jobs[0].state(), control::JobState::Started);
+    // It says so once on each connection.
+    assert_eq!(table.report_no_multicast(member(&spec, 1)), Ok(vec![]));
+    assert_eq!(table.log.len(), 1);
+    assert_eq!(table.list(), jobs);
+}
+
+/// What a job's ranks hear at the end of these reports, `None` for a rank that makes none; who is
+/// named is what the data plane said.
+fn told(reports: &[Option<&[(u64, &str)]>], named: [u32; 2]) -> control::Aborted {
+    let mut table = table();
+    let (streams, spec) = started(&mut table, "train", reports.len() as u32);
+    let mut effects = Vec::new();
+    for (rank, report) in (0..).zip(reports) {
+        if let Some(report) = report {
+            effects.extend(table.report_calls(member(&spec, rank), calls(report), &named).unwrap());
+        }
+    }
+    effects.extend(table.conclude(spec.number, spec.epoch));
+    // The first report has all others asked.
+    let first = reports.iter().position(Option::is_some).unwrap();
+    let asked = streams.iter().enumerate().filter(|(rank, _)| *rank != first);
+    let asked =
+        asked.map(|(_, stream)| Effect::Tell(*stream, Event::CallsWanted(control::CallsWanted {})));
+    let expected: Vec<_> =
+        iter::once(Effect::Gather(0, spec.epoch)).chain(asked).chain([Effect::Abort(0)]).collect();
+    let (before, news) = effects.split_at(expected.len());
+    assert_eq!(before, expected);
+    let Effect::Tell(_, Event::Aborted(aborted)) = &news[0] else { panic!("{news:?}") };
+    // All hear the same, those too that were in no call.
+    let all: Vec<_> = streams
+        .iter()
+        .map(|stream| Effect::Tell(*stream, Event::Aborted(aborted.clone())))
+        .collect();
+    assert_eq!(news, all);
+    aborted.clone()
+}
+
+const SAME_CALLS: &str = "; every rank must make the same calls in the same order";
+
+#[test]
+fn ranks_that_made_different_calls_hear_which() {
+    let long: &[_] = &[(12, "all_reduce(sum, f32, 1000)")];
+    let short: &[_] = &[(12, "all_reduce(sum, f32, 999)")];
+    let aborted = told(&[Some(long), Some(long), Some(short), Some(long)], [0, 2]);
+    let expected = "ranks made different calls: call 12 of rank 2 is all_reduce(sum, f32, 999); \
+                    call 12 of ranks 0, 1 and 3 is all_reduce(sum, f32, 1000)";
+    assert_eq!(aborted.reason, expected.to_owned() + SAME_CALLS);
+    assert_eq!(aborted.ranks, [2]);
+    let made = |ranks: &[u32], number, call: &str| control::MadeCall {
+        ranks: ranks.to_vec(),
+        number,
+        call: call.to_owned(),
+    };
+    let expected = [
+        made(&[2], 12, "all_reduce(sum, f32, 999)"),
+        made(&[0, 1, 3], 12, "all_reduce(sum, f32, 1000)"),
+    ];
+    assert_eq!(aborted.calls, expected);
+}
+
+#[test]
+fn nobody_is_in_the_right_without_a_majority() {
+    let aborted =
+        told(&[Some(&[(1, "a")]), Some(&[(1, "b")]), Some(&[(1, "b")]), Some(&[(1, "a")])], [0, 1]);
+    let expected =
+        "ranks made different calls: call 1 of ranks 0 and 3 is a; call 1 of ranks 1 and 2 is b";
+    assert_eq!(aborted.reason, expected.to_owned() + SAME_CALLS);
+    assert_eq!(aborted.ranks, [0, 1, 2, 3]);
+}
+
+#[test]
+fn the_first_call_that_differs_counts_whichever_was_refused() {
+    // Rank 0's second call met the rest of rank 1's first, and rank 2 has a call before that in
+    // flight.
+    let aborted = told(
+        &[
+            Some(&[(7, "long"), (8, "next")]),
+            Some(&[(7, "longer")]),
+            Some(&[(6, "before"), (7, "longer")]),
+        ],
+        [0, 1],
+    );
+    let expected =
+        "ranks made different calls: call 7 of rank 0 is long; call 7 of ranks 1 and 2 is longer";
+    assert_eq!(aborted.reason, expected.to_owned() + SAME_CALLS);
+}
+
+#[test]
+fn ranks_at_different_numbers_are_told_those() {
+    let aborted = told(&[Some(&[(3, "barrier()")]), Some(&[(4, "barrier()")]), None], [0, 1]);
+    let expected =
+        "ranks made different calls: call 3 of rank 0 is barrier(); call 4 of rank 1 is barrier()";
+    assert_eq!(aborted.reason, expected.to_owned() + SAME_CALLS);
+    assert_eq!(aborted.ranks, [0, 1]);
+}
+
+#[test]
+fn when_one_side_reports_the_data_plane_names_the_other() {
+    // Rank 9 does not exist: whoever says so is not believed.
+    let aborted = told(&[None, Some(&[(5, "a\nb")]), None], [2, 9]);
+    assert_eq!(
+        aborted.reason,
+        format!("rank 2 made different calls: call 5 of rank 1 is a b{SAME_CALLS}")
+    );
+    assert_eq!(aborted.ranks, [2]);
+    let aborted = told(&[None, Some(&[]), None], [1, 2]);
+    assert_eq!(aborted.reason, format!("ranks 1 and 2 made different calls{SAME_CALLS}"));
+}
+
+/// A data plane that adds before it verifies refuses a packet whose fingerprint was damaged, or the
+/// others' if it was the first: it is no call that differs.
+#[test]
+fn ranks_that_all_made_the_same_call_hear_of_a_damaged_packet() {
+    let damaged = |reports: &[Option<&[(u64, &str)]>], call: &str| {
+        let aborted = told(reports, [1, 1]);
+        let expected = format!(
+            "a packet was damaged on its way to the aggregator, or in it: it was refused as one \
+             of another call, but all ranks made the same, call {call}; start the job anew"
+        );
+        assert_eq!(aborted, control::Aborted { reason: expected, ranks: vec![], calls: vec![] });
+    };
+    let call: &[_] = &[(5, "barrier()")];
+    damaged(&[Some(call), Some(call), Some(call)], "5 is barrier()");
+    // Rank 0 has made two more calls, rank 2 is a call behind, rank 3 in none.
+    let ahead: &[_] = &[(5, "barrier()"), (6, "a"), (7, "b")];
+    damaged(
+        &[Some(ahead), Some(call), Some(&[(4, "c"), (5, "barrier()")]), Some(&[])],
+        "5 is barrier()",
+    );
+    // Who was asked before it made the call is waited for.
+    let mut asked = table();
+    let (_, spec) = started(&mut asked, "train", 2);
+    asked.report_calls(member(&spec, 1), calls(call), &[1, 1]).unwrap();
+    assert_eq!(asked.report_calls(member(&spec, 0), calls(&[(4, "c")]), &[]), Ok(vec![]));
+    let effects = asked.report_calls(member(&spec, 0), calls(call), &[0, 0]).unwrap();
+    assert!(
+        matches!(&effects[..], [Effect::Abort(0), Effect::Tell(..), Effect::Tell(..)]),
+        "{effects:?}"
+    );
+    // Whoever is not heard may have called something else.
+    let aborted = told(&[Some(call), Some(call), None], [1, 1]);
+    assert_eq!(aborted.ranks, [1]);
+    // So may who is gone before it has said what.
+    let mut table = table();
+    let (streams, spec) = started(&mut table, "train", 2);
+    table.report_calls(member(&spec, 1), calls(call), &[1, 1]).unwrap();
+    let effects = table.disconnect(streams[0]);
+    let Effect::Tell(_, Event::Aborted(aborted)) = &effects[1] else { panic!("{effects:?}") };
+    assert_eq!(aborted.ranks, [1]);
+}
+
+#[test]
+fn one_side_alone_proves_nothing_where_packets_are_not_verified() {
+    let refused = || {
+        let limits = Limits { capabilities: Capabilities::empty(), ..LIMITS };
+        let mut table = Table::new(limits, None, 1);
+        let (_, spec) = started(&mut table, "train", 2);
+        table.report_calls(member(&spec, 1), calls(&[(5, "barrier()")]), &[1, 1]).unwrap();
+        (table, spec)
+    };
+    let heard = |effects: &[Effect]| {
+        let told = effects.iter().find_map(|effect| match effect {
+            Effect::Tell(_, Event::Aborted(aborted)) => Some(aborted.clone()),
+            _ => None,
+        });
+        told.unwrap_or_else(|| panic!("{effects:?}"))
+    };
+    let (mut table, spec) = refused();
+    let aborted = heard(&table.conclude(spec.number, spec.epoch));
+    assert!(
+        aborted.reason.starts_with("a packet was damaged on its way to the aggregator, or ranks"),
+        "{aborted:?}"
+    );
+    assert_eq!((aborted.ranks, aborted.calls), (vec![], vec![]));
+    // What else ends the job is told instead.
+    let (mut table, spec) = refused();
+    let aborted = heard(&table.leave(member(&spec, 0), "no memory", &[]).unwrap());
+    assert_eq!(
+        (aborted.reason.as_str(), aborted.ranks),
+        ("rank 0 (10.0.0.1) failed: no memory", vec![0])
+    );
+}
+
+#[test]
+fn reports_end_the_job_once() {
+    let mut table = table();
+    let (streams, spec) = started(&mut table, "train", 3);
+    let report = |table: &mut Table, rank, call| {
+        table.report_calls(member(&spec, rank), calls(&[(1, call)]), &[0, 1])
+    };
+    assert_eq!(table.conclude(0, spec.epoch), [], "nothing was reported");
+    let wanted = |stream| Effect::Tell(stream, Event::CallsWanted(control::CallsWanted {}));
+    let expected = vec![Effect::Gather(0, spec.epoch), wanted(streams[1]), wanted(streams[2])];
+    assert_eq!(report(&mut table, 0, "a"), Ok(expected));
+    assert_eq!(table.conclude(0, spec.epoch ^ 1), [], "another job's time");
+    assert_eq!(report(&mut table, 1, "b"), Ok(vec![]));
+    assert_eq!(report(&mut table, 3, "b"), Err(no_member(3)));
+    // All that are there: nobody waits for more.
+    table.leave(member(&spec, 2), "", &[]).unwrap();
+    let effects = report(&mut table, 0, "a").unwrap();
+    assert!(
+        matches!(&effects[..], [Effect::Abort(0), Effect::Tell(..), Effect::Tell(..)]),
+        "{effects:?}"
+    );
+    assert_eq!(table.conclude(0, spec.epoch), []);
+    assert_eq!(report(&mut table, 1, "b"), Ok(vec![]), "too late");
+    // Whatever happens while reports come in, they tell the cause.
+    let (_, spec) = started(&mut table, "other", 2);
+    table.report_calls(member(&spec, 0), calls(&[(1, "a")]), &[0, 1]).unwrap();
+    let effects = table.leave(member(&spec, 1), "no progress for 5 s", &[]).unwrap();
+    let Effect::Tell(_, Event::Aborted(aborted)) = &effects[1] else { panic!("{effects:?}") };
+    assert_eq!(
+        aborted.reason,
+        format!("ranks 0 and 1 made different calls: call 1 of rank 0 is a{SAME_CALLS}")
+    );
+    drop(streams);
+}

@@ -1,0 +1,33 @@
+//! Ready, and the start.
+
+use super::*;
+
+#[test]
+fn the_smallest_path_gives_the_lanes() {
+    let mut table = table();
+    let (streams, effects) = join_all(&mut table, "train", 3);
+    let spec = opened(&effects);
+    assert_eq!(table.ready(member(&spec, 0), 768, HEARD), Ok(vec![]));
+    assert_eq!(table.ready(member(&spec, 2), 352, HEARD), Ok(vec![]));
+    let started = |stream| Effect::Tell(stream, Event::Started(control::Started { lanes: 352 }));
+    let expected =
+        vec![Effect::Start(0), started(streams[0]), started(streams[1]), started(streams[2])];
+    assert_eq!(table.ready(member(&spec, 1), 736, HEARD), Ok(expected));
+}
+
+#[test]
+fn ready_that_is_refused_says_why() {
+    let mut table = table();
+    let (_, effects) = join_all(&mut table, "train", 2);
+    let spec = opened(&effects);
+    for lanes in [0, 31, 33, 769, 800, 65536 + 32] {
+        let refused = MemberError::Lanes { lanes, max_lanes: 768 };
+        assert_eq!(table.ready(member(&spec, 0), lanes, HEARD), Err(refused), "{lanes}");
+    }
+    assert_eq!(table.ready(member(&spec, 0), 352, None), Err(MemberError::NoHello(0)));
+    assert_eq!(table.ready(member(&spec, 2), 352, HEARD), Err(no_member(2)));
+    assert_eq!(table.ready(member(&spec, 0), 32, HEARD), Ok(vec![]));
+    table.ready(member(&spec, 1), 768, HEARD).unwrap();
+    let again = MemberError::NotAssigned { rank: 1, state: "started already" };
+    assert_eq!(table.ready(member(&spec, 1), 768, HEARD), Err(again));
+}
