@@ -49,7 +49,6 @@ const MOST_BLOCKS: usize = MAX_RANKS.ilog2() as usize;
 
 /// Most ternary entries of a priority that a table holds, when there are as many jobs and ranks as
 /// may be: the places that a TCAM, where what matches first is taken, must have for that priority.
-/// `docs/tofino.md` has the sums.
 pub fn most_ternary(table: &str, priority: u32) -> usize {
     let jobs = usize::from(MAX_JOBS);
     let members = jobs * usize::from(MAX_RANKS);
