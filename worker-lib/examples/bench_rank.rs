@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use rustix::time::{ClockId, clock_gettime};
 use serde_json::json;
-use switchml_worker::{CallStats, Communicator, ReduceOp};
+use switchml_worker::{CallStats, Communicator, Precision, ReduceOp, Reduction};
 
 /// What to measure.
 struct Command {
@@ -23,6 +23,8 @@ struct Command {
     iters: usize,
     /// One chunk in so many is not zero.
     dense: usize,
+    /// What an element has on its way, in bits.
+    bits: usize,
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -48,40 +50,56 @@ fn main() -> Result<(), Box<dyn Error>> {
 impl Command {
     fn parse(line: &str) -> Result<Self, Box<dyn Error>> {
         let words: Vec<usize> = line.split(' ').map(str::parse).collect::<Result<_, _>>()?;
-        let [number, copies, count, warmup, iters, dense] = words[..] else {
+        let [number, copies, count, warmup, iters, dense, bits] = words[..] else {
             return Err(format!("not a command: {line}").into());
         };
-        Ok(Self { number: number as i64, copies, count, warmup, iters, dense })
+        Ok(Self { number: number as i64, copies, count, warmup, iters, dense, bits })
+    }
+
+    fn sum(&self) -> Result<Reduction, String> {
+        match self.bits {
+            32 => Ok(Reduction::SUM),
+            16 => Ok(Reduction::SUM16),
+            8 => Ok(Reduction::SUM8),
+            bits => Err(format!("no sums in {bits} bits")),
+        }
     }
 }
 
 fn measure(communicator: &Communicator, command: &Command) -> Result<(), Box<dyn Error>> {
-    let &Command { number, copies, count, warmup, iters, dense } = command;
+    let &Command { number, copies, count, warmup, iters, dense, .. } = command;
+    let sum = command.sum()?;
     let info = communicator.info();
     let lanes = usize::from(info.chunk_lanes);
     let element = |rank, i| if i / lanes % dense == 0 { element(rank, i) } else { 0.0 };
     let mine: Vec<f32> = (0..count).map(|i| element(info.rank, i)).collect();
-    let mut tensors = vec![mine; copies];
+    let mut tensors = vec![mine.clone(); copies];
     let mut stats = CallStats::default();
     communicator.barrier()?;
     for i in 0..warmup {
-        communicator.all_reduce(&mut tensors[i % copies], ReduceOp::Sum)?;
+        communicator.all_reduce(&mut tensors[i % copies], sum)?;
     }
     communicator.barrier()?;
     let (ticks, cpu, begin) = (machine_ticks()?, process_seconds(), Instant::now());
     for i in warmup..warmup + iters {
-        stats += &communicator.all_reduce(&mut tensors[i % copies], ReduceOp::Sum)?;
+        stats += &communicator.all_reduce(&mut tensors[i % copies], sum)?;
     }
     let seconds = begin.elapsed().as_secs_f64();
     let (cpu, ticks_after) = (process_seconds() - cpu, machine_ticks()?);
     let last = warmup + iters - 1;
-    let factor = (info.world_size as f32).powi((last / copies) as i32);
-    let sum = |i| (0..info.world_size).map(|rank| element(rank, i)).sum::<f32>() * factor;
-    let wrong = tensors[last % copies]
-        .iter()
-        .enumerate()
-        .filter(|&(i, &element)| element != sum(i))
-        .count();
+    let exact = |i| (0..info.world_size).map(|rank| element(rank, i)).sum::<f32>();
+    let wrong = if sum == Reduction::SUM {
+        let factor = (info.world_size as f32).powi((last / copies) as i32);
+        let result = tensors[last % copies].iter().enumerate();
+        result.filter(|&(i, &element)| element != exact(i) * factor).count()
+    } else {
+        // Errors of sums of sums add up, so this looks at one.
+        let mut result = mine;
+        communicator.all_reduce(&mut result, sum)?;
+        let error = |(i, &element): (usize, &f32)| f64::from(element) - f64::from(exact(i));
+        let errors: Vec<f64> = result.iter().enumerate().map(error).collect();
+        too_far(&errors, sum.precision, info.world_size)
+    };
     let agree = |value: f64, op| -> Result<f64, Box<dyn Error>> {
         let mut value = [value as f32];
         communicator.all_reduce(&mut value, op)?;
@@ -102,6 +120,21 @@ fn measure(communicator: &Communicator, command: &Command) -> Result<(), Box<dyn
         println!("{report}");
     }
     Ok(())
+}
+
+/// How many elements are further off than the numbers' documentation says, in the middle of the
+/// tensor's elements in 8 bits: all or none. Elements are below 1.
+fn too_far(errors: &[f64], precision: Precision, world_size: u32) -> usize {
+    let ranks = f64::from(world_size);
+    if precision == Precision::Bits16 || world_size > 32 {
+        let bound = ranks * 2f64.powi(world_size.next_power_of_two().ilog2() as i32 - 15);
+        return errors.iter().filter(|error| error.abs() > bound).count();
+    }
+    // The limit of rotated elements that nearly all chunks keep, for elements of like magnitudes.
+    let limit = 0.5 * 8.0 * 1.25 * 128f64.sqrt();
+    let step = 2.0 * limit / f64::from(255 / world_size);
+    let variance = errors.iter().map(|error| error * error).sum::<f64>() / errors.len() as f64;
+    if variance > ranks * step * step / 12.0 / 128.0 { errors.len() } else { 0 }
 }
 
 /// Element i of a rank: sums of them are exact in f32.

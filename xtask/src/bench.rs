@@ -14,10 +14,12 @@ mod plan;
 mod plot;
 mod report;
 mod site;
+mod switch;
 mod team;
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
+use std::thread::available_parallelism;
 
 use anyhow::{Context, Result, ensure};
 use rustix::process::getuid;
@@ -26,10 +28,11 @@ use switchml_rack::Binaries;
 
 use crate::cargo;
 use goals::Verdict;
-use measured::{Method, Results};
+use measured::{Cell, Method, Results};
 use peers::Programs;
 use plan::Item;
 use site::Site;
+use switch::Clock;
 use team::Work;
 
 /// Options of `cargo xtask bench`.
@@ -68,7 +71,7 @@ impl Bench {
         let items = if self.quick { plan::quick() } else { plan::full() };
         let results = self.measure(&items, &binaries, &programs)?;
         let goals = goals::all(&results);
-        let text = report::markdown(&results, &goals, self.runs);
+        let text = report::markdown(&results, &goals, self.runs, &processor());
         say!("{text}");
         if let Some(folder) = &self.output {
             write(folder, &results, &goals, text)?;
@@ -102,6 +105,7 @@ impl Bench {
                     self.runs
                 );
             }
+            measure_switch(&mut site, &items, &mut results)?;
             site.stop()?;
         }
         Ok(results)
@@ -121,16 +125,38 @@ fn repeat(
     rates.dedup();
     for rate in rates {
         let items: Vec<&&Item> = items.iter().filter(|item| item.cell.rate == rate).collect();
-        let work = |item: &&&Item| {
-            let cell = item.cell;
-            (Work { size: cell.size, iters: cell.iters(), dense: cell.dense }, item.methods.clone())
-        };
-        let jobs: Vec<(Work, Vec<Method>)> = items.iter().map(work).collect();
+        let jobs: Vec<(Work, Vec<Method>)> =
+            items.iter().map(|item| (work(item.cell), item.methods.clone())).collect();
         site.measure(rate, &jobs, repetition, |i, method, sample| {
             results.add(items[i].cell, method, sample)
         })?;
     }
     Ok(())
+}
+
+/// Measures the switch's program, unshaped, in a repetition of its own.
+fn measure_switch(site: &mut Site, items: &[&Item], results: &mut Results) -> Result<()> {
+    let _clock = Clock::start()?;
+    for item in items.iter().filter(|item| item.cell.rate.is_none()) {
+        for &method in &item.methods {
+            if let Some(seconds) = site.measure_switch(&work(item.cell), method)? {
+                results.add_switch(item.cell, method, seconds);
+            }
+        }
+    }
+    Ok(())
+}
+
+fn work(cell: Cell) -> Work {
+    Work { size: cell.size, iters: cell.iters(), dense: cell.dense }
+}
+
+/// The processors of this machine: how many, and their name.
+fn processor() -> String {
+    let count = available_parallelism().map_or(1, usize::from);
+    let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let name = info.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
+    format!("{count} x {}", name.map_or("a processor without a name", |(_, name)| name))
 }
 
 fn write(folder: &Path, results: &Results, goals: &[goals::Goal], text: String) -> Result<()> {
@@ -140,7 +166,7 @@ fn write(folder: &Path, results: &Results, goals: &[goals::Goal], text: String) 
         fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))
     };
     write("bench.md", text)?;
-    write("bench.json", report::json(results, goals))?;
+    write("bench.json", report::json(results, goals, &processor()))?;
     for (name, svg) in plot::all(results)? {
         write(&name, svg)?;
     }

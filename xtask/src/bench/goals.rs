@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::measured::{Cell, Measured, Method, Results, Sample};
-use super::plan::{HALF_GIGABIT, LARGE, SMALL, SPARSE, rate};
+use super::plan::{HALF_GIGABIT, LARGE, SMALL, SPARSE, WORKERS, rate};
 use crate::stats::Spread;
 
 /// A promise about a ratio.
@@ -67,6 +67,11 @@ impl fmt::Display for Verdict {
 const BY_WORKERS: [(usize, f64, f64, f64, f64); 3] =
     [(2, 2.2, 0.97, 0.92, 0.6), (4, 2.0, 1.45, 0.93, 0.6), (8, 2.0, 1.68, 0.92, 0.5)];
 
+/// In 16 and in 8 bits: at least so many times as fast as Gloo with large tensors in f32, shaped
+/// with 2, 4 and 8 workers, and unshaped.
+const PACKED: [(Method, [f64; 3], f64); 2] =
+    [(Method::Bits16, [1.9, 2.8, 3.2], 1.3), (Method::Bits8, [3.6, 5.5, 6.2], 2.0)];
+
 /// At least so many times as fast as Gloo with small tensors.
 const SMALL_RATIO: f64 = 3.0;
 
@@ -114,6 +119,20 @@ pub fn all(results: &Results) -> Vec<Goal> {
             AtMost(0.2),
             ratio(sparse, ours, &seconds),
         );
+    }
+    for (method, shaped, unshaped) in PACKED {
+        for (workers, limit) in WORKERS.into_iter().zip(shaped) {
+            for (links, rate, limit) in
+                [("shaped", Some(rate(workers)), limit), ("unshaped", None, unshaped)]
+            {
+                let cell = Cell { workers, rate, size: LARGE, dense: 1 };
+                let (gloo, ours) = (results.get(cell, Method::Gloo), results.get(cell, method));
+                let bits = method.bits();
+                let what =
+                    format!("N={workers}, 16 MiB, {links}, {bits} bits: Gloo's time to ours");
+                add(what, AtLeast(limit), ratio(gloo, ours, &seconds));
+            }
+        }
     }
     let at_half = |workers| {
         let cell = Cell { workers, rate: Some(HALF_GIGABIT), size: LARGE, dense: 1 };

@@ -9,6 +9,10 @@ pub enum Method {
     /// Superpackets whole, at tc ingress of the switch's ports: what `--mode auto` takes on these
     /// links.
     Bundle,
+    /// As [`Self::Bundle`], in 16 bits for each element.
+    Bits16,
+    /// As [`Self::Bundle`], in 8 bits for each element.
+    Bits8,
     /// A packet at a time, in native XDP.
     Native,
     /// By a process, over UDP sockets.
@@ -18,8 +22,15 @@ pub enum Method {
 }
 
 impl Method {
-    pub const ALL: [Self; 5] =
-        [Self::Bundle, Self::Native, Self::Software, Self::Gloo, Self::OpenMpi];
+    pub const ALL: [Self; 7] = [
+        Self::Bundle,
+        Self::Bits16,
+        Self::Bits8,
+        Self::Native,
+        Self::Software,
+        Self::Gloo,
+        Self::OpenMpi,
+    ];
     /// What goals are about.
     pub const OURS: Self = Self::Bundle;
 
@@ -28,10 +39,29 @@ impl Method {
         !matches!(self, Self::Gloo | Self::OpenMpi)
     }
 
+    /// The method whose ranks do this one's work, too.
+    pub fn team(self) -> Self {
+        match self {
+            Self::Bits16 | Self::Bits8 => Self::Bundle,
+            method => method,
+        }
+    }
+
+    /// Of an element on its way.
+    pub fn bits(self) -> u32 {
+        match self {
+            Self::Bits16 => 16,
+            Self::Bits8 => 8,
+            _ => 32,
+        }
+    }
+
     /// As tables and files have it.
     pub fn name(self) -> &'static str {
         match self {
             Self::Bundle => "bundle",
+            Self::Bits16 => "bundle, 16 bits",
+            Self::Bits8 => "bundle, 8 bits",
             Self::Native => "native",
             Self::Software => "software",
             Self::Gloo => "Gloo",
@@ -98,6 +128,9 @@ pub struct Measured {
     pub method: Method,
     /// By repetition.
     pub samples: Vec<Sample>,
+    /// Processor time of the switch's program in seconds for one all-reduce; none where no program
+    /// is attached. From a repetition of its own, because the kernel's clock costs time, too.
+    pub switch_seconds: Option<f64>,
 }
 
 impl Measured {
@@ -116,7 +149,18 @@ impl Results {
             self.0.iter_mut().find(|measured| (measured.cell, measured.method) == (cell, method));
         match known {
             Some(measured) => measured.samples.push(sample),
-            None => self.0.push(Measured { cell, method, samples: vec![sample] }),
+            None => {
+                self.0.push(Measured { cell, method, samples: vec![sample], switch_seconds: None })
+            }
+        }
+    }
+
+    /// Notes the processor time of the switch's program.
+    pub fn add_switch(&mut self, cell: Cell, method: Method, seconds: f64) {
+        let known =
+            self.0.iter_mut().find(|measured| (measured.cell, measured.method) == (cell, method));
+        if let Some(measured) = known {
+            measured.switch_seconds = Some(seconds);
         }
     }
 

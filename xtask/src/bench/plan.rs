@@ -51,7 +51,10 @@ pub fn quick() -> Vec<Item> {
     for workers in WORKERS {
         for (rate, size) in [(None, SMALL), (None, LARGE), (Some(rate(workers)), LARGE)] {
             let cell = Cell { workers, rate, size, dense: 1 };
-            items.push(Item { cell, methods: vec![Method::OURS, Method::Gloo, Method::OpenMpi] });
+            let packed: &[Method] =
+                if size == LARGE { &[Method::Bits16, Method::Bits8] } else { &[] };
+            let methods = [&[Method::OURS], packed, &[Method::Gloo, Method::OpenMpi]].concat();
+            items.push(Item { cell, methods });
         }
         items.extend(only_ours(workers));
     }

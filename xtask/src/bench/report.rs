@@ -10,9 +10,10 @@ use super::model;
 use crate::stats::Spread;
 
 /// Everything as Markdown: the goals, then a table for each number of workers and rate.
-pub fn markdown(results: &Results, goals: &[Goal], runs: usize) -> String {
+pub fn markdown(results: &Results, goals: &[Goal], runs: usize, processor: &str) -> String {
     let mut text = format!(
-        "Medians of {runs} repetitions, with first and third quartile; ratios pair by pair.\n\n"
+        "Medians of {runs} repetitions, with first and third quartile; ratios pair by pair.\n\n\
+         {processor}. The switch's program is timed in one more repetition, unshaped.\n\n"
     );
     text += &goals_table(goals);
     let mut head = None;
@@ -53,7 +54,7 @@ fn table_head(cell: Cell) -> String {
     };
     format!(
         "\n{} workers, {links}\n\n\
-         | size | method | time in ms | to ours | CPU ms | of these in ranks, in softirq | share of the link | resent per 1000 chunks |\n\
+         | size | method | time in ms | to ours | CPU ms | of these in ranks, in softirq, in the switch's program | share of the link | resent per 1000 chunks |\n\
          | --- | --- | --- | --- | --- | --- | --- | --- |\n",
         cell.workers
     )
@@ -70,6 +71,7 @@ fn row(results: &Results, measured: &Measured) -> String {
     let (cpu, ranks) =
         (median(&|sample| sample.cpu_seconds), median(&|sample| sample.process_seconds));
     let softirq = median(&|sample| sample.softirq_seconds);
+    let switch = measured.switch_seconds.map_or("–".to_owned(), |s| figure(s * 1e3, 2));
     let share = match cell.rate {
         Some(_) => format!("{:.1} %", 100.0 * median(&|sample| goodput_share(*cell, sample))),
         None => "–".to_owned(),
@@ -83,7 +85,7 @@ fn row(results: &Results, measured: &Measured) -> String {
     };
     let time = Spread::of(seconds(measured).iter().map(|seconds| seconds * 1e3).collect());
     format!(
-        "| {} | {} | {} | {ratio} | {} | {}, {} | {share} | {resent} |\n",
+        "| {} | {} | {} | {ratio} | {} | {}, {}, {switch} | {share} | {resent} |\n",
         cell.size_text(),
         method.name(),
         spread(time, 3),
@@ -109,7 +111,7 @@ fn figure(number: f64, digits: i32) -> String {
 }
 
 /// Everything that was measured, and how it was judged.
-pub fn json(results: &Results, goals: &[Goal]) -> String {
+pub fn json(results: &Results, goals: &[Goal], processor: &str) -> String {
     #[derive(Serialize)]
     struct Judged {
         goal: String,
@@ -119,6 +121,7 @@ pub fn json(results: &Results, goals: &[Goal]) -> String {
     }
     #[derive(Serialize)]
     struct All<'a> {
+        processor: &'a str,
         goals: Vec<Judged>,
         measured: &'a [Measured],
     }
@@ -128,7 +131,7 @@ pub fn json(results: &Results, goals: &[Goal]) -> String {
         measured: goal.measured,
         verdict: goal.verdict().to_string(),
     };
-    let all = All { goals: goals.iter().map(judged).collect(), measured: &results.0 };
+    let all = All { processor, goals: goals.iter().map(judged).collect(), measured: &results.0 };
     // Strings, numbers and lists of these: there is nothing that JSON could not hold.
     serde_json::to_string(&all).unwrap_or_default()
 }
@@ -165,16 +168,18 @@ mod tests {
         let mut results = Results(Vec::new());
         results.add(cell, Method::OURS, sample(0.14, 1000));
         results.add(cell, Method::Gloo, sample(0.21, 0));
-        let text = markdown(&results, &[], 1);
+        results.add_switch(cell, Method::OURS, 0.0078);
+        let text = markdown(&results, &[], 1, "2 x Z80");
+        assert!(text.contains("\n2 x Z80. "), "{text}");
         assert!(text.contains("\n2 workers, links of 1 Gb/s\n"), "{text}");
         let ours = format!(
-            "| 16 MiB | {} | 140 (140-140) | – | 50 | 30, 10 | 95.9 % | 10.00 |",
+            "| 16 MiB | {} | 140 (140-140) | – | 50 | 30, 10, 7.8 | 95.9 % | 10.00 |",
             Method::OURS.name()
         );
         assert!(text.contains(&ours), "{text}");
         assert!(
             text.contains(
-                "| 16 MiB | Gloo | 210 (210-210) | 1.5 (1.5-1.5) | 50 | 30, 10 | 63.9 % | – |"
+                "| 16 MiB | Gloo | 210 (210-210) | 1.5 (1.5-1.5) | 50 | 30, 10, – | 63.9 % | – |"
             ),
             "{text}"
         );

@@ -7,13 +7,14 @@ use switchml_rack::{Aggregator, Binaries, Mode, Rack, RackOptions, Shaping};
 
 use super::measured::{Method, Sample};
 use super::peers::Programs;
+use super::switch;
 use super::team::{Team, Work};
 
 /// The racks, and the teams in them. Those that are not measured sleep.
 pub struct Site {
     // Dropped in this order.
     teams: Vec<(Method, Team)>,
-    aggregators: Vec<Aggregator>,
+    aggregators: Vec<(Method, Aggregator)>,
     racks: Vec<Rack>,
 }
 
@@ -33,8 +34,9 @@ impl Site {
     ) -> Result<Self> {
         let mut site = Self { teams: Vec::new(), aggregators: Vec::new(), racks: Vec::new() };
         let attached = |method: &Method| [Method::Bundle, Method::Native].contains(method);
-        let (alone, together): (Vec<Method>, Vec<Method>) =
-            methods.iter().partition(|method| attached(method));
+        let mut teams: Vec<Method> = methods.iter().map(|method| method.team()).collect();
+        teams.dedup();
+        let (alone, together): (Vec<Method>, Vec<Method>) = teams.iter().partition(|m| attached(m));
         let racks = alone.into_iter().map(|method| vec![method]).chain([together]);
         for methods in racks.filter(|methods| !methods.is_empty()) {
             let mode = if methods == [Method::Native] { Mode::Native } else { Mode::Auto };
@@ -59,11 +61,11 @@ impl Site {
         let aggregator = match method {
             Method::Bundle | Method::Native => Some(Aggregator::in_rack(binaries, rack)?),
             Method::Software => Some(Aggregator::software_in_rack(binaries, rack)?),
-            Method::Gloo | Method::OpenMpi => None,
+            _ => None,
         };
         self.teams
             .push((method, Team::start(method, programs, rack, aggregator.as_ref(), scratch)?));
-        self.aggregators.extend(aggregator);
+        self.aggregators.extend(aggregator.map(|aggregator| (method, aggregator)));
         Ok(())
     }
 
@@ -75,7 +77,7 @@ impl Site {
     pub fn stop(self) -> Result<()> {
         let Self { teams, racks, aggregators } = self;
         teams.into_iter().try_for_each(|(_, team)| team.stop())?;
-        aggregators.into_iter().try_for_each(Aggregator::stop)?;
+        aggregators.into_iter().try_for_each(|(_, aggregator)| aggregator.stop())?;
         drop(racks);
         Ok(())
     }
@@ -99,12 +101,35 @@ impl Site {
         for (i, (work, methods)) in jobs.iter().enumerate() {
             for turn in 0..methods.len() {
                 let method = methods[(turn + repetition) % methods.len()];
-                let team = self.teams.iter_mut().find(|team| team.0 == method);
-                let (_, team) =
-                    team.with_context(|| format!("{} was not started", method.name()))?;
-                result(i, method, team.measure(work)?);
+                result(i, method, team(&mut self.teams, method)?.measure(work, method.bits())?);
             }
         }
         Ok(())
     }
+
+    /// Processor time in seconds that the switch's program takes for one all-reduce; none where the
+    /// method has no program. The links are unshaped. The kernel's clock has to run
+    /// ([`switch::Clock`]).
+    pub fn measure_switch(&mut self, work: &Work, method: Method) -> Result<Option<f64>> {
+        if ![Method::Bundle, Method::Native].contains(&method.team()) {
+            return Ok(None);
+        }
+        let before = self.switch_seconds(method)?;
+        team(&mut self.teams, method)?.measure(work, method.bits())?;
+        let calls = work.calls(method.bits()) as f64;
+        Ok(Some((self.switch_seconds(method)? - before) / calls))
+    }
+
+    fn switch_seconds(&mut self, method: Method) -> Result<f64> {
+        let aggregator = self.aggregators.iter_mut().find(|(of, _)| *of == method.team());
+        let (_, aggregator) = aggregator.context("no aggregator")?;
+        switch::seconds(aggregator.process().id())
+    }
+}
+
+/// Those whose ranks do this method's work.
+fn team(teams: &mut [(Method, Team)], method: Method) -> Result<&mut Team> {
+    let team = teams.iter_mut().find(|team| team.0 == method.team());
+    let (_, team) = team.with_context(|| format!("{} was not started", method.name()))?;
+    Ok(team)
 }

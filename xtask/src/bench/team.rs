@@ -1,18 +1,19 @@
 //! The processes of one method, up and waiting: each rank in its namespace.
 //!
 //! All methods are driven alike. A rank reads commands from a file of its own, a FIFO, until that
-//! ends. A command is one line of numbers, the last of which says that one chunk in so many is not
-//! zero:
+//! ends. A command is one line of numbers. `dense` says that one chunk in so many is not zero;
+//! `bits`, for this project's ranks alone, is how many an element has on its way:
 //!
 //! ```text
-//! <command's number> <tensors> <elements of a tensor> <warm-up calls> <timed calls> <dense>
+//! <command's number> <tensors> <elements of a tensor> <warm-up> <timed calls> <dense> <bits>
 //! ```
 //!
 //! The ranks then lay out their tensors of f32, meet, make the warm-up calls, meet, and make the
 //! timed ones; call i sums up tensor i modulo their number, in place. Element i of rank r is
 //! ((40503 i + 9973 r) mod 65521 - 32760) / 32768, so that sums are exact in f32 whatever the
-//! order: every element must be equal to what it should be. Rank 0 then prints one line of JSON, a
-//! [`Report`].
+//! order: every element must be equal to what it should be. In 16 and 8 bits one more call is made
+//! that is not timed, and its result must be as near as `switchml_worker::numerics` says. Rank 0
+//! then prints one line of JSON, a [`Report`].
 //!
 //! Between commands all ranks sleep in the read, so that those of one method do not disturb
 //! another's measurement.
@@ -54,6 +55,11 @@ impl Work {
 
     fn warmup(&self) -> usize {
         self.iters.div_ceil(8)
+    }
+
+    /// All-reduces of such tensors, those that are not timed included.
+    pub fn calls(&self, bits: u32) -> usize {
+        self.warmup() + self.iters + usize::from(bits < 32)
     }
 
     fn tensors(&self) -> usize {
@@ -116,18 +122,19 @@ impl Team {
         Ok(Self { method, processes, commands, number: 0 })
     }
 
-    /// Measures.
+    /// Measures; this project's ranks send elements of `bits` bits.
     ///
     /// # Errors
     ///
     /// A process that ends or does not answer, with its last lines; wrong elements.
-    pub fn measure(&mut self, work: &Work) -> Result<Sample> {
+    pub fn measure(&mut self, work: &Work, bits: u32) -> Result<Sample> {
         self.number += 1;
         let &Work { size, iters, dense } = work;
         let (number, tensors, count, warmup) =
             (self.number, work.tensors(), size / 4, work.warmup());
+        let bits = if self.method.is_ours() { format!(" {bits}") } else { String::new() };
         for file in &mut self.commands {
-            writeln!(file, "{number} {tensors} {count} {warmup} {iters} {dense}")
+            writeln!(file, "{number} {tensors} {count} {warmup} {iters} {dense}{bits}")
                 .context("cannot write a command")?;
         }
         let line = self.processes[0].wait_for_line(&format!("\"command\":{number},"), PATIENCE)?;

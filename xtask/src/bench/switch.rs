@@ -1,0 +1,75 @@
+//! Processor time of the switch's program, from the kernel's statistics on BPF programs.
+
+use std::fs;
+
+use anyhow::{Context, Result};
+
+/// Whether the kernel measures how long BPF programs run.
+const SETTING: &str = "/proc/sys/kernel/bpf_stats_enabled";
+
+/// The kernel measures how long BPF programs run as long as this lives. That costs some time in
+/// each run.
+pub struct Clock {
+    /// The setting before.
+    before: String,
+}
+
+impl Clock {
+    /// Starts the clock.
+    ///
+    /// # Errors
+    ///
+    /// The setting that cannot be changed.
+    pub fn start() -> Result<Self> {
+        let before =
+            fs::read_to_string(SETTING).with_context(|| format!("cannot read {SETTING}"))?;
+        fs::write(SETTING, "1").with_context(|| format!("cannot write {SETTING}"))?;
+        Ok(Self { before })
+    }
+}
+
+impl Drop for Clock {
+    fn drop(&mut self) {
+        let _ = fs::write(SETTING, &self.before);
+    }
+}
+
+/// Seconds that the BPF programs which the process holds have run, all together.
+///
+/// # Errors
+///
+/// What the process holds cannot be read.
+pub fn seconds(process: u32) -> Result<f64> {
+    let folder = format!("/proc/{process}/fdinfo");
+    let entries = fs::read_dir(&folder).with_context(|| format!("cannot read {folder}"))?;
+    let mut programs: Vec<(u64, u64)> = entries
+        .filter_map(|entry| program(&fs::read_to_string(entry.ok()?.path()).ok()?))
+        .collect();
+    // The process may hold a program more than once.
+    programs.sort_unstable();
+    programs.dedup_by_key(|program| program.0);
+    Ok(programs.iter().map(|program| program.1).sum::<u64>() as f64 / 1e9)
+}
+
+/// The program's number, and for how many nanoseconds it has run, if that is what is described.
+fn program(description: &str) -> Option<(u64, u64)> {
+    let field = |name: &str| {
+        let line = description.lines().find_map(|line| line.strip_prefix(name))?;
+        line.trim_start_matches(':').trim().parse().ok()
+    };
+    Some((field("prog_id")?, field("run_time_ns")?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_is_told_from_what_else_a_process_holds() {
+        let link = "pos:\t0\nflags:\t02000000\nlink_type:\ttcx\nlink_id:\t7\nprog_id:\t27\n";
+        let text = "pos:\t0\nprog_type:\t3\nprog_id:\t27\nrun_time_ns:\t1500\nrun_cnt:\t3\n";
+        assert_eq!(program(text), Some((27, 1500)));
+        assert_eq!(program(link), None);
+        assert_eq!(program("pos:\t0\n"), None);
+    }
+}
