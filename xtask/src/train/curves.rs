@@ -105,8 +105,8 @@ fn table(example: Example, trainings: &Trainings) -> String {
     let bits = if ours.parameters == again.parameters { "the same" } else { "NOT the same" };
     let _ = writeln!(
         text,
-        "Accuracy in the end: {:.2} % with Gloo, {:.2} % with Gloo in another order, {:.2} % with \
-         switchml. Parameters: the same bits on all ranks after each of {steps} steps, and {bits} \
+        "Accuracy in the end: {:.2} % with Gloo, {:.2} % in another order, {:.2} % with switchml.\n\
+         Parameters: the same bits on all ranks after each of {steps} steps, and {bits}\n\
          in a second run with switchml.\n",
         percent(gloo),
         percent(noise),
@@ -152,5 +152,20 @@ mod tests {
         assert!(shorter.contains("not the same number of steps"), "{shorter}");
         let flat = missed(&|trainings| trainings.gloo.losses[0] = 0.5);
         assert!(flat.contains("it does not learn"), "{flat}");
+    }
+
+    #[test]
+    fn what_is_no_table_has_at_most_100_columns() {
+        let mut trainings = good();
+        trainings.gloo.accuracy = Some(1.0);
+        trainings.again.parameters.clear();
+        let text = table(Example::Digits, &trainings);
+        assert!(
+            text.contains("100.00 % with Gloo, 75.00 % in another order, 75.00 % with"),
+            "{text}"
+        );
+        for line in text.lines().filter(|line| !line.starts_with('|')) {
+            assert!(line.len() <= 100, "{line}");
+        }
     }
 }
