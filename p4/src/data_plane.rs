@@ -17,7 +17,7 @@ use switchml_protocol::job::Binding;
 use switchml_protocol::maps::Event;
 use switchml_protocol::outcome::Outcome;
 use switchml_protocol::{DATA_PORT, LANES_PER_BLOCK};
-use switchml_userspace_core::data_plane::{DataPlane, Error, Fanout, JobSpec, Limits};
+use switchml_userspace_core::data_plane::{DataPlane, Error, Fanout, JobSpec, Limits, ServesJobs};
 use switchml_userspace_core::slots::share;
 use tracing::error;
 
@@ -91,30 +91,7 @@ impl P4DataPlane {
     }
 }
 
-impl DataPlane for P4DataPlane {
-    fn name(&self) -> &'static str {
-        self.shared.switch.name()
-    }
-
-    fn attachment(&self) -> String {
-        self.shared.switch.attachment()
-    }
-
-    fn limits(&self) -> Limits {
-        let slots_per_shard = share(self.shared.switch.sets() / 2, MAX_JOBS);
-        Limits {
-            shards: MAX_JOBS,
-            slots_per_shard,
-            max_lanes: MAX_LANES,
-            max_ranks: MAX_RANKS,
-            max_jobs: MAX_JOBS,
-            capabilities: self.shared.capabilities,
-            port: DATA_PORT,
-            fanout: Fanout::Multicast,
-            durable: false,
-        }
-    }
-
+impl ServesJobs for P4DataPlane {
     fn open(&self, job: &JobSpec) -> Result<(), Error> {
         let refused = refused(job.number, "open");
         let mut state = self.shared.state();
@@ -148,6 +125,31 @@ impl DataPlane for P4DataPlane {
     fn binding(&self, job: u16, rank: u16) -> Result<Option<Binding>, Error> {
         let state = self.shared.state();
         Ok(state.jobs.get(&job).and_then(|job| *job.bindings.get(usize::from(rank))?))
+    }
+}
+
+impl DataPlane for P4DataPlane {
+    fn name(&self) -> &'static str {
+        self.shared.switch.name()
+    }
+
+    fn attachment(&self) -> String {
+        self.shared.switch.attachment()
+    }
+
+    fn limits(&self) -> Limits {
+        let slots_per_shard = share(self.shared.switch.sets() / 2, MAX_JOBS);
+        Limits {
+            shards: MAX_JOBS,
+            slots_per_shard,
+            max_lanes: MAX_LANES,
+            max_ranks: MAX_RANKS,
+            max_jobs: MAX_JOBS,
+            capabilities: self.shared.capabilities,
+            port: DATA_PORT,
+            fanout: Fanout::Multicast,
+            durable: false,
+        }
     }
 
     fn counters(&self) -> Result<[u64; Outcome::COUNT], Error> {

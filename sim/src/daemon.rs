@@ -1,5 +1,6 @@
 //! The aggregator: the real control plane over the simulated data plane, and connections to it.
 
+use std::cell::RefCell;
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
@@ -8,7 +9,7 @@ use rand::rngs::StdRng;
 use switchml_control::join_event;
 use switchml_protocol::job::Binding;
 use switchml_userspace_core::control_plane::{ControlPlane, Io, RequestError, Timer};
-use switchml_userspace_core::data_plane::{Error, JobSpec, Limits};
+use switchml_userspace_core::data_plane::{Error, JobSpec, Limits, ServesJobs};
 use switchml_userspace_core::jobs::{Epochs, Job, JobTable, Level, MemberError, StreamId};
 use switchml_worker_core::session::Answer;
 use tracing::{debug, trace};
@@ -112,10 +113,14 @@ impl Daemon {
         &'a mut self,
         net: &'a mut Net,
     ) -> (&'a mut ControlPlane<Connection>, SimulatedIo<'a>) {
-        let data_plane = &mut self.data_plane;
         (
             &mut self.control_plane,
-            SimulatedIo { net, data_plane, generation: self.generation, opening: None },
+            SimulatedIo {
+                net: RefCell::new(net),
+                data_plane: RefCell::new(&mut self.data_plane),
+                generation: self.generation,
+                opening: None,
+            },
         )
     }
 
@@ -168,7 +173,7 @@ impl Daemon {
                 Some(answer(control_plane.leave(io, id, &error, &blamed)))
             }
             _ if stream.is_none() => {
-                io.net.tell_worker(connection, News::Lost);
+                io.net.get_mut().tell_worker(connection, News::Lost);
                 None
             }
             Message::Ready(id, lanes) => Some(match control_plane.ready(io, id, lanes.into()) {
@@ -238,8 +243,8 @@ fn refusal(error: &MemberError) -> Answer {
 
 /// What the control plane does, in the simulated network.
 struct SimulatedIo<'a> {
-    net: &'a mut Net,
-    data_plane: &'a mut DataPlane,
+    net: RefCell<&'a mut Net>,
+    data_plane: RefCell<&'a mut DataPlane>,
     generation: u32,
     /// A stream that opens as soon as there is something to say.
     opening: Option<Connection>,
@@ -248,46 +253,53 @@ struct SimulatedIo<'a> {
 impl SimulatedIo<'_> {
     fn say(&mut self, connection: Connection, news: News) {
         if self.opening.take_if(|opening| *opening == connection).is_some() {
-            self.net.tell_worker(connection, News::Answer(Answer::Done));
+            self.net.get_mut().tell_worker(connection, News::Answer(Answer::Done));
         }
-        self.net.tell_worker(connection, news);
+        self.net.get_mut().tell_worker(connection, news);
+    }
+}
+
+impl ServesJobs for SimulatedIo<'_> {
+    fn open(&self, job: &JobSpec) -> Result<(), Error> {
+        self.data_plane.borrow_mut().open(&mut self.net.borrow_mut(), job)
+    }
+
+    fn start(&self, job: u16) -> Result<(), Error> {
+        self.data_plane.borrow_mut().start(&mut self.net.borrow_mut(), job);
+        Ok(())
+    }
+
+    fn abort(&self, job: u16) -> Result<(), Error> {
+        self.data_plane.borrow_mut().abort(job);
+        Ok(())
+    }
+
+    fn close(&self, job: u16) -> Result<(), Error> {
+        self.data_plane.borrow_mut().close(job);
+        Ok(())
+    }
+
+    fn binding(&self, job: u16, rank: u16) -> Result<Option<Binding>, Error> {
+        Ok(self.data_plane.borrow().binding(job, rank))
+    }
+
+    fn save(&self, job: &Job) -> Result<(), Error> {
+        self.data_plane.borrow_mut().save(job);
+        Ok(())
+    }
+
+    fn keep_epochs(&self, epochs: &Epochs) -> Result<(), Error> {
+        self.data_plane.borrow_mut().keep_epochs(epochs);
+        Ok(())
     }
 }
 
 impl Io for SimulatedIo<'_> {
     type Stream = Connection;
+    type DataPlane = Self;
 
-    fn open(&mut self, job: &JobSpec) -> Result<(), Error> {
-        self.data_plane.open(self.net, job)
-    }
-
-    fn start(&mut self, job: u16) -> Result<(), Error> {
-        self.data_plane.start(self.net, job);
-        Ok(())
-    }
-
-    fn abort(&mut self, job: u16) -> Result<(), Error> {
-        self.data_plane.abort(job);
-        Ok(())
-    }
-
-    fn close(&mut self, job: u16) -> Result<(), Error> {
-        self.data_plane.close(job);
-        Ok(())
-    }
-
-    fn binding(&mut self, job: u16, rank: u16) -> Result<Option<Binding>, Error> {
-        Ok(self.data_plane.binding(job, rank))
-    }
-
-    fn save(&mut self, job: &Job) -> Result<(), Error> {
-        self.data_plane.save(job);
-        Ok(())
-    }
-
-    fn keep_epochs(&mut self, epochs: &Epochs) -> Result<(), Error> {
-        self.data_plane.keep_epochs(epochs);
-        Ok(())
+    fn data_plane(&self) -> &Self {
+        self
     }
 
     fn tell(&mut self, stream: &Connection, event: join_event::Event) {
@@ -299,13 +311,11 @@ impl Io for SimulatedIo<'_> {
     }
 
     fn schedule(&mut self, after: Duration, timer: Timer) {
-        self.net.schedule(
-            self.net.now + after.as_nanos() as Time,
-            Event::Timer(self.generation, timer),
-        );
+        let net = self.net.get_mut();
+        net.schedule(net.now + after.as_nanos() as Time, Event::Timer(self.generation, timer));
     }
 
     fn log(&mut self, _level: Level, line: &str) {
-        debug!("{} {line}", Clock(self.net.now));
+        debug!("{} {line}", Clock(self.net.get_mut().now));
     }
 }

@@ -16,7 +16,7 @@ use super::{binding, jobs, spec};
 use crate::data_plane::P4DataPlane;
 use crate::entries::{Contents, OpenJob};
 use crate::switch::{Entry, Learned, Switch, SwitchError};
-use switchml_userspace_core::data_plane::{DataPlane, JobSpec};
+use switchml_userspace_core::data_plane::{DataPlane, JobSpec, ServesJobs};
 
 /// Tables in memory, as strict as a switch: an entry is inserted once, and modified or deleted only
 /// if it is there.

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use switchml_p4::data_plane::P4DataPlane;
 use switchml_protocol::outcome::Outcome;
 use switchml_rack::vectors::{Age, Answer, Counters, Job, Member, Offer, Subject};
-use switchml_userspace_core::data_plane::{DataPlane, Limits};
+use switchml_userspace_core::data_plane::{DataPlane, Limits, ServesJobs};
 
 /// Longer than anything here takes.
 pub const PATIENCE: Duration = Duration::from_secs(20);

@@ -17,7 +17,7 @@ use switchml_protocol::outcome::Outcome;
 use switchml_protocol::slot::Slot;
 use switchml_rack::vectors::{Age, Answer, Counters, Job, Layer, Offer, Subject};
 use switchml_userspace::data_plane::software::Software;
-use switchml_userspace_core::data_plane::DataPlane;
+use switchml_userspace_core::data_plane::{DataPlane, ServesJobs};
 use tokio::sync::mpsc;
 
 const AGGREGATOR: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 254), DATA_PORT);

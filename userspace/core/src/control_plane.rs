@@ -10,12 +10,10 @@ use std::time::Duration;
 
 use switchml_control::Call;
 use switchml_control::join_event::Event;
-use switchml_protocol::job::Binding;
 
-use crate::data_plane::{Error, JobSpec, Saved};
+use crate::data_plane::{Error, Saved, ServesJobs};
 use crate::jobs::{
-    Effect, Epochs, GATHERING, Job, JobTable, JoinError, Joiner, Level, MemberError, MemberId,
-    StreamId,
+    Effect, GATHERING, JobTable, JoinError, Joiner, Level, MemberError, MemberId, StreamId,
 };
 
 /// How often the daemon pings a connection, and how long it waits for an answer: a host that dies
@@ -27,28 +25,15 @@ pub const PING_TIMEOUT: Duration = Duration::from_secs(4);
 /// How long ranks may take to come back after a restart: several of their attempts.
 pub const RESUME_GRACE: Duration = Duration::from_secs(5);
 
-/// What the control plane has done. The first part is the data plane: see
-/// [`DataPlane`](crate::data_plane::DataPlane).
-#[expect(clippy::missing_errors_doc, reason = "as the data plane says")]
+/// What the control plane has done.
 pub trait Io {
     /// The way to a rank; events come out of its other end in their order.
     type Stream;
+    /// What serves the jobs.
+    type DataPlane: ServesJobs + ?Sized;
 
-    /// Opens a job.
-    fn open(&mut self, job: &JobSpec) -> Result<(), Error>;
-    /// Starts an open job.
-    fn start(&mut self, job: u16) -> Result<(), Error>;
-    /// Aborts an open job.
-    fn abort(&mut self, job: u16) -> Result<(), Error>;
-    /// Closes a job.
-    fn close(&mut self, job: u16) -> Result<(), Error>;
-    /// Where a rank said HELLO from.
-    fn binding(&mut self, job: u16, rank: u16) -> Result<Option<Binding>, Error>;
-    /// Keeps a job for the next daemon.
-    fn save(&mut self, job: &Job) -> Result<(), Error>;
-    /// Keeps for the next daemon which epochs are used.
-    fn keep_epochs(&mut self, epochs: &Epochs) -> Result<(), Error>;
-
+    /// What serves the jobs.
+    fn data_plane(&self) -> &Self::DataPlane;
     /// Sends an event to a rank.
     fn tell(&mut self, stream: &Self::Stream, event: Event);
     /// Ends a rank's stream.
@@ -160,7 +145,7 @@ impl<S> ControlPlane<S> {
         let mut bindings = Vec::new();
         for shard in self.table.shards(member)? {
             // A member's rank fits.
-            bindings.extend(io.binding(*shard, member.rank as u16)?);
+            bindings.extend(io.data_plane().binding(*shard, member.rank as u16)?);
         }
         let effects = self.table.ready(member, lanes, bindings)?;
         self.perform(io, effects);
@@ -272,15 +257,17 @@ impl<S> ControlPlane<S> {
     ) -> Result<(), (u16, Error)> {
         match effect {
             Effect::KeepEpochs(job, epochs) => {
-                io.keep_epochs(&epochs).map_err(|error| (job, error))?
+                io.data_plane().keep_epochs(&epochs).map_err(|error| (job, error))?
             }
-            Effect::Open(spec) => io.open(&spec).map_err(|error| (spec.number, error))?,
-            Effect::Start(job) => io.start(job).map_err(|error| (job, error))?,
+            Effect::Open(spec) => {
+                io.data_plane().open(&spec).map_err(|error| (spec.number, error))?
+            }
+            Effect::Start(job) => io.data_plane().start(job).map_err(|error| (job, error))?,
             // What fails here leaves nobody to tell.
-            Effect::Abort(job) => log_failure(job, io.abort(job), io),
-            Effect::Close(job) => log_failure(job, io.close(job), io),
+            Effect::Abort(job) => log_failure(job, io.data_plane().abort(job), io),
+            Effect::Close(job) => log_failure(job, io.data_plane().close(job), io),
             // Without it the job goes on, and ends if the daemon should die.
-            Effect::Save(job) => log_failure(job.number, io.save(&job), io),
+            Effect::Save(job) => log_failure(job.number, io.data_plane().save(&job), io),
             Effect::Tell(stream, event) => {
                 if let Some(stream) = self.streams.get(&stream) {
                     io.tell(stream, event);

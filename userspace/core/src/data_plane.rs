@@ -9,18 +9,8 @@ pub use crate::job_spec::JobSpec;
 use crate::jobs;
 pub use crate::limits::{Fanout, Limits};
 
-/// A data plane: serves packets of the jobs that are opened in it, until it is stopped. One that is
-/// not [durable](Limits::durable) ends with this process, too.
-pub trait DataPlane: Send + Sync {
-    /// `xdp`, `software`, `tofino` or `bmv2`.
-    fn name(&self) -> &'static str;
-
-    /// One line on how packets reach it: interfaces and hooks, or sockets.
-    fn attachment(&self) -> String;
-
-    /// What it has to offer.
-    fn limits(&self) -> Limits;
-
+/// What serves the packets of jobs, as the control plane has it do.
+pub trait ServesJobs {
     /// Opens a job: its ranks may say HELLO. The job's number is not in use.
     ///
     /// # Errors
@@ -58,13 +48,6 @@ pub trait DataPlane: Send + Sync {
     /// When the kernel refuses.
     fn binding(&self, job: u16, rank: u16) -> Result<Option<Binding>, Error>;
 
-    /// Packets by outcome, in the order of [`Outcome::ALL`].
-    ///
-    /// # Errors
-    ///
-    /// When the kernel refuses.
-    fn counters(&self) -> Result<[u64; Outcome::COUNT], Error>;
-
     /// Keeps a job for the next daemon, whole or not at all; in place of what was kept under its
     /// number.
     ///
@@ -83,6 +66,26 @@ pub trait DataPlane: Send + Sync {
     fn keep_epochs(&self, _epochs: &jobs::Epochs) -> Result<(), Error> {
         Ok(())
     }
+}
+
+/// A data plane: serves packets of the jobs that are opened in it, until it is stopped. One that is
+/// not [durable](Limits::durable) ends with this process, too.
+pub trait DataPlane: ServesJobs + Send + Sync {
+    /// `xdp`, `software`, `tofino` or `bmv2`.
+    fn name(&self) -> &'static str;
+
+    /// One line on how packets reach it: interfaces and hooks, or sockets.
+    fn attachment(&self) -> String;
+
+    /// What it has to offer.
+    fn limits(&self) -> Limits;
+
+    /// Packets by outcome, in the order of [`Outcome::ALL`].
+    ///
+    /// # Errors
+    ///
+    /// When the kernel refuses.
+    fn counters(&self) -> Result<[u64; Outcome::COUNT], Error>;
 
     /// What an earlier daemon saved, if there was one. Closes whatever else it left.
     ///

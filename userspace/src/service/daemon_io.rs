@@ -4,10 +4,9 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use switchml_control::join_event::Event;
-use switchml_protocol::job::Binding;
 use switchml_userspace_core::control_plane::{Io, Timer};
-use switchml_userspace_core::data_plane::{DataPlane, Error, JobSpec};
-use switchml_userspace_core::jobs::{Epochs, Job, Level};
+use switchml_userspace_core::data_plane::DataPlane;
+use switchml_userspace_core::jobs::Level;
 use tracing::{error, info, warn};
 
 use super::{State, lock};
@@ -21,33 +20,10 @@ pub struct DaemonIo {
 
 impl Io for DaemonIo {
     type Stream = Sender;
+    type DataPlane = dyn DataPlane;
 
-    fn open(&mut self, job: &JobSpec) -> Result<(), Error> {
-        self.data_plane.open(job)
-    }
-
-    fn start(&mut self, job: u16) -> Result<(), Error> {
-        self.data_plane.start(job)
-    }
-
-    fn abort(&mut self, job: u16) -> Result<(), Error> {
-        self.data_plane.abort(job)
-    }
-
-    fn close(&mut self, job: u16) -> Result<(), Error> {
-        self.data_plane.close(job)
-    }
-
-    fn binding(&mut self, job: u16, rank: u16) -> Result<Option<Binding>, Error> {
-        self.data_plane.binding(job, rank)
-    }
-
-    fn save(&mut self, job: &Job) -> Result<(), Error> {
-        self.data_plane.save(job)
-    }
-
-    fn keep_epochs(&mut self, epochs: &Epochs) -> Result<(), Error> {
-        self.data_plane.keep_epochs(epochs)
+    fn data_plane(&self) -> &Self::DataPlane {
+        &*self.data_plane
     }
 
     fn tell(&mut self, stream: &Sender, event: Event) {

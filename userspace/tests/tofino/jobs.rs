@@ -12,7 +12,7 @@ use switchml_p4::switch::Match;
 use switchml_protocol::U16;
 use switchml_protocol::job::Binding;
 use switchml_protocol::outcome::Outcome;
-use switchml_userspace_core::data_plane::{DataPlane, JobSpec};
+use switchml_userspace_core::data_plane::{DataPlane, JobSpec, ServesJobs};
 
 use super::common::{PATIENCE, Rank};
 use super::schema::{EXCLUSIONS, LEARN, OUTCOMES, ROUNDS, TABLES, full, slots};

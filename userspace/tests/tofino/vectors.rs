@@ -11,7 +11,7 @@ use switchml_p4::entries::{MAX_JOBS, MAX_RANKS};
 use switchml_protocol::header::{Kind, flags};
 use switchml_protocol::outcome::Outcome;
 use switchml_rack::vectors::{Event, Job, Offer, Step, Vector, read_all};
-use switchml_userspace_core::data_plane::{DataPlane, JobSpec};
+use switchml_userspace_core::data_plane::{DataPlane, JobSpec, ServesJobs};
 
 use super::jobs::learn;
 use super::schema::{full, slots};

@@ -1,3 +1,4 @@
+use std::cell::RefCell;
 use std::net::Ipv4Addr;
 
 use rand::SeedableRng;
@@ -5,10 +6,11 @@ use rand::rngs::StdRng;
 use switchml_control::{Aborted, Assigned};
 use switchml_protocol::U16;
 use switchml_protocol::capabilities::Capabilities;
+use switchml_protocol::job::Binding;
 
 use super::*;
-use crate::data_plane::{Fanout, Limits};
-use crate::jobs::Threads;
+use crate::data_plane::{Fanout, JobSpec, Limits};
+use crate::jobs::{Epochs, Job, Threads};
 
 const LIMITS: Limits = Limits {
     shards: 16,
@@ -39,17 +41,17 @@ enum Done {
 /// Writes down what is done, and refuses what it is told to.
 #[derive(Default)]
 struct Recorder {
-    done: Vec<Done>,
+    done: RefCell<Vec<Done>>,
     log: Vec<(Level, String)>,
     refuses: Vec<Done>,
-    saved: Vec<Job>,
-    epochs: Option<Epochs>,
+    saved: RefCell<Vec<Job>>,
+    epochs: RefCell<Option<Epochs>>,
 }
 
 impl Recorder {
-    fn note(&mut self, done: Done) -> Result<(), Error> {
+    fn note(&self, done: Done) -> Result<(), Error> {
         let is_refused = self.refuses.contains(&done);
-        self.done.push(done);
+        self.done.borrow_mut().push(done);
         match is_refused {
             true => Err(Error::Refused { what: "try it".to_owned(), why: "no luck".to_owned() }),
             false => Ok(()),
@@ -57,55 +59,63 @@ impl Recorder {
     }
 
     fn take(&mut self) -> Vec<Done> {
-        std::mem::take(&mut self.done)
+        self.done.take()
+    }
+}
+
+impl ServesJobs for Recorder {
+    fn open(&self, job: &JobSpec) -> Result<(), Error> {
+        self.note(Done::Open(job.number))
+    }
+
+    fn start(&self, job: u16) -> Result<(), Error> {
+        self.note(Done::Start(job))
+    }
+
+    fn abort(&self, job: u16) -> Result<(), Error> {
+        self.note(Done::Abort(job))
+    }
+
+    fn close(&self, job: u16) -> Result<(), Error> {
+        self.note(Done::Close(job))
+    }
+
+    fn binding(&self, job: u16, rank: u16) -> Result<Option<Binding>, Error> {
+        let ip = [10, 0, job as u8, rank as u8 + 1];
+        Ok(Some(Binding { ifindex: 1, ip, mac: [2; 6], port: U16::new(40_000) }))
+    }
+
+    fn save(&self, job: &Job) -> Result<(), Error> {
+        let mut saved = self.saved.borrow_mut();
+        saved.retain(|saved| saved.number != job.number);
+        saved.push(job.clone());
+        self.note(Done::Save(job.number))
+    }
+
+    fn keep_epochs(&self, epochs: &Epochs) -> Result<(), Error> {
+        self.epochs.replace(Some(epochs.clone()));
+        self.note(Done::KeepEpochs)
     }
 }
 
 impl Io for Recorder {
     type Stream = &'static str;
+    type DataPlane = Self;
 
-    fn open(&mut self, job: &JobSpec) -> Result<(), Error> {
-        self.note(Done::Open(job.number))
-    }
-
-    fn start(&mut self, job: u16) -> Result<(), Error> {
-        self.note(Done::Start(job))
-    }
-
-    fn abort(&mut self, job: u16) -> Result<(), Error> {
-        self.note(Done::Abort(job))
-    }
-
-    fn close(&mut self, job: u16) -> Result<(), Error> {
-        self.note(Done::Close(job))
-    }
-
-    fn binding(&mut self, job: u16, rank: u16) -> Result<Option<Binding>, Error> {
-        let ip = [10, 0, job as u8, rank as u8 + 1];
-        Ok(Some(Binding { ifindex: 1, ip, mac: [2; 6], port: U16::new(40_000) }))
-    }
-
-    fn save(&mut self, job: &Job) -> Result<(), Error> {
-        self.saved.retain(|saved| saved.number != job.number);
-        self.saved.push(job.clone());
-        self.note(Done::Save(job.number))
-    }
-
-    fn keep_epochs(&mut self, epochs: &Epochs) -> Result<(), Error> {
-        self.epochs = Some(epochs.clone());
-        self.note(Done::KeepEpochs)
+    fn data_plane(&self) -> &Self {
+        self
     }
 
     fn tell(&mut self, stream: &&'static str, event: Event) {
-        self.done.push(Done::Tell(stream, event));
+        self.done.get_mut().push(Done::Tell(stream, event));
     }
 
     fn end(&mut self, stream: &'static str) {
-        self.done.push(Done::End(stream));
+        self.done.get_mut().push(Done::End(stream));
     }
 
     fn schedule(&mut self, after: Duration, timer: Timer) {
-        self.done.push(Done::Schedule(after, timer));
+        self.done.get_mut().push(Done::Schedule(after, timer));
     }
 
     fn log(&mut self, level: Level, line: &str) {
@@ -282,7 +292,7 @@ fn a_job_that_is_not_restored_keeps_no_other_from_it() {
     let (mut first, mut io) = (control_plane(), Recorder::default());
     let [(_, lost), _] = start(&mut first, &mut io, "a");
     let [(_, kept), _] = start(&mut first, &mut io, "b");
-    let saved = Saved { jobs: io.saved, epochs: io.epochs.expect("kept") };
+    let saved = Saved { jobs: io.saved.take(), epochs: io.epochs.take().expect("kept") };
 
     let (mut second, mut io) = (control_plane(), Recorder::default());
     io.refuses = vec![Done::Start(0)];

@@ -17,7 +17,7 @@ use switchml_protocol::maps::{MAX_JOBS, MAX_SHARDS, SLOTS_PER_SHARD};
 use switchml_protocol::outcome::{Action, Outcome};
 use switchml_protocol::shell::Origin;
 use switchml_protocol::{MAX_LANES, MAX_RANKS, U16};
-use switchml_userspace_core::data_plane::{DataPlane, Error, Fanout, JobSpec, Limits};
+use switchml_userspace_core::data_plane::{DataPlane, Error, Fanout, JobSpec, Limits, ServesJobs};
 use switchml_userspace_core::memory_tables::{MemoryTables, answer};
 use zerocopy::FromBytes;
 
@@ -81,29 +81,7 @@ impl Software {
     }
 }
 
-impl DataPlane for Software {
-    fn name(&self) -> &'static str {
-        "software"
-    }
-
-    fn attachment(&self) -> String {
-        format!("UDP socket, port {}", self.port)
-    }
-
-    fn limits(&self) -> Limits {
-        Limits {
-            shards: (self.slots / SLOTS_PER_SHARD as u32).min(MAX_SHARDS as u32) as u16,
-            slots_per_shard: SLOTS_PER_SHARD as u32,
-            max_lanes: MAX_LANES as u16,
-            max_ranks: MAX_RANKS as u16,
-            max_jobs: MAX_JOBS as u16,
-            capabilities: aggregator::CAPABILITIES,
-            port: self.port,
-            fanout: Fanout::Unicast,
-            durable: false,
-        }
-    }
-
+impl ServesJobs for Software {
     fn open(&self, job: &JobSpec) -> Result<(), Error> {
         self.shared.tables.open(job);
         Ok(())
@@ -125,6 +103,30 @@ impl DataPlane for Software {
 
     fn binding(&self, job: u16, rank: u16) -> Result<Option<Binding>, Error> {
         Ok(self.shared.tables.binding(job, rank))
+    }
+}
+
+impl DataPlane for Software {
+    fn name(&self) -> &'static str {
+        "software"
+    }
+
+    fn attachment(&self) -> String {
+        format!("UDP socket, port {}", self.port)
+    }
+
+    fn limits(&self) -> Limits {
+        Limits {
+            shards: (self.slots / SLOTS_PER_SHARD as u32).min(MAX_SHARDS as u32) as u16,
+            slots_per_shard: SLOTS_PER_SHARD as u32,
+            max_lanes: MAX_LANES as u16,
+            max_ranks: MAX_RANKS as u16,
+            max_jobs: MAX_JOBS as u16,
+            capabilities: aggregator::CAPABILITIES,
+            port: self.port,
+            fanout: Fanout::Unicast,
+            durable: false,
+        }
     }
 
     fn counters(&self) -> Result<[u64; Outcome::COUNT], Error> {

@@ -43,7 +43,7 @@ use switchml_protocol::maps::{Event, MAX_JOBS, MAX_SHARDS, SLOTS_PER_SHARD};
 use switchml_protocol::outcome::Outcome;
 use switchml_protocol::{MAX_LANES, MAX_RANKS};
 use switchml_userspace_core::data_plane::{
-    DataPlane, Error, Fanout, JobSpec, Limits, LostPort, Saved,
+    DataPlane, Error, Fanout, JobSpec, Limits, LostPort, Saved, ServesJobs,
 };
 use switchml_userspace_core::jobs;
 use tracing::{error, info, warn};
@@ -182,32 +182,7 @@ impl XdpDataPlane {
     }
 }
 
-impl DataPlane for XdpDataPlane {
-    fn name(&self) -> &'static str {
-        "xdp"
-    }
-
-    fn attachment(&self) -> String {
-        let ports = self.ports().describe();
-        let kernel = rustix::system::uname();
-        let kernel = kernel.release().to_string_lossy();
-        format!("{ports} (Linux {kernel}), serving {} port {}", self.served(), self.config.port)
-    }
-
-    fn limits(&self) -> Limits {
-        Limits {
-            shards: (self.config.slots / SLOTS_PER_SHARD as u32).min(MAX_SHARDS as u32) as u16,
-            slots_per_shard: SLOTS_PER_SHARD as u32,
-            max_lanes: MAX_LANES as u16,
-            max_ranks: MAX_RANKS as u16,
-            max_jobs: MAX_JOBS as u16,
-            capabilities: aggregator::CAPABILITIES,
-            port: self.config.port,
-            fanout: Fanout::Multicast,
-            durable: true,
-        }
-    }
-
+impl ServesJobs for XdpDataPlane {
     fn open(&self, job: &JobSpec) -> Result<(), Error> {
         let is_served = self.local().addresses.contains(&job.address);
         if !is_served {
@@ -259,14 +234,6 @@ impl DataPlane for XdpDataPlane {
         Ok(known.then_some(member.binding))
     }
 
-    fn counters(&self) -> Result<[u64; Outcome::COUNT], Error> {
-        let why = |error: MapError| Error::Refused {
-            what: "read the counters".to_owned(),
-            why: error.to_string(),
-        };
-        self.maps().counters().map_err(why)
-    }
-
     fn save(&self, job: &jobs::Job) -> Result<(), Error> {
         self.journal().save(job).map_err(refused(job.number, "save"))
     }
@@ -277,6 +244,41 @@ impl DataPlane for XdpDataPlane {
             why: error.to_string(),
         };
         self.journal().keep_epochs(epochs).map_err(why)
+    }
+}
+
+impl DataPlane for XdpDataPlane {
+    fn name(&self) -> &'static str {
+        "xdp"
+    }
+
+    fn attachment(&self) -> String {
+        let ports = self.ports().describe();
+        let kernel = rustix::system::uname();
+        let kernel = kernel.release().to_string_lossy();
+        format!("{ports} (Linux {kernel}), serving {} port {}", self.served(), self.config.port)
+    }
+
+    fn limits(&self) -> Limits {
+        Limits {
+            shards: (self.config.slots / SLOTS_PER_SHARD as u32).min(MAX_SHARDS as u32) as u16,
+            slots_per_shard: SLOTS_PER_SHARD as u32,
+            max_lanes: MAX_LANES as u16,
+            max_ranks: MAX_RANKS as u16,
+            max_jobs: MAX_JOBS as u16,
+            capabilities: aggregator::CAPABILITIES,
+            port: self.config.port,
+            fanout: Fanout::Multicast,
+            durable: true,
+        }
+    }
+
+    fn counters(&self) -> Result<[u64; Outcome::COUNT], Error> {
+        let why = |error: MapError| Error::Refused {
+            what: "read the counters".to_owned(),
+            why: error.to_string(),
+        };
+        self.maps().counters().map_err(why)
     }
 
     fn saved(&self) -> Result<Option<Saved>, Error> {
