@@ -6,6 +6,7 @@
 //! | --- | --- |
 //! | [`scenario`] | what a seed stands for: jobs, links, faults |
 //! | [`program`] | what ranks call, and what must come out |
+//! | [`packed`] | how far sums in fewer bits may be off |
 //! | [`net`], [`link`] | time, packets and messages under way, and what happens to them |
 //! | [`worker`] | a rank's process around session and HELLO |
 //! | [`calls`] | what a rank does in a job: its calls, around the data path |
@@ -28,6 +29,7 @@ pub mod data_plane;
 pub mod link;
 pub mod net;
 pub mod oracle;
+pub mod packed;
 pub mod program;
 pub mod rng;
 pub mod scenario;

@@ -8,6 +8,7 @@ use switchml_worker_core::session::MadeCall;
 
 use crate::daemon::Daemon;
 use crate::net::{Net, Violation, ensure};
+use crate::packed::Packing;
 use crate::program::Step;
 use crate::rng::hash;
 use crate::scenario::{MS, Time};
@@ -219,8 +220,8 @@ impl Oracle {
         }
         match &call.result {
             None => {
-                let key = element_key(key, place);
-                step.check(key, ranks, lanes, &result)
+                let keys = (place as u64, element_key(key, place));
+                step.check(keys, ranks, lanes, &result)
                     .map_err(|wrong| Violation(format!("{}: {wrong}", who())))?;
                 call.result = Some(result);
             }
@@ -228,7 +229,11 @@ impl Oracle {
                 ensure!(*first == result, "{}: not the bits that another rank got", who())
             }
         }
-        net.tally.fate(Fate::Exact);
+        net.tally.fate(match step.packing(ranks) {
+            None => Fate::Exact,
+            Some(Packing::Bits16) => Fate::Within16,
+            Some(Packing::Bits8) => Fate::Within8,
+        });
         let last = call.called.values().map(|(_, at)| *at).max().unwrap_or(at);
         if last == at && call.called.values().any(|(_, other)| at.saturating_sub(*other) > MS) {
             net.tally.fault(Fault::Straggler);
@@ -340,7 +345,7 @@ impl Session {
             Failure::Round { ours, newest } => Err(Violation(format!(
                 "rank {rank} was refused: in round {ours}, the aggregator in {newest}"
             ))),
-            Failure::Departed(named) => self.check_departed(rank, named),
+            Failure::Departed(named) => self.check_departed(rank, named, is_damaged),
             Failure::Mismatch { first, dissenter, .. } => {
                 let differ = self.calls.values().any(|call| {
                     let of = |rank: u16| call.called.get(&rank).map(|(step, _)| step.call);
@@ -393,8 +398,9 @@ impl Session {
         }
     }
 
-    /// Whether these ranks have left, and this one has made a call that they have not.
-    fn check_departed(&self, rank: u16, named: u64) -> Result<(), Violation> {
+    /// Whether these ranks have left, and this one has made a call that they have not; or the aux
+    /// of an old PENDING was damaged, which no check word shows.
+    fn check_departed(&self, rank: u16, named: u64, is_damaged: bool) -> Result<(), Violation> {
         for named in ranks_of(named) {
             let left = self.ends.get(&named) == Some(&End::Finished);
             let made = |call: &Call, rank| {
@@ -403,7 +409,7 @@ impl Session {
             let alone =
                 |call: &Call| made(call, rank).is_some() && made(call, rank) != made(call, named);
             ensure!(
-                left && self.calls.values().any(alone),
+                left && (is_damaged || self.calls.values().any(alone)),
                 "rank {rank} says that rank {named} has left ({left}) without having made all of \
                  its calls"
             );

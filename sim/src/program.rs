@@ -4,8 +4,9 @@
 use half::{bf16, f16};
 use switchml_worker_core::call::{Call, Kind};
 use switchml_worker_core::numerics::SMALL_COUNT;
-use switchml_worker_core::{DType, ReduceOp, Reduction};
+use switchml_worker_core::{DType, Precision, ReduceOp, Reduction};
 
+use crate::packed::{Bounds, Chunk, Packing};
 use crate::rng::{Rng, hash};
 
 /// One call of a program.
@@ -51,16 +52,13 @@ pub fn draw(rng: &mut Rng, ranks: u16, steps: u64, largest: u64) -> Vec<Step> {
     program
 }
 
-/// Those whose results are told to the last bit: what fewer bits give of these elements is not.
-const OPS: [Reduction; 4] = [Reduction::SUM, Reduction::AVG, Reduction::MAX, Reduction::MIN];
-
 fn draw_step(rng: &mut Rng, ranks: u16, largest: u64, overlaps: bool) -> Step {
     let count = if rng.one_in(20) { 0 } else { rng.magnitude(1, largest) as usize };
     let dtype = rng.pick(&DType::ALL);
     let kind = match rng.below(8) {
         0 => Kind::Barrier,
         1 => Kind::Broadcast { root: rng.below(ranks.into()) as u32 },
-        _ => Kind::AllReduce(rng.pick(&OPS)),
+        _ => Kind::AllReduce(rng.pick(&Reduction::ALL)),
     };
     let mut call = Call { kind, dtype, count };
     match kind {
@@ -71,10 +69,12 @@ fn draw_step(rng: &mut Rng, ranks: u16, largest: u64, overlaps: bool) -> Step {
         }
         _ => {}
     }
-    let is_float_sum = matches!(call.kind, Kind::AllReduce(Reduction::SUM | Reduction::AVG))
-        && dtype != DType::I32;
+    let is_float_sum =
+        matches!(call.kind, Kind::AllReduce(Reduction { op: ReduceOp::Sum | ReduceOp::Avg, .. }))
+            && dtype != DType::I32;
+    let can_be_wild = call.kind == Kind::AllReduce(Reduction::SUM) || is_packed(call.kind);
     let elements = match rng.below(6) {
-        0 if call.kind == Kind::AllReduce(Reduction::SUM) && dtype == DType::F32 => Elements::Wild,
+        0 if can_be_wild && dtype == DType::F32 => Elements::Wild,
         1 if is_float_sum => Elements::Sparse,
         2 if is_float_sum && count > 0 => Elements::Special {
             rank: rng.below(ranks.into()) as u16,
@@ -86,11 +86,25 @@ fn draw_step(rng: &mut Rng, ranks: u16, largest: u64, overlaps: bool) -> Step {
     Step { call, elements, waits: !overlaps || rng.one_in(4) }
 }
 
+/// Whether a call's elements travel in fewer bits.
+fn is_packed(kind: Kind) -> bool {
+    matches!(
+        kind,
+        Kind::AllReduce(Reduction { precision: Precision::Bits16 | Precision::Bits8, .. })
+    )
+}
+
 /// The call that a rank makes instead, by mistake.
 pub fn mistake(rng: &mut Rng, step: &Step) -> Step {
     let mut step = *step;
     let call = &mut step.call;
-    match (rng.below(3), call.kind) {
+    match (rng.below(4), call.kind) {
+        // The same in another precision.
+        (0 | 3, Kind::AllReduce(Reduction { op, precision })) if is_packed(call.kind) => {
+            let others = [Precision::Exact, Precision::Bits16, Precision::Bits8]
+                .map(|other| if other == precision { Precision::Exact } else { other });
+            call.kind = Kind::AllReduce(Reduction::new(op, rng.pick(&others)));
+        }
         (0, Kind::AllReduce(Reduction::SUM)) => call.kind = Kind::Broadcast { root: 0 },
         // There is no barrier of another size.
         (0, _) | (_, Kind::Barrier) => call.kind = Kind::AllReduce(Reduction::SUM),
@@ -108,6 +122,14 @@ pub fn mistake(rng: &mut Rng, step: &Step) -> Step {
 }
 
 impl Step {
+    /// How its elements travel among `ranks` ranks, if in fewer bits.
+    pub fn packing(&self, ranks: u16) -> Option<Packing> {
+        match self.call.kind {
+            Kind::AllReduce(Reduction { precision, .. }) => Packing::of(precision, ranks),
+            Kind::Broadcast { .. } | Kind::Barrier => None,
+        }
+    }
+
     /// The elements of `rank`, in native byte order. `key` tells sessions and calls apart.
     pub fn elements(&self, key: u64, rank: u16) -> Vec<u8> {
         let Call { kind, dtype, count } = self.call;
@@ -117,11 +139,17 @@ impl Step {
         (0..count).flat_map(|index| self.element(key, rank, index).bytes(dtype)).collect()
     }
 
-    /// Checks a result, of `ranks` ranks in chunks of `lanes` lanes.
+    /// Checks a result of call `number` of a session, of `ranks` ranks in chunks of `lanes` lanes.
     ///
     /// # Errors
     /// The first element that is wrong.
-    pub fn check(&self, key: u64, ranks: u16, lanes: u16, result: &[u8]) -> Result<(), String> {
+    pub fn check(
+        &self,
+        (number, key): (u64, u64),
+        ranks: u16,
+        lanes: u16,
+        result: &[u8],
+    ) -> Result<(), String> {
         let Call { kind, dtype, count } = self.call;
         let wrong = |index: usize, expected: String| {
             let size = dtype.size();
@@ -141,6 +169,9 @@ impl Step {
                 if result == expected { Ok(()) } else { Err("not the root's elements".to_owned()) }
             }
             Kind::AllReduce(Reduction { op, .. }) => {
+                if let Some(packing) = self.packing(ranks) {
+                    return self.check_packed(packing, (number, key), ranks, lanes, result);
+                }
                 let largest = self.largest_by_chunk(key, ranks, lanes);
                 for (index, found) in result.chunks_exact(dtype.size()).enumerate() {
                     let inputs = (0..ranks).map(|rank| self.element(key, rank, index));
@@ -171,6 +202,66 @@ impl Step {
                 Ok(())
             }
         }
+    }
+
+    /// The same for a result in fewer bits.
+    fn check_packed(
+        &self,
+        packing: Packing,
+        (number, key): (u64, u64),
+        ranks: u16,
+        lanes: u16,
+        result: &[u8],
+    ) -> Result<(), String> {
+        let elements_per_chunk = packing.elements() * usize::from(lanes);
+        let size = self.call.dtype.size();
+        for (chunk, found) in result.chunks(elements_per_chunk * size).enumerate() {
+            let first = chunk * elements_per_chunk;
+            let places = first..first + found.len() / size;
+            let elements =
+                |rank| places.clone().map(|index| self.element(key, rank, index).real()).collect();
+            let chunk = Chunk { call: number, first, ranks: (0..ranks).map(elements).collect() };
+            self.check_chunk(packing, &chunk, found).map_err(|wrong| {
+                format!("chunk of {} from element {first}: {wrong}", places.len())
+            })?;
+        }
+        Ok(())
+    }
+
+    fn check_chunk(&self, packing: Packing, chunk: &Chunk, found: &[u8]) -> Result<(), String> {
+        let dtype = self.call.dtype;
+        let found = found.chunks_exact(dtype.size());
+        let is_finite = chunk.ranks.iter().flatten().all(|x| x.is_finite());
+        if !is_finite || chunk.is_zero() {
+            let skipped = if is_finite { vec![0; dtype.size()] } else { not_a_number(dtype) };
+            let wrong = found.enumerate().find(|(_, bits)| *bits != skipped);
+            return wrong.map_or(Ok(()), |(place, bits)| {
+                Err(format!("element {place}: {bits:02x?}, not {skipped:02x?}"))
+            });
+        }
+        let is_average = self.call.kind == Kind::AllReduce(Reduction::AVG16)
+            || self.call.kind == Kind::AllReduce(Reduction::AVG8);
+        let divisor = if is_average { chunk.ranks.len() as f64 } else { 1.0 };
+        let Bounds { each, column, columns } = chunk.bounds(packing).over(divisor);
+        let (mut errors, mut roundings) = (vec![0f64; columns], vec![0f64; columns]);
+        for (place, bits) in found.enumerate() {
+            let truth = chunk.ranks.iter().map(|elements| elements[place]).sum::<f64>() / divisor;
+            let rounding = 1.001 * half_unit(truth.abs() + each, dtype);
+            let error = (real(dtype, bits) - truth).abs();
+            // Also if it is NaN.
+            let is_near = error <= each + rounding;
+            if !is_near {
+                return Err(format!("element {place}: off by {error}, more than {each}"));
+            }
+            errors[place % columns] += error.powi(2);
+            roundings[place % columns] += rounding.powi(2);
+        }
+        for (error, rounding) in errors.into_iter().zip(roundings) {
+            if error.sqrt() > column + rounding.sqrt() {
+                return Err(format!("a column is off by {}, more than {column}", error.sqrt()));
+            }
+        }
+        Ok(())
     }
 
     /// Element `index` of `rank`.

@@ -67,6 +67,8 @@ counted! {
     /// What became of a call, or of a session.
     Fate {
         Exact = "call returned, result exact",
+        Within16 = "call returned, result in 16 bits within its bound",
+        Within8 = "call returned, result in 8 bits within its bound",
         Finished = "rank finished its program",
         Resumed = "rank found its job again over another connection",
         NoMulticast = "rank told that it gets no multicast",

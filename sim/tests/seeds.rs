@@ -4,9 +4,12 @@ use std::time::Duration;
 
 use switchml_protocol::outcome::Outcome;
 use switchml_sim::campaign::{self, Limits, Report};
+use switchml_sim::program::{Elements, Step};
 use switchml_sim::scenario::{Incident, LinkPlan, MS, SECOND, Scenario};
 use switchml_sim::tally::{Fate, Fault, Tally};
 use switchml_sim::{play, simulate};
+use switchml_worker_core::call::{Call, Kind};
+use switchml_worker_core::{DType, Precision, ReduceOp, Reduction};
 
 /// Seeds in every test run; `cargo xtask sim` runs others, and more.
 const SEEDS: u64 = 3_000;
@@ -32,6 +35,8 @@ fn promises_are_kept_whatever_goes_wrong() {
         Fault::ALL.iter().filter(|fault| report.tally.faults(**fault) < 10).collect();
     assert!(never.is_empty(), "hardly ever tried: {never:?}");
     let must_occur = [
+        Fate::Within16,
+        Fate::Within8,
         Fate::Finished,
         Fate::Resumed,
         Fate::NoMulticast,
@@ -122,6 +127,10 @@ fn restarts(seed: u64) -> Scenario {
     }
 }
 
+/// What comes about where nothing goes wrong.
+const GOOD: [Fate; 6] =
+    [Fate::Exact, Fate::Within16, Fate::Within8, Fate::Finished, Fate::Resumed, Fate::NoMulticast];
+
 #[test]
 fn a_daemon_that_is_restarted_costs_no_job() {
     let mut sum = Tally::default();
@@ -129,11 +138,41 @@ fn a_daemon_that_is_restarted_costs_no_job() {
         let run = play(restarts(seed));
         assert_eq!(run.verdict, Ok(()), "seed {seed}");
         let fates = |fate: &Fate| run.tally.fates(*fate);
-        let errors = Fate::ALL.iter().filter(|fate| {
-            !matches!(fate, Fate::Exact | Fate::Finished | Fate::Resumed | Fate::NoMulticast)
-        });
+        let errors = Fate::ALL.iter().filter(|fate| !GOOD.contains(fate));
         assert_eq!(errors.map(fates).sum::<u64>(), 0, "seed {seed}: {}", run.tally);
         sum += &run.tally;
     }
     assert!(sum.fates(Fate::Resumed) > 100, "{sum}");
+}
+
+/// Ranks that make the same call in different precision are told so, in any pair of precisions: of
+/// more than 32 ranks, too, where 8 bits travel as 16.
+#[test]
+fn another_precision_is_another_call() {
+    let mut told = 0;
+    for seed in 0..120 {
+        let mut scenario = restarts(seed);
+        scenario.incidents.clear();
+        for job in &mut scenario.jobs {
+            let precision = |place| {
+                [Precision::Exact, Precision::Bits16, Precision::Bits8][(seed as usize + place) % 3]
+            };
+            let step = |place| {
+                let reduction = Reduction::new(ReduceOp::Avg, precision(place));
+                let call =
+                    Call { kind: Kind::AllReduce(reduction), dtype: DType::Bf16, count: 700 };
+                Step { call, elements: Elements::Exact, waits: true }
+            };
+            job.program = vec![step(0)];
+            let who = (seed % u64::from(job.ranks)) as u16;
+            job.mistake = (job.ranks > 1).then(|| (who, 0, step(1 + seed as usize / 3 % 2)));
+        }
+        let jobs = scenario.jobs.iter().filter(|job| job.mistake.is_some());
+        let ranks = jobs.map(|job| u64::from(job.ranks)).sum::<u64>();
+        let run = play(scenario);
+        assert_eq!(run.verdict, Ok(()), "seed {seed}");
+        assert_eq!(run.tally.fates(Fate::Mismatch), ranks, "seed {seed}: {}", run.tally);
+        told += ranks;
+    }
+    assert!(told > 300, "{told} ranks");
 }
