@@ -18,6 +18,10 @@ class Operation(IntEnum):
     AVG = 1
     MAX = 2
     MIN = 3
+    SUM16 = 4
+    AVG16 = 5
+    SUM8 = 6
+    AVG8 = 7
 
 
 class Element(IntEnum):

@@ -1,12 +1,40 @@
 """Floats as integers, and back. Elements are bits, as unsigned numbers."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from math import ldexp
+from math import copysign, ldexp
+from typing import Protocol
 
 from .call import Element, signed
+from .packet import BLOCK
 
 ZEROS, NOT_FINITE = -(2**31), 2**31 - 1
+
+
+def is_skipped(e: int) -> bool:
+    return e in (ZEROS, NOT_FINITE)
+
+
+class Codec(Protocol):
+    """How the elements of a call become lanes."""
+
+    def elements_per_chunk(self, full: int) -> int:
+        """Of a data chunk of so many lanes."""
+
+    def lanes_of(self, count: int) -> int:
+        """Those of a data chunk of so many elements, with its padding."""
+
+    def at(self, first: int) -> "Codec":
+        """For the chunk whose first element has this place in the call."""
+
+    def exponent(self, elements: Sequence[int]) -> int: ...
+
+    def encode(self, elements: Sequence[int], e: int) -> list[int]:
+        """With the true E or a predicted one. What is sent with a wrong one does not count."""
+
+    def decode(self, lanes: Sequence[int], count: int, e: int) -> list[int]: ...
+
+    def skipped(self, count: int, e: int) -> list[int]: ...
 
 
 @dataclass(frozen=True)
@@ -54,6 +82,11 @@ class Format:
         # A carry of the mantissa runs into the exponent, as it should.
         return sign | min(units + (unit - self.least << self.mantissa), self.infinity)
 
+    def of_float(self, x: float) -> int:
+        """The bits of the nearest number; what rounds to zero keeps its sign, as a zero does."""
+        sign = 1 << self.width - 1 if copysign(1.0, x) < 0 else 0
+        return sign | self.nearest(*x.as_integer_ratio())
+
 
 FORMATS = {
     Element.F32: Format(32, 23, 127, 0x7FC00000),
@@ -76,10 +109,27 @@ class Fixed:
     def growth(self) -> int:
         return (self.ranks - 1).bit_length()
 
+    def elements_per_chunk(self, full: int) -> int:
+        return full // self.lanes
+
+    def lanes_of(self, count: int) -> int:
+        return -(-count * self.lanes // BLOCK) * BLOCK
+
+    def at(self, first: int) -> "Fixed":
+        return self
+
+    def finite_values(self, elements: Sequence[int]) -> list[float]:
+        """0 for what is not finite: its chunk does not count."""
+        format = self.format
+        return [
+            format.value(bits) if format.magnitude(bits) < format.infinity else 0.0
+            for bits in elements
+        ]
+
     def places(self, e: int) -> int:
         return 30 - e - self.growth if self.lanes == 1 else 94 - e - 3 * self.growth
 
-    def exponent(self, elements: Iterable[int]) -> int:
+    def exponent(self, elements: Sequence[int]) -> int:
         largest = max(map(self.format.magnitude, elements))
         if largest == 0:
             return ZEROS
@@ -89,14 +139,11 @@ class Fixed:
         return field - self.format.bias if field else largest.bit_length() - 1 + self.format.least
 
     def encode(self, elements: Sequence[int], e: int) -> list[int]:
-        """With the true E or a predicted one. What is sent with a wrong one does not count."""
         p, digit = self.places(max(min(e, 200), -200)), 32 - self.growth
         limit = 2 ** (31 - self.growth if self.lanes == 1 else 95 - 3 * self.growth) - 1
         lanes = []
-        for bits in elements:
-            v = 0
-            if self.format.magnitude(bits) < self.format.infinity:
-                v = max(min(round(ldexp(self.format.value(bits), p)), limit), -limit)
+        for x in self.finite_values(elements):
+            v = max(min(round(ldexp(x, p)), limit), -limit)
             if self.lanes == 1:
                 lanes.append(v % 2**32)
             else:
@@ -118,8 +165,7 @@ class Fixed:
     def of_one_lane(self, s: int, p: int) -> int:
         if not self.average:
             return self.scaled(s, p, 1)
-        over, under = (s * (ldexp(1.0, -p) / self.ranks)).as_integer_ratio()
-        return self.format.nearest(over, under)
+        return self.format.of_float(s * (ldexp(1.0, -p) / self.ranks))
 
     def scaled(self, s: int, p: int, divisor: int) -> int:
         """s * 2^-p / divisor."""

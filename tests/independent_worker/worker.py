@@ -25,12 +25,13 @@ class Worker:
             self.control.leave(str(error) or "the path did not open")
             raise
         self.exchanger = Exchanger(self.path, patience)
-        self.chunks = Chunks(ranks, full)
+        self.chunks = Chunks(rank, ranks, full)
         # Of the next call.
         self.number = 0
 
     def all_reduce(self, operation: Operation, element: Element, elements: list[int]) -> list[int]:
-        if element is Element.F64 or (element is Element.I32 and operation is Operation.AVG):
+        whole = Operation.SUM, Operation.MAX, Operation.MIN
+        if element is Element.F64 or (element is Element.I32 and operation not in whole):
             raise ValueError(f"{operation.name} of {element.name} is not for this worker")
         return self.run(Call(Kind.ALL_REDUCE, operation, element, len(elements)), elements)
 
@@ -57,7 +58,7 @@ class Worker:
             return self.exchanger.exchange(chunks, fingerprint)
 
         try:
-            return self.chunks.run(call, elements, exchange)
+            return self.chunks.run(number, call, elements, exchange)
         except Mismatch as error:
             why = self.control.report_call(number, str(call), error.named)
             raise ExchangeError(f"call {number}, {call}: {error}; {why}") from None

@@ -107,8 +107,9 @@ fn run(python: &Path, rack: &Rack, aggregator: &Aggregator, others: &[usize], jo
         results[rank] = found;
         resent += again;
     }
-    for (rank, results) in results.iter().enumerate() {
-        script.check(rank, results);
+    for (rank, found) in results.iter().enumerate() {
+        script.check(rank, found);
+        assert!(*found == results[0], "ranks 0 and {rank} have other bits");
     }
     resent
 }

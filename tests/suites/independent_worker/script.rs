@@ -1,7 +1,7 @@
 //! The calls that all ranks make, with what comes out in closed form.
 
 use half::{bf16, f16};
-use switchml_worker::{Communicator, DType, Element, ReduceOp};
+use switchml_worker::{Communicator, DType, Element, Precision, ReduceOp, Reduction};
 
 /// Elements of a data chunk at an MTU of 1500: 352 lanes, of which an element of a small sum takes
 /// 3.
@@ -29,7 +29,7 @@ pub struct Step {
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum What {
-    Reduce(ReduceOp),
+    Reduce(Reduction),
     Broadcast(usize),
     Barrier,
 }
@@ -59,7 +59,7 @@ enum Values {
 
 /// Of operators, types, numbers of elements, and kinds of values; some several times, so that there
 /// is a history.
-const REDUCTIONS: &[(ReduceOp, DType, usize, Values)] = &[
+const EXACT: &[(ReduceOp, DType, usize, Values)] = &[
     (ReduceOp::Sum, DType::I32, 1, Values::Plain),
     (ReduceOp::Sum, DType::I32, 20_000, Values::Plain),
     (ReduceOp::Max, DType::I32, 700, Values::Plain),
@@ -105,11 +105,45 @@ const REDUCTIONS: &[(ReduceOp, DType, usize, Values)] = &[
     (ReduceOp::Sum, DType::Bf16, 200, Values::Huge),
 ];
 
+/// The same in 16 bits, of which sums are exact, too, and in 8. There a chunk has 1408 elements.
+const PACKED: &[(Reduction, DType, usize, Values)] = &[
+    (Reduction::SUM16, DType::F32, 1, Values::Plain),
+    (Reduction::SUM16, DType::F32, 1025, Values::Plain),
+    (Reduction::SUM16, DType::F32, 1025, Values::ByRank),
+    (Reduction::AVG16, DType::F32, 5000, Values::Plain),
+    (Reduction::SUM16, DType::F32, 2000, Values::Sparse),
+    (Reduction::SUM16, DType::F32, 2000, Values::Nan),
+    (Reduction::SUM16, DType::F16, 705, Values::Plain),
+    (Reduction::AVG16, DType::Bf16, 64, Values::Plain),
+    (Reduction::SUM16, DType::F32, 20_000, Values::Plain),
+    (Reduction::SUM8, DType::F32, 1, Values::Plain),
+    (Reduction::SUM8, DType::F32, 128, Values::Plain),
+    (Reduction::SUM8, DType::F32, 129, Values::Plain),
+    (Reduction::SUM8, DType::F32, 3000, Values::Plain),
+    (Reduction::SUM8, DType::F32, 3000, Values::ByRank),
+    (Reduction::SUM8, DType::F32, 3000, Values::ByRank),
+    (Reduction::SUM8, DType::F32, 3001, Values::Mixed),
+    (Reduction::AVG8, DType::F32, 1408, Values::Falling),
+    (Reduction::AVG8, DType::F32, 1408, Values::Falling),
+    (Reduction::SUM8, DType::F32, 9000, Values::Sparse),
+    (Reduction::AVG8, DType::F32, 2000, Values::Nan),
+    (Reduction::SUM8, DType::F32, 300, Values::Tiny),
+    (Reduction::AVG8, DType::F32, 300, Values::Huge),
+    (Reduction::SUM8, DType::F16, 500, Values::Plain),
+    (Reduction::AVG8, DType::F16, 500, Values::Tiny),
+    (Reduction::SUM8, DType::Bf16, 1409, Values::Plain),
+    (Reduction::AVG8, DType::Bf16, 500, Values::Tiny),
+    (Reduction::SUM8, DType::F32, 20_000, Values::Plain),
+];
+
 impl Script {
     pub fn new(ranks: usize) -> Self {
         let barrier = (What::Barrier, DType::I32, 1, Values::Plain);
         let broadcast = |root, dtype, count| (What::Broadcast(root), dtype, count, Values::Plain);
-        let reductions = REDUCTIONS
+        let exact = EXACT
+            .iter()
+            .map(|&(op, dtype, count, values)| (What::Reduce(op.into()), dtype, count, values));
+        let packed = PACKED
             .iter()
             .map(|&(op, dtype, count, values)| (What::Reduce(op), dtype, count, values));
         let others = [
@@ -119,7 +153,7 @@ impl Script {
             broadcast(1, DType::F16, 777),
             broadcast(2, DType::I32, 20_000),
             barrier,
-            (What::Reduce(ReduceOp::Sum), DType::I32, 3, Values::Plain),
+            (What::Reduce(Reduction::SUM), DType::I32, 3, Values::Plain),
         ];
         let step = |(number, (what, dtype, count, values))| Step {
             number,
@@ -129,7 +163,7 @@ impl Script {
             count,
             values,
         };
-        Self { ranks, steps: reductions.chain(others).enumerate().map(step).collect() }
+        Self { ranks, steps: exact.chain(packed).chain(others).enumerate().map(step).collect() }
     }
 
     /// Fails with the first element of `rank` that is not what it must be.
@@ -138,6 +172,10 @@ impl Script {
         for (step, result) in self.steps.iter().zip(results) {
             let expected = step.expected();
             assert_eq!(result.len(), expected.len(), "bytes of rank {rank} in {step:?}");
+            if step.is_coarse() {
+                step.check_coarse(rank, result);
+                continue;
+            }
             let size = step.dtype.size();
             for (index, (found, expected)) in
                 result.chunks(size).zip(expected.chunks(size)).enumerate()
@@ -225,6 +263,8 @@ impl Step {
             Values::Ties if rank == 0 => self.odd_above() + 2.0 * (index % 50) as f64 - 1.0,
             Values::Ties => f64::from(u8::from(rank == 1)),
             Values::Tiny => small * self.smallest(),
+            // An error of its own must not make it infinite.
+            Values::Huge if self.is_coarse() => self.largest() / 2.0,
             Values::Huge => self.largest(),
         }
     }
@@ -254,20 +294,65 @@ impl Step {
         }
     }
 
-    fn reduced(&self, op: ReduceOp, index: usize) -> f64 {
+    /// Whether the result is off by more than a rounding.
+    fn is_coarse(&self) -> bool {
+        matches!(self.what, What::Reduce(Reduction { precision: Precision::Bits8, .. }))
+    }
+
+    /// In 8 bits: a result's root mean square error is at most N * B / K / sqrt(128), and B 10
+    /// sqrt(128) times the largest element (but once in 10^8 chunks). NaN and zeros are exact.
+    fn check_coarse(&self, rank: usize, result: &[u8]) {
+        let What::Reduce(reduction) = self.what else { return };
+        let largest = (0..self.ranks)
+            .flat_map(|rank| (0..self.count).map(move |index| self.value(rank, index).abs()))
+            .fold(0.0, f64::max);
+        let levels = (255 / self.ranks) as f64;
+        let divisor = if reduction.op == ReduceOp::Avg { self.ranks as f64 } else { 1.0 };
+        // And of the smallest numbers, half of one.
+        let bound = 10.0 * self.ranks as f64 * largest / levels / divisor + self.smallest() / 2.0;
+        let mut squares = 0.0;
+        for (index, bits) in result.chunks(self.dtype.size()).enumerate() {
+            let (found, expected) = (self.real(bits), self.reduced(reduction, index));
+            assert_eq!(
+                found.is_nan(),
+                expected.is_nan(),
+                "element {index} of rank {rank}, {self:?}"
+            );
+            if !expected.is_nan() {
+                squares += (found - expected).powi(2) / self.count as f64;
+            }
+        }
+        assert!(squares.sqrt() <= bound, "{} of rank {rank} in {self:?}: {bound}", squares.sqrt());
+    }
+
+    fn reduced(&self, Reduction { op, precision }: Reduction, index: usize) -> f64 {
         let values = (0..self.ranks).map(|rank| self.value(rank, index));
         let is_nan = self.values == Values::Nan;
+        let chunk = match precision {
+            Precision::Exact if self.count <= MOST_SMALL => SMALL_CHUNK,
+            Precision::Exact => CHUNK,
+            Precision::Bits16 => 2 * CHUNK,
+            Precision::Bits8 => 4 * CHUNK,
+        };
         match op {
             ReduceOp::Max | ReduceOp::Min if is_nan && index == 5 => f64::NAN,
             ReduceOp::Max => values.fold(f64::NEG_INFINITY, f64::max),
             ReduceOp::Min => values.fold(f64::INFINITY, f64::min),
             // Its whole chunk is not finite.
-            _ if is_nan && index < if self.count <= MOST_SMALL { SMALL_CHUNK } else { CHUNK } => {
-                f64::NAN
-            }
+            _ if is_nan && index < chunk => f64::NAN,
             ReduceOp::Avg => values.sum::<f64>() / self.ranks as f64,
             // Whole sums of 0 are +0.0, as the first addend makes them.
             _ => values.fold(0.0, |sum, value| sum + value),
+        }
+    }
+
+    fn real(&self, bytes: &[u8]) -> f64 {
+        match self.dtype {
+            DType::F32 => f64::from(bytemuck::pod_read_unaligned::<f32>(bytes)),
+            DType::F16 => bytemuck::pod_read_unaligned::<f16>(bytes).into(),
+            DType::Bf16 => bytemuck::pod_read_unaligned::<bf16>(bytes).into(),
+            DType::I32 => f64::from(bytemuck::pod_read_unaligned::<i32>(bytes)),
+            DType::F64 => bytemuck::pod_read_unaligned(bytes),
         }
     }
 

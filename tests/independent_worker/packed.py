@@ -1,0 +1,175 @@
+"""Floats in 16 and in 8 bits, several to a lane. Elements are bits, as unsigned numbers."""
+
+from collections.abc import Iterable, Sequence
+from ctypes import c_float
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import frexp, isfinite, ldexp
+
+from .call import hash_of
+from .floats import Fixed, is_skipped
+from .packet import BLOCK
+
+MOST_RANKS_OF_8_BITS = 32
+ROWS = 128
+
+
+@dataclass(frozen=True)
+class Packed:
+    """What both widths have in common. `fixed` knows the elements' type, and exponents of 18.1."""
+
+    fixed: Fixed
+    # Elements in a lane.
+    fields = 2
+
+    @property
+    def bits(self) -> int:
+        return 32 // self.fields
+
+    def elements_per_chunk(self, full: int) -> int:
+        return self.fields * full
+
+    def lanes_of(self, count: int) -> int:
+        return -(-count // (self.fields * BLOCK)) * BLOCK
+
+    def skipped(self, count: int, e: int) -> list[int]:
+        return self.fixed.skipped(count, e)
+
+    def pack(self, fields: Sequence[int]) -> list[int]:
+        lanes = len(fields) // self.fields
+        return [
+            sum(field << j * self.bits for j, field in enumerate(fields[lane::lanes]))
+            for lane in range(lanes)
+        ]
+
+    def unpack(self, lanes: Sequence[int]) -> list[int]:
+        most = 2**self.bits - 1
+        return [lane >> j * self.bits & most for j in range(self.fields) for lane in lanes]
+
+
+@dataclass(frozen=True)
+class Packed16(Packed):
+    def at(self, first: int) -> "Packed16":
+        return self
+
+    @property
+    def m(self) -> int:
+        return (1 << 15 - self.fixed.growth) - 1
+
+    def places(self, e: int) -> int:
+        return 14 - e - self.fixed.growth
+
+    def exponent(self, elements: Sequence[int]) -> int:
+        return self.fixed.exponent(elements)
+
+    def encode(self, elements: Sequence[int], e: int) -> list[int]:
+        p, m = self.places(max(min(e, 200), -200)), self.m
+        values = self.fixed.finite_values(elements)
+        fields = [max(min(round(ldexp(x, p)), m), -m) + m for x in values]
+        missing = self.fields * self.lanes_of(len(elements)) - len(elements)
+        return self.pack(fields + [m] * missing)
+
+    def decode(self, lanes: Sequence[int], count: int, e: int) -> list[int]:
+        p, zero = self.places(e), self.fixed.ranks * self.m
+        return [self.fixed.of_one_lane(field - zero, p) for field in self.unpack(lanes)[:count]]
+
+
+def f32(x: float) -> float:
+    return c_float(x).value
+
+
+@dataclass(frozen=True)
+class Packed8(Packed):
+    rank: int
+    # The call's number, and the place of the chunk's first element.
+    number: int
+    first: int = 0
+    fields = 4
+
+    def at(self, first: int) -> "Packed8":
+        return replace(self, first=first)
+
+    @cached_property
+    def seeds(self) -> tuple[int, int]:
+        """Of signs and of the dither."""
+        h = hash_of((self.number, self.first))
+        return h % 2**32, h >> 32
+
+    @property
+    def steps(self) -> int:
+        return 255 // self.fixed.ranks
+
+    def random(self, j: int, lane: int, lanes: int) -> int:
+        """16 bits for the dither of field j of a lane."""
+        bits = word(self.seeds[1], j // 2 * lanes + lane)
+        return bits >> 16 if j % 2 else bits & 0xFFFF
+
+    def flip(self, elements: Sequence[float]) -> list[float]:
+        """Changes the signs of some elements of a whole chunk."""
+        lanes = len(elements) // self.fields
+        signs = [word(self.seeds[0], lane) for lane in range(lanes)]
+        return [
+            -x if signs[i % lanes] >> 31 - i // lanes & 1 else x for i, x in enumerate(elements)
+        ]
+
+    def rotate(self, elements: Sequence[int], e: int) -> list[float]:
+        values = [f32(ldexp(x, -e)) for x in self.fixed.finite_values(elements)]
+        missing = self.fields * self.lanes_of(len(elements)) - len(elements)
+        return hadamard(self.flip(values + [0.0] * missing))
+
+    def exponent(self, elements: Sequence[int]) -> int:
+        e = self.fixed.exponent(elements)
+        if is_skipped(e):
+            return e
+        # y is mantissa * 2^power, the mantissa at least a half and less than 1.
+        mantissa, power = frexp(max(map(abs, self.rotate(elements, e))))
+        return 4 * (e + power - 1) + int(8 * mantissa) - 4
+
+    def encode(self, elements: Sequence[int], e: int) -> list[int]:
+        octave, z = scale(max(min(e, 600), -800))
+        rotated = self.rotate(elements, octave)
+        lanes = len(rotated) // self.fields
+        return self.pack([self.field(i, x, lanes, z) for i, x in enumerate(rotated)])
+
+    def field(self, i: int, x: float, lanes: int, z: float) -> int:
+        ranks, steps = self.fixed.ranks, self.steps
+        u = self.random(i // lanes, i % lanes, lanes)
+        t = f32((u * ranks + 65536 * self.rank) % (65536 * ranks) * f32(1 / (65536 * ranks)))
+        q = f32(f32(f32(x * f32(steps / 2 / z)) + t) + f32(steps / 2 - 1 / 2))
+        return round(max(min(q, steps), 0)) if isfinite(q) else 0
+
+    def decode(self, lanes: Sequence[int], count: int, e: int) -> list[int]:
+        octave, z = scale(e)
+        ranks, steps = self.fixed.ranks, self.steps
+        rotated = []
+        for i, s in enumerate(self.unpack(lanes)):
+            u = self.random(i // len(lanes), i % len(lanes), len(lanes))
+            rotated.append(f32(65536 * s - u * ranks % 65536 - 32768 * (ranks * steps - 1)))
+        divisor = steps * (ranks if self.fixed.average else 1) * ROWS * 32768
+        factor = ldexp(z / divisor, octave)
+        elements = self.flip(hadamard(rotated))
+        return [self.fixed.format.of_float(x * factor) for x in elements[:count]]
+
+
+def scale(e: int) -> tuple[int, float]:
+    """e and z of rule 26.7."""
+    return e // 4, 1 + (e % 4 + 1) / 4
+
+
+def word(s: int, i: int) -> int:
+    x = (s + i) % 2**32
+    x = (x ^ x >> 16) * 0x7FEB352D % 2**32
+    x = (x ^ x >> 15) * 0x846CA68B % 2**32
+    return x ^ x >> 16
+
+
+def hadamard(elements: Iterable[float]) -> list[float]:
+    x = list(elements)
+    columns = len(x) // ROWS
+    for d in (1, 2, 4, 8, 16, 32, 64):
+        for row in range(ROWS):
+            if row & d == 0:
+                for i in range(row * columns, (row + 1) * columns):
+                    a, b = x[i], x[i + d * columns]
+                    x[i], x[i + d * columns] = f32(a + b), f32(a - b)
+    return x
