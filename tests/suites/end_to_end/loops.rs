@@ -8,10 +8,12 @@ use std::time::{Duration, Instant};
 
 use switchml_worker::{Builder, Communicator, Error, ReduceOp};
 
-use crate::{Cluster, PATIENCE};
+use crate::{Cluster, PATIENCE, packed};
 
 /// Elements of a tensor: some hundred packets.
 const ELEMENTS: usize = 100_000;
+/// Of one in 16 and in 8 bits.
+const PACKED_ELEMENTS: usize = 20_000;
 
 /// All ranks of a job, in threads and namespaces of their own.
 pub struct Loops {
@@ -22,7 +24,7 @@ pub struct Loops {
 
 /// How a rank's loop ended.
 pub struct Ended {
-    /// All-reduces that were right.
+    /// Rounds in which all sums were right.
     pub rounds: u64,
     /// How it ended: cleanly, or with this error.
     pub result: Result<(), Error>,
@@ -83,9 +85,15 @@ impl Loops {
 
 fn life(rank: usize, builder: Builder, progress: &[AtomicU64], stop: &AtomicBool) -> Ended {
     let communicator = builder.connect().expect("connected");
-    let mut rounds = 0;
+    let (mut rounds, mut packed) = (0, 0);
     let result = loop {
-        match add_up(&communicator, rank, rounds, stop.load(Ordering::Relaxed)) {
+        let stops = stop.load(Ordering::Relaxed);
+        let stopped = add_up(&communicator, rank, rounds, packed, stops);
+        let outcome = stopped.and_then(|stops| {
+            packed = packed::add_up(&communicator, PACKED_ELEMENTS, rounds)?;
+            Ok(stops)
+        });
+        match outcome {
             Ok(stops) => {
                 rounds += 1;
                 progress[rank].store(rounds, Ordering::Relaxed);
@@ -100,22 +108,25 @@ fn life(rank: usize, builder: Builder, progress: &[AtomicU64], stop: &AtomicBool
 }
 
 /// One all-reduce, every element checked. Returns whether any rank wants to stop, which all hear in
-/// the same round.
+/// the same round. `packed` is a hash of what came of the last round's sums in fewer bits, which
+/// must be the same on all ranks.
 fn add_up(
     communicator: &Communicator,
     rank: usize,
     round: u64,
+    packed: i32,
     stops: bool,
 ) -> Result<bool, Error> {
     let ranks = communicator.world_size() as i32;
     let base = |i: i32| i.wrapping_mul(7).wrapping_add(round as i32);
     let mut values: Vec<i32> =
         (0..ELEMENTS as i32).map(|i| base(i).wrapping_add(rank as i32)).collect();
-    values[0] = i32::from(stops);
+    (values[0], values[1]) = (i32::from(stops), packed);
     communicator.all_reduce(&mut values, ReduceOp::Sum)?;
     // The sum of all ranks' numbers is ranks * (ranks - 1) / 2.
     let expected = |i: i32| base(i).wrapping_mul(ranks).wrapping_add(ranks * (ranks - 1) / 2);
-    let wrong = (1..).zip(&values[1..]).find(|&(i, &value)| value != expected(i));
+    assert_eq!(values[1], packed.wrapping_mul(ranks), "rank {rank}: other bits than other ranks");
+    let wrong = (2..).zip(&values[2..]).find(|&(i, &value)| value != expected(i));
     assert_eq!(wrong, None, "rank {rank}, round {round}");
     Ok(values[0] > 0)
 }

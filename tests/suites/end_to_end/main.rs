@@ -9,6 +9,7 @@
 //! | [`bits`] | the same bits on every rank, whatever the order of arrival |
 //! | [`lost_ranks`] | ranks that die or freeze: the others end in time, and name them |
 //! | [`mismatch`] | ranks that make different calls, or leave too early: all hear which rank called what |
+//! | [`packed`] | sums in 16 and 8 bits: on bad links, beside NaN, with a rank that dies |
 //! | [`missing_ranks`] | a job that not all ranks join |
 //! | [`special_values`] | NaN and infinities |
 //! | [`strangers`] | a host that is not a member, and sends everything that it can |
@@ -31,6 +32,7 @@ mod mismatch;
 mod missing_ranks;
 mod mtu;
 mod multicast;
+mod packed;
 mod ports;
 mod restart;
 mod special_values;

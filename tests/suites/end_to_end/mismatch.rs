@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use switchml_rack::{Mode, in_both_modes};
 use switchml_worker::control::{self, MadeCall};
-use switchml_worker::{CallStats, Communicator, Error, Handle, ReduceOp};
+use switchml_worker::{CallStats, Communicator, Error, Handle, ReduceOp, Reduction};
 
 use crate::Cluster;
 
@@ -25,7 +25,7 @@ const BOUND: Duration = Duration::from_secs(2);
 type Call = fn(&Communicator) -> Result<CallStats, Error>;
 
 /// What the odd rank calls, and what the others do; and what errors call it.
-const CASES: [(&str, Call, &str, Call, &str); 6] = [
+const CASES: [(&str, Call, &str, Call, &str); 8] = [
     (
         "length",
         |c| c.all_reduce(&mut vec![1f32; 99_999], ReduceOp::Sum),
@@ -46,6 +46,20 @@ const CASES: [(&str, Call, &str, Call, &str); 6] = [
         "all_reduce(max, f32, 8)",
         |c| c.all_reduce(&mut [1f32; 8], ReduceOp::Min),
         "all_reduce(min, f32, 8)",
+    ),
+    (
+        "precision",
+        |c| c.all_reduce(&mut vec![1f32; 5000], Reduction::SUM8),
+        "all_reduce(sum8, f32, 5000)",
+        |c| c.all_reduce(&mut vec![1f32; 5000], Reduction::SUM16),
+        "all_reduce(sum16, f32, 5000)",
+    ),
+    (
+        "exact or not",
+        |c| c.all_reduce(&mut vec![1f32; 100], Reduction::AVG),
+        "all_reduce(avg, f32, 100)",
+        |c| c.all_reduce(&mut vec![1f32; 100], Reduction::AVG8),
+        "all_reduce(avg8, f32, 100)",
     ),
     (
         "root",
