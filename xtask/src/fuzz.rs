@@ -17,7 +17,7 @@ use std::{
 use switchml_cli::say;
 
 /// Their names, in `fuzz/fuzz_targets`.
-const TARGETS: [&str; 3] = ["decoder", "slots", "worker"];
+const TARGETS: [&str; 4] = ["decoder", "packed", "slots", "worker"];
 
 /// Those of cargo-fuzz, without a sanitizer.
 const FLAGS: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
