@@ -39,6 +39,9 @@
 //!
 //! > |result - true sum| <= N * B / K, and 1.01 times that with the roundings of f32 on the way.
 //!
+//! Over a column of 128 the errors' root of the sum of squares is within that bound, too: their
+//! root mean square is at most N * B / K / sqrt(128).
+//!
 //! The error is zero on average, over calls, to 2^-16 of a step. Its variance is N * (2B / K)^2 /
 //! 12 / 128 for ranks whose elements have nothing in common, that of one rank where all hold the
 //! same, and N times the first at worst. B is at most 160 M, as the magnitudes of a column add up

@@ -30,7 +30,8 @@
 //! - **Workers of the first session rest once the second one has begun**, except what the
 //!   aggregator says from then on. They could have done all else before: it does not depend on the
 //!   change, and what they send from then on is dropped.
-//! - **Lanes** hold [tallies](tally): a sum says who is in it and how often.
+//! - **Lanes** hold [tallies](tally): a sum says who is in it and how often. What else they might
+//!   hold, packed fields or not, neither engine nor slot machine looks at.
 //!
 //! The checker tells states apart by a 64-bit hash; at a million states, two of them share one with
 //! a probability of 3e-8.
