@@ -19,14 +19,16 @@ use crate::prefetch::prefetch;
 struct Part {
     start: *mut u8,
     len: usize,
+    /// As many bytes, for what the elements lose, if that is wanted.
+    residual: Option<*mut u8>,
     /// Whose elements they are, if not of someone who waits until all parts are gone. Let go of
     /// before `whole`.
     owner: Option<Arc<dyn Any + Send + Sync>>,
     whole: Arc<Whole>,
 }
 
-// SAFETY: the pointer is the only one in use to its bytes while this value exists (see `parts`),
-// and bytes have no thread.
+// SAFETY: the pointers are the only ones in use to their bytes while this value exists (see
+// `parts`), and bytes have no thread.
 unsafe impl Send for Part {}
 
 impl Buffer for Part {
@@ -39,6 +41,13 @@ impl Buffer for Part {
     fn bytes_mut(&mut self) -> &mut [u8] {
         // SAFETY: as above; `&mut self` makes the slice the only one.
         unsafe { std::slice::from_raw_parts_mut(self.start, self.len) }
+    }
+
+    fn residual_mut(&mut self) -> Option<(&[u8], &mut [u8])> {
+        let start = self.residual?;
+        // SAFETY: as above, and for as many bytes, none of which are the elements'.
+        let residual = unsafe { std::slice::from_raw_parts_mut(start, self.len) };
+        Some((self.bytes(), residual))
     }
 
     fn prefetch(&self, bytes: Range<usize>) {
@@ -88,7 +97,7 @@ pub(crate) fn lend(
     let whole = Arc::new(whole(answer));
     // Before there are parts: they must be gone when this function is left, however it is.
     let borrow = Borrow(answers);
-    submit(parts(bytes, lengths, None, whole));
+    submit(parts(bytes, None, lengths, None, whole));
     borrow.end()
 }
 
@@ -99,12 +108,17 @@ pub(crate) fn lend(
 ///
 /// [`Tensor::bytes`] is whole initialised elements of [`Tensor::dtype`], always the same memory,
 /// also after the tensor has moved. It lives as long as the tensor, and nobody else reads or writes
-/// it until the call is over.
+/// it until the call is over. The same holds for [`Tensor::residual`], which is other memory.
 pub unsafe trait Tensor: Send + Sync + 'static {
     /// Type of the elements.
     fn dtype(&self) -> DType;
     /// The elements, in native byte order.
     fn bytes(&mut self) -> *mut [u8];
+    /// As many bytes, in which an all-reduce is to tell what the elements lose in fewer bits
+    /// ([`Codec::residual`](switchml_worker_core::numerics::Codec::residual)), if that is wanted.
+    fn residual(&mut self) -> Option<*mut [u8]> {
+        None
+    }
 }
 
 // SAFETY: a vector's elements stay where they are when it moves, and whoever has it has them alone.
@@ -122,36 +136,45 @@ unsafe impl<T: Element> Tensor for Vec<T> {
 /// returned as soon as that is the only one left, which it is once all buffers are gone.
 ///
 /// # Panics
-/// When there are fewer bytes than that.
+/// When there are fewer bytes than that, or the residual has another length.
 pub(crate) fn give<T: Tensor>(
     mut tensor: T,
     lengths: &[usize],
     whole: Whole,
 ) -> (Vec<Box<dyn Buffer>>, Arc<T>) {
     let whole = Arc::new(whole);
-    let bytes = tensor.bytes();
+    let (bytes, residual) = (tensor.bytes(), tensor.residual());
     let tensor = Arc::new(tensor);
     let owner: Arc<dyn Any + Send + Sync> = Arc::clone(&tensor) as _;
-    // SAFETY: the elements live as long as `owner`, which each part keeps, and nobody looks at
-    // them, nor through the `Arc` before that is the only one left.
-    let buffers = parts(unsafe { &mut *bytes }, lengths, Some(owner), whole);
+    // SAFETY: the elements and the residual live as long as `owner`, which each part keeps, and
+    // nobody looks at them, nor through the `Arc` before that is the only one left.
+    let (bytes, residual) = unsafe { (&mut *bytes, residual.map(|residual| &mut *residual)) };
+    let buffers = parts(bytes, residual, lengths, Some(owner), whole);
     (buffers, tensor)
 }
 
-/// Cuts `bytes` into buffers of these lengths. The caller sees to it that the bytes outlive them,
-/// and that nobody else looks at them meanwhile.
+/// Cuts `bytes` and `residual` into buffers of these lengths. The caller sees to it that the bytes
+/// outlive them, and that nobody else looks at them meanwhile.
 fn parts(
     mut bytes: &mut [u8],
+    mut residual: Option<&mut [u8]>,
     lengths: &[usize],
     owner: Option<Arc<dyn Any + Send + Sync>>,
     whole: Arc<Whole>,
 ) -> Vec<Box<dyn Buffer>> {
+    assert!(residual.as_ref().is_none_or(|residual| residual.len() == bytes.len()));
     let mut buffers: Vec<Box<dyn Buffer>> = Vec::with_capacity(lengths.len());
     for len in lengths {
         let (part, rest) = bytes.split_at_mut(*len);
         bytes = rest;
+        let (start, len) = (part.as_mut_ptr(), part.len());
+        let residual = residual.as_mut().map(|all| {
+            let (part, rest) = std::mem::take(all).split_at_mut(len);
+            *all = rest;
+            part.as_mut_ptr()
+        });
         let (owner, whole) = (owner.clone(), Arc::clone(&whole));
-        buffers.push(Box::new(Part { start: part.as_mut_ptr(), len: part.len(), owner, whole }));
+        buffers.push(Box::new(Part { start, len, residual, owner, whole }));
     }
     buffers
 }
@@ -212,5 +235,39 @@ mod tests {
         }
         assert_eq!(answers.recv().map(|stats| stats.bytes), Ok(8));
         assert_eq!(Arc::into_inner(tensor), Some(vec![11, 12, 3]));
+    }
+
+    /// Elements, and what they lose.
+    struct Pair(Vec<i32>, Vec<i32>);
+
+    // SAFETY: as of a vector.
+    unsafe impl Tensor for Pair {
+        fn dtype(&self) -> DType {
+            DType::I32
+        }
+
+        fn bytes(&mut self) -> *mut [u8] {
+            bytemuck::cast_slice_mut(&mut self.0)
+        }
+
+        fn residual(&mut self) -> Option<*mut [u8]> {
+            Some(bytemuck::cast_slice_mut(&mut self.1))
+        }
+    }
+
+    #[test]
+    fn each_part_has_the_residual_of_its_elements() {
+        let (answer, answers) = mpsc::channel();
+        let pair = Pair(vec![1, 2, 3, 4], vec![0; 4]);
+        let (buffers, pair) = give(pair, &[4, 8, 4], whole(3)(answer));
+        for mut buffer in buffers {
+            let (elements, residual) = buffer.residual_mut().unwrap();
+            residual.copy_from_slice(elements);
+            buffer.bytes_mut().fill(0);
+            buffer.finish(Recorder::new(4).finish());
+        }
+        assert!(answers.recv().is_ok());
+        let Pair(elements, residual) = Arc::into_inner(pair).unwrap();
+        assert_eq!((elements, residual), (vec![0; 4], vec![1, 2, 3, 4]));
     }
 }

@@ -1,8 +1,8 @@
 //! The communicator: what a training job calls.
 
 use std::net::SocketAddrV4;
-use std::sync::Arc;
 use std::sync::mpsc::{self, Sender};
+use std::sync::{Arc, Once};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use switchml_protocol::capabilities::Capabilities;
 use switchml_worker_core::buffer::Buffer;
 use switchml_worker_core::call::{Call, Kind, Submission};
 use switchml_worker_core::engine::EngineStats;
-use switchml_worker_core::numerics::{Codec, DType, Element, Reduction};
+use switchml_worker_core::numerics::{Codec, DType, Element, Precision, Reduction};
 use switchml_worker_core::packet::{ip_packet_len, packet_len};
 use switchml_worker_core::shards;
 use switchml_worker_core::spin::WaitStats;
@@ -22,6 +22,7 @@ use crate::error::Error;
 use crate::handle::{Handle, Whole};
 use crate::narrow_path::Narrow;
 use crate::transport::Udp;
+use crate::warning::warn;
 
 /// A rank's membership in a job of `world_size` ranks, and the collectives among them.
 ///
@@ -37,6 +38,8 @@ pub struct Communicator {
     threads: Vec<DataThread>,
     shared: Arc<Shared>,
     info: Info,
+    /// Whether it was said that 8 bits travel as 16.
+    widened: Once,
 }
 
 /// A shard's driver and data thread, as those who make calls see them.
@@ -104,7 +107,7 @@ pub struct Stats {
 
 impl Communicator {
     pub(crate) fn new(threads: Vec<DataThread>, shared: Arc<Shared>, info: Info) -> Self {
-        Self { threads, shared, info }
+        Self { threads, shared, info, widened: Once::new() }
     }
 
     /// Replaces `tensor` by the reduction of all ranks' tensors, element by element, and returns
@@ -200,7 +203,7 @@ impl Communicator {
     }
 
     fn run(&self, call: Call, contributes: bool, bytes: &mut [u8]) -> Result<CallStats, Error> {
-        let codec = call.codec(self.info.world_size)?;
+        let codec = self.codec(&call)?;
         self.check()?;
         let lengths = self.cut(bytes.len(), codec);
         let mut issued = self.shared.issued();
@@ -229,7 +232,7 @@ impl Communicator {
     ) -> Result<Handle<T>, Error> {
         let (dtype, bytes) = (tensor.dtype(), tensor.bytes().len());
         let call = Call { kind, dtype, count: bytes / dtype.size() };
-        let codec = call.codec(self.info.world_size)?;
+        let codec = self.codec(&call)?;
         self.check()?;
         let lengths = self.cut(bytes, codec);
         let (answer, answers) = mpsc::channel();
@@ -242,6 +245,22 @@ impl Communicator {
             .for_each(|thread| thread.wakers.wake());
         drop(issued);
         Ok(Handle::new(answers, tensor, Arc::clone(&self.shared)))
+    }
+
+    /// How a call's elements travel. If that is in more bits than asked for, says so once.
+    fn codec(&self, call: &Call) -> Result<Codec, Error> {
+        let Info { job, rank, world_size, .. } = &self.info;
+        let codec = call.codec(*world_size)?;
+        if let Kind::AllReduce(Reduction { precision: Precision::Bits8, .. }) = call.kind
+            && codec.precision() != Precision::Bits8
+        {
+            self.widened.call_once(|| {
+                let what = ": calls in 8 bits travel in 16, because more than 32 ranks would leave \
+                            too few steps for each";
+                warn(job, *rank, what);
+            });
+        }
+        Ok(codec)
     }
 
     fn check_root(&self, root: u32) -> Result<(), Error> {

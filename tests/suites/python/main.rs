@@ -358,6 +358,13 @@ fn gradients_may_be_compressed_by_hooks() {
 }
 
 #[test]
+fn error_feedback_loses_nothing_over_steps_and_in_checkpoints() {
+    let name = "error_feedback_loses_nothing_over_steps_and_in_checkpoints";
+    let Some(site) = Site::new(name, 3) else { return };
+    site.run(&["feedback.py"], &[]);
+}
+
+#[test]
 fn callbacks_may_wait_for_calls() {
     let Some(site) = Site::new("callbacks_may_wait_for_calls", 3) else { return };
     for printed in site.run(&["callbacks.py"], &[]) {

@@ -124,8 +124,13 @@ mod tests {
             ),
             (
                 &["bench", "--op", "prod"],
-                "invalid value 'prod' for '--op <OP>': unknown operator \"prod\": sum, avg, max, \
-                 min, sum16, avg16, sum8 and avg8 are allowed (see --help)",
+                "invalid value 'prod' for '--op <OP>': unknown operator \"prod\": sum, avg, max \
+                 and min are allowed (see --help)",
+            ),
+            (
+                &["bench", "--precision", "32"],
+                "invalid value '32' for '--precision <BITS>': unknown precision \"32\": exact, 16 \
+                 and 8 (bits an element) are allowed (see --help)",
             ),
             (
                 &["bench", "--sparsity", "90"],

@@ -78,21 +78,19 @@ fn one_rank() {
 #[test]
 fn two_ranks_with_every_type_and_operator() {
     for (dtype, element, ops) in [
-        ("f32", 4, &["sum", "avg", "max", "min", "sum16", "avg16", "sum8", "avg8"][..]),
+        ("f32", 4, &["sum", "avg", "max", "min", "sum 16", "avg 16", "sum 8", "avg 8"][..]),
         ("f64", 8, &["sum", "avg"]),
-        ("f16", 2, &["sum", "avg", "max", "min", "avg8"]),
-        ("bf16", 2, &["sum", "avg", "max", "min", "avg8"]),
+        ("f16", 2, &["sum", "avg", "max", "min", "avg 8"]),
+        ("bf16", 2, &["sum", "avg", "max", "min", "avg 8"]),
         ("i32", 4, &["sum", "max", "min"]),
     ] {
-        for op in ops {
-            let arguments = [
-                &QUICK[..],
-                &["-b", "8", "-e", "9000", "-i", "8992", "--dtype", dtype, "--op", op],
-            ]
-            .concat();
-            let report = bench(2, &arguments);
+        for reduction in ops {
+            let (op, precision) = reduction.split_once(' ').unwrap_or((reduction, "exact"));
+            let sizes = ["-b", "8", "-e", "9000", "-i", "8992"];
+            let what = ["--dtype", dtype, "--op", op, "--precision", precision];
+            let report = bench(2, &[&QUICK[..], &sizes, &what].concat());
             check(&report, 2, &[8, 9000], element);
-            assert_eq!(report["redop"], *op);
+            assert_eq!(report["redop"], reduction.replace(' ', ""));
         }
     }
 }
@@ -105,6 +103,23 @@ fn four_ranks_up_to_4_mib() {
         &[8, 512, 32_768, 2_097_152],
         4,
     );
+}
+
+/// Each rank would have too few steps of 8 bits, and says that it takes 16.
+#[test]
+fn so_many_ranks_that_8_bits_become_16() {
+    let daemon = Daemon::start();
+    let arguments = ["-b", "64K", "-e", "64K", "-n", "1", "-w", "0", "--precision", "8"];
+    let mut ranks: Vec<_> = (0..33)
+        .map(|rank| daemon.bench("many", rank, 33, &[&arguments[..], &["--json", "-"]].concat()))
+        .collect();
+    for rank in &mut ranks {
+        rank.wait_success(PATIENCE).unwrap();
+    }
+    check(&serde_json::from_str(&ranks[0].stdout()).unwrap(), 33, &[64 << 10], 4);
+    let line = "switchml: rank 32 of job \"many\": calls in 8 bits travel in 16, because more than \
+                32 ranks would leave too few steps for each\n";
+    assert_eq!(ranks[32].stderr(), line, "once");
 }
 
 /// What is zero everywhere is not sent, and comes out right all the same.

@@ -10,6 +10,11 @@ pub trait Buffer: Send {
     fn bytes(&self) -> &[u8];
     /// The same, to be overwritten with the result.
     fn bytes_mut(&mut self) -> &mut [u8];
+    /// The elements, and as many bytes for what they lose in fewer bits (`Codec::residual`), if
+    /// that is wanted.
+    fn residual_mut(&mut self) -> Option<(&[u8], &mut [u8])> {
+        None
+    }
     /// Has the processor fetch bytes that are soon to be read into its cache, where that can be
     /// asked for. Only a hint.
     fn prefetch(&self, _bytes: Range<usize>) {}

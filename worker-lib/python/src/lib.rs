@@ -15,7 +15,9 @@ struct Borrowed {
     address: usize,
     bytes: usize,
     dtype: DType,
-    /// Keeps them alive.
+    /// Where what they lose goes, if that is wanted.
+    residual: Option<usize>,
+    /// Keeps all of that alive.
     _owner: Py<PyAny>,
 }
 
@@ -28,10 +30,11 @@ unsafe impl Tensor for Borrowed {
     }
 
     fn bytes(&mut self) -> *mut [u8] {
-        std::ptr::slice_from_raw_parts_mut(
-            std::ptr::with_exposed_provenance_mut(self.address),
-            self.bytes,
-        )
+        self.at(self.address)
+    }
+
+    fn residual(&mut self) -> Option<*mut [u8]> {
+        self.residual.map(|address| self.at(address))
     }
 }
 
@@ -40,7 +43,26 @@ impl Borrowed {
         let dtype: DType = dtype.parse()?;
         // An empty tensor may have no address; a slice must have one.
         let address = if count == 0 { align_of::<u64>() } else { address };
-        Ok(Self { address, bytes: count * dtype.size(), dtype, _owner: owner })
+        Ok(Self { address, bytes: count * dtype.size(), dtype, residual: None, _owner: owner })
+    }
+
+    fn set_residual(&mut self, address: Option<usize>) -> Result<(), Error> {
+        self.residual = address.filter(|_| self.bytes > 0);
+        if self.residual.is_some_and(|address| address.abs_diff(self.address) < self.bytes) {
+            return Err(Error::Setting {
+                name: "residual",
+                given: "the tensor's own memory".to_owned(),
+                allowed: "other memory is allowed",
+            });
+        }
+        Ok(())
+    }
+
+    fn at(&self, address: usize) -> *mut [u8] {
+        std::ptr::slice_from_raw_parts_mut(
+            std::ptr::with_exposed_provenance_mut(address),
+            self.bytes,
+        )
     }
 }
 
@@ -93,7 +115,9 @@ impl PyCommunicator {
         Ok(Self { inner: RwLock::new(Some(Arc::new(inner))), rank, world_size })
     }
 
-    /// Starts an all-reduce of the `count` elements at `address`, which are `owner`'s.
+    /// Starts an all-reduce of the `count` elements at `address`, which are `owner`'s. What they
+    /// lose goes to as many at `residual`, unless that is None.
+    #[expect(clippy::too_many_arguments, reason = "private to the package")]
     fn all_reduce_start(
         &self,
         py: Python<'_>,
@@ -101,11 +125,15 @@ impl PyCommunicator {
         count: usize,
         dtype: &str,
         op: &str,
+        precision: &str,
+        residual: Option<usize>,
         owner: Py<PyAny>,
     ) -> PyResult<PyHandle> {
         let start = || {
-            let op: Reduction = op.parse()?;
-            self.inner()?.all_reduce_start(Borrowed::new(address, count, dtype, owner)?, op)
+            let reduction = Reduction::new(op.parse()?, precision.parse()?);
+            let mut tensor = Borrowed::new(address, count, dtype, owner)?;
+            tensor.set_residual(residual)?;
+            self.inner()?.all_reduce_start(tensor, reduction)
         };
         start().map(PyHandle::new).map_err(|error| raised(py, &error))
     }

@@ -23,7 +23,14 @@ class Communicator:
     @property
     def info(self) -> dict[str, Any]: ...
     def all_reduce_start(
-        self, address: int, count: int, dtype: str, op: str, owner: Any
+        self,
+        address: int,
+        count: int,
+        dtype: str,
+        op: str,
+        precision: str,
+        residual: int | None,
+        owner: Any,
     ) -> Handle: ...
     def broadcast_start(
         self, address: int, count: int, dtype: str, root: int, owner: Any

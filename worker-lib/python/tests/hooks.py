@@ -57,6 +57,53 @@ assert plain[-1] < 0.7 * plain[0], f"it learns: {plain}"
 # Nine rows of ten, and their packets, are zero; more than half of the gradients are.
 assert 2 * packets["skipped_bytes"] > packets["bytes"], packets
 
+
+
+def bounds(bits, chunk):
+    """How far an average of a chunk of all ranks' gradients may be off, an element and in RMS.
+
+    In 16 bits: a step of 2^(E+L-14) on each rank, rounded to the nearest. In 8 bits the chunk's
+    rotated elements are below 8 times the norm of their column in all but one chunk in 10^8
+    (Hoeffding's inequality), and B is up to a quarter above them; a rank's share is K steps of
+    2B / K, evenly rounded, and the rotation spreads that over the 128 elements of a column.
+    """
+    if bits == 16:
+        worst = chunk.abs().max() * 2.0 ** ((ranks - 1).bit_length() - 15)
+        return worst, worst
+    columns = torch.nn.functional.pad(chunk, (0, -chunk.shape[1] % 128)).view(ranks, 128, -1)
+    limit = 1.25 * 8 * columns.norm(dim=1).max()
+    step = 2 * limit / (255 // ranks)
+    return step / 2, step / (12 * 128) ** 0.5
+
+
+def errors_are_bounded(bits):
+    """Compresses random gradients of different magnitudes, and holds them against the truth."""
+    lanes = switchml.torch._group.group_of(None)._communicator.info["chunk_lanes"]
+    length = lanes * 32 // bits
+    generator = torch.Generator().manual_seed(200 + rank)
+    count = 20 * length + 77
+    gradients = torch.randn(count, generator=generator) * torch.logspace(0, -6, count)
+    every = [torch.empty(0)] * ranks
+    dist.all_gather_object(every, gradients)
+    model = DistributedDataParallel(torch.nn.Linear(count, 1, bias=False), bucket_cap_mb=100)
+    hooks = {16: switchml.torch.fixed16_compress_hook, 8: switchml.torch.fixed8_compress_hook}
+    model.register_comm_hook(None, hooks[bits])
+    model(gradients).sum().backward()
+    errors = model.module.weight.grad[0].double() - torch.stack(every).double().mean(0)
+    chunks = zip(errors.split(length), torch.stack(every).double().split(length, 1))
+    for error, chunk in chunks:
+        worst, root_mean_square = bounds(bits, chunk)
+        rounding = 2.0**-22 * chunk.abs().max()
+        found = error.abs().max(), error.square().mean().sqrt()
+        print(bits, *(f"{x:.1e}" for x in (*found, worst, root_mean_square)), flush=True)
+        assert found[0] <= worst + rounding, f"{bits} bits: {found[0]} of {worst}"
+        assert found[1] <= root_mean_square + rounding, f"{bits} bits: {found[1]} in RMS"
+        assert found[1] > worst / 1000, "too good to be true: not compressed"
+
+
+errors_are_bounded(16)
+errors_are_bounded(8)
+
 hooks = [
     default_hooks.allreduce_hook,
     default_hooks.fp16_compress_hook,
@@ -67,10 +114,13 @@ fewer = {switchml.torch.fixed16_compress_hook: 0.6, switchml.torch.fixed8_compre
 for hook in (*hooks, *fewer):
     losses, others = train(hook)
     print(hook.__name__, losses[0], losses[-1], others, flush=True)
-    bound = 0.05 if hook is switchml.torch.fixed8_compress_hook else 0.005
-    assert max(abs(a - b) for a, b in zip(plain, losses)) < bound, (
-        f"{hook.__name__}: {losses} for {plain}"
-    )
+    if hook is switchml.torch.fixed8_compress_hook:
+        # How far its gradients may be off is above; here is that it learns.
+        assert losses[-1] < 0.7 * losses[0], losses
+    else:
+        assert max(abs(a - b) for a, b in zip(plain, losses)) < 0.005, (
+            f"{hook.__name__}: {losses} for {plain}"
+        )
     if hook in fewer:
         assert others["chunks"] < fewer[hook] * packets["chunks"], (
             f"fewer packets: {others} for {packets}"

@@ -32,14 +32,16 @@ with Communicator() as communicator:
             pass
         else:
             raise SystemExit(f"{wrong!r} was taken")
-    try:
-        communicator.all_reduce(np.zeros(3), "product")
-    except Error as error:
-        assert (
-            str(error)
-            == 'unknown operator "product": sum, avg, max, min, sum16, avg16, sum8 and avg8 are '
-            "allowed"
-        ), error
+    for op, precision, complaint in (
+        ("product", "exact", 'unknown operator "product": sum, avg, max and min are allowed'),
+        ("sum", 4, 'unknown precision "4": exact, 16 and 8 (bits an element) are allowed'),
+    ):
+        try:
+            communicator.all_reduce(np.zeros(3), op, precision)
+        except Error as error:
+            assert str(error) == complaint, error
+        else:
+            raise SystemExit(f"{op} in {precision} was taken")
 try:
     communicator.barrier()
 except Error as error:

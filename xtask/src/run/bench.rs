@@ -21,9 +21,13 @@ pub struct Bench {
     /// Element type: f32, f64, f16, bf16 or i32
     #[arg(long, default_value = "f32")]
     dtype: String,
-    /// Reduction: sum, avg, max or min; sum16 and avg16 in 16 bits; sum8 and avg8 in 8 bits
+    /// Reduction: sum, avg, max or min
     #[arg(long, default_value = "sum")]
     op: String,
+    /// Bits of an element that travel in a sum or an average of floats: exact, 16 (half the
+    /// packets) or 8 (a quarter)
+    #[arg(long, default_value = "exact", value_name = "BITS")]
+    precision: String,
     /// Share of the chunks that are zero on all ranks, 0 to 1
     #[arg(long, default_value = "0", value_name = "SHARE")]
     sparsity: String,
@@ -54,6 +58,8 @@ impl Bench {
             &self.dtype,
             "--op",
             &self.op,
+            "--precision",
+            &self.precision,
             "--sparsity",
             &self.sparsity,
         ];

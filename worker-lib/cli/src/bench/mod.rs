@@ -12,7 +12,8 @@ use std::{fs::File, io::Write, num::NonZeroUsize, path::PathBuf};
 
 use half::{bf16, f16};
 use switchml_worker::{
-    Communicator, DType, Reduction, control, interface::Interface, numerics::Codec,
+    Communicator, DType, Precision, ReduceOp, Reduction, control, interface::Interface,
+    numerics::Codec,
 };
 
 use super::{
@@ -65,10 +66,13 @@ pub struct Bench {
     /// Element type: f32, f64, f16, bf16 or i32
     #[arg(short = 'd', long, alias = "datatype", value_name = "TYPE", default_value = "f32")]
     dtype: DType,
-    /// Reduction: sum, avg, max, min; in 16 bits, for half the packets, sum16 and avg16; in 8 bits,
-    /// for a quarter, sum8 and avg8
+    /// Reduction: sum, avg, max or min
     #[arg(short = 'o', long, default_value = "sum")]
-    op: Reduction,
+    op: ReduceOp,
+    /// Bits of an element that travel in a sum or an average of floats: exact, 16 (half the
+    /// packets) or 8 (a quarter)
+    #[arg(long, value_name = "BITS", default_value = "exact")]
+    precision: Precision,
     /// Share of the chunks that are zero on all ranks, 0 to 1
     #[arg(long, value_name = "SHARE", default_value = "0", value_parser = share)]
     sparsity: f64,
@@ -91,7 +95,7 @@ impl Bench {
 
     fn run_with<T: Value>(&self) -> Result<(), Failure> {
         let counts = self.counts().map_err(Failure::Usage)?;
-        Codec::reduction(self.dtype, self.op, 1, counts[0])
+        Codec::reduction(self.dtype, self.reduction(), 1, counts[0])
             .map_err(|error| Failure::Usage(error.to_string()))?;
         let settings = self.job.settings()?;
         let is_reporter = settings.get_rank() == Some(0);
@@ -110,8 +114,15 @@ impl Bench {
         let largest = counts.iter().copied().max().unwrap_or_default();
         let zeros = self.zeros(&communicator, largest)?;
         let (iters, check) = (self.iters.get(), self.check);
-        let mut runner =
-            Runner::<T>::new(communicator, self.op, iters, check, zeros, largest, progress);
+        let mut runner = Runner::<T>::new(
+            communicator,
+            self.reduction(),
+            iters,
+            check,
+            zeros,
+            largest,
+            progress,
+        );
         let (smallest, warmup_iters) = (counts[0], self.warmup_iters);
         runner.warm_up(&[largest, smallest], warmup_iters).map_err(Failure::Collective)?;
         for count in counts {
@@ -130,6 +141,10 @@ impl Bench {
         }
         output.write(&report)?;
         report.verdict()
+    }
+
+    fn reduction(&self) -> Reduction {
+        Reduction::new(self.op, self.precision)
     }
 
     /// Numbers of elements, smallest first.
@@ -155,9 +170,13 @@ impl Bench {
     }
 
     fn zeros(&self, communicator: &Communicator, count: usize) -> Result<Zeros, Failure> {
-        let codec =
-            Codec::reduction(self.dtype, self.op, communicator.world_size() as usize, count)
-                .map_err(|error| Failure::Usage(error.to_string()))?;
+        let codec = Codec::reduction(
+            self.dtype,
+            self.reduction(),
+            communicator.world_size() as usize,
+            count,
+        )
+        .map_err(|error| Failure::Usage(error.to_string()))?;
         let bytes = codec.bytes_per_chunk(communicator.info().chunk_lanes.into());
         Ok(Zeros { share: self.sparsity, chunk: bytes / self.dtype.size() })
     }
@@ -180,7 +199,7 @@ impl Bench {
             lanes: communicator.info().chunk_lanes.into(),
             data_threads: communicator.info().data_threads,
             dtype: T::NCCL_NAME,
-            redop: self.op.name(),
+            redop: self.reduction().name(),
             minbytes: self.minbytes,
             maxbytes: self.maxbytes,
             step,

@@ -255,6 +255,19 @@ impl Codec {
         decode(&self.0, payload, exponent, elements);
     }
 
+    /// Writes what this rank's elements of a chunk lose in fewer bits: each, less what it adds to
+    /// the sum. So the sum of all ranks' elements, less all their residuals, is the result but for
+    /// roundings of f32; the same for an average, before it is divided. Zeros where all bits
+    /// travel. Arguments as for [`Codec::encode`]; `residual` is as long as `elements`.
+    ///
+    /// # Panics
+    /// When `elements` is not whole elements, or `residual` has another length.
+    pub fn residual(self, elements: &[u8], exponent: i32, residual: &mut [u8]) {
+        self.check_sizes(elements.len(), 4 * self.lanes_for(elements.len()));
+        assert_eq!(elements.len(), residual.len(), "a residual for each element");
+        residual_of(&self.0, elements, exponent, residual);
+    }
+
     /// Writes the result of a chunk that is never sent (see [`super::exponent::is_skipped`]): NaN
     /// for [`super::exponent::NON_FINITE`], otherwise +0.0.
     pub fn fill_skipped(self, exponent: i32, elements: &mut [u8]) {
@@ -304,6 +317,7 @@ vectorised! {
     fn exponent_of(method: &Method, src: &[u8]) -> i32 = exponent_with;
     fn encode(method: &Method, src: &[u8], exponent: i32, payload: &mut [u8]) -> u32 = encode_with;
     fn decode(method: &Method, payload: &[u8], exponent: i32, dst: &mut [u8]) = decode_with;
+    fn residual_of(method: &Method, src: &[u8], exponent: i32, dst: &mut [u8]) = residual_with;
     fn summed(payload: &[u8]) -> u32 = plain::lane_sum;
 }
 
@@ -374,6 +388,19 @@ fn decode_with(method: &Method, payload: &[u8], exponent: i32, dst: &mut [u8]) {
         Method::SumI32 | Method::MaxI32 => plain::decode_integers::<false>(payload, dst),
         Method::MinI32 => plain::decode_integers::<true>(payload, dst),
         Method::Bytes => plain::decode_bytes(payload, dst),
+    }
+}
+
+#[inline(always)]
+fn residual_with(method: &Method, src: &[u8], exponent: i32, dst: &mut [u8]) {
+    match *method {
+        Method::PackedF32(by) => packed::residual::<F32>(by, src, exponent, dst),
+        Method::PackedF16(by) => packed::residual::<F16>(by, src, exponent, dst),
+        Method::PackedBf16(by) => packed::residual::<Bf16>(by, src, exponent, dst),
+        Method::Rotated(ref by) => {
+            by.residual(src, exponent, Codec(*method).lanes_for(src.len()), dst);
+        }
+        _ => dst.fill(0),
     }
 }
 

@@ -87,6 +87,23 @@ impl Dithered {
         }
         hadamard(room, lanes);
     }
+
+    /// The inverse of [`Dithered::rotate`]: rotated elements back, each times `factor` / 128.
+    #[inline(always)]
+    fn rotate_back<F: OneLane>(self, factor: f64, lanes: usize, room: &mut Arrays, dst: &mut [u8]) {
+        hadamard(room, lanes);
+        let signs = &mut room.signs[..lanes];
+        draw_signs(signs, self.source.signs);
+        let fields = room.elements[..4 * lanes].chunks_exact(lanes);
+        let dst = dst.chunks_mut(lanes * size_of::<F::Raw>());
+        for (field, (from, dst)) in fields.zip(dst).enumerate() {
+            let elements = from
+                .iter()
+                .zip(&*signs)
+                .map(|(x, signs)| F::narrow(f64::from(flipped(*x, *signs, field)) * factor));
+            fill(dst, elements);
+        }
+    }
 }
 
 /// This rank's exponent of a chunk: in quarters of an octave, of the largest rotated element.
@@ -123,12 +140,38 @@ struct Rounding {
 }
 
 impl Rounding {
+    #[inline(always)]
+    fn new(by: Dithered, scale: &Scale) -> Self {
+        let (ranks, steps) = (by.fixed.ranks, by.steps() as f32);
+        Self {
+            scale: (f64::from(steps) / 2.0 / scale.limit) as f32,
+            steps,
+            middle: steps / 2.0 - 0.5,
+            ranks,
+            shift: by.source.rank << 16,
+            unit: (1.0 / f64::from(ranks << 16)) as f32,
+            all: ranks << 16,
+        }
+    }
+
+    /// This rank's part of the dither, of a step, with 16 random bits.
+    #[inline(always)]
+    fn dither(self, random: u32) -> f32 {
+        let part = random * self.ranks + self.shift;
+        part.min(part.wrapping_sub(self.all)) as i32 as f32 * self.unit
+    }
+
+    /// A rotated element, less what its field stands for.
+    #[inline(always)]
+    fn error(self, x: f32, random: u32) -> f32 {
+        let field = self.field(x, random) as i32 as f32;
+        x - (field - self.middle - self.dither(random)) / self.scale
+    }
+
     /// The field of a rotated element, with 16 random bits.
     #[inline(always)]
     fn field(self, x: f32, random: u32) -> u32 {
-        let part = random * self.ranks + self.shift;
-        let part = part.min(part.wrapping_sub(self.all));
-        let place = x * self.scale + part as i32 as f32 * self.unit + self.middle;
+        let place = x * self.scale + self.dither(random) + self.middle;
         // Not `clamp`: it would let NaN through.
         let place = if place > 0.0 { place } else { 0.0 };
         let place = if place < self.steps { place } else { self.steps };
@@ -147,19 +190,10 @@ pub(super) fn encode<F: OneLane>(
     room: &mut Room,
 ) -> u32 {
     let lanes = payload.len() / 4;
-    let Scale { octave, limit } = Scale::new(exponent);
+    let scale = Scale::new(exponent);
     let room = room.arrays();
-    by.rotate::<F>(src, octave, lanes, room);
-    let (ranks, steps) = (by.fixed.ranks, by.steps() as f32);
-    let rounding = Rounding {
-        scale: (f64::from(steps) / 2.0 / limit) as f32,
-        steps,
-        middle: steps / 2.0 - 0.5,
-        ranks,
-        shift: by.source.rank << 16,
-        unit: (1.0 / f64::from(ranks << 16)) as f32,
-        all: ranks << 16,
-    };
+    by.rotate::<F>(src, scale.octave, lanes, room);
+    let rounding = Rounding::new(by, &scale);
     let (a, rest) = room.elements.split_at(lanes);
     let (b, rest) = rest.split_at(lanes);
     let (c, rest) = rest.split_at(lanes);
@@ -207,19 +241,34 @@ pub(super) fn decode<F: OneLane>(
             *upper = ((((fields >> WIDTH) & 0xFF) << 16) as i32 - dither as i32 - middle) as f32;
         }
     }
-    hadamard(room, lanes);
-    let signs = &mut room.signs[..lanes];
-    draw_signs(signs, by.source.signs);
     let Scale { octave, limit } = Scale::new(exponent);
     let unit = f64::from(steps) * f64::from(by.fixed.divisor) * (ROWS << 15) as f64;
-    let factor = power_of_two(octave) * (limit / unit);
-    let fields = room.elements[..4 * lanes].chunks_exact(lanes);
-    for (field, (from, dst)) in fields.zip(dst.chunks_mut(lanes * size_of::<F::Raw>())).enumerate()
-    {
-        let elements = from
-            .iter()
-            .zip(&*signs)
-            .map(|(x, signs)| F::narrow(f64::from(flipped(*x, *signs, field)) * factor));
-        fill(dst, elements);
+    by.rotate_back::<F>(power_of_two(octave) * (limit / unit), lanes, room, dst);
+}
+
+/// What a rank's elements lose by [`encode`]: each, less what its field stands for once this rank's
+/// own dither is off it. These are what the ranks' fields add up to, so nothing is lost but what is
+/// here.
+#[inline(always)]
+pub(super) fn residual<F: OneLane>(
+    by: Dithered,
+    src: &[u8],
+    exponent: i32,
+    lanes: usize,
+    dst: &mut [u8],
+    room: &mut Room,
+) {
+    let scale = Scale::new(exponent);
+    let rounding = Rounding::new(by, &scale);
+    let room = room.arrays();
+    by.rotate::<F>(src, scale.octave, lanes, room);
+    for (pair, rotated) in room.elements[..4 * lanes].chunks_exact_mut(2 * lanes).enumerate() {
+        let (lower, upper) = rotated.split_at_mut(lanes);
+        for (lane, (lower, upper)) in lower.iter_mut().zip(upper).enumerate() {
+            let random = random::word(by.source.dither, (pair * lanes + lane) as u32);
+            *lower = rounding.error(*lower, random & 0xFFFF);
+            *upper = rounding.error(*upper, random >> 16);
+        }
     }
+    by.rotate_back::<F>(power_of_two(scale.octave) / ROWS as f64, lanes, room, dst);
 }

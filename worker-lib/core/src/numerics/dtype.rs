@@ -185,14 +185,30 @@ impl fmt::Display for Reduction {
     }
 }
 
-impl FromStr for Reduction {
+impl FromStr for ReduceOp {
     type Err = NumericsError;
 
     fn from_str(name: &str) -> Result<Self, Self::Err> {
-        Self::ALL
-            .into_iter()
-            .find(|reduction| reduction.name() == name)
-            .ok_or_else(|| NumericsError::UnknownOp(name.to_owned()))
+        match name {
+            "sum" => Ok(Self::Sum),
+            "avg" => Ok(Self::Avg),
+            "max" => Ok(Self::Max),
+            "min" => Ok(Self::Min),
+            _ => Err(NumericsError::UnknownOp(name.to_owned())),
+        }
+    }
+}
+
+impl FromStr for Precision {
+    type Err = NumericsError;
+
+    fn from_str(name: &str) -> Result<Self, Self::Err> {
+        match name {
+            "exact" => Ok(Self::Exact),
+            "16" => Ok(Self::Bits16),
+            "8" => Ok(Self::Bits8),
+            _ => Err(NumericsError::UnknownPrecision(name.to_owned())),
+        }
     }
 }
 
@@ -243,6 +259,9 @@ pub enum NumericsError {
     #[error("unknown element type {0:?}: f32, f64, f16, bf16 and i32 are allowed")]
     UnknownDType(String),
     /// Not the name of an operator.
-    #[error("unknown operator {0:?}: sum, avg, max, min, sum16, avg16, sum8 and avg8 are allowed")]
+    #[error("unknown operator {0:?}: sum, avg, max and min are allowed")]
     UnknownOp(String),
+    /// Not the name of a precision.
+    #[error("unknown precision {0:?}: exact, 16 and 8 (bits an element) are allowed")]
+    UnknownPrecision(String),
 }

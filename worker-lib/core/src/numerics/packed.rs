@@ -65,6 +65,19 @@ fn field<F: OneLane>(raw: F::Raw, scale: f64, middle: i32) -> u32 {
     (nearest(within(f64::from(middle), F::widen(raw) * scale)) as i32 + middle) as u32
 }
 
+/// What a rank's elements lose by [`encode`]: each, less what its field stands for.
+#[inline(always)]
+pub(super) fn residual<F: OneLane>(fixed: Fixed, src: &[u8], exponent: i32, dst: &mut [u8]) {
+    let places = fixed.packed_places(exponent);
+    let (scale, step) = (power_of_two(places), power_of_two(-places));
+    let middle = f64::from(fixed.middle());
+    let residuals = elements::<F::Raw>(src).map(|raw| {
+        let x = F::widen(raw);
+        F::narrow(x - f64::from(nearest(within(middle, x * scale)) as i32) * step)
+    });
+    fill(dst, residuals);
+}
+
 /// (sum - N * middle) * 2^-places / divisor, rounded once to the element's format.
 #[inline(always)]
 pub(super) fn decode<F: OneLane>(fixed: Fixed, payload: &[u8], exponent: i32, dst: &mut [u8]) {

@@ -62,6 +62,12 @@ impl Rotated {
     pub(super) fn decode(&self, payload: &[u8], exponent: i32, dst: &mut [u8]) {
         with_room(|room| decode(self, payload, exponent, dst, room));
     }
+
+    /// See [`super::Codec::residual`]; for a packet of so many lanes.
+    #[inline(never)]
+    pub(super) fn residual(&self, src: &[u8], exponent: i32, lanes: usize, dst: &mut [u8]) {
+        with_room(|room| residual(self, src, exponent, lanes, dst, room));
+    }
 }
 
 /// Gives room to rotate a chunk in: kept, as clearing it costs as much as rotating.
@@ -80,6 +86,9 @@ vectorised! {
     fn decode(
         by: &Rotated, payload: &[u8], exponent: i32, dst: &mut [u8], room: &mut Room
     ) = decode_with;
+    fn residual(
+        by: &Rotated, src: &[u8], exponent: i32, lanes: usize, dst: &mut [u8], room: &mut Room
+    ) = residual_with;
 }
 
 #[inline(always)]
@@ -118,5 +127,21 @@ pub(super) fn decode_with(
         Rotated::F32(by) => dithered::decode::<F32>(by, payload, exponent, dst, room),
         Rotated::F16(by) => dithered::decode::<F16>(by, payload, exponent, dst, room),
         Rotated::Bf16(by) => dithered::decode::<Bf16>(by, payload, exponent, dst, room),
+    }
+}
+
+#[inline(always)]
+fn residual_with(
+    by: &Rotated,
+    src: &[u8],
+    exponent: i32,
+    lanes: usize,
+    dst: &mut [u8],
+    room: &mut Room,
+) {
+    match *by {
+        Rotated::F32(by) => dithered::residual::<F32>(by, src, exponent, lanes, dst, room),
+        Rotated::F16(by) => dithered::residual::<F16>(by, src, exponent, lanes, dst, room),
+        Rotated::Bf16(by) => dithered::residual::<Bf16>(by, src, exponent, lanes, dst, room),
     }
 }

@@ -60,9 +60,12 @@ impl Elements {
         self.codec(chunk).encode(self.of(chunk), exponent, payload)
     }
 
-    /// Overwrites a data chunk with its result.
+    /// Overwrites a data chunk with its result. Before that, tells what its elements have lost.
     pub fn decode(&mut self, chunk: usize, exponent: i32, payload: &[u8]) {
         let (range, codec) = (self.range(chunk), self.codec(chunk));
+        if let Some((elements, residual)) = self.buffer.residual_mut() {
+            codec.residual(&elements[range.clone()], exponent, &mut residual[range.clone()]);
+        }
         codec.decode(payload, exponent, &mut self.buffer.bytes_mut()[range]);
     }
 
@@ -70,6 +73,10 @@ impl Elements {
     pub fn fill_skipped(&mut self, chunk: usize, exponent: i32) -> usize {
         let range = self.range(chunk);
         let len = range.len();
+        if let Some((_, residual)) = self.buffer.residual_mut() {
+            // Of zeros, or of what is not finite: it must not come back in later calls.
+            residual[range.clone()].fill(0);
+        }
         self.codec.fill_skipped(exponent, &mut self.buffer.bytes_mut()[range]);
         len
     }

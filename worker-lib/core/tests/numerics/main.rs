@@ -8,6 +8,7 @@ mod exact;
 mod exponent;
 mod fixed;
 mod ordered;
+mod residual;
 mod robust;
 mod small;
 mod special;

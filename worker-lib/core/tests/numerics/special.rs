@@ -1,6 +1,8 @@
 //! Zeros, subnormals, infinities, NaN, and what is refused.
 
-use switchml_worker_core::numerics::{Codec, DType, NumericsError, ReduceOp, Reduction, exponent};
+use switchml_worker_core::numerics::{
+    Codec, DType, NumericsError, Precision, ReduceOp, Reduction, exponent,
+};
 
 use crate::cluster::all_reduce;
 use crate::exact::{F16, F32, FLOATS};
@@ -100,11 +102,16 @@ fn names() {
     for dtype in DType::ALL {
         assert_eq!(dtype.name().parse(), Ok(dtype));
     }
-    for op in Reduction::ALL {
-        assert_eq!(op.name().parse(), Ok(op));
+    for reduction in Reduction::ALL {
+        let digits = reduction.name().trim_start_matches(char::is_alphabetic);
+        let op: ReduceOp = reduction.name().trim_end_matches(digits).parse().unwrap();
+        let precision = if digits.is_empty() { "exact" } else { digits };
+        assert_eq!(Reduction::new(op, precision.parse().unwrap()), reduction);
     }
     assert_eq!("bfloat16".parse(), Ok(DType::Bf16));
     assert_eq!("f8".parse::<DType>(), Err(NumericsError::UnknownDType("f8".into())));
-    assert_eq!("prod".parse::<Reduction>(), Err(NumericsError::UnknownOp("prod".into())));
+    assert_eq!("prod".parse::<ReduceOp>(), Err(NumericsError::UnknownOp("prod".into())));
+    let unknown = NumericsError::UnknownPrecision("4".into());
+    assert_eq!("4".parse::<Precision>(), Err(unknown));
     assert_eq!(format!("{:>5}|{:<4}|", DType::F32, ReduceOp::Sum), "  f32|sum |");
 }

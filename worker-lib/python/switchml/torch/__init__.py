@@ -17,12 +17,20 @@ from typing import Any
 import torch.distributed as dist
 
 from ._create import create
+from ._feedback import ErrorFeedback
 from ._group import group_of
-from ._hooks import fixed8_compress_hook, fixed16_compress_hook
+from ._hooks import fixed8_compress_hook, fixed8_feedback_hook, fixed16_compress_hook
 from ._staging import STREAMS
 from ._threads import NAME
 
-__all__ = ["fixed16_compress_hook", "fixed8_compress_hook", "register", "statistics"]
+__all__ = [
+    "ErrorFeedback",
+    "fixed16_compress_hook",
+    "fixed8_compress_hook",
+    "fixed8_feedback_hook",
+    "register",
+    "statistics",
+]
 
 
 def statistics(group: dist.ProcessGroup | None = None) -> dict[str, Any]:

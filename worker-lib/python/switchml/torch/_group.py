@@ -20,6 +20,9 @@ from ._work import CallWork, GlooWork, backend_error
 
 log = logging.getLogger("switchml.torch")
 
+# A call, and what to do once it is over.
+Started = tuple[Handle, Callable[[], None]]
+
 # Makes a group of ranks that meet in a store: rank, number of ranks, and timeout.
 Make = Callable[[dist.Store, int, int, timedelta], Backend]
 
@@ -87,21 +90,35 @@ class Group(Backend):
         op = _OPS.get(opts.reduceOp.op if opts is not None else dist.ReduceOp.SUM)
         if op is None or not all(_is_offered(tensor, op) for tensor in tensors):
             return self._delegate("allreduce", tensors, opts)
-        return self._start(tensors, lambda tensor: self._reduce(tensor, op))
+        return self._start(tensors, lambda there: [self._reduce(tensor, op) for tensor in there])
 
     def allreduce_coalesced(self, tensors: list[torch.Tensor], opts: Any = None) -> Work:
         return self.allreduce(tensors, opts)
 
-    def average_in_bits(self, bits: int, tensor: torch.Tensor) -> Work:
-        """The average in 16 or 8 bits an element."""
-        return self._start([tensor], lambda tensor: self._reduce(tensor, f"avg{bits}"))
+    def average_in_bits(
+        self, bits: int, tensor: torch.Tensor, residual: torch.Tensor | None = None
+    ) -> Work:
+        """The average in 16 or 8 bits an element, of contiguous elements.
+
+        What they lose goes to the residual.
+        """
+        tensors = [tensor] if residual is None else [tensor, residual]
+
+        def average(there: list[torch.Tensor]) -> list[Started]:
+            given = [tensor.detach() for tensor in there]
+            start = self._communicator.all_reduce_start
+            return [(start(given[0], "avg", bits, *given[1:]), lambda: None)]
+
+        return self._start(tensors, average)
 
     def broadcast(self, tensors: list[torch.Tensor], opts: Any) -> Work:
-        return self._start(tensors, lambda tensor: self._broadcast(tensor, opts.rootRank))
+        return self._start(
+            tensors, lambda there: [self._broadcast(tensor, opts.rootRank) for tensor in there]
+        )
 
     def barrier(self, opts: Any = None) -> Work:
         token = torch.zeros(1, dtype=torch.int32)
-        return self._start([token], lambda tensor: self._reduce(tensor, "sum"))
+        return self._start([token], lambda there: [self._reduce(there[0], "sum")])
 
     def monitored_barrier(self, opts: Any, wait_all_ranks: bool = False) -> None:
         self._note("monitored_barrier")
@@ -156,8 +173,9 @@ class Group(Backend):
     def _start(
         self,
         tensors: list[torch.Tensor],
-        start: Callable[[torch.Tensor], tuple[Handle, Callable[[], None]]],
+        start: Callable[[list[torch.Tensor]], list[Started]],
     ) -> Work:
+        """Starts calls on the tensors, or on their copies in the host's memory."""
         self._sequence += 1
         work = CallWork(tensors)
         self._watch_order(work)
@@ -169,10 +187,10 @@ class Group(Backend):
         def call() -> None:
             for copy in staged.values():
                 copy.arrived()
-            started = [start(tensor) for tensor in there]
+            started = start(there)
             self._completions.add(lambda: finish(started), work.fail)
 
-        def finish(started: list[tuple[Handle, Callable[[], None]]]) -> None:
+        def finish(started: list[Started]) -> None:
             for handle, _ in started:
                 handle.wait()
             for _, then in started:
@@ -208,7 +226,7 @@ class Group(Backend):
                 NAME,
             )
 
-    def _reduce(self, tensor: torch.Tensor, op: str) -> tuple[Handle, Callable[[], None]]:
+    def _reduce(self, tensor: torch.Tensor, op: str) -> Started:
         """Starts a reduction; the second result puts it in its place once it is here."""
         if op in ("max", "min") and tensor.dtype in (torch.int64, torch.float64):
             handle, result = _wide.extremum(self._communicator, tensor.detach(), op)
@@ -220,7 +238,7 @@ class Group(Backend):
         handle = self._communicator.all_reduce_start(there.detach(), op)
         return handle, (lambda: None) if there is tensor else (lambda: _overwrite(tensor, there))
 
-    def _broadcast(self, tensor: torch.Tensor, root: int) -> tuple[Handle, Callable[[], None]]:
+    def _broadcast(self, tensor: torch.Tensor, root: int) -> Started:
         """Starts a broadcast: any elements, as words of 32 bits."""
         there = tensor.detach()
         size = there.numel() * there.element_size()

@@ -6,7 +6,8 @@ This module does not import `annotations` from `__future__`, because torch reads
 import torch
 import torch.distributed as dist
 
-from ._group import group_of
+from ._feedback import ErrorFeedback
+from ._group import Group, group_of
 
 
 def fixed16_compress_hook(
@@ -38,14 +39,44 @@ def fixed8_compress_hook(
     return _averaged_in_bits(8, group, bucket)
 
 
+def fixed8_feedback_hook(
+    state: ErrorFeedback, bucket: dist.GradBucket
+) -> torch.futures.Future[torch.Tensor]:
+    """As `fixed8_compress_hook`, and what a step's gradients lose is added to the next one's.
+
+    So errors do not pile up over steps: what was sent so far is the sum of all gradients, less the
+    residuals in the state.
+    """
+    backend, gradients = _backend_for(state.process_group, bucket), bucket.buffer()
+    if backend is None:
+        return _averaged(state.process_group, bucket)
+    residual = state.of(bucket)
+    # Other types would round what is added; in 8 bits f32 takes no more packets.
+    wanted = gradients.float().add_(residual)
+    averaged = backend.average_in_bits(8, wanted, residual).get_future()
+    return averaged.then(lambda future: gradients.copy_(future.value()[0]))
+
+
 def _averaged_in_bits(
     bits: int, group: dist.ProcessGroup | None, bucket: dist.GradBucket
 ) -> torch.futures.Future[torch.Tensor]:
-    backend, gradients = group_of(group), bucket.buffer()
-    if backend is None or gradients.dtype not in (torch.float32, torch.float16, torch.bfloat16):
-        # Not above: torch imports this module before it is complete.
-        from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
-
-        return allreduce_hook(group or dist.group.WORLD, bucket)
-    averaged = backend.average_in_bits(bits, gradients).get_future()
+    backend = _backend_for(group, bucket)
+    if backend is None:
+        return _averaged(group, bucket)
+    averaged = backend.average_in_bits(bits, bucket.buffer()).get_future()
     return averaged.then(lambda future: future.value()[0])
+
+
+def _backend_for(group: dist.ProcessGroup | None, bucket: dist.GradBucket) -> Group | None:
+    """What averages a bucket in fewer bits; None if nothing does."""
+    offered = bucket.buffer().dtype in (torch.float32, torch.float16, torch.bfloat16)
+    return group_of(group) if offered else None
+
+
+def _averaged(
+    group: dist.ProcessGroup | None, bucket: dist.GradBucket
+) -> torch.futures.Future[torch.Tensor]:
+    # Not above: torch imports this module before it is complete.
+    from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+
+    return allreduce_hook(group or dist.group.WORLD, bucket)
