@@ -16,7 +16,7 @@ use std::time::Duration;
 use switchml_protocol::outcome::{Action, Outcome};
 use switchml_worker_core::buffer::Buffer;
 use switchml_worker_core::call::{Call, Kind, Submission};
-use switchml_worker_core::data_path::DataPath;
+use switchml_worker_core::data_path::{DataPath, Others};
 use switchml_worker_core::engine::{Config, Engine, Identity, Limits};
 use switchml_worker_core::{CallStats, DType, Reduction};
 
@@ -291,7 +291,7 @@ impl Network {
     fn send(&mut self, rank: usize, mut lost: u8) {
         let Self { ranks, switch, now, answers, .. } = self;
         let Rank { data_path, outstanding, .. } = &mut ranks[rank];
-        data_path.on_timer(*now).expect("the deadline is far away");
+        data_path.begin_turn(*now, Others::THERE).expect("the deadline is far away");
         let mut sent = vec![];
         while let Some(transmission) = data_path.next(*now) {
             let mut bytes = vec![0; transmission.packet_len()];

@@ -10,7 +10,7 @@ use switchml_protocol::header::Header;
 use switchml_worker_core::CallStats;
 use switchml_worker_core::buffer::Buffer;
 use switchml_worker_core::call::{Kind, Submission};
-use switchml_worker_core::data_path::DataPath;
+use switchml_worker_core::data_path::{DataPath, Others};
 use switchml_worker_core::engine::{Config, Engine, Failure, Identity, Limits};
 use switchml_worker_core::issued::Issued;
 use switchml_worker_core::session::Session;
@@ -145,7 +145,8 @@ impl Calls {
         Ok(())
     }
 
-    /// As `Driver::drive` does, without the waiting. The rank stood still until `stalled`.
+    /// As `Driver::drive` does: what the two decide is in [`DataPath`]. The rank stood still until
+    /// `stalled`.
     pub fn turn(
         &mut self,
         world: &mut Surroundings<'_>,
@@ -156,11 +157,10 @@ impl Calls {
         let now = world.net.now;
         let Identity { rank, epoch, .. } = self.identity;
         let outstanding = self.data_path.engine().outstanding();
-        self.data_path.note_departed(session.departed());
-        self.data_path.note_watched(now, session.is_watched());
+        let others = Others { departed: session.departed(), are_watched: session.is_watched() };
         let unwatched_since = self.unwatched_since.unwrap_or(now);
         self.unwatched_since = (!session.is_watched()).then_some(unwatched_since);
-        if let Err(failure) = self.data_path.on_timer(now) {
+        if let Err(failure) = self.data_path.begin_turn(now, others) {
             return Ok(Turn::Failed(failure));
         }
         self.send(world)?;

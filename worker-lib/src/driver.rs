@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use switchml_worker_core::WaitStats;
 use switchml_worker_core::call::Submission;
-use switchml_worker_core::data_path::DataPath;
+use switchml_worker_core::data_path::{DataPath, Others};
 use switchml_worker_core::engine::{EngineStats, Failure, Waiting};
 use switchml_worker_core::issued::Issued;
 use switchml_worker_core::spin::Spin;
@@ -337,9 +337,11 @@ impl<T: Transport> Driver<T> {
     /// Sends what is due and what the window allows; how many packets.
     fn send(&mut self) -> Result<usize, Error> {
         let now = self.now();
-        self.data_path.note_departed(self.membership.departed());
-        self.data_path.note_watched(now, self.membership.is_watched());
-        self.data_path.on_timer(now).map_err(|failure| self.explain(now, failure))?;
+        let others = Others {
+            departed: self.membership.departed(),
+            are_watched: self.membership.is_watched(),
+        };
+        self.data_path.begin_turn(now, others).map_err(|failure| self.explain(now, failure))?;
         self.say_who_is_late(now);
         let refused = Error::system("cannot send to the aggregator");
         let mut packets = 0;

@@ -13,7 +13,7 @@ use switchml_protocol::EVERYONE;
 use switchml_protocol::header::{HEADER_LEN, Header, Kind};
 use switchml_worker_core::buffer::Buffer;
 use switchml_worker_core::call::{Call, Kind as CallKind, Submission};
-use switchml_worker_core::data_path::DataPath;
+use switchml_worker_core::data_path::{DataPath, Others};
 use switchml_worker_core::engine::{Config, Engine, Identity, Limits};
 use switchml_worker_core::{CallStats, DType, Reduction};
 use zerocopy::FromBytes;
@@ -105,7 +105,7 @@ fn run() -> Spent {
     let (mut transmissions, mut spent) = (Vec::new(), Spent::default());
     while !data_path.is_idle() {
         let start = Instant::now();
-        data_path.on_timer(now()).expect("all is answered");
+        data_path.begin_turn(now(), Others::THERE).expect("all is answered");
         while transmissions.len() < 2 * BATCH as usize
             && let Some(transmission) = data_path.next(now())
         {

@@ -5,7 +5,7 @@
 //! they make up. In a loop, a caller
 //!
 //! 1. takes in calls by [`DataPath::submit`] and every datagram by [`DataPath::receive`],
-//! 2. calls [`DataPath::on_timer`],
+//! 2. calls [`DataPath::begin_turn`],
 //! 3. sends what [`DataPath::next`] returns, each filled in by [`DataPath::fill`], until that is
 //!    nothing,
 //! 4. calls [`DataPath::give_back`],
@@ -33,6 +33,20 @@ pub struct DataPath {
     bundles: Bundles,
     /// The next new chunk, while there is no room for the rest of its bundle.
     pending: Option<Chunk>,
+}
+
+/// What the control plane knows of the other ranks.
+#[derive(Clone, Copy, Debug)]
+pub struct Others {
+    /// Those that have left in good order, a bitmap.
+    pub departed: u64,
+    /// Whether it watches them: [`Engine::note_watched`].
+    pub are_watched: bool,
+}
+
+impl Others {
+    /// All are there, and watched.
+    pub const THERE: Self = Self { departed: 0, are_watched: true };
 }
 
 impl DataPath {
@@ -80,16 +94,6 @@ impl DataPath {
         Ok(())
     }
 
-    /// Takes in which ranks, a bitmap, have left in good order.
-    pub fn note_departed(&mut self, ranks: u64) {
-        self.engine.note_departed(ranks);
-    }
-
-    /// Takes in whether the control plane watches the other ranks: [`Engine::note_watched`].
-    pub fn note_watched(&mut self, now: u64, watched: bool) {
-        self.engine.note_watched(now, watched);
-    }
-
     /// Whom it has waited for without a result for `time` or longer, and in which call, with its
     /// number.
     pub fn waiting_for(&self, time: Duration, now: u64) -> Option<(Waiting, u64, &Call)> {
@@ -101,11 +105,14 @@ impl DataPath {
         Some((waiting, number, call))
     }
 
-    /// Marks what is overdue, to be sent again.
+    /// Begins a turn: takes in what the control plane knows of the other ranks, before it may count
+    /// against anybody, and marks what is overdue, to be sent again.
     ///
     /// # Errors
     /// As [`Engine::on_timer`].
-    pub fn on_timer(&mut self, now: u64) -> Result<(), Failure> {
+    pub fn begin_turn(&mut self, now: u64, others: Others) -> Result<(), Failure> {
+        self.engine.note_departed(others.departed);
+        self.engine.note_watched(now, others.are_watched);
         self.engine.on_timer(now)
     }
 
@@ -127,7 +134,7 @@ impl DataPath {
         head.copy_from_slice(header.as_bytes());
     }
 
-    /// When [`Self::on_timer`] is to be called, if nothing comes before; `None` while nothing is
+    /// When [`Self::begin_turn`] is to be called, if nothing comes before; `None` while nothing is
     /// outstanding.
     pub fn deadline(&self) -> Option<u64> {
         self.engine.deadline()

@@ -17,7 +17,7 @@ use switchml_protocol::{EVERYONE, U16, U32};
 use switchml_rack::vectors::{Answer, Event, Vector};
 use switchml_worker_core::buffer::Buffer;
 use switchml_worker_core::call::{Call, Kind, Submission};
-use switchml_worker_core::data_path::DataPath;
+use switchml_worker_core::data_path::{DataPath, Others};
 use switchml_worker_core::engine::{Config, Engine, Failure, Identity, Limits};
 use switchml_worker_core::{CallStats, DType, ReduceOp, Reduction};
 use zerocopy::{FromBytes, IntoBytes};
@@ -319,7 +319,7 @@ fn run(
         assert!(now < 20 * DEADLINE.as_nanos() as u64, "the call does not end");
         let mut answers = Vec::new();
         for (number, rank) in (0..).zip(&mut ranks).filter(|(_, rank)| !rank.is_over()) {
-            let outcome = rank.data_path.on_timer(now);
+            let outcome = rank.data_path.begin_turn(now, Others::THERE);
             rank.note(outcome);
             while let Some(transmission) = rank.data_path.next(now) {
                 let mut packet = vec![0xEE; transmission.packet_len()];
