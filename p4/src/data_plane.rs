@@ -17,16 +17,14 @@ use switchml_protocol::job::Binding;
 use switchml_protocol::maps::Event;
 use switchml_protocol::outcome::Outcome;
 use switchml_protocol::{DATA_PORT, LANES_PER_BLOCK};
-use switchml_userspace_core::data_plane::{DataPlane, Error, Fanout, JobSpec, Limits, ServesJobs};
+use switchml_userspace_core::data_plane::{
+    DataPlane, Error, EventSink, Fanout, JobSpec, Limits, ServesJobs,
+};
 use switchml_userspace_core::slots::share;
 use tracing::error;
 
 use crate::entries::{Contents, MAX_JOBS, MAX_RANKS, OpenJob, ROUNDS, first_rounds};
 use crate::switch::{Entry, Learned, Switch, SwitchError};
-
-/// Notable packets, from the data plane to whoever logs them. What the channel has no room for is
-/// dropped.
-pub type EventSender = tokio::sync::mpsc::Sender<Event>;
 
 /// A packet's lanes: a register holds two of the 64 of a set.
 const MAX_LANES: u16 = 2 * LANES_PER_BLOCK as u16;
@@ -40,7 +38,7 @@ struct Shared {
     switch: Box<dyn Switch>,
     capabilities: Capabilities,
     state: Mutex<State>,
-    events: EventSender,
+    events: EventSink,
 }
 
 #[derive(Default)]
@@ -61,7 +59,7 @@ impl P4DataPlane {
         switch: Box<dyn Switch>,
         capabilities: Capabilities,
         learned: Receiver<Learned>,
-        events: EventSender,
+        events: EventSink,
     ) -> io::Result<Self> {
         let shared = Arc::new(Shared { switch, capabilities, state: Mutex::default(), events });
         shared.write(&mut shared.state()).map_err(io::Error::other)?;
@@ -280,7 +278,7 @@ impl Shared {
             return;
         }
         // Without room in the channel the counters alone tell of it.
-        let _ = self.events.try_send(event(hello));
+        (self.events)(event(hello));
     }
 }
 

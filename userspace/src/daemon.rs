@@ -13,16 +13,14 @@ use socket2::SockRef;
 use switchml_cli::say;
 use switchml_protocol::MAX_RANKS;
 use switchml_protocol::maps::MAX_JOBS;
-use switchml_userspace::data_plane::EventSender;
 use switchml_userspace::data_plane::software::Software;
 use switchml_userspace::data_plane::xdp::{self, PinError, XdpDataPlane};
 use switchml_userspace::events;
 use switchml_userspace::service::Service;
-use switchml_userspace_core::data_plane::DataPlane;
+use switchml_userspace_core::data_plane::{DataPlane, EventSink};
 use switchml_userspace_core::jobs::JobTable;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::mpsc;
 use tracing::{info, warn};
 
 use crate::cli::{self, DataPlaneKind, Options};
@@ -49,8 +47,8 @@ pub async fn run(options: Options) -> anyhow::Result<()> {
         .context("cannot limit the control plane's segments")?;
     let control_address =
         listener.local_addr().context("cannot tell the control plane's address")?;
-    let (event_sender, event_receiver) = mpsc::channel(events::CAPACITY);
-    let data_plane = start_data_plane(&options, event_sender)?;
+    let (event_sink, event_receiver) = events::channel();
+    let data_plane = start_data_plane(&options, event_sink)?;
     let limits = data_plane.limits();
     info!("{}: {}; {} slots", data_plane.name(), data_plane.attachment(), limits.slots());
     tokio::spawn(events::log(event_receiver));
@@ -97,7 +95,7 @@ pub fn detach(folder: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn start_data_plane(options: &Options, events: EventSender) -> anyhow::Result<Arc<dyn DataPlane>> {
+fn start_data_plane(options: &Options, events: EventSink) -> anyhow::Result<Arc<dyn DataPlane>> {
     match options.data_plane {
         DataPlaneKind::Xdp => {
             let mode = match options.mode {

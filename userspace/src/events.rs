@@ -5,15 +5,26 @@ use std::time::Duration;
 
 use switchml_protocol::maps::Event;
 use switchml_protocol::outcome::Outcome;
+use switchml_userspace_core::data_plane::EventSink;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tracing::{debug, warn};
 
 /// Most events that wait for being logged.
-pub const CAPACITY: usize = 256;
+const CAPACITY: usize = 256;
 /// Most lines in a [`PERIOD`].
 const MAX_LINES: u32 = 20;
 const PERIOD: Duration = Duration::from_secs(1);
+
+/// Where a data plane tells of packets, and what [`log`] takes them from. Events that find no room
+/// are dropped.
+pub fn channel() -> (EventSink, mpsc::Receiver<Event>) {
+    let (sender, receiver) = mpsc::channel(CAPACITY);
+    let sink = move |event| {
+        let _ = sender.try_send(event);
+    };
+    (Box::new(sink), receiver)
+}
 
 /// Logs what comes, until the data plane is gone. Whoever floods the aggregator does not flood its
 /// log.

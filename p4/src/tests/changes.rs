@@ -10,7 +10,6 @@ use std::time::{Duration, Instant};
 use switchml_protocol::capabilities::Capabilities;
 use switchml_protocol::job::Binding;
 use switchml_protocol::outcome::Outcome;
-use tokio::sync::mpsc;
 
 use super::{binding, jobs, spec};
 use crate::data_plane::P4DataPlane;
@@ -133,12 +132,11 @@ impl Bench {
     fn new() -> Self {
         let memory = Arc::new(Memory { refused: usize::MAX.into(), ..Memory::default() });
         let (hellos, learned) = channel();
-        let (events, _) = mpsc::channel(1);
         let data_plane = P4DataPlane::start(
             Box::new(Arc::clone(&memory)),
             Capabilities::CHECKED_MAXIMA,
             learned,
-            events,
+            Box::new(drop),
         )
         .unwrap();
         Self { memory, data_plane, hellos }

@@ -28,7 +28,9 @@ use switchml_protocol::capabilities::Capabilities;
 use switchml_protocol::job::Binding;
 use switchml_protocol::outcome::Outcome;
 
-use crate::data_plane::{EventSender, P4DataPlane};
+use switchml_userspace_core::data_plane::EventSink;
+
+use crate::data_plane::P4DataPlane;
 use crate::entries::{MAX_GROUPS, PORTS_OF_PIPELINE, ROUNDS};
 use crate::switch::{Entry, Learned, Match, Switch, SwitchError};
 use connection::{Command, Connection, Program};
@@ -90,7 +92,7 @@ fn hint(why: &str) -> &'static str {
 /// # Errors
 ///
 /// [`StartError`].
-pub fn start(config: &Config, events: EventSender) -> Result<P4DataPlane, StartError> {
+pub fn start(config: &Config, events: EventSink) -> Result<P4DataPlane, StartError> {
     let names = Names::read(&config.program.join(SCHEMA))?;
     let wanted = ports::read(&config.ports)?;
     let failed = |why: String| StartError::Switch { server: config.server, why };

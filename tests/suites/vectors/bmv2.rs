@@ -10,7 +10,6 @@ use switchml_p4::bmv2::thrift::Client;
 use switchml_p4::data_plane::P4DataPlane;
 use switchml_protocol::capabilities::Capabilities;
 use switchml_rack::{MAX_MTU, Mode, Namespace, Rack, RackOptions, SimpleSwitch};
-use tokio::sync::mpsc;
 
 /// The register with the round of each set.
 const ROUNDS: &str = "FrameIngress.aggregator.slot.tag.rounds";
@@ -74,8 +73,7 @@ pub fn taken_over(switch: Bmv2Switch) -> Bmv2Switch {
 /// The data plane of a daemon that starts.
 fn take_over() -> P4DataPlane {
     let (switch, learned) = Bmv2::connect(SimpleSwitch::THRIFT).expect("control");
-    let (events, _) = mpsc::channel(1);
-    P4DataPlane::start(Box::new(switch), Capabilities::CHECKED_MAXIMA, learned, events)
+    P4DataPlane::start(Box::new(switch), Capabilities::CHECKED_MAXIMA, learned, Box::new(drop))
         .expect("a data plane")
 }
 

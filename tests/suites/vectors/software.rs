@@ -18,7 +18,6 @@ use switchml_protocol::slot::Slot;
 use switchml_rack::vectors::{Age, Answer, Counters, Job, Layer, Offer, Subject};
 use switchml_userspace::data_plane::software::Software;
 use switchml_userspace_core::data_plane::{DataPlane, ServesJobs};
-use tokio::sync::mpsc;
 
 const AGGREGATOR: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 254), DATA_PORT);
 const POOL: u32 = 1024;
@@ -50,9 +49,9 @@ pub struct OverSockets {
 impl OverSockets {
     /// Without jobs, in the calling thread's namespace.
     pub fn new() -> Self {
-        let (events, _) = mpsc::channel(1);
-        let data_plane = Software::start(Some(*AGGREGATOR.ip()), AGGREGATOR.port(), POOL, events)
-            .expect("a data plane");
+        let data_plane =
+            Software::start(Some(*AGGREGATOR.ip()), AGGREGATOR.port(), POOL, Box::new(drop))
+                .expect("a data plane");
         let fence = UdpSocket::bind("10.0.0.253:0").expect("a socket");
         Self { data_plane, sockets: BTreeMap::new(), jobs: OpenJobs::new(), fence, fences: 0 }
     }

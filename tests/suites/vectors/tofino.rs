@@ -71,9 +71,9 @@ pub fn start() -> P4Switch<ModelPorts> {
     let model = Arc::new(Model::start());
     let switch = ModelSwitch { model: model.clone(), ports: (1..=PORTS as u16).collect() };
     switch.keep_ports_from_their_own_frames().expect("exclusion ids");
-    let (events, _) = tokio::sync::mpsc::channel(1);
-    let data_plane = P4DataPlane::start(Box::new(switch), Capabilities::empty(), hellos, events)
-        .expect("a data plane");
+    let data_plane =
+        P4DataPlane::start(Box::new(switch), Capabilities::empty(), hellos, Box::new(drop))
+            .expect("a data plane");
     P4Switch::new(data_plane, ModelPorts { model, learned })
 }
 

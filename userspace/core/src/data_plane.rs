@@ -3,11 +3,16 @@
 use std::net::Ipv4Addr;
 
 use switchml_protocol::job::Binding;
+use switchml_protocol::maps::Event;
 use switchml_protocol::outcome::Outcome;
 
 pub use crate::job_spec::JobSpec;
 use crate::jobs;
 pub use crate::limits::{Fanout, Limits};
+
+/// Whom a data plane tells of notable packets. It returns at once, even if it drops the event: they
+/// are for people, the counters count.
+pub type EventSink = Box<dyn Fn(Event) + Send + Sync>;
 
 /// What serves the packets of jobs, as the control plane has it do.
 pub trait ServesJobs {

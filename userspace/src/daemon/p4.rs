@@ -10,8 +10,7 @@ use switchml_p4::bmv2::Bmv2;
 use switchml_p4::data_plane::P4DataPlane;
 use switchml_p4::tofino;
 use switchml_protocol::capabilities::Capabilities;
-use switchml_userspace::data_plane::EventSender;
-use switchml_userspace_core::data_plane::DataPlane;
+use switchml_userspace_core::data_plane::{DataPlane, EventSink};
 
 use crate::cli::P4Options;
 
@@ -23,10 +22,7 @@ pub fn deploy(server: SocketAddr, folder: &Path) -> anyhow::Result<()> {
 }
 
 /// Serves by a Tofino switch.
-pub fn start_tofino(
-    options: &P4Options,
-    events: EventSender,
-) -> anyhow::Result<Arc<dyn DataPlane>> {
+pub fn start_tofino(options: &P4Options, events: EventSink) -> anyhow::Result<Arc<dyn DataPlane>> {
     let given =
         options.tofino_server.zip(options.tofino_program.clone()).zip(options.tofino_ports.clone());
     let ((server, program), ports) = given.context(
@@ -36,7 +32,7 @@ pub fn start_tofino(
 }
 
 /// Serves by bmv2's `simple_switch`.
-pub fn start_bmv2(options: &P4Options, events: EventSender) -> anyhow::Result<Arc<dyn DataPlane>> {
+pub fn start_bmv2(options: &P4Options, events: EventSink) -> anyhow::Result<Arc<dyn DataPlane>> {
     let (switch, learned) = Bmv2::connect(options.bmv2_thrift)?;
     Ok(Arc::new(P4DataPlane::start(
         Box::new(switch),

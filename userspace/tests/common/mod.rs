@@ -18,7 +18,7 @@ use switchml_userspace::service::Service;
 use switchml_userspace_core::data_plane::{DataPlane, Limits};
 use switchml_userspace_core::jobs::JobTable;
 use tokio::net::TcpListener;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tonic::Streaming;
 use tonic::transport::Channel;
@@ -43,7 +43,7 @@ impl Daemon {
 
     /// With a control plane that takes the data plane's limits for others.
     pub async fn start_with(slots: u32, limits: impl FnOnce(Limits) -> Limits) -> Self {
-        let (events, receiver) = mpsc::channel(events::CAPACITY);
+        let (events, receiver) = events::channel();
         tokio::spawn(events::log(receiver));
         let data_plane = Arc::new(Software::start(None, 0, slots, events).expect("a socket"));
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");

@@ -24,7 +24,7 @@ use switchml_userspace::service::Service;
 use switchml_userspace_core::data_plane::DataPlane;
 use switchml_userspace_core::jobs::JobTable;
 use tokio::net::TcpListener;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 /// The data plane's address; not that of the control plane, whose frames the switch would take for
@@ -69,7 +69,7 @@ impl Site {
     /// Starts the data plane where it may take its time.
     async fn start(&self, server: SocketAddr) -> Result<P4DataPlane, StartError> {
         let config = self.config(server);
-        tokio::task::spawn_blocking(move || tofino::start(&config, mpsc::channel(1).0))
+        tokio::task::spawn_blocking(move || tofino::start(&config, Box::new(drop)))
             .await
             .expect("no panic")
     }

@@ -17,11 +17,12 @@ use switchml_protocol::maps::{MAX_JOBS, MAX_SHARDS, SLOTS_PER_SHARD};
 use switchml_protocol::outcome::{Action, Outcome};
 use switchml_protocol::shell::Origin;
 use switchml_protocol::{MAX_LANES, MAX_RANKS, U16};
-use switchml_userspace_core::data_plane::{DataPlane, Error, Fanout, JobSpec, Limits, ServesJobs};
+use switchml_userspace_core::data_plane::{
+    DataPlane, Error, EventSink, Fanout, JobSpec, Limits, ServesJobs,
+};
 use switchml_userspace_core::memory_tables::{MemoryTables, answer};
 use zerocopy::FromBytes;
 
-use super::EventSender;
 use super::worker_thread::{Stop, WorkerThread};
 use outbox::{Outbox, Receiver};
 
@@ -44,7 +45,7 @@ struct Shared {
     state: UdpSocketState,
     tables: MemoryTables,
     counters: [AtomicU64; Outcome::COUNT],
-    events: EventSender,
+    events: EventSink,
 }
 
 impl Software {
@@ -58,7 +59,7 @@ impl Software {
         address: Option<Ipv4Addr>,
         port: u16,
         slots: u32,
-        events: EventSender,
+        events: EventSink,
     ) -> io::Result<Self> {
         let socket = UdpSocket::bind((address.unwrap_or(Ipv4Addr::UNSPECIFIED), port))?;
         let port = socket.local_addr()?.port();
@@ -175,7 +176,7 @@ impl Shared {
         for datagram in buffer.chunks_mut(meta.stride.max(1)) {
             let report = |event| {
                 // Without room in the channel the counters alone tell of it.
-                let _ = self.events.try_send(event);
+                (self.events)(event);
             };
             let outcome = self.tables.serve(datagram, &origin, report);
             self.count(outcome, 1);

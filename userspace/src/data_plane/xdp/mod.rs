@@ -43,13 +43,12 @@ use switchml_protocol::maps::{Event, MAX_JOBS, MAX_SHARDS, SLOTS_PER_SHARD};
 use switchml_protocol::outcome::Outcome;
 use switchml_protocol::{MAX_LANES, MAX_RANKS};
 use switchml_userspace_core::data_plane::{
-    DataPlane, Error, Fanout, JobSpec, Limits, LostPort, Saved, ServesJobs,
+    DataPlane, Error, EventSink, Fanout, JobSpec, Limits, LostPort, Saved, ServesJobs,
 };
 use switchml_userspace_core::jobs;
 use tracing::{error, info, warn};
 use zerocopy::FromBytes;
 
-use super::EventSender;
 use super::worker_thread::{Stop, WorkerThread};
 
 pub use attach::StartError;
@@ -99,7 +98,7 @@ impl XdpDataPlane {
     /// # Errors
     ///
     /// [`StartError`]. Nothing of a new data plane stays; one that was there goes on.
-    pub fn start(config: Config, events: EventSender) -> Result<Self, StartError> {
+    pub fn start(config: Config, events: EventSink) -> Result<Self, StartError> {
         attach::check_kernel(&rustix::system::uname().release().to_string_lossy())?;
         let all = interfaces::list()?;
         let interfaces = attach::find(&config.interfaces, &all)?;
@@ -416,12 +415,11 @@ fn refused(job: u16, verb: &'static str) -> impl Fn(MapError) -> Error {
 }
 
 /// Hands the program's events on, until the thread is told to stop.
-fn forward(mut ring: RingBuf<MapData>, events: &EventSender, stop: &Stop) -> io::Result<()> {
+fn forward(mut ring: RingBuf<MapData>, events: &EventSink, stop: &Stop) -> io::Result<()> {
     while stop.wait_readable(&ring)? {
         while let Some(item) = ring.next() {
             if let Ok((event, _)) = Event::read_from_prefix(&item) {
-                // Without room in the channel the counters alone tell of it.
-                let _ = events.try_send(event);
+                events(event);
             }
         }
     }
