@@ -25,7 +25,7 @@ pub struct Step {
 pub enum Elements {
     /// Small integers times a power of two: every sum can be represented.
     Exact,
-    /// The same, with long runs of zeros on all ranks.
+    /// The same, with long runs of zeros on all ranks, and others on some.
     Sparse,
     /// Any f32 within forty binary orders of magnitude: the sum has the documented error.
     Wild,
@@ -73,10 +73,11 @@ fn draw_step(rng: &mut Rng, ranks: u16, largest: u64, overlaps: bool) -> Step {
         matches!(call.kind, Kind::AllReduce(Reduction { op: ReduceOp::Sum | ReduceOp::Avg, .. }))
             && dtype != DType::I32;
     let can_be_wild = call.kind == Kind::AllReduce(Reduction::SUM) || is_packed(call.kind);
-    let elements = match rng.below(6) {
+    let is_sum = call.kind == Kind::AllReduce(Reduction::SUM) || is_float_sum;
+    let elements = match rng.below(7) {
         0 if can_be_wild && dtype == DType::F32 => Elements::Wild,
-        1 if is_float_sum => Elements::Sparse,
-        2 if is_float_sum && count > 0 => Elements::Special {
+        1 | 2 if is_sum => Elements::Sparse,
+        3 if is_float_sum && count > 0 => Elements::Special {
             rank: rng.below(ranks.into()) as u16,
             index: rng.below(count as u64) as usize,
             infinite: rng.one_in(2),
@@ -267,8 +268,9 @@ impl Step {
     /// Element `index` of `rank`.
     fn element(&self, key: u64, rank: u16, index: usize) -> Element {
         let random = hash(&[key, u64::from(rank), index as u64]);
+        let is_zero = self.elements == Elements::Sparse && is_in_zeros(key, rank, index);
         if self.call.dtype == DType::I32 {
-            return Element::Integer(random as i32);
+            return Element::Integer(if is_zero { 0 } else { random as i32 });
         }
         let scale = 2f64.powi(hash(&[key]) as i32 % 4 - 2);
         match self.elements {
@@ -277,9 +279,7 @@ impl Step {
             {
                 Element::Real(if infinite { f64::INFINITY } else { f64::NAN })
             }
-            Elements::Sparse if hash(&[key, index as u64 / 150]).is_multiple_of(2) => {
-                Element::Real(0.0)
-            }
+            _ if is_zero => Element::Real(0.0),
             Elements::Wild => {
                 let mantissa = f64::from(random as i32 >> 8) / f64::from(1 << 23);
                 Element::Real(mantissa * 2f64.powi((random >> 32) as i32 % 20))
@@ -388,6 +388,16 @@ fn combine(
             let roundings = if dtype == DType::F64 { 2.0 } else { 1.001 };
             Expected::Near(average, roundings * half_unit(average, dtype))
         }
+    }
+}
+
+/// Whether a sparse element is in a run of zeros, which others may share.
+fn is_in_zeros(key: u64, rank: u16, index: usize) -> bool {
+    let run = index as u64 / 150;
+    match hash(&[key, run]) % 3 {
+        0 => true,
+        1 => !hash(&[key, run, rank.into()]).is_multiple_of(3),
+        _ => false,
     }
 }
 

@@ -16,6 +16,7 @@
 //! | [`multicast`] | a rank that the network brings no multicast |
 //! | [`mtu`] | hosts that take more than a switch between them |
 //! | [`tags`] | VLAN tags that devices take off frames |
+//! | [`zeros`] | ranks that have only zeros to add: few bytes, right sums |
 //! | [`jobs`] | several jobs at once, and one after the other |
 //! | [`restart`] | the daemon is killed, and another takes its place or does not |
 //! | [`ports`] | ports that go down and up, lose their program, or are removed |
@@ -38,6 +39,7 @@ mod restart;
 mod special_values;
 mod strangers;
 mod tags;
+mod zeros;
 
 use std::collections::BTreeMap;
 use std::process::Command;

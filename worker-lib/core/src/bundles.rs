@@ -69,7 +69,7 @@ mod tests {
     use crate::engine::Part;
 
     fn chunk(collective: u64, op: Op) -> Chunk {
-        Chunk { collective, part: Part::Data(0), op, lanes: 32, fingerprint: 0 }
+        Chunk { collective, part: Part::Data(0), op, lanes: 32, fingerprint: 0, empty: false }
     }
 
     #[test]

@@ -15,7 +15,7 @@ use crate::phases::data::Data;
 use crate::phases::elements::Elements;
 use crate::phases::exponents::Exponents;
 use crate::phases::predictor::Predictor;
-use crate::phases::speculation::Speculation;
+use crate::phases::speculation::{MOST_CHUNKS, Speculation};
 use crate::phases::witnesses::Witnesses;
 use crate::stats::{CallStats, Recorder};
 
@@ -43,6 +43,8 @@ pub(crate) struct Collective {
     ranks: u32,
     /// How the lanes of data chunks are combined.
     op: Op,
+    /// Whether the lanes of chunks that are zero on this rank are left out.
+    leaves_out_zeros: bool,
     elements: Elements,
     exponents: Exponents,
     /// In a small float sum.
@@ -66,6 +68,11 @@ impl Collective {
         // Where maxima have to be proven, what waits for the exponents comes no later.
         let speculates =
             codec.uses_exponents() && checked_maxima && Speculation::is_for(chunks, lanes);
+        // In a call of one window, the round trip that a ROOM costs matters more than bytes.
+        let leaves_out_zeros = capabilities.contains(Capabilities::EMPTY_CONTRIBUTIONS)
+            && ranks > 1
+            && chunks > MOST_CHUNKS
+            && codec.keeps_zeros();
         let maxima = if codec.wire_op() == Op::Max { chunks } else { exponents.chunks() };
         Self {
             place,
@@ -74,6 +81,7 @@ impl Collective {
             fingerprint: call.fingerprint(number),
             ranks,
             op: codec.wire_op(),
+            leaves_out_zeros,
             exponents,
             speculation: speculates.then(Speculation::default),
             data: Data::new(chunks),
@@ -128,7 +136,15 @@ impl Collective {
             op: self.op(part),
             lanes: self.lanes(part) as u16,
             fingerprint: self.fingerprint,
+            empty: self.is_empty(part),
         })
+    }
+
+    /// Whether a chunk is zero on this rank, and its lanes are left out.
+    fn is_empty(&self, part: Part) -> bool {
+        let Part::Data(chunk) = part else { return false };
+        self.leaves_out_zeros
+            && (self.exponents.is_zero_here(chunk) || self.elements.are_zero(chunk))
     }
 
     /// The order of the phases.

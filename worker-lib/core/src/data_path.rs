@@ -129,7 +129,7 @@ impl DataPath {
     pub fn fill(&self, transmission: &Transmission, packet: &mut [u8]) {
         let Transmission { mut header, chunk } = *transmission;
         let (head, payload) = packet.split_at_mut(HEADER_LEN);
-        let sum = self.schedule.encode(&chunk, payload);
+        let sum = if payload.is_empty() { 0 } else { self.schedule.encode(&chunk, payload) };
         header.check.set(header.check_of(sum, 1));
         head.copy_from_slice(header.as_bytes());
     }
@@ -165,7 +165,12 @@ impl DataPath {
         self.pending = self.pending.or_else(|| self.schedule.next());
         let chunk = self.pending?;
         // There is room for it some time: a bundle takes up half of the window at most.
-        if self.engine.room() < self.bundles.rest(&chunk, self.engine.window()) {
+        let (room, window) = if chunk.empty {
+            (self.engine.room_for_empty(), self.engine.config().slots.into())
+        } else {
+            (self.engine.room(), self.engine.window())
+        };
+        if room < self.bundles.rest(&chunk, window) {
             return None;
         }
         self.pending = None;

@@ -27,6 +27,10 @@ pub struct CallStats {
     pub skipped: u64,
     /// Bytes of this rank's elements in these.
     pub skipped_bytes: u64,
+    /// Chunks sent without their lanes at first, which are zeros.
+    pub empty: u64,
+    /// Of these, those whose lanes the aggregator asked for.
+    pub rooms: u64,
     /// Chunks sent again because no answer came in time.
     pub resent_by_timer: u64,
     /// Chunks sent again because results of later ones came first.
@@ -109,6 +113,8 @@ impl AddAssign<&Self> for CallStats {
         self.chunks += other.chunks;
         self.skipped += other.skipped;
         self.skipped_bytes += other.skipped_bytes;
+        self.empty += other.empty;
+        self.rooms += other.rooms;
         self.resent_by_timer += other.resent_by_timer;
         self.resent_by_overtaking += other.resent_by_overtaking;
         self.probes += other.probes;
@@ -218,6 +224,8 @@ impl Recorder {
         let stats = &mut self.stats;
         stats.duration = Duration::from_nanos(now.saturating_sub(first));
         stats.chunks += 1;
+        stats.empty += u64::from(history.empty);
+        stats.rooms += u64::from(history.room);
         stats.resent_by_timer += u64::from(history.resent_by_timer);
         stats.resent_by_overtaking += u64::from(history.resent_by_overtaking);
         stats.probes += u64::from(history.probes);

@@ -307,7 +307,7 @@ fn run(
     checks_maxima: bool,
     damage: Vec<(Place, Change)>,
 ) -> Vec<Result<Vec<u8>, Failure>> {
-    let mut capabilities = Capabilities::all();
+    let mut capabilities = Capabilities::empty();
     capabilities.set(Capabilities::CHECKED_MAXIMA, checks_maxima);
     let mut ranks: Vec<_> =
         (0..scenario.ranks).map(|rank| Rank::new(scenario, rank, capabilities)).collect();

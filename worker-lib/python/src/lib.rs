@@ -289,6 +289,8 @@ fn told<'py>(py: Python<'py>, stats: &CallStats) -> PyResult<Bound<'py, PyDict>>
     dict.set_item("chunks", stats.chunks)?;
     dict.set_item("skipped", stats.skipped)?;
     dict.set_item("skipped_bytes", stats.skipped_bytes)?;
+    dict.set_item("empty", stats.empty)?;
+    dict.set_item("rooms", stats.rooms)?;
     dict.set_item("resent", stats.resent_by_timer + stats.resent_by_overtaking)?;
     let late: Vec<_> = stats
         .stragglers()

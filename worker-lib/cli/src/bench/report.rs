@@ -38,6 +38,10 @@ const FINISHED: [f64; 23] = [
 pub struct Calls {
     pub calls: u64,
     pub chunks: u64,
+    /// Of zeros, sent as headers alone at first.
+    pub empty: u64,
+    /// Of these, those that the aggregator asked for in full.
+    pub rooms: u64,
     /// Sent again because no answer came in time.
     pub resent_by_timer: u64,
     /// Sent again because later results came first.
@@ -251,7 +255,7 @@ impl From<&CallStats> for Calls {
         let CallStats {
             calls, chunks, resent_by_timer, resent_by_overtaking, probes, pending, ..
         } = *stats;
-        let CallStats { speculative, misspeculated, .. } = *stats;
+        let CallStats { empty, rooms, speculative, misspeculated, .. } = *stats;
         let rtt_us = Quantiles::of(&stats.round_trips);
         let finished =
             |percent| Some((percent, microseconds(stats.finished.quantile(percent / 100.0)?)));
@@ -265,6 +269,8 @@ impl From<&CallStats> for Calls {
         Self {
             calls,
             chunks,
+            empty,
+            rooms,
             resent_by_timer,
             resent_by_overtaking,
             probes,

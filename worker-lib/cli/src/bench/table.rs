@@ -118,13 +118,27 @@ impl fmt::Display for Foot<'_> {
         }
         writeln!(f, "# {}", report.goodput)?;
         let Calls {
-            chunks, resent_by_timer, resent_by_overtaking, probes, rtt_us, stragglers, ..
+            chunks,
+            empty,
+            rooms,
+            resent_by_timer,
+            resent_by_overtaking,
+            probes,
+            rtt_us,
+            stragglers,
+            ..
         } = &report.sent;
         writeln!(
             f,
             "# Rank 0 sent {chunks} chunks; again {resent_by_timer} for want of an answer, \
              {resent_by_overtaking} overtaken, {probes} to ask after a late rank"
         )?;
+        if *empty > 0 {
+            writeln!(
+                f,
+                "# Of these, {empty} of zeros were headers alone; {rooms} were asked for in full"
+            )?;
+        }
         if let Some(Quantiles { p50, p99, p999, max, .. }) = rtt_us {
             writeln!(
                 f,
@@ -211,6 +225,8 @@ mod tests {
             sent: Calls {
                 calls: 40,
                 chunks: 1000,
+                empty: 0,
+                rooms: 0,
                 resent_by_timer: 3,
                 resent_by_overtaking: 2,
                 probes: 1,

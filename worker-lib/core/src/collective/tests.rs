@@ -1,6 +1,7 @@
 //! Collectives of several ranks, with the aggregation done by hand.
 
 mod speculation;
+mod zeros;
 
 use switchml_protocol::capabilities::Capabilities;
 use switchml_protocol::header::Op;

@@ -37,6 +37,8 @@ pub(super) enum Word<'a> {
     Pending(u64),
     /// Refused, with a detail.
     Reject(RejectReason, u32),
+    /// The chunk is to be sent again with its lanes.
+    Room,
     /// A RESULT that is not to be believed.
     Damaged(Ignored),
 }
@@ -56,7 +58,7 @@ pub(super) fn read<'a>(identity: &Identity, datagram: &'a [u8]) -> Result<Answer
     if kind == Kind::Filler {
         return Err(Ignored::Filler);
     }
-    if !matches!(kind, Kind::Result | Kind::Pending | Kind::Reject) {
+    if !matches!(kind, Kind::Result | Kind::Pending | Kind::Reject | Kind::Room) {
         return Err(Ignored::Kind);
     }
     if header.job.get() != identity.job {
@@ -83,6 +85,11 @@ impl<'a> Answer<'a> {
         self.kind == Kind::Result
     }
 
+    /// Whether operator and lanes are those of the contribution.
+    pub fn names_lanes(&self) -> bool {
+        matches!(self.kind, Kind::Result | Kind::Room)
+    }
+
     /// The payload of a RESULT, whatever its check word.
     pub fn unchecked(&self) -> &'a [u8] {
         self.payload
@@ -102,6 +109,7 @@ impl<'a> Answer<'a> {
         };
         match self.kind {
             Kind::Result => Ok(Word::Result(self.payload)),
+            Kind::Room => Ok(Word::Room),
             Kind::Pending => {
                 let seen = u64::from(note(0)) << 32 | u64::from(note(1));
                 let (all, own) =

@@ -30,6 +30,9 @@ pub struct Chunk {
     pub lanes: u16,
     /// The collective's fingerprint.
     pub fingerprint: u32,
+    /// Whether the lanes may be left out at first: they are all zero on this rank, and the data
+    /// plane takes such contributions to sums without payload.
+    pub empty: bool,
 }
 
 /// What a chunk went through until its result came.
@@ -47,6 +50,10 @@ pub struct History {
     pub pending: u32,
     /// Bitmap of the ranks that were missing at the last PENDING.
     pub missing: u64,
+    /// Whether it went out without its lanes at first.
+    pub empty: bool,
+    /// Whether the aggregator asked for them.
+    pub room: bool,
 }
 
 /// A chunk that has its result.
@@ -69,8 +76,8 @@ pub struct Transmission {
 }
 
 impl Transmission {
-    /// Bytes of the packet: header and payload.
+    /// Bytes of the packet: header, and payload unless it is left out.
     pub fn packet_len(&self) -> usize {
-        packet_len(self.chunk.lanes.into())
+        packet_len(self.header.payload_lanes().into())
     }
 }

@@ -210,14 +210,21 @@ impl Engine {
         self.window.size()
     }
 
-    /// Whether a new chunk may go out now.
+    /// Whether a new chunk with lanes may go out now.
     pub fn may_send(&self) -> bool {
         self.room() > 0
     }
 
-    /// How many new chunks may go out now: as many as both the window and the slots have room for.
+    /// How many new chunks with lanes may go out now: as many as both the window and the slots have
+    /// room for.
     pub fn room(&self) -> u32 {
-        self.window.size().saturating_sub(self.table.len()).min(self.table.room())
+        self.window.size().saturating_sub(self.table.in_full()).min(self.table.room())
+    }
+
+    /// How many without lanes may: as many as the slots have room for. They cost a path next to
+    /// nothing, and should be there before another rank's lanes, which then complete the round.
+    pub fn room_for_empty(&self) -> u32 {
+        self.table.room()
     }
 
     /// Sends a new chunk: gives it the next number. Only while [`Self::may_send`].
@@ -228,8 +235,10 @@ impl Engine {
         }
         let sequence = self.next_sequence();
         self.stats.chunks += 1;
+        self.stats.empty += u64::from(chunk.empty);
         let entry = self.table.push(chunk, now, sequence);
-        transmission(&self.config.identity, entry, flags::CHECKED)
+        let empty = if chunk.empty { flags::EMPTY } else { 0 };
+        transmission(&self.config.identity, entry, flags::CHECKED | empty)
     }
 
     /// The next chunk to send again, if any.
@@ -239,18 +248,28 @@ impl Engine {
         }
         let sequence = self.next_sequence();
         let (identity, mut found) = (&self.config.identity, None);
+        let has_room = self.table.in_full() < self.window.size();
+        let oldest = self.table.oldest().map(|entry| entry.number);
+        let mut is_first_in_full = false;
         self.table.for_each_while(|entry| {
-            if !entry.lost {
+            // What was asked for was not lost: it is as new, and waits for the window. But others
+            // may wait for the oldest before they send what this rank's window is full of.
+            let is_asked_for = entry.history.room && !entry.in_full;
+            let must_wait = is_asked_for && !has_room && Some(entry.number) != oldest;
+            if !entry.lost || must_wait {
                 return true;
             }
+            is_first_in_full = !entry.in_full;
             entry.lost = false;
-            entry.resent = true;
+            entry.resent |= !is_asked_for;
+            entry.in_full = true;
             entry.sent_at = now;
             entry.sequence = sequence;
             found = Some(transmission(identity, entry, flags::CHECKED | flags::RETRANSMIT));
             false
         });
         self.lost -= u32::from(found.is_some());
+        self.table.note_in_full(is_first_in_full);
         found
     }
 
@@ -303,6 +322,10 @@ impl Engine {
                 let collective =
                     self.table.get_mut(header.slot.get()).map_or(0, |entry| entry.chunk.collective);
                 Err(Failure::rejected(reason, detail, header.round.get(), collective))
+            }
+            Ok((header, Word::Room)) => {
+                self.make_room(now, header.slot.get());
+                Ok(None)
             }
             Ok((header, Word::Damaged(reason))) => {
                 self.stats.ignored[reason as usize] += 1;
@@ -400,7 +423,7 @@ impl Engine {
             self.table.get(header.slot.get(), header.round.get()).ok_or(Ignored::NotOutstanding)?;
         let chunk = &entry.chunk;
         let same_call = header.fingerprint.get() == chunk.fingerprint
-            && (!answer.is_result()
+            && (!answer.names_lanes()
                 || (answer.op == chunk.op && header.lanes.get() == chunk.lanes));
         if !same_call {
             return Err(Ignored::Call);
@@ -418,6 +441,7 @@ impl Engine {
             Err(Ignored::Check) if answer.is_result() => {
                 Ok((header, Word::Damaged(Ignored::Check)))
             }
+            Ok(Word::Room) if entry.in_full => Err(Ignored::Room),
             word => Ok((header, word?)),
         }
     }
@@ -430,7 +454,12 @@ impl Engine {
         }
         self.stats.results += 1;
         self.learn(now, &entry, congested);
-        self.window.grow(now.saturating_sub(entry.history.sent_at), self.rtt.minimum());
+        // Without lanes it was there early, and waited for others.
+        if entry.in_full {
+            let asked_for = entry.history.room && !entry.resent;
+            let sent_at = if asked_for { entry.sent_at } else { entry.history.sent_at };
+            self.window.grow(now.saturating_sub(sent_at), self.rtt.minimum());
+        }
         self.progress_at = now;
         self.timer_from = now;
         self.expiries = 0;
@@ -441,7 +470,7 @@ impl Engine {
     fn learn(&mut self, now: u64, entry: &Outstanding, congested: bool) {
         let elapsed = now.saturating_sub(entry.sent_at);
         let waited = self.pending_at.is_some_and(|at| at >= entry.sent_at);
-        if !entry.resent && !waited {
+        if !entry.resent && !waited && !entry.chunk.empty {
             self.rtt.sample(entry.sent_at, now);
         }
         // The result of a chunk sent twice may be that of the first time, or may have waited for a
@@ -493,6 +522,16 @@ impl Engine {
         }
     }
 
+    /// The lanes of the chunk in this slot, which were left out, are to be sent.
+    fn make_room(&mut self, now: u64, slot: u16) {
+        self.timer_from = now;
+        let Some(entry) = self.table.get_mut(slot) else { return };
+        self.stats.rooms += u64::from(!entry.history.room);
+        entry.history.room = true;
+        self.lost += u32::from(!entry.lost);
+        entry.lost = true;
+    }
+
     /// Marks the chunks that were overtaken by more than the reordering window.
     fn mark_overtaken(&mut self, now: u64) {
         self.reordering_until = None;
@@ -503,7 +542,7 @@ impl Engine {
             if entry.sequence > evidence.sequence {
                 // Those sent once are in the order of their numbers: behind the first that is
                 // newer, all are, and those sent again are newer still.
-                return entry.resent || entry.pending.is_some();
+                return entry.resent || entry.history.room || entry.pending.is_some();
             }
             if entry.lost {
                 return true;

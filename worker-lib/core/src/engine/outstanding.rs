@@ -15,9 +15,12 @@ pub(super) struct Outstanding {
     pub sent_at: u64,
     /// Place of that in the order of all transmissions.
     pub sequence: u64,
+    /// Sent again because it was lost, for all that is known.
     pub resent: bool,
     /// To be sent again.
     pub lost: bool,
+    /// Whether its lanes have been sent: not if they were left out.
+    pub in_full: bool,
     /// Bitmap of the ranks that are in, if the aggregator told: this rank is, and the wait is for
     /// others.
     pub pending: Option<NonZeroU64>,
@@ -37,6 +40,8 @@ pub(super) struct Table {
     /// Number of the next new chunk.
     next: u64,
     len: u32,
+    /// Of these, those whose lanes have not been sent.
+    empty: u32,
 }
 
 impl Table {
@@ -47,11 +52,22 @@ impl Table {
             oldest: first,
             next: first,
             len: 0,
+            empty: 0,
         }
     }
 
     pub fn len(&self) -> u32 {
         self.len
+    }
+
+    /// How many chunks' lanes are under way.
+    pub fn in_full(&self) -> u32 {
+        self.len - self.empty
+    }
+
+    /// Takes note of a chunk's lanes having been sent, if they were `left_out` so far.
+    pub fn note_in_full(&mut self, left_out: bool) {
+        self.empty -= u32::from(left_out);
     }
 
     pub fn next(&self) -> u64 {
@@ -73,6 +89,7 @@ impl Table {
         debug_assert!(place.is_none());
         self.next += 1;
         self.len += 1;
+        self.empty += u32::from(chunk.empty);
         place.insert(Outstanding {
             number,
             slot: slot as u16,
@@ -82,10 +99,11 @@ impl Table {
             sequence,
             resent: false,
             lost: false,
+            in_full: !chunk.empty,
             pending: None,
             pending_at: 0,
             damaged_at: None,
-            history: History { sent_at: now, ..History::default() },
+            history: History { sent_at: now, empty: chunk.empty, ..History::default() },
         })
     }
 
@@ -103,6 +121,7 @@ impl Table {
     pub fn take(&mut self, slot: u16) -> Option<Outstanding> {
         let entry = self.slots.get_mut(usize::from(slot))?.take()?;
         self.len -= 1;
+        self.empty -= u32::from(!entry.in_full);
         while self.oldest < self.next && self.at(self.oldest).is_none() {
             self.oldest += 1;
         }

@@ -48,6 +48,8 @@ ignored! {
     Reason = "reason",
     /// A PENDING or REJECT about ranks that cannot be meant.
     Ranks = "ranks",
+    /// A ROOM for a chunk whose lanes have been sent.
+    Room = "room",
 }
 
 /// Counters since the engine was made.
@@ -61,6 +63,10 @@ pub struct EngineStats {
     pub for_all: u64,
     /// Results accepted that came to this rank alone, because it had asked.
     pub copies: u64,
+    /// Chunks of zeros sent without their lanes.
+    pub empty: u64,
+    /// Of these, those whose lanes the aggregator asked for: it had an answer that needs the room.
+    pub rooms: u64,
     /// Chunks sent again because no answer came in time.
     pub resent_by_timer: u64,
     /// Chunks sent again because results of later ones came first.
@@ -84,6 +90,8 @@ impl AddAssign<&Self> for EngineStats {
         self.results += other.results;
         self.for_all += other.for_all;
         self.copies += other.copies;
+        self.empty += other.empty;
+        self.rooms += other.rooms;
         self.resent_by_timer += other.resent_by_timer;
         self.resent_by_overtaking += other.resent_by_overtaking;
         self.probes += other.probes;

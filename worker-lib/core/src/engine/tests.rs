@@ -1,6 +1,7 @@
 //! Engines against the real aggregator, over networks fair and foul.
 
 mod network;
+mod zeros;
 
 use proptest::prelude::*;
 use switchml_protocol::EVERYONE;

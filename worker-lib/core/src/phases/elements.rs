@@ -51,6 +51,11 @@ impl Elements {
         self.codec(chunk).exponent(self.of(chunk))
     }
 
+    /// Whether this rank's share of a data chunk is seen to be zero without its exponent.
+    pub fn are_zero(&self, chunk: usize) -> bool {
+        !self.contribute || self.codec.are_zero(self.of(chunk))
+    }
+
     /// Writes this rank's share of a data chunk; the wrapping sum of its lanes.
     pub fn encode(&self, chunk: usize, exponent: i32, payload: &mut [u8]) -> u32 {
         if !self.contribute {

@@ -163,6 +163,7 @@ impl Plan {
             op: Op::Sum,
             lanes: LANES,
             fingerprint,
+            empty: false,
         }
     }
 

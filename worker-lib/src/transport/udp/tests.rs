@@ -45,7 +45,7 @@ fn packets_arrive_whole_and_in_order_however_they_are_batched() {
         &[32][..],
         &many,
         // A shorter one ends a batch, a longer one starts another.
-        &[1440, 1440, 160, 160, 160, 1440, 32, 3104, 3104],
+        &[1440, 1440, 160, 160, 160, 1440, 32, 3104, 3104, 32, 32, 32, 1440, 32],
         &[65_507, 1],
     ] {
         let expected: Vec<_> =
@@ -61,6 +61,7 @@ fn a_batch_is_one_run_of_equal_packets() {
     batch.push(300);
     assert!(batch.has_room(300, 3) && batch.has_room(200, 3));
     assert!(!batch.has_room(301, 3), "longer than the first");
+    assert!(!batch.has_room(HEADER_LEN, 3), "a header alone");
     assert!(!batch.has_room(300, 1), "more packets than the system takes");
     batch.push(300);
     batch.push(300);

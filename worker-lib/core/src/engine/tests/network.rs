@@ -40,7 +40,14 @@ pub fn config(ranks: u16, rank: u16, slots: u16) -> Config {
 
 pub fn chunk(index: usize) -> Chunk {
     let op = if index % 5 == 4 { Op::Max } else { Op::Sum };
-    Chunk { collective: 0, part: Part::Data(index), op, lanes: LANES, fingerprint: 0xF19 }
+    Chunk {
+        collective: 0,
+        part: Part::Data(index),
+        op,
+        lanes: LANES,
+        fingerprint: 0xF19,
+        empty: false,
+    }
 }
 
 fn index_of(chunk: &Chunk) -> usize {
@@ -104,7 +111,7 @@ impl Switch {
         let len = packet.len() - HEADER_LEN;
         let outcome = serve(self, &binding(rank), &mut header, &mut payload[..], len);
         let answer =
-            || [header.as_bytes(), payload[..header.lanes.get().into()].as_bytes()].concat();
+            || [header.as_bytes(), payload[..header.payload_lanes().into()].as_bytes()].concat();
         match outcome.action() {
             Action::Broadcast => Some((true, answer())),
             Action::Reply => Some((false, answer())),
