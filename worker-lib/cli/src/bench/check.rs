@@ -44,7 +44,7 @@ fn is_in_8_bits(reduction: Reduction, world_size: usize) -> bool {
 fn deviation(limit: f64, reduction: Reduction, world_size: usize) -> f64 {
     let ranks = world_size as f64;
     let divisor = if reduction.op == ReduceOp::Avg { ranks } else { 1.0 };
-    (ranks / 3.0).sqrt() * limit / f64::from(255 / world_size as u32) / divisor
+    (ranks / 3.0).sqrt() * limit / f64::from(255 / world_size.max(2) as u32) / divisor
 }
 
 /// Whether (found, expected) elements of a result in 8 bits are the expected ones times 1, beside

@@ -8,25 +8,33 @@
 //! know, and that errors of ranks with like elements cancel (Suresh et al., "Correlated
 //! quantization for distributed mean estimation and optimization", ICML 2022).
 
-use super::bytes::{elements, fill};
+use super::bytes::fill;
 use super::exponent::is_skipped;
 use super::fixed::Fixed;
-use super::format::{F32, Format, OneLane, largest_exponent, power_of_two};
+use super::format::{F32, Format, OneLane, power_of_two};
 use super::random::{self, Source};
-use super::rotation::{Arrays, ROWS, Room, draw_signs, flipped, hadamard};
+use super::rotation::{
+    Elements, ROWS, Room, WIDTH, add_far, add_near, flipped, hadamard, largest_near, store, vectors,
+};
 
 /// Most ranks whose sums fit a field with enough levels left for each.
 pub(super) const MOST_RANKS: usize = 32;
 /// Bits of a field.
-const WIDTH: u32 = 8;
+const WIDTH_BITS: u32 = 8;
 /// Steps of an octave that the scale of a chunk is told in, as a number of bits.
 const FINER: i32 = 2;
+/// Lanes of a full packet of 1500 bytes. These chunks have code of their own: where it knows all
+/// places beforehand, it is twice as fast.
+const FULL: usize = 352;
 
 /// How a job of N ranks turns the floats of a chunk into fields of 8 bits.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Dithered {
     fixed: Fixed,
     source: Source,
+    /// What stands for zero in the sum of all ranks, in units of 2^-16 of a step, where rank 0's
+    /// dither is 0.
+    middle: i32,
 }
 
 /// The scale that an exponent of rotated elements stands for.
@@ -49,134 +57,168 @@ impl Scale {
 
 impl Dithered {
     pub(super) fn new(fixed: Fixed) -> Self {
-        Self { fixed, source: Source::default() }
+        let by = Self { fixed, source: Source::default(), middle: 0 };
+        // Half a step of each rank is the rounding's own.
+        let of_rank = |rank| (by.half() + by.shift(rank)) as i32 - (1 << 15);
+        Self { middle: (0..fixed.ranks).map(of_rank).sum(), ..by }
     }
 
     pub(super) fn at(self, source: Source) -> Self {
         Self { source, ..self }
     }
 
-    /// Steps of a rank's share of a field, K = floor(255 / N).
+    /// Steps of a rank's share of a field: K = floor(255 / N), for a single rank 127.
     #[inline(always)]
     fn steps(self) -> u32 {
-        255 / self.fixed.ranks
+        255 / self.fixed.ranks.max(2)
     }
 
-    /// A chunk of so many lanes, rotated: its elements times 2^-E, each rounded to f32.
+    /// Half of these steps, in units of 2^-16 of a step.
     #[inline(always)]
-    fn rotate<F: OneLane>(self, src: &[u8], octave: i32, lanes: usize, room: &mut Arrays) {
-        let Arrays { elements: rotated, signs, .. } = room;
-        let signs = &mut signs[..lanes];
-        draw_signs(signs, self.source.signs);
-        rotated[src.len() / size_of::<F::Raw>()..4 * lanes].fill(0.0);
-        let scale = power_of_two(-octave);
-        // The same, without f64: the factor is an f32, and the product is rounded once either way.
-        let is_plain = octave.abs() <= 126;
-        let fields = rotated[..4 * lanes].chunks_exact_mut(lanes);
-        for (field, (to, src)) in fields.zip(src.chunks(lanes * size_of::<F::Raw>())).enumerate() {
-            let elements = elements::<F::Raw>(src);
-            if is_plain {
-                for ((to, raw), signs) in to.iter_mut().zip(elements).zip(&*signs) {
-                    *to = flipped(F::widen(raw) as f32 * scale as f32, *signs, field);
-                }
-            } else {
-                for ((to, raw), signs) in to.iter_mut().zip(elements).zip(&*signs) {
-                    *to = flipped((F::widen(raw) * scale) as f32, *signs, field);
-                }
+    fn half(self) -> u32 {
+        self.steps() << 15
+    }
+
+    /// How far the dither of a rank is behind that of rank 0, in units of 2^-16 of a step.
+    #[inline(always)]
+    fn shift(self, rank: u32) -> u32 {
+        (rank << 16) / self.fixed.ranks
+    }
+}
+
+/// The power of two that the elements of a chunk are divided by before they are rotated, where the
+/// largest has this exponent: none, unless sums could overflow or be subnormal.
+#[inline(always)]
+fn divided_by(exponent: i32) -> i32 {
+    match exponent {
+        ..-60 => -100,
+        -60..=60 => 0,
+        61.. => 64,
+    }
+}
+
+/// Reads a chunk of `lanes` lanes, times 2^-`power`, with random signs, and adds up what is an
+/// eighth of it or more apart. The exponent of its largest element.
+#[inline(always)]
+fn rotate_far<F: OneLane>(
+    src: &[u8],
+    power: i32,
+    lanes: usize,
+    (elements, padded, signs): (&mut Elements, &mut [u8], &[u32]),
+) -> i32 {
+    let (size, eighth) = (size_of::<F::Raw>(), lanes / 2);
+    let padded = &mut padded[..4 * lanes * size];
+    let src = if src.len() < padded.len() {
+        padded[..src.len()].copy_from_slice(src);
+        padded[src.len()..].fill(0);
+        &*padded
+    } else {
+        &src[..4 * lanes * size]
+    };
+    let scale = power_of_two(-power) as f32;
+    let mut largest = [<F::Raw as bytemuck::Zeroable>::zeroed(); WIDTH];
+    for first in (0..eighth).step_by(WIDTH) {
+        let mut raw = [src; 8];
+        for (i, raw) in raw.iter_mut().enumerate() {
+            *raw = &src[(i * eighth + first) * size..][..WIDTH * size];
+        }
+        let signs = vectors::<_, 2>(signs, first, eighth);
+        let mut sums = [[0f32; WIDTH]; 8];
+        for place in 0..WIDTH {
+            let mut x = [0f32; 8];
+            let mut largest_here = largest[place];
+            for i in 0..8 {
+                let raw = bytemuck::pod_read_unaligned(&raw[i][place * size..][..size]);
+                let magnitude = F::magnitude(raw);
+                largest_here = if magnitude > largest_here { magnitude } else { largest_here };
+                x[i] = flipped(F::widen(raw) as f32 * scale, signs[i % 2][place], i / 2);
+            }
+            largest[place] = largest_here;
+            x = hadamard(x);
+            for i in 0..8 {
+                sums[i][place] = x[i];
             }
         }
-        hadamard(room, lanes);
-    }
-
-    /// The inverse of [`Dithered::rotate`]: rotated elements back, each times `factor` / 128.
-    #[inline(always)]
-    fn rotate_back<F: OneLane>(self, factor: f64, lanes: usize, room: &mut Arrays, dst: &mut [u8]) {
-        hadamard(room, lanes);
-        let signs = &mut room.signs[..lanes];
-        draw_signs(signs, self.source.signs);
-        let fields = room.elements[..4 * lanes].chunks_exact(lanes);
-        let dst = dst.chunks_mut(lanes * size_of::<F::Raw>());
-        for (field, (from, dst)) in fields.zip(dst).enumerate() {
-            let elements = from
-                .iter()
-                .zip(&*signs)
-                .map(|(x, signs)| F::narrow(f64::from(flipped(*x, *signs, field)) * factor));
-            fill(dst, elements);
+        for (i, sums) in sums.iter().enumerate() {
+            store(elements, i * eighth + first, sums);
         }
     }
+    F::exponent(largest.into_iter().fold(largest[0], Ord::max))
 }
 
 /// This rank's exponent of a chunk: in quarters of an octave, of the largest rotated element.
 #[inline(always)]
 pub(super) fn exponent<F: OneLane>(by: Dithered, src: &[u8], lanes: usize, room: &mut Room) -> i32 {
-    let own = largest_exponent::<F>(src);
+    if lanes == FULL {
+        exponent_in::<F>(by, src, FULL, room)
+    } else {
+        exponent_in::<F>(by, src, lanes, room)
+    }
+}
+
+#[inline(always)]
+fn exponent_in<F: OneLane>(by: Dithered, src: &[u8], lanes: usize, room: &mut Room) -> i32 {
+    let (elements, padded, signs) = room.arrays(by.source.signs).parts();
+    let own = rotate_far::<F>(src, 0, lanes, (elements, padded, signs));
     if is_skipped(own) {
         return own;
     }
-    let room = room.arrays();
-    by.rotate::<F>(src, own, lanes, room);
-    let bits = room.elements[..4 * lanes].iter().map(|x| F32::magnitude(x.to_bits()));
-    let largest = bits.fold(0, |a, b| if b > a { b } else { a });
+    let power = divided_by(own);
+    if power != 0 {
+        rotate_far::<F>(src, power, lanes, (elements, padded, signs));
+    }
+    let largest = largest_near(elements, lanes);
     let quarters = (largest >> (F32::MANTISSA_BITS - FINER as u32)) as i32;
-    quarters - (F32::BIAS << FINER) + (own << FINER)
+    quarters - (F32::BIAS << FINER) + (power << FINER)
 }
 
-/// How a rank's rotated elements become fields.
+/// How a rank's rotated elements become fields, in units of 2^-16 of a step.
 #[derive(Clone, Copy)]
 struct Rounding {
-    /// Steps in 2^E.
+    /// Units in 1.
     scale: f32,
-    /// K, the number of steps of a field.
-    steps: f32,
-    /// What stands for zero, less half a step.
-    middle: f32,
-    /// N.
-    ranks: u32,
-    /// This rank's part of the dither is behind that of rank 0, in units of 1 / (65536 N).
+    /// Half the steps of a field: what stands for zero, and the largest element.
+    middle: u32,
+    /// See [`Dithered::shift`].
     shift: u32,
-    /// Such a unit, and N as many as a step has.
-    unit: f32,
-    all: u32,
 }
 
 impl Rounding {
+    /// That of elements which were divided by 2^`power`.
     #[inline(always)]
-    fn new(by: Dithered, scale: &Scale) -> Self {
-        let (ranks, steps) = (by.fixed.ranks, by.steps() as f32);
-        Self {
-            scale: (f64::from(steps) / 2.0 / scale.limit) as f32,
-            steps,
-            middle: steps / 2.0 - 0.5,
-            ranks,
-            shift: by.source.rank << 16,
-            unit: (1.0 / f64::from(ranks << 16)) as f32,
-            all: ranks << 16,
-        }
+    fn new(by: Dithered, scale: &Scale, power: i32) -> Self {
+        let middle = by.half();
+        // The latter factor is exact.
+        let factor = power_of_two(power - scale.octave) as f32;
+        let scale = (f64::from(middle) / scale.limit) as f32 * factor;
+        Self { scale, middle, shift: by.shift(by.source.rank) }
     }
 
-    /// This rank's part of the dither, of a step, with 16 random bits.
+    /// This rank's dither, made of 16 random bits.
     #[inline(always)]
-    fn dither(self, random: u32) -> f32 {
-        let part = random * self.ranks + self.shift;
-        part.min(part.wrapping_sub(self.all)) as i32 as f32 * self.unit
-    }
-
-    /// A rotated element, less what its field stands for.
-    #[inline(always)]
-    fn error(self, x: f32, random: u32) -> f32 {
-        let field = self.field(x, random) as i32 as f32;
-        x - (field - self.middle - self.dither(random)) / self.scale
+    fn dither(self, random: u32) -> u32 {
+        (random + self.shift) & 0xFFFF
     }
 
     /// The field of a rotated element, with 16 random bits.
     #[inline(always)]
     fn field(self, x: f32, random: u32) -> u32 {
-        let place = x * self.scale + self.dither(random) + self.middle;
+        /// Adding this to |x| <= 2^22 rounds it to an integer, in the last bits.
+        const SHIFT: f32 = 12_582_912.0;
+        let limit = self.middle as f32;
+        let x = x * self.scale;
         // Not `clamp`: it would let NaN through.
-        let place = if place > 0.0 { place } else { 0.0 };
-        let place = if place < self.steps { place } else { self.steps };
-        // Rounds to the nearest integer, in the last bits.
-        (place + 8_388_608.0).to_bits() & 0xFF
+        let x = if x > -limit { x } else { -limit };
+        let x = if x < limit { x } else { limit };
+        let place = (x + SHIFT).to_bits().wrapping_sub(SHIFT.to_bits()).wrapping_add(self.middle);
+        place.wrapping_add(self.dither(random)) >> 16
+    }
+
+    /// A rotated element, less what its field stands for.
+    #[inline(always)]
+    fn error(self, x: f32, random: u32) -> f32 {
+        let place = (self.field(x, random) << 16) as i32 - self.dither(random) as i32;
+        x - (place - self.middle as i32 + (1 << 15)) as f32 / self.scale
     }
 }
 
@@ -189,29 +231,46 @@ pub(super) fn encode<F: OneLane>(
     payload: &mut [u8],
     room: &mut Room,
 ) -> u32 {
+    if let Ok(payload) = <&mut [u8; 4 * FULL]>::try_from(&mut *payload) {
+        encode_in::<F>(by, src, exponent, payload, room)
+    } else {
+        encode_in::<F>(by, src, exponent, payload, room)
+    }
+}
+
+#[inline(always)]
+fn encode_in<F: OneLane>(
+    by: Dithered,
+    src: &[u8],
+    exponent: i32,
+    payload: &mut [u8],
+    room: &mut Room,
+) -> u32 {
     let lanes = payload.len() / 4;
     let scale = Scale::new(exponent);
-    let room = room.arrays();
-    by.rotate::<F>(src, scale.octave, lanes, room);
-    let rounding = Rounding::new(by, &scale);
-    let (a, rest) = room.elements.split_at(lanes);
-    let (b, rest) = rest.split_at(lanes);
-    let (c, rest) = rest.split_at(lanes);
-    let d = &rest[..lanes];
+    let power = divided_by(scale.octave);
+    let (elements, padded, signs) = room.arrays(by.source.signs).parts();
+    rotate_far::<F>(src, power, lanes, (elements, padded, signs));
+    add_near(elements, lanes);
+    let rounding = Rounding::new(by, &scale, power);
+    let seed = by.source.dither;
     let payload = &mut payload.as_chunks_mut::<4>().0[..lanes];
-    let mut sum = 0u32;
-    // Not an iterator: all slices have this length, so that the loop vectorises.
-    for lane in 0..lanes {
-        let lower = random::word(by.source.dither, lane as u32);
-        let upper = random::word(by.source.dither, (lanes + lane) as u32);
-        let word = rounding.field(a[lane], lower & 0xFFFF)
-            | rounding.field(b[lane], lower >> 16) << WIDTH
-            | rounding.field(c[lane], upper & 0xFFFF) << (2 * WIDTH)
-            | rounding.field(d[lane], upper >> 16) << (3 * WIDTH);
-        payload[lane] = word.to_be_bytes();
-        sum = sum.wrapping_add(word);
+    let mut sums = [0u32; WIDTH];
+    for first in (0..lanes).step_by(WIDTH) {
+        let fields = vectors::<_, 4>(&*elements, first, lanes);
+        let mut words = [[0; 4]; WIDTH];
+        for place in 0..WIDTH {
+            let random = random::quarters(seed, (first + place) as u32);
+            let mut word = 0;
+            for i in 0..4 {
+                word |= rounding.field(fields[i][place], random[i]) << (WIDTH_BITS * i as u32);
+            }
+            words[place] = word.to_be_bytes();
+            sums[place] = sums[place].wrapping_add(word);
+        }
+        store(payload, first, &words);
     }
-    sum
+    sums.into_iter().fold(0, u32::wrapping_add)
 }
 
 /// The inverse of [`encode`], for the sum of all ranks, divided by the divisor.
@@ -223,27 +282,28 @@ pub(super) fn decode<F: OneLane>(
     dst: &mut [u8],
     room: &mut Room,
 ) {
-    let lanes = payload.len() / 4;
-    let (ranks, steps) = (by.fixed.ranks, by.steps());
-    // The middle of the sum, and half a step for the dither's, in units of 1/65536 of a step.
-    let middle = ((ranks * steps - 1) << 15) as i32;
-    let room = room.arrays();
-    for (pair, rotated) in room.elements[..4 * lanes].chunks_exact_mut(2 * lanes).enumerate() {
-        let (lower, upper) = rotated.split_at_mut(lanes);
-        let fields = lower.iter_mut().zip(upper).zip(payload.as_chunks::<4>().0);
-        for (lane, ((lower, upper), bytes)) in fields.enumerate() {
-            let fields = u32::from_be_bytes(*bytes) >> (16 * pair);
-            let random = random::word(by.source.dither, (pair * lanes + lane) as u32);
-            // At most 2^24 in magnitude: exact.
-            let dither = ((random & 0xFFFF) * ranks) & 0xFFFF;
-            *lower = (((fields & 0xFF) << 16) as i32 - dither as i32 - middle) as f32;
-            let dither = ((random >> 16) * ranks) & 0xFFFF;
-            *upper = ((((fields >> WIDTH) & 0xFF) << 16) as i32 - dither as i32 - middle) as f32;
-        }
+    if let Ok(payload) = <&[u8; 4 * FULL]>::try_from(payload) {
+        decode_in::<F>(by, payload, exponent, dst, room);
+    } else {
+        decode_in::<F>(by, payload, exponent, dst, room);
     }
+}
+
+#[inline(always)]
+fn decode_in<F: OneLane>(
+    by: Dithered,
+    payload: &[u8],
+    exponent: i32,
+    dst: &mut [u8],
+    room: &mut Room,
+) {
+    let lanes = payload.len() / 4;
+    let (elements, _, signs) = room.arrays(by.source.signs).parts();
+    unpack_far(by, payload, elements);
+    add_near(elements, lanes);
     let Scale { octave, limit } = Scale::new(exponent);
-    let unit = f64::from(steps) * f64::from(by.fixed.divisor) * (ROWS << 15) as f64;
-    by.rotate_back::<F>(power_of_two(octave) * (limit / unit), lanes, room, dst);
+    let unit = f64::from(by.steps()) * f64::from(by.fixed.divisor) * (ROWS << 15) as f64;
+    write::<F>(elements, signs, lanes, ((limit / unit) as f32, octave), dst);
 }
 
 /// What a rank's elements lose by [`encode`]: each, less what its field stands for once this rank's
@@ -259,16 +319,78 @@ pub(super) fn residual<F: OneLane>(
     room: &mut Room,
 ) {
     let scale = Scale::new(exponent);
-    let rounding = Rounding::new(by, &scale);
-    let room = room.arrays();
-    by.rotate::<F>(src, scale.octave, lanes, room);
-    for (pair, rotated) in room.elements[..4 * lanes].chunks_exact_mut(2 * lanes).enumerate() {
-        let (lower, upper) = rotated.split_at_mut(lanes);
-        for (lane, (lower, upper)) in lower.iter_mut().zip(upper).enumerate() {
-            let random = random::word(by.source.dither, (pair * lanes + lane) as u32);
-            *lower = rounding.error(*lower, random & 0xFFFF);
-            *upper = rounding.error(*upper, random >> 16);
+    let power = divided_by(scale.octave);
+    let rounding = Rounding::new(by, &scale, power);
+    let (elements, padded, signs) = room.arrays(by.source.signs).parts();
+    rotate_far::<F>(src, power, lanes, (elements, padded, signs));
+    add_near(elements, lanes);
+    for lane in 0..lanes {
+        let random = random::quarters(by.source.dither, lane as u32);
+        for (field, random) in random.into_iter().enumerate() {
+            let x = &mut elements[field * lanes + lane];
+            *x = rounding.error(*x, random);
         }
     }
-    by.rotate_back::<F>(power_of_two(scale.octave) / ROWS as f64, lanes, room, dst);
+    add_far(elements, lanes);
+    add_near(elements, lanes);
+    write::<F>(elements, signs, lanes, (1.0 / ROWS as f32, power), dst);
+}
+
+/// Writes the elements that rotating twice has made, with their signs, times a factor and a power
+/// of two.
+#[inline(always)]
+fn write<F: OneLane>(
+    elements: &Elements,
+    signs: &[u32],
+    lanes: usize,
+    (factor, power): (f32, i32),
+    dst: &mut [u8],
+) {
+    let fields = elements[..4 * lanes].chunks_exact(lanes);
+    for (field, (from, dst)) in fields.zip(dst.chunks_mut(lanes * size_of::<F::Raw>())).enumerate()
+    {
+        let elements = from.iter().zip(signs).map(|(x, signs)| flipped(*x, *signs, field));
+        // Sums are whole numbers, times a factor of at least 2^-36. So in f32 products with 2^power
+        // are neither subnormal nor infinite unless the result is.
+        if (-90..=120).contains(&power) {
+            let factor = factor * power_of_two(power) as f32;
+            fill(dst, elements.map(|x| F::narrow(f64::from(x * factor))));
+        } else {
+            let power = power_of_two(power);
+            fill(dst, elements.map(|x| F::narrow(f64::from(x * factor) * power)));
+        }
+    }
+}
+
+/// Rotated elements of the sum, in units of 2^-16 of a step, with what is an eighth of the chunk or
+/// more apart added up.
+#[inline(always)]
+fn unpack_far(by: Dithered, payload: &[u8], elements: &mut Elements) {
+    let payload = payload.as_chunks::<4>().0;
+    let (ranks, eighth) = (by.fixed.ranks, payload.len() / 2);
+    for first in (0..eighth).step_by(WIDTH) {
+        let lanes = vectors::<_, 2>(payload, first, eighth);
+        let mut sums = [[0f32; WIDTH]; 8];
+        for place in 0..WIDTH {
+            let mut x = [0f32; 8];
+            for half in 0..2 {
+                let index = half * eighth + first + place;
+                let random = random::quarters(by.source.dither, index as u32);
+                let lane = u32::from_be_bytes(lanes[half][place]);
+                for field in 0..4 {
+                    let steps = (lane >> (WIDTH_BITS * field as u32)) & 0xFF;
+                    let dither = random[field].wrapping_mul(ranks) & 0xFFFF;
+                    // At most 2^24 in magnitude: exact.
+                    x[2 * field + half] = ((steps << 16) as i32 - dither as i32 - by.middle) as f32;
+                }
+            }
+            x = hadamard(x);
+            for i in 0..8 {
+                sums[i][place] = x[i];
+            }
+        }
+        for (i, sums) in sums.iter().enumerate() {
+            store(elements, i * eighth + first, sums);
+        }
+    }
 }

@@ -34,8 +34,8 @@
 //! are rotated: multiplied by random signs, then, in columns of 128, by the Hadamard matrix. So
 //! every element is spread over 128, and a large one does not take its neighbours' bits. B is a
 //! limit of all rotated elements: of their largest magnitude over all ranks, up to a quarter above
-//! it. Each rank's share of a field has K = floor(255 / N) steps from -B to B, and is rounded with
-//! a dither that is taken off the sum again. So
+//! it. Each rank's share of a field has K = floor(255 / N) steps from -B to B (127 for a single
+//! rank), and is rounded with a dither that is taken off the sum again. So
 //!
 //! > |result - true sum| <= N * B / K, and 1.01 times that with the roundings of f32 on the way.
 //!
@@ -48,7 +48,8 @@
 //! to 128 M at most. Signs are random, so B is below 8 * 1.25 * sqrt(128) * M in every chunk but
 //! one in 10^8 (Hoeffding's inequality, for 3072 elements of 32 ranks); for elements of like
 //! magnitudes it is about half of that. Random numbers are a hash of the call's number in the
-//! session, the element's place in the call, and the rank: the same in every run. Results of zeros
+//! session, and of the element's place: in its chunk for the signs, in the call for the dither,
+//! which the rank shifts. So they are the same in every run. Results of zeros
 //! are not zero, unless the whole chunk is. Among more than 32 ranks K would be below 8: calls in 8
 //! bits travel in 16 ([`Codec::precision`]).
 //!

@@ -5,7 +5,7 @@ use crate::hash;
 /// Where the random numbers of a chunk come from.
 #[derive(Clone, Copy, Debug, PartialEq, Default)]
 pub(super) struct Source {
-    /// For the signs of the rotation.
+    /// For the signs of the rotation: the same for all chunks of a call.
     pub(super) signs: u32,
     /// For the dither.
     pub(super) dither: u32,
@@ -16,8 +16,7 @@ pub(super) struct Source {
 impl Source {
     /// That of the chunk whose first element is number `first` of call `call`.
     pub(super) fn new(call: u64, first: u64, rank: u32) -> Self {
-        let hash = hash::fold([call, first]);
-        Self { signs: hash as u32, dither: (hash >> 32) as u32, rank }
+        Self { signs: hash::fold([call]) as u32, dither: hash::fold([call, first]) as u32, rank }
     }
 }
 
@@ -25,8 +24,24 @@ impl Source {
 /// Multiplications and shifts of 32 bits, which every vector unit has.
 #[inline(always)]
 pub(super) fn word(seed: u32, index: u32) -> u32 {
+    let x = mixed(seed, index);
+    x ^ x >> 16
+}
+
+/// Four random numbers of 16 bits for each index, each in the lowest bits: those of [`word`], and
+/// those of one more round.
+#[inline(always)]
+pub(super) fn quarters(seed: u32, index: u32) -> [u32; 4] {
+    let x = mixed(seed, index);
+    let y = (x ^ x >> 15).wrapping_mul(0x3184_8BAB);
+    let (x, y) = (x ^ x >> 16, y ^ y >> 14);
+    [x, x >> 16, y, y >> 16]
+}
+
+/// What [`word`] is before its last step.
+#[inline(always)]
+fn mixed(seed: u32, index: u32) -> u32 {
     let mut x = seed.wrapping_add(index);
     x = (x ^ x >> 16).wrapping_mul(0x7FEB_352D);
-    x = (x ^ x >> 15).wrapping_mul(0x846C_A68B);
-    x ^ x >> 16
+    (x ^ x >> 15).wrapping_mul(0x846C_A68B)
 }

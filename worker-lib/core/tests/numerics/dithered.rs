@@ -51,9 +51,9 @@ fn limit(exponent: i32) -> f64 {
     2f64.powi(exponent.div_euclid(4)) * (1.25 + f64::from(exponent.rem_euclid(4)) / 4.0)
 }
 
-/// The hash of rule 4.1 of two words.
-fn hash(words: [u64; 2]) -> u64 {
-    words.into_iter().fold(0u64, |hash, word| {
+/// The hash of rule 4.1.
+fn hash(words: &[u64]) -> u64 {
+    words.iter().fold(0u64, |hash, word| {
         let mut x = hash.wrapping_add(0x9E37_79B9_7F4A_7C15) ^ word;
         x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
         x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
@@ -69,7 +69,22 @@ fn word(seed: u32, index: usize) -> u32 {
     x ^ (x >> 16)
 }
 
-/// A chunk of `lanes` lanes, rotated by rule 26.4 as it says: sums of 128 elements with signs.
+/// The four random numbers of 16 bits of rule 26.4.
+fn quarters(seed: u32, index: usize) -> [u32; 4] {
+    let mut x = seed.wrapping_add(index as u32);
+    x = (x ^ (x >> 16)).wrapping_mul(0x7FEB_352D);
+    x = (x ^ (x >> 15)).wrapping_mul(0x846C_A68B);
+    let mut y = (x ^ (x >> 15)).wrapping_mul(0x3184_8BAB);
+    (x, y) = (x ^ (x >> 16), y ^ (y >> 14));
+    [x & 0xFFFF, x >> 16, y & 0xFFFF, y >> 16]
+}
+
+/// Steps of a rank's share of a field.
+fn steps(ranks: usize) -> f64 {
+    (255 / ranks.max(2)) as f64
+}
+
+/// A chunk of `lanes` lanes, rotated by rule 26.5 as it says: sums of 128 elements with signs.
 fn rotated(elements: &[f64], lanes: usize, seed: u32) -> Vec<f64> {
     let columns = lanes / 32;
     let signed = |i: usize| {
@@ -89,7 +104,9 @@ fn rotated(elements: &[f64], lanes: usize, seed: u32) -> Vec<f64> {
 
 /// Elements of all kinds: like each other, of very different magnitudes, or a single one.
 fn tensors() -> impl Strategy<Value = Vec<Vec<f32>>> {
-    let kinds = (1usize..=32, 1usize..600, 0..3, -120..110);
+    // Also of a full packet, which has code of its own.
+    let counts = prop_oneof![4 => 1usize..600, 1 => 1281usize..=1408];
+    let kinds = (1usize..=32, counts, 0..3, -120..110);
     kinds.prop_flat_map(|(ranks, count, kind, scale)| {
         let scale = 2f32.powi(scale);
         let element = (-1f32..1f32, -20f32..0f32).prop_map(move |(x, power)| match kind {
@@ -116,19 +133,19 @@ proptest! {
         let chunks: Vec<_> = ranks.iter().map(|rank| bytes(rank)).collect();
         let codecs = codecs(DType::F32, Reduction::SUM8, n, call);
         let (exponent, lanes, result) = all_reduce(&codecs, &chunks);
-        let (seed, count) = (hash([call, 0]), ranks[0].len());
-        let (steps, limit) = ((255 / n) as f64, limit(exponent));
+        let (signs, dither) = (hash(&[call]) as u32, hash(&[call, 0]) as u32);
+        let count = ranks[0].len();
+        let (steps, limit) = (steps(n), limit(exponent));
         let mut sums = vec![0u64; 4 * lanes.len()];
         let mut largest = 0f64;
         for (rank, (codec, chunk)) in codecs.iter().zip(&chunks).enumerate() {
             let own = encode(*codec, chunk, exponent);
-            let rotated = rotated(&floats(chunk), own.len(), seed as u32);
+            let rotated = rotated(&floats(chunk), own.len(), signs);
             for (i, x) in rotated.into_iter().enumerate() {
                 largest = largest.max(x.abs());
                 let (field, lane) = (i / own.len(), i % own.len());
-                let random = word((seed >> 32) as u32, field / 2 * own.len() + lane);
-                let random = (random >> (16 * (field % 2))) & 0xFFFF;
-                let part = (f64::from(random) / 65536.0 + rank as f64 / n as f64).fract();
+                let random = quarters(dither, lane)[field] as usize + (rank << 16) / n;
+                let part = (random & 0xFFFF) as f64 / 65536.0;
                 let place = steps / 2.0 + x / limit * steps / 2.0 + part - 0.5;
                 let found = (own[lane] >> (8 * field)) & 0xFF;
                 prop_assert!((f64::from(found) - place).abs() < 0.501, "{} for {}", found, place);
@@ -185,7 +202,7 @@ fn errors_are_zero_on_average_and_of_the_documented_variance() {
         for call in 0..CALLS {
             let codecs = codecs(DType::F32, Reduction::SUM8, n, call);
             let (exponent, _, result) = all_reduce(&codecs, &chunks);
-            let step = 2.0 * limit(exponent) / (255 / n) as f64;
+            let step = 2.0 * limit(exponent) / steps(n);
             variance += n as f64 * step * step / 12.0 / 128.0 / CALLS as f64;
             for ((sum, found), truth) in sums.iter_mut().zip(floats(&result)).zip(&truth) {
                 *sum += found - truth;
@@ -209,7 +226,7 @@ fn errors_of_like_elements_cancel() {
     for n in [2usize, 7, 16] {
         let codecs = codecs(DType::F32, Reduction::SUM8, n, 1);
         let (exponent, _, result) = all_reduce(&codecs, &vec![bytes(&tensor); n]);
-        let step = 2.0 * limit(exponent) / (255 / n) as f64;
+        let step = 2.0 * limit(exponent) / steps(n);
         let errors = floats(&result).into_iter().zip(&tensor);
         let squares: f64 =
             errors.map(|(found, x)| (found - n as f64 * f64::from(*x)).powi(2)).sum();
@@ -222,7 +239,7 @@ fn errors_of_like_elements_cancel() {
 #[test]
 fn no_field_carries_in_8_bits() {
     for n in 1..=32usize {
-        let steps = 255 / n as u32;
+        let steps = steps(n) as u32;
         let codecs = codecs(DType::F32, Reduction::SUM8, n, 0);
         let chunk = bytes(&[1e30; 128]);
         let payloads: Vec<_> = codecs.iter().map(|codec| encode(*codec, &chunk, 0)).collect();
