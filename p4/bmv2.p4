@@ -16,6 +16,8 @@
 // Contributions are verified (rule 7.11), and a maximum's check word is made in egress (rule 3.4).
 #define MAXIMUM_FLAGS FLAG_CHECKED
 
+#define IS_FIRST (m.pass == PASS_FIRST || m.pass == PASS_EMPTY)
+
 // ---- State of a set, a register for each part ----
 
 // Whose turn it is (rule 24.5). Only a packet's first pass begins a round.
@@ -25,11 +27,11 @@ control Tag(in headers_t h, inout metadata_t m) {
     apply {
         bit<32> round;
         rounds.read(round, (bit<32>) m.index);
-        if (m.pass == PASS_NONE || m.pass == PASS_ABORTED) {
+        if (m.pass == PASS_NONE || m.pass >= PASS_TURNED_AWAY) {
             m.held = 0;
         } else if (round == h.switchml.round) {
             m.held = HELD_SAME;
-        } else if (m.pass == PASS_FIRST && round == m.previous) {
+        } else if (IS_FIRST && round == m.previous) {
             m.held = HELD_BEFORE;
             rounds.write((bit<32>) m.index, h.switchml.round);
         } else {
@@ -38,16 +40,21 @@ control Tag(in headers_t h, inout metadata_t m) {
     }
 }
 
-// The ranks that are in.
+// The ranks that are in. Who would be the last one without payload does not join, and takes itself
+// for one that is in already (rule 8.13).
 control Seen(inout metadata_t m) {
     register<bit<32>>(SETS) ranks;
 
     apply {
-        if (m.pass == PASS_FIRST && m.held == HELD_BEFORE) {
+        if (IS_FIRST && m.held == HELD_BEFORE) {
             ranks.write((bit<32>) m.index, m.own);
-        } else if (m.pass == PASS_FIRST && m.held == HELD_SAME) {
+        } else if (IS_FIRST && m.held == HELD_SAME) {
             ranks.read(m.seen, (bit<32>) m.index);
-            ranks.write((bit<32>) m.index, m.seen | m.own);
+            if (m.pass == PASS_EMPTY && m.seen == m.rest) {
+                m.seen = m.own;
+            } else {
+                ranks.write((bit<32>) m.index, m.seen | m.own);
+            }
         }
     }
 }
@@ -58,9 +65,9 @@ control Call(in headers_t h, inout metadata_t m) {
 
     apply {
         bit<40> call;
-        if (m.pass == PASS_FIRST && m.held == HELD_BEFORE) {
+        if (IS_FIRST && m.held == HELD_BEFORE) {
             calls.write((bit<32>) m.index, h.switchml.fingerprint ++ m.shape);
-        } else if (m.pass == PASS_FIRST && m.held == HELD_SAME) {
+        } else if (IS_FIRST && m.held == HELD_SAME) {
             calls.read(call, (bit<32>) m.index);
             if (call == h.switchml.fingerprint ++ m.shape) {
                 m.call = CALL_SAME;
@@ -90,7 +97,10 @@ control Missing(inout headers_t h, inout metadata_t m) {
     table rules {
         key = { RULE_KEY }
         actions = { start; join; read; NoAction; }
-        const entries = { RULES(start(), read(), join(), join()) }
+        const entries = {
+            RULES(start(), read(), join(), join())
+            EMPTY_RULES(start(), NoAction(), join())
+        }
         const default_action = NoAction();
     }
 
@@ -118,7 +128,10 @@ control Check(inout headers_t h, inout metadata_t m) {
     table rules {
         key = { RULE_KEY }
         actions = { start; join; read; NoAction; }
-        const entries = { RULES(start(), read(), join(), join()) }
+        const entries = {
+            RULES(start(), read(), join(), join())
+            EMPTY_RULES(start(), NoAction(), join())
+        }
         const default_action = NoAction();
     }
 
@@ -129,24 +142,22 @@ control Check(inout headers_t h, inout metadata_t m) {
 control Flags(inout headers_t h, inout metadata_t m) {
     register<bit<8>>(SETS) unions;
 
-    action start() {
-        h.switchml.flags = m.flags;
-        unions.write((bit<32>) m.index, h.switchml.flags);
-    }
+    action start() { unions.write((bit<32>) m.index, m.flags); }
 
     action join() {
-        bit<8> old;
-        unions.read(old, (bit<32>) m.index);
-        h.switchml.flags = old | m.flags;
-        unions.write((bit<32>) m.index, h.switchml.flags);
+        unions.read(m.union, (bit<32>) m.index);
+        unions.write((bit<32>) m.index, m.union | m.flags);
     }
 
-    action read() { unions.read(h.switchml.flags, (bit<32>) m.index); }
+    action read() { unions.read(m.union, (bit<32>) m.index); }
 
     table rules {
         key = { RULE_KEY }
         actions = { start; join; read; NoAction; }
-        const entries = { RULES(start(), read(), join(), join()) }
+        const entries = {
+            RULES(start(), read(), join(), join())
+            EMPTY_RULES(start(), NoAction(), join())
+        }
         const default_action = NoAction();
     }
 
@@ -158,30 +169,40 @@ control Flags(inout headers_t h, inout metadata_t m) {
 control Lane(in metadata_t m, inout bit<32> first, inout bit<32> second) {
     register<bit<32>>(SETS) firsts;
     register<bit<32>>(SETS) seconds;
+    bit<32> a;
+    bit<32> b;
 
-    apply {
-        bit<32> a;
-        bit<32> b;
-        if (m.step == STEP_START) {
-            firsts.write((bit<32>) m.index, first);
-            seconds.write((bit<32>) m.index, second);
-        } else if (m.step == STEP_ADD || m.step == STEP_MAX) {
-            firsts.read(a, (bit<32>) m.index);
-            seconds.read(b, (bit<32>) m.index);
-            if (m.step == STEP_ADD) {
-                a = a + first;
-                b = b + second;
-            } else {
-                if ((int<32>) a < (int<32>) first) { a = first; }
-                if ((int<32>) b < (int<32>) second) { b = second; }
-            }
-            firsts.write((bit<32>) m.index, a);
-            seconds.write((bit<32>) m.index, b);
-            first = a;
-        } else if (m.step == STEP_SECOND) {
-            seconds.read(second, (bit<32>) m.index);
-        }
+    action store() {
+        firsts.write((bit<32>) m.index, first);
+        seconds.write((bit<32>) m.index, second);
     }
+
+    action add() {
+        firsts.read(a, (bit<32>) m.index);
+        seconds.read(b, (bit<32>) m.index);
+        first = a + first;
+        firsts.write((bit<32>) m.index, first);
+        seconds.write((bit<32>) m.index, b + second);
+    }
+
+    action maximum() {
+        firsts.read(a, (bit<32>) m.index);
+        seconds.read(b, (bit<32>) m.index);
+        first = (int<32>) a < (int<32>) first ? first : a;
+        firsts.write((bit<32>) m.index, first);
+        seconds.write((bit<32>) m.index, (int<32>) b < (int<32>) second ? second : b);
+    }
+
+    action read_second() { seconds.read(second, (bit<32>) m.index); }
+
+    table steps {
+        key = { LANE_KEY }
+        actions = { store; add; maximum; read_second; NoAction; }
+        const entries = { LANE_STEPS(store(), add(), maximum(), read_second()) }
+        const default_action = NoAction();
+    }
+
+    apply { steps.apply(); }
 }
 
 #include "include/slot.p4"

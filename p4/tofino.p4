@@ -41,6 +41,7 @@ control Tag(in headers_t h, inout metadata_t m) {
         actions = { do_advance; do_compare; NoAction; }
         const entries = {
             PASS_FIRST: do_advance();
+            PASS_EMPTY: do_advance();
             PASS_QUERY: do_compare();
             PASS_RESULT: do_compare();
         }
@@ -65,17 +66,32 @@ control Seen(inout metadata_t m) {
             seen = seen | m.own;
         }
     };
+    // Who would be the last one without payload does not join, and takes itself for one that is in
+    // already (rule 8.13).
+    RegisterAction<bit<32>, index_t, bit<32>>(ranks) join_empty = {
+        void apply(inout bit<32> seen, out bit<32> seen_before) {
+            if (seen == m.rest) {
+                seen_before = seen | m.own;
+            } else {
+                seen_before = seen;
+                seen = seen | m.own;
+            }
+        }
+    };
     action do_start() { start.execute(m.index); }
     action do_join() { m.seen = join.execute(m.index); }
+    action do_join_empty() { m.seen = join_empty.execute(m.index); }
     table held {
         key = {
             m.pass: exact;
             m.held: exact;
         }
-        actions = { do_start; do_join; NoAction; }
+        actions = { do_start; do_join; do_join_empty; NoAction; }
         const entries = {
             (PASS_FIRST, HELD_BEFORE): do_start();
             (PASS_FIRST, HELD_SAME): do_join();
+            (PASS_EMPTY, HELD_BEFORE): do_start();
+            (PASS_EMPTY, HELD_SAME): do_join_empty();
         }
         const default_action = NoAction();
         size = 4;
@@ -116,6 +132,8 @@ control Call(in headers_t h, inout metadata_t m) {
         const entries = {
             (PASS_FIRST, HELD_BEFORE): do_start();
             (PASS_FIRST, HELD_SAME): do_compare();
+            (PASS_EMPTY, HELD_BEFORE): do_start();
+            (PASS_EMPTY, HELD_SAME): do_compare();
         }
         const default_action = NoAction();
         size = 4;
@@ -147,9 +165,12 @@ control Missing(in headers_t h, inout metadata_t m) {
     table rules {
         key = { RULE_KEY }
         actions = { do_start; do_join; do_read; NoAction; }
-        const entries = { RULES(do_start(), do_read(), do_join(), do_join()) }
+        const entries = {
+            RULES(do_start(), do_read(), do_join(), do_join())
+            EMPTY_RULES(do_start(), NoAction(), do_join())
+        }
         const default_action = NoAction();
-        size = 64;
+        size = 128;
     }
     apply { rules.apply(); }
 }
@@ -178,40 +199,43 @@ control Check(inout headers_t h, in metadata_t m) {
     table rules {
         key = { RULE_KEY }
         actions = { do_start; do_join; do_read; NoAction; }
-        const entries = { RULES(do_start(), do_read(), do_join(), do_join()) }
+        const entries = {
+            RULES(do_start(), do_read(), do_join(), do_join())
+            EMPTY_RULES(do_start(), NoAction(), do_join())
+        }
         const default_action = NoAction();
-        size = 64;
+        size = 128;
     }
     apply { rules.apply(); }
 }
 
 // The flags of the RESULT: congestion that any rank saw (rule 8.11).
-control Flags(inout headers_t h, in metadata_t m) {
+control Flags(in headers_t h, inout metadata_t m) {
     Register<bit<8>, index_t>(SETS) unions;
     RegisterAction<bit<8>, index_t, bit<8>>(unions) start = {
-        void apply(inout bit<8> flags, out bit<8> now) {
-            flags = m.flags;
-            now = flags;
-        }
+        void apply(inout bit<8> flags) { flags = m.flags; }
     };
     RegisterAction<bit<8>, index_t, bit<8>>(unions) join = {
-        void apply(inout bit<8> flags, out bit<8> now) {
+        void apply(inout bit<8> flags, out bit<8> before) {
+            before = flags;
             flags = flags | m.flags;
-            now = flags;
         }
     };
     RegisterAction<bit<8>, index_t, bit<8>>(unions) read = {
-        void apply(inout bit<8> flags, out bit<8> now) { now = flags; }
+        void apply(inout bit<8> flags, out bit<8> before) { before = flags; }
     };
-    action do_start() { h.switchml.flags = start.execute(m.index); }
-    action do_join() { h.switchml.flags = join.execute(m.index); }
-    action do_read() { h.switchml.flags = read.execute(m.index); }
+    action do_start() { start.execute(m.index); }
+    action do_join() { m.union = join.execute(m.index); }
+    action do_read() { m.union = read.execute(m.index); }
     table rules {
         key = { RULE_KEY }
         actions = { do_start; do_join; do_read; NoAction; }
-        const entries = { RULES(do_start(), do_read(), do_join(), do_join()) }
+        const entries = {
+            RULES(do_start(), do_read(), do_join(), do_join())
+            EMPTY_RULES(do_start(), NoAction(), do_join())
+        }
         const default_action = NoAction();
-        size = 64;
+        size = 128;
     }
     apply { rules.apply(); }
 }
@@ -253,14 +277,9 @@ control Lane(in metadata_t m, inout bit<32> first, inout bit<32> second) {
     action do_maximum() { first = maximum.execute(m.index); }
     action do_read_second() { second = read_second.execute(m.index); }
     table steps {
-        key = { m.step: exact; }
+        key = { LANE_KEY }
         actions = { do_start; do_add; do_maximum; do_read_second; NoAction; }
-        const entries = {
-            STEP_START: do_start();
-            STEP_ADD: do_add();
-            STEP_MAX: do_maximum();
-            STEP_SECOND: do_read_second();
-        }
+        const entries = { LANE_STEPS(do_start(), do_add(), do_maximum(), do_read_second()) }
         const default_action = NoAction();
         size = 8;
     }
@@ -315,7 +334,9 @@ parser IngressParser(
     state start {
         packet.extract(intrinsic);
         packet.advance(PORT_METADATA_SIZE);
-        m = { 0, 0, 0, 0, 0, 0, 0, 0, intrinsic.ingress_port, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 };
+        m = {
+            0, 0, 0, 0, 0, 0, 0, 0, 0, intrinsic.ingress_port,
+            0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 };
         transition select(intrinsic.ingress_port) {
             RECIRCULATION_PORT: again;
             default: ethernet;

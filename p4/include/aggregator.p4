@@ -19,19 +19,21 @@ control Aggregator(inout headers_t h, inout metadata_t m, ARCHITECTURE_PARAMETER
 
     // ---- Admission of contributions: rule 7.5, rule 7.9, rule 7.10 ----
 
-    // `base`: the set of the packet's parity of slot 0 of the job. `own`: the rank's bit. `others`:
-    // the job's ranks but one. `again`: the port by which its frames come in once more, of the
-    // pipeline that all its ranks are at.
-    action admit(index_t base, bit<32> own, bit<8> others, port_t again) {
-        m.pass = PASS_FIRST;
+    // `base`: the set of the packet's parity of slot 0 of the job. `own`: the rank's bit. `rest`:
+    // those of all others. `others`: how many these are. `again`: the port by which its frames come
+    // in once more, of the pipeline that all its ranks are at.
+    action admit(index_t base, bit<32> own, bit<32> rest, bit<8> others, port_t again) {
+        m.pass = m.first;
         m.again = again;
         m.index = base + h.switchml.slot;
         m.own = own;
+        m.rest = rest;
         m.others = others;
         m.previous = h.switchml.round - 2;
     }
 
-    action refuse_aborted() { m.pass = PASS_ABORTED; }
+    // Of an aborted job; or without payload, of a job's only rank, which completes each round.
+    action turn_away() { m.pass = m.first | PASS_TURNED_AWAY; }
 
     // Contributions. For each member two entries, for even and for odd rounds. The mask of `slot`
     // says how many slots the job has: a power of two.
@@ -51,7 +53,7 @@ control Aggregator(inout headers_t h, inout metadata_t m, ARCHITECTURE_PARAMETER
             h.ipv4.dst: ternary @name("aggregator");
             h.udp.src: ternary @name("udp_port");
         }
-        actions = { admit; refuse_aborted; NoAction; }
+        actions = { admit; turn_away; NoAction; }
         const default_action = NoAction();
         size = 2 * MAX_MEMBERS;
     }
@@ -66,7 +68,8 @@ control Aggregator(inout headers_t h, inout metadata_t m, ARCHITECTURE_PARAMETER
     }
 
     // What a RESULT of this contribution alone would have for flags (rule 8.11). No CHECKED where
-    // nothing can sum the lanes of a maximum.
+    // nothing can sum the lanes of a maximum; nor without payload, so that a sum's set has CHECKED
+    // once it has lanes.
     action with_flags(bit<8> value) { m.flags = value; }
 
     table own_flags {
@@ -77,6 +80,9 @@ control Aggregator(inout headers_t h, inout metadata_t m, ARCHITECTURE_PARAMETER
         }
         actions = { with_flags; }
         const entries = {
+            (ECN_CE, FLAG_EMPTY &&& FLAG_EMPTY, _): with_flags(FLAG_CE);
+            (_, FLAG_EMPTY | FLAG_CE &&& FLAG_EMPTY | FLAG_CE, _): with_flags(FLAG_CE);
+            (_, FLAG_EMPTY &&& FLAG_EMPTY, _): with_flags(0);
             (ECN_CE, _, OP_MAX): with_flags(MAXIMUM_FLAGS | FLAG_CE);
             (_, FLAG_CE &&& FLAG_CE, OP_MAX): with_flags(MAXIMUM_FLAGS | FLAG_CE);
             (_, _, OP_MAX): with_flags(MAXIMUM_FLAGS);
@@ -84,7 +90,7 @@ control Aggregator(inout headers_t h, inout metadata_t m, ARCHITECTURE_PARAMETER
             (_, FLAG_CE &&& FLAG_CE, _): with_flags(FLAG_CHECKED | FLAG_CE);
         }
         const default_action = with_flags(FLAG_CHECKED);
-        size = 8;
+        size = 16;
     }
 
     // ---- Answers: section 9 ----
@@ -155,6 +161,7 @@ control Aggregator(inout headers_t h, inout metadata_t m, ARCHITECTURE_PARAMETER
     action complete() {
         m.outcome = OUTCOME_COMPLETED;
         h.switchml.kind = KIND_RESULT;
+        h.switchml.flags = m.union | m.flags;
         h.switchml.rank = EVERYONE;
         h.switchml.aux = 0;
         finish_ip();
@@ -164,6 +171,7 @@ control Aggregator(inout headers_t h, inout metadata_t m, ARCHITECTURE_PARAMETER
     action replay() {
         m.outcome = OUTCOME_REPLAYED;
         h.switchml.kind = KIND_RESULT;
+        h.switchml.flags = m.union;
         swap_ends();
         finish_ip();
         once_more(PASS_QUERY);
@@ -178,6 +186,16 @@ control Aggregator(inout headers_t h, inout metadata_t m, ARCHITECTURE_PARAMETER
     action mismatch() {
         m.outcome = OUTCOME_MISMATCH;
         control_reply(KIND_REJECT, REJECT_MISMATCH, h.switchml.rank ++ h.switchml.rank);
+    }
+
+    // Rule 9.2.
+    action room() {
+        m.outcome = OUTCOME_ROOM;
+        h.switchml.kind = KIND_ROOM;
+        h.switchml.flags = h.switchml.flags | m.flags;
+        swap_ends();
+        finish_ip();
+        TO_PORT(m.port)
     }
 
     // Rule 7.12.
@@ -201,13 +219,13 @@ control Aggregator(inout headers_t h, inout metadata_t m, ARCHITECTURE_PARAMETER
             h.switchml.rank: ternary;
         }
         actions = {
-            started; added; stale; complete; replay; pending; mismatch; aborted; queried; deliver;
-            NoAction;
+            started; added; stale; complete; replay; pending; mismatch; room; aborted; queried;
+            deliver; NoAction;
         }
         const entries = {
             (STEP_SECOND, _, _, EVERYONE): NoAction();
             (STEP_SECOND, _, _, _): deliver();
-            (STEP_ADD, _, PASS_QUERY, _): queried();
+            (STEP_FIRST, _, _, _): queried();
             (STEP_MAX, _, PASS_QUERY, _): queried();
             (STEP_START, 0, _, _): complete();
             (STEP_ADD, 0, _, _): complete();
@@ -215,13 +233,16 @@ control Aggregator(inout headers_t h, inout metadata_t m, ARCHITECTURE_PARAMETER
             (STEP_START, _, _, _): started();
             (STEP_ADD, _, _, _): added();
             (STEP_MAX, _, _, _): added();
+            (STEP_START_EMPTY, _, _, _): started();
+            (STEP_ADD_EMPTY, _, _, _): added();
+            (STEP_ROOM, _, _, _): room();
             (STEP_AGAIN, 0, _, _): replay();
             (STEP_AGAIN, _, _, _): pending();
             (STEP_MISMATCH, _, _, _): mismatch();
             (STEP_ABORTED, _, _, _): aborted();
         }
         const default_action = stale();
-        size = 16;
+        size = 32;
     }
 
     action to_group(group_t group, bit<48> mac, bit<32> address, bit<16> udp_port) {
@@ -372,7 +393,7 @@ control Aggregator(inout headers_t h, inout metadata_t m, ARCHITECTURE_PARAMETER
     apply {
         if (h.pass.isValid()) {
             resume();
-        } else if (h.low.isValid()) {
+        } else {
             members.apply();
         }
         aggregators.apply();

@@ -3,12 +3,16 @@
 // How a frame goes through the pipeline. 0: it does not concern a slot.
 const bit<8> PASS_NONE = 0;
 const bit<8> PASS_FIRST = 1;
-// A contribution to an aborted job.
-const bit<8> PASS_ABORTED = 2;
+// The first, of a contribution without payload (rule 8.13).
+const bit<8> PASS_EMPTY = 2;
 // Reads the first half of a complete round for a rank that is in it already.
 const bit<8> PASS_QUERY = 3;
 // Reads the second half, and sends the RESULT.
 const bit<8> PASS_RESULT = 4;
+// What is answered without a look at its slot: REJECT(ABORTED), or ROOM if it has no payload.
+const bit<8> PASS_TURNED_AWAY = 8;
+const bit<8> PASS_ABORTED = PASS_TURNED_AWAY | PASS_FIRST;
+const bit<8> PASS_ROOM = PASS_TURNED_AWAY | PASS_EMPTY;
 
 // What a set holds: another round than the packet's, the same, or the one before. (The TNA numbers
 // predicates so.)
@@ -24,9 +28,15 @@ const bit<8> STEP_NONE = 0;
 const bit<8> STEP_START = 1;
 const bit<8> STEP_ADD = 2;
 const bit<8> STEP_MAX = 3;
-// Reads the second half; the first one is read as lanes are combined.
-const bit<8> STEP_SECOND = 4;
-const bit<8> STEP_AGAIN = 5;
-const bit<8> STEP_MISMATCH = 6;
-const bit<8> STEP_STALE = 7;
-const bit<8> STEP_ABORTED = 8;
+// Adds zeros, which reads the first half.
+const bit<8> STEP_FIRST = 4;
+// Reads the second half.
+const bit<8> STEP_SECOND = 5;
+const bit<8> STEP_AGAIN = 6;
+const bit<8> STEP_MISMATCH = 7;
+const bit<8> STEP_STALE = 8;
+const bit<8> STEP_ABORTED = 9;
+// Without payload: as START and ADD, but for the lanes; or nothing.
+const bit<8> STEP_START_EMPTY = 10;
+const bit<8> STEP_ADD_EMPTY = 11;
+const bit<8> STEP_ROOM = 12;

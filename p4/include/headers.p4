@@ -93,6 +93,8 @@ struct metadata_t {
     bit<1> is_answer;
     // PASS_*
     bit<8> pass;
+    // What its first pass is, once it is admitted: PASS_FIRST, or PASS_EMPTY.
+    bit<8> first;
     // Where the frame came in, the first time.
     port_t port;
     // Where it comes in once more.
@@ -104,16 +106,18 @@ struct metadata_t {
     bit<8> shape;
     // The flags of a RESULT of this contribution alone.
     bit<8> flags;
-    // The rank's bit.
+    // The rank's bit, and those of all others.
     bit<32> own;
+    bit<32> rest;
     // Ranks of the job but one.
     bit<8> others;
     // What the set's registers said: HELD_*, CALL_*, the ranks in the round before this packet, how
-    // many are missing.
+    // many are missing, the flags of a RESULT before this packet.
     bit<8> held;
     bit<8> call;
     bit<32> seen;
     bit<8> missing;
+    bit<8> union;
     // STEP_*
     bit<8> step;
 }

@@ -136,7 +136,7 @@ state hello_##blocks {                                                          
     }                                                                            \
 }
 
-HEADER_STATES(0, bad_lanes)
+HEADER_STATES(0, contribution_0)
 HEADER_STATES(1, contribution_1)
 HEADER_STATES(2, contribution_2)
 
@@ -145,21 +145,55 @@ state hello {
     transition accept;
 }
 
+// Op and lanes as one number, the same with and without payload.
+#define SHAPE(blocks, op) (2 * blocks + op)
+
+// Without payload: rule 2.8.
+#define EMPTY FLAG_EMPTY &&& FLAG_EMPTY
+
+state contribution_0 {
+    transition select(h.switchml.flags, h.switchml.lanes, h.switchml.op) {
+        (EMPTY, LANES_PER_BLOCK, OP_SUM): empty_1;
+        (EMPTY, 2 * LANES_PER_BLOCK, OP_SUM): empty_2;
+        (EMPTY, LANES_PER_BLOCK, _): bad_op;
+        (EMPTY, 2 * LANES_PER_BLOCK, _): bad_op;
+        default: bad_lanes;
+    }
+}
+
+state empty_1 {
+    m.shape = SHAPE(1, OP_SUM);
+    transition empty;
+}
+
+state empty_2 {
+    m.shape = SHAPE(2, OP_SUM);
+    transition empty;
+}
+
+state empty {
+    m.is_contribution = 1;
+    m.first = PASS_EMPTY;
+    transition accept;
+}
+
 #define SHAPE_STATES(blocks, payload)                                            \
 state contribution_##blocks {                                                    \
-    transition select(h.switchml.lanes, h.switchml.op) {                         \
-        (LANES_PER_BLOCK * blocks, OP_SUM): sum_##blocks;                        \
-        (LANES_PER_BLOCK * blocks, OP_MAX): max_##blocks;                        \
-        (LANES_PER_BLOCK * blocks, _): bad_op;                                   \
+    transition select(h.switchml.flags, h.switchml.lanes, h.switchml.op) {       \
+        (EMPTY, LANES_PER_BLOCK * blocks, OP_SUM): bad_length;                   \
+        (EMPTY, LANES_PER_BLOCK * blocks, _): bad_op;                            \
+        (_, LANES_PER_BLOCK * blocks, OP_SUM): sum_##blocks;                     \
+        (_, LANES_PER_BLOCK * blocks, OP_MAX): max_##blocks;                     \
+        (_, LANES_PER_BLOCK * blocks, _): bad_op;                                \
         default: bad_lanes;                                                      \
     }                                                                            \
 }                                                                                \
 state sum_##blocks {                                                             \
-    m.shape = 2 * blocks + 0;                                                    \
+    m.shape = SHAPE(blocks, OP_SUM);                                             \
     transition payload;                                                          \
 }                                                                                \
 state max_##blocks {                                                             \
-    m.shape = 2 * blocks + 1;                                                    \
+    m.shape = SHAPE(blocks, OP_MAX);                                             \
     transition payload;                                                          \
 }
 
@@ -168,12 +202,14 @@ SHAPE_STATES(2, two_blocks)
 
 state one_block {
     m.is_contribution = 1;
+    m.first = PASS_FIRST;
     packet.extract(h.low);
     transition accept;
 }
 
 state two_blocks {
     m.is_contribution = 1;
+    m.first = PASS_FIRST;
     packet.extract(h.low);
     packet.extract(h.high);
     transition accept;

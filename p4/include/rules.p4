@@ -13,45 +13,67 @@
 //
 // An entry for each of the 32 ranks that a packet may be of: to compare two fields would cost a
 // stage.
-#define IN_ALREADY(r, again) \
-    (PASS_FIRST, HELD_SAME, CALL_SAME, _, r, (32w1 << r) &&& (32w1 << r)): again;
+#define IN_ALREADY(pass, r, again) \
+    (pass, HELD_SAME, CALL_SAME, _, r, (32w1 << r) &&& (32w1 << r)): again;
+#define ANY_IN_ALREADY(pass, again)                                              \
+    IN_ALREADY(pass, 0, again)                                                   \
+    IN_ALREADY(pass, 1, again)                                                   \
+    IN_ALREADY(pass, 2, again)                                                   \
+    IN_ALREADY(pass, 3, again)                                                   \
+    IN_ALREADY(pass, 4, again)                                                   \
+    IN_ALREADY(pass, 5, again)                                                   \
+    IN_ALREADY(pass, 6, again)                                                   \
+    IN_ALREADY(pass, 7, again)                                                   \
+    IN_ALREADY(pass, 8, again)                                                   \
+    IN_ALREADY(pass, 9, again)                                                   \
+    IN_ALREADY(pass, 10, again)                                                  \
+    IN_ALREADY(pass, 11, again)                                                  \
+    IN_ALREADY(pass, 12, again)                                                  \
+    IN_ALREADY(pass, 13, again)                                                  \
+    IN_ALREADY(pass, 14, again)                                                  \
+    IN_ALREADY(pass, 15, again)                                                  \
+    IN_ALREADY(pass, 16, again)                                                  \
+    IN_ALREADY(pass, 17, again)                                                  \
+    IN_ALREADY(pass, 18, again)                                                  \
+    IN_ALREADY(pass, 19, again)                                                  \
+    IN_ALREADY(pass, 20, again)                                                  \
+    IN_ALREADY(pass, 21, again)                                                  \
+    IN_ALREADY(pass, 22, again)                                                  \
+    IN_ALREADY(pass, 23, again)                                                  \
+    IN_ALREADY(pass, 24, again)                                                  \
+    IN_ALREADY(pass, 25, again)                                                  \
+    IN_ALREADY(pass, 26, again)                                                  \
+    IN_ALREADY(pass, 27, again)                                                  \
+    IN_ALREADY(pass, 28, again)                                                  \
+    IN_ALREADY(pass, 29, again)                                                  \
+    IN_ALREADY(pass, 30, again)                                                  \
+    IN_ALREADY(pass, 31, again)
 
 // `start`: the packet starts its round (rule 8.8), which it may if the set holds the round before
 // (rule 24.5). `again`: its rank is in (rule 8.5, rule 8.6). `sum`, `maximum`: it is new to its
 // round (rule 8.4). None of these: another call (rule 8.3), or another round (rule 8.9).
 #define RULES(start, again, sum, maximum)                                        \
     (PASS_FIRST, HELD_BEFORE, _, _, _, _): start;                                \
-    IN_ALREADY(0, again)                                                         \
-    IN_ALREADY(1, again)                                                         \
-    IN_ALREADY(2, again)                                                         \
-    IN_ALREADY(3, again)                                                         \
-    IN_ALREADY(4, again)                                                         \
-    IN_ALREADY(5, again)                                                         \
-    IN_ALREADY(6, again)                                                         \
-    IN_ALREADY(7, again)                                                         \
-    IN_ALREADY(8, again)                                                         \
-    IN_ALREADY(9, again)                                                         \
-    IN_ALREADY(10, again)                                                        \
-    IN_ALREADY(11, again)                                                        \
-    IN_ALREADY(12, again)                                                        \
-    IN_ALREADY(13, again)                                                        \
-    IN_ALREADY(14, again)                                                        \
-    IN_ALREADY(15, again)                                                        \
-    IN_ALREADY(16, again)                                                        \
-    IN_ALREADY(17, again)                                                        \
-    IN_ALREADY(18, again)                                                        \
-    IN_ALREADY(19, again)                                                        \
-    IN_ALREADY(20, again)                                                        \
-    IN_ALREADY(21, again)                                                        \
-    IN_ALREADY(22, again)                                                        \
-    IN_ALREADY(23, again)                                                        \
-    IN_ALREADY(24, again)                                                        \
-    IN_ALREADY(25, again)                                                        \
-    IN_ALREADY(26, again)                                                        \
-    IN_ALREADY(27, again)                                                        \
-    IN_ALREADY(28, again)                                                        \
-    IN_ALREADY(29, again)                                                        \
-    IN_ALREADY(30, again)                                                        \
-    IN_ALREADY(31, again)                                                        \
+    ANY_IN_ALREADY(PASS_FIRST, again)                                            \
     (PASS_FIRST, HELD_SAME, CALL_SAME, OP_SUM, _, _): sum;                       \
     (PASS_FIRST, HELD_SAME, CALL_SAME, OP_MAX, _, _): maximum;
+
+// The same of packets without payload, which are of sums. `room`: its rank is in, or would be the
+// last one (rule 8.13).
+#define EMPTY_RULES(start, room, sum)                                            \
+    (PASS_EMPTY, HELD_BEFORE, _, _, _, _): start;                                \
+    ANY_IN_ALREADY(PASS_EMPTY, room)                                             \
+    (PASS_EMPTY, HELD_SAME, CALL_SAME, _, _, _): sum;
+
+// What lanes do. The first of a sum's lanes to come are stored, those after it added (rule 8.13):
+// flags of a set without lanes have no CHECKED.
+#define LANE_KEY                                                                 \
+    m.step: ternary;                                                             \
+    m.union: ternary;
+#define LANE_STEPS(start, add, maximum, read_second)                             \
+    (STEP_START, _): start;                                                      \
+    (STEP_ADD, FLAG_CHECKED &&& FLAG_CHECKED): add;                              \
+    (STEP_ADD, _): start;                                                        \
+    (STEP_FIRST, _): add;                                                        \
+    (STEP_MAX, _): maximum;                                                      \
+    (STEP_SECOND, _): read_second;

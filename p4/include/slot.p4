@@ -31,14 +31,17 @@ control Slot(inout headers_t h, inout metadata_t m) {
         actions = { to; }
         const entries = {
             (PASS_ABORTED, _, _, _, _, _): to(STEP_ABORTED);
-            (PASS_QUERY, HELD_SAME, _, OP_SUM, _, _): to(STEP_ADD);
+            (PASS_ROOM, _, _, _, _, _): to(STEP_ROOM);
+            (PASS_QUERY, HELD_SAME, _, OP_SUM, _, _): to(STEP_FIRST);
             (PASS_QUERY, HELD_SAME, _, OP_MAX, _, _): to(STEP_MAX);
             (PASS_RESULT, HELD_SAME, _, _, _, _): to(STEP_SECOND);
             RULES(to(STEP_START), to(STEP_AGAIN), to(STEP_ADD), to(STEP_MAX))
+            EMPTY_RULES(to(STEP_START_EMPTY), to(STEP_ROOM), to(STEP_ADD_EMPTY))
             (PASS_FIRST, HELD_SAME, _, _, _, _): to(STEP_MISMATCH);
+            (PASS_EMPTY, HELD_SAME, _, _, _, _): to(STEP_ROOM);
         }
         const default_action = to(STEP_STALE);
-        size = 64;
+        size = 128;
     }
 
     // What changes nothing when it is combined, so that combining reads.

@@ -81,7 +81,7 @@ pub const TABLES: &[Table] = &[
             "aggregator",
             "udp_port",
         ],
-        actions: &[("admit", &["base", "own", "others", "again"]), ("refuse_aborted", &[])],
+        actions: &[("admit", &["base", "own", "rest", "others", "again"]), ("turn_away", &[])],
     },
     Table {
         name: "newcomers",
@@ -232,7 +232,13 @@ impl OpenJob {
         }
         for (rank, binding) in known() {
             entries.extend(PARITIES.map(|parity| self.member(rank, binding, parity)));
+            entries.extend(self.is_alone().then(|| self.empty(rank, binding)));
         }
+    }
+
+    /// Whether its rank completes each round.
+    fn is_alone(&self) -> bool {
+        self.spec.secrets.len() == 1
     }
 
     fn ranks(&self) -> impl Iterator<Item = (u16, Option<Binding>)> {
@@ -241,40 +247,62 @@ impl OpenJob {
 
     /// Contributions of a rank to rounds of a parity, from its binding alone.
     fn member(&self, rank: u16, binding: Binding, parity: u64) -> Entry {
-        let (action, data) = if self.is_aborted {
-            ("refuse_aborted", Vec::new())
-        } else {
-            let [even, odd] = first_rounds(&self.spec);
-            let base = if parity == 0 { even.0.start } else { odd.0.start };
-            let others = self.spec.secrets.len() as u64 - 1;
-            let again =
-                binding.ifindex as u16 / PORTS_OF_PIPELINE * PORTS_OF_PIPELINE + RECIRCULATION_PORT;
-            (
-                "admit",
-                vec![
-                    ("base", base.into()),
-                    ("own", 1 << rank),
-                    ("others", others),
-                    ("again", again.into()),
-                ],
-            )
-        };
-        let key = vec![
+        // Where the rank is alone, those without payload have an entry of their own.
+        let empty = if self.is_alone() { flags::EMPTY } else { 0 };
+        let key = self.contributions(
+            rank,
+            binding,
+            bits(flags::CHECKED.into(), (flags::CHECKED | empty).into()),
+            bits(parity, 1),
+        );
+        if self.is_aborted {
+            return Entry { table: "members", key, priority: 0, action: "turn_away", data: vec![] };
+        }
+        let [even, odd] = first_rounds(&self.spec);
+        let base = if parity == 0 { even.0.start } else { odd.0.start };
+        let ranks = self.spec.secrets.len() as u64;
+        let own = 1 << rank;
+        let again =
+            binding.ifindex as u16 / PORTS_OF_PIPELINE * PORTS_OF_PIPELINE + RECIRCULATION_PORT;
+        let data = vec![
+            ("base", base.into()),
+            ("own", own),
+            ("rest", (1 << ranks) - 1 - own),
+            ("others", ranks - 1),
+            ("again", again.into()),
+        ];
+        Entry { table: "members", key, priority: 0, action: "admit", data }
+    }
+
+    /// Contributions without payload of a job's only rank: each would complete its round.
+    fn empty(&self, rank: u16, binding: Binding) -> Entry {
+        let flags = u64::from(flags::CHECKED | flags::EMPTY);
+        let key = self.contributions(rank, binding, bits(flags, flags), ANY);
+        Entry { table: "members", key, priority: 0, action: "turn_away", data: vec![] }
+    }
+
+    fn contributions(
+        &self,
+        rank: u16,
+        binding: Binding,
+        flags: Match,
+        parity: Match,
+    ) -> Vec<(&'static str, Match)> {
+        vec![
             ("is_contribution", bits(1, 1)),
             ("bad_ip_checksum", bits(0, 1)),
-            ("flags", checked(true)),
+            ("flags", flags),
             ("job", self.number()),
             ("epoch", self.epoch()),
             ("rank", bits(rank.into(), 0xFFFF)),
             ("slot", self.own_slots()),
-            ("parity", bits(parity, 1)),
+            ("parity", parity),
             ("port", bits(binding.ifindex.into(), 0x1FF)),
             ("mac", bits(mac(binding.mac), (1 << 48) - 1)),
             ("address", bits(word(binding.ip.into()), 0xFFFF_FFFF)),
             ("aggregator", bits(word(self.spec.address), 0xFFFF_FFFF)),
             ("udp_port", bits(binding.port.get().into(), 0xFFFF)),
-        ];
-        Entry { table: "members", key, priority: 0, action, data }
+        ]
     }
 
     /// HELLOs that carry the rank's secret, but do not come from its binding.
@@ -400,7 +428,7 @@ impl Refused {
 fn refusals_of_all() -> [Entry; 2] {
     let bad_ip_checksum = vec![("reason", Outcome::BadIpChecksum as u64)];
     // What parser and check find has this bit: a test compares.
-    let malformed = bits(Outcome::Truncated as u64, Outcome::Truncated as u64);
+    let malformed = bits(Outcome::Spoofed as u64, Outcome::Spoofed as u64);
     [
         refusal(ANY, bits(1, 1), Refused::default(), priority::FOUND, "refuse", bad_ip_checksum),
         refusal(

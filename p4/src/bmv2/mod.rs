@@ -21,6 +21,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 
 use switchml_protocol::U16;
+use switchml_protocol::capabilities::Capabilities;
 use switchml_protocol::job::Binding;
 use switchml_protocol::outcome::Outcome;
 use tracing::{error, warn};
@@ -29,6 +30,10 @@ use crate::entries::{OUTCOMES, ROUNDS};
 use crate::switch::{Entry, Learned, Match, Switch, SwitchError};
 use schema::{Schema, SchemaError};
 use thrift::{CallError, Client};
+
+/// What `p4/bmv2.p4` can do.
+pub const CAPABILITIES: Capabilities =
+    Capabilities::CHECKED_MAXIMA.union(Capabilities::EMPTY_CONTRIBUTIONS);
 
 /// The digest of a HELLO whose rank is new, in `p4/bmv2.p4`.
 const HELLOS: &str = "learn_t";

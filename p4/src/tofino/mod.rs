@@ -37,6 +37,8 @@ use connection::{Command, Connection, Program};
 use names::{EXCLUSIONS, Names, NamesError};
 use ports::{Port, PortsError};
 
+/// What `p4/tofino.p4` can do.
+pub const CAPABILITIES: Capabilities = Capabilities::EMPTY_CONTRIBUTIONS;
 /// What the program is called on the switch.
 pub const PROGRAM: &str = "switchml";
 /// The compiler's description of the tables, in the folder that it filled.
@@ -117,7 +119,7 @@ pub fn start(config: &Config, events: EventSink) -> Result<P4DataPlane, StartErr
         switch.keep_from(number, exclusion_id).map_err(failed)?;
         switch.ports.push(number);
     }
-    P4DataPlane::start(Box::new(switch), Capabilities::empty(), hellos, events)
+    P4DataPlane::start(Box::new(switch), CAPABILITIES, hellos, events)
         .map_err(|error| failed(error.to_string()))
 }
 

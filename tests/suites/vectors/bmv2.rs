@@ -5,10 +5,9 @@ use crate::p4::{Left, P4Switch, PATIENCE, Ports};
 use crate::raw::{ALL, RawSocket};
 use std::fs;
 use std::time::Instant;
-use switchml_p4::bmv2::Bmv2;
 use switchml_p4::bmv2::thrift::Client;
+use switchml_p4::bmv2::{Bmv2, CAPABILITIES};
 use switchml_p4::data_plane::P4DataPlane;
-use switchml_protocol::capabilities::Capabilities;
 use switchml_rack::{MAX_MTU, Mode, Namespace, Rack, RackOptions, SimpleSwitch};
 
 /// The register with the round of each set.
@@ -73,7 +72,7 @@ pub fn taken_over(switch: Bmv2Switch) -> Bmv2Switch {
 /// The data plane of a daemon that starts.
 fn take_over() -> P4DataPlane {
     let (switch, learned) = Bmv2::connect(SimpleSwitch::THRIFT).expect("control");
-    P4DataPlane::start(Box::new(switch), Capabilities::CHECKED_MAXIMA, learned, Box::new(drop))
+    P4DataPlane::start(Box::new(switch), CAPABILITIES, learned, Box::new(drop))
         .expect("a data plane")
 }
 
@@ -121,7 +120,7 @@ fn collect(
 
 impl Ports for Veths {
     fn features(&self) -> &'static [&'static str] {
-        &["age", "frames", "long", "max", "runts", "verify"]
+        &["age", "empty", "frames", "long", "max", "runts", "verify"]
     }
 
     fn exchange(

@@ -18,9 +18,8 @@ use switchml_p4::data_plane::P4DataPlane;
 use switchml_p4::entries::{ROUNDS, most_ternary};
 use switchml_p4::switch::{Entry, Learned, Match, Switch, SwitchError};
 use switchml_p4::tofino::names::Names;
-use switchml_p4::tofino::{exclusion, pipeline_of};
+use switchml_p4::tofino::{CAPABILITIES, exclusion, pipeline_of};
 use switchml_protocol::U16;
-use switchml_protocol::capabilities::Capabilities;
 use switchml_protocol::job::Binding;
 use switchml_protocol::outcome::Outcome;
 
@@ -71,9 +70,8 @@ pub fn start() -> P4Switch<ModelPorts> {
     let model = Arc::new(Model::start());
     let switch = ModelSwitch { model: model.clone(), ports: (1..=PORTS as u16).collect() };
     switch.keep_ports_from_their_own_frames().expect("exclusion ids");
-    let data_plane =
-        P4DataPlane::start(Box::new(switch), Capabilities::empty(), hellos, Box::new(drop))
-            .expect("a data plane");
+    let data_plane = P4DataPlane::start(Box::new(switch), CAPABILITIES, hellos, Box::new(drop))
+        .expect("a data plane");
     P4Switch::new(data_plane, ModelPorts { model, learned })
 }
 
@@ -429,7 +427,7 @@ pub struct ModelPorts {
 
 impl Ports for ModelPorts {
     fn features(&self) -> &'static [&'static str] {
-        &["age", "frames", "long"]
+        &["age", "empty", "frames", "long"]
     }
 
     fn exchange(

@@ -14,6 +14,7 @@ def vectors():
         empty_duplicates(),
         empty_of_another_call(),
         empty_rounds(),
+        empty_before_its_turn(),
         empty_of_an_aborted_job(),
         empty_alone(),
         empty_congested(),
@@ -157,15 +158,28 @@ def empty_rounds():
         FEATURES,
     )
     job = v.open(Job(ranks=2))
-    for round in (1, 2, 5):
+    for round in (2, 5):
         early = empty(job, 1, round)
         v.step(f"round {round} before round 0", job, early, room(early), nobody("stale"))
     for round in range(3):
         play(v, job, round, zeros=(0,))
     v.step("round 0 is over", job, empty(job, 0, 0), nobody("stale"))
-    early = empty(job, 0, 4)
-    v.step("round 4 before round 3", job, early, room(early), nobody("stale"))
+    early = empty(job, 0, 6)
+    v.step("round 6 before round 4", job, early, room(early), nobody("stale"))
     play(v, job, 3, zeros=(1,), order=[1, 0])
+    return v
+
+
+def empty_before_its_turn():
+    about = "EMPTY may not start a round before the one in the slot's other set is complete."
+    v = Vector("empty_before_its_turn", about, "strict", FEATURES)
+    job = v.open(Job(ranks=2))
+    early = empty(job, 1, 1)
+    v.step("round 1 before round 0", job, early, room(early))
+    for round in range(3):
+        play(v, job, round, zeros=(0,))
+    early = empty(job, 0, 4)
+    v.step("round 4 before round 3", job, early, room(early))
     return v
 
 

@@ -196,7 +196,8 @@ async fn a_job_from_join_to_leave() {
     let (mut ranks, assigned) = join_all(&daemon, "train", 3).await;
     let told = &assigned[0];
     assert_eq!((told.max_lanes, told.durable), (64, false));
-    assert_eq!(told.capabilities, 0);
+    // EMPTY_CONTRIBUTIONS (rule 22.13).
+    assert_eq!(told.capabilities, 1 << 1);
     assert_eq!((told.data_address.as_str(), told.data_port), ("10.0.0.254", 48864));
     let first = first_slot(&daemon, told.job).await;
     let mut job = open_job(&assigned, first);
@@ -336,7 +337,7 @@ fn assert_what_rank_1_has(switch: &Switch, told: &Assigned, first_slot: u32) {
             ]
             .map(|(name, matched)| (name.to_owned(), matched)),
         );
-        let data = [("base", base), ("own", 2), ("others", 2), ("again", 68)];
+        let data = [("base", base), ("own", 2), ("rest", 0b101), ("others", 2), ("again", 68)];
         let data = data.map(|(name, value)| (name.to_owned(), vec![value]));
         let entry = Entry { key, action: "Ingress.aggregator.admit".to_owned(), data: data.into() };
         assert!(of_rank("members").contains(&entry), "{entry:?}");

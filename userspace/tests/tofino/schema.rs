@@ -33,8 +33,8 @@ pub const TABLES: &[Table] = &[
             ("udp_port", 16),
         ],
         &[
-            ("admit", &[("base", 16), ("own", 32), ("others", 8), ("again", 9)]),
-            ("refuse_aborted", &[]),
+            ("admit", &[("base", 16), ("own", 32), ("rest", 32), ("others", 8), ("again", 9)]),
+            ("turn_away", &[]),
         ],
     ),
     (
