@@ -93,6 +93,8 @@ pub struct Training {
     pub parameters: Vec<String>,
     /// Share of the test set that was right in the end, 0 to 1, where it was told.
     pub accuracy: Option<f64>,
+    /// Mean loss of the test set in the end, where it was told.
+    pub test_loss: Option<f64>,
 }
 
 /// A line of a rank's output.
@@ -103,6 +105,7 @@ struct Line {
     seconds: Option<f64>,
     parameters: Option<String>,
     accuracy: Option<f64>,
+    test_loss: Option<f64>,
 }
 
 impl Training {
@@ -159,6 +162,7 @@ fn of_rank(rank: usize, printed: &str) -> Result<Training, Error> {
         training.seconds.extend(line.seconds);
         training.parameters.extend(line.parameters);
         training.accuracy = line.accuracy.or(training.accuracy);
+        training.test_loss = line.test_loss.or(training.test_loss);
     }
     Ok(training)
 }
@@ -220,7 +224,7 @@ mod tests {
 
     const GOOD: &str = "{\"loss\": 2.0, \"seconds\": 0.5, \"parameters\": \"a\"}\n\
                         {\"loss\": 1.0, \"seconds\": 0.25, \"parameters\": \"b\"}\n\
-                        {\"accuracy\": 0.75}\n";
+                        {\"test_loss\": 1.5}\n{\"accuracy\": 0.75}\n";
 
     #[test]
     fn losses_are_means_and_times_the_slowest() {
@@ -232,6 +236,7 @@ mod tests {
             seconds: vec![0.5, 0.75],
             parameters,
             accuracy: Some(0.75),
+            test_loss: Some(1.5),
         };
         assert_eq!(training, expected);
         let further = Training { losses: vec![2.25, 1.5], ..expected.clone() };

@@ -4,6 +4,7 @@
 //! Every job is torchrun in four namespaces with a script that knows nothing of all this. Gloo has
 //! a rack of its own, with nothing attached to the switch's ports.
 
+mod bits;
 mod curves;
 mod plot;
 mod speed;
@@ -34,7 +35,7 @@ pub struct Train {
     #[arg(long, value_enum)]
     only: Option<Example>,
 
-    /// How often the wide network is trained with each, in turn
+    /// How often the wide network is trained in each way, in turn
     #[arg(long, default_value_t = 3)]
     runs: usize,
 
@@ -50,17 +51,20 @@ pub enum Example {
     Digits,
     /// A small transformer on text
     Text,
+    /// A network of 11 million parameters on text
+    Ngram,
     /// A network of 25 million parameters, on links of 1 Gb/s: time of a step
     Wide,
 }
 
 impl Example {
-    const ALL: [Self; 3] = [Self::Digits, Self::Text, Self::Wide];
+    const ALL: [Self; 4] = [Self::Digits, Self::Text, Self::Ngram, Self::Wide];
 
     fn name(self) -> &'static str {
         match self {
             Self::Digits => "digits",
             Self::Text => "text",
+            Self::Ngram => "ngram",
             Self::Wide => "wide",
         }
     }
@@ -72,6 +76,8 @@ impl Example {
 
 /// What came of an example.
 struct Outcome {
+    /// Of the plot's file.
+    name: String,
     /// Markdown.
     text: String,
     /// SVG.
@@ -99,19 +105,35 @@ impl Train {
         for example in
             Example::ALL.into_iter().filter(|example| self.only.is_none_or(|only| only == *example))
         {
-            let outcome = match example {
-                Example::Digits | Example::Text => curves::compare(&site, example)?,
-                Example::Wide => speed::compare(&site, self.runs)?,
-            };
-            say!("\n{}", outcome.text);
-            text += &outcome.text;
-            missed.extend(outcome.missed);
-            write(&folder, &format!("train-{}.svg", example.name()), &outcome.plot)?;
+            for outcome in self.outcomes(&site, example)? {
+                say!("\n{}", outcome.text);
+                text += &outcome.text;
+                missed.extend(outcome.missed);
+                write(&folder, &outcome.name, &outcome.plot)?;
+            }
         }
         site.aggregator.stop()?;
         write(&folder, "train.md", &text)?;
         ensure!(missed.is_empty(), "not as promised: {}", missed.join("; "));
         Ok(())
+    }
+}
+
+impl Train {
+    fn outcomes(&self, site: &Site, example: Example) -> Result<Vec<Outcome>> {
+        if example == Example::Wide {
+            return Ok(vec![speed::compare(site, self.runs)?]);
+        }
+        let gradients = cargo::target_folder()?.join("train/gradients").join(example.name());
+        let gradients = gradients.to_str().context("the target folder's name is not UTF-8")?;
+        let gloo = site.train(example, Backend::Gloo, &["--gradients", gradients])?;
+        let noise = site.train(example, Backend::Gloo, &curves::OTHER_ORDER)?;
+        let mut outcomes = Vec::new();
+        if example != Example::Ngram {
+            outcomes.push(curves::compare(site, example, &gloo, &noise)?);
+        }
+        outcomes.push(bits::compare(site, example, &gloo, &noise)?);
+        Ok(outcomes)
     }
 }
 

@@ -1,9 +1,18 @@
-//! What a large call's fixed point costs, beside ring sums: `cargo run --release -p switchml-worker
-//! --example precision`.
+//! What a large call's fixed point costs, beside ring sums: `cargo run --release -p
+//! switchml-worker-core --example precision`.
 //!
-//! Sums of f32 over 8 ranks, in packets of 352 lanes, against sums in f64. A relative error is that
+//! Sums of f32 over 8 ranks, in packets of 352 lanes, against sums in f64. With a folder as an
+//! argument, of gradients that `cargo xtask train` has saved there: a folder for each model, with a
+//! file of f32 for each bucket and rank. A relative error is that
 //! of an element, |sum - truth| / |truth|; NMSE is the sum of all squared errors over that of all
 //! squared sums. A ring adds one rank's elements after the other, rounding to its type each time.
+
+#![expect(clippy::disallowed_methods, reason = "no part of the library, which reads no files")]
+
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::fs;
+use std::path::Path;
 
 use half::bf16;
 use rand::{RngExt, SeedableRng, rngs::StdRng};
@@ -16,11 +25,41 @@ const LANES: usize = 352;
 /// Elements of an embedding's row.
 const ROW: usize = 64;
 
-fn main() -> Result<(), NumericsError> {
+fn main() -> Result<(), Box<dyn Error>> {
     println!(
         "{:<34} {:<12} {:>9} {:>9} {:>9} {:>9} {:>9}",
         "", "", "median", "99 %", "largest", "sums of 0", "NMSE"
     );
+    match std::env::args().nth(1) {
+        Some(folder) => of_models(Path::new(&folder)),
+        None => Ok(of_distributions()?),
+    }
+}
+
+/// Gradients of models, by bucket.
+fn of_models(folder: &Path) -> Result<(), Box<dyn Error>> {
+    let mut buckets = BTreeMap::<_, BTreeMap<_, Vec<f32>>>::new();
+    for model in fs::read_dir(folder)? {
+        let model = model?;
+        for file in fs::read_dir(model.path())? {
+            let path = file?.path();
+            let name = path.file_stem().and_then(|name| name.to_str()).unwrap_or_default();
+            let (bucket, rank) = name
+                .split_once('-')
+                .ok_or_else(|| format!("{}: not BUCKET-RANK.f32", path.display()))?;
+            let name = format!("{}, bucket {bucket}", model.file_name().display());
+            let bytes = fs::read(&path)?;
+            let elements = bytes.as_chunks().0.iter().map(|x| f32::from_ne_bytes(*x)).collect();
+            buckets.entry(name).or_default().insert(rank.to_owned(), elements);
+        }
+    }
+    for (name, ranks) in buckets {
+        report(&name, &ranks.into_values().collect::<Vec<_>>())?;
+    }
+    Ok(())
+}
+
+fn of_distributions() -> Result<(), NumericsError> {
     let normal = |_: usize, random: &mut StdRng| normal(random);
     report("normal", &tensors(normal))?;
     // Each rank has its own rows with gradients: those of the tokens that it saw.
@@ -67,7 +106,7 @@ fn normal(random: &mut StdRng) -> f64 {
 
 fn report(data: &str, ranks: &[Vec<f32>]) -> Result<(), NumericsError> {
     let truth: Vec<f64> =
-        (0..COUNT).map(|i| ranks.iter().map(|rank| f64::from(rank[i])).sum()).collect();
+        (0..ranks[0].len()).map(|i| ranks.iter().map(|rank| f64::from(rank[i])).sum()).collect();
     row(data, "32 bits", &truth, &fixed_point(ranks, Reduction::SUM)?);
     row("", "16 bits", &truth, &fixed_point(ranks, Reduction::SUM16)?);
     row("", "8 bits", &truth, &fixed_point(ranks, Reduction::SUM8)?);
@@ -78,9 +117,10 @@ fn report(data: &str, ranks: &[Vec<f32>]) -> Result<(), NumericsError> {
 
 /// As workers and an aggregator do it.
 fn fixed_point(ranks: &[Vec<f32>], op: Reduction) -> Result<Vec<f32>, NumericsError> {
-    let codec = Codec::reduction(DType::F32, op, RANKS, COUNT)?;
+    let count = ranks[0].len();
+    let codec = Codec::reduction(DType::F32, op, ranks.len(), count)?;
     let elements = codec.bytes_per_chunk(LANES) / 4;
-    let mut result = vec![0f32; COUNT];
+    let mut result = vec![0f32; count];
     for (number, sums) in result.chunks_mut(elements).enumerate() {
         let first = number * elements;
         let chunks: Vec<(Codec, &[u8])> = (0..)
@@ -116,13 +156,13 @@ fn add(total: &mut [u8], payload: &[u8]) {
 /// One rank's elements after the other, beginning with a rank that depends on the element's place.
 fn ring(ranks: &[Vec<f32>], round: impl Fn(f32) -> f32) -> Vec<f32> {
     let sum = |i: usize| {
-        let first = i * RANKS / COUNT;
-        (0..RANKS)
-            .map(|step| round(ranks[(first + step) % RANKS][i]))
+        let first = i * ranks.len() / ranks[0].len();
+        (0..ranks.len())
+            .map(|step| round(ranks[(first + step) % ranks.len()][i]))
             .reduce(|sum, x| round(sum + x))
             .unwrap_or(0.0)
     };
-    (0..COUNT).map(sum).collect()
+    (0..ranks[0].len()).map(sum).collect()
 }
 
 fn row(data: &str, name: &str, truth: &[f64], sums: &[f32]) {
@@ -134,7 +174,7 @@ fn row(data: &str, name: &str, truth: &[f64], sums: &[f32]) {
     let lost = pairs().filter(|(truth, sum)| *truth != 0.0 && *sum == 0.0).count();
     let squares = |square: fn((f64, f64)) -> f64| pairs().map(square).sum::<f64>();
     let nmse = squares(|(truth, sum)| (sum - truth).powi(2)) / squares(|(truth, _)| truth.powi(2));
-    let lost = 100.0 * lost as f64 / COUNT as f64;
+    let lost = 100.0 * lost as f64 / truth.len() as f64;
     let [median, most, largest] = [0.5, 0.99, 1.0].map(at);
     println!(
         "{data:<34} {name:<12} {median:>9.1e} {most:>9.1e} {largest:>9.1e} {lost:>7.2} % \

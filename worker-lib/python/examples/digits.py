@@ -8,7 +8,6 @@ import torch
 import torch.distributed as dist
 from sklearn.datasets import load_digits
 from torch import nn
-from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 options = report.options(__doc__, epochs=8)
@@ -33,7 +32,7 @@ model = nn.Sequential(
     nn.ReLU(),
     nn.Linear(64, 10),
 )
-model = DistributedDataParallel(model, bucket_cap_mb=options.bucket_cap_mb)
+model = report.wrapped(model, options)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
 sampler = DistributedSampler(train)
 batches = DataLoader(train, batch_size=16, sampler=sampler)
@@ -49,6 +48,6 @@ for epoch in range(options.epochs):
 
 model.eval()
 with torch.no_grad():
-    right = model.module(images[test]).argmax(1) == labels[test]
-report.say(accuracy=right.float().mean().item())
+    guesses = model.module(images[test])
+report.say_tested(guesses, labels[test])
 dist.destroy_process_group()

@@ -3,44 +3,19 @@
     torchrun --nnodes 4 --node-rank 0 --master-addr a --master-port 29500 text.py
 """
 
-import random
-
 import report
 import torch
 import torch.distributed as dist
+from sentences import ALPHABET, text
 from torch import nn
-from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 CONTEXT = 64
-ALPHABET = " .abcdefghijklmnopqrstuvwxyz"
-NOUNS = ["cat", "dog", "bird", "fox", "hen", "goat"]
-VERBS = ["see", "call", "follow", "help", "find"]
-
-
-def sentence(draw):
-    """A verb's ending follows from its subject; the second clause turns the first one round."""
-    subject, object_ = draw.sample(NOUNS, 2)
-    verb, (many, are_many) = draw.choice(VERBS), (draw.random() < 0.5, draw.random() < 0.5)
-    subject, object_ = subject + "s" * many, object_ + "s" * are_many
-    sees, is_seen = verb + "s" * (not many), verb + "s" * (not are_many)
-    return f"the {subject} {sees} the {object_} and the {object_} {is_seen} the {subject}. "
-
-
-def text(seed, length):
-    """So many pieces of text, each with the character that follows: character numbers."""
-    draw = random.Random(seed)
-    characters = ""
-    while len(characters) <= length * CONTEXT:
-        characters += sentence(draw)
-    return torch.tensor(
-        [ALPHABET.index(character) for character in characters[: length * CONTEXT + 1]]
-    )
 
 
 def pieces(seed, length):
-    """Inputs and targets: the characters, and those that follow them."""
-    characters = text(seed, length)
+    """Inputs and targets: so many pieces of text, and for each character the one that follows."""
+    characters = text(seed, length * CONTEXT + 1)
     return TensorDataset(
         characters[:-1].view(length, CONTEXT), characters[1:].view(length, CONTEXT)
     )
@@ -70,7 +45,7 @@ dist.init_process_group(options.backend)
 torch.manual_seed(1)
 
 train, test = pieces(1, 1024), pieces(2, 256)
-model = DistributedDataParallel(Transformer(), bucket_cap_mb=options.bucket_cap_mb)
+model = report.wrapped(Transformer(), options)
 optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
 sampler = DistributedSampler(train)
 batches = DataLoader(train, batch_size=8, sampler=sampler)
@@ -87,6 +62,6 @@ for epoch in range(options.epochs):
 model.eval()
 with torch.no_grad():
     inputs, targets = test.tensors
-    right = model.module(inputs).argmax(2) == targets
-report.say(accuracy=right.float().mean().item())
+    guesses = model.module(inputs).flatten(0, 1)
+report.say_tested(guesses, targets.flatten())
 dist.destroy_process_group()

@@ -11,7 +11,6 @@ import report
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.nn.parallel import DistributedDataParallel
 
 WIDTH = 2048
 STEPS = 10
@@ -21,9 +20,7 @@ dist.init_process_group(options.backend)
 torch.manual_seed(1)
 
 layers = [layer for _ in range(6) for layer in (nn.Linear(WIDTH, WIDTH), nn.ReLU())]
-model = DistributedDataParallel(
-    nn.Sequential(*layers, nn.Linear(WIDTH, 10)), bucket_cap_mb=options.bucket_cap_mb
-)
+model = report.wrapped(nn.Sequential(*layers, nn.Linear(WIDTH, 10)), options)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 examples = torch.Generator().manual_seed(2 + dist.get_rank())
 

@@ -9,7 +9,7 @@ use super::{Backend, Example, Outcome, Site, plot};
 
 /// Small buckets make Gloo add up in another order: an element's place in its bucket decides at
 /// which rank the ring begins with it.
-const OTHER_ORDER: [&str; 2] = ["--bucket-cap-mb", "0.01"];
+pub const OTHER_ORDER: [&str; 2] = ["--bucket-cap-mb", "0.01"];
 
 /// Losses may be apart by so many times as much as Gloo's are from themselves in another order:
 /// what is beyond that is not rounding.
@@ -23,33 +23,40 @@ const UNSEEN: f64 = 1e-3;
 const ACCURACY: f64 = 0.005;
 
 /// Jobs that differ in who sums up, and in nothing else.
-struct Trainings {
-    gloo: Training,
+struct Trainings<'a> {
+    gloo: &'a Training,
     /// In another order.
-    noise: Training,
+    noise: &'a Training,
     ours: Training,
     /// Once more.
     again: Training,
 }
 
-/// Trains with both, and again to know what is noise.
-pub fn compare(site: &Site, example: Example) -> Result<Outcome> {
+/// Trains with both, and again to know what is noise. `gloo` and `noise` are Gloo's, the latter in
+/// another order.
+pub fn compare(
+    site: &Site,
+    example: Example,
+    gloo: &Training,
+    noise: &Training,
+) -> Result<Outcome> {
     let trainings = Trainings {
-        gloo: site.train(example, Backend::Gloo, &[])?,
-        noise: site.train(example, Backend::Gloo, &OTHER_ORDER)?,
+        gloo,
+        noise,
         ours: site.train(example, Backend::Switchml, &[])?,
         again: site.train(example, Backend::Switchml, &[])?,
     };
     let missed =
         judge(&trainings).into_iter().map(|what| format!("{}: {what}", example.name())).collect();
     Ok(Outcome {
+        name: format!("train-{}.svg", example.name()),
         text: table(example, &trainings),
-        plot: plot::losses(example, &trainings.gloo, &trainings.noise, &trainings.ours)?,
+        plot: plot::losses(example, gloo, noise, &trainings.ours)?,
         missed,
     })
 }
 
-fn judge(trainings: &Trainings) -> Vec<String> {
+fn judge(trainings: &Trainings<'_>) -> Vec<String> {
     let Trainings { gloo, noise, ours, again } = trainings;
     let mut missed = Vec::new();
     let mut promise = |kept: bool, broken: String| {
@@ -76,7 +83,7 @@ fn judge(trainings: &Trainings) -> Vec<String> {
     missed
 }
 
-fn table(example: Example, trainings: &Trainings) -> String {
+fn table(example: Example, trainings: &Trainings<'_>) -> String {
     const ROWS: usize = 8;
     let Trainings { gloo, noise, ours, again } = trainings;
     let mut text = format!(
@@ -119,8 +126,8 @@ fn table(example: Example, trainings: &Trainings) -> String {
 mod tests {
     use super::*;
 
-    /// A training of two steps, with Gloo's noise of 0.001, that went as it should.
-    fn good() -> Trainings {
+    /// Gloo's, of two steps, and in another order, with a noise of 0.001.
+    fn of_gloo() -> [Training; 2] {
         let parameters = vec!["a".to_owned(), "b".to_owned()];
         let gloo = Training {
             losses: vec![2.0, 1.0],
@@ -129,15 +136,21 @@ mod tests {
             ..Training::default()
         };
         let noise = Training { losses: vec![2.0, 1.001], ..gloo.clone() };
+        [gloo, noise]
+    }
+
+    /// Beside these, what went as it should.
+    fn good([gloo, noise]: &[Training; 2]) -> Trainings<'_> {
         let ours = Training { losses: vec![2.0, 1.005], ..gloo.clone() };
         Trainings { gloo, noise, again: ours.clone(), ours }
     }
 
     #[test]
     fn what_is_not_as_promised_is_named() {
-        assert_eq!(judge(&good()), Vec::<String>::new());
-        let missed = |spoil: &dyn Fn(&mut Trainings)| {
-            let mut trainings = good();
+        let of_gloo = of_gloo();
+        assert_eq!(judge(&good(&of_gloo)), Vec::<String>::new());
+        let missed = |spoil: &dyn Fn(&mut Trainings<'_>)| {
+            let mut trainings = good(&of_gloo);
             spoil(&mut trainings);
             judge(&trainings).join("; ")
         };
@@ -150,18 +163,20 @@ mod tests {
         assert_eq!(bits, "two runs do not have the same bits");
         let shorter = missed(&|trainings| trainings.ours.losses.truncate(1));
         assert!(shorter.contains("not the same number of steps"), "{shorter}");
-        let flat = missed(&|trainings| trainings.gloo.losses[0] = 0.5);
+        let flat = Training { losses: vec![0.5, 1.0], ..of_gloo[0].clone() };
+        let flat = judge(&Trainings { gloo: &flat, ..good(&of_gloo) }).join("; ");
         assert!(flat.contains("it does not learn"), "{flat}");
     }
 
     #[test]
     fn what_is_no_table_has_at_most_100_columns() {
-        let mut trainings = good();
-        trainings.gloo.accuracy = Some(1.0);
+        let [gloo, noise] = of_gloo();
+        let of_gloo = [Training { accuracy: Some(1.0), ..gloo }, noise];
+        let mut trainings = good(&of_gloo);
         trainings.again.parameters.clear();
         let text = table(Example::Digits, &trainings);
         assert!(
-            text.contains("100.00 % with Gloo, 75.00 % in another order, 75.00 % with"),
+            text.contains("100.00 % with Gloo, 75.00 % in another order, 100.00 % with"),
             "{text}"
         );
         for line in text.lines().filter(|line| !line.starts_with('|')) {

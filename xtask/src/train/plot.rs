@@ -70,15 +70,29 @@ fn exponents(training: &Training, from: &Training) -> Vec<f64> {
     pairs.map(|(a, b)| (a - b).abs().log10().max(LEAST)).collect()
 }
 
-/// Times of steps, in the order in which they were made, in all runs.
-pub fn times(gloo: &[Vec<f64>], ours: &[Vec<f64>]) -> Result<String> {
-    let milliseconds = |runs: &[Vec<f64>]| -> Vec<f64> {
-        runs.concat().iter().map(|seconds| seconds * 1e3).collect()
+/// Losses by step, with f32 by Gloo and in 8 bits.
+pub fn bits(example: Example, gloo: &Training, bits: &Training) -> Result<String> {
+    let line = |name, training: &Training, colour: usize| Line {
+        name,
+        points: training.losses.clone(),
+        style: COLOURS[colour].stroke_width(1),
     };
-    let lines = [
-        Line { name: "Gloo", points: milliseconds(gloo), style: COLOURS[2].stroke_width(2) },
-        Line { name: "switchml", points: milliseconds(ours), style: COLOURS[0].stroke_width(2) },
-    ];
+    let lines = [line("Gloo, f32", gloo, 2), line("switchml, 8 bits", bits, 0)];
+    let highest = gloo.losses.iter().copied().fold(0.0, f64::max);
+    let caption = format!("Loss of {}.py by step, 4 ranks, 8 bits with feedback", example.name());
+    let frame =
+        Frame { caption, axis: "loss", range: 0.0..highest * 1.05, label: &|y| format!("{y}") };
+    draw(|area| chart(area, &frame, &lines))
+}
+
+/// Times of steps by the names of ways to train, in the order in which they were made, in all runs.
+pub fn times<'a>(ways: impl Iterator<Item = (&'static str, &'a [Vec<f64>])>) -> Result<String> {
+    let line = |(number, (name, runs)): (usize, (&'static str, &[Vec<f64>]))| Line {
+        name,
+        points: runs.concat().iter().map(|seconds| seconds * 1e3).collect(),
+        style: COLOURS.get(number).unwrap_or(&BLACK).stroke_width(2),
+    };
+    let lines: Vec<Line> = ways.enumerate().map(line).collect();
     let highest = lines.iter().flat_map(|line| &line.points).copied().fold(0.0, f64::max);
     let caption = "Time of a step of wide.py, 4 ranks, links of 1 Gb/s".to_owned();
     let frame =
