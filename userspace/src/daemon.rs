@@ -3,10 +3,11 @@
 #[cfg(feature = "p4")]
 pub mod p4;
 
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use rand::rngs::StdRng;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use socket2::SockRef;
@@ -34,11 +35,9 @@ pub async fn run(options: Options) -> anyhow::Result<()> {
     let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?;
     let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
     raise_file_limit();
-    let listener = TcpListener::bind(options.control).await.with_context(|| {
-        format!(
-            "cannot serve the control plane at TCP {}; is another aggregator running? --control",
-            options.control
-        )
+    let listener = TcpListener::bind(options.control).await.map_err(|error| {
+        let why = unavailable(&error, "--control", "--control");
+        anyhow!("cannot serve the control plane at TCP {}: {why}", options.control)
     })?;
     // Where a switch on the way takes less than the hosts, larger segments would vanish. Messages
     // are few and short.
@@ -67,6 +66,23 @@ pub async fn run(options: Options) -> anyhow::Result<()> {
     let served = service.serve(listener, stop).await.context("the control plane failed");
     data_plane.stop();
     served
+}
+
+/// Why a socket cannot be had, and what to do; by which options to give another port, and another
+/// address.
+fn unavailable(error: &io::Error, port: &str, address: &str) -> String {
+    match error.kind() {
+        io::ErrorKind::AddrInUse => {
+            format!("it is in use; stop the other aggregator, or give another port with {port}")
+        }
+        io::ErrorKind::AddrNotAvailable => {
+            format!("this host has no such address; give one of its own with {address}")
+        }
+        io::ErrorKind::PermissionDenied => {
+            format!("not allowed; run as root, or give a port above 1023 with {port}")
+        }
+        _ => error.to_string(),
+    }
 }
 
 /// Has the kernel let this process open a file for each rank of as many jobs as there may be, and
@@ -116,11 +132,9 @@ fn start_data_plane(options: &Options, events: EventSink) -> anyhow::Result<Arc<
         DataPlaneKind::Software => {
             let port = options.data_port;
             let software = Software::start(options.data_address, port, options.slots, events)
-                .with_context(|| {
-                    format!(
-                        "cannot serve the data plane at UDP port {port}; is another aggregator \
-                         running? --data-port"
-                    )
+                .map_err(|error| {
+                    let why = unavailable(&error, "--data-port", "--data-address");
+                    anyhow!("cannot serve the data plane at UDP port {port}: {why}")
                 })?;
             Ok(Arc::new(software))
         }

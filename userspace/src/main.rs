@@ -10,6 +10,8 @@ mod report;
 use std::io::IsTerminal;
 use std::process::ExitCode;
 
+use switchml_userspace::data_plane::xdp::StartError;
+
 fn main() -> ExitCode {
     let cli = cli::parse();
     tracing_subscriber::fmt()
@@ -44,8 +46,10 @@ fn main() -> ExitCode {
     }
 }
 
-/// One line, whatever the chain of causes.
+/// One line, whatever the chain of causes; 2, as for other wrong options, if they named no
+/// interfaces that can be served.
 fn fail(error: &anyhow::Error) -> ExitCode {
     eprintln!("switchml-aggregator: {error:#}");
-    ExitCode::FAILURE
+    let is_usage = error.downcast_ref().is_some_and(StartError::is_usage);
+    if is_usage { ExitCode::from(2) } else { ExitCode::FAILURE }
 }

@@ -1,17 +1,25 @@
 //! What `status` and `jobs` print.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
-use anyhow::Context;
+use anyhow::anyhow;
 use switchml_cli::say;
 use switchml_control::aggregator_client::AggregatorClient;
 use switchml_control::{JobState, JobStatus, ListJobsRequest, MemberStatus, StatusRequest};
+use tokio::time::timeout;
 use tonic::transport::Channel;
+use tonic::{Response, Status};
+
+/// Longest wait for an answer. An aggregator that serves jobs answers within milliseconds.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Prints what a running aggregator is attached to, and every counter that is not zero.
 pub async fn status(address: &SocketAddr) -> anyhow::Result<()> {
-    let status =
-        connect(address).await?.status(StatusRequest {}).await.map_err(refused)?.into_inner();
+    let status = ask(address, async |mut aggregator: AggregatorClient<_>| {
+        aggregator.status(StatusRequest {}).await
+    })
+    .await?;
     say!("version      {}", status.version);
     say!("data plane   {}: {}", status.data_plane, status.attachment);
     say!("slots        {} of {} free", status.slots_free, status.slots_total);
@@ -24,13 +32,9 @@ pub async fn status(address: &SocketAddr) -> anyhow::Result<()> {
 
 /// Prints a line for each job.
 pub async fn jobs(address: &SocketAddr) -> anyhow::Result<()> {
-    let jobs = connect(address)
-        .await?
-        .list_jobs(ListJobsRequest {})
-        .await
-        .map_err(refused)?
-        .into_inner()
-        .jobs;
+    let list =
+        async |mut aggregator: AggregatorClient<_>| aggregator.list_jobs(ListJobsRequest {}).await;
+    let jobs = ask(address, list).await?.jobs;
     say!(
         "{:>3} {:<20} {:<9} {:>6} {:>5}  {:<10} missing ranks",
         "job",
@@ -56,14 +60,32 @@ pub async fn jobs(address: &SocketAddr) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn connect(address: &SocketAddr) -> anyhow::Result<AggregatorClient<Channel>> {
-    AggregatorClient::connect(format!("http://{address}"))
-        .await
-        .with_context(|| format!("no aggregator answers at {address}; is it running? --connect"))
-}
-
-fn refused(status: tonic::Status) -> anyhow::Error {
-    anyhow::anyhow!("the aggregator did not answer: {}", status.message())
+/// An aggregator's answer to a request.
+async fn ask<T>(
+    address: &SocketAddr,
+    request: impl AsyncFnOnce(AggregatorClient<Channel>) -> Result<Response<T>, Status>,
+) -> anyhow::Result<T> {
+    let answer = async {
+        let client = AggregatorClient::connect(format!("http://{address}")).await;
+        let client = client.map_err(|error| {
+            let why = anyhow!(error);
+            let why = why.root_cause();
+            anyhow!(
+                "no aggregator answers at {address} ({why}); start it, or give the address where \
+                 it runs with --connect"
+            )
+        })?;
+        let answer = request(client).await;
+        let why = |status: Status| anyhow!("{address} refuses: {}", status.message());
+        answer.map(Response::into_inner).map_err(why)
+    };
+    timeout(PATIENCE, answer).await.unwrap_or_else(|_| {
+        Err(anyhow!(
+            "{address} takes connections, but did not answer for {} s; if that is an aggregator, \
+             it hangs: start it anew",
+            PATIENCE.as_secs()
+        ))
+    })
 }
 
 fn state(job: &JobStatus) -> &'static str {

@@ -61,7 +61,8 @@ fn ports_in_use_are_named() {
     let output = run(&["--data-plane", "software", "--control", &address]);
     assert_eq!(output.status.code(), Some(1));
     let error = String::from_utf8(output.stderr).unwrap();
-    assert!(error.contains(&format!("cannot serve the control plane at TCP {address}")), "{error}");
+    let line = format!("cannot serve the control plane at TCP {address}: it is in use; ");
+    assert!(error.contains(&line), "{error}");
 
     let udp = UdpSocket::bind("0.0.0.0:0").unwrap();
     let port = udp.local_addr().unwrap().port().to_string();
@@ -69,8 +70,25 @@ fn ports_in_use_are_named() {
         run(&["--data-plane", "software", "--control", "127.0.0.1:0", "--data-port", &port]);
     assert_eq!(output.status.code(), Some(1));
     let error = String::from_utf8(output.stderr).unwrap();
-    assert!(error.contains(&format!("cannot serve the data plane at UDP port {port}")), "{error}");
+    let line = format!("cannot serve the data plane at UDP port {port}: it is in use; ");
+    assert!(error.contains(&line), "{error}");
     assert_eq!(error.lines().count(), 1, "{error}");
+}
+
+/// 192.0.2.0/24 is for documentation (RFC 5737).
+#[test]
+fn addresses_of_others_are_refused_as_such() {
+    let software = ["--data-plane", "software", "--control"];
+    for (further, option) in [
+        (&["192.0.2.1:0"][..], "--control"),
+        (&["127.0.0.1:0", "--data-address", "192.0.2.1"], "--data-address"),
+    ] {
+        let output = run(&[&software, further].concat());
+        let error = String::from_utf8(output.stderr).unwrap();
+        let end = format!("this host has no such address; give one of its own with {option}\n");
+        assert!(error.ends_with(&end), "{error}");
+        assert_eq!(output.status.code(), Some(1));
+    }
 }
 
 #[test]
@@ -156,5 +174,27 @@ fn status_without_a_daemon_says_so() {
     let output = run(&["status", "--connect", &nobody]);
     assert_eq!(output.status.code(), Some(1));
     let error = String::from_utf8(output.stderr).unwrap();
-    assert!(error.contains(&format!("no aggregator answers at {nobody}")), "{error}");
+    let line = format!(
+        "switchml-aggregator: no aggregator answers at {nobody} (Connection refused (os error \
+         111)); start it, or give the address where it runs with --connect\n"
+    );
+    assert_eq!(error, line);
+}
+
+/// A daemon that hangs, or a server of something else that waits for its client to speak.
+#[test]
+fn status_of_who_does_not_answer_says_so() {
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = silent.local_addr().unwrap().to_string();
+    let reports = ["status", "jobs"].map(|report| {
+        let mut command = aggregator(&[report, "--connect", &address]);
+        command.stderr(Stdio::piped()).spawn().expect("it starts")
+    });
+    for report in reports {
+        let output = report.wait_with_output().expect("it ends");
+        let error = String::from_utf8(output.stderr).unwrap();
+        let line = format!("switchml-aggregator: {address} takes connections, but did not answer");
+        assert!(error.starts_with(&line) && error.lines().count() == 1, "{error}");
+        assert_eq!(output.status.code(), Some(1));
+    }
 }

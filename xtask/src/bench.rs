@@ -22,6 +22,7 @@ use std::path::{Path, PathBuf};
 use std::thread::available_parallelism;
 
 use anyhow::{Context, Result, ensure};
+use clap::builder::RangedU64ValueParser as Number;
 use rustix::process::getuid;
 use switchml_cli::say;
 use switchml_rack::Binaries;
@@ -47,7 +48,7 @@ pub struct Bench {
     quick: bool,
 
     /// Repetitions of everything
-    #[arg(long, default_value_t = 5)]
+    #[arg(long, default_value_t = 5, value_parser = Number::<usize>::new().range(1..))]
     runs: usize,
 
     /// Folder for bench.md, bench.json and the plots; nothing but the tables on the terminal
@@ -65,7 +66,6 @@ impl Bench {
     /// missed.
     pub fn run(&self) -> Result<()> {
         ensure!(getuid().is_root(), "racks of network namespaces need root; run this as root");
-        ensure!(self.runs > 0, "--runs takes 1 or more");
         let binaries = Binaries::in_folder(&cargo::binaries_folder(None)?)?;
         let programs = Programs::ensure()?;
         let items = if self.quick { plan::quick() } else { plan::full() };

@@ -11,9 +11,10 @@ use std::fs;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
+use clap::builder::RangedU64ValueParser as Number;
 use rustix::process::getuid;
 use switchml_cli::say;
-use switchml_rack::{Binaries, Faults as Link, RackOptions};
+use switchml_rack::{Binaries, Faults as Link, MAX_WORKERS, RackOptions};
 
 use crate::cargo;
 
@@ -21,7 +22,11 @@ use crate::cargo;
 #[derive(clap::Args)]
 pub struct Faults {
     /// Workers in the rack, 1 to 16
-    #[arg(long, default_value_t = 4)]
+    #[arg(
+        long,
+        default_value_t = 4,
+        value_parser = Number::<usize>::new().range(1..=MAX_WORKERS as u64)
+    )]
     workers: usize,
 
     /// Size of the tensor, f32
@@ -29,11 +34,11 @@ pub struct Faults {
     size: String,
 
     /// Repetitions of each condition
-    #[arg(long, default_value_t = 5)]
+    #[arg(long, default_value_t = 5, value_parser = Number::<usize>::new().range(1..))]
     runs: usize,
 
     /// All-reduces that are timed in each repetition
-    #[arg(long, default_value_t = 3)]
+    #[arg(long, default_value_t = 3, value_parser = Number::<usize>::new().range(1..))]
     iters: usize,
 
     /// Seed of the faults; each repetition has its own
@@ -86,7 +91,6 @@ impl Faults {
     /// A failed step, a failed process with its last lines, or wrong elements.
     pub fn run(&self) -> Result<()> {
         ensure!(getuid().is_root(), "a rack of network namespaces needs root; run this as root");
-        ensure!(self.runs > 0 && self.iters > 0, "--runs and --iters take 1 or more");
         let options = RackOptions { workers: self.workers, wires: true, ..RackOptions::default() };
         options.check()?;
         let folder = cargo::binaries_folder(self.binaries.as_deref())?;

@@ -8,8 +8,9 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
+use clap::builder::RangedU64ValueParser as Number;
 use rustix::process::getuid;
-use switchml_rack::{Binaries, Mode, RackOptions, SimpleSwitch};
+use switchml_rack::{Binaries, MAX_MTU, MAX_WORKERS, MIN_MTU, Mode, RackOptions, SimpleSwitch};
 
 use crate::cargo;
 use bench::Bench;
@@ -26,11 +27,19 @@ pub struct Run {
     iface: Vec<String>,
 
     /// Workers in the rack, 1 to 16
-    #[arg(long, default_value_t = 4)]
+    #[arg(
+        long,
+        default_value_t = 4,
+        value_parser = Number::<usize>::new().range(1..=MAX_WORKERS as u64)
+    )]
     workers: usize,
 
-    /// MTU of the rack's links in bytes, up to 3500
-    #[arg(long, default_value_t = 1500)]
+    /// MTU of the rack's links in bytes, 68 to 3500
+    #[arg(
+        long,
+        default_value_t = 1500,
+        value_parser = Number::<u32>::new().range(u64::from(MIN_MTU)..=MAX_MTU.into())
+    )]
     mtu: u32,
 
     /// Where the aggregator takes frames: superpackets whole at tc ingress, as suits the rack's

@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use clap::builder::RangedU64ValueParser as Number;
 use rustix::process::getuid;
 use switchml_cli::say;
 use switchml_rack::{Aggregator, Binaries, Rack, RackOptions, Torchrun, Training};
@@ -36,7 +37,7 @@ pub struct Train {
     only: Option<Example>,
 
     /// How often the wide network is trained in each way, in turn
-    #[arg(long, default_value_t = 3)]
+    #[arg(long, default_value_t = 3, value_parser = Number::<usize>::new().range(1..))]
     runs: usize,
 
     /// Folder for train.md and the plots of both curves; `train` in cargo's target folder without
@@ -94,7 +95,6 @@ impl Train {
     /// A failed step, a failed script with its last lines, or what is not as promised.
     pub fn run(&self) -> Result<()> {
         ensure!(getuid().is_root(), "racks of network namespaces need root; run this as root");
-        ensure!(self.runs > 0, "--runs takes 1 or more");
         let binaries = Binaries::in_folder(&cargo::binaries_folder(None)?)?;
         let site = Site::new(&binaries, python::with_package()?)?;
         let folder = self

@@ -168,6 +168,13 @@ pub enum StartError {
 }
 
 impl StartError {
+    /// Whether the command line is wrong, rather than the system.
+    pub fn is_usage(&self) -> bool {
+        matches!(self, Self::NoInterface(_) | Self::UnknownInterface { .. } | Self::Twice(_))
+    }
+}
+
+impl StartError {
     /// What it says of a hook, if another hook may do.
     pub fn refusal(&self) -> Option<Refusal> {
         match self {
