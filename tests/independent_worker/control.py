@@ -16,8 +16,8 @@ sys.path.append(str(PROTO))
 messages, services = grpc.protos_and_services("switchml.proto")
 
 
-# Bit 0 of the capabilities (rule 22.13).
-CHECKED_MAXIMA = 1 << 0
+# Bits of the capabilities (rule 22.13).
+CHECKED_MAXIMA, EMPTY_CONTRIBUTIONS = 1 << 0, 1 << 1
 
 
 class ControlError(Exception):
@@ -83,6 +83,7 @@ class Control:
             group=(a.group_address, a.group_port) if a.group_address else None,
             hello_secret=a.hello_secret,
             max_lanes=a.max_lanes,
+            takes_empty=bool(a.capabilities & EMPTY_CONTRIBUTIONS),
         )
 
     def ready(self, lanes: int) -> int:

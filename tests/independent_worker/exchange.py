@@ -8,11 +8,14 @@ from .packet import (
     BLOCK,
     CHECKED,
     CONTRIBUTION,
+    EMPTY,
     EVERYONE,
     PENDING,
     REJECT,
     RESULT,
     RETRANSMIT,
+    ROOM,
+    SUM,
     Packet,
 )
 from .path import Path
@@ -101,6 +104,8 @@ class Exchanger:
         slot, round = self.next % s.slots, self.next // s.slots % 2**32
         packet = Packet(CONTRIBUTION, s.job, s.epoch, s.rank, slot, round, chunk.op)
         packet = replace(packet, fingerprint=fingerprint, lanes=chunk.lanes).checked()
+        if s.takes_empty and chunk.op == SUM and not any(chunk.lanes):
+            packet = replace(packet, flags=packet.flags | EMPTY)
         self.outstanding[self.next] = Outstanding(packet, time.monotonic())
         self.next += 1
         self.path.send(packet)
@@ -110,14 +115,15 @@ class Exchanger:
         s = self.path.session
         own = {entry.packet.slot: number for number, entry in self.outstanding.items()}
         number = own.get(answer.slot)
-        if number is None or answer.kind not in (RESULT, PENDING, REJECT):
+        if number is None or answer.kind not in (RESULT, PENDING, REJECT, ROOM):
             return None
         entry = self.outstanding[number]
         sent, is_result = entry.packet, answer.kind == RESULT
         answers = answer.job, answer.epoch, answer.round, answer.fingerprint
         same = answers == (s.job, s.epoch, sent.round, sent.fingerprint)
         to_me = answer.rank == s.rank or (is_result and answer.rank == EVERYONE)
-        fits = not is_result or (answer.op, len(answer.lanes)) == (sent.op, len(sent.lanes))
+        names_lanes = answer.kind in (RESULT, ROOM)
+        fits = not names_lanes or (answer.op, len(answer.lanes)) == (sent.op, len(sent.lanes))
         check = answer.right_check(s.ranks if is_result else 1)
         right = answer.flags & CHECKED and answer.check == check
         if not (same and to_me and fits and right):
@@ -126,6 +132,9 @@ class Exchanger:
             self.refuse(*answer.lanes[:2])
         elif answer.kind == PENDING:
             self.wait_for_peers(answer.lanes[0] << 32 | answer.lanes[1])
+        elif answer.kind == ROOM:
+            if sent.flags & EMPTY:
+                self.resend(entry, time.monotonic())
         else:
             return self.complete(number, entry)
         return None
@@ -175,7 +184,7 @@ class Exchanger:
                 self.resend(entry, now)
 
     def resend(self, entry: Outstanding, now: float) -> None:
-        entry.packet = replace(entry.packet, flags=entry.packet.flags | RETRANSMIT)
+        entry.packet = replace(entry.packet, flags=entry.packet.flags & ~EMPTY | RETRANSMIT)
         entry.sent_at, entry.resent = now, True
         self.resent += 1
         self.path.send(entry.packet)

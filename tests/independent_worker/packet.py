@@ -4,9 +4,9 @@ import struct
 from dataclasses import dataclass, replace
 
 VERSION = 1
-CONTRIBUTION, RESULT, PENDING, REJECT, HELLO, FILLER = range(1, 7)
+CONTRIBUTION, RESULT, PENDING, REJECT, HELLO, FILLER, ROOM = range(1, 8)
 SUM, MAX = 0, 1
-RETRANSMIT, CE, CHECKED = 1, 2, 4
+RETRANSMIT, CE, CHECKED, EMPTY = 1, 2, 4, 8
 EVERYONE = 0xFFFF
 BLOCK = 32
 
@@ -32,6 +32,8 @@ class Packet:
         place = self.job, self.epoch, self.rank, self.slot, self.round
         lanes = len(self.lanes), self.fingerprint, self.check, self.aux
         header = HEADER.pack(VERSION, self.kind, *place, self.op, self.flags, *lanes)
+        if self.flags & EMPTY:
+            return header
         return header + struct.pack(f">{len(self.lanes)}I", *self.lanes)
 
     def right_check(self, contributions: int) -> int:
@@ -58,9 +60,15 @@ def parse(data: bytes) -> Packet | None:
     # A PENDING or REJECT may have anything behind its two lanes.
     if kind in (PENDING, REJECT):
         wanted = lanes == 2 and there >= 2
+    elif kind == ROOM:
+        wanted = len(data) == HEADER.size
     else:
         wanted = len(data) == HEADER.size + 4 * lanes
     if version != VERSION or not wanted:
         return None
-    values = struct.unpack_from(f">{lanes}I", data, HEADER.size)
+    if kind == ROOM:
+        # It has none, and stands for zeros.
+        values: tuple[int, ...] = (0,) * lanes
+    else:
+        values = struct.unpack_from(f">{lanes}I", data, HEADER.size)
     return Packet(kind, job, epoch, rank, slot, round, op, flags, fingerprint, check, aux, values)

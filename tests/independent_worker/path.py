@@ -32,6 +32,7 @@ class Session:
     group: tuple[str, int] | None
     hello_secret: int
     max_lanes: int
+    takes_empty: bool
 
 
 class Path:
