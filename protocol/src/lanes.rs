@@ -1,7 +1,7 @@
 //! Payload arithmetic (rule 2.6): a slot's values on one side, a packet's big-endian lanes on the
 //! other.
 
-use zerocopy::transmute_ref;
+use zerocopy::{transmute_mut, transmute_ref};
 
 use crate::{LANES_PER_BLOCK, MAX_BLOCKS, MAX_LANES, U32};
 use zerocopy::big_endian::U64;
@@ -28,10 +28,10 @@ pub trait Payload {
         sum(self, blocks)
     }
 
-    /// [`store`] of this payload.
+    /// [`exchange`] of this payload.
     #[inline(always)]
-    fn store_in(&self, values: &mut Values, blocks: usize) -> Result<(), ShortPayload> {
-        store(values, self, blocks)
+    fn exchange_with(&mut self, values: &mut Values, blocks: usize) -> Result<u32, ShortPayload> {
+        exchange(values, self, blocks)
     }
 
     /// The sums as they are, but made by now.
@@ -78,15 +78,15 @@ impl Payload for [U32] {
     }
 }
 
-/// A slot's values: lanes in the machine's byte order.
-pub type Values = [u32; MAX_LANES];
+/// A slot's values: lanes in the machine's byte order, two in each number, the first one in its
+/// upper half. So one byte swap takes both in or out.
+pub type Values = [u64; MAX_LANES / 2];
 
 /// The payload ended before its lane count said so; the slot's values are not to be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShortPayload;
 
-/// Wrapping sum of the first `blocks` blocks of a payload, as the check word takes it. Two lanes at
-/// a time, for half the byte swaps.
+/// Wrapping sum of the first `blocks` blocks of a payload, as the check word takes it.
 #[inline(always)]
 pub fn sum<P: Payload + ?Sized>(payload: &P, blocks: usize) -> Result<u32, ShortPayload> {
     // The first lane of each pair times 2^32, plus the second one; and the second ones alone.
@@ -104,38 +104,59 @@ pub fn sum<P: Payload + ?Sized>(payload: &P, blocks: usize) -> Result<u32, Short
     Ok(first.wrapping_add(second) as u32)
 }
 
-/// Overwrites `values` with the payload.
+/// Overwrites `values` with the payload, and the payload with what they were: done twice, it is as
+/// if it had not been done. Returns the [`sum`] of what the values are now.
 #[inline(always)]
-pub fn store<P: Payload + ?Sized>(
+pub fn exchange<P: Payload + ?Sized>(
     values: &mut Values,
-    payload: &P,
+    payload: &mut P,
     blocks: usize,
-) -> Result<(), ShortPayload> {
-    combine_with(values, payload, blocks, |_, lane| lane)
+) -> Result<u32, ShortPayload> {
+    let (value_blocks, _) = values.as_chunks_mut::<PAIRS_PER_BLOCK>();
+    let mut sums = [0u32; 2];
+    for (index, to) in value_blocks.iter_mut().enumerate().take(MAX_BLOCKS) {
+        if index >= blocks {
+            break;
+        }
+        let from = payload.block_mut(index).ok_or(ShortPayload)?;
+        for (to, from) in to.iter_mut().zip(pairs_mut(from)) {
+            let pair = from.get();
+            from.set(*to);
+            *to = pair;
+            sums = with::<P>(sums, halves(pair));
+        }
+    }
+    Ok(sums[0].wrapping_add(sums[1]))
 }
 
-/// Adds the payload to `values`, and returns its [`sum`]: one pass over the packet for both. Two
-/// lanes at a time, for half the loads.
+/// Adds the payload to `values`, and returns its [`sum`]: one pass over the packet for both.
 #[inline(always)]
 pub fn add<P: Payload + ?Sized>(
     values: &mut Values,
     payload: &P,
     blocks: usize,
 ) -> Result<u32, ShortPayload> {
-    let (value_blocks, _) = values.as_chunks_mut::<LANES_PER_BLOCK>();
+    let (value_blocks, _) = values.as_chunks_mut::<PAIRS_PER_BLOCK>();
     let mut sums = [0u32; 2];
     for (index, to) in value_blocks.iter_mut().enumerate().take(MAX_BLOCKS) {
         if index >= blocks {
             break;
         }
-        let (to, _) = to.as_chunks_mut::<2>();
+        let to: &mut [[u32; 2]; PAIRS_PER_BLOCK] = transmute_mut!(to);
         for (to, pair) in to.iter_mut().zip(pairs(payload.block(index).ok_or(ShortPayload)?)) {
-            let lanes = [(pair.get() >> 32) as u32, pair.get() as u32];
-            *to = [to[0].wrapping_add(lanes[0]), to[1].wrapping_add(lanes[1])];
-            sums = P::made([sums[0].wrapping_add(lanes[0]), sums[1].wrapping_add(lanes[1])]);
+            let lanes = halves(pair.get());
+            to[FIRST] = to[FIRST].wrapping_add(lanes[0]);
+            to[1 - FIRST] = to[1 - FIRST].wrapping_add(lanes[1]);
+            sums = with::<P>(sums, lanes);
         }
     }
     Ok(sums[0].wrapping_add(sums[1]))
+}
+
+/// The sums with two more lanes.
+#[inline(always)]
+fn with<P: Payload + ?Sized>(sums: [u32; 2], lanes: [u32; 2]) -> [u32; 2] {
+    P::made([sums[0].wrapping_add(lanes[0]), sums[1].wrapping_add(lanes[1])])
 }
 
 /// Takes the payload out of `values` again, exactly: sums wrap.
@@ -165,14 +186,14 @@ pub fn load<P: Payload + ?Sized>(
     payload: &mut P,
     blocks: usize,
 ) -> Result<(), ShortPayload> {
-    let (value_blocks, _) = values.as_chunks::<LANES_PER_BLOCK>();
+    let (value_blocks, _) = values.as_chunks::<PAIRS_PER_BLOCK>();
     for (index, from) in value_blocks.iter().enumerate().take(MAX_BLOCKS) {
         if index >= blocks {
             break;
         }
         let to = payload.block_mut(index).ok_or(ShortPayload)?;
-        for lane in 0..LANES_PER_BLOCK {
-            to[lane].set(from[lane]);
+        for (to, from) in pairs_mut(to).iter_mut().zip(from) {
+            to.set(*from);
         }
     }
     Ok(())
@@ -183,23 +204,40 @@ fn combine_with<P: Payload + ?Sized>(
     values: &mut Values,
     payload: &P,
     blocks: usize,
-    mut f: impl FnMut(u32, u32) -> u32,
+    f: impl Fn(u32, u32) -> u32,
 ) -> Result<(), ShortPayload> {
-    let (value_blocks, _) = values.as_chunks_mut::<LANES_PER_BLOCK>();
+    let (value_blocks, _) = values.as_chunks_mut::<PAIRS_PER_BLOCK>();
     for (index, to) in value_blocks.iter_mut().enumerate().take(MAX_BLOCKS) {
         if index >= blocks {
             break;
         }
-        let from = payload.block(index).ok_or(ShortPayload)?;
-        for lane in 0..LANES_PER_BLOCK {
-            to[lane] = f(to[lane], from[lane].get());
+        let to: &mut [[u32; 2]; PAIRS_PER_BLOCK] = transmute_mut!(to);
+        for (to, pair) in to.iter_mut().zip(pairs(payload.block(index).ok_or(ShortPayload)?)) {
+            let lanes = halves(pair.get());
+            to[FIRST] = f(to[FIRST], lanes[0]);
+            to[1 - FIRST] = f(to[1 - FIRST], lanes[1]);
         }
     }
     Ok(())
 }
 
+/// Where the first lane of a pair lies in memory.
+const FIRST: usize = cfg!(target_endian = "little") as usize;
+const PAIRS_PER_BLOCK: usize = LANES_PER_BLOCK / 2;
+
 /// Two lanes as one number, the first one in the upper half.
 #[inline(always)]
-fn pairs(block: &Block) -> &[U64; LANES_PER_BLOCK / 2] {
+fn pairs(block: &Block) -> &[U64; PAIRS_PER_BLOCK] {
     transmute_ref!(block)
+}
+
+#[inline(always)]
+fn pairs_mut(block: &mut Block) -> &mut [U64; PAIRS_PER_BLOCK] {
+    transmute_mut!(block)
+}
+
+/// The two lanes of a pair.
+#[inline(always)]
+const fn halves(pair: u64) -> [u32; 2] {
+    [(pair >> 32) as u32, pair as u32]
 }

@@ -82,7 +82,7 @@ const _: () = {
 
 impl Default for Slot {
     fn default() -> Self {
-        let set = Set { head: SetHead::default(), values: [0; MAX_LANES] };
+        let set = Set { head: SetHead::default(), values: [0; MAX_LANES / 2] };
         Self { sets: [set.clone(), set] }
     }
 }
@@ -169,6 +169,12 @@ impl SetHead {
         self.add(job, rank, header);
     }
 
+    /// Whether no contribution has brought lanes yet.
+    #[inline(always)]
+    const fn is_hollow(&self) -> bool {
+        self.hollow != 0
+    }
+
     /// Whether the round lacks none but this rank.
     #[inline(always)]
     fn lacks_only(&self, job: &JobEntry, rank: u16) -> bool {
@@ -253,8 +259,11 @@ pub fn contribute<P: Payload + ?Sized>(
             Err(outcome) => outcome,
         };
     }
-    // Sums are checked while they are made. All else is checked first.
-    let served = if decision == Decision::Add && op.is_sum() && set.head.hollow == 0 {
+    // What can be taken back is checked while it is done. All else is checked first.
+    let is_first = decision == Decision::Start || decision == Decision::Add && set.head.is_hollow();
+    let served = if is_first {
+        store_checked(&mut set.values, header, payload)
+    } else if decision == Decision::Add && op.is_sum() {
         add_checked(&mut set.values, header, payload)
     } else {
         check(header, payload)
@@ -302,6 +311,22 @@ fn check<P: Payload + ?Sized>(header: &Header, payload: &P) -> Result<(), Outcom
     if header.check_of(sum, 1) == header.check.get() { Ok(()) } else { Err(Outcome::BadCheck) }
 }
 
+/// Overwrites the values with the payload, and the payload with the values, unless the check word
+/// disagrees: both are then as before.
+#[inline(always)]
+fn store_checked<P: Payload + ?Sized>(
+    values: &mut Values,
+    header: &Header,
+    payload: &mut P,
+) -> Result<(), Outcome> {
+    let sum = payload.exchange_with(values, blocks(header))?;
+    if header.check_of(sum, 1) == header.check.get() {
+        return Ok(());
+    }
+    payload.exchange_with(values, blocks(header))?;
+    Err(Outcome::BadCheck)
+}
+
 /// Adds the payload to the values, unless the check word disagrees: they are then as before.
 ///
 /// One pass over the packet instead of two. Nobody sees what is between the adding and the taking
@@ -331,8 +356,8 @@ pub(crate) fn refuse_aborted<P: Payload + ?Sized>(header: &mut Header, payload: 
         .unwrap_or_else(|outcome| outcome)
 }
 
-/// Does what was decided on a contribution whose check word agrees. If it joins a sum that has
-/// values, they have been added already.
+/// Does what was decided on a contribution whose check word agrees. Its lanes are in the values
+/// already if it brought the first ones, or joins a sum.
 #[inline(always)]
 fn apply<P: Payload + ?Sized>(
     decision: Decision,
@@ -346,15 +371,12 @@ fn apply<P: Payload + ?Sized>(
     let rank = header.rank.get();
     match decision {
         Decision::Start => {
-            payload.store_in(&mut set.values, blocks(header))?;
             set.head.start(job, rank, header);
             advance(job, set, op, Outcome::Started, header, payload)
         }
         Decision::Add => {
             if !op.is_sum() {
                 payload.maximum_into(&mut set.values, blocks(header))?;
-            } else if set.head.hollow != 0 {
-                payload.store_in(&mut set.values, blocks(header))?;
             }
             set.head.add(job, rank, header);
             advance(job, set, op, Outcome::Added, header, payload)

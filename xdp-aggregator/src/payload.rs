@@ -15,7 +15,7 @@ use crate::packet::Frame;
 #[derive(Clone, Copy)]
 pub enum Loop {
     Sum,
-    Store,
+    Exchange,
     Add,
     Subtract,
     Maximum,
@@ -132,8 +132,8 @@ impl<P: Loops> Payload for Lanes<P> {
     }
 
     #[inline(always)]
-    fn store_in(&self, values: &mut Values, blocks: usize) -> Result<(), ShortPayload> {
-        self.call(Loop::Store, values, blocks).map(drop)
+    fn exchange_with(&mut self, values: &mut Values, blocks: usize) -> Result<u32, ShortPayload> {
+        self.call(Loop::Exchange, values, blocks)
     }
 
     #[inline(always)]
@@ -178,14 +178,33 @@ unsafe fn run<P: Loops>(which: Loop, pointer: P, values: *mut Values, blocks: u3
     } else {
         // SAFETY: the caller vouches for the values.
         let Some(values) = (unsafe { values.as_mut() }) else { return SHORT };
+        fetch(values, blocks);
         match which {
             Loop::Add => lanes::add(values, &payload, blocks),
             Loop::Subtract => lanes::subtract(values, &payload, blocks).map(|()| 0),
             Loop::Maximum => lanes::maximum(values, &payload, blocks).map(|()| 0),
-            _ => lanes::store(values, &payload, blocks).map(|()| 0),
+            _ => lanes::exchange(values, &mut payload, blocks),
         }
     };
     result.map_or(SHORT, u64::from)
+}
+
+/// Reads a word of each cache line, so that they come from another CPU's cache all at once: as a
+/// rule they are there. The loop that follows would wait for one after the other.
+#[inline(always)]
+fn fetch(values: &Values, blocks: usize) {
+    const PER_LINE: usize = 64 / size_of::<u64>();
+    const PER_BLOCK: usize = size_of::<Block>() / size_of::<u64>();
+    let (value_blocks, _) = values.as_chunks::<PER_BLOCK>();
+    for (index, block) in value_blocks.iter().enumerate() {
+        if index >= blocks {
+            break;
+        }
+        for pair in block.iter().step_by(PER_LINE) {
+            // SAFETY: the reference is valid.
+            unsafe { (&raw const *pair).read_volatile() };
+        }
+    }
 }
 
 /// Declares a global function, which runs a loop. It takes only what the loop needs: the compiler
@@ -213,10 +232,10 @@ macro_rules! global {
 
 /// Declares the global functions for payloads behind that pointer.
 macro_rules! loops {
-    ($Pointer:ty: $sum:ident, $store:ident, $add:ident, $subtract:ident, $maximum:ident,
+    ($Pointer:ty: $sum:ident, $exchange:ident, $add:ident, $subtract:ident, $maximum:ident,
      $load:ident) => {
         global!($sum($Pointer), Sum, ptr::null_mut());
-        global!($store($Pointer, values: *mut Values), Store, values);
+        global!($exchange($Pointer, values: *mut Values), Exchange, values);
         global!($add($Pointer, values: *mut Values), Add, values);
         global!($subtract($Pointer, values: *mut Values), Subtract, values);
         global!($maximum($Pointer, values: *mut Values), Maximum, values);
@@ -230,7 +249,7 @@ macro_rules! loops {
                 unsafe {
                     match which {
                         Loop::Sum => $sum(self, blocks),
-                        Loop::Store => $store(self, values, blocks),
+                        Loop::Exchange => $exchange(self, values, blocks),
                         Loop::Add => $add(self, values, blocks),
                         Loop::Subtract => $subtract(self, values, blocks),
                         Loop::Maximum => $maximum(self, values, blocks),
@@ -244,10 +263,10 @@ macro_rules! loops {
 
 loops! {
     *mut xdp_md:
-    payload_sum, payload_store, payload_add, payload_subtract, payload_maximum, payload_load
+    payload_sum, payload_exchange, payload_add, payload_subtract, payload_maximum, payload_load
 }
 
 loops! {
     *mut Copied:
-    copied_sum, copied_store, copied_add, copied_subtract, copied_maximum, copied_load
+    copied_sum, copied_exchange, copied_add, copied_subtract, copied_maximum, copied_load
 }

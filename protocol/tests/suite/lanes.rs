@@ -2,7 +2,7 @@
 
 use switchml_protocol::header::Op;
 use switchml_protocol::lanes::{
-    Payload, ShortPayload, Values, add, load, maximum, store, subtract, sum,
+    Payload, ShortPayload, Values, add, exchange, load, maximum, subtract, sum,
 };
 use switchml_protocol::{MAX_LANES, U32};
 
@@ -12,10 +12,20 @@ fn payload(lanes: usize, first: &[u32]) -> Vec<U32> {
     first.iter().copied().chain(rest).map(U32::new).collect()
 }
 
+/// Values of these lanes, and zeros: two in a number, the first one in its upper half.
+fn values(lanes: &[u32]) -> Values {
+    let lane = |index: usize| u64::from(lanes.get(index).copied().unwrap_or(0));
+    std::array::from_fn(|pair| lane(2 * pair) << 32 | lane(2 * pair + 1))
+}
+
+/// The lanes of values.
+fn lanes(values: &Values) -> Vec<u32> {
+    values.iter().flat_map(|pair| [(pair >> 32) as u32, *pair as u32]).collect()
+}
+
 /// `a op b`, lane by lane. What is added can be taken out again.
 fn combined<const N: usize>(op: Op, a: [u32; N], b: [u32; N]) -> [u32; N] {
-    let mut values: Values = [0; MAX_LANES];
-    values[..N].copy_from_slice(&a);
+    let mut values = values(&a);
     let before = values;
     let b = payload(32, &b);
     if op.is_sum() {
@@ -26,7 +36,7 @@ fn combined<const N: usize>(op: Op, a: [u32; N], b: [u32; N]) -> [u32; N] {
     } else {
         maximum(&mut values, &b[..], 1).unwrap();
     }
-    values[..N].try_into().unwrap()
+    lanes(&values)[..N].try_into().unwrap()
 }
 
 #[test]
@@ -51,7 +61,11 @@ fn sum_for_the_check_word_wraps() {
     let sums = |lanes: &[U32]| {
         let blocks = lanes.len() / 32;
         let sum = sum(lanes, blocks).unwrap();
-        assert_eq!(add(&mut [5; MAX_LANES], lanes, blocks), Ok(sum));
+        assert_eq!(add(&mut values(&[5; MAX_LANES]), lanes, blocks), Ok(sum));
+        assert_eq!(
+            exchange(&mut values(&[5; MAX_LANES]), &mut lanes.to_vec()[..], blocks),
+            Ok(sum)
+        );
         sum
     };
     assert_eq!(sums(&all_ones), 0xFFFF_FD00);
@@ -66,38 +80,53 @@ fn sum_for_the_check_word_wraps() {
 
 #[test]
 fn only_the_blocks_asked_for_are_read_and_written() {
+    let mut ones = vec![U32::new(1); MAX_LANES];
+    let mut held = values(&[7; MAX_LANES]);
+    assert_eq!(exchange(&mut held, &mut ones[..], 2), Ok(64));
+    assert_eq!(lanes(&held), [vec![1; 64], vec![7; MAX_LANES - 64]].concat());
+    assert_eq!(ones, [vec![U32::new(7); 64], vec![U32::new(1); MAX_LANES - 64]].concat());
+
     let ones = vec![U32::new(1); MAX_LANES];
-    let mut values: Values = [7; MAX_LANES];
-    store(&mut values, &ones[..], 2).unwrap();
-    assert_eq!(values.iter().position(|value| *value == 7), Some(64));
-    assert_eq!(values.iter().filter(|value| **value == 1).count(), 64);
-    assert_eq!(add(&mut values, &ones[..], 3), Ok(96));
-    assert_eq!((values[63], values[64], values[95], values[96]), (2, 8, 8, 7));
+    assert_eq!(add(&mut held, &ones[..], 3), Ok(96));
+    assert_eq!(lanes(&held), [vec![2; 64], vec![8; 32], vec![7; MAX_LANES - 96]].concat());
     assert_eq!(sum(&ones[..], 3), Ok(96));
 
     let mut out = payload(MAX_LANES, &[]);
-    load(&values, &mut out[..], 3).unwrap();
-    assert_eq!(out[..96].iter().map(|lane| lane.get()).collect::<Vec<_>>(), &values[..96]);
+    load(&held, &mut out[..], 3).unwrap();
+    assert_eq!(out[..96].iter().map(|lane| lane.get()).collect::<Vec<_>>(), lanes(&held)[..96]);
     assert!(out[96..].iter().all(|lane| lane.get() == 0));
+}
+
+#[test]
+fn what_is_exchanged_twice_is_as_before() {
+    let first: Vec<u32> =
+        (0..MAX_LANES as u32).map(|lane| lane.wrapping_mul(0x9E37_79B9)).collect();
+    let second: Vec<u32> = first.iter().map(|lane| !lane).collect();
+    let mut packet = payload(MAX_LANES, &second);
+    let mut held = values(&first);
+    exchange(&mut held, &mut packet[..], 24).unwrap();
+    assert_eq!((lanes(&held), packet.clone()), (second.clone(), payload(MAX_LANES, &first)));
+    exchange(&mut held, &mut packet[..], 24).unwrap();
+    assert_eq!((lanes(&held), packet), (first, payload(MAX_LANES, &second)));
 }
 
 #[test]
 fn all_24_blocks_take_part() {
     let ones = vec![U32::new(1); MAX_LANES];
-    let mut values: Values = [0; MAX_LANES];
-    assert_eq!(add(&mut values, &ones[..], 24), Ok(768));
-    assert_eq!(values, [1; MAX_LANES]);
+    let mut held = values(&[]);
+    assert_eq!(add(&mut held, &ones[..], 24), Ok(768));
+    assert_eq!(held, values(&[1; MAX_LANES]));
     assert_eq!(sum(&ones[..], 24), Ok(768));
-    subtract(&mut values, &ones[..], 24).unwrap();
-    assert_eq!(values, [0; MAX_LANES]);
+    subtract(&mut held, &ones[..], 24).unwrap();
+    assert_eq!(held, values(&[]));
 }
 
 #[test]
 fn a_short_payload_is_an_error_not_a_panic() {
     let mut short = payload(63, &[]);
-    let mut values: Values = [0; MAX_LANES];
+    let mut values = values(&[]);
     assert_eq!(sum(&short[..], 2), Err(ShortPayload));
-    assert_eq!(store(&mut values, &short[..], 2), Err(ShortPayload));
+    assert_eq!(exchange(&mut values, &mut short[..], 2), Err(ShortPayload));
     assert_eq!(add(&mut values, &short[..], 2), Err(ShortPayload));
     assert_eq!(subtract(&mut values, &short[..], 2), Err(ShortPayload));
     assert_eq!(maximum(&mut values, &short[..], 2), Err(ShortPayload));

@@ -444,6 +444,23 @@ fn a_rank_that_lost_the_result_gets_the_stored_copy_to_itself() {
     }
 }
 
+/// Catches: a first contribution leaves its values though its check word is wrong.
+#[test]
+fn a_damaged_first_contribution_leaves_the_stored_copy() {
+    let switch = Switch::ready(2, 1);
+    complete(&switch, 2, 0, 0);
+    complete(&switch, 2, 0, 1);
+    let replay = || receive_in_vain(&switch, &uniform(1, 0, 0, 2)).answer.unwrap();
+    let stored = replay();
+    assert_eq!(stored.payload, [1 + 2; 32]);
+    for op in ALL_OPS {
+        let first = Packet { op, ..uniform(0, 0, 2, 7) }.sealed();
+        let damaged = Packet { check: first.check ^ 1, ..first };
+        assert_dropped(&switch, &damaged, Outcome::BadCheck);
+    }
+    assert_eq!(replay(), stored);
+}
+
 /// Catches: sets chosen the other way for odd rounds.
 #[test]
 fn the_stored_copy_lasts_until_the_round_after_the_next_begins() {

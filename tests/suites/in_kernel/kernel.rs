@@ -111,7 +111,7 @@ impl Kernel {
         };
         let result = self.program().test_run(options).expect("the test run");
         out.truncate(result.data_size_out as usize);
-        Run { verdict: result.return_value, frame: out }
+        Run { verdict: result.return_value, frame: out, time: result.duration }
     }
 
     /// The program itself.

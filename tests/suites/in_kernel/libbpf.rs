@@ -88,6 +88,7 @@ impl Libbpf {
         Run {
             verdict: as_in_xdp(output.return_value),
             frame: output.data.expect("a frame").to_vec(),
+            time: output.duration,
         }
     }
 

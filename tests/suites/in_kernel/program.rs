@@ -4,6 +4,7 @@ use aya::Ebpf;
 use aya::maps::{Array, ArrayOfMaps, Map, MapData, PerCpuArray};
 use aya_obj::generated::bpf_map_type::BPF_MAP_TYPE_ARRAY;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::time::Duration;
 use switchml_protocol::maps::{LockedSlot, SLOTS_PER_SHARD};
 use switchml_protocol::outcome::Outcome;
 use zerocopy::{FromBytes, IntoBytes};
@@ -21,6 +22,9 @@ pub struct Run {
     pub verdict: u32,
     /// The frame after the program.
     pub frame: Vec<u8>,
+    /// How long the program ran, by the kernel's clock.
+    #[allow(dead_code)] // used by the speed tests; the vectors share this file
+    pub time: Duration,
 }
 
 /// Packets by outcome, all CPUs together.

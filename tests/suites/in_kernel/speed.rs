@@ -5,6 +5,7 @@
 
 use std::hint;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc;
 use std::thread;
 use switchml_protocol::outcome::Outcome;
 use switchml_rack::can_build_racks;
@@ -14,58 +15,153 @@ use crate::driver::{Driver, slot_of};
 use crate::kernel::Kernel;
 use crate::packet::{AGGREGATOR_PORT, Envelope, MAX, Packet, SUM};
 
-const REPEAT: u32 = 5_000;
-/// The best of this many, for whatever else the machine does only ever makes it slower.
-const RUNS: u32 = 20;
+/// Where a program runs.
+#[derive(Clone, Copy)]
+enum Hook {
+    Xdp,
+    Tc,
+}
 
+/// Rounds of a slot that are timed, packet by packet.
+const ROUNDS: u32 = 2_000;
 /// Of one thread: some milliseconds, so that it does not matter which one begins first.
 const PARALLEL_REPEAT: u32 = 20_000;
 const PARALLEL_RUNS: usize = 31;
 
 const XDP_DROP: u32 = 1;
 const XDP_PASS: u32 = 2;
-
-fn nanoseconds(driver: &Driver, frame: &[u8], verdict: u32) -> u32 {
-    let run = |_| {
-        let (duration, result) = driver.run(frame, REPEAT).expect("the test run");
-        assert_eq!(result, verdict);
-        duration
-    };
-    (0..RUNS).map(run).min().unwrap()
-}
+const RANKS: u16 = 4;
+const HEADERS: usize = 32;
 
 /// The frame of a packet that is not for the aggregator.
 fn passed_on(packet: &Packet) -> Vec<u8> {
     Envelope { destination_port: AGGREGATOR_PORT + 1, ..packet.request() }.bytes(&packet.bytes())
 }
 
-/// A middle contribution can be made once only. So a driver takes its rank out of the slot before
-/// each run; its own cost, measured with a packet that is passed on at once, is taken off.
+/// A contribution of each rank to slots from 0 on, as what a program gets at a time.
+fn frame(segments: u16, rank: u16, round: u32, op: u8, lanes: u32) -> Vec<u8> {
+    let values: Vec<u32> = (0..lanes).map(|lane| lane * u32::from(rank + 1)).collect();
+    let packet = |slot| Packet { op, ..Packet::contribution(rank, slot, round, &values) };
+    let payload: Vec<u8> = (0..segments).flat_map(|slot| packet(slot).bytes()).collect();
+    packet(0).request().bytes(&payload)
+}
+
+/// Calls the function once for each turn, from 0 on, on these CPUs in turn: a thread on each, which
+/// sleeps never. Its results, by turn.
+fn in_turn<T: Send>(cpus: &[usize], turns: usize, f: impl Fn(usize) -> T + Sync) -> Vec<T> {
+    let (mut senders, receivers): (Vec<_>, Vec<_>) = cpus.iter().map(|_| mpsc::channel()).unzip();
+    senders[0].send(()).expect("the receiver is here");
+    senders.rotate_left(1);
+    let play = |first: usize, next: mpsc::Sender<()>, mine: mpsc::Receiver<()>| {
+        pin_to(cpus[first]);
+        let turn = |turn| {
+            while let Err(nothing) = mine.try_recv() {
+                assert_eq!(nothing, mpsc::TryRecvError::Empty, "the other thread gave up");
+                hint::spin_loop();
+            }
+            let result = f(turn);
+            // At the end, nobody may be left to hear it.
+            let _ = next.send(());
+            result
+        };
+        (first..turns).step_by(cpus.len()).map(turn).collect::<Vec<_>>()
+    };
+    let mut results: Vec<_> = thread::scope(|scope| {
+        let play = &play;
+        let threads = senders.into_iter().zip(receivers).enumerate();
+        let threads: Vec<_> = threads
+            .map(|(first, (next, mine))| scope.spawn(move || play(first, next, mine)))
+            .collect();
+        let join = |thread: thread::ScopedJoinHandle<'_, Vec<T>>| thread.join().expect("no panic");
+        threads.into_iter().map(|thread| join(thread).into_iter()).collect()
+    });
+    (0..turns).map(|turn| results[turn % cpus.len()].next().expect("a result")).collect()
+}
+
+/// Times in ns of the first, a middle and the last contribution of a round, of `segments` packets
+/// at a time, in XDP (one packet) or at tc. The ranks' packets come in on these CPUs, in turn. What
+/// a packet costs that is passed on at once, timer included, is taken off.
+fn of_a_round(hook: Hook, cpus: &[usize], segments: u16, op: u8, lanes: u32) -> [f64; 3] {
+    let kernel = Kernel::with_job(RANKS.into());
+    let segment_len = HEADERS + 4 * lanes as usize;
+    let run = |frame: &[u8]| {
+        let run = match hook {
+            Hook::Xdp => kernel.run_xdp(frame),
+            Hook::Tc => kernel.tc().run_superpacket(frame, segment_len),
+        };
+        run.time.as_nanos() as u32
+    };
+    let nothing = passed_on(&Packet::contribution(0, 0, 0, &[0; 32]));
+    let ranks = usize::from(RANKS);
+    let times = in_turn(cpus, ROUNDS as usize * ranks, |turn| {
+        let (round, rank) = ((turn / ranks) as u32, (turn % ranks) as u16);
+        [run(&nothing), run(&frame(segments, rank, round, op, lanes))]
+    });
+    let counters = match hook {
+        Hook::Xdp => kernel.counters(),
+        Hook::Tc => kernel.tc().counters(),
+    };
+    let rounds = u64::from(ROUNDS) * u64::from(segments);
+    let counted = [Outcome::Started, Outcome::Added, Outcome::Completed]
+        .map(|outcome| counters[outcome as usize]);
+    assert_eq!(counted, [rounds, 2 * rounds, rounds], "every packet is what it is timed as");
+    [0, 1, ranks - 1].map(|rank| {
+        let of_rank = || times.iter().skip(rank).step_by(ranks);
+        usual(of_rank().map(|[_, time]| *time)) - usual(of_rank().map(|[passed, _]| *passed))
+    })
+}
+
+/// The mean of the middle half: the clock may tick every 10 ns only.
+fn usual(times: impl Iterator<Item = u32>) -> f64 {
+    let mut times: Vec<_> = times.collect();
+    times.sort_unstable();
+    let middle = &times[times.len() / 4..times.len() * 3 / 4];
+    f64::from(middle.iter().sum::<u32>()) / middle.len() as f64
+}
+
+/// The same of one more segment of a superpacket: a test run takes no more than two of the usual
+/// size, so what comes once for all of them is taken off.
+fn of_a_segment(cpus: &[usize], op: u8, lanes: u32) -> [f64; 3] {
+    let [one, two] = [1, 2].map(|segments| of_a_round(Hook::Tc, cpus, segments, op, lanes));
+    std::array::from_fn(|index| two[index] - one[index])
+}
+
+fn print(what: &str, [first, middle, last]: [f64; 3]) {
+    println!("{what}: first {first:4.0} ns, middle {middle:4.0} ns, last {last:4.0} ns");
+}
+
+/// What the first, a middle and the last contribution of a round cost.
 #[test]
 fn speed() {
     if !can_build_racks("speed") {
         return;
     }
-    let cpu = cpus()[0];
-    pin_to(cpu);
+    let cpu = &cpus()[..1];
     for (op, name) in [(SUM, "sum"), (MAX, "max")] {
-        for lanes in [64, 256, 352, 768] {
-            let kernel = Kernel::with_job(3);
-            let driver = Driver::new(&kernel).expect("the driver loads");
-            let values: Vec<u32> = (0..lanes).collect();
-            let packet =
-                |rank| Packet { op, ..Packet::contribution(rank, slot_of(cpu), 0, &values) };
-            kernel.run(&packet(0).frame());
-            let passed = nanoseconds(&driver, &passed_on(&packet(1)), XDP_PASS);
-            let added_ns = nanoseconds(&driver, &packet(1).frame(), XDP_DROP);
-            let added = kernel.counters()[Outcome::Added as usize];
-            assert_eq!(
-                added,
-                u64::from(REPEAT) * u64::from(RUNS),
-                "every run is a middle contribution"
-            );
-            println!("{name} {lanes:3} lanes: {:4} ns ({passed} ns taken off)", added_ns - passed);
+        for lanes in [64, 352, 768] {
+            let what = |hook| format!("{hook}, {name}, {lanes} lanes");
+            print(&what("XDP"), of_a_round(Hook::Xdp, cpu, 1, op, lanes));
+            print(&what("tc, one packet"), of_a_round(Hook::Tc, cpu, 1, op, lanes));
+            // More does not fit into a page.
+            if lanes <= 352 {
+                print(&what("tc, one more segment"), of_a_segment(cpu, op, lanes));
+            }
         }
+    }
+}
+
+/// The same where ranks come in on two CPUs: the other one wrote to the slot last.
+#[test]
+fn speed_of_two_cpus_on_one_slot() {
+    const NAME: &str = "speed_of_two_cpus_on_one_slot";
+    if !can_build_racks(NAME) {
+        return;
+    }
+    let Some(cpus) = two_cpus(NAME) else { return };
+    for (cpus, name) in [(&cpus[..1], "one CPU"), (&cpus[..], "two CPUs in turn")] {
+        print(&format!("XDP, {name}"), of_a_round(Hook::Xdp, cpus, 1, SUM, 352));
+        print(&format!("tc, one packet, {name}"), of_a_round(Hook::Tc, cpus, 1, SUM, 352));
+        print(&format!("tc, one more segment, {name}"), of_a_segment(cpus, SUM, 352));
     }
 }
 

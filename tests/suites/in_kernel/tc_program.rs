@@ -81,7 +81,7 @@ impl TcProgram {
         };
         let result = program.test_run(options).expect("the test run");
         out.truncate(result.data_size_out as usize);
-        Run { verdict: result.return_value, frame: out }
+        Run { verdict: result.return_value, frame: out, time: result.duration }
     }
 
     /// Runs the program on a frame of which XDP made `other`.

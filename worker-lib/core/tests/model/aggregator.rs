@@ -14,7 +14,7 @@ use crate::packets::{self, Payload};
 use crate::plan::{JOB, Plan};
 use crate::published::{self, Served, Version};
 use crate::rules::Rule;
-use crate::tally::{self, LANES, Tally};
+use crate::tally::{self, Tally};
 
 /// What an aggregator remembers.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -229,7 +229,9 @@ impl Tables for Memory<'_> {
         let mut slot = Slot::default();
         for (to, from) in slot.sets.iter_mut().zip(&*sets) {
             to.head = from.head;
-            to.values[..LANES].copy_from_slice(&from.values);
+            for (pair, lanes) in to.values.iter_mut().zip(from.values.as_chunks::<2>().0) {
+                *pair = u64::from(lanes[0]) << 32 | u64::from(lanes[1]);
+            }
         }
         self.doctor(&mut slot);
         let doctored = [0, 1].map(|index| slot.sets[index].head);
@@ -239,7 +241,9 @@ impl Tables for Memory<'_> {
             if from.head != doctored {
                 to.head = from.head;
             }
-            to.values.copy_from_slice(&from.values[..LANES]);
+            for (lanes, pair) in to.values.as_chunks_mut::<2>().0.iter_mut().zip(from.values) {
+                *lanes = [(pair >> 32) as u32, pair as u32];
+            }
         }
         outcome
     }
