@@ -2,7 +2,7 @@
 
 use std::panic::{self, AssertUnwindSafe};
 
-use switchml_protocol::header::{HEADER_LEN, Header, Kind};
+use switchml_protocol::header::{HEADER_LEN, Header, Kind, flags};
 use switchml_protocol::{LANES_PER_BLOCK, U32};
 use tracing::debug;
 use zerocopy::FromBytes;
@@ -276,10 +276,15 @@ impl World {
             header.slot.set(net.rng.below(16) as u16);
             header.round.set(header.round.get().wrapping_add(net.rng.below(3) as u32));
             header.aux.set(net.rng.any() as u32);
+            let zeros = net.rng.one_in(3);
             // With a check word that fits.
             let sum =
                 |lanes: &[U32]| lanes.iter().fold(0u32, |sum, lane| sum.wrapping_add(lane.get()));
-            if let Ok(lanes) = <[U32]>::ref_from_bytes(payload) {
+            if zeros {
+                header.flags |= flags::EMPTY;
+                header.check.set(header.check_of(0, 1));
+                packet.truncate(HEADER_LEN);
+            } else if let Ok(lanes) = <[U32]>::ref_from_bytes(payload) {
                 header.check.set(header.check_of(sum(lanes), 1));
             }
         }
