@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use daemon::{Daemon, PATIENCE};
 use switchml_worker::control;
-use switchml_worker::{Builder, Communicator, Error, Handle, ReduceOp};
+use switchml_worker::{Builder, Communicator, Error, Handle, ReduceOp, Reduction};
 
 /// Elements that are cut into four parts of whole bundles and one that is not, whatever the lanes
 /// of a chunk.
@@ -66,10 +66,16 @@ fn the_same_bits_with_any_number_of_threads() {
             communicator.all_reduce(&mut largest, ReduceOp::Max).unwrap();
             let mut of_one = wild(rank, LARGE);
             communicator.broadcast(&mut of_one, 1).unwrap();
-            communicator.close().unwrap();
             let bits = |values: Vec<f32>| values.into_iter().map(f32::to_bits).collect::<Vec<_>>();
+            let packed = [Reduction::AVG16, Reduction::SUM8, Reduction::SUM8].map(|reduction| {
+                let mut values = wild(rank, LARGE);
+                communicator.all_reduce(&mut values, reduction).unwrap();
+                bits(values)
+            });
+            assert_ne!(packed[1], packed[2], "random numbers are those of the call");
+            communicator.close().unwrap();
             let doubles: Vec<_> = doubles.into_iter().map(f64::to_bits).collect();
-            (bits(floats), doubles, bits(largest), bits(of_one))
+            (bits(floats), doubles, bits(largest), bits(of_one), packed)
         })
     };
     let one = sums(1);

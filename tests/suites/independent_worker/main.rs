@@ -109,7 +109,9 @@ fn run(python: &Path, rack: &Rack, aggregator: &Aggregator, others: &[usize], jo
     }
     for (rank, found) in results.iter().enumerate() {
         script.check(rank, found);
-        assert!(*found == results[0], "ranks 0 and {rank} have other bits");
+        for (step, (found, first)) in script.steps.iter().zip(found.iter().zip(&results[0])) {
+            assert!(found == first, "ranks 0 and {rank} have other bits in {step:?}");
+        }
     }
     resent
 }

@@ -8,6 +8,7 @@ mod exact;
 mod exponent;
 mod fixed;
 mod ordered;
+mod packed;
 mod residual;
 mod robust;
 mod small;
