@@ -44,8 +44,6 @@ impl Packing {
 pub struct Chunk {
     /// The number of its call in the session.
     pub call: u64,
-    /// The place of its first element in the call.
-    pub first: usize,
     /// Each rank's elements.
     pub ranks: Vec<Vec<f64>>,
 }
@@ -87,7 +85,8 @@ impl Chunk {
                 // N * B / K, for what f32 rounds 1.01 times that. A rotation keeps the sum of
                 // squares, but for the factor of 128 that it is divided by; so a column of 128 has
                 // no more than one element may have.
-                let levels = (255 / self.ranks.len()) as f64;
+                let levels =
+                    if self.ranks.len() == 1 { 127 } else { 255 / self.ranks.len() } as f64;
                 let each = 1.01 * ranks * self.limit() / levels;
                 Bounds { each, column: each, columns: self.lanes() / BLOCK }
             }
@@ -116,7 +115,7 @@ impl Chunk {
     fn rotated(&self, elements: &[f64]) -> Vec<f64> {
         let (lanes, columns) = (self.lanes(), self.lanes() / BLOCK);
         // The hash of rule 4.1 is this one.
-        let seed = hash(&[self.call, self.first as u64]) as u32;
+        let seed = hash(&[self.call]) as u32;
         let mut all = vec![0.0; COLUMN * columns];
         for (i, x) in elements.iter().enumerate() {
             let (field, lane) = (i / lanes, i % lanes);

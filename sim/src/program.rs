@@ -221,7 +221,7 @@ impl Step {
             let places = first..first + found.len() / size;
             let elements =
                 |rank| places.clone().map(|index| self.element(key, rank, index).real()).collect();
-            let chunk = Chunk { call: number, first, ranks: (0..ranks).map(elements).collect() };
+            let chunk = Chunk { call: number, ranks: (0..ranks).map(elements).collect() };
             self.check_chunk(packing, &chunk, found).map_err(|wrong| {
                 format!("chunk of {} from element {first}: {wrong}", places.len())
             })?;
