@@ -105,8 +105,8 @@ fn power(exponent: i32) -> f64 {
     2f64.powi(exponent)
 }
 
-fn hash(words: [u64; 2]) -> u64 {
-    words.into_iter().fold(0u64, |hash, word| {
+fn hash(words: &[u64]) -> u64 {
+    words.iter().fold(0u64, |hash, word| {
         let mut x = hash.wrapping_add(0x9E37_79B9_7F4A_7C15) ^ word;
         x = (x ^ x >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
         x = (x ^ x >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
@@ -114,18 +114,28 @@ fn hash(words: [u64; 2]) -> u64 {
     })
 }
 
-/// w(s, i) of rule 26.4.
-fn word(s: u32, i: usize) -> u32 {
-    let x = s.wrapping_add(i as u32);
+/// w and v of rule 26.4.
+fn words(seed: u32, lane: usize) -> [u32; 2] {
+    let x = seed.wrapping_add(lane as u32);
     let x = (x ^ x >> 16).wrapping_mul(0x7FEB_352D);
     let x = (x ^ x >> 15).wrapping_mul(0x846C_A68B);
-    x ^ x >> 16
+    let y = (x ^ x >> 15).wrapping_mul(0x3184_8BAB);
+    [x ^ x >> 16, y ^ y >> 14]
+}
+
+/// a of rule 26.5.
+fn shift(e: i32) -> i32 {
+    match e {
+        61.. => 64,
+        ..-60 => -100,
+        _ => 0,
+    }
 }
 
 /// Step 3 of rule 26.5.
 fn hadamard(x: &mut [f32]) {
     let columns = x.len() / ROWS;
-    for d in [1, 2, 4, 8, 16, 32, 64].map(|rows| rows * columns) {
+    for d in [16, 32, 64, 1, 2, 4, 8].map(|rows| rows * columns) {
         for i in (0..x.len()).filter(|i| (i / d).is_multiple_of(2)) {
             (x[i], x[i + d]) = (x[i] + x[i + d], x[i] - x[i + d]);
         }
@@ -144,7 +154,7 @@ impl Case {
         let (is_finite, seed) = (input.ratio(7, 8)?, input.arbitrary::<u64>()?);
         let palette: [u32; 8] = input.arbitrary()?;
         let element = |rank: usize, index: usize| {
-            let bits = palette[hash([seed ^ rank as u64, index as u64]) as usize % 8];
+            let bits = palette[hash(&[seed ^ rank as u64, index as u64]) as usize % 8];
             let bits = bits & (format.sign() | (format.sign() - 1));
             let half = format.infinity() & !(format.infinity() << 1);
             let too_large = is_finite && format.magnitude(bits) >= format.infinity();
@@ -234,16 +244,17 @@ impl Case {
     fn quarters(&self, rank: usize, own: i32) -> i32 {
         let y = self.rotated(rank, own).into_iter().fold(0f32, |y, x| y.max(x.abs()));
         let limit = |quarters: i32| power(quarters >> 2) * (1.0 + f64::from(quarters & 3) / 4.0);
-        4 * own + (-4..32).rfind(|quarters| limit(*quarters) <= y.into()).expect("some quarter")
+        let y = f64::from(y) * power(shift(own));
+        (-600..600).rfind(|quarters| limit(*quarters) <= y).expect("some quarter")
     }
 
     /// Rule 26.5.
     fn rotated(&self, rank: usize, e: i32) -> Vec<f32> {
-        let (lanes, signs) = (self.lanes(), hash([self.call, self.first]) as u32);
+        let (lanes, signs) = (self.lanes(), hash(&[self.call]) as u32);
         let mut x = vec![0f32; 4 * lanes];
         for (i, bits) in self.ranks[rank].iter().enumerate() {
-            let value = (self.format.value(*bits) * power(-e)) as f32;
-            let flips = word(signs, i % lanes) >> (31 - i / lanes) & 1 == 1;
+            let value = (self.format.value(*bits) * power(-shift(e))) as f32;
+            let flips = words(signs, i % lanes)[0] >> (31 - i / lanes) & 1 == 1;
             x[i] = if flips { -value } else { value };
         }
         hadamard(&mut x);
@@ -252,9 +263,9 @@ impl Case {
 
     /// u of rules 26.7 and 26.8.
     fn random(&self, i: usize) -> u32 {
-        let (lanes, dither) = (self.lanes(), (hash([self.call, self.first]) >> 32) as u32);
+        let (lanes, dither) = (self.lanes(), hash(&[self.call, self.first]) as u32);
         let (field, lane) = (i / lanes, i % lanes);
-        word(dither, field / 2 * lanes + lane) >> (16 * (field % 2)) & 0xFFFF
+        words(dither, lane)[field / 2] >> (16 * (field % 2)) & 0xFFFF
     }
 
     /// Those of all elements, in order: rules 26.2 and 26.7.
@@ -262,12 +273,12 @@ impl Case {
         let n = self.ranks.len() as u32;
         if self.in_8_bits() {
             let (e, z, steps) = self.scale(exponent);
-            let part = (1.0 / f64::from(65536 * n)) as f32;
+            let f = (f64::from((32768.0 * steps / z) as f32) * power(shift(e) - e)) as f32;
+            let middle = (32768.0 * steps) as f32;
             let field = |(i, x): (usize, f32)| {
-                let t = (self.random(i) * n + 65536 * rank as u32) % (65536 * n);
-                let q = x * ((steps / 2.0 / z) as f32) + t as f32 * part;
-                let q = q + (steps / 2.0 - 0.5) as f32;
-                q.clamp(0.0, steps as f32).round_ties_even() as u32
+                let t = (self.random(i) + 65536 * rank as u32 / n) % 65536;
+                let q = (x * f).clamp(-middle, middle).round_ties_even();
+                ((q + middle) as u32 + t) / 65536
             };
             return self.rotated(rank, e).into_iter().enumerate().map(field).collect();
         }
@@ -283,7 +294,7 @@ impl Case {
     fn scale(&self, exponent: i32) -> (i32, f64, f64) {
         let e = exponent.div_euclid(4);
         let z = 1.0 + f64::from(exponent - 4 * e + 1) / 4.0;
-        (e, z, (255 / self.ranks.len()) as f64)
+        (e, z, if self.ranks.len() == 1 { 127.0 } else { (255 / self.ranks.len()) as f64 })
     }
 
     /// p and m of rule 26.2.
@@ -317,18 +328,19 @@ impl Case {
             return (0..2 * lanes).map(value).collect();
         }
         let (e, z, steps) = self.scale(exponent);
-        let middle = 32768 * (n * steps as i64 - 1);
+        let middle =
+            32768 * n * (steps as i64 - 1) + (0..n).map(|rank| 65536 * rank / n).sum::<i64>();
         let rotated = |i| {
             let field = i64::from(sums[i % lanes] >> (8 * (i / lanes)) & 0xFF);
             (65536 * field - i64::from(self.random(i)) * n % 65536 - middle) as f32
         };
         let mut x: Vec<f32> = (0..4 * lanes).map(rotated).collect();
         hadamard(&mut x);
-        let factor = power(e) * (z / (steps * self.divisor() * 128.0 * 32768.0));
-        let signs = hash([self.call, self.first]) as u32;
+        let factor = (z / (steps * self.divisor() * 128.0 * 32768.0)) as f32;
+        let signs = hash(&[self.call]) as u32;
         let element = |(i, x): (usize, f32)| {
-            let flips = word(signs, i % lanes) >> (31 - i / lanes) & 1 == 1;
-            f64::from(if flips { -x } else { x }) * factor
+            let flips = words(signs, i % lanes)[0] >> (31 - i / lanes) & 1 == 1;
+            f64::from((if flips { -x } else { x }) * factor) * power(e)
         };
         x.into_iter().enumerate().map(element).collect()
     }

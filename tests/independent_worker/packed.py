@@ -92,28 +92,32 @@ class Packed8(Packed):
     @cached_property
     def seeds(self) -> tuple[int, int]:
         """Of signs and of the dither."""
-        h = hash_of((self.number, self.first))
-        return h % 2**32, h >> 32
+        return hash_of((self.number,)) % 2**32, hash_of((self.number, self.first)) % 2**32
 
     @property
     def steps(self) -> int:
-        return 255 // self.fixed.ranks
+        return 127 if self.fixed.ranks == 1 else 255 // self.fixed.ranks
 
-    def random(self, j: int, lane: int, lanes: int) -> int:
+    def part(self, rank: int) -> int:
+        """What a rank's dither is ahead of that of rank 0."""
+        return 65536 * rank // self.fixed.ranks
+
+    def random(self, j: int, lane: int) -> int:
         """16 bits for the dither of field j of a lane."""
-        bits = word(self.seeds[1], j // 2 * lanes + lane)
+        bits = words(self.seeds[1], lane)[j // 2]
         return bits >> 16 if j % 2 else bits & 0xFFFF
 
     def flip(self, elements: Sequence[float]) -> list[float]:
         """Changes the signs of some elements of a whole chunk."""
         lanes = len(elements) // self.fields
-        signs = [word(self.seeds[0], lane) for lane in range(lanes)]
+        signs = [words(self.seeds[0], lane)[0] for lane in range(lanes)]
         return [
             -x if signs[i % lanes] >> 31 - i // lanes & 1 else x for i, x in enumerate(elements)
         ]
 
     def rotate(self, elements: Sequence[int], e: int) -> list[float]:
-        values = [f32(ldexp(x, -e)) for x in self.fixed.finite_values(elements)]
+        a = shift(e)
+        values = [f32(ldexp(x, -a)) for x in self.fixed.finite_values(elements)]
         missing = self.fields * self.lanes_of(len(elements)) - len(elements)
         return hadamard(self.flip(values + [0.0] * missing))
 
@@ -123,32 +127,35 @@ class Packed8(Packed):
             return e
         # y is mantissa * 2^power, the mantissa at least a half and less than 1.
         mantissa, power = frexp(max(map(abs, self.rotate(elements, e))))
-        return 4 * (e + power - 1) + int(8 * mantissa) - 4
+        return 4 * (shift(e) + power - 1) + int(8 * mantissa) - 4
 
     def encode(self, elements: Sequence[int], e: int) -> list[int]:
         octave, z = scale(max(min(e, 600), -800))
         rotated = self.rotate(elements, octave)
         lanes = len(rotated) // self.fields
-        return self.pack([self.field(i, x, lanes, z) for i, x in enumerate(rotated)])
+        f = f32(ldexp(f32(32768 * self.steps / z), shift(octave) - octave))
+        return self.pack([self.field(i, f32(x * f), lanes) for i, x in enumerate(rotated)])
 
-    def field(self, i: int, x: float, lanes: int, z: float) -> int:
-        ranks, steps = self.fixed.ranks, self.steps
-        u = self.random(i // lanes, i % lanes, lanes)
-        t = f32((u * ranks + 65536 * self.rank) % (65536 * ranks) * f32(1 / (65536 * ranks)))
-        q = f32(f32(f32(x * f32(steps / 2 / z)) + t) + f32(steps / 2 - 1 / 2))
-        return round(max(min(q, steps), 0)) if isfinite(q) else 0
+    def field(self, i: int, place: float, lanes: int) -> int:
+        """Of a rotated element in units of 2^-16 of a step."""
+        t = (self.random(i // lanes, i % lanes) + self.part(self.rank)) % 65536
+        middle = 32768 * self.steps
+        # What is not finite does not count.
+        q = round(max(min(place, middle), -middle)) if isfinite(place) else 0
+        return (q + middle + t) // 65536
 
     def decode(self, lanes: Sequence[int], count: int, e: int) -> list[int]:
         octave, z = scale(e)
         ranks, steps = self.fixed.ranks, self.steps
+        taken = 32768 * ranks * (steps - 1) + sum(map(self.part, range(ranks)))
         rotated = []
         for i, s in enumerate(self.unpack(lanes)):
-            u = self.random(i // len(lanes), i % len(lanes), len(lanes))
-            rotated.append(f32(65536 * s - u * ranks % 65536 - 32768 * (ranks * steps - 1)))
+            u = self.random(i // len(lanes), i % len(lanes))
+            rotated.append(f32(65536 * s - u * ranks % 65536 - taken))
         divisor = steps * (ranks if self.fixed.average else 1) * ROWS * 32768
-        factor = ldexp(z / divisor, octave)
-        elements = self.flip(hadamard(rotated))
-        return [self.fixed.format.of_float(x * factor) for x in elements[:count]]
+        factor = f32(z / divisor)
+        elements = self.flip(hadamard(rotated))[:count]
+        return [self.fixed.format.of_float(ldexp(f32(x * factor), octave)) for x in elements]
 
 
 def scale(e: int) -> tuple[int, float]:
@@ -156,17 +163,24 @@ def scale(e: int) -> tuple[int, float]:
     return e // 4, 1 + (e % 4 + 1) / 4
 
 
-def word(s: int, i: int) -> int:
-    x = (s + i) % 2**32
+def shift(e: int) -> int:
+    """a of rule 26.5."""
+    return 64 if e > 60 else -100 if e < -60 else 0
+
+
+def words(seed: int, lane: int) -> tuple[int, int]:
+    """w and v of rule 26.4."""
+    x = (seed + lane) % 2**32
     x = (x ^ x >> 16) * 0x7FEB352D % 2**32
     x = (x ^ x >> 15) * 0x846CA68B % 2**32
-    return x ^ x >> 16
+    y = (x ^ x >> 15) * 0x31848BAB % 2**32
+    return x ^ x >> 16, y ^ y >> 14
 
 
 def hadamard(elements: Iterable[float]) -> list[float]:
     x = list(elements)
     columns = len(x) // ROWS
-    for d in (1, 2, 4, 8, 16, 32, 64):
+    for d in (16, 32, 64, 1, 2, 4, 8):
         for row in range(ROWS):
             if row & d == 0:
                 for i in range(row * columns, (row + 1) * columns):
