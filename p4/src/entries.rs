@@ -428,7 +428,7 @@ impl Refused {
 fn refusals_of_all() -> [Entry; 2] {
     let bad_ip_checksum = vec![("reason", Outcome::BadIpChecksum as u64)];
     // What parser and check find has this bit: a test compares.
-    let malformed = bits(Outcome::Spoofed as u64, Outcome::Spoofed as u64);
+    let malformed = bits(Outcome::Truncated as u64, Outcome::Truncated as u64);
     [
         refusal(ANY, bits(1, 1), Refused::default(), priority::FOUND, "refuse", bad_ip_checksum),
         refusal(

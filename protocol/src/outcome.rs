@@ -71,8 +71,6 @@ outcomes! {
     Replayed = "replayed" => Reply,
     /// Contribution seen before, round incomplete: PENDING to the sender.
     Pending = "pending" => Reply,
-    /// Contribution without payload whose answer has one: ROOM to the sender.
-    Room = "room" => Reply,
     /// Contribution of a round long complete: a late duplicate.
     Stale = "stale" => Drop,
     /// Ranks disagree on the call: REJECT.
@@ -123,6 +121,9 @@ outcomes! {
     SlotBusy = "slot_busy" => Drop,
     /// RESULT for all that the kernel would not send.
     SendFailed = "send_failed" => Drop,
+
+    /// Contribution without payload whose answer has one: ROOM to the sender.
+    Room = "room" => Reply,
 }
 
 macro_rules! reject_reasons {

@@ -58,7 +58,6 @@ OUTCOMES = {
     "completed",
     "replayed",
     "pending",
-    "room",
     "stale",
     "mismatch",
     "wrong_round",
@@ -83,4 +82,5 @@ OUTCOMES = {
     "mixed_jobs",
     "slot_busy",
     "send_failed",
+    "room",
 }
