@@ -43,8 +43,8 @@ pub(crate) struct Collective {
     ranks: u32,
     /// How the lanes of data chunks are combined.
     op: Op,
-    /// Whether the lanes of chunks that are zero on this rank are left out.
-    leaves_out_zeros: bool,
+    /// Whether all its chunks leave their lanes out: this rank has a share in none.
+    is_all_empty: bool,
     elements: Elements,
     exponents: Exponents,
     /// In a small float sum.
@@ -68,11 +68,13 @@ impl Collective {
         // Where maxima have to be proven, what waits for the exponents comes no later.
         let speculates =
             codec.uses_exponents() && checked_maxima && Speculation::is_for(chunks, lanes);
-        // In a call of one window, the round trip that a ROOM costs matters more than bytes.
-        let leaves_out_zeros = capabilities.contains(Capabilities::EMPTY_CONTRIBUTIONS)
+        // In a call of one window, the round trip that a ROOM costs matters more than bytes. Chunks
+        // of a sum that are zero on some ranks have lanes all the same: otherwise they complete out
+        // of order, are taken for lost, and cut superpackets short.
+        let is_all_empty = capabilities.contains(Capabilities::EMPTY_CONTRIBUTIONS)
             && ranks > 1
             && chunks > MOST_CHUNKS
-            && codec.keeps_zeros();
+            && !elements.contribute();
         let maxima = if codec.wire_op() == Op::Max { chunks } else { exponents.chunks() };
         Self {
             place,
@@ -81,7 +83,7 @@ impl Collective {
             fingerprint: call.fingerprint(number),
             ranks,
             op: codec.wire_op(),
-            leaves_out_zeros,
+            is_all_empty,
             exponents,
             speculation: speculates.then(Speculation::default),
             data: Data::new(chunks),
@@ -136,15 +138,8 @@ impl Collective {
             op: self.op(part),
             lanes: self.lanes(part) as u16,
             fingerprint: self.fingerprint,
-            empty: self.is_empty(part),
+            empty: self.is_all_empty,
         })
-    }
-
-    /// Whether a chunk is zero on this rank, and its lanes are left out.
-    fn is_empty(&self, part: Part) -> bool {
-        let Part::Data(chunk) = part else { return false };
-        self.leaves_out_zeros
-            && (self.exponents.is_zero_here(chunk) || self.elements.are_zero(chunk))
     }
 
     /// The order of the phases.

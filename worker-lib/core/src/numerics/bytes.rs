@@ -8,12 +8,6 @@ pub(super) fn elements<T: Pod>(src: &[u8]) -> impl Iterator<Item = T> {
     src.chunks_exact(size_of::<T>()).map(bytemuck::pod_read_unaligned)
 }
 
-/// Whether all bytes are zero; found out at the first that is not, or few behind it.
-pub(super) fn are_zero(src: &[u8]) -> bool {
-    let (words, rest) = src.as_chunks::<32>();
-    words.iter().all(|word| *word == [0; 32]) && rest.iter().all(|byte| *byte == 0)
-}
-
 /// Writes values into `dst` in native byte order, as many as fit and as there are.
 #[inline(always)]
 pub(super) fn fill<T: Pod>(dst: &mut [u8], values: impl Iterator<Item = T>) {

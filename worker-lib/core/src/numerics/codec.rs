@@ -167,18 +167,6 @@ impl Codec {
             || matches!(self.0, Method::TripleF32(_) | Method::TripleF16(_) | Method::TripleBf16(_))
     }
 
-    /// Whether a sum's lanes are zero where all elements of a chunk are. Fields of fewer bits hold
-    /// zero as another number.
-    pub fn keeps_zeros(self) -> bool {
-        self.wire_op().is_sum() && self.precision() == Precision::Exact
-    }
-
-    /// Whether all elements are zero, in a sum that has no exponents to tell. A broadcast's bytes
-    /// are not looked at: only its root has any.
-    pub fn are_zero(self, elements: &[u8]) -> bool {
-        self.0 == Method::SumI32 && bytes::are_zero(elements)
-    }
-
     /// Bytes of an element; 1 where any bytes go.
     const fn element(self) -> usize {
         match self.0 {

@@ -51,9 +51,9 @@ impl Elements {
         self.codec(chunk).exponent(self.of(chunk))
     }
 
-    /// Whether this rank's share of a data chunk is seen to be zero without its exponent.
-    pub fn are_zero(&self, chunk: usize) -> bool {
-        !self.contribute || self.codec.are_zero(self.of(chunk))
+    /// Whether this rank has a share in the result: in a broadcast, only the root has.
+    pub fn contribute(&self) -> bool {
+        self.contribute
     }
 
     /// Writes this rank's share of a data chunk; the wrapping sum of its lanes.

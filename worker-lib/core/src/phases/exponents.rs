@@ -15,8 +15,6 @@ use crate::numerics::{Codec, exponent};
 pub(crate) struct Exponents {
     /// One per data chunk: this rank's, then, once the result is here, that of all ranks.
     values: Vec<i32>,
-    /// Which data chunks are zero on this rank.
-    zeros: Vec<bool>,
     /// Lanes of a full chunk: data chunks whose exponents one chunk holds.
     lanes: usize,
     /// Chunks that are numbered.
@@ -32,7 +30,6 @@ impl Exponents {
     pub fn new(data_chunks: usize, lanes: usize) -> Self {
         Self {
             values: vec![exponent::ZERO; data_chunks],
-            zeros: vec![false; data_chunks],
             lanes,
             numbered: 0,
             settled: vec![false; data_chunks.div_ceil(lanes)],
@@ -63,7 +60,6 @@ impl Exponents {
         }
         for data in self.range(chunk) {
             self.values[data] = elements.exponent(data);
-            self.zeros[data] = self.values[data] == exponent::ZERO;
         }
         self.numbered += 1;
         Some(chunk)
@@ -111,11 +107,6 @@ impl Exponents {
     /// Whether that of a data chunk is that of all ranks, or none is needed.
     pub fn is_known(&self, data: usize) -> bool {
         data < self.known || self.values.is_empty()
-    }
-
-    /// Whether a data chunk is zero on this rank; not in calls that need no exponents.
-    pub fn is_zero_here(&self, data: usize) -> bool {
-        self.zeros.get(data).is_some_and(|&zero| zero)
     }
 
     /// Whether a data chunk is never sent: it is zero on all ranks, or not finite on one.
