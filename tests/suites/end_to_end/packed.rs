@@ -128,16 +128,18 @@ fn what_is_not_finite_on_one_rank_makes_its_chunk_nan_on_all_and_nothing_else(mo
 fn a_rank_that_is_killed_is_named(mode: Mode) {
     const RANKS: usize = 3;
     let cluster = Cluster::in_mode(RANKS, mode);
-    for op in ["sum16", "avg8"] {
+    for precision in ["16", "8"] {
+        let job = format!("in-{precision}-bits");
+        let size = ["-b", "4M", "-e", "4M", "-n", "100000"];
         let mut ranks =
-            cluster.bench(RANKS, op, &["-b", "4M", "-e", "4M", "-n", "100000", "--op", op]);
-        cluster.wait_for_job(&[op, "started", "3 of 3"]);
+            cluster.bench(RANKS, &job, &[&size[..], &["--precision", precision]].concat());
+        cluster.wait_for_job(&[&job, "started", "3 of 3"]);
         std::thread::sleep(Duration::from_millis(500));
         ranks[1].kill().unwrap();
         for rank in [0, 2] {
             ranks[rank].wait(Duration::from_secs(5)).unwrap();
             let said = ranks[rank].stderr();
-            assert!(said.lines().any(|line| line.contains("rank 1")), "{op}, rank {rank}: {said}");
+            assert!(said.lines().any(|line| line.contains("rank 1")), "{job}, rank {rank}: {said}");
         }
     }
 }
