@@ -194,10 +194,10 @@ impl Rounding {
         Self { scale, middle, shift: by.shift(by.source.rank) }
     }
 
-    /// This rank's dither, made of 16 random bits.
+    /// This rank's dither, made of the lower 16 of some random bits.
     #[inline(always)]
     fn dither(self, random: u32) -> u32 {
-        (random + self.shift) & 0xFFFF
+        random.wrapping_add(self.shift) & 0xFFFF
     }
 
     /// The field of a rotated element, with 16 random bits.
