@@ -43,7 +43,7 @@ impl Plan {
             fuzzes: true,
             about: format!(
                 "all tests, with torch, then the fuzz targets for {} s; with the build this \
-                 usually takes 16 minutes on 2 cores, fewer on 4",
+                 usually takes 22 minutes on 2 cores, fewer on 4",
                 fuzz::SECONDS_IN_TEST
             ),
         }
