@@ -105,9 +105,11 @@ fn run() -> Spent {
     let (mut transmissions, mut spent) = (Vec::new(), Spent::default());
     while !data_path.is_idle() {
         let start = Instant::now();
-        data_path.begin_turn(now(), Others::THERE).expect("all is answered");
+        // As in the driver, one look at the clock a turn.
+        let time = now();
+        data_path.begin_turn(time, Others::THERE).expect("all is answered");
         while transmissions.len() < 2 * BATCH as usize
-            && let Some(transmission) = data_path.next(now())
+            && let Some(transmission) = data_path.next(time)
         {
             transmissions.push(transmission);
         }
@@ -125,10 +127,10 @@ fn run() -> Spent {
             header.kind = Kind::Result as u8;
             header.rank.set(EVERYONE);
         }
-        let start = Instant::now();
+        let (start, time) = (Instant::now(), now());
         for (transmission, packet) in transmissions.iter().zip(packets.chunks_exact(packet_len)) {
             data_path
-                .receive(now(), &packet[..transmission.packet_len()], false)
+                .receive(time, &packet[..transmission.packet_len()], false)
                 .expect("all is right");
         }
         spent.receive += start.elapsed();

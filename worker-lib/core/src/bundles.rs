@@ -24,26 +24,52 @@ pub(crate) struct Bundles {
     run: Option<(u64, Op)>,
     /// Chunks of its latest full bundle that are out.
     place: u32,
+    /// How many more have room that is theirs.
+    granted: u32,
 }
 
 impl Bundles {
     /// For superpackets of up to `most` packets.
     pub fn new(most: u32) -> Self {
         let full = if most < HALVES { most.max(1) } else { most - most % HALVES };
-        Self { full, run: None, place: 0 }
+        Self { full, run: None, place: 0, granted: 0 }
     }
 
-    /// How many chunks go out together from the next one, `chunk`, on, if the window is of this
-    /// size: up to the end of its bundle. There may be fewer left.
-    pub fn rest(&self, chunk: &Chunk, window: u32) -> u32 {
-        let (size, place) = (self.size(window), self.place_of(chunk));
-        (size - place % size).min(self.full - place)
+    /// Whether the next chunk, `chunk`, has room with those before it.
+    pub fn goes_on(&self, chunk: &Chunk) -> bool {
+        self.granted > 0 && self.run == Some((chunk.collective, chunk.op))
     }
 
-    /// The next chunk, `chunk`, goes out.
-    pub fn advance(&mut self, chunk: &Chunk) {
-        self.place = (self.place_of(chunk) + 1) % self.full;
-        self.run = Some((chunk.collective, chunk.op));
+    /// Whether there is `room` for all that goes out together from the next chunk, `chunk`, on, if
+    /// the window is of this size. There may be fewer left.
+    pub fn begin(&mut self, chunk: &Chunk, room: u32, window: u32) -> bool {
+        let run = Some((chunk.collective, chunk.op));
+        if self.run != run {
+            (self.run, self.place) = (run, 0);
+        }
+        let rest = self.rest(window);
+        self.granted = if room < rest { 0 } else { rest };
+        self.granted > 0
+    }
+
+    /// The next chunk goes out.
+    pub fn advance(&mut self) {
+        self.granted -= 1;
+        self.place += 1;
+        if self.place == self.full {
+            self.place = 0;
+        }
+    }
+
+    /// No chunk follows for now: until one does, the room may go.
+    pub fn pause(&mut self) {
+        self.granted = 0;
+    }
+
+    /// How many chunks go out together: up to the end of their bundle.
+    fn rest(&self, window: u32) -> u32 {
+        let size = self.size(window);
+        (size - self.place % size).min(self.full - self.place)
     }
 
     /// Chunks of a bundle: no more than half of the window, so that one is under way while the
@@ -54,10 +80,6 @@ impl Bundles {
             size /= 2;
         }
         size
-    }
-
-    fn place_of(&self, chunk: &Chunk) -> u32 {
-        if self.run == Some((chunk.collective, chunk.op)) { self.place } else { 0 }
     }
 }
 
@@ -79,26 +101,37 @@ mod tests {
             .into_iter()
             .flat_map(|(number, op, count)| vec![chunk(number, op); count])
             .collect();
+        let mut bundles = Bundles::new(45);
         let starts: Vec<_> = (0..chunks.len())
-            .scan(Bundles::new(45), |bundles, number| {
-                let rest = bundles.rest(&chunks[number], 200);
-                bundles.advance(&chunks[number]);
-                Some((number, rest))
+            .filter(|&number| {
+                let begins = !bundles.goes_on(&chunks[number]);
+                assert!(!begins || bundles.begin(&chunks[number], 200, 200));
+                bundles.advance();
+                begins
             })
-            .filter(|(_, rest)| *rest == 44)
-            .map(|(number, _)| number)
             .collect();
         assert_eq!(starts, [0, 3, 47, 91, 103, 147]);
     }
 
     #[test]
+    fn a_bundle_waits_for_room_for_all_of_it() {
+        let (mut bundles, chunk) = (Bundles::new(45), chunk(0, Op::Sum));
+        assert!(!bundles.begin(&chunk, 43, 200) && !bundles.goes_on(&chunk));
+        assert!(bundles.begin(&chunk, 44, 200));
+        bundles.advance();
+        assert!(bundles.goes_on(&chunk));
+        bundles.pause();
+        assert!(!bundles.goes_on(&chunk) && !bundles.begin(&chunk, 42, 200));
+        assert!(bundles.begin(&chunk, 43, 200));
+    }
+
+    #[test]
     fn at_most_half_a_window() {
         let bundles = Bundles::new(45);
-        let sizes = [1000, 88, 87, 44, 43, 22, 16, 4, 2, 1, 0]
-            .map(|window| bundles.rest(&chunk(0, Op::Sum), window));
+        let sizes = [1000, 88, 87, 44, 43, 22, 16, 4, 2, 1, 0].map(|window| bundles.rest(window));
         assert_eq!(sizes, [44, 44, 22, 22, 11, 11, 5, 2, 1, 1, 1]);
         assert_eq!([1, 2, 3, 4, 21].map(|most| Bundles::new(most).full), [1, 2, 3, 4, 20]);
-        assert_eq!(Bundles::new(0).rest(&chunk(0, Op::Sum), 0), 1);
+        assert_eq!(Bundles::new(0).rest(0), 1);
     }
 
     proptest! {
@@ -111,10 +144,12 @@ mod tests {
         ) {
             let mut bundles = Bundles::new(most);
             for (place, window) in (0..).zip(windows) {
-                let rest = bundles.rest(&chunk(0, Op::Sum), window);
+                bundles.pause();
+                let rest = bundles.rest(window);
+                prop_assert!(bundles.begin(&chunk(0, Op::Sum), rest, window));
                 prop_assert!((1..=(window / 2).max(1)).contains(&rest));
                 prop_assert!(place % bundles.full + rest <= bundles.full);
-                bundles.advance(&chunk(0, Op::Sum));
+                bundles.advance();
             }
         }
     }

@@ -162,19 +162,23 @@ impl DataPath {
     }
 
     fn next_new(&mut self, now: u64) -> Option<Transmission> {
-        self.pending = self.pending.or_else(|| self.schedule.next());
-        let chunk = self.pending?;
-        // There is room for it some time: a bundle takes up half of the window at most.
-        let (room, window) = if chunk.empty {
-            (self.engine.room_for_empty(), self.engine.config().slots.into())
-        } else {
-            (self.engine.room(), self.engine.window())
-        };
-        if room < self.bundles.rest(&chunk, window) {
+        let Some(chunk) = self.pending.take().or_else(|| self.schedule.next()) else {
+            self.bundles.pause();
             return None;
+        };
+        if !self.bundles.goes_on(&chunk) {
+            // There is room for it some time: a bundle takes up half of the window at most.
+            let (room, window) = if chunk.empty {
+                (self.engine.room_for_empty(), self.engine.config().slots.into())
+            } else {
+                (self.engine.room(), self.engine.window())
+            };
+            if !self.bundles.begin(&chunk, room, window) {
+                self.pending = Some(chunk);
+                return None;
+            }
         }
-        self.pending = None;
-        self.bundles.advance(&chunk);
+        self.bundles.advance();
         Some(self.engine.send(now, chunk))
     }
 }

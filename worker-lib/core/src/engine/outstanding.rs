@@ -36,24 +36,44 @@ pub(super) struct Outstanding {
 pub(super) struct Table {
     slots: Box<[Option<Outstanding>]>,
     /// Every chunk below has its result.
-    oldest: u64,
-    /// Number of the next new chunk.
-    next: u64,
+    oldest: Place,
+    /// The next new chunk.
+    next: Place,
     len: u32,
     /// Of these, those whose lanes have not been sent.
     empty: u32,
 }
 
+/// A chunk's number, and where that puts it. Counted on: dividing takes longer than the rest.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    number: u64,
+    slot: u16,
+    round: u32,
+}
+
+impl Place {
+    fn of(number: u64, slots: usize) -> Self {
+        let slots = slots as u64;
+        Self { number, slot: (number % slots) as u16, round: (number / slots) as u32 }
+    }
+
+    fn advance(&mut self, slots: usize) {
+        self.number += 1;
+        self.slot += 1;
+        if usize::from(self.slot) == slots {
+            self.slot = 0;
+            self.round = self.round.wrapping_add(1);
+        }
+    }
+}
+
 impl Table {
     /// An empty table, whose first chunk will be number `first`.
     pub fn new(slots: u16, first: u64) -> Self {
-        Self {
-            slots: vec![None; usize::from(slots.max(1))].into(),
-            oldest: first,
-            next: first,
-            len: 0,
-            empty: 0,
-        }
+        let slots: Box<[_]> = vec![None; usize::from(slots.max(1))].into();
+        let first = Place::of(first, slots.len());
+        Self { slots, oldest: first, next: first, len: 0, empty: 0 }
     }
 
     pub fn len(&self) -> u32 {
@@ -71,29 +91,28 @@ impl Table {
     }
 
     pub fn next(&self) -> u64 {
-        self.next
+        self.next.number
     }
 
     /// How many chunks find their slot free, from the next one on: those for which the result of
     /// the chunk S places before is here.
     pub fn room(&self) -> u32 {
-        (self.oldest + self.slots.len() as u64 - self.next) as u32
+        (self.oldest.number + self.slots.len() as u64 - self.next.number) as u32
     }
 
     /// Puts the next chunk into its slot, which is free: it is sent now, as number `sequence` of
     /// all transmissions.
     pub fn push(&mut self, chunk: Chunk, now: u64, sequence: u64) -> &Outstanding {
-        let (number, slots) = (self.next, self.slots.len() as u64);
-        let (round, slot) = (number / slots, number % slots);
-        let place = &mut self.slots[slot as usize];
+        let Place { number, slot, round } = self.next;
+        self.next.advance(self.slots.len());
+        let place = &mut self.slots[usize::from(slot)];
         debug_assert!(place.is_none());
-        self.next += 1;
         self.len += 1;
         self.empty += u32::from(chunk.empty);
         place.insert(Outstanding {
             number,
-            slot: slot as u16,
-            round: round as u32,
+            slot,
+            round,
             chunk,
             sent_at: now,
             sequence,
@@ -122,38 +141,24 @@ impl Table {
         let entry = self.slots.get_mut(usize::from(slot))?.take()?;
         self.len -= 1;
         self.empty -= u32::from(!entry.in_full);
-        while self.oldest < self.next && self.at(self.oldest).is_none() {
-            self.oldest += 1;
+        while self.oldest.number < self.next.number && self.oldest().is_none() {
+            self.oldest.advance(self.slots.len());
         }
         Some(entry)
     }
 
-    /// The outstanding chunks, oldest first.
-    pub fn iter(&self) -> impl Iterator<Item = &Outstanding> {
-        (self.oldest..self.next).filter_map(|number| self.at(number))
-    }
-
     /// Calls `f` with each outstanding chunk, oldest first, until it returns false.
     pub fn for_each_while(&mut self, mut f: impl FnMut(&mut Outstanding) -> bool) {
-        for number in self.oldest..self.next {
-            let slot = self.slot_of(number);
-            if let Some(entry) = &mut self.slots[slot]
-                && !f(entry)
-            {
+        let (behind, before) = self.slots.split_at_mut(self.oldest.slot.into());
+        let places = (self.next.number - self.oldest.number) as usize;
+        for entry in before.iter_mut().chain(behind).take(places).flatten() {
+            if !f(entry) {
                 return;
             }
         }
     }
 
     pub fn oldest(&self) -> Option<&Outstanding> {
-        self.iter().next()
-    }
-
-    fn at(&self, number: u64) -> Option<&Outstanding> {
-        self.slots[self.slot_of(number)].as_ref()
-    }
-
-    fn slot_of(&self, number: u64) -> usize {
-        (number % self.slots.len() as u64) as usize
+        self.slots[usize::from(self.oldest.slot)].as_ref()
     }
 }

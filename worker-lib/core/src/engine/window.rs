@@ -115,8 +115,8 @@ impl Window {
 
     /// Whether so much of the window waits that more would not help.
     fn waits(&self, elapsed: u64, path: u64) -> bool {
-        let share = |ns: u64| u128::from(ns) * u128::from(self.size);
-        share(elapsed.saturating_sub(path)) >= u128::from(elapsed) * u128::from(self.waiting)
+        let times = |ns: u64, chunks: u32| ns.saturating_mul(chunks.into());
+        times(elapsed.saturating_sub(path), self.size) >= times(elapsed, self.waiting)
     }
 
     fn begin_period(&mut self) {

@@ -6,15 +6,17 @@ use crate::buffer::Buffer;
 use crate::call::Submission;
 use crate::numerics::Codec;
 
-/// Finding an exponent takes so little that its elements must be asked for two chunks before.
-const MEASURED_AHEAD: usize = 2;
+/// Chunks that memory needs to bring elements: encoding one takes less time than that.
+const AHEAD: usize = 4;
 
 /// See the module.
 pub(crate) struct Elements {
     buffer: Box<dyn Buffer>,
     codec: Codec,
-    /// Lanes of a full chunk.
-    lanes: usize,
+    /// Their length in bytes.
+    len: usize,
+    /// Of a full chunk: its elements, the same in bytes, its lanes.
+    full: Full,
     /// Whether they count: all but those of a broadcast's receivers do.
     contribute: bool,
     /// The call's number, and this rank.
@@ -24,30 +26,44 @@ pub(crate) struct Elements {
     first: u64,
 }
 
+/// What all data chunks but the last are alike in.
+struct Full {
+    elements: usize,
+    /// Their length in bytes.
+    len: usize,
+    lanes: usize,
+}
+
 impl Elements {
+    /// Those of a submission, in packets of up to `lanes` lanes.
     pub fn new(submission: Submission, rank: u32, lanes: usize) -> Self {
         let Submission { number, codec, first, contributes, buffer, .. } = submission;
-        Self { buffer, codec, lanes, contribute: contributes, call: number, rank, first }
+        let len = codec.bytes_per_chunk(lanes);
+        let full =
+            Full { elements: codec.elements_per_chunk(lanes), len, lanes: codec.lanes_for(len) };
+        let len = buffer.bytes().len();
+        Self { buffer, codec, len, full, contribute: contributes, call: number, rank, first }
     }
 
     /// Their length in bytes.
     pub fn len(&self) -> usize {
-        self.buffer.bytes().len()
+        self.len
     }
 
     /// How many data chunks they are.
     pub fn chunks(&self) -> usize {
-        self.len().div_ceil(self.codec.bytes_per_chunk(self.lanes))
+        self.len.div_ceil(self.full.len)
     }
 
     /// Lanes of a data chunk.
     pub fn lanes(&self, chunk: usize) -> usize {
-        self.codec.lanes_for(self.range(chunk).len())
+        let len = self.range(chunk).len();
+        if len == self.full.len { self.full.lanes } else { self.codec.lanes_for(len) }
     }
 
     /// This rank's exponent of a data chunk.
     pub fn exponent(&self, chunk: usize) -> i32 {
-        self.buffer.prefetch(self.range(chunk + MEASURED_AHEAD));
+        self.buffer.prefetch(self.range(chunk + AHEAD));
         self.codec(chunk).exponent(self.of(chunk))
     }
 
@@ -61,7 +77,7 @@ impl Elements {
         if !self.contribute {
             return self.codec(chunk).encode(&[], exponent, payload);
         }
-        self.buffer.prefetch(self.range(chunk + 1));
+        self.buffer.prefetch(self.range(chunk + AHEAD));
         self.codec(chunk).encode(self.of(chunk), exponent, payload)
     }
 
@@ -99,7 +115,7 @@ impl Elements {
 
     /// The codec, with the random numbers of a data chunk.
     fn codec(&self, chunk: usize) -> Codec {
-        let before = chunk * self.codec.elements_per_chunk(self.lanes);
+        let before = chunk * self.full.elements;
         self.codec.at(self.call, self.first + before as u64, self.rank)
     }
 
@@ -109,7 +125,7 @@ impl Elements {
 
     /// The bytes of a data chunk; none behind the last one.
     fn range(&self, chunk: usize) -> Range<usize> {
-        let (size, end) = (self.codec.bytes_per_chunk(self.lanes), self.len());
-        (chunk * size).min(end)..((chunk + 1) * size).min(end)
+        let start = (chunk * self.full.len).min(self.len);
+        start..(start + self.full.len).min(self.len)
     }
 }
