@@ -25,7 +25,7 @@ use crate::late_ranks::{LONG, LateRanks};
 use crate::no_multicast::NoMulticast;
 use crate::transport::Transport;
 use crate::waker::Waker;
-use crate::yield_core::yield_core;
+use crate::yield_core::Core;
 
 /// What the drivers share with each other and with the callers.
 pub(crate) struct Shared {
@@ -283,6 +283,7 @@ impl<T: Transport> Driver<T> {
 
     /// Moves packets until the data path is as wanted.
     fn drive(&mut self, is_enough: impl Fn(&DataPath) -> bool) -> Result<(), Error> {
+        let mut core = Core::default();
         loop {
             if let Some(error) = self.shared.failure() {
                 return Err(error.clone());
@@ -295,9 +296,10 @@ impl<T: Transport> Driver<T> {
             packets += self.receive()?;
             if packets > 0 {
                 self.spin.end();
-            } else if !self.spin.look_again(self.now(), yield_core) {
+            } else if !self.spin.look_again(self.now(), || core.offer()) {
                 self.publish();
                 self.wait()?;
+                core = Core::default();
                 self.spin.end();
             }
         }
