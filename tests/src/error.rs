@@ -14,6 +14,10 @@ pub enum Error {
     #[error("an MTU of {0} bytes was asked for; native XDP on veth allows {MIN_MTU} to {MAX_MTU}")]
     Mtu(u32),
 
+    /// bmv2 was asked for, in another rack than a star.
+    #[error("bmv2 runs in racks with a port for each worker; leave the topology at star")]
+    Topology,
+
     /// Bad links were asked for in a rack that has no wires.
     #[error("this rack's links are whole; bad links need a rack made with RackOptions::wires")]
     NoWires,
@@ -134,7 +138,7 @@ pub enum Error {
 fn install_hint(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::NotFound => {
-            "; `cargo xtask setup` installs the tools that a rack needs (iproute2, ethtool)"
+            "; `cargo xtask setup` installs the tools that racks need (iproute2, ethtool, nftables)"
         }
         _ => "",
     }

@@ -48,6 +48,17 @@
 //!   │  agg0 10.88.0.254/24 ── veth ── host                                │
 //! ```
 //!
+//! # One port
+//!
+//! A [`Topology`] other than the star gives the switch host a single port, `nic0`, at one more
+//! namespace, which has the ports `p0`, `p1`, … of the workers: an Ethernet switch (a bridge), or a
+//! router that forwards, with or without multicast and NAT.
+//!
+//! ```text
+//!   worker i                  fabric, or router               switch
+//!    eth0 ───────────────── p_i     br0    uplink ──────────── nic0 10.88.0.254/24
+//! ```
+//!
 //! # Links of a chosen rate
 //!
 //! [`Shaping`] gives all links a rate in each direction, until it is dropped; a rack that is in use
@@ -130,7 +141,10 @@ mod deadline;
 mod error;
 mod impairment;
 mod kernel;
+mod link;
+mod multicast_router;
 mod namespace;
+mod network;
 mod output;
 mod privilege;
 mod process;
@@ -145,10 +159,12 @@ pub use aggregator::Aggregator;
 pub use binaries::Binaries;
 pub use error::Error;
 pub use impairment::{Direction, FaultCounts, Faults, Impairment};
+pub use link::AGGREGATOR_ADDRESS;
 pub use namespace::Namespace;
+pub use network::{Fabric, Multicast, Router, Topology};
 pub use privilege::{LEFT_OUT, can_build_racks, leave_out, skip};
 pub use process::Process;
-pub use rack::{AGGREGATOR_ADDRESS, Mode, Rack, RackOptions};
+pub use rack::{Mode, Rack, RackOptions};
 pub use rustix::process::Signal;
 pub use shaping::Shaping;
 pub use simple_switch::SimpleSwitch;

@@ -2,12 +2,11 @@
 
 use crate::{
     Error, MAX_MTU, MAX_WORKERS, MIN_MTU, Namespace,
+    link::{AGGREGATOR_ADDRESS, NIC, join, port},
+    network::{self, Topology},
     xdp::{self, XDP_PASS},
 };
 use std::{net::Ipv4Addr, os::fd::OwnedFd};
-
-/// The aggregator's address, for contributions and for the control plane.
-pub const AGGREGATOR_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 88, 0, 254);
 
 /// That for contributions in [`Mode::Bmv2`], where the switch lets nobody else send from it, and so
 /// not the daemon either.
@@ -52,12 +51,15 @@ pub struct RackOptions {
     /// [`Impairment`](crate::Impairment) joins its two halves. Without one, nothing passes. Frames
     /// cross it one by one; at tc ingress of the switch GRO has merged them again.
     pub wires: bool,
+    /// How the workers are joined to the switch host.
+    pub topology: Topology,
 }
 
 impl Default for RackOptions {
-    /// Four workers, an MTU of 1500 bytes, the aggregator where it does best.
+    /// Four workers in a star, an MTU of 1500 bytes, the aggregator where it does best.
     fn default() -> Self {
-        Self { workers: 4, mtu: 1500, mode: Mode::Auto, wires: false }
+        let topology = Topology::Star;
+        Self { workers: 4, mtu: 1500, mode: Mode::Auto, wires: false, topology }
     }
 }
 
@@ -66,13 +68,17 @@ impl RackOptions {
     ///
     /// # Errors
     ///
-    /// [`Error::Workers`] and [`Error::Mtu`] for an option out of range.
+    /// [`Error::Workers`] and [`Error::Mtu`] for an option out of range, [`Error::Topology`] for
+    /// bmv2 in another rack than a star.
     pub fn check(&self) -> Result<(), Error> {
         if !(1..=MAX_WORKERS).contains(&self.workers) {
             return Err(Error::Workers(self.workers));
         }
         if !(MIN_MTU..=MAX_MTU).contains(&self.mtu) {
             return Err(Error::Mtu(self.mtu));
+        }
+        if self.mode == Mode::Bmv2 && self.topology != Topology::Star {
+            return Err(Error::Topology);
         }
         Ok(())
     }
@@ -85,6 +91,9 @@ pub struct Rack {
     _programs: Vec<OwnedFd>,
     workers: Vec<Namespace>,
     wires: Option<Namespace>,
+    /// What a router's routes of multicast live by.
+    _routes: Option<OwnedFd>,
+    network: Option<Namespace>,
     switch: Namespace,
     mode: Mode,
 }
@@ -94,16 +103,22 @@ impl Rack {
     ///
     /// # Errors
     ///
-    /// [`Error::Workers`] and [`Error::Mtu`] for an option out of range; [`Error::Kernel`] without
-    /// the privilege; [`Error::Start`] and [`Error::Tool`] if `ip` or `ethtool` is missing or
-    /// refuses. Whatever was made until then is removed.
+    /// As [`RackOptions::check`]; [`Error::Kernel`] without the privilege; [`Error::Start`] and
+    /// [`Error::Tool`] if a tool (`ip`, `ethtool`, for NAT `nft`) is missing or refuses. Whatever
+    /// was made until then is removed.
     pub fn new(options: RackOptions) -> Result<Self, Error> {
         options.check()?;
         let switch = new_switch(&options)?;
         let wires = options.wires.then(|| Namespace::new("wires")).transpose()?;
+        let network = network::new(&switch, options.topology, options.mtu)?;
+        let ports = network.as_ref().unwrap_or(&switch);
         let workers: Vec<_> = (0..options.workers)
-            .map(|rank| new_worker(&switch, wires.as_ref(), rank, &options))
+            .map(|rank| new_worker(ports, wires.as_ref(), rank, &options))
             .collect::<Result<_, _>>()?;
+        let routes = match options.topology {
+            Topology::Routed(router) => network::start(ports, options.workers, router)?,
+            _ => None,
+        };
         let mut programs = Vec::new();
         for worker in workers.iter().filter(|_| options.mode == Mode::Native) {
             programs.push(pass_frames(worker, "eth0".to_owned())?);
@@ -113,7 +128,8 @@ impl Rack {
         {
             programs.push(pass_frames(wires, wire_ends(rank).1)?);
         }
-        Ok(Self { _programs: programs, workers, wires, switch, mode: options.mode })
+        let mode = options.mode;
+        Ok(Self { _programs: programs, workers, wires, _routes: routes, network, switch, mode })
     }
 
     /// Where the aggregator is to take frames.
@@ -145,29 +161,39 @@ impl Rack {
         self.wires.as_ref()
     }
 
-    /// The address of the worker of this rank, which is less than [`MAX_WORKERS`].
-    pub fn worker_address(rank: usize) -> Ipv4Addr {
-        Ipv4Addr::new(10, 88, 0, rank as u8 + 1)
+    /// The Ethernet switch or the router between a switch host with a single port and the workers.
+    pub fn network(&self) -> Option<&Namespace> {
+        self.network.as_ref()
     }
 
-    /// The interfaces on which the aggregator hears the workers, by rank: `p0`, `p1`, ….
+    /// The address of the worker of this rank, which is less than [`MAX_WORKERS`], where no router
+    /// is in between.
+    pub fn worker_address(rank: usize) -> Ipv4Addr {
+        Topology::Star.worker_address(rank)
+    }
+
+    /// The interfaces on which the aggregator hears the workers: in a star, by rank, `p0`, `p1`, …;
+    /// otherwise one.
     pub fn ports(&self) -> Vec<String> {
-        (0..self.workers.len()).map(port).collect()
+        match self.network {
+            Some(_) => vec![NIC.to_owned()],
+            None => (0..self.workers.len()).map(port).collect(),
+        }
     }
 }
 
 /// The interface at which `simple_switch` hears the host with the aggregator's address.
 pub(crate) const HOST_PORT: &str = "host";
 
-fn port(rank: usize) -> String {
-    format!("p{rank}")
-}
-
 /// A namespace with the aggregator's address: on the bridge that joins the ports, or on a link to
-/// the `simple_switch` that does.
-fn new_switch(&RackOptions { mtu, mode, .. }: &RackOptions) -> Result<Namespace, Error> {
+/// the `simple_switch` that does. With a single port the address will be there.
+fn new_switch(options: &RackOptions) -> Result<Namespace, Error> {
+    let &RackOptions { mtu, mode, topology, .. } = options;
     let switch = Namespace::new("switch")?;
     switch.tool("ip", "link set lo up")?;
+    if topology != Topology::Star {
+        return Ok(switch);
+    }
     let (interface, kind) = match mode {
         Mode::Bmv2 => ("agg0", format!("veth peer name {HOST_PORT} mtu {mtu}")),
         _ => ("br0", "bridge".to_owned()),
@@ -195,13 +221,13 @@ pub(crate) fn wire_ends(rank: usize) -> (String, String) {
     (format!("w{rank}"), format!("s{rank}"))
 }
 
-/// A worker joined to a port of the switch: directly, or with its link open in the namespace of the
-/// wires.
+/// A worker joined to a port of the switch, or of the network: directly, or with its link open in
+/// the namespace of the wires.
 fn new_worker(
     switch: &Namespace,
     wires: Option<&Namespace>,
     rank: usize,
-    &RackOptions { mtu, mode, .. }: &RackOptions,
+    &RackOptions { mtu, mode, topology, .. }: &RackOptions,
 ) -> Result<Namespace, Error> {
     let worker = Namespace::new(&format!("worker {rank}"))?;
     let n = rank + 1;
@@ -226,11 +252,14 @@ fn new_worker(
         // Only `simple_switch` answers there: the kernel would answer ARP for the
         // aggregator's address.
         Mode::Bmv2 => switch.tool("ip", &format!("link set p{rank} arp off up"))?,
-        _ => switch.tool("ip", &format!("link set p{rank} master br0 up"))?,
+        _ => network::plug_in(switch, rank, topology)?,
     }
     worker.tool("ip", "link set lo up")?;
-    worker.tool("ip", &format!("address add {}/24 dev eth0", Rack::worker_address(rank)))?;
+    worker.tool("ip", &format!("address add {}/24 dev eth0", topology.worker_address(rank)))?;
     worker.tool("ip", "link set eth0 up")?;
+    if let Topology::Routed(_) = topology {
+        worker.tool("ip", &format!("route add default via {}", network::gateway(rank)))?;
+    }
     // XDP on the port would see what the sender left for the hardware to fill in, and the wires
     // pass frames one by one.
     let offloads = if mode == Mode::Auto && wires.is_none() { "on" } else { "off" };
@@ -244,24 +273,6 @@ fn new_worker(
     // RESULTs come as multicast; joining a group needs a route for it.
     worker.tool("ip", "route add 224.0.0.0/4 dev eth0")?;
     Ok(worker)
-}
-
-/// Makes a veth pair: namespace, name and MAC of each end. Both start where they belong, so that
-/// they are never seen, nor left, outside the rack.
-fn join(
-    end: (&Namespace, String, String),
-    peer: (&Namespace, String, String),
-    mtu: u32,
-) -> Result<(), Error> {
-    let ((namespace, name, mac), (peer_namespace, peer_name, peer_mac)) = (end, peer);
-    let path = peer_namespace.path();
-    namespace.tool(
-        "ip",
-        &format!(
-            "link add {name} address {mac} mtu {mtu} type veth \
-             peer name {peer_name} address {peer_mac} mtu {mtu} netns {path}"
-        ),
-    )
 }
 
 /// Attaches the passing program to an end of a link, without which veth drops what XDP sends to it.

@@ -1,6 +1,6 @@
 //! Links of a chosen rate.
 
-use crate::{Error, Namespace, Rack};
+use crate::{Error, Namespace, Rack, network::UP};
 
 /// How long a link may send at full speed after a pause. Shorter, and a timer that comes late on a
 /// busy machine would cost throughput.
@@ -13,12 +13,13 @@ const LEAST_BURST: u64 = 128 << 10;
 /// How much a link queues: about what a switch does.
 const QUEUE_MS: u64 = 50;
 
-/// All links of a rack at a rate, in each direction, until the value is dropped.
+/// All links of a rack at a rate, in each direction, until the value is dropped. A switch host's
+/// single port has the rate of all workers' links together.
 ///
-/// Both token buckets are in the worker's namespace: at `eth0` for what leaves, and at an `ifb`
-/// device that what arrives is sent through first. At the switch's port, where a queue would be in
-/// reality, it would not slow down what XDP redirects, which passes no queueing discipline. So all
-/// data paths, and whatever else the workers run, find the same links.
+/// Both token buckets of a link are in the worker's namespace: at `eth0` for what leaves, and at an
+/// `ifb` device that what arrives is sent through first. At the switch's port, where a queue would
+/// be in reality, it would not slow down what XDP redirects, which passes no queueing discipline.
+/// So all data paths, and whatever else the workers run, find the same links.
 pub struct Shaping<'a> {
     rack: &'a Rack,
 }
@@ -32,33 +33,35 @@ impl<'a> Shaping<'a> {
     /// before, then.
     pub fn new(rack: &'a Rack, rate: u64) -> Result<Self, Error> {
         let shaping = Self { rack };
-        rack.workers().iter().try_for_each(|worker| shape(worker, rate))?;
+        rack.workers().iter().try_for_each(|worker| shape(worker, "eth0", rate))?;
+        if let Some(network) = rack.network() {
+            shape(network, UP, rate * rack.workers().len() as u64)?;
+        }
         Ok(shaping)
     }
 }
 
-fn shape(worker: &Namespace, rate: u64) -> Result<(), Error> {
+fn shape(namespace: &Namespace, device: &str, rate: u64) -> Result<(), Error> {
     let burst = (rate / 8 * BURST_MS / 1000).max(LEAST_BURST);
     let bucket = format!("root tbf rate {rate}bit burst {burst} latency {QUEUE_MS}ms");
-    worker.tool("ip", "link add ifb0 type ifb")?;
-    worker.tool("ip", "link set ifb0 up")?;
-    worker.tool("tc", &format!("qdisc add dev ifb0 {bucket}"))?;
-    worker.tool("tc", "qdisc add dev eth0 ingress")?;
-    let everything = "protocol all u32 match u32 0 0";
-    worker.tool(
-        "tc",
-        &format!("filter add dev eth0 ingress {everything} action mirred egress redirect dev ifb0"),
-    )?;
-    worker.tool("tc", &format!("qdisc add dev eth0 {bucket}"))
+    namespace.tool("ip", "link add ifb0 type ifb")?;
+    namespace.tool("ip", "link set ifb0 up")?;
+    namespace.tool("tc", &format!("qdisc add dev ifb0 {bucket}"))?;
+    namespace.tool("tc", &format!("qdisc add dev {device} ingress"))?;
+    let (everything, redirect) =
+        ("protocol all u32 match u32 0 0", "action mirred egress redirect dev ifb0");
+    namespace.tool("tc", &format!("filter add dev {device} ingress {everything} {redirect}"))?;
+    namespace.tool("tc", &format!("qdisc add dev {device} {bucket}"))
 }
 
 impl Drop for Shaping<'_> {
     fn drop(&mut self) {
-        for worker in self.rack.workers() {
+        let ends = self.rack.workers().iter().map(|worker| (worker, "eth0"));
+        for (namespace, device) in ends.chain(self.rack.network().map(|network| (network, UP))) {
             // Something may never have been made.
-            let _ = worker.tool("tc", "qdisc del dev eth0 root");
-            let _ = worker.tool("tc", "qdisc del dev eth0 ingress");
-            let _ = worker.tool("ip", "link del ifb0");
+            let _ = namespace.tool("tc", &format!("qdisc del dev {device} root"));
+            let _ = namespace.tool("tc", &format!("qdisc del dev {device} ingress"));
+            let _ = namespace.tool("ip", "link del ifb0");
         }
     }
 }

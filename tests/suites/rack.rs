@@ -8,8 +8,8 @@ use std::{
     time::{Duration, Instant},
 };
 use switchml_rack::{
-    AGGREGATOR_ADDRESS, Error, MAX_MTU, MAX_WORKERS, Mode, Namespace, Rack, RackOptions, Shaping,
-    Signal, can_build_racks,
+    AGGREGATOR_ADDRESS, Error, Fabric, MAX_MTU, MAX_WORKERS, Mode, Multicast, Namespace, Rack,
+    RackOptions, Router, Shaping, Signal, Topology, can_build_racks,
 };
 
 const SOON: Duration = Duration::from_secs(5);
@@ -136,6 +136,81 @@ fn multicast_reaches_the_workers_that_joined() {
         members[2].recv_from(&mut [0; 16]).is_err(),
         "a worker that did not join hears nothing"
     );
+}
+
+fn rack_with(workers: usize, topology: Topology) -> Rack {
+    Rack::new(RackOptions { workers, topology, ..RackOptions::default() }).expect("a rack")
+}
+
+/// Which of two workers hears what the switch says to a job's group, which the first one has
+/// joined.
+fn who_hears(topology: Topology) -> [bool; 2] {
+    let rack = rack_with(2, topology);
+    let group = Ipv4Addr::new(239, 255, 0, 1);
+    let workers: Vec<_> =
+        rack.workers().iter().map(|worker| socket(worker, Ipv4Addr::UNSPECIFIED, 6000)).collect();
+    workers[0].join_multicast_v4(&group, &Ipv4Addr::UNSPECIFIED).expect("join");
+    // A querier trusts what it knows after a moment.
+    std::thread::sleep(Duration::from_millis(300));
+    let switch = socket(rack.switch(), AGGREGATOR_ADDRESS, 6000);
+    switch.set_multicast_ttl_v4(64).expect("a TTL");
+    // Hardly anything else comes.
+    let frames = |rank: usize| -> u64 {
+        let file = "/sys/class/net/eth0/statistics/rx_packets";
+        tool(rack.worker(rank), "cat", &[file]).trim().parse().unwrap()
+    };
+    let before = [frames(0), frames(1)];
+    const SENT: u64 = 1000;
+    for _ in 0..SENT {
+        switch.send_to(b"result", (group, 6000)).expect("send");
+    }
+    workers[0].set_read_timeout(Some(Duration::from_millis(300))).unwrap();
+    let heard = workers[0].recv_from(&mut [0; 16]).is_ok();
+    let came = [frames(0) - before[0], frames(1) - before[1]].map(|frames| frames >= SENT);
+    assert_eq!(heard, came[0], "what comes is heard, for it joined");
+    came
+}
+
+#[test]
+fn a_network_brings_multicast_to_whom_it_should() {
+    if !can_build_racks("a_network_brings_multicast_to_whom_it_should") {
+        return;
+    }
+    let fabric = |multicast| Topology::OneNic(Fabric { multicast, ..Fabric::default() });
+    let router = |multicast| Topology::Routed(Router { multicast, nat: false });
+    assert_eq!(who_hears(fabric(Multicast::Flooded)), [true, true]);
+    assert_eq!(who_hears(fabric(Multicast::Snooped)), [true, true], "Linux floods");
+    assert_eq!(who_hears(fabric(Multicast::Queried)), [true, false], "members alone");
+    assert_eq!(who_hears(fabric(Multicast::Blocked)), [false, false]);
+    assert_eq!(who_hears(router(true)), [true, true], "its routes are fixed");
+    assert_eq!(who_hears(router(false)), [false, false]);
+}
+
+#[test]
+fn workers_behind_a_network_reach_the_switch_and_each_other() {
+    if !can_build_racks("workers_behind_a_network_reach_the_switch_and_each_other") {
+        return;
+    }
+    let router = |nat| Topology::Routed(Router { multicast: false, nat });
+    for (topology, seen) in [
+        (Topology::OneNic(Fabric::default()), [[10, 88, 0, 1], [10, 88, 0, 2]]),
+        (router(false), [[10, 88, 1, 1], [10, 88, 2, 1]]),
+        (router(true), [[10, 88, 0, 253]; 2]),
+    ] {
+        let rack = rack_with(2, topology);
+        assert_eq!(rack.ports(), ["nic0"]);
+        let switch = socket(rack.switch(), AGGREGATOR_ADDRESS, 5000);
+        let workers = [0, 1].map(|rank| socket(rack.worker(rank), Ipv4Addr::UNSPECIFIED, 5000));
+        for (worker, seen) in workers.iter().zip(seen) {
+            worker.send_to(b"up", switch.local_addr().unwrap()).expect("send");
+            let mut buffer = [0; 16];
+            let (length, from) = switch.recv_from(&mut buffer).expect("the datagram arrives");
+            assert_eq!((&buffer[..length], from.ip()), (&b"up"[..], seen.into()));
+            switch.send_to(b"down", from).expect("send");
+            let (length, _) = worker.recv_from(&mut buffer).expect("the datagram arrives");
+            assert_eq!(&buffer[..length], b"down");
+        }
+    }
 }
 
 /// Payload in bits per second that arrives while 150 Mb/s are sent, after the first moment, in

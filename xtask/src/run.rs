@@ -10,7 +10,10 @@ use std::process::Command;
 use anyhow::{Context, Result, bail, ensure};
 use clap::builder::RangedU64ValueParser as Number;
 use rustix::process::getuid;
-use switchml_rack::{Binaries, MAX_MTU, MAX_WORKERS, MIN_MTU, Mode, RackOptions, SimpleSwitch};
+use switchml_rack::{
+    Binaries, Fabric, MAX_MTU, MAX_WORKERS, MIN_MTU, Mode, Multicast, RackOptions, Router,
+    SimpleSwitch, Topology,
+};
 
 use crate::cargo;
 use bench::Bench;
@@ -23,7 +26,11 @@ use bench::Bench;
 )]
 pub struct Run {
     /// Serve real interfaces instead, until interrupted; give it once for each port
-    #[arg(long, value_name = "NAME", conflicts_with_all = ["workers", "mtu", "mode", "data_plane"])]
+    #[arg(
+        long,
+        value_name = "NAME",
+        conflicts_with_all = ["workers", "mtu", "mode", "data_plane", "topology", "no_multicast"]
+    )]
     iface: Vec<String>,
 
     /// Workers in the rack, 1 to 16
@@ -52,6 +59,14 @@ pub struct Run {
     #[arg(long, value_enum, default_value_t = DataPlane::Xdp)]
     data_plane: DataPlane,
 
+    /// How the rack's workers are joined to the switch host
+    #[arg(long, value_enum, default_value_t = RackTopology::Star)]
+    topology: RackTopology,
+
+    /// Let the network bring no multicast to the workers, as in most clouds; not in a star
+    #[arg(long)]
+    no_multicast: bool,
+
     #[command(flatten)]
     bench: Bench,
 
@@ -76,6 +91,37 @@ impl From<RackMode> for Mode {
     }
 }
 
+/// How workers are joined to the switch host.
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum RackTopology {
+    /// A port of the switch host for each
+    Star,
+    /// One port of the switch host at an Ethernet switch, where the workers are, too
+    OneNic,
+    /// One port of the switch host at a router, and a subnet for each worker
+    Routed,
+    /// The same, and the router hides the workers behind its own address, as Docker does; without
+    /// multicast
+    Nat,
+}
+
+impl RackTopology {
+    fn with(self, multicast: bool) -> Result<Topology> {
+        Ok(match self {
+            Self::Star => {
+                ensure!(multicast, "--no-multicast is for --topology one-nic or routed");
+                Topology::Star
+            }
+            Self::OneNic if multicast => Topology::OneNic(Fabric::default()),
+            Self::OneNic => {
+                Topology::OneNic(Fabric { multicast: Multicast::Blocked, ..Fabric::default() })
+            }
+            Self::Routed => Topology::Routed(Router { multicast, nat: false }),
+            Self::Nat => Topology::Routed(Router { multicast: false, nat: true }),
+        })
+    }
+}
+
 /// What adds up the contributions.
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum DataPlane {
@@ -95,8 +141,14 @@ impl Run {
             DataPlane::Bmv2 => Mode::Bmv2,
             DataPlane::Xdp | DataPlane::Software => self.mode.into(),
         };
-        let rack =
-            RackOptions { workers: self.workers, mtu: self.mtu, mode, ..RackOptions::default() };
+        let topology = self.topology.with(!self.no_multicast)?;
+        let rack = RackOptions {
+            workers: self.workers,
+            mtu: self.mtu,
+            mode,
+            topology,
+            ..RackOptions::default()
+        };
         rack.check()?;
         if let (DataPlane::Bmv2, Some(obstacle)) = (self.data_plane, SimpleSwitch::obstacle()) {
             // Rather now than after the build.

@@ -14,6 +14,7 @@
 //! | [`special_values`] | NaN and infinities |
 //! | [`strangers`] | a host that is not a member, and sends everything that it can |
 //! | [`multicast`] | a rank that the network brings no multicast |
+//! | [`networks`] | a switch host with a single port, at an Ethernet switch or a router |
 //! | [`mtu`] | hosts that take more than a switch between them |
 //! | [`tags`] | VLAN tags that devices take off frames |
 //! | [`zeros`] | ranks that have only zeros to add: few bytes, right sums |
@@ -33,6 +34,7 @@ mod mismatch;
 mod missing_ranks;
 mod mtu;
 mod multicast;
+mod networks;
 mod packed;
 mod ports;
 mod restart;

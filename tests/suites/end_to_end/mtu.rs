@@ -29,7 +29,13 @@ fn doctor(cluster: &Cluster, namespace: &Namespace) -> Process {
 }
 
 fn a_switch_that_takes_less_than_the_hosts_costs_lanes_alone(mode: Mode) {
-    let cluster = Cluster::new(RackOptions { workers: 2, mtu: HOSTS, mode, wires: true });
+    let cluster = Cluster::new(RackOptions {
+        workers: 2,
+        mtu: HOSTS,
+        mode,
+        wires: true,
+        ..RackOptions::default()
+    });
     let _wires =
         Impairment::in_rack(&cluster.binaries, &cluster.rack, 0, |_, _| Faults::default()).unwrap();
     let wires = cluster.rack.wires().unwrap();

@@ -5,9 +5,10 @@ use anyhow::{Result, bail};
 use std::{env, path::Path, process::Command};
 
 /// What the build and the rack need.
-pub const NEEDED: [(&str, &str); 7] = [
+pub const NEEDED: [(&str, &str); 8] = [
     ("ip", "iproute2"),
     ("ethtool", "ethtool"),
+    ("nft", "nftables"),
     // For libFuzzer, which libfuzzer-sys brings along.
     ("c++", "g++"),
     // The rest is what libbpf's own sources, which libbpf-sys brings along, need to be built.
