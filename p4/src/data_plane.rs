@@ -105,7 +105,7 @@ impl ServesJobs for P4DataPlane {
         written.map_err(&refused)
     }
 
-    fn start(&self, job: u16) -> Result<(), Error> {
+    fn start(&self, job: u16, _by_group: u64) -> Result<(), Error> {
         self.shared.check_pipelines(job).map_err(refused(job, "start"))?;
         self.change(job, "start", |job| job.is_started = true)
     }

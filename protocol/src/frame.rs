@@ -4,7 +4,7 @@ use core::mem::size_of;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::header::HEADER_LEN;
-use crate::job::{Binding, JobEntry};
+use crate::job::Binding;
 use crate::maps::Endpoint;
 use crate::outcome::Outcome;
 use crate::{U16, U32};
@@ -200,18 +200,39 @@ impl Envelope {
         self.finish_bundle(checksum);
     }
 
-    /// Rule 5.2: sends the frame to the job's multicast group, with `lanes` words of payload.
+    /// Rule 5.2: sends the frame from the aggregator's address to that place, with `lanes` words of
+    /// payload.
     #[inline(always)]
-    pub fn send_to_group(&mut self, job: &JobEntry, lanes: u16) {
-        self.address_to_group(job);
+    pub fn send_to(&mut self, place: &Binding, source: [u8; 4], lanes: u16) {
+        self.leave_for(place, source);
         self.finish(udp_len(lanes));
     }
 
-    /// Sends a bundle to the job's multicast group, as long as it is.
+    /// Sends a bundle there, as long as it is.
     #[inline(always)]
-    pub fn send_bundle_to_group(&mut self, job: &JobEntry, checksum: Checksum) {
-        self.address_to_group(job);
+    pub fn send_bundle_to(&mut self, place: &Binding, source: [u8; 4], checksum: Checksum) {
+        self.leave_for(place, source);
         self.finish_bundle(checksum);
+    }
+
+    /// Leaves open where a frame goes that is complete otherwise: no host takes it as it is.
+    #[inline(always)]
+    pub const fn leave_open(&mut self) {
+        self.mac_destination = [0; 6];
+    }
+
+    /// Whether where it goes was left open.
+    #[inline(always)]
+    pub fn is_open(&self) -> bool {
+        self.mac_destination == [0; 6]
+    }
+
+    /// Sends a frame to that place whose destination was left open.
+    #[inline(always)]
+    pub fn close(&mut self, place: &Binding) {
+        self.address(place);
+        self.ip_checksum.set(0);
+        self.ip_checksum.set(!self.sum_of_ip_header());
     }
 
     #[inline(always)]
@@ -222,13 +243,18 @@ impl Envelope {
     }
 
     #[inline(always)]
-    fn address_to_group(&mut self, job: &JobEntry) {
+    fn leave_for(&mut self, place: &Binding, source: [u8; 4]) {
         self.mac_source = self.mac_destination;
-        self.mac_destination = multicast_mac(job.group);
-        self.source = job.address;
-        self.destination = job.group;
+        self.source = source;
         self.source_port = self.destination_port;
-        self.destination_port = job.group_port;
+        self.address(place);
+    }
+
+    #[inline(always)]
+    fn address(&mut self, place: &Binding) {
+        self.mac_destination = place.mac;
+        self.destination = place.ip;
+        self.destination_port = place.port;
     }
 
     #[inline(always)]
@@ -313,10 +339,4 @@ fn high(address: [u8; 4]) -> u16 {
 #[inline(always)]
 fn low(address: [u8; 4]) -> u16 {
     U32::from_bytes(address).get() as u16
-}
-
-/// The Ethernet address of an IPv4 multicast group (RFC 1112).
-#[inline(always)]
-const fn multicast_mac(group: [u8; 4]) -> [u8; 6] {
-    [0x01, 0x00, 0x5E, group[1] & 0x7F, group[2], group[3]]
 }

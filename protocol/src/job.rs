@@ -53,6 +53,14 @@ impl JobEntry {
         // ranks is 1..=64; the mask keeps the shift in range whatever the map holds.
         u64::MAX >> ((MAX_RANKS as u32).wrapping_sub(self.ranks) & 63)
     }
+
+    /// Rule 5.2: where a frame to the job's group goes that leaves by this port.
+    #[inline(always)]
+    pub const fn group_at(&self, ifindex: u32) -> Binding {
+        let [_, b, c, d] = self.group;
+        let mac = [0x01, 0x00, 0x5E, b & 0x7F, c, d];
+        Binding { ifindex, ip: self.group, mac, port: self.group_port }
+    }
 }
 
 /// Where a rank lives, as its frames show it.

@@ -25,6 +25,7 @@ mod tables;
 
 pub mod aggregator;
 pub mod capabilities;
+pub mod fanout;
 pub mod frame;
 pub mod header;
 pub mod job;

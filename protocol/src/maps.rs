@@ -4,14 +4,11 @@
 use core::mem::{offset_of, size_of};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
+use crate::U16;
 use crate::header::Header;
 use crate::job::Binding;
 use crate::outcome::Outcome;
 use crate::slot::Slot;
-use crate::{MAX_RANKS, U16};
-
-/// The interfaces to which a job's RESULTs go, as the tc program takes them: up to the first 0.
-pub type Ports = [u32; MAX_RANKS];
 
 /// Jobs at once. Each has a number below this.
 pub const MAX_JOBS: usize = 256;
@@ -22,6 +19,9 @@ pub const MAX_SHARDS: usize = 512;
 /// Slots that lie together in memory, taken when they are first needed: as many as an entry of the
 /// job table gets.
 pub const SLOTS_PER_SHARD: usize = 512;
+
+/// Most interfaces that a data plane serves.
+pub const MAX_PORTS: usize = 1024;
 
 /// Key of the set of what the aggregator answers to. With port and MAC 0 it is an address that
 /// nobody else may send from.

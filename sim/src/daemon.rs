@@ -264,7 +264,7 @@ impl ServesJobs for SimulatedIo<'_> {
         self.data_plane.borrow_mut().open(&mut self.net.borrow_mut(), job)
     }
 
-    fn start(&self, job: u16) -> Result<(), Error> {
+    fn start(&self, job: u16, _by_group: u64) -> Result<(), Error> {
         self.data_plane.borrow_mut().start(&mut self.net.borrow_mut(), job);
         Ok(())
     }

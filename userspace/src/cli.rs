@@ -74,6 +74,9 @@ pub struct Options {
     /// Where at the interfaces frames are taken.
     #[arg(long, value_enum, default_value_t = Mode::Auto)]
     pub mode: Mode,
+    /// How results reach the ranks of a job. For `--data-plane xdp`.
+    #[arg(long, value_enum, default_value_t = Fanout::Multicast)]
+    pub fanout: Fanout,
     /// Address and TCP port of the control plane.
     #[arg(long, value_name = "ADDRESS",
           default_value_t = SocketAddr::from((Ipv4Addr::UNSPECIFIED, CONTROL_PORT)))]
@@ -146,6 +149,14 @@ pub enum Mode {
     Bundle,
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Fanout {
+    /// One frame to the job's multicast group, which the network copies.
+    Multicast,
+    /// A copy for each rank: works in every network.
+    Unicast,
+}
+
 /// The arguments. Ends the process as [`switchml_cli::parse`] does.
 pub fn parse() -> Cli {
     parse_from(std::env::args_os()).unwrap_or_else(|error| switchml_cli::end(&error))
@@ -166,6 +177,7 @@ const OF_SOME: &[(&str, &[DataPlaneKind])] = {
     &[
         ("interfaces", &[Xdp]),
         ("mode", &[Xdp]),
+        ("fanout", &[Xdp]),
         ("pin_dir", &[Xdp]),
         ("data_port", &[Xdp, Software]),
         ("slots", &[Xdp, Software]),
@@ -223,9 +235,10 @@ mod tests {
     use super::*;
 
     /// A value of each option of the daemon; `--data-plane` is what they are tried with.
-    const VALUES: [(&str, &str); 11] = [
+    const VALUES: [(&str, &str); 12] = [
         ("iface", "p0"),
         ("mode", "auto"),
+        ("fanout", "unicast"),
         ("control", "127.0.0.1:1"),
         ("data-port", "5000"),
         ("data-address", "10.0.0.1"),
@@ -286,7 +299,7 @@ mod tests {
             let long = option.get_long().expect("all have one");
             for kind in DataPlaneKind::value_variants() {
                 let effect = match long {
-                    "iface" | "mode" | "pin-dir" => *kind == DataPlaneKind::Xdp,
+                    "iface" | "mode" | "fanout" | "pin-dir" => *kind == DataPlaneKind::Xdp,
                     "data-port" | "slots" => {
                         matches!(kind, DataPlaneKind::Xdp | DataPlaneKind::Software)
                     }

@@ -18,7 +18,7 @@ use switchml_userspace::data_plane::software::Software;
 use switchml_userspace::data_plane::xdp::{self, PinError, XdpDataPlane};
 use switchml_userspace::events;
 use switchml_userspace::service::Service;
-use switchml_userspace_core::data_plane::{DataPlane, EventSink};
+use switchml_userspace_core::data_plane::{DataPlane, EventSink, Fanout};
 use switchml_userspace_core::jobs::JobTable;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
@@ -119,12 +119,17 @@ fn start_data_plane(options: &Options, events: EventSink) -> anyhow::Result<Arc<
                 cli::Mode::Native => xdp::Mode::Native,
                 cli::Mode::Bundle => xdp::Mode::Bundle,
             };
+            let fanout = match options.fanout {
+                cli::Fanout::Multicast => Fanout::Multicast,
+                cli::Fanout::Unicast => Fanout::Unicast,
+            };
             let config = xdp::Config {
                 interfaces: options.interfaces.clone(),
                 mode,
                 address: options.data_address,
                 port: options.data_port,
                 slots: options.slots,
+                fanout,
                 pin_dir: options.pin_dir.clone(),
             };
             Ok(Arc::new(XdpDataPlane::start(config, events)?))

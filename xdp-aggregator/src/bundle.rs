@@ -182,7 +182,7 @@ pub unsafe extern "C" fn bundle_answer(ctx: *mut __sk_buff) -> u64 {
             // SAFETY: as above.
             unsafe { bundle_show(ctx, Action::Broadcast as u32) };
         }
-        verdict = send_to_group(&skb, work, checksum, to_sender > 0);
+        verdict = send_to_all(&skb, work, checksum, to_sender > 0);
     }
     if to_sender > 0 {
         if to_sender < segments {
@@ -197,27 +197,28 @@ pub unsafe extern "C" fn bundle_answer(ctx: *mut __sk_buff) -> u64 {
     verdict as u64
 }
 
-/// Sends the superpacket to all ports of the group; keeps it if there is more to be sent.
+/// Sends the superpacket to all places of the job; keeps it if there is more to be sent.
 #[inline(always)]
-fn send_to_group(skb: &Skb, work: &mut Scratch, checksum: Checksum, keep: bool) -> i32 {
-    let (Some(job), Some(ports)) = (tables::job(work.job), tables::ports(work.job)) else {
+fn send_to_all(skb: &Skb, work: &mut Scratch, checksum: Checksum, keep: bool) -> i32 {
+    let (Some(job), Some(receivers)) = (tables::job(work.job), tables::receivers(work.job)) else {
         return TC_ACT_SHOT;
     };
-    work.answer = work.envelope;
-    work.answer.send_bundle_to_group(&job, checksum);
-    if skb.store(0, &work.answer).is_err() {
-        return TC_ACT_SHOT;
-    }
     // The last one gets the superpacket itself, unless it is kept.
     let mut last = 0;
-    for port in ports {
-        if *port == 0 {
+    for place in &receivers.places {
+        if place.ifindex == 0 {
             break;
         }
         if last != 0 {
             clone_to(skb, last);
         }
-        last = *port;
+        // After the clone, which has the headers as they were.
+        work.answer = work.envelope;
+        work.answer.send_bundle_to(place, job.address, checksum);
+        if skb.store(0, &work.answer).is_err() {
+            return TC_ACT_SHOT;
+        }
+        last = place.ifindex;
     }
     match last {
         0 => TC_ACT_SHOT,

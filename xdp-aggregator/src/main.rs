@@ -1,7 +1,8 @@
 //! The aggregator's data plane: programs for XDP and for tc ingress around
 //! [`switchml_protocol::shell`].
 //!
-//! Programs: `switchml` and `switchml_bundle`. Maps, with keys and values as in
+//! Programs: `switchml` and `switchml_bundle`, and `switchml_copy` for what the first one sends, on
+//! its way out. Maps, with keys and values as in
 //! [`switchml_protocol::maps`] and [`switchml_protocol::job`]:
 //!
 //! | map | type | key → value |
@@ -10,8 +11,10 @@
 //! | `JOBS` | array | job number → `JobEntry` |
 //! | `MEMBERS` | array | job number * 64 + rank → `MemberEntry` |
 //! | `SLOTS` | array of maps | slot / 512 → array of 512 `LockedSlot`s, made when first needed |
-//! | `GROUPS` | array of maps | job number → DEVMAP of 64 ports: to these the RESULTs go |
-//! | `PORTS` | array | job number → `Ports`: the same ports, for the tc program |
+//! | `RECEIVERS` | array | job number → `Receivers`: where the RESULTs to all go |
+//! | `GROUPS` | array of maps | job number → DEVMAP of 64: the ports of those places, in order |
+//! | `PORTS` | DEVMAP hash | interface → itself: the ports of the XDP program |
+//! | `TURNS` | per-CPU hash | interface → whose copies leave by it |
 //! | `COUNTERS` | per-CPU array | [`Outcome`] as a number → packets |
 //! | `EVENTS` | ring buffer | `Event`s |
 #![no_std]
@@ -23,6 +26,7 @@
 #![allow(internal_features)]
 
 mod bundle;
+mod copies;
 mod lock;
 mod packet;
 mod payload;
@@ -31,7 +35,6 @@ mod skb;
 mod tables;
 
 use aya_ebpf::bindings::xdp_action::{XDP_DROP, XDP_PASS};
-use aya_ebpf::helpers::bpf_redirect;
 use aya_ebpf::macros::{classifier, xdp};
 use aya_ebpf::programs::{TcContext, XdpContext};
 use switchml_protocol::outcome::{Action, Outcome};
@@ -66,6 +69,20 @@ pub fn switchml(ctx: XdpContext) -> u32 {
     verdict
 }
 
+/// Sees a frame of the other program's on its way out.
+#[xdp(map = "devmap")]
+pub fn switchml_copy(ctx: XdpContext) -> u32 {
+    // SAFETY: as above; and the kernel tells a program on the way out by which port.
+    let (frame, port) = unsafe { (Frame::new(ctx.ctx), (*ctx.ctx).egress_ifindex) };
+    match copies::address(&frame, port) {
+        Some(()) => XDP_PASS,
+        None => {
+            tables::count(Outcome::SendFailed);
+            XDP_DROP
+        }
+    }
+}
+
 /// Serves the frame if it is for the aggregator, leaving the answer's header and payload in it.
 #[inline(always)]
 fn serve(frame: &Frame) -> Result<Outcome, Outcome> {
@@ -94,18 +111,23 @@ fn reply(frame: &Frame) -> Option<u32> {
     envelope.turn_back(lanes);
     frame.resize(lanes).ok()?;
     // Not XDP_TX: a veth whose other end has GRO on but no XDP program leaves such frames lying in
-    // its queue. SAFETY: no pointer is passed.
-    Some(unsafe { bpf_redirect(frame.ifindex(), 0) } as u32)
+    // its queue.
+    tables::redirect(frame.ifindex())
 }
 
-/// Sends the answer to the ports of the job's group.
+/// Sends the answer to all places of the job.
 #[inline(always)]
 fn broadcast(frame: &Frame) -> Option<u32> {
     let (envelope, header) = frame.headers()?;
     let (number, lanes) = (header.job.get(), header.payload_lanes());
-    envelope.send_to_group(&tables::job(number)?, lanes);
+    let receivers = tables::receivers(number)?;
+    let first = receivers.used().next()?;
+    envelope.send_to(first, tables::job(number)?.address, lanes);
+    if receivers.differ != 0 {
+        envelope.leave_open();
+    }
     frame.resize(lanes).ok()?;
-    tables::redirect_to_group(number)
+    tables::redirect_to_all(number)
 }
 
 #[panic_handler]

@@ -1,11 +1,14 @@
 //! The maps, and the aggregator's view of them.
 
-use aya_ebpf::btf_maps::{Array, ArrayOfMaps, DevMap, HashMap, PerCpuArray, RingBuf};
+use aya_ebpf::btf_maps::{Array, ArrayOfMaps, DevMap, DevMapHash, HashMap, PerCpuArray, RingBuf};
 use aya_ebpf::macros::btf_map;
 use switchml_protocol::MAX_RANKS;
 use switchml_protocol::aggregator::Tables;
+use switchml_protocol::fanout::Receivers;
 use switchml_protocol::job::{Binding, JobEntry, MemberEntry};
-use switchml_protocol::maps::{Endpoint, Event, LockedSlot, MAX_SHARDS, Ports, SLOTS_PER_SHARD};
+use switchml_protocol::maps::{
+    Endpoint, Event, LockedSlot, MAX_PORTS, MAX_SHARDS, SLOTS_PER_SHARD,
+};
 use switchml_protocol::outcome::Outcome;
 use switchml_protocol::slot::Slot;
 use zerocopy::transmute;
@@ -35,7 +38,9 @@ static SLOTS: ArrayOfMaps<Array<SlotWords, SLOTS_PER_SHARD>, MAX_SHARDS> = Array
 #[btf_map]
 static GROUPS: ArrayOfMaps<DevMap<MAX_RANKS>, MAX_SHARDS> = ArrayOfMaps::new();
 #[btf_map]
-static PORTS: Array<Ports, MAX_SHARDS> = Array::new();
+static RECEIVERS: Array<Receivers, MAX_SHARDS> = Array::new();
+#[btf_map]
+static PORTS: DevMapHash<MAX_PORTS> = DevMapHash::new();
 #[btf_map]
 static COUNTERS: PerCpuArray<u64, { Outcome::COUNT }> = PerCpuArray::new();
 // Without a value type, or libbpf takes its size for a mistake.
@@ -76,18 +81,27 @@ pub fn report(event: Event) {
     }
 }
 
-/// Has the frame sent to every port of the job's group, and returns the verdict for that; `None`
-/// for a job without one.
+/// Has the frame sent by this port, and returns the verdict for that; `None` if it is none.
+///
+/// Not by `bpf_redirect`: of all frames that leave by a port in one turn of the driver, the kernel
+/// looks at the first alone to see which program they pass on their way out. So all pass the same.
 #[inline(always)]
-pub fn redirect_to_group(number: u16) -> Option<u32> {
+pub fn redirect(port: u32) -> Option<u32> {
+    PORTS.redirect(port, 0).ok()
+}
+
+/// Has the frame sent to every place of the job, and returns the verdict for that; `None` for a job
+/// without one.
+#[inline(always)]
+pub fn redirect_to_all(number: u16) -> Option<u32> {
     // With the flag the kernel takes no notice of the key.
     GROUPS.get(u32::from(number))?.redirect(0, BROADCAST).ok()
 }
 
-/// The ports of the job's group.
+/// Where the job's RESULTs to all go.
 #[inline(always)]
-pub fn ports(number: u16) -> Option<&'static Ports> {
-    PORTS.get(u32::from(number))
+pub fn receivers(number: u16) -> Option<&'static Receivers> {
+    RECEIVERS.get(u32::from(number))
 }
 
 /// The maps as the aggregator's tables.

@@ -187,7 +187,7 @@ fn a_result_for_all_goes_to_the_group() {
         ..JobEntry::default()
     };
     let mut envelope = envelope();
-    envelope.send_to_group(&job, 352);
+    envelope.send_to(&job.group_at(1), job.address, 352);
     #[rustfmt::skip]
     let expected = [
         // RFC 1112: 01:00:5e and the group's low 23 bits, 129 = 0x81 -> 0x01

@@ -82,7 +82,7 @@ proptest! {
             prop_assert!(ENVELOPE_LEN + 32 + payload_len <= bytes.len());
         }
         let mut to_group = envelope;
-        to_group.send_to_group(&JobEntry::default(), lanes);
+        to_group.send_to(&JobEntry::default().group_at(1), [10, 0, 0, 1], lanes);
         envelope.turn_back(lanes);
         for answer in [envelope, to_group] {
             prop_assert_ne!(answer.payload_len(usize::MAX), Err(Outcome::BadIpChecksum));

@@ -226,7 +226,7 @@ fn a_superpacket_of_two_fates_reaches_every_port() {
 }
 
 /// Sends packets of the same length as one.
-fn send_superpacket(socket: &UdpSocket, packets: &[Vec<u8>]) {
+pub fn send_superpacket(socket: &UdpSocket, packets: &[Vec<u8>]) {
     let segment = packets[0].len() as libc::c_int;
     let len = size_of::<libc::c_int>() as libc::socklen_t;
     // SAFETY: the option is a number of that length, which outlives the call.

@@ -1,9 +1,10 @@
 //! The answers, byte by byte.
 
+use switchml_protocol::fanout::Receivers;
 use switchml_protocol::outcome::Outcome::*;
 use switchml_rack::can_build_racks;
 
-use crate::kernel::{Kernel, job};
+use crate::kernel::{Kernel, binding, job};
 use crate::packet::{CE, CHECKED, Envelope, JOB, Packet};
 use crate::table::Expect::{Broadcast, Drop, Reply};
 
@@ -110,6 +111,7 @@ fn the_group_is_the_jobs() {
         ..job(1)
     };
     kernel.set_job(JOB, &other);
+    kernel.set_receivers(JOB, Receivers::new(&other, &[binding(0)], 1));
     let run = kernel.run(&contribution(0).frame());
     assert_eq!(run.verdict, 4, "XDP_REDIRECT");
     assert_eq!(run.frame[..6], [0x01, 0x00, 0x5E, 0x7F, 0xFE, 0xFD]);

@@ -4,17 +4,18 @@
 //! the one does, the other must do too, as far as tc can: [`crate::tc_program`] says what may
 //! differ.
 
-use aya::maps::{Array, ArrayOfMaps, DevMap, HashMap, Map, MapData, RingBuf};
+use aya::maps::{Array, ArrayOfMaps, DevMap, DevMapHash, HashMap, Map, MapData, RingBuf};
 use aya::programs::tc::{SchedClassifierLink, TcAttachOptions};
 use aya::programs::xdp::XdpLink;
 use aya::programs::{
-    LinkOrder, SchedClassifier, TcAttachType, TestRun, TestRunOptions, Xdp, XdpMode,
+    LinkOrder, ProgramFd, SchedClassifier, TcAttachType, TestRun, TestRunOptions, Xdp, XdpMode,
 };
 use aya::{Ebpf, EbpfLoader};
 use aya_obj::generated::{bpf_devmap_val, bpf_map_type::BPF_MAP_TYPE_DEVMAP};
 use std::os::fd::RawFd;
+use switchml_protocol::fanout::Receivers;
 use switchml_protocol::job::{Binding, JobEntry, MemberEntry, OPEN};
-use switchml_protocol::maps::{Endpoint, Event, LockedSlot, Ports};
+use switchml_protocol::maps::{Endpoint, Event, LockedSlot};
 use switchml_protocol::outcome::Outcome;
 use switchml_protocol::{MAX_RANKS, U16};
 use zerocopy::{FromBytes, transmute};
@@ -33,12 +34,15 @@ pub const SLOTS: u32 = 8;
 
 type JobBytes = [u8; size_of::<JobEntry>()];
 type MemberBytes = [u8; size_of::<MemberEntry>()];
+type ReceiversBytes = [u8; size_of::<Receivers>()];
 type EndpointBytes = [u8; size_of::<Endpoint>()];
 
 /// The program, loaded into the kernel with maps of its own; and the program for tc, with maps of
 /// its own.
 pub struct Kernel {
     object: Ebpf,
+    /// What XDP sends passes this program on its way out.
+    copy: ProgramFd,
     slots: Slots,
     tc: TcProgram,
 }
@@ -56,8 +60,13 @@ impl Kernel {
         let program: &mut Xdp =
             object.program_mut("switchml").expect("program").try_into().unwrap();
         program.load().expect("the verifier takes the program");
+        let copy: &mut Xdp =
+            object.program_mut("switchml_copy").expect("program").try_into().unwrap();
+        copy.load().expect("the verifier takes the program");
+        let copy = copy.fd().unwrap().try_clone().unwrap();
         let slots = Slots::make(&mut object);
-        let mut kernel = Self { object, slots, tc };
+        let mut kernel = Self { object, copy, slots, tc };
+        kernel.add_port(IFINDEX);
         kernel.add_local(AGGREGATOR_MAC, AGGREGATOR_IP, AGGREGATOR_PORT);
         kernel
     }
@@ -126,6 +135,7 @@ impl Kernel {
 
     /// Attaches the program in the driver of an interface of the calling thread's namespace.
     pub fn attach_xdp(&mut self, index: u32) -> XdpLink {
+        self.add_port(index);
         let program: &mut Xdp = self.object.program_mut("switchml").unwrap().try_into().unwrap();
         let id = program.attach_to_if_index(index, XdpMode::Driver).expect("attach in the driver");
         program.take_link(id).unwrap()
@@ -179,8 +189,23 @@ impl Kernel {
         transmute!(members.get(&(u32::from(job) * 64 + u32::from(rank)), 0).unwrap())
     }
 
-    /// Sends the job's RESULTs to these interfaces of the calling thread's namespace.
+    /// Answers may leave by this interface of the calling thread's namespace.
+    pub fn add_port(&mut self, interface: u32) {
+        let map = self.object.map_mut("PORTS").expect("PORTS");
+        let mut ports: DevMapHash<_> = map.try_into().unwrap();
+        ports.insert(interface, interface, Some(&self.copy), 0).expect("the interface exists");
+    }
+
+    /// Sends the job's RESULTs to the tests' group, by these interfaces.
     pub fn set_group(&mut self, job: u16, interfaces: &[u32]) {
+        let members: Vec<_> =
+            interfaces.iter().map(|ifindex| Binding { ifindex: *ifindex, ..binding(0) }).collect();
+        let entry = self::job(interfaces.len() as u32);
+        self.set_receivers(job, Receivers::new(&entry, &members, u64::MAX));
+    }
+
+    /// Sends the job's RESULTs there, by interfaces of the calling thread's namespace.
+    pub fn set_receivers(&mut self, job: u16, receivers: Receivers) {
         let (key, value) = (size_of::<u32>() as u32, size_of::<bpf_devmap_val>() as u32);
         let definition = aya_obj::Map::new_from_params(
             BPF_MAP_TYPE_DEVMAP as u32,
@@ -191,17 +216,17 @@ impl Kernel {
         );
         let data = MapData::create(definition, "group", None).expect("a DEVMAP");
         let mut group: DevMap<MapData> = Map::from_map_data(data).unwrap().try_into().unwrap();
-        for (key, interface) in (0..).zip(interfaces) {
-            group.set(key, *interface, None, 0).expect("the interface exists");
+        for (key, place) in (0..).zip(receivers.used()) {
+            group.set(key, place.ifindex, Some(&self.copy), 0).expect("the interface exists");
         }
         for map in self.maps_mut("GROUPS") {
             let mut groups: ArrayOfMaps<_, DevMap<MapData>> = map.try_into().unwrap();
             groups.set(u32::from(job), &group, 0).expect("the group is one of the job's kind");
         }
-        for map in self.maps_mut("PORTS") {
-            let mut ports: Array<_, Ports> = map.try_into().unwrap();
-            let port = |index: usize| interfaces.get(index).copied().unwrap_or(0);
-            ports.set(u32::from(job), std::array::from_fn(port), 0).unwrap();
+        let bytes: ReceiversBytes = transmute!(receivers);
+        for map in self.maps_mut("RECEIVERS") {
+            let mut receivers: Array<_, ReceiversBytes> = map.try_into().unwrap();
+            receivers.set(u32::from(job), bytes, 0).unwrap();
         }
     }
 

@@ -7,19 +7,25 @@ use libbpf_rs::{RingBuffer, RingBufferBuilder};
 use std::cell::RefCell;
 use std::os::fd::{AsFd, AsRawFd};
 use std::rc::Rc;
-use switchml_protocol::job::{JobEntry, MemberEntry};
-use switchml_protocol::maps::{Event, LockedSlot, Ports, SLOTS_PER_SHARD};
+use switchml_protocol::fanout::Receivers;
+use switchml_protocol::job::{Binding, JobEntry, MemberEntry};
+use switchml_protocol::maps::{Event, LockedSlot, SLOTS_PER_SHARD};
 use switchml_protocol::outcome::Outcome;
 use switchml_rack::Mode;
 use zerocopy::{FromBytes, IntoBytes};
 
-use crate::kernel::{POOL, Run};
+use crate::kernel::{IFINDEX, POOL, Run, binding, job};
 use crate::packet::{AGGREGATOR_IP, AGGREGATOR_PORT};
 use crate::tc_program::as_in_xdp;
 
 /// Size of `struct bpf_devmap_val`: an interface's index and a program's descriptor.
 const DEVMAP_VALUE: u32 = 8;
 const MAX_RANKS: u32 = 64;
+
+/// An interface, and no program.
+fn devmap_value(interface: u32) -> Vec<u8> {
+    [interface.to_ne_bytes(), (-1i32).to_ne_bytes()].concat()
+}
 
 /// A program in the kernel, with maps of its own.
 pub struct Libbpf {
@@ -58,6 +64,7 @@ impl Libbpf {
         let [high, low] = AGGREGATOR_PORT.to_be_bytes();
         let [a, b, c, d] = AGGREGATOR_IP;
         this.update("LOCAL", &[a, b, c, d, high, low, 2, 0, 0, 0, 0, 0xFE, 0, 0, 0, 0], &[1]);
+        this.update("PORTS", &IFINDEX.to_ne_bytes(), &devmap_value(IFINDEX));
         this.update("LOCAL", &[a, b, c, d, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0], &[1]);
         this
     }
@@ -107,7 +114,7 @@ impl Libbpf {
     }
 
     /// Has the job's RESULTs sent to this interface.
-    pub fn set_group(&self, job: u16, interface: u32) {
+    pub fn set_group(&self, number: u16, interface: u32) {
         let options = bpf_map_create_opts {
             sz: size_of::<bpf_map_create_opts>() as u64,
             ..Default::default()
@@ -116,28 +123,26 @@ impl Libbpf {
         let group =
             MapHandle::create(MapType::Devmap, name, key, DEVMAP_VALUE, MAX_RANKS, &options)
                 .expect("a DEVMAP");
-        let value = [interface.to_ne_bytes(), (-1i32).to_ne_bytes()].concat();
+        let value = devmap_value(interface);
         group.update(&0u32.to_ne_bytes(), &value, MapFlags::ANY).expect("the interface exists");
         self.update(
             "GROUPS",
-            &u32::from(job).to_ne_bytes(),
+            &u32::from(number).to_ne_bytes(),
             &group.as_fd().as_raw_fd().to_ne_bytes(),
         );
-        self.set_ports(job, interface);
+        let members = [Binding { ifindex: interface, ..binding(0) }];
+        self.set_receivers(number, &Receivers::new(&job(1), &members, u64::MAX));
     }
 
     /// Leaves the job's RESULTs with nowhere to go.
-    pub fn remove_group(&self, job: u16) {
+    pub fn remove_group(&self, number: u16) {
         // Not there is as good.
-        let _ = map(&self.object, "GROUPS").delete(&u32::from(job).to_ne_bytes());
-        self.set_ports(job, 0);
+        let _ = map(&self.object, "GROUPS").delete(&u32::from(number).to_ne_bytes());
+        self.set_receivers(number, &Receivers::new(&job(0), &[], 0));
     }
 
-    /// The list of ports ends with the first 0.
-    fn set_ports(&self, job: u16, first: u32) {
-        let mut ports: Ports = [0; MAX_RANKS as usize];
-        ports[0] = first;
-        self.update("PORTS", &u32::from(job).to_ne_bytes(), ports.as_bytes());
+    fn set_receivers(&self, number: u16, receivers: &Receivers) {
+        self.update("RECEIVERS", &u32::from(number).to_ne_bytes(), receivers.as_bytes());
     }
 
     /// Element `index` of the pool.

@@ -14,7 +14,19 @@ fn libbpf_loads_the_object_and_runs_it(mode: Mode) {
     let mut libbpf = Libbpf::new(mode);
     assert_eq!(
         libbpf.map_names(),
-        ["COUNTERS", "EVENTS", "GROUPS", "JOBS", "LOCAL", "MEMBERS", "PORTS", "SCRATCH", "SLOTS"]
+        [
+            "COUNTERS",
+            "EVENTS",
+            "GROUPS",
+            "JOBS",
+            "LOCAL",
+            "MEMBERS",
+            "PORTS",
+            "RECEIVERS",
+            "SCRATCH",
+            "SLOTS",
+            "TURNS"
+        ]
     );
     libbpf.set_job(JOB, &job(2));
     for rank in 0..2 {

@@ -17,11 +17,13 @@
 //! | [`libbpf`] | the program and its maps as libbpf loads them |
 //! | [`loaders`] | libbpf takes the object too |
 //! | [`delivery`] | a RESULT reaches every port of the group |
+//! | [`copies`] | each rank that the group does not reach gets its own copy |
 //! | [`speed`] | nanoseconds a packet, on one CPU and on two |
 //! | [`driver`] | runs one contribution again and again, for that |
 
 mod admission;
 mod contention;
+mod copies;
 mod cpu;
 mod delivery;
 mod differential;

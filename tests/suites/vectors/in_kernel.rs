@@ -8,6 +8,7 @@ use crate::spec::FIRST_SLOT;
 use crate::tc_program::ENVELOPE_LEN;
 use std::collections::BTreeMap;
 use switchml_protocol::U16;
+use switchml_protocol::fanout::Receivers;
 use switchml_protocol::job::{ABORTED, Binding, JobEntry, MemberEntry, OPEN};
 use switchml_protocol::maps::{LockedSlot, MAX_JOBS};
 use switchml_protocol::outcome::Outcome;
@@ -54,12 +55,10 @@ impl InKernel {
                 .parse()
                 .expect("an index")
         };
-        Self {
-            kernel: Kernel::new(),
-            hook,
-            interfaces: (0..PORTS).map(index).collect(),
-            jobs: BTreeMap::new(),
-        }
+        let interfaces: Vec<u32> = (0..PORTS).map(index).collect();
+        let mut kernel = Kernel::new();
+        interfaces.iter().for_each(|interface| kernel.add_port(*interface));
+        Self { kernel, hook, interfaces, jobs: BTreeMap::new() }
     }
 
     /// Runs the program for tc on a superpacket of packets of this many bytes.
@@ -129,6 +128,7 @@ impl Subject for InKernel {
             group_port: U16::new(job.group.port()),
             reserved: [0; 2],
         };
+        let mut bindings = Vec::new();
         for (rank, member) in (0..).zip(&job.members) {
             let binding = Binding {
                 ifindex: self.interface(member.port),
@@ -136,6 +136,7 @@ impl Subject for InKernel {
                 mac: member.mac,
                 port: U16::new(member.address.port()),
             };
+            bindings.push(binding);
             let epoch = if member.newcomer { 0 } else { job.epoch };
             self.kernel.set_member(
                 job.number,
@@ -143,11 +144,8 @@ impl Subject for InKernel {
                 &MemberEntry { secret: member.secret, epoch, binding },
             );
         }
-        let mut ports: Vec<_> =
-            job.members.iter().map(|member| self.interface(member.port)).collect();
-        ports.sort_unstable();
-        ports.dedup();
-        self.kernel.set_group(job.number, &ports);
+        let receivers = Receivers::new(&entry, &bindings, u64::MAX);
+        self.kernel.set_receivers(job.number, receivers);
         self.kernel.set_job(job.number, &entry);
         self.jobs.insert(job.number, entry);
         Ok(())

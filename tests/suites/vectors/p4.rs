@@ -161,7 +161,7 @@ impl<P: Ports> Subject for P4Switch<P> {
         for (rank, member) in (0..).zip(&job.members).filter(|(_, member)| !member.newcomer) {
             self.greet(job, rank, member)?;
         }
-        self.data_plane.start(job.number).map_err(|error| error.to_string())?;
+        self.data_plane.start(job.number, u64::MAX).map_err(|error| error.to_string())?;
         self.jobs.insert(job.number, (job.clone(), spec.slots.start));
         Ok(())
     }

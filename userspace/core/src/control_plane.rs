@@ -262,7 +262,9 @@ impl<S> ControlPlane<S> {
             Effect::Open(spec) => {
                 io.data_plane().open(&spec).map_err(|error| (spec.number, error))?
             }
-            Effect::Start(job) => io.data_plane().start(job).map_err(|error| (job, error))?,
+            Effect::Start(job, by_group) => {
+                io.data_plane().start(job, by_group).map_err(|error| (job, error))?
+            }
             // What fails here leaves nobody to tell.
             Effect::Abort(job) => log_failure(job, io.data_plane().abort(job), io),
             Effect::Close(job) => log_failure(job, io.data_plane().close(job), io),

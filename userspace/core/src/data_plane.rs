@@ -23,12 +23,13 @@ pub trait ServesJobs {
     /// When the data plane does not serve the job's address, or the kernel refuses.
     fn open(&self, job: &JobSpec) -> Result<(), Error>;
 
-    /// All ranks of an open job have said HELLO, and are about to contribute.
+    /// All ranks of an open job have said HELLO, and are about to contribute. Those whose bit is
+    /// set in `by_group` get RESULTs to all by the job's group, the others a copy each.
     ///
     /// # Errors
     ///
     /// When the kernel refuses.
-    fn start(&self, job: u16) -> Result<(), Error>;
+    fn start(&self, job: u16, by_group: u64) -> Result<(), Error>;
 
     /// From now on, contributions to an open job are answered with REJECT. Nothing if the job is
     /// not open.

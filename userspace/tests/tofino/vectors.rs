@@ -180,7 +180,7 @@ fn open(switch: &Switch, data_plane: &P4DataPlane, job: &Job, first_slot: u32) {
         learn(switch, job.number, job.epoch, rank, binding);
         until_known(data_plane, job.number, rank);
     }
-    data_plane.start(job.number).expect("started");
+    data_plane.start(job.number, u64::MAX).expect("started");
 }
 
 fn until_known(data_plane: &P4DataPlane, job: u16, rank: u16) {

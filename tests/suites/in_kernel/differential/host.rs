@@ -119,22 +119,23 @@ impl Host {
         let (header, _) = Header::ref_from_prefix(rest).unwrap();
         let lanes = header.payload_lanes();
         let to_all = outcome.action() == Action::Broadcast;
+        if to_all && !self.has_group {
+            if self.at_tc {
+                // Segments have their counters, the superpacket that they are in has this one.
+                self.counters[outcome as usize] += 1;
+            }
+            return Outcome::SendFailed;
+        }
+        let (group, address) = (self.job.group_at(IFINDEX), self.job.address);
         match (self.at_tc, to_all) {
-            (true, true) => envelope.send_bundle_to_group(&self.job, Checksum::None),
+            (true, true) => envelope.send_bundle_to(&group, address, Checksum::None),
             (true, false) => envelope.turn_bundle_back(Checksum::None),
-            (false, true) => envelope.send_to_group(&self.job, lanes),
+            (false, true) => envelope.send_to(&group, address, lanes),
             (false, false) => envelope.turn_back(lanes),
         }
         if !self.at_tc {
             frame.truncate(ENVELOPE_LEN + HEADER_LEN + 4 * usize::from(lanes));
         }
-        if !to_all || self.has_group {
-            return outcome;
-        }
-        if self.at_tc {
-            // Segments have their counters, the superpacket that they are in has this one.
-            self.counters[outcome as usize] += 1;
-        }
-        Outcome::SendFailed
+        outcome
     }
 }

@@ -68,7 +68,7 @@ impl ServesJobs for Recorder {
         self.note(Done::Open(job.number))
     }
 
-    fn start(&self, job: u16) -> Result<(), Error> {
+    fn start(&self, job: u16, _by_group: u64) -> Result<(), Error> {
         self.note(Done::Start(job))
     }
 

@@ -64,6 +64,8 @@ pub(super) struct Member {
     pub(super) threads: Threads,
     /// Most lanes that its path carries, once it is ready.
     pub(super) ready: Option<u16>,
+    /// Whether RESULTs to all reach it by the job's group, once it is ready; else it gets copies.
+    pub(super) by_group: bool,
     /// Indices of the interfaces that its frames come in by, once it is ready; each once.
     pub(super) ports: BTreeSet<u32>,
     /// Whether it has told that it gets no RESULTs for all by multicast. It tells each daemon.
@@ -172,6 +174,12 @@ impl Job {
     pub(super) fn in_words(&self, ranks: &[u32]) -> String {
         let known = self.joined().filter(|(rank, _)| ranks.contains(rank));
         known.map(|(rank, member)| member.in_words(rank)).collect::<Vec<_>>().join(", ")
+    }
+
+    /// The ranks that the job's group reaches: bit r is rank r.
+    pub(super) fn by_group(&self) -> u64 {
+        let reached = self.joined().filter(|(_, member)| member.by_group);
+        reached.fold(0, |ranks, (rank, _)| ranks | 1 << rank)
     }
 
     pub(super) fn missing(&self) -> Vec<u32> {

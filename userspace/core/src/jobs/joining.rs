@@ -58,6 +58,7 @@ impl JobTable {
             threads: joiner.threads.clone(),
             ready: None,
             ports: BTreeSet::new(),
+            by_group: false,
             has_no_multicast: false,
         };
         let Some(job) = self.waiting.get_mut(&joiner.name) else {

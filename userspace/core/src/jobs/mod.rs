@@ -80,8 +80,9 @@ pub enum Effect {
     KeepEpochs(u16, Epochs),
     /// Open the job in the data plane.
     Open(JobSpec),
-    /// Tell the data plane that all ranks of the job are ready.
-    Start(u16),
+    /// Tell the data plane that all ranks of the job are ready, and which of them the job's group
+    /// reaches: bit r is rank r.
+    Start(u16, u64),
     /// Abort the job in the data plane.
     Abort(u16),
     /// Close the job in the data plane, which keeps nothing of it.

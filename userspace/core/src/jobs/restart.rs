@@ -36,9 +36,10 @@ impl JobTable {
         }
         self.recent_aborts.note(&job);
         let log = info(format!("job {number} {:?}: restored, {}", job.name, job.state.name()));
-        let again = match job.state {
-            State::Aborted { .. } => Effect::Abort,
-            _ => Effect::Start,
+        let by_group = job.by_group();
+        let again = |shard| match job.state {
+            State::Aborted { .. } => Effect::Abort(shard),
+            _ => Effect::Start(shard, by_group),
         };
         let mut effects: Vec<_> = [log].into_iter().chain(job.on_shards(again)).collect();
         self.jobs.insert(number, job);

@@ -10,6 +10,7 @@ use switchml_protocol::job::Binding;
 use super::error::MemberError;
 use super::job::State;
 use super::{Effect, JobTable, MemberId, info};
+use crate::limits::{Fanout, Limits};
 
 impl JobTable {
     /// A rank's paths are open for packets of `lanes`; `bindings` are where the data plane has
@@ -24,7 +25,7 @@ impl JobTable {
         lanes: u32,
         bindings: impl IntoIterator<Item = Binding>,
     ) -> Result<Vec<Effect>, MemberError> {
-        let max_lanes = self.limits.max_lanes;
+        let Limits { max_lanes, fanout, .. } = self.limits;
         let job = self.job_of(id)?;
         let lanes = match u16::try_from(lanes) {
             Ok(lanes)
@@ -43,6 +44,7 @@ impl JobTable {
         }
         let Some(member) = job.member_mut(id.rank) else { unreachable!("found above") };
         member.ready = Some(lanes);
+        member.by_group = fanout == Fanout::Multicast;
         member.ports = bindings.iter().map(|binding| binding.ifindex).collect();
         let from = bindings
             .iter()
@@ -57,7 +59,8 @@ impl JobTable {
         job.state = State::Started { lanes };
         effects.extend(self.save(number));
         let Some(job) = self.jobs.get(&number) else { unreachable!("found above") };
-        effects.extend(job.on_shards(Effect::Start));
+        let by_group = job.by_group();
+        effects.extend(job.on_shards(|shard| Effect::Start(shard, by_group)));
         effects.extend(job.tell_all(&Event::Started(control::Started { lanes: lanes.into() })));
         Ok(effects)
     }

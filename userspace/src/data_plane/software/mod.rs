@@ -88,7 +88,7 @@ impl ServesJobs for Software {
         Ok(())
     }
 
-    fn start(&self, _job: u16) -> Result<(), Error> {
+    fn start(&self, _job: u16, _by_group: u64) -> Result<(), Error> {
         Ok(())
     }
 

@@ -10,8 +10,8 @@ use aya::programs::links::{FdLink, LinkType};
 use aya::programs::tc::{SchedClassifierLink, TcAttachOptions};
 use aya::programs::xdp::XdpLink;
 use aya::programs::{
-    LinkOrder, Program, ProgramError, ProgramInfo, SchedClassifier, TcAttachType, Xdp, XdpMode,
-    loaded_programs,
+    LinkOrder, Program, ProgramError, ProgramFd, ProgramInfo, SchedClassifier, TcAttachType, Xdp,
+    XdpMode, loaded_programs,
 };
 use aya::{Ebpf, EbpfError, EbpfLoader};
 use tracing::warn;
@@ -27,6 +27,8 @@ use super::pins::PinError;
 /// The program for XDP, and the one for tc.
 const XDP: &str = "switchml";
 const TC: &str = "switchml_bundle";
+/// The one for what the first sends, on its way out.
+const COPY: &str = "switchml_copy";
 /// The oldest kernel that `cargo xtask kernels` tries.
 const OLDEST: (u32, u32) = (6, 1);
 /// How long the kernel may take to detach a program that nobody holds any more.
@@ -243,6 +245,13 @@ pub fn load(object: &mut Ebpf, hook: Hook) -> Result<u32, StartError> {
         }
     };
     Ok(loaded.map_err(|error| load_error(error.into()))?.id())
+}
+
+/// Loads the program that what XDP sends passes on its way out.
+pub fn load_copy(object: &mut Ebpf) -> Result<ProgramFd, StartError> {
+    let program: &mut Xdp = program(object, COPY)?;
+    let loaded = program.load().and_then(|()| program.fd()?.try_clone().map_err(Into::into));
+    loaded.map_err(|error| load_error(error.into()))
 }
 
 /// Whether this kernel is one that the programs were seen to load on.

@@ -6,14 +6,17 @@ use std::path::Path;
 
 use aya::Ebpf;
 use aya::maps::{
-    Array, ArrayOfMaps, DevMap, HashMap, Map, MapData, MapError, MapInfo, PerCpuArray, RingBuf,
+    Array, ArrayOfMaps, DevMap, DevMapHash, HashMap, Map, MapData, MapError, MapInfo, PerCpuArray,
+    RingBuf,
 };
+use aya::programs::ProgramFd;
 use aya_obj::generated::{
     bpf_devmap_val,
     bpf_map_type::{BPF_MAP_TYPE_ARRAY, BPF_MAP_TYPE_DEVMAP},
 };
+use switchml_protocol::fanout::Receivers;
 use switchml_protocol::job::{JobEntry, MemberEntry};
-use switchml_protocol::maps::{Endpoint, LockedSlot, MAX_SHARDS, Ports, SLOTS_PER_SHARD};
+use switchml_protocol::maps::{Endpoint, LockedSlot, MAX_PORTS, MAX_SHARDS, SLOTS_PER_SHARD};
 use switchml_protocol::outcome::Outcome;
 use switchml_protocol::{MAX_RANKS, U16};
 use zerocopy::transmute;
@@ -23,11 +26,22 @@ use super::local::Local;
 type JobBytes = [u8; size_of::<JobEntry>()];
 type MemberBytes = [u8; size_of::<MemberEntry>()];
 type SlotBytes = [u8; size_of::<LockedSlot>()];
+type ReceiversBytes = [u8; size_of::<Receivers>()];
 type EndpointBytes = [u8; size_of::<Endpoint>()];
 
 /// The program's maps.
-pub const NAMES: [&str; 8] =
-    ["LOCAL", "JOBS", "MEMBERS", "SLOTS", "GROUPS", "PORTS", "COUNTERS", "EVENTS"];
+pub const NAMES: [&str; 10] = [
+    "LOCAL",
+    "JOBS",
+    "MEMBERS",
+    "SLOTS",
+    "RECEIVERS",
+    "GROUPS",
+    "PORTS",
+    "TURNS",
+    "COUNTERS",
+    "EVENTS",
+];
 
 /// The first map in `folder` that is not as this build's would be, if there is one.
 ///
@@ -39,8 +53,9 @@ pub fn misfit(folder: &Path) -> Result<Option<&'static str>, MapError> {
         ("JOBS", size_of::<JobEntry>(), MAX_SHARDS),
         ("MEMBERS", size_of::<MemberEntry>(), MAX_SHARDS * MAX_RANKS),
         ("SLOTS", size_of::<u32>(), MAX_SHARDS),
+        ("RECEIVERS", size_of::<Receivers>(), MAX_SHARDS),
         ("GROUPS", size_of::<u32>(), MAX_SHARDS),
-        ("PORTS", size_of::<Ports>(), MAX_SHARDS),
+        ("PORTS", size_of::<bpf_devmap_val>(), MAX_PORTS),
         ("COUNTERS", size_of::<u64>(), Outcome::COUNT),
     ];
     for (name, size, entries) in expected {
@@ -60,8 +75,8 @@ pub struct Maps {
     slots: ArrayOfMaps<MapData, Array<MapData, SlotBytes>>,
     /// Shards whose slots this process has made.
     made: HashSet<u16>,
+    receivers: Array<MapData, ReceiversBytes>,
     groups: ArrayOfMaps<MapData, DevMap<MapData>>,
-    ports: Array<MapData, Ports>,
     counters: PerCpuArray<MapData, u64>,
 }
 
@@ -81,8 +96,8 @@ impl Maps {
             local: map("LOCAL")?.try_into()?,
             slots: map("SLOTS")?.try_into()?,
             made: HashSet::new(),
+            receivers: map("RECEIVERS")?.try_into()?,
             groups: map("GROUPS")?.try_into()?,
-            ports: map("PORTS")?.try_into()?,
             counters: map("COUNTERS")?.try_into()?,
         };
         Ok((maps, map("EVENTS")?.try_into()?))
@@ -149,8 +164,14 @@ impl Maps {
         Ok(())
     }
 
-    /// Has the job's RESULTs sent to these interfaces of the calling thread's network namespace.
-    pub fn set_group(&mut self, job: u16, interfaces: &[u32]) -> Result<(), MapError> {
+    /// Has the job's RESULTs to all sent there, by interfaces of the calling thread's network
+    /// namespace. Those from XDP pass `copy`.
+    pub fn set_receivers(
+        &mut self,
+        job: u16,
+        receivers: Receivers,
+        copy: Option<&ProgramFd>,
+    ) -> Result<(), MapError> {
         let definition = aya_obj::Map::new_from_params(
             BPF_MAP_TYPE_DEVMAP as u32,
             size_of::<u32>() as u32,
@@ -160,15 +181,14 @@ impl Maps {
         );
         let mut group: DevMap<MapData> =
             Map::from_map_data(MapData::create(definition, "group", None)?)?.try_into()?;
-        for (key, interface) in (0..).zip(interfaces) {
+        for (key, place) in (0..).zip(receivers.used()) {
             // The error's type cannot be named outside of aya.
             group
-                .set(key, *interface, None, 0)
+                .set(key, place.ifindex, copy, 0)
                 .map_err(|error| MapError::IoError(io::Error::other(error)))?;
         }
-        let mut ports = [0; MAX_RANKS];
-        ports.iter_mut().zip(interfaces).for_each(|(port, interface)| *port = *interface);
-        self.ports.set(job.into(), ports, 0)?;
+        let bytes: ReceiversBytes = transmute!(receivers);
+        self.receivers.set(job.into(), bytes, 0)?;
         self.groups.set(job.into(), &group, 0)
     }
 
@@ -179,6 +199,34 @@ impl Maps {
             *total = self.counters.get(&index, 0)?.iter().sum();
         }
         Ok(totals)
+    }
+}
+
+/// Ports of the XDP program, whose answers leave by them.
+pub struct XdpPorts(DevMapHash<MapData>);
+
+impl XdpPorts {
+    /// Takes them out of a loaded object.
+    ///
+    /// # Errors
+    ///
+    /// When they are missing.
+    pub fn take(object: &mut Ebpf) -> Result<Self, MapError> {
+        let map = object.take_map("PORTS");
+        let map = map.ok_or_else(|| MapError::InvalidName { name: "PORTS".to_owned() })?;
+        Ok(Self(map.try_into()?))
+    }
+
+    /// Has answers leave by this interface of the calling thread's network namespace, and pass
+    /// `copy`.
+    ///
+    /// # Errors
+    ///
+    /// When the kernel refuses.
+    pub fn add(&mut self, interface: u32, copy: &ProgramFd) -> Result<(), MapError> {
+        self.0
+            .insert(interface, interface, Some(copy), 0)
+            .map_err(|error| MapError::IoError(io::Error::other(error)))
     }
 }
 

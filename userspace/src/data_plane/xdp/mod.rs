@@ -38,6 +38,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use aya::maps::{MapData, MapError, RingBuf};
 use switchml_protocol::aggregator;
+use switchml_protocol::fanout::Receivers;
 use switchml_protocol::job::{ABORTED, Binding, JobEntry, MemberEntry, OPEN, VACANT};
 use switchml_protocol::maps::{Event, MAX_JOBS, MAX_SHARDS, SLOTS_PER_SHARD};
 use switchml_protocol::outcome::Outcome;
@@ -56,7 +57,7 @@ pub use hook::Mode;
 use interfaces::Interface;
 use journal::{Journal, Settings};
 use local::Local;
-use maps::Maps;
+use maps::{Maps, XdpPorts};
 pub use pins::PinError;
 use pins::Pins;
 use ports::Ports;
@@ -74,6 +75,8 @@ pub struct Config {
     pub port: u16,
     /// Most slots of all jobs together.
     pub slots: u32,
+    /// How RESULTs to all reach the ranks.
+    pub fanout: Fanout,
     /// Folder in the BPF file system where it is kept.
     pub pin_dir: PathBuf,
 }
@@ -200,17 +203,17 @@ impl ServesJobs for XdpDataPlane {
         maps.set_job(job.number, job.entry(OPEN)).map_err(&refused)
     }
 
-    fn start(&self, job: u16) -> Result<(), Error> {
+    fn start(&self, job: u16, by_group: u64) -> Result<(), Error> {
+        let copy = self.ports().copy();
         let mut maps = self.maps();
         let refused = refused(job, "start");
-        let ranks = maps.job(job).map_err(&refused)?.ranks as u16;
-        let members = (0..ranks)
-            .map(|rank| maps.member(job, rank))
+        let entry = maps.job(job).map_err(&refused)?;
+        let members = (0..entry.ranks as u16)
+            .map(|rank| Ok(maps.member(job, rank)?.binding))
             .collect::<Result<Vec<_>, _>>()
             .map_err(&refused)?;
-        // Several ranks may live behind one port, which gets one frame for them all.
-        let ports: BTreeSet<u32> = members.iter().map(|member| member.binding.ifindex).collect();
-        maps.set_group(job, &ports.into_iter().collect::<Vec<_>>()).map_err(&refused)
+        let receivers = Receivers::new(&entry, &members, by_group);
+        maps.set_receivers(job, receivers, copy.as_ref()).map_err(&refused)
     }
 
     fn abort(&self, job: u16) -> Result<(), Error> {
@@ -267,7 +270,7 @@ impl DataPlane for XdpDataPlane {
             max_jobs: MAX_JOBS as u16,
             capabilities: aggregator::CAPABILITIES,
             port: self.config.port,
-            fanout: Fanout::Multicast,
+            fanout: self.config.fanout,
             durable: true,
         }
     }
@@ -378,7 +381,8 @@ fn load(pins: &Pins, config: &Config) -> Result<Loaded, StartError> {
     };
     let journal = Journal::open(&journal(pins.maps())).map_err(map_error)?;
     let (maps, ring) = Maps::take(&mut object).map_err(map_error)?;
-    Ok((Ports::new(object, mode), maps, ring, journal))
+    let xdp_ports = XdpPorts::take(&mut object).map_err(map_error)?;
+    Ok((Ports::new(object, xdp_ports, mode), maps, ring, journal))
 }
 
 /// Whether this daemon can go on with the data plane that another has left.

@@ -4,6 +4,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use aya::Ebpf;
+use aya::programs::ProgramFd;
 use switchml_userspace_core::data_plane::LostPort;
 use tracing::{info, warn};
 
@@ -12,6 +13,7 @@ use super::attachment::Attachment;
 use super::hook::{Choice, Hook, Mode, Plan};
 use super::ingress;
 use super::interfaces::{self, Interface};
+use super::maps::XdpPorts;
 use super::pins::Pins;
 use super::tags;
 
@@ -23,6 +25,9 @@ pub struct Ports {
     object: Ebpf,
     /// Those that are loaded, with their ids.
     programs: Programs,
+    /// What XDP sends passes this program; once it is loaded.
+    copy: Option<ProgramFd>,
+    xdp_ports: XdpPorts,
     mode: Mode,
     ports: Vec<Port>,
     /// Lost while the aggregator was away, and not told yet.
@@ -66,8 +71,21 @@ struct Port {
 
 impl Ports {
     /// The programs, without ports.
-    pub fn new(object: Ebpf, mode: Mode) -> Self {
-        Self { object, programs: Programs::default(), mode, ports: Vec::new(), lost: Vec::new() }
+    pub fn new(object: Ebpf, xdp_ports: XdpPorts, mode: Mode) -> Self {
+        Self {
+            object,
+            programs: Programs::default(),
+            copy: None,
+            xdp_ports,
+            mode,
+            ports: Vec::new(),
+            lost: Vec::new(),
+        }
+    }
+
+    /// The program that what XDP sends passes on its way out; `None` if nothing uses XDP.
+    pub fn copy(&self) -> Option<ProgramFd> {
+        self.copy.as_ref()?.try_clone().ok()
     }
 
     /// Attaches a program to each of these interfaces, and to no others. It takes the place of
@@ -226,7 +244,7 @@ impl Ports {
         if link.is_none() && ingress::filtered(interface.index, owner).is_none() {
             return Ok(None);
         }
-        let program = self.load(hook)?;
+        let program = self.load(interface, hook)?;
         let taken = match link {
             Some(link) => {
                 attach::take_over(&mut self.object, link, hook).ok().and_then(Attachment::by)
@@ -255,7 +273,7 @@ impl Ports {
         let owner = pins.number()?;
         pins.drop_link(interface.index)?;
         ingress::remove_filter(interface, owner)?;
-        self.load(hook)?;
+        self.load(interface, hook)?;
         let Some(link) = attach::attach(&mut self.object, interface, hook)? else {
             return attach::attach_filter(&mut self.object, interface, owner);
         };
@@ -264,9 +282,18 @@ impl Ports {
             .ok_or_else(|| StartError::Load("the kernel does not tell of its link".to_owned()))
     }
 
-    /// Loads the hook's program unless it is loaded, which takes the verifier a while. Returns its
-    /// id.
-    fn load(&mut self, hook: Hook) -> Result<u32, StartError> {
+    /// Loads the hook's program unless it is loaded, which takes the verifier a while; answers may
+    /// leave by the interface. Returns its id.
+    fn load(&mut self, interface: &Interface, hook: Hook) -> Result<u32, StartError> {
+        if hook == Hook::Native {
+            let copy = match self.copy.take() {
+                Some(copy) => copy,
+                None => attach::load_copy(&mut self.object)?,
+            };
+            self.xdp_ports
+                .add(interface.index, self.copy.insert(copy))
+                .map_err(|error| StartError::Load(error.to_string()))?;
+        }
         if let Some(id) = self.programs.id(hook) {
             return Ok(id);
         }

@@ -40,7 +40,7 @@ fn a_job_has_a_shard_for_each_data_thread() {
     assert!(
         matches!(
             &effects[..],
-            [Effect::Start(1), Effect::Start(511), Effect::Tell(..), Effect::Tell(..)]
+            [Effect::Start(1, 3), Effect::Start(511, 3), Effect::Tell(..), Effect::Tell(..)]
         ),
         "{effects:?}"
     );

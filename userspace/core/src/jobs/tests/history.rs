@@ -127,7 +127,7 @@ impl World {
                     "a number is used once at a time"
                 );
             }
-            Effect::Start(job) => {
+            Effect::Start(job, _) => {
                 let (_, started) = self.open.get_mut(&job).expect("open");
                 assert!(!std::mem::replace(started, true), "started once");
                 let is_saved = self.saved.values().any(|saved| saved.shards.contains(&job));

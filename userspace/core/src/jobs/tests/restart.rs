@@ -46,7 +46,7 @@ fn durable_job(table: &mut Table) -> (Vec<StreamId>, Opened, Job) {
     table.ready(member(&spec, 0), 352, HEARD).unwrap();
     table.ready(member(&spec, 1), 352, HEARD).unwrap();
     let effects = table.ready(member(&spec, 2), 352, HEARD).unwrap();
-    assert_eq!(effects[1], Effect::Start(spec.number));
+    assert_eq!(effects[1], Effect::Start(spec.number, 7));
     (streams, spec, saved(&effects))
 }
 
@@ -54,7 +54,7 @@ fn durable_job(table: &mut Table) -> (Vec<StreamId>, Opened, Job) {
 fn ranks_of_a_restored_job_come_back_and_those_that_do_not_are_named() {
     let (_, spec, job) = durable_job(&mut durable_table(1));
     let mut table = durable_table(2);
-    assert_eq!(table.restore(vec![job], used_epochs()), [Effect::Start(0)]);
+    assert_eq!(table.restore(vec![job], used_epochs()), [Effect::Start(0, 7)]);
     assert_eq!((table.jobs[&0].epoch, table.free_slots()), (spec.epoch, POOL - 512));
 
     let (zero, effects) = table.resume(member(&spec, 0), peer(0)).unwrap();
@@ -194,7 +194,7 @@ fn jobs_that_cannot_be_restored_are_closed() {
     let mut table = durable_table(2);
     assert_eq!(
         table.restore(vec![job, twin], used_epochs()),
-        [Effect::Start(0), Effect::Close(7), Effect::Close(MAX_SHARDS as u16)]
+        [Effect::Start(0, 7), Effect::Close(7), Effect::Close(MAX_SHARDS as u16)]
     );
     let line = "job 7 \"train\": not restored, its numbers [7, 512] are not free";
     assert_eq!(table.log.last(), Some(&(Level::Warn, line.to_owned())));
