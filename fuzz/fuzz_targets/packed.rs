@@ -234,18 +234,18 @@ impl Case {
         } else {
             let value = self.format.value(largest);
             let own = (-149..128).rfind(|e| power(*e) <= value).expect("some power");
-            if self.in_8_bits() { self.quarters(rank, own) } else { own }
+            if self.in_8_bits() { self.sixteenths(rank, own) } else { own }
         };
         assert_eq!(found, expected, "exponent of rank {rank}");
         found
     }
 
     /// Rule 26.6.
-    fn quarters(&self, rank: usize, own: i32) -> i32 {
+    fn sixteenths(&self, rank: usize, own: i32) -> i32 {
         let y = self.rotated(rank, own).into_iter().fold(0f32, |y, x| y.max(x.abs()));
-        let limit = |quarters: i32| power(quarters >> 2) * (1.0 + f64::from(quarters & 3) / 4.0);
+        let limit = |e: i32| power(e >> 4) * (1.0 + f64::from(e & 15) / 16.0);
         let y = f64::from(y) * power(shift(own));
-        (-600..600).rfind(|quarters| limit(*quarters) <= y).expect("some quarter")
+        (-2400..2400).rfind(|e| limit(*e) <= y).expect("some sixteenth")
     }
 
     /// Rule 26.5.
@@ -292,8 +292,8 @@ impl Case {
 
     /// e, z and K of rule 26.7.
     fn scale(&self, exponent: i32) -> (i32, f64, f64) {
-        let e = exponent.div_euclid(4);
-        let z = 1.0 + f64::from(exponent - 4 * e + 1) / 4.0;
+        let e = exponent.div_euclid(16);
+        let z = 1.0 + f64::from(exponent - 16 * e + 1) / 16.0;
         (e, z, if self.ranks.len() == 1 { 127.0 } else { (255 / self.ranks.len()) as f64 })
     }
 

@@ -102,13 +102,13 @@ impl Chunk {
         self.ranks[0].len().div_ceil(4).next_multiple_of(BLOCK)
     }
 
-    /// B: the first quarter of an octave above all rotated elements, or above what f32 makes of
+    /// B: the first sixteenth of an octave above all rotated elements, or above what f32 makes of
     /// them.
     fn limit(&self) -> f64 {
         let rotated = self.ranks.iter().flat_map(|elements| self.rotated(elements));
         let largest = 1.00001 * rotated.fold(0.0, |largest, x| x.abs().max(largest));
-        let quarter = 2f64.powi(largest.log2().floor() as i32 - 2);
-        ((largest / quarter).floor() + 1.0) * quarter
+        let sixteenth = 2f64.powi(largest.log2().floor() as i32 - 4);
+        ((largest / sixteenth).floor() + 1.0) * sixteenth
     }
 
     /// Signs, then all sums and differences of each column, in f64.

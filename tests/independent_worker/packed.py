@@ -127,10 +127,10 @@ class Packed8(Packed):
             return e
         # y is mantissa * 2^power, the mantissa at least a half and less than 1.
         mantissa, power = frexp(max(map(abs, self.rotate(elements, e))))
-        return 4 * (shift(e) + power - 1) + int(8 * mantissa) - 4
+        return 16 * (shift(e) + power - 1) + int(32 * mantissa) - 16
 
     def encode(self, elements: Sequence[int], e: int) -> list[int]:
-        octave, z = scale(max(min(e, 600), -800))
+        octave, z = scale(max(min(e, 2400), -3200))
         rotated = self.rotate(elements, octave)
         lanes = len(rotated) // self.fields
         f = f32(ldexp(f32(32768 * self.steps / z), shift(octave) - octave))
@@ -160,7 +160,7 @@ class Packed8(Packed):
 
 def scale(e: int) -> tuple[int, float]:
     """e and z of rule 26.7."""
-    return e // 4, 1 + (e % 4 + 1) / 4
+    return e // 16, 1 + (e % 16 + 1) / 16
 
 
 def shift(e: int) -> int:

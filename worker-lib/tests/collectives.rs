@@ -136,8 +136,8 @@ fn in_8_bits() {
     for (result, share) in results[0].iter().zip([1.0, 0.25]) {
         let truth = |i| (0..4).map(|rank| f64::from(element(rank, i))).sum::<f64>() * share;
         let squares: f64 = (0..COUNT).map(|i| (f64::from(result[i]) - truth(i)).powi(2)).sum();
-        // K = 63; a rotated element's limit is below 1.25 * 6 * sqrt(128), for magnitudes up to 1.
-        let bound = share * (4.0f64 / 3.0).sqrt() * 7.5 / 63.0;
+        // K = 63; a rotated element's limit is below 17/16 * 6 * sqrt(128), for magnitudes up to 1.
+        let bound = share * (4.0f64 / 3.0).sqrt() * 6.375 / 63.0;
         let error = (squares / COUNT as f64).sqrt();
         assert!(error < bound && error > bound / 100.0, "{error}, at most {bound} documented");
     }

@@ -64,14 +64,14 @@ def bounds(bits, chunk):
 
     In 16 bits: a step of 2^(E+L-14) on each rank, rounded to the nearest. In 8 bits the chunk's
     rotated elements are below 8 times the norm of their column in all but one chunk in 10^8
-    (Hoeffding's inequality), and B is up to a quarter above them; a rank's share is K steps of
+    (Hoeffding's inequality), and B is up to a sixteenth above them; a rank's share is K steps of
     2B / K, evenly rounded, and the rotation spreads that over the 128 elements of a column.
     """
     if bits == 16:
         worst = chunk.abs().max() * 2.0 ** ((ranks - 1).bit_length() - 15)
         return worst, worst
     columns = torch.nn.functional.pad(chunk, (0, -chunk.shape[1] % 128)).view(ranks, 128, -1)
-    limit = 1.25 * 8 * columns.norm(dim=1).max()
+    limit = 17 / 16 * 8 * columns.norm(dim=1).max()
     step = 2 * limit / (255 // ranks)
     return step / 2, step / (12 * 128) ** 0.5
 

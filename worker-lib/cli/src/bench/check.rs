@@ -63,8 +63,8 @@ fn is_right_in_all(
         errors += (found - expected).powi(2);
     }
     // Over a chunk's 1408 elements of each rank, the largest is at most 5 deviations off, and the
-    // scale a quarter above.
-    let deviation = deviation(1.25 * 5.0 * PATTERN_SIZE, reduction, world_size);
+    // scale a sixteenth above.
+    let deviation = deviation(17.0 / 16.0 * 5.0 * PATTERN_SIZE, reduction, world_size);
     let rounding = 2f64.powi(-8) * (squares / count.max(1.0)).sqrt();
     let is_straight = product.abs() <= 8.0 * (deviation + rounding) * squares.sqrt();
     let is_near = errors / count.max(1.0) <= (deviation + rounding).powi(2) * 1.1;
@@ -88,7 +88,7 @@ fn tolerance<T: Value>(
         // Eight standard deviations, where a rotated element has at most six of its own, and the
         // squares of a column are 1/12 on average, three times those of the pattern.
         _ if in_8_bits => {
-            let limit = 1.25 * 6.0 * (1f64 / 12.0).sqrt();
+            let limit = 17.0 / 16.0 * 6.0 * (1f64 / 12.0).sqrt();
             8.0 * deviation(limit, Reduction::SUM8, world_size)
         }
         (Precision::Bits8 | Precision::Bits16, _) => ranks * 2f64.powi(log - 15),
@@ -326,9 +326,9 @@ mod tests {
         assert_eq!(f16::half_unit(2f64.powi(-20)), 2f64.powi(-25));
         // In 16 bits: N 2^(L-15) M.
         assert_eq!(tolerance::<f32>(Reduction::SUM16, 4, 1)(1.0), 2f64.powi(-11) + 2f64.powi(-24));
-        // In 8 bits: B = 1.25 * 6 * sqrt(128 / 12), K = 63, and 8 standard deviations.
+        // In 8 bits: B = 17/16 * 6 * sqrt(128 / 12), K = 63, and 8 standard deviations.
         let in_8_bits = tolerance::<f32>(Reduction::SUM8, 4, 1)(0.0);
-        let limit = 7.5 * (128f64 / 12.0).sqrt();
+        let limit = 6.375 * (128f64 / 12.0).sqrt();
         let variance: f64 = 4.0 * (2.0 * limit / 63.0).powi(2) / 12.0 / 128.0;
         assert!((in_8_bits / (8.0 * variance.sqrt()) - 1.0).abs() < 1e-9, "{in_8_bits}");
         // More than 32 ranks travel in 16 bits.

@@ -21,8 +21,9 @@ use super::rotation::{
 pub(super) const MOST_RANKS: usize = 32;
 /// Bits of a field.
 const WIDTH_BITS: u32 = 8;
-/// Steps of an octave that the scale of a chunk is told in, as a number of bits.
-const FINER: i32 = 2;
+/// Steps of an octave that the scale of a chunk is told in, as a number of bits. Coarser ones waste
+/// levels: quarters of an octave made the squared errors of normal elements 1.13 times as large.
+const FINER: i32 = 4;
 /// Lanes of a full packet of 1500 bytes. These chunks have code of their own: where it knows all
 /// places beforehand, it is twice as fast.
 const FULL: usize = 352;
@@ -41,7 +42,7 @@ pub(super) struct Dithered {
 struct Scale {
     /// E: the octave.
     octave: i32,
-    /// What rotated elements are below, in units of 2^E: 1.25, 1.5, 1.75 or 2.
+    /// What rotated elements are below, in units of 2^E: 17/16, 18/16 and so on, up to 2.
     limit: f64,
 }
 
@@ -50,7 +51,8 @@ impl Scale {
     #[inline(always)]
     fn new(exponent: i32) -> Self {
         let octave = (exponent >> FINER).clamp(F32::MIN_EXPONENT, F32::BIAS + ROWS.ilog2() as i32);
-        let limit = 1.0 + f64::from((exponent & 3) + 1) / 4.0;
+        let steps = 1 << FINER;
+        let limit = 1.0 + f64::from((exponent & (steps - 1)) + 1) / f64::from(steps);
         Self { octave, limit }
     }
 }
@@ -146,7 +148,7 @@ fn rotate_far<F: OneLane>(
     F::exponent(largest.into_iter().fold(largest[0], Ord::max))
 }
 
-/// This rank's exponent of a chunk: in quarters of an octave, of the largest rotated element.
+/// This rank's exponent of a chunk: in sixteenths of an octave, of the largest rotated element.
 #[inline(always)]
 pub(super) fn exponent<F: OneLane>(by: Dithered, src: &[u8], lanes: usize, room: &mut Room) -> i32 {
     if lanes == FULL {
@@ -168,8 +170,8 @@ fn exponent_in<F: OneLane>(by: Dithered, src: &[u8], lanes: usize, room: &mut Ro
         rotate_far::<F>(src, power, lanes, (elements, padded, signs));
     }
     let largest = largest_near(elements, lanes);
-    let quarters = (largest >> (F32::MANTISSA_BITS - FINER as u32)) as i32;
-    quarters - (F32::BIAS << FINER) + (power << FINER)
+    let sixteenths = (largest >> (F32::MANTISSA_BITS - FINER as u32)) as i32;
+    sixteenths - (F32::BIAS << FINER) + (power << FINER)
 }
 
 /// How a rank's rotated elements become fields, in units of 2^-16 of a step.

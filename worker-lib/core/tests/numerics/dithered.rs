@@ -46,9 +46,9 @@ fn floats(bytes: &[u8]) -> Vec<f64> {
     bytes.as_chunks::<4>().0.iter().map(|x| f32::from_ne_bytes(*x).into()).collect()
 }
 
-/// What rotated elements are below, by rule 26.5.
+/// What rotated elements are below, by rule 26.7.
 fn limit(exponent: i32) -> f64 {
-    2f64.powi(exponent.div_euclid(4)) * (1.25 + f64::from(exponent.rem_euclid(4)) / 4.0)
+    2f64.powi(exponent.div_euclid(16)) * (1.0 + f64::from(exponent.rem_euclid(16) + 1) / 16.0)
 }
 
 /// The hash of rule 4.1.
@@ -157,8 +157,8 @@ proptest! {
             let found = (lanes[i % lanes.len()] >> (8 * (i / lanes.len()))) & 0xFF;
             prop_assert_eq!(u64::from(found), *sum, "a carry");
         }
-        // The exponent is that of the largest, in quarters.
-        prop_assert!(largest < limit * 1.000_001 && largest > limit * 0.7999, "{largest} {limit}");
+        // The exponent is that of the largest, in sixteenths.
+        prop_assert!(largest < limit * 1.000_001 && largest > limit * 0.94117, "{largest} {limit}");
         for i in 0..count {
             let truth: f64 = ranks.iter().map(|rank| f64::from(rank[i])).sum();
             let error = (floats(&result)[i] - truth).abs();
@@ -309,7 +309,7 @@ fn the_ends_of_the_range() {
 fn random_numbers_depend_on_call_place_and_rank() {
     let codec = Codec::reduction(DType::F32, Reduction::SUM8, 4, 5000).expect("available");
     let chunk: Vec<f32> = (0..1408).map(|i| (i as f32).sin()).collect();
-    let lanes = |call, first, rank| encode(codec.at(call, first, rank), &bytes(&chunk), 40);
+    let lanes = |call, first, rank| encode(codec.at(call, first, rank), &bytes(&chunk), 160);
     let first = lanes(0, 0, 0);
     assert_eq!(lanes(0, 0, 0), first);
     for other in [lanes(1, 0, 0), lanes(0, 1408, 0), lanes(0, 0, 1)] {

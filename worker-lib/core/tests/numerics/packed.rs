@@ -117,8 +117,8 @@ fn the_longest_chunks_in_8_bits() {
         let sums = to_payload(&aggregate(Op::Sum, &payloads));
         codec(0).decode(&sums, exponent, bytemuck::cast_slice_mut(&mut result));
         // N * B / K for each element, and by sqrt(128) less for their root mean square.
-        let limit =
-            2f64.powi(exponent.div_euclid(4)) * (1.25 + f64::from(exponent.rem_euclid(4)) / 4.0);
+        let limit = 2f64.powi(exponent.div_euclid(16))
+            * (1.0 + f64::from(exponent.rem_euclid(16) + 1) / 16.0);
         let bound = 1.01 * 2.0 * limit / 127.0;
         let errors: Vec<f64> =
             result.iter().zip(&chunk).map(|(sum, x)| f64::from(sum - 2.0 * x).abs()).collect();
