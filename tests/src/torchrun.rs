@@ -91,10 +91,10 @@ pub struct Training {
     /// Digests of the parameters, which are those of all ranks: by step, or as often as they were
     /// told.
     pub parameters: Vec<String>,
-    /// Share of the test set that was right in the end, 0 to 1, where it was told.
-    pub accuracy: Option<f64>,
-    /// Mean loss of the test set in the end, where it was told.
-    pub test_loss: Option<f64>,
+    /// Share of the test set that was right in the end, 0 to 1, where it was told; by seed.
+    pub accuracies: Vec<f64>,
+    /// Mean loss of the test set in the end, where it was told; by seed.
+    pub test_losses: Vec<f64>,
 }
 
 /// A line of a rank's output.
@@ -161,8 +161,8 @@ fn of_rank(rank: usize, printed: &str) -> Result<Training, Error> {
         training.losses.extend(line.loss);
         training.seconds.extend(line.seconds);
         training.parameters.extend(line.parameters);
-        training.accuracy = line.accuracy.or(training.accuracy);
-        training.test_loss = line.test_loss.or(training.test_loss);
+        training.accuracies.extend(line.accuracy);
+        training.test_losses.extend(line.test_loss);
     }
     Ok(training)
 }
@@ -235,8 +235,8 @@ mod tests {
             losses: vec![2.5, 1.0],
             seconds: vec![0.5, 0.75],
             parameters,
-            accuracy: Some(0.75),
-            test_loss: Some(1.5),
+            accuracies: vec![0.75],
+            test_losses: vec![1.5],
         };
         assert_eq!(training, expected);
         let further = Training { losses: vec![2.25, 1.5], ..expected.clone() };

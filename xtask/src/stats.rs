@@ -30,6 +30,29 @@ impl Spread {
     }
 }
 
+/// A mean, and how well these numbers tell it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Mean {
+    pub mean: f64,
+    /// The mean's standard error.
+    pub error: f64,
+}
+
+impl Mean {
+    /// Of numbers that have nothing to do with each other; the error of a single one is infinite.
+    pub fn of(numbers: &[f64]) -> Self {
+        let count = numbers.len() as f64;
+        let mean = numbers.iter().sum::<f64>() / count;
+        let squares: f64 = numbers.iter().map(|number| (number - mean).powi(2)).sum();
+        let error = if numbers.len() > 1 {
+            (squares / (count - 1.0) / count).sqrt()
+        } else {
+            f64::INFINITY
+        };
+        Self { mean, error }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -45,6 +68,14 @@ mod tests {
             Spread::of(vec![4.0, 1.0, 2.0, 3.0]),
             Spread { low: 1.75, median: 2.5, high: 3.25 }
         );
+    }
+
+    #[test]
+    fn a_mean_and_its_standard_error() {
+        // Squares of 4, 1, 1, 4 and 0: a variance of 2.5, and that of the mean is a fifth of it.
+        let mean = Mean::of(&[1.0, 2.0, 3.0, 4.0, 5.0]);
+        assert_eq!(mean, Mean { mean: 3.0, error: 0.5f64.sqrt() });
+        assert_eq!(Mean::of(&[7.0]), Mean { mean: 7.0, error: f64::INFINITY });
     }
 
     #[test]

@@ -127,12 +127,11 @@ impl Train {
         let gradients = cargo::target_folder()?.join("train/gradients").join(example.name());
         let gradients = gradients.to_str().context("the target folder's name is not UTF-8")?;
         let gloo = site.train(example, Backend::Gloo, &["--gradients", gradients])?;
-        let noise = site.train(example, Backend::Gloo, &curves::OTHER_ORDER)?;
         let mut outcomes = Vec::new();
         if example != Example::Ngram {
-            outcomes.push(curves::compare(site, example, &gloo, &noise)?);
+            outcomes.push(curves::compare(site, example, &gloo)?);
         }
-        outcomes.push(bits::compare(site, example, &gloo, &noise)?);
+        outcomes.push(bits::compare(site, example)?);
         Ok(outcomes)
     }
 }

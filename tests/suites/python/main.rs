@@ -271,7 +271,7 @@ fn trains_as_with_gloo_and_twice_the_same(site: &Site, script: &str, epochs: &st
     // So short a training is 2e-6 apart; noise grows from step to step.
     assert!(ours.apart(&gloo) < 1e-4, "{} apart", ours.apart(&gloo));
     assert!(
-        (ours.accuracy.unwrap() - gloo.accuracy.unwrap()).abs() <= 0.005,
+        (ours.accuracies[0] - gloo.accuracies[0]).abs() <= 0.005,
         "{ours:?} and Gloo's {gloo:?}"
     );
 }

@@ -12,7 +12,6 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 options = report.options(__doc__, epochs=8)
 dist.init_process_group(options.backend)
-torch.manual_seed(1)
 
 digits = load_digits()
 images = torch.tensor(digits.images, dtype=torch.float32).unsqueeze(1) / 16
@@ -20,34 +19,42 @@ labels = torch.tensor(digits.target)
 order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(2))
 test, train = order[:500], TensorDataset(images[order[500:]], labels[order[500:]])
 
-model = nn.Sequential(
-    nn.Conv2d(1, 16, 3, padding=1),
-    nn.BatchNorm2d(16),
-    nn.ReLU(),
-    nn.Conv2d(16, 32, 3, padding=1),
-    nn.ReLU(),
-    nn.MaxPool2d(2),
-    nn.Flatten(),
-    nn.Linear(32 * 4 * 4, 64),
-    nn.ReLU(),
-    nn.Linear(64, 10),
-)
-model = report.wrapped(model, options)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
-sampler = DistributedSampler(train)
-batches = DataLoader(train, batch_size=16, sampler=sampler)
 
-for epoch in range(options.epochs):
-    sampler.set_epoch(epoch)
-    for inputs, targets in batches:
-        optimizer.zero_grad()
-        loss = nn.functional.cross_entropy(model(inputs), targets)
-        loss.backward()
-        optimizer.step()
-        report.say(loss=loss.item(), parameters=report.digest(model))
+def train_once(seed):
+    """From the first parameters that the seed gives."""
+    torch.manual_seed(seed)
+    model = nn.Sequential(
+        nn.Conv2d(1, 16, 3, padding=1),
+        nn.BatchNorm2d(16),
+        nn.ReLU(),
+        nn.Conv2d(16, 32, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(32 * 4 * 4, 64),
+        nn.ReLU(),
+        nn.Linear(64, 10),
+    )
+    model = report.wrapped(model, options)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
+    sampler = DistributedSampler(train)
+    batches = DataLoader(train, batch_size=16, sampler=sampler)
 
-model.eval()
-with torch.no_grad():
-    guesses = model.module(images[test])
-report.say_tested(guesses, labels[test])
+    for epoch in range(options.epochs):
+        sampler.set_epoch(epoch)
+        for inputs, targets in batches:
+            optimizer.zero_grad()
+            loss = nn.functional.cross_entropy(model(inputs), targets)
+            loss.backward()
+            optimizer.step()
+            report.say(loss=loss.item(), parameters=report.digest(model))
+
+    model.eval()
+    with torch.no_grad():
+        guesses = model.module(images[test])
+    report.say_tested(guesses, labels[test])
+
+
+for seed in range(1, options.seeds + 1):
+    train_once(seed)
 dist.destroy_process_group()

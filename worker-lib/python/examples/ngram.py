@@ -17,23 +17,10 @@ BATCH = 64
 
 options = report.options(__doc__, epochs=4)
 dist.init_process_group(options.backend)
-torch.manual_seed(1)
 
 train, test = text(1, 64 * 1024), text(2, 16 * 1024)
-places = torch.Generator().manual_seed(3 + dist.get_rank())
 # Of a character, of the first layer, and of the second.
 sizes = [64, 3072, 1536]
-model = nn.Sequential(
-    nn.Embedding(len(ALPHABET), sizes[0]),
-    nn.Flatten(),
-    nn.Linear(CONTEXT * sizes[0], sizes[1]),
-    nn.ReLU(),
-    nn.Linear(sizes[1], sizes[2]),
-    nn.ReLU(),
-    nn.Linear(sizes[2], len(ALPHABET)),
-)
-model = report.wrapped(model, options)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
 
 
 def at(characters, ends):
@@ -41,19 +28,39 @@ def at(characters, ends):
     return characters[ends.unsqueeze(1) + torch.arange(-CONTEXT, 0)]
 
 
-for epoch in range(options.epochs):
-    for step in range(STEPS):
-        ends = torch.randint(CONTEXT, len(train), (BATCH,), generator=places)
-        optimizer.zero_grad()
-        loss = nn.functional.cross_entropy(model(at(train, ends)), train[ends])
-        loss.backward()
-        optimizer.step()
-        report.say(loss=loss.item())
-    report.say(parameters=report.digest(model))
+def train_once(seed):
+    """From the first parameters that the seed gives."""
+    torch.manual_seed(seed)
+    places = torch.Generator().manual_seed(3 + dist.get_rank())
+    model = nn.Sequential(
+        nn.Embedding(len(ALPHABET), sizes[0]),
+        nn.Flatten(),
+        nn.Linear(CONTEXT * sizes[0], sizes[1]),
+        nn.ReLU(),
+        nn.Linear(sizes[1], sizes[2]),
+        nn.ReLU(),
+        nn.Linear(sizes[2], len(ALPHABET)),
+    )
+    model = report.wrapped(model, options)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
 
-model.eval()
-with torch.no_grad():
-    ends = torch.arange(CONTEXT, len(test), 4)
-    guesses = model.module(at(test, ends))
-report.say_tested(guesses, test[ends])
+    for epoch in range(options.epochs):
+        for step in range(STEPS):
+            ends = torch.randint(CONTEXT, len(train), (BATCH,), generator=places)
+            optimizer.zero_grad()
+            loss = nn.functional.cross_entropy(model(at(train, ends)), train[ends])
+            loss.backward()
+            optimizer.step()
+            report.say(loss=loss.item())
+        report.say(parameters=report.digest(model))
+
+    model.eval()
+    with torch.no_grad():
+        ends = torch.arange(CONTEXT, len(test), 4)
+        guesses = model.module(at(test, ends))
+    report.say_tested(guesses, test[ends])
+
+
+for seed in range(1, options.seeds + 1):
+    train_once(seed)
 dist.destroy_process_group()

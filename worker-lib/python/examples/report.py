@@ -25,6 +25,12 @@ def options(description, epochs):
     parser.add_argument("--backend", default="switchml", help="of torch.distributed")
     parser.add_argument("--epochs", type=int, default=epochs)
     parser.add_argument(
+        "--seeds",
+        type=int,
+        default=1,
+        help="how often to train, each time from other parameters; wide.py trains once",
+    )
+    parser.add_argument(
         "--bucket-cap-mb",
         type=float,
         default=25,

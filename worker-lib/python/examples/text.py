@@ -42,26 +42,34 @@ class Transformer(nn.Module):
 
 options = report.options(__doc__, epochs=8)
 dist.init_process_group(options.backend)
-torch.manual_seed(1)
 
 train, test = pieces(1, 1024), pieces(2, 256)
-model = report.wrapped(Transformer(), options)
-optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
-sampler = DistributedSampler(train)
-batches = DataLoader(train, batch_size=8, sampler=sampler)
 
-for epoch in range(options.epochs):
-    sampler.set_epoch(epoch)
-    for inputs, targets in batches:
-        optimizer.zero_grad()
-        loss = nn.functional.cross_entropy(model(inputs).flatten(0, 1), targets.flatten())
-        loss.backward()
-        optimizer.step()
-        report.say(loss=loss.item(), parameters=report.digest(model))
 
-model.eval()
-with torch.no_grad():
-    inputs, targets = test.tensors
-    guesses = model.module(inputs).flatten(0, 1)
-report.say_tested(guesses, targets.flatten())
+def train_once(seed):
+    """From the first parameters that the seed gives."""
+    torch.manual_seed(seed)
+    model = report.wrapped(Transformer(), options)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    sampler = DistributedSampler(train)
+    batches = DataLoader(train, batch_size=8, sampler=sampler)
+
+    for epoch in range(options.epochs):
+        sampler.set_epoch(epoch)
+        for inputs, targets in batches:
+            optimizer.zero_grad()
+            loss = nn.functional.cross_entropy(model(inputs).flatten(0, 1), targets.flatten())
+            loss.backward()
+            optimizer.step()
+            report.say(loss=loss.item(), parameters=report.digest(model))
+
+    model.eval()
+    with torch.no_grad():
+        inputs, targets = test.tensors
+        guesses = model.module(inputs).flatten(0, 1)
+    report.say_tested(guesses, targets.flatten())
+
+
+for seed in range(1, options.seeds + 1):
+    train_once(seed)
 dist.destroy_process_group()

@@ -70,12 +70,12 @@ fn exponents(training: &Training, from: &Training) -> Vec<f64> {
     pairs.map(|(a, b)| (a - b).abs().log10().max(LEAST)).collect()
 }
 
-/// Losses by step, with f32 by Gloo and in 8 bits.
-pub fn bits(example: Example, gloo: &Training, bits: &Training) -> Result<String> {
-    let line = |name, training: &Training, colour: usize| Line {
-        name,
-        points: training.losses.clone(),
-        style: COLOURS[colour].stroke_width(1),
+/// Losses by step from the first seed, with f32 by Gloo and in 8 bits.
+pub fn bits(example: Example, [gloo, bits]: &[Training; 2]) -> Result<String> {
+    let line = |name, training: &Training, colour: usize| {
+        let steps = training.losses.len() / training.test_losses.len().max(1);
+        let points = training.losses[..steps].to_vec();
+        Line { name, points, style: COLOURS[colour].stroke_width(1) }
     };
     let lines = [line("Gloo, f32", gloo, 2), line("switchml, 8 bits", bits, 0)];
     let highest = gloo.losses.iter().copied().fold(0.0, f64::max);
