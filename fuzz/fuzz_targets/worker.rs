@@ -28,7 +28,7 @@ mod packet;
 #[path = "../../protocol/tests/suite/switch.rs"]
 mod switch;
 
-use packet::{ALL_OPS, CHECKED, PENDING, Packet, REJECT, RESULT, check_word};
+use packet::{ALL_OPS, CHECKED, EMPTY, PENDING, Packet, REJECT, RESULT, ROOM, check_word};
 use switch::{EPOCH, JOB, Switch, binding};
 
 const LANES: u16 = 32;
@@ -226,7 +226,10 @@ impl Network {
         };
         for number in 0..input.int_in_range(1..=3)? {
             let (sort, seed) = (Sort::choose(input, ranks)?, input.arbitrary()?);
-            let count = input.int_in_range(0..=200)?;
+            // A broadcast of more than 63 chunks has ranks that send EMPTY.
+            let is_large = matches!(sort, Sort::Broadcast { .. }) && input.arbitrary()?;
+            let counts = if is_large { 2017..=2200 } else { 0..=200 };
+            let count = input.int_in_range(counts)?;
             for (index, rank) in (0..).zip(&mut network.ranks) {
                 rank.data_path.submit(sort.command(
                     number,
@@ -305,9 +308,10 @@ impl Network {
         }
         data_path.give_back();
         for mut bytes in sent {
-            use Outcome::{Added, Completed, Pending, Replayed, Stale, Started};
+            use Outcome::{Added, Completed, Pending, Replayed, Room, Stale, Started};
             let outcome = switch.receive_bytes(&binding(rank as u16), &mut bytes);
-            let legal = matches!(outcome, Started | Added | Completed | Replayed | Pending | Stale);
+            let legal =
+                matches!(outcome, Started | Added | Completed | Replayed | Pending | Room | Stale);
             assert!(legal, "{outcome:?} to a rank that keeps the rules");
             let lanes = u16::from_be_bytes([bytes[18], bytes[19]]);
             bytes.truncate(32 + 4 * usize::from(lanes));
@@ -345,6 +349,8 @@ impl Network {
                 (1, 0, 0)
             }
             Some((PENDING, _)) => (0, 1, 0),
+            // It asks for lanes that were not sent yet.
+            Some((ROOM, packet)) if asks(outstanding, &packet) => (0, 0, 0),
             _ => (0, 0, 1),
         };
         assert_eq!(effect, expected, "results, PENDINGs, ignored after {datagram:?}");
@@ -367,18 +373,20 @@ impl Network {
         let packet = Packet::from_bytes(datagram);
         let chunk = self.ranks[rank].outstanding.get(&(packet.slot, packet.round))?;
         let is_result = packet.kind == RESULT;
-        let lanes_fit = if is_result { packet.lanes == chunk.lanes } else { packet.lanes == 2 };
-        let whole =
-            packet.version == 1 && lanes_fit && packet.payload.len() == usize::from(packet.lanes);
+        let names_lanes = is_result || packet.kind == ROOM;
+        let lanes_fit = if names_lanes { packet.lanes == chunk.lanes } else { packet.lanes == 2 };
+        let length = if packet.kind == ROOM { 0 } else { usize::from(packet.lanes) };
+        let whole = packet.version == 1 && lanes_fit && packet.payload.len() == length;
         let ours =
             (packet.job, packet.epoch, packet.fingerprint) == (JOB, EPOCH, chunk.fingerprint);
-        let op_fits = if is_result { packet.op == chunk.op } else { ALL_OPS.contains(&packet.op) };
+        let op_fits =
+            if names_lanes { packet.op == chunk.op } else { ALL_OPS.contains(&packet.op) };
         let to_us = packet.rank == rank as u16 || is_result && packet.rank == EVERYONE;
         let contributions = if is_result { self.ranks.len() as u64 } else { 1 };
         let checked =
             packet.flags & CHECKED != 0 && packet.check == check_word(&packet, contributions);
         let known = match packet.kind {
-            RESULT | PENDING => true,
+            RESULT | PENDING | ROOM => true,
             REJECT => (1..=3).contains(packet.payload.first()?),
             _ => false,
         };
@@ -401,6 +409,11 @@ impl Network {
         }
         panic!("{} of {} calls have ended", self.finished.load(Ordering::Relaxed), self.calls);
     }
+}
+
+/// Whether a ROOM is for a chunk that went out EMPTY.
+fn asks(outstanding: &BTreeMap<(u16, u32), Packet>, room: &Packet) -> bool {
+    outstanding.get(&(room.slot, room.round)).is_some_and(|chunk| chunk.flags & EMPTY != 0)
 }
 
 /// An answer with something changed in it, and maybe a check word that fits again.

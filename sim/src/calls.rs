@@ -22,6 +22,7 @@ use crate::oracle::{Standing, element_key};
 use crate::program::Step;
 use crate::scenario::{JobPlan, MS, Time};
 use crate::surroundings::Surroundings;
+use crate::tally::Fault;
 
 /// A rank's calls, and its data path.
 pub struct Calls {
@@ -194,13 +195,17 @@ impl Calls {
     }
 
     fn send(&mut self, world: &mut Surroundings<'_>) -> Result<(), Violation> {
-        let mut sent = 0;
+        let (mut sent, mut lost) = (0, 0);
         while let Some(transmission) = self.data_path.next(world.net.now) {
             sent += 1;
             ensure!(sent <= 1 << 16, "rank {} sends without end", self.identity.rank);
             let mut packet = vec![0xEE; transmission.packet_len()];
             self.data_path.fill(&transmission, &mut packet);
-            world.net.to_aggregator(self.worker, self.port, &packet);
+            let arrives = world.net.to_aggregator(self.worker, self.port, &packet);
+            lost += u32::from(!arrives);
+        }
+        if 0 < lost && lost < sent {
+            world.net.tally.fault(Fault::TornBundle);
         }
         Ok(())
     }

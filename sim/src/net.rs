@@ -5,7 +5,7 @@ use std::collections::BinaryHeap;
 use std::rc::Rc;
 
 use switchml_control::join_event;
-use switchml_protocol::header::{HEADER_LEN, Header, Kind};
+use switchml_protocol::header::{HEADER_LEN, Header, Kind, flags};
 use switchml_protocol::job::Binding;
 use switchml_protocol::{DATA_PORT, U16};
 use switchml_userspace_core::control_plane::Timer;
@@ -14,7 +14,7 @@ use switchml_worker_core::session::Answer;
 use tracing::trace;
 use zerocopy::FromBytes;
 
-use crate::link::Link;
+use crate::link::{Delivery, Link};
 use crate::rng::Ppm;
 use crate::rng::Rng;
 use crate::scenario::{MS, SECOND, Scenario, Time};
@@ -225,8 +225,8 @@ impl Net {
         self.without_multicast = None;
     }
 
-    /// A worker sends a datagram to the aggregator.
-    pub fn to_aggregator(&mut self, worker: usize, port: u16, packet: &[u8]) {
+    /// A worker sends a datagram to the aggregator. Whether it gets there, in any shape.
+    pub fn to_aggregator(&mut self, worker: usize, port: u16, packet: &[u8]) -> bool {
         trace!("{} {worker}:{port} -> {}", Clock(self.now), describe(packet));
         self.spy(packet);
         let binding = binding_of(worker, port);
@@ -234,6 +234,12 @@ impl Net {
         let mut arrivals = Vec::new();
         links[worker][0].send(*now, packet, rng, tally, |delivery| arrivals.push(delivery));
         self.tally.packets += 1;
+        let arrives = !arrivals.is_empty();
+        let flipped =
+            |delivery: &Delivery| !delivery.intact && delivery.packet.len() == packet.len();
+        if is_empty_contribution(packet) && arrivals.iter().any(flipped) {
+            self.tally.fault(Fault::EmptyFlips);
+        }
         for delivery in arrivals {
             let header_intact = delivery.packet.len() == packet.len()
                 && delivery.packet[..HEADER_LEN] == packet[..HEADER_LEN];
@@ -241,6 +247,7 @@ impl Net {
             let event = Event::AtAggregator { binding, packet, congested, header_intact };
             self.schedule(delivery.at, event);
         }
+        arrives
     }
 
     /// The aggregator sends a datagram to where a worker is, or was.
@@ -333,6 +340,12 @@ impl Net {
         }
         self.seen.push(packet);
     }
+}
+
+fn is_empty_contribution(packet: &[u8]) -> bool {
+    Header::ref_from_prefix(packet).is_ok_and(|(header, _)| {
+        header.kind == Kind::Contribution as u8 && header.flags & flags::EMPTY != 0
+    })
 }
 
 /// Where a worker's datagrams come from.

@@ -30,10 +30,12 @@ counted! {
     /// A fault that was injected.
     Fault {
         Loss = "packet lost",
+        TornBundle = "packets sent together, of which some were lost and others not",
         Duplication = "packet doubled",
         Reordering = "packet overtaken by one sent later",
         Late = "packet delayed by up to 8 s",
         BitFlips = "packet with flipped bits",
+        EmptyFlips = "EMPTY contribution with flipped bits, or a wrong check word",
         Overlooked = "maximum changed on its way to an aggregator that verifies none",
         Cut = "packet cut or lengthened",
         Oversize = "packet above the path's MTU",
