@@ -21,6 +21,8 @@ struct Command {
     count: usize,
     warmup: usize,
     iters: usize,
+    /// Whether calls are broadcasts from rank 0, and not sums.
+    broadcast: bool,
     /// One chunk in so many is not zero.
     dense: usize,
     /// What an element has on its way, in bits.
@@ -50,10 +52,11 @@ fn main() -> Result<(), Box<dyn Error>> {
 impl Command {
     fn parse(line: &str) -> Result<Self, Box<dyn Error>> {
         let words: Vec<usize> = line.split(' ').map(str::parse).collect::<Result<_, _>>()?;
-        let [number, copies, count, warmup, iters, dense, bits] = words[..] else {
+        let [number, copies, count, warmup, iters, broadcast, dense, bits] = words[..] else {
             return Err(format!("not a command: {line}").into());
         };
-        Ok(Self { number: number as i64, copies, count, warmup, iters, dense, bits })
+        let (number, broadcast) = (number as i64, broadcast == 1);
+        Ok(Self { number, copies, count, warmup, iters, broadcast, dense, bits })
     }
 
     fn sum(&self) -> Result<Reduction, String> {
@@ -67,7 +70,7 @@ impl Command {
 }
 
 fn measure(communicator: &Communicator, command: &Command) -> Result<(), Box<dyn Error>> {
-    let &Command { number, copies, count, warmup, iters, dense, .. } = command;
+    let &Command { number, copies, count, warmup, iters, broadcast, dense, .. } = command;
     let sum = command.sum()?;
     let info = communicator.info();
     let lanes = usize::from(info.chunk_lanes);
@@ -75,20 +78,30 @@ fn measure(communicator: &Communicator, command: &Command) -> Result<(), Box<dyn
     let mine: Vec<f32> = (0..count).map(|i| element(info.rank, i)).collect();
     let mut tensors = vec![mine.clone(); copies];
     let mut stats = CallStats::default();
+    let call = |tensor: &mut [f32]| {
+        if broadcast {
+            communicator.broadcast(tensor, 0)
+        } else {
+            communicator.all_reduce(tensor, sum)
+        }
+    };
     communicator.barrier()?;
     for i in 0..warmup {
-        communicator.all_reduce(&mut tensors[i % copies], sum)?;
+        call(&mut tensors[i % copies])?;
     }
     communicator.barrier()?;
     let (ticks, cpu, begin) = (machine_ticks()?, process_seconds(), Instant::now());
     for i in warmup..warmup + iters {
-        stats += &communicator.all_reduce(&mut tensors[i % copies], sum)?;
+        stats += &call(&mut tensors[i % copies])?;
     }
     let seconds = begin.elapsed().as_secs_f64();
     let (cpu, ticks_after) = (process_seconds() - cpu, machine_ticks()?);
     let last = warmup + iters - 1;
     let exact = |i| (0..info.world_size).map(|rank| element(rank, i)).sum::<f32>();
-    let wrong = if sum == Reduction::SUM {
+    let wrong = if broadcast {
+        let result = tensors[last % copies].iter().enumerate();
+        result.filter(|&(i, &found)| found != element(0, i)).count()
+    } else if sum == Reduction::SUM {
         let factor = (info.world_size as f32).powi((last / copies) as i32);
         let result = tensors[last % copies].iter().enumerate();
         result.filter(|&(i, &element)| element != exact(i) * factor).count()
@@ -131,7 +144,7 @@ fn too_far(errors: &[f64], precision: Precision, world_size: u32) -> usize {
         return errors.iter().filter(|error| error.abs() > bound).count();
     }
     // The limit of rotated elements that nearly all chunks keep, for elements of like magnitudes.
-    let limit = 0.5 * 8.0 * 1.25 * 128f64.sqrt();
+    let limit = 0.5 * 8.5 * 128f64.sqrt();
     let step = 2.0 * limit / f64::from(255 / world_size);
     let variance = errors.iter().map(|error| error * error).sum::<f64>() / errors.len() as f64;
     if variance > ranks * step * step / 12.0 / 128.0 { errors.len() } else { 0 }

@@ -1,4 +1,4 @@
-//! `cargo xtask bench`: all-reduces by this project, Gloo and Open MPI, side by side.
+//! `cargo xtask bench`: all-reduces and broadcasts by this project, Gloo and Open MPI, side by side.
 //!
 //! For each number of workers the methods' ranks are all there at the same time, each method in
 //! racks that suit it; every repetition goes through all settings, and in each setting through all
@@ -148,7 +148,7 @@ fn measure_switch(site: &mut Site, items: &[&Item], results: &mut Results) -> Re
 }
 
 fn work(cell: Cell) -> Work {
-    Work { size: cell.size, iters: cell.iters(), dense: cell.dense }
+    Work { size: cell.size, iters: cell.iters(), task: cell.task }
 }
 
 /// The processors of this machine: how many, and their name.

@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-use super::measured::{Cell, Measured, Method, Results, Sample};
-use super::plan::{HALF_GIGABIT, LARGE, SMALL, SPARSE, WORKERS, rate};
+use super::measured::{Cell, Measured, Method, Results, Sample, Task};
+use super::plan::{HALF_GIGABIT, LARGE, SMALL, WORKERS, rate};
 use crate::stats::Spread;
 
 /// A promise about a ratio.
@@ -84,7 +84,7 @@ pub fn all(results: &Results) -> Vec<Goal> {
     };
     let (seconds, cpu) = (|sample: &Sample| sample.seconds, |sample: &Sample| sample.cpu_seconds);
     for (n, unshaped_ratio, shaped_ratio, goodput, cpu_ratio) in BY_WORKERS {
-        let cell = |rate, size| Cell { workers: n, rate, size, dense: 1 };
+        let cell = |rate, size| Cell { workers: n, rate, size, task: Task::Sum };
         let (unshaped, shaped, small) =
             (cell(None, LARGE), cell(Some(rate(n)), LARGE), cell(None, SMALL));
         // How many times as much of something a peer takes as we do.
@@ -113,7 +113,7 @@ pub fn all(results: &Results) -> Vec<Goal> {
                 ratio,
             );
         }
-        let sparse = results.get(Cell { dense: SPARSE, ..shaped }, Method::OURS);
+        let sparse = results.get(Cell { task: Task::SparseSum, ..shaped }, Method::OURS);
         add(
             format!("N={n}, 16 MiB, shaped: 90 % zeros to dense"),
             AtMost(0.2),
@@ -125,7 +125,7 @@ pub fn all(results: &Results) -> Vec<Goal> {
             for (links, rate, limit) in
                 [("shaped", Some(rate(workers)), limit), ("unshaped", None, unshaped)]
             {
-                let cell = Cell { workers, rate, size: LARGE, dense: 1 };
+                let cell = Cell { workers, rate, size: LARGE, task: Task::Sum };
                 let (gloo, ours) = (results.get(cell, Method::Gloo), results.get(cell, method));
                 let bits = method.bits();
                 let what =
@@ -135,7 +135,7 @@ pub fn all(results: &Results) -> Vec<Goal> {
         }
     }
     let at_half = |workers| {
-        let cell = Cell { workers, rate: Some(HALF_GIGABIT), size: LARGE, dense: 1 };
+        let cell = Cell { workers, rate: Some(HALF_GIGABIT), size: LARGE, task: Task::Sum };
         results.get(cell, Method::OURS)
     };
     let growth = ratio(at_half(8), at_half(2), &seconds);

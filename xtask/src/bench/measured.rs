@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-/// A way to do an all-reduce.
+/// A way to do an all-reduce, or a broadcast.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Method {
@@ -78,8 +78,26 @@ pub struct Cell {
     pub rate: Option<u64>,
     /// Of the tensor in bytes.
     pub size: usize,
+    pub task: Task,
+}
+
+/// What a call is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Task {
+    /// An all-reduce.
+    Sum,
+    /// One of tensors that are mostly zeros.
+    SparseSum,
+    /// A broadcast of rank 0's tensor.
+    Broadcast,
+}
+
+impl Task {
     /// One chunk in so many is not zero.
-    pub dense: usize,
+    pub fn dense(self) -> usize {
+        if self == Self::SparseSum { 10 } else { 1 }
+    }
 }
 
 impl Cell {
@@ -91,15 +109,16 @@ impl Cell {
         }
     }
 
-    /// `16 MiB`, `64 KiB`, and whether there are zeros.
+    /// `16 MiB`, `64 KiB`, and what is done with that if not a sum.
     pub fn size_text(self) -> String {
         let size = match self.size {
             size if size >= 1 << 20 => format!("{} MiB", size >> 20),
             size => format!("{} KiB", size >> 10),
         };
-        match self.dense {
-            1 => size,
-            dense => format!("{size}, {} % zeros", 100 - 100 / dense),
+        match self.task {
+            Task::Sum => size,
+            Task::SparseSum => format!("{size}, {} % zeros", 100 - 100 / self.task.dense()),
+            Task::Broadcast => format!("{size}, broadcast"),
         }
     }
 }

@@ -10,7 +10,7 @@
 use std::fmt::Write;
 use std::thread::available_parallelism;
 
-use super::measured::{Cell, Measured, Method, Results, Sample};
+use super::measured::{Cell, Measured, Method, Results, Sample, Task};
 use super::plan::{LARGE, WORKERS, rate};
 use crate::stats::Spread;
 
@@ -39,7 +39,7 @@ struct Model {
 /// Packets that a rank sends, and receives, in a call: data chunks and the exponents of all chunks.
 fn packets(cell: Cell) -> usize {
     let chunks = (cell.size / 4).div_ceil(LANES);
-    chunks.div_ceil(cell.dense) + chunks.div_ceil(LANES)
+    chunks.div_ceil(cell.task.dense()) + chunks.div_ceil(LANES)
 }
 
 /// Seconds for which a link is busy, each way; none if it is not shaped.
@@ -61,7 +61,7 @@ impl Model {
     /// None when what it is made from was not measured.
     fn of(results: &Results) -> Option<Self> {
         let ours = || results.0.iter().filter(|measured| measured.method == Method::OURS);
-        let reference = Cell { workers: REFERENCE, rate: None, size: LARGE, dense: 1 };
+        let reference = Cell { workers: REFERENCE, rate: None, size: LARGE, task: Task::Sum };
         let smallest = |workers| {
             let unshaped = ours().filter(|measured| {
                 measured.cell.workers == workers && measured.cell.rate.is_none()
@@ -97,7 +97,10 @@ pub fn markdown(results: &Results) -> String {
          | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n",
         model.chunk * 1e6
     );
-    for measured in results.0.iter().filter(|measured| measured.method == Method::OURS) {
+    let sums = |measured: &&Measured| {
+        measured.method == Method::OURS && measured.cell.task != Task::Broadcast
+    };
+    for measured in results.0.iter().filter(sums) {
         let cell = measured.cell;
         let Some(time) = model.time(cell) else { continue };
         let seconds = median(measured, |sample| sample.seconds);
@@ -124,8 +127,8 @@ fn linear_from(results: &Results) -> String {
     for workers in WORKERS {
         for link in [None, Some(rate(workers))] {
             let of_link = |measured: &&Measured| {
-                let Cell { workers: n, rate, dense, .. } = measured.cell;
-                (measured.method, n, rate, dense) == (Method::OURS, workers, link, 1)
+                let Cell { workers: n, rate, task, .. } = measured.cell;
+                (measured.method, n, rate, task) == (Method::OURS, workers, link, Task::Sum)
             };
             let mut sizes: Vec<&Measured> = results.0.iter().filter(of_link).collect();
             sizes.sort_by_key(|measured| std::cmp::Reverse(measured.cell.size));
@@ -157,7 +160,7 @@ fn chunk_table(results: &Results) -> String {
             .to_owned();
     for method in Method::ALL.into_iter().filter(|method| method.is_ours()) {
         let cost = |workers| {
-            let cell = Cell { workers, rate: None, size: LARGE, dense: 1 };
+            let cell = Cell { workers, rate: None, size: LARGE, task: Task::Sum };
             results
                 .get(cell, method)
                 .map_or("–".to_owned(), |measured| format!("{:.2}", per_chunk(measured) * 1e6))
@@ -171,13 +174,14 @@ fn chunk_table(results: &Results) -> String {
 mod tests {
     use super::*;
 
-    const CELL: Cell = Cell { workers: 4, rate: Some(1_000_000_000), size: 16 << 20, dense: 1 };
+    const CELL: Cell =
+        Cell { workers: 4, rate: Some(1_000_000_000), size: 16 << 20, task: Task::Sum };
 
     #[test]
     fn packets_of_a_tensor() {
         // 4,194,304 elements in chunks of 352 are 11,916; their exponents fill 34.
         assert_eq!(packets(CELL), 11_916 + 34);
-        assert_eq!(packets(Cell { dense: 10, ..CELL }), 1_192 + 34);
+        assert_eq!(packets(Cell { task: Task::SparseSum, ..CELL }), 1_192 + 34);
         assert_eq!(packets(Cell { size: 4, ..CELL }), 2);
     }
 

@@ -1,6 +1,6 @@
 //! What is measured.
 
-use super::measured::{Cell, Method};
+use super::measured::{Cell, Method, Task};
 
 /// Sizes of tensors in bytes.
 const SIZES: [usize; 8] =
@@ -10,9 +10,6 @@ const SIZES: [usize; 8] =
 pub const LARGE: usize = 16 << 20;
 /// The size that is to take about a round trip.
 pub const SMALL: usize = 64 << 10;
-
-/// One chunk in so many is not zero, where sparse tensors are measured.
-pub const SPARSE: usize = 10;
 
 /// Rate of slower links.
 pub const HALF_GIGABIT: u64 = 500_000_000;
@@ -37,9 +34,10 @@ pub fn full() -> Vec<Item> {
     let mut items = Vec::new();
     for workers in WORKERS {
         for rate in [None, Some(rate(workers))] {
-            let cells = SIZES.map(|size| Cell { workers, rate, size, dense: 1 });
+            let cells = SIZES.map(|size| Cell { workers, rate, size, task: Task::Sum });
             items.extend(cells.map(|cell| Item { cell, methods: Method::ALL.to_vec() }));
         }
+        items.extend(broadcasts(workers));
         items.extend(only_ours(workers));
     }
     items
@@ -50,27 +48,35 @@ pub fn quick() -> Vec<Item> {
     let mut items = Vec::new();
     for workers in WORKERS {
         for (rate, size) in [(None, SMALL), (None, LARGE), (Some(rate(workers)), LARGE)] {
-            let cell = Cell { workers, rate, size, dense: 1 };
+            let cell = Cell { workers, rate, size, task: Task::Sum };
             let packed: &[Method] =
                 if size == LARGE { &[Method::Bits16, Method::Bits8] } else { &[] };
             let methods = [&[Method::OURS], packed, &[Method::Gloo, Method::OpenMpi]].concat();
             items.push(Item { cell, methods });
         }
+        items.extend(broadcasts(workers));
         items.extend(only_ours(workers));
     }
     items
 }
 
+fn broadcasts(workers: usize) -> [Item; 2] {
+    [None, Some(rate(workers))].map(|rate| Item {
+        cell: Cell { workers, rate, size: LARGE, task: Task::Broadcast },
+        methods: vec![Method::OURS, Method::Gloo, Method::OpenMpi],
+    })
+}
+
 /// Goals that compare ours with ours: sparse with dense tensors, few workers with many at the same
 /// rate.
 fn only_ours(workers: usize) -> Vec<Item> {
-    let shaped = |rate, dense| Item {
-        cell: Cell { workers, rate: Some(rate), size: LARGE, dense },
+    let shaped = |rate, task| Item {
+        cell: Cell { workers, rate: Some(rate), size: LARGE, task },
         methods: vec![Method::OURS],
     };
-    let mut items = vec![shaped(rate(workers), SPARSE)];
+    let mut items = vec![shaped(rate(workers), Task::SparseSum)];
     if workers == WORKERS[0] {
-        items.push(shaped(HALF_GIGABIT, 1));
+        items.push(shaped(HALF_GIGABIT, Task::Sum));
     }
     items
 }

@@ -3,7 +3,7 @@
 use anyhow::Result;
 use plotters::prelude::*;
 
-use super::measured::{Cell, Measured, Method, Results, Sample};
+use super::measured::{Cell, Measured, Method, Results, Sample, Task};
 use super::plan::{LARGE, WORKERS, rate};
 use crate::plot::{COLOURS, FONT, draw};
 use crate::stats::Spread;
@@ -22,7 +22,8 @@ pub fn all(results: &Results) -> Result<Vec<File>> {
     let shaped = |workers| Some(rate(workers));
     for workers in WORKERS {
         for (links, rate) in [("unshaped", None), ("shaped", shaped(workers))] {
-            let sizes = |cell: Cell| (cell.workers, cell.rate, cell.dense) == (workers, rate, 1);
+            let sizes =
+                |cell: Cell| (cell.workers, cell.rate, cell.task) == (workers, rate, Task::Sum);
             let lines = lines(results, sizes, |cell| cell.size as f64 / 1024.0, milliseconds);
             let caption =
                 format!("Time of an all-reduce against size, {workers} workers, links {links}");
@@ -30,7 +31,7 @@ pub fn all(results: &Results) -> Result<Vec<File>> {
             add(&mut files, &name, &caption, ["KiB", "ms"], &lines)?;
         }
     }
-    let large = |cell: Cell| (cell.size, cell.dense) == (LARGE, 1);
+    let large = |cell: Cell| (cell.size, cell.task) == (LARGE, Task::Sum);
     let against = |cell: Cell| cell.workers as f64;
     let unshaped = |cell: Cell| large(cell) && cell.rate.is_none();
     let lines_of = |quantity: &dyn Fn(&Sample) -> f64| lines(results, unshaped, against, quantity);

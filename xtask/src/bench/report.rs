@@ -138,6 +138,7 @@ pub fn json(results: &Results, goals: &[Goal], processor: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::measured::Task;
     use super::*;
 
     #[test]
@@ -156,7 +157,7 @@ mod tests {
 
     #[test]
     fn a_row_has_ratios_and_shares() {
-        let cell = Cell { workers: 2, rate: Some(1_000_000_000), size: 16 << 20, dense: 1 };
+        let cell = Cell { workers: 2, rate: Some(1_000_000_000), size: 16 << 20, task: Task::Sum };
         let sample = |seconds, chunks| Sample {
             seconds,
             cpu_seconds: 0.05,

@@ -1,17 +1,15 @@
 //! Processor time of the switch's program, from the kernel's statistics on BPF programs.
 
 use std::fs;
+use std::os::fd::OwnedFd;
 
 use anyhow::{Context, Result};
+use aya::sys::{Stats, enable_stats};
 
-/// Whether the kernel measures how long BPF programs run.
-const SETTING: &str = "/proc/sys/kernel/bpf_stats_enabled";
-
-/// The kernel measures how long BPF programs run as long as this lives. That costs some time in
-/// each run.
+/// The kernel measures how long BPF programs run as long as this lives, and no longer than the
+/// process, however that ends. It costs some time in each run.
 pub struct Clock {
-    /// The setting before.
-    before: String,
+    _held: OwnedFd,
 }
 
 impl Clock {
@@ -19,18 +17,10 @@ impl Clock {
     ///
     /// # Errors
     ///
-    /// The setting that cannot be changed.
+    /// The kernel refuses.
     pub fn start() -> Result<Self> {
-        let before =
-            fs::read_to_string(SETTING).with_context(|| format!("cannot read {SETTING}"))?;
-        fs::write(SETTING, "1").with_context(|| format!("cannot write {SETTING}"))?;
-        Ok(Self { before })
-    }
-}
-
-impl Drop for Clock {
-    fn drop(&mut self) {
-        let _ = fs::write(SETTING, &self.before);
+        let held = enable_stats(Stats::RunTime).context("cannot time BPF programs")?;
+        Ok(Self { _held: held })
     }
 }
 

@@ -1,15 +1,17 @@
 //! The processes of one method, up and waiting: each rank in its namespace.
 //!
 //! All methods are driven alike. A rank reads commands from a file of its own, a FIFO, until that
-//! ends. A command is one line of numbers. `dense` says that one chunk in so many is not zero;
-//! `bits`, for this project's ranks alone, is how many an element has on its way:
+//! ends. A command is one line of numbers. `broadcast` is 1 if calls are broadcasts from rank 0
+//! instead of sums; `dense` says that one chunk in so many is not zero; `bits` is how many an
+//! element has on its way. The latter two are for this project's ranks alone:
 //!
 //! ```text
-//! <command's number> <tensors> <elements of a tensor> <warm-up> <timed calls> <dense> <bits>
+//! <command's number> <tensors> <elements of a tensor> <warm-up> <timed calls> <broadcast> <dense>
+//! <bits>
 //! ```
 //!
 //! The ranks then lay out their tensors of f32, meet, make the warm-up calls, meet, and make the
-//! timed ones; call i sums up tensor i modulo their number, in place. Element i of rank r is
+//! timed ones; call i takes tensor i modulo their number, in place. Element i of rank r is
 //! ((40503 i + 9973 r) mod 65521 - 32760) / 32768, so that sums are exact in f32 whatever the
 //! order: every element must be equal to what it should be. In 16 and 8 bits one more call is made
 //! that is not timed, and its result must be as near as `switchml_worker::numerics` says. Rank 0
@@ -30,7 +32,7 @@ use rustix::fs::{CWD, FileType, Mode, mknodat};
 use serde::Deserialize;
 use switchml_rack::{Aggregator, Process, Rack};
 
-use super::measured::{Method, Sample};
+use super::measured::{Method, Sample, Task};
 use super::peers::Programs;
 
 /// Far longer than starting or a measurement takes, also on a busy machine.
@@ -44,8 +46,7 @@ pub struct Work {
     /// Bytes of a tensor.
     pub size: usize,
     pub iters: usize,
-    /// One chunk in so many is not zero.
-    pub dense: usize,
+    pub task: Task,
 }
 
 impl Work {
@@ -129,12 +130,14 @@ impl Team {
     /// A process that ends or does not answer, with its last lines; wrong elements.
     pub fn measure(&mut self, work: &Work, bits: u32) -> Result<Sample> {
         self.number += 1;
-        let &Work { size, iters, dense } = work;
+        let &Work { size, iters, task } = work;
         let (number, tensors, count, warmup) =
             (self.number, work.tensors(), size / 4, work.warmup());
-        let bits = if self.method.is_ours() { format!(" {bits}") } else { String::new() };
+        let broadcast = u8::from(task == Task::Broadcast);
+        let more =
+            if self.method.is_ours() { format!(" {} {bits}", task.dense()) } else { String::new() };
         for file in &mut self.commands {
-            writeln!(file, "{number} {tensors} {count} {warmup} {iters} {dense}{bits}")
+            writeln!(file, "{number} {tensors} {count} {warmup} {iters} {broadcast}{more}")
                 .context("cannot write a command")?;
         }
         let line = self.processes[0].wait_for_line(&format!("\"command\":{number},"), PATIENCE)?;

@@ -22,8 +22,9 @@ fn results(ours: f64, peers: f64) -> Results {
     for item in super::super::plan::quick() {
         for method in item.methods {
             let size = item.cell.size as f64 * 8.0;
-            let share_of_link =
-                size / item.cell.rate.unwrap_or(1_000_000_000) as f64 / item.cell.dense as f64;
+            let share_of_link = size
+                / item.cell.rate.unwrap_or(1_000_000_000) as f64
+                / item.cell.task.dense() as f64;
             let seconds = share_of_link * if method.is_ours() { ours } else { peers };
             let sample = Sample {
                 seconds,
@@ -65,6 +66,6 @@ fn the_share_of_the_link_counts_values_alone() {
         chunks: 0,
         resent: 0,
     };
-    let cell = Cell { workers: 2, rate: Some(1_000_000_000), size: 50_000_000, dense: 1 };
+    let cell = Cell { workers: 2, rate: Some(1_000_000_000), size: 50_000_000, task: Task::Sum };
     assert_eq!(goodput_share(cell, &sample), 0.8);
 }

@@ -33,22 +33,30 @@ def agree(value, op):
     return tensor.item()
 
 
-def measure(rank, ranks, copies, count, warmup, iters):
+def measure(rank, ranks, copies, count, warmup, iters, broadcast):
+    def call(tensor):
+        if broadcast:
+            dist.broadcast(tensor, 0)
+        else:
+            dist.all_reduce(tensor)
+
     mine = pattern(rank, count)
     tensors = [mine.clone() for _ in range(copies)]
     dist.barrier()
     for i in range(warmup):
-        dist.all_reduce(tensors[i % copies])
+        call(tensors[i % copies])
     dist.barrier()
     ticks, cpu, begin = machine_ticks(), time.process_time(), time.perf_counter()
     for i in range(warmup, warmup + iters):
-        dist.all_reduce(tensors[i % copies])
+        call(tensors[i % copies])
     seconds = time.perf_counter() - begin
     cpu, ticks_after = time.process_time() - cpu, machine_ticks()
     last = warmup + iters - 1
-    expected = sum(pattern(other, count) for other in range(ranks)) * float(ranks) ** (
-        last // copies
-    )
+    if broadcast:
+        expected = pattern(0, count)
+    else:
+        total = sum(pattern(other, count) for other in range(ranks))
+        expected = total * float(ranks) ** (last // copies)
     return {
         "wrong": int(agree(float((tensors[last % copies] != expected).sum()), dist.ReduceOp.SUM)),
         "seconds": agree(seconds, dist.ReduceOp.MAX),
@@ -66,8 +74,8 @@ def main():
     dist.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=ranks)
     with open(commands) as lines:
         for line in lines:
-            number, copies, count, warmup, iters, _dense = (int(word) for word in line.split())
-            result = measure(rank, ranks, copies, count, warmup, iters)
+            number, *command = (int(word) for word in line.split())
+            result = measure(rank, ranks, *command)
             if rank == 0:
                 print(json.dumps({"command": number, **result}, separators=(",", ":")), flush=True)
 

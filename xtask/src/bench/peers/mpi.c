@@ -39,41 +39,46 @@ static double agree(double value, MPI_Op op) {
     return value;
 }
 
-static void all_reduce(float *tensors, long copies, long count, long i) {
+static void call(float *tensors, long copies, long count, long broadcast, long i) {
     float *tensor = tensors + i % copies * count;
-    MPI_Allreduce(MPI_IN_PLACE, tensor, (int)count, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
+    if (broadcast)
+        MPI_Bcast(tensor, (int)count, MPI_FLOAT, 0, MPI_COMM_WORLD);
+    else
+        MPI_Allreduce(MPI_IN_PLACE, tensor, (int)count, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
 }
 
-/* Elements of the tensor that was reduced last that are not what they must be. */
-static double wrong_elements(const float *tensors, long copies, long count, long last) {
+/* Elements of the tensor that was in the last call that are not what they must be. */
+static double wrong_elements(const float *tensors, long copies, long count, long broadcast,
+                             long last) {
     long wrong = 0;
     float factor = 1;
-    for (long k = 0; k < last / copies; k++) factor *= ranks;
+    for (long k = 0; !broadcast && k < last / copies; k++) factor *= ranks;
     for (long i = 0; i < count; i++) {
         float sum = 0;
-        for (long other = 0; other < ranks; other++) sum += element(other, i);
+        for (long other = 0; other < (broadcast ? 1 : ranks); other++) sum += element(other, i);
         wrong += tensors[last % copies * count + i] != sum * factor;
     }
     return wrong;
 }
 
-static void measure(long command, long copies, long count, long warmup, long iters) {
+static void measure(long command, long copies, long count, long warmup, long iters,
+                    long broadcast) {
     float *tensors = malloc(copies * count * sizeof *tensors);
     if (!tensors) MPI_Abort(MPI_COMM_WORLD, 1);
     for (long i = 0; i < count; i++)
         for (long copy = 0; copy < copies; copy++)
             tensors[copy * count + i] = copy ? tensors[i] : element(rank, i);
     MPI_Barrier(MPI_COMM_WORLD);
-    for (long i = 0; i < warmup; i++) all_reduce(tensors, copies, count, i);
+    for (long i = 0; i < warmup; i++) call(tensors, copies, count, broadcast, i);
     MPI_Barrier(MPI_COMM_WORLD);
     long idle, softirq, idle_after, softirq_after;
     machine_ticks(&idle, &softirq);
     double cpu = now(CLOCK_PROCESS_CPUTIME_ID), begin = now(CLOCK_MONOTONIC);
-    for (long i = warmup; i < warmup + iters; i++) all_reduce(tensors, copies, count, i);
+    for (long i = warmup; i < warmup + iters; i++) call(tensors, copies, count, broadcast, i);
     double seconds = now(CLOCK_MONOTONIC) - begin;
     cpu = now(CLOCK_PROCESS_CPUTIME_ID) - cpu;
     machine_ticks(&idle_after, &softirq_after);
-    double wrong = agree(wrong_elements(tensors, copies, count, warmup + iters - 1), MPI_SUM);
+    double wrong = agree(wrong_elements(tensors, copies, count, broadcast, warmup + iters - 1), MPI_SUM);
     double slowest = agree(seconds, MPI_MAX), processes = agree(cpu, MPI_SUM);
     if (rank == 0) {
         printf("{\"command\":%ld,\"wrong\":%.0f,\"seconds\":%.9f,\"reporter_seconds\":%.9f,"
@@ -96,10 +101,10 @@ int main(int argc, char **argv) {
         fprintf(stderr, "cannot open %s\n", path);
         MPI_Abort(MPI_COMM_WORLD, 1);
     }
-    long command, copies, count, warmup, iters, dense;
+    long command, copies, count, warmup, iters, broadcast;
     while (fscanf(commands, "%ld %ld %ld %ld %ld %ld", &command, &copies, &count, &warmup, &iters,
-                  &dense) == 6)
-        measure(command, copies, count, warmup, iters);
+                  &broadcast) == 6)
+        measure(command, copies, count, warmup, iters, broadcast);
     MPI_Finalize();
     return 0;
 }
