@@ -1,4 +1,4 @@
-//! `cargo xtask bench`: all-reduces and broadcasts by this project, Gloo and Open MPI, side by side.
+//! `cargo xtask bench`: all-reduces and broadcasts by this project, Gloo and Open MPI.
 //!
 //! For each number of workers the methods' ranks are all there at the same time, each method in
 //! racks that suit it; every repetition goes through all settings, and in each setting through all

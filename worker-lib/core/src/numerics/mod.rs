@@ -33,9 +33,9 @@
 //! **In 8 bits** ([`Precision::Bits8`]), they pack four elements into a lane. A chunk's elements
 //! are rotated: multiplied by random signs, then, in columns of 128, by the Hadamard matrix. So
 //! every element is spread over 128, and a large one does not take its neighbours' bits. B is a
-//! limit of all rotated elements: of their largest magnitude over all ranks, up to a sixteenth above
-//! it. Each rank's share of a field has K = floor(255 / N) steps from -B to B (127 for a single
-//! rank), and is rounded with a dither that is taken off the sum again. So
+//! limit of all rotated elements: their largest magnitude over all ranks, or a sixteenth more.
+//! Each rank's share of a field has K = floor(255 / N) steps from -B to B (127 for a single rank),
+//! and is rounded with a dither that is taken off the sum again. So
 //!
 //! > |result - true sum| <= N * B / K, and 1.01 times that with the roundings of f32 on the way.
 //!
@@ -49,8 +49,8 @@
 //! 10^8 (Hoeffding's inequality, for 3072 elements of 32 ranks); for elements of like magnitudes it
 //! is about half of that. To clip the largest rotated elements would leave normal ones finer steps
 //! (squared errors 0.8 times with 4 ranks, 0.6 with 8), but take a part of every large element that
-//! stands alone, in each call. Random numbers are a hash of the call's number in the session, and of
-//! the element's place: in its chunk for the signs, in the call for the dither, which the rank
+//! stands alone, in each call. Random numbers are a hash of the call's number in the session, and
+//! of the element's place: in its chunk for the signs, in the call for the dither, which the rank
 //! shifts. So they are the same in every run. Results of zeros are not zero, unless the whole chunk
 //! is. Among more than 32 ranks K would be below 8: calls in 8 bits travel in 16
 //! ([`Codec::precision`]).

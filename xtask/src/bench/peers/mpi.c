@@ -78,7 +78,8 @@ static void measure(long command, long copies, long count, long warmup, long ite
     double seconds = now(CLOCK_MONOTONIC) - begin;
     cpu = now(CLOCK_PROCESS_CPUTIME_ID) - cpu;
     machine_ticks(&idle_after, &softirq_after);
-    double wrong = agree(wrong_elements(tensors, copies, count, broadcast, warmup + iters - 1), MPI_SUM);
+    long last = warmup + iters - 1;
+    double wrong = agree(wrong_elements(tensors, copies, count, broadcast, last), MPI_SUM);
     double slowest = agree(seconds, MPI_MAX), processes = agree(cpu, MPI_SUM);
     if (rank == 0) {
         printf("{\"command\":%ld,\"wrong\":%.0f,\"seconds\":%.9f,\"reporter_seconds\":%.9f,"
