@@ -151,6 +151,7 @@ mod process;
 mod rack;
 mod shaping;
 mod simple_switch;
+mod taps;
 mod torchrun;
 pub mod vectors;
 mod xdp;
@@ -168,6 +169,7 @@ pub use rack::{Mode, Rack, RackOptions};
 pub use rustix::process::Signal;
 pub use shaping::Shaping;
 pub use simple_switch::SimpleSwitch;
+pub use taps::TapRack;
 pub use torchrun::{Torchrun, Training};
 
 /// The most workers that a rack takes.

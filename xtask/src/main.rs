@@ -1,5 +1,5 @@
 //! The project's own commands: `cargo xtask setup | run | bench | train | sim | test | fuzz |
-//! kernels | faults | gen | p4 | tidy`.
+//! matrix | faults | gen | p4 | tidy`.
 //!
 //! This crate must build on a machine that has only Rust and a C linker, because it installs the
 //! rest. So none of its dependencies may need the BPF program.
@@ -11,7 +11,7 @@ mod cargo;
 mod faults;
 mod fuzz;
 mod generate;
-mod kernels;
+mod matrix;
 mod p4;
 mod plot;
 mod python;
@@ -46,8 +46,8 @@ enum Command {
     Sim(sim::Sim),
     /// Run every test, and say which ones could not run and why
     Test(test::Test),
-    /// Run the daemon and a job on other kernels, in QEMU: natively and by bundles
-    Kernels(kernels::Kernels),
+    /// Run the daemon and a job on other kernels and NICs, in QEMU: natively and by bundles
+    Matrix(matrix::Matrix),
     /// Run the fuzz targets, as long as asked
     Fuzz(fuzz::Fuzz),
     /// Write the protocol's numbers for P4 and Python, or check that they are up to date
@@ -71,7 +71,7 @@ fn main() -> ExitCode {
         Command::Sim(command) => command.run(),
         Command::Test(command) => command.run(),
         Command::Fuzz(command) => command.run(),
-        Command::Kernels(command) => command.run(),
+        Command::Matrix(command) => command.run(),
         Command::Generate(command) => command.run(),
         Command::Tidy => tidy::run(),
         Command::P4(command) => command.run(),

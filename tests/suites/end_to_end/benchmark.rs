@@ -27,7 +27,7 @@ in_both_modes! {
 
 const QUICK: [&str; 4] = ["-n", "1", "-w", "1"];
 
-/// What `cargo xtask kernels` runs on every kernel.
+/// What `cargo xtask matrix` runs on every kernel.
 fn two_workers(mode: Mode) {
     let mut cluster = Cluster::in_mode(2, mode);
     let hook = if mode == Mode::Native {

@@ -5,10 +5,10 @@
 //! differ.
 
 use aya::maps::{Array, ArrayOfMaps, DevMap, DevMapHash, HashMap, Map, MapData, RingBuf};
-use aya::programs::tc::{SchedClassifierLink, TcAttachOptions};
+use aya::programs::tc::{SchedClassifierLink, qdisc_add_clsact};
 use aya::programs::xdp::XdpLink;
 use aya::programs::{
-    LinkOrder, ProgramFd, SchedClassifier, TcAttachType, TestRun, TestRunOptions, Xdp, XdpMode,
+    ProgramFd, SchedClassifier, TcAttachType, TestRun, TestRunOptions, Xdp, XdpMode,
 };
 use aya::{Ebpf, EbpfLoader};
 use aya_obj::generated::{bpf_devmap_val, bpf_map_type::BPF_MAP_TYPE_DEVMAP};
@@ -149,10 +149,9 @@ impl Kernel {
         if program.fd().is_err() {
             program.load().expect("the verifier takes the program");
         }
-        let options = TcAttachOptions::TcxOrder(LinkOrder::first());
-        let id = program
-            .attach_with_options(interface, TcAttachType::Ingress, options)
-            .expect("attach at tc ingress");
+        // Before Linux 6.6 a filter holds it, which wants a qdisc.
+        let _ = qdisc_add_clsact(interface);
+        let id = program.attach(interface, TcAttachType::Ingress).expect("attach at tc ingress");
         program.take_link(id).unwrap()
     }
 

@@ -85,6 +85,26 @@ impl Apt {
         packages_in(&folder)?.pop().context("apt-get left no package")
     }
 
+    /// Unpacks a package and all that it depends on into a folder, as if the system had none of it.
+    ///
+    /// # Errors
+    ///
+    /// If one of them is not there.
+    pub fn unpack_with_all(&self, package: &str, folder: &Path) -> Result<()> {
+        let installed = self.0.join("installed");
+        fs::write(&installed, "")?;
+        let mut command = self.command("apt-get");
+        command.arg(format!("-oDir::State::status={}", installed.display()));
+        command.args(["install", "--yes", "--no-install-recommends", "--download-only", package]);
+        output(&mut command)?;
+        fs::create_dir_all(folder)?;
+        for file in packages_in(&self.0.join("cache/archives"))? {
+            output(Command::new("dpkg-deb").arg("--extract").arg(&file).arg(folder))?;
+            fs::remove_file(file)?;
+        }
+        Ok(())
+    }
+
     fn command(&self, program: &str) -> Command {
         let option = |name: &str, value: &Path| format!("-o{name}={}", value.display());
         let work = &self.0;

@@ -29,7 +29,7 @@ const XDP: &str = "switchml";
 const TC: &str = "switchml_bundle";
 /// The one for what the first sends, on its way out.
 const COPY: &str = "switchml_copy";
-/// The oldest kernel that `cargo xtask kernels` tries.
+/// The oldest kernel that `cargo xtask matrix` tries.
 const OLDEST: (u32, u32) = (6, 1);
 /// How long the kernel may take to detach a program that nobody holds any more.
 const DETACHING: Duration = Duration::from_millis(100);

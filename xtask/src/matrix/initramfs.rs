@@ -1,4 +1,5 @@
-//! The file system that a kernel starts with: tools, modules, tests, and a script that runs them.
+//! The file system that a kernel starts with: tools, modules, tests, and a script that runs them,
+//! or the daemon.
 
 use anyhow::{Context, Result, ensure};
 use std::{
@@ -8,11 +9,14 @@ use std::{
     process::{Command, Stdio},
 };
 
-use super::{image::Kernel, machine::END, output};
+use super::{image::Kernel, output, suites::END};
 use crate::cargo;
 
-/// What the rack and the tests want of a kernel, beside what is built in.
-const MODULES: [&str; 4] = ["veth", "bridge", "sch_ingress", "cls_bpf"];
+/// What the rack, the tests and the NICs want of a kernel.
+const MODULES: [&str; 7] =
+    ["veth", "bridge", "sch_ingress", "cls_bpf", "virtio_net", "vmxnet3", "igb"];
+/// What some kernels have built in.
+const BUILT_IN_SOMEWHERE: &str = "virtio_pci";
 /// What they start, beside the project's own binaries.
 const TOOLS: [&str; 6] = ["ip", "tc", "ethtool", "setpriv", "ls", "mkdir"];
 const BINARIES: [&str; 3] = ["switchml-aggregator", "switchml-worker", "switchml-impairment"];
@@ -54,24 +58,48 @@ pub fn make(
     root.pack(&kernel.folder().join("initramfs.cpio"))
 }
 
-/// What the first process does.
+/// What the first process does: serves at the machine's NICs if the kernel's command line has
+/// `HOOK=`, which the kernel puts into the environment; otherwise runs the tests.
 fn script(binaries: &Path, chosen: &[(&str, &[&str])]) -> String {
-    let mut script = format!(
-        "#!/bin/busybox sh\n\
-         export PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/ SWITCHML_SKIPPED=/skipped \
-         SWITCHML_BIN_DIR={}\n\
-         /bin/busybox --install -s /bin\n\
-         mount -t proc proc /proc; mount -t sysfs sysfs /sys; mount -t devtmpfs dev /dev\n\
-         for module in /modules/*; do insmod $module; done\n\
-         ip link set lo up\n",
-        binaries.display()
-    );
-    for (name, filters) in chosen {
-        script += &format!("/{name} --test-threads=1 {}\n", filters.join(" "));
-    }
-    // A test that cannot run returns, and says so in that file.
-    script + &format!("[ -e /skipped ] && sed 's/^/skipped /' /skipped\necho {END}\npoweroff -f\n")
+    let binaries = binaries.display();
+    let tests: String = chosen
+        .iter()
+        .map(|(name, filters)| format!("/{name} --test-threads=1 {}\n", filters.join(" ")))
+        .collect();
+    format!(
+        "#!/bin/busybox sh
+export PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/ NO_COLOR=1
+export SWITCHML_SKIPPED=/skipped SWITCHML_BIN_DIR={binaries}
+/bin/busybox --install -s /bin
+mount -t proc proc /proc; mount -t sysfs sysfs /sys; mount -t devtmpfs dev /dev
+mount -t bpf bpf /sys/fs/bpf
+for module in /modules/*; do insmod $module; done
+ip link set lo up
+if [ -n \"$HOOK\" ]; then
+{SERVE}{binaries}/switchml-aggregator $ports --mode $HOOK
+else
+{tests}# A test that cannot run returns, and says so in that file.
+[ -e /skipped ] && sed 's/^/skipped /' /skipped
+fi
+echo {END}
+poweroff -f
+"
+    )
 }
+
+/// Joins the NICs by a bridge that has the aggregator's address, as the rack's switch does.
+const SERVE: &str = "\
+ip link add br0 address 02:00:00:00:00:fe type bridge
+ip address add 10.88.0.254/24 dev br0
+ip link set br0 up
+ip route add 224.0.0.0/4 dev br0
+for device in /sys/class/net/*/device; do
+nic=${device#/sys/class/net/}; nic=${nic%/device}
+ip link set $nic master br0 up
+ports=\"$ports --iface $nic\"
+done
+echo queues $(ls -d /sys/class/net/$nic/queues/rx-* | wc -l)
+";
 
 struct Root(PathBuf);
 
@@ -120,7 +148,11 @@ impl Root {
             "--show-depends",
             "--all",
         ]);
-        let listed = output(command.args(MODULES))?;
+        command.args(MODULES);
+        if kernel.has_module(BUILT_IN_SOMEWHERE) {
+            command.arg(BUILT_IN_SOMEWHERE);
+        }
+        let listed = output(&mut command)?;
         let modules = listed.lines().filter_map(|line| line.strip_prefix("insmod ")).map(str::trim);
         for (number, module) in modules.enumerate() {
             let place = self.0.join(format!("modules/{number:02}.ko"));

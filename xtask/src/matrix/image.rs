@@ -1,4 +1,4 @@
-//! Debian's cloud kernels: found, downloaded and unpacked below the target folder, where they stay.
+//! Debian's kernels: found, downloaded and unpacked below the target folder, where they stay.
 
 use anyhow::{Context, Result, ensure};
 use std::{
@@ -17,11 +17,14 @@ pub const NEWEST: &str = "newest";
 /// Where Debian has kernels.
 const SUITES: [&str; 5] = ["bookworm", "trixie", "trixie-backports", "testing", "unstable"];
 const IMAGE: &str = "linux-image-";
-const FLAVOUR: &str = "-cloud-amd64";
+/// The one with drivers for all NICs.
+const FLAVOUR: &str = "-amd64";
+/// Other flavours end like that, too.
+const OTHERS: [&str; 2] = ["-cloud-amd64", "-rt-amd64"];
 
 /// A kernel, unpacked.
 pub struct Kernel {
-    /// What it calls itself, such as `6.12.107+deb13-cloud-amd64`.
+    /// What it calls itself, such as `6.12.107+deb13-amd64`.
     pub release: String,
     folder: PathBuf,
 }
@@ -42,6 +45,18 @@ impl Kernel {
         self.folder.join("console.log")
     }
 
+    /// Whether it has this as a module rather than built in.
+    pub fn has_module(&self, name: &str) -> bool {
+        let dependencies = self.root().join(format!("lib/modules/{}/modules.dep", self.release));
+        let listed = fs::read_to_string(dependencies).unwrap_or_default();
+        listed.lines().any(|line| line.contains(&format!("/{name}.ko")))
+    }
+
+    /// Whether it is of this version or a later one.
+    pub fn is_at_least(&self, version: [u32; 2]) -> bool {
+        numbers(&self.release) >= version.to_vec()
+    }
+
     /// Its image, which moved between Debian's releases.
     pub fn image(&self) -> Result<PathBuf> {
         let (root, release) = (self.root(), &self.release);
@@ -60,21 +75,26 @@ impl Kernel {
 /// If Debian has none, or it cannot be had.
 pub fn find(folder: &Path, selected: &[&str]) -> Result<Vec<Kernel>> {
     let apt = Apt::new(&folder.join("apt"), &SUITES)?;
-    let names = apt.names("^linux-(image|binary|modules)-[0-9].*-cloud-amd64$")?;
-    let releases = names.iter().filter_map(|name| name.strip_prefix(IMAGE)).map(str::to_owned);
-    let releases: Vec<String> = releases.collect();
+    let names = apt.names("^linux-(image|binary|modules)-[0-9].*-amd64$")?;
+    let releases = names.iter().filter_map(|name| name.strip_prefix(IMAGE));
+    let releases: Vec<String> = releases.filter(|name| is_plain(name)).map(str::to_owned).collect();
     selected
         .iter()
         .map(|selected| {
             let release = newest(&releases, selected).with_context(|| {
                 format!(
-                    "Debian has no cloud kernel {selected} in {}; such as 6.12, or {NEWEST}",
+                    "Debian has no kernel {selected} in {}; such as 6.12, or {NEWEST}",
                     SUITES.join(", ")
                 )
             })?;
             fetch(&apt, folder, release, &names)
         })
         .collect()
+}
+
+/// Whether a release is of no other flavour.
+fn is_plain(release: &str) -> bool {
+    !OTHERS.iter().any(|flavour| release.ends_with(flavour))
 }
 
 /// The newest of the releases that is of this version.
@@ -148,5 +168,12 @@ mod tests {
         assert_eq!(of("6.12.94"), Some("6.12.94+deb13"));
         assert_eq!(of(NEWEST), Some("7.3.4+deb13"));
         assert_eq!((of("6.2"), of("latest"), of("")), (None, None, None));
+    }
+
+    #[test]
+    fn other_flavours_do_not_count() {
+        assert!(is_plain("6.12.107+deb13-amd64"));
+        assert!(!is_plain("6.12.107+deb13-cloud-amd64"));
+        assert!(!is_plain("6.12.107+deb13-rt-amd64"));
     }
 }

@@ -1,0 +1,201 @@
+//! `cargo xtask matrix`: the daemon and a job on other kernels and behind other NICs than this
+//! machine's, in QEMU.
+
+mod image;
+mod initramfs;
+mod nics;
+mod qemu;
+mod suites;
+
+use crate::{
+    cargo,
+    setup::{self, packages},
+};
+use anyhow::{Context, Result, ensure};
+use std::{
+    env::consts::ARCH,
+    fs,
+    path::PathBuf,
+    process::{Command, Stdio},
+    time::Instant,
+};
+use switchml_cli::say;
+use switchml_rack::Binaries;
+
+use nics::{BUNDLES, NATIVE, NICS};
+use qemu::{Machine, Qemu};
+
+/// The kernel of Debian 12, that of Debian 13, and the newest that Debian has.
+const KERNELS: [&str; 3] = ["6.1", "6.12", image::NEWEST];
+
+/// What this needs beside the build's packages.
+const NEEDED: [(&str, &str); 5] = [
+    ("busybox", "busybox-static"),
+    ("cpio", "cpio"),
+    ("depmod", "kmod"),
+    ("strip", "binutils"),
+    ("xz", "xz-utils"),
+];
+
+/// The tests that run on every kernel: of which target, and what their names contain. The daemon at
+/// both hooks: attached, removed, taken over, found by `detach`, with three capabilities; an
+/// all-reduce of two ranks; and both programs packet by packet, as far as that takes no minutes
+/// where the processor is interpreted.
+const TESTS: [(&str, &[&str]); 3] = [
+    ("xdp", &["native::", "bundles::"]),
+    ("end_to_end", &["two_workers"]),
+    ("in_kernel", &["delivery::", "superpackets::"]),
+];
+
+/// Tests of the other packages whose binaries are started; cargo builds those along with them.
+const OF_BINARIES: [&str; 2] = ["impairment", "bad_input"];
+
+/// Options of `cargo xtask matrix`.
+#[derive(clap::Args)]
+pub struct Matrix {
+    /// Only this kernel of Debian's, such as 6.12, or `newest`; give it once for each
+    #[arg(long = "kernel", value_name = "VERSION")]
+    kernels: Vec<String>,
+
+    /// Only ports of this kind; give it once for each
+    #[arg(long = "port", value_name = "KIND", value_parser = PORTS)]
+    ports: Vec<String>,
+}
+
+/// Ports of the switch: a rack inside the machine, in which the tests run, or NICs that QEMU
+/// emulates, with the workers outside.
+const PORTS: [&str; 4] = [VETH, NICS[0].name, NICS[1].name, NICS[2].name];
+const VETH: &str = "veth";
+
+/// What was tried on a kernel.
+struct Row {
+    kernel: String,
+    port: &'static str,
+    native: String,
+    bundles: String,
+    programs: String,
+    seconds: u64,
+    problems: Vec<String>,
+}
+
+impl Matrix {
+    /// Boots the kernels one after the other, and says in a table what works.
+    ///
+    /// # Errors
+    ///
+    /// The first step that failed; or what failed, once all was tried.
+    pub fn run(&self) -> Result<()> {
+        ensure!(
+            ARCH == "x86_64",
+            "Debian's kernels are tried on x86_64 alone, and this machine is {ARCH}"
+        );
+        setup::run()?;
+        packages::ensure(&NEEDED, "running other kernels needs")?;
+        let folder = cargo::target_folder()?.join("kernels");
+        fs::create_dir_all(&folder)
+            .with_context(|| format!("cannot create {}", folder.display()))?;
+        let selected: Vec<&str> = match &self.kernels[..] {
+            [] => KERNELS.to_vec(),
+            kernels => kernels.iter().map(String::as_str).collect(),
+        };
+        let qemu = Qemu::fetch(&folder)?;
+        let kernels = image::find(&folder, &selected)?;
+        let tests = build_tests()?;
+        let binaries = Binaries::in_folder(&cargo::release_folder()?)?;
+        let mut rows = Vec::new();
+        for kernel in &kernels {
+            let initramfs = initramfs::make(kernel, &tests, &TESTS)?;
+            let machine = Machine { qemu: &qemu, kernel, initramfs: &initramfs };
+            for port in PORTS.into_iter().filter(|port| self.has(port)) {
+                eprintln!("matrix: Linux {}, {port}", kernel.release);
+                rows.push(try_out(port, &machine, &binaries)?);
+            }
+        }
+        conclude(&rows)
+    }
+
+    fn has(&self, port: &str) -> bool {
+        self.ports.is_empty() || self.ports.iter().any(|chosen| chosen == port)
+    }
+}
+
+/// Runs what there is for a kind of port.
+fn try_out(port: &'static str, machine: &Machine, binaries: &Binaries) -> Result<Row> {
+    let begin = Instant::now();
+    let kernel = machine.kernel;
+    let mut problems = Vec::new();
+    let (native, bundles, programs) = match NICS.iter().find(|nic| nic.name == port) {
+        None => {
+            let outcome = suites::run(machine)?;
+            let of = |part| outcome.of(part);
+            let problem = outcome.problem();
+            problems
+                .extend(problem.map(|what| format!("{what}; see {}", kernel.console().display())));
+            (of("native::"), of("bundles::"), outcome.of_others(&["native::", "bundles::"]))
+        }
+        Some(nic) => {
+            let mut at = |hook| match nic.try_out(hook, machine, binaries) {
+                Ok(said) => said,
+                Err(error) => {
+                    problems.push(format!("{error:#}"));
+                    "FAILS".to_owned()
+                }
+            };
+            (at(NATIVE), at(BUNDLES), "–".to_owned())
+        }
+    };
+    let seconds = begin.elapsed().as_secs();
+    Ok(Row { kernel: kernel.release.clone(), port, native, bundles, programs, seconds, problems })
+}
+
+fn conclude(rows: &[Row]) -> Result<()> {
+    say!("\n| Linux | ports | native XDP | bundles at tc ingress | packet by packet | seconds |");
+    say!("| --- | --- | --- | --- | --- | --- |");
+    for Row { kernel, port, native, bundles, programs, seconds, .. } in rows {
+        say!("| {kernel} | {port} | {native} | {bundles} | {programs} | {seconds} |");
+    }
+    let problems: Vec<String> = rows
+        .iter()
+        .flat_map(|row| {
+            row.problems.iter().map(move |what| format!("{}, {}: {what}", row.kernel, row.port))
+        })
+        .collect();
+    ensure!(problems.is_empty(), "{}", problems.join("\n"));
+    Ok(())
+}
+
+/// Builds the tests and the binaries that they start, as `cargo xtask test` does; the path of each.
+fn build_tests() -> Result<Vec<(String, PathBuf)>> {
+    let mut command = cargo::command("test")?;
+    command.args(["--release", "--no-run", "--message-format=json-render-diagnostics"]);
+    let targets = TESTS.iter().map(|(target, _)| target).chain(&OF_BINARIES);
+    command.args(targets.flat_map(|target| ["--test", target]));
+    let output = command.stderr(Stdio::inherit()).output().context("cannot start cargo")?;
+    ensure!(
+        output.status.success(),
+        "the tests could not be built; the compiler's messages are above"
+    );
+    let text = String::from_utf8(output.stdout).context("cargo writes no text")?;
+    let messages =
+        text.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
+    let tests: Vec<_> = messages
+        .filter_map(|message| {
+            Some((
+                message["target"]["name"].as_str()?.to_owned(),
+                message["executable"].as_str()?.into(),
+            ))
+        })
+        .filter(|(name, _)| TESTS.iter().any(|(target, _)| target == name))
+        .collect();
+    ensure!(tests.len() == TESTS.len(), "cargo built {} tests of {}", tests.len(), TESTS.len());
+    Ok(tests)
+}
+
+/// Runs a command to its end; what it wrote.
+fn output(command: &mut Command) -> Result<String> {
+    let program = command.get_program().to_string_lossy().into_owned();
+    let output = command.output().with_context(|| format!("cannot start {program}"))?;
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "{program} failed ({}): {}", output.status, stderr.trim());
+    String::from_utf8(output.stdout).with_context(|| format!("{program} writes no text"))
+}

@@ -1,0 +1,124 @@
+//! NICs whose drivers have native XDP, as ports of a switch host in QEMU: a job of two ranks on
+//! this machine adds up through them.
+
+use anyhow::{Context, Result, ensure};
+use std::{fs, process::Command, time::Duration};
+use switchml_rack::{AGGREGATOR_ADDRESS, Binaries, Process, TapRack};
+
+use super::qemu::Machine;
+
+/// A NIC that QEMU emulates.
+pub struct Nic {
+    /// What `--nic` calls it.
+    pub name: &'static str,
+    /// QEMU's name of it, with its options.
+    device: &'static str,
+    /// Options of its tap.
+    tap: &'static str,
+    /// The first Linux whose driver has native XDP.
+    native_since: [u32; 2],
+}
+
+/// All that are tried. The queues are those of two processors.
+pub const NICS: [Nic; 3] = [
+    Nic {
+        name: "virtio-net",
+        device: "virtio-net-pci,mq=on,vectors=6",
+        tap: "queues=2,",
+        native_since: [4, 10],
+    },
+    Nic { name: "vmxnet3", device: "vmxnet3", tap: "", native_since: [6, 3] },
+    Nic { name: "igb", device: "igb", tap: "", native_since: [5, 10] },
+];
+
+/// Where the daemon takes frames, and what it says of that.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Hook {
+    mode: &'static str,
+    said: &'static str,
+}
+
+/// In XDP, in the driver.
+pub const NATIVE: Hook = Hook { mode: "native", said: "native XDP on " };
+/// By bundles.
+pub const BUNDLES: Hook = Hook { mode: "bundle", said: "bundles at tc ingress on " };
+
+const RANKS: usize = 2;
+/// The daemon's default.
+const CONTROL_PORT: u16 = 48865;
+/// What the daemon prints once it serves.
+const READY: &str = "ready: control";
+/// Many times what booting, and the job, take on an idle machine.
+const LIMIT: Duration = Duration::from_secs(180);
+
+impl Nic {
+    /// Boots a machine with two of them, starts the daemon on them, and adds up from 8 bytes to
+    /// 1 MiB; what the table says of that.
+    ///
+    /// # Errors
+    ///
+    /// What did not work, with the last lines of the program that says so.
+    pub fn try_out(&self, hook: Hook, machine: &Machine, binaries: &Binaries) -> Result<String> {
+        if hook == NATIVE && !machine.kernel.is_at_least(self.native_since) {
+            let [major, minor] = self.native_since;
+            return Ok(format!("in the driver since {major}.{minor}"));
+        }
+        let rack = TapRack::new(RANKS)?;
+        let line = machine.command_line(&format!("HOOK={}", hook.mode))?;
+        let (program, arguments) = line.split_first().context("no program")?;
+        let mut command = Command::new(program);
+        command.args(arguments).args(["-smp", "2"]);
+        command.args((0..RANKS).flat_map(|rank| self.port(rank)));
+        let mut host = rack.machine().spawn("the switch host in QEMU", command)?;
+        let result = add_up(&rack, &mut host, hook, binaries);
+        let console = host.stdout();
+        let log = machine.kernel.folder().join(format!("{}-{}.log", self.name, hook.mode));
+        fs::write(&log, &console)?;
+        result.with_context(|| format!("{} (console: {})", hook.mode, log.display()))?;
+        let queues = console.lines().find_map(|line| line.trim().strip_prefix("queues "));
+        Ok(format!("right, {} queues", queues.context("the machine names no queues")?))
+    }
+
+    /// QEMU's options for a port: each at a root port of PCI Express, because igb has virtual
+    /// functions.
+    fn port(&self, rank: usize) -> [String; 6] {
+        let (name, mac) = (TapRack::tap(rank), TapRack::nic_mac(rank));
+        let Self { device, tap, .. } = self;
+        [
+            "-device".to_owned(),
+            format!("pcie-root-port,id=root{rank},chassis={}", rank + 1),
+            "-netdev".to_owned(),
+            format!("tap,{tap}id=net{rank},ifname={name},script=no,downscript=no"),
+            "-device".to_owned(),
+            format!("{device},netdev=net{rank},bus=root{rank},mac={mac},romfile="),
+        ]
+    }
+}
+
+fn add_up(rack: &TapRack, machine: &mut Process, hook: Hook, binaries: &Binaries) -> Result<()> {
+    rack.join()?;
+    machine.wait_for_line(READY, LIMIT)?;
+    let control = format!("{AGGREGATOR_ADDRESS}:{CONTROL_PORT}");
+    let start = |(rank, namespace): (usize, &switchml_rack::Namespace)| {
+        let mut worker = Command::new(&binaries.worker);
+        worker.args(["bench", "--minbytes", "8", "--maxbytes", "1M", "--stepfactor", "512"]);
+        worker.args(["--iters", "3", "--warmup-iters", "1", "--job", "matrix"]);
+        worker.args(["--aggregator", &control, "--rank", &rank.to_string()]);
+        worker.args(["--world-size", &RANKS.to_string()]);
+        namespace.spawn(&format!("worker {rank}"), worker)
+    };
+    let workers: Result<Vec<Process>, _> = rack.workers().iter().enumerate().map(start).collect();
+    for mut worker in workers? {
+        // It checks every element.
+        worker.wait_success(LIMIT)?;
+    }
+    let mut status = Command::new(&binaries.aggregator);
+    status.args(["status", "--connect", &control]);
+    let status = String::from_utf8(rack.workers()[0].output(status)?.stdout)?;
+    ensure!(
+        status.contains(hook.said),
+        "the daemon was to serve by {}; it says:\n{status}",
+        hook.mode
+    );
+    Ok(())
+}
