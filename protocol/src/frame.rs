@@ -180,6 +180,13 @@ impl Envelope {
         Binding { ifindex, ip: self.source, mac: self.mac_source, port: self.source_port }
     }
 
+    /// Whether it is what a host sends to itself: by loopback alone does a frame without a MAC
+    /// reach a host.
+    #[inline(always)]
+    pub fn is_looped(&self) -> bool {
+        self.mac_destination == [0; 6]
+    }
+
     /// Whether a router marked the packet for congestion (RFC 3168).
     #[inline(always)]
     pub fn congestion_experienced(&self) -> bool {

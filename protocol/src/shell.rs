@@ -41,7 +41,11 @@ pub struct Origin {
 pub fn open<H: Hook>(hook: &H, envelope: &Envelope) -> Result<(Origin, usize), Outcome> {
     if let Err(passed) = is_for_aggregator(hook, envelope) {
         // Rule 5.9: what goes on to workers must not pass for an answer of the aggregator's.
-        return Err(if is_spoofed(hook) { Outcome::Spoofed } else { passed });
+        return Err(if !envelope.is_looped() && is_spoofed(hook) {
+            Outcome::Spoofed
+        } else {
+            passed
+        });
     }
     let payload_len = envelope.payload_len(hook.frame_len())?;
     let binding = envelope.binding(hook.ifindex());

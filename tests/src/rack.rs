@@ -53,13 +53,15 @@ pub struct RackOptions {
     pub wires: bool,
     /// How the workers are joined to the switch host.
     pub topology: Topology,
+    /// Whether the switch host is one more worker, behind the others. Its packets come in by `lo`.
+    pub own_host: bool,
 }
 
 impl Default for RackOptions {
     /// Four workers in a star, an MTU of 1500 bytes, the aggregator where it does best.
     fn default() -> Self {
         let topology = Topology::Star;
-        Self { workers: 4, mtu: 1500, mode: Mode::Auto, wires: false, topology }
+        Self { workers: 4, mtu: 1500, mode: Mode::Auto, wires: false, topology, own_host: false }
     }
 }
 
@@ -96,6 +98,7 @@ pub struct Rack {
     network: Option<Namespace>,
     switch: Namespace,
     mode: Mode,
+    own_host: bool,
 }
 
 impl Rack {
@@ -128,8 +131,10 @@ impl Rack {
         {
             programs.push(pass_frames(wires, wire_ends(rank).1)?);
         }
-        let mode = options.mode;
-        Ok(Self { _programs: programs, workers, wires, _routes: routes, network, switch, mode })
+        let RackOptions { mode, own_host, .. } = options;
+        let _routes = routes;
+        let _programs = programs;
+        Ok(Self { _programs, workers, wires, _routes, network, switch, mode, own_host })
     }
 
     /// Where the aggregator is to take frames.
@@ -148,10 +153,13 @@ impl Rack {
     ///
     /// If the rack has no such worker.
     pub fn worker(&self, rank: usize) -> &Namespace {
-        &self.workers[rank]
+        match self.workers.get(rank) {
+            None if self.own_host && rank == self.workers.len() => &self.switch,
+            _ => &self.workers[rank],
+        }
     }
 
-    /// All workers, by rank.
+    /// All workers with a namespace of their own, by rank.
     pub fn workers(&self) -> &[Namespace] {
         &self.workers
     }
@@ -173,12 +181,14 @@ impl Rack {
     }
 
     /// The interfaces on which the aggregator hears the workers: in a star, by rank, `p0`, `p1`, …;
-    /// otherwise one.
+    /// otherwise one. That of the switch host itself comes last.
     pub fn ports(&self) -> Vec<String> {
-        match self.network {
+        let mut ports = match self.network {
             Some(_) => vec![NIC.to_owned()],
             None => (0..self.workers.len()).map(port).collect(),
-        }
+        };
+        ports.extend(self.own_host.then(|| "lo".to_owned()));
+        ports
     }
 }
 

@@ -54,8 +54,8 @@ pub enum Error {
     /// No packet comes back from the aggregator, which is on this rank's own host.
     #[error(
         "the data path to {aggregator} is closed: this rank runs on the aggregator's own host, so \
-         its packets do not come in by the ports that the data plane serves; run it on another \
-         host, or start switchml-aggregator with --data-plane software"
+         its packets do not come in by the ports that the data plane serves; start \
+         switchml-aggregator with --iface lo besides, or run this rank on another host"
     )]
     OwnHost {
         /// The aggregator's data plane.

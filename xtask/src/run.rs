@@ -67,6 +67,14 @@ pub struct Run {
     #[arg(long)]
     no_multicast: bool,
 
+    /// Let the switch host be one more worker
+    #[arg(long)]
+    own_host: bool,
+
+    /// Give each worker's link this rate in megabits per second; one port has that of all of them
+    #[arg(long, value_name = "MBIT", value_parser = Number::<u64>::new().range(1..=1_000_000))]
+    rate: Option<u64>,
+
     #[command(flatten)]
     bench: Bench,
 
@@ -147,6 +155,7 @@ impl Run {
             mtu: self.mtu,
             mode,
             topology,
+            own_host: self.own_host,
             ..RackOptions::default()
         };
         rack.check()?;
@@ -162,7 +171,7 @@ impl Run {
         match self.data_plane {
             DataPlane::Software => job::on_loopback(&binaries, self.workers, &self.bench),
             DataPlane::Xdp | DataPlane::Bmv2 if getuid().is_root() => {
-                job::in_rack(&binaries, rack, &self.bench)
+                job::in_rack(&binaries, rack, self.rate, &self.bench)
             }
             // It would ask for sudo again and again.
             _ if self.binaries.is_some() => bail!("sudo did not make us root; a rack needs root"),

@@ -83,8 +83,8 @@ fn a_rank_on_the_aggregators_own_host_is_told_so(mode: Mode) {
     let text = doctor.stdout();
     let expected = "the data path to 10.88.0.254:48864 is closed: this rank runs on the \
                     aggregator's own host, so its packets do not come in by the ports that the \
-                    data plane serves; run it on another host, or start switchml-aggregator with \
-                    --data-plane software";
+                    data plane serves; start switchml-aggregator with --iface lo besides, or run \
+                    this rank on another host";
     assert!(text.lines().last().unwrap().ends_with(expected), "{text}");
     cluster.stop();
 }

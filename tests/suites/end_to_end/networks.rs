@@ -1,7 +1,9 @@
 //! A switch host with a single port, at an Ethernet switch or a router: every element checked.
 
 use serde_json::Value;
-use switchml_rack::{Fabric, Mode, Multicast, RackOptions, Router, Topology, in_both_modes};
+use switchml_rack::{
+    Fabric, Mode, Multicast, Rack, RackOptions, Router, Topology, can_build_racks, in_both_modes,
+};
 
 use crate::{Cluster, report};
 
@@ -21,15 +23,19 @@ const RANKS: usize = 4;
 fn sums_are_right(mode: Mode, topology: Topology, most: &str) {
     let options = RackOptions { workers: RANKS, mode, topology, ..RackOptions::default() };
     let cluster = Cluster::new(options);
+    sums_are_right_in(&cluster, RANKS, most);
+    cluster.stop();
+}
+
+fn sums_are_right_in(cluster: &Cluster, ranks: usize, most: &str) {
     let arguments = ["-b", "8", "-e", most, "-f", "362", "-n", "2", "-w", "1"];
-    let report: Value = report(cluster.bench(RANKS, "train", &arguments));
+    let report: Value = report(cluster.bench(ranks, "train", &arguments));
     assert_eq!(report["out_of_bounds"], 0, "{report}");
     assert_eq!(report["differing"].as_array().unwrap().len(), 0, "{report}");
     for row in report["rows"].as_array().unwrap() {
         assert_eq!(row["out_of_place"]["wrong"], 0, "{row}");
         assert_eq!(row["in_place"]["wrong"], 0, "{row}");
     }
-    cluster.stop();
 }
 
 fn fabric(multicast: Multicast) -> Topology {
@@ -62,4 +68,26 @@ fn one_port_at_a_router_without_multicast(mode: Mode) {
 
 fn one_port_at_a_router_with_nat(mode: Mode) {
     sums_are_right(mode, Topology::Routed(Router { multicast: false, nat: true }), "64K");
+}
+
+#[test]
+fn the_switch_host_is_a_worker_too() {
+    if !can_build_racks("the_switch_host_is_a_worker_too") {
+        return;
+    }
+    for topology in [Topology::Star, fabric(Multicast::Flooded)] {
+        let options =
+            RackOptions { workers: 2, topology, own_host: true, ..RackOptions::default() };
+        let Cluster { binaries, aggregator, rack } = Cluster::new(options);
+        let accepts_local = |rack: &Rack| {
+            let read = || std::fs::read_to_string("/proc/sys/net/ipv4/conf/lo/accept_local");
+            rack.switch().run(read).unwrap()
+        };
+        assert_eq!(accepts_local(&rack), "1\n");
+        let cluster = Cluster { binaries, aggregator, rack };
+        sums_are_right_in(&cluster, 3, "64K");
+        let Cluster { aggregator, rack, .. } = cluster;
+        aggregator.stop().unwrap();
+        assert_eq!(accepts_local(&rack), "0\n", "as it was");
+    }
 }

@@ -4,7 +4,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use switchml_rack::{Aggregator, Binaries, Mode, Namespace, Process, Rack, RackOptions};
+use switchml_rack::{Aggregator, Binaries, Mode, Namespace, Process, Rack, RackOptions, Shaping};
 
 use super::bench::Bench;
 
@@ -16,12 +16,20 @@ const LARGEST_ON_BMV2: &str = "64K";
 /// How long a worker may run on after the others have ended.
 const END_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Runs the job in a rack of its own, through the programs in the kernel or through bmv2.
-pub fn in_rack(binaries: &Binaries, options: RackOptions, bench: &Bench) -> Result<()> {
+/// Runs the job in a rack of its own, on links of that rate, through the programs in the kernel or
+/// through bmv2.
+pub fn in_rack(
+    binaries: &Binaries,
+    options: RackOptions,
+    megabits: Option<u64>,
+    bench: &Bench,
+) -> Result<()> {
+    let ranks = options.workers + usize::from(options.own_host);
     let largest = if options.mode == Mode::Bmv2 { LARGEST_ON_BMV2 } else { LARGEST };
     let rack = Rack::new(options)?;
     let aggregator = Aggregator::in_rack(binaries, &rack)?;
-    let workers: Vec<&Namespace> = rack.workers().iter().collect();
+    let _shaping = megabits.map(|rate| Shaping::new(&rack, rate * 1_000_000)).transpose()?;
+    let workers: Vec<&Namespace> = (0..ranks).map(|rank| rack.worker(rank)).collect();
     run(binaries, aggregator, &workers, &bench.arguments(largest))
 }
 

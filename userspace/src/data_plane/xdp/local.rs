@@ -30,8 +30,10 @@ impl Local {
     ) -> Self {
         let mut indices: BTreeSet<_> =
             ports.iter().flat_map(|port| [Some(port.index), port.master]).flatten().collect();
-        let addresses_of_ports =
-            addresses.iter().filter(|address| indices.contains(&address.index));
+        // Those of 127.0.0.0/8 are of every host: other ranks would send to themselves.
+        let addresses_of_ports = addresses
+            .iter()
+            .filter(|address| indices.contains(&address.index) && !address.ip.is_loopback());
         let served = match configured {
             Some(address) => vec![address],
             None => addresses_of_ports.map(|address| address.ip).collect(),
@@ -72,6 +74,10 @@ mod tests {
     }
 
     fn local(configured: Option<[u8; 4]>) -> Local {
+        with_ports(configured, &[PORT])
+    }
+
+    fn with_ports(configured: Option<[u8; 4]>, ports: &[u32]) -> Local {
         let interfaces = [
             interface(LO, None),
             interface(BRIDGE, None),
@@ -81,7 +87,9 @@ mod tests {
         ];
         let addresses = [(LO, [127, 0, 0, 1]), (BRIDGE, [10, 0, 0, 254]), (VIRTUAL, [10, 0, 0, 9])];
         let addresses = addresses.map(|(index, ip)| Address { index, ip: ip.into() });
-        Local::new(configured.map(Ipv4Addr::from), &interfaces[2..3], &interfaces, &addresses)
+        let mut served = interfaces.to_vec();
+        served.retain(|interface| ports.contains(&interface.index));
+        Local::new(configured.map(Ipv4Addr::from), &served, &interfaces, &addresses)
     }
 
     fn macs(indices: &[u32]) -> BTreeSet<Mac> {
@@ -94,6 +102,17 @@ mod tests {
             local(None),
             Local { addresses: vec![Ipv4Addr::new(10, 0, 0, 254)], macs: macs(&[BRIDGE, PORT]) },
             "not of the bridge's other port, which is not the aggregator's"
+        );
+    }
+
+    #[test]
+    fn loopback_brings_its_mac_alone() {
+        assert_eq!(
+            with_ports(None, &[PORT, LO]),
+            Local {
+                addresses: vec![Ipv4Addr::new(10, 0, 0, 254)],
+                macs: macs(&[LO, BRIDGE, PORT])
+            }
         );
     }
 

@@ -10,6 +10,7 @@
 //! | `offloads` | what interfaces do to frames before programs see them |
 //! | `tags` | VLAN tags that interfaces would hide |
 //! | [`interfaces`] | what the kernel knows of interfaces |
+//! | `loopback` | ranks on the aggregator's own host |
 //! | `local` | the addresses and MACs that it answers to |
 //! | `maps` | the program's maps |
 //! | `ports` | the interfaces that it is attached to |
@@ -23,6 +24,7 @@ mod ingress;
 mod interfaces;
 mod journal;
 mod local;
+mod loopback;
 mod maps;
 mod netlink;
 mod offloads;
@@ -212,7 +214,7 @@ impl ServesJobs for XdpDataPlane {
             .map(|rank| Ok(maps.member(job, rank)?.binding))
             .collect::<Result<Vec<_>, _>>()
             .map_err(&refused)?;
-        let receivers = Receivers::new(&entry, &members, by_group);
+        let receivers = Receivers::new(&entry, &members, by_group & !loopback::ranks(&members));
         maps.set_receivers(job, receivers, copy.as_ref()).map_err(&refused)
     }
 

@@ -13,6 +13,7 @@ use super::attachment::Attachment;
 use super::hook::{Choice, Hook, Mode, Plan};
 use super::ingress;
 use super::interfaces::{self, Interface};
+use super::loopback;
 use super::maps::XdpPorts;
 use super::pins::Pins;
 use super::tags;
@@ -173,6 +174,9 @@ impl Ports {
             Hook::Native => tags::show(interface, pins)?,
             // Native XDP may have been tried.
             Hook::Bundle => tags::hide_again(pins, Some(interface.index)),
+        }
+        if interface.index == loopback::INDEX {
+            loopback::open(pins)?;
         }
         match self.adopt(interface, hook, pins)? {
             Some(attachment) => Ok(attachment),

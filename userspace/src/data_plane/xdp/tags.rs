@@ -7,6 +7,7 @@
 use tracing::{info, warn};
 
 use super::interfaces::Interface;
+use super::loopback;
 use super::netlink::NetlinkError;
 use super::offloads;
 use super::pins::{PinError, Pins};
@@ -75,7 +76,9 @@ pub fn hide_again(pins: &Pins, only: Option<u32>) {
         .into_iter()
         .filter(|(index, _)| only.is_none_or(|only| only == *index));
     for (index, feature) in noted {
-        if let Err(error) = offloads::set(index, &feature, true) {
+        if feature == loopback::ACCEPT_LOCAL {
+            loopback::close();
+        } else if let Err(error) = offloads::set(index, &feature, true) {
             warn!("cannot switch {feature} of interface number {index} on again: {error}");
         }
         pins.forget_offload(index, &feature);
