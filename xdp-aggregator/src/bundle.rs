@@ -26,7 +26,11 @@ pub fn serve(skb: &Skb) -> i32 {
         return if outcome.action() == Action::Pass { TC_ACT_UNSPEC } else { TC_ACT_SHOT };
     }
     match serve_segments(skb) {
-        0 => TC_ACT_SHOT,
+        Ok(0) => TC_ACT_SHOT,
+        Err(_) => {
+            tables::count(Outcome::SendFailed);
+            TC_ACT_SHOT
+        }
         // SAFETY: the context is that of the running program.
         _ => unsafe { bundle_answer(skb.context()) as i32 },
     }
@@ -45,14 +49,15 @@ fn open(skb: &Skb) -> Result<(), Outcome> {
         segment_len => segment_len,
     };
     work.has_job = 0;
-    (work.loaded_to, work.segments, work.to_group, work.to_sender) = (0, 0, 0, 0);
+    (work.loaded_to, work.unstored) = (0, 0);
+    (work.segments, work.to_group, work.to_sender) = (0, 0, 0);
     Ok(())
 }
 
 /// Serves one segment after the other, leaving answers in their places. Returns how many there are.
 #[inline(always)]
-fn serve_segments(skb: &Skb) -> u32 {
-    let Some(work) = scratch::get() else { return 0 };
+fn serve_segments(skb: &Skb) -> Result<u32, i64> {
+    let Some(work) = scratch::get() else { return Ok(0) };
     let (len, segment_len) = (work.len, work.segment_len);
     for index in 0..MAX_SEGMENTS as u32 {
         let offset = index * segment_len;
@@ -72,7 +77,9 @@ fn serve_segments(skb: &Skb) -> u32 {
             )
         };
     }
-    scratch::get().map_or(0, |work| work.to_group + work.to_sender)
+    let Some(work) = scratch::get() else { return Ok(0) };
+    store_answers(skb, work)?;
+    Ok(work.to_group + work.to_sender)
 }
 
 // What follows are global functions of BPF: the verifier checks each of them once, on its own,
@@ -120,8 +127,13 @@ fn serve_segment(skb: &Skb, work: &mut Scratch, offset: u32, len: u32) -> Outcom
     if len as usize > MAX_PACKET_LEN {
         return Outcome::BadLength;
     }
-    if load(skb, work, offset, len).is_err() {
-        return Outcome::Truncated;
+    if offset + len > work.loaded_to {
+        if store_answers(skb, work).is_err() {
+            return Outcome::SendFailed;
+        }
+        if load(skb, work, offset).is_err() {
+            return Outcome::Truncated;
+        }
     }
     let (origin, job, has_job) = (work.origin, work.job, work.has_job != 0);
     let Some(Packet { header, payload }) = work.packet_mut(offset) else {
@@ -142,25 +154,36 @@ fn serve_segment(skb: &Skb, work: &mut Scratch, offset: u32, len: u32) -> Outcom
     outcome
 }
 
-/// Copies the segment of `len` bytes at `offset`, and those behind it that there is room for,
-/// unless that has been done.
+/// Copies the segment at `offset`, and those behind it that there is room for.
 #[inline(always)]
-fn load(skb: &Skb, work: &mut Scratch, offset: u32, len: u32) -> Result<(), i64> {
-    if offset + len <= work.loaded_to {
-        return Ok(());
-    }
+fn load(skb: &Skb, work: &mut Scratch, offset: u32) -> Result<(), i64> {
     let len = work.load_len(ENVELOPE_LEN as u32 + work.len - offset);
     skb.load_bytes(offset, &raw mut work.loaded, len)?;
     (work.loaded_from, work.loaded_to) = (offset, offset + len);
     Ok(())
 }
 
-/// Writes header and payload of the answer into the superpacket, in the place of what they answer.
+/// Writes header and payload of the answer into the superpacket, in the place of what they answer;
+/// or leaves that to [`store_answers`], which does it for several at once.
 #[inline(always)]
 fn write_answer(skb: &Skb, work: &mut Scratch, offset: u32, len: u32) -> Result<(), i64> {
     // Once for all segments: what is done for the first one stays.
     skb.make_writable()?;
+    if offset == work.loaded_from + work.unstored {
+        work.unstored += len;
+        return Ok(());
+    }
     skb.store_packet(offset, work.packet_mut(offset).ok_or(-1)?, len)
+}
+
+/// Writes the answers that the superpacket lacks into it.
+#[inline(always)]
+fn store_answers(skb: &Skb, work: &mut Scratch) -> Result<(), i64> {
+    if work.unstored > 0 {
+        skb.store_bytes(work.loaded_from, &raw const work.loaded, work.unstored)?;
+        work.unstored = 0;
+    }
+    Ok(())
 }
 
 /// Sends the RESULTs to the group, and the other answers to the sender. Returns the verdict.

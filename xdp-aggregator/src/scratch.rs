@@ -27,6 +27,8 @@ pub struct Scratch {
     /// Where these lie in the superpacket, and where they end.
     pub loaded_from: u32,
     pub loaded_to: u32,
+    /// So many bytes of the copies, from the first one on, are answers that the superpacket lacks.
+    pub unstored: u32,
     /// Where the superpacket comes from, and whether a router marked it.
     pub origin: Origin,
     /// Its headers, as they came.

@@ -125,6 +125,19 @@ impl Skb {
         })
     }
 
+    /// Overwrites `len` bytes from `offset` on, 1 to [`LOADED_LEN`].
+    #[inline(always)]
+    pub fn store_bytes(
+        &self,
+        offset: u32,
+        from: *const [u8; LOADED_LEN],
+        len: u32,
+    ) -> Result<(), i64> {
+        let len = in_bounds(len, LOADED_LEN)?;
+        // SAFETY: `from` is that long.
+        done(unsafe { bpf_skb_store_bytes(self.ctx.cast(), offset, from.cast(), len, 0) })
+    }
+
     /// Overwrites `len` bytes from `offset` on, 1 to [`MAX_PACKET_LEN`], with those of a packet.
     #[inline(always)]
     pub fn store_packet(&self, offset: u32, from: *const Packet, len: u32) -> Result<(), i64> {

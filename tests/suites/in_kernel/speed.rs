@@ -82,9 +82,22 @@ fn in_turn<T: Send>(cpus: &[usize], turns: usize, f: impl Fn(usize) -> T + Sync)
 /// at a time, in XDP (one packet) or at tc. The ranks' packets come in on these CPUs, in turn. What
 /// a packet costs that is passed on at once, timer included, is taken off.
 fn of_a_round(hook: Hook, cpus: &[usize], segments: u16, op: u8, lanes: u32) -> [f64; 3] {
-    let kernel = Kernel::with_job(RANKS.into());
+    let [times] = of_rounds(hook, cpus, [segments], op, lanes);
+    times
+}
+
+/// The same for several numbers of segments, whose turns alternate: the processor's clock may
+/// change from one second to the next.
+fn of_rounds<const N: usize>(
+    hook: Hook,
+    cpus: &[usize],
+    segments: [u16; N],
+    op: u8,
+    lanes: u32,
+) -> [[f64; 3]; N] {
+    let kernels = segments.map(|_| Kernel::with_job(RANKS.into()));
     let segment_len = HEADERS + 4 * lanes as usize;
-    let run = |frame: &[u8]| {
+    let run = |kernel: &Kernel, frame: &[u8]| {
         let run = match hook {
             Hook::Xdp => kernel.run_xdp(frame),
             Hook::Tc => kernel.tc().run_superpacket(frame, segment_len),
@@ -95,8 +108,21 @@ fn of_a_round(hook: Hook, cpus: &[usize], segments: u16, op: u8, lanes: u32) -> 
     let ranks = usize::from(RANKS);
     let times = in_turn(cpus, ROUNDS as usize * ranks, |turn| {
         let (round, rank) = ((turn / ranks) as u32, (turn % ranks) as u16);
-        [run(&nothing), run(&frame(segments, rank, round, op, lanes))]
+        let frame = |segments| frame(segments, rank, round, op, lanes);
+        std::array::from_fn::<_, N, _>(|index| {
+            [run(&kernels[index], &nothing), run(&kernels[index], &frame(segments[index]))]
+        })
     });
+    std::array::from_fn(|index| {
+        every_packet_was_what_it_is_timed_as(hook, &kernels[index], segments[index]);
+        [0, 1, ranks - 1].map(|rank| {
+            let of_rank = || times.iter().skip(rank).step_by(ranks).map(|times| times[index]);
+            usual(of_rank().map(|[_, time]| time)) - usual(of_rank().map(|[passed, _]| passed))
+        })
+    })
+}
+
+fn every_packet_was_what_it_is_timed_as(hook: Hook, kernel: &Kernel, segments: u16) {
     let counters = match hook {
         Hook::Xdp => kernel.counters(),
         Hook::Tc => kernel.tc().counters(),
@@ -104,11 +130,7 @@ fn of_a_round(hook: Hook, cpus: &[usize], segments: u16, op: u8, lanes: u32) -> 
     let rounds = u64::from(ROUNDS) * u64::from(segments);
     let counted = [Outcome::Started, Outcome::Added, Outcome::Completed]
         .map(|outcome| counters[outcome as usize]);
-    assert_eq!(counted, [rounds, 2 * rounds, rounds], "every packet is what it is timed as");
-    [0, 1, ranks - 1].map(|rank| {
-        let of_rank = || times.iter().skip(rank).step_by(ranks);
-        usual(of_rank().map(|[_, time]| *time)) - usual(of_rank().map(|[passed, _]| *passed))
-    })
+    assert_eq!(counted, [rounds, 2 * rounds, rounds]);
 }
 
 /// The mean of the middle half: the clock may tick every 10 ns only.
@@ -122,7 +144,7 @@ fn usual(times: impl Iterator<Item = u32>) -> f64 {
 /// The same of one more segment of a superpacket: a test run takes no more than two of the usual
 /// size, so what comes once for all of them is taken off.
 fn of_a_segment(cpus: &[usize], op: u8, lanes: u32) -> [f64; 3] {
-    let [one, two] = [1, 2].map(|segments| of_a_round(Hook::Tc, cpus, segments, op, lanes));
+    let [one, two] = of_rounds(Hook::Tc, cpus, [1, 2], op, lanes);
     std::array::from_fn(|index| two[index] - one[index])
 }
 
