@@ -69,8 +69,8 @@ impl Collective {
         let speculates =
             codec.uses_exponents() && checked_maxima && Speculation::is_for(chunks, lanes);
         // In a call of one window, the round trip that a ROOM costs matters more than bytes. Chunks
-        // of a sum that are zero on some ranks have lanes all the same: otherwise they complete out
-        // of order, are taken for lost, and cut superpackets short.
+        // of a sum that are zero on some ranks have lanes all the same: the way back has them
+        // anyway, and chunks that were asked for come late, so that others take them for lost.
         let is_all_empty = capabilities.contains(Capabilities::EMPTY_CONTRIBUTIONS)
             && ranks > 1
             && chunks > MOST_CHUNKS
