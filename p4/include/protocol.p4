@@ -35,6 +35,7 @@ const bit<8> FLAG_RETRANSMIT = 1;
 const bit<8> FLAG_CE = 2;
 const bit<8> FLAG_CHECKED = 4;
 const bit<8> FLAG_EMPTY = 8;
+const bit<8> FLAG_GROUP = 16;
 const bit<32> REJECT_MISMATCH = 1;
 const bit<32> REJECT_ROUND = 2;
 const bit<32> REJECT_ABORTED = 3;

@@ -13,5 +13,8 @@ bitflags::bitflags! {
         const CHECKED_MAXIMA = 1 << 0;
         /// It takes contributions to sums without their lanes, where these are all zero.
         const EMPTY_CONTRIBUTIONS = 1 << 1;
+        /// It answers to the job's group if a HELLO asks for that, so that ranks find out whether
+        /// the network brings them its packets.
+        const GROUP_HELLOS = 1 << 2;
     }
 }

@@ -112,6 +112,8 @@ pub mod flags {
         CHECKED = 2;
         /// In a CONTRIBUTION: all lanes are zero, and left out.
         EMPTY = 3;
+        /// In a HELLO: the answer goes to the job's group.
+        GROUP = 4;
     }
 }
 
@@ -133,6 +135,12 @@ pub enum Malformed {
 }
 
 impl Header {
+    /// Rule 7.8: whether it is a HELLO whose answer goes to the job's group.
+    #[inline(always)]
+    pub const fn is_for_group(&self) -> bool {
+        self.kind == Kind::Hello as u8 && self.flags & flags::GROUP != 0
+    }
+
     /// Rules 7.2 and 7.3: checks every field that can be judged without knowing the job, against a
     /// payload of `payload_len` bytes.
     #[inline(always)]

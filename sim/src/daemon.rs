@@ -176,11 +176,13 @@ impl Daemon {
                 io.net.get_mut().tell_worker(connection, News::Lost);
                 None
             }
-            Message::Ready(id, lanes) => Some(match control_plane.ready(io, id, lanes.into()) {
-                Err(RequestError::DataPlane(error)) => Answer::Refused(error.to_string()),
-                Err(RequestError::Member(error)) => refusal(&error),
-                Ok(()) => Answer::Done,
-            }),
+            Message::Ready(id, lanes) => {
+                Some(match control_plane.ready(io, id, lanes.into(), false) {
+                    Err(RequestError::DataPlane(error)) => Answer::Refused(error.to_string()),
+                    Err(RequestError::Member(error)) => refusal(&error),
+                    Ok(()) => Answer::Done,
+                })
+            }
             Message::ReportCalls(id, calls, named) => {
                 Some(answer(control_plane.report_calls(io, id, calls, &named)))
             }

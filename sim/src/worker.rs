@@ -333,7 +333,7 @@ impl Worker {
         let message = match request {
             Request::Join => Message::Join(self.joiner(world)),
             Request::Resume => Message::Resume(member),
-            Request::Ready { lanes } => Message::Ready(member, lanes),
+            Request::Ready { lanes, .. } => Message::Ready(member, lanes),
             Request::Unready => Message::Unready(member),
             Request::ReportCalls { last, named } => {
                 let calls = match &self.phase {
@@ -494,8 +494,10 @@ impl Worker {
                 }
                 HelloStep::Open(path) => {
                     self.phase = Phase::Open(path);
-                    return self
-                        .tell_session(world, session::Event::PathOpen { lanes: path.lanes });
+                    return self.tell_session(
+                        world,
+                        session::Event::PathOpen { lanes: path.lanes, needs_copies: false },
+                    );
                 }
                 HelloStep::Failed(_) => return self.leave(world, End::PathClosed, None),
             }

@@ -30,7 +30,16 @@ impl Aggregator {
     /// [`Error::Start`], [`Error::Ended`] or [`Error::Timeout`] when it does not come up, with its
     /// last lines; [`Error::NoSimpleSwitch`].
     pub fn in_rack(binaries: &Binaries, rack: &Rack) -> Result<Self, Error> {
-        Self::in_rack_at(binaries, rack, &format!("{AGGREGATOR_ADDRESS}:0"))
+        Self::in_rack_with(binaries, rack, &[])
+    }
+
+    /// The same, with further options of the daemon.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::in_rack`].
+    pub fn in_rack_with(binaries: &Binaries, rack: &Rack, options: &[&str]) -> Result<Self, Error> {
+        Self::serve_rack(binaries, rack, &format!("{AGGREGATOR_ADDRESS}:0"), options)
     }
 
     /// The same, with the control plane at this address and port: where an earlier one was, for
@@ -40,8 +49,17 @@ impl Aggregator {
     ///
     /// As [`Self::in_rack`].
     pub fn in_rack_at(binaries: &Binaries, rack: &Rack, control: &str) -> Result<Self, Error> {
+        Self::serve_rack(binaries, rack, control, &[])
+    }
+
+    fn serve_rack(
+        binaries: &Binaries,
+        rack: &Rack,
+        control: &str,
+        options: &[&str],
+    ) -> Result<Self, Error> {
         let mut command = Command::new(&binaries.aggregator);
-        command.args(["--control", control]);
+        command.args(["--control", control]).args(options);
         if rack.mode() == Mode::Bmv2 {
             let interfaces = [rack.ports(), vec![HOST_PORT.to_owned()]].concat();
             let switch = SimpleSwitch::start(rack.switch(), &interfaces)?;

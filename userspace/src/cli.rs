@@ -75,7 +75,7 @@ pub struct Options {
     #[arg(long, value_enum, default_value_t = Mode::Auto)]
     pub mode: Mode,
     /// How results reach the ranks of a job. For `--data-plane xdp`.
-    #[arg(long, value_enum, default_value_t = Fanout::Multicast)]
+    #[arg(long, value_enum, default_value_t = Fanout::Auto)]
     pub fanout: Fanout,
     /// Address and TCP port of the control plane.
     #[arg(long, value_name = "ADDRESS",
@@ -151,6 +151,8 @@ pub enum Mode {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Fanout {
+    /// By multicast to ranks that it reaches, a copy for each of the others.
+    Auto,
     /// One frame to the job's multicast group, which the network copies.
     Multicast,
     /// A copy for each rank: works in every network.
@@ -238,7 +240,7 @@ mod tests {
     const VALUES: [(&str, &str); 12] = [
         ("iface", "p0"),
         ("mode", "auto"),
-        ("fanout", "unicast"),
+        ("fanout", "auto"),
         ("control", "127.0.0.1:1"),
         ("data-port", "5000"),
         ("data-address", "10.0.0.1"),

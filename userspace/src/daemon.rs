@@ -120,6 +120,7 @@ fn start_data_plane(options: &Options, events: EventSink) -> anyhow::Result<Arc<
                 cli::Mode::Bundle => xdp::Mode::Bundle,
             };
             let fanout = match options.fanout {
+                cli::Fanout::Auto => Fanout::Auto,
                 cli::Fanout::Multicast => Fanout::Multicast,
                 cli::Fanout::Unicast => Fanout::Unicast,
             };

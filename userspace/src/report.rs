@@ -107,15 +107,19 @@ fn is_here(member: &MemberStatus) -> bool {
     !member.left && !member.awaited
 }
 
-/// Missing ranks, and those that get no results by multicast.
+/// Missing ranks, those that get no results by multicast, and those that get copies.
 fn remarks(job: &JobStatus) -> String {
-    let ranks = job.members.iter().filter(|member| member.no_multicast);
-    let ranks: Vec<_> = ranks.map(|member| member.rank.to_string()).collect();
-    let no_multicast = match ranks.is_empty() {
-        true => String::new(),
-        false => format!("  (no multicast: {})", ranks.join(" ")),
+    let of = |remark: &str, has: fn(&MemberStatus) -> bool| {
+        let ranks = job.members.iter().filter(|member| has(member));
+        let ranks: Vec<_> = ranks.map(|member| member.rank.to_string()).collect();
+        match ranks.is_empty() {
+            true => String::new(),
+            false => format!("  ({remark}: {})", ranks.join(" ")),
+        }
     };
-    missing(job) + &no_multicast
+    missing(job)
+        + &of("no multicast", |member| member.no_multicast)
+        + &of("copies", |member| member.copies)
 }
 
 fn missing(job: &JobStatus) -> String {

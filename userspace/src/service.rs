@@ -206,10 +206,12 @@ impl Aggregator for Service {
         request: Request<control::ReadyRequest>,
     ) -> Result<Response<control::ReadyReply>, Status> {
         let (peer, _) = addresses(&request)?;
-        let control::ReadyRequest { job, epoch, rank, lanes, control_secret } =
+        let control::ReadyRequest { job, epoch, rank, lanes, control_secret, needs_copies } =
             request.into_inner();
         let member = MemberId { job, epoch, rank, secret: control_secret };
-        self.request("Ready", peer, |control_plane, io| control_plane.ready(io, member, lanes))?;
+        self.request("Ready", peer, |control_plane, io| {
+            control_plane.ready(io, member, lanes, needs_copies)
+        })?;
         Ok(Response::new(control::ReadyReply {}))
     }
 

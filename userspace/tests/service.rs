@@ -244,7 +244,14 @@ async fn a_stranger_neither_starts_nor_ends_a_job() {
         };
         let refusals = [
             client
-                .ready(ReadyRequest { job, epoch, rank, lanes: 768, control_secret })
+                .ready(ReadyRequest {
+                    job,
+                    epoch,
+                    rank,
+                    lanes: 768,
+                    control_secret,
+                    needs_copies: false,
+                })
                 .await
                 .map(drop),
             client

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use switchml_control::MAX_DATA_THREADS;
 use switchml_protocol::MAX_RANKS;
+use switchml_protocol::capabilities::Capabilities;
 use switchml_worker_core::data_path::DataPath;
 use switchml_worker_core::engine::{Config, Engine, Identity, Limits, TIMEOUT_CEILING};
 use switchml_worker_core::hello::OpenPath;
@@ -167,7 +168,7 @@ impl Builder {
             self.data_threads,
             self.join_timeout,
         )?;
-        let paths = match open_paths(&assigned, rank as u16, world_size as u16) {
+        let mut paths = match open_paths(&assigned, rank as u16, world_size as u16) {
             Ok(paths) => paths,
             Err(error) => {
                 membership.fail(&error.to_string(), error.ranks());
@@ -180,7 +181,14 @@ impl Builder {
         if let Some(narrow) = &narrow {
             warn(&self.job, rank, format_args!(": {narrow}"));
         }
-        let lanes = membership.ready(open)?;
+        let needs_copies = paths.iter().any(|path| path.open.hears_group == Some(false));
+        if needs_copies {
+            for path in &mut paths {
+                path.group = None;
+                path.transport.leave_group();
+            }
+        }
+        let lanes = membership.ready(open, needs_copies)?;
         let info = Info {
             rank,
             world_size,
@@ -190,7 +198,7 @@ impl Builder {
             slots: assigned.slots,
             aggregator: assigned.data_address,
             transport: "udp",
-            multicast: assigned.group,
+            multicast: assigned.group.filter(|_| !needs_copies),
             capabilities: assigned.capabilities,
             narrow,
             hello_rtt: paths.iter().map(|path| path.open.rtt).min().unwrap_or_default(),
@@ -329,21 +337,27 @@ fn open_paths(assigned: &Assigned, rank: u16, ranks: u16) -> Result<Vec<Path>, E
     let mut paths = Vec::new();
     // What the first path does not carry, the others need not try.
     let mut lanes = assigned.max_lanes;
+    // Nor which packets of a group do not come to this host.
+    let mut asks_group = assigned.capabilities.contains(Capabilities::GROUP_HELLOS);
     for (job, group) in assigned.shards() {
         let identity = Identity { job, epoch: assigned.epoch, rank, ranks };
         let event = || Waker::new().map_err(Error::system("cannot make an event"));
         let wakers = Wakers { driving: event()?, idle: event()? };
         let mut transport = Udp::open(assigned.data_address, group, wakers.driving.clone())
             .map_err(Error::system("cannot open the data sockets"))?;
-        let open = open_path(&mut transport, &identity, assigned.hello_secret, lanes).map_err(
-            |error| match error {
-                Error::DataPathClosed { aggregator, .. } if Interface::has(*aggregator.ip()) => {
-                    Error::OwnHost { aggregator }
-                }
-                error => error,
-            },
-        )?;
+        let secret = assigned.hello_secret;
+        let open =
+            open_path(&mut transport, &identity, secret, lanes, asks_group && group.is_some())
+                .map_err(|error| match error {
+                    Error::DataPathClosed { aggregator, .. }
+                        if Interface::has(*aggregator.ip()) =>
+                    {
+                        Error::OwnHost { aggregator }
+                    }
+                    error => error,
+                })?;
         lanes = open.lanes;
+        asks_group &= open.hears_group != Some(false);
         paths.push(Path { identity, group, transport, wakers, open });
     }
     Ok(paths)

@@ -14,7 +14,7 @@ use zerocopy::IntoBytes;
 use crate::error::Error;
 use crate::transport::Transport;
 
-/// Says HELLO to the aggregator with `secret`, see [`Hello`].
+/// Says HELLO to the aggregator with `secret`, see [`Hello`]; `asks_group` also to the job's group.
 ///
 /// # Errors
 /// [`Error::DataPathClosed`] when not even an empty HELLO comes back, [`Error::PathMtu`] when that
@@ -24,18 +24,31 @@ pub(crate) fn open_path(
     identity: &Identity,
     secret: u32,
     max_lanes: u16,
+    asks_group: bool,
 ) -> Result<OpenPath, Error> {
     let mut hello = Hello::new(*identity, secret, transport.largest_packet(), max_lanes);
+    if asks_group {
+        hello = hello.ask_group();
+    }
     let begin = Instant::now();
     let now = || begin.elapsed().as_nanos() as u64;
     loop {
         match hello.step(now()) {
-            HelloStep::Send(header) => match send(transport, &header) {
-                Ok(()) => {}
-                Err(error) if error.raw_os_error() == Some(libc::EMSGSIZE) => hello.does_not_pass(),
-                Err(error) => return Err(Error::system("cannot send to the aggregator")(error)),
-            },
+            HelloStep::Send(header) => {
+                batch(transport, &header).map_err(Error::system("cannot send to the aggregator"))?
+            }
             HelloStep::Wait(until) => {
+                // What was batched goes as one superpacket, if there is more than one.
+                match transport.flush() {
+                    Ok(()) => {}
+                    Err(error) if error.raw_os_error() == Some(libc::EMSGSIZE) => {
+                        hello.does_not_pass();
+                        continue;
+                    }
+                    Err(error) => {
+                        return Err(Error::system("cannot send to the aggregator")(error));
+                    }
+                }
                 let received = transport.receive(&mut |packet, _| hello.receive(now(), packet));
                 if received.map_err(Error::system("cannot receive"))? == 0 {
                     let wait = Duration::from_nanos(until.saturating_sub(now()));
@@ -48,12 +61,12 @@ pub(crate) fn open_path(
     }
 }
 
-fn send(transport: &mut impl Transport, header: &Header) -> io::Result<()> {
+fn batch(transport: &mut impl Transport, header: &Header) -> io::Result<()> {
     let packet = transport.packet(packet_len(header.lanes.get().into()))?;
     let (head, payload) = packet.split_at_mut(HEADER_LEN);
     head.copy_from_slice(header.as_bytes());
     payload.fill(0);
-    transport.flush()
+    Ok(())
 }
 
 fn explain(failure: PathFailure, aggregator: SocketAddrV4) -> Error {

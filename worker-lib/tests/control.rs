@@ -84,7 +84,7 @@ fn ranks_without_a_data_path_are_named() {
 fn nobody_is_ready_without_hello() {
     let daemon = Daemon::start();
     let (session, _) = Membership::join(&daemon.address, "a", 0, 1, Some(1), PATIENCE).unwrap();
-    let error = session.ready(32).unwrap_err();
+    let error = session.ready(32, false).unwrap_err();
     assert!(matches!(&error, Error::Refused { why, .. } if why.contains("no HELLO")), "{error}");
 }
 

@@ -48,7 +48,7 @@ fn open(skb: &Skb) -> Result<(), Outcome> {
         0 => work.len,
         segment_len => segment_len,
     };
-    work.has_job = 0;
+    (work.has_job, work.to_senders_group) = (0, 0);
     (work.loaded_to, work.unstored) = (0, 0);
     (work.segments, work.to_group, work.to_sender) = (0, 0, 0);
     Ok(())
@@ -148,7 +148,12 @@ fn serve_segment(skb: &Skb, work: &mut Scratch, offset: u32, len: u32) -> Outcom
     let mut payload = unsafe { Lanes::new(&raw mut *payload) };
     let payload_len = len as usize - HEADER_LEN;
     let outcome = shell::serve(&Maps, &origin, header, &mut payload, payload_len, tables::report);
-    if outcome.action() == Action::Broadcast {
+    let goes_to_group = outcome == Outcome::Hello && header.is_for_group();
+    if goes_to_group {
+        header.aux.set(0);
+        work.to_senders_group = 1;
+    }
+    if goes_to_group || outcome.action() == Action::Broadcast {
         (work.has_job, work.job) = (1, number);
     }
     outcome
@@ -257,11 +262,16 @@ fn clone_to(skb: &Skb, port: u32) -> i32 {
     unsafe { bpf_clone_redirect(skb.context(), port, 0) as i32 }
 }
 
-/// Sends the superpacket back to where it came from.
+/// Sends the superpacket back to where it came from, or by that port to the job's group.
 #[inline(always)]
 fn send_back(skb: &Skb, work: &mut Scratch, checksum: Checksum) -> i32 {
     work.answer = work.envelope;
-    work.answer.turn_bundle_back(checksum);
+    if work.to_senders_group == 0 {
+        work.answer.turn_bundle_back(checksum);
+    } else {
+        let Some(job) = tables::job(work.job) else { return TC_ACT_SHOT };
+        work.answer.send_bundle_to(&job.group_at(skb.ifindex()), job.address, checksum);
+    }
     if skb.store(0, &work.answer).is_err() {
         return TC_ACT_SHOT;
     }

@@ -103,12 +103,18 @@ fn answer(sent: Option<u32>, outcome: Outcome) -> (Outcome, u32) {
     }
 }
 
-/// Sends the answer back to where the frame came from.
+/// Sends the answer back to where the frame came from, or by that port to the job's group.
 #[inline(always)]
 fn reply(frame: &Frame) -> Option<u32> {
     let (envelope, header) = frame.headers()?;
     let lanes = header.payload_lanes();
-    envelope.turn_back(lanes);
+    if header.is_for_group() {
+        let job = tables::job(header.job.get())?;
+        header.aux.set(0);
+        envelope.send_to(&job.group_at(frame.ifindex()), job.address, lanes);
+    } else {
+        envelope.turn_back(lanes);
+    }
     frame.resize(lanes).ok()?;
     // Not XDP_TX: a veth whose other end has GRO on but no XDP program leaves such frames lying in
     // its queue.

@@ -49,6 +49,8 @@ pub struct Scratch {
     pub to_group: u32,
     /// How many take part in one to the sender.
     pub to_sender: u32,
+    /// 1 if an answer to the sender is one to the job's group instead.
+    pub to_senders_group: u8,
     /// The kind that a segment is given.
     pub shown: u8,
     /// What became of each segment.

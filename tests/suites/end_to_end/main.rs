@@ -66,9 +66,14 @@ struct Cluster {
 
 impl Cluster {
     fn new(options: RackOptions) -> Self {
+        Self::with_options(options, &[])
+    }
+
+    /// With further options of the daemon.
+    fn with_options(rack: RackOptions, options: &[&str]) -> Self {
         let binaries = Binaries::for_test().unwrap();
-        let rack = Rack::new(options).unwrap();
-        let aggregator = Aggregator::in_rack(&binaries, &rack).unwrap();
+        let rack = Rack::new(rack).unwrap();
+        let aggregator = Aggregator::in_rack_with(&binaries, &rack, options).unwrap();
         Self { binaries, aggregator, rack }
     }
 

@@ -1,14 +1,16 @@
-//! A network that does not bring the group's packets to one of the ranks: it asks for each result,
-//! and all ranks are slow.
+//! A network that does not bring the group's packets to some or all of the ranks: these get copies.
+//! Where the operator insists on multicast, such a rank asks for each result, and all are slow.
 
 use std::process::Command;
 
-use switchml_rack::{Mode, Namespace, Process, in_both_modes};
+use switchml_rack::{Mode, Namespace, Process, RackOptions, in_both_modes};
 
 use crate::loops::Loops;
 use crate::{Cluster, PATIENCE};
 
 in_both_modes! {
+    a_rank_that_gets_no_multicast_gets_copies,
+    without_multicast_all_get_copies_also_after_a_restart,
     a_rank_that_gets_no_multicast_says_so_once,
     the_operator_and_the_doctor_learn_which_rank_it_is,
 }
@@ -41,8 +43,53 @@ fn said(cluster: &Cluster) -> Vec<String> {
     ranks.iter().map(Process::stderr).collect()
 }
 
+/// An aggregator that sends results by multicast alone.
+fn insisting(mode: Mode) -> Cluster {
+    let options = RackOptions { workers: RANKS, mode, ..RackOptions::default() };
+    Cluster::with_options(options, &["--fanout", "multicast"])
+}
+
+/// Ranks ask for results that got lost; here none does.
+fn asked_again(cluster: &Cluster) -> u64 {
+    cluster.counter("replayed")
+}
+
+fn a_rank_that_gets_no_multicast_gets_copies(mode: Mode) {
+    let mut cluster = Cluster::in_mode(RANKS, mode);
+    block_multicast(cluster.rack.worker(CUT_OFF));
+    assert_eq!(said(&cluster), [""; RANKS], "all is well");
+    let line = "copies of results for ranks that multicast does not reach: 1";
+    cluster.aggregator.process().wait_for_line(line, PATIENCE).unwrap();
+    let loops = Loops::start(&cluster, "train", PATIENCE);
+    cluster.wait_for_job(&["train", "(copies: 1)"]);
+    for ended in loops.stop() {
+        assert_eq!(ended.result, Ok(()));
+    }
+    let (code, text) = doctor(&cluster, CUT_OFF);
+    assert_eq!(code, Some(0), "{text}");
+    assert!(text.contains("copies of this rank's own: multicast does not reach it"), "{text}");
+    let (completed, asked) = (cluster.counter("completed"), asked_again(&cluster));
+    assert!(asked * 20 < completed, "{asked} of {completed} results were asked for again");
+    cluster.stop();
+}
+
+fn without_multicast_all_get_copies_also_after_a_restart(mode: Mode) {
+    let mut cluster = Cluster::in_mode(RANKS, mode);
+    cluster.rack.workers().iter().for_each(block_multicast);
+    let loops = Loops::start(&cluster, "train", PATIENCE);
+    cluster.wait_for_job(&["train", "(copies: 0 1 2)"]);
+    cluster.aggregator.process().kill().unwrap();
+    cluster.restart();
+    cluster.wait_for_job(&["train", "(copies: 0 1 2)"]);
+    loops.wait_for_progress(5);
+    for ended in loops.stop() {
+        assert_eq!(ended.result, Ok(()));
+    }
+    cluster.stop();
+}
+
 fn a_rank_that_gets_no_multicast_says_so_once(mode: Mode) {
-    let cluster = Cluster::in_mode(RANKS, mode);
+    let cluster = insisting(mode);
     assert_eq!(said(&cluster), [""; RANKS], "all is well");
     block_multicast(cluster.rack.worker(CUT_OFF));
     let said = said(&cluster);
@@ -68,7 +115,7 @@ fn doctor(cluster: &Cluster, rank: usize) -> (Option<i32>, String) {
 }
 
 fn the_operator_and_the_doctor_learn_which_rank_it_is(mode: Mode) {
-    let mut cluster = Cluster::in_mode(RANKS, mode);
+    let mut cluster = insisting(mode);
     let (code, text) = doctor(&cluster, 0);
     assert_eq!(code, Some(0), "{text}");
     block_multicast(cluster.rack.worker(CUT_OFF));

@@ -131,7 +131,7 @@ impl<S> ControlPlane<S> {
         Ok(id)
     }
 
-    /// A rank's paths are open for packets of `lanes`.
+    /// A rank's paths are open for packets of `lanes`; whether it needs its own copies of results.
     ///
     /// # Errors
     ///
@@ -141,13 +141,14 @@ impl<S> ControlPlane<S> {
         io: &mut impl Io<Stream = S>,
         member: MemberId,
         lanes: u32,
+        needs_copies: bool,
     ) -> Result<(), RequestError> {
         let mut bindings = Vec::new();
         for shard in self.table.shards(member)? {
             // A member's rank fits.
             bindings.extend(io.data_plane().binding(*shard, member.rank as u16)?);
         }
-        let effects = self.table.ready(member, lanes, bindings)?;
+        let effects = self.table.ready(member, lanes, needs_copies, bindings)?;
         self.perform(io, effects);
         Ok(())
     }

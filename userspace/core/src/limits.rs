@@ -35,6 +35,8 @@ impl Limits {
 /// How a RESULT for all reaches the ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fanout {
+    /// By the job's multicast group to ranks that it reaches, as a copy to the others.
+    Auto,
     /// As one frame to the job's multicast group.
     Multicast,
     /// As a copy for each rank.

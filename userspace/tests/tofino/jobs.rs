@@ -54,7 +54,14 @@ async fn become_ready(switch: &Switch, rank: &mut Rank, assigned: &Assigned) {
 async fn become_ready_at(switch: &Switch, rank: &mut Rank, assigned: &Assigned, binding: Binding) {
     learn(switch, assigned.job as u16, assigned.epoch, rank.rank as u16, binding);
     let &Assigned { job, epoch, control_secret, .. } = assigned;
-    let request = ReadyRequest { job, epoch, rank: rank.rank, lanes: 64, control_secret };
+    let request = ReadyRequest {
+        job,
+        epoch,
+        rank: rank.rank,
+        lanes: 64,
+        control_secret,
+        needs_copies: false,
+    };
     let known = async {
         while rank.client.ready(request).await.is_err() {
             tokio::time::sleep(Duration::from_millis(5)).await;

@@ -7,7 +7,7 @@ use std::{
 };
 
 use switchml_worker::{
-    Builder, Communicator, Error, ReduceOp,
+    Builder, Capabilities, Communicator, Error, ReduceOp,
     control::{self, AggregatorStatus, Membership, RankWithoutMulticast},
     interface::Interface,
 };
@@ -158,8 +158,13 @@ fn reduce(communicator: &Communicator) -> Result<((), String), Failure> {
 
 /// How results come.
 fn results(communicator: &Communicator) -> Result<((), String), Failure> {
-    let Some(group) = communicator.info().multicast else {
-        return Ok(((), "by unicast".to_owned()));
+    let info = communicator.info();
+    let Some(group) = info.multicast else {
+        let how = match info.capabilities.contains(Capabilities::GROUP_HELLOS) {
+            true => "by copies of this rank's own: multicast does not reach it",
+            false => "by copies of this rank's own: the aggregator sends all results so",
+        };
+        return Ok(((), how.to_owned()));
     };
     let engine = communicator.stats().engine;
     by_multicast(group, engine.for_all, engine.copies).map(|detail| ((), detail))

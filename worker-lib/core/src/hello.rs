@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use switchml_protocol::header::{HEADER_LEN, Header, Kind};
+use switchml_protocol::header::{HEADER_LEN, Header, Kind, flags};
 use switchml_protocol::{LANES_PER_BLOCK, MAX_LANES, U16, U32, VERSION};
 use zerocopy::FromBytes;
 
@@ -32,6 +32,18 @@ const SAMPLE_TRIES: [Duration; 1] = [Duration::from_millis(20)];
 /// longer than it is, and the window grow beyond what its queues hold.
 const SAMPLES: u32 = 5;
 
+/// Waits for HELLOs that come by the job's group. A fabric that blocks it delays the start by all
+/// of them.
+const GROUP_TRIES: [Duration; 4] = [
+    Duration::from_millis(20),
+    Duration::from_millis(40),
+    Duration::from_millis(80),
+    Duration::from_millis(160),
+];
+/// HELLOs of a try, of the size that was found: more than one, so that they travel as a superpacket
+/// where data does. Some routers pass multicast, but no superpackets.
+const GROUP_BURST: u32 = 2;
+
 /// What HELLO found out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OpenPath {
@@ -41,6 +53,8 @@ pub struct OpenPath {
     pub is_narrow: bool,
     /// The shortest round trip of a HELLO.
     pub rtt: Duration,
+    /// Whether HELLOs came by the job's group; `None` if that was not asked.
+    pub hears_group: Option<bool>,
 }
 
 /// Why there is no data path.
@@ -90,6 +104,34 @@ pub struct Hello {
     answers: u32,
     /// The shortest round trip.
     rtt: u64,
+    group: Option<GroupTest>,
+}
+
+/// Whether the job's group reaches the rank.
+#[derive(Clone, Debug)]
+struct GroupTest {
+    tries: std::slice::Iter<'static, Duration>,
+    /// Number of the first HELLO, once one was sent; the others follow.
+    first: u32,
+    /// HELLOs of this try that are still to be sent, and how long to wait then.
+    left: u32,
+    wait: Duration,
+    /// HELLOs that came back, by their place.
+    heard: u32,
+}
+
+impl GroupTest {
+    fn new() -> Self {
+        let tries = GROUP_TRIES.iter();
+        Self { tries, first: 0, left: 0, wait: Duration::ZERO, heard: 0 }
+    }
+
+    /// Whether all HELLOs of a try came back.
+    fn hears(&self) -> bool {
+        let burst = (1 << GROUP_BURST) - 1;
+        (0..GROUP_TRIES.len() as u32)
+            .any(|number| self.heard >> (number * GROUP_BURST) & burst == burst)
+    }
 }
 
 impl Hello {
@@ -116,7 +158,14 @@ impl Hello {
             sent: Vec::new(),
             answers: 0,
             rtt: u64::MAX,
+            group: None,
         }
+    }
+
+    /// Also finds out whether the job's group reaches the rank.
+    pub fn ask_group(mut self) -> Self {
+        self.group = Some(GroupTest::new());
+        self
     }
 
     /// What to do now. After [`HelloStep::Send`], ask again.
@@ -136,9 +185,18 @@ impl Hello {
                 return HelloStep::Send(header);
             }
             if let Some(blocks) = found {
+                if let Some(header) = self.next_to_group(now) {
+                    return HelloStep::Send(header);
+                }
+                let hears_group = self.group.as_ref().map(GroupTest::hears);
                 let lanes = (blocks * LANES_PER_BLOCK) as u16;
                 let rtt = Duration::from_nanos(self.rtt);
-                return HelloStep::Open(OpenPath { lanes, is_narrow: blocks < self.largest, rtt });
+                return HelloStep::Open(OpenPath {
+                    lanes,
+                    is_narrow: blocks < self.largest,
+                    rtt,
+                    hears_group,
+                });
             }
             if self.blocks == 0 {
                 return HelloStep::Failed(PathFailure::Closed);
@@ -147,9 +205,47 @@ impl Hello {
         }
     }
 
+    /// The next HELLO whose answer is to come by the job's group, if one is left to be sent.
+    fn next_to_group(&mut self, now: u64) -> Option<Header> {
+        let number = self.sent.len() as u32;
+        let group = self.group.as_mut().filter(|group| !group.hears())?;
+        if group.left == 0 {
+            group.wait = *group.tries.next()?;
+            group.left = GROUP_BURST;
+            if group.first == 0 {
+                group.first = number;
+            }
+        }
+        group.left -= 1;
+        if group.left == 0 {
+            self.until = Some(now + group.wait.as_nanos() as u64);
+        }
+        self.sent.push(now);
+        let header = self.header(number);
+        Some(Header { flags: flags::GROUP, ..header })
+    }
+
+    /// Takes in the answer to a HELLO that came by the job's group.
+    fn hear_group(&mut self, answer: &Header) {
+        let expected =
+            Header { flags: answer.flags, aux: U32::ZERO, ..self.header(answer.round.get()) };
+        let Some(group) = self.group.as_mut().filter(|group| group.first > 0) else { return };
+        let place = answer.round.get().checked_sub(group.first);
+        let most = GROUP_BURST * GROUP_TRIES.len() as u32;
+        if let Some(place) = place.filter(|place| *place < most && *answer == expected) {
+            group.heard |= 1 << place;
+            if group.hears() {
+                self.until = None;
+            }
+        }
+    }
+
     /// Takes in a packet that came from the aggregator's address.
     pub fn receive(&mut self, now: u64, packet: &[u8]) {
         let Ok((answer, _)) = Header::ref_from_prefix(packet) else { return };
+        if answer.is_for_group() {
+            return self.hear_group(answer);
+        }
         let number = answer.round.get();
         let Some(sent_at) = self.sent.get(number as usize) else { return };
         let expected = self.header(number);

@@ -178,10 +178,10 @@ impl Session {
             Event::Lost(why) => self.lose(now, why),
             Event::Answered(answer) => self.take_answer(now, answer),
             Event::Heard(news) => self.hear(now, news),
-            Event::PathOpen { lanes } => {
+            Event::PathOpen { lanes, needs_copies } => {
                 if matches!(self.state, State::Opening) {
                     self.state = State::Ready { until: after(now, self.join_timeout), lanes };
-                    self.request(now, Request::Ready { lanes });
+                    self.request(now, Request::Ready { lanes, needs_copies });
                 }
             }
             Event::Failed { failure, call } => self.ask_why(now, failure, call),

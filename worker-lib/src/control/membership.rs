@@ -65,16 +65,17 @@ impl Membership {
         Ok((membership, assigned))
     }
 
-    /// Tells that chunks of `lanes` lanes pass between this rank and the aggregator, and waits
+    /// Tells that chunks of `lanes` lanes pass between this rank and the aggregator, and whether it
+    /// needs its own copies of results, and waits
     /// until every rank has told its own. Returns the smallest: the lanes of the job's full chunk.
     ///
     /// # Errors
     ///
     /// [`Error::NotReady`] with the ranks that did not tell in time; [`Error::Refused`],
     /// [`Error::Aborted`] or [`Error::Lost`].
-    pub fn ready(&self, lanes: u16) -> Result<u16, Error> {
+    pub fn ready(&self, lanes: u16, needs_copies: bool) -> Result<u16, Error> {
         // A control thread that has ended has said why on the board.
-        let _ = self.events.send(Event::PathOpen { lanes });
+        let _ = self.events.send(Event::PathOpen { lanes, needs_copies });
         self.board.wait(|heard| heard.started)
     }
 

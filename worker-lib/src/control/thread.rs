@@ -164,9 +164,10 @@ impl ControlThread {
                 let request = ResumeRequest { job, epoch, rank, control_secret };
                 Box::pin(async move { opened(client.resume(request).await) })
             }
-            Request::Ready { lanes } => {
+            Request::Ready { lanes, needs_copies } => {
                 let lanes = lanes.into();
-                let request = ReadyRequest { job, epoch, rank, lanes, control_secret };
+                let request =
+                    ReadyRequest { job, epoch, rank, lanes, control_secret, needs_copies };
                 Box::pin(async move { done(client.ready(request).await) })
             }
             Request::Unready => Box::pin(async move {

@@ -48,6 +48,9 @@ impl Transport for Path {
 
     fn flush(&mut self) -> io::Result<()> {
         let mut packet = std::mem::take(&mut self.batch);
+        if packet.is_empty() {
+            return Ok(());
+        }
         if packet.len() > self.limit && self.refuses {
             return Err(io::Error::from_raw_os_error(libc::EMSGSIZE));
         }
@@ -88,7 +91,7 @@ impl Transport for Path {
 }
 
 fn lanes(path: &mut Path, max_lanes: u16) -> u16 {
-    open_path(path, &IDENTITY, SECRET, max_lanes).unwrap().lanes
+    open_path(path, &IDENTITY, SECRET, max_lanes, false).unwrap().lanes
 }
 
 #[test]
@@ -107,9 +110,11 @@ fn the_largest_size_that_passes_is_found() {
     assert_eq!(lanes(&mut Path::new(8972, 1200), 768), 288);
     let mut refusing = Path { refuses: true, ..Path::new(8972, 1200) };
     assert_eq!(lanes(&mut refusing, 768), 288);
-    assert!(open_path(&mut Path::new(8972, 1200), &IDENTITY, SECRET, 768).unwrap().is_narrow);
     assert!(
-        !open_path(&mut Path::new(8972, 1200), &IDENTITY, SECRET, 288).unwrap().is_narrow,
+        open_path(&mut Path::new(8972, 1200), &IDENTITY, SECRET, 768, false).unwrap().is_narrow
+    );
+    assert!(
+        !open_path(&mut Path::new(8972, 1200), &IDENTITY, SECRET, 288, false).unwrap().is_narrow,
         "all that was asked for"
     );
     // One block, and not a byte more.
@@ -127,11 +132,11 @@ fn a_lost_hello_is_said_again() {
 fn too_small_an_mtu() {
     for refuses in [false, true] {
         let mut path = Path { refuses, ..Path::new(1472, 159) };
-        let error = open_path(&mut path, &IDENTITY, SECRET, 768).unwrap_err();
+        let error = open_path(&mut path, &IDENTITY, SECRET, 768, false).unwrap_err();
         // 28 bytes of IP and UDP, 32 of header, 128 of a block.
         assert_eq!(error, Error::PathMtu { aggregator: AGGREGATOR, passed: 60, needed: 188 });
     }
-    let error = open_path(&mut Path::new(100, 100), &IDENTITY, SECRET, 768).unwrap_err();
+    let error = open_path(&mut Path::new(100, 100), &IDENTITY, SECRET, 768, false).unwrap_err();
     assert_eq!(error, Error::PathMtu { aggregator: AGGREGATOR, passed: 60, needed: 188 });
 }
 
@@ -149,7 +154,8 @@ fn silence_and_strangers_answers_are_a_closed_path() {
     ];
     thread::scope(|scope| {
         scope.spawn(|| {
-            let error = open_path(&mut Path::new(1472, 0), &IDENTITY, SECRET, 768).unwrap_err();
+            let error =
+                open_path(&mut Path::new(1472, 0), &IDENTITY, SECRET, 768, false).unwrap_err();
             let text = error.to_string();
             assert!(
                 text.starts_with("the data path to 10.0.0.1:48864 is closed: no HELLO came back"),
@@ -159,7 +165,7 @@ fn silence_and_strangers_answers_are_a_closed_path() {
         for change in changes {
             scope.spawn(move || {
                 let mut path = Path { change, ..Path::new(1472, 1472) };
-                let error = open_path(&mut path, &IDENTITY, SECRET, 768).unwrap_err();
+                let error = open_path(&mut path, &IDENTITY, SECRET, 768, false).unwrap_err();
                 assert!(matches!(error, Error::DataPathClosed { .. }), "{error}");
             });
         }
@@ -169,6 +175,6 @@ fn silence_and_strangers_answers_are_a_closed_path() {
 #[test]
 fn a_system_that_sends_nothing_is_a_closed_path() {
     let mut path = Path { refuses: true, ..Path::new(1472, 0) };
-    let error = open_path(&mut path, &IDENTITY, SECRET, 768).unwrap_err();
+    let error = open_path(&mut path, &IDENTITY, SECRET, 768, false).unwrap_err();
     assert!(matches!(error, Error::DataPathClosed { .. }), "{error}");
 }

@@ -101,6 +101,11 @@ impl Udp {
         })
     }
 
+    /// Takes no more packets from the group.
+    pub fn leave_group(&mut self) {
+        self.group = None;
+    }
+
     /// Sends `contents`, one packet or several of `segment` bytes.
     fn send(&self, contents: &[u8], segment: usize) -> io::Result<()> {
         let transmit = Transmit {

@@ -116,7 +116,7 @@ impl Host {
     /// Makes the frame the answer.
     fn answer(&mut self, frame: &mut Vec<u8>, outcome: Outcome) -> Outcome {
         let (envelope, rest) = Envelope::mut_from_prefix(frame).unwrap();
-        let (header, _) = Header::ref_from_prefix(rest).unwrap();
+        let (header, _) = Header::mut_from_prefix(rest).unwrap();
         let lanes = header.payload_lanes();
         let to_all = outcome.action() == Action::Broadcast;
         if to_all && !self.has_group {
@@ -127,7 +127,11 @@ impl Host {
             return Outcome::SendFailed;
         }
         let (group, address) = (self.job.group_at(IFINDEX), self.job.address);
-        match (self.at_tc, to_all) {
+        let to_group = to_all || header.is_for_group();
+        if header.is_for_group() {
+            header.aux.set(0);
+        }
+        match (self.at_tc, to_group) {
             (true, true) => envelope.send_bundle_to(&group, address, Checksum::None),
             (true, false) => envelope.turn_bundle_back(Checksum::None),
             (false, true) => envelope.send_to(&group, address, lanes),

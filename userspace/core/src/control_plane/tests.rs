@@ -170,7 +170,7 @@ fn start(
 ) -> [(StreamId, MemberId); 2] {
     let members = join(control_plane, io, name);
     for (_, member) in members {
-        control_plane.ready(io, member, 352).unwrap();
+        control_plane.ready(io, member, 352, false).unwrap();
     }
     members
 }

@@ -130,7 +130,7 @@ impl JobTable {
 fn assigned(limits: &Limits, shards: &[JobSpec], member: &Member) -> control::Assigned {
     let shard = |spec: &JobSpec| {
         let (group_address, group_port) = match limits.fanout {
-            Fanout::Multicast => (spec.group.0.to_string(), spec.group.1.into()),
+            Fanout::Auto | Fanout::Multicast => (spec.group.0.to_string(), spec.group.1.into()),
             Fanout::Unicast => (String::new(), 0),
         };
         control::Shard { job: spec.number.into(), group_address, group_port }

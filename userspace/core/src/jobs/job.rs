@@ -8,6 +8,7 @@ use switchml_control::join_event::Event;
 
 use super::mismatch::Mismatch;
 use super::{Effect, MemberId, StreamId, Threads};
+use crate::limits::Fanout;
 
 /// A saved job takes less than so many bytes of JSON, whatever its name and what is said of it.
 pub const MAX_SAVED_LEN: usize = 32 << 10;
@@ -176,6 +177,20 @@ impl Job {
         known.map(|(rank, member)| member.in_words(rank)).collect::<Vec<_>>().join(", ")
     }
 
+    /// Which ranks get copies of results, and why, for people.
+    pub(super) fn describe_fanout(&self, fanout: Fanout) -> String {
+        let copied = self.joined().filter(|(_, member)| !member.by_group);
+        let ranks: Vec<_> = copied.map(|(rank, _)| rank.to_string()).collect();
+        match (fanout, ranks.is_empty()) {
+            (Fanout::Unicast, _) => ", each rank gets its own copies of results".to_owned(),
+            (_, true) => String::new(),
+            (_, false) => format!(
+                ", copies of results for ranks that multicast does not reach: {}",
+                ranks.join(", ")
+            ),
+        }
+    }
+
     /// The ranks that the job's group reaches: bit r is rank r.
     pub(super) fn by_group(&self) -> u64 {
         let reached = self.joined().filter(|(_, member)| member.by_group);
@@ -250,6 +265,7 @@ impl Job {
             left: member.is_gone(),
             awaited: member.presence == Presence::Awaited,
             no_multicast: member.has_no_multicast,
+            copies: member.ready.is_some() && !member.by_group,
         });
         control::JobStatus {
             name: self.name.clone(),

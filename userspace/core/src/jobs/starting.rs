@@ -13,7 +13,8 @@ use super::{Effect, JobTable, MemberId, info};
 use crate::limits::{Fanout, Limits};
 
 impl JobTable {
-    /// A rank's paths are open for packets of `lanes`; `bindings` are where the data plane has
+    /// A rank's paths are open for packets of `lanes`, and the job's group reaches it, unless it
+    /// `needs_copies`; `bindings` are where the data plane has
     /// heard it, one for each shard in which it has.
     ///
     /// # Errors
@@ -23,6 +24,7 @@ impl JobTable {
         &mut self,
         id: MemberId,
         lanes: u32,
+        needs_copies: bool,
         bindings: impl IntoIterator<Item = Binding>,
     ) -> Result<Vec<Effect>, MemberError> {
         let Limits { max_lanes, fanout, .. } = self.limits;
@@ -44,7 +46,11 @@ impl JobTable {
         }
         let Some(member) = job.member_mut(id.rank) else { unreachable!("found above") };
         member.ready = Some(lanes);
-        member.by_group = fanout == Fanout::Multicast;
+        member.by_group = match fanout {
+            Fanout::Auto => !needs_copies,
+            Fanout::Multicast => true,
+            Fanout::Unicast => false,
+        };
         member.ports = bindings.iter().map(|binding| binding.ifindex).collect();
         let from = bindings
             .iter()
@@ -55,7 +61,8 @@ impl JobTable {
             "job {number} {name:?}: rank {rank} ready at {from}, {lanes} lanes"
         ))];
         let Some(lanes) = job.common_lanes() else { return Ok(effects) };
-        effects.push(info(format!("job {number} {name:?}: started, {lanes} lanes")));
+        let fanout = job.describe_fanout(fanout);
+        effects.push(info(format!("job {number} {name:?}: started, {lanes} lanes{fanout}")));
         job.state = State::Started { lanes };
         effects.extend(self.save(number));
         let Some(job) = self.jobs.get(&number) else { unreachable!("found above") };

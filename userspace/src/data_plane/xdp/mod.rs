@@ -40,6 +40,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use aya::maps::{MapData, MapError, RingBuf};
 use switchml_protocol::aggregator;
+use switchml_protocol::capabilities::Capabilities;
 use switchml_protocol::fanout::Receivers;
 use switchml_protocol::job::{ABORTED, Binding, JobEntry, MemberEntry, OPEN, VACANT};
 use switchml_protocol::maps::{Event, MAX_JOBS, MAX_SHARDS, SLOTS_PER_SHARD};
@@ -270,7 +271,11 @@ impl DataPlane for XdpDataPlane {
             max_lanes: MAX_LANES as u16,
             max_ranks: MAX_RANKS as u16,
             max_jobs: MAX_JOBS as u16,
-            capabilities: aggregator::CAPABILITIES,
+            capabilities: match self.config.fanout {
+                // Ranks need not find out what makes no difference.
+                Fanout::Multicast | Fanout::Unicast => aggregator::CAPABILITIES,
+                Fanout::Auto => aggregator::CAPABILITIES.union(Capabilities::GROUP_HELLOS),
+            },
             port: self.config.port,
             fanout: self.config.fanout,
             durable: true,

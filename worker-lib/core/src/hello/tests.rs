@@ -27,7 +27,12 @@ fn the_shortest_round_trip_counts() {
     }
     assert_eq!(
         hello.step(31 * MS),
-        HelloStep::Open(OpenPath { lanes: 352, is_narrow: false, rtt: Duration::from_millis(3) })
+        HelloStep::Open(OpenPath {
+            lanes: 352,
+            is_narrow: false,
+            rtt: Duration::from_millis(3),
+            hears_group: None
+        })
     );
 }
 
@@ -42,7 +47,12 @@ fn a_late_answer_is_not_taken_for_that_to_a_later_hello() {
     said(&mut hello, 48);
     assert_eq!(
         hello.step(68 * MS),
-        HelloStep::Open(OpenPath { lanes: 352, is_narrow: false, rtt: Duration::from_millis(25) })
+        HelloStep::Open(OpenPath {
+            lanes: 352,
+            is_narrow: false,
+            rtt: Duration::from_millis(25),
+            hears_group: None
+        })
     );
 }
 
@@ -55,6 +65,38 @@ fn samples_that_are_lost_do_not_keep_the_path_closed() {
     assert_eq!(hello.step(20 * MS), HelloStep::Wait(21 * MS));
     assert_eq!(
         hello.step(21 * MS),
-        HelloStep::Open(OpenPath { lanes: 352, is_narrow: false, rtt: Duration::from_millis(1) })
+        HelloStep::Open(OpenPath {
+            lanes: 352,
+            is_narrow: false,
+            rtt: Duration::from_millis(1),
+            hears_group: None
+        })
     );
+}
+
+/// Half of a try tells nothing: a router may pass single packets, and drop superpackets.
+#[test]
+fn the_group_reaches_a_rank_that_hears_all_of_a_try() {
+    for (answered, expected) in [(2, true), (1, false), (0, false)] {
+        let mut hello = Hello::new(IDENTITY, 7, 1472, 768).ask_group();
+        let (mut now, mut to_group) = (0, 0);
+        let path = loop {
+            match hello.step(now) {
+                HelloStep::Send(header) if header.is_for_group() => {
+                    to_group += 1;
+                    if (to_group - 1) % 2 < answered {
+                        let answer = Header { aux: U32::ZERO, ..header };
+                        hello.receive(now, answer.as_bytes());
+                    }
+                }
+                HelloStep::Send(header) => hello.receive(now, header.as_bytes()),
+                HelloStep::Wait(until) => now = until,
+                HelloStep::Open(path) => break path,
+                HelloStep::Failed(failure) => panic!("{failure:?}"),
+            }
+        };
+        assert_eq!(path.hears_group, Some(expected), "{answered} of 2");
+        assert_eq!(to_group, if expected { 2 } else { 8 });
+        assert_eq!(now, if expected { 0 } else { 300_000_000 });
+    }
 }

@@ -19,6 +19,8 @@ pub enum Event {
     PathOpen {
         /// Lanes of the largest chunk that passes both ways.
         lanes: u16,
+        /// Whether the job's group does not reach the rank.
+        needs_copies: bool,
     },
     /// The data path has failed.
     Failed {
@@ -131,6 +133,8 @@ pub enum Request {
     Ready {
         /// Lanes of the largest chunk that passes.
         lanes: u16,
+        /// Whether the job's group does not reach the rank.
+        needs_copies: bool,
     },
     /// Which ranks of the job are not ready?
     Unready,

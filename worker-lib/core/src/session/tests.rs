@@ -75,8 +75,8 @@ impl Rank {
     }
 
     fn get_ready(mut self) -> Self {
-        let ready = Request::Ready { lanes: LANES };
-        assert_eq!(self.on(Event::PathOpen { lanes: LANES }), [send(ready)]);
+        let ready = Request::Ready { lanes: LANES, needs_copies: false };
+        assert_eq!(self.on(Event::PathOpen { lanes: LANES, needs_copies: false }), [send(ready)]);
         assert_eq!(self.answer(Answer::Done), []);
         self
     }
@@ -226,7 +226,7 @@ fn ranks_that_are_not_ready_are_named() {
 #[test]
 fn who_is_not_ready_is_refused() {
     let mut rank = Rank::opening(false);
-    rank.on(Event::PathOpen { lanes: LANES });
+    rank.on(Event::PathOpen { lanes: LANES, needs_copies: false });
     let why = "no HELLO".to_owned();
     assert_eq!(rank.answer(Answer::Refused(why.clone())), ends(Ending::Refused(why)));
 }
@@ -234,7 +234,7 @@ fn who_is_not_ready_is_refused() {
 #[test]
 fn a_start_counts_for_more_than_the_answer_to_ready() {
     let mut rank = Rank::opening(false);
-    rank.on(Event::PathOpen { lanes: LANES });
+    rank.on(Event::PathOpen { lanes: LANES, needs_copies: false });
     assert_eq!(rank.hear(News::Started { lanes: 32 }), [Action::Start { lanes: 32 }]);
     assert_eq!(rank.answer(Answer::Lost("reset".to_owned())), []);
     assert_eq!(rank.hear(News::CallsWanted).len(), 1, "nothing is waited for");
@@ -499,7 +499,7 @@ fn any_event() -> impl Strategy<Value = Event> {
         2 => any::<bool>().prop_map(|durable| Event::Heard(News::Assigned { durable })),
         2 => Just(Event::Heard(News::Started { lanes: LANES })),
         1 => any_text().prop_map(Event::Lost),
-        2 => Just(Event::PathOpen { lanes: LANES }),
+        2 => Just(Event::PathOpen { lanes: LANES, needs_copies: false }),
         1 => (failure, any::<Option<u64>>())
             .prop_map(|(failure, call)| Event::Failed { failure, call }),
         1 => Just(Event::HearsNoGroup),

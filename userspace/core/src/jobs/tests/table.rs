@@ -68,7 +68,7 @@ impl Table {
         lanes: u32,
         bindings: impl IntoIterator<Item = Binding>,
     ) -> Result<Vec<Effect>, MemberError> {
-        let effects = self.table.ready(id, lanes, bindings)?;
+        let effects = self.table.ready(id, lanes, false, bindings)?;
         Ok(self.keep(effects))
     }
 
