@@ -43,6 +43,9 @@ const CHECK: u8 = 4;
 const SESSION: u8 = 8;
 const UDP_LENGTH: u8 = 16;
 
+/// A flag of HELLO.
+const GROUP: u8 = 1 << 4;
+
 const IP: usize = 14;
 const UDP: usize = 34;
 const HEADER: usize = 42;
@@ -189,7 +192,9 @@ fn check_answer(outcome: Outcome, request: &[u8], answer: &[u8]) {
         "lengths"
     );
     assert_eq!(answer[IP + 12..IP + 16], AGGREGATOR_IP, "source");
-    let to = if outcome == Outcome::Completed {
+    // Rules 5.2 and 7.8.
+    let asks_for_group = outcome == Outcome::Hello && request[HEADER + 17] & GROUP != 0;
+    let to = if outcome == Outcome::Completed || asks_for_group {
         GROUP_IP
     } else {
         request[IP + 12..IP + 16].try_into().unwrap()

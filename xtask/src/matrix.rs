@@ -15,7 +15,7 @@ use anyhow::{Context, Result, ensure};
 use std::{
     env::consts::ARCH,
     fs,
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::{Command, Stdio},
     time::Instant,
 };
@@ -66,6 +66,7 @@ pub struct Matrix {
 /// emulates, with the workers outside.
 const PORTS: [&str; 4] = [VETH, NICS[0].name, NICS[1].name, NICS[2].name];
 const VETH: &str = "veth";
+const TUN: &str = "/dev/net/tun";
 
 /// What was tried on a kernel.
 struct Row {
@@ -88,6 +89,11 @@ impl Matrix {
         ensure!(
             ARCH == "x86_64",
             "Debian's kernels are tried on x86_64 alone, and this machine is {ARCH}"
+        );
+        ensure!(
+            PORTS.iter().all(|port| *port == VETH || !self.has(port)) || Path::new(TUN).exists(),
+            "emulated NICs need taps, and this machine has no {TUN} (`modprobe tun` makes it); \
+             --port {VETH} needs none"
         );
         setup::run()?;
         packages::ensure(&NEEDED, "running other kernels needs")?;

@@ -51,7 +51,10 @@ impl Sniffer {
             let Some((envelope, packet)) = parse(frame) else { return };
             let mut notes = notes.lock().unwrap();
             match packet.kind {
-                HELLO => notes.secret = Some(packet.aux),
+                // The answer by the group has none.
+                HELLO if envelope.source != AGGREGATOR_ADDRESS.octets() => {
+                    notes.secret = Some(packet.aux);
+                }
                 CONTRIBUTION => notes.contribution = Some(Contribution { envelope, packet }),
                 // What the stranger sends to the group in its own name comes by here too.
                 RESULT if envelope.source == AGGREGATOR_ADDRESS.octets() => {
