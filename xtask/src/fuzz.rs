@@ -19,14 +19,20 @@ use switchml_cli::say;
 /// Their names, in `fuzz/fuzz_targets`.
 const TARGETS: [&str; 4] = ["decoder", "packed", "slots", "worker"];
 
+/// Executions of each in `cargo xtask test`, in the same order; half a minute on two cores.
+const RUNS_IN_TEST: [u32; 4] = [1_000_000, 25_000, 150_000, 100_000];
+
 /// Those of cargo-fuzz, without a sanitizer.
 const FLAGS: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
     -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
     -Cllvm-args=-sanitizer-coverage-trace-compares -Ccodegen-units=1 -Cdebug-assertions \
     --cfg=fuzzing";
 
-/// How long each runs in `cargo xtask test`, in seconds.
-pub const SECONDS_IN_TEST: u64 = 60;
+/// How long each runs in `cargo xtask fuzz` unless told, in seconds.
+const SECONDS: u64 = 60;
+
+/// Of the random numbers in `cargo xtask test`.
+const SEED_IN_TEST: u32 = 1;
 
 /// Options of `cargo xtask fuzz`.
 #[derive(clap::Args)]
@@ -35,7 +41,7 @@ pub struct Fuzz {
     #[arg(value_parser = TARGETS)]
     target: Option<String>,
     /// How long each runs
-    #[arg(long, value_name = "N", default_value_t = SECONDS_IN_TEST)]
+    #[arg(long, value_name = "N", default_value_t = SECONDS)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..))]
     seconds: u64,
     /// Run the target once, with this input
@@ -62,8 +68,9 @@ impl Fuzz {
         }
         let targets = TARGETS
             .into_iter()
-            .filter(|name| self.target.as_deref().is_none_or(|wanted| wanted == *name));
-        let Tally { passed, failed } = run_all(&folder, targets, self.seconds)?;
+            .filter(|name| self.target.as_deref().is_none_or(|wanted| wanted == *name))
+            .map(|name| (name, Until::Seconds(self.seconds)));
+        let Tally { passed, failed } = run_all(&folder, targets)?;
         ensure!(
             failed == 0,
             "{failed} of {} fuzz targets found something; it is named above",
@@ -81,14 +88,14 @@ pub struct Tally {
     pub failed: usize,
 }
 
-/// Runs all targets for the time that they have in `cargo xtask test`.
+/// Runs all targets as `cargo xtask test` does: on the same inputs each time, so that its verdict
+/// depends on the code alone.
 pub fn test() -> Tally {
-    build()
-        .and_then(|folder| run_all(&folder, TARGETS.into_iter(), SECONDS_IN_TEST))
-        .unwrap_or_else(|error| {
-            say!("the fuzz targets did not run: {error:#}");
-            Tally { passed: 0, failed: TARGETS.len() }
-        })
+    let targets = TARGETS.into_iter().zip(RUNS_IN_TEST.map(Until::Runs));
+    build().and_then(|folder| run_all(&folder, targets)).unwrap_or_else(|error| {
+        say!("the fuzz targets did not run: {error:#}");
+        Tally { passed: 0, failed: TARGETS.len() }
+    })
 }
 
 /// Builds all targets, and returns the folder where they are.
@@ -107,16 +114,68 @@ fn build() -> Result<PathBuf> {
 }
 
 /// Runs targets at the same time, and says what became of each.
-fn run_all(
-    folder: &Path,
-    targets: impl Iterator<Item = &'static str>,
-    seconds: u64,
-) -> Result<Tally> {
-    let running =
-        targets.map(|name| Running::start(folder, name, seconds)).collect::<Result<Vec<_>>>()?;
+fn run_all(folder: &Path, targets: impl Iterator<Item = (&'static str, Until)>) -> Result<Tally> {
+    let running = targets
+        .map(|(name, until)| Running::start(folder, name, until))
+        .collect::<Result<Vec<_>>>()?;
     let found_nothing = running.into_iter().map(Running::wait).collect::<Result<Vec<_>>>()?;
     let passed = found_nothing.iter().filter(|passed| **passed).count();
     Ok(Tally { passed, failed: found_nothing.len() - passed })
+}
+
+/// When a target ends that finds nothing.
+#[derive(Clone, Copy)]
+enum Until {
+    /// After so many seconds, on random inputs and what earlier runs found interesting.
+    Seconds(u64),
+    /// After so many executions, always the same as far as the system allows: seccomp may keep
+    /// `setarch` from fixing addresses, which libFuzzer's table of recent compares depends on.
+    Runs(u32),
+}
+
+impl Until {
+    /// The target, with the options that go with this.
+    fn command(self, target: &Path) -> Command {
+        match self {
+            Self::Seconds(seconds) => {
+                let mut command = Command::new(target);
+                command.arg(format!("-max_total_time={seconds}"));
+                command
+            }
+            Self::Runs(runs) => {
+                let mut command = at_fixed_addresses(target);
+                command
+                    .args([format!("-runs={runs}"), format!("-seed={SEED_IN_TEST}")])
+                    // Else it reads its folder again each second.
+                    .arg("-reload=0");
+                command
+            }
+        }
+    }
+
+    /// The folder for inputs that a target finds interesting.
+    fn keeps_in(self, name: &str) -> String {
+        match self {
+            Self::Seconds(_) => name.into(),
+            Self::Runs(_) => format!("{name}.test"),
+        }
+    }
+}
+
+/// A program without random addresses, where the system allows that.
+fn at_fixed_addresses(program: &Path) -> Command {
+    let setarch = || {
+        let mut command = Command::new("setarch");
+        command.arg("-R");
+        command
+    };
+    let quiet = setarch().arg("true").stdout(Stdio::null()).stderr(Stdio::null()).status();
+    if !quiet.is_ok_and(|status| status.success()) {
+        return Command::new(program);
+    }
+    let mut command = setarch();
+    command.arg(program);
+    command
 }
 
 /// A target at work.
@@ -127,10 +186,16 @@ struct Running {
 }
 
 impl Running {
-    fn start(folder: &Path, name: &'static str, seconds: u64) -> Result<Self> {
-        // What it finds interesting is kept for the next run; what it finds wrong goes where it is
-        // tried first from then on.
-        let found = cargo::target_folder()?.join("fuzz").join(name);
+    fn start(folder: &Path, name: &'static str, until: Until) -> Result<Self> {
+        // What it finds interesting is kept for the next random run; what it finds wrong goes where
+        // it is tried first from then on.
+        let found = cargo::target_folder()?.join("fuzz").join(until.keeps_in(name));
+        if let Until::Runs(_) = until
+            && found.exists()
+        {
+            fs::remove_dir_all(&found)
+                .with_context(|| format!("cannot remove {}", found.display()))?;
+        }
         let (seeds, regressions) = (source("corpus", name), source("regressions", name));
         for folder in [&found, &seeds, &regressions] {
             fs::create_dir_all(folder)
@@ -139,12 +204,10 @@ impl Running {
         let log = found.with_extension("log");
         let output =
             File::create(&log).with_context(|| format!("cannot create {}", log.display()))?;
-        let child = Command::new(folder.join(name))
+        let child = until
+            .command(&folder.join(name))
             .args([&found, &seeds, &regressions])
-            .args([
-                format!("-max_total_time={seconds}"),
-                format!("-artifact_prefix={}/", regressions.display()),
-            ])
+            .arg(format!("-artifact_prefix={}/", regressions.display()))
             .args(["-max_len=8192", "-timeout=20", "-print_final_stats=1"])
             .stdin(Stdio::null())
             .stdout(Stdio::null())

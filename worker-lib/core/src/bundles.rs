@@ -1,5 +1,5 @@
-//! Where the stream of chunks is cut into bundles: runs of packets that go out together, as one
-//! superpacket.
+//! Where the stream of chunks is cut into bundles: runs of packets that go out together, in one
+//! superpacket, which may hold the next bundle's first packets too.
 //!
 //! A switch that takes superpackets whole sends the result on when the last rank's has come. Ranks
 //! that cut at different places complete a part of a superpacket at a time, and the rest of it

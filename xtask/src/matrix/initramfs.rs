@@ -13,8 +13,17 @@ use super::{image::Kernel, output, suites::END};
 use crate::cargo;
 
 /// What the rack, the tests and the NICs want of a kernel.
-const MODULES: [&str; 7] =
-    ["veth", "bridge", "sch_ingress", "cls_bpf", "virtio_net", "vmxnet3", "igb"];
+const MODULES: [&str; 9] = [
+    "veth",
+    "bridge",
+    "macvlan",
+    "bonding",
+    "sch_ingress",
+    "cls_bpf",
+    "virtio_net",
+    "vmxnet3",
+    "igb",
+];
 /// What some kernels have built in.
 const BUILT_IN_SOMEWHERE: &str = "virtio_pci";
 /// What they start, beside the project's own binaries.
@@ -153,7 +162,10 @@ impl Root {
             command.arg(BUILT_IN_SOMEWHERE);
         }
         let listed = output(&mut command)?;
-        let modules = listed.lines().filter_map(|line| line.strip_prefix("insmod ")).map(str::trim);
+        // Behind a file's name may be options.
+        let modules = listed
+            .lines()
+            .filter_map(|line| line.strip_prefix("insmod ")?.split_whitespace().next());
         for (number, module) in modules.enumerate() {
             let place = self.0.join(format!("modules/{number:02}.ko"));
             if module.ends_with(".xz") {
