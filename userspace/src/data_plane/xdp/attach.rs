@@ -19,10 +19,10 @@ use tracing::warn;
 use super::attachment::Attachment;
 use super::hook::Hook;
 use super::ingress::{self, causes, errno};
-use super::interfaces::{self, Interface, XdpFeatures};
 use super::maps;
-use super::netlink::NetlinkError;
 use super::pins::PinError;
+use switchml_host::interfaces::{self, Interface, XdpFeatures};
+use switchml_host::netlink::NetlinkError;
 
 /// The program for XDP, and the one for tc.
 const XDP: &str = "switchml";

@@ -4,8 +4,8 @@ use std::fs::read_link;
 
 use serde::{Deserialize, Serialize};
 
-use super::interfaces::{self, Interface, XdpFeatures};
-use super::netlink::NetlinkError;
+use switchml_host::interfaces::{self, Interface, XdpFeatures};
+use switchml_host::netlink::NetlinkError;
 
 /// Where frames are taken, as it was asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -15,8 +15,8 @@ use neli::consts::rtnl::{RtaType, Rtm, Tca};
 use neli::neli_enum;
 use neli::rtnl::{Tcmsg, TcmsgBuilder};
 
-use super::interfaces::{self, Interface};
-use super::netlink::{self, NetlinkError, failed};
+use switchml_host::interfaces::{self, Interface};
+use switchml_host::netlink::{self, NetlinkError, failed};
 
 /// Before others, as XDP would be: what they do to packets is for those that are not the
 /// aggregator's.

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 
-use super::interfaces::{Address, Interface};
+use switchml_host::interfaces::{Address, Interface};
+use switchml_host::neighbours::mac_text;
 
 /// An Ethernet address.
 pub type Mac = [u8; 6];
@@ -36,12 +37,12 @@ impl Local {
             .filter(|address| indices.contains(&address.index) && !address.ip.is_loopback());
         let served = match configured {
             Some(address) => vec![address],
-            None => addresses_of_ports.map(|address| address.ip).collect(),
+            None => addresses_of_ports.filter_map(v4).collect(),
         };
         indices.extend(
             addresses
                 .iter()
-                .filter(|address| served.contains(&address.ip))
+                .filter(|address| v4(address).is_some_and(|ip| served.contains(&ip)))
                 .map(|address| address.index),
         );
         let own = interfaces.iter().filter(|interface| indices.contains(&interface.index));
@@ -49,11 +50,17 @@ impl Local {
     }
 }
 
+fn v4(address: &Address) -> Option<Ipv4Addr> {
+    match address.ip {
+        IpAddr::V4(ip) => Some(ip),
+        IpAddr::V6(_) => None,
+    }
+}
+
 impl fmt::Display for Local {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let addresses: Vec<_> = self.addresses.iter().map(ToString::to_string).collect();
-        let mac = |mac: &Mac| mac.map(|byte| format!("{byte:02x}")).join(":");
-        let macs: Vec<_> = self.macs.iter().map(mac).collect();
+        let macs: Vec<_> = self.macs.iter().map(|mac| mac_text(*mac)).collect();
         write!(f, "{} at {}", addresses.join(", "), macs.join(", "))
     }
 }

@@ -7,9 +7,7 @@
 //! | `attach` | loading and attaching, and what may stand in the way |
 //! | `attachment` | what holds a program at an interface |
 //! | `ingress` | programs at tc ingress, on kernels with and without links there |
-//! | `offloads` | what interfaces do to frames before programs see them |
 //! | `tags` | VLAN tags that interfaces would hide |
-//! | [`interfaces`] | what the kernel knows of interfaces |
 //! | `loopback` | ranks on the aggregator's own host |
 //! | `local` | the addresses and MACs that it answers to |
 //! | `maps` | the program's maps |
@@ -21,13 +19,10 @@ mod attach;
 mod attachment;
 mod hook;
 mod ingress;
-mod interfaces;
 mod journal;
 mod local;
 mod loopback;
 mod maps;
-mod netlink;
-mod offloads;
 mod pins;
 mod ports;
 mod tags;
@@ -57,13 +52,13 @@ use super::worker_thread::{Stop, WorkerThread};
 
 pub use attach::StartError;
 pub use hook::Mode;
-use interfaces::Interface;
 use journal::{Journal, Settings};
 use local::Local;
 use maps::{Maps, XdpPorts};
 pub use pins::PinError;
 use pins::Pins;
 use ports::Ports;
+use switchml_host::interfaces::{self, Interface};
 
 /// What to serve, and where.
 #[derive(Clone, Debug)]
@@ -358,7 +353,7 @@ fn remove(pins: &Pins) -> Result<(), PinError> {
 
 /// Removes all that outlives a daemon: filters first, for their owner is the folder.
 fn unpin(pins: &Pins) -> Result<(), PinError> {
-    let failed = |error: netlink::NetlinkError| PinError::System {
+    let failed = |error: switchml_host::netlink::NetlinkError| PinError::System {
         what: "remove the filters of",
         path: pins.folder().to_owned(),
         why: error.to_string(),

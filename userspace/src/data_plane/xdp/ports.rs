@@ -12,11 +12,11 @@ use super::attach::{self, StartError};
 use super::attachment::Attachment;
 use super::hook::{Choice, Hook, Mode, Plan};
 use super::ingress;
-use super::interfaces::{self, Interface};
 use super::loopback;
 use super::maps::XdpPorts;
 use super::pins::Pins;
 use super::tags;
+use switchml_host::interfaces::{self, Interface};
 
 /// Longest wait for the kernel to detach.
 const PATIENCE: Duration = Duration::from_secs(2);

@@ -6,11 +6,11 @@
 
 use tracing::{info, warn};
 
-use super::interfaces::Interface;
 use super::loopback;
-use super::netlink::NetlinkError;
-use super::offloads;
 use super::pins::{PinError, Pins};
+use switchml_host::interfaces::Interface;
+use switchml_host::netlink::NetlinkError;
+use switchml_host::offloads;
 
 /// Switches off what hides tags from XDP at the interface, and says what it found. At tc ingress
 /// the kernel tells of tags.

@@ -31,6 +31,19 @@ where
     ask(&connect(NlFamily::Route)?, command, flags, request)
 }
 
+/// What `read` makes of each answer to a request of rtnetlink.
+pub fn read_route<M, T>(
+    command: Rtm,
+    flags: NlmF,
+    request: M,
+    read: impl FnMut(&M) -> Option<T>,
+) -> Result<Vec<T>, NetlinkError>
+where
+    M: Debug + Size + ToBytes + FromBytesWithInput<Input = usize>,
+{
+    read_answers(&connect(NlFamily::Route)?, command, flags, request, read)
+}
+
 /// The answers to a request of this family of generic netlink; `None` if the kernel does not have
 /// the family.
 pub fn generic<C: Cmd + Debug + Clone, A: NlAttrType + Debug + Clone>(
@@ -63,11 +76,25 @@ where
     T: NlType + Debug,
     M: Clone + Debug + Size + ToBytes + FromBytesWithInput<Input = usize>,
 {
+    read_answers(router, kind, flags, request, |answer| Some(answer.clone()))
+}
+
+fn read_answers<T, M, R>(
+    router: &NlRouter,
+    kind: T,
+    flags: NlmF,
+    request: M,
+    mut read: impl FnMut(&M) -> Option<R>,
+) -> Result<Vec<R>, NetlinkError>
+where
+    T: NlType + Debug,
+    M: Debug + Size + ToBytes + FromBytesWithInput<Input = usize>,
+{
     let replies = router.send::<_, _, T, M>(kind, flags, NlPayload::Payload(request));
     let mut answers = Vec::new();
     for reply in replies.map_err(failed)? {
         let reply: Nlmsghdr<T, M> = reply.map_err(failed)?;
-        answers.extend(reply.get_payload().cloned());
+        answers.extend(reply.get_payload().and_then(&mut read));
     }
     Ok(answers)
 }

@@ -1,15 +1,17 @@
-//! Offloads that hide VLAN tags from XDP: a device that takes the tag off a frame hands it over
-//! beside the frame, where XDP does not look. Asked for and changed over ethtool's netlink
-//! interface.
+//! What interfaces do to frames before programs see them, asked for and changed over ethtool's
+//! netlink interface.
 
 use neli::consts::genl::{Cmd, NlAttrType};
 use neli::genl::{Genlmsghdr, Nlattr};
 use neli::neli_enum;
 use neli::types::Buffer;
 
-use super::netlink::{self, NetlinkError, attribute, failed};
+use crate::netlink::{self, NetlinkError, attribute, failed};
 
-/// Names of the kernel's features that take tags off: of 802.1Q, and of 802.1ad.
+/// The feature that merges packets of a stream on their way in.
+pub const GRO: &str = "rx-gro";
+/// Features that hide VLAN tags from XDP: a device that takes the tag off a frame hands it over
+/// beside the frame, where XDP does not look. Of 802.1Q, and of 802.1ad.
 const HIDE_TAGS: [&str; 2] = ["rx-vlan-hw-parse", "rx-vlan-stag-hw-parse"];
 
 /// Commands of the generic netlink family `ethtool`, and the answers to them. (`ETHTOOL_MSG_*` of
@@ -69,8 +71,19 @@ impl NlAttrType for Bit {}
 ///
 /// # Errors
 ///
-/// When netlink cannot be used, or the kernel does not tell (before 5.7).
+/// As [`active`].
 pub fn that_hide_tags(index: u32) -> Result<Vec<&'static str>, NetlinkError> {
+    let active = active(index)?;
+    let is_active = |name: &&str| active.iter().any(|active| active == name);
+    Ok(HIDE_TAGS.into_iter().filter(is_active).collect())
+}
+
+/// Names of the interface's features that are on, as the kernel calls them.
+///
+/// # Errors
+///
+/// When netlink cannot be used, or the kernel does not tell (before 5.7).
+pub fn active(index: u32) -> Result<Vec<String>, NetlinkError> {
     let mut found = Vec::new();
     for reply in ask(Command::FeaturesGet, [header(index)?])? {
         let attributes = reply.attrs().get_attr_handle();
@@ -79,8 +92,7 @@ pub fn that_hide_tags(index: u32) -> Result<Vec<&'static str>, NetlinkError> {
         let bits = active.get_nested_attributes::<Bits>(Bitset::Bits).map_err(failed)?;
         for bit in bits.iter() {
             let bit = bit.get_attr_handle::<Bit>().map_err(failed)?;
-            let name = bit.get_attr_payload_as_with_len::<String>(Bit::Name).map_err(failed)?;
-            found.extend(HIDE_TAGS.into_iter().find(|known| *known == name));
+            found.push(bit.get_attr_payload_as_with_len::<String>(Bit::Name).map_err(failed)?);
         }
     }
     Ok(found)
@@ -90,7 +102,7 @@ pub fn that_hide_tags(index: u32) -> Result<Vec<&'static str>, NetlinkError> {
 ///
 /// # Errors
 ///
-/// As [`that_hide_tags`].
+/// As [`active`].
 pub fn set(index: u32, feature: &str, on: bool) -> Result<(), NetlinkError> {
     let name = attribute(Bit::Name, feature.to_owned())?;
     let bit = attribute(Bits::Bit, Buffer::new())?.nest(&name).map_err(failed)?;

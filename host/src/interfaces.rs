@@ -1,14 +1,15 @@
 //! What the kernel knows of the interfaces of this network namespace, asked over netlink.
 
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 
 use neli::consts::genl::{Cmd, NlAttrType};
 use neli::consts::nl::NlmF;
 use neli::consts::rtnl::{Ifa, Ifla, IflaInfo, RtAddrFamily, RtaType, Rtm};
 use neli::neli_enum;
 use neli::rtnl::{IfaddrmsgBuilder, IfinfomsgBuilder};
+use neli::types::Buffer;
 
-use super::netlink::{self, NetlinkError, failed};
+use crate::netlink::{self, NetlinkError, failed};
 
 // Of `enum netdev_xdp_act` in linux/netdev.h.
 const XDP_ACT_BASIC: u64 = 1;
@@ -20,8 +21,7 @@ const XDP_ACT_NDO_XMIT: u64 = 4;
 pub struct XdpFeatures(u64);
 
 impl XdpFeatures {
-    /// All that matters here.
-    #[cfg(test)]
+    /// All that matters here, for tests.
     pub const ALL: Self = Self(XDP_ACT_BASIC | XDP_ACT_REDIRECT | XDP_ACT_NDO_XMIT);
 
     /// Whether the driver runs programs, and sends what they redirect.
@@ -45,6 +45,8 @@ pub struct Interface {
     pub name: String,
     /// The bridge or bond that it is a port of.
     pub master: Option<u32>,
+    /// The interface whose VLAN it is, if it is one for a VLAN.
+    pub vlan_of: Option<u32>,
     /// Its Ethernet address, if it has one.
     pub mac: Option<[u8; 6]>,
     /// Largest IP packet, in bytes.
@@ -53,13 +55,40 @@ pub struct Interface {
     pub kind: Option<String>,
     /// Id of the XDP program that is attached to it.
     pub program: Option<u32>,
+    /// Whether that runs in the network stack (xdpgeneric), not in the driver.
+    pub program_is_generic: bool,
+    /// What it has carried.
+    pub traffic: Traffic,
+}
+
+/// Bytes of the frames that an interface has carried since it was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// Received.
+    pub received: u64,
+    /// Sent.
+    pub sent: u64,
+}
+
+impl Traffic {
+    /// Of `struct rtnl_link_stats64` (linux/if_link.h), which begins with packets received and
+    /// sent, then bytes; later kernels have more behind that.
+    fn from_stats(stats: &[u8]) -> Option<Self> {
+        let (numbers, _) = stats.as_chunks::<8>();
+        let [_, _, received, sent] = *numbers.first_chunk()?;
+        Some(Self { received: u64::from_ne_bytes(received), sent: u64::from_ne_bytes(sent) })
+    }
 }
 
 /// Attributes of an interface's XDP. (`IFLA_XDP_*` of linux/if_link.h.)
 #[neli_enum(serialized_type = "u16")]
 enum XdpAttribute {
+    Attached = 2,
     ProgramId = 4,
 }
+
+/// Of `enum` in linux/if_link.h: `XDP_ATTACHED_SKB`.
+const ATTACHED_SKB: u8 = 2;
 
 impl RtaType for XdpAttribute {}
 
@@ -90,6 +119,14 @@ pub fn list() -> Result<Vec<Interface>, NetlinkError> {
     let mut interfaces = Vec::new();
     for link in netlink::route(Rtm::Getlink, NlmF::DUMP, request.build().map_err(failed)?)? {
         let attributes = link.rtattrs().get_attr_handle();
+        let kind = attributes
+            .get_nested_attributes::<IflaInfo>(Ifla::Linkinfo)
+            .and_then(|info| info.get_attr_payload_as_with_len::<String>(IflaInfo::Kind))
+            .ok();
+        let below = attributes.get_attr_payload_as(Ifla::Link).ok();
+        let xdp = attributes.get_nested_attributes::<XdpAttribute>(Ifla::Xdp).ok();
+        let attached =
+            xdp.as_ref().and_then(|xdp| xdp.get_attr_payload_as(XdpAttribute::Attached).ok());
         interfaces.push(Interface {
             index: u32::try_from(*link.ifi_index()).map_err(failed)?,
             name: attributes
@@ -98,14 +135,15 @@ pub fn list() -> Result<Vec<Interface>, NetlinkError> {
             master: attributes.get_attr_payload_as(Ifla::Master).ok(),
             mac: attributes.get_attr_payload_as(Ifla::Address).ok(),
             mtu: attributes.get_attr_payload_as(Ifla::Mtu).map_err(failed)?,
-            kind: attributes
-                .get_nested_attributes::<IflaInfo>(Ifla::Linkinfo)
-                .and_then(|info| info.get_attr_payload_as_with_len::<String>(IflaInfo::Kind))
-                .ok(),
-            program: attributes
-                .get_nested_attributes::<XdpAttribute>(Ifla::Xdp)
-                .and_then(|xdp| xdp.get_attr_payload_as(XdpAttribute::ProgramId))
-                .ok(),
+            vlan_of: below.filter(|_| kind.as_deref() == Some("vlan")),
+            kind,
+            program: xdp.and_then(|xdp| xdp.get_attr_payload_as(XdpAttribute::ProgramId).ok()),
+            program_is_generic: attached == Some(ATTACHED_SKB),
+            traffic: attributes
+                .get_attr_payload_as_with_len::<Buffer>(Ifla::Stats64)
+                .ok()
+                .and_then(|stats| Traffic::from_stats(stats.as_ref()))
+                .unwrap_or_default(),
         });
     }
     Ok(interfaces)
@@ -117,17 +155,17 @@ pub struct Address {
     /// The interface's number.
     pub index: u32,
     /// The address.
-    pub ip: Ipv4Addr,
+    pub ip: IpAddr,
 }
 
-/// All IPv4 addresses of the namespace's interfaces.
+/// All addresses of the namespace's interfaces.
 ///
 /// # Errors
 ///
 /// When netlink cannot be used.
 pub fn addresses() -> Result<Vec<Address>, NetlinkError> {
     let request = IfaddrmsgBuilder::default()
-        .ifa_family(RtAddrFamily::Inet)
+        .ifa_family(RtAddrFamily::Unspecified)
         .ifa_prefixlen(0)
         .ifa_scope(neli::consts::rtnl::RtScope::Universe)
         .ifa_index(0)
@@ -136,8 +174,16 @@ pub fn addresses() -> Result<Vec<Address>, NetlinkError> {
     let mut addresses = Vec::new();
     for message in netlink::route(Rtm::Getaddr, NlmF::DUMP, request)? {
         let attributes = message.rtattrs().get_attr_handle();
-        if let Ok(ip) = attributes.get_attr_payload_as::<[u8; 4]>(Ifa::Local) {
-            addresses.push(Address { index: *message.ifa_index(), ip: ip.into() });
+        let local = match message.ifa_family() {
+            RtAddrFamily::Inet6 => attributes
+                .get_attr_payload_as::<[u8; 16]>(Ifa::Local)
+                // The other end's, where a link has two; else its own.
+                .or_else(|_| attributes.get_attr_payload_as(Ifa::Address))
+                .map(IpAddr::from),
+            _ => attributes.get_attr_payload_as::<[u8; 4]>(Ifa::Local).map(IpAddr::from),
+        };
+        if let Ok(ip) = local {
+            addresses.push(Address { index: *message.ifa_index(), ip });
         }
     }
     Ok(addresses)
@@ -173,7 +219,7 @@ mod tests {
             .expect("lo");
         assert_eq!((lo.index, lo.master, lo.program), (1, None, None));
         assert_eq!(lo.mac, Some([0; 6]));
-        let own = Address { index: lo.index, ip: Ipv4Addr::LOCALHOST };
+        let own = Address { index: lo.index, ip: std::net::Ipv4Addr::LOCALHOST.into() };
         assert!(addresses().expect("netlink").contains(&own));
         // Loopback has no XDP of its own.
         assert!(!xdp_features(lo.index).expect("netlink").is_some_and(XdpFeatures::delivers));

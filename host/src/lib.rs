@@ -1,0 +1,18 @@
+//! What Linux tells of a host's network, to anybody who asks: the daemon looks at its ports so, and
+//! `switchml-worker doctor` at the way to the aggregator.
+//!
+//! | module | what it holds |
+//! | --- | --- |
+//! | [`interfaces`] | interfaces, their addresses, what their drivers do in XDP |
+//! | [`offloads`] | what interfaces do to frames before programs see them |
+//! | [`routes`] | which way packets to an address go |
+//! | [`neighbours`] | the MAC of a host on the same link, and the bridge's port that it is behind |
+//! | [`netlink`] | requests to the kernel |
+
+#![forbid(unsafe_code)]
+
+pub mod interfaces;
+pub mod neighbours;
+pub mod netlink;
+pub mod offloads;
+pub mod routes;
