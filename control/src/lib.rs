@@ -1,10 +1,13 @@
 //! The control plane's messages, generated from `proto/switchml.proto`, with the client and the
-//! server of its gRPC service (feature `grpc`); and how both sides name ranks to people.
+//! server of its gRPC service (feature `grpc`); how an aggregator is found; and how both sides name
+//! ranks to people.
 
 #![forbid(unsafe_code)]
 
+mod address;
 mod rank_list;
 
+pub use address::{AddressError, resolve};
 pub use rank_list::rank_list;
 
 /// The most data threads of a rank, and so shards of a job: at 14 Gb/s each, more than a link of

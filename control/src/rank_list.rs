@@ -1,15 +1,25 @@
 //! Ranks in words, for messages that both sides make.
 
-/// The ranks in words, runs of three and more drawn together: "rank 3", "ranks 0, 2 and 4-9". They
-/// are in ascending order.
+/// More runs than that are counted, not named.
+const MOST_RUNS: usize = 16;
+
+/// The ranks in words, runs of three and more drawn together: "rank 3", "ranks 0, 2 and 4-9",
+/// "ranks 0, 2, … and 480 more". They are in ascending order.
 pub fn rank_list(ranks: &[u16]) -> String {
-    let runs: Vec<String> = ranks
-        .chunk_by(|a, b| a.checked_add(1) == Some(*b))
-        .flat_map(|run| match run {
+    let runs = ranks.chunk_by(|a, b| a.checked_add(1) == Some(*b));
+    let (named, others): (Vec<_>, Vec<_>) =
+        runs.enumerate().partition(|(index, _)| *index < MOST_RUNS);
+    let mut runs: Vec<String> = named
+        .into_iter()
+        .flat_map(|(_, run)| match run {
             [first, _, .., last] => vec![format!("{first}-{last}")],
             short => short.iter().map(u16::to_string).collect(),
         })
         .collect();
+    let others: usize = others.iter().map(|(_, run)| run.len()).sum();
+    if others > 0 {
+        runs.push(format!("{others} more"));
+    }
     match (ranks, runs.as_slice()) {
         ([], _) => "no rank".to_owned(),
         ([one], _) => format!("rank {one}"),
@@ -35,5 +45,8 @@ mod tests {
         ] {
             assert_eq!(rank_list(ranks), words);
         }
+        let even: Vec<u16> = (0..512).map(|rank| 2 * rank).collect();
+        let words = "ranks 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30 and 496 more";
+        assert_eq!(rank_list(&even), words);
     }
 }

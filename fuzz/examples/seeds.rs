@@ -11,6 +11,9 @@ mod packet;
 
 use packet::{CE, CHECKED, Envelope, MAX, PENDING, Packet};
 
+/// Of an input's first byte: its frames are over IPv6.
+const OVER_IPV6: u8 = 32;
+
 /// Contribution of a rank to a round of slot 0.
 fn contribution(rank: u16, round: u32) -> Packet {
     Packet::contribution(rank, 0, round, &[0x0001_8000 + u32::from(rank); 32])
@@ -35,6 +38,7 @@ fn seeds() -> Vec<(&'static str, Vec<Vec<u8>>)> {
         change(&mut frame);
         vec![frame]
     };
+    let tagged = |frame: &[u8]| [&frame[..12], &[0x81, 0, 0x60, 0], &frame[12..]].concat();
     let congested = Envelope { tos: 3, ..first.request() }.bytes(&first.bytes());
     vec![
         ("hello", vec![hello.clone(), Packet::hello(1, 0).frame()]),
@@ -47,6 +51,10 @@ fn seeds() -> Vec<(&'static str, Vec<Vec<u8>>)> {
         (
             "three-rounds-and-stale",
             [&[hello.clone()][..], &round(0), &round(1), &round(2), &[first.frame()]].concat(),
+        ),
+        (
+            "complete-and-replayed-over-ipv6",
+            [vec![hello.clone()], round(0).to_vec(), vec![first.frame()]].concat(),
         ),
         ("max", [vec![hello.clone()], op(MAX)].concat()),
         ("unknown-op", op(0x10)),
@@ -61,6 +69,7 @@ fn seeds() -> Vec<(&'static str, Vec<Vec<u8>>)> {
         ("truncated", damaged(|frame| frame.truncate(100))),
         ("fragment", damaged(|frame| frame[20] = 0x20)),
         ("tagged", damaged(|frame| drop(frame.splice(12..12, [0x81, 0, 0, 5])))),
+        ("tagged-with-a-priority", vec![tagged(&hello), tagged(&contribution(1, 0).frame())]),
         ("from-the-aggregator", vec![first.result(CHECKED, 2, &[1; 32]).reply(0)]),
     ]
 }
@@ -70,8 +79,10 @@ fn main() -> io::Result<()> {
     fs::create_dir_all(&folder)?;
     for (name, frames) in seeds() {
         // Nothing to be repaired, the length, the bytes.
-        let run =
-            |frame: Vec<u8>| [vec![0], (frame.len() as u16).to_be_bytes().to_vec(), frame].concat();
+        let repairs = if name.ends_with("-over-ipv6") { OVER_IPV6 } else { 0 };
+        let run = |frame: Vec<u8>| {
+            [vec![repairs], (frame.len() as u16).to_be_bytes().to_vec(), frame].concat()
+        };
         fs::write(folder.join(name), frames.into_iter().flat_map(run).collect::<Vec<u8>>())?;
     }
     Ok(())

@@ -8,6 +8,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use std::cell::RefCell;
+use switchml_protocol::frame::TAG_LEN;
 use switchml_protocol::job::{Binding, JobEntry, MemberEntry, OPEN};
 use switchml_protocol::outcome::{Action, Outcome};
 use switchml_protocol::slot::Slot;
@@ -29,6 +30,7 @@ mod kernel {
 use host::Host;
 use packet::{
     AGGREGATOR_IP, CHECKED, EPOCH, GROUP_IP, GROUP_PORT, HELLO, Packet, RESULT, fix_ip_checksum,
+    over_ipv6, v6,
 };
 
 const RANKS: u16 = 2;
@@ -42,34 +44,44 @@ const LENGTHS: u8 = 2;
 const CHECK: u8 = 4;
 const SESSION: u8 = 8;
 const UDP_LENGTH: u8 = 16;
+/// ... And of the kind of IP.
+const OVER_IPV6: u8 = 32;
 
 /// A flag of HELLO.
 const GROUP: u8 = 1 << 4;
 
+/// Offsets in a frame without a tag.
+const MACS: usize = 12;
 const IP: usize = 14;
 const UDP: usize = 34;
 const HEADER: usize = 42;
+const HEADER_OVER_IPV6: usize = 62;
 const PAYLOAD: usize = 74;
 
 fuzz_target!(|input: &[u8]| {
-    let mut host = host();
+    // All frames of an input are over the same kind of IP.
+    let is_v6 = input.first().is_some_and(|repairs| repairs & OVER_IPV6 != 0);
+    let mut host = host(is_v6);
     let mut rest = input;
     for _ in 0..MAX_FRAMES {
         let [repairs, high, low, bytes @ ..] = rest else { break };
         let length = usize::from(u16::from_be_bytes([*high, *low])).min(bytes.len());
         let (frame, others) = bytes.split_at(length);
-        serve(&mut host, repaired(frame.to_vec(), *repairs));
+        let frame = repaired(frame.to_vec(), *repairs);
+        serve(&mut host, if is_v6 { over_ipv6(&frame) } else { frame });
         rest = others;
     }
 });
 
 /// One open job, whose first rank has said HELLO.
-fn host() -> Host {
+fn host(is_v6: bool) -> Host {
+    let at = |ip| if is_v6 { v6(ip).into() } else { ip.into() };
     let binding = |rank| Binding {
         ifindex: kernel::IFINDEX,
-        ip: packet::ip(rank),
+        ip: at(packet::ip(rank)),
         mac: packet::mac(rank),
         port: packet::port(rank).into(),
+        ..Binding::default()
     };
     let member = |rank| MemberEntry {
         secret: packet::secret(rank),
@@ -84,10 +96,10 @@ fn host() -> Host {
             ranks: RANKS.into(),
             first_slot: 1,
             slots: SLOTS,
-            address: AGGREGATOR_IP,
+            address: at(AGGREGATOR_IP),
             group: GROUP_IP,
             group_port: GROUP_PORT.into(),
-            reserved: [0; 2],
+            reserved: [0; 6],
         },
         members: RefCell::new((0..RANKS).map(member).collect()),
         slots: RefCell::new(vec![Slot::default(); SLOTS as usize + 2]),
@@ -98,7 +110,24 @@ fn host() -> Host {
     }
 }
 
-fn repaired(mut frame: Vec<u8>, repairs: u8) -> Vec<u8> {
+/// A frame without its tag, and the tag.
+fn untagged(mut frame: Vec<u8>) -> (Vec<u8>, Vec<u8>) {
+    let is_tagged = frame.len() >= MACS + TAG_LEN && frame[MACS..MACS + 2] == [0x81, 0];
+    let tag = frame.drain(MACS..MACS + if is_tagged { TAG_LEN } else { 0 }).collect();
+    (frame, tag)
+}
+
+fn repaired(frame: Vec<u8>, repairs: u8) -> Vec<u8> {
+    if frame.len() < MACS {
+        return frame;
+    }
+    let (mut frame, tag) = untagged(frame);
+    repair(&mut frame, repairs);
+    frame.splice(MACS..MACS, tag);
+    frame
+}
+
+fn repair(frame: &mut [u8], repairs: u8) {
     if repairs & SESSION != 0 && frame.len() >= PAYLOAD {
         // From the place of one of the ranks to the aggregator, in the session.
         let rank = u16::from(frame[HEADER + 9] % 2);
@@ -125,7 +154,6 @@ fn repaired(mut frame: Vec<u8>, repairs: u8) -> Vec<u8> {
     if repairs & IP_CHECKSUM != 0 && frame.len() >= UDP {
         fix_ip_checksum(&mut frame[IP..]);
     }
-    frame
 }
 
 /// The packet in these bytes, of at least a header.
@@ -164,7 +192,7 @@ fn serve(host: &mut Host, frame: Vec<u8>) {
     match outcome.action() {
         Action::Pass => assert_eq!(served, frame, "{outcome:?}"),
         Action::Drop => {}
-        Action::Reply | Action::Broadcast => check_answer(outcome, &frame, &served),
+        Action::Reply | Action::Broadcast => check_answer(outcome, frame, served),
     }
     use Outcome::{Added, Completed, Mismatch, Started};
     if !matches!(outcome, Started | Added | Completed | Mismatch) {
@@ -179,33 +207,57 @@ fn serve(host: &mut Host, frame: Vec<u8>) {
     }
 }
 
-/// An answer is a whole frame, no longer than what it answers.
-fn check_answer(outcome: Outcome, request: &[u8], answer: &[u8]) {
+/// An answer is a whole frame, no longer than what it answers, with the same tag.
+fn check_answer(outcome: Outcome, request: Vec<u8>, answer: Vec<u8>) {
+    let ((request, asked), (answer, tag)) = (untagged(request), untagged(answer));
+    assert_eq!(tag, asked, "tag");
     assert!((PAYLOAD..=request.len()).contains(&answer.len()), "{outcome:?}");
-    let mut again = answer[IP..UDP].to_vec();
-    fix_ip_checksum(&mut again);
-    assert_eq!(again, answer[IP..UDP], "IP checksum");
-    let u16_at = |at: usize| usize::from(u16::from_be_bytes([answer[at], answer[at + 1]]));
-    assert_eq!(
-        (u16_at(IP + 2), u16_at(UDP + 4)),
-        (answer.len() - IP, answer.len() - UDP),
-        "lengths"
-    );
-    assert_eq!(answer[IP + 12..IP + 16], AGGREGATOR_IP, "source");
-    // Rules 5.2 and 7.8.
-    let asks_for_group = outcome == Outcome::Hello && request[HEADER + 17] & GROUP != 0;
-    let to = if outcome == Outcome::Completed || asks_for_group {
-        GROUP_IP
+    let is_v6 = answer[MACS..IP] == [0x86, 0xDD];
+    let header = if is_v6 { HEADER_OVER_IPV6 } else { HEADER };
+    // Rules 5.2, 5.12 and 7.8.
+    let asks_for_group = outcome == Outcome::Hello && request[header + 17] & GROUP != 0;
+    let to_group = outcome == Outcome::Completed || asks_for_group && !is_v6;
+    if is_v6 {
+        check_ipv6(&request, &answer, to_group);
     } else {
-        request[IP + 12..IP + 16].try_into().unwrap()
-    };
-    assert_eq!(answer[IP + 16..IP + 20], to, "destination");
-
-    let kind = answer[HEADER + 1];
+        check_ipv4(&request, &answer, to_group);
+    }
+    let kind = answer[header + 1];
     let contributions = if kind == RESULT { RANKS.into() } else { 1 };
-    let packet = parse(&answer[HEADER..], contributions);
+    let packet = parse(&answer[header..], contributions);
     assert_eq!(packet.lanes, Some(packet.values.len() as u16), "lanes");
     if kind != HELLO && packet.flags & CHECKED != 0 {
         assert_eq!(packet.check, Some(packet.right_check()), "check word of {outcome:?}");
     }
+}
+
+fn number(frame: &[u8], at: usize) -> usize {
+    usize::from(u16::from_be_bytes([frame[at], frame[at + 1]]))
+}
+
+fn check_ipv4(request: &[u8], answer: &[u8], to_group: bool) {
+    let mut again = answer[IP..UDP].to_vec();
+    fix_ip_checksum(&mut again);
+    assert_eq!(again, answer[IP..UDP], "IP checksum");
+    let lengths = (number(answer, IP + 2), number(answer, UDP + 4));
+    assert_eq!(lengths, (answer.len() - IP, answer.len() - UDP), "lengths");
+    assert_eq!(answer[IP + 12..IP + 16], AGGREGATOR_IP, "source");
+    let to = if to_group { &GROUP_IP } else { &request[IP + 12..IP + 16] };
+    assert_eq!(&answer[IP + 16..IP + 20], to, "destination");
+}
+
+/// The job has a group here too, for there are no copies; its address is mapped.
+fn check_ipv6(request: &[u8], answer: &[u8], to_group: bool) {
+    let udp = HEADER_OVER_IPV6 - 8;
+    let udp_len = answer.len() - udp;
+    assert_eq!((number(answer, IP + 4), number(answer, udp + 4)), (udp_len, udp_len), "lengths");
+    assert_eq!(answer[IP + 8..IP + 24], v6(AGGREGATOR_IP), "source");
+    if !to_group {
+        assert_eq!(answer[IP + 24..IP + 40], request[IP + 8..IP + 24], "destination");
+    }
+    // RFC 8200, section 8.1.
+    let ends = (IP + 8..answer.len()).step_by(2).map(|at| number(answer, at)).sum::<usize>();
+    let sum = ends + udp_len + 17;
+    assert!(sum > 0 && sum.is_multiple_of(0xFFFF), "UDP checksum");
+    assert_ne!(number(answer, udp + 6), 0, "a UDP checksum");
 }

@@ -146,7 +146,7 @@ impl Case {
     fn choose(input: &mut Unstructured) -> Result<Self> {
         let format = *input.choose(&FORMATS)?;
         let reduction = *input.choose(&REDUCTIONS)?;
-        let ranks = input.int_in_range(1..=64)?;
+        let ranks = input.int_in_range(1..=128)?;
         let count = input.int_in_range(1..=(4 * MOST_LANES).min(MOST_ELEMENTS / ranks))?;
         let (call, first) = (input.arbitrary()?, u64::from(input.arbitrary::<u32>()?));
         // All elements are among some that the input holds: of any bits, or any but those of NaN

@@ -13,6 +13,7 @@ use std::thread;
 
 use switchml_control::rank_list;
 use switchml_protocol::capabilities::Capabilities;
+use switchml_protocol::fanout::Way;
 use switchml_protocol::job::Binding;
 use switchml_protocol::maps::Event;
 use switchml_protocol::outcome::Outcome;
@@ -105,7 +106,7 @@ impl ServesJobs for P4DataPlane {
         written.map_err(&refused)
     }
 
-    fn start(&self, job: u16, _by_group: u64) -> Result<(), Error> {
+    fn start(&self, job: u16, _ways: &[(u16, Way)]) -> Result<(), Error> {
         self.shared.check_pipelines(job).map_err(refused(job, "start"))?;
         self.change(job, "start", |job| job.is_started = true)
     }

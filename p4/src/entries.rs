@@ -4,11 +4,12 @@
 //! as `protocol::aggregator` would, as far as tables can tell.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::ops::Range;
 
 use switchml_protocol::DATA_PORT;
 use switchml_protocol::header::flags;
+use switchml_protocol::ip::Ip;
 use switchml_protocol::job::Binding;
 use switchml_protocol::outcome::Outcome;
 
@@ -209,7 +210,7 @@ impl OpenJob {
     }
 
     fn list(&self, entries: &mut Vec<Entry>) {
-        let aggregator = word(self.spec.address);
+        let aggregator = word_of(self.spec.address);
         let known = || self.ranks().filter_map(|(rank, binding)| Some((rank, binding?)));
         entries.push(exact(
             "aggregators",
@@ -299,8 +300,8 @@ impl OpenJob {
             ("parity", parity),
             ("port", bits(binding.ifindex.into(), 0x1FF)),
             ("mac", bits(mac(binding.mac), (1 << 48) - 1)),
-            ("address", bits(word(binding.ip.into()), 0xFFFF_FFFF)),
-            ("aggregator", bits(word(self.spec.address), 0xFFFF_FFFF)),
+            ("address", bits(word(binding.ip.low().into()), 0xFFFF_FFFF)),
+            ("aggregator", bits(word_of(self.spec.address), 0xFFFF_FFFF)),
             ("udp_port", bits(binding.port.get().into(), 0xFFFF)),
         ]
     }
@@ -324,7 +325,7 @@ impl OpenJob {
             secret,
             ("port", binding.ifindex.into()),
             ("mac", mac(binding.mac)),
-            ("address", word(binding.ip.into())),
+            ("address", word(binding.ip.low().into())),
             ("udp_port", binding.port.get().into()),
         ];
         exact("bindings", &key, "reflect")
@@ -496,6 +497,11 @@ fn default_action(
 
 fn word(address: Ipv4Addr) -> u64 {
     u32::from(address).into()
+}
+
+/// Of the aggregator, which is one of IPv4: the daemon takes no other for a switch.
+fn word_of(address: IpAddr) -> u64 {
+    word(Ip::from(address).low().into())
 }
 
 fn mac([a, b, c, d, e, f]: [u8; 6]) -> u64 {

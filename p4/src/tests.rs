@@ -22,9 +22,10 @@ fn binding(rank: u16) -> Binding {
     let low = rank as u8;
     Binding {
         ifindex: 8 + u32::from(rank),
-        ip: [10, 0, 0, low],
+        ip: [10, 0, 0, low].into(),
         mac: [2, 0, 0, 0, 0, low],
         port: U16::new(5000 + rank),
+        ..Binding::default()
     }
 }
 

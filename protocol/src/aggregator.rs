@@ -13,14 +13,18 @@ use crate::slot::{self, Slot};
 pub const CAPABILITIES: Capabilities =
     Capabilities::CHECKED_MAXIMA.union(Capabilities::EMPTY_CONTRIBUTIONS);
 
-/// Storage of jobs, members and slots: BPF maps in the kernel, vectors on a host.
-pub trait Tables {
+/// Storage of jobs and members: BPF maps in the kernel, vectors on a host.
+pub trait Members {
     /// The job of that number, if the table is that long.
     fn job(&self, number: u16) -> Option<JobEntry>;
     /// What is known of a rank.
     fn member(&self, job: u16, rank: u16) -> Option<MemberEntry>;
     /// Binds a rank to the place it said HELLO from, for this epoch.
     fn learn(&self, job: u16, rank: u16, epoch: u32, binding: &Binding);
+}
+
+/// Storage of slots, too.
+pub trait Tables: Members {
     /// Runs `f` on a slot of the pool, with nobody else on it. [`Outcome::SlotBusy`] when that
     /// cannot be had, [`Outcome::BadSlot`] when there is no such slot.
     fn with_slot(&self, index: u32, f: impl FnOnce(&mut Slot) -> Outcome) -> Outcome;
@@ -46,24 +50,13 @@ pub fn serve<T: Tables, P: Payload + ?Sized>(
     }
 }
 
-/// Rule 7.5: what is known of the rank, the part of admission that HELLO shares.
+/// Rule 7.5, the part that all kinds share: the packet is of the job's session.
 #[inline(always)]
-fn find_member<T: Tables>(
-    tables: &T,
-    job: &JobEntry,
-    header: &Header,
-) -> Result<MemberEntry, Outcome> {
+pub(crate) fn is_of_session(job: &JobEntry, header: &Header) -> Result<(), Outcome> {
     if job.state == VACANT {
         return Err(Outcome::UnknownJob);
     }
-    if header.epoch.get() != job.epoch {
-        return Err(Outcome::WrongEpoch);
-    }
-    let rank = header.rank.get();
-    if u32::from(rank) >= job.ranks {
-        return Err(Outcome::BadRank);
-    }
-    tables.member(header.job.get(), rank).ok_or(Outcome::BadRank)
+    if header.epoch.get() == job.epoch { Ok(()) } else { Err(Outcome::WrongEpoch) }
 }
 
 #[inline(always)]
@@ -100,17 +93,18 @@ fn contribution<T: Tables, P: Payload + ?Sized>(
 
 /// Rules 7.5, 7.9, 7.10: the packet is of the job's session, and came from where its rank lives.
 #[inline(always)]
-fn admit<T: Tables>(
+pub(crate) fn admit<T: Members>(
     tables: &T,
     job: &JobEntry,
     binding: &Binding,
     header: &Header,
 ) -> Result<(), Outcome> {
-    let member = find_member(tables, job, header)?;
-    if member.epoch != job.epoch {
-        return Err(Outcome::NoHello);
+    is_of_session(job, header)?;
+    let rank = header.rank.get();
+    if u32::from(rank) >= job.ranks {
+        return Err(Outcome::BadRank);
     }
-    if member.binding != *binding {
+    if home(tables, job, header.job.get(), rank)? != *binding {
         return Err(Outcome::WrongPlace);
     }
     if u32::from(header.slot.get()) >= job.slots {
@@ -119,25 +113,40 @@ fn admit<T: Tables>(
     Ok(())
 }
 
+/// Where a rank lives, if it has said so in this epoch.
+#[inline(always)]
+fn home<T: Members>(
+    tables: &T,
+    job: &JobEntry,
+    number: u16,
+    rank: u16,
+) -> Result<Binding, Outcome> {
+    let member = tables.member(number, rank).ok_or(Outcome::BadRank)?;
+    if member.epoch == job.epoch { Ok(member.binding) } else { Err(Outcome::NoHello) }
+}
+
 /// Rules 7.6 to 7.8: HELLO binds a rank to where it comes from, once per epoch; the packet itself
 /// is the answer.
 ///
 /// Two HELLOs of one rank may be served at the same time, and both may find no binding yet. Only
 /// the holder of the secret can send them, so both come from the same place.
 #[inline(always)]
-fn hello<T: Tables>(tables: &T, binding: &Binding, header: &Header) -> Outcome {
+pub(crate) fn hello<T: Members>(tables: &T, binding: &Binding, header: &Header) -> Outcome {
     let Some(job) = tables.job(header.job.get()) else {
         return Outcome::UnknownJob;
     };
-    let member = match find_member(tables, &job, header) {
-        Ok(member) => member,
-        Err(outcome) => return outcome,
-    };
+    if let Err(outcome) = is_of_session(&job, header) {
+        return outcome;
+    }
+    let rank = header.rank.get();
+    let member =
+        if u32::from(rank) < job.ranks { tables.member(header.job.get(), rank) } else { None };
+    let Some(member) = member else { return Outcome::BadRank };
     if header.aux.get() != member.secret {
         return Outcome::WrongSecret;
     }
     if member.epoch != job.epoch {
-        tables.learn(header.job.get(), header.rank.get(), job.epoch, binding);
+        tables.learn(header.job.get(), rank, job.epoch, binding);
     } else if member.binding != *binding {
         return Outcome::WrongPlace;
     }

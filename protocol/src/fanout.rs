@@ -2,8 +2,35 @@
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-use crate::MAX_RANKS;
 use crate::job::{Binding, JobEntry};
+use crate::ranks::Ranks;
+
+/// Most copies of a RESULT to all.
+pub const MAX_PLACES: usize = 64;
+
+/// How a rank gets RESULTs to all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// By the job's group.
+    Group,
+    /// A copy of its own.
+    Copy,
+}
+
+/// The ways of ranks 0, 1, … that live there: those of `by_group` by their
+/// group.
+pub fn direct(members: &[Binding], by_group: &Ranks) -> impl Iterator<Item = (u16, Binding, Way)> {
+    let way = |rank| if by_group.contains(rank) { Way::Group } else { Way::Copy };
+    (0..).zip(members).map(move |(rank, member)| (rank, *member, way(rank)))
+}
+
+/// Where the copy goes that a rank gets, which lives there.
+pub const fn place(job: &JobEntry, (_, member, way): (u16, Binding, Way)) -> Binding {
+    match way {
+        Way::Group => job.group_at(member.ifindex),
+        Way::Copy => member,
+    }
+}
 
 /// The copies of each RESULT to all: one for a port to the group, or one for a rank. A value of a
 /// BPF map, laid out as those of [`crate::job`].
@@ -15,28 +42,30 @@ pub struct Receivers {
     /// 1 if the copies differ in their addresses; 0 if all go to the group.
     pub differ: u32,
     /// By which port each leaves, and where to; up to the first without a port.
-    pub places: [Binding; MAX_RANKS],
+    pub places: [Binding; MAX_PLACES],
 }
 
-const _: () = assert!(size_of::<Receivers>() == 8 + 16 * MAX_RANKS);
+const _: () = assert!(size_of::<Receivers>() == 8 + 32 * MAX_PLACES);
 
 impl Receivers {
-    /// Rule 5.2: the ranks of `by_group` share a copy to the group for each port, the others get
-    /// their own. `members` has where each rank lives, by rank.
-    pub fn new(job: &JobEntry, members: &[Binding], by_group: u64) -> Self {
+    /// Rules 5.2 and 5.3. `members` are ranks, where each lives, and by
+    /// which way it gets RESULTs to all. `None` if that takes more than [`MAX_PLACES`].
+    pub fn new(
+        job: &JobEntry,
+        members: impl IntoIterator<Item = (u16, Binding, Way)>,
+    ) -> Option<Self> {
         let none = Binding::default();
-        let mut this = Self { epoch: job.epoch, differ: 0, places: [none; MAX_RANKS] };
-        let has_group = |rank: usize| by_group >> rank & 1 == 1;
+        let mut this = Self { epoch: job.epoch, differ: 0, places: [none; MAX_PLACES] };
         let mut len = 0;
-        for (rank, member) in members.iter().enumerate().take(MAX_RANKS) {
-            let place = if has_group(rank) { job.group_at(member.ifindex) } else { *member };
+        for member in members {
+            let place = place(job, member);
             if !this.places[..len].contains(&place) {
-                this.places[len] = place;
+                *this.places.get_mut(len)? = place;
                 len += 1;
             }
-            this.differ |= u32::from(!has_group(rank));
+            this.differ |= u32::from(member.2 != Way::Group);
         }
-        this
+        Some(this)
     }
 
     /// The places, without those that are not used.

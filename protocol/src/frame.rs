@@ -1,113 +1,59 @@
-//! Ethernet, IPv4 and UDP around a packet, for data planes that see whole frames.
+//! Ethernet, IP and UDP around a packet, for data planes that see whole frames.
+//!
+//! [`Envelope`] has what is the same over IPv4 and IPv6, and [`Network`] the rest. A VLAN tag is no
+//! part of it: all data planes serve frames without it, and put it into the answer. At tc the
+//! kernel has taken it off, a program in XDP does so itself.
+
+mod network;
+mod tag;
 
 use core::mem::size_of;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use crate::header::HEADER_LEN;
+use crate::U16;
+use crate::header::{HEADER_LEN, Header};
+use crate::ip::Ip;
 use crate::job::Binding;
 use crate::maps::Endpoint;
 use crate::outcome::Outcome;
-use crate::{U16, U32};
 
-const ETHERTYPE_IPV4: u16 = 0x0800;
-const ETHERTYPE_IPV6: u16 = 0x86DD;
+pub use network::{Ipv4, Ipv6, Network};
+pub use tag::{Source, TAG_LEN, Tag, Tagged, source};
+
 const ETHERTYPE_VLAN: u16 = 0x8100;
 const ETHERTYPE_QINQ: u16 = 0x88A8;
-const IPV4_WITHOUT_OPTIONS: u8 = 0x45;
-const PROTOCOL_UDP: u8 = 17;
-/// More-fragments bit and fragment offset.
-const FRAGMENT_MASK: u16 = 0x3FFF;
-const DONT_FRAGMENT: u16 = 0x4000;
-const TTL: u8 = 64;
 const ECN_MASK: u8 = 0b11;
 const ECN_CE: u8 = 0b11;
 const ECN_ECT0: u8 = 0b10;
 
 /// Size of an Ethernet header in bytes.
 pub const ETHERNET_LEN: usize = 14;
-const IPV4_LEN: u16 = 20;
-/// Offset of the source address in an IPv4 header.
-const IPV4_SOURCE: usize = 12;
 const UDP_LEN: u16 = 8;
-/// Size of [`Envelope`]: what comes before the protocol's header in a frame.
-pub const ENVELOPE_LEN: usize = size_of::<Envelope>();
-
-/// VLAN tags that networks put on a frame: one, or two of 802.1ad.
-const MAX_TAGS: usize = 2;
-
-/// Where a frame says that it comes from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Source {
-    /// An IPv4 address, whatever the packet is.
-    Ipv4([u8; 4]),
-    /// No IPv4 address.
-    Other,
-    /// Behind more tags than networks use. Linux takes off any number of them that give no VLAN,
-    /// and then takes the packet.
-    Hidden,
-}
-
-/// Where a frame says that it comes from; `read` gives four of its bytes from an offset on, if the
-/// frame is that long. The kernel has taken `removed` tags off it.
-#[inline(always)]
-pub fn source(removed: usize, read: impl Fn(usize) -> Option<[u8; 4]>) -> Source {
-    // Of the EtherType.
-    let mut offset = ETHERNET_LEN - 2;
-    for _ in removed..=MAX_TAGS {
-        let Some([high, low, ..]) = read(offset) else { return Source::Other };
-        match u16::from_be_bytes([high, low]) {
-            ETHERTYPE_IPV4 => {
-                return read(offset + 2 + IPV4_SOURCE).map_or(Source::Other, Source::Ipv4);
-            }
-            ETHERTYPE_VLAN | ETHERTYPE_QINQ => offset += 4,
-            _ => return Source::Other,
-        }
-    }
-    Source::Hidden
-}
 
 /// Who fills in the UDP checksum of a frame on its way out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Checksum {
-    /// Nobody: it is left out.
-    None,
+    /// Whoever makes the frame; or nobody, where it may be left out.
+    Whole,
     /// The device, or the kernel where it cuts the frame apart: the field holds what they go on
     /// from.
     Offloaded,
 }
 
-/// Ethernet, IPv4 (without options) and UDP headers.
+/// Ethernet, IP and UDP headers: what comes before the protocol's header in a frame.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
 )]
 #[repr(C)]
-pub struct Envelope {
+pub struct Envelope<N> {
     /// Destination MAC.
     pub mac_destination: [u8; 6],
     /// Source MAC.
     pub mac_source: [u8; 6],
     /// EtherType.
     pub ethertype: U16,
-    /// IP version and header length.
-    pub version_ihl: u8,
-    /// DSCP and ECN.
-    pub tos: u8,
-    /// Length of the IP packet.
-    pub total_len: U16,
-    /// Identification.
-    pub id: U16,
-    /// Flags and fragment offset.
-    pub fragment: U16,
-    /// Time to live.
-    pub ttl: u8,
-    /// Protocol.
-    pub protocol: u8,
-    /// IP header checksum.
-    pub ip_checksum: U16,
-    /// Source address.
-    pub source: [u8; 4],
-    /// Destination address.
-    pub destination: [u8; 4],
+    /// IP header.
+    pub ip: N,
     /// UDP source port.
     pub source_port: U16,
     /// UDP destination port.
@@ -118,47 +64,37 @@ pub struct Envelope {
     pub udp_checksum: U16,
 }
 
-const _: () = assert!(ENVELOPE_LEN == ETHERNET_LEN + IPV4_LEN as usize + UDP_LEN as usize);
+impl<N: Network> Envelope<N> {
+    /// Its size in bytes.
+    pub const LEN: usize = size_of::<Self>();
 
-impl Envelope {
-    /// Rule 5.8: whether the frame may be for the aggregator: plain IPv4 and UDP. Says why not
-    /// otherwise.
+    /// Rule 5.8: whether the frame may be for the aggregator: plain UDP over that kind of IP. Says
+    /// why not otherwise.
     ///
     /// A yes leaves to check that address and port are the aggregator's, then
     /// [`Self::payload_len`].
     #[inline(always)]
     pub fn is_udp(&self) -> Result<(), Outcome> {
         match self.ethertype.get() {
-            ETHERTYPE_IPV4 => {}
-            ETHERTYPE_IPV6 => return Err(Outcome::Ipv6),
-            ETHERTYPE_VLAN | ETHERTYPE_QINQ => return Err(Outcome::Vlan),
-            _ => return Err(Outcome::NotOurs),
+            ethertype if ethertype == N::ETHERTYPE => self.ip.is_udp(),
+            ETHERTYPE_VLAN | ETHERTYPE_QINQ => Err(Outcome::Vlan),
+            _ => Err(Outcome::NotOurs),
         }
-        if self.protocol != PROTOCOL_UDP {
-            return Err(Outcome::NotOurs);
-        }
-        if self.version_ihl != IPV4_WITHOUT_OPTIONS {
-            return Err(Outcome::IpOptions);
-        }
-        if self.fragment.get() & FRAGMENT_MASK != 0 {
-            return Err(Outcome::Fragment);
-        }
-        Ok(())
     }
 
     /// Rules 5.6 and 7.1: bytes of payload behind the protocol's header, once the lengths of all
     /// layers agree with each other and with the frame's length (Ethernet may pad).
     #[inline(always)]
     pub fn payload_len(&self, frame_len: usize) -> Result<usize, Outcome> {
-        if self.sum_of_ip_header() != 0xFFFF {
+        if !self.ip.is_intact() {
             return Err(Outcome::BadIpChecksum);
         }
-        let total_len = usize::from(self.total_len.get());
-        if total_len + ETHERNET_LEN > frame_len {
+        let packet_len = self.ip.packet_len();
+        if packet_len + ETHERNET_LEN > frame_len {
             return Err(Outcome::Truncated);
         }
         let udp_len = usize::from(self.udp_len.get());
-        if udp_len + usize::from(IPV4_LEN) != total_len {
+        if udp_len + usize::from(N::LEN) != packet_len {
             return Err(Outcome::BadLength);
         }
         let headers = usize::from(UDP_LEN) + HEADER_LEN;
@@ -170,14 +106,21 @@ impl Envelope {
 
     /// What the frame is addressed to.
     #[inline(always)]
-    pub const fn endpoint(&self) -> Endpoint {
-        Endpoint::served(self.mac_destination, self.destination, self.destination_port)
+    pub fn endpoint(&self) -> Endpoint {
+        Endpoint::served(self.mac_destination, self.ip.destination(), self.destination_port)
     }
 
-    /// Where the frame's sender lives.
+    /// Where the frame's sender lives, in this VLAN.
     #[inline(always)]
-    pub fn binding(&self, ifindex: u32) -> Binding {
-        Binding { ifindex, ip: self.source, mac: self.mac_source, port: self.source_port }
+    pub fn binding(&self, ifindex: u32, vlan: u16) -> Binding {
+        Binding {
+            ifindex,
+            ip: self.ip.source(),
+            mac: self.mac_source,
+            port: self.source_port,
+            vlan,
+            reserved: [0; 2],
+        }
     }
 
     /// Whether it is what a host sends to itself: by loopback alone does a frame without a MAC
@@ -190,36 +133,38 @@ impl Envelope {
     /// Whether a router marked the packet for congestion (RFC 3168).
     #[inline(always)]
     pub fn congestion_experienced(&self) -> bool {
-        self.tos & ECN_MASK == ECN_CE
+        self.ip.traffic_class() & ECN_MASK == ECN_CE
     }
 
-    /// Rule 5.1: turns the frame back to its sender, with `lanes` words of payload.
+    /// Rule 5.1: turns the frame back to its sender, with `lanes` words of payload. `sum` is that
+    /// of header and payload ([`sum_of_packet`]), of use where UDP needs a checksum.
     #[inline(always)]
-    pub fn turn_back(&mut self, lanes: u16) {
+    pub fn turn_back(&mut self, lanes: u16, sum: u16) {
         self.swap_ends();
-        self.finish(udp_len(lanes));
+        self.finish(udp_len(lanes), Checksum::Whole, sum);
     }
 
-    /// Turns a bundle back to its sender, as long as it is.
+    /// Turns a bundle back to its sender, as long as it is. `sum` is that of its packet, unless the
+    /// checksum is offloaded.
     #[inline(always)]
-    pub fn turn_bundle_back(&mut self, checksum: Checksum) {
+    pub fn turn_bundle_back(&mut self, checksum: Checksum, sum: u16) {
         self.swap_ends();
-        self.finish_bundle(checksum);
+        self.finish(self.udp_len.get(), checksum, sum);
     }
 
     /// Rule 5.2: sends the frame from the aggregator's address to that place, with `lanes` words of
-    /// payload.
+    /// payload. `sum` is as for [`Self::turn_back`].
     #[inline(always)]
-    pub fn send_to(&mut self, place: &Binding, source: [u8; 4], lanes: u16) {
+    pub fn send_to(&mut self, place: &Binding, source: Ip, lanes: u16, sum: u16) {
         self.leave_for(place, source);
-        self.finish(udp_len(lanes));
+        self.finish(udp_len(lanes), Checksum::Whole, sum);
     }
 
-    /// Sends a bundle there, as long as it is.
+    /// Sends a bundle there, as long as it is. `sum` is as for [`Self::turn_bundle_back`].
     #[inline(always)]
-    pub fn send_bundle_to(&mut self, place: &Binding, source: [u8; 4], checksum: Checksum) {
+    pub fn send_bundle_to(&mut self, place: &Binding, source: Ip, checksum: Checksum, sum: u16) {
         self.leave_for(place, source);
-        self.finish_bundle(checksum);
+        self.finish(self.udp_len.get(), checksum, sum);
     }
 
     /// Leaves open where a frame goes that is complete otherwise: no host takes it as it is.
@@ -237,22 +182,27 @@ impl Envelope {
     /// Sends a frame to that place whose destination was left open.
     #[inline(always)]
     pub fn close(&mut self, place: &Binding) {
+        // RFC 1624, equation 3.
+        let mut sum = u32::from(!self.udp_checksum.get());
+        sum += u32::from(!ones_complement_sum(self.sum_of_destination()));
         self.address(place);
-        self.ip_checksum.set(0);
-        self.ip_checksum.set(!self.sum_of_ip_header());
+        self.ip.seal();
+        if !N::CHECKSUM_IS_OPTIONAL {
+            self.set_checksum(sum + self.sum_of_destination());
+        }
     }
 
     #[inline(always)]
     fn swap_ends(&mut self) {
         core::mem::swap(&mut self.mac_destination, &mut self.mac_source);
-        core::mem::swap(&mut self.destination, &mut self.source);
         core::mem::swap(&mut self.destination_port, &mut self.source_port);
+        self.ip.swap_ends();
     }
 
     #[inline(always)]
-    fn leave_for(&mut self, place: &Binding, source: [u8; 4]) {
+    fn leave_for(&mut self, place: &Binding, source: Ip) {
         self.mac_source = self.mac_destination;
-        self.source = source;
+        self.ip.set_source(source);
         self.source_port = self.destination_port;
         self.address(place);
     }
@@ -260,65 +210,59 @@ impl Envelope {
     #[inline(always)]
     fn address(&mut self, place: &Binding) {
         self.mac_destination = place.mac;
-        self.destination = place.ip;
+        self.ip.set_destination(place.ip);
         self.destination_port = place.port;
     }
 
+    /// Rules 5.4 and 5.5.
     #[inline(always)]
-    fn finish_bundle(&mut self, checksum: Checksum) {
-        self.finish(self.udp_len.get());
-        if checksum == Checksum::Offloaded {
-            self.udp_checksum.set(self.sum_of_pseudo_header());
-        }
-    }
-
-    #[inline(always)]
-    fn finish(&mut self, udp_len: u16) {
-        // Rules 5.4 and 5.5.
+    fn finish(&mut self, udp_len: u16, checksum: Checksum, sum: u16) {
+        let mut traffic_class = self.ip.traffic_class();
         if self.congestion_experienced() {
-            self.tos = (self.tos & !ECN_MASK) | ECN_ECT0;
+            traffic_class = (traffic_class & !ECN_MASK) | ECN_ECT0;
         }
-        self.total_len.set(IPV4_LEN + udp_len);
-        self.id.set(0);
-        self.fragment.set(DONT_FRAGMENT);
-        self.ttl = TTL;
-        self.ip_checksum.set(0);
-        self.ip_checksum.set(!self.sum_of_ip_header());
+        self.ip.finish(traffic_class, udp_len);
         self.udp_len.set(udp_len);
-        // The check word guards header and payload; over IPv4 the UDP checksum may be left out.
-        self.udp_checksum.set(0);
+        let pseudo_header = self.ip.sum_of_pseudo_header(udp_len);
+        match checksum {
+            Checksum::Offloaded => self.udp_checksum.set(ones_complement_sum(pseudo_header)),
+            // The check word guards header and payload.
+            Checksum::Whole if N::CHECKSUM_IS_OPTIONAL => self.udp_checksum.set(0),
+            Checksum::Whole => {
+                let ports =
+                    u32::from(self.source_port.get()) + u32::from(self.destination_port.get());
+                self.set_checksum(pseudo_header + ports + u32::from(udp_len) + u32::from(sum));
+            }
+        }
     }
 
-    /// Ones' complement sum of the IP header's 16-bit words (RFC 1071); all ones when its checksum
-    /// is right.
+    /// Makes the UDP checksum that of words with this sum.
     #[inline(always)]
-    fn sum_of_ip_header(&self) -> u16 {
-        ones_complement_sum(&[
-            u16::from_be_bytes([self.version_ihl, self.tos]),
-            self.total_len.get(),
-            self.id.get(),
-            self.fragment.get(),
-            u16::from_be_bytes([self.ttl, self.protocol]),
-            self.ip_checksum.get(),
-            high(self.source),
-            low(self.source),
-            high(self.destination),
-            low(self.destination),
-        ])
+    fn set_checksum(&mut self, sum: u32) {
+        // 0 would say that there is none.
+        self.udp_checksum.set(match !ones_complement_sum(sum) {
+            0 => 0xFFFF,
+            checksum => checksum,
+        });
     }
 
-    /// Ones' complement sum of what UDP's checksum covers beside the UDP packet (RFC 768).
+    /// Sum of the words that say where the frame goes.
     #[inline(always)]
-    fn sum_of_pseudo_header(&self) -> u16 {
-        ones_complement_sum(&[
-            high(self.source),
-            low(self.source),
-            high(self.destination),
-            low(self.destination),
-            u16::from(self.protocol),
-            self.udp_len.get(),
-        ])
+    fn sum_of_destination(&self) -> u32 {
+        self.ip.sum_of_destination() + u32::from(self.destination_port.get())
     }
+}
+
+/// Sum of the words of a packet, for its UDP checksum; `payload` is
+/// [`lanes::fold`](crate::lanes::fold) of its payload.
+#[inline(always)]
+pub fn sum_of_packet(header: &Header, payload: u32) -> u16 {
+    let (words, _) = header.as_bytes().as_chunks::<2>();
+    let mut sum = 0u32;
+    for word in words {
+        sum += u32::from(u16::from_be_bytes(*word));
+    }
+    ones_complement_sum(sum + u32::from(ones_complement_sum(payload)))
 }
 
 /// Length of a UDP packet with `lanes` words of payload.
@@ -327,23 +271,10 @@ const fn udp_len(lanes: u16) -> u16 {
     UDP_LEN + HEADER_LEN as u16 + 4 * lanes
 }
 
+/// The sum of 16-bit words (RFC 1071), of which `sum` is the plain one.
 #[inline(always)]
-fn ones_complement_sum(words: &[u16]) -> u16 {
-    let mut sum = 0u32;
-    for word in words {
-        sum += u32::from(*word);
-    }
-    sum = (sum & 0xFFFF) + (sum >> 16);
-    sum = (sum & 0xFFFF) + (sum >> 16);
+const fn ones_complement_sum(sum: u32) -> u16 {
+    let sum = (sum & 0xFFFF) + (sum >> 16);
+    let sum = (sum & 0xFFFF) + (sum >> 16);
     sum as u16
-}
-
-#[inline(always)]
-fn high(address: [u8; 4]) -> u16 {
-    (U32::from_bytes(address).get() >> 16) as u16
-}
-
-#[inline(always)]
-fn low(address: [u8; 4]) -> u16 {
-    U32::from_bytes(address).get() as u16
 }

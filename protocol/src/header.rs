@@ -225,7 +225,8 @@ const fn lanes_fit(kind: Kind, lanes: usize) -> bool {
     match kind {
         Kind::Contribution | Kind::Result | Kind::Room => whole_blocks && lanes > 0,
         Kind::Hello => whole_blocks,
-        Kind::Pending | Kind::Reject => lanes == CONTROL_REPLY_LANES,
+        Kind::Pending => lanes == CONTROL_REPLY_LANES || lanes == LANES_PER_BLOCK,
+        Kind::Reject => lanes == CONTROL_REPLY_LANES,
         Kind::Filler => true,
     }
 }

@@ -8,7 +8,8 @@
 use core::mem::size_of;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-use crate::{MAX_RANKS, U16};
+use crate::U16;
+use crate::ip::Ip;
 
 /// A job is absent, or gone: its packets are those of an unknown job.
 pub const VACANT: u32 = 0;
@@ -28,38 +29,32 @@ pub struct JobEntry {
     pub state: u32,
     /// The session's epoch; never 0.
     pub epoch: u32,
-    /// Number of ranks N, 1..=64.
+    /// Number of ranks N, 1..=1024.
     pub ranks: u32,
     /// The job's slots are `first_slot..first_slot + slots` of the pool.
     pub first_slot: u32,
     /// Number of slots S of the job.
     pub slots: u32,
     /// Source address of a RESULT for all: where the job's workers send to.
-    pub address: [u8; 4],
-    /// Multicast group of a RESULT for all.
+    pub address: Ip,
+    /// Multicast group of a RESULT for all, of IPv4 alone.
     pub group: [u8; 4],
     /// UDP port of the group.
     pub group_port: U16,
     /// Zero.
-    pub reserved: [u8; 2],
+    pub reserved: [u8; 6],
 }
 
-const _: () = assert!(size_of::<JobEntry>() == 32);
+const _: () = assert!(size_of::<JobEntry>() == 48);
 
 impl JobEntry {
-    /// The bitmap of all ranks.
-    #[inline(always)]
-    pub const fn all_ranks(&self) -> u64 {
-        // ranks is 1..=64; the mask keeps the shift in range whatever the map holds.
-        u64::MAX >> ((MAX_RANKS as u32).wrapping_sub(self.ranks) & 63)
-    }
-
     /// Rule 5.2: where a frame to the job's group goes that leaves by this port.
     #[inline(always)]
     pub const fn group_at(&self, ifindex: u32) -> Binding {
         let [_, b, c, d] = self.group;
         let mac = [0x01, 0x00, 0x5E, b & 0x7F, c, d];
-        Binding { ifindex, ip: self.group, mac, port: self.group_port }
+        let (ip, port) = (Ip::v4(self.group), self.group_port);
+        Binding { ip, ifindex, mac, port, vlan: 0, reserved: [0; 2] }
     }
 }
 
@@ -69,18 +64,22 @@ impl JobEntry {
 )]
 #[repr(C, align(8))]
 pub struct Binding {
+    /// IP address.
+    pub ip: Ip,
     /// Index of the interface that its frames come in by; 0 where the data plane does not see
     /// interfaces.
     pub ifindex: u32,
-    /// IPv4 address.
-    pub ip: [u8; 4],
     /// Ethernet address; zero where the data plane does not see frames.
     pub mac: [u8; 6],
     /// UDP port.
     pub port: U16,
+    /// VLAN; 0 for none, or where the data plane does not see frames.
+    pub vlan: u16,
+    /// Zero.
+    pub reserved: [u8; 2],
 }
 
-const _: () = assert!(size_of::<Binding>() == 16);
+const _: () = assert!(size_of::<Binding>() == 32);
 
 /// One rank of one job.
 #[derive(
@@ -96,4 +95,4 @@ pub struct MemberEntry {
     pub binding: Binding,
 }
 
-const _: () = assert!(size_of::<MemberEntry>() == 24);
+const _: () = assert!(size_of::<MemberEntry>() == 40);

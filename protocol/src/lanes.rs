@@ -3,7 +3,7 @@
 
 use zerocopy::{transmute_mut, transmute_ref};
 
-use crate::{LANES_PER_BLOCK, MAX_BLOCKS, MAX_LANES, U32};
+use crate::{CONTROL_REPLY_LANES, LANES_PER_BLOCK, MAX_BLOCKS, MAX_LANES, U32};
 use zerocopy::big_endian::U64;
 
 /// 32 lanes of a packet.
@@ -26,6 +26,12 @@ pub trait Payload {
     #[inline(always)]
     fn sum(&self, blocks: usize) -> Result<u32, ShortPayload> {
         sum(self, blocks)
+    }
+
+    /// [`fold`] of this payload.
+    #[inline(always)]
+    fn fold(&self, lanes: usize) -> Result<u32, ShortPayload> {
+        fold(self, lanes)
     }
 
     /// [`exchange`] of this payload.
@@ -102,6 +108,30 @@ pub fn sum<P: Payload + ?Sized>(payload: &P, blocks: usize) -> Result<u32, Short
     }
     let first = both.wrapping_sub(second) >> 32;
     Ok(first.wrapping_add(second) as u32)
+}
+
+/// Sum of the first `lanes` lanes, 2 or whole blocks, that is the same modulo 65535 as that of
+/// their 16-bit words: what a UDP checksum needs of a payload.
+#[inline(always)]
+pub fn fold<P: Payload + ?Sized>(payload: &P, lanes: usize) -> Result<u32, ShortPayload> {
+    let mut sum = 0u64;
+    if lanes == CONTROL_REPLY_LANES {
+        let [first, second] = halves(pairs(payload.block(0).ok_or(ShortPayload)?)[0].get());
+        sum = u64::from(first) + u64::from(second);
+    } else {
+        for index in 0..MAX_BLOCKS {
+            if index >= lanes / LANES_PER_BLOCK {
+                break;
+            }
+            for pair in pairs(payload.block(index).ok_or(ShortPayload)?) {
+                let [first, second] = halves(pair.get());
+                sum += u64::from(first) + u64::from(second);
+            }
+        }
+    }
+    // 2^32 is 1 modulo 65535.
+    sum = (sum & 0xFFFF_FFFF) + (sum >> 32);
+    Ok((sum as u32).wrapping_add((sum >> 32) as u32))
 }
 
 /// Overwrites `values` with the payload, and the payload with what they were: done twice, it is as

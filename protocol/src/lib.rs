@@ -9,6 +9,8 @@
 //! | [`header`] | the 32-byte header, its kinds, operators and flags |
 //! | [`frame`] | Ethernet, IPv4 and UDP around it, for data planes that see whole frames |
 //! | [`job`] | what the control plane tells the data plane: jobs and their members |
+//! | [`share`] | the ranks that a packet stands for |
+//! | [`ranks`] | sets of ranks of a job |
 //! | [`slot`] | the slot state machine |
 //! | [`lanes`] | adding up payloads |
 //! | [`aggregator`] | one packet from admission to reply, over any storage of jobs and slots |
@@ -28,10 +30,13 @@ pub mod capabilities;
 pub mod fanout;
 pub mod frame;
 pub mod header;
+pub mod ip;
 pub mod job;
 pub mod lanes;
 pub mod maps;
 pub mod outcome;
+pub mod ranks;
+pub mod share;
 pub mod shell;
 pub mod slot;
 
@@ -49,9 +54,11 @@ pub const LANES_PER_BLOCK: usize = 32;
 pub const MAX_LANES: usize = 768;
 /// Most blocks in one packet.
 pub const MAX_BLOCKS: usize = MAX_LANES / LANES_PER_BLOCK;
-/// Most ranks in one job: the width of a slot's bitmap.
-pub const MAX_RANKS: usize = 64;
-/// Lanes of a PENDING or REJECT packet.
+/// Most ranks in one job: a PENDING names them all in one block.
+pub const MAX_RANKS: usize = 1024;
+/// Ranks of a group: a word has a bit for each.
+pub const RANKS_PER_GROUP: u16 = 32;
+/// Lanes of a REJECT, and of a PENDING in a job of up to 64 ranks.
 pub const CONTROL_REPLY_LANES: usize = 2;
 /// The rank field of a RESULT that is meant for everyone.
 pub const EVERYONE: u16 = 0xFFFF;

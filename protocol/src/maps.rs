@@ -6,6 +6,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::U16;
 use crate::header::Header;
+use crate::ip::Ip;
 use crate::job::Binding;
 use crate::outcome::Outcome;
 use crate::slot::Slot;
@@ -28,26 +29,24 @@ pub const MAX_PORTS: usize = 1024;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C, align(8))]
 pub struct Endpoint {
-    /// IPv4 address.
-    pub ip: [u8; 4],
+    /// IP address.
+    pub ip: Ip,
     /// UDP port.
     pub port: U16,
     /// Ethernet address.
     pub mac: [u8; 6],
-    /// Zero.
-    pub reserved: [u8; 4],
 }
 
 impl Endpoint {
     /// What the aggregator answers to.
     #[inline(always)]
-    pub const fn served(mac: [u8; 6], ip: [u8; 4], port: U16) -> Self {
-        Self { ip, port, mac, reserved: [0; 4] }
+    pub const fn served(mac: [u8; 6], ip: Ip, port: U16) -> Self {
+        Self { ip, port, mac }
     }
 
     /// An address that nobody else may send from.
     #[inline(always)]
-    pub const fn own(ip: [u8; 4]) -> Self {
+    pub const fn own(ip: Ip) -> Self {
         Self::served([0; 6], ip, U16::ZERO)
     }
 }
@@ -105,7 +104,7 @@ impl Event {
 }
 
 const _: () = {
-    assert!(size_of::<Endpoint>() == 16);
+    assert!(size_of::<Endpoint>() == 24);
     assert!(offset_of!(LockedSlot, slot) == 8);
-    assert!(size_of::<Event>() == 32);
+    assert!(size_of::<Event>() == 48);
 };

@@ -30,6 +30,15 @@ macro_rules! outcomes {
             /// Every outcome, in the order of their counters.
             pub const ALL: &[Self] = &[$(Self::$name,)+];
 
+            /// The one of that number.
+            #[inline(always)]
+            pub const fn from_number(number: u8) -> Option<Self> {
+                match number {
+                    $(number if number == Self::$name as u8 => Some(Self::$name),)+
+                    _ => None,
+                }
+            }
+
             /// What the data plane does with the packet.
             #[inline(always)]
             pub const fn action(self) -> Action {
@@ -52,9 +61,9 @@ macro_rules! outcomes {
 outcomes! {
     /// Not addressed to the aggregator.
     NotOurs = "not_ours" => Pass,
-    /// VLAN-tagged frame, left to the host.
+    /// Frame with several VLAN tags, or one of 802.1ad, left to the host.
     Vlan = "vlan" => Pass,
-    /// IPv6 packet, left to the host.
+    /// IPv6 packet with extension headers, left to the host.
     Ipv6 = "ipv6" => Pass,
     /// IPv4 header with options, left to the host.
     IpOptions = "ip_options" => Pass,

@@ -5,7 +5,7 @@
 //! that has a socket knows the packet's [`Origin`] from there, and calls [`serve`] alone.
 
 use crate::aggregator::{self, Tables};
-use crate::frame::{Envelope, Source, source};
+use crate::frame::{Envelope, Network, Source, Tag, source};
 use crate::header::{Header, flags};
 use crate::job::Binding;
 use crate::lanes::Payload;
@@ -14,13 +14,13 @@ use crate::outcome::Outcome;
 
 /// What a hook knows of the frame that it was called for.
 pub trait Hook {
-    /// The frame's length in bytes, padding included.
+    /// The frame's length in bytes, padding included, without the tag.
     fn frame_len(&self) -> usize;
     /// Index of the interface that it came in by.
     fn ifindex(&self) -> u32;
-    /// Whether a VLAN tag has been taken off it.
-    fn has_tag(&self) -> bool;
-    /// Four of its bytes from `offset` on, if it is that long.
+    /// The VLAN tag that has been taken off it.
+    fn tag(&self) -> Tag;
+    /// Four of its bytes from `offset` on, if it is that long, without the tag.
     fn word(&self, offset: usize) -> Option<[u8; 4]>;
     /// Whether the aggregator answers to the endpoint, or has the address.
     fn is_local(&self, endpoint: Endpoint) -> bool;
@@ -38,17 +38,18 @@ pub struct Origin {
 /// Where the frame's packets come from, and how many bytes follow the first header, if the frame is
 /// for the aggregator and its lengths are right. Otherwise what becomes of the frame.
 #[inline(always)]
-pub fn open<H: Hook>(hook: &H, envelope: &Envelope) -> Result<(Origin, usize), Outcome> {
-    if let Err(passed) = is_for_aggregator(hook, envelope) {
+pub fn open<H: Hook, N: Network>(
+    hook: &H,
+    envelope: &Envelope<N>,
+) -> Result<(Origin, usize), Outcome> {
+    let vlan = match vlan_of_aggregator(hook, envelope) {
+        Ok(vlan) => vlan,
         // Rule 5.9: what goes on to workers must not pass for an answer of the aggregator's.
-        return Err(if !envelope.is_looped() && is_spoofed(hook) {
-            Outcome::Spoofed
-        } else {
-            passed
-        });
-    }
+        Err(_) if !envelope.is_looped() && is_spoofed(hook) => return Err(Outcome::Spoofed),
+        Err(passed) => return Err(passed),
+    };
     let payload_len = envelope.payload_len(hook.frame_len())?;
-    let binding = envelope.binding(hook.ifindex());
+    let binding = envelope.binding(hook.ifindex(), vlan);
     Ok((Origin { binding, congested: envelope.congestion_experienced() }, payload_len))
 }
 
@@ -74,22 +75,24 @@ pub fn serve<T: Tables, P: Payload + ?Sized>(
     outcome
 }
 
-/// Rules 5.7 and 5.8: whether the frame is for the aggregator; otherwise what it is passed on as.
+/// Rules 5.7, 5.8 and 5.10: the VLAN of a frame for the aggregator; otherwise what the frame is
+/// passed on as.
 #[inline(always)]
-fn is_for_aggregator<H: Hook>(hook: &H, envelope: &Envelope) -> Result<(), Outcome> {
-    if hook.has_tag() {
-        return Err(Outcome::Vlan);
-    }
+fn vlan_of_aggregator<H: Hook, N: Network>(
+    hook: &H,
+    envelope: &Envelope<N>,
+) -> Result<u16, Outcome> {
+    let vlan = hook.tag().vlan().ok_or(Outcome::Vlan)?;
     envelope.is_udp()?;
-    if hook.is_local(envelope.endpoint()) { Ok(()) } else { Err(Outcome::NotOurs) }
+    if hook.is_local(envelope.endpoint()) { Ok(vlan) } else { Err(Outcome::NotOurs) }
 }
 
 /// Whether the frame says that it comes from the aggregator, whose own frames do not come in here,
 /// or hides where it comes from.
 #[inline(always)]
 fn is_spoofed<H: Hook>(hook: &H) -> bool {
-    match source(hook.has_tag().into(), |offset| hook.word(offset)) {
-        Source::Ipv4(address) => hook.is_local(Endpoint::own(address)),
+    match source(hook.tag(), |offset| hook.word(offset)) {
+        Source::Ip(address) => hook.is_local(Endpoint::own(address)),
         Source::Other => false,
         Source::Hidden => true,
     }

@@ -1,5 +1,4 @@
-//! The slot state machine: what to do with an admitted contribution. Section 8 of
-//! `docs/protocol.md`.
+//! The slot state machine: what to do with an admitted contribution. Section 8 of `docs/protocol.md`.
 //!
 //! A slot is reused again and again; its k-th use is round k. It has two sets of values: the one
 //! being filled (round & 1), and the shadow copy of the round before, kept for ranks that lost the
@@ -14,6 +13,8 @@ use crate::header::{Header, Kind, Op, flags};
 use crate::job::JobEntry;
 use crate::lanes::{Payload, ShortPayload, Values};
 use crate::outcome::{Outcome, RejectReason};
+use crate::ranks::{GROUPS, Words, group_of_lane, is_large, pending_lanes};
+use crate::share::Share;
 use crate::{CONTROL_REPLY_LANES, EVERYONE, LANES_PER_BLOCK, MAX_LANES, U16};
 
 /// A round that takes contributions.
@@ -29,8 +30,8 @@ const POISONED: u8 = 2;
 )]
 #[repr(C)]
 pub struct SetHead {
-    /// Bitmap of the ranks that have contributed.
-    pub seen: u64,
+    /// How many ranks have contributed.
+    pub count: u32,
     /// Epoch of the round; a set of another epoch than the job's is empty.
     pub epoch: u32,
     /// The round.
@@ -45,14 +46,16 @@ pub struct SetHead {
     pub op: u8,
     /// CHECKED, and CE if any contribution had it.
     pub flags: u8,
+    /// The rank that started the round.
+    pub first_rank: u16,
+    /// The rank whose call differed from that of `first_rank`, in a poisoned round.
+    pub dissenter: u16,
     /// [`FILLING`], [`COMPLETE`] or [`POISONED`].
     status: u8,
-    /// The rank that started the round.
-    pub first_rank: u8,
-    /// The rank whose call differed from that of `first_rank`, in a poisoned round.
-    pub dissenter: u8,
     /// 1 while no contribution has brought lanes: the values are still those of an earlier round.
     hollow: u8,
+    /// Zero.
+    pub reserved: [u8; 2],
 }
 
 /// One set: a round and its values.
@@ -61,6 +64,9 @@ pub struct SetHead {
 pub struct Set {
     /// What the set knows of its round.
     pub head: SetHead,
+    /// The ranks that have contributed. In a job that is not [large](is_large), the words behind
+    /// the first two are those of an earlier job.
+    pub seen: Words,
     /// The aggregate, in the machine's byte order.
     pub values: Values,
 }
@@ -75,14 +81,15 @@ pub struct Slot {
 
 const _: () = {
     assert!(size_of::<SetHead>() == 32);
-    assert!(offset_of!(SetHead, status) == 28);
-    assert!(size_of::<Set>() == 32 + 4 * MAX_LANES);
+    assert!(offset_of!(Set, seen) == 32);
+    assert!(size_of::<Set>() == 32 + 4 * GROUPS + 4 * MAX_LANES);
     assert!(size_of::<Slot>() == 2 * size_of::<Set>());
 };
 
 impl Default for Slot {
     fn default() -> Self {
-        let set = Set { head: SetHead::default(), values: [0; MAX_LANES / 2] };
+        let (head, seen) = (SetHead::default(), [0; GROUPS]);
+        let set = Set { head, seen, values: [0; MAX_LANES / 2] };
         Self { sets: [set.clone(), set] }
     }
 }
@@ -130,43 +137,12 @@ impl SetHead {
             && self.fingerprint == header.fingerprint.get()
     }
 
-    /// Rules 8.3 to 8.6: the set holds the contribution's round.
-    #[inline(always)]
-    fn join(&self, rank: u16, header: &Header) -> Decision {
-        if self.status == POISONED || !self.same_call(header) {
-            return Decision::Mismatch;
-        }
-        if self.seen & bit(rank) == 0 {
-            return Decision::Add;
-        }
-        if self.is_complete() { Decision::Replay } else { Decision::Pending }
-    }
-
     #[inline(always)]
     fn poison(&mut self, rank: u16) {
         if self.status != POISONED {
             self.status = POISONED;
-            self.dissenter = rank as u8;
+            self.dissenter = rank;
         }
-    }
-
-    #[inline(always)]
-    fn start(&mut self, job: &JobEntry, rank: u16, header: &Header) {
-        *self = Self {
-            seen: 0,
-            epoch: job.epoch,
-            round: header.round.get(),
-            fingerprint: header.fingerprint.get(),
-            check: 0,
-            lanes: header.lanes.get(),
-            op: header.op,
-            flags: flags::CHECKED,
-            status: FILLING,
-            first_rank: rank as u8,
-            dissenter: 0,
-            hollow: 1,
-        };
-        self.add(job, rank, header);
     }
 
     /// Whether no contribution has brought lanes yet.
@@ -175,46 +151,81 @@ impl SetHead {
         self.hollow != 0
     }
 
-    /// Whether the round lacks none but this rank.
+    /// Whether the round lacks none but one rank.
     #[inline(always)]
-    fn lacks_only(&self, job: &JobEntry, rank: u16) -> bool {
-        self.seen | bit(rank) == job.all_ranks()
+    fn lacks_one(&self, job: &JobEntry) -> bool {
+        self.count + 1 == job.ranks
+    }
+}
+
+impl Set {
+    /// Rules 8.3 to 8.6: the set holds the packet's round.
+    #[inline(always)]
+    fn join(&self, share: &Share, header: &Header) -> Decision {
+        if self.head.status == POISONED || !self.head.same_call(header) {
+            return Decision::Mismatch;
+        }
+        let (_, ranks) = share.in_group();
+        let known = self.seen[share.group()] & ranks;
+        if known == 0 {
+            return Decision::Add;
+        }
+        if self.head.is_complete() { Decision::Replay } else { Decision::Pending }
     }
 
     #[inline(always)]
-    fn add(&mut self, job: &JobEntry, rank: u16, header: &Header) {
-        self.hollow &= u8::from(header.is_all_zeros());
-        self.seen |= bit(rank);
-        self.check = self.check.wrapping_add(header.check.get());
-        self.flags |= header.flags & flags::CE;
-        if self.seen == job.all_ranks() {
-            self.status = COMPLETE;
+    fn start(&mut self, job: &JobEntry, share: &Share, header: &Header) {
+        self.head = SetHead {
+            count: 0,
+            epoch: job.epoch,
+            round: header.round.get(),
+            fingerprint: header.fingerprint.get(),
+            check: 0,
+            lanes: header.lanes.get(),
+            op: header.op,
+            flags: flags::CHECKED,
+            first_rank: header.rank.get(),
+            dissenter: 0,
+            status: FILLING,
+            hollow: 1,
+            reserved: [0; 2],
+        };
+        if is_large(job.ranks) {
+            self.seen = [0; GROUPS];
+        } else {
+            (self.seen[0], self.seen[1]) = (0, 0);
+        }
+        self.add(job, share, header);
+    }
+
+    /// Adds a rank that is not in yet.
+    #[inline(always)]
+    fn add(&mut self, job: &JobEntry, share: &Share, header: &Header) {
+        let (_, ranks) = share.in_group();
+        self.seen[share.group()] |= ranks;
+        let head = &mut self.head;
+        head.count += 1;
+        head.hollow &= u8::from(header.is_all_zeros());
+        head.check = head.check.wrapping_add(header.check.get());
+        head.flags |= header.flags & flags::CE;
+        if head.count == job.ranks {
+            head.status = COMPLETE;
         }
     }
 }
 
-#[inline(always)]
-const fn bit(rank: u16) -> u64 {
-    1 << (rank & 63)
-}
-
-/// Applies rules 8.3 to 8.10 to the heads: `set` is the one of the contribution's round
-/// (round & 1), `other` its shadow.
+/// Applies rules 8.3 to 8.10: `set` is the one of the packet's round (round & 1),
+/// `other` its shadow's head.
 ///
-/// `rank` must be a rank of the job, and the header a valid CONTRIBUTION of the job's epoch
-/// (section 7).
+/// The header must be that of a valid CONTRIBUTION of the job's epoch (section 7).
 #[inline(always)]
-pub fn decide(
-    job: &JobEntry,
-    set: &SetHead,
-    other: &SetHead,
-    rank: u16,
-    header: &Header,
-) -> Decision {
+pub fn decide(job: &JobEntry, set: &Set, other: &SetHead, header: &Header) -> Decision {
+    let share = Share::of(header);
     let round = header.round.get();
-    if set.holds(job, round) {
-        return set.join(rank, header);
+    if set.head.holds(job, round) {
+        return set.join(&share, header);
     }
+    let set = &set.head;
     if may_start(job, set, other, round) {
         return Decision::Start;
     }
@@ -235,7 +246,8 @@ fn may_start(job: &JobEntry, set: &SetHead, other: &SetHead, round: u32) -> bool
     next_of_set && other.holds(job, round.wrapping_sub(1)) && other.is_complete()
 }
 
-/// Serves one contribution: updates the slot, and turns the packet into the answer if there is one.
+/// Serves one contribution: updates the slot, and turns the packet into the answer
+/// if there is one.
 ///
 /// The caller has admitted the packet (section 7), except its check word, and nobody else changes
 /// its payload meanwhile. After an outcome whose action is Reply or Broadcast, header and payload
@@ -252,10 +264,10 @@ pub fn contribute<P: Payload + ?Sized>(
     let index = (header.round.get() & 1) as usize;
     let other = slot.sets[index ^ 1].head;
     let set = &mut slot.sets[index];
-    let decision = decide(job, &set.head, &other, header.rank.get(), header);
+    let decision = decide(job, set, &other, header);
     if header.is_all_zeros() {
         return match check(header, payload) {
-            Ok(()) => apply_zeros(decision, job, &mut set.head, header),
+            Ok(()) => apply_zeros(decision, job, set, header),
             Err(outcome) => outcome,
         };
     }
@@ -276,20 +288,15 @@ pub fn contribute<P: Payload + ?Sized>(
 /// Rule 8.13: does what was decided on a contribution without payload whose check word agrees. It
 /// counts if nobody is to be answered; otherwise the slot stays as it is.
 #[inline(always)]
-fn apply_zeros(
-    decision: Decision,
-    job: &JobEntry,
-    head: &mut SetHead,
-    header: &mut Header,
-) -> Outcome {
-    let rank = header.rank.get();
+fn apply_zeros(decision: Decision, job: &JobEntry, set: &mut Set, header: &mut Header) -> Outcome {
+    let share = Share::of(header);
     match decision {
         Decision::Start if job.ranks > 1 => {
-            head.start(job, rank, header);
+            set.start(job, &share, header);
             Outcome::Started
         }
-        Decision::Add if !head.lacks_only(job, rank) => {
-            head.add(job, rank, header);
+        Decision::Add if !set.head.lacks_one(job) => {
+            set.add(job, &share, header);
             Outcome::Added
         }
         Decision::Stale => Outcome::Stale,
@@ -304,11 +311,17 @@ fn ask_for_room(header: &mut Header) -> Outcome {
     Outcome::Room
 }
 
+/// Whether the check word is that of lanes with this sum.
+#[inline(always)]
+fn agrees(header: &Header, lane_sum: u32) -> bool {
+    header.check_of(lane_sum, 1) == header.check.get()
+}
+
 /// Whether the check word agrees.
 #[inline(always)]
 fn check<P: Payload + ?Sized>(header: &Header, payload: &P) -> Result<(), Outcome> {
     let sum = payload.sum(blocks(header))?;
-    if header.check_of(sum, 1) == header.check.get() { Ok(()) } else { Err(Outcome::BadCheck) }
+    if agrees(header, sum) { Ok(()) } else { Err(Outcome::BadCheck) }
 }
 
 /// Overwrites the values with the payload, and the payload with the values, unless the check word
@@ -320,7 +333,7 @@ fn store_checked<P: Payload + ?Sized>(
     payload: &mut P,
 ) -> Result<(), Outcome> {
     let sum = payload.exchange_with(values, blocks(header))?;
-    if header.check_of(sum, 1) == header.check.get() {
+    if agrees(header, sum) {
         return Ok(());
     }
     payload.exchange_with(values, blocks(header))?;
@@ -338,7 +351,7 @@ fn add_checked<P: Payload + ?Sized>(
     payload: &P,
 ) -> Result<(), Outcome> {
     let sum = payload.add_to(values, blocks(header))?;
-    if header.check_of(sum, 1) == header.check.get() {
+    if agrees(header, sum) {
         return Ok(());
     }
     payload.subtract_from(values, blocks(header))?;
@@ -368,17 +381,17 @@ fn apply<P: Payload + ?Sized>(
     header: &mut Header,
     payload: &mut P,
 ) -> Result<Outcome, Outcome> {
-    let rank = header.rank.get();
+    let share = Share::of(header);
     match decision {
         Decision::Start => {
-            set.head.start(job, rank, header);
+            set.start(job, &share, header);
             advance(job, set, op, Outcome::Started, header, payload)
         }
         Decision::Add => {
             if !op.is_sum() {
                 payload.maximum_into(&mut set.values, blocks(header))?;
             }
-            set.head.add(job, rank, header);
+            set.add(job, &share, header);
             advance(job, set, op, Outcome::Added, header, payload)
         }
         Decision::Replay => {
@@ -386,17 +399,11 @@ fn apply<P: Payload + ?Sized>(
             Ok(Outcome::Replayed)
         }
         Decision::Pending => {
-            let seen = set.head.seen;
-            write_control_reply(
-                Kind::Pending,
-                [(seen >> 32) as u32, seen as u32],
-                header,
-                payload,
-            )?;
+            write_pending(job, &set.seen, header, payload)?;
             Ok(Outcome::Pending)
         }
         Decision::Mismatch => {
-            set.head.poison(rank);
+            set.head.poison(header.rank.get());
             let detail = u32::from(set.head.first_rank) << 16 | u32::from(set.head.dissenter);
             reject(RejectReason::Mismatch, detail, header, payload)
         }
@@ -474,25 +481,41 @@ fn reject<P: Payload + ?Sized>(
     header: &mut Header,
     payload: &mut P,
 ) -> Result<Outcome, Outcome> {
-    write_control_reply(Kind::Reject, [reason as u32, detail], header, payload)?;
+    let words = [reason as u32, detail];
+    let block = payload.block_mut(0).ok_or(ShortPayload)?;
+    block[0].set(words[0]);
+    block[1].set(words[1]);
+    let sum = words[0].wrapping_add(words[1]);
+    write_control_reply(Kind::Reject, CONTROL_REPLY_LANES, sum, header);
     Ok(reason.outcome())
 }
 
-/// Rule 9.1: turns the packet into a two-word answer to its sender.
+/// Turns the packet into a PENDING to its sender.
 #[inline(always)]
-fn write_control_reply<P: Payload + ?Sized>(
-    kind: Kind,
-    words: [u32; CONTROL_REPLY_LANES],
+fn write_pending<P: Payload + ?Sized>(
+    job: &JobEntry,
+    seen: &Words,
     header: &mut Header,
     payload: &mut P,
 ) -> Result<(), ShortPayload> {
     let block = payload.block_mut(0).ok_or(ShortPayload)?;
-    block[0].set(words[0]);
-    block[1].set(words[1]);
+    let lanes = pending_lanes(job.ranks);
+    let mut sum = 0u32;
+    for (lane, word) in block.iter_mut().enumerate().take(lanes) {
+        let ranks = seen[group_of_lane(lane)];
+        word.set(ranks);
+        sum = sum.wrapping_add(ranks);
+    }
+    write_control_reply(Kind::Pending, lanes, sum, header);
+    Ok(())
+}
+
+/// Rule 9.1: gives the packet the header of a PENDING or REJECT, whose lanes have this sum.
+#[inline(always)]
+fn write_control_reply(kind: Kind, lanes: usize, sum: u32, header: &mut Header) {
     header.kind = kind as u8;
     header.op = Op::Sum as u8;
     header.flags = flags::CHECKED;
-    header.lanes.set(CONTROL_REPLY_LANES as u16);
-    header.check.set(header.check_of(words[0].wrapping_add(words[1]), 1));
-    Ok(())
+    header.lanes.set(lanes as u16);
+    header.check.set(header.check_of(sum, 1));
 }

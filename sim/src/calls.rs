@@ -35,6 +35,8 @@ pub struct Calls {
     program: Vec<Step>,
     /// Longest pause before a call, while faults last.
     pause: Time,
+    /// Pause after each call.
+    rest: Time,
     /// Place of the next call, and when it is made.
     next: usize,
     next_at: Time,
@@ -106,8 +108,9 @@ impl Calls {
             issued: Issued::default(),
             program,
             pause: plan.pause,
+            rest: plan.rest,
             next: 0,
-            next_at: now,
+            next_at: now.max(plan.begin),
             returned: 0,
             tensors: Arc::default(),
             progress_at: now,
@@ -139,8 +142,8 @@ impl Calls {
         if after.pending > before.pending {
             self.told_at = now;
         }
-        if intact && after.results == before.results && answers(packet, oldest, self.identity.epoch)
-        {
+        let counts = after.results == before.results && after.ignored == before.ignored;
+        if intact && counts && answers(packet, oldest, self.identity.epoch) {
             self.answered_at = Some(now);
         }
         Ok(())
@@ -168,6 +171,8 @@ impl Calls {
         for stats in self.data_path.done() {
             world.net.tally.ahead += stats.speculative;
             world.net.tally.ahead_in_vain += stats.misspeculated;
+            world.net.tally.empty += stats.empty;
+            world.net.tally.rooms += stats.rooms;
         }
         self.data_path.give_back();
         self.note_progress(now, outstanding);
@@ -175,6 +180,9 @@ impl Calls {
         let done = mem::take(&mut *self.tensors.lock().unwrap_or_else(PoisonError::into_inner));
         let has_news = !done.is_empty();
         self.returned += done.len();
+        if has_news {
+            self.next_at = self.next_at.max(now + self.rest);
+        }
         for (place, bytes) in done {
             self.issued.finish(place as u64);
             world.oracle.result(world.net, epoch, rank, place, bytes)?;
@@ -240,8 +248,8 @@ impl Calls {
     }
 
     /// Whether no results come by multicast.
-    pub fn hears_no_group(&self, now: Time) -> bool {
-        self.data_path.engine().hears_no_group(now)
+    pub fn hears_no_group(&self) -> bool {
+        self.data_path.engine().hears_no_group()
     }
 
     /// Number of the last call in flight up to that of collective `last`.
@@ -305,9 +313,11 @@ impl Calls {
     }
 }
 
-/// Whether an answer is to this chunk of this session.
+/// Whether an answer is to this chunk of this session. A HELLO that comes back is none (rule 14.1).
 fn answers(packet: &[u8], chunk: Option<(u16, u32)>, epoch: u32) -> bool {
     Header::ref_from_prefix(packet).is_ok_and(|(header, _)| {
-        Some((header.slot.get(), header.round.get())) == chunk && header.epoch.get() == epoch
+        header.kind != switchml_protocol::header::Kind::Hello as u8
+            && Some((header.slot.get(), header.round.get())) == chunk
+            && header.epoch.get() == epoch
     })
 }

@@ -1,12 +1,12 @@
 //! The aggregator: the real control plane over the simulated data plane, and connections to it.
 
 use std::cell::RefCell;
-use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 use switchml_control::join_event;
+use switchml_protocol::fanout::Way;
 use switchml_protocol::job::Binding;
 use switchml_userspace_core::control_plane::{ControlPlane, Io, RequestError, Timer};
 use switchml_userspace_core::data_plane::{Error, JobSpec, Limits, ServesJobs};
@@ -15,7 +15,7 @@ use switchml_worker_core::session::Answer;
 use tracing::{debug, trace};
 
 use crate::data_plane::DataPlane;
-use crate::net::{Clock, Connection, Event, Message, Net, News, Violation, binding_of};
+use crate::net::{Clock, Connection, Event, Message, Net, News, Violation, address_of};
 use crate::scenario::{Scenario, Time};
 
 /// See the module.
@@ -84,9 +84,7 @@ impl Daemon {
     fn close_connections(&mut self, net: &mut Net) {
         let mut connections: Vec<_> = self.control_plane.streams().map(|(_, to)| *to).collect();
         connections.sort_unstable();
-        for connection in connections {
-            net.tell_worker(connection, News::Lost);
-        }
+        connections.into_iter().for_each(|connection| net.tell_worker(connection, News::Lost));
     }
 
     /// A new daemon in this one's place.
@@ -147,7 +145,8 @@ impl Daemon {
         message: Message,
     ) -> Option<Answer> {
         let stream = self.stream_of(connection);
-        let peer = Ipv4Addr::from(binding_of(net.worker_at(connection), 0).ip).into();
+        let worker = net.worker_at(connection);
+        let peer = address_of(worker).into();
         let (control_plane, io) = &mut self.io(net);
         match message {
             Message::Join(joiner) => {
@@ -176,8 +175,8 @@ impl Daemon {
                 io.net.get_mut().tell_worker(connection, News::Lost);
                 None
             }
-            Message::Ready(id, lanes) => {
-                Some(match control_plane.ready(io, id, lanes.into(), false) {
+            Message::Ready(id, lanes, needs_copies) => {
+                Some(match control_plane.ready(io, id, lanes.into(), needs_copies) {
                     Err(RequestError::DataPlane(error)) => Answer::Refused(error.to_string()),
                     Err(RequestError::Member(error)) => refusal(&error),
                     Ok(()) => Answer::Done,
@@ -266,8 +265,8 @@ impl ServesJobs for SimulatedIo<'_> {
         self.data_plane.borrow_mut().open(&mut self.net.borrow_mut(), job)
     }
 
-    fn start(&self, job: u16, _by_group: u64) -> Result<(), Error> {
-        self.data_plane.borrow_mut().start(&mut self.net.borrow_mut(), job);
+    fn start(&self, job: u16, ways: &[(u16, Way)]) -> Result<(), Error> {
+        self.data_plane.borrow_mut().start(&mut self.net.borrow_mut(), job, ways);
         Ok(())
     }
 

@@ -3,27 +3,27 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
 
-use switchml_protocol::aggregator::Tables;
+use switchml_protocol::aggregator::{Members, Tables};
 use switchml_protocol::capabilities::Capabilities;
+use switchml_protocol::fanout::{Receivers, Way};
 use switchml_protocol::header::{Header, Kind, Op, flags};
 use switchml_protocol::job::{ABORTED, Binding, JobEntry, OPEN, VACANT};
 use switchml_protocol::maps::{MAX_JOBS, MAX_SHARDS};
 use switchml_protocol::outcome::{Action, Outcome};
+use switchml_protocol::ranks::Ranks;
+use switchml_protocol::share::Share;
 use switchml_protocol::shell::Origin;
 use switchml_protocol::slot::{Slot, contribute};
-use switchml_protocol::{LANES_PER_BLOCK, MAX_RANKS, U16, U32, VERSION};
-use switchml_userspace_core::data_plane::{Error, Fanout, JobSpec, Limits, Saved};
+use switchml_protocol::{LANES_PER_BLOCK, MAX_RANKS, RANKS_PER_GROUP, U16, U32, VERSION};
+use switchml_userspace_core::data_plane::{Error, JobSpec, Limits, Saved};
 use switchml_userspace_core::jobs::{Epochs, Job};
 use switchml_userspace_core::memory_tables::{MemoryTables, answer};
 use tracing::{debug, trace};
 use zerocopy::FromBytes;
 
-use crate::net::{AGGREGATOR, Clock, Net, Violation, ensure, worker_of};
+use crate::net::{AGGREGATOR, Clock, Net, Place, Violation, ensure};
 use crate::scenario::{Scenario, Time};
 use crate::tally::Fault;
-
-/// The interface of whoever is no worker.
-pub const STRANGER: usize = 60_000;
 
 /// See the module.
 pub struct DataPlane {
@@ -36,8 +36,9 @@ pub struct DataPlane {
     /// Rounds that slots are in when a job starts, by the number of ranks' first worker.
     origins: Vec<(Range<usize>, u32)>,
     open_fails: u32,
-    /// Jobs that have started, by number.
-    started: HashSet<u16>,
+    /// Jobs that have started, by number: where their RESULTs to all go, and the ranks that have
+    /// joined the group.
+    started: HashMap<u16, (Receivers, Ranks)>,
     /// What is kept for the next daemon, by number.
     saved: BTreeMap<u16, Job>,
     epochs: Option<Epochs>,
@@ -62,7 +63,7 @@ impl DataPlane {
             max_jobs: MAX_JOBS as u16,
             capabilities: scenario.capabilities,
             port: AGGREGATOR.port(),
-            fanout: Fanout::Unicast,
+            fanout: scenario.fanout,
             durable: scenario.durable,
         };
         let origins = scenario
@@ -76,7 +77,7 @@ impl DataPlane {
             used_slots: HashSet::new(),
             origins: origins.collect(),
             open_fails: scenario.open_fails,
-            started: HashSet::new(),
+            started: HashMap::new(),
             saved: BTreeMap::new(),
             epochs: None,
             arrivals: HashMap::new(),
@@ -170,14 +171,23 @@ impl DataPlane {
 
     /// All ranks are ready. Where the scenario wants a later round than 0, the slots become as if
     /// the rounds before were done.
-    pub fn start(&mut self, net: &mut Net, number: u16) {
-        if !self.started.insert(number) {
+    pub fn start(&mut self, net: &mut Net, number: u16, ways: &[(u16, Way)]) {
+        let Some(spec) = self.specs.get(&number) else { return };
+        let Some((job, members)) = self.tables.audience(number) else { return };
+        let by_group = ways.iter().filter(|(_, way)| *way == Way::Group);
+        let by_group: Ranks = by_group.map(|(rank, _)| *rank).collect();
+        let ways = ways.iter().zip(&members);
+        let ways = ways.map(|(&(rank, way), member)| (rank, *member, way));
+        let receivers = Receivers::new(&job, ways).expect("a job of no more places");
+        if receivers.differ != 0 && !by_group.is_empty() {
+            net.tally.fault(Fault::MixedFanout);
+        }
+        if self.started.insert(number, (receivers, by_group)).is_some() {
             // A daemon that has taken over makes sure.
             return;
         }
-        let Some(spec) = self.specs.get(&number) else { return };
-        let Some(binding) = self.tables.binding(number, 0) else { return };
-        let worker = worker_of(&binding);
+        let Some(binding) = members.first() else { return };
+        let Place::Worker(worker) = Place::of(binding) else { return };
         let origin = self
             .origins
             .iter()
@@ -215,45 +225,80 @@ impl DataPlane {
         let origin = Origin { binding: *binding, congested };
         let outcome = self.tables.serve(&mut scratch, &origin, drop);
         net.tally.outcomes[outcome as usize] += 1;
-        trace!("{} {outcome:?} from {}", Clock(net.now), worker_of(binding));
-        ensure!(
-            outcome != Outcome::WrongRound,
-            "REJECT(ROUND): {packet:02x?} from worker {}",
-            worker_of(binding)
-        );
+        let from = Place::of(binding);
+        trace!("{} {outcome:?} from {from:?}", Clock(net.now));
+        ensure!(outcome != Outcome::WrongRound, "REJECT(ROUND): {packet:02x?} from {from:?}");
         if matches!(outcome, Outcome::Started | Outcome::Added | Outcome::Completed)
             && let Ok((header, _)) = Header::ref_from_prefix(packet)
         {
-            let key =
-                (header.epoch.get(), header.slot.get(), header.round.get(), header.rank.get());
-            self.arrivals.insert(key, net.now);
+            let (first, ranks) = Share::of(header).in_group();
+            let (epoch, slot, round) = (header.epoch.get(), header.slot.get(), header.round.get());
+            for rank in (0..RANKS_PER_GROUP).filter(|rank| ranks >> rank & 1 == 1) {
+                self.arrivals.insert((epoch, slot, round, first + rank), net.now);
+            }
         }
         let answered = matches!(outcome.action(), Action::Reply | Action::Broadcast);
-        ensure!(
-            !answered || worker_of(binding) != STRANGER,
-            "{outcome:?} for a stranger: {packet:02x?}"
-        );
+        ensure!(!answered || from != Place::Stranger, "{outcome:?} for a stranger: {packet:02x?}");
         if answered && let Some(answer) = answer(&scratch) {
             let mut answer = answer.to_vec();
             if !self.checks_maxima() {
                 uncheck(&mut answer);
             }
-            let answer = &answer[..];
-            match outcome.action() {
-                Action::Reply => net.to_worker(worker_of(binding), binding.port.get(), answer),
-                _ => {
-                    let job =
-                        Header::ref_from_prefix(answer).map_or(0, |(header, _)| header.job.get());
-                    for binding in
-                        self.tables.audience(job).into_iter().flat_map(|(_, bindings)| bindings)
-                    {
-                        net.to_member(worker_of(&binding), binding.port.get(), answer);
-                    }
-                }
-            }
+            self.send(net, binding, outcome, &mut answer)?;
         }
         self.scratch = scratch;
         Ok(())
+    }
+
+    /// Sends an answer to the packet from `binding`.
+    fn send(
+        &self,
+        net: &mut Net,
+        binding: &Binding,
+        outcome: Outcome,
+        answer: &mut [u8],
+    ) -> Result<(), Violation> {
+        let Ok((header, _)) = Header::mut_from_prefix(answer) else { return Ok(()) };
+        let (number, is_for_group) = (header.job.get(), header.is_for_group());
+        if outcome.action() != Action::Reply {
+            return self.send_to_all(net, number, answer);
+        }
+        if is_for_group && self.limits.capabilities.contains(Capabilities::GROUP_HELLOS) {
+            header.aux.set(0);
+            // All ranks listen until they know whether the group reaches them.
+            self.send_to_group(net, number, &Ranks::ALL, binding.ifindex, answer);
+        } else {
+            net.to_place(binding, answer);
+        }
+        Ok(())
+    }
+
+    fn send_to_all(&self, net: &mut Net, number: u16, answer: &[u8]) -> Result<(), Violation> {
+        let started = self.started.get(&number).zip(self.tables.job(number));
+        let Some(((receivers, by_group), job)) = started else {
+            return Err(Violation(format!("a RESULT of job {number}, which has not started")));
+        };
+        ensure!(receivers.epoch == job.epoch, "receivers of an earlier session of job {number}");
+        for place in receivers.used() {
+            if *place == job.group_at(place.ifindex) {
+                self.send_to_group(net, number, by_group, place.ifindex, answer);
+            } else {
+                net.to_place(place, answer);
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends to those of `ranks` that are behind an interface.
+    fn send_to_group(&self, net: &mut Net, job: u16, ranks: &Ranks, ifindex: u32, answer: &[u8]) {
+        for rank in ranks.iter() {
+            let member = self.tables.binding(job, rank);
+            if let Some(member) = member.filter(|member| member.ifindex == ifindex)
+                && let Place::Worker(worker) = Place::of(&member)
+            {
+                net.to_member(worker, member.port.get(), answer);
+            }
+        }
     }
 }
 

@@ -41,15 +41,15 @@ const SEEDS: u64 = 2_000;
 fn main() -> ExitCode {
     let options: Options = switchml_cli::parse();
     let succeeded = match options.seed {
-        Some(seed) => run_one(seed, options.trace),
+        Some(seed) => run_one(seed, &options),
         None => run_many(&options),
     };
     if succeeded { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-fn run_one(seed: u64, trace: bool) -> bool {
+fn run_one(seed: u64, options: &Options) -> bool {
     let filter = EnvFilter::try_from_default_env()
-        .unwrap_or_else(|_| if trace { "debug" } else { "off" }.into());
+        .unwrap_or_else(|_| if options.trace { "debug" } else { "off" }.into());
     // Virtual time is in the text.
     tracing_subscriber::fmt()
         .with_env_filter(filter)

@@ -2,6 +2,7 @@
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
+use std::net::{Ipv4Addr, SocketAddrV4};
 use std::rc::Rc;
 
 use switchml_control::join_event;
@@ -90,8 +91,8 @@ pub enum Event {
 pub enum Message {
     /// It joins.
     Join(Joiner),
-    /// Its path is open.
-    Ready(MemberId, u16),
+    /// Its path is open for so many lanes; whether it needs copies of results.
+    Ready(MemberId, u16, bool),
     /// Its calls in flight, by number, and the ranks that the data plane named.
     ReportCalls(MemberId, Vec<switchml_control::Call>, Vec<u32>),
     /// It gets nothing by multicast.
@@ -169,7 +170,8 @@ pub struct Net {
     wires: Vec<Wire>,
     control_delay: (Time, Time),
     control_loss: Ppm,
-    without_multicast: Option<usize>,
+    ports: Vec<u32>,
+    without_multicast: Vec<bool>,
     /// What a stranger may have seen, the newest last: all but the secret of a HELLO.
     pub seen: Vec<Vec<u8>>,
     spied: bool,
@@ -188,7 +190,8 @@ impl Net {
             wires: Vec::new(),
             control_delay: scenario.control_delay,
             control_loss: scenario.control_loss,
-            without_multicast: scenario.without_multicast,
+            ports: scenario.ports.clone(),
+            without_multicast: scenario.without_multicast.clone(),
             seen: Vec::new(),
             spied: scenario.stranger.is_some(),
         }
@@ -222,18 +225,15 @@ impl Net {
         self.links.iter_mut().flatten().for_each(Link::heal);
         self.control_delay.1 = 0;
         self.control_loss = 0;
-        self.without_multicast = None;
+        self.without_multicast.fill(false);
     }
 
     /// A worker sends a datagram to the aggregator. Whether it gets there, in any shape.
     pub fn to_aggregator(&mut self, worker: usize, port: u16, packet: &[u8]) -> bool {
         trace!("{} {worker}:{port} -> {}", Clock(self.now), describe(packet));
         self.spy(packet);
-        let binding = binding_of(worker, port);
-        let Self { now, rng, tally, links, .. } = self;
-        let mut arrivals = Vec::new();
-        links[worker][0].send(*now, packet, rng, tally, |delivery| arrivals.push(delivery));
-        self.tally.packets += 1;
+        let binding = binding_of(worker, port, self.ports[worker]);
+        let arrivals = self.over(worker, 0, packet);
         let arrives = !arrivals.is_empty();
         let flipped =
             |delivery: &Delivery| !delivery.intact && delivery.packet.len() == packet.len();
@@ -250,15 +250,26 @@ impl Net {
         arrives
     }
 
-    /// The aggregator sends a datagram to where a worker is, or was.
-    pub fn to_worker(&mut self, worker: usize, port: u16, packet: &[u8]) {
-        trace!("{} {worker}:{port} <- {}", Clock(self.now), describe(packet));
-        self.spy(packet);
+    /// What comes out of a link for a packet.
+    fn over(&mut self, worker: usize, direction: usize, packet: &[u8]) -> Vec<Delivery> {
         let Self { now, rng, tally, links, .. } = self;
         let mut arrivals = Vec::new();
-        links[worker][1].send(*now, packet, rng, tally, |delivery| arrivals.push(delivery));
-        self.tally.packets += 1;
-        for delivery in arrivals {
+        links[worker][direction].send(*now, packet, rng, tally, |delivery| arrivals.push(delivery));
+        tally.packets += 1;
+        arrivals
+    }
+
+    /// The aggregator sends a datagram to where somebody is, or was.
+    pub fn to_place(&mut self, to: &Binding, packet: &[u8]) {
+        if let Place::Worker(worker) = Place::of(to) {
+            self.send_down(worker, to.port.get(), packet);
+        }
+    }
+
+    fn send_down(&mut self, worker: usize, port: u16, packet: &[u8]) {
+        trace!("{} {worker}:{port} <- {}", Clock(self.now), describe(packet));
+        self.spy(packet);
+        for delivery in self.over(worker, 1, packet) {
             let event = Event::AtWorker {
                 worker,
                 port,
@@ -272,10 +283,10 @@ impl Net {
 
     /// The aggregator sends a datagram to the group that a worker has joined.
     pub fn to_member(&mut self, worker: usize, port: u16, packet: &[u8]) {
-        if self.without_multicast == Some(worker) {
+        if self.without_multicast[worker] {
             return self.tally.fault(Fault::NoMulticast);
         }
-        self.to_worker(worker, port, packet);
+        self.send_down(worker, port, packet);
     }
 
     /// Opens a control connection.
@@ -348,20 +359,38 @@ fn is_empty_contribution(packet: &[u8]) -> bool {
     })
 }
 
-/// Where a worker's datagrams come from.
-pub fn binding_of(worker: usize, port: u16) -> Binding {
+/// A worker's address.
+pub fn address_of(worker: usize) -> Ipv4Addr {
     let [high, low] = (worker as u16 + 1).to_be_bytes();
-    Binding {
-        ifindex: worker as u32 + 1,
-        ip: [10, 0, high, low],
-        mac: [2, 0, 0, 0, high, low],
-        port: U16::new(port),
-    }
+    Ipv4Addr::new(10, 0, high, low)
 }
 
-/// The worker that lives at a place.
-pub fn worker_of(binding: &Binding) -> usize {
-    binding.ifindex as usize - 1
+/// Where the datagrams come from of a worker behind that interface of the aggregator's.
+pub fn binding_of(worker: usize, port: u16, ifindex: u32) -> Binding {
+    let ip = address_of(worker).octets();
+    let mac = [2, 0, 0, 0, ip[2], ip[3]];
+    Binding { ifindex, ip: ip.into(), mac, port: U16::new(port), ..Binding::default() }
+}
+
+/// The interface of whoever is no worker.
+pub const STRANGER: usize = 60_000;
+
+/// Who lives at an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// A worker.
+    Worker(usize),
+    /// Somebody else.
+    Stranger,
+}
+
+impl Place {
+    /// Who lives there.
+    pub fn of(binding: &Binding) -> Self {
+        let [.., high, low] = binding.ip.0;
+        let number = usize::from(u16::from_be_bytes([high, low]));
+        if number == STRANGER + 1 { Self::Stranger } else { Self::Worker(number - 1) }
+    }
 }
 
 /// A time for people.
@@ -398,5 +427,4 @@ fn describe(packet: &[u8]) -> String {
 }
 
 /// The aggregator's data address.
-pub const AGGREGATOR: std::net::SocketAddrV4 =
-    std::net::SocketAddrV4::new(std::net::Ipv4Addr::new(10, 0, 0, 1), DATA_PORT);
+pub const AGGREGATOR: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 1), DATA_PORT);

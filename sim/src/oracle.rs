@@ -3,7 +3,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use switchml_worker_core::engine::{Failure, ranks_of};
+use switchml_protocol::ranks::Ranks;
+use switchml_worker_core::engine::Failure;
 use switchml_worker_core::session::MadeCall;
 
 use crate::daemon::Daemon;
@@ -56,9 +57,11 @@ impl End {
     pub fn blames(&self) -> Vec<u16> {
         match *self {
             Self::Failed(Failure::Missing(ranks) | Failure::Departed(ranks)) => {
-                ranks_of(ranks).collect()
+                ranks.iter().collect()
             }
-            Self::Failed(Failure::Mismatch { first, dissenter, .. }) => vec![first, dissenter],
+            Self::Failed(Failure::Mismatch { first, dissenter, is_certain: true, .. }) => {
+                vec![first, dissenter]
+            }
             _ => Vec::new(),
         }
     }
@@ -95,6 +98,8 @@ struct Call {
     called: BTreeMap<u16, (Step, Time)>,
     /// What the first rank to return got.
     result: Option<Vec<u8>>,
+    /// When the last rank returned.
+    returned: Time,
 }
 
 /// A session, as it went.
@@ -146,7 +151,24 @@ pub struct Standing {
     pub deadline: Time,
 }
 
+/// When the calls of a session began and ended.
+#[derive(Clone, Debug, Default)]
+pub struct Times {
+    /// When the last rank called, and when the last one returned.
+    pub calls: Vec<(Time, Time)>,
+}
+
 impl Oracle {
+    /// Of all sessions.
+    pub fn times(&self) -> Vec<Times> {
+        let of = |call: &Call| {
+            let called = call.called.values().map(|(_, at)| *at).max().unwrap_or_default();
+            (called, call.returned)
+        };
+        let sessions = self.sessions.values();
+        sessions.map(|session| Times { calls: session.calls.values().map(of).collect() }).collect()
+    }
+
     /// A rank is assigned to a session.
     pub fn join(&mut self, session: SessionKey, ranks: u16) {
         self.sessions.entry(session).or_insert(Session {
@@ -218,6 +240,7 @@ impl Oracle {
                 );
             }
         }
+        call.returned = net.now;
         match &call.result {
             None => {
                 let keys = (place as u64, element_key(key, place));
@@ -275,7 +298,9 @@ impl Oracle {
             End::Aborted { reason, ranks } => {
                 for named in ranks {
                     let named_end = session.ends.get(named);
+                    // Who comes back after the abort is told the reason, not the calls.
                     let is_at_fault = session.blamed.contains(named)
+                        || session.has_called_otherwise(*named)
                         || named_end.map_or(self.ghosts.contains(&(who.job, *named)), |end| {
                             *end != End::Finished
                         });
@@ -323,6 +348,14 @@ impl Session {
         Ok(())
     }
 
+    /// Whether a rank has made another call than some other rank in its place.
+    fn has_called_otherwise(&self, rank: u16) -> bool {
+        self.calls.values().any(|call| {
+            let own = call.called.get(&rank).map(|(step, _)| step.call);
+            own.is_some_and(|own| call.called.values().any(|(step, _)| step.call != own))
+        })
+    }
+
     fn have_calls_that_differ(&self) -> bool {
         self.calls.values().any(|call| {
             let mut calls = call.called.values().map(|(step, _)| step.call);
@@ -345,14 +378,16 @@ impl Session {
             Failure::Round { ours, newest } => Err(Violation(format!(
                 "rank {rank} was refused: in round {ours}, the aggregator in {newest}"
             ))),
-            Failure::Departed(named) => self.check_departed(rank, named, is_damaged),
-            Failure::Mismatch { first, dissenter, .. } => {
+            Failure::Departed(named) => self.check_departed(rank, &named, is_damaged),
+            Failure::Mismatch { first, dissenter, is_certain, .. } => {
                 let differ = self.calls.values().any(|call| {
                     let of = |rank: u16| call.called.get(&rank).map(|(step, _)| step.call);
                     of(first).zip(of(dissenter)).is_some_and(|(one, other)| one != other)
                 });
+                // Ranks that go on from different maxima skip different chunks, and are refused
+                // before the witnesses tell. A rank cannot know which it was, and blames nobody.
                 ensure!(
-                    differ,
+                    differ || (is_damaged && !is_certain),
                     "rank {rank}: ranks {first} and {dissenter} are said to have called differently"
                 );
                 Ok(())
@@ -366,17 +401,19 @@ impl Session {
                         .unwrap_or(Time::MAX)
                 };
                 let innocent: Vec<_> =
-                    ranks_of(named).filter(|named| arrived(*named) < fresh).collect();
+                    named.iter().filter(|named| arrived(*named) < fresh).collect();
                 ensure!(
-                    named != 0 && innocent.is_empty(),
+                    !named.is_empty() && innocent.is_empty(),
                     "rank {rank} names {:?} as missing, of which {innocent:?} have contributed \
                      long ago",
-                    ranks_of(named).collect::<Vec<_>>()
+                    named.iter().collect::<Vec<_>>()
                 );
                 Ok(())
             }
             Failure::Silent => {
-                let answered = answered_at.is_some_and(|at| at > fresh);
+                // Deadlines may be shorter than that.
+                let since = fresh.max(now.saturating_sub(deadline));
+                let answered = answered_at.is_some_and(|at| at > since);
                 ensure!(
                     !answered,
                     "rank {rank} calls the aggregator silent, which has answered at {answered_at:?}"
@@ -400,8 +437,8 @@ impl Session {
 
     /// Whether these ranks have left, and this one has made a call that they have not; or the aux
     /// of an old PENDING was damaged, which no check word shows.
-    fn check_departed(&self, rank: u16, named: u64, is_damaged: bool) -> Result<(), Violation> {
-        for named in ranks_of(named) {
+    fn check_departed(&self, rank: u16, named: &Ranks, is_damaged: bool) -> Result<(), Violation> {
+        for named in named.iter() {
             let left = self.ends.get(&named) == Some(&End::Finished);
             let made = |call: &Call, rank| {
                 call.called.get(&rank).map(|(step, _): &(Step, Time)| step.call)

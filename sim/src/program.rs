@@ -53,13 +53,17 @@ pub fn draw(rng: &mut Rng, ranks: u16, steps: u64, largest: u64) -> Vec<Step> {
 }
 
 fn draw_step(rng: &mut Rng, ranks: u16, largest: u64, overlaps: bool) -> Step {
-    let count = if rng.one_in(20) { 0 } else { rng.magnitude(1, largest) as usize };
+    let mut count = if rng.one_in(20) { 0 } else { rng.magnitude(1, largest) as usize };
     let dtype = rng.pick(&DType::ALL);
     let kind = match rng.below(8) {
         0 => Kind::Barrier,
         1 => Kind::Broadcast { root: rng.below(ranks.into()) as u32 },
         _ => Kind::AllReduce(rng.pick(&Reduction::ALL)),
     };
+    if matches!(kind, Kind::Broadcast { .. }) && ranks <= 8 && rng.one_in(2) {
+        // Of so many chunks that all but the root send EMPTY.
+        count = rng.magnitude(2_000, 12_000) as usize;
+    }
     let mut call = Call { kind, dtype, count };
     match kind {
         // What Communicator::barrier calls.

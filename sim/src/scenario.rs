@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use switchml_protocol::capabilities::Capabilities;
+use switchml_userspace_core::data_plane::Fanout;
 use switchml_worker_core::engine::Limits;
 
 use crate::program::{self, Step};
@@ -33,8 +34,12 @@ pub struct Scenario {
     pub max_lanes: u16,
     /// What the data plane can do. Without `CHECKED_MAXIMA` it takes maxima unverified, too.
     pub capabilities: Capabilities,
-    /// A worker to which the network brings no multicast, while faults last.
-    pub without_multicast: Option<usize>,
+    /// How RESULTs to all reach the ranks.
+    pub fanout: Fanout,
+    /// By worker: the aggregator's port that it is behind.
+    pub ports: Vec<u32>,
+    /// By worker: whether the network brings it no multicast, while faults last.
+    pub without_multicast: Vec<bool>,
     /// Whether the data plane outlives the daemon's process.
     pub durable: bool,
     /// [`Builder::deadline`](switchml_worker::Builder::deadline) and
@@ -74,6 +79,10 @@ pub struct JobPlan {
     pub program: Vec<Step>,
     /// Longest pause of a rank before a call, while faults last.
     pub pause: Time,
+    /// No rank calls before this time.
+    pub begin: Time,
+    /// Pause of all ranks after each call.
+    pub rest: Time,
     /// Round that the job's slots are in when it starts.
     pub origin: u32,
     /// Packets in a batch of new chunks.
@@ -171,6 +180,11 @@ impl Scenario {
     pub fn draw(seed: u64) -> Self {
         let rng = &mut Rng::new(seed);
         let jobs = draw_jobs(rng);
+        Self::draw_for(rng, seed, jobs)
+    }
+
+    /// The rest of the scenario of a seed with these jobs.
+    pub(crate) fn draw_for(rng: &mut Rng, seed: u64, jobs: Vec<JobPlan>) -> Self {
         let workers = jobs.iter().map(|job| usize::from(job.ranks)).sum();
         let span = rng.magnitude(2 * MS, 4 * SECOND);
         let liveness = rng.one_in(2);
@@ -178,6 +192,7 @@ impl Scenario {
         let links = (0..workers).map(|_| draw_links(rng, &faults)).collect();
         let durable = rng.one_in(2);
         let incidents = draw_incidents(rng, workers, span, durable);
+        let (capabilities, fanout) = draw_data_plane(rng);
         Self {
             seed,
             durable,
@@ -198,10 +213,33 @@ impl Scenario {
             open_fails: if rng.one_in(10) { 300_000 } else { 0 },
             incidents,
             stranger: rng.one_in(3).then(|| rng.magnitude(100 * US, 20 * MS)),
-            capabilities: if rng.one_in(4) { Capabilities::empty() } else { Capabilities::all() },
-            without_multicast: rng.one_in(6).then(|| rng.below(workers as u64) as usize),
+            capabilities,
+            fanout,
+            ports: draw_ports(rng, workers),
+            without_multicast: draw_without_multicast(rng, workers),
         }
     }
+}
+
+/// What the data plane can do: without GROUP_HELLOS, nobody finds out whom multicast reaches.
+fn draw_data_plane(rng: &mut Rng) -> (Capabilities, Fanout) {
+    let capabilities = if rng.one_in(4) { Capabilities::empty() } else { Capabilities::all() };
+    let fanout = rng.pick(&[Fanout::Auto, Fanout::Auto, Fanout::Multicast, Fanout::Unicast]);
+    match fanout {
+        Fanout::Auto => (capabilities | Capabilities::GROUP_HELLOS, fanout),
+        Fanout::Multicast | Fanout::Unicast => (capabilities - Capabilities::GROUP_HELLOS, fanout),
+    }
+}
+
+/// A port for each worker, or a few for all.
+fn draw_ports(rng: &mut Rng, workers: usize) -> Vec<u32> {
+    let ports = if rng.one_in(2) { workers as u64 } else { rng.range(1, 3) };
+    (0..workers as u64).map(|worker| (worker % ports) as u32 + 1).collect()
+}
+
+fn draw_without_multicast(rng: &mut Rng, workers: usize) -> Vec<bool> {
+    let some = rng.one_in(4);
+    (0..workers).map(|_| some && rng.one_in(2)).collect()
 }
 
 fn draw_jobs(rng: &mut Rng) -> Vec<JobPlan> {
@@ -215,12 +253,17 @@ fn draw_jobs(rng: &mut Rng) -> Vec<JobPlan> {
     (0..jobs).map(&mut draw).collect()
 }
 
-fn draw_job(rng: &mut Rng, first_worker: usize) -> JobPlan {
+pub(crate) fn draw_job(rng: &mut Rng, first_worker: usize) -> JobPlan {
     let ranks = match rng.below(40) {
         0 => rng.range(33, 64),
         1..3 => rng.range(9, 32),
         _ => rng.range(1, 6),
-    } as u16;
+    };
+    draw_job_of(rng, first_worker, ranks as u16)
+}
+
+/// A job of so many ranks.
+pub(crate) fn draw_job_of(rng: &mut Rng, first_worker: usize, ranks: u16) -> JobPlan {
     let steps = rng.magnitude(1, 24);
     // As many packets in all, whatever the number of ranks.
     let largest = (20_000 / u64::from(ranks)).max(300);
@@ -237,6 +280,8 @@ fn draw_job(rng: &mut Rng, first_worker: usize) -> JobPlan {
         ranks,
         first_worker,
         pause: if rng.one_in(2) { 0 } else { rng.magnitude(10 * US, 300 * MS) },
+        begin: 0,
+        rest: 0,
         origin: if rng.one_in(4) { 0u32.wrapping_sub(rng.range(1, 6) as u32) } else { 0 },
         batch: rng.pick(&[1, 4, 45]),
         receive_room,
@@ -248,7 +293,7 @@ fn draw_job(rng: &mut Rng, first_worker: usize) -> JobPlan {
 }
 
 /// What links do to packets, in this scenario.
-struct Faults {
+pub(crate) struct Faults {
     loss: Ppm,
     duplication: Ppm,
     corruption: Ppm,
@@ -259,7 +304,7 @@ struct Faults {
     marks: bool,
 }
 
-fn draw_faults(rng: &mut Rng) -> Faults {
+pub(crate) fn draw_faults(rng: &mut Rng) -> Faults {
     let mut some = |most: u64| if rng.one_in(2) { rng.magnitude(100, most) as Ppm } else { 0 };
     let (loss, duplication, corruption, cutting, lateness) =
         (some(250_000), some(250_000), some(50_000), some(10_000), some(20_000));
@@ -275,7 +320,7 @@ fn draw_faults(rng: &mut Rng) -> Faults {
     }
 }
 
-fn draw_links(rng: &mut Rng, faults: &Faults) -> [LinkPlan; 2] {
+pub(crate) fn draw_links(rng: &mut Rng, faults: &Faults) -> [LinkPlan; 2] {
     // Few lanes in a packet, so that there are many packets.
     let largest_packet = 32 + 128 * rng.range(1, 3) as usize + rng.below(128) as usize;
     let delay = rng.magnitude(US, 50 * US);

@@ -50,6 +50,7 @@ counted! {
         Rejoin = "rank started again",
         Outage = "link down",
         NoMulticast = "packet by multicast that the network does not bring",
+        MixedFanout = "session of which some ranks get copies, others multicast",
         Disconnect = "control connection broken",
         SlowControl = "control message delayed by up to 8 s",
         Replacement = "aggregator replaced, all state lost",
@@ -116,6 +117,10 @@ pub struct Tally {
     pub ahead: u64,
     /// Of these, those whose results did not count.
     pub ahead_in_vain: u64,
+    /// Chunks sent EMPTY at first.
+    pub empty: u64,
+    /// Of these, those whose lanes the aggregator asked for.
+    pub rooms: u64,
     /// Longest time from the end of all faults to the end of a run, in ns.
     pub slowest_recovery: u64,
 }
@@ -133,6 +138,8 @@ impl Default for Tally {
             ignored: [0; Ignored::ALL.len()],
             ahead: 0,
             ahead_in_vain: 0,
+            empty: 0,
+            rooms: 0,
             slowest_recovery: 0,
         }
     }
@@ -172,6 +179,8 @@ impl AddAssign<&Self> for Tally {
         add(&mut self.ignored, &other.ignored);
         self.ahead += other.ahead;
         self.ahead_in_vain += other.ahead_in_vain;
+        self.empty += other.empty;
+        self.rooms += other.rooms;
         self.slowest_recovery = self.slowest_recovery.max(other.slowest_recovery);
     }
 }
@@ -206,6 +215,11 @@ impl fmt::Display for Tally {
             f,
             "chunks ahead of their exponents: {}, {} of them in vain",
             self.ahead, self.ahead_in_vain
+        )?;
+        writeln!(
+            f,
+            "chunks sent EMPTY at first: {}, {} of them asked for",
+            self.empty, self.rooms
         )?;
         writeln!(
             f,

@@ -1,7 +1,6 @@
 //! A rank's process: the real session, HELLO and data path, and what carries out what they decide,
 //! as the control thread and the data thread do in the product.
 
-use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use switchml_control::join_event;
@@ -17,7 +16,7 @@ use zerocopy::IntoBytes;
 
 use crate::calls::{Calls, Turn};
 use crate::net::{
-    AGGREGATOR, Clock, Connection, Event, Message, News, Violation, binding_of, ensure,
+    AGGREGATOR, Clock, Connection, Event, Message, News, Violation, address_of, ensure,
 };
 use crate::oracle::{End, SessionKey, Standing, Who};
 use crate::program::Step;
@@ -176,6 +175,11 @@ impl Worker {
         }
     }
 
+    /// Whether this is its connection.
+    pub fn is_at(&self, connection: Connection) -> bool {
+        self.connection == Some(connection)
+    }
+
     /// Stops the process for a while. The daemon gives it up when it does not answer for too long.
     pub fn stall(&mut self, world: &mut Surroundings<'_>, time: Time) {
         if matches!(self.phase, Phase::Rest(_)) {
@@ -240,6 +244,7 @@ impl Worker {
                 session::News::Waiting(missing)
             }
             join_event::Event::Assigned(assigned) => {
+                let capabilities = Capabilities::from_bits_truncate(assigned.capabilities);
                 let identity = Identity {
                     job: assigned.job as u16,
                     epoch: assigned.epoch,
@@ -250,7 +255,7 @@ impl Worker {
                     identity,
                     slots: assigned.slots as u16,
                     max_lanes: assigned.max_lanes as u16,
-                    capabilities: Capabilities::from_bits_truncate(assigned.capabilities),
+                    capabilities,
                     hello_secret: assigned.hello_secret,
                     control_secret: assigned.control_secret,
                 });
@@ -333,7 +338,7 @@ impl Worker {
         let message = match request {
             Request::Join => Message::Join(self.joiner(world)),
             Request::Resume => Message::Resume(member),
-            Request::Ready { lanes, .. } => Message::Ready(member, lanes),
+            Request::Ready { lanes, needs_copies } => Message::Ready(member, lanes, needs_copies),
             Request::Unready => Message::Unready(member),
             Request::ReportCalls { last, named } => {
                 let calls = match &self.phase {
@@ -361,19 +366,21 @@ impl Worker {
             name: format!("job {}", self.job),
             rank: self.rank.into(),
             world_size: self.plan(world).ranks.into(),
-            peer: Ipv4Addr::from(binding_of(self.index, 0).ip).into(),
-            local: Some(*AGGREGATOR.ip()),
+            peer: address_of(self.index).into(),
+            local: (*AGGREGATOR.ip()).into(),
             threads: Threads::default(),
         }
     }
 
     fn open_path(&mut self, world: &mut Surroundings<'_>) {
         let Some(assigned) = self.assigned else { return };
-        let Assigned { identity, hello_secret, max_lanes, .. } = assigned;
+        let Assigned { identity, hello_secret, max_lanes, capabilities, .. } = assigned;
+        let asks_group = capabilities.contains(Capabilities::GROUP_HELLOS);
         world.oracle.join(identity.epoch, identity.ranks);
         // What the interface takes: the path may pass less.
         let largest = world.net.largest_packet(self.index) + world.net.rng.below(256) as usize;
-        self.phase = Phase::Greeting(Hello::new(identity, hello_secret, largest, max_lanes));
+        let hello = Hello::new(identity, hello_secret, largest, max_lanes);
+        self.phase = Phase::Greeting(if asks_group { hello.ask_group() } else { hello });
     }
 
     /// All ranks are ready.
@@ -494,9 +501,10 @@ impl Worker {
                 }
                 HelloStep::Open(path) => {
                     self.phase = Phase::Open(path);
+                    let needs_copies = path.hears_group == Some(false);
                     return self.tell_session(
                         world,
-                        session::Event::PathOpen { lanes: path.lanes, needs_copies: false },
+                        session::Event::PathOpen { lanes: path.lanes, needs_copies },
                     );
                 }
                 HelloStep::Failed(_) => return self.leave(world, End::PathClosed, None),
@@ -507,7 +515,7 @@ impl Worker {
     /// As the driver does before it waits.
     fn report_no_multicast(&mut self, world: &mut Surroundings<'_>) -> Result<(), Violation> {
         match &self.phase {
-            Phase::Running(calls) if calls.hears_no_group(world.net.now) => {}
+            Phase::Running(calls) if calls.hears_no_group() => {}
             _ => return Ok(()),
         }
         if std::mem::replace(&mut self.hears_no_group, true) {

@@ -8,9 +8,8 @@ use tracing::debug;
 use zerocopy::FromBytes;
 
 use crate::daemon::Daemon;
-use crate::data_plane::STRANGER;
-use crate::net::{Clock, Event, Net, Violation, binding_of};
-use crate::oracle::{End, Oracle};
+use crate::net::{Clock, Event, Net, STRANGER, Violation, binding_of};
+use crate::oracle::{End, Oracle, Times};
 use crate::scenario::{Incident, MS, SECOND, Scenario, Time};
 use crate::surroundings::Surroundings;
 use crate::tally::{Fault, Tally};
@@ -21,6 +20,8 @@ use crate::worker::Worker;
 pub struct Run {
     /// What was tried and what happened.
     pub tally: Tally,
+    /// When calls began and ended.
+    pub sessions: Vec<Times>,
     /// What was found wrong, if anything.
     pub verdict: Result<(), Violation>,
 }
@@ -45,7 +46,7 @@ pub fn play(scenario: Scenario) -> Run {
     tally.runs = 1;
     tally.healed = world.scenario.heals_at.is_some().into();
     tally.time = world.net.now.into();
-    Run { tally, verdict }
+    Run { tally, sessions: world.oracle.times(), verdict }
 }
 
 struct World {
@@ -129,7 +130,7 @@ impl World {
     }
 
     fn handle(&mut self, event: Event) -> Result<(), Violation> {
-        let now = self.net.now;
+        let actor = self.actor(&event);
         match event {
             Event::AtAggregator { binding, packet, congested, header_intact } => {
                 return self.daemon.serve(
@@ -152,10 +153,8 @@ impl World {
                 }
                 if let Some(until) = self.stalled(worker) {
                     if self.with(worker, |worker, world| worker.has_room(world)) {
-                        self.net.schedule(
-                            until,
-                            Event::AtWorker { worker, port, packet, congested, intact },
-                        );
+                        let event = Event::AtWorker { worker, port, packet, congested, intact };
+                        self.net.schedule(until, event);
                     }
                     return Ok(());
                 }
@@ -185,18 +184,34 @@ impl World {
                 }
             }
             Event::Stranger => self.forge(),
-            Event::Heal => {
-                debug!("{} all faults end", Clock(now));
-                self.healed = true;
-                self.net.heal();
-                self.daemon.heal();
-                if self.daemon.is_down() {
-                    self.daemon.start_anew(&mut self.net);
-                }
-            }
+            Event::Heal => self.heal(),
         }
-        self.settle();
+        // Whoever goes on lets nobody start again.
+        if actor.is_none_or(|worker| self.workers[worker].resting().is_some()) {
+            self.settle();
+        }
         Ok(())
+    }
+
+    /// The worker whom alone an event changes.
+    fn actor(&self, event: &Event) -> Option<usize> {
+        match event {
+            Event::AtWorker { worker, .. } | Event::Turn(worker) | Event::Start(worker) => {
+                Some(*worker)
+            }
+            Event::News(connection, _) => Some(self.net.worker_at(*connection)),
+            _ => None,
+        }
+    }
+
+    fn heal(&mut self) {
+        debug!("{} all faults end", Clock(self.net.now));
+        self.healed = true;
+        self.net.heal();
+        self.daemon.heal();
+        if self.daemon.is_down() {
+            self.daemon.start_anew(&mut self.net);
+        }
     }
 
     fn stalled(&self, worker: usize) -> Option<Time> {
@@ -290,7 +305,7 @@ impl World {
         }
         net.tally.fault(Fault::Forgery);
         debug_assert!(packet.len() < HEADER_LEN + 4 * 24 * LANES_PER_BLOCK + 1000);
-        let binding = binding_of(STRANGER, 4_000);
+        let binding = binding_of(STRANGER, 4_000, 1);
         let event = Event::AtAggregator {
             binding,
             packet: packet.into(),

@@ -2,12 +2,14 @@
 
 use std::time::Duration;
 
+use switchml_protocol::capabilities::Capabilities;
 use switchml_protocol::outcome::Outcome;
 use switchml_sim::campaign::{self, Limits, Report};
 use switchml_sim::program::{Elements, Step};
 use switchml_sim::scenario::{Incident, LinkPlan, MS, SECOND, Scenario};
 use switchml_sim::tally::{Fate, Fault, Tally};
 use switchml_sim::{play, simulate};
+use switchml_userspace_core::data_plane::Fanout;
 use switchml_worker_core::call::{Call, Kind};
 use switchml_worker_core::{DType, Precision, ReduceOp, Reduction};
 
@@ -71,6 +73,11 @@ fn promises_are_kept_whatever_goes_wrong() {
     assert!(
         0 < report.tally.ahead_in_vain && report.tally.ahead_in_vain < report.tally.ahead,
         "predictions: {}",
+        report.tally
+    );
+    assert!(
+        0 < report.tally.rooms && report.tally.rooms < report.tally.empty,
+        "broadcasts: {}",
         report.tally
     );
 }
@@ -176,4 +183,31 @@ fn another_precision_is_another_call() {
         told += ranks;
     }
     assert!(told > 300, "{told} ranks");
+}
+
+/// Ranks that the network brings no multicast find that out and get copies, beside others that the
+/// group reaches, also by the same port. Nobody has to ask again for a result, or complains.
+#[test]
+fn ranks_that_multicast_does_not_reach_get_copies() {
+    let mut mixed = 0;
+    for seed in 0..100 {
+        let mut scenario = restarts(seed);
+        scenario.incidents.clear();
+        scenario.fanout = Fanout::Auto;
+        scenario.capabilities |= Capabilities::GROUP_HELLOS;
+        scenario.ports.iter_mut().for_each(|port| *port = 1 + *port % 2);
+        for (worker, without) in scenario.without_multicast.iter_mut().enumerate() {
+            *without = (worker as u64 + seed).is_multiple_of(2);
+        }
+        for job in &mut scenario.jobs {
+            job.pause = 0;
+        }
+        let run = play(scenario);
+        assert_eq!(run.verdict, Ok(()), "seed {seed}");
+        assert_eq!(run.tally.fates(Fate::NoMulticast), 0, "seed {seed}: {}", run.tally);
+        let replayed = run.tally.outcomes[Outcome::Replayed as usize];
+        assert_eq!(replayed, 0, "seed {seed}: {}", run.tally);
+        mixed += run.tally.faults(Fault::MixedFanout);
+    }
+    assert!(mixed > 50, "{mixed} sessions");
 }

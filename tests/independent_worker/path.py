@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from .packet import BLOCK, CE, HEADER, HELLO, Packet, parse
 
 IP_MTU_DISCOVER, IP_PMTUDISC_PROBE, IP_MTU, IP_MULTICAST_ALL = 10, 3, 14, 49
-HEADERS = 20 + 8 + HEADER.size
+IPV6_MTU_DISCOVER, IPV6_MTU = 23, 24
 TRIES = (0.1, 0.2, 0.4)
 PATIENT_TRIES = (0.1, 0.3, 0.6, 1.0, 1.0, 1.0)
 RECEIVE_BUFFER = 4 << 20
@@ -40,9 +40,16 @@ class Path:
 
     def __init__(self, session: Session):
         self.session = session
-        self.data = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        # The aggregator's address tells the kind of IP.
+        self.is_ipv6 = ":" in session.aggregator[0]
+        family = socket.AF_INET6 if self.is_ipv6 else socket.AF_INET
+        self.data = socket.socket(family, socket.SOCK_DGRAM)
         # Don't Fragment, and let HELLO find out what passes.
-        self.data.setsockopt(socket.IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_PROBE)
+        if self.is_ipv6:
+            self.data.setsockopt(socket.IPPROTO_IPV6, IPV6_MTU_DISCOVER, IP_PMTUDISC_PROBE)
+            self.data.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_DONTFRAG, 1)
+        else:
+            self.data.setsockopt(socket.IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_PROBE)
         self.data.connect(session.aggregator)
         self.sockets = [self.data]
         if session.group:
@@ -82,7 +89,8 @@ class Path:
                     data, source = each.recvfrom(65536)
                 except (BlockingIOError, ConnectionRefusedError):
                     break
-                packet = parse(data) if source == self.session.aggregator else None
+                # Over IPv6 there are also a flow label and a scope.
+                packet = parse(data) if source[:2] == self.session.aggregator else None
                 if packet:
                     packets.append(packet)
         return packets
@@ -91,8 +99,11 @@ class Path:
 
     def open(self) -> int:
         """The most lanes that pass both ways."""
-        mtu = self.data.getsockopt(socket.IPPROTO_IP, IP_MTU)
-        largest = min((mtu - HEADERS) // 4, self.session.max_lanes) // BLOCK
+        if self.is_ipv6:
+            room = self.data.getsockopt(socket.IPPROTO_IPV6, IPV6_MTU) - 40
+        else:
+            room = self.data.getsockopt(socket.IPPROTO_IP, IP_MTU) - 20
+        largest = min((room - 8 - HEADER.size) // 4, self.session.max_lanes) // BLOCK
         if self.passes(largest, TRIES):
             return largest * BLOCK
         if not self.passes(0, PATIENT_TRIES):

@@ -1,8 +1,8 @@
 //! The daemon as a process, up and serving.
 
 use crate::rack::{HOST_PORT, SWITCHED_ADDRESS};
-use crate::{AGGREGATOR_ADDRESS, Binaries, Error, Mode, Namespace, Process, Rack, SimpleSwitch};
-use std::{process::Command, time::Duration};
+use crate::{Binaries, Error, Mode, Namespace, Process, Rack, SimpleSwitch};
+use std::{net::SocketAddr, process::Command, time::Duration};
 
 /// What the daemon prints before the address of its control plane, once it serves.
 const READY: &str = "ready: control ";
@@ -39,7 +39,7 @@ impl Aggregator {
     ///
     /// As [`Self::in_rack`].
     pub fn in_rack_with(binaries: &Binaries, rack: &Rack, options: &[&str]) -> Result<Self, Error> {
-        Self::serve_rack(binaries, rack, &format!("{AGGREGATOR_ADDRESS}:0"), options)
+        Self::serve_rack(binaries, rack, &any_port(rack), options)
     }
 
     /// The same, with the control plane at this address and port: where an earlier one was, for
@@ -50,6 +50,17 @@ impl Aggregator {
     /// As [`Self::in_rack`].
     pub fn in_rack_at(binaries: &Binaries, rack: &Rack, control: &str) -> Result<Self, Error> {
         Self::serve_rack(binaries, rack, control, &[])
+    }
+
+    /// Starts it in the rack's switch with these options, which name its ports.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::in_rack`].
+    pub fn with_options(binaries: &Binaries, rack: &Rack, options: &[&str]) -> Result<Self, Error> {
+        let mut command = Command::new(&binaries.aggregator);
+        command.args(["--control", &any_port(rack)]).args(options);
+        Self::start(rack.switch(), command)
     }
 
     fn serve_rack(
@@ -104,22 +115,25 @@ impl Aggregator {
         Self::start(host, command)
     }
 
-    /// The same with a control plane that is reached by IPv6 alone.
+    /// The same, reached by IPv6 alone.
     ///
     /// # Errors
     ///
     /// As [`Self::in_rack`].
     pub fn on_loopback_by_ipv6(binaries: &Binaries, host: &Namespace) -> Result<Self, Error> {
         let mut command = Command::new(&binaries.aggregator);
-        command.args([
-            "--data-plane",
-            "software",
-            "--control",
-            "[::1]:0",
-            "--data-address",
-            "127.0.0.1",
-        ]);
-        command.args(["--data-port", "0"]);
+        command.args(["--data-plane", "software", "--control", "[::1]:0", "--data-port", "0"]);
+        Self::start(host, command)
+    }
+
+    /// The same, at all addresses of both kinds of IP.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::in_rack`].
+    pub fn on_loopback_by_both(binaries: &Binaries, host: &Namespace) -> Result<Self, Error> {
+        let mut command = Command::new(&binaries.aggregator);
+        command.args(["--data-plane", "software", "--control", "[::]:0", "--data-port", "0"]);
         Self::start(host, command)
     }
 
@@ -130,7 +144,7 @@ impl Aggregator {
     /// As [`Self::in_rack`].
     pub fn software_in_rack(binaries: &Binaries, rack: &Rack) -> Result<Self, Error> {
         let mut command = Command::new(&binaries.aggregator);
-        command.args(["--data-plane", "software", "--control", &format!("{AGGREGATOR_ADDRESS}:0")]);
+        command.args(["--data-plane", "software", "--control", &any_port(rack)]);
         Self::start(rack.switch(), command)
     }
 
@@ -160,6 +174,11 @@ impl Aggregator {
     pub fn stop(mut self) -> Result<(), Error> {
         self.process.terminate(STOP_TIMEOUT).map(drop)
     }
+}
+
+/// A free port at the aggregator's address.
+fn any_port(rack: &Rack) -> String {
+    SocketAddr::new(rack.aggregator_address(), 0).to_string()
 }
 
 /// The software data plane, on ports of loopback that are free.

@@ -18,6 +18,17 @@ pub enum Error {
     #[error("bmv2 runs in racks with a port for each worker; leave the topology at star")]
     Topology,
 
+    /// A VLAN was asked for, in another rack than a star, or with bmv2.
+    #[error(
+        "VLANs are in racks with a port for each worker; leave the topology at star, and use \
+         neither bmv2 nor bad links"
+    )]
+    Vlan,
+
+    /// IPv6 was asked for where there is none.
+    #[error("neither bmv2 nor a router with NAT has IPv6; leave IPv6 out, or the mode or topology")]
+    Ipv6,
+
     /// Bad links were asked for in a rack that has no wires.
     #[error("this rack's links are whole; bad links need a rack made with RackOptions::wires")]
     NoWires,

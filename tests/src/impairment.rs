@@ -1,6 +1,6 @@
 //! Bad links: `switchml-impairment` as a process, between the halves of a rack's links.
 
-use crate::{Binaries, Error, Process, Rack, rack::wire_ends};
+use crate::{Binaries, Error, Namespace, Process, Rack, rack::wire_ends};
 use serde::Deserialize;
 use std::{process::Command, time::Duration};
 
@@ -82,17 +82,27 @@ impl Impairment {
         faults: impl Fn(usize, Direction) -> Faults,
     ) -> Result<Self, Error> {
         let wires = rack.wires().ok_or(Error::NoWires)?;
+        Self::join(binaries, wires, rack.workers().len(), seed, faults)
+    }
+
+    fn join(
+        binaries: &Binaries,
+        wires: &Namespace,
+        links: usize,
+        seed: u64,
+        faults: impl Fn(usize, Direction) -> Faults,
+    ) -> Result<Self, Error> {
         let mut command = Command::new(&binaries.impairment);
         command.args(["--seed", &seed.to_string()]);
-        for rank in 0..rack.workers().len() {
-            let (to_worker, to_port) = wire_ends(rank);
+        for link in 0..links {
+            let (to_worker, to_port) = wire_ends(link);
             command.args([
                 "--path",
-                &format!("{to_worker}:{to_port}:{}", faults(rank, Direction::Up).arguments()),
+                &format!("{to_worker}:{to_port}:{}", faults(link, Direction::Up).arguments()),
             ]);
             command.args([
                 "--path",
-                &format!("{to_port}:{to_worker}:{}", faults(rank, Direction::Down).arguments()),
+                &format!("{to_port}:{to_worker}:{}", faults(link, Direction::Down).arguments()),
             ]);
         }
         let mut process = wires.spawn("impairment", command)?;

@@ -52,7 +52,7 @@
 //!
 //! A [`Topology`] other than the star gives the switch host a single port, `nic0`, at one more
 //! namespace, which has the ports `p0`, `p1`, … of the workers: an Ethernet switch (a bridge), or a
-//! router that forwards, with or without multicast and NAT.
+//! router that forwards, with or without multicast, NAT and a second router behind it.
 //!
 //! ```text
 //!   worker i                  fabric, or router               switch
@@ -160,7 +160,7 @@ pub use aggregator::Aggregator;
 pub use binaries::Binaries;
 pub use error::Error;
 pub use impairment::{Direction, FaultCounts, Faults, Impairment};
-pub use link::AGGREGATOR_ADDRESS;
+pub use link::{AGGREGATOR_ADDRESS, Ip};
 pub use namespace::Namespace;
 pub use network::{Fabric, Multicast, Router, Topology};
 pub use privilege::{LEFT_OUT, can_build_racks, leave_out, skip};
@@ -171,6 +171,7 @@ pub use shaping::Shaping;
 pub use simple_switch::SimpleSwitch;
 pub use taps::TapRack;
 pub use torchrun::{Torchrun, Training};
+pub use xdp::load_udp_filter;
 
 /// The most workers that a rack takes.
 pub const MAX_WORKERS: usize = 16;

@@ -1,7 +1,52 @@
 //! The links of racks, and what is at their ends.
 
 use crate::{Error, Namespace};
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// The only kind of IP that hosts of a rack have addresses of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Ip {
+    /// 10.88.SUBNET.HOST, with 24 bits for the subnet.
+    #[default]
+    V4,
+    /// fd88:0:0:SUBNET::HOST, with 64 bits for the subnet.
+    V6,
+}
+
+impl Ip {
+    /// The address of this kind that stands for one of IPv4.
+    pub fn of(self, address: Ipv4Addr) -> IpAddr {
+        let [_, _, subnet, host] = address.octets().map(u16::from);
+        match self {
+            Self::V4 => address.into(),
+            Self::V6 => Ipv6Addr::new(0xFD88, 0, 0, subnet, 0, 0, 0, host).into(),
+        }
+    }
+
+    /// Gives an interface an address, which it has at once: nobody else has it, so there is nobody
+    /// to ask.
+    pub(crate) fn assign(
+        self,
+        host: &Namespace,
+        address: Ipv4Addr,
+        interface: &str,
+    ) -> Result<(), Error> {
+        let length = match self {
+            Self::V4 => "/24",
+            Self::V6 => "/64 nodad",
+        };
+        let address = self.of(address);
+        host.tool("ip", &format!("address add dev {interface} {address}{length}"))
+    }
+
+    /// Has groups be reached by an interface: to join one, a host needs a route. IPv6 has none.
+    pub(crate) fn route_groups(self, host: &Namespace, interface: &str) -> Result<(), Error> {
+        match self {
+            Self::V4 => host.tool("ip", &format!("route add 224.0.0.0/4 dev {interface}")),
+            Self::V6 => Ok(()),
+        }
+    }
+}
 
 /// The aggregator's address, for contributions and for the control plane.
 pub const AGGREGATOR_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 88, 0, 254);

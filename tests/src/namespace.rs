@@ -84,7 +84,7 @@ impl Namespace {
 
     /// The file that stands for the network namespace, for tools that take one (`ip link … netns
     /// <path>`).
-    pub(crate) fn path(&self) -> String {
+    pub fn path(&self) -> String {
         format!("/proc/{}/task/{}/ns/net", getpid(), self.tid)
     }
 

@@ -24,8 +24,8 @@ pub fn skip(name: &str, reason: &str) {
     say("skipped ", "", &format!("{name}: {reason}"));
 }
 
-/// The same of a test that needs a program which is in no package registry, so that not even CI
-/// must have it: the line begins with [`LEFT_OUT`].
+/// The same of a test, or of a part of it, that needs what not even CI must have: a program that is
+/// in no package registry, or a module of the kernel. The line begins with [`LEFT_OUT`].
 pub fn leave_out(name: &str, reason: &str) {
     say(LEFT_OUT, LEFT_OUT, &format!("{name}: {reason}"));
 }

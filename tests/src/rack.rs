@@ -2,11 +2,15 @@
 
 use crate::{
     Error, MAX_MTU, MAX_WORKERS, MIN_MTU, Namespace,
-    link::{AGGREGATOR_ADDRESS, NIC, join, port},
-    network::{self, Topology},
+    link::{AGGREGATOR_ADDRESS, Ip, NIC, join, port},
+    network::{self, Router, Topology},
     xdp::{self, XDP_PASS},
 };
-use std::{net::Ipv4Addr, os::fd::OwnedFd};
+use std::{
+    io,
+    net::{IpAddr, Ipv4Addr},
+    os::fd::OwnedFd,
+};
 
 /// That for contributions in [`Mode::Bmv2`], where the switch lets nobody else send from it, and so
 /// not the daemon either.
@@ -55,13 +59,27 @@ pub struct RackOptions {
     pub topology: Topology,
     /// Whether the switch host is one more worker, behind the others. Its packets come in by `lo`.
     pub own_host: bool,
+    /// The VLAN of each worker's link in a star, 1 to 4094, or 0 for none; no VLANs if it is empty.
+    /// Workers see no tags: in the namespace [`Rack::wires`] their frames get them, one by one. It
+    /// needs Linux 6.6 (TCX), and no interfaces for VLANs, which not every kernel has.
+    pub vlans: Vec<u16>,
+    /// The kind of IP that the hosts have addresses of.
+    pub ip: Ip,
 }
 
 impl Default for RackOptions {
-    /// Four workers in a star, an MTU of 1500 bytes, the aggregator where it does best.
+    /// Four workers in a star, an MTU of 1500 bytes, the aggregator where it does best, no VLAN.
     fn default() -> Self {
-        let topology = Topology::Star;
-        Self { workers: 4, mtu: 1500, mode: Mode::Auto, wires: false, topology, own_host: false }
+        Self {
+            workers: 4,
+            mtu: 1500,
+            mode: Mode::Auto,
+            wires: false,
+            topology: Topology::Star,
+            own_host: false,
+            vlans: Vec::new(),
+            ip: Ip::V4,
+        }
     }
 }
 
@@ -71,7 +89,8 @@ impl RackOptions {
     /// # Errors
     ///
     /// [`Error::Workers`] and [`Error::Mtu`] for an option out of range, [`Error::Topology`] for
-    /// bmv2 in another rack than a star.
+    /// bmv2 in another rack than a star, [`Error::Vlan`] for VLANs in one, with bmv2 or with wires,
+    /// [`Error::Ipv6`] for IPv6 with bmv2 or NAT.
     pub fn check(&self) -> Result<(), Error> {
         if !(1..=MAX_WORKERS).contains(&self.workers) {
             return Err(Error::Workers(self.workers));
@@ -82,6 +101,14 @@ impl RackOptions {
         if self.mode == Mode::Bmv2 && self.topology != Topology::Star {
             return Err(Error::Topology);
         }
+        let has_nat = matches!(self.topology, Topology::Routed(Router { nat: true, .. }));
+        if self.ip == Ip::V6 && (self.mode == Mode::Bmv2 || has_nat) {
+            return Err(Error::Ipv6);
+        }
+        let fits = self.mode != Mode::Bmv2 && self.topology == Topology::Star && !self.wires;
+        if !self.vlans.is_empty() && !fits {
+            return Err(Error::Vlan);
+        }
         Ok(())
     }
 }
@@ -89,16 +116,17 @@ impl RackOptions {
 /// A switch and N workers; see the [crate's documentation](crate). It is removed when the value is
 /// dropped.
 pub struct Rack {
-    /// The passing programs' attachments; dropped first.
-    _programs: Vec<OwnedFd>,
+    /// Attachments of programs that pass frames, and of those that tag them; dropped first.
+    programs: Vec<OwnedFd>,
     workers: Vec<Namespace>,
     wires: Option<Namespace>,
-    /// What a router's routes of multicast live by.
-    _routes: Option<OwnedFd>,
-    network: Option<Namespace>,
+    /// What routers' routes of multicast live by.
+    _routes: Vec<OwnedFd>,
+    network: network::Path,
     switch: Namespace,
     mode: Mode,
     own_host: bool,
+    ip: Ip,
 }
 
 impl Rack {
@@ -111,16 +139,21 @@ impl Rack {
     /// was made until then is removed.
     pub fn new(options: RackOptions) -> Result<Self, Error> {
         options.check()?;
-        let switch = new_switch(&options)?;
-        let wires = options.wires.then(|| Namespace::new("wires")).transpose()?;
-        let network = network::new(&switch, options.topology, options.mtu)?;
-        let ports = network.as_ref().unwrap_or(&switch);
+        let switch = new_switch("switch", "02:00:00:00:00:fe", AGGREGATOR_ADDRESS, &options)?;
+        let has_wires = options.wires || !options.vlans.is_empty();
+        let wires = has_wires.then(|| Namespace::new("wires")).transpose()?;
+        let network = network::new(&switch, options.topology, options.ip, options.mtu)?;
+        let ports = network.first().unwrap_or(&switch);
         let workers: Vec<_> = (0..options.workers)
-            .map(|rank| new_worker(ports, wires.as_ref(), rank, &options))
+            .map(|rank| {
+                let address = options.topology.worker_address(rank);
+                let gateway = options.topology.gateway(rank);
+                new_worker(ports, wires.as_ref(), rank, &options, (address, gateway))
+            })
             .collect::<Result<_, _>>()?;
         let routes = match options.topology {
-            Topology::Routed(router) => network::start(ports, options.workers, router)?,
-            _ => None,
+            Topology::Routed(router) => network::start(&network, options.workers, router)?,
+            _ => Vec::new(),
         };
         let mut programs = Vec::new();
         for worker in workers.iter().filter(|_| options.mode == Mode::Native) {
@@ -131,10 +164,39 @@ impl Rack {
         {
             programs.push(pass_frames(wires, wire_ends(rank).1)?);
         }
-        let RackOptions { mode, own_host, .. } = options;
+        let RackOptions { mode, own_host, ip, .. } = options;
         let _routes = routes;
-        let _programs = programs;
-        Ok(Self { _programs, workers, wires, _routes, network, switch, mode, own_host })
+        let mut rack =
+            Self { programs, workers, wires, _routes, network, switch, mode, own_host, ip };
+        for (rank, vlan) in options.vlans.iter().enumerate() {
+            rack.put_into_vlan(rank, *vlan)?;
+        }
+        Ok(rack)
+    }
+
+    /// Has the link of this rank be in a VLAN, if that is not 0: the switch host's port has tags,
+    /// which the wires put in and take off. What that host itself sends and gets there has none.
+    fn put_into_vlan(&mut self, rank: usize, vlan: u16) -> Result<(), Error> {
+        let Some(wires) = &self.wires else { return Ok(()) };
+        let vlan = (vlan != 0).then_some(vlan);
+        let (to_worker, to_port) = wire_ends(rank);
+        // Native XDP sees tags that are in frames.
+        if self.mode != Mode::Auto {
+            let tags = "txvlan off tx-vlan-stag-hw-insert off";
+            wires.tool("ethtool", &format!("-K {to_port} {tags}"))?;
+        }
+        let attach = |what: String, attached: io::Result<[OwnedFd; 2]>| {
+            attached.map_err(|source| Error::Kernel { what, source })
+        };
+        let what = format!("join {to_worker} and {to_port} of {}", wires.name());
+        let joined = wires.run(move || xdp::join(&to_worker, &to_port, vlan));
+        self.programs.extend(attach(what, joined)?);
+        if let Some(vlan) = vlan {
+            let what = format!("tag the frames at {} of {}", port(rank), self.switch.name());
+            let tagged = self.switch.run(move || xdp::tag(&port(rank), vlan));
+            self.programs.extend(attach(what, tagged)?);
+        }
+        Ok(())
     }
 
     /// Where the aggregator is to take frames.
@@ -164,18 +226,29 @@ impl Rack {
         &self.workers
     }
 
-    /// Where the two halves of each link meet, if the rack was made with [`RackOptions::wires`].
+    /// Where the two halves of each link meet, if the rack was made with [`RackOptions::wires`] or
+    /// with VLANs.
     pub fn wires(&self) -> Option<&Namespace> {
         self.wires.as_ref()
     }
 
-    /// The Ethernet switch or the router between a switch host with a single port and the workers.
+    /// The Ethernet switch or the router at the workers, where the switch host has a single port.
     pub fn network(&self) -> Option<&Namespace> {
-        self.network.as_ref()
+        self.network.first()
     }
 
-    /// The address of the worker of this rank, which is less than [`MAX_WORKERS`], where no router
-    /// is in between.
+    /// The second router, if there is one.
+    pub fn core(&self) -> Option<&Namespace> {
+        self.network.get(1)
+    }
+
+    /// The aggregator's address.
+    pub fn aggregator_address(&self) -> IpAddr {
+        self.ip.of(AGGREGATOR_ADDRESS)
+    }
+
+    /// The IPv4 address of the worker of this rank, which is less than [`MAX_WORKERS`], where no
+    /// router is in between.
     pub fn worker_address(rank: usize) -> Ipv4Addr {
         Topology::Star.worker_address(rank)
     }
@@ -183,7 +256,7 @@ impl Rack {
     /// The interfaces on which the aggregator hears the workers: in a star, by rank, `p0`, `p1`, …;
     /// otherwise one. That of the switch host itself comes last.
     pub fn ports(&self) -> Vec<String> {
-        let mut ports = match self.network {
+        let mut ports = match self.network() {
             Some(_) => vec![NIC.to_owned()],
             None => (0..self.workers.len()).map(port).collect(),
         };
@@ -195,11 +268,16 @@ impl Rack {
 /// The interface at which `simple_switch` hears the host with the aggregator's address.
 pub(crate) const HOST_PORT: &str = "host";
 
-/// A namespace with the aggregator's address: on the bridge that joins the ports, or on a link to
+/// A namespace with an aggregator's address: on the bridge that joins the ports, or on a link to
 /// the `simple_switch` that does. With a single port the address will be there.
-fn new_switch(options: &RackOptions) -> Result<Namespace, Error> {
-    let &RackOptions { mtu, mode, topology, .. } = options;
-    let switch = Namespace::new("switch")?;
+pub(crate) fn new_switch(
+    name: &str,
+    mac: &str,
+    address: Ipv4Addr,
+    options: &RackOptions,
+) -> Result<Namespace, Error> {
+    let &RackOptions { mtu, mode, topology, ip, .. } = options;
+    let switch = Namespace::new(name)?;
     switch.tool("ip", "link set lo up")?;
     if topology != Topology::Star {
         return Ok(switch);
@@ -208,20 +286,17 @@ fn new_switch(options: &RackOptions) -> Result<Namespace, Error> {
         Mode::Bmv2 => ("agg0", format!("veth peer name {HOST_PORT} mtu {mtu}")),
         _ => ("br0", "bridge".to_owned()),
     };
-    switch.tool(
-        "ip",
-        &format!("link add {interface} address 02:00:00:00:00:fe mtu {mtu} type {kind}"),
-    )?;
-    switch.tool("ip", &format!("address add {AGGREGATOR_ADDRESS}/24 dev {interface}"))?;
+    switch.tool("ip", &format!("link add {interface} address {mac} mtu {mtu} type {kind}"))?;
+    ip.assign(&switch, address, interface)?;
     if mode == Mode::Bmv2 {
         // It answers ARP for that address, too.
-        switch.tool("ip", &format!("address add {SWITCHED_ADDRESS}/24 dev {interface}"))?;
+        ip.assign(&switch, SWITCHED_ADDRESS, interface)?;
         // `simple_switch` passes frames on as they are: whole, and with their checksums.
         switch.tool("ethtool", &format!("-K {interface} tx off tso off gso off"))?;
         switch.tool("ip", &format!("link set {HOST_PORT} arp off up"))?;
     }
     switch.tool("ip", &format!("link set {interface} up"))?;
-    switch.tool("ip", &format!("route add 224.0.0.0/4 dev {interface}"))?;
+    ip.route_groups(&switch, interface)?;
     Ok(switch)
 }
 
@@ -232,12 +307,13 @@ pub(crate) fn wire_ends(rank: usize) -> (String, String) {
 }
 
 /// A worker joined to a port of the switch, or of the network: directly, or with its link open in
-/// the namespace of the wires.
-fn new_worker(
+/// the namespace of the wires. It has that address, and that router, if any.
+pub(crate) fn new_worker(
     switch: &Namespace,
     wires: Option<&Namespace>,
     rank: usize,
-    &RackOptions { mtu, mode, topology, .. }: &RackOptions,
+    &RackOptions { mtu, mode, topology, ip, .. }: &RackOptions,
+    (address, gateway): (Ipv4Addr, Option<Ipv4Addr>),
 ) -> Result<Namespace, Error> {
     let worker = Namespace::new(&format!("worker {rank}"))?;
     let n = rank + 1;
@@ -262,13 +338,13 @@ fn new_worker(
         // Only `simple_switch` answers there: the kernel would answer ARP for the
         // aggregator's address.
         Mode::Bmv2 => switch.tool("ip", &format!("link set p{rank} arp off up"))?,
-        _ => network::plug_in(switch, rank, topology)?,
+        _ => network::plug_in(switch, rank, topology, ip)?,
     }
     worker.tool("ip", "link set lo up")?;
-    worker.tool("ip", &format!("address add {}/24 dev eth0", topology.worker_address(rank)))?;
+    ip.assign(&worker, address, "eth0")?;
     worker.tool("ip", "link set eth0 up")?;
-    if let Topology::Routed(_) = topology {
-        worker.tool("ip", &format!("route add default via {}", network::gateway(rank)))?;
+    if let Some(gateway) = gateway {
+        worker.tool("ip", &format!("route add default via {}", ip.of(gateway)))?;
     }
     // XDP on the port would see what the sender left for the hardware to fill in, and the wires
     // pass frames one by one.
@@ -281,12 +357,12 @@ fn new_worker(
         &format!("-K eth0 tx {offloads} tso {offloads} gso {offloads} gro on {tags}"),
     )?;
     // RESULTs come as multicast; joining a group needs a route for it.
-    worker.tool("ip", "route add 224.0.0.0/4 dev eth0")?;
+    ip.route_groups(&worker, "eth0")?;
     Ok(worker)
 }
 
 /// Attaches the passing program to an end of a link, without which veth drops what XDP sends to it.
-fn pass_frames(namespace: &Namespace, interface: String) -> Result<OwnedFd, Error> {
+pub(crate) fn pass_frames(namespace: &Namespace, interface: String) -> Result<OwnedFd, Error> {
     let what = format!("attach XDP to {interface} of {}", namespace.name());
     namespace
         .run(move || xdp::attach(&xdp::load(XDP_PASS)?, &interface))

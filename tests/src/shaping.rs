@@ -20,8 +20,9 @@ const QUEUE_MS: u64 = 50;
 /// `ifb` device that what arrives is sent through first. At the switch's port, where a queue would
 /// be in reality, it would not slow down what XDP redirects, which passes no queueing discipline.
 /// So all data paths, and whatever else the workers run, find the same links.
+#[derive(Default)]
 pub struct Shaping<'a> {
-    rack: &'a Rack,
+    ends: Vec<(&'a Namespace, String)>,
 }
 
 impl<'a> Shaping<'a> {
@@ -32,33 +33,38 @@ impl<'a> Shaping<'a> {
     /// [`Error::Start`] and [`Error::Tool`] if `ip` or `tc` is missing or refuses; the links are as
     /// before, then.
     pub fn new(rack: &'a Rack, rate: u64) -> Result<Self, Error> {
-        let shaping = Self { rack };
-        rack.workers().iter().try_for_each(|worker| shape(worker, "eth0", rate))?;
+        let mut shaping = Self::default();
+        rack.workers().iter().try_for_each(|worker| shaping.shape(worker, "eth0", rate))?;
         if let Some(network) = rack.network() {
-            shape(network, UP, rate * rack.workers().len() as u64)?;
+            shaping.shape(network, UP, rate * rack.workers().len() as u64)?;
         }
         Ok(shaping)
     }
+
+    fn shape(&mut self, namespace: &'a Namespace, device: &str, rate: u64) -> Result<(), Error> {
+        self.ends.push((namespace, device.to_owned()));
+        let bucket = bucket(rate);
+        namespace.tool("ip", "link add ifb0 type ifb")?;
+        namespace.tool("ip", "link set ifb0 up")?;
+        namespace.tool("tc", &format!("qdisc add dev ifb0 {bucket}"))?;
+        namespace.tool("tc", &format!("qdisc add dev {device} ingress"))?;
+        let (everything, redirect) =
+            ("protocol all u32 match u32 0 0", "action mirred egress redirect dev ifb0");
+        namespace
+            .tool("tc", &format!("filter add dev {device} ingress {everything} {redirect}"))?;
+        namespace.tool("tc", &format!("qdisc add dev {device} {bucket}"))
+    }
 }
 
-fn shape(namespace: &Namespace, device: &str, rate: u64) -> Result<(), Error> {
+fn bucket(rate: u64) -> String {
     let burst = (rate / 8 * BURST_MS / 1000).max(LEAST_BURST);
-    let bucket = format!("root tbf rate {rate}bit burst {burst} latency {QUEUE_MS}ms");
-    namespace.tool("ip", "link add ifb0 type ifb")?;
-    namespace.tool("ip", "link set ifb0 up")?;
-    namespace.tool("tc", &format!("qdisc add dev ifb0 {bucket}"))?;
-    namespace.tool("tc", &format!("qdisc add dev {device} ingress"))?;
-    let (everything, redirect) =
-        ("protocol all u32 match u32 0 0", "action mirred egress redirect dev ifb0");
-    namespace.tool("tc", &format!("filter add dev {device} ingress {everything} {redirect}"))?;
-    namespace.tool("tc", &format!("qdisc add dev {device} {bucket}"))
+    format!("root tbf rate {rate}bit burst {burst} latency {QUEUE_MS}ms")
 }
 
 impl Drop for Shaping<'_> {
     fn drop(&mut self) {
-        let ends = self.rack.workers().iter().map(|worker| (worker, "eth0"));
-        for (namespace, device) in ends.chain(self.rack.network().map(|network| (network, UP))) {
-            // Something may never have been made.
+        // Something may never have been made.
+        for (namespace, device) in &self.ends {
             let _ = namespace.tool("tc", &format!("qdisc del dev {device} root"));
             let _ = namespace.tool("tc", &format!("qdisc del dev {device} ingress"));
             let _ = namespace.tool("ip", "link del ifb0");

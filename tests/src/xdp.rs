@@ -1,5 +1,5 @@
-//! XDP programs of two instructions, made by hand, so that no compiler for BPF is needed to build a
-//! rack.
+//! BPF programs of a few instructions, made by hand, so that no compiler for BPF is needed to build
+//! a rack.
 #![allow(unsafe_code)]
 
 use std::{
@@ -9,12 +9,26 @@ use std::{
 
 /// The action that hands a frame on to the network stack.
 pub const XDP_PASS: i32 = 2;
+/// The one that drops it.
+const XDP_DROP: i32 = 1;
 
 const BPF_PROG_LOAD: libc::c_int = 5;
 const BPF_LINK_CREATE: libc::c_int = 28;
+const BPF_PROG_TYPE_SCHED_CLS: u32 = 3;
 const BPF_PROG_TYPE_XDP: u32 = 6;
 const BPF_XDP: u32 = 37;
+const BPF_TCX_INGRESS: u32 = 46;
+const BPF_TCX_EGRESS: u32 = 47;
 const XDP_FLAGS_DRV_MODE: u32 = 1 << 2;
+/// The verdict in tc that leaves a frame to the next program.
+const TCX_NEXT: i32 = -1;
+/// Of `struct __sk_buff`: whether a tag was taken off the frame.
+const VLAN_PRESENT: i16 = 20;
+/// `htons(0x8100)` where programs run.
+const VLAN_PROTOCOL: i32 = 0x8100u16.to_be() as i32;
+const SKB_VLAN_PUSH: i32 = 18;
+const SKB_VLAN_POP: i32 = 19;
+const REDIRECT: i32 = 23;
 
 /// One BPF instruction, as in `struct bpf_insn`.
 #[repr(C)]
@@ -43,14 +57,105 @@ struct LinkCreate {
     flags: u32,
 }
 
+impl Instruction {
+    const EXIT: Self = Self::new(0x95, 0, 0, 0);
+
+    const fn new(code: u8, registers: u8, offset: i16, immediate: i32) -> Self {
+        Self { code, registers, offset, immediate }
+    }
+
+    /// register = immediate
+    const fn set(register: u8, immediate: i32) -> Self {
+        Self::new(0xb7, register, 0, immediate)
+    }
+
+    /// r0 = `action`
+    const fn answer(action: i32) -> Self {
+        Self::set(0, action)
+    }
+
+    /// r0 = helper(r1, …)
+    const fn call(helper: i32) -> Self {
+        Self::new(0x85, 0, 0, helper)
+    }
+}
+
 /// Loads a program that answers `action` to every frame.
 pub fn load(action: i32) -> io::Result<OwnedFd> {
+    load_program(BPF_PROG_TYPE_XDP, &[Instruction::answer(action), Instruction::EXIT])
+}
+
+/// Loads a program that drops UDP, as one against floods does, and passes everything else.
+///
+/// # Errors
+///
+/// When the kernel refuses.
+pub fn load_udp_filter() -> io::Result<OwnedFd> {
+    // Of a frame's Ethernet and IPv4 headers: where they end, type, protocol.
+    const HEADERS: i32 = 34;
+    const ETHERTYPE: i16 = 12;
+    const PROTOCOL: i16 = 23;
     let program = [
-        Instruction { code: 0xb7, registers: 0, offset: 0, immediate: action }, // r0 = action
-        Instruction { code: 0x95, registers: 0, offset: 0, immediate: 0 },      // exit
+        Instruction::new(0x61, 0x12, 0, 0),         // r2 = context's data
+        Instruction::new(0x61, 0x13, 4, 0),         // r3 = context's data_end
+        Instruction::new(0xbf, 0x24, 0, 0),         // r4 = r2
+        Instruction::new(0x07, 0x04, 0, HEADERS),   // r4 += HEADERS
+        Instruction::new(0x2d, 0x34, 6, 0),         // if r4 > r3, to the end
+        Instruction::new(0x69, 0x25, ETHERTYPE, 0), // r5 = *(u16 *)(r2 + ETHERTYPE)
+        Instruction::new(0x55, 0x05, 4, 0x0008),    // if it is not IPv4's, to the end
+        Instruction::new(0x71, 0x25, PROTOCOL, 0),  // r5 = *(u8 *)(r2 + PROTOCOL)
+        Instruction::new(0x55, 0x05, 2, 17),        // if it is not UDP's, to the end
+        Instruction::answer(XDP_DROP),
+        Instruction::EXIT,
+        Instruction::answer(XDP_PASS),
+        Instruction::EXIT,
     ];
+    load_program(BPF_PROG_TYPE_XDP, &program)
+}
+
+/// Joins two interfaces of the calling thread's namespace, as a switch joins a port without tags
+/// and one with: frames from `plain` get the tag of that VLAN, those from `tagged` lose theirs.
+/// Without a VLAN they pass as they are. It stays until both descriptors are closed.
+pub fn join(plain: &str, tagged: &str, vlan: Option<u16>) -> io::Result<[OwnedFd; 2]> {
+    let push = |vlan: u16| {
+        let tag = [Instruction::set(2, VLAN_PROTOCOL), Instruction::set(3, vlan.into())];
+        tag.into_iter().chain([Instruction::call(SKB_VLAN_PUSH)]).collect()
+    };
+    let pop = |_| vec![Instruction::call(SKB_VLAN_POP)];
+    let pass = |from: &str, to: &str, change: Option<Vec<Instruction>>| {
+        let mut program = change.unwrap_or_default();
+        program.extend([Instruction::set(1, index(to)? as i32), Instruction::set(2, 0)]);
+        program.extend([Instruction::call(REDIRECT), Instruction::EXIT]);
+        attach_at(&load_program(BPF_PROG_TYPE_SCHED_CLS, &program)?, from, BPF_TCX_INGRESS, 0)
+    };
+    Ok([pass(plain, tagged, vlan.map(push))?, pass(tagged, plain, vlan.map(pop))?])
+}
+
+/// Has all that leaves an interface of the calling thread's namespace be in that VLAN, and takes
+/// the tag off what comes in there: what an interface of that VLAN would do. It stays until both
+/// descriptors are closed.
+pub fn tag(interface: &str, vlan: u16) -> io::Result<[OwnedFd; 2]> {
+    let push = [
+        // if it has a tag, go on behind the call
+        Instruction::new(0x61, 0x12, VLAN_PRESENT, 0),
+        Instruction::new(0x55, 0x02, 3, 0),
+        Instruction::set(2, VLAN_PROTOCOL),
+        Instruction::set(3, vlan.into()),
+        Instruction::call(SKB_VLAN_PUSH),
+        Instruction::answer(TCX_NEXT),
+        Instruction::EXIT,
+    ];
+    let pop = [Instruction::call(SKB_VLAN_POP), Instruction::answer(TCX_NEXT), Instruction::EXIT];
+    let [push, pop] = [&push[..], &pop].map(|code| load_program(BPF_PROG_TYPE_SCHED_CLS, code));
+    Ok([
+        attach_at(&push?, interface, BPF_TCX_EGRESS, 0)?,
+        attach_at(&pop?, interface, BPF_TCX_INGRESS, 0)?,
+    ])
+}
+
+fn load_program(prog_type: u32, program: &[Instruction]) -> io::Result<OwnedFd> {
     let attributes = ProgLoad {
-        prog_type: BPF_PROG_TYPE_XDP,
+        prog_type,
         insn_cnt: program.len() as u32,
         insns: program.as_ptr() as u64,
         license: c"GPL".as_ptr() as u64,
@@ -63,15 +168,28 @@ pub fn load(action: i32) -> io::Result<OwnedFd> {
 /// Attaches a program to an interface of the calling thread's namespace, in the driver. It stays
 /// until the descriptor that is returned is closed.
 pub fn attach(program: &OwnedFd, interface: &str) -> io::Result<OwnedFd> {
-    let index = std::fs::read_to_string(format!("/sys/class/net/{interface}/ifindex"))?;
+    attach_at(program, interface, BPF_XDP, XDP_FLAGS_DRV_MODE)
+}
+
+fn attach_at(
+    program: &OwnedFd,
+    interface: &str,
+    attach_type: u32,
+    flags: u32,
+) -> io::Result<OwnedFd> {
     let attributes = LinkCreate {
         prog_fd: program.as_raw_fd() as u32,
-        target_ifindex: index.trim().parse().map_err(io::Error::other)?,
-        attach_type: BPF_XDP,
-        flags: XDP_FLAGS_DRV_MODE,
+        target_ifindex: index(interface)?,
+        attach_type,
+        flags,
     };
     // SAFETY: BPF_LINK_CREATE reads a LinkCreate, in which there are no pointers.
     unsafe { bpf(BPF_LINK_CREATE, &attributes) }
+}
+
+fn index(interface: &str) -> io::Result<u32> {
+    let index = std::fs::read_to_string(format!("/sys/class/net/{interface}/ifindex"))?;
+    index.trim().parse().map_err(io::Error::other)
 }
 
 /// The bpf(2) system call, for those of its commands that return a descriptor.

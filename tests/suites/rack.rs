@@ -177,7 +177,7 @@ fn a_network_brings_multicast_to_whom_it_should() {
         return;
     }
     let fabric = |multicast| Topology::OneNic(Fabric { multicast, ..Fabric::default() });
-    let router = |multicast| Topology::Routed(Router { multicast, nat: false });
+    let router = |multicast| Topology::Routed(Router { multicast, ..Router::default() });
     assert_eq!(who_hears(fabric(Multicast::Flooded)), [true, true]);
     assert_eq!(who_hears(fabric(Multicast::Snooped)), [true, true], "Linux floods");
     assert_eq!(who_hears(fabric(Multicast::Queried)), [true, false], "members alone");
@@ -191,7 +191,7 @@ fn workers_behind_a_network_reach_the_switch_and_each_other() {
     if !can_build_racks("workers_behind_a_network_reach_the_switch_and_each_other") {
         return;
     }
-    let router = |nat| Topology::Routed(Router { multicast: false, nat });
+    let router = |nat| Topology::Routed(Router { nat, ..Router::default() });
     for (topology, seen) in [
         (Topology::OneNic(Fabric::default()), [[10, 88, 0, 1], [10, 88, 0, 2]]),
         (router(false), [[10, 88, 1, 1], [10, 88, 2, 1]]),

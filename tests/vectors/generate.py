@@ -15,6 +15,7 @@ from generator import (
     floats,
     frames,
     hello,
+    ipv6,
     jobs,
     mismatch,
     packed,
@@ -37,6 +38,7 @@ PURPOSES = [
     hello,
     jobs,
     frames,
+    ipv6,
 ]
 
 

@@ -1,7 +1,7 @@
 //! The command line.
 
 use std::ffi::OsString;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 
 use clap::error::ErrorKind;
@@ -77,19 +77,20 @@ pub struct Options {
     /// How results reach the ranks of a job. For `--data-plane xdp`.
     #[arg(long, value_enum, default_value_t = Fanout::Auto)]
     pub fanout: Fanout,
-    /// Address and TCP port of the control plane.
+    /// Address and TCP port of the control plane. [::] is all addresses, of IPv4 too.
     #[arg(long, value_name = "ADDRESS",
-          default_value_t = SocketAddr::from((Ipv4Addr::UNSPECIFIED, CONTROL_PORT)))]
+          default_value_t = SocketAddr::from((Ipv6Addr::UNSPECIFIED, CONTROL_PORT)))]
     pub control: SocketAddr,
     /// UDP port of the data plane; with `--data-plane software` 0 is any free one. A P4 program's
     /// is fixed.
     #[arg(long, value_name = "PORT", default_value_t = DATA_PORT)]
     pub data_port: u16,
-    /// IPv4 address of the data plane, if it is not the one by which workers reach the control
-    /// plane. A P4 switch must have another one: it takes what others send from it for forged.
+    /// Address of the data plane, if it is not the one by which workers reach the control plane: of
+    /// IPv6, all jobs are over IPv6. A P4 switch must have another one, of IPv4: it takes what
+    /// others send from it for forged.
     #[arg(long, value_name = "ADDRESS",
           required_if_eq_any([("data_plane", "tofino"), ("data_plane", "bmv2")]))]
-    pub data_address: Option<Ipv4Addr>,
+    pub data_address: Option<IpAddr>,
     /// Most slots of all jobs together: 512 for each data thread of a job, which take 3 MiB of
     /// memory when a job first needs them. The default is enough for 256 jobs with 512 data
     /// threads. A P4 program has as many as it says.
@@ -219,6 +220,16 @@ fn check(options: &Options, matches: &ArgMatches) -> Result<(), clap::Error> {
             "--data-port 0: 1 to 65535 are allowed; 0, any free one, is for --data-plane software"
                 .to_owned(),
         ));
+    }
+    #[cfg(feature = "p4")]
+    if matches!(kind, DataPlaneKind::Tofino | DataPlaneKind::Bmv2)
+        && let Some(address @ IpAddr::V6(_)) = options.data_address
+    {
+        return Err(refused(format!(
+            "--data-address {address}: an IPv4 address is allowed with --data-plane {}; a P4 \
+             program passes all IPv6 on",
+            name(kind)
+        )));
     }
     Ok(())
 }

@@ -4,20 +4,21 @@
 pub mod p4;
 
 use std::io;
+use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context, anyhow, bail};
 use rand::rngs::StdRng;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use socket2::SockRef;
+use socket2::Type;
 use switchml_cli::say;
 use switchml_protocol::MAX_RANKS;
 use switchml_protocol::maps::MAX_JOBS;
 use switchml_userspace::data_plane::software::Software;
 use switchml_userspace::data_plane::xdp::{self, PinError, XdpDataPlane};
-use switchml_userspace::events;
 use switchml_userspace::service::Service;
+use switchml_userspace::{dual, events};
 use switchml_userspace_core::data_plane::{DataPlane, EventSink, Fanout};
 use switchml_userspace_core::jobs::JobTable;
 use tokio::net::TcpListener;
@@ -29,21 +30,19 @@ use crate::cli::{self, DataPlaneKind, Options};
 /// Bytes of a TCP segment that pass wherever IPv6 does: its least MTU of 1280 less the headers.
 const SAFE_SEGMENT: u32 = 1220;
 
+/// Connections that may wait to be accepted.
+const BACKLOG: i32 = 1024;
+
 /// Serves until SIGINT or SIGTERM.
 pub async fn run(options: Options) -> anyhow::Result<()> {
     // Before anything is attached: a signal from here on stops the daemon in good order.
     let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?;
     let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
     raise_file_limit();
-    let listener = TcpListener::bind(options.control).await.map_err(|error| {
+    let listener = listen(options.control).map_err(|error| {
         let why = unavailable(&error, "--control", "--control");
         anyhow!("cannot serve the control plane at TCP {}: {why}", options.control)
     })?;
-    // Where a switch on the way takes less than the hosts, larger segments would vanish. Messages
-    // are few and short.
-    SockRef::from(&listener)
-        .set_tcp_mss(SAFE_SEGMENT)
-        .context("cannot limit the control plane's segments")?;
     let control_address =
         listener.local_addr().context("cannot tell the control plane's address")?;
     let (event_sink, event_receiver) = events::channel();
@@ -66,6 +65,19 @@ pub async fn run(options: Options) -> anyhow::Result<()> {
     let served = service.serve(listener, stop).await.context("the control plane failed");
     data_plane.stop();
     served
+}
+
+/// Listens at a TCP address: by that of all of IPv6, over IPv4, too.
+fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    let (socket, address) = dual::socket(address, Type::STREAM)?;
+    socket.set_reuse_address(true)?;
+    // Where a switch on the way takes less than the hosts, larger segments would vanish. Messages
+    // are few and short.
+    socket.set_tcp_mss(SAFE_SEGMENT)?;
+    socket.bind(&address.into())?;
+    socket.listen(BACKLOG)?;
+    socket.set_nonblocking(true)?;
+    TcpListener::from_std(socket.into())
 }
 
 /// Why a socket cannot be had, and what to do; by which options to give another port, and another
@@ -136,11 +148,11 @@ fn start_data_plane(options: &Options, events: EventSink) -> anyhow::Result<Arc<
             Ok(Arc::new(XdpDataPlane::start(config, events)?))
         }
         DataPlaneKind::Software => {
-            let port = options.data_port;
-            let software = Software::start(options.data_address, port, options.slots, events)
-                .map_err(|error| {
+            let &Options { data_address, data_port, slots, .. } = options;
+            let software =
+                Software::start(data_address, data_port, slots, events).map_err(|error| {
                     let why = unavailable(&error, "--data-port", "--data-address");
-                    anyhow!("cannot serve the data plane at UDP port {port}: {why}")
+                    anyhow!("cannot serve the data plane at UDP port {data_port}: {why}")
                 })?;
             Ok(Arc::new(software))
         }

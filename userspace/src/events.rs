@@ -1,6 +1,6 @@
 //! Logs notable packets, at a bounded rate.
 
-use std::net::SocketAddrV4;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use switchml_protocol::maps::Event;
@@ -62,8 +62,13 @@ fn report_unlogged(seen: u32) {
 
 fn line(event: &Event, outcome: &Outcome) -> String {
     let Event { job, rank, slot, round, binding, .. } = event;
-    let from = SocketAddrV4::new(binding.ip.into(), binding.port.get());
-    format!("job {job}: {} Rank {rank}, slot {slot}, round {round}, from {from}", outcome.help())
+    let from = SocketAddr::new(binding.ip.into(), binding.port.get());
+    let vlan = match binding.vlan {
+        0 => String::new(),
+        vlan => format!(" in VLAN {vlan}"),
+    };
+    let what = outcome.help();
+    format!("job {job}: {what} Rank {rank}, slot {slot}, round {round}, from {from}{vlan}")
 }
 
 #[cfg(test)]
@@ -76,7 +81,14 @@ mod tests {
     #[test]
     fn an_event_is_one_line_with_all_there_is() {
         let event = Event {
-            binding: Binding { ifindex: 4, ip: [10, 0, 0, 3], mac: [2; 6], port: U16::new(40_000) },
+            binding: Binding {
+                ifindex: 4,
+                ip: [10, 0, 0, 3].into(),
+                mac: [2; 6],
+                port: U16::new(40_000),
+                vlan: 5,
+                ..Binding::default()
+            },
             epoch: 1,
             round: 7,
             job: 2,
@@ -85,8 +97,8 @@ mod tests {
             outcome: Outcome::WrongSecret as u8,
             reserved: Default::default(),
         };
-        let expected =
-            "job 2: HELLO with a wrong secret. Rank 3, slot 5, round 7, from 10.0.0.3:40000";
+        let expected = "job 2: HELLO with a wrong secret. Rank 3, slot 5, round 7, from \
+                        10.0.0.3:40000 in VLAN 5";
         assert_eq!(line(&event, &Outcome::WrongSecret), expected);
     }
 }

@@ -12,6 +12,7 @@
 #![forbid(unsafe_code)]
 
 pub mod data_plane;
+pub mod dual;
 pub mod events;
 pub mod incoming;
 pub mod mailbox;

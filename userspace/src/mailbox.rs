@@ -9,7 +9,9 @@ use switchml_control::join_event::Event;
 use tokio_stream::Stream;
 
 /// Puts events in; the stream ends when it is dropped.
-pub struct Sender(Arc<Mutex<Mail>>);
+pub struct Sender {
+    mail: Arc<Mutex<Mail>>,
+}
 
 /// The events, each once.
 pub struct Receiver(Arc<Mutex<Mail>>);
@@ -19,20 +21,21 @@ struct Mail {
     /// Of news of ranks that are missing only the last, which says all that those before it did.
     /// What else there is comes once in a session, or once for a rank.
     unread: VecDeque<Event>,
-    is_closed: bool,
+    /// Why the stream ends, once it does: `None` in good order.
+    end: Option<Option<String>>,
     reader: Option<Waker>,
 }
 
 /// An empty mailbox.
 pub fn mailbox() -> (Sender, Receiver) {
     let mail = Arc::default();
-    (Sender(Arc::clone(&mail)), Receiver(mail))
+    (Sender { mail: Arc::clone(&mail) }, Receiver(mail))
 }
 
 impl Sender {
     /// Adds an event.
     pub fn send(&self, event: Event) {
-        let mut mail = lock(&self.0);
+        let mut mail = lock(&self.mail);
         if matches!((mail.unread.back(), &event), (Some(Event::Waiting(_)), Event::Waiting(_))) {
             mail.unread.pop_back();
         }
@@ -41,10 +44,17 @@ impl Sender {
     }
 }
 
+impl Sender {
+    /// Ends the stream as one that broke.
+    pub fn break_off(self, why: String) {
+        lock(&self.mail).end = Some(Some(why));
+    }
+}
+
 impl Drop for Sender {
     fn drop(&mut self) {
-        let mut mail = lock(&self.0);
-        mail.is_closed = true;
+        let mut mail = lock(&self.mail);
+        mail.end.get_or_insert_default();
         mail.wake();
     }
 }
@@ -58,16 +68,20 @@ impl Mail {
 }
 
 impl Stream for Receiver {
-    type Item = Event;
+    /// The last may be why it broke.
+    type Item = Result<Event, String>;
 
-    fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Event>> {
+    fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let mut mail = lock(&self.0);
-        match mail.unread.pop_front() {
-            None if !mail.is_closed => {
+        if let Some(event) = mail.unread.pop_front() {
+            return Poll::Ready(Some(Ok(event)));
+        }
+        match &mut mail.end {
+            Some(why) => Poll::Ready(why.take().map(Err)),
+            None => {
                 mail.reader = Some(context.waker().clone());
                 Poll::Pending
             }
-            event => Poll::Ready(event),
         }
     }
 }
@@ -91,7 +105,7 @@ mod tests {
     async fn whoever_does_not_read_has_the_last_of_what_is_missing() {
         let (sender, receiver) = mailbox();
         (0..100_000).for_each(|rank| sender.send(waiting(rank)));
-        assert_eq!(lock(&sender.0).unread.len(), 1);
+        assert_eq!(lock(&sender.mail).unread.len(), 1);
         let further = [
             Event::Started(Started { lanes: 32 }),
             Event::Left(Left { rank: 1 }),
@@ -99,7 +113,7 @@ mod tests {
         ];
         further.iter().for_each(|event| sender.send(event.clone()));
         drop(sender);
-        let read: Vec<_> = receiver.collect().await;
+        let read: Vec<_> = receiver.map(Result::unwrap).collect().await;
         assert_eq!(read, [&[waiting(99_999)][..], &further].concat());
     }
 
@@ -111,6 +125,15 @@ mod tests {
         sender.send(waiting(1));
         tokio::task::yield_now().await;
         drop(sender);
-        assert_eq!(reading.await.unwrap(), (Some(waiting(1)), None));
+        assert_eq!(reading.await.unwrap(), (Some(Ok(waiting(1))), None));
+    }
+
+    #[tokio::test]
+    async fn a_stream_that_breaks_says_why_behind_its_events() {
+        let (sender, receiver) = mailbox();
+        sender.send(waiting(1));
+        sender.break_off("the parent is gone".to_owned());
+        let read: Vec<_> = receiver.collect().await;
+        assert_eq!(read, [Ok(waiting(1)), Err("the parent is gone".to_owned())]);
     }
 }

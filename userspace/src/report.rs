@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::anyhow;
 use switchml_cli::say;
 use switchml_control::aggregator_client::AggregatorClient;
-use switchml_control::{JobState, JobStatus, ListJobsRequest, MemberStatus, StatusRequest};
+use switchml_control::{Copies, JobState, JobStatus, ListJobsRequest, MemberStatus, StatusRequest};
 use tokio::time::timeout;
 use tonic::transport::Channel;
 use tonic::{Response, Status};
@@ -119,7 +119,7 @@ fn remarks(job: &JobStatus) -> String {
     };
     missing(job)
         + &of("no multicast", |member| member.no_multicast)
-        + &of("copies", |member| member.copies)
+        + &of("copies", |member| member.copies() != Copies::Unspecified)
 }
 
 fn missing(job: &JobStatus) -> String {

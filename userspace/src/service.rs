@@ -2,8 +2,8 @@
 //! from it.
 
 mod daemon_io;
-mod event_stream;
-mod status;
+pub(crate) mod event_stream;
+pub(crate) mod status;
 
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -89,31 +89,12 @@ impl Service {
         listener: TcpListener,
         stop: impl Future<Output = ()>,
     ) -> Result<(), tonic::transport::Error> {
-        let server = Server::builder()
-            .http2_keepalive_interval(Some(PING_INTERVAL))
-            .http2_keepalive_timeout(Some(PING_TIMEOUT))
-            .max_concurrent_streams(MAX_REQUESTS)
-            .add_service(
-                AggregatorServer::new(self.clone()).max_decoding_message_size(MAX_MESSAGE_LEN),
-            );
-        let (stopping, stopped) = tokio::sync::oneshot::channel();
-        let serving = server.serve_with_incoming_shutdown(incoming(listener), async {
-            // The sender is dropped only together with this future.
-            let _ = stopped.await;
-        });
-        tokio::pin!(serving);
-        tokio::select! {
-            result = &mut serving => return result,
-            () = self.watch_ports() => unreachable!("it goes on for ever"),
-            () = stop => {}
-        }
-        {
+        let (service, ports) = (self.clone(), self.watch_ports());
+        serve(service, listener, stop, ports, || {
             let State { control_plane, io, .. } = &mut *self.lock();
             control_plane.shut_down(io);
-        }
-        let _ = stopping.send(());
-        // A client that keeps its connection open does not hold up the daemon.
-        tokio::time::timeout(GRACE, serving).await.unwrap_or(Ok(()))
+        })
+        .await
     }
 
     /// Ends jobs whose ranks cannot be reached any more.
@@ -155,6 +136,37 @@ impl Service {
     }
 }
 
+/// Serves the connections of `listener` until `stop` is ready; then calls `shut_down`, and lets
+/// streams tell what that says. `beside` goes on meanwhile.
+pub(crate) async fn serve(
+    service: impl Aggregator,
+    listener: TcpListener,
+    stop: impl Future<Output = ()>,
+    beside: impl Future<Output = ()>,
+    shut_down: impl FnOnce(),
+) -> Result<(), tonic::transport::Error> {
+    let server = Server::builder()
+        .http2_keepalive_interval(Some(PING_INTERVAL))
+        .http2_keepalive_timeout(Some(PING_TIMEOUT))
+        .max_concurrent_streams(MAX_REQUESTS)
+        .add_service(AggregatorServer::new(service).max_decoding_message_size(MAX_MESSAGE_LEN));
+    let (stopping, stopped) = tokio::sync::oneshot::channel();
+    let serving = server.serve_with_incoming_shutdown(incoming(listener), async {
+        // The sender is dropped only together with this future.
+        let _ = stopped.await;
+    });
+    tokio::pin!(serving);
+    tokio::select! {
+        result = &mut serving => return result,
+        () = beside => unreachable!("it goes on for ever"),
+        () = stop => {}
+    }
+    shut_down();
+    let _ = stopping.send(());
+    // A client that keeps its connection open does not hold up the daemon.
+    tokio::time::timeout(GRACE, serving).await.unwrap_or(Ok(()))
+}
+
 /// A panic in a handler must not take the other jobs down; the table's methods change it at their
 /// very end.
 fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
@@ -174,10 +186,6 @@ impl Aggregator for Service {
         let pulse = pulse(&request)?;
         let control::JoinRequest { job_name, rank, world_size, data_threads, host } =
             request.into_inner();
-        let local = match local {
-            IpAddr::V4(local) => Some(local),
-            IpAddr::V6(_) => None,
-        };
         let threads = Threads { most: data_threads, host };
         let joiner = Joiner { name: job_name, rank, world_size, peer, local, threads };
         let (sender, events) = mailbox();
@@ -261,30 +269,43 @@ impl Aggregator for Service {
         &self,
         _request: Request<control::ListJobsRequest>,
     ) -> Result<Response<control::ListJobsReply>, Status> {
-        Ok(Response::new(control::ListJobsReply { jobs: self.lock().control_plane.table().list() }))
+        let jobs = self.lock().control_plane.table().list();
+        Ok(Response::new(control::ListJobsReply { jobs }))
     }
 
     async fn status(
         &self,
         _request: Request<control::StatusRequest>,
     ) -> Result<Response<control::StatusReply>, Status> {
-        let counters = self.data_plane.counters().map_err(internal)?;
-        let counters =
-            Outcome::ALL.iter().zip(counters).map(|(outcome, packets)| control::Counter {
-                name: outcome.name().to_owned(),
-                help: outcome.help().to_owned(),
-                packets,
-            });
         let slots_free = self.lock().control_plane.table().free_slots();
-        Ok(Response::new(control::StatusReply {
-            version: env!("CARGO_PKG_VERSION").to_owned(),
-            data_plane: self.data_plane.name().to_owned(),
-            attachment: self.data_plane.attachment(),
+        let own = control::StatusReply {
             slots_total: self.data_plane.limits().slots(),
             slots_free,
-            counters: counters.collect(),
-        }))
+            ..Default::default()
+        };
+        Ok(Response::new(of_data_plane(&*self.data_plane, own).map_err(internal)?))
     }
+}
+
+/// A status with what the data plane has to say of itself.
+pub(crate) fn of_data_plane(
+    data_plane: &dyn DataPlane,
+    status: control::StatusReply,
+) -> Result<control::StatusReply, data_plane::Error> {
+    let counters = Outcome::ALL.iter().zip(data_plane.counters()?);
+    let counters = counters.map(|(outcome, packets)| control::Counter {
+        name: outcome.name().to_owned(),
+        help: outcome.help().to_owned(),
+        packets,
+    });
+    Ok(control::StatusReply {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        data_plane: data_plane.name().to_owned(),
+        attachment: data_plane.attachment(),
+        counters: counters.collect(),
+        capabilities: data_plane.limits().capabilities.bits(),
+        ..status
+    })
 }
 
 fn connection<T>(request: &Request<T>) -> Result<&Peer, Status> {
@@ -292,12 +313,12 @@ fn connection<T>(request: &Request<T>) -> Result<&Peer, Status> {
 }
 
 /// The signs of life of the connection that a request came by.
-fn pulse<T>(request: &Request<T>) -> Result<Pulse, Status> {
+pub(crate) fn pulse<T>(request: &Request<T>) -> Result<Pulse, Status> {
     connection(request).map(|connection| connection.pulse.clone())
 }
 
 /// Both ends of the connection that a request came by: the peer's, and ours.
-fn addresses<T>(request: &Request<T>) -> Result<(IpAddr, IpAddr), Status> {
+pub(crate) fn addresses<T>(request: &Request<T>) -> Result<(IpAddr, IpAddr), Status> {
     let info = &connection(request)?.addresses;
     let both = info.remote_addr().zip(info.local_addr());
     let (peer, local) =

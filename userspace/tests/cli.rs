@@ -117,8 +117,10 @@ fn values_out_of_range_are_refused_with_what_is_allowed() {
         (&["--mode", "fast"], "[possible values: auto, native, bundle]"),
         (&["--data-port", "65536"], "65536 is not in 0..=65535"),
         (&["--control", "localhost"], "invalid socket address syntax"),
-        (&["--data-address", "::1"], "invalid IPv4 address syntax"),
-    ] {
+        (&["--data-address", "host"], "invalid IP address syntax"),
+        (&["--data-plane", "bmv2", "--data-address", "::1"], "a P4 program passes all IPv6 on"),
+    ] as [(&[&str], &str); 9]
+    {
         let output = run(arguments);
         assert_eq!(output.status.code(), Some(2), "{arguments:?}");
         let error = String::from_utf8(output.stderr).unwrap();

@@ -184,8 +184,8 @@ async fn joins_are_refused_with_a_code_and_one_line() {
     let mut client = daemon.client().await;
     let cases = [
         ("", 0, 1, Code::InvalidArgument, "job name of 0 bytes"),
-        ("new", 0, 0, Code::InvalidArgument, "world size 0; a job has 1 to 64 ranks"),
-        ("new", 0, 65, Code::InvalidArgument, "world size 65; a job has 1 to 64 ranks"),
+        ("new", 0, 0, Code::InvalidArgument, "world size 0; a job has 1 to 1024 ranks"),
+        ("new", 0, 1025, Code::InvalidArgument, "world size 1025; a job has 1 to 1024 ranks"),
         ("new", 7, 4, Code::InvalidArgument, "rank 7 of world size 4; ranks are 0 to 3"),
         ("train", 2, 4, Code::AlreadyExists, "job \"train\" already has rank 2, from 127.0.0.1"),
         ("train", 0, 2, Code::FailedPrecondition, "job \"train\" has world size 4, not 2"),

@@ -15,8 +15,8 @@ use switchml_protocol::EVERYONE;
 use switchml_protocol::header::Kind;
 use switchml_protocol::outcome::RejectReason;
 use switchml_rack::{
-    AGGREGATOR_ADDRESS, Mode, Namespace, Process, Rack, RackOptions, Signal, can_build_racks,
-    in_both_modes,
+    AGGREGATOR_ADDRESS, Fabric, Mode, Namespace, Process, Rack, RackOptions, Signal, Topology,
+    can_build_racks, in_both_modes, leave_out,
 };
 
 in_both_modes! {
@@ -27,6 +27,7 @@ in_both_modes! {
     ranks_get_their_sums_by_multicast_in_job_after_job,
     a_lost_rank_aborts_its_job_in_the_data_plane_too,
     a_job_at_an_address_that_is_not_served_fails_with_the_remedy,
+    interfaces_over_a_port,
 }
 
 const CONTROL: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(AGGREGATOR_ADDRESS), 48865);
@@ -63,7 +64,7 @@ fn serve_with_three_capabilities(rack: &Rack) -> Process {
 }
 
 fn ready(mut daemon: Process) -> Process {
-    daemon.wait_for_line("ready: control 0.0.0.0:48865", PATIENCE).expect("ready");
+    daemon.wait_for_line("ready: control [::]:48865", PATIENCE).expect("ready");
     daemon
 }
 
@@ -91,7 +92,10 @@ fn attached(namespace: &Namespace) -> Vec<String> {
         };
         shown.contains("xdp") || at_ingress
     };
-    tool(namespace, "ls /sys/class/net").lines().map(str::to_owned).filter(is_attached).collect()
+    // Not by /sys/class/net: with a bond, not only interfaces lie there.
+    let shown = tool(namespace, "ip -brief link show");
+    let names = shown.lines().filter_map(|line| line.split([' ', '@']).next());
+    names.map(str::to_owned).filter(is_attached).collect()
 }
 
 /// Whether there is anything of an aggregator in the BPF file system.
@@ -182,7 +186,8 @@ fn what_stands_in_its_way_it_says_in_one_line() {
     refuses(
         switch,
         &["--iface", "p0", "--iface", "lo"],
-        "the driver of interface \"lo\" has no native XDP",
+        "native XDP cannot serve ranks on this host by \"lo\"; use --mode bundle, or give such a \
+         rank a network namespace behind a veth, and that veth with --iface in place of lo",
     );
 
     // A veth whose other end is as the system made it: XDP can send nothing into it.
@@ -217,7 +222,73 @@ fn what_stands_in_its_way_it_says_in_one_line() {
     let _taken = switch.run(|| UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 48864)));
     let _listener =
         switch.run(|| std::net::TcpListener::bind((Ipv4Addr::UNSPECIFIED, 48865))).expect("a port");
-    refuses(switch, &["--iface", "p0"], "cannot serve the control plane at TCP 0.0.0.0:48865");
+    refuses(switch, &["--iface", "p0"], "cannot serve the control plane at TCP [::]:48865");
+}
+
+/// Puts an interface of this kind, `host0`, over the switch host's only port, with its address.
+/// False if this kernel has none of that kind.
+fn put_over_the_port(switch: &Namespace, kind: &str) -> bool {
+    let over = match kind {
+        "macvlan" => "macvlan mode bridge",
+        "bond" => "bond mode active-backup miimon 100",
+        kind => kind,
+    };
+    let below = if kind == "macvlan" { "link nic0 " } else { "" };
+    let mut add = Command::new("ip");
+    add.args(format!("link add host0 {below}type {over}").split(' '));
+    let added = switch.run(move || add.output()).expect("ip starts");
+    if !added.status.success() {
+        let why = String::from_utf8_lossy(&added.stderr).into_owned();
+        assert!(why.contains("Unknown device type"), "{why}");
+        return false;
+    }
+    tool(switch, "ip address flush dev nic0");
+    // Otherwise the port answers ARP for all addresses of its host, with its own MAC.
+    switch
+        .run(|| std::fs::write("/proc/sys/net/ipv4/conf/nic0/arp_ignore", "1"))
+        .expect("a setting of the namespace");
+    if kind != "macvlan" {
+        // A bond takes in no interface that is up.
+        for line in ["nic0 down", "nic0 master host0", "nic0 up"] {
+            tool(switch, &format!("ip link set {line}"));
+        }
+    }
+    tool(switch, "ip link set host0 up");
+    tool(switch, &format!("ip address add {AGGREGATOR_ADDRESS}/24 dev host0"));
+    true
+}
+
+fn interfaces_over_a_port(mode: Mode) {
+    for kind in ["macvlan", "bridge", "bond"] {
+        let topology = Topology::OneNic(Fabric::default());
+        let rack = Rack::new(RackOptions { workers: 2, mode, topology, ..RackOptions::default() });
+        let rack = rack.expect("a rack");
+        if !put_over_the_port(rack.switch(), kind) {
+            leave_out("interfaces_over_a_port", &format!("this kernel has no {kind}"));
+            continue;
+        }
+        println!("{kind}");
+        // They have met the port.
+        rack.workers().iter().for_each(|worker| drop(tool(worker, "ip neighbour flush all")));
+        if mode == Mode::Native {
+            let why = if kind == "bond" {
+                "XDP takes the frames of bond \"host0\" for those of its ports"
+            } else {
+                "the driver of interface \"host0\" has no native XDP; use --mode bundle"
+            };
+            refuses(rack.switch(), &["--iface", "host0"], why);
+            continue;
+        }
+        let mut daemon = ready(spawn(rack.switch(), &["--iface", "host0"]));
+        run_ranks(&rack, |rank| async move {
+            let mut member = Member::start(rank, 2).await;
+            let lanes: Vec<_> = (0..352).map(|lane| (rank + 1) * lane).collect();
+            assert_eq!(member.sum(0, 0, &lanes), (0..352).map(|lane| 3 * lane).collect::<Vec<_>>());
+            member.leave().await;
+        });
+        daemon.terminate(PATIENCE).expect("ends");
+        assert_eq!(attached(rack.switch()), Vec::<String>::new(), "{kind}");
+    }
 }
 
 #[test]
@@ -301,6 +372,7 @@ fn three_capabilities_are_enough(mode: Mode) {
 
 /// A rank of the rack's job, in its worker's namespace.
 struct Member {
+    number: u32,
     rank: Rank,
     path: Path,
     /// Where RESULTs for all come.
@@ -321,7 +393,7 @@ impl Member {
         path.hello();
         control.ready(&path.assigned, 352).await.expect("ready");
         assert!(matches!(control.next().await, Event::Started(_)));
-        Self { rank: control, path, group: socket }
+        Self { number: rank, rank: control, path, group: socket }
     }
 
     /// Contributes, and takes the RESULT that comes for all.
@@ -331,6 +403,13 @@ impl Member {
         assert_eq!((result.kind, result.header.rank.get()), (Kind::Result, EVERYONE));
         assert_eq!((result.header.slot.get(), result.header.round.get()), (slot, round));
         result.lanes
+    }
+
+    async fn leave(&mut self) {
+        let &Assigned { job, epoch, control_secret, .. } = &self.path.assigned;
+        let rank = self.number;
+        let leave = LeaveRequest { job, epoch, rank, control_secret, ..LeaveRequest::default() };
+        self.rank.client.leave(leave).await.expect("left");
     }
 }
 
@@ -369,10 +448,7 @@ fn ranks_get_their_sums_by_multicast_in_job_after_job(mode: Mode) {
             let replay = member.path.receive();
             assert_eq!((replay.kind, u32::from(replay.header.rank.get())), (Kind::Result, rank));
             assert_eq!(replay.lanes[351], 6 * (351 + 3));
-            let &Assigned { job, epoch, control_secret, .. } = &member.path.assigned;
-            let leave =
-                LeaveRequest { job, epoch, rank, control_secret, ..LeaveRequest::default() };
-            member.rank.client.leave(leave).await.expect("left");
+            member.leave().await;
         });
         daemon.wait_for_line("job 0 \"train\": ended", PATIENCE).expect("ended");
     }

@@ -55,7 +55,8 @@ impl Default for Builder {
 }
 
 impl Builder {
-    /// Where the aggregator's control plane is: `host`, `host:port`, or an IP address. Required.
+    /// Where the aggregator's control plane is: `host`, `host:port`, or an IP address; one of IPv6
+    /// with a port is in brackets. Values travel by the same kind of IP. Required.
     pub fn aggregator(mut self, address: impl Into<String>) -> Self {
         self.aggregator = Some(address.into());
         self
@@ -74,7 +75,7 @@ impl Builder {
         self
     }
 
-    /// Number of ranks of the job, 1 to 64. Required.
+    /// Number of ranks of the job, 1 to 1024. Required.
     pub fn world_size(mut self, ranks: u32) -> Self {
         self.world_size = Some(ranks);
         self
@@ -275,7 +276,7 @@ impl Builder {
             return Err(Error::Setting {
                 name: "world size",
                 given,
-                allowed: "1 to 64 are allowed",
+                allowed: "1 to 1024 are allowed",
             });
         }
         if rank >= world_size {
@@ -349,9 +350,7 @@ fn open_paths(assigned: &Assigned, rank: u16, ranks: u16) -> Result<Vec<Path>, E
         let open =
             open_path(&mut transport, &identity, secret, lanes, asks_group && group.is_some())
                 .map_err(|error| match error {
-                    Error::DataPathClosed { aggregator, .. }
-                        if Interface::has(*aggregator.ip()) =>
-                    {
+                    Error::DataPathClosed { aggregator, .. } if Interface::has(aggregator.ip()) => {
                         Error::OwnHost { aggregator }
                     }
                     error => error,
@@ -465,8 +464,8 @@ mod tests {
                 Builder::default().aggregator("a").rank(0),
                 "world size is not set; give the number of ranks, or set WORLD_SIZE",
             ),
-            (complete().world_size(0), "world size is 0; 1 to 64 are allowed"),
-            (complete().world_size(65), "world size is 65; 1 to 64 are allowed"),
+            (complete().world_size(0), "world size is 0; 1 to 1024 are allowed"),
+            (complete().world_size(1025), "world size is 1025; 1 to 1024 are allowed"),
             (complete().world_size(4).rank(4), "rank is 4 of 4; 0 to world size - 1 are allowed"),
             (complete().data_threads(0), "data threads is 0; 1 to 8 are allowed"),
             (complete().data_threads(9), "data threads is 9; 1 to 8 are allowed"),

@@ -1,6 +1,6 @@
 //! The communicator: what a training job calls.
 
-use std::net::SocketAddrV4;
+use std::net::{SocketAddr, SocketAddrV4};
 use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, Once};
 use std::thread::JoinHandle;
@@ -66,7 +66,7 @@ pub struct Info {
     /// Slots of the aggregator that each of them uses.
     pub slots: u16,
     /// The aggregator's data plane.
-    pub aggregator: SocketAddrV4,
+    pub aggregator: SocketAddr,
     /// How packets travel: "udp".
     pub transport: &'static str,
     /// Multicast group of results; `None` when the aggregator sends each rank a copy of its own.
@@ -81,9 +81,23 @@ pub struct Info {
 }
 
 impl Info {
+    /// How results for all reach this rank from the start, and why; for people.
+    pub fn results(&self) -> String {
+        match self.multicast {
+            Some(group) => format!("by multicast to {group}"),
+            None if self.aggregator.is_ipv6() => {
+                "by copies of this rank's own: over IPv6 there is no multicast".to_owned()
+            }
+            None if self.capabilities.contains(Capabilities::GROUP_HELLOS) => {
+                "by copies of this rank's own: multicast does not reach it".to_owned()
+            }
+            None => "by copies of this rank's own: the aggregator sends all results so".to_owned(),
+        }
+    }
+
     /// Bytes of the IP packet that carries a full chunk.
     pub fn ip_packet_bytes(&self) -> usize {
-        ip_packet_len(packet_len(self.chunk_lanes.into()))
+        ip_packet_len(packet_len(self.chunk_lanes.into()), self.aggregator.is_ipv6())
     }
 }
 

@@ -5,12 +5,14 @@
 //! for it, twice. The data thread drives what is in flight while nobody waits, and calls that were
 //! made while somebody else drove; otherwise it sleeps. Between calls nobody looks at the sockets.
 
+use std::io;
 use std::net::SocketAddrV4;
 use std::ops::AddAssign;
 use std::sync::mpsc::{Receiver, TryRecvError};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
+use switchml_protocol::capabilities::Capabilities;
 use switchml_worker_core::WaitStats;
 use switchml_worker_core::call::Submission;
 use switchml_worker_core::data_path::{DataPath, Others};
@@ -345,10 +347,15 @@ impl<T: Transport> Driver<T> {
         };
         self.data_path.begin_turn(now, others).map_err(|failure| self.explain(now, failure))?;
         self.say_who_is_late(now);
-        let refused = Error::system("cannot send to the aggregator");
+        let aggregator = self.transport.aggregator();
+        let refused = |error: io::Error| match error.raw_os_error() {
+            // That of the own interface.
+            Some(libc::EMSGSIZE) => Error::PathShrank { aggregator },
+            _ => Error::system("cannot send to the aggregator")(error),
+        };
         let mut packets = 0;
         while let Some(transmission) = self.data_path.next(now) {
-            let packet = self.transport.packet(transmission.packet_len()).map_err(&refused)?;
+            let packet = self.transport.packet(transmission.packet_len()).map_err(refused)?;
             self.data_path.fill(&transmission, packet);
             packets += 1;
         }
@@ -364,7 +371,7 @@ impl<T: Transport> Driver<T> {
             self.shared.late_ranks.report(
                 Instant::now(),
                 Duration::from_nanos(time),
-                ranks,
+                &ranks,
                 number,
                 call,
             );
@@ -381,17 +388,19 @@ impl<T: Transport> Driver<T> {
 
     fn wait(&mut self) -> Result<(), Error> {
         let now = self.now();
-        self.say_if_no_group_is_heard(now);
+        self.say_if_no_group_is_heard();
         let timeout =
             self.data_path.deadline().map(|at| Duration::from_nanos(at.saturating_sub(now)));
         self.transport.wait(timeout).map_err(Error::system("cannot wait for packets"))
     }
 
     /// Results that do not come by multicast keep the rank waiting, so it comes by here.
-    fn say_if_no_group_is_heard(&self, now: u64) {
+    fn say_if_no_group_is_heard(&self) {
+        let engine = self.data_path.engine();
+        let gets_copies = engine.config().capabilities.contains(Capabilities::GROUP_HELLOS);
         if let Some(group) = self.group
-            && self.data_path.engine().hears_no_group(now)
-            && self.shared.no_multicast.report(group)
+            && engine.hears_no_group()
+            && self.shared.no_multicast.report(group, gets_copies)
         {
             self.membership.report_no_multicast();
         }
@@ -407,6 +416,9 @@ impl<T: Transport> Driver<T> {
         };
         if let Some(reason) = self.membership.explain(failure, call) {
             return reason.into();
+        }
+        if failure == Failure::Silent && self.transport.take_too_long() {
+            return Error::PathShrank { aggregator: self.transport.aggregator() };
         }
         let engine = self.data_path.engine();
         let waited = match failure {

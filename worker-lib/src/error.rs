@@ -1,11 +1,11 @@
 //! What can go wrong, in one line each.
 
 use std::io;
-use std::net::SocketAddrV4;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use switchml_control::rank_list;
-use switchml_worker_core::engine::{Failure, ranks_of};
+use switchml_worker_core::engine::Failure;
 use switchml_worker_core::numerics::NumericsError;
 
 use crate::control;
@@ -47,7 +47,7 @@ pub enum Error {
     )]
     DataPathClosed {
         /// The aggregator's data plane.
-        aggregator: SocketAddrV4,
+        aggregator: SocketAddr,
         /// What was tried.
         reason: String,
     },
@@ -59,7 +59,7 @@ pub enum Error {
     )]
     OwnHost {
         /// The aggregator's data plane.
-        aggregator: SocketAddrV4,
+        aggregator: SocketAddr,
     },
     /// Packets pass, but not even the smallest chunk does.
     #[error(
@@ -68,11 +68,21 @@ pub enum Error {
     )]
     PathMtu {
         /// The aggregator's data plane.
-        aggregator: SocketAddrV4,
+        aggregator: SocketAddr,
         /// Largest IP packet that passed, in bytes.
         passed: usize,
         /// IP packet of the smallest chunk, in bytes.
         needed: usize,
+    },
+    /// Packets that passed when the job started do not any more.
+    #[error(
+        "the path MTU to {aggregator} has become smaller: packets that passed when the job started \
+         are too long for a link on the way now; raise that link's MTU, or start the job again, \
+         which finds the size that passes"
+    )]
+    PathShrank {
+        /// The aggregator's data plane.
+        aggregator: SocketAddr,
     },
     /// Ranks did not contribute in time.
     #[error("no progress for {} s: waiting for {}", waited.as_secs_f64(), rank_list(ranks))]
@@ -98,7 +108,7 @@ pub enum Error {
     )]
     AggregatorSilent {
         /// The aggregator's data plane.
-        aggregator: SocketAddrV4,
+        aggregator: SocketAddr,
         /// The deadline.
         waited: Duration,
     },
@@ -111,7 +121,7 @@ pub enum Error {
     )]
     Damaged {
         /// The aggregator's data plane.
-        aggregator: SocketAddrV4,
+        aggregator: SocketAddr,
         /// The deadline.
         waited: Duration,
     },
@@ -122,7 +132,7 @@ pub enum Error {
     )]
     WrongMaximum {
         /// The aggregator's data plane.
-        aggregator: SocketAddrV4,
+        aggregator: SocketAddr,
     },
     /// Two ranks called different collectives, or one with another operator, element type or
     /// length, as the data plane says. The control plane did not say in time what every rank
@@ -137,6 +147,16 @@ pub enum Error {
         /// The rank that disagreed with it.
         dissenter: u16,
     },
+    /// A packet was refused as one of another call, by a data plane that does not verify maxima.
+    /// The control plane did not say in time what every rank called.
+    #[error(
+        "the aggregator at {aggregator} refused a packet as one of another call: ranks made \
+         different calls, or a packet was damaged; start the job anew"
+    )]
+    Refused {
+        /// The aggregator's data plane.
+        aggregator: SocketAddr,
+    },
     /// This rank and the aggregator do not agree on where they are.
     #[error(
         "this rank is in round {ours}, the aggregator in round {newest}: one of them has lost its \
@@ -149,8 +169,11 @@ pub enum Error {
         newest: u32,
     },
     /// The job was aborted, as the data plane says; the control plane did not say why.
-    #[error("the job was aborted")]
-    Aborted,
+    #[error("the job was aborted; the log of the aggregator at {aggregator} says why")]
+    Aborted {
+        /// The aggregator's data plane.
+        aggregator: SocketAddr,
+    },
     /// The operating system refused something.
     #[error("{what}: {why}")]
     System {
@@ -183,22 +206,19 @@ impl Error {
         move |error| Self::System { what, why: error.to_string() }
     }
 
-    pub(crate) fn from_failure(
-        failure: Failure,
-        aggregator: SocketAddrV4,
-        waited: Duration,
-    ) -> Self {
+    pub(crate) fn from_failure(failure: Failure, aggregator: SocketAddr, waited: Duration) -> Self {
         match failure {
-            Failure::Missing(bitmap) => {
-                Self::MissingRanks { ranks: ranks_of(bitmap).collect(), waited }
-            }
-            Failure::Departed(bitmap) => Self::Departed { ranks: ranks_of(bitmap).collect() },
+            Failure::Missing(ranks) => Self::MissingRanks { ranks: ranks.iter().collect(), waited },
+            Failure::Departed(ranks) => Self::Departed { ranks: ranks.iter().collect() },
             Failure::Silent => Self::AggregatorSilent { aggregator, waited },
             Failure::Damaged => Self::Damaged { aggregator, waited },
             Failure::Maximum => Self::WrongMaximum { aggregator },
-            Failure::Mismatch { first, dissenter, .. } => Self::Mismatch { first, dissenter },
+            Failure::Mismatch { first, dissenter, is_certain: true, .. } => {
+                Self::Mismatch { first, dissenter }
+            }
+            Failure::Mismatch { .. } => Self::Refused { aggregator },
             Failure::Round { ours, newest } => Self::OutOfStep { ours, newest },
-            Failure::Aborted => Self::Aborted,
+            Failure::Aborted => Self::Aborted { aggregator },
         }
     }
 }

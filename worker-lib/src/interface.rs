@@ -2,7 +2,7 @@
 
 use std::{
     fs,
-    net::{IpAddr, Ipv4Addr, SocketAddrV4, UdpSocket},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket},
     path::PathBuf,
 };
 
@@ -18,10 +18,18 @@ pub struct Interface {
     pub speed: Option<f64>,
 }
 
+/// Where a socket is bound that may send to `target`: any address of the same kind, any port.
+pub fn unspecified(target: SocketAddr) -> SocketAddr {
+    match target {
+        SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
+        SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
+    }
+}
+
 impl Interface {
     /// The one that the routing table chooses for packets to `target`.
-    pub fn towards(target: SocketAddrV4) -> Option<Self> {
-        let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).ok()?;
+    pub fn towards(target: SocketAddr) -> Option<Self> {
+        let socket = UdpSocket::bind(unspecified(target)).ok()?;
         // Sends nothing: a UDP connection only looks up the route.
         socket.connect(target).ok()?;
         let local = socket.local_addr().ok()?.ip();
@@ -29,8 +37,8 @@ impl Interface {
     }
 
     /// Whether an address is of this host. One of loopback is of every host, and tells nothing.
-    pub fn has(address: Ipv4Addr) -> bool {
-        !address.is_loopback() && Self::with_address(address.into()).is_some()
+    pub fn has(address: IpAddr) -> bool {
+        !address.is_loopback() && Self::with_address(address).is_some()
     }
 
     fn with_address(address: IpAddr) -> Option<Self> {
@@ -56,9 +64,12 @@ mod tests {
 
     #[test]
     fn loopback_has_an_mtu_and_no_speed() {
-        let interface = Interface::towards(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 1)).unwrap();
-        assert_eq!((interface.name.as_str(), interface.speed), ("lo", None));
-        assert!(interface.mtu.unwrap() >= 1500);
-        assert!(!Interface::has(Ipv4Addr::LOCALHOST));
+        for address in ["127.0.0.1:1", "[::1]:1"] {
+            let address: SocketAddr = address.parse().unwrap();
+            let interface = Interface::towards(address).unwrap();
+            assert_eq!((interface.name.as_str(), interface.speed), ("lo", None));
+            assert!(interface.mtu.unwrap() >= 1500);
+            assert!(!Interface::has(address.ip()));
+        }
     }
 }

@@ -4,8 +4,8 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use switchml_control::rank_list;
+use switchml_protocol::ranks::Ranks;
 use switchml_worker_core::call::Call;
-use switchml_worker_core::engine::ranks_of;
 
 use crate::warning::warn;
 
@@ -28,8 +28,8 @@ impl LateRanks {
         Self { job, rank, said_at: Mutex::default() }
     }
 
-    /// Call `number`, from 0, has waited for these ranks, a bitmap, for so long.
-    pub fn report(&self, now: Instant, waited: Duration, ranks: u64, number: u64, call: &Call) {
+    /// Call `number`, from 0, has waited for these ranks for so long.
+    pub fn report(&self, now: Instant, waited: Duration, ranks: &Ranks, number: u64, call: &Call) {
         if let Some(line) = self.line(now, waited, ranks, number, call) {
             warn(&self.job, self.rank, line);
         }
@@ -40,7 +40,7 @@ impl LateRanks {
         &self,
         now: Instant,
         waited: Duration,
-        ranks: u64,
+        ranks: &Ranks,
         number: u64,
         call: &Call,
     ) -> Option<String> {
@@ -49,7 +49,7 @@ impl LateRanks {
             return None;
         }
         *said_at = Some(now);
-        let ranks = rank_list(&ranks_of(ranks).collect::<Vec<_>>());
+        let ranks = rank_list(&ranks.iter().collect::<Vec<_>>());
         let (waited, number) = (waited.as_secs(), number + 1);
         Some(format!(" has waited {waited} s for {ranks} in its call {number}, {call}"))
     }
@@ -70,7 +70,7 @@ mod tests {
             late_ranks.line(
                 begin + Duration::from_millis(at),
                 Duration::from_millis(waited),
-                0b1010,
+                &Ranks::from([1, 3]),
                 16,
                 &call,
             )

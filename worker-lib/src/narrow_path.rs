@@ -1,7 +1,7 @@
 //! Warns of a path that works, but not as well as it could.
 
 use std::fmt;
-use std::net::SocketAddrV4;
+use std::net::SocketAddr;
 
 use switchml_protocol::LANES_PER_BLOCK;
 use switchml_worker_core::packet::{ip_packet_len, packet_len};
@@ -12,7 +12,7 @@ use crate::interface::Interface;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Narrow {
     /// The other end.
-    pub aggregator: SocketAddrV4,
+    pub aggregator: SocketAddr,
     /// Lanes of the largest packet that passes.
     pub lanes: u16,
 }
@@ -21,8 +21,8 @@ impl fmt::Display for Narrow {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { aggregator, lanes } = self;
         let lanes = usize::from(*lanes);
-        let [passes, vanishes] =
-            [lanes, lanes + LANES_PER_BLOCK].map(|lanes| ip_packet_len(packet_len(lanes)));
+        let [passes, vanishes] = [lanes, lanes + LANES_PER_BLOCK]
+            .map(|lanes| ip_packet_len(packet_len(lanes), aggregator.is_ipv6()));
         write!(
             f,
             "IP packets of {passes} bytes pass the way to {} and back, those of {vanishes} vanish",
@@ -45,10 +45,16 @@ mod tests {
 
     #[test]
     fn sizes_are_those_of_ip_packets() {
-        let narrow = Narrow { aggregator: "127.0.0.1:48864".parse().unwrap(), lanes: 352 };
-        // 20 bytes of IP, 8 of UDP, 32 of header, 4 a lane.
-        let expected = "IP packets of 1468 bytes pass the way to 127.0.0.1 and back, those of 1596 \
-                        vanish although lo takes ";
-        assert!(narrow.to_string().starts_with(expected), "{narrow}");
+        // 20 bytes of IP or 40, 8 of UDP, 32 of header, 4 a lane.
+        for (aggregator, ip, passes, vanishes) in
+            [("127.0.0.1:48864", "127.0.0.1", 1468, 1596), ("[::1]:48864", "::1", 1488, 1616)]
+        {
+            let narrow = Narrow { aggregator: aggregator.parse().unwrap(), lanes: 352 };
+            let expected = format!(
+                "IP packets of {passes} bytes pass the way to {ip} and back, those of {vanishes} \
+                 vanish although lo takes "
+            );
+            assert!(narrow.to_string().starts_with(&expected), "{narrow}");
+        }
     }
 }

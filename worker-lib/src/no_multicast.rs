@@ -18,29 +18,39 @@ impl NoMulticast {
         Self { job, rank, is_reported: AtomicBool::new(false) }
     }
 
-    /// No result for all comes to this group. Whether that is news: one line is enough, whichever
-    /// driver finds out first.
-    pub fn report(&self, group: SocketAddrV4) -> bool {
+    /// No result for all comes to this group; whether the aggregator sends copies then. Whether
+    /// that is news: one line is enough, whichever driver finds out first.
+    pub fn report(&self, group: SocketAddrV4, gets_copies: bool) -> bool {
         let is_news = !self.is_reported.swap(true, Ordering::Relaxed);
         if is_news {
-            warn(&self.job, self.rank, format_args!(": {}", Unheard(group)));
+            warn(&self.job, self.rank, format_args!(": {}", Unheard { group, gets_copies }));
         }
         is_news
     }
 }
 
-/// The group, in the line.
-struct Unheard(SocketAddrV4);
+/// The line.
+struct Unheard {
+    group: SocketAddrV4,
+    gets_copies: bool,
+}
 
 impl fmt::Display for Unheard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (group, port) = (self.0.ip(), self.0.port());
-        write!(
-            f,
-            "no result comes by multicast; this rank has to ask for a copy of each, after a \
-             timeout, so all ranks' calls take many times as long. Have the network bring group \
-             {group}, UDP port {port}, to this host: a switch that snoops IGMP needs a querier, a \
-             firewall a rule"
-        )
+        let (group, port) = (self.group.ip(), self.group.port());
+        match self.gets_copies {
+            true => write!(
+                f,
+                "results of group {group}, UDP port {port}, come no longer by multicast; this rank \
+                 asks the aggregator for copies of its own instead, in all calls from now on"
+            ),
+            false => write!(
+                f,
+                "no result comes by multicast; this rank has to ask for a copy of each, after a \
+                 timeout, so all ranks' calls take many times as long. Have the network bring \
+                 group {group}, UDP port {port}, to this host: a switch that snoops IGMP needs a \
+                 querier, a firewall a rule"
+            ),
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! Opens the data path: says [`Hello`]s over a transport.
 
 use std::io;
-use std::net::SocketAddrV4;
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use switchml_protocol::LANES_PER_BLOCK;
@@ -55,7 +55,11 @@ pub(crate) fn open_path(
                     transport.wait(Some(wait)).map_err(Error::system("cannot receive"))?;
                 }
             }
-            HelloStep::Open(path) => return Ok(path),
+            HelloStep::Open(path) => {
+                // What was said of longer HELLOs has nothing to do with what passes.
+                transport.take_too_long();
+                return Ok(path);
+            }
             HelloStep::Failed(failure) => return Err(explain(failure, transport.aggregator())),
         }
     }
@@ -69,18 +73,18 @@ fn batch(transport: &mut impl Transport, header: &Header) -> io::Result<()> {
     Ok(())
 }
 
-fn explain(failure: PathFailure, aggregator: SocketAddrV4) -> Error {
+fn explain(failure: PathFailure, aggregator: SocketAddr) -> Error {
     match failure {
         PathFailure::Closed => {
             let waited = Hello::longest_wait().as_secs_f64();
             let reason = format!("no HELLO came back within {waited:.1} s");
             Error::DataPathClosed { aggregator, reason }
         }
-        PathFailure::TooSmall => Error::PathMtu {
-            aggregator,
-            passed: ip_packet_len(packet_len(0)),
-            needed: ip_packet_len(packet_len(LANES_PER_BLOCK)),
-        },
+        PathFailure::TooSmall => {
+            let [passed, needed] = [0, LANES_PER_BLOCK]
+                .map(|lanes| ip_packet_len(packet_len(lanes), aggregator.is_ipv6()));
+            Error::PathMtu { aggregator, passed, needed }
+        }
     }
 }
 

@@ -614,3 +614,42 @@ fn a_rank_that_panics_ends_the_job_at_once() {
         assert!(begin.elapsed() < PATIENCE / 2);
     });
 }
+
+/// Longer than the deadline by default, and than any time between two probes.
+const LATE: Duration = Duration::from_secs(6);
+
+/// Ranks beyond the first group of 32, and more than two lanes of a PENDING name: their sums; who
+/// is late is waited for, and who is gone is named.
+#[test]
+fn a_hundred_ranks() {
+    const RANKS: u32 = 100;
+    const GONE: u32 = 65;
+    let daemon = Daemon::start();
+    let are_through = Barrier::new(RANKS as usize);
+    let errors = with_ranks(&daemon, "many", RANKS, |communicator| {
+        let rank = communicator.rank();
+        for op in [ReduceOp::Sum, ReduceOp::Max] {
+            let mut tensor: Vec<f32> = (0..2000).map(|i| (i as f32) + rank as f32).collect();
+            communicator.all_reduce(&mut tensor, op).unwrap();
+            // 0 + 1 + … + 99 = 4950
+            let all = |i: usize| match op {
+                ReduceOp::Max => (i as f32) + 99.0,
+                _ => 100.0 * (i as f32) + 4950.0,
+            };
+            assert_eq!(tensor, (0..2000).map(all).collect::<Vec<_>>(), "{op}");
+        }
+        if [70, 99].contains(&rank) {
+            thread::sleep(LATE);
+        }
+        communicator.barrier().unwrap();
+        are_through.wait();
+        if rank == GONE {
+            communicator.close().unwrap();
+            return None;
+        }
+        Some(communicator.barrier().unwrap_err())
+    });
+    let named: Vec<_> = errors.iter().flatten().map(Error::ranks).collect();
+    assert_eq!(named.len(), 99);
+    assert!(named.iter().all(|named| *named == [GONE as u16]), "{errors:?}");
+}

@@ -130,7 +130,7 @@ fn ranks_that_were_frozen_hear_why_when_they_go_on() {
         [0, 1].map(|rank| daemon.bench("a", rank, 2, &["-b", "1M", "-e", "1M", "-n", "1000000"]));
     daemon.wait_for_job("a", "started");
     ranks.iter_mut().for_each(|rank| rank.signal(Signal::STOP).unwrap());
-    thread::sleep(Duration::from_secs(8));
+    daemon.wait_for_the_end_of("a");
     ranks.iter_mut().for_each(|rank| rank.signal(Signal::CONT).unwrap());
     for rank in &mut ranks {
         rank.wait(PATIENCE).unwrap();

@@ -8,8 +8,11 @@ use core::mem::offset_of;
 
 use aya_ebpf::bindings::{__sk_buff, TC_ACT_SHOT, TC_ACT_UNSPEC};
 use aya_ebpf::helpers::{bpf_clone_redirect, bpf_redirect};
-use switchml_protocol::frame::{Checksum, ENVELOPE_LEN};
+use switchml_protocol::fanout::MAX_PLACES;
+use switchml_protocol::frame::{Checksum, Ipv4, Ipv6, Network, sum_of_packet};
 use switchml_protocol::header::{HEADER_LEN, Header, Kind};
+use switchml_protocol::job::Binding;
+use switchml_protocol::lanes::Payload;
 use switchml_protocol::outcome::{Action, Outcome};
 use switchml_protocol::shell::{self, Hook};
 
@@ -21,11 +24,13 @@ use crate::tables::{self, Maps};
 /// Serves one superpacket, or one packet, and returns the verdict.
 #[inline(always)]
 pub fn serve(skb: &Skb) -> i32 {
-    if let Err(outcome) = open(skb) {
+    let is_v6 = skb.is::<Ipv6>();
+    let opened = if is_v6 { open::<Ipv6>(skb) } else { open::<Ipv4>(skb) };
+    if let Err(outcome) = opened {
         tables::count(outcome);
         return if outcome.action() == Action::Pass { TC_ACT_UNSPEC } else { TC_ACT_SHOT };
     }
-    match serve_segments(skb) {
+    match serve_segments::<Root>(skb) {
         Ok(0) => TC_ACT_SHOT,
         Err(_) => {
             tables::count(Outcome::SendFailed);
@@ -36,29 +41,58 @@ pub fn serve(skb: &Skb) -> i32 {
     }
 }
 
+/// Who serves segments.
+pub trait Role {
+    /// See [`segment`].
+    ///
+    /// # Safety
+    ///
+    /// As for [`Skb::new`].
+    unsafe fn segment(ctx: *mut __sk_buff, offset: u32, len: u32, index: u32);
+
+    /// Serves the packet at `offset`, `payload_len` bytes behind its header, whose copy is in
+    /// `work`.
+    fn serve(work: &mut Scratch, offset: u32, payload_len: usize) -> Outcome;
+}
+
+/// An aggregator that has slots.
+struct Root;
+
+impl Role for Root {
+    #[inline(always)]
+    unsafe fn segment(ctx: *mut __sk_buff, offset: u32, len: u32, index: u32) {
+        // SAFETY: the caller vouches for the context.
+        unsafe { bundle_segment(ctx, offset, len, index) };
+    }
+
+    #[inline(always)]
+    fn serve(work: &mut Scratch, offset: u32, payload_len: usize) -> Outcome {
+        let origin = work.origin;
+        let Some(Packet { header, payload }) = work.packet_mut(offset) else {
+            return Outcome::BadLength;
+        };
+        // SAFETY: the payload is not used otherwise.
+        let mut payload = unsafe { Lanes::new(&raw mut *payload) };
+        shell::serve(&Maps, &origin, header, &mut payload, payload_len, tables::report)
+    }
+}
+
 /// Finds out whether the frame is for the aggregator, and notes what is in it.
 #[inline(always)]
-fn open(skb: &Skb) -> Result<(), Outcome> {
+fn open<N: Network>(skb: &Skb) -> Result<(), Outcome> {
     let work = scratch::get().ok_or(Outcome::NotOurs)?;
-    skb.load(0, &mut work.envelope).map_err(|_| Outcome::NotOurs)?;
-    let (origin, payload_len) = shell::open(skb, &work.envelope)?;
-    work.origin = origin;
-    work.len = (payload_len + HEADER_LEN) as u32;
-    work.segment_len = match skb.segment_len() {
-        0 => work.len,
-        segment_len => segment_len,
-    };
-    (work.has_job, work.to_senders_group) = (0, 0);
-    (work.loaded_to, work.unstored) = (0, 0);
-    (work.segments, work.to_group, work.to_sender) = (0, 0, 0);
+    let envelope = work.envelope.of::<N>();
+    skb.load(0, envelope).map_err(|_| Outcome::NotOurs)?;
+    let (origin, payload_len) = shell::open(skb, envelope)?;
+    work.begin::<N>(origin, payload_len, skb.segment_len());
     Ok(())
 }
 
 /// Serves one segment after the other, leaving answers in their places. Returns how many there are.
 #[inline(always)]
-fn serve_segments(skb: &Skb) -> Result<u32, i64> {
+pub fn serve_segments<R: Role>(skb: &Skb) -> Result<u32, i64> {
     let Some(work) = scratch::get() else { return Ok(0) };
-    let (len, segment_len) = (work.len, work.segment_len);
+    let (headers_len, len, segment_len) = (work.headers_len(), work.len, work.segment_len);
     for index in 0..MAX_SEGMENTS as u32 {
         let offset = index * segment_len;
         if offset >= len {
@@ -69,13 +103,8 @@ fn serve_segments(skb: &Skb) -> Result<u32, i64> {
         // runs. What it counts it counts in the map: for the verifier, sums in registers would make
         // each turn of the loop different.
         unsafe {
-            bundle_segment(
-                skb.context(),
-                ENVELOPE_LEN as u32 + offset,
-                segment_len.min(rest),
-                index,
-            )
-        };
+            R::segment(skb.context(), headers_len + offset, segment_len.min(rest), index);
+        }
     }
     let Some(work) = scratch::get() else { return Ok(0) };
     store_answers(skb, work)?;
@@ -99,9 +128,20 @@ pub unsafe extern "C" fn bundle_segment(
     index: u32,
 ) -> u64 {
     // SAFETY: the caller vouches for the context.
+    unsafe { segment::<Root>(ctx, offset, len, index) }
+}
+
+/// The same as one of this role.
+///
+/// # Safety
+///
+/// As for [`Skb::new`].
+#[inline(always)]
+pub unsafe fn segment<R: Role>(ctx: *mut __sk_buff, offset: u32, len: u32, index: u32) -> u64 {
+    // SAFETY: the caller vouches for the context.
     let skb = unsafe { Skb::new(ctx) };
     let Some(work) = scratch::get() else { return 0 };
-    let mut outcome = serve_segment(&skb, work, offset, len);
+    let mut outcome = serve_segment::<R>(&skb, work, offset, len);
     let action = outcome.action();
     let has_answer = matches!(action, Action::Broadcast | Action::Reply);
     if has_answer && write_answer(&skb, work, offset, len).is_err() {
@@ -120,7 +160,7 @@ pub unsafe extern "C" fn bundle_segment(
 }
 
 #[inline(always)]
-fn serve_segment(skb: &Skb, work: &mut Scratch, offset: u32, len: u32) -> Outcome {
+fn serve_segment<R: Role>(skb: &Skb, work: &mut Scratch, offset: u32, len: u32) -> Outcome {
     if (len as usize) < HEADER_LEN {
         return Outcome::Truncated;
     }
@@ -135,8 +175,9 @@ fn serve_segment(skb: &Skb, work: &mut Scratch, offset: u32, len: u32) -> Outcom
             return Outcome::Truncated;
         }
     }
-    let (origin, job, has_job) = (work.origin, work.job, work.has_job != 0);
-    let Some(Packet { header, payload }) = work.packet_mut(offset) else {
+    let (job, has_job) = (work.job, work.has_job != 0);
+    let has_groups = if work.is_v6 == 0 { Ipv4::HAS_GROUPS } else { Ipv6::HAS_GROUPS };
+    let Some(Packet { header, .. }) = work.packet_mut(offset) else {
         return Outcome::BadLength;
     };
     let number = header.job.get();
@@ -144,11 +185,11 @@ fn serve_segment(skb: &Skb, work: &mut Scratch, offset: u32, len: u32) -> Outcom
     if has_job && number != job {
         return Outcome::MixedJobs;
     }
-    // SAFETY: the payload is not used otherwise.
-    let mut payload = unsafe { Lanes::new(&raw mut *payload) };
-    let payload_len = len as usize - HEADER_LEN;
-    let outcome = shell::serve(&Maps, &origin, header, &mut payload, payload_len, tables::report);
-    let goes_to_group = outcome == Outcome::Hello && header.is_for_group();
+    let outcome = R::serve(work, offset, len as usize - HEADER_LEN);
+    let Some(Packet { header, .. }) = work.packet_mut(offset) else {
+        return Outcome::BadLength;
+    };
+    let goes_to_group = outcome == Outcome::Hello && has_groups && header.is_for_group();
     if goes_to_group {
         header.aux.set(0);
         work.to_senders_group = 1;
@@ -161,8 +202,8 @@ fn serve_segment(skb: &Skb, work: &mut Scratch, offset: u32, len: u32) -> Outcom
 
 /// Copies the segment at `offset`, and those behind it that there is room for.
 #[inline(always)]
-fn load(skb: &Skb, work: &mut Scratch, offset: u32) -> Result<(), i64> {
-    let len = work.load_len(ENVELOPE_LEN as u32 + work.len - offset);
+pub fn load(skb: &Skb, work: &mut Scratch, offset: u32) -> Result<(), i64> {
+    let len = work.load_len(work.headers_len() + work.len - offset);
     skb.load_bytes(offset, &raw mut work.loaded, len)?;
     (work.loaded_from, work.loaded_to) = (offset, offset + len);
     Ok(())
@@ -202,7 +243,11 @@ pub unsafe extern "C" fn bundle_answer(ctx: *mut __sk_buff) -> u64 {
     // SAFETY: the caller vouches for the context.
     let skb = unsafe { Skb::new(ctx) };
     let Some(work) = scratch::get() else { return TC_ACT_SHOT as u64 };
-    let checksum = skb.checksum(&work.envelope);
+    if work.is_v6 == 0 {
+        note_checksum::<Ipv4>(&skb, work);
+    } else {
+        note_checksum::<Ipv6>(&skb, work);
+    }
     let (segments, to_group, to_sender) = (work.segments, work.to_group, work.to_sender);
     let mut verdict = TC_ACT_SHOT;
     if to_group > 0 {
@@ -210,14 +255,14 @@ pub unsafe extern "C" fn bundle_answer(ctx: *mut __sk_buff) -> u64 {
             // SAFETY: as above.
             unsafe { bundle_show(ctx, Action::Broadcast as u32) };
         }
-        verdict = send_to_all(&skb, work, checksum, to_sender > 0);
+        verdict = send_to_all(&skb, work, to_sender > 0);
     }
     if to_sender > 0 {
         if to_sender < segments {
             // SAFETY: as above.
             unsafe { bundle_show(ctx, Action::Reply as u32) };
         }
-        verdict = send_back(&skb, work, checksum);
+        verdict = send_back(&skb, work);
     }
     if verdict == TC_ACT_SHOT {
         tables::count(Outcome::SendFailed);
@@ -225,15 +270,29 @@ pub unsafe extern "C" fn bundle_answer(ctx: *mut __sk_buff) -> u64 {
     verdict as u64
 }
 
+/// Finds out who fills in the answer's UDP checksum, and what is needed for it.
+#[inline(always)]
+pub fn note_checksum<N: Network>(skb: &Skb, work: &mut Scratch) {
+    work.checksum = skb.checksum(work.envelope.of::<N>());
+    if N::CHECKSUM_IS_OPTIONAL || work.checksum == Checksum::Offloaded {
+        return;
+    }
+    // It is one packet, which is copied still.
+    let lanes = (work.len as usize).saturating_sub(HEADER_LEN) / 4;
+    let Some(Packet { header, payload }) = work.packet_mut(work.headers_len()) else { return };
+    // SAFETY: the payload is not used otherwise.
+    let payload = unsafe { Lanes::new(&raw mut *payload) };
+    work.sum = sum_of_packet(header, payload.fold(lanes).unwrap_or(0));
+}
+
 /// Sends the superpacket to all places of the job; keeps it if there is more to be sent.
 #[inline(always)]
-fn send_to_all(skb: &Skb, work: &mut Scratch, checksum: Checksum, keep: bool) -> i32 {
-    let (Some(job), Some(receivers)) = (tables::job(work.job), tables::receivers(work.job)) else {
-        return TC_ACT_SHOT;
-    };
+pub fn send_to_all(skb: &Skb, work: &Scratch, keep: bool) -> i32 {
+    let Some(receivers) = tables::receivers(work.job) else { return TC_ACT_SHOT };
     // The last one gets the superpacket itself, unless it is kept.
     let mut last = 0;
-    for place in &receivers.places {
+    for index in 0..MAX_PLACES {
+        let Some(place) = receivers.places.get(index) else { break };
         if place.ifindex == 0 {
             break;
         }
@@ -241,9 +300,8 @@ fn send_to_all(skb: &Skb, work: &mut Scratch, checksum: Checksum, keep: bool) ->
             clone_to(skb, last);
         }
         // After the clone, which has the headers as they were.
-        work.answer = work.envelope;
-        work.answer.send_bundle_to(place, job.address, checksum);
-        if skb.store(0, &work.answer).is_err() {
+        // SAFETY: the context is that of the running program; `work` is not used meanwhile.
+        if unsafe { bundle_address(skb.context(), index as u32) } != 0 {
             return TC_ACT_SHOT;
         }
         last = place.ifindex;
@@ -256,6 +314,36 @@ fn send_to_all(skb: &Skb, work: &mut Scratch, checksum: Checksum, keep: bool) ->
     }
 }
 
+/// Gives the superpacket the headers of a copy for the job's place `index`; 0 if that is done.
+///
+/// # Safety
+///
+/// As for [`Skb::new`].
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub unsafe extern "C" fn bundle_address(ctx: *mut __sk_buff, index: u32) -> u64 {
+    // SAFETY: the caller vouches for the context.
+    let skb = unsafe { Skb::new(ctx) };
+    let Some(work) = scratch::get() else { return 1 };
+    let Some(receivers) = tables::receivers(work.job) else { return 1 };
+    let Some(place) = receivers.places.get(index as usize) else { return 1 };
+    let is_sent = if work.is_v6 == 0 {
+        send_to::<Ipv4>(&skb, work, place)
+    } else {
+        send_to::<Ipv6>(&skb, work, place)
+    };
+    u64::from(is_sent.is_none())
+}
+
+#[inline(always)]
+fn send_to<N: Network>(skb: &Skb, work: &mut Scratch, place: &Binding) -> Option<()> {
+    let job = tables::job(work.job)?;
+    work.answer = work.envelope;
+    let answer = work.answer.of::<N>();
+    answer.send_bundle_to(place, job.address, work.checksum, work.sum);
+    skb.store(0, answer).ok()
+}
+
 #[inline(always)]
 fn clone_to(skb: &Skb, port: u32) -> i32 {
     // SAFETY: the context is that of the running program; no reference into the packet is held.
@@ -264,19 +352,28 @@ fn clone_to(skb: &Skb, port: u32) -> i32 {
 
 /// Sends the superpacket back to where it came from, or by that port to the job's group.
 #[inline(always)]
-fn send_back(skb: &Skb, work: &mut Scratch, checksum: Checksum) -> i32 {
-    work.answer = work.envelope;
-    if work.to_senders_group == 0 {
-        work.answer.turn_bundle_back(checksum);
+pub fn send_back(skb: &Skb, work: &mut Scratch) -> i32 {
+    let is_addressed = if work.is_v6 != 0 {
+        turn_back::<Ipv6>(skb, work)
+    } else if work.to_senders_group == 0 {
+        turn_back::<Ipv4>(skb, work)
     } else {
-        let Some(job) = tables::job(work.job) else { return TC_ACT_SHOT };
-        work.answer.send_bundle_to(&job.group_at(skb.ifindex()), job.address, checksum);
-    }
-    if skb.store(0, &work.answer).is_err() {
+        tables::job(work.job)
+            .and_then(|job| send_to::<Ipv4>(skb, work, &job.group_at(skb.ifindex())))
+    };
+    if is_addressed.is_none() {
         return TC_ACT_SHOT;
     }
     // SAFETY: no pointer is passed.
     unsafe { bpf_redirect(skb.ifindex(), 0) as i32 }
+}
+
+#[inline(always)]
+fn turn_back<N: Network>(skb: &Skb, work: &mut Scratch) -> Option<()> {
+    work.answer = work.envelope;
+    let answer = work.answer.of::<N>();
+    answer.turn_bundle_back(work.checksum, work.sum);
+    skb.store(0, answer).ok()
 }
 
 /// Rules 6.2 and 6.3: gives each segment its kind, that of its answer if it takes part in `action`,
@@ -288,14 +385,14 @@ fn send_back(skb: &Skb, work: &mut Scratch, checksum: Checksum) -> i32 {
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub unsafe extern "C" fn bundle_show(ctx: *mut __sk_buff, action: u32) -> u64 {
-    const KIND: u32 = (ENVELOPE_LEN + offset_of!(Header, kind)) as u32;
     // SAFETY: the caller vouches for the context.
     let skb = unsafe { Skb::new(ctx) };
     let Some(work) = scratch::get() else { return 0 };
+    let kind = work.headers_len() + offset_of!(Header, kind) as u32;
     for (index, answer) in (0..work.segments).zip(&work.answers) {
         work.shown =
             if u32::from(answer.action) == action { answer.kind } else { Kind::Filler as u8 };
-        let _ = skb.store(KIND + index * work.segment_len, &work.shown);
+        let _ = skb.store(kind + index * work.segment_len, &work.shown);
     }
     0
 }

@@ -9,7 +9,8 @@
 use aya_ebpf::btf_maps::PerCpuHashMap;
 use aya_ebpf::macros::btf_map;
 use switchml_protocol::EVERYONE;
-use switchml_protocol::header::Header;
+use switchml_protocol::fanout::MAX_PLACES;
+use switchml_protocol::frame::Network;
 use switchml_protocol::maps::MAX_PORTS;
 
 use crate::packet::Frame;
@@ -21,8 +22,8 @@ use crate::tables;
 struct Turn {
     epoch: u32,
     round: u32,
-    job: u16,
-    slot: u16,
+    job: u32,
+    slot: u32,
     /// The place behind that of the last copy.
     next: u32,
 }
@@ -33,48 +34,52 @@ static TURNS: PerCpuHashMap<u32, Turn, MAX_PORTS> = PerCpuHashMap::new();
 /// Sends the frame, which is about to leave by `port`, to the next place behind that port, if that
 /// was left open.
 #[inline(always)]
-pub fn address(frame: &Frame, port: u32) -> Option<()> {
-    let (envelope, header) = frame.headers()?;
+pub fn address<N: Network>(frame: &Frame, port: u32) -> Option<()> {
+    let (envelope, header) = frame.headers::<N>()?;
     // An answer to one may go to a host without a MAC.
     if !envelope.is_open() || header.rank.get() != EVERYONE {
         return Some(());
     }
     let receivers = tables::receivers(header.job.get())?;
-    if receivers.epoch != header.epoch.get() {
-        return None;
+    let (epoch, round) = (header.epoch.get(), header.round.get());
+    let (job, slot) = (header.job.get().into(), header.slot.get().into());
+    let place = receivers.places.get(copies_next(port, epoch, round, job, slot) as usize)?;
+    envelope.close(place);
+    Some(())
+}
+
+/// The place behind `port` that is next to get a copy of that RESULT; none if it is past the last.
+///
+/// A global function of BPF: the verifier checks its loop once, and not with what follows it.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern "C" fn copies_next(port: u32, epoch: u32, round: u32, job: u32, slot: u32) -> u64 {
+    const NONE: u64 = MAX_PLACES as u64;
+    let Some(receivers) = tables::receivers(job as u16) else { return NONE };
+    if receivers.epoch != epoch {
+        return NONE;
     }
-    let first = turn(port, header);
+    let mut turn = Turn { epoch, round, job, slot, next: 0 };
+    turn.next = first(port, &turn);
     // The verifier takes a loop of a constant number of turns.
     for (index, place) in receivers.places.iter().enumerate() {
-        if index as u32 >= first && place.ifindex == port {
-            envelope.close(place);
-            return advance(port, header, index as u32 + 1);
+        if index as u32 >= turn.next && place.ifindex == port {
+            turn.next = index as u32 + 1;
+            return if TURNS.insert(port, turn, 0).is_ok() { index as u64 } else { NONE };
         }
     }
-    None
+    NONE
 }
 
-/// The first place that this copy may be for.
+/// The first place that a copy of the RESULT may be for.
 #[inline(always)]
-fn turn(port: u32, header: &Header) -> u32 {
-    let Some(turn) = TURNS.get_ptr(port) else { return 0 };
+fn first(port: u32, of: &Turn) -> u32 {
+    let Some(last) = TURNS.get_ptr(port) else { return 0 };
     // SAFETY: the entry is this CPU's own, and the program is not interrupted by itself.
-    let turn = unsafe { *turn };
-    let same = turn.epoch == header.epoch.get()
-        && turn.round == header.round.get()
-        && turn.job == header.job.get()
-        && turn.slot == header.slot.get();
-    if same { turn.next } else { 0 }
-}
-
-#[inline(always)]
-fn advance(port: u32, header: &Header, next: u32) -> Option<()> {
-    let turn = Turn {
-        epoch: header.epoch.get(),
-        round: header.round.get(),
-        job: header.job.get(),
-        slot: header.slot.get(),
-        next,
-    };
-    TURNS.insert(port, turn, 0).ok()
+    let last = unsafe { *last };
+    let same = last.epoch == of.epoch
+        && last.round == of.round
+        && last.job == of.job
+        && last.slot == of.slot;
+    if same { last.next } else { 0 }
 }

@@ -9,7 +9,7 @@
 //! | --- | --- | --- |
 //! | `LOCAL` | hash | `Endpoint` → `u8`: what the aggregator answers to, and its addresses |
 //! | `JOBS` | array | job number → `JobEntry` |
-//! | `MEMBERS` | array | job number * 64 + rank → `MemberEntry` |
+//! | `MEMBERS` | array | job number * 1024 + rank → `MemberEntry` |
 //! | `SLOTS` | array of maps | slot / 512 → array of 512 `LockedSlot`s, made when first needed |
 //! | `RECEIVERS` | array | job number → `Receivers`: where the RESULTs to all go |
 //! | `GROUPS` | array of maps | job number → DEVMAP of 64: the ports of those places, in order |
@@ -37,8 +37,11 @@ mod tables;
 use aya_ebpf::bindings::xdp_action::{XDP_DROP, XDP_PASS};
 use aya_ebpf::macros::{classifier, xdp};
 use aya_ebpf::programs::{TcContext, XdpContext};
+use switchml_protocol::frame::{Ipv4, Ipv6, Network, sum_of_packet};
+use switchml_protocol::header::Header;
+use switchml_protocol::lanes::Payload;
 use switchml_protocol::outcome::{Action, Outcome};
-use switchml_protocol::shell::{self, Hook};
+use switchml_protocol::shell::{self, Hook, Origin};
 
 use packet::Frame;
 use payload::Lanes;
@@ -57,24 +60,36 @@ pub fn switchml_bundle(ctx: TcContext) -> i32 {
 pub fn switchml(ctx: XdpContext) -> u32 {
     // SAFETY: the kernel called the program with it. The functions below hold no reference into the
     // frame beyond a resize, which they end with.
-    let frame = unsafe { Frame::new(ctx.ctx) };
-    let outcome = serve(&frame).unwrap_or_else(|outcome| outcome);
+    let mut frame = unsafe { Frame::new(ctx.ctx) };
+    if frame.take_tag().is_err() {
+        return XDP_DROP;
+    }
+    let is_v6 = frame.is::<Ipv6>();
+    let opened = if is_v6 { open::<Ipv6>(&frame) } else { open::<Ipv4>(&frame) };
+    let outcome = match opened {
+        Ok((origin, payload_len)) => serve(&frame, &origin, payload_len),
+        Err(outcome) => outcome,
+    };
     let (outcome, verdict) = match outcome.action() {
         Action::Pass => (outcome, XDP_PASS),
         Action::Drop => (outcome, XDP_DROP),
-        Action::Reply => answer(reply(&frame), outcome),
-        Action::Broadcast => answer(broadcast(&frame), outcome),
+        _ if is_v6 => answer::<Ipv6>(&frame, outcome),
+        _ => answer::<Ipv4>(&frame, outcome),
     };
     tables::count(outcome);
-    verdict
+    if verdict != XDP_DROP && frame.put_tag().is_err() { XDP_DROP } else { verdict }
 }
 
 /// Sees a frame of the other program's on its way out.
 #[xdp(map = "devmap")]
 pub fn switchml_copy(ctx: XdpContext) -> u32 {
     // SAFETY: as above; and the kernel tells a program on the way out by which port.
-    let (frame, port) = unsafe { (Frame::new(ctx.ctx), (*ctx.ctx).egress_ifindex) };
-    match copies::address(&frame, port) {
+    let (mut frame, port) = unsafe { (Frame::new(ctx.ctx), (*ctx.ctx).egress_ifindex) };
+    let addressed = frame.take_tag().ok().and_then(|()| match frame.is::<Ipv6>() {
+        true => copies::address::<Ipv6>(&frame, port),
+        false => copies::address::<Ipv4>(&frame, port),
+    });
+    match addressed.and_then(|()| frame.put_tag().ok()) {
         Some(()) => XDP_PASS,
         None => {
             tables::count(Outcome::SendFailed);
@@ -83,20 +98,32 @@ pub fn switchml_copy(ctx: XdpContext) -> u32 {
     }
 }
 
-/// Serves the frame if it is for the aggregator, leaving the answer's header and payload in it.
+/// Where the frame's packet comes from and how long its payload is, if it is for the aggregator;
+/// the frame is aligned then. Otherwise what becomes of it.
 #[inline(always)]
-fn serve(frame: &Frame) -> Result<Outcome, Outcome> {
-    let envelope = frame.envelope().ok_or(Outcome::NotOurs)?;
-    let (origin, payload_len) = shell::open(frame, envelope)?;
-    let (_, header) = frame.headers().ok_or(Outcome::Truncated)?;
+fn open<N: Network>(frame: &Frame) -> Result<(Origin, usize), Outcome> {
+    let envelope = frame.envelope::<N>().ok_or(Outcome::NotOurs)?;
+    let opened = shell::open(frame, envelope)?;
+    frame.align::<N>().map_err(|_| Outcome::SendFailed)?;
+    Ok(opened)
+}
+
+/// Serves the packet of an aligned frame, leaving the answer's header and payload in it.
+#[inline(always)]
+fn serve(frame: &Frame, origin: &Origin, payload_len: usize) -> Outcome {
+    let Some(header) = frame.header() else { return Outcome::Truncated };
     // SAFETY: the headers end where the payload begins.
     let mut payload = unsafe { Lanes::new(frame.context()) };
-    Ok(shell::serve(&Maps, &origin, header, &mut payload, payload_len, tables::report))
+    shell::serve(&Maps, origin, header, &mut payload, payload_len, tables::report)
 }
 
 /// The outcome after an attempt to answer.
 #[inline(always)]
-fn answer(sent: Option<u32>, outcome: Outcome) -> (Outcome, u32) {
+fn answer<N: Network>(frame: &Frame, outcome: Outcome) -> (Outcome, u32) {
+    let sent = match outcome.action() {
+        Action::Broadcast => broadcast::<N>(frame),
+        _ => reply::<N>(frame),
+    };
     match sent {
         Some(verdict) => (outcome, verdict),
         None => (Outcome::SendFailed, XDP_DROP),
@@ -105,17 +132,21 @@ fn answer(sent: Option<u32>, outcome: Outcome) -> (Outcome, u32) {
 
 /// Sends the answer back to where the frame came from, or by that port to the job's group.
 #[inline(always)]
-fn reply(frame: &Frame) -> Option<u32> {
-    let (envelope, header) = frame.headers()?;
-    let lanes = header.payload_lanes();
-    if header.is_for_group() {
-        let job = tables::job(header.job.get())?;
+fn reply<N: Network>(frame: &Frame) -> Option<u32> {
+    let header = frame.header()?;
+    let number = header.job.get();
+    let to_group = N::HAS_GROUPS && header.is_for_group();
+    if to_group {
         header.aux.set(0);
-        envelope.send_to(&job.group_at(frame.ifindex()), job.address, lanes);
-    } else {
-        envelope.turn_back(lanes);
     }
-    frame.resize(lanes).ok()?;
+    let (lanes, sum) = finish::<N>(frame, header)?;
+    let envelope = frame.envelope::<N>()?;
+    if to_group {
+        let job = tables::job(number)?;
+        envelope.send_to(&job.group_at(frame.ifindex()), job.address, lanes, sum);
+    } else {
+        envelope.turn_back(lanes, sum);
+    }
     // Not XDP_TX: a veth whose other end has GRO on but no XDP program leaves such frames lying in
     // its queue.
     tables::redirect(frame.ifindex())
@@ -123,17 +154,35 @@ fn reply(frame: &Frame) -> Option<u32> {
 
 /// Sends the answer to all places of the job.
 #[inline(always)]
-fn broadcast(frame: &Frame) -> Option<u32> {
-    let (envelope, header) = frame.headers()?;
-    let (number, lanes) = (header.job.get(), header.payload_lanes());
+fn broadcast<N: Network>(frame: &Frame) -> Option<u32> {
+    let header = frame.header()?;
+    let number = header.job.get();
     let receivers = tables::receivers(number)?;
     let first = receivers.used().next()?;
-    envelope.send_to(first, tables::job(number)?.address, lanes);
+    let (lanes, sum) = finish::<N>(frame, header)?;
+    let envelope = frame.envelope::<N>()?;
+    envelope.send_to(first, tables::job(number)?.address, lanes, sum);
     if receivers.differ != 0 {
         envelope.leave_open();
     }
-    frame.resize(lanes).ok()?;
     tables::redirect_to_all(number)
+}
+
+/// Cuts the frame to the length of its answer, and has it begin with its envelope again. Lanes of
+/// the answer, and the sum of its words where UDP needs a checksum.
+#[inline(always)]
+fn finish<N: Network>(frame: &Frame, header: &Header) -> Option<(u16, u16)> {
+    let lanes = header.payload_lanes();
+    let sum = if N::CHECKSUM_IS_OPTIONAL {
+        0
+    } else {
+        // SAFETY: as in `serve`.
+        let payload = unsafe { Lanes::new(frame.context()) };
+        sum_of_packet(header, payload.fold(lanes.into()).ok()?)
+    };
+    frame.resize(lanes).ok()?;
+    frame.align_back::<N>().ok()?;
+    Some((lanes, sum))
 }
 
 #[panic_handler]

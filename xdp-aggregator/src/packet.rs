@@ -1,8 +1,11 @@
 //! Access to the frame's bytes, behind the bounds checks that the verifier asks for.
 
+use core::arch::asm;
+use core::mem::offset_of;
+
 use aya_ebpf::bindings::xdp_md;
-use aya_ebpf::helpers::bpf_xdp_adjust_tail;
-use switchml_protocol::frame::{ENVELOPE_LEN, Envelope};
+use aya_ebpf::helpers::{bpf_xdp_adjust_head, bpf_xdp_adjust_tail};
+use switchml_protocol::frame::{ETHERNET_LEN, Envelope, Ipv4, Network, TAG_LEN, Tag, Tagged};
 use switchml_protocol::header::{HEADER_LEN, Header};
 use switchml_protocol::lanes::Block;
 use switchml_protocol::maps::Endpoint;
@@ -10,12 +13,18 @@ use switchml_protocol::shell::Hook;
 
 use crate::tables;
 
-const HEADERS_LEN: usize = ENVELOPE_LEN + HEADER_LEN;
+/// Where a packet begins in a frame that [`Frame::align`] has seen.
+const PACKET: usize = Envelope::<Ipv4>::LEN;
+const HEADERS_LEN: usize = PACKET + HEADER_LEN;
 const BLOCK_LEN: usize = size_of::<Block>();
 
-/// The frame that the program runs for.
+/// The frame that the program runs for, without its VLAN tag.
+///
+/// While its packet is served, [`Frame::align`] has the frame begin where that is as far from its
+/// beginning as over IPv4, so that all that concerns packets is there once.
 pub struct Frame {
     ctx: *mut xdp_md,
+    tag: Tag,
 }
 
 impl Hook for Frame {
@@ -30,10 +39,9 @@ impl Hook for Frame {
         unsafe { (*self.ctx).ingress_ifindex }
     }
 
-    /// XDP comes before the kernel looks for tags.
     #[inline(always)]
-    fn has_tag(&self) -> bool {
-        false
+    fn tag(&self) -> Tag {
+        self.tag
     }
 
     #[inline(always)]
@@ -55,11 +63,69 @@ impl Frame {
     /// # Safety
     ///
     /// The context is the one that the kernel called the program with. References that the Frame's
-    /// methods have handed out are not used after [`Self::resize`], nor beside others to the same
-    /// bytes.
+    /// methods have handed out are not used after [`Self::resize`], [`Self::take_tag`] or
+    /// [`Self::put_tag`], nor beside others to the same bytes.
     #[inline(always)]
     pub const unsafe fn new(ctx: *mut xdp_md) -> Self {
-        Self { ctx }
+        Self { ctx, tag: Tag::NONE }
+    }
+
+    /// Takes off the frame's tag of 802.1Q, if it has one: XDP comes before the kernel does that.
+    #[inline(always)]
+    pub fn take_tag(&mut self) -> Result<(), i64> {
+        // With the EtherType: the kernel leaves no frame shorter than an Ethernet header.
+        let Some(start) = self.first(ETHERNET_LEN + TAG_LEN) else { return Ok(()) };
+        // SAFETY: the bytes are in the frame; valid for any bytes, at any address.
+        let tagged = unsafe { (start as *const Tagged).read() };
+        self.tag = tagged.dot1q();
+        if self.tag == Tag::NONE {
+            return Ok(());
+        }
+        self.move_start(TAG_LEN as i32)?;
+        let macs = self.first(tagged.macs.len()).ok_or(-1)? as *mut [u8; 12];
+        // SAFETY: the bytes are in the frame.
+        unsafe { macs.write(tagged.macs) };
+        Ok(())
+    }
+
+    /// Rule 5.10: puts the tag in again, if there was one.
+    #[inline(always)]
+    pub fn put_tag(&self) -> Result<(), i64> {
+        if self.tag == Tag::NONE {
+            return Ok(());
+        }
+        let macs = self.first(12).ok_or(-1)? as *const [u8; 12];
+        // SAFETY: the bytes are in the frame.
+        let tagged = Tagged::new(unsafe { macs.read() }, self.tag);
+        self.move_start(-(TAG_LEN as i32))?;
+        let start = self.first(size_of::<Tagged>()).ok_or(-1)? as *mut Tagged;
+        // SAFETY: as above.
+        unsafe { start.write(tagged) };
+        Ok(())
+    }
+
+    /// Address of the frame's first `len` bytes.
+    ///
+    /// The context is one that the compiler does not know, or it would use one reading of the start
+    /// here and where frames have no tag. It cuts such a reading to 32 bits, which for the verifier
+    /// is no pointer any more.
+    #[inline(always)]
+    fn first(&self, len: usize) -> Option<usize> {
+        let mut ctx = self.ctx;
+        // The register is named for the same reason as in `payload::made`.
+        // SAFETY: no instruction.
+        unsafe { asm!("", inout("r7") ctx) };
+        // SAFETY: it is the same context.
+        unsafe { Self::new(ctx) }.bytes(0, len)
+    }
+
+    #[inline(always)]
+    fn move_start(&self, by: i32) -> Result<(), i64> {
+        // SAFETY: the context is that of the running program.
+        match unsafe { bpf_xdp_adjust_head(self.ctx, by) } {
+            0 => Ok(()),
+            error => Err(error),
+        }
     }
 
     /// The context.
@@ -68,31 +134,72 @@ impl Frame {
         self.ctx
     }
 
-    /// Ethernet, IPv4 and UDP headers, if the frame is that long.
+    /// Whether the frame says that it is one of that kind of IP.
     #[inline(always)]
-    pub fn envelope(&self) -> Option<&'static Envelope> {
-        let address = self.bytes(0, ENVELOPE_LEN)? as *const Envelope;
+    pub fn is<N: Network>(&self) -> bool {
+        let Some(start) = self.first(ETHERNET_LEN) else { return false };
+        // SAFETY: the bytes are in the frame, and may be at any address.
+        let ethertype = unsafe { ((start + ETHERNET_LEN - 2) as *const [u8; 2]).read() };
+        ethertype == N::ETHERTYPE.to_be_bytes()
+    }
+
+    /// Ethernet, IP and UDP headers, if the frame is that long.
+    #[inline(always)]
+    pub fn envelope<N: Network>(&self) -> Option<&'static mut Envelope<N>> {
+        let address = self.bytes(0, Envelope::<N>::LEN)? as *mut Envelope<N>;
         // SAFETY: the bytes are in the frame; an Envelope is valid for any bytes, at any address.
-        Some(unsafe { &*address })
+        Some(unsafe { &mut *address })
     }
 
     /// Envelope and protocol header, if the frame is that long.
     #[inline(always)]
-    pub fn headers(&self) -> Option<(&'static mut Envelope, &'static mut Header)> {
-        let address = self.bytes(0, HEADERS_LEN)?;
+    pub fn headers<N: Network>(&self) -> Option<(&'static mut Envelope<N>, &'static mut Header)> {
+        let address = self.bytes(0, Envelope::<N>::LEN + HEADER_LEN)?;
         // SAFETY: as in `envelope`; the two do not overlap.
         Some(unsafe {
-            (&mut *(address as *mut Envelope), &mut *((address + ENVELOPE_LEN) as *mut Header))
+            (
+                &mut *(address as *mut Envelope<N>),
+                &mut *((address + Envelope::<N>::LEN) as *mut Header),
+            )
         })
     }
 
-    /// Block `index` of the payload, if the frame is that long.
+    /// Has the frame begin where its packet is as far from there as over IPv4; the bytes before
+    /// stay.
+    #[inline(always)]
+    pub fn align<N: Network>(&self) -> Result<(), i64> {
+        self.move_unless_aligned::<N>(1)
+    }
+
+    /// Has it begin with its envelope again.
+    #[inline(always)]
+    pub fn align_back<N: Network>(&self) -> Result<(), i64> {
+        self.move_unless_aligned::<N>(-1)
+    }
+
+    #[inline(always)]
+    fn move_unless_aligned<N: Network>(&self, sign: i32) -> Result<(), i64> {
+        match (Envelope::<N>::LEN - PACKET) as i32 {
+            0 => Ok(()),
+            by => self.move_start(sign * by),
+        }
+    }
+
+    /// Protocol header of an aligned frame, if that is so long.
+    #[inline(always)]
+    pub fn header(&self) -> Option<&'static mut Header> {
+        let address = self.bytes(PACKET, HEADER_LEN)? as *mut Header;
+        // SAFETY: as in `envelope`.
+        Some(unsafe { &mut *address })
+    }
+
+    /// Block `index` of the payload of an aligned frame, if that is so long.
     #[inline(always)]
     pub fn block(&self, index: usize) -> Option<*mut Block> {
         self.bytes(HEADERS_LEN + index * BLOCK_LEN, BLOCK_LEN).map(|address| address as *mut Block)
     }
 
-    /// Cuts the frame down to its headers and `lanes` words of payload.
+    /// Cuts an aligned frame down to its headers and `lanes` words of payload.
     ///
     /// # Errors
     ///
@@ -125,10 +232,16 @@ impl Frame {
     }
 
     /// Read again for each check, so that the compiler does not make one check before a loop of
-    /// those inside it, which the verifier would not understand.
+    /// those inside it, which the verifier would not understand. Nor would it take the field's
+    /// address, which the compiler would make for several readings, for a place in the context.
     #[inline(always)]
     fn end(&self) -> usize {
-        // SAFETY: as in `start`.
-        unsafe { (&raw const (*self.ctx).data_end).read_volatile() as usize }
+        let end: usize;
+        // SAFETY: as in `start`; it is the field's offset.
+        unsafe {
+            asm!("{end} = *(u32 *)({ctx} + {at})", end = out(reg) end, ctx = in(reg) self.ctx,
+                at = const offset_of!(xdp_md, data_end), options(readonly, nostack));
+        }
+        end
     }
 }

@@ -15,6 +15,7 @@ use crate::packet::Frame;
 #[derive(Clone, Copy)]
 pub enum Loop {
     Sum,
+    Fold,
     Exchange,
     Add,
     Subtract,
@@ -74,7 +75,7 @@ pub trait Loops: Pointer {
     /// # Safety
     ///
     /// As for [`Lanes::new`]. The values are borrowed, mutably but for [`Loop::Load`], or null
-    /// for [`Loop::Sum`].
+    /// for [`Loop::Sum`] and [`Loop::Fold`], whose `blocks` are lanes.
     unsafe fn call(self, which: Loop, values: *mut Values, blocks: usize) -> u64;
 }
 
@@ -132,6 +133,11 @@ impl<P: Loops> Payload for Lanes<P> {
     }
 
     #[inline(always)]
+    fn fold(&self, lanes: usize) -> Result<u32, ShortPayload> {
+        self.call(Loop::Fold, ptr::null_mut(), lanes)
+    }
+
+    #[inline(always)]
     fn exchange_with(&mut self, values: &mut Values, blocks: usize) -> Result<u32, ShortPayload> {
         self.call(Loop::Exchange, values, blocks)
     }
@@ -171,6 +177,8 @@ unsafe fn run<P: Loops>(which: Loop, pointer: P, values: *mut Values, blocks: u3
     let mut payload = Lanes(pointer);
     let result = if let Loop::Sum = which {
         lanes::sum(&payload, blocks)
+    } else if let Loop::Fold = which {
+        lanes::fold(&payload, blocks)
     } else if let Loop::Load = which {
         // SAFETY: the caller vouches for the values.
         let Some(values) = (unsafe { values.as_ref() }) else { return SHORT };
@@ -232,9 +240,10 @@ macro_rules! global {
 
 /// Declares the global functions for payloads behind that pointer.
 macro_rules! loops {
-    ($Pointer:ty: $sum:ident, $exchange:ident, $add:ident, $subtract:ident, $maximum:ident,
-     $load:ident) => {
+    ($Pointer:ty: $sum:ident, $fold:ident, $exchange:ident, $add:ident, $subtract:ident,
+     $maximum:ident, $load:ident) => {
         global!($sum($Pointer), Sum, ptr::null_mut());
+        global!($fold($Pointer), Fold, ptr::null_mut());
         global!($exchange($Pointer, values: *mut Values), Exchange, values);
         global!($add($Pointer, values: *mut Values), Add, values);
         global!($subtract($Pointer, values: *mut Values), Subtract, values);
@@ -249,6 +258,7 @@ macro_rules! loops {
                 unsafe {
                     match which {
                         Loop::Sum => $sum(self, blocks),
+                        Loop::Fold => $fold(self, blocks),
                         Loop::Exchange => $exchange(self, values, blocks),
                         Loop::Add => $add(self, values, blocks),
                         Loop::Subtract => $subtract(self, values, blocks),
@@ -263,10 +273,12 @@ macro_rules! loops {
 
 loops! {
     *mut xdp_md:
-    payload_sum, payload_exchange, payload_add, payload_subtract, payload_maximum, payload_load
+    payload_sum, payload_fold, payload_exchange, payload_add, payload_subtract, payload_maximum,
+    payload_load
 }
 
 loops! {
     *mut Copied:
-    copied_sum, copied_exchange, copied_add, copied_subtract, copied_maximum, copied_load
+    copied_sum, copied_fold, copied_exchange, copied_add, copied_subtract, copied_maximum,
+    copied_load
 }

@@ -3,7 +3,7 @@
 use aya_ebpf::btf_maps::PerCpuArray;
 use aya_ebpf::macros::btf_map;
 use switchml_protocol::MAX_LANES;
-use switchml_protocol::frame::Envelope;
+use switchml_protocol::frame::{Checksum, Envelope, Ipv4, Ipv6, Network};
 use switchml_protocol::header::{HEADER_LEN, Header};
 use switchml_protocol::shell::Origin;
 
@@ -32,9 +32,14 @@ pub struct Scratch {
     /// Where the superpacket comes from, and whether a router marked it.
     pub origin: Origin,
     /// Its headers, as they came.
-    pub envelope: Envelope,
+    pub envelope: Headers,
     /// Those of the answer.
-    pub answer: Envelope,
+    pub answer: Headers,
+    /// Who fills in its UDP checksum, and the sum of its packet where that is needed for it.
+    pub checksum: Checksum,
+    pub sum: u16,
+    /// 1 if it is of IPv6.
+    pub is_v6: u8,
     /// The job of the segments that completed a round, if there are any.
     pub job: u16,
     /// 1 if there are.
@@ -55,6 +60,21 @@ pub struct Scratch {
     pub shown: u8,
     /// What became of each segment.
     pub answers: [Answer; MAX_SEGMENTS],
+}
+
+/// An envelope of either kind.
+#[repr(transparent)]
+#[derive(Clone, Copy)]
+pub struct Headers([u8; Envelope::<Ipv6>::LEN]);
+
+impl Headers {
+    /// As one of this kind.
+    #[inline(always)]
+    pub const fn of<N: Network>(&mut self) -> &mut Envelope<N> {
+        const { assert!(Envelope::<N>::LEN <= size_of::<Self>()) };
+        // SAFETY: so long are these, and an Envelope is valid for any bytes, at any address.
+        unsafe { &mut *(&raw mut *self).cast() }
+    }
 }
 
 /// What became of a segment.
@@ -78,6 +98,28 @@ pub fn get() -> Option<&'static mut Scratch> {
 }
 
 impl Scratch {
+    /// Notes a superpacket from there, with so many bytes of payload behind the first header,
+    /// whose envelope is here. Nothing of it has been served.
+    #[inline(always)]
+    pub fn begin<N: Network>(&mut self, origin: Origin, payload_len: usize, segment_len: u32) {
+        self.origin = origin;
+        self.is_v6 = u8::from(N::ETHERTYPE == Ipv6::ETHERTYPE);
+        self.len = (payload_len + HEADER_LEN) as u32;
+        self.segment_len = match segment_len {
+            0 => self.len,
+            segment_len => segment_len,
+        };
+        (self.has_job, self.to_senders_group) = (0, 0);
+        (self.loaded_to, self.unstored) = (0, 0);
+        (self.segments, self.to_group, self.to_sender) = (0, 0, 0);
+    }
+
+    /// Bytes of the headers before the first segment.
+    #[inline(always)]
+    pub const fn headers_len(&self) -> u32 {
+        if self.is_v6 == 0 { Envelope::<Ipv4>::LEN as u32 } else { Envelope::<Ipv6>::LEN as u32 }
+    }
+
     /// How many bytes to copy, from the beginning of a segment on, `rest` bytes before the
     /// superpacket's end: as many whole segments as there is room for.
     #[inline(always)]

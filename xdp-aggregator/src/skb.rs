@@ -7,14 +7,12 @@ use aya_ebpf::helpers::{
 };
 use core::arch::asm;
 use core::mem::{MaybeUninit, offset_of};
-use switchml_protocol::frame::{Checksum, Envelope};
+use switchml_protocol::frame::{Checksum, ETHERNET_LEN, Envelope, Network, Tag};
 use switchml_protocol::maps::Endpoint;
 use switchml_protocol::shell::Hook;
 
 use crate::scratch::{LOADED_LEN, MAX_PACKET_LEN, Packet};
 use crate::tables;
-
-const UDP_CHECKSUM: u32 = offset_of!(Envelope, udp_checksum) as u32;
 
 /// The socket buffer that the program runs for.
 pub struct Skb {
@@ -33,10 +31,16 @@ impl Hook for Skb {
         unsafe { (*self.ctx).ifindex }
     }
 
+    /// The kernel has taken the tag off before tc ingress, and puts it in again on the way out.
     #[inline(always)]
-    fn has_tag(&self) -> bool {
+    fn tag(&self) -> Tag {
         // SAFETY: as above.
-        unsafe { (*self.ctx).vlan_present != 0 }
+        if unsafe { (*self.ctx).vlan_present } == 0 {
+            return Tag::NONE;
+        }
+        // SAFETY: as above. In network byte order, and in the host's.
+        let (kind, value) = unsafe { ((*self.ctx).vlan_proto, (*self.ctx).vlan_tci) };
+        Tag::new(u16::from_be(kind as u16), value as u16)
     }
 
     #[inline(always)]
@@ -87,16 +91,23 @@ impl Skb {
         unsafe { (*self.ctx).gso_size }
     }
 
+    /// Whether the frame says that it is one of that kind of IP.
+    #[inline(always)]
+    pub fn is<N: Network>(&self) -> bool {
+        let [high, low] = N::ETHERTYPE.to_be_bytes();
+        matches!(self.word(ETHERNET_LEN - 2), Some([a, b, ..]) if (a, b) == (high, low))
+    }
+
     /// Copies the bytes from `offset` on.
     #[inline(always)]
-    pub fn load(&self, offset: u32, to: &mut Envelope) -> Result<(), i64> {
+    pub fn load<N: Network>(&self, offset: u32, to: &mut Envelope<N>) -> Result<(), i64> {
         // SAFETY: an Envelope is valid for any bytes.
         done(unsafe {
             bpf_skb_load_bytes(
                 self.ctx.cast(),
                 offset,
                 (&raw mut *to).cast(),
-                size_of::<Envelope>() as u32,
+                Envelope::<N>::LEN as u32,
             )
         })
     }
@@ -160,7 +171,7 @@ impl Skb {
 
     /// Who fills in the UDP checksum, which is that of `envelope`. Spoils the field.
     #[inline(always)]
-    pub fn checksum(&self, envelope: &Envelope) -> Checksum {
+    pub fn checksum<N: Network>(&self, envelope: &Envelope<N>) -> Checksum {
         if self.segment_len() != 0 {
             // Superpackets are cut apart by whoever fills it in.
             return Checksum::Offloaded;
@@ -168,21 +179,21 @@ impl Skb {
         // A program is not told. But this, which would correct a checksum for a change of data,
         // leaves alone one that is yet to be filled in.
         const TWO_BYTES: u64 = 2;
+        let at = offset_of!(Envelope<N>, udp_checksum) as u32;
         let mut now = MaybeUninit::<[u8; 2]>::uninit();
         // SAFETY: the helper writes two bytes, or fails.
         let now = unsafe {
-            bpf_l4_csum_replace(self.ctx, UDP_CHECKSUM, 0, 1, TWO_BYTES);
-            let result =
-                bpf_skb_load_bytes(self.ctx.cast(), UDP_CHECKSUM, now.as_mut_ptr().cast(), 2);
+            bpf_l4_csum_replace(self.ctx, at, 0, 1, TWO_BYTES);
+            let result = bpf_skb_load_bytes(self.ctx.cast(), at, now.as_mut_ptr().cast(), 2);
             if result != 0 {
-                return Checksum::None;
+                return Checksum::Whole;
             }
             now.assume_init()
         };
         if u16::from_be_bytes(now) == envelope.udp_checksum.get() {
             Checksum::Offloaded
         } else {
-            Checksum::None
+            Checksum::Whole
         }
     }
 }

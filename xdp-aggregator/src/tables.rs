@@ -3,8 +3,8 @@
 use aya_ebpf::btf_maps::{Array, ArrayOfMaps, DevMap, DevMapHash, HashMap, PerCpuArray, RingBuf};
 use aya_ebpf::macros::btf_map;
 use switchml_protocol::MAX_RANKS;
-use switchml_protocol::aggregator::Tables;
-use switchml_protocol::fanout::Receivers;
+use switchml_protocol::aggregator::{Members, Tables};
+use switchml_protocol::fanout::{MAX_PLACES, Receivers};
 use switchml_protocol::job::{Binding, JobEntry, MemberEntry};
 use switchml_protocol::maps::{
     Endpoint, Event, LockedSlot, MAX_PORTS, MAX_SHARDS, SLOTS_PER_SHARD,
@@ -36,7 +36,7 @@ static MEMBERS: Array<MemberEntry, { MAX_SHARDS * MAX_RANKS }> = Array::new();
 #[btf_map]
 static SLOTS: ArrayOfMaps<Array<SlotWords, SLOTS_PER_SHARD>, MAX_SHARDS> = ArrayOfMaps::new();
 #[btf_map]
-static GROUPS: ArrayOfMaps<DevMap<MAX_RANKS>, MAX_SHARDS> = ArrayOfMaps::new();
+static GROUPS: ArrayOfMaps<DevMap<MAX_PLACES>, MAX_SHARDS> = ArrayOfMaps::new();
 #[btf_map]
 static RECEIVERS: Array<Receivers, MAX_SHARDS> = Array::new();
 #[btf_map]
@@ -107,7 +107,7 @@ pub fn receivers(number: u16) -> Option<&'static Receivers> {
 /// The maps as the aggregator's tables.
 pub struct Maps;
 
-impl Tables for Maps {
+impl Members for Maps {
     #[inline(always)]
     fn job(&self, number: u16) -> Option<JobEntry> {
         job(number)
@@ -129,7 +129,9 @@ impl Tables for Maps {
             }
         }
     }
+}
 
+impl Tables for Maps {
     #[inline(always)]
     fn with_slot(&self, index: u32, f: impl FnOnce(&mut Slot) -> Outcome) -> Outcome {
         const PER_SHARD: u32 = SLOTS_PER_SHARD as u32;

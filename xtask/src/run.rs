@@ -11,12 +11,13 @@ use anyhow::{Context, Result, bail, ensure};
 use clap::builder::RangedU64ValueParser as Number;
 use rustix::process::getuid;
 use switchml_rack::{
-    Binaries, Fabric, MAX_MTU, MAX_WORKERS, MIN_MTU, Mode, Multicast, RackOptions, Router,
+    Binaries, Fabric, Ip, MAX_MTU, MAX_WORKERS, MIN_MTU, Mode, Multicast, RackOptions, Router,
     SimpleSwitch, Topology,
 };
 
 use crate::cargo;
 use bench::Bench;
+use job::Load;
 
 /// Options of `cargo xtask run`.
 #[derive(clap::Args)]
@@ -29,7 +30,10 @@ pub struct Run {
     #[arg(
         long,
         value_name = "NAME",
-        conflicts_with_all = ["workers", "mtu", "mode", "data_plane", "topology", "no_multicast"]
+        conflicts_with_all = [
+            "workers", "jobs", "mtu", "mode", "vlan", "data_plane", "topology", "multicast",
+            "fanout", "ipv6"
+        ]
     )]
     iface: Vec<String>,
 
@@ -40,6 +44,15 @@ pub struct Run {
         value_parser = Number::<usize>::new().range(1..=MAX_WORKERS as u64)
     )]
     workers: usize,
+
+    /// Jobs that run the benchmark at once, 1 to 64; the first one prints as it goes
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 1,
+        value_parser = Number::<usize>::new().range(1..=64)
+    )]
+    jobs: usize,
 
     /// MTU of the rack's links in bytes, 68 to 3500
     #[arg(
@@ -54,6 +67,14 @@ pub struct Run {
     #[arg(long, value_enum, default_value_t = RackMode::Auto)]
     mode: RackMode,
 
+    /// The VLAN that all addresses are in, 1 to 4094; without it frames have no tags
+    #[arg(
+        long,
+        value_name = "NUMBER",
+        value_parser = Number::<u16>::new().range(1..=4094)
+    )]
+    vlan: Option<u16>,
+
     /// What adds up: BPF programs in a rack, a process on loopback that needs no privilege, or
     /// bmv2's simple_switch in a rack, which is slow
     #[arg(long, value_enum, default_value_t = DataPlane::Xdp)]
@@ -63,9 +84,18 @@ pub struct Run {
     #[arg(long, value_enum, default_value_t = RackTopology::Star)]
     topology: RackTopology,
 
-    /// Let the network bring no multicast to the workers, as in most clouds; not in a star
+    /// Which workers the network brings multicast to: in most clouds to none; in a star to all
+    #[arg(long, value_enum, default_value_t = RackMulticast::All)]
+    multicast: RackMulticast,
+
+    /// How the aggregator sends results to all: by multicast with copies for ranks that it does not
+    /// reach, by multicast alone, or by copies alone
+    #[arg(long, value_enum, default_value_t = Fanout::Auto)]
+    fanout: Fanout,
+
+    /// Give the rack's hosts addresses of IPv6 alone
     #[arg(long)]
-    no_multicast: bool,
+    ipv6: bool,
 
     /// Let the switch host be one more worker
     #[arg(long)]
@@ -108,24 +138,58 @@ enum RackTopology {
     OneNic,
     /// One port of the switch host at a router, and a subnet for each worker
     Routed,
-    /// The same, and the router hides the workers behind its own address, as Docker does; without
-    /// multicast
+    /// The same with a second router between the first and the switch host
+    TwoRouters,
+    /// As `routed`, and the router hides the workers behind its own address, as Docker does;
+    /// without multicast
     Nat,
 }
 
+/// Which workers the network brings multicast to.
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum RackMulticast {
+    All,
+    /// Those of even rank, at an Ethernet switch
+    Even,
+    None,
+}
+
+/// The daemon's `--fanout`.
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Fanout {
+    Auto,
+    Multicast,
+    Unicast,
+}
+
+impl Fanout {
+    fn argument(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Multicast => "multicast",
+            Self::Unicast => "unicast",
+        }
+    }
+}
+
 impl RackTopology {
-    fn with(self, multicast: bool) -> Result<Topology> {
-        Ok(match self {
-            Self::Star => {
-                ensure!(multicast, "--no-multicast is for --topology one-nic or routed");
-                Topology::Star
-            }
-            Self::OneNic if multicast => Topology::OneNic(Fabric::default()),
-            Self::OneNic => {
-                Topology::OneNic(Fabric { multicast: Multicast::Blocked, ..Fabric::default() })
-            }
-            Self::Routed => Topology::Routed(Router { multicast, nat: false }),
-            Self::Nat => Topology::Routed(Router { multicast: false, nat: true }),
+    fn with(self, multicast: RackMulticast, mtu: u32) -> Result<Topology> {
+        let (is_all, is_even) = (multicast == RackMulticast::All, multicast == RackMulticast::Even);
+        ensure!(
+            is_all || !matches!(self, Self::Star | Self::Nat),
+            "--multicast is for --topology one-nic, routed or two-routers"
+        );
+        ensure!(!is_even || self == Self::OneNic, "--multicast even is for --topology one-nic");
+        let router = Router { multicast: is_all, ..Router::default() };
+        let at_switch = |multicast| Topology::OneNic(Fabric { multicast, ..Fabric::default() });
+        Ok(match (self, multicast) {
+            (Self::Star, _) => Topology::Star,
+            (Self::OneNic, RackMulticast::All) => at_switch(Multicast::Flooded),
+            (Self::OneNic, RackMulticast::Even) => at_switch(Multicast::Partial),
+            (Self::OneNic, RackMulticast::None) => at_switch(Multicast::Blocked),
+            (Self::Routed, _) => Topology::Routed(router),
+            (Self::TwoRouters, _) => Topology::Routed(Router { core: Some(mtu), ..router }),
+            (Self::Nat, _) => Topology::Routed(Router { nat: true, ..Router::default() }),
         })
     }
 }
@@ -149,16 +213,34 @@ impl Run {
             DataPlane::Bmv2 => Mode::Bmv2,
             DataPlane::Xdp | DataPlane::Software => self.mode.into(),
         };
-        let topology = self.topology.with(!self.no_multicast)?;
+        let topology = self.topology.with(self.multicast, self.mtu)?;
         let rack = RackOptions {
             workers: self.workers,
             mtu: self.mtu,
             mode,
             topology,
             own_host: self.own_host,
+            ip: if self.ipv6 { Ip::V6 } else { Ip::V4 },
+            vlans: self.vlan.map_or_else(Vec::new, |vlan| vec![vlan; self.workers]),
             ..RackOptions::default()
         };
         rack.check()?;
+        ensure!(
+            self.jobs == 1 || self.bench.json().is_none(),
+            "--json has room for one job; leave it out, or --jobs"
+        );
+        ensure!(
+            !self.ipv6 || self.data_plane == DataPlane::Xdp,
+            "--ipv6 needs --data-plane xdp: it makes a rack"
+        );
+        ensure!(
+            self.vlan.is_none() || self.data_plane == DataPlane::Xdp,
+            "--vlan needs --data-plane xdp: the others have no frames with a tag"
+        );
+        ensure!(
+            self.fanout == Fanout::Auto || self.data_plane == DataPlane::Xdp,
+            "--fanout needs --data-plane xdp: the others have one way to send results to all"
+        );
         if let (DataPlane::Bmv2, Some(obstacle)) = (self.data_plane, SimpleSwitch::obstacle()) {
             // Rather now than after the build.
             return Err(switchml_rack::Error::NoSimpleSwitch(obstacle).into());
@@ -168,14 +250,15 @@ impl Run {
         if !self.iface.is_empty() {
             return Err(interfaces::serve(&binaries, &self.iface));
         }
+        let load = Load { jobs: self.jobs, bench: &self.bench };
         match self.data_plane {
-            DataPlane::Software => job::on_loopback(&binaries, self.workers, &self.bench),
-            DataPlane::Xdp | DataPlane::Bmv2 if getuid().is_root() => {
-                job::in_rack(&binaries, rack, self.rate, &self.bench)
+            DataPlane::Software => job::on_loopback(&binaries, self.workers, load),
+            _ if getuid().is_root() => {
+                job::in_rack(&binaries, rack, self.fanout.argument(), self.rate, load)
             }
             // It would ask for sudo again and again.
             _ if self.binaries.is_some() => bail!("sudo did not make us root; a rack needs root"),
-            DataPlane::Xdp | DataPlane::Bmv2 => run_rack_as_root(&folder),
+            _ => run_rack_as_root(&folder),
         }
     }
 }

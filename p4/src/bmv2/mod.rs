@@ -22,6 +22,7 @@ use std::thread::{self, JoinHandle};
 
 use switchml_protocol::U16;
 use switchml_protocol::capabilities::Capabilities;
+use switchml_protocol::ip::Ip;
 use switchml_protocol::job::Binding;
 use switchml_protocol::outcome::Outcome;
 use tracing::{error, warn};
@@ -357,9 +358,10 @@ fn hello(sample: &[u8]) -> Option<Learned> {
     let (udp_port, []) = rest.split_first_chunk()? else { return None };
     let binding = Binding {
         ifindex: u16::from_be_bytes(*port).into(),
-        ip: *ip,
+        ip: Ip::v4(*ip),
         mac: *mac,
         port: U16::new(u16::from_be_bytes(*udp_port)),
+        ..Binding::default()
     };
     Some(Learned {
         job: u16::from_be_bytes(*job),

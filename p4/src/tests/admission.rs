@@ -43,7 +43,7 @@ impl Frame {
             ("secret", header.aux.get().into()),
             ("port", binding.ifindex.into()),
             ("mac", binding.mac.iter().fold(0, |mac, byte| mac << 8 | u64::from(*byte))),
-            ("address", u32::from_be_bytes(binding.ip).into()),
+            ("address", u32::from_be_bytes(binding.ip.low()).into()),
             ("aggregator", aggregator.into()),
             ("udp_port", binding.port.get().into()),
         ])
@@ -106,7 +106,7 @@ fn reference(open: &BTreeMap<u16, OpenJob>, frame: &Frame) -> Outcome {
         tables.open(&job.spec);
         for (rank, binding) in (0..).zip(&job.bindings) {
             if let Some(binding) = binding {
-                switchml_protocol::aggregator::Tables::learn(
+                switchml_protocol::aggregator::Members::learn(
                     &tables,
                     job.spec.number,
                     rank,

@@ -180,7 +180,7 @@ fn the_switch_holds_what_the_jobs_say_at_every_step() {
         one.bindings[usize::from(rank)] = Some(binding(rank));
         bench.assert_holds(&[one.clone(), two.clone()]);
     }
-    bench.data_plane.start(0, u64::MAX).unwrap();
+    bench.data_plane.start(0, &[]).unwrap();
     one.is_started = true;
     bench.assert_holds(&[one.clone(), two.clone()]);
     bench.data_plane.abort(0).unwrap();
@@ -228,7 +228,7 @@ fn a_refused_write_leaves_nothing_behind() {
             bench.data_plane.open(&spec)?;
             // A binding that was refused is learned from the next HELLO.
             (0..2).for_each(|rank| bench.hello(&spec, rank));
-            bench.data_plane.start(0, u64::MAX)?;
+            bench.data_plane.start(0, &[])?;
             bench.data_plane.abort(0)
         };
         let result = run();
@@ -274,7 +274,7 @@ fn a_job_that_spans_pipelines_is_refused() {
         for (rank, port) in (0..).zip(ports) {
             bench.hello_from(&spec, rank, Binding { ifindex: *port, ..binding(rank) });
         }
-        let result = bench.data_plane.start(3, u64::MAX).map_err(|error| error.to_string());
+        let result = bench.data_plane.start(3, &[]).map_err(|error| error.to_string());
         let expected = refused.map_or(Ok(()), |who| {
             let what = "start job 3 on the switch: all ranks must be at ports of one pipeline";
             Err(format!("{what}, but found {who}"))

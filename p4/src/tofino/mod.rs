@@ -372,9 +372,10 @@ fn learned_of(digest: &Digest) -> Option<Learned> {
     let [_, _, mac @ ..] = number("mac")?.to_be_bytes();
     let binding = Binding {
         ifindex: number("port")? as u32,
-        ip: (number("address")? as u32).to_be_bytes(),
+        ip: (number("address")? as u32).to_be_bytes().into(),
         mac,
         port: U16::new(number("udp_port")? as u16),
+        ..Binding::default()
     };
     Some(Learned {
         job: number("job")? as u16,

@@ -1,9 +1,11 @@
 //! Ethernet, IPv4 and UDP around a packet, against bytes written by hand.
 
-use switchml_protocol::frame::{ENVELOPE_LEN, Envelope, Source, source};
+use switchml_protocol::frame::{self, Ipv4, Source, Tag, Tagged, source};
 use switchml_protocol::job::{Binding, JobEntry};
 use switchml_protocol::outcome::Outcome;
 use zerocopy::{FromBytes, IntoBytes};
+
+type Envelope = frame::Envelope<Ipv4>;
 
 const WORKER_MAC: [u8; 6] = [0x02, 0, 0, 0, 0, 0x11];
 const SWITCH_MAC: [u8; 6] = [0x02, 0, 0, 0, 0, 0xAA];
@@ -56,13 +58,14 @@ fn bytes_of(envelope: &Envelope) -> [u8; 42] {
 #[test]
 fn fields_lie_where_the_rfcs_have_them() {
     let envelope = envelope();
-    assert_eq!(ENVELOPE_LEN, 42);
+    assert_eq!(Envelope::LEN, 42);
     assert_eq!((envelope.mac_destination, envelope.mac_source), (SWITCH_MAC, WORKER_MAC));
-    assert_eq!((envelope.source, envelope.destination), ([192, 168, 0, 1], [192, 168, 0, 199]));
+    let ends = (envelope.ip.source, envelope.ip.destination);
+    assert_eq!(ends, ([192, 168, 0, 1], [192, 168, 0, 199]));
     assert_eq!((envelope.source_port.get(), envelope.destination_port.get()), (0x1234, 48864));
-    let binding =
-        Binding { ifindex: 7, ip: [192, 168, 0, 1], mac: WORKER_MAC, port: 0x1234.into() };
-    assert_eq!(envelope.binding(7), binding);
+    let (ip, port) = ([192, 168, 0, 1].into(), 0x1234.into());
+    let binding = Binding { ifindex: 7, ip, mac: WORKER_MAC, port, vlan: 5, reserved: [0; 2] };
+    assert_eq!(envelope.binding(7, 5), binding);
 }
 
 #[test]
@@ -70,7 +73,7 @@ fn plain_udp_over_ipv4_is_taken_and_all_else_passed_on() {
     assert_eq!(envelope().is_udp(), Ok(()));
     let cases: [(usize, &[u8], Outcome); 15] = [
         (12, &[0x08, 0x06], Outcome::NotOurs), // ARP
-        (12, &[0x86, 0xDD], Outcome::Ipv6),
+        (12, &[0x86, 0xDD], Outcome::NotOurs),
         (12, &[0x81, 0x00], Outcome::Vlan),
         (12, &[0x88, 0xA8], Outcome::Vlan),
         (23, &[6], Outcome::NotOurs), // TCP
@@ -93,24 +96,53 @@ fn plain_udp_over_ipv4_is_taken_and_all_else_passed_on() {
 
 #[test]
 fn a_frames_source_is_found_behind_two_tags() {
-    let found = |frame: &[u8]| source(0, |offset| frame.get(offset..offset + 4)?.try_into().ok());
+    let behind =
+        |tag, frame: &[u8]| source(tag, |offset| frame.get(offset..offset + 4)?.try_into().ok());
+    let found = |frame: &[u8]| behind(Tag::NONE, frame);
     let from = |tags: &[[u8; 4]], ethertype: [u8; 2]| -> Vec<u8> {
         // The IPv4 header's source is behind 12 other bytes.
         [&[0xEE; 12][..], tags.as_flattened(), &ethertype, &[0xDD; 12], &[10, 0, 0, 254]].concat()
     };
     let (ipv4, dot1q, dot1ad) = ([0x08, 0x00], [0x81, 0x00, 0x00, 0x00], [0x88, 0xA8, 0x0F, 0xFF]);
-    let aggregator = Source::Ipv4([10, 0, 0, 254]);
+    let aggregator = Source::Ip([10, 0, 0, 254].into());
     assert_eq!(found(&from(&[], ipv4)), aggregator);
     assert_eq!(found(&from(&[dot1q], ipv4)), aggregator);
     assert_eq!(found(&from(&[dot1ad, dot1q], ipv4)), aggregator);
     assert_eq!(found(&from(&[dot1q; 3], ipv4)), Source::Hidden);
-    for other in [[0x86, 0xDD], [0x08, 0x06]] {
+    // One that has been taken off counts, too.
+    for removed in [Tag::new(0x8100, 5), Tag::new(0x88A8, 0)] {
+        assert_eq!(behind(removed, &from(&[dot1q], ipv4)), aggregator);
+        assert_eq!(behind(removed, &from(&[dot1q; 2], ipv4)), Source::Hidden);
+    }
+    for other in [[0x08, 0x06], [0x88, 0xCC]] {
         assert_eq!(found(&from(&[], other)), Source::Other);
         assert_eq!(found(&from(&[dot1q, dot1q], other)), Source::Other);
     }
     // Cut off anywhere, there is no address; and no tag to be found.
     let frame = from(&[dot1q], ipv4);
     assert!((0..frame.len()).all(|len| found(&frame[..len]) == Source::Other));
+}
+
+/// 802.1Q: 3 bits of priority, one more, 12 of VLAN.
+#[test]
+fn a_tag_says_the_vlan() {
+    let tag = |bytes: [u8; 4]| {
+        let [kind, value] = [[bytes[0], bytes[1]], [bytes[2], bytes[3]]].map(u16::from_be_bytes);
+        Tag::new(kind, value)
+    };
+    assert_eq!(Tag::NONE.vlan(), Some(0));
+    assert_eq!(tag([0x81, 0x00, 0x00, 0x05]).vlan(), Some(5));
+    assert_eq!(tag([0x81, 0x00, 0xFF, 0xFE]).vlan(), Some(0xFFE));
+    assert_eq!(tag([0x81, 0x00, 0xE0, 0x00]).vlan(), Some(0), "a priority alone");
+    assert_eq!(tag([0x88, 0xA8, 0x00, 0x05]).vlan(), None);
+    assert_eq!(tag([0x91, 0x00, 0x00, 0x05]).vlan(), None);
+
+    let bytes = [[0xEE; 12].as_slice(), &[0x81, 0x00, 0xE0, 0x05]].concat();
+    let tagged = Tagged::read_from_bytes(&bytes).unwrap();
+    assert_eq!(tagged, Tagged::new([0xEE; 12], Tag::new(0x8100, 0xE005)));
+    assert_eq!(tagged.dot1q(), Tag::new(0x8100, 0xE005));
+    let other = [[0xEE; 12].as_slice(), &[0x88, 0xA8, 0xE0, 0x05]].concat();
+    assert_eq!(Tagged::read_from_bytes(&other).unwrap().dot1q(), Tag::NONE);
 }
 
 /// Catches: IP length beyond the frame; UDP length not compared with IP length.
@@ -161,7 +193,7 @@ fn congestion_is_both_ecn_bits() {
 #[test]
 fn an_answer_goes_back_to_where_the_packet_came_from() {
     let mut envelope = patched(15, &[0xB8, 0x00, 0x73, 0xBE, 0xEF, 0x00, 0x00, 0x03]);
-    envelope.turn_back(2);
+    envelope.turn_back(2, 0);
     #[rustfmt::skip]
     let expected = [
         0x02, 0, 0, 0, 0, 0x11, 0x02, 0, 0, 0, 0, 0xAA, 0x08, 0x00,
@@ -181,13 +213,13 @@ fn an_answer_goes_back_to_where_the_packet_came_from() {
 #[test]
 fn a_result_for_all_goes_to_the_group() {
     let job = JobEntry {
-        address: [192, 168, 0, 200],
+        address: [192, 168, 0, 200].into(),
         group: [239, 129, 2, 3],
         group_port: 50000.into(),
         ..JobEntry::default()
     };
     let mut envelope = envelope();
-    envelope.send_to(&job.group_at(1), job.address, 352);
+    envelope.send_to(&job.group_at(1), job.address, 352, 0);
     #[rustfmt::skip]
     let expected = [
         // RFC 1112: 01:00:5e and the group's low 23 bits, 129 = 0x81 -> 0x01
@@ -209,7 +241,7 @@ fn a_congestion_mark_is_not_sent_on() {
     // The header's CE flag carries it; the answer itself may be marked again on its way.
     let marks = [0b00, 0b01, 0b10, 0b11].map(|ecn| {
         let mut envelope = patched(15, &[0xB8 | ecn]);
-        envelope.turn_back(2);
+        envelope.turn_back(2, 0);
         bytes_of(&envelope)[15]
     });
     assert_eq!(marks, [0xB8, 0xB9, 0xBA, 0xBA]);
@@ -221,17 +253,17 @@ fn ip_checksum_is_right_whatever_the_addresses() {
     // Every value of one word: a few of them need the carry of the carry.
     for low in 0..=u16::MAX {
         let mut envelope = patched(28, &low.to_be_bytes());
-        envelope.turn_back(32);
+        envelope.turn_back(32, 0);
         bytes_of(&envelope);
-        assert_eq!(envelope.payload_len(ENVELOPE_LEN + 32 + 128), Ok(128));
+        assert_eq!(envelope.payload_len(Envelope::LEN + 32 + 128), Ok(128));
     }
     for address in [[0, 0, 0, 0], [255, 255, 255, 255], [127, 0, 0, 1], [255, 254, 253, 252]] {
         for lanes in [2, 32, 768] {
             let mut envelope = patched(26, &address);
-            envelope.turn_back(lanes);
+            envelope.turn_back(lanes, 0);
             bytes_of(&envelope);
             assert_eq!(
-                envelope.payload_len(ENVELOPE_LEN + 32 + 4 * usize::from(lanes)),
+                envelope.payload_len(Envelope::LEN + 32 + 4 * usize::from(lanes)),
                 Ok(4 * usize::from(lanes))
             );
         }

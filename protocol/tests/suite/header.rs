@@ -130,7 +130,7 @@ fn each_kind_has_its_lane_counts() {
     let blocks: Vec<u16> = (1..=24).map(|blocks| 32 * blocks).collect();
     assert_eq!(lanes_of(1), blocks);
     assert_eq!(lanes_of(2), blocks);
-    assert_eq!(lanes_of(3), [2]);
+    assert_eq!(lanes_of(3), [2, 32]);
     assert_eq!(lanes_of(4), [2]);
     assert_eq!(lanes_of(5), [&[0], &blocks[..]].concat());
     assert_eq!(lanes_of(7), blocks);
@@ -179,7 +179,7 @@ fn any_flipped_bit_of_a_covered_field_or_lane_breaks_the_check() {
 #[test]
 fn any_flipped_bit_of_a_results_lanes_or_check_breaks_the_check() {
     for op in ALL_OPS {
-        for ranks in [1, 2, 3, 8, 64] {
+        for ranks in [1, 2, 3, 8, 64, 1024] {
             let mut packet =
                 Packet { op, kind: RESULT, ..contribution(5, 0x1234, 7, (0..32).collect()) };
             packet.check = check_word(&packet, u64::from(ranks));
@@ -196,7 +196,7 @@ fn any_flipped_bit_of_a_results_lanes_or_check_breaks_the_check() {
 
 #[test]
 fn check_catches_a_payload_that_belongs_to_another_round_or_slot() {
-    for ranks in [1, 2, 64] {
+    for ranks in [1, 2, 64, 1024] {
         let mut packet = Packet { kind: RESULT, ..contribution(0, 100, 1000, vec![0; 32]) };
         packet.check = check_word(&packet, u64::from(ranks));
         for round in (900..1100).filter(|round| *round != 1000) {

@@ -1,11 +1,14 @@
 //! Bytes from anywhere: nothing panics, and nothing that is not admitted touches a slot.
 
 use proptest::prelude::*;
-use switchml_protocol::frame::{ENVELOPE_LEN, Envelope};
+use switchml_protocol::frame::{self, Ipv4};
 use switchml_protocol::header::{Kind, decode};
+use switchml_protocol::ip::Ip;
 use switchml_protocol::job::{Binding, JobEntry};
 use switchml_protocol::outcome::{Action, Outcome};
 use zerocopy::FromBytes;
+
+type Envelope = frame::Envelope<Ipv4>;
 
 use crate::packet::{ALL_OPS, Packet};
 use crate::switch::{Switch, binding, contribution};
@@ -39,7 +42,7 @@ fn packet_like() -> impl Strategy<Value = Vec<u8>> {
 /// Bytes that begin like the frame of a packet.
 fn frame_like() -> impl Strategy<Value = Vec<u8>> {
     let plain: [u8; 14] = [0x45, 0, 0, 100, 0, 0, 0x40, 0, 64, 17, 0, 0, 10, 0];
-    (prop::collection::vec(any::<u8>(), ENVELOPE_LEN..200), any::<bool>()).prop_map(
+    (prop::collection::vec(any::<u8>(), Envelope::LEN..200), any::<bool>()).prop_map(
         move |(mut bytes, like)| {
             if like {
                 bytes[12..14].copy_from_slice(&[0x08, 0x00]);
@@ -77,13 +80,13 @@ proptest! {
     ) {
         let mut envelope = Envelope::read_from_prefix(&bytes).unwrap().0;
         let _ = envelope.is_udp();
-        let _ = envelope.binding(ifindex);
+        let _ = envelope.binding(ifindex, 0);
         if let Ok(payload_len) = envelope.payload_len(bytes.len()) {
-            prop_assert!(ENVELOPE_LEN + 32 + payload_len <= bytes.len());
+            prop_assert!(Envelope::LEN + 32 + payload_len <= bytes.len());
         }
         let mut to_group = envelope;
-        to_group.send_to(&JobEntry::default().group_at(1), [10, 0, 0, 1], lanes);
-        envelope.turn_back(lanes);
+        to_group.send_to(&JobEntry::default().group_at(1), [10, 0, 0, 1].into(), lanes, 0);
+        envelope.turn_back(lanes, 0);
         for answer in [envelope, to_group] {
             prop_assert_ne!(answer.payload_len(usize::MAX), Err(Outcome::BadIpChecksum));
         }
@@ -93,7 +96,7 @@ proptest! {
     fn strangers_touch_no_slot(
         mut bytes in packet_like(),
         rank in 0u16..3,
-        change in 0usize..4,
+        change in 0usize..5,
         by in 1u8..=255,
     ) {
         let switch = used_switch();
@@ -101,9 +104,10 @@ proptest! {
         let home = binding(rank);
         let from = [
             Binding { ifindex: home.ifindex ^ u32::from(by), ..home },
-            Binding { ip: home.ip.map(|byte| byte ^ by), ..home },
+            Binding { ip: Ip(home.ip.0.map(|byte| byte ^ by)), ..home },
             Binding { mac: home.mac.map(|byte| byte ^ by), ..home },
             Binding { port: (home.port.get() ^ u16::from(by) << 8).into(), ..home },
+            Binding { vlan: home.vlan ^ u16::from(by), ..home },
         ];
         let outcome = switch.receive_bytes(&from[change], &mut bytes);
         prop_assert_eq!(outcome.action(), Action::Drop);

@@ -29,8 +29,15 @@ pub struct Reference {
 #[derive(Clone)]
 pub struct Round {
     first: Packet,
-    contributions: BTreeMap<u16, Packet>,
+    packets: BTreeMap<u16, Packet>,
     dissenter: Option<u16>,
+}
+
+impl Round {
+    /// The ranks that are in.
+    fn ranks(&self) -> Vec<u16> {
+        self.packets.keys().copied().collect()
+    }
 }
 
 impl Reference {
@@ -68,7 +75,7 @@ impl Reference {
     pub fn missing(&self, slot: u16) -> Vec<u16> {
         let newest = self.newest(slot).map(|(number, _)| &self.rounds[&(slot, number)]);
         (0..self.ranks)
-            .filter(|rank| newest.is_none_or(|round| !round.contributions.contains_key(rank)))
+            .filter(|rank| newest.is_none_or(|round| !round.ranks().contains(rank)))
             .collect()
     }
 
@@ -76,7 +83,7 @@ impl Reference {
     pub fn shift_rounds(&mut self, by: i64) {
         let renumber = |((slot, number), mut round): ((u16, i64), Round)| {
             let number = number + by;
-            for packet in round.contributions.values_mut().chain([&mut round.first]) {
+            for packet in round.packets.values_mut().chain([&mut round.first]) {
                 packet.round = number.rem_euclid(1 << 32) as u32;
                 packet.check = check_word(packet, 1);
             }
@@ -86,7 +93,7 @@ impl Reference {
     }
 
     fn is_complete(&self, round: &Round) -> bool {
-        round.contributions.len() == usize::from(self.ranks) && round.dissenter.is_none()
+        round.ranks().len() == usize::from(self.ranks) && round.dissenter.is_none()
     }
 
     pub fn receive(&mut self, from: &Binding, packet: &Packet) -> Served {
@@ -163,7 +170,7 @@ impl Reference {
 
     fn contribution(&mut self, packet: &Packet) -> Served {
         if self.aborted {
-            return control_reply(Outcome::Aborted, packet, REJECT, [3, 0]);
+            return control_reply(Outcome::Aborted, packet, REJECT, &[3, 0]);
         }
         let (slot, number) = (packet.slot, self.true_round(packet));
         // Rule 8.9: the next round but one has taken its place.
@@ -183,10 +190,10 @@ impl Reference {
         };
         if !may_start {
             let newest = newest.map_or(0, |(number, _)| number.rem_euclid(1 << 32) as u32);
-            return control_reply(Outcome::WrongRound, packet, REJECT, [2, newest]);
+            return control_reply(Outcome::WrongRound, packet, REJECT, &[2, newest]);
         }
-        let contributions = BTreeMap::from([(packet.rank, packet.clone())]);
-        let round = Round { first: packet.clone(), contributions, dissenter: None };
+        let packets = BTreeMap::from([(packet.rank, packet.clone())]);
+        let round = Round { first: packet.clone(), packets, dissenter: None };
         let served = self.after_adding(&round, Outcome::Started);
         self.rounds.insert((slot, number), round);
         served
@@ -201,10 +208,12 @@ impl Reference {
         }
         if let Some(dissenter) = round.dissenter {
             let detail = u32::from(round.first.rank) * 65536 + u32::from(dissenter);
-            return control_reply(Outcome::Mismatch, packet, REJECT, [1, detail]);
+            return control_reply(Outcome::Mismatch, packet, REJECT, &[1, detail]);
         }
-        let is_new = !round.contributions.contains_key(&packet.rank);
-        round.contributions.entry(packet.rank).or_insert_with(|| packet.clone());
+        let is_new = !round.packets.contains_key(&packet.rank);
+        if is_new {
+            round.packets.insert(packet.rank, packet.clone());
+        }
         let round = round.clone();
         if is_new {
             return self.after_adding(&round, Outcome::Added);
@@ -213,8 +222,11 @@ impl Reference {
             let answer = Packet { rank: packet.rank, aux: packet.aux, ..self.result(&round) };
             return Served { outcome: Outcome::Replayed, answer: Some(answer) };
         }
-        let bitmap: u64 = round.contributions.keys().map(|rank| 1 << rank).sum();
-        control_reply(Outcome::Pending, packet, PENDING, [(bitmap >> 32) as u32, bitmap as u32])
+        let mut lanes = vec![0; if self.ranks > 64 { 32 } else { 2 }];
+        for rank in round.ranks() {
+            lanes[usize::from(rank / 32) ^ 1] |= 1 << (rank % 32);
+        }
+        control_reply(Outcome::Pending, packet, PENDING, &lanes)
     }
 
     fn after_adding(&self, round: &Round, incomplete: Outcome) -> Served {
@@ -227,7 +239,7 @@ impl Reference {
 
     /// The RESULT for all.
     fn result(&self, round: &Round) -> Packet {
-        let packets: Vec<&Packet> = round.contributions.values().collect();
+        let packets: Vec<&Packet> = round.packets.values().collect();
         let op = round.first.op;
         let payloads: Vec<&[u32]> = packets.iter().map(|packet| &packet.payload[..]).collect();
         let congested = packets.iter().any(|packet| packet.flags & CE != 0);
@@ -265,6 +277,7 @@ fn malformed(packet: &Packet) -> Option<Outcome> {
     let lanes_fit = match packet.kind {
         CONTRIBUTION | RESULT | ROOM => (32..=768).step_by(32).any(|lanes| lanes == packet.lanes),
         HELLO => (0..=768).step_by(32).any(|lanes| lanes == packet.lanes),
+        PENDING => [2, 32].contains(&packet.lanes),
         _ => packet.lanes == 2,
     };
     if !lanes_fit {
@@ -284,8 +297,8 @@ fn dropped(outcome: Outcome) -> Served {
     Served { outcome, answer: None }
 }
 
-/// A two-word answer to the sender.
-fn control_reply(outcome: Outcome, packet: &Packet, kind: u8, words: [u32; 2]) -> Served {
+/// An answer to the sender with these lanes.
+fn control_reply(outcome: Outcome, packet: &Packet, kind: u8, words: &[u32]) -> Served {
     let answer =
         Packet { kind, op: 0, flags: 0, payload: words.to_vec(), ..packet.clone() }.sealed();
     Served { outcome, answer: Some(answer) }

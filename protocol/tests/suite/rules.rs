@@ -65,11 +65,12 @@ fn malformed_packets_are_dropped_by_reason() {
     for version in [0, 2] {
         assert_dropped(&switch, &Packet { version, ..good.clone() }, Outcome::BadVersion);
     }
-    for kind in [0, RESULT, 6, 255] {
+    for kind in [0, RESULT, 6, 9, 255] {
         assert_dropped(&switch, &Packet { kind, ..good.clone() }, Outcome::BadKind);
     }
     for kind in [PENDING, REJECT] {
-        assert_dropped(&switch, &Packet { kind, ..good.clone() }, Outcome::BadLanes);
+        let long = Packet { kind, payload: vec![0; 64], ..good.clone() }.sealed();
+        assert_dropped(&switch, &long, Outcome::BadLanes);
         let reply = Packet { kind, payload: vec![1, 2], ..good.clone() }.sealed();
         assert_dropped(&switch, &reply, Outcome::BadKind);
     }
@@ -103,7 +104,7 @@ fn packets_of_no_job_or_of_another_epoch_are_dropped() {
 #[test]
 fn ranks_and_slots_outside_of_the_job_are_dropped() {
     let switch = Switch::ready(2, 2);
-    for rank in [2, 63, 64, 0xFFFF] {
+    for rank in [2, 63, 64, 1023, 1024, 0xFFFF] {
         assert_dropped(&switch, &uniform(rank, 0, 0, 1), Outcome::BadRank);
         assert_dropped(&switch, &hello(rank), Outcome::BadRank);
     }
@@ -136,9 +137,10 @@ fn a_contribution_counts_only_from_where_its_rank_lives() {
     let home = binding(0);
     let elsewhere = [
         Binding { ifindex: 99, ..home },
-        Binding { ip: [10, 0, 0, 99], ..home },
+        Binding { ip: [10, 0, 0, 99].into(), ..home },
         Binding { mac: [2, 0, 0, 0, 0, 99], ..home },
         Binding { port: 99.into(), ..home },
+        Binding { vlan: 99, ..home },
         binding(1),
     ];
     for from in elsewhere {
@@ -338,7 +340,7 @@ fn a_result_byte_by_byte() {
 #[test]
 fn every_operator_at_every_size_of_job() {
     for op in ALL_OPS {
-        for ranks in [1, 2, 3, 31, 32, 33, 63, 64] {
+        for ranks in [1, 2, 3, 31, 32, 33, 63, 64, 65, 1023, 1024] {
             let switch = Switch::ready(ranks, 1);
             let payload = |rank: u32| -> Vec<u32> {
                 (0..768).map(|lane| (rank * 1000 + lane + 1).wrapping_mul(0x9E37_79B9)).collect()

@@ -5,7 +5,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 
 use switchml_protocol::U32;
-use switchml_protocol::aggregator::{Tables, serve};
+use switchml_protocol::aggregator::{Members, Tables, serve};
 use switchml_protocol::header::Header;
 use switchml_protocol::job::{ABORTED, Binding, JobEntry, MemberEntry, OPEN};
 use switchml_protocol::outcome::{Action, Outcome};
@@ -51,7 +51,7 @@ impl Switch {
         let member = |rank| (rank, MemberEntry { secret: secret(rank), ..MemberEntry::default() });
         Self {
             job: Cell::new(job),
-            members: RefCell::new((0..64).map(member).collect()),
+            members: RefCell::new((0..1024).map(member).collect()),
             slots: RefCell::new(vec![Slot::default(); (FIRST_SLOT + slots) as usize + 2]),
             busy: Cell::new(false),
         }
@@ -113,7 +113,7 @@ impl Switch {
     }
 }
 
-impl Tables for Switch {
+impl Members for Switch {
     fn job(&self, number: u16) -> Option<JobEntry> {
         match number {
             JOB => Some(self.job.get()),
@@ -133,7 +133,9 @@ impl Tables for Switch {
         let member = members.get_mut(&rank).expect("a member");
         (member.epoch, member.binding) = (epoch, *binding);
     }
+}
 
+impl Tables for Switch {
     fn with_slot(&self, index: u32, f: impl FnOnce(&mut Slot) -> Outcome) -> Outcome {
         if self.busy.get() {
             return Outcome::SlotBusy;
@@ -142,14 +144,15 @@ impl Tables for Switch {
     }
 }
 
-/// Where a rank lives.
+/// Where a rank lives: four ranks share a host, each with a port of its own.
 pub fn binding(rank: u16) -> Binding {
-    let low = rank as u8;
+    let low = (rank / 4) as u8;
     Binding {
-        ifindex: 10 + u32::from(rank),
-        ip: [10, 0, 0, low],
+        ifindex: 10 + u32::from(low),
+        ip: [10, 0, 0, low].into(),
         mac: [2, 0, 0, 0, 0, low],
         port: rank.wrapping_add(5000).into(),
+        ..Binding::default()
     }
 }
 

@@ -6,13 +6,13 @@ use proptest::sample::Index;
 use switchml_protocol::job::Binding;
 use switchml_protocol::outcome::Outcome;
 
-use crate::packet::{ALL_OPS, CE, CHECKED, EMPTY, Packet, check_word};
+use crate::packet::{ALL_OPS, CE, CHECKED, EMPTY, EVERYONE, Packet, check_word};
 use crate::reference::Reference;
 use crate::switch::{EPOCH, FIRST_SLOT, Served, Switch, binding, contribution, hello, secret};
 use crate::worker::{Job, Worker};
 
 /// The crate's aggregator, and beside it the reference that must give the same answers.
-struct Lockstep {
+pub struct Lockstep {
     switch: Switch,
     reference: Reference,
     ranks: u16,
@@ -22,7 +22,7 @@ struct Lockstep {
 impl Lockstep {
     /// All ranks have said HELLO, and every slot has seen the two rounds before `origin`, or none
     /// for 0.
-    fn new(ranks: u16, slots: u16, origin: u32) -> Self {
+    pub fn new(ranks: u16, slots: u16, origin: u32) -> Self {
         let switch = Switch::ready(u32::from(ranks), u32::from(slots));
         let mut reference = Reference::new(ranks, slots);
         (0..ranks).for_each(|rank| reference.settle(rank, binding(rank)));
@@ -55,7 +55,7 @@ impl Lockstep {
         self.receive_from(&binding(packet.rank), packet)
     }
 
-    fn receive_from(&mut self, from: &Binding, packet: &Packet) -> Served {
+    pub fn receive_from(&mut self, from: &Binding, packet: &Packet) -> Served {
         let expected = self.reference.receive(from, packet);
         let touched = matches!(
             expected.outcome,
@@ -70,12 +70,12 @@ impl Lockstep {
         served
     }
 
-    fn set_epoch(&mut self, epoch: u32) {
+    pub fn set_epoch(&mut self, epoch: u32) {
         self.switch.set_epoch(epoch);
         self.reference.set_epoch(epoch);
     }
 
-    fn say_hello(&mut self, rank: u16, epoch: u32) {
+    pub fn say_hello(&mut self, rank: u16, epoch: u32) {
         let served = self.receive(&Packet { epoch, ..hello(rank) });
         assert_eq!(served.outcome, Outcome::Hello);
     }
@@ -101,7 +101,7 @@ fn rounds_before_the_origin_are_replayed_under_their_numbers() {
 }
 
 /// Where traces begin: at the start of an epoch, or shortly before round numbers wrap around.
-fn origin() -> impl Strategy<Value = u32> {
+pub fn origin() -> impl Strategy<Value = u32> {
     prop_oneof![Just(0), Just(u32::MAX - 1), Just(u32::MAX - 5), Just(0x7FFF_FFFE)]
 }
 
@@ -192,14 +192,14 @@ impl World {
             }
             Event::CorruptUp { which, bit } => self.deliver_up(pick(&self.up, &which), Some(bit)),
             Event::DeliverDown { worker, which } => {
-                self.deliver_down(worker.index(ranks), pick(&self.down, &which))
+                self.deliver_down(worker.index(ranks), pick(&self.down, &which), None)
             }
             Event::DeliverDownSoon { worker, which } => {
-                self.deliver_down(worker.index(ranks), pick(last(&self.down, SOON), &which));
+                let packet = pick(last(&self.down, SOON), &which);
+                self.deliver_down(worker.index(ranks), packet, None);
             }
             Event::CorruptDown { worker, which, bit } => {
-                let packet = pick(&self.down, &which);
-                self.deliver_down(worker.index(ranks), packet.map(|it| corrupt(&it, &bit)));
+                self.deliver_down(worker.index(ranks), pick(&self.down, &which), Some(bit));
             }
             Event::NewEpoch => self.new_epoch(),
         }
@@ -221,10 +221,11 @@ impl World {
         served.answer
     }
 
-    /// Unicast answers reach their addressee alone.
-    fn deliver_down(&mut self, worker: usize, packet: Option<Packet>) {
+    /// Unicast answers reach their addressee alone, whatever bit is flipped on their way.
+    fn deliver_down(&mut self, worker: usize, packet: Option<Packet>, flip: Option<Index>) {
         let Some(packet) = packet else { return };
-        if packet.rank == 0xFFFF || usize::from(packet.rank) == worker {
+        if packet.rank == EVERYONE || usize::from(packet.rank) == worker {
+            let packet = flip.map_or(packet.clone(), |bit| corrupt(&packet, &bit));
             self.up.extend(self.workers[worker].receive(&packet));
         }
     }
@@ -246,22 +247,22 @@ impl World {
             for packet in packets {
                 let answer = self.serve(&binding(packet.rank), &packet);
                 (0..self.workers.len())
-                    .for_each(|worker| self.deliver_down(worker, answer.clone()));
+                    .for_each(|worker| self.deliver_down(worker, answer.clone(), None));
             }
         }
     }
 }
 
-fn last<T>(items: &[T], count: usize) -> &[T] {
+pub fn last<T>(items: &[T], count: usize) -> &[T] {
     &items[items.len().saturating_sub(count)..]
 }
 
-fn pick(packets: &[Packet], which: &Index) -> Option<Packet> {
+pub fn pick(packets: &[Packet], which: &Index) -> Option<Packet> {
     (!packets.is_empty()).then(|| which.get(packets).clone())
 }
 
 /// Flips a bit. Headers get more than their share: lanes are many.
-fn corrupt(packet: &Packet, bit: &Index) -> Packet {
+pub fn corrupt(packet: &Packet, bit: &Index) -> Packet {
     packet.with_bit_flipped(bit.index(32 * 8 + 64).min(8 * (32 + 4 * packet.payload.len()) - 1))
 }
 
@@ -369,7 +370,7 @@ fn twist() -> impl Strategy<Value = Twist> {
         2 => prop_oneof![Just(EMPTY), Just(CHECKED), Just(0)].prop_map(Twist::NoLonger),
         1 => Just(Twist::BadCheck),
         1 => any::<u8>().prop_map(Twist::Version),
-        1 => (0u8..8).prop_map(Twist::Kind),
+        1 => (0u8..10).prop_map(Twist::Kind),
         1 => prop_oneof![0u16..6, any::<u16>()].prop_map(Twist::Job),
         1 => prop_oneof![(EPOCH - 2)..(EPOCH + 4), any::<u32>()].prop_map(Twist::Epoch),
         1 => any::<u16>().prop_map(Twist::Slot),

@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::packet::{
-    ALL_OPS, CE, CHECKED, Packet, REJECT, RESULT, RETRANSMIT, ROOM, SUM, check_word, combine,
+    ALL_OPS, CE, CHECKED, EVERYONE, Packet, REJECT, RESULT, RETRANSMIT, ROOM, SUM, check_word,
+    combine,
 };
 use crate::switch::contribution;
 
@@ -102,7 +103,9 @@ impl Worker {
             ROOM => (sent.lanes, 0, 1),
             _ => (2, 2, 1),
         };
+        let is_for_all = packet.rank == EVERYONE && packet.kind == RESULT;
         let counts = packet.version == 1
+            && (packet.rank == self.rank || is_for_all)
             && packet.fingerprint == sent.fingerprint
             && packet.lanes == lanes
             && packet.payload.len() == usize::from(words)

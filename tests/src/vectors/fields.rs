@@ -1,11 +1,7 @@
 //! What the bytes of a frame are called: a difference is told by the field that it is in.
 
-/// Offsets where fields begin, in a frame with a packet of the protocol. A field reaches to the
-/// next.
-const FIELDS: &[(usize, &str)] = &[
-    (0, "Ethernet destination"),
-    (6, "Ethernet source"),
-    (12, "EtherType"),
+/// Offsets where fields begin, in a frame over IPv4. A field reaches to the next.
+const IPV4: &[(usize, &str)] = &[
     (14, "IP version"),
     (15, "IP type of service"),
     (16, "IP length"),
@@ -20,22 +16,45 @@ const FIELDS: &[(usize, &str)] = &[
     (36, "UDP destination"),
     (38, "UDP length"),
     (40, "UDP checksum"),
-    (42, "version"),
-    (43, "kind"),
-    (44, "job"),
-    (46, "epoch"),
-    (50, "rank"),
-    (52, "slot"),
-    (54, "round"),
-    (58, "op"),
-    (59, "flags"),
-    (60, "lanes"),
-    (62, "fingerprint"),
-    (66, "check"),
-    (70, "aux"),
-    (LANES, "lane 0"),
 ];
-const LANES: usize = 74;
+/// The same over IPv6.
+const IPV6: &[(usize, &str)] = &[
+    (14, "IP version, traffic class and flow label"),
+    (18, "IP length"),
+    (20, "IP next header"),
+    (21, "IP hop limit"),
+    (22, "IP source"),
+    (38, "IP destination"),
+    (54, "UDP source"),
+    (56, "UDP destination"),
+    (58, "UDP length"),
+    (60, "UDP checksum"),
+];
+/// Before either.
+const ETHERNET: &[(usize, &str)] =
+    &[(0, "Ethernet destination"), (6, "Ethernet source"), (12, "EtherType")];
+/// Behind either.
+const PACKET: &[(usize, &str)] = &[
+    (0, "version"),
+    (1, "kind"),
+    (2, "job"),
+    (4, "epoch"),
+    (8, "rank"),
+    (10, "slot"),
+    (12, "round"),
+    (16, "op"),
+    (17, "flags"),
+    (18, "lanes"),
+    (20, "fingerprint"),
+    (24, "check"),
+    (28, "aux"),
+    (32, "lane 0"),
+];
+
+/// Bytes before the packet in a frame without a tag.
+pub fn headers_len(frame: &[u8]) -> usize {
+    if frame.get(12..14) == Some(&[0x86, 0xDD]) { 62 } else { 42 }
+}
 
 /// Which field differs first, and how. `None` if the frames are equal.
 pub fn difference(expected: &[u8], found: &[u8]) -> Option<String> {
@@ -43,20 +62,25 @@ pub fn difference(expected: &[u8], found: &[u8]) -> Option<String> {
     if expected.len() != found.len() && at == expected.len().min(found.len()) {
         return Some(format!("length {} instead of {} bytes", found.len(), expected.len()));
     }
-    let (name, begin, end) = field(at);
+    let (name, begin, end) = field(expected, at);
     let hex = |frame: &[u8]| -> String {
         frame.iter().take(end).skip(begin).map(|byte| format!("{byte:02x}")).collect()
     };
     Some(format!("{name} is {}, not {}", hex(found), hex(expected)))
 }
 
-/// Name and bounds of the field that a byte is in.
-fn field(at: usize) -> (String, usize, usize) {
-    if at >= LANES {
-        let begin = at - (at - LANES) % 4;
-        return (format!("lane {}", (at - LANES) / 4), begin, begin + 4);
+/// Name and bounds of the field that a byte of that frame is in.
+fn field(frame: &[u8], at: usize) -> (String, usize, usize) {
+    let packet = headers_len(frame);
+    let lanes = packet + 32;
+    if at >= lanes {
+        let begin = at - (at - lanes) % 4;
+        return (format!("lane {}", (at - lanes) / 4), begin, begin + 4);
     }
-    let next = FIELDS.partition_point(|(begin, _)| *begin <= at);
-    let (begin, name) = FIELDS[next - 1];
-    (name.to_owned(), begin, FIELDS[next].0)
+    let headers = if packet == headers_len(&[]) { IPV4 } else { IPV6 };
+    let behind = PACKET.iter().map(|(begin, name)| (packet + begin, *name));
+    let fields: Vec<_> = ETHERNET.iter().chain(headers).copied().chain(behind).collect();
+    let next = fields.partition_point(|(begin, _)| *begin <= at);
+    let (begin, name) = fields[next - 1];
+    (name.to_owned(), begin, fields[next].0)
 }

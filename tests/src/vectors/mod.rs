@@ -8,9 +8,14 @@ mod fields;
 mod parse;
 mod play;
 
-use std::{collections::BTreeMap, fs, net::SocketAddrV4, path::Path};
+use std::{
+    collections::BTreeMap,
+    fs,
+    net::{SocketAddr, SocketAddrV4},
+    path::Path,
+};
 
-pub use fields::difference;
+pub use fields::{difference, headers_len};
 pub use parse::ParseError;
 pub use play::{Played, play, play_all};
 
@@ -96,16 +101,47 @@ pub struct Job {
     /// MAC that workers send to.
     pub mac: [u8; 6],
     /// Address and UDP port that workers send to.
-    pub aggregator: SocketAddrV4,
-    /// Address and UDP port of RESULTs for all.
-    pub group: SocketAddrV4,
+    pub aggregator: SocketAddr,
+    /// Address and UDP port of RESULTs for all; none over IPv6.
+    pub group: Option<SocketAddrV4>,
     /// Its ranks, in order.
     pub members: Vec<Member>,
+}
+
+impl Job {
+    /// Where workers send to, and the group, for a subject that does not offer `ipv6`.
+    ///
+    /// # Panics
+    ///
+    /// Over IPv6.
+    pub fn over_v4(&self) -> (SocketAddrV4, SocketAddrV4) {
+        (v4(self.aggregator), self.group.expect("a job over IPv4 has a group"))
+    }
+}
+
+impl Member {
+    /// Where the rank lives, for such a subject.
+    ///
+    /// # Panics
+    ///
+    /// Over IPv6.
+    pub fn over_v4(&self) -> SocketAddrV4 {
+        v4(self.address)
+    }
+}
+
+fn v4(address: SocketAddr) -> SocketAddrV4 {
+    match address {
+        SocketAddr::V4(address) => address,
+        SocketAddr::V6(address) => panic!("{address}: the vector says that it needs ipv6"),
+    }
 }
 
 /// A rank of a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Member {
+    /// Its rank.
+    pub rank: u16,
     /// What its HELLO carries.
     pub secret: u32,
     /// Port of the data plane that it is behind.
@@ -113,7 +149,7 @@ pub struct Member {
     /// Its MAC.
     pub mac: [u8; 6],
     /// Its address and UDP port.
-    pub address: SocketAddrV4,
+    pub address: SocketAddr,
     /// Whether it has yet to say HELLO. All others have, when the job is open.
     pub newcomer: bool,
 }
@@ -159,7 +195,8 @@ pub enum Answer {
     Passed(Vec<u8>),
     /// Sent out of this port.
     Port(u16, Vec<u8>),
-    /// Sent to all ranks of this job: the same frame at each of their ports.
+    /// Sent to all ranks of this job: the same frame at each of their ports, or copies, of which
+    /// this is rank 0's.
     Group(u16, Vec<u8>),
 }
 

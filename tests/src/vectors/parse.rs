@@ -1,7 +1,10 @@
 //! Vectors as text.
 
 use super::{Age, Answer, Counters, Event, Expected, Job, Member, Step, Vector};
-use std::{collections::BTreeMap, iter::Peekable, num::ParseIntError, slice::Iter, str::FromStr};
+use std::{
+    collections::BTreeMap, iter::Peekable, net::SocketAddrV4, num::ParseIntError, slice::Iter,
+    str::FromStr,
+};
 
 /// A line that cannot be read.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -158,16 +161,19 @@ fn job(words: &mut Words<'_>, rest: &mut Lines<'_>) -> Result<Job, ParseError> {
         slots: words.after("slots")?,
         mac: words.keyword("aggregator").and_then(|()| words.mac())?,
         aggregator: words.address()?,
-        group: words.keyword("group").and_then(|()| words.address())?,
+        group: words.keyword("group").and_then(|()| words.group())?,
         members: vec![],
     };
     while let Some(line) = rest.next_if(|line| line.indented) {
         let mut words = Words::new(line);
-        let rank: usize = words.after("rank")?;
-        if rank != job.members.len() {
-            return Err(line.error(format!("rank {rank} where rank {} is due", job.members.len())));
+        let rank: u16 = words.after("rank")?;
+        let due = job.members.last().map_or(0, |last| last.rank + 1);
+        let is_due = rank == due;
+        if !is_due {
+            return Err(line.error(format!("rank {rank} where rank {due} is due")));
         }
         job.members.push(Member {
+            rank,
             secret: words.after("secret")?,
             port: words.after("port")?,
             mac: words.mac()?,
@@ -301,6 +307,10 @@ impl<'a> Words<'a> {
     fn address<T: FromStr>(&mut self) -> Result<T, ParseError> {
         let word = self.word("an address and port")?;
         word.parse().map_err(|_| self.line.error(format!("{word} is no address and port")))
+    }
+
+    fn group(&mut self) -> Result<Option<SocketAddrV4>, ParseError> {
+        if self.is_next("none") { Ok(None) } else { self.address().map(Some) }
     }
 
     fn mac(&mut self) -> Result<[u8; 6], ParseError> {

@@ -1,6 +1,6 @@
 //! Plays vectors against a data plane.
 
-use super::fields::difference;
+use super::fields::{difference, headers_len};
 use super::{Answer, Counters, Event, Expected, Layer, Step, Subject, Vector};
 
 /// What came of all vectors.
@@ -123,7 +123,7 @@ fn receiver(answer: Option<&Answer>) -> String {
 
 /// The header of the packet in a frame.
 fn summary(frame: &[u8]) -> String {
-    frame.iter().skip(42).take(40).map(|byte| format!("{byte:02x}")).collect()
+    frame.iter().skip(headers_len(frame)).take(40).map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// A frame without what a socket does not show.

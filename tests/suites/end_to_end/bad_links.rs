@@ -3,11 +3,12 @@
 
 use std::time::Duration;
 
-use switchml_rack::{FaultCounts, Faults, Impairment, Mode, RackOptions, in_both_modes};
+use switchml_rack::{FaultCounts, Faults, Impairment, Ip, Mode, RackOptions, in_both_modes};
 use switchml_worker::engine::{EngineStats, Ignored};
 use switchml_worker::{ReduceOp, Stats};
 
 use crate::Cluster;
+use crate::multicast::block_multicast;
 
 in_both_modes! {
     loss_of_one_in_a_thousand,
@@ -19,6 +20,9 @@ in_both_modes! {
     corrupted_headers,
     flipped_bits_in_the_payload,
     everything_at_once,
+    everything_at_once_where_all_get_copies,
+    everything_at_once_where_some_get_copies,
+    everything_at_once_over_ipv6,
     an_overflowing_queue_is_answered_by_smaller_windows,
     an_idle_link_loses_nothing_to_our_own_window,
 }
@@ -59,6 +63,11 @@ impl Outcome {
 fn sum_over(mode: Mode, seed: u64, faults: Faults, elements: usize) -> Outcome {
     let cluster =
         Cluster::new(RackOptions { workers: RANKS, mode, wires: true, ..RackOptions::default() });
+    sum_in(cluster, seed, faults, elements)
+}
+
+fn sum_in(cluster: Cluster, seed: u64, faults: Faults, elements: usize) -> Outcome {
+    let mode = cluster.rack.mode();
     let impairment =
         Impairment::in_rack(&cluster.binaries, &cluster.rack, seed, |_, _| faults).unwrap();
     let workers = cluster.run_ranks(RANKS, "faults", move |rank, builder| {
@@ -175,21 +184,58 @@ fn flipped_bits_in_the_payload(mode: Mode) {
     );
 }
 
+const EVERYTHING: Faults = Faults {
+    loss: 0.01,
+    duplication: 0.05,
+    reordering: 0.1,
+    distance: 32,
+    corruption: 0.01,
+    flips: 0.01,
+};
+
 fn everything_at_once(mode: Mode) {
-    let faults = Faults {
-        loss: 0.01,
-        duplication: 0.05,
-        reordering: 0.1,
-        distance: 32,
-        corruption: 0.01,
-        flips: 0.01,
-    };
-    let outcome = sum_over(mode, 9, faults, MILLION / 4);
+    everything_happened(&sum_over(mode, 9, EVERYTHING, MILLION / 4));
+}
+
+fn everything_at_once_where_all_get_copies(mode: Mode) {
+    everything_at_once_with_copies(mode, [true; RANKS]);
+}
+
+fn everything_at_once_where_some_get_copies(mode: Mode) {
+    everything_at_once_with_copies(mode, [true, false, true, false]);
+}
+
+fn everything_at_once_with_copies(mode: Mode, have_copies: [bool; RANKS]) {
+    let options = RackOptions { workers: RANKS, mode, wires: true, ..RackOptions::default() };
+    let cluster = Cluster::new(options);
+    let copied: Vec<_> = (0..RANKS).filter(|rank| have_copies[*rank]).collect();
+    copied.iter().for_each(|rank| block_multicast(cluster.rack.worker(*rank)));
+    let ranks: Vec<_> = copied.iter().map(ToString::to_string).collect();
+    let mut outcome = sum_in(cluster, 10, EVERYTHING, MILLION / 4);
+    everything_happened(&outcome);
+    let line = format!("multicast does not reach: {}", ranks.join(", "));
+    outcome.cluster.aggregator.process().wait_for_line(&line, DEADLINE).unwrap();
+}
+
+/// The kernels of the ranks drop damaged answers, if the UDP checksum was there before the damage.
+fn everything_at_once_over_ipv6(mode: Mode) {
+    let (wires, ip) = (true, Ip::V6);
+    let options = RackOptions { workers: RANKS, mode, wires, ip, ..RackOptions::default() };
+    let outcome = sum_in(Cluster::new(options), 11, EVERYTHING, MILLION / 4);
+    each_fault_happened(&outcome);
+    assert!(outcome.cluster.counter("bad_check") > 0);
+}
+
+fn everything_happened(outcome: &Outcome) {
+    each_fault_happened(outcome);
+    assert!(outcome.cluster.counter("bad_check") > 0 && outcome.ignored(Ignored::Check) > 0);
+}
+
+fn each_fault_happened(outcome: &Outcome) {
     let FaultCounts { lost, duplicated, reordered, corrupted, flipped, .. } = outcome.faults;
     for happened in [lost, duplicated, reordered, corrupted, flipped] {
         assert!(happened >= 20, "{:?}", outcome.faults);
     }
-    assert!(outcome.cluster.counter("bad_check") > 0 && outcome.ignored(Ignored::Check) > 0);
 }
 
 /// Loss by a queue that overflows is another matter than loss by a bad link: it goes on until less

@@ -19,17 +19,17 @@ in_both_modes! {
     a_rank_whose_data_path_is_cut_is_named_by_all_others,
 }
 
-const RANKS: usize = 4;
+pub const RANKS: usize = 4;
 /// The rank that is lost.
-const LOST: usize = 2;
+pub const LOST: usize = 2;
 /// Exit code of `switchml-worker` for a collective that failed.
 const COLLECTIVE_FAILED: i32 = 4;
 
 /// Goes on for long.
-const LONG: [&str; 6] = ["-b", "16M", "-e", "16M", "-n", "10000"];
+pub const LONG: [&str; 6] = ["-b", "16M", "-e", "16M", "-n", "10000"];
 
 /// Starts a benchmark, and waits until it is under way.
-fn start(cluster: &Cluster, arguments: &[&str]) -> Vec<Process> {
+pub fn start(cluster: &Cluster, arguments: &[&str]) -> Vec<Process> {
     let ranks = cluster.bench(RANKS, "long", arguments);
     let begin = Instant::now();
     // Results come in by multicast to every port, so the counter of completed rounds moves only
@@ -42,7 +42,7 @@ fn start(cluster: &Cluster, arguments: &[&str]) -> Vec<Process> {
 }
 
 /// All ranks but the lost one must end within `bound`, each with one line that names it.
-fn others_name_it(ranks: &mut [Process], bound: Duration) {
+pub fn others_name_it(ranks: &mut [Process], bound: Duration) {
     let begin = Instant::now();
     for (rank, process) in ranks.iter_mut().enumerate().filter(|(rank, _)| *rank != LOST) {
         let status = process.wait(bound.saturating_sub(begin.elapsed())).unwrap();
@@ -86,7 +86,11 @@ fn ranks_that_were_all_frozen_hear_why_when_they_go_on(mode: Mode) {
     let cluster = Cluster::in_mode(RANKS, mode);
     let mut ranks = start(&cluster, &LONG);
     ranks.iter_mut().for_each(|rank| rank.signal(Signal::STOP).unwrap());
-    sleep(Duration::from_secs(8));
+    let begin = Instant::now();
+    while cluster.list_jobs().contains(" long ") {
+        assert!(begin.elapsed() < PATIENCE, "the job goes on");
+        sleep(Duration::from_millis(20));
+    }
     ranks.iter_mut().for_each(|rank| rank.signal(Signal::CONT).unwrap());
     for rank in &mut ranks {
         let status = rank.wait(Duration::from_secs(10)).unwrap();

@@ -15,6 +15,7 @@
 //! | [`strangers`] | a host that is not a member, and sends everything that it can |
 //! | [`multicast`] | a rank that the network brings no multicast |
 //! | [`networks`] | a switch host with a single port, at an Ethernet switch or a router |
+//! | [`ipv6`] | hosts that have addresses of IPv6 alone |
 //! | [`mtu`] | hosts that take more than a switch between them |
 //! | [`tags`] | VLAN tags that devices take off frames |
 //! | [`zeros`] | ranks that have only zeros to add: few bytes, right sums |
@@ -27,6 +28,7 @@ mod bad_links;
 mod benchmark;
 mod bits;
 mod data_threads;
+mod ipv6;
 mod jobs;
 mod loops;
 mod lost_ranks;
@@ -204,10 +206,12 @@ fn left_behind(namespace: &Namespace) -> String {
         let links = Command::new("ip").arg("link").output().unwrap().stdout;
         let links = String::from_utf8(links).unwrap();
         let programs = links.lines().filter(|line| line.contains("xdp")).map(str::to_owned);
-        let interfaces =
-            std::fs::read_dir("/sys/class/net").unwrap().map(|entry| entry.unwrap().file_name());
-        let at_ingress =
-            interfaces.map(|name| name.into_string().unwrap()).filter(|name| is_at_ingress(name));
+        let interfaces = std::fs::read_dir("/sys/class/net").unwrap().map(Result::unwrap);
+        // With a bond, not only interfaces lie there.
+        let interfaces = interfaces.filter(|entry| entry.path().is_dir());
+        let at_ingress = interfaces
+            .map(|entry| entry.file_name().into_string().unwrap())
+            .filter(|name| is_at_ingress(name));
         let programs = programs.chain(at_ingress);
         // The kernel's own are there from the start.
         let ours = pins

@@ -1,16 +1,21 @@
-//! A network that does not bring the group's packets to some or all of the ranks: these get copies.
-//! Where the operator insists on multicast, such a rank asks for each result, and all are slow.
+//! A network that does not bring the group's packets to some or all of the ranks, or stops to:
+//! these get copies. Where the operator insists on multicast, such a rank asks for each result, and
+//! all are slow.
 
 use std::process::Command;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 use switchml_rack::{Mode, Namespace, Process, RackOptions, in_both_modes};
 
 use crate::loops::Loops;
-use crate::{Cluster, PATIENCE};
+use crate::{Cluster, PATIENCE, report};
 
 in_both_modes! {
     a_rank_that_gets_no_multicast_gets_copies,
     without_multicast_all_get_copies_also_after_a_restart,
+    a_rank_that_multicast_stops_reaching_gets_copies,
+    a_rank_that_misses_the_group_of_one_thread_gets_copies_in_all,
     a_rank_that_gets_no_multicast_says_so_once,
     the_operator_and_the_doctor_learn_which_rank_it_is,
 }
@@ -21,8 +26,26 @@ const CUT_OFF: usize = 1;
 
 /// Drops what comes in to a multicast MAC, as a switch does that knows of no listener at that port:
 /// of the 48 bits of the address, the lowest of the first byte says so. Broadcasts pass.
-fn block_multicast(worker: &Namespace) {
-    let program = "4,48 0 0 0,21 0 1 1,6 0 0 2,6 0 0 4294967295";
+pub fn block_multicast(worker: &Namespace) {
+    drop_frames(worker, "4,48 0 0 0,21 0 1 1,6 0 0 2,6 0 0 4294967295");
+}
+
+/// Drops what comes in to the MAC of a shard's group, 239.255.x.y: of its last four bytes, the
+/// first two are the same for all groups.
+fn block_group(worker: &Namespace, shard: u32) {
+    let mac = 0x5e7f_0000 | shard;
+    drop_frames(worker, &format!("4,32 0 0 2,21 0 1 {mac},6 0 0 2,6 0 0 4294967295"));
+}
+
+/// Drops what the aggregator sends to groups, and nobody else.
+pub fn block_multicast_of_the_aggregator(worker: &Namespace) {
+    let mac = 0x0000_00fe;
+    let program = "6,48 0 0 0,21 0 3 1,32 0 0 8,21 0 1";
+    drop_frames(worker, &format!("{program} {mac},6 0 0 2,6 0 0 4294967295"));
+}
+
+/// Drops what comes in and the program says 2 of.
+fn drop_frames(worker: &Namespace, program: &str) {
     for arguments in [
         ["qdisc", "add", "dev", "eth0", "clsact"].as_slice(),
         &["filter", "add", "dev", "eth0", "ingress", "bpf", "da", "bytecode", program],
@@ -54,6 +77,13 @@ fn asked_again(cluster: &Cluster) -> u64 {
     cluster.counter("replayed")
 }
 
+/// What the daemon has said of copies; a job that has none is not in it.
+pub fn lines_of_copies(cluster: &mut Cluster) -> Vec<String> {
+    let log = cluster.aggregator.process();
+    let lines = [log.stdout(), log.stderr()].concat();
+    lines.lines().filter(|line| line.contains("copies")).map(str::to_owned).collect()
+}
+
 fn a_rank_that_gets_no_multicast_gets_copies(mode: Mode) {
     let mut cluster = Cluster::in_mode(RANKS, mode);
     block_multicast(cluster.rack.worker(CUT_OFF));
@@ -68,6 +98,64 @@ fn a_rank_that_gets_no_multicast_gets_copies(mode: Mode) {
     let (code, text) = doctor(&cluster, CUT_OFF);
     assert_eq!(code, Some(0), "{text}");
     assert!(text.contains("copies of this rank's own: multicast does not reach it"), "{text}");
+    let (completed, asked) = (cluster.counter("completed"), asked_again(&cluster));
+    assert!(asked * 20 < completed, "{asked} of {completed} results were asked for again");
+    let of_jobs = lines_of_copies(&mut cluster);
+    let of_train = of_jobs.iter().filter(|line| line.contains("\"train\""));
+    assert_eq!(of_train.count(), 2, "one for each job of that name: {of_jobs:?}");
+    cluster.stop();
+}
+
+/// It is slow for half a second, not for the rest of the job.
+fn a_rank_that_multicast_stops_reaching_gets_copies(mode: Mode) {
+    let mut cluster = Cluster::in_mode(RANKS, mode);
+    let endless = ["-b", "256K", "-e", "256K", "-n", "1000000", "-w", "1"];
+    let mut ranks = cluster.bench(RANKS, "train", &endless);
+    cluster.wait_for_job(&["train", "started", "3 of 3"]);
+    assert_eq!(lines_of_copies(&mut cluster), [""; 0]);
+    block_multicast(cluster.rack.worker(CUT_OFF));
+    cluster.wait_for_job(&["train", "(copies: 1)"]);
+    let (completed, asked) = (cluster.counter("completed"), asked_again(&cluster));
+    let begin = Instant::now();
+    let since = loop {
+        let since = cluster.counter("completed") - completed;
+        if since > 20_000 {
+            break since;
+        }
+        assert!(begin.elapsed() < PATIENCE, "{since} rounds in {PATIENCE:?}");
+        sleep(Duration::from_millis(20));
+    };
+    let asked = asked_again(&cluster) - asked;
+    assert!(asked * 20 < since, "{asked} of {since} results were asked for again");
+    for rank in &mut ranks {
+        rank.kill().unwrap();
+    }
+    // It may also say that another one was killed.
+    let said = ranks[CUT_OFF].stderr();
+    let said: Vec<_> = said.lines().filter(|line| line.contains("multicast")).collect();
+    let line = "switchml: rank 1 of job \"train\": results of group 239.255.0.0, UDP port 48866, \
+                come no longer by multicast; this rank asks the aggregator for copies";
+    assert!(said.len() == 1 && said[0].starts_with(line), "{said:?}");
+    let [line] = &lines_of_copies(&mut cluster)[..] else { panic!("one line") };
+    assert!(line.contains("rank 1 (10.88.0.2) gets no results by multicast any more"), "{line}");
+    cluster.stop();
+}
+
+/// Rule 11.7: of two groups one that does not come is enough.
+fn a_rank_that_misses_the_group_of_one_thread_gets_copies_in_all(mode: Mode) {
+    let mut cluster = Cluster::in_mode(RANKS, mode);
+    // Further shards have the highest numbers.
+    let last = switchml_protocol::maps::MAX_SHARDS as u32 - 1;
+    block_group(cluster.rack.worker(CUT_OFF), last);
+    let arguments = ["-b", "1M", "-e", "1M", "-n", "40", "-w", "1", "--data-threads", "2"];
+    let report = report(cluster.bench(RANKS, "train", &arguments));
+    assert_eq!(report["data_threads"], 2);
+    for row in report["rows"].as_array().unwrap() {
+        let wrong = [&row["out_of_place"]["wrong"], &row["in_place"]["wrong"]];
+        assert_eq!(wrong, [0, 0], "{row}");
+    }
+    let line = "copies of results for ranks that multicast does not reach: 1";
+    cluster.aggregator.process().wait_for_line(line, PATIENCE).unwrap();
     let (completed, asked) = (cluster.counter("completed"), asked_again(&cluster));
     assert!(asked * 20 < completed, "{asked} of {completed} results were asked for again");
     cluster.stop();
@@ -125,13 +213,13 @@ fn the_operator_and_the_doctor_learn_which_rank_it_is(mode: Mode) {
     cluster.aggregator.process().wait_for_line(line, PATIENCE).unwrap();
     let (code, text) = doctor(&cluster, 0);
     assert_eq!(code, Some(1), "{text}");
-    let last = text.lines().last().unwrap();
-    assert!(last.starts_with("FAIL  other ranks"), "{text}");
+    let failed = text.lines().find(|line| line.starts_with("FAIL  other ranks")).expect("a step");
     let expected = "results by multicast do not arrive at rank 1 (10.88.0.2) of job \"train\"";
-    assert!(last.contains(expected), "{text}");
+    assert!(failed.contains(expected), "{text}");
+    assert!(text.contains("\nFIX   on the aggregator's host: switchml-aggregator --fanout auto "));
     let (code, text) = doctor(&cluster, CUT_OFF);
     assert_eq!(code, Some(1), "{text}");
-    assert!(text.lines().last().unwrap().starts_with("FAIL  results"), "{text}");
+    assert!(text.contains("\nFAIL  results"), "{text}");
     for ended in loops.stop() {
         assert_eq!(ended.result, Ok(()));
     }

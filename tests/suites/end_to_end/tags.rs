@@ -1,23 +1,28 @@
-//! VLAN tags that a device removes from a frame and passes on outside of it, where XDP cannot see
-//! them.
+//! Ranks in a VLAN; and tags that a device removes from a frame and passes on outside of it, where
+//! XDP cannot see them.
 
 use std::process::Command;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use switchml_rack::{AGGREGATOR_ADDRESS, Mode, Namespace, Rack, can_build_racks, in_both_modes};
+use switchml_rack::{
+    AGGREGATOR_ADDRESS, Mode, Namespace, Rack, RackOptions, can_build_racks, in_both_modes,
+};
+use switchml_worker::ReduceOp;
 
 use crate::strangers::packet::{Envelope, Packet};
 use crate::strangers::raw::RawSocket;
-use crate::{Cluster, PATIENCE};
+use crate::{Cluster, PATIENCE, report};
 
 in_both_modes! {
+    ranks_in_a_vlan_get_right_sums,
+    ranks_in_different_vlans_are_told_so,
     a_tag_that_a_device_inserts_is_seen,
 }
 
 const AGGREGATOR_MAC: [u8; 6] = [0x02, 0, 0, 0, 0, 0xFE];
-/// VLAN 5.
-const TAG: [u8; 4] = [0x81, 0x00, 0x00, 0x05];
+/// Of 802.1ad, which is not served.
+const TAG: [u8; 4] = [0x88, 0xA8, 0x00, 0x05];
 /// Behind both MACs.
 const ETHERTYPE: usize = 12;
 
@@ -26,6 +31,45 @@ fn tool(namespace: &Namespace, line: &str) -> String {
     let mut command = Command::new(words.next().unwrap());
     command.args(words);
     String::from_utf8(namespace.output(command).unwrap().stdout).unwrap()
+}
+
+/// In native XDP frames have the tag in them; at tc ingress the kernel has taken it off, of
+/// superpackets, too.
+fn ranks_in_a_vlan_get_right_sums(mode: Mode) {
+    let vlans = vec![5; 4];
+    let cluster = Cluster::new(RackOptions { mode, vlans, ..RackOptions::default() });
+    let arguments = ["-b", "8", "-e", "4M", "-f", "724", "--dtype", "i32", "-n", "5"];
+    let report = report(cluster.bench(4, "tagged", &arguments));
+    assert_eq!(report["out_of_bounds"], 0, "{report}");
+    assert_eq!(report["lanes"], 352, "{report}");
+    for row in report["rows"].as_array().unwrap() {
+        assert_eq!(
+            (&row["out_of_place"]["wrong"], &row["in_place"]["wrong"]),
+            (&0.into(), &0.into())
+        );
+    }
+    assert_eq!(cluster.counter("vlan"), 0);
+    // Without multicast three ranks would ask again for each RESULT.
+    let (completed, replayed) = (cluster.counter("completed"), cluster.counter("replayed"));
+    assert!(replayed < completed / 2, "{replayed} of {completed}");
+}
+
+/// Rule 5.11.
+fn ranks_in_different_vlans_are_told_so(mode: Mode) {
+    let vlans = vec![0, 5];
+    let cluster = Cluster::new(RackOptions { workers: 2, mode, vlans, ..RackOptions::default() });
+    let errors = cluster.run_ranks(2, "mixed", |_, builder| {
+        let connected = builder.connect();
+        connected
+            .and_then(|communicator| communicator.all_reduce(&mut [1.0f32], ReduceOp::Sum))
+            .expect_err("refused")
+            .to_string()
+    });
+    for error in errors {
+        let expected = "rank 0 is in no VLAN, rank 1 in VLAN 5, but RESULTs go to all in one \
+                        frame; have all ranks of a job in one VLAN";
+        assert!(error.contains(expected), "{error}");
+    }
 }
 
 /// What a sub-interface for a VLAN would send by `eth0`: the tag is beside the frame, for the
@@ -109,6 +153,23 @@ fn ports_take_off_no_tags_while_xdp_runs() {
     cluster.aggregator.process().kill().unwrap();
     cluster.ask(&["detach"]);
     assert_eq!(strips(&cluster), [false, true]);
+}
+
+/// What its other end takes off, no setting of the port shows. The log says so, with what helps.
+#[test]
+fn a_veth_whose_other_end_may_hide_tags_is_named() {
+    if !can_build_racks("a_veth_whose_other_end_may_hide_tags_is_named") {
+        return;
+    }
+    let line = "interface p0 is a veth, whose other end hides VLAN tags from XDP: answers to \
+                tagged frames go out without a tag until `ethtool -K <other end> txvlan off \
+                tx-vlan-stag-hw-insert off`; or use --mode bundle";
+    for (mode, times) in [(Mode::Native, 1), (Mode::Auto, 0)] {
+        let mut cluster = Cluster::in_mode(1, mode);
+        let log = cluster.aggregator.process().stderr();
+        assert_eq!(log.matches(line).count(), times, "{log}");
+        cluster.stop();
+    }
 }
 
 #[test]

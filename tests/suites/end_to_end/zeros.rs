@@ -1,9 +1,12 @@
 //! Ranks that have nothing to add leave their lanes out: a broadcast has one sender, on good links
 //! and bad ones.
 
+use std::thread;
 use std::time::{Duration, Instant};
 
-use switchml_rack::{Faults, Impairment, Mode, RackOptions, in_both_modes};
+use switchml_rack::{
+    Faults, Impairment, Mode, RackOptions, Shaping, can_build_racks, in_both_modes,
+};
 use switchml_worker::engine::EngineStats;
 use switchml_worker::{CallStats, Communicator};
 
@@ -73,6 +76,40 @@ fn a_broadcast_has_one_sender(mode: Mode) {
 fn resent(ranks: &[(u64, CallStats, Duration)]) -> u64 {
     let of = |stats: &CallStats| stats.resent_by_timer + stats.resent_by_overtaking + stats.probes;
     ranks.iter().map(|(_, stats, _)| of(stats)).sum()
+}
+
+/// A rank whose zeros come after the root's lanes is asked for them. It takes no later chunks for
+/// lost then, for which the root's lanes are still on their way.
+#[test]
+fn late_zeros_on_slow_links_cost_few_resends() {
+    if !can_build_racks("late_zeros_on_slow_links_cost_few_resends") {
+        return;
+    }
+    let cluster = Cluster::of(RANKS);
+    let shaping = Shaping::new(&cluster.rack, 500_000_000).unwrap();
+    let ranks: Vec<(u64, CallStats, Duration)> =
+        cluster.run_ranks(RANKS, "late", |rank, builder| {
+            let communicator = builder.connect().unwrap();
+            let mut stats = CallStats::default();
+            let begin = Instant::now();
+            for _ in 0..4 {
+                if rank != ROOT {
+                    thread::sleep(Duration::from_millis(5));
+                }
+                stats += &broadcast(&communicator, ELEMENTS / 4);
+            }
+            let told = (sent(&communicator, &stats), stats, begin.elapsed());
+            communicator.close().unwrap();
+            told
+        });
+    let rooms: u64 = ranks.iter().map(|(_, stats, _)| stats.rooms).sum();
+    let chunks: u64 = ranks.iter().map(|(_, stats, _)| stats.chunks).sum();
+    let resent = resent(&ranks);
+    println!("{rooms} rooms, {resent} of {chunks} chunks resent, {:?}", ranks[0].1.duration);
+    assert!(rooms > 0, "nobody was late");
+    assert!(resent < chunks / 25, "{resent} of {chunks} chunks were sent again");
+    drop(shaping);
+    cluster.stop();
 }
 
 fn zeros_get_lost_like_all_else(mode: Mode) {

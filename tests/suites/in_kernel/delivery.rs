@@ -74,7 +74,7 @@ impl Site {
             kernel.add_local(AGGREGATOR_MAC, AGGREGATOR_ADDRESS.octets(), AGGREGATOR_PORT);
             kernel.set_job(
                 JOB,
-                &JobEntry { address: AGGREGATOR_ADDRESS.octets(), ..job(u32::from(WORKERS)) },
+                &JobEntry { address: AGGREGATOR_ADDRESS.into(), ..job(u32::from(WORKERS)) },
             );
             for rank in 0..WORKERS {
                 kernel.set_member(

@@ -8,6 +8,7 @@ use std::io;
 use std::mem::offset_of;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use switchml_protocol::maps::LockedSlot;
+use switchml_protocol::slot::Set;
 
 use crate::kernel::{FIRST_SLOT, Kernel, SLOTS};
 
@@ -77,7 +78,9 @@ impl Driver {
             .map_err(io::Error::other)?;
 
         let (mask, first) = (SLOTS as i32 - 1, FIRST_SLOT as i32);
-        let seen = offset_of!(LockedSlot, slot.sets) as i16;
+        let set = offset_of!(LockedSlot, slot.sets);
+        let count = (set + offset_of!(Set, head.count)) as i16;
+        let seen = (set + offset_of!(Set, seen)) as i16;
         let instructions = [
             Instruction(0xBF, 0x16, 0, 0),                 // r6 = context
             Instruction(0x85, 0, 0, CPU_NUMBER),           // r0 = the CPU
@@ -89,8 +92,9 @@ impl Driver {
             Instruction(0x18, 0x11, 0, kernel.slots_fd()), // r1 = SLOTS
             Instruction(0, 0, 0, 0),                       //   (upper half)
             Instruction(0x85, 0, 0, MAP_LOOKUP),           // r0 = the element
-            Instruction(0x15, 0x00, 6, 0),                 // if there is none, leave
-            Instruction(0x7A, 0x00, seen, 1),              // seen = {0}
+            Instruction(0x15, 0x00, 7, 0),                 // if there is none, leave
+            Instruction(0x62, 0x00, count, 1),             // count = 1
+            Instruction(0x62, 0x00, seen, 1),              // seen = {0}
             Instruction(0xBF, 0x61, 0, 0),                 // r1 = context
             Instruction(0x18, 0x12, 0, called),            // r2 = programs
             Instruction(0, 0, 0, 0),                       //   (upper half)

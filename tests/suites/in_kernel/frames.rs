@@ -1,7 +1,8 @@
 //! The answers, byte by byte.
 
-use switchml_protocol::fanout::Receivers;
+use switchml_protocol::fanout::{Receivers, direct};
 use switchml_protocol::outcome::Outcome::*;
+use switchml_protocol::ranks::Ranks;
 use switchml_rack::can_build_racks;
 
 use crate::kernel::{Kernel, binding, job};
@@ -106,12 +107,12 @@ fn the_group_is_the_jobs() {
     let mut kernel = Kernel::with_job(1);
     // Only 23 bits of the group's address are in the Ethernet address.
     let other = switchml_protocol::job::JobEntry {
-        address: [192, 0, 2, 9],
+        address: [192, 0, 2, 9].into(),
         group: [224, 255, 254, 253],
         ..job(1)
     };
     kernel.set_job(JOB, &other);
-    kernel.set_receivers(JOB, Receivers::new(&other, &[binding(0)], 1));
+    kernel.set_receivers(JOB, Receivers::new(&other, direct(&[binding(0)], &Ranks::ALL)).unwrap());
     let run = kernel.run(&contribution(0).frame());
     assert_eq!(run.verdict, 4, "XDP_REDIRECT");
     assert_eq!(run.frame[..6], [0x01, 0x00, 0x5E, 0x7F, 0xFE, 0xFD]);

@@ -13,10 +13,12 @@ use aya::programs::{
 use aya::{Ebpf, EbpfLoader};
 use aya_obj::generated::{bpf_devmap_val, bpf_map_type::BPF_MAP_TYPE_DEVMAP};
 use std::os::fd::RawFd;
-use switchml_protocol::fanout::Receivers;
+use switchml_protocol::fanout::{MAX_PLACES, Receivers, direct};
+use switchml_protocol::ip::Ip;
 use switchml_protocol::job::{Binding, JobEntry, MemberEntry, OPEN};
 use switchml_protocol::maps::{Endpoint, Event, LockedSlot};
 use switchml_protocol::outcome::Outcome;
+use switchml_protocol::ranks::Ranks;
 use switchml_protocol::{MAX_RANKS, U16};
 use zerocopy::{FromBytes, transmute};
 
@@ -157,7 +159,8 @@ impl Kernel {
 
     /// Makes the program serve a MAC, address and port, and keep others from sending from the
     /// address.
-    pub fn add_local(&mut self, mac: [u8; 6], ip: [u8; 4], port: u16) {
+    pub fn add_local(&mut self, mac: [u8; 6], ip: impl Into<Ip>, port: u16) {
+        let ip = ip.into();
         for map in self.maps_mut("LOCAL") {
             let mut local: HashMap<_, EndpointBytes, u8> = map.try_into().unwrap();
             for key in [Endpoint::served(mac, ip, U16::new(port)), Endpoint::own(ip)] {
@@ -179,13 +182,13 @@ impl Kernel {
         for map in self.maps_mut("MEMBERS") {
             let mut members: Array<_, MemberBytes> = map.try_into().unwrap();
             let bytes: MemberBytes = transmute!(*member);
-            members.set(u32::from(job) * 64 + u32::from(rank), bytes, 0).unwrap();
+            members.set(u32::from(job) * MAX_RANKS as u32 + u32::from(rank), bytes, 0).unwrap();
         }
     }
 
     pub fn member(&self, job: u16, rank: u16) -> MemberEntry {
         let members: Array<_, MemberBytes> = self.map("MEMBERS").try_into().unwrap();
-        transmute!(members.get(&(u32::from(job) * 64 + u32::from(rank)), 0).unwrap())
+        transmute!(members.get(&(u32::from(job) * MAX_RANKS as u32 + u32::from(rank)), 0).unwrap())
     }
 
     /// Answers may leave by this interface of the calling thread's namespace.
@@ -200,7 +203,8 @@ impl Kernel {
         let members: Vec<_> =
             interfaces.iter().map(|ifindex| Binding { ifindex: *ifindex, ..binding(0) }).collect();
         let entry = self::job(interfaces.len() as u32);
-        self.set_receivers(job, Receivers::new(&entry, &members, u64::MAX));
+        let receivers = Receivers::new(&entry, direct(&members, &Ranks::ALL));
+        self.set_receivers(job, receivers.expect("few ports"));
     }
 
     /// Sends the job's RESULTs there, by interfaces of the calling thread's namespace.
@@ -210,7 +214,7 @@ impl Kernel {
             BPF_MAP_TYPE_DEVMAP as u32,
             key,
             value,
-            MAX_RANKS as u32,
+            MAX_PLACES as u32,
             0,
         );
         let data = MapData::create(definition, "group", None).expect("a DEVMAP");
@@ -282,10 +286,10 @@ pub fn job(ranks: u32) -> JobEntry {
         ranks,
         first_slot: FIRST_SLOT,
         slots: SLOTS,
-        address: AGGREGATOR_IP,
+        address: AGGREGATOR_IP.into(),
         group: GROUP_IP,
         group_port: U16::new(GROUP_PORT),
-        reserved: [0; 2],
+        reserved: [0; 6],
     }
 }
 
@@ -296,5 +300,6 @@ pub fn member(rank: u16) -> MemberEntry {
 
 /// Where it lives.
 pub fn binding(rank: u16) -> Binding {
-    Binding { ifindex: IFINDEX, ip: ip(rank), mac: mac(rank), port: U16::new(port(rank)) }
+    let (ip, mac, port) = (ip(rank).into(), mac(rank), U16::new(port(rank)));
+    Binding { ifindex: IFINDEX, ip, mac, port, ..Binding::default() }
 }

@@ -7,20 +7,21 @@ use libbpf_rs::{RingBuffer, RingBufferBuilder};
 use std::cell::RefCell;
 use std::os::fd::{AsFd, AsRawFd};
 use std::rc::Rc;
-use switchml_protocol::fanout::Receivers;
+use switchml_protocol::MAX_RANKS;
+use switchml_protocol::fanout::{MAX_PLACES, Receivers, direct};
 use switchml_protocol::job::{Binding, JobEntry, MemberEntry};
 use switchml_protocol::maps::{Event, LockedSlot, SLOTS_PER_SHARD};
 use switchml_protocol::outcome::Outcome;
+use switchml_protocol::ranks::Ranks;
 use switchml_rack::Mode;
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::kernel::{IFINDEX, POOL, Run, binding, job};
-use crate::packet::{AGGREGATOR_IP, AGGREGATOR_PORT};
+use crate::packet::{AGGREGATOR_IP, AGGREGATOR_PORT, v6};
 use crate::tc_program::as_in_xdp;
 
 /// Size of `struct bpf_devmap_val`: an interface's index and a program's descriptor.
 const DEVMAP_VALUE: u32 = 8;
-const MAX_RANKS: u32 = 64;
 
 /// An interface, and no program.
 fn devmap_value(interface: u32) -> Vec<u8> {
@@ -63,9 +64,13 @@ impl Libbpf {
         let this = Self { object, slots, mode, events, received };
         let [high, low] = AGGREGATOR_PORT.to_be_bytes();
         let [a, b, c, d] = AGGREGATOR_IP;
-        this.update("LOCAL", &[a, b, c, d, high, low, 2, 0, 0, 0, 0, 0xFE, 0, 0, 0, 0], &[1]);
+        // As IPv6 maps it; and of IPv6.
+        let mapped = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF, a, b, c, d];
+        for ip in [mapped, v6(AGGREGATOR_IP)] {
+            this.update("LOCAL", &[&ip[..], &[high, low, 2, 0, 0, 0, 0, 0xFE]].concat(), &[1]);
+            this.update("LOCAL", &[&ip[..], &[0; 8]].concat(), &[1]);
+        }
         this.update("PORTS", &IFINDEX.to_ne_bytes(), &devmap_value(IFINDEX));
-        this.update("LOCAL", &[a, b, c, d, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0], &[1]);
         this
     }
 
@@ -120,9 +125,15 @@ impl Libbpf {
             ..Default::default()
         };
         let (name, key) = (Some("group"), size_of::<u32>() as u32);
-        let group =
-            MapHandle::create(MapType::Devmap, name, key, DEVMAP_VALUE, MAX_RANKS, &options)
-                .expect("a DEVMAP");
+        let group = MapHandle::create(
+            MapType::Devmap,
+            name,
+            key,
+            DEVMAP_VALUE,
+            MAX_PLACES as u32,
+            &options,
+        )
+        .expect("a DEVMAP");
         let value = devmap_value(interface);
         group.update(&0u32.to_ne_bytes(), &value, MapFlags::ANY).expect("the interface exists");
         self.update(
@@ -131,14 +142,15 @@ impl Libbpf {
             &group.as_fd().as_raw_fd().to_ne_bytes(),
         );
         let members = [Binding { ifindex: interface, ..binding(0) }];
-        self.set_receivers(number, &Receivers::new(&job(1), &members, u64::MAX));
+        let receivers = Receivers::new(&job(1), direct(&members, &Ranks::ALL));
+        self.set_receivers(number, &receivers.unwrap());
     }
 
     /// Leaves the job's RESULTs with nowhere to go.
     pub fn remove_group(&self, number: u16) {
         // Not there is as good.
         let _ = map(&self.object, "GROUPS").delete(&u32::from(number).to_ne_bytes());
-        self.set_receivers(number, &Receivers::new(&job(0), &[], 0));
+        self.set_receivers(number, &Receivers::new(&job(0), []).unwrap());
     }
 
     fn set_receivers(&self, number: u16, receivers: &Receivers) {
@@ -221,5 +233,5 @@ fn make_slots(object: &Object, index: u32) -> MapHandle {
 }
 
 fn member_index(job: u16, rank: u16) -> [u8; 4] {
-    (u32::from(job) * MAX_RANKS + u32::from(rank)).to_ne_bytes()
+    (u32::from(job) * MAX_RANKS as u32 + u32::from(rank)).to_ne_bytes()
 }

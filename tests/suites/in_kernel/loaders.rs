@@ -15,6 +15,8 @@ fn libbpf_loads_the_object_and_runs_it(mode: Mode) {
     assert_eq!(
         libbpf.map_names(),
         [
+            "AVERAGE",
+            "CELLS",
             "COUNTERS",
             "EVENTS",
             "GROUPS",
@@ -25,7 +27,8 @@ fn libbpf_loads_the_object_and_runs_it(mode: Mode) {
             "RECEIVERS",
             "SCRATCH",
             "SLOTS",
-            "TURNS"
+            "TURNS",
+            "UPLINKS"
         ]
     );
     libbpf.set_job(JOB, &job(2));

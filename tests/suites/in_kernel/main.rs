@@ -9,6 +9,7 @@
 //! | [`superpackets`] | any cut of packets into superpackets; mixed outcomes in one |
 //! | [`table`] | what a test is: packets in, verdicts, packets and counters out |
 //! | [`admission`] | who is let in, and what is passed on or dropped |
+//! | [`tags`] | VLAN tags in frames |
 //! | [`slots`] | what the vectors do not see of slots: every size, values, neighbours |
 //! | [`frames`] | the answers, byte by byte |
 //! | [`differential`] | a random trace through the kernel and through the protocol crate on the host |
@@ -17,7 +18,7 @@
 //! | [`libbpf`] | the program and its maps as libbpf loads them |
 //! | [`loaders`] | libbpf takes the object too |
 //! | [`delivery`] | a RESULT reaches every port of the group |
-//! | [`copies`] | each rank that the group does not reach gets its own copy |
+//! | [`copies`] | each rank that the group does not reach gets its own copy, rightly addressed |
 //! | [`speed`] | nanoseconds a packet, on one CPU and on two |
 //! | [`driver`] | runs one contribution again and again, for that |
 
@@ -34,8 +35,12 @@ mod libbpf;
 mod loaders;
 mod packet;
 mod program;
+#[path = "../end_to_end/strangers/raw.rs"]
+#[allow(dead_code)] // those with strangers use all of it
+mod raw;
 mod slots;
 mod speed;
 mod superpackets;
 mod table;
+mod tags;
 mod tc_program;

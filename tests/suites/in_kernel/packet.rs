@@ -240,7 +240,8 @@ pub struct Envelope {
 }
 
 impl Envelope {
-    const FROM_AGGREGATOR: Self = Self {
+    /// What all frames of the aggregator's have in common.
+    pub const FROM_AGGREGATOR: Self = Self {
         mac_destination: [0; 6],
         mac_source: [0; 6],
         tos: 0,
@@ -291,4 +292,37 @@ pub fn fix_ip_checksum(header: &mut [u8]) {
     }
     let checksum = !(sum as u16);
     header[10..12].copy_from_slice(&checksum.to_be_bytes());
+}
+
+/// The address of IPv6 that stands for one of IPv4 in frames [`over_ipv6`].
+pub fn v6([a, b, c, d]: [u8; 4]) -> [u8; 16] {
+    [0xFD, 0x88, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, a, b, c, d]
+}
+
+/// A frame over IPv4, maybe a damaged one, as it would be over IPv6 (RFC 8200); any other as it is.
+pub fn over_ipv6(frame: &[u8]) -> Vec<u8> {
+    let tag = if frame.get(12..14) == Some(&[0x81, 0x00]) { 4 } else { 0 };
+    let ethertype = 12 + tag;
+    let Some((before, ip)) = frame.split_at_checked(ethertype + 2) else { return frame.to_vec() };
+    if ip.len() < 20 || before[ethertype..] != [0x08, 0x00] {
+        return frame.to_vec();
+    }
+    let (header, behind) = ip.split_at(20);
+    let number = |at: usize| u16::from_be_bytes([header[at], header[at + 1]]);
+    let version: u32 = if header[0] == 0x45 { 6 } else { 4 };
+    let next = if number(6) & 0x3FFF == 0 { header[9] } else { 44 };
+    let first = version << 28 | u32::from(header[1]) << 20 | u32::from(number(4));
+    let payload_len = number(2).wrapping_sub(20);
+    let address = |at: usize| v6([header[at], header[at + 1], header[at + 2], header[at + 3]]);
+    [
+        &before[..ethertype],
+        &[0x86, 0xDD],
+        &first.to_be_bytes(),
+        &payload_len.to_be_bytes(),
+        &[next, header[8]],
+        &address(12),
+        &address(16),
+        behind,
+    ]
+    .concat()
 }

@@ -3,9 +3,11 @@
 use std::panic::Location;
 use switchml_protocol::outcome::Outcome;
 
-use crate::kernel::Kernel;
+use crate::kernel::{Kernel, Run};
 use crate::packet::Packet;
 
+/// Where a frame has its tag: behind the MACs.
+const TAG: usize = 12;
 const XDP_DROP: u32 = 1;
 const XDP_PASS: u32 = 2;
 const XDP_REDIRECT: u32 = 4;
@@ -28,20 +30,45 @@ impl Kernel {
     /// others stand still.
     #[track_caller]
     pub fn expect_frame(&self, frame: &[u8], sender: u16, expected: &Expect) {
+        self.expect_run(frame, sender, &[], expected, Kernel::run);
+    }
+
+    /// The same of a packet with this tag, as its rank sends it, in XDP alone: a test run at tc has
+    /// no tags.
+    #[track_caller]
+    pub fn expect_tagged(&self, packet: &Packet, tag: &[u8], expected: &Expect) {
+        let mut frame = packet.frame();
+        frame.splice(TAG..TAG, tag.iter().copied());
+        self.expect_run(&frame, packet.rank, tag, expected, Kernel::run_xdp);
+    }
+
+    #[track_caller]
+    fn expect_run(
+        &self,
+        frame: &[u8],
+        sender: u16,
+        tag: &[u8],
+        expected: &Expect,
+        run: fn(&Self, &[u8]) -> Run,
+    ) {
         let at = Location::caller();
         let before = self.counters();
-        let run = self.run(frame);
+        let run = run(self, frame);
         let after = self.counters();
         let moved: Vec<_> = Outcome::ALL
             .iter()
             .filter(|outcome| after[**outcome as usize] != before[**outcome as usize])
             .map(|outcome| (outcome.name(), after[*outcome as usize] - before[*outcome as usize]))
             .collect();
+        let tagged = |mut answer: Vec<u8>| {
+            answer.splice(TAG..TAG, tag.iter().copied());
+            Some(answer)
+        };
         let (outcome, verdict, answer) = match expected {
             Pass(outcome) => (*outcome, XDP_PASS, Some(frame.to_vec())),
             Drop(outcome) => (*outcome, XDP_DROP, None),
-            Reply(outcome, packet) => (*outcome, XDP_REDIRECT, Some(packet.reply(sender))),
-            Broadcast(packet) => (Outcome::Completed, XDP_REDIRECT, Some(packet.to_group())),
+            Reply(outcome, packet) => (*outcome, XDP_REDIRECT, tagged(packet.reply(sender))),
+            Broadcast(packet) => (Outcome::Completed, XDP_REDIRECT, tagged(packet.to_group())),
         };
         assert_eq!(moved, [(outcome.name(), 1)], "counters at {at}");
         assert_eq!(run.verdict, verdict, "verdict at {at}");

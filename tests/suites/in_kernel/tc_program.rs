@@ -132,10 +132,12 @@ pub fn as_in_xdp(verdict: u32) -> u32 {
     }
 }
 
-/// A frame without what depends on its length: the lengths of IP and UDP, and the checksum of IP.
+/// A frame without what depends on its length: the lengths of IP and UDP, the checksum of IP, and
+/// over IPv6 that of UDP.
 fn without_lengths(frame: &[u8]) -> Vec<u8> {
     let mut frame = frame.to_vec();
-    for field in [16..18, 24..26, 38..40] {
+    let is_v6 = frame.get(12..14) == Some(&[0x86, 0xDD]);
+    for field in if is_v6 { [18..20, 58..60, 60..62] } else { [16..18, 24..26, 38..40] } {
         if let Some(field) = frame.get_mut(field) {
             field.fill(0);
         }

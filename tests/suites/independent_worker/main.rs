@@ -18,7 +18,7 @@ use std::thread;
 use std::time::Duration;
 
 use switchml_rack::{
-    Aggregator, Binaries, FaultCounts, Faults, Impairment, Mode, Rack, RackOptions,
+    Aggregator, Binaries, FaultCounts, Faults, Impairment, Ip, Mode, Rack, RackOptions,
     can_build_racks, in_both_modes,
 };
 use switchml_worker::Communicator;
@@ -29,6 +29,7 @@ use script::Script;
 in_both_modes! {
     two_of_ours_and_one_other,
     two_of_ours_and_two_others,
+    one_of_ours_and_two_others_over_ipv6,
     on_bad_links,
 }
 
@@ -49,6 +50,15 @@ fn two_of_ours_and_two_others(mode: Mode) {
     let rack = Rack::new(RackOptions { workers: 4, mode, ..RackOptions::default() }).unwrap();
     let aggregator = Aggregator::in_rack(&Binaries::for_test().unwrap(), &rack).unwrap();
     run(&python, &rack, &aggregator, &[0, 3], &format!("two-{mode:?}"));
+}
+
+fn one_of_ours_and_two_others_over_ipv6(mode: Mode) {
+    let name = format!("one_of_ours_and_two_others_over_ipv6, {mode:?}");
+    let Some(python) = interpreter(&name) else { return };
+    let options = RackOptions { workers: 3, mode, ip: Ip::V6, ..RackOptions::default() };
+    let rack = Rack::new(options).unwrap();
+    let aggregator = Aggregator::in_rack(&Binaries::for_test().unwrap(), &rack).unwrap();
+    run(&python, &rack, &aggregator, &[0, 1], &format!("ipv6-{mode:?}"));
 }
 
 fn on_bad_links(mode: Mode) {

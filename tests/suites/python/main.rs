@@ -5,13 +5,15 @@
 //! `SWITCHML_PYTHON` names an interpreter that has the package and torch; `cargo xtask test` makes
 //! one.
 
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use switchml_rack::{
-    Aggregator, Binaries, Process, Rack, RackOptions, Torchrun, can_build_racks, leave_out, skip,
+    Aggregator, Binaries, Ip, Process, Rack, RackOptions, Torchrun, can_build_racks, leave_out,
+    skip,
 };
 
 /// Far longer than importing torch takes on a busy machine.
@@ -44,19 +46,26 @@ struct Site {
     python: PathBuf,
     aggregator: Aggregator,
     rack: Rack,
+    /// Where the ranks of torch meet.
+    master: IpAddr,
 }
 
 impl Site {
     /// None where the test `name` cannot run, which is said.
     fn new(name: &str, workers: usize) -> Option<Self> {
+        Self::of(name, workers, Ip::V4)
+    }
+
+    /// The same, whose hosts have addresses of that kind alone.
+    fn of(name: &str, workers: usize, ip: Ip) -> Option<Self> {
         if !can_build_racks(name) {
             return None;
         }
         let python = interpreter(name)?;
         let binaries = Binaries::for_test().unwrap();
-        let rack = Rack::new(RackOptions { workers, ..RackOptions::default() }).unwrap();
+        let rack = Rack::new(RackOptions { workers, ip, ..RackOptions::default() }).unwrap();
         let aggregator = Aggregator::in_rack(&binaries, &rack).unwrap();
-        Some(Self { python, aggregator, rack })
+        Some(Self { python, aggregator, rack, master: ip.of(Rack::worker_address(0)) })
     }
 
     /// A rank that runs a script, with variables beside those of torchrun.
@@ -73,7 +82,7 @@ impl Site {
         command
             .env("RANK", rank.to_string())
             .env("WORLD_SIZE", self.rack.workers().len().to_string());
-        command.env("MASTER_ADDR", Rack::worker_address(0).to_string()).env("MASTER_PORT", "29500");
+        command.env("MASTER_ADDR", self.master.to_string()).env("MASTER_PORT", "29500");
         command.env("SWITCHML_AGGREGATOR", self.aggregator.control()).env("OMP_NUM_THREADS", "1");
         command
     }
@@ -107,6 +116,15 @@ impl Site {
 #[test]
 fn collectives_of_torch() {
     let Some(site) = Site::new("collectives_of_torch", 3) else { return };
+    for printed in site.run(&["collectives.py"], &[]) {
+        assert!(printed.contains("all collectives are right"), "{printed}");
+    }
+    assert!(site.counter("completed") > 1000, "the sums were made in the switch");
+}
+
+#[test]
+fn collectives_over_ipv6() {
+    let Some(site) = Site::of("collectives_over_ipv6", 3, Ip::V6) else { return };
     for printed in site.run(&["collectives.py"], &[]) {
         assert!(printed.contains("all collectives are right"), "{printed}");
     }

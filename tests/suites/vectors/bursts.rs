@@ -180,10 +180,11 @@ impl Rounds {
 
 fn job(ranks: u16) -> Job {
     let member = |rank| Member {
+        rank,
         secret: secret(rank),
         port: PORT,
         mac: mac(rank),
-        address: SocketAddrV4::new(ip(rank).into(), port(rank)),
+        address: (ip(rank), port(rank)).into(),
         newcomer: false,
     };
     Job {
@@ -191,8 +192,8 @@ fn job(ranks: u16) -> Job {
         epoch: EPOCH,
         slots: 16,
         mac: AGGREGATOR_MAC,
-        aggregator: SocketAddrV4::new(AGGREGATOR_IP.into(), AGGREGATOR_PORT),
-        group: SocketAddrV4::new(GROUP_IP.into(), GROUP_PORT),
+        aggregator: (AGGREGATOR_IP, AGGREGATOR_PORT).into(),
+        group: Some(SocketAddrV4::new(GROUP_IP.into(), GROUP_PORT)),
         members: (0..ranks).map(member).collect(),
     }
 }

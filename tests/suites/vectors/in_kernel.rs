@@ -1,18 +1,18 @@
 //! Both programs in the kernel's own test run, as subjects. A test run shows what became of the
-//! frame, and that it is redirected, not to where: to its group if the frame is addressed to one,
-//! else back.
+//! frame, and that it is redirected, not to where: to all if it is for everyone, else back.
 
 use crate::kernel::{Kernel, POOL, Run};
 use crate::packet::ROOM;
 use crate::spec::FIRST_SLOT;
-use crate::tc_program::ENVELOPE_LEN;
 use std::collections::BTreeMap;
-use switchml_protocol::U16;
-use switchml_protocol::fanout::Receivers;
+use switchml_protocol::fanout::{Receivers, direct};
+use switchml_protocol::frame::TAG_LEN;
 use switchml_protocol::job::{ABORTED, Binding, JobEntry, MemberEntry, OPEN};
 use switchml_protocol::maps::{LockedSlot, MAX_JOBS};
 use switchml_protocol::outcome::Outcome;
-use switchml_rack::vectors::{self, Age, Answer, Counters, Offer, Subject};
+use switchml_protocol::ranks::Ranks;
+use switchml_protocol::{MAX_RANKS, U16};
+use switchml_rack::vectors::{self, Age, Answer, Counters, Offer, Subject, headers_len};
 use zerocopy::FromZeros;
 
 /// Ports of the vectors; port n is the rack's port n - 1.
@@ -21,9 +21,11 @@ pub const PORTS: usize = 4;
 const XDP_DROP: u32 = 1;
 const XDP_PASS: u32 = 2;
 const XDP_REDIRECT: u32 = 4;
-/// Where a packet's kind and job number are in its frame.
-const KIND: usize = 43;
-const JOB: usize = 44;
+/// Where a packet's kind, job number, rank and lanes are.
+const KIND: usize = 1;
+const JOB: usize = 2;
+const RANK: usize = 8;
+const LANES: usize = 18;
 
 /// Which of the programs.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -42,6 +44,8 @@ pub struct InKernel {
     interfaces: Vec<u32>,
     /// Jobs that were ever opened; they keep their slots.
     jobs: BTreeMap<u16, JobEntry>,
+    /// Where their first ranks live.
+    first: BTreeMap<u16, [u8; 6]>,
 }
 
 impl InKernel {
@@ -58,7 +62,7 @@ impl InKernel {
         let interfaces: Vec<u32> = (0..PORTS).map(index).collect();
         let mut kernel = Kernel::new();
         interfaces.iter().for_each(|interface| kernel.add_port(*interface));
-        Self { kernel, hook, interfaces, jobs: BTreeMap::new() }
+        Self { kernel, hook, interfaces, jobs: BTreeMap::new(), first: BTreeMap::new() }
     }
 
     /// Runs the program for tc on a superpacket of packets of this many bytes.
@@ -68,6 +72,21 @@ impl InKernel {
 
     fn interface(&self, port: u16) -> u32 {
         self.interfaces[usize::from(port) - 1]
+    }
+
+    /// Where an answer goes that left by the port which its question came in by, or by all.
+    fn addressed(&self, port: u16, mut answer: Vec<u8>) -> Answer {
+        let tag = if answer[12..14] == [0x81, 0x00] { TAG_LEN } else { 0 };
+        let packet = &answer[headers_len(&answer) + tag..];
+        if packet[RANK..RANK + 2] != [0xFF; 2] {
+            return Answer::Port(port, answer);
+        }
+        let job = u16::from_be_bytes([packet[JOB], packet[JOB + 1]]);
+        if answer[..6] == [0; 6] {
+            // Another program addresses copies in XDP.
+            answer[..6].copy_from_slice(&self.first[&job]);
+        }
+        Answer::Group(job, answer)
     }
 
     fn set_state(&mut self, number: u16, state: u32) {
@@ -80,16 +99,19 @@ impl InKernel {
 impl Subject for InKernel {
     fn offer(&self) -> Offer {
         let features = match self.hook {
-            Hook::Xdp => &["age", "empty", "frames", "long", "macs", "max", "runts", "verify"][..],
+            Hook::Xdp => &[
+                "age", "empty", "frames", "group", "ipv6", "long", "macs", "max", "runts", "tags",
+                "verify",
+            ][..],
             // What is longer than a packet may be is not copied, so not looked into. And the kernel
-            // makes no test run at tc of a frame that ends in its headers.
-            Hook::Tc => &["age", "empty", "frames", "macs", "max", "verify"],
+            // makes no test run at tc of a frame that ends in its headers, or with a tag taken off.
+            Hook::Tc => &["age", "empty", "frames", "group", "ipv6", "macs", "max", "verify"],
         };
         let features = features.iter().map(ToString::to_string).collect();
         Offer {
             strict: true,
             lanes: 768,
-            ranks: 64,
+            ranks: MAX_RANKS as u16,
             jobs: MAX_JOBS as u16,
             slots: POOL - FIRST_SLOT,
             features,
@@ -107,7 +129,7 @@ impl Subject for InKernel {
     }
 
     fn open(&mut self, job: &vectors::Job) -> Result<(), String> {
-        self.kernel.add_local(job.mac, job.aggregator.ip().octets(), job.aggregator.port());
+        self.kernel.add_local(job.mac, job.aggregator.ip(), job.aggregator.port());
         let first_slot = match self.jobs.get(&job.number) {
             Some(earlier) => earlier.first_slot,
             None => self
@@ -123,18 +145,19 @@ impl Subject for InKernel {
             ranks: job.members.len() as u32,
             first_slot,
             slots: job.slots,
-            address: job.aggregator.ip().octets(),
-            group: job.group.ip().octets(),
-            group_port: U16::new(job.group.port()),
-            reserved: [0; 2],
+            address: job.aggregator.ip().into(),
+            group: job.group.map_or([0; 4], |group| group.ip().octets()),
+            group_port: U16::new(job.group.map_or(0, |group| group.port())),
+            reserved: [0; 6],
         };
         let mut bindings = Vec::new();
         for (rank, member) in (0..).zip(&job.members) {
             let binding = Binding {
                 ifindex: self.interface(member.port),
-                ip: member.address.ip().octets(),
+                ip: member.address.ip().into(),
                 mac: member.mac,
                 port: U16::new(member.address.port()),
+                ..Binding::default()
             };
             bindings.push(binding);
             let epoch = if member.newcomer { 0 } else { job.epoch };
@@ -144,8 +167,14 @@ impl Subject for InKernel {
                 &MemberEntry { secret: member.secret, epoch, binding },
             );
         }
-        let receivers = Receivers::new(&entry, &bindings, u64::MAX);
-        self.kernel.set_receivers(job.number, receivers);
+        // At tc a test run shows the last copy, in XDP the first: that of rank 0.
+        if self.hook == Hook::Tc {
+            bindings.reverse();
+        }
+        let by_group = if job.group.is_some() { Ranks::ALL } else { Ranks::NONE };
+        let receivers = Receivers::new(&entry, direct(&bindings, &by_group));
+        self.first.insert(job.number, job.members[0].mac);
+        self.kernel.set_receivers(job.number, receivers.expect("few places"));
         self.kernel.set_job(job.number, &entry);
         self.jobs.insert(job.number, entry);
         Ok(())
@@ -185,13 +214,7 @@ impl Subject for InKernel {
             XDP_PASS => Ok(Some(Answer::Passed(run.frame))),
             XDP_REDIRECT => {
                 let answer = if self.hook == Hook::Tc { cut(run.frame, frame)? } else { run.frame };
-                let is_for_group = answer[0] & 1 == 1;
-                let job = u16::from_be_bytes([answer[JOB], answer[JOB + 1]]);
-                Ok(Some(if is_for_group {
-                    Answer::Group(job, answer)
-                } else {
-                    Answer::Port(port, answer)
-                }))
+                Ok(Some(self.addressed(port, answer)))
             }
             verdict => Err(format!("verdict {verdict}")),
         }
@@ -217,30 +240,55 @@ pub fn by_name(counters: &[u64; Outcome::COUNT]) -> Counters {
 /// The program for tc cannot shorten a packet: its answers are as long as what they answer, with
 /// what was there behind them. This is such an answer as the specification has it, once its length
 /// was found to be what was allowed to differ.
-fn cut(answer: Vec<u8>, packet: &[u8]) -> Result<Vec<u8>, String> {
-    let lengths_agree = answer.len() == packet.len() && number(&answer, 16) == number(packet, 16);
-    if !lengths_agree
-        || number(&answer, 38) + 20 != number(&answer, 16)
-        || ones_complement_sum(&answer[14..34]) != 0xFFFF
-    {
-        return Err(format!(
-            "answer with wrong lengths or IP checksum: {:02x?}",
-            &answer[..ENVELOPE_LEN]
-        ));
+fn cut(mut answer: Vec<u8>, packet: &[u8]) -> Result<Vec<u8>, String> {
+    let headers = headers_len(&answer);
+    // What pads the packet stays behind the answer.
+    let end = if headers == 62 { 54 + number(packet, 18) } else { 14 + number(packet, 16) };
+    if answer.len() != packet.len() || !is_whole(&answer[..end]) {
+        let shown = &answer[..headers];
+        return Err(format!("answer with wrong lengths or checksums: {shown:02x?}"));
     }
-    let lanes = if answer[KIND] == ROOM { 0 } else { number(&answer, 60) };
-    let len = ENVELOPE_LEN + 32 + 4 * lanes;
+    let lanes = match answer[headers + KIND] {
+        ROOM => 0,
+        _ => number(&answer, headers + LANES),
+    };
+    let len = headers + 32 + 4 * lanes;
     if answer.len() < len || answer[len..] != packet[len..] {
         return Err("what is behind the answer is not what was behind the packet".to_owned());
     }
-    let mut answer = answer;
     answer.truncate(len);
-    for (offset, value) in [(16, len - 14), (24, 0), (38, len - 34)] {
-        answer[offset..offset + 2].copy_from_slice(&(value as u16).to_be_bytes());
-    }
-    let checksum = !ones_complement_sum(&answer[14..34]);
-    answer[24..26].copy_from_slice(&checksum.to_be_bytes());
+    fix_lengths(&mut answer);
     Ok(answer)
+}
+
+/// Whether the lengths that a frame's headers say are its own, and its checksums right.
+fn is_whole(frame: &[u8]) -> bool {
+    let mut whole = frame.to_vec();
+    fix_lengths(&mut whole);
+    whole == frame
+}
+
+/// Writes the lengths and checksums that fit a frame: over IPv4 that of IP, over IPv6 that of UDP.
+fn fix_lengths(frame: &mut [u8]) {
+    let udp = headers_len(frame) - 8;
+    let udp_len = frame.len() - udp;
+    set_number(frame, udp + 4, udp_len);
+    if udp == 34 {
+        set_number(frame, 16, 20 + udp_len);
+        set_number(frame, 24, 0);
+        let checksum = !ones_complement_sum(&frame[14..34]);
+        set_number(frame, 24, checksum.into());
+    } else {
+        set_number(frame, 18, udp_len);
+        set_number(frame, udp + 6, 0);
+        let pseudo_header = [&frame[22..54], &(udp_len as u32).to_be_bytes(), &[0, 0, 0, 17]];
+        let sum = ones_complement_sum(&[&pseudo_header.concat(), &frame[udp..]].concat());
+        set_number(frame, udp + 6, if sum == 0xFFFF { 0xFFFF } else { (!sum).into() });
+    }
+}
+
+fn set_number(frame: &mut [u8], offset: usize, value: usize) {
+    frame[offset..offset + 2].copy_from_slice(&(value as u16).to_be_bytes());
 }
 
 /// The 16-bit number there.

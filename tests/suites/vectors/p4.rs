@@ -67,8 +67,8 @@ impl<P: Ports> P4Switch<P> {
     }
 
     /// Sends a rank's HELLO from its binding until the switch has learned that.
-    fn greet(&mut self, job: &Job, rank: u16, member: &Member) -> Result<(), String> {
-        let frame = [hello(job, rank, member)];
+    fn greet(&mut self, job: &Job, member: &Member) -> Result<(), String> {
+        let frame = [hello(job, member)];
         let begin = Instant::now();
         loop {
             let left = self.exchange(member.port, &frame)?;
@@ -77,7 +77,8 @@ impl<P: Ports> P4Switch<P> {
             }
             if begin.elapsed() > PATIENCE {
                 return Err(format!(
-                    "the HELLO of rank {rank} did not come back within {PATIENCE:?}"
+                    "the HELLO of rank {} did not come back within {PATIENCE:?}",
+                    member.rank
                 ));
             }
         }
@@ -120,19 +121,19 @@ pub fn raw_counters(data_plane: &P4DataPlane) -> Result<[u64; Outcome::COUNT], S
     data_plane.counters().map_err(|error| error.to_string())
 }
 
-fn hello(job: &Job, rank: u16, member: &Member) -> Vec<u8> {
-    let packet = Packet::contribution(rank, 0, 0, &[]);
+fn hello(job: &Job, member: &Member) -> Vec<u8> {
+    let packet = Packet::contribution(member.rank, 0, 0, &[]);
     let packet =
         Packet { kind: HELLO, job: job.number, epoch: job.epoch, aux: member.secret, ..packet };
     let payload = packet.bytes();
     let mut ip = [0x45, 0, 0, 0, 0, 0, 0x40, 0, 64, 17, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
     ip[2..4].copy_from_slice(&(28 + payload.len() as u16).to_be_bytes());
-    ip[12..16].copy_from_slice(&member.address.ip().octets());
-    ip[16..20].copy_from_slice(&job.aggregator.ip().octets());
+    let (from, (to, _)) = (member.over_v4(), job.over_v4());
+    ip[12..16].copy_from_slice(&from.ip().octets());
+    ip[16..20].copy_from_slice(&to.ip().octets());
     let sum: u32 = ip.chunks(2).map(|word| u32::from(word[0]) << 8 | u32::from(word[1])).sum();
     ip[10..12].copy_from_slice(&(!((sum & 0xFFFF) + (sum >> 16)) as u16).to_be_bytes());
-    let udp = [member.address.port(), job.aggregator.port(), 8 + payload.len() as u16, 0]
-        .map(u16::to_be_bytes);
+    let udp = [from.port(), to.port(), 8 + payload.len() as u16, 0].map(u16::to_be_bytes);
     [&job.mac[..], &member.mac, &[8, 0], &ip, udp.as_flattened(), &payload].concat()
 }
 
@@ -158,10 +159,10 @@ impl<P: Ports> Subject for P4Switch<P> {
     fn open(&mut self, job: &Job) -> Result<(), String> {
         let spec = spec(&self.jobs, job);
         self.data_plane.open(&spec).map_err(|error| error.to_string())?;
-        for (rank, member) in (0..).zip(&job.members).filter(|(_, member)| !member.newcomer) {
-            self.greet(job, rank, member)?;
+        for member in job.members.iter().filter(|member| !member.newcomer) {
+            self.greet(job, member)?;
         }
-        self.data_plane.start(job.number, u64::MAX).map_err(|error| error.to_string())?;
+        self.data_plane.start(job.number, &[]).map_err(|error| error.to_string())?;
         self.jobs.insert(job.number, (job.clone(), spec.slots.start));
         Ok(())
     }

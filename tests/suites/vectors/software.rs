@@ -10,12 +10,13 @@ use std::io::ErrorKind;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket};
 use std::process::Command;
 use std::time::{Duration, Instant};
-use switchml_protocol::DATA_PORT;
 use switchml_protocol::aggregator::Tables;
+use switchml_protocol::fanout::Way;
 use switchml_protocol::maps::MAX_JOBS;
 use switchml_protocol::outcome::Outcome;
 use switchml_protocol::slot::Slot;
-use switchml_rack::vectors::{Age, Answer, Counters, Job, Layer, Offer, Subject};
+use switchml_protocol::{DATA_PORT, MAX_RANKS};
+use switchml_rack::vectors::{Age, Answer, Counters, Job, Layer, Member, Offer, Subject};
 use switchml_userspace::data_plane::software::Software;
 use switchml_userspace_core::data_plane::{DataPlane, ServesJobs};
 
@@ -49,9 +50,13 @@ pub struct OverSockets {
 impl OverSockets {
     /// Without jobs, in the calling thread's namespace.
     pub fn new() -> Self {
-        let data_plane =
-            Software::start(Some(*AGGREGATOR.ip()), AGGREGATOR.port(), POOL, Box::new(drop))
-                .expect("a data plane");
+        let data_plane = Software::start(
+            Some((*AGGREGATOR.ip()).into()),
+            AGGREGATOR.port(),
+            POOL,
+            Box::new(drop),
+        )
+        .expect("a data plane");
         let fence = UdpSocket::bind("10.0.0.253:0").expect("a socket");
         Self { data_plane, sockets: BTreeMap::new(), jobs: OpenJobs::new(), fence, fences: 0 }
     }
@@ -95,6 +100,16 @@ impl OverSockets {
         });
     }
 
+    /// Has all ranks that have said HELLO get copies of RESULTs to all.
+    fn start_all(&self) -> Result<(), String> {
+        for (number, (job, _)) in &self.jobs {
+            let ranks = 0..job.members.len() as u16;
+            let ways: Vec<_> = ranks.map(|rank| (rank, Way::Copy)).collect();
+            self.data_plane.start(*number, &ways).map_err(|error| error.to_string())?;
+        }
+        Ok(())
+    }
+
     /// What has arrived: at which socket, from where, what.
     fn received(&self) -> Result<Vec<(SocketAddrV4, SocketAddr, Vec<u8>)>, String> {
         let mut received = Vec::new();
@@ -125,7 +140,7 @@ impl Subject for OverSockets {
         Offer {
             strict: true,
             lanes: 768,
-            ranks: 64,
+            ranks: MAX_RANKS as u16,
             jobs: MAX_JOBS as u16,
             slots: POOL - FIRST_SLOT,
             features,
@@ -150,11 +165,12 @@ impl Subject for OverSockets {
     }
 
     fn open(&mut self, job: &Job) -> Result<(), String> {
-        assert_eq!(job.aggregator, AGGREGATOR, "where the data plane listens");
+        assert_eq!(job.over_v4().0, AGGREGATOR, "where the data plane listens");
         let spec = spec(&self.jobs, job);
         self.data_plane.open(&spec).map_err(|error| error.to_string())?;
         for (rank, member) in (0..).zip(&job.members) {
-            self.sockets.entry(member.address).or_insert_with(|| socket(member.address));
+            let address = member.over_v4();
+            self.sockets.entry(address).or_insert_with(|| socket(address));
             if !member.newcomer {
                 let hello = Packet::contribution(rank, 0, 0, &[]);
                 let hello = Packet {
@@ -164,7 +180,7 @@ impl Subject for OverSockets {
                     aux: member.secret,
                     ..hello
                 };
-                self.exchange(member.address, 0, &hello.bytes())?;
+                self.exchange(address, 0, &hello.bytes())?;
             }
         }
         self.jobs.insert(job.number, (job.clone(), spec.slots.start));
@@ -202,6 +218,7 @@ impl Subject for OverSockets {
                 "a frame that is not for the aggregator cannot be sent by a socket".to_owned()
             );
         }
+        self.start_all()?;
         self.exchange(from, frame[15], &frame[ENVELOPE_LEN..])?;
         let received = self.received()?;
         let Some((_, source, datagram)) = received.first() else { return Ok(None) };
@@ -220,7 +237,7 @@ impl Subject for OverSockets {
         }
         let number = u16::from_be_bytes([datagram[2], datagram[3]]);
         let mut members: Vec<_> =
-            self.jobs[&number].0.members.iter().map(|member| member.address).collect();
+            self.jobs[&number].0.members.iter().map(Member::over_v4).collect();
         members.sort();
         if receivers == members {
             Ok(Some(Answer::Group(number, answer)))

@@ -17,12 +17,13 @@ pub fn spec(open: &OpenJobs, job: &Job) -> JobSpec {
         Some((_, first_slot)) => *first_slot,
         None => open.values().map(|(other, first)| first + other.slots).max().unwrap_or(FIRST_SLOT),
     };
+    let (aggregator, group) = job.over_v4();
     JobSpec {
         number: job.number,
         epoch: job.epoch,
         secrets: job.members.iter().map(|member| member.secret).collect(),
         slots: first_slot..first_slot + job.slots,
-        address: *job.aggregator.ip(),
-        group: (*job.group.ip(), job.group.port()),
+        address: (*aggregator.ip()).into(),
+        group: (*group.ip(), group.port()),
     }
 }

@@ -285,8 +285,14 @@ impl Model {
             fields.iter().map(|(_, value)| *value).collect::<Vec<_>>().try_into().ok()?;
         let [job, epoch, rank, port, mac, address, udp_port] = values;
         let [_, _, mac @ ..] = mac.to_be_bytes();
-        let ip = (address as u32).to_be_bytes();
-        let binding = Binding { ifindex: port as u32, ip, mac, port: U16::new(udp_port as u16) };
+        let ip = (address as u32).to_be_bytes().into();
+        let binding = Binding {
+            ifindex: port as u32,
+            ip,
+            mac,
+            port: U16::new(udp_port as u16),
+            ..Binding::default()
+        };
         Some(Learned { job: job as u16, epoch: epoch as u32, rank: rank as u16, binding })
     }
 }

@@ -39,7 +39,7 @@ def malformed_packets():
 
     for version in (0, 2, 255):
         refused(f"version {version}", "bad_version", version=version)
-    for kind in (0, RESULT, 6, 8, 255):
+    for kind in (0, RESULT, 6, 9, 255):
         refused(f"kind {kind}", "bad_kind", kind=kind)
     refused("PENDING", "bad_kind", "bad_length", kind=PENDING, values=(0, 1))
     refused("REJECT", "bad_kind", "bad_length", kind=REJECT, values=(3, 0))

@@ -1,9 +1,10 @@
-"""A frame: Ethernet, IPv4 and UDP around a packet.
+"""A frame: Ethernet, IPv4 or IPv6, and UDP around a packet.
 
-Section 5 of docs/protocol.md; RFC 791, 768, 1112.
+Section 5 of docs/protocol.md; RFC 791, 8200, 768, 1112.
 """
 
 from dataclasses import dataclass, replace
+from ipaddress import ip_address
 
 ECN_MASK, ECN_CE, ECN_ECT0 = 3, 3, 2
 DONT_FRAGMENT = 0x4000
@@ -17,7 +18,7 @@ def ones_complement_sum(data):
 
 
 def ip_bytes(text):
-    return bytes(int(part) for part in text.split("."))
+    return ip_address(text).packed
 
 
 def mac_bytes(text):
@@ -38,6 +39,12 @@ class End:
     ip: str
     udp: int
 
+    def __str__(self):
+        return f"[{self.ip}]:{self.udp}" if self.is_v6() else f"{self.ip}:{self.udp}"
+
+    def is_v6(self):
+        return ":" in self.ip
+
 
 @dataclass(frozen=True)
 class Frame:
@@ -50,13 +57,18 @@ class Frame:
     id: int = 0x1234
     fragment: int = DONT_FRAGMENT
     ttl: int = 63
+    # None if it is right.
     udp_checksum: int = 0xBEEF
-    ethertype: int = 0x0800
+    # None for that of the source's address.
+    ethertype: int = None
     # Bytes in front of the EtherType.
     tags: bytes = b""
     version_ihl: int = 0x45
     protocol: int = 17
-    # What the headers say, where that is not what is right.
+    # Of IPv6.
+    version: int = 6
+    flow: int = 0x12345
+    # What the headers say, where that is not what is right. The first is IPv6's payload length.
     total_len: int = None
     udp_len: int = None
     ip_checksum: int = None
@@ -76,8 +88,16 @@ class Frame:
             mac_bytes(self.destination.mac)
             + mac_bytes(self.source.mac)
             + self.tags
-            + self.ethertype.to_bytes(2, "big")
+            + self.right_ethertype().to_bytes(2, "big")
         )
+
+    def right_ethertype(self):
+        if self.ethertype is not None:
+            return self.ethertype
+        return 0x86DD if self.source.is_v6() else 0x0800
+
+    def ip(self):
+        return self.ipv6() if self.source.is_v6() else self.ipv4()
 
     def right_udp_len(self):
         return 8 + len(self.payload())
@@ -97,13 +117,34 @@ class Frame:
             checksum = self.ip_checksum
         return head + checksum.to_bytes(2, "big") + ends
 
+    def ipv6(self):
+        udp_len = self.right_udp_len() if self.udp_len is None else self.udp_len
+        payload_len = udp_len if self.total_len is None else self.total_len
+        return (
+            (self.version << 28 | self.tos << 20 | self.flow).to_bytes(4, "big")
+            + payload_len.to_bytes(2, "big")
+            + bytes([self.protocol, self.ttl])
+            + ip_bytes(self.source.ip)
+            + ip_bytes(self.destination.ip)
+        )
+
     def udp(self):
         udp_len = self.right_udp_len() if self.udp_len is None else self.udp_len
-        fields = (self.source.udp, self.destination.udp, udp_len, self.udp_checksum)
+        checksum = self.right_checksum() if self.udp_checksum is None else self.udp_checksum
+        fields = (self.source.udp, self.destination.udp, udp_len, checksum)
         return b"".join(field.to_bytes(2, "big") for field in fields)
 
+    def right_checksum(self):
+        """RFC 768; RFC 8200, section 8.1."""
+        without = self.changed(udp_checksum=0).udp()
+        ends = ip_bytes(self.source.ip) + ip_bytes(self.destination.ip)
+        length = len(without + self.payload())
+        pseudo_header = ends + length.to_bytes(4, "big") + (17).to_bytes(4, "big")
+        total = ones_complement_sum(pseudo_header + without + self.payload())
+        return 0xFFFF - total or 0xFFFF
+
     def to_bytes(self):
-        return (self.ethernet() + self.ipv4() + self.udp() + self.payload() + self.padding)[
+        return (self.ethernet() + self.ip() + self.udp() + self.payload() + self.padding)[
             : self.cut
         ]
 
@@ -120,7 +161,9 @@ class Frame:
             id=0,
             fragment=DONT_FRAGMENT,
             ttl=64,
-            udp_checksum=0,
+            udp_checksum=None if source.is_v6() else 0,
+            tags=self.tags,
+            flow=self.flow,
         )
 
     def back(self, packet):
@@ -136,16 +179,24 @@ class Frame:
             for start in range(0, len(data), 64):
                 yield data[start : start + 64], ""
             return
-        e, i, u = self.ethernet().hex(), self.ipv4().hex(), self.udp().hex()
+        e, i, u = self.ethernet().hex(), self.ip().hex(), self.udp().hex()
         yield (
             f"{e[0:12]} {e[12:24]} {e[24:]}",
             f"Ethernet to {self.destination.mac} from {self.source.mac}",
         )
-        yield (
-            f"{i[0:2]} {i[2:4]} {i[4:8]} {i[8:12]} {i[12:16]} {i[16:18]} {i[18:20]} {i[20:24]} "
-            f"{i[24:32]} {i[32:40]}",
-            f"IPv4 from {self.source.ip} to {self.destination.ip}",
-        )
+        if self.source.is_v6():
+            yield (
+                f"{i[0:8]} {i[8:12]} {i[12:14]} {i[14:16]}",
+                f"IPv6 from {self.source.ip} to {self.destination.ip}",
+            )
+            yield i[16:48], ""
+            yield i[48:80], ""
+        else:
+            yield (
+                f"{i[0:2]} {i[2:4]} {i[4:8]} {i[8:12]} {i[12:16]} {i[16:18]} {i[18:20]} {i[20:24]} "
+                f"{i[24:32]} {i[32:40]}",
+                f"IPv4 from {self.source.ip} to {self.destination.ip}",
+            )
         yield (
             f"{u[0:4]} {u[4:8]} {u[8:12]} {u[12:16]}",
             f"UDP from {self.source.udp} to {self.destination.udp}",

@@ -30,6 +30,8 @@ def vectors():
         group_macs(),
         runts(),
         forged_answers(),
+        tagged(),
+        tagged_with_a_priority(),
         wrong_ports_and_macs(),
         ip_checksum(),
         lengths(),
@@ -63,9 +65,9 @@ def not_ours():
         v.step(title, job, right, passed(counter), **fields)
 
     passes("ARP", "not_ours", ethertype=ARP)
-    passes("IPv6", "ipv6", ethertype=IPV6)
-    passes("a VLAN tag", "vlan", tags=tags((0x8100, 5)))
-    passes("a VLAN tag for priority alone", "vlan", tags=tags((0x8100, 0x6000)))
+    # An IPv4 header whose bytes are those of IPv6 with hop-by-hop options.
+    passes("IPv6 with extensions", "ipv6", ethertype=IPV6, version_ihl=0x60, fragment=0)
+    passes("a tag of 802.1ad", "vlan", tags=tags((0x88A8, 5)))
     passes("two VLAN tags", "vlan", tags=tags((0x88A8, 7), (0x8100, 5)))
     passes("TCP", "not_ours", protocol=TCP)
     passes("ICMP", "not_ours", protocol=ICMP)
@@ -170,7 +172,7 @@ what hides behind more tags than there are in networks."""
     refused("behind three tags", tags=tags((0x88A8, 0), (0x8100, 0), (0x8100, 0)))
     other = forged.changed(source=replace(AGGREGATOR, ip="10.0.0.253"))
     passes("from another address", "not_ours", other)
-    passes("from another address, behind a tag", "vlan", other, tags=tags((0x8100, 0)))
+    passes("from another address, behind a tag", "vlan", other, tags=tags((0x88A8, 0)))
     passes(
         "from another address, behind two tags", "vlan", other, tags=tags((0x88A8, 0), (0x8100, 0))
     )
@@ -181,6 +183,48 @@ what hides behind more tags than there are in networks."""
     )
     passes("ARP", "not_ours", forged, ethertype=ARP)
     play_round(v, job, 2, 0)
+    return v
+
+
+def tagged():
+    about = (
+        "A rank lives in the VLAN of its HELLO. An answer has the tag of its question, priority "
+        "and all."
+    )
+    v = Vector("tagged", about, "fifo", ("frames", "tags"))
+    job = v.open(Job(ranks=2, newcomers=(0, 1)))
+    packets = [job.contribution(rank, 2, 0, ramp(rank, 0)) for rank in range(2)]
+    vlan, urgent, other = tags((0x8100, 5)), tags((0x8100, 0xE005)), tags((0x8100, 6))
+    for rank, tag in enumerate((vlan, urgent)):
+        hello = job.hello(rank, 32)
+        v.step(f"HELLO of rank {rank}", job, hello, back("hello", hello), tags=tag)
+        v.step("... in another VLAN", job, hello, nobody("wrong_place"), tags=other)
+    v.step("rank 0 in another VLAN", job, packets[0], nobody("wrong_place"), tags=other)
+    v.step("rank 0 in no VLAN", job, packets[0], nobody("wrong_place"))
+    priority = tags((0x8100, 0xE000))
+    v.step("rank 0 with a priority alone", job, packets[0], nobody("wrong_place"), tags=priority)
+    v.step("rank 0", job, packets[0], nobody("started"), tags=vlan)
+    pending = back("pending", packets[0].pending(0))
+    v.step("rank 0 again, with a priority", job, packets[0], pending, tags=urgent)
+    total = ramp_sum(2, 0)
+    completed = to_all(job, packets[1].result_for_all(total, 2))
+    v.step("rank 1, with a priority", job, packets[1], completed, tags=urgent)
+    again = back("replayed", packets[0].result(total, 2))
+    v.step("rank 0 once more", job, packets[0], again, tags=vlan)
+    elsewhere = job.frame(packets[0]).changed(destination=replace(AGGREGATOR, udp=48865))
+    v.frame("another UDP port", job.port(0), elsewhere.changed(tags=vlan), passed())
+    return v
+
+
+def tagged_with_a_priority():
+    about = "A tag without a VLAN is no VLAN, but stays."
+    v = Vector("tagged_with_a_priority", about, "fifo", ("frames", "tags"))
+    job, packets = one_job(v)
+    priority = tags((0x8100, 0xE000))
+    v.step("rank 0", job, packets[0], nobody("started"), tags=priority)
+    v.step("rank 0 again", job, packets[0], back("pending", packets[0].pending(0)))
+    completed = to_all(job, packets[1].result_for_all(ramp_sum(2, 0), 2))
+    v.step("rank 1", job, packets[1], completed, tags=priority)
     return v
 
 

@@ -2,11 +2,18 @@
 
 from dataclasses import replace
 
-from .vector import Job, Vector, back, nobody, play_round, ramp
+from .numbers import CE, GROUP
+from .vector import Job, Vector, back, back_to_group, nobody, play_round, ramp
 
 
 def vectors():
-    return [hello(), hello_to_768(), hello_in_a_new_epoch(), hello_once_more()]
+    return [
+        hello(),
+        hello_to_768(),
+        hello_in_a_new_epoch(),
+        hello_once_more(),
+        hello_to_the_group(),
+    ]
 
 
 def hello():
@@ -119,4 +126,45 @@ def hello_once_more():
             numbered = packet.changed(slot=0xFFFF, round=round + 7)
             v.step(f"HELLO of rank {rank}, numbered", job, numbered, back("hello", numbered))
         play_round(v, job, 2, round)
+    return v
+
+
+def hello_to_the_group():
+    about = (
+        "A HELLO with GROUP goes to the job's group, without its secret, by the port that it came "
+        "in by: so a rank finds out whether the group reaches it. It is admitted as any other."
+    )
+    v = Vector("hello_to_the_group", about, "fifo", ("group",))
+    job = v.open(Job(ranks=3, newcomers=(2,)))
+
+    def asks(rank, lanes=32):
+        packet = job.hello(rank, lanes)
+        return packet.changed(flags=GROUP)
+
+    def answered(packet):
+        return back_to_group(job, packet.changed(aux=0))
+
+    for rank, lanes in ((0, 32), (1, 64), (0, 0), (1, 352)):
+        packet = asks(rank, lanes)
+        v.step(f"rank {rank}, {lanes} lanes", job, packet, answered(packet))
+    numbered = asks(0).changed(slot=0xFFFF, round=7)
+    v.step("a number", job, numbered, answered(numbered))
+    marked = asks(1)
+    v.step(
+        "marked for congestion", job, marked, answered(marked.changed(flags=GROUP | CE)), tos=3
+    )
+    home = job.place(0)
+    for title, change, counter in (
+        ("a wrong secret", {"aux": job.secret(1)}, "wrong_secret"),
+        ("another epoch", {"epoch": job.epoch + 1}, "wrong_epoch"),
+        ("another job", {"job": 6}, "unknown_job"),
+    ):
+        v.step(title, job, asks(0).changed(**change), nobody(counter))
+    elsewhere = replace(home, udp=home.udp + 50)
+    v.step("rank 0 from elsewhere", job, asks(0), nobody("wrong_place"), source=elsewhere)
+    newcomer = asks(2)
+    v.step("a rank without a place", job, newcomer, answered(newcomer))
+    plain = job.hello(1, 32)
+    v.step("without GROUP", job, plain, back("hello", plain))
+    play_round(v, job, 2, 0)
     return v

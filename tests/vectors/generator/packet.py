@@ -116,17 +116,19 @@ class Packet:
     def result_for_all(self, values, of, flags=CHECKED):
         return self.result(values, of, flags).changed(rank=EVERYONE, aux=0)
 
-    def pending(self, *ranks):
-        """The PENDING that says that these ranks are in."""
-        seen = sum(1 << rank for rank in ranks)
-        return self.control_reply(PENDING, seen >> 32, seen % 2**32)
+    def pending(self, *ranks, of=2):
+        """The PENDING that says that these ranks are in, in a job of so many."""
+        lanes = [0] * (32 if of > 64 else 2)
+        for rank in ranks:
+            lanes[rank // 32 ^ 1] |= 1 << rank % 32
+        return self.control_reply(PENDING, *lanes)
 
     def reject(self, reason, detail):
         return self.control_reply(REJECT, reason, detail)
 
-    def control_reply(self, kind, first, second):
+    def control_reply(self, kind, *values):
         return self.changed(
-            kind=kind, op=SUM, flags=CHECKED, lanes=None, check=None, values=(first, second)
+            kind=kind, op=SUM, flags=CHECKED, lanes=None, check=None, values=values
         )
 
     # ---- For readers ----

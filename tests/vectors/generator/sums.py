@@ -13,6 +13,7 @@ def vectors():
         sum_of_3(),
         sum_of_32(),
         sum_of_64(),
+        pending_of_65(),
         sum_wraps(),
         max_of_i32(),
         max_checked_or_not(),
@@ -257,4 +258,17 @@ def calls_change():
             to_all(job, packets[1].result_for_all(result, 2)),
         )
         v.step("rank 0 asks again", job, packets[0], back("replayed", packets[0].result(result, 2)))
+    return v
+
+
+def pending_of_65():
+    about = "65 ranks are too many for two lanes: PENDING has a bit for each of 1024."
+    v = Vector("pending_of_65", about, "fifo")
+    job = v.open(Job(ranks=65))
+    order = [64, 0, 33, 31, 32]
+    for turn, rank in enumerate(order):
+        packet = job.contribution(rank, 1, 0, ramp(rank, 0))
+        v.step(f"rank {rank}", job, packet, nobody("added" if turn else "started"))
+        seen = packet.pending(*order[: turn + 1], of=65)
+        v.step(f"rank {rank} again", job, packet, back("pending", seen))
     return v

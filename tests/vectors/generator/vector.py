@@ -8,6 +8,7 @@ from .numbers import CHECKED, CONTRIBUTION, HELLO, OUTCOMES, SUM
 from .packet import Packet
 
 AGGREGATOR = End("02:00:00:00:00:fe", "10.0.0.254", 48864)
+AGGREGATOR_V6 = End("02:00:00:00:00:fe", "fd88::fe", 48864)
 FINGERPRINT = 0xFEEDF00D
 EPOCH = 0x01020304
 # As many ports as a small rack has; ranks share them.
@@ -26,16 +27,28 @@ class Job:
     fingerprint: int = FINGERPRINT
     # Number that UDP ports are made of; jobs of the same processes have the same.
     processes: int = 7
+    # Ranks in a row that share a port, a MAC and an address: those behind a combiner.
+    together: int = 1
+    # Over IPv6, and so without a group.
+    is_v6: bool = False
+
+    def listed(self):
+        """Its ranks."""
+        return range(self.ranks)
+
+    def aggregator(self):
+        return AGGREGATOR_V6 if self.is_v6 else AGGREGATOR
 
     def place(self, rank):
+        host = rank // self.together + 1
         return End(
-            f"02:00:00:00:00:{rank + 1:02x}",
-            f"10.0.0.{rank + 1}",
+            f"02:00:00:00:00:{host:02x}",
+            f"fd88::{host:x}" if self.is_v6 else f"10.0.0.{host}",
             40000 + 100 * self.processes + rank,
         )
 
     def port(self, rank):
-        return 1 + rank % PORTS
+        return 1 + rank // self.together % PORTS
 
     def secret(self, rank):
         return 0x5EC20000 + 0x100 * self.number + rank
@@ -62,7 +75,7 @@ class Job:
     def frame(self, packet, sender=None):
         """The frame in which the packet's rank, or another, sends it."""
         rank = packet.rank if sender is None else sender
-        return Frame(self.place(rank), AGGREGATOR, packet)
+        return Frame(self.place(rank), self.aggregator(), packet)
 
 
 @dataclass
@@ -95,19 +108,19 @@ class Vector:
 
     def open(self, job):
         """Opens a job."""
-        self.ranks = max(self.ranks, job.ranks)
+        self.ranks = max(self.ranks, len(job.listed()))
         self.slots[job.number] = max(job.slots, self.slots.get(job.number, 0))
         head = (
             f"open {job.number} epoch {job.epoch:#010x} slots {job.slots}"
-            f" aggregator {AGGREGATOR.mac} {AGGREGATOR.ip}:{AGGREGATOR.udp}"
-            f" group {job.group[0]}:{job.group[1]}"
+            f" aggregator {job.aggregator().mac} {job.aggregator()}"
+            f" group {'none' if job.is_v6 else f'{job.group[0]}:{job.group[1]}'}"
         )
         lines = [head]
-        for rank in range(job.ranks):
+        for rank in job.listed():
             place = job.place(rank)
             lines.append(
                 f"  rank {rank} secret {job.secret(rank):#010x}"
-                f" port {job.port(rank)} {place.mac} {place.ip}:{place.udp}"
+                f" port {job.port(rank)} {place.mac} {place}"
                 + (" newcomer" if rank in job.newcomers else "")
             )
         self.events.append("\n".join(lines))
@@ -189,10 +202,23 @@ def back(counter, packet):
     return Expected("back", counter, lambda frame: frame.back(packet))
 
 
+def group_of(job):
+    """Without a group, each rank gets a copy: that of rank 0 stands for all."""
+    if job.is_v6:
+        return job.place(0)
+    return End(multicast_mac(job.group[0]), *job.group)
+
+
+def back_to_group(job, packet):
+    """To the group, by the port that it came in by alone."""
+    return Expected("back", "hello", lambda frame: frame.answer(AGGREGATOR, group_of(job), packet))
+
+
 def to_all(job, packet):
-    group = End(multicast_mac(job.group[0]), *job.group)
     return Expected(
-        f"group {job.number}", "completed", lambda frame: frame.answer(AGGREGATOR, group, packet)
+        f"group {job.number}",
+        "completed",
+        lambda frame: frame.answer(job.aggregator(), group_of(job), packet),
     )
 
 
@@ -200,8 +226,9 @@ def to_all(job, packet):
 
 
 def ramp(rank, round, count=32):
-    """Lanes that tell whose they are: rank + 1, round and index."""
-    return [rank + 1 << 24 | (round & 0xFF) << 16 | index for index in range(count)]
+    """Lanes that tell whose they are: rank + 1 modulo 256, round and index."""
+    own = (rank + 1 & 0xFF) << 24 | (round & 0xFF) << 16
+    return [own | index for index in range(count)]
 
 
 def sums(*contributions):

@@ -12,16 +12,14 @@ use switchml_control::Call;
 use switchml_control::join_event::Event;
 
 use crate::data_plane::{Error, Saved, ServesJobs};
+pub use crate::jobs::PING_TIMEOUT;
 use crate::jobs::{
     Effect, GATHERING, JobTable, JoinError, Joiner, Level, MemberError, MemberId, StreamId,
 };
 
-/// How often the daemon pings a connection, and how long it waits for an answer: a host that dies
-/// without a word is noticed within the sum of the two. Long enough that a process starved of its
-/// CPU is not taken for dead.
+/// How often the daemon pings a connection. A host that dies without a word is noticed within the
+/// sum of this and [`PING_TIMEOUT`].
 pub const PING_INTERVAL: Duration = Duration::from_secs(1);
-/// See [`PING_INTERVAL`].
-pub const PING_TIMEOUT: Duration = Duration::from_secs(4);
 /// How long ranks may take to come back after a restart: several of their attempts.
 pub const RESUME_GRACE: Duration = Duration::from_secs(5);
 
@@ -113,7 +111,7 @@ impl<S> ControlPlane<S> {
         Ok(id)
     }
 
-    /// A rank of a job that has started comes back from `peer`, and hears of its job by `stream`.
+    /// A rank of a job that has started comes back, and hears of its job by `stream`.
     ///
     /// # Errors
     ///
@@ -210,11 +208,7 @@ impl<S> ControlPlane<S> {
         silence: Duration,
     ) {
         self.streams.remove(&stream);
-        let effects = if silence < PING_TIMEOUT {
-            self.table.disconnect(stream)
-        } else {
-            self.table.fall_silent(stream, silence)
-        };
+        let effects = self.table.disconnect(stream, silence);
         self.perform(io, effects);
     }
 
@@ -263,8 +257,8 @@ impl<S> ControlPlane<S> {
             Effect::Open(spec) => {
                 io.data_plane().open(&spec).map_err(|error| (spec.number, error))?
             }
-            Effect::Start(job, by_group) => {
-                io.data_plane().start(job, by_group).map_err(|error| (job, error))?
+            Effect::Start(job, ways) => {
+                io.data_plane().start(job, &ways).map_err(|error| (job, error))?
             }
             // What fails here leaves nobody to tell.
             Effect::Abort(job) => log_failure(job, io.data_plane().abort(job), io),

@@ -1,7 +1,8 @@
 //! What the control plane asks of a data plane, whichever it is.
 
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 
+use switchml_protocol::fanout;
 use switchml_protocol::job::Binding;
 use switchml_protocol::maps::Event;
 use switchml_protocol::outcome::Outcome;
@@ -23,13 +24,13 @@ pub trait ServesJobs {
     /// When the data plane does not serve the job's address, or the kernel refuses.
     fn open(&self, job: &JobSpec) -> Result<(), Error>;
 
-    /// All ranks of an open job have said HELLO, and are about to contribute. Those whose bit is
-    /// set in `by_group` get RESULTs to all by the job's group, the others a copy each.
+    /// All ranks of an open job have said HELLO, and are about to contribute. They
+    /// get RESULTs to all in these ways. Called again while the job runs if that changes.
     ///
     /// # Errors
     ///
-    /// When the kernel refuses.
-    fn start(&self, job: u16, by_group: u64) -> Result<(), Error>;
+    /// When that takes more copies than the data plane makes, or the kernel refuses.
+    fn start(&self, job: u16, ways: &[(u16, fanout::Way)]) -> Result<(), Error>;
 
     /// From now on, contributions to an open job are answered with REJECT. Nothing if the job is
     /// not open.
@@ -135,12 +136,12 @@ pub struct LostPort {
 pub enum Error {
     /// Workers reached the control plane by an address whose packets the data plane does not see.
     #[error(
-        "the data plane serves {served}, not {address}, by which rank 0 reached the control plane; \
+        "the data plane serves {served}, not {address}, by which ranks reached the control plane; \
          connect to an address that is served, or start the aggregator with --data-address"
     )]
     NotServed {
         /// The job's address.
-        address: Ipv4Addr,
+        address: IpAddr,
         /// Those that are served.
         served: String,
     },

@@ -1,6 +1,6 @@
 //! A job, as data planes know it.
 
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::ops::Range;
 
 use switchml_protocol::U16;
@@ -13,13 +13,14 @@ pub struct JobSpec {
     pub number: u16,
     /// Its epoch, never 0.
     pub epoch: u32,
-    /// What each rank's HELLO must carry, by rank; 1 to 64 of them.
+    /// What each rank's HELLO must carry, by rank; 1 to 1024 of them.
     pub secrets: Vec<u32>,
     /// Its slots in the pool.
     pub slots: Range<u32>,
     /// Where its workers send to.
-    pub address: Ipv4Addr,
-    /// Multicast group of a RESULT for all, and its UDP port; unused where the fan-out is unicast.
+    pub address: IpAddr,
+    /// Multicast group of a RESULT for all, and its UDP port; unused where the fan-out is unicast,
+    /// and 0 over IPv6 (rule 5.12).
     pub group: (Ipv4Addr, u16),
 }
 
@@ -32,10 +33,10 @@ impl JobSpec {
             ranks: self.secrets.len() as u32,
             first_slot: self.slots.start,
             slots: self.slots.end - self.slots.start,
-            address: self.address.octets(),
+            address: self.address.into(),
             group: self.group.0.octets(),
             group_port: U16::new(self.group.1),
-            reserved: [0; 2],
+            reserved: [0; 6],
         }
     }
 }

@@ -11,7 +11,7 @@ pub struct Limits {
     pub slots_per_shard: u32,
     /// Most lanes in a packet.
     pub max_lanes: u16,
-    /// Most ranks in a job.
+    /// Most ranks in a job, whatever else it can do.
     pub max_ranks: u16,
     /// Most jobs at once, whose first numbers are 0 up to this.
     pub max_jobs: u16,
@@ -25,7 +25,19 @@ pub struct Limits {
     pub durable: bool,
 }
 
+/// Ranks that the bytes of a witness count (rule 15.3).
+const MOST_WITNESSES: u16 = 255;
+
 impl Limits {
+    /// Most ranks in a job: without checked maxima, as many as prove them to each other.
+    pub fn most_ranks(&self) -> u16 {
+        if self.capabilities.contains(Capabilities::CHECKED_MAXIMA) {
+            self.max_ranks
+        } else {
+            self.max_ranks.min(MOST_WITNESSES)
+        }
+    }
+
     /// Slots of all numbers together.
     pub fn slots(&self) -> u32 {
         u32::from(self.shards) * self.slots_per_shard

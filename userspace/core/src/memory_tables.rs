@@ -5,14 +5,15 @@ use std::sync::{
     Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
 };
 
-use switchml_protocol::aggregator::Tables;
+use switchml_protocol::U32;
+use switchml_protocol::aggregator::{Members, Tables};
+use switchml_protocol::fanout::{self, Way};
 use switchml_protocol::header::{HEADER_LEN, Header};
 use switchml_protocol::job::{Binding, JobEntry, MemberEntry, OPEN, VACANT};
 use switchml_protocol::maps::{Event, MAX_SHARDS, SLOTS_PER_SHARD};
 use switchml_protocol::outcome::Outcome;
 use switchml_protocol::shell::{self, Origin};
 use switchml_protocol::slot::Slot;
-use switchml_protocol::{MAX_RANKS, U32};
 use zerocopy::FromBytes;
 
 use crate::job_spec::JobSpec;
@@ -26,10 +27,13 @@ pub struct MemoryTables {
 /// As many as a shard has, made when they are first needed.
 type Slots = Box<[Mutex<Slot>]>;
 
-#[derive(Clone)]
+#[derive(Default)]
 struct Entry {
     job: JobEntry,
-    members: [MemberEntry; MAX_RANKS],
+    /// By rank.
+    members: Vec<MemberEntry>,
+    /// Where copies of RESULTs to all go.
+    places: Vec<Binding>,
 }
 
 impl Default for MemoryTables {
@@ -41,12 +45,7 @@ impl Default for MemoryTables {
 impl MemoryTables {
     /// No jobs, and no slots.
     pub fn new() -> Self {
-        let vacant = || {
-            RwLock::new(Entry {
-                job: JobEntry::default(),
-                members: [MemberEntry::default(); MAX_RANKS],
-            })
-        };
+        let vacant = || RwLock::new(Entry::default());
         Self {
             jobs: (0..MAX_SHARDS).map(|_| vacant()).collect(),
             slots: (0..MAX_SHARDS).map(|_| OnceLock::new()).collect(),
@@ -56,17 +55,37 @@ impl MemoryTables {
     /// Puts a job into the table; its ranks have yet to say HELLO. Nothing if there is no such
     /// number.
     pub fn open(&self, job: &JobSpec) {
-        for index in job.slots.clone().step_by(SLOTS_PER_SHARD).chain(job.slots.clone().last()) {
+        let used = job.slots.clone();
+        for index in used.clone().step_by(SLOTS_PER_SHARD).chain(used.last()) {
             if let Some(slots) = self.slots.get(index as usize / SLOTS_PER_SHARD) {
                 slots.get_or_init(|| (0..SLOTS_PER_SHARD).map(|_| Mutex::default()).collect());
             }
         }
         if let Some(mut entry) = self.write(job.number) {
             entry.job = job.entry(OPEN);
-            for (member, &secret) in entry.members.iter_mut().zip(&job.secrets) {
-                *member = MemberEntry { secret, ..MemberEntry::default() };
+            entry.places.clear();
+            let member = |&secret| MemberEntry { secret, ..MemberEntry::default() };
+            entry.members = job.secrets.iter().map(member).collect();
+        }
+    }
+
+    /// These ranks of a job get RESULTs to all in these ways, as far as they have said HELLO.
+    pub fn start(&self, number: u16, ways: &[(u16, Way)]) {
+        let Some(mut entry) = self.write(number) else { return };
+        let Entry { job, members, places, .. } = &mut *entry;
+        places.clear();
+        for &(rank, way) in ways {
+            let Some(member) = members.get(usize::from(rank)) else { continue };
+            let place = fanout::place(job, (rank, member.binding, way));
+            if member.epoch == job.epoch && !places.contains(&place) {
+                places.push(place);
             }
         }
+    }
+
+    /// The job, and where copies of its RESULTs to all go.
+    pub fn places(&self, number: u16) -> Option<(JobEntry, Vec<Binding>)> {
+        self.read(number).map(|entry| (entry.job, entry.places.clone()))
     }
 
     /// Changes the state of a job, unless it is vacant.
@@ -144,7 +163,7 @@ pub fn answer(datagram: &[u8]) -> Option<&[u8]> {
     datagram.get(..HEADER_LEN + 4 * usize::from(header.payload_lanes()))
 }
 
-impl Tables for MemoryTables {
+impl Members for MemoryTables {
     fn job(&self, number: u16) -> Option<JobEntry> {
         Some(self.read(number)?.job)
     }
@@ -160,7 +179,9 @@ impl Tables for MemoryTables {
             member.binding = *binding;
         }
     }
+}
 
+impl Tables for MemoryTables {
     fn with_slot(&self, index: u32, f: impl FnOnce(&mut Slot) -> Outcome) -> Outcome {
         match self.lock_slot(index) {
             Some(mut slot) => f(&mut slot),

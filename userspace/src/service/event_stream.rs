@@ -4,6 +4,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use switchml_control::JoinEvent;
+use switchml_control::join_event::Event;
 use switchml_userspace_core::jobs::StreamId;
 use tokio_stream::Stream;
 use tonic::Status;
@@ -25,7 +26,15 @@ impl Stream for EventStream {
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let event = Pin::new(&mut self.events).poll_next(context);
-        event.map(|event| event.map(|event| Ok(JoinEvent { event: Some(event) })))
+        event.map(|event| event.map(message))
+    }
+}
+
+/// An event as it travels. A stream that breaks does so for now: whoever can, resumes.
+pub(crate) fn message(event: Result<Event, String>) -> Result<JoinEvent, Status> {
+    match event {
+        Ok(event) => Ok(JoinEvent { event: Some(event) }),
+        Err(why) => Err(Status::unavailable(why)),
     }
 }
 

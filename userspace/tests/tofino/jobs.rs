@@ -24,22 +24,23 @@ fn binding(rank: u16) -> Binding {
     let low = rank as u8 + 1;
     Binding {
         ifindex: port.into(),
-        ip: [10, 0, 0, low],
+        ip: [10, 0, 0, low].into(),
         mac: [2, 0, 0, 0, 0, low],
         port: U16::new(40_000 + rank),
+        ..Binding::default()
     }
 }
 
 /// The pipeline has seen a HELLO, which came from `binding`.
 pub fn learn(switch: &Switch, job: u16, epoch: u32, rank: u16, binding: Binding) {
-    let Binding { ifindex, ip, mac, port } = binding;
+    let Binding { ifindex, ip, mac, port, .. } = binding;
     let fields = [
         ("job", job.into()),
         ("epoch", epoch.into()),
         ("rank", rank.into()),
         ("port", ifindex.into()),
         ("mac", mac.iter().fold(0, |mac, byte| mac << 8 | u64::from(*byte))),
-        ("address", u32::from_be_bytes(ip).into()),
+        ("address", u32::from_be_bytes(ip.low()).into()),
         ("udp_port", port.get().into()),
     ];
     switch.learn(LEARN, &fields);

@@ -149,9 +149,10 @@ fn play(vector: &Vector, switch: &Switch, data_plane: &P4DataPlane) -> usize {
                 if outcome == "no_hello" && frame.is_hello() {
                     let binding = Binding {
                         ifindex: step.port.into(),
-                        ip: (frame.field("address") as u32).to_be_bytes(),
+                        ip: (frame.field("address") as u32).to_be_bytes().into(),
                         mac: step.frame[6..12].try_into().expect("six bytes"),
                         port: U16::new(frame.field("udp_port") as u16),
+                        ..Binding::default()
                     };
                     let (job, rank) = (frame.field("job") as u16, frame.field("rank") as u16);
                     learn(switch, job, frame.field("epoch") as u32, rank, binding);
@@ -165,22 +166,29 @@ fn play(vector: &Vector, switch: &Switch, data_plane: &P4DataPlane) -> usize {
 }
 
 fn open(switch: &Switch, data_plane: &P4DataPlane, job: &Job, first_slot: u32) {
+    let (aggregator, group) = job.over_v4();
     let spec = JobSpec {
         number: job.number,
         epoch: job.epoch,
         secrets: job.members.iter().map(|member| member.secret).collect(),
         slots: first_slot..first_slot + job.slots,
-        address: *job.aggregator.ip(),
-        group: (*job.group.ip(), job.group.port()),
+        address: (*aggregator.ip()).into(),
+        group: (*group.ip(), group.port()),
     };
     data_plane.open(&spec).expect("opened");
     for (rank, member) in (0..).zip(&job.members).filter(|(_, member)| !member.newcomer) {
-        let (ip, port) = (member.address.ip().octets(), U16::new(member.address.port()));
-        let binding = Binding { ifindex: member.port.into(), ip, mac: member.mac, port };
+        let (ip, port) = (member.address.ip().into(), U16::new(member.address.port()));
+        let binding = Binding {
+            ifindex: member.port.into(),
+            ip,
+            mac: member.mac,
+            port,
+            ..Binding::default()
+        };
         learn(switch, job.number, job.epoch, rank, binding);
         until_known(data_plane, job.number, rank);
     }
-    data_plane.start(job.number, u64::MAX).expect("started");
+    data_plane.start(job.number, &[]).expect("started");
 }
 
 fn until_known(data_plane: &P4DataPlane, job: u16, rank: u16) {

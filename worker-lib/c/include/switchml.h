@@ -69,7 +69,7 @@ typedef struct switchml_request switchml_request;
  */
 typedef struct switchml_settings {
   /**
-   * Where the aggregator's control plane is: host or host:port.
+   * Where the aggregator's control plane is: host, host:port, an IP address or [IPv6]:port.
    */
   const char *aggregator;
   /**
@@ -81,7 +81,7 @@ typedef struct switchml_settings {
    */
   uint32_t rank;
   /**
-   * Number of ranks, 1 to 64; 0 takes this and rank from the environment.
+   * Number of ranks, 1 to 1024; 0 takes this and rank from the environment.
    */
   uint32_t world_size;
   /**

@@ -23,13 +23,13 @@ pub struct Request(Handle<Array>);
 /// MASTER_ADDR:MASTER_PORT; RANK and WORLD_SIZE.
 #[repr(C)]
 pub struct Settings {
-    /// Where the aggregator's control plane is: host or host:port.
+    /// Where the aggregator's control plane is: host, host:port, an IP address or [IPv6]:port.
     pub aggregator: *const c_char,
     /// Name of the job: ranks that give the same name at the same aggregator belong together.
     pub job: *const c_char,
     /// This process's rank, 0 to world_size - 1. Only looked at if world_size is not 0.
     pub rank: u32,
-    /// Number of ranks, 1 to 64; 0 takes this and rank from the environment.
+    /// Number of ranks, 1 to 1024; 0 takes this and rank from the environment.
     pub world_size: u32,
     /// Seconds that a call may be without an answer from the aggregator; 0 is 5.
     pub deadline: f64,

@@ -2,14 +2,14 @@
 
 use std::{
     fmt,
-    net::{SocketAddrV4, UdpSocket},
+    net::{SocketAddr, SocketAddrV4, UdpSocket},
     time::{Duration, Instant},
 };
 
 use switchml_worker::{
-    Builder, Capabilities, Communicator, Error, ReduceOp,
+    Builder, Communicator, Error, ReduceOp,
     control::{self, AggregatorStatus, Membership, RankWithoutMulticast},
-    interface::Interface,
+    interface::{Interface, unspecified},
 };
 
 use super::{
@@ -93,7 +93,7 @@ fn ask(address: &str) -> Result<((), String), Failure> {
     Ok(((), detail))
 }
 
-fn join(address: &str, name: &str) -> Result<(SocketAddrV4, String), Failure> {
+fn join(address: &str, name: &str) -> Result<(SocketAddr, String), Failure> {
     let (session, assigned) =
         Membership::join(address, name, 0, 1, Some(1), TIMEOUT).map_err(of_control)?;
     session.leave();
@@ -102,11 +102,11 @@ fn join(address: &str, name: &str) -> Result<(SocketAddrV4, String), Failure> {
 }
 
 /// The data plane has an address of its own, whichever the control plane was reached by.
-fn open_socket(data_address: SocketAddrV4) -> Result<((), String), Failure> {
+fn open_socket(data_address: SocketAddr) -> Result<((), String), Failure> {
     let failed = |error: std::io::Error| {
         Failure::Join(Error::System { what: "UDP socket", why: error.to_string() })
     };
-    let socket = UdpSocket::bind("0.0.0.0:0").map_err(failed)?;
+    let socket = UdpSocket::bind(unspecified(data_address)).map_err(failed)?;
     socket.connect(data_address).map_err(failed)?;
     let local = socket.local_addr().map_err(failed)?;
     Ok(((), format!("from {local} to {data_address}")))
@@ -160,11 +160,7 @@ fn reduce(communicator: &Communicator) -> Result<((), String), Failure> {
 fn results(communicator: &Communicator) -> Result<((), String), Failure> {
     let info = communicator.info();
     let Some(group) = info.multicast else {
-        let how = match info.capabilities.contains(Capabilities::GROUP_HELLOS) {
-            true => "by copies of this rank's own: multicast does not reach it",
-            false => "by copies of this rank's own: the aggregator sends all results so",
-        };
-        return Ok(((), how.to_owned()));
+        return Ok(((), info.results()));
     };
     let engine = communicator.stats().engine;
     by_multicast(group, engine.for_all, engine.copies).map(|detail| ((), detail))

@@ -24,7 +24,7 @@ pub struct Job {
     /// This process's rank, 0 to world size - 1 [env: RANK]
     #[arg(long)]
     rank: Option<u32>,
-    /// Number of ranks, 1 to 64 [env: WORLD_SIZE]
+    /// Number of ranks, 1 to 1024 [env: WORLD_SIZE]
     #[arg(long, value_name = "N")]
     world_size: Option<u32>,
     /// A collective fails after so many seconds without an answer from the aggregator

@@ -30,12 +30,12 @@ const ALONE: &[(&[&str], i32, &str)] = &[
     (
         &["bench", "--rank", "0", "--world-size", "0"],
         USAGE,
-        "error: world size is 0; 1 to 64 are allowed",
+        "error: world size is 0; 1 to 1024 are allowed",
     ),
     (
-        &["bench", "--rank", "0", "--world-size", "65"],
+        &["bench", "--rank", "0", "--world-size", "1025"],
         USAGE,
-        "error: world size is 65; 1 to 64 are allowed",
+        "error: world size is 1025; 1 to 1024 are allowed",
     ),
     (
         &["bench", "--rank", "2", "--world-size", "2"],
@@ -53,7 +53,7 @@ const ALONE: &[(&[&str], i32, &str)] = &[
         &["bench", "--rank", "0", "--world-size", "1", "--aggregator", "127.0.0.1:x"],
         USAGE,
         "error: aggregator address \"127.0.0.1:x\": \"x\" is no port, 1 to 65535 are; give host, \
-         host:port or an IP address",
+         host:port, an IP address or [IPv6]:port",
     ),
     (
         &["bench", "--rank", "1", "--world-size", "4", "--join-timeout", "0.5", "--job", "lonely"],

@@ -6,6 +6,7 @@ use std::task::{Poll, ready};
 use switchml_protocol::MAX_LANES;
 use switchml_protocol::capabilities::Capabilities;
 use switchml_protocol::header::Op;
+use switchml_protocol::ranks::Ranks;
 
 use crate::buffer::Buffer;
 use crate::call::{Call, Submission};
@@ -124,9 +125,10 @@ impl Collective {
         (self.elements.into_buffer(), self.recorder.finish())
     }
 
-    /// Takes note of the way of a chunk whose result is here now, in ns.
-    pub fn record(&mut self, now: u64, history: &History) {
-        self.recorder.record(now, history);
+    /// Takes note of the way of a chunk whose result is here now, in ns, and of the ranks that it
+    /// waited for.
+    pub fn record(&mut self, now: u64, history: &History, missing: &Ranks) {
+        self.recorder.record(now, history, missing);
     }
 
     /// The next chunk to send, if it can be told already.

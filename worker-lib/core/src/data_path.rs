@@ -17,6 +17,7 @@
 use std::time::Duration;
 
 use switchml_protocol::header::HEADER_LEN;
+use switchml_protocol::ranks::Ranks;
 use zerocopy::IntoBytes;
 
 use crate::bundles::Bundles;
@@ -38,15 +39,15 @@ pub struct DataPath {
 /// What the control plane knows of the other ranks.
 #[derive(Clone, Copy, Debug)]
 pub struct Others {
-    /// Those that have left in good order, a bitmap.
-    pub departed: u64,
+    /// Those that have left in good order.
+    pub departed: Ranks,
     /// Whether it watches them: [`Engine::note_watched`].
     pub are_watched: bool,
 }
 
 impl Others {
     /// All are there, and watched.
-    pub const THERE: Self = Self { departed: 0, are_watched: true };
+    pub const THERE: Self = Self { departed: Ranks::NONE, are_watched: true };
 }
 
 impl DataPath {
@@ -89,7 +90,8 @@ impl DataPath {
         if let Some((completed, payload)) =
             self.engine.receive_if(now, datagram, congested, accept)?
         {
-            self.schedule.decode(now, &completed, payload)?;
+            let missing = self.engine.missing_of(&completed);
+            self.schedule.decode(now, &completed, &missing, payload)?;
         }
         Ok(())
     }
@@ -111,7 +113,7 @@ impl DataPath {
     /// # Errors
     /// As [`Engine::on_timer`].
     pub fn begin_turn(&mut self, now: u64, others: Others) -> Result<(), Failure> {
-        self.engine.note_departed(others.departed);
+        self.engine.note_departed(&others.departed);
         self.engine.note_watched(now, others.are_watched);
         self.engine.on_timer(now)
     }

@@ -2,6 +2,8 @@
 
 use std::collections::VecDeque;
 
+use switchml_protocol::ranks::Ranks;
+
 use crate::buffer::Buffer;
 use crate::call::{Call, Submission};
 use crate::collective::{Collective, Terms};
@@ -93,16 +95,17 @@ impl Schedule {
         &mut self,
         now: u64,
         completed: &Completed,
+        missing: &Ranks,
         payload: &[u8],
     ) -> Result<(), Failure> {
-        let Completed { chunk, history } = completed;
+        let Completed { chunk, history, .. } = completed;
         let Some(place) = self.place(chunk).and_then(|place| self.collectives.get_mut(place))
         else {
             return Ok(());
         };
         if let Some(collective) = place {
             collective.decode(chunk.part, payload, &mut self.predictor)?;
-            collective.record(now, history);
+            collective.record(now, history, missing);
             self.done.extend(take_if_done(place));
         }
         self.forget_done();

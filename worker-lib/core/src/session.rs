@@ -25,6 +25,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use switchml_protocol::LANES_PER_BLOCK;
+use switchml_protocol::ranks::Ranks;
 
 use crate::engine::Failure;
 
@@ -50,6 +51,11 @@ const LAST_PAUSE: Duration = Duration::from_secs(1);
 /// How long to wait for the reason; the aggregator gathers for up to half a second what all ranks
 /// called.
 const REASON: Duration = Duration::from_millis(1500);
+/// A timer that is so late says that this rank itself stood still: it was stopped, or suspended.
+/// Where it only waited for a processor, another second does no harm.
+const LATE: Duration = Duration::from_millis(10);
+/// How long it then takes, at most, to hear what came meanwhile.
+const CATCH_UP: Duration = Duration::from_secs(1);
 
 /// See the [module's documentation](self). Times are monotonic, in nanoseconds.
 #[derive(Clone, Debug)]
@@ -66,7 +72,7 @@ pub struct Session {
     /// To be sent when it has one.
     queue: VecDeque<Request>,
     actions: VecDeque<Action>,
-    departed: u64,
+    departed: Ranks,
     /// Whether the data path gets no results by multicast: whoever is the aggregator is to know.
     hears_no_group: bool,
 }
@@ -84,7 +90,8 @@ enum State {
     /// The job has started.
     Running,
     /// The data path has failed for a reason that the aggregator knows more of: that is on its way.
-    AskingWhy { until: u64 },
+    /// An abort by itself says neither why nor who.
+    AskingWhy { until: u64, is_abort: bool },
     /// The data path has failed, and nobody knows more. The rank is about to leave.
     Failed,
     /// It says goodbye.
@@ -130,7 +137,7 @@ impl Session {
             request: None,
             queue: VecDeque::new(),
             actions: VecDeque::from([Action::Connect]),
-            departed: 0,
+            departed: Ranks::NONE,
             hears_no_group: false,
         }
     }
@@ -145,7 +152,7 @@ impl Session {
         let state = match self.state {
             State::Joining { until, .. }
             | State::Ready { until, .. }
-            | State::AskingWhy { until }
+            | State::AskingWhy { until, .. }
             | State::Leaving { until, .. } => Some(until),
             _ => None,
         };
@@ -157,8 +164,8 @@ impl Session {
         [state, request, pause, self.attempt_end()].into_iter().flatten().min()
     }
 
-    /// The ranks that have left in good order, as a bitmap.
-    pub fn departed(&self) -> u64 {
+    /// The ranks that have left in good order.
+    pub fn departed(&self) -> Ranks {
         self.departed
     }
 
@@ -195,6 +202,9 @@ impl Session {
 
     /// Time has passed.
     pub fn on_timer(&mut self, now: u64) {
+        if self.deadline().is_some_and(|planned| after(planned, LATE) <= now) {
+            self.catch_up(now);
+        }
         let is_over = |until: u64| until <= now;
         if self.request.as_ref().is_some_and(|(_, until)| is_over(*until)) {
             let why = format!("no answer for {} s", ANSWER.as_secs());
@@ -219,12 +229,35 @@ impl Session {
                 self.state = State::NamingUnready { lanes: *lanes };
                 self.request(now, Request::Unready);
             }
-            State::AskingWhy { until } if is_over(*until) => self.be_failed(),
+            State::AskingWhy { until, is_abort } if is_over(*until) => {
+                // Where nobody can be asked, that is all that this rank knows.
+                match self.resumption.take_if(|_| *is_abort) {
+                    Some(Resumption { lost, .. }) => self.end(Ending::Lost(lost)),
+                    None => self.be_failed(),
+                }
+            }
             State::Leaving { until, ending, .. } if is_over(*until) => {
                 let ending = ending.clone();
                 self.end(ending);
             }
             _ => {}
+        }
+    }
+
+    /// Rule 23.8: nothing is over for a rank that stood still before it has heard what came
+    /// meanwhile.
+    fn catch_up(&mut self, now: u64) {
+        let state = match &mut self.state {
+            State::Joining { until, .. }
+            | State::Ready { until, .. }
+            | State::AskingWhy { until, .. }
+            | State::Leaving { until, .. } => Some(until),
+            _ => None,
+        };
+        let request = self.request.as_mut().map(|(_, until)| until);
+        let attempt = self.resumption.as_mut().and_then(|attempt| attempt.until.as_mut());
+        for until in [state, request, attempt].into_iter().flatten() {
+            *until = (*until).max(after(now, CATCH_UP));
         }
     }
 
@@ -259,7 +292,7 @@ impl Session {
                 true => Ending::Aborted { reason, ranks },
                 false => Ending::Mismatch { reason, calls },
             }),
-            (News::Left(rank), _) => self.departed |= 1u64.checked_shl(rank.into()).unwrap_or(0),
+            (News::Left(rank), _) => self.departed.insert(rank),
             (News::CallsWanted, State::Running | State::AskingWhy { .. } | State::Failed) => {
                 self.request(now, Request::ReportCalls { last: u64::MAX, named: None });
             }
@@ -295,7 +328,8 @@ impl Session {
             }
             _ => return self.be_failed(),
         }
-        self.state = State::AskingWhy { until: after(now, REASON) };
+        let is_abort = failure == Failure::Aborted;
+        self.state = State::AskingWhy { until: after(now, REASON), is_abort };
     }
 
     /// The aggregator is to know of a group that is not heard, also one that was restarted.
@@ -435,7 +469,9 @@ impl Session {
             }
             (_, Answer::Lost(why)) => self.end(Ending::Lost(why)),
             (_, Answer::Refused(why) | Answer::Unknown(why)) => self.end(Ending::Refused(why)),
-            (_, Answer::Unready(_)) => {}
+            (_, Answer::Unready(_)) => {
+                self.end(Ending::Nonsense("who is not ready, which was not asked".to_owned()));
+            }
         }
         if self.request.is_none()
             && let Some(request) = self.queue.pop_front()

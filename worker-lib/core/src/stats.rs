@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use hdrhistogram::Histogram;
 
-use crate::engine::{History, ranks_of};
+use switchml_protocol::ranks::Ranks;
+
+use crate::engine::History;
 
 /// What one call took on this rank, or several calls together.
 ///
@@ -218,8 +220,8 @@ impl Recorder {
         }
     }
 
-    /// A chunk with this history has its result now, in ns.
-    pub fn record(&mut self, now: u64, history: &History) {
+    /// A chunk with this history has its result now, in ns, for which it waited for these ranks.
+    pub fn record(&mut self, now: u64, history: &History, missing: &Ranks) {
         let first = *self.first_sent_at.get_or_insert(history.sent_at);
         let stats = &mut self.stats;
         stats.duration = Duration::from_nanos(now.saturating_sub(first));
@@ -232,9 +234,8 @@ impl Recorder {
         stats.pending += u64::from(history.pending);
         stats.round_trips.record(now.saturating_sub(history.sent_at), 1);
         stats.finished.record(now.saturating_sub(first), 1);
-        if history.missing != 0 {
-            ranks_of(history.missing)
-                .for_each(|rank| self.waited_for(rank.into(), history.sent_at, now));
+        if history.pending > 0 {
+            missing.iter().for_each(|rank| self.waited_for(rank.into(), history.sent_at, now));
         }
     }
 
@@ -287,14 +288,23 @@ mod tests {
         History { sent_at: time, ..History::default() }
     }
 
-    fn waited(time: u64, missing: u64) -> History {
-        History { pending: 1, missing, ..sent_at(time) }
+    /// Chunks with the times of their results, and the ranks that they waited for.
+    fn call_with(chunks: &[(u64, History, &[u16])]) -> CallStats {
+        let mut recorder = Recorder::new(100);
+        for (now, history, missing) in chunks {
+            recorder.record(*now, history, &missing.iter().copied().collect());
+        }
+        recorder.finish()
     }
 
     fn call(chunks: &[(u64, History)]) -> CallStats {
-        let mut recorder = Recorder::new(100);
-        chunks.iter().for_each(|(now, history)| recorder.record(*now, history));
-        recorder.finish()
+        let chunks: Vec<_> =
+            chunks.iter().map(|(now, history)| (*now, *history, &[][..])).collect();
+        call_with(&chunks)
+    }
+
+    fn waited(sent: u64, now: u64, missing: &[u16]) -> (u64, History, &[u16]) {
+        (now, History { pending: 1, ..sent_at(sent) }, missing)
     }
 
     #[test]
@@ -415,30 +425,30 @@ mod tests {
 
     #[test]
     fn stragglers_by_rank_and_time_counts_once() {
-        let stats = call(&[
+        let stats = call_with(&[
             // Two side by side, one after a pause, one that began before that pause's end, one
             // within.
-            (50, waited(10, 0b0100)),
-            (60, waited(20, 0b0110)),
-            (200, waited(100, 0b0100)),
-            (210, waited(90, 0b0100)),
-            (210, waited(150, 0b0100)),
-            (999, sent_at(0)),
+            waited(10, 50, &[2]),
+            waited(20, 60, &[1, 2]),
+            waited(100, 200, &[2]),
+            waited(90, 210, &[2]),
+            waited(150, 210, &[2]),
+            (999, sent_at(0), &[]),
         ]);
         let stragglers: Vec<_> = stats.stragglers().collect();
         let straggler = |chunks, ns| Straggler { chunks, waited: Duration::from_nanos(ns) };
         // Rank 1: 20..60. Rank 2: 10..60 and 90..210.
         assert_eq!(stragglers, [(1, straggler(1, 40)), (2, straggler(5, 50 + 120))]);
         assert_eq!(stats.pending, 5);
-        let last = call(&[(7, waited(3, 1 << 63))]);
-        assert_eq!(last.stragglers().collect::<Vec<_>>(), [(63, straggler(1, 4))]);
+        let last = call_with(&[waited(3, 7, &[1023])]);
+        assert_eq!(last.stragglers().collect::<Vec<_>>(), [(1023, straggler(1, 4))]);
     }
 
     #[test]
     fn parts_of_a_call_are_one_call() {
         let mut whole = CallStats::default();
-        whole.add_part(&call(&[(5 * US, waited(4 * US, 3))]));
-        whole.add_part(&call(&[(US, sent_at(0)), (9 * US, waited(0, 1))]));
+        whole.add_part(&call_with(&[waited(4 * US, 5 * US, &[0, 1])]));
+        whole.add_part(&call_with(&[(US, sent_at(0), &[]), waited(0, 9 * US, &[0])]));
         assert_eq!((whole.calls, whole.bytes, whole.chunks, whole.pending), (1, 200, 3, 2));
         assert_eq!((whole.duration, whole.round_trips.count()), (Duration::from_micros(9), 3));
         let stragglers: Vec<_> =
@@ -452,8 +462,8 @@ mod tests {
     #[test]
     fn calls_add_up() {
         let (first, second) = (
-            call(&[(US, sent_at(0)), (9 * US, waited(0, 1))]),
-            call(&[(5 * US, waited(4 * US, 3))]),
+            call_with(&[(US, sent_at(0), &[]), waited(0, 9 * US, &[0])]),
+            call_with(&[waited(4 * US, 5 * US, &[0, 1])]),
         );
         let mut sum = CallStats::default();
         sum += &first;

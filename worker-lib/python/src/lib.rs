@@ -181,6 +181,7 @@ impl PyCommunicator {
         dict.set_item("slots", info.slots)?;
         dict.set_item("data_threads", info.data_threads)?;
         dict.set_item("multicast", info.multicast.map(|group| group.to_string()))?;
+        dict.set_item("results", info.results())?;
         dict.set_item("hello_rtt", info.hello_rtt.as_secs_f64())?;
         Ok(dict)
     }

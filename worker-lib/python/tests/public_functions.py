@@ -217,6 +217,8 @@ def recv():
         is_({1, 2}, sources)
     else:
         dist.send(of(rank), 0)
+    # Or what the next function sends would be taken, too.
+    dist.barrier()
 
 
 def isend():

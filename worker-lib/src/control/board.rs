@@ -1,9 +1,9 @@
 //! What the control thread has heard, for the others to read and wait for.
 
-use std::sync::{
-    Arc, Condvar, Mutex, MutexGuard, PoisonError,
-    atomic::{AtomicBool, AtomicU64},
-};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+use switchml_protocol::ranks::Ranks;
 
 use super::{Assigned, Error};
 
@@ -22,14 +22,15 @@ pub(super) struct Heard {
     ended: Option<Error>,
     on_end: Option<OnEnd>,
     pub calls_in_flight: Option<CallsInFlight>,
+    departed: Ranks,
 }
 
 #[derive(Default)]
 pub(super) struct Board {
     heard: Mutex<Heard>,
     changed: Condvar,
-    /// Bitmap of the ranks that have left in good order.
-    pub departed: AtomicU64,
+    /// Whether ranks have left in good order.
+    have_departed: AtomicBool,
     /// The connection is broken, and may come back.
     pub unwatched: AtomicBool,
 }
@@ -53,6 +54,19 @@ impl Board {
         self.changed.notify_all();
         if let Some(on_end) = on_end {
             on_end(why);
+        }
+    }
+
+    /// The ranks that have left in good order.
+    pub fn departed(&self) -> Ranks {
+        // Asked in each turn of the data path.
+        if self.have_departed.load(Ordering::Acquire) { self.lock().departed } else { Ranks::NONE }
+    }
+
+    pub fn set_departed(&self, ranks: Ranks) {
+        if !ranks.is_empty() {
+            self.lock().departed = ranks;
+            self.have_departed.store(true, Ordering::Release);
         }
     }
 

@@ -30,7 +30,7 @@ pub(super) async fn connect(
     addresses: &[SocketAddr],
     timeout: Duration,
 ) -> Result<(String, Channel), Error> {
-    let mut failed = None;
+    let mut failed = Vec::new();
     for address in addresses {
         let address = address.to_string();
         let endpoint = Endpoint::from_shared(format!("http://{address}"))
@@ -42,13 +42,16 @@ pub(super) async fn connect(
             .keep_alive_while_idle(true);
         match endpoint.connect().await {
             Ok(channel) => return Ok((address, channel)),
-            Err(error) => failed = Some(Error::Unreachable { address, why: root_cause(&error) }),
+            Err(error) => failed.push((address, root_cause(&error))),
         }
     }
-    Err(failed.unwrap_or_else(|| Error::Address {
-        given: String::new(),
-        why: "no address given".to_owned(),
-    }))
+    if failed.is_empty() {
+        let why = "no address given".to_owned();
+        return Err(Error::Address { given: String::new(), why });
+    }
+    let (addresses, mut whys): (Vec<_>, Vec<_>) = failed.into_iter().unzip();
+    whys.dedup();
+    Err(Error::Unreachable { address: addresses.join(" or "), why: whys.join("; ") })
 }
 
 /// The answer to a call, if it comes in time.
@@ -88,4 +91,25 @@ fn root_cause(error: &(dyn std::error::Error + 'static)) -> String {
         innermost = source;
     }
     innermost.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, Ipv6Addr, TcpListener};
+
+    use super::*;
+
+    /// An address where nobody listens.
+    fn closed(ip: impl Into<std::net::IpAddr>) -> SocketAddr {
+        TcpListener::bind((ip.into(), 0)).unwrap().local_addr().unwrap()
+    }
+
+    #[test]
+    fn all_addresses_that_were_tried_are_in_the_one_line() {
+        let addresses = [closed(Ipv4Addr::LOCALHOST), closed(Ipv6Addr::LOCALHOST)];
+        let error = runtime().unwrap().block_on(connect(&addresses, CONNECT)).err().unwrap();
+        let [first, second] = addresses;
+        let why = "Connection refused (os error 111)".to_owned();
+        assert_eq!(error, Error::Unreachable { address: format!("{first} or {second}"), why });
+    }
 }

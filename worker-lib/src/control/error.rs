@@ -9,7 +9,9 @@ use switchml_worker_core::session::MadeCall;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// The aggregator's address is no address.
-    #[error("aggregator address {given:?}: {why}; give host, host:port or an IP address")]
+    #[error(
+        "aggregator address {given:?}: {why}; give host, host:port, an IP address or [IPv6]:port"
+    )]
     Address {
         /// What was given.
         given: String,

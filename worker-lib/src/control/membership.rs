@@ -7,6 +7,7 @@ use std::{
 };
 
 use switchml_control::JoinRequest;
+use switchml_protocol::ranks::Ranks;
 use switchml_worker_core::engine::Failure;
 use switchml_worker_core::session::{Event, Goodbye};
 use tokio::sync::mpsc::UnboundedSender;
@@ -102,9 +103,9 @@ impl Membership {
         let _ = self.events.send(Event::HearsNoGroup);
     }
 
-    /// The ranks that have left in good order, as a bitmap.
-    pub fn departed(&self) -> u64 {
-        self.board.departed.load(Ordering::Relaxed)
+    /// The ranks that have left in good order.
+    pub fn departed(&self) -> Ranks {
+        self.board.departed()
     }
 
     /// Whether the aggregator would tell of a rank that died: while the connection lives.

@@ -1,6 +1,6 @@
 //! What the control plane's messages mean to a session.
 
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{IpAddr, SocketAddr, SocketAddrV4};
 
 use switchml_control::{self as control, JoinEvent, join_event::Event};
 use switchml_protocol::capabilities::Capabilities;
@@ -19,7 +19,7 @@ pub struct Assigned {
     /// Number of slots S: the header's slot is 0..S-1.
     pub slots: u16,
     /// Where contributions go, and where every answer comes from.
-    pub data_address: SocketAddrV4,
+    pub data_address: SocketAddr,
     /// Multicast group of a RESULT for all; `None` when each rank gets a copy of its own.
     pub group: Option<SocketAddrV4>,
     /// The `aux` of this rank's HELLO.
@@ -43,12 +43,12 @@ impl Assigned {
     pub(super) fn from_message(message: &control::Assigned) -> Result<Self, String> {
         let wrong = |field: &str| format!("a wrong {field}: {message:?}");
         let narrow = |number: u32, field| u16::try_from(number).map_err(|_| wrong(field));
-        let ip = |text: &str, field| text.parse::<Ipv4Addr>().map_err(|_| wrong(field));
         let group = |address: &str, port| {
             if address.is_empty() {
                 return Ok::<_, String>(None);
             }
-            Ok(Some(SocketAddrV4::new(ip(address, "group_address")?, narrow(port, "group_port")?)))
+            let address = address.parse().map_err(|_| wrong("group_address"))?;
+            Ok(Some(SocketAddrV4::new(address, narrow(port, "group_port")?)))
         };
         let further = message.further_shards.iter();
         let further = further.map(|shard| {
@@ -59,8 +59,8 @@ impl Assigned {
             epoch: message.epoch,
             slots: narrow(message.slots, "slots")
                 .and_then(|slots| if slots > 0 { Ok(slots) } else { Err(wrong("slots")) })?,
-            data_address: SocketAddrV4::new(
-                ip(&message.data_address, "data_address")?,
+            data_address: SocketAddr::new(
+                message.data_address.parse::<IpAddr>().map_err(|_| wrong("data_address"))?,
                 narrow(message.data_port, "data_port")?,
             ),
             group: group(&message.group_address, message.group_port)?,
@@ -117,6 +117,8 @@ pub(super) fn refusal(status: &Status) -> Answer {
     match (failure_of(status), status.code()) {
         (Some(why), _) => Answer::Lost(why),
         (None, Code::NotFound) => Answer::Unknown(status.message().to_owned()),
+        // Rule 27.20: a combiner has lost its parent.
+        (None, Code::Unavailable) => Answer::Lost(status.message().to_owned()),
         (None, _) => Answer::Refused(status.message().to_owned()),
     }
 }
@@ -131,6 +133,27 @@ fn ranks(numbers: &[u32]) -> Vec<u16> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn addresses_are_of_either_kind_of_ip_and_groups_of_ipv4() {
+        let message = |data: &str, group: &str| control::Assigned {
+            slots: 1,
+            data_address: data.to_owned(),
+            data_port: 48864,
+            group_address: group.to_owned(),
+            group_port: 48866,
+            ..Default::default()
+        };
+        let read = |data, group| Assigned::from_message(&message(data, group));
+        let assigned = read("10.0.0.1", "239.255.0.0").unwrap();
+        assert_eq!(assigned.data_address, "10.0.0.1:48864".parse().unwrap());
+        assert_eq!(assigned.group, Some("239.255.0.0:48866".parse().unwrap()));
+        let assigned = read("fd00::1", "").unwrap();
+        assert_eq!(assigned.data_address, "[fd00::1]:48864".parse().unwrap());
+        assert_eq!(assigned.group, None);
+        assert!(read("host", "").unwrap_err().starts_with("a wrong data_address: "));
+        assert!(read("fd00::1", "ff05::1").unwrap_err().starts_with("a wrong group_address: "));
+    }
 
     #[test]
     fn jobs_that_wait_have_no_number() {

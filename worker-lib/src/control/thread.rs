@@ -95,7 +95,7 @@ impl ControlThread {
                 }
             }
             let board = &self.joining.board;
-            board.departed.store(self.session.departed(), Ordering::Relaxed);
+            board.set_departed(self.session.departed());
             board.unwatched.store(!self.session.is_watched(), Ordering::Relaxed);
             let deadline = self.session.deadline();
             let deadline = deadline.map(|at| self.joining.begin + Duration::from_nanos(at));
@@ -188,7 +188,15 @@ impl ControlThread {
             }
             Request::Leave(Goodbye { error, ranks }) => {
                 let ranks = ranks.into_iter().map(u32::from).collect();
-                let request = LeaveRequest { job, epoch, rank, error, ranks, control_secret };
+                let request = LeaveRequest {
+                    job,
+                    epoch,
+                    rank,
+                    error,
+                    ranks,
+                    control_secret,
+                    ..LeaveRequest::default()
+                };
                 Box::pin(async move { done(client.leave(request).await) })
             }
         })

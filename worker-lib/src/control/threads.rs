@@ -1,10 +1,6 @@
 //! How many data threads this host has use for.
 
-use std::{
-    fs,
-    net::{IpAddr, SocketAddr, SocketAddrV4},
-    thread,
-};
+use std::{fs, net::SocketAddr, thread};
 
 use crate::interface::Interface;
 
@@ -18,11 +14,10 @@ const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 /// processors.
 pub(super) fn of_this_host(aggregator: &[SocketAddr]) -> (u32, String) {
     let processors = thread::available_parallelism().map_or(1, usize::from);
-    let speed = aggregator.iter().find_map(|address| match address.ip() {
-        IpAddr::V4(ip) => Interface::towards(SocketAddrV4::new(ip, address.port())),
-        IpAddr::V6(_) => None,
-    });
-    let speed = speed.and_then(|interface| interface.speed);
+    let speed = aggregator
+        .iter()
+        .find_map(|address| Interface::towards(*address))
+        .and_then(|interface| interface.speed);
     match fs::read_to_string(BOOT_ID) {
         Ok(host) => (wanted(processors, speed), host.trim().to_owned()),
         // Nobody knows who shares the processors.

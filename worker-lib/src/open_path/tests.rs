@@ -1,7 +1,7 @@
 //! HELLO over paths that pass only so much.
 
 use std::collections::VecDeque;
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::thread;
 
 use switchml_protocol::header::Kind;
@@ -11,7 +11,7 @@ use super::*;
 
 const IDENTITY: Identity = Identity { job: 1, epoch: 2, rank: 3, ranks: 4 };
 const SECRET: u32 = 0x5EC2E7;
-const AGGREGATOR: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 1), 48864);
+const AGGREGATOR: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1)), 48864);
 
 /// A path that brings a packet back if it is no longer than `limit`.
 struct Path {
@@ -36,7 +36,7 @@ impl Path {
 }
 
 impl Transport for Path {
-    fn aggregator(&self) -> SocketAddrV4 {
+    fn aggregator(&self) -> SocketAddr {
         AGGREGATOR
     }
 
@@ -87,6 +87,10 @@ impl Transport for Path {
 
     fn foreign(&self) -> u64 {
         0
+    }
+
+    fn take_too_long(&mut self) -> bool {
+        false
     }
 }
 

@@ -3,7 +3,7 @@
 mod udp;
 
 use std::io;
-use std::net::SocketAddrV4;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 pub(crate) use udp::Udp;
@@ -14,7 +14,7 @@ pub(crate) use udp::Udp;
 /// do. They are lost, doubled and reordered as they will.
 pub(crate) trait Transport: Send {
     /// Where the aggregator is.
-    fn aggregator(&self) -> SocketAddrV4;
+    fn aggregator(&self) -> SocketAddr;
 
     /// Room for one packet of `len` bytes, at the end of the batch. Sends the batch first when the
     /// packet does not fit.
@@ -43,4 +43,8 @@ pub(crate) trait Transport: Send {
 
     /// Packets dropped that did not come from the aggregator.
     fn foreign(&self) -> u64;
+
+    /// Whether the kernel, or a router, has said since the last time that a packet was too long for
+    /// a link. Anybody can forge what a router says, so it ends nothing.
+    fn take_too_long(&mut self) -> bool;
 }

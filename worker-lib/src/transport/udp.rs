@@ -5,18 +5,21 @@
 //! call as a GSO superpacket; received packets come several a call, and merged by GRO where the
 //! path allows.
 
+use std::cell::Cell;
 use std::io::{self, ErrorKind, IoSliceMut};
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::time::Duration;
 
+use nix::sys::socket::{setsockopt, sockopt::ReceiveTimestampns};
 use quinn_udp::{EcnCodepoint, RecvMeta, Transmit, UdpSockRef, UdpSocketState};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt;
 use socket2::{Domain, Protocol, Socket, Type};
 use switchml_protocol::header::HEADER_LEN;
-use switchml_worker_core::packet::{IP_UDP_LEN, LARGEST_DATAGRAM, ip_packet_len};
+use switchml_worker_core::packet::{LARGEST_DATAGRAM, ip_packet_len, ip_udp_len};
 
 use super::Transport;
+use crate::interface::unspecified;
 use crate::waker::Waker;
 
 /// Messages per receiving system call.
@@ -34,11 +37,13 @@ const SEND_PATIENCE: Duration = Duration::from_millis(100);
 struct DataPath {
     socket: Socket,
     offloads: UdpSocketState,
+    /// Whether the kernel has said that a packet was too long; see [`Transport::take_too_long`].
+    too_long: Cell<bool>,
 }
 
 /// See the [module's documentation](self).
 pub(crate) struct Udp {
-    aggregator: SocketAddrV4,
+    aggregator: SocketAddr,
     /// Contributions out, unicast replies in.
     data: DataPath,
     /// Results for all in, if they come by multicast.
@@ -66,16 +71,20 @@ struct Received {
 }
 
 impl Udp {
-    /// Opens the sockets: `aggregator` is its data plane, `group` where its results for all go.
+    /// Opens the sockets: `aggregator` is its data plane, `group` where its results for all go,
+    /// which are all over IPv4.
     pub fn open(
-        aggregator: SocketAddrV4,
+        aggregator: SocketAddr,
         group: Option<SocketAddrV4>,
         waker: Waker,
     ) -> io::Result<Self> {
-        let data = udp_socket()?;
-        data.bind(&SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0).into())?;
+        let data = udp_socket(Domain::for_address(aggregator))?;
+        data.bind(&unspecified(aggregator).into())?;
         data.connect(&aggregator.into())?;
-        let mtu = sockopt::ip_mtu(&data)? as usize;
+        let mtu = match aggregator {
+            SocketAddr::V4(_) => sockopt::ip_mtu(&data)?,
+            SocketAddr::V6(_) => sockopt::ipv6_mtu(&data)?,
+        } as usize;
         let local = data
             .local_addr()?
             .as_socket_ipv4()
@@ -109,14 +118,22 @@ impl Udp {
     /// Sends `contents`, one packet or several of `segment` bytes.
     fn send(&self, contents: &[u8], segment: usize) -> io::Result<()> {
         let transmit = Transmit {
-            destination: self.aggregator.into(),
+            destination: self.aggregator,
             ecn: Some(EcnCodepoint::Ect0),
             contents,
             segment_size: (contents.len() > segment).then_some(segment),
             src_ip: None,
         };
+        let mut once_more = true;
         loop {
             match self.data.offloads.try_send(UdpSockRef::from(&self.data.socket), &transmit) {
+                Err(error) if is_too_long(&error) => {
+                    self.data.too_long.set(true);
+                    // It may have been an ICMP error about an earlier packet.
+                    if !std::mem::take(&mut once_more) {
+                        return Err(error);
+                    }
+                }
                 Err(error) if error.kind() == ErrorKind::WouldBlock && self.can_send_soon()? => {}
                 Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
                     // An ICMP error about an earlier packet: this one has not been sent.
@@ -140,7 +157,7 @@ impl Udp {
 }
 
 impl Transport for Udp {
-    fn aggregator(&self) -> SocketAddrV4 {
+    fn aggregator(&self) -> SocketAddr {
         self.aggregator
     }
 
@@ -181,7 +198,7 @@ impl Transport for Udp {
                 break;
             }
             for (meta, bytes) in self.received.from(data_path)? {
-                if meta.addr != SocketAddr::V4(self.aggregator) {
+                if meta.addr != self.aggregator {
                     self.foreign += 1;
                     continue;
                 }
@@ -216,12 +233,13 @@ impl Transport for Udp {
     }
 
     fn largest_packet(&self) -> usize {
-        self.mtu.saturating_sub(IP_UDP_LEN).min(LARGEST_DATAGRAM)
+        self.mtu.saturating_sub(ip_udp_len(self.aggregator.is_ipv6())).min(LARGEST_DATAGRAM)
     }
 
     fn receive_room(&self, len: usize) -> usize {
         let socket = &self.group.as_ref().unwrap_or(&self.data).socket;
-        socket.recv_buffer_size().unwrap_or(0) / (ip_packet_len(len) + OVERHEAD)
+        socket.recv_buffer_size().unwrap_or(0)
+            / (ip_packet_len(len, self.aggregator.is_ipv6()) + OVERHEAD)
     }
 
     fn batch(&self, len: usize) -> usize {
@@ -230,6 +248,10 @@ impl Transport for Udp {
 
     fn foreign(&self) -> u64 {
         self.foreign
+    }
+
+    fn take_too_long(&mut self) -> bool {
+        self.data.too_long.take()
     }
 }
 
@@ -268,6 +290,11 @@ impl Received {
             Ok(messages) => messages,
             // Nothing there; or an ICMP error, which says no more than the silence that follows.
             Err(error) if is_loss(&error) => 0,
+            // A router's, too.
+            Err(error) if is_too_long(&error) => {
+                data_path.too_long.set(true);
+                0
+            }
             Err(error) => return Err(error),
         };
         Ok(self.meta[..messages]
@@ -281,12 +308,15 @@ impl DataPath {
     fn new(socket: Socket) -> io::Result<Self> {
         enlarge_buffers(&socket)?;
         let offloads = UdpSocketState::new(UdpSockRef::from(&socket))?;
-        Ok(Self { socket, offloads })
+        // Nobody reads the time that quinn-udp asks for, and over IPv6 its buffer has no room then
+        // for the ECN marks of merged packets.
+        setsockopt(&socket, ReceiveTimestampns, &false)?;
+        Ok(Self { socket, offloads, too_long: Cell::new(false) })
     }
 }
 
-fn udp_socket() -> io::Result<Socket> {
-    Socket::new(Domain::IPV4, Type::DGRAM, Some(Protocol::UDP))
+fn udp_socket(domain: Domain) -> io::Result<Socket> {
+    Socket::new(domain, Type::DGRAM, Some(Protocol::UDP))
 }
 
 /// Whether an error is of the path, which may recover, rather than of this process: loss like any
@@ -307,9 +337,14 @@ fn is_loss(error: &io::Error) -> bool {
     of_path || error.raw_os_error() == Some(libc::ENOBUFS)
 }
 
+/// Whether a packet, this one or one before, was longer than a link takes.
+fn is_too_long(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(libc::EMSGSIZE)
+}
+
 /// A socket that gets the group's packets by the interface that has `local`.
 fn join(group: SocketAddrV4, local: Ipv4Addr) -> io::Result<DataPath> {
-    let socket = udp_socket()?;
+    let socket = udp_socket(Domain::IPV4)?;
     // Several ranks of one host receive the same group.
     socket.set_reuse_address(true)?;
     // Bound to the group's address, the socket gets nothing else.

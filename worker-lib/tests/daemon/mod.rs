@@ -69,16 +69,29 @@ impl Daemon {
     /// Waits until the daemon's list shows a job with some text, such as its state, or "1 of 2"
     /// ranks.
     pub fn wait_for_job(&self, job: &str, text: &str) {
+        self.wait_for_list(&format!("job {job} {text}"), |list| {
+            list.lines().any(|line| line.contains(&format!(" {job} ")) && line.contains(text))
+        });
+    }
+
+    /// Waits until the daemon's list has no such job.
+    pub fn wait_for_the_end_of(&self, job: &str) {
+        self.wait_for_list(&format!("the end of job {job}"), |list| {
+            !list.lines().any(|line| line.contains(&format!(" {job} ")))
+        });
+    }
+
+    fn wait_for_list(&self, what: &str, is_so: impl Fn(&str) -> bool) {
         let begin = Instant::now();
         loop {
             let mut command = Command::new(&self.binaries.aggregator);
             command.args(["jobs", "--connect", &self.address]);
             let output = self.host.output(command).unwrap();
             let list = String::from_utf8_lossy(&output.stdout);
-            if list.lines().any(|line| line.contains(&format!(" {job} ")) && line.contains(text)) {
+            if is_so(&list) {
                 return;
             }
-            assert!(begin.elapsed() < PATIENCE, "job {job} is not {text}:\n{list}");
+            assert!(begin.elapsed() < PATIENCE, "waited in vain for {what}:\n{list}");
             std::thread::sleep(Duration::from_millis(20));
         }
     }

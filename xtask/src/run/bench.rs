@@ -40,6 +40,11 @@ pub struct Bench {
 }
 
 impl Bench {
+    /// The file that results also go to.
+    pub fn json(&self) -> Option<&str> {
+        self.json.as_deref()
+    }
+
     /// The arguments of `switchml-worker bench`, with this largest tensor unless another was asked
     /// for.
     pub fn arguments<'a>(&'a self, largest: &'a str) -> Vec<&'a str> {

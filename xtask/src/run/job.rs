@@ -1,9 +1,10 @@
-//! One job: the aggregator and its workers as processes, and the benchmark in them.
+//! Jobs: aggregators and their workers as processes, and the benchmark in them.
 
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
+use switchml_cli::say;
 use switchml_rack::{Aggregator, Binaries, Mode, Namespace, Process, Rack, RackOptions, Shaping};
 
 use super::bench::Bench;
@@ -16,78 +17,110 @@ const LARGEST_ON_BMV2: &str = "64K";
 /// How long a worker may run on after the others have ended.
 const END_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Runs the job in a rack of its own, on links of that rate, through the programs in the kernel or
+/// What is run.
+#[derive(Clone, Copy)]
+pub struct Load<'a> {
+    /// So many jobs at once, of all workers each.
+    pub jobs: usize,
+    /// What each does.
+    pub bench: &'a Bench,
+}
+
+/// Where a worker runs, and the control plane that it joins.
+type Place<'a> = (&'a Namespace, &'a str);
+
+/// Runs jobs in a rack of their own, on links of that rate, through the programs in the kernel or
 /// through bmv2.
 pub fn in_rack(
     binaries: &Binaries,
     options: RackOptions,
+    fanout: &str,
     megabits: Option<u64>,
-    bench: &Bench,
+    load: Load,
 ) -> Result<()> {
-    let ranks = options.workers + usize::from(options.own_host);
-    let largest = if options.mode == Mode::Bmv2 { LARGEST_ON_BMV2 } else { LARGEST };
+    let (mode, ranks) = (options.mode, options.workers + usize::from(options.own_host));
+    let largest = if mode == Mode::Bmv2 { LARGEST_ON_BMV2 } else { LARGEST };
     let rack = Rack::new(options)?;
-    let aggregator = Aggregator::in_rack(binaries, &rack)?;
+    // A daemon that steers a switch knows no other way than its own.
+    let fanout = ["--fanout", fanout];
+    let fanout = if mode == Mode::Bmv2 { &[][..] } else { &fanout };
+    let aggregator = Aggregator::in_rack_with(binaries, &rack, fanout)?;
     let _shaping = megabits.map(|rate| Shaping::new(&rack, rate * 1_000_000)).transpose()?;
-    let workers: Vec<&Namespace> = (0..ranks).map(|rank| rack.worker(rank)).collect();
-    run(binaries, aggregator, &workers, &bench.arguments(largest))
-}
-
-/// Runs the job on this host's loopback interface, through the software aggregator: without any
-/// privilege.
-pub fn on_loopback(binaries: &Binaries, workers: usize, bench: &Bench) -> Result<()> {
-    let host = Namespace::of_host()?;
-    let aggregator = Aggregator::on_loopback(binaries, &host)?;
-    run(binaries, aggregator, &vec![&host; workers], &bench.arguments(LARGEST))
-}
-
-fn run(
-    binaries: &Binaries,
-    aggregator: Aggregator,
-    workers: &[&Namespace],
-    bench: &[&str],
-) -> Result<()> {
-    let mut processes = Vec::new();
-    for (rank, namespace) in workers.iter().enumerate() {
-        let mut worker = Command::new(&binaries.worker);
-        worker.arg("bench").args(bench).args([
-            "--aggregator",
-            aggregator.control(),
-            "--job",
-            "bench",
-        ]);
-        worker.args(["--rank", &rank.to_string(), "--world-size", &workers.len().to_string()]);
-        let name = format!("worker {rank}");
-        // Rank 0 prints the table, and draws its progress, as it goes.
-        let process = if rank == 0 {
-            namespace.spawn_inherited(&name, worker)
-        } else {
-            namespace.spawn(&name, worker)
-        };
-        processes.push(process?);
-    }
-    let result = wait_for_all(&mut processes);
+    let places: Vec<Place> =
+        (0..ranks).map(|rank| (rack.worker(rank), aggregator.control())).collect();
+    let result = load.run(binaries, &places, largest);
     aggregator.stop()?;
     result
 }
 
-/// Waits for all workers. When one fails the others get a moment to end with an error of their own.
-fn wait_for_all(workers: &mut [Process]) -> Result<()> {
-    let (first, others) = workers.split_first_mut().context("a job has at least one worker")?;
+/// Runs jobs on this host's loopback interface, through the software aggregator: without any
+/// privilege.
+pub fn on_loopback(binaries: &Binaries, workers: usize, load: Load) -> Result<()> {
+    let host = Namespace::of_host()?;
+    let aggregator = Aggregator::on_loopback(binaries, &host)?;
+    let result = load.run(binaries, &vec![(&host, aggregator.control()); workers], LARGEST);
+    aggregator.stop()?;
+    result
+}
+
+impl Load<'_> {
+    /// Runs it with a worker of each job in each place.
+    fn run(self, binaries: &Binaries, places: &[Place], largest: &str) -> Result<()> {
+        let arguments = self.bench.arguments(largest);
+        let mut jobs = Vec::new();
+        for job in 0..self.jobs {
+            jobs.push(start(binaries, job, places, &arguments)?);
+        }
+        let mut failures = Vec::new();
+        for (job, workers) in jobs.iter_mut().enumerate() {
+            failures.extend(wait_for_all(workers));
+            if job > 0 {
+                say!("# job {job}\n{}", workers[0].stdout());
+            }
+        }
+        if !failures.is_empty() {
+            bail!("{}", failures.join("\n"));
+        }
+        Ok(())
+    }
+}
+
+/// Starts a job's workers.
+fn start(
+    binaries: &Binaries,
+    job: usize,
+    places: &[Place],
+    arguments: &[&str],
+) -> Result<Vec<Process>> {
+    let mut processes = Vec::new();
+    for (rank, (namespace, control)) in places.iter().enumerate() {
+        let mut worker = Command::new(&binaries.worker);
+        worker.arg("bench").args(arguments);
+        worker.args(["--aggregator", control, "--job", &format!("bench-{job}")]);
+        worker.args(["--rank", &rank.to_string(), "--world-size", &places.len().to_string()]);
+        // The first job's rank 0 prints the table, and draws its progress, as it goes.
+        let process = match (job, rank) {
+            (0, 0) => namespace.spawn_inherited("worker 0", worker),
+            (0, _) => namespace.spawn(&format!("worker {rank}"), worker),
+            _ => namespace.spawn(&format!("worker {rank} of job {job}"), worker),
+        };
+        processes.push(process?);
+    }
+    Ok(processes)
+}
+
+/// Waits for a job's workers; what went wrong. When one fails the others get a moment to end with
+/// an error of their own.
+fn wait_for_all(workers: &mut [Process]) -> Vec<String> {
+    let mut failures = Vec::new();
     // No bound: a large benchmark takes its time, and a worker that makes no progress ends by its
     // own deadline.
-    let status = first.wait(Duration::MAX)?;
-    let mut failures = Vec::new();
-    for worker in others {
-        if let Err(error) = worker.wait_success(END_TIMEOUT) {
+    let mut patience = Duration::MAX;
+    for worker in workers {
+        if let Err(error) = worker.wait_success(patience) {
             failures.push(error.to_string());
         }
+        patience = END_TIMEOUT;
     }
-    if !status.success() {
-        failures.insert(0, format!("worker 0 failed ({status}); it has said why above"));
-    }
-    if !failures.is_empty() {
-        bail!("{}", failures.join("\n"));
-    }
-    Ok(())
+    failures
 }

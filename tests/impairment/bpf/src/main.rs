@@ -26,7 +26,7 @@ use aya_ebpf::macros::{btf_map, classifier};
 use aya_ebpf::programs::TcContext;
 use impairment_bpf::{Counter, Direction, Held, MAX_DISTANCE, MAX_FRAME, ROOM, below, random};
 use switchml_protocol::DATA_PORT;
-use switchml_protocol::frame::ENVELOPE_LEN;
+use switchml_protocol::frame::{Envelope, Ipv4, Ipv6};
 use switchml_protocol::header::HEADER_LEN;
 
 /// Both directions of as many links as a rack may have.
@@ -38,8 +38,11 @@ static DIRECTIONS: HashMap<u32, Direction, MAX_DIRECTIONS> = HashMap::new();
 static HELD: Array<Held, { MAX_DIRECTIONS * ROOM as usize }> = Array::new();
 
 const ETHERNET: u32 = 14;
-/// Where the headers end: Ethernet, IPv4, UDP, and the protocol's own.
-const HEADERS: u32 = (ENVELOPE_LEN + HEADER_LEN) as u32;
+const ETHERTYPE_IPV4: [u8; 2] = [0x08, 0x00];
+const ETHERTYPE_IPV6: [u8; 2] = [0x86, 0xDD];
+const UDP: u8 = 17;
+/// Of UDP's header.
+const UDP_LEN: usize = 8;
 
 // Relaxed or acquire-release atomics miscompile on this target when their result is used:
 // sequentially consistent ones.
@@ -66,7 +69,10 @@ pub fn impair(ctx: TcContext) -> i32 {
     let from = unsafe { (*skb).ifindex };
     let Some(direction) = DIRECTIONS.get_ptr_mut(from) else { return TC_ACT_OK };
     let wire = Wire { skb, direction };
-    if is_protocol(skb) { wire.impair() } else { wire.redirect() }
+    match envelope_len(skb) {
+        Some(len) => wire.impair((len + HEADER_LEN) as u32),
+        None => wire.redirect(),
+    }
 }
 
 /// A frame, and the direction in which it goes.
@@ -77,9 +83,9 @@ struct Wire {
 }
 
 impl Wire {
-    /// What becomes of a frame of the protocol: the verdict.
+    /// What becomes of a frame of the protocol, whose headers end there: the verdict.
     #[inline(always)]
-    fn impair(&self) -> i32 {
+    fn impair(&self, headers: u32) -> i32 {
         // SAFETY: `direction` is valid; the counter is changed by atomics alone.
         let number =
             unsafe { atomic_xadd::<u64, u64, ORDER>(&raw mut (*self.direction).sequence, 1) };
@@ -89,7 +95,7 @@ impl Wire {
             self.count(Counter::Lost);
             false
         } else {
-            self.damage(number);
+            self.damage(number, headers);
             !(self.happens(number, Draw::Reordering, faults.reordering) && self.hold_back(number))
         };
         let twice = current_goes && self.happens(number, Draw::Duplication, faults.duplication);
@@ -111,17 +117,17 @@ impl Wire {
 
     /// Flips bits.
     #[inline(always)]
-    fn damage(&self, number: u64) {
+    fn damage(&self, number: u64, headers: u32) {
         let faults = self.direction().faults;
         if self.happens(number, Draw::Corruption, faults.corruption) {
             self.count(Counter::Corrupted);
-            self.flip(ETHERNET, HEADERS - ETHERNET, self.random(number, Draw::CorruptedBit));
+            self.flip(ETHERNET, headers - ETHERNET, self.random(number, Draw::CorruptedBit));
         }
         // SAFETY: the context is that of the running program.
         let len = unsafe { (*self.skb).len };
-        if len > HEADERS && self.happens(number, Draw::Flips, faults.flips) {
+        if len > headers && self.happens(number, Draw::Flips, faults.flips) {
             self.count(Counter::Flipped);
-            self.flip(HEADERS, len - HEADERS, self.random(number, Draw::FlippedBit));
+            self.flip(headers, len - headers, self.random(number, Draw::FlippedBit));
         }
     }
 
@@ -287,19 +293,29 @@ fn give_back(held: *mut Held, state: u32) {
     unsafe { atomic_xchg::<u32, ORDER>(&raw mut (*held).state, state) };
 }
 
-/// Whether the frame is UDP over IPv4 to or from the data plane's port.
+/// Length of Ethernet, IP and UDP headers, if the frame is UDP to or from the data plane's port.
 #[inline(always)]
-fn is_protocol(skb: *mut __sk_buff) -> bool {
-    let mut headers = [0u8; ENVELOPE_LEN];
-    // SAFETY: the context is that of the running program; the buffer is that long.
-    let loaded = unsafe {
-        bpf_skb_load_bytes(skb.cast(), 0, (&raw mut headers).cast(), headers.len() as u32)
+fn envelope_len(skb: *mut __sk_buff) -> Option<usize> {
+    // EtherType to the protocol of IPv4; that of IPv6 comes before.
+    let start: [u8; 12] = load(skb, 12)?;
+    let len = match ([start[0], start[1]], start[2] >> 4) {
+        (ETHERTYPE_IPV4, 4) if start[2] == 0x45 && start[11] == UDP => Envelope::<Ipv4>::LEN,
+        (ETHERTYPE_IPV6, 6) if start[8] == UDP => Envelope::<Ipv6>::LEN,
+        _ => return None,
     };
-    let port = |at: usize| u16::from_be_bytes([headers[at], headers[at + 1]]) == DATA_PORT;
-    loaded == 0
-        && headers[12..15] == [0x08, 0x00, 0x45]
-        && headers[23] == 17
-        && (port(34) || port(36))
+    let ports: [u8; 4] = load(skb, (len - UDP_LEN) as u32)?;
+    let is_ours = |high, low| u16::from_be_bytes([high, low]) == DATA_PORT;
+    (is_ours(ports[0], ports[1]) || is_ours(ports[2], ports[3])).then_some(len)
+}
+
+/// Bytes of the frame from `offset` on, if it is that long.
+#[inline(always)]
+fn load<const N: usize>(skb: *mut __sk_buff, offset: u32) -> Option<[u8; N]> {
+    let mut bytes = [0; N];
+    // SAFETY: the context is that of the running program; the buffer is that long.
+    let loaded =
+        unsafe { bpf_skb_load_bytes(skb.cast(), offset, (&raw mut bytes).cast(), N as u32) };
+    (loaded == 0).then_some(bytes)
 }
 
 #[panic_handler]

@@ -32,7 +32,7 @@ fn a_vector_is_what_its_lines_say() {
     let [Event::Open(job), Event::Age(age), Event::Step(step)] = &vector.events[..] else {
         panic!("{:?}", vector.events);
     };
-    assert_eq!((job.number, job.epoch, job.slots, job.group.port()), (7, 16, 8, 50007));
+    assert_eq!((job.number, job.epoch, job.slots, job.group.unwrap().port()), (7, 16, 8, 50007));
     assert_eq!(
         (job.members[0].secret, job.members[0].port, job.members[0].newcomer),
         (0xAB, 3, true)

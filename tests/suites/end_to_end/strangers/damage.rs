@@ -5,7 +5,7 @@ use std::sync::{Arc, Barrier};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use switchml_rack::{Mode, in_both_modes};
+use switchml_rack::{AGGREGATOR_ADDRESS, Mode, in_both_modes};
 use switchml_worker::{Error, ReduceOp, control};
 
 use super::raw::{ALL, RawSocket};
@@ -20,8 +20,9 @@ const RANKS: usize = 2;
 
 fn a_damaged_packet_ends_the_job_and_blames_nobody(mode: Mode) {
     let cluster = Cluster::in_mode(RANKS, mode);
-    let sniffers =
-        [0, 1].map(|rank| Sniffer::start(RawSocket::open(cluster.rack.worker(rank), ALL)));
+    let sniffers = [0, 1].map(|rank| {
+        Sniffer::start(RawSocket::open(cluster.rack.worker(rank), ALL), AGGREGATOR_ADDRESS)
+    });
     let of_rank_1 = RawSocket::open(cluster.rack.worker(1), ALL);
     let damage = move || {
         sniffers.iter().for_each(Sniffer::wait);

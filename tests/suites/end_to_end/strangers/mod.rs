@@ -7,10 +7,11 @@ mod damage;
 #[path = "../../in_kernel/packet.rs"]
 pub mod packet;
 pub mod raw;
-mod sniffer;
+pub mod sniffer;
 
 use std::collections::BTreeMap;
 use std::net::UdpSocket;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -23,6 +24,7 @@ use switchml_worker::control::Membership;
 use switchml_worker::engine::Ignored;
 use switchml_worker::{Builder, ReduceOp, Stats};
 
+use crate::multicast::block_multicast_of_the_aggregator;
 use crate::{Cluster, PATIENCE};
 use packet::{EVERYONE, Envelope, HELLO, Packet, RESULT, fix_ip_checksum};
 use raw::RawSocket;
@@ -30,6 +32,7 @@ use sniffer::{Capture, Contribution, Sniffer};
 
 in_both_modes! {
     a_stranger_changes_no_sum_and_is_not_answered_and_is_counted,
+    nor_where_a_member_gets_copies,
 }
 
 const MEMBERS: usize = 3;
@@ -41,6 +44,8 @@ const AGGREGATOR_PORT: u16 = 48864;
 const ELEMENTS: i32 = 50_000;
 /// Of each forgery.
 const COPIES: u64 = 50;
+/// The flag of rule 7.8.
+const GROUP: u8 = 16;
 const RANDOM_FRAMES: u64 = 100_000;
 /// Fewer than the queue of a veth holds.
 const BURST: u64 = 100;
@@ -188,13 +193,24 @@ fn to_member(contribution: &Contribution) -> Envelope {
     }
 }
 
-/// HELLOs in members' names.
-fn forge_hellos(stranger: &mut Stranger) {
+/// To the job's group.
+fn to_group(contribution: &Contribution) -> Envelope {
+    let [high, low] = contribution.packet.job.to_be_bytes();
+    Envelope {
+        mac_destination: [0x01, 0x00, 0x5E, 0x7F, high, low],
+        destination: [239, 255, high, low],
+        destination_port: 48866,
+        ..own_envelope()
+    }
+}
+
+/// HELLOs in members' names, which ask for an answer to one or to the group.
+fn forge_hellos(stranger: &mut Stranger, flags: u8) {
     let hello = |seen: &Contribution, rank: u16, aux: u32| Packet {
         kind: HELLO,
         rank,
         aux,
-        flags: 0,
+        flags,
         check: Some(0),
         values: vec![0; 32],
         ..seen.packet.clone()
@@ -293,19 +309,18 @@ fn replies_to(seen: &Contribution) -> [Packet; 6] {
 
 /// Answers to members. Returns how many went to the group from the stranger's own address.
 fn forge_replies(stranger: &mut Stranger) -> u64 {
-    let group = stranger.sniffer.result();
     let mut foreign = 0;
     for kind in 0..6 {
         let reply = |seen: &Contribution| replies_to(seen)[kind].bytes();
         stranger.send_copies("spoofed", |seen| as_aggregator(&to_member(seen)).bytes(&reply(seen)));
-        stranger.send_copies("spoofed", |seen| as_aggregator(&group.envelope).bytes(&reply(seen)));
+        stranger.send_copies("spoofed", |seen| as_aggregator(&to_group(seen)).bytes(&reply(seen)));
         // From any port of the aggregator's address, and with a tag that names no VLAN, which a
         // host takes off.
         stranger.send_copies("spoofed", |seen| {
             Envelope { source_port: 1, ..as_aggregator(&to_member(seen)) }.bytes(&reply(seen))
         });
         stranger.send_copies("spoofed", |seen| {
-            let mut frame = as_aggregator(&group.envelope).bytes(&reply(seen));
+            let mut frame = as_aggregator(&to_group(seen)).bytes(&reply(seen));
             frame.splice(12..12, [0x81, 0, 0, 0]);
             frame
         });
@@ -315,7 +330,7 @@ fn forge_replies(stranger: &mut Stranger) -> u64 {
             Envelope {
                 mac_source: STRANGER_MAC,
                 source: own_envelope().source,
-                ..as_aggregator(&group.envelope)
+                ..as_aggregator(&to_group(seen))
             }
             .bytes(&reply(seen))
         });
@@ -334,7 +349,7 @@ fn forge_replies(stranger: &mut Stranger) -> u64 {
     }
     // What the aggregator did send, again.
     for _ in 0..COPIES {
-        let result = stranger.sniffer.result().frame;
+        let result = stranger.sniffer.result();
         stranger.send("spoofed", &result);
     }
     foreign
@@ -433,16 +448,29 @@ fn unopened_job(cluster: &Cluster) -> [(Membership, (u16, u32)); 2] {
 }
 
 fn a_stranger_changes_no_sum_and_is_not_answered_and_is_counted(mode: Mode) {
+    a_stranger_gets_nowhere(&Cluster::in_mode(MEMBERS + 1, mode), &[]);
+}
+
+/// It gets no copies, and whatever it forges of the group's or of copies is ignored.
+fn nor_where_a_member_gets_copies(mode: Mode) {
     let cluster = Cluster::in_mode(MEMBERS + 1, mode);
+    // What the stranger sends to the group does come to it.
+    block_multicast_of_the_aggregator(cluster.rack.worker(0));
+    a_stranger_gets_nowhere(&cluster, &[0]);
+}
+
+/// These members get copies.
+fn a_stranger_gets_nowhere(cluster: &Cluster, copied: &[usize]) {
     let home = cluster.rack.worker(STRANGER);
     // Without IPv6 it sends nothing by itself.
     home.run(|| std::fs::write("/proc/sys/net/ipv6/conf/eth0/disable_ipv6", "1")).unwrap();
-    let unopened = unopened_job(&cluster);
-    let sniffer = Sniffer::start(RawSocket::open(cluster.rack.worker(0), raw::ALL));
+    let unopened = unopened_job(cluster);
+    let sniffer =
+        Sniffer::start(RawSocket::open(cluster.rack.worker(0), raw::ALL), AGGREGATOR_ADDRESS);
     let capture = Capture::start(RawSocket::open(home, raw::IPV4));
     let stop = Arc::new(AtomicBool::new(false));
     let (lives, foreign) = thread::scope(|scope| {
-        let (members, stop_members) = (&cluster, Arc::clone(&stop));
+        let (members, stop_members) = (cluster, Arc::clone(&stop));
         let members = scope.spawn(move || {
             members.run_ranks(MEMBERS, "members", move |rank, builder| {
                 sum_until(&stop_members, rank, builder)
@@ -452,10 +480,10 @@ fn a_stranger_changes_no_sum_and_is_not_answered_and_is_counted(mode: Mode) {
         sniffer.wait();
 
         let mut stranger = Stranger {
-            cluster: &cluster,
+            cluster,
             socket: RawSocket::open(home, raw::IPV4),
             sniffer: &sniffer,
-            before: arrived(&cluster),
+            before: arrived(cluster),
             sent: 0,
             expected: BTreeMap::new(),
         };
@@ -470,9 +498,10 @@ fn a_stranger_changes_no_sum_and_is_not_answered_and_is_counted(mode: Mode) {
             stats.foreign, stats.engine.ignored
         );
         assert!(*rounds > 10, "hardly anything was summed meanwhile");
-        assert_unimpressed(stats, foreign);
+        // Who gets copies has left the group.
+        assert_unimpressed(stats, if copied.contains(&rank) { 0..=0 } else { 1..=foreign });
     }
-    assert_nothing_was_answered(&cluster, &capture);
+    assert_nothing_was_answered(cluster, &capture);
     for (session, _) in unopened {
         session.leave();
     }
@@ -482,7 +511,7 @@ fn a_stranger_changes_no_sum_and_is_not_answered_and_is_counted(mode: Mode) {
 /// group from the stranger's own address.
 fn all_forgeries_are_counted(stranger: &mut Stranger, unopened: (u16, u32)) -> u64 {
     let before = stranger.cluster.counters();
-    forge_hellos(stranger);
+    [0, GROUP].into_iter().for_each(|flags| forge_hellos(stranger, flags));
     forge_contributions(stranger, unopened);
     let foreign = forge_replies(stranger);
     stranger.wait_for_arrival();
@@ -523,13 +552,13 @@ fn all_noise_is_counted(stranger: &mut Stranger) {
 
 /// Nothing forged has come as far as a member's engine. After a resend, a HELLO may come back late,
 /// and a result twice; superpackets have FILLERs in them.
-fn assert_unimpressed(stats: &Stats, foreign: u64) {
+fn assert_unimpressed(stats: &Stats, foreign: RangeInclusive<u64>) {
     let is_usual = |reason: &Ignored| {
         matches!(reason, Ignored::Kind | Ignored::NotOutstanding | Ignored::Filler)
     };
     let ignored = Ignored::ALL.iter().filter(|reason| !is_usual(reason));
     assert_eq!(ignored.map(|reason| stats.engine.ignored(*reason)).sum::<u64>(), 0, "{stats:?}");
-    assert!((1..=foreign).contains(&stats.foreign), "{} of {foreign}", stats.foreign);
+    assert!(foreign.contains(&stats.foreign), "{} of {foreign:?}", stats.foreign);
 }
 
 /// The capture has heard nothing from the aggregator's port, and does hear what comes from there: a

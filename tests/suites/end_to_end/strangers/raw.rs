@@ -13,6 +13,9 @@ use switchml_rack::Namespace;
 pub const ALL: u16 = libc::ETH_P_ALL as u16;
 /// IPv4 that comes in.
 pub const IPV4: u16 = libc::ETH_P_IP as u16;
+/// The same of IPv6.
+#[allow(dead_code)] // not all that share this file use it
+pub const IPV6: u16 = libc::ETH_P_IPV6 as u16;
 
 /// A packet socket on an interface of a namespace.
 pub struct RawSocket(File);

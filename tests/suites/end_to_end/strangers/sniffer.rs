@@ -1,11 +1,10 @@
 //! What passes a port: the newest of each kind of packet.
 
+use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
-
-use switchml_rack::AGGREGATOR_ADDRESS;
 
 use super::AGGREGATOR_PORT;
 use super::packet::{CONTRIBUTION, Envelope, HELLO, Packet, RESULT};
@@ -22,14 +21,6 @@ pub struct Contribution {
     pub packet: Packet,
 }
 
-/// A RESULT for all.
-#[derive(Clone)]
-pub struct GroupResult {
-    pub envelope: Envelope,
-    /// As it is on the wire, when it is not in a superpacket.
-    pub frame: Vec<u8>,
-}
-
 /// Listens at a member's port.
 pub struct Sniffer {
     heard: Arc<Mutex<Heard>>,
@@ -40,11 +31,14 @@ pub struct Sniffer {
 struct Heard {
     secret: Option<u32>,
     contribution: Option<Contribution>,
-    result: Option<GroupResult>,
+    /// A RESULT for all, or the member's copy, as it is on the wire when it is not in a
+    /// superpacket.
+    result: Option<Vec<u8>>,
 }
 
 impl Sniffer {
-    pub fn start(socket: RawSocket) -> Self {
+    /// At the port of a member of this aggregator.
+    pub fn start(socket: RawSocket, aggregator: Ipv4Addr) -> Self {
         let heard = Arc::new(Mutex::new(Heard::default()));
         let notes = Arc::clone(&heard);
         let note = move |frame: &[u8]| {
@@ -52,14 +46,14 @@ impl Sniffer {
             let mut notes = notes.lock().unwrap();
             match packet.kind {
                 // The answer by the group has none.
-                HELLO if envelope.source != AGGREGATOR_ADDRESS.octets() => {
+                HELLO if envelope.source != aggregator.octets() => {
                     notes.secret = Some(packet.aux);
                 }
                 CONTRIBUTION => notes.contribution = Some(Contribution { envelope, packet }),
                 // What the stranger sends to the group in its own name comes by here too.
-                RESULT if envelope.source == AGGREGATOR_ADDRESS.octets() => {
+                RESULT if envelope.source == aggregator.octets() => {
                     let frame = envelope.bytes(&frame[PAYLOAD..PAYLOAD + packet.bytes().len()]);
-                    notes.result = Some(GroupResult { envelope, frame });
+                    notes.result = Some(frame);
                 }
                 _ => {}
             }
@@ -89,7 +83,7 @@ impl Sniffer {
         self.heard.lock().unwrap().contribution.clone().unwrap()
     }
 
-    pub fn result(&self) -> GroupResult {
+    pub fn result(&self) -> Vec<u8> {
         self.heard.lock().unwrap().result.clone().unwrap()
     }
 }
@@ -105,10 +99,13 @@ impl Capture {
         let packets = Arc::new(AtomicU64::new(0));
         let count = Arc::clone(&packets);
         let note = move |frame: &[u8]| {
-            // UDP of IPv4 without options.
-            let is_udp =
-                frame.len() >= 42 && frame[12..15] == [0x08, 0x00, 0x45] && frame[23] == 17;
-            if is_udp && frame[34..36] == AGGREGATOR_PORT.to_be_bytes() {
+            let from = AGGREGATOR_PORT.to_be_bytes();
+            // UDP of IPv4 without options, or of IPv6 without extension headers.
+            let is_v4 = |frame: &[u8]| frame[12..15] == [0x08, 0x00, 0x45] && frame[23] == 17;
+            let is_v6 = |frame: &[u8]| frame[12..14] == [0x86, 0xDD] && frame[20] == 17;
+            let is_answer = (frame.len() >= 42 && is_v4(frame) && frame[34..36] == from)
+                || (frame.len() >= 62 && is_v6(frame) && frame[54..56] == from);
+            if is_answer {
                 count.fetch_add(1, Ordering::Relaxed);
             }
         };

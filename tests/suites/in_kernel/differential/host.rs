@@ -2,10 +2,13 @@
 
 use std::cell::RefCell;
 use switchml_protocol::U32;
-use switchml_protocol::aggregator::Tables;
-use switchml_protocol::frame::{Checksum, ENVELOPE_LEN, Envelope};
+use switchml_protocol::aggregator::{Members, Tables};
+use switchml_protocol::frame::{
+    Checksum, ETHERNET_LEN, Envelope, Ipv4, Ipv6, Network, TAG_LEN, Tag, sum_of_packet,
+};
 use switchml_protocol::header::{HEADER_LEN, Header};
 use switchml_protocol::job::{Binding, JobEntry, MemberEntry};
+use switchml_protocol::lanes::fold;
 use switchml_protocol::maps::{Endpoint, Event, MAX_JOBS};
 use switchml_protocol::outcome::{Action, Outcome};
 use switchml_protocol::shell::{self, Hook};
@@ -13,7 +16,11 @@ use switchml_protocol::slot::Slot;
 use zerocopy::FromBytes;
 
 use crate::kernel::IFINDEX;
-use crate::packet::{AGGREGATOR_IP, AGGREGATOR_MAC, AGGREGATOR_PORT, JOB};
+use crate::packet::{AGGREGATOR_IP, AGGREGATOR_MAC, AGGREGATOR_PORT, JOB, v6};
+
+/// Bytes before a tag.
+const MACS: usize = 12;
+const UDP_LEN: usize = 8;
 
 pub struct Host {
     /// Whether to answer as the program at tc ingress does, instead of that in XDP.
@@ -29,7 +36,7 @@ pub struct Host {
     pub events: Vec<Event>,
 }
 
-impl Tables for Host {
+impl Members for Host {
     fn job(&self, number: u16) -> Option<JobEntry> {
         if number == JOB {
             Some(self.job)
@@ -46,7 +53,9 @@ impl Tables for Host {
         let member = &mut self.members.borrow_mut()[usize::from(rank)];
         (member.epoch, member.binding) = (epoch, *binding);
     }
+}
 
+impl Tables for Host {
     fn with_slot(&self, index: u32, f: impl FnOnce(&mut Slot) -> Outcome) -> Outcome {
         match self.slots.borrow_mut().get_mut(index as usize) {
             None => Outcome::BadSlot,
@@ -56,8 +65,8 @@ impl Tables for Host {
     }
 }
 
-/// A frame as it came in.
-struct Whole(Vec<u8>);
+/// A frame as it came in, and the tag that was taken off it.
+struct Whole(Vec<u8>, Tag);
 
 impl Hook for Whole {
     fn frame_len(&self) -> usize {
@@ -68,8 +77,8 @@ impl Hook for Whole {
         IFINDEX
     }
 
-    fn has_tag(&self) -> bool {
-        false
+    fn tag(&self) -> Tag {
+        self.1
     }
 
     fn word(&self, offset: usize) -> Option<[u8; 4]> {
@@ -77,16 +86,29 @@ impl Hook for Whole {
     }
 
     fn is_local(&self, endpoint: Endpoint) -> bool {
-        let served = Endpoint::served(AGGREGATOR_MAC, AGGREGATOR_IP, AGGREGATOR_PORT.into());
-        [served, Endpoint::own(AGGREGATOR_IP)].contains(&endpoint)
+        [AGGREGATOR_IP.into(), v6(AGGREGATOR_IP).into()].into_iter().any(|ip| {
+            let served = Endpoint::served(AGGREGATOR_MAC, ip, AGGREGATOR_PORT.into());
+            [served, Endpoint::own(ip)].contains(&endpoint)
+        })
     }
 }
 
 impl Host {
     /// Serves a frame in place, and says what becomes of it.
     pub fn run(&mut self, frame: &mut Vec<u8>) -> Outcome {
+        let tagged = usize::from(!self.at_tc && is_tagged(frame));
+        let ethertype = MACS + tagged * TAG_LEN..ETHERNET_LEN + tagged * TAG_LEN;
+        if frame.get(ethertype) == Some(&Ipv6::ETHERTYPE.to_be_bytes()) {
+            self.run_over::<Ipv6>(frame)
+        } else {
+            self.run_over::<Ipv4>(frame)
+        }
+    }
+
+    fn run_over<N: Network>(&mut self, frame: &mut Vec<u8>) -> Outcome {
         let whole = frame.clone();
-        let outcome = self.serve(frame).unwrap_or_else(|outcome| outcome);
+        let tag = self.take_tag(frame);
+        let outcome = self.serve::<N>(frame, tag_of(&tag)).unwrap_or_else(|outcome| outcome);
         let outcome = if let Action::Drop | Action::Pass = outcome.action() {
             if self.at_tc {
                 // A copy was served.
@@ -94,16 +116,29 @@ impl Host {
             }
             outcome
         } else {
-            self.answer(frame, outcome)
+            self.answer::<N>(frame, outcome)
         };
+        if outcome.action() != Action::Drop && !tag.is_empty() {
+            frame.splice(MACS..MACS, tag);
+        }
         self.counters[outcome as usize] += 1;
         outcome
     }
 
-    fn serve(&mut self, frame: &mut [u8]) -> Result<Outcome, Outcome> {
+    /// In XDP the program takes the first tag off, at tc the kernel has done so, but not in test
+    /// runs.
+    fn take_tag(&self, frame: &mut Vec<u8>) -> Vec<u8> {
+        if self.at_tc || !is_tagged(frame) {
+            return Vec::new();
+        }
+        frame.drain(MACS..MACS + TAG_LEN).collect()
+    }
+
+    fn serve<N: Network>(&mut self, frame: &mut [u8], tag: Tag) -> Result<Outcome, Outcome> {
         let whole = frame.to_vec();
-        let (envelope, rest) = Envelope::mut_from_prefix(frame).map_err(|_| Outcome::NotOurs)?;
-        let (origin, payload_len) = shell::open(&Whole(whole), envelope)?;
+        let (envelope, rest) =
+            Envelope::<N>::mut_from_prefix(frame).map_err(|_| Outcome::NotOurs)?;
+        let (origin, payload_len) = shell::open(&Whole(whole, tag), envelope)?;
         let (header, payload) = Header::mut_from_prefix(rest).map_err(|_| Outcome::Truncated)?;
         let (payload, _) = <[U32]>::mut_from_prefix_with_elems(payload, payload.len() / 4).unwrap();
         let mut event = None;
@@ -114,9 +149,9 @@ impl Host {
     }
 
     /// Makes the frame the answer.
-    fn answer(&mut self, frame: &mut Vec<u8>, outcome: Outcome) -> Outcome {
-        let (envelope, rest) = Envelope::mut_from_prefix(frame).unwrap();
-        let (header, _) = Header::mut_from_prefix(rest).unwrap();
+    fn answer<N: Network>(&mut self, frame: &mut Vec<u8>, outcome: Outcome) -> Outcome {
+        let (envelope, rest) = Envelope::<N>::mut_from_prefix(frame).unwrap();
+        let (header, payload) = Header::mut_from_prefix(rest).unwrap();
         let lanes = header.payload_lanes();
         let to_all = outcome.action() == Action::Broadcast;
         if to_all && !self.has_group {
@@ -127,19 +162,36 @@ impl Host {
             return Outcome::SendFailed;
         }
         let (group, address) = (self.job.group_at(IFINDEX), self.job.address);
-        let to_group = to_all || header.is_for_group();
-        if header.is_for_group() {
+        let hello_to_group = N::HAS_GROUPS && header.is_for_group();
+        let to_group = to_all || hello_to_group;
+        if hello_to_group {
             header.aux.set(0);
         }
+        let (payload, _) = <[U32]>::mut_from_prefix_with_elems(payload, payload.len() / 4).unwrap();
+        // At tc an answer is as long as what it answers.
+        let rest = usize::from(envelope.udp_len.get()) - UDP_LEN - HEADER_LEN;
+        let summed = if self.at_tc { rest / 4 } else { lanes.into() };
+        let sum = sum_of_packet(header, fold(payload, summed).unwrap());
         match (self.at_tc, to_group) {
-            (true, true) => envelope.send_bundle_to(&group, address, Checksum::None),
-            (true, false) => envelope.turn_bundle_back(Checksum::None),
-            (false, true) => envelope.send_to(&group, address, lanes),
-            (false, false) => envelope.turn_back(lanes),
+            (true, true) => envelope.send_bundle_to(&group, address, Checksum::Whole, sum),
+            (true, false) => envelope.turn_bundle_back(Checksum::Whole, sum),
+            (false, true) => envelope.send_to(&group, address, lanes, sum),
+            (false, false) => envelope.turn_back(lanes, sum),
         }
         if !self.at_tc {
-            frame.truncate(ENVELOPE_LEN + HEADER_LEN + 4 * usize::from(lanes));
+            frame.truncate(Envelope::<N>::LEN + HEADER_LEN + 4 * usize::from(lanes));
         }
         outcome
     }
+}
+
+/// Whether a tag of 802.1Q comes first.
+fn is_tagged(frame: &[u8]) -> bool {
+    frame.len() >= MACS + TAG_LEN + 2 && frame[MACS..MACS + 2] == [0x81, 0]
+}
+
+/// The tag in these bytes, if there are any.
+fn tag_of(bytes: &[u8]) -> Tag {
+    let word = |at: usize| u16::from_be_bytes([bytes[at], bytes[at + 1]]);
+    if bytes.is_empty() { Tag::NONE } else { Tag::new(word(0), word(2)) }
 }

@@ -5,7 +5,7 @@ use rand::seq::{IndexedRandom, IteratorRandom};
 use rand::{RngExt, SeedableRng};
 
 use crate::packet::{
-    AGGREGATOR_IP, CE, CHECKED, EMPTY, JOB, MAX, Packet, RETRANSMIT, SUM, fix_ip_checksum,
+    AGGREGATOR_IP, CE, CHECKED, EMPTY, JOB, MAX, Packet, RETRANSMIT, SUM, fix_ip_checksum, ip, mac,
 };
 
 /// What the senders believe, so that many of their packets are right.
@@ -14,6 +14,10 @@ pub struct Senders {
     epoch: u32,
     ranks: u16,
     slots: Vec<Slot>,
+    /// Value of the tag that frames have, if they have one.
+    tag: Option<u16>,
+    /// Whether all ranks live at one place but for the UDP port.
+    together: bool,
     /// Frames of this epoch, for late duplicates.
     sent: Vec<Vec<u8>>,
 }
@@ -33,13 +37,15 @@ impl Senders {
             epoch: 0,
             ranks: 0,
             slots: vec![],
+            tag: None,
+            together: false,
             sent: vec![],
         }
     }
 
     /// All go on to this epoch.
-    pub fn begin(&mut self, epoch: u32, ranks: u16, slots: u16) {
-        (self.epoch, self.ranks) = (epoch, ranks);
+    pub fn begin(&mut self, epoch: u32, ranks: u16, slots: u16, tag: Option<u16>, together: bool) {
+        (self.epoch, self.ranks, self.tag, self.together) = (epoch, ranks, tag, together);
         let slot = Slot { round: 0, missing: (0..ranks).collect() };
         self.slots = vec![slot; usize::from(slots)];
         self.sent.clear();
@@ -69,6 +75,9 @@ impl Senders {
         }
         let packet = self.packet();
         let mut envelope = packet.request();
+        if self.together {
+            (envelope.mac_source, envelope.source) = (mac(0), ip(0));
+        }
         envelope.tos = if self.random.random_ratio(1, 20) { self.random.random() } else { 0 };
         let mut frame = envelope.bytes(&packet.bytes());
         if self.random.random_ratio(1, 8) {
@@ -77,8 +86,23 @@ impl Senders {
         if self.random.random_ratio(1, 16) {
             frame.resize(frame.len() + self.random.random_range(1..200), 0xEE);
         }
+        if let Some(tag) = self.tag {
+            self.insert_tag(&mut frame, tag);
+        }
         self.sent.push(frame.clone());
         frame
+    }
+
+    /// Mostly the right one; or of another VLAN, or another priority, or none.
+    fn insert_tag(&mut self, frame: &mut Vec<u8>, tag: u16) {
+        let tag = match self.random.random_range(0..40) {
+            0 => return,
+            1 => tag ^ 1 << self.random.random_range(0..12),
+            2 => tag ^ 1 << self.random.random_range(12..16),
+            _ => tag,
+        };
+        let [high, low] = tag.to_be_bytes();
+        frame.splice(12..12, [0x81, 0x00, high, low]);
     }
 
     fn packet(&mut self) -> Packet {
@@ -144,7 +168,7 @@ impl Senders {
             7..9 => packet.job = self.random.random(),
             9 => packet.job = self.random.random_range(0..256),
             10..14 => packet.slot = packet.slot.wrapping_add(self.random.random_range(0..4)),
-            14..18 => packet.kind = self.random.random_range(0..9),
+            14..18 => packet.kind = self.random.random_range(0..10),
             18..20 => packet.lanes = Some(self.random.random()),
             20..22 => packet.check = Some(self.random.random()),
             22..42 => packet.aux = self.random.random(),
@@ -176,6 +200,9 @@ impl Senders {
             4 => {
                 let types = [[0x81, 0x00], [0x88, 0xA8], [0x86, 0xDD], [0x08, 0x06]];
                 frame[12..14].copy_from_slice(types.choose(&mut self.random).unwrap());
+                // Next header of IPv6: some before UDP's, UDP's, another.
+                let next = [0, 43, 44, 60, 17, 58].choose(&mut self.random).unwrap();
+                frame[20] = *next;
             }
             5 => {
                 // Options, a fragment.

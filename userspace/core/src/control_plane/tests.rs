@@ -6,6 +6,7 @@ use rand::rngs::StdRng;
 use switchml_control::{Aborted, Assigned};
 use switchml_protocol::U16;
 use switchml_protocol::capabilities::Capabilities;
+use switchml_protocol::fanout::Way;
 use switchml_protocol::job::Binding;
 
 use super::*;
@@ -16,7 +17,7 @@ const LIMITS: Limits = Limits {
     shards: 16,
     slots_per_shard: 512,
     max_lanes: 768,
-    max_ranks: 64,
+    max_ranks: 1024,
     max_jobs: 16,
     capabilities: Capabilities::all(),
     port: 48864,
@@ -68,7 +69,7 @@ impl ServesJobs for Recorder {
         self.note(Done::Open(job.number))
     }
 
-    fn start(&self, job: u16, _by_group: u64) -> Result<(), Error> {
+    fn start(&self, job: u16, _ways: &[(u16, Way)]) -> Result<(), Error> {
         self.note(Done::Start(job))
     }
 
@@ -82,7 +83,13 @@ impl ServesJobs for Recorder {
 
     fn binding(&self, job: u16, rank: u16) -> Result<Option<Binding>, Error> {
         let ip = [10, 0, job as u8, rank as u8 + 1];
-        Ok(Some(Binding { ifindex: 1, ip, mac: [2; 6], port: U16::new(40_000) }))
+        Ok(Some(Binding {
+            ifindex: 1,
+            ip: ip.into(),
+            mac: [2; 6],
+            port: U16::new(40_000),
+            ..Binding::default()
+        }))
     }
 
     fn save(&self, job: &Job) -> Result<(), Error> {
@@ -134,7 +141,7 @@ fn joiner(name: &str, rank: u32, world_size: u32) -> Joiner {
         rank,
         world_size,
         peer: address(rank as u8 + 1).into(),
-        local: Some(address(254)),
+        local: address(254).into(),
         threads: Threads::default(),
     }
 }
@@ -305,7 +312,7 @@ fn a_job_that_is_not_restored_keeps_no_other_from_it() {
         Done::Schedule(Duration::from_secs(5), Timer::Expire),
     ];
     assert_eq!(io.take(), expected);
-    let peer = Ipv4Addr::new(10, 0, 0, 1).into();
+    let peer = IpAddr::from([10, 0, 0, 1]);
     second.resume(&mut io, lost, peer, "lost").unwrap();
     let news = aborted("the aggregator failed: try it: no luck", &[]);
     assert_eq!(io.take(), [Done::Tell("lost", news)]);

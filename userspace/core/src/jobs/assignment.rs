@@ -1,7 +1,7 @@
 //! A job whose ranks are all there takes numbers and slots, or is refused.
 
 use std::collections::HashSet;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use switchml_control as control;
 use switchml_control::join_event::Event;
@@ -69,17 +69,10 @@ impl JobTable {
             begun_from: None,
             ..job
         };
-        let Some((_, first)) = job.joined().next() else { return Vec::new() };
-        let secrets: Vec<_> = job.joined().map(|(_, member)| member.hello_secret).collect();
-        let spec = |(number, slots)| JobSpec {
-            number,
-            epoch,
-            secrets: secrets.clone(),
-            slots,
-            address: first.local,
-            group: (group_address(number), GROUP_PORT),
-        };
-        let specs: Vec<_> = job.slots_of_shards().map(spec).collect();
+        let specs = job.specs();
+        if specs.is_empty() {
+            return Vec::new();
+        }
         let count = specs.len();
         let mut effects = vec![info(format!(
             "job {number} {name:?}: assigned, data threads: {count}, slots of each: \
@@ -94,9 +87,10 @@ impl JobTable {
             self.streams
                 .extend(member.stream().map(|stream| (stream, (JobKey::Assigned(number), rank))));
         }
+        let fanout = job.fanout(self.limits.fanout);
+        let terms = Terms { limits: &self.limits, fanout, specs: &specs };
         let told = job.joined().filter_map(|(_, member)| {
-            let assigned = assigned(&self.limits, &specs, member);
-            Some(Effect::Tell(member.stream()?, Event::Assigned(assigned)))
+            Some(Effect::Tell(member.stream()?, Event::Assigned(terms.of(&job, member))))
         });
         let kept = self.limits.durable.then(|| Effect::KeepEpochs(number, self.epochs.clone()));
         effects.extend(kept);
@@ -126,36 +120,68 @@ impl JobTable {
     }
 }
 
-/// What a rank is told of its job's shards, of which there is one at least.
-fn assigned(limits: &Limits, shards: &[JobSpec], member: &Member) -> control::Assigned {
-    let shard = |spec: &JobSpec| {
-        let (group_address, group_port) = match limits.fanout {
-            Fanout::Auto | Fanout::Multicast => (spec.group.0.to_string(), spec.group.1.into()),
-            Fanout::Unicast => (String::new(), 0),
+/// What the ranks of a job are told of its shards, of which there is one at least.
+pub(super) struct Terms<'a> {
+    pub limits: &'a Limits,
+    pub fanout: Fanout,
+    pub specs: &'a [JobSpec],
+}
+
+impl Terms<'_> {
+    /// What this one is told.
+    pub fn of(&self, job: &Job, member: &Member) -> control::Assigned {
+        let Self { limits, fanout, specs } = self;
+        let shard = |spec: &JobSpec| {
+            let (group_address, group_port) = match fanout {
+                Fanout::Auto | Fanout::Multicast => (spec.group.0.to_string(), spec.group.1.into()),
+                Fanout::Unicast => (String::new(), 0),
+            };
+            control::Shard { job: spec.number.into(), group_address, group_port }
         };
-        control::Shard { job: spec.number.into(), group_address, group_port }
-    };
-    let [first, further @ ..] = shards else { unreachable!("a job has a shard") };
-    let control::Shard { job, group_address, group_port } = shard(first);
-    control::Assigned {
-        job,
-        epoch: first.epoch,
-        slots: limits.slots_per_shard,
-        data_address: first.address.to_string(),
-        data_port: limits.port.into(),
-        group_address,
-        group_port,
-        hello_secret: member.hello_secret,
-        max_lanes: limits.max_lanes.into(),
-        durable: limits.durable,
-        capabilities: limits.capabilities.bits(),
-        further_shards: further.iter().map(shard).collect(),
-        control_secret: member.control_secret,
+        let [first, further @ ..] = specs else { unreachable!("a job has a shard") };
+        let control::Shard { job: number, group_address, group_port } = shard(first);
+        control::Assigned {
+            job: number,
+            epoch: first.epoch,
+            slots: limits.slots_per_shard,
+            data_address: first.address.to_string(),
+            data_port: limits.port.into(),
+            group_address,
+            group_port,
+            hello_secret: member.hello_secret,
+            max_lanes: limits.max_lanes.into(),
+            durable: limits.durable && job.may_be_saved(),
+            capabilities: limits.capabilities.bits(),
+            further_shards: further.iter().map(shard).collect(),
+            control_secret: member.control_secret,
+            world_size: job.world_size() as u32,
+        }
     }
 }
 
-/// The job's multicast group, of those that stay within a site (RFC 2365).
-fn group_address(job: u16) -> Ipv4Addr {
+impl Job {
+    /// Its shards, as the data plane is to serve them.
+    pub(super) fn specs(&self) -> Vec<JobSpec> {
+        let Some(address) = self.address() else { return Vec::new() };
+        let secrets: Vec<_> = self.joined().map(|(_, member)| member.hello_secret).collect();
+        let spec = |(number, slots)| JobSpec {
+            number,
+            epoch: self.epoch,
+            secrets: secrets.clone(),
+            slots,
+            address,
+            group: group(address, number),
+        };
+        self.slots_of_shards().map(spec).collect()
+    }
+}
+
+/// The multicast group, and its port, of a job whose ranks send to this address. It is one of those
+/// that stay within a site (RFC 2365); over IPv6 there is none (rule 5.12).
+pub(crate) fn group(address: IpAddr, job: u16) -> (Ipv4Addr, u16) {
     let [high, low] = job.to_be_bytes();
-    Ipv4Addr::new(239, 255, high, low)
+    match address {
+        IpAddr::V4(_) => (Ipv4Addr::new(239, 255, high, low), GROUP_PORT),
+        IpAddr::V6(_) => (Ipv4Addr::UNSPECIFIED, 0),
+    }
 }

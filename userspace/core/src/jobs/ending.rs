@@ -11,6 +11,21 @@ use super::error::MemberError;
 use super::job::{Presence, State};
 use super::{Effect, JobKey, JobTable, MemberId, StreamId, info, one_line, warn};
 
+/// How long the daemon waits for the answer to a ping: long enough that a process starved of its
+/// CPU is not taken for dead.
+pub const PING_TIMEOUT: Duration = Duration::from_secs(4);
+
+/// What became of a rank whose connection ended after it gave no sign of life for so long. If that
+/// is long, its host cannot be reached, or stands still.
+fn how_lost(silence: Duration) -> String {
+    match silence.as_secs() {
+        _ if silence < PING_TIMEOUT => {
+            "is gone: its process ended, or its connection broke".to_owned()
+        }
+        seconds => format!("did not answer the aggregator for {seconds} s, and was taken for dead"),
+    }
+}
+
 /// Longest reason of an abort that is kept for ranks which come back, in characters.
 const MAX_SAVED_REASON_LEN: usize = 2000;
 
@@ -53,22 +68,10 @@ impl JobTable {
         Ok(effects)
     }
 
-    /// A rank's stream has ended. Nothing follows if the rank had left before.
-    pub fn disconnect(&mut self, stream: StreamId) -> Vec<Effect> {
-        self.lose(stream, "is gone: its process ended, or its connection broke")
-    }
-
-    /// A rank's connection has given no sign of life for so long: its host cannot be reached, or
-    /// stands still.
-    pub fn fall_silent(&mut self, stream: StreamId, silence: Duration) -> Vec<Effect> {
-        let seconds = silence.as_secs();
-        self.lose(
-            stream,
-            &format!("did not answer the aggregator for {seconds} s, and was taken for dead"),
-        )
-    }
-
-    fn lose(&mut self, stream: StreamId, what: &str) -> Vec<Effect> {
+    /// A rank's stream has ended, after its connection gave no sign of life for so long. Nothing
+    /// follows if the rank had left before.
+    pub fn disconnect(&mut self, stream: StreamId, silence: Duration) -> Vec<Effect> {
+        let what = &how_lost(silence);
         match self.streams.remove(&stream) {
             Some((JobKey::Assigned(number), rank)) => {
                 self.depart(number, rank, Some((what, vec![rank])))
@@ -122,7 +125,12 @@ impl JobTable {
 
     /// A member goes, and takes its job with it if there is a reason, with the ranks at fault, and
     /// the job has begun.
-    fn depart(&mut self, number: u16, rank: u32, failed: Option<(&str, Vec<u32>)>) -> Vec<Effect> {
+    pub(super) fn depart(
+        &mut self,
+        number: u16,
+        rank: u32,
+        failed: Option<(&str, Vec<u32>)>,
+    ) -> Vec<Effect> {
         let Some(job) = self.jobs.get_mut(&number) else { return Vec::new() };
         let Some(member) = job.member_mut(rank) else { return Vec::new() };
         member.presence = Presence::Gone;

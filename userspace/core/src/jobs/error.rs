@@ -60,12 +60,12 @@ pub enum JoinError {
         /// The world size that was given.
         given: u32,
     },
-    /// No data address can be told from the control connection.
+    /// An address that means something on one link alone.
     #[error(
-        "the control connection is over IPv6, and contributions travel over IPv4; connect to an \
-         IPv4 address of the aggregator, or start it with --data-address"
+        "contributions do not travel to {0}, an address of a single link; connect to another \
+         address of the aggregator, or start it with --data-address"
     )]
-    NoIpv4,
+    LinkLocal(IpAddr),
     /// Too many jobs wait for ranks.
     #[error(
         "{waiting} jobs wait for ranks, {of_host} of them begun from {peer}; at most \

@@ -1,17 +1,22 @@
 //! One job: its members, and what is to be told to them.
 
-use std::{collections::BTreeSet, net::IpAddr, net::Ipv4Addr, ops::Range};
+use std::{collections::BTreeSet, net::IpAddr, ops::Range};
 
 use serde::{Deserialize, Serialize};
 use switchml_control as control;
 use switchml_control::join_event::Event;
+use switchml_protocol::fanout::Way;
 
 use super::mismatch::Mismatch;
 use super::{Effect, MemberId, StreamId, Threads};
 use crate::limits::Fanout;
 
+/// Most ranks of a job that is saved. Each takes half a KiB of each entry of the journal, in use or
+/// not.
+const MAX_SAVED_RANKS: usize = 64;
+
 /// A saved job takes less than so many bytes of JSON, whatever its name and what is said of it.
-pub const MAX_SAVED_LEN: usize = 32 << 10;
+pub const MAX_SAVED_LEN: usize = 36 << 10;
 
 /// How far a job has come.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -55,7 +60,7 @@ pub(super) struct Member {
     /// Where its control connection comes from.
     pub(super) peer: IpAddr,
     /// The address by which it reached the daemon.
-    pub(super) local: Ipv4Addr,
+    pub(super) local: IpAddr,
     /// What its HELLO carries, in the clear wherever its packets pass.
     pub(super) hello_secret: u32,
     /// What its requests carry.
@@ -69,7 +74,8 @@ pub(super) struct Member {
     pub(super) by_group: bool,
     /// Indices of the interfaces that its frames come in by, once it is ready; each once.
     pub(super) ports: BTreeSet<u32>,
-    /// Whether it has told that it gets no RESULTs for all by multicast. It tells each daemon.
+    /// Whether it has told that it gets no RESULTs for all by multicast, since the job started. It
+    /// tells each daemon.
     #[serde(skip)]
     pub(super) has_no_multicast: bool,
 }
@@ -77,6 +83,16 @@ pub(super) struct Member {
 impl Member {
     pub(super) fn is_gone(&self) -> bool {
         self.presence == Presence::Gone
+    }
+
+    /// Whether it gets copies of RESULTs to all, and why.
+    fn copies(&self, fanout: Fanout) -> control::Copies {
+        match fanout {
+            _ if self.ready.is_none() || self.by_group => control::Copies::Unspecified,
+            Fanout::Unicast => control::Copies::Forced,
+            _ if self.has_no_multicast => control::Copies::GroupLost,
+            _ => control::Copies::GroupUnheard,
+        }
     }
 
     /// The rank and where it is, for people.
@@ -90,6 +106,11 @@ impl Member {
             Presence::Here(stream) => Some(stream),
             Presence::Awaited | Presence::Gone => None,
         }
+    }
+
+    /// How it gets RESULTs to all.
+    const fn way(&self) -> Way {
+        if self.by_group { Way::Group } else { Way::Copy }
     }
 }
 
@@ -127,10 +148,16 @@ impl Job {
             || self.joined().any(|(_, member)| member.is_gone())
     }
 
-    /// Whether it goes on in a durable data plane when the daemon dies. Ranks of a job that has not
-    /// started need the daemon, and fail without it.
+    /// Whether it can go on in a durable data plane when the daemon dies: if it is small enough to
+    /// be saved.
+    pub(super) fn may_be_saved(&self) -> bool {
+        self.world_size() <= MAX_SAVED_RANKS
+    }
+
+    /// Whether it does now. Ranks of a job that has not started need the daemon, and fail without
+    /// it.
     pub(super) fn is_durable(&self) -> bool {
-        matches!(self.state, State::Started { .. } | State::Aborted { .. })
+        self.may_be_saved() && matches!(self.state, State::Started { .. } | State::Aborted { .. })
     }
 
     /// What is to be done in the data plane, to each shard.
@@ -151,6 +178,26 @@ impl Job {
         let mut present = self.present();
         self.epoch == id.epoch
             && present.any(|(rank, member)| (rank, member.control_secret) == (id.rank, id.secret))
+    }
+
+    /// Where its ranks send to: the address by which they reached the daemon. If they came by both
+    /// kinds of IP, that of the first that came by IPv6: clients try IPv4 first, so it has none
+    /// that leads here.
+    pub(super) fn address(&self) -> Option<IpAddr> {
+        let mut addresses = self.joined().map(|(_, member)| member.local);
+        let first = addresses.next()?;
+        match first {
+            IpAddr::V4(_) => addresses.find(IpAddr::is_ipv6).or(Some(first)),
+            IpAddr::V6(_) => Some(first),
+        }
+    }
+
+    /// How RESULTs to all reach its ranks, if the data plane sends those of others so (rule 5.12).
+    pub(super) fn fanout(&self, of_others: Fanout) -> Fanout {
+        match self.address() {
+            Some(IpAddr::V6(_)) => Fanout::Unicast,
+            _ => of_others,
+        }
     }
 
     pub(super) fn member_mut(&mut self, rank: u32) -> Option<&mut Member> {
@@ -179,11 +226,11 @@ impl Job {
 
     /// Which ranks get copies of results, and why, for people.
     pub(super) fn describe_fanout(&self, fanout: Fanout) -> String {
-        let copied = self.joined().filter(|(_, member)| !member.by_group);
+        let copied = self.joined().filter(|(_, member)| member.way() == Way::Copy);
         let ranks: Vec<_> = copied.map(|(rank, _)| rank.to_string()).collect();
         match (fanout, ranks.is_empty()) {
-            (Fanout::Unicast, _) => ", each rank gets its own copies of results".to_owned(),
             (_, true) => String::new(),
+            (Fanout::Unicast, _) => ", each rank gets its own copies of results".to_owned(),
             (_, false) => format!(
                 ", copies of results for ranks that multicast does not reach: {}",
                 ranks.join(", ")
@@ -191,10 +238,10 @@ impl Job {
         }
     }
 
-    /// The ranks that the job's group reaches: bit r is rank r.
-    pub(super) fn by_group(&self) -> u64 {
-        let reached = self.joined().filter(|(_, member)| member.by_group);
-        reached.fold(0, |ranks, (rank, _)| ranks | 1 << rank)
+    /// How each rank gets RESULTs to all.
+    pub(super) fn ways(&self) -> Vec<(u16, Way)> {
+        // A rank of a job fits.
+        self.joined().map(|(rank, member)| (rank as u16, member.way())).collect()
     }
 
     pub(super) fn missing(&self) -> Vec<u32> {
@@ -251,7 +298,7 @@ impl Job {
     }
 
     /// The job as operators see it.
-    pub(super) fn describe(&self) -> control::JobStatus {
+    pub(super) fn describe(&self, fanout: Fanout) -> control::JobStatus {
         let (state, lanes) = match self.state {
             State::Waiting => (control::JobState::Waiting, 0),
             State::Assigned => (control::JobState::Assigned, 0),
@@ -264,8 +311,8 @@ impl Job {
             ready: member.ready.is_some(),
             left: member.is_gone(),
             awaited: member.presence == Presence::Awaited,
-            no_multicast: member.has_no_multicast,
-            copies: member.ready.is_some() && !member.by_group,
+            no_multicast: member.has_no_multicast && member.by_group,
+            copies: member.copies(fanout).into(),
         });
         control::JobStatus {
             name: self.name.clone(),

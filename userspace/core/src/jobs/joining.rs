@@ -1,7 +1,7 @@
 //! Ranks join, and jobs wait until all are there.
 
 use std::collections::BTreeSet;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 
 use switchml_control as control;
 use switchml_control::join_event::Event;
@@ -25,8 +25,8 @@ pub struct Joiner {
     pub world_size: u32,
     /// Where its control connection comes from.
     pub peer: IpAddr,
-    /// The address by which it reached the daemon, if it is an IPv4 one.
-    pub local: Option<Ipv4Addr>,
+    /// The address by which it reached the daemon.
+    pub local: IpAddr,
     /// How many data threads it has use for.
     pub threads: Threads,
 }
@@ -38,15 +38,17 @@ impl JobTable {
     ///
     /// [`JoinError`]; the table is as before.
     pub fn join(&mut self, joiner: &Joiner) -> Result<(StreamId, Vec<Effect>), JoinError> {
-        check_joiner(joiner, self.limits.max_ranks)?;
-        let local = self.data_address.or(joiner.local).ok_or(JoinError::NoIpv4)?;
+        check_joiner(joiner, self.limits.most_ranks())?;
+        let local = self.data_address.unwrap_or(joiner.local);
+        if matches!(local, IpAddr::V6(local) if local.is_unicast_link_local()) {
+            return Err(JoinError::LinkLocal(local));
+        }
         let assigned = self.jobs.values().find(|job| job.name == joiner.name && !job.is_ending());
         match self.waiting.get(&joiner.name).or(assigned) {
             Some(job) => check_fits(job, joiner)?,
             None => self.create(joiner)?,
         }
-        let stream = self.next_stream;
-        self.next_stream.0 += 1;
+        let stream = self.next_stream.take();
         let (hello_secret, control_secret) = (self.rng.next_u32(), self.rng.next_u64());
         let presence = Presence::Here(stream);
         let member = Member {

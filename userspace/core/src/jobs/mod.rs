@@ -38,16 +38,18 @@ mod tests;
 mod threads;
 
 use std::collections::BTreeMap;
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 
 use rand::rngs::StdRng;
 use serde::{Deserialize, Serialize};
 use switchml_control as control;
 use switchml_control::join_event::Event;
+use switchml_protocol::fanout::Way;
 
 use crate::job_spec::JobSpec;
 use crate::limits::Limits;
 pub use assignment::GROUP_PORT;
+pub use ending::PING_TIMEOUT;
 pub use epochs::Epochs;
 pub use error::{JoinError, MemberError};
 pub use job::{Job, MAX_SAVED_LEN};
@@ -72,6 +74,18 @@ const MAX_REASON_LEN: usize = 500;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct StreamId(u64);
 
+impl StreamId {
+    /// Before all others.
+    pub(crate) const FIRST: Self = Self(0);
+
+    /// This one, which becomes the next.
+    pub(crate) const fn take(&mut self) -> Self {
+        let Self(number) = *self;
+        self.0 += 1;
+        Self(number)
+    }
+}
+
 /// What is to be done, in this order.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Effect {
@@ -80,9 +94,8 @@ pub enum Effect {
     KeepEpochs(u16, Epochs),
     /// Open the job in the data plane.
     Open(JobSpec),
-    /// Tell the data plane that all ranks of the job are ready, and which of them the job's group
-    /// reaches: bit r is rank r.
-    Start(u16, u64),
+    /// Tell the data plane that all ranks of the job are ready, and how each gets RESULTs to all.
+    Start(u16, Vec<(u16, Way)>),
     /// Abort the job in the data plane.
     Abort(u16),
     /// Close the job in the data plane, which keeps nothing of it.
@@ -137,7 +150,7 @@ enum JobKey {
 pub struct JobTable {
     limits: Limits,
     /// The address that workers send to, if it is not the one that they joined by.
-    data_address: Option<Ipv4Addr>,
+    data_address: Option<IpAddr>,
     rng: StdRng,
     /// Jobs whose ranks are not all there, by name.
     waiting: BTreeMap<String, Job>,
@@ -152,7 +165,7 @@ pub struct JobTable {
 
 impl JobTable {
     /// A table without jobs, over a data plane's pool.
-    pub fn new(limits: Limits, data_address: Option<Ipv4Addr>, mut rng: StdRng) -> Self {
+    pub fn new(limits: Limits, data_address: Option<IpAddr>, mut rng: StdRng) -> Self {
         Self {
             limits,
             data_address,
@@ -162,13 +175,18 @@ impl JobTable {
             jobs: BTreeMap::new(),
             streams: BTreeMap::new(),
             recent_aborts: RecentAborts::default(),
-            next_stream: StreamId(0),
+            next_stream: StreamId::FIRST,
         }
     }
 
     /// All jobs: by number, then those that wait, by name.
     pub fn list(&self) -> Vec<control::JobStatus> {
-        self.jobs.values().chain(self.waiting.values()).map(Job::describe).collect()
+        let fanout = self.limits.fanout;
+        self.jobs
+            .values()
+            .chain(self.waiting.values())
+            .map(|job| job.describe(job.fanout(fanout)))
+            .collect()
     }
 
     /// The shards of a member's job, in order.

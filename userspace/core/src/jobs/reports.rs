@@ -6,6 +6,7 @@ use switchml_control::join_event::Event;
 use super::error::MemberError;
 use super::job::State;
 use super::{Effect, JobTable, MemberId, info, one_line, warn};
+use crate::limits::Fanout;
 
 impl JobTable {
     /// A rank that was told that ranks made different calls, or was asked, says which calls of its
@@ -68,21 +69,38 @@ impl JobTable {
         self.abort(number, "", Vec::new())
     }
 
-    /// A rank gets no RESULTs for all by multicast, as the operator is to know. The job goes on.
+    /// A rank gets no RESULTs for all by multicast, as the operator is to know. The job goes on,
+    /// with copies for that rank if it may have some.
     ///
     /// # Errors
     ///
     /// [`MemberError`]; the table is as before.
     pub fn report_no_multicast(&mut self, id: MemberId) -> Result<Vec<Effect>, MemberError> {
+        let sends_copies = self.limits.fanout == Fanout::Auto;
         let job = self.job_of(id)?;
         let Some(member) = job.member_mut(id.rank) else { unreachable!("found above") };
-        if std::mem::replace(&mut member.has_no_multicast, true) {
+        let is_known = std::mem::replace(&mut member.has_no_multicast, true);
+        // An earlier daemon may have heard of it, and have seen to it.
+        if is_known || !member.by_group {
             return Ok(Vec::new());
         }
+        member.by_group = !sends_copies;
+        let consequence = match sends_copies {
+            true => " any more: it gets copies of its own from now on",
+            false => ", and so makes all ranks slow",
+        };
         let who = member.in_words(id.rank);
-        Ok(vec![warn(format!(
-            "job {} {:?}: {who} gets no results by multicast, and so makes all ranks slow",
-            job.number, job.name
-        ))])
+        let (number, name) = (job.number, &job.name);
+        let mut effects = vec![warn(format!(
+            "job {number} {name:?}: {who} gets no results by multicast{consequence}"
+        ))];
+        if sends_copies && matches!(job.state, State::Started { .. }) {
+            let ways = job.ways();
+            let start = |shard| Effect::Start(shard, ways.clone());
+            let change: Vec<_> = job.on_shards(start).collect();
+            effects.extend(self.save(number));
+            effects.extend(change);
+        }
+        Ok(effects)
     }
 }

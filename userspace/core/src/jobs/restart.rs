@@ -36,10 +36,10 @@ impl JobTable {
         }
         self.recent_aborts.note(&job);
         let log = info(format!("job {number} {:?}: restored, {}", job.name, job.state.name()));
-        let by_group = job.by_group();
+        let ways = job.ways();
         let again = |shard| match job.state {
             State::Aborted { .. } => Effect::Abort(shard),
-            _ => Effect::Start(shard, by_group),
+            _ => Effect::Start(shard, ways.clone()),
         };
         let mut effects: Vec<_> = [log].into_iter().chain(job.on_shards(again)).collect();
         self.jobs.insert(number, job);
@@ -47,9 +47,9 @@ impl JobTable {
         effects
     }
 
-    /// A rank of a job that has started comes back, over a connection from `peer`. Its stream is
-    /// returned, in place of an earlier one; the effects tell it how the job is. One that was taken
-    /// for dead hears why, and that is all.
+    /// A rank of a job that has started comes back. Its stream is returned, in place
+    /// of an earlier one; the effects tell it how the job is. One that was taken for dead hears
+    /// why, and that is all.
     ///
     /// # Errors
     ///

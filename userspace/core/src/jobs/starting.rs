@@ -1,6 +1,6 @@
 //! Ranks are ready, and their job starts.
 
-use std::net::SocketAddrV4;
+use std::net::SocketAddr;
 
 use switchml_control as control;
 use switchml_control::join_event::Event;
@@ -29,6 +29,7 @@ impl JobTable {
     ) -> Result<Vec<Effect>, MemberError> {
         let Limits { max_lanes, fanout, .. } = self.limits;
         let job = self.job_of(id)?;
+        let fanout = job.fanout(fanout);
         let lanes = match u16::try_from(lanes) {
             Ok(lanes)
                 if lanes > 0 && usize::from(lanes) % LANES_PER_BLOCK == 0 && lanes <= max_lanes =>
@@ -54,7 +55,7 @@ impl JobTable {
         member.ports = bindings.iter().map(|binding| binding.ifindex).collect();
         let from = bindings
             .iter()
-            .map(|binding| SocketAddrV4::new(binding.ip.into(), binding.port.get()).to_string());
+            .map(|binding| SocketAddr::new(binding.ip.into(), binding.port.get()).to_string());
         let from = from.collect::<Vec<_>>().join(", ");
         let (number, name, rank) = (job.number, &job.name, id.rank);
         let mut effects = vec![info(format!(
@@ -66,8 +67,8 @@ impl JobTable {
         job.state = State::Started { lanes };
         effects.extend(self.save(number));
         let Some(job) = self.jobs.get(&number) else { unreachable!("found above") };
-        let by_group = job.by_group();
-        effects.extend(job.on_shards(|shard| Effect::Start(shard, by_group)));
+        let ways = job.ways();
+        effects.extend(job.on_shards(|shard| Effect::Start(shard, ways.clone())));
         effects.extend(job.tell_all(&Event::Started(control::Started { lanes: lanes.into() })));
         Ok(effects)
     }

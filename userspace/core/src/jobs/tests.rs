@@ -12,11 +12,12 @@ mod table;
 
 use std::collections::HashSet;
 use std::iter;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
 use rand::SeedableRng;
 use switchml_protocol::capabilities::Capabilities;
+use switchml_protocol::ip::Ip;
 use switchml_protocol::job::Binding;
 use switchml_protocol::maps::{MAX_JOBS, MAX_SHARDS, SLOTS_PER_SHARD};
 use switchml_protocol::{MAX_LANES, MAX_RANKS, U16};
@@ -39,8 +40,14 @@ const LIMITS: Limits = Limits {
     durable: false,
 };
 /// Where the data plane has heard a rank; which place does not matter here.
-const BINDING: Binding =
-    Binding { ifindex: 1, ip: [10, 0, 0, 1], mac: [2; 6], port: U16::new(40_000) };
+const BINDING: Binding = Binding {
+    ifindex: 1,
+    ip: Ip::v4([10, 0, 0, 1]),
+    mac: [2; 6],
+    port: U16::new(40_000),
+    vlan: 0,
+    reserved: [0; 2],
+};
 const HEARD: Option<Binding> = Some(BINDING);
 const LOCAL: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 254);
 
@@ -59,9 +66,15 @@ fn joiner(name: &str, rank: u32, world_size: u32) -> Joiner {
         rank,
         world_size,
         peer: peer(rank),
-        local: Some(LOCAL),
+        local: LOCAL.into(),
         threads,
     }
+}
+
+/// So many ranks get RESULTs to all by group where their bit is set, else copies.
+fn ways(ranks: u16, by_group: u64) -> Vec<(u16, Way)> {
+    let way = |rank| if by_group >> rank & 1 == 1 { Way::Group } else { Way::Copy };
+    (0..ranks).map(|rank| (rank, way(rank))).collect()
 }
 
 /// Joins all ranks of a job; the effects of the last one, and everyone's stream.

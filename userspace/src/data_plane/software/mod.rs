@@ -1,16 +1,17 @@
-//! The data plane in user space: a thread that serves a UDP socket. Needs no privilege, and runs
-//! the same slot state machine as the XDP program; for laptops, tests, and hosts where nothing else
-//! works.
+//! The data plane in user space: a thread that serves UDP sockets. Needs no privilege, and runs the
+//! same state machines as the XDP program; for laptops, tests, and hosts where nothing else works.
 
 mod outbox;
+mod port;
 
-use std::io::{self, IoSliceMut};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
+use std::io;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use quinn_udp::{BATCH_SIZE, EcnCodepoint, RecvMeta, UdpSocketState};
+use quinn_udp::{EcnCodepoint, RecvMeta};
 use switchml_protocol::aggregator;
+use switchml_protocol::fanout::Way;
 use switchml_protocol::header::Header;
 use switchml_protocol::job::{ABORTED, Binding, VACANT};
 use switchml_protocol::maps::{MAX_JOBS, MAX_SHARDS, SLOTS_PER_SHARD};
@@ -25,55 +26,60 @@ use zerocopy::FromBytes;
 
 use super::worker_thread::{Stop, WorkerThread};
 use outbox::{Outbox, Receiver};
-
-/// What the kernel may merge into one buffer: the longest UDP datagram.
-const BUFFER_LEN: usize = 65_535;
-/// Socket buffers to ask for, in bytes; the kernel gives what `net.core.rmem_max` and `wmem_max`
-/// allow.
-const SOCKET_BUFFER: usize = 8 << 20;
+use port::{Inbox, Port};
 
 /// The software data plane. It stops when dropped.
 pub struct Software {
     shared: Arc<Shared>,
-    port: u16,
     slots: u32,
     _thread: WorkerThread,
 }
 
 struct Shared {
-    socket: UdpSocket,
-    state: UdpSocketState,
+    port: Arc<Port>,
     tables: MemoryTables,
-    counters: [AtomicU64; Outcome::COUNT],
+    counters: Counters,
     events: EventSink,
 }
 
+/// Packets by what became of them.
+struct Counters([AtomicU64; Outcome::COUNT]);
+
+impl Counters {
+    fn new() -> Self {
+        Self(std::array::from_fn(|_| AtomicU64::new(0)))
+    }
+
+    fn count(&self, outcome: Outcome, packets: u64) {
+        self.0[outcome as usize].fetch_add(packets, Ordering::Relaxed);
+    }
+
+    fn read(&self) -> [u64; Outcome::COUNT] {
+        std::array::from_fn(|i| self.0[i].load(Ordering::Relaxed))
+    }
+}
+
 impl Software {
-    /// Serves UDP `port` (0 for any) of every IPv4 address, or of `address` alone, with at most
+    /// Serves UDP `port` (0 for any) of every address, or of `address` alone, with at most
     /// `slots` slots.
     ///
     /// # Errors
     ///
     /// When the port cannot be had, or a thread cannot be started.
     pub fn start(
-        address: Option<Ipv4Addr>,
+        address: Option<IpAddr>,
         port: u16,
         slots: u32,
         events: EventSink,
     ) -> io::Result<Self> {
-        let socket = UdpSocket::bind((address.unwrap_or(Ipv4Addr::UNSPECIFIED), port))?;
-        let port = socket.local_addr()?.port();
-        let state = UdpSocketState::new((&socket).into())?;
-        state.set_recv_buffer_size((&socket).into(), SOCKET_BUFFER)?;
-        state.set_send_buffer_size((&socket).into(), SOCKET_BUFFER)?;
-        let counters = std::array::from_fn(|_| AtomicU64::new(0));
-        let shared =
-            Arc::new(Shared { socket, state, tables: MemoryTables::new(), counters, events });
+        let port = Arc::new(Port::bind(address, port)?);
+        let (tables, counters) = (MemoryTables::new(), Counters::new());
+        let shared = Arc::new(Shared { port, tables, counters, events });
         let thread = WorkerThread::spawn("data-plane", {
             let shared = Arc::clone(&shared);
             move |stop| shared.run(stop)
         })?;
-        Ok(Self { shared, port, slots, _thread: thread })
+        Ok(Self { shared, slots, _thread: thread })
     }
 
     /// The jobs and slots that it serves.
@@ -88,7 +94,8 @@ impl ServesJobs for Software {
         Ok(())
     }
 
-    fn start(&self, _job: u16, _by_group: u64) -> Result<(), Error> {
+    fn start(&self, job: u16, ways: &[(u16, Way)]) -> Result<(), Error> {
+        self.shared.tables.start(job, ways);
         Ok(())
     }
 
@@ -113,7 +120,7 @@ impl DataPlane for Software {
     }
 
     fn attachment(&self) -> String {
-        format!("UDP socket, port {}", self.port)
+        format!("UDP socket, port {}", self.shared.port.number())
     }
 
     fn limits(&self) -> Limits {
@@ -124,54 +131,37 @@ impl DataPlane for Software {
             max_ranks: MAX_RANKS as u16,
             max_jobs: MAX_JOBS as u16,
             capabilities: aggregator::CAPABILITIES,
-            port: self.port,
+            port: self.shared.port.number(),
             fanout: Fanout::Unicast,
             durable: false,
         }
     }
 
     fn counters(&self) -> Result<[u64; Outcome::COUNT], Error> {
-        Ok(std::array::from_fn(|i| self.shared.counters[i].load(Ordering::Relaxed)))
+        Ok(self.shared.counters.read())
     }
 }
 
 impl Shared {
     /// Serves packets until the thread is told to stop.
     fn run(&self, stop: &Stop) -> io::Result<()> {
-        let mut memory = vec![0; BATCH_SIZE * BUFFER_LEN];
-        let mut metas = [RecvMeta::default(); BATCH_SIZE];
-        let mut outbox = Outbox::new(&self.socket, &self.state, &self.tables);
-        while stop.wait_readable(&self.socket)? {
-            let mut buffers: Vec<_> = memory.chunks_mut(BUFFER_LEN).map(IoSliceMut::new).collect();
-            let received = match self.state.recv((&self.socket).into(), &mut buffers, &mut metas) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
-                result => result?,
-            };
-            for (buffer, meta) in buffers.iter_mut().zip(&metas).take(received) {
-                self.serve_buffer(&mut buffer[..meta.len], meta, &mut outbox);
-            }
+        let mut inbox = Inbox::default();
+        let mut outbox = Outbox::new(Arc::clone(&self.port), &self.tables);
+        while stop.wait_readable(&self.port)? {
+            self.port.receive(&mut inbox, |buffer, meta| {
+                self.serve_buffer(buffer, meta, &mut outbox);
+            })?;
             outbox.flush();
-            self.count(Outcome::SendFailed, outbox.take_failed());
+            self.counters.count(Outcome::SendFailed, outbox.take_failed());
         }
         Ok(())
     }
 
     /// Serves the datagrams of one buffer, which came from the same sender.
     fn serve_buffer(&self, buffer: &mut [u8], meta: &RecvMeta, outbox: &mut Outbox<'_>) {
-        let SocketAddr::V4(from) = meta.addr else { return };
-        let binding = Binding {
-            ifindex: 0,
-            ip: from.ip().octets(),
-            mac: [0; 6],
-            port: U16::new(from.port()),
-        };
-        let origin = Origin { binding, congested: meta.ecn == Some(EcnCodepoint::Ce) };
-        let to = match meta.dst_ip {
-            Some(IpAddr::V4(address)) => Some(address),
-            _ => None,
-        };
+        let origin = origin(meta);
         if buffer.is_empty() {
-            self.count(Outcome::Truncated, 1);
+            self.counters.count(Outcome::Truncated, 1);
         }
         for datagram in buffer.chunks_mut(meta.stride.max(1)) {
             let report = |event| {
@@ -179,23 +169,92 @@ impl Shared {
                 (self.events)(event);
             };
             let outcome = self.tables.serve(datagram, &origin, report);
-            self.count(outcome, 1);
+            self.counters.count(outcome, 1);
             let receiver = match outcome.action() {
-                Action::Reply => Receiver::Sender { address: meta.addr, from: to },
+                Action::Reply => Receiver::One { address: meta.addr, from: meta.dst_ip },
                 Action::Broadcast => Receiver::Job(job_of(datagram)),
                 Action::Drop | Action::Pass => continue,
             };
             if let Some(answer) = answer(datagram) {
-                outbox.push(receiver, answer);
+                outbox.push(&self.port, receiver, answer);
             }
         }
     }
+}
 
-    fn count(&self, outcome: Outcome, packets: u64) {
-        self.counters[outcome as usize].fetch_add(packets, Ordering::Relaxed);
-    }
+/// Where the datagrams of a buffer come from.
+fn origin(meta: &RecvMeta) -> Origin {
+    let binding = Binding {
+        ifindex: 0,
+        ip: meta.addr.ip().into(),
+        mac: [0; 6],
+        port: U16::new(meta.addr.port()),
+        ..Binding::default()
+    };
+    Origin { binding, congested: meta.ecn == Some(EcnCodepoint::Ce) }
 }
 
 fn job_of(datagram: &[u8]) -> u16 {
     Header::ref_from_prefix(datagram).map_or(0, |(header, _)| header.job.get())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, Ipv6Addr, UdpSocket};
+    use std::time::Duration;
+
+    use quinn_udp::{Transmit, UdpSocketState};
+    use switchml_protocol::header::{HEADER_LEN, Kind, flags};
+    use switchml_protocol::{U32, VERSION};
+    use zerocopy::{FromZeros, IntoBytes};
+
+    use super::*;
+
+    /// Rule 5.5, for superpackets over both kinds of IP: HELLOs come back with the mark.
+    #[test]
+    fn every_packet_of_a_marked_superpacket_is_marked() {
+        for address in [IpAddr::from(Ipv4Addr::LOCALHOST), Ipv6Addr::LOCALHOST.into()] {
+            let slots = SLOTS_PER_SHARD as u32;
+            let software = Software::start(None, 0, slots, Box::new(drop)).expect("started");
+            let job = JobSpec {
+                number: 7,
+                epoch: 9,
+                secrets: vec![5],
+                slots: 0..slots,
+                address,
+                group: (Ipv4Addr::UNSPECIFIED, 0),
+            };
+            software.open(&job).expect("opened");
+            let hello = Header {
+                version: VERSION,
+                kind: Kind::Hello as u8,
+                job: U16::new(7),
+                epoch: U32::new(9),
+                aux: U32::new(5),
+                ..Header::new_zeroed()
+            };
+            let rank = UdpSocket::bind((address, 0)).expect("bound");
+            let transmit = Transmit {
+                destination: (address, software.shared.port.number()).into(),
+                ecn: Some(EcnCodepoint::Ce),
+                contents: &hello.as_bytes().repeat(3),
+                segment_size: Some(HEADER_LEN),
+                src_ip: None,
+            };
+            let state = UdpSocketState::new((&rank).into()).expect("a socket");
+            state.try_send((&rank).into(), &transmit).expect("sent");
+            rank.set_nonblocking(false).expect("a socket that waits");
+            rank.set_read_timeout(Some(Duration::from_secs(10))).expect("a time-out");
+            let mut marked = 0;
+            while marked < 3 {
+                let mut answers = [0; 3 * HEADER_LEN];
+                let length = rank.recv(&mut answers).expect("an answer");
+                for answer in answers[..length].chunks(HEADER_LEN) {
+                    let (header, _) = Header::ref_from_prefix(answer).expect("a header");
+                    assert_eq!(header.flags, flags::CE, "{address}");
+                    marked += 1;
+                }
+            }
+        }
+    }
 }

@@ -19,6 +19,7 @@ use tracing::warn;
 use super::attachment::Attachment;
 use super::hook::Hook;
 use super::ingress::{self, causes, errno};
+use super::loopback;
 use super::maps;
 use super::pins::PinError;
 use switchml_host::interfaces::{self, Interface, XdpFeatures};
@@ -129,6 +130,18 @@ pub enum StartError {
     /// The driver has no native XDP.
     #[error("the driver of interface {0:?} has no native XDP; use --mode bundle")]
     NoNative(String),
+    /// Nor has loopback, where XDP can send nothing to, either.
+    #[error(
+        "native XDP cannot serve ranks on this host by \"lo\"; use --mode bundle, or give such a \
+         rank a network namespace behind a veth, and that veth with --iface in place of lo"
+    )]
+    NativeLoopback,
+    /// XDP at a bond runs at its ports, and sees theirs instead of the bond's.
+    #[error(
+        "XDP takes the frames of bond {0:?} for those of its ports, which are not served; use \
+         --mode bundle"
+    )]
+    Bond(String),
     /// Frames may be larger than native XDP takes.
     #[error(
         "the MTU of interface {name:?} or its peer is too large for native XDP ({mtu} here, a \
@@ -186,6 +199,8 @@ impl StartError {
             }),
             Self::Load(_) => Some(Refusal { everywhere: true, why: self.to_string() }),
             Self::NoNative(_)
+            | Self::NativeLoopback
+            | Self::Bond(_)
             | Self::Mtu { .. }
             | Self::Queues(_)
             | Self::Attach { .. }
@@ -321,6 +336,9 @@ pub fn attach(
 ) -> Result<Option<FdLink>, StartError> {
     refuse_to_share(interface)?;
     match hook {
+        Hook::Native if interface.kind.as_deref() == Some("bond") => {
+            Err(StartError::Bond(interface.name.clone()))
+        }
         Hook::Native => {
             let link = attach_xdp(object, interface)?;
             if interfaces::xdp_features(interface.index)?.is_none_or(XdpFeatures::delivers) {
@@ -448,6 +466,7 @@ fn attach_error(error: &ProgramError, interface: &Interface, hook: Hook) -> Star
         Some(libc::EPERM | libc::EACCES) => StartError::Privilege,
         _ if hook == Hook::Bundle => StartError::Attach { name, mtu, why: chain(error) },
         Some(libc::EBUSY | libc::EEXIST) => StartError::Occupied(name),
+        Some(libc::EOPNOTSUPP) if interface.index == loopback::INDEX => StartError::NativeLoopback,
         Some(libc::EOPNOTSUPP) => StartError::NoNative(name),
         Some(libc::ERANGE) => StartError::Mtu { name, mtu },
         Some(libc::ENOSPC) => StartError::Queues(name),

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 
 use switchml_host::interfaces::{Address, Interface};
 use switchml_host::neighbours::mac_text;
@@ -14,35 +14,39 @@ pub type Mac = [u8; 6];
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Local {
     /// Addresses that workers send to.
-    pub addresses: Vec<Ipv4Addr>,
+    pub addresses: Vec<IpAddr>,
     /// MACs that they send to.
     pub macs: BTreeSet<Mac>,
 }
 
 impl Local {
     /// Of these ports, among all interfaces and addresses of the namespace. The addresses are those
-    /// of the ports and of the bridges that these are ports of, unless one is `configured`; the
-    /// MACs also that of whatever interface has such an address.
+    /// of the ports and of the bridges that these are ports of, in all their VLANs, unless one is
+    /// `configured`; the MACs also that of whatever interface has such an address.
     pub fn new(
-        configured: Option<Ipv4Addr>,
+        configured: Option<IpAddr>,
         ports: &[Interface],
         interfaces: &[Interface],
         addresses: &[Address],
     ) -> Self {
         let mut indices: BTreeSet<_> =
             ports.iter().flat_map(|port| [Some(port.index), port.master]).flatten().collect();
-        // Those of 127.0.0.0/8 are of every host: other ranks would send to themselves.
+        let in_vlan = |interface: &&Interface| {
+            interface.vlan_of.is_some_and(|below| indices.contains(&below))
+        };
+        let in_vlans: Vec<_> = interfaces.iter().filter(in_vlan).map(|one| one.index).collect();
+        indices.extend(in_vlans);
         let addresses_of_ports = addresses
             .iter()
-            .filter(|address| indices.contains(&address.index) && !address.ip.is_loopback());
+            .filter(|address| indices.contains(&address.index) && is_for_others(address.ip));
         let served = match configured {
             Some(address) => vec![address],
-            None => addresses_of_ports.filter_map(v4).collect(),
+            None => addresses_of_ports.map(|address| address.ip).collect(),
         };
         indices.extend(
             addresses
                 .iter()
-                .filter(|address| v4(address).is_some_and(|ip| served.contains(&ip)))
+                .filter(|address| served.contains(&address.ip))
                 .map(|address| address.index),
         );
         let own = interfaces.iter().filter(|interface| indices.contains(&interface.index));
@@ -50,11 +54,11 @@ impl Local {
     }
 }
 
-fn v4(address: &Address) -> Option<Ipv4Addr> {
-    match address.ip {
-        IpAddr::V4(ip) => Some(ip),
-        IpAddr::V6(_) => None,
-    }
+/// Whether other hosts can send there: those of 127.0.0.0/8 and `::1` are of every host, and those
+/// of fe80::/10 of every link.
+fn is_for_others(ip: IpAddr) -> bool {
+    let is_link_local = matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
+    !ip.is_loopback() && !is_link_local
 }
 
 impl fmt::Display for Local {
@@ -74,29 +78,46 @@ mod tests {
     const PORT: u32 = 3;
     const OTHER: u32 = 4;
     const VIRTUAL: u32 = 5;
+    const VLAN: u32 = 6;
+    const OTHERS_VLAN: u32 = 7;
 
     fn interface(index: u32, master: Option<u32>) -> Interface {
         let mac = Some([2, 0, 0, 0, 0, index as u8]);
         Interface { index, master, mac, ..Interface::default() }
     }
 
-    fn local(configured: Option<[u8; 4]>) -> Local {
+    fn ip(text: &str) -> IpAddr {
+        text.parse().expect("an address")
+    }
+
+    fn local(configured: Option<&str>) -> Local {
         with_ports(configured, &[PORT])
     }
 
-    fn with_ports(configured: Option<[u8; 4]>, ports: &[u32]) -> Local {
+    fn with_ports(configured: Option<&str>, ports: &[u32]) -> Local {
         let interfaces = [
             interface(LO, None),
             interface(BRIDGE, None),
             interface(PORT, Some(BRIDGE)),
             interface(OTHER, Some(BRIDGE)),
             interface(VIRTUAL, None),
+            Interface { vlan_of: Some(BRIDGE), ..interface(VLAN, None) },
+            Interface { vlan_of: Some(OTHER), ..interface(OTHERS_VLAN, None) },
         ];
-        let addresses = [(LO, [127, 0, 0, 1]), (BRIDGE, [10, 0, 0, 254]), (VIRTUAL, [10, 0, 0, 9])];
-        let addresses = addresses.map(|(index, ip)| Address { index, ip: ip.into() });
+        let addresses = [
+            (LO, "127.0.0.1"),
+            (LO, "::1"),
+            (BRIDGE, "10.0.0.254"),
+            (BRIDGE, "fd00::fe"),
+            (BRIDGE, "fe80::fe"),
+            (VIRTUAL, "10.0.0.9"),
+            (VLAN, "10.0.5.254"),
+            (OTHERS_VLAN, "10.0.6.254"),
+        ];
+        let addresses = addresses.map(|(index, text)| Address { index, ip: ip(text) });
         let mut served = interfaces.to_vec();
         served.retain(|interface| ports.contains(&interface.index));
-        Local::new(configured.map(Ipv4Addr::from), &served, &interfaces, &addresses)
+        Local::new(configured.map(ip), &served, &interfaces, &addresses)
     }
 
     fn macs(indices: &[u32]) -> BTreeSet<Mac> {
@@ -107,7 +128,10 @@ mod tests {
     fn those_of_ports_and_of_their_bridge() {
         assert_eq!(
             local(None),
-            Local { addresses: vec![Ipv4Addr::new(10, 0, 0, 254)], macs: macs(&[BRIDGE, PORT]) },
+            Local {
+                addresses: ["10.0.0.254", "fd00::fe", "10.0.5.254"].map(ip).to_vec(),
+                macs: macs(&[BRIDGE, PORT, VLAN])
+            },
             "not of the bridge's other port, which is not the aggregator's"
         );
     }
@@ -117,8 +141,8 @@ mod tests {
         assert_eq!(
             with_ports(None, &[PORT, LO]),
             Local {
-                addresses: vec![Ipv4Addr::new(10, 0, 0, 254)],
-                macs: macs(&[LO, BRIDGE, PORT])
+                addresses: ["10.0.0.254", "fd00::fe", "10.0.5.254"].map(ip).to_vec(),
+                macs: macs(&[LO, BRIDGE, PORT, VLAN])
             }
         );
     }
@@ -128,10 +152,10 @@ mod tests {
         let with_mac_of = |address, indices: &[u32]| {
             assert_eq!(
                 local(Some(address)),
-                Local { addresses: vec![address.into()], macs: macs(indices) }
+                Local { addresses: vec![ip(address)], macs: macs(indices) }
             );
         };
-        with_mac_of([10, 0, 0, 9], &[BRIDGE, PORT, VIRTUAL]);
-        with_mac_of([10, 0, 0, 7], &[BRIDGE, PORT]);
+        with_mac_of("10.0.0.9", &[BRIDGE, PORT, VIRTUAL, VLAN]);
+        with_mac_of("10.0.0.7", &[BRIDGE, PORT, VLAN]);
     }
 }

@@ -17,11 +17,10 @@ pub const INDEX: u32 = 1;
 pub const ACCEPT_LOCAL: &str = "accept_local";
 const SETTING: &str = "/proc/sys/net/ipv4/conf/lo/accept_local";
 
-/// The ranks that live behind it, as bits. They hear the group at the interface that has the
-/// address, so it never reaches them.
-pub fn ranks(members: &[Binding]) -> u64 {
-    let bits = (0..).zip(members).filter(|(_, member)| member.ifindex == INDEX);
-    bits.fold(0, |ranks, (rank, _)| ranks | 1 << rank)
+/// Whether a rank lives behind it. Such ones hear the group at the interface that has the address,
+/// so it never reaches them.
+pub const fn is_behind(member: &Binding) -> bool {
+    member.ifindex == INDEX
 }
 
 /// Has the kernel take packets from its own addresses there.
@@ -50,16 +49,5 @@ fn set(value: &str) {
              no results that other ranks complete without `sysctl -w \
              net.ipv4.conf.lo.accept_local=1`"
         );
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn ranks_are_those_that_came_by_it() {
-        let at = |ifindex| Binding { ifindex, ..Binding::default() };
-        assert_eq!(ranks(&[at(7), at(1), at(8), at(1)]), 0b1010);
     }
 }

@@ -14,7 +14,8 @@ use aya_obj::generated::{
     bpf_devmap_val,
     bpf_map_type::{BPF_MAP_TYPE_ARRAY, BPF_MAP_TYPE_DEVMAP},
 };
-use switchml_protocol::fanout::Receivers;
+use switchml_protocol::fanout::{MAX_PLACES, Receivers};
+use switchml_protocol::ip::Ip;
 use switchml_protocol::job::{JobEntry, MemberEntry};
 use switchml_protocol::maps::{Endpoint, LockedSlot, MAX_PORTS, MAX_SHARDS, SLOTS_PER_SHARD};
 use switchml_protocol::outcome::Outcome;
@@ -106,10 +107,11 @@ impl Maps {
     /// Has the program serve what is sent to these MACs and addresses at this port, and let nothing
     /// pass that claims to come from the addresses. No others.
     pub fn set_local(&mut self, local: &Local, port: u16) -> Result<(), MapError> {
-        let endpoints = local.addresses.iter().flat_map(|ip| {
+        let endpoints = local.addresses.iter().flat_map(|address| {
+            let ip = Ip::from(*address);
             let served =
-                local.macs.iter().map(|mac| Endpoint::served(*mac, ip.octets(), U16::new(port)));
-            served.chain([Endpoint::own(ip.octets())])
+                local.macs.iter().map(move |mac| Endpoint::served(*mac, ip, U16::new(port)));
+            served.chain([Endpoint::own(ip)])
         });
         let wanted: Vec<EndpointBytes> = endpoints.map(|endpoint| transmute!(endpoint)).collect();
         for key in &wanted {
@@ -176,7 +178,7 @@ impl Maps {
             BPF_MAP_TYPE_DEVMAP as u32,
             size_of::<u32>() as u32,
             size_of::<bpf_devmap_val>() as u32,
-            MAX_RANKS as u32,
+            MAX_PLACES as u32,
             0,
         );
         let mut group: DevMap<MapData> =

@@ -4,6 +4,7 @@
 //! | module | what it holds |
 //! | --- | --- |
 //! | `hook` | where at an interface frames are taken |
+//! | `alike` | what is the same for all ranks of a job |
 //! | `attach` | loading and attaching, and what may stand in the way |
 //! | `attachment` | what holds a program at an interface |
 //! | `ingress` | programs at tc ingress, on kernels with and without links there |
@@ -15,6 +16,7 @@
 //! | `pins` | where all that lies, so that it outlives this process |
 //! | `journal` | what the control plane keeps there |
 
+mod alike;
 mod attach;
 mod attachment;
 mod hook;
@@ -29,14 +31,14 @@ mod tags;
 
 use std::collections::BTreeSet;
 use std::io;
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use aya::maps::{MapData, MapError, RingBuf};
 use switchml_protocol::aggregator;
 use switchml_protocol::capabilities::Capabilities;
-use switchml_protocol::fanout::Receivers;
+use switchml_protocol::fanout::{self, MAX_PLACES, Receivers};
 use switchml_protocol::job::{ABORTED, Binding, JobEntry, MemberEntry, OPEN, VACANT};
 use switchml_protocol::maps::{Event, MAX_JOBS, MAX_SHARDS, SLOTS_PER_SHARD};
 use switchml_protocol::outcome::Outcome;
@@ -68,7 +70,7 @@ pub struct Config {
     /// Where frames are taken.
     pub mode: Mode,
     /// Address to serve, if not those of the interfaces and of their bridges.
-    pub address: Option<Ipv4Addr>,
+    pub address: Option<IpAddr>,
     /// UDP port to serve.
     pub port: u16,
     /// Most slots of all jobs together.
@@ -201,16 +203,22 @@ impl ServesJobs for XdpDataPlane {
         maps.set_job(job.number, job.entry(OPEN)).map_err(&refused)
     }
 
-    fn start(&self, job: u16, by_group: u64) -> Result<(), Error> {
+    fn start(&self, job: u16, ways: &[(u16, fanout::Way)]) -> Result<(), Error> {
         let copy = self.ports().copy();
         let mut maps = self.maps();
         let refused = refused(job, "start");
         let entry = maps.job(job).map_err(&refused)?;
-        let members = (0..entry.ranks as u16)
-            .map(|rank| Ok(maps.member(job, rank)?.binding))
-            .collect::<Result<Vec<_>, _>>()
-            .map_err(&refused)?;
-        let receivers = Receivers::new(&entry, &members, by_group & !loopback::ranks(&members));
+        let live = |&(rank, way): &(u16, fanout::Way)| {
+            let place = maps.member(job, rank)?.binding;
+            let is_deaf = way == fanout::Way::Group && loopback::is_behind(&place);
+            Ok((rank, place, if is_deaf { fanout::Way::Copy } else { way }))
+        };
+        let members = ways.iter().map(live).collect::<Result<Vec<_>, _>>().map_err(&refused)?;
+        let places: Vec<_> = members.iter().map(|&(rank, place, _)| (rank, place)).collect();
+        if let Some(why) = alike::difference(&places) {
+            return Err(Error::Refused { what: format!("start job {job}"), why });
+        }
+        let receivers = Receivers::new(&entry, members).ok_or_else(|| too_many_places(job))?;
         maps.set_receivers(job, receivers, copy.as_ref()).map_err(&refused)
     }
 
@@ -418,6 +426,16 @@ fn set_state(maps: &mut Maps, number: u16, state: u32) -> Result<(), MapError> {
 
 fn refused(job: u16, verb: &'static str) -> impl Fn(MapError) -> Error {
     move |error| Error::Refused { what: format!("{verb} job {job}"), why: error.to_string() }
+}
+
+fn too_many_places(job: u16) -> Error {
+    Error::Refused {
+        what: format!("start job {job}"),
+        why: format!(
+            "each result would have to be sent more than {MAX_PLACES} times; have the ranks get \
+             them by multicast"
+        ),
+    }
 }
 
 /// Hands the program's events on, until the thread is told to stop.

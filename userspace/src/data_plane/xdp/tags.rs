@@ -29,7 +29,7 @@ pub fn show(interface: &Interface, pins: &Pins) -> Result<(), PinError> {
         }
         Ok(Tags::Hidden) => warn!(
             "interface {name} takes VLAN tags off before XDP sees them, and cannot do otherwise: \
-             frames of any VLAN are served; have the switch send none there, or use --mode bundle"
+             answers to tagged frames go out without a tag; use --mode bundle if ranks are in VLANs"
         ),
         Err(error) => {
             warn!("cannot tell whether interface {name} hides VLAN tags from XDP: {error}")
@@ -37,9 +37,9 @@ pub fn show(interface: &Interface, pins: &Pins) -> Result<(), PinError> {
     }
     if interface.kind.as_deref() == Some("veth") {
         warn!(
-            "interface {name} is a veth, whose other end hides VLAN tags from XDP: frames of any \
-             VLAN are served until `ethtool -K <other end> txvlan off tx-vlan-stag-hw-insert \
-             off`, or with --mode bundle"
+            "interface {name} is a veth, whose other end hides VLAN tags from XDP: answers to \
+             tagged frames go out without a tag until `ethtool -K <other end> txvlan off \
+             tx-vlan-stag-hw-insert off`; or use --mode bundle"
         );
     }
     Ok(())

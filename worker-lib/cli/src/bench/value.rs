@@ -10,7 +10,7 @@ pub trait Value: Element + Default {
     /// Whether it is a floating-point type.
     const FLOAT: bool;
     /// Every integer of magnitude below 2^BITS, divided by any power of two up to 2^(BITS+7), is a
-    /// value of the type; and so are sums of 64 of them in f64.
+    /// value of the type; and so are sums of 1024 of them in f64.
     const BITS: u32;
     /// A unit in the last place at 1, as a power of two. For integers 0.
     const UNIT: i32;
@@ -62,8 +62,8 @@ macro_rules! float {
 }
 
 float!(f32, "float", 24, -23, -126, |x| x as f32, f64::from);
-// 46 bits, so that the sum of 64 fits 53.
-float!(f64, "double", 46, -52, -1022, |x| x, |x| x);
+// 43 bits, so that the sum of 1024 fits 53.
+float!(f64, "double", 43, -52, -1022, |x| x, |x| x);
 float!(f16, "half", 11, -10, -14, f16::from_f64, f64::from);
 float!(bf16, "bfloat16", 8, -7, -126, bf16::from_f64, f64::from);
 

@@ -3,6 +3,7 @@
 use switchml_protocol::EVERYONE;
 use switchml_protocol::header::{Header, Kind, Op, decode, flags};
 use switchml_protocol::outcome::RejectReason;
+use switchml_protocol::ranks::{Ranks, pending_lanes};
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::stats::Ignored;
@@ -17,14 +18,14 @@ pub struct Identity {
     pub epoch: u32,
     /// This rank.
     pub rank: u16,
-    /// Number of ranks N, 1 to 64.
+    /// Number of ranks N.
     pub ranks: u16,
 }
 
 impl Identity {
-    /// The bitmap of all ranks.
-    pub(super) fn all_ranks(&self) -> u64 {
-        u64::MAX >> (64 - u32::from(self.ranks).clamp(1, 64))
+    /// All ranks.
+    pub(super) fn all_ranks(&self) -> Ranks {
+        Ranks::below(self.ranks)
     }
 }
 
@@ -33,8 +34,8 @@ impl Identity {
 pub(super) enum Word<'a> {
     /// The aggregate: big-endian lanes.
     Result(&'a [u8]),
-    /// The bitmap of ranks that are in.
-    Pending(u64),
+    /// The ranks that are in: [`ranks_in`] tells which.
+    Pending(&'a [u8]),
     /// Refused, with a detail.
     Reject(RejectReason, u32),
     /// The chunk is to be sent again with its lanes.
@@ -79,6 +80,15 @@ pub(super) fn is_for_all(datagram: &[u8]) -> bool {
     Header::ref_from_prefix(datagram).is_ok_and(|(header, _)| header.rank.get() == EVERYONE)
 }
 
+/// The ranks that the payload of a PENDING names.
+pub(super) fn ranks_in(payload: &[u8]) -> Ranks {
+    Ranks::of_pending(lanes(payload))
+}
+
+fn lanes(payload: &[u8]) -> impl Iterator<Item = u32> {
+    payload.as_chunks::<4>().0.iter().map(|bytes| u32::from_be_bytes(*bytes))
+}
+
 impl<'a> Answer<'a> {
     /// Whether it is the result of a call, not a note about a chunk.
     pub fn is_result(&self) -> bool {
@@ -103,20 +113,19 @@ impl<'a> Answer<'a> {
         if self.header.flags & flags::CHECKED == 0 || self.header.check.get() != expected {
             return Err(Ignored::Check);
         }
-        let note = |index: usize| {
-            let bytes = self.payload.as_chunks::<4>().0.get(index).copied();
-            u32::from_be_bytes(bytes.unwrap_or_default())
-        };
+        let note = |index| lanes(self.payload).nth(index).unwrap_or_default();
         match self.kind {
             Kind::Result => Ok(Word::Result(self.payload)),
             Kind::Room => Ok(Word::Room),
             Kind::Pending => {
-                let seen = u64::from(note(0)) << 32 | u64::from(note(1));
-                let (all, own) =
-                    (identity.all_ranks(), 1u64.checked_shl(identity.rank.into()).unwrap_or(0));
+                let (seen, all) = (ranks_in(self.payload), identity.all_ranks());
+                let is_whole = self.payload.len() == 4 * pending_lanes(identity.ranks.into());
                 // This rank is in, and somebody is not.
-                let is_possible = seen & own != 0 && seen & !all == 0 && seen != all;
-                if is_possible { Ok(Word::Pending(seen)) } else { Err(Ignored::Ranks) }
+                let is_possible = is_whole
+                    && seen.contains(identity.rank)
+                    && seen.without(&all).is_empty()
+                    && seen != all;
+                if is_possible { Ok(Word::Pending(self.payload)) } else { Err(Ignored::Ranks) }
             }
             _ => {
                 let (reason, detail) =

@@ -48,8 +48,6 @@ pub struct History {
     pub probes: u32,
     /// PENDING answers.
     pub pending: u32,
-    /// Bitmap of the ranks that were missing at the last PENDING.
-    pub missing: u64,
     /// Whether it went out without its lanes at first.
     pub empty: bool,
     /// Whether the aggregator asked for them.
@@ -63,6 +61,8 @@ pub struct Completed {
     pub chunk: Chunk,
     /// Its way here.
     pub history: History,
+    /// The slot that it had, for [`Engine::missing_of`](super::Engine::missing_of).
+    pub slot: u16,
 }
 
 /// A packet to send: the caller adds the payload and, by [`Header::check_of`] with one

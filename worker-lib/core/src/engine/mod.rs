@@ -21,9 +21,10 @@
 //! came first (RACK, RFC 8985), and when nothing came for the retransmission timeout: then one
 //! chunk, the oldest, and twice as many at each further expiry. A PENDING tells that the chunk is
 //! in and a peer is late. That is no loss; from then on only the oldest chunk is sent again, ever
-//! more rarely, because its RESULT may still get lost. Only a loss that is confirmed, by the result
-//! that follows a resend no sooner than a round trip takes, counts as one, and only a share of
-//! losses that links do not have by themselves shrinks the window.
+//! more rarely, because its RESULT may still get lost. Zeros whose lanes were left out wait for
+//! another rank's lanes, so only results of chunks with larger numbers overtake them. Only a loss
+//! that is confirmed, by the result that follows a resend no sooner than a round trip takes, counts
+//! as one, and only a share of losses that links do not have by themselves shrinks the window.
 
 mod answer;
 mod chunk;
@@ -31,6 +32,7 @@ mod config;
 mod departed;
 mod failure;
 mod outstanding;
+mod overtaking;
 mod rtt;
 mod stats;
 mod window;
@@ -38,22 +40,22 @@ mod window;
 #[cfg(test)]
 mod tests;
 
-use std::num::NonZeroU64;
-
 use switchml_protocol::capabilities::Capabilities;
 use switchml_protocol::header::{Header, Kind, flags};
+use switchml_protocol::ranks::Ranks;
 use switchml_protocol::{EVERYONE, U16, U32, VERSION};
 
 use answer::Word;
 use departed::Departed;
 use outstanding::{Outstanding, Table};
+use overtaking::{Evidence, Frontier};
 use rtt::Rtt;
 use window::Window;
 
 pub use answer::Identity;
 pub use chunk::{Chunk, Completed, History, Part, Transmission};
 pub use config::{Config, DEADLINE, Limits, TIMEOUT, TIMEOUT_CEILING};
-pub use failure::{Failure, ranks_of};
+pub use failure::Failure;
 pub use rtt::RttLimits;
 pub use stats::{EngineStats, Ignored};
 pub use window::WindowLimits;
@@ -61,8 +63,8 @@ pub use window::WindowLimits;
 /// A collective that waits for other ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Waiting {
-    /// Bitmap of the ranks that are missing, as the aggregator said last.
-    pub ranks: u64,
+    /// The ranks that are missing, as the aggregator said last.
+    pub ranks: Ranks,
     /// [`Chunk::collective`] of the chunk that they have not contributed to.
     pub collective: u64,
     /// Time since the last result, in ns.
@@ -74,24 +76,12 @@ pub struct Waiting {
 /// since, and what is wrong now is the way to the aggregator.
 const NEWS_LASTS: u64 = 4;
 
-/// Copies for one rank that tell, where no RESULT for all has come, that it is not loss which keeps
-/// these away: at a loss of 20 %, one such rank in 400,000 would be wrong.
+/// Copies for one rank that tell, where no RESULT for all comes in between, that it is not loss
+/// which keeps these away: at a loss of 20 %, one such rank in 400,000 would be wrong.
 const TELLING_COPIES: u64 = 8;
-/// Time that a network may take to learn who is in a group, in ns.
-const SETTLING: u64 = 500_000_000;
-
-/// The newest transmission known to have reached the aggregator.
-#[derive(Clone, Copy, Debug)]
-struct Evidence {
-    sequence: u64,
-    /// Time that it took to the result.
-    rtt: u64,
-    /// When overtaken chunks begin to count as lost.
-    from: u64,
-    /// Whether it was the timer's. Then the result may be that of the first transmission, which a
-    /// late peer or a long queue held up until just now.
-    doubtful: bool,
-}
+/// Time that they must span, in ns. A network may take so long to learn who is in a group; and when
+/// a path comes back, copies come first, but soon RESULTs for all, too.
+const TELLING_TIME: u64 = 500_000_000;
 
 /// See the [module's documentation](self).
 #[derive(Clone, Debug)]
@@ -103,6 +93,7 @@ pub struct Engine {
     /// Transmissions so far.
     sequence: u64,
     evidence: Option<Evidence>,
+    frontier: Frontier,
     /// When overtaken chunks that may just be late will count as lost.
     reordering_until: Option<u64>,
     /// Chunks marked as lost and not sent again yet.
@@ -119,8 +110,30 @@ pub struct Engine {
     unwatched_since: Option<u64>,
     /// Last PENDING: results of what was sent before tell no round-trip time.
     pending_at: Option<u64>,
+    /// By slot, the ranks that were in at the last PENDING there. Beside the table, which is in
+    /// use all the time.
+    seen: Box<[Ranks]>,
     departed: Departed,
     stats: EngineStats,
+    unheard: Unheard,
+}
+
+/// The copies that have come for this rank since the last RESULT for all.
+#[derive(Clone, Copy, Debug, Default)]
+struct Unheard {
+    copies: u64,
+    first_at: u64,
+    last_at: u64,
+}
+
+impl Unheard {
+    fn note(&mut self, now: u64) {
+        if self.copies == 0 {
+            self.first_at = now;
+        }
+        self.copies += 1;
+        self.last_at = now;
+    }
 }
 
 impl Engine {
@@ -139,6 +152,7 @@ impl Engine {
             rtt: Rtt::new(config.rtt),
             sequence: 0,
             evidence: None,
+            frontier: Frontier::default(),
             reordering_until: None,
             lost: 0,
             timer_from: 0,
@@ -147,8 +161,10 @@ impl Engine {
             resumed_at: 0,
             unwatched_since: None,
             pending_at: None,
+            seen: vec![Ranks::NONE; config.slots.max(1).into()].into(),
             departed: Departed::default(),
             stats: EngineStats::default(),
+            unheard: Unheard::default(),
         }
     }
 
@@ -157,9 +173,9 @@ impl Engine {
         self.rtt.sample(sent_at, now);
     }
 
-    /// Takes in the news that these ranks, a bitmap, have left in good order: they have all their
-    /// results, and make no more calls. To wait for one of them is a failure from then on.
-    pub fn note_departed(&mut self, ranks: u64) {
+    /// Takes in the news that these ranks have left in good order: they have all their results, and
+    /// make no more calls. To wait for one of them is a failure from then on.
+    pub fn note_departed(&mut self, ranks: &Ranks) {
         self.departed.note(ranks, self.sequence);
     }
 
@@ -305,23 +321,27 @@ impl Engine {
     ) -> Result<Option<(Completed, &'a [u8])>, Failure> {
         match self.judge(datagram, accept) {
             Ok((header, Word::Result(payload))) => {
-                match header.rank.get() {
-                    EVERYONE => self.stats.for_all += 1,
-                    _ => self.stats.copies += 1,
+                if header.rank.get() == EVERYONE {
+                    self.hear_all();
+                } else {
+                    self.stats.copies += 1;
+                    self.unheard.note(now);
                 }
                 let congested = congested || header.flags & flags::CE != 0;
                 Ok(self
                     .complete(now, header.slot.get(), congested)
                     .map(|completed| (completed, payload)))
             }
-            Ok((header, Word::Pending(bitmap))) => {
-                self.wait_for_peers(now, header.slot.get(), bitmap);
-                self.departed.check(bitmap, header.aux.get()).map(|()| None)
+            Ok((header, Word::Pending(payload))) => {
+                let seen = answer::ranks_in(payload);
+                self.wait_for_peers(now, header.slot.get(), seen);
+                self.departed.check(&seen, header.aux.get()).map(|()| None)
             }
             Ok((header, Word::Reject(reason, detail))) => {
                 let collective =
                     self.table.get_mut(header.slot.get()).map_or(0, |entry| entry.chunk.collective);
-                Err(Failure::rejected(reason, detail, header.round.get(), collective))
+                let refused = (collective, self.checks_maxima());
+                Err(Failure::rejected(reason, detail, header.round.get(), refused))
             }
             Ok((header, Word::Room)) => {
                 self.make_room(now, header.slot.get());
@@ -336,17 +356,25 @@ impl Engine {
             }
             Err(reason) => {
                 self.stats.ignored[reason as usize] += 1;
-                let is_late = reason == Ignored::NotOutstanding && answer::is_for_all(datagram);
-                self.stats.for_all += u64::from(is_late);
+                if reason == Ignored::NotOutstanding && answer::is_for_all(datagram) {
+                    self.hear_all();
+                }
                 Ok(None)
             }
         }
     }
 
-    /// Whether RESULTs for all ranks do not come at all, though their copies for this rank do (rule
+    /// A RESULT for all has come, in time or late.
+    fn hear_all(&mut self) {
+        self.stats.for_all += 1;
+        self.unheard = Unheard::default();
+    }
+
+    /// Whether RESULTs for all ranks do not come, though their copies for this rank do (rule
     /// 14.10): that is not loss, which takes the one like the other.
-    pub fn hears_no_group(&self, now: u64) -> bool {
-        now >= SETTLING && self.stats.for_all == 0 && self.stats.copies >= TELLING_COPIES
+    pub fn hears_no_group(&self) -> bool {
+        let Unheard { copies, first_at, last_at } = self.unheard;
+        copies >= TELLING_COPIES && last_at - first_at >= TELLING_TIME
     }
 
     /// Marks what is overdue as lost.
@@ -384,17 +412,21 @@ impl Engine {
         Some(others.into_iter().flatten().fold(at, u64::min))
     }
 
+    /// Whether the data plane verifies maxima, and with them all that it adds.
+    fn checks_maxima(&self) -> bool {
+        self.config.capabilities.contains(Capabilities::CHECKED_MAXIMA)
+    }
+
     /// When the aggregator has given no answer for too long.
     fn end_of_silence(&self, oldest: &Outstanding) -> u64 {
-        let heard_at = self.progress_at.max(self.resumed_at).max(oldest.pending_at);
+        let heard_at = self.progress_at.max(self.resumed_at).max(oldest.answered_at);
         heard_at.saturating_add(self.config.deadline)
     }
 
     /// When other ranks have been waited for too long, if they are what is waited for. While nobody
     /// watches them, they may be dead.
     fn end_of_wait(&self, oldest: &Outstanding) -> Option<u64> {
-        oldest.pending?;
-        Some(match self.unwatched_since {
+        oldest.pending.then(|| match self.unwatched_since {
             None => self.progress_at.saturating_add(self.config.timeout),
             Some(since) => self
                 .progress_at
@@ -405,9 +437,20 @@ impl Engine {
     }
 
     /// The ranks that the aggregator waits for, if it has said so.
-    fn missing(&self, entry: &Outstanding) -> Option<u64> {
-        let missing = self.config.identity.all_ranks() & !entry.pending?.get();
-        Some(missing).filter(|missing| *missing != 0)
+    fn missing(&self, entry: &Outstanding) -> Option<Ranks> {
+        entry.pending.then(|| self.missing_in(entry.slot))
+    }
+
+    /// The ranks that a chunk which is complete now waited for at its last PENDING, if it had one.
+    /// Until the next [`Self::receive`].
+    pub fn missing_of(&self, completed: &Completed) -> Ranks {
+        let was_pending = completed.history.pending > 0;
+        if was_pending { self.missing_in(completed.slot) } else { Ranks::NONE }
+    }
+
+    fn missing_in(&self, slot: u16) -> Ranks {
+        let seen = self.seen.get(usize::from(slot)).copied().unwrap_or_default();
+        self.config.identity.all_ranks().without(&seen)
     }
 
     /// What a datagram says of the outstanding chunk in its slot, or why it does not count.
@@ -428,8 +471,7 @@ impl Engine {
         if !same_call {
             return Err(Ignored::Call);
         }
-        let checked = self.config.capabilities.contains(Capabilities::CHECKED_MAXIMA);
-        if !checked && answer.is_result() && !chunk.op.is_sum() {
+        if !self.checks_maxima() && answer.is_result() && !chunk.op.is_sum() {
             let maximum = answer.unchecked();
             let accepted = accept(chunk, maximum);
             return Ok((
@@ -463,7 +505,7 @@ impl Engine {
         self.progress_at = now;
         self.timer_from = now;
         self.expiries = 0;
-        Some(Completed { chunk: entry.chunk, history: entry.history })
+        Some(Completed { chunk: entry.chunk, history: entry.history, slot })
     }
 
     /// What a result tells about the path.
@@ -475,8 +517,7 @@ impl Engine {
         }
         // The result of a chunk sent twice may be that of the first time, or may have waited for a
         // peer.
-        let confirmed_loss =
-            entry.resent && entry.pending.is_none() && elapsed >= self.rtt.minimum();
+        let confirmed_loss = entry.resent && !entry.pending && elapsed >= self.rtt.minimum();
         if congested {
             self.stats.congested += 1;
         }
@@ -484,8 +525,12 @@ impl Engine {
         let cut = (congested && self.window.shrink(entry.number, next))
             || (confirmed_loss && self.window.lose(entry.number, next));
         self.stats.window_cuts += u64::from(cut);
-        if entry.pending.is_none() && (confirmed_loss || !entry.resent) {
+        if !entry.pending && (confirmed_loss || !entry.resent) {
             self.note_evidence(now, entry, elapsed);
+        }
+        if entry.number > self.frontier.number {
+            let took = now.saturating_sub(entry.history.sent_at);
+            self.frontier = Frontier { number: entry.number, took };
         }
     }
 
@@ -504,16 +549,16 @@ impl Engine {
     }
 
     /// The chunk in this slot has arrived, and the aggregator waits for other ranks.
-    fn wait_for_peers(&mut self, now: u64, slot: u16, bitmap: u64) {
+    fn wait_for_peers(&mut self, now: u64, slot: u16, seen: Ranks) {
         self.stats.pending += 1;
         self.pending_at = Some(now);
-        let (sequence, all) = (self.next_sequence(), self.config.identity.all_ranks());
+        let sequence = self.next_sequence();
         let Some(entry) = self.table.get_mut(slot) else { return };
-        // This rank is among them.
-        entry.pending = NonZeroU64::new(bitmap);
+        self.seen[usize::from(slot)] = seen;
+        entry.pending = true;
         entry.pending_at = now;
+        entry.answered_at = now;
         entry.history.pending += 1;
-        entry.history.missing = all & !bitmap;
         // As good as sent again just now: only what is sent from now on can overtake it.
         entry.sent_at = now;
         entry.sequence = sequence;
@@ -526,6 +571,7 @@ impl Engine {
     fn make_room(&mut self, now: u64, slot: u16) {
         self.timer_from = now;
         let Some(entry) = self.table.get_mut(slot) else { return };
+        entry.answered_at = now;
         self.stats.rooms += u64::from(!entry.history.room);
         entry.history.room = true;
         self.lost += u32::from(!entry.lost);
@@ -535,25 +581,28 @@ impl Engine {
     /// Marks the chunks that were overtaken by more than the reordering window.
     fn mark_overtaken(&mut self, now: u64) {
         self.reordering_until = None;
-        let Some(evidence) = self.evidence else { return };
+        let (Some(evidence), frontier) = (self.evidence, self.frontier) else { return };
         let reordering = self.reordering();
         let (mut marked, mut until) = (0, None::<u64>);
         self.table.for_each_while(|entry| {
-            if entry.sequence > evidence.sequence {
+            // The result of a chunk that was sent again says nothing of lanes that other ranks have
+            // yet to send; unless it was the timer's, when they may have been there for long.
+            let due = if entry.waits_for_lanes() && !evidence.doubtful {
+                frontier.due(entry, reordering)
+            } else {
+                evidence.due(entry, reordering)
+            };
+            match due {
                 // Those sent once are in the order of their numbers: behind the first that is
                 // newer, all are, and those sent again are newer still.
-                return entry.resent || entry.history.room || entry.pending.is_some();
-            }
-            if entry.lost {
-                return true;
-            }
-            let due = (entry.sent_at + evidence.rtt + reordering).max(evidence.from);
-            if due <= now {
-                entry.lost = true;
-                entry.history.resent_by_overtaking += 1;
-                marked += 1;
-            } else {
-                until = Some(until.map_or(due, |until| until.min(due)));
+                None => return !entry.is_fresh(),
+                Some(_) if entry.lost => {}
+                Some(due) if due <= now => {
+                    entry.lost = true;
+                    entry.history.resent_by_overtaking += 1;
+                    marked += 1;
+                }
+                Some(due) => until = Some(until.map_or(due, |until| until.min(due))),
             }
             true
         });
@@ -565,12 +614,11 @@ impl Engine {
     /// The retransmission timer has expired: marks the oldest chunk, or more of them each time in a
     /// row.
     fn mark_overdue(&mut self, oldest: &Outstanding) {
-        let waiting = oldest.pending.is_some();
+        let waiting = oldest.pending;
         let most = if waiting { 1 } else { 1 << (self.expiries - 1).min(5) };
         let mut marked = 0;
         self.table.for_each_while(|entry| {
-            let overdue =
-                if waiting { entry.number == oldest.number } else { entry.pending.is_none() };
+            let overdue = if waiting { entry.number == oldest.number } else { !entry.pending };
             if overdue && !entry.lost {
                 entry.lost = true;
                 let cause = if waiting {

@@ -1,7 +1,5 @@
 //! The chunks that are on their way: one place per slot.
 
-use std::num::NonZeroU64;
-
 use super::chunk::{Chunk, History};
 
 /// A chunk that was sent and has no result yet.
@@ -21,14 +19,28 @@ pub(super) struct Outstanding {
     pub lost: bool,
     /// Whether its lanes have been sent: not if they were left out.
     pub in_full: bool,
-    /// Bitmap of the ranks that are in, if the aggregator told: this rank is, and the wait is for
-    /// others.
-    pub pending: Option<NonZeroU64>,
+    /// Whether the aggregator told that this rank is in, and the wait is for others.
+    pub pending: bool,
     /// When it told so last.
     pub pending_at: u64,
+    /// When it last answered otherwise than with the result.
+    pub answered_at: u64,
     /// When its result came last, damaged.
     pub damaged_at: Option<u64>,
     pub history: History,
+}
+
+impl Outstanding {
+    /// Whether it was sent once, and has had no answer.
+    pub fn is_fresh(&self) -> bool {
+        !self.resent && !self.history.room && !self.pending
+    }
+
+    /// Whether another rank's lanes may be all that its result waits for: it was EMPTY, and nobody
+    /// has asked for more.
+    pub fn waits_for_lanes(&self) -> bool {
+        self.chunk.empty && (!self.in_full || self.pending)
+    }
 }
 
 /// The outstanding chunks, found by slot and by number.
@@ -119,8 +131,9 @@ impl Table {
             resent: false,
             lost: false,
             in_full: !chunk.empty,
-            pending: None,
+            pending: false,
             pending_at: 0,
+            answered_at: 0,
             damaged_at: None,
             history: History { sent_at: now, empty: chunk.empty, ..History::default() },
         })

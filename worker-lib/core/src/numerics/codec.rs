@@ -56,8 +56,8 @@ impl Codec {
     /// whole call, whichever part of it is encoded.
     ///
     /// # Errors
-    /// When `ranks` is not 1 to 64, for MAX and MIN of f64, for AVG of i32, and for fewer bits of
-    /// either, or of any MAX and MIN: see [`NumericsError`].
+    /// When `ranks` is not 1 to 1024, for MAX and MIN of f64, for AVG of i32, and for fewer bits of
+    /// either, of any MAX and MIN, or among more than 128 ranks: see [`NumericsError`].
     pub fn reduction(
         dtype: DType,
         reduction: impl Into<Reduction>,
@@ -73,6 +73,9 @@ impl Codec {
         let Reduction { op, precision } = reduction;
         let fixed = Fixed::new(ranks, op == Avg);
         if precision != Precision::Exact {
+            if ranks > packed::MOST_RANKS {
+                return Err(NumericsError::TooManyRanks { reduction, ranks });
+            }
             // Too few levels would be left for each of so many ranks.
             let in_8_bits = precision == Precision::Bits8 && ranks <= dithered::MOST_RANKS;
             return Ok(Self(match (op, dtype, in_8_bits) {

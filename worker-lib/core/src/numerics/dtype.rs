@@ -252,6 +252,17 @@ pub enum NumericsError {
         /// Of what.
         dtype: DType,
     },
+    /// Among so many ranks, too few bits of a field would be left for each.
+    #[error(
+        "{reduction} among {ranks} ranks is not available, only among up to {max}; use the sum or \
+         average without fewer bits", max = super::packed::MOST_RANKS
+    )]
+    TooManyRanks {
+        /// What was asked for.
+        reduction: Reduction,
+        /// Among how many.
+        ranks: usize,
+    },
     /// A job has 1 to [`switchml_protocol::MAX_RANKS`] ranks.
     #[error("{0} ranks given, 1 to {max} are allowed", max = switchml_protocol::MAX_RANKS)]
     Ranks(usize),

@@ -23,8 +23,8 @@
 //! **In 16 bits** ([`Precision::Bits16`]), `Sum` and `Avg` of f32, f16 and bf16 pack two elements
 //! into a lane, and have the step 2^(E+L-14): as `Sum` and `Avg`, with half the packets, but
 //! |result - true sum| <= N * 2^(L-15) * M, and half a unit. An average is off by 2^-14 M for 2
-//! ranks, 2^-13 M for 4, 2^-9 M for 64; a chunk has twice as many elements. Elements below half a
-//! step count as 0.
+//! ranks, 2^-13 M for 4, 2^-9 M for 64, 2^-8 M for 128, beyond which there are no calls in 16 bits;
+//! a chunk has twice as many elements. Elements below half a step count as 0.
 //!
 //! The step is a power of two, so that small whole numbers, and averages of them, stay exact. To
 //! use every level that a field has room for, floor((2^16 - 1) / N), would gain nothing for 2, 4,
@@ -58,9 +58,10 @@
 //! **f32, f16, bf16 of up to 1024 elements, `Sum` and `Avg`.** The number of elements is the whole
 //! call's. Where all elements of a chunk, over all ranks, are multiples of the step, the result is
 //! the **true sum, or average, rounded once**, ties to even: within half a unit in the last place,
-//! cancellation or not, and so at least as near as a sum in f64. For any number of ranks that is
-//! all of f16, each f32 of at least 2^-53 M, and each bf16 of at least 2^-69 M: far more than a sum
-//! in f32 keeps. Smaller elements are rounded to a multiple of the step first, so
+//! cancellation or not, and so at least as near as a sum in f64. For up to 64 ranks that is all
+//! of f16, each f32 of at least 2^-53 M, and each bf16 of at least 2^-69 M; for 1024 ranks 2^-41 M
+//! and 2^-57 M: far more than a sum in f32 keeps. Smaller elements are rounded to a multiple of the
+//! step first, so
 //!
 //! > |result - true sum| <= N * 2^(3L-95) * M, plus half a unit in the last place of the result.
 //!
@@ -73,22 +74,22 @@
 //! > |result - true sum| <= N * 2^(L-31) * M, plus half a unit in the last place of the result.
 //!
 //! The first part is 2^-29 M for 2 ranks, 2^-27 M for 4, 2^-25 M for 8, 2^-23 M for 16, 2^-19 M for
-//! 64 (2^-24 is one rounding of an f32). It is zero when all elements of the chunk are multiples of
-//! the step, such as integers below 2^(31-L), and for single elements not much smaller than M:
-//! those of at least 2^(L-7) M in f32, 2^(L-20) M in f16, 2^(L-23) M in bf16. Elements that are far
-//! smaller than M keep this *absolute* precision, not their relative one.
+//! 64, 2^-11 M for 1024 (2^-24 is one rounding of an f32). It is zero when all elements of the
+//! chunk are multiples of the step, such as integers below 2^(31-L), and for single elements not
+//! much smaller than M: those of at least 2^(L-7) M in f32, 2^(L-20) M in f16, 2^(L-23) M in bf16.
+//! Elements that are far smaller than M keep this *absolute* precision, not their relative one.
 //!
 //! **f64, `Sum`.** The same with |result - true sum| <= N * 2^(2L-63) * M (1.5 times that for more
 //! than 32 ranks), plus half a unit in the last place. Each rank contributes 63-2L bits and a sign:
-//! all 53 bits of elements near M up to 32 ranks, 51 bits beyond.
+//! all 53 bits of elements near M up to 32 ranks, 51 bits up to 64, 43 bits for 1024.
 //!
 //! `cargo run --release -p switchml-worker --example precision` measures what that is for some
 //! distributions (`docs/benchmarks.md`).
 //!
 //! **`Avg`** of these and of f64 is the same integer sum. f32, f16, bf16: times the f64 nearest to
 //! step/N, in f64, and then rounded to the type; so an average that the type can hold comes out
-//! exactly. f64: the sum rounded to f64, then divided by N (one more rounding, and yet another when
-//! the average is subnormal).
+//! exactly, among up to 128 ranks if it has the 24 bits of an f32. f64: the sum rounded to f64,
+//! then divided by N (one more rounding, and yet another when the average is subnormal).
 //!
 //! **Special values.** An infinity or NaN on any rank makes its whole chunk NaN on every rank, for
 //! `Sum` and `Avg`; such a chunk is not sent. A sum beyond the type's largest number is infinite. A

@@ -7,6 +7,8 @@ use super::format::{OneLane, power_of_two};
 
 /// Bits of a field.
 const WIDTH: u32 = 16;
+/// Most ranks: each has so few levels of a field that more would be left less than 8 bits.
+pub(super) const MOST_RANKS: usize = 128;
 
 impl Fixed {
     /// Binary places of a field's integer: 14 - E - L.

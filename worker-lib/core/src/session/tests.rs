@@ -111,7 +111,7 @@ fn is_aborted() -> [Action; 1] {
 }
 
 fn mismatch() -> Failure {
-    Failure::Mismatch { first: 2, dissenter: 0, collective: 9 }
+    Failure::Mismatch { first: 2, dissenter: 0, collective: 9, is_certain: true }
 }
 
 fn is_lost() -> [Action; 1] {
@@ -122,7 +122,7 @@ fn is_lost() -> [Action; 1] {
 fn a_rank_joins_runs_and_leaves() {
     let mut rank = Rank::running(false);
     assert_eq!(rank.hear(News::Left(5)), []);
-    assert_eq!(rank.session.departed(), 1 << 5);
+    assert_eq!(rank.session.departed(), [5].into());
     let leaves = send(Request::Leave(Goodbye::default()));
     assert_eq!(rank.on(Event::Leave(Goodbye::default())), [leaves]);
     assert_eq!(rank.hear(aborted()), [], "it does not matter any more");
@@ -191,6 +191,46 @@ fn nobody_to_join() {
     rank.on(Event::Connected);
     let why = "rank 1 is taken".to_owned();
     assert_eq!(rank.answer(Answer::Refused(why.clone())), ends(Ending::Refused(why)));
+}
+
+/// It would wait for nothing any more.
+#[test]
+fn an_answer_to_what_was_not_asked_ends_the_session() {
+    let mut rank = Rank::running(true);
+    assert_eq!(rank.lose(), [Action::Connect]);
+    assert_eq!(rank.on(Event::Connected), [send(Request::Resume)]);
+    assert!(matches!(
+        rank.answer(Answer::Unready(vec![1]))[..],
+        [Action::End(Ending::Nonsense(_))]
+    ));
+}
+
+/// Rule 23.8: what came while it stood still counts, whatever time it is.
+#[test]
+fn a_rank_that_stood_still_hears_what_came_meanwhile() {
+    let mut rank = Rank::opening(false);
+    rank.on(Event::PathOpen { lanes: LANES, needs_copies: false });
+    rank.now = 8 * SECOND;
+    rank.session.on_timer(rank.now);
+    assert_eq!(rank.actions(), [], "nothing is over yet");
+    assert_eq!(rank.answer(Answer::Done), []);
+    assert_eq!(rank.hear(News::Started { lanes: 320 }), [Action::Start { lanes: 320 }]);
+    assert_eq!(rank.lose(), [Action::Connect]);
+    assert_eq!(rank.on(Event::Connected), [send(Request::Resume)]);
+    assert_eq!(rank.answer(Answer::Done), []);
+    assert_eq!(rank.hear(aborted()), is_aborted());
+
+    let mut rank = Rank::opening(false);
+    rank.on(Event::PathOpen { lanes: LANES, needs_copies: false });
+    rank.now = 8 * SECOND;
+    rank.session.on_timer(rank.now);
+    assert_eq!(rank.after(SECOND), ends(Ending::Lost("no answer for 5 s".to_owned())));
+
+    let mut rank = Rank::running(false);
+    rank.lose();
+    rank.now = 3 * SECOND;
+    rank.session.on_timer(rank.now);
+    assert_eq!(rank.after(SECOND), is_lost());
 }
 
 #[test]
@@ -298,11 +338,11 @@ fn the_aggregator_may_know_why_the_data_path_failed() {
 #[test]
 fn what_only_the_rank_knows_is_not_asked_for() {
     let own = [
-        Failure::Missing(2),
+        Failure::Missing([1].into()),
         Failure::Silent,
         Failure::Damaged,
         Failure::Maximum,
-        Failure::Departed(2),
+        Failure::Departed([1].into()),
         Failure::Round { ours: 1, newest: 3 },
     ];
     for failure in own {
@@ -392,7 +432,8 @@ fn a_durable_data_plane_is_looked_for_until_somebody_answers() {
     rank.on(Event::Connected);
     assert_eq!(rank.answer(Answer::Done), []);
     assert!(rank.session.is_watched());
-    assert_eq!(rank.hear(News::Started { lanes: 320 }), [], "once is enough");
+    // Rule 27.19. Its data path has been started, and that once.
+    assert_eq!(rank.hear(News::Started { lanes: 320 }), []);
 
     // All over again.
     assert_eq!(rank.lose(), [Action::Connect]);
@@ -464,6 +505,20 @@ fn a_reason_may_come_after_the_connection_broke() {
     rank.on(Event::Connected);
     rank.answer(Answer::Done);
     assert_eq!(rank.hear(aborted()), is_aborted());
+}
+
+/// A combiner that died for good: the root aborts the job, and nobody is left to say why.
+#[test]
+fn where_no_reason_can_come_the_lost_aggregator_is_named() {
+    let mut rank = Rank::running(true);
+    rank.lose();
+    assert_eq!(rank.fail(Failure::Aborted, None), []);
+    assert_eq!(rank.after(1_500 * MS), is_lost());
+
+    let mut rank = Rank::running(true);
+    rank.lose();
+    assert_eq!(rank.fail(mismatch(), None), []);
+    assert_eq!(rank.after(1_500 * MS), [Action::NoReason], "the failure names both ranks");
 }
 
 fn any_text() -> impl Strategy<Value = String> {

@@ -3,9 +3,11 @@
 
 use std::cell::RefCell;
 
-use switchml_protocol::aggregator::{Tables, serve};
+use switchml_protocol::EVERYONE;
+use switchml_protocol::aggregator::{Members, Tables, serve};
 use switchml_protocol::header::{Header, Kind, Op};
 use switchml_protocol::job::{ABORTED, Binding, JobEntry, MemberEntry, OPEN};
+use switchml_protocol::lanes::Payload as _;
 use switchml_protocol::outcome::Outcome;
 use switchml_protocol::slot::{SetHead, Slot, contribute};
 use zerocopy::{FromBytes, IntoBytes};
@@ -36,6 +38,8 @@ enum Slots {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 struct Set {
     head: SetHead,
+    /// The ranks that are in: no job here has more than one group.
+    seen: u32,
     values: Tally,
 }
 
@@ -68,10 +72,10 @@ impl Aggregator {
         let epoch = self.epoch;
         let Slots::Ours(slots) = &mut self.slots else { return };
         for (set, before) in slots.iter_mut().flat_map(|slot| slot.iter_mut().zip([2, 1])) {
-            let seen = (1 << ranks) - 1;
             let mut head = SetHead::default();
-            (head.seen, head.epoch, head.round) = (seen, epoch, origin.wrapping_sub(before));
-            set.head = complete(&head);
+            head.count = ranks.into();
+            (head.epoch, head.round) = (epoch, origin.wrapping_sub(before));
+            (set.head, set.seen) = (complete(&head), (1 << ranks) - 1);
         }
     }
 
@@ -85,6 +89,12 @@ impl Aggregator {
         }
     }
 
+    /// Sets whose round is complete.
+    pub fn completed(&self) -> usize {
+        let Slots::Ours(slots) = &self.slots else { return 0 };
+        slots.iter().flatten().filter(|set| set.head.is_complete()).count()
+    }
+
     /// Serves the contribution of a rank: what became of it, and the answer.
     pub fn serve(&mut self, plan: &Plan, rank: u16, datagram: &[u8]) -> (Outcome, Option<Vec<u8>>) {
         let (mut header, mut payload) = packets::split(datagram);
@@ -95,7 +105,8 @@ impl Aggregator {
                 let tables =
                     Memory { plan, state, epoch, packet: header, slots: RefCell::new(slots) };
                 let outcome = tables.serve(rank, &mut header, &mut payload);
-                let answered = Kind::from_wire(header.kind) != Some(Kind::Contribution);
+                let kind = Kind::from_wire(header.kind);
+                let answered = kind != Some(Kind::Contribution);
                 (outcome, answered.then(|| packets::joined(&header, &payload)))
             }
         }
@@ -119,8 +130,12 @@ impl Memory<'_> {
             && (foreign && self.plan.lacks(Rule::PacketEpoch)
                 || !foreign
                     && (self.plan.lacks(Rule::ContributionCheck) || self.plan.lacks(Rule::Round)));
+        if self.plan.lacks(Rule::PayloadLast) && header.is_all_zeros() {
+            return self.count(header, payload);
+        }
         if !skips_admission {
-            return serve(self, &binding(rank), header, &mut payload[..], size_of::<Payload>());
+            let len = 4 * usize::from(header.payload_lanes());
+            return serve(self, &binding(rank), header, &mut payload[..], len);
         }
         let job = self.job(JOB).expect("the job");
         let slot = header.slot.get().into();
@@ -149,16 +164,33 @@ impl Memory<'_> {
         })
     }
 
+    /// Counts an EMPTY contribution, be it the last one, and makes the answer of what values there
+    /// are.
+    fn count(&self, header: &mut Header, payload: &mut Payload) -> Outcome {
+        let job = self.job(JOB).expect("the job");
+        self.with_slot(header.slot.get().into(), |slot| {
+            // So it is not the last one.
+            let one_more = JobEntry { ranks: job.ranks + 1, ..job };
+            let outcome = contribute(&one_more, slot, Op::Sum, header, &mut payload[..]);
+            let set = &mut slot.sets[(header.round.get() & 1) as usize];
+            if outcome != Outcome::Added || set.head.count != job.ranks {
+                return outcome;
+            }
+            set.head = complete(&set.head);
+            payload[..].load_from(&set.values, 1).expect("one block");
+            (header.kind, header.flags) = (Kind::Result as u8, set.head.flags);
+            (header.rank, header.check) = (EVERYONE.into(), set.head.check.into());
+            Outcome::Completed
+        })
+    }
+
     /// Makes heads look as if the rules that are taken out were kept.
     fn doctor(&self, slot: &mut Slot) {
         let (rank, round) = (self.packet.rank.get(), self.packet.round.get());
         let index = (round & 1) as usize;
         let [even, odd] = &mut slot.sets;
-        let (set, other) = if index == 0 {
-            (&mut even.head, &mut odd.head)
-        } else {
-            (&mut odd.head, &mut even.head)
-        };
+        let (set, other) = if index == 0 { (even, odd) } else { (odd, even) };
+        let (set, seen, other) = (&mut set.head, &mut set.seen[0], &mut other.head);
         if self.plan.lacks(Rule::SetEpoch) {
             for head in [&mut *set, &mut *other] {
                 // Memory that was never used is empty all the same.
@@ -167,12 +199,18 @@ impl Memory<'_> {
         }
         let holds = set.epoch == self.epoch && set.round == round;
         if holds && self.plan.lacks(Rule::Seen) {
-            set.seen &= !(1 << rank);
+            *seen &= !(1 << rank);
         }
         if holds && self.plan.lacks(Rule::AllIn) {
-            let all = (1u64 << self.plan.setup.ranks) - 1;
-            let missing = all & !set.seen & !(1 << rank);
-            set.seen |= if missing.count_ones() == 1 { missing } else { 0 };
+            let all = (1 << self.plan.setup.ranks) - 1;
+            let missing = all & !*seen & !(1 << rank);
+            *seen |= if missing.count_ones() == 1 { missing } else { 0 };
+        }
+        if holds {
+            set.count = seen.count_ones();
+        }
+        if holds && self.plan.lacks(Rule::Overwrite) {
+            *set = with_byte(set, HOLLOW, 0);
         }
         if holds && self.plan.lacks(Rule::SameCall) {
             set.fingerprint = self.packet.fingerprint.get();
@@ -203,7 +241,7 @@ impl Memory<'_> {
     }
 }
 
-impl Tables for Memory<'_> {
+impl Members for Memory<'_> {
     fn job(&self, number: u16) -> Option<JobEntry> {
         let (ranks, slots) = (self.plan.setup.ranks.into(), self.plan.setup.slots.into());
         (number == JOB).then(|| JobEntry {
@@ -223,23 +261,25 @@ impl Tables for Memory<'_> {
     fn learn(&self, _: u16, _: u16, _: u32, _: &Binding) {
         unreachable!("no HELLO is sent")
     }
+}
 
+impl Tables for Memory<'_> {
     fn with_slot(&self, index: u32, f: impl FnOnce(&mut Slot) -> Outcome) -> Outcome {
         let sets = &mut self.slots.borrow_mut()[index as usize];
         let mut slot = Slot::default();
         for (to, from) in slot.sets.iter_mut().zip(&*sets) {
-            to.head = from.head;
+            (to.head, to.seen[0]) = (from.head, from.seen);
             for (pair, lanes) in to.values.iter_mut().zip(from.values.as_chunks::<2>().0) {
                 *pair = u64::from(lanes[0]) << 32 | u64::from(lanes[1]);
             }
         }
         self.doctor(&mut slot);
-        let doctored = [0, 1].map(|index| slot.sets[index].head);
+        let doctored = [0, 1].map(|index| (slot.sets[index].head, slot.sets[index].seen[0]));
         let outcome = f(&mut slot);
         for ((from, doctored), to) in slot.sets.iter().zip(doctored).zip(sets) {
             // What was not used is put back.
-            if from.head != doctored {
-                to.head = from.head;
+            if (from.head, from.seen[0]) != doctored {
+                (to.head, to.seen) = (from.head, from.seen[0]);
             }
             for (lanes, pair) in to.values.as_chunks_mut::<2>().0.iter_mut().zip(from.values) {
                 *lanes = [(pair >> 32) as u32, pair as u32];
@@ -263,7 +303,7 @@ fn serve_published(
         Served::Drop => return (Outcome::Added, None),
         Served::ToSender => Outcome::Replayed,
         Served::ToAll => {
-            header.rank.set(switchml_protocol::EVERYONE);
+            header.rank.set(EVERYONE);
             Outcome::Completed
         }
     };
@@ -278,16 +318,23 @@ fn is_newer(set: &SetHead, epoch: u32, round: u32) -> bool {
     set.epoch == epoch && (round.wrapping_sub(set.round) as i32) < 0
 }
 
-/// A head as it would be if its round were complete. The byte of the status is private, its place
-/// is not.
+/// Where a head says that its values are still those of an earlier round. It is private, as the
+/// status is; their places are not.
+const HOLLOW: usize = 29;
+
+/// A head as it would be if its round were complete.
 fn complete(head: &SetHead) -> SetHead {
     const STATUS: usize = 28;
     const COMPLETE: u8 = 1;
-    let mut bytes: [u8; size_of::<SetHead>()] = head.as_bytes().try_into().expect("its size");
-    bytes[STATUS] = COMPLETE;
-    let complete = SetHead::read_from_bytes(&bytes).expect("its size");
+    let complete = with_byte(head, STATUS, COMPLETE);
     assert!(complete.is_complete());
     complete
+}
+
+fn with_byte(head: &SetHead, place: usize, value: u8) -> SetHead {
+    let mut bytes: [u8; size_of::<SetHead>()] = head.as_bytes().try_into().expect("its size");
+    bytes[place] = value;
+    SetHead::read_from_bytes(&bytes).expect("its size")
 }
 
 fn binding(rank: u16) -> Binding {

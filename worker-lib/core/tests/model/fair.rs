@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 
 use switchml_worker_core::engine::Failure;
 
+use crate::plan::Contribution;
 use crate::worker::Worker;
 use crate::world::{Reply, State, World};
 
@@ -52,7 +53,8 @@ pub fn finishes(world: &World, state: &State) -> bool {
         if state.workers.iter().any(failed) {
             state.aggregator.abort();
         }
-        packets.extend(state.workers[at].alarm(&world.plan).into_iter().map(|chunk| (at, chunk)));
+        let resent = state.workers[at].alarm(&world.plan);
+        packets.extend(resent.into_iter().map(|sent| (at, sent)));
         let now = state.workers[at].now;
         for worker in &mut state.workers {
             worker.now = now.max(worker.now);
@@ -61,20 +63,24 @@ pub fn finishes(world: &World, state: &State) -> bool {
     false
 }
 
+/// Contributions under way: whose, and which.
+type Packets = VecDeque<(usize, Contribution)>;
+
 /// Delivers contributions and their answers until none is left.
-fn deliver_all(world: &World, state: &mut State, packets: &mut VecDeque<(usize, usize)>) {
+fn deliver_all(world: &World, state: &mut State, packets: &mut Packets) {
     loop {
         for at in 0..state.workers.len() {
             while state.workers[at].may_send(&world.plan) {
                 packets.push_back((at, state.workers[at].send(&world.plan)));
             }
         }
-        let Some((from, chunk)) = packets.pop_front() else { return };
+        let Some((from, contribution)) = packets.pop_front() else { return };
         let era = state.workers[from].era();
-        let (_, reply) = world.arrive(state, from, chunk, era);
+        let (_, reply) = world.arrive(state, from, contribution, era);
         let Some(Reply { to, datagram }) = reply else { continue };
         for at in world.at(state, to) {
-            world.hear(state, at, &datagram);
+            let sent = world.hear(state, at, &datagram);
+            packets.extend(sent.into_iter().map(|sent| (at, sent)));
         }
     }
 }

@@ -4,7 +4,7 @@
 //! Stateright searches breadth first; its states are those of [`world`]: engines
 //! ([`switchml_worker_core::engine::Engine`]), an aggregator
 //! ([`switchml_protocol::aggregator::serve`]) and a network that loses, repeats and reorders
-//! without bound. What is checked are the [`properties`](properties::RIGHT_SUMS). Rules of the
+//! without bound. What is checked are the [`promises`](promises::RIGHT_SUMS). Rules of the
 //! protocol can be taken out one at a time ([`rules`]), which the search must notice.
 //!
 //! # What keeps the search finite, and why nothing is missed
@@ -12,7 +12,8 @@
 //! - **The network is a set.** What was once sent may arrive at any time, any number of times, or
 //!   never. So loss, repetition and reordering need no events of their own, and a resend adds
 //!   nothing: it is the same packet except a flag that nobody looks at, and its aux. That it is
-//!   the same is asserted whenever an engine resends.
+//!   the same is asserted whenever an engine resends. What follows an EMPTY contribution has lanes,
+//!   and is a packet of its own: there, engines are told apart by the chunks sent in full, too.
 //! - **Aux** matters to one question alone: whether a PENDING answers a packet sent after the news
 //!   that a rank has left. So it is the number of departures that the sender knew of.
 //! - **Time stands still except alarms.** An engine's answer to a packet depends on the chunks
@@ -20,11 +21,12 @@
 //!   they got, what PENDING told them of each chunk and how often their timer expired, not by
 //!   clocks and estimates; each engine's number of outstanding chunks is compared with that at each
 //!   step. An alarm sets an engine's clock to its deadline.
-//! - **PENDING and REJECT arrive at once or never.** PENDING only changes what its chunk's entry
-//!   says, and a later one overwrites it; so one that is late leaves an engine as it would be had
-//!   it come at once and the newer ones been lost. A REJECT of an aborted job or of a poisoned
+//! - **PENDING, REJECT and ROOM arrive at once or never.** PENDING only changes what its chunk's
+//!   entry says, and a later one overwrites it; so one that is late leaves an engine as it would be
+//!   had it come at once and the newer ones been lost. A REJECT of an aborted job or of a poisoned
 //!   round is what the next resend would bring just as well. Where workers leave, an old PENDING
-//!   means more: there it is kept.
+//!   means more: there it is kept. A late ROOM makes an engine send lanes, as its timer does where
+//!   ranks have zeros, unless it has sent them since.
 //! - **A RESULT to one** that says what a RESULT to all said is not kept a second time; that the
 //!   engine takes both alike is asserted.
 //! - **Workers of the first session rest once the second one has begun**, except what the
@@ -48,6 +50,7 @@ mod aggregator;
 mod fair;
 mod packets;
 mod plan;
+mod promises;
 mod properties;
 mod published;
 mod rules;

@@ -1,5 +1,7 @@
 //! Datagrams, as bytes.
 
+use std::mem::offset_of;
+
 use switchml_protocol::header::{HEADER_LEN, Header, Kind, flags};
 use switchml_protocol::{LANES_PER_BLOCK, U32};
 use zerocopy::{FromBytes, IntoBytes};
@@ -9,7 +11,7 @@ use crate::tally::{LANES, Tally};
 /// Payload of a contribution or a result.
 pub type Payload = [U32; LANES_PER_BLOCK];
 
-/// The contribution with that header, except its check word.
+/// The contribution with that header, except its check word; without its lanes if it is EMPTY.
 pub fn contribution(header: Header, tally: &Tally) -> Vec<u8> {
     let mut payload = Payload::default();
     payload.iter_mut().zip(tally).for_each(|(lane, value)| lane.set(*value));
@@ -25,13 +27,27 @@ pub fn sealed(mut header: Header, payload: &[U32], contributions: u32) -> Vec<u8
 
 /// The datagram of a header and a payload.
 pub fn joined(header: &Header, payload: &[U32]) -> Vec<u8> {
-    [header.as_bytes(), payload[..header.lanes.get().into()].as_bytes()].concat()
+    [header.as_bytes(), payload[..header.payload_lanes().into()].as_bytes()].concat()
 }
 
-/// Header and payload of a contribution.
+/// Header and payload of a contribution; zeros if that is left out.
 pub fn split(datagram: &[u8]) -> (Header, Payload) {
-    let (header, payload) = Header::read_from_prefix(datagram).expect("a header");
-    (header, Payload::read_from_bytes(payload).expect("one block"))
+    let (header, bytes) = Header::read_from_prefix(datagram).expect("a header");
+    let mut payload = Payload::default();
+    if header.payload_lanes() > 0 {
+        payload = Payload::read_from_bytes(bytes).expect("one block");
+    }
+    (header, payload)
+}
+
+/// Whether a contribution is EMPTY.
+pub fn is_empty(contribution: &[u8]) -> bool {
+    header(contribution).is_all_zeros()
+}
+
+/// The header of a contribution with all its lanes.
+pub fn in_full(header: Header) -> Header {
+    Header { flags: header.flags & !flags::EMPTY, ..header }
 }
 
 /// The header of a datagram.
@@ -57,10 +73,13 @@ pub fn rewritten(datagram: &[u8], ranks: u16, change: impl FnOnce(&mut Header)) 
 }
 
 /// A datagram with one bit of its first lane flipped: that of the last digit, so that it counts one
-/// contribution too many.
+/// contribution too many. Without lanes, it is the last bit of its round.
 pub fn corrupted(datagram: &[u8]) -> Vec<u8> {
     let mut datagram = datagram.to_vec();
-    datagram[HEADER_LEN] ^= 0x10;
+    match datagram.get_mut(HEADER_LEN) {
+        Some(byte) => *byte ^= 0x10,
+        None => datagram[offset_of!(Header, round) + 3] ^= 1,
+    }
     datagram
 }
 

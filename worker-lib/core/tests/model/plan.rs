@@ -46,24 +46,40 @@ pub struct Setup {
     pub alarms: u8,
     /// Workers that are done leave, which the others hear of at any time.
     pub leave: bool,
+    /// Ranks whose lanes are all zero, and that send EMPTY: a bitmap for each chunk in turn, again
+    /// and again.
+    pub zeros: Vec<u8>,
     /// Rules that are taken out.
     pub without: Vec<Rule>,
     /// The published algorithm in place of section 8.
     pub published: bool,
 }
 
-/// What must never happen.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Violation {
-    WrongSum { session: usize, rank: u16, chunk: usize, sum: Tally },
-    Refused { session: usize, rank: u16, chunk: usize },
+/// What a rank sends of a chunk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Contribution {
+    pub chunk: usize,
+    /// Whether its lanes are left out.
+    pub empty: bool,
+}
+
+impl Contribution {
+    pub fn in_full(chunk: usize) -> Self {
+        Self { chunk, empty: false }
+    }
+}
+
+impl fmt::Display for Contribution {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        write!(f, "{}{}", self.chunk, if self.empty { " EMPTY" } else { "" })
+    }
 }
 
 /// Bounds, faults, and what is sent.
 pub struct Plan {
     pub setup: Setup,
-    /// Contributions by session, rank and chunk.
-    contributions: Vec<Vec<u8>>,
+    /// Contributions by session, rank and chunk: with all lanes, and as they are sent first.
+    contributions: Vec<[Vec<u8>; 2]>,
 }
 
 impl Plan {
@@ -84,18 +100,19 @@ impl Plan {
     }
 
     /// What a rank sends in a session, by an engine that gets each result at once.
-    fn contributions_of(&self, session: usize, rank: u16) -> Vec<Vec<u8>> {
+    fn contributions_of(&self, session: usize, rank: u16) -> Vec<[Vec<u8>; 2]> {
         let mut engine = self.engine(session, rank);
         let send = |chunk| {
             let mut header = engine.send(0, self.chunk(session, rank, chunk)).header;
             header.aux.set(0);
-            let contribution =
-                packets::contribution(header, &self.contribution(session, rank, chunk));
+            let tally = self.contribution(session, rank, chunk);
+            let [in_full, first] =
+                [packets::in_full(header), header].map(|it| packets::contribution(it, &tally));
             (header.kind, header.rank) = (Kind::Result as u8, EVERYONE.into());
-            let (_, payload) = packets::split(&contribution);
+            let (_, payload) = packets::split(&in_full);
             let result = packets::sealed(header, &payload, self.setup.ranks.into());
             engine.receive(0, &result, false).expect("no refusal").expect("its result");
-            contribution
+            [in_full, first]
         };
         (0..self.chunks(session)).map(send).collect()
     }
@@ -163,26 +180,35 @@ impl Plan {
             op: Op::Sum,
             lanes: LANES,
             fingerprint,
-            empty: false,
+            empty: self.is_zero(rank, index),
         }
+    }
+
+    /// Whether a rank's lanes of a chunk are all zero.
+    pub fn is_zero(&self, rank: u16, chunk: usize) -> bool {
+        let ranks = self.setup.zeros.get(chunk % self.setup.zeros.len().max(1));
+        ranks.is_some_and(|ranks| ranks >> rank & 1 == 1)
     }
 
     /// What a rank contributes to a chunk.
     pub fn contribution(&self, session: usize, rank: u16, chunk: usize) -> Tally {
+        if self.is_zero(rank, chunk) {
+            return Tally::default();
+        }
         tally::of(self.number(session, rank, chunk))
     }
 
     /// The right sum of a chunk; none where the ranks' calls differ.
     pub fn sum(&self, session: usize, chunk: usize) -> Option<Tally> {
         let differ = session == 0 && self.setup.mismatch == Some(chunk);
-        (!differ).then(|| {
-            tally::sum((0..self.setup.ranks).map(|rank| self.number(session, rank, chunk)))
-        })
+        let contribute = (0..self.setup.ranks).filter(|rank| !self.is_zero(*rank, chunk));
+        (!differ).then(|| tally::sum(contribute.map(|rank| self.number(session, rank, chunk))))
     }
 
-    /// A rank's contribution to a chunk, its aux zero.
-    pub fn datagram(&self, session: usize, rank: u16, chunk: usize) -> &[u8] {
-        &self.contributions[self.number(session, rank, chunk)]
+    /// A rank's contribution, its aux zero.
+    pub fn datagram(&self, session: usize, rank: u16, contribution: Contribution) -> &[u8] {
+        let Contribution { chunk, empty } = contribution;
+        &self.contributions[self.number(session, rank, chunk)][usize::from(empty)]
     }
 
     fn number(&self, session: usize, rank: u16, chunk: usize) -> usize {
@@ -191,9 +217,16 @@ impl Plan {
     }
 
     /// Asserts that a contribution is what the chunk's contribution always is, its aux aside.
-    pub fn assert_same(&self, session: usize, rank: u16, chunk: usize, datagram: &[u8]) {
+    pub fn assert_same(
+        &self,
+        session: usize,
+        rank: u16,
+        contribution: Contribution,
+        datagram: &[u8],
+    ) {
         let same = packets::rewritten(datagram, self.setup.ranks, |header| header.aux.set(0));
-        assert!(same == self.datagram(session, rank, chunk), "another packet for the same chunk");
+        let known = self.datagram(session, rank, contribution);
+        assert!(same == known, "another packet for the same chunk");
     }
 }
 
@@ -213,6 +246,7 @@ impl Setup {
             pending: false,
             alarms: 0,
             leave: false,
+            zeros: Vec::new(),
             without: Vec::new(),
             published: false,
         }
@@ -232,6 +266,10 @@ impl fmt::Display for Setup {
         more.extend(self.pending.then(|| "PENDING".to_owned()));
         more.extend((self.alarms > 0).then(|| format!("timers ({} in a row)", self.alarms)));
         more.extend(self.leave.then(|| "workers leave".to_owned()));
+        more.extend((!self.zeros.is_empty()).then(|| {
+            let ranks: Vec<_> = self.zeros.iter().map(|ranks| format!("{ranks:b}")).collect();
+            format!("EMPTY of ranks {}", ranks.join(" "))
+        }));
         more.extend(self.corruption.then(|| "corruption".to_owned()));
         more.extend(self.mismatch.map(|chunk| format!("another call for chunk {chunk}")));
         more.extend(self.restart.then(|| "restart".to_owned()));

@@ -6,22 +6,40 @@ use stateright::{Model, Property};
 
 use crate::aggregator::Aggregator;
 use crate::fair;
-use crate::plan::Violation;
+use crate::plan::{Contribution, Setup};
+use crate::promises::{DONE, FINISHES, NO_REFUSAL, PAYLOAD_LAST, RIGHT_SUMS, Violation};
 use crate::worker::Worker;
 use crate::world::{Answer, Event, State, World};
 
-/// The properties, by name.
-pub const RIGHT_SUMS: &str =
-    "what a worker accepts is the sum of all ranks' contributions, once each";
-pub const NO_REFUSAL: &str =
-    "no contribution of a worker that keeps the rules is answered REJECT(ROUND)";
-pub const FINISHES: &str =
-    "once faults stop, everybody finishes, or fails where the session is over";
-pub const DONE: &str = "everybody has all results";
-
-pub const ALL: &[&str] = &[RIGHT_SUMS, NO_REFUSAL, FINISHES, DONE];
-
 impl World {
+    /// What may come of a contribution of a worker's that the network has.
+    fn arrivals(
+        &self,
+        at: usize,
+        worker: &Worker,
+        contribution: Contribution,
+        active: bool,
+        events: &mut Vec<Event>,
+    ) {
+        let Contribution { chunk, empty } = contribution;
+        let Setup { pending, abort, mismatch, corruption, .. } = self.plan.setup;
+        events.push(Event::Arrive(at, contribution));
+        let is_answered = match empty {
+            true => worker.has_left_out(chunk),
+            false => pending || abort || mismatch.is_some(),
+        };
+        let listens = worker.view.failure.is_none() && worker.view.got >> chunk & 1 == 0;
+        if active && is_answered && listens {
+            events.push(Event::ArriveAndTell(at, contribution));
+        }
+        if corruption {
+            events.push(Event::ArriveCorrupted(at, contribution));
+        }
+        if worker.era() > 0 && worker.awaits(chunk) && !empty {
+            events.push(Event::ArriveResent(at, contribution));
+        }
+    }
+
     /// The state after these events.
     pub fn play(&self, events: &[Event]) -> State {
         let start = self.init_states().remove(0);
@@ -64,27 +82,13 @@ impl Model for World {
                 events.push(Event::Send(at));
             }
             let waits = worker.view.failure.is_none() && worker.engine.outstanding() > 0;
-            if active && waits && worker.view.alarms < self.plan.setup.alarms {
+            // Of what is sent again, only lanes that were left out are new.
+            let matters = self.plan.setup.pending || worker.awaits_left_out();
+            if active && waits && matters && worker.view.alarms < self.plan.setup.alarms {
                 events.push(Event::Alarm(at));
             }
-            for chunk in 0..worker.in_network(&self.plan) {
-                events.push(Event::Arrive(at, chunk));
-                let is_answered = self.plan.setup.pending
-                    || self.plan.setup.abort
-                    || self.plan.setup.mismatch.is_some();
-                if active
-                    && is_answered
-                    && worker.view.failure.is_none()
-                    && worker.view.got >> chunk & 1 == 0
-                {
-                    events.push(Event::ArriveAndTell(at, chunk));
-                }
-                if self.plan.setup.corruption {
-                    events.push(Event::ArriveCorrupted(at, chunk));
-                }
-                if worker.era() > 0 && worker.awaits(chunk) {
-                    events.push(Event::ArriveResent(at, chunk));
-                }
+            for contribution in worker.in_network(&self.plan) {
+                self.arrivals(at, worker, contribution, active, events);
             }
         }
         for answer in (0..128).filter(|answer| state.network >> answer & 1 == 1) {
@@ -133,6 +137,9 @@ impl Model for World {
             }),
             Property::always(NO_REFUSAL, |world: &Self, state: &State| {
                 world.passes(!matches!(state.violation, Some(Violation::Refused { .. })))
+            }),
+            Property::always(PAYLOAD_LAST, |world: &Self, state: &State| {
+                world.passes(!matches!(state.violation, Some(Violation::CompletedByEmpty { .. })))
             }),
             Property::always(FINISHES, |world: &Self, state: &State| {
                 world.passes(state.violation.is_some() || fair::finishes(world, state))

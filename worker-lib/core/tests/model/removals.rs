@@ -1,8 +1,8 @@
 //! Each rule taken out, alone or with those that stand behind it: which property that violates, and
 //! in how few events. A search that cannot fail shows nothing.
 
-use crate::plan::{Setup, Violation};
-use crate::properties::{ALL, FINISHES, NO_REFUSAL, RIGHT_SUMS};
+use crate::plan::{Contribution, Setup};
+use crate::promises::{ALL, FINISHES, NO_REFUSAL, PAYLOAD_LAST, RIGHT_SUMS, Violation};
 use crate::rules::Rule;
 use crate::search::search;
 use crate::world::{Event, World};
@@ -56,16 +56,17 @@ fn the_published_algorithm() {
 #[test]
 fn the_published_algorithm_as_in_the_specification() {
     let world = World::new(Setup { published: true, ..without(&[]) }, ALL);
+    let arrive = |worker, chunk| Event::Arrive(worker, Contribution::in_full(chunk));
     let execution = [
         Event::Send(0),
         Event::Send(1),
-        Event::Arrive(1, 0),
-        Event::Arrive(0, 0),
+        arrive(1, 0),
+        arrive(0, 0),
         Event::Hear(0, 1),
         Event::Send(1),
-        Event::Arrive(1, 1),
-        Event::Arrive(1, 0),
-        Event::Arrive(1, 1),
+        arrive(1, 1),
+        arrive(1, 0),
+        arrive(1, 1),
         Event::Hear(1, 1),
     ];
     let end = world.play(&execution);
@@ -211,4 +212,37 @@ fn answers_to_another_rank() {
 #[test]
 fn pending_from_before_a_departure() {
     violates(&Setup { leave: true, rounds: 1, ..without(&[Rule::FreshPending]) }, FINISHES, 9);
+}
+
+/// Two workers and one slot; the last chunk is zero on these ranks, and its set has values of the
+/// first one.
+fn zeros_without(rules: &[Rule], ranks: u8) -> Setup {
+    Setup { zeros: vec![0, 0, ranks], alarms: 1, ..without(rules) }
+}
+
+/// Nobody has brought values, so the RESULT has those of an earlier round. The check word stands
+/// behind this rule.
+#[test]
+fn rounds_that_an_empty_contribution_completes() {
+    let both = |rules: &[Rule]| zeros_without(rules, 0b11);
+    violates(&both(&[Rule::PayloadLast]), PAYLOAD_LAST, 16);
+    violates(&both(&[Rule::PayloadLast]), FINISHES, 0);
+    violates(&both(&[Rule::PayloadLast, Rule::AnswerCheck]), RIGHT_SUMS, 17);
+}
+
+#[test]
+fn first_values_that_are_added_to_those_of_an_earlier_round() {
+    let one = |rules: &[Rule]| zeros_without(rules, 0b01);
+    violates(&one(&[Rule::Overwrite]), FINISHES, 0);
+    violates(&one(&[Rule::Overwrite, Rule::AnswerCheck]), RIGHT_SUMS, 17);
+}
+
+/// Who is not asked for lanes sends them when its timer expires; who then sends EMPTY again is
+/// asked. Without both rules, nobody ever sends lanes.
+#[test]
+fn lanes_that_nobody_asks_for() {
+    let both = |rules: &[Rule]| zeros_without(rules, 0b11);
+    changes_nothing(&both(&[Rule::Room]));
+    changes_nothing(&both(&[Rule::ResendInFull]));
+    violates(&both(&[Rule::Room, Rule::ResendInFull]), FINISHES, 0);
 }

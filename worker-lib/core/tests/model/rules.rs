@@ -33,6 +33,12 @@ pub enum Rule {
     Round,
     /// Rule 8.9: a contribution to a round that is over is dropped, not refused.
     Stale,
+    /// Rule 8.13: an EMPTY contribution that would complete a round does not.
+    PayloadLast,
+    /// Rule 8.13: the first payload overwrites what an earlier round has left.
+    Overwrite,
+    /// Rule 8.13: what would be answered, and is EMPTY, gets ROOM.
+    Room,
     /// Worker: the answer's epoch is the session's.
     AnswerEpoch,
     /// Worker: the answer's slot is the chunk's.
@@ -49,6 +55,8 @@ pub enum Rule {
     Wait,
     /// Worker: what had no answer is sent again.
     Resend,
+    /// Worker: what is sent again has all its lanes.
+    ResendInFull,
     /// Worker: a PENDING shows that a rank has left for good only if it answers a packet sent after
     /// the news.
     FreshPending,

@@ -3,7 +3,7 @@
 use stateright::{Checker, HasDiscoveries, Model};
 
 use crate::plan::Setup;
-use crate::properties::DONE;
+use crate::promises::DONE;
 use crate::world::{Event, State, World};
 
 /// States to generate at most, the same ones again and again included.

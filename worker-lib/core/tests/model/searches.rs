@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use crate::plan::Setup;
-use crate::properties::ALL;
+use crate::promises::ALL;
 use crate::search::search;
 
 /// Ranks, slots, and rounds of the one session that there is.
@@ -152,5 +152,53 @@ fn departures() {
     hold(
         &[leave(session(2, 1, 3)), leave(session(3, 1, 1)), leave(session(2, 2, 2))],
         &[leave(session(3, 1, 2))],
+    );
+}
+
+/// Chunks that are zero on these ranks, a bitmap for each chunk in turn. When a timer expires, the
+/// oldest goes out in full, and one more each time that it expires again.
+fn zeros(setup: Setup, ranks: &[u8]) -> Setup {
+    Setup { zeros: ranks.to_vec(), alarms: setup.slots as u8, ..setup }
+}
+
+/// All ranks but the root of a broadcast have zeros, and in sums any have.
+#[test]
+fn empty_contributions() {
+    hold(
+        &[
+            zeros(session(2, 1, 8), &[0b00, 0b01, 0b10, 0b11]),
+            zeros(session(2, 2, 2), &[0b01, 0b11, 0b10, 0b00]),
+            zeros(session(3, 1, 4), &[0b110]),
+            zeros(session(3, 1, 4), &[0b011, 0b111]),
+            zeros(session(4, 1, 2), &[0b1110]),
+        ],
+        &[
+            zeros(session(2, 2, 3), &[0b10]),
+            zeros(session(2, 2, 3), &[0b11, 0b01]),
+            zeros(session(4, 1, 3), &[0b1110]),
+            zeros(session(3, 2, 2), &[0b110]),
+        ],
+    );
+}
+
+#[test]
+fn empty_contributions_and_other_faults() {
+    let sent = |setup| zeros(setup, &[0b10, 0b11, 0b01]);
+    hold(
+        &[
+            Setup { origin: u32::MAX - 1, ..sent(session(2, 1, 4)) },
+            Setup { pending: true, ..sent(session(2, 1, 3)) },
+            Setup { corruption: true, ..sent(session(2, 1, 3)) },
+            Setup { mismatch: Some(0), ..sent(session(2, 1, 3)) },
+            Setup { mismatch: Some(1), ..sent(session(2, 1, 3)) },
+            Setup { abort: true, ..sent(session(2, 1, 3)) },
+            Setup { leave: true, ..sent(session(2, 1, 3)) },
+            Setup { restart: true, ..sent(sessions(2, 1, 2, 2)) },
+            sent(sessions(2, 1, 3, 3)),
+            Setup { corruption: true, ..sent(session(3, 1, 3)) },
+            Setup { mismatch: Some(1), ..sent(session(3, 1, 3)) },
+            Setup { abort: true, ..sent(session(3, 1, 3)) },
+        ],
+        &[sent(sessions(3, 1, 2, 2))],
     );
 }

@@ -5,10 +5,12 @@ use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use switchml_protocol::header::{HEADER_LEN, Header, Kind, flags};
+use switchml_protocol::ranks::Ranks;
 use switchml_worker_core::engine::{Chunk, Completed, Engine, Failure, Part};
 
 use crate::packets;
-use crate::plan::{MOST_SLOTS, Plan, Violation};
+use crate::plan::{Contribution, MOST_SLOTS, Plan};
+use crate::promises::Violation;
 use crate::rules::Rule;
 
 /// One rank in one session.
@@ -27,6 +29,8 @@ pub struct View {
     pub rank: u16,
     /// Chunks sent: 0..sent.
     pub sent: usize,
+    /// Bitmap of the chunks that it has sent with all lanes.
+    pub in_full: u32,
     /// Bitmap of the chunks whose result it has.
     pub got: u32,
     /// The ranks that PENDING told of for the chunk that is outstanding in each slot: a bitmap, 0
@@ -61,6 +65,7 @@ impl Worker {
             session,
             rank,
             sent: 0,
+            in_full: 0,
             got: 0,
             told: [0; MOST_SLOTS],
             alarms: 0,
@@ -82,16 +87,37 @@ impl Worker {
     }
 
     pub fn may_send(&self, plan: &Plan) -> bool {
-        !self.has_ended(plan)
-            && self.view.sent < plan.chunks(self.view.session)
-            && self.engine.may_send()
+        let View { session, rank, sent, .. } = self.view;
+        let has_room = || match plan.is_zero(rank, sent) {
+            true => self.engine.room_for_empty() > 0,
+            false => self.engine.may_send(),
+        };
+        !self.has_ended(plan) && sent < plan.chunks(session) && has_room()
     }
 
-    /// Chunks whose contributions the network has from it: 0 up to this one.
-    pub fn in_network(&self, plan: &Plan) -> usize {
+    /// The contributions that the network has from it.
+    pub fn in_network(&self, plan: &Plan) -> impl Iterator<Item = Contribution> {
+        let View { session, rank, sent, in_full, .. } = self.view;
         // A worker that does not wait has sent all of them with the first one.
-        let all = plan.lacks(Rule::Wait) && self.view.sent > 0;
-        if all { plan.chunks(self.view.session) } else { self.view.sent }
+        let all = plan.lacks(Rule::Wait) && sent > 0;
+        let (chunks, in_full) =
+            if all { (plan.chunks(session), u32::MAX) } else { (sent, in_full) };
+        (0..chunks)
+            .flat_map(|chunk| [false, true].map(|empty| Contribution { chunk, empty }))
+            .filter(move |Contribution { chunk, empty }| match empty {
+                true => plan.is_zero(rank, *chunk),
+                false => in_full >> chunk & 1 == 1,
+            })
+    }
+
+    /// Whether a chunk has been sent without its lanes alone.
+    pub fn has_left_out(&self, chunk: usize) -> bool {
+        chunk < self.view.sent && self.view.in_full >> chunk & 1 == 0
+    }
+
+    /// Whether it awaits a chunk that it has sent without its lanes alone.
+    pub fn awaits_left_out(&self) -> bool {
+        self.outstanding().any(|chunk| self.has_left_out(chunk))
     }
 
     /// Whether a chunk has been sent and has no result yet.
@@ -102,7 +128,7 @@ impl Worker {
     /// Hears that a rank has left in good order.
     pub fn note_departed(&mut self, rank: u16) {
         self.view.departed |= 1 << rank;
-        Arc::make_mut(&mut self.engine).note_departed(1 << rank);
+        Arc::make_mut(&mut self.engine).note_departed(&Ranks::from([rank]));
     }
 
     /// What stands for the aux of packets that it sends now: how many departures it knows of.
@@ -111,20 +137,26 @@ impl Worker {
         self.view.departed.count_ones()
     }
 
-    /// Sends its next chunk; which one.
-    pub fn send(&mut self, plan: &Plan) -> usize {
-        let View { session, rank, sent, .. } = self.view;
+    /// Sends its next chunk.
+    pub fn send(&mut self, plan: &Plan) -> Contribution {
+        let View { session, rank, sent: chunk, .. } = self.view;
         let transmission =
-            Arc::make_mut(&mut self.engine).send(self.now, plan.chunk(session, rank, sent));
+            Arc::make_mut(&mut self.engine).send(self.now, plan.chunk(session, rank, chunk));
         let datagram =
-            packets::contribution(transmission.header, &plan.contribution(session, rank, sent));
-        plan.assert_same(session, rank, sent, &datagram);
+            packets::contribution(transmission.header, &plan.contribution(session, rank, chunk));
+        let contribution = Contribution { chunk, empty: plan.is_zero(rank, chunk) };
+        plan.assert_same(session, rank, contribution, &datagram);
         self.view.sent += 1;
-        sent
+        self.note_sent(contribution);
+        contribution
     }
 
-    /// Hears an answer.
-    pub fn hear(&mut self, plan: &Plan, datagram: &[u8]) -> Result<(), Violation> {
+    fn note_sent(&mut self, contribution: Contribution) {
+        self.view.in_full |= u32::from(!contribution.empty) << contribution.chunk;
+    }
+
+    /// Hears an answer; what it sends again at once.
+    pub fn hear(&mut self, plan: &Plan, datagram: &[u8]) -> Result<Vec<Contribution>, Violation> {
         let doctored = self.doctor(plan, datagram);
         let engine = Arc::make_mut(&mut self.engine);
         let before = engine.stats().pending;
@@ -155,11 +187,30 @@ impl Worker {
         }
         let outstanding = self.view.sent - self.view.got.count_ones() as usize;
         assert_eq!(self.engine.outstanding() as usize, outstanding, "{:?}", self.view);
-        Ok(())
+        Ok(self.make_room(plan, datagram))
     }
 
-    /// Lets its time pass until its timer expires; the chunks that it sends again.
-    pub fn alarm(&mut self, plan: &Plan) -> Vec<usize> {
+    /// Sends in full what an answer asks for.
+    fn make_room(&mut self, plan: &Plan, datagram: &[u8]) -> Vec<Contribution> {
+        let header = packets::header(datagram);
+        let chunk = plan.chunk_in(header.round.get(), header.slot.get());
+        let is_due = header.kind == Kind::Room as u8
+            && header.epoch.get() == plan.epoch(self.view.session)
+            && self.awaits(chunk)
+            && self.has_left_out(chunk);
+        let mut sent = self.resend(plan);
+        if plan.lacks(Rule::ResendInFull) && is_due {
+            // Its engine takes the chunk for sent in full.
+            sent = vec![Contribution::in_full(chunk)];
+        }
+        let expected = is_due.then_some(Contribution::in_full(chunk));
+        assert_eq!(sent, Vec::from_iter(expected), "{:?}", self.view);
+        sent.iter().for_each(|contribution| self.note_sent(*contribution));
+        sent
+    }
+
+    /// Lets its time pass until its timer expires; what it sends again.
+    pub fn alarm(&mut self, plan: &Plan) -> Vec<Contribution> {
         let engine = Arc::make_mut(&mut self.engine);
         self.now = engine.deadline().expect("something outstanding").max(self.now);
         self.view.alarms += 1;
@@ -167,7 +218,23 @@ impl Worker {
             self.view.failure = Some(failure);
             return Vec::new();
         }
+        let mut resent = self.resend(plan);
+        if plan.lacks(Rule::Resend) {
+            return Vec::new();
+        }
+        if plan.lacks(Rule::ResendInFull) {
+            for contribution in &mut resent {
+                contribution.empty = self.has_left_out(contribution.chunk);
+            }
+        }
+        resent.iter().for_each(|contribution| self.note_sent(*contribution));
+        resent
+    }
+
+    /// What its engine sends again now.
+    fn resend(&mut self, plan: &Plan) -> Vec<Contribution> {
         let View { session, rank, .. } = self.view;
+        let engine = Arc::make_mut(&mut self.engine);
         let mut resent = Vec::new();
         while let Some(transmission) = engine.next_resend(self.now) {
             let chunk = index_of(&transmission.chunk);
@@ -175,10 +242,10 @@ impl Worker {
             assert_eq!(header.flags, flags::CHECKED | flags::RETRANSMIT);
             header.flags = flags::CHECKED;
             let datagram = packets::contribution(header, &plan.contribution(session, rank, chunk));
-            plan.assert_same(session, rank, chunk, &datagram);
-            resent.push(chunk);
+            plan.assert_same(session, rank, Contribution::in_full(chunk), &datagram);
+            resent.push(Contribution::in_full(chunk));
         }
-        if plan.lacks(Rule::Resend) { Vec::new() } else { resent }
+        resent
     }
 
     /// Numbers of the chunks that are outstanding.

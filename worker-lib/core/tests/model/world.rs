@@ -10,7 +10,8 @@ use switchml_protocol::{EVERYONE, U32};
 
 use crate::aggregator::Aggregator;
 use crate::packets;
-use crate::plan::{Plan, Setup, Violation};
+use crate::plan::{Contribution, Plan, Setup};
+use crate::promises::{PAYLOAD_LAST, Violation};
 use crate::rules::Rule;
 use crate::worker::{View, Worker};
 
@@ -59,14 +60,15 @@ pub enum Event {
     Send(usize),
     /// A worker's timer expires.
     Alarm(usize),
-    /// A contribution arrives at the aggregator; PENDING or REJECT for an answer gets lost.
-    Arrive(usize, usize),
-    /// A contribution arrives at the aggregator, and PENDING or REJECT for an answer at the worker.
-    ArriveAndTell(usize, usize),
+    /// A contribution arrives at the aggregator; PENDING, REJECT or ROOM for an answer gets lost.
+    Arrive(usize, Contribution),
+    /// A contribution arrives at the aggregator, and PENDING, REJECT or ROOM for an answer at the
+    /// worker.
+    ArriveAndTell(usize, Contribution),
     /// A contribution arrives with a flipped bit.
-    ArriveCorrupted(usize, usize),
+    ArriveCorrupted(usize, Contribution),
     /// A contribution that its worker has just sent again arrives, after news of a departure.
-    ArriveResent(usize, usize),
+    ArriveResent(usize, Contribution),
     /// An answer arrives at a worker.
     Hear(usize, usize),
     /// An answer arrives at a worker with a flipped bit.
@@ -101,28 +103,28 @@ impl World {
         &self,
         state: &mut State,
         from: usize,
-        chunk: usize,
+        contribution: Contribution,
         era: u32,
     ) -> (Outcome, Option<Reply>) {
         let View { session, rank, .. } = state.workers[from].view;
-        let contribution = self.plan.datagram(session, rank, chunk);
+        let datagram = self.plan.datagram(session, rank, contribution);
         if era == 0 {
-            return self.serve(state, from, chunk, contribution);
+            return self.serve(state, from, contribution.chunk, datagram);
         }
         let datagram =
-            packets::rewritten(contribution, self.plan.setup.ranks, |header| header.aux.set(era));
-        self.serve(state, from, chunk, &datagram)
+            packets::rewritten(datagram, self.plan.setup.ranks, |header| header.aux.set(era));
+        self.serve(state, from, contribution.chunk, &datagram)
     }
 
     fn arrive_corrupted(
         &self,
         state: &mut State,
         from: usize,
-        chunk: usize,
+        contribution: Contribution,
     ) -> (Outcome, Option<Reply>) {
         let View { session, rank, .. } = state.workers[from].view;
-        let datagram = packets::corrupted(self.plan.datagram(session, rank, chunk));
-        self.serve(state, from, chunk, &datagram)
+        let datagram = packets::corrupted(self.plan.datagram(session, rank, contribution));
+        self.serve(state, from, contribution.chunk, &datagram)
     }
 
     fn serve(
@@ -133,12 +135,20 @@ impl World {
         datagram: &[u8],
     ) -> (Outcome, Option<Reply>) {
         let View { session, rank, .. } = state.workers[from].view;
+        let completed = state.aggregator.completed();
         let (outcome, answer) = state.aggregator.serve(&self.plan, rank, datagram);
         if outcome == Outcome::WrongRound {
             state.violation = Some(Violation::Refused { session, rank, chunk });
         }
+        let is_searched = self.properties.contains(&PAYLOAD_LAST);
+        if is_searched && packets::is_empty(datagram) && state.aggregator.completed() > completed {
+            state.violation = Some(Violation::CompletedByEmpty { session, rank, chunk });
+        }
         if self.plan.lacks(Rule::Replay) && outcome == Outcome::Replayed {
             return (Outcome::Pending, None);
+        }
+        if self.plan.lacks(Rule::Room) && outcome == Outcome::Room {
+            return (outcome, None);
         }
         let to = if outcome.action() == Fate::Broadcast {
             Recipient::All
@@ -148,11 +158,12 @@ impl World {
         (outcome, answer.map(|datagram| Reply { to, datagram }))
     }
 
-    /// A worker gets an answer.
-    pub fn hear(&self, state: &mut State, to: usize, datagram: &[u8]) {
-        if let Err(violation) = state.workers[to].hear(&self.plan, datagram) {
+    /// A worker gets an answer; what it sends again at once.
+    pub fn hear(&self, state: &mut State, to: usize, datagram: &[u8]) -> Vec<Contribution> {
+        state.workers[to].hear(&self.plan, datagram).unwrap_or_else(|violation| {
             state.violation = Some(violation);
-        }
+            Vec::new()
+        })
     }
 
     /// The workers at a recipient's address: of both sessions, for a session may follow another one
@@ -169,7 +180,7 @@ impl World {
     }
 
     /// Keeps an answer in the network for ever.
-    fn keep(&self, state: &mut State, reply: Reply) {
+    pub fn keep(&self, state: &mut State, reply: Reply) {
         let is_result = packets::header(&reply.datagram).kind == Kind::Result as u8;
         let datagram = packets::rewritten(&reply.datagram, self.plan.setup.ranks, |header| {
             header.aux = if is_result { U32::ZERO } else { header.aux };
@@ -230,8 +241,8 @@ impl World {
         self.answers.read().expect("no panic")[number].clone()
     }
 
-    /// An event in words: cW/C is the contribution of worker W to chunk C, rC/W the result of chunk
-    /// C at worker W; ' marks the second session.
+    /// An event in words: cW/C is the contribution of worker W to chunk C; ' marks the second
+    /// session.
     pub fn describe(&self, state: &State, event: Event) -> String {
         let name = |at: usize| {
             format!("{}{}", state.workers[at].view.rank, ["", "'"][state.workers[at].view.session])
@@ -241,20 +252,20 @@ impl World {
                 format!("worker {} sends chunk {}", name(at), state.workers[at].view.sent)
             }
             Event::Alarm(at) => format!("worker {}'s timer expires", name(at)),
-            Event::ArriveCorrupted(at, chunk) => {
-                let (outcome, _) = self.arrive_corrupted(&mut state.clone(), at, chunk);
-                format!("c{}/{chunk} arrives corrupted: {}", name(at), outcome.name())
+            Event::ArriveCorrupted(at, what) => {
+                let (outcome, _) = self.arrive_corrupted(&mut state.clone(), at, what);
+                format!("c{}/{what} arrives corrupted: {}", name(at), outcome.name())
             }
-            Event::Arrive(at, chunk)
-            | Event::ArriveAndTell(at, chunk)
-            | Event::ArriveResent(at, chunk) => {
-                let (outcome, _) = self.arrive(&mut state.clone(), at, chunk, 0);
+            Event::Arrive(at, what)
+            | Event::ArriveAndTell(at, what)
+            | Event::ArriveResent(at, what) => {
+                let (outcome, _) = self.arrive(&mut state.clone(), at, what, 0);
                 let told = if matches!(event, Event::ArriveAndTell(..)) {
                     ", and it hears so"
                 } else {
                     ""
                 };
-                format!("c{}/{chunk} arrives: {}{told}", name(at), outcome.name())
+                format!("c{}/{what} arrives: {}{told}", name(at), outcome.name())
             }
             Event::Leave(at) => format!("worker {} leaves", name(at)),
             Event::News(to, who) => {
@@ -282,16 +293,16 @@ impl World {
         match event {
             Event::Send(worker) => _ = state.workers[worker].send(&self.plan),
             Event::Alarm(worker) => _ = state.workers[worker].alarm(&self.plan),
-            Event::Arrive(from, chunk) => {
-                let served = self.arrive(state, from, chunk, 0);
+            Event::Arrive(from, what) => {
+                let served = self.arrive(state, from, what, 0);
                 self.keep_answer(state, served);
             }
-            Event::ArriveResent(from, chunk) => {
-                let served = self.arrive(state, from, chunk, state.workers[from].era());
+            Event::ArriveResent(from, what) => {
+                let served = self.arrive(state, from, what, state.workers[from].era());
                 self.keep_answer(state, served);
             }
-            Event::ArriveCorrupted(from, chunk) => {
-                let served = self.arrive_corrupted(state, from, chunk);
+            Event::ArriveCorrupted(from, what) => {
+                let served = self.arrive_corrupted(state, from, what);
                 self.keep_answer(state, served);
             }
             Event::Leave(at) => state.workers[at].view.left = true,
@@ -299,10 +310,10 @@ impl World {
                 let rank = state.workers[who].view.rank;
                 state.workers[to].note_departed(rank);
             }
-            Event::ArriveAndTell(from, chunk) => self.arrive_and_tell(state, from, chunk),
-            Event::Hear(answer, to) => self.hear(state, to, &self.answer(answer).datagram),
+            Event::ArriveAndTell(from, what) => self.arrive_and_tell(state, from, what),
+            Event::Hear(answer, to) => _ = self.hear(state, to, &self.answer(answer).datagram),
             Event::HearCorrupted(answer, to) => {
-                self.hear(state, to, &packets::corrupted(&self.answer(answer).datagram))
+                _ = self.hear(state, to, &packets::corrupted(&self.answer(answer).datagram))
             }
             Event::Abort => state.aggregator.abort(),
             Event::Restart => {
@@ -333,11 +344,11 @@ impl World {
         }
     }
 
-    fn arrive_and_tell(&self, state: &mut State, from: usize, chunk: usize) {
-        let (outcome, reply) = self.arrive(state, from, chunk, 0);
+    fn arrive_and_tell(&self, state: &mut State, from: usize, what: Contribution) {
+        let (outcome, reply) = self.arrive(state, from, what, 0);
         let told = match outcome {
             Outcome::Pending => self.plan.setup.pending,
-            Outcome::Mismatch | Outcome::Aborted => true,
+            Outcome::Mismatch | Outcome::Aborted | Outcome::Room => true,
             _ => false,
         };
         if let Some(reply) = reply.filter(|_| told) {

@@ -1,5 +1,6 @@
 //! N ranks and an aggregator that adds lanes as the protocol says.
 
+use proptest::prelude::*;
 use switchml_protocol::header::Op;
 use switchml_worker_core::numerics::{Codec, DType, Reduction, SMALL_COUNT, exponent, lane_sum};
 
@@ -10,6 +11,17 @@ pub struct Reduced {
     pub lanes: Vec<u32>,
     /// Elements, in native byte order.
     pub elements: Vec<u8>,
+}
+
+/// Numbers of ranks for every test that can afford a loop: all small ones, and large ones around
+/// powers of two.
+pub fn numbers_of_ranks() -> impl Iterator<Item = usize> {
+    (1..=64).chain([65, 100, 128, 129, 255, 256, 257, 1000, 1023, 1024])
+}
+
+/// Numbers of ranks for random cases, one in twenty large.
+pub fn any_ranks() -> impl Strategy<Value = usize> {
+    prop_oneof![19 => 1usize..=64, 1 => 65usize..1024, 1 => Just(1024)]
 }
 
 /// The codec of a call of more elements than a small one has.

@@ -1,20 +1,18 @@
 //! Sums and averages of floats, in calls that are not small.
 
-use std::ops::RangeInclusive;
-
 use num_traits::{Signed, ToPrimitive};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::select;
 use switchml_worker_core::numerics::{DType, ReduceOp, Reduction};
 
-use crate::cluster::{all_reduce, encode, large};
+use crate::cluster::{all_reduce, any_ranks, encode, large, numbers_of_ranks};
 use crate::exact::{BF16, F16, F32, F64, FLOATS, Float, integer, nearest_even, pow2};
 
 /// A format and, for each rank, finite elements: of any magnitude, or of magnitudes near each other
 /// anywhere in the range.
 pub fn finite(
-    ranks: RangeInclusive<usize>,
+    ranks: impl Strategy<Value = usize>,
     length: std::ops::Range<usize>,
 ) -> impl Strategy<Value = (Float, Vec<Vec<u64>>)> {
     (select(&FLOATS[..]), ranks, length, any::<bool>()).prop_flat_map(
@@ -64,7 +62,7 @@ proptest! {
 
     /// Each rank's lanes are the specified integers, to the last bit.
     #[test]
-    fn lanes_are_the_rounded_elements((float, ranks) in finite(1..=64, 1..30)) {
+    fn lanes_are_the_rounded_elements((float, ranks) in finite(any_ranks(), 1..30)) {
         let codec = large(float.dtype, ReduceOp::Sum, ranks.len());
         let chunks: Vec<_> = ranks.iter().map(|r| float.pack(r)).collect();
         let exponent = chunks.iter().map(|c| codec.exponent(c)).max().expect("a rank");
@@ -86,7 +84,7 @@ proptest! {
 
     /// The documented bound, and one correct rounding, for every element.
     #[test]
-    fn sum_is_as_near_as_promised((float, ranks) in finite(1..=64, 1..30)) {
+    fn sum_is_as_near_as_promised((float, ranks) in finite(any_ranks(), 1..30)) {
         let chunks: Vec<_> = ranks.iter().map(|r| float.pack(r)).collect();
         let reduced = all_reduce(float.dtype, ReduceOp::Sum, &chunks);
         prop_assume!(!reduced.lanes.is_empty());
@@ -115,7 +113,7 @@ proptest! {
     /// In 16 bits: each rank's fields are the specified integers, no sum of them carries into the
     /// next field, and the result is as near as documented.
     #[test]
-    fn sums_in_16_bits((float, ranks) in finite(1..=64, 1..100)) {
+    fn sums_in_16_bits((float, ranks) in finite(1usize..=128, 1..100)) {
         prop_assume!(float.dtype != DType::F64);
         let n = ranks.len();
         let chunks: Vec<_> = ranks.iter().map(|r| float.pack(r)).collect();
@@ -157,7 +155,7 @@ proptest! {
     /// The average is the f64 product (or, for f64, quotient) that the documentation names, rounded
     /// once to the type.
     #[test]
-    fn average_is_as_defined((float, ranks) in finite(1..=64, 1..30)) {
+    fn average_is_as_defined((float, ranks) in finite(any_ranks(), 1..30)) {
         let chunks: Vec<_> = ranks.iter().map(|r| float.pack(r)).collect();
         let reduced = all_reduce(float.dtype, ReduceOp::Avg, &chunks);
         prop_assume!(!reduced.lanes.is_empty());
@@ -182,7 +180,7 @@ proptest! {
     /// Ranks may come in any order.
     #[test]
     fn order_does_not_matter(
-        (float, ranks) in finite(1..=64, 1..30),
+        (float, ranks) in finite(any_ranks(), 1..30),
         by in any::<prop::sample::Index>(),
     ) {
         let mut chunks: Vec<_> = ranks.iter().map(|r| float.pack(r)).collect();
@@ -197,7 +195,10 @@ proptest! {
     /// Whole numbers below 2^(31-L) add up exactly, wherever the binary point is.
     #[test]
     fn multiples_of_the_step_are_exact(
-        ranks in vec(vec(-(1 << 24)..=1 << 24, 20), 1..=64),
+        ranks in any_ranks().prop_flat_map(|n| {
+            let bits = 24.min(30 - n.next_power_of_two().ilog2());
+            vec(vec(-(1 << bits)..=1 << bits, 20), n)
+        }),
         point in -120..60,
     ) {
         let scale = 2f64.powi(point);
@@ -211,9 +212,10 @@ proptest! {
         }
     }
 
-    /// An average that the type can hold: all ranks hold the same.
+    /// An average that the type can hold, where a lane has its 24 bits beside those of the sum: all
+    /// ranks hold the same.
     #[test]
-    fn average_of_equals_is_the_same(element in any::<u32>(), n in 1usize..=64) {
+    fn average_of_equals_is_the_same(element in any::<u32>(), n in 1usize..=128) {
         prop_assume!(f32::from_bits(element).is_finite() && f32::from_bits(element) != 0.0);
         let chunks = vec![element.to_ne_bytes().to_vec(); n];
         let reduced = all_reduce(DType::F32, ReduceOp::Avg, &chunks);
@@ -225,7 +227,7 @@ proptest! {
 /// both fields of a lane. Their sums are N times that, in each field for itself.
 #[test]
 fn no_field_carries() {
-    for n in 1..=64u32 {
+    for n in 1..=128u32 {
         let limit = (1 << (15 - n.next_power_of_two().ilog2())) - 1;
         assert!(n * 2 * limit <= 0xFFFF, "N={n}");
         for (element, field) in [(f32::MAX, 2 * limit), (f32::MIN, 0)] {
@@ -257,7 +259,7 @@ fn the_example_of_packed_lanes() {
 #[test]
 fn no_sum_overflows() {
     for float in FLOATS {
-        for n in 1..=64usize {
+        for n in numbers_of_ranks() {
             for field in [0, 1, float.bias as u64, 2 * float.bias as u64] {
                 let top = (field << float.mantissa) | ((1 << float.mantissa) - 1);
                 let codec = large(float.dtype, ReduceOp::Sum, n);
@@ -286,7 +288,7 @@ fn no_sum_overflows() {
 /// sum.
 #[test]
 fn too_small_an_exponent_clamps() {
-    for n in 1..=64usize {
+    for n in numbers_of_ranks() {
         let growth = n.next_power_of_two().ilog2();
         let codec = large(DType::F32, ReduceOp::Sum, n);
         let lanes = encode(codec, bytemuck::cast_slice(&[1e30f32, -1e30]), 0);

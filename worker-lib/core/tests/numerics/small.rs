@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use proptest::sample::select;
 use switchml_worker_core::numerics::{DType, ReduceOp, exponent};
 
-use crate::cluster::{Reduced, all_reduce_with, encode, small};
+use crate::cluster::{Reduced, all_reduce_with, any_ranks, encode, numbers_of_ranks, small};
 use crate::exact::{BF16, F16, F32, Float, integer, nearest_even, pow2};
 use crate::fixed::finite;
 
@@ -47,8 +47,11 @@ fn assert_rounded(float: Float, result: u64, exact: &BigRational, what: &str) {
 /// A format, and elements of ranks whose magnitudes are at most `apart` binary orders from each
 /// other: anywhere in the range, some zero, and some such that all ranks' add up to next to
 /// nothing.
-fn near(apart: u64) -> impl Strategy<Value = (Float, Vec<Vec<u64>>)> {
-    (select(&FLOATS[..]), 1usize..=64, 1usize..12).prop_flat_map(move |(float, ranks, length)| {
+fn near(
+    apart: u64,
+    ranks: impl Strategy<Value = usize>,
+) -> impl Strategy<Value = (Float, Vec<Vec<u64>>)> {
+    (select(&FLOATS[..]), ranks, 1usize..12).prop_flat_map(move |(float, ranks, length)| {
         let highest = 2 * float.bias as u64;
         (0..=highest).prop_flat_map(move |low| {
             let element =
@@ -90,15 +93,22 @@ proptest! {
     /// Elements at most 2^30 apart, of any sign: the result is the true sum, or average, rounded
     /// once. So it is within half a unit in the last place.
     #[test]
-    fn elements_near_each_other_are_summed_exactly((float, ranks) in near(30)) {
+    fn elements_near_each_other_are_summed_exactly((float, ranks) in near(30, any_ranks())) {
         prop_assume!(is_finite(float, &ranks));
         check_exact(float, &ranks);
     }
 
-    /// As far as three lanes reach for any number of ranks: 2^53 in f32, everything in f16, 2^69 in
+    /// As far as three lanes reach for up to 64 ranks: 2^53 in f32, everything in f16, 2^69 in
     /// bf16.
     #[test]
-    fn so_are_elements_2_to_the_53_apart((float, ranks) in near(53)) {
+    fn so_are_elements_2_to_the_53_apart((float, ranks) in near(53, 1usize..=64)) {
+        prop_assume!(is_finite(float, &ranks));
+        check_exact(float, &ranks);
+    }
+
+    /// And for any number of ranks: 2^41 in f32.
+    #[test]
+    fn so_are_elements_2_to_the_41_apart((float, ranks) in near(41, any_ranks())) {
         prop_assume!(is_finite(float, &ranks));
         check_exact(float, &ranks);
     }
@@ -106,7 +116,7 @@ proptest! {
     /// Any elements: each rank's lanes are the specified digits, to the last bit, and the result is
     /// what they add up to, rounded once. It is as near to the true sum as documented.
     #[test]
-    fn lanes_are_the_specified_digits((float, ranks) in finite(1..=64, 1..12)) {
+    fn lanes_are_the_specified_digits((float, ranks) in finite(any_ranks(), 1..12)) {
         prop_assume!(float.dtype != DType::F64);
         let n = ranks.len();
         let growth = growth(n);
@@ -158,7 +168,7 @@ fn check_exact(float: Float, ranks: &[Vec<u64>]) {
 fn metrics_of_different_magnitudes() {
     #[expect(clippy::approx_constant, reason = "it is what a user summed, not pi")]
     let metrics = [0.001f32, 5e6, 1.0, 3.141_59, 12_345_678.0].map(|x| u64::from(x.to_bits()));
-    for n in 1..=64 {
+    for n in numbers_of_ranks() {
         check_exact(F32, &vec![metrics.to_vec(); n]);
     }
 }
@@ -168,8 +178,9 @@ fn metrics_of_different_magnitudes() {
 #[test]
 fn no_sum_overflows() {
     for float in FLOATS {
-        for n in 1..=64u64 {
-            let codec = small(float.dtype, ReduceOp::Sum, n as usize);
+        for n in numbers_of_ranks() {
+            let codec = small(float.dtype, ReduceOp::Sum, n);
+            let n = n as u64;
             for field in [0, 1, float.bias as u64, 2 * float.bias as u64] {
                 let top = field << float.mantissa | ((1 << float.mantissa) - 1);
                 for element in [top, top | float.sign(), top - 1, (top - 1) | float.sign()] {

@@ -86,10 +86,15 @@ fn refusals_say_what_to_do() {
         Codec::reduction(DType::I32, ReduceOp::Avg, 4, 1),
         Err(NumericsError::NoIntegerAverage)
     );
-    for n in [0, 65, usize::MAX] {
+    for n in [0, 1025, usize::MAX] {
         assert_eq!(Codec::reduction(DType::F32, ReduceOp::Sum, n, 1), Err(NumericsError::Ranks(n)));
     }
-    assert_eq!(NumericsError::Ranks(65).to_string(), "65 ranks given, 1 to 64 are allowed");
+    assert_eq!(NumericsError::Ranks(1025).to_string(), "1025 ranks given, 1 to 1024 are allowed");
+    assert_eq!(
+        Codec::reduction(DType::F32, Reduction::SUM16, 129, 1).unwrap_err().to_string(),
+        "sum16 among 129 ranks is not available, only among up to 128; use the sum or average \
+         without fewer bits"
+    );
     let message = NumericsError::NoF64Extremum(ReduceOp::Max).to_string();
     assert_eq!(
         message,

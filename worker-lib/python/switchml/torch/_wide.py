@@ -19,7 +19,7 @@ _NAN = 2**63 - 1
 def sum_of_integers(communicator: Communicator, tensor: torch.Tensor) -> Started:
     """Sums of int64, modulo 2^64.
 
-    Each is four digits of 16 bits in elements of 32 bits, which 64 ranks cannot overflow.
+    Each is four digits of 16 bits in elements of 32 bits, which 1024 ranks cannot overflow.
     """
     there = torch.stack([(tensor >> shift & 0xFFFF).to(torch.int32) for shift in (0, 16, 32, 48)])
     handle = communicator.all_reduce_start(there, "sum")

@@ -1,6 +1,6 @@
 //! The sockets, on loopback.
 
-use std::net::UdpSocket;
+use std::net::{IpAddr, Ipv6Addr, UdpSocket};
 use std::thread;
 use std::time::Instant;
 
@@ -8,19 +8,26 @@ use super::*;
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
+/// Loopback over either kind of IP.
+const EITHER: [IpAddr; 2] = [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)];
+
 /// A socket in the aggregator's place, and a transport to it.
 fn pair(group: Option<SocketAddrV4>) -> (UdpSocket, Udp, Waker) {
-    let aggregator = UdpSocket::bind("127.0.0.1:0").unwrap();
+    pair_over(EITHER[0], group)
+}
+
+fn pair_over(ip: IpAddr, group: Option<SocketAddrV4>) -> (UdpSocket, Udp, Waker) {
+    let aggregator = UdpSocket::bind((ip, 0)).unwrap();
     aggregator.set_read_timeout(Some(PATIENCE)).unwrap();
-    let SocketAddr::V4(address) = aggregator.local_addr().unwrap() else { unreachable!() };
+    let address = aggregator.local_addr().unwrap();
     let waker = Waker::new().unwrap();
     let udp = Udp::open(address, group, waker.clone()).unwrap();
     (aggregator, udp, waker)
 }
 
 /// Sends packets of these sizes, each filled with its number, and returns what the other side gets.
-fn sent(sizes: &[usize]) -> Vec<(usize, u8)> {
-    let (aggregator, mut udp, _) = pair(None);
+fn sent(ip: IpAddr, sizes: &[usize]) -> Vec<(usize, u8)> {
+    let (aggregator, mut udp, _) = pair_over(ip, None);
     for (number, size) in sizes.iter().enumerate() {
         udp.packet(*size).unwrap().fill(number as u8);
     }
@@ -46,11 +53,14 @@ fn packets_arrive_whole_and_in_order_however_they_are_batched() {
         &many,
         // A shorter one ends a batch, a longer one starts another.
         &[1440, 1440, 160, 160, 160, 1440, 32, 3104, 3104, 32, 32, 32, 1440, 32],
-        &[65_507, 1],
+        // The most that loopback's MTU of 65,536 bytes takes over IPv6.
+        &[65_488, 1],
     ] {
         let expected: Vec<_> =
             sizes.iter().zip(0..).map(|(size, number)| (*size, number)).collect();
-        assert_eq!(sent(sizes), expected);
+        for ip in EITHER {
+            assert_eq!(sent(ip, sizes), expected, "{ip}");
+        }
     }
 }
 
@@ -83,15 +93,44 @@ fn received(udp: &mut Udp, count: usize) -> Vec<(Vec<u8>, bool)> {
 
 #[test]
 fn replies_and_congestion_marks() {
-    let (aggregator, mut udp, _) = pair(None);
-    assert_eq!(udp.receive(&mut |_, _| panic!("nothing was sent")).unwrap(), 0);
-    udp.packet(4).unwrap().copy_from_slice(b"ping");
-    udp.flush().unwrap();
-    let (_, sender) = aggregator.recv_from(&mut [0; 4]).unwrap();
-    aggregator.send_to(b"plain", sender).unwrap();
-    socket2::SockRef::from(&aggregator).set_tos_v4(EcnCodepoint::Ce as u32).unwrap();
-    aggregator.send_to(b"marked", sender).unwrap();
-    assert_eq!(received(&mut udp, 2), [(b"plain".to_vec(), false), (b"marked".to_vec(), true)]);
+    for ip in EITHER {
+        let (aggregator, mut udp, _) = pair_over(ip, None);
+        assert_eq!(udp.receive(&mut |_, _| panic!("nothing was sent")).unwrap(), 0);
+        udp.packet(4).unwrap().copy_from_slice(b"ping");
+        udp.flush().unwrap();
+        let (_, sender) = aggregator.recv_from(&mut [0; 4]).unwrap();
+        aggregator.send_to(b"plain", sender).unwrap();
+        let (socket, ce) = (socket2::SockRef::from(&aggregator), EcnCodepoint::Ce as u32);
+        match ip {
+            IpAddr::V4(_) => socket.set_tos_v4(ce).unwrap(),
+            IpAddr::V6(_) => socket.set_tclass_v6(ce).unwrap(),
+        }
+        aggregator.send_to(b"marked", sender).unwrap();
+        let expected = [(b"plain".to_vec(), false), (b"marked".to_vec(), true)];
+        assert_eq!(received(&mut udp, 2), expected, "{ip}");
+    }
+}
+
+/// Packets that come merged are told apart, and strangers kept out.
+#[test]
+fn superpackets_over_ipv6_come_apart_and_strangers_do_not_come() {
+    let (aggregator, mut udp, _) = pair_over(EITHER[1], None);
+    let own = udp.data.socket.local_addr().unwrap().as_socket().unwrap();
+    let to_own = SocketAddr::new(EITHER[1], own.port());
+    let stranger = UdpSocket::bind((EITHER[1], 0)).unwrap();
+    stranger.send_to(b"foreign", to_own).unwrap();
+    let offloads = UdpSocketState::new(UdpSockRef::from(&aggregator)).unwrap();
+    let contents = [[1; 1440], [2; 1440], [3; 1440]].concat();
+    let transmit = Transmit {
+        destination: to_own,
+        ecn: Some(EcnCodepoint::Ce),
+        contents: &contents,
+        segment_size: Some(1440),
+        src_ip: None,
+    };
+    offloads.try_send(UdpSockRef::from(&aggregator), &transmit).unwrap();
+    let expected = [1, 2, 3].map(|number| (vec![number; 1440], true));
+    assert!(received(&mut udp, 3) == expected, "three packets, all marked");
 }
 
 #[test]
@@ -151,7 +190,13 @@ fn waiting_ends_by_time_or_waker() {
 
 #[test]
 fn a_refusing_host_is_silence() {
-    let (aggregator, mut udp, _) = pair(None);
+    for ip in EITHER {
+        refuse(ip);
+    }
+}
+
+fn refuse(ip: IpAddr) {
+    let (aggregator, mut udp, _) = pair_over(ip, None);
     drop(aggregator);
     for _ in 0..5 {
         udp.packet(32).unwrap();
@@ -166,6 +211,9 @@ fn loopback_takes_large_packets() {
     let (_aggregator, udp, _) = pair(None);
     // The loopback interface's MTU is 65536 bytes, more than a datagram can have.
     assert_eq!(udp.largest_packet(), 65_507);
+    let (_aggregator, over_ipv6, _) = pair_over(EITHER[1], None);
+    // Less 40 bytes of IP and 8 of UDP.
+    assert_eq!(over_ipv6.largest_packet(), 65_488);
     // 45 packets of 1440 bytes are 64,800, 21 of 3104 are 65,184.
     assert_eq!((udp.batch(1440), udp.batch(3104), udp.batch(65_507)), (45, 21, 1));
     assert!(udp.receive_room(1440) >= 20);

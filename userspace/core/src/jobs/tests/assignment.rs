@@ -40,7 +40,7 @@ fn a_job_has_a_shard_for_each_data_thread() {
     assert!(
         matches!(
             &effects[..],
-            [Effect::Start(1, 3), Effect::Start(511, 3), Effect::Tell(..), Effect::Tell(..)]
+            [Effect::Start(1, _), Effect::Start(511, _), Effect::Tell(..), Effect::Tell(..)]
         ),
         "{effects:?}"
     );
@@ -137,9 +137,42 @@ fn unicast_fan_out_assigns_no_group() {
 
 #[test]
 fn a_configured_data_address_comes_before_that_of_the_connection() {
-    let configured = Ipv4Addr::new(192, 0, 2, 7);
+    let configured = Ipv4Addr::new(192, 0, 2, 7).into();
     let mut table = Table::new(LIMITS, Some(configured), 1);
-    let over_ipv6 = Joiner { local: None, ..joiner("train", 0, 1) };
+    let over_ipv6 = Joiner { local: OVER_IPV6, ..joiner("train", 0, 1) };
     let (_, effects) = table.join(&over_ipv6).unwrap();
     assert_eq!(opened(&effects).address, configured);
+}
+
+/// An address of the daemon.
+const OVER_IPV6: IpAddr = IpAddr::V6(Ipv6Addr::new(0xFD00, 0, 0, 0, 0, 0, 0, 0xFE));
+
+/// The data address of a job whose ranks came by these addresses of the daemon, and its group.
+fn assigned_to(locals: &[IpAddr]) -> (IpAddr, String) {
+    let mut table = table();
+    let mut effects = Vec::new();
+    for (rank, &local) in (0..).zip(locals) {
+        let joiner = Joiner { local, ..joiner("train", rank, locals.len() as u32) };
+        effects = table.join(&joiner).unwrap().1;
+    }
+    let told = effects.iter().find_map(|effect| match effect {
+        Effect::Tell(_, Event::Assigned(assigned)) => Some(assigned.clone()),
+        _ => None,
+    });
+    let told = told.expect("assigned");
+    let address = opened(&effects).address;
+    assert_eq!(told.data_address, address.to_string());
+    (address, told.group_address)
+}
+
+#[test]
+fn a_job_over_ipv6_has_no_group() {
+    assert_eq!(assigned_to(&[OVER_IPV6; 2]), (OVER_IPV6, String::new()));
+}
+
+#[test]
+fn ranks_that_came_by_both_kinds_of_ip_meet_at_ipv6() {
+    assert_eq!(assigned_to(&[OVER_IPV6, LOCAL.into()]), (OVER_IPV6, String::new()));
+    assert_eq!(assigned_to(&[LOCAL.into(), OVER_IPV6]), (OVER_IPV6, String::new()));
+    assert_eq!(assigned_to(&[LOCAL.into(); 2]), (LOCAL.into(), "239.255.0.0".to_owned()));
 }

@@ -11,8 +11,8 @@ fn a_shard_that_fails_takes_its_job_along() {
         "{effects:?}"
     );
     assert_eq!(
-        table.fail(511, "broken"),
-        [Effect::Abort(0), Effect::Abort(511), Effect::Tell(stream, aborted("broken", &[]))]
+        table.fail(1023, "broken"),
+        [Effect::Abort(0), Effect::Abort(1023), Effect::Tell(stream, aborted("broken", &[]))]
     );
 }
 

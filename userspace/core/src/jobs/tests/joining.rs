@@ -14,7 +14,7 @@ fn ranks_wait_for_each_other_and_are_assigned_together() {
     let (c, effects) = table.join(&joiner("train", 1, 3)).unwrap();
 
     let spec = opened(&effects);
-    assert_eq!((spec.number, spec.slots.clone(), spec.address), (0, 0..512, LOCAL));
+    assert_eq!((spec.number, spec.slots.clone(), spec.address), (0, 0..512, LOCAL.into()));
     assert_eq!(spec.group, (Ipv4Addr::new(239, 255, 0, 0), 48866));
     assert_ne!(spec.epoch, 0);
     let assigned = |rank: usize, hello_secret| {
@@ -32,6 +32,7 @@ fn ranks_wait_for_each_other_and_are_assigned_together() {
             durable: false,
             capabilities: 0b1,
             further_shards: Vec::new(),
+            world_size: 3,
         })
     };
     let [zero, one, two] = spec.secrets[..] else { panic!("{} secrets", spec.secrets.len()) };
@@ -88,8 +89,8 @@ fn joins_that_are_refused_say_what_to_do() {
         |table: &mut Table, joiner: &Joiner| table.join(joiner).expect_err("refused").to_string();
     let cases = [
         (joiner("", 0, 1), "job name of 0 bytes; give all ranks the same name of 1 to 200 bytes"),
-        (joiner("train", 0, 0), "world size 0; a job has 1 to 64 ranks"),
-        (joiner("train", 0, 65), "world size 65; a job has 1 to 64 ranks"),
+        (joiner("train", 0, 0), "world size 0; a job has 1 to 1024 ranks"),
+        (joiner("train", 0, 1025), "world size 1025; a job has 1 to 1024 ranks"),
         (joiner("train", 4, 4), "rank 4 of world size 4; ranks are 0 to 3"),
         (
             joiner("train", 2, 4),
@@ -105,8 +106,15 @@ fn joins_that_are_refused_say_what_to_do() {
     for (joiner, expected) in cases {
         assert_eq!(refused(&mut table, &joiner), expected);
     }
-    let over_ipv6 = Joiner { local: None, ..joiner("train", 0, 4) };
-    assert_eq!(table.join(&over_ipv6).unwrap_err(), JoinError::NoIpv4);
+    // Rule 15.3: a byte of a witness counts no more.
+    let unchecked = Limits { capabilities: Capabilities::empty(), ..LIMITS };
+    assert_eq!(
+        refused(&mut Table::new(unchecked, None, 1), &joiner("train", 0, 256)),
+        "world size 256; a job has 1 to 255 ranks"
+    );
+    let local = "fe80::fe".parse().unwrap();
+    let of_a_link = Joiner { local, ..joiner("train", 0, 4) };
+    assert_eq!(table.join(&of_a_link).unwrap_err(), JoinError::LinkLocal(local));
     assert_eq!(table.join(&joiner(&"x".repeat(201), 0, 1)).unwrap_err(), JoinError::Name(201));
     let threads = Threads { most: 1, host: "h".repeat(65) };
     assert_eq!(

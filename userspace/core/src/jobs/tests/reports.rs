@@ -1,5 +1,6 @@
 //! What ranks report while their job runs.
 
+use super::restart::used_epochs;
 use super::*;
 
 #[test]
@@ -19,6 +20,37 @@ fn a_rank_without_multicast_is_listed_and_its_job_goes_on() {
     assert_eq!(table.report_no_multicast(member(&spec, 1)), Ok(vec![]));
     assert_eq!(table.log.len(), 1);
     assert_eq!(table.list(), jobs);
+}
+
+/// Where copies are allowed, the data plane is told, in all shards, once; and the next daemon is.
+#[test]
+fn a_rank_that_multicast_stops_reaching_gets_copies() {
+    let limits = Limits { fanout: Fanout::Auto, durable: true, ..LIMITS };
+    let mut table = Table::new(limits, None, 1);
+    let (_, spec) = started(&mut table, "train", 3);
+    table.log.clear();
+    let effects = table.report_no_multicast(member(&spec, 1)).unwrap();
+    let [Effect::Save(saved), Effect::Start(0, started)] = &effects[..] else {
+        panic!("{effects:?}")
+    };
+    let line = "job 0 \"train\": rank 1 (10.0.0.2) gets no results by multicast any more: it gets \
+                copies of its own from now on";
+    assert_eq!(table.log, [(Level::Warn, line.to_owned())]);
+    let told = |table: &Table| -> Vec<_> {
+        table.list()[0].members.iter().map(|rank| (rank.no_multicast, rank.copies())).collect()
+    };
+    let by_group = (false, control::Copies::Unspecified);
+    assert_eq!(told(&table), [by_group, (false, control::Copies::GroupLost), by_group]);
+    assert_eq!(table.report_no_multicast(member(&spec, 1)), Ok(vec![]));
+
+    let mut next = Table::new(limits, None, 2);
+    assert_eq!(*started, ways(3, 0b101));
+    let restored = next.restore(vec![(**saved).clone()], used_epochs());
+    assert_eq!(restored, [Effect::Start(0, ways(3, 0b101))]);
+    next.log.clear();
+    next.resume(member(&spec, 1), peer(1)).unwrap();
+    assert_eq!(next.report_no_multicast(member(&spec, 1)), Ok(vec![]));
+    assert_eq!(told(&next), [by_group, (false, control::Copies::GroupLost), by_group]);
 }
 
 /// What a job's ranks hear at the end of these reports, `None` for a rank that makes none; who is
@@ -189,13 +221,16 @@ fn one_side_alone_proves_nothing_where_packets_are_not_verified() {
         "{aborted:?}"
     );
     assert_eq!((aborted.ranks, aborted.calls), (vec![], vec![]));
-    // What else ends the job is told instead.
-    let (mut table, spec) = refused();
-    let aborted = heard(&table.leave(member(&spec, 0), "no memory", &[]).unwrap());
-    assert_eq!(
-        (aborted.reason.as_str(), aborted.ranks),
-        ("rank 0 (10.0.0.1) failed: no memory", vec![0])
-    );
+    // What else ends the job is told instead, also if the other rank is at an earlier call.
+    for report in [vec![], vec![(4, "barrier()")]] {
+        let (mut table, spec) = refused();
+        if !report.is_empty() {
+            table.report_calls(member(&spec, 0), calls(&report), &[]).unwrap();
+        }
+        let aborted = heard(&table.leave(member(&spec, 0), "no memory", &[]).unwrap());
+        let told = (aborted.reason.as_str(), aborted.ranks);
+        assert_eq!(told, ("rank 0 (10.0.0.1) failed: no memory", vec![0]), "{report:?}");
+    }
 }
 
 #[test]

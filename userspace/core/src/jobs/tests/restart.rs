@@ -27,7 +27,7 @@ fn the_next_daemon_goes_on_with_the_epochs_of_the_last() {
 }
 
 /// Those of an earlier daemon; which does not matter here.
-fn used_epochs() -> Epochs {
+pub fn used_epochs() -> Epochs {
     Epochs::new(&mut StdRng::seed_from_u64(3))
 }
 
@@ -46,7 +46,7 @@ fn durable_job(table: &mut Table) -> (Vec<StreamId>, Opened, Job) {
     table.ready(member(&spec, 0), 352, HEARD).unwrap();
     table.ready(member(&spec, 1), 352, HEARD).unwrap();
     let effects = table.ready(member(&spec, 2), 352, HEARD).unwrap();
-    assert_eq!(effects[1], Effect::Start(spec.number, 7));
+    assert_eq!(effects[1], Effect::Start(spec.number, ways(3, 7)));
     (streams, spec, saved(&effects))
 }
 
@@ -54,7 +54,7 @@ fn durable_job(table: &mut Table) -> (Vec<StreamId>, Opened, Job) {
 fn ranks_of_a_restored_job_come_back_and_those_that_do_not_are_named() {
     let (_, spec, job) = durable_job(&mut durable_table(1));
     let mut table = durable_table(2);
-    assert_eq!(table.restore(vec![job], used_epochs()), [Effect::Start(0, 7)]);
+    assert_eq!(table.restore(vec![job], used_epochs()), [Effect::Start(0, ways(3, 7))]);
     assert_eq!((table.jobs[&0].epoch, table.free_slots()), (spec.epoch, POOL - 512));
 
     let (zero, effects) = table.resume(member(&spec, 0), peer(0)).unwrap();
@@ -167,13 +167,13 @@ fn an_abort_before_the_restart_is_told_after_it() {
 fn the_largest_job_fits_an_entry_of_the_journal() {
     let limits = Limits { durable: true, ..LIMITS };
     let mut table = Table::new(limits, None, 1);
-    let local = Ipv4Addr::new(255, 255, 255, 255);
+    let local = Ipv6Addr::from([0xFF; 16]).into();
     let peer: IpAddr = "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff".parse().unwrap();
     let mut effects = Vec::new();
     for rank in 0..64 {
         let threads = Threads { most: u32::MAX, host: "\u{1}".repeat(MAX_HOST_LEN) };
         let name = "\u{1}".repeat(MAX_NAME_LEN);
-        let joiner = Joiner { name, rank, world_size: 64, peer, local: Some(local), threads };
+        let joiner = Joiner { name, rank, world_size: 64, peer, local, threads };
         effects = table.join(&joiner).unwrap().1;
     }
     let spec = opened(&effects);
@@ -194,9 +194,9 @@ fn jobs_that_cannot_be_restored_are_closed() {
     let mut table = durable_table(2);
     assert_eq!(
         table.restore(vec![job, twin], used_epochs()),
-        [Effect::Start(0, 7), Effect::Close(7), Effect::Close(MAX_SHARDS as u16)]
+        [Effect::Start(0, ways(3, 7)), Effect::Close(7), Effect::Close(MAX_SHARDS as u16)]
     );
-    let line = "job 7 \"train\": not restored, its numbers [7, 512] are not free";
+    let line = "job 7 \"train\": not restored, its numbers [7, 1024] are not free";
     assert_eq!(table.log.last(), Some(&(Level::Warn, line.to_owned())));
     assert_eq!(table.list().len(), 1);
 }

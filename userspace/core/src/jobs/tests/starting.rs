@@ -10,8 +10,12 @@ fn the_smallest_path_gives_the_lanes() {
     assert_eq!(table.ready(member(&spec, 0), 768, HEARD), Ok(vec![]));
     assert_eq!(table.ready(member(&spec, 2), 352, HEARD), Ok(vec![]));
     let started = |stream| Effect::Tell(stream, Event::Started(control::Started { lanes: 352 }));
-    let expected =
-        vec![Effect::Start(0, 7), started(streams[0]), started(streams[1]), started(streams[2])];
+    let expected = vec![
+        Effect::Start(0, ways(3, 7)),
+        started(streams[0]),
+        started(streams[1]),
+        started(streams[2]),
+    ];
     assert_eq!(table.ready(member(&spec, 1), 736, HEARD), Ok(expected));
 }
 

@@ -16,7 +16,7 @@ pub struct Table {
 }
 
 impl Table {
-    pub fn new(limits: Limits, data_address: Option<Ipv4Addr>, seed: u64) -> Self {
+    pub fn new(limits: Limits, data_address: Option<IpAddr>, seed: u64) -> Self {
         let rng = StdRng::seed_from_u64(seed);
         Self { table: JobTable::new(limits, data_address, rng), log: Vec::new() }
     }
@@ -103,12 +103,12 @@ impl Table {
     }
 
     pub fn disconnect(&mut self, stream: StreamId) -> Vec<Effect> {
-        let effects = self.table.disconnect(stream);
+        let effects = self.table.disconnect(stream, Duration::ZERO);
         self.keep(effects)
     }
 
     pub fn fall_silent(&mut self, stream: StreamId, silence: Duration) -> Vec<Effect> {
-        let effects = self.table.fall_silent(stream, silence);
+        let effects = self.table.disconnect(stream, silence);
         self.keep(effects)
     }
 

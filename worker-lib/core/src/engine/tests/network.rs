@@ -4,7 +4,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 
-use switchml_protocol::aggregator::{Tables, serve};
+use switchml_protocol::aggregator::{Members, Tables, serve};
 use switchml_protocol::capabilities::Capabilities;
 use switchml_protocol::header::{HEADER_LEN, Header, Op};
 use switchml_protocol::job::{self, Binding, JobEntry, MemberEntry};
@@ -125,7 +125,7 @@ fn binding(rank: u16) -> Binding {
     Binding { port: U16::new(rank), ..Binding::default() }
 }
 
-impl Tables for Switch {
+impl Members for Switch {
     fn job(&self, number: u16) -> Option<JobEntry> {
         (number == JOB).then(|| self.job.get())
     }
@@ -135,7 +135,9 @@ impl Tables for Switch {
     }
 
     fn learn(&self, _: u16, _: u16, _: u32, _: &Binding) {}
+}
 
+impl Tables for Switch {
     fn with_slot(&self, index: u32, f: impl FnOnce(&mut Slot) -> Outcome) -> Outcome {
         self.slots.borrow_mut().get_mut(index as usize).map_or(Outcome::BadSlot, f)
     }

@@ -82,6 +82,18 @@ fn what_is_asked_for_is_sent_in_full_and_was_not_lost() {
     assert_eq!(pair.engines.each_ref().map(Engine::rtt), [None, None]);
 }
 
+/// The aggregator lives: it asks for the lanes.
+#[test]
+fn a_deadline_counts_from_what_is_asked_for() {
+    let mut pair = Pair::new();
+    pair.serve(0, &pair.engines[0].clone().send(0, Chunk { empty: true, ..chunk(0) }));
+    let last = pair.send(1, 0, true);
+    let room = pair.serve(1, &last).unwrap();
+    pair.hear(1, 700 * MS, &room);
+    assert_eq!(run_until(&mut pair.engines[1], 1700 * MS - 1), Ok(()));
+    assert_eq!(pair.engines[1].on_timer(1700 * MS), Err(Failure::Silent));
+}
+
 #[test]
 fn what_has_been_sent_in_full_is_not_asked_for_again() {
     let mut pair = Pair::new();
@@ -187,4 +199,59 @@ fn resends_are_in_full() {
     assert_eq!((again.header.flags, again.packet_len()), (AGAIN, 32 + 128));
     let stats = pair.engines[0].stats();
     assert_eq!((stats.resent_by_timer, stats.rooms), (1, 0));
+}
+
+/// Two ranks of zeros wait for a third one's lanes, which come in the order of their numbers. The
+/// result of a chunk that was asked for says nothing of later ones, though it was sent after them.
+#[test]
+fn lanes_that_were_asked_for_overtake_no_zeros() {
+    let mut pair = Pair::new();
+    pair.engines[1].sample_rtt(0, 2 * HOP);
+    let lanes = pair.send(0, 0, false);
+    pair.serve(0, &lanes);
+    let zeros: Vec<_> = (0..8).map(|_| pair.send(1, HOP, true)).collect();
+    let room = pair.serve(1, &zeros[0]).unwrap();
+    zeros[1..].iter().for_each(|later| assert_eq!(pair.serve(1, later), None));
+    pair.hear(1, 3 * HOP, &room);
+    let in_full = pair.engines[1].next_resend(3 * HOP).unwrap();
+    let result = pair.serve(1, &in_full).unwrap();
+    assert!(pair.hear(1, 5 * HOP, &result).is_some());
+    // Just before the timer.
+    let soon = pair.engines[1].deadline().unwrap() - 1;
+    assert!(soon > 5 * HOP + pair.engines[1].config().reordering);
+    pair.engines[1].on_timer(soon).unwrap();
+    assert_eq!((pair.engines[1].next_resend(soon), pair.engines[1].stats().resent()), (None, 0));
+}
+
+/// A rank of zeros cannot tell whose contribution was lost. It asks once in a reordering window.
+#[test]
+fn zeros_that_later_results_overtake_are_sent_again() {
+    const SENT: u64 = HOP;
+    const LATER: u64 = SENT + 10 * MS;
+    let mut pair = Pair::new();
+    let reordering = pair.engines[1].config().reordering;
+    let zeros: Vec<_> = (0..3).map(|_| pair.send(1, SENT, true)).collect();
+    zeros.iter().for_each(|chunk| assert_eq!(pair.serve(1, chunk), None));
+    let lanes: Vec<_> = (0..3).map(|_| pair.send(0, 0, false)).collect();
+    // The first is lost.
+    for later in &lanes[1..] {
+        let result = pair.serve(0, later).unwrap();
+        assert!(pair.hear(1, LATER, &result).is_some());
+    }
+    let resend = |pair: &mut Pair, at: u64| {
+        pair.engines[1].on_timer(at - 1).unwrap();
+        assert_eq!(pair.engines[1].next_resend(at - 1), None);
+        pair.engines[1].on_timer(at).unwrap();
+        let again = pair.engines[1].next_resend(at).unwrap();
+        assert_eq!((again.header.slot.get(), again.packet_len()), (0, 32 + 128));
+        assert_eq!(pair.engines[1].next_resend(at), None);
+        pair.serve(1, &again).unwrap()
+    };
+    let first = LATER + reordering;
+    let pending = resend(&mut pair, first);
+    assert_eq!(pair.hear(1, first + HOP, &pending), None);
+    resend(&mut pair, first + HOP + reordering);
+    assert_eq!(pair.engines[1].stats().resent_by_overtaking, 2);
+    let result = pair.serve(0, &lanes[0]).unwrap();
+    assert!(pair.hear(1, first + 4 * HOP, &result).is_some());
 }

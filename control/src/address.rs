@@ -1,0 +1,122 @@
+//! Where the aggregator is.
+
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+
+/// Why an aggregator cannot be found.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AddressError {
+    /// It is no address.
+    #[error(
+        "aggregator address {given:?}: {why}; give host, host:port, an IP address or [IPv6]:port"
+    )]
+    Wrong {
+        /// What was given.
+        given: String,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// The name has no address.
+    #[error(
+        "aggregator {host:?}: {why}; give the name or the IP address of the host where \
+         switchml-aggregator runs"
+    )]
+    UnknownHost {
+        /// What was given.
+        host: String,
+        /// What the system's resolver said.
+        why: String,
+    },
+}
+
+/// Why not: the address alone does not say by which interface, and values go to it, too.
+const LINK_LOCAL: &str = "link-local addresses are not supported";
+
+/// Socket addresses of an aggregator's control plane, given as `host`, `host:port`, an IP address,
+/// or one with a port (IPv6 in brackets). The port is `default_port` unless given. Asks the
+/// system's resolver, and blocks as long as that does.
+///
+/// # Errors
+///
+/// [`AddressError::Wrong`] when it is none of these, [`AddressError::UnknownHost`] when the name
+/// has no address.
+pub fn resolve(given: &str, default_port: u16) -> Result<Vec<SocketAddr>, AddressError> {
+    let wrong = |why: String| AddressError::Wrong { given: given.to_owned(), why };
+    if let Some(address) = parse(given, default_port) {
+        return if is_link_local(&address) {
+            Err(wrong(LINK_LOCAL.to_owned()))
+        } else {
+            Ok(vec![address])
+        };
+    }
+    if given.matches(':').count() > 1 {
+        // With a zone it can be no other.
+        let why = if given.contains('%') { LINK_LOCAL } else { "it is no IPv6 address" };
+        return Err(wrong(why.to_owned()));
+    }
+    let (host, port) = match given.split_once(':') {
+        None => (given, default_port),
+        Some((host, port)) => match port.parse() {
+            Ok(port) if port > 0 => (host, port),
+            _ => return Err(wrong(format!("{port:?} is no port, 1 to 65535 are"))),
+        },
+    };
+    if host.is_empty() {
+        return Err(wrong("there is no host in it".to_owned()));
+    }
+    let unknown = |why: String| AddressError::UnknownHost { host: host.to_owned(), why };
+    let found = (host, port).to_socket_addrs().map_err(|error| unknown(error.to_string()))?;
+    let mut found: Vec<SocketAddr> = found.filter(|address| !is_link_local(address)).collect();
+    // All ranks of a job must choose the same kind of IP, and IPv4 alone has multicast.
+    found.sort_by_key(SocketAddr::is_ipv6);
+    found.dedup();
+    if found.is_empty() { Err(unknown("the name has no address".to_owned())) } else { Ok(found) }
+}
+
+/// An IP address, maybe with a port.
+fn parse(given: &str, default_port: u16) -> Option<SocketAddr> {
+    let bare = given.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(given);
+    let ip = || bare.parse().map(|ip: IpAddr| SocketAddr::new(ip, default_port));
+    given.parse().or_else(|_| ip()).ok()
+}
+
+fn is_link_local(address: &SocketAddr) -> bool {
+    matches!(address, SocketAddr::V6(address) if address.ip().is_unicast_link_local())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ports_and_hosts() {
+        for (given, expected) in [
+            ("10.0.0.1", "10.0.0.1:48865"),
+            ("10.0.0.1:7", "10.0.0.1:7"),
+            ("::1", "[::1]:48865"),
+            ("[::1]", "[::1]:48865"),
+            ("[::1]:7", "[::1]:7"),
+            ("fd00::1", "[fd00::1]:48865"),
+            ("localhost", "127.0.0.1:48865"),
+            ("localhost:7", "127.0.0.1:7"),
+        ] {
+            assert_eq!(resolve(given, 48865).unwrap()[0].to_string(), expected, "{given}");
+        }
+    }
+
+    #[test]
+    fn refused() {
+        for given in ["", ":1", "localhost:", "localhost:0", "localhost:65536", "localhost:x"]
+            .into_iter()
+            .chain(["fd00::g", "[fd00::1]:65536", "[fd00::1"])
+        {
+            assert!(matches!(resolve(given, 1), Err(AddressError::Wrong { .. })), "{given}");
+        }
+        for given in ["no.such.host.invalid", "a b"] {
+            assert!(matches!(resolve(given, 1), Err(AddressError::UnknownHost { .. })), "{given}");
+        }
+        for given in ["fe80::1", "fe80::1%eth0", "[fe80::1%2]:48865", "[fe80::1%eth0]:48865"] {
+            let expected = AddressError::Wrong { given: given.into(), why: LINK_LOCAL.into() };
+            assert_eq!(resolve(given, 1), Err(expected));
+        }
+    }
+}

@@ -1,0 +1,326 @@
+//! IP headers of both kinds. [`Network`] is what they have in common, and all that the rest of a
+//! frame knows of them.
+
+use core::mem::size_of;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use super::ones_complement_sum;
+use crate::ip::Ip;
+use crate::outcome::Outcome;
+use crate::{U16, U32};
+
+const IPV4_WITHOUT_OPTIONS: u8 = 0x45;
+const PROTOCOL_UDP: u8 = 17;
+/// More-fragments bit and fragment offset.
+const FRAGMENT_MASK: u16 = 0x3FFF;
+const DONT_FRAGMENT: u16 = 0x4000;
+const HOPS: u8 = 64;
+/// Headers between that of IPv6 and UDP's: hop-by-hop options, routing, fragment, destination
+/// options.
+const EXTENSIONS: [u8; 4] = [0, 43, 44, 60];
+/// Of IPv6's first word.
+const TRAFFIC_CLASS_SHIFT: u32 = 20;
+
+/// An IP header without options or extensions.
+pub trait Network:
+    FromBytes + IntoBytes + Immutable + KnownLayout + Unaligned + Copy + 'static
+{
+    /// Of frames with it.
+    const ETHERTYPE: u16;
+    /// Whether UDP may go without a checksum: over IPv6, hosts drop such packets (RFC 8200).
+    const CHECKSUM_IS_OPTIONAL: bool;
+    /// Whether jobs over it may have groups.
+    const HAS_GROUPS: bool;
+    /// Its size in bytes.
+    const LEN: u16 = size_of::<Self>() as u16;
+
+    /// Rule 5.8: whether UDP follows, and nothing that is not served comes before. Says why not
+    /// otherwise.
+    fn is_udp(&self) -> Result<(), Outcome>;
+    /// Rule 7.1: whether its own checksum is right, if it has one.
+    fn is_intact(&self) -> bool;
+    /// Bytes of the IP packet, this header included.
+    fn packet_len(&self) -> usize;
+    /// Source address.
+    fn source(&self) -> Ip;
+    /// Destination address.
+    fn destination(&self) -> Ip;
+    /// Exchanges the addresses.
+    fn swap_ends(&mut self);
+    /// Sets the source address.
+    fn set_source(&mut self, address: Ip);
+    /// Sets the destination address.
+    fn set_destination(&mut self, address: Ip);
+    /// DSCP and ECN.
+    fn traffic_class(&self) -> u8;
+    /// Rule 5.4: sets traffic class and length, and what else an answer has, its checksum too.
+    fn finish(&mut self, traffic_class: u8, udp_len: u16);
+    /// Makes its own checksum right, if it has one.
+    fn seal(&mut self);
+    /// Sum of the 16-bit words of the source address.
+    fn sum_of_source(&self) -> u32;
+    /// Sum of the 16-bit words of the destination address.
+    fn sum_of_destination(&self) -> u32;
+
+    /// Ones' complement sum of what UDP's checksum covers beside the UDP packet (RFC 768, RFC
+    /// 8200).
+    #[inline(always)]
+    fn sum_of_pseudo_header(&self, udp_len: u16) -> u32 {
+        self.sum_of_source()
+            + self.sum_of_destination()
+            + u32::from(PROTOCOL_UDP)
+            + u32::from(udp_len)
+    }
+}
+
+/// Header of IPv4, without options.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
+)]
+#[repr(C)]
+pub struct Ipv4 {
+    /// IP version and header length.
+    pub version_ihl: u8,
+    /// DSCP and ECN.
+    pub tos: u8,
+    /// Length of the IP packet.
+    pub total_len: U16,
+    /// Identification.
+    pub id: U16,
+    /// Flags and fragment offset.
+    pub fragment: U16,
+    /// Time to live.
+    pub ttl: u8,
+    /// Protocol.
+    pub protocol: u8,
+    /// Header checksum.
+    pub checksum: U16,
+    /// Source address.
+    pub source: [u8; 4],
+    /// Destination address.
+    pub destination: [u8; 4],
+}
+
+const _: () = assert!(size_of::<Ipv4>() == 20);
+
+impl Ipv4 {
+    /// Ones' complement sum of the header's 16-bit words (RFC 1071); all ones when its checksum is
+    /// right.
+    #[inline(always)]
+    fn sum(&self) -> u16 {
+        ones_complement_sum(
+            u32::from(u16::from_be_bytes([self.version_ihl, self.tos]))
+                + u32::from(self.total_len.get())
+                + u32::from(self.id.get())
+                + u32::from(self.fragment.get())
+                + u32::from(u16::from_be_bytes([self.ttl, self.protocol]))
+                + u32::from(self.checksum.get())
+                + self.sum_of_source()
+                + self.sum_of_destination(),
+        )
+    }
+}
+
+impl Network for Ipv4 {
+    const ETHERTYPE: u16 = 0x0800;
+    const CHECKSUM_IS_OPTIONAL: bool = true;
+    const HAS_GROUPS: bool = true;
+
+    #[inline(always)]
+    fn is_udp(&self) -> Result<(), Outcome> {
+        if self.protocol != PROTOCOL_UDP {
+            return Err(Outcome::NotOurs);
+        }
+        if self.version_ihl != IPV4_WITHOUT_OPTIONS {
+            return Err(Outcome::IpOptions);
+        }
+        if self.fragment.get() & FRAGMENT_MASK != 0 {
+            return Err(Outcome::Fragment);
+        }
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn is_intact(&self) -> bool {
+        self.sum() == 0xFFFF
+    }
+
+    #[inline(always)]
+    fn packet_len(&self) -> usize {
+        self.total_len.get().into()
+    }
+
+    #[inline(always)]
+    fn source(&self) -> Ip {
+        Ip::v4(self.source)
+    }
+
+    #[inline(always)]
+    fn destination(&self) -> Ip {
+        Ip::v4(self.destination)
+    }
+
+    #[inline(always)]
+    fn swap_ends(&mut self) {
+        core::mem::swap(&mut self.source, &mut self.destination);
+    }
+
+    #[inline(always)]
+    fn set_source(&mut self, address: Ip) {
+        self.source = address.low();
+    }
+
+    #[inline(always)]
+    fn set_destination(&mut self, address: Ip) {
+        self.destination = address.low();
+    }
+
+    #[inline(always)]
+    fn traffic_class(&self) -> u8 {
+        self.tos
+    }
+
+    #[inline(always)]
+    fn finish(&mut self, traffic_class: u8, udp_len: u16) {
+        self.tos = traffic_class;
+        self.total_len.set(Self::LEN + udp_len);
+        self.id.set(0);
+        self.fragment.set(DONT_FRAGMENT);
+        self.ttl = HOPS;
+        self.seal();
+    }
+
+    #[inline(always)]
+    fn seal(&mut self) {
+        self.checksum.set(0);
+        self.checksum.set(!self.sum());
+    }
+
+    #[inline(always)]
+    fn sum_of_source(&self) -> u32 {
+        sum_of_halves(self.source)
+    }
+
+    #[inline(always)]
+    fn sum_of_destination(&self) -> u32 {
+        sum_of_halves(self.destination)
+    }
+}
+
+/// Header of IPv6, without extensions.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
+)]
+#[repr(C)]
+pub struct Ipv6 {
+    /// IP version, DSCP and ECN, flow label.
+    pub version_class_flow: U32,
+    /// Bytes behind this header.
+    pub payload_len: U16,
+    /// Kind of the next header.
+    pub next_header: u8,
+    /// Hop limit.
+    pub hop_limit: u8,
+    /// Source address.
+    pub source: [u8; 16],
+    /// Destination address.
+    pub destination: [u8; 16],
+}
+
+const _: () = assert!(size_of::<Ipv6>() == 40);
+
+impl Network for Ipv6 {
+    const ETHERTYPE: u16 = 0x86DD;
+    const CHECKSUM_IS_OPTIONAL: bool = false;
+    const HAS_GROUPS: bool = false;
+
+    #[inline(always)]
+    fn is_udp(&self) -> Result<(), Outcome> {
+        // In a binding, one of IPv4 would be that of another place. No host sends or takes it.
+        if self.source().is_v4() || self.destination().is_v4() {
+            return Err(Outcome::NotOurs);
+        }
+        match self.next_header {
+            PROTOCOL_UDP if self.version_class_flow.get() >> 28 == 6 => Ok(()),
+            next if EXTENSIONS.contains(&next) => Err(Outcome::Ipv6),
+            _ => Err(Outcome::NotOurs),
+        }
+    }
+
+    #[inline(always)]
+    fn is_intact(&self) -> bool {
+        true
+    }
+
+    #[inline(always)]
+    fn packet_len(&self) -> usize {
+        usize::from(self.payload_len.get()) + usize::from(Self::LEN)
+    }
+
+    #[inline(always)]
+    fn source(&self) -> Ip {
+        Ip(self.source)
+    }
+
+    #[inline(always)]
+    fn destination(&self) -> Ip {
+        Ip(self.destination)
+    }
+
+    #[inline(always)]
+    fn swap_ends(&mut self) {
+        core::mem::swap(&mut self.source, &mut self.destination);
+    }
+
+    #[inline(always)]
+    fn set_source(&mut self, address: Ip) {
+        self.source = address.0;
+    }
+
+    #[inline(always)]
+    fn set_destination(&mut self, address: Ip) {
+        self.destination = address.0;
+    }
+
+    #[inline(always)]
+    fn traffic_class(&self) -> u8 {
+        (self.version_class_flow.get() >> TRAFFIC_CLASS_SHIFT) as u8
+    }
+
+    #[inline(always)]
+    fn finish(&mut self, traffic_class: u8, udp_len: u16) {
+        let others = self.version_class_flow.get() & !(0xFF << TRAFFIC_CLASS_SHIFT);
+        self.version_class_flow.set(others | u32::from(traffic_class) << TRAFFIC_CLASS_SHIFT);
+        self.payload_len.set(udp_len);
+        self.hop_limit = HOPS;
+    }
+
+    #[inline(always)]
+    fn seal(&mut self) {}
+
+    #[inline(always)]
+    fn sum_of_source(&self) -> u32 {
+        sum_of_quarters(self.source)
+    }
+
+    #[inline(always)]
+    fn sum_of_destination(&self) -> u32 {
+        sum_of_quarters(self.destination)
+    }
+}
+
+#[inline(always)]
+fn sum_of_halves(word: [u8; 4]) -> u32 {
+    let word = U32::from_bytes(word).get();
+    (word >> 16) + (word & 0xFFFF)
+}
+
+#[inline(always)]
+fn sum_of_quarters(address: [u8; 16]) -> u32 {
+    let (words, _) = address.as_chunks::<4>();
+    let mut sum = 0;
+    for word in words {
+        sum += sum_of_halves(*word);
+    }
+    sum
+}
