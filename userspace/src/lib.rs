@@ -8,6 +8,7 @@
 //! | [`mailbox`] | what a rank has yet to read of its events |
 //! | [`events`] | the log of notable packets |
 //! | [`throttle`] | log lines that strangers can cause |
+//! | [`view`] | what operators see of an aggregator |
 
 #![forbid(unsafe_code)]
 
@@ -18,6 +19,7 @@ pub mod incoming;
 pub mod mailbox;
 pub mod service;
 pub mod throttle;
+pub mod view;
 
 /// The XDP program, as an ELF object with BTF, aligned for loaders.
 pub fn xdp_object() -> &'static [u8] {

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
 
 use switchml_control::join_event::Event;
 use tokio_stream::Stream;
@@ -11,6 +12,7 @@ use tokio_stream::Stream;
 /// Puts events in; the stream ends when it is dropped.
 pub struct Sender {
     mail: Arc<Mutex<Mail>>,
+    opened: Instant,
 }
 
 /// The events, each once.
@@ -29,10 +31,15 @@ struct Mail {
 /// An empty mailbox.
 pub fn mailbox() -> (Sender, Receiver) {
     let mail = Arc::default();
-    (Sender { mail: Arc::clone(&mail) }, Receiver(mail))
+    (Sender { mail: Arc::clone(&mail), opened: Instant::now() }, Receiver(mail))
 }
 
 impl Sender {
+    /// How long it has been there.
+    pub fn age(&self) -> Duration {
+        self.opened.elapsed()
+    }
+
     /// Adds an event.
     pub fn send(&self, event: Event) {
         let mut mail = lock(&self.mail);

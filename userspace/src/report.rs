@@ -6,7 +6,8 @@ use std::time::Duration;
 use anyhow::anyhow;
 use switchml_cli::say;
 use switchml_control::aggregator_client::AggregatorClient;
-use switchml_control::{Copies, JobState, JobStatus, ListJobsRequest, MemberStatus, StatusRequest};
+use switchml_control::{ListJobsRequest, StatusRequest};
+use switchml_userspace::view::{JobView, View};
 use tokio::time::timeout;
 use tonic::transport::Channel;
 use tonic::{Response, Status};
@@ -14,27 +15,34 @@ use tonic::{Response, Status};
 /// Longest wait for an answer. An aggregator that serves jobs answers within milliseconds.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Prints what a running aggregator is attached to, and every counter that is not zero.
+/// Prints what a running aggregator is attached to, how results reach the ranks of jobs, and every
+/// counter that is not zero.
 pub async fn status(address: &SocketAddr) -> anyhow::Result<()> {
-    let status = ask(address, async |mut aggregator: AggregatorClient<_>| {
-        aggregator.status(StatusRequest {}).await
-    })
-    .await?;
-    say!("version      {}", status.version);
-    say!("data plane   {}: {}", status.data_plane, status.attachment);
-    say!("slots        {} of {} free", status.slots_free, status.slots_total);
+    let view = look(address).await?;
+    say!("version      {}", view.version);
+    say!("data plane   {}: {}", view.data_plane, view.attachment);
+    say!("slots        {} of {} free", view.slots_free, view.slots);
+    view.faults().for_each(|(port, fault)| say!("fault        {port}: {fault}"));
+    for job in &view.jobs {
+        let name = job.name.escape_debug();
+        results(job).for_each(|(way, ranks)| say!("results      job \"{name}\", {ranks}: {way}"));
+    }
+    if let Some(why) = &view.jobs_unknown {
+        say!("jobs         unknown: {why}");
+    }
     say!("\n{:<16} {:>14}", "packets", "count");
-    for counter in status.counters.iter().filter(|counter| counter.packets > 0) {
-        say!("{:<16} {:>14}  {}", counter.name, counter.packets, counter.help);
+    for count in view.packets.iter().filter(|count| count.packets > 0) {
+        say!("{:<16} {:>14}  {}", count.outcome, count.packets, count.help);
     }
     Ok(())
 }
 
 /// Prints a line for each job.
 pub async fn jobs(address: &SocketAddr) -> anyhow::Result<()> {
-    let list =
-        async |mut aggregator: AggregatorClient<_>| aggregator.list_jobs(ListJobsRequest {}).await;
-    let jobs = ask(address, list).await?.jobs;
+    let view = look(address).await?;
+    if let Some(why) = view.jobs_unknown {
+        return Err(anyhow!("{address} does not know its jobs: {why}"));
+    }
     say!(
         "{:>3} {:<20} {:<9} {:>6} {:>5}  {:<10} missing ranks",
         "job",
@@ -44,26 +52,36 @@ pub async fn jobs(address: &SocketAddr) -> anyhow::Result<()> {
         "lanes",
         "ranks here"
     );
-    for job in &jobs {
-        let here = job.members.iter().filter(|member| is_here(member)).count();
+    for job in &view.jobs {
         say!(
             "{:>3} {:<20} {:<9} {:>6} {:>5}  {:<10} {}",
-            number(job),
+            job.number.map_or("-".to_owned(), |number| number.to_string()),
             job.name.escape_debug().to_string(),
-            state(job),
+            job.state,
             job.slots,
             job.lanes,
-            format!("{here} of {}", job.world_size),
+            format!("{} of {}", job.here(), job.world_size),
             remarks(job)
         );
     }
     Ok(())
 }
 
+/// What a running aggregator says of itself and of its jobs.
+async fn look(address: &SocketAddr) -> anyhow::Result<View> {
+    ask(address, async |mut aggregator: AggregatorClient<_>| {
+        let status = aggregator.status(StatusRequest {}).await?;
+        let jobs = aggregator.list_jobs(ListJobsRequest {}).await;
+        let jobs = jobs.map(Response::into_inner).map_err(|why| why.message().to_owned());
+        Ok(View::new(status.into_inner(), jobs))
+    })
+    .await
+}
+
 /// An aggregator's answer to a request.
 async fn ask<T>(
     address: &SocketAddr,
-    request: impl AsyncFnOnce(AggregatorClient<Channel>) -> Result<Response<T>, Status>,
+    request: impl AsyncFnOnce(AggregatorClient<Channel>) -> Result<T, Status>,
 ) -> anyhow::Result<T> {
     let answer = async {
         let client = AggregatorClient::connect(format!("http://{address}")).await;
@@ -77,7 +95,7 @@ async fn ask<T>(
         })?;
         let answer = request(client).await;
         let why = |status: Status| anyhow!("{address} refuses: {}", status.message());
-        answer.map(Response::into_inner).map_err(why)
+        answer.map_err(why)
     };
     timeout(PATIENCE, answer).await.unwrap_or_else(|_| {
         Err(anyhow!(
@@ -88,44 +106,26 @@ async fn ask<T>(
     })
 }
 
-fn state(job: &JobStatus) -> &'static str {
-    match job.state() {
-        JobState::Unspecified => "unknown",
-        JobState::Waiting => "waiting",
-        JobState::Assigned => "assigned",
-        JobState::Started => "started",
-        JobState::Aborted => "aborted",
-    }
-}
-
-/// A job has a number once all ranks are there.
-fn number(job: &JobStatus) -> String {
-    if job.shards.is_empty() { "-".to_owned() } else { job.job.to_string() }
-}
-
-fn is_here(member: &MemberStatus) -> bool {
-    !member.left && !member.awaited
-}
-
 /// Missing ranks, those that get no results by multicast, and those that get copies.
-fn remarks(job: &JobStatus) -> String {
-    let of = |remark: &str, has: fn(&MemberStatus) -> bool| {
-        let ranks = job.members.iter().filter(|member| has(member));
-        let ranks: Vec<_> = ranks.map(|member| member.rank.to_string()).collect();
-        match ranks.is_empty() {
-            true => String::new(),
-            false => format!("  ({remark}: {})", ranks.join(" ")),
-        }
+fn remarks(job: &JobView) -> String {
+    let with = |remark: &str| {
+        let present = job.members.iter().filter(|member| !member.left);
+        let ranks = present.filter(|member| member.remark() == Some(remark));
+        ranks.map(|member| member.rank).collect::<Vec<_>>()
     };
-    missing(job)
-        + &of("no multicast", |member| member.no_multicast)
-        + &of("copies", |member| member.copies() != Copies::Unspecified)
+    let of = |remark: &str| match with(remark) {
+        ranks if ranks.is_empty() => String::new(),
+        ranks => format!("  ({remark}: {})", numbers(&ranks)),
+    };
+    numbers(&job.missing()) + &of("no multicast") + &of("copies")
 }
 
-fn missing(job: &JobStatus) -> String {
-    let is_missing =
-        |rank: &u32| !job.members.iter().any(|member| member.rank == *rank && is_here(member));
-    let missing: Vec<_> =
-        (0..job.world_size).filter(is_missing).map(|rank| rank.to_string()).collect();
-    missing.join(" ")
+/// How results reach the ranks of a job that are ready, and why so.
+fn results(job: &JobView) -> impl Iterator<Item = (&'static str, String)> {
+    let ways = job.results().into_iter();
+    ways.map(|(way, ranks)| (way, format!("ranks {}", numbers(&ranks))))
+}
+
+fn numbers(ranks: &[u32]) -> String {
+    ranks.iter().map(u32::to_string).collect::<Vec<_>>().join(" ")
 }

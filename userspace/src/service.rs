@@ -15,7 +15,7 @@ use switchml_protocol::outcome::Outcome;
 use switchml_userspace_core::control_plane::{
     ControlPlane, PING_INTERVAL, PING_TIMEOUT, RequestError,
 };
-use switchml_userspace_core::data_plane::{self, DataPlane};
+use switchml_userspace_core::data_plane::{self, DataPlane, PortStatus};
 use switchml_userspace_core::jobs::{JobTable, Joiner, MemberError, MemberId, Threads};
 use tokio::net::TcpListener;
 use tokio::time::MissedTickBehavior;
@@ -269,7 +269,7 @@ impl Aggregator for Service {
         &self,
         _request: Request<control::ListJobsRequest>,
     ) -> Result<Response<control::ListJobsReply>, Status> {
-        let jobs = self.lock().control_plane.table().list();
+        let jobs = self.lock().control_plane.jobs(Sender::age);
         Ok(Response::new(control::ListJobsReply { jobs }))
     }
 
@@ -303,9 +303,24 @@ pub(crate) fn of_data_plane(
         data_plane: data_plane.name().to_owned(),
         attachment: data_plane.attachment(),
         counters: counters.collect(),
+        ports: data_plane.ports().into_iter().map(port).collect(),
         capabilities: data_plane.limits().capabilities.bits(),
         ..status
     })
+}
+
+fn port(port: PortStatus) -> control::Port {
+    control::Port {
+        name: port.name,
+        hook: port.hook.to_owned(),
+        problem: port.problem.unwrap_or_default(),
+        mtu: port.mtu,
+        foreign_program: port.foreign.map_or(0, |program| program.id),
+        foreign_is_generic: port.foreign.is_some_and(|program| program.is_generic),
+        drops_answers: port.drops_answers,
+        received_bytes: port.received_bytes,
+        sent_bytes: port.sent_bytes,
+    }
 }
 
 fn connection<T>(request: &Request<T>) -> Result<&Peer, Status> {

@@ -16,6 +16,7 @@ in_both_modes! {
     without_multicast_all_get_copies_also_after_a_restart,
     a_rank_that_multicast_stops_reaching_gets_copies,
     a_rank_that_misses_the_group_of_one_thread_gets_copies_in_all,
+    status_says_how_results_reach_which_rank_and_why,
     a_rank_that_gets_no_multicast_says_so_once,
     the_operator_and_the_doctor_learn_which_rank_it_is,
 }
@@ -84,6 +85,13 @@ pub fn lines_of_copies(cluster: &mut Cluster) -> Vec<String> {
     lines.lines().filter(|line| line.contains("copies")).map(str::to_owned).collect()
 }
 
+/// How results reach ranks, as `switchml-aggregator status` has it.
+fn ways(cluster: &Cluster) -> Vec<String> {
+    let status = cluster.ask(&["status", "--connect", cluster.aggregator.control()]);
+    let lines = status.lines().filter_map(|line| line.strip_prefix("results "));
+    lines.map(|line| line.trim().to_owned()).collect()
+}
+
 fn a_rank_that_gets_no_multicast_gets_copies(mode: Mode) {
     let mut cluster = Cluster::in_mode(RANKS, mode);
     block_multicast(cluster.rack.worker(CUT_OFF));
@@ -115,6 +123,13 @@ fn a_rank_that_multicast_stops_reaching_gets_copies(mode: Mode) {
     assert_eq!(lines_of_copies(&mut cluster), [""; 0]);
     block_multicast(cluster.rack.worker(CUT_OFF));
     cluster.wait_for_job(&["train", "(copies: 1)"]);
+    assert_eq!(
+        ways(&cluster),
+        [
+            "job \"train\", ranks 0 2: by multicast",
+            "job \"train\", ranks 1: by copies (multicast stopped reaching them)",
+        ]
+    );
     let (completed, asked) = (cluster.counter("completed"), asked_again(&cluster));
     let begin = Instant::now();
     let since = loop {
@@ -158,6 +173,39 @@ fn a_rank_that_misses_the_group_of_one_thread_gets_copies_in_all(mode: Mode) {
     cluster.aggregator.process().wait_for_line(line, PATIENCE).unwrap();
     let (completed, asked) = (cluster.counter("completed"), asked_again(&cluster));
     assert!(asked * 20 < completed, "{asked} of {completed} results were asked for again");
+    cluster.stop();
+}
+
+fn status_says_how_results_reach_which_rank_and_why(mode: Mode) {
+    let cluster = Cluster::in_mode(RANKS, mode);
+    block_multicast(cluster.rack.worker(CUT_OFF));
+    assert_eq!(ways(&cluster), [""; 0]);
+    let loops = Loops::start(&cluster, "train", PATIENCE);
+    assert_eq!(
+        ways(&cluster),
+        [
+            "job \"train\", ranks 0 2: by multicast",
+            "job \"train\", ranks 1: by copies (multicast did not reach them when they joined)",
+        ]
+    );
+    drop(loops.stop());
+    let results = cluster.run_ranks(RANKS, "again", |_, builder| {
+        let communicator = builder.connect().unwrap();
+        let results = communicator.info().results();
+        communicator.close().unwrap();
+        results
+    });
+    let by_group = "by multicast to 239.255.0.0:48866";
+    let by_copies = "by copies of this rank's own: multicast does not reach it";
+    assert_eq!(results, [by_group, by_copies, by_group]);
+    cluster.stop();
+
+    let options = RackOptions { workers: RANKS, mode, ..RackOptions::default() };
+    let cluster = Cluster::with_options(options, &["--fanout", "unicast"]);
+    let loops = Loops::start(&cluster, "train", PATIENCE);
+    let line = "job \"train\", ranks 0 1 2: by copies (all ranks get their own)";
+    assert_eq!(ways(&cluster), [line]);
+    drop(loops.stop());
     cluster.stop();
 }
 
@@ -209,6 +257,9 @@ fn the_operator_and_the_doctor_learn_which_rank_it_is(mode: Mode) {
     block_multicast(cluster.rack.worker(CUT_OFF));
     let loops = Loops::start(&cluster, "train", PATIENCE);
     cluster.wait_for_job(&["train", "(no multicast: 1)"]);
+    let ways = ways(&cluster);
+    assert!(ways[0] == "job \"train\", ranks 0 2: by multicast" && ways.len() == 2, "{ways:?}");
+    assert!(ways[1].starts_with("job \"train\", ranks 1: by replays, slowly ("), "{ways:?}");
     let line = "\"train\": rank 1 (10.88.0.2) gets no results by multicast";
     cluster.aggregator.process().wait_for_line(line, PATIENCE).unwrap();
     let (code, text) = doctor(&cluster, 0);

@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use switchml_control::Call;
 use switchml_control::join_event::Event;
+use switchml_control::{Call, JobStatus};
 
 use crate::data_plane::{Error, Saved, ServesJobs};
 pub use crate::jobs::PING_TIMEOUT;
@@ -77,6 +77,11 @@ impl<S> ControlPlane<S> {
     /// The job table, to look at.
     pub fn table(&self) -> &JobTable {
         &self.table
+    }
+
+    /// All jobs as operators see them, with the ages of streams.
+    pub fn jobs(&self, age: impl Fn(&S) -> Duration) -> Vec<JobStatus> {
+        self.table.list_with_ages(|id| self.streams.get(&id).map_or(Duration::ZERO, &age))
     }
 
     /// The streams that have not ended.

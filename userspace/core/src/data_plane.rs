@@ -103,6 +103,11 @@ pub trait DataPlane: ServesJobs + Send + Sync {
         Ok(None)
     }
 
+    /// The interfaces that it takes frames from, as they are now; none if it does not.
+    fn ports(&self) -> Vec<PortStatus> {
+        Vec::new()
+    }
+
     /// Follows what becomes of its interfaces, twice a second. The ports whose frames do not reach
     /// the data plane any more, each once; attaches to them again where that is possible.
     fn lost_ports(&self) -> Vec<LostPort> {
@@ -120,6 +125,36 @@ pub struct Saved {
     pub jobs: Vec<jobs::Job>,
     /// The epochs that were used.
     pub epochs: jobs::Epochs,
+}
+
+/// An interface that a data plane takes frames from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PortStatus {
+    /// Its name.
+    pub name: String,
+    /// Where frames are taken, for people.
+    pub hook: &'static str,
+    /// Why none are, if so.
+    pub problem: Option<String>,
+    /// Largest IP packet, in bytes.
+    pub mtu: u32,
+    /// An XDP program there that is not the data plane's.
+    pub foreign: Option<ForeignProgram>,
+    /// It drops without a word what native XDP sends there.
+    pub drops_answers: bool,
+    /// Bytes of the frames that it has received.
+    pub received_bytes: u64,
+    /// And sent.
+    pub sent_bytes: u64,
+}
+
+/// An XDP program of somebody else's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ForeignProgram {
+    /// Its id.
+    pub id: u32,
+    /// Whether it runs in the network stack, not in the driver.
+    pub is_generic: bool,
 }
 
 /// A port whose frames do not reach the data plane any more.

@@ -84,8 +84,9 @@ fn resolve(address: &str) -> Result<((), String), Failure> {
 
 fn ask(address: &str) -> Result<((), String), Failure> {
     let status = control::status(address, TIMEOUT).map_err(of_control)?;
-    let AggregatorStatus { address, version, data_plane, attachment, slots_free, slots_total } =
-        status;
+    let AggregatorStatus {
+        address, version, data_plane, attachment, slots_free, slots_total, ..
+    } = status;
     let detail = format!(
         "switchml-aggregator {version} at {address}, {data_plane}: {attachment}; {slots_free} of \
          {slots_total} slots are free"

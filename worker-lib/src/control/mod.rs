@@ -19,4 +19,5 @@ pub use error::Error;
 pub use membership::Membership;
 pub use messages::Assigned;
 pub use status::{AggregatorStatus, RankWithoutMulticast, ranks_without_multicast, status};
+pub use switchml_control::Port;
 pub use switchml_worker_core::session::MadeCall;

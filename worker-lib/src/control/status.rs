@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use switchml_control::{ListJobsRequest, StatusRequest, aggregator_client::AggregatorClient};
+use switchml_control::{ListJobsRequest, Port, StatusRequest, aggregator_client::AggregatorClient};
 
 use super::{Error, connection, resolve};
 
@@ -21,6 +21,8 @@ pub struct AggregatorStatus {
     pub slots_total: u32,
     /// Slots that no job has.
     pub slots_free: u32,
+    /// The interfaces that it takes frames from, as they are now; none if it does not.
+    pub ports: Vec<Port>,
 }
 
 /// Asks the aggregator at `aggregator` (see [`resolve`]) for its status.
@@ -42,6 +44,7 @@ pub fn status(aggregator: &str, timeout: Duration) -> Result<AggregatorStatus, E
             attachment: reply.attachment,
             slots_total: reply.slots_total,
             slots_free: reply.slots_free,
+            ports: reply.ports,
         })
     })
 }

@@ -1,6 +1,6 @@
 //! One job: its members, and what is to be told to them.
 
-use std::{collections::BTreeSet, net::IpAddr, ops::Range};
+use std::{collections::BTreeSet, net::IpAddr, ops::Range, time::Duration};
 
 use serde::{Deserialize, Serialize};
 use switchml_control as control;
@@ -297,8 +297,12 @@ impl Job {
         }
     }
 
-    /// The job as operators see it.
-    pub(super) fn describe(&self, fanout: Fanout) -> control::JobStatus {
+    /// The job as operators see it, with the ages of its ranks' streams.
+    pub(super) fn describe(
+        &self,
+        fanout: Fanout,
+        age: impl Fn(StreamId) -> Duration,
+    ) -> control::JobStatus {
         let (state, lanes) = match self.state {
             State::Waiting => (control::JobState::Waiting, 0),
             State::Assigned => (control::JobState::Assigned, 0),
@@ -313,6 +317,7 @@ impl Job {
             awaited: member.presence == Presence::Awaited,
             no_multicast: member.has_no_multicast && member.by_group,
             copies: member.copies(fanout).into(),
+            here_ms: member.stream().map_or(Duration::ZERO, &age).as_millis() as u64,
         });
         control::JobStatus {
             name: self.name.clone(),

@@ -39,6 +39,7 @@ mod threads;
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::time::Duration;
 
 use rand::rngs::StdRng;
 use serde::{Deserialize, Serialize};
@@ -181,11 +182,16 @@ impl JobTable {
 
     /// All jobs: by number, then those that wait, by name.
     pub fn list(&self) -> Vec<control::JobStatus> {
+        self.list_with_ages(|_| Duration::ZERO)
+    }
+
+    /// The same, with the ages of streams.
+    pub fn list_with_ages(&self, age: impl Fn(StreamId) -> Duration) -> Vec<control::JobStatus> {
         let fanout = self.limits.fanout;
         self.jobs
             .values()
             .chain(self.waiting.values())
-            .map(|job| job.describe(job.fanout(fanout)))
+            .map(|job| job.describe(job.fanout(fanout), &age))
             .collect()
     }
 

@@ -44,7 +44,7 @@ use switchml_protocol::maps::{Event, MAX_JOBS, MAX_SHARDS, SLOTS_PER_SHARD};
 use switchml_protocol::outcome::Outcome;
 use switchml_protocol::{MAX_LANES, MAX_RANKS};
 use switchml_userspace_core::data_plane::{
-    DataPlane, Error, EventSink, Fanout, JobSpec, Limits, LostPort, Saved, ServesJobs,
+    DataPlane, Error, EventSink, Fanout, JobSpec, Limits, LostPort, PortStatus, Saved, ServesJobs,
 };
 use switchml_userspace_core::jobs;
 use tracing::{error, info, warn};
@@ -313,6 +313,10 @@ impl DataPlane for XdpDataPlane {
             self.close(number)?;
         }
         Ok(Some(Saved { jobs, epochs }))
+    }
+
+    fn ports(&self) -> Vec<PortStatus> {
+        self.ports().status()
     }
 
     fn lost_ports(&self) -> Vec<LostPort> {

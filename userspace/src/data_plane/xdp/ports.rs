@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use aya::Ebpf;
 use aya::programs::ProgramFd;
-use switchml_userspace_core::data_plane::LostPort;
+use switchml_userspace_core::data_plane::{ForeignProgram, LostPort, PortStatus};
 use tracing::{info, warn};
 
 use super::attach::{self, StartError};
@@ -214,6 +214,33 @@ impl Ports {
             self.attach_again(number, named, pins);
         }
         lost
+    }
+
+    /// What becomes of frames at each port now.
+    pub fn status(&self) -> Vec<PortStatus> {
+        let interfaces = interfaces::list().unwrap_or_default();
+        let status = |port: &Port| {
+            let interface = interfaces.iter().find(|interface| interface.index == port.index);
+            let program = interface.and_then(|interface| interface.program);
+            let foreign = program.filter(|id| !self.programs.ids().contains(id));
+            let features = interfaces::xdp_features(port.index).ok().flatten();
+            let traffic = interface.map(|interface| interface.traffic).unwrap_or_default();
+            PortStatus {
+                name: port.name.clone(),
+                hook: port.hook.name(),
+                problem: port.attachment.as_ref().err().cloned(),
+                mtu: interface.map_or(0, |interface| interface.mtu),
+                foreign: foreign.map(|id| ForeignProgram {
+                    id,
+                    is_generic: interface.is_some_and(|interface| interface.program_is_generic),
+                }),
+                drops_answers: port.hook == Hook::Native
+                    && features.is_some_and(|features| !features.delivers()),
+                received_bytes: traffic.received,
+                sent_bytes: traffic.sent,
+            }
+        };
+        self.ports.iter().map(status).collect()
     }
 
     /// The ports in one line, with what is wrong with them.

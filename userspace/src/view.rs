@@ -1,0 +1,284 @@
+//! What operators see of a running aggregator, in the terminal: its answers to `Status` and
+//! `ListJobs`, in the words of people.
+
+use std::time::Duration;
+
+use serde::Serialize;
+use switchml_control::{
+    Copies, JobState, JobStatus, ListJobsReply, MemberStatus, Port, StatusReply,
+};
+
+/// An aggregator.
+#[derive(Debug, PartialEq, Serialize)]
+pub struct View {
+    /// Of its program.
+    pub version: String,
+    /// `xdp`, `software`, `tofino` or `bmv2`.
+    pub data_plane: String,
+    /// One line on how packets reach it.
+    pub attachment: String,
+    /// Slots of all jobs together.
+    pub slots: u32,
+    /// No job has them.
+    pub slots_free: u32,
+    /// The interfaces that it takes frames from.
+    pub ports: Vec<PortView>,
+    /// Its jobs: by number, then those that wait, by name.
+    pub jobs: Vec<JobView>,
+    /// Why its jobs are not known, if so.
+    pub jobs_unknown: Option<String>,
+    /// Packets by what became of them.
+    pub packets: Vec<PacketCount>,
+}
+
+/// An interface.
+#[derive(Debug, PartialEq, Serialize)]
+pub struct PortView {
+    /// Its name.
+    pub name: String,
+    /// Where frames are taken.
+    pub hook: String,
+    /// What keeps frames from the aggregator, or its answers from their ranks.
+    pub faults: Vec<String>,
+    /// Bytes of the frames that it has received.
+    pub received_bytes: u64,
+    /// And sent.
+    pub sent_bytes: u64,
+}
+
+/// A job.
+#[derive(Debug, PartialEq, Serialize)]
+pub struct JobView {
+    /// As its ranks call it.
+    pub name: String,
+    /// Its number; none while ranks are missing.
+    pub number: Option<u32>,
+    /// `waiting`, `assigned`, `started` or `aborted`.
+    pub state: &'static str,
+    /// How many ranks it has, or will have.
+    pub world_size: u32,
+    /// Of all its data threads together.
+    pub slots: u32,
+    /// Of a full chunk; 0 until it starts.
+    pub lanes: u32,
+    /// The ranks without which it does not go on: they have not joined, are not ready, or were
+    /// lost and may come back.
+    pub waits_for: Vec<u32>,
+    /// How long it has waited for ranks to join, in seconds.
+    pub waiting_seconds: Option<f64>,
+    /// The ranks that have joined.
+    pub members: Vec<MemberView>,
+}
+
+/// A rank.
+#[derive(Debug, PartialEq, Serialize)]
+pub struct MemberView {
+    /// Its number.
+    pub rank: u32,
+    /// Address of its control connection.
+    pub address: String,
+    /// It has left the job.
+    pub left: bool,
+    /// It is connected.
+    pub here: bool,
+    /// How results to all reach it, and why so; `None` until it is ready.
+    pub results: Option<&'static str>,
+}
+
+/// Packets that had the same fate.
+#[derive(Debug, PartialEq, Serialize)]
+pub struct PacketCount {
+    /// A word for it.
+    pub outcome: String,
+    /// A sentence.
+    pub help: String,
+    /// How many there were.
+    pub packets: u64,
+}
+
+impl View {
+    /// From an aggregator's answers, of which the second may be why there is none.
+    pub fn new(status: StatusReply, jobs: Result<ListJobsReply, String>) -> Self {
+        let (jobs, jobs_unknown) = match jobs {
+            Ok(list) => (list.jobs, None),
+            Err(why) => (Vec::new(), Some(why)),
+        };
+        let packets = status.counters.into_iter().map(|counter| PacketCount {
+            outcome: counter.name,
+            help: counter.help,
+            packets: counter.packets,
+        });
+        Self {
+            version: status.version,
+            data_plane: status.data_plane,
+            attachment: status.attachment,
+            slots: status.slots_total,
+            slots_free: status.slots_free,
+            ports: status.ports.into_iter().map(PortView::new).collect(),
+            jobs: jobs.iter().map(JobView::new).collect(),
+            jobs_unknown,
+            packets: packets.collect(),
+        }
+    }
+
+    /// What is wrong with its ports, each with the port's name.
+    pub fn faults(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.ports
+            .iter()
+            .flat_map(|port| port.faults.iter().map(|fault| (port.name.as_str(), fault.as_str())))
+    }
+}
+
+impl PortView {
+    fn new(port: Port) -> Self {
+        Self {
+            faults: faults(&port),
+            name: port.name,
+            hook: port.hook,
+            received_bytes: port.received_bytes,
+            sent_bytes: port.sent_bytes,
+        }
+    }
+}
+
+fn faults(port: &Port) -> Vec<String> {
+    let mut faults = Vec::new();
+    if !port.problem.is_empty() {
+        faults.push(format!("not attached: {}", port.problem));
+    }
+    if port.foreign_program > 0 {
+        let kind = if port.foreign_is_generic { "xdpgeneric" } else { "xdp" };
+        faults.push(format!(
+            "XDP program {} is not the aggregator's, and sees frames first; `ip link set dev {} \
+             {kind} off` removes it",
+            port.foreign_program, port.name
+        ));
+    }
+    if port.drops_answers {
+        faults.push(
+            "what XDP sends there is dropped; `ethtool -K <other end> gro on` at its other end \
+             mends that"
+                .to_owned(),
+        );
+    }
+    faults
+}
+
+impl JobView {
+    fn new(job: &JobStatus) -> Self {
+        let state = job.state();
+        let members: Vec<_> = job.members.iter().map(MemberView::new).collect();
+        let longest = job.members.iter().map(|member| member.here_ms).max();
+        let waited = longest.filter(|_| state == JobState::Waiting).map(Duration::from_millis);
+        Self {
+            name: job.name.clone(),
+            // A job has a number once all ranks are there.
+            number: (!job.shards.is_empty()).then_some(job.job),
+            state: match state {
+                JobState::Unspecified => "unknown",
+                JobState::Waiting => "waiting",
+                JobState::Assigned => "assigned",
+                JobState::Started => "started",
+                JobState::Aborted => "aborted",
+            },
+            world_size: job.world_size,
+            slots: job.slots,
+            lanes: job.lanes,
+            waits_for: waits_for(job),
+            waiting_seconds: waited.map(|time| time.as_secs_f64()),
+            members,
+        }
+    }
+
+    /// How many ranks are connected.
+    pub fn here(&self) -> usize {
+        self.members.iter().filter(|member| member.here).count()
+    }
+
+    /// The ranks that are not connected, whatever the reason.
+    pub fn missing(&self) -> Vec<u32> {
+        let is_here =
+            |rank: &u32| self.members.iter().any(|member| member.rank == *rank && member.here);
+        (0..self.world_size).filter(|rank| !is_here(rank)).collect()
+    }
+
+    /// Those that are ready, by how results reach them.
+    pub fn results(&self) -> Vec<(&'static str, Vec<u32>)> {
+        self.group(WAYS, |member| member.results)
+    }
+
+    /// The ranks that have not left, by these names, each of which somebody has.
+    fn group<'a, 'b>(
+        &'a self,
+        names: impl IntoIterator<Item = &'b str>,
+        name_of: impl Fn(&'a MemberView) -> Option<&'a str>,
+    ) -> Vec<(&'b str, Vec<u32>)> {
+        let present = || self.members.iter().filter(|member| !member.left);
+        let ranks_of = |name: &str| -> Vec<u32> {
+            let ranks = present().filter(|member| name_of(member) == Some(name));
+            ranks.map(|member| member.rank).collect()
+        };
+        let groups = names.into_iter().map(|name| (name, ranks_of(name)));
+        groups.filter(|(_, ranks)| !ranks.is_empty()).collect()
+    }
+}
+
+fn waits_for(job: &JobStatus) -> Vec<u32> {
+    let member = |rank: &u32| job.members.iter().find(|member| member.rank == *rank);
+    let ranks = 0..job.world_size;
+    match job.state() {
+        JobState::Waiting => ranks.filter(|rank| !member(rank).is_some_and(is_here)).collect(),
+        JobState::Assigned => {
+            ranks.filter(|rank| !member(rank).is_some_and(|member| member.ready)).collect()
+        }
+        JobState::Started => {
+            ranks.filter(|rank| member(rank).is_some_and(|member| member.awaited)).collect()
+        }
+        JobState::Aborted | JobState::Unspecified => Vec::new(),
+    }
+}
+
+fn is_here(member: &MemberStatus) -> bool {
+    !member.left && !member.awaited
+}
+
+impl MemberView {
+    fn new(member: &MemberStatus) -> Self {
+        Self {
+            rank: member.rank,
+            address: member.address.clone(),
+            left: member.left,
+            here: is_here(member),
+            results: way(member),
+        }
+    }
+
+    /// Whether results to all do not reach it by multicast, and what it gets in their place.
+    pub fn remark(&self) -> Option<&'static str> {
+        match self.results {
+            Some(REPLAYS) => Some("no multicast"),
+            Some(FORCED | UNHEARD | LOST) => Some("copies"),
+            _ => None,
+        }
+    }
+}
+
+/// All ways, the best first.
+const WAYS: [&str; 5] = [MULTICAST, REPLAYS, FORCED, UNHEARD, LOST];
+const MULTICAST: &str = "by multicast";
+const REPLAYS: &str =
+    "by replays, slowly (multicast does not reach them, and --fanout forbids copies)";
+const FORCED: &str = "by copies (all ranks get their own)";
+const UNHEARD: &str = "by copies (multicast did not reach them when they joined)";
+const LOST: &str = "by copies (multicast stopped reaching them)";
+
+fn way(member: &MemberStatus) -> Option<&'static str> {
+    match member.copies() {
+        _ if member.no_multicast => Some(REPLAYS),
+        Copies::Forced => Some(FORCED),
+        Copies::GroupUnheard => Some(UNHEARD),
+        Copies::GroupLost => Some(LOST),
+        Copies::Unspecified if !member.ready => None,
+        Copies::Unspecified => Some(MULTICAST),
+    }
+}
