@@ -1,17 +1,19 @@
 //! What an aggregator does with one packet, from admission to answer, whatever holds its jobs and
 //! slots.
 
-use crate::LANES_PER_BLOCK;
 use crate::capabilities::Capabilities;
 use crate::header::{Header, Kind, Op, flags};
 use crate::job::{ABORTED, Binding, JobEntry, MemberEntry, VACANT};
 use crate::lanes::Payload;
 use crate::outcome::Outcome;
+use crate::share::Share;
 use crate::slot::{self, Slot};
+use crate::{LANES_PER_BLOCK, RANKS_PER_GROUP};
 
 /// What data planes can do that serve packets by this module.
-pub const CAPABILITIES: Capabilities =
-    Capabilities::CHECKED_MAXIMA.union(Capabilities::EMPTY_CONTRIBUTIONS);
+pub const CAPABILITIES: Capabilities = Capabilities::CHECKED_MAXIMA
+    .union(Capabilities::EMPTY_CONTRIBUTIONS)
+    .union(Capabilities::PARTIAL_SUMS);
 
 /// Storage of jobs and members: BPF maps in the kernel, vectors on a host.
 pub trait Members {
@@ -43,7 +45,9 @@ pub fn serve<T: Tables, P: Payload + ?Sized>(
     payload_len: usize,
 ) -> Outcome {
     match header.validate(payload_len) {
-        Ok((Kind::Contribution, op)) => contribution(tables, binding, op, header, payload),
+        Ok((Kind::Contribution | Kind::Partial, op)) => {
+            contribution(tables, binding, op, header, payload)
+        }
         Ok((Kind::Hello, _)) => hello(tables, binding, header),
         Ok(_) => Outcome::BadKind,
         Err(malformed) => malformed.into(),
@@ -91,7 +95,7 @@ fn contribution<T: Tables, P: Payload + ?Sized>(
     tables.with_slot(index, |slot| slot::contribute(&job, slot, op, header, payload))
 }
 
-/// Rules 7.5, 7.9, 7.10: the packet is of the job's session, and came from where its rank lives.
+/// Rules 7.5, 7.9, 7.10: the packet is of the job's session, and came from where its ranks live.
 #[inline(always)]
 pub(crate) fn admit<T: Members>(
     tables: &T,
@@ -100,12 +104,20 @@ pub(crate) fn admit<T: Members>(
     header: &Header,
 ) -> Result<(), Outcome> {
     is_of_session(job, header)?;
-    let rank = header.rank.get();
-    if u32::from(rank) >= job.ranks {
+    let share = Share::of(header);
+    if !share.is_within(job.ranks) {
         return Err(Outcome::BadRank);
     }
-    if home(tables, job, header.job.get(), rank)? != *binding {
-        return Err(Outcome::WrongPlace);
+    if share.is_partial() {
+        for index in 0..RANKS_PER_GROUP {
+            if let Some(rank) = share.rank(index) {
+                let home = home(tables, job, header.job.get(), rank)?;
+                // Its combiner sends for each rank from a port of its own.
+                comes_from(binding, &Binding { port: binding.port, ..home })?;
+            }
+        }
+    } else {
+        comes_from(binding, &home(tables, job, header.job.get(), share.highest())?)?;
     }
     if u32::from(header.slot.get()) >= job.slots {
         return Err(Outcome::BadSlot);
@@ -123,6 +135,11 @@ fn home<T: Members>(
 ) -> Result<Binding, Outcome> {
     let member = tables.member(number, rank).ok_or(Outcome::BadRank)?;
     if member.epoch == job.epoch { Ok(member.binding) } else { Err(Outcome::NoHello) }
+}
+
+#[inline(always)]
+fn comes_from(binding: &Binding, home: &Binding) -> Result<(), Outcome> {
+    if binding == home { Ok(()) } else { Err(Outcome::WrongPlace) }
 }
 
 /// Rules 7.6 to 7.8: HELLO binds a rank to where it comes from, once per epoch; the packet itself

@@ -16,5 +16,7 @@ bitflags::bitflags! {
         /// It answers to the job's group if a HELLO asks for that, so that ranks find out whether
         /// the network brings them its packets.
         const GROUP_HELLOS = 1 << 2;
+        /// It takes what combiners have added up of several ranks.
+        const PARTIAL_SUMS = 1 << 3;
     }
 }

@@ -23,8 +23,8 @@ pub struct Header {
     pub job: U16,
     /// Random per session; a packet of another epoch never touches a slot.
     pub epoch: U32,
-    /// CONTRIBUTION, HELLO: the sender. Unicast replies: the addressee. RESULT for all:
-    /// [`crate::EVERYONE`].
+    /// CONTRIBUTION, HELLO: the sender. PARTIAL: the first rank of its group. Unicast replies: the
+    /// addressee. RESULT for all: [`crate::EVERYONE`].
     pub rank: U16,
     /// Slot within the job's range, 0..S-1.
     pub slot: U16,
@@ -41,7 +41,8 @@ pub struct Header {
     pub fingerprint: U32,
     /// See [`Header::check_of`].
     pub check: U32,
-    /// The sender's own: echoed in unicast replies, 0 in a RESULT for all. In a HELLO, the secret.
+    /// The sender's own: echoed in unicast replies, 0 in a RESULT for all. In a HELLO, the secret;
+    /// in a PARTIAL, which ranks of its group it stands for.
     pub aux: U32,
 }
 
@@ -80,6 +81,8 @@ numbers! {
         Filler = 6, "FILLER";
         /// A contribution without payload must be sent again in full: its answer needs the room.
         Room = 7, "ROOM";
+        /// What several ranks contribute to one round of a slot, added up on the way.
+        Partial = 8, "PARTIAL";
     }
 }
 
@@ -173,7 +176,13 @@ impl Header {
     /// Whether a contribution's lanes are all zero, and left out.
     #[inline(always)]
     pub const fn is_all_zeros(&self) -> bool {
-        self.flags & flags::EMPTY != 0
+        self.flags & flags::EMPTY != 0 && !self.is_partial()
+    }
+
+    /// Whether it stands for the contributions of a set of ranks.
+    #[inline(always)]
+    pub const fn is_partial(&self) -> bool {
+        self.kind == Kind::Partial as u8
     }
 
     /// Rule 2.4: words of payload that follow, of a packet of any kind but FILLER.
@@ -223,7 +232,7 @@ impl Header {
 const fn lanes_fit(kind: Kind, lanes: usize) -> bool {
     let whole_blocks = lanes.is_multiple_of(LANES_PER_BLOCK) && lanes <= MAX_LANES;
     match kind {
-        Kind::Contribution | Kind::Result | Kind::Room => whole_blocks && lanes > 0,
+        Kind::Contribution | Kind::Partial | Kind::Result | Kind::Room => whole_blocks && lanes > 0,
         Kind::Hello => whole_blocks,
         Kind::Pending => lanes == CONTROL_REPLY_LANES || lanes == LANES_PER_BLOCK,
         Kind::Reject => lanes == CONTROL_REPLY_LANES,
@@ -235,7 +244,9 @@ const fn lanes_fit(kind: Kind, lanes: usize) -> bool {
 #[inline(always)]
 const fn length_fits(kind: Kind, lanes: usize, payload_len: usize) -> bool {
     match kind {
-        Kind::Contribution | Kind::Result | Kind::Hello | Kind::Room => payload_len == 4 * lanes,
+        Kind::Contribution | Kind::Partial | Kind::Result | Kind::Hello | Kind::Room => {
+            payload_len == 4 * lanes
+        }
         Kind::Pending | Kind::Reject => payload_len >= 4 * lanes,
         Kind::Filler => true,
     }

@@ -56,7 +56,7 @@ pub const MAX_LANES: usize = 768;
 pub const MAX_BLOCKS: usize = MAX_LANES / LANES_PER_BLOCK;
 /// Most ranks in one job: a PENDING names them all in one block.
 pub const MAX_RANKS: usize = 1024;
-/// Ranks of a group: a word has a bit for each.
+/// Ranks of a group: a partial sum says which of them it stands for.
 pub const RANKS_PER_GROUP: u16 = 32;
 /// Lanes of a REJECT, and of a PENDING in a job of up to 64 ranks.
 pub const CONTROL_REPLY_LANES: usize = 2;

@@ -133,6 +133,12 @@ outcomes! {
 
     /// Contribution without payload whose answer has one: ROOM to the sender.
     Room = "room" => Reply,
+    /// Partial sum of ranks that are all in the round already.
+    Duplicate = "duplicate" => Drop,
+    /// Partial sum of ranks some of which are in the round already; their resends complete it.
+    Overlap = "overlap" => Drop,
+    /// Partial sum that the round refuses: of another call, out of turn, or of an aborted job.
+    Conflict = "conflict" => Drop,
 }
 
 macro_rules! reject_reasons {

@@ -1,33 +1,93 @@
-//! The rank that a packet stands for: the sender of a CONTRIBUTION.
+//! The ranks that a packet stands for: the sender of a CONTRIBUTION, or the set of a PARTIAL (rule
+//! 2.9).
 
 use crate::RANKS_PER_GROUP;
 use crate::header::Header;
 use crate::ranks::GROUPS;
 
-/// A rank, as one of its group.
+/// Ranks of one group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Share {
     first: u16,
+    /// Bit b is rank `first` + b.
+    ranks: u32,
+    is_partial: bool,
 }
 
 impl Share {
-    /// The rank that a CONTRIBUTION with this header stands for.
+    /// The ranks that a CONTRIBUTION or a PARTIAL with this header stands for.
     #[inline(always)]
     pub const fn of(header: &Header) -> Self {
-        Self { first: header.rank.get() }
+        let (first, is_partial) = (header.rank.get(), header.is_partial());
+        Self { first, ranks: if is_partial { header.aux.get() } else { 1 }, is_partial }
     }
 
-    /// Number of its group.
+    /// Whether it is that of a PARTIAL, to which nobody awaits an answer.
+    #[inline(always)]
+    pub const fn is_partial(&self) -> bool {
+        self.is_partial
+    }
+
+    /// Whether it can be one of a job of so many ranks.
+    #[inline(always)]
+    pub const fn is_within(&self, ranks: u32) -> bool {
+        let whole = !self.is_partial || self.first.is_multiple_of(RANKS_PER_GROUP);
+        whole && self.ranks != 0 && self.first as u32 + 32 - self.ranks.leading_zeros() <= ranks
+    }
+
+    /// Its highest rank. (For the lowest, BPF would need a table.)
+    #[inline(always)]
+    pub const fn highest(&self) -> u16 {
+        if self.is_partial {
+            self.first + 31_u32.wrapping_sub(self.ranks.leading_zeros()) as u16
+        } else {
+            self.first
+        }
+    }
+
+    /// Rank `first` + `index` if it is one of them.
+    #[inline(always)]
+    pub const fn rank(&self, index: u16) -> Option<u16> {
+        if self.ranks >> (index & 31) & 1 == 1 { Some(self.first + index) } else { None }
+    }
+
+    /// Number of their group.
     #[inline(always)]
     pub const fn group(&self) -> usize {
         // A packet that was admitted has one in range; the verifier wants to see it.
         (self.first / RANKS_PER_GROUP) as usize % GROUPS
     }
 
-    /// The first rank of its group, and a bitmap of it within that.
+    /// The first rank of their group, and a bitmap of them within it.
     #[inline(always)]
     pub const fn in_group(&self) -> (u16, u32) {
         let place = self.first % RANKS_PER_GROUP;
-        (self.first - place, 1 << place)
+        (self.first - place, self.ranks << place)
+    }
+
+    /// Rule 3.2: how many salts are in its check word.
+    #[inline(always)]
+    pub const fn count(&self) -> u32 {
+        if self.is_partial { self.ranks.count_ones() } else { 1 }
+    }
+
+    /// Rule 3.5: what the check word of the packet with this header has beyond those of the
+    /// contributions that it stands for.
+    #[inline(always)]
+    pub fn surplus(&self, header: &Header) -> u32 {
+        if !self.is_partial {
+            return 0;
+        }
+        // An even number of salts would not tell some of the fields' highest bits.
+        let salt = if self.count().is_multiple_of(2) { header.salt() } else { 0 };
+        salt.wrapping_add(self.ranks).wrapping_add(u32::from(self.first))
+    }
+
+    /// Rules 3.1 and 3.5: whether the check word of the packet with this header is that of lanes
+    /// with this sum.
+    #[inline(always)]
+    pub fn agrees(&self, header: &Header, lane_sum: u32) -> bool {
+        let check = header.check_of(lane_sum, self.count()).wrapping_add(self.surplus(header));
+        check == header.check.get()
     }
 }

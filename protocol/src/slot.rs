@@ -1,4 +1,5 @@
-//! The slot state machine: what to do with an admitted contribution. Section 8 of `docs/protocol.md`.
+//! The slot state machine: what to do with an admitted contribution or partial sum. Section 8 of
+//! `docs/protocol.md`.
 //!
 //! A slot is reused again and again; its k-th use is round k. It has two sets of values: the one
 //! being filled (round & 1), and the shadow copy of the round before, kept for ranks that lost the
@@ -111,6 +112,8 @@ pub enum Decision {
     Stale,
     /// Rule 8.10: its round breaks the protocol.
     WrongRound,
+    /// Rule 8.15: a partial sum that cannot be added.
+    Refuse(Outcome),
 }
 
 impl SetHead {
@@ -151,15 +154,15 @@ impl SetHead {
         self.hollow != 0
     }
 
-    /// Whether the round lacks none but one rank.
+    /// Whether the round lacks none but these ranks, which are not in yet.
     #[inline(always)]
-    fn lacks_one(&self, job: &JobEntry) -> bool {
-        self.count + 1 == job.ranks
+    fn lacks_only(&self, job: &JobEntry, share: &Share) -> bool {
+        self.count + share.count() == job.ranks
     }
 }
 
 impl Set {
-    /// Rules 8.3 to 8.6: the set holds the packet's round.
+    /// Rules 8.3 to 8.6, 8.14 and 8.15: the set holds the packet's round.
     #[inline(always)]
     fn join(&self, share: &Share, header: &Header) -> Decision {
         if self.head.status == POISONED || !self.head.same_call(header) {
@@ -169,6 +172,10 @@ impl Set {
         let known = self.seen[share.group()] & ranks;
         if known == 0 {
             return Decision::Add;
+        }
+        if share.is_partial() {
+            let all = known == ranks;
+            return Decision::Refuse(if all { Outcome::Duplicate } else { Outcome::Overlap });
         }
         if self.head.is_complete() { Decision::Replay } else { Decision::Pending }
     }
@@ -184,7 +191,7 @@ impl Set {
             lanes: header.lanes.get(),
             op: header.op,
             flags: flags::CHECKED,
-            first_rank: header.rank.get(),
+            first_rank: share.highest(),
             dissenter: 0,
             status: FILLING,
             hollow: 1,
@@ -198,15 +205,16 @@ impl Set {
         self.add(job, share, header);
     }
 
-    /// Adds a rank that is not in yet.
+    /// Adds ranks that are not in yet.
     #[inline(always)]
     fn add(&mut self, job: &JobEntry, share: &Share, header: &Header) {
         let (_, ranks) = share.in_group();
         self.seen[share.group()] |= ranks;
         let head = &mut self.head;
-        head.count += 1;
+        head.count += share.count();
         head.hollow &= u8::from(header.is_all_zeros());
-        head.check = head.check.wrapping_add(header.check.get());
+        head.check =
+            head.check.wrapping_add(header.check.get()).wrapping_sub(share.surplus(header));
         head.flags |= header.flags & flags::CE;
         if head.count == job.ranks {
             head.status = COMPLETE;
@@ -214,16 +222,26 @@ impl Set {
     }
 }
 
-/// Applies rules 8.3 to 8.10: `set` is the one of the packet's round (round & 1),
+/// Applies rules 8.3 to 8.10, 8.14 and 8.15: `set` is the one of the packet's round (round & 1),
 /// `other` its shadow's head.
 ///
-/// The header must be that of a valid CONTRIBUTION of the job's epoch (section 7).
+/// The header must be that of a valid CONTRIBUTION or PARTIAL of the job's epoch (section 7).
 #[inline(always)]
 pub fn decide(job: &JobEntry, set: &Set, other: &SetHead, header: &Header) -> Decision {
     let share = Share::of(header);
+    match judge(job, set, other, &share, header) {
+        Decision::Mismatch | Decision::WrongRound if share.is_partial() => {
+            Decision::Refuse(Outcome::Conflict)
+        }
+        decision => decision,
+    }
+}
+
+#[inline(always)]
+fn judge(job: &JobEntry, set: &Set, other: &SetHead, share: &Share, header: &Header) -> Decision {
     let round = header.round.get();
     if set.head.holds(job, round) {
-        return set.join(&share, header);
+        return set.join(share, header);
     }
     let set = &set.head;
     if may_start(job, set, other, round) {
@@ -246,7 +264,7 @@ fn may_start(job: &JobEntry, set: &SetHead, other: &SetHead, round: u32) -> bool
     next_of_set && other.holds(job, round.wrapping_sub(1)) && other.is_complete()
 }
 
-/// Serves one contribution: updates the slot, and turns the packet into the answer
+/// Serves one contribution or partial sum: updates the slot, and turns the packet into the answer
 /// if there is one.
 ///
 /// The caller has admitted the packet (section 7), except its check word, and nobody else changes
@@ -295,7 +313,7 @@ fn apply_zeros(decision: Decision, job: &JobEntry, set: &mut Set, header: &mut H
             set.start(job, &share, header);
             Outcome::Started
         }
-        Decision::Add if !set.head.lacks_one(job) => {
+        Decision::Add if !set.head.lacks_only(job, &share) => {
             set.add(job, &share, header);
             Outcome::Added
         }
@@ -311,17 +329,11 @@ fn ask_for_room(header: &mut Header) -> Outcome {
     Outcome::Room
 }
 
-/// Whether the check word is that of lanes with this sum.
-#[inline(always)]
-fn agrees(header: &Header, lane_sum: u32) -> bool {
-    header.check_of(lane_sum, 1) == header.check.get()
-}
-
 /// Whether the check word agrees.
 #[inline(always)]
 fn check<P: Payload + ?Sized>(header: &Header, payload: &P) -> Result<(), Outcome> {
     let sum = payload.sum(blocks(header))?;
-    if agrees(header, sum) { Ok(()) } else { Err(Outcome::BadCheck) }
+    if Share::of(header).agrees(header, sum) { Ok(()) } else { Err(Outcome::BadCheck) }
 }
 
 /// Overwrites the values with the payload, and the payload with the values, unless the check word
@@ -333,7 +345,7 @@ fn store_checked<P: Payload + ?Sized>(
     payload: &mut P,
 ) -> Result<(), Outcome> {
     let sum = payload.exchange_with(values, blocks(header))?;
-    if agrees(header, sum) {
+    if Share::of(header).agrees(header, sum) {
         return Ok(());
     }
     payload.exchange_with(values, blocks(header))?;
@@ -351,7 +363,7 @@ fn add_checked<P: Payload + ?Sized>(
     payload: &P,
 ) -> Result<(), Outcome> {
     let sum = payload.add_to(values, blocks(header))?;
-    if agrees(header, sum) {
+    if Share::of(header).agrees(header, sum) {
         return Ok(());
     }
     payload.subtract_from(values, blocks(header))?;
@@ -362,9 +374,14 @@ fn add_checked<P: Payload + ?Sized>(
 #[inline(always)]
 pub(crate) fn refuse_aborted<P: Payload + ?Sized>(header: &mut Header, payload: &mut P) -> Outcome {
     check(header, payload)
-        .and_then(|()| match header.is_all_zeros() {
-            true => Ok(ask_for_room(header)),
-            false => reject(RejectReason::Aborted, 0, header, payload),
+        .and_then(|()| {
+            if header.is_partial() {
+                return Ok(Outcome::Conflict);
+            }
+            match header.is_all_zeros() {
+                true => Ok(ask_for_room(header)),
+                false => reject(RejectReason::Aborted, 0, header, payload),
+            }
         })
         .unwrap_or_else(|outcome| outcome)
 }
@@ -403,7 +420,7 @@ fn apply<P: Payload + ?Sized>(
             Ok(Outcome::Pending)
         }
         Decision::Mismatch => {
-            set.head.poison(header.rank.get());
+            set.head.poison(share.highest());
             let detail = u32::from(set.head.first_rank) << 16 | u32::from(set.head.dissenter);
             reject(RejectReason::Mismatch, detail, header, payload)
         }
@@ -411,6 +428,7 @@ fn apply<P: Payload + ?Sized>(
             reject(RejectReason::Round, newest_round(job, &set.head, other), header, payload)
         }
         Decision::Stale => Ok(Outcome::Stale),
+        Decision::Refuse(outcome) => Ok(outcome),
     }
 }
 

@@ -82,7 +82,7 @@ fn decode_says_what_is_malformed() {
     for version in [0, 2, 255] {
         assert_eq!(decode_error(&Packet { version, ..good.clone() }), Some(Malformed::Version));
     }
-    for kind in [0, 8, 255] {
+    for kind in [0, 9, 255] {
         assert_eq!(decode_error(&Packet { kind, ..good.clone() }), Some(Malformed::Kind));
     }
     for op in 0x02..=0xFF {

@@ -1,4 +1,4 @@
-//! Jobs of more ranks than a PENDING has room for in two lanes: rules 2.3 and 8.3 to 8.8.
+//! Jobs of more ranks than a PENDING has room for in two lanes: rules 2.3, 8.3 to 8.8, 8.14, 8.15.
 
 use proptest::prelude::*;
 use switchml_protocol::outcome::Outcome;
@@ -12,8 +12,21 @@ fn own(rank: u16, round: u32) -> Packet {
     contribution(rank, 0, round, vec![u32::from(rank) + 1; 32])
 }
 
+/// The partial sum of these ranks' contributions.
+fn sum_of(ranks: &[u16], round: u32) -> Packet {
+    let total = ranks.iter().map(|rank| u32::from(*rank) + 1).sum();
+    Packet { payload: vec![total; 32], ..own(0, round) }.partial(ranks)
+}
+
 fn answer(switch: &Switch, packet: &Packet) -> Packet {
     switch.receive_from_home(packet).answer.expect("an answer")
+}
+
+/// All contributions of a job to a round: one by one up to rank `single`, then as sums of a host.
+fn all_in(ranks: u16, single: u16, round: u32) -> Vec<Packet> {
+    let behind: Vec<u16> = (single..ranks).collect();
+    let sums = behind.chunk_by(|a, b| a / 4 == b / 4).map(|host| sum_of(host, round));
+    (0..single).map(|rank| own(rank, round)).chain(sums).collect()
 }
 
 /// Bit b of lane l is rank 32 * (l xor 1) + b.
@@ -76,38 +89,47 @@ fn a_mismatch_names_large_ranks() {
     let other = Packet { op: MAX, ..own(777, 0) }.sealed();
     let rejected = answer(&switch, &other);
     assert_eq!((rejected.kind, rejected.payload), (REJECT, vec![1, 1000 << 16 | 777]));
+    // A partial sum that starts a round does so for its highest rank.
+    let switch = Switch::ready(1024, 1);
+    let first = sum_of(&[988, 990], 0);
+    assert_eq!(switch.receive(&binding(988), &first).outcome, Outcome::Started);
+    assert_eq!(answer(&switch, &other).payload, [1, 990 << 16 | 777]);
 }
 
 /// The same places in two groups are different ranks: neither hides the other.
 #[test]
 fn groups_do_not_overlap() {
     let mut lockstep = Lockstep::new(100, 1, 0);
-    let mut outcome = |rank| lockstep.receive_from(&binding(rank), &own(rank, 0)).outcome;
-    assert_eq!(outcome(1), Outcome::Started);
-    assert_eq!(outcome(33), Outcome::Added);
-    assert_eq!(outcome(65), Outcome::Added);
-    assert_eq!(outcome(97), Outcome::Added);
-    assert_eq!(outcome(33), Outcome::Pending);
-    assert_eq!(outcome(66), Outcome::Added);
+    let mut serve = |packet: Packet| lockstep.receive_from(&binding(packet.ranks()[0]), &packet);
+    let mut outcome = |packet| serve(packet).outcome;
+    assert_eq!(outcome(sum_of(&[0, 1, 2], 0)), Outcome::Started);
+    assert_eq!(outcome(sum_of(&[32, 33, 34], 0)), Outcome::Added);
+    assert_eq!(outcome(sum_of(&[64, 65, 66], 0)), Outcome::Added);
+    assert_eq!(outcome(own(96, 0)), Outcome::Added);
+    assert_eq!(outcome(sum_of(&[32, 33], 0)), Outcome::Duplicate);
+    assert_eq!(outcome(sum_of(&[66, 67], 0)), Outcome::Overlap);
+    assert_eq!(outcome(own(96, 0)), Outcome::Pending);
+    assert_eq!(outcome(own(67, 0)), Outcome::Added);
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(12))]
 
-    /// In any order, each packet twice: the reference's answers, and the sum.
+    /// In any order, each packet twice, mixed with overlaps: the reference's answers, and the sum.
     #[test]
     fn rounds_of_large_jobs_complete(
         ranks in prop_oneof![Just(65u16), Just(100), Just(1024), 66..1024u16],
+        single in 0..100u16,
         seed in any::<u64>(),
     ) {
         let mut lockstep = Lockstep::new(ranks, 1, 0);
         for round in 0..3 {
-            let mut packets: Vec<_> = (0..ranks).map(|rank| own(rank, round)).collect();
+            let mut packets = all_in(ranks, single.min(ranks), round);
             let place = |rank: u16| (seed ^ u64::from(rank)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-            packets.sort_by_key(|packet| place(packet.rank).rotate_left(round));
+            packets.sort_by_key(|packet| place(packet.ranks()[0]).rotate_left(round));
             let count = packets.len();
             for (index, packet) in packets.iter().enumerate() {
-                let home = binding(packet.rank);
+                let home = binding(packet.ranks()[0]);
                 let Served { outcome, answer } = lockstep.receive_from(&home, packet);
                 let expected = match index {
                     0 => Outcome::Started,
@@ -120,6 +142,8 @@ proptest! {
                     prop_assert_eq!(answer.expect("a RESULT").payload, vec![sum; 32]);
                 }
                 lockstep.receive_from(&home, packet);
+                let last = (packet.ranks()[0] | 3).min(ranks - 1);
+                lockstep.receive_from(&home, &sum_of(&[packet.ranks()[0], last], round));
             }
         }
     }

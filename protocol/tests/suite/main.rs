@@ -17,6 +17,7 @@ mod ipv6;
 mod lanes;
 mod large;
 mod outcome;
+mod partial;
 mod rules;
 mod traces;
 mod zeros;

@@ -9,6 +9,7 @@ pub const REJECT: u8 = 4;
 pub const HELLO: u8 = 5;
 pub const FILLER: u8 = 6;
 pub const ROOM: u8 = 7;
+pub const PARTIAL: u8 = 8;
 
 /// Numbers of the `op` field.
 pub const SUM: u8 = 0x00;
@@ -48,8 +49,27 @@ impl Packet {
     pub fn sealed(mut self) -> Self {
         self.lanes = self.payload.len() as u16;
         self.flags |= CHECKED;
-        self.check = check_word(&self, 1);
+        self.check = check_word(&self, self.ranks().len() as u64);
         self
+    }
+
+    /// The partial sum of these ranks of one group with the lanes of this packet.
+    pub fn partial(self, ranks: &[u16]) -> Self {
+        let group = ranks[0] / 32;
+        assert!(ranks.iter().all(|rank| rank / 32 == group), "one group");
+        let set = ranks.iter().map(|rank| 1 << (rank % 32)).fold(0, |set, bit: u32| set | bit);
+        Self { kind: PARTIAL, rank: 32 * group, aux: set, ..self }.sealed()
+    }
+
+    /// The ranks that a contribution or a partial sum stands for.
+    pub fn ranks(&self) -> Vec<u16> {
+        if self.kind != PARTIAL {
+            return vec![self.rank];
+        }
+        (0..32)
+            .filter(|bit| self.aux >> bit & 1 == 1)
+            .map(|bit| self.rank.wrapping_add(bit))
+            .collect()
     }
 
     /// The packet without its lanes, which are zeros.
@@ -127,7 +147,16 @@ fn salt(packet: &Packet) -> u64 {
 /// The check word of a packet that aggregates `contributions` of its kind.
 pub fn check_word(packet: &Packet, contributions: u64) -> u32 {
     let salts = (0..contributions).map(|_| salt(packet) as u32);
-    add_words(packet.payload.iter().copied().chain(salts))
+    add_words(packet.payload.iter().copied().chain(salts).chain(surplus(packet)))
+}
+
+/// What a partial sum's check word has beside those of its contributions.
+pub fn surplus(packet: &Packet) -> Vec<u32> {
+    if packet.kind != PARTIAL {
+        return vec![];
+    }
+    let is_even = packet.ranks().len().is_multiple_of(2);
+    vec![packet.rank.into(), packet.aux, if is_even { salt(packet) as u32 } else { 0 }]
 }
 
 /// Adds words modulo 2^32.

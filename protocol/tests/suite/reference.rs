@@ -9,8 +9,8 @@ use switchml_protocol::job::Binding;
 use switchml_protocol::outcome::Outcome;
 
 use crate::packet::{
-    ALL_OPS, CE, CHECKED, CONTRIBUTION, EMPTY, EVERYONE, HELLO, MAX, PENDING, Packet, REJECT,
-    RESULT, ROOM, add_words, check_word, combine,
+    ALL_OPS, CE, CHECKED, CONTRIBUTION, EMPTY, EVERYONE, HELLO, MAX, PARTIAL, PENDING, Packet,
+    REJECT, RESULT, ROOM, add_words, check_word, combine, surplus,
 };
 use crate::switch::{EPOCH, JOB, Served, secret};
 
@@ -25,7 +25,7 @@ pub struct Reference {
     rounds: BTreeMap<(u16, i64), Round>,
 }
 
-/// One round: the packets that count, by rank.
+/// One round: the packets that count, by their lowest rank.
 #[derive(Clone)]
 pub struct Round {
     first: Packet,
@@ -36,7 +36,7 @@ pub struct Round {
 impl Round {
     /// The ranks that are in.
     fn ranks(&self) -> Vec<u16> {
-        self.packets.keys().copied().collect()
+        self.packets.values().flat_map(Packet::ranks).collect()
     }
 }
 
@@ -85,7 +85,7 @@ impl Reference {
             let number = number + by;
             for packet in round.packets.values_mut().chain([&mut round.first]) {
                 packet.round = number.rem_euclid(1 << 32) as u32;
-                packet.check = check_word(packet, 1);
+                packet.check = check_word(packet, packet.ranks().len() as u64);
             }
             ((slot, number), round)
         };
@@ -106,27 +106,34 @@ impl Reference {
         if packet.epoch != self.epoch {
             return dropped(Outcome::WrongEpoch);
         }
-        if packet.rank >= self.ranks {
+        let ranks = packet.ranks();
+        let is_group = packet.kind != PARTIAL || packet.rank.is_multiple_of(32);
+        if !is_group || ranks.is_empty() || ranks.iter().any(|rank| *rank >= self.ranks) {
             return dropped(Outcome::BadRank);
         }
         if packet.kind == HELLO {
             return self.hello(from, packet);
         }
-        match self.homes.get(&packet.rank) {
-            None => return dropped(Outcome::NoHello),
-            Some(home) if home != from => return dropped(Outcome::WrongPlace),
-            Some(_) => {}
+        for rank in ranks {
+            match self.homes.get(&rank) {
+                None => return dropped(Outcome::NoHello),
+                Some(home) if !is_from(packet, from, home) => return dropped(Outcome::WrongPlace),
+                Some(_) => {}
+            }
         }
         if packet.slot >= self.slots {
             return dropped(Outcome::BadSlot);
         }
-        if packet.flags & CHECKED == 0 || packet.check != check_word(packet, 1) {
+        if packet.flags & CHECKED == 0
+            || packet.check != check_word(packet, packet.ranks().len() as u64)
+        {
             return dropped(Outcome::BadCheck);
         }
-        if packet.flags & EMPTY != 0 {
-            return self.zeros(packet);
+        match packet.kind {
+            PARTIAL => self.partial(packet),
+            _ if packet.flags & EMPTY != 0 => self.zeros(packet),
+            _ => self.contribution(packet),
         }
-        self.contribution(packet)
     }
 
     /// Rule 8.13: as if the zeros were there, unless that has an answer.
@@ -140,6 +147,26 @@ impl Reference {
         *self = before;
         let answer = Packet { kind: ROOM, ..packet.clone() };
         Served { outcome: Outcome::Room, answer: Some(answer) }
+    }
+
+    /// Rules 8.14 and 8.15.
+    fn partial(&mut self, packet: &Packet) -> Served {
+        let before = self.clone();
+        let served = self.contribution(packet);
+        let outcome = match served.outcome {
+            Outcome::Started | Outcome::Added | Outcome::Completed | Outcome::Stale => {
+                return served;
+            }
+            Outcome::Replayed | Outcome::Pending => {
+                let round = &before.rounds[&(packet.slot, before.true_round(packet))];
+                let known = round.ranks();
+                let all = packet.ranks().iter().all(|rank| known.contains(rank));
+                if all { Outcome::Duplicate } else { Outcome::Overlap }
+            }
+            _ => Outcome::Conflict,
+        };
+        *self = before;
+        dropped(outcome)
     }
 
     fn hello(&mut self, from: &Binding, packet: &Packet) -> Served {
@@ -192,7 +219,7 @@ impl Reference {
             let newest = newest.map_or(0, |(number, _)| number.rem_euclid(1 << 32) as u32);
             return control_reply(Outcome::WrongRound, packet, REJECT, &[2, newest]);
         }
-        let packets = BTreeMap::from([(packet.rank, packet.clone())]);
+        let packets = BTreeMap::from([(packet.ranks()[0], packet.clone())]);
         let round = Round { first: packet.clone(), packets, dissenter: None };
         let served = self.after_adding(&round, Outcome::Started);
         self.rounds.insert((slot, number), round);
@@ -207,12 +234,14 @@ impl Reference {
             round.dissenter = Some(packet.rank);
         }
         if let Some(dissenter) = round.dissenter {
-            let detail = u32::from(round.first.rank) * 65536 + u32::from(dissenter);
+            let detail = u32::from(*round.first.ranks().last().expect("a rank")) * 65536
+                + u32::from(dissenter);
             return control_reply(Outcome::Mismatch, packet, REJECT, &[1, detail]);
         }
-        let is_new = !round.packets.contains_key(&packet.rank);
+        let known = round.ranks();
+        let is_new = packet.ranks().iter().all(|rank| !known.contains(rank));
         if is_new {
-            round.packets.insert(packet.rank, packet.clone());
+            round.packets.insert(packet.ranks()[0], packet.clone());
         }
         let round = round.clone();
         if is_new {
@@ -247,7 +276,7 @@ impl Reference {
             kind: RESULT,
             rank: EVERYONE,
             flags: CHECKED | if congested { CE } else { 0 },
-            check: add_words(packets.iter().map(|packet| packet.check)),
+            check: add_words(packets.iter().map(|packet| plain_check(packet))),
             aux: 0,
             payload: combine(op, &payloads),
             ..round.first.clone()
@@ -267,7 +296,7 @@ fn malformed(packet: &Packet) -> Option<Outcome> {
     if packet.version != 1 {
         return Some(Outcome::BadVersion);
     }
-    if !(1..=5).contains(&packet.kind) && packet.kind != ROOM {
+    if !(1..=5).contains(&packet.kind) && ![ROOM, PARTIAL].contains(&packet.kind) {
         return Some(Outcome::BadKind);
     }
     let empty = packet.kind == CONTRIBUTION && packet.flags & EMPTY != 0;
@@ -275,7 +304,9 @@ fn malformed(packet: &Packet) -> Option<Outcome> {
         return Some(Outcome::BadOp);
     }
     let lanes_fit = match packet.kind {
-        CONTRIBUTION | RESULT | ROOM => (32..=768).step_by(32).any(|lanes| lanes == packet.lanes),
+        CONTRIBUTION | RESULT | ROOM | PARTIAL => {
+            (32..=768).step_by(32).any(|lanes| lanes == packet.lanes)
+        }
         HELLO => (0..=768).step_by(32).any(|lanes| lanes == packet.lanes),
         PENDING => [2, 32].contains(&packet.lanes),
         _ => packet.lanes == 2,
@@ -287,10 +318,23 @@ fn malformed(packet: &Packet) -> Option<Outcome> {
     if packet.payload.len() != usize::from(lanes) {
         return Some(Outcome::BadLength);
     }
-    if packet.kind != CONTRIBUTION && packet.kind != HELLO {
+    if ![CONTRIBUTION, HELLO, PARTIAL].contains(&packet.kind) {
         return Some(Outcome::BadKind);
     }
     None
+}
+
+/// Rule 7.9.
+fn is_from(packet: &Packet, from: &Binding, home: &Binding) -> bool {
+    match packet.kind {
+        PARTIAL => *from == Binding { port: from.port, ..*home },
+        _ => from == home,
+    }
+}
+
+/// A packet's check word as its contributions' have it.
+fn plain_check(packet: &Packet) -> u32 {
+    surplus(packet).into_iter().fold(packet.check, u32::wrapping_sub)
 }
 
 fn dropped(outcome: Outcome) -> Served {

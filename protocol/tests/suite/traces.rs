@@ -6,7 +6,7 @@ use proptest::sample::Index;
 use switchml_protocol::job::Binding;
 use switchml_protocol::outcome::Outcome;
 
-use crate::packet::{ALL_OPS, CE, CHECKED, EMPTY, EVERYONE, Packet, check_word};
+use crate::packet::{ALL_OPS, CE, CHECKED, EMPTY, EVERYONE, PARTIAL, Packet, check_word};
 use crate::reference::Reference;
 use crate::switch::{EPOCH, FIRST_SLOT, Served, Switch, binding, contribution, hello, secret};
 use crate::worker::{Job, Worker};
@@ -50,9 +50,10 @@ impl Lockstep {
         self.reference.shift_rounds(i64::from(origin - 2));
     }
 
-    /// Serves a packet from the home of the rank that it names.
+    /// Serves a packet from the home of the first rank that it names.
     fn receive(&mut self, packet: &Packet) -> Served {
-        self.receive_from(&binding(packet.rank), packet)
+        let rank = packet.ranks().first().copied().unwrap_or(packet.rank);
+        self.receive_from(&binding(rank), packet)
     }
 
     pub fn receive_from(&mut self, from: &Binding, packet: &Packet) -> Served {
@@ -336,6 +337,10 @@ enum Twist {
     Rank(u16),
     LanesField(u16),
     Bit(Index),
+    /// A partial sum, of these ranks and the packet's own if they are of its group.
+    Partial(u32),
+    /// A partial sum with any `rank`.
+    Ungrouped(u16),
 }
 
 fn attempt() -> impl Strategy<Value = Attempt> {
@@ -377,6 +382,8 @@ fn twist() -> impl Strategy<Value = Twist> {
         1 => any::<u16>().prop_map(Twist::Rank),
         1 => prop_oneof![0u16..1000, any::<u16>()].prop_map(Twist::LanesField),
         3 => any::<Index>().prop_map(Twist::Bit),
+        30 => (0u32..64).prop_map(Twist::Partial),
+        1 => (0u16..70).prop_map(Twist::Ungrouped),
     ]
 }
 
@@ -404,6 +411,12 @@ fn twisted(packet: Packet, twist: &Twist) -> Packet {
         Twist::Rank(rank) => Packet { rank, ..packet }.sealed(),
         Twist::LanesField(lanes) => Packet { lanes, ..packet },
         Twist::Bit(bit) => corrupt(&packet, &bit),
+        Twist::Partial(more) => {
+            let first = packet.rank / 32 * 32;
+            let own = 1 << (packet.rank % 32);
+            Packet { kind: PARTIAL, rank: first, aux: more | own, ..packet }.sealed()
+        }
+        Twist::Ungrouped(rank) => Packet { kind: PARTIAL, rank, aux: 1, ..packet }.sealed(),
     }
 }
 

@@ -9,8 +9,8 @@ mod wire;
 
 #[allow(unused_imports)] // each that has this file as a module uses its own part
 pub use wire::{
-    CE, CHECKED, CONTRIBUTION, EMPTY, EVERYONE, FILLER, HELLO, MAX, PENDING, REJECT, RESULT,
-    RETRANSMIT, ROOM, SUM,
+    CE, CHECKED, CONTRIBUTION, EMPTY, EVERYONE, FILLER, HELLO, MAX, PARTIAL, PENDING, REJECT,
+    RESULT, RETRANSMIT, ROOM, SUM,
 };
 
 /// Where the tests' aggregator lives.

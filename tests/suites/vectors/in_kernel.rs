@@ -100,12 +100,14 @@ impl Subject for InKernel {
     fn offer(&self) -> Offer {
         let features = match self.hook {
             Hook::Xdp => &[
-                "age", "empty", "frames", "group", "ipv6", "long", "macs", "max", "runts", "tags",
-                "verify",
+                "age", "empty", "frames", "group", "ipv6", "long", "macs", "max", "partial",
+                "runts", "tags", "verify",
             ][..],
             // What is longer than a packet may be is not copied, so not looked into. And the kernel
             // makes no test run at tc of a frame that ends in its headers, or with a tag taken off.
-            Hook::Tc => &["age", "empty", "frames", "group", "ipv6", "macs", "max", "verify"],
+            Hook::Tc => {
+                &["age", "empty", "frames", "group", "ipv6", "macs", "max", "partial", "verify"]
+            }
         };
         let features = features.iter().map(ToString::to_string).collect();
         Offer {

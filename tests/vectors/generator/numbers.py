@@ -10,6 +10,7 @@ REJECT = 0x04
 HELLO = 0x05
 FILLER = 0x06
 ROOM = 0x07
+PARTIAL = 0x08
 KINDS = {
     CONTRIBUTION: "CONTRIBUTION",
     RESULT: "RESULT",
@@ -18,6 +19,7 @@ KINDS = {
     HELLO: "HELLO",
     FILLER: "FILLER",
     ROOM: "ROOM",
+    PARTIAL: "PARTIAL",
 }
 
 SUM = 0x00
@@ -85,4 +87,7 @@ OUTCOMES = {
     "slot_busy",
     "send_failed",
     "room",
+    "duplicate",
+    "overlap",
+    "conflict",
 }

@@ -13,6 +13,7 @@ from .numbers import (
     FLAGS,
     KINDS,
     OPS,
+    PARTIAL,
     PENDING,
     REASONS,
     REJECT,
@@ -56,6 +57,15 @@ class Packet:
         """The same contribution without its lanes, as if they were zeros."""
         return self.changed(flags=self.flags | EMPTY, lanes=self.lane_count(), values=())
 
+    def partial(self, ranks):
+        """The partial sum of these ranks, which are of one group, with the lanes of this packet."""
+        return self.changed(
+            kind=PARTIAL,
+            rank=ranks[0] // 32 * 32,
+            aux=sum(1 << rank % 32 for rank in ranks),
+            contributions=len(ranks),
+        )
+
     def with_lane(self, index, value):
         values = list(self.values)
         values[index] = value
@@ -77,7 +87,10 @@ class Packet:
         return h
 
     def right_check(self):
-        return (sum(self.values) + self.contributions * self.salt()) % 2**32
+        salts, more = self.contributions, 0
+        if self.kind == PARTIAL:
+            salts, more = salts | 1, self.rank + self.aux
+        return (sum(self.values) + salts * self.salt() + more) % 2**32
 
     def check_word(self):
         return self.right_check() if self.check is None else self.check
@@ -138,6 +151,7 @@ class Packet:
         h = self.header().hex()
         flags = " ".join(name for bit, name in FLAGS.items() if self.flags & bit) or "no flags"
         rank = "everyone" if self.rank == EVERYONE else f"rank {self.rank}"
+        aux = "ranks" if self.kind == PARTIAL else "aux"
         kind = KINDS.get(self.kind, f"kind {self.kind}")
         check = "check" if self.check_word() == self.right_check() else "wrong check"
         yield (
@@ -147,7 +161,7 @@ class Packet:
         yield f"{h[16:20]} {h[20:24]} {h[24:32]}", f"{rank}, slot {self.slot}, round {self.round}"
         yield (
             f"{h[32:34]} {h[34:36]} {h[36:40]} {h[40:48]} {h[48:56]} {h[56:64]}",
-            f"{op_text(self.op)}, {flags}, {self.lane_count()} lanes, fingerprint, {check}, aux",
+            f"{op_text(self.op)}, {flags}, {self.lane_count()} lanes, fingerprint, {check}, {aux}",
         )
         for start in range(0, len(self.values), LANES_PER_LINE):
             lanes = self.values[start : start + LANES_PER_LINE]
@@ -190,3 +204,4 @@ def check_example():
     assert packet.salt() == 0xF397C142
     assert packet.right_check() == 0xF397C352
     assert packet.result(packet.values, 4).right_check() == 0xCE5F0718
+    assert packet.partial((33, 34)).right_check() == 0xDAC745FC

@@ -17,6 +17,7 @@ use switchml_protocol::header::Header;
 use switchml_protocol::job::{ABORTED, Binding, JobEntry, MemberEntry, OPEN};
 use switchml_protocol::maps::LockedSlot;
 use switchml_protocol::outcome::{Action, Outcome};
+use switchml_protocol::share::Share;
 use switchml_protocol::slot::Slot;
 use switchml_rack::{Mode, in_both_modes};
 use zerocopy::FromBytes;
@@ -202,7 +203,9 @@ impl Trace {
             let (slot, round) = (header.slot.get(), header.round.get());
             match outcome {
                 Outcome::Started | Outcome::Added => {
-                    self.senders.joined(slot, header.rank.get());
+                    let share = Share::of(header);
+                    let ranks = (0..32).filter_map(|index| share.rank(index));
+                    ranks.for_each(|rank| self.senders.joined(slot, rank));
                 }
                 _ => self.senders.completed(slot, round),
             }

@@ -5,7 +5,8 @@ use rand::seq::{IndexedRandom, IteratorRandom};
 use rand::{RngExt, SeedableRng};
 
 use crate::packet::{
-    AGGREGATOR_IP, CE, CHECKED, EMPTY, JOB, MAX, Packet, RETRANSMIT, SUM, fix_ip_checksum, ip, mac,
+    AGGREGATOR_IP, CE, CHECKED, EMPTY, JOB, MAX, PARTIAL, Packet, RETRANSMIT, SUM, fix_ip_checksum,
+    ip, mac,
 };
 
 /// What the senders believe, so that many of their packets are right.
@@ -16,7 +17,7 @@ pub struct Senders {
     slots: Vec<Slot>,
     /// Value of the tag that frames have, if they have one.
     tag: Option<u16>,
-    /// Whether all ranks live at one place but for the UDP port.
+    /// Whether all ranks live at one place but for the UDP port, and send partial sums, too.
     together: bool,
     /// Frames of this epoch, for late duplicates.
     sent: Vec<Vec<u8>>,
@@ -145,7 +146,25 @@ impl Senders {
             packet.lanes = Some(packet.values.len() as u16);
             packet.values.clear();
         }
+        if self.together && self.random.random_ratio(1, 4) {
+            packet = self.partial(packet, slot);
+        }
         self.falsify(packet)
+    }
+
+    /// A partial sum in its place: mostly of ranks that the round waits for.
+    fn partial(&mut self, packet: Packet, slot: usize) -> Packet {
+        let group = packet.rank / 32;
+        let bit = |rank: &u16| if rank / 32 == group { 1 << (rank % 32) } else { 0 };
+        let missing = self.slots[slot].missing.iter().fold(0, |set: u32, rank| set | bit(rank));
+        let aux = match self.random.random_range(0..8) {
+            0 => self.random.random(),
+            1 => bit(&packet.rank) | bit(&self.random.random_range(0..self.ranks)),
+            2..5 => missing & self.random.random::<u32>() | bit(&packet.rank),
+            _ => missing,
+        };
+        let rank = if self.random.random_ratio(1, 50) { packet.rank } else { 32 * group };
+        Packet { kind: PARTIAL, rank, aux, contributions: aux.count_ones(), ..packet }
     }
 
     /// Mostly one that the round waits for.

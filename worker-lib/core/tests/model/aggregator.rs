@@ -106,7 +106,7 @@ impl Aggregator {
                     Memory { plan, state, epoch, packet: header, slots: RefCell::new(slots) };
                 let outcome = tables.serve(rank, &mut header, &mut payload);
                 let kind = Kind::from_wire(header.kind);
-                let answered = kind != Some(Kind::Contribution);
+                let answered = !matches!(kind, Some(Kind::Contribution | Kind::Partial));
                 (outcome, answered.then(|| packets::joined(&header, &payload)))
             }
         }
