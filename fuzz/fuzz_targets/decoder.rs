@@ -192,6 +192,7 @@ fn serve(host: &mut Host, frame: Vec<u8>) {
     match outcome.action() {
         Action::Pass => assert_eq!(served, frame, "{outcome:?}"),
         Action::Drop => {}
+        Action::Up | Action::Down => panic!("{outcome:?} at a root"),
         Action::Reply | Action::Broadcast => check_answer(outcome, frame, served),
     }
     use Outcome::{Added, Completed, Mismatch, Started};

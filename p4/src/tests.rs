@@ -37,6 +37,7 @@ fn spec(number: u16, ranks: u16, slots: std::ops::Range<u32>) -> JobSpec {
         slots,
         address: [10, 0, 0, 254].into(),
         group: ([239, 255, 0, number as u8].into(), 48866),
+        parent: None,
     }
 }
 

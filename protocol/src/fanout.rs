@@ -4,6 +4,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::job::{Binding, JobEntry};
 use crate::ranks::Ranks;
+use crate::{U16, relay};
 
 /// Most copies of a RESULT to all.
 pub const MAX_PLACES: usize = 64;
@@ -15,20 +16,30 @@ pub enum Way {
     Group,
     /// A copy of its own.
     Copy,
+    /// By its combiner, which gets one copy for all ranks below it.
+    Combiner,
 }
 
-/// The ways of ranks 0, 1, … that live there: those of `by_group` by their
+/// The ways of ranks 0, 1, … that live there, none behind a combiner: those of `by_group` by their
 /// group.
 pub fn direct(members: &[Binding], by_group: &Ranks) -> impl Iterator<Item = (u16, Binding, Way)> {
     let way = |rank| if by_group.contains(rank) { Way::Group } else { Way::Copy };
     (0..).zip(members).map(move |(rank, member)| (rank, *member, way(rank)))
 }
 
-/// Where the copy goes that a rank gets, which lives there.
-pub const fn place(job: &JobEntry, (_, member, way): (u16, Binding, Way)) -> Binding {
+/// Where the copy goes that a rank gets, which lives there, of the job of that number.
+pub const fn place(
+    job: &JobEntry,
+    number: u16,
+    (rank, member, way): (u16, Binding, Way),
+) -> Binding {
     match way {
         Way::Group => job.group_at(member.ifindex),
         Way::Copy => member,
+        Way::Combiner => {
+            let base = relay::base_of(member.port.get(), number, rank);
+            Binding { port: U16::new(relay::port_for_all(base, number)), ..member }
+        }
     }
 }
 
@@ -48,17 +59,18 @@ pub struct Receivers {
 const _: () = assert!(size_of::<Receivers>() == 8 + 32 * MAX_PLACES);
 
 impl Receivers {
-    /// Rules 5.2 and 5.3. `members` are ranks, where each lives, and by
+    /// Rules 5.2 and 5.3, for the job of that number. `members` are ranks, where each lives, and by
     /// which way it gets RESULTs to all. `None` if that takes more than [`MAX_PLACES`].
     pub fn new(
         job: &JobEntry,
+        number: u16,
         members: impl IntoIterator<Item = (u16, Binding, Way)>,
     ) -> Option<Self> {
         let none = Binding::default();
         let mut this = Self { epoch: job.epoch, differ: 0, places: [none; MAX_PLACES] };
         let mut len = 0;
         for member in members {
-            let place = place(job, member);
+            let place = place(job, number, member);
             if !this.places[..len].contains(&place) {
                 *this.places.get_mut(len)? = place;
                 len += 1;

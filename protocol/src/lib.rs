@@ -2,7 +2,7 @@
 //!
 //! `no_std` and free of I/O: bytes in, decisions out. The XDP program, the software backend and
 //! every test drive this same code. `docs/protocol.md` is the specification; [`aggregator`] holds
-//! its section 7, [`slot`] section 8.
+//! its section 7, [`slot`] section 8, [`combiner`] section 27.
 //!
 //! | module | what it holds |
 //! | --- | --- |
@@ -12,8 +12,11 @@
 //! | [`share`] | the ranks that a packet stands for |
 //! | [`ranks`] | sets of ranks of a job |
 //! | [`slot`] | the slot state machine |
+//! | [`combiner`] | adding up contributions on the way to an aggregator |
+//! | [`patience`] | how long a combiner's cell waits for its ranks |
 //! | [`lanes`] | adding up payloads |
 //! | [`aggregator`] | one packet from admission to reply, over any storage of jobs and slots |
+//! | [`relay`] | the same of a combiner, over any storage of jobs and cells |
 //! | [`shell`] | what is around that on every data plane: whose frames are served, marks, events |
 //! | [`capabilities`] | what some data planes can do and others cannot |
 //! | [`maps`] | keys and values of BPF maps that are not jobs or slots |
@@ -27,6 +30,7 @@ mod tables;
 
 pub mod aggregator;
 pub mod capabilities;
+pub mod combiner;
 pub mod fanout;
 pub mod frame;
 pub mod header;
@@ -35,7 +39,9 @@ pub mod job;
 pub mod lanes;
 pub mod maps;
 pub mod outcome;
+pub mod patience;
 pub mod ranks;
+pub mod relay;
 pub mod share;
 pub mod shell;
 pub mod slot;

@@ -5,6 +5,7 @@ use core::mem::{offset_of, size_of};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::U16;
+use crate::combiner::Cell;
 use crate::header::Header;
 use crate::ip::Ip;
 use crate::job::Binding;
@@ -64,6 +65,18 @@ pub struct LockedSlot {
     pub slot: Slot,
 }
 
+/// A combiner's cell, and its lock, as a [`LockedSlot`].
+#[derive(Clone, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct LockedCell {
+    /// 0 when free.
+    pub lock: u32,
+    /// Zero.
+    pub reserved: u32,
+    /// The cell.
+    pub cell: Cell,
+}
+
 /// A notable packet ([`Outcome::is_notable`]), as told to user space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
@@ -106,5 +119,6 @@ impl Event {
 const _: () = {
     assert!(size_of::<Endpoint>() == 24);
     assert!(offset_of!(LockedSlot, slot) == 8);
+    assert!(offset_of!(LockedCell, cell) == 8);
     assert!(size_of::<Event>() == 48);
 };

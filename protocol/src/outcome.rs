@@ -13,8 +13,12 @@ pub enum Action {
     Drop,
     /// The packet, rewritten, goes back to where it came from.
     Reply,
-    /// The packet, rewritten, goes to every rank of the job.
+    /// The packet, rewritten, goes to every rank of the job; a combiner's, to those below it.
     Broadcast,
+    /// A combiner's packet goes on to its parent.
+    Up,
+    /// A combiner's packet goes on to where the rank in its header lives.
+    Down,
 }
 
 macro_rules! outcomes {
@@ -133,12 +137,29 @@ outcomes! {
 
     /// Contribution without payload whose answer has one: ROOM to the sender.
     Room = "room" => Reply,
-    /// Partial sum of ranks that are all in the round already.
+    /// Partial sum of ranks that are all in the round already, or at a combiner a contribution.
     Duplicate = "duplicate" => Drop,
     /// Partial sum of ranks some of which are in the round already; their resends complete it.
     Overlap = "overlap" => Drop,
     /// Partial sum that the round refuses: of another call, out of turn, or of an aborted job.
     Conflict = "conflict" => Drop,
+
+    /// Added up at this combiner, where others are missing.
+    Held = "held" => Drop,
+    /// Last one below this combiner: all went on as a partial sum.
+    Combined = "combined" => Up,
+    /// Took the place of a partial sum that had waited for too long, and went on.
+    Evicted = "evicted" => Up,
+    /// Went on to the parent as it was: a resend, or one with nobody to be combined with.
+    Passed = "passed" => Up,
+    /// Went on to the parent as it was, behind what had waited for it.
+    Flushed = "flushed" => Up,
+    /// HELLO of a rank below this combiner: went on to the parent.
+    HelloPassed = "hello_passed" => Up,
+    /// Answer of the parent to one rank.
+    ToRank = "to_rank" => Down,
+    /// RESULT of the parent to all ranks.
+    ToAll = "to_all" => Broadcast,
 }
 
 macro_rules! reject_reasons {
@@ -189,12 +210,23 @@ impl Outcome {
     /// Number of outcomes: the size of a table of counters.
     pub const COUNT: usize = Self::ALL.len();
 
+    /// Whether combiners alone have it.
+    pub const fn is_of_combiner(self) -> bool {
+        matches!(self.action(), Action::Up | Action::Down)
+            || matches!(self, Self::Held | Self::ToAll)
+    }
+
     /// Whether operators want to hear of every packet of this outcome, not of the count alone.
     #[inline(always)]
     pub const fn is_notable(self) -> bool {
         matches!(
             self,
-            Self::Hello | Self::Mismatch | Self::WrongRound | Self::WrongSecret | Self::WrongPlace
+            Self::Hello
+                | Self::HelloPassed
+                | Self::Mismatch
+                | Self::WrongRound
+                | Self::WrongSecret
+                | Self::WrongPlace
         )
     }
 }

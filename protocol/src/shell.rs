@@ -4,6 +4,7 @@
 //! A data plane that sees frames calls [`open`], then [`serve`] for each packet in the frame. One
 //! that has a socket knows the packet's [`Origin`] from there, and calls [`serve`] alone.
 
+use crate::U16;
 use crate::aggregator::{self, Tables};
 use crate::frame::{Envelope, Network, Source, Tag, source};
 use crate::header::{Header, flags};
@@ -11,6 +12,7 @@ use crate::job::Binding;
 use crate::lanes::Payload;
 use crate::maps::{Endpoint, Event};
 use crate::outcome::Outcome;
+use crate::relay::{self, Cells};
 
 /// What a hook knows of the frame that it was called for.
 pub trait Hook {
@@ -51,6 +53,62 @@ pub fn open<H: Hook, N: Network>(
     let payload_len = envelope.payload_len(hook.frame_len())?;
     let binding = envelope.binding(hook.ifindex(), vlan);
     Ok((Origin { binding, congested: envelope.congestion_experienced() }, payload_len))
+}
+
+/// Which way a packet goes at a combiner.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Heading {
+    /// To the parent.
+    Up,
+    /// To ranks below, from the parent.
+    Down,
+}
+
+/// The same as [`open`] at a combiner, where the first packet begins at that offset of the frame.
+/// It serves no frames with tags. Of those to its other ports, which its host uses as well, only
+/// the parent's are its own.
+#[inline(always)]
+pub fn open_combiner<T: Cells, H: Hook, N: Network>(
+    tables: &T,
+    hook: &H,
+    envelope: &Envelope<N>,
+    packet: usize,
+) -> Result<(Origin, usize, Heading), Outcome> {
+    let heading = match heading(tables, hook, envelope, packet) {
+        Ok(heading) => heading,
+        Err(_) if !envelope.is_looped() && is_spoofed(hook) => return Err(Outcome::Spoofed),
+        Err(passed) => return Err(passed),
+    };
+    let payload_len = envelope.payload_len(hook.frame_len())?;
+    let binding = envelope.binding(hook.ifindex(), 0);
+    let congested = envelope.congestion_experienced();
+    Ok((Origin { binding, congested }, payload_len, heading))
+}
+
+#[inline(always)]
+fn heading<T: Cells, H: Hook, N: Network>(
+    tables: &T,
+    hook: &H,
+    envelope: &Envelope<N>,
+    packet: usize,
+) -> Result<Heading, Outcome> {
+    if hook.tag() != Tag::NONE {
+        return Err(Outcome::Vlan);
+    }
+    envelope.is_udp()?;
+    let endpoint = envelope.endpoint();
+    if hook.is_local(endpoint) {
+        return Ok(Heading::Up);
+    }
+    let anywhere = Endpoint::served(endpoint.mac, endpoint.ip, U16::ZERO);
+    if hook.is_local(anywhere)
+        && let Some([_, _, high, low]) = hook.word(packet)
+        && let Some(parent) = tables.parent(u16::from_be_bytes([high, low]))
+        && relay::is_from(&envelope.binding(hook.ifindex(), 0), &parent)
+    {
+        return Ok(Heading::Down);
+    }
+    Err(Outcome::NotOurs)
 }
 
 /// Serves one packet: `payload_len` bytes follow the header. See [`aggregator::serve`]. Tells

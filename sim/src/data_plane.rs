@@ -178,7 +178,7 @@ impl DataPlane {
         let by_group: Ranks = by_group.map(|(rank, _)| *rank).collect();
         let ways = ways.iter().zip(&members);
         let ways = ways.map(|(&(rank, way), member)| (rank, *member, way));
-        let receivers = Receivers::new(&job, ways).expect("a job of no more places");
+        let receivers = Receivers::new(&job, number, ways).expect("a job of no more places");
         if receivers.differ != 0 && !by_group.is_empty() {
             net.tally.fault(Fault::MixedFanout);
         }

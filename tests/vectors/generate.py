@@ -10,6 +10,7 @@ from pathlib import Path
 
 from generator import (
     admission,
+    combiners,
     example,
     fingerprint,
     floats,
@@ -35,6 +36,7 @@ PURPOSES = [
     rounds,
     zeros,
     partials,
+    combiners,
     mismatch,
     admission,
     hello,

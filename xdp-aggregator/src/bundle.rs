@@ -108,7 +108,7 @@ pub fn serve_segments<R: Role>(skb: &Skb) -> Result<u32, i64> {
     }
     let Some(work) = scratch::get() else { return Ok(0) };
     store_answers(skb, work)?;
-    Ok(work.to_group + work.to_sender)
+    Ok(work.to_group + work.to_sender + work.to_parent)
 }
 
 // What follows are global functions of BPF: the verifier checks each of them once, on its own,
@@ -143,7 +143,7 @@ pub unsafe fn segment<R: Role>(ctx: *mut __sk_buff, offset: u32, len: u32, index
     let Some(work) = scratch::get() else { return 0 };
     let mut outcome = serve_segment::<R>(&skb, work, offset, len);
     let action = outcome.action();
-    let has_answer = matches!(action, Action::Broadcast | Action::Reply);
+    let has_answer = matches!(action, Action::Broadcast | Action::Reply | Action::Up);
     if has_answer && write_answer(&skb, work, offset, len).is_err() {
         outcome = Outcome::SendFailed;
     }
@@ -152,6 +152,7 @@ pub unsafe fn segment<R: Role>(ctx: *mut __sk_buff, offset: u32, len: u32, index
     work.segments += 1;
     work.to_group += u32::from(action == Action::Broadcast);
     work.to_sender += u32::from(action == Action::Reply);
+    work.to_parent += u32::from(action == Action::Up);
     let kind = work.packet_mut(offset).map_or(0, |packet| packet.header.kind);
     if let Some(answer) = work.answers.get_mut(index as usize) {
         *answer = Answer { action: action as u8, kind };
@@ -194,7 +195,7 @@ fn serve_segment<R: Role>(skb: &Skb, work: &mut Scratch, offset: u32, len: u32) 
         header.aux.set(0);
         work.to_senders_group = 1;
     }
-    if goes_to_group || outcome.action() == Action::Broadcast {
+    if goes_to_group || matches!(outcome.action(), Action::Broadcast | Action::Up) {
         (work.has_job, work.job) = (1, number);
     }
     outcome

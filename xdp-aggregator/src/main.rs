@@ -72,7 +72,7 @@ pub fn switchml(ctx: XdpContext) -> u32 {
     };
     let (outcome, verdict) = match outcome.action() {
         Action::Pass => (outcome, XDP_PASS),
-        Action::Drop => (outcome, XDP_DROP),
+        Action::Drop | Action::Up | Action::Down => (outcome, XDP_DROP),
         _ if is_v6 => answer::<Ipv6>(&frame, outcome),
         _ => answer::<Ipv4>(&frame, outcome),
     };

@@ -54,6 +54,12 @@ pub struct Scratch {
     pub to_group: u32,
     /// How many take part in one to the sender.
     pub to_sender: u32,
+    /// How many a combiner sends on to its parent.
+    pub to_parent: u32,
+    /// At a combiner, where the first segment begins that is no FILLER.
+    pub first: u32,
+    /// Whose port it sends them from: the rank that they come from, or one of those.
+    pub rank: u16,
     /// 1 if an answer to the sender is one to the job's group instead.
     pub to_senders_group: u8,
     /// The kind that a segment is given.
@@ -111,7 +117,7 @@ impl Scratch {
         };
         (self.has_job, self.to_senders_group) = (0, 0);
         (self.loaded_to, self.unstored) = (0, 0);
-        (self.segments, self.to_group, self.to_sender) = (0, 0, 0);
+        (self.segments, self.to_group, self.to_sender, self.to_parent) = (0, 0, 0, 0);
     }
 
     /// Bytes of the headers before the first segment.

@@ -4,6 +4,7 @@
 //! encodes packets and computes check words, [`reference`] says what an aggregator must answer,
 //! both written from the page alone.
 
+mod combiner_reference;
 mod packet;
 mod reference;
 mod specification;
@@ -18,6 +19,9 @@ mod lanes;
 mod large;
 mod outcome;
 mod partial;
+mod patience;
+mod relay;
 mod rules;
 mod traces;
+mod trees;
 mod zeros;

@@ -10,9 +10,19 @@ fn every_outcome_has_the_action_of_the_specification() {
     let passed =
         [Outcome::NotOurs, Outcome::Vlan, Outcome::Ipv6, Outcome::IpOptions, Outcome::Fragment];
     let replied = [Outcome::Replayed, Outcome::Pending, Outcome::Room, Outcome::Hello];
+    // Section 27.
+    let up = [
+        Outcome::Combined,
+        Outcome::Evicted,
+        Outcome::Passed,
+        Outcome::Flushed,
+        Outcome::HelloPassed,
+    ];
     for outcome in Outcome::ALL {
         let expected = match outcome {
-            Outcome::Completed => Action::Broadcast,
+            Outcome::Completed | Outcome::ToAll => Action::Broadcast,
+            Outcome::ToRank => Action::Down,
+            _ if up.contains(outcome) => Action::Up,
             _ if passed.contains(outcome) => Action::Pass,
             _ if replied.contains(outcome) || outcome.reject_reason().is_some() => Action::Reply,
             _ => Action::Drop,
@@ -66,6 +76,7 @@ fn operators_hear_of_arrivals_and_of_what_should_not_happen() {
         Outcome::Hello,
         Outcome::WrongSecret,
         Outcome::WrongPlace,
+        Outcome::HelloPassed,
     ];
     assert_eq!(notable, expected.iter().collect::<Vec<_>>());
 }

@@ -85,6 +85,8 @@ pub enum Event {
     Close(u16),
     /// A slot has been in use for long.
     Age(Age),
+    /// Longer than a combiner's patience passes.
+    Pause,
     /// A packet comes in.
     Step(Step),
 }
@@ -104,8 +106,21 @@ pub struct Job {
     pub aggregator: SocketAddr,
     /// Address and UDP port of RESULTs for all; none over IPv6.
     pub group: Option<SocketAddrV4>,
-    /// Its ranks, in order.
+    /// The parent of a combiner.
+    pub parent: Option<Parent>,
+    /// Its ranks, in order; at a combiner those below it.
     pub members: Vec<Member>,
+}
+
+/// Where a combiner's parent is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Parent {
+    /// Port of the data plane that it is behind.
+    pub port: u16,
+    /// Its MAC.
+    pub mac: [u8; 6],
+    /// Its address and UDP port.
+    pub address: SocketAddr,
 }
 
 impl Job {
@@ -248,6 +263,11 @@ pub trait Subject {
 
     /// Lets a slot age. Where this is not possible, the feature `age` is not offered.
     fn age(&mut self, age: &Age) -> Result<(), String>;
+
+    /// Waits for longer than a combiner's patience. Only asked of those that offer `combiner`.
+    fn pause(&mut self) -> Result<(), String> {
+        Err("it has no patience".to_owned())
+    }
 
     /// Sends a frame into a port, and waits for what becomes of it.
     fn send(&mut self, port: u16, frame: &[u8]) -> Result<Option<Answer>, String>;

@@ -1,6 +1,6 @@
 //! Vectors as text.
 
-use super::{Age, Answer, Counters, Event, Expected, Job, Member, Step, Vector};
+use super::{Age, Answer, Counters, Event, Expected, Job, Member, Parent, Step, Vector};
 use std::{
     collections::BTreeMap, iter::Peekable, net::SocketAddrV4, num::ParseIntError, slice::Iter,
     str::FromStr,
@@ -100,6 +100,7 @@ impl Vector {
                 self.events.push(Event::Step(step(title, line, rest)?));
                 return Ok(());
             }
+            "pause" => self.events.push(Event::Pause),
             "counters" => self.counters = counters(rest)?,
             other => return Err(line.error(format!("unknown statement {other}"))),
         }
@@ -162,13 +163,24 @@ fn job(words: &mut Words<'_>, rest: &mut Lines<'_>) -> Result<Job, ParseError> {
         mac: words.keyword("aggregator").and_then(|()| words.mac())?,
         aggregator: words.address()?,
         group: words.keyword("group").and_then(|()| words.group())?,
+        parent: None,
         members: vec![],
     };
+    if let Some(line) = rest.next_if(|line| line.indented && line.text.starts_with("parent ")) {
+        let mut words = Words::new(line);
+        words.keyword("parent")?;
+        job.parent = Some(Parent {
+            port: words.after("port")?,
+            mac: words.mac()?,
+            address: words.address()?,
+        });
+        words.end()?;
+    }
     while let Some(line) = rest.next_if(|line| line.indented) {
         let mut words = Words::new(line);
         let rank: u16 = words.after("rank")?;
         let due = job.members.last().map_or(0, |last| last.rank + 1);
-        let is_due = rank == due;
+        let is_due = rank == due || job.parent.is_some() && rank > due;
         if !is_due {
             return Err(line.error(format!("rank {rank} where rank {due} is due")));
         }

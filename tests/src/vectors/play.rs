@@ -65,6 +65,7 @@ pub fn play(vector: &Vector, subject: &mut impl Subject) -> Result<(), String> {
             Event::Abort(job) => subject.abort(*job),
             Event::Close(job) => subject.close(*job),
             Event::Age(age) => subject.age(age),
+            Event::Pause => subject.pause(),
             Event::Step(step) => play_step(step, &before, subject),
         };
         done.map_err(at)?;

@@ -173,7 +173,7 @@ impl Site {
             let members: Vec<_> = (0..RANKS).map(|rank| kernel.member(JOB, rank).binding).collect();
             let reached = (0..RANKS).filter(|rank| by_group >> rank & 1 == 1).collect();
             let ways = direct(&members, &reached);
-            kernel.set_receivers(JOB, Receivers::new(&entry(over), ways).unwrap());
+            kernel.set_receivers(JOB, Receivers::new(&entry(over), JOB, ways).unwrap());
             kernel
         });
         Self { over, _kernel: kernel, _links: links, own, groups, frames, by_group, _rack: rack }

@@ -112,7 +112,10 @@ fn the_group_is_the_jobs() {
         ..job(1)
     };
     kernel.set_job(JOB, &other);
-    kernel.set_receivers(JOB, Receivers::new(&other, direct(&[binding(0)], &Ranks::ALL)).unwrap());
+    kernel.set_receivers(
+        JOB,
+        Receivers::new(&other, JOB, direct(&[binding(0)], &Ranks::ALL)).unwrap(),
+    );
     let run = kernel.run(&contribution(0).frame());
     assert_eq!(run.verdict, 4, "XDP_REDIRECT");
     assert_eq!(run.frame[..6], [0x01, 0x00, 0x5E, 0x7F, 0xFE, 0xFD]);

@@ -203,7 +203,7 @@ impl Kernel {
         let members: Vec<_> =
             interfaces.iter().map(|ifindex| Binding { ifindex: *ifindex, ..binding(0) }).collect();
         let entry = self::job(interfaces.len() as u32);
-        let receivers = Receivers::new(&entry, direct(&members, &Ranks::ALL));
+        let receivers = Receivers::new(&entry, job, direct(&members, &Ranks::ALL));
         self.set_receivers(job, receivers.expect("few ports"));
     }
 

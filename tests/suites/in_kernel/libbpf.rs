@@ -142,7 +142,7 @@ impl Libbpf {
             &group.as_fd().as_raw_fd().to_ne_bytes(),
         );
         let members = [Binding { ifindex: interface, ..binding(0) }];
-        let receivers = Receivers::new(&job(1), direct(&members, &Ranks::ALL));
+        let receivers = Receivers::new(&job(1), number, direct(&members, &Ranks::ALL));
         self.set_receivers(number, &receivers.unwrap());
     }
 
@@ -150,7 +150,7 @@ impl Libbpf {
     pub fn remove_group(&self, number: u16) {
         // Not there is as good.
         let _ = map(&self.object, "GROUPS").delete(&u32::from(number).to_ne_bytes());
-        self.set_receivers(number, &Receivers::new(&job(0), []).unwrap());
+        self.set_receivers(number, &Receivers::new(&job(0), number, []).unwrap());
     }
 
     fn set_receivers(&self, number: u16, receivers: &Receivers) {

@@ -194,6 +194,7 @@ fn job(ranks: u16) -> Job {
         mac: AGGREGATOR_MAC,
         aggregator: (AGGREGATOR_IP, AGGREGATOR_PORT).into(),
         group: Some(SocketAddrV4::new(GROUP_IP.into(), GROUP_PORT)),
+        parent: None,
         members: (0..ranks).map(member).collect(),
     }
 }

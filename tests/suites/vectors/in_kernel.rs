@@ -174,7 +174,7 @@ impl Subject for InKernel {
             bindings.reverse();
         }
         let by_group = if job.group.is_some() { Ranks::ALL } else { Ranks::NONE };
-        let receivers = Receivers::new(&entry, direct(&bindings, &by_group));
+        let receivers = Receivers::new(&entry, job.number, direct(&bindings, &by_group));
         self.first.insert(job.number, job.members[0].mac);
         self.kernel.set_receivers(job.number, receivers.expect("few places"));
         self.kernel.set_job(job.number, &entry);

@@ -5,6 +5,7 @@
 //! | [`in_kernel`] | both programs in the kernel's own test run, as a subject |
 //! | [`superpackets`] | the program for tc ingress, which takes runs of packets as one |
 //! | [`software`] | the software data plane over real sockets, as a subject |
+//! | [`relay`] | the protocol crate's combiner, as a subject |
 //! | [`p4`] | a switch that runs a program of `p4/`, as a subject |
 //! | [`bmv2`] | `p4/bmv2.p4` on `simple_switch`, at whose ports are veths |
 //! | [`tofino`] | `p4/tofino.p4` on a model of the chip |
@@ -29,6 +30,7 @@ mod program;
 #[path = "../end_to_end/strangers/raw.rs"]
 #[allow(dead_code)]
 mod raw;
+mod relay;
 mod software;
 mod spec;
 mod superpackets;
@@ -48,6 +50,20 @@ fn folder() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/vectors"))
 }
 
+/// Those of aggregators.
+fn of_roots() -> Vec<Vector> {
+    read_all(folder()).into_iter().filter(|vector| !is_of_combiners(vector)).collect()
+}
+
+/// Those of combiners.
+fn of_combiners() -> Vec<Vector> {
+    read_all(folder()).into_iter().filter(is_of_combiners).collect()
+}
+
+fn is_of_combiners(vector: &Vector) -> bool {
+    vector.needs.features.iter().any(|feature| feature == "combiner")
+}
+
 /// A rack has interfaces for the vectors' ports, and is a place for addresses of theirs.
 fn rack() -> Rack {
     Rack::new(RackOptions { workers: in_kernel::PORTS, ..RackOptions::default() }).expect("a rack")
@@ -56,7 +72,7 @@ fn rack() -> Rack {
 /// Plays all vectors in the namespace of a rack's switch.
 fn in_rack(play: impl FnOnce(&[Vector]) -> Played + Send + 'static) -> Played {
     let rack = rack();
-    rack.switch().run(move || play(&read_all(folder())))
+    rack.switch().run(move || play(&of_roots()))
 }
 
 #[test]
@@ -90,7 +106,7 @@ fn tc_superpackets() {
     }
     let results = rack().switch().run(|| {
         let mut subject = InKernel::new(Hook::Tc);
-        let vectors = read_all(folder());
+        let vectors = of_roots();
         let playable = vectors.iter().filter(|vector| superpackets::can_play(vector));
         playable.map(|vector| superpackets::play(vector, &mut subject)).collect::<Vec<_>>()
     });
@@ -127,8 +143,15 @@ fn has_bmv2(name: &str) -> bool {
 #[test]
 fn bmv2() {
     if has_bmv2("bmv2") {
-        play_all(&read_all(folder()), &mut bmv2::start()).conclude("bmv2");
+        play_all(&of_roots(), &mut bmv2::start()).conclude("bmv2");
     }
+}
+
+#[test]
+fn relay() {
+    let played = play_all(&of_combiners(), &mut relay::Relay::default());
+    played.conclude("relay");
+    assert_eq!(played.left_out, [], "the protocol crate offers everything");
 }
 
 /// A daemon that was killed leaves its tables, which would make nonsense of the next one's.
@@ -136,7 +159,7 @@ fn bmv2() {
 fn bmv2_is_taken_over_with_what_an_earlier_daemon_left() {
     if has_bmv2("bmv2_is_taken_over_with_what_an_earlier_daemon_left") {
         let mut switch = bmv2::start();
-        let vectors = read_all(folder());
+        let vectors = of_roots();
         let vector =
             vectors.iter().find(|vector| vector.name == "aborted_job").expect("such a vector");
         assert_eq!(play(vector, &mut switch), Ok(()));
@@ -160,7 +183,7 @@ fn has_tofino_model(name: &str) -> bool {
 #[test]
 fn tofino_model() {
     if has_tofino_model("tofino_model") {
-        play_all(&read_all(folder()), &mut tofino::start()).conclude("Tofino model");
+        play_all(&of_roots(), &mut tofino::start()).conclude("Tofino model");
     }
 }
 
@@ -180,10 +203,8 @@ fn a_byte_that_differs_is_named() {
     }
     rack().switch().run(|| {
         let mut subject = InKernel::new(Hook::Xdp);
-        let mut vector = read_all(folder())
-            .into_iter()
-            .find(|vector| vector.name == "sum_of_2")
-            .expect("a vector");
+        let mut vector =
+            of_roots().into_iter().find(|vector| vector.name == "sum_of_2").expect("a vector");
         let result_of_round_0 = 2;
         let length = expected_frame(&mut vector, result_of_round_0).len();
         for at in 0..length {

@@ -185,6 +185,10 @@ impl<P: Ports> Subject for P4Switch<P> {
         Ok(())
     }
 
+    fn pause(&mut self) -> Result<(), String> {
+        Ok(())
+    }
+
     fn send(&mut self, port: u16, frame: &[u8]) -> Result<Option<Answer>, String> {
         let before = self.newcomers()?;
         let left = self.exchange(port, &[frame.to_vec()])?;

@@ -21,9 +21,14 @@ pub fn spec(open: &OpenJobs, job: &Job) -> JobSpec {
     JobSpec {
         number: job.number,
         epoch: job.epoch,
-        secrets: job.members.iter().map(|member| member.secret).collect(),
+        // At a combiner the ranks come one by one.
+        secrets: match job.parent {
+            None => job.members.iter().map(|member| member.secret).collect(),
+            Some(_) => Vec::new(),
+        },
         slots: first_slot..first_slot + job.slots,
         address: (*aggregator.ip()).into(),
         group: (*group.ip(), group.port()),
+        parent: job.parent.map(|parent| parent.address),
     }
 }

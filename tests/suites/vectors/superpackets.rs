@@ -65,6 +65,7 @@ fn control(event: &Event, subject: &mut InKernel) -> Result<(), String> {
         Event::Abort(job) => subject.abort(*job),
         Event::Close(job) => subject.close(*job),
         Event::Age(age) => subject.age(age),
+        Event::Pause => subject.pause(),
         Event::Step(_) => Ok(()),
     }
 }

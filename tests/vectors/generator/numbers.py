@@ -90,4 +90,12 @@ OUTCOMES = {
     "duplicate",
     "overlap",
     "conflict",
+    "held",
+    "combined",
+    "evicted",
+    "passed",
+    "flushed",
+    "hello_passed",
+    "to_rank",
+    "to_all",
 }

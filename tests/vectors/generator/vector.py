@@ -33,8 +33,12 @@ class Job:
     is_v6: bool = False
 
     def listed(self):
-        """Its ranks."""
+        """Its ranks, or those below a combiner."""
         return range(self.ranks)
+
+    def head(self):
+        """A combiner's parent."""
+        return None
 
     def aggregator(self):
         return AGGREGATOR_V6 if self.is_v6 else AGGREGATOR
@@ -115,7 +119,7 @@ class Vector:
             f" aggregator {job.aggregator().mac} {job.aggregator()}"
             f" group {'none' if job.is_v6 else f'{job.group[0]}:{job.group[1]}'}"
         )
-        lines = [head]
+        lines = [head] if job.head() is None else [head, job.head()]
         for rank in job.listed():
             place = job.place(rank)
             lines.append(
@@ -135,6 +139,10 @@ class Vector:
     def age(self, job, slot, by):
         """Adds to the numbers of the rounds that a slot holds, as if it had been used for long."""
         self.events.append(f"age {job.number} slot {slot} by {by:#010x}")
+
+    def pause(self):
+        """Longer than a combiner's patience passes."""
+        self.events.append("pause")
 
     # ---- Packets ----
 

@@ -24,8 +24,22 @@ pub trait ServesJobs {
     /// When the data plane does not serve the job's address, or the kernel refuses.
     fn open(&self, job: &JobSpec) -> Result<(), Error>;
 
-    /// All ranks of an open job have said HELLO, and are about to contribute. They
-    /// get RESULTs to all in these ways. Called again while the job runs if that changes.
+    /// A rank is below this combiner, in an open job that has a [parent](JobSpec::parent): its
+    /// HELLO carries this secret. Nothing if that is known.
+    ///
+    /// # Errors
+    ///
+    /// When the data plane is no combiner, or the kernel refuses.
+    fn admit(&self, job: u16, _rank: u16, _secret: u32) -> Result<(), Error> {
+        Err(Error::Refused {
+            what: format!("open job {job} below a combiner"),
+            why: "this data plane cannot be one".to_owned(),
+        })
+    }
+
+    /// All ranks of an open job have said HELLO, and are about to contribute; at a combiner, those
+    /// below it. They get RESULTs to all in these ways. Called again while the job runs if that
+    /// changes, and at a combiner that was started anew as ranks come back.
     ///
     /// # Errors
     ///
@@ -86,6 +100,11 @@ pub trait DataPlane: ServesJobs + Send + Sync {
 
     /// What it has to offer.
     fn limits(&self) -> Limits;
+
+    /// How many cells it has, as a combiner's.
+    fn cells(&self) -> u32 {
+        0
+    }
 
     /// Packets by outcome, in the order of [`Outcome::ALL`].
     ///

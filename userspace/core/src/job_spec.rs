@@ -1,6 +1,6 @@
 //! A job, as data planes know it.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::ops::Range;
 
 use switchml_protocol::U16;
@@ -13,7 +13,8 @@ pub struct JobSpec {
     pub number: u16,
     /// Its epoch, never 0.
     pub epoch: u32,
-    /// What each rank's HELLO must carry, by rank; 1 to 1024 of them.
+    /// What each rank's HELLO must carry, by rank; 1 to 1024 of them. At a combiner these do not
+    /// count: its data plane is told of the ranks below one by one.
     pub secrets: Vec<u32>,
     /// Its slots in the pool.
     pub slots: Range<u32>,
@@ -22,6 +23,8 @@ pub struct JobSpec {
     /// Multicast group of a RESULT for all, and its UDP port; unused where the fan-out is unicast,
     /// and 0 over IPv6 (rule 5.12).
     pub group: (Ipv4Addr, u16),
+    /// At a combiner: the data address and port of its parent, to which it sends what it has.
+    pub parent: Option<SocketAddr>,
 }
 
 impl JobSpec {

@@ -8,6 +8,7 @@
 //! | [`limits`], [`job_spec`] | what data planes differ in, and what a job is to them |
 //! | [`slots`] | how many slots a job gets |
 //! | [`memory_tables`] | the tables of a data plane, in this process's memory |
+//! | [`memory_cells`] | the same of a combiner's |
 
 #![forbid(unsafe_code)]
 
@@ -16,5 +17,6 @@ pub mod data_plane;
 pub mod job_spec;
 pub mod jobs;
 pub mod limits;
+pub mod memory_cells;
 pub mod memory_tables;
 pub mod slots;

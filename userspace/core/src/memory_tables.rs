@@ -5,7 +5,6 @@ use std::sync::{
     Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
 };
 
-use switchml_protocol::U32;
 use switchml_protocol::aggregator::{Members, Tables};
 use switchml_protocol::fanout::{self, Way};
 use switchml_protocol::header::{HEADER_LEN, Header};
@@ -14,6 +13,7 @@ use switchml_protocol::maps::{Event, MAX_SHARDS, SLOTS_PER_SHARD};
 use switchml_protocol::outcome::Outcome;
 use switchml_protocol::shell::{self, Origin};
 use switchml_protocol::slot::Slot;
+use switchml_protocol::{MAX_RANKS, RANKS_PER_GROUP, U16, U32};
 use zerocopy::FromBytes;
 
 use crate::job_spec::JobSpec;
@@ -34,7 +34,13 @@ struct Entry {
     members: Vec<MemberEntry>,
     /// Where copies of RESULTs to all go.
     places: Vec<Binding>,
+    /// Of a combiner's job: where it sends on, and bitmaps of the ranks below, by group.
+    parent: Option<Binding>,
+    below: [u32; GROUPS],
 }
+
+/// Groups of the largest job.
+const GROUPS: usize = MAX_RANKS.div_ceil(RANKS_PER_GROUP as usize);
 
 impl Default for MemoryTables {
     fn default() -> Self {
@@ -55,7 +61,8 @@ impl MemoryTables {
     /// Puts a job into the table; its ranks have yet to say HELLO. Nothing if there is no such
     /// number.
     pub fn open(&self, job: &JobSpec) {
-        let used = job.slots.clone();
+        // A combiner has none.
+        let used = if job.parent.is_none() { job.slots.clone() } else { 0..0 };
         for index in used.clone().step_by(SLOTS_PER_SHARD).chain(used.last()) {
             if let Some(slots) = self.slots.get(index as usize / SLOTS_PER_SHARD) {
                 slots.get_or_init(|| (0..SLOTS_PER_SHARD).map(|_| Mutex::default()).collect());
@@ -64,9 +71,39 @@ impl MemoryTables {
         if let Some(mut entry) = self.write(job.number) {
             entry.job = job.entry(OPEN);
             entry.places.clear();
+            entry.parent = job.parent.map(|at| Binding {
+                ip: at.ip().into(),
+                port: U16::new(at.port()),
+                ..Binding::default()
+            });
+            entry.below = [0; GROUPS];
             let member = |&secret| MemberEntry { secret, ..MemberEntry::default() };
             entry.members = job.secrets.iter().map(member).collect();
         }
+    }
+
+    /// A rank of a combiner's job is below, and has yet to say HELLO. Nothing if that is known.
+    pub fn admit(&self, number: u16, rank: u16, secret: u32) {
+        let Some(mut entry) = self.write(number) else { return };
+        let (group, bit) = (usize::from(rank / RANKS_PER_GROUP), 1 << (rank % RANKS_PER_GROUP));
+        let Some(below) = entry.below.get_mut(group).filter(|below| **below & bit == 0) else {
+            return;
+        };
+        *below |= bit;
+        if let Some(member) = entry.members.get_mut(usize::from(rank)) {
+            *member = MemberEntry { secret, ..MemberEntry::default() };
+        }
+    }
+
+    /// Where a combiner's job goes on.
+    pub fn parent(&self, number: u16) -> Option<Binding> {
+        self.read(number)?.parent
+    }
+
+    /// Bitmap of the ranks of a group that are below.
+    pub fn below(&self, number: u16, group: u16) -> u32 {
+        let entry = self.read(number);
+        entry.and_then(|entry| entry.below.get(usize::from(group)).copied()).unwrap_or_default()
     }
 
     /// These ranks of a job get RESULTs to all in these ways, as far as they have said HELLO.
@@ -76,7 +113,7 @@ impl MemoryTables {
         places.clear();
         for &(rank, way) in ways {
             let Some(member) = members.get(usize::from(rank)) else { continue };
-            let place = fanout::place(job, (rank, member.binding, way));
+            let place = fanout::place(job, number, (rank, member.binding, way));
             if member.epoch == job.epoch && !places.contains(&place) {
                 places.push(place);
             }

@@ -81,6 +81,7 @@ fn open_job(ranks: &[Assigned], first_slot: u32) -> OpenJob {
         slots: first_slot..first_slot + first.slots,
         address: AGGREGATOR.into(),
         group: (first.group_address.parse().expect("an address"), first.group_port as u16),
+        parent: None,
     })
 }
 
@@ -434,6 +435,7 @@ async fn the_next_daemon_finds_a_clean_switch() {
         slots: 0..512,
         address: AGGREGATOR.into(),
         group: ([239, 255, 0, 0].into(), 48866),
+        parent: None,
     };
     first.open(&spec).expect("opened");
     // A process that is killed does not stop its data plane; its connection ends.

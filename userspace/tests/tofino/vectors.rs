@@ -132,7 +132,7 @@ fn play(vector: &Vector, switch: &Switch, data_plane: &P4DataPlane) -> usize {
             }
             Event::Abort(job) => data_plane.abort(*job).expect("aborted"),
             Event::Close(job) => data_plane.close(*job).expect("closed"),
-            Event::Age(_) => {}
+            Event::Age(_) | Event::Pause => {}
             Event::Step(step) if !is_about_tables(step) => {}
             Event::Step(step) => {
                 let frame = Frame { bytes: &step.frame, port: step.port };
@@ -174,6 +174,7 @@ fn open(switch: &Switch, data_plane: &P4DataPlane, job: &Job, first_slot: u32) {
         slots: first_slot..first_slot + job.slots,
         address: (*aggregator.ip()).into(),
         group: (*group.ip(), group.port()),
+        parent: None,
     };
     data_plane.open(&spec).expect("opened");
     for (rank, member) in (0..).zip(&job.members).filter(|(_, member)| !member.newcomer) {

@@ -171,6 +171,7 @@ impl Job {
             slots,
             address,
             group: group(address, number),
+            parent: None,
         };
         self.slots_of_shards().map(spec).collect()
     }

@@ -71,7 +71,7 @@ fn joiner(name: &str, rank: u32, world_size: u32) -> Joiner {
     }
 }
 
-/// So many ranks get RESULTs to all by group where their bit is set, else copies.
+/// So many ranks without combiners get RESULTs to all by group where their bit is set, else copies.
 fn ways(ranks: u16, by_group: u64) -> Vec<(u16, Way)> {
     let way = |rank| if by_group >> rank & 1 == 1 { Way::Group } else { Way::Copy };
     (0..ranks).map(|rank| (rank, way(rank))).collect()

@@ -173,7 +173,7 @@ impl Shared {
             let receiver = match outcome.action() {
                 Action::Reply => Receiver::One { address: meta.addr, from: meta.dst_ip },
                 Action::Broadcast => Receiver::Job(job_of(datagram)),
-                Action::Drop | Action::Pass => continue,
+                Action::Drop | Action::Pass | Action::Up | Action::Down => continue,
             };
             if let Some(answer) = answer(datagram) {
                 outbox.push(&self.port, receiver, answer);
@@ -223,6 +223,7 @@ mod tests {
                 slots: 0..slots,
                 address,
                 group: (Ipv4Addr::UNSPECIFIED, 0),
+                parent: None,
             };
             software.open(&job).expect("opened");
             let hello = Header {

@@ -218,7 +218,7 @@ impl ServesJobs for XdpDataPlane {
         if let Some(why) = alike::difference(&places) {
             return Err(Error::Refused { what: format!("start job {job}"), why });
         }
-        let receivers = Receivers::new(&entry, members).ok_or_else(|| too_many_places(job))?;
+        let receivers = Receivers::new(&entry, job, members).ok_or_else(|| too_many_places(job))?;
         maps.set_receivers(job, receivers, copy.as_ref()).map_err(&refused)
     }
 
@@ -437,7 +437,7 @@ fn too_many_places(job: u16) -> Error {
         what: format!("start job {job}"),
         why: format!(
             "each result would have to be sent more than {MAX_PLACES} times; have the ranks get \
-             them by multicast"
+             them by multicast, or put combiners between them and this aggregator"
         ),
     }
 }

@@ -9,6 +9,7 @@ use switchml_protocol::header::{Header, Kind, Op};
 use switchml_protocol::job::{ABORTED, Binding, JobEntry, MemberEntry, OPEN};
 use switchml_protocol::lanes::Payload as _;
 use switchml_protocol::outcome::Outcome;
+use switchml_protocol::share::Share;
 use switchml_protocol::slot::{SetHead, Slot, contribute};
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -200,6 +201,9 @@ impl Memory<'_> {
         let holds = set.epoch == self.epoch && set.round == round;
         if holds && self.plan.lacks(Rule::Seen) {
             *seen &= !(1 << rank);
+        }
+        if holds && self.plan.lacks(Rule::Overlap) && self.packet.is_partial() {
+            *seen &= !Share::of(&self.packet).in_group().1;
         }
         if holds && self.plan.lacks(Rule::AllIn) {
             let all = (1 << self.plan.setup.ranks) - 1;

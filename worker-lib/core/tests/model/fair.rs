@@ -54,7 +54,7 @@ pub fn finishes(world: &World, state: &State) -> bool {
             state.aggregator.abort();
         }
         let resent = state.workers[at].alarm(&world.plan);
-        packets.extend(resent.into_iter().map(|sent| (at, sent)));
+        packets.extend(resent.into_iter().map(|sent| (at, sent, true)));
         let now = state.workers[at].now;
         for worker in &mut state.workers {
             worker.now = now.max(worker.now);
@@ -63,24 +63,24 @@ pub fn finishes(world: &World, state: &State) -> bool {
     false
 }
 
-/// Contributions under way: whose, and which.
-type Packets = VecDeque<(usize, Contribution)>;
+/// Contributions under way: whose, which, and whether sent again.
+type Packets = VecDeque<(usize, Contribution, bool)>;
 
 /// Delivers contributions and their answers until none is left.
 fn deliver_all(world: &World, state: &mut State, packets: &mut Packets) {
     loop {
         for at in 0..state.workers.len() {
             while state.workers[at].may_send(&world.plan) {
-                packets.push_back((at, state.workers[at].send(&world.plan)));
+                packets.push_back((at, state.workers[at].send(&world.plan), false));
             }
         }
-        let Some((from, contribution)) = packets.pop_front() else { return };
-        let era = state.workers[from].era();
-        let (_, reply) = world.arrive(state, from, contribution, era);
-        let Some(Reply { to, datagram }) = reply else { continue };
-        for at in world.at(state, to) {
-            let sent = world.hear(state, at, &datagram);
-            packets.extend(sent.into_iter().map(|sent| (at, sent)));
+        let Some((from, contribution, is_resend)) = packets.pop_front() else { return };
+        for reply in world.deliver_through_tree(state, from, contribution, is_resend) {
+            let Reply { to, datagram } = reply;
+            for at in world.at(state, to) {
+                let sent = world.hear(state, at, &datagram);
+                packets.extend(sent.into_iter().map(|sent| (at, sent, false)));
+            }
         }
     }
 }

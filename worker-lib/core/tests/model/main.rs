@@ -32,6 +32,7 @@
 //! - **Workers of the first session rest once the second one has begun**, except what the
 //!   aggregator says from then on. They could have done all else before: it does not depend on the
 //!   change, and what they send from then on is dropped.
+//! - **Combiners** ([`tree`]) are searched with all that they may send and forget.
 //! - **Lanes** hold [tallies](tally): a sum says who is in it and how often. What else they might
 //!   hold, packed fields or not, neither engine nor slot machine looks at.
 //!
@@ -47,6 +48,7 @@
 )]
 
 mod aggregator;
+mod cells;
 mod fair;
 mod packets;
 mod plan;
@@ -56,6 +58,7 @@ mod published;
 mod rules;
 mod search;
 mod tally;
+mod tree;
 mod worker;
 mod world;
 

@@ -50,6 +50,11 @@ pub fn in_full(header: Header) -> Header {
     Header { flags: header.flags & !flags::EMPTY, ..header }
 }
 
+/// A header to be filled in.
+pub fn blank() -> Header {
+    Header::read_from_bytes(&[0; HEADER_LEN]).expect("its size")
+}
+
 /// The header of a datagram.
 pub fn header(datagram: &[u8]) -> Header {
     Header::read_from_prefix(datagram).expect("a header").0

@@ -49,6 +49,9 @@ pub struct Setup {
     /// Ranks whose lanes are all zero, and that send EMPTY: a bitmap for each chunk in turn, again
     /// and again.
     pub zeros: Vec<u8>,
+    /// Ranks below each combiner, a bitmap each. A packet comes to all that its ranks are below, in
+    /// this order.
+    pub combiners: Vec<u8>,
     /// Rules that are taken out.
     pub without: Vec<Rule>,
     /// The published algorithm in place of section 8.
@@ -247,6 +250,7 @@ impl Setup {
             alarms: 0,
             leave: false,
             zeros: Vec::new(),
+            combiners: Vec::new(),
             without: Vec::new(),
             published: false,
         }
@@ -269,6 +273,10 @@ impl fmt::Display for Setup {
         more.extend((!self.zeros.is_empty()).then(|| {
             let ranks: Vec<_> = self.zeros.iter().map(|ranks| format!("{ranks:b}")).collect();
             format!("EMPTY of ranks {}", ranks.join(" "))
+        }));
+        more.extend((!self.combiners.is_empty()).then(|| {
+            let below: Vec<_> = self.combiners.iter().map(|ranks| format!("{ranks:b}")).collect();
+            format!("combiners of ranks {}", below.join(" "))
         }));
         more.extend(self.corruption.then(|| "corruption".to_owned()));
         more.extend(self.mismatch.map(|chunk| format!("another call for chunk {chunk}")));

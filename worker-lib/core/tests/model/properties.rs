@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use stateright::{Model, Property};
 
 use crate::aggregator::Aggregator;
+use crate::cells::Memory;
 use crate::fair;
 use crate::plan::{Contribution, Setup};
 use crate::promises::{DONE, FINISHES, NO_REFUSAL, PAYLOAD_LAST, RIGHT_SUMS, Violation};
@@ -68,7 +69,16 @@ impl Model for World {
         if self.plan.setup.origin > 0 {
             aggregator.age(self.plan.setup.ranks, self.plan.setup.origin);
         }
-        vec![State { aggregator, workers, network: 0, restarted: false, violation: None }]
+        let combiners = vec![Memory::default(); self.plan.setup.combiners.len()];
+        vec![State {
+            aggregator,
+            workers,
+            network: 0,
+            combiners,
+            partials: 0,
+            restarted: false,
+            violation: None,
+        }]
     }
 
     fn actions(&self, state: &State, events: &mut Vec<Event>) {
@@ -104,6 +114,7 @@ impl Model for World {
                 }
             }
         }
+        self.combiner_events(state, events);
         if self.plan.setup.leave {
             self.departures(state, events);
         }
@@ -127,7 +138,7 @@ impl Model for World {
 
     /// Without rules, a contribution may be counted for ever. Twice is wrong enough.
     fn within_boundary(&self, state: &State) -> bool {
-        !state.aggregator.exceeds_two()
+        !state.aggregator.exceeds_two() && !state.combiners.iter().any(Memory::exceeds_two)
     }
 
     fn properties(&self) -> Vec<Property<Self>> {

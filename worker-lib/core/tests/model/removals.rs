@@ -246,3 +246,38 @@ fn lanes_that_nobody_asks_for() {
     changes_nothing(&both(&[Rule::ResendInFull]));
     violates(&both(&[Rule::Room, Rule::ResendInFull]), FINISHES, 0);
 }
+
+/// One slot, and combiners.
+fn tree_without(rules: &[Rule], ranks: u16, rounds: usize, combiners: &[u8]) -> Setup {
+    Setup { rounds, combiners: combiners.to_vec(), without: rules.to_vec(), ..Setup::new(ranks, 1) }
+}
+
+/// The root adds what it has in part: it counts a rank twice, and nobody takes the result.
+#[test]
+fn a_root_that_adds_overlaps() {
+    violates(&tree_without(&[Rule::Overlap], 2, 1, &[0b11]), FINISHES, 3);
+    violates(&tree_without(&[Rule::Overlap, Rule::AnswerCheck], 2, 1, &[0b11]), RIGHT_SUMS, 7);
+}
+
+/// A rank that lacks the result alone sends again, and nobody else does: its combiner would hold
+/// that for ever. What has passed is remembered for speed alone.
+#[test]
+fn combiners_that_touch_resends() {
+    violates(&tree_without(&[Rule::Untouched], 2, 1, &[0b11]), FINISHES, 5);
+    changes_nothing(&tree_without(&[Rule::Passed], 2, 2, &[0b11]));
+    changes_nothing(&tree_without(&[Rule::Passed], 3, 1, &[0b011, 0b111]));
+}
+
+/// The check words' salts tell how many contributions are in a partial sum, and of which round. If
+/// they did not, it would be wrong.
+#[test]
+fn combiners_that_add_a_rank_again() {
+    changes_nothing(&tree_without(&[Rule::PartialCheck], 3, 1, &[0b111]));
+    violates(&tree_without(&[Rule::Disjoint, Rule::PartialCheck], 3, 1, &[0b111]), RIGHT_SUMS, 9);
+}
+
+#[test]
+fn combiners_that_mix_rounds() {
+    changes_nothing(&tree_without(&[Rule::CellRound], 2, 2, &[0b11]));
+    violates(&tree_without(&[Rule::CellRound, Rule::PartialCheck], 2, 2, &[0b11]), RIGHT_SUMS, 10);
+}

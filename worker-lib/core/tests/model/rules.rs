@@ -39,6 +39,18 @@ pub enum Rule {
     Overwrite,
     /// Rule 8.13: what would be answered, and is EMPTY, gets ROOM.
     Room,
+    /// Rule 8.15: a partial sum of ranks some of which are in is not added.
+    Overlap,
+    /// Rule 27.8: what is sent again passes combiners untouched.
+    Untouched,
+    /// Rule 27.9: a combiner does not wait again for what went on.
+    Passed,
+    /// Rule 27.9: a combiner adds no rank that it holds already.
+    Disjoint,
+    /// Rule 27.7: a combiner tells rounds apart.
+    CellRound,
+    /// Rule 27.13: check words of partial sums are those of their contributions, added up.
+    PartialCheck,
     /// Worker: the answer's epoch is the session's.
     AnswerEpoch,
     /// Worker: the answer's slot is the chunk's.

@@ -202,3 +202,45 @@ fn empty_contributions_and_other_faults() {
         &[sent(sessions(3, 1, 2, 2))],
     );
 }
+
+/// Ranks below combiners, a bitmap for each combiner.
+fn tree(setup: Setup, combiners: &[u8]) -> Setup {
+    Setup { combiners: combiners.to_vec(), ..setup }
+}
+
+/// Combiners that hold, forget, let go and are bypassed, over a network that does as it likes. With
+/// two slots, both want the same cell.
+#[test]
+fn combiners() {
+    hold(
+        &[
+            tree(session(2, 1, 8), &[0b11]),
+            tree(session(2, 2, 2), &[0b11]),
+            tree(session(3, 1, 4), &[0b011, 0b100]),
+            tree(session(3, 1, 2), &[0b111]),
+            tree(session(3, 1, 1), &[0b011, 0b111]),
+            tree(session(4, 1, 1), &[0b0011, 0b1100]),
+        ],
+        &[
+            tree(session(2, 2, 3), &[0b11]),
+            tree(session(3, 1, 2), &[0b011, 0b111]),
+            tree(session(4, 1, 2), &[0b0011, 0b1100]),
+        ],
+    );
+}
+
+#[test]
+fn combiners_and_other_faults() {
+    hold(
+        &[
+            Setup { mismatch: Some(0), ..tree(session(3, 1, 1), &[0b111]) },
+            Setup { mismatch: Some(1), ..tree(session(3, 1, 2), &[0b011, 0b100]) },
+            Setup { pending: true, alarms: 1, ..tree(session(2, 1, 2), &[0b11]) },
+            Setup { restart: true, ..tree(sessions(2, 1, 1, 2), &[0b11]) },
+            Setup { abort: true, ..tree(session(2, 1, 2), &[0b11]) },
+            Setup { origin: u32::MAX - 1, ..tree(session(2, 1, 4), &[0b11]) },
+            tree(sessions(2, 1, 1, 2), &[0b11]),
+        ],
+        &[tree(sessions(2, 1, 2, 2), &[0b11])],
+    );
+}

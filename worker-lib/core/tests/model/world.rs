@@ -9,6 +9,7 @@ use switchml_protocol::outcome::{Action as Fate, Outcome};
 use switchml_protocol::{EVERYONE, U32};
 
 use crate::aggregator::Aggregator;
+use crate::cells::Memory;
 use crate::packets;
 use crate::plan::{Contribution, Plan, Setup};
 use crate::promises::{PAYLOAD_LAST, Violation};
@@ -20,6 +21,8 @@ pub struct World {
     pub plan: Plan,
     /// Every answer that the network has had in any state. A state knows them by number.
     answers: RwLock<Vec<Arc<Answer>>>,
+    /// Every partial sum that the network has had in any state, likewise.
+    pub partials: RwLock<Vec<Arc<Vec<u8>>>>,
     /// The properties to check.
     pub properties: Vec<&'static str>,
     /// A violation was found: those after it are not reported, so that the path is a shortest one.
@@ -49,6 +52,9 @@ pub struct State {
     pub workers: Vec<Worker>,
     /// Bitmap of the answers that were ever sent.
     pub network: u128,
+    pub combiners: Vec<Memory>,
+    /// Bitmap of the partial sums that were ever sent.
+    pub partials: u128,
     pub restarted: bool,
     pub violation: Option<Violation>,
 }
@@ -80,6 +86,16 @@ pub enum Event {
     Abort,
     Restart,
     NextSession,
+    /// A contribution arrives at a combiner.
+    Combine(usize, usize, Contribution),
+    /// A partial sum arrives at a combiner.
+    CombinePartial(usize, usize),
+    /// What a combiner holds leaves.
+    Flush(usize),
+    /// A combiner forgets all.
+    Forget(usize),
+    /// A partial sum arrives at the aggregator.
+    ArrivePartial(usize),
 }
 
 /// An answer of the aggregator's, on its way.
@@ -94,6 +110,7 @@ impl World {
             plan: Plan::new(setup),
             properties: properties.to_vec(),
             answers: RwLock::default(),
+            partials: RwLock::default(),
             found: AtomicBool::new(false),
         }
     }
@@ -285,6 +302,7 @@ impl World {
             Event::Abort => "the job is aborted".into(),
             Event::Restart => "the aggregator restarts, its memory lost".into(),
             Event::NextSession => "a new session begins".into(),
+            _ => self.describe_combining(event, name),
         }
     }
 
@@ -329,6 +347,7 @@ impl World {
                     (0..self.plan.setup.ranks).map(|rank| Worker::new(&self.plan, 1, rank)),
                 );
             }
+            _ => self.apply_to_combiners(state, event),
         }
     }
 

@@ -116,7 +116,7 @@ impl Switch {
             Action::Broadcast => Some((true, answer())),
             Action::Reply => Some((false, answer())),
             Action::Drop => None,
-            Action::Pass => panic!("{outcome:?}"),
+            Action::Pass | Action::Up | Action::Down => panic!("{outcome:?}"),
         }
     }
 }

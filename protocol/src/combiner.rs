@@ -1,0 +1,378 @@
+//! The combiner: adds up, on the way to the root, what several ranks contribute to one round of a
+//! slot. Section 27 of `docs/protocol.md`.
+//!
+//! All of its state is soft. It may forget a cell, let it go or pass it by at any time, and costs
+//! nothing but time: the root judges each packet by the ranks that it stands for, and what ranks
+//! send again passes combiners untouched.
+
+use core::mem::size_of;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+use crate::LANES_PER_BLOCK;
+use crate::header::{Header, Kind, Op, flags};
+use crate::lanes::{Payload, ShortPayload, Values};
+use crate::outcome::Outcome;
+use crate::share::Share;
+
+/// What a cell knows of what it holds, values aside.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, Hash, FromBytes, IntoBytes, Immutable, KnownLayout,
+)]
+#[repr(C)]
+pub struct CellHead {
+    /// Bitmap of the ranks of the group whose values the cell has.
+    pub held: u32,
+    /// Bitmap of the ranks of the group that have gone on to the parent.
+    pub passed: u32,
+    /// Epoch of the key; 0 of a cell never used.
+    pub epoch: u32,
+    /// The round.
+    pub round: u32,
+    /// Fingerprint of the round's call.
+    pub fingerprint: u32,
+    /// Sum of the check words.
+    pub check: u32,
+    /// When the first of the values came.
+    pub since: u32,
+    /// Job of the key.
+    pub job: u16,
+    /// Slot of the key.
+    pub slot: u16,
+    /// First rank of the key's group.
+    pub group: u16,
+    /// Lanes of the round's call.
+    pub lanes: u16,
+    /// Operator of the round's call.
+    pub op: u8,
+    /// CHECKED, and CE if any contribution had it.
+    pub flags: u8,
+    /// Zero.
+    pub reserved: [u8; 2],
+}
+
+/// A cell. All zeros is one never used.
+#[derive(Clone, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Cell {
+    /// What the cell knows of what it holds.
+    pub head: CellHead,
+    /// The values, in the machine's byte order.
+    pub values: Values,
+}
+
+const _: () = {
+    assert!(size_of::<CellHead>() == 40);
+    assert!(size_of::<Cell>() == 40 + size_of::<Values>());
+};
+
+impl Default for Cell {
+    fn default() -> Self {
+        Self { head: CellHead::default(), values: [0; crate::MAX_LANES / 2] }
+    }
+}
+
+/// What the combiner knows beside its cells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Surroundings {
+    /// Bitmap of the ranks of the packet's group that are below this combiner, from the control
+    /// plane.
+    pub below: u32,
+    /// The time, in any unit; it wraps around.
+    pub now: u32,
+    /// From which age on a cell gives way to another key, in the same unit.
+    pub patience: u32,
+}
+
+/// What becomes of a packet from below.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// Rules 27.9 and 27.10: its values are in the cell.
+    Held,
+    /// Rule 27.9: it has become the partial sum that the cell held and its own values complete,
+    /// and goes on.
+    Combined,
+    /// Rule 27.10: its values are in the cell. It has become the partial sum that had been there
+    /// for too long, and goes on.
+    Evicted,
+    /// Rule 27.8: it goes on as it is.
+    Passed,
+    /// Rule 27.11: it goes on as it is, behind what the cell holds, which [`flush`] makes a packet
+    /// of.
+    Flushes,
+    /// Rule 27.9: its values are in the cell already; it is dropped.
+    Duplicate,
+    /// It is dropped: its check word disagrees, or it ends too early. The cell is as before.
+    Refused(Outcome),
+}
+
+/// What a packet finds in its cell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Finding {
+    /// Its own round of its own call.
+    Match,
+    /// Something that it may overwrite.
+    Free,
+    /// Values that have been there for too long.
+    Old,
+    /// Something to leave alone.
+    Taken,
+}
+
+/// Rule 27.6: the cell of a packet's key, of that many cells.
+#[inline(always)]
+pub const fn cell_of(header: &Header, cells: u32) -> u32 {
+    const K: u32 = 0x9E37_79B1;
+    let (group, _) = Share::of(header).in_group();
+    let place = (header.job.get() as u32) << 16 | header.slot.get() as u32;
+    let hash = place.wrapping_mul(K).wrapping_add(header.epoch.get()).wrapping_mul(K);
+    let hash = hash.wrapping_add(group as u32 / 32).wrapping_mul(K);
+    ((hash as u64 * cells as u64) >> 32) as u32
+}
+
+impl CellHead {
+    #[inline(always)]
+    fn has_key(&self, header: &Header, group: u16) -> bool {
+        self.epoch == header.epoch.get()
+            && self.job == header.job.get()
+            && self.slot == header.slot.get()
+            && self.group == group
+    }
+
+    #[inline(always)]
+    fn has_call(&self, header: &Header) -> bool {
+        self.op == header.op
+            && self.lanes == header.lanes.get()
+            && self.fingerprint == header.fingerprint.get()
+    }
+
+    #[inline(always)]
+    fn find(&self, header: &Header, group: u16, around: &Surroundings) -> Finding {
+        if self.has_key(header, group) {
+            let ahead = header.round.get().wrapping_sub(self.round) as i32;
+            return match ahead {
+                0 if self.has_call(header) => Finding::Match,
+                // All ranks have the result of the round that is held.
+                1.. => Finding::Free,
+                _ => Finding::Taken,
+            };
+        }
+        if self.held == 0 {
+            Finding::Free
+        } else if around.now.wrapping_sub(self.since) >= around.patience {
+            Finding::Old
+        } else {
+            Finding::Taken
+        }
+    }
+
+    /// Rule 27.12: holds nothing any more.
+    #[inline(always)]
+    pub const fn forget(&mut self) {
+        (self.held, self.check, self.flags) = (0, 0, flags::CHECKED);
+    }
+
+    /// Whether all ranks below are held, or have gone on.
+    #[inline(always)]
+    const fn is_complete(&self, around: &Surroundings) -> bool {
+        around.below & !(self.held | self.passed) == 0
+    }
+
+    #[inline(always)]
+    fn claim(&mut self, header: &Header, group: u16) {
+        *self = Self {
+            held: 0,
+            passed: 0,
+            epoch: header.epoch.get(),
+            round: header.round.get(),
+            fingerprint: header.fingerprint.get(),
+            check: 0,
+            since: 0,
+            job: header.job.get(),
+            slot: header.slot.get(),
+            group,
+            lanes: header.lanes.get(),
+            op: header.op,
+            flags: flags::CHECKED,
+            reserved: [0; 2],
+        };
+    }
+
+    #[inline(always)]
+    fn hold(&mut self, header: &Header, ranks: u32, now: u32) {
+        if self.held == 0 {
+            self.since = now;
+        }
+        self.held |= ranks;
+        self.check = self
+            .check
+            .wrapping_add(header.check.get())
+            .wrapping_sub(Share::of(header).surplus(header));
+        self.flags |= header.flags & flags::CE;
+    }
+
+    /// Rule 27.14: makes a PARTIAL of the packet, whose payload has the values, and holds nothing
+    /// any more.
+    #[inline(always)]
+    fn leave<P: Payload + ?Sized>(
+        &mut self,
+        header: &mut Header,
+        payload: &P,
+    ) -> Result<(), ShortPayload> {
+        header.kind = Kind::Partial as u8;
+        header.job.set(self.job);
+        header.epoch.set(self.epoch);
+        header.rank.set(self.group);
+        header.slot.set(self.slot);
+        header.round.set(self.round);
+        header.op = self.op;
+        header.flags = self.flags;
+        header.lanes.set(self.lanes);
+        header.fingerprint.set(self.fingerprint);
+        header.aux.set(self.held);
+        let share = Share::of(header);
+        let check = if self.op == Op::Sum as u8 {
+            self.check
+        } else {
+            header.check_of(payload.sum(blocks(self.lanes))?, share.count())
+        };
+        header.check.set(check.wrapping_add(share.surplus(header)));
+        self.passed |= self.held;
+        self.forget();
+        Ok(())
+    }
+}
+
+/// Serves a CONTRIBUTION or PARTIAL from below, which has been admitted (rule 27.1) except for its
+/// check word, with nobody else on its cell.
+///
+/// After [`Fate::Combined`] and [`Fate::Evicted`], header and payload are those of the partial sum,
+/// as long as the packet was. After [`Fate::Held`] the payload is not to be used any more.
+#[inline(always)]
+pub fn combine<P: Payload + ?Sized>(
+    cell: &mut Cell,
+    around: &Surroundings,
+    op: Op,
+    header: &mut Header,
+    payload: &mut P,
+) -> Fate {
+    let (group, ranks) = Share::of(header).in_group();
+    let finding = cell.head.find(header, group, around);
+    let is_match = finding == Finding::Match;
+    let (held, passed) = if is_match { (cell.head.held, cell.head.passed) } else { (0, 0) };
+    let is_marked = header.flags & flags::RETRANSMIT != 0 || header.is_all_zeros();
+    let is_last_alone = held == 0 && around.below & !(passed | ranks) == 0;
+    let is_known = ranks & (held | passed) != 0;
+    if is_known && ranks & !held == 0 && !is_marked {
+        return Fate::Duplicate;
+    }
+    if is_marked || is_last_alone || is_known || finding == Finding::Taken {
+        return if is_match { pass(&mut cell.head, around, ranks) } else { Fate::Passed };
+    }
+    take_in(cell, finding, around, op, header, payload).unwrap_or_else(Fate::Refused)
+}
+
+/// Rules 27.8 and 27.11: the packet, which is of the cell's round, goes on as it is.
+#[inline(always)]
+fn pass(head: &mut CellHead, around: &Surroundings, ranks: u32) -> Fate {
+    let is_held = head.held & ranks != 0;
+    head.passed |= ranks;
+    if head.held != 0 && (is_held || head.is_complete(around)) {
+        Fate::Flushes
+    } else {
+        Fate::Passed
+    }
+}
+
+/// Rules 27.9 and 27.10: the packet's values go into the cell.
+#[inline(always)]
+fn take_in<P: Payload + ?Sized>(
+    cell: &mut Cell,
+    finding: Finding,
+    around: &Surroundings,
+    op: Op,
+    header: &mut Header,
+    payload: &mut P,
+) -> Result<Fate, Outcome> {
+    if header.flags & flags::CHECKED == 0 {
+        return Err(Outcome::BadCheck);
+    }
+    let (group, ranks) = Share::of(header).in_group();
+    let mut old = cell.head;
+    if finding == Finding::Match && old.held != 0 {
+        add_checked(&mut cell.values, op, header, payload)?;
+    } else {
+        exchange_checked(&mut cell.values, header, payload)?;
+    }
+    if finding != Finding::Match {
+        cell.head.claim(header, group);
+    }
+    cell.head.hold(header, ranks, around.now);
+    if cell.head.is_complete(around) {
+        payload.load_from(&cell.values, blocks(cell.head.lanes))?;
+        cell.head.leave(header, payload)?;
+        return Ok(Fate::Combined);
+    }
+    // What is as long as the packet takes its place. All else is forgotten.
+    if finding == Finding::Old && old.lanes == header.lanes.get() {
+        old.leave(header, payload)?;
+        return Ok(Fate::Evicted);
+    }
+    Ok(Fate::Held)
+}
+
+/// Rules 27.11 and 27.12: makes a packet of what the cell holds, which then holds nothing. The
+/// packet's envelope is the caller's, and its payload has room for the cell's lanes.
+#[inline(always)]
+pub fn flush<P: Payload + ?Sized>(
+    cell: &mut Cell,
+    header: &mut Header,
+    payload: &mut P,
+) -> Result<(), ShortPayload> {
+    payload.load_from(&cell.values, blocks(cell.head.lanes))?;
+    header.version = crate::VERSION;
+    cell.head.leave(header, payload)
+}
+
+/// Overwrites the values with the payload, and the payload with the values, unless the check word
+/// disagrees: both are then as before.
+#[inline(always)]
+fn exchange_checked<P: Payload + ?Sized>(
+    values: &mut Values,
+    header: &Header,
+    payload: &mut P,
+) -> Result<(), Outcome> {
+    let blocks = blocks(header.lanes.get());
+    let sum = payload.exchange_with(values, blocks)?;
+    if Share::of(header).agrees(header, sum) {
+        return Ok(());
+    }
+    payload.exchange_with(values, blocks)?;
+    Err(Outcome::BadCheck)
+}
+
+/// Combines the payload into the values, unless the check word disagrees: they are then as before.
+#[inline(always)]
+fn add_checked<P: Payload + ?Sized>(
+    values: &mut Values,
+    op: Op,
+    header: &Header,
+    payload: &P,
+) -> Result<(), Outcome> {
+    let blocks = blocks(header.lanes.get());
+    let sum = if op.is_sum() { payload.add_to(values, blocks)? } else { payload.sum(blocks)? };
+    match (Share::of(header).agrees(header, sum), op.is_sum()) {
+        (true, true) => {}
+        (true, false) => payload.maximum_into(values, blocks)?,
+        (false, true) => {
+            payload.subtract_from(values, blocks)?;
+            return Err(Outcome::BadCheck);
+        }
+        (false, false) => return Err(Outcome::BadCheck),
+    }
+    Ok(())
+}
+
+#[inline(always)]
+fn blocks(lanes: u16) -> usize {
+    usize::from(lanes) / LANES_PER_BLOCK
+}

@@ -1,0 +1,31 @@
+//! How long a combiner lets a cell wait for its last rank before another key may have it (rule
+//! 27.10): a few times the smoothed age at which partial sums are complete, in microseconds.
+
+/// How many times as long as it usually takes.
+const TIMES: u32 = 4;
+/// The least: ranks are not in step to less than that.
+const LEAST: u32 = 1_000;
+/// The most: a cell whose ranks pause is of use to others.
+const MOST: u32 = 50_000;
+/// What an age counts for in the average: one part in so many.
+const WEIGHT: u32 = 8;
+
+/// The average to begin with.
+pub const FIRST: u32 = MOST / TIMES;
+
+/// The average, after a partial sum was complete at this age.
+#[inline(always)]
+pub const fn average(before: u32, age: u32) -> u32 {
+    let age = if age < MOST { age } else { MOST };
+    before - before / WEIGHT + age / WEIGHT
+}
+
+/// The patience that goes with an average.
+#[inline(always)]
+pub const fn patience(average: u32) -> u32 {
+    match average.saturating_mul(TIMES) {
+        ..LEAST => LEAST,
+        MOST.. => MOST,
+        patience => patience,
+    }
+}

@@ -1,0 +1,252 @@
+//! What a combiner does with one packet: from below, or from its parent. Section 27 of
+//! `docs/protocol.md`; adding up is in [`combiner`].
+
+use core::mem::size_of;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+use crate::aggregator::{self, Members};
+use crate::combiner::{self, Cell, Fate, Surroundings};
+use crate::header::{Header, Kind, Op};
+use crate::ip::Ip;
+use crate::job::{ABORTED, Binding};
+use crate::lanes::Payload;
+use crate::outcome::Outcome;
+use crate::ranks::{GROUPS, Words};
+use crate::share::Share;
+use crate::{EVERYONE, LANES_PER_BLOCK, RANKS_PER_GROUP, U16};
+
+/// Ports from which a combiner sends ranks' packets; behind them are those of jobs.
+const RANK_PORTS: u16 = 1024;
+/// How far apart the ports of the same rank are in successive jobs: as many as there are ranks
+/// below a combiner. Hosts on the way merge packets between the same ports, but not usefully those
+/// of different jobs.
+const PORTS_PER_JOB: u16 = 64;
+
+/// A job's way up. A value of a BPF map, laid out as those of [`crate::job`].
+#[derive(Clone, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C, align(8))]
+pub struct Uplink {
+    /// The session's epoch.
+    pub epoch: u32,
+    /// The combiner's own data port, at which it serves what is below.
+    pub port: U16,
+    /// Its MAC towards its parent.
+    pub mac: [u8; 6],
+    /// How many cells it has.
+    pub cells: u32,
+    /// Its address towards its parent.
+    pub address: Ip,
+    /// The parent's address and data port, and how frames get there: interface, MAC of the next
+    /// hop, VLAN.
+    pub parent: Binding,
+    /// Bitmaps of the ranks that are below, by group.
+    pub below: Words,
+}
+
+impl Uplink {
+    /// That of no job.
+    pub const NONE: Self = Self {
+        epoch: 0,
+        port: U16::ZERO,
+        mac: [0; 6],
+        cells: 0,
+        address: Ip([0; 16]),
+        parent: Binding {
+            ip: Ip([0; 16]),
+            ifindex: 0,
+            mac: [0; 6],
+            port: U16::ZERO,
+            vlan: 0,
+            reserved: [0; 2],
+        },
+        below: [0; GROUPS],
+    };
+}
+
+const _: () = assert!(size_of::<Uplink>() == 64 + 4 * GROUPS);
+
+/// Storage of a combiner: BPF maps in the kernel, vectors on a host.
+pub trait Cells: Members {
+    /// A job's parent; `None` of a job without one.
+    fn parent(&self, job: u16) -> Option<Binding>;
+    /// Bitmap of the ranks of a group that are below the combiner; the group is `first / 32`.
+    fn below(&self, job: u16, group: u16) -> u32;
+    /// Runs `f` on the cell of this packet's key ([`combiner::cell_of`]), with nobody else on it.
+    /// [`Outcome::SlotBusy`] when that cannot be had.
+    fn with_cell(&self, header: &Header, f: impl FnOnce(&mut Cell) -> Outcome) -> Outcome
+    where
+        Self: Sized;
+}
+
+/// Rule 27.2: the port from which a combiner with this data port sends a rank's packets.
+#[inline(always)]
+pub const fn rank_port(base: u16, job: u16, rank: u16) -> u16 {
+    base.wrapping_add(1 + place(job, rank))
+}
+
+/// Rule 27.2: the port at which a combiner with this data port takes a job's RESULTs to all.
+#[inline(always)]
+pub const fn port_for_all(base: u16, job: u16) -> u16 {
+    base.wrapping_add(1 + RANK_PORTS).wrapping_add(job)
+}
+
+/// The data port of the combiner from which a rank's packets come, by the port that they come from.
+#[inline(always)]
+pub const fn base_of(rank_port: u16, job: u16, rank: u16) -> u16 {
+    rank_port.wrapping_sub(1 + place(job, rank))
+}
+
+#[inline(always)]
+const fn place(job: u16, rank: u16) -> u16 {
+    rank.wrapping_add(job.wrapping_mul(PORTS_PER_JOB)) % RANK_PORTS
+}
+
+/// Serves one packet from below, which came from `binding`: `payload_len` bytes follow the header.
+/// [`admit`] and [`combine`] in one.
+#[inline(always)]
+pub fn up<T: Cells, P: Payload + ?Sized>(
+    tables: &T,
+    binding: &Binding,
+    header: &mut Header,
+    payload: &mut P,
+    payload_len: usize,
+    clock: (u32, u32),
+    flush: impl FnOnce(&mut Cell),
+) -> Outcome {
+    match admit(tables, binding, header, payload, payload_len) {
+        Ok(below) => combine(tables, below, header, payload, clock, flush),
+        Err(outcome) => outcome,
+    }
+}
+
+/// Admits a CONTRIBUTION or a PARTIAL: bitmap of the ranks of its group that are below. Otherwise
+/// what becomes of the packet.
+#[inline(always)]
+pub fn admit<T: Cells, P: Payload + ?Sized>(
+    tables: &T,
+    binding: &Binding,
+    header: &Header,
+    payload: &P,
+    payload_len: usize,
+) -> Result<u32, Outcome> {
+    match header.validate(payload_len) {
+        Ok((Kind::Contribution | Kind::Partial, _)) => {}
+        Ok((Kind::Hello, _)) => return Err(hello(tables, binding, header)),
+        Ok(_) => return Err(Outcome::BadKind),
+        Err(malformed) => return Err(malformed.into()),
+    }
+    let job = tables.job(header.job.get()).ok_or(Outcome::UnknownJob)?;
+    aggregator::admit(tables, &job, binding, header)?;
+    let below = ranks_below(tables, header).ok_or(Outcome::BadRank)?;
+    // Before anything is touched: a cell must not take in half a packet.
+    let blocks = usize::from(header.payload_lanes()) / LANES_PER_BLOCK;
+    if blocks > 0 && payload.block(blocks - 1).is_none() {
+        return Err(Outcome::Truncated);
+    }
+    // Rule 27.1: the root refuses it.
+    if job.state == ABORTED {
+        return Err(Outcome::Passed);
+    }
+    Ok(below)
+}
+
+/// Serves an admitted CONTRIBUTION or PARTIAL, with the ranks of its group that are below, the time
+/// and the patience of the moment.
+///
+/// After an outcome whose action is Up, header and payload are those of the packet that goes to the
+/// parent. It leaves from the [`rank_port`] of `Share::of(header).highest()`, as the header was
+/// before. Before a packet that is [`Outcome::Flushed`], `flush` gets the cell, still locked, to
+/// make a packet of it ([`combiner::flush`]) or to forget what it holds.
+#[inline(always)]
+pub fn combine<T: Cells, P: Payload + ?Sized>(
+    tables: &T,
+    below: u32,
+    header: &mut Header,
+    payload: &mut P,
+    (now, patience): (u32, u32),
+    flush: impl FnOnce(&mut Cell),
+) -> Outcome {
+    let Some(op) = Op::from_wire(header.op) else { return Outcome::BadOp };
+    let around = Surroundings { below, now, patience };
+    let key = *header;
+    tables.with_cell(&key, |cell| match combiner::combine(cell, &around, op, header, payload) {
+        Fate::Held => Outcome::Held,
+        Fate::Combined => Outcome::Combined,
+        Fate::Evicted => Outcome::Evicted,
+        Fate::Passed => Outcome::Passed,
+        Fate::Flushes => {
+            flush(cell);
+            Outcome::Flushed
+        }
+        Fate::Duplicate => Outcome::Duplicate,
+        Fate::Refused(outcome) => outcome,
+    })
+}
+
+/// Serves one packet that came to a port of this combiner other than its data port, or there from
+/// its parent: `payload_len` bytes follow the header. Nothing of it changes.
+#[inline(always)]
+pub fn down<T: Cells>(
+    tables: &T,
+    binding: &Binding,
+    (base, port): (u16, u16),
+    header: &Header,
+    payload_len: usize,
+) -> Outcome {
+    match header.validate(payload_len) {
+        Ok((Kind::Result | Kind::Pending | Kind::Reject | Kind::Room | Kind::Hello, _)) => {}
+        Ok(_) => return Outcome::BadKind,
+        Err(malformed) => return malformed.into(),
+    }
+    let number = header.job.get();
+    let Some(job) = tables.job(number) else {
+        return Outcome::UnknownJob;
+    };
+    if let Err(outcome) = aggregator::is_of_session(&job, header) {
+        return outcome;
+    }
+    let Some(parent) = tables.parent(number) else {
+        return Outcome::UnknownJob;
+    };
+    if !is_from(binding, &parent) {
+        return Outcome::WrongPlace;
+    }
+    let rank = header.rank.get();
+    if rank == EVERYONE && header.kind == Kind::Result as u8 {
+        return if port == port_for_all(base, number) {
+            Outcome::ToAll
+        } else {
+            Outcome::WrongPlace
+        };
+    }
+    if u32::from(rank) >= job.ranks || ranks_below(tables, header).is_none() {
+        return Outcome::BadRank;
+    }
+    if port == rank_port(base, number, rank) { Outcome::ToRank } else { Outcome::WrongPlace }
+}
+
+/// Rule 27.4: whether a packet comes from there. A router's MAC may change.
+#[inline(always)]
+pub(crate) fn is_from(binding: &Binding, parent: &Binding) -> bool {
+    binding.ip == parent.ip && binding.port == parent.port && binding.ifindex == parent.ifindex
+}
+
+/// Rule 27.3: binds the rank, as an aggregator does; the HELLO goes on.
+#[inline(always)]
+fn hello<T: Cells>(tables: &T, binding: &Binding, header: &Header) -> Outcome {
+    if ranks_below(tables, header).is_none() {
+        return Outcome::BadRank;
+    }
+    match aggregator::hello(tables, binding, header) {
+        Outcome::Hello if !header.is_for_group() => Outcome::HelloPassed,
+        outcome => outcome,
+    }
+}
+
+/// Bitmap of the ranks of a packet's group that are below, if all that it stands for are.
+#[inline(always)]
+fn ranks_below<T: Cells>(tables: &T, header: &Header) -> Option<u32> {
+    let (first, ranks) = Share::of(header).in_group();
+    let below = tables.below(header.job.get(), first / RANKS_PER_GROUP);
+    if ranks & !below == 0 { Some(below) } else { None }
+}

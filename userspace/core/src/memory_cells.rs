@@ -1,0 +1,176 @@
+//! A combiner's jobs, members and cells in this process's memory, and packets served from them: the
+//! data plane of a combiner without its I/O.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use switchml_protocol::U32;
+use switchml_protocol::aggregator::Members;
+use switchml_protocol::combiner::{self, Cell};
+use switchml_protocol::header::{HEADER_LEN, Header, flags};
+use switchml_protocol::job::{Binding, JobEntry, MemberEntry};
+use switchml_protocol::maps::Event;
+use switchml_protocol::outcome::Outcome;
+use switchml_protocol::patience::{self, patience};
+use switchml_protocol::relay::{self, Cells};
+use switchml_protocol::shell::Origin;
+use zerocopy::FromBytes;
+
+use crate::memory_tables::MemoryTables;
+
+/// Most cells that are of any use: keys of all jobs, of 512 slots and two groups of ranks each.
+pub const MAX_CELLS: u32 = 1 << 18;
+/// Least that make sense: those of one job.
+pub const MIN_CELLS: u32 = 512;
+/// What part of the host's memory cells take at most: one in so many.
+const PART_OF_MEMORY: u64 = 8;
+
+/// What a combiner has in its memory.
+pub struct MemoryCells {
+    /// Its jobs, and the ranks below.
+    pub tables: MemoryTables,
+    /// Made when they are first needed.
+    cells: Box<[OnceLock<Box<Mutex<Cell>>>]>,
+    /// Smoothed age of complete partial sums, in microseconds. Threads may lose each other's, which
+    /// does no harm.
+    age: AtomicU32,
+}
+
+/// How many cells a combiner has on a host with so many bytes of memory, if it is not told.
+pub fn default_cells(memory: u64) -> u32 {
+    let room = memory / PART_OF_MEMORY / size_of::<Mutex<Cell>>() as u64;
+    room.clamp(MIN_CELLS.into(), MAX_CELLS.into()) as u32
+}
+
+impl MemoryCells {
+    /// No jobs, and so many cells, at least one.
+    pub fn new(cells: u32) -> Self {
+        Self {
+            tables: MemoryTables::new(),
+            cells: (0..cells.max(1)).map(|_| OnceLock::new()).collect(),
+            age: AtomicU32::new(patience::FIRST),
+        }
+    }
+
+    /// How many cells there are.
+    pub fn cells(&self) -> u32 {
+        self.cells.len() as u32
+    }
+
+    /// Serves a datagram from below at this time, in microseconds, and tells `report` of it if it
+    /// is notable. If the outcome's action is Up, [`answer`](crate::memory_tables::answer) finds
+    /// what goes on in the datagram; `ahead` gets a packet that goes before it.
+    pub fn up(
+        &self,
+        datagram: &mut [u8],
+        origin: &Origin,
+        now: u32,
+        report: impl FnOnce(Event),
+        ahead: impl FnOnce(&[u8]),
+    ) -> Outcome {
+        let Ok((header, rest)) = Header::mut_from_prefix(datagram) else {
+            return Outcome::Truncated;
+        };
+        let payload_len = rest.len();
+        // Bytes after the last whole lane make the length wrong, which up() finds out.
+        let Ok((payload, _)) = <[U32]>::mut_from_prefix_with_elems(rest, payload_len / 4) else {
+            return Outcome::Truncated;
+        };
+        // Rule 5.5.
+        if origin.congested {
+            header.flags |= flags::CE;
+        }
+        let times = (now, patience(self.age.load(Ordering::Relaxed)));
+        let at = At { memory: self, now };
+        let place = &origin.binding;
+        let outcome = relay::up(&at, place, header, payload, payload_len, times, |cell| {
+            if let Some(packet) = flushed(cell) {
+                ahead(&packet);
+            }
+        });
+        if outcome.is_notable() {
+            report(Event::new(outcome, place, header));
+        }
+        outcome
+    }
+
+    /// Serves a datagram that came to this port of a combiner whose data port is `base`, from its
+    /// parent. It goes on as it is, but for the mark of congestion.
+    pub fn down(&self, datagram: &mut [u8], origin: &Origin, base: u16, port: u16) -> Outcome {
+        let Ok((header, rest)) = Header::mut_from_prefix(datagram) else {
+            return Outcome::Truncated;
+        };
+        let at = At { memory: self, now: 0 };
+        let outcome = relay::down(&at, &origin.binding, (base, port), header, rest.len());
+        if origin.congested {
+            header.flags |= flags::CE;
+        }
+        outcome
+    }
+}
+
+/// Rule 27.11: what a cell holds, as a packet of its own.
+fn flushed(cell: &mut Cell) -> Option<Vec<u8>> {
+    let mut packet = vec![0; HEADER_LEN + 4 * usize::from(cell.head.lanes)];
+    let (header, rest) = Header::mut_from_prefix(&mut packet).ok()?;
+    let payload = <[U32]>::mut_from_bytes(rest).ok()?;
+    combiner::flush(cell, header, payload).ok()?;
+    Some(packet)
+}
+
+/// The memory at some time, in microseconds.
+struct At<'a> {
+    memory: &'a MemoryCells,
+    now: u32,
+}
+
+impl Members for At<'_> {
+    fn job(&self, number: u16) -> Option<JobEntry> {
+        self.memory.tables.job(number)
+    }
+
+    fn member(&self, job: u16, rank: u16) -> Option<MemberEntry> {
+        self.memory.tables.member(job, rank)
+    }
+
+    fn learn(&self, job: u16, rank: u16, epoch: u32, binding: &Binding) {
+        self.memory.tables.learn(job, rank, epoch, binding);
+    }
+}
+
+impl Cells for At<'_> {
+    fn parent(&self, job: u16) -> Option<Binding> {
+        self.memory.tables.parent(job)
+    }
+
+    fn below(&self, job: u16, group: u16) -> u32 {
+        self.memory.tables.below(job, group)
+    }
+
+    fn with_cell(&self, header: &Header, f: impl FnOnce(&mut Cell) -> Outcome) -> Outcome {
+        let index = combiner::cell_of(header, self.memory.cells());
+        let cell = self.memory.cells[index as usize].get_or_init(Box::default);
+        // A thread that panicked left plain numbers behind.
+        let mut cell = cell.lock().unwrap_or_else(PoisonError::into_inner);
+        let outcome = f(&mut cell);
+        if outcome == Outcome::Combined {
+            let age = self.now.wrapping_sub(cell.head.since);
+            let before = self.memory.age.load(Ordering::Relaxed);
+            self.memory.age.store(patience::average(before, age), Ordering::Relaxed);
+        }
+        outcome
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cells_by_memory() {
+        assert_eq!(default_cells(0), MIN_CELLS);
+        let of_one_gib = default_cells(1 << 30);
+        assert!((40_000..44_000).contains(&of_one_gib), "{of_one_gib}");
+        assert_eq!(default_cells(1 << 40), MAX_CELLS);
+    }
+}
