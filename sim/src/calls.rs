@@ -15,7 +15,7 @@ use switchml_worker_core::engine::{Config, Engine, Failure, Identity, Limits};
 use switchml_worker_core::issued::Issued;
 use switchml_worker_core::session::Session;
 use tracing::debug;
-use zerocopy::FromBytes;
+use zerocopy::{FromBytes, IntoBytes};
 
 use crate::net::{Clock, Violation, ensure};
 use crate::oracle::{Standing, element_key};
@@ -121,6 +121,11 @@ impl Calls {
         }
     }
 
+    /// The session has resumed: the rank says HELLO again.
+    pub fn greet(&mut self, now: Time, secret: u32) {
+        self.data_path.greet(now, secret);
+    }
+
     /// A datagram has arrived.
     pub fn receive(
         &mut self,
@@ -203,6 +208,9 @@ impl Calls {
     }
 
     fn send(&mut self, world: &mut Surroundings<'_>) -> Result<(), Violation> {
+        while let Some(hello) = self.data_path.next_hello(world.net.now) {
+            world.net.to_aggregator(self.worker, self.port, hello.as_bytes());
+        }
         let (mut sent, mut lost) = (0, 0);
         while let Some(transmission) = self.data_path.next(world.net.now) {
             sent += 1;

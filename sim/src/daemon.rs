@@ -10,7 +10,7 @@ use switchml_protocol::fanout::Way;
 use switchml_protocol::job::Binding;
 use switchml_userspace_core::control_plane::{ControlPlane, Io, RequestError, Timer};
 use switchml_userspace_core::data_plane::{Error, JobSpec, Limits, ServesJobs};
-use switchml_userspace_core::jobs::{Epochs, Job, JobTable, Level, MemberError, StreamId};
+use switchml_userspace_core::jobs::{Epochs, Job, JobTable, Level, MemberError, Origin, StreamId};
 use switchml_worker_core::session::Answer;
 use tracing::{debug, trace};
 
@@ -146,7 +146,7 @@ impl Daemon {
     ) -> Option<Answer> {
         let stream = self.stream_of(connection);
         let worker = net.worker_at(connection);
-        let peer = address_of(worker).into();
+        let origin = Origin::direct(address_of(worker).into());
         let (control_plane, io) = &mut self.io(net);
         match message {
             Message::Join(joiner) => {
@@ -156,7 +156,7 @@ impl Daemon {
             }
             Message::Resume(id) => {
                 io.opening = Some(connection);
-                let resumed = control_plane.resume(io, id, peer, connection);
+                let resumed = control_plane.resume(io, id, origin, connection);
                 resumed.err().map(|error| refusal(&error))
             }
             Message::Gone => {

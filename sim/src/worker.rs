@@ -302,6 +302,7 @@ impl Worker {
                 Action::Send(request) => self.send(world, request),
                 Action::OpenPath => self.open_path(world),
                 Action::Start { lanes } => self.run(world, lanes)?,
+                Action::SayHello => self.say_hello(world),
                 Action::NoReason => {
                     if let Phase::Failed { failure, standing, .. } = self.phase {
                         self.leave(world, End::Failed(failure), Some(standing))?;
@@ -369,6 +370,14 @@ impl Worker {
             peer: address_of(self.index).into(),
             local: (*AGGREGATOR.ip()).into(),
             threads: Threads::default(),
+            via: Vec::new(),
+        }
+    }
+
+    fn say_hello(&mut self, world: &mut Surroundings<'_>) {
+        if let (Phase::Running(calls), Some(assigned)) = (&mut self.phase, self.assigned) {
+            calls.greet(world.net.now, assigned.hello_secret);
+            self.turn_by(world, world.net.now);
         }
     }
 

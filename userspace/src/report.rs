@@ -7,7 +7,7 @@ use anyhow::anyhow;
 use switchml_cli::say;
 use switchml_control::aggregator_client::AggregatorClient;
 use switchml_control::{ListJobsRequest, StatusRequest};
-use switchml_userspace::view::{JobView, View};
+use switchml_userspace::view::{JobView, Role, View};
 use tokio::time::timeout;
 use tonic::transport::Channel;
 use tonic::{Response, Status};
@@ -21,10 +21,17 @@ pub async fn status(address: &SocketAddr) -> anyhow::Result<()> {
     let view = look(address).await?;
     say!("version      {}", view.version);
     say!("data plane   {}: {}", view.data_plane, view.attachment);
-    say!("slots        {} of {} free", view.slots_free, view.slots);
+    match &view.role {
+        Role::Root { slots, slots_free } => say!("slots        {slots_free} of {slots} free"),
+        Role::Combiner { parent, cells } => {
+            say!("parent       {parent}");
+            say!("cells        {cells}");
+        }
+    }
     view.faults().for_each(|(port, fault)| say!("fault        {port}: {fault}"));
     for job in &view.jobs {
         let name = job.name.escape_debug();
+        racks(job).for_each(|(rack, ranks)| say!("racks        job \"{name}\", {ranks}: {rack}"));
         results(job).for_each(|(way, ranks)| say!("results      job \"{name}\", {ranks}: {way}"));
     }
     if let Some(why) = &view.jobs_unknown {
@@ -118,6 +125,17 @@ fn remarks(job: &JobView) -> String {
         ranks => format!("  ({remark}: {})", numbers(&ranks)),
     };
     numbers(&job.missing()) + &of("no multicast") + &of("copies")
+}
+
+/// The ranks of a job by rack, if it has any.
+fn racks(job: &JobView) -> impl Iterator<Item = (String, String)> {
+    let racks = job.racks();
+    let has_racks = racks.iter().any(|(rack, _)| !rack.is_empty());
+    racks.into_iter().filter(move |_| has_racks).map(|(rack, ranks)| {
+        let rack =
+            if rack.is_empty() { "none".to_owned() } else { rack.escape_debug().to_string() };
+        (rack, format!("ranks {}", numbers(&ranks)))
+    })
 }
 
 /// How results reach the ranks of a job that are ready, and why so.

@@ -16,7 +16,7 @@ use switchml_userspace_core::control_plane::{
     ControlPlane, PING_INTERVAL, PING_TIMEOUT, RequestError,
 };
 use switchml_userspace_core::data_plane::{self, DataPlane, PortStatus};
-use switchml_userspace_core::jobs::{JobTable, Joiner, MemberError, MemberId, Threads};
+use switchml_userspace_core::jobs::{JobTable, Joiner, MemberError, MemberId, Origin, Threads};
 use tokio::net::TcpListener;
 use tokio::time::MissedTickBehavior;
 use tonic::transport::Server;
@@ -184,10 +184,10 @@ impl Aggregator for Service {
     ) -> Result<Response<EventStream>, Status> {
         let (peer, local) = addresses(&request)?;
         let pulse = pulse(&request)?;
-        let control::JoinRequest { job_name, rank, world_size, data_threads, host } =
+        let control::JoinRequest { job_name, rank, world_size, data_threads, host, via } =
             request.into_inner();
         let threads = Threads { most: data_threads, host };
-        let joiner = Joiner { name: job_name, rank, world_size, peer, local, threads };
+        let joiner = Joiner { name: job_name, rank, world_size, peer, local, threads, via };
         let (sender, events) = mailbox();
         let State { control_plane, io, .. } = &mut *self.lock();
         let id = control_plane.join(io, &joiner, sender).map_err(join_refused)?;
@@ -200,11 +200,11 @@ impl Aggregator for Service {
     ) -> Result<Response<EventStream>, Status> {
         let (peer, _) = addresses(&request)?;
         let pulse = pulse(&request)?;
-        let control::ResumeRequest { job, epoch, rank, control_secret } = request.into_inner();
+        let control::ResumeRequest { job, epoch, rank, control_secret, via } = request.into_inner();
         let member = MemberId { job, epoch, rank, secret: control_secret };
         let (sender, events) = mailbox();
         let id = self.request("Resume", peer, |control_plane, io| {
-            control_plane.resume(io, member, peer, sender)
+            control_plane.resume(io, member, Origin { peer, via }, sender)
         })?;
         Ok(Response::new(EventStream { events, id, pulse, service: self.clone() }))
     }
@@ -228,11 +228,13 @@ impl Aggregator for Service {
         request: Request<control::LeaveRequest>,
     ) -> Result<Response<control::LeaveReply>, Status> {
         let (peer, _) = addresses(&request)?;
-        let control::LeaveRequest { job, epoch, rank, error, ranks, control_secret } =
-            request.into_inner();
+        let request = request.into_inner();
+        let control::LeaveRequest { job, epoch, rank, error, ranks, control_secret, .. } = request;
         let member = MemberId { job, epoch, rank, secret: control_secret };
-        self.request("Leave", peer, |control_plane, io| {
-            control_plane.leave(io, member, &error, &ranks)
+        let (lost, combiner) = (request.lost, request.lost_combiner);
+        self.request("Leave", peer, |control_plane, io| match lost.as_str() {
+            "" => control_plane.leave(io, member, &error, &ranks),
+            how => control_plane.lose(io, member, how, &combiner),
         })?;
         Ok(Response::new(control::LeaveReply {}))
     }

@@ -1,6 +1,7 @@
 //! What operators see of a running aggregator, in the terminal: its answers to `Status` and
 //! `ListJobs`, in the words of people.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use serde::Serialize;
@@ -17,18 +18,36 @@ pub struct View {
     pub data_plane: String,
     /// One line on how packets reach it.
     pub attachment: String,
-    /// Slots of all jobs together.
-    pub slots: u32,
-    /// No job has them.
-    pub slots_free: u32,
+    /// Root or combiner.
+    pub role: Role,
     /// The interfaces that it takes frames from.
     pub ports: Vec<PortView>,
     /// Its jobs: by number, then those that wait, by name.
     pub jobs: Vec<JobView>,
-    /// Why its jobs are not known, if so.
+    /// Why its jobs are not known, if so: a combiner's parent knows them.
     pub jobs_unknown: Option<String>,
     /// Packets by what became of them.
     pub packets: Vec<PacketCount>,
+}
+
+/// What an aggregator is in a tree of them, and its memory for packets.
+#[derive(Debug, PartialEq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Role {
+    /// It decides.
+    Root {
+        /// Of all jobs together.
+        slots: u32,
+        /// No job has them.
+        slots_free: u32,
+    },
+    /// It adds up on the way to its parent.
+    Combiner {
+        /// The parent's control plane.
+        parent: String,
+        /// For all jobs.
+        cells: u32,
+    },
 }
 
 /// An interface.
@@ -77,6 +96,8 @@ pub struct MemberView {
     pub rank: u32,
     /// Address of its control connection.
     pub address: String,
+    /// Its combiner's name; empty if there is none.
+    pub rack: String,
     /// It has left the job.
     pub left: bool,
     /// It is connected.
@@ -103,6 +124,10 @@ impl View {
             Ok(list) => (list.jobs, None),
             Err(why) => (Vec::new(), Some(why)),
         };
+        let role = match status.parent.as_str() {
+            "" => Role::Root { slots: status.slots_total, slots_free: status.slots_free },
+            parent => Role::Combiner { parent: parent.to_owned(), cells: status.cells },
+        };
         let packets = status.counters.into_iter().map(|counter| PacketCount {
             outcome: counter.name,
             help: counter.help,
@@ -112,8 +137,7 @@ impl View {
             version: status.version,
             data_plane: status.data_plane,
             attachment: status.attachment,
-            slots: status.slots_total,
-            slots_free: status.slots_free,
+            role,
             ports: status.ports.into_iter().map(PortView::new).collect(),
             jobs: jobs.iter().map(JobView::new).collect(),
             jobs_unknown,
@@ -202,6 +226,12 @@ impl JobView {
         (0..self.world_size).filter(|rank| !is_here(rank)).collect()
     }
 
+    /// The ranks that have joined and not left, by their racks' names; the first is none.
+    pub fn racks(&self) -> Vec<(&str, Vec<u32>)> {
+        let names: BTreeSet<_> = self.members.iter().map(|member| member.rack.as_str()).collect();
+        self.group(names, |member| Some(member.rack.as_str()))
+    }
+
     /// Those that are ready, by how results reach them.
     pub fn results(&self) -> Vec<(&'static str, Vec<u32>)> {
         self.group(WAYS, |member| member.results)
@@ -247,6 +277,7 @@ impl MemberView {
         Self {
             rank: member.rank,
             address: member.address.clone(),
+            rack: member.rack.clone(),
             left: member.left,
             here: is_here(member),
             results: way(member),
@@ -264,7 +295,8 @@ impl MemberView {
 }
 
 /// All ways, the best first.
-const WAYS: [&str; 5] = [MULTICAST, REPLAYS, FORCED, UNHEARD, LOST];
+const WAYS: [&str; 6] = [COMBINER, MULTICAST, REPLAYS, FORCED, UNHEARD, LOST];
+const COMBINER: &str = "by their racks' combiners";
 const MULTICAST: &str = "by multicast";
 const REPLAYS: &str =
     "by replays, slowly (multicast does not reach them, and --fanout forbids copies)";
@@ -279,6 +311,7 @@ fn way(member: &MemberStatus) -> Option<&'static str> {
         Copies::GroupUnheard => Some(UNHEARD),
         Copies::GroupLost => Some(LOST),
         Copies::Unspecified if !member.ready => None,
-        Copies::Unspecified => Some(MULTICAST),
+        Copies::Unspecified if member.rack.is_empty() => Some(MULTICAST),
+        Copies::Unspecified => Some(COMBINER),
     }
 }

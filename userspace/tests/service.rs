@@ -241,6 +241,7 @@ async fn a_stranger_neither_starts_nor_ends_a_job() {
             error: "mine".to_owned(),
             ranks: vec![1],
             control_secret,
+            ..LeaveRequest::default()
         };
         let refusals = [
             client
@@ -259,7 +260,10 @@ async fn a_stranger_neither_starts_nor_ends_a_job() {
                 .await
                 .map(drop),
             client.leave(leave).await.map(drop),
-            client.resume(ResumeRequest { job, epoch, rank, control_secret }).await.map(drop),
+            client
+                .resume(ResumeRequest { job, epoch, rank, control_secret, via: vec![] })
+                .await
+                .map(drop),
         ];
         for refusal in refusals {
             let status = refusal.expect_err("refused");

@@ -223,7 +223,7 @@ impl Builder {
         membership.on_calls_wanted(move |last| asked.open_calls(last));
         let (membership, begin) = (Arc::new(membership), Instant::now());
         let mut threads = Vec::with_capacity(paths.len());
-        for (shard, Path { identity, group, transport, wakers, open }) in
+        for (shard, Path { identity, secret, group, transport, wakers, open }) in
             paths.into_iter().enumerate()
         {
             let packet = packet_len(info.chunk_lanes.into());
@@ -242,6 +242,7 @@ impl Builder {
                 group,
                 begin,
                 spin: Spin::default(),
+                hellos: (secret, 0),
             };
             let seat = Arc::new(Seat::new(driver, wakers.idle.clone()));
             let data_thread = Arc::clone(&seat);
@@ -326,6 +327,8 @@ impl Communicator {
 /// A shard's way to the aggregator and back.
 struct Path {
     identity: Identity,
+    /// What its HELLOs carry.
+    secret: u32,
     /// Where its results for all go, if they come by multicast.
     group: Option<SocketAddrV4>,
     transport: Udp,
@@ -357,7 +360,7 @@ fn open_paths(assigned: &Assigned, rank: u16, ranks: u16) -> Result<Vec<Path>, E
                 })?;
         lanes = open.lanes;
         asks_group &= open.hears_group != Some(false);
-        paths.push(Path { identity, group, transport, wakers, open });
+        paths.push(Path { identity, secret, group, transport, wakers, open });
     }
     Ok(paths)
 }

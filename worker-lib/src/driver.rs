@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use switchml_protocol::capabilities::Capabilities;
+use switchml_protocol::header::HEADER_LEN;
 use switchml_worker_core::WaitStats;
 use switchml_worker_core::call::Submission;
 use switchml_worker_core::data_path::{DataPath, Others};
@@ -20,6 +21,8 @@ use switchml_worker_core::engine::{EngineStats, Failure, Waiting};
 use switchml_worker_core::issued::Issued;
 use switchml_worker_core::spin::Spin;
 use switchml_worker_core::stats::CallStats;
+
+use zerocopy::IntoBytes;
 
 use crate::control::Membership;
 use crate::error::Error;
@@ -171,6 +174,8 @@ pub(crate) struct Driver<T> {
     /// Where the data path's time starts.
     pub begin: Instant,
     pub spin: Spin,
+    /// What HELLOs carry, and how often they were asked for again.
+    pub hellos: (u32, u64),
 }
 
 impl<T: Transport> Seat<T> {
@@ -353,7 +358,13 @@ impl<T: Transport> Driver<T> {
             Some(libc::EMSGSIZE) => Error::PathShrank { aggregator },
             _ => Error::system("cannot send to the aggregator")(error),
         };
+        self.greet(now);
         let mut packets = 0;
+        while let Some(hello) = self.data_path.next_hello(now) {
+            let packet = self.transport.packet(HEADER_LEN).map_err(refused)?;
+            packet.copy_from_slice(hello.as_bytes());
+            packets += 1;
+        }
         while let Some(transmission) = self.data_path.next(now) {
             let packet = self.transport.packet(transmission.packet_len()).map_err(refused)?;
             self.data_path.fill(&transmission, packet);
@@ -362,6 +373,15 @@ impl<T: Transport> Driver<T> {
         self.transport.flush().map_err(refused)?;
         self.give_back();
         Ok(packets)
+    }
+
+    /// Has the data path say HELLO again if the control plane wants that.
+    fn greet(&mut self, now: u64) {
+        let (secret, asked) = &mut self.hellos;
+        let hellos = self.membership.hellos();
+        if std::mem::replace(asked, hellos) != hellos {
+            self.data_path.greet(now, *secret);
+        }
     }
 
     fn say_who_is_late(&self, now: u64) {

@@ -5,7 +5,6 @@
 mod tests;
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
 use std::time::Duration;
 
 use switchml_control::join_event::Event;
@@ -14,13 +13,14 @@ use switchml_control::{Call, JobStatus};
 use crate::data_plane::{Error, Saved, ServesJobs};
 pub use crate::jobs::PING_TIMEOUT;
 use crate::jobs::{
-    Effect, GATHERING, JobTable, JoinError, Joiner, Level, MemberError, MemberId, StreamId,
+    Effect, GATHERING, JobTable, JoinError, Joiner, Level, MemberError, MemberId, Origin, StreamId,
 };
 
 /// How often the daemon pings a connection. A host that dies without a word is noticed within the
 /// sum of this and [`PING_TIMEOUT`].
 pub const PING_INTERVAL: Duration = Duration::from_secs(1);
-/// How long ranks may take to come back after a restart: several of their attempts.
+/// How long ranks may take to come back after a restart, of this daemon or of their combiner:
+/// several of their attempts.
 pub const RESUME_GRACE: Duration = Duration::from_secs(5);
 
 /// What the control plane has done.
@@ -49,6 +49,8 @@ pub enum Timer {
     Conclude(u16, u32),
     /// The time to come back after a restart is over.
     Expire,
+    /// The time to come back is over of the rank that had this stream, and whose combiner was lost.
+    GiveUpOn(StreamId),
 }
 
 /// Why a member's request failed.
@@ -116,7 +118,7 @@ impl<S> ControlPlane<S> {
         Ok(id)
     }
 
-    /// A rank of a job that has started comes back, and hears of its job by `stream`.
+    /// A rank of a job that has started comes back by this way, and hears of its job by `stream`.
     ///
     /// # Errors
     ///
@@ -125,10 +127,10 @@ impl<S> ControlPlane<S> {
         &mut self,
         io: &mut impl Io<Stream = S>,
         member: MemberId,
-        peer: IpAddr,
+        way: Origin,
         stream: S,
     ) -> Result<StreamId, MemberError> {
-        let (id, effects) = self.table.resume(member, peer)?;
+        let (id, effects) = self.table.resume(member, way)?;
         self.streams.insert(id, stream);
         self.perform(io, effects);
         Ok(id)
@@ -169,6 +171,24 @@ impl<S> ControlPlane<S> {
         blamed: &[u32],
     ) -> Result<(), MemberError> {
         let effects = self.table.leave(member, error, blamed)?;
+        self.perform(io, effects);
+        Ok(())
+    }
+
+    /// A combiner has lost a rank, in this way: the rank's own connection broke, or that of another
+    /// combiner, which is named.
+    ///
+    /// # Errors
+    ///
+    /// [`MemberError`]; nothing has changed.
+    pub fn lose(
+        &mut self,
+        io: &mut impl Io<Stream = S>,
+        member: MemberId,
+        what: &str,
+        combiner: &str,
+    ) -> Result<(), MemberError> {
+        let effects = self.table.lose_below(member, what, combiner)?;
         self.perform(io, effects);
         Ok(())
     }
@@ -228,6 +248,7 @@ impl<S> ControlPlane<S> {
         let effects = match timer {
             Timer::Conclude(job, epoch) => self.table.conclude(job, epoch),
             Timer::Expire => self.table.expire(),
+            Timer::GiveUpOn(stream) => self.table.give_up_on(stream),
         };
         self.perform(io, effects);
     }
@@ -281,6 +302,7 @@ impl<S> ControlPlane<S> {
                 }
             }
             Effect::Gather(job, epoch) => io.schedule(GATHERING, Timer::Conclude(job, epoch)),
+            Effect::Await(stream) => io.schedule(RESUME_GRACE, Timer::GiveUpOn(stream)),
             Effect::Log(level, line) => io.log(level, &line),
         }
         Ok(())

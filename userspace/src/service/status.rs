@@ -12,7 +12,9 @@ pub fn join_refused(error: JoinError) -> Status {
         | JoinError::WorldSize { .. }
         | JoinError::Rank { .. } => Code::InvalidArgument,
         JoinError::DuplicateRank { .. } => Code::AlreadyExists,
-        JoinError::OtherWorldSize { .. } | JoinError::LinkLocal(_) => Code::FailedPrecondition,
+        JoinError::OtherWorldSize { .. }
+        | JoinError::LinkLocal(_)
+        | JoinError::NoPartialSums(_) => Code::FailedPrecondition,
         JoinError::TooManyWaiting { .. } => Code::ResourceExhausted,
     };
     Status::new(code, error.to_string())

@@ -6,8 +6,8 @@
 //!
 //! 1. takes in calls by [`DataPath::submit`] and every datagram by [`DataPath::receive`],
 //! 2. calls [`DataPath::begin_turn`],
-//! 3. sends what [`DataPath::next`] returns, each filled in by [`DataPath::fill`], until that is
-//!    nothing,
+//! 3. sends what [`DataPath::next_hello`] returns, then what [`DataPath::next`] does, each filled
+//!    in by [`DataPath::fill`], until that is nothing,
 //! 4. calls [`DataPath::give_back`],
 //! 5. waits for a call or a datagram, at most until [`DataPath::deadline`].
 //!
@@ -16,7 +16,7 @@
 
 use std::time::Duration;
 
-use switchml_protocol::header::HEADER_LEN;
+use switchml_protocol::header::{HEADER_LEN, Header};
 use switchml_protocol::ranks::Ranks;
 use zerocopy::IntoBytes;
 
@@ -24,6 +24,7 @@ use crate::bundles::Bundles;
 use crate::call::{Call, Submission};
 use crate::collective::Terms;
 use crate::engine::{Chunk, Config, Engine, Failure, Identity, Transmission, Waiting};
+use crate::greeting::Greeting;
 use crate::schedule::Schedule;
 use crate::stats::CallStats;
 
@@ -34,6 +35,8 @@ pub struct DataPath {
     bundles: Bundles,
     /// The next new chunk, while there is no room for the rest of its bundle.
     pending: Option<Chunk>,
+    /// Until a HELLO that was said again is answered.
+    greeting: Option<Greeting>,
 }
 
 /// What the control plane knows of the other ranks.
@@ -57,7 +60,8 @@ impl DataPath {
         let Config { identity, capabilities, .. } = *engine.config();
         let Identity { rank, ranks, .. } = identity;
         let terms = Terms { rank: rank.into(), ranks: ranks.into(), lanes, capabilities };
-        Self { engine, schedule: Schedule::new(terms), bundles: Bundles::new(batch), pending: None }
+        let (schedule, bundles) = (Schedule::new(terms), Bundles::new(batch));
+        Self { engine, schedule, bundles, pending: None, greeting: None }
     }
 
     /// The engine, to look at.
@@ -80,12 +84,25 @@ impl DataPath {
         self.schedule.is_done(number)
     }
 
+    /// Has it say HELLO again, ahead of all else, with this secret.
+    pub fn greet(&mut self, now: u64, secret: u32) {
+        self.greeting = Some(Greeting::new(now, &self.engine.config().identity, secret));
+    }
+
+    /// A HELLO to send now, without payload, ahead of what [`Self::next`] has.
+    pub fn next_hello(&mut self, now: u64) -> Option<Header> {
+        self.greeting.as_mut()?.next(now)
+    }
+
     /// Takes in a datagram that came from the aggregator's address; `congested` when it carried the
     /// CE mark of ECN.
     ///
     /// # Errors
     /// As [`Engine::receive`], and [`Failure::Maximum`].
     pub fn receive(&mut self, now: u64, datagram: &[u8], congested: bool) -> Result<(), Failure> {
+        if self.greeting.take_if(|greeting| greeting.is_answer(datagram)).is_some() {
+            return Ok(());
+        }
         let accept = |chunk: &Chunk, maximum: &[u8]| self.schedule.accept(chunk, maximum);
         if let Some((completed, payload)) =
             self.engine.receive_if(now, datagram, congested, accept)?
@@ -139,7 +156,8 @@ impl DataPath {
     /// When [`Self::begin_turn`] is to be called, if nothing comes before; `None` while nothing is
     /// outstanding.
     pub fn deadline(&self) -> Option<u64> {
-        self.engine.deadline()
+        let greeting = self.greeting.as_ref().filter(|_| !self.is_idle()).map(Greeting::due);
+        [self.engine.deadline(), greeting].into_iter().flatten().min()
     }
 
     /// The calls in flight up to collective `last` of this data path in the order of their issue,

@@ -31,6 +31,7 @@ pub mod call;
 mod collective;
 pub mod data_path;
 pub mod engine;
+pub mod greeting;
 mod hash;
 pub mod hello;
 pub mod issued;

@@ -280,7 +280,10 @@ impl Session {
                 self.start(lanes, own);
             }
             (News::Started { .. }, State::Running | State::AskingWhy { .. } | State::Failed) => {
-                self.resumption = None;
+                if self.resumption.take().is_some() {
+                    // Rule 27.19.
+                    self.actions.push_back(Action::SayHello);
+                }
             }
             (News::Started { .. }, _) => {
                 self.end(Ending::Nonsense("a start before this rank was ready".to_owned()));

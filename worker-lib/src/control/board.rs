@@ -1,6 +1,6 @@
 //! What the control thread has heard, for the others to read and wait for.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use switchml_protocol::ranks::Ranks;
@@ -31,6 +31,8 @@ pub(super) struct Board {
     changed: Condvar,
     /// Whether ranks have left in good order.
     have_departed: AtomicBool,
+    /// How often the data path was asked to say HELLO again.
+    pub hellos: AtomicU64,
     /// The connection is broken, and may come back.
     pub unwatched: AtomicBool,
 }

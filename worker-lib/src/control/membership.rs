@@ -51,7 +51,14 @@ impl Membership {
         };
         let joining = Joining {
             addresses,
-            request: JoinRequest { job_name: job.to_owned(), rank, world_size, data_threads, host },
+            request: JoinRequest {
+                job_name: job.to_owned(),
+                rank,
+                world_size,
+                data_threads,
+                host,
+                via: Vec::new(),
+            },
             timeout,
             begin,
             board: Arc::clone(&board),
@@ -106,6 +113,11 @@ impl Membership {
     /// The ranks that have left in good order.
     pub fn departed(&self) -> Ranks {
         self.board.departed()
+    }
+
+    /// How often the data path was asked to say HELLO again.
+    pub fn hellos(&self) -> u64 {
+        self.board.hellos.load(Ordering::Relaxed)
     }
 
     /// Whether the aggregator would tell of a rank that died: while the connection lives.

@@ -141,6 +141,7 @@ impl ControlThread {
             Action::Start { lanes } => {
                 self.joining.board.note(|heard| heard.started = Some(lanes));
             }
+            Action::SayHello => drop(self.joining.board.hellos.fetch_add(1, Ordering::Relaxed)),
             Action::NoReason => self.joining.board.note(|heard| heard.has_no_reason = true),
             Action::End(_) => {}
         }
@@ -161,7 +162,8 @@ impl ControlThread {
                 Box::pin(async move { opened(client.join(request).await) })
             }
             Request::Resume => {
-                let request = ResumeRequest { job, epoch, rank, control_secret };
+                let via = Vec::new();
+                let request = ResumeRequest { job, epoch, rank, control_secret, via };
                 Box::pin(async move { opened(client.resume(request).await) })
             }
             Request::Ready { lanes, needs_copies } => {

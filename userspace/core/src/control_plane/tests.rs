@@ -143,6 +143,7 @@ fn joiner(name: &str, rank: u32, world_size: u32) -> Joiner {
         peer: address(rank as u8 + 1).into(),
         local: address(254).into(),
         threads: Threads::default(),
+        via: Vec::new(),
     }
 }
 
@@ -312,8 +313,8 @@ fn a_job_that_is_not_restored_keeps_no_other_from_it() {
         Done::Schedule(Duration::from_secs(5), Timer::Expire),
     ];
     assert_eq!(io.take(), expected);
-    let peer = IpAddr::from([10, 0, 0, 1]);
-    second.resume(&mut io, lost, peer, "lost").unwrap();
+    let peer = Origin::direct(Ipv4Addr::new(10, 0, 0, 1).into());
+    second.resume(&mut io, lost, peer.clone(), "lost").unwrap();
     let news = aborted("the aggregator failed: try it: no luck", &[]);
     assert_eq!(io.take(), [Done::Tell("lost", news)]);
     second.resume(&mut io, kept, peer, "kept").unwrap();

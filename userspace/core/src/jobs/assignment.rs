@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use switchml_control as control;
 use switchml_control::join_event::Event;
+use switchml_protocol::capabilities::Capabilities;
 
 use super::job::{Job, Member, State};
 use super::{Effect, JobKey, JobTable, info, threads, warn};
@@ -139,6 +140,11 @@ impl Terms<'_> {
             control::Shard { job: spec.number.into(), group_address, group_port }
         };
         let [first, further @ ..] = specs else { unreachable!("a job has a shard") };
+        // Rule 27.5.
+        let lacks = match job.has_combiners() {
+            true => Capabilities::EMPTY_CONTRIBUTIONS,
+            false => Capabilities::empty(),
+        };
         let control::Shard { job: number, group_address, group_port } = shard(first);
         control::Assigned {
             job: number,
@@ -151,7 +157,7 @@ impl Terms<'_> {
             hello_secret: member.hello_secret,
             max_lanes: limits.max_lanes.into(),
             durable: limits.durable && job.may_be_saved(),
-            capabilities: limits.capabilities.bits(),
+            capabilities: limits.capabilities.difference(lacks).bits(),
             further_shards: further.iter().map(shard).collect(),
             control_secret: member.control_secret,
             world_size: job.world_size() as u32,

@@ -7,24 +7,10 @@ use switchml_control as control;
 use switchml_control::join_event::Event;
 use switchml_protocol::capabilities::Capabilities;
 
+use super::cut::how_lost;
 use super::error::MemberError;
 use super::job::{Presence, State};
 use super::{Effect, JobKey, JobTable, MemberId, StreamId, info, one_line, warn};
-
-/// How long the daemon waits for the answer to a ping: long enough that a process starved of its
-/// CPU is not taken for dead.
-pub const PING_TIMEOUT: Duration = Duration::from_secs(4);
-
-/// What became of a rank whose connection ended after it gave no sign of life for so long. If that
-/// is long, its host cannot be reached, or stands still.
-fn how_lost(silence: Duration) -> String {
-    match silence.as_secs() {
-        _ if silence < PING_TIMEOUT => {
-            "is gone: its process ended, or its connection broke".to_owned()
-        }
-        seconds => format!("did not answer the aggregator for {seconds} s, and was taken for dead"),
-    }
-}
 
 /// Longest reason of an abort that is kept for ranks which come back, in characters.
 const MAX_SAVED_REASON_LEN: usize = 2000;
@@ -74,7 +60,12 @@ impl JobTable {
         let what = &how_lost(silence);
         match self.streams.remove(&stream) {
             Some((JobKey::Assigned(number), rank)) => {
-                self.depart(number, rank, Some((what, vec![rank])))
+                let job = self.jobs.get(&number);
+                let combiner = job.and_then(|job| job.member(rank)?.combiner());
+                match combiner {
+                    Some(combiner) => self.cut_off(number, rank, stream, &combiner, what),
+                    None => self.depart(number, rank, Some((what, vec![rank]))),
+                }
             }
             Some((JobKey::Waiting(name), rank)) => self.give_up(&name, rank),
             None => Vec::new(),

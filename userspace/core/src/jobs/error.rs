@@ -66,6 +66,12 @@ pub enum JoinError {
          address of the aggregator, or start it with --data-address"
     )]
     LinkLocal(IpAddr),
+    /// It comes by a combiner, and the data plane takes none.
+    #[error(
+        "this aggregator's data plane takes no partial sums, so {0} cannot have it as its parent; \
+         start it with --data-plane xdp or software, or connect ranks to it directly"
+    )]
+    NoPartialSums(String),
     /// Too many jobs wait for ranks.
     #[error(
         "{waiting} jobs wait for ranks, {of_host} of them begun from {peer}; at most \

@@ -8,6 +8,7 @@ use switchml_control::join_event::Event;
 use switchml_protocol::fanout::Way;
 
 use super::mismatch::Mismatch;
+use super::rack::Rack;
 use super::{Effect, MemberId, StreamId, Threads};
 use crate::limits::Fanout;
 
@@ -49,6 +50,8 @@ pub(super) enum Presence {
     Here(StreamId),
     /// The daemon was restarted, and has not heard of the rank yet.
     Awaited,
+    /// A combiner was lost, and the rank with it, which had this stream. It may come back.
+    Cut(StreamId),
     /// It has left, or is taken for dead.
     Gone,
 }
@@ -57,8 +60,16 @@ pub(super) enum Presence {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Member {
     pub(super) presence: Presence,
-    /// Where its control connection comes from.
+    /// Where its control connection comes from; behind a combiner, where the combiner sees it.
     pub(super) peer: IpAddr,
+    /// Whether it is behind a combiner.
+    pub(super) is_behind: bool,
+    /// Its combiners, for people: each daemon learns them anew.
+    #[serde(skip)]
+    pub(super) rack: Rack,
+    /// How it was lost, while its presence is [`Presence::Cut`].
+    #[serde(skip)]
+    pub(super) why_cut: String,
     /// The address by which it reached the daemon.
     pub(super) local: IpAddr,
     /// What its HELLO carries, in the clear wherever its packets pass.
@@ -88,7 +99,9 @@ impl Member {
     /// Whether it gets copies of RESULTs to all, and why.
     fn copies(&self, fanout: Fanout) -> control::Copies {
         match fanout {
-            _ if self.ready.is_none() || self.by_group => control::Copies::Unspecified,
+            _ if self.ready.is_none() || self.by_group || self.is_behind => {
+                control::Copies::Unspecified
+            }
             Fanout::Unicast => control::Copies::Forced,
             _ if self.has_no_multicast => control::Copies::GroupLost,
             _ => control::Copies::GroupUnheard,
@@ -97,20 +110,28 @@ impl Member {
 
     /// The rank and where it is, for people.
     pub(super) fn in_words(&self, rank: u32) -> String {
-        format!("rank {rank} ({})", self.peer)
+        let of_rack = match self.rack.name.as_str() {
+            "" => String::new(),
+            name => format!(", rack {name}"),
+        };
+        format!("rank {rank} ({}{of_rack})", self.peer)
     }
 
     /// Its stream of events, while there is one.
     pub(super) fn stream(&self) -> Option<StreamId> {
         match self.presence {
             Presence::Here(stream) => Some(stream),
-            Presence::Awaited | Presence::Gone => None,
+            Presence::Awaited | Presence::Cut(_) | Presence::Gone => None,
         }
     }
 
     /// How it gets RESULTs to all.
     const fn way(&self) -> Way {
-        if self.by_group { Way::Group } else { Way::Copy }
+        match self.is_behind {
+            true => Way::Combiner,
+            false if self.by_group => Way::Group,
+            false => Way::Copy,
+        }
     }
 }
 
@@ -200,6 +221,10 @@ impl Job {
         }
     }
 
+    pub(super) fn member(&self, rank: u32) -> Option<&Member> {
+        self.members.get(rank as usize)?.as_ref()
+    }
+
     pub(super) fn member_mut(&mut self, rank: u32) -> Option<&mut Member> {
         self.members.get_mut(rank as usize)?.as_mut()
     }
@@ -242,6 +267,11 @@ impl Job {
     pub(super) fn ways(&self) -> Vec<(u16, Way)> {
         // A rank of a job fits.
         self.joined().map(|(rank, member)| (rank as u16, member.way())).collect()
+    }
+
+    /// Whether any of its ranks is behind a combiner.
+    pub(super) fn has_combiners(&self) -> bool {
+        self.joined().any(|(_, member)| member.is_behind)
     }
 
     pub(super) fn missing(&self) -> Vec<u32> {
@@ -314,9 +344,10 @@ impl Job {
             address: member.peer.to_string(),
             ready: member.ready.is_some(),
             left: member.is_gone(),
-            awaited: member.presence == Presence::Awaited,
+            awaited: matches!(member.presence, Presence::Awaited | Presence::Cut(_)),
             no_multicast: member.has_no_multicast && member.by_group,
             copies: member.copies(fanout).into(),
+            rack: member.rack.name.clone(),
             here_ms: member.stream().map_or(Duration::ZERO, &age).as_millis() as u64,
         });
         control::JobStatus {

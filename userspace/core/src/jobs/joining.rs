@@ -5,9 +5,11 @@ use std::net::IpAddr;
 
 use switchml_control as control;
 use switchml_control::join_event::Event;
+use switchml_protocol::capabilities::Capabilities;
 
 use super::error::JoinError;
 use super::job::{Job, Member, Presence, State};
+use super::rack::{Rack, in_words, peer_of};
 use super::{
     Effect, JobKey, JobTable, MAX_HOST_LEN, MAX_NAME_LEN, MAX_WAITING, MAX_WAITING_OF_HOST,
     StreamId, Threads, info,
@@ -29,6 +31,8 @@ pub struct Joiner {
     pub local: IpAddr,
     /// How many data threads it has use for.
     pub threads: Threads,
+    /// The combiners that it came by.
+    pub via: Vec<control::Combiner>,
 }
 
 impl JobTable {
@@ -39,6 +43,11 @@ impl JobTable {
     /// [`JoinError`]; the table is as before.
     pub fn join(&mut self, joiner: &Joiner) -> Result<(StreamId, Vec<Effect>), JoinError> {
         check_joiner(joiner, self.limits.most_ranks())?;
+        if let Some(combiner) = joiner.via.last()
+            && !self.limits.capabilities.contains(Capabilities::PARTIAL_SUMS)
+        {
+            return Err(JoinError::NoPartialSums(in_words(combiner)));
+        }
         let local = self.data_address.unwrap_or(joiner.local);
         if matches!(local, IpAddr::V6(local) if local.is_unicast_link_local()) {
             return Err(JoinError::LinkLocal(local));
@@ -53,7 +62,10 @@ impl JobTable {
         let presence = Presence::Here(stream);
         let member = Member {
             presence,
-            peer: joiner.peer,
+            rack: Rack::new(&joiner.via),
+            is_behind: !joiner.via.is_empty(),
+            why_cut: String::new(),
+            peer: peer_of(&joiner.via, joiner.peer),
             local,
             hello_secret,
             control_secret,
@@ -69,9 +81,10 @@ impl JobTable {
         job.members[joiner.rank as usize] = Some(member);
         self.streams.insert(stream, (JobKey::Waiting(joiner.name.clone()), joiner.rank));
         let missing = job.missing().len();
-        let Joiner { name, rank, world_size, peer, .. } = joiner;
+        let Joiner { name, rank, world_size, .. } = joiner;
+        let place = Rack::place(&joiner.via, joiner.peer);
         let mut effects = vec![info(format!(
-            "job {name:?}: rank {rank} of {world_size} joined from {peer}, {missing} missing"
+            "job {name:?}: rank {rank} of {world_size} joined from {place}, {missing} missing"
         ))];
         effects.extend(match missing {
             0 => self.assign(name),

@@ -23,12 +23,14 @@
 //! runs, `ending`; and `restart`, of the daemon.
 
 mod assignment;
+mod cut;
 mod ending;
 mod epochs;
 mod error;
 mod job;
 mod joining;
 mod mismatch;
+mod rack;
 mod recent_aborts;
 mod reports;
 mod restart;
@@ -50,12 +52,13 @@ use switchml_protocol::fanout::Way;
 use crate::job_spec::JobSpec;
 use crate::limits::Limits;
 pub use assignment::GROUP_PORT;
-pub use ending::PING_TIMEOUT;
+pub use cut::PING_TIMEOUT;
 pub use epochs::Epochs;
 pub use error::{JoinError, MemberError};
 pub use job::{Job, MAX_SAVED_LEN};
 pub use joining::Joiner;
 pub use mismatch::GATHERING;
+pub use rack::Origin;
 use recent_aborts::RecentAborts;
 pub use threads::Threads;
 
@@ -109,6 +112,9 @@ pub enum Effect {
     End(StreamId),
     /// Call [`JobTable::conclude`] with the job and its epoch when [`GATHERING`] is over.
     Gather(u16, u32),
+    /// Call [`JobTable::give_up_on`] with this stream, whose combiner was lost, when the rank has
+    /// had its time to come back.
+    Await(StreamId),
     /// Log a line.
     Log(Level, String),
 }

@@ -1,12 +1,12 @@
 //! Jobs outlive the daemon: it saves them, and the next one takes them back.
 
-use std::net::IpAddr;
-
 use switchml_control::join_event::Event;
 
+use super::assignment::Terms;
 use super::error::MemberError;
 use super::job::{Job, Presence, State};
-use super::{Effect, Epochs, JobKey, JobTable, MemberId, StreamId, info, warn};
+use super::rack::{Rack, peer_of};
+use super::{Effect, Epochs, JobKey, JobTable, MemberId, Origin, StreamId, info, warn};
 
 impl JobTable {
     /// Goes on with the epochs of an earlier daemon, after those that it used.
@@ -47,7 +47,7 @@ impl JobTable {
         effects
     }
 
-    /// A rank of a job that has started comes back. Its stream is returned, in place
+    /// A rank of a job that has started comes back, by this way. Its stream is returned, in place
     /// of an earlier one; the effects tell it how the job is. One that was taken for dead hears
     /// why, and that is all.
     ///
@@ -57,9 +57,10 @@ impl JobTable {
     pub fn resume(
         &mut self,
         id: MemberId,
-        peer: IpAddr,
+        origin: Origin,
     ) -> Result<(StreamId, Vec<Effect>), MemberError> {
         let stream = self.next_stream;
+        let limits = self.limits;
         let job = match self.job_of(id) {
             Ok(job) => job,
             Err(error) => {
@@ -71,13 +72,26 @@ impl JobTable {
                 ));
             }
         };
-        let news = job.news();
+        let mut news = job.news();
         if news.is_empty() {
             return Err(MemberError::NotStarted { rank: id.rank, state: job.state.name() });
         }
+        let Origin { peer, via } = origin;
+        if !via.is_empty() {
+            let (specs, fanout) = (job.specs(), job.fanout(limits.fanout));
+            let all = Terms { limits: &limits, fanout, specs: &specs };
+            if let Some(member) = job.member(id.rank) {
+                news.insert(0, Event::Assigned(all.of(job, member)));
+            }
+        }
         let Some(member) = job.member_mut(id.rank) else { unreachable!("found above") };
+        if member.is_behind == via.is_empty() {
+            // RESULTs to all would not reach it.
+            return Err(MemberError::NoMember { job: id.job, rank: id.rank });
+        }
         let before = std::mem::replace(&mut member.presence, Presence::Here(stream));
-        member.peer = peer;
+        (member.peer, member.rack) = (peer_of(&via, peer), Rack::new(&via));
+        let peer = Rack::place(&via, peer);
         let (number, awaited) = (job.number, job.awaited().len());
         let mut effects = vec![info(format!(
             "job {number} {:?}: rank {} came back from {peer}, {awaited} awaited still",

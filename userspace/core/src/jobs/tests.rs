@@ -5,6 +5,7 @@ mod assignment;
 mod ending;
 mod history;
 mod joining;
+mod racks;
 mod reports;
 mod restart;
 mod starting;
@@ -68,6 +69,7 @@ fn joiner(name: &str, rank: u32, world_size: u32) -> Joiner {
         peer: peer(rank),
         local: LOCAL.into(),
         threads,
+        via: Vec::new(),
     }
 }
 

@@ -116,6 +116,8 @@ pub enum Action {
         /// Lanes of a full chunk.
         lanes: u16,
     },
+    /// Have the data path say HELLO again, because a combiner may have forgotten the rank.
+    SayHello,
     /// The control plane has nothing to say on the failure of the data path: that is the reason.
     NoReason,
     /// The session is over: close the connection. Nothing follows.

@@ -374,7 +374,7 @@ fn an_aggregator_hears_of_a_group_that_is_not_heard() {
     assert_eq!(rank.on(Event::Connected), [send(Request::Resume)]);
     assert_eq!(rank.answer(Answer::Done), [report()]);
     assert_eq!(rank.answer(Answer::Done), []);
-    assert_eq!(rank.hear(News::Started { lanes: 320 }), []);
+    assert_eq!(rank.hear(News::Started { lanes: 320 }), [Action::SayHello]);
 
     // It finds out while nobody is there to tell.
     let mut rank = Rank::running(true);
@@ -433,7 +433,7 @@ fn a_durable_data_plane_is_looked_for_until_somebody_answers() {
     assert_eq!(rank.answer(Answer::Done), []);
     assert!(rank.session.is_watched());
     // Rule 27.19. Its data path has been started, and that once.
-    assert_eq!(rank.hear(News::Started { lanes: 320 }), []);
+    assert_eq!(rank.hear(News::Started { lanes: 320 }), [Action::SayHello]);
 
     // All over again.
     assert_eq!(rank.lose(), [Action::Connect]);
@@ -610,6 +610,7 @@ impl Seen {
                 assert!(self.paths == 1 && *lanes > 0 && lanes.is_multiple_of(32));
                 self.starts += 1;
             }
+            Action::SayHello => assert!(self.starts == 1 && self.connects > 1),
             Action::NoReason => {
                 assert_eq!(self.starts, 1);
                 self.no_reasons += 1;

@@ -145,6 +145,7 @@ impl World {
             Effect::End(stream) => drop(self.streams.remove(&stream)),
             Effect::Tell(stream, event) => self.hear(stream, event),
             Effect::Gather(job, epoch) => assert_eq!(self.open[&job].0.epoch, epoch),
+            Effect::Await(_) => unreachable!("nobody comes by a combiner"),
             Effect::Log(..) => unreachable!("kept apart"),
         }
     }

@@ -43,12 +43,35 @@ impl Table {
         id: MemberId,
         peer: IpAddr,
     ) -> Result<(StreamId, Vec<Effect>), MemberError> {
-        let (stream, effects) = self.table.resume(id, peer)?;
+        self.resume_by(id, Origin::direct(peer))
+    }
+
+    pub fn resume_by(
+        &mut self,
+        id: MemberId,
+        origin: Origin,
+    ) -> Result<(StreamId, Vec<Effect>), MemberError> {
+        let (stream, effects) = self.table.resume(id, origin)?;
         Ok((stream, self.keep(effects)))
     }
 
     pub fn expire(&mut self) -> Vec<Effect> {
         let effects = self.table.expire();
+        self.keep(effects)
+    }
+
+    pub fn lose_below(
+        &mut self,
+        id: MemberId,
+        what: &str,
+        combiner: &str,
+    ) -> Result<Vec<Effect>, MemberError> {
+        let effects = self.table.lose_below(id, what, combiner)?;
+        Ok(self.keep(effects))
+    }
+
+    pub fn give_up_on(&mut self, stream: StreamId) -> Vec<Effect> {
+        let effects = self.table.give_up_on(stream);
         self.keep(effects)
     }
 

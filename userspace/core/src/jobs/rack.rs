@@ -1,0 +1,54 @@
+//! The combiners between a rank and this daemon.
+
+use std::net::IpAddr;
+
+use switchml_control::Combiner;
+
+/// By which way a rank's requests come in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Origin {
+    /// The other end of the connection.
+    pub peer: IpAddr,
+    /// The combiners on the way, from the rank's own on.
+    pub via: Vec<Combiner>,
+}
+
+impl Origin {
+    /// That of a rank without combiners.
+    pub const fn direct(peer: IpAddr) -> Self {
+        Self { peer, via: Vec::new() }
+    }
+}
+
+/// A rank's combiners, for people.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Rack {
+    /// Its own.
+    pub name: String,
+    /// That whose connection leads here.
+    pub last: String,
+}
+
+impl Rack {
+    pub fn new(via: &[Combiner]) -> Self {
+        let name = |combiner: Option<&Combiner>| combiner.map(in_words).unwrap_or_default();
+        Self { name: name(via.first()), last: name(via.last()) }
+    }
+
+    /// Where a rank is that came this way.
+    pub fn place(via: &[Combiner], peer: IpAddr) -> String {
+        let of_rack = via.first().map(|own| format!(", rack {}", in_words(own)));
+        format!("{}{}", peer_of(via, peer), of_rack.unwrap_or_default())
+    }
+}
+
+/// A combiner, for people: `tor1 at 10.0.1.254`.
+pub(super) fn in_words(combiner: &Combiner) -> String {
+    let Combiner { name, address, .. } = combiner;
+    super::one_line(&format!("{name} at {address}"))
+}
+
+/// The address of a rank whose requests come this way. Without combiners it is the connection's.
+pub(super) fn peer_of(via: &[Combiner], peer: IpAddr) -> IpAddr {
+    via.first().and_then(|own| own.peer.parse().ok()).unwrap_or(peer)
+}
