@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::net::Violation;
 use crate::tally::Tally;
-use crate::world::simulate;
+use crate::world::{simulate, simulate_tree};
 
 /// Which seeds, and for how long.
 #[derive(Clone, Copy, Debug)]
@@ -17,6 +17,8 @@ pub struct Limits {
     pub first: u64,
     /// How many.
     pub seeds: u64,
+    /// Whether there are combiners between workers and root.
+    pub trees: bool,
     /// No new seed is begun after so long.
     pub time: Duration,
 }
@@ -44,7 +46,7 @@ pub fn run(limits: &Limits) -> Report {
                 break;
             }
             let seed = limits.first.wrapping_add(number);
-            let run = simulate(seed);
+            let run = if limits.trees { simulate_tree(seed) } else { simulate(seed) };
             own.tally += &run.tally;
             if let Err(violation) = run.verdict {
                 own.failures.push((seed, violation));

@@ -1,21 +1,26 @@
 //! The aggregator: the real control plane over the simulated data plane, and connections to it.
 
 use std::cell::RefCell;
+use std::collections::HashMap;
 use std::time::Duration;
 
 use rand::SeedableRng;
 use rand::rngs::StdRng;
-use switchml_control::join_event;
+use switchml_control::{Aborted, Combiner, join_event};
 use switchml_protocol::fanout::Way;
 use switchml_protocol::job::Binding;
 use switchml_userspace_core::control_plane::{ControlPlane, Io, RequestError, Timer};
 use switchml_userspace_core::data_plane::{Error, JobSpec, Limits, ServesJobs};
-use switchml_userspace_core::jobs::{Epochs, Job, JobTable, Level, MemberError, Origin, StreamId};
+use switchml_userspace_core::jobs::{
+    Epochs, Job, JobTable, Level, MemberError, MemberId, Origin, StreamId,
+};
 use switchml_worker_core::session::Answer;
 use tracing::{debug, trace};
 
 use crate::data_plane::DataPlane;
-use crate::net::{Clock, Connection, Event, Message, Net, News, Violation, address_of};
+use crate::net::{
+    Clock, Connection, Event, Message, Net, News, Violation, address_of, address_of_combiner,
+};
 use crate::scenario::{Scenario, Time};
 
 /// See the module.
@@ -23,6 +28,8 @@ pub struct Daemon {
     control_plane: ControlPlane<Connection>,
     data_plane: DataPlane,
     state: State,
+    /// By connection: the member at its end, once it has been ready.
+    members: HashMap<Connection, MemberId>,
     /// How many there were before it: their timers are nothing to it.
     generation: u32,
 }
@@ -44,6 +51,7 @@ impl Daemon {
             control_plane: control_plane(data_plane.limits(), scenario.seed),
             data_plane,
             state: State::Up,
+            members: HashMap::new(),
             generation: 0,
         }
     }
@@ -84,7 +92,14 @@ impl Daemon {
     fn close_connections(&mut self, net: &mut Net) {
         let mut connections: Vec<_> = self.control_plane.streams().map(|(_, to)| *to).collect();
         connections.sort_unstable();
-        connections.into_iter().for_each(|connection| net.tell_worker(connection, News::Lost));
+        let is_durable = self.data_plane.limits().durable;
+        for connection in connections {
+            if !is_durable && !net.way(net.worker_at(connection)).is_empty() {
+                // Rule 27.20.
+                net.tell_worker(connection, News::Event(lost_parent()));
+            }
+            net.tell_worker(connection, News::Lost);
+        }
     }
 
     /// A new daemon in this one's place.
@@ -127,7 +142,7 @@ impl Daemon {
         trace!("{} connection {connection} -> {message:?}", Clock(net.now));
         if self.is_down() {
             // Connection refused, or reset.
-            if !matches!(message, Message::Gone | Message::Silent(_)) {
+            if !matches!(message, Message::Gone | Message::CutOff | Message::Silent(_)) {
                 net.tell_worker(connection, News::Lost);
             }
             return;
@@ -146,7 +161,12 @@ impl Daemon {
     ) -> Option<Answer> {
         let stream = self.stream_of(connection);
         let worker = net.worker_at(connection);
-        let origin = Origin::direct(address_of(worker).into());
+        let (peer, via) = (address_of(worker).into(), via(net, worker));
+        let is_behind = !via.is_empty();
+        if let Message::Ready(id, ..) | Message::Resume(id) = message {
+            self.members.insert(connection, id);
+        }
+        let member = self.members.get(&connection).copied().filter(|_| is_behind);
         let (control_plane, io) = &mut self.io(net);
         match message {
             Message::Join(joiner) => {
@@ -156,10 +176,16 @@ impl Daemon {
             }
             Message::Resume(id) => {
                 io.opening = Some(connection);
-                let resumed = control_plane.resume(io, id, origin, connection);
+                let resumed = control_plane.resume(io, id, Origin { peer, via }, connection);
                 resumed.err().map(|error| refusal(&error))
             }
-            Message::Gone => {
+            // Rule 27.18.
+            Message::Gone | Message::Silent(_) if stream.is_some() && member.is_some() => {
+                // One that is unknown by now has nothing to lose.
+                let _ = control_plane.lose(io, member?, "is gone", "");
+                None
+            }
+            Message::Gone | Message::CutOff => {
                 control_plane.disconnect(io, stream?, Duration::ZERO);
                 None
             }
@@ -185,6 +211,8 @@ impl Daemon {
             Message::ReportCalls(id, calls, named) => {
                 Some(answer(control_plane.report_calls(io, id, calls, &named)))
             }
+            // Rule 27.17.
+            Message::ReportNoMulticast(_) if is_behind => Some(Answer::Done),
             Message::ReportNoMulticast(id) => {
                 Some(answer(control_plane.report_no_multicast(io, id)))
             }
@@ -222,6 +250,28 @@ impl Daemon {
         }
         self.data_plane.serve(net, binding, packet, congested, header_intact)
     }
+}
+
+/// What the combiners on a worker's way add to its requests.
+pub fn via(net: &Net, worker: usize) -> Vec<Combiner> {
+    let mut peer = address_of(worker);
+    let mut add = |index| {
+        let address = address_of_combiner(index);
+        let (name, from) = (format!("combiner {index}"), std::mem::replace(&mut peer, address));
+        Combiner {
+            id: index as u64 + 1,
+            name,
+            address: address.to_string(),
+            peer: from.to_string(),
+        }
+    };
+    net.way(worker).into_iter().map(&mut add).collect()
+}
+
+/// What a combiner tells its ranks when its parent is gone, whose data plane goes with it.
+fn lost_parent() -> join_event::Event {
+    let reason = "the aggregator is gone".to_owned();
+    join_event::Event::Aborted(Aborted { reason, ..Aborted::default() })
 }
 
 fn control_plane(limits: Limits, seed: u64) -> ControlPlane<Connection> {

@@ -268,7 +268,7 @@ impl DataPlane {
             // All ranks listen until they know whether the group reaches them.
             self.send_to_group(net, number, &Ranks::ALL, binding.ifindex, answer);
         } else {
-            net.to_place(binding, answer);
+            net.to_place(None, binding, answer, true);
         }
         Ok(())
     }
@@ -283,7 +283,7 @@ impl DataPlane {
             if *place == job.group_at(place.ifindex) {
                 self.send_to_group(net, number, by_group, place.ifindex, answer);
             } else {
-                net.to_place(place, answer);
+                net.to_place(None, place, answer, true);
             }
         }
         Ok(())

@@ -12,6 +12,7 @@
 //! | [`calls`] | what a rank does in a job: its calls, around the data path |
 //! | [`surroundings`] | what a worker acts on |
 //! | [`daemon`], [`data_plane`] | the aggregator: control plane and data plane |
+//! | [`tree`], [`combiner`] | combiners between workers and the root |
 //! | [`oracle`] | what was promised, checked as it happens |
 //! | [`world`] | one run |
 //! | [`campaign`] | many runs |
@@ -24,6 +25,7 @@
 
 pub mod calls;
 pub mod campaign;
+pub mod combiner;
 pub mod daemon;
 pub mod data_plane;
 pub mod link;
@@ -35,7 +37,8 @@ pub mod rng;
 pub mod scenario;
 pub mod surroundings;
 pub mod tally;
+pub mod tree;
 pub mod worker;
 pub mod world;
 
-pub use world::{Run, play, simulate};
+pub use world::{Run, play, simulate, simulate_tree};

@@ -59,11 +59,13 @@ impl Link {
         self.down_until = 0;
     }
 
-    /// Takes a packet at `now`; calls `out` with what arrives of it.
+    /// Takes a packet at `now`; calls `out` with what arrives of it. One that is damaged already
+    /// is not damaged again: two flips on the way of a packet that passes combiners may cancel each
+    /// other in its check word, as on any way that nobody judges it on (section 27).
     pub fn send(
         &mut self,
         now: Time,
-        packet: &[u8],
+        (packet, intact): (&[u8], bool),
         rng: &mut Rng,
         tally: &mut Tally,
         mut out: impl FnMut(Delivery),
@@ -90,8 +92,9 @@ impl Link {
         }
         for _ in 0..copies {
             let mut packet = packet.to_vec();
-            let flipped = rng.chance(plan.corruption) && flip_bits(&mut packet, rng, tally);
-            let cut = rng.chance(plan.cutting) && cut(&mut packet, rng, tally);
+            let flipped =
+                intact && rng.chance(plan.corruption) && flip_bits(&mut packet, rng, tally);
+            let cut = intact && rng.chance(plan.cutting) && cut(&mut packet, rng, tally);
             let at = self.arrival(rng, tally);
             out(Delivery { at, packet, congested, intact: !flipped && !cut });
         }

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use clap::Parser;
 use switchml_cli::say;
 use switchml_sim::campaign::{self, Limits};
+use switchml_sim::play;
 use switchml_sim::scenario::Scenario;
-use switchml_sim::simulate;
 use tracing_subscriber::EnvFilter;
 
 /// Simulates whole systems under faults, each drawn from a seed
@@ -17,6 +17,10 @@ struct Options {
     /// Run this seed alone
     #[arg(long, value_parser = seed, conflicts_with_all = ["seeds", "minutes", "first"])]
     seed: Option<u64>,
+
+    /// Put combiners between workers and the root
+    #[arg(long)]
+    trees: bool,
 
     /// Say what happens; RUST_LOG=trace also lists every packet
     #[arg(long, requires = "seed")]
@@ -57,8 +61,9 @@ fn run_one(seed: u64, options: &Options) -> bool {
         .with_target(false)
         .with_writer(std::io::stderr)
         .init();
-    say!("{:#?}", Scenario::draw(seed));
-    let run = simulate(seed);
+    let draw = if options.trees { Scenario::draw_tree } else { Scenario::draw };
+    say!("{:#?}", draw(seed));
+    let run = play(draw(seed));
     say!("{}", run.tally);
     match run.verdict {
         Ok(()) => say!("seed {seed:#x}: all promises were kept"),
@@ -76,6 +81,7 @@ fn run_many(options: &Options) -> bool {
     let limits = Limits {
         first: options.first.unwrap_or_else(rand::random),
         seeds: options.seeds.unwrap_or(if options.minutes.is_some() { u64::MAX } else { SEEDS }),
+        trees: options.trees,
         time: options.minutes.unwrap_or(Duration::MAX),
     };
     let begin = Instant::now();
@@ -94,7 +100,8 @@ fn run_many(options: &Options) -> bool {
         tally.packets as f64 / took
     );
     for (seed, violation) in &report.failures {
-        say!("seed {seed:#x}: {violation}\n    cargo xtask sim --seed {seed:#x} --trace");
+        let trees = if options.trees { " --trees" } else { "" };
+        say!("seed {seed:#x}: {violation}\n    cargo xtask sim{trees} --seed {seed:#x} --trace");
     }
     report.failures.is_empty()
 }

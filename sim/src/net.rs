@@ -18,7 +18,7 @@ use zerocopy::FromBytes;
 use crate::link::{Delivery, Link};
 use crate::rng::Ppm;
 use crate::rng::Rng;
-use crate::scenario::{MS, SECOND, Scenario, Time};
+use crate::scenario::{MS, SECOND, Scenario, Time, Tree};
 use crate::tally::{Fault, Tally};
 
 /// A control connection.
@@ -53,6 +53,21 @@ pub enum Event {
         /// Whether its header and its length are as they were sent.
         header_intact: bool,
     },
+    /// A datagram reaches a combiner.
+    AtCombiner {
+        /// The combiner.
+        combiner: usize,
+        /// UDP port.
+        port: u16,
+        /// From there.
+        binding: Binding,
+        /// Its bytes.
+        packet: Rc<[u8]>,
+        /// Whether it carries a CE mark.
+        congested: bool,
+        /// Whether it is as it was sent.
+        intact: bool,
+    },
     /// A datagram of the aggregator's reaches a worker's host.
     AtWorker {
         /// The worker.
@@ -80,6 +95,8 @@ pub enum Event {
     Incident(usize),
     /// The aggregator is back.
     Back,
+    /// A combiner is back.
+    CombinerBack(usize),
     /// The stranger sends a packet.
     Stranger,
     /// All faults end.
@@ -105,6 +122,8 @@ pub enum Message {
     Unready(MemberId),
     /// Its end of the connection is closed.
     Gone,
+    /// The connection of a combiner on the way broke.
+    CutOff,
     /// Its end of the connection has not answered for so long, and is taken for dead.
     Silent(Time),
 }
@@ -167,6 +186,9 @@ pub struct Net {
     queue: BinaryHeap<Reverse<Scheduled>>,
     scheduled: u64,
     links: Vec<[Link; 2]>,
+    /// Those of combiners.
+    uplinks: Vec<[Link; 2]>,
+    tree: Tree,
     wires: Vec<Wire>,
     control_delay: (Time, Time),
     control_loss: Ppm,
@@ -187,6 +209,10 @@ impl Net {
             queue: BinaryHeap::new(),
             scheduled: 0,
             links: scenario.links.iter().map(|plans| plans.map(Link::new)).collect(),
+            uplinks: (scenario.tree.combiners.iter())
+                .map(|plan| plan.uplink.map(Link::new))
+                .collect(),
+            tree: scenario.tree.clone(),
             wires: Vec::new(),
             control_delay: scenario.control_delay,
             control_loss: scenario.control_loss,
@@ -222,60 +248,118 @@ impl Net {
 
     /// Ends all faults of links and connections.
     pub fn heal(&mut self) {
-        self.links.iter_mut().flatten().for_each(Link::heal);
+        self.links.iter_mut().chain(&mut self.uplinks).flatten().for_each(Link::heal);
         self.control_delay.1 = 0;
         self.control_loss = 0;
         self.without_multicast.fill(false);
     }
 
-    /// A worker sends a datagram to the aggregator. Whether it gets there, in any shape.
+    /// A worker sends a datagram to its aggregator, or combiner. Whether it gets there, in any
+    /// shape.
     pub fn to_aggregator(&mut self, worker: usize, port: u16, packet: &[u8]) -> bool {
         trace!("{} {worker}:{port} -> {}", Clock(self.now), describe(packet));
         self.spy(packet);
         let binding = binding_of(worker, port, self.ports[worker]);
-        let arrivals = self.over(worker, 0, packet);
+        let arrivals = self.over(Cable::OfWorker(worker), 0, packet, true);
         let arrives = !arrivals.is_empty();
         let flipped =
             |delivery: &Delivery| !delivery.intact && delivery.packet.len() == packet.len();
         if is_empty_contribution(packet) && arrivals.iter().any(flipped) {
             self.tally.fault(Fault::EmptyFlips);
         }
-        for delivery in arrivals {
-            let header_intact = delivery.packet.len() == packet.len()
-                && delivery.packet[..HEADER_LEN] == packet[..HEADER_LEN];
-            let (packet, congested) = (delivery.packet.into(), delivery.congested);
-            let event = Event::AtAggregator { binding, packet, congested, header_intact };
-            self.schedule(delivery.at, event);
-        }
+        let above = self.tree.above.get(worker).copied().flatten();
+        self.arrive_above((above, DATA_PORT), binding, packet, arrivals, true);
         arrives
     }
 
+    /// A combiner sends a datagram to its parent, from this port. `intact`: whether what it came
+    /// from was.
+    pub fn to_parent(&mut self, combiner: usize, port: u16, packet: &[u8], intact: bool) {
+        trace!("{} combiner {combiner}:{port} -> {}", Clock(self.now), describe(packet));
+        self.spy(packet);
+        let binding = binding_of_combiner(combiner, port);
+        let arrivals = self.over(Cable::OfCombiner(combiner), 0, packet, intact);
+        self.tally.up(packet.len());
+        let parent = self.tree.combiners[combiner].parent;
+        self.arrive_above((parent, DATA_PORT), binding, packet, arrivals, intact);
+    }
+
+    /// What comes out of a link towards the root.
+    fn arrive_above(
+        &mut self,
+        (above, port): (Option<usize>, u16),
+        binding: Binding,
+        sent: &[u8],
+        arrivals: Vec<Delivery>,
+        was_intact: bool,
+    ) {
+        for Delivery { at, packet, congested, intact } in arrivals {
+            let header_intact = was_intact
+                && packet.len() == sent.len()
+                && packet[..HEADER_LEN] == sent[..HEADER_LEN];
+            let packet = packet.into();
+            let event = match above {
+                None => Event::AtAggregator { binding, packet, congested, header_intact },
+                Some(combiner) => {
+                    let intact = intact && was_intact;
+                    Event::AtCombiner { combiner, port, binding, packet, congested, intact }
+                }
+            };
+            self.schedule(at, event);
+        }
+    }
+
     /// What comes out of a link for a packet.
-    fn over(&mut self, worker: usize, direction: usize, packet: &[u8]) -> Vec<Delivery> {
-        let Self { now, rng, tally, links, .. } = self;
+    fn over(
+        &mut self,
+        cable: Cable,
+        direction: usize,
+        packet: &[u8],
+        intact: bool,
+    ) -> Vec<Delivery> {
+        let Self { now, rng, tally, links, uplinks, .. } = self;
+        let link = match cable {
+            Cable::OfWorker(worker) => &mut links[worker][direction],
+            Cable::OfCombiner(combiner) => &mut uplinks[combiner][direction],
+        };
         let mut arrivals = Vec::new();
-        links[worker][direction].send(*now, packet, rng, tally, |delivery| arrivals.push(delivery));
+        link.send(*now, (packet, intact), rng, tally, |delivery| arrivals.push(delivery));
         tally.packets += 1;
         arrivals
     }
 
-    /// The aggregator sends a datagram to where somebody is, or was.
-    pub fn to_place(&mut self, to: &Binding, packet: &[u8]) {
-        if let Place::Worker(worker) = Place::of(to) {
-            self.send_down(worker, to.port.get(), packet);
+    /// The root, or this combiner, sends a datagram to where somebody below is, or was. `intact`:
+    /// whether what it came from was.
+    pub fn to_place(&mut self, from: Option<usize>, to: &Binding, packet: &[u8], intact: bool) {
+        let port = to.port.get();
+        match Place::of(to) {
+            Place::Worker(worker) => self.send_down(worker, port, packet, intact),
+            Place::Combiner(combiner) => {
+                trace!("{} combiner {combiner}:{port} <- {}", Clock(self.now), describe(packet));
+                self.spy(packet);
+                let binding = binding_of_parent(from);
+                for arrival in self.over(Cable::OfCombiner(combiner), 1, packet, intact) {
+                    let Delivery { at, packet, congested, intact: unharmed } = arrival;
+                    let (packet, intact) = (packet.into(), intact && unharmed);
+                    let event =
+                        Event::AtCombiner { combiner, port, binding, packet, congested, intact };
+                    self.schedule(at, event);
+                }
+            }
+            Place::Stranger => {}
         }
     }
 
-    fn send_down(&mut self, worker: usize, port: u16, packet: &[u8]) {
+    fn send_down(&mut self, worker: usize, port: u16, packet: &[u8], intact: bool) {
         trace!("{} {worker}:{port} <- {}", Clock(self.now), describe(packet));
         self.spy(packet);
-        for delivery in self.over(worker, 1, packet) {
+        for delivery in self.over(Cable::OfWorker(worker), 1, packet, intact) {
             let event = Event::AtWorker {
                 worker,
                 port,
                 packet: delivery.packet.into(),
                 congested: delivery.congested,
-                intact: delivery.intact,
+                intact: intact && delivery.intact,
             };
             self.schedule(delivery.at, event);
         }
@@ -286,13 +370,18 @@ impl Net {
         if self.without_multicast[worker] {
             return self.tally.fault(Fault::NoMulticast);
         }
-        self.send_down(worker, port, packet);
+        self.send_down(worker, port, packet, true);
     }
 
     /// Opens a control connection.
     pub fn connect(&mut self, worker: usize) -> Connection {
         self.wires.push(Wire { worker, last: [self.now; 2] });
         self.wires.len() - 1
+    }
+
+    /// The combiners on a worker's way, from its own on.
+    pub fn way(&self, worker: usize) -> Vec<usize> {
+        self.tree.way(worker).collect()
     }
 
     /// The worker at a connection's end.
@@ -372,14 +461,52 @@ pub fn binding_of(worker: usize, port: u16, ifindex: u32) -> Binding {
     Binding { ifindex, ip: ip.into(), mac, port: U16::new(port), ..Binding::default() }
 }
 
+/// The same of a combiner.
+fn binding_of_combiner(combiner: usize, port: u16) -> Binding {
+    let ip = address_of_combiner(combiner).octets();
+    let mac = [2, 0, 0, 1, ip[2], ip[3]];
+    let ifindex = COMBINER_PORTS + combiner as u32;
+    Binding { ifindex, ip: ip.into(), mac, port: U16::new(port), ..Binding::default() }
+}
+
+/// The same of a parent, as a combiner sees it.
+fn binding_of_parent(parent: Option<usize>) -> Binding {
+    let address = parent_address(parent);
+    let (ip, port) = (address.ip().octets().into(), U16::new(address.port()));
+    Binding { ip, port, ..Binding::default() }
+}
+
+/// A combiner's address.
+pub fn address_of_combiner(combiner: usize) -> Ipv4Addr {
+    let [high, low] = (combiner as u16 + 1).to_be_bytes();
+    Ipv4Addr::new(10, 1, high, low)
+}
+
+/// The data address of a combiner's parent.
+pub fn parent_address(parent: Option<usize>) -> SocketAddrV4 {
+    let of_combiner = parent.map(|index| SocketAddrV4::new(address_of_combiner(index), DATA_PORT));
+    of_combiner.unwrap_or(AGGREGATOR)
+}
+
 /// The interface of whoever is no worker.
 pub const STRANGER: usize = 60_000;
+
+/// The interfaces of combiners are behind those of workers.
+const COMBINER_PORTS: u32 = 100_000;
+
+/// A link: that of a worker, or a combiner's uplink.
+enum Cable {
+    OfWorker(usize),
+    OfCombiner(usize),
+}
 
 /// Who lives at an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     /// A worker.
     Worker(usize),
+    /// A combiner.
+    Combiner(usize),
     /// Somebody else.
     Stranger,
 }
@@ -387,9 +514,13 @@ pub enum Place {
 impl Place {
     /// Who lives there.
     pub fn of(binding: &Binding) -> Self {
-        let [.., high, low] = binding.ip.0;
+        let [.., kind, high, low] = binding.ip.0;
         let number = usize::from(u16::from_be_bytes([high, low]));
-        if number == STRANGER + 1 { Self::Stranger } else { Self::Worker(number - 1) }
+        match (kind, number) {
+            _ if number == STRANGER + 1 => Self::Stranger,
+            (1, _) => Self::Combiner(number - 1),
+            _ => Self::Worker(number - 1),
+        }
     }
 }
 

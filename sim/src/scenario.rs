@@ -55,6 +55,8 @@ pub struct Scenario {
     pub jobs: Vec<JobPlan>,
     /// The links of each worker, to the aggregator and back.
     pub links: Vec<[LinkPlan; 2]>,
+    /// The combiners between workers and the root.
+    pub tree: Tree,
     /// Time that a control message takes: at least, and at most more.
     pub control_delay: (Time, Time),
     /// How often one takes up to 8 s, because packets of its connection are lost; and with it all
@@ -127,6 +129,38 @@ pub struct LinkPlan {
     pub marks: bool,
 }
 
+/// The combiners of a scenario, if it has any.
+#[derive(Clone, Debug, Default)]
+pub struct Tree {
+    /// Each after its parent.
+    pub combiners: Vec<CombinerPlan>,
+    /// By worker: its combiner; beyond the end, none.
+    pub above: Vec<Option<usize>>,
+}
+
+/// A combiner.
+#[derive(Clone, Copy, Debug)]
+pub struct CombinerPlan {
+    /// The combiner above it; `None` if that is the root.
+    pub parent: Option<usize>,
+    /// Its uplink, to its parent and back.
+    pub uplink: [LinkPlan; 2],
+    /// How many cells it has, for all jobs.
+    pub cells: u32,
+    /// How often a contribution goes on that might have been combined (rule 27.12).
+    pub let_pass: Ppm,
+    /// Jobs of this number and above find no cell.
+    pub jobs: u16,
+}
+
+impl Tree {
+    /// A worker's combiners, from its own on.
+    pub fn way(&self, worker: usize) -> impl Iterator<Item = usize> {
+        let own = self.above.get(worker).copied().flatten();
+        std::iter::successors(own, |combiner| self.combiners[*combiner].parent)
+    }
+}
+
 /// Something that happens once.
 #[derive(Clone, Copy, Debug)]
 pub enum Incident {
@@ -165,6 +199,18 @@ pub enum Incident {
     Restart {
         /// When it is back.
         after: Time,
+    },
+    /// A combiner's host restarts.
+    CombinerCrash {
+        /// The combiner.
+        combiner: usize,
+        /// When it is back.
+        after: Time,
+    },
+    /// A combiner forgets what its cells hold.
+    Forget {
+        /// The combiner.
+        combiner: usize,
     },
     /// The aggregator stops, and restarts without any memory.
     Replace {
@@ -208,6 +254,7 @@ impl Scenario {
             host_delay: rng.magnitude(US, 50 * US),
             jobs,
             links,
+            tree: Tree::default(),
             control_delay: (rng.magnitude(50 * US, MS), rng.magnitude(US, 30 * MS)),
             control_loss: if rng.one_in(3) { rng.magnitude(1_000, 100_000) as Ppm } else { 0 },
             open_fails: if rng.one_in(10) { 300_000 } else { 0 },

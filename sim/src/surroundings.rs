@@ -15,6 +15,8 @@ pub struct Surroundings<'a> {
     pub daemon: &'a Daemon,
     /// The plan.
     pub scenario: &'a Scenario,
+    /// Whether a combiner on the worker's way is down.
+    pub cut_off: bool,
     /// All faults have ended.
     pub healed: bool,
 }

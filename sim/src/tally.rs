@@ -63,6 +63,9 @@ counted! {
         SharedPool = "session beside those of other jobs",
         SameSlots = "session on slots that an earlier one used",
         Forgery = "packet forged or replayed by a stranger",
+        CombinerCrash = "combiner restarted, all state lost",
+        Forgotten = "combiner that forgets all its cells",
+        LetPass = "contribution that a combiner lets pass without need",
     }
 }
 
@@ -111,6 +114,10 @@ pub struct Tally {
     fates: [u64; Fate::ALL.len()],
     /// Packets at the aggregator, by [`Outcome`].
     pub outcomes: [u64; Outcome::COUNT],
+    /// Packets at combiners, by [`Outcome`].
+    pub combined: [u64; Outcome::COUNT],
+    /// Packets and bytes that combiners sent to their parents.
+    pub uplinks: (u64, u64),
     /// Packets ignored by workers, by [`Ignored`].
     pub ignored: [u64; Ignored::ALL.len()],
     /// Data chunks that went ahead of their exponents.
@@ -135,6 +142,8 @@ impl Default for Tally {
             faults: [0; Fault::ALL.len()],
             fates: [0; Fate::ALL.len()],
             outcomes: [0; Outcome::COUNT],
+            combined: [0; Outcome::COUNT],
+            uplinks: (0, 0),
             ignored: [0; Ignored::ALL.len()],
             ahead: 0,
             ahead_in_vain: 0,
@@ -154,6 +163,12 @@ impl Tally {
     /// Counts a fate.
     pub fn fate(&mut self, fate: Fate) {
         self.fates[fate as usize] += 1;
+    }
+
+    /// Counts a packet from a combiner to its parent.
+    pub fn up(&mut self, len: usize) {
+        self.uplinks.0 += 1;
+        self.uplinks.1 += len as u64;
     }
 
     /// How often a fault was injected.
@@ -176,6 +191,9 @@ impl AddAssign<&Self> for Tally {
         add(&mut self.faults, &other.faults);
         add(&mut self.fates, &other.fates);
         add(&mut self.outcomes, &other.outcomes);
+        add(&mut self.combined, &other.combined);
+        self.uplinks.0 += other.uplinks.0;
+        self.uplinks.1 += other.uplinks.1;
         add(&mut self.ignored, &other.ignored);
         self.ahead += other.ahead;
         self.ahead_in_vain += other.ahead_in_vain;
@@ -205,6 +223,10 @@ impl fmt::Display for Tally {
             Outcome::ALL.iter().map(|outcome| outcome.name()),
             &self.outcomes,
         )?;
+        if self.uplinks.0 > 0 {
+            let names = Outcome::ALL.iter().map(|outcome| outcome.name());
+            table(f, "packets at combiners", names, &self.combined)?;
+        }
         table(
             f,
             "packets ignored by workers",

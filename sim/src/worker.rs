@@ -15,6 +15,7 @@ use tracing::debug;
 use zerocopy::IntoBytes;
 
 use crate::calls::{Calls, Turn};
+use crate::daemon::via;
 use crate::net::{
     AGGREGATOR, Clock, Connection, Event, Message, News, Violation, address_of, ensure,
 };
@@ -180,6 +181,15 @@ impl Worker {
         self.connection == Some(connection)
     }
 
+    /// A combiner on its way has broken its connection.
+    pub fn cut_off(&mut self, world: &mut Surroundings<'_>) {
+        if let Some(connection) = self.connection {
+            world.oracle.disconnect(self.who());
+            world.net.tell_daemon(connection, Message::CutOff);
+            world.net.tell_worker(connection, News::Lost);
+        }
+    }
+
     /// Stops the process for a while. The daemon gives it up when it does not answer for too long.
     pub fn stall(&mut self, world: &mut Surroundings<'_>, time: Time) {
         if matches!(self.phase, Phase::Rest(_)) {
@@ -244,7 +254,11 @@ impl Worker {
                 session::News::Waiting(missing)
             }
             join_event::Event::Assigned(assigned) => {
+                // Rule 27.16.
+                let is_behind = !world.net.way(self.index).is_empty();
                 let capabilities = Capabilities::from_bits_truncate(assigned.capabilities);
+                let lacks =
+                    if is_behind { Capabilities::GROUP_HELLOS } else { Capabilities::empty() };
                 let identity = Identity {
                     job: assigned.job as u16,
                     epoch: assigned.epoch,
@@ -255,11 +269,11 @@ impl Worker {
                     identity,
                     slots: assigned.slots as u16,
                     max_lanes: assigned.max_lanes as u16,
-                    capabilities,
+                    capabilities: capabilities - lacks,
                     hello_secret: assigned.hello_secret,
                     control_secret: assigned.control_secret,
                 });
-                session::News::Assigned { durable: assigned.durable }
+                session::News::Assigned { durable: assigned.durable || is_behind }
             }
             join_event::Event::Started(started) => {
                 if matches!(self.phase, Phase::Running(_) | Phase::Failed { .. }) {
@@ -322,9 +336,9 @@ impl Worker {
         let connection = world.net.connect(self.index);
         self.connection = Some(connection);
         self.unanswered = 0;
-        if !world.daemon.is_down() {
+        if !world.daemon.is_down() && !world.cut_off {
             world.net.tell_worker(connection, News::Connected);
-        } else if world.net.rng.one_in(2) {
+        } else if world.cut_off || world.net.rng.one_in(2) {
             world.net.tell_worker(connection, News::Unreachable);
         } else {
             // Its host is down, too: nobody refuses.
@@ -370,7 +384,7 @@ impl Worker {
             peer: address_of(self.index).into(),
             local: (*AGGREGATOR.ip()).into(),
             threads: Threads::default(),
-            via: Vec::new(),
+            via: via(world.net, self.index),
         }
     }
 

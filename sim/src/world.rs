@@ -2,13 +2,15 @@
 
 use std::panic::{self, AssertUnwindSafe};
 
+use switchml_control::join_event;
 use switchml_protocol::header::{HEADER_LEN, Header, Kind, flags};
-use switchml_protocol::{LANES_PER_BLOCK, U32};
+use switchml_protocol::{DATA_PORT, LANES_PER_BLOCK, U32};
 use tracing::debug;
 use zerocopy::FromBytes;
 
+use crate::combiner::Combiner;
 use crate::daemon::Daemon;
-use crate::net::{Clock, Event, Net, STRANGER, Violation, binding_of};
+use crate::net::{Clock, Connection, Event, Net, News, STRANGER, Violation, binding_of};
 use crate::oracle::{End, Oracle, Times};
 use crate::scenario::{Incident, MS, SECOND, Scenario, Time};
 use crate::surroundings::Surroundings;
@@ -29,6 +31,11 @@ pub struct Run {
 /// Runs the scenario of a seed. A panic of the code under test is a violation.
 pub fn simulate(seed: u64) -> Run {
     play(Scenario::draw(seed))
+}
+
+/// The same with combiners.
+pub fn simulate_tree(seed: u64) -> Run {
+    play(Scenario::draw_tree(seed))
 }
 
 /// Runs a scenario.
@@ -54,6 +61,7 @@ struct World {
     net: Net,
     oracle: Oracle,
     daemon: Daemon,
+    combiners: Vec<Combiner>,
     workers: Vec<Worker>,
     healed: bool,
 }
@@ -69,6 +77,9 @@ impl World {
             net: Net::new(&scenario),
             oracle: Oracle::default(),
             daemon: Daemon::new(&scenario),
+            combiners: (scenario.tree.combiners.iter().enumerate())
+                .map(|(index, plan)| Combiner::new(index, *plan))
+                .collect(),
             healed: false,
             scenario,
         }
@@ -141,6 +152,11 @@ impl World {
                     header_intact,
                 );
             }
+            Event::AtCombiner { combiner, port, binding, packet, congested, intact } => {
+                let from = (&binding, port);
+                let combiner = &mut self.combiners[combiner];
+                return combiner.serve(&mut self.net, from, &packet, congested, intact);
+            }
             Event::AtDaemon(connection, message) => {
                 self.daemon.hear(&mut self.net, connection, message)
             }
@@ -171,6 +187,7 @@ impl World {
                 let worker = self.net.worker_at(connection);
                 match self.stalled(worker) {
                     Some(until) => self.net.schedule(until, Event::News(connection, news)),
+                    None if self.learn(connection, &news) => {}
                     None => {
                         self.with(worker, |worker, world| worker.hear(world, connection, news))?
                     }
@@ -183,6 +200,7 @@ impl World {
                     self.daemon.start_anew(&mut self.net);
                 }
             }
+            Event::CombinerBack(combiner) => self.combiners[combiner].start(),
             Event::Stranger => self.forge(),
             Event::Heal => self.heal(),
         }
@@ -209,6 +227,7 @@ impl World {
         self.healed = true;
         self.net.heal();
         self.daemon.heal();
+        self.combiners.iter_mut().for_each(Combiner::heal);
         if self.daemon.is_down() {
             self.daemon.start_anew(&mut self.net);
         }
@@ -223,10 +242,11 @@ impl World {
         worker: usize,
         f: impl FnOnce(&mut Worker, &mut Surroundings<'_>) -> T,
     ) -> T {
-        let Self { scenario, net, oracle, daemon, workers, healed } = self;
+        let Self { scenario, net, oracle, daemon, combiners, workers, healed } = self;
+        let cut_off = scenario.tree.way(worker).any(|combiner| combiners[combiner].is_down());
         f(
             &mut workers[worker],
-            &mut Surroundings { net, oracle, daemon, scenario, healed: *healed },
+            &mut Surroundings { net, oracle, daemon, scenario, cut_off, healed: *healed },
         )
     }
 
@@ -260,6 +280,11 @@ impl World {
                 self.net.schedule(now + after, Event::Back);
             }
             Incident::Restart { .. } => {}
+            Incident::CombinerCrash { combiner, after } => self.crash(combiner, after),
+            Incident::Forget { combiner } => {
+                self.net.tally.fault(Fault::Forgotten);
+                self.combiners[combiner].forget();
+            }
             Incident::Replace { orderly, after } => {
                 self.net.tally.fault(if orderly { Fault::OrderlyStop } else { Fault::Replacement });
                 self.daemon.stop(&mut self.net, orderly);
@@ -267,6 +292,37 @@ impl World {
             }
         }
         Ok(())
+    }
+
+    /// A combiner's host restarts, and with it the connections of the ranks below break.
+    fn crash(&mut self, combiner: usize, after: Time) {
+        if self.combiners[combiner].is_down() {
+            return;
+        }
+        self.net.tally.fault(Fault::CombinerCrash);
+        self.combiners[combiner].crash();
+        for worker in 0..self.workers.len() {
+            if self.scenario.tree.way(worker).any(|above| above == combiner) {
+                self.with(worker, |worker, world| worker.cut_off(world));
+            }
+        }
+        let back = self.net.now + after;
+        self.net.schedule(back, Event::CombinerBack(combiner));
+    }
+
+    /// Combiners on the way read an assignment. Whether the rank does not hear of it: one that
+    /// comes back has it already (rule 27.19).
+    fn learn(&mut self, connection: Connection, news: &News) -> bool {
+        let News::Event(join_event::Event::Assigned(assigned)) = news else { return false };
+        let worker = &self.workers[self.net.worker_at(connection)];
+        let way = self.net.way(worker.index);
+        if way.is_empty() || !worker.is_at(connection) {
+            return false;
+        }
+        for (place, combiner) in way.into_iter().enumerate() {
+            self.combiners[combiner].learn(assigned, worker.rank, place == 0);
+        }
+        worker.session() == Some(assigned.epoch)
     }
 
     /// A stranger sends again what it has seen, or makes something out of it.
@@ -286,7 +342,10 @@ impl World {
         if let Ok((header, payload)) = Header::mut_from_prefix(&mut packet)
             && net.rng.one_in(2)
         {
-            header.kind = net.rng.pick(&[Kind::Contribution, Kind::Hello]) as u8;
+            header.kind = match self.combiners.is_empty() {
+                true => net.rng.pick(&[Kind::Contribution, Kind::Hello]),
+                false => net.rng.pick(&[Kind::Contribution, Kind::Hello, Kind::Partial]),
+            } as u8;
             header.rank.set(net.rng.below(4) as u16);
             header.slot.set(net.rng.below(16) as u16);
             header.round.set(header.round.get().wrapping_add(net.rng.below(3) as u32));
@@ -306,11 +365,15 @@ impl World {
         net.tally.fault(Fault::Forgery);
         debug_assert!(packet.len() < HEADER_LEN + 4 * 24 * LANES_PER_BLOCK + 1000);
         let binding = binding_of(STRANGER, 4_000, 1);
-        let event = Event::AtAggregator {
-            binding,
-            packet: packet.into(),
-            congested: false,
-            header_intact: false,
+        let (packet, congested) = (packet.into(), false);
+        let number = self.combiners.len() as u64;
+        let event = match number > 0 && net.rng.one_in(2) {
+            true => {
+                let combiner = net.rng.below(number) as usize;
+                let port = DATA_PORT + net.rng.below(8) as u16;
+                Event::AtCombiner { combiner, port, binding, packet, congested, intact: false }
+            }
+            false => Event::AtAggregator { binding, packet, congested, header_intact: false },
         };
         net.schedule(net.now, event);
     }

@@ -18,6 +18,11 @@ const SEEDS: u64 = 3_000;
 /// The first of them. From here on even the rarest fault, a full socket, comes about often enough.
 const FIRST: u64 = 0x2_0000;
 
+/// Seeds with combiners in every test run.
+const TREES: u64 = 1_500;
+/// What goes wrong at combiners alone.
+const OF_COMBINERS: [Fault; 3] = [Fault::CombinerCrash, Fault::Forgotten, Fault::LetPass];
+
 fn assert_kept(report: &Report) {
     let failures = report.failures.iter().map(|(seed, violation)| {
         format!("seed {seed:#x}: {violation}\n    cargo xtask sim --seed {seed:#x} --trace\n")
@@ -28,13 +33,14 @@ fn assert_kept(report: &Report) {
 
 #[test]
 fn promises_are_kept_whatever_goes_wrong() {
-    let report = campaign::run(&Limits { first: FIRST, seeds: SEEDS, time: Duration::MAX });
+    let report =
+        campaign::run(&Limits { first: FIRST, seeds: SEEDS, trees: false, time: Duration::MAX });
     assert_kept(&report);
     assert_eq!(report.tally.runs, SEEDS);
     println!("{}", report.tally);
     // What is promised says little if nothing goes wrong.
-    let never: Vec<_> =
-        Fault::ALL.iter().filter(|fault| report.tally.faults(**fault) < 10).collect();
+    let flat = Fault::ALL.iter().filter(|fault| !OF_COMBINERS.contains(fault));
+    let never: Vec<_> = flat.filter(|fault| report.tally.faults(**fault) < 10).collect();
     assert!(never.is_empty(), "hardly ever tried: {never:?}");
     let must_occur = [
         Fate::Within16,
@@ -82,13 +88,46 @@ fn promises_are_kept_whatever_goes_wrong() {
     );
 }
 
+/// The same with up to 32 combiners in up to three levels, which forget, restart, give cells to
+/// other jobs, and are passed by.
+#[test]
+fn promises_are_kept_behind_combiners() {
+    let limits = Limits { first: FIRST, seeds: TREES, trees: true, time: Duration::MAX };
+    let report = campaign::run(&limits);
+    assert_kept(&report);
+    println!("{}", report.tally);
+    let never = OF_COMBINERS.iter().filter(|fault| report.tally.faults(**fault) < 10);
+    assert_eq!(never.collect::<Vec<_>>(), Vec::<&Fault>::new());
+    let at_combiners = |outcome: &Outcome| report.tally.combined[*outcome as usize];
+    let must_occur = [
+        Outcome::Held,
+        Outcome::Combined,
+        Outcome::Evicted,
+        Outcome::Passed,
+        Outcome::Flushed,
+        Outcome::Duplicate,
+        Outcome::HelloPassed,
+        Outcome::ToRank,
+        Outcome::ToAll,
+        Outcome::BadCheck,
+        Outcome::NoHello,
+        Outcome::WrongPlace,
+    ];
+    let never: Vec<_> = must_occur.iter().filter(|outcome| at_combiners(outcome) == 0).collect();
+    assert!(never.is_empty(), "never at a combiner: {never:?}");
+    let must_occur = [Outcome::Overlap, Outcome::Completed, Outcome::Replayed, Outcome::Duplicate];
+    let never = must_occur.iter().filter(|outcome| report.tally.outcomes[**outcome as usize] == 0);
+    assert_eq!(never.collect::<Vec<_>>(), Vec::<&Outcome>::new());
+}
+
 #[test]
 fn seeds_that_have_failed() {
     let lines = include_str!("../regressions.txt").lines().filter(|line| !line.starts_with('#'));
     for line in lines {
-        let seed = line.strip_prefix("0x").and_then(|digits| u64::from_str_radix(digits, 16).ok());
+        let (trees, seed) = line.strip_prefix("trees ").map_or((false, line), |seed| (true, seed));
+        let seed = seed.strip_prefix("0x").and_then(|digits| u64::from_str_radix(digits, 16).ok());
         let seed = seed.unwrap_or_else(|| panic!("{line:?} in regressions.txt is no seed"));
-        assert_kept(&campaign::run(&Limits { first: seed, seeds: 1, time: Duration::MAX }));
+        assert_kept(&campaign::run(&Limits { first: seed, seeds: 1, trees, time: Duration::MAX }));
     }
 }
 
@@ -148,6 +187,50 @@ fn a_daemon_that_is_restarted_costs_no_job() {
         let fates = |fate: &Fate| run.tally.fates(*fate);
         let errors = Fate::ALL.iter().filter(|fate| !GOOD.contains(fate));
         assert_eq!(errors.map(fates).sum::<u64>(), 0, "seed {seed}: {}", run.tally);
+        sum += &run.tally;
+    }
+    assert!(sum.fates(Fate::Resumed) > 100, "{sum}");
+}
+
+/// A scenario of those, in which combiners restart or forget while calls go on.
+fn restarts_of_combiners(seed: u64) -> Scenario {
+    let mut scenario = Scenario { tree: Scenario::draw_tree(seed).tree, ..restarts(seed) };
+    for link in scenario.tree.combiners.iter_mut().flat_map(|plan| &mut plan.uplink) {
+        let delay = link.delay;
+        *link = LinkPlan {
+            largest_packet: 4_000,
+            delay,
+            loss: 20_000,
+            duplication: 20_000,
+            ..LinkPlan::default()
+        };
+    }
+    for job in &mut scenario.jobs {
+        job.origin = 0;
+    }
+    scenario.capabilities |= Capabilities::PARTIAL_SUMS;
+    let combiner = seed as usize % scenario.tree.combiners.len();
+    let after = [1, 300, 1_500][(seed % 3) as usize] * MS;
+    scenario.incidents = vec![
+        (500 * MS, Incident::Forget { combiner }),
+        (1_000 * MS, Incident::CombinerCrash { combiner, after }),
+        (4_000 * MS, Incident::CombinerCrash { combiner, after }),
+    ];
+    scenario
+}
+
+#[test]
+fn a_combiner_that_is_restarted_costs_no_job() {
+    let mut sum = Tally::default();
+    for seed in 0..200 {
+        let run = play(restarts_of_combiners(seed));
+        assert_eq!(run.verdict, Ok(()), "seed {seed}");
+        let fates = |fate: &Fate| run.tally.fates(*fate);
+        let errors = Fate::ALL.iter().filter(|fate| !GOOD.contains(fate));
+        assert_eq!(errors.map(fates).sum::<u64>(), 0, "seed {seed}: {}", run.tally);
+        // No packet is damaged: what has a wrong check word has a rank twice.
+        let bad = [run.tally.outcomes, run.tally.combined].map(|of| of[Outcome::BadCheck as usize]);
+        assert_eq!(bad, [0, 0], "seed {seed}: {}", run.tally);
         sum += &run.tally;
     }
     assert!(sum.fates(Fate::Resumed) > 100, "{sum}");
