@@ -143,6 +143,7 @@ fn start_data_plane(options: &Options, events: EventSink) -> anyhow::Result<Arc<
                 port: options.data_port,
                 slots: options.slots,
                 fanout,
+                cells: None,
                 pin_dir: options.pin_dir.clone(),
             };
             Ok(Arc::new(XdpDataPlane::start(config, events)?))

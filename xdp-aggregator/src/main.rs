@@ -1,15 +1,19 @@
 //! The aggregator's data plane: programs for XDP and for tc ingress around
 //! [`switchml_protocol::shell`].
 //!
-//! Programs: `switchml` and `switchml_bundle`, and `switchml_copy` for what the first one sends, on
-//! its way out. Maps, with keys and values as in
-//! [`switchml_protocol::maps`] and [`switchml_protocol::job`]:
+//! Programs: `switchml` and `switchml_bundle`; `switchml_relay` and `switchml_relay_bundle` of a
+//! combiner; and `switchml_copy` for what those for XDP send, on its way out. Maps, with keys and
+//! values as in [`switchml_protocol::maps`], [`switchml_protocol::job`] and
+//! [`switchml_protocol::relay`]:
 //!
 //! | map | type | key → value |
 //! | --- | --- | --- |
 //! | `LOCAL` | hash | `Endpoint` → `u8`: what the aggregator answers to, and its addresses |
 //! | `JOBS` | array | job number → `JobEntry` |
 //! | `MEMBERS` | array | job number * 1024 + rank → `MemberEntry` |
+//! | `UPLINKS` | array | job number → `Uplink`, at a combiner |
+//! | `CELLS` | array | number → `LockedCell`, at a combiner |
+//! | `AVERAGE` | array | 0 → at which age partial sums are complete, smoothed |
 //! | `SLOTS` | array of maps | slot / 512 → array of 512 `LockedSlot`s, made when first needed |
 //! | `RECEIVERS` | array | job number → `Receivers`: where the RESULTs to all go |
 //! | `GROUPS` | array of maps | job number → DEVMAP of 64: the ports of those places, in order |
@@ -30,6 +34,8 @@ mod copies;
 mod lock;
 mod packet;
 mod payload;
+mod relay;
+mod relay_bundle;
 mod scratch;
 mod skb;
 mod tables;
@@ -53,6 +59,13 @@ use tables::Maps;
 pub fn switchml_bundle(ctx: TcContext) -> i32 {
     // SAFETY: the kernel called the program with it.
     bundle::serve(&unsafe { Skb::new(ctx.skb.skb) })
+}
+
+/// The same, as a combiner.
+#[classifier]
+pub fn switchml_relay_bundle(ctx: TcContext) -> i32 {
+    // SAFETY: as above.
+    relay_bundle::serve(&unsafe { Skb::new(ctx.skb.skb) })
 }
 
 /// Serves one frame.
@@ -80,7 +93,15 @@ pub fn switchml(ctx: XdpContext) -> u32 {
     if verdict != XDP_DROP && frame.put_tag().is_err() { XDP_DROP } else { verdict }
 }
 
-/// Sees a frame of the other program's on its way out.
+/// Serves one frame, as a combiner.
+#[xdp]
+pub fn switchml_relay(ctx: XdpContext) -> u32 {
+    // SAFETY: as above.
+    let frame = unsafe { Frame::new(ctx.ctx) };
+    if frame.is::<Ipv6>() { relay::serve::<Ipv6>(&frame) } else { relay::serve::<Ipv4>(&frame) }
+}
+
+/// Sees a frame of the other programs' on its way out.
 #[xdp(map = "devmap")]
 pub fn switchml_copy(ctx: XdpContext) -> u32 {
     // SAFETY: as above; and the kernel tells a program on the way out by which port.

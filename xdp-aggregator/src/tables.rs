@@ -1,15 +1,21 @@
 //! The maps, and the aggregator's view of them.
 
 use aya_ebpf::btf_maps::{Array, ArrayOfMaps, DevMap, DevMapHash, HashMap, PerCpuArray, RingBuf};
+use aya_ebpf::helpers::bpf_ktime_get_ns;
 use aya_ebpf::macros::btf_map;
 use switchml_protocol::MAX_RANKS;
 use switchml_protocol::aggregator::{Members, Tables};
+use switchml_protocol::combiner::{Cell, cell_of};
 use switchml_protocol::fanout::{MAX_PLACES, Receivers};
+use switchml_protocol::header::Header;
 use switchml_protocol::job::{Binding, JobEntry, MemberEntry};
 use switchml_protocol::maps::{
-    Endpoint, Event, LockedSlot, MAX_PORTS, MAX_SHARDS, SLOTS_PER_SHARD,
+    Endpoint, Event, LockedCell, LockedSlot, MAX_PORTS, MAX_SHARDS, SLOTS_PER_SHARD,
 };
 use switchml_protocol::outcome::Outcome;
+use switchml_protocol::patience;
+use switchml_protocol::ranks;
+use switchml_protocol::relay::{Cells, Uplink};
 use switchml_protocol::slot::Slot;
 use zerocopy::transmute;
 
@@ -43,6 +49,14 @@ static RECEIVERS: Array<Receivers, MAX_SHARDS> = Array::new();
 static PORTS: DevMapHash<MAX_PORTS> = DevMapHash::new();
 #[btf_map]
 static COUNTERS: PerCpuArray<u64, { Outcome::COUNT }> = PerCpuArray::new();
+/// As many as the daemon says when it loads a combiner's programs.
+#[btf_map]
+static CELLS: Array<LockedCell, 1> = Array::new();
+#[btf_map]
+static UPLINKS: Array<Uplink, MAX_SHARDS> = Array::new();
+/// See [`switchml_protocol::patience`].
+#[btf_map]
+static AVERAGE: Array<u32, 1> = Array::new();
 // Without a value type, or libbpf takes its size for a mistake.
 #[btf_map]
 static EVENTS: RingBuf<(), EVENTS_BYTES> = RingBuf::new();
@@ -65,10 +79,16 @@ pub fn job(number: u16) -> Option<JobEntry> {
 /// Adds one to the outcome's counter.
 #[inline(always)]
 pub fn count(outcome: Outcome) {
+    count_all(outcome, 1);
+}
+
+/// Adds so many to it.
+#[inline(always)]
+pub fn count_all(outcome: Outcome, packets: u32) {
     if let Some(counter) = COUNTERS.get_ptr_mut(outcome as u32) {
         // SAFETY: the counter is this CPU's own, and XDP programs do not interrupt each other on
         // one CPU.
-        unsafe { *counter += 1 };
+        unsafe { *counter += u64::from(packets) };
     }
 }
 
@@ -96,6 +116,13 @@ pub fn redirect(port: u32) -> Option<u32> {
 pub fn redirect_to_all(number: u16) -> Option<u32> {
     // With the flag the kernel takes no notice of the key.
     GROUPS.get(u32::from(number))?.redirect(0, BROADCAST).ok()
+}
+
+/// Where a rank lives, if it has said so in this epoch.
+#[inline(always)]
+pub fn home(number: u16, rank: u16) -> Option<Binding> {
+    let member = Maps.member(number, rank)?;
+    (member.epoch == job(number)?.epoch).then_some(member.binding)
 }
 
 /// Where the job's RESULTs to all go.
@@ -151,6 +178,71 @@ impl Tables for Maps {
             lock::release(word);
             outcome
         }
+    }
+}
+
+impl Cells for Maps {
+    #[inline(always)]
+    fn parent(&self, job: u16) -> Option<Binding> {
+        uplink(job).filter(|uplink| uplink.epoch != 0).map(|uplink| uplink.parent)
+    }
+
+    #[inline(always)]
+    fn below(&self, job: u16, group: u16) -> u32 {
+        // Groups of admitted ranks are in range; Linux 6.1 loses sight of a comparison.
+        let group = usize::from(group) % ranks::GROUPS;
+        uplink(job).and_then(|uplink| uplink.below.get(group).copied()).unwrap_or(0)
+    }
+
+    #[inline(always)]
+    fn with_cell(&self, header: &Header, f: impl FnOnce(&mut Cell) -> Outcome) -> Outcome {
+        let Some(uplink) = uplink(header.job.get()) else { return Outcome::UnknownJob };
+        let Some(entry) = CELLS.get_ptr_mut(cell_of(header, uplink.cells)) else {
+            return Outcome::UnknownJob;
+        };
+        // SAFETY: as in `with_slot`.
+        unsafe {
+            let word = &raw mut (*entry).lock;
+            if !lock::acquire(word) {
+                return Outcome::SlotBusy;
+            }
+            let cell = &mut (*entry).cell;
+            let since = cell.head.since;
+            let outcome = f(cell);
+            lock::release(word);
+            if outcome == Outcome::Combined {
+                note_age(now().wrapping_sub(since));
+            }
+            outcome
+        }
+    }
+}
+
+/// The job's way up, at a combiner.
+#[inline(always)]
+pub fn uplink(job: u16) -> Option<&'static Uplink> {
+    UPLINKS.get(u32::from(job))
+}
+
+/// Microseconds, nearly: 1024 ns each. They wrap around.
+#[inline(always)]
+pub fn now() -> u32 {
+    // SAFETY: no pointer is passed.
+    (unsafe { bpf_ktime_get_ns() } >> 10) as u32
+}
+
+/// Rule 27.10.
+#[inline(always)]
+pub fn patience() -> u32 {
+    patience::patience(AVERAGE.get(0).copied().unwrap_or(patience::FIRST))
+}
+
+/// CPUs may lose each other's samples, which does no harm.
+#[inline(always)]
+fn note_age(age: u32) {
+    if let Some(average) = AVERAGE.get_ptr_mut(0) {
+        // SAFETY: the entry is there for as long as the program runs; any word is an average.
+        unsafe { *average = patience::average(*average, age) };
     }
 }
 

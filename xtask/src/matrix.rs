@@ -44,7 +44,7 @@ const NEEDED: [(&str, &str); 5] = [
 const TESTS: [(&str, &[&str]); 3] = [
     ("xdp", &["native::", "bundles::"]),
     ("end_to_end", &["two_workers"]),
-    ("in_kernel", &["delivery::"]),
+    ("in_kernel", &["delivery::", "combiner::contributions", "combiner::superpackets"]),
 ];
 
 /// Tests of the other packages whose binaries are started; cargo builds those along with them.

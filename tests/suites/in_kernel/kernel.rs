@@ -16,9 +16,10 @@ use std::os::fd::RawFd;
 use switchml_protocol::fanout::{MAX_PLACES, Receivers, direct};
 use switchml_protocol::ip::Ip;
 use switchml_protocol::job::{Binding, JobEntry, MemberEntry, OPEN};
-use switchml_protocol::maps::{Endpoint, Event, LockedSlot};
+use switchml_protocol::maps::{Endpoint, Event, LockedCell, LockedSlot};
 use switchml_protocol::outcome::Outcome;
 use switchml_protocol::ranks::Ranks;
+use switchml_protocol::relay::Uplink;
 use switchml_protocol::{MAX_RANKS, U16};
 use zerocopy::{FromBytes, transmute};
 
@@ -43,6 +44,8 @@ type EndpointBytes = [u8; size_of::<Endpoint>()];
 /// its own.
 pub struct Kernel {
     object: Ebpf,
+    /// Name of the program.
+    xdp: &'static str,
     /// What XDP sends passes this program on its way out.
     copy: ProgramFd,
     slots: Slots,
@@ -57,17 +60,40 @@ impl Kernel {
 
     /// The same from an object file.
     pub fn load(object: &[u8]) -> Self {
-        let tc = TcProgram::load(object);
-        let mut object = EbpfLoader::new().load(object).expect("the maps are created");
-        let program: &mut Xdp =
-            object.program_mut("switchml").expect("program").try_into().unwrap();
+        Self::of_role(object, ["switchml", "switchml_bundle"], 1)
+    }
+
+    /// A combiner of so many cells, with the same address.
+    #[allow(dead_code)] // the vectors share this file
+    pub fn combiner(cells: u32) -> Self {
+        Self::load_combiner(switchml_userspace::xdp_object(), cells)
+    }
+
+    /// The same from an object file.
+    pub fn load_combiner(object: &[u8], cells: u32) -> Self {
+        let mut kernel = Self::of_role(object, ["switchml_relay", "switchml_relay_bundle"], cells);
+        kernel.add_local(AGGREGATOR_MAC, AGGREGATOR_IP, 0);
+        for map in kernel.maps_mut("AVERAGE") {
+            let mut average: Array<_, u32> = map.try_into().unwrap();
+            average.set(0, switchml_protocol::patience::FIRST, 0).unwrap();
+        }
+        kernel
+    }
+
+    fn of_role(object: &[u8], [xdp, tc]: [&'static str; 2], cells: u32) -> Self {
+        let tc = TcProgram::of_role(object, tc, cells);
+        let mut object = EbpfLoader::new()
+            .map_max_entries("CELLS", cells)
+            .load(object)
+            .expect("the maps are created");
+        let program: &mut Xdp = object.program_mut(xdp).expect("program").try_into().unwrap();
         program.load().expect("the verifier takes the program");
         let copy: &mut Xdp =
             object.program_mut("switchml_copy").expect("program").try_into().unwrap();
         copy.load().expect("the verifier takes the program");
         let copy = copy.fd().unwrap().try_clone().unwrap();
         let slots = Slots::make(&mut object);
-        let mut kernel = Self { object, copy, slots, tc };
+        let mut kernel = Self { object, xdp, copy, slots, tc };
         kernel.add_port(IFINDEX);
         kernel.add_local(AGGREGATOR_MAC, AGGREGATOR_IP, AGGREGATOR_PORT);
         kernel
@@ -127,7 +153,7 @@ impl Kernel {
 
     /// The program itself.
     pub fn program(&self) -> &Xdp {
-        self.object.program("switchml").unwrap().try_into().unwrap()
+        self.object.program(self.xdp).unwrap().try_into().unwrap()
     }
 
     /// The program for tc, by itself.
@@ -231,6 +257,23 @@ impl Kernel {
             let mut receivers: Array<_, ReceiversBytes> = map.try_into().unwrap();
             receivers.set(u32::from(job), bytes, 0).unwrap();
         }
+    }
+
+    /// A combiner's way up.
+    #[allow(dead_code)] // the vectors share this file
+    pub fn set_uplink(&mut self, job: u16, uplink: &Uplink) {
+        for map in self.maps_mut("UPLINKS") {
+            let mut uplinks: Array<_, [u8; size_of::<Uplink>()]> = map.try_into().unwrap();
+            let bytes: [u8; size_of::<Uplink>()] = transmute!(uplink.clone());
+            uplinks.set(u32::from(job), bytes, 0).unwrap();
+        }
+    }
+
+    /// A combiner's cell, in XDP.
+    #[allow(dead_code)] // the vectors share this file
+    pub fn cell(&self, index: u32) -> LockedCell {
+        let cells: Array<_, [u8; size_of::<LockedCell>()]> = self.map("CELLS").try_into().unwrap();
+        transmute!(cells.get(&index, 0).unwrap())
     }
 
     /// Element `index` of the pool.

@@ -9,11 +9,12 @@
 //! | [`superpackets`] | any cut of packets into superpackets; mixed outcomes in one |
 //! | [`table`] | what a test is: packets in, verdicts, packets and counters out |
 //! | [`admission`] | who is let in, and what is passed on or dropped |
+//! | [`combiner`] | a combiner's programs: who is let in, what leaves, how it is addressed |
 //! | [`tags`] | VLAN tags in frames |
 //! | [`slots`] | what the vectors do not see of slots: every size, values, neighbours |
 //! | [`frames`] | the answers, byte by byte |
 //! | [`differential`] | a random trace through the kernel and through the protocol crate on the host |
-//! | [`contention`] | two CPUs on the same slot |
+//! | [`contention`] | two CPUs on the same slot, or cell |
 //! | [`cpu`] | which CPU a thread has |
 //! | [`libbpf`] | the program and its maps as libbpf loads them |
 //! | [`loaders`] | libbpf takes the object too |
@@ -23,6 +24,7 @@
 //! | [`driver`] | runs one contribution again and again, for that |
 
 mod admission;
+mod combiner;
 mod contention;
 mod copies;
 mod cpu;

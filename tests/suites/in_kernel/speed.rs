@@ -1,4 +1,5 @@
-//! Nanoseconds a packet, of the program alone and warm; and how much more two CPUs do than one.
+//! Nanoseconds a packet, of the program alone and warm, as a root and as a combiner; and how much
+//! more two CPUs do than one.
 //!
 //! `cargo test --release -p switchml-rack --test in_kernel speed -- --nocapture`, on a quiet
 //! machine. What it checks is that what it times is what it says.
@@ -8,18 +9,62 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::thread;
 use switchml_protocol::outcome::Outcome;
+use switchml_protocol::relay::Uplink;
 use switchml_rack::can_build_racks;
 
+use crate::combiner::{below, uplink};
 use crate::cpu::{cpus, go_first, pin_to, two_cpus};
 use crate::driver::{Driver, slot_of};
-use crate::kernel::Kernel;
-use crate::packet::{AGGREGATOR_PORT, Envelope, MAX, Packet, SUM};
+use crate::kernel::{Kernel, job, member};
+use crate::packet::{CHECKED, Envelope, JOB, MAX, Packet, RETRANSMIT, SUM};
 
 /// Where a program runs.
 #[derive(Clone, Copy)]
 enum Hook {
     Xdp,
     Tc,
+}
+
+/// Of whom a program is.
+#[derive(Clone, Copy)]
+enum Role {
+    Root,
+    /// All ranks are below.
+    Combiner,
+    /// A combiner to which ranks send again what it does not know.
+    Passing,
+}
+
+impl Role {
+    fn kernel(self) -> Kernel {
+        const CELLS: u32 = 512;
+        if matches!(self, Self::Root) {
+            return Kernel::with_job(RANKS.into());
+        }
+        let mut kernel = Kernel::combiner(CELLS);
+        kernel.set_uplink(JOB, &Uplink { below: below(0b1111), ..uplink(CELLS) });
+        for rank in 0..RANKS {
+            kernel.set_member(JOB, rank, &member(rank));
+        }
+        kernel.set_job(JOB, &job(RANKS.into()));
+        kernel
+    }
+
+    const fn flags(self) -> u8 {
+        match self {
+            Self::Root | Self::Combiner => CHECKED,
+            Self::Passing => CHECKED | RETRANSMIT,
+        }
+    }
+
+    /// What becomes of a round's contributions, by how many.
+    const fn outcomes(self) -> &'static [(Outcome, u64)] {
+        match self {
+            Self::Root => &[(Outcome::Started, 1), (Outcome::Added, 2), (Outcome::Completed, 1)],
+            Self::Combiner => &[(Outcome::Held, 3), (Outcome::Combined, 1)],
+            Self::Passing => &[(Outcome::Passed, 4)],
+        }
+    }
 }
 
 /// Rounds of a slot that are timed, packet by packet.
@@ -35,13 +80,13 @@ const HEADERS: usize = 32;
 
 /// The frame of a packet that is not for the aggregator.
 fn passed_on(packet: &Packet) -> Vec<u8> {
-    Envelope { destination_port: AGGREGATOR_PORT + 1, ..packet.request() }.bytes(&packet.bytes())
+    Envelope { mac_destination: [2; 6], ..packet.request() }.bytes(&packet.bytes())
 }
 
 /// A contribution of each rank to slots from 0 on, as what a program gets at a time.
-fn frame(segments: u16, rank: u16, round: u32, op: u8, lanes: u32) -> Vec<u8> {
+fn frame(segments: u16, rank: u16, round: u32, (op, flags): (u8, u8), lanes: u32) -> Vec<u8> {
     let values: Vec<u32> = (0..lanes).map(|lane| lane * u32::from(rank + 1)).collect();
-    let packet = |slot| Packet { op, ..Packet::contribution(rank, slot, round, &values) };
+    let packet = |slot| Packet { op, flags, ..Packet::contribution(rank, slot, round, &values) };
     let payload: Vec<u8> = (0..segments).flat_map(|slot| packet(slot).bytes()).collect();
     packet(0).request().bytes(&payload)
 }
@@ -81,21 +126,21 @@ fn in_turn<T: Send>(cpus: &[usize], turns: usize, f: impl Fn(usize) -> T + Sync)
 /// Times in ns of the first, a middle and the last contribution of a round, of `segments` packets
 /// at a time, in XDP (one packet) or at tc. The ranks' packets come in on these CPUs, in turn. What
 /// a packet costs that is passed on at once, timer included, is taken off.
-fn of_a_round(hook: Hook, cpus: &[usize], segments: u16, op: u8, lanes: u32) -> [f64; 3] {
-    let [times] = of_rounds(hook, cpus, [segments], op, lanes);
+fn of_a_round(place: (Hook, Role), cpus: &[usize], segments: u16, op: u8, lanes: u32) -> [f64; 3] {
+    let [times] = of_rounds(place, cpus, [segments], op, lanes);
     times
 }
 
 /// The same for several numbers of segments, whose turns alternate: the processor's clock may
 /// change from one second to the next.
 fn of_rounds<const N: usize>(
-    hook: Hook,
+    (hook, role): (Hook, Role),
     cpus: &[usize],
     segments: [u16; N],
     op: u8,
     lanes: u32,
 ) -> [[f64; 3]; N] {
-    let kernels = segments.map(|_| Kernel::with_job(RANKS.into()));
+    let kernels = segments.map(|_| role.kernel());
     let segment_len = HEADERS + 4 * lanes as usize;
     let run = |kernel: &Kernel, frame: &[u8]| {
         let run = match hook {
@@ -108,13 +153,13 @@ fn of_rounds<const N: usize>(
     let ranks = usize::from(RANKS);
     let times = in_turn(cpus, ROUNDS as usize * ranks, |turn| {
         let (round, rank) = ((turn / ranks) as u32, (turn % ranks) as u16);
-        let frame = |segments| frame(segments, rank, round, op, lanes);
+        let frame = |segments| frame(segments, rank, round, (op, role.flags()), lanes);
         std::array::from_fn::<_, N, _>(|index| {
             [run(&kernels[index], &nothing), run(&kernels[index], &frame(segments[index]))]
         })
     });
     std::array::from_fn(|index| {
-        every_packet_was_what_it_is_timed_as(hook, &kernels[index], segments[index]);
+        every_packet_was_what_it_is_timed_as((hook, role), &kernels[index], segments[index]);
         [0, 1, ranks - 1].map(|rank| {
             let of_rank = || times.iter().skip(rank).step_by(ranks).map(|times| times[index]);
             usual(of_rank().map(|[_, time]| time)) - usual(of_rank().map(|[passed, _]| passed))
@@ -122,15 +167,19 @@ fn of_rounds<const N: usize>(
     })
 }
 
-fn every_packet_was_what_it_is_timed_as(hook: Hook, kernel: &Kernel, segments: u16) {
+fn every_packet_was_what_it_is_timed_as(
+    (hook, role): (Hook, Role),
+    kernel: &Kernel,
+    segments: u16,
+) {
     let counters = match hook {
         Hook::Xdp => kernel.counters(),
         Hook::Tc => kernel.tc().counters(),
     };
     let rounds = u64::from(ROUNDS) * u64::from(segments);
-    let counted = [Outcome::Started, Outcome::Added, Outcome::Completed]
-        .map(|outcome| counters[outcome as usize]);
-    assert_eq!(counted, [rounds, 2 * rounds, rounds]);
+    for (outcome, times) in role.outcomes() {
+        assert_eq!(counters[*outcome as usize], times * rounds, "{outcome:?}");
+    }
 }
 
 /// The mean of the middle half: the clock may tick every 10 ns only.
@@ -143,8 +192,8 @@ fn usual(times: impl Iterator<Item = u32>) -> f64 {
 
 /// The same of one more segment of a superpacket: a test run takes no more than two of the usual
 /// size, so what comes once for all of them is taken off.
-fn of_a_segment(cpus: &[usize], op: u8, lanes: u32) -> [f64; 3] {
-    let [one, two] = of_rounds(Hook::Tc, cpus, [1, 2], op, lanes);
+fn of_a_segment(role: Role, cpus: &[usize], op: u8, lanes: u32) -> [f64; 3] {
+    let [one, two] = of_rounds((Hook::Tc, role), cpus, [1, 2], op, lanes);
     std::array::from_fn(|index| two[index] - one[index])
 }
 
@@ -162,13 +211,29 @@ fn speed() {
     for (op, name) in [(SUM, "sum"), (MAX, "max")] {
         for lanes in [64, 352, 768] {
             let what = |hook| format!("{hook}, {name}, {lanes} lanes");
-            print(&what("XDP"), of_a_round(Hook::Xdp, cpu, 1, op, lanes));
-            print(&what("tc, one packet"), of_a_round(Hook::Tc, cpu, 1, op, lanes));
+            print(&what("XDP"), of_a_round((Hook::Xdp, Role::Root), cpu, 1, op, lanes));
+            print(&what("tc, one packet"), of_a_round((Hook::Tc, Role::Root), cpu, 1, op, lanes));
             // More does not fit into a page.
             if lanes <= 352 {
-                print(&what("tc, one more segment"), of_a_segment(cpu, op, lanes));
+                print(&what("tc, one more segment"), of_a_segment(Role::Root, cpu, op, lanes));
             }
         }
+    }
+}
+
+/// What a combiner's contributions cost: the first and a middle one are held, the last one becomes
+/// a partial sum; or all are passed.
+#[test]
+fn speed_of_a_combiner() {
+    if !can_build_racks("speed_of_a_combiner") {
+        return;
+    }
+    let cpu = &cpus()[..1];
+    for (role, name) in [(Role::Combiner, "combined"), (Role::Passing, "passed")] {
+        let what = |hook| format!("{hook}, {name}, 352 lanes");
+        print(&what("XDP"), of_a_round((Hook::Xdp, role), cpu, 1, SUM, 352));
+        print(&what("tc, one packet"), of_a_round((Hook::Tc, role), cpu, 1, SUM, 352));
+        print(&what("tc, one more segment"), of_a_segment(role, cpu, SUM, 352));
     }
 }
 
@@ -181,9 +246,12 @@ fn speed_of_two_cpus_on_one_slot() {
     }
     let Some(cpus) = two_cpus(NAME) else { return };
     for (cpus, name) in [(&cpus[..1], "one CPU"), (&cpus[..], "two CPUs in turn")] {
-        print(&format!("XDP, {name}"), of_a_round(Hook::Xdp, cpus, 1, SUM, 352));
-        print(&format!("tc, one packet, {name}"), of_a_round(Hook::Tc, cpus, 1, SUM, 352));
-        print(&format!("tc, one more segment, {name}"), of_a_segment(cpus, SUM, 352));
+        print(&format!("XDP, {name}"), of_a_round((Hook::Xdp, Role::Root), cpus, 1, SUM, 352));
+        print(
+            &format!("tc, one packet, {name}"),
+            of_a_round((Hook::Tc, Role::Root), cpus, 1, SUM, 352),
+        );
+        print(&format!("tc, one more segment, {name}"), of_a_segment(Role::Root, cpus, SUM, 352));
     }
 }
 

@@ -3,12 +3,14 @@
 //! What may differ: tc cannot shorten a superpacket, so an answer is as long as the packet that it
 //! answers, and what was behind it stays there.
 
+use aya::maps::Array;
 use aya::programs::{SchedClassifier, TestRun, TestRunOptions};
 use aya::{Ebpf, EbpfLoader};
 
 use crate::program::{self, Run, Slots, totals};
-use switchml_protocol::maps::LockedSlot;
+use switchml_protocol::maps::{LockedCell, LockedSlot};
 use switchml_protocol::outcome::Outcome;
+use zerocopy::transmute;
 
 const XDP_DROP: u32 = 1;
 const XDP_PASS: u32 = 2;
@@ -29,18 +31,22 @@ pub const ENVELOPE_LEN: usize = 14 + 20 + 8;
 /// The program for tc, loaded into the kernel with maps of its own.
 pub struct TcProgram {
     pub(crate) object: Ebpf,
+    name: &'static str,
     pub(crate) slots: Slots,
 }
 
 impl TcProgram {
-    /// Loads the program of an object file.
-    pub fn load(object: &[u8]) -> Self {
-        let mut object = EbpfLoader::new().load(object).expect("the maps are created");
+    /// Loads the program of that name of an object file, with so many cells.
+    pub fn of_role(object: &[u8], name: &'static str, cells: u32) -> Self {
+        let mut object = EbpfLoader::new()
+            .map_max_entries("CELLS", cells)
+            .load(object)
+            .expect("the maps are created");
         let program: &mut SchedClassifier =
-            object.program_mut("switchml_bundle").expect("program").try_into().unwrap();
+            object.program_mut(name).expect("program").try_into().unwrap();
         program.load().expect("the verifier takes the program");
         let slots = Slots::make(&mut object);
-        Self { object, slots }
+        Self { object, name, slots }
     }
 
     /// Runs the program on one packet; the verdict is what it would be in XDP.
@@ -71,8 +77,7 @@ impl TcProgram {
 
     fn test(&self, frame: &[u8], ctx_in: Option<&[u8]>) -> Run {
         let mut out = vec![0; frame.len() + 256];
-        let program: &SchedClassifier =
-            self.object.program("switchml_bundle").unwrap().try_into().unwrap();
+        let program: &SchedClassifier = self.object.program(self.name).unwrap().try_into().unwrap();
         let options = TestRunOptions {
             data_in: Some(frame),
             data_out: Some(&mut out),
@@ -104,6 +109,14 @@ impl TcProgram {
     /// Packets by outcome, all CPUs together.
     pub fn counters(&self) -> [u64; Outcome::COUNT] {
         totals(self.object.map("COUNTERS").unwrap())
+    }
+
+    /// A combiner's cell.
+    #[allow(dead_code)] // the vectors share this file
+    pub fn cell(&self, index: u32) -> LockedCell {
+        let cells = self.object.map("CELLS").expect("CELLS");
+        let cells: Array<_, [u8; size_of::<LockedCell>()]> = cells.try_into().unwrap();
+        transmute!(cells.get(&index, 0).unwrap())
     }
 
     /// Element `index` of the pool.

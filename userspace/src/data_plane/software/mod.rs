@@ -1,6 +1,8 @@
 //! The data plane in user space: a thread that serves UDP sockets. Needs no privilege, and runs the
 //! same state machines as the XDP program; for laptops, tests, and hosts where nothing else works.
+//! This is that of a root; [`combiner`] is that of a combiner.
 
+pub mod combiner;
 mod outbox;
 mod port;
 

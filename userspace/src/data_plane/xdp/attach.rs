@@ -25,9 +25,9 @@ use super::pins::PinError;
 use switchml_host::interfaces::{self, Interface, XdpFeatures};
 use switchml_host::netlink::NetlinkError;
 
-/// The program for XDP, and the one for tc.
-const XDP: &str = "switchml";
-const TC: &str = "switchml_bundle";
+/// The programs for XDP and for tc of a root, and of a combiner.
+const PROGRAMS: [[&str; 2]; 2] =
+    [["switchml", "switchml_bundle"], ["switchml_relay", "switchml_relay_bundle"]];
 /// The one for what the first sends, on its way out.
 const COPY: &str = "switchml_copy";
 /// The oldest kernel that `cargo xtask matrix` tries.
@@ -238,24 +238,55 @@ pub fn find(names: &[String], all: &[Interface]) -> Result<Vec<Interface>, Start
     Ok(found)
 }
 
-/// Opens the programs over the maps that are pinned in `folder`; makes those that are missing.
-pub fn open(folder: &Path) -> Result<Ebpf, StartError> {
+/// What was loaded, of which a data plane uses the programs of one role.
+pub struct Object {
+    /// All of it.
+    pub ebpf: Ebpf,
+    is_combiner: bool,
+}
+
+impl Object {
+    fn name(&self, hook: Hook) -> &'static str {
+        let [xdp, tc] = PROGRAMS[usize::from(self.is_combiner)];
+        match hook {
+            Hook::Native => xdp,
+            Hook::Bundle => tc,
+        }
+    }
+
+    fn xdp(&mut self) -> Result<&mut Xdp, StartError> {
+        let name = self.name(Hook::Native);
+        program(&mut self.ebpf, name)
+    }
+
+    fn tc(&mut self) -> Result<&mut SchedClassifier, StartError> {
+        let name = self.name(Hook::Bundle);
+        program(&mut self.ebpf, name)
+    }
+}
+
+/// Opens the programs over the maps that are pinned in `folder`; makes those that are missing. A
+/// combiner has so many cells, a root none.
+pub fn open(folder: &Path, cells: Option<u32>) -> Result<Object, StartError> {
     let mut loader = EbpfLoader::new();
+    // An array has at least one.
+    loader.map_max_entries("CELLS", cells.unwrap_or(1));
     for name in maps::NAMES {
         loader.map_pin_path(name, folder.join(name));
     }
-    loader.load(crate::xdp_object()).map_err(load_error)
+    let ebpf = loader.load(crate::xdp_object()).map_err(load_error)?;
+    Ok(Object { ebpf, is_combiner: cells.is_some() })
 }
 
 /// Loads the hook's program, and returns its id.
-pub fn load(object: &mut Ebpf, hook: Hook) -> Result<u32, StartError> {
+pub fn load(object: &mut Object, hook: Hook) -> Result<u32, StartError> {
     let loaded = match hook {
         Hook::Native => {
-            let program: &mut Xdp = program(object, XDP)?;
+            let program = object.xdp()?;
             program.load().and_then(|()| program.info())
         }
         Hook::Bundle => {
-            let program: &mut SchedClassifier = program(object, TC)?;
+            let program = object.tc()?;
             program.load().and_then(|()| program.info())
         }
     };
@@ -263,8 +294,8 @@ pub fn load(object: &mut Ebpf, hook: Hook) -> Result<u32, StartError> {
 }
 
 /// Loads the program that what XDP sends passes on its way out.
-pub fn load_copy(object: &mut Ebpf) -> Result<ProgramFd, StartError> {
-    let program: &mut Xdp = program(object, COPY)?;
+pub fn load_copy(object: &mut Object) -> Result<ProgramFd, StartError> {
+    let program: &mut Xdp = program(&mut object.ebpf, COPY)?;
     let loaded = program.load().and_then(|()| program.fd()?.try_clone().map_err(Into::into));
     loaded.map_err(|error| load_error(error.into()))
 }
@@ -291,12 +322,12 @@ pub fn hook_of(link: &FdLink) -> Option<Hook> {
 
 /// Has the hook's loaded program serve an existing link in place of another program, between one
 /// packet and the next.
-pub fn take_over(object: &mut Ebpf, link: FdLink, hook: Hook) -> Result<FdLink, StartError> {
+pub fn take_over(object: &mut Object, link: FdLink, hook: Hook) -> Result<FdLink, StartError> {
     let failed =
         |error: &dyn StdError| StartError::Load(format!("cannot replace a program: {error}"));
     match hook {
         Hook::Native => {
-            let program: &mut Xdp = program(object, XDP)?;
+            let program = object.xdp()?;
             let link = XdpLink::try_from(link).map_err(|error| failed(&error))?;
             let taken = program
                 .attach_to_link(link)
@@ -305,7 +336,7 @@ pub fn take_over(object: &mut Ebpf, link: FdLink, hook: Hook) -> Result<FdLink, 
             FdLink::try_from(taken).map_err(|error| failed(&error))
         }
         Hook::Bundle => {
-            let program: &mut SchedClassifier = program(object, TC)?;
+            let program = object.tc()?;
             let link = SchedClassifierLink::try_from(link).map_err(|error| failed(&error))?;
             let taken = program
                 .attach_to_link(link)
@@ -318,11 +349,11 @@ pub fn take_over(object: &mut Ebpf, link: FdLink, hook: Hook) -> Result<FdLink, 
 
 /// The same of the filter of this owner at tc ingress.
 pub fn take_over_filter(
-    object: &mut Ebpf,
+    object: &mut Object,
     interface: &Interface,
     owner: u32,
 ) -> Result<Attachment, StartError> {
-    ingress::replace_filter(program(object, TC)?, interface, owner)
+    ingress::replace_filter(object.tc()?, interface, owner)
         .map_err(|error| attach_error(&error, interface, Hook::Bundle))?;
     Ok(Attachment::Filter(owner))
 }
@@ -330,7 +361,7 @@ pub fn take_over_filter(
 /// Attaches the hook's loaded program by a link, which ends when it is dropped and not pinned;
 /// `None` if the kernel has no links at tc ingress.
 pub fn attach(
-    object: &mut Ebpf,
+    object: &mut Object,
     interface: &Interface,
     hook: Hook,
 ) -> Result<Option<FdLink>, StartError> {
@@ -355,11 +386,11 @@ pub fn attach(
 /// Attaches the loaded program at tc ingress by a filter of this owner, which stays until it is
 /// removed.
 pub fn attach_filter(
-    object: &mut Ebpf,
+    object: &mut Object,
     interface: &Interface,
     owner: u32,
 ) -> Result<Attachment, StartError> {
-    ingress::add_filter(program(object, TC)?, interface, owner)
+    ingress::add_filter(object.tc()?, interface, owner)
         .map_err(|error| attach_error(&error, interface, Hook::Bundle))?;
     Ok(Attachment::Filter(owner))
 }
@@ -399,14 +430,16 @@ fn aggregator_at(interface: &Interface) -> Result<Option<(&'static str, u32)>, S
         return Ok(None);
     }
     let ours = |program: ProgramInfo| {
-        let name = [XDP, TC].into_iter().find(|name| program.name_as_str() == Some(name))?;
+        let mut names = PROGRAMS.into_iter().flatten();
+        // The kernel keeps the first 15 bytes of a name.
+        let name = names.find(|name| program.name_as_str() == name.get(..15).or(Some(name)))?;
         attached.contains(&program.id()).then_some((name, program.id()))
     };
     Ok(loaded_programs().flatten().find_map(ours))
 }
 
-fn attach_xdp(object: &mut Ebpf, interface: &Interface) -> Result<FdLink, StartError> {
-    let program: &mut Xdp = program(object, XDP)?;
+fn attach_xdp(object: &mut Object, interface: &Interface) -> Result<FdLink, StartError> {
+    let program = object.xdp()?;
     let attached = program
         .attach_to_if_index(interface.index, XdpMode::Driver)
         .and_then(|id| program.take_link(id))
@@ -414,8 +447,8 @@ fn attach_xdp(object: &mut Ebpf, interface: &Interface) -> Result<FdLink, StartE
     FdLink::try_from(attached).map_err(|error| StartError::Load(error.to_string()))
 }
 
-fn attach_tc(object: &mut Ebpf, interface: &Interface) -> Result<FdLink, StartError> {
-    let program: &mut SchedClassifier = program(object, TC)?;
+fn attach_tc(object: &mut Object, interface: &Interface) -> Result<FdLink, StartError> {
+    let program = object.tc()?;
     // Before others, as XDP would be: what they do to packets is for those that are not the
     // aggregator's.
     let options = TcAttachOptions::TcxOrder(LinkOrder::first());

@@ -34,12 +34,14 @@ pub struct Settings {
     layout: u32,
     mode: Mode,
     port: u16,
+    /// Of a combiner.
+    cells: Option<u32>,
 }
 
 impl Settings {
     /// Those of this build.
-    pub fn new(mode: Mode, port: u16) -> Self {
-        Self { layout: LAYOUT, mode, port }
+    pub fn new(mode: Mode, port: u16, cells: Option<u32>) -> Self {
+        Self { layout: LAYOUT, mode, port, cells }
     }
 
     /// What differs, for people; `None` if nothing does.
@@ -51,10 +53,17 @@ impl Settings {
                 .then(|| format!("{} mode, not {}", self.mode.name(), other.mode.name())),
             (self.port != other.port)
                 .then(|| format!("data port {}, not {}", self.port, other.port)),
+            (self.cells != other.cells)
+                .then(|| format!("{}, not {}", role(self.cells), role(other.cells))),
         ];
         let differences: Vec<_> = differences.into_iter().flatten().collect();
         (!differences.is_empty()).then(|| differences.join(", "))
     }
+}
+
+/// Root or combiner, for people.
+fn role(cells: Option<u32>) -> String {
+    cells.map_or("a root".to_owned(), |cells| format!("a combiner of {cells} cells"))
 }
 
 /// The entry behind those of the jobs.

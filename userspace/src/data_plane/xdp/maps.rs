@@ -17,21 +17,26 @@ use aya_obj::generated::{
 use switchml_protocol::fanout::{MAX_PLACES, Receivers};
 use switchml_protocol::ip::Ip;
 use switchml_protocol::job::{JobEntry, MemberEntry};
-use switchml_protocol::maps::{Endpoint, LockedSlot, MAX_PORTS, MAX_SHARDS, SLOTS_PER_SHARD};
+use switchml_protocol::maps::{
+    Endpoint, LockedCell, LockedSlot, MAX_PORTS, MAX_SHARDS, SLOTS_PER_SHARD,
+};
 use switchml_protocol::outcome::Outcome;
+use switchml_protocol::patience;
+use switchml_protocol::relay::Uplink;
 use switchml_protocol::{MAX_RANKS, U16};
 use zerocopy::transmute;
 
-use super::local::Local;
+use super::local::{Local, Mac};
 
 type JobBytes = [u8; size_of::<JobEntry>()];
 type MemberBytes = [u8; size_of::<MemberEntry>()];
 type SlotBytes = [u8; size_of::<LockedSlot>()];
 type ReceiversBytes = [u8; size_of::<Receivers>()];
+type UplinkBytes = [u8; size_of::<Uplink>()];
 type EndpointBytes = [u8; size_of::<Endpoint>()];
 
 /// The program's maps.
-pub const NAMES: [&str; 10] = [
+pub const NAMES: [&str; 13] = [
     "LOCAL",
     "JOBS",
     "MEMBERS",
@@ -40,16 +45,20 @@ pub const NAMES: [&str; 10] = [
     "GROUPS",
     "PORTS",
     "TURNS",
+    "UPLINKS",
+    "CELLS",
+    "AVERAGE",
     "COUNTERS",
     "EVENTS",
 ];
 
-/// The first map in `folder` that is not as this build's would be, if there is one.
+/// The first map in `folder` that is not as this build's would be with so many cells, if there is
+/// one.
 ///
 /// # Errors
 ///
 /// When one is missing, or the kernel refuses.
-pub fn misfit(folder: &Path) -> Result<Option<&'static str>, MapError> {
+pub fn misfit(folder: &Path, cells: Option<u32>) -> Result<Option<&'static str>, MapError> {
     let expected = [
         ("JOBS", size_of::<JobEntry>(), MAX_SHARDS),
         ("MEMBERS", size_of::<MemberEntry>(), MAX_SHARDS * MAX_RANKS),
@@ -57,6 +66,8 @@ pub fn misfit(folder: &Path) -> Result<Option<&'static str>, MapError> {
         ("RECEIVERS", size_of::<Receivers>(), MAX_SHARDS),
         ("GROUPS", size_of::<u32>(), MAX_SHARDS),
         ("PORTS", size_of::<bpf_devmap_val>(), MAX_PORTS),
+        ("UPLINKS", size_of::<Uplink>(), MAX_SHARDS),
+        ("CELLS", size_of::<LockedCell>(), cells.unwrap_or(1) as usize),
         ("COUNTERS", size_of::<u64>(), Outcome::COUNT),
     ];
     for (name, size, entries) in expected {
@@ -77,6 +88,8 @@ pub struct Maps {
     /// Shards whose slots this process has made.
     made: HashSet<u16>,
     receivers: Array<MapData, ReceiversBytes>,
+    uplinks: Array<MapData, UplinkBytes>,
+    average: Array<MapData, u32>,
     groups: ArrayOfMaps<MapData, DevMap<MapData>>,
     counters: PerCpuArray<MapData, u64>,
 }
@@ -98,6 +111,8 @@ impl Maps {
             slots: map("SLOTS")?.try_into()?,
             made: HashSet::new(),
             receivers: map("RECEIVERS")?.try_into()?,
+            uplinks: map("UPLINKS")?.try_into()?,
+            average: map("AVERAGE")?.try_into()?,
             groups: map("GROUPS")?.try_into()?,
             counters: map("COUNTERS")?.try_into()?,
         };
@@ -105,13 +120,16 @@ impl Maps {
     }
 
     /// Has the program serve what is sent to these MACs and addresses at this port, and let nothing
-    /// pass that claims to come from the addresses. No others.
-    pub fn set_local(&mut self, local: &Local, port: u16) -> Result<(), MapError> {
+    /// pass that claims to come from the addresses. No others. A combiner also serves its parent at
+    /// other ports, which port 0 stands for.
+    pub fn set_local(&mut self, local: &Local, ports: &[u16]) -> Result<(), MapError> {
         let endpoints = local.addresses.iter().flat_map(|address| {
             let ip = Ip::from(*address);
-            let served =
-                local.macs.iter().map(move |mac| Endpoint::served(*mac, ip, U16::new(port)));
-            served.chain([Endpoint::own(ip)])
+            let at = move |mac: &Mac| {
+                let mac = *mac;
+                ports.iter().map(move |port| Endpoint::served(mac, ip, U16::new(*port)))
+            };
+            local.macs.iter().flat_map(at).chain([Endpoint::own(ip)])
         });
         let wanted: Vec<EndpointBytes> = endpoints.map(|endpoint| transmute!(endpoint)).collect();
         for key in &wanted {
@@ -192,6 +210,22 @@ impl Maps {
         let bytes: ReceiversBytes = transmute!(receivers);
         self.receivers.set(job.into(), bytes, 0)?;
         self.groups.set(job.into(), &group, 0)
+    }
+
+    /// A job's way up.
+    pub fn uplink(&self, job: u16) -> Result<Uplink, MapError> {
+        Ok(transmute!(self.uplinks.get(&u32::from(job), 0)?))
+    }
+
+    /// Replaces a job's way up.
+    pub fn set_uplink(&mut self, job: u16, uplink: Uplink) -> Result<(), MapError> {
+        let bytes: UplinkBytes = transmute!(uplink);
+        self.uplinks.set(job.into(), bytes, 0)
+    }
+
+    /// Has the cells' patience begin where it begins.
+    pub fn begin_patience(&mut self) -> Result<(), MapError> {
+        self.average.set(0, patience::FIRST, 0)
     }
 
     /// Packets by outcome, of all CPUs together.

@@ -13,6 +13,8 @@
 //! | `local` | the addresses and MACs that it answers to |
 //! | `maps` | the program's maps |
 //! | `ports` | the interfaces that it is attached to |
+//! | `uplink` | the way from a combiner to its parent |
+//! | `way` | by which interface frames of a host come in |
 //! | `pins` | where all that lies, so that it outlives this process |
 //! | `journal` | what the control plane keeps there |
 
@@ -28,10 +30,12 @@ mod maps;
 mod pins;
 mod ports;
 mod tags;
+mod uplink;
+mod way;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -42,7 +46,8 @@ use switchml_protocol::fanout::{self, MAX_PLACES, Receivers};
 use switchml_protocol::job::{ABORTED, Binding, JobEntry, MemberEntry, OPEN, VACANT};
 use switchml_protocol::maps::{Event, MAX_JOBS, MAX_SHARDS, SLOTS_PER_SHARD};
 use switchml_protocol::outcome::Outcome;
-use switchml_protocol::{MAX_LANES, MAX_RANKS};
+use switchml_protocol::relay::Uplink;
+use switchml_protocol::{MAX_LANES, MAX_RANKS, RANKS_PER_GROUP, U16};
 use switchml_userspace_core::data_plane::{
     DataPlane, Error, EventSink, Fanout, JobSpec, Limits, LostPort, PortStatus, Saved, ServesJobs,
 };
@@ -77,8 +82,17 @@ pub struct Config {
     pub slots: u32,
     /// How RESULTs to all reach the ranks.
     pub fanout: Fanout,
+    /// Cells, as a combiner; a root has none.
+    pub cells: Option<u32>,
     /// Folder in the BPF file system where it is kept.
     pub pin_dir: PathBuf,
+}
+
+impl Config {
+    /// Port 0 stands for those at which a combiner's parent answers.
+    fn served_ports(&self) -> Vec<u16> {
+        [self.port].into_iter().chain(self.cells.map(|_| 0)).collect()
+    }
 }
 
 /// The XDP data plane. It stays, and goes on, until it is stopped.
@@ -90,6 +104,8 @@ pub struct XdpDataPlane {
     pins: Pins,
     maps: Mutex<Maps>,
     journal: Mutex<Journal>,
+    /// Of a combiner's jobs.
+    parents: Mutex<BTreeMap<u16, SocketAddr>>,
     ports: Mutex<Ports>,
     _events: WorkerThread,
 }
@@ -113,7 +129,7 @@ impl XdpDataPlane {
         let pins = Pins::lock(&config.pin_dir)?;
         let is_adopted = pins.is_occupied();
         let started = load(&pins, &config).and_then(|(mut ports, mut maps, ring, journal)| {
-            maps.set_local(&local, config.port).map_err(map_error)?;
+            maps.set_local(&local, &config.served_ports()).map_err(map_error)?;
             ports.attach_to(&interfaces, &pins)?;
             let events = WorkerThread::spawn("events", move |stop| forward(ring, &events, stop))
                 .map_err(|error| {
@@ -129,6 +145,7 @@ impl XdpDataPlane {
                 pins,
                 maps,
                 journal,
+                parents: Mutex::default(),
                 ports,
                 _events: events,
             }),
@@ -162,6 +179,44 @@ impl XdpDataPlane {
         self.local.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn parents(&self) -> MutexGuard<'_, BTreeMap<u16, SocketAddr>> {
+        self.parents.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Opens the way up of a combiner's job, with nobody below yet.
+    fn open_uplink(&self, job: &JobSpec, parent: SocketAddr, cells: u32) -> Result<(), Error> {
+        let uplink =
+            Uplink { epoch: job.epoch, port: U16::new(self.config.port), cells, ..Uplink::NONE };
+        let served = &self.config.interfaces;
+        let uplink = uplink::find(uplink, parent, served, &self.local(), job.address)
+            .map_err(|why| Error::Refused { what: format!("open job {}", job.number), why })?;
+        self.maps().set_uplink(job.number, uplink).map_err(refused(job.number, "open"))?;
+        self.parents().insert(job.number, parent);
+        Ok(())
+    }
+
+    /// Goes the way to the parent that the kernel knows now.
+    fn follow_parents(&self) {
+        for (&number, &parent) in &*self.parents() {
+            let follow = || {
+                let (job, before) = {
+                    let maps = self.maps();
+                    let read = |error: MapError| error.to_string();
+                    (maps.job(number).map_err(read)?, maps.uplink(number).map_err(read)?)
+                };
+                let (served, address) = (&self.config.interfaces, job.address.into());
+                let now = uplink::find(before.clone(), parent, served, &self.local(), address)?;
+                if now == before {
+                    return Ok(());
+                }
+                self.maps().set_uplink(number, now).map_err(|error| error.to_string())
+            };
+            if let Err(why) = follow() {
+                warn!("job {number} keeps its way to the parent: {why}");
+            }
+        }
+    }
+
     fn served(&self) -> String {
         self.local().addresses.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
     }
@@ -176,7 +231,7 @@ impl XdpDataPlane {
         let mut local = self.local();
         // Without an address there is nothing to go over to.
         if *local != now && !now.addresses.is_empty() {
-            self.maps().set_local(&now, self.config.port).map_err(map_error)?;
+            self.maps().set_local(&now, &self.config.served_ports()).map_err(map_error)?;
             info!("serving {now}, no longer {local}");
             *local = now;
         }
@@ -191,16 +246,39 @@ impl ServesJobs for XdpDataPlane {
             return Err(Error::NotServed { address: job.address, served: self.served() });
         }
         let refused = refused(job.number, "open");
+        let secrets = match (job.parent, self.config.cells) {
+            (Some(parent), Some(cells)) => {
+                self.open_uplink(job, parent, cells)?;
+                &[]
+            }
+            _ => {
+                self.maps().make_slots(job.number).map_err(&refused)?;
+                &*job.secrets
+            }
+        };
         let mut maps = self.maps();
-        maps.make_slots(job.number).map_err(&refused)?;
         // The program must never see an open job with anything of another job: it is vacant until
         // all is in place.
-        for (rank, &secret) in (0..).zip(&job.secrets) {
+        for (rank, &secret) in (0..).zip(secrets) {
             let member = MemberEntry { secret, ..MemberEntry::default() };
             maps.set_member(job.number, rank, member).map_err(&refused)?;
         }
         maps.set_job(job.number, job.entry(VACANT)).map_err(&refused)?;
         maps.set_job(job.number, job.entry(OPEN)).map_err(&refused)
+    }
+
+    fn admit(&self, job: u16, rank: u16, secret: u32) -> Result<(), Error> {
+        let refused = refused(job, "admit a rank to");
+        let mut maps = self.maps();
+        let mut uplink = maps.uplink(job).map_err(&refused)?;
+        let (group, bit) = (usize::from(rank / RANKS_PER_GROUP), 1 << (rank % RANKS_PER_GROUP));
+        let Some(below) = uplink.below.get_mut(group).filter(|below| **below & bit == 0) else {
+            return Ok(());
+        };
+        *below |= bit;
+        let member = MemberEntry { secret, ..MemberEntry::default() };
+        maps.set_member(job, rank, member).map_err(&refused)?;
+        maps.set_uplink(job, uplink).map_err(&refused)
     }
 
     fn start(&self, job: u16, ways: &[(u16, fanout::Way)]) -> Result<(), Error> {
@@ -228,7 +306,12 @@ impl ServesJobs for XdpDataPlane {
 
     fn close(&self, job: u16) -> Result<(), Error> {
         self.journal().forget(job).map_err(refused(job, "forget"))?;
-        set_state(&mut self.maps(), job, VACANT).map_err(refused(job, "close"))
+        set_state(&mut self.maps(), job, VACANT).map_err(refused(job, "close"))?;
+        if self.config.cells.is_some() {
+            self.parents().remove(&job);
+            self.maps().set_uplink(job, Uplink::NONE).map_err(refused(job, "close"))?;
+        }
+        Ok(())
     }
 
     fn binding(&self, job: u16, rank: u16) -> Result<Option<Binding>, Error> {
@@ -258,6 +341,10 @@ impl ServesJobs for XdpDataPlane {
 impl DataPlane for XdpDataPlane {
     fn name(&self) -> &'static str {
         "xdp"
+    }
+
+    fn cells(&self) -> u32 {
+        self.config.cells.unwrap_or_default()
     }
 
     fn attachment(&self) -> String {
@@ -299,6 +386,11 @@ impl DataPlane for XdpDataPlane {
             why: error.to_string(),
         };
         let epochs = self.journal().epochs().map_err(why)?;
+        if self.config.cells.is_some() {
+            // Its ranks come back and open their jobs again.
+            (0..MAX_SHARDS as u16).try_for_each(|number| self.close(number))?;
+            return Ok(None);
+        }
         let Some(epochs) = epochs.filter(|_| self.is_adopted) else { return Ok(None) };
         let mut jobs: Vec<jobs::Job> = Vec::new();
         for number in 0..MAX_JOBS as u16 {
@@ -323,6 +415,7 @@ impl DataPlane for XdpDataPlane {
         if let Err(error) = self.follow_interfaces() {
             warn!("cannot tell which addresses and MACs to serve: {error}");
         }
+        self.follow_parents();
         self.ports().lost(&self.pins)
     }
 
@@ -378,24 +471,25 @@ type Loaded = (Ports, Maps, RingBuf<MapData>, Journal);
 
 /// Makes the maps, or takes over those that are there.
 fn load(pins: &Pins, config: &Config) -> Result<Loaded, StartError> {
-    let &Config { mode, port, .. } = config;
-    let settings = Settings::new(mode, port);
+    let &Config { mode, port, cells, .. } = config;
+    let settings = Settings::new(mode, port, cells);
     let journal = |folder: PathBuf| folder.join("JOURNAL");
     if pins.is_occupied() {
         check(pins, config, &settings)?;
     }
     let mut object = if pins.is_occupied() {
-        attach::open(&pins.maps())?
+        attach::open(&pins.maps(), cells)?
     } else {
         let staging = pins.stage()?;
-        let object = attach::open(&staging)?;
+        let object = attach::open(&staging, cells)?;
         Journal::create(&journal(staging), settings).map_err(map_error)?;
         pins.publish()?;
         object
     };
     let journal = Journal::open(&journal(pins.maps())).map_err(map_error)?;
-    let (maps, ring) = Maps::take(&mut object).map_err(map_error)?;
-    let xdp_ports = XdpPorts::take(&mut object).map_err(map_error)?;
+    let (mut maps, ring) = Maps::take(&mut object.ebpf).map_err(map_error)?;
+    maps.begin_patience().map_err(map_error)?;
+    let xdp_ports = XdpPorts::take(&mut object.ebpf).map_err(map_error)?;
     Ok((Ports::new(object, xdp_ports, mode), maps, ring, journal))
 }
 
@@ -411,7 +505,7 @@ fn check(pins: &Pins, config: &Config, settings: &Settings) -> Result<(), StartE
     if let Some(difference) = found.difference(settings) {
         return Err(other(difference));
     }
-    match maps::misfit(&pins.maps()) {
+    match maps::misfit(&pins.maps(), config.cells) {
         Ok(None) => Ok(()),
         Ok(Some(name)) => Err(other(format!("a map {name} that is not this version's"))),
         Err(error) => Err(other(format!("maps that cannot be used ({error})"))),

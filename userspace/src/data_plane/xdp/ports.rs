@@ -3,12 +3,11 @@
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use aya::Ebpf;
 use aya::programs::ProgramFd;
 use switchml_userspace_core::data_plane::{ForeignProgram, LostPort, PortStatus};
 use tracing::{info, warn};
 
-use super::attach::{self, StartError};
+use super::attach::{self, Object, StartError};
 use super::attachment::Attachment;
 use super::hook::{Choice, Hook, Mode, Plan};
 use super::ingress;
@@ -23,7 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 
 /// The programs, and all ports.
 pub struct Ports {
-    object: Ebpf,
+    object: Object,
     /// Those that are loaded, with their ids.
     programs: Programs,
     /// What XDP sends passes this program; once it is loaded.
@@ -72,7 +71,7 @@ struct Port {
 
 impl Ports {
     /// The programs, without ports.
-    pub fn new(object: Ebpf, xdp_ports: XdpPorts, mode: Mode) -> Self {
+    pub fn new(object: Object, xdp_ports: XdpPorts, mode: Mode) -> Self {
         Self {
             object,
             programs: Programs::default(),

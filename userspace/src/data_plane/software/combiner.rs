@@ -1,0 +1,316 @@
+//! The software data plane of a combiner: a socket for the ranks below, and one towards the parent
+//! for each of them and for each job's RESULTs to all (rule 27.2).
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::Instant;
+
+use quinn_udp::RecvMeta;
+use rustix::buffer::spare_capacity;
+use rustix::event::{Timespec, epoll};
+use switchml_protocol::aggregator;
+use switchml_protocol::capabilities::Capabilities;
+use switchml_protocol::fanout::Way;
+use switchml_protocol::header::Header;
+use switchml_protocol::job::{ABORTED, Binding, VACANT};
+use switchml_protocol::maps::{MAX_JOBS, MAX_SHARDS, SLOTS_PER_SHARD};
+use switchml_protocol::outcome::{Action, Outcome};
+use switchml_protocol::share::Share;
+use switchml_protocol::{MAX_LANES, MAX_RANKS, relay};
+use switchml_userspace_core::data_plane::{
+    DataPlane, Error, EventSink, Fanout, JobSpec, Limits, ServesJobs,
+};
+use switchml_userspace_core::memory_cells::MemoryCells;
+use switchml_userspace_core::memory_tables::answer;
+use zerocopy::FromBytes;
+
+use super::outbox::{Outbox, Receiver};
+use super::port::{Inbox, Port};
+use super::{Counters, job_of, origin};
+use crate::data_plane::worker_thread::{Stop, WorkerThread};
+
+/// Most ports that one look finds readable.
+const READY: usize = 64;
+/// Do not wait.
+const AT_ONCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
+
+/// The software data plane of a combiner. It stops when dropped.
+pub struct SoftwareCombiner {
+    shared: Arc<Shared>,
+    /// The ports that each job has towards its parent. Those of two jobs may be the same.
+    jobs: Mutex<BTreeMap<u16, Vec<Arc<Port>>>>,
+    _thread: WorkerThread,
+}
+
+struct Shared {
+    address: Option<IpAddr>,
+    /// For the ranks below.
+    data: Arc<Port>,
+    /// Those towards the parent, by number.
+    uplinks: RwLock<BTreeMap<u16, Arc<Port>>>,
+    /// Tells which ports are readable.
+    readable: OwnedFd,
+    memory: MemoryCells,
+    counters: Counters,
+    events: EventSink,
+    begin: Instant,
+}
+
+impl SoftwareCombiner {
+    /// Serves UDP `port` (0 for any) of every address, or of `address` alone, and those that go
+    /// with it, with so many cells.
+    ///
+    /// # Errors
+    ///
+    /// When the port cannot be had, or a thread cannot be started.
+    pub fn start(
+        address: Option<IpAddr>,
+        port: u16,
+        cells: u32,
+        events: EventSink,
+    ) -> io::Result<Self> {
+        let data = Arc::new(Port::bind(address, port)?);
+        let readable = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let shared = Arc::new(Shared {
+            address,
+            data,
+            uplinks: RwLock::default(),
+            readable,
+            memory: MemoryCells::new(cells),
+            counters: Counters::new(),
+            events,
+            begin: Instant::now(),
+        });
+        shared.watch(&shared.data)?;
+        let thread = WorkerThread::spawn("data-plane", {
+            let shared = Arc::clone(&shared);
+            move |stop| shared.run(stop)
+        })?;
+        Ok(Self { shared, jobs: Mutex::default(), _thread: thread })
+    }
+
+    fn jobs(&self) -> MutexGuard<'_, BTreeMap<u16, Vec<Arc<Port>>>> {
+        // What a panic leaves behind is whole: a port is there, or it is not.
+        self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has a job use a port towards its parent.
+    fn use_port(&self, job: u16, number: u16) -> Result<(), Error> {
+        let mut jobs = self.jobs();
+        let ports = jobs.entry(job).or_default();
+        if ports.iter().any(|port| port.number() == number) {
+            return Ok(());
+        }
+        let refused = |error: io::Error| Error::Refused {
+            what: format!("open UDP port {number} towards the parent for job {job}"),
+            why: match error.kind() {
+                io::ErrorKind::AddrInUse => {
+                    "it is in use; stop what has it, or start this combiner \
+                                             with another --data-port: it uses the 1536 ports \
+                                             behind that"
+                        .to_owned()
+                }
+                _ => error.to_string(),
+            },
+        };
+        ports.push(self.shared.uplink(number).map_err(refused)?);
+        Ok(())
+    }
+}
+
+impl ServesJobs for SoftwareCombiner {
+    fn open(&self, job: &JobSpec) -> Result<(), Error> {
+        self.shared.memory.tables.open(job);
+        let base = self.shared.data.number();
+        self.use_port(job.number, relay::port_for_all(base, job.number))
+    }
+
+    fn admit(&self, job: u16, rank: u16, secret: u32) -> Result<(), Error> {
+        self.use_port(job, relay::rank_port(self.shared.data.number(), job, rank))?;
+        self.shared.memory.tables.admit(job, rank, secret);
+        Ok(())
+    }
+
+    fn start(&self, job: u16, ways: &[(u16, Way)]) -> Result<(), Error> {
+        self.shared.memory.tables.start(job, ways);
+        Ok(())
+    }
+
+    fn abort(&self, job: u16) -> Result<(), Error> {
+        self.shared.memory.tables.set_state(job, ABORTED);
+        Ok(())
+    }
+
+    fn close(&self, job: u16) -> Result<(), Error> {
+        self.shared.memory.tables.set_state(job, VACANT);
+        self.jobs().remove(&job);
+        self.shared.forget_unused();
+        Ok(())
+    }
+
+    fn binding(&self, job: u16, rank: u16) -> Result<Option<Binding>, Error> {
+        Ok(self.shared.memory.tables.binding(job, rank))
+    }
+}
+
+impl DataPlane for SoftwareCombiner {
+    fn name(&self) -> &'static str {
+        "software"
+    }
+
+    fn attachment(&self) -> String {
+        format!("UDP socket, port {}, and those behind it", self.shared.data.number())
+    }
+
+    fn limits(&self) -> Limits {
+        Limits {
+            shards: MAX_SHARDS as u16,
+            slots_per_shard: SLOTS_PER_SHARD as u32,
+            max_lanes: MAX_LANES as u16,
+            max_ranks: MAX_RANKS as u16,
+            max_jobs: MAX_JOBS as u16,
+            capabilities: aggregator::CAPABILITIES.difference(Capabilities::EMPTY_CONTRIBUTIONS),
+            port: self.shared.data.number(),
+            fanout: Fanout::Unicast,
+            durable: false,
+        }
+    }
+
+    fn cells(&self) -> u32 {
+        self.shared.memory.cells()
+    }
+
+    fn counters(&self) -> Result<[u64; Outcome::COUNT], Error> {
+        Ok(self.shared.counters.read())
+    }
+}
+
+impl Shared {
+    /// Serves packets until the thread is told to stop.
+    fn run(&self, stop: &Stop) -> io::Result<()> {
+        let mut inbox = Inbox::default();
+        let mut outbox = Outbox::new(Arc::clone(&self.data), &self.memory.tables);
+        let mut ready = Vec::with_capacity(READY);
+        while stop.wait_readable(&self.readable)? {
+            ready.clear();
+            epoll::wait(&self.readable, spare_capacity(&mut ready), Some(&AT_ONCE))?;
+            for event in &ready {
+                let number = event.data.u64() as u16;
+                if number == self.data.number() {
+                    self.data.receive(&mut inbox, |buffer, meta| {
+                        self.serve_below(buffer, meta, &mut outbox);
+                    })?;
+                } else if let Some(port) = self.uplink_at(number) {
+                    port.receive(&mut inbox, |buffer, meta| {
+                        self.serve_above(buffer, meta, number, &mut outbox);
+                    })?;
+                }
+            }
+            outbox.flush();
+            self.counters.count(Outcome::SendFailed, outbox.take_failed());
+        }
+        Ok(())
+    }
+
+    /// Serves the datagrams of one buffer from below, which came from the same sender.
+    fn serve_below(&self, buffer: &mut [u8], meta: &RecvMeta, outbox: &mut Outbox<'_>) {
+        let origin = origin(meta);
+        if buffer.is_empty() {
+            self.counters.count(Outcome::Truncated, 1);
+        }
+        // It wraps around, as the protocol allows.
+        let now = self.begin.elapsed().as_micros() as u32;
+        for datagram in buffer.chunks_mut(meta.stride.max(1)) {
+            let way = self.way_up(datagram);
+            let report = |event| (self.events)(event);
+            let outcome = self.memory.up(datagram, &origin, now, report, |packet| {
+                if let Some((port, receiver)) = &way {
+                    outbox.push(port, *receiver, packet);
+                }
+            });
+            self.counters.count(outcome, 1);
+            match (outcome.action(), answer(datagram)) {
+                (Action::Up, Some(packet)) => {
+                    if let Some((port, receiver)) = &way {
+                        outbox.push(port, *receiver, packet);
+                    }
+                }
+                (Action::Reply, Some(packet)) => {
+                    let receiver = Receiver::One { address: meta.addr, from: meta.dst_ip };
+                    outbox.push(&self.data, receiver, packet);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Serves the datagrams of one buffer that came to a port towards the parent.
+    fn serve_above(&self, buffer: &mut [u8], meta: &RecvMeta, at: u16, outbox: &mut Outbox<'_>) {
+        let origin = origin(meta);
+        let base = self.data.number();
+        for datagram in buffer.chunks_mut(meta.stride.max(1)) {
+            let outcome = self.memory.down(datagram, &origin, base, at);
+            self.counters.count(outcome, 1);
+            let receiver = match outcome.action() {
+                Action::Broadcast => Receiver::Job(job_of(datagram)),
+                Action::Down => match self.home(datagram) {
+                    Some(receiver) => receiver,
+                    None => continue,
+                },
+                _ => continue,
+            };
+            outbox.push(&self.data, receiver, datagram);
+        }
+    }
+
+    /// By which port a packet goes to its parent, as it comes in, and where that is.
+    fn way_up(&self, datagram: &[u8]) -> Option<(Arc<Port>, Receiver)> {
+        let (header, _) = Header::ref_from_prefix(datagram).ok()?;
+        let (job, rank) = (header.job.get(), Share::of(header).highest());
+        let parent = self.memory.tables.parent(job)?;
+        let port = self.uplink_at(relay::rank_port(self.data.number(), job, rank))?;
+        let address = SocketAddr::new(parent.ip.into(), parent.port.get());
+        Some((port, Receiver::One { address, from: None }))
+    }
+
+    /// Where the rank of a packet lives.
+    fn home(&self, datagram: &[u8]) -> Option<Receiver> {
+        let (header, _) = Header::ref_from_prefix(datagram).ok()?;
+        let job = header.job.get();
+        let home = self.memory.tables.binding(job, header.rank.get())?;
+        let address = SocketAddr::new(home.ip.into(), home.port.get());
+        let from = self.memory.tables.places(job).map(|(job, _)| job.address.into());
+        Some(Receiver::One { address, from })
+    }
+
+    fn uplink_at(&self, number: u16) -> Option<Arc<Port>> {
+        self.uplinks.read().unwrap_or_else(PoisonError::into_inner).get(&number).cloned()
+    }
+
+    /// A port towards the parent, which is bound if it was not.
+    fn uplink(&self, number: u16) -> io::Result<Arc<Port>> {
+        let mut uplinks = self.uplinks.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(port) = uplinks.get(&number) {
+            return Ok(Arc::clone(port));
+        }
+        let port = Arc::new(Port::bind(self.address, number)?);
+        self.watch(&port)?;
+        uplinks.insert(number, Arc::clone(&port));
+        Ok(port)
+    }
+
+    /// Closes the ports that no job uses any more.
+    fn forget_unused(&self) {
+        let mut uplinks = self.uplinks.write().unwrap_or_else(PoisonError::into_inner);
+        // A packet may be on its way by one: it goes the next time.
+        uplinks.retain(|_, port| Arc::strong_count(port) > 1);
+    }
+
+    fn watch(&self, port: &Port) -> io::Result<()> {
+        let data = epoll::EventData::new_u64(port.number().into());
+        Ok(epoll::add(&self.readable, port, data, epoll::EventFlags::IN)?)
+    }
+}
