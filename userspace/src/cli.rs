@@ -9,6 +9,7 @@ use clap::parser::ValueSource;
 use clap::{ArgMatches, Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use switchml_protocol::maps::{MAX_SHARDS, SLOTS_PER_SHARD};
 use switchml_protocol::{CONTROL_PORT, DATA_PORT};
+use switchml_userspace_core::memory_cells::{MAX_CELLS, MIN_CELLS};
 
 /// Where a data plane is kept unless something else is said.
 const PIN_DIR: &str = "/sys/fs/bpf/switchml";
@@ -98,6 +99,17 @@ pub struct Options {
           value_parser = clap::value_parser!(u32)
               .range(SLOTS_PER_SHARD as i64..=i64::from(MAX_SLOTS)))]
     pub slots: u32,
+    /// Be a combiner: add up what comes from below on the way to this aggregator, the root or
+    /// another combiner, as host, host:port, an IP address or [IPv6]:port of its control plane.
+    #[arg(long, value_name = "HOST[:PORT]", conflicts_with = "slots")]
+    pub parent: Option<String>,
+    /// Cells of a combiner, of 3 KiB each: memory for packets that wait for other ranks'. The
+    /// default takes an eighth of the host's memory at most, with `--data-plane xdp` a 64th and at
+    /// once; and no more than all jobs together can use.
+    #[arg(long, value_name = "N", requires = "parent",
+          value_parser = clap::value_parser!(u32)
+              .range(i64::from(MIN_CELLS)..=i64::from(MAX_CELLS)))]
+    pub cells: Option<u32>,
     /// Folder of the BPF file system in which the XDP data plane is kept, so that it outlives this
     /// process if that is killed, and the next one takes it over; one for each aggregator of a
     /// host.
@@ -184,6 +196,9 @@ const OF_SOME: &[(&str, &[DataPlaneKind])] = {
         ("pin_dir", &[Xdp]),
         ("data_port", &[Xdp, Software]),
         ("slots", &[Xdp, Software]),
+        // Before `parent`, which it requires: of two, the first is named.
+        ("cells", &[Xdp, Software]),
+        ("parent", &[Xdp, Software]),
         #[cfg(feature = "p4")]
         ("bmv2_thrift", &[DataPlaneKind::Bmv2]),
         #[cfg(feature = "p4")]
@@ -248,7 +263,7 @@ mod tests {
     use super::*;
 
     /// A value of each option of the daemon; `--data-plane` is what they are tried with.
-    const VALUES: [(&str, &str); 12] = [
+    const VALUES: [(&str, &str); 14] = [
         ("iface", "p0"),
         ("mode", "auto"),
         ("fanout", "auto"),
@@ -257,6 +272,8 @@ mod tests {
         ("data-address", "10.0.0.1"),
         ("bmv2-thrift", "127.0.0.1:9090"),
         ("slots", "1024"),
+        ("parent", "10.0.0.2"),
+        ("cells", "1024"),
         ("pin-dir", "/sys/fs/bpf/other"),
         ("tofino-server", "127.0.0.1:50052"),
         ("tofino-program", "/tmp"),
@@ -287,7 +304,9 @@ mod tests {
 
     /// The daemon's arguments with this data plane, and with an option.
     fn with(kind: DataPlaneKind, option: &str) -> Result<Cli, clap::Error> {
-        let options = required(kind).into_iter().filter(|name| *name != option).chain([option]);
+        let of_combiner = (option == "cells").then_some("parent");
+        let options = required(kind).into_iter().filter(|name| *name != option);
+        let options = options.chain(of_combiner).chain([option]);
         let given = options.flat_map(|name| [format!("--{name}"), value(name).to_owned()]);
         parse_from(
             ["aggregator".to_owned(), "--data-plane".to_owned(), name(kind)]
@@ -313,7 +332,7 @@ mod tests {
             for kind in DataPlaneKind::value_variants() {
                 let effect = match long {
                     "iface" | "mode" | "fanout" | "pin-dir" => *kind == DataPlaneKind::Xdp,
-                    "data-port" | "slots" => {
+                    "data-port" | "slots" | "parent" | "cells" => {
                         matches!(kind, DataPlaneKind::Xdp | DataPlaneKind::Software)
                     }
                     "control" | "data-address" => true,

@@ -9,18 +9,24 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context, anyhow, bail};
+use rand::Rng;
 use rand::rngs::StdRng;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use socket2::Type;
 use switchml_cli::say;
-use switchml_protocol::MAX_RANKS;
 use switchml_protocol::maps::MAX_JOBS;
+use switchml_protocol::{CONTROL_PORT, MAX_RANKS};
+use switchml_userspace::combiner::CombinerService;
+use switchml_userspace::combiner::parent::Parent;
 use switchml_userspace::data_plane::software::Software;
+use switchml_userspace::data_plane::software::combiner::SoftwareCombiner;
 use switchml_userspace::data_plane::xdp::{self, PinError, XdpDataPlane};
 use switchml_userspace::service::Service;
 use switchml_userspace::{dual, events};
 use switchml_userspace_core::data_plane::{DataPlane, EventSink, Fanout};
 use switchml_userspace_core::jobs::JobTable;
+use switchml_userspace_core::memory_cells::default_cells;
+use switchml_userspace_core::proxy::Proxy;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing::{info, warn};
@@ -45,16 +51,20 @@ pub async fn run(options: Options) -> anyhow::Result<()> {
     })?;
     let control_address =
         listener.local_addr().context("cannot tell the control plane's address")?;
+    let parent = match &options.parent {
+        Some(given) => Some(find_parent(given, control_address).await?),
+        None => None,
+    };
     let (event_sink, event_receiver) = events::channel();
     let data_plane = start_data_plane(&options, event_sink)?;
     let limits = data_plane.limits();
-    info!("{}: {}; {} slots", data_plane.name(), data_plane.attachment(), limits.slots());
+    let room = match &parent {
+        Some(_) => format!("{} cells", data_plane.cells()),
+        None => format!("{} slots", limits.slots()),
+    };
+    info!("{}: {}; {room}", data_plane.name(), data_plane.attachment());
     tokio::spawn(events::log(event_receiver));
-    let rng: StdRng = rand::make_rng();
-    let table = JobTable::new(limits, options.data_address, rng);
-    let service = Service::new(table, Arc::clone(&data_plane));
-    service.restore()?;
-    info!("ready: control {control_address}, data port {}", limits.port);
+    let mut rng: StdRng = rand::make_rng();
     let stop = async move {
         tokio::select! {
             _ = interrupt.recv() => {}
@@ -62,9 +72,37 @@ pub async fn run(options: Options) -> anyhow::Result<()> {
         }
         info!("stopping");
     };
-    let served = service.serve(listener, stop).await.context("the control plane failed");
+    let ready = format!("ready: control {control_address}, data port {}", limits.port);
+    let served = match parent {
+        Some(parent) => {
+            let (id, above) = (rng.next_u64(), parent.to_string());
+            let proxy = Proxy::new(limits, options.data_address, id, host_name(), above);
+            // Its ranks bring back what an earlier daemon left.
+            data_plane.saved()?;
+            info!("{ready}, parent {parent}");
+            CombinerService::new(proxy, Arc::clone(&data_plane), parent).serve(listener, stop).await
+        }
+        None => {
+            let table = JobTable::new(limits, options.data_address, rng);
+            let service = Service::new(table, Arc::clone(&data_plane));
+            service.restore()?;
+            info!("{ready}");
+            service.serve(listener, stop).await
+        }
+    };
     data_plane.stop();
-    served
+    served.context("the control plane failed")
+}
+
+/// The parent that was given, if it can be that of this daemon, which listens at `here`.
+async fn find_parent(given: &str, here: SocketAddr) -> anyhow::Result<Parent> {
+    let addresses = switchml_control::resolve(given, CONTROL_PORT).context("--parent")?;
+    Ok(Parent::new(addresses).check(here).await?)
+}
+
+/// This host's name, for people elsewhere.
+fn host_name() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
 /// Listens at a TCP address: by that of all of IPv6, over IPv4, too.
@@ -123,6 +161,26 @@ pub fn detach(folder: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
+fn start_software(options: &Options, events: EventSink) -> io::Result<Arc<dyn DataPlane>> {
+    let &Options { data_address, data_port, slots, .. } = options;
+    Ok(match options.parent {
+        None => Arc::new(Software::start(data_address, data_port, slots, events)?),
+        Some(_) => {
+            let cells = cells(options);
+            Arc::new(SoftwareCombiner::start(data_address, data_port, cells, events)?)
+        }
+    })
+}
+
+/// How many cells a combiner has: as many as it is told, or by this host's memory.
+fn cells(options: &Options) -> u32 {
+    let info = rustix::system::sysinfo();
+    let memory = info.totalram.saturating_mul(info.mem_unit.into());
+    // The kernel takes a map's memory at once.
+    let part = if options.data_plane == DataPlaneKind::Xdp { memory / 8 } else { memory };
+    options.cells.unwrap_or_else(|| default_cells(part))
+}
+
 fn start_data_plane(options: &Options, events: EventSink) -> anyhow::Result<Arc<dyn DataPlane>> {
     match options.data_plane {
         DataPlaneKind::Xdp => {
@@ -143,20 +201,15 @@ fn start_data_plane(options: &Options, events: EventSink) -> anyhow::Result<Arc<
                 port: options.data_port,
                 slots: options.slots,
                 fanout,
-                cells: None,
+                cells: options.parent.as_ref().map(|_| cells(options)),
                 pin_dir: options.pin_dir.clone(),
             };
             Ok(Arc::new(XdpDataPlane::start(config, events)?))
         }
-        DataPlaneKind::Software => {
-            let &Options { data_address, data_port, slots, .. } = options;
-            let software =
-                Software::start(data_address, data_port, slots, events).map_err(|error| {
-                    let why = unavailable(&error, "--data-port", "--data-address");
-                    anyhow!("cannot serve the data plane at UDP port {data_port}: {why}")
-                })?;
-            Ok(Arc::new(software))
-        }
+        DataPlaneKind::Software => start_software(options, events).map_err(|error| {
+            let why = unavailable(&error, "--data-port", "--data-address");
+            anyhow!("cannot serve the data plane at UDP port {}: {why}", options.data_port)
+        }),
         #[cfg(feature = "p4")]
         DataPlaneKind::Tofino => p4::start_tofino(&options.p4, events),
         #[cfg(feature = "p4")]

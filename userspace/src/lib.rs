@@ -3,6 +3,7 @@
 //! | module | what it holds |
 //! | --- | --- |
 //! | [`data_plane`] | what serves packets on this host |
+//! | [`combiner`] | the gRPC service of a combiner, and its parent |
 //! | [`service`] | the gRPC service: requests to the control plane of `switchml-userspace-core` |
 //! | [`incoming`] | connections to it, as they come in |
 //! | [`mailbox`] | what a rank has yet to read of its events |
@@ -12,6 +13,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod combiner;
 pub mod data_plane;
 pub mod dual;
 pub mod events;

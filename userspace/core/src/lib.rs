@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | [`control_plane`] | requests in, effects carried out: the one loop that does so |
 //! | [`jobs`] | the job table: requests in, effects out |
+//! | [`proxy`] | the control plane of a combiner: what passes between its ranks and its parent |
 //! | [`data_plane`] | what the control plane asks of a data plane |
 //! | [`limits`], [`job_spec`] | what data planes differ in, and what a job is to them |
 //! | [`slots`] | how many slots a job gets |
@@ -19,4 +20,5 @@ pub mod jobs;
 pub mod limits;
 pub mod memory_cells;
 pub mod memory_tables;
+pub mod proxy;
 pub mod slots;

@@ -1,0 +1,263 @@
+//! A combiner's gRPC service: requests and news to the [`Proxy`], which decides, and what is to go
+//! on to its parent, by a connection for each rank.
+
+mod io;
+pub mod parent;
+mod stream;
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use switchml_control as control;
+use switchml_control::JoinEvent;
+use switchml_control::aggregator_client::AggregatorClient;
+use switchml_control::aggregator_server::Aggregator;
+use switchml_userspace_core::data_plane::DataPlane;
+use switchml_userspace_core::jobs::{MemberId, StreamId};
+use switchml_userspace_core::proxy::{self, Ends, Proxy, Refused};
+use tokio::net::TcpListener;
+use tonic::transport::Channel;
+use tonic::{Request, Response, Status, Streaming};
+
+use crate::mailbox::{Sender, mailbox};
+use crate::service::{self, addresses, of_data_plane, pulse};
+use io::ProxyIo;
+use parent::{Parent, relayed};
+use stream::BelowStream;
+
+/// The service. Clones share one state.
+#[derive(Clone)]
+pub struct CombinerService {
+    state: Arc<Mutex<State>>,
+    data_plane: Arc<dyn DataPlane>,
+    parent: Parent,
+}
+
+struct State {
+    proxy: Proxy,
+    io: ProxyIo,
+}
+
+/// The way to the parent of a stream from below.
+struct Link {
+    client: AggregatorClient<Channel>,
+    /// Takes in what the parent says.
+    listener: tokio::task::AbortHandle,
+}
+
+impl CombinerService {
+    /// A service without ranks.
+    pub fn new(proxy: Proxy, data_plane: Arc<dyn DataPlane>, parent: Parent) -> Self {
+        let state = Arc::new_cyclic(|state| {
+            let io = ProxyIo {
+                data_plane: Arc::clone(&data_plane),
+                state: Weak::clone(state),
+                streams: BTreeMap::new(),
+                links: BTreeMap::new(),
+            };
+            Mutex::new(State { proxy, io })
+        });
+        Self { state, data_plane, parent }
+    }
+
+    /// Serves the connections of `listener` until `stop` is ready; then ends all jobs below,
+    /// telling their ranks and the parent.
+    ///
+    /// # Errors
+    ///
+    /// When the listener fails.
+    pub async fn serve(
+        self,
+        listener: TcpListener,
+        stop: impl Future<Output = ()>,
+    ) -> Result<(), tonic::transport::Error> {
+        let beside = std::future::pending();
+        service::serve(self.clone(), listener, stop, beside, || {
+            let State { proxy, io } = &mut *self.lock();
+            let effects = proxy.shut_down();
+            proxy::perform(proxy, io, None, effects);
+        })
+        .await
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
+    }
+
+    /// Adds a stream from below, whose end is noticed from now on, and what the parent is asked.
+    fn add<T, R>(
+        &self,
+        request: Request<T>,
+        ask: impl FnOnce(&mut Proxy, T, Ends) -> Result<(StreamId, R), Refused>,
+    ) -> Result<(BelowStream, R), Status> {
+        let (peer, local) = addresses(&request)?;
+        let pulse = pulse(&request)?;
+        let (sender, events) = mailbox();
+        let State { proxy, io } = &mut *self.lock();
+        let (id, question) =
+            ask(proxy, request.into_inner(), Ends { peer, local }).map_err(refused)?;
+        io.streams.insert(id, sender);
+        Ok((BelowStream { events, id, pulse, service: self.clone() }, question))
+    }
+
+    /// The parent has opened a stream for one from below.
+    fn link(&self, id: StreamId, client: AggregatorClient<Channel>, news: Streaming<JoinEvent>) {
+        let listener = tokio::spawn(listen(self.clone(), id, news)).abort_handle();
+        self.lock().io.links.insert(id, Link { client, listener });
+    }
+
+    /// A connection to the parent for a member's requests: that of its stream, if it has one.
+    async fn client_of(&self, id: MemberId) -> Result<AggregatorClient<Channel>, Status> {
+        let known = {
+            let state = self.lock();
+            let stream = state.proxy.stream_of(id);
+            stream.and_then(|stream| state.io.links.get(&stream)).map(|link| link.client.clone())
+        };
+        match known {
+            Some(client) => Ok(client),
+            None => self.parent.connect().await,
+        }
+    }
+}
+
+/// Takes in what the parent says on a stream.
+async fn listen(service: CombinerService, id: StreamId, mut news: Streaming<JoinEvent>) {
+    loop {
+        let heard = news.message().await;
+        let State { proxy, io } = &mut *service.lock();
+        let effects = match heard {
+            Ok(Some(JoinEvent { event: Some(event) })) => proxy.hear(id, event),
+            Ok(Some(JoinEvent { event: None })) => {
+                proxy.fail(id, "its parent sent an event of an unknown kind; their versions differ")
+            }
+            Ok(None) => {
+                io.links.remove(&id);
+                let effects = proxy.lose_parent(id, None);
+                return proxy::perform(proxy, io, None, effects);
+            }
+            Err(status) => {
+                io.links.remove(&id);
+                let effects = proxy.lose_parent(id, Some(&parent::reason(&status)));
+                return proxy::perform(proxy, io, None, effects);
+            }
+        };
+        proxy::perform(proxy, io, Some(id), effects);
+    }
+}
+
+/// Each change of it is whole: a panic in a handler leaves none in part.
+fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn refused(error: Refused) -> Status {
+    match error {
+        Refused::Circle(_) | Refused::LinkLocal(_) => {
+            Status::failed_precondition(error.to_string())
+        }
+        Refused::NoMember(_) => Status::not_found(error.to_string()),
+    }
+}
+
+#[tonic::async_trait]
+impl Aggregator for CombinerService {
+    type JoinStream = BelowStream;
+    type ResumeStream = BelowStream;
+
+    async fn join(
+        &self,
+        request: Request<control::JoinRequest>,
+    ) -> Result<Response<BelowStream>, Status> {
+        let (stream, question) = self.add(request, Proxy::join)?;
+        let mut client = self.parent.connect().await?;
+        let news = client.join(question).await.map_err(|error| relayed(&self.parent, error))?;
+        self.link(stream.id, client, news.into_inner());
+        Ok(Response::new(stream))
+    }
+
+    async fn resume(
+        &self,
+        request: Request<control::ResumeRequest>,
+    ) -> Result<Response<BelowStream>, Status> {
+        let (stream, question) = self.add(request, Proxy::resume)?;
+        let mut client = self.parent.connect().await?;
+        let news = client.resume(question).await.map_err(|error| relayed(&self.parent, error))?;
+        self.link(stream.id, client, news.into_inner());
+        Ok(Response::new(stream))
+    }
+
+    async fn ready(
+        &self,
+        request: Request<control::ReadyRequest>,
+    ) -> Result<Response<control::ReadyReply>, Status> {
+        let request = request.into_inner();
+        let &control::ReadyRequest { job, epoch, rank, control_secret: secret, .. } = &request;
+        let id = MemberId { job, epoch, rank, secret };
+        self.lock().proxy.ready(id, request.needs_copies);
+        let mut client = self.client_of(id).await?;
+        client.ready(request).await.map_err(|error| relayed(&self.parent, error))
+    }
+
+    async fn leave(
+        &self,
+        request: Request<control::LeaveRequest>,
+    ) -> Result<Response<control::LeaveReply>, Status> {
+        let request = request.into_inner();
+        let &control::LeaveRequest { job, epoch, rank, control_secret: secret, .. } = &request;
+        let id = MemberId { job, epoch, rank, secret };
+        let mut client = self.client_of(id).await?;
+        self.lock().proxy.leave(id);
+        client.leave(request).await.map_err(|error| relayed(&self.parent, error))
+    }
+
+    async fn report_calls(
+        &self,
+        request: Request<control::ReportCallsRequest>,
+    ) -> Result<Response<control::ReportCallsReply>, Status> {
+        let request = request.into_inner();
+        let &control::ReportCallsRequest { job, epoch, rank, control_secret: secret, .. } =
+            &request;
+        let mut client = self.client_of(MemberId { job, epoch, rank, secret }).await?;
+        client.report_calls(request).await.map_err(|error| relayed(&self.parent, error))
+    }
+
+    async fn report_no_multicast(
+        &self,
+        request: Request<control::ReportNoMulticastRequest>,
+    ) -> Result<Response<control::ReportNoMulticastReply>, Status> {
+        let control::ReportNoMulticastRequest { job, epoch, rank, control_secret: secret } =
+            request.into_inner();
+        let id = MemberId { job, epoch, rank, secret };
+        let State { proxy, io } = &mut *self.lock();
+        let effects = proxy.report_no_multicast(id).map_err(refused)?;
+        proxy::perform(proxy, io, None, effects);
+        Ok(Response::new(control::ReportNoMulticastReply {}))
+    }
+
+    async fn list_jobs(
+        &self,
+        request: Request<control::ListJobsRequest>,
+    ) -> Result<Response<control::ListJobsReply>, Status> {
+        let mut client = self.parent.connect().await?;
+        let list = client.list_jobs(request.into_inner()).await;
+        let mut list = list.map_err(|error| relayed(&self.parent, error))?.into_inner();
+        self.lock().proxy.describe(&mut list.jobs);
+        Ok(Response::new(list))
+    }
+
+    async fn status(
+        &self,
+        _request: Request<control::StatusRequest>,
+    ) -> Result<Response<control::StatusReply>, Status> {
+        let own = control::StatusReply {
+            parent: self.parent.to_string(),
+            cells: self.data_plane.cells(),
+            ..Default::default()
+        };
+        let status = of_data_plane(&*self.data_plane, own);
+        Ok(Response::new(status.map_err(service::status::internal)?))
+    }
+}
+
+/// What a rank's mailbox is here.
+type Streams = BTreeMap<StreamId, Sender>;

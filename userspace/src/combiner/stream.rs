@@ -1,0 +1,41 @@
+//! What a rank below hears.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use switchml_control::JoinEvent;
+use switchml_userspace_core::jobs::StreamId;
+use switchml_userspace_core::proxy;
+use tokio_stream::Stream;
+use tonic::Status;
+
+use super::{CombinerService, State};
+use crate::incoming::Pulse;
+use crate::mailbox::Receiver;
+use crate::service::event_stream::message;
+
+/// A rank's events; its end tells the proxy that the rank is gone.
+pub struct BelowStream {
+    pub(super) events: Receiver,
+    pub(super) id: StreamId,
+    pub(super) pulse: Pulse,
+    pub(super) service: CombinerService,
+}
+
+impl Stream for BelowStream {
+    type Item = Result<JoinEvent, Status>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let event = Pin::new(&mut self.events).poll_next(context);
+        event.map(|event| event.map(message))
+    }
+}
+
+impl Drop for BelowStream {
+    fn drop(&mut self) {
+        let State { proxy, io } = &mut *self.service.lock();
+        io.streams.remove(&self.id);
+        let effects = proxy.disconnect(self.id, self.pulse.silence());
+        proxy::perform(proxy, io, None, effects);
+    }
+}
