@@ -4,18 +4,13 @@
 // Tables are filled by the control plane. The front says how frames leave it: DROP, TO_PORT,
 // CONTROL_REPLY_TO_PORT, TO_GROUP, FLOOD, ONCE_MORE; LEARN tells the control plane of a HELLO.
 
-#define MAX_JOBS 16
-#define MAX_RANKS 32
-#define MAX_MEMBERS (MAX_JOBS * MAX_RANKS)
-
-#define TTL 8w64
-#define DONT_FRAGMENT 16w0x4000
-#define CONTROL_REPLY_UDP_BYTES (8 + HEADER_BYTES + 4 * CONTROL_REPLY_LANES)
-#define ECN_ECT0 2w2
-#define ECN_CE 2w3
+// What it answers to.
+#define ENDPOINTS MAX_JOBS
 
 control Aggregator(inout headers_t h, inout metadata_t m, ARCHITECTURE_PARAMETERS) {
     Slot() slot;
+
+#include "envelope.p4"
 
     // ---- Admission of contributions: rule 7.5, rule 7.9, rule 7.10 ----
 
@@ -95,15 +90,6 @@ control Aggregator(inout headers_t h, inout metadata_t m, ARCHITECTURE_PARAMETER
 
     // ---- Answers: section 9 ----
 
-    action once_more(bit<8> pass) {
-        h.pass.setValid();
-        h.pass.kind = pass;
-        h.pass.index = m.index;
-        h.pass.port = m.port;
-        h.pass.others = m.others;
-        ONCE_MORE
-    }
-
     // Rule 5.1.
     action swap_ends() {
         bit<48> mac = h.ethernet.dst;
@@ -115,15 +101,6 @@ control Aggregator(inout headers_t h, inout metadata_t m, ARCHITECTURE_PARAMETER
         bit<16> port = h.udp.dst;
         h.udp.dst = h.udp.src;
         h.udp.src = port;
-    }
-
-    // Rule 5.4.
-    action finish_ip() {
-        h.ipv4.ttl = TTL;
-        h.ipv4.id = 0;
-        h.ipv4.fragment = DONT_FRAGMENT;
-        h.udp.checksum = 0;
-        m.is_answer = 1;
     }
 
     action control_reply(bit<8> kind, bit<32> first, bit<32> second) {
@@ -266,23 +243,8 @@ control Aggregator(inout headers_t h, inout metadata_t m, ARCHITECTURE_PARAMETER
         size = MAX_JOBS;
     }
 
-    // ---- What is for the aggregator, and not admitted as a contribution ----
-
-    action ours() { m.is_ours = 1; }
-
-    table aggregators {
-        key = {
-            h.udp.isValid(): exact @name("is_udp");
-            h.ipv4.dst: exact @name("aggregator");
-            h.udp.dst: exact @name("udp_port");
-        }
-        actions = { ours; NoAction; }
-        const default_action = NoAction();
-        size = MAX_JOBS;
-    }
-
     // Rule 7.8.
-    action reflect() {
+    action greet() {
         m.is_member = 1;
         m.outcome = OUTCOME_HELLO;
         swap_ends();
@@ -290,105 +252,7 @@ control Aggregator(inout headers_t h, inout metadata_t m, ARCHITECTURE_PARAMETER
         TO_PORT(m.port)
     }
 
-    // HELLOs from where their rank lives.
-    table bindings {
-        key = {
-            h.switchml.job: exact @name("job");
-            h.switchml.epoch: exact @name("epoch");
-            h.switchml.rank: exact @name("rank");
-            h.switchml.aux: exact @name("secret");
-            m.port: exact @name("port");
-            h.ethernet.src: exact @name("mac");
-            h.ipv4.src: exact @name("address");
-            h.udp.src: exact @name("udp_port");
-        }
-        actions = { reflect; NoAction; }
-        const default_action = NoAction();
-        size = MAX_MEMBERS;
-    }
-
-    action learn() {
-        m.is_member = 1;
-        m.outcome = OUTCOME_NO_HELLO;
-        LEARN
-        DROP
-    }
-
-    action misplaced() {
-        m.is_member = 1;
-        m.outcome = OUTCOME_WRONG_PLACE;
-        DROP
-    }
-
-    // HELLOs with their rank's secret that come from no known binding. While the rank has none, the
-    // control plane hears of them, and enters it. The rank asks again.
-    table newcomers {
-        key = {
-            h.switchml.job: exact @name("job");
-            h.switchml.epoch: exact @name("epoch");
-            h.switchml.rank: exact @name("rank");
-            h.switchml.aux: exact @name("secret");
-        }
-        actions = { learn; misplaced; NoAction; }
-        const default_action = NoAction();
-        size = MAX_MEMBERS;
-    }
-
-    action refuse(bit<8> reason) {
-        m.outcome = reason;
-        DROP
-    }
-
-    // What the parser found wrong stays the reason.
-    action refuse_malformed() { DROP }
-
-    // Why. The most telling entry first.
-    table refusals {
-        key = {
-            m.outcome: ternary @name("outcome");
-            m.bad_ip_checksum: ternary @name("bad_ip_checksum");
-            m.is_hello: ternary @name("is_hello");
-            h.switchml.job: ternary @name("job");
-            h.switchml.epoch: ternary @name("epoch");
-            h.switchml.rank: ternary @name("rank");
-            h.switchml.slot: ternary @name("slot");
-            h.switchml.flags: ternary @name("flags");
-        }
-        actions = { refuse; refuse_malformed; }
-        default_action = refuse(OUTCOME_UNKNOWN_JOB);
-        size = 2 * MAX_MEMBERS;
-    }
-
-    // ---- The switch ----
-
-    action forged() { m.outcome = OUTCOME_SPOOFED; }
-
-    // Nobody else sends from the aggregator's address, behind tags or not (rule 5.9).
-    table forgeries {
-        key = {
-            h.ipv4.isValid(): exact @name("is_ipv4");
-            h.ipv4.src: exact @name("aggregator");
-        }
-        actions = { forged; NoAction; }
-        const default_action = NoAction();
-        size = MAX_JOBS;
-    }
-
-    action forward(port_t port) { TO_PORT(port) }
-    action flood(group_t group) { FLOOD(group) }
-    action nowhere() { DROP }
-
-    // What the parser refused in it was none of its business.
-    action not_ours() {
-        m.outcome = OUTCOME_NOT_OURS;
-    }
-
-    table stations {
-        key = { h.ethernet.dst: exact @name("mac"); }
-        actions = { forward; flood; nowhere; }
-        default_action = nowhere();
-        size = 4096;
-    }
+#include "admission.p4"
 
     apply {
         if (h.pass.isValid()) {

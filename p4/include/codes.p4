@@ -40,3 +40,13 @@ const bit<8> STEP_ABORTED = 9;
 const bit<8> STEP_START_EMPTY = 10;
 const bit<8> STEP_ADD_EMPTY = 11;
 const bit<8> STEP_ROOM = 12;
+
+// Of a combiner. A contribution that goes by on its way up, and leaves the cell of its round free.
+const bit<8> PASS_BY = 16;
+// What a cell holds is old, and of another turn; or of the same. (The TNA numbers predicates so.)
+const bit<8> HELD_OLD = 4;
+const bit<8> HELD_OLD_SAME = 8;
+// It completes what is below the combiner.
+const bit<8> STEP_COMPLETE = 13;
+// It goes up as it is.
+const bit<8> STEP_PASS = 14;

@@ -63,6 +63,10 @@ header pass_t {
     index_t index;
     // Ranks of the job but one.
     bit<8> others;
+#ifdef COMBINER
+    bit<32> turn;
+    bit<8> salts;
+#endif
 }
 
 struct headers_t {
@@ -77,6 +81,29 @@ struct headers_t {
     lanes_t low;
     lanes_t high;
 }
+
+#ifdef COMBINER
+// What a combiner knows beside.
+struct combiner_t {
+    // The packet came to a port for the parent's answers.
+    bit<1> is_from_parent;
+    // It goes to the parent.
+    bit<1> goes_up;
+    // The time, as the front counts.
+    clock_t now;
+    // A hash of key, round and call; and slot, group and shape as one number.
+    bit<32> turn;
+    bit<32> place;
+    // Whether the cell's round is the packet's: CALL_SAME.
+    bit<8> round;
+    // UDP port from which the rank's packets go up.
+    bit<16> from;
+    // What the check word of a partial sum of all ranks below has more than theirs (rule 3.5): so
+    // many salts, and this.
+    bit<8> salts;
+    bit<32> surplus;
+}
+#endif
 
 struct metadata_t {
     // OUTCOME_*: what became of the packet, for the counters.
@@ -120,4 +147,7 @@ struct metadata_t {
     bit<8> union;
     // STEP_*
     bit<8> step;
+#ifdef COMBINER
+    combiner_t combiner;
+#endif
 }

@@ -13,6 +13,23 @@
 #define UDP_BYTES(blocks) (8 + HEADER_BYTES + 4 * LANES_PER_BLOCK * blocks)
 #define IPV4_BYTES(blocks) (20 + UDP_BYTES(blocks))
 
+// Where the roles differ. To a combiner come partial sums, and at other ports its parent's answers;
+// resends and maxima go by.
+#ifdef COMBINER
+#define PARTIAL_ROW(blocks) (VERSION, KIND_PARTIAL, UDP_BYTES(blocks)): partial_##blocks;
+#define RESENT FLAG_RETRANSMIT &&& FLAG_RETRANSMIT
+#define RESENT_ROW(blocks) (RESENT, LANES_PER_BLOCK * blocks, OP_SUM): resent_##blocks;
+#define OTHER_PORTS answer_length
+#define EMPTY_PASS PASS_BY
+#define MAXIMUM_PAYLOAD(payload) by
+#else
+#define PARTIAL_ROW(blocks)
+#define RESENT_ROW(blocks)
+#define OTHER_PORTS accept
+#define EMPTY_PASS PASS_EMPTY
+#define MAXIMUM_PAYLOAD(payload) payload
+#endif
+
 state again {
     packet.extract(h.pass);
     packet.extract(h.ethernet);
@@ -111,7 +128,7 @@ state udp {
         (DATA_PORT, IPV4_BYTES(1)): header_1;
         (DATA_PORT, IPV4_BYTES(2)): header_2;
         (DATA_PORT, _): bad_length;
-        default: accept;
+        default: OTHER_PORTS;
     }
 }
 
@@ -122,6 +139,7 @@ state header_##blocks {                                                         
     transition select(h.switchml.version, h.switchml.kind, h.udp.len) {          \
         (VERSION, KIND_CONTRIBUTION, UDP_BYTES(blocks)): contribution;           \
         (VERSION, KIND_HELLO, UDP_BYTES(blocks)): hello_##blocks;                \
+        PARTIAL_ROW(blocks)                                                      \
         (VERSION, _, UDP_BYTES(blocks)): bad_kind;                               \
         (_, _, UDP_BYTES(blocks)): bad_version;                                  \
         default: bad_length;                                                     \
@@ -173,7 +191,7 @@ state empty_2 {
 
 state empty {
     m.is_contribution = 1;
-    m.first = PASS_EMPTY;
+    m.first = EMPTY_PASS;
     transition accept;
 }
 
@@ -182,6 +200,7 @@ state contribution_##blocks {                                                   
     transition select(h.switchml.flags, h.switchml.lanes, h.switchml.op) {       \
         (EMPTY, LANES_PER_BLOCK * blocks, OP_SUM): bad_length;                   \
         (EMPTY, LANES_PER_BLOCK * blocks, _): bad_op;                            \
+        RESENT_ROW(blocks)                                                       \
         (_, LANES_PER_BLOCK * blocks, OP_SUM): sum_##blocks;                     \
         (_, LANES_PER_BLOCK * blocks, OP_MAX): max_##blocks;                     \
         (_, LANES_PER_BLOCK * blocks, _): bad_op;                                \
@@ -194,7 +213,7 @@ state sum_##blocks {                                                            
 }                                                                                \
 state max_##blocks {                                                             \
     m.shape = SHAPE(blocks, OP_MAX);                                             \
-    transition payload;                                                          \
+    transition MAXIMUM_PAYLOAD(payload);                                                          \
 }
 
 SHAPE_STATES(1, one_block)
@@ -226,3 +245,7 @@ REFUSED(bad_kind, OUTCOME_BAD_KIND)
 REFUSED(bad_op, OUTCOME_BAD_OP)
 REFUSED(bad_lanes, OUTCOME_BAD_LANES)
 REFUSED(bad_length, OUTCOME_BAD_LENGTH)
+
+#ifdef COMBINER
+#include "combiner_parser.p4"
+#endif

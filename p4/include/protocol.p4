@@ -29,6 +29,7 @@ const bit<8> KIND_REJECT = 4;
 const bit<8> KIND_HELLO = 5;
 const bit<8> KIND_FILLER = 6;
 const bit<8> KIND_ROOM = 7;
+const bit<8> KIND_PARTIAL = 8;
 const bit<8> OP_SUM = 0;
 const bit<8> OP_MAX = 1;
 const bit<8> FLAG_RETRANSMIT = 1;
@@ -74,6 +75,17 @@ const bit<8> OUTCOME_MIXED_JOBS = 31;
 const bit<8> OUTCOME_SLOT_BUSY = 32;
 const bit<8> OUTCOME_SEND_FAILED = 33;
 const bit<8> OUTCOME_ROOM = 34;
+const bit<8> OUTCOME_DUPLICATE = 35;
+const bit<8> OUTCOME_OVERLAP = 36;
+const bit<8> OUTCOME_CONFLICT = 37;
+const bit<8> OUTCOME_HELD = 38;
+const bit<8> OUTCOME_COMBINED = 39;
+const bit<8> OUTCOME_EVICTED = 40;
+const bit<8> OUTCOME_PASSED = 41;
+const bit<8> OUTCOME_FLUSHED = 42;
+const bit<8> OUTCOME_HELLO_PASSED = 43;
+const bit<8> OUTCOME_TO_RANK = 44;
+const bit<8> OUTCOME_TO_ALL = 45;
 
 // What a header adds to the check word: the sum of its words, each times its factor.
 const bit<32> SALT_JOB_LANES = 0x8bc6ba71;

@@ -11,43 +11,10 @@
 
 // Only of a packet's first pass: on others, neither the call nor the ranks were asked for.
 //
-// An entry for each of the 32 ranks that a packet may be of: to compare two fields would cost a
-// stage.
+// An entry for each of the 32 ranks that a packet may be of (`ranks.p4`): to compare two fields
+// would cost a stage.
 #define IN_ALREADY(pass, r, again) \
     (pass, HELD_SAME, CALL_SAME, _, r, (32w1 << r) &&& (32w1 << r)): again;
-#define ANY_IN_ALREADY(pass, again)                                              \
-    IN_ALREADY(pass, 0, again)                                                   \
-    IN_ALREADY(pass, 1, again)                                                   \
-    IN_ALREADY(pass, 2, again)                                                   \
-    IN_ALREADY(pass, 3, again)                                                   \
-    IN_ALREADY(pass, 4, again)                                                   \
-    IN_ALREADY(pass, 5, again)                                                   \
-    IN_ALREADY(pass, 6, again)                                                   \
-    IN_ALREADY(pass, 7, again)                                                   \
-    IN_ALREADY(pass, 8, again)                                                   \
-    IN_ALREADY(pass, 9, again)                                                   \
-    IN_ALREADY(pass, 10, again)                                                  \
-    IN_ALREADY(pass, 11, again)                                                  \
-    IN_ALREADY(pass, 12, again)                                                  \
-    IN_ALREADY(pass, 13, again)                                                  \
-    IN_ALREADY(pass, 14, again)                                                  \
-    IN_ALREADY(pass, 15, again)                                                  \
-    IN_ALREADY(pass, 16, again)                                                  \
-    IN_ALREADY(pass, 17, again)                                                  \
-    IN_ALREADY(pass, 18, again)                                                  \
-    IN_ALREADY(pass, 19, again)                                                  \
-    IN_ALREADY(pass, 20, again)                                                  \
-    IN_ALREADY(pass, 21, again)                                                  \
-    IN_ALREADY(pass, 22, again)                                                  \
-    IN_ALREADY(pass, 23, again)                                                  \
-    IN_ALREADY(pass, 24, again)                                                  \
-    IN_ALREADY(pass, 25, again)                                                  \
-    IN_ALREADY(pass, 26, again)                                                  \
-    IN_ALREADY(pass, 27, again)                                                  \
-    IN_ALREADY(pass, 28, again)                                                  \
-    IN_ALREADY(pass, 29, again)                                                  \
-    IN_ALREADY(pass, 30, again)                                                  \
-    IN_ALREADY(pass, 31, again)
 
 // `start`: the packet starts its round (rule 8.8), which it may if the set holds the round before
 // (rule 24.5). `again`: its rank is in (rule 8.5, rule 8.6). `sum`, `maximum`: it is new to its

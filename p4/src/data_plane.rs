@@ -7,6 +7,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
+use std::net::SocketAddr;
 use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread;
@@ -17,18 +18,37 @@ use switchml_protocol::fanout::Way;
 use switchml_protocol::job::Binding;
 use switchml_protocol::maps::Event;
 use switchml_protocol::outcome::Outcome;
-use switchml_protocol::{DATA_PORT, LANES_PER_BLOCK};
+use switchml_protocol::{DATA_PORT, LANES_PER_BLOCK, U16};
 use switchml_userspace_core::data_plane::{
     DataPlane, Error, EventSink, Fanout, JobSpec, Limits, ServesJobs,
 };
 use switchml_userspace_core::slots::share;
 use tracing::error;
 
-use crate::entries::{Contents, MAX_JOBS, MAX_RANKS, OpenJob, ROUNDS, first_rounds};
+use crate::combiner::{JOB_NUMBERS, MAX_SLOTS};
+use crate::entries::{Contents, MAX_JOBS, MAX_RANKS, OpenJob, ROUNDS};
 use crate::switch::{Entry, Learned, Switch, SwitchError};
 
 /// A packet's lanes: a register holds two of the 64 of a set.
 const MAX_LANES: u16 = 2 * LANES_PER_BLOCK as u16;
+
+/// What a switch is to the jobs.
+#[derive(Clone, Copy, Debug)]
+pub enum Role {
+    /// Their aggregator, by a program that can do this.
+    Root(Capabilities),
+    /// A combiner.
+    Combiner(NextHop),
+}
+
+/// How frames get to a combiner's parent.
+#[derive(Clone, Copy, Debug)]
+pub struct NextHop {
+    /// The switch's port.
+    pub port: u16,
+    /// MAC of the parent, or of the router on the way.
+    pub mac: [u8; 6],
+}
 
 /// A data plane in P4.
 pub struct P4DataPlane {
@@ -37,7 +57,7 @@ pub struct P4DataPlane {
 
 struct Shared {
     switch: Box<dyn Switch>,
-    capabilities: Capabilities,
+    role: Role,
     state: Mutex<State>,
     events: EventSink,
 }
@@ -51,18 +71,18 @@ struct State {
 
 impl P4DataPlane {
     /// Serves a switch that was cleared; `learned` are the HELLOs that it tells of, until the data
-    /// plane is dropped. `capabilities` are those of its program.
+    /// plane is dropped.
     ///
     /// # Errors
     ///
     /// When the switch refuses, or there is no thread left.
     pub fn start(
         switch: Box<dyn Switch>,
-        capabilities: Capabilities,
+        role: Role,
         learned: Receiver<Learned>,
         events: EventSink,
     ) -> io::Result<Self> {
-        let shared = Arc::new(Shared { switch, capabilities, state: Mutex::default(), events });
+        let shared = Arc::new(Shared { switch, role, state: Mutex::default(), events });
         shared.write(&mut shared.state()).map_err(io::Error::other)?;
         let learner = Arc::downgrade(&shared);
         thread::Builder::new()
@@ -94,16 +114,43 @@ impl ServesJobs for P4DataPlane {
     fn open(&self, job: &JobSpec) -> Result<(), Error> {
         let refused = refused(job.number, "open");
         let mut state = self.shared.state();
+        let open = match (self.shared.role, job.parent) {
+            (Role::Root(_), None) => OpenJob::new(job.clone()),
+            (Role::Combiner(next_hop), Some(SocketAddr::V4(parent))) => {
+                let uplink = Binding {
+                    ifindex: next_hop.port.into(),
+                    ip: parent.ip().octets().into(),
+                    mac: next_hop.mac,
+                    port: U16::new(parent.port()),
+                    ..Binding::default()
+                };
+                below(job, uplink, &state.jobs).map_err(&refused)?
+            }
+            _ => return Err(refused(SwitchError("its program has another role".to_owned()))),
+        };
         // Before anything is admitted.
-        for (sets, round) in first_rounds(job) {
+        for (sets, round) in open.first_rounds() {
             self.shared.switch.write_register(ROUNDS, sets, round).map_err(&refused)?;
         }
-        state.jobs.insert(job.number, OpenJob::new(job.clone()));
+        state.jobs.insert(job.number, open);
         let written = self.shared.write(&mut state);
         if written.is_err() {
             state.jobs.remove(&job.number);
         }
         written.map_err(&refused)
+    }
+
+    fn admit(&self, job: u16, rank: u16, secret: u32) -> Result<(), Error> {
+        let is_full = |job: &OpenJob| {
+            !job.secrets.contains_key(&rank) && job.secrets.len() >= usize::from(MAX_RANKS)
+        };
+        if self.shared.state().jobs.get(&job).is_some_and(is_full) {
+            let why = format!("there is room for {MAX_RANKS} ranks below it");
+            return Err(refused(job, "extend")(SwitchError(why)));
+        }
+        self.change(job, "extend", |job| {
+            job.secrets.insert(rank, secret);
+        })
     }
 
     fn start(&self, job: u16, _ways: &[(u16, Way)]) -> Result<(), Error> {
@@ -123,7 +170,7 @@ impl ServesJobs for P4DataPlane {
 
     fn binding(&self, job: u16, rank: u16) -> Result<Option<Binding>, Error> {
         let state = self.shared.state();
-        Ok(state.jobs.get(&job).and_then(|job| *job.bindings.get(usize::from(rank))?))
+        Ok(state.jobs.get(&job).and_then(|job| job.bindings.get(&rank).copied()))
     }
 }
 
@@ -144,7 +191,10 @@ impl DataPlane for P4DataPlane {
             max_lanes: MAX_LANES,
             max_ranks: MAX_RANKS,
             max_jobs: MAX_JOBS,
-            capabilities: self.shared.capabilities,
+            capabilities: match self.shared.role {
+                Role::Root(capabilities) => capabilities,
+                Role::Combiner(_) => Capabilities::PARTIAL_SUMS,
+            },
             port: DATA_PORT,
             fanout: Fanout::Multicast,
             durable: false,
@@ -179,11 +229,9 @@ impl Shared {
     fn check_pipelines(&self, number: u16) -> Result<(), SwitchError> {
         let state = self.state();
         let mut found: BTreeMap<_, Vec<u16>> = BTreeMap::new();
-        for (rank, binding) in
-            state.jobs.get(&number).into_iter().flat_map(|job| (0..).zip(&job.bindings))
-        {
-            let Some(port) = binding.map(|binding| binding.ifindex as u16) else { continue };
-            found.entry((self.switch.pipeline(port), port)).or_default().push(rank);
+        for (rank, binding) in state.jobs.get(&number).into_iter().flat_map(|job| &job.bindings) {
+            let port = binding.ifindex as u16;
+            found.entry((self.switch.pipeline(port), port)).or_default().push(*rank);
         }
         let pipelines: HashSet<_> = found.keys().map(|(pipeline, _)| pipeline).collect();
         if pipelines.len() < 2 {
@@ -264,23 +312,46 @@ impl Shared {
     fn learn(&self, hello: &Learned) {
         let mut state = self.state();
         let job = state.jobs.get_mut(&hello.job).filter(|job| job.spec.epoch == hello.epoch);
-        let Some(binding @ None) =
-            job.and_then(|job| job.bindings.get_mut(usize::from(hello.rank)))
-        else {
+        let Some(job) = job.filter(|job| job.secrets.contains_key(&hello.rank)) else { return };
+        if job.bindings.contains_key(&hello.rank) {
             return;
-        };
-        *binding = Some(hello.binding);
+        }
+        job.bindings.insert(hello.rank, hello.binding);
         if let Err(error) = self.write(&mut state) {
             error!("job {}: rank {} cannot be admitted: {error}", hello.job, hello.rank);
             // The next HELLO tries again.
             if let Some(job) = state.jobs.get_mut(&hello.job) {
-                job.bindings[usize::from(hello.rank)] = None;
+                job.bindings.remove(&hello.rank);
             }
             return;
         }
         // Without room in the channel the counters alone tell of it.
         (self.events)(event(hello));
     }
+}
+
+/// A job below a combiner, of which no ranks are known yet.
+fn below(
+    spec: &JobSpec,
+    uplink: Binding,
+    jobs: &BTreeMap<u16, OpenJob>,
+) -> Result<OpenJob, SwitchError> {
+    let is_free = |group: &u16| jobs.values().all(|job| job.group != *group);
+    let slots = spec.slots.end - spec.slots.start;
+    let group = (1..=MAX_JOBS).find(is_free);
+    let why = match group {
+        Some(group) if spec.number < JOB_NUMBERS && slots <= MAX_SLOTS => {
+            return Ok(OpenJob {
+                group,
+                uplink: Some(uplink),
+                secrets: BTreeMap::new(),
+                ..OpenJob::new(spec.clone())
+            });
+        }
+        Some(_) => format!("there is room for jobs below {JOB_NUMBERS}, of {MAX_SLOTS} slots"),
+        None => format!("there is room for {MAX_JOBS} jobs"),
+    };
+    Err(SwitchError(why))
 }
 
 /// Enters the bindings of ranks, until the switch or the data plane is gone.

@@ -1,7 +1,8 @@
 //! What the tables of the program hold, as a function of the jobs that are open. Pure.
 //!
-//! The tables are those of `p4/include/aggregator.p4`. What refuses a packet names the same reason
-//! as `protocol::aggregator` would, as far as tables can tell.
+//! The tables are those of `p4/include/aggregator.p4` and `admission.p4`; those of a combiner are
+//! in [`combiner`](crate::combiner). What refuses a packet names the same reason as
+//! `protocol::aggregator` would, as far as tables can tell.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::net::{IpAddr, Ipv4Addr};
@@ -45,7 +46,7 @@ pub const PORTS_OF_PIPELINE: u16 = 128;
 
 /// Of rounds: each set has those of one.
 const PARITIES: [u64; 2] = [0, 1];
-/// Most ones in a number up to [`MAX_RANKS`], 31: see [`blocks`].
+/// Most ones in a number up to [`MAX_RANKS`], 31: see [`cover`].
 const MOST_BLOCKS: usize = MAX_RANKS.ilog2() as usize;
 
 /// Most ternary entries of a priority that a table holds, when there are as many jobs and ranks as
@@ -92,7 +93,7 @@ pub const TABLES: &[Table] = &[
     Table {
         name: "bindings",
         key: &["job", "epoch", "rank", "secret", "port", "mac", "address", "udp_port"],
-        actions: &[("reflect", &[])],
+        actions: &[("greet", &[])],
     },
     Table {
         name: "jobs",
@@ -137,8 +138,14 @@ pub struct Table {
 pub struct OpenJob {
     /// As it was opened.
     pub spec: JobSpec,
-    /// Where each rank said HELLO from.
-    pub bindings: Vec<Option<Binding>>,
+    /// What each rank's HELLO must carry: of all ranks, or of those below a combiner.
+    pub secrets: BTreeMap<u16, u32>,
+    /// Where ranks said HELLO from.
+    pub bindings: BTreeMap<u16, Binding>,
+    /// At a combiner: where its parent is, and how frames get there.
+    pub uplink: Option<Binding>,
+    /// Its multicast group.
+    pub group: u16,
     /// Whether all ranks are known, and RESULTs have somewhere to go.
     pub is_started: bool,
     /// Whether contributions are answered with REJECT.
@@ -170,7 +177,7 @@ impl Contents {
         entries.retain(|_| is_first.next().unwrap_or_default());
         let started = jobs.values().filter(|job| job.is_started);
         let groups = started
-            .map(|job| (job.group(), job.ports()))
+            .map(|job| (job.group, job.ports()))
             .chain([(FLOODING, ports.to_vec())])
             .collect();
         Self { entries, groups }
@@ -188,50 +195,49 @@ pub fn first_rounds(spec: &JobSpec) -> [(Range<u32>, u32); 2] {
 }
 
 impl OpenJob {
+    /// What the registers of rounds hold before the first packet; a combiner has none.
+    pub fn first_rounds(&self) -> Vec<(Range<u32>, u32)> {
+        if self.uplink.is_some() { Vec::new() } else { first_rounds(&self.spec).into() }
+    }
+
     /// A job whose ranks have yet to say HELLO.
     pub fn new(spec: JobSpec) -> Self {
         Self {
-            bindings: vec![None; spec.secrets.len()],
+            secrets: (0..).zip(spec.secrets.iter().copied()).collect(),
+            bindings: BTreeMap::new(),
+            uplink: None,
+            group: spec.number + 1,
             spec,
             is_started: false,
             is_aborted: false,
         }
     }
 
-    fn group(&self) -> u16 {
-        self.spec.number + 1
-    }
-
     /// Ports that its ranks are behind, each once: several ranks behind one get one frame.
     fn ports(&self) -> Vec<u16> {
         let ports: BTreeSet<_> =
-            self.bindings.iter().flatten().map(|binding| binding.ifindex as u16).collect();
+            self.bindings.values().map(|binding| binding.ifindex as u16).collect();
         ports.into_iter().collect()
     }
 
     fn list(&self, entries: &mut Vec<Entry>) {
+        entries.push(self.addressed_to(DATA_PORT));
         let aggregator = word_of(self.spec.address);
-        let known = || self.ranks().filter_map(|(rank, binding)| Some((rank, binding?)));
-        entries.push(exact(
-            "aggregators",
-            &[("is_udp", 1), ("aggregator", aggregator), ("udp_port", DATA_PORT.into())],
-            "ours",
-        ));
         entries.push(exact("forgeries", &[("is_ipv4", 1), ("aggregator", aggregator)], "forged"));
         entries.extend(self.refusals());
-        for (rank, binding) in known() {
-            let to = vec![("port", binding.ifindex.into())];
-            entries.push(Entry {
-                data: to,
-                ..exact("stations", &[("mac", mac(binding.mac))], "forward")
-            });
+        for (&rank, &binding) in &self.bindings {
+            entries.push(station(binding));
             entries.push(self.binding(rank, binding));
         }
-        entries.extend(self.ranks().map(|(rank, binding)| self.newcomer(rank, binding.is_some())));
+        entries.extend(self.secrets.keys().map(|&rank| self.newcomer(rank)));
+        if let Some(uplink) = self.uplink {
+            self.list_below(uplink, entries);
+            return;
+        }
         if self.is_started {
             entries.push(self.audience());
         }
-        for (rank, binding) in known() {
+        for (&rank, &binding) in &self.bindings {
             entries.extend(PARITIES.map(|parity| self.member(rank, binding, parity)));
             entries.extend(self.is_alone().then(|| self.empty(rank, binding)));
         }
@@ -239,11 +245,14 @@ impl OpenJob {
 
     /// Whether its rank completes each round.
     fn is_alone(&self) -> bool {
-        self.spec.secrets.len() == 1
+        self.secrets.len() == 1
     }
 
-    fn ranks(&self) -> impl Iterator<Item = (u16, Option<Binding>)> {
-        (0..).zip(self.bindings.iter().copied())
+    /// What goes to its address and that UDP port is for this data plane.
+    pub(crate) fn addressed_to(&self, udp_port: u16) -> Entry {
+        let aggregator = ("aggregator", word_of(self.spec.address));
+        let key = [("is_udp", 1), aggregator, ("udp_port", udp_port.into())];
+        exact("aggregators", &key, "ours")
     }
 
     /// Contributions of a rank to rounds of a parity, from its binding alone.
@@ -263,8 +272,7 @@ impl OpenJob {
         let base = if parity == 0 { even.0.start } else { odd.0.start };
         let ranks = self.spec.secrets.len() as u64;
         let own = 1 << rank;
-        let again =
-            binding.ifindex as u16 / PORTS_OF_PIPELINE * PORTS_OF_PIPELINE + RECIRCULATION_PORT;
+        let again = again(binding);
         let data = vec![
             ("base", base.into()),
             ("own", own),
@@ -307,17 +315,13 @@ impl OpenJob {
     }
 
     /// HELLOs that carry the rank's secret, but do not come from its binding.
-    fn newcomer(&self, rank: u16, is_known: bool) -> Entry {
-        let [job, epoch, rank, secret] = self.hello(rank);
-        exact(
-            "newcomers",
-            &[job, epoch, rank, secret],
-            if is_known { "misplaced" } else { "learn" },
-        )
+    fn newcomer(&self, rank: u16) -> Entry {
+        let action = if self.bindings.contains_key(&rank) { "misplaced" } else { "learn" };
+        exact("newcomers", &self.hello(rank), action)
     }
 
-    fn binding(&self, rank: u16, binding: Binding) -> Entry {
-        let [job, epoch, rank, secret] = self.hello(rank);
+    fn binding(&self, number: u16, binding: Binding) -> Entry {
+        let [job, epoch, rank, secret] = self.hello(number);
         let key = [
             job,
             epoch,
@@ -328,11 +332,13 @@ impl OpenJob {
             ("address", word(binding.ip.low().into())),
             ("udp_port", binding.port.get().into()),
         ];
-        exact("bindings", &key, "reflect")
+        // At a combiner it goes on.
+        let from = self.uplink.map(|_| ("from", u64::from(self.port_of(number))));
+        Entry { data: from.into_iter().collect(), ..exact("bindings", &key, "greet") }
     }
 
     fn hello(&self, rank: u16) -> [(&'static str, u64); 4] {
-        let secret = self.spec.secrets[usize::from(rank)];
+        let secret = self.secrets[&rank];
         [
             ("job", self.spec.number.into()),
             ("epoch", self.spec.epoch.into()),
@@ -343,14 +349,18 @@ impl OpenJob {
 
     /// Where RESULTs for all go.
     fn audience(&self) -> Entry {
+        let key = [("job", self.spec.number.into())];
+        Entry { data: self.to_group(), ..exact("jobs", &key, "to_group") }
+    }
+
+    pub(crate) fn to_group(&self) -> Vec<(&'static str, u64)> {
         let (address, udp_port) = self.spec.group;
-        let data = vec![
-            ("group", self.group().into()),
+        vec![
+            ("group", self.group.into()),
             ("mac", multicast_mac(address)),
             ("address", word(address)),
             ("udp_port", udp_port.into()),
-        ];
-        Entry { data, ..exact("jobs", &[("job", self.spec.number.into())], "to_group") }
+        ]
     }
 
     /// Why a packet of the job may not have been admitted.
@@ -361,7 +371,7 @@ impl OpenJob {
             of_epoch.because(priority::JOB, Outcome::BadRank),
             of_job.because(priority::LAST, Outcome::WrongEpoch),
         ];
-        for rank in blocks(self.bindings.len() as u64) {
+        for rank in cover(&self.secrets.keys().copied().collect::<Vec<_>>()) {
             let of_rank = Refused { rank, ..of_epoch };
             let in_range = Refused { slot: self.own_slots(), ..of_rank };
             let reasons = [
@@ -375,8 +385,8 @@ impl OpenJob {
                 reasons.map(|(priority, (refused, outcome))| refused.because(priority, outcome)),
             );
         }
-        let unknown = self.ranks().filter(|(_, binding)| binding.is_none());
-        entries.extend(unknown.map(|(rank, _)| {
+        let unknown = self.secrets.keys().filter(|rank| !self.bindings.contains_key(rank));
+        entries.extend(unknown.map(|&rank| {
             let refused =
                 Refused { rank: bits(rank.into(), 0xFFFF), is_hello: bits(0, 1), ..of_epoch };
             refused.because(priority::RANK, Outcome::NoHello)
@@ -384,19 +394,24 @@ impl OpenJob {
         entries
     }
 
-    fn number(&self) -> Match {
+    pub(crate) fn number(&self) -> Match {
         bits(self.spec.number.into(), 0xFFFF)
     }
 
-    fn epoch(&self) -> Match {
+    pub(crate) fn epoch(&self) -> Match {
         bits(self.spec.epoch.into(), 0xFFFF_FFFF)
     }
 
-    /// A slot within the job's range, whose length is a power of two.
-    fn own_slots(&self) -> Match {
+    /// A slot within the job's range, whose length is a power of two; a parent may have others.
+    pub(crate) fn own_slots(&self) -> Match {
         let slots = self.spec.slots.end - self.spec.slots.start;
-        bits(0, 0xFFFF & !u64::from(slots - 1))
+        bits(0, 0xFFFF & !u64::from(slots.next_power_of_two() - 1))
     }
+}
+
+/// The port by which frames of a rank come in once more.
+pub(crate) fn again(binding: Binding) -> u16 {
+    binding.ifindex as u16 / PORTS_OF_PIPELINE * PORTS_OF_PIPELINE + RECIRCULATION_PORT
 }
 
 /// What a refusal is about.
@@ -464,15 +479,25 @@ fn refusal(
     Entry { table: "refusals", key, priority, action, data }
 }
 
-/// The numbers from 0 up to `end`, at most [`MAX_RANKS`], as few matches as there are ones in it.
-fn blocks(end: u64) -> impl Iterator<Item = Match> {
-    let sizes = (0..16).rev().map(|bit| 1u64 << bit).filter(move |size| end & size != 0);
-    sizes.map(move |size| bits(end & !(2 * size - 1), 0xFFFF & !(size - 1)))
+/// These ranks, in ascending order, as few matches as there are aligned blocks of them.
+fn cover(ranks: &[u16]) -> Vec<Match> {
+    let mut matches = Vec::new();
+    let mut rest = ranks;
+    while let [first, ..] = *rest {
+        let fits = |size: &usize| {
+            usize::from(first).is_multiple_of(*size)
+                && rest.get(size - 1).is_some_and(|last| usize::from(last - first) == size - 1)
+        };
+        let size = (0..16).rev().map(|bit| 1 << bit).find(fits).unwrap_or(1);
+        matches.push(bits(first.into(), 0xFFFF & !(size as u64 - 1)));
+        rest = &rest[size..];
+    }
+    matches
 }
 
-const ANY: Match = Match::Ternary { value: 0, mask: 0 };
+pub(crate) const ANY: Match = Match::Ternary { value: 0, mask: 0 };
 
-fn bits(value: u64, mask: u64) -> Match {
+pub(crate) fn bits(value: u64, mask: u64) -> Match {
     Match::Ternary { value, mask }
 }
 
@@ -482,9 +507,19 @@ fn checked(yes: bool) -> Match {
     bits(if yes { flag } else { 0 }, flag)
 }
 
-fn exact(table: &'static str, key: &[(&'static str, u64)], action: &'static str) -> Entry {
+pub(crate) fn exact(
+    table: &'static str,
+    key: &[(&'static str, u64)],
+    action: &'static str,
+) -> Entry {
     let key = key.iter().map(|&(name, value)| (name, Match::Exact(value))).collect();
     Entry { table, key, priority: 0, action, data: Vec::new() }
+}
+
+/// Where frames go to a MAC that is known.
+pub(crate) fn station(binding: Binding) -> Entry {
+    let to = vec![("port", binding.ifindex.into())];
+    Entry { data: to, ..exact("stations", &[("mac", mac(binding.mac))], "forward") }
 }
 
 fn default_action(
@@ -495,20 +530,20 @@ fn default_action(
     Entry { table, key: Vec::new(), priority: 0, action, data }
 }
 
-fn word(address: Ipv4Addr) -> u64 {
+pub(crate) fn word(address: Ipv4Addr) -> u64 {
     u32::from(address).into()
 }
 
 /// Of the aggregator, which is one of IPv4: the daemon takes no other for a switch.
-fn word_of(address: IpAddr) -> u64 {
+pub(crate) fn word_of(address: IpAddr) -> u64 {
     word(Ip::from(address).low().into())
 }
 
-fn mac([a, b, c, d, e, f]: [u8; 6]) -> u64 {
+pub(crate) fn mac([a, b, c, d, e, f]: [u8; 6]) -> u64 {
     u64::from_be_bytes([0, 0, a, b, c, d, e, f])
 }
 
 /// RFC 1112: the low 23 bits of the group's address.
-fn multicast_mac(group: Ipv4Addr) -> u64 {
+pub(crate) fn multicast_mac(group: Ipv4Addr) -> u64 {
     0x0100_5E00_0000 | word(group) & 0x7F_FFFF
 }

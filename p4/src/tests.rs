@@ -3,6 +3,7 @@
 
 mod admission;
 mod changes;
+mod combiner;
 mod source;
 
 use std::collections::BTreeMap;
@@ -46,10 +47,22 @@ fn job(number: u16, ranks: u16, is_known: bool) -> OpenJob {
     let first = SLOTS * u32::from(number);
     let mut job = OpenJob::new(spec(number, ranks, first..first + SLOTS));
     if is_known {
-        job.bindings = (0..ranks).map(|rank| Some(binding(rank))).collect();
+        job.bindings = (0..ranks).map(|rank| (rank, binding(rank))).collect();
         job.is_started = true;
     }
     job
+}
+
+/// A job of which these ranks are below a combiner, and have said HELLO.
+fn below(number: u16, ranks: std::ops::Range<u16>) -> OpenJob {
+    let known = job(number, ranks.end, true);
+    let has = |rank: &u16| ranks.contains(rank);
+    OpenJob {
+        secrets: known.secrets.into_iter().filter(|(rank, _)| has(rank)).collect(),
+        bindings: known.bindings.into_iter().filter(|(rank, _)| has(rank)).collect(),
+        uplink: Some(Binding { ifindex: 3, ..binding(255) }),
+        ..job(number, 0, true)
+    }
 }
 
 fn jobs(jobs: impl IntoIterator<Item = OpenJob>) -> BTreeMap<u16, OpenJob> {

@@ -73,7 +73,7 @@ impl Aggregator {
         command.args(["--control", control]).args(options);
         if rack.mode() == Mode::Bmv2 {
             let interfaces = [rack.ports(), vec![HOST_PORT.to_owned()]].concat();
-            let switch = SimpleSwitch::start(rack.switch(), &interfaces)?;
+            let switch = SimpleSwitch::start(rack.switch(), &interfaces, "bmv2.p4", &[])?;
             command.args([
                 "--data-plane",
                 "bmv2",

@@ -1,4 +1,4 @@
-//! bmv2's `simple_switch` as a process, with `p4/bmv2.p4`.
+//! bmv2's `simple_switch` as a process, with a program of `p4/`.
 
 use crate::{Error, Namespace, Process};
 use std::{
@@ -36,18 +36,23 @@ impl SimpleSwitch {
         (!missing.is_empty()).then(|| format!("no {} on the PATH", missing.join(" and no ")))
     }
 
-    /// Compiles the program and starts it in a namespace, where loopback is up, with these
-    /// interfaces as its ports 1, 2, ….
+    /// Compiles a program of `p4/`, with these macros, and starts it in a namespace, where loopback
+    /// is up, with these interfaces as its ports 1, 2, ….
     ///
     /// # Errors
     ///
     /// [`Error::NoSimpleSwitch`] without it or its compiler, [`Error::Start`], [`Error::Tool`],
     /// [`Error::Ended`] or [`Error::Timeout`] when it does not come up.
-    pub fn start(namespace: &Namespace, interfaces: &[String]) -> Result<Self, Error> {
+    pub fn start(
+        namespace: &Namespace,
+        interfaces: &[String],
+        program: &str,
+        defines: &[&str],
+    ) -> Result<Self, Error> {
         if let Some(obstacle) = Self::obstacle() {
             return Err(Error::NoSimpleSwitch(obstacle));
         }
-        let program = Program::compile(namespace)?;
+        let program = Program::compile(namespace, program, defines)?;
         let mut command = Command::new(SWITCH);
         for (port, interface) in (1..).zip(interfaces) {
             command.args(["-i", &format!("{port}@{interface}")]);
@@ -74,15 +79,15 @@ impl SimpleSwitch {
 struct Program(PathBuf);
 
 impl Program {
-    fn compile(namespace: &Namespace) -> Result<Self, Error> {
-        let source = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../p4/bmv2.p4"));
+    fn compile(namespace: &Namespace, program: &str, defines: &[&str]) -> Result<Self, Error> {
+        let source = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../p4")).join(program);
         // Racks may be built at the same time, by several processes.
         let number = namespace.number();
         let program = Self(
             env::temp_dir().join(format!("switchml-bmv2-{}-{number}.json", std::process::id())),
         );
         let mut command = Command::new(COMPILER);
-        command.arg("--Wdisable=unused").arg("-o").arg(&program.0).arg(source);
+        command.arg("--Wdisable=unused").args(defines).arg("-o").arg(&program.0).arg(source);
         namespace.output(command)?;
         Ok(program)
     }

@@ -75,7 +75,7 @@ fn test() -> Result<()> {
     if let Some(obstacle) = SimpleSwitch::obstacle() {
         return Err(switchml_rack::Error::NoSimpleSwitch(obstacle).into());
     }
-    let tests = ["--exact", "bmv2", "bmv2_in_bursts"];
+    let tests = ["--exact", "bmv2", "bmv2_in_bursts", "bmv2_as_a_combiner"];
     Test::chosen(
         &[&["-p", "switchml-rack", "--test", "vectors", "--", "--nocapture"], &tests[..]].concat(),
     )

@@ -27,7 +27,7 @@ use switchml_protocol::job::Binding;
 use switchml_protocol::outcome::Outcome;
 use tracing::{error, warn};
 
-use crate::entries::{OUTCOMES, ROUNDS};
+use crate::entries::OUTCOMES;
 use crate::switch::{Entry, Learned, Match, Switch, SwitchError};
 use schema::{Schema, SchemaError};
 use thrift::{CallError, Client};
@@ -62,12 +62,16 @@ type EntryKey = (&'static str, Vec<(&'static str, Match)>, u32);
 
 impl Bmv2 {
     /// Takes over the `simple_switch` at a Thrift port, whatever it held, and returns with it the
-    /// HELLOs that it will tell of.
+    /// HELLOs that it will tell of. `register` is one of its program's, with an entry for each set
+    /// or cell.
     ///
     /// # Errors
     ///
     /// When there is none, it publishes no notifications on TCP, or its program is another one.
-    pub fn connect(address: SocketAddr) -> Result<(Self, Receiver<Learned>), SwitchError> {
+    pub fn connect(
+        address: SocketAddr,
+        register: &str,
+    ) -> Result<(Self, Receiver<Learned>), SwitchError> {
         let failed = |error: String| SwitchError(format!("simple_switch at {address}: {error}"));
         let client = Client::connect(address).map_err(|error| {
             failed(format!(
@@ -76,7 +80,7 @@ impl Bmv2 {
             ))
         })?;
         let mut control = Control { client, entries: HashMap::new(), groups: HashMap::new() };
-        let taken = take_over(&mut control.client).map_err(failed)?;
+        let taken = take_over(&mut control.client, register).map_err(failed)?;
         let Taken { schema, sets, ports, notifications } = taken;
         let list = ports
             .iter()
@@ -111,12 +115,12 @@ struct Taken {
 
 /// Clears the switch of what an earlier daemon left, and subscribes to its notifications. Fails
 /// with what is wrong.
-fn take_over(client: &mut Client) -> Result<Taken, String> {
+fn take_over(client: &mut Client, register: &str) -> Result<Taken, String> {
     let text = |error: CallError| error.to_string();
     let schema =
         Schema::parse(&client.program().map_err(text)?).map_err(|error| error.to_string())?;
     let unfit = |error: SchemaError| error.to_string();
-    let sets = schema.register(ROUNDS).map_err(unfit)?.size;
+    let sets = schema.register(register).map_err(unfit)?.size;
     let outcomes = schema.counter(OUTCOMES).map_err(unfit)?;
     let hellos = schema.digest(HELLOS).map_err(unfit)?;
     // `simple_switch` can clear itself by one call, but then constant entries go, too.

@@ -12,7 +12,7 @@ use switchml_protocol::job::Binding;
 use switchml_protocol::outcome::Outcome;
 
 use super::{binding, jobs, spec};
-use crate::data_plane::P4DataPlane;
+use crate::data_plane::{P4DataPlane, Role};
 use crate::entries::{Contents, OpenJob};
 use crate::switch::{Entry, Learned, Switch, SwitchError};
 use switchml_userspace_core::data_plane::{DataPlane, JobSpec, ServesJobs};
@@ -122,23 +122,23 @@ impl Switch for Arc<Memory> {
     }
 }
 
-struct Bench {
+pub struct Bench {
     memory: Arc<Memory>,
-    data_plane: P4DataPlane,
+    pub data_plane: P4DataPlane,
     hellos: Sender<Learned>,
 }
 
 impl Bench {
     fn new() -> Self {
+        Self::of(Role::Root(Capabilities::CHECKED_MAXIMA))
+    }
+
+    pub fn of(role: Role) -> Self {
         let memory = Arc::new(Memory { refused: usize::MAX.into(), ..Memory::default() });
         let (hellos, learned) = channel();
-        let data_plane = P4DataPlane::start(
-            Box::new(Arc::clone(&memory)),
-            Capabilities::CHECKED_MAXIMA,
-            learned,
-            Box::new(drop),
-        )
-        .unwrap();
+        let data_plane =
+            P4DataPlane::start(Box::new(Arc::clone(&memory)), role, learned, Box::new(drop))
+                .unwrap();
         Self { memory, data_plane, hellos }
     }
 
@@ -177,7 +177,7 @@ fn the_switch_holds_what_the_jobs_say_at_every_step() {
     let two = OpenJob::new(second.clone());
     for rank in 0..2 {
         bench.hello(&first, rank);
-        one.bindings[usize::from(rank)] = Some(binding(rank));
+        one.bindings.insert(rank, binding(rank));
         bench.assert_holds(&[one.clone(), two.clone()]);
     }
     bench.data_plane.start(0, &[]).unwrap();

@@ -7,19 +7,28 @@ use std::path::Path;
 use switchml_protocol::LANES_PER_BLOCK;
 use switchml_protocol::outcome::Outcome;
 
-use super::{job, jobs};
+use super::{below, job, jobs};
+use crate::combiner;
 use crate::entries::{
     Contents, MAX_JOBS, MAX_RANKS, OUTCOMES, PORTS_OF_PIPELINE, RECIRCULATION_PORT, ROUNDS, TABLES,
-    most_ternary,
+    Table, most_ternary,
 };
-use crate::switch::Match;
+use crate::switch::{Entry, Match};
 use crate::tofino::names::EXCLUSIONS;
 
+/// A file with those that it includes, without comments.
 fn source(file: &str) -> String {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(file);
-    let text = std::fs::read_to_string(&path)
-        .unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-    text.lines().map(|line| line.split("//").next().unwrap_or_default().to_owned() + "\n").collect()
+    read(&Path::new(env!("CARGO_MANIFEST_DIR")).join(file))
+}
+
+fn read(path: &Path) -> String {
+    let text =
+        std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    let lines = text.lines().map(|line| match line.strip_prefix("#include \"") {
+        Some(included) => read(&path.with_file_name(included.trim_end_matches('"'))),
+        None => line.split("//").next().unwrap_or_default().to_owned() + "\n",
+    });
+    lines.collect()
 }
 
 /// What stands between a text and the next `end`.
@@ -54,8 +63,10 @@ fn defined(text: &str, name: &str) -> u64 {
 #[test]
 fn tables_keys_actions_and_parameters_are_those_of_the_source() {
     let (shared, tofino) = (source("include/aggregator.p4"), source("tofino.p4"));
+    let combiner = source("include/combiner.p4");
     let tables = TABLES.iter().map(|table| (table, &shared)).chain([(&EXCLUSIONS, &tofino)]);
-    for (table, text) in tables {
+    let of_combiner = combiner::TABLES.iter().map(|table| (table, &combiner));
+    for (table, text) in tables.chain(of_combiner) {
         let body = after(text, &format!("table {} {{", table.name), "\n    }\n");
         let keys: Vec<String> = after(body, "key = {", "}")
             .split(';')
@@ -78,11 +89,16 @@ fn tables_keys_actions_and_parameters_are_those_of_the_source() {
 
 #[test]
 fn every_front_has_the_register_and_the_counter() {
-    for front in ["bmv2.p4", "tofino.p4"] {
+    for (front, register) in [
+        ("bmv2.p4", ROUNDS),
+        ("tofino.p4", ROUNDS),
+        ("bmv2_combiner.p4", combiner::CELLS),
+        ("tofino_combiner.p4", combiner::CELLS),
+    ] {
         let text = source(front).to_lowercase();
-        assert!(text.contains(&format!("(sets) {ROUNDS};")), "{front}");
+        assert!(text.contains(&format!("(entries) {register};")), "{front}");
         assert!(text.contains(&format!(") {OUTCOMES};")), "{front}");
-        let lanes = source("include/slot.p4").matches("Lane() lane").count();
+        let lanes = text.matches("lane() lane").count();
         assert_eq!(2 * lanes, 2 * LANES_PER_BLOCK, "{front}");
     }
 }
@@ -97,7 +113,7 @@ fn frames_come_again_in_their_own_pipeline() {
     );
     for (port, expected) in [(0, 68), (63, 68), (128, 196), (191, 196), (256, 324), (447, 452)] {
         let mut job = job(0, 2, true);
-        job.bindings.iter_mut().flatten().for_each(|binding| binding.ifindex = port);
+        job.bindings.values_mut().for_each(|binding| binding.ifindex = port);
         let contents = Contents::of(&[1, 2], &jobs([job]));
         let admitting: Vec<_> =
             contents.entries.iter().filter(|entry| entry.action == "admit").collect();
@@ -106,6 +122,23 @@ fn frames_come_again_in_their_own_pipeline() {
             admitting.iter().all(|entry| entry.data.contains(&("again", expected))),
             "port {port}: {admitting:?}"
         );
+    }
+}
+
+/// Of a combiner, whose ranks are below it in two groups, with as many jobs and ranks as there may
+/// be.
+#[test]
+fn all_jobs_find_room_in_a_combiner() {
+    let text = source("include/combiner.p4");
+    let all = jobs((0..MAX_JOBS).map(|number| below(number, 16..16 + MAX_RANKS)));
+    let mut used: HashMap<_, u64> = HashMap::new();
+    for entry in &Contents::of(&[1, 2], &all).entries {
+        *used.entry(entry.table).or_default() += 1;
+    }
+    assert!(used["members"] >= u64::from(MAX_JOBS * (MAX_RANKS + 2)), "{used:?}");
+    for (table, used) in used {
+        let size = size_of(&text, table);
+        assert!(used <= size, "{used} entries of {size} in {table}");
     }
 }
 
@@ -162,13 +195,15 @@ fn all_jobs_find_room() {
 /// The entries that a table has room for.
 fn size_of(text: &str, table: &str) -> u64 {
     let size = after(after(text, &format!("table {table} {{"), "\n    }\n"), "size = ", ";");
-    let factors = size.split('*').map(|factor| match factor.trim() {
+    let size =
+        if size.trim() == "ENDPOINTS" { after(text, "#define ENDPOINTS ", "\n") } else { size };
+    let factor = |factor: &str| match factor.trim() {
         "MAX_JOBS" => MAX_JOBS.into(),
         "MAX_RANKS" => MAX_RANKS.into(),
         "MAX_MEMBERS" => u64::from(MAX_JOBS) * u64::from(MAX_RANKS),
-        number => number.parse().expect("a number"),
-    });
-    factors.product()
+        number => number.parse::<u64>().expect("a number"),
+    };
+    size.split('+').map(|product| product.split('*').map(factor).product::<u64>()).sum()
 }
 
 /// Entries name what [`TABLES`] lists, in its order, so that the test above is about what is
@@ -179,8 +214,17 @@ fn entries_use_the_listed_names_alone() {
     let mut aborted = job(2, 2, true);
     aborted.is_aborted = true;
     all.insert(2, aborted);
-    for entry in Contents::of(&[1, 2], &all).entries {
-        let table = TABLES.iter().find(|table| table.name == entry.table).expect("a listed table");
+    names_are_listed(&Contents::of(&[1, 2], &all).entries, &[TABLES]);
+    let mut aborted = below(1, 0..3);
+    aborted.is_aborted = true;
+    let all = jobs([below(0, 20..40), aborted, below(2, 7..8)]);
+    names_are_listed(&Contents::of(&[1, 2], &all).entries, &[combiner::TABLES, TABLES]);
+}
+
+fn names_are_listed(entries: &[Entry], tables: &[&[Table]]) {
+    for entry in entries {
+        let listed = tables.iter().copied().flatten().find(|table| table.name == entry.table);
+        let table = listed.expect("a listed table");
         let names: Vec<_> = entry.key.iter().map(|(name, _)| *name).collect();
         assert!(names.is_empty() || names == table.key, "{entry:?}");
         let (_, parameters) =

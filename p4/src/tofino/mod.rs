@@ -30,7 +30,7 @@ use switchml_protocol::outcome::Outcome;
 
 use switchml_userspace_core::data_plane::EventSink;
 
-use crate::data_plane::P4DataPlane;
+use crate::data_plane::{P4DataPlane, Role};
 use crate::entries::{MAX_GROUPS, PORTS_OF_PIPELINE, ROUNDS};
 use crate::switch::{Entry, Learned, Match, Switch, SwitchError};
 use connection::{Command, Connection, Program};
@@ -119,7 +119,7 @@ pub fn start(config: &Config, events: EventSink) -> Result<P4DataPlane, StartErr
         switch.keep_from(number, exclusion_id).map_err(failed)?;
         switch.ports.push(number);
     }
-    P4DataPlane::start(Box::new(switch), CAPABILITIES, hellos, events)
+    P4DataPlane::start(Box::new(switch), Role::Root(CAPABILITIES), hellos, events)
         .map_err(|error| failed(error.to_string()))
 }
 

@@ -4,14 +4,17 @@ use crate::in_kernel::PORTS;
 use crate::p4::{Left, P4Switch, PATIENCE, Ports};
 use crate::raw::{ALL, RawSocket};
 use std::fs;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use switchml_p4::bmv2::thrift::Client;
 use switchml_p4::bmv2::{Bmv2, CAPABILITIES};
-use switchml_p4::data_plane::P4DataPlane;
+use switchml_p4::data_plane::{NextHop, P4DataPlane, Role};
+use switchml_p4::{combiner, entries};
 use switchml_rack::{MAX_MTU, Mode, Namespace, Rack, RackOptions, SimpleSwitch};
 
 /// The register with the round of each set.
 const ROUNDS: &str = "FrameIngress.aggregator.slot.tag.rounds";
+/// The register with the age of a combiner's cells.
+const CELLS: &str = "FrameIngress.aggregator.cell.lease.begins";
 /// How a broadcast of nobody's protocol begins: behind it at every port but its own, there is
 /// nothing left of what came before it.
 const FENCE: &[u8] =
@@ -20,6 +23,8 @@ const FENCE: &[u8] =
 /// Frames that may come in at once: libpcap, by which `simple_switch` receives, has room for 32 by
 /// default, and drops the rest.
 const QUEUE: usize = 16;
+/// Longer than all steps take, however loaded the machine is.
+const COMBINERS_PATIENCE: Duration = Duration::from_secs(3600);
 /// Passes through the pipeline that a frame takes at most, each of which puts it behind what came
 /// meanwhile.
 const PASSES: usize = 3;
@@ -31,6 +36,8 @@ pub type Bmv2Switch = P4Switch<Veths>;
 pub struct Veths {
     /// For what the data plane does not do.
     client: Client,
+    /// The register of a combiner's cells.
+    cells: Option<&'static str>,
     /// At port n + 1.
     ports: Vec<RawSocket>,
     /// At the port behind those.
@@ -43,6 +50,21 @@ pub struct Veths {
 
 /// Without jobs. Its ports are those of the vectors.
 pub fn start() -> Bmv2Switch {
+    start_as("bmv2.p4", &[], root, None)
+}
+
+/// The same as a combiner of one cell.
+pub fn start_combiner() -> Bmv2Switch {
+    let patience = format!("-DPATIENCE={}", COMBINERS_PATIENCE.as_micros());
+    start_as("bmv2_combiner.p4", &["-DENTRIES=1", &patience], combiner, Some(CELLS))
+}
+
+fn start_as(
+    program: &str,
+    defines: &[&str],
+    take_over: fn() -> P4DataPlane,
+    cells: Option<&'static str>,
+) -> Bmv2Switch {
     let options = RackOptions {
         workers: PORTS + 1,
         mtu: MAX_MTU,
@@ -51,29 +73,41 @@ pub fn start() -> Bmv2Switch {
     };
     let rack = Rack::new(options).expect("a rack");
     rack.workers().iter().chain([rack.switch()]).for_each(keep_quiet);
-    let switch = SimpleSwitch::start(rack.switch(), &rack.ports()).expect("simple_switch");
+    let switch =
+        SimpleSwitch::start(rack.switch(), &rack.ports(), program, defines).expect("simple_switch");
     let (data_plane, client) = rack
         .switch()
-        .run(|| (take_over(), Client::connect(SimpleSwitch::THRIFT).expect("control")));
+        .run(move || (take_over(), Client::connect(SimpleSwitch::THRIFT).expect("control")));
     let mut ports: Vec<_> =
         rack.workers().iter().map(|worker| RawSocket::open(worker, ALL)).collect();
     let fence = ports.pop().expect("one more port");
-    P4Switch::new(data_plane, Veths { client, ports, fence, fences: 0, _switch: switch, rack })
+    P4Switch::new(
+        data_plane,
+        Veths { client, cells, ports, fence, fences: 0, _switch: switch, rack },
+    )
 }
 
 /// The same switch, served by another daemon after the first was killed.
 pub fn taken_over(switch: Bmv2Switch) -> Bmv2Switch {
     let Bmv2Switch { data_plane, ports, .. } = switch;
     drop(data_plane);
-    let data_plane = ports.rack.switch().run(take_over);
+    let data_plane = ports.rack.switch().run(root);
     P4Switch::new(data_plane, Veths { fences: 0, ..ports })
 }
 
 /// The data plane of a daemon that starts.
-fn take_over() -> P4DataPlane {
-    let (switch, learned) = Bmv2::connect(SimpleSwitch::THRIFT).expect("control");
-    P4DataPlane::start(Box::new(switch), CAPABILITIES, learned, Box::new(drop))
-        .expect("a data plane")
+fn root() -> P4DataPlane {
+    take_over(entries::ROUNDS, Role::Root(CAPABILITIES))
+}
+
+fn combiner() -> P4DataPlane {
+    let (port, mac) = (PORTS as u16, [2, 0, 0, 0, 1, 0xFE]);
+    take_over(combiner::CELLS, Role::Combiner(NextHop { port, mac }))
+}
+
+fn take_over(register: &str, role: Role) -> P4DataPlane {
+    let (switch, learned) = Bmv2::connect(SimpleSwitch::THRIFT, register).expect("control");
+    P4DataPlane::start(Box::new(switch), role, learned, Box::new(drop)).expect("a data plane")
 }
 
 /// Keeps the kernel from sending anything by itself.
@@ -120,7 +154,7 @@ fn collect(
 
 impl Ports for Veths {
     fn features(&self) -> &'static [&'static str] {
-        &["age", "empty", "frames", "long", "max", "runts", "verify"]
+        &["age", "combiner", "empty", "frames", "long", "max", "runts", "verify"]
     }
 
     fn exchange(
@@ -146,6 +180,12 @@ impl Ports for Veths {
             Some([0x81, 0x00] | [0x88, 0xA8]) => [&frame[..12], &frame[16..]].concat(),
             _ => frame.to_vec(),
         }
+    }
+
+    /// As if they had been used when the clock began.
+    fn forget(&mut self) -> Result<(), String> {
+        let Some(cells) = self.cells else { return Ok(()) };
+        self.client.write_registers(cells, 0..1, 0).map_err(|error| error.to_string())
     }
 
     fn own_frames(&self) -> u64 {

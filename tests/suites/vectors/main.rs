@@ -154,6 +154,15 @@ fn relay() {
     assert_eq!(played.left_out, [], "the protocol crate offers everything");
 }
 
+#[test]
+fn bmv2_as_a_combiner() {
+    if has_bmv2("bmv2_as_a_combiner") {
+        let played = play_all(&of_combiners(), &mut bmv2::start_combiner());
+        played.conclude("bmv2 as a combiner");
+        assert_eq!(played.left_out, [], "all is offered");
+    }
+}
+
 /// A daemon that was killed leaves its tables, which would make nonsense of the next one's.
 #[test]
 fn bmv2_is_taken_over_with_what_an_earlier_daemon_left() {

@@ -31,6 +31,11 @@ pub trait Ports {
         frame.to_vec()
     }
 
+    /// Makes a combiner's cells older than its patience.
+    fn forget(&mut self) -> Result<(), String> {
+        Ok(())
+    }
+
     /// Frames of [`Self::exchange`]'s own that were counted as not of the protocol.
     fn own_frames(&self) -> u64 {
         0
@@ -69,10 +74,12 @@ impl<P: Ports> P4Switch<P> {
     /// Sends a rank's HELLO from its binding until the switch has learned that.
     fn greet(&mut self, job: &Job, member: &Member) -> Result<(), String> {
         let frame = [hello(job, member)];
+        // A combiner's parent gets it.
+        let comes_to = job.parent.map_or(member.port, |parent| parent.port);
         let begin = Instant::now();
         loop {
             let left = self.exchange(member.port, &frame)?;
-            if left.iter().any(|(port, answer)| *port == member.port && answer[43] == HELLO) {
+            if left.iter().any(|(port, answer)| *port == comes_to && answer[43] == HELLO) {
                 return Ok(());
             }
             if begin.elapsed() > PATIENCE {
@@ -153,12 +160,19 @@ impl<P: Ports> Subject for P4Switch<P> {
     }
 
     fn reset(&mut self) -> Result<(), String> {
-        std::mem::take(&mut self.jobs).into_keys().try_for_each(|job| self.close(job))
+        std::mem::take(&mut self.jobs).into_keys().try_for_each(|job| self.close(job))?;
+        self.ports.forget()
     }
 
     fn open(&mut self, job: &Job) -> Result<(), String> {
         let spec = spec(&self.jobs, job);
         self.data_plane.open(&spec).map_err(|error| error.to_string())?;
+        if job.parent.is_some() {
+            for member in &job.members {
+                let admitted = self.data_plane.admit(job.number, member.rank, member.secret);
+                admitted.map_err(|error| error.to_string())?;
+            }
+        }
         for member in job.members.iter().filter(|member| !member.newcomer) {
             self.greet(job, member)?;
         }
@@ -186,7 +200,7 @@ impl<P: Ports> Subject for P4Switch<P> {
     }
 
     fn pause(&mut self) -> Result<(), String> {
-        Ok(())
+        self.ports.forget()
     }
 
     fn send(&mut self, port: u16, frame: &[u8]) -> Result<Option<Answer>, String> {

@@ -14,7 +14,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
-use switchml_p4::data_plane::P4DataPlane;
+use switchml_p4::data_plane::{P4DataPlane, Role};
 use switchml_p4::entries::{ROUNDS, most_ternary};
 use switchml_p4::switch::{Entry, Learned, Match, Switch, SwitchError};
 use switchml_p4::tofino::names::Names;
@@ -59,8 +59,11 @@ fn program() -> PathBuf {
 
 fn sources() -> Vec<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../p4");
-    let included = folder.join("include").read_dir().expect("the program's source");
-    let included = included.map(|file| file.expect("a file").path());
+    let files = |folder: PathBuf| {
+        let files = folder.read_dir().expect("the program's source");
+        files.map(|file| file.expect("a file").path()).filter(|path| path.is_file())
+    };
+    let included = files(folder.join("include")).chain(files(folder.join("include/tofino")));
     included.chain([folder.join("tofino.p4")]).collect()
 }
 
@@ -70,8 +73,9 @@ pub fn start() -> P4Switch<ModelPorts> {
     let model = Arc::new(Model::start());
     let switch = ModelSwitch { model: model.clone(), ports: (1..=PORTS as u16).collect() };
     switch.keep_ports_from_their_own_frames().expect("exclusion ids");
-    let data_plane = P4DataPlane::start(Box::new(switch), CAPABILITIES, hellos, Box::new(drop))
-        .expect("a data plane");
+    let data_plane =
+        P4DataPlane::start(Box::new(switch), Role::Root(CAPABILITIES), hellos, Box::new(drop))
+            .expect("a data plane");
     P4Switch::new(data_plane, ModelPorts { model, learned })
 }
 

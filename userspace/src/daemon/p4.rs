@@ -7,7 +7,8 @@ use std::sync::Arc;
 use anyhow::Context;
 use switchml_cli::say;
 use switchml_p4::bmv2::{self, Bmv2};
-use switchml_p4::data_plane::P4DataPlane;
+use switchml_p4::data_plane::{P4DataPlane, Role};
+use switchml_p4::entries::ROUNDS;
 use switchml_p4::tofino;
 use switchml_userspace_core::data_plane::{DataPlane, EventSink};
 
@@ -32,6 +33,7 @@ pub fn start_tofino(options: &P4Options, events: EventSink) -> anyhow::Result<Ar
 
 /// Serves by bmv2's `simple_switch`.
 pub fn start_bmv2(options: &P4Options, events: EventSink) -> anyhow::Result<Arc<dyn DataPlane>> {
-    let (switch, learned) = Bmv2::connect(options.bmv2_thrift)?;
-    Ok(Arc::new(P4DataPlane::start(Box::new(switch), bmv2::CAPABILITIES, learned, events)?))
+    let (switch, learned) = Bmv2::connect(options.bmv2_thrift, ROUNDS)?;
+    let role = Role::Root(bmv2::CAPABILITIES);
+    Ok(Arc::new(P4DataPlane::start(Box::new(switch), role, learned, events)?))
 }

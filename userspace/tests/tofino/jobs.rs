@@ -226,8 +226,8 @@ async fn a_job_from_join_to_leave() {
 
     for rank in [2, 0, 1] {
         become_ready(&switch, &mut ranks[rank], &assigned[rank]).await;
-        job.bindings[rank] = Some(binding(rank as u16));
-        job.is_started = job.bindings.iter().all(Option::is_some);
+        job.bindings.insert(rank as u16, binding(rank as u16));
+        job.is_started = job.bindings.len() == job.secrets.len();
         assert_eq!(held(&switch), wanted(std::slice::from_ref(&job)), "rank {rank} is known");
     }
     for rank in &mut ranks {
@@ -375,7 +375,7 @@ async fn an_aborted_job_is_refused_and_another_goes_on() {
         let mut job = open_job(&assigned, first_slot(&daemon, assigned[0].job).await);
         for (rank, assigned) in ranks.iter_mut().zip(&assigned) {
             become_ready(&switch, rank, assigned).await;
-            job.bindings[rank.rank as usize] = Some(binding(rank.rank as u16));
+            job.bindings.insert(rank.rank as u16, binding(rank.rank as u16));
         }
         job.is_started = true;
         jobs.push((ranks, job));

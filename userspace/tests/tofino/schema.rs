@@ -56,7 +56,7 @@ pub const TABLES: &[Table] = &[
             ("address", 32),
             ("udp_port", 16),
         ],
-        &[("reflect", &[])],
+        &[("greet", &[])],
     ),
     (
         "jobs",

@@ -14,8 +14,12 @@ use crate::cargo;
 pub enum Program {
     /// For bmv2's `simple_switch`.
     Bmv2,
+    /// The same for a combiner.
+    Bmv2Combiner,
     /// For Tofino 1.
     Tofino,
+    /// The same for a combiner.
+    TofinoCombiner,
 }
 
 /// What came of compiling a program.
@@ -28,20 +32,22 @@ pub enum Compiled {
 
 impl Program {
     /// All of them.
-    pub const ALL: [Self; 2] = [Self::Bmv2, Self::Tofino];
+    pub const ALL: [Self; 4] = [Self::Bmv2, Self::Bmv2Combiner, Self::Tofino, Self::TofinoCombiner];
 
     /// Its source file, from the workspace's root.
     pub const fn source(self) -> &'static str {
         match self {
             Self::Bmv2 => "p4/bmv2.p4",
+            Self::Bmv2Combiner => "p4/bmv2_combiner.p4",
             Self::Tofino => "p4/tofino.p4",
+            Self::TofinoCombiner => "p4/tofino_combiner.p4",
         }
     }
 
     const fn tools(self) -> &'static [&'static str] {
         match self {
-            Self::Bmv2 => &["p4c-bm2-ss"],
-            Self::Tofino => &["p4c-barefoot", "bfas"],
+            Self::Bmv2 | Self::Bmv2Combiner => &["p4c-bm2-ss"],
+            Self::Tofino | Self::TofinoCombiner => &["p4c-barefoot", "bfas"],
         }
     }
 
@@ -56,11 +62,16 @@ impl Program {
         if !missing.is_empty() {
             return Ok(Compiled::Missing(missing));
         }
+        // The files have the same names.
+        let folder = &match self {
+            Self::Bmv2 | Self::Tofino => folder.to_owned(),
+            Self::Bmv2Combiner | Self::TofinoCombiner => folder.join("combiner"),
+        };
         fs::create_dir_all(folder)
             .with_context(|| format!("cannot create {}", folder.display()))?;
         let files = match self {
-            Self::Bmv2 => self.compile_for_bmv2(folder)?,
-            Self::Tofino => self.compile_for_tofino(folder)?,
+            Self::Bmv2 | Self::Bmv2Combiner => self.compile_for_bmv2(folder)?,
+            Self::Tofino | Self::TofinoCombiner => self.compile_for_tofino(folder)?,
         };
         Ok(Compiled::Files(files))
     }
@@ -82,9 +93,10 @@ impl Program {
     }
 
     fn compile_for_tofino(self, folder: &Path) -> Result<Vec<PathBuf>> {
+        let stem = Path::new(self.source()).file_stem().unwrap_or_default().to_string_lossy();
         // The compiler makes a folder for each pipeline, named as in the source.
         let (pipe, tables) = (folder.join("pipe"), folder.join("bf-rt.json"));
-        let assembly = pipe.join("tofino.bfa");
+        let assembly = pipe.join(format!("{stem}.bfa"));
         let mut compiler = command("p4c-barefoot");
         // -g: with it come the reports of resources.
         compiler.args(["--target", "tofino", "--arch", "tna", "-g", "--Wdisable=unused"]);

@@ -1,0 +1,82 @@
+parser FrameParser(
+    packet_in packet,
+    out headers_t h,
+    inout metadata_t m,
+    inout standard_metadata_t standard)
+{
+// See CheckFrame.
+#define IPV4_EXTRACTED
+
+    state start {
+        m.port = standard.ingress_port;
+        transition select(standard.instance_type) {
+            RECIRCULATED: again;
+            default: ethernet;
+        }
+    }
+
+#include "../parser.p4"
+}
+
+#define IPV4_FIELDS { \
+    h.ipv4.version_ihl, h.ipv4.dscp, h.ipv4.ecn, h.ipv4.total_len, h.ipv4.id, h.ipv4.fragment, \
+    h.ipv4.ttl, h.ipv4.protocol, h.ipv4.src, h.ipv4.dst }
+
+control CheckFrame(inout headers_t h, inout metadata_t m) {
+    apply { verify_checksum(h.udp.isValid(), IPV4_FIELDS, h.ipv4.checksum, HashAlgorithm.csum16); }
+}
+
+control FrameIngress(inout headers_t h, inout metadata_t m, inout standard_metadata_t standard) {
+    CheckWord() check_word;
+    Aggregator() aggregator;
+    counter(256, CounterType.packets) outcomes;
+
+    apply {
+        m.bad_ip_checksum = standard.checksum_error;
+#ifdef COMBINER
+        m.combiner.now = standard.ingress_global_timestamp + PATIENCE;
+#endif
+        // What comes again was a contribution: it is not judged twice. What goes by is not, either.
+        if (m.is_contribution == 1 && m.first != PASS_BY) {
+            bit<32> right;
+            check_word.apply(h, 1, right);
+            if (right != h.switchml.check) {
+                m.is_contribution = 0;
+                m.outcome = OUTCOME_BAD_CHECK;
+            }
+        }
+        aggregator.apply(h, m, standard);
+        // Further passes of a frame are not counted again.
+        if (m.pass == PASS_NONE || m.outcome != OUTCOME_NOT_OURS) {
+            outcomes.count((bit<32>) m.outcome);
+        }
+    }
+}
+
+// ---- Egress: check words; the plain switch sends nothing back ----
+
+control FrameEgress(inout headers_t h, inout metadata_t m, inout standard_metadata_t standard) {
+    FinishCheck() check;
+
+    apply {
+        if (h.pass.isValid()) {
+            recirculate_preserving_field_list(0);
+        } else if (m.is_answer == 0 && standard.egress_port == standard.ingress_port) {
+            mark_to_drop(standard);
+        } else {
+            check.apply(h, m);
+        }
+    }
+}
+
+control SumFrame(inout headers_t h, inout metadata_t m) {
+    apply { update_checksum(m.is_answer == 1, IPV4_FIELDS, h.ipv4.checksum, HashAlgorithm.csum16); }
+}
+
+control FrameDeparser(packet_out packet, in headers_t h) {
+    apply { packet.emit(h); }
+}
+
+V1Switch(
+    FrameParser(), CheckFrame(), FrameIngress(),
+    FrameEgress(), SumFrame(), FrameDeparser()) main;

@@ -1,0 +1,269 @@
+// A frame's way through a combiner: from below, to its cell and to the parent; from the parent, to
+// the ranks below; or the plain switch. To ranks it is the aggregator (rule 27.1), and so called.
+//
+// Tables are filled by the control plane. The front says how frames leave, as in `aggregator.p4`;
+// CELL makes the index of the packet's cell, TURN and PLACE numbers of what it is about;
+// THROUGH_EGRESS sends a frame through egress, which adds a salt to its check word.
+
+// What it answers to: for each job, the data port, one for each rank, one for RESULTs to all.
+#define ENDPOINTS MAX_MEMBERS + 2 * MAX_JOBS
+
+control Aggregator(inout headers_t h, inout metadata_t m, ARCHITECTURE_PARAMETERS) {
+    Cell() cell;
+    HASHES
+
+#include "envelope.p4"
+
+    // ---- Admission from below: rule 27.1 ----
+
+    // `own`: the rank's bit. `rest`: those of the others of its group that are below. `surplus`,
+    // `salts`: what a partial sum of all has in its check word beside. `from`: the port from which
+    // the rank's packets go up. `again`: the port by which its frames come in once more.
+    action admit(
+        bit<32> own, bit<32> rest, bit<32> surplus, bit<8> salts, bit<16> from, port_t again)
+    {
+        m.pass = m.first;
+        m.own = own;
+        m.rest = rest;
+        m.combiner.surplus = surplus;
+        m.combiner.salts = salts;
+        m.combiner.from = from;
+        m.again = again;
+    }
+
+    // Partial sums, what has nobody to be combined with, and all of an aborted job.
+    action pass_by(bit<16> from) {
+        m.pass = PASS_BY;
+        m.combiner.from = from;
+    }
+
+    // Contributions and partial sums. `kind` and `set` tell the latter, whose set (aux) has bits of
+    // ranks at its sender's place alone.
+    table members {
+        key = {
+            m.is_contribution: ternary;
+            m.bad_ip_checksum: ternary;
+            h.switchml.flags: ternary @name("flags");
+            h.switchml.kind: ternary @name("kind");
+            h.switchml.job: ternary @name("job");
+            h.switchml.epoch: ternary @name("epoch");
+            h.switchml.rank: ternary @name("rank");
+            h.switchml.aux: ternary @name("set");
+            h.switchml.slot: ternary @name("slot");
+            m.port: ternary @name("port");
+            h.ethernet.src: ternary @name("mac");
+            h.ipv4.src: ternary @name("address");
+            h.ipv4.dst: ternary @name("aggregator");
+            h.udp.src: ternary @name("udp_port");
+        }
+        actions = { admit; pass_by; NoAction; }
+        const default_action = NoAction();
+        size = 2 * MAX_MEMBERS;
+    }
+
+    action resume() {
+        m.pass = h.pass.kind;
+        m.index = h.pass.index;
+        m.again = m.port;
+        m.port = h.pass.port;
+        m.is_answer = 1;
+        m.combiner.turn = h.pass.turn;
+        m.combiner.salts = h.pass.salts;
+        m.combiner.from = h.udp.src;
+    }
+
+    // What a partial sum of this contribution alone would have for flags.
+    action with_flags(bit<8> value) { m.flags = value; }
+
+    table own_flags {
+        key = {
+            h.ipv4.ecn: ternary;
+            h.switchml.flags: ternary;
+        }
+        actions = { with_flags; }
+        const entries = {
+            (ECN_CE, _): with_flags(FLAG_CHECKED | FLAG_CE);
+            (_, FLAG_CE &&& FLAG_CE): with_flags(FLAG_CHECKED | FLAG_CE);
+        }
+        const default_action = with_flags(FLAG_CHECKED);
+        size = 2;
+    }
+
+    // ---- What becomes of it ----
+
+    action held() {
+        m.outcome = OUTCOME_HELD;
+        DROP
+    }
+
+    action duplicate() {
+        m.outcome = OUTCOME_DUPLICATE;
+        DROP
+    }
+
+    // Its cell was claimed since its first pass: what it was has been forgotten (rule 27.12).
+    action forgotten() { DROP }
+
+    // Rule 27.14, of all ranks below.
+    action complete() {
+        m.outcome = OUTCOME_COMBINED;
+        h.switchml.kind = KIND_PARTIAL;
+        h.switchml.rank = h.switchml.rank & 0xFFE0;
+        h.switchml.flags = m.union | m.flags;
+        h.switchml.check = h.switchml.check + m.combiner.surplus;
+        h.switchml.aux = m.own | m.rest;
+        h.udp.src = m.combiner.from;
+        once_more(PASS_RESULT);
+        h.pass.turn = m.combiner.turn;
+        h.pass.salts = m.combiner.salts;
+    }
+
+    action leave() {
+        h.pass.setInvalid();
+        m.combiner.goes_up = 1;
+    }
+
+    action pass_on() {
+        m.outcome = OUTCOME_PASSED;
+        m.combiner.goes_up = 1;
+        m.combiner.salts = 0;
+    }
+
+    table verdict {
+        key = { m.step: exact; }
+        actions = { held; duplicate; forgotten; complete; leave; pass_on; }
+        const entries = {
+            STEP_START: held();
+            STEP_ADD: held();
+            STEP_AGAIN: duplicate();
+            STEP_COMPLETE: complete();
+            STEP_SECOND: leave();
+            STEP_PASS: pass_on();
+        }
+        const default_action = forgotten();
+        size = 8;
+    }
+
+    // ---- To the parent: rule 27.2 ----
+
+    action up(bit<48> mac, bit<32> address, bit<16> udp_port, port_t port) {
+        h.ethernet.src = h.ethernet.dst;
+        h.ethernet.dst = mac;
+        h.ipv4.src = h.ipv4.dst;
+        h.ipv4.dst = address;
+        h.udp.src = m.combiner.from;
+        h.udp.dst = udp_port;
+        TO_PORT(port)
+    }
+
+    action vacant() { DROP }
+
+    table uplinks {
+        key = { h.switchml.job: exact @name("job"); }
+        actions = { up; vacant; }
+        const default_action = vacant();
+        size = MAX_JOBS;
+    }
+
+    // ---- From the parent: rule 27.4 ----
+
+    // As a RESULT to all, or an answer, of this combiner's own.
+    action to_group(group_t group, bit<48> mac, bit<32> address, bit<16> udp_port) {
+        m.outcome = OUTCOME_TO_ALL;
+        h.ethernet.src = h.ethernet.dst;
+        h.ethernet.dst = mac;
+        h.ipv4.src = h.ipv4.dst;
+        h.ipv4.dst = address;
+        h.udp.src = DATA_PORT;
+        h.udp.dst = udp_port;
+        TO_GROUP(group)
+    }
+
+    action to_rank(bit<48> mac, bit<32> address, bit<16> udp_port, port_t port) {
+        m.outcome = OUTCOME_TO_RANK;
+        h.ethernet.src = h.ethernet.dst;
+        h.ethernet.dst = mac;
+        h.ipv4.src = h.ipv4.dst;
+        h.ipv4.dst = address;
+        h.udp.src = DATA_PORT;
+        h.udp.dst = udp_port;
+        TO_PORT(port)
+    }
+
+    table answers {
+        key = {
+            h.switchml.job: exact @name("job");
+            h.switchml.epoch: exact @name("epoch");
+            h.switchml.rank: exact @name("rank");
+            m.port: exact @name("port");
+            h.ipv4.src: exact @name("parent");
+            h.udp.src: exact @name("parent_port");
+            h.ipv4.dst: exact @name("aggregator");
+            h.udp.dst: exact @name("udp_port");
+        }
+        actions = { to_group; to_rank; NoAction; }
+        const default_action = NoAction();
+        size = MAX_MEMBERS + MAX_JOBS;
+    }
+
+    // Rule 27.3.
+    action greet(bit<16> from) {
+        m.is_member = 1;
+        m.outcome = OUTCOME_HELLO_PASSED;
+        m.combiner.from = from;
+        m.combiner.goes_up = 1;
+    }
+
+#include "admission.p4"
+
+    apply {
+        if (h.pass.isValid()) {
+            resume();
+        } else {
+            CELL
+            members.apply();
+        }
+        aggregators.apply();
+        if (m.pass == PASS_NONE) {
+            forgeries.apply();
+        }
+        own_flags.apply();
+        cell.apply(h, m);
+        if (m.pass != PASS_NONE) {
+            verdict.apply();
+        } else if (m.outcome == OUTCOME_SPOOFED) {
+            nowhere();
+        } else if (m.is_ours == 1) {
+            if (m.combiner.is_from_parent == 1 && m.bad_ip_checksum == 0
+                && m.outcome < OUTCOME_SPOOFED) {
+                if (answers.apply().hit) {
+                    m.is_member = 1;
+                    finish_ip();
+                }
+            } else if (m.is_hello == 1 && m.bad_ip_checksum == 0) {
+                if (bindings.apply().miss) {
+                    newcomers.apply();
+                }
+            }
+            if (m.is_member == 0) {
+                refusals.apply();
+            }
+        } else {
+            if (m.outcome > OUTCOME_SPOOFED) {
+                not_ours();
+            }
+            stations.apply();
+        }
+        if (m.combiner.goes_up == 1) {
+            finish_ip();
+            if (h.ipv4.ecn == ECN_CE) {
+                h.ipv4.ecn = ECN_ECT0;
+                h.switchml.flags = h.switchml.flags | FLAG_CE;
+            }
+            uplinks.apply();
+            if (m.combiner.salts != 0) {
+                THROUGH_EGRESS
+            }
+        }
+    }
+}

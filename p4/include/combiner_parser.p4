@@ -1,0 +1,67 @@
+// States of a combiner's parser alone: what goes up as it is, and what comes from its parent.
+
+#define CONTROL_REPLY_BYTES (20 + 8 + HEADER_BYTES + 4 * CONTROL_REPLY_LANES)
+
+#define BY_STATES(blocks)                                                        \
+state resent_##blocks {                                                          \
+    m.shape = SHAPE(blocks, OP_SUM);                                             \
+    transition by;                                                               \
+}                                                                                \
+state partial_##blocks {                                                         \
+    transition select(h.switchml.lanes, h.switchml.op) {                         \
+        (LANES_PER_BLOCK * blocks, OP_SUM): partial;                             \
+        (LANES_PER_BLOCK * blocks, OP_MAX): partial;                             \
+        (LANES_PER_BLOCK * blocks, _): bad_op;                                   \
+        default: bad_lanes;                                                      \
+    }                                                                            \
+}
+
+BY_STATES(1)
+BY_STATES(2)
+
+// Without lanes.
+state partial_0 {
+    m.outcome = OUTCOME_BAD_LANES;
+    transition accept;
+}
+
+// It has no shape, so no cell is free for it.
+state partial {
+    transition select(h.switchml.aux) {
+        0: empty_set;
+        default: by;
+    }
+}
+
+REFUSED(empty_set, OUTCOME_BAD_RANK)
+
+state by {
+    m.is_contribution = 1;
+    m.first = PASS_BY;
+    transition accept;
+}
+
+state answer_length {
+    transition select(h.ipv4.total_len) {
+        IPV4_BYTES(0): answer;
+        CONTROL_REPLY_BYTES: answer;
+        IPV4_BYTES(1): answer;
+        IPV4_BYTES(2): answer;
+        default: accept;
+    }
+}
+
+// FILLER and others of no interest to ranks stay here.
+state answer {
+    packet.extract(h.switchml);
+    m.combiner.is_from_parent = 1;
+    transition select(h.switchml.version, h.switchml.kind) {
+        (VERSION, KIND_RESULT): accept;
+        (VERSION, KIND_PENDING): accept;
+        (VERSION, KIND_REJECT): accept;
+        (VERSION, KIND_HELLO): accept;
+        (VERSION, KIND_ROOM): accept;
+        (VERSION, _): bad_kind;
+        default: bad_version;
+    }
+}

@@ -1,0 +1,33 @@
+// ---- Ingress ----
+
+// Of each pipeline. All ranks of a job must be at one of them: registers belong to a pipeline.
+#define RECIRCULATION_PORT 9w68 &&& 9w0x7F
+#define LEARN_DIGEST 1
+// Neither a group's, nor the one that the chip prunes for by default, 0.
+#define NO_NODE 16w0xFFFF
+// Of a chip: 0 to 287.
+#define EXCLUSION_IDS 288
+
+#define ARCHITECTURE_PARAMETERS                              \
+    inout ingress_intrinsic_metadata_for_deparser_t deparser, \
+    inout ingress_intrinsic_metadata_for_tm_t manager
+#define DROP deparser.drop_ctl = 1;
+#define TO_PORT(port) manager.ucast_egress_port = port; manager.bypass_egress = 1;
+#define TO_GROUP(group)              \
+    manager.mcast_grp_a = group;     \
+    manager.rid = NO_NODE;           \
+    manager.bypass_egress = 1;
+// Nodes have the number of their group. No copy of the frame's node goes to the ports of its
+// exclusion id.
+#define FLOOD(group)                 \
+    manager.mcast_grp_a = group;     \
+    manager.rid = group;             \
+    manager.bypass_egress = 1;
+// Through egress, which makes the check word.
+#define CONTROL_REPLY_TO_PORT(port) manager.ucast_egress_port = port;
+#define ONCE_MORE manager.ucast_egress_port = m.again; manager.bypass_egress = 1;
+#ifdef COMBINER
+#define THROUGH_EGRESS manager.bypass_egress = 0;
+#endif
+#define LEARN deparser.digest_type = LEARN_DIGEST;
+
