@@ -6,6 +6,7 @@ pub mod parent;
 mod stream;
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use switchml_control as control;
@@ -20,7 +21,7 @@ use tonic::transport::Channel;
 use tonic::{Request, Response, Status, Streaming};
 
 use crate::mailbox::{Sender, mailbox};
-use crate::service::{self, addresses, of_data_plane, pulse};
+use crate::service::{self, addresses, of_data_plane, pulse, seen_by};
 use io::ProxyIo;
 use parent::{Parent, relayed};
 use stream::BelowStream;
@@ -256,6 +257,19 @@ impl Aggregator for CombinerService {
         };
         let status = of_data_plane(&*self.data_plane, own);
         Ok(Response::new(status.map_err(service::status::internal)?))
+    }
+
+    async fn examine(
+        &self,
+        request: Request<control::ExamineRequest>,
+    ) -> Result<Response<control::ExamineReply>, Status> {
+        let (peer, _): (IpAddr, _) = addresses(&request)?;
+        let control::ExamineRequest { job, epoch, rank, control_secret: secret } =
+            request.into_inner();
+        let shard = self.lock().proxy.shard_of(MemberId { job, epoch, rank, secret });
+        let binding = self.data_plane.binding(shard.map_err(refused)?, rank as u16);
+        let hello_seen = binding.map_err(service::status::internal)?.is_some();
+        Ok(Response::new(seen_by(&*self.data_plane, peer, hello_seen)))
     }
 }
 

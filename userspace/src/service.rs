@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use switchml_control as control;
 use switchml_control::aggregator_server::{Aggregator, AggregatorServer};
+use switchml_host::neighbours;
 use switchml_protocol::outcome::Outcome;
 use switchml_userspace_core::control_plane::{
     ControlPlane, PING_INTERVAL, PING_TIMEOUT, RequestError,
@@ -286,6 +287,34 @@ impl Aggregator for Service {
             ..Default::default()
         };
         Ok(Response::new(of_data_plane(&*self.data_plane, own).map_err(internal)?))
+    }
+
+    async fn examine(
+        &self,
+        request: Request<control::ExamineRequest>,
+    ) -> Result<Response<control::ExamineReply>, Status> {
+        let (peer, _) = addresses(&request)?;
+        let control::ExamineRequest { job, epoch, rank, control_secret } = request.into_inner();
+        let member = MemberId { job, epoch, rank, secret: control_secret };
+        let hello_seen = self.request("Examine", peer, |control_plane, io| {
+            control_plane.has_said_hello(io, member)
+        })?;
+        Ok(Response::new(seen_by(&*self.data_plane, peer, hello_seen)))
+    }
+}
+
+/// What a data plane sees of the way to a rank there.
+pub(crate) fn seen_by(
+    data_plane: &dyn DataPlane,
+    peer: IpAddr,
+    hello_seen: bool,
+) -> control::ExamineReply {
+    let way = data_plane.way_from(peer);
+    let (interface, macs) = way.map(|way| (way.interface, way.macs)).unwrap_or_default();
+    control::ExamineReply {
+        hello_seen,
+        interface: interface.unwrap_or_default(),
+        macs: macs.into_iter().map(neighbours::mac_text).collect(),
     }
 }
 

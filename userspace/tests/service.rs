@@ -5,8 +5,9 @@ mod common;
 use common::{Daemon, Path, Rank};
 use switchml_control::join_event::Event;
 use switchml_control::{
-    Aborted, Assigned, Call, JobState, JoinRequest, LeaveRequest, Left, ListJobsRequest, MadeCall,
-    ReadyRequest, ReportCallsRequest, ResumeRequest, StatusRequest, Waiting,
+    Aborted, Assigned, Call, ExamineReply, ExamineRequest, JobState, JoinRequest, LeaveRequest,
+    Left, ListJobsRequest, MadeCall, ReadyRequest, ReportCallsRequest, ResumeRequest,
+    StatusRequest, Waiting,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tonic::Code;
@@ -39,6 +40,24 @@ async fn ranks_hear_who_is_missing_and_then_get_the_same_job() {
     assert_eq!(zero.data_address, "127.0.0.1");
     assert_eq!((zero.group_address.as_str(), zero.max_lanes), ("", 768));
     assert_ne!(zero.data_port, 0);
+}
+
+/// As `switchml-worker doctor` does.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rank_hears_whether_its_hello_came_in_and_nobody_else_does() {
+    let daemon = Daemon::start(1 << 18).await;
+    let mut rank = daemon.join("train", 0, 1).await;
+    let path = Path::new(rank.assigned().await, 0);
+    let Assigned { job, epoch, control_secret, .. } = path.assigned;
+    let request = ExamineRequest { job, epoch, rank: 0, control_secret };
+    // The software data plane has no interfaces.
+    let expected = ExamineReply::default();
+    assert_eq!(rank.client.examine(request).await.unwrap().into_inner(), expected);
+    path.hello();
+    let expected = ExamineReply { hello_seen: true, ..expected };
+    assert_eq!(rank.client.examine(request).await.unwrap().into_inner(), expected);
+    let forged = ExamineRequest { control_secret: control_secret ^ 1, ..request };
+    assert_eq!(rank.client.examine(forged).await.unwrap_err().code(), Code::NotFound);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -15,6 +15,7 @@
 //! | [`strangers`] | a host that is not a member, and sends everything that it can |
 //! | [`multicast`] | a rank that the network brings no multicast |
 //! | [`networks`] | a switch host with a single port, at an Ethernet switch or a router |
+//! | [`doctor`] | each cause of trouble that `switchml-worker doctor` names, made and mended |
 //! | [`ipv6`] | hosts that have addresses of IPv6 alone |
 //! | [`mtu`] | hosts that take more than a switch between them |
 //! | [`tags`] | VLAN tags that devices take off frames |
@@ -28,6 +29,7 @@ mod bad_links;
 mod benchmark;
 mod bits;
 mod data_threads;
+mod doctor;
 mod ipv6;
 mod jobs;
 mod loops;

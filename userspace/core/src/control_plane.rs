@@ -158,6 +158,22 @@ impl<S> ControlPlane<S> {
         Ok(())
     }
 
+    /// Whether the data plane has had a HELLO of this rank, in its first shard.
+    ///
+    /// # Errors
+    ///
+    /// [`RequestError`].
+    pub fn has_said_hello(
+        &self,
+        io: &impl Io<Stream = S>,
+        member: MemberId,
+    ) -> Result<bool, RequestError> {
+        let shards = self.table.shards(member)?;
+        // A member's rank fits.
+        let binding = io.data_plane().binding(shards[0], member.rank as u16)?;
+        Ok(binding.is_some())
+    }
+
     /// A rank says goodbye, in good order or with an error, which blames these ranks.
     ///
     /// # Errors

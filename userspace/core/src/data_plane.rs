@@ -127,6 +127,11 @@ pub trait DataPlane: ServesJobs + Send + Sync {
         Vec::new()
     }
 
+    /// How frames from this address get here; `None` if it takes none from interfaces.
+    fn way_from(&self, _peer: IpAddr) -> Option<Way> {
+        None
+    }
+
     /// Follows what becomes of its interfaces, twice a second. The ports whose frames do not reach
     /// the data plane any more, each once; attaches to them again where that is possible.
     fn lost_ports(&self) -> Vec<LostPort> {
@@ -174,6 +179,15 @@ pub struct ForeignProgram {
     pub id: u32,
     /// Whether it runs in the network stack, not in the driver.
     pub is_generic: bool,
+}
+
+/// How frames from an address get to a data plane.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Way {
+    /// Name of the interface by which the host reaches the address; `None` if it does not know.
+    pub interface: Option<String>,
+    /// MACs that the data plane answers to.
+    pub macs: Vec<[u8; 6]>,
 }
 
 /// A port whose frames do not reach the data plane any more.

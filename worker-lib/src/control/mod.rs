@@ -18,6 +18,8 @@ pub use address::resolve;
 pub use error::Error;
 pub use membership::Membership;
 pub use messages::Assigned;
-pub use status::{AggregatorStatus, RankWithoutMulticast, ranks_without_multicast, status};
-pub use switchml_control::Port;
+pub use status::{
+    AggregatorStatus, RankWithoutMulticast, examine, ranks_without_multicast, status,
+};
+pub use switchml_control::{ExamineReply, Port};
 pub use switchml_worker_core::session::MadeCall;

@@ -2,9 +2,12 @@
 
 use std::time::Duration;
 
-use switchml_control::{ListJobsRequest, Port, StatusRequest, aggregator_client::AggregatorClient};
+use switchml_control::{
+    ExamineReply, ExamineRequest, ListJobsRequest, Port, StatusRequest,
+    aggregator_client::AggregatorClient,
+};
 
-use super::{Error, connection, resolve};
+use super::{Assigned, Error, connection, resolve};
 
 /// What an aggregator says of itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,6 +49,31 @@ pub fn status(aggregator: &str, timeout: Duration) -> Result<AggregatorStatus, E
             slots_free: reply.slots_free,
             ports: reply.ports,
         })
+    })
+}
+
+/// What the aggregator sees of the way to the rank that was assigned this.
+///
+/// # Errors
+///
+/// As [`status`].
+pub fn examine(
+    aggregator: &str,
+    assigned: &Assigned,
+    rank: u32,
+    timeout: Duration,
+) -> Result<ExamineReply, Error> {
+    let addresses = resolve(aggregator)?;
+    let request = ExamineRequest {
+        job: assigned.job.into(),
+        epoch: assigned.epoch,
+        rank,
+        control_secret: assigned.control_secret,
+    };
+    connection::runtime()?.block_on(async {
+        let (address, channel) = connection::connect(&addresses, timeout).await?;
+        let mut client = AggregatorClient::new(channel);
+        connection::within(timeout, &address, client.examine(request)).await
     })
 }
 

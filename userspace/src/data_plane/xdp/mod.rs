@@ -50,6 +50,7 @@ use switchml_protocol::relay::Uplink;
 use switchml_protocol::{MAX_LANES, MAX_RANKS, RANKS_PER_GROUP, U16};
 use switchml_userspace_core::data_plane::{
     DataPlane, Error, EventSink, Fanout, JobSpec, Limits, LostPort, PortStatus, Saved, ServesJobs,
+    Way,
 };
 use switchml_userspace_core::jobs;
 use tracing::{error, info, warn};
@@ -409,6 +410,11 @@ impl DataPlane for XdpDataPlane {
 
     fn ports(&self) -> Vec<PortStatus> {
         self.ports().status()
+    }
+
+    fn way_from(&self, peer: IpAddr) -> Option<Way> {
+        let macs = self.local().macs.iter().copied().collect();
+        Some(Way { interface: way::interface_towards(peer), macs })
     }
 
     fn lost_ports(&self) -> Vec<LostPort> {

@@ -1,4 +1,23 @@
-//! `switchml-worker doctor`: the way to the aggregator and back, step by step.
+//! `switchml-worker doctor`: the way to the aggregator and back, step by step. Where a step fails,
+//! or finds less than there could be, it looks for the cause.
+//!
+//! | module | what it holds |
+//! | --- | --- |
+//! | [`cause`] | what can be wrong, and what mends it |
+//! | [`examine`] | what to look at, and when |
+//! | [`judge`] | from what was seen to the cause |
+//! | [`here`] | what this host's kernel knows of the way |
+//! | [`counters`] | what came in to this host |
+//! | [`probes`] | packets to the aggregator, and what the network reports of them |
+//! | [`firewall`] | this host's firewall |
+
+mod cause;
+mod counters;
+mod examine;
+mod firewall;
+mod here;
+mod judge;
+mod probes;
 
 use std::{
     fmt,
@@ -7,10 +26,13 @@ use std::{
 };
 
 use switchml_worker::{
-    Builder, Communicator, Error, ReduceOp,
+    Builder, Capabilities, Communicator, Error, ReduceOp,
     control::{self, AggregatorStatus, Membership, RankWithoutMulticast},
     interface::{Interface, unspecified},
 };
+
+use cause::{Cause, Fix, Instead};
+use counters::Counters;
 
 use super::{
     Failure,
@@ -32,22 +54,59 @@ pub struct Doctor {
 }
 
 impl Doctor {
-    /// Prints a line for every step; the first that fails ends it.
+    /// Prints a line for every step, of which the first that fails is the last, then the causes of
+    /// what it found.
     pub fn run(&self) -> Result<(), Failure> {
         let settings = self.aggregator.settings()?;
         let address = job::address(&settings)?.to_owned();
-        step("name", || resolve(&address))?;
-        step("control plane", || ask(&address))?;
-        let name = format!("doctor-{:08x}", rand::random::<u32>());
-        let data_address = step("join", || join(&address, &name))?;
-        step("udp socket", || open_socket(data_address))?;
-        let interface = Interface::towards(data_address);
-        let communicator = step("data path", || open_path(settings, &name, interface.as_ref()))?;
-        step("all-reduce", || reduce(&communicator))?;
-        step("results", || results(&communicator))?;
-        step("leave", || leave(communicator))?;
-        step("other ranks", || other_ranks(&address))
+        let mut causes = Vec::new();
+        let outcome = check(settings, &address, &mut causes);
+        for cause in &causes {
+            let Fix { host, command } = cause.fix();
+            say(format_args!("{:4}  {cause}", if cause.breaks() { "WHY" } else { "NOTE" }));
+            say(format_args!("FIX   on {host}: {command}"));
+        }
+        outcome
     }
+}
+
+fn check(settings: Builder, address: &str, causes: &mut Vec<Cause>) -> Result<(), Failure> {
+    let target = step("name", || resolve(address))?;
+    let before = Counters::read(target.is_ipv6());
+    let status = step("control plane", || ask(address))
+        .inspect_err(|_| causes.extend(examine::control_plane(target, &before)))?;
+    let name = format!("doctor-{:08x}", rand::random::<u32>());
+    let examination = format!("{name}-why");
+    let data_address = step("join", || join(address, &name))?;
+    step("udp socket", || open_socket(data_address))?;
+    let interface = Interface::towards(data_address);
+    let communicator = step("data path", || open_path(settings, &name, interface.as_ref()))
+        .inspect_err(|_| causes.extend(examine::data_path(address, &examination)))?;
+    let narrow = communicator.info().narrow.as_ref().map(|narrow| narrow.lanes);
+    step("all-reduce", || reduce(&communicator))?;
+    causes.extend(without_multicast(&communicator));
+    // Where copies are allowed, ranks have them.
+    let instead = Instead::Nothing(status.ports.into_iter().map(|port| port.name).collect());
+    step("results", || results(&communicator)).inspect_err(|_| {
+        let group = communicator.info().multicast;
+        causes.push(Cause::LostMulticast { group, instead: instead.clone() });
+    })?;
+    step("leave", || leave(communicator))?;
+    causes.extend(examine::open_path(address, &examination, narrow));
+    step("other ranks", || other_ranks(address)).inspect_err(|_| {
+        causes.push(Cause::LostMulticast { group: None, instead });
+    })
+}
+
+/// That the group of results does not reach this rank, which the aggregator has found out.
+fn without_multicast(communicator: &Communicator) -> Option<Cause> {
+    let info = communicator.info();
+    // Over IPv6 there is none, and it reaches no rank on the aggregator's own host.
+    let is_lost = info.multicast.is_none()
+        && info.aggregator.is_ipv4()
+        && info.capabilities.contains(Capabilities::GROUP_HELLOS)
+        && !Interface::has(info.aggregator.ip());
+    is_lost.then_some(Cause::LostMulticast { group: None, instead: Instead::Copies })
 }
 
 /// Does a step, and prints how it went.
@@ -76,22 +135,25 @@ impl fmt::Display for Clock {
     }
 }
 
-fn resolve(address: &str) -> Result<((), String), Failure> {
+/// The first of the name's addresses.
+fn resolve(address: &str) -> Result<(SocketAddr, String), Failure> {
     let found = control::resolve(address).map_err(of_control)?;
+    // There is one, or that was an error.
+    let first = found[0];
     let found: Vec<String> = found.iter().map(ToString::to_string).collect();
-    Ok(((), format!("{address} is {}", found.join(", "))))
+    Ok((first, format!("{address} is {}", found.join(", "))))
 }
 
-fn ask(address: &str) -> Result<((), String), Failure> {
+fn ask(address: &str) -> Result<(AggregatorStatus, String), Failure> {
     let status = control::status(address, TIMEOUT).map_err(of_control)?;
     let AggregatorStatus {
         address, version, data_plane, attachment, slots_free, slots_total, ..
-    } = status;
+    } = &status;
     let detail = format!(
         "switchml-aggregator {version} at {address}, {data_plane}: {attachment}; {slots_free} of \
          {slots_total} slots are free"
     );
-    Ok(((), detail))
+    Ok((status, detail))
 }
 
 fn join(address: &str, name: &str) -> Result<(SocketAddr, String), Failure> {

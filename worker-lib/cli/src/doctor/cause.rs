@@ -1,0 +1,428 @@
+//! What keeps packets from their way, in one line each, with the command that mends it.
+
+use std::fmt;
+use std::net::{IpAddr, SocketAddrV4};
+
+use switchml_host::neighbours::mac_text;
+
+/// A cause of trouble.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// Nobody answers for the next hop: ARP, or neighbour discovery over IPv6.
+    NoNeighbour {
+        /// The next hop.
+        address: IpAddr,
+        /// This host's interface.
+        interface: String,
+        /// A MAC of the next hop, if that is known.
+        mac: Option<String>,
+        /// Id of an XDP program on the interface, which may drop the answers.
+        program: Option<u32>,
+    },
+    /// Somebody entered a MAC of the next hop that is not its own.
+    WrongNeighbour {
+        /// The next hop.
+        address: IpAddr,
+        /// This host's interface.
+        interface: String,
+        /// The MAC that was entered.
+        mac: [u8; 6],
+    },
+    /// A firewall keeps packets of a port from passing.
+    Filtered {
+        /// Which packets.
+        flow: Flow,
+        /// Where.
+        place: Place,
+        /// Whether they are of IPv6.
+        is_ipv6: bool,
+    },
+    /// Large packets do not pass.
+    SmallMtu(SmallMtu),
+    /// Another XDP program sees frames first.
+    ForeignProgram {
+        /// Whether it is on this host, not on the aggregator's.
+        is_here: bool,
+        /// Where it is attached.
+        interface: String,
+        /// Its id.
+        id: u32,
+        /// Whether it runs in the network stack, not in the driver.
+        is_generic: bool,
+    },
+    /// The aggregator does not take frames from the interface by which packets come to its host.
+    NotOnPort {
+        /// That interface, as far as the aggregator's host knows.
+        interface: Option<String>,
+        /// Those that it takes frames from.
+        ports: Vec<String>,
+    },
+    /// The aggregator's program is not attached to its port.
+    NotAttached {
+        /// The port.
+        port: String,
+        /// Why, in the aggregator's words.
+        why: String,
+    },
+    /// Answers come in by another interface than the one that packets leave by.
+    AsymmetricRoute {
+        /// Where packets go.
+        target: IpAddr,
+        /// The interface that they leave by.
+        out: String,
+        /// The interface that answers come in by.
+        back: String,
+    },
+    /// A veth has neither GRO nor an XDP program, and so takes nothing that XDP sends.
+    GroOff {
+        /// The aggregator's port.
+        port: String,
+        /// This host's interface, if that is at the port's other end.
+        here: Option<String>,
+    },
+    /// Results to all do not arrive.
+    LostMulticast {
+        /// Their group, where it is this rank's.
+        group: Option<SocketAddrV4>,
+        /// What comes instead.
+        instead: Instead,
+    },
+}
+
+/// What ranks get that multicast does not reach.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Instead {
+    /// Their own copies.
+    Copies,
+    /// Nothing, as the daemon with these ports was told (`--fanout multicast`).
+    Nothing(Vec<String>),
+}
+
+/// Packets of a port, and their answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Flow {
+    /// To the data plane, at this UDP port.
+    Data(u16),
+    /// To the control plane, at this TCP port.
+    Control(u16),
+}
+
+impl Flow {
+    fn protocol(self) -> (&'static str, u16) {
+        match self {
+            Self::Data(port) => ("udp", port),
+            Self::Control(port) => ("tcp", port),
+        }
+    }
+}
+
+/// Where packets are filtered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// On their way out of this host, by its chains of nftables if those can be seen.
+    Out(Option<Vec<String>>),
+    /// On their way in to this host.
+    In(Option<Vec<String>>),
+    /// By this router, which says so.
+    Router(IpAddr),
+    /// Between the last router that they get to, or this host, and the aggregator.
+    There(Option<IpAddr>),
+    /// On the way back from the aggregator.
+    Back,
+}
+
+/// Where packets must not be as large as at both ends.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SmallMtu {
+    /// This host's interface.
+    pub interface: String,
+    /// Its MTU.
+    pub mtu: u32,
+    /// IP packets of so many bytes pass.
+    pub passes: u32,
+    /// Those of so many do not.
+    pub vanishes: u32,
+    /// Whether what passes carries anything.
+    pub works: bool,
+    /// Where it is.
+    pub place: Narrow,
+}
+
+/// Where a way is narrow.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Narrow {
+    /// At the aggregator's port, with this MTU.
+    Port(String, u32),
+    /// Behind this router, which says what passes on its way to this address.
+    Router(IpAddr, u32, IpAddr),
+    /// Behind the last router that large packets get to, or between this host and the first.
+    Silent(Option<IpAddr>),
+}
+
+/// Where a command is to be given, and the command.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fix {
+    /// Which host.
+    pub host: String,
+    /// What to type there.
+    pub command: String,
+}
+
+const HERE: &str = "this host";
+const THERE: &str = "the aggregator's host";
+/// What fits where nothing is special.
+const USUAL_MTU: u32 = 1500;
+
+impl Cause {
+    /// Whether things do not work for it, rather than slowly.
+    pub fn breaks(&self) -> bool {
+        match self {
+            Self::SmallMtu(SmallMtu { works, .. }) => !works,
+            Self::LostMulticast { instead, .. } => *instead != Instead::Copies,
+            _ => true,
+        }
+    }
+
+    /// What mends it.
+    pub fn fix(&self) -> Fix {
+        let on = |host: &str, command: String| Fix { host: host.to_owned(), command };
+        match self {
+            Self::NoNeighbour { address, interface, mac: Some(mac), .. } => {
+                on(HERE, format!("ip neigh replace {address} lladdr {mac} dev {interface}"))
+            }
+            Self::NoNeighbour { address, mac: None, .. } => on(
+                &address.to_string(),
+                format!("ip link set dev {} up arp on", interface_with(*address)),
+            ),
+            Self::WrongNeighbour { address, interface, .. } => {
+                on(HERE, format!("ip neigh del {address} dev {interface}"))
+            }
+            Self::Filtered { flow, place, is_ipv6 } => pass(*flow, place, *is_ipv6),
+            Self::SmallMtu(small) => small.fix(),
+            Self::ForeignProgram { is_here, interface, is_generic, .. } => {
+                let kind = if *is_generic { "xdpgeneric" } else { "xdp" };
+                let host = if *is_here { HERE } else { THERE };
+                on(host, format!("ip link set dev {interface} {kind} off"))
+            }
+            Self::NotOnPort { interface, ports } => {
+                let missing = interface.as_deref().unwrap_or("INTERFACE");
+                let all = ports.iter().map(String::as_str).chain([missing]);
+                on(THERE, format!("switchml-aggregator{}", interfaces(all)))
+            }
+            Self::NotAttached { port, .. } => {
+                on(THERE, format!("ip -details link show dev {port}"))
+            }
+            Self::AsymmetricRoute { back, .. } => {
+                // As sysctl takes names with dots in them.
+                let name = back.replace('.', "/");
+                on(HERE, format!("sysctl -w net.ipv4.conf.{name}.rp_filter=2"))
+            }
+            Self::GroOff { here: Some(interface), .. } => {
+                on(HERE, format!("ethtool -K {interface} gro on"))
+            }
+            Self::GroOff { port, here: None } => {
+                on(&format!("the other end of {port}"), "ethtool -K INTERFACE gro on".to_owned())
+            }
+            Self::LostMulticast { instead: Instead::Nothing(ports), .. } => {
+                let ports = interfaces(ports.iter().map(String::as_str));
+                on(THERE, format!("switchml-aggregator --fanout auto{ports}"))
+            }
+            Self::LostMulticast { instead: Instead::Copies, .. } => on(
+                "a switch that blocks it, to save the copies",
+                "bridge link set dev PORT mcast_flood on".to_owned(),
+            ),
+        }
+    }
+}
+
+/// The daemon's options for these interfaces.
+fn interfaces<'a>(names: impl Iterator<Item = &'a str>) -> String {
+    names.map(|name| format!(" --iface {name}")).collect()
+}
+
+/// What a shell makes the name of the interface that has an address.
+fn interface_with(address: IpAddr) -> String {
+    format!("$(ip -o address show to {address} | awk '{{print $2}}')")
+}
+
+/// Has firewalls let packets of a flow pass.
+fn pass(flow: Flow, place: &Place, is_ipv6: bool) -> Fix {
+    let iptables = if is_ipv6 { "ip6tables" } else { "iptables" };
+    let (protocol, port) = flow.protocol();
+    let local = |chains: &Option<Vec<String>>, end: &str, name: &str| {
+        let rule = |chain| format!("nft insert rule {chain} {protocol} {end} {port} accept");
+        let seen = chains.iter().flatten().map(rule).collect::<Vec<_>>();
+        let command = match seen.is_empty() {
+            false => seen.join(" && "),
+            true => format!("{iptables} -I {name} -p {protocol} --{end} {port} -j ACCEPT"),
+        };
+        Fix { host: HERE.to_owned(), command }
+    };
+    let forward = |host: String, end: &str| {
+        let command = format!("nft insert rule inet filter forward {protocol} {end} {port} accept");
+        Fix { host, command }
+    };
+    match place {
+        Place::Out(chains) => local(chains, "dport", "OUTPUT"),
+        Place::In(chains) => local(chains, "sport", "INPUT"),
+        Place::Router(router) => forward(router.to_string(), "dport"),
+        Place::There(Some(router)) => forward(format!("{router}, or the next one"), "dport"),
+        Place::There(None) => forward("the first router or firewall".to_owned(), "dport"),
+        Place::Back => forward("the router or firewall on the way back".to_owned(), "sport"),
+    }
+}
+
+impl SmallMtu {
+    /// At the narrow place where its interface is known; otherwise here, where it helps.
+    fn fix(&self) -> Fix {
+        let Self { interface, mtu, passes, vanishes, works, place } = self;
+        let raise = |host: &str, interface: &str| Fix {
+            host: host.to_owned(),
+            command: format!("ip link set dev {interface} mtu {mtu}"),
+        };
+        match place {
+            Narrow::Port(port, _) => raise(THERE, port),
+            Narrow::Router(router, _, target) => {
+                let route = format!("$(ip route get {target} | grep -o 'dev [^ ]*' | cut -c 5-)");
+                raise(&router.to_string(), &route)
+            }
+            Narrow::Silent(_) if *works => {
+                let usual = (*passes..*vanishes).contains(&USUAL_MTU);
+                let mtu = if usual { USUAL_MTU } else { *passes };
+                let command = format!("ip link set dev {interface} mtu {mtu}");
+                Fix { host: HERE.to_owned(), command }
+            }
+            Narrow::Silent(_) => raise("each switch and router on the way", "INTERFACE"),
+        }
+    }
+}
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoNeighbour { address, interface, program, .. } => {
+                let question = if address.is_ipv6() { "neighbour discovery" } else { "ARP" };
+                write!(
+                    f,
+                    "missing neighbour: nobody answers {question} for {address} on {interface}"
+                )?;
+                match program {
+                    Some(id) => write!(f, ", or the XDP program with id {id} there drops answers"),
+                    None => Ok(()),
+                }
+            }
+            Self::WrongNeighbour { address, interface, mac } => write!(
+                f,
+                "wrong neighbour: {address} was given the MAC {} on {interface} by hand, and \
+                 nothing comes back from there",
+                mac_text(*mac)
+            ),
+            Self::Filtered { flow, place, .. } => write_filtered(f, *flow, place),
+            Self::SmallMtu(small) => small.fmt(f),
+            Self::ForeignProgram { is_here, interface, id, .. } => {
+                let host = if *is_here { HERE } else { THERE };
+                write!(
+                    f,
+                    "foreign XDP program: the program with id {id} on {interface} of {host} sees \
+                     frames before the {} does",
+                    if *is_here { "rank" } else { "aggregator" }
+                )
+            }
+            Self::NotOnPort { interface: Some(interface), ports } => write!(
+                f,
+                "aggregator not on that port: packets from here come to its host by {interface}, \
+                 and it serves {}",
+                list(ports)
+            ),
+            Self::NotOnPort { interface: None, ports } => write!(
+                f,
+                "aggregator not on that port: packets from here pass its program by, and it \
+                 serves {}; INTERFACE is where they come in",
+                list(ports)
+            ),
+            Self::NotAttached { port, why } => write!(
+                f,
+                "aggregator not on that port: its program is not attached to {port}: {why}"
+            ),
+            Self::AsymmetricRoute { target, out, back } => write!(
+                f,
+                "asymmetric route: packets to {target} leave by {out}, the answers come in by \
+                 {back}, whose rp_filter drops them"
+            ),
+            Self::GroOff { port, .. } => write!(
+                f,
+                "GRO off: the other end of {port}, a port of the aggregator's in native XDP, has \
+                 neither GRO nor an XDP program, and so drops all answers"
+            ),
+            Self::LostMulticast { group, instead } => {
+                let group = group.map(|group| format!(" to {group}")).unwrap_or_default();
+                let then = match instead {
+                    Instead::Nothing(_) => "the aggregator is told to send no copies",
+                    Instead::Copies => "the aggregator sends copies instead, which works",
+                };
+                write!(f, "lost multicast: results{group} do not arrive; {then}")
+            }
+        }
+    }
+}
+
+fn list(ports: &[String]) -> String {
+    if ports.is_empty() { "no interface".to_owned() } else { ports.join(", ") }
+}
+
+fn write_filtered(f: &mut fmt::Formatter<'_>, flow: Flow, place: &Place) -> fmt::Result {
+    let (protocol, port) = flow.protocol();
+    let protocol = protocol.to_uppercase();
+    write!(f, "filtered port: {protocol} ")?;
+    let unseen = |chains: &Option<Vec<String>>| match chains {
+        None => " (its rules are for root to see: `sudo nft list ruleset`)",
+        Some(_) => "",
+    };
+    match place {
+        Place::Out(chains) => {
+            let unseen = unseen(chains);
+            write!(f, "to port {port} is dropped by this host's firewall on its way out{unseen}")
+        }
+        Place::In(chains) => {
+            let unseen = unseen(chains);
+            write!(f, "from port {port} is dropped by this host's firewall on its way in{unseen}")
+        }
+        Place::Router(router) => write!(f, "to port {port} is refused by {router}"),
+        Place::There(Some(router)) => write!(
+            f,
+            "to port {port} gets to {router}, and is dropped there or between there and the \
+             aggregator"
+        ),
+        Place::There(None) => {
+            write!(f, "to port {port} is dropped between this host and the aggregator")
+        }
+        Place::Back => {
+            write!(f, "to port {port} gets to the aggregator, and its answers are dropped")
+        }
+    }
+}
+
+impl fmt::Display for SmallMtu {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { interface, mtu, passes, vanishes, place, .. } = self;
+        match place {
+            Narrow::Port(port, small) => {
+                write!(f, "smaller MTU: {small} on {port} of {THERE}")?;
+            }
+            Narrow::Router(router, small, _) => {
+                write!(f, "smaller MTU: {small} behind {router}, which says so")?;
+            }
+            Narrow::Silent(Some(router)) => {
+                write!(f, "smaller MTU: between {router} and the aggregator")?;
+            }
+            Narrow::Silent(None) => {
+                write!(f, "smaller MTU: between {interface} of {HERE} and the next router")?;
+            }
+        }
+        write!(
+            f,
+            "; {interface} here takes {mtu}, IP packets of {passes} bytes pass, those of \
+             {vanishes} vanish"
+        )
+    }
+}

@@ -1,0 +1,155 @@
+//! Looks for the cause of what a step has met with.
+
+use std::io::ErrorKind;
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use switchml_protocol::LANES_PER_BLOCK;
+use switchml_protocol::header::HEADER_LEN;
+use switchml_worker::control::{self, Assigned, Membership};
+use switchml_worker::interface::Interface;
+use switchml_worker_core::engine::Identity;
+use switchml_worker_core::hello::{Hello, HelloStep};
+use switchml_worker_core::packet::{ip_packet_len, packet_len};
+use zerocopy::IntoBytes;
+
+use super::TIMEOUT;
+use super::cause::{Cause, Narrow, SmallMtu};
+use super::counters::Counters;
+use super::firewall;
+use super::here::{self, Here};
+use super::judge::{Aggregator, Evidence};
+use super::probes::{Complaint, Outcome, Probes, What};
+
+/// Wait for a connection, to learn how it fails.
+const CONNECT: Duration = Duration::from_millis(500);
+/// The most routers on the way that are asked for.
+const MOST_ROUTERS: u32 = 8;
+
+/// Why the control plane at this address cannot be reached. `before` are the counters from before
+/// that was tried.
+pub fn control_plane(target: SocketAddr, before: &Counters) -> Option<Cause> {
+    match TcpStream::connect_timeout(&target, CONNECT) {
+        // Its host is there, and says that nobody serves: so did the step.
+        Err(error) if error.kind() == ErrorKind::ConnectionRefused => return None,
+        // It works now.
+        Ok(_) => return None,
+        Err(_) => {}
+    }
+    gather(target, &[0], before, None)?.cause()
+}
+
+/// Why nothing comes back on the data path. `name` is that of a job for this.
+pub fn data_path(address: &str, name: &str) -> Option<Cause> {
+    let (membership, assigned) = Membership::join(address, name, 0, 1, Some(1), TIMEOUT).ok()?;
+    let cause = closed_path(address, &assigned);
+    membership.leave();
+    cause
+}
+
+fn closed_path(address: &str, assigned: &Assigned) -> Option<Cause> {
+    let target = assigned.data_address;
+    if Interface::has(target.ip()) {
+        // The step has said that this is the aggregator's own host.
+        return None;
+    }
+    let before = Counters::read(target.is_ipv6());
+    let hello = hello(assigned, 0);
+    let mut evidence = gather(target, &hello, &before, None)?;
+    evidence.aggregator = aggregator(address, assigned);
+    match evidence.outcome.answers {
+        0 => evidence.cause(),
+        _ => narrow_path(&evidence.here, assigned, evidence.aggregator.as_ref()?, 0),
+    }
+}
+
+/// Where the way takes no packets of more than `lanes` lanes, and what else the aggregator sees of
+/// it. `name` is that of a job for this.
+pub fn open_path(address: &str, name: &str, narrow: Option<u16>) -> Vec<Cause> {
+    let Ok((membership, assigned)) = Membership::join(address, name, 0, 1, Some(1), TIMEOUT) else {
+        return Vec::new();
+    };
+    let mut causes = Vec::new();
+    if let Some(aggregator) = aggregator(address, &assigned) {
+        causes.extend(aggregator.foreign_program());
+        if let Some((lanes, here)) = narrow.zip(Here::towards(assigned.data_address.ip())) {
+            causes.extend(narrow_path(&here, &assigned, &aggregator, lanes.into()));
+        }
+    }
+    membership.leave();
+    causes
+}
+
+fn aggregator(address: &str, assigned: &Assigned) -> Option<Aggregator> {
+    let reply = control::examine(address, assigned, 0, TIMEOUT).ok()?;
+    let ports = control::status(address, TIMEOUT).ok()?.ports;
+    Some(Aggregator { reply, ports })
+}
+
+/// Sends packets to a target from which nothing comes back, and looks what becomes of them.
+fn gather(
+    target: SocketAddr,
+    packet: &[u8],
+    before: &Counters,
+    aggregator: Option<Aggregator>,
+) -> Option<Evidence> {
+    let probes = Probes::to(target).ok()?;
+    let outcome = probes.burst(packet);
+    let growth = Counters::read(target.is_ipv6()).since(before);
+    let here = Here::towards(target.ip())?;
+    let mut frames: Vec<_> = growth.frames.iter().filter(|(_, frames)| **frames > 0).collect();
+    frames.sort_by_key(|(_, frames)| std::cmp::Reverse(**frames));
+    let other =
+        |name: &&String| target.is_ipv4() && **name != here.interface.name && here::is_strict(name);
+    let strict = frames.into_iter().map(|(name, _)| name).filter(other).cloned().collect();
+    let last_router = here.gateway.and_then(|_| probes.walk(packet, MOST_ROUTERS).0.pop());
+    let chains = ["output", "input"].map(|hook| firewall::chains(hook, target.is_ipv6()));
+    Some(Evidence { target, here, outcome, growth, strict, last_router, chains, aggregator })
+}
+
+/// Where packets of more than so many lanes vanish.
+fn narrow_path(
+    here: &Here,
+    assigned: &Assigned,
+    aggregator: &Aggregator,
+    lanes: usize,
+) -> Option<Cause> {
+    let target = assigned.data_address;
+    let large = hello(assigned, lanes + LANES_PER_BLOCK);
+    let mtu = here.interface.mtu;
+    let port = aggregator.mtu().filter(|(_, small)| *small < mtu);
+    let place = match port {
+        Some((port, small)) => Narrow::Port(port, small),
+        None => {
+            let probes = Probes::to(target).ok()?;
+            let Outcome { complaints, .. } = probes.burst(&large);
+            let too_large = |complaint: &Complaint| match complaint.what {
+                What::TooLarge(mtu) => Some(Narrow::Router(complaint.from, mtu, target.ip())),
+                _ => None,
+            };
+            let told = complaints.iter().find_map(too_large);
+            let walk = || here.gateway.and_then(|_| probes.walk(&large, MOST_ROUTERS).0.pop());
+            told.unwrap_or_else(|| Narrow::Silent(walk()))
+        }
+    };
+    Some(Cause::SmallMtu(SmallMtu {
+        interface: here.interface.name.clone(),
+        mtu,
+        passes: ip_packet_len(packet_len(lanes), target.is_ipv6()) as u32,
+        vanishes: ip_packet_len(large.len(), target.is_ipv6()) as u32,
+        works: lanes > 0,
+        place,
+    }))
+}
+
+/// A rank's HELLO of so many lanes.
+fn hello(assigned: &Assigned, lanes: usize) -> Vec<u8> {
+    let &Assigned { job, epoch, hello_secret, .. } = assigned;
+    let identity = Identity { job, epoch, rank: 0, ranks: 1 };
+    let mut hello = Hello::new(identity, hello_secret, packet_len(lanes), lanes as u16);
+    let mut packet = vec![0; packet_len(lanes)];
+    if let HelloStep::Send(header) = hello.step(0) {
+        packet[..HEADER_LEN].copy_from_slice(header.as_bytes());
+    }
+    packet
+}

@@ -1,0 +1,53 @@
+//! What this host's kernel knows of the way to an address.
+
+use std::fs;
+use std::net::IpAddr;
+
+use switchml_host::interfaces::{self, Interface};
+use switchml_host::neighbours::{self, Neighbour};
+use switchml_host::{offloads, routes};
+
+/// The first step of the way. [`Default`] is for tests.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Here {
+    /// The interface by which packets leave.
+    pub interface: Interface,
+    /// Whether that merges packets of a stream on their way in; `None` if the kernel does not tell.
+    pub has_gro: Option<bool>,
+    /// The router that packets go to; `None` if the address is on the same link.
+    pub gateway: Option<IpAddr>,
+    /// The neighbour that packets go to, if anybody has asked for it.
+    pub neighbour: Option<Neighbour>,
+}
+
+impl Here {
+    /// Towards this address; `None` if there is no route.
+    pub fn towards(target: IpAddr) -> Option<Self> {
+        let route = routes::to(target).ok()?;
+        let all = interfaces::list().ok()?;
+        let interface = all.into_iter().find(|interface| interface.index == route.interface)?;
+        let features = offloads::active(interface.index).ok();
+        Some(Self {
+            has_gro: features
+                .map(|features| features.iter().any(|feature| feature == offloads::GRO)),
+            gateway: route.gateway,
+            neighbour: neighbours::find(route.next_hop(target), interface.index),
+            interface,
+        })
+    }
+
+    /// Whose MAC packets to `target` carry.
+    pub fn next_hop(&self, target: IpAddr) -> IpAddr {
+        self.gateway.unwrap_or(target)
+    }
+}
+
+/// Whether the interface drops packets to whose sender the route is by another one: `rp_filter` is
+/// 1 for it or for all, and 2 for none of the two.
+pub fn is_strict(interface: &str) -> bool {
+    let setting = |name: &str| -> u8 {
+        let path = format!("/proc/sys/net/ipv4/conf/{name}/rp_filter");
+        fs::read_to_string(path).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0)
+    };
+    setting("all").max(setting(interface)) == 1
+}

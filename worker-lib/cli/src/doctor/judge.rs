@@ -1,0 +1,365 @@
+//! From what was seen to what is wrong.
+
+use std::net::{IpAddr, SocketAddr};
+
+use switchml_worker::control::{ExamineReply, Port};
+
+use super::cause::{Cause, Flow, Place};
+use super::counters::Counters;
+use super::here::Here;
+use super::probes::{BURST, Outcome, What};
+
+/// What was seen of a way on which nothing comes back.
+#[derive(Clone, Debug)]
+pub struct Evidence {
+    /// Where packets go.
+    pub target: SocketAddr,
+    /// What this host's kernel knows.
+    pub here: Here,
+    /// What came of packets that were sent there.
+    pub outcome: Outcome,
+    /// What came in to this host meanwhile.
+    pub growth: Counters,
+    /// Other interfaces by which frames came in, and which drop what should come by this one.
+    pub strict: Vec<String>,
+    /// The last router that says that packets get to it.
+    pub last_router: Option<IpAddr>,
+    /// Chains of this host's firewall on the way out, and in, if they can be seen.
+    pub chains: [Option<Vec<String>>; 2],
+    /// What the aggregator sees; `None` if it cannot be asked.
+    pub aggregator: Option<Aggregator>,
+}
+
+/// What the aggregator sees of the way.
+#[derive(Clone, Debug, Default)]
+pub struct Aggregator {
+    /// Of this rank.
+    pub reply: ExamineReply,
+    /// Its ports.
+    pub ports: Vec<Port>,
+}
+
+impl Evidence {
+    /// The cause, if what was seen tells it.
+    pub fn cause(&self) -> Option<Cause> {
+        self.out().or_else(|| self.asymmetric()).or_else(|| match &self.aggregator {
+            None => self.without_aggregator(),
+            Some(aggregator) if aggregator.reply.hello_seen => Some(self.back(aggregator)),
+            Some(aggregator) => Some(self.there(aggregator)),
+        })
+    }
+
+    /// What keeps packets from leaving.
+    fn out(&self) -> Option<Cause> {
+        let Here { interface, neighbour, gateway, .. } = &self.here;
+        if self.outcome.refused > 0 {
+            return Some(self.filtered(Place::Out(self.chains[0].clone())));
+        }
+        let neighbour = neighbour.as_ref()?;
+        let address = self.here.next_hop(self.target.ip());
+        let name = interface.name.clone();
+        let known = self.aggregator.as_ref().filter(|_| gateway.is_none());
+        let macs = known.map(|aggregator| aggregator.reply.macs.as_slice()).unwrap_or_default();
+        match neighbour.mac {
+            None => {
+                let (mac, program) = (macs.first().cloned(), interface.program);
+                Some(Cause::NoNeighbour { address, interface: name, mac, program })
+            }
+            Some(mac) => {
+                let is_right = macs.contains(&switchml_host::neighbours::mac_text(mac));
+                // The aggregator answers by the same way, unless it has another address.
+                let is_suspect = match known {
+                    Some(_) => !macs.is_empty() && !is_right,
+                    None => self.aggregator.is_none() && self.is_silent(),
+                };
+                (neighbour.is_permanent && is_suspect).then_some(Cause::WrongNeighbour {
+                    address,
+                    interface: name,
+                    mac,
+                })
+            }
+        }
+    }
+
+    fn asymmetric(&self) -> Option<Cause> {
+        let back = self.strict.first().filter(|_| self.growth.reverse_path > 0)?;
+        let (target, out) = (self.target.ip(), self.here.interface.name.clone());
+        Some(Cause::AsymmetricRoute { target, out, back: back.clone() })
+    }
+
+    /// Not even the control plane can be reached.
+    fn without_aggregator(&self) -> Option<Cause> {
+        if let Some(program) = self.own_program().filter(|_| self.growth.received == 0) {
+            return Some(program);
+        }
+        if self.has_dropped() {
+            return Some(self.filtered(Place::In(self.chains[1].clone())));
+        }
+        // Its host is up and answers, but not at this port.
+        let answers = |what| self.complaint_of_target() == Some(what);
+        answers(What::PortUnreachable).then(|| self.filtered(Place::There(self.last_router)))
+    }
+
+    /// Packets do not get to the aggregator's program.
+    fn there(&self, aggregator: &Aggregator) -> Cause {
+        let ports: Vec<_> = aggregator.ports.iter().map(|port| port.name.clone()).collect();
+        let interface = &aggregator.reply.interface;
+        let port = aggregator.port();
+        let is_passed_by = self.complaint_of_target() == Some(What::PortUnreachable);
+        let Some(port) = port else {
+            let interface = Some(interface.clone()).filter(|name| !name.is_empty());
+            return match (interface, is_passed_by) {
+                (None, false) => self.filtered(self.on_the_way()),
+                (interface, _) => Cause::NotOnPort { interface, ports },
+            };
+        };
+        if port.foreign_program > 0 {
+            return foreign_at(port);
+        }
+        if !port.problem.is_empty() {
+            let (port, why) = (port.name.clone(), port.problem.clone());
+            return Cause::NotAttached { port, why };
+        }
+        if is_passed_by {
+            return Cause::NotOnPort { interface: None, ports };
+        }
+        self.filtered(self.on_the_way())
+    }
+
+    /// Answers do not get back from the aggregator's program.
+    fn back(&self, aggregator: &Aggregator) -> Cause {
+        let Here { interface, has_gro, gateway, .. } = &self.here;
+        let is_veth = interface.kind.as_deref() == Some("veth");
+        let is_deaf = is_veth && *has_gro == Some(false) && interface.program.is_none();
+        if let Some(port) = aggregator.port().filter(|port| port.drops_answers) {
+            let here = Some(interface.name.clone()).filter(|_| is_deaf && gateway.is_none());
+            return Cause::GroOff { port: port.name.clone(), here };
+        }
+        let has_arrived = self.growth.frames_by(&interface.name) >= u64::from(BURST);
+        if has_arrived
+            && self.growth.received < u64::from(BURST)
+            && let Some(program) = self.own_program()
+        {
+            return program;
+        }
+        if self.has_dropped() {
+            return self.filtered(Place::In(self.chains[1].clone()));
+        }
+        self.filtered(Place::Back)
+    }
+
+    fn own_program(&self) -> Option<Cause> {
+        let interface = &self.here.interface;
+        interface.program.map(|id| Cause::ForeignProgram {
+            is_here: true,
+            interface: interface.name.clone(),
+            id,
+            is_generic: interface.program_is_generic,
+        })
+    }
+
+    fn filtered(&self, place: Place) -> Cause {
+        let port = self.target.port();
+        let flow = match self.aggregator {
+            Some(_) => Flow::Data(port),
+            None => Flow::Control(port),
+        };
+        Cause::Filtered { flow, place, is_ipv6: self.target.is_ipv6() }
+    }
+
+    /// Where packets are dropped that the aggregator does not see.
+    fn on_the_way(&self) -> Place {
+        let refusing = self.outcome.complaints.iter().find(|complaint| {
+            matches!(complaint.what, What::Prohibited | What::PortUnreachable)
+                && complaint.from != self.target.ip()
+        });
+        match refusing {
+            Some(complaint) => Place::Router(complaint.from),
+            None => Place::There(self.last_router),
+        }
+    }
+
+    /// What the target's own host says.
+    fn complaint_of_target(&self) -> Option<What> {
+        let mut complaints = self.outcome.complaints.iter();
+        complaints.find(|complaint| complaint.from == self.target.ip()).map(|found| found.what)
+    }
+
+    /// Whether this host has dropped answers after they came in.
+    fn has_dropped(&self) -> bool {
+        self.growth.dropped() >= u64::from(BURST)
+    }
+
+    fn is_silent(&self) -> bool {
+        self.outcome.answers == 0 && self.outcome.complaints.is_empty()
+    }
+}
+
+impl Aggregator {
+    /// The port by which packets of this host come in, if it is one of the aggregator's.
+    fn port(&self) -> Option<&Port> {
+        self.ports.iter().find(|port| port.name == self.reply.interface)
+    }
+
+    /// Programs of others on the port, which see frames first.
+    pub fn foreign_program(&self) -> Option<Cause> {
+        self.port().filter(|port| port.foreign_program > 0).map(foreign_at)
+    }
+
+    /// The MTU of the port.
+    pub fn mtu(&self) -> Option<(String, u32)> {
+        self.port().map(|port| (port.name.clone(), port.mtu))
+    }
+}
+
+fn foreign_at(port: &Port) -> Cause {
+    Cause::ForeignProgram {
+        is_here: false,
+        interface: port.name.clone(),
+        id: port.foreign_program,
+        is_generic: port.foreign_is_generic,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::*;
+    use crate::doctor::probes::Complaint;
+    use switchml_host::interfaces::Interface;
+    use switchml_host::neighbours::Neighbour;
+
+    const AGGREGATOR: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 254));
+
+    /// On the way from `eth0` to the aggregator's port `p0`.
+    fn evidence() -> Evidence {
+        let name = "eth0".to_owned();
+        let reply = ExamineReply {
+            interface: "p0".to_owned(),
+            macs: vec!["02:00:00:00:00:fe".to_owned()],
+            ..ExamineReply::default()
+        };
+        let ports = vec![Port { name: "p0".to_owned(), ..Port::default() }];
+        Evidence {
+            target: SocketAddr::new(AGGREGATOR, 48864),
+            here: Here { interface: Interface { name, ..Interface::default() }, ..Here::default() },
+            outcome: Outcome::default(),
+            growth: Counters::default(),
+            strict: vec![],
+            last_router: None,
+            chains: [None, None],
+            aggregator: Some(Aggregator { reply, ports }),
+        }
+    }
+
+    fn fix(evidence: &Evidence) -> (String, String) {
+        let fix = evidence.cause().unwrap().fix();
+        (fix.host, fix.command)
+    }
+
+    fn neighbour(mac: Option<u8>) -> Option<Neighbour> {
+        let mac = mac.map(|last| [2, 0, 0, 0, 0, last]);
+        Some(Neighbour { mac, is_permanent: mac.is_some() })
+    }
+
+    #[test]
+    fn a_neighbour_that_the_aggregator_knows_is_entered() {
+        let mut evidence = evidence();
+        evidence.here.neighbour = neighbour(None);
+        let expected = "ip neigh replace 10.0.0.254 lladdr 02:00:00:00:00:fe dev eth0";
+        assert_eq!(fix(&evidence).1, expected);
+        evidence.here.neighbour = neighbour(Some(0x99));
+        assert_eq!(fix(&evidence).1, "ip neigh del 10.0.0.254 dev eth0");
+        evidence.here.neighbour = neighbour(Some(0xFE));
+        assert!(matches!(evidence.cause(), Some(Cause::Filtered { .. })), "it is the right one");
+        // A router's MAC is none of the aggregator's.
+        evidence.here.gateway = Some(Ipv4Addr::new(10, 0, 1, 254).into());
+        evidence.here.neighbour = neighbour(Some(0x99));
+        assert!(matches!(evidence.cause(), Some(Cause::Filtered { .. })));
+    }
+
+    #[test]
+    fn a_port_without_the_program_is_named() {
+        let mut evidence = evidence();
+        let aggregator = evidence.aggregator.as_mut().unwrap();
+        aggregator.ports[0].problem = "it is down".to_owned();
+        let cause = evidence.cause().unwrap().to_string();
+        assert!(cause.ends_with("its program is not attached to p0: it is down"), "{cause}");
+        let what = What::PortUnreachable;
+        evidence.outcome.complaints = vec![Complaint { from: AGGREGATOR, what }];
+        let aggregator = evidence.aggregator.as_mut().unwrap();
+        aggregator.ports[0].problem.clear();
+        let expected = "switchml-aggregator --iface p0 --iface INTERFACE";
+        assert_eq!(fix(&evidence).1, expected, "its host's kernel got them");
+    }
+
+    #[test]
+    fn gro_is_off_here_only_if_nothing_is_in_between() {
+        let mut evidence = evidence();
+        let aggregator = evidence.aggregator.as_mut().unwrap();
+        aggregator.reply.hello_seen = true;
+        aggregator.ports[0].drops_answers = true;
+        evidence.here.interface.kind = Some("veth".to_owned());
+        evidence.here.has_gro = Some(false);
+        let here = ("this host".to_owned(), "ethtool -K eth0 gro on".to_owned());
+        assert_eq!(fix(&evidence), here);
+        let there = ("the other end of p0".to_owned(), "ethtool -K INTERFACE gro on".to_owned());
+        evidence.here.has_gro = Some(true);
+        assert_eq!(fix(&evidence), there);
+        evidence.here.has_gro = Some(false);
+        evidence.here.gateway = Some(AGGREGATOR);
+        assert_eq!(fix(&evidence), there);
+    }
+
+    #[test]
+    fn a_program_here_is_at_fault_only_if_frames_end_there() {
+        let mut evidence = evidence();
+        evidence.aggregator.as_mut().unwrap().reply.hello_seen = true;
+        evidence.here.interface.program = Some(7);
+        assert!(matches!(evidence.cause(), Some(Cause::Filtered { place: Place::Back, .. })));
+        evidence.growth.frames.insert("eth0".to_owned(), 8);
+        assert_eq!(fix(&evidence).1, "ip link set dev eth0 xdp off");
+        // They got past it.
+        evidence.growth.received = 8;
+        assert!(matches!(evidence.cause(), Some(Cause::Filtered { place: Place::In(_), .. })));
+        evidence.growth.delivered = 8;
+        assert!(matches!(evidence.cause(), Some(Cause::Filtered { place: Place::Back, .. })));
+    }
+
+    #[test]
+    fn a_strict_interface_is_at_fault_only_if_it_has_dropped_something() {
+        let mut evidence = evidence();
+        evidence.strict = vec!["eth1.5".to_owned()];
+        assert!(matches!(evidence.cause(), Some(Cause::Filtered { .. })));
+        evidence.growth.reverse_path = 1;
+        assert_eq!(fix(&evidence).1, "sysctl -w net.ipv4.conf.eth1/5.rp_filter=2");
+    }
+
+    #[test]
+    fn without_the_aggregator_its_host_may_still_speak() {
+        let mut evidence = Evidence { aggregator: None, ..evidence() };
+        assert_eq!(evidence.cause(), None, "it may be down");
+        let what = What::PortUnreachable;
+        evidence.outcome.complaints = vec![Complaint { from: AGGREGATOR, what }];
+        let (flow, place) = (Flow::Control(48864), Place::There(None));
+        let expected = Cause::Filtered { flow, place, is_ipv6: false };
+        assert_eq!(evidence.cause(), Some(expected));
+    }
+
+    #[test]
+    fn over_ipv6_causes_have_its_words_and_commands() {
+        let mut evidence = evidence();
+        evidence.target = "[fd00::fe]:48864".parse().unwrap();
+        evidence.outcome.refused = 8;
+        let expected = "ip6tables -I OUTPUT -p udp --dport 48864 -j ACCEPT";
+        assert_eq!(fix(&evidence).1, expected);
+        evidence.outcome.refused = 0;
+        evidence.here.neighbour = neighbour(None);
+        let cause = evidence.cause().unwrap().to_string();
+        let expected = "missing neighbour: nobody answers neighbour discovery for fd00::fe on eth0";
+        assert_eq!(cause, expected);
+        let expected = "ip neigh replace fd00::fe lladdr 02:00:00:00:00:fe dev eth0";
+        assert_eq!(fix(&evidence).1, expected);
+    }
+}
