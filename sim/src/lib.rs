@@ -16,6 +16,7 @@
 //! | [`oracle`] | what was promised, checked as it happens |
 //! | [`world`] | one run |
 //! | [`campaign`] | many runs |
+//! | [`scaling`] | times of trees on links without faults |
 //! | [`tally`] | what was tried, and what came of it |
 //!
 //! Nothing of the product is written again here except the thin layers for its I/O: the loop of the
@@ -32,8 +33,10 @@ pub mod link;
 pub mod net;
 pub mod oracle;
 pub mod packed;
+pub mod plot;
 pub mod program;
 pub mod rng;
+pub mod scaling;
 pub mod scenario;
 pub mod surroundings;
 pub mod tally;

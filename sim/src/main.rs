@@ -5,9 +5,13 @@ use std::time::{Duration, Instant};
 
 use clap::Parser;
 use switchml_cli::say;
+use switchml_protocol::MAX_RANKS;
 use switchml_sim::campaign::{self, Limits};
+use switchml_sim::net::Violation;
 use switchml_sim::play;
-use switchml_sim::scenario::Scenario;
+use switchml_sim::plot;
+use switchml_sim::scaling::{self, SHARERS, Shares, Sharing};
+use switchml_sim::scenario::{MS, Scenario, Time};
 use tracing_subscriber::EnvFilter;
 
 /// Simulates whole systems under faults, each drawn from a seed
@@ -21,6 +25,10 @@ struct Options {
     /// Put combiners between workers and the root
     #[arg(long)]
     trees: bool,
+
+    /// Tables and a plot of times by depth and ranks, and of jobs that share a combiner
+    #[arg(long, conflicts_with_all = ["seed", "seeds", "minutes", "first", "trees"])]
+    scaling: bool,
 
     /// Say what happens; RUST_LOG=trace also lists every packet
     #[arg(long, requires = "seed")]
@@ -45,6 +53,7 @@ const SEEDS: u64 = 2_000;
 fn main() -> ExitCode {
     let options: Options = switchml_cli::parse();
     let succeeded = match options.seed {
+        None if options.scaling => scale(),
         Some(seed) => run_one(seed, &options),
         None => run_many(&options),
     };
@@ -73,6 +82,58 @@ fn run_one(seed: u64, options: &Options) -> bool {
         }
     }
     true
+}
+
+/// Bytes of the tensors whose all-reduce is timed.
+const TENSOR: usize = 1 << 20;
+/// Where the plot goes, in the repository.
+const PLOT: &str = "docs/plots/time-against-depth-and-ranks.svg";
+
+fn scale() -> bool {
+    let done = print_times().and_then(|()| print_shares());
+    if let Err(violation) = &done {
+        say!("{violation}");
+    }
+    done.is_ok()
+}
+
+/// A table of all-reduces, and its plot.
+fn print_times() -> Result<(), Violation> {
+    let mut lines: Vec<_> = scaling::columns().map(|name| (name, Vec::new())).collect();
+    let names: Vec<_> = scaling::columns().collect();
+    say!("| ranks | {} |\n| ---: |{}", names.join(" | "), " ---: |".repeat(names.len()));
+    for ranks in (3..).map(|power| 1 << power).take_while(|ranks| *ranks <= MAX_RANKS as u16) {
+        let times = scaling::times(ranks, TENSOR)?;
+        let cells: String = times.iter().map(|time| format!(" {time:.2} |")).collect();
+        say!("| {ranks} |{cells}");
+        for ((_, points), time) in lines.iter_mut().zip(times) {
+            points.push((ranks.into(), time));
+        }
+    }
+    let drawn = plot::draw(&lines).and_then(|svg| Ok(std::fs::write(PLOT, svg)?));
+    drawn.map_err(|error| Violation(format!("{PLOT}: {error}")))
+}
+
+/// Calls of each job that shares a combiner, and how long it pauses after each where it pauses.
+const CALLS: usize = 16;
+const REST: Time = MS;
+
+/// A table of jobs that share a combiner.
+fn print_shares() -> Result<(), Violation> {
+    let names: Vec<_> = Sharing::ALL.iter().map(|sharing| sharing.name()).collect();
+    say!(
+        "\n| jobs | traffic | {} |\n| ---: | --- |{}",
+        names.join(" | "),
+        " --- |".repeat(names.len())
+    );
+    for (traffic, rest) in [("steady", 0), ("on/off", REST)] {
+        for jobs in SHARERS {
+            let shares = scaling::shares(jobs, CALLS, rest)?;
+            let cell = |shares: &Shares| format!(" {:.2} Gb/s, {:.3} |", shares.total, shares.jain);
+            say!("| {jobs} | {traffic} |{}", shares.iter().map(cell).collect::<String>());
+        }
+    }
+    Ok(())
 }
 
 fn run_many(options: &Options) -> bool {

@@ -6,6 +6,7 @@ use switchml_protocol::capabilities::Capabilities;
 use switchml_protocol::outcome::Outcome;
 use switchml_sim::campaign::{self, Limits, Report};
 use switchml_sim::program::{Elements, Step};
+use switchml_sim::scaling::{self, Shape, Sharing};
 use switchml_sim::scenario::{Incident, LinkPlan, MS, SECOND, Scenario};
 use switchml_sim::tally::{Fate, Fault, Tally};
 use switchml_sim::{play, simulate};
@@ -293,4 +294,32 @@ fn ranks_that_multicast_does_not_reach_get_copies() {
         mixed += run.tally.faults(Fault::MixedFanout);
     }
     assert!(mixed > 50, "{mixed} sessions");
+}
+
+/// A tree costs a few packets' time over its links alone, and sends one tensor over each uplink of
+/// a group of ranks; without combiners an uplink carries those of all its ranks.
+#[test]
+fn trees_take_little_more_than_their_links_alone() {
+    const BYTES: usize = 1 << 18;
+    for ranks in [8, 32] {
+        for shape in [Shape::Flat, Shape::Racks, Shape::Parts] {
+            let (time, _) = scaling::all_reduce(shape, ranks, BYTES).expect("right sums");
+            let least = scaling::perfect(shape, BYTES);
+            assert!((least..least * 11 / 10).contains(&time), "{shape:?}, {ranks}: {time} ns");
+        }
+        let [with, without] = [Shape::Racks, Shape::Routers]
+            .map(|shape| scaling::all_reduce(shape, ranks, BYTES).expect("right sums"));
+        let below = u64::from(ranks) / 2;
+        assert!(without.0 > (below - 1) * with.0, "{with:?} {without:?}");
+        assert!(4 * without.1 > 3 * below * with.1, "{with:?} {without:?}");
+    }
+}
+
+/// Where jobs pause, a combiner with cells for two of eight serves more than a static partition of
+/// its cells, and than none.
+#[test]
+fn jobs_share_cells_by_best_effort() {
+    let [shared, partition, none] =
+        Sharing::ALL.map(|sharing| scaling::share(sharing, 8, 4, MS).expect("right sums").total);
+    assert!(shared > partition && shared > none, "{shared} {partition} {none}");
 }
