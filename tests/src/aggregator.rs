@@ -2,7 +2,11 @@
 
 use crate::rack::{HOST_PORT, SWITCHED_ADDRESS};
 use crate::{Binaries, Error, Mode, Namespace, Process, Rack, SimpleSwitch};
-use std::{net::SocketAddr, process::Command, time::Duration};
+use std::{
+    net::{IpAddr, SocketAddr},
+    process::Command,
+    time::Duration,
+};
 
 /// What the daemon prints before the address of its control plane, once it serves.
 const READY: &str = "ready: control ";
@@ -12,6 +16,15 @@ const START_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// How long the daemon may take to detach.
 const STOP_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// What the hosts of racks run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Plane {
+    /// Programs at their ports, where the racks' mode says.
+    Programs,
+    /// A process, over UDP sockets.
+    Software,
+}
 
 /// `switchml-aggregator`, serving. It ends with the value.
 pub struct Aggregator {
@@ -61,6 +74,29 @@ impl Aggregator {
         let mut command = Command::new(&binaries.aggregator);
         command.args(["--control", &any_port(rack)]).args(options);
         Self::start(rack.switch(), command)
+    }
+
+    /// Starts it in a host of [`Racks`](crate::Racks), at that address and on these ports.
+    pub(crate) fn in_host(
+        binaries: &Binaries,
+        host: &Namespace,
+        (plane, mode): (Plane, Mode),
+        address: IpAddr,
+        ports: &[String],
+        options: &[&str],
+    ) -> Result<Self, Error> {
+        let mut command = Command::new(&binaries.aggregator);
+        command.args(["--control", &SocketAddr::new(address, 0).to_string()]).args(options);
+        match plane {
+            Plane::Software => {
+                command.args(["--data-plane", "software"]);
+            }
+            Plane::Programs => {
+                command.args(["--mode", mode.argument()]);
+                command.args(ports.iter().flat_map(|port| ["--iface", port]));
+            }
+        }
+        Self::start(host, command)
     }
 
     fn serve_rack(

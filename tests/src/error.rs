@@ -10,6 +10,21 @@ pub enum Error {
     #[error("a rack of {0} workers was asked for; it takes 1 to {MAX_WORKERS}")]
     Workers(usize),
 
+    /// There are no racks, or more than workers.
+    #[error("{racks} racks of {workers} workers in all were asked for; each rack has one at least")]
+    Racks {
+        /// That many racks.
+        racks: usize,
+        /// For that many workers.
+        workers: usize,
+    },
+
+    /// Something was asked for that several racks do not have.
+    #[error(
+        "several racks are stars of Linux hosts without VLANs; leave out {0}, or have one rack"
+    )]
+    NotInRacks(&'static str),
+
     /// The MTU is out of range.
     #[error("an MTU of {0} bytes was asked for; native XDP on veth allows {MIN_MTU} to {MAX_MTU}")]
     Mtu(u32),
@@ -32,6 +47,10 @@ pub enum Error {
     /// Bad links were asked for in a rack that has no wires.
     #[error("this rack's links are whole; bad links need a rack made with RackOptions::wires")]
     NoWires,
+
+    /// Shaped links were asked for where the uplinks are open.
+    #[error("these racks' uplinks are open for bad links; shaped ones need racks made without")]
+    WiresOpen,
 
     /// The kernel refused something that a rack needs.
     #[error(

@@ -1,6 +1,6 @@
 //! Bad links: `switchml-impairment` as a process, between the halves of a rack's links.
 
-use crate::{Binaries, Error, Namespace, Process, Rack, rack::wire_ends};
+use crate::{Binaries, Error, Namespace, Process, Rack, Racks, rack::wire_ends};
 use serde::Deserialize;
 use std::{process::Command, time::Duration};
 
@@ -83,6 +83,23 @@ impl Impairment {
     ) -> Result<Self, Error> {
         let wires = rack.wires().ok_or(Error::NoWires)?;
         Self::join(binaries, wires, rack.workers().len(), seed, faults)
+    }
+
+    /// Joins the halves of all uplinks of racks that were made with
+    /// [`RackOptions::wires`](crate::RackOptions::wires); `faults` are those of each rack and
+    /// direction.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::in_rack`].
+    pub fn on_uplinks(
+        binaries: &Binaries,
+        racks: &Racks,
+        seed: u64,
+        faults: impl Fn(usize, Direction) -> Faults,
+    ) -> Result<Self, Error> {
+        let wires = racks.open_wires().ok_or(Error::NoWires)?;
+        Self::join(binaries, wires, racks.len(), seed, faults)
     }
 
     fn join(

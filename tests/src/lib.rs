@@ -79,6 +79,20 @@
 //!                            tc programs
 //! ```
 //!
+//! # Racks of a rack
+//!
+//! [`Racks`] has several racks of workers, each with a host that routes between its workers and one
+//! uplink, and a root host, at which all uplinks end. [`Tree`] has aggregators in the hosts.
+//!
+//! ```text
+//!   worker i        rack r                       wires            root
+//!    eth0 ───────── p_i br0 10.88.r+1.254
+//!    10.88.r+1.x    uplink 10.88.0.r+1 ───────── w_r ↔ s_r ────── u_r br0 10.88.0.254
+//! ```
+//!
+//! An uplink passes a bridge in the namespace of the wires, where it is shaped and counted; or it
+//! is open there, as links above, for an [`Impairment`].
+//!
 //! # Nothing is left behind
 //!
 //! A namespace has no name. It is the namespace of one thread of this process, and lives as long as
@@ -149,14 +163,16 @@ mod output;
 mod privilege;
 mod process;
 mod rack;
+mod racks;
 mod shaping;
 mod simple_switch;
 mod taps;
 mod torchrun;
+mod tree;
 pub mod vectors;
 mod xdp;
 
-pub use aggregator::Aggregator;
+pub use aggregator::{Aggregator, Plane};
 pub use binaries::Binaries;
 pub use error::Error;
 pub use impairment::{Direction, FaultCounts, Faults, Impairment};
@@ -166,11 +182,13 @@ pub use network::{Fabric, Multicast, Router, Topology};
 pub use privilege::{LEFT_OUT, can_build_racks, leave_out, skip};
 pub use process::Process;
 pub use rack::{Mode, Rack, RackOptions};
+pub use racks::{Carried, Racks};
 pub use rustix::process::Signal;
 pub use shaping::Shaping;
 pub use simple_switch::SimpleSwitch;
 pub use taps::TapRack;
 pub use torchrun::{Torchrun, Training};
+pub use tree::Tree;
 pub use xdp::load_udp_filter;
 
 /// The most workers that a rack takes.

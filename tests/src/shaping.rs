@@ -1,6 +1,6 @@
 //! Links of a chosen rate.
 
-use crate::{Error, Namespace, Rack, network::UP};
+use crate::{Error, Namespace, Rack, Racks, network::UP};
 
 /// How long a link may send at full speed after a pause. Shorter, and a timer that comes late on a
 /// busy machine would cost throughput.
@@ -19,10 +19,14 @@ const QUEUE_MS: u64 = 50;
 /// Both token buckets of a link are in the worker's namespace: at `eth0` for what leaves, and at an
 /// `ifb` device that what arrives is sent through first. At the switch's port, where a queue would
 /// be in reality, it would not slow down what XDP redirects, which passes no queueing discipline.
-/// So all data paths, and whatever else the workers run, find the same links.
+/// So all data paths, and whatever else the workers run, find the same links. The uplinks of
+/// [`Racks`] have theirs in the middle of the link.
 #[derive(Default)]
 pub struct Shaping<'a> {
+    /// Shaped both ways.
     ends: Vec<(&'a Namespace, String)>,
+    /// Shaped one way: what leaves by them.
+    outlets: Vec<(&'a Namespace, String)>,
 }
 
 impl<'a> Shaping<'a> {
@@ -37,6 +41,24 @@ impl<'a> Shaping<'a> {
         rack.workers().iter().try_for_each(|worker| shaping.shape(worker, "eth0", rate))?;
         if let Some(network) = rack.network() {
             shaping.shape(network, UP, rate * rack.workers().len() as u64)?;
+        }
+        Ok(shaping)
+    }
+
+    /// Shapes the links of all workers to `rate`, and each uplink to `uplink` bits per second.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::new`]; [`Error::WiresOpen`] for racks whose uplinks are open.
+    pub fn of_racks(racks: &'a Racks, rate: u64, uplink: u64) -> Result<Self, Error> {
+        if racks.open_wires().is_some() {
+            return Err(Error::WiresOpen);
+        }
+        let mut shaping = Self::default();
+        racks.workers().iter().try_for_each(|worker| shaping.shape(worker, "eth0", rate))?;
+        for (wires, end) in racks.uplink_ends() {
+            shaping.outlets.push((wires, end.clone()));
+            wires.tool("tc", &format!("qdisc add dev {end} {}", bucket(uplink)))?;
         }
         Ok(shaping)
     }
@@ -64,8 +86,10 @@ fn bucket(rate: u64) -> String {
 impl Drop for Shaping<'_> {
     fn drop(&mut self) {
         // Something may never have been made.
-        for (namespace, device) in &self.ends {
+        for (namespace, device) in self.ends.iter().chain(&self.outlets) {
             let _ = namespace.tool("tc", &format!("qdisc del dev {device} root"));
+        }
+        for (namespace, device) in &self.ends {
             let _ = namespace.tool("tc", &format!("qdisc del dev {device} ingress"));
             let _ = namespace.tool("ip", "link del ifb0");
         }

@@ -11,8 +11,8 @@ use anyhow::{Context, Result, bail, ensure};
 use clap::builder::RangedU64ValueParser as Number;
 use rustix::process::getuid;
 use switchml_rack::{
-    Binaries, Fabric, Ip, MAX_MTU, MAX_WORKERS, MIN_MTU, Mode, Multicast, RackOptions, Router,
-    SimpleSwitch, Topology,
+    Binaries, Fabric, Ip, MAX_MTU, MAX_WORKERS, MIN_MTU, Mode, Multicast, Plane, RackOptions,
+    Racks, Router, SimpleSwitch, Topology,
 };
 
 use crate::cargo;
@@ -31,19 +31,29 @@ pub struct Run {
         long,
         value_name = "NAME",
         conflicts_with_all = [
-            "workers", "jobs", "mtu", "mode", "vlan", "data_plane", "topology", "multicast",
-            "fanout", "ipv6"
+            "workers", "racks", "jobs", "mtu", "mode", "vlan", "data_plane", "topology",
+            "multicast", "fanout", "ipv6"
         ]
     )]
     iface: Vec<String>,
 
-    /// Workers in the rack, 1 to 16
+    /// Workers in all, 1 to 16
     #[arg(
         long,
         default_value_t = 4,
         value_parser = Number::<usize>::new().range(1..=MAX_WORKERS as u64)
     )]
     workers: usize,
+
+    /// Spread the workers over so many racks, each with a combiner and one uplink to the root;
+    /// --rate then is that of the uplinks, too
+    #[arg(
+        long,
+        value_name = "N",
+        value_parser = Number::<usize>::new().range(1..=MAX_WORKERS as u64),
+        conflicts_with_all = ["vlan", "topology", "multicast", "fanout", "own_host"]
+    )]
+    racks: Option<usize>,
 
     /// Jobs that run the benchmark at once, 1 to 64; the first one prints as it goes
     #[arg(
@@ -224,7 +234,10 @@ impl Run {
             vlans: self.vlan.map_or_else(Vec::new, |vlan| vec![vlan; self.workers]),
             ..RackOptions::default()
         };
-        rack.check()?;
+        match self.racks {
+            Some(racks) => Racks::check(racks, &rack)?,
+            None => rack.check()?,
+        }
         ensure!(
             self.jobs == 1 || self.bench.json().is_none(),
             "--json has room for one job; leave it out, or --jobs"
@@ -251,8 +264,13 @@ impl Run {
             return Err(interfaces::serve(&binaries, &self.iface));
         }
         let load = Load { jobs: self.jobs, bench: &self.bench };
-        match self.data_plane {
-            DataPlane::Software => job::on_loopback(&binaries, self.workers, load),
+        match (self.data_plane, self.racks) {
+            (DataPlane::Software, None) => job::on_loopback(&binaries, self.workers, load),
+            (plane, Some(racks)) if getuid().is_root() => {
+                let plane =
+                    if plane == DataPlane::Software { Plane::Software } else { Plane::Programs };
+                job::in_racks(&binaries, racks, rack, plane, self.rate, load)
+            }
             _ if getuid().is_root() => {
                 job::in_rack(&binaries, rack, self.fanout.argument(), self.rate, load)
             }

@@ -19,6 +19,7 @@
 //! | [`ipv6`] | hosts that have addresses of IPv6 alone |
 //! | [`mtu`] | hosts that take more than a switch between them |
 //! | [`tags`] | VLAN tags that devices take off frames |
+//! | [`tree`] | combiners in racks below a root: sums, what dies, forged partial sums |
 //! | [`zeros`] | ranks that have only zeros to add: few bytes, right sums |
 //! | [`jobs`] | several jobs at once, and one after the other |
 //! | [`restart`] | the daemon is killed, and another takes its place or does not |
@@ -45,6 +46,7 @@ mod restart;
 mod special_values;
 mod strangers;
 mod tags;
+mod tree;
 mod zeros;
 
 use std::collections::BTreeMap;

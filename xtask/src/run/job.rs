@@ -5,7 +5,10 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use switchml_cli::say;
-use switchml_rack::{Aggregator, Binaries, Mode, Namespace, Process, Rack, RackOptions, Shaping};
+use switchml_rack::{
+    Aggregator, Binaries, Carried, Mode, Namespace, Plane, Process, Rack, RackOptions, Racks,
+    Shaping, Tree,
+};
 
 use super::bench::Bench;
 
@@ -51,6 +54,49 @@ pub fn in_rack(
     let result = load.run(binaries, &places, largest);
     aggregator.stop()?;
     result
+}
+
+/// Runs jobs over several racks, on links and uplinks of that rate, and says what the uplinks
+/// carried.
+pub fn in_racks(
+    binaries: &Binaries,
+    racks: usize,
+    options: RackOptions,
+    plane: Plane,
+    megabits: Option<u64>,
+    load: Load,
+) -> Result<()> {
+    let racks = Racks::new(racks, options)?;
+    let tree = Tree::new(binaries, &racks, plane)?;
+    let shape = |rate| Shaping::of_racks(&racks, rate * 1_000_000, rate * 1_000_000);
+    let _shaping = megabits.map(shape).transpose()?;
+    let ranks = 0..racks.workers().len();
+    let places: Vec<Place> =
+        ranks.map(|rank| (&racks.workers()[rank], tree.control(rank))).collect();
+    load.run(binaries, &places, LARGEST)?;
+    tree.stop()?;
+    say!("# Bytes of each rack's uplink, and of the link of the rack's first worker, over which");
+    say!("# each tensor went once each way");
+    for (rack, uplink) in racks.carried()?.into_iter().enumerate() {
+        let Some(rank) = racks.ranks_in(rack).next() else { continue };
+        say!("{}", uplink_line(rack, uplink, rank, racks.carried_by_worker(rank)?));
+    }
+    Ok(())
+}
+
+fn uplink_line(rack: usize, uplink: Carried, rank: usize, worker: Carried) -> String {
+    let megabytes = |bytes: u64| bytes as f64 / 1e6;
+    let times = |bytes: u64, of: u64| bytes as f64 / of as f64;
+    format!(
+        "# rack {rack}: {:.1} MB up, {:.1} MB down; worker {rank}: {:.1} MB up, {:.1} MB down \
+         ({:.2} and {:.2} times)",
+        megabytes(uplink.up),
+        megabytes(uplink.down),
+        megabytes(worker.up),
+        megabytes(worker.down),
+        times(uplink.up, worker.up),
+        times(uplink.down, worker.down),
+    )
 }
 
 /// Runs jobs on this host's loopback interface, through the software aggregator: without any
