@@ -7,6 +7,7 @@
 //! processors, and nobody is pinned.
 
 mod goals;
+mod ground;
 mod measured;
 mod model;
 mod peers;
@@ -47,6 +48,14 @@ pub struct Bench {
     #[arg(long)]
     quick: bool,
 
+    /// Instead: copies beside multicast, and one port of the switch host beside a port for each
+    #[arg(long, conflicts_with = "quick")]
+    networks: bool,
+
+    /// Instead: racks with one uplink each and a combiner, beside one rack
+    #[arg(long, conflicts_with_all = ["quick", "networks"])]
+    racks: bool,
+
     /// Repetitions of everything
     #[arg(long, default_value_t = 5, value_parser = Number::<usize>::new().range(1..))]
     runs: usize,
@@ -68,7 +77,12 @@ impl Bench {
         ensure!(getuid().is_root(), "racks of network namespaces need root; run this as root");
         let binaries = Binaries::in_folder(&cargo::binaries_folder(None)?)?;
         let programs = Programs::ensure()?;
-        let items = if self.quick { plan::quick() } else { plan::full() };
+        let items = match (self.quick, self.networks, self.racks) {
+            (true, ..) => plan::quick(),
+            (_, true, _) => plan::networks(),
+            (.., true) => plan::racks(),
+            _ => plan::full(),
+        };
         let results = self.measure(&items, &binaries, &programs)?;
         let goals = goals::all(&results);
         let text = report::markdown(&results, &goals, self.runs, &processor());
@@ -91,9 +105,11 @@ impl Bench {
         for workers in plan::WORKERS {
             let items: Vec<&Item> =
                 items.iter().filter(|item| item.cell.workers == workers).collect();
+            if items.is_empty() {
+                continue;
+            }
             eprintln!("bench: starting racks of {workers} workers");
-            let methods: Vec<Method> = Method::ALL
-                .into_iter()
+            let methods: Vec<Method> = Method::all()
                 .filter(|method| items.iter().any(|item| item.methods.contains(method)))
                 .collect();
             let mut site = Site::new(workers, &methods, binaries, programs, &scratch.folder)?;

@@ -3,7 +3,9 @@
 use std::fmt;
 
 use super::measured::{Cell, Measured, Method, Results, Sample, Task};
-use super::plan::{HALF_GIGABIT, LARGE, SMALL, WORKERS, rate};
+use super::plan::{
+    GIGABIT, HALF_GIGABIT, LARGE, NETWORKED, QUARTER_GIGABIT, SMALL, SPREAD, WORKERS, rate,
+};
 use crate::stats::Spread;
 
 /// A promise about a ratio.
@@ -75,6 +77,52 @@ const PACKED: [(Method, [f64; 3], f64); 2] =
 /// At least so many times as fast as Gloo with small tensors.
 const SMALL_RATIO: f64 = 3.0;
 
+/// A method's time to another's, in networks: what, the methods, the links' rate, and the limit.
+const IN_NETWORKS: [(&str, [Method; 2], Option<u64>, Limit); 6] = {
+    const SHAPED: Option<u64> = Some(rate(NETWORKED));
+    const SLOW: Option<u64> = Some(QUARTER_GIGABIT);
+    use Limit::{AtLeast, AtMost};
+    use Method::{Bundle, Copies, GlooOnePort, Native, NativeOnePort, OnePort, OnePortCopies};
+    [
+        ("unshaped: copies to multicast", [Copies, Bundle], None, AtMost(1.15)),
+        ("shaped: copies to multicast", [Copies, Bundle], SHAPED, AtMost(1.05)),
+        ("shaped: one port to star", [OnePort, Bundle], SHAPED, AtMost(1.1)),
+        (
+            "shaped: one port without multicast to star",
+            [OnePortCopies, Bundle],
+            SHAPED,
+            AtMost(1.1),
+        ),
+        ("0.25 Gb/s: one port to star, native", [NativeOnePort, Native], SLOW, AtMost(1.1)),
+        (
+            "shaped: one port without multicast, Gloo's time to ours",
+            [GlooOnePort, OnePortCopies],
+            SHAPED,
+            AtLeast(1.4),
+        ),
+    ]
+};
+
+/// A method's time to another's, in racks with uplinks: what, the methods, the links' rate, and the
+/// limit.
+const IN_RACKS: [(&str, [Method; 2], u64, Limit); 6] = {
+    use Limit::{AtLeast, AtMost};
+    use Method::{Bundle, GlooInRacks, OpenMpiInRacks, Tree};
+    const SLOW: u64 = QUARTER_GIGABIT;
+    [
+        ("1 Gb/s: racks to one rack", [Tree, Bundle], GIGABIT, AtMost(1.15)),
+        ("1 Gb/s: Gloo in racks to ours", [GlooInRacks, Tree], GIGABIT, AtLeast(1.5)),
+        ("1 Gb/s: Open MPI in racks to ours", [OpenMpiInRacks, Tree], GIGABIT, AtLeast(3.0)),
+        ("0.25 Gb/s: racks to one rack", [Tree, Bundle], SLOW, AtMost(1.15)),
+        ("0.25 Gb/s: Gloo in racks to ours", [GlooInRacks, Tree], SLOW, AtLeast(1.5)),
+        ("0.25 Gb/s: Open MPI in racks to ours", [OpenMpiInRacks, Tree], SLOW, AtLeast(3.0)),
+    ]
+};
+
+/// Bytes of an uplink each way, for each byte of a tensor: frames have headers, and maxima come on
+/// top.
+const UPLINK: f64 = 1.1;
+
 /// All goals whose settings were measured.
 pub fn all(results: &Results) -> Vec<Goal> {
     use Limit::{AtLeast, AtMost};
@@ -138,9 +186,30 @@ pub fn all(results: &Results) -> Vec<Goal> {
         let cell = Cell { workers, rate: Some(HALF_GIGABIT), size: LARGE, task: Task::Sum };
         results.get(cell, Method::OURS)
     };
+    for (what, [method, other], rate, limit) in IN_NETWORKS {
+        let cell = Cell { workers: NETWORKED, rate, size: LARGE, task: Task::Sum };
+        let ratio = ratio(results.get(cell, method), results.get(cell, other), &seconds);
+        add(format!("N={NETWORKED}, 16 MiB, {what}"), limit, ratio);
+    }
+    goals_in_racks(results, &mut add);
     let growth = ratio(at_half(8), at_half(2), &seconds);
     add("16 MiB, 0.5 Gb/s: our time with N=8 to N=2".to_owned(), AtMost(1.06), growth);
     goals
+}
+
+fn goals_in_racks(results: &Results, add: &mut impl FnMut(String, Limit, Option<Spread>)) {
+    let cell = |rate| Cell { workers: SPREAD, rate: Some(rate), size: LARGE, task: Task::Sum };
+    let seconds = |sample: &Sample| sample.seconds;
+    for (what, [method, other], rate, limit) in IN_RACKS {
+        let of = |method| results.get(cell(rate), method);
+        let what = format!("N={SPREAD}, 16 MiB, {what}");
+        add(what, limit, ratio(of(method), of(other), &seconds));
+    }
+    let most = |sample: &Sample| sample.uplink.map_or(f64::NAN, |[up, down]| up.max(down));
+    let measured = results.get(cell(QUARTER_GIGABIT), Method::Tree);
+    let what = format!("N={SPREAD}, 16 MiB, 0.25 Gb/s: bytes of an uplink to a tensor's");
+    let spread = measured.map(|measured| Spread::of(measured.of(most)));
+    add(what, Limit::AtMost(UPLINK), spread);
 }
 
 /// Values per second and direction, as a share of what the link carries.

@@ -1,6 +1,10 @@
 //! What is measured, and what came out.
 
 use serde::Serialize;
+use switchml_rack::{Fabric, Mode, Multicast, RackOptions, Topology};
+
+/// Racks, where there are several.
+const RACKS: usize = 2;
 
 /// A way to do an all-reduce, or a broadcast.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -19,10 +23,29 @@ pub enum Method {
     Software,
     Gloo,
     OpenMpi,
+    /// As [`Self::Bundle`], with a copy of each result for each rank.
+    Copies,
+    /// As [`Self::Bundle`], with one port of the switch host at an Ethernet switch.
+    OnePort,
+    /// The same, where that brings no multicast.
+    OnePortCopies,
+    /// As [`Self::Native`], with one port.
+    NativeOnePort,
+    /// Gloo at that Ethernet switch.
+    GlooOnePort,
+    /// As [`Self::Bundle`], in racks that have a combiner each.
+    Tree,
+    /// As [`Self::Software`], in racks that have a combiner each.
+    SoftwareTree,
+    /// As [`Self::Bundle`], in racks that forward: all meet at the root.
+    Uncombined,
+    GlooInRacks,
+    OpenMpiInRacks,
 }
 
 impl Method {
-    pub const ALL: [Self; 7] = [
+    /// Those in a star, by multicast.
+    pub const USUAL: [Self; 7] = [
         Self::Bundle,
         Self::Bits16,
         Self::Bits8,
@@ -31,12 +54,84 @@ impl Method {
         Self::Gloo,
         Self::OpenMpi,
     ];
+    /// Those in which networks differ, beside what they are compared with.
+    pub const IN_NETWORKS: [Self; 7] = [
+        Self::Bundle,
+        Self::Copies,
+        Self::OnePort,
+        Self::OnePortCopies,
+        Self::Native,
+        Self::NativeOnePort,
+        Self::GlooOnePort,
+    ];
+    /// Those in several racks, beside what they are compared with.
+    pub const IN_RACKS: [Self; 7] = [
+        Self::Bundle,
+        Self::Tree,
+        Self::Software,
+        Self::SoftwareTree,
+        Self::Uncombined,
+        Self::GlooInRacks,
+        Self::OpenMpiInRacks,
+    ];
     /// What goals are about.
     pub const OURS: Self = Self::Bundle;
 
+    /// All of them.
+    pub fn all() -> impl Iterator<Item = Self> {
+        let others = Self::IN_NETWORKS.into_iter().chain(Self::IN_RACKS);
+        Self::USUAL.into_iter().chain(others.filter(|method| !Self::USUAL.contains(method)))
+    }
+
     /// Whether it is this project's.
     pub fn is_ours(self) -> bool {
-        !matches!(self, Self::Gloo | Self::OpenMpi)
+        !self.is_open_mpi() && !self.is_gloo()
+    }
+
+    pub fn is_gloo(self) -> bool {
+        matches!(self, Self::Gloo | Self::GlooOnePort | Self::GlooInRacks)
+    }
+
+    pub fn is_open_mpi(self) -> bool {
+        matches!(self, Self::OpenMpi | Self::OpenMpiInRacks)
+    }
+
+    /// Whether it has a program at the switch's ports.
+    pub fn has_program(self) -> bool {
+        self.is_ours() && !matches!(self, Self::Software | Self::SoftwareTree)
+    }
+
+    /// Whether it takes frames one by one, in XDP.
+    pub fn is_native(self) -> bool {
+        matches!(self, Self::Native | Self::NativeOnePort)
+    }
+
+    /// In how many racks its ranks are, where each has an uplink.
+    pub fn racks(self) -> Option<usize> {
+        match self {
+            Self::Tree
+            | Self::SoftwareTree
+            | Self::Uncombined
+            | Self::GlooInRacks
+            | Self::OpenMpiInRacks => Some(RACKS),
+            _ => None,
+        }
+    }
+
+    /// The rack that its ranks are in, with so many workers.
+    ///
+    /// Each rack is wired as its methods like it best. With native XDP at the ports, the workers'
+    /// offloads are off: it would see checksums that nobody has filled in yet. Everyone else has
+    /// them on.
+    pub fn rack(self, workers: usize) -> RackOptions {
+        let mode = if self.is_native() { Mode::Native } else { Mode::Auto };
+        let at_fabric = |multicast| Topology::OneNic(Fabric { multicast, ..Fabric::default() });
+        let topology = match self {
+            Self::OnePort | Self::NativeOnePort => at_fabric(Multicast::Flooded),
+            Self::OnePortCopies | Self::GlooOnePort => at_fabric(Multicast::Blocked),
+            _ => Topology::Star,
+        };
+        RackOptions { workers, mode, topology, ..RackOptions::default() }
     }
 
     /// The method whose ranks do this one's work, too.
@@ -66,6 +161,16 @@ impl Method {
             Self::Software => "software",
             Self::Gloo => "Gloo",
             Self::OpenMpi => "Open MPI",
+            Self::Copies => "bundle, copies",
+            Self::OnePort => "bundle, one port",
+            Self::OnePortCopies => "bundle, one port, no multicast",
+            Self::NativeOnePort => "native, one port",
+            Self::GlooOnePort => "Gloo, one port, no multicast",
+            Self::Tree => "bundle, racks with combiners",
+            Self::SoftwareTree => "software, racks with combiners",
+            Self::Uncombined => "bundle, racks without combiners",
+            Self::GlooInRacks => "Gloo in the racks",
+            Self::OpenMpiInRacks => "Open MPI in the racks",
         }
     }
 }
@@ -138,6 +243,9 @@ pub struct Sample {
     pub chunks: u64,
     /// Chunks that rank 0 sent again, in all calls.
     pub resent: u64,
+    /// Bytes that the uplinks carried up and down, of the one that carried most, for each byte of a
+    /// tensor; none where there are no uplinks.
+    pub uplink: Option<[f64; 2]>,
 }
 
 /// One method in one setting.

@@ -158,7 +158,7 @@ fn chunk_table(results: &Results) -> String {
         "\n| CPU-us for each chunk and worker, 16 MiB, unshaped | N = 2 | N = 4 | N = 8 |\n\
          | --- | --- | --- | --- |\n"
             .to_owned();
-    for method in Method::ALL.into_iter().filter(|method| method.is_ours()) {
+    for method in Method::all().filter(|method| method.is_ours()) {
         let cost = |workers| {
             let cell = Cell { workers, rate: None, size: LARGE, task: Task::Sum };
             results

@@ -39,7 +39,7 @@ impl Programs {
         let mpi = folder.join("mpi");
         run(Command::new("mpicc").args(["-O3", "-o"]).arg(&mpi).arg(sources.join("mpi.c")))?;
         Ok(Self {
-            ours: build_ours()?,
+            ours: build("bench_rank")?,
             python: python::with_torch()?,
             gloo: sources.join("gloo.py"),
             mpi,
@@ -47,15 +47,16 @@ impl Programs {
     }
 }
 
-fn build_ours() -> Result<PathBuf> {
+/// Builds an example of the library, a rank.
+pub fn build(example: &str) -> Result<PathBuf> {
     run(cargo::command("build")?.args([
         "--release",
         "-p",
         "switchml-worker",
         "--example",
-        "bench_rank",
+        example,
     ]))?;
-    Ok(cargo::release_folder()?.join("examples/bench_rank"))
+    Ok(cargo::release_folder()?.join("examples").join(example))
 }
 
 fn run(command: &mut Command) -> Result<()> {

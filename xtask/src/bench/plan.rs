@@ -14,18 +14,25 @@ pub const SMALL: usize = 64 << 10;
 /// Rate of slower links.
 pub const HALF_GIGABIT: u64 = 500_000_000;
 
+/// Rate of links where every packet takes processor time by itself, and an Ethernet switch that
+/// this machine plays forwards it once more.
+pub const QUARTER_GIGABIT: u64 = 250_000_000;
+
 /// A setting, and by which methods it is measured.
 pub struct Item {
     pub cell: Cell,
     pub methods: Vec<Method>,
 }
 
+/// Workers where networks differ.
+pub const NETWORKED: usize = 4;
+
 /// Numbers of workers.
 pub const WORKERS: [usize; 3] = [2, 4, 8];
 
 /// Rate of shaped links in bits per second: no more for all of them together than the machine
 /// carries.
-pub fn rate(workers: usize) -> u64 {
+pub const fn rate(workers: usize) -> u64 {
     if workers < 8 { 1_000_000_000 } else { HALF_GIGABIT }
 }
 
@@ -35,7 +42,7 @@ pub fn full() -> Vec<Item> {
     for workers in WORKERS {
         for rate in [None, Some(rate(workers))] {
             let cells = SIZES.map(|size| Cell { workers, rate, size, task: Task::Sum });
-            items.extend(cells.map(|cell| Item { cell, methods: Method::ALL.to_vec() }));
+            items.extend(cells.map(|cell| Item { cell, methods: Method::USUAL.to_vec() }));
         }
         items.extend(broadcasts(workers));
         items.extend(only_ours(workers));
@@ -58,6 +65,34 @@ pub fn quick() -> Vec<Item> {
         items.extend(only_ours(workers));
     }
     items
+}
+
+/// How results reach ranks, and by how many ports.
+pub fn networks() -> Vec<Item> {
+    let (native, others): (Vec<_>, Vec<_>) =
+        Method::IN_NETWORKS.into_iter().partition(|method| method.is_native());
+    let settings = [
+        (None, Method::IN_NETWORKS.to_vec()),
+        (Some(rate(NETWORKED)), others),
+        (Some(QUARTER_GIGABIT), native),
+    ];
+    let cell = |rate| Cell { workers: NETWORKED, rate, size: LARGE, task: Task::Sum };
+    settings.map(|(rate, methods)| Item { cell: cell(rate), methods }).into()
+}
+
+/// Workers that are spread over racks.
+pub const SPREAD: usize = 8;
+
+/// Rate of workers' links and of uplinks in racks.
+pub const GIGABIT: u64 = 1_000_000_000;
+
+/// Racks with one uplink each, beside one rack.
+pub fn racks() -> Vec<Item> {
+    let item = |rate| Item {
+        cell: Cell { workers: SPREAD, rate: Some(rate), size: LARGE, task: Task::Sum },
+        methods: Method::IN_RACKS.to_vec(),
+    };
+    [GIGABIT, QUARTER_GIGABIT].map(item).into()
 }
 
 fn broadcasts(workers: usize) -> [Item; 2] {

@@ -62,7 +62,7 @@ fn lines(
             results.0.iter().filter(|measured| measured.method == method && wanted(measured.cell));
         (method, cells.map(point).collect())
     };
-    Method::ALL.map(line).to_vec()
+    Method::USUAL.map(line).to_vec()
 }
 
 fn add(

@@ -22,13 +22,40 @@ pub fn markdown(results: &Results, goals: &[Goal], runs: usize, processor: &str)
             head = Some((cell.workers, cell.rate));
             text += &table_head(cell);
         }
-        for method in Method::ALL {
+        for method in Method::all() {
             if let Some(measured) = results.get(cell, method) {
                 text += &row(results, measured);
             }
         }
     }
-    text + &model::markdown(results)
+    text + &uplinks_table(results) + &model::markdown(results)
+}
+
+/// What uplinks carried, if there were any.
+fn uplinks_table(results: &Results) -> String {
+    let mut rows = String::new();
+    for measured in &results.0 {
+        let uplinks: Vec<_> = measured.samples.iter().filter_map(|sample| sample.uplink).collect();
+        if let (false, Some(rate)) = (uplinks.is_empty(), measured.cell.rate) {
+            let way = |way: usize| Spread::of(uplinks.iter().map(|ways| ways[way]).collect());
+            let _ = writeln!(
+                rows,
+                "| {} | {} Gb/s | {} | {} | {} |",
+                measured.cell.size_text(),
+                rate as f64 / 1e9,
+                measured.method.name(),
+                spread(way(0), 3),
+                spread(way(1), 3),
+            );
+        }
+    }
+    if rows.is_empty() {
+        return rows;
+    }
+    "\nBytes of an uplink, of the one that carried most, for each byte of a tensor\n\n\
+     | size | links | method | up | down |\n| --- | --- | --- | --- | --- |\n"
+        .to_owned()
+        + &rows
 }
 
 // Writing to a String cannot fail, here and below.
@@ -165,6 +192,7 @@ mod tests {
             softirq_seconds: 0.01,
             chunks,
             resent: chunks / 100,
+            uplink: None,
         };
         let mut results = Results(Vec::new());
         results.add(cell, Method::OURS, sample(0.14, 1000));

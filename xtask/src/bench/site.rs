@@ -1,10 +1,11 @@
-//! Racks of one size with all methods' ranks in them, alive at the same time.
+//! Racks with all methods' ranks in them, as many for each, alive at the same time.
 
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use switchml_rack::{Aggregator, Binaries, Mode, Rack, RackOptions, Shaping};
+use switchml_rack::{Binaries, Shaping};
 
+use super::ground::{Ground, Serving};
 use super::measured::{Method, Sample};
 use super::peers::Programs;
 use super::switch;
@@ -14,17 +15,12 @@ use super::team::{Team, Work};
 pub struct Site {
     // Dropped in this order.
     teams: Vec<(Method, Team)>,
-    aggregators: Vec<(Method, Aggregator)>,
-    racks: Vec<Rack>,
+    serving: Vec<(Method, Serving)>,
+    grounds: Vec<(Vec<Method>, Ground)>,
 }
 
 impl Site {
     /// Builds racks and starts the methods.
-    ///
-    /// Each rack is wired as its methods like it best. With native XDP at the ports, the workers'
-    /// offloads are off: it would see checksums that nobody has filled in yet. Everyone else has
-    /// them on. Where nothing is to be attached to the ports, nothing is: those who need no
-    /// aggregator there share a rack.
     pub fn new(
         workers: usize,
         methods: &[Method],
@@ -32,20 +28,21 @@ impl Site {
         programs: &Programs,
         scratch: &Path,
     ) -> Result<Self> {
-        let mut site = Self { teams: Vec::new(), aggregators: Vec::new(), racks: Vec::new() };
-        let attached = |method: &Method| [Method::Bundle, Method::Native].contains(method);
+        let mut site = Self { teams: Vec::new(), serving: Vec::new(), grounds: Vec::new() };
         let mut teams: Vec<Method> = methods.iter().map(|method| method.team()).collect();
         teams.dedup();
-        let (alone, together): (Vec<Method>, Vec<Method>) = teams.iter().partition(|m| attached(m));
-        let racks = alone.into_iter().map(|method| vec![method]).chain([together]);
-        for methods in racks.filter(|methods| !methods.is_empty()) {
-            let mode = if methods == [Method::Native] { Mode::Native } else { Mode::Auto };
-            let rack = Rack::new(RackOptions { workers, mode, ..RackOptions::default() })?;
-            for method in methods {
-                site.start(method, &rack, binaries, programs, scratch)
+        for methods in groups(&teams) {
+            let ground = Ground::new(methods[0], workers)?;
+            for &method in &methods {
+                site.start(method, &ground, binaries, programs, scratch)
                     .with_context(|| format!("{} with {workers} workers", method.name()))?;
             }
-            site.racks.push(rack);
+            site.grounds.push((methods, ground));
+        }
+        // Ranks that are starting would slow down those that are measured first.
+        for (method, team) in &mut site.teams {
+            let name = method.name();
+            team.wait().with_context(|| format!("{name} with {workers} workers"))?;
         }
         Ok(site)
     }
@@ -53,19 +50,15 @@ impl Site {
     fn start(
         &mut self,
         method: Method,
-        rack: &Rack,
+        ground: &Ground,
         binaries: &Binaries,
         programs: &Programs,
         scratch: &Path,
     ) -> Result<()> {
-        let aggregator = match method {
-            Method::Bundle | Method::Native => Some(Aggregator::in_rack(binaries, rack)?),
-            Method::Software => Some(Aggregator::software_in_rack(binaries, rack)?),
-            _ => None,
-        };
+        let serving = Serving::start(method, ground, binaries)?;
         self.teams
-            .push((method, Team::start(method, programs, rack, aggregator.as_ref(), scratch)?));
-        self.aggregators.extend(aggregator.map(|aggregator| (method, aggregator)));
+            .push((method, Team::start(method, programs, ground, serving.as_ref(), scratch)?));
+        self.serving.extend(serving.map(|serving| (method, serving)));
         Ok(())
     }
 
@@ -75,10 +68,10 @@ impl Site {
     ///
     /// A process that does not end, or fails, with its last lines.
     pub fn stop(self) -> Result<()> {
-        let Self { teams, racks, aggregators } = self;
+        let Self { teams, serving, grounds } = self;
         teams.into_iter().try_for_each(|(_, team)| team.stop())?;
-        aggregators.into_iter().try_for_each(|(_, aggregator)| aggregator.stop())?;
-        drop(racks);
+        serving.into_iter().try_for_each(|(_, serving)| serving.stop())?;
+        drop(grounds);
         Ok(())
     }
 
@@ -94,14 +87,22 @@ impl Site {
     ) -> Result<()> {
         let _shaped: Vec<Shaping> = match rate {
             Some(rate) => {
-                self.racks.iter().map(|rack| Shaping::new(rack, rate)).collect::<Result<_, _>>()?
+                let grounds = self.grounds.iter();
+                grounds.map(|(_, ground)| ground.shape(rate)).collect::<Result<_, _>>()?
             }
             None => Vec::new(),
         };
         for (i, (work, methods)) in jobs.iter().enumerate() {
             for turn in 0..methods.len() {
                 let method = methods[(turn + repetition) % methods.len()];
-                result(i, method, team(&mut self.teams, method)?.measure(work, method.bits())?);
+                let mut grounds = self.grounds.iter();
+                let ground = grounds.find(|(methods, _)| methods.contains(&method.team()));
+                let (_, ground) = ground.context("a method without racks")?;
+                let before = ground.carried()?;
+                let sample = team(&mut self.teams, method)?.measure(work, method.bits())?;
+                let bytes = (work.size * work.calls(method.bits())) as f64;
+                let uplink = ground.carried_since(&before)?.map(|way| way.map(|sum| sum / bytes));
+                result(i, method, Sample { uplink, ..sample });
             }
         }
         Ok(())
@@ -111,7 +112,7 @@ impl Site {
     /// method has no program. The links are unshaped. The kernel's clock has to run
     /// ([`switch::Clock`]).
     pub fn measure_switch(&mut self, work: &Work, method: Method) -> Result<Option<f64>> {
-        if ![Method::Bundle, Method::Native].contains(&method.team()) {
+        if !method.has_program() {
             return Ok(None);
         }
         let before = self.switch_seconds(method)?;
@@ -121,10 +122,25 @@ impl Site {
     }
 
     fn switch_seconds(&mut self, method: Method) -> Result<f64> {
-        let aggregator = self.aggregators.iter_mut().find(|(of, _)| *of == method.team());
-        let (_, aggregator) = aggregator.context("no aggregator")?;
-        switch::seconds(aggregator.process().id())
+        let serving = self.serving.iter_mut().find(|(of, _)| *of == method.team());
+        let (_, serving) = serving.context("no aggregator")?;
+        serving.processes().into_iter().map(switch::seconds).sum()
     }
+}
+
+/// Which methods share racks. Where nothing is to be attached to the ports, nothing is: those who
+/// need no aggregator there share a star, or the racks.
+fn groups(methods: &[Method]) -> Vec<Vec<Method>> {
+    let is_alone = |method: Method| method.has_program() || method == Method::GlooOnePort;
+    let mut groups: Vec<Vec<Method>> = Vec::new();
+    for &method in methods {
+        let fits = |first: Method| !is_alone(first) && first.racks() == method.racks();
+        match groups.iter_mut().find(|group| !is_alone(method) && fits(group[0])) {
+            Some(group) => group.push(method),
+            None => groups.push(vec![method]),
+        }
+    }
+    groups
 }
 
 /// Those whose ranks do this method's work.

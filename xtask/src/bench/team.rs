@@ -30,8 +30,9 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 use serde::Deserialize;
-use switchml_rack::{Aggregator, Process, Rack};
+use switchml_rack::Process;
 
+use super::ground::{Ground, Serving};
 use super::measured::{Method, Sample, Task};
 use super::peers::Programs;
 
@@ -100,25 +101,25 @@ pub struct Team {
 }
 
 impl Team {
-    /// Starts the ranks in the rack; `aggregator` is that of the rack, if the method has one.
+    /// Starts the ranks there; `serving` is what adds up for them, if the method has that.
     /// `scratch` is for files.
     pub fn start(
         method: Method,
         programs: &Programs,
-        rack: &Rack,
-        aggregator: Option<&Aggregator>,
+        ground: &Ground,
+        serving: Option<&Serving>,
         scratch: &Path,
     ) -> Result<Self> {
         // Open MPI takes a space for the end of a path.
-        let folder = scratch.join(format!("{method:?}-{}", rack.workers().len()));
+        let ranks = ground.workers().len();
+        let folder = scratch.join(format!("{method:?}-{ranks}"));
         fs::create_dir(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
-        let paths: Vec<PathBuf> =
-            (0..rack.workers().len()).map(|rank| folder.join(rank.to_string())).collect();
+        let paths: Vec<PathBuf> = (0..ranks).map(|rank| folder.join(rank.to_string())).collect();
         let commands = paths.iter().map(|path| fifo(path)).collect::<Result<_>>()?;
-        let processes = match method {
-            Method::OpenMpi => vec![open_mpi(programs, rack, &folder)?],
-            Method::Gloo => gloo(programs, rack, &folder, &paths)?,
-            _ => ours(programs, rack, aggregator.context("no aggregator")?, &paths)?,
+        let processes = match serving {
+            _ if method.is_open_mpi() => vec![open_mpi(programs, ground, &folder)?],
+            _ if method.is_gloo() => gloo(programs, ground, &folder, &paths)?,
+            serving => ours(programs, ground, serving.context("no aggregator")?, &paths)?,
         };
         Ok(Self { method, processes, commands, number: 0 })
     }
@@ -147,6 +148,16 @@ impl Team {
         Ok(report.sample(iters))
     }
 
+    /// Waits until all ranks are up, by a small call, and sleep.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::measure`].
+    pub fn wait(&mut self) -> Result<()> {
+        let work = Work { size: 4096, iters: 1, task: Task::Sum };
+        self.measure(&work, 32).map(drop)
+    }
+
     /// Ends the ranks in good order, and waits for that: some spin as long as others of their
     /// method are there.
     ///
@@ -172,6 +183,7 @@ impl Report {
             softirq_seconds: self.softirq_ticks as f64 / TICKS / iters,
             chunks: self.chunks,
             resent: self.resent,
+            uplink: None,
         }
     }
 }
@@ -187,22 +199,22 @@ fn fifo(path: &Path) -> Result<File> {
 
 fn ours(
     programs: &Programs,
-    rack: &Rack,
-    aggregator: &Aggregator,
+    ground: &Ground,
+    serving: &Serving,
     paths: &[PathBuf],
 ) -> Result<Vec<Process>> {
     let ranks = paths.len().to_string();
     let start = |(rank, path): (usize, &PathBuf)| {
         let mut command = Command::new(&programs.ours);
-        command.args([aggregator.control(), &rank.to_string(), &ranks]).arg(path);
-        Ok(rack.worker(rank).spawn(&format!("rank {rank}"), command)?)
+        command.args([serving.control(rank), &rank.to_string(), &ranks]).arg(path);
+        Ok(ground.workers()[rank].spawn(&format!("rank {rank}"), command)?)
     };
     paths.iter().enumerate().map(start).collect()
 }
 
 fn gloo(
     programs: &Programs,
-    rack: &Rack,
+    ground: &Ground,
     folder: &Path,
     paths: &[PathBuf],
 ) -> Result<Vec<Process>> {
@@ -216,30 +228,27 @@ fn gloo(
             .args([&rank.to_string(), &ranks])
             .arg(folder.join("rendezvous"))
             .arg(path);
-        Ok(rack.worker(rank).spawn(&format!("Gloo's rank {rank}"), command)?)
+        Ok(ground.workers()[rank].spawn(&format!("Gloo's rank {rank}"), command)?)
     };
     paths.iter().enumerate().map(start).collect()
 }
 
-/// mpirun, in the switch's namespace; its daemons and the ranks are in those of the workers.
-fn open_mpi(programs: &Programs, rack: &Rack, folder: &Path) -> Result<Process> {
+/// mpirun, in the namespace of the switch or the root; its daemons and the ranks are in the
+/// workers'.
+fn open_mpi(programs: &Programs, ground: &Ground, folder: &Path) -> Result<Process> {
     let agent = folder.join("agent");
     let mut script =
         "#!/bin/sh\n# Runs a command on a host: in its namespace.\nhost=$1; shift\ncase $host in\n"
             .to_owned();
-    for (rank, worker) in rack.workers().iter().enumerate() {
-        script += &format!(
-            "{}) exec {} sh -c \"$*\" ;;\n",
-            Rack::worker_address(rank),
-            worker.enter_command()
-        );
+    for (rank, worker) in ground.workers().iter().enumerate() {
+        script +=
+            &format!("{}) exec {} sh -c \"$*\" ;;\n", ground.address(rank), worker.enter_command());
     }
     fs::write(&agent, script + "esac\n").context("cannot write Open MPI's agent")?;
     fs::set_permissions(&agent, fs::Permissions::from_mode(0o755))
         .context("cannot make Open MPI's agent a program")?;
-    let ranks = rack.workers().len();
-    let hosts: Vec<String> =
-        (0..ranks).map(|rank| Rack::worker_address(rank).to_string()).collect();
+    let ranks = ground.workers().len();
+    let hosts: Vec<String> = (0..ranks).map(|rank| ground.address(rank).to_string()).collect();
     let mut command = Command::new("mpirun");
     command.args([
         "--allow-run-as-root",
@@ -269,5 +278,5 @@ fn open_mpi(programs: &Programs, rack: &Rack, folder: &Path) -> Result<Process> 
     // All ranks share this machine's processors, which mpirun takes for several machines'.
     command.args(["--mca", "mpi_yield_when_idle", "1"]);
     command.arg(&programs.mpi).arg(folder);
-    Ok(rack.switch().spawn("Open MPI", command)?)
+    Ok(ground.top().spawn("Open MPI", command)?)
 }

@@ -1,3 +1,4 @@
+use super::super::plan::{Item, networks, quick, racks};
 use super::*;
 
 fn goal(limit: Limit, low: f64, median: f64, high: f64) -> Verdict {
@@ -17,9 +18,9 @@ fn a_goal_is_missed_when_the_better_quartile_misses_it_too() {
 }
 
 /// Ours takes a tenth of the peers' time and processor time, or ten times as much.
-fn results(ours: f64, peers: f64) -> Results {
+fn results(items: Vec<Item>, ours: f64, peers: f64) -> Results {
     let mut results = Results(Vec::new());
-    for item in super::super::plan::quick() {
+    for item in items {
         for method in item.methods {
             let size = item.cell.size as f64 * 8.0;
             let share_of_link = size
@@ -33,6 +34,7 @@ fn results(ours: f64, peers: f64) -> Results {
                 softirq_seconds: 0.0,
                 chunks: 0,
                 resent: 0,
+                uplink: None,
             };
             results.add(item.cell, method, sample);
         }
@@ -44,16 +46,39 @@ fn results(ours: f64, peers: f64) -> Results {
 fn every_goal_is_judged_by_what_the_quick_run_measures() {
     // Per number of workers: three sizes or links against two peers, the share, processor time
     // against two, zeros, two numbers of bits with and without shaping.
-    let good = all(&results(1.0, 10.0));
+    let good = all(&results(quick(), 1.0, 10.0));
     assert_eq!(good.len(), 3 * (6 + 1 + 2 + 1 + 4) + 1);
     assert!(good.iter().all(|goal| goal.verdict() == Verdict::Met));
-    let missed: Vec<String> = all(&results(10.0, 1.0))
+    let missed: Vec<String> = all(&results(quick(), 10.0, 1.0))
         .into_iter()
         .filter(|goal| goal.verdict() == Verdict::Missed)
         .map(|goal| goal.what)
         .collect();
     // Sparse to dense, and N=8 to N=2, compare ours with ours.
     assert_eq!(missed.len(), good.len() - 4, "{missed:?}");
+}
+
+#[test]
+fn every_goal_in_networks_is_judged_by_what_their_run_measures() {
+    let of = |goals: Vec<Goal>| -> Vec<String> {
+        goals.into_iter().filter(|goal| goal.what.contains(" to ")).map(|goal| goal.what).collect()
+    };
+    let goals = of(all(&results(networks(), 1.0, 10.0)));
+    for (what, _, _, _) in IN_NETWORKS {
+        assert!(goals.iter().any(|goal| goal.ends_with(what)), "{what}: {goals:?}");
+    }
+}
+
+#[test]
+fn every_goal_in_racks_is_judged_by_what_their_run_measures() {
+    let goals = all(&results(racks(), 1.0, 10.0));
+    for (what, ..) in IN_RACKS {
+        assert!(goals.iter().any(|goal| goal.what.ends_with(what)), "{what}");
+    }
+    // Ours takes as long as ours, and these uplinks carried nothing.
+    let missed = goals.iter().filter(|goal| goal.verdict() == Verdict::Missed);
+    let missed: Vec<&str> = missed.map(|goal| goal.what.as_str()).collect();
+    assert_eq!(missed, ["N=8, 16 MiB, 0.25 Gb/s: bytes of an uplink to a tensor's"]);
 }
 
 #[test]
@@ -65,6 +90,7 @@ fn the_share_of_the_link_counts_values_alone() {
         softirq_seconds: 0.0,
         chunks: 0,
         resent: 0,
+        uplink: None,
     };
     let cell = Cell { workers: 2, rate: Some(1_000_000_000), size: 50_000_000, task: Task::Sum };
     assert_eq!(goodput_share(cell, &sample), 0.8);

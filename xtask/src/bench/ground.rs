@@ -1,0 +1,137 @@
+//! What a method runs on: a rack, or several with uplinks; and what adds up for its ranks.
+
+use std::net::IpAddr;
+
+use anyhow::Result;
+use switchml_rack::{Aggregator, Binaries, Carried, Namespace, Plane, Rack, Racks, Shaping, Tree};
+
+use super::measured::Method;
+
+/// Where ranks are.
+pub enum Ground {
+    Rack(Box<Rack>),
+    Racks(Box<Racks>),
+}
+
+impl Ground {
+    /// As the method needs it.
+    pub fn new(method: Method, workers: usize) -> Result<Self> {
+        let options = method.rack(workers);
+        Ok(match method.racks() {
+            None => Self::Rack(Box::new(Rack::new(options)?)),
+            Some(racks) => Self::Racks(Box::new(Racks::new(racks, options)?)),
+        })
+    }
+
+    /// All workers, by rank.
+    pub fn workers(&self) -> &[Namespace] {
+        match self {
+            Self::Rack(rack) => rack.workers(),
+            Self::Racks(racks) => racks.workers(),
+        }
+    }
+
+    /// The address of the worker of this rank.
+    pub fn address(&self, rank: usize) -> IpAddr {
+        match self {
+            Self::Rack(_) => Rack::worker_address(rank).into(),
+            Self::Racks(racks) => racks.worker_address(rank),
+        }
+    }
+
+    /// A host that is no worker.
+    pub fn top(&self) -> &Namespace {
+        match self {
+            Self::Rack(rack) => rack.switch(),
+            Self::Racks(racks) => racks.root(),
+        }
+    }
+
+    /// Shapes all links, uplinks included, to so many bits per second.
+    pub fn shape(&self, rate: u64) -> Result<Shaping<'_>> {
+        Ok(match self {
+            Self::Rack(rack) => Shaping::new(rack, rate)?,
+            Self::Racks(racks) => Shaping::of_racks(racks, rate, rate)?,
+        })
+    }
+
+    /// What each uplink has carried so far.
+    pub fn carried(&self) -> Result<Vec<Carried>> {
+        Ok(match self {
+            Self::Rack(_) => Vec::new(),
+            Self::Racks(racks) => racks.carried()?,
+        })
+    }
+
+    /// Bytes that the uplinks carried since then, up and down, of the one that carried most.
+    pub fn carried_since(&self, before: &[Carried]) -> Result<Option<[f64; 2]>> {
+        let now = self.carried()?;
+        let pairs = || now.iter().zip(before);
+        let up = pairs().map(|(now, before)| now.up - before.up).max();
+        let down = pairs().map(|(now, before)| now.down - before.down).max();
+        Ok(up.zip(down).map(|(up, down)| [up as f64, down as f64]))
+    }
+}
+
+/// What adds up for a method's ranks.
+pub enum Serving {
+    One(Aggregator),
+    Tree(Tree),
+}
+
+impl Serving {
+    /// Starts it, if the method has one.
+    pub fn start(method: Method, ground: &Ground, binaries: &Binaries) -> Result<Option<Self>> {
+        Ok(match (method, ground) {
+            (Method::Software, Ground::Rack(rack)) => {
+                Some(Self::One(Aggregator::software_in_rack(binaries, rack)?))
+            }
+            (Method::Copies, Ground::Rack(rack)) => {
+                let options = ["--fanout", "unicast"];
+                Some(Self::One(Aggregator::in_rack_with(binaries, rack, &options)?))
+            }
+            (method, Ground::Rack(rack)) if method.has_program() => {
+                Some(Self::One(Aggregator::in_rack(binaries, rack)?))
+            }
+            (Method::Uncombined, Ground::Racks(racks)) => {
+                Some(Self::Tree(Tree::without_combiners(binaries, racks, Plane::Programs)?))
+            }
+            (Method::Tree, Ground::Racks(racks)) => {
+                Some(Self::Tree(Tree::new(binaries, racks, Plane::Programs)?))
+            }
+            (Method::SoftwareTree, Ground::Racks(racks)) => {
+                Some(Self::Tree(Tree::new(binaries, racks, Plane::Software)?))
+            }
+            _ => None,
+        })
+    }
+
+    /// The control plane that a rank joins.
+    pub fn control(&self, rank: usize) -> &str {
+        match self {
+            Self::One(aggregator) => aggregator.control(),
+            Self::Tree(tree) => tree.control(rank),
+        }
+    }
+
+    /// The daemons, by process.
+    pub fn processes(&mut self) -> Vec<u32> {
+        match self {
+            Self::One(aggregator) => vec![aggregator.process().id()],
+            Self::Tree(tree) => {
+                let root = tree.root().process().id();
+                let combiners = tree.combiners().iter_mut().flatten();
+                combiners.map(|combiner| combiner.process().id()).chain([root]).collect()
+            }
+        }
+    }
+
+    /// Ends it cleanly.
+    pub fn stop(self) -> Result<()> {
+        match self {
+            Self::One(aggregator) => aggregator.stop()?,
+            Self::Tree(tree) => tree.stop()?,
+        }
+        Ok(())
+    }
+}
