@@ -13,10 +13,11 @@ use crate::outcome::Outcome;
 use crate::slot::Slot;
 
 /// Jobs at once. Each has a number below this.
-pub const MAX_JOBS: usize = 256;
+pub const MAX_JOBS: usize = 512;
 
-/// Entries of the job table: a job has one for each data thread of a rank.
-pub const MAX_SHARDS: usize = 512;
+/// Entries of the job table: a job has one for each data thread of a rank. Half of them are enough
+/// for all jobs.
+pub const MAX_SHARDS: usize = 1024;
 
 /// Slots that lie together in memory, taken when they are first needed: as many as an entry of the
 /// job table gets.

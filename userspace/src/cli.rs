@@ -93,7 +93,7 @@ pub struct Options {
           required_if_eq_any([("data_plane", "tofino"), ("data_plane", "bmv2")]))]
     pub data_address: Option<IpAddr>,
     /// Most slots of all jobs together: 512 for each data thread of a job, which take 3 MiB of
-    /// memory when a job first needs them. The default is enough for 256 jobs with 512 data
+    /// memory when a job first needs them. The default is enough for 512 jobs with 1024 data
     /// threads. A P4 program has as many as it says.
     #[arg(long, value_name = "N", default_value_t = MAX_SLOTS,
           value_parser = clap::value_parser!(u32)

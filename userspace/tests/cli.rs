@@ -110,7 +110,7 @@ fn a_simple_switch_that_cannot_be_had_is_named() {
 #[test]
 fn values_out_of_range_are_refused_with_what_is_allowed() {
     for (arguments, expected) in [
-        (&["--slots", "15"], "15 is not in 512..=262144"),
+        (&["--slots", "15"], "15 is not in 512..=524288"),
         (&["--data-plane", "p4"], "[possible values: xdp, software, tofino, bmv2]"),
         (&["--data-plane", "bmv2"], "--data-address <ADDRESS>"),
         (&["--data-plane", "tofino"], "--data-address <ADDRESS>"),
@@ -137,7 +137,7 @@ fn a_running_daemon_reports_and_stops_on_sigterm() {
     assert!(
         status.status.success()
             && text.contains("software: UDP socket")
-            && text.contains("262144 of 262144 free"),
+            && text.contains("524288 of 524288 free"),
         "{text}"
     );
     let jobs = run(&["jobs", "--connect", &daemon.control]);

@@ -440,13 +440,13 @@ async fn jobs_have_equal_shares_and_those_that_wait_have_none() {
     let status = daemon.client().await.status(StatusRequest {}).await.unwrap().into_inner();
     assert_eq!(status.slots_free, status.slots_total);
     let mut jobs = Vec::new();
-    for job in 0..256 {
+    for job in 0..512 {
         let mut rank = daemon.join(&job.to_string(), 0, 1).await;
         assert_eq!(rank.assigned().await.slots, 512, "job {job}");
         jobs.push(rank);
     }
     // There are no more numbers: all ranks of the next job hear so at once, whichever came first.
-    let reason = "the aggregator has 256 jobs already; wait for one to end";
+    let reason = "the aggregator has 512 jobs already; wait for one to end";
     let mut last = daemon.join("idle 7", 1, 2).await;
     for rank in [&mut idle[7], &mut last] {
         let event = loop {

@@ -14,6 +14,7 @@ mod peers;
 mod plan;
 mod plot;
 mod report;
+mod share;
 mod site;
 mod switch;
 mod team;
@@ -56,6 +57,10 @@ pub struct Bench {
     #[arg(long, conflicts_with_all = ["quick", "networks"])]
     racks: bool,
 
+    /// Instead: up to 16 jobs that share a combiner's cells, which suffice for two
+    #[arg(long, conflicts_with_all = ["quick", "networks", "racks", "output"])]
+    share: bool,
+
     /// Repetitions of everything
     #[arg(long, default_value_t = 5, value_parser = Number::<usize>::new().range(1..))]
     runs: usize,
@@ -76,6 +81,12 @@ impl Bench {
     pub fn run(&self) -> Result<()> {
         ensure!(getuid().is_root(), "racks of network namespaces need root; run this as root");
         let binaries = Binaries::in_folder(&cargo::binaries_folder(None)?)?;
+        if self.share {
+            let (rank, scratch) = (peers::build("share_rank")?, Scratch::new()?);
+            let table = share::measure(&binaries, &rank, &scratch.folder, self.runs)?;
+            say!("{}.\n\n{table}", processor());
+            return Ok(());
+        }
         let programs = Programs::ensure()?;
         let items = match (self.quick, self.networks, self.racks) {
             (true, ..) => plan::quick(),

@@ -189,7 +189,7 @@ impl Report {
 }
 
 /// A FIFO that stays open as long as the file does, whether or not somebody reads.
-fn fifo(path: &Path) -> Result<File> {
+pub fn fifo(path: &Path) -> Result<File> {
     let make = || -> std::io::Result<File> {
         mknodat(CWD, path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0)?;
         OpenOptions::new().read(true).write(true).open(path)

@@ -17,7 +17,7 @@ fn a_job_has_a_shard_for_each_data_thread() {
     let train = opened(&effects);
     assert_eq!(
         (first.number, first.slots.clone(), second.number, second.slots.clone()),
-        (1, 512..1024, 511, 511 * 512..512 * 512)
+        (1, 512..1024, 1023, 1023 * 512..1024 * 512)
     );
     assert_eq!((first.epoch, &first.secrets), (second.epoch, &second.secrets));
     assert_ne!(first.group, second.group);
@@ -27,20 +27,20 @@ fn a_job_has_a_shard_for_each_data_thread() {
     });
     let told = told.expect("Assigned");
     let further =
-        control::Shard { job: 511, group_address: "239.255.1.255".to_owned(), group_port: 48866 };
+        control::Shard { job: 1023, group_address: "239.255.3.255".to_owned(), group_port: 48866 };
     assert_eq!((told.job, told.slots, told.group_address.as_str()), (1, 512, "239.255.0.1"));
     assert_eq!(told.further_shards, [further]);
 
     let (id, other_id) = (member(&train, 0), member(&train, 1));
     let second_binding = Binding { ifindex: 7, ..BINDING };
-    assert_eq!(table.shards(id), Ok(&[1, 511][..]));
+    assert_eq!(table.shards(id), Ok(&[1, 1023][..]));
     assert_eq!(table.ready(id, 352, [BINDING]), Err(MemberError::NoHello(0)), "in one shard only");
     assert_eq!(table.ready(id, 352, [BINDING, second_binding]), Ok(vec![]));
     let effects = table.ready(other_id, 352, [BINDING; 2]).unwrap();
     assert!(
         matches!(
             &effects[..],
-            [Effect::Start(1, _), Effect::Start(511, _), Effect::Tell(..), Effect::Tell(..)]
+            [Effect::Start(1, _), Effect::Start(1023, _), Effect::Tell(..), Effect::Tell(..)]
         ),
         "{effects:?}"
     );
@@ -49,13 +49,13 @@ fn a_job_has_a_shard_for_each_data_thread() {
     assert!(
         matches!(
             &effects[..],
-            [Effect::Abort(1), Effect::Abort(511), Effect::Tell(..), Effect::Tell(..)]
+            [Effect::Abort(1), Effect::Abort(1023), Effect::Tell(..), Effect::Tell(..)]
         ),
         "{effects:?}"
     );
     table.leave(id, "", &[]).unwrap();
     let effects = table.leave(other_id, "", &[]).unwrap();
-    assert_eq!(effects, [Effect::Close(1), Effect::Close(511), Effect::End(last)]);
+    assert_eq!(effects, [Effect::Close(1), Effect::Close(1023), Effect::End(last)]);
     table.disconnect(one[0]);
     assert_eq!((table.free_slots(), table.free_numbers().count()), (POOL, MAX_SHARDS));
 }
@@ -69,7 +69,7 @@ fn numbers(effects: &[Effect]) -> Vec<u16> {
 
 #[test]
 fn further_data_threads_leave_a_number_for_every_job() {
-    let mut table = table();
+    let mut table = Table::new(Limits { shards: 512, max_jobs: 256, ..LIMITS }, None, 1);
     // 8 threads each: 7 further numbers, of which there are 256. The 37th job finds 4, and makes 4
     // threads of them.
     let counts: Vec<_> = (0..256)
@@ -109,7 +109,7 @@ fn a_job_without_a_number_is_refused_to_all_its_ranks_at_once() {
         assert_eq!((opened(&effects).number, opened(&effects).slots.len()), (job as u16, 512));
     }
     let (streams, effects) = join_all(&mut table, "one more", 3);
-    let news = aborted("the aggregator has 256 jobs already; wait for one to end", &[]);
+    let news = aborted("the aggregator has 512 jobs already; wait for one to end", &[]);
     let told = streams.iter().map(|stream| Effect::Tell(*stream, news.clone()));
     let ended = streams.iter().map(|stream| Effect::End(*stream));
     assert_eq!(effects, told.chain(ended).collect::<Vec<_>>());

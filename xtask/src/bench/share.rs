@@ -1,0 +1,273 @@
+//! `cargo xtask bench --share`: jobs that share a combiner, as ATP's do a switch.
+//!
+//! Up to 16 jobs of four ranks run at once, two ranks of each in either of two racks, whose uplinks
+//! are what is short. A pool of cells that suffices for two jobs is shared packet by packet; or it
+//! is cut into two fixed parts, which two jobs get; or there are no combiners.
+//!
+//! A rank reads commands from a file of its own, as in `team.rs`. A command is one line: `<number>
+//! <milliseconds> <elements of a tensor> <calls of a burst> <mean pause in milliseconds>`.
+//! Rank 0 of each job then prints a [`Report`].
+
+use std::fmt::Write as _;
+use std::fs::{self, File};
+use std::io::Write as _;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use serde::Deserialize;
+use switchml_rack::{Binaries, Plane, Process, RackOptions, Racks, Shaping, Tree};
+
+use super::team::fifo;
+use crate::stats::Spread;
+
+/// Jobs at once.
+const JOBS: [usize; 5] = [1, 2, 4, 8, 16];
+const RACKS: usize = 2;
+const RANKS: usize = 4;
+
+/// Bits per second of an uplink, and of a worker's link: so many that uplinks alone are short, and
+/// so few that processors are not.
+const UPLINK: u64 = 100_000_000;
+const LINK: u64 = 400_000_000;
+
+/// Cells that one job has use for: as many as slots.
+const CELLS_OF_JOB: usize = 512;
+/// Jobs for which the pool suffices.
+const PARTS: usize = 2;
+
+/// Bytes of a tensor.
+const TENSOR: usize = 512 << 10;
+const TIME: Duration = Duration::from_secs(3);
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// How the cells are given to jobs.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Sharing {
+    BestEffort,
+    Partition,
+    NoCombiner,
+}
+
+impl Sharing {
+    const ALL: [Self; 3] = [Self::BestEffort, Self::Partition, Self::NoCombiner];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::BestEffort => "shared cells",
+            Self::Partition => "fixed parts",
+            Self::NoCombiner => "no combiner",
+        }
+    }
+
+    /// Starts the root's aggregator and the combiners.
+    fn tree(self, binaries: &Binaries, racks: &Racks) -> Result<Tree> {
+        let (all, one) = ((PARTS * CELLS_OF_JOB).to_string(), CELLS_OF_JOB.to_string());
+        let parts: Vec<String> =
+            (0..PARTS).map(|part| (49_000 + 1100 * part).to_string()).collect();
+        let parts: Vec<[&str; 4]> =
+            parts.iter().map(|port| ["--cells", &one, "--data-port", port]).collect();
+        let parts: Vec<&[&str]> = parts.iter().map(|part| &part[..]).collect();
+        let combiners: &[&[&str]] = match self {
+            Self::BestEffort => &[&["--cells", &all]],
+            Self::Partition => &parts,
+            Self::NoCombiner => &[],
+        };
+        Ok(Tree::with_combiners(binaries, racks, Plane::Software, combiners)?)
+    }
+
+    /// Which combiner of its rack a job has, if there is one of that number.
+    fn combiner(self, job: usize) -> usize {
+        if self == Self::Partition { job } else { 0 }
+    }
+}
+
+/// When jobs have something to add up.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Traffic {
+    Steady,
+    /// In bursts, with pauses of random lengths in between.
+    OnOff,
+}
+
+impl Traffic {
+    const ALL: [Self; 2] = [Self::Steady, Self::OnOff];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Steady => "steady",
+            Self::OnOff => "on/off",
+        }
+    }
+
+    /// Calls of a burst, and the mean pause after it in milliseconds: as long as eight bursts of a
+    /// job that has the uplinks to itself.
+    fn burst(self) -> (u64, u64) {
+        const CALLS: u64 = 2;
+        let milliseconds = CALLS * TENSOR as u64 * 8 * 1000 / UPLINK;
+        match self {
+            Self::Steady => (0, 0),
+            Self::OnOff => (CALLS, 8 * milliseconds),
+        }
+    }
+}
+
+/// What rank 0 of a job prints.
+#[derive(Deserialize)]
+struct Report {
+    bytes: u64,
+    seconds: f64,
+    wrong: u64,
+}
+
+/// What came out of one repetition, in megabits per second of tensors by job.
+struct Outcome {
+    traffic: Traffic,
+    sharing: Sharing,
+    rates: Vec<f64>,
+}
+
+/// Measures, and returns the table.
+pub fn measure(binaries: &Binaries, rank: &Path, scratch: &Path, runs: usize) -> Result<String> {
+    let options = RackOptions { workers: RANKS, ..RackOptions::default() };
+    let racks = Racks::new(RACKS, options)?;
+    let _shaped = Shaping::of_racks(&racks, LINK, UPLINK)?;
+    let mut outcomes = Vec::new();
+    for run in 0..runs {
+        for jobs in JOBS {
+            for turn in 0..Sharing::ALL.len() {
+                let sharing = Sharing::ALL[(turn + run) % Sharing::ALL.len()];
+                let tree = sharing.tree(binaries, &racks)?;
+                let mut running = Running::start(rank, &racks, &tree, sharing, jobs, scratch)?;
+                for traffic in Traffic::ALL {
+                    let rates = running.measure(traffic)?;
+                    outcomes.push(Outcome { traffic, sharing, rates });
+                }
+                running.stop()?;
+                tree.stop()?;
+            }
+            eprintln!("bench: repetition {} of {runs}, {jobs} jobs", run + 1);
+        }
+    }
+    Ok(table(&outcomes, runs))
+}
+
+/// Jobs that are up, and wait for commands.
+struct Running {
+    /// By job, and in each by rank.
+    processes: Vec<Vec<Process>>,
+    commands: Vec<File>,
+    number: u64,
+}
+
+impl Running {
+    fn start(
+        rank_program: &Path,
+        racks: &Racks,
+        tree: &Tree,
+        sharing: Sharing,
+        jobs: usize,
+        scratch: &Path,
+    ) -> Result<Self> {
+        let mut running = Self { processes: Vec::new(), commands: Vec::new(), number: 0 };
+        for job in 0..jobs {
+            let mut processes = Vec::new();
+            for (rank, worker) in racks.workers().iter().enumerate() {
+                let path = scratch.join(format!("share-{job}-{rank}"));
+                let _ = fs::remove_file(&path);
+                running.commands.push(fifo(&path)?);
+                let mut command = Command::new(rank_program);
+                command.args([tree.control_of(rank, sharing.combiner(job)), &format!("job {job}")]);
+                command.args([&rank.to_string(), &RANKS.to_string()]).arg(&path);
+                processes.push(worker.spawn(&format!("rank {rank} of job {job}"), command)?);
+            }
+            running.processes.push(processes);
+        }
+        // Ranks that are starting would slow down the others.
+        running.command(Duration::ZERO, (0, 0))?;
+        Ok(running)
+    }
+
+    fn measure(&mut self, traffic: Traffic) -> Result<Vec<f64>> {
+        let reports = self.command(TIME, traffic.burst())?;
+        Ok(reports.iter().map(|report| report.bytes as f64 * 8e-6 / report.seconds).collect())
+    }
+
+    fn command(&mut self, time: Duration, (calls, pause): (u64, u64)) -> Result<Vec<Report>> {
+        self.number += 1;
+        let (number, elements) = (self.number, TENSOR / 4);
+        for file in &mut self.commands {
+            writeln!(file, "{number} {} {elements} {calls} {pause}", time.as_millis())
+                .context("cannot write a command")?;
+        }
+        let mut report = |ranks: &mut Vec<Process>| -> Result<Report> {
+            let line = ranks[0].wait_for_line(&format!("\"command\":{number},"), PATIENCE)?;
+            let report: Report =
+                serde_json::from_str(&line).with_context(|| format!("not a report: {line}"))?;
+            ensure!(report.wrong == 0, "{} elements are wrong", report.wrong);
+            Ok(report)
+        };
+        self.processes.iter_mut().map(&mut report).collect()
+    }
+
+    fn stop(self) -> Result<()> {
+        let Self { mut processes, commands, .. } = self;
+        drop(commands);
+        let mut processes = processes.iter_mut().flatten();
+        Ok(processes.try_for_each(|process| process.wait_success(PATIENCE))?)
+    }
+}
+
+/// Jain's index: 1 if all have the same, 1/n if one of n has all.
+fn jain(rates: &[f64]) -> f64 {
+    let squares: f64 = rates.iter().map(|rate| rate * rate).sum();
+    rates.iter().sum::<f64>().powi(2) / (rates.len() as f64 * squares)
+}
+
+fn table(outcomes: &[Outcome], runs: usize) -> String {
+    let mut text = format!(
+        "Throughput of all jobs together in Mb/s of tensors, median of {runs} repetitions with \
+         quartiles, and Jain's index.\nUplinks of {} Mb/s, 2 racks, jobs of 4 ranks, software \
+         combiners, {} cells in each rack.\n\n| traffic | jobs |",
+        UPLINK / 1_000_000,
+        PARTS * CELLS_OF_JOB
+    );
+    // Writing to a String cannot fail, here and below.
+    for sharing in Sharing::ALL {
+        let _ = write!(text, " {} | index |", sharing.name());
+    }
+    text += "\n| --- | --- |";
+    text += &" --- | --- |".repeat(Sharing::ALL.len());
+    for traffic in Traffic::ALL {
+        for jobs in JOBS {
+            let _ = write!(text, "\n| {} | {jobs} |", traffic.name());
+            for sharing in Sharing::ALL {
+                let of = || {
+                    outcomes.iter().filter(|outcome| {
+                        (outcome.traffic, outcome.sharing, outcome.rates.len())
+                            == (traffic, sharing, jobs)
+                    })
+                };
+                let total = Spread::of(of().map(|outcome| outcome.rates.iter().sum()).collect());
+                let index = Spread::of(of().map(|outcome| jain(&outcome.rates)).collect());
+                let Spread { low, median, high } = total;
+                let _ = write!(text, " {median:.1} ({low:.1}-{high:.1}) | {:.2} |", index.median);
+            }
+        }
+    }
+    text + "\n"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn jains_index() {
+        assert_eq!(jain(&[5.0, 5.0, 5.0, 5.0]), 1.0);
+        assert_eq!(jain(&[8.0, 0.0, 0.0, 0.0]), 0.25);
+        // (1 + 3)^2 / (2 * 10)
+        assert_eq!(jain(&[1.0, 3.0]), 0.8);
+    }
+}
