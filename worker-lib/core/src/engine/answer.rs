@@ -75,9 +75,13 @@ pub(super) fn read<'a>(identity: &Identity, datagram: &'a [u8]) -> Result<Answer
     Ok(Answer { header, op, kind, payload: lanes.as_bytes() })
 }
 
-/// Whether an answer that [`read`] takes is for all ranks.
-pub(super) fn is_for_all(datagram: &[u8]) -> bool {
-    Header::ref_from_prefix(datagram).is_ok_and(|(header, _)| header.rank.get() == EVERYONE)
+/// Slot and round of an answer that [`read`] takes, if it is a RESULT, and whether it is for all
+/// ranks.
+pub(super) fn result_of(datagram: &[u8]) -> Option<(u16, u32, bool)> {
+    let (header, _) = Header::ref_from_prefix(datagram).ok()?;
+    let is_for_all = header.rank.get() == EVERYONE;
+    let is_result = header.kind == Kind::Result as u8;
+    is_result.then(|| (header.slot.get(), header.round.get(), is_for_all))
 }
 
 /// The ranks that the payload of a PENDING names.

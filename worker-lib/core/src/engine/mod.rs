@@ -33,6 +33,7 @@ mod departed;
 mod failure;
 mod outstanding;
 mod overtaking;
+mod reordering;
 mod rtt;
 mod stats;
 mod window;
@@ -49,6 +50,7 @@ use answer::Word;
 use departed::Departed;
 use outstanding::{Outstanding, Table};
 use overtaking::{Evidence, Frontier};
+use reordering::Reordering;
 use rtt::Rtt;
 use window::Window;
 
@@ -94,6 +96,7 @@ pub struct Engine {
     sequence: u64,
     evidence: Option<Evidence>,
     frontier: Frontier,
+    reordering: Reordering,
     /// When overtaken chunks that may just be late will count as lost.
     reordering_until: Option<u64>,
     /// Chunks marked as lost and not sent again yet.
@@ -153,6 +156,7 @@ impl Engine {
             sequence: 0,
             evidence: None,
             frontier: Frontier::default(),
+            reordering: Reordering::new(config.reordering, config.slots),
             reordering_until: None,
             lost: 0,
             timer_from: 0,
@@ -356,12 +360,21 @@ impl Engine {
             }
             Err(reason) => {
                 self.stats.ignored[reason as usize] += 1;
-                if reason == Ignored::NotOutstanding && answer::is_for_all(datagram) {
-                    self.hear_all();
+                if reason == Ignored::NotOutstanding {
+                    self.hear_late(now, datagram);
                 }
                 Ok(None)
             }
         }
+    }
+
+    /// An answer that nothing waits for.
+    fn hear_late(&mut self, now: u64, datagram: &[u8]) {
+        let Some((slot, round, is_for_all)) = answer::result_of(datagram) else { return };
+        if is_for_all {
+            self.hear_all();
+        }
+        self.reordering.answered_again(now, slot, round, self.rtt.smoothed());
     }
 
     /// A RESULT for all has come, in time or late.
@@ -495,6 +508,9 @@ impl Engine {
             self.lost -= 1;
         }
         self.stats.results += 1;
+        if entry.history.resent_by_overtaking > 0 {
+            self.reordering.completed(slot, entry.round);
+        }
         self.learn(now, &entry, congested);
         // Without lanes it was there early, and waited for others.
         if entry.in_full {
@@ -609,6 +625,9 @@ impl Engine {
         self.reordering_until = until;
         self.lost += marked;
         self.stats.resent_by_overtaking += u64::from(marked);
+        if marked > 0 {
+            self.reordering.recover(now, self.rtt.smoothed());
+        }
     }
 
     /// The retransmission timer has expired: marks the oldest chunk, or more of them each time in a
@@ -659,7 +678,7 @@ impl Engine {
 
     /// The reordering window, in ns.
     fn reordering(&self) -> u64 {
-        self.config.reordering.max(self.rtt.smoothed().unwrap_or(0) / 4)
+        self.reordering.window(self.rtt.smoothed())
     }
 
     fn timer_at(&self) -> u64 {

@@ -217,6 +217,38 @@ fn a_chunk_behind_one_that_was_sent_again_is_overtaken_all_the_same() {
     );
 }
 
+/// Two chunks go out at `now`, and the second's result comes after a round trip of 8 ms. When the
+/// first counts as lost; if `is_late`, it is not, and has two results then.
+fn overtaken_by(engine: &mut Engine, switch: &Switch, now: u64, is_late: bool) -> u64 {
+    let [first, second] = [0, 1].map(|index| packet(0, &engine.send(now, chunk(index))));
+    let answer = |packet: &[u8]| switch.serve(0, packet).unwrap().1;
+    let at = now + 8 * MS;
+    let late = is_late.then(|| answer(&first));
+    engine.receive(at, &answer(&second), false).unwrap().unwrap();
+    engine.on_timer(at).unwrap();
+    let lost_at = engine.deadline().unwrap();
+    engine.on_timer(lost_at).unwrap();
+    let resent = packet(0, &engine.next_resend(lost_at).unwrap());
+    let results = late.into_iter().chain([answer(&resent)]);
+    let ends = results.map(|result| engine.receive(lost_at, &result, false).unwrap().is_some());
+    assert_eq!(ends.collect::<Vec<_>>(), [&[true][..], &vec![false; is_late.into()]].concat());
+    lost_at - at
+}
+
+#[test]
+fn resends_for_nothing_make_it_wait_longer() {
+    let switch = Switch::new(1, 64);
+    let mut config = config(1, 0, 64);
+    config.rtt.floor = 100 * MS;
+    let mut engine = Engine::new(config);
+    engine.sample_rtt(0, 8 * MS);
+    let mut quarters = |begin: u64, is_late| {
+        overtaken_by(&mut engine, &switch, begin * 1000 * MS, is_late).div_ceil(MS) / 2
+    };
+    assert_eq!([1, 2, 3].map(|time| quarters(time, false)), [1, 1, 1], "losses change nothing");
+    assert_eq!([4, 5, 6, 7, 8].map(|time| quarters(time, true)), [1, 2, 3, 4, 4]);
+}
+
 #[test]
 fn a_lost_tail_comes_back_in_few_timeouts() {
     let mut network = Network::new(2, 256, 32, FAIR);
