@@ -38,6 +38,9 @@ pub enum Command {
         /// Its control plane.
         #[arg(long, default_value_t = SocketAddr::from((Ipv4Addr::LOCALHOST, CONTROL_PORT)))]
         connect: SocketAddr,
+        /// As one line of JSON, jobs and ranks included, for programs.
+        #[arg(long)]
+        json: bool,
     },
     /// Shows the jobs of a running aggregator.
     Jobs {

@@ -10,6 +10,7 @@
 //! | [`events`] | the log of notable packets |
 //! | [`throttle`] | log lines that strangers can cause |
 //! | [`view`] | what operators see of an aggregator |
+//! | [`web`] | the same over HTTP: page, JSON, metrics, probes |
 
 #![forbid(unsafe_code)]
 
@@ -22,6 +23,7 @@ pub mod mailbox;
 pub mod service;
 pub mod throttle;
 pub mod view;
+pub mod web;
 
 /// The XDP program, as an ELF object with BTF, aligned for loaders.
 pub fn xdp_object() -> &'static [u8] {

@@ -31,7 +31,8 @@ fn main() -> ExitCode {
     let result = runtime.block_on(async {
         match cli.command {
             None => daemon::run(cli.options).await,
-            Some(cli::Command::Status { connect }) => report::status(&connect).await,
+            Some(cli::Command::Status { connect, json: false }) => report::status(&connect).await,
+            Some(cli::Command::Status { connect, json: true }) => report::json(&connect).await,
             Some(cli::Command::Jobs { connect }) => report::jobs(&connect).await,
             Some(cli::Command::Detach { pin_dir }) => daemon::detach(&pin_dir),
             #[cfg(feature = "p4")]

@@ -44,6 +44,12 @@ pub async fn status(address: &SocketAddr) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Prints all of it for programs.
+pub async fn json(address: &SocketAddr) -> anyhow::Result<()> {
+    say!("{}", serde_json::to_string(&look(address).await?)?);
+    Ok(())
+}
+
 /// Prints a line for each job.
 pub async fn jobs(address: &SocketAddr) -> anyhow::Result<()> {
     let view = look(address).await?;

@@ -20,6 +20,7 @@ use switchml_userspace_core::data_plane::{self, DataPlane, PortStatus};
 use switchml_userspace_core::jobs::{JobTable, Joiner, MemberError, MemberId, Origin, Threads};
 use tokio::net::TcpListener;
 use tokio::time::MissedTickBehavior;
+use tonic::service::Routes;
 use tonic::transport::Server;
 use tonic::{Request, Response, Status};
 use tracing::warn;
@@ -27,6 +28,7 @@ use tracing::warn;
 use crate::incoming::{Peer, Pulse, incoming};
 use crate::mailbox::{Sender, mailbox};
 use crate::throttle::Throttle;
+use crate::web;
 use daemon_io::DaemonIo;
 pub use event_stream::EventStream;
 use status::{internal, join_refused, request_failed};
@@ -146,11 +148,15 @@ pub(crate) async fn serve(
     beside: impl Future<Output = ()>,
     shut_down: impl FnOnce(),
 ) -> Result<(), tonic::transport::Error> {
+    let service = Arc::new(service);
+    let grpc = AggregatorServer::from_arc(Arc::clone(&service));
+    let routes = Routes::new(grpc.max_decoding_message_size(MAX_MESSAGE_LEN));
     let server = Server::builder()
+        .accept_http1(true)
         .http2_keepalive_interval(Some(PING_INTERVAL))
         .http2_keepalive_timeout(Some(PING_TIMEOUT))
         .max_concurrent_streams(MAX_REQUESTS)
-        .add_service(AggregatorServer::new(service).max_decoding_message_size(MAX_MESSAGE_LEN));
+        .add_routes(web::beside(routes, service));
     let (stopping, stopped) = tokio::sync::oneshot::channel();
     let serving = server.serve_with_incoming_shutdown(incoming(listener), async {
         // The sender is dropped only together with this future.

@@ -1,5 +1,5 @@
-//! What operators see of a running aggregator, in the terminal: its answers to `Status` and
-//! `ListJobs`, in the words of people.
+//! What operators see of a running aggregator, in the terminal, on its page and as metrics: its
+//! answers to `Status` and `ListJobs`, in the words of people.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

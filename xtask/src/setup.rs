@@ -9,10 +9,12 @@ mod bpf_linker;
 mod compiler;
 pub mod debian;
 pub mod packages;
+pub mod prometheus;
 mod rust_src;
 
 use anyhow::{Context, Result, anyhow, bail};
 pub use compiler::Compiler;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Brings the machine to where the workspace builds and racks run. Silent if it is there already.
@@ -25,6 +27,17 @@ pub fn run() -> Result<()> {
     let compiler = Compiler::find()?;
     rust_src::ensure(&compiler)?;
     bpf_linker::ensure(&compiler)
+}
+
+/// What watches a daemon in tests: a browser, installed, and Prometheus, whose folder in `target`
+/// it returns.
+///
+/// # Errors
+///
+/// If Debian's packages cannot be had.
+pub fn watchers(target: &Path) -> Result<PathBuf> {
+    packages::ensure(&[packages::BROWSER], "the test of the status page needs")?;
+    prometheus::fetch(target)
 }
 
 /// What [`run`] would install.

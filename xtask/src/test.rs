@@ -26,6 +26,8 @@ const SKIPPED: &str = "SWITCHML_SKIPPED";
 const PYTHON: &str = "SWITCHML_PYTHON";
 /// Names the folder that has the oldest torch which the package is for.
 const OLDEST_TORCH: &str = "SWITCHML_OLDEST_TORCH";
+/// Names the folder that has Prometheus and promtool.
+const PROMETHEUS: &str = "SWITCHML_PROMETHEUS";
 /// Names the folder with the binaries that the end-to-end tests start.
 const BIN_DIR: &str = "SWITCHML_BIN_DIR";
 
@@ -76,6 +78,8 @@ impl Test {
             cargo::build_binaries()?
         };
         let python = if plan.needs_python { Some(self.with_python()?) } else { None };
+        let prometheus =
+            if plan.watches { Some(setup::watchers(&cargo::target_folder()?)?) } else { None };
         let skips = SkipFile::create(&binaries)?;
         let mut counts = Counts::default();
         let mut succeeded = true;
@@ -87,7 +91,8 @@ impl Test {
                 .env(SKIPPED, &skips.0)
                 .env(BIN_DIR, &binaries)
                 .envs(plan.environment.iter().copied())
-                .envs(python.iter().flatten().map(|(name, path)| (name, path)));
+                .envs(python.iter().flatten().map(|(name, path)| (name, path)))
+                .envs(prometheus.iter().map(|folder| (PROMETHEUS, folder)));
             succeeded &= run_counting(&mut command, &mut counts)?;
         }
         let skipped = skips.lines()?;

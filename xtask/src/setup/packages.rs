@@ -18,6 +18,9 @@ pub const NEEDED: [(&str, &str); 8] = [
     ("/usr/include/zlib.h", "zlib1g-dev"),
 ];
 
+/// A browser without a screen.
+pub const BROWSER: (&str, &str) = ("chromium-headless-shell", "chromium-headless-shell");
+
 /// Where the tools of the superuser lie; not in every user's `PATH`.
 const SYSTEM_FOLDERS: &str = "/usr/local/sbin:/usr/sbin:/sbin";
 

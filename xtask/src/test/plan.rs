@@ -6,8 +6,9 @@ use switchml_cli::say;
 
 use crate::{cargo, python, setup};
 
-/// Test programs that `--quick` leaves out: those that start a whole job for every case.
-const LONG: [&str; 3] = ["end_to_end", "independent_worker", "python"];
+/// Test programs that `--quick` leaves out: those that start a whole job for every case, or need
+/// what is large.
+const LONG: [&str; 4] = ["end_to_end", "independent_worker", "python", WATCHING];
 
 /// Of the end-to-end tests `--quick` runs those of this name: a job of two ranks, with the
 /// aggregator in native XDP and at tc ingress.
@@ -20,6 +21,9 @@ const QUICK_CASES: &str = "64";
 /// chance. Fewer tests, and `cargo test`, try other cases each time.
 const SEED: &str = "2026";
 
+/// The test program that needs Prometheus and a browser.
+const WATCHING: &str = "web";
+
 /// Test programs that need Python with torch.
 const IN_PYTHON: [&str; 2] = ["python", "independent_worker"];
 
@@ -31,6 +35,8 @@ pub struct Plan {
     pub environment: Vec<(&'static str, &'static str)>,
     /// Whether a test needs Python with torch.
     pub needs_python: bool,
+    /// Whether a test needs Prometheus and a browser.
+    pub watches: bool,
     /// Whether the fuzz targets run.
     pub fuzzes: bool,
     /// What is run, and how long that takes, for people.
@@ -44,6 +50,7 @@ impl Plan {
             runs: vec![Vec::new()],
             environment: vec![("PROPTEST_RNG_SEED", SEED)],
             needs_python: true,
+            watches: true,
             fuzzes: true,
             about: "all tests, with torch, then the fuzz targets; with the build this usually \
                     takes 22 minutes on 2 cores, fewer on 4"
@@ -58,6 +65,7 @@ impl Plan {
             runs: vec![arguments.to_vec()],
             environment: Vec::new(),
             needs_python: arguments.iter().any(is_in_python),
+            watches: arguments.iter().any(|argument| argument == WATCHING),
             fuzzes: false,
             about: format!("what `cargo test --release {}` chooses", arguments.join(" ")),
         }
@@ -81,6 +89,7 @@ impl Plan {
             runs: vec![short, job],
             environment: vec![("PROPTEST_CASES", QUICK_CASES)],
             needs_python: false,
+            watches: false,
             fuzzes: false,
             about: format!(
                 "all tests but {}, and a job of two ranks; after the build this usually takes up \

@@ -1,0 +1,159 @@
+//! The view as OpenMetrics, and in Prometheus' own text format for programs that do not ask for
+//! that.
+
+use prometheus_client::encoding::{EncodeLabelSet, text};
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::{Registry, Unit};
+use std::sync::atomic::AtomicU64;
+
+use crate::view::{JobView, Role, View};
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct About {
+    version: String,
+    data_plane: String,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct Outcome {
+    outcome: String,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct Port {
+    port: String,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct State {
+    state: &'static str,
+}
+
+/// Jobs may have the same name, one of them aborted; a job that waits has no number. No label is
+/// `job`, because Prometheus has one of its own.
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct Job {
+    name: String,
+    number: String,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct Rank {
+    name: String,
+    number: String,
+    rank: u32,
+}
+
+/// A scrape's text, as OpenMetrics 1.0.
+pub fn openmetrics(view: &View) -> String {
+    let mut registry = Registry::with_prefix("switchml");
+    // Not as OpenMetrics' kind `info`, which Prometheus' own format does not have.
+    let about = Family::<About, Gauge>::default();
+    let of_view = About { version: view.version.clone(), data_plane: view.data_plane.clone() };
+    about.get_or_create(&of_view).set(1);
+    registry.register("aggregator_info", "1; the labels say what runs here", about);
+    add_packets(&mut registry, view);
+    add_ports(&mut registry, view);
+    add_room(&mut registry, &view.role);
+    if view.jobs_unknown.is_none() {
+        add_jobs(&mut registry, &view.jobs);
+    }
+    let mut text = String::new();
+    text::encode(&mut text, &registry).expect("a string takes all text");
+    text
+}
+
+/// The same in Prometheus' text format 0.0.4: it has no units, and describes a counter by the name
+/// of its samples.
+pub fn prometheus(view: &View) -> String {
+    let text = openmetrics(view);
+    let counters: Vec<_> = text
+        .lines()
+        .filter_map(|line| line.strip_prefix("# TYPE ")?.strip_suffix(" counter"))
+        .collect();
+    let lines = text.lines().filter(|line| !line.starts_with("# UNIT ") && *line != "# EOF");
+    let line = |line: &str| match line.split(' ').collect::<Vec<_>>()[..] {
+        ["#", _, name, ..] if counters.contains(&name) => {
+            line.replacen(name, &format!("{name}_total"), 1) + "\n"
+        }
+        _ => format!("{line}\n"),
+    };
+    lines.map(line).collect()
+}
+
+fn add_packets(registry: &mut Registry, view: &View) {
+    let packets = Family::<Outcome, Counter>::default();
+    for count in &view.packets {
+        packets.get_or_create(&Outcome { outcome: count.outcome.clone() }).inc_by(count.packets);
+    }
+    registry.register("packets", "Packets by what became of them", packets);
+}
+
+fn add_ports(registry: &mut Registry, view: &View) {
+    let received = Family::<Port, Counter>::default();
+    let sent = Family::<Port, Counter>::default();
+    let faults = Family::<Port, Gauge>::default();
+    for port in &view.ports {
+        let name = Port { port: port.name.clone() };
+        received.get_or_create(&name).inc_by(port.received_bytes);
+        sent.get_or_create(&name).inc_by(port.sent_bytes);
+        faults.get_or_create(&name).set(port.faults.len() as i64);
+    }
+    let bytes = || Unit::Bytes;
+    registry.register_with_unit("port_received", "Bytes of all frames received", bytes(), received);
+    registry.register_with_unit("port_sent", "Bytes of all frames sent", bytes(), sent);
+    registry.register("port_faults", "What keeps packets from ranks, or their answers", faults);
+}
+
+fn add_room(registry: &mut Registry, role: &Role) {
+    let mut gauge = |name: &str, help: &str, value: u32| {
+        let gauge = Gauge::<i64>::default();
+        gauge.set(value.into());
+        registry.register(name, help, gauge);
+    };
+    match role {
+        Role::Root { slots, slots_free } => {
+            gauge("slots", "Slots of all jobs together", *slots);
+            gauge("slots_free", "Slots that no job has", *slots_free);
+        }
+        Role::Combiner { cells, .. } => gauge("cells", "Cells of this combiner", *cells),
+    }
+}
+
+fn add_jobs(registry: &mut Registry, jobs: &[JobView]) {
+    let states = Family::<State, Gauge>::default();
+    for state in ["waiting", "assigned", "started", "aborted"] {
+        let jobs = jobs.iter().filter(|job| job.state == state);
+        states.get_or_create(&State { state }).set(jobs.count() as i64);
+    }
+    let ranks = Family::<Job, Gauge>::default();
+    let here = Family::<Job, Gauge>::default();
+    let waiting = Family::<Job, Gauge<f64, AtomicU64>>::default();
+    let awaited = Family::<Rank, Gauge>::default();
+    for job in jobs {
+        let name = job.name.clone();
+        let number = job.number.map(|number| number.to_string()).unwrap_or_default();
+        let of_job = Job { name: name.clone(), number: number.clone() };
+        ranks.get_or_create(&of_job).set(job.world_size.into());
+        here.get_or_create(&of_job).set(job.here() as i64);
+        if let Some(seconds) = job.waiting_seconds {
+            waiting.get_or_create(&of_job).set(seconds);
+        }
+        for rank in &job.waits_for {
+            let rank = Rank { name: name.clone(), number: number.clone(), rank: *rank };
+            awaited.get_or_create(&rank).set(1);
+        }
+    }
+    registry.register("jobs", "Jobs by state", states);
+    registry.register("job_ranks", "Ranks of a job", ranks);
+    registry.register("job_ranks_here", "Ranks that are connected", here);
+    registry.register_with_unit(
+        "job_waiting",
+        "Since the first rank of a job waits for others to join",
+        Unit::Seconds,
+        waiting,
+    );
+    registry.register("job_rank_awaited", "1 for each rank that a job waits for", awaited);
+}
