@@ -157,3 +157,34 @@ fn add_jobs(registry: &mut Registry, jobs: &[JobView]) {
     );
     registry.register("job_rank_awaited", "1 for each rank that a job waits for", awaited);
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use switchml_control::{Counter, JobState, JobStatus, ListJobsReply, MemberStatus};
+    use switchml_control::{Port, StatusReply};
+
+    /// All metrics that alerts and dashboard name are among those that there are.
+    #[test]
+    fn alerts_and_dashboard_know_the_metrics() {
+        let ports = vec![Port { name: "eth1".to_owned(), ..Port::default() }];
+        let counters = vec![Counter { name: "added".to_owned(), ..Counter::default() }];
+        let here = MemberStatus { here_ms: 1, ..MemberStatus::default() };
+        let mut job = JobStatus { world_size: 2, members: vec![here], ..JobStatus::default() };
+        job.set_state(JobState::Waiting);
+        let status = StatusReply { ports, counters, ..StatusReply::default() };
+        let text = prometheus(&View::new(status, Ok(ListJobsReply { jobs: vec![job] })));
+        let kinds = text.lines().filter_map(|line| line.strip_prefix("# TYPE "));
+        let known: Vec<_> = kinds.filter_map(|kind| kind.split(' ').next()).collect();
+        for file in [
+            include_str!("../../../deploy/alerts.yml"),
+            include_str!("../../../deploy/grafana.json"),
+        ] {
+            let words = file.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+            let named: Vec<_> = words.filter(|word| word.starts_with("switchml_")).collect();
+            assert!(named.len() > 4, "{named:?}");
+            let unknown: Vec<_> = named.iter().filter(|name| !known.contains(name)).collect();
+            assert!(unknown.is_empty(), "{unknown:?} are not in {known:?}");
+        }
+    }
+}
