@@ -18,13 +18,14 @@
 //! # Loss
 //!
 //! Chunks are sent again when the results of chunks sent later, by more than the reordering window,
-//! came first (RACK, RFC 8985), and when nothing came for the retransmission timeout: then one
-//! chunk, the oldest, and twice as many at each further expiry. A PENDING tells that the chunk is
-//! in and a peer is late. That is no loss; from then on only the oldest chunk is sent again, ever
-//! more rarely, because its RESULT may still get lost. Zeros whose lanes were left out wait for
-//! another rank's lanes, so only results of chunks with larger numbers overtake them. Only a loss
-//! that is confirmed, by the result that follows a resend no sooner than a round trip takes, counts
-//! as one, and only a share of losses that links do not have by themselves shrinks the window.
+//! came first (RACK, RFC 8985; the result of a chunk that was sent again proves nothing for a round
+//! trip), and when nothing came for the retransmission timeout: then one chunk, the oldest, and
+//! twice as many at each further expiry. A PENDING tells that the chunk is in and a peer is late.
+//! That is no loss; from then on only the oldest chunk is sent again, ever more rarely, because its
+//! RESULT may still get lost. Zeros whose lanes were left out wait for another rank's lanes, so
+//! only results of chunks with larger numbers overtake them. Only a loss that is confirmed, by the
+//! result that follows a resend no sooner than a round trip takes, counts as one, and only a share
+//! of losses that links do not have by themselves shrinks the window.
 
 mod answer;
 mod chunk;
@@ -49,7 +50,7 @@ use switchml_protocol::{EVERYONE, U16, U32, VERSION};
 use answer::Word;
 use departed::Departed;
 use outstanding::{Outstanding, Table};
-use overtaking::{Evidence, Frontier};
+use overtaking::{Doubtful, Evidence, Frontier};
 use reordering::Reordering;
 use rtt::Rtt;
 use window::Window;
@@ -95,6 +96,8 @@ pub struct Engine {
     /// Transmissions so far.
     sequence: u64,
     evidence: Option<Evidence>,
+    /// By the result of a chunk that was sent again, as long as it may be right.
+    doubtful: Option<Doubtful>,
     frontier: Frontier,
     reordering: Reordering,
     /// When overtaken chunks that may just be late will count as lost.
@@ -155,6 +158,7 @@ impl Engine {
             rtt: Rtt::new(config.rtt),
             sequence: 0,
             evidence: None,
+            doubtful: None,
             frontier: Frontier::default(),
             reordering: Reordering::new(config.reordering, config.slots),
             reordering_until: None,
@@ -546,21 +550,23 @@ impl Engine {
         }
         if entry.number > self.frontier.number {
             let took = now.saturating_sub(entry.history.sent_at);
-            self.frontier = Frontier { number: entry.number, took };
+            self.frontier = Frontier { number: entry.number, sequence: entry.sequence, took };
         }
     }
 
     /// The result of this chunk says how far transmissions have come. Doubt is over when what was
-    /// sent once, before, gets its result all the same.
+    /// sent once gets its result.
     fn note_evidence(&mut self, now: u64, entry: &Outstanding, elapsed: u64) {
-        let counts = self.evidence.is_none_or(|evidence| {
-            entry.sequence > evidence.sequence || (evidence.doubtful && !entry.resent)
-        });
-        if counts {
-            let doubtful = entry.resent && entry.history.resent_by_timer > 0;
-            let from = if doubtful { now + self.reordering() } else { now };
-            self.evidence =
-                Some(Evidence { sequence: entry.sequence, rtt: elapsed, from, doubtful });
+        let evidence = Evidence { sequence: entry.sequence, rtt: elapsed };
+        if !entry.resent {
+            self.doubtful = None;
+            if self.evidence.is_none_or(|before| before.sequence < entry.sequence) {
+                self.evidence = Some(evidence);
+            }
+        } else if self.doubtful.is_none_or(|before| before.evidence.sequence < entry.sequence) {
+            let wait = self.reordering().max(self.rtt.smoothed().unwrap_or(0));
+            let by_timer = entry.history.resent_by_timer > 0;
+            self.doubtful = Some(Doubtful { evidence, from: now + wait, by_timer });
         }
     }
 
@@ -597,17 +603,22 @@ impl Engine {
     /// Marks the chunks that were overtaken by more than the reordering window.
     fn mark_overtaken(&mut self, now: u64) {
         self.reordering_until = None;
-        let (Some(evidence), frontier) = (self.evidence, self.frontier) else { return };
+        let (evidence, doubtful, frontier) = (self.evidence, self.doubtful, self.frontier);
         let reordering = self.reordering();
+        // Where lanes are left out, round trips are no measure of how long results take.
+        let wait = self.reordering.window(self.rtt.smoothed().max(Some(frontier.took)));
         let (mut marked, mut until) = (0, None::<u64>);
         self.table.for_each_while(|entry| {
-            // The result of a chunk that was sent again says nothing of lanes that other ranks have
-            // yet to send; unless it was the timer's, when they may have been there for long.
-            let due = if entry.waits_for_lanes() && !evidence.doubtful {
-                frontier.due(entry, reordering)
-            } else {
-                evidence.due(entry, reordering)
+            // Other results than the timer's say nothing of lanes that other ranks have yet to
+            // send; those may have been there for long.
+            let waits = entry.waits_for_lanes();
+            let certain = match waits {
+                true => frontier.due(entry, wait),
+                false => evidence.and_then(|evidence| evidence.due(entry, reordering)),
             };
+            let later = doubtful.filter(|doubtful| doubtful.by_timer || !waits);
+            let later = later.and_then(|doubtful| doubtful.due(entry, reordering));
+            let due = certain.into_iter().chain(later).min();
             match due {
                 // Those sent once are in the order of their numbers: behind the first that is
                 // newer, all are, and those sent again are newer still.

@@ -8,18 +8,34 @@ pub struct Evidence {
     pub sequence: u64,
     /// Time that it took to the result.
     pub rtt: u64,
-    /// When overtaken chunks begin to count as lost.
-    pub from: u64,
-    /// Whether it was the timer's. Then the result may be that of the first transmission, which a
-    /// late peer or a long queue held up until just now.
-    pub doubtful: bool,
 }
 
 impl Evidence {
     /// When a chunk counts as lost, if this has overtaken it.
     pub fn due(&self, entry: &Outstanding, reordering: u64) -> Option<u64> {
         let expected = entry.sent_at + self.rtt;
-        (entry.sequence <= self.sequence).then_some((expected + reordering).max(self.from))
+        (entry.sequence <= self.sequence).then_some(expected + reordering)
+    }
+}
+
+/// The newest transmission that may have: a chunk was sent again, and has its result. That may be
+/// the first transmission's, which a late peer or a long queue held up, or another rank's resend
+/// may have brought it about: all ranks send a chunk again whose results they miss. To take it for
+/// certain would count all that is on its way as lost, and the results of that for the next proof.
+#[derive(Clone, Copy, Debug)]
+pub struct Doubtful {
+    pub evidence: Evidence,
+    /// When overtaken chunks begin to count as lost: after a round trip in which nothing that was
+    /// sent once had its result.
+    pub from: u64,
+    /// Whether the timer sent it again.
+    pub by_timer: bool,
+}
+
+impl Doubtful {
+    /// When a chunk counts as lost, if this has overtaken it.
+    pub fn due(&self, entry: &Outstanding, reordering: u64) -> Option<u64> {
+        Some(self.evidence.due(entry, reordering)?.max(self.from))
     }
 }
 
@@ -28,14 +44,18 @@ impl Evidence {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Frontier {
     pub number: u64,
+    pub sequence: u64,
     /// Time from its first transmission.
     pub took: u64,
 }
 
 impl Frontier {
-    /// When a chunk that waits for lanes counts as lost, if this has overtaken it.
+    /// When a chunk that waits for lanes counts as lost, if this has overtaken it. What was sent
+    /// before its PENDING has not: other ranks' lanes may be late for a long time, where the
+    /// aggregator has asked for them.
     pub fn due(&self, entry: &Outstanding, reordering: u64) -> Option<u64> {
         let expected = entry.sent_at.max(entry.history.sent_at + self.took);
-        (entry.number < self.number).then_some(expected + reordering)
+        let is_behind = entry.number < self.number && entry.sequence < self.sequence;
+        is_behind.then_some(expected + reordering)
     }
 }

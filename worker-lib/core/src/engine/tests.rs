@@ -249,6 +249,40 @@ fn resends_for_nothing_make_it_wait_longer() {
     assert_eq!([4, 5, 6, 7, 8].map(|time| quarters(time, true)), [1, 2, 3, 4, 4]);
 }
 
+/// All ranks send a chunk again whose result they miss, so that may come of another rank's resend,
+/// long before this rank's own is there. What is on its way then is not lost, and its results would
+/// be the next such proof.
+#[test]
+fn the_result_of_a_resend_is_no_proof_for_a_round_trip() {
+    let mut config = config(1, 0, 64);
+    config.rtt.floor = 100 * MS;
+    let switch = Switch::new(1, 64);
+    let mut engine = Engine::new(config);
+    engine.sample_rtt(0, 2 * MS);
+    // A HELLO on the idle link: by that, any result may be a resend's.
+    engine.sample_rtt(0, 1);
+    let hear = |engine: &mut Engine, at, packet: &[u8]| {
+        let (_, answer) = switch.serve(0, packet).unwrap();
+        assert!(engine.receive(at, &answer, false).unwrap().is_some());
+    };
+    let [first, second] = [0, 1].map(|index| packet(0, &engine.send(0, chunk(index))));
+    hear(&mut engine, 2 * MS, &second);
+    let others = [2, 3].map(|index| packet(0, &engine.send(2 * MS + MS / 4, chunk(index))));
+    engine.on_timer(2 * MS + MS / 2).unwrap();
+    assert_eq!(engine.next_resend(2 * MS + MS / 2).map(|it| it.header.slot.get()), Some(0));
+    hear(&mut engine, 3 * MS, &first);
+
+    let resent = |engine: &mut Engine, at| {
+        engine.on_timer(at).unwrap();
+        engine.stats().resent_by_overtaking
+    };
+    assert_eq!(resent(&mut engine, 5 * MS - 1), 1);
+    // Where nothing else comes, it is the only proof.
+    assert_eq!(resent(&mut engine.clone(), 5 * MS), 3);
+    hear(&mut engine, 5 * MS - 1, &others[0]);
+    assert_eq!(resent(&mut engine, 90 * MS), 1, "the other was sent no earlier");
+}
+
 #[test]
 fn a_lost_tail_comes_back_in_few_timeouts() {
     let mut network = Network::new(2, 256, 32, FAIR);
