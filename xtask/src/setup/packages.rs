@@ -68,7 +68,8 @@ pub fn ensure(needed: &[(&str, &str)], why: &str) -> Result<()> {
 
 fn apt_get() -> Command {
     let mut command = Command::new("apt-get");
-    command.env("DEBIAN_FRONTEND", "noninteractive").arg("-qq");
+    // A machine that was just started, or another build, may hold the lock for minutes.
+    command.env("DEBIAN_FRONTEND", "noninteractive").args(["-qq", "-oDPkg::Lock::Timeout=300"]);
     command
 }
 
