@@ -48,8 +48,10 @@ fn a_job_that_never_fills_names_the_missing_and_gives_everything_back() {
             [2, 3, 4].iter().all(|rank| ranks.contains(rank)) && !ranks.contains(&own),
             "{error}"
         );
+        // Whose timer is late by more than 10 ms, as on a busy machine, waits for another second
+        // (rule 23.8).
         assert!(
-            elapsed >= JOIN_TIMEOUT && elapsed < JOIN_TIMEOUT + Duration::from_secs(1),
+            elapsed >= JOIN_TIMEOUT && elapsed < JOIN_TIMEOUT + Duration::from_secs(2),
             "{elapsed:?}"
         );
     }
