@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 pub mod test;
+pub mod tls;
 
 use std::fmt::Display;
 use std::io::Write;

@@ -72,6 +72,14 @@ pub fn resolve(given: &str, default_port: u16) -> Result<Vec<SocketAddr>, Addres
     if found.is_empty() { Err(unknown("the name has no address".to_owned())) } else { Ok(found) }
 }
 
+/// The host in such an address: a name, or an IP address without brackets.
+pub fn host(given: &str) -> String {
+    match parse(given, 0) {
+        Some(address) => address.ip().to_string(),
+        None => given.split(':').next().unwrap_or_default().to_owned(),
+    }
+}
+
 /// An IP address, maybe with a port.
 fn parse(given: &str, default_port: u16) -> Option<SocketAddr> {
     let bare = given.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(given);
@@ -100,6 +108,19 @@ mod tests {
             ("localhost:7", "127.0.0.1:7"),
         ] {
             assert_eq!(resolve(given, 48865).unwrap()[0].to_string(), expected, "{given}");
+        }
+    }
+
+    #[test]
+    fn the_host_alone() {
+        for (given, expected) in [
+            ("10.0.0.1:7", "10.0.0.1"),
+            ("[fd00::1]:7", "fd00::1"),
+            ("fd00::1", "fd00::1"),
+            ("switch:7", "switch"),
+            ("switch", "switch"),
+        ] {
+            assert_eq!(host(given), expected);
         }
     }
 

@@ -11,6 +11,9 @@ use std::{
 /// What the daemon prints before the address of its control plane, once it serves.
 const READY: &str = "ready: control ";
 
+/// What the line begins with that names the certificate of its control plane.
+const FINGERPRINT: &str = "sha256:";
+
 /// Loading the BPF program takes the verifier a second or two, many times that on a busy machine.
 const START_TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -30,6 +33,7 @@ pub enum Plane {
 pub struct Aggregator {
     process: Process,
     control: String,
+    fingerprint: String,
     /// What it steers, if that is a process, too; ends after it.
     _switch: Option<SimpleSwitch>,
 }
@@ -136,18 +140,18 @@ impl Aggregator {
         Self::start(host, on_loopback(binaries))
     }
 
-    /// The same, with a pool of so many slots.
+    /// The same, with further options of the daemon.
     ///
     /// # Errors
     ///
     /// As [`Self::in_rack`].
-    pub fn on_loopback_with_slots(
+    pub fn on_loopback_with(
         binaries: &Binaries,
         host: &Namespace,
-        slots: u32,
+        options: &[&str],
     ) -> Result<Self, Error> {
         let mut command = on_loopback(binaries);
-        command.args(["--slots", &slots.to_string()]);
+        command.args(options);
         Self::start(host, command)
     }
 
@@ -162,7 +166,7 @@ impl Aggregator {
         Self::start(host, command)
     }
 
-    /// The same, at all addresses of both kinds of IP.
+    /// The same, at all addresses of both kinds of IP, and so by TLS: there may be public ones.
     ///
     /// # Errors
     ///
@@ -170,6 +174,7 @@ impl Aggregator {
     pub fn on_loopback_by_both(binaries: &Binaries, host: &Namespace) -> Result<Self, Error> {
         let mut command = Command::new(&binaries.aggregator);
         command.args(["--data-plane", "software", "--control", "[::]:0", "--data-port", "0"]);
+        command.arg("--tls-self-signed");
         Self::start(host, command)
     }
 
@@ -185,16 +190,26 @@ impl Aggregator {
     }
 
     fn start(namespace: &Namespace, command: Command) -> Result<Self, Error> {
+        let is_self_signed = command.get_args().any(|option| option == "--tls-self-signed");
         let mut process = namespace.spawn("aggregator", command)?;
         let line = process.wait_for_line(READY, START_TIMEOUT)?;
+        let fingerprint = match is_self_signed {
+            true => process.wait_for_line(FINGERPRINT, START_TIMEOUT)?,
+            false => String::new(),
+        };
         let addresses = line.split_once(READY).map_or("", |(_, addresses)| addresses);
         let control = addresses.split([',', ' ']).next().unwrap_or_default().to_owned();
-        Ok(Self { process, control, _switch: None })
+        Ok(Self { process, control, fingerprint, _switch: None })
     }
 
     /// Address and port of its control plane, as workers take them.
     pub fn control(&self) -> &str {
         &self.control
+    }
+
+    /// The fingerprint of its certificate, with `--tls-self-signed`.
+    pub fn fingerprint(&self) -> &str {
+        &self.fingerprint
     }
 
     /// Its process.

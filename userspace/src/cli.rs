@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Args, CommandFactory, Parser, Subcommand, ValueEnum};
+use switchml_cli::tls::TlsOptions;
 use switchml_protocol::maps::{MAX_SHARDS, SLOTS_PER_SHARD};
 use switchml_protocol::{CONTROL_PORT, DATA_PORT};
 use switchml_userspace_core::memory_cells::{MAX_CELLS, MIN_CELLS};
@@ -41,12 +42,16 @@ pub enum Command {
         /// As one line of JSON, jobs and ranks included, for programs.
         #[arg(long)]
         json: bool,
+        #[command(flatten)]
+        tls: TlsOptions,
     },
     /// Shows the jobs of a running aggregator.
     Jobs {
         /// Its control plane.
         #[arg(long, default_value_t = SocketAddr::from((Ipv4Addr::LOCALHOST, CONTROL_PORT)))]
         connect: SocketAddr,
+        #[command(flatten)]
+        tls: TlsOptions,
     },
     /// Removes the data plane that an aggregator has left which was killed; its jobs end.
     Detach {
@@ -118,9 +123,38 @@ pub struct Options {
     /// host.
     #[arg(long, value_name = "FOLDER", default_value = PIN_DIR)]
     pub pin_dir: PathBuf,
+    #[command(flatten)]
+    pub security: SecurityOptions,
     #[cfg(feature = "p4")]
     #[command(flatten)]
     pub p4: P4Options,
+}
+
+/// Who may talk to the control plane, and to whom this aggregator talks.
+#[derive(Debug, Args)]
+pub struct SecurityOptions {
+    /// Certificate of the control plane, in PEM, with those between it and its CA: all connections
+    /// are by TLS then, browsers' too. Read again when it changes, as are the other files.
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    pub tls_cert: Option<PathBuf>,
+    /// Its private key, in PEM.
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    pub tls_key: Option<PathBuf>,
+    /// Make a certificate that signs itself, and print the fingerprint by which workers know it:
+    /// kept in the files of --tls-cert and --tls-key, where that is not done yet; without them it
+    /// ends with this process.
+    #[arg(long)]
+    pub tls_self_signed: bool,
+    /// Ask clients for a certificate that one of the CAs in this file, in PEM, has signed.
+    #[arg(long, value_name = "FILE")]
+    pub tls_client_ca: Option<PathBuf>,
+    /// SHA-256 fingerprint of the parent's certificate, sha256:…: the connections to it are by TLS
+    /// then, and show it the certificate of --tls-cert if it asks.
+    #[arg(long, value_name = "FINGERPRINT", requires = "parent", conflicts_with = "parent_tls_ca")]
+    pub parent_tls_fingerprint: Option<String>,
+    /// The same, with a file of the CAs, in PEM, that sign the parent's certificate.
+    #[arg(long, value_name = "FILE", requires = "parent")]
+    pub parent_tls_ca: Option<PathBuf>,
 }
 
 #[cfg(feature = "p4")]
@@ -199,8 +233,10 @@ const OF_SOME: &[(&str, &[DataPlaneKind])] = {
         ("pin_dir", &[Xdp]),
         ("data_port", &[Xdp, Software]),
         ("slots", &[Xdp, Software]),
-        // Before `parent`, which it requires: of two, the first is named.
+        // Before `parent`, which these require: of two, the first is named.
         ("cells", &[Xdp, Software]),
+        ("parent_tls_fingerprint", &[Xdp, Software]),
+        ("parent_tls_ca", &[Xdp, Software]),
         ("parent", &[Xdp, Software]),
         #[cfg(feature = "p4")]
         ("bmv2_thrift", &[DataPlaneKind::Bmv2]),
@@ -239,6 +275,14 @@ fn check(options: &Options, matches: &ArgMatches) -> Result<(), clap::Error> {
                 .to_owned(),
         ));
     }
+    let SecurityOptions { tls_cert, tls_self_signed, tls_client_ca, .. } = &options.security;
+    if tls_client_ca.is_some() && tls_cert.is_none() && !tls_self_signed {
+        return Err(refused(
+            "--tls-client-ca has no effect without TLS; give --tls-cert and --tls-key, or \
+             --tls-self-signed, besides"
+                .to_owned(),
+        ));
+    }
     #[cfg(feature = "p4")]
     if matches!(kind, DataPlaneKind::Tofino | DataPlaneKind::Bmv2)
         && let Some(address @ IpAddr::V6(_)) = options.data_address
@@ -266,7 +310,7 @@ mod tests {
     use super::*;
 
     /// A value of each option of the daemon; `--data-plane` is what they are tried with.
-    const VALUES: [(&str, &str); 14] = [
+    const VALUES: [(&str, &str); 20] = [
         ("iface", "p0"),
         ("mode", "auto"),
         ("fanout", "auto"),
@@ -281,6 +325,12 @@ mod tests {
         ("tofino-server", "127.0.0.1:50052"),
         ("tofino-program", "/tmp"),
         ("tofino-ports", "/tmp/ports"),
+        ("tls-cert", "/tmp/cert"),
+        ("tls-key", "/tmp/key"),
+        ("tls-self-signed", ""),
+        ("tls-client-ca", "/tmp/ca"),
+        ("parent-tls-fingerprint", "sha256:00"),
+        ("parent-tls-ca", "/tmp/ca"),
     ];
 
     /// What each data plane cannot do without.
@@ -307,10 +357,18 @@ mod tests {
 
     /// The daemon's arguments with this data plane, and with an option.
     fn with(kind: DataPlaneKind, option: &str) -> Result<Cli, clap::Error> {
-        let of_combiner = (option == "cells").then_some("parent");
+        let besides = match option {
+            "cells" | "parent-tls-fingerprint" | "parent-tls-ca" => Some("parent"),
+            "tls-cert" => Some("tls-key"),
+            "tls-key" => Some("tls-cert"),
+            "tls-client-ca" => Some("tls-self-signed"),
+            _ => None,
+        };
         let options = required(kind).into_iter().filter(|name| *name != option);
-        let options = options.chain(of_combiner).chain([option]);
-        let given = options.flat_map(|name| [format!("--{name}"), value(name).to_owned()]);
+        let options = options.chain(besides).chain([option]);
+        let given = options
+            .flat_map(|name| [format!("--{name}"), value(name).to_owned()])
+            .filter(|text| !text.is_empty());
         parse_from(
             ["aggregator".to_owned(), "--data-plane".to_owned(), name(kind)]
                 .into_iter()
@@ -335,10 +393,16 @@ mod tests {
             for kind in DataPlaneKind::value_variants() {
                 let effect = match long {
                     "iface" | "mode" | "fanout" | "pin-dir" => *kind == DataPlaneKind::Xdp,
-                    "data-port" | "slots" | "parent" | "cells" => {
+                    "data-port"
+                    | "slots"
+                    | "parent"
+                    | "cells"
+                    | "parent-tls-fingerprint"
+                    | "parent-tls-ca" => {
                         matches!(kind, DataPlaneKind::Xdp | DataPlaneKind::Software)
                     }
-                    "control" | "data-address" => true,
+                    "control" | "data-address" | "tls-cert" | "tls-key" | "tls-self-signed"
+                    | "tls-client-ca" => true,
                     other => other.starts_with(&name(*kind)),
                 };
                 match with(*kind, long) {

@@ -20,6 +20,8 @@ use tokio::net::TcpListener;
 use tonic::transport::Channel;
 use tonic::{Request, Response, Status, Streaming};
 
+use crate::guard::Guard;
+use crate::incoming::incoming;
 use crate::mailbox::{Sender, mailbox};
 use crate::service::{self, addresses, of_data_plane, pulse, seen_by};
 use io::ProxyIo;
@@ -32,6 +34,7 @@ pub struct CombinerService {
     state: Arc<Mutex<State>>,
     data_plane: Arc<dyn DataPlane>,
     parent: Parent,
+    guard: Arc<Guard>,
 }
 
 struct State {
@@ -48,7 +51,7 @@ struct Link {
 
 impl CombinerService {
     /// A service without ranks.
-    pub fn new(proxy: Proxy, data_plane: Arc<dyn DataPlane>, parent: Parent) -> Self {
+    pub fn new(proxy: Proxy, data_plane: Arc<dyn DataPlane>, parent: Parent, guard: Guard) -> Self {
         let state = Arc::new_cyclic(|state| {
             let io = ProxyIo {
                 data_plane: Arc::clone(&data_plane),
@@ -58,7 +61,7 @@ impl CombinerService {
             };
             Mutex::new(State { proxy, io })
         });
-        Self { state, data_plane, parent }
+        Self { state, data_plane, parent, guard: Arc::new(guard) }
     }
 
     /// Serves the connections of `listener` until `stop` is ready; then ends all jobs below,
@@ -73,7 +76,8 @@ impl CombinerService {
         stop: impl Future<Output = ()>,
     ) -> Result<(), tonic::transport::Error> {
         let beside = std::future::pending();
-        service::serve(self.clone(), listener, stop, beside, || {
+        let incoming = incoming(listener, Arc::clone(&self.guard));
+        service::serve(self.clone(), incoming, stop, beside, || {
             let State { proxy, io } = &mut *self.lock();
             let effects = proxy.shut_down();
             proxy::perform(proxy, io, None, effects);
@@ -253,6 +257,7 @@ impl Aggregator for CombinerService {
         let own = control::StatusReply {
             parent: self.parent.to_string(),
             cells: self.data_plane.cells(),
+            refusals: self.guard.refusals.list(),
             ..Default::default()
         };
         let status = of_data_plane(&*self.data_plane, own);

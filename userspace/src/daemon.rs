@@ -4,8 +4,8 @@
 pub mod p4;
 
 use std::io;
-use std::net::SocketAddr;
-use std::path::Path;
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, anyhow, bail};
@@ -14,6 +14,7 @@ use rand::rngs::StdRng;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use socket2::Type;
 use switchml_cli::say;
+use switchml_control::tls::{ClientTls, WrongSetting};
 use switchml_protocol::maps::MAX_JOBS;
 use switchml_protocol::{CONTROL_PORT, MAX_RANKS};
 use switchml_userspace::combiner::CombinerService;
@@ -21,7 +22,10 @@ use switchml_userspace::combiner::parent::Parent;
 use switchml_userspace::data_plane::software::Software;
 use switchml_userspace::data_plane::software::combiner::SoftwareCombiner;
 use switchml_userspace::data_plane::xdp::{self, PinError, XdpDataPlane};
+use switchml_userspace::exposure::{self, Exposure};
+use switchml_userspace::guard::Guard;
 use switchml_userspace::service::Service;
+use switchml_userspace::tls::{ServerTls, Source};
 use switchml_userspace::{dual, events};
 use switchml_userspace_core::data_plane::{DataPlane, EventSink, Fanout};
 use switchml_userspace_core::jobs::JobTable;
@@ -31,7 +35,7 @@ use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing::{info, warn};
 
-use crate::cli::{self, DataPlaneKind, Options};
+use crate::cli::{self, DataPlaneKind, Options, SecurityOptions};
 
 /// Bytes of a TCP segment that pass wherever IPv6 does: its least MTU of 1280 less the headers.
 const SAFE_SEGMENT: u32 = 1220;
@@ -51,8 +55,13 @@ pub async fn run(options: Options) -> anyhow::Result<()> {
     })?;
     let control_address =
         listener.local_addr().context("cannot tell the control plane's address")?;
+    let guard = guard(&options.security)?;
+    check_exposure(&guard, control_address)?;
     let parent = match &options.parent {
-        Some(given) => Some(find_parent(given, control_address).await?),
+        Some(given) => {
+            let tls = parent_tls(&options.security)?;
+            Some(find_parent(given, tls, control_address).await?)
+        }
         None => None,
     };
     let (event_sink, event_receiver) = events::channel();
@@ -80,11 +89,12 @@ pub async fn run(options: Options) -> anyhow::Result<()> {
             // Its ranks bring back what an earlier daemon left.
             data_plane.saved()?;
             info!("{ready}, parent {parent}");
-            CombinerService::new(proxy, Arc::clone(&data_plane), parent).serve(listener, stop).await
+            let service = CombinerService::new(proxy, Arc::clone(&data_plane), parent, guard);
+            service.serve(listener, stop).await
         }
         None => {
             let table = JobTable::new(limits, options.data_address, rng);
-            let service = Service::new(table, Arc::clone(&data_plane));
+            let service = Service::new(table, Arc::clone(&data_plane), guard);
             service.restore()?;
             info!("{ready}");
             service.serve(listener, stop).await
@@ -95,9 +105,71 @@ pub async fn run(options: Options) -> anyhow::Result<()> {
 }
 
 /// The parent that was given, if it can be that of this daemon, which listens at `here`.
-async fn find_parent(given: &str, here: SocketAddr) -> anyhow::Result<Parent> {
+async fn find_parent(given: &str, tls: ClientTls, here: SocketAddr) -> anyhow::Result<Parent> {
     let addresses = switchml_control::resolve(given, CONTROL_PORT).context("--parent")?;
-    Ok(Parent::new(addresses).check(here).await?)
+    let parent = Parent::new(addresses).by_tls(switchml_control::host(given), tls);
+    Ok(parent.check(here).await?)
+}
+
+/// What the parent is known by, and what it is shown.
+fn parent_tls(options: &SecurityOptions) -> Result<ClientTls, WrongSetting> {
+    let trust = ClientTls {
+        fingerprint: options.parent_tls_fingerprint.clone(),
+        ca: options.parent_tls_ca.clone(),
+        ..ClientTls::default()
+    };
+    trust.check()?;
+    let is_used = trust.is_used();
+    let file = |file: &Option<PathBuf>| file.clone().filter(|_| is_used);
+    Ok(ClientTls { cert: file(&options.tls_cert), key: file(&options.tls_key), ..trust })
+}
+
+/// What the options ask of those who connect. Prints the fingerprint of a certificate that signs
+/// itself.
+fn guard(options: &SecurityOptions) -> anyhow::Result<Guard> {
+    let SecurityOptions { tls_cert, tls_key, tls_self_signed, tls_client_ca, .. } = options;
+    let source = match (tls_cert.clone().zip(tls_key.clone()), tls_self_signed) {
+        (None, false) => return Ok(Guard::default()),
+        (Some((cert, key)), false) => Source::Files { cert, key },
+        (Some((cert, key)), true) => Source::self_signed_in(cert, key)?,
+        (None, true) => Source::self_signed().context("cannot make a certificate")?,
+    };
+    let tls = ServerTls::new(source, tls_client_ca.clone())?;
+    if *tls_self_signed {
+        say!("{}", tls.fingerprint());
+    } else {
+        info!("TLS: the certificate is {}", tls.fingerprint());
+    }
+    Ok(Guard { tls: Some(tls), ..Guard::default() })
+}
+
+/// A control plane that trusts everybody is at a public address.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "the control plane at {control} can be reached by the public address {public}, and would \
+     believe everybody; give --tls-cert and --tls-key (or --tls-self-signed), or a private address \
+     with --control"
+)]
+pub struct Exposed {
+    control: SocketAddr,
+    public: IpAddr,
+}
+
+/// Makes sure that a control plane without TLS is not at a public address; warns if others than
+/// this host reach it.
+fn check_exposure(guard: &Guard, control: SocketAddr) -> anyhow::Result<()> {
+    if guard.tls.is_some() {
+        return Ok(());
+    }
+    match exposure::of(control)? {
+        Exposure::Public(public) => return Err(Exposed { control, public }.into()),
+        Exposure::Private => warn!(
+            "the control plane believes everybody who reaches {control}; for TLS give --tls-cert \
+             and --tls-key, or --tls-self-signed"
+        ),
+        Exposure::Host => {}
+    }
+    Ok(())
 }
 
 /// This host's name, for people elsewhere.

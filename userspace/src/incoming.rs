@@ -1,34 +1,51 @@
-//! Accepts connections to the control plane. Closes those that do not speak HTTP/2 at once, and
-//! pauses when the process runs out of files.
+//! Accepts connections to the control plane, by TLS if it is guarded so. Closes those that do not
+//! speak HTTP/2 at once, and pauses when the process runs out of files.
 
 use std::future::Future;
 use std::io;
+use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use rustls::{CertificateError, Error as TlsError};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
-use tokio::time::{Sleep, sleep};
+use tokio::time::{Sleep, sleep, timeout};
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
 use tokio_stream::wrappers::ReceiverStream;
+use tokio_util::either::Either;
 use tonic::transport::server::{Connected, TcpConnectInfo};
 use tracing::warn;
 
+use crate::exposure;
+use crate::guard::Guard;
+use crate::refusals::Reason;
 use crate::throttle::Throttle;
+use crate::tls::ServerTls;
 
 /// What a client of HTTP/2 says first (RFC 9113, 3.4), in bytes.
 const PREFACE_LEN: usize = 24;
-/// How long a client may take for that. It says it together with its first request; this leaves
-/// room for a few lost packets.
+/// How long a client may take for that, and before it for the handshake of TLS. It says it together
+/// with its first request; this leaves room for a few lost packets.
 const PREFACE_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long to let nobody in when the kernel has no more files or memory for it. Connections wait
 /// in its queue meanwhile.
 const BACK_OFF: Duration = Duration::from_millis(100);
 
+/// What is read of a client that was refused, in bytes and for how long: closed over what it sent
+/// meanwhile, a connection would be reset, and the client not learn why.
+const LAST_WORDS: u64 = 1 << 16;
+const FAREWELL: Duration = Duration::from_secs(1);
+
 /// The connections of a listener. It is closed when they are dropped.
-pub fn incoming(listener: TcpListener) -> ReceiverStream<io::Result<Connection>> {
+pub fn incoming(
+    listener: TcpListener,
+    guard: Arc<Guard>,
+) -> ReceiverStream<io::Result<Connection>> {
     let (sender, connections) = mpsc::channel(1);
     tokio::spawn(async move {
         let mut complaints = Throttle::default();
@@ -38,11 +55,15 @@ pub fn incoming(listener: TcpListener) -> ReceiverStream<io::Result<Connection>>
                 () = sender.closed() => return,
             };
             match accepted {
-                Ok((stream, _)) => {
-                    let Ok(connection) = Connection::new(stream) else { continue };
-                    if sender.send(Ok(connection)).await.is_err() {
-                        return;
-                    }
+                Ok((stream, peer)) => {
+                    let (guard, sender) = (Arc::clone(&guard), sender.clone());
+                    // Nobody waits for another's handshake.
+                    tokio::spawn(async move {
+                        if let Ok(connection) = open(stream, peer.ip().to_canonical(), &guard).await
+                        {
+                            let _ = sender.send(Ok(connection)).await;
+                        }
+                    });
                 }
                 Err(error) if is_of_the_peer(&error) => {}
                 Err(error) => {
@@ -58,6 +79,83 @@ pub fn incoming(listener: TcpListener) -> ReceiverStream<io::Result<Connection>>
         }
     });
     ReceiverStream::new(connections)
+}
+
+/// Makes a connection of a stream from `peer`.
+async fn open(stream: TcpStream, peer: IpAddr, guard: &Guard) -> io::Result<Connection> {
+    stream.set_nodelay(true)?;
+    let addresses = stream.connect_info();
+    // The daemon has looked at those that there were when it started.
+    let local = stream.local_addr()?.ip().to_canonical();
+    if guard.tls.is_none() && !exposure::is_private(local) {
+        let why = format!("without TLS nobody is let in by the public address {local}");
+        guard.refusals.refuse(Reason::PublicAddress, peer, "a connection", why);
+        return Err(io::ErrorKind::PermissionDenied.into());
+    }
+    let stream = match &guard.tls {
+        None => Either::Left(stream),
+        Some(tls) => Either::Right(Box::new(secure(stream, tls, peer, guard).await?)),
+    };
+    Ok(Connection {
+        stream,
+        addresses,
+        pulse: Pulse::default(),
+        missing: Some((PREFACE_LEN, Box::pin(sleep(PREFACE_TIMEOUT)))),
+    })
+}
+
+/// Goes through the handshake of TLS, or refuses the client.
+async fn secure(
+    stream: TcpStream,
+    tls: &ServerTls,
+    peer: IpAddr,
+    guard: &Guard,
+) -> io::Result<TlsStream<TcpStream>> {
+    let handshake = TlsAcceptor::from(tls.config()).accept(stream).into_fallible();
+    let Ok(done) = timeout(PREFACE_TIMEOUT, handshake).await else {
+        guard.refusals.count(Reason::Handshake);
+        return Err(io::ErrorKind::TimedOut.into());
+    };
+    match done {
+        Ok(stream) => Ok(stream),
+        Err((error, mut stream)) => {
+            let cause = error.get_ref().and_then(|inner| inner.downcast_ref::<TlsError>());
+            match cause.map(judge) {
+                Some((reason, why)) => {
+                    guard.refusals.refuse(reason, peer, "a connection", why);
+                }
+                // It was closed, as by those who only look whether there is something.
+                None => guard.refusals.count(Reason::Handshake),
+            }
+            let farewell = async {
+                stream.shutdown().await?;
+                tokio::io::copy(&mut stream.take(LAST_WORDS), &mut tokio::io::sink()).await
+            };
+            let _ = timeout(FAREWELL, farewell).await;
+            Err(error)
+        }
+    }
+}
+
+/// What a failed handshake is, in words.
+fn judge(error: &TlsError) -> (Reason, String) {
+    match error {
+        TlsError::InvalidMessage(_) => (Reason::NoTls, "it speaks no TLS".to_owned()),
+        TlsError::NoCertificatesPresented => {
+            (Reason::NoClientCertificate, "it has no client certificate".to_owned())
+        }
+        TlsError::InvalidCertificate(CertificateError::UnknownIssuer) => (
+            Reason::WrongClientCertificate,
+            "its client certificate is not signed by a CA of --tls-client-ca".to_owned(),
+        ),
+        TlsError::InvalidCertificate(why) => {
+            (Reason::WrongClientCertificate, format!("its client certificate is no good: {why}"))
+        }
+        TlsError::AlertReceived(alert) => {
+            (Reason::Handshake, format!("it does not take this certificate ({alert:?})"))
+        }
+        error => (Reason::Handshake, format!("TLS failed: {error}")),
+    }
 }
 
 /// Whether the connection broke before it was accepted.
@@ -99,21 +197,11 @@ impl Pulse {
 
 /// A connection that breaks unless the client's preface comes in time.
 pub struct Connection {
-    stream: TcpStream,
+    stream: Either<TcpStream, Box<TlsStream<TcpStream>>>,
+    addresses: TcpConnectInfo,
     pulse: Pulse,
     /// Bytes of the preface that are missing, and until when they may.
     missing: Option<(usize, Pin<Box<Sleep>>)>,
-}
-
-impl Connection {
-    fn new(stream: TcpStream) -> io::Result<Self> {
-        stream.set_nodelay(true)?;
-        Ok(Self {
-            stream,
-            pulse: Pulse::default(),
-            missing: Some((PREFACE_LEN, Box::pin(sleep(PREFACE_TIMEOUT)))),
-        })
-    }
 }
 
 impl AsyncRead for Connection {
@@ -174,6 +262,6 @@ impl Connected for Connection {
     type ConnectInfo = Peer;
 
     fn connect_info(&self) -> Peer {
-        Peer { addresses: self.stream.connect_info(), pulse: self.pulse.clone() }
+        Peer { addresses: self.addresses.clone(), pulse: self.pulse.clone() }
     }
 }

@@ -5,6 +5,10 @@
 //! | [`data_plane`] | what serves packets on this host |
 //! | [`combiner`] | the gRPC service of a combiner, and its parent |
 //! | [`service`] | the gRPC service: requests to the control plane of `switchml-userspace-core` |
+//! | [`guard`] | who may talk to it |
+//! | [`exposure`] | from where it is reached |
+//! | [`tls`] | the daemon's certificate |
+//! | [`refusals`] | counts of who may not |
 //! | [`incoming`] | connections to it, as they come in |
 //! | [`mailbox`] | what a rank has yet to read of its events |
 //! | [`events`] | the log of notable packets |
@@ -18,10 +22,14 @@ pub mod combiner;
 pub mod data_plane;
 pub mod dual;
 pub mod events;
+pub mod exposure;
+pub mod guard;
 pub mod incoming;
 pub mod mailbox;
+pub mod refusals;
 pub mod service;
 pub mod throttle;
+pub mod tls;
 pub mod view;
 pub mod web;
 

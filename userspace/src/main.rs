@@ -8,8 +8,12 @@ mod daemon;
 mod report;
 
 use std::io::IsTerminal;
+use std::net::SocketAddr;
 use std::process::ExitCode;
 
+use daemon::Exposed;
+use switchml_cli::tls::TlsOptions;
+use switchml_control::tls::{TlsError, WrongSetting};
 use switchml_userspace::data_plane::xdp::StartError;
 
 fn main() -> ExitCode {
@@ -31,9 +35,15 @@ fn main() -> ExitCode {
     let result = runtime.block_on(async {
         match cli.command {
             None => daemon::run(cli.options).await,
-            Some(cli::Command::Status { connect, json: false }) => report::status(&connect).await,
-            Some(cli::Command::Status { connect, json: true }) => report::json(&connect).await,
-            Some(cli::Command::Jobs { connect }) => report::jobs(&connect).await,
+            Some(cli::Command::Status { connect, json, tls }) => match at(connect, tls) {
+                Ok(to) if json => report::json(&to).await,
+                Ok(to) => report::status(&to).await,
+                Err(error) => Err(error),
+            },
+            Some(cli::Command::Jobs { connect, tls }) => match at(connect, tls) {
+                Ok(to) => report::jobs(&to).await,
+                Err(error) => Err(error),
+            },
             Some(cli::Command::Detach { pin_dir }) => daemon::detach(&pin_dir),
             #[cfg(feature = "p4")]
             Some(cli::Command::Deploy { tofino_server, tofino_program }) => {
@@ -47,10 +57,18 @@ fn main() -> ExitCode {
     }
 }
 
+/// Where to ask.
+fn at(connect: SocketAddr, tls: TlsOptions) -> anyhow::Result<report::Aggregator> {
+    Ok(report::Aggregator::new(connect, tls)?)
+}
+
 /// One line, whatever the chain of causes; 2, as for other wrong options, if they named no
-/// interfaces that can be served.
+/// interfaces that can be served, or files or addresses that are of no use.
 fn fail(error: &anyhow::Error) -> ExitCode {
     eprintln!("switchml-aggregator: {error:#}");
-    let is_usage = error.downcast_ref().is_some_and(StartError::is_usage);
+    let is_usage = error.downcast_ref().is_some_and(StartError::is_usage)
+        || error.is::<WrongSetting>()
+        || error.is::<TlsError>()
+        || error.is::<Exposed>();
     if is_usage { ExitCode::from(2) } else { ExitCode::FAILURE }
 }

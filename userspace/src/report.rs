@@ -1,11 +1,16 @@
 //! What `status` and `jobs` print.
 
+use std::convert::Infallible;
+use std::env;
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::anyhow;
 use switchml_cli::say;
+use switchml_cli::tls::TlsOptions;
 use switchml_control::aggregator_client::AggregatorClient;
+use switchml_control::client::{ConnectError, connect};
+use switchml_control::tls::{ClientTls, WrongSetting};
 use switchml_control::{ListJobsRequest, StatusRequest};
 use switchml_userspace::view::{JobView, Role, View};
 use tokio::time::timeout;
@@ -15,10 +20,37 @@ use tonic::{Response, Status};
 /// Longest wait for an answer. An aggregator that serves jobs answers within milliseconds.
 const PATIENCE: Duration = Duration::from_secs(5);
 
+/// Where it is, and what it is known by.
+pub struct Aggregator {
+    address: SocketAddr,
+    tls: ClientTls,
+}
+
+impl Aggregator {
+    /// By these options, and for what they leave out by the environment.
+    ///
+    /// # Errors
+    ///
+    /// When they make no sense.
+    pub fn new(address: SocketAddr, options: TlsOptions) -> Result<Self, WrongSetting> {
+        let variable = |name| Ok::<_, Infallible>(env::var(name).ok());
+        let Ok(environment) = ClientTls::from_variables(variable);
+        let given = ClientTls {
+            fingerprint: options.tls_fingerprint,
+            ca: options.tls_ca,
+            cert: options.tls_cert,
+            key: options.tls_key,
+        };
+        let tls = given.over(environment);
+        tls.check()?;
+        Ok(Self { address, tls })
+    }
+}
+
 /// Prints what a running aggregator is attached to, how results reach the ranks of jobs, and every
 /// counter that is not zero.
-pub async fn status(address: &SocketAddr) -> anyhow::Result<()> {
-    let view = look(address).await?;
+pub async fn status(to: &Aggregator) -> anyhow::Result<()> {
+    let view = look(to).await?;
     say!("version      {}", view.version);
     say!("data plane   {}: {}", view.data_plane, view.attachment);
     match &view.role {
@@ -37,6 +69,9 @@ pub async fn status(address: &SocketAddr) -> anyhow::Result<()> {
     if let Some(why) = &view.jobs_unknown {
         say!("jobs         unknown: {why}");
     }
+    for refusal in view.refusals.iter().filter(|refusal| refusal.times > 0) {
+        say!("refused      {} {}", refusal.times, refusal.help);
+    }
     say!("\n{:<16} {:>14}", "packets", "count");
     for count in view.packets.iter().filter(|count| count.packets > 0) {
         say!("{:<16} {:>14}  {}", count.outcome, count.packets, count.help);
@@ -45,16 +80,16 @@ pub async fn status(address: &SocketAddr) -> anyhow::Result<()> {
 }
 
 /// Prints all of it for programs.
-pub async fn json(address: &SocketAddr) -> anyhow::Result<()> {
-    say!("{}", serde_json::to_string(&look(address).await?)?);
+pub async fn json(to: &Aggregator) -> anyhow::Result<()> {
+    say!("{}", serde_json::to_string(&look(to).await?)?);
     Ok(())
 }
 
 /// Prints a line for each job.
-pub async fn jobs(address: &SocketAddr) -> anyhow::Result<()> {
-    let view = look(address).await?;
+pub async fn jobs(to: &Aggregator) -> anyhow::Result<()> {
+    let view = look(to).await?;
     if let Some(why) = view.jobs_unknown {
-        return Err(anyhow!("{address} does not know its jobs: {why}"));
+        return Err(anyhow!("{} does not know its jobs: {why}", to.address));
     }
     say!(
         "{:>3} {:<20} {:<9} {:>6} {:>5}  {:<10} missing ranks",
@@ -81,8 +116,8 @@ pub async fn jobs(address: &SocketAddr) -> anyhow::Result<()> {
 }
 
 /// What a running aggregator says of itself and of its jobs.
-async fn look(address: &SocketAddr) -> anyhow::Result<View> {
-    ask(address, async |mut aggregator: AggregatorClient<_>| {
+async fn look(to: &Aggregator) -> anyhow::Result<View> {
+    ask(to, async |mut aggregator: AggregatorClient<_>| {
         let status = aggregator.status(StatusRequest {}).await?;
         let jobs = aggregator.list_jobs(ListJobsRequest {}).await;
         let jobs = jobs.map(Response::into_inner).map_err(|why| why.message().to_owned());
@@ -93,22 +128,19 @@ async fn look(address: &SocketAddr) -> anyhow::Result<View> {
 
 /// An aggregator's answer to a request.
 async fn ask<T>(
-    address: &SocketAddr,
+    to: &Aggregator,
     request: impl AsyncFnOnce(AggregatorClient<Channel>) -> Result<T, Status>,
 ) -> anyhow::Result<T> {
+    let address = to.address;
     let answer = async {
-        let client = AggregatorClient::connect(format!("http://{address}")).await;
-        let client = client.map_err(|error| {
-            let why = anyhow!(error);
-            let why = why.root_cause();
-            anyhow!(
-                "no aggregator answers at {address} ({why}); start it, or give the address where \
-                 it runs with --connect"
-            )
-        })?;
-        let answer = request(client).await;
-        let why = |status: Status| anyhow!("{address} refuses: {}", status.message());
-        answer.map_err(why)
+        let host = address.ip().to_string();
+        let connection = connect(address, &host, &to.tls, |endpoint| endpoint).await;
+        let connection = connection.map_err(|error| no_connection(address, error))?;
+        let answer = request(AggregatorClient::new(connection.channel.clone())).await;
+        answer.map_err(|status: Status| match connection.fault() {
+            Some(fault) => no_connection(address, fault.clone().into()),
+            None => anyhow!("{address} refuses: {}", status.message()),
+        })
     };
     timeout(PATIENCE, answer).await.unwrap_or_else(|_| {
         Err(anyhow!(
@@ -117,6 +149,16 @@ async fn ask<T>(
             PATIENCE.as_secs()
         ))
     })
+}
+
+fn no_connection(address: SocketAddr, error: ConnectError) -> anyhow::Error {
+    match error {
+        ConnectError::Tls(why) => anyhow!("no TLS connection to {address}: {why}"),
+        ConnectError::Unreachable(why) => anyhow!(
+            "no aggregator answers at {address} ({why}); start it, or give the address where it \
+             runs with --connect"
+        ),
+    }
 }
 
 /// Missing ranks, those that get no results by multicast, and those that get copies.

@@ -5,9 +5,10 @@ mod daemon_io;
 pub(crate) mod event_stream;
 pub(crate) mod status;
 
+use std::io;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use switchml_control as control;
 use switchml_control::aggregator_server::{Aggregator, AggregatorServer};
@@ -20,14 +21,15 @@ use switchml_userspace_core::data_plane::{self, DataPlane, PortStatus};
 use switchml_userspace_core::jobs::{JobTable, Joiner, MemberError, MemberId, Origin, Threads};
 use tokio::net::TcpListener;
 use tokio::time::MissedTickBehavior;
+use tokio_stream::wrappers::ReceiverStream;
 use tonic::service::Routes;
 use tonic::transport::Server;
 use tonic::{Request, Response, Status};
-use tracing::warn;
 
-use crate::incoming::{Peer, Pulse, incoming};
+use crate::guard::Guard;
+use crate::incoming::{Connection, Peer, Pulse, incoming};
 use crate::mailbox::{Sender, mailbox};
-use crate::throttle::Throttle;
+use crate::refusals::Reason;
 use crate::web;
 use daemon_io::DaemonIo;
 pub use event_stream::EventStream;
@@ -48,24 +50,23 @@ const GRACE: Duration = Duration::from_millis(500);
 pub struct Service {
     state: Arc<Mutex<State>>,
     data_plane: Arc<dyn DataPlane>,
+    guard: Arc<Guard>,
 }
 
 struct State {
     control_plane: ControlPlane<Sender>,
     io: DaemonIo,
-    /// Requests of nobody's, which anybody can send.
-    refusals: Throttle,
 }
 
 impl Service {
     /// A service without jobs.
-    pub fn new(table: JobTable, data_plane: Arc<dyn DataPlane>) -> Self {
+    pub fn new(table: JobTable, data_plane: Arc<dyn DataPlane>, guard: Guard) -> Self {
         let state = Arc::new_cyclic(|state| {
             let io = DaemonIo { data_plane: Arc::clone(&data_plane), state: Weak::clone(state) };
             let control_plane = ControlPlane::new(table);
-            Mutex::new(State { control_plane, io, refusals: Throttle::default() })
+            Mutex::new(State { control_plane, io })
         });
-        Self { state, data_plane }
+        Self { state, data_plane, guard: Arc::new(guard) }
     }
 
     /// Takes back what an earlier daemon left in the data plane, before anything is served.
@@ -93,7 +94,8 @@ impl Service {
         stop: impl Future<Output = ()>,
     ) -> Result<(), tonic::transport::Error> {
         let (service, ports) = (self.clone(), self.watch_ports());
-        serve(service, listener, stop, ports, || {
+        let incoming = incoming(listener, Arc::clone(&self.guard));
+        serve(service, incoming, stop, ports, || {
             let State { control_plane, io, .. } = &mut *self.lock();
             control_plane.shut_down(io);
         })
@@ -124,26 +126,22 @@ impl Service {
         peer: IpAddr,
         request: impl FnOnce(&mut ControlPlane<Sender>, &mut DaemonIo) -> Result<T, E>,
     ) -> Result<T, Status> {
-        let State { control_plane, io, refusals } = &mut *self.lock();
+        let State { control_plane, io } = &mut *self.lock();
         request(control_plane, io).map_err(|error| {
             let error = error.into();
-            if matches!(error, RequestError::Member(MemberError::NoMember { .. }))
-                && let Some(times) = refusals.pass(Instant::now())
-            {
-                warn!(
-                    "{name} from {peer} refused: {error} ({times} refused since this was last said)"
-                );
+            if matches!(error, RequestError::Member(MemberError::NoMember { .. })) {
+                self.guard.refusals.refuse(Reason::NoMember, peer, name, &error);
             }
             request_failed(error)
         })
     }
 }
 
-/// Serves the connections of `listener` until `stop` is ready; then calls `shut_down`, and lets
-/// streams tell what that says. `beside` goes on meanwhile.
+/// Serves connections until `stop` is ready; then calls `shut_down`, and lets streams tell what
+/// that says. `beside` goes on meanwhile.
 pub(crate) async fn serve(
     service: impl Aggregator,
-    listener: TcpListener,
+    incoming: ReceiverStream<io::Result<Connection>>,
     stop: impl Future<Output = ()>,
     beside: impl Future<Output = ()>,
     shut_down: impl FnOnce(),
@@ -158,7 +156,7 @@ pub(crate) async fn serve(
         .max_concurrent_streams(MAX_REQUESTS)
         .add_routes(web::beside(routes, service));
     let (stopping, stopped) = tokio::sync::oneshot::channel();
-    let serving = server.serve_with_incoming_shutdown(incoming(listener), async {
+    let serving = server.serve_with_incoming_shutdown(incoming, async {
         // The sender is dropped only together with this future.
         let _ = stopped.await;
     });
@@ -290,6 +288,7 @@ impl Aggregator for Service {
         let own = control::StatusReply {
             slots_total: self.data_plane.limits().slots(),
             slots_free,
+            refusals: self.guard.refusals.list(),
             ..Default::default()
         };
         Ok(Response::new(of_data_plane(&*self.data_plane, own).map_err(internal)?))

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 use switchml_control::{
-    Copies, JobState, JobStatus, ListJobsReply, MemberStatus, Port, StatusReply,
+    Copies, JobState, JobStatus, ListJobsReply, MemberStatus, Port, Refusal, StatusReply,
 };
 
 /// An aggregator.
@@ -28,6 +28,8 @@ pub struct View {
     pub jobs_unknown: Option<String>,
     /// Packets by what became of them.
     pub packets: Vec<PacketCount>,
+    /// Connections and requests that were refused.
+    pub refusals: Vec<RefusalCount>,
 }
 
 /// What an aggregator is in a tree of them, and its memory for packets.
@@ -117,6 +119,17 @@ pub struct PacketCount {
     pub packets: u64,
 }
 
+/// Connections or requests that were refused for the same reason.
+#[derive(Debug, PartialEq, Serialize)]
+pub struct RefusalCount {
+    /// A word for it.
+    pub reason: String,
+    /// What they are.
+    pub help: String,
+    /// How many there were.
+    pub times: u64,
+}
+
 impl View {
     /// From an aggregator's answers, of which the second may be why there is none.
     pub fn new(status: StatusReply, jobs: Result<ListJobsReply, String>) -> Self {
@@ -133,6 +146,9 @@ impl View {
             help: counter.help,
             packets: counter.packets,
         });
+        let refusals = status.refusals.into_iter();
+        let refusals =
+            refusals.map(|Refusal { reason, help, times }| RefusalCount { reason, help, times });
         Self {
             version: status.version,
             data_plane: status.data_plane,
@@ -142,6 +158,7 @@ impl View {
             jobs: jobs.iter().map(JobView::new).collect(),
             jobs_unknown,
             packets: packets.collect(),
+            refusals: refusals.collect(),
         }
     }
 

@@ -200,3 +200,49 @@ fn status_of_who_does_not_answer_says_so() {
         assert_eq!(output.status.code(), Some(1));
     }
 }
+
+/// Each in one line, with exit code 2, before anything is attached or served.
+#[test]
+fn tls_files_that_are_of_no_use() {
+    let folder = std::env::temp_dir().join(format!("switchml-cli-{}", std::process::id()));
+    std::fs::create_dir(&folder).unwrap();
+    let made = || rcgen::generate_simple_self_signed(["a".to_owned()]).unwrap();
+    let (one, other) = (made(), made());
+    let file = |name: &str, text: &str| {
+        let file = folder.join(name);
+        std::fs::write(&file, text).unwrap();
+        file.to_str().unwrap().to_owned()
+    };
+    let (cert, key) =
+        (file("cert", &one.cert.pem()), file("key", &one.signing_key.serialize_pem()));
+    let other = file("other", &other.signing_key.serialize_pem());
+    let (empty, missing) = (file("empty", ""), folder.join("missing"));
+    let missing = missing.to_str().unwrap();
+    let tls = |cert: &str, key: &str| {
+        let options = ["--tls-cert", cert, "--tls-key", key];
+        options.map(str::to_owned).to_vec()
+    };
+    let mut with_ca = tls(&cert, &key);
+    with_ca.extend(["--tls-client-ca".to_owned(), empty.clone()]);
+    let mut half = tls(missing, &key);
+    half.push("--tls-self-signed".to_owned());
+    for (options, expected) in [
+        (tls(missing, &key), format!("{missing} cannot be read: No such file")),
+        (tls(&cert, &empty), format!("{empty} has no private key in PEM")),
+        (tls(&empty, &key), format!("{empty} has no certificate in PEM")),
+        (tls(&cert, &other), format!("{other} is not the key of {cert}; give the two that belong")),
+        (with_ca, format!("{empty} has no certificate in PEM")),
+        (half, format!("{key} is there without {missing}; remove it, or bring that")),
+    ] {
+        let software = ["--data-plane", "software", "--control", "127.0.0.1:0", "--data-port", "0"];
+        let output = aggregator(&software).args(&options).output().unwrap();
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert!(error.starts_with(&format!("switchml-aggregator: {expected}")), "{error}");
+        assert_eq!((error.lines().count(), output.status.code()), (1, Some(2)), "{error}");
+    }
+    let output = run(&["--tls-client-ca", &cert]);
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert!(error.starts_with("error: --tls-client-ca has no effect without TLS; "), "{error}");
+    assert_eq!(output.status.code(), Some(2));
+    std::fs::remove_dir_all(&folder).unwrap();
+}

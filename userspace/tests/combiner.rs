@@ -12,6 +12,7 @@ use switchml_protocol::{U16, U32};
 use switchml_userspace::combiner::CombinerService;
 use switchml_userspace::combiner::parent::Parent;
 use switchml_userspace::data_plane::software::combiner::SoftwareCombiner;
+use switchml_userspace::guard::Guard;
 use switchml_userspace_core::data_plane::DataPlane;
 use switchml_userspace_core::proxy::Proxy;
 use tokio::net::TcpListener;
@@ -33,7 +34,7 @@ impl Tree {
         let parent = Parent::new(vec![root.control]).check(control).await.expect("a parent");
         let above = parent.to_string();
         let proxy = Proxy::new(combiner.limits(), None, 1, "tor".to_owned(), above);
-        let service = CombinerService::new(proxy, combiner.clone(), parent);
+        let service = CombinerService::new(proxy, combiner.clone(), parent, Guard::default());
         tokio::spawn(service.serve(listener, std::future::pending()));
         Self { root, combiner, control }
     }

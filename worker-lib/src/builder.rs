@@ -6,6 +6,7 @@ use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use switchml_control::MAX_DATA_THREADS;
+use switchml_control::tls::WrongSetting;
 use switchml_protocol::MAX_RANKS;
 use switchml_protocol::capabilities::Capabilities;
 use switchml_worker_core::data_path::DataPath;
@@ -15,7 +16,7 @@ use switchml_worker_core::packet::packet_len;
 use switchml_worker_core::spin::Spin;
 
 use crate::communicator::{self, Communicator, DataThread, Info};
-use crate::control::{Assigned, Membership};
+use crate::control::{Access, Assigned, ClientTls, Membership};
 use crate::driver::{Driver, Seat, Shared, Wakers};
 use crate::error::Error;
 use crate::interface::Interface;
@@ -32,6 +33,7 @@ const LEAST_WAIT: Duration = TIMEOUT_CEILING;
 #[derive(Clone, Debug)]
 pub struct Builder {
     aggregator: Option<String>,
+    tls: ClientTls,
     job: String,
     rank: Option<u32>,
     world_size: Option<u32>,
@@ -44,6 +46,7 @@ impl Default for Builder {
     fn default() -> Self {
         Self {
             aggregator: None,
+            tls: ClientTls::default(),
             job: "default".to_owned(),
             rank: None,
             world_size: None,
@@ -59,6 +62,13 @@ impl Builder {
     /// with a port is in brackets. Values travel by the same kind of IP. Required.
     pub fn aggregator(mut self, address: impl Into<String>) -> Self {
         self.aggregator = Some(address.into());
+        self
+    }
+
+    /// What the aggregator is known by, if its control plane speaks TLS, and what it is shown. What
+    /// these settings leave out stays as it is. Without them there is no TLS.
+    pub fn tls(mut self, tls: ClientTls) -> Self {
+        self.tls = tls.over(self.tls);
         self
     }
 
@@ -119,6 +129,8 @@ impl Builder {
     /// | --- | --- |
     /// | `RANK`, `WORLD_SIZE` | rank and number of ranks |
     /// | `SWITCHML_AGGREGATOR` | aggregator, `host` or `host:port`; `MASTER_ADDR`'s host unless set |
+    /// | `SWITCHML_TLS_FINGERPRINT`, `SWITCHML_TLS_CA` | what the aggregator is known by, for TLS |
+    /// | `SWITCHML_TLS_CERT`, `SWITCHML_TLS_KEY` | what it is shown |
     /// | `SWITCHML_JOB` | job; `TORCHELASTIC_RUN_ID`, or `MASTER_ADDR:MASTER_PORT`, unless set |
     ///
     /// # Errors
@@ -137,15 +149,17 @@ impl Builder {
             _ => None,
         };
         self.aggregator = text("SWITCHML_AGGREGATOR")?.or(self.aggregator).or(master);
+        self = self.tls(ClientTls::from_variables(text)?);
         if let Some(job) = text("SWITCHML_JOB")?.or(text("TORCHELASTIC_RUN_ID")?).or(meeting) {
             self.job = job;
         }
         Ok(self)
     }
 
-    /// The aggregator's address as set so far.
-    pub fn get_aggregator(&self) -> Option<&str> {
-        self.aggregator.as_deref()
+    /// The aggregator as set so far.
+    pub fn get_aggregator(&self) -> Option<Access> {
+        let address = self.aggregator.clone()?;
+        Some(Access { address, tls: self.tls.clone() })
     }
 
     /// The rank as set so far.
@@ -162,7 +176,7 @@ impl Builder {
     pub fn connect(self) -> Result<Communicator, Error> {
         let (aggregator, rank, world_size) = self.check()?;
         let (membership, assigned) = Membership::join(
-            &aggregator,
+            aggregator,
             &self.job,
             rank,
             world_size,
@@ -262,12 +276,13 @@ impl Builder {
     }
 
     /// Aggregator, rank and world size, if they make sense together.
-    fn check(&self) -> Result<(String, u32, u32), Error> {
+    fn check(&self) -> Result<(Access, u32, u32), Error> {
         let missing = |name, allowed| Error::Setting { name, given: "not set".to_owned(), allowed };
         let aggregator = self
-            .aggregator
-            .clone()
+            .get_aggregator()
             .ok_or_else(|| missing("aggregator", "give its host, or set SWITCHML_AGGREGATOR"))?;
+        let wrong = |WrongSetting { name, given, allowed }| Error::Setting { name, given, allowed };
+        self.tls.check().map_err(wrong)?;
         let rank = self.rank.ok_or_else(|| missing("rank", "give this process's, or set RANK"))?;
         let world_size = self
             .world_size

@@ -7,6 +7,7 @@ use switchml_rack::{
     Aggregator, Binaries, Fabric, Ip, Mode, Multicast, Namespace, Rack, RackOptions, Router,
     Topology, can_build_racks, in_both_modes,
 };
+use switchml_worker::control::ClientTls;
 use switchml_worker::{Communicator, ReduceOp};
 
 use crate::lost_ranks::{LONG, LOST, RANKS, others_name_it, start};
@@ -94,12 +95,14 @@ fn one_daemon_has_jobs_of_both_kinds_of_ip() {
     let host = Namespace::of_host().unwrap();
     let aggregator = Aggregator::on_loopback_by_both(&binaries, &host).unwrap();
     let port = aggregator.control().rsplit_once(':').unwrap().1.to_owned();
+    let fingerprint = aggregator.fingerprint().to_owned();
     let sum_by = |address: &str| {
         let job = |rank| {
             let aggregator = format!("{address}:{port}");
+            let tls = ClientTls { fingerprint: Some(fingerprint.clone()), ..ClientTls::default() };
             std::thread::spawn(move || {
                 let builder = Communicator::builder().aggregator(&aggregator).job(&aggregator);
-                let communicator = builder.rank(rank).world_size(2).connect().unwrap();
+                let communicator = builder.tls(tls).rank(rank).world_size(2).connect().unwrap();
                 let mut values = vec![rank as i32 + 1; 100_000];
                 communicator.all_reduce(&mut values, ReduceOp::Sum).unwrap();
                 assert!(values.iter().all(|&sum| sum == 3));
@@ -113,7 +116,13 @@ fn one_daemon_has_jobs_of_both_kinds_of_ip() {
     assert!(over_v4.iter().all(|rank| rank.info().aggregator.is_ipv4()));
     assert!(over_v6.iter().all(|rank| rank.info().aggregator.is_ipv6()));
     let mut command = Command::new(&binaries.aggregator);
-    command.args(["jobs", "--connect", &format!("[::1]:{port}")]);
+    command.args([
+        "jobs",
+        "--connect",
+        &format!("[::1]:{port}"),
+        "--tls-fingerprint",
+        &fingerprint,
+    ]);
     let jobs = String::from_utf8(host.output(command).unwrap().stdout).unwrap();
     assert!(jobs.contains("127.0.0.1:") && jobs.contains("[::1]:"), "{jobs}");
     for rank in over_v4.into_iter().chain(over_v6) {

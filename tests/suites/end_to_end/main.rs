@@ -12,6 +12,7 @@
 //! | [`packed`] | sums in 16 and 8 bits: on bad links, beside NaN, with a rank that dies |
 //! | [`missing_ranks`] | a job that not all ranks join |
 //! | [`special_values`] | NaN and infinities |
+//! | [`security`] | a tree by mutual TLS, and control planes that would be open to the Internet |
 //! | [`strangers`] | a host that is not a member, and sends everything that it can |
 //! | [`multicast`] | a rank that the network brings no multicast |
 //! | [`networks`] | a switch host with a single port, at an Ethernet switch or a router |
@@ -43,6 +44,7 @@ mod networks;
 mod packed;
 mod ports;
 mod restart;
+mod security;
 mod special_values;
 mod strangers;
 mod tags;

@@ -7,22 +7,34 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use switchml_control::aggregator_client::AggregatorClient;
+use switchml_control::client::{self, ConnectError, Connection, root_cause};
+use switchml_control::tls::{ClientTls, TlsError};
 use switchml_control::{StatusReply, StatusRequest};
 use switchml_protocol::capabilities::Capabilities;
 use switchml_userspace_core::control_plane::{PING_INTERVAL, PING_TIMEOUT};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tonic::Status;
-use tonic::transport::{Channel, Endpoint};
+use tonic::transport::Channel;
 
 /// Longest wait for a connection, and for the answer to a first question.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Most combiners on the way to the root that are looked at.
 const MAX_DEPTH: usize = 16;
 
-/// Where the parent's control plane is.
+/// Where the parent's control plane is, and how it is reached.
 #[derive(Clone, Debug)]
-pub struct Parent(Arc<[SocketAddr]>);
+pub struct Parent {
+    addresses: Arc<[SocketAddr]>,
+    way: Arc<Way>,
+}
+
+/// The name of an aggregator's host, as it was given, and what TLS it is known by.
+#[derive(Debug, Default)]
+struct Way {
+    host: String,
+    tls: ClientTls,
+}
 
 /// Why an aggregator cannot be the parent.
 #[derive(Debug, thiserror::Error)]
@@ -37,6 +49,14 @@ pub enum ParentError {
         parent: String,
         /// What the system said.
         why: String,
+    },
+    /// There is no TLS connection.
+    #[error("no TLS connection to the parent at {parent}: {why}")]
+    Tls {
+        /// The parent.
+        parent: String,
+        /// What is wrong with it.
+        why: TlsError,
     },
     /// It is this daemon.
     #[error(
@@ -83,15 +103,20 @@ pub enum ParentError {
 
 impl fmt::Display for Parent {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let addresses: Vec<_> = self.0.iter().map(SocketAddr::to_string).collect();
+        let addresses: Vec<_> = self.addresses.iter().map(SocketAddr::to_string).collect();
         formatter.write_str(&addresses.join(" or "))
     }
 }
 
 impl Parent {
-    /// The one at the first of these addresses that answers.
+    /// The one at the first of these addresses that answers, without TLS.
     pub fn new(addresses: Vec<SocketAddr>) -> Self {
-        Self(addresses.into())
+        Self { addresses: addresses.into(), way: Arc::default() }
+    }
+
+    /// The same by TLS, given as this host.
+    pub fn by_tls(self, host: String, tls: ClientTls) -> Self {
+        Self { way: Arc::new(Way { host, tls }), ..self }
     }
 
     /// Makes sure that it is there, and can be the parent of this daemon, which listens at `here`.
@@ -103,19 +128,23 @@ impl Parent {
     pub async fn check(self, here: SocketAddr) -> Result<Self, ParentError> {
         let parent = self.to_string();
         let unreachable = |why| ParentError::Unreachable { parent: parent.clone(), why };
+        let no_answer = |error| match error {
+            ConnectError::Tls(why) => ParentError::Tls { parent: parent.clone(), why },
+            ConnectError::Unreachable(why) => unreachable(why),
+        };
         let mut found = Err("no address".to_owned());
-        for address in self.0.iter() {
+        for address in self.addresses.iter() {
             found = probe(*address).await.map(|own| (*address, own));
             if found.is_ok() {
                 break;
             }
         }
         let (address, own) = found.map_err(&unreachable)?;
-        let parent = address.to_string();
         if is_same(own, address, here) {
-            return Err(ParentError::Itself(parent));
+            return Err(ParentError::Itself(address.to_string()));
         }
-        let status = ask(address).await.map_err(&unreachable)?;
+        let status = ask(address, &self.way).await.map_err(no_answer)?;
+        let parent = address.to_string();
         let ours = env!("CARGO_PKG_VERSION");
         if status.version != ours {
             return Err(ParentError::Version { parent, theirs: status.version, ours });
@@ -125,8 +154,8 @@ impl Parent {
             let data_plane = status.data_plane;
             return Err(ParentError::NoPartialSums { parent, data_plane });
         }
-        check_way(parent, status, here).await?;
-        Ok(Self::new(vec![address]))
+        check_way(parent, status, here, &self.way).await?;
+        Ok(Self { addresses: [address].into(), way: self.way })
     }
 
     /// A connection to it.
@@ -136,10 +165,10 @@ impl Parent {
     /// UNAVAILABLE.
     pub async fn connect(&self) -> Result<AggregatorClient<Channel>, Status> {
         let mut whys = Vec::new();
-        for address in self.0.iter() {
-            match connect(*address).await {
-                Ok(client) => return Ok(client),
-                Err(why) => whys.push(why),
+        for address in self.addresses.iter() {
+            match connect(*address, &self.way).await {
+                Ok(connection) => return Ok(AggregatorClient::new(connection.channel)),
+                Err(why) => whys.push(why.to_string()),
             }
         }
         let whys = whys.join("; ");
@@ -152,6 +181,7 @@ async fn check_way(
     parent: String,
     mut status: StatusReply,
     here: SocketAddr,
+    way: &Way,
 ) -> Result<(), ParentError> {
     let mut by = parent.clone();
     for _ in 0..MAX_DEPTH {
@@ -161,7 +191,7 @@ async fn check_way(
         if is_same(own, next, here) {
             return Err(ParentError::Circle { parent, by });
         }
-        let Ok(above) = ask(next).await else { return Ok(()) };
+        let Ok(above) = ask(next, way).await else { return Ok(()) };
         (status, by) = (above, next.to_string());
     }
     Err(ParentError::Circle { parent, by })
@@ -181,24 +211,28 @@ async fn probe(address: SocketAddr) -> Result<SocketAddr, String> {
     stream.local_addr().map_err(|error| error.to_string())
 }
 
-async fn ask(address: SocketAddr) -> Result<StatusReply, String> {
-    let mut client = connect(address).await?;
+async fn ask(address: SocketAddr, way: &Way) -> Result<StatusReply, ConnectError> {
+    let connection = connect(address, way).await?;
+    let mut client = AggregatorClient::new(connection.channel.clone());
+    let unreachable = ConnectError::Unreachable;
     let answer = timeout(PATIENCE, client.status(StatusRequest {})).await;
-    let answer = answer.map_err(|_| format!("no answer for {} s", PATIENCE.as_secs()))?;
-    answer.map(tonic::Response::into_inner).map_err(|status| reason(&status))
+    let answer =
+        answer.map_err(|_| unreachable(format!("no answer for {} s", PATIENCE.as_secs())))?;
+    answer.map(tonic::Response::into_inner).map_err(|status| match connection.fault() {
+        Some(fault) => ConnectError::Tls(fault.clone()),
+        None => unreachable(reason(&status)),
+    })
 }
 
-async fn connect(address: SocketAddr) -> Result<AggregatorClient<Channel>, String> {
-    let endpoint = Endpoint::from_shared(format!("http://{address}"));
-    let endpoint = endpoint.map_err(|error| root_cause(&error))?;
-    let endpoint = endpoint
-        .connect_timeout(PATIENCE)
-        .tcp_nodelay(true)
-        .http2_keep_alive_interval(PING_INTERVAL)
-        .keep_alive_timeout(PING_TIMEOUT)
-        .keep_alive_while_idle(true);
-    let channel = endpoint.connect().await.map_err(|error| root_cause(&error))?;
-    Ok(AggregatorClient::new(channel))
+async fn connect(address: SocketAddr, way: &Way) -> Result<Connection, ConnectError> {
+    let connection = client::connect(address, &way.host, &way.tls, |endpoint| {
+        endpoint
+            .connect_timeout(PATIENCE)
+            .http2_keep_alive_interval(PING_INTERVAL)
+            .keep_alive_timeout(PING_TIMEOUT)
+            .keep_alive_while_idle(true)
+    });
+    connection.await
 }
 
 /// A parent's refusal, as it goes on to below; UNAVAILABLE if there was no answer.
@@ -215,13 +249,4 @@ pub fn relayed(parent: &Parent, status: Status) -> Status {
 /// What a failed request says: a failure underneath it, or the parent's own words.
 pub fn reason(status: &Status) -> String {
     status.source().map_or_else(|| status.message().to_owned(), root_cause)
-}
-
-/// The innermost error: the outer ones only say "transport error".
-fn root_cause(error: &(dyn std::error::Error + 'static)) -> String {
-    let mut innermost = error;
-    while let Some(source) = innermost.source() {
-        innermost = source;
-    }
-    innermost.to_string()
 }

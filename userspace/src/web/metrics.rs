@@ -22,6 +22,11 @@ struct Outcome {
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct Reason {
+    reason: String,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct Port {
     port: String,
 }
@@ -54,7 +59,7 @@ pub fn openmetrics(view: &View) -> String {
     let of_view = About { version: view.version.clone(), data_plane: view.data_plane.clone() };
     about.get_or_create(&of_view).set(1);
     registry.register("aggregator_info", "1; the labels say what runs here", about);
-    add_packets(&mut registry, view);
+    add_counts(&mut registry, view);
     add_ports(&mut registry, view);
     add_room(&mut registry, &view.role);
     if view.jobs_unknown.is_none() {
@@ -83,12 +88,17 @@ pub fn prometheus(view: &View) -> String {
     lines.map(line).collect()
 }
 
-fn add_packets(registry: &mut Registry, view: &View) {
+fn add_counts(registry: &mut Registry, view: &View) {
     let packets = Family::<Outcome, Counter>::default();
     for count in &view.packets {
         packets.get_or_create(&Outcome { outcome: count.outcome.clone() }).inc_by(count.packets);
     }
     registry.register("packets", "Packets by what became of them", packets);
+    let refusals = Family::<Reason, Counter>::default();
+    for count in &view.refusals {
+        refusals.get_or_create(&Reason { reason: count.reason.clone() }).inc_by(count.times);
+    }
+    registry.register("refusals", "Connections and requests that were refused", refusals);
 }
 
 fn add_ports(registry: &mut Registry, view: &View) {

@@ -14,6 +14,7 @@ use switchml_protocol::header::{HEADER_LEN, Header, Kind, Op, decode, flags};
 use switchml_protocol::{U16, U32, VERSION};
 use switchml_userspace::data_plane::software::Software;
 use switchml_userspace::events;
+use switchml_userspace::guard::Guard;
 use switchml_userspace::service::Service;
 use switchml_userspace_core::data_plane::{DataPlane, Limits};
 use switchml_userspace_core::jobs::JobTable;
@@ -49,7 +50,7 @@ impl Daemon {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let control = listener.local_addr().expect("bound");
         let table = JobTable::new(limits(data_plane.limits()), None, StdRng::seed_from_u64(7));
-        let service = Service::new(table, data_plane.clone());
+        let service = Service::new(table, data_plane.clone(), Guard::default());
         let (stop, stopped) = oneshot::channel();
         let serving = tokio::spawn(async move {
             service.serve(listener, async { drop(stopped.await) }).await.expect("served");

@@ -20,6 +20,7 @@ use serde_json::Value;
 use switchml_bfrt_switch::Switch;
 use switchml_p4::data_plane::P4DataPlane;
 use switchml_p4::tofino::{self, PROGRAM, StartError};
+use switchml_userspace::guard::Guard;
 use switchml_userspace::service::Service;
 use switchml_userspace_core::data_plane::DataPlane;
 use switchml_userspace_core::jobs::JobTable;
@@ -109,7 +110,7 @@ impl Daemon {
         let control = listener.local_addr().expect("bound");
         let table =
             JobTable::new(data_plane.limits(), Some(AGGREGATOR.into()), StdRng::seed_from_u64(7));
-        let service = Service::new(table, Arc::clone(&data_plane));
+        let service = Service::new(table, Arc::clone(&data_plane), Guard::default());
         let (stop, stopped) = oneshot::channel();
         let serving = tokio::spawn(async move {
             service.serve(listener, async { drop(stopped.await) }).await.expect("served");

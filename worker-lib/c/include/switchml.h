@@ -65,7 +65,8 @@ typedef struct switchml_request switchml_request;
 /**
  * How to connect. What is zero or null comes from the environment as torchrun sets it:
  * SWITCHML_AGGREGATOR or MASTER_ADDR; SWITCHML_JOB, TORCHELASTIC_RUN_ID or
- * MASTER_ADDR:MASTER_PORT; RANK and WORLD_SIZE.
+ * MASTER_ADDR:MASTER_PORT; RANK and WORLD_SIZE; SWITCHML_TLS_FINGERPRINT, SWITCHML_TLS_CA,
+ * SWITCHML_TLS_CERT and SWITCHML_TLS_KEY.
  */
 typedef struct switchml_settings {
   /**
@@ -101,6 +102,23 @@ typedef struct switchml_settings {
    * Data threads for large calls, at most: 1 to 8; 0 is as many as this host has use for.
    */
   uint32_t data_threads;
+  /**
+   * SHA-256 fingerprint of the aggregator's certificate, "sha256:" and 64 hexadecimal digits:
+   * its control plane is reached by TLS then.
+   */
+  const char *tls_fingerprint;
+  /**
+   * In place of that, a file of the CAs, in PEM, that sign the aggregator's certificate.
+   */
+  const char *tls_ca;
+  /**
+   * File with this side's certificate, in PEM, for an aggregator that asks for one.
+   */
+  const char *tls_cert;
+  /**
+   * File with its private key, in PEM.
+   */
+  const char *tls_key;
 } switchml_settings;
 
 /**

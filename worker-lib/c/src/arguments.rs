@@ -1,9 +1,12 @@
 //! What C passes: settings, arrays and numbers, looked at before they are used.
 
-use std::ffi::{CStr, c_char, c_void};
+use std::ffi::{CStr, OsStr, c_char, c_void};
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use half::{bf16, f16};
+use switchml_worker::control::ClientTls;
 use switchml_worker::{Builder, CallStats, Communicator, DType, Element, Reduction, Tensor};
 
 use crate::Settings;
@@ -168,6 +171,16 @@ pub unsafe fn builder(settings: Option<&Settings>) -> Result<Builder, Error> {
     let Some(settings) = settings else { return Ok(builder) };
     // SAFETY: the caller's promise.
     let (aggregator, job) = unsafe { (text(settings.aggregator)?, text(settings.job)?) };
+    // SAFETY: the caller's promise.
+    let tls = unsafe {
+        ClientTls {
+            fingerprint: text(settings.tls_fingerprint)?,
+            ca: file(settings.tls_ca),
+            cert: file(settings.tls_cert),
+            key: file(settings.tls_key),
+        }
+    };
+    builder = builder.tls(tls);
     if let Some(aggregator) = aggregator {
         builder = builder.aggregator(aggregator);
     }
@@ -200,8 +213,21 @@ unsafe fn text(text: *const c_char) -> Result<Option<String>, Invalid> {
     }
     // SAFETY: the caller's promise.
     let text = unsafe { CStr::from_ptr(text) };
-    let text = text.to_str().map_err(|_| Invalid("aggregator or job is not UTF-8; give text"))?;
+    let text = text
+        .to_str()
+        .map_err(|_| Invalid("aggregator, job or tls_fingerprint is not UTF-8; give text"))?;
     Ok(Some(text.to_owned()))
+}
+
+/// # Safety
+/// `name` is NULL or ends with a zero byte.
+unsafe fn file(name: *const c_char) -> Option<PathBuf> {
+    if name.is_null() {
+        return None;
+    }
+    // SAFETY: the caller's promise.
+    let name = unsafe { CStr::from_ptr(name) };
+    Some(OsStr::from_bytes(name.to_bytes()).into())
 }
 
 fn seconds(given: f64) -> Result<Option<Duration>, Invalid> {

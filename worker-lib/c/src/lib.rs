@@ -20,7 +20,8 @@ pub struct Request(Handle<Array>);
 
 /// How to connect. What is zero or null comes from the environment as torchrun sets it:
 /// SWITCHML_AGGREGATOR or MASTER_ADDR; SWITCHML_JOB, TORCHELASTIC_RUN_ID or
-/// MASTER_ADDR:MASTER_PORT; RANK and WORLD_SIZE.
+/// MASTER_ADDR:MASTER_PORT; RANK and WORLD_SIZE; SWITCHML_TLS_FINGERPRINT, SWITCHML_TLS_CA,
+/// SWITCHML_TLS_CERT and SWITCHML_TLS_KEY.
 #[repr(C)]
 pub struct Settings {
     /// Where the aggregator's control plane is: host, host:port, an IP address or [IPv6]:port.
@@ -40,6 +41,15 @@ pub struct Settings {
     pub join_timeout: f64,
     /// Data threads for large calls, at most: 1 to 8; 0 is as many as this host has use for.
     pub data_threads: u32,
+    /// SHA-256 fingerprint of the aggregator's certificate, "sha256:" and 64 hexadecimal digits:
+    /// its control plane is reached by TLS then.
+    pub tls_fingerprint: *const c_char,
+    /// In place of that, a file of the CAs, in PEM, that sign the aggregator's certificate.
+    pub tls_ca: *const c_char,
+    /// File with this side's certificate, in PEM, for an aggregator that asks for one.
+    pub tls_cert: *const c_char,
+    /// File with its private key, in PEM.
+    pub tls_key: *const c_char,
 }
 
 /// Joins a job and waits until all its ranks have. May block, for join_timeout at most.

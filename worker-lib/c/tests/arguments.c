@@ -104,8 +104,12 @@ int main(void)
     settings.deadline = 0;
     settings.job = "\xff";
     expect(switchml_connect(&settings, &communicator), SWITCHML_INVALID,
-           "aggregator or job is not UTF-8; give text");
+           "aggregator, job or tls_fingerprint is not UTF-8; give text");
     settings.job = NULL;
+    settings.tls_fingerprint = "sha256:0";
+    expect(switchml_connect(&settings, &communicator), SWITCHML_INVALID,
+           "TLS fingerprint is \"sha256:0\"; sha256: and 64 hexadecimal digits are allowed");
+    settings.tls_fingerprint = NULL;
     settings.join_timeout = 0.2;
     /* Nothing listens there. */
     if (switchml_connect(&settings, &communicator) != SWITCHML_FAILED ||

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use switchml_cli::tls::TlsOptions;
 use switchml_worker::{
     Builder, Communicator,
-    control::{self, AggregatorStatus},
+    control::{self, Access, AggregatorStatus, ClientTls},
 };
 
 use super::{Failure, seconds};
@@ -48,12 +49,21 @@ pub struct Aggregator {
     /// The aggregator's control plane [env: SWITCHML_AGGREGATOR, or MASTER_ADDR]
     #[arg(long, value_name = "HOST[:PORT]")]
     aggregator: Option<String>,
+    #[command(flatten)]
+    tls: TlsOptions,
 }
 
 impl Aggregator {
-    /// The settings of the environment, with this address over them if one was given.
+    /// The settings of the environment, with what was given over them.
     pub fn settings(&self) -> Result<Builder, Failure> {
         let settings = Communicator::builder().env().map_err(Failure::joining)?;
+        let options = self.tls.clone();
+        let settings = settings.tls(ClientTls {
+            fingerprint: options.tls_fingerprint,
+            ca: options.tls_ca,
+            cert: options.tls_cert,
+            key: options.tls_key,
+        });
         Ok(match &self.aggregator {
             Some(address) => settings.aggregator(address),
             None => settings,
@@ -83,12 +93,13 @@ impl Job {
 }
 
 /// What the aggregator says of itself.
-pub fn status(address: &str) -> Result<AggregatorStatus, Failure> {
-    control::status(address, STATUS_TIMEOUT).map_err(|error| Failure::joining(error.into()))
+pub fn status(aggregator: &Access) -> Result<AggregatorStatus, Failure> {
+    control::status(aggregator.clone(), STATUS_TIMEOUT)
+        .map_err(|error| Failure::joining(error.into()))
 }
 
-/// The aggregator's address.
-pub fn address(settings: &Builder) -> Result<&str, Failure> {
+/// The aggregator.
+pub fn aggregator(settings: &Builder) -> Result<Access, Failure> {
     settings.get_aggregator().ok_or_else(|| {
         Failure::Usage(
             "no aggregator is given; use --aggregator HOST[:PORT], or set SWITCHML_AGGREGATOR"

@@ -3,11 +3,13 @@
 
 #![allow(unsafe_code)]
 
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 use pyo3::prelude::*;
 use pyo3::types::{IntoPyDict, PyDict};
+use switchml_worker::control::ClientTls;
 use switchml_worker::{CallStats, Communicator, DType, Error, Handle, Reduction, Tensor};
 
 /// Elements that a Python object holds.
@@ -79,7 +81,8 @@ struct PyCommunicator {
 impl PyCommunicator {
     #[new]
     #[pyo3(signature = (
-        *, aggregator, job, rank, world_size, deadline, timeout, join_timeout, data_threads
+        *, aggregator, job, rank, world_size, deadline, timeout, join_timeout, data_threads,
+        tls_fingerprint, tls_ca, tls_cert, tls_key
     ))]
     #[expect(clippy::too_many_arguments, reason = "one for each setting, by name")]
     fn new(
@@ -92,9 +95,19 @@ impl PyCommunicator {
         timeout: Option<f64>,
         join_timeout: Option<f64>,
         data_threads: Option<u32>,
+        tls_fingerprint: Option<String>,
+        tls_ca: Option<PathBuf>,
+        tls_cert: Option<PathBuf>,
+        tls_key: Option<PathBuf>,
     ) -> PyResult<Self> {
         let connect = || {
-            let mut builder = Communicator::builder().env()?;
+            let tls = ClientTls {
+                fingerprint: tls_fingerprint,
+                ca: tls_ca,
+                cert: tls_cert,
+                key: tls_key,
+            };
+            let mut builder = Communicator::builder().env()?.tls(tls);
             builder = given(builder, aggregator, switchml_worker::Builder::aggregator);
             builder = given(builder, job, switchml_worker::Builder::job);
             builder = given(builder, rank, switchml_worker::Builder::rank);

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from types import TracebackType
 from typing import Any
 
@@ -34,6 +35,11 @@ class Communicator:
     Arguments that are not given come from the environment, as torchrun sets it: RANK, WORLD_SIZE,
     SWITCHML_AGGREGATOR (or MASTER_ADDR's host), SWITCHML_JOB (or TORCHELASTIC_RUN_ID).
 
+    An aggregator that speaks TLS is known by the fingerprint of its certificate
+    (`tls_fingerprint`, SWITCHML_TLS_FINGERPRINT) or by a file of CAs (`tls_ca`, SWITCHML_TLS_CA).
+    If it asks for a certificate, give its file and that of its key (`tls_cert`, `tls_key`,
+    SWITCHML_TLS_CERT, SWITCHML_TLS_KEY).
+
     Times are in seconds. A call fails when the aggregator has not answered for `deadline` (5). It
     also fails when it has waited for connected ranks for `timeout` (1800), and then names them.
     Ranks have `join_timeout` (60) to join.
@@ -53,6 +59,10 @@ class Communicator:
         timeout: float | None = None,
         join_timeout: float | None = None,
         data_threads: int | None = None,
+        tls_fingerprint: str | None = None,
+        tls_ca: str | os.PathLike[str] | None = None,
+        tls_cert: str | os.PathLike[str] | None = None,
+        tls_key: str | os.PathLike[str] | None = None,
     ) -> None:
         self._native = _native.Communicator(
             aggregator=aggregator,
@@ -63,6 +73,10 @@ class Communicator:
             timeout=timeout,
             join_timeout=join_timeout,
             data_threads=data_threads,
+            tls_fingerprint=tls_fingerprint,
+            tls_ca=tls_ca,
+            tls_cert=tls_cert,
+            tls_key=tls_key,
         )
 
     @property

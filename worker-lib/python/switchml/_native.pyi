@@ -1,3 +1,4 @@
+import os
 from typing import Any, final
 
 __all__ = ["Communicator", "Handle"]
@@ -15,6 +16,10 @@ class Communicator:
         timeout: float | None,
         join_timeout: float | None,
         data_threads: int | None,
+        tls_fingerprint: str | None,
+        tls_ca: str | os.PathLike[str] | None,
+        tls_cert: str | os.PathLike[str] | None,
+        tls_key: str | os.PathLike[str] | None,
     ) -> Communicator: ...
     @property
     def rank(self) -> int: ...

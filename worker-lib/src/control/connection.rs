@@ -2,14 +2,12 @@
 
 use std::{error::Error as _, future::Future, net::SocketAddr, time::Duration};
 
+use switchml_control::client::{self, ConnectError, Connection, root_cause};
 use switchml_worker_core::session::CONNECT;
 use tokio::runtime::Runtime;
-use tonic::{
-    Response, Status,
-    transport::{Channel, Endpoint},
-};
+use tonic::{Response, Status};
 
-use super::Error;
+use super::{Access, Error};
 
 /// An idle connection is probed this often, so that a dead host is noticed between collectives too.
 const PROBE: Duration = Duration::from_secs(5);
@@ -25,24 +23,27 @@ pub(super) fn runtime() -> Result<Runtime, Error> {
         .map_err(|error| Error::System { why: error.to_string() })
 }
 
-/// Connects to the first of the addresses that answers. Returns that address too.
+/// Connects to the first of an aggregator's addresses that answers. Returns that address too.
 pub(super) async fn connect(
+    access: &Access,
     addresses: &[SocketAddr],
     timeout: Duration,
-) -> Result<(String, Channel), Error> {
+) -> Result<(String, Connection), Error> {
+    let host = switchml_control::host(&access.address);
     let mut failed = Vec::new();
-    for address in addresses {
-        let address = address.to_string();
-        let endpoint = Endpoint::from_shared(format!("http://{address}"))
-            .map_err(|error| Error::Address { given: address.clone(), why: root_cause(&error) })?
-            .connect_timeout(timeout.min(CONNECT))
-            .tcp_nodelay(true)
-            .http2_keep_alive_interval(PROBE)
-            .keep_alive_timeout(PROBE_ANSWER)
-            .keep_alive_while_idle(true);
-        match endpoint.connect().await {
-            Ok(channel) => return Ok((address, channel)),
-            Err(error) => failed.push((address, root_cause(&error))),
+    for &address in addresses {
+        let connection = client::connect(address, &host, &access.tls, |endpoint| {
+            endpoint
+                .connect_timeout(timeout.min(CONNECT))
+                .http2_keep_alive_interval(PROBE)
+                .keep_alive_timeout(PROBE_ANSWER)
+                .keep_alive_while_idle(true)
+        });
+        match (connection.await, address.to_string()) {
+            (Ok(connection), address) => return Ok((address, connection)),
+            // Somebody is there.
+            (Err(ConnectError::Tls(why)), address) => return Err(Error::Tls { address, why }),
+            (Err(ConnectError::Unreachable(why)), address) => failed.push((address, why)),
         }
     }
     if failed.is_empty() {
@@ -57,12 +58,15 @@ pub(super) async fn connect(
 /// The answer to a call, if it comes in time.
 pub(super) async fn within<T>(
     timeout: Duration,
-    address: &str,
+    (address, connection): &(String, Connection),
     call: impl Future<Output = Result<Response<T>, Status>>,
 ) -> Result<T, Error> {
     match tokio::time::timeout(timeout, call).await {
         Ok(Ok(response)) => Ok(response.into_inner()),
-        Ok(Err(status)) => Err(from_status(address, &status)),
+        Ok(Err(status)) => Err(match connection.fault() {
+            Some(why) => Error::Tls { address: address.clone(), why: why.clone() },
+            None => from_status(address, &status),
+        }),
         Err(_) => Err(Error::Lost {
             address: address.to_owned(),
             why: format!("no answer for {} s", timeout.as_secs_f64()),
@@ -84,15 +88,6 @@ pub(super) fn failure_of(status: &Status) -> Option<String> {
     status.source().map(root_cause)
 }
 
-/// The innermost error: the outer ones only say "transport error".
-fn root_cause(error: &(dyn std::error::Error + 'static)) -> String {
-    let mut innermost = error;
-    while let Some(source) = innermost.source() {
-        innermost = source;
-    }
-    innermost.to_string()
-}
-
 #[cfg(test)]
 mod tests {
     use std::net::{Ipv4Addr, Ipv6Addr, TcpListener};
@@ -107,7 +102,11 @@ mod tests {
     #[test]
     fn all_addresses_that_were_tried_are_in_the_one_line() {
         let addresses = [closed(Ipv4Addr::LOCALHOST), closed(Ipv6Addr::LOCALHOST)];
-        let error = runtime().unwrap().block_on(connect(&addresses, CONNECT)).err().unwrap();
+        let error = runtime()
+            .unwrap()
+            .block_on(connect(&Access::default(), &addresses, CONNECT))
+            .err()
+            .unwrap();
         let [first, second] = addresses;
         let why = "Connection refused (os error 111)".to_owned();
         assert_eq!(error, Error::Unreachable { address: format!("{first} or {second}"), why });

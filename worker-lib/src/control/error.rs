@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use switchml_control::rank_list;
+use switchml_control::tls::TlsError;
 use switchml_worker_core::session::MadeCall;
 
 /// Why a rank has no session, or has it no longer. Each is one line that says what to do.
@@ -39,6 +40,14 @@ pub enum Error {
         address: String,
         /// What the system said.
         why: String,
+    },
+    /// Somebody answers there, but not by TLS as they should.
+    #[error("no TLS connection to the aggregator at {address}: {why}")]
+    Tls {
+        /// The aggregator.
+        address: String,
+        /// What is wrong.
+        why: TlsError,
     },
     /// The aggregator does not take the rank. Its own words.
     #[error("{why} (says the aggregator at {address})")]

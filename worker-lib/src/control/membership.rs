@@ -12,7 +12,7 @@ use switchml_worker_core::engine::Failure;
 use switchml_worker_core::session::{Event, Goodbye};
 use tokio::sync::mpsc::UnboundedSender;
 
-use super::{Assigned, Error, board::Board, connection, resolve, thread::Joining, threads};
+use super::{Access, Assigned, Error, board::Board, connection, resolve, thread::Joining, threads};
 
 /// A rank's membership in a job: the connection is its sign of life. Dropping it leaves the job; in
 /// a panic, as a failure.
@@ -23,18 +23,18 @@ pub struct Membership {
 }
 
 impl Membership {
-    /// Joins the job named `job` at `aggregator` (see [`resolve`]) as `rank` of `world_size`, and
+    /// Joins the job named `job` at `aggregator` as `rank` of `world_size`, and
     /// waits until all ranks have. `timeout` also bounds the wait in [`Membership::ready`]. The
     /// rank asks for `data_threads`, or for as many as this host has use for.
     ///
     /// # Errors
     ///
-    /// [`Error::Address`], [`Error::UnknownHost`] or [`Error::Unreachable`]; [`Error::Refused`]
-    /// with the aggregator's reason (a rank or world size out of range, a rank that is taken,
-    /// another world size than the job's); [`Error::Missing`] with the ranks that did not come in
-    /// time; [`Error::Aborted`] or [`Error::Lost`].
+    /// [`Error::Address`], [`Error::UnknownHost`], [`Error::Unreachable`] or [`Error::Tls`];
+    /// [`Error::Refused`] with the aggregator's reason (a rank or world size out of range, a rank
+    /// that is taken, another world size than the job's); [`Error::Missing`] with the ranks that
+    /// did not come in time; [`Error::Aborted`] or [`Error::Lost`].
     pub fn join(
-        aggregator: &str,
+        aggregator: impl Into<Access>,
         job: &str,
         rank: u32,
         world_size: u32,
@@ -44,12 +44,14 @@ impl Membership {
         let begin = Instant::now();
         let board = Arc::new(Board::default());
         let (events, received) = tokio::sync::mpsc::unbounded_channel();
-        let addresses = resolve(aggregator)?;
+        let access = aggregator.into();
+        let addresses = resolve(&access.address)?;
         let (data_threads, host) = match data_threads {
             Some(exactly) => (exactly, String::new()),
             None => threads::of_this_host(&addresses),
         };
         let joining = Joining {
+            access,
             addresses,
             request: JoinRequest {
                 job_name: job.to_owned(),

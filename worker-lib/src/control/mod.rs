@@ -14,12 +14,13 @@ mod status;
 mod thread;
 mod threads;
 
-pub use address::resolve;
+pub use address::{Access, resolve};
 pub use error::Error;
 pub use membership::Membership;
 pub use messages::Assigned;
 pub use status::{
     AggregatorStatus, RankWithoutMulticast, examine, ranks_without_multicast, status,
 };
+pub use switchml_control::tls::{ClientTls, TlsError};
 pub use switchml_control::{ExamineReply, Port};
 pub use switchml_worker_core::session::MadeCall;

@@ -7,7 +7,7 @@ use switchml_control::{
     aggregator_client::AggregatorClient,
 };
 
-use super::{Assigned, Error, connection, resolve};
+use super::{Access, Assigned, Error, connection, resolve};
 
 /// What an aggregator says of itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,20 +28,21 @@ pub struct AggregatorStatus {
     pub ports: Vec<Port>,
 }
 
-/// Asks the aggregator at `aggregator` (see [`resolve`]) for its status.
+/// Asks the aggregator at `aggregator` for its status.
 ///
 /// # Errors
 ///
-/// [`Error::Address`], [`Error::UnknownHost`], [`Error::Unreachable`], [`Error::Refused`], or
-/// [`Error::Lost`] when the answer does not come in time.
-pub fn status(aggregator: &str, timeout: Duration) -> Result<AggregatorStatus, Error> {
-    let addresses = resolve(aggregator)?;
+/// [`Error::Address`], [`Error::UnknownHost`], [`Error::Unreachable`], [`Error::Tls`],
+/// [`Error::Refused`], or [`Error::Lost`] when the answer does not come in time.
+pub fn status(aggregator: impl Into<Access>, timeout: Duration) -> Result<AggregatorStatus, Error> {
+    let access = aggregator.into();
+    let addresses = resolve(&access.address)?;
     connection::runtime()?.block_on(async {
-        let (address, channel) = connection::connect(&addresses, timeout).await?;
-        let mut client = AggregatorClient::new(channel);
-        let reply = connection::within(timeout, &address, client.status(StatusRequest {})).await?;
+        let to = connection::connect(&access, &addresses, timeout).await?;
+        let mut client = AggregatorClient::new(to.1.channel.clone());
+        let reply = connection::within(timeout, &to, client.status(StatusRequest {})).await?;
         Ok(AggregatorStatus {
-            address,
+            address: to.0,
             version: reply.version,
             data_plane: reply.data_plane,
             attachment: reply.attachment,
@@ -58,12 +59,13 @@ pub fn status(aggregator: &str, timeout: Duration) -> Result<AggregatorStatus, E
 ///
 /// As [`status`].
 pub fn examine(
-    aggregator: &str,
+    aggregator: impl Into<Access>,
     assigned: &Assigned,
     rank: u32,
     timeout: Duration,
 ) -> Result<ExamineReply, Error> {
-    let addresses = resolve(aggregator)?;
+    let access = aggregator.into();
+    let addresses = resolve(&access.address)?;
     let request = ExamineRequest {
         job: assigned.job.into(),
         epoch: assigned.epoch,
@@ -71,9 +73,9 @@ pub fn examine(
         control_secret: assigned.control_secret,
     };
     connection::runtime()?.block_on(async {
-        let (address, channel) = connection::connect(&addresses, timeout).await?;
-        let mut client = AggregatorClient::new(channel);
-        connection::within(timeout, &address, client.examine(request)).await
+        let to = connection::connect(&access, &addresses, timeout).await?;
+        let mut client = AggregatorClient::new(to.1.channel.clone());
+        connection::within(timeout, &to, client.examine(request)).await
     })
 }
 
@@ -94,15 +96,16 @@ pub struct RankWithoutMulticast {
 ///
 /// As [`status`].
 pub fn ranks_without_multicast(
-    aggregator: &str,
+    aggregator: impl Into<Access>,
     timeout: Duration,
 ) -> Result<Vec<RankWithoutMulticast>, Error> {
-    let addresses = resolve(aggregator)?;
+    let access = aggregator.into();
+    let addresses = resolve(&access.address)?;
     connection::runtime()?.block_on(async {
-        let (address, channel) = connection::connect(&addresses, timeout).await?;
-        let mut client = AggregatorClient::new(channel);
+        let to = connection::connect(&access, &addresses, timeout).await?;
+        let mut client = AggregatorClient::new(to.1.channel.clone());
         let list = client.list_jobs(ListJobsRequest {});
-        let jobs = connection::within(timeout, &address, list).await?.jobs;
+        let jobs = connection::within(timeout, &to, list).await?.jobs;
         let ranks = jobs.into_iter().flat_map(|job| {
             let members = job.members.into_iter().filter(|member| member.no_multicast);
             members.map(move |member| RankWithoutMulticast {

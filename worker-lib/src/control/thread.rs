@@ -11,16 +11,16 @@ use std::{
 use switchml_control::{
     self as control, JoinEvent, JoinRequest, LeaveRequest, ListJobsRequest, ReadyRequest,
     ReportCallsRequest, ReportNoMulticastRequest, ResumeRequest,
-    aggregator_client::AggregatorClient, join_event,
+    aggregator_client::AggregatorClient, client::Connection, join_event, tls::TlsError,
 };
 use switchml_worker_core::session::{
     Action, Answer, CONNECT, Ending, Event, Goodbye, News, Request, Session,
 };
 use tokio::{runtime::Runtime, sync::mpsc::UnboundedReceiver};
-use tonic::{Response, Status, Streaming, transport::Channel};
+use tonic::{Response, Status, Streaming};
 
 use super::{
-    Assigned, Error,
+    Access, Assigned, Error,
     board::Board,
     connection,
     messages::{self, refusal},
@@ -28,6 +28,7 @@ use super::{
 
 /// What it takes to join a job.
 pub(super) struct Joining {
+    pub access: Access,
     pub addresses: Vec<SocketAddr>,
     pub request: JoinRequest,
     pub timeout: Duration,
@@ -45,7 +46,8 @@ impl Joining {
             joining: self,
             session,
             address,
-            client: None,
+            connection: None,
+            tls_fault: None,
             assigned: None,
             under_way: None,
             stream: None,
@@ -60,7 +62,9 @@ struct ControlThread {
     session: Session,
     /// The address that answered last, or did not.
     address: String,
-    client: Option<AggregatorClient<Channel>>,
+    connection: Option<Connection>,
+    /// Why there is no connection, if that is for TLS.
+    tls_fault: Option<TlsError>,
     assigned: Option<Assigned>,
     /// A connection that is being made, or a request that has no answer yet.
     under_way: Option<UnderWay>,
@@ -71,7 +75,7 @@ type UnderWay = Pin<Box<dyn Future<Output = Outcome> + Send>>;
 
 /// What came of what was under way.
 enum Outcome {
-    Connected(String, Channel),
+    Connected(String, Connection),
     Unreachable(Error),
     Opened(Box<Streaming<JoinEvent>>),
     Answered(Answer),
@@ -124,11 +128,12 @@ impl ControlThread {
     fn perform(&mut self, action: Action) {
         match action {
             Action::Connect => {
-                (self.client, self.stream) = (None, None);
-                let addresses = self.joining.addresses.clone();
+                (self.connection, self.stream) = (None, None);
+                let Joining { access, addresses, .. } = &self.joining;
+                let (access, addresses) = (access.clone(), addresses.clone());
                 self.under_way = Some(Box::pin(async move {
-                    match connection::connect(&addresses, CONNECT).await {
-                        Ok((address, channel)) => Outcome::Connected(address, channel),
+                    match connection::connect(&access, &addresses, CONNECT).await {
+                        Ok((address, connection)) => Outcome::Connected(address, connection),
                         Err(error) => Outcome::Unreachable(error),
                     }
                 }));
@@ -149,7 +154,7 @@ impl ControlThread {
 
     /// A request's way to its answer. Only a session without a connection has nobody to ask.
     fn send(&self, request: Request) -> Option<UnderWay> {
-        let mut client = self.client.clone()?;
+        let mut client = AggregatorClient::new(self.connection.as_ref()?.channel.clone());
         let rank = self.joining.request.rank;
         let (job, epoch, control_secret) = match &self.assigned {
             Some(assigned) => (assigned.job.into(), assigned.epoch, assigned.control_secret),
@@ -214,10 +219,15 @@ impl ControlThread {
     fn take_outcome(&mut self, outcome: Outcome) -> Event {
         self.under_way = None;
         match outcome {
-            Outcome::Connected(address, channel) => {
+            Outcome::Connected(address, connection) => {
                 self.address = address;
-                self.client = Some(AggregatorClient::new(channel));
+                (self.connection, self.tls_fault) = (Some(connection), None);
                 Event::Connected
+            }
+            Outcome::Unreachable(Error::Tls { address, why }) => {
+                self.address = address;
+                self.tls_fault = Some(why.clone());
+                Event::Unreachable(why.to_string())
             }
             Outcome::Unreachable(Error::Unreachable { address, why }) => {
                 self.address = address;
@@ -261,8 +271,13 @@ impl ControlThread {
         let address = self.address.clone();
         let JoinRequest { job_name: job, world_size, .. } = self.joining.request.clone();
         let waited = self.joining.timeout;
+        let later = self.connection.as_ref().and_then(Connection::fault);
+        let tls_fault = self.tls_fault.as_ref().or(later).cloned();
         self.joining.board.end(match ending {
             Ending::Left => return,
+            Ending::Unreachable(_) | Ending::Lost(_) if let Some(why) = tls_fault => {
+                Error::Tls { address, why }
+            }
             Ending::Unreachable(why) => Error::Unreachable { address, why },
             Ending::Refused(why) => Error::Refused { address, why },
             Ending::Missing(ranks) => {

@@ -35,7 +35,12 @@ impl Daemon {
 
     /// With a pool of so many slots.
     pub fn with_slots(slots: u32) -> Self {
-        Self::start_with(|binaries, host| Aggregator::on_loopback_with_slots(binaries, host, slots))
+        Self::with_options(&["--slots", &slots.to_string()])
+    }
+
+    /// With further options.
+    pub fn with_options(options: &[&str]) -> Self {
+        Self::start_with(|binaries, host| Aggregator::on_loopback_with(binaries, host, options))
     }
 
     fn start_with(
@@ -64,6 +69,14 @@ impl Daemon {
         }
         command.args(arguments).env("SWITCHML_AGGREGATOR", &self.address);
         self.host.spawn(&format!("switchml-worker {}", arguments.join(" ")), command).unwrap()
+    }
+
+    /// What `switchml-aggregator status` says of it, with further options.
+    pub fn status(&self, options: &[&str]) -> String {
+        let mut command = Command::new(&self.binaries.aggregator);
+        command.args(["status", "--connect", &self.address]).args(options);
+        let output = self.host.output(command).unwrap();
+        String::from_utf8(output.stdout).unwrap()
     }
 
     /// Waits until the daemon's list shows a job with some text, such as its state, or "1 of 2"

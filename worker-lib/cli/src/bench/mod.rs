@@ -100,9 +100,9 @@ impl Bench {
         let settings = self.job.settings()?;
         let is_reporter = settings.get_rank() == Some(0);
         let output = Output::open(self.json.as_ref().filter(|_| is_reporter))?;
-        let address = job::address(&settings)?.to_owned();
+        let aggregator = job::aggregator(&settings)?;
         let communicator = settings.connect().map_err(Failure::joining)?;
-        let status = job::status(&address)?;
+        let status = job::status(&aggregator)?;
 
         let mut report = Report::new(self.setup::<T>(&communicator, &status));
         let prints = is_reporter && !output.is_stdout();

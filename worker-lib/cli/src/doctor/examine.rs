@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use switchml_protocol::LANES_PER_BLOCK;
 use switchml_protocol::header::HEADER_LEN;
-use switchml_worker::control::{self, Assigned, Membership};
+use switchml_worker::control::{self, Access, Assigned, Membership};
 use switchml_worker::interface::Interface;
 use switchml_worker_core::engine::Identity;
 use switchml_worker_core::hello::{Hello, HelloStep};
@@ -40,14 +40,15 @@ pub fn control_plane(target: SocketAddr, before: &Counters) -> Option<Cause> {
 }
 
 /// Why nothing comes back on the data path. `name` is that of a job for this.
-pub fn data_path(address: &str, name: &str) -> Option<Cause> {
-    let (membership, assigned) = Membership::join(address, name, 0, 1, Some(1), TIMEOUT).ok()?;
-    let cause = closed_path(address, &assigned);
+pub fn data_path(access: &Access, name: &str) -> Option<Cause> {
+    let (membership, assigned) =
+        Membership::join(access.clone(), name, 0, 1, Some(1), TIMEOUT).ok()?;
+    let cause = closed_path(access, &assigned);
     membership.leave();
     cause
 }
 
-fn closed_path(address: &str, assigned: &Assigned) -> Option<Cause> {
+fn closed_path(access: &Access, assigned: &Assigned) -> Option<Cause> {
     let target = assigned.data_address;
     if Interface::has(target.ip()) {
         // The step has said that this is the aggregator's own host.
@@ -56,7 +57,7 @@ fn closed_path(address: &str, assigned: &Assigned) -> Option<Cause> {
     let before = Counters::read(target.is_ipv6());
     let hello = hello(assigned, 0);
     let mut evidence = gather(target, &hello, &before, None)?;
-    evidence.aggregator = aggregator(address, assigned);
+    evidence.aggregator = aggregator(access, assigned);
     match evidence.outcome.answers {
         0 => evidence.cause(),
         _ => narrow_path(&evidence.here, assigned, evidence.aggregator.as_ref()?, 0),
@@ -65,12 +66,13 @@ fn closed_path(address: &str, assigned: &Assigned) -> Option<Cause> {
 
 /// Where the way takes no packets of more than `lanes` lanes, and what else the aggregator sees of
 /// it. `name` is that of a job for this.
-pub fn open_path(address: &str, name: &str, narrow: Option<u16>) -> Vec<Cause> {
-    let Ok((membership, assigned)) = Membership::join(address, name, 0, 1, Some(1), TIMEOUT) else {
+pub fn open_path(access: &Access, name: &str, narrow: Option<u16>) -> Vec<Cause> {
+    let Ok((membership, assigned)) = Membership::join(access.clone(), name, 0, 1, Some(1), TIMEOUT)
+    else {
         return Vec::new();
     };
     let mut causes = Vec::new();
-    if let Some(aggregator) = aggregator(address, &assigned) {
+    if let Some(aggregator) = aggregator(access, &assigned) {
         causes.extend(aggregator.foreign_program());
         if let Some((lanes, here)) = narrow.zip(Here::towards(assigned.data_address.ip())) {
             causes.extend(narrow_path(&here, &assigned, &aggregator, lanes.into()));
@@ -80,9 +82,9 @@ pub fn open_path(address: &str, name: &str, narrow: Option<u16>) -> Vec<Cause> {
     causes
 }
 
-fn aggregator(address: &str, assigned: &Assigned) -> Option<Aggregator> {
-    let reply = control::examine(address, assigned, 0, TIMEOUT).ok()?;
-    let ports = control::status(address, TIMEOUT).ok()?.ports;
+fn aggregator(access: &Access, assigned: &Assigned) -> Option<Aggregator> {
+    let reply = control::examine(access.clone(), assigned, 0, TIMEOUT).ok()?;
+    let ports = control::status(access.clone(), TIMEOUT).ok()?.ports;
     Some(Aggregator { reply, ports })
 }
 

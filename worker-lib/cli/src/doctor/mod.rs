@@ -27,7 +27,7 @@ use std::{
 
 use switchml_worker::{
     Builder, Capabilities, Communicator, Error, ReduceOp,
-    control::{self, AggregatorStatus, Membership, RankWithoutMulticast},
+    control::{self, Access, AggregatorStatus, Membership, RankWithoutMulticast},
     interface::{Interface, unspecified},
 };
 
@@ -58,9 +58,9 @@ impl Doctor {
     /// what it found.
     pub fn run(&self) -> Result<(), Failure> {
         let settings = self.aggregator.settings()?;
-        let address = job::address(&settings)?.to_owned();
+        let access = job::aggregator(&settings)?;
         let mut causes = Vec::new();
-        let outcome = check(settings, &address, &mut causes);
+        let outcome = check(settings, &access, &mut causes);
         for cause in &causes {
             let Fix { host, command } = cause.fix();
             say(format_args!("{:4}  {cause}", if cause.breaks() { "WHY" } else { "NOTE" }));
@@ -70,18 +70,18 @@ impl Doctor {
     }
 }
 
-fn check(settings: Builder, address: &str, causes: &mut Vec<Cause>) -> Result<(), Failure> {
-    let target = step("name", || resolve(address))?;
+fn check(settings: Builder, access: &Access, causes: &mut Vec<Cause>) -> Result<(), Failure> {
+    let target = step("name", || resolve(&access.address))?;
     let before = Counters::read(target.is_ipv6());
-    let status = step("control plane", || ask(address))
+    let status = step("control plane", || ask(access))
         .inspect_err(|_| causes.extend(examine::control_plane(target, &before)))?;
     let name = format!("doctor-{:08x}", rand::random::<u32>());
     let examination = format!("{name}-why");
-    let data_address = step("join", || join(address, &name))?;
+    let data_address = step("join", || join(access, &name))?;
     step("udp socket", || open_socket(data_address))?;
     let interface = Interface::towards(data_address);
     let communicator = step("data path", || open_path(settings, &name, interface.as_ref()))
-        .inspect_err(|_| causes.extend(examine::data_path(address, &examination)))?;
+        .inspect_err(|_| causes.extend(examine::data_path(access, &examination)))?;
     let narrow = communicator.info().narrow.as_ref().map(|narrow| narrow.lanes);
     step("all-reduce", || reduce(&communicator))?;
     causes.extend(without_multicast(&communicator));
@@ -92,8 +92,8 @@ fn check(settings: Builder, address: &str, causes: &mut Vec<Cause>) -> Result<()
         causes.push(Cause::LostMulticast { group, instead: instead.clone() });
     })?;
     step("leave", || leave(communicator))?;
-    causes.extend(examine::open_path(address, &examination, narrow));
-    step("other ranks", || other_ranks(address)).inspect_err(|_| {
+    causes.extend(examine::open_path(access, &examination, narrow));
+    step("other ranks", || other_ranks(access)).inspect_err(|_| {
         causes.push(Cause::LostMulticast { group: None, instead });
     })
 }
@@ -144,8 +144,8 @@ fn resolve(address: &str) -> Result<(SocketAddr, String), Failure> {
     Ok((first, format!("{address} is {}", found.join(", "))))
 }
 
-fn ask(address: &str) -> Result<(AggregatorStatus, String), Failure> {
-    let status = control::status(address, TIMEOUT).map_err(of_control)?;
+fn ask(access: &Access) -> Result<(AggregatorStatus, String), Failure> {
+    let status = control::status(access.clone(), TIMEOUT).map_err(of_control)?;
     let AggregatorStatus {
         address, version, data_plane, attachment, slots_free, slots_total, ..
     } = &status;
@@ -156,9 +156,9 @@ fn ask(address: &str) -> Result<(AggregatorStatus, String), Failure> {
     Ok((status, detail))
 }
 
-fn join(address: &str, name: &str) -> Result<(SocketAddr, String), Failure> {
+fn join(access: &Access, name: &str) -> Result<(SocketAddr, String), Failure> {
     let (session, assigned) =
-        Membership::join(address, name, 0, 1, Some(1), TIMEOUT).map_err(of_control)?;
+        Membership::join(access.clone(), name, 0, 1, Some(1), TIMEOUT).map_err(of_control)?;
     session.leave();
     let control::Assigned { slots, data_address, .. } = assigned;
     Ok((data_address, format!("job {name} of one rank: {slots} slots at UDP {data_address}")))
@@ -249,8 +249,8 @@ fn leave(communicator: Communicator) -> Result<((), String), Failure> {
 
 /// A way that is clear from here may not be from where other ranks are: each finds that out by its
 /// own results.
-fn other_ranks(address: &str) -> Result<((), String), Failure> {
-    let ranks = control::ranks_without_multicast(address, TIMEOUT).map_err(of_control)?;
+fn other_ranks(access: &Access) -> Result<((), String), Failure> {
+    let ranks = control::ranks_without_multicast(access.clone(), TIMEOUT).map_err(of_control)?;
     if ranks.is_empty() {
         return Ok(((), "no rank of any job misses results by multicast".to_owned()));
     }

@@ -1,0 +1,181 @@
+//! Who may talk to the control plane: a tree by mutual TLS, and control planes that the Internet
+//! would reach.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+use std::thread;
+
+use switchml_rack::{Binaries, Namespace, Process, RackOptions, Racks, can_build_racks};
+use switchml_worker::control::{self, Access, ClientTls, TlsError};
+use switchml_worker::{Communicator, ReduceOp};
+
+use crate::{Cluster, PATIENCE};
+
+const RANKS: usize = 4;
+const ROOT: &str = "10.88.0.254:48865";
+const CONTROL: &str = "48865";
+/// An address of the Internet.
+const PUBLIC: &str = "8.8.8.8";
+
+/// Files of a certificate that signs itself and of its key, removed when dropped.
+struct Identity {
+    folder: PathBuf,
+    cert: String,
+    key: String,
+}
+
+impl Identity {
+    fn new() -> Self {
+        let folder = std::env::temp_dir().join(format!("switchml-tree-{}", std::process::id()));
+        fs::create_dir(&folder).unwrap();
+        let made = rcgen::generate_simple_self_signed(["combiner".to_owned()]).unwrap();
+        let write = |name: &str, text: String| {
+            let file = folder.join(name);
+            fs::write(&file, text).unwrap();
+            file.to_str().unwrap().to_owned()
+        };
+        let cert = write("cert", made.cert.pem());
+        let key = write("key", made.signing_key.serialize_pem());
+        Self { folder, cert, key }
+    }
+}
+
+impl Drop for Identity {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.folder);
+    }
+}
+
+fn daemon(host: &Namespace, ports: &[String], control: &str, options: &[&str]) -> Process {
+    let binaries = Binaries::for_test().unwrap();
+    let mut command = Command::new(binaries.aggregator);
+    command.args(ports.iter().flat_map(|port| ["--iface", port]));
+    command.args(["--control", control]).args(options);
+    host.spawn("aggregator", command).unwrap()
+}
+
+/// A daemon's fingerprint, which it logs or prints, once it is ready.
+fn fingerprint(daemon: &mut Process) -> String {
+    daemon.wait_for_line("ready: control", PATIENCE).unwrap();
+    let line = daemon.wait_for_line("sha256:", PATIENCE).unwrap();
+    line.split_whitespace().last().unwrap().to_owned()
+}
+
+fn pinned(fingerprint: &str) -> ClientTls {
+    ClientTls { fingerprint: Some(fingerprint.to_owned()), ..ClientTls::default() }
+}
+
+/// The root asks its combiners for certificates, which know it by its fingerprint, as their ranks
+/// know them.
+#[test]
+fn a_tree_by_mutual_tls() {
+    if !can_build_racks("a_tree_by_mutual_tls") {
+        return;
+    }
+    let racks = Racks::new(2, RackOptions { workers: RANKS, ..RackOptions::default() }).unwrap();
+    let Identity { cert, key, .. } = &Identity::new();
+    let options = ["--tls-self-signed", "--tls-client-ca", cert];
+    let mut root = daemon(racks.root(), &racks.root_ports(), ROOT, &options);
+    let of_root = fingerprint(&mut root);
+
+    let with_parent = |parent: &str| {
+        let options = ["--tls-cert", cert, "--tls-key", key, "--parent", ROOT];
+        [&options[..], &["--parent-tls-fingerprint", parent]].concat().join(" ")
+    };
+    let start = |rack: usize, parent: &str| {
+        let control = format!("{}:{CONTROL}", racks.host_address(rack));
+        let options = with_parent(parent);
+        let options: Vec<_> = options.split(' ').collect();
+        daemon(&racks.hosts()[rack], &racks.host_ports(rack), &control, &options)
+    };
+    let mut mistaken = start(0, &"00".repeat(32));
+    assert_eq!(mistaken.wait(PATIENCE).unwrap().code(), Some(1));
+    let line = mistaken.stderr();
+    let start_of_line = format!("no TLS connection to the parent at {ROOT}: its certificate has");
+    assert!(line.lines().last().unwrap().contains(&start_of_line), "{line}");
+
+    let mut combiners = [start(0, &of_root), start(1, &of_root)];
+    let of_combiners = combiners.each_mut().map(fingerprint);
+    assert_eq!(of_combiners[0], of_combiners[1]);
+    let ranks = (0..RANKS).map(|rank| {
+        let aggregator = racks.host_address(racks.rack_of(rank)).to_string();
+        let builder = Communicator::builder().aggregator(aggregator).tls(pinned(&of_combiners[0]));
+        let builder = builder.job("tree").rank(rank as u32).world_size(RANKS as u32);
+        let worker = &racks.workers()[rank];
+        move || {
+            worker.run(move || {
+                let communicator = builder.connect().unwrap();
+                let mut values = vec![rank as i32 + 1; 100_000];
+                communicator.all_reduce(&mut values, ReduceOp::Sum).unwrap();
+                communicator.close().unwrap();
+                values
+            })
+        }
+    });
+    thread::scope(|scope| {
+        let ranks: Vec<_> = ranks.map(|rank| scope.spawn(rank)).collect();
+        for rank in ranks {
+            assert_eq!(rank.join().unwrap(), vec![1 + 2 + 3 + 4; 100_000]);
+        }
+    });
+
+    // Past its combiner a rank, which has no certificate, does not get in.
+    let access = Access { address: ROOT.to_owned(), tls: pinned(&of_root) };
+    let error = racks.workers()[0].run(move || control::status(access, PATIENCE)).unwrap_err();
+    let why = TlsError::ClientCertificateRequired;
+    assert_eq!(error, control::Error::Tls { address: ROOT.to_owned(), why });
+    root.wait_for_line("refused: it has no client certificate", PATIENCE).unwrap();
+}
+
+/// The status of a daemon at a public address of the namespace.
+fn ask(host: &Namespace, port: &str, tls: ClientTls) -> Result<(), control::Error> {
+    let access = Access { address: format!("{PUBLIC}:{port}"), tls };
+    host.run(move || control::status(access, PATIENCE).map(drop))
+}
+
+#[test]
+fn the_internet_is_not_believed() {
+    let cluster = Cluster::of(1);
+    let host = cluster.rack.switch();
+    let add = || {
+        let mut command = Command::new("ip");
+        command.args(["address", "add", PUBLIC, "dev", "lo"]);
+        assert!(host.output(command).unwrap().status.success());
+    };
+    let start = |control: &str, options: &[&str]| {
+        let mut command = Command::new(&cluster.binaries.aggregator);
+        command.args(["--data-plane", "software", "--data-port", "0", "--control", control]);
+        command.args(options);
+        host.spawn("aggregator", command).unwrap()
+    };
+    // One that was there before the address was.
+    let mut early = start("[::]:0", &[]);
+    let line = early.wait_for_line("ready: control", PATIENCE).unwrap();
+    let port = line.split(',').next().unwrap().rsplit_once(':').unwrap().1.to_owned();
+    let warnings = early.stderr().matches("the control plane believes everybody").count();
+    assert_eq!(warnings, 1, "{}", early.stderr());
+    add();
+    ask(host, &port, ClientTls::default()).expect_err("not let in");
+    early.wait_for_line("nobody is let in by the public address 8.8.8.8", PATIENCE).unwrap();
+
+    for control in ["[::]:0", "0.0.0.0:0", "8.8.8.8:0"] {
+        let mut refused = start(control, &[]);
+        assert_eq!(refused.wait(PATIENCE).unwrap().code(), Some(2), "{control}");
+        let line = refused.stderr();
+        let expected = "can be reached by the public address 8.8.8.8, and would believe everybody; \
+                        give --tls-cert and --tls-key (or --tls-self-signed), or a private address \
+                        with --control\n";
+        assert!(line.ends_with(expected) && line.lines().count() == 1, "{line}");
+    }
+    // At its private address alone it is served, as the rack's own daemon is.
+    let mut private = start("10.88.0.254:0", &[]);
+    private.wait_for_line("ready: control", PATIENCE).unwrap();
+
+    let mut open = start("8.8.8.8:0", &["--tls-self-signed"]);
+    let own = fingerprint(&mut open);
+    let line = open.wait_for_line("ready: control", PATIENCE).unwrap();
+    let port = line.split(',').next().unwrap().rsplit_once(':').unwrap().1;
+    assert_eq!(ask(host, port, pinned(&own)), Ok(()));
+    assert!(!open.stderr().contains("believes everybody"), "{}", open.stderr());
+}

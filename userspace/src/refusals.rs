@@ -1,0 +1,73 @@
+//! What was refused at the control plane: counted by reason, and logged now and then.
+
+use std::fmt::Display;
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
+
+use switchml_control as control;
+use tracing::warn;
+
+use crate::throttle::Throttle;
+
+/// Why something was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reason {
+    /// A connection does not begin by TLS.
+    NoTls,
+    /// TLS failed otherwise; the client may not trust this daemon's certificate.
+    Handshake,
+    /// A client has no certificate.
+    NoClientCertificate,
+    /// A client's certificate is not one that is asked for.
+    WrongClientCertificate,
+    /// A connection to a public address, which came later than the daemon, without TLS.
+    PublicAddress,
+    /// A member's request does not carry its secret.
+    NoMember,
+}
+
+/// All of them, in this order: their names, and what they say.
+const REASONS: [(&str, &str); 6] = [
+    ("no_tls", "connections without TLS"),
+    ("tls_handshake", "connections whose TLS handshake failed"),
+    ("no_client_certificate", "connections without a client certificate"),
+    ("wrong_client_certificate", "connections whose certificate is not valid, or of another CA"),
+    ("public_address", "connections to a public address, without TLS"),
+    ("no_member", "requests without the secret of a member"),
+];
+
+/// Counts of what was refused since the daemon was started.
+#[derive(Default)]
+pub struct Refusals {
+    counts: [AtomicU64; REASONS.len()],
+    lines: [Mutex<Throttle>; REASONS.len()],
+}
+
+impl Refusals {
+    /// Something of `peer`'s was refused: counts it, and logs it if it is time for a line.
+    pub fn refuse(&self, reason: Reason, peer: IpAddr, what: impl Display, why: impl Display) {
+        self.count(reason);
+        let mut lines = self.lines[reason as usize].lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(times) = lines.pass(Instant::now()) {
+            warn!("{what} from {peer} refused: {why} ({times} refused since this was last said)");
+        }
+    }
+
+    /// The same, for what is worth no line.
+    pub fn count(&self, reason: Reason) {
+        self.counts[reason as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// All counts, as in a status.
+    pub fn list(&self) -> Vec<control::Refusal> {
+        let counts = REASONS.iter().zip(&self.counts);
+        let refusals = counts.map(|((reason, help), times)| control::Refusal {
+            reason: (*reason).to_owned(),
+            help: (*help).to_owned(),
+            times: times.load(Ordering::Relaxed),
+        });
+        refusals.collect()
+    }
+}
