@@ -56,7 +56,6 @@ fn promises_are_kept_whatever_goes_wrong() {
         Fate::Departed,
         Fate::Mismatch,
         Fate::Aborted,
-        Fate::AbortedData,
         Fate::NotReady,
         Fate::NotJoined,
         Fate::Unreachable,

@@ -162,7 +162,8 @@ fn a_rank_in_no_call_hears_of_it_at_its_next(mode: Mode) {
     for (rank, (error, elapsed)) in outcomes.into_iter().enumerate() {
         let lists = listed(&error, "all_reduce(sum, i32, 10)", "all_reduce(sum, i32, 11)");
         assert_eq!(lists, (vec![ODD as u16], vec![0, 1]), "{error}");
-        let bound = if rank == 3 { Duration::from_millis(100) } else { BOUND };
+        // The aggregator has gathered what they called, which takes it half a second.
+        let bound = if rank == 3 { Duration::from_millis(400) } else { BOUND };
         assert!(elapsed < bound, "rank {rank}: {elapsed:?}");
     }
 }
