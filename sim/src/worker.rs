@@ -378,6 +378,7 @@ impl Worker {
 
     fn joiner(&self, world: &Surroundings<'_>) -> Joiner {
         Joiner {
+            tenant: String::new(),
             name: format!("job {}", self.job),
             rank: self.rank.into(),
             world_size: self.plan(world).ranks.into(),

@@ -3,7 +3,9 @@
 use std::ffi::OsString;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
+use std::time::Duration;
 
+use clap::builder::NonEmptyStringValueParser;
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Args, CommandFactory, Parser, Subcommand, ValueEnum};
@@ -58,6 +60,21 @@ pub enum Command {
         /// Where it was kept.
         #[arg(long, value_name = "FOLDER", default_value = PIN_DIR)]
         pin_dir: PathBuf,
+    },
+    /// Makes a job token, with which ranks may join jobs of a daemon with the same --token-key.
+    Token {
+        /// File with the key, of at least 32 bytes.
+        #[arg(long, value_name = "FILE")]
+        token_key: PathBuf,
+        /// Whose it is: ranks of different tenants are never in the same job.
+        #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
+        tenant: String,
+        /// Names of jobs that it is for; * is any text, ? any one character.
+        #[arg(long, value_name = "PATTERN", value_parser = NonEmptyStringValueParser::new())]
+        jobs: String,
+        /// For how long: 30m, 24h or 7d, for example.
+        #[arg(long, value_name = "TIME", value_parser = lifetime)]
+        expires: Duration,
     },
     #[cfg(feature = "p4")]
     /// Gives a Tofino switch the P4 program, in place of what it runs.
@@ -148,6 +165,10 @@ pub struct SecurityOptions {
     /// Ask clients for a certificate that one of the CAs in this file, in PEM, has signed.
     #[arg(long, value_name = "FILE")]
     pub tls_client_ca: Option<PathBuf>,
+    /// File with the key of job tokens, of at least 32 bytes: ranks join with a token that
+    /// `switchml-aggregator token` has made with it. Combiners pass tokens on to the root.
+    #[arg(long, value_name = "FILE", conflicts_with = "parent")]
+    pub token_key: Option<PathBuf>,
     /// SHA-256 fingerprint of the parent's certificate, sha256:…: the connections to it are by TLS
     /// then, and show it the certificate of --tls-cert if it asks.
     #[arg(long, value_name = "FINGERPRINT", requires = "parent", conflicts_with = "parent_tls_ca")]
@@ -207,6 +228,11 @@ pub enum Fanout {
     Multicast,
     /// A copy for each rank: works in every network.
     Unicast,
+}
+
+fn lifetime(given: &str) -> Result<Duration, String> {
+    humantime::parse_duration(given)
+        .map_err(|_| format!("{given:?} is no time: 30m, 24h and 7d are"))
 }
 
 /// The arguments. Ends the process as [`switchml_cli::parse`] does.
@@ -310,7 +336,7 @@ mod tests {
     use super::*;
 
     /// A value of each option of the daemon; `--data-plane` is what they are tried with.
-    const VALUES: [(&str, &str); 20] = [
+    const VALUES: [(&str, &str); 21] = [
         ("iface", "p0"),
         ("mode", "auto"),
         ("fanout", "auto"),
@@ -328,6 +354,7 @@ mod tests {
         ("tls-cert", "/tmp/cert"),
         ("tls-key", "/tmp/key"),
         ("tls-self-signed", ""),
+        ("token-key", "/tmp/key"),
         ("tls-client-ca", "/tmp/ca"),
         ("parent-tls-fingerprint", "sha256:00"),
         ("parent-tls-ca", "/tmp/ca"),
@@ -402,7 +429,7 @@ mod tests {
                         matches!(kind, DataPlaneKind::Xdp | DataPlaneKind::Software)
                     }
                     "control" | "data-address" | "tls-cert" | "tls-key" | "tls-self-signed"
-                    | "tls-client-ca" => true,
+                    | "tls-client-ca" | "token-key" => true,
                     other => other.starts_with(&name(*kind)),
                 };
                 match with(*kind, long) {

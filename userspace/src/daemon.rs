@@ -7,6 +7,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
 use rand::Rng;
@@ -26,6 +27,7 @@ use switchml_userspace::exposure::{self, Exposure};
 use switchml_userspace::guard::Guard;
 use switchml_userspace::service::Service;
 use switchml_userspace::tls::{ServerTls, Source};
+use switchml_userspace::tokens::TokenKey;
 use switchml_userspace::{dual, events};
 use switchml_userspace_core::data_plane::{DataPlane, EventSink, Fanout};
 use switchml_userspace_core::jobs::JobTable;
@@ -128,8 +130,9 @@ fn parent_tls(options: &SecurityOptions) -> Result<ClientTls, WrongSetting> {
 /// itself.
 fn guard(options: &SecurityOptions) -> anyhow::Result<Guard> {
     let SecurityOptions { tls_cert, tls_key, tls_self_signed, tls_client_ca, .. } = options;
+    let tokens = options.token_key.as_deref().map(TokenKey::read).transpose()?;
     let source = match (tls_cert.clone().zip(tls_key.clone()), tls_self_signed) {
-        (None, false) => return Ok(Guard::default()),
+        (None, false) => return Ok(Guard { tokens, ..Guard::default() }),
         (Some((cert, key)), false) => Source::Files { cert, key },
         (Some((cert, key)), true) => Source::self_signed_in(cert, key)?,
         (None, true) => Source::self_signed().context("cannot make a certificate")?,
@@ -140,34 +143,38 @@ fn guard(options: &SecurityOptions) -> anyhow::Result<Guard> {
     } else {
         info!("TLS: the certificate is {}", tls.fingerprint());
     }
-    Ok(Guard { tls: Some(tls), ..Guard::default() })
+    Ok(Guard { tls: Some(tls), tokens, ..Guard::default() })
 }
 
 /// A control plane that trusts everybody is at a public address.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "the control plane at {control} can be reached by the public address {public}, and would \
-     believe everybody; give --tls-cert and --tls-key (or --tls-self-signed), or a private address \
-     with --control"
+     believe everybody; give --tls-cert and --tls-key (or --tls-self-signed), or --token-key, or a \
+     private address with --control"
 )]
 pub struct Exposed {
     control: SocketAddr,
     public: IpAddr,
 }
 
-/// Makes sure that a control plane without TLS is not at a public address; warns if others than
-/// this host reach it.
+/// Makes sure that a control plane that believes everybody is not at a public address; warns if
+/// others than this host reach it.
 fn check_exposure(guard: &Guard, control: SocketAddr) -> anyhow::Result<()> {
     if guard.tls.is_some() {
         return Ok(());
     }
     match exposure::of(control)? {
+        Exposure::Host => {}
+        _ if !guard.is_open() => warn!(
+            "job tokens travel in the clear to {control}, and whoever reads one can use it; for \
+             TLS give --tls-cert and --tls-key, or --tls-self-signed"
+        ),
         Exposure::Public(public) => return Err(Exposed { control, public }.into()),
         Exposure::Private => warn!(
             "the control plane believes everybody who reaches {control}; for TLS give --tls-cert \
              and --tls-key, or --tls-self-signed"
         ),
-        Exposure::Host => {}
     }
     Ok(())
 }
@@ -218,6 +225,12 @@ fn raise_file_limit() {
     {
         warn!("cannot raise the limit of open files to {raised}: {error}");
     }
+}
+
+/// Prints a job token.
+pub fn token(key: &Path, tenant: &str, jobs: &str, time: Duration) -> anyhow::Result<()> {
+    say!("{}", TokenKey::read(key)?.sign(tenant, jobs, time)?);
+    Ok(())
 }
 
 /// Removes what an aggregator has left that was killed.

@@ -87,8 +87,9 @@ async fn open(stream: TcpStream, peer: IpAddr, guard: &Guard) -> io::Result<Conn
     let addresses = stream.connect_info();
     // The daemon has looked at those that there were when it started.
     let local = stream.local_addr()?.ip().to_canonical();
-    if guard.tls.is_none() && !exposure::is_private(local) {
-        let why = format!("without TLS nobody is let in by the public address {local}");
+    if guard.is_open() && !exposure::is_private(local) {
+        let why =
+            format!("without TLS or job tokens nobody is let in by the public address {local}");
         guard.refusals.refuse(Reason::PublicAddress, peer, "a connection", why);
         return Err(io::ErrorKind::PermissionDenied.into());
     }

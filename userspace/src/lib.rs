@@ -8,6 +8,7 @@
 //! | [`guard`] | who may talk to it |
 //! | [`exposure`] | from where it is reached |
 //! | [`tls`] | the daemon's certificate |
+//! | [`tokens`] | which jobs a rank may join |
 //! | [`refusals`] | counts of who may not |
 //! | [`incoming`] | connections to it, as they come in |
 //! | [`mailbox`] | what a rank has yet to read of its events |
@@ -30,6 +31,7 @@ pub mod refusals;
 pub mod service;
 pub mod throttle;
 pub mod tls;
+pub mod tokens;
 pub mod view;
 pub mod web;
 

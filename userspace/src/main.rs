@@ -15,6 +15,7 @@ use daemon::Exposed;
 use switchml_cli::tls::TlsOptions;
 use switchml_control::tls::{TlsError, WrongSetting};
 use switchml_userspace::data_plane::xdp::StartError;
+use switchml_userspace::tokens::KeyError;
 
 fn main() -> ExitCode {
     let cli = cli::parse();
@@ -44,6 +45,9 @@ fn main() -> ExitCode {
                 Ok(to) => report::jobs(&to).await,
                 Err(error) => Err(error),
             },
+            Some(cli::Command::Token { token_key, tenant, jobs, expires }) => {
+                daemon::token(&token_key, &tenant, &jobs, expires)
+            }
             Some(cli::Command::Detach { pin_dir }) => daemon::detach(&pin_dir),
             #[cfg(feature = "p4")]
             Some(cli::Command::Deploy { tofino_server, tofino_program }) => {
@@ -69,6 +73,7 @@ fn fail(error: &anyhow::Error) -> ExitCode {
     let is_usage = error.downcast_ref().is_some_and(StartError::is_usage)
         || error.is::<WrongSetting>()
         || error.is::<TlsError>()
+        || error.is::<KeyError>()
         || error.is::<Exposed>();
     if is_usage { ExitCode::from(2) } else { ExitCode::FAILURE }
 }

@@ -24,17 +24,32 @@ pub enum Reason {
     WrongClientCertificate,
     /// A connection to a public address, which came later than the daemon, without TLS.
     PublicAddress,
+    /// A rank joins without a job token.
+    NoToken,
+    /// Its token is not signed with this daemon's key.
+    ForgedToken,
+    /// Its token has expired.
+    ExpiredToken,
+    /// Its token is for other jobs.
+    TokenOfOtherJobs,
+    /// Its job is another tenant's.
+    OtherTenant,
     /// A member's request does not carry its secret.
     NoMember,
 }
 
 /// All of them, in this order: their names, and what they say.
-const REASONS: [(&str, &str); 6] = [
+const REASONS: [(&str, &str); 11] = [
     ("no_tls", "connections without TLS"),
     ("tls_handshake", "connections whose TLS handshake failed"),
     ("no_client_certificate", "connections without a client certificate"),
     ("wrong_client_certificate", "connections whose certificate is not valid, or of another CA"),
     ("public_address", "connections to a public address, without TLS"),
+    ("no_token", "joins without a job token"),
+    ("forged_token", "joins with a job token that is not signed with this aggregator's key"),
+    ("expired_token", "joins with a job token that has expired"),
+    ("token_of_other_jobs", "joins with a job token for jobs of other names"),
+    ("other_tenant", "joins of a job that another tenant has begun"),
     ("no_member", "requests without the secret of a member"),
 ];
 

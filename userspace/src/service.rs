@@ -18,7 +18,9 @@ use switchml_userspace_core::control_plane::{
     ControlPlane, PING_INTERVAL, PING_TIMEOUT, RequestError,
 };
 use switchml_userspace_core::data_plane::{self, DataPlane, PortStatus};
-use switchml_userspace_core::jobs::{JobTable, Joiner, MemberError, MemberId, Origin, Threads};
+use switchml_userspace_core::jobs::{
+    JobTable, JoinError, Joiner, MemberError, MemberId, Origin, Threads,
+};
 use tokio::net::TcpListener;
 use tokio::time::MissedTickBehavior;
 use tokio_stream::wrappers::ReceiverStream;
@@ -33,7 +35,7 @@ use crate::refusals::Reason;
 use crate::web;
 use daemon_io::DaemonIo;
 pub use event_stream::EventStream;
-use status::{internal, join_refused, request_failed};
+use status::{internal, join_refused, request_failed, token_refused};
 
 /// Requests under way on one connection: a rank has its stream and one more, and a few ranks may
 /// share a connection.
@@ -119,6 +121,15 @@ impl Service {
         lock(&self.state)
     }
 
+    /// Whose token this is, if ranks need one; nobody's otherwise.
+    fn tenant(&self, token: &str, job: &str, peer: IpAddr) -> Result<String, Status> {
+        let Some(key) = &self.guard.tokens else { return Ok(String::new()) };
+        key.verify(token, job).map_err(|error| {
+            self.guard.refusals.refuse(error.reason(), peer, "Join", &error);
+            token_refused(&error)
+        })
+    }
+
     /// Makes a member's request. Logs now and then what no member may have sent.
     fn request<T, E: Into<RequestError>>(
         &self,
@@ -189,13 +200,21 @@ impl Aggregator for Service {
     ) -> Result<Response<EventStream>, Status> {
         let (peer, local) = addresses(&request)?;
         let pulse = pulse(&request)?;
-        let control::JoinRequest { job_name, rank, world_size, data_threads, host, via } =
-            request.into_inner();
+        let request = request.into_inner();
+        let tenant = self.tenant(&request.token, &request.job_name, peer)?;
+        let control::JoinRequest {
+            job_name: name, rank, world_size, data_threads, host, via, ..
+        } = request;
         let threads = Threads { most: data_threads, host };
-        let joiner = Joiner { name: job_name, rank, world_size, peer, local, threads, via };
+        let joiner = Joiner { name, tenant, rank, world_size, peer, local, threads, via };
         let (sender, events) = mailbox();
         let State { control_plane, io, .. } = &mut *self.lock();
-        let id = control_plane.join(io, &joiner, sender).map_err(join_refused)?;
+        let id = control_plane.join(io, &joiner, sender).map_err(|error| {
+            if matches!(error, JoinError::OtherTenant { .. }) {
+                self.guard.refusals.refuse(Reason::OtherTenant, peer, "Join", &error);
+            }
+            join_refused(error)
+        })?;
         Ok(Response::new(EventStream { events, id, pulse, service: self.clone() }))
     }
 

@@ -246,3 +246,33 @@ fn tls_files_that_are_of_no_use() {
     assert_eq!(output.status.code(), Some(2));
     std::fs::remove_dir_all(&folder).unwrap();
 }
+
+#[test]
+fn token_keys_and_tokens_that_are_of_no_use() {
+    let folder = std::env::temp_dir().join(format!("switchml-keys-{}", std::process::id()));
+    std::fs::create_dir(&folder).unwrap();
+    let short = folder.join("short");
+    // 31 bytes: the space at the end does not count.
+    std::fs::write(&short, format!("{} \n", "k".repeat(31))).unwrap();
+    let (short, missing) = (short.to_str().unwrap(), folder.join("missing"));
+    let missing = missing.to_str().unwrap();
+    let token = ["token", "--tenant", "a", "--jobs", "*", "--expires", "1h", "--token-key"];
+    let serve = ["--data-plane", "software", "--control", "127.0.0.1:0", "--token-key"];
+    for (key, expected) in [
+        (short, format!("token key {short} has 31 bytes; at least 32 are allowed: make one with")),
+        (missing, format!("token key {missing}: No such file")),
+    ] {
+        for command in [&token[..], &serve[..]] {
+            let output = run(&[command, &[key]].concat());
+            let error = String::from_utf8(output.stderr).unwrap();
+            assert!(error.starts_with(&format!("switchml-aggregator: {expected}")), "{error}");
+            assert_eq!((error.lines().count(), output.status.code()), (1, Some(2)), "{error}");
+        }
+    }
+    let output = run(&["token", "--expires", "soon"]);
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert!(error.contains("\"soon\" is no time: 30m, 24h and 7d are"), "{error}");
+    let output = run(&["--parent", "10.0.0.1", "--token-key", short]);
+    assert_eq!(output.status.code(), Some(2));
+    std::fs::remove_dir_all(&folder).unwrap();
+}

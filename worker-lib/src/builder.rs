@@ -16,7 +16,7 @@ use switchml_worker_core::packet::packet_len;
 use switchml_worker_core::spin::Spin;
 
 use crate::communicator::{self, Communicator, DataThread, Info};
-use crate::control::{Access, Assigned, ClientTls, Membership};
+use crate::control::{Access, Assigned, ClientTls, Membership, Token};
 use crate::driver::{Driver, Seat, Shared, Wakers};
 use crate::error::Error;
 use crate::interface::Interface;
@@ -34,6 +34,7 @@ const LEAST_WAIT: Duration = TIMEOUT_CEILING;
 pub struct Builder {
     aggregator: Option<String>,
     tls: ClientTls,
+    token: Option<Token>,
     job: String,
     rank: Option<u32>,
     world_size: Option<u32>,
@@ -47,6 +48,7 @@ impl Default for Builder {
         Self {
             aggregator: None,
             tls: ClientTls::default(),
+            token: None,
             job: "default".to_owned(),
             rank: None,
             world_size: None,
@@ -69,6 +71,12 @@ impl Builder {
     /// these settings leave out stays as it is. Without them there is no TLS.
     pub fn tls(mut self, tls: ClientTls) -> Self {
         self.tls = tls.over(self.tls);
+        self
+    }
+
+    /// The job token, for an aggregator that asks for one.
+    pub fn token(mut self, token: Token) -> Self {
+        self.token = Some(token);
         self
     }
 
@@ -131,6 +139,7 @@ impl Builder {
     /// | `SWITCHML_AGGREGATOR` | aggregator, `host` or `host:port`; `MASTER_ADDR`'s host unless set |
     /// | `SWITCHML_TLS_FINGERPRINT`, `SWITCHML_TLS_CA` | what the aggregator is known by, for TLS |
     /// | `SWITCHML_TLS_CERT`, `SWITCHML_TLS_KEY` | what it is shown |
+    /// | `SWITCHML_TOKEN_FILE`, or `SWITCHML_TOKEN` | job token |
     /// | `SWITCHML_JOB` | job; `TORCHELASTIC_RUN_ID`, or `MASTER_ADDR:MASTER_PORT`, unless set |
     ///
     /// # Errors
@@ -150,6 +159,8 @@ impl Builder {
         };
         self.aggregator = text("SWITCHML_AGGREGATOR")?.or(self.aggregator).or(master);
         self = self.tls(ClientTls::from_variables(text)?);
+        let file = text("SWITCHML_TOKEN_FILE")?.map(|file| Token::File(file.into()));
+        self.token = file.or(text("SWITCHML_TOKEN")?.map(Token::Text)).or(self.token);
         if let Some(job) = text("SWITCHML_JOB")?.or(text("TORCHELASTIC_RUN_ID")?).or(meeting) {
             self.job = job;
         }
@@ -159,7 +170,7 @@ impl Builder {
     /// The aggregator as set so far.
     pub fn get_aggregator(&self) -> Option<Access> {
         let address = self.aggregator.clone()?;
-        Some(Access { address, tls: self.tls.clone() })
+        Some(Access { address, tls: self.tls.clone(), token: self.token.clone() })
     }
 
     /// The rank as set so far.

@@ -3,6 +3,7 @@
 
 mod certificates;
 mod daemon;
+mod folder;
 
 use std::fs;
 use std::io::{Read, Write};
@@ -12,8 +13,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread;
 
-use certificates::{Ca, Folder, Kind};
+use certificates::{Ca, Kind};
 use daemon::{Daemon, PATIENCE, failure};
+use folder::Folder;
 use rustls::crypto::ring::default_provider;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
@@ -46,7 +48,7 @@ fn by_ca(ca: PathBuf) -> ClientTls {
 /// What comes of asking the daemon for its status with these settings.
 fn ask(daemon: &Daemon, tls: ClientTls) -> Result<(), TlsError> {
     let address = daemon.address.clone();
-    match status(Access { address, tls }, PATIENCE) {
+    match status(Access { address, tls, token: None }, PATIENCE) {
         Ok(_) => Ok(()),
         Err(Error::Tls { address, why }) => {
             assert_eq!(address, daemon.address);
@@ -163,7 +165,7 @@ fn a_certificate_of_a_ca() {
 fn somebody_who_shows_the_certificate_but_lacks_its_key() {
     let address = impostor();
     let ask = |fingerprint: &str| {
-        let access = Access { address: address.clone(), tls: pinned(fingerprint) };
+        let access = Access { address: address.clone(), tls: pinned(fingerprint), token: None };
         match status(access, PATIENCE) {
             Err(Error::Tls { why, .. }) => why,
             other => panic!("{other:?}"),

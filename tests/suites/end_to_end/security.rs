@@ -7,7 +7,7 @@ use std::process::Command;
 use std::thread;
 
 use switchml_rack::{Binaries, Namespace, Process, RackOptions, Racks, can_build_racks};
-use switchml_worker::control::{self, Access, ClientTls, TlsError};
+use switchml_worker::control::{self, Access, ClientTls, TlsError, Token};
 use switchml_worker::{Communicator, ReduceOp};
 
 use crate::{Cluster, PATIENCE};
@@ -62,6 +62,13 @@ fn fingerprint(daemon: &mut Process) -> String {
     line.split_whitespace().last().unwrap().to_owned()
 }
 
+/// A job token for all jobs.
+fn token(host: &Namespace, key: &str) -> Token {
+    let mut command = Command::new(Binaries::for_test().unwrap().aggregator);
+    command.args(["token", "--token-key", key, "--tenant", "a", "--jobs", "*", "--expires", "1h"]);
+    Token::Text(String::from_utf8(host.output(command).unwrap().stdout).unwrap())
+}
+
 fn pinned(fingerprint: &str) -> ClientTls {
     ClientTls { fingerprint: Some(fingerprint.to_owned()), ..ClientTls::default() }
 }
@@ -75,7 +82,8 @@ fn a_tree_by_mutual_tls() {
     }
     let racks = Racks::new(2, RackOptions { workers: RANKS, ..RackOptions::default() }).unwrap();
     let Identity { cert, key, .. } = &Identity::new();
-    let options = ["--tls-self-signed", "--tls-client-ca", cert];
+    // Any file is a key that is long enough.
+    let options = ["--tls-self-signed", "--tls-client-ca", cert, "--token-key", key];
     let mut root = daemon(racks.root(), &racks.root_ports(), ROOT, &options);
     let of_root = fingerprint(&mut root);
 
@@ -98,10 +106,14 @@ fn a_tree_by_mutual_tls() {
     let mut combiners = [start(0, &of_root), start(1, &of_root)];
     let of_combiners = combiners.each_mut().map(fingerprint);
     assert_eq!(of_combiners[0], of_combiners[1]);
-    let ranks = (0..RANKS).map(|rank| {
+    let token = token(racks.root(), key);
+    let settings = |rank: usize| {
         let aggregator = racks.host_address(racks.rack_of(rank)).to_string();
         let builder = Communicator::builder().aggregator(aggregator).tls(pinned(&of_combiners[0]));
-        let builder = builder.job("tree").rank(rank as u32).world_size(RANKS as u32);
+        builder.job("tree").rank(rank as u32).world_size(RANKS as u32)
+    };
+    let ranks = (0..RANKS).map(|rank| {
+        let builder = settings(rank).token(token.clone());
         let worker = &racks.workers()[rank];
         move || {
             worker.run(move || {
@@ -120,17 +132,30 @@ fn a_tree_by_mutual_tls() {
         }
     });
 
+    // The root asks for tokens, whoever brings the rank.
+    let without = settings(0);
+    let error = racks.workers()[0].run(move || without.connect().err().unwrap().to_string());
+    assert!(error.starts_with("this aggregator asks for a job token; "), "{error}");
+    root.wait_for_line("refused: this aggregator asks for a job token", PATIENCE).unwrap();
+
     // Past its combiner a rank, which has no certificate, does not get in.
-    let access = Access { address: ROOT.to_owned(), tls: pinned(&of_root) };
+    let access = Access { address: ROOT.to_owned(), tls: pinned(&of_root), token: None };
     let error = racks.workers()[0].run(move || control::status(access, PATIENCE)).unwrap_err();
     let why = TlsError::ClientCertificateRequired;
     assert_eq!(error, control::Error::Tls { address: ROOT.to_owned(), why });
     root.wait_for_line("refused: it has no client certificate", PATIENCE).unwrap();
 }
 
+/// A file with a key of job tokens.
+fn token_key() -> PathBuf {
+    let file = std::env::temp_dir().join(format!("switchml-token-key-{}", std::process::id()));
+    fs::write(&file, "k".repeat(32)).unwrap();
+    file
+}
+
 /// The status of a daemon at a public address of the namespace.
 fn ask(host: &Namespace, port: &str, tls: ClientTls) -> Result<(), control::Error> {
-    let access = Access { address: format!("{PUBLIC}:{port}"), tls };
+    let access = Access { address: format!("{PUBLIC}:{port}"), tls, token: None };
     host.run(move || control::status(access, PATIENCE).map(drop))
 }
 
@@ -164,10 +189,15 @@ fn the_internet_is_not_believed() {
         assert_eq!(refused.wait(PATIENCE).unwrap().code(), Some(2), "{control}");
         let line = refused.stderr();
         let expected = "can be reached by the public address 8.8.8.8, and would believe everybody; \
-                        give --tls-cert and --tls-key (or --tls-self-signed), or a private address \
-                        with --control\n";
+                        give --tls-cert and --tls-key (or --tls-self-signed), or --token-key, or a \
+                        private address with --control\n";
         assert!(line.ends_with(expected) && line.lines().count() == 1, "{line}");
     }
+    let key = token_key();
+    let mut guarded = start("8.8.8.8:0", &["--token-key", key.to_str().unwrap()]);
+    guarded.wait_for_line("ready: control", PATIENCE).unwrap();
+    assert!(guarded.stderr().contains("job tokens travel in the clear"), "{}", guarded.stderr());
+    fs::remove_file(key).unwrap();
     // At its private address alone it is served, as the rack's own daemon is.
     let mut private = start("10.88.0.254:0", &[]);
     private.wait_for_line("ready: control", PATIENCE).unwrap();

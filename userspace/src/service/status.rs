@@ -5,6 +5,8 @@ use switchml_userspace_core::data_plane;
 use switchml_userspace_core::jobs::{JoinError, MemberError};
 use tonic::{Code, Status};
 
+use crate::tokens::TokenError;
+
 pub fn join_refused(error: JoinError) -> Status {
     let code = match error {
         JoinError::Name(_)
@@ -12,6 +14,7 @@ pub fn join_refused(error: JoinError) -> Status {
         | JoinError::WorldSize { .. }
         | JoinError::Rank { .. } => Code::InvalidArgument,
         JoinError::DuplicateRank { .. } => Code::AlreadyExists,
+        JoinError::OtherTenant { .. } => Code::PermissionDenied,
         JoinError::OtherWorldSize { .. }
         | JoinError::LinkLocal(_)
         | JoinError::NoPartialSums(_) => Code::FailedPrecondition,
@@ -29,6 +32,14 @@ pub fn request_failed(error: RequestError) -> Status {
         | Member(MemberError::NotAssigned { .. })
         | Member(MemberError::NotStarted { .. }) => Code::FailedPrecondition,
         DataPlane(_) => Code::Internal,
+    };
+    Status::new(code, error.to_string())
+}
+
+pub fn token_refused(error: &TokenError) -> Status {
+    let code = match error {
+        TokenError::OtherJobs { .. } => Code::PermissionDenied,
+        TokenError::Missing | TokenError::Forged | TokenError::Expired => Code::Unauthenticated,
     };
     Status::new(code, error.to_string())
 }

@@ -66,7 +66,7 @@ typedef struct switchml_request switchml_request;
  * How to connect. What is zero or null comes from the environment as torchrun sets it:
  * SWITCHML_AGGREGATOR or MASTER_ADDR; SWITCHML_JOB, TORCHELASTIC_RUN_ID or
  * MASTER_ADDR:MASTER_PORT; RANK and WORLD_SIZE; SWITCHML_TLS_FINGERPRINT, SWITCHML_TLS_CA,
- * SWITCHML_TLS_CERT and SWITCHML_TLS_KEY.
+ * SWITCHML_TLS_CERT and SWITCHML_TLS_KEY; SWITCHML_TOKEN_FILE or SWITCHML_TOKEN.
  */
 typedef struct switchml_settings {
   /**
@@ -119,6 +119,10 @@ typedef struct switchml_settings {
    * File with its private key, in PEM.
    */
   const char *tls_key;
+  /**
+   * File with a job token, for an aggregator that asks for one.
+   */
+  const char *token_file;
 } switchml_settings;
 
 /**

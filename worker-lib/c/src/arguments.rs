@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use half::{bf16, f16};
-use switchml_worker::control::ClientTls;
+use switchml_worker::control::{ClientTls, Token};
 use switchml_worker::{Builder, CallStats, Communicator, DType, Element, Reduction, Tensor};
 
 use crate::Settings;
@@ -181,6 +181,10 @@ pub unsafe fn builder(settings: Option<&Settings>) -> Result<Builder, Error> {
         }
     };
     builder = builder.tls(tls);
+    // SAFETY: the caller's promise.
+    if let Some(file) = unsafe { file(settings.token_file) } {
+        builder = builder.token(Token::File(file));
+    }
     if let Some(aggregator) = aggregator {
         builder = builder.aggregator(aggregator);
     }

@@ -21,7 +21,7 @@ pub struct Request(Handle<Array>);
 /// How to connect. What is zero or null comes from the environment as torchrun sets it:
 /// SWITCHML_AGGREGATOR or MASTER_ADDR; SWITCHML_JOB, TORCHELASTIC_RUN_ID or
 /// MASTER_ADDR:MASTER_PORT; RANK and WORLD_SIZE; SWITCHML_TLS_FINGERPRINT, SWITCHML_TLS_CA,
-/// SWITCHML_TLS_CERT and SWITCHML_TLS_KEY.
+/// SWITCHML_TLS_CERT and SWITCHML_TLS_KEY; SWITCHML_TOKEN_FILE or SWITCHML_TOKEN.
 #[repr(C)]
 pub struct Settings {
     /// Where the aggregator's control plane is: host, host:port, an IP address or [IPv6]:port.
@@ -50,6 +50,8 @@ pub struct Settings {
     pub tls_cert: *const c_char,
     /// File with its private key, in PEM.
     pub tls_key: *const c_char,
+    /// File with a job token, for an aggregator that asks for one.
+    pub token_file: *const c_char,
 }
 
 /// Joins a job and waits until all its ranks have. May block, for join_timeout at most.

@@ -1,11 +1,12 @@
 //! Which job, and which rank in it: flags over environment.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use switchml_cli::tls::TlsOptions;
 use switchml_worker::{
     Builder, Communicator,
-    control::{self, Access, AggregatorStatus, ClientTls},
+    control::{self, Access, AggregatorStatus, ClientTls, Token},
 };
 
 use super::{Failure, seconds};
@@ -51,6 +52,10 @@ pub struct Aggregator {
     aggregator: Option<String>,
     #[command(flatten)]
     tls: TlsOptions,
+    /// File with a job token, for an aggregator that asks for one [env: SWITCHML_TOKEN_FILE, or
+    /// SWITCHML_TOKEN]
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
 }
 
 impl Aggregator {
@@ -64,6 +69,10 @@ impl Aggregator {
             cert: options.tls_cert,
             key: options.tls_key,
         });
+        let settings = match &self.token_file {
+            Some(file) => settings.token(Token::File(file.clone())),
+            None => settings,
+        };
         Ok(match &self.aggregator {
             Some(address) => settings.aggregator(address),
             None => settings,

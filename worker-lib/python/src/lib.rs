@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use pyo3::prelude::*;
 use pyo3::types::{IntoPyDict, PyDict};
-use switchml_worker::control::ClientTls;
+use switchml_worker::control::{ClientTls, Token};
 use switchml_worker::{CallStats, Communicator, DType, Error, Handle, Reduction, Tensor};
 
 /// Elements that a Python object holds.
@@ -82,7 +82,7 @@ impl PyCommunicator {
     #[new]
     #[pyo3(signature = (
         *, aggregator, job, rank, world_size, deadline, timeout, join_timeout, data_threads,
-        tls_fingerprint, tls_ca, tls_cert, tls_key
+        tls_fingerprint, tls_ca, tls_cert, tls_key, token_file
     ))]
     #[expect(clippy::too_many_arguments, reason = "one for each setting, by name")]
     fn new(
@@ -99,6 +99,7 @@ impl PyCommunicator {
         tls_ca: Option<PathBuf>,
         tls_cert: Option<PathBuf>,
         tls_key: Option<PathBuf>,
+        token_file: Option<PathBuf>,
     ) -> PyResult<Self> {
         let connect = || {
             let tls = ClientTls {
@@ -108,6 +109,8 @@ impl PyCommunicator {
                 key: tls_key,
             };
             let mut builder = Communicator::builder().env()?.tls(tls);
+            let token = token_file.map(Token::File);
+            builder = given(builder, token, switchml_worker::Builder::token);
             builder = given(builder, aggregator, switchml_worker::Builder::aggregator);
             builder = given(builder, job, switchml_worker::Builder::job);
             builder = given(builder, rank, switchml_worker::Builder::rank);

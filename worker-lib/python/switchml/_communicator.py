@@ -38,7 +38,8 @@ class Communicator:
     An aggregator that speaks TLS is known by the fingerprint of its certificate
     (`tls_fingerprint`, SWITCHML_TLS_FINGERPRINT) or by a file of CAs (`tls_ca`, SWITCHML_TLS_CA).
     If it asks for a certificate, give its file and that of its key (`tls_cert`, `tls_key`,
-    SWITCHML_TLS_CERT, SWITCHML_TLS_KEY).
+    SWITCHML_TLS_CERT, SWITCHML_TLS_KEY). One that asks for job tokens takes that in a file
+    (`token_file`, SWITCHML_TOKEN_FILE) or in SWITCHML_TOKEN.
 
     Times are in seconds. A call fails when the aggregator has not answered for `deadline` (5). It
     also fails when it has waited for connected ranks for `timeout` (1800), and then names them.
@@ -63,6 +64,7 @@ class Communicator:
         tls_ca: str | os.PathLike[str] | None = None,
         tls_cert: str | os.PathLike[str] | None = None,
         tls_key: str | os.PathLike[str] | None = None,
+        token_file: str | os.PathLike[str] | None = None,
     ) -> None:
         self._native = _native.Communicator(
             aggregator=aggregator,
@@ -77,6 +79,7 @@ class Communicator:
             tls_ca=tls_ca,
             tls_cert=tls_cert,
             tls_key=tls_key,
+            token_file=token_file,
         )
 
     @property

@@ -20,6 +20,7 @@ class Communicator:
         tls_ca: str | os.PathLike[str] | None,
         tls_cert: str | os.PathLike[str] | None,
         tls_key: str | os.PathLike[str] | None,
+        token_file: str | os.PathLike[str] | None,
     ) -> Communicator: ...
     @property
     def rank(self) -> int: ...

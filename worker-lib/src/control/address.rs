@@ -1,6 +1,8 @@
 //! Where the aggregator is, and how it is reached.
 
+use std::fs;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 
 use switchml_control::AddressError;
 use switchml_control::tls::ClientTls;
@@ -15,6 +17,31 @@ pub struct Access {
     pub address: String,
     /// For connections by TLS.
     pub tls: ClientTls,
+    /// What lets ranks join, where the aggregator asks for it.
+    pub token: Option<Token>,
+}
+
+/// A job token.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Token {
+    /// The token itself.
+    Text(String),
+    /// A file that it is in, which is read when a rank joins.
+    File(PathBuf),
+}
+
+impl Access {
+    /// The job token; empty without one.
+    pub(super) fn token(&self) -> Result<String, Error> {
+        match &self.token {
+            None => Ok(String::new()),
+            Some(Token::Text(token)) => Ok(token.trim().to_owned()),
+            Some(Token::File(file)) => match fs::read_to_string(file) {
+                Ok(token) => Ok(token.trim().to_owned()),
+                Err(error) => Err(Error::TokenFile { file: file.clone(), why: error.to_string() }),
+            },
+        }
+    }
 }
 
 impl<T: AsRef<str> + ?Sized> From<&T> for Access {

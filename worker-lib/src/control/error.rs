@@ -1,5 +1,6 @@
 //! What can go wrong between a rank and the control plane.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use switchml_control::rank_list;
@@ -48,6 +49,14 @@ pub enum Error {
         address: String,
         /// What is wrong.
         why: TlsError,
+    },
+    /// The job token's file is of no use.
+    #[error("job token {}: {why}; give a file that this user may read", file.display())]
+    TokenFile {
+        /// The file.
+        file: PathBuf,
+        /// What the system said.
+        why: String,
     },
     /// The aggregator does not take the rank. Its own words.
     #[error("{why} (says the aggregator at {address})")]

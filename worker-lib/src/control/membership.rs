@@ -29,10 +29,11 @@ impl Membership {
     ///
     /// # Errors
     ///
-    /// [`Error::Address`], [`Error::UnknownHost`], [`Error::Unreachable`] or [`Error::Tls`];
-    /// [`Error::Refused`] with the aggregator's reason (a rank or world size out of range, a rank
-    /// that is taken, another world size than the job's); [`Error::Missing`] with the ranks that
-    /// did not come in time; [`Error::Aborted`] or [`Error::Lost`].
+    /// [`Error::Address`], [`Error::UnknownHost`], [`Error::Unreachable`], [`Error::Tls`] or
+    /// [`Error::TokenFile`]; [`Error::Refused`] with the aggregator's reason (no job token, a rank
+    /// or world size out of range, a rank that is taken, another world size than the job's);
+    /// [`Error::Missing`] with the ranks that did not come in time; [`Error::Aborted`] or
+    /// [`Error::Lost`].
     pub fn join(
         aggregator: impl Into<Access>,
         job: &str,
@@ -45,6 +46,7 @@ impl Membership {
         let board = Arc::new(Board::default());
         let (events, received) = tokio::sync::mpsc::unbounded_channel();
         let access = aggregator.into();
+        let token = access.token()?;
         let addresses = resolve(&access.address)?;
         let (data_threads, host) = match data_threads {
             Some(exactly) => (exactly, String::new()),
@@ -60,6 +62,7 @@ impl Membership {
                 data_threads,
                 host,
                 via: Vec::new(),
+                token,
             },
             timeout,
             begin,

@@ -14,7 +14,7 @@ mod status;
 mod thread;
 mod threads;
 
-pub use address::{Access, resolve};
+pub use address::{Access, Token, resolve};
 pub use error::Error;
 pub use membership::Membership;
 pub use messages::Assigned;

@@ -73,8 +73,13 @@ impl Daemon {
 
     /// What `switchml-aggregator status` says of it, with further options.
     pub fn status(&self, options: &[&str]) -> String {
+        self.run(&[&["status", "--connect", &self.address], options].concat())
+    }
+
+    /// What `switchml-aggregator` prints with these arguments.
+    pub fn run(&self, arguments: &[&str]) -> String {
         let mut command = Command::new(&self.binaries.aggregator);
-        command.args(["status", "--connect", &self.address]).args(options);
+        command.args(arguments);
         let output = self.host.output(command).unwrap();
         String::from_utf8(output.stdout).unwrap()
     }

@@ -137,6 +137,7 @@ fn control_plane() -> ControlPlane<&'static str> {
 fn joiner(name: &str, rank: u32, world_size: u32) -> Joiner {
     let address = |host| Ipv4Addr::new(10, 0, 0, host);
     Joiner {
+        tenant: String::new(),
         name: name.to_owned(),
         rank,
         world_size,

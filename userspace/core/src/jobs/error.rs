@@ -34,6 +34,12 @@ pub enum JoinError {
         /// The world size that was given with it; not 0.
         world_size: u32,
     },
+    /// The job is somebody else's.
+    #[error("job {name:?} is another tenant's; give the job a name of its own")]
+    OtherTenant {
+        /// The job.
+        name: String,
+    },
     /// The rank is taken.
     #[error(
         "job {name:?} already has rank {rank}, from {from}; give each process a rank of its own, \

@@ -21,6 +21,8 @@ use rand::Rng;
 pub struct Joiner {
     /// Name of the job.
     pub name: String,
+    /// Whose job token it has; empty where none is asked for.
+    pub tenant: String,
     /// The rank.
     pub rank: u32,
     /// Number of ranks of the job.
@@ -108,6 +110,7 @@ impl JobTable {
             shards: Vec::new(),
             state: State::Waiting,
             mismatch: None,
+            tenant: joiner.tenant.clone(),
             begun_from: Some(peer),
             members: (0..joiner.world_size).map(|_| None).collect(),
         };
@@ -155,6 +158,10 @@ fn check_joiner(joiner: &Joiner, max_ranks: u16) -> Result<(), JoinError> {
 
 /// Whether the job has the place that the rank wants.
 fn check_fits(job: &Job, joiner: &Joiner) -> Result<(), JoinError> {
+    // First, because the other errors tell of the job.
+    if job.tenant != joiner.tenant {
+        return Err(JoinError::OtherTenant { name: joiner.name.clone() });
+    }
     if job.world_size() != joiner.world_size as usize {
         return Err(JoinError::OtherWorldSize {
             name: joiner.name.clone(),

@@ -63,6 +63,7 @@ fn peer(rank: u32) -> IpAddr {
 fn joiner(name: &str, rank: u32, world_size: u32) -> Joiner {
     let threads = Threads::default();
     Joiner {
+        tenant: String::new(),
         name: name.to_owned(),
         rank,
         world_size,

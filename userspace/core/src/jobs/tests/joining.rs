@@ -161,3 +161,20 @@ fn jobs_that_wait_are_bounded_in_all_and_of_one_host() {
         Err(JoinError::TooManyWaiting { waiting: 4096, of_host: 0, .. })
     ));
 }
+
+/// Whatever else is wrong, a stranger hears nothing of the job.
+#[test]
+fn ranks_of_different_tenants_are_never_in_the_same_job() {
+    let mut table = table();
+    let of = |tenant: &str, rank, world_size| Joiner {
+        tenant: tenant.to_owned(),
+        ..joiner("train", rank, world_size)
+    };
+    table.join(&of("a", 0, 2)).unwrap();
+    let refused = JoinError::OtherTenant { name: "train".to_owned() };
+    for stranger in [of("b", 1, 2), of("b", 0, 2), of("b", 1, 3), of("", 1, 2)] {
+        assert_eq!(table.join(&stranger).unwrap_err(), refused);
+    }
+    table.join(&of("a", 1, 2)).unwrap();
+    assert_eq!(table.join(&of("b", 0, 2)).unwrap_err(), refused, "it runs");
+}
