@@ -7,6 +7,7 @@ use std::time::Duration;
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 use switchml_control::{Aborted, Combiner, join_event};
+use switchml_protocol::VERSION;
 use switchml_protocol::fanout::Way;
 use switchml_protocol::job::Binding;
 use switchml_userspace_core::control_plane::{ControlPlane, Io, RequestError, Timer};
@@ -263,6 +264,7 @@ pub fn via(net: &Net, worker: usize) -> Vec<Combiner> {
             name,
             address: address.to_string(),
             peer: from.to_string(),
+            protocol_version: VERSION.into(),
         }
     };
     net.way(worker).into_iter().map(&mut add).collect()

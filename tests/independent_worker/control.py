@@ -8,6 +8,7 @@ from typing import Any
 
 import grpc  # type: ignore[import-untyped]
 
+from .packet import VERSION
 from .path import Session
 
 PROTO = File(__file__).resolve().parents[2] / "control/proto"
@@ -32,7 +33,9 @@ class Control:
         self.ranks = ranks
         self.channel = grpc.insecure_channel(aggregator)
         self.stub = services.AggregatorStub(self.channel)
-        request = messages.JoinRequest(job_name=job, rank=rank, world_size=ranks, data_threads=1)
+        request = messages.JoinRequest(
+            job_name=job, rank=rank, world_size=ranks, data_threads=1, protocol_version=VERSION
+        )
         self.stream = self.stub.Join(request)
         self.events: queue.Queue[Any] = queue.Queue()
         # Why the job has been aborted, should that happen while nobody asks.

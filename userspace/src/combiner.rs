@@ -157,7 +157,7 @@ fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
 
 fn refused(error: Refused) -> Status {
     match error {
-        Refused::Circle(_) | Refused::LinkLocal(_) => {
+        Refused::Circle(_) | Refused::LinkLocal(_) | Refused::Version(_) => {
             Status::failed_precondition(error.to_string())
         }
         Refused::NoMember(_) => Status::not_found(error.to_string()),

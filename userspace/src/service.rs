@@ -13,6 +13,7 @@ use std::time::Duration;
 use switchml_control as control;
 use switchml_control::aggregator_server::{Aggregator, AggregatorServer};
 use switchml_host::neighbours;
+use switchml_protocol::VERSION;
 use switchml_protocol::outcome::Outcome;
 use switchml_userspace_core::control_plane::{
     ControlPlane, PING_INTERVAL, PING_TIMEOUT, RequestError,
@@ -21,6 +22,7 @@ use switchml_userspace_core::data_plane::{self, DataPlane, PortStatus};
 use switchml_userspace_core::jobs::{
     JobTable, JoinError, Joiner, MemberError, MemberId, Origin, Threads,
 };
+use switchml_userspace_core::version;
 use tokio::net::TcpListener;
 use tokio::time::MissedTickBehavior;
 use tokio_stream::wrappers::ReceiverStream;
@@ -202,6 +204,8 @@ impl Aggregator for Service {
         let pulse = pulse(&request)?;
         let request = request.into_inner();
         let tenant = self.tenant(&request.token, &request.job_name, peer)?;
+        version::check(&request, peer)
+            .map_err(|error| Status::failed_precondition(error.to_string()))?;
         let control::JoinRequest {
             job_name: name, rank, world_size, data_threads, host, via, ..
         } = request;
@@ -355,6 +359,7 @@ pub(crate) fn of_data_plane(
     });
     Ok(control::StatusReply {
         version: env!("CARGO_PKG_VERSION").to_owned(),
+        protocol_version: VERSION.into(),
         data_plane: data_plane.name().to_owned(),
         attachment: data_plane.attachment(),
         counters: counters.collect(),

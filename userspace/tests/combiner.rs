@@ -6,7 +6,9 @@ mod common;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 
-use common::{Daemon, PATIENCE, Path, Rank, SILENCE, checked, packet};
+use common::{Daemon, PATIENCE, Path, Rank, SILENCE, checked, join_request, packet};
+use switchml_control::JoinRequest;
+use switchml_control::aggregator_client::AggregatorClient;
 use switchml_protocol::header::{Header, Kind, flags};
 use switchml_protocol::{U16, U32};
 use switchml_userspace::combiner::CombinerService;
@@ -164,4 +166,17 @@ async fn who_cannot_be_a_parent_is_refused_in_one_line() {
     let line = circle.expect_err("a circle").to_string();
     let expected = format!("--parent {} leads back here, by {}: ", tree.control, tree.control);
     assert!(line.starts_with(&expected), "{line}");
+}
+
+/// Rule 22.14: the combiner itself refuses it, since it reads the rank's packets.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rank_of_another_version_is_refused_by_the_combiner() {
+    let tree = Tree::start().await;
+    let mut client =
+        AggregatorClient::connect(format!("http://{}", tree.control)).await.expect("connected");
+    let other = JoinRequest { world_size: 1, protocol_version: 2, ..join_request() };
+    let status = client.join(other).await.expect_err("refused");
+    let line = "rank 0 from 127.0.0.1 has version 2 of the protocol, this aggregator version 1 (";
+    assert!(status.message().starts_with(line), "{status}");
+    assert_eq!(status.message().lines().count(), 1);
 }

@@ -2,11 +2,11 @@
 
 mod common;
 
-use common::{Daemon, Path, Rank};
+use common::{Daemon, Path, Rank, join_request};
 use switchml_control::join_event::Event;
 use switchml_control::{
-    Aborted, Assigned, Call, ExamineReply, ExamineRequest, JobState, JoinRequest, LeaveRequest,
-    Left, ListJobsRequest, MadeCall, ReadyRequest, ReportCallsRequest, ResumeRequest,
+    Aborted, Assigned, Call, Combiner, ExamineReply, ExamineRequest, JobState, JoinRequest,
+    LeaveRequest, Left, ListJobsRequest, MadeCall, ReadyRequest, ReportCallsRequest, ResumeRequest,
     StatusRequest, Waiting,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -211,18 +211,49 @@ async fn joins_are_refused_with_a_code_and_one_line() {
     ];
     for (name, rank, world_size, code, text) in cases {
         let status = client
-            .join(JoinRequest {
-                job_name: name.to_owned(),
-                rank,
-                world_size,
-                ..JoinRequest::default()
-            })
+            .join(JoinRequest { job_name: name.to_owned(), rank, world_size, ..join_request() })
             .await
             .unwrap_err();
         assert_eq!(status.code(), code, "{status}");
         assert!(status.message().starts_with(text), "{}", status.message());
         assert_eq!(status.message().lines().count(), 1);
     }
+}
+
+/// Rule 22.14.
+#[tokio::test(flavor = "multi_thread")]
+async fn another_version_of_the_protocol_is_refused() {
+    let daemon = Daemon::start(512).await;
+    let mut client = daemon.client().await;
+    let request = |version| JoinRequest {
+        job_name: "train".to_owned(),
+        world_size: 1,
+        protocol_version: version,
+        ..JoinRequest::default()
+    };
+    let by_combiner = |version| JoinRequest {
+        via: vec![Combiner {
+            name: "tor1".to_owned(),
+            address: "10.0.0.9".to_owned(),
+            protocol_version: version,
+            ..Combiner::default()
+        }],
+        ..request(1)
+    };
+    for (request, who) in [
+        (request(2), "rank 0 from 127.0.0.1 has version 2"),
+        (request(0), "rank 0 from 127.0.0.1 has an unknown version"),
+        (by_combiner(2), "combiner tor1 at 10.0.0.9 has version 2"),
+    ] {
+        let status = client.join(request).await.expect_err("refused");
+        let line = format!(
+            "{who} of the protocol, this aggregator version 1 (switchml {}); install the same \
+             release of switchml on both",
+            env!("CARGO_PKG_VERSION")
+        );
+        assert_eq!((status.code(), status.message()), (Code::FailedPrecondition, line.as_str()));
+    }
+    client.join(by_combiner(1)).await.expect("joined");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -337,7 +368,7 @@ async fn a_peer_that_falls_silent_is_noticed() {
                 job_name: "train".to_owned(),
                 rank: 1,
                 world_size: 2,
-                ..JoinRequest::default()
+                ..join_request()
             };
             let mut events = client.join(request).await.unwrap().into_inner();
             events.message().await.unwrap();
@@ -371,8 +402,7 @@ async fn a_peer_that_falls_silent_is_noticed() {
 async fn what_is_too_long_is_refused() {
     let daemon = Daemon::start(1 << 18).await;
     let mut client = daemon.client().await;
-    let request =
-        JoinRequest { job_name: "train".to_owned(), world_size: 2, ..JoinRequest::default() };
+    let request = JoinRequest { job_name: "train".to_owned(), world_size: 2, ..join_request() };
     let status =
         client.join(JoinRequest { host: "h".repeat(65), ..request.clone() }).await.unwrap_err();
     let expected =

@@ -7,6 +7,7 @@
 //! | [`proxy`] | the control plane of a combiner: what passes between its ranks and its parent |
 //! | [`data_plane`] | what the control plane asks of a data plane |
 //! | [`limits`], [`job_spec`] | what data planes differ in, and what a job is to them |
+//! | [`version`] | who joins must speak this build's version of the protocol |
 //! | [`slots`] | how many slots a job gets |
 //! | [`memory_tables`] | the tables of a data plane, in this process's memory |
 //! | [`memory_cells`] | the same of a combiner's |
@@ -22,3 +23,4 @@ pub mod memory_cells;
 pub mod memory_tables;
 pub mod proxy;
 pub mod slots;
+pub mod version;

@@ -16,12 +16,14 @@ use std::time::Duration;
 
 use switchml_control as control;
 use switchml_control::join_event::Event;
+use switchml_protocol::VERSION;
 use switchml_protocol::fanout::Way;
 
 use crate::control_plane::RESUME_GRACE;
 use crate::job_spec::JobSpec;
 use crate::jobs::{Level, MemberId, StreamId, how_lost};
 use crate::limits::Limits;
+use crate::version::{self, OtherVersion};
 use job::Job;
 pub use plane::{Io, on_timer, perform};
 
@@ -78,6 +80,9 @@ pub enum Refused {
          address of the combiner, or start it with --data-address"
     )]
     LinkLocal(IpAddr),
+    /// It speaks another version of the protocol.
+    #[error(transparent)]
+    Version(#[from] OtherVersion),
     /// Nobody that is known here.
     #[error("rank {0} with that epoch and secret is not below this combiner")]
     NoMember(u32),
@@ -165,6 +170,7 @@ impl Proxy {
         mut request: control::JoinRequest,
         ends: Ends,
     ) -> Result<(StreamId, control::JoinRequest), Refused> {
+        version::check(&request, ends.peer)?;
         let below = self.below(&mut request.via, request.rank, &request.job_name, ends)?;
         Ok((self.open(below), request))
     }
@@ -208,6 +214,7 @@ impl Proxy {
             name: self.name.clone(),
             address: local.to_string(),
             peer: peer.to_string(),
+            protocol_version: VERSION.into(),
         });
         if is_circle {
             let circle: Vec<_> = via.iter().map(in_words).collect();

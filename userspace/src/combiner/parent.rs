@@ -10,6 +10,7 @@ use switchml_control::aggregator_client::AggregatorClient;
 use switchml_control::client::{self, ConnectError, Connection, root_cause};
 use switchml_control::tls::{ClientTls, TlsError};
 use switchml_control::{StatusReply, StatusRequest};
+use switchml_protocol::VERSION;
 use switchml_protocol::capabilities::Capabilities;
 use switchml_userspace_core::control_plane::{PING_INTERVAL, PING_TIMEOUT};
 use tokio::net::TcpStream;
@@ -83,10 +84,10 @@ pub enum ParentError {
     Version {
         /// The parent.
         parent: String,
-        /// Its version.
+        /// Its version, and that of the protocol.
         theirs: String,
         /// This one's.
-        ours: &'static str,
+        ours: String,
     },
     /// Its data plane takes no partial sums.
     #[error(
@@ -145,9 +146,11 @@ impl Parent {
         }
         let status = ask(address, &self.way).await.map_err(no_answer)?;
         let parent = address.to_string();
-        let ours = env!("CARGO_PKG_VERSION");
-        if status.version != ours {
-            return Err(ParentError::Version { parent, theirs: status.version, ours });
+        let text = |release, protocol| format!("{release} (protocol {protocol})");
+        let theirs = text(status.version.as_str(), status.protocol_version);
+        let ours = text(env!("CARGO_PKG_VERSION"), VERSION.into());
+        if theirs != ours {
+            return Err(ParentError::Version { parent, theirs, ours });
         }
         let has = Capabilities::from_bits_truncate(status.capabilities);
         if !has.contains(Capabilities::PARTIAL_SUMS) {

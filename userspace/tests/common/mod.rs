@@ -107,6 +107,11 @@ impl Daemon {
     }
 }
 
+/// A Join without a job, of this version of the protocol.
+pub fn join_request() -> JoinRequest {
+    JoinRequest { protocol_version: VERSION.into(), ..JoinRequest::default() }
+}
+
 /// A rank's control connection.
 pub struct Rank {
     pub rank: u32,
@@ -118,8 +123,7 @@ impl Rank {
     pub async fn join(control: SocketAddr, name: &str, rank: u32, world_size: u32) -> Self {
         let mut client =
             AggregatorClient::connect(format!("http://{control}")).await.expect("connected");
-        let request =
-            JoinRequest { job_name: name.to_owned(), rank, world_size, ..JoinRequest::default() };
+        let request = JoinRequest { job_name: name.to_owned(), rank, world_size, ..join_request() };
         let events = client.join(request).await.expect("joined").into_inner();
         Self { rank, client, events }
     }

@@ -10,7 +10,7 @@ use switchml_p4::tofino::names::EXCLUSIONS;
 use switchml_p4::tofino::{PROGRAM, deploy};
 
 use super::schema::{self, TABLES, full, schema};
-use super::{Daemon, PORTS, Site, switch, switch_with};
+use super::{Daemon, PORTS, Site, join_request, switch, switch_with};
 
 /// The one line of a data plane that does not start.
 async fn refusal(site: &Site, switch: &Switch) -> String {
@@ -237,7 +237,7 @@ async fn jobs_that_are_too_large_or_too_many_are_refused() {
     let request = |name: &str, world_size| JoinRequest {
         job_name: name.to_owned(),
         world_size,
-        ..JoinRequest::default()
+        ..join_request()
     };
     let error = client.join(request("large", 33)).await.expect_err("too large");
     assert_eq!(error.message(), "world size 33; a job has 1 to 32 ranks");

@@ -13,7 +13,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use common::{PATIENCE, Rank};
+use common::{PATIENCE, Rank, join_request};
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 use serde_json::Value;

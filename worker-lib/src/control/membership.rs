@@ -7,6 +7,7 @@ use std::{
 };
 
 use switchml_control::JoinRequest;
+use switchml_protocol::VERSION;
 use switchml_protocol::ranks::Ranks;
 use switchml_worker_core::engine::Failure;
 use switchml_worker_core::session::{Event, Goodbye};
@@ -63,6 +64,7 @@ impl Membership {
                 host,
                 via: Vec::new(),
                 token,
+                protocol_version: VERSION.into(),
             },
             timeout,
             begin,

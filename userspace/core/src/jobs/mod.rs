@@ -61,6 +61,7 @@ pub use job::{Job, MAX_SAVED_LEN};
 pub use joining::Joiner;
 pub use mismatch::GATHERING;
 pub use rack::Origin;
+pub(crate) use rack::in_words;
 use recent_aborts::RecentAborts;
 pub use threads::Threads;
 

@@ -43,7 +43,7 @@ impl Rack {
 }
 
 /// A combiner, for people: `tor1 at 10.0.1.254`.
-pub(super) fn in_words(combiner: &Combiner) -> String {
+pub(crate) fn in_words(combiner: &Combiner) -> String {
     let Combiner { name, address, .. } = combiner;
     super::one_line(&format!("{name} at {address}"))
 }

@@ -32,7 +32,13 @@ fn proxy() -> Proxy {
 }
 
 fn join(rank: u32) -> JoinRequest {
-    JoinRequest { job_name: "train".to_owned(), rank, world_size: 4, ..JoinRequest::default() }
+    JoinRequest {
+        job_name: "train".to_owned(),
+        rank,
+        world_size: 4,
+        protocol_version: VERSION.into(),
+        ..JoinRequest::default()
+    }
 }
 
 /// What the parent gives to a rank of a job with two shards.
@@ -88,6 +94,7 @@ fn it_adds_itself_to_the_way_and_finds_itself_there() {
         name: "tor1".to_owned(),
         address: "10.1.0.254".to_owned(),
         peer: "10.1.0.3".to_owned(),
+        protocol_version: VERSION.into(),
     };
     assert_eq!(passed, JoinRequest { via: vec![own.clone()], ..join(2) });
     let other = Combiner { id: 2, name: "tor2".to_owned(), ..own.clone() };
@@ -184,6 +191,7 @@ fn a_combiner_that_was_lost_below_is_named() {
         name: "leaf".to_owned(),
         address: "10.9.0.1".to_owned(),
         peer: "10.9.0.2".to_owned(),
+        protocol_version: VERSION.into(),
     };
     let request = JoinRequest { via: vec![leaf], ..join(2) };
     let (stream, _) = proxy.join(request, ENDS).expect("joined");

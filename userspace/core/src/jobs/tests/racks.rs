@@ -2,6 +2,7 @@
 //! combiner.
 
 use switchml_control::Combiner;
+use switchml_protocol::VERSION;
 
 use super::*;
 
@@ -23,6 +24,7 @@ fn via(rack: u32, rank: u32) -> Vec<Combiner> {
         name: format!("tor{rack}"),
         address: format!("10.{rack}.0.254"),
         peer: format!("10.{rack}.0.{}", rank + 1),
+        protocol_version: VERSION.into(),
     }]
 }
 
