@@ -1,10 +1,14 @@
-//! What the command lines of all programs have in common: an error about arguments is one line, and
-//! the program goes on when nobody reads its output any more.
+//! What the command lines of all programs have in common: an error about arguments is one line,
+//! options may be in a file, `--version` names the commit, and the program goes on when nobody
+//! reads its output any more.
 
 #![forbid(unsafe_code)]
 
+pub mod config;
+pub mod pages;
 pub mod test;
 pub mod tls;
+pub mod version;
 
 use std::fmt::Display;
 use std::io::Write;

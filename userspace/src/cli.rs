@@ -11,7 +11,7 @@ use clap::parser::ValueSource;
 use clap::{ArgMatches, Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use switchml_cli::tls::TlsOptions;
 use switchml_protocol::maps::{MAX_SHARDS, SLOTS_PER_SHARD};
-use switchml_protocol::{CONTROL_PORT, DATA_PORT};
+use switchml_protocol::{CONTROL_PORT, DATA_PORT, VERSION};
 use switchml_userspace_core::memory_cells::{MAX_CELLS, MIN_CELLS};
 
 /// Where a data plane is kept unless something else is said.
@@ -26,7 +26,8 @@ const MAX_SLOTS: u32 = (MAX_SHARDS * SLOTS_PER_SHARD) as u32;
 
 /// Adds up what the workers of a job send, and sends them the sum.
 #[derive(Debug, Parser)]
-#[command(name = "switchml-aggregator", version, args_conflicts_with_subcommands = true)]
+#[command(name = "switchml-aggregator", version = switchml_cli::version!(VERSION),
+          args_conflicts_with_subcommands = true)]
 pub struct Cli {
     #[command(subcommand)]
     pub command: Option<Command>,
@@ -76,6 +77,12 @@ pub enum Command {
         #[arg(long, value_name = "TIME", value_parser = lifetime)]
         expires: Duration,
     },
+    /// Writes manual pages and completions of this command line; for packages.
+    #[command(hide = true)]
+    Pages {
+        /// Folder to write to.
+        folder: PathBuf,
+    },
     #[cfg(feature = "p4")]
     /// Gives a Tofino switch the P4 program, in place of what it runs.
     Deploy {
@@ -90,6 +97,9 @@ pub enum Command {
 
 #[derive(Debug, Args)]
 pub struct Options {
+    /// TOML file with options, such as `iface = ["eth1", "eth2"]`; those given here go before it.
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
     /// What serves the packets.
     #[arg(long, value_enum, default_value_t = DataPlaneKind::Xdp)]
     pub data_plane: DataPlaneKind,
@@ -243,7 +253,7 @@ pub fn parse() -> Cli {
 fn parse_from(
     arguments: impl IntoIterator<Item: Into<OsString> + Clone>,
 ) -> Result<Cli, clap::Error> {
-    let (cli, matches): (Cli, _) = switchml_cli::parse_from(arguments)?;
+    let (cli, matches): (Cli, _) = switchml_cli::config::parse_with_file(arguments)?;
     check(&cli.options, &matches)?;
     Ok(cli)
 }
@@ -413,7 +423,7 @@ mod tests {
     fn options_without_an_effect_are_refused() {
         let command = Cli::command();
         let options = command.get_arguments().filter(|option| {
-            !matches!(option.get_id().as_str(), "data_plane" | "help" | "version")
+            !matches!(option.get_id().as_str(), "config" | "data_plane" | "help" | "version")
         });
         for option in options {
             let long = option.get_long().expect("all have one");

@@ -51,6 +51,9 @@ pub async fn run(options: Options) -> anyhow::Result<()> {
     let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?;
     let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
     raise_file_limit();
+    if let Some(file) = &options.config {
+        info!("options from {file:?}");
+    }
     let listener = listen(options.control).map_err(|error| {
         let why = unavailable(&error, "--control", "--control");
         anyhow!("cannot serve the control plane at TCP {}: {why}", options.control)

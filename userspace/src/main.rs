@@ -49,6 +49,9 @@ fn main() -> ExitCode {
                 daemon::token(&token_key, &tenant, &jobs, expires)
             }
             Some(cli::Command::Detach { pin_dir }) => daemon::detach(&pin_dir),
+            Some(cli::Command::Pages { folder }) => {
+                Ok(switchml_cli::pages::write::<cli::Cli>(&folder)?)
+            }
             #[cfg(feature = "p4")]
             Some(cli::Command::Deploy { tofino_server, tofino_program }) => {
                 daemon::p4::deploy(tofino_server, &tofino_program)

@@ -276,3 +276,36 @@ fn token_keys_and_tokens_that_are_of_no_use() {
     assert_eq!(output.status.code(), Some(2));
     std::fs::remove_dir_all(&folder).unwrap();
 }
+
+/// The commit is that of the repository, if the tests run in one.
+#[test]
+fn the_version_names_commit_and_protocol() {
+    let output = run(&["--version"]);
+    let line = String::from_utf8(output.stdout).unwrap();
+    let rest = line.strip_prefix("switchml-aggregator 0.1.0 (commit ").expect(&line);
+    let commit = rest.strip_suffix(", protocol 1)\n").expect(&line);
+    let commit = commit.strip_suffix("-dirty").unwrap_or(commit);
+    let is_hash = commit.len() == 12 && commit.bytes().all(|digit| digit.is_ascii_hexdigit());
+    assert!(is_hash || commit == "unknown", "{line}");
+}
+
+/// 198.51.100.0/24 is for documentation, too.
+#[test]
+fn options_may_be_in_a_file() {
+    let path = std::env::temp_dir().join(format!("switchml-options-{}", std::process::id()));
+    let file = path.to_str().unwrap();
+    std::fs::write(&path, "data-plane = 'software'\ncontrol = '198.51.100.1:0'\n").unwrap();
+    let output = run(&["--config", file]);
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert!(error.contains("198.51.100.1"), "{error}");
+    let output = run(&["--config", file, "--control", "198.51.100.2:0"]);
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert!(error.contains("198.51.100.2"), "{error}");
+    std::fs::write(&path, "iface = ['p0']\nslot = 512\n").unwrap();
+    let output = run(&["--config", file]);
+    std::fs::remove_file(&path).unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    let error = String::from_utf8(output.stderr).unwrap();
+    let start = format!("error: --config {file:?}: unknown option \"slot\"; options are ");
+    assert!(error.starts_with(&start) && error.lines().count() == 1, "{error}");
+}

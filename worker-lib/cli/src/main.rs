@@ -9,6 +9,7 @@ mod job;
 mod seconds;
 mod size;
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -25,7 +26,7 @@ const EXIT_CODES: &str = "\
 #[derive(Parser)]
 #[command(
     name = "switchml-worker",
-    version,
+    version = switchml_cli::version!(switchml_protocol::VERSION),
     after_help = "Exit codes: 0 all is well; 1 wrong results, or a check failed; 2 bad arguments; \
     3 the aggregator or ranks cannot be reached, or the job refused; 4 a collective failed."
 )]
@@ -38,6 +39,12 @@ struct Cli {
 enum Command {
     Bench(bench::Bench),
     Doctor(doctor::Doctor),
+    /// Writes manual pages and completions of this command line; for packages
+    #[command(hide = true)]
+    Pages {
+        /// Folder to write to
+        folder: PathBuf,
+    },
 }
 
 /// Why a command did not succeed, in one line; each kind is an exit code.
@@ -91,6 +98,8 @@ fn main() -> ExitCode {
     let outcome = match switchml_cli::parse::<Cli>().command {
         Command::Bench(bench) => bench.run(),
         Command::Doctor(doctor) => doctor.run(),
+        Command::Pages { folder } => switchml_cli::pages::write::<Cli>(&folder)
+            .map_err(|error| Failure::Usage(format!("{}: {error}", folder.display()))),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,0 +1,180 @@
+//! Options from a file, in TOML, with the names that they have on the command line:
+//!
+//! ```toml
+//! iface = ["eth1", "eth2"]
+//! slots = 16384
+//! ```
+
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use clap::error::ErrorKind;
+use clap::parser::ValueSource;
+use clap::{Arg, ArgMatches, Command, CommandFactory, Parser};
+use toml::{Table, Value};
+
+use crate::{one_line, parse_from};
+
+/// As [`parse_from`]. If `--config` names a file, its options count as given, but those that the
+/// command line has, too.
+///
+/// # Errors
+///
+/// What is wrong with the arguments, or with the file.
+pub fn parse_with_file<C: Parser>(
+    arguments: impl IntoIterator<Item: Into<OsString> + Clone>,
+) -> Result<(C, ArgMatches), clap::Error> {
+    let mut arguments: Vec<OsString> = arguments.into_iter().map(Into::into).collect();
+    let Some((path, given)) = named::<C>(&arguments) else { return parse_from(arguments) };
+    let refused =
+        |why| C::command().error(ErrorKind::InvalidValue, format!("--config {path:?}: {why}"));
+    let options = read(&path, &C::command(), |option| {
+        given.value_source(option.get_id().as_str()) == Some(ValueSource::CommandLine)
+    });
+    arguments.splice(1..1, options.map_err(refused)?);
+    parse_from(arguments).map_err(|error| {
+        // The file may be right, and the command line wrong. What is named is in one of them.
+        let line = one_line(&error).replace(" (see --help)", "");
+        let told = format!("{line} (options of {path:?} included)");
+        if error.use_stderr() { C::command().error(error.kind(), told) } else { error }
+    })
+}
+
+/// The file that the command line names, and what else that has. Whatever is wrong with it is found
+/// when all is parsed.
+fn named<C: CommandFactory>(arguments: &[OsString]) -> Option<(PathBuf, ArgMatches)> {
+    let matches = C::command().ignore_errors(true).try_get_matches_from(arguments).ok()?;
+    let path = matches.try_get_one::<PathBuf>("config").ok()??.clone();
+    Some((path, matches))
+}
+
+/// The options in the file as arguments, but those that are given already.
+fn read(
+    path: &Path,
+    command: &Command,
+    is_given: impl Fn(&Arg) -> bool,
+) -> Result<Vec<OsString>, String> {
+    let text = fs::read_to_string(path).map_err(|error| error.to_string())?;
+    let table: Table = text.parse().map_err(|error: toml::de::Error| {
+        let line = error.span().map_or(1, |span| text[..span.start].lines().count().max(1));
+        format!("line {line}: {}", error.message())
+    })?;
+    let mut arguments = Vec::new();
+    for (name, value) in &table {
+        let option = options(command)
+            .find(|option| option.get_long() == Some(name))
+            .ok_or_else(|| unknown(name, command))?;
+        if !is_given(option) {
+            arguments.extend(given_as(option, name, value)?);
+        }
+    }
+    Ok(arguments)
+}
+
+/// What a file may set.
+fn options(command: &Command) -> impl Iterator<Item = &Arg> {
+    command.get_arguments().filter(|option| option.get_long() != Some("config"))
+}
+
+fn unknown(name: &str, command: &Command) -> String {
+    let all: Vec<_> = options(command).filter_map(Arg::get_long).collect();
+    format!("unknown option {name:?}; options are {}", all.join(", "))
+}
+
+/// An option of the file as the command line has it.
+fn given_as(option: &Arg, name: &str, value: &Value) -> Result<Vec<OsString>, String> {
+    let argument = |value: &dyn std::fmt::Display| OsString::from(format!("--{name}={value}"));
+    Ok(match value {
+        Value::String(text) => vec![argument(text)],
+        Value::Integer(number) => vec![argument(number)],
+        Value::Boolean(true) if !option.get_action().takes_values() => {
+            vec![format!("--{name}").into()]
+        }
+        Value::Boolean(false) if !option.get_action().takes_values() => Vec::new(),
+        Value::Array(values) => {
+            let each = values.iter().map(|value| given_as(option, name, value));
+            each.collect::<Result<Vec<_>, _>>()?.concat()
+        }
+        other => {
+            return Err(format!(
+                "{name} is a {}; give a string, an integer or a list of them, or true or false to \
+                 an option without a value",
+                other.type_str()
+            ));
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, Parser, PartialEq)]
+    struct Options {
+        #[arg(long)]
+        config: Option<PathBuf>,
+        #[arg(long = "iface")]
+        interfaces: Vec<String>,
+        #[arg(long, required = true)]
+        name: String,
+        #[arg(long, value_parser = clap::value_parser!(u32).range(1..=9), default_value_t = 5)]
+        slots: u32,
+        #[arg(long)]
+        quiet: bool,
+    }
+
+    /// The options of a file with this text and of this command line, or the line that says why
+    /// not.
+    fn parse(test: &str, text: &str, further: &[&str]) -> Result<Options, String> {
+        let path = std::env::temp_dir().join(format!("config-{test}-{}", std::process::id()));
+        fs::write(&path, text).expect("written");
+        let arguments = [&["program", "--config", path.to_str().expect("text")], further].concat();
+        let parsed = parse_with_file::<Options>(arguments);
+        fs::remove_file(&path).expect("removed");
+        parsed.map(|(options, _)| Options { config: None, ..options }).map_err(|error| {
+            assert_eq!(error.exit_code(), 2);
+            let line = one_line(&error);
+            assert!(!line.contains('\n') && line.ends_with(" (see --help)"), "{line:?}");
+            line.replace(path.to_str().expect("text"), "FILE")
+        })
+    }
+
+    fn options(interfaces: &[&str], name: &str, slots: u32, quiet: bool) -> Options {
+        let interfaces = interfaces.iter().map(|&name| name.to_owned()).collect();
+        Options { config: None, interfaces, name: name.to_owned(), slots, quiet }
+    }
+
+    #[test]
+    fn the_file_has_options_and_the_command_line_goes_before_it() {
+        let file = "iface = ['p0', 'p1']\nname = 'a'\nslots = 7\nquiet = true\n";
+        assert_eq!(parse("all", file, &[]), Ok(options(&["p0", "p1"], "a", 7, true)));
+        let given = ["--iface", "p2", "--slots=8", "--name", "b"];
+        assert_eq!(parse("some", file, &given), Ok(options(&["p2"], "b", 8, true)));
+        assert_eq!(
+            parse("few", "name = 'a'\nquiet = false\n", &[]),
+            Ok(options(&[], "a", 5, false))
+        );
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_file_is_one_line() {
+        for (file, told) in [
+            ("nam = 'a'", "--config \"FILE\": unknown option \"nam\"; options are iface, name, "),
+            ("config = 'a'", "--config \"FILE\": unknown option \"config\"; "),
+            ("name = 'a'\nslots = ", "--config \"FILE\": line 2: "),
+            ("name = 1.5", "--config \"FILE\": name is a float; give a string, "),
+            ("[name]\na = 1", "--config \"FILE\": name is a table; give a string, "),
+            ("name = 'a'\nslots = 10", "invalid value '10' for '--slots <SLOTS>': 10 is not in 1"),
+            ("name = 'a'\nquiet = 1", "unexpected value '1' for '--quiet' found"),
+            ("slots = 1", "the following required arguments were not provided: --name <NAME>"),
+        ] {
+            let line = parse("wrong", file, &[]).expect_err("refused");
+            assert!(line.starts_with(told), "{line}");
+            assert!(line.contains("FILE"), "{line}");
+        }
+        let none = parse_with_file::<Options>(["program", "--config", "/no/such/file"]);
+        let line = one_line(&none.expect_err("no such file"));
+        assert!(line.starts_with("--config \"/no/such/file\": No such file"), "{line}");
+    }
+}

@@ -1,0 +1,23 @@
+//! What `--version` says.
+
+#[doc(hidden)]
+pub use git_version::git_version;
+
+/// The release, the commit that the program is built from, and a version of the protocol, as in
+/// `0.1.0 (commit 8cb684d2dbb1, protocol 1)`. The commit ends with `-dirty` if what git tracks was
+/// changed, and is `unknown` outside a repository. For programs' own crates: cargo compiles again
+/// after each commit what calls this.
+#[macro_export]
+macro_rules! version {
+    ($protocol:expr) => {
+        format!(
+            "{} (commit {}, protocol {})",
+            env!("CARGO_PKG_VERSION"),
+            $crate::version::git_version!(
+                args = ["--always", "--dirty", "--abbrev=12", "--exclude=*"],
+                fallback = "unknown"
+            ),
+            $protocol
+        )
+    };
+}
