@@ -12,6 +12,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread;
+use std::time::{Duration, Instant};
 
 use certificates::{Ca, Kind};
 use daemon::{Daemon, PATIENCE, failure};
@@ -58,11 +59,20 @@ fn ask(daemon: &Daemon, tls: ClientTls) -> Result<(), TlsError> {
     }
 }
 
-/// How often the daemon has refused something for this reason, as its metrics say.
-fn refused(daemon: &Daemon, options: &[&str], what: &str) -> u64 {
-    let report = daemon.status(options);
-    let line = report.lines().find(|line| line.starts_with("refused") && line.ends_with(what));
-    line.map_or(0, |line| line.split_whitespace().nth(1).unwrap().parse().unwrap())
+/// Waits until the daemon has refused something for this reason so many times: it counts after it
+/// has told the client.
+fn wait_for_refusals(daemon: &Daemon, options: &[&str], what: &str, times: u64) {
+    let begin = Instant::now();
+    loop {
+        let report = daemon.status(options);
+        let line = report.lines().find(|line| line.starts_with("refused") && line.ends_with(what));
+        let count = line.and_then(|line| line.split_whitespace().nth(1)?.parse::<u64>().ok());
+        if count == Some(times) {
+            return;
+        }
+        assert!(begin.elapsed() < PATIENCE, "not {times} {what}:\n{report}");
+        thread::sleep(Duration::from_millis(20));
+    }
 }
 
 /// Joins a job of one rank, and adds up.
@@ -107,7 +117,7 @@ fn a_wrong_fingerprint() {
     let line = expected.to_string();
     assert!(line.contains(&given) && line.contains(&seen), "{line}");
     let options = ["--tls-fingerprint", &seen];
-    assert_eq!(refused(&daemon, &options, "connections whose TLS handshake failed"), 1);
+    wait_for_refusals(&daemon, &options, "connections whose TLS handshake failed", 1);
 
     let mut rank =
         daemon.worker(&["bench", "--rank", "0", "--world-size", "1", "--tls-fingerprint", &given]);
@@ -125,7 +135,7 @@ fn a_worker_without_tls_at_a_daemon_with_it() {
     let start = format!("no TLS connection to the aggregator at {}: ", daemon.address);
     assert_eq!(line, start + &TlsError::Required.to_string());
     let options = ["--tls-fingerprint", &fingerprint];
-    assert_eq!(refused(&daemon, &options, "connections without TLS"), 2);
+    wait_for_refusals(&daemon, &options, "connections without TLS", 2);
 }
 
 #[test]
@@ -233,8 +243,8 @@ fn client_certificates() {
     let fingerprint = daemon.aggregator.fingerprint();
     let (cert, key) = (folder.text("cert"), folder.text("key"));
     let options = ["--tls-fingerprint", fingerprint, "--tls-cert", &cert, "--tls-key", &key];
-    assert_eq!(refused(&daemon, &options, "without a client certificate"), 1);
-    assert_eq!(refused(&daemon, &options, "not valid, or of another CA"), 4);
+    wait_for_refusals(&daemon, &options, "without a client certificate", 1);
+    wait_for_refusals(&daemon, &options, "not valid, or of another CA", 4);
 }
 
 #[test]
@@ -350,7 +360,7 @@ fn silent_connections_are_closed() {
     silent.set_read_timeout(Some(PATIENCE)).unwrap();
     silent.read_to_end(&mut Vec::new()).unwrap();
     let options = ["--tls-fingerprint", &fingerprint];
-    assert_eq!(refused(&daemon, &options, "connections whose TLS handshake failed"), 1);
+    wait_for_refusals(&daemon, &options, "connections whose TLS handshake failed", 1);
 }
 
 #[test]
