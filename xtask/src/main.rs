@@ -1,5 +1,5 @@
 //! The project's own commands: `cargo xtask setup | run | bench | train | sim | test | fuzz |
-//! matrix | faults | gen | p4 | tidy`.
+//! matrix | faults | gen | p4 | package | tidy`.
 //!
 //! This crate must build on a machine that has only Rust and a C linker, because it installs the
 //! rest. So none of its dependencies may need the BPF program.
@@ -13,6 +13,7 @@ mod fuzz;
 mod generate;
 mod matrix;
 mod p4;
+mod package;
 mod plot;
 mod python;
 mod run;
@@ -58,6 +59,8 @@ enum Command {
     /// Check and build the P4 programs
     #[command(subcommand)]
     P4(p4::P4),
+    /// Build Debian packages, and with --check try them out
+    Package(package::Package),
     /// Measure what loss, duplication, reordering and corruption on the links cost
     Faults(faults::Faults),
 }
@@ -75,6 +78,7 @@ fn main() -> ExitCode {
         Command::Generate(command) => command.run(),
         Command::Tidy => tidy::run(),
         Command::P4(command) => command.run(),
+        Command::Package(command) => command.run(),
         Command::Faults(command) => command.run(),
     };
     match result {

@@ -1,0 +1,91 @@
+//! What packages contain, laid out as it is installed, and beside it what debhelper is told.
+
+use super::succeed;
+use crate::cargo;
+use anyhow::{Context, Result, ensure};
+use std::{
+    fs,
+    path::Path,
+    process::{Command, Output},
+};
+
+/// The library's name to programs that were linked with it. The number goes up when these would not
+/// work with it any more.
+pub const SONAME: &str = "libswitchml.so.0";
+
+/// Lays out the release's binaries in a new folder.
+pub fn lay_out(built: &Path, folder: &Path, version: &str) -> Result<()> {
+    let multiarch = text(Command::new("dpkg-architecture").arg("-qDEB_HOST_MULTIARCH"))?;
+    let (lib, man) = (folder.join("usr/lib").join(multiarch.trim()), folder.join("man"));
+    fs::create_dir_all(&man)?;
+    for program in ["switchml-aggregator", "switchml-worker"] {
+        let installed = folder.join("usr/bin").join(program);
+        copy(&built.join(program), &installed)?;
+        succeed(Command::new(&installed).arg("pages").arg(&man))?;
+        for (written, place) in [
+            (format!("{program}.bash"), format!("bash-completion/completions/{program}")),
+            (format!("_{program}"), format!("zsh/vendor-completions/_{program}")),
+            (format!("{program}.fish"), format!("fish/vendor_completions.d/{program}.fish")),
+        ] {
+            copy(&man.join(written), &folder.join("usr/share").join(place))?;
+        }
+    }
+    copy(&built.join("libswitchml.so"), &lib.join(SONAME))?;
+    std::os::unix::fs::symlink(SONAME, lib.join("libswitchml.so"))?;
+    write(&lib.join("pkgconfig/switchml.pc"), &pkg_config(multiarch.trim(), version))?;
+    let workspace = cargo::workspace();
+    let header = "worker-lib/c/include/switchml.h";
+    copy(&workspace.join(header), &folder.join("usr/include/switchml.h"))?;
+    let debian = workspace.join("deploy/debian");
+    copy(&debian.join("aggregator.toml"), &folder.join("etc/switchml/aggregator.toml"))?;
+    for entry in fs::read_dir(&debian).context("deploy/debian")? {
+        let entry = entry?;
+        copy(&entry.path(), &folder.join("debian").join(entry.file_name()))?;
+    }
+    write(&folder.join("debian/changelog"), &changelog(version)?)
+}
+
+fn pkg_config(multiarch: &str, version: &str) -> String {
+    format!(
+        "Name: switchml\nDescription: In-network all-reduce\nVersion: {version}\n\
+         Libs: -L/usr/lib/{multiarch} -lswitchml\nCflags: -I/usr/include\n"
+    )
+}
+
+/// Its date is the commit's, and with it that of all files in the packages.
+fn changelog(version: &str) -> Result<String> {
+    let seconds = text(Command::new("git").current_dir(cargo::workspace()).args([
+        "log",
+        "-1",
+        "--format=%ct",
+    ]))?;
+    let date = text(
+        Command::new("date").env("LC_ALL", "C").args(["-Rud", &format!("@{}", seconds.trim())]),
+    )?;
+    Ok(format!(
+        "switchml ({version}) unstable; urgency=medium\n\n  * See CHANGELOG.md.\n\n \
+         -- The switchml-xdp authors <switchml@localhost.localdomain>  {date}"
+    ))
+}
+
+/// What a command prints.
+fn text(command: &mut Command) -> Result<String> {
+    let name = command.get_program().to_string_lossy().into_owned();
+    let output = command.output().with_context(|| format!("cannot start {name}"))?;
+    let Output { status, stdout, stderr } = output;
+    ensure!(status.success(), "{name}: {}", String::from_utf8_lossy(&stderr).trim());
+    String::from_utf8(stdout).with_context(|| format!("{name} prints no text"))
+}
+
+fn write(path: &Path, text: &str) -> Result<()> {
+    let folder = path.parent().context("no folder")?;
+    fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
+}
+
+fn copy(from: &Path, to: &Path) -> Result<()> {
+    let folder = to.parent().context("no folder")?;
+    fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    fs::copy(from, to).with_context(|| format!("cannot copy {}", from.display()))?;
+    Ok(())
+}
