@@ -44,14 +44,31 @@ fn run(program: &PathBuf, arguments: &[&str]) -> (i32, String, String) {
 #[test]
 fn each_tells_its_own_name_and_version() {
     for (program, name) in programs() {
-        assert_eq!(
-            run(&program, &["--version"]),
-            (0, format!("{name} {}\n", env!("CARGO_PKG_VERSION")), String::new())
-        );
+        let (code, version, errors) = run(&program, &["--version"]);
+        assert_eq!((code, errors.as_str()), (0, ""), "{name}");
+        let release = format!("{name} {}", env!("CARGO_PKG_VERSION"));
+        let more = version.strip_prefix(&release).and_then(|more| more.strip_suffix('\n'));
+        let more = more.unwrap_or_else(|| panic!("{version}"));
+        // Those that users run say which of them fit together.
+        if ["switchml-aggregator", "switchml-worker"].contains(&name) {
+            assert!(is_build(more), "{version}");
+        } else {
+            assert_eq!(more, "");
+        }
         let (code, help, errors) = run(&program, &["--help"]);
         assert_eq!((code, errors.as_str()), (0, ""), "{name}");
         assert!(help.contains(&format!("Usage: {name}")), "{help}");
     }
+}
+
+/// Whether this names a commit and this version of the protocol.
+fn is_build(text: &str) -> bool {
+    let end = format!(", protocol {})", switchml_protocol::VERSION);
+    let commit = text.strip_prefix(" (commit ").and_then(|text| text.strip_suffix(&end));
+    commit.is_some_and(|commit| {
+        let hash = commit.strip_suffix("-dirty").unwrap_or(commit);
+        commit == "unknown" || hash.len() == 12 && hash.bytes().all(|byte| byte.is_ascii_hexdigit())
+    })
 }
 
 #[test]
