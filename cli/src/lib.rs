@@ -13,6 +13,7 @@ pub mod version;
 use std::fmt::Display;
 use std::io::Write;
 
+use clap::error::{ContextKind, ContextValue};
 use clap::{ArgMatches, Command, Parser};
 
 /// The program's arguments. Ends the process if they ask for help or the version, and if they are
@@ -29,8 +30,20 @@ pub fn parse<C: Parser>() -> C {
 pub fn parse_from<C: Parser>(
     arguments: impl IntoIterator<Item: Into<std::ffi::OsString> + Clone>,
 ) -> Result<(C, ArgMatches), clap::Error> {
-    let matches = without_pages(C::command()).try_get_matches_from(arguments)?;
+    let mut command = without_pages(C::command());
+    let matches = command.try_get_matches_from_mut(arguments);
+    let matches = matches.map_err(|error| without_hidden(error, &command))?;
     Ok((C::from_arg_matches(&matches)?, matches))
+}
+
+/// Where a command is missing, clap names those that help hides, too.
+fn without_hidden(mut error: clap::Error, command: &Command) -> clap::Error {
+    let is_hidden = |name: &str| command.find_subcommand(name).is_some_and(Command::is_hide_set);
+    if let Some(ContextValue::Strings(names)) = error.get(ContextKind::ValidSubcommand) {
+        let shown = names.iter().filter(|name| !is_hidden(name)).cloned().collect();
+        error.insert(ContextKind::ValidSubcommand, ContextValue::Strings(shown));
+    }
+    error
 }
 
 /// Ends the process as [`parse`] does.
