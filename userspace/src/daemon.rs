@@ -173,6 +173,12 @@ fn check_exposure(guard: &Guard, control: SocketAddr) -> anyhow::Result<()> {
             "job tokens travel in the clear to {control}, and whoever reads one can use it; for \
              TLS give --tls-cert and --tls-key, or --tls-self-signed"
         ),
+        // Hosts often have one, of IPv6 above all; no connection to it is let in.
+        Exposure::Public(public) if control.ip().is_unspecified() => warn!(
+            "the control plane believes everybody who reaches {control} by a private address, and \
+             lets nobody in by a public one, such as {public}; for TLS give --tls-cert and \
+             --tls-key, or --tls-self-signed"
+        ),
         Exposure::Public(public) => return Err(Exposed { control, public }.into()),
         Exposure::Private => warn!(
             "the control plane believes everybody who reaches {control}; for TLS give --tls-cert \

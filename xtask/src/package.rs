@@ -113,7 +113,10 @@ mod tests {
         let mut judge = Command::new("systemd-analyze");
         judge.args(["security", "--no-pager", "--offline=true", "--threshold=20"]);
         match judge.arg(cargo::workspace().join(UNIT)).output() {
-            Err(error) => say!("not run: systemd-analyze: {error}"),
+            Err(error) => switchml_rack::skip(
+                "systemd_finds_the_sandbox_tight",
+                &format!("systemd-analyze: {error}"),
+            ),
             Ok(output) => {
                 let told = String::from_utf8_lossy(&output.stdout).into_owned();
                 assert!(output.status.success(), "{told}");

@@ -184,14 +184,23 @@ fn the_internet_is_not_believed() {
     ask(host, &port, ClientTls::default()).expect_err("not let in");
     early.wait_for_line("nobody is let in by the public address 8.8.8.8", PATIENCE).unwrap();
 
-    for control in ["[::]:0", "0.0.0.0:0", "8.8.8.8:0"] {
-        let mut refused = start(control, &[]);
-        assert_eq!(refused.wait(PATIENCE).unwrap().code(), Some(2), "{control}");
-        let line = refused.stderr();
-        let expected = "can be reached by the public address 8.8.8.8, and would believe everybody; \
-                        give --tls-cert and --tls-key (or --tls-self-signed), or --token-key, or a \
-                        private address with --control\n";
-        assert!(line.ends_with(expected) && line.lines().count() == 1, "{line}");
+    let mut refused = start("8.8.8.8:0", &[]);
+    assert_eq!(refused.wait(PATIENCE).unwrap().code(), Some(2));
+    let line = refused.stderr();
+    let expected = "can be reached by the public address 8.8.8.8, and would believe everybody; \
+                    give --tls-cert and --tls-key (or --tls-self-signed), or --token-key, or a \
+                    private address with --control\n";
+    assert!(line.ends_with(expected) && line.lines().count() == 1, "{line}");
+    // Many hosts have a public address. One that listens at all of them starts, and lets nobody in
+    // by that one.
+    for control in ["[::]:0", "0.0.0.0:0"] {
+        let mut late = start(control, &[]);
+        let line = late.wait_for_line("ready: control", PATIENCE).unwrap();
+        let port = line.split(',').next().unwrap().rsplit_once(':').unwrap().1;
+        let warning = "lets nobody in by a public one, such as 8.8.8.8; ";
+        assert_eq!(late.stderr().matches(warning).count(), 1, "{}", late.stderr());
+        ask(host, port, ClientTls::default()).expect_err("not let in");
+        late.wait_for_line("nobody is let in by the public address 8.8.8.8", PATIENCE).unwrap();
     }
     let key = token_key();
     let mut guarded = start("8.8.8.8:0", &["--token-key", key.to_str().unwrap()]);
