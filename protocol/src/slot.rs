@@ -123,6 +123,11 @@ impl SetHead {
         self.status == COMPLETE
     }
 
+    /// Whether it takes contributions.
+    pub const fn is_filling(&self) -> bool {
+        self.status == FILLING
+    }
+
     #[inline(always)]
     fn holds(&self, job: &JobEntry, round: u32) -> bool {
         self.epoch == job.epoch && self.round == round

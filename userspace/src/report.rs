@@ -63,6 +63,7 @@ pub async fn status(to: &Aggregator) -> anyhow::Result<()> {
     view.faults().for_each(|(port, fault)| say!("fault        {port}: {fault}"));
     for job in &view.jobs {
         let name = job.name.escape_debug();
+        job.wait().iter().for_each(|wait| say!("waits        job \"{name}\": {wait}"));
         racks(job).for_each(|(rack, ranks)| say!("racks        job \"{name}\", {ranks}: {rack}"));
         results(job).for_each(|(way, ranks)| say!("results      job \"{name}\", {ranks}: {way}"));
     }

@@ -4,6 +4,7 @@
 mod daemon_io;
 pub(crate) mod event_stream;
 pub(crate) mod status;
+mod watch;
 
 use std::io;
 use std::net::IpAddr;
@@ -22,9 +23,9 @@ use switchml_userspace_core::data_plane::{self, DataPlane, PortStatus};
 use switchml_userspace_core::jobs::{
     JobTable, JoinError, Joiner, MemberError, MemberId, Origin, Threads,
 };
+use switchml_userspace_core::stragglers::Stragglers;
 use switchml_userspace_core::version;
 use tokio::net::TcpListener;
-use tokio::time::MissedTickBehavior;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::service::Routes;
 use tonic::transport::Server;
@@ -44,8 +45,6 @@ use status::{internal, join_refused, request_failed, token_refused};
 const MAX_REQUESTS: u32 = 100;
 /// Longest message that is read, in bytes: several times the longest report of calls.
 const MAX_MESSAGE_LEN: usize = 256 << 10;
-/// How often the data plane's ports are looked at.
-const PORTS_INTERVAL: Duration = Duration::from_millis(500);
 /// How long streams may take to tell their ranks that the daemon stops.
 const GRACE: Duration = Duration::from_millis(500);
 
@@ -60,6 +59,7 @@ pub struct Service {
 struct State {
     control_plane: ControlPlane<Sender>,
     io: DaemonIo,
+    stragglers: Stragglers,
 }
 
 impl Service {
@@ -68,7 +68,7 @@ impl Service {
         let state = Arc::new_cyclic(|state| {
             let io = DaemonIo { data_plane: Arc::clone(&data_plane), state: Weak::clone(state) };
             let control_plane = ControlPlane::new(table);
-            Mutex::new(State { control_plane, io })
+            Mutex::new(State { control_plane, io, stragglers: Stragglers::default() })
         });
         Self { state, data_plane, guard: Arc::new(guard) }
     }
@@ -97,26 +97,13 @@ impl Service {
         listener: TcpListener,
         stop: impl Future<Output = ()>,
     ) -> Result<(), tonic::transport::Error> {
-        let (service, ports) = (self.clone(), self.watch_ports());
+        let (service, watch) = (self.clone(), self.watch());
         let incoming = incoming(listener, Arc::clone(&self.guard));
-        serve(service, incoming, stop, ports, || {
+        serve(service, incoming, stop, watch, || {
             let State { control_plane, io, .. } = &mut *self.lock();
             control_plane.shut_down(io);
         })
         .await
-    }
-
-    /// Ends jobs whose ranks cannot be reached any more.
-    async fn watch_ports(&self) {
-        let mut ticks = tokio::time::interval(PORTS_INTERVAL);
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        loop {
-            ticks.tick().await;
-            for port in self.data_plane.lost_ports() {
-                let State { control_plane, io, .. } = &mut *self.lock();
-                control_plane.lose_port(io, port.index, &port.what);
-            }
-        }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -139,7 +126,7 @@ impl Service {
         peer: IpAddr,
         request: impl FnOnce(&mut ControlPlane<Sender>, &mut DaemonIo) -> Result<T, E>,
     ) -> Result<T, Status> {
-        let State { control_plane, io } = &mut *self.lock();
+        let State { control_plane, io, .. } = &mut *self.lock();
         request(control_plane, io).map_err(|error| {
             let error = error.into();
             if matches!(error, RequestError::Member(MemberError::NoMember { .. })) {
@@ -299,8 +286,7 @@ impl Aggregator for Service {
         &self,
         _request: Request<control::ListJobsRequest>,
     ) -> Result<Response<control::ListJobsReply>, Status> {
-        let jobs = self.lock().control_plane.jobs(Sender::age);
-        Ok(Response::new(control::ListJobsReply { jobs }))
+        Ok(Response::new(control::ListJobsReply { jobs: self.jobs() }))
     }
 
     async fn status(

@@ -82,10 +82,12 @@ pub struct JobView {
     pub slots: u32,
     /// Of a full chunk; 0 until it starts.
     pub lanes: u32,
-    /// The ranks without which it does not go on: they have not joined, are not ready, or were
-    /// lost and may come back.
+    /// The ranks without which it does not go on: they have not joined, are not ready, were lost
+    /// and may come back, or do not contribute to a round that others have begun.
     pub waits_for: Vec<u32>,
-    /// How long it has waited for ranks to join, in seconds.
+    /// What they are to do; none if there are none.
+    pub waits_for_them: Option<&'static str>,
+    /// How long it has waited for ranks to join or to contribute, in seconds.
     pub waiting_seconds: Option<f64>,
     /// The ranks that have joined.
     pub members: Vec<MemberView>,
@@ -106,6 +108,9 @@ pub struct MemberView {
     pub here: bool,
     /// How results to all reach it, and why so; `None` until it is ready.
     pub results: Option<&'static str>,
+    /// For how long rounds of the running job have lacked its contribution, all together, in
+    /// seconds. Waits of less than half a second may be missing.
+    pub waited_for_seconds: f64,
 }
 
 /// Packets that had the same fate.
@@ -209,8 +214,13 @@ impl JobView {
     fn new(job: &JobStatus) -> Self {
         let state = job.state();
         let members: Vec<_> = job.members.iter().map(MemberView::new).collect();
-        let longest = job.members.iter().map(|member| member.here_ms).max();
-        let waited = longest.filter(|_| state == JobState::Waiting).map(Duration::from_millis);
+        let (waits_for, waits_for_them) = waits(job);
+        let longest = |time: fn(&MemberStatus) -> u64| job.members.iter().map(time).max();
+        let waited = match waits_for_them {
+            Some(TO_JOIN) => longest(|member| member.here_ms),
+            Some(TO_CONTRIBUTE) => longest(|member| member.lacked_ms),
+            _ => None,
+        };
         Self {
             name: job.name.clone(),
             // A job has a number once all ranks are there.
@@ -225,10 +235,19 @@ impl JobView {
             world_size: job.world_size,
             slots: job.slots,
             lanes: job.lanes,
-            waits_for: waits_for(job),
-            waiting_seconds: waited.map(|time| time.as_secs_f64()),
+            waits_for,
+            waits_for_them,
+            waiting_seconds: waited.map(|time| Duration::from_millis(time).as_secs_f64()),
             members,
         }
+    }
+
+    /// For whom it waits, to do what, and since when, if it does.
+    pub fn wait(&self) -> Option<String> {
+        let ranks: Vec<_> = self.waits_for.iter().map(u32::to_string).collect();
+        let ranks = format!("rank{} {}", if ranks.len() == 1 { "" } else { "s" }, ranks.join(", "));
+        let since = self.waiting_seconds.map(|seconds| format!(", for {seconds:.0} s"));
+        Some(format!("waits for {ranks} {}{}", self.waits_for_them?, since.unwrap_or_default()))
     }
 
     /// How many ranks are connected.
@@ -270,19 +289,31 @@ impl JobView {
     }
 }
 
-fn waits_for(job: &JobStatus) -> Vec<u32> {
+const TO_JOIN: &str = "to join";
+const TO_BE_READY: &str = "to be ready";
+const TO_COME_BACK: &str = "to come back";
+const TO_CONTRIBUTE: &str = "to contribute";
+
+/// For whom a job waits, and to do what.
+fn waits(job: &JobStatus) -> (Vec<u32>, Option<&'static str>) {
     let member = |rank: &u32| job.members.iter().find(|member| member.rank == *rank);
-    let ranks = 0..job.world_size;
-    match job.state() {
-        JobState::Waiting => ranks.filter(|rank| !member(rank).is_some_and(is_here)).collect(),
-        JobState::Assigned => {
-            ranks.filter(|rank| !member(rank).is_some_and(|member| member.ready)).collect()
+    let ranks_of = |is: fn(&MemberStatus) -> bool| -> Vec<u32> {
+        job.members.iter().filter(|member| is(member)).map(|member| member.rank).collect()
+    };
+    let (ranks, what) = match job.state() {
+        JobState::Waiting => {
+            let ranks = 0..job.world_size;
+            (ranks.filter(|rank| !member(rank).is_some_and(is_here)).collect(), TO_JOIN)
         }
-        JobState::Started => {
-            ranks.filter(|rank| member(rank).is_some_and(|member| member.awaited)).collect()
-        }
-        JobState::Aborted | JobState::Unspecified => Vec::new(),
-    }
+        JobState::Assigned => (ranks_of(|member| !member.ready), TO_BE_READY),
+        JobState::Started => match ranks_of(|member| member.awaited) {
+            lost if !lost.is_empty() => (lost, TO_COME_BACK),
+            _ => (ranks_of(|member| member.lacked_ms > 0), TO_CONTRIBUTE),
+        },
+        JobState::Aborted | JobState::Unspecified => (Vec::new(), ""),
+    };
+    let what = Some(what).filter(|_| !ranks.is_empty());
+    (ranks, what)
 }
 
 fn is_here(member: &MemberStatus) -> bool {
@@ -298,6 +329,7 @@ impl MemberView {
             left: member.left,
             here: is_here(member),
             results: way(member),
+            waited_for_seconds: Duration::from_millis(member.lacked_total_ms).as_secs_f64(),
         }
     }
 

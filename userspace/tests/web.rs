@@ -95,6 +95,73 @@ async fn a_running_job_waits_for_nobody_and_its_packets_count() {
     daemon.stop().await;
 }
 
+/// Asks until a job is seen to wait for ranks, and returns it.
+async fn waiting_job(daemon: &Daemon) -> Value {
+    let begin = Instant::now();
+    loop {
+        let job = status(daemon).await["jobs"][0].take();
+        if job["waits_for"] != serde_json::json!([]) {
+            return job;
+        }
+        assert!(begin.elapsed() < PATIENCE, "{job}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// Chunk 0 is complete, of chunk 1 rank 3's contribution is missing, and of chunk 2 rank 2's, too.
+async fn job_that_lacks_rank_3(daemon: &Daemon) -> Vec<(common::Rank, common::Path)> {
+    let members = daemon.start_job("train", 4).await;
+    for (slot, ranks) in [(0, 4), (1, 3), (2, 2)] {
+        for (_, path) in &members[..ranks] {
+            path.contribute(slot, 0, &[1; 352]);
+        }
+    }
+    members
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn it_shows_which_rank_of_a_running_job_does_not_contribute() {
+    let daemon = Daemon::start(1024).await;
+    let mut members = job_that_lacks_rank_3(&daemon).await;
+    let job = waiting_job(&daemon).await;
+    assert_eq!(job["waits_for"], serde_json::json!([3]), "of the oldest round");
+    assert_eq!(job["waits_for_them"], "to contribute");
+    let first = job["waiting_seconds"].as_f64().expect("a time");
+    tokio::time::sleep(Duration::from_millis(1000)).await;
+    let job = waiting_job(&daemon).await;
+    let second = job["waiting_seconds"].as_f64().expect("a time");
+    // Looks are up to a quarter of a second apart, more if this host is busy.
+    assert!(second > first && second <= first + PATIENCE.as_secs_f64(), "{first} {second}");
+    let of_rank = |rank: usize| job["members"][rank]["waited_for_seconds"].as_f64().expect("one");
+    assert!(of_rank(3) >= second && of_rank(0) == 0.0, "{job}");
+    let text = metrics(&daemon).await;
+    for line in [
+        "switchml_job_rank_awaited{name=\"train\",number=\"0\",rank=\"3\"} 1",
+        "switchml_job_stalled_seconds{name=\"train\",number=\"0\"} ",
+        "switchml_rank_waited_seconds_total{name=\"train\",number=\"0\",rank=\"3\"} ",
+    ] {
+        assert!(text.contains(&format!("\n{line}")), "no {line} in {text}");
+    }
+    assert_eq!(text.matches("switchml_rank_waited_seconds_total{").count(), 1, "{text}");
+
+    // Rank 3 comes, and is waited for no longer; ranks 2 and 3 are, by chunk 2.
+    members[3].1.contribute(1, 0, &[1; 352]);
+    let begin = Instant::now();
+    while waiting_job(&daemon).await["waits_for"] != serde_json::json!([2, 3]) {
+        assert!(begin.elapsed() < PATIENCE);
+    }
+    for (_, path) in &mut members[2..] {
+        path.contribute(2, 0, &[1; 352]);
+    }
+    while status(&daemon).await["jobs"][0]["waits_for"] != serde_json::json!([]) {
+        assert!(begin.elapsed() < PATIENCE);
+    }
+    let job = status(&daemon).await["jobs"][0].take();
+    assert_eq!((&job["waits_for_them"], &job["waiting_seconds"]), (&Value::Null, &Value::Null));
+    drop(members);
+    daemon.stop().await;
+}
+
 /// A name is a stranger's text: it must not make a line of its own.
 #[tokio::test(flavor = "multi_thread")]
 async fn names_of_jobs_cannot_forge_metrics() {
@@ -254,26 +321,45 @@ async fn prometheus_scrapes_it() {
 /// A headless Chromium, as Debian calls it.
 const BROWSER: &str = "chromium-headless-shell";
 
-/// What a browser shows two seconds after it was given the page's address.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_browser_sees_within_2_s_for_whom_a_job_waits() {
-    const NAME: &str = "a_browser_sees_within_2_s_for_whom_a_job_waits";
+/// What a browser shows two seconds after it was given the page's address; `None` if there is no
+/// browser.
+async fn seen_within_2_s(test: &str, daemon: &Daemon) -> Option<String> {
     if Command::new(BROWSER).arg("--version").output().is_err() {
-        return switchml_rack::skip(NAME, &format!("there is no {BROWSER}"));
-    }
-    let daemon = Daemon::start(1024).await;
-    let mut ranks = Vec::new();
-    for rank in [0, 1, 2] {
-        ranks.push(daemon.join("<b>train</b>", rank, 4).await);
+        switchml_rack::skip(test, &format!("there is no {BROWSER}"));
+        return None;
     }
     let url = format!("http://{}/", daemon.control);
     let output = tokio::task::spawn_blocking(move || {
         let options = ["--no-sandbox", "--dump-dom", "--virtual-time-budget=2000"];
         Command::new(BROWSER).args(options).arg(url).output().expect("it starts")
     });
-    let page = String::from_utf8(output.await.expect("no panic").stdout).expect("text");
+    Some(String::from_utf8(output.await.expect("no panic").stdout).expect("text"))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_browser_sees_within_2_s_for_whom_a_job_waits() {
+    const NAME: &str = "a_browser_sees_within_2_s_for_whom_a_job_waits";
+    let daemon = Daemon::start(1024).await;
+    let mut ranks = Vec::new();
+    for rank in [0, 1, 2] {
+        ranks.push(daemon.join("<b>train</b>", rank, 4).await);
+    }
+    let Some(page) = seen_within_2_s(NAME, &daemon).await else { return };
     assert!(page.contains("waits for rank 3 to join, for "), "{page}");
     assert!(page.contains("<td>&lt;b&gt;train&lt;/b&gt;</td>"), "names are text: {page}");
     drop(ranks);
+    daemon.stop().await;
+}
+
+/// The browser's two seconds begin once the daemon knows, which takes it three looks at most.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_browser_sees_within_2_s_which_rank_does_not_contribute() {
+    const NAME: &str = "a_browser_sees_within_2_s_which_rank_does_not_contribute";
+    let daemon = Daemon::start(1024).await;
+    let members = job_that_lacks_rank_3(&daemon).await;
+    waiting_job(&daemon).await;
+    let Some(page) = seen_within_2_s(NAME, &daemon).await else { return };
+    assert!(page.contains("waits for rank 3 to contribute, for "), "{page}");
+    drop(members);
     daemon.stop().await;
 }

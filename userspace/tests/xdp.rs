@@ -10,7 +10,7 @@ use std::time::Duration;
 use aya::programs::{SchedClassifier, TcAttachType};
 use common::{PATIENCE, Path, Rank, SILENCE, receive_on};
 use switchml_control::join_event::Event;
-use switchml_control::{Assigned, LeaveRequest};
+use switchml_control::{Assigned, LeaveRequest, ListJobsRequest};
 use switchml_protocol::EVERYONE;
 use switchml_protocol::header::Kind;
 use switchml_protocol::outcome::RejectReason;
@@ -25,6 +25,7 @@ in_both_modes! {
     a_second_daemon_does_not_push_the_first_one_out,
     three_capabilities_are_enough,
     ranks_get_their_sums_by_multicast_in_job_after_job,
+    it_knows_which_rank_does_not_contribute,
     a_lost_rank_aborts_its_job_in_the_data_plane_too,
     a_job_at_an_address_that_is_not_served_fails_with_the_remedy,
     interfaces_over_a_port,
@@ -473,6 +474,38 @@ fn ranks_get_their_sums_by_multicast_in_job_after_job(mode: Mode) {
     );
     daemon.signal(Signal::TERM).expect("signalled");
     daemon.wait_success(PATIENCE).expect("in good order");
+}
+
+/// Whoever comes late is known by the slots, which three capabilities are enough to read.
+fn it_knows_which_rank_does_not_contribute(mode: Mode) {
+    let rack = rack(3, mode);
+    let _daemon = serve_with_three_capabilities(&rack);
+    run_ranks(&rack, |rank| async move {
+        let mut member = Member::start(rank, 3).await;
+        for chunk in 0..600 {
+            let (slot, round) = (chunk % 512, u32::from(chunk / 512));
+            if (chunk, rank) == (599, 2) {
+                until_only_it_is_waited_for(&mut member).await;
+            }
+            assert_eq!(member.sum(slot, round, &[rank; 32]), vec![3; 32]); // 0 + 1 + 2
+        }
+    });
+}
+
+async fn until_only_it_is_waited_for(member: &mut Member) {
+    let begin = std::time::Instant::now();
+    loop {
+        let jobs = member.rank.client.list_jobs(ListJobsRequest {}).await.expect("a list");
+        let members = &jobs.get_ref().jobs[0].members;
+        let waited_for = members.iter().filter(|member| member.lacked_ms > 0);
+        let waited_for: Vec<_> = waited_for.map(|member| member.rank).collect();
+        if waited_for == [member.number] {
+            return;
+        }
+        // The others may not have sent theirs at first.
+        assert!(begin.elapsed() < PATIENCE, "{waited_for:?}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
 }
 
 fn a_lost_rank_aborts_its_job_in_the_data_plane_too(mode: Mode) {

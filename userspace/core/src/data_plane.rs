@@ -10,6 +10,7 @@ use switchml_protocol::outcome::Outcome;
 pub use crate::job_spec::JobSpec;
 use crate::jobs;
 pub use crate::limits::{Fanout, Limits};
+use crate::oldest_round::Unfinished;
 
 /// Whom a data plane tells of notable packets. It returns at once, even if it drops the event: they
 /// are for people, the counters count.
@@ -112,6 +113,16 @@ pub trait DataPlane: ServesJobs + Send + Sync {
     ///
     /// When the kernel refuses.
     fn counters(&self) -> Result<[u64; Outcome::COUNT], Error>;
+
+    /// The oldest round of an open job's shard that lacks contributions, if there is one and this
+    /// data plane shows it. Reads some 20 slots.
+    ///
+    /// # Errors
+    ///
+    /// When the kernel refuses.
+    fn oldest_unfinished(&self, _shard: u16) -> Result<Option<Unfinished>, Error> {
+        Ok(None)
+    }
 
     /// What an earlier daemon saved, if there was one. Closes whatever else it left.
     ///

@@ -9,6 +9,8 @@
 //! | [`limits`], [`job_spec`] | what data planes differ in, and what a job is to them |
 //! | [`version`] | who joins must speak this build's version of the protocol |
 //! | [`slots`] | how many slots a job gets |
+//! | [`oldest_round`] | the ranks that a shard's oldest unfinished round lacks |
+//! | [`stragglers`] | for whom running jobs wait, and how long they have |
 //! | [`memory_tables`] | the tables of a data plane, in this process's memory |
 //! | [`memory_cells`] | the same of a combiner's |
 
@@ -21,6 +23,8 @@ pub mod jobs;
 pub mod limits;
 pub mod memory_cells;
 pub mod memory_tables;
+pub mod oldest_round;
 pub mod proxy;
 pub mod slots;
+pub mod stragglers;
 pub mod version;

@@ -1,6 +1,7 @@
 //! Jobs, members and slots in this process's memory, and packets served from them: the data plane
 //! without its I/O.
 
+use std::convert::Infallible;
 use std::sync::{
     Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
 };
@@ -17,6 +18,7 @@ use switchml_protocol::{MAX_RANKS, RANKS_PER_GROUP, U16, U32};
 use zerocopy::FromBytes;
 
 use crate::job_spec::JobSpec;
+use crate::oldest_round::{Unfinished, newest, oldest_unfinished};
 
 /// What the XDP program has in its maps.
 pub struct MemoryTables {
@@ -123,6 +125,17 @@ impl MemoryTables {
     /// The job, and where copies of its RESULTs to all go.
     pub fn places(&self, number: u16) -> Option<(JobEntry, Vec<Binding>)> {
         self.read(number).map(|entry| (entry.job, entry.places.clone()))
+    }
+
+    /// The oldest round of a shard that lacks contributions.
+    pub fn oldest_unfinished(&self, number: u16) -> Option<Unfinished> {
+        let job = self.job(number).filter(|job| job.state == OPEN)?;
+        let look = |slot: u32| {
+            let slot = self.lock_slot(job.first_slot + slot);
+            Ok::<_, Infallible>(slot.and_then(|slot| newest(&job, &slot)))
+        };
+        let Ok(found) = oldest_unfinished(job.slots, look);
+        found
     }
 
     /// Changes the state of a job, unless it is vacant.

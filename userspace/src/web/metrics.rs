@@ -10,6 +10,9 @@ use std::sync::atomic::AtomicU64;
 
 use crate::view::{JobView, Role, View};
 
+/// Ranks of a job that have a time of their own: a job may have 1024, and each would be a series.
+const MOST_RANKS: usize = 16;
+
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct About {
     version: String,
@@ -141,7 +144,9 @@ fn add_jobs(registry: &mut Registry, jobs: &[JobView]) {
     let ranks = Family::<Job, Gauge>::default();
     let here = Family::<Job, Gauge>::default();
     let waiting = Family::<Job, Gauge<f64, AtomicU64>>::default();
+    let stalled = Family::<Job, Gauge<f64, AtomicU64>>::default();
     let awaited = Family::<Rank, Gauge>::default();
+    let waited = Family::<Rank, Counter<f64, AtomicU64>>::default();
     for job in jobs {
         let name = job.name.clone();
         let number = job.number.map(|number| number.to_string()).unwrap_or_default();
@@ -149,11 +154,15 @@ fn add_jobs(registry: &mut Registry, jobs: &[JobView]) {
         ranks.get_or_create(&of_job).set(job.world_size.into());
         here.get_or_create(&of_job).set(job.here() as i64);
         if let Some(seconds) = job.waiting_seconds {
-            waiting.get_or_create(&of_job).set(seconds);
+            let times = if job.state == "started" { &stalled } else { &waiting };
+            times.get_or_create(&of_job).set(seconds);
         }
+        let label = |rank| Rank { name: name.clone(), number: number.clone(), rank };
         for rank in &job.waits_for {
-            let rank = Rank { name: name.clone(), number: number.clone(), rank: *rank };
-            awaited.get_or_create(&rank).set(1);
+            awaited.get_or_create(&label(*rank)).set(1);
+        }
+        for (rank, seconds) in most_waited_for(job) {
+            waited.get_or_create(&label(rank)).inc_by(seconds);
         }
     }
     registry.register("jobs", "Jobs by state", states);
@@ -165,7 +174,28 @@ fn add_jobs(registry: &mut Registry, jobs: &[JobView]) {
         Unit::Seconds,
         waiting,
     );
+    registry.register_with_unit(
+        "job_stalled",
+        "Since a round of a started job waits for ranks to contribute",
+        Unit::Seconds,
+        stalled,
+    );
     registry.register("job_rank_awaited", "1 for each rank that a job waits for", awaited);
+    registry.register_with_unit(
+        "rank_waited",
+        "For how long rounds of a started job have lacked this rank's contribution",
+        Unit::Seconds,
+        waited,
+    );
+}
+
+/// The ranks that a job has waited for the longest, and how long, in seconds.
+fn most_waited_for(job: &JobView) -> Vec<(u32, f64)> {
+    let times = job.members.iter().map(|member| (member.rank, member.waited_for_seconds));
+    let mut times: Vec<_> = times.filter(|(_, seconds)| *seconds > 0.0).collect();
+    times.sort_by(|a, b| b.1.total_cmp(&a.1));
+    times.truncate(MOST_RANKS);
+    times
 }
 
 #[cfg(test)]
@@ -180,10 +210,11 @@ mod tests {
         let ports = vec![Port { name: "eth1".to_owned(), ..Port::default() }];
         let counters = vec![Counter { name: "added".to_owned(), ..Counter::default() }];
         let here = MemberStatus { here_ms: 1, ..MemberStatus::default() };
-        let mut job = JobStatus { world_size: 2, members: vec![here], ..JobStatus::default() };
-        job.set_state(JobState::Waiting);
+        let mut waiting = JobStatus { world_size: 2, members: vec![here], ..JobStatus::default() };
+        waiting.set_state(JobState::Waiting);
         let status = StatusReply { ports, counters, ..StatusReply::default() };
-        let text = prometheus(&View::new(status, Ok(ListJobsReply { jobs: vec![job] })));
+        let jobs = vec![waiting, stalled(1)];
+        let text = prometheus(&View::new(status, Ok(ListJobsReply { jobs })));
         let kinds = text.lines().filter_map(|line| line.strip_prefix("# TYPE "));
         let known: Vec<_> = kinds.filter_map(|kind| kind.split(' ').next()).collect();
         for file in [
@@ -196,5 +227,41 @@ mod tests {
             let unknown: Vec<_> = named.iter().filter(|name| !known.contains(name)).collect();
             assert!(unknown.is_empty(), "{unknown:?} are not in {known:?}");
         }
+    }
+
+    /// A job that waits for all its ranks; rank 0 has cost a second, each the next 1 ms more.
+    fn stalled(ranks: u32) -> JobStatus {
+        let member = |rank| MemberStatus {
+            rank,
+            lacked_ms: 250,
+            lacked_total_ms: 1000 + u64::from(rank),
+            ..MemberStatus::default()
+        };
+        let members = (0..ranks).map(member).collect();
+        let mut job = JobStatus { world_size: ranks, members, ..JobStatus::default() };
+        job.set_state(JobState::Started);
+        job
+    }
+
+    #[test]
+    fn of_many_ranks_those_that_cost_the_most_have_times() {
+        let jobs = Ok(ListJobsReply { jobs: vec![stalled(1024)] });
+        let text = openmetrics(&View::new(StatusReply::default(), jobs));
+        let times =
+            text.lines().filter(|line| line.starts_with("switchml_rank_waited_seconds_total{"));
+        let mut times: Vec<_> = times.collect();
+        times.sort_unstable();
+        assert_eq!(times.len(), 16);
+        let line = |rank: u32, time: &str| {
+            format!(
+                "switchml_rank_waited_seconds_total{{name=\"\",number=\"\",rank=\"{rank}\"}} {time}"
+            )
+        };
+        assert_eq!(times[0], line(1008, "2.008"));
+        assert_eq!(times[15], line(1023, "2.023"));
+        assert!(
+            text.contains("\nswitchml_job_stalled_seconds{name=\"\",number=\"\"} 0.25\n"),
+            "{text}"
+        );
     }
 }

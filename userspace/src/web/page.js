@@ -20,16 +20,12 @@ function fill(id, rows) {
   document.getElementById(id).replaceChildren(...rows.map(row));
 }
 
-// "rank 3", "ranks 1, 2"
-function ranks(list) {
-  return (list.length === 1 ? "rank " : "ranks ") + list.join(", ");
-}
-
+// "waits for ranks 1, 3 to join, for 12 s"
 function waits(job) {
-  if (job.waits_for.length === 0) return "";
-  const what = { waiting: "to join", assigned: "to be ready", started: "to come back" };
+  if (job.waits_for_them === null) return "";
+  const ranks = (job.waits_for.length === 1 ? "rank " : "ranks ") + job.waits_for.join(", ");
   const since = job.waiting_seconds === null ? "" : `, for ${job.waiting_seconds.toFixed(0)} s`;
-  return `waits for ${ranks(job.waits_for)} ${what[job.state]}${since}`;
+  return `waits for ${ranks} ${job.waits_for_them}${since}`;
 }
 
 function about(status) {
@@ -65,6 +61,7 @@ function show(status, now) {
     [member.address],
     [member.rack],
     [member.left ? "left" : member.here ? member.results ?? "not ready" : "lost"],
+    [member.waited_for_seconds.toFixed(1), "number"],
   ])));
   fill("ports", status.ports.map((port) => [
     [port.name],

@@ -353,6 +353,7 @@ impl Job {
             copies: member.copies(fanout).into(),
             rack: member.rack.name.clone(),
             here_ms: member.stream().map_or(Duration::ZERO, &age).as_millis() as u64,
+            ..Default::default()
         });
         control::JobStatus {
             name: self.name.clone(),

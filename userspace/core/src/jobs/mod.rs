@@ -204,6 +204,12 @@ impl JobTable {
             .collect()
     }
 
+    /// Numbers and epochs of the jobs that have started and go on.
+    pub fn running(&self) -> impl Iterator<Item = (u16, u32)> {
+        let started = |job: &&Job| matches!(job.state, job::State::Started { .. });
+        self.jobs.values().filter(started).map(|job| (job.number, job.epoch))
+    }
+
     /// The shards of a member's job, in order.
     ///
     /// # Errors

@@ -24,6 +24,7 @@ use switchml_userspace_core::data_plane::{
     DataPlane, Error, EventSink, Fanout, JobSpec, Limits, ServesJobs,
 };
 use switchml_userspace_core::memory_tables::{MemoryTables, answer};
+use switchml_userspace_core::oldest_round::Unfinished;
 use zerocopy::FromBytes;
 
 use super::worker_thread::{Stop, WorkerThread};
@@ -141,6 +142,10 @@ impl DataPlane for Software {
 
     fn counters(&self) -> Result<[u64; Outcome::COUNT], Error> {
         Ok(self.shared.counters.read())
+    }
+
+    fn oldest_unfinished(&self, shard: u16) -> Result<Option<Unfinished>, Error> {
+        Ok(self.shared.tables.oldest_unfinished(shard))
     }
 }
 

@@ -1,12 +1,12 @@
 //! The program's maps, with keys and values of their types.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::io;
 use std::path::Path;
 
 use aya::Ebpf;
 use aya::maps::{
-    Array, ArrayOfMaps, DevMap, DevMapHash, HashMap, Map, MapData, MapError, MapInfo, PerCpuArray,
+    self, Array, ArrayOfMaps, DevMap, DevMapHash, Map, MapData, MapError, MapInfo, PerCpuArray,
     RingBuf,
 };
 use aya::programs::ProgramFd;
@@ -16,7 +16,7 @@ use aya_obj::generated::{
 };
 use switchml_protocol::fanout::{MAX_PLACES, Receivers};
 use switchml_protocol::ip::Ip;
-use switchml_protocol::job::{JobEntry, MemberEntry};
+use switchml_protocol::job::{JobEntry, MemberEntry, OPEN};
 use switchml_protocol::maps::{
     Endpoint, LockedCell, LockedSlot, MAX_PORTS, MAX_SHARDS, SLOTS_PER_SHARD,
 };
@@ -24,6 +24,7 @@ use switchml_protocol::outcome::Outcome;
 use switchml_protocol::patience;
 use switchml_protocol::relay::Uplink;
 use switchml_protocol::{MAX_RANKS, U16};
+use switchml_userspace_core::oldest_round::{Unfinished, newest, oldest_unfinished};
 use zerocopy::transmute;
 
 use super::local::{Local, Mac};
@@ -83,10 +84,10 @@ pub fn misfit(folder: &Path, cells: Option<u32>) -> Result<Option<&'static str>,
 pub struct Maps {
     jobs: Array<MapData, JobBytes>,
     members: Array<MapData, MemberBytes>,
-    local: HashMap<MapData, EndpointBytes, u8>,
+    local: maps::HashMap<MapData, EndpointBytes, u8>,
     slots: ArrayOfMaps<MapData, Array<MapData, SlotBytes>>,
-    /// Shards whose slots this process has made.
-    made: HashSet<u16>,
+    /// The slots of shards that this process has made.
+    made: HashMap<u16, Array<MapData, SlotBytes>>,
     receivers: Array<MapData, ReceiversBytes>,
     uplinks: Array<MapData, UplinkBytes>,
     average: Array<MapData, u32>,
@@ -109,7 +110,7 @@ impl Maps {
             members: map("MEMBERS")?.try_into()?,
             local: map("LOCAL")?.try_into()?,
             slots: map("SLOTS")?.try_into()?,
-            made: HashSet::new(),
+            made: HashMap::new(),
             receivers: map("RECEIVERS")?.try_into()?,
             uplinks: map("UPLINKS")?.try_into()?,
             average: map("AVERAGE")?.try_into()?,
@@ -167,7 +168,7 @@ impl Maps {
     /// Sees to it that a vacant shard has memory for its slots. It keeps that for its next job, as
     /// long as this process lives.
     pub fn make_slots(&mut self, shard: u16) -> Result<(), MapError> {
-        if self.made.contains(&shard) {
+        if self.made.contains_key(&shard) {
             return Ok(());
         }
         let (key, value) = (size_of::<u32>() as u32, size_of::<LockedSlot>() as u32);
@@ -180,8 +181,33 @@ impl Maps {
         );
         let slots = Map::from_map_data(MapData::create(definition, "slots", None)?)?.try_into()?;
         self.slots.set(shard.into(), &slots, 0)?;
-        self.made.insert(shard);
+        self.made.insert(shard, slots);
         Ok(())
+    }
+
+    /// The oldest round of an open shard that lacks contributions.
+    ///
+    /// Slots are read while the program may write to them: what is found may be wrong for once, and
+    /// is not if the next look finds the same.
+    pub fn oldest_unfinished(&self, shard: u16) -> Result<Option<Unfinished>, MapError> {
+        let job = self.job(shard)?;
+        let opened;
+        let slots = match self.made.get(&shard) {
+            _ if job.state != OPEN => return Ok(None),
+            Some(slots) => slots,
+            // An earlier daemon made them. Without CAP_SYS_ADMIN the kernel does not show them.
+            None => match self.slots.get(&shard.into(), 0) {
+                Ok(slots) => {
+                    opened = slots;
+                    &opened
+                }
+                Err(_) => return Ok(None),
+            },
+        };
+        oldest_unfinished(job.slots, |index| {
+            let slot: LockedSlot = transmute!(slots.get(&index, 0)?);
+            Ok(newest(&job, &slot.slot))
+        })
     }
 
     /// Has the job's RESULTs to all sent there, by interfaces of the calling thread's network

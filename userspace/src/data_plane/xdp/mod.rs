@@ -53,6 +53,7 @@ use switchml_userspace_core::data_plane::{
     Way,
 };
 use switchml_userspace_core::jobs;
+use switchml_userspace_core::oldest_round::Unfinished;
 use tracing::{error, info, warn};
 use zerocopy::FromBytes;
 
@@ -379,6 +380,10 @@ impl DataPlane for XdpDataPlane {
             why: error.to_string(),
         };
         self.maps().counters().map_err(why)
+    }
+
+    fn oldest_unfinished(&self, shard: u16) -> Result<Option<Unfinished>, Error> {
+        self.maps().oldest_unfinished(shard).map_err(refused(shard, "look at the slots of"))
     }
 
     fn saved(&self) -> Result<Option<Saved>, Error> {

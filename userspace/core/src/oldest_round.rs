@@ -1,0 +1,133 @@
+//! Whom a shard waits for: the ranks that its oldest unfinished round lacks, found in few looks at
+//! its slots.
+
+use switchml_protocol::job::JobEntry;
+use switchml_protocol::ranks::{Ranks, Words};
+use switchml_protocol::slot::{SetHead, Slot};
+use switchml_protocol::{MAX_RANKS, RANKS_PER_GROUP};
+
+/// A round that lacks contributions, older than all others of its shard that do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unfinished {
+    /// The chunk that it adds up, counted from the start of the epoch (section 12 of
+    /// `docs/protocol.md`).
+    pub chunk: u64,
+    /// The ranks whose contributions it lacks.
+    pub lacks: Ranks,
+}
+
+/// The newest round of a slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Newest {
+    round: u32,
+    /// None if it is complete, or will never be.
+    lacks: Ranks,
+}
+
+/// The newest round of a slot in the job's epoch, if it has had one.
+pub fn newest(job: &JobEntry, slot: &Slot) -> Option<Newest> {
+    let [even, odd] = &slot.sets;
+    let is_used = |head: &SetHead| head.epoch == job.epoch;
+    let set = match (is_used(&even.head), is_used(&odd.head)) {
+        (false, false) => return None,
+        (true, false) => even,
+        (false, true) => odd,
+        (true, true) => {
+            let is_later = odd.head.round.wrapping_sub(even.head.round) as i32 > 0;
+            if is_later { odd } else { even }
+        }
+    };
+    let lacks = if set.head.is_filling() { lacking(job, &set.seen) } else { Ranks::NONE };
+    Some(Newest { round: set.head.round, lacks })
+}
+
+fn lacking(job: &JobEntry, seen: &Words) -> Ranks {
+    let is_in = |rank: u16| seen[usize::from(rank / RANKS_PER_GROUP)] >> (rank % RANKS_PER_GROUP);
+    (0..job.ranks.min(MAX_RANKS as u32) as u16).filter(|rank| is_in(*rank) & 1 == 0).collect()
+}
+
+/// The oldest round that lacks contributions of a shard with so many slots, which `look` reads one
+/// at a time.
+///
+/// Chunks start and complete in their order, so two binary searches do: for the newest chunk, then
+/// for the oldest that is not complete. Where packets overtook each other they may find a later
+/// one, or none.
+///
+/// # Errors
+///
+/// Those of `look`.
+pub fn oldest_unfinished<E>(
+    slots: u32,
+    mut look: impl FnMut(u32) -> Result<Option<Newest>, E>,
+) -> Result<Option<Unfinished>, E> {
+    if slots == 0 {
+        return Ok(None);
+    }
+    let Some(Newest { round, .. }) = look(0)? else { return Ok(None) };
+    // Of the slots, the first so many are as far as slot 0.
+    let (mut begun, mut end) = (1, slots);
+    while begun < end {
+        let middle = begun + (end - begun) / 2;
+        match look(middle)? {
+            Some(newest) if newest.round == round => begun = middle + 1,
+            _ => end = middle,
+        }
+    }
+    let slots = u64::from(slots);
+    let next = u64::from(round) * slots + u64::from(begun);
+    let (mut oldest, mut end) = (next.saturating_sub(slots), next);
+    let mut found = None;
+    while oldest < end {
+        let chunk = oldest + (end - oldest) / 2;
+        match look((chunk % slots) as u32)? {
+            Some(Newest { lacks, .. }) if !lacks.is_empty() => {
+                found = Some(Unfinished { chunk, lacks });
+                end = chunk;
+            }
+            _ => oldest = chunk + 1,
+        }
+    }
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::convert::Infallible;
+
+    /// What slot `slot` of `slots` shows once chunks up to `next` have begun, and those below
+    /// `complete` are complete; the others lack rank 3, and the newest rank 1 besides.
+    fn shown(slot: u32, slots: u32, complete: u64, next: u64) -> Option<Newest> {
+        let chunk = (0..next).rev().find(|chunk| chunk % u64::from(slots) == u64::from(slot))?;
+        let lacks = match chunk {
+            _ if chunk < complete => Ranks::NONE,
+            _ if chunk + 1 == next => Ranks::from([1, 3]),
+            _ => Ranks::from([3]),
+        };
+        Some(Newest { round: (chunk / u64::from(slots)) as u32, lacks })
+    }
+
+    proptest! {
+        /// Whatever has begun and is complete, in few looks.
+        #[test]
+        fn the_oldest_chunk_that_is_not_complete_is_found(
+            bits in 0u32..=9,
+            next in 0u64..2_000,
+            open in 0u64..512,
+        ) {
+            let slots = 1 << bits;
+            let open = open.min(next).min(u64::from(slots));
+            let complete = next - open;
+            let mut looks = 0;
+            let found = oldest_unfinished(slots, |slot| {
+                looks += 1;
+                Ok::<_, Infallible>(shown(slot, slots, complete, next))
+            });
+            let lacks = if open == 1 { Ranks::from([1, 3]) } else { Ranks::from([3]) };
+            let expected = (open > 0).then_some(Unfinished { chunk: complete, lacks });
+            prop_assert_eq!(found, Ok(expected));
+            prop_assert!(looks <= 1 + 2 * (bits + 1), "{} looks", looks);
+        }
+    }
+}

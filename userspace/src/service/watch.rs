@@ -1,0 +1,74 @@
+//! What the service looks at by itself, now and then.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use switchml_control::JobStatus;
+use tokio::time::{MissedTickBehavior, interval};
+use tracing::debug;
+
+use super::{Service, State};
+use crate::mailbox::Sender;
+
+/// How often the data plane's ports are looked at.
+const PORTS_INTERVAL: Duration = Duration::from_millis(500);
+/// How often the slots of running jobs are. A look reads some 20 of a job's, 30 us of the kernel's
+/// time.
+const SLOTS_INTERVAL: Duration = Duration::from_millis(250);
+
+impl Service {
+    /// For as long as it is polled.
+    pub(super) async fn watch(&self) {
+        tokio::join!(self.watch_ports(), self.watch_slots());
+    }
+
+    /// Ends jobs whose ranks cannot be reached any more.
+    async fn watch_ports(&self) {
+        let mut ticks = interval(PORTS_INTERVAL);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            for port in self.data_plane.lost_ports() {
+                let State { control_plane, io, .. } = &mut *self.lock();
+                control_plane.lose_port(io, port.index, &port.what);
+            }
+        }
+    }
+
+    /// Finds out for whom running jobs wait. Of several shards of a job the first tells: all calls
+    /// have chunks there.
+    async fn watch_slots(&self) {
+        let mut ticks = interval(SLOTS_INTERVAL);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            let running: Vec<_> = self.lock().control_plane.table().running().collect();
+            let looks = running.into_iter().map(|(number, epoch)| {
+                let found = self.data_plane.oldest_unfinished(number);
+                let found = found.inspect_err(|error| debug!("job {number}: {error}"));
+                (number, epoch, found.ok().flatten())
+            });
+            let looks: Vec<_> = looks.collect();
+            self.lock().stragglers.look(Instant::now(), looks);
+        }
+    }
+
+    /// All jobs as operators see them.
+    pub(super) fn jobs(&self) -> Vec<JobStatus> {
+        let State { control_plane, stragglers, .. } = &*self.lock();
+        let running: BTreeMap<_, _> = control_plane.table().running().collect();
+        let mut jobs = control_plane.jobs(Sender::age);
+        for job in jobs.iter_mut().filter(|job| !job.shards.is_empty()) {
+            let Ok(number) = u16::try_from(job.job) else { continue };
+            let Some(&epoch) = running.get(&number) else { continue };
+            for wait in stragglers.of(number, epoch) {
+                // All ranks of a running job have joined.
+                if let Some(member) = job.members.get_mut(usize::from(wait.rank)) {
+                    member.lacked_ms = wait.now.unwrap_or_default().as_millis() as u64;
+                    member.lacked_total_ms = wait.total.as_millis() as u64;
+                }
+            }
+        }
+        jobs
+    }
+}
