@@ -48,6 +48,14 @@ pub enum Command {
         #[command(flatten)]
         tls: TlsOptions,
     },
+    /// Follows a running aggregator in the terminal, once a second, until you press q.
+    Top {
+        /// Its control plane.
+        #[arg(long, default_value_t = SocketAddr::from((Ipv4Addr::LOCALHOST, CONTROL_PORT)))]
+        connect: SocketAddr,
+        #[command(flatten)]
+        tls: TlsOptions,
+    },
     /// Shows the jobs of a running aggregator.
     Jobs {
         /// Its control plane.

@@ -6,6 +6,7 @@
 mod cli;
 mod daemon;
 mod report;
+mod top;
 
 use std::io::IsTerminal;
 use std::net::SocketAddr;
@@ -39,6 +40,10 @@ fn main() -> ExitCode {
             Some(cli::Command::Status { connect, json, tls }) => match at(connect, tls) {
                 Ok(to) if json => report::json(&to).await,
                 Ok(to) => report::status(&to).await,
+                Err(error) => Err(error),
+            },
+            Some(cli::Command::Top { connect, tls }) => match at(connect, tls) {
+                Ok(of) => top::run(&of).await,
                 Err(error) => Err(error),
             },
             Some(cli::Command::Jobs { connect, tls }) => match at(connect, tls) {

@@ -117,7 +117,7 @@ pub async fn jobs(to: &Aggregator) -> anyhow::Result<()> {
 }
 
 /// What a running aggregator says of itself and of its jobs.
-async fn look(to: &Aggregator) -> anyhow::Result<View> {
+pub async fn look(to: &Aggregator) -> anyhow::Result<View> {
     ask(to, async |mut aggregator: AggregatorClient<_>| {
         let status = aggregator.status(StatusRequest {}).await?;
         let jobs = aggregator.list_jobs(ListJobsRequest {}).await;

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use common::{Daemon, PATIENCE};
 use serde_json::Value;
+use switchml_control::LeaveRequest;
 
 /// An answer.
 struct Answer {
@@ -358,8 +359,13 @@ async fn a_browser_sees_within_2_s_which_rank_does_not_contribute() {
     let daemon = Daemon::start(1024).await;
     let members = job_that_lacks_rank_3(&daemon).await;
     waiting_job(&daemon).await;
+    // A stranger is refused, and told apart from no other reason.
+    let leave = LeaveRequest { job: 0, control_secret: 1, ..LeaveRequest::default() };
+    daemon.client().await.leave(leave).await.expect_err("no member's");
     let Some(page) = seen_within_2_s(NAME, &daemon).await else { return };
     assert!(page.contains("waits for rank 3 to contribute, for "), "{page}");
+    assert!(page.contains("<td>no_member</td><td class=\"number\">1</td>"), "{page}");
+    assert!(!page.contains("<td>no_token</td>"), "{page}");
     drop(members);
     daemon.stop().await;
 }

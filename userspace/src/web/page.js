@@ -70,15 +70,20 @@ function show(status, now) {
     megabits(port, "sent_bytes"),
     [port.faults.join("; "), "wrong"],
   ]));
-  fill("packets", status.packets.filter((count) => count.packets > 0).map((count) => {
-    const rate = per_second("packets", "outcome", count, "packets");
-    return [
-      [count.outcome],
-      [count.packets, "number"],
-      [rate === null ? "" : rate.toFixed(0), "number"],
-      [count.help],
-    ];
-  }));
+  // What has a name, a count and a sentence; those that never happened are left out.
+  const counted = (list, key, field) => {
+    fill(list, status[list].filter((count) => count[field] > 0).map((count) => {
+      const rate = per_second(list, key, count, field);
+      return [
+        [count[key]],
+        [count[field], "number"],
+        [rate === null ? "" : rate.toFixed(0), "number"],
+        [count.help],
+      ];
+    }));
+  };
+  counted("packets", "outcome", "packets");
+  counted("refusals", "reason", "times");
   before = { status, now };
 }
 
