@@ -1,7 +1,7 @@
-//! Builds the XDP program that the daemon embeds.
+//! Builds the BPF programs that the daemon embeds.
 
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    switchml_bpf_build::build("xdp-aggregator", &["xdp-aggregator", "protocol"])
+    switchml_bpf_build::build("xdp-aggregator", &["trace"], &["xdp-aggregator", "protocol"])
 }

@@ -16,19 +16,24 @@ const PROFILE: &str = "bpf";
 /// What every program is made with, relative to the workspace.
 const COMMON_INPUTS: [&str; 3] = ["Cargo.toml", "Cargo.lock", ".cargo/config.toml"];
 
-/// Builds the binary of `package` with its feature `bpf`. `inputs` are the folders of the
+/// Builds the binary of `package` with its feature `bpf`; and once more for each of `variants`,
+/// with that feature besides, into `OUT_DIR/<package>-<variant>`. `inputs` are the folders of the
 /// workspace's crates that it is made of, relative to the workspace; the build script runs again
 /// when something in them changes.
 ///
 /// Cargo shows why it failed, if it did.
-pub fn build(package: &str, inputs: &[&str]) -> ExitCode {
+pub fn build(package: &str, variants: &[&str], inputs: &[&str]) -> ExitCode {
     let workspace = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
     let sources =
         inputs.iter().flat_map(|folder| [format!("{folder}/src"), format!("{folder}/Cargo.toml")]);
     for input in sources.chain(COMMON_INPUTS.map(str::to_owned)) {
         println!("cargo::rerun-if-changed={}", workspace.join(input).display());
     }
-    match compile(package) {
+    let usual = compile(package, "bpf", package);
+    let with = |variant: &&str| {
+        compile(package, &format!("bpf,{variant}"), &format!("{package}-{variant}"))
+    };
+    match usual.and_then(|()| variants.iter().try_for_each(with)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(reason) => {
             println!("cargo::error={reason}");
@@ -37,13 +42,13 @@ pub fn build(package: &str, inputs: &[&str]) -> ExitCode {
     }
 }
 
-fn compile(package: &str) -> Result<(), String> {
+fn compile(package: &str, features: &str, name: &str) -> Result<(), String> {
     let out = PathBuf::from(variable("OUT_DIR")?);
     check_tools()?;
     // A target folder of its own: the outer cargo holds the lock of the usual one.
     let target_dir = out.join("bpf-target");
     let status = Command::new(variable("CARGO")?)
-        .args(["build", "--package", package, "--features", "bpf"])
+        .args(["build", "--package", package, "--features", features])
         .args(["--profile", PROFILE, "--target", TARGET])
         // The target has no precompiled core; building it is an unstable option, which the variable
         // allows on stable.
@@ -62,7 +67,7 @@ fn compile(package: &str) -> Result<(), String> {
         return Err(format!("building the BPF program failed ({status}); its messages are below"));
     }
     let object = target_dir.join(TARGET).join(PROFILE).join(package);
-    let copy = out.join(package);
+    let copy = out.join(name);
     fs::copy(&object, &copy)
         .map_err(|e| format!("cannot copy {} to {}: {e}", object.display(), copy.display()))?;
     Ok(())

@@ -3,5 +3,5 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    switchml_bpf_build::build("impairment-bpf", &["tests/impairment/bpf", "protocol"])
+    switchml_bpf_build::build("impairment-bpf", &[], &["tests/impairment/bpf", "protocol"])
 }

@@ -158,6 +158,10 @@ pub struct Options {
     /// host.
     #[arg(long, value_name = "FOLDER", default_value = PIN_DIR)]
     pub pin_dir: PathBuf,
+    /// Log what becomes of each packet, by job, rank, slot and round: for looking at few packets,
+    /// because each waits for its line. For `--data-plane xdp`.
+    #[arg(long)]
+    pub trace: bool,
     #[command(flatten)]
     pub security: SecurityOptions,
     #[cfg(feature = "p4")]
@@ -275,6 +279,7 @@ const OF_SOME: &[(&str, &[DataPlaneKind])] = {
         ("mode", &[Xdp]),
         ("fanout", &[Xdp]),
         ("pin_dir", &[Xdp]),
+        ("trace", &[Xdp]),
         ("data_port", &[Xdp, Software]),
         ("slots", &[Xdp, Software]),
         // Before `parent`, which these require: of two, the first is named.
@@ -354,7 +359,7 @@ mod tests {
     use super::*;
 
     /// A value of each option of the daemon; `--data-plane` is what they are tried with.
-    const VALUES: [(&str, &str); 21] = [
+    const VALUES: [(&str, &str); 22] = [
         ("iface", "p0"),
         ("mode", "auto"),
         ("fanout", "auto"),
@@ -366,6 +371,7 @@ mod tests {
         ("parent", "10.0.0.2"),
         ("cells", "1024"),
         ("pin-dir", "/sys/fs/bpf/other"),
+        ("trace", ""),
         ("tofino-server", "127.0.0.1:50052"),
         ("tofino-program", "/tmp"),
         ("tofino-ports", "/tmp/ports"),
@@ -437,7 +443,9 @@ mod tests {
             let long = option.get_long().expect("all have one");
             for kind in DataPlaneKind::value_variants() {
                 let effect = match long {
-                    "iface" | "mode" | "fanout" | "pin-dir" => *kind == DataPlaneKind::Xdp,
+                    "iface" | "mode" | "fanout" | "pin-dir" | "trace" => {
+                        *kind == DataPlaneKind::Xdp
+                    }
                     "data-port"
                     | "slots"
                     | "parent"

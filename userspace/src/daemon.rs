@@ -296,6 +296,7 @@ fn start_data_plane(options: &Options, events: EventSink) -> anyhow::Result<Arc<
                 slots: options.slots,
                 fanout,
                 cells: options.parent.as_ref().map(|_| cells(options)),
+                trace: options.trace,
                 pin_dir: options.pin_dir.clone(),
             };
             Ok(Arc::new(XdpDataPlane::start(config, events)?))

@@ -40,3 +40,10 @@ pub fn xdp_object() -> &'static [u8] {
     static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/xdp-aggregator"));
     OBJECT
 }
+
+/// The same, with a line for each packet.
+pub fn xdp_trace_object() -> &'static [u8] {
+    static OBJECT: &[u8] =
+        aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/xdp-aggregator-trace"));
+    OBJECT
+}

@@ -26,6 +26,7 @@ in_both_modes! {
     three_capabilities_are_enough,
     ranks_get_their_sums_by_multicast_in_job_after_job,
     it_knows_which_rank_does_not_contribute,
+    with_trace_each_packet_has_a_line,
     a_lost_rank_aborts_its_job_in_the_data_plane_too,
     a_job_at_an_address_that_is_not_served_fails_with_the_remedy,
     interfaces_over_a_port,
@@ -474,6 +475,49 @@ fn ranks_get_their_sums_by_multicast_in_job_after_job(mode: Mode) {
     );
     daemon.signal(Signal::TERM).expect("signalled");
     daemon.wait_success(PATIENCE).expect("in good order");
+}
+
+/// The usual object has nothing of that.
+fn with_trace_each_packet_has_a_line(mode: Mode) {
+    let maps = |object: &[u8]| {
+        let object = aya_obj::Object::parse(object).expect("an object");
+        object.maps.keys().any(|name| name == "AYA_LOGS")
+    };
+    assert!(!maps(switchml_userspace::xdp_object()));
+    assert!(maps(switchml_userspace::xdp_trace_object()));
+
+    let rack = rack(2, mode);
+    let arguments: Vec<_> = [on_all_ports(&rack), vec!["--trace".to_owned()]].concat();
+    let mut daemon =
+        ready(spawn(rack.switch(), &arguments.iter().map(String::as_str).collect::<Vec<_>>()));
+    run_ranks(&rack, |rank| async move {
+        let member = Member::start(rank, 2).await;
+        for round in 0..3 {
+            assert_eq!(member.sum(7, round, &[rank; 32]), vec![1; 32]);
+        }
+        if rank == 1 {
+            // Of an older round, from a rank that is in; and of a slot that the job lacks.
+            member.path.contribute(7, 1, &[1; 32]);
+            assert_eq!(member.path.receive().kind, Kind::Result);
+            member.path.contribute(512, 0, &[1; 32]);
+        }
+    });
+    for line in [
+        "packet: job 0, rank 0, slot 0, round 0: hello",
+        "packet: job 0, rank 1, slot 7, round 1: replayed",
+        "packet: job 0, rank 1, slot 512, round 0: bad_slot",
+    ] {
+        daemon.wait_for_line(line, PATIENCE).unwrap_or_else(|_| panic!("no {line}"));
+    }
+    for round in 0..3 {
+        for what in ["started", "completed"] {
+            let end = format!(", slot 7, round {round}: {what}");
+            let stderr = daemon.stderr();
+            let lines = stderr.lines().filter(|line| line.ends_with(&end));
+            assert_eq!(lines.count(), 1, "{end} in {stderr}");
+        }
+    }
+    assert!(!daemon.stderr().contains("rank 65535"), "{}", daemon.stderr());
 }
 
 /// Whoever comes late is known by the slots, which three capabilities are enough to read.

@@ -20,6 +20,7 @@ use crate::payload::Lanes;
 use crate::scratch::{self, Answer, MAX_PACKET_LEN, MAX_SEGMENTS, Packet, Scratch};
 use crate::skb::Skb;
 use crate::tables::{self, Maps};
+use crate::trace::Traced;
 
 /// Serves one superpacket, or one packet, and returns the verdict.
 #[inline(always)]
@@ -73,7 +74,9 @@ impl Role for Root {
         };
         // SAFETY: the payload is not used otherwise.
         let mut payload = unsafe { Lanes::new(&raw mut *payload) };
-        shell::serve(&Maps, &origin, header, &mut payload, payload_len, tables::report)
+        let traced = Traced::new(header);
+        let report = tables::report;
+        traced.became(shell::serve(&Maps, &origin, header, &mut payload, payload_len, report))
     }
 }
 

@@ -39,6 +39,7 @@ mod relay_bundle;
 mod scratch;
 mod skb;
 mod tables;
+mod trace;
 
 use aya_ebpf::bindings::xdp_action::{XDP_DROP, XDP_PASS};
 use aya_ebpf::macros::{classifier, xdp};
@@ -53,6 +54,7 @@ use packet::Frame;
 use payload::Lanes;
 use skb::Skb;
 use tables::Maps;
+use trace::Traced;
 
 /// Serves one superpacket, or one packet, at tc ingress.
 #[classifier]
@@ -135,7 +137,9 @@ fn serve(frame: &Frame, origin: &Origin, payload_len: usize) -> Outcome {
     let Some(header) = frame.header() else { return Outcome::Truncated };
     // SAFETY: the headers end where the payload begins.
     let mut payload = unsafe { Lanes::new(frame.context()) };
-    shell::serve(&Maps, origin, header, &mut payload, payload_len, tables::report)
+    let traced = Traced::new(header);
+    let report = tables::report;
+    traced.became(shell::serve(&Maps, origin, header, &mut payload, payload_len, report))
 }
 
 /// The outcome after an attempt to answer.

@@ -18,6 +18,7 @@ use switchml_protocol::shell::{self, Heading, Hook, Origin};
 use crate::packet::Frame;
 use crate::payload::Lanes;
 use crate::tables::{self, Maps};
+use crate::trace::Traced;
 use crate::{broadcast, finish, reply};
 
 /// Serves one frame, and returns the verdict.
@@ -100,7 +101,7 @@ fn admit<N: Network>(frame: &Frame) -> Result<u64, Outcome> {
         Ok(below) => Ok(u64::from(rank) << 32 | u64::from(below)),
         Err(outcome) => {
             tell(outcome, &origin, Some(header));
-            Ok(served(outcome, rank))
+            Ok(served(Traced::new(header).became(outcome), rank))
         }
     }
 }
@@ -123,7 +124,8 @@ pub unsafe extern "C" fn relay_combine(ctx: *mut xdp_md, below: u32) -> u64 {
     let mut payload = unsafe { Lanes::new(ctx) };
     // One frame cannot become two.
     let flush = |cell: &mut Cell| cell.head.forget();
-    relay::combine(&Maps, below, header, &mut payload, clock(), flush) as u64
+    let traced = Traced::new(header);
+    traced.became(relay::combine(&Maps, below, header, &mut payload, clock(), flush)) as u64
 }
 
 /// The outcome of that number.

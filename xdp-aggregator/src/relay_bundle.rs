@@ -21,6 +21,7 @@ use crate::relay::{clock, outcome_of, tell};
 use crate::scratch::{self, MAX_PACKET_LEN, MAX_SEGMENTS, Packet, Scratch};
 use crate::skb::Skb;
 use crate::tables::{self, Maps};
+use crate::trace::Traced;
 
 /// Serves one superpacket, or one packet, and returns the verdict.
 #[inline(always)]
@@ -122,7 +123,7 @@ impl Role for Combiner {
         if origin.congested {
             header.flags |= flags::CE;
         }
-        let share = Share::of(header);
+        let (share, traced) = (Share::of(header), Traced::new(header));
         // SAFETY: the payload is not used otherwise.
         let lanes = unsafe { Lanes::new(&raw mut *payload) };
         let outcome = match relay::admit(&Maps, &origin.binding, header, &lanes, payload_len) {
@@ -134,7 +135,7 @@ impl Role for Combiner {
         if outcome.action() == Action::Up && (is_first || !share.is_partial()) {
             work.rank = share.highest();
         }
-        outcome
+        traced.became(outcome)
     }
 }
 

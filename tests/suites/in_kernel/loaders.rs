@@ -1,8 +1,9 @@
-//! libbpf, and so bpftool and whatever builds on it, takes the object as aya does.
+//! libbpf, and so bpftool and whatever builds on it, takes the object as aya does. The verifier
+//! takes the one that tells of each packet, too.
 
-use switchml_rack::{Mode, in_both_modes};
+use switchml_rack::{Mode, can_build_racks, in_both_modes};
 
-use crate::kernel::{job, member};
+use crate::kernel::{Kernel, job, member};
 use crate::libbpf::Libbpf;
 use crate::packet::{JOB, PENDING, Packet};
 
@@ -39,4 +40,18 @@ fn libbpf_loads_the_object_and_runs_it(mode: Mode) {
     assert_eq!(libbpf.run(&packet.frame()).verdict, 1, "XDP_DROP: started");
     let again = libbpf.run(&packet.frame());
     assert_eq!((again.verdict, again.frame[43]), (4, PENDING), "XDP_REDIRECT: pending");
+}
+
+/// By aya alone: aya-log declares its map in a way that libbpf no longer knows.
+#[test]
+fn the_verifier_takes_what_tells_of_each_packet() {
+    if !can_build_racks("the_verifier_takes_what_tells_of_each_packet") {
+        return;
+    }
+    let object = switchml_userspace::xdp_trace_object();
+    let mut root = Kernel::load(object);
+    root.open_job(2);
+    let packet = Packet::contribution(0, 0, 0, &[3; 32]);
+    assert_eq!(root.run(&packet.frame()).verdict, 1, "XDP_DROP: started");
+    Kernel::load_combiner(object, 16);
 }

@@ -266,15 +266,16 @@ impl Object {
 }
 
 /// Opens the programs over the maps that are pinned in `folder`; makes those that are missing. A
-/// combiner has so many cells, a root none.
-pub fn open(folder: &Path, cells: Option<u32>) -> Result<Object, StartError> {
+/// combiner has so many cells, a root none. With `trace` they tell of each packet.
+pub fn open(folder: &Path, cells: Option<u32>, trace: bool) -> Result<Object, StartError> {
     let mut loader = EbpfLoader::new();
     // An array has at least one.
     loader.map_max_entries("CELLS", cells.unwrap_or(1));
     for name in maps::NAMES {
         loader.map_pin_path(name, folder.join(name));
     }
-    let ebpf = loader.load(crate::xdp_object()).map_err(load_error)?;
+    let object = if trace { crate::xdp_trace_object() } else { crate::xdp_object() };
+    let ebpf = loader.load(object).map_err(load_error)?;
     Ok(Object { ebpf, is_combiner: cells.is_some() })
 }
 

@@ -16,6 +16,7 @@
 //! | `uplink` | the way from a combiner to its parent |
 //! | `way` | by which interface frames of a host come in |
 //! | `pins` | where all that lies, so that it outlives this process |
+//! | `trace` | what becomes of single packets |
 //! | `journal` | what the control plane keeps there |
 
 mod alike;
@@ -30,6 +31,7 @@ mod maps;
 mod pins;
 mod ports;
 mod tags;
+mod trace;
 mod uplink;
 mod way;
 
@@ -86,6 +88,8 @@ pub struct Config {
     pub fanout: Fanout,
     /// Cells, as a combiner; a root has none.
     pub cells: Option<u32>,
+    /// Whether to log what becomes of each packet.
+    pub trace: bool,
     /// Folder in the BPF file system where it is kept.
     pub pin_dir: PathBuf,
 }
@@ -110,6 +114,7 @@ pub struct XdpDataPlane {
     parents: Mutex<BTreeMap<u16, SocketAddr>>,
     ports: Mutex<Ports>,
     _events: WorkerThread,
+    _trace: Option<WorkerThread>,
 }
 
 impl XdpDataPlane {
@@ -130,17 +135,18 @@ impl XdpDataPlane {
         info!("serving {local}");
         let pins = Pins::lock(&config.pin_dir)?;
         let is_adopted = pins.is_occupied();
-        let started = load(&pins, &config).and_then(|(mut ports, mut maps, ring, journal)| {
+        let started = load(&pins, &config).and_then(|loaded| {
+            let Loaded { mut ports, mut maps, ring, journal, trace } = loaded;
             maps.set_local(&local, &config.served_ports()).map_err(map_error)?;
             ports.attach_to(&interfaces, &pins)?;
             let events = WorkerThread::spawn("events", move |stop| forward(ring, &events, stop))
                 .map_err(|error| {
                     StartError::Load(format!("cannot start a thread for events: {error}"))
                 })?;
-            Ok((maps.into(), journal.into(), ports.into(), events))
+            Ok((maps.into(), journal.into(), ports.into(), events, trace))
         });
         match started {
-            Ok((maps, journal, ports, events)) => Ok(Self {
+            Ok((maps, journal, ports, events, trace)) => Ok(Self {
                 config,
                 local: local.into(),
                 is_adopted,
@@ -150,6 +156,7 @@ impl XdpDataPlane {
                 parents: Mutex::default(),
                 ports,
                 _events: events,
+                _trace: trace,
             }),
             Err(error) => {
                 if !is_adopted {
@@ -478,21 +485,28 @@ fn unpin(pins: &Pins) -> Result<(), PinError> {
     pins.remove()
 }
 
-type Loaded = (Ports, Maps, RingBuf<MapData>, Journal);
+/// What is ready to be attached.
+struct Loaded {
+    ports: Ports,
+    maps: Maps,
+    ring: RingBuf<MapData>,
+    journal: Journal,
+    trace: Option<WorkerThread>,
+}
 
 /// Makes the maps, or takes over those that are there.
 fn load(pins: &Pins, config: &Config) -> Result<Loaded, StartError> {
-    let &Config { mode, port, cells, .. } = config;
+    let &Config { mode, port, cells, trace, .. } = config;
     let settings = Settings::new(mode, port, cells);
     let journal = |folder: PathBuf| folder.join("JOURNAL");
     if pins.is_occupied() {
         check(pins, config, &settings)?;
     }
     let mut object = if pins.is_occupied() {
-        attach::open(&pins.maps(), cells)?
+        attach::open(&pins.maps(), cells, trace)?
     } else {
         let staging = pins.stage()?;
-        let object = attach::open(&staging, cells)?;
+        let object = attach::open(&staging, cells, trace)?;
         Journal::create(&journal(staging), settings).map_err(map_error)?;
         pins.publish()?;
         object
@@ -501,7 +515,8 @@ fn load(pins: &Pins, config: &Config) -> Result<Loaded, StartError> {
     let (mut maps, ring) = Maps::take(&mut object.ebpf).map_err(map_error)?;
     maps.begin_patience().map_err(map_error)?;
     let xdp_ports = XdpPorts::take(&mut object.ebpf).map_err(map_error)?;
-    Ok((Ports::new(object, xdp_ports, mode), maps, ring, journal))
+    let trace = trace.then(|| trace::follow(&mut object.ebpf)).transpose()?;
+    Ok(Loaded { ports: Ports::new(object, xdp_ports, mode), maps, ring, journal, trace })
 }
 
 /// Whether this daemon can go on with the data plane that another has left.
