@@ -16,8 +16,8 @@ use toml::{Table, Value};
 
 use crate::{one_line, parse_from};
 
-/// As [`parse_from`]. If `--config` names a file, its options count as given, but those that the
-/// command line has, too.
+/// As [`parse_from`]. If the program's or its command's `--config` names a file, the options in it
+/// count as given, but those that the command line has, too.
 ///
 /// # Errors
 ///
@@ -26,13 +26,15 @@ pub fn parse_with_file<C: Parser>(
     arguments: impl IntoIterator<Item: Into<OsString> + Clone>,
 ) -> Result<(C, ArgMatches), clap::Error> {
     let mut arguments: Vec<OsString> = arguments.into_iter().map(Into::into).collect();
-    let Some((path, given)) = named::<C>(&arguments) else { return parse_from(arguments) };
+    let Some(Named { path, command, given, at }) = named::<C>(&arguments) else {
+        return parse_from(arguments);
+    };
     let refused =
         |why| C::command().error(ErrorKind::InvalidValue, format!("--config {path:?}: {why}"));
-    let options = read(&path, &C::command(), |option| {
+    let options = read(&path, &command, |option| {
         given.value_source(option.get_id().as_str()) == Some(ValueSource::CommandLine)
     });
-    arguments.splice(1..1, options.map_err(refused)?);
+    arguments.splice(at..at, options.map_err(refused)?);
     parse_from(arguments).map_err(|error| {
         // The file may be right, and the command line wrong. What is named is in one of them.
         let line = one_line(&error).replace(" (see --help)", "");
@@ -41,12 +43,31 @@ pub fn parse_with_file<C: Parser>(
     })
 }
 
-/// The file that the command line names, and what else that has. Whatever is wrong with it is found
-/// when all is parsed.
-fn named<C: CommandFactory>(arguments: &[OsString]) -> Option<(PathBuf, ArgMatches)> {
-    let matches = C::command().ignore_errors(true).try_get_matches_from(arguments).ok()?;
-    let path = matches.try_get_one::<PathBuf>("config").ok()??.clone();
-    Some((path, matches))
+/// A file that the command line names.
+struct Named {
+    path: PathBuf,
+    /// Whose options are in it: the program, or one of its commands.
+    command: Command,
+    /// What else that was given.
+    given: ArgMatches,
+    /// Where among the arguments its options may stand.
+    at: usize,
+}
+
+/// The file that the command line names. Whatever is wrong with that is found when all is parsed.
+fn named<C: CommandFactory>(arguments: &[OsString]) -> Option<Named> {
+    let mut command = C::command();
+    let mut given = command.clone().ignore_errors(true).try_get_matches_from(arguments).ok()?;
+    let mut at = 1;
+    loop {
+        if let Ok(Some(path)) = given.try_get_one::<PathBuf>("config") {
+            return Some(Named { path: path.clone(), command, given, at });
+        }
+        let (name, inner) = given.remove_subcommand()?;
+        at += 1 + arguments[at..].iter().position(|argument| *argument == *name)?;
+        command = command.find_subcommand(&name)?.clone();
+        given = inner;
+    }
 }
 
 /// The options in the file as arguments, but those that are given already.
@@ -124,6 +145,13 @@ mod tests {
         quiet: bool,
     }
 
+    /// A program with options of its commands alone.
+    #[derive(Debug, Parser, PartialEq)]
+    enum Commands {
+        Count(Options),
+        Look { place: String },
+    }
+
     /// The options of a file with this text and of this command line, or the line that says why
     /// not.
     fn parse(test: &str, text: &str, further: &[&str]) -> Result<Options, String> {
@@ -176,5 +204,29 @@ mod tests {
         let none = parse_with_file::<Options>(["program", "--config", "/no/such/file"]);
         let line = one_line(&none.expect_err("no such file"));
         assert!(line.starts_with("--config \"/no/such/file\": No such file"), "{line}");
+    }
+
+    #[test]
+    fn a_command_has_a_file_of_its_own_options() {
+        let path = std::env::temp_dir().join(format!("config-command-{}", std::process::id()));
+        fs::write(&path, "iface = ['p0']\nname = 'a'\nslots = 7\n").expect("written");
+        let file = path.to_str().expect("text");
+        let parse = |arguments: &[&str]| {
+            let parsed = parse_with_file::<Commands>([&["program"], arguments].concat());
+            parsed.map(|(command, _)| command).map_err(|error| one_line(&error))
+        };
+        // A value that is called as the command is none.
+        let given = ["count", "--slots", "8", "--config", file, "--iface", "count"];
+        let all = Options { config: Some(path.clone()), ..options(&["count"], "a", 8, false) };
+        assert_eq!(parse(&given), Ok(Commands::Count(all)));
+        let place = "count".to_owned();
+        assert_eq!(parse(&["look", "count"]), Ok(Commands::Look { place }));
+        let line = parse(&["look", "here", "--config", file]).expect_err("it has no such option");
+        assert!(line.starts_with("unexpected argument '--config' found"), "{line}");
+        fs::write(&path, "place = 'here'\n").expect("written");
+        let line = parse(&["count", "--config", file]).expect_err("another command's option");
+        fs::remove_file(&path).expect("removed");
+        let told = ": unknown option \"place\"; options are iface, name, slots, quiet";
+        assert!(line.contains(told), "{line}");
     }
 }

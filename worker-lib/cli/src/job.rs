@@ -47,6 +47,10 @@ pub struct Job {
 /// Where the aggregator is.
 #[derive(clap::Args)]
 pub struct Aggregator {
+    /// TOML file with options of this command, such as `aggregator = "10.0.0.254"`; those given
+    /// here go before it, and it goes before the environment
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
     /// The aggregator's control plane [env: SWITCHML_AGGREGATOR, or MASTER_ADDR]
     #[arg(long, value_name = "HOST[:PORT]")]
     aggregator: Option<String>,

@@ -95,7 +95,9 @@ impl Failure {
 }
 
 fn main() -> ExitCode {
-    let outcome = match switchml_cli::parse::<Cli>().command {
+    let parsed = switchml_cli::config::parse_with_file::<Cli>(std::env::args_os());
+    let (cli, _) = parsed.unwrap_or_else(|error| switchml_cli::end(&error));
+    let outcome = match cli.command {
         Command::Bench(bench) => bench.run(),
         Command::Doctor(doctor) => doctor.run(),
         Command::Pages { folder } => switchml_cli::pages::write::<Cli>(&folder)

@@ -3,7 +3,7 @@
 #[path = "../../tests/daemon/mod.rs"]
 mod daemon;
 
-use daemon::{Daemon, PATIENCE};
+use daemon::{Daemon, PATIENCE, failure};
 use serde_json::Value;
 
 /// Runs a benchmark on so many ranks, and returns rank 0's JSON.
@@ -197,4 +197,29 @@ fn the_doctor_is_content_with(daemon: &Daemon) {
     assert_eq!(text.lines().count(), 9, "{text}");
     assert!(text.lines().all(|line| line.starts_with("ok ")), "{text}");
     assert_eq!(doctor.stderr(), "");
+}
+
+#[test]
+fn options_from_a_file() {
+    let daemon = Daemon::start();
+    let path = std::env::temp_dir().join(format!("worker-config-{}.toml", std::process::id()));
+    let options = "job = 'of-file'\nworld-size = 2\nminbytes = '4K'\nmaxbytes = '4K'\n\
+                   iters = 3\nsparsity = '0.5'\njson = '-'\n";
+    std::fs::write(&path, options).unwrap();
+    let file = path.to_str().unwrap();
+    let start = |rank| daemon.worker(&["bench", "--config", file, "--rank", rank, "-n", "2"]);
+    let mut ranks = ["0", "1"].map(start);
+    for rank in &mut ranks {
+        rank.wait_success(PATIENCE).unwrap();
+    }
+    let report: Value = serde_json::from_str(&ranks[0].stdout()).unwrap();
+    check(&report, 2, &[4096], 4);
+    assert_eq!((&report["iters"], &report["sparsity"]), (&2.into(), &0.5.into()), "{report}");
+
+    let mut doctor = daemon.worker(&["doctor", "--config", file]);
+    let (code, line) = failure(&mut doctor);
+    std::fs::remove_file(&path).unwrap();
+    assert_eq!(code, 2);
+    let told = "unknown option \"iters\"; options are aggregator, tls-fingerprint, ";
+    assert!(line.contains(told), "{line}");
 }
