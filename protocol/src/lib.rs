@@ -20,6 +20,7 @@
 //! | [`shell`] | what is around that on every data plane: whose frames are served, marks, events |
 //! | [`capabilities`] | what some data planes can do and others cannot |
 //! | [`maps`] | keys and values of BPF maps that are not jobs or slots |
+//! | [`times`] | a histogram of times |
 //! | [`outcome`] | what became of a packet: action, counter and log line in one |
 
 #![no_std]
@@ -45,6 +46,7 @@ pub mod relay;
 pub mod share;
 pub mod shell;
 pub mod slot;
+pub mod times;
 
 pub use zerocopy::big_endian::{U16, U32};
 

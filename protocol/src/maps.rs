@@ -53,15 +53,16 @@ impl Endpoint {
     }
 }
 
-/// An element of the pool: a slot, and the lock that keeps two CPUs from working on it at the same
-/// time.
+/// An element of the pool: a slot, the lock that keeps two CPUs from working on it at the same
+/// time, and a clock.
 #[derive(Clone, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct LockedSlot {
     /// 0 when free.
     pub lock: u32,
-    /// Zero.
-    pub reserved: u32,
+    /// When the newest round began, in units of [`crate::times`], for slots whose rounds are timed;
+    /// 0 if it is complete.
+    pub begun: u32,
     /// The slot.
     pub slot: Slot,
 }

@@ -16,6 +16,7 @@ use switchml_control::aggregator_server::{Aggregator, AggregatorServer};
 use switchml_host::neighbours;
 use switchml_protocol::VERSION;
 use switchml_protocol::outcome::Outcome;
+use switchml_protocol::times::{BUCKETS, SUM, Times};
 use switchml_userspace_core::control_plane::{
     ControlPlane, PING_INTERVAL, PING_TIMEOUT, RequestError,
 };
@@ -351,8 +352,13 @@ pub(crate) fn of_data_plane(
         counters: counters.collect(),
         ports: data_plane.ports().into_iter().map(port).collect(),
         capabilities: data_plane.limits().capabilities.bits(),
+        round_times: data_plane.times()?.map(times),
         ..status
     })
+}
+
+fn times(times: Times) -> control::Times {
+    control::Times { counts: times[..BUCKETS].to_vec(), sum: times[SUM] }
 }
 
 fn port(port: PortStatus) -> control::Port {

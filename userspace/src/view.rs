@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use serde::Serialize;
 use switchml_control::{
-    Copies, JobState, JobStatus, ListJobsReply, MemberStatus, Port, Refusal, StatusReply,
+    Copies, JobState, JobStatus, ListJobsReply, MemberStatus, Port, Refusal, StatusReply, Times,
 };
+use switchml_protocol::times;
 
 /// An aggregator.
 #[derive(Debug, PartialEq, Serialize)]
@@ -30,6 +31,26 @@ pub struct View {
     pub packets: Vec<PacketCount>,
     /// Connections and requests that were refused.
     pub refusals: Vec<RefusalCount>,
+    /// How long rounds took from their first contribution to their last, of a sample of them.
+    pub round_times: Option<TimesView>,
+}
+
+/// Times by length.
+#[derive(Debug, PartialEq, Serialize)]
+pub struct TimesView {
+    /// In order; none has the times of those before it.
+    pub buckets: Vec<Bucket>,
+    /// Of all together.
+    pub sum_seconds: f64,
+}
+
+/// Times of about the same length.
+#[derive(Debug, PartialEq, Serialize)]
+pub struct Bucket {
+    /// All are shorter; none in the last, which has all others.
+    pub below_seconds: Option<f64>,
+    /// How many there are.
+    pub count: u64,
 }
 
 /// What an aggregator is in a tree of them, and its memory for packets.
@@ -164,6 +185,7 @@ impl View {
             jobs_unknown,
             packets: packets.collect(),
             refusals: refusals.collect(),
+            round_times: status.round_times.map(TimesView::new),
         }
     }
 
@@ -172,6 +194,15 @@ impl View {
         self.ports
             .iter()
             .flat_map(|port| port.faults.iter().map(|fault| (port.name.as_str(), fault.as_str())))
+    }
+}
+
+impl TimesView {
+    fn new(Times { counts, sum }: Times) -> Self {
+        let bound = |index| Some(times::bound_seconds(index)).filter(|bound| bound.is_finite());
+        let bucket = |(index, count)| Bucket { below_seconds: bound(index), count };
+        let buckets = counts.into_iter().enumerate().map(bucket).collect();
+        Self { buckets, sum_seconds: times::seconds(sum) }
     }
 }
 

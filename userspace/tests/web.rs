@@ -163,6 +163,35 @@ async fn it_shows_which_rank_of_a_running_job_does_not_contribute() {
     daemon.stop().await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn it_shows_how_long_rounds_take() {
+    let daemon = Daemon::start(1024).await;
+    let members = daemon.start_job("train", 2).await;
+    for (slot, pause) in [(0, 100), (1, 0)] {
+        members[0].1.contribute(slot, 0, &[1; 352]);
+        while daemon.counter("started").await <= slot.into() {}
+        tokio::time::sleep(Duration::from_millis(pause)).await;
+        members[1].1.contribute(slot, 0, &[1; 352]);
+        members[1].1.receive();
+    }
+    let times = status(&daemon).await["round_times"].take();
+    let sum = times["sum_seconds"].as_f64().expect("a sum");
+    assert!(sum >= 0.1, "{times}");
+    let text = metrics(&daemon).await;
+    let value = |line: &str| -> f64 {
+        let start = format!("{line} ");
+        let mut values = text.lines().filter_map(|line| line.strip_prefix(&start));
+        values.next().unwrap_or_else(|| panic!("no {line} in {text}")).parse().expect("a number")
+    };
+    let below =
+        |bound: &str| value(&format!("switchml_round_duration_seconds_bucket{{le={bound}}}"));
+    assert_eq!(value("switchml_round_duration_seconds_count"), 1.0);
+    assert_eq!(value("switchml_round_duration_seconds_sum"), sum);
+    assert_eq!((below("\"0.067108864\""), below("\"+Inf\"")), (0.0, 1.0));
+    drop(members);
+    daemon.stop().await;
+}
+
 /// A name is a stranger's text: it must not make a line of its own.
 #[tokio::test(flavor = "multi_thread")]
 async fn names_of_jobs_cannot_forge_metrics() {

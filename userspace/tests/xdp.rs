@@ -5,12 +5,13 @@ mod common;
 
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use aya::programs::{SchedClassifier, TcAttachType};
 use common::{PATIENCE, Path, Rank, SILENCE, receive_on};
 use switchml_control::join_event::Event;
-use switchml_control::{Assigned, LeaveRequest, ListJobsRequest};
+use switchml_control::{Assigned, LeaveRequest, ListJobsRequest, StatusRequest};
 use switchml_protocol::EVERYONE;
 use switchml_protocol::header::Kind;
 use switchml_protocol::outcome::RejectReason;
@@ -27,6 +28,7 @@ in_both_modes! {
     ranks_get_their_sums_by_multicast_in_job_after_job,
     it_knows_which_rank_does_not_contribute,
     with_trace_each_packet_has_a_line,
+    it_takes_the_time_of_some_rounds,
     a_lost_rank_aborts_its_job_in_the_data_plane_too,
     a_job_at_an_address_that_is_not_served_fails_with_the_remedy,
     interfaces_over_a_port,
@@ -403,6 +405,11 @@ impl Member {
     /// Contributes, and takes the RESULT that comes for all.
     fn sum(&self, slot: u16, round: u32, lanes: &[u32]) -> Vec<u32> {
         self.path.contribute(slot, round, lanes);
+        self.result(slot, round)
+    }
+
+    /// Takes the RESULT that comes for all.
+    fn result(&self, slot: u16, round: u32) -> Vec<u32> {
         let result = receive_on(&self.group, self.path.aggregator, PATIENCE).expect("a RESULT");
         assert_eq!((result.kind, result.header.rank.get()), (Kind::Result, EVERYONE));
         assert_eq!((result.header.slot.get(), result.header.round.get()), (slot, round));
@@ -477,6 +484,41 @@ fn ranks_get_their_sums_by_multicast_in_job_after_job(mode: Mode) {
     daemon.wait_success(PATIENCE).expect("in good order");
 }
 
+/// Of slot 0 alone: its rounds take 100 ms here, those of slot 1 are over at once.
+fn it_takes_the_time_of_some_rounds(mode: Mode) {
+    const PAUSE: Duration = Duration::from_millis(100);
+    let rack = rack(2, mode);
+    let _daemon = serve(&rack);
+    // Rounds that rank 0 has begun.
+    let begun: &AtomicU32 = Box::leak(Box::default());
+    run_ranks(&rack, move |rank| async move {
+        let mut member = Member::start(rank, 2).await;
+        for round in 0..3 {
+            member.sum(1, round, &[rank; 32]);
+            if rank == 0 {
+                member.path.contribute(0, round, &[rank; 32]);
+                begun.store(round + 1, Ordering::SeqCst);
+                member.result(0, round);
+            } else {
+                while begun.load(Ordering::SeqCst) <= round {
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                }
+                tokio::time::sleep(PAUSE).await;
+                member.sum(0, round, &[rank; 32]);
+            }
+        }
+        if rank == 1 {
+            let status = member.rank.client.status(StatusRequest {}).await.expect("a status");
+            let times = status.get_ref().round_times.clone().expect("times");
+            // 2^15 units of 1.024 us are 34 ms.
+            assert_eq!(times.counts[..=15], [0; 16], "{times:?}");
+            assert_eq!(times.counts[16..].iter().sum::<u64>(), 3, "{times:?}");
+            let sum = Duration::from_nanos(times.sum * 1024);
+            assert!((Duration::from_millis(3 * 34)..PATIENCE).contains(&sum), "{sum:?}");
+        }
+    });
+}
+
 /// The usual object has nothing of that.
 fn with_trace_each_packet_has_a_line(mode: Mode) {
     let maps = |object: &[u8]| {
@@ -490,16 +532,23 @@ fn with_trace_each_packet_has_a_line(mode: Mode) {
     let arguments: Vec<_> = [on_all_ports(&rack), vec!["--trace".to_owned()]].concat();
     let mut daemon =
         ready(spawn(rack.switch(), &arguments.iter().map(String::as_str).collect::<Vec<_>>()));
-    run_ranks(&rack, |rank| async move {
+    let is_over: &AtomicBool = Box::leak(Box::default());
+    run_ranks(&rack, move |rank| async move {
         let member = Member::start(rank, 2).await;
         for round in 0..3 {
             assert_eq!(member.sum(7, round, &[rank; 32]), vec![1; 32]);
         }
-        if rank == 1 {
+        if rank == 0 {
+            // The job ends with it.
+            while !is_over.load(Ordering::SeqCst) {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        } else {
             // Of an older round, from a rank that is in; and of a slot that the job lacks.
             member.path.contribute(7, 1, &[1; 32]);
             assert_eq!(member.path.receive().kind, Kind::Result);
             member.path.contribute(512, 0, &[1; 32]);
+            is_over.store(true, Ordering::SeqCst);
         }
     });
     for line in [

@@ -20,6 +20,7 @@
 //! | `PORTS` | DEVMAP hash | interface → itself: the ports of the XDP program |
 //! | `TURNS` | per-CPU hash | interface → whose copies leave by it |
 //! | `COUNTERS` | per-CPU array | [`Outcome`] as a number → packets |
+//! | `TIMES` | per-CPU array | index in [`switchml_protocol::times::Times`] → that |
 //! | `EVENTS` | ring buffer | `Event`s |
 #![no_std]
 #![no_main]

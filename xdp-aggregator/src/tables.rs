@@ -17,6 +17,7 @@ use switchml_protocol::patience;
 use switchml_protocol::ranks;
 use switchml_protocol::relay::{Cells, Uplink};
 use switchml_protocol::slot::Slot;
+use switchml_protocol::times::{self, Times};
 use zerocopy::transmute;
 
 use crate::lock;
@@ -49,6 +50,9 @@ static RECEIVERS: Array<Receivers, MAX_SHARDS> = Array::new();
 static PORTS: DevMapHash<MAX_PORTS> = DevMapHash::new();
 #[btf_map]
 static COUNTERS: PerCpuArray<u64, { Outcome::COUNT }> = PerCpuArray::new();
+/// How long rounds took from their first contribution to their last.
+#[btf_map]
+static TIMES: PerCpuArray<u64, { size_of::<Times>() / 8 }> = PerCpuArray::new();
 /// As many as the daemon says when it loads a combiner's programs.
 #[btf_map]
 static CELLS: Array<LockedCell, 1> = Array::new();
@@ -175,9 +179,37 @@ impl Tables for Maps {
                 return Outcome::SlotBusy;
             }
             let outcome = f(&mut (*entry).slot);
+            if index.is_multiple_of(PER_SHARD) {
+                time(&mut (*entry).begun, outcome);
+            }
             lock::release(word);
             outcome
         }
+    }
+}
+
+/// Takes the time of the rounds of a shard's first slot. Those of all others would cost each round
+/// two readings of the clock.
+#[inline(always)]
+fn time(begun: &mut u32, outcome: Outcome) {
+    match outcome {
+        // 0 is none.
+        Outcome::Started => *begun = now() | 1,
+        Outcome::Completed if *begun != 0 => {
+            let units = now().wrapping_sub(*begun);
+            *begun = 0;
+            add_time(times::bucket(units), 1);
+            add_time(times::SUM, units);
+        }
+        _ => {}
+    }
+}
+
+#[inline(always)]
+fn add_time(index: usize, by: u32) {
+    if let Some(sum) = TIMES.get_ptr_mut(index as u32) {
+        // SAFETY: as in `count_all`.
+        unsafe { *sum += u64::from(by) };
     }
 }
 
@@ -228,7 +260,7 @@ pub fn uplink(job: u16) -> Option<&'static Uplink> {
 #[inline(always)]
 pub fn now() -> u32 {
     // SAFETY: no pointer is passed.
-    (unsafe { bpf_ktime_get_ns() } >> 10) as u32
+    (unsafe { bpf_ktime_get_ns() } >> times::SHIFT) as u32
 }
 
 /// Rule 27.10.

@@ -22,6 +22,7 @@ mod partial;
 mod patience;
 mod relay;
 mod rules;
+mod times;
 mod traces;
 mod trees;
 mod zeros;

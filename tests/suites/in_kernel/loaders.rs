@@ -28,6 +28,7 @@ fn libbpf_loads_the_object_and_runs_it(mode: Mode) {
             "RECEIVERS",
             "SCRATCH",
             "SLOTS",
+            "TIMES",
             "TURNS",
             "UPLINKS"
         ]

@@ -6,6 +6,7 @@ use switchml_protocol::fanout;
 use switchml_protocol::job::Binding;
 use switchml_protocol::maps::Event;
 use switchml_protocol::outcome::Outcome;
+use switchml_protocol::times::Times;
 
 pub use crate::job_spec::JobSpec;
 use crate::jobs;
@@ -113,6 +114,16 @@ pub trait DataPlane: ServesJobs + Send + Sync {
     ///
     /// When the kernel refuses.
     fn counters(&self) -> Result<[u64; Outcome::COUNT], Error>;
+
+    /// How long rounds took from their first contribution to their last, of a sample of them: those
+    /// of each shard's first slot. `None` if this data plane takes no times.
+    ///
+    /// # Errors
+    ///
+    /// When the kernel refuses.
+    fn times(&self) -> Result<Option<Times>, Error> {
+        Ok(None)
+    }
 
     /// The oldest round of an open job's shard that lacks contributions, if there is one and this
     /// data plane shows it. Reads some 20 slots.

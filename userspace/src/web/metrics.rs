@@ -1,14 +1,16 @@
 //! The view as OpenMetrics, and in Prometheus' own text format for programs that do not ask for
 //! that.
 
-use prometheus_client::encoding::{EncodeLabelSet, text};
+use prometheus_client::encoding::{EncodeLabelSet, EncodeMetric, MetricEncoder, NoLabelSet, text};
+use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::{Registry, Unit};
+use std::fmt;
 use std::sync::atomic::AtomicU64;
 
-use crate::view::{JobView, Role, View};
+use crate::view::{Bucket, JobView, Role, TimesView, View};
 
 /// Ranks of a job that have a time of their own: a job may have 1024, and each would be a series.
 const MOST_RANKS: usize = 16;
@@ -54,6 +56,34 @@ struct Rank {
     rank: u32,
 }
 
+/// A histogram that was counted elsewhere.
+#[derive(Debug)]
+struct Counted {
+    /// Bounds in seconds, and counts; none has those of the buckets before it.
+    buckets: Vec<(f64, u64)>,
+    sum: f64,
+}
+
+impl Counted {
+    fn new(times: &TimesView) -> Self {
+        let bucket =
+            |bucket: &Bucket| (bucket.below_seconds.unwrap_or(f64::INFINITY), bucket.count);
+        let buckets = times.buckets.iter().map(bucket);
+        Self { buckets: buckets.collect(), sum: times.sum_seconds }
+    }
+}
+
+impl EncodeMetric for Counted {
+    fn encode(&self, mut encoder: MetricEncoder) -> fmt::Result {
+        let count = self.buckets.iter().map(|(_, count)| count).sum();
+        encoder.encode_histogram::<NoLabelSet>(self.sum, count, &self.buckets, None)
+    }
+
+    fn metric_type(&self) -> MetricType {
+        MetricType::Histogram
+    }
+}
+
 /// A scrape's text, as OpenMetrics 1.0.
 pub fn openmetrics(view: &View) -> String {
     let mut registry = Registry::with_prefix("switchml");
@@ -65,6 +95,14 @@ pub fn openmetrics(view: &View) -> String {
     add_counts(&mut registry, view);
     add_ports(&mut registry, view);
     add_room(&mut registry, &view.role);
+    if let Some(times) = &view.round_times {
+        registry.register_with_unit(
+            "round_duration",
+            "From the first contribution of a round to its last, for one round in 512",
+            Unit::Seconds,
+            Counted::new(times),
+        );
+    }
     if view.jobs_unknown.is_none() {
         add_jobs(&mut registry, &view.jobs);
     }
@@ -202,7 +240,7 @@ fn most_waited_for(job: &JobView) -> Vec<(u32, f64)> {
 mod tests {
     use super::*;
     use switchml_control::{Counter, JobState, JobStatus, ListJobsReply, MemberStatus};
-    use switchml_control::{Port, StatusReply};
+    use switchml_control::{Port, StatusReply, Times};
 
     /// All metrics that alerts and dashboard name are among those that there are.
     #[test]
@@ -212,7 +250,8 @@ mod tests {
         let here = MemberStatus { here_ms: 1, ..MemberStatus::default() };
         let mut waiting = JobStatus { world_size: 2, members: vec![here], ..JobStatus::default() };
         waiting.set_state(JobState::Waiting);
-        let status = StatusReply { ports, counters, ..StatusReply::default() };
+        let round_times = Some(Times::default());
+        let status = StatusReply { ports, counters, round_times, ..StatusReply::default() };
         let jobs = vec![waiting, stalled(1)];
         let text = prometheus(&View::new(status, Ok(ListJobsReply { jobs })));
         let kinds = text.lines().filter_map(|line| line.strip_prefix("# TYPE "));
@@ -224,7 +263,10 @@ mod tests {
             let words = file.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
             let named: Vec<_> = words.filter(|word| word.starts_with("switchml_")).collect();
             assert!(named.len() > 4, "{named:?}");
-            let unknown: Vec<_> = named.iter().filter(|name| !known.contains(name)).collect();
+            // A histogram's samples have names of their own.
+            let of_metric = |name: &str| name.strip_suffix("_bucket").unwrap_or(name).to_owned();
+            let is_known = |name: &str| known.contains(&name) || known.contains(&&*of_metric(name));
+            let unknown: Vec<_> = named.iter().filter(|name| !is_known(name)).collect();
             assert!(unknown.is_empty(), "{unknown:?} are not in {known:?}");
         }
     }

@@ -150,7 +150,7 @@ impl Trace {
 
     fn write_slot(&self, index: u32, lock: u32) {
         let slot = self.host.slots.borrow()[index as usize].clone();
-        self.kernel.set_slot(index, &LockedSlot { lock, reserved: 0, slot });
+        self.kernel.set_slot(index, &LockedSlot { lock, begun: 0, slot });
     }
 
     /// One frame through both.

@@ -5,6 +5,7 @@
 pub mod combiner;
 mod outbox;
 mod port;
+mod times;
 
 use std::io;
 use std::net::IpAddr;
@@ -19,6 +20,7 @@ use switchml_protocol::job::{ABORTED, Binding, VACANT};
 use switchml_protocol::maps::{MAX_JOBS, MAX_SHARDS, SLOTS_PER_SHARD};
 use switchml_protocol::outcome::{Action, Outcome};
 use switchml_protocol::shell::Origin;
+use switchml_protocol::times::Times;
 use switchml_protocol::{MAX_LANES, MAX_RANKS, U16};
 use switchml_userspace_core::data_plane::{
     DataPlane, Error, EventSink, Fanout, JobSpec, Limits, ServesJobs,
@@ -27,6 +29,7 @@ use switchml_userspace_core::memory_tables::{MemoryTables, answer};
 use switchml_userspace_core::oldest_round::Unfinished;
 use zerocopy::FromBytes;
 
+use self::times::RoundTimes;
 use super::worker_thread::{Stop, WorkerThread};
 use outbox::{Outbox, Receiver};
 use port::{Inbox, Port};
@@ -42,6 +45,7 @@ struct Shared {
     port: Arc<Port>,
     tables: MemoryTables,
     counters: Counters,
+    times: RoundTimes,
     events: EventSink,
 }
 
@@ -77,7 +81,8 @@ impl Software {
     ) -> io::Result<Self> {
         let port = Arc::new(Port::bind(address, port)?);
         let (tables, counters) = (MemoryTables::new(), Counters::new());
-        let shared = Arc::new(Shared { port, tables, counters, events });
+        let times = RoundTimes::default();
+        let shared = Arc::new(Shared { port, tables, counters, times, events });
         let thread = WorkerThread::spawn("data-plane", {
             let shared = Arc::clone(&shared);
             move |stop| shared.run(stop)
@@ -144,6 +149,10 @@ impl DataPlane for Software {
         Ok(self.shared.counters.read())
     }
 
+    fn times(&self) -> Result<Option<Times>, Error> {
+        Ok(Some(self.shared.times.read()))
+    }
+
     fn oldest_unfinished(&self, shard: u16) -> Result<Option<Unfinished>, Error> {
         Ok(self.shared.tables.oldest_unfinished(shard))
     }
@@ -177,6 +186,7 @@ impl Shared {
             };
             let outcome = self.tables.serve(datagram, &origin, report);
             self.counters.count(outcome, 1);
+            self.times.note(outcome, datagram);
             let receiver = match outcome.action() {
                 Action::Reply => Receiver::One { address: meta.addr, from: meta.dst_ip },
                 Action::Broadcast => Receiver::Job(job_of(datagram)),

@@ -23,6 +23,7 @@ use switchml_protocol::maps::{
 use switchml_protocol::outcome::Outcome;
 use switchml_protocol::patience;
 use switchml_protocol::relay::Uplink;
+use switchml_protocol::times::{BUCKETS, Times};
 use switchml_protocol::{MAX_RANKS, U16};
 use switchml_userspace_core::oldest_round::{Unfinished, newest, oldest_unfinished};
 use zerocopy::transmute;
@@ -37,7 +38,7 @@ type UplinkBytes = [u8; size_of::<Uplink>()];
 type EndpointBytes = [u8; size_of::<Endpoint>()];
 
 /// The program's maps.
-pub const NAMES: [&str; 13] = [
+pub const NAMES: [&str; 14] = [
     "LOCAL",
     "JOBS",
     "MEMBERS",
@@ -50,6 +51,7 @@ pub const NAMES: [&str; 13] = [
     "CELLS",
     "AVERAGE",
     "COUNTERS",
+    "TIMES",
     "EVENTS",
 ];
 
@@ -70,6 +72,7 @@ pub fn misfit(folder: &Path, cells: Option<u32>) -> Result<Option<&'static str>,
         ("UPLINKS", size_of::<Uplink>(), MAX_SHARDS),
         ("CELLS", size_of::<LockedCell>(), cells.unwrap_or(1) as usize),
         ("COUNTERS", size_of::<u64>(), Outcome::COUNT),
+        ("TIMES", size_of::<u64>(), BUCKETS + 1),
     ];
     for (name, size, entries) in expected {
         let map = MapInfo::from_pin(folder.join(name))?;
@@ -93,6 +96,7 @@ pub struct Maps {
     average: Array<MapData, u32>,
     groups: ArrayOfMaps<MapData, DevMap<MapData>>,
     counters: PerCpuArray<MapData, u64>,
+    times: PerCpuArray<MapData, u64>,
 }
 
 impl Maps {
@@ -116,6 +120,7 @@ impl Maps {
             average: map("AVERAGE")?.try_into()?,
             groups: map("GROUPS")?.try_into()?,
             counters: map("COUNTERS")?.try_into()?,
+            times: map("TIMES")?.try_into()?,
         };
         Ok((maps, map("EVENTS")?.try_into()?))
     }
@@ -256,12 +261,22 @@ impl Maps {
 
     /// Packets by outcome, of all CPUs together.
     pub fn counters(&self) -> Result<[u64; Outcome::COUNT], MapError> {
-        let mut totals = [0; Outcome::COUNT];
-        for (index, total) in (0..).zip(&mut totals) {
-            *total = self.counters.get(&index, 0)?.iter().sum();
-        }
-        Ok(totals)
+        totals(&self.counters)
     }
+
+    /// How long rounds took, on all CPUs together.
+    pub fn times(&self) -> Result<Times, MapError> {
+        totals(&self.times)
+    }
+}
+
+/// Counters of all CPUs together.
+fn totals<const N: usize>(counters: &PerCpuArray<MapData, u64>) -> Result<[u64; N], MapError> {
+    let mut totals = [0; N];
+    for (index, total) in (0..).zip(&mut totals) {
+        *total = counters.get(&index, 0)?.iter().sum();
+    }
+    Ok(totals)
 }
 
 /// Ports of the XDP program, whose answers leave by them.

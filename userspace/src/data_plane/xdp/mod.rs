@@ -49,6 +49,7 @@ use switchml_protocol::job::{ABORTED, Binding, JobEntry, MemberEntry, OPEN, VACA
 use switchml_protocol::maps::{Event, MAX_JOBS, MAX_SHARDS, SLOTS_PER_SHARD};
 use switchml_protocol::outcome::Outcome;
 use switchml_protocol::relay::Uplink;
+use switchml_protocol::times::Times;
 use switchml_protocol::{MAX_LANES, MAX_RANKS, RANKS_PER_GROUP, U16};
 use switchml_userspace_core::data_plane::{
     DataPlane, Error, EventSink, Fanout, JobSpec, Limits, LostPort, PortStatus, Saved, ServesJobs,
@@ -387,6 +388,15 @@ impl DataPlane for XdpDataPlane {
             why: error.to_string(),
         };
         self.maps().counters().map_err(why)
+    }
+
+    fn times(&self) -> Result<Option<Times>, Error> {
+        let why = |error: MapError| Error::Refused {
+            what: "read how long rounds took".to_owned(),
+            why: error.to_string(),
+        };
+        // A combiner has no rounds.
+        Ok(if self.config.cells.is_some() { None } else { Some(self.maps().times().map_err(why)?) })
     }
 
     fn oldest_unfinished(&self, shard: u16) -> Result<Option<Unfinished>, Error> {
