@@ -14,6 +14,8 @@ use switchml_protocol::maps::{MAX_SHARDS, SLOTS_PER_SHARD};
 use switchml_protocol::{CONTROL_PORT, DATA_PORT, VERSION};
 use switchml_userspace_core::memory_cells::{MAX_CELLS, MIN_CELLS};
 
+use crate::logging::LogFormat;
+
 /// Where a data plane is kept unless something else is said.
 const PIN_DIR: &str = "/sys/fs/bpf/switchml";
 
@@ -158,6 +160,9 @@ pub struct Options {
     /// host.
     #[arg(long, value_name = "FOLDER", default_value = PIN_DIR)]
     pub pin_dir: PathBuf,
+    /// How the log on standard error is written. RUST_LOG says how much there is of it.
+    #[arg(long, value_enum, default_value_t = LogFormat::Text)]
+    pub log_format: LogFormat,
     /// Log what becomes of each packet, by job, rank, slot and round: for looking at few packets,
     /// because each waits for its line. For `--data-plane xdp`.
     #[arg(long)]
@@ -359,7 +364,7 @@ mod tests {
     use super::*;
 
     /// A value of each option of the daemon; `--data-plane` is what they are tried with.
-    const VALUES: [(&str, &str); 22] = [
+    const VALUES: [(&str, &str); 23] = [
         ("iface", "p0"),
         ("mode", "auto"),
         ("fanout", "auto"),
@@ -372,6 +377,7 @@ mod tests {
         ("cells", "1024"),
         ("pin-dir", "/sys/fs/bpf/other"),
         ("trace", ""),
+        ("log-format", "json"),
         ("tofino-server", "127.0.0.1:50052"),
         ("tofino-program", "/tmp"),
         ("tofino-ports", "/tmp/ports"),
@@ -454,8 +460,8 @@ mod tests {
                     | "parent-tls-ca" => {
                         matches!(kind, DataPlaneKind::Xdp | DataPlaneKind::Software)
                     }
-                    "control" | "data-address" | "tls-cert" | "tls-key" | "tls-self-signed"
-                    | "tls-client-ca" | "token-key" => true,
+                    "control" | "data-address" | "log-format" | "tls-cert" | "tls-key"
+                    | "tls-self-signed" | "tls-client-ca" | "token-key" => true,
                     other => other.starts_with(&name(*kind)),
                 };
                 match with(*kind, long) {

@@ -309,3 +309,32 @@ fn options_may_be_in_a_file() {
     let start = format!("error: --config {file:?}: unknown option \"slot\"; options are ");
     assert!(error.starts_with(&start) && error.lines().count() == 1, "{error}");
 }
+
+/// From the first line to the last, in times that sort as text.
+#[test]
+fn a_log_for_programs_is_an_object_in_each_line() {
+    let options = ["--data-plane", "software", "--control", "127.0.0.1:0", "--data-port", "0"];
+    let mut command = aggregator(&options);
+    command.args(["--log-format", "json"]).env_remove("RUST_LOG").stderr(Stdio::piped());
+    let mut daemon = command.spawn().expect("it starts");
+    let mut log = BufReader::new(daemon.stderr.take().expect("piped"));
+    let mut line = String::new();
+    let mut lines = Vec::new();
+    while !line.contains("ready: control ") {
+        line.clear();
+        assert_ne!(log.read_line(&mut line).expect("text"), 0, "it ended: {lines:?}");
+        lines.push(line.clone());
+    }
+    let pid = rustix::process::Pid::from_child(&daemon);
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("signalled");
+    lines.extend(log.lines().map(|line| line.expect("text")));
+    assert!(daemon.wait().expect("ended").success());
+    let lines = lines.iter().map(|line| serde_json::from_str::<serde_json::Value>(line));
+    let lines = lines.collect::<Result<Vec<_>, _>>().expect("JSON");
+    let field = |line: &serde_json::Value, name: &str| line[name].as_str().unwrap_or("").to_owned();
+    assert!(lines.iter().all(|line| field(line, "level") == "INFO"), "{lines:?}");
+    assert!(lines.iter().all(|line| field(line, "timestamp").ends_with('Z')), "{lines:?}");
+    assert!(lines.is_sorted_by_key(|line| field(line, "timestamp")), "{lines:?}");
+    assert!(field(&lines[lines.len() - 2], "message").starts_with("ready: control "), "{lines:?}");
+    assert_eq!(field(&lines[lines.len() - 1], "message"), "stopping");
+}
