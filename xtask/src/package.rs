@@ -84,13 +84,16 @@ fn succeed(command: &mut Command) -> Result<()> {
 }
 
 #[cfg(test)]
+mod kubernetes_tests;
+
+#[cfg(test)]
 mod tests {
     use super::*;
 
     const UNIT: &str = "deploy/debian/switchml-aggregator.service";
 
     /// The values of a setting of the daemon's unit.
-    fn settings(name: &str) -> Vec<String> {
+    pub fn settings(name: &str) -> Vec<String> {
         let unit = fs::read_to_string(cargo::workspace().join(UNIT)).expect("the unit");
         let lines = unit.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix('='));
         lines.map(str::to_owned).collect()

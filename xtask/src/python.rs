@@ -70,29 +70,53 @@ pub fn missing() -> Result<Vec<String>> {
 ///
 /// The first step that failed.
 pub fn with_torch() -> Result<PathBuf> {
-    let (environment, complete) = environment()?;
-    let python = environment.join("bin/python");
-    let wanted = requirements().join("\n");
-    if is_complete(&complete, &wanted) {
+    let about = format!("torch {TORCH}: a minute or two, 5.4 GB");
+    with(&environment()?.0, &requirements().join("\n"), &about)
+}
+
+/// The folder with the programs of an environment of this name, in which these are, from PyPI. It
+/// is made if it is not there.
+///
+/// # Errors
+///
+/// The first step that failed.
+pub fn with_tools(name: &str, tools: &[&str]) -> Result<PathBuf> {
+    let folder = cargo::target_folder()?.join("python").join(name);
+    with(&folder, &tools.join("\n"), &tools.join(", "))?;
+    Ok(folder.join("bin"))
+}
+
+/// The folder with kubernetes-validate, which has the schemas of Kubernetes' API.
+///
+/// # Errors
+///
+/// As [`with_tools`].
+pub fn kubernetes() -> Result<PathBuf> {
+    with_tools("kubernetes", &["kubernetes-validate==1.37.0"])
+}
+
+/// The interpreter of an environment in the folder, with what is wanted.
+fn with(environment: &Path, wanted: &str, about: &str) -> Result<PathBuf> {
+    let (python, complete) = (environment.join("bin/python"), environment.join("complete"));
+    if is_complete(&complete, wanted) {
         return Ok(python);
     }
     if complete.exists() {
         // It was wanted for less; pip brings the rest.
-        return install(&python, &complete, &wanted);
+        return install(&python, &complete, wanted);
     }
     if !can_make_environments() {
         packages::ensure(
             &[("/usr/share/doc/python3-venv", "python3-venv")],
-            "torch's environment needs",
+            "environments of Python need",
         )?;
     }
     eprintln!(
-        "installing torch {TORCH} from PyPI into {}: a minute or two, 5.4 GB; deleting the folder \
-         undoes it",
+        "installing from PyPI into {}: {about}; deleting the folder undoes it",
         environment.display()
     );
-    run(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&environment))?;
-    install(&python, &complete, &wanted)
+    run(Command::new("python3").args(["-m", "venv", "--clear"]).arg(environment))?;
+    install(&python, &complete, wanted)
 }
 
 /// Installs what is wanted, and notes it in the file `complete`.

@@ -28,6 +28,8 @@ const PYTHON: &str = "SWITCHML_PYTHON";
 const OLDEST_TORCH: &str = "SWITCHML_OLDEST_TORCH";
 /// Names the folder that has Prometheus and promtool.
 const PROMETHEUS: &str = "SWITCHML_PROMETHEUS";
+/// Names the folder that has kubernetes-validate, with its interpreter.
+pub const KUBERNETES: &str = "SWITCHML_KUBERNETES";
 /// Names the folder with the binaries that the end-to-end tests start.
 const BIN_DIR: &str = "SWITCHML_BIN_DIR";
 
@@ -80,6 +82,7 @@ impl Test {
         let python = if plan.needs_python { Some(self.with_python()?) } else { None };
         let prometheus =
             if plan.watches { Some(setup::watchers(&cargo::target_folder()?)?) } else { None };
+        let kubernetes = if plan.validates { Some(python::kubernetes()?) } else { None };
         let skips = SkipFile::create(&binaries)?;
         let mut counts = Counts::default();
         let mut succeeded = true;
@@ -92,7 +95,8 @@ impl Test {
                 .env(BIN_DIR, &binaries)
                 .envs(plan.environment.iter().copied())
                 .envs(python.iter().flatten().map(|(name, path)| (name, path)))
-                .envs(prometheus.iter().map(|folder| (PROMETHEUS, folder)));
+                .envs(prometheus.iter().map(|folder| (PROMETHEUS, folder)))
+                .envs(kubernetes.iter().map(|folder| (KUBERNETES, folder)));
             succeeded &= run_counting(&mut command, &mut counts)?;
         }
         let skipped = skips.lines()?;

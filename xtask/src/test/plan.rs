@@ -24,6 +24,9 @@ const SEED: &str = "2026";
 /// The test program that needs Prometheus and a browser.
 const WATCHING: &str = "web";
 
+/// The crate whose tests validate manifests for Kubernetes.
+const VALIDATING: &str = "xtask";
+
 /// Test programs that need Python with torch.
 const IN_PYTHON: [&str; 2] = ["python", "independent_worker"];
 
@@ -37,6 +40,8 @@ pub struct Plan {
     pub needs_python: bool,
     /// Whether a test needs Prometheus and a browser.
     pub watches: bool,
+    /// Whether manifests for Kubernetes are validated.
+    pub validates: bool,
     /// Whether the fuzz targets run.
     pub fuzzes: bool,
     /// What is run, and how long that takes, for people.
@@ -51,6 +56,7 @@ impl Plan {
             environment: vec![("PROPTEST_RNG_SEED", SEED)],
             needs_python: true,
             watches: true,
+            validates: true,
             fuzzes: true,
             about: "all tests, with torch, then the fuzz targets; with the build this usually \
                     takes 22 minutes on 2 cores, fewer on 4"
@@ -66,6 +72,7 @@ impl Plan {
             environment: Vec::new(),
             needs_python: arguments.iter().any(is_in_python),
             watches: arguments.iter().any(|argument| argument == WATCHING),
+            validates: arguments.iter().any(|argument| argument == VALIDATING),
             fuzzes: false,
             about: format!("what `cargo test --release {}` chooses", arguments.join(" ")),
         }
@@ -90,6 +97,7 @@ impl Plan {
             environment: vec![("PROPTEST_CASES", QUICK_CASES)],
             needs_python: false,
             watches: false,
+            validates: false,
             fuzzes: false,
             about: format!(
                 "all tests but {}, and a job of two ranks; after the build this usually takes up \

@@ -1,0 +1,91 @@
+//! The manifests in `deploy/kubernetes`, by the API's schema and beside the service's unit.
+
+use std::{env, fs, path::PathBuf, process::Command};
+
+use serde_json::Value;
+
+use super::tests::settings;
+use crate::cargo;
+
+/// Prints a file's documents as JSON.
+const AS_JSON: &str = "\
+import json, sys, yaml
+print(json.dumps(list(yaml.safe_load_all(open(sys.argv[1])))))
+";
+
+/// The folder with kubernetes-validate and its interpreter; `cargo xtask test` says where. Without,
+/// the test is skipped.
+fn tools(test: &str) -> Option<PathBuf> {
+    let folder = env::var_os(crate::test::KUBERNETES).map(PathBuf::from);
+    if folder.is_none() {
+        switchml_rack::skip(test, "no kubernetes-validate; `cargo xtask test` brings it");
+    }
+    folder
+}
+
+fn manifest(name: &str) -> PathBuf {
+    cargo::workspace().join("deploy/kubernetes").join(name)
+}
+
+/// The only container of the manifest's only object of a kind, and its pod.
+fn pod_and_container(python: Command, name: &str, kind: &str) -> (Value, Value) {
+    let mut python = python;
+    let output = python.args(["-c", AS_JSON]).arg(manifest(name)).output().expect("Python starts");
+    let documents: Vec<Value> = serde_json::from_slice(&output.stdout).expect("documents");
+    let found: Vec<_> = documents.iter().filter(|document| document["kind"] == kind).collect();
+    let [object] = found[..] else { panic!("{} of {kind}", found.len()) };
+    let pod = object["spec"]["template"]["spec"].clone();
+    let [container] = &pod["containers"].as_array().expect("containers")[..] else {
+        panic!("several containers")
+    };
+    let container = container.clone();
+    (pod, container)
+}
+
+#[test]
+fn manifests_are_valid() {
+    let Some(tools) = tools("manifests_are_valid") else { return };
+    let validate = |file: &PathBuf| {
+        let mut validator = Command::new(tools.join("kubernetes-validate"));
+        let output = validator.arg("--strict").arg(file).output().expect("it starts");
+        (output.status.success(), String::from_utf8_lossy(&output.stdout).into_owned())
+    };
+    for name in ["aggregator.yaml", "worker.yaml"] {
+        let (is_valid, told) = validate(&manifest(name));
+        assert!(is_valid, "{told}");
+        // It would find a name that is none.
+        let text = fs::read_to_string(manifest(name)).expect("the manifest");
+        let wrong = env::temp_dir().join(format!("{}-{name}", std::process::id()));
+        fs::write(&wrong, text.replace("hostNetwork", "hostNetwrok")).expect("written");
+        let (is_valid, told) = validate(&wrong);
+        fs::remove_file(&wrong).expect("removed");
+        assert!(!is_valid, "{told}");
+    }
+}
+
+#[test]
+fn pods_have_the_capabilities_of_the_service() {
+    let Some(tools) = tools("pods_have_the_capabilities_of_the_service") else { return };
+    let python = || Command::new(tools.join("python"));
+    let (pod, container) = pod_and_container(python(), "aggregator.yaml", "DaemonSet");
+    let [bounding] = &settings("CapabilityBoundingSet")[..] else { panic!("one line") };
+    let names: Vec<_> = bounding.split(' ').map(|name| name.trim_start_matches("CAP_")).collect();
+    let context = &container["securityContext"];
+    assert_eq!(context["capabilities"]["add"], serde_json::json!(names));
+    assert_eq!(context["capabilities"]["drop"], serde_json::json!(["ALL"]));
+    assert_eq!((&context["privileged"], &pod["hostNetwork"]), (&false.into(), &true.into()));
+    // As the unit's BindPaths=.
+    let [bound] = &settings("BindPaths")[..] else { panic!("one line") };
+    let host = &pod["volumes"][1]["hostPath"]["path"];
+    let mounts = &container["volumeMounts"][1]["mountPath"];
+    let path = format!("{}:{}", host.as_str().expect("text"), mounts.as_str().expect("text"));
+    assert_eq!(path, *bound);
+    for (probe, path) in [("livenessProbe", "/healthz"), ("readinessProbe", "/readyz")] {
+        assert_eq!(container[probe]["httpGet"]["path"], path);
+    }
+
+    let (_, container) = pod_and_container(python(), "worker.yaml", "Job");
+    let context = &container["securityContext"];
+    assert_eq!(context["capabilities"], serde_json::json!({ "drop": ["ALL"] }));
+    assert_eq!(context["runAsNonRoot"], true);
+}
