@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use axum::http::Uri;
 use clap::builder::NonEmptyStringValueParser;
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
@@ -14,7 +15,7 @@ use switchml_protocol::maps::{MAX_SHARDS, SLOTS_PER_SHARD};
 use switchml_protocol::{CONTROL_PORT, DATA_PORT, VERSION};
 use switchml_userspace_core::memory_cells::{MAX_CELLS, MIN_CELLS};
 
-use crate::logging::LogFormat;
+use crate::logging::{self, LogFormat};
 
 /// Where a data plane is kept unless something else is said.
 const PIN_DIR: &str = "/sys/fs/bpf/switchml";
@@ -163,6 +164,10 @@ pub struct Options {
     /// How the log on standard error is written. RUST_LOG says how much there is of it.
     #[arg(long, value_enum, default_value_t = LogFormat::Text)]
     pub log_format: LogFormat,
+    /// Collector of traces, by OTLP over gRPC without TLS, such as http://127.0.0.1:4317: it gets a
+    /// span of each job, and of each rank's joining and running.
+    #[arg(long, value_name = "URL", value_parser = logging::collector, conflicts_with = "parent")]
+    pub otlp_endpoint: Option<Uri>,
     /// Log what becomes of each packet, by job, rank, slot and round: for looking at few packets,
     /// because each waits for its line. For `--data-plane xdp`.
     #[arg(long)]
@@ -364,7 +369,7 @@ mod tests {
     use super::*;
 
     /// A value of each option of the daemon; `--data-plane` is what they are tried with.
-    const VALUES: [(&str, &str); 23] = [
+    const VALUES: [(&str, &str); 24] = [
         ("iface", "p0"),
         ("mode", "auto"),
         ("fanout", "auto"),
@@ -378,6 +383,7 @@ mod tests {
         ("pin-dir", "/sys/fs/bpf/other"),
         ("trace", ""),
         ("log-format", "json"),
+        ("otlp-endpoint", "http://127.0.0.1:4317"),
         ("tofino-server", "127.0.0.1:50052"),
         ("tofino-program", "/tmp"),
         ("tofino-ports", "/tmp/ports"),
@@ -460,8 +466,8 @@ mod tests {
                     | "parent-tls-ca" => {
                         matches!(kind, DataPlaneKind::Xdp | DataPlaneKind::Software)
                     }
-                    "control" | "data-address" | "log-format" | "tls-cert" | "tls-key"
-                    | "tls-self-signed" | "tls-client-ca" | "token-key" => true,
+                    "control" | "data-address" | "log-format" | "otlp-endpoint" | "tls-cert"
+                    | "tls-key" | "tls-self-signed" | "tls-client-ca" | "token-key" => true,
                     other => other.starts_with(&name(*kind)),
                 };
                 match with(*kind, long) {

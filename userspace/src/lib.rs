@@ -14,6 +14,7 @@
 //! | [`mailbox`] | what a rank has yet to read of its events |
 //! | [`events`] | the log of notable packets |
 //! | [`throttle`] | log lines that strangers can cause |
+//! | [`traces`] | spans of jobs and ranks |
 //! | [`view`] | what operators see of an aggregator |
 //! | [`web`] | the same over HTTP: page, JSON, metrics, probes |
 
@@ -32,6 +33,7 @@ pub mod service;
 pub mod throttle;
 pub mod tls;
 pub mod tokens;
+pub mod traces;
 pub mod view;
 pub mod web;
 

@@ -20,12 +20,12 @@ use switchml_userspace::tokens::KeyError;
 
 fn main() -> ExitCode {
     let cli = cli::parse();
-    logging::start(cli.options.log_format);
     let runtime = match tokio::runtime::Runtime::new() {
         Ok(runtime) => runtime,
         Err(error) => return fail(&anyhow::Error::new(error).context("cannot start threads")),
     };
     let result = runtime.block_on(async {
+        let _logging = logging::start(cli.options.log_format, cli.options.otlp_endpoint.as_ref())?;
         match cli.command {
             None => daemon::run(cli.options).await,
             Some(cli::Command::Status { connect, json, tls }) => match at(connect, tls) {

@@ -36,6 +36,7 @@ use crate::guard::Guard;
 use crate::incoming::{Connection, Peer, Pulse, incoming};
 use crate::mailbox::{Sender, mailbox};
 use crate::refusals::Reason;
+use crate::traces::{RankTrace, Traces};
 use crate::web;
 use daemon_io::DaemonIo;
 pub use event_stream::EventStream;
@@ -61,6 +62,7 @@ struct State {
     control_plane: ControlPlane<Sender>,
     io: DaemonIo,
     stragglers: Stragglers,
+    traces: Traces,
 }
 
 impl Service {
@@ -69,7 +71,8 @@ impl Service {
         let state = Arc::new_cyclic(|state| {
             let io = DaemonIo { data_plane: Arc::clone(&data_plane), state: Weak::clone(state) };
             let control_plane = ControlPlane::new(table);
-            Mutex::new(State { control_plane, io, stragglers: Stragglers::default() })
+            let (stragglers, traces) = Default::default();
+            Mutex::new(State { control_plane, io, stragglers, traces })
         });
         Self { state, data_plane, guard: Arc::new(guard) }
     }
@@ -200,14 +203,18 @@ impl Aggregator for Service {
         let threads = Threads { most: data_threads, host };
         let joiner = Joiner { name, tenant, rank, world_size, peer, local, threads, via };
         let (sender, events) = mailbox();
-        let State { control_plane, io, .. } = &mut *self.lock();
+        let State { control_plane, io, traces, .. } = &mut *self.lock();
         let id = control_plane.join(io, &joiner, sender).map_err(|error| {
             if matches!(error, JoinError::OtherTenant { .. }) {
                 self.guard.refusals.refuse(Reason::OtherTenant, peer, "Join", &error);
             }
             join_refused(error)
         })?;
-        Ok(Response::new(EventStream { events, id, pulse, service: self.clone() }))
+        let trace = traces.join(&joiner.name, world_size, rank, &peer.to_string());
+        if !control_plane.table().is_waiting(&joiner.name) {
+            traces.assigned(&joiner.name);
+        }
+        Ok(Response::new(EventStream { events, id, pulse, trace, service: self.clone() }))
     }
 
     async fn resume(
@@ -222,7 +229,8 @@ impl Aggregator for Service {
         let id = self.request("Resume", peer, |control_plane, io| {
             control_plane.resume(io, member, Origin { peer, via }, sender)
         })?;
-        Ok(Response::new(EventStream { events, id, pulse, service: self.clone() }))
+        let trace = RankTrace::default();
+        Ok(Response::new(EventStream { events, id, pulse, trace, service: self.clone() }))
     }
 
     async fn ready(

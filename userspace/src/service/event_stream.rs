@@ -12,12 +12,14 @@ use tonic::Status;
 use super::{Service, State};
 use crate::incoming::Pulse;
 use crate::mailbox::Receiver;
+use crate::traces::RankTrace;
 
 /// A rank's events; its end tells the control plane that the rank is gone.
 pub struct EventStream {
     pub(super) events: Receiver,
     pub(super) id: StreamId,
     pub(super) pulse: Pulse,
+    pub(super) trace: RankTrace,
     pub(super) service: Service,
 }
 
@@ -26,6 +28,9 @@ impl Stream for EventStream {
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let event = Pin::new(&mut self.events).poll_next(context);
+        if let Poll::Ready(Some(Ok(event))) = &event {
+            self.trace.hear(event);
+        }
         event.map(|event| event.map(message))
     }
 }

@@ -204,6 +204,11 @@ impl JobTable {
             .collect()
     }
 
+    /// Whether a job of that name waits for ranks.
+    pub fn is_waiting(&self, name: &str) -> bool {
+        self.waiting.contains_key(name)
+    }
+
     /// Numbers and epochs of the jobs that have started and go on.
     pub fn running(&self) -> impl Iterator<Item = (u16, u32)> {
         let started = |job: &&Job| matches!(job.state, job::State::Started { .. });
