@@ -6,6 +6,7 @@ use switchml_protocol::outcome::Outcome;
 
 /// Which packet that is: of the answer, which takes its place, not all is the same.
 #[derive(Clone, Copy)]
+#[cfg_attr(not(feature = "trace"), expect(dead_code, reason = "nothing is traced"))]
 pub struct Traced {
     /// Job, rank and slot, from bit 32 on.
     place: u64,
