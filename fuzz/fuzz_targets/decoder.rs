@@ -8,6 +8,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use std::cell::RefCell;
+use switchml_protocol::auth::Key;
 use switchml_protocol::frame::TAG_LEN;
 use switchml_protocol::job::{Binding, JobEntry, MemberEntry, OPEN};
 use switchml_protocol::outcome::{Action, Outcome};
@@ -87,6 +88,7 @@ fn host(is_v6: bool) -> Host {
         secret: packet::secret(rank),
         epoch: if rank == 0 { EPOCH } else { 0 },
         binding: if rank == 0 { binding(rank) } else { Binding::default() },
+        key: Key::NONE,
     };
     Host {
         at_tc: false,
@@ -100,6 +102,7 @@ fn host(is_v6: bool) -> Host {
             group: GROUP_IP,
             group_port: GROUP_PORT.into(),
             reserved: [0; 6],
+            key: Key::NONE,
         },
         members: RefCell::new((0..RANKS).map(member).collect()),
         slots: RefCell::new(vec![Slot::default(); SLOTS as usize + 2]),

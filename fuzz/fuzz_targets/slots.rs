@@ -20,8 +20,8 @@ mod reference;
 mod switch;
 
 use packet::{ALL_OPS, CE, CHECKED, Packet, check_word};
-use reference::Reference;
-use switch::{EPOCH, FIRST_SLOT, Switch, binding, contribution, hello};
+use reference::{Reference, signed};
+use switch::{EPOCH, FIRST_SLOT, Switch, binding, contribution, hello, key};
 
 const MAX_STEPS: usize = 400;
 /// A run may begin this many rounds before round numbers wrap around.
@@ -34,7 +34,7 @@ fuzz_target!(|input: &[u8]| {
 
 fn run(input: &mut Unstructured) -> Result<()> {
     let (ranks, slots) = (*input.choose(&[1, 2, 3, 4, 8])?, input.int_in_range(1..=2)?);
-    let mut lockstep = Lockstep::new(ranks, slots);
+    let mut lockstep = Lockstep::new(ranks, slots, input.arbitrary()?);
     if input.arbitrary()? {
         lockstep.begin_before_wrap();
     }
@@ -58,9 +58,13 @@ struct Lockstep {
 }
 
 impl Lockstep {
-    fn new(ranks: u16, slots: u16) -> Self {
+    fn new(ranks: u16, slots: u16, has_tags: bool) -> Self {
         let switch = Switch::ready(ranks.into(), slots.into());
         let mut reference = Reference::new(ranks, slots);
+        if has_tags {
+            switch.give_keys();
+            reference.has_tags = true;
+        }
         (0..ranks).for_each(|rank| reference.settle(rank, binding(rank)));
         Self { switch, reference, ranks, slots, epoch: EPOCH, sent: vec![] }
     }
@@ -71,7 +75,7 @@ impl Lockstep {
         for slot in 0..self.slots {
             for round in 0..2 {
                 for rank in 0..self.ranks {
-                    self.receive(&contribution(rank, slot, round, vec![1; 32]));
+                    self.receive(&self.tagged(contribution(rank, slot, round, vec![1; 32])));
                 }
             }
             let slots = &mut self.switch.slots.borrow_mut();
@@ -101,11 +105,18 @@ impl Lockstep {
             }
             41..=200 => {
                 let packet = self.legal(input)?;
-                self.send(packet);
+                self.send(self.tagged(packet));
             }
             _ => {
                 let legal = self.legal(input)?;
-                let packet = twist(legal, input)?;
+                let packet = match input.int_in_range(0..=8)? {
+                    // A tag that does not fit, or is missing or one too many.
+                    0 => twist(self.tagged(legal), input)?,
+                    1 if self.reference.has_tags => legal,
+                    1 => signed(&legal, key(legal.rank)),
+                    2 => signed(&legal, key(input.int_in_range(0..=9)?)),
+                    _ => self.tagged(twist(legal, input)?),
+                };
                 self.send(packet);
             }
         }
@@ -117,7 +128,7 @@ impl Lockstep {
         self.switch.set_epoch(self.epoch);
         self.reference.set_epoch(self.epoch);
         for rank in 0..self.ranks {
-            let served = self.receive(&Packet { epoch: self.epoch, ..hello(rank) });
+            let served = self.receive(&self.tagged(Packet { epoch: self.epoch, ..hello(rank) }));
             assert_eq!(served, Outcome::Hello);
         }
     }
@@ -143,6 +154,11 @@ impl Lockstep {
             (0..lanes).map(|lane| seed.wrapping_mul(lane | 1).rotate_left(lane)).collect();
         let packet = contribution(rank, slot, round, payload);
         Ok(Packet { epoch: self.epoch, op: ALL_OPS[(round / 2 % 2) as usize], ..packet }.sealed())
+    }
+
+    /// The packet as its rank sends it.
+    fn tagged(&self, packet: Packet) -> Packet {
+        if self.reference.has_tags { signed(&packet, key(packet.rank)) } else { packet }
     }
 
     fn send(&mut self, packet: Packet) {

@@ -1,11 +1,12 @@
 //! What an aggregator does with one packet, from admission to answer, whatever holds its jobs and
 //! slots.
 
+use crate::auth::Key;
 use crate::capabilities::Capabilities;
 use crate::header::{Header, Kind, Op, flags};
 use crate::job::{ABORTED, Binding, JobEntry, MemberEntry, VACANT};
 use crate::lanes::Payload;
-use crate::outcome::Outcome;
+use crate::outcome::{Action, Outcome};
 use crate::share::Share;
 use crate::slot::{self, Slot};
 use crate::{LANES_PER_BLOCK, RANKS_PER_GROUP};
@@ -13,7 +14,8 @@ use crate::{LANES_PER_BLOCK, RANKS_PER_GROUP};
 /// What data planes can do that serve packets by this module.
 pub const CAPABILITIES: Capabilities = Capabilities::CHECKED_MAXIMA
     .union(Capabilities::EMPTY_CONTRIBUTIONS)
-    .union(Capabilities::PARTIAL_SUMS);
+    .union(Capabilities::PARTIAL_SUMS)
+    .union(Capabilities::TAGS);
 
 /// Storage of jobs and members: BPF maps in the kernel, vectors on a host.
 pub trait Members {
@@ -48,7 +50,9 @@ pub fn serve<T: Tables, P: Payload + ?Sized>(
         Ok((Kind::Contribution | Kind::Partial, op)) => {
             contribution(tables, binding, op, header, payload)
         }
-        Ok((Kind::Hello, _)) => hello(tables, binding, header),
+        Ok((Kind::Hello, _)) => {
+            hello(tables, binding, header, |job, key| has_right_tag(job, key, header, payload))
+        }
         Ok(_) => Outcome::BadKind,
         Err(malformed) => malformed.into(),
     }
@@ -74,9 +78,11 @@ fn contribution<T: Tables, P: Payload + ?Sized>(
     let Some(job) = tables.job(header.job.get()) else {
         return Outcome::UnknownJob;
     };
-    if let Err(outcome) = admit(tables, &job, binding, header) {
-        return outcome;
-    }
+    let judge = |key: &Key| has_right_tag(&job, key, header, payload);
+    let key = match admit(tables, &job, binding, header, judge) {
+        Ok(key) => key,
+        Err(outcome) => return outcome,
+    };
     // Before anything is touched: a slot must not take in half a packet.
     let blocks = usize::from(header.payload_lanes()) / LANES_PER_BLOCK;
     if blocks > 0 && payload.block(blocks - 1).is_none() {
@@ -88,52 +94,92 @@ fn contribution<T: Tables, P: Payload + ?Sized>(
         return Outcome::BadCheck;
     }
     // Rule 7.12.
-    if job.state == ABORTED {
-        return slot::refuse_aborted(header, payload);
+    let outcome = if job.state == ABORTED {
+        slot::refuse_aborted(header, payload)
+    } else {
+        let index = job.first_slot + u32::from(header.slot.get());
+        tables.with_slot(index, |slot| slot::contribute(&job, slot, op, header, payload))
+    };
+    match outcome.action() {
+        Action::Broadcast => seal(&job.key, header, payload),
+        Action::Reply => seal(&key, header, payload),
+        _ => {}
     }
-    let index = job.first_slot + u32::from(header.slot.get());
-    tables.with_slot(index, |slot| slot::contribute(&job, slot, op, header, payload))
+    outcome
 }
 
-/// Rules 7.5, 7.9, 7.10: the packet is of the job's session, and came from where its ranks live.
+/// Rule 7.14: whether the packet of a rank with this key has the tag that it should have.
+#[inline(always)]
+fn has_right_tag<P: Payload + ?Sized>(
+    job: &JobEntry,
+    key: &Key,
+    header: &Header,
+    payload: &P,
+) -> Result<(), Outcome> {
+    let is_tagged = header.tag_len() > 0;
+    if is_tagged == job.key.is_none() {
+        return Err(Outcome::BadTag);
+    }
+    if is_tagged && payload.pair(header.payload_lanes().into()) != Some(P::tag(key, header)) {
+        return Err(Outcome::BadTag);
+    }
+    Ok(())
+}
+
+/// Rule 28.4: gives an answer its tag, in a job with tags. There is room: what it answers had one.
+#[inline(always)]
+fn seal<P: Payload + ?Sized>(key: &Key, header: &mut Header, payload: &mut P) {
+    if key.is_none() {
+        return;
+    }
+    header.flags |= flags::TAGGED;
+    let _ = payload.set_pair(header.payload_lanes().into(), P::tag(key, header));
+}
+
+/// Rules 7.5, 7.14, 7.9, 7.10: the packet is of the job's session, and came from where its ranks
+/// live. The key of its rank; of a PARTIAL, none. `has_right_tag` judges rule 7.14 by the rank's
+/// key.
 #[inline(always)]
 pub(crate) fn admit<T: Members>(
     tables: &T,
     job: &JobEntry,
     binding: &Binding,
     header: &Header,
-) -> Result<(), Outcome> {
+    has_right_tag: impl FnOnce(&Key) -> Result<(), Outcome>,
+) -> Result<Key, Outcome> {
     is_of_session(job, header)?;
     let share = Share::of(header);
     if !share.is_within(job.ranks) {
         return Err(Outcome::BadRank);
     }
-    if share.is_partial() {
+    let key = if share.is_partial() {
+        // Who adds up has no keys.
+        if header.tag_len() > 0 || !job.key.is_none() {
+            return Err(Outcome::BadTag);
+        }
         for index in 0..RANKS_PER_GROUP {
             if let Some(rank) = share.rank(index) {
-                let home = home(tables, job, header.job.get(), rank)?;
+                let member = tables.member(header.job.get(), rank).ok_or(Outcome::BadRank)?;
                 // Its combiner sends for each rank from a port of its own.
-                comes_from(binding, &Binding { port: binding.port, ..home })?;
+                comes_from(binding, &Binding { port: binding.port, ..home(job, &member)? })?;
             }
         }
+        Key::NONE
     } else {
-        comes_from(binding, &home(tables, job, header.job.get(), share.highest())?)?;
-    }
+        let member = tables.member(header.job.get(), share.highest()).ok_or(Outcome::BadRank)?;
+        has_right_tag(&member.key)?;
+        comes_from(binding, &home(job, &member)?)?;
+        member.key
+    };
     if u32::from(header.slot.get()) >= job.slots {
         return Err(Outcome::BadSlot);
     }
-    Ok(())
+    Ok(key)
 }
 
 /// Where a rank lives, if it has said so in this epoch.
 #[inline(always)]
-fn home<T: Members>(
-    tables: &T,
-    job: &JobEntry,
-    number: u16,
-    rank: u16,
-) -> Result<Binding, Outcome> {
-    let member = tables.member(number, rank).ok_or(Outcome::BadRank)?;
+fn home(job: &JobEntry, member: &MemberEntry) -> Result<Binding, Outcome> {
     if member.epoch == job.epoch { Ok(member.binding) } else { Err(Outcome::NoHello) }
 }
 
@@ -142,13 +188,18 @@ fn comes_from(binding: &Binding, home: &Binding) -> Result<(), Outcome> {
     if binding == home { Ok(()) } else { Err(Outcome::WrongPlace) }
 }
 
-/// Rules 7.6 to 7.8: HELLO binds a rank to where it comes from, once per epoch; the packet itself
-/// is the answer.
+/// Rules 7.14 and 7.6 to 7.8: HELLO binds a rank to where it comes from, once per epoch; the packet
+/// itself is the answer.
 ///
 /// Two HELLOs of one rank may be served at the same time, and both may find no binding yet. Only
 /// the holder of the secret can send them, so both come from the same place.
 #[inline(always)]
-pub(crate) fn hello<T: Members>(tables: &T, binding: &Binding, header: &Header) -> Outcome {
+pub(crate) fn hello<T: Members>(
+    tables: &T,
+    binding: &Binding,
+    header: &Header,
+    has_right_tag: impl FnOnce(&JobEntry, &Key) -> Result<(), Outcome>,
+) -> Outcome {
     let Some(job) = tables.job(header.job.get()) else {
         return Outcome::UnknownJob;
     };
@@ -159,6 +210,9 @@ pub(crate) fn hello<T: Members>(tables: &T, binding: &Binding, header: &Header) 
     let member =
         if u32::from(rank) < job.ranks { tables.member(header.job.get(), rank) } else { None };
     let Some(member) = member else { return Outcome::BadRank };
+    if let Err(outcome) = has_right_tag(&job, &member.key) {
+        return outcome;
+    }
     if header.aux.get() != member.secret {
         return Outcome::WrongSecret;
     }

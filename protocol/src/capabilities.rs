@@ -18,5 +18,7 @@ bitflags::bitflags! {
         const GROUP_HELLOS = 1 << 2;
         /// It takes what combiners have added up of several ranks.
         const PARTIAL_SUMS = 1 << 3;
+        /// Its packets can have tags, which tell them from forged ones.
+        const TAGS = 1 << 4;
     }
 }

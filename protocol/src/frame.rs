@@ -14,6 +14,7 @@ use crate::U16;
 use crate::header::{HEADER_LEN, Header};
 use crate::ip::Ip;
 use crate::job::Binding;
+use crate::lanes::{Payload, ShortPayload};
 use crate::maps::Endpoint;
 use crate::outcome::Outcome;
 
@@ -253,16 +254,25 @@ impl<N: Network> Envelope<N> {
     }
 }
 
-/// Sum of the words of a packet, for its UDP checksum; `payload` is
-/// [`lanes::fold`](crate::lanes::fold) of its payload.
+/// Sum of the words of a packet with so many lanes and maybe a tag, for its UDP checksum.
 #[inline(always)]
-pub fn sum_of_packet(header: &Header, payload: u32) -> u16 {
+pub fn sum_of_packet<P: Payload + ?Sized>(
+    header: &Header,
+    payload: &P,
+    lanes: usize,
+) -> Result<u16, ShortPayload> {
+    let mut sum = u32::from(ones_complement_sum(payload.fold(lanes)?));
     let (words, _) = header.as_bytes().as_chunks::<2>();
-    let mut sum = 0u32;
     for word in words {
         sum += u32::from(u16::from_be_bytes(*word));
     }
-    ones_complement_sum(sum + u32::from(ones_complement_sum(payload)))
+    if header.tag_len() > 0 {
+        let tag = payload.pair(lanes).ok_or(ShortPayload)?.get();
+        for shift in [0, 16, 32, 48] {
+            sum += u32::from((tag >> shift) as u16);
+        }
+    }
+    Ok(ones_complement_sum(sum))
 }
 
 /// Length of a UDP packet with `lanes` words of payload.

@@ -8,6 +8,8 @@ use crate::{CONTROL_REPLY_LANES, LANES_PER_BLOCK, MAX_LANES, U16, U32, VERSION};
 
 /// Size of [`Header`] in bytes.
 pub const HEADER_LEN: usize = size_of::<Header>();
+/// Size in bytes of the tag that a packet may have behind its payload.
+pub const TAG_LEN: usize = 8;
 
 /// The header as it is on the wire.
 #[derive(
@@ -117,6 +119,8 @@ pub mod flags {
         EMPTY = 3;
         /// In a HELLO: the answer goes to the job's group.
         GROUP = 4;
+        /// A tag follows the payload.
+        TAGGED = 5;
     }
 }
 
@@ -167,7 +171,8 @@ impl Header {
         if !lanes_fit(kind, usize::from(self.lanes.get())) {
             return Err(Malformed::Lanes);
         }
-        if !length_fits(kind, usize::from(self.payload_lanes()), payload_len) {
+        let len = 4 * usize::from(self.payload_lanes()) + self.tag_len();
+        if !length_fits(kind, len, payload_len) {
             return Err(Malformed::Length);
         }
         Ok((kind, op))
@@ -191,6 +196,12 @@ impl Header {
         let has_none = self.kind == Kind::Room as u8
             || self.kind == Kind::Contribution as u8 && self.is_all_zeros();
         if has_none { 0 } else { self.lanes.get() }
+    }
+
+    /// Rule 28.1: bytes of the tag that follows the payload, 0 without one.
+    #[inline(always)]
+    pub const fn tag_len(&self) -> usize {
+        if self.flags & flags::TAGGED != 0 { TAG_LEN } else { 0 }
     }
 
     /// Rule 3.1: what the header adds to the check word, a hash of the fields that are equal on all
@@ -241,13 +252,14 @@ const fn lanes_fit(kind: Kind, lanes: usize) -> bool {
 }
 
 /// Rule 2.4: a control reply may lie in a segment that was larger: a superpacket cannot be cut.
+/// `len` is that of lanes and tag, in bytes.
 #[inline(always)]
-const fn length_fits(kind: Kind, lanes: usize, payload_len: usize) -> bool {
+const fn length_fits(kind: Kind, len: usize, payload_len: usize) -> bool {
     match kind {
         Kind::Contribution | Kind::Partial | Kind::Result | Kind::Hello | Kind::Room => {
-            payload_len == 4 * lanes
+            payload_len == len
         }
-        Kind::Pending | Kind::Reject => payload_len >= 4 * lanes,
+        Kind::Pending | Kind::Reject => payload_len >= len,
         Kind::Filler => true,
     }
 }

@@ -9,6 +9,7 @@ use core::mem::size_of;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::U16;
+use crate::auth::Key;
 use crate::ip::Ip;
 
 /// A job is absent, or gone: its packets are those of an unknown job.
@@ -43,9 +44,11 @@ pub struct JobEntry {
     pub group_port: U16,
     /// Zero.
     pub reserved: [u8; 6],
+    /// Key of the RESULTs to all; of a job without tags, none.
+    pub key: Key,
 }
 
-const _: () = assert!(size_of::<JobEntry>() == 48);
+const _: () = assert!(size_of::<JobEntry>() == 64);
 
 impl JobEntry {
     /// Rule 5.2: where a frame to the job's group goes that leaves by this port.
@@ -93,6 +96,8 @@ pub struct MemberEntry {
     pub epoch: u32,
     /// Where the rank lives.
     pub binding: Binding,
+    /// Key of what the rank sends, and of what answers it alone.
+    pub key: Key,
 }
 
-const _: () = assert!(size_of::<MemberEntry>() == 40);
+const _: () = assert!(size_of::<MemberEntry>() == 56);

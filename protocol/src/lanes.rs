@@ -1,10 +1,11 @@
 //! Payload arithmetic (rule 2.6): a slot's values on one side, a packet's big-endian lanes on the
 //! other.
 
-use zerocopy::{transmute_mut, transmute_ref};
+use zerocopy::{transmute, transmute_mut, transmute_ref};
 
-use crate::{CONTROL_REPLY_LANES, LANES_PER_BLOCK, MAX_BLOCKS, MAX_LANES, U32};
-use zerocopy::big_endian::U64;
+use crate::auth::Key;
+use crate::header::Header;
+use crate::{CONTROL_REPLY_LANES, LANES_PER_BLOCK, MAX_BLOCKS, MAX_LANES, U32, U64};
 
 /// 32 lanes of a packet.
 pub type Block = [U32; LANES_PER_BLOCK];
@@ -18,11 +19,22 @@ pub trait Payload {
     /// Block `index` for writing, or `None` when the packet ends before it.
     fn block_mut(&mut self, index: usize) -> Option<&mut Block>;
 
+    /// The two lanes from `lane` on, an even number, or `None` when the packet ends before them.
+    fn pair(&self, lane: usize) -> Option<U64>;
+    /// Overwrites them; `None` as for [`Self::pair`].
+    fn set_pair(&mut self, lane: usize, pair: U64) -> Option<()>;
+
+    /// [`Key::tag`].
+    #[inline(always)]
+    fn tag(key: &Key, header: &Header) -> U64 {
+        key.tag(header)
+    }
+
     /// [`sum`] of this payload.
     ///
-    /// This and the methods below are loops over blocks. BPF implements them as calls of functions
-    /// that the verifier checks one at a time, for inlined into each other they have too many
-    /// paths.
+    /// This and the methods below are loops over blocks. BPF implements them, and [`Self::tag`], as
+    /// calls of functions that the verifier checks one at a time, for inlined into each other they
+    /// have too many paths.
     #[inline(always)]
     fn sum(&self, blocks: usize) -> Result<u32, ShortPayload> {
         sum(self, blocks)
@@ -81,6 +93,17 @@ impl Payload for [U32] {
 
     fn block_mut(&mut self, index: usize) -> Option<&mut Block> {
         self.as_chunks_mut().0.get_mut(index)
+    }
+
+    fn pair(&self, lane: usize) -> Option<U64> {
+        let (pairs, _) = self.as_chunks::<2>();
+        pairs.get(lane / 2).map(|pair| transmute!(*pair))
+    }
+
+    fn set_pair(&mut self, lane: usize, pair: U64) -> Option<()> {
+        let (pairs, _) = self.as_chunks_mut::<2>();
+        *pairs.get_mut(lane / 2)? = transmute!(pair);
+        Some(())
     }
 }
 

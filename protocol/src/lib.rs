@@ -7,6 +7,7 @@
 //! | module | what it holds |
 //! | --- | --- |
 //! | [`header`] | the 32-byte header, its kinds, operators and flags |
+//! | [`auth`] | keys, and the tags of packets |
 //! | [`frame`] | Ethernet, IPv4 and UDP around it, for data planes that see whole frames |
 //! | [`job`] | what the control plane tells the data plane: jobs and their members |
 //! | [`share`] | the ranks that a packet stands for |
@@ -30,6 +31,7 @@
 mod tables;
 
 pub mod aggregator;
+pub mod auth;
 pub mod capabilities;
 pub mod combiner;
 pub mod fanout;
@@ -48,7 +50,7 @@ pub mod shell;
 pub mod slot;
 pub mod times;
 
-pub use zerocopy::big_endian::{U16, U32};
+pub use zerocopy::big_endian::{U16, U32, U64};
 
 /// Version byte of every packet.
 pub const VERSION: u8 = 1;

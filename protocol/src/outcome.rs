@@ -119,6 +119,8 @@ outcomes! {
     WrongEpoch = "wrong_epoch" => Drop,
     /// Rank outside of the job.
     BadRank = "bad_rank" => Drop,
+    /// Tag that is missing or wrong, or in a job without tags.
+    BadTag = "bad_tag" => Drop,
     /// Slot outside of the job's range.
     BadSlot = "bad_slot" => Drop,
     /// HELLO with a wrong secret.

@@ -136,7 +136,7 @@ pub fn admit<T: Cells, P: Payload + ?Sized>(
         Err(malformed) => return Err(malformed.into()),
     }
     let job = tables.job(header.job.get()).ok_or(Outcome::UnknownJob)?;
-    aggregator::admit(tables, &job, binding, header)?;
+    aggregator::admit(tables, &job, binding, header, |_| has_no_tag(header))?;
     let below = ranks_below(tables, header).ok_or(Outcome::BadRank)?;
     // Before anything is touched: a cell must not take in half a packet.
     let blocks = usize::from(header.payload_lanes()) / LANES_PER_BLOCK;
@@ -205,6 +205,9 @@ pub fn down<T: Cells>(
     if let Err(outcome) = aggregator::is_of_session(&job, header) {
         return outcome;
     }
+    if let Err(outcome) = has_no_tag(header) {
+        return outcome;
+    }
     let Some(parent) = tables.parent(number) else {
         return Outcome::UnknownJob;
     };
@@ -231,13 +234,19 @@ pub(crate) fn is_from(binding: &Binding, parent: &Binding) -> bool {
     binding.ip == parent.ip && binding.port == parent.port && binding.ifindex == parent.ifindex
 }
 
+/// Rule 28.6: a combiner has no keys, and sends on no more than lanes.
+#[inline(always)]
+fn has_no_tag(header: &Header) -> Result<(), Outcome> {
+    if header.tag_len() == 0 { Ok(()) } else { Err(Outcome::BadTag) }
+}
+
 /// Rule 27.3: binds the rank, as an aggregator does; the HELLO goes on.
 #[inline(always)]
 fn hello<T: Cells>(tables: &T, binding: &Binding, header: &Header) -> Outcome {
     if ranks_below(tables, header).is_none() {
         return Outcome::BadRank;
     }
-    match aggregator::hello(tables, binding, header) {
+    match aggregator::hello(tables, binding, header, |_, _| has_no_tag(header)) {
         Outcome::Hello if !header.is_for_group() => Outcome::HelloPassed,
         outcome => outcome,
     }

@@ -18,6 +18,7 @@ from generator import (
     hello,
     ipv6,
     jobs,
+    keys,
     mismatch,
     packed,
     packet,
@@ -43,6 +44,7 @@ PURPOSES = [
     jobs,
     frames,
     ipv6,
+    keys,
 ]
 
 

@@ -12,7 +12,6 @@ use switchml_protocol::fanout::MAX_PLACES;
 use switchml_protocol::frame::{Checksum, Ipv4, Ipv6, Network, sum_of_packet};
 use switchml_protocol::header::{HEADER_LEN, Header, Kind};
 use switchml_protocol::job::Binding;
-use switchml_protocol::lanes::Payload;
 use switchml_protocol::outcome::{Action, Outcome};
 use switchml_protocol::shell::{self, Hook};
 
@@ -282,11 +281,12 @@ pub fn note_checksum<N: Network>(skb: &Skb, work: &mut Scratch) {
         return;
     }
     // It is one packet, which is copied still.
-    let lanes = (work.len as usize).saturating_sub(HEADER_LEN) / 4;
+    let payload_len = (work.len as usize).saturating_sub(HEADER_LEN);
     let Some(Packet { header, payload }) = work.packet_mut(work.headers_len()) else { return };
     // SAFETY: the payload is not used otherwise.
     let payload = unsafe { Lanes::new(&raw mut *payload) };
-    work.sum = sum_of_packet(header, payload.fold(lanes).unwrap_or(0));
+    let lanes = payload_len.saturating_sub(header.tag_len()) / 4;
+    work.sum = sum_of_packet(header, &payload, lanes).unwrap_or(0);
 }
 
 /// Sends the superpacket to all places of the job; keeps it if there is more to be sent.

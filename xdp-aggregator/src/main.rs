@@ -47,7 +47,6 @@ use aya_ebpf::macros::{classifier, xdp};
 use aya_ebpf::programs::{TcContext, XdpContext};
 use switchml_protocol::frame::{Ipv4, Ipv6, Network, sum_of_packet};
 use switchml_protocol::header::Header;
-use switchml_protocol::lanes::Payload;
 use switchml_protocol::outcome::{Action, Outcome};
 use switchml_protocol::shell::{self, Hook, Origin};
 
@@ -195,7 +194,7 @@ fn broadcast<N: Network>(frame: &Frame) -> Option<u32> {
 }
 
 /// Cuts the frame to the length of its answer, and has it begin with its envelope again. Lanes of
-/// the answer, and the sum of its words where UDP needs a checksum.
+/// the answer, with its tag, and the sum of its words where UDP needs a checksum.
 #[inline(always)]
 fn finish<N: Network>(frame: &Frame, header: &Header) -> Option<(u16, u16)> {
     let lanes = header.payload_lanes();
@@ -204,8 +203,9 @@ fn finish<N: Network>(frame: &Frame, header: &Header) -> Option<(u16, u16)> {
     } else {
         // SAFETY: as in `serve`.
         let payload = unsafe { Lanes::new(frame.context()) };
-        sum_of_packet(header, payload.fold(lanes.into()).ok()?)
+        sum_of_packet(header, &payload, lanes.into()).ok()?
     };
+    let lanes = lanes + header.tag_len() as u16 / 4;
     frame.resize(lanes).ok()?;
     frame.align_back::<N>().ok()?;
     Some((lanes, sum))

@@ -5,6 +5,7 @@ use core::mem::offset_of;
 
 use aya_ebpf::bindings::xdp_md;
 use aya_ebpf::helpers::{bpf_xdp_adjust_head, bpf_xdp_adjust_tail};
+use switchml_protocol::U64;
 use switchml_protocol::frame::{ETHERNET_LEN, Envelope, Ipv4, Network, TAG_LEN, Tag, Tagged};
 use switchml_protocol::header::{HEADER_LEN, Header};
 use switchml_protocol::lanes::Block;
@@ -197,6 +198,12 @@ impl Frame {
     #[inline(always)]
     pub fn block(&self, index: usize) -> Option<*mut Block> {
         self.bytes(HEADERS_LEN + index * BLOCK_LEN, BLOCK_LEN).map(|address| address as *mut Block)
+    }
+
+    /// The two lanes of an aligned frame's payload from `lane` on, if that is so long.
+    #[inline(always)]
+    pub fn pair(&self, lane: usize) -> Option<*mut U64> {
+        self.bytes(HEADERS_LEN + 4 * lane, size_of::<U64>()).map(|address| address as *mut U64)
     }
 
     /// Cuts an aligned frame down to its headers and `lanes` words of payload.

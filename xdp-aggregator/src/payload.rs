@@ -6,8 +6,10 @@ use core::arch::asm;
 use core::ptr;
 
 use aya_ebpf::bindings::xdp_md;
-use switchml_protocol::MAX_BLOCKS;
+use switchml_protocol::auth::Key;
+use switchml_protocol::header::Header;
 use switchml_protocol::lanes::{self, Block, Payload, ShortPayload, Values};
+use switchml_protocol::{MAX_BLOCKS, MAX_LANES, U32, U64};
 
 use crate::packet::Frame;
 
@@ -34,6 +36,13 @@ pub trait Pointer: Copy {
     ///
     /// As for [`Lanes::new`].
     unsafe fn block(self, index: usize) -> Option<*mut Block>;
+
+    /// The two lanes from `lane` on, if the payload is that long.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Lanes::new`].
+    unsafe fn pair(self, lane: usize) -> Option<*mut U64>;
 }
 
 /// The context of a frame.
@@ -48,11 +57,26 @@ impl Pointer for *mut xdp_md {
         // SAFETY: the caller vouches for the context.
         unsafe { Frame::new(self) }.block(index)
     }
+
+    #[inline(always)]
+    unsafe fn pair(self, lane: usize) -> Option<*mut U64> {
+        // SAFETY: as above.
+        unsafe { Frame::new(self) }.pair(at_most_all(lane)?)
+    }
 }
 
-/// A payload that was copied into a map.
-#[repr(transparent)]
-pub struct Copied([Block; MAX_BLOCKS]);
+/// The lane behind those of a payload, if it is one, in a way in which verifiers learn that.
+#[inline(always)]
+fn at_most_all(mut lane: usize) -> Option<usize> {
+    // The register is named for the same reason as in `made`.
+    // SAFETY: no instruction; but the compiler does not know any more that packets are shorter.
+    unsafe { asm!("", inout("r4") lane) };
+    (lane <= MAX_LANES).then_some(lane)
+}
+
+/// A payload that was copied into a map, with room for a tag.
+#[repr(C)]
+pub struct Copied([Block; MAX_BLOCKS], U64);
 
 impl Pointer for *mut Copied {
     #[inline(always)]
@@ -64,6 +88,12 @@ impl Pointer for *mut Copied {
     unsafe fn block(self, index: usize) -> Option<*mut Block> {
         // SAFETY: the caller vouches for the address, and the block is one of the copy's.
         (index < MAX_BLOCKS).then(|| unsafe { self.cast::<Block>().add(index) })
+    }
+
+    #[inline(always)]
+    unsafe fn pair(self, lane: usize) -> Option<*mut U64> {
+        // SAFETY: as above; behind the lanes there is room for two more.
+        at_most_all(lane).map(|lane| unsafe { self.cast::<U32>().add(lane).cast() })
     }
 }
 
@@ -119,6 +149,24 @@ impl<P: Loops> Payload for Lanes<P> {
     }
 
     #[inline(always)]
+    fn tag(key: &Key, header: &Header) -> U64 {
+        // SAFETY: the header is borrowed.
+        U64::new(unsafe { packet_tag(&raw const *header, key.0[0], key.0[1]) })
+    }
+
+    #[inline(always)]
+    fn pair(&self, lane: usize) -> Option<U64> {
+        // SAFETY: as in `block`.
+        unsafe { self.0.pair(lane).map(|pair| pair.read()) }
+    }
+
+    #[inline(always)]
+    fn set_pair(&mut self, lane: usize, pair: U64) -> Option<()> {
+        // SAFETY: as in `block`.
+        unsafe { self.0.pair(lane).map(|to| to.write(pair)) }
+    }
+
+    #[inline(always)]
     fn made(mut sums: [u32; 2]) -> [u32; 2] {
         // The registers are named because a template that names its operands is a comment, not
         // empty, and the loader takes the line information of no instruction for a mistake.
@@ -161,6 +209,19 @@ impl<P: Loops> Payload for Lanes<P> {
     fn load_from(&mut self, values: &Values, blocks: usize) -> Result<(), ShortPayload> {
         self.call(Loop::Load, (&raw const *values).cast_mut(), blocks).map(drop)
     }
+}
+
+/// The tag of the packet with this header by the key of these words.
+///
+/// # Safety
+///
+/// The header is borrowed, or null.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub unsafe extern "C" fn packet_tag(header: *const Header, first: u64, second: u64) -> u64 {
+    // SAFETY: the caller vouches for it.
+    let Some(header) = (unsafe { header.as_ref() }) else { return 0 };
+    Key([first, second]).tag(header).get()
 }
 
 /// The body of the global functions.

@@ -3,6 +3,7 @@
 use aya_ebpf::btf_maps::PerCpuArray;
 use aya_ebpf::macros::btf_map;
 use switchml_protocol::MAX_LANES;
+use switchml_protocol::auth::TAG_LEN;
 use switchml_protocol::frame::{Checksum, Envelope, Ipv4, Ipv6, Network};
 use switchml_protocol::header::{HEADER_LEN, Header};
 use switchml_protocol::shell::Origin;
@@ -12,7 +13,7 @@ use crate::payload::Copied;
 /// Most segments of a superpacket: what Linux makes (`UDP_MAX_SEGMENTS`, `UDP_GRO_CNT_MAX`).
 pub const MAX_SEGMENTS: usize = 128;
 /// The largest packet of the protocol, in bytes.
-pub const MAX_PACKET_LEN: usize = HEADER_LEN + 4 * MAX_LANES;
+pub const MAX_PACKET_LEN: usize = HEADER_LEN + 4 * MAX_LANES + TAG_LEN;
 /// Bytes of segments that are copied at a time: each copy costs three calls, which cost more than
 /// the bytes.
 pub const LOADED_LEN: usize = 16 << 10;

@@ -10,7 +10,7 @@ use zerocopy::FromBytes;
 
 type Envelope = frame::Envelope<Ipv4>;
 
-use crate::packet::{ALL_OPS, Packet};
+use crate::packet::{ALL_OPS, Packet, TAGGED};
 use crate::switch::{Switch, binding, contribution};
 
 /// A switch with something in its slots: one begun, one complete, one untouched.
@@ -62,7 +62,8 @@ proptest! {
             // What is behind the header of a FILLER means nothing, nor does what is behind the
             // lanes of a control reply.
             let count = if kind == Kind::Filler { 0 } else { usize::from(header.payload_lanes()) };
-            let end = 32 + 4 * count;
+            let tag_len = if header.flags & TAGGED != 0 && kind != Kind::Filler { 8 } else { 0 };
+            let end = 32 + 4 * count + tag_len;
             let may_be_longer = matches!(kind, Kind::Filler | Kind::Pending | Kind::Reject);
             prop_assert!(bytes.len() == end || may_be_longer && bytes.len() > end);
             // All else that decodes is what was sent, to the last byte.

@@ -4,10 +4,9 @@
 use proptest::prelude::*;
 use switchml_protocol::U32;
 use switchml_protocol::frame::{Checksum, Envelope, Ipv6, Source, Tag, source, sum_of_packet};
-use switchml_protocol::header::Header;
+use switchml_protocol::header::{Header, flags};
 use switchml_protocol::ip::Ip;
 use switchml_protocol::job::Binding;
-use switchml_protocol::lanes::fold;
 use switchml_protocol::outcome::Outcome;
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -129,7 +128,7 @@ fn an_answer_goes_back_with_a_right_checksum() {
     let (mut frame, header, lanes) = packet(0, &[1; 32]);
     // ECN is CE.
     let mut envelope = patched(15, &[0xB1]);
-    envelope.turn_back(32, sum_of_packet(&header, fold(&lanes[..], 32).unwrap()));
+    envelope.turn_back(32, sum_of_packet(&header, &lanes[..], 32).unwrap());
     frame[..62].copy_from_slice(envelope.as_bytes());
     #[rustfmt::skip]
     let expected = [
@@ -149,7 +148,7 @@ fn no_checksum_is_zero() {
     for value in 0..=0xFFFF {
         let (_, header, lanes) = packet(0, &[value; 32]);
         let mut envelope = envelope();
-        envelope.turn_back(32, sum_of_packet(&header, fold(&lanes[..], 32).unwrap()));
+        envelope.turn_back(32, sum_of_packet(&header, &lanes[..], 32).unwrap());
         assert_ne!(envelope.udp_checksum.get(), 0, "lanes {value}");
     }
 }
@@ -166,6 +165,7 @@ fn what_is_offloaded_begins_with_the_pseudo_header() {
 fn packet(job: u16, lanes: &[u32]) -> (Vec<u8>, Header, Vec<U32>) {
     let mut header = Header::read_from_bytes(&[0xA5; 32]).unwrap();
     header.job.set(job);
+    header.flags &= !flags::TAGGED;
     let lanes: Vec<U32> = lanes.iter().map(|lane| U32::new(*lane)).collect();
     let frame = [&[0; 62][..], header.as_bytes(), lanes.as_bytes()].concat();
     assert_eq!(frame.len(), PAYLOAD + 4 * lanes.len());
@@ -178,23 +178,29 @@ proptest! {
     fn checksums_are_right_whatever_is_in_a_packet(
         job in any::<u16>(),
         lanes in prop_oneof![
-            prop::collection::vec(any::<u32>(), 768),
-            prop::collection::vec(0xFFFF_FFF0u32..=0xFFFF_FFFF, 768),
+            prop::collection::vec(any::<u32>(), 770),
+            prop::collection::vec(0xFFFF_FFF0u32..=0xFFFF_FFFF, 770),
         ],
         count in prop_oneof![Just(2usize), (0usize..=24).prop_map(|blocks| 32 * blocks)],
         places in any::<[([u8; 16], u16); 2]>(),
+        is_tagged in any::<bool>(),
     ) {
-        let (mut frame, header, lanes) = packet(job, &lanes);
-        frame.truncate(PAYLOAD + 4 * count);
-        let sum = sum_of_packet(&header, fold(&lanes[..], count).unwrap());
+        let (mut frame, mut header, lanes) = packet(job, &lanes);
+        let sent = if is_tagged { count + 2 } else { count };
+        if is_tagged {
+            header.flags |= flags::TAGGED;
+            frame[62..94].copy_from_slice(header.as_bytes());
+        }
+        frame.truncate(PAYLOAD + 4 * sent);
+        let sum = sum_of_packet(&header, &lanes[..], count).unwrap();
         let [first, second] = places.map(|(ip, port)| {
             Binding { ip: Ip(ip), port: port.into(), mac: [2; 6], ..Binding::default() }
         });
         let mut envelope = envelope();
-        envelope.send_to(&first, ip(0xFE), count as u16, sum);
+        envelope.send_to(&first, ip(0xFE), sent as u16, sum);
         frame[..62].copy_from_slice(envelope.as_bytes());
         prop_assert_eq!(sum_of_udp(&frame), 0xFFFF);
-        prop_assert_eq!(envelope.payload_len(frame.len()), Ok(4 * count));
+        prop_assert_eq!(envelope.payload_len(frame.len()), Ok(4 * sent));
         envelope.leave_open();
         envelope.close(&second);
         frame[..62].copy_from_slice(envelope.as_bytes());

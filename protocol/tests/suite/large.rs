@@ -99,7 +99,7 @@ fn a_mismatch_names_large_ranks() {
 /// The same places in two groups are different ranks: neither hides the other.
 #[test]
 fn groups_do_not_overlap() {
-    let mut lockstep = Lockstep::new(100, 1, 0);
+    let mut lockstep = Lockstep::new(100, 1, 0, false);
     let mut serve = |packet: Packet| lockstep.receive_from(&binding(packet.ranks()[0]), &packet);
     let mut outcome = |packet| serve(packet).outcome;
     assert_eq!(outcome(sum_of(&[0, 1, 2], 0)), Outcome::Started);
@@ -122,7 +122,7 @@ proptest! {
         single in 0..100u16,
         seed in any::<u64>(),
     ) {
-        let mut lockstep = Lockstep::new(ranks, 1, 0);
+        let mut lockstep = Lockstep::new(ranks, 1, 0, false);
         for round in 0..3 {
             let mut packets = all_in(ranks, single.min(ranks), round);
             let place = |rank: u16| (seed ^ u64::from(rank)).wrapping_mul(0x9E37_79B9_7F4A_7C15);

@@ -11,6 +11,7 @@ mod specification;
 mod switch;
 mod worker;
 
+mod auth;
 mod envelope;
 mod header;
 mod hostile;

@@ -21,6 +21,7 @@ pub const RETRANSMIT: u8 = 1;
 pub const CE: u8 = 2;
 pub const CHECKED: u8 = 4;
 pub const EMPTY: u8 = 8;
+pub const TAGGED: u8 = 32;
 
 /// The `rank` of a RESULT for all.
 pub const EVERYONE: u16 = 0xFFFF;
@@ -42,6 +43,8 @@ pub struct Packet {
     pub check: u32,
     pub aux: u32,
     pub payload: Vec<u32>,
+    /// What is behind the payload if it is TAGGED.
+    pub tag: Option<u64>,
 }
 
 impl Packet {
@@ -96,6 +99,7 @@ impl Packet {
         for lane in &self.payload {
             bytes.extend(lane.to_be_bytes());
         }
+        bytes.extend(self.tag.into_iter().flat_map(u64::to_be_bytes));
         bytes
     }
 
@@ -106,6 +110,9 @@ impl Packet {
             u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
         };
         assert!(bytes.len() >= 32 && bytes.len().is_multiple_of(4));
+        let has_tag = bytes[17] & TAGGED != 0 && bytes.len() >= 40;
+        let end = if has_tag { bytes.len() - 8 } else { bytes.len() };
+        let tag = || u64::from(u32_at(end)) << 32 | u64::from(u32_at(end + 4));
         Self {
             version: bytes[0],
             kind: bytes[1],
@@ -120,7 +127,8 @@ impl Packet {
             fingerprint: u32_at(20),
             check: u32_at(24),
             aux: u32_at(28),
-            payload: (32..bytes.len()).step_by(4).map(u32_at).collect(),
+            payload: (32..end).step_by(4).map(u32_at).collect(),
+            tag: has_tag.then(tag),
         }
     }
 

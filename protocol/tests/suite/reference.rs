@@ -4,15 +4,18 @@
 //! every rank's packet, under its true number. Slow, and meant to be seen to be right.
 
 use std::collections::BTreeMap;
+use std::hash::Hasher;
+
+use siphasher::sip::SipHasher24;
 
 use switchml_protocol::job::Binding;
 use switchml_protocol::outcome::Outcome;
 
 use crate::packet::{
     ALL_OPS, CE, CHECKED, CONTRIBUTION, EMPTY, EVERYONE, HELLO, MAX, PARTIAL, PENDING, Packet,
-    REJECT, RESULT, ROOM, add_words, check_word, combine, surplus,
+    REJECT, RESULT, ROOM, TAGGED, add_words, check_word, combine, surplus,
 };
-use crate::switch::{EPOCH, JOB, Served, secret};
+use crate::switch::{EPOCH, JOB, Served, key, secret};
 
 #[derive(Clone)]
 pub struct Reference {
@@ -20,6 +23,8 @@ pub struct Reference {
     slots: u16,
     epoch: u32,
     aborted: bool,
+    /// Whether the job's packets have tags.
+    pub has_tags: bool,
     homes: BTreeMap<u16, Binding>,
     /// By slot and true round number.
     rounds: BTreeMap<(u16, i64), Round>,
@@ -47,6 +52,7 @@ impl Reference {
             slots,
             epoch: EPOCH,
             aborted: false,
+            has_tags: false,
             homes: BTreeMap::new(),
             rounds: BTreeMap::new(),
         }
@@ -54,7 +60,8 @@ impl Reference {
 
     /// A new session: everything before is forgotten.
     pub fn set_epoch(&mut self, epoch: u32) {
-        *self = Self { epoch, ..Self::new(self.ranks, self.slots) };
+        let has_tags = self.has_tags;
+        *self = Self { epoch, has_tags, ..Self::new(self.ranks, self.slots) };
     }
 
     pub fn abort(&mut self) {
@@ -97,6 +104,15 @@ impl Reference {
     }
 
     pub fn receive(&mut self, from: &Binding, packet: &Packet) -> Served {
+        let mut served = self.judge(from, packet);
+        // A HELLO comes back as it is.
+        if self.has_tags && served.outcome != Outcome::Hello {
+            served.answer = served.answer.map(|answer| signed(&answer, key(answer.rank)));
+        }
+        served
+    }
+
+    fn judge(&mut self, from: &Binding, packet: &Packet) -> Served {
         if let Some(outcome) = malformed(packet) {
             return dropped(outcome);
         }
@@ -110,6 +126,9 @@ impl Reference {
         let is_group = packet.kind != PARTIAL || packet.rank.is_multiple_of(32);
         if !is_group || ranks.is_empty() || ranks.iter().any(|rank| *rank >= self.ranks) {
             return dropped(Outcome::BadRank);
+        }
+        if !self.has_right_tag(packet) {
+            return dropped(Outcome::BadTag);
         }
         if packet.kind == HELLO {
             return self.hello(from, packet);
@@ -133,6 +152,17 @@ impl Reference {
             PARTIAL => self.partial(packet),
             _ if packet.flags & EMPTY != 0 => self.zeros(packet),
             _ => self.contribution(packet),
+        }
+    }
+
+    /// Rule 7.14.
+    fn has_right_tag(&self, packet: &Packet) -> bool {
+        match packet.tag {
+            None => !self.has_tags,
+            tag => {
+                let right = signed(packet, key(packet.rank)).tag;
+                self.has_tags && packet.kind != PARTIAL && tag == right
+            }
         }
     }
 
@@ -315,13 +345,23 @@ fn malformed(packet: &Packet) -> Option<Outcome> {
         return Some(Outcome::BadLanes);
     }
     let lanes = if empty || packet.kind == ROOM { 0 } else { packet.lanes };
-    if packet.payload.len() != usize::from(lanes) {
+    let has_room = packet.tag.is_some() == (packet.flags & TAGGED != 0);
+    if packet.payload.len() != usize::from(lanes) || !has_room {
         return Some(Outcome::BadLength);
     }
     if ![CONTRIBUTION, HELLO, PARTIAL].contains(&packet.kind) {
         return Some(Outcome::BadKind);
     }
     None
+}
+
+/// Rules 28.1 and 28.2: the packet with its tag by this key.
+pub fn signed(packet: &Packet, key: [u8; 16]) -> Packet {
+    let packet = Packet { flags: packet.flags | TAGGED, ..packet.clone() };
+    let covered = Packet { flags: packet.flags & !CE, ..packet.clone() };
+    let mut hasher = SipHasher24::new_with_key(&key);
+    hasher.write(&covered.to_bytes()[..32]);
+    Packet { tag: Some(hasher.finish()), ..packet }
 }
 
 /// Rule 7.9.

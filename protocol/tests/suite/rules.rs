@@ -507,7 +507,7 @@ fn congestion_is_told_to_all_if_any_saw_it() {
         ([CHECKED | CE, CHECKED, CHECKED], CHECKED | CE),
         ([CHECKED, CHECKED, CHECKED | CE], CHECKED | CE),
         ([CHECKED | RETRANSMIT, CHECKED | RETRANSMIT, CHECKED | RETRANSMIT], CHECKED),
-        ([0xF0 | CHECKED, 0xF0 | CHECKED, 0xF0 | CHECKED], CHECKED),
+        ([0xD0 | CHECKED, 0xD0 | CHECKED, 0xD0 | CHECKED], CHECKED),
     ];
     for (contributed, expected) in cases {
         for op in ALL_OPS {

@@ -6,13 +6,14 @@ use std::collections::BTreeMap;
 
 use switchml_protocol::U32;
 use switchml_protocol::aggregator::{Members, Tables, serve};
+use switchml_protocol::auth::Key;
 use switchml_protocol::header::Header;
 use switchml_protocol::job::{ABORTED, Binding, JobEntry, MemberEntry, OPEN};
 use switchml_protocol::outcome::{Action, Outcome};
 use switchml_protocol::slot::Slot;
 use zerocopy::FromBytes;
 
-use crate::packet::{CONTRIBUTION, HELLO, Packet, ROOM, SUM};
+use crate::packet::{CONTRIBUTION, EVERYONE, HELLO, Packet, ROOM, SUM, TAGGED};
 
 /// Number of the job under test; the numbers below it are vacant.
 pub const JOB: u16 = 3;
@@ -64,6 +65,14 @@ impl Switch {
         switch
     }
 
+    /// From now on the job's packets have tags.
+    pub fn give_keys(&self) {
+        self.job.set(JobEntry { key: Key::from_bytes(key(EVERYONE)), ..self.job.get() });
+        for (rank, member) in self.members.borrow_mut().iter_mut() {
+            member.key = Key::from_bytes(key(*rank));
+        }
+    }
+
     pub fn all_say_hello(&self) {
         let job = self.job.get();
         for rank in 0..job.ranks as u16 {
@@ -95,9 +104,10 @@ impl Switch {
         let outcome = self.receive_bytes(from, &mut bytes);
         let answered = matches!(outcome.action(), Action::Reply | Action::Broadcast);
         let answer = answered.then(|| {
-            let Packet { kind, lanes, .. } = Packet::from_bytes(&bytes);
+            let Packet { kind, lanes, flags, .. } = Packet::from_bytes(&bytes);
             let lanes = if kind == ROOM { 0 } else { usize::from(lanes) };
-            Packet::from_bytes(&bytes[..32 + 4 * lanes])
+            let tag_len = if flags & TAGGED == 0 { 0 } else { 8 };
+            Packet::from_bytes(&bytes[..32 + 4 * lanes + tag_len])
         });
         Served { outcome, answer }
     }
@@ -161,6 +171,12 @@ pub fn secret(rank: u16) -> u32 {
     0x5EC2_0000 + u32::from(rank)
 }
 
+/// The key of a rank, or the job's for everyone.
+pub fn key(rank: u16) -> [u8; 16] {
+    let [high, low] = rank.to_be_bytes();
+    [0x5E, 0xC2, high, low, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 0xFF]
+}
+
 /// A rank's HELLO, with 32 lanes.
 pub fn hello(rank: u16) -> Packet {
     let payload: Vec<u32> = (0..32).collect();
@@ -190,6 +206,7 @@ pub fn contribution(rank: u16, slot: u16, round: u32, payload: Vec<u32>) -> Pack
         check: 0,
         aux: 0xA000_0000 + u32::from(rank),
         payload,
+        tag: None,
     };
     packet.sealed()
 }

@@ -7,8 +7,8 @@ use switchml_protocol::job::Binding;
 use switchml_protocol::outcome::Outcome;
 
 use crate::packet::{ALL_OPS, CE, CHECKED, EMPTY, EVERYONE, PARTIAL, Packet, check_word};
-use crate::reference::Reference;
-use crate::switch::{EPOCH, FIRST_SLOT, Served, Switch, binding, contribution, hello, secret};
+use crate::reference::{Reference, signed};
+use crate::switch::{EPOCH, FIRST_SLOT, Served, Switch, binding, contribution, hello, key, secret};
 use crate::worker::{Job, Worker};
 
 /// The crate's aggregator, and beside it the reference that must give the same answers.
@@ -22,10 +22,14 @@ pub struct Lockstep {
 impl Lockstep {
     /// All ranks have said HELLO, and every slot has seen the two rounds before `origin`, or none
     /// for 0.
-    pub fn new(ranks: u16, slots: u16, origin: u32) -> Self {
+    pub fn new(ranks: u16, slots: u16, origin: u32, has_tags: bool) -> Self {
         let switch = Switch::ready(u32::from(ranks), u32::from(slots));
         let mut reference = Reference::new(ranks, slots);
         (0..ranks).for_each(|rank| reference.settle(rank, binding(rank)));
+        if has_tags {
+            switch.give_keys();
+            reference.has_tags = true;
+        }
         let mut lockstep = Self { switch, reference, ranks, slots };
         if origin > 0 {
             lockstep.advance_to(origin);
@@ -37,7 +41,7 @@ impl Lockstep {
     fn advance_to(&mut self, origin: u32) {
         assert!(origin.is_multiple_of(2), "sets keep their parity");
         for (slot, round, rank) in slot_rounds(self.slots, 2, self.ranks) {
-            self.receive(&contribution(rank, slot, round, vec![1; 32]));
+            self.receive(&self.tagged(contribution(rank, slot, round, vec![1; 32])));
         }
         for slot in 0..self.slots {
             let slots = &mut self.switch.slots.borrow_mut();
@@ -48,6 +52,11 @@ impl Lockstep {
             }
         }
         self.reference.shift_rounds(i64::from(origin - 2));
+    }
+
+    /// The packet as its rank sends it, with a tag if the job's have one.
+    pub fn tagged(&self, packet: Packet) -> Packet {
+        if self.reference.has_tags { signed(&packet, key(packet.rank)) } else { packet }
     }
 
     /// Serves a packet from the home of the first rank that it names.
@@ -77,7 +86,7 @@ impl Lockstep {
     }
 
     pub fn say_hello(&mut self, rank: u16, epoch: u32) {
-        let served = self.receive(&Packet { epoch, ..hello(rank) });
+        let served = self.receive(&self.tagged(Packet { epoch, ..hello(rank) }));
         assert_eq!(served.outcome, Outcome::Hello);
     }
 }
@@ -92,7 +101,7 @@ fn slot_rounds(slots: u16, rounds: u32, ranks: u16) -> impl Iterator<Item = (u16
 /// The two rounds that a trace begins after are as if they had been played under their numbers.
 #[test]
 fn rounds_before_the_origin_are_replayed_under_their_numbers() {
-    let mut lockstep = Lockstep::new(2, 1, 1000);
+    let mut lockstep = Lockstep::new(2, 1, 1000, false);
     for round in [998, 999] {
         assert_eq!(
             lockstep.receive(&contribution(1, 0, round, vec![1; 32])).outcome,
@@ -165,11 +174,12 @@ struct World {
 }
 
 impl World {
-    fn new(ranks: u16, slots: u16, origin: u32) -> Self {
-        let job = Job { epoch: EPOCH, ranks, slots: u64::from(slots), origin: u64::from(origin) };
+    fn new(ranks: u16, slots: u16, origin: u32, has_tags: bool) -> Self {
+        let (slots_of_job, first) = (u64::from(slots), u64::from(origin));
+        let job = Job { epoch: EPOCH, ranks, slots: slots_of_job, origin: first, has_tags };
         let workers = (0..ranks).map(|rank| Worker::new(job, rank)).collect();
         Self {
-            lockstep: Lockstep::new(ranks, slots, origin),
+            lockstep: Lockstep::new(ranks, slots, origin, has_tags),
             job,
             workers,
             up: Vec::new(),
@@ -182,10 +192,12 @@ impl World {
         let ranks = self.workers.len();
         match event {
             Event::Send { worker, congested } => {
-                self.up.extend(self.workers[worker.index(ranks)].send(congested))
+                let sent = self.workers[worker.index(ranks)].send(congested);
+                self.up.extend(sent.map(|packet| self.lockstep.tagged(packet)))
             }
             Event::Resend { worker, which } => {
-                self.up.extend(pick(&self.workers[worker.index(ranks)].resend(), &which));
+                let sent = pick(&self.workers[worker.index(ranks)].resend(), &which);
+                self.up.extend(sent.map(|packet| self.lockstep.tagged(packet)));
             }
             Event::DeliverUp(which) => self.deliver_up(pick(&self.up, &which), None),
             Event::DeliverUpSoon(which) => {
@@ -227,7 +239,8 @@ impl World {
         let Some(packet) = packet else { return };
         if packet.rank == EVERYONE || usize::from(packet.rank) == worker {
             let packet = flip.map_or(packet.clone(), |bit| corrupt(&packet, &bit));
-            self.up.extend(self.workers[worker].receive(&packet));
+            let sent = self.workers[worker].receive(&packet);
+            self.up.extend(sent.map(|packet| self.lockstep.tagged(packet)));
         }
     }
 
@@ -246,6 +259,7 @@ impl World {
             let mut packets = self.workers[worker].resend();
             packets.extend(std::iter::from_fn(|| self.workers[worker].send(false)));
             for packet in packets {
+                let packet = self.lockstep.tagged(packet);
                 let answer = self.serve(&binding(packet.rank), &packet);
                 (0..self.workers.len())
                     .for_each(|worker| self.deliver_down(worker, answer.clone(), None));
@@ -264,7 +278,7 @@ pub fn pick(packets: &[Packet], which: &Index) -> Option<Packet> {
 
 /// Flips a bit. Headers get more than their share: lanes are many.
 pub fn corrupt(packet: &Packet, bit: &Index) -> Packet {
-    packet.with_bit_flipped(bit.index(32 * 8 + 64).min(8 * (32 + 4 * packet.payload.len()) - 1))
+    packet.with_bit_flipped(bit.index(32 * 8 + 64).min(8 * packet.to_bytes().len() - 1))
 }
 
 proptest! {
@@ -276,9 +290,10 @@ proptest! {
         ranks in 1u16..=5,
         slots in 1u16..=3,
         origin in origin(),
+        has_tags in any::<bool>(),
         events in events(),
     ) {
-        let mut world = World::new(ranks, slots, origin);
+        let mut world = World::new(ranks, slots, origin, has_tags);
         for event in events {
             world.happen(event);
         }
@@ -341,6 +356,14 @@ enum Twist {
     Partial(u32),
     /// A partial sum with any `rank`.
     Ungrouped(u16),
+    /// A tag that is not the right one, by so much.
+    Tag(u64),
+    /// A tag by the key of that rank.
+    TagOf(u16),
+    /// A tag before other changes to its header.
+    TagBefore(u32),
+    /// Without a tag.
+    Untagged,
 }
 
 fn attempt() -> impl Strategy<Value = Attempt> {
@@ -384,6 +407,10 @@ fn twist() -> impl Strategy<Value = Twist> {
         3 => any::<Index>().prop_map(Twist::Bit),
         30 => (0u32..64).prop_map(Twist::Partial),
         1 => (0u16..70).prop_map(Twist::Ungrouped),
+        2 => (1..=u64::MAX).prop_map(Twist::Tag),
+        2 => prop_oneof![0u16..6, Just(EVERYONE)].prop_map(Twist::TagOf),
+        2 => any::<u32>().prop_map(Twist::TagBefore),
+        2 => Just(Twist::Untagged),
     ]
 }
 
@@ -410,13 +437,31 @@ fn twisted(packet: Packet, twist: &Twist) -> Packet {
         Twist::Slot(slot) => Packet { slot, ..packet }.sealed(),
         Twist::Rank(rank) => Packet { rank, ..packet }.sealed(),
         Twist::LanesField(lanes) => Packet { lanes, ..packet },
-        Twist::Bit(bit) => corrupt(&packet, &bit),
+        Twist::Bit(_) => packet,
         Twist::Partial(more) => {
             let first = packet.rank / 32 * 32;
             let own = 1 << (packet.rank % 32);
             Packet { kind: PARTIAL, rank: first, aux: more | own, ..packet }.sealed()
         }
         Twist::Ungrouped(rank) => Packet { kind: PARTIAL, rank, aux: 1, ..packet }.sealed(),
+        Twist::Tag(_) | Twist::TagOf(_) | Twist::TagBefore(_) | Twist::Untagged => packet,
+    }
+}
+
+impl Lockstep {
+    /// The packet with its tag, unless what is twisted is that.
+    fn tagged_or_not(&self, packet: Packet, twist: &Twist) -> Packet {
+        match *twist {
+            Twist::Untagged => packet,
+            Twist::Tag(by) => {
+                let packet = signed(&packet, key(packet.rank));
+                Packet { tag: packet.tag.map(|tag| tag ^ by), ..packet }
+            }
+            Twist::TagOf(rank) => signed(&packet, key(rank)),
+            Twist::TagBefore(aux) => Packet { aux, ..self.tagged(packet) },
+            Twist::Bit(bit) => corrupt(&self.tagged(packet), &bit),
+            _ => self.tagged(packet),
+        }
     }
 }
 
@@ -448,6 +493,7 @@ impl Lockstep {
             Attempt::Hello { rank, right_secret, right_binding } => {
                 let aux = secret(if right_secret { rank } else { rank + 1 });
                 let packet = Packet { aux, epoch: *epoch, ..hello(rank) };
+                let packet = self.tagged_or_not(packet, twist);
                 let from = binding(if right_binding { rank } else { rank + 1 });
                 self.receive_from(&from, &packet);
                 return;
@@ -467,7 +513,8 @@ impl Lockstep {
             op: op_of(slot, round),
             ..contribution(rank, slot, round, payload)
         };
-        self.receive(&twisted(packet, twist));
+        let packet = twisted(packet, twist);
+        self.receive(&self.tagged_or_not(packet, twist));
     }
 }
 
@@ -486,9 +533,10 @@ proptest! {
         ranks in 1u16..=5,
         slots in 1u16..=3,
         origin in origin(),
+        has_tags in any::<bool>(),
         attempts in attempts(),
     ) {
-        let mut lockstep = Lockstep::new(ranks, slots, origin);
+        let mut lockstep = Lockstep::new(ranks, slots, origin, has_tags);
         let mut epoch = EPOCH;
         for (attempt, twist, value) in attempts {
             lockstep.try_out(&attempt, &twist, &mut epoch, value);

@@ -207,11 +207,12 @@ struct World {
 impl World {
     fn new(topology: Topology, slots: u16, cells: usize, origin: u32) -> Self {
         let ranks = topology.ranks.len() as u16;
-        let job = Job { epoch: EPOCH, ranks, slots: u64::from(slots), origin: u64::from(origin) };
+        let (slots_of_job, first) = (u64::from(slots), u64::from(origin));
+        let job = Job { epoch: EPOCH, ranks, slots: slots_of_job, origin: first, has_tags: false };
         let nodes =
             (0..topology.parents.len()).map(|at| Node::new(cells, topology.below(at))).collect();
         Self {
-            lockstep: Lockstep::new(ranks, slots, origin),
+            lockstep: Lockstep::new(ranks, slots, origin, false),
             job,
             workers: (0..ranks).map(|rank| Worker::new(job, rank)).collect(),
             nodes,

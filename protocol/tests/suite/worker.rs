@@ -6,7 +6,8 @@ use crate::packet::{
     ALL_OPS, CE, CHECKED, EVERYONE, Packet, REJECT, RESULT, RETRANSMIT, ROOM, SUM, check_word,
     combine,
 };
-use crate::switch::contribution;
+use crate::reference::signed;
+use crate::switch::{contribution, key};
 
 /// What a job's workers know in common.
 #[derive(Clone, Copy)]
@@ -16,6 +17,8 @@ pub struct Job {
     pub slots: u64,
     /// Round of the first chunk of every slot.
     pub origin: u64,
+    /// Whether packets have tags.
+    pub has_tags: bool,
 }
 
 pub struct Worker {
@@ -90,6 +93,11 @@ impl Worker {
         self.outstanding.values().map(again).collect()
     }
 
+    /// Rule 28.4.
+    fn right_tag(&self, packet: &Packet) -> Option<u64> {
+        if self.job.has_tags { signed(packet, key(packet.rank)).tag } else { None }
+    }
+
     /// Takes in a packet from the aggregator. A result that counts must be the true one. Returns
     /// the chunk in full if that was asked for.
     pub fn receive(&mut self, packet: &Packet) -> Option<Packet> {
@@ -110,6 +118,7 @@ impl Worker {
             && packet.lanes == lanes
             && packet.payload.len() == usize::from(words)
             && packet.flags & CHECKED != 0
+            && packet.tag == self.right_tag(packet)
             && packet.check == check_word(packet, contributions);
         if !counts {
             return None;

@@ -106,6 +106,8 @@ pub struct Job {
     pub aggregator: SocketAddr,
     /// Address and UDP port of RESULTs for all; none over IPv6.
     pub group: Option<SocketAddrV4>,
+    /// The job's key, if its packets have tags.
+    pub key: Option<[u8; 16]>,
     /// The parent of a combiner.
     pub parent: Option<Parent>,
     /// Its ranks, in order; at a combiner those below it.
@@ -165,6 +167,8 @@ pub struct Member {
     pub mac: [u8; 6],
     /// Its address and UDP port.
     pub address: SocketAddr,
+    /// Its key, if its packets have tags.
+    pub key: Option<[u8; 16]>,
     /// Whether it has yet to say HELLO. All others have, when the job is open.
     pub newcomer: bool,
 }

@@ -163,6 +163,7 @@ fn job(words: &mut Words<'_>, rest: &mut Lines<'_>) -> Result<Job, ParseError> {
         mac: words.keyword("aggregator").and_then(|()| words.mac())?,
         aggregator: words.address()?,
         group: words.keyword("group").and_then(|()| words.group())?,
+        key: words.key()?,
         parent: None,
         members: vec![],
     };
@@ -190,6 +191,7 @@ fn job(words: &mut Words<'_>, rest: &mut Lines<'_>) -> Result<Job, ParseError> {
             port: words.after("port")?,
             mac: words.mac()?,
             address: words.address()?,
+            key: words.key()?,
             newcomer: words.is_next("newcomer"),
         });
         words.end()?;
@@ -323,6 +325,17 @@ impl<'a> Words<'a> {
 
     fn group(&mut self) -> Result<Option<SocketAddrV4>, ParseError> {
         if self.is_next("none") { Ok(None) } else { self.address().map(Some) }
+    }
+
+    /// Behind `key`, 16 bytes.
+    fn key(&mut self) -> Result<Option<[u8; 16]>, ParseError> {
+        if !self.is_next("key") {
+            return Ok(None);
+        }
+        let word = self.word("a key")?;
+        let key = u128::from_str_radix(word, 16).ok().filter(|_| word.len() == 32);
+        let key = key.ok_or_else(|| self.line.error(format!("{word} is no key of 16 bytes")))?;
+        Ok(Some(key.to_be_bytes()))
     }
 
     fn mac(&mut self) -> Result<[u8; 6], ParseError> {

@@ -13,6 +13,7 @@ use aya::programs::{
 use aya::{Ebpf, EbpfLoader};
 use aya_obj::generated::{bpf_devmap_val, bpf_map_type::BPF_MAP_TYPE_DEVMAP};
 use std::os::fd::RawFd;
+use switchml_protocol::auth::Key;
 use switchml_protocol::fanout::{MAX_PLACES, Receivers, direct};
 use switchml_protocol::ip::Ip;
 use switchml_protocol::job::{Binding, JobEntry, MemberEntry, OPEN};
@@ -24,8 +25,8 @@ use switchml_protocol::{MAX_RANKS, U16};
 use zerocopy::{FromBytes, transmute};
 
 use crate::packet::{
-    AGGREGATOR_IP, AGGREGATOR_MAC, AGGREGATOR_PORT, EPOCH, GROUP_IP, GROUP_PORT, JOB, ip, mac,
-    port, secret,
+    AGGREGATOR_IP, AGGREGATOR_MAC, AGGREGATOR_PORT, EPOCH, EVERYONE, GROUP_IP, GROUP_PORT, JOB, ip,
+    key, mac, port, secret,
 };
 pub use crate::program::{IFINDEX, POOL, Run};
 use crate::program::{Slots, totals};
@@ -113,6 +114,16 @@ impl Kernel {
             self.set_member(JOB, rank, &member(rank));
         }
         self.set_group(JOB, &[IFINDEX]);
+    }
+
+    /// Adds such a job whose packets have tags.
+    #[allow(dead_code)] // the vectors share this file
+    pub fn open_tagged_job(&mut self, ranks: u32) {
+        self.open_job(ranks);
+        self.set_job(JOB, &JobEntry { key: Key::from_bytes(key(EVERYONE)), ..job(ranks) });
+        for rank in 0..ranks as u16 {
+            self.set_member(JOB, rank, &tagged_member(rank));
+        }
     }
 
     /// Runs both programs on a frame; what became of it in XDP.
@@ -333,12 +344,19 @@ pub fn job(ranks: u32) -> JobEntry {
         group: GROUP_IP,
         group_port: U16::new(GROUP_PORT),
         reserved: [0; 6],
+        key: Key::NONE,
     }
 }
 
 /// A member of it that has said HELLO.
 pub fn member(rank: u16) -> MemberEntry {
-    MemberEntry { secret: secret(rank), epoch: EPOCH, binding: binding(rank) }
+    MemberEntry { secret: secret(rank), epoch: EPOCH, binding: binding(rank), key: Key::NONE }
+}
+
+/// The same of a job whose packets have tags.
+#[allow(dead_code)] // the vectors share this file
+pub fn tagged_member(rank: u16) -> MemberEntry {
+    MemberEntry { key: Key::from_bytes(key(rank)), ..member(rank) }
 }
 
 /// Where it lives.

@@ -11,6 +11,7 @@
 //! | [`admission`] | who is let in, and what is passed on or dropped |
 //! | [`combiner`] | a combiner's programs: who is let in, what leaves, how it is addressed |
 //! | [`tags`] | VLAN tags in frames |
+//! | [`forged`] | forged packets, and such that are played again, with tags and without |
 //! | [`slots`] | what the vectors do not see of slots: every size, values, neighbours |
 //! | [`frames`] | the answers, byte by byte |
 //! | [`differential`] | a random trace through the kernel and through the protocol crate on the host |
@@ -31,6 +32,7 @@ mod cpu;
 mod delivery;
 mod differential;
 mod driver;
+mod forged;
 mod frames;
 mod kernel;
 mod libbpf;

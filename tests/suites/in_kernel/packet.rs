@@ -2,6 +2,9 @@
 //! specification, written down a second time: nothing here comes from the protocol crate. What is
 //! behind the UDP header is encoded by [`wire`].
 
+use siphasher::sip::SipHasher24;
+use std::hash::Hasher;
+
 // The protocol crate's tests made it.
 #[allow(dead_code)]
 #[path = "../../../protocol/tests/suite/packet.rs"]
@@ -10,8 +13,11 @@ mod wire;
 #[allow(unused_imports)] // each that has this file as a module uses its own part
 pub use wire::{
     CE, CHECKED, CONTRIBUTION, EMPTY, EVERYONE, FILLER, HELLO, MAX, PARTIAL, PENDING, REJECT,
-    RESULT, RETRANSMIT, ROOM, SUM,
+    RESULT, RETRANSMIT, ROOM, SUM, TAGGED,
 };
+
+/// Where a packet's flags are.
+const FLAGS: usize = 17;
 
 /// Where the tests' aggregator lives.
 pub const AGGREGATOR_MAC: [u8; 6] = [0x02, 0, 0, 0, 0, 0xFE];
@@ -151,6 +157,7 @@ impl Packet {
             check,
             aux: self.aux,
             payload: self.values.clone(),
+            tag: None,
         }
     }
 
@@ -292,6 +299,51 @@ pub fn fix_ip_checksum(header: &mut [u8]) {
     }
     let checksum = !(sum as u16);
     header[10..12].copy_from_slice(&checksum.to_be_bytes());
+}
+
+/// The key of a rank, or the job's for everyone.
+pub fn key(rank: u16) -> [u8; 16] {
+    let [high, low] = rank.to_be_bytes();
+    [0x5E, 0xC2, high, low, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 0xFF]
+}
+
+/// Rules 28.1 and 28.2: header and lanes of a packet with their tag by this key.
+pub fn tagged(packet: &[u8], key: [u8; 16]) -> Vec<u8> {
+    let mut packet = packet.to_vec();
+    packet[FLAGS] |= TAGGED;
+    let mut covered = packet[..32].to_vec();
+    covered[FLAGS] &= !CE;
+    let mut hasher = SipHasher24::new_with_key(&key);
+    hasher.write(&covered);
+    packet.extend(hasher.finish().to_be_bytes());
+    packet
+}
+
+/// The packet of a frame over IPv4 with a tag by the key of its rank, which differs from the right
+/// one by this; a frame whose lengths are wrong as it is.
+pub fn tagged_frame(frame: &[u8], by: u64) -> Vec<u8> {
+    let vlan = if frame.get(12..14) == Some(&[0x81, 0x00]) { 4 } else { 0 };
+    let number =
+        |at: usize| Some(usize::from(*frame.get(at)?) << 8 | usize::from(*frame.get(at + 1)?));
+    let (ip_len, udp_len) = (number(16 + vlan), number(38 + vlan));
+    let (Some(ip_len), Some(udp_len)) = (ip_len, udp_len) else { return frame.to_vec() };
+    let (begin, end) = (42 + vlan, 34 + vlan + udp_len);
+    if ip_len != udp_len + 20 || udp_len < 40 || end > frame.len() {
+        return frame.to_vec();
+    }
+    let rank = u16::from_be_bytes([frame[begin + 8], frame[begin + 9]]);
+    let mut packet = tagged(&frame[begin..end], key(rank));
+    let tag = packet.len() - 8;
+    packet[tag..].iter_mut().zip(by.to_be_bytes()).for_each(|(byte, change)| *byte ^= change);
+    let mut frame = [&frame[..begin], &packet, &frame[end..]].concat();
+    let mut set = |at: usize, number: u16| frame[at..at + 2].copy_from_slice(&number.to_be_bytes());
+    set(38 + vlan, udp_len as u16 + 8);
+    set(16 + vlan, ip_len as u16 + 8);
+    // As wrong as before (RFC 1624).
+    let checksum = !u16::from_be_bytes([frame[24 + vlan], frame[25 + vlan]]);
+    let (sum, carry) = checksum.overflowing_add(8);
+    frame[24 + vlan..26 + vlan].copy_from_slice(&(!(sum + u16::from(carry))).to_be_bytes());
+    frame
 }
 
 /// The address of IPv6 that stands for one of IPv4 in frames [`over_ipv6`].

@@ -185,6 +185,7 @@ fn job(ranks: u16) -> Job {
         port: PORT,
         mac: mac(rank),
         address: (ip(rank), port(rank)).into(),
+        key: None,
         newcomer: false,
     };
     Job {
@@ -194,6 +195,7 @@ fn job(ranks: u16) -> Job {
         mac: AGGREGATOR_MAC,
         aggregator: (AGGREGATOR_IP, AGGREGATOR_PORT).into(),
         group: Some(SocketAddrV4::new(GROUP_IP.into(), GROUP_PORT)),
+        key: None,
         parent: None,
         members: (0..ranks).map(member).collect(),
     }

@@ -2,9 +2,10 @@
 //! frame, and that it is redirected, not to where: to all if it is for everyone, else back.
 
 use crate::kernel::{Kernel, POOL, Run};
-use crate::packet::ROOM;
+use crate::packet::{ROOM, TAGGED};
 use crate::spec::FIRST_SLOT;
 use std::collections::BTreeMap;
+use switchml_protocol::auth::Key;
 use switchml_protocol::fanout::{Receivers, direct};
 use switchml_protocol::frame::TAG_LEN;
 use switchml_protocol::job::{ABORTED, Binding, JobEntry, MemberEntry, OPEN};
@@ -21,10 +22,11 @@ pub const PORTS: usize = 4;
 const XDP_DROP: u32 = 1;
 const XDP_PASS: u32 = 2;
 const XDP_REDIRECT: u32 = 4;
-/// Where a packet's kind, job number, rank and lanes are.
+/// Where a packet's kind, job number, rank, flags and lanes are.
 const KIND: usize = 1;
 const JOB: usize = 2;
 const RANK: usize = 8;
+const FLAGS: usize = 17;
 const LANES: usize = 18;
 
 /// Which of the programs.
@@ -100,14 +102,15 @@ impl Subject for InKernel {
     fn offer(&self) -> Offer {
         let features = match self.hook {
             Hook::Xdp => &[
-                "age", "empty", "frames", "group", "ipv6", "long", "macs", "max", "partial",
-                "runts", "tags", "verify",
+                "age", "empty", "frames", "group", "ipv6", "keys", "long", "macs", "max",
+                "partial", "runts", "tags", "verify",
             ][..],
             // What is longer than a packet may be is not copied, so not looked into. And the kernel
             // makes no test run at tc of a frame that ends in its headers, or with a tag taken off.
-            Hook::Tc => {
-                &["age", "empty", "frames", "group", "ipv6", "macs", "max", "partial", "verify"]
-            }
+            Hook::Tc => &[
+                "age", "empty", "frames", "group", "ipv6", "keys", "macs", "max", "partial",
+                "verify",
+            ],
         };
         let features = features.iter().map(ToString::to_string).collect();
         Offer {
@@ -151,6 +154,7 @@ impl Subject for InKernel {
             group: job.group.map_or([0; 4], |group| group.ip().octets()),
             group_port: U16::new(job.group.map_or(0, |group| group.port())),
             reserved: [0; 6],
+            key: key(job.key),
         };
         let mut bindings = Vec::new();
         for (rank, member) in (0..).zip(&job.members) {
@@ -166,7 +170,7 @@ impl Subject for InKernel {
             self.kernel.set_member(
                 job.number,
                 rank,
-                &MemberEntry { secret: member.secret, epoch, binding },
+                &MemberEntry { secret: member.secret, epoch, binding, key: key(member.key) },
             );
         }
         // At tc a test run shows the last copy, in XDP the first: that of rank 0.
@@ -231,6 +235,10 @@ impl Subject for InKernel {
     }
 }
 
+fn key(bytes: Option<[u8; 16]>) -> Key {
+    bytes.map_or(Key::NONE, Key::from_bytes)
+}
+
 /// Counters by the names of outcomes.
 pub fn by_name(counters: &[u64; Outcome::COUNT]) -> Counters {
     Outcome::ALL
@@ -254,7 +262,8 @@ fn cut(mut answer: Vec<u8>, packet: &[u8]) -> Result<Vec<u8>, String> {
         ROOM => 0,
         _ => number(&answer, headers + LANES),
     };
-    let len = headers + 32 + 4 * lanes;
+    let tag_len = if answer[headers + FLAGS] & TAGGED != 0 { 8 } else { 0 };
+    let len = headers + 32 + 4 * lanes + tag_len;
     if answer.len() < len || answer[len..] != packet[len..] {
         return Err("what is behind the answer is not what was behind the packet".to_owned());
     }

@@ -4,6 +4,7 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use switchml_protocol::aggregator::Members;
+use switchml_protocol::auth::Key;
 use switchml_protocol::combiner::{self, Cell};
 use switchml_protocol::header::{Header, flags};
 use switchml_protocol::job::{Binding, JobEntry, MemberEntry, OPEN};
@@ -133,7 +134,7 @@ impl Subject for Relay {
         let entry = |member: &switchml_rack::vectors::Member| {
             let (epoch, binding) =
                 if member.newcomer { (0, Binding::default()) } else { (job.epoch, place(member)) };
-            let entry = MemberEntry { secret: member.secret, epoch, binding };
+            let entry = MemberEntry { secret: member.secret, epoch, binding, key: Key::NONE };
             (member.rank, entry)
         };
         let ranks = job.members.last().map_or(0, |member| u32::from(member.rank) + 1);

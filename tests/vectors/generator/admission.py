@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from .numbers import CHECKED, EMPTY, MAX, PENDING, REJECT, RESULT
+from .numbers import CHECKED, EMPTY, MAX, PENDING, REJECT, RESULT, TAGGED
 from .vector import Job, Vector, back, nobody, play_round, ramp, ramp_sum, to_all
 
 
@@ -216,7 +216,7 @@ def unchecked():
         "fifo",
     )
     job = v.open(Job(ranks=2))
-    for flags in (0, 0xFF - CHECKED - EMPTY):
+    for flags in (0, 0xFF - CHECKED - EMPTY - TAGGED):
         v.step(f"flags {flags:#04x}", job, contribution(job, flags=flags), nobody("bad_check"))
     play_round(v, job, 2, 0)
     return v

@@ -34,12 +34,14 @@ CE = 0x02
 CHECKED = 0x04
 EMPTY = 0x08
 GROUP = 0x10
+TAGGED = 0x20
 FLAGS = {
     RETRANSMIT: "RETRANSMIT",
     CE: "CE",
     CHECKED: "CHECKED",
     EMPTY: "EMPTY",
     GROUP: "GROUP",
+    TAGGED: "TAGGED",
 }
 
 MISMATCH = 0x01
@@ -79,6 +81,7 @@ OUTCOMES = {
     "unknown_job",
     "wrong_epoch",
     "bad_rank",
+    "bad_tag",
     "bad_slot",
     "wrong_secret",
     "no_hello",

@@ -6,6 +6,7 @@ Sections 2 and 3 of docs/protocol.md.
 from dataclasses import dataclass, replace
 
 from .numbers import (
+    CE,
     CHECKED,
     CONTRIBUTION,
     EMPTY,
@@ -19,10 +20,44 @@ from .numbers import (
     REJECT,
     RESULT,
     SUM,
+    TAGGED,
     VERSION,
 )
 
 LANES_PER_LINE = 8
+
+
+def siphash_2_4(key, message):
+    """Aumasson and Bernstein, SipHash: a fast short-input PRF (2012), section 2."""
+    first, second = (int.from_bytes(key[at : at + 8], "little") for at in (0, 8))
+    v = [
+        first ^ 0x736F6D6570736575,
+        second ^ 0x646F72616E646F6D,
+        first ^ 0x6C7967656E657261,
+        second ^ 0x7465646279746573,
+    ]
+
+    def turn(word, by):
+        return (word << by | word >> 64 - by) % 2**64
+
+    def rounds(count):
+        for _ in range(count):
+            v[0], v[2] = (v[0] + v[1]) % 2**64, (v[2] + v[3]) % 2**64
+            v[1], v[3] = turn(v[1], 13) ^ v[0], turn(v[3], 16) ^ v[2]
+            v[0] = turn(v[0], 32)
+            v[2], v[0] = (v[2] + v[1]) % 2**64, (v[0] + v[3]) % 2**64
+            v[1], v[3] = turn(v[1], 17) ^ v[2], turn(v[3], 21) ^ v[0]
+            v[2] = turn(v[2], 32)
+
+    padded = message + bytes(-(len(message) + 1) % 8) + bytes([len(message) % 256])
+    for at in range(0, len(padded), 8):
+        word = int.from_bytes(padded[at : at + 8], "little")
+        v[3] ^= word
+        rounds(2)
+        v[0] ^= word
+    v[2] ^= 0xFF
+    rounds(4)
+    return v[0] ^ v[1] ^ v[2] ^ v[3]
 
 
 @dataclass(frozen=True)
@@ -44,6 +79,10 @@ class Packet:
     # What the header says, where that is not what is right.
     lanes: int = None
     check: int = None
+    # Keys: its rank's, and its job's.
+    keys: tuple = None
+    # What is in the place of the right tag.
+    tag: int = None
 
     def changed(self, **fields):
         """The same packet with other fields, and the check word that fits them."""
@@ -116,14 +155,33 @@ class Packet:
         )
 
     def to_bytes(self):
-        return self.header() + b"".join(lane.to_bytes(4, "big") for lane in self.values)
+        tag = self.tag_word().to_bytes(8, "big") if self.flags & TAGGED else b""
+        return self.header() + b"".join(lane.to_bytes(4, "big") for lane in self.values) + tag
+
+    # ---- Tags (section 28 of docs/protocol.md) ----
+
+    def right_tag(self):
+        of_rank, of_job = self.keys or (bytes(16), bytes(16))
+        key = of_job if self.rank == EVERYONE else of_rank
+        return siphash_2_4(key, self.changed(flags=self.flags & ~CE).header())
+
+    def tag_word(self):
+        return self.right_tag() if self.tag is None else self.tag
+
+    def retagged(self, **fields):
+        """The same packet with other fields, but the tag that it had."""
+        return replace(self, tag=self.tag_word(), **fields)
 
     # ---- Answers (section 9 of docs/protocol.md) ----
 
     def result(self, values, of, flags=CHECKED):
         """The RESULT for the sender alone, of that many contributions."""
         return self.changed(
-            kind=RESULT, flags=flags, values=tuple(values), contributions=of, check=None
+            kind=RESULT,
+            flags=flags | self.flags & TAGGED,
+            values=tuple(values),
+            contributions=of,
+            check=None,
         )
 
     def result_for_all(self, values, of, flags=CHECKED):
@@ -141,7 +199,12 @@ class Packet:
 
     def control_reply(self, kind, *values):
         return self.changed(
-            kind=kind, op=SUM, flags=CHECKED, lanes=None, check=None, values=values
+            kind=kind,
+            op=SUM,
+            flags=CHECKED | self.flags & TAGGED,
+            lanes=None,
+            check=None,
+            values=values,
         )
 
     # ---- For readers ----
@@ -168,6 +231,11 @@ class Packet:
             yield (
                 " ".join(f"{lane:08x}" for lane in lanes),
                 self.note_comment() if start == 0 else "",
+            )
+        if self.flags & TAGGED:
+            yield (
+                f"{self.tag_word():016x}",
+                "tag" if self.tag_word() == self.right_tag() else "wrong tag",
             )
 
     def note_comment(self):
@@ -205,3 +273,20 @@ def check_example():
     assert packet.right_check() == 0xF397C352
     assert packet.result(packet.values, 4).right_check() == 0xCE5F0718
     assert packet.partial((33, 34)).right_check() == 0xDAC745FC
+    tagged = Packet(
+        CONTRIBUTION,
+        7,
+        0x01020304,
+        1,
+        2,
+        0,
+        SUM,
+        CHECKED | TAGGED,
+        0xFEEDF00D,
+        0xA0000001,
+        (0,) * 32,
+        check=0,
+        keys=(bytes(range(16)), None),
+    )
+    assert tagged.tag_word() == 0xAFFDEF0863105E8D
+    assert tagged.changed(flags=tagged.flags | CE).tag_word() == 0xAFFDEF0863105E8D

@@ -389,7 +389,7 @@ def congestion_flag():
 def unknown_flags():
     v = Vector("unknown_flags", "Flags that nobody knows are ignored, and sent as 0.", "fifo")
     job = v.open(Job(ranks=2))
-    first, last = (contribution(job, rank, 0, flags=CHECKED | 0xE0) for rank in range(2))
+    first, last = (contribution(job, rank, 0, flags=CHECKED | 0xC0) for rank in range(2))
     v.step("rank 0", job, first, nobody("started"))
     v.step("rank 0 again", job, first, back("pending", first.pending(0)))
     v.step("rank 1", job, last, to_all(job, last.result_for_all(ramp_sum(2, 0), 2)))

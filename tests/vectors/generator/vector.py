@@ -4,7 +4,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from .frame import End, Frame, multicast_mac
-from .numbers import CHECKED, CONTRIBUTION, HELLO, OUTCOMES, SUM
+from .numbers import CHECKED, CONTRIBUTION, HELLO, OUTCOMES, SUM, TAGGED
 from .packet import Packet
 
 AGGREGATOR = End("02:00:00:00:00:fe", "10.0.0.254", 48864)
@@ -31,6 +31,8 @@ class Job:
     together: int = 1
     # Over IPv6, and so without a group.
     is_v6: bool = False
+    # Whether its packets have tags.
+    has_keys: bool = False
 
     def listed(self):
         """Its ranks, or those below a combiner."""
@@ -57,6 +59,14 @@ class Job:
     def secret(self, rank):
         return 0x5EC20000 + 0x100 * self.number + rank
 
+    def key(self, rank=None):
+        """That of a rank, or the job's."""
+        own = 0xFF if rank is None else rank
+        return bytes([0x5E, self.number, self.epoch % 256, own, *range(0xC0, 0xCC)])
+
+    def keys(self, rank):
+        return (self.key(rank), self.key()) if self.has_keys else None
+
     def contribution(self, rank, slot, round, values, op=SUM, flags=CHECKED):
         return Packet(
             kind=CONTRIBUTION,
@@ -66,10 +76,11 @@ class Job:
             slot=slot,
             round=round,
             op=op,
-            flags=flags,
+            flags=flags | (TAGGED if self.has_keys else 0),
             fingerprint=self.fingerprint,
             aux=0xA0000000 + rank,
             values=tuple(values),
+            keys=self.keys(rank),
         )
 
     def hello(self, rank, lanes):
@@ -118,6 +129,7 @@ class Vector:
             f"open {job.number} epoch {job.epoch:#010x} slots {job.slots}"
             f" aggregator {job.aggregator().mac} {job.aggregator()}"
             f" group {'none' if job.is_v6 else f'{job.group[0]}:{job.group[1]}'}"
+            + (f" key {job.key().hex()}" if job.has_keys else "")
         )
         lines = [head] if job.head() is None else [head, job.head()]
         for rank in job.listed():
@@ -125,6 +137,7 @@ class Vector:
             lines.append(
                 f"  rank {rank} secret {job.secret(rank):#010x}"
                 f" port {job.port(rank)} {place.mac} {place}"
+                + (f" key {job.key(rank).hex()}" if job.has_keys else "")
                 + (" newcomer" if rank in job.newcomers else "")
             )
         self.events.append("\n".join(lines))

@@ -4,6 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::ops::Range;
 
 use switchml_protocol::U16;
+use switchml_protocol::auth::Key;
 use switchml_protocol::job::JobEntry;
 
 /// A job, as the data plane needs to know it.
@@ -40,6 +41,7 @@ impl JobSpec {
             group: self.group.0.octets(),
             group_port: U16::new(self.group.1),
             reserved: [0; 6],
+            key: Key::NONE,
         }
     }
 }

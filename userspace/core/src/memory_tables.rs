@@ -210,7 +210,7 @@ impl MemoryTables {
 /// The answer that [`MemoryTables::serve`] made of a datagram.
 pub fn answer(datagram: &[u8]) -> Option<&[u8]> {
     let (header, _) = Header::ref_from_prefix(datagram).ok()?;
-    datagram.get(..HEADER_LEN + 4 * usize::from(header.payload_lanes()))
+    datagram.get(..HEADER_LEN + 4 * usize::from(header.payload_lanes()) + header.tag_len())
 }
 
 impl Members for MemoryTables {

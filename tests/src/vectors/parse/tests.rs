@@ -8,7 +8,8 @@ needs jobs 8
 needs slots 8
 needs max
 open 7 epoch 0x10 slots 8 aggregator 02:00:00:00:00:fe 10.0.0.254:48864 group 239.1.2.3:50007
-  rank 0 secret 0xAB port 3 02:00:00:00:00:01 10.0.0.1:40000 newcomer
+  rank 0 secret 0xAB port 3 02:00:00:00:00:01 10.0.0.1:40000 \
+key 000102030405060708090a0b0c0d0e0f newcomer
 
 age 7 slot 2 by 0xfffffffe
 step one # not two
@@ -37,6 +38,8 @@ fn a_vector_is_what_its_lines_say() {
         (job.members[0].secret, job.members[0].port, job.members[0].newcomer),
         (0xAB, 3, true)
     );
+    assert_eq!(job.members[0].key, Some(std::array::from_fn(|i| i as u8)));
+    assert_eq!(job.key, None);
     assert_eq!((age.slot, age.by), (2, 0xFFFF_FFFE));
     assert_eq!((step.title.as_str(), step.port, &step.frame[..]), ("one", 3, &[0, 1, 2, 3][..]));
     assert_eq!(step.expected[0].answer, Some(Answer::Port(3, vec![4])));
@@ -63,6 +66,7 @@ fn errors_name_the_line() {
             "line 20: the jobs need \"needs jobs 8\" and \"needs slots 8\"",
         ),
         ("  rank 0", "  rank 1", "line 9: rank 1 where rank 0 is due"),
+        ("0b0c0d0e0f", "0b0c0d0e", "line 9: 000102030405060708090a0b0c0d0e is no key of 16 bytes"),
         ("newcomer", "guest", "line 9: guest is one word too many"),
         (
             "by 0xfffffffe",

@@ -8,7 +8,6 @@ use switchml_protocol::frame::{
 };
 use switchml_protocol::header::{HEADER_LEN, Header};
 use switchml_protocol::job::{Binding, JobEntry, MemberEntry};
-use switchml_protocol::lanes::fold;
 use switchml_protocol::maps::{Endpoint, Event, MAX_JOBS};
 use switchml_protocol::outcome::{Action, Outcome};
 use switchml_protocol::shell::{self, Hook};
@@ -170,8 +169,9 @@ impl Host {
         let (payload, _) = <[U32]>::mut_from_prefix_with_elems(payload, payload.len() / 4).unwrap();
         // At tc an answer is as long as what it answers.
         let rest = usize::from(envelope.udp_len.get()) - UDP_LEN - HEADER_LEN;
-        let summed = if self.at_tc { rest / 4 } else { lanes.into() };
-        let sum = sum_of_packet(header, fold(payload, summed).unwrap());
+        let summed = if self.at_tc { (rest - header.tag_len()) / 4 } else { lanes.into() };
+        let sum = sum_of_packet(header, payload, summed).unwrap();
+        let lanes = lanes + header.tag_len() as u16 / 4;
         match (self.at_tc, to_group) {
             (true, true) => envelope.send_bundle_to(&group, address, Checksum::Whole, sum),
             (true, false) => envelope.turn_bundle_back(Checksum::Whole, sum),

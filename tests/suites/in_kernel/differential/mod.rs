@@ -12,6 +12,7 @@ use rand::RngExt;
 use rand::seq::IndexedRandom;
 use std::cell::RefCell;
 use std::env;
+use switchml_protocol::auth::Key;
 use switchml_protocol::frame::TAG_LEN;
 use switchml_protocol::header::Header;
 use switchml_protocol::job::{ABORTED, Binding, JobEntry, MemberEntry, OPEN};
@@ -24,7 +25,7 @@ use zerocopy::FromBytes;
 
 use crate::kernel::{IFINDEX, POOL, binding, job, member};
 use crate::libbpf::Libbpf;
-use crate::packet::{EPOCH, JOB, over_ipv6, v6};
+use crate::packet::{EPOCH, EVERYONE, JOB, key, over_ipv6, tagged_frame, v6};
 use host::Host;
 use senders::Senders;
 
@@ -51,6 +52,8 @@ struct Trace {
     epoch: u32,
     /// Whether this epoch's frames are over IPv6.
     is_v6: bool,
+    /// Whether this epoch's packets have tags.
+    has_keys: bool,
 }
 
 impl Trace {
@@ -71,6 +74,7 @@ impl Trace {
             senders: Senders::new(seed),
             epoch: EPOCH,
             is_v6: false,
+            has_keys: false,
         }
     }
 
@@ -82,12 +86,15 @@ impl Trace {
         // Now and then the job's slots reach beyond the pool.
         let first_slot = random.random_range(0..POOL - 1);
         let state = if random.random_ratio(1, 20) { ABORTED } else { OPEN };
-        self.host.job = JobEntry { epoch: self.epoch, state, first_slot, slots, ..job(ranks) };
+        self.has_keys = random.random_ratio(1, 5);
+        let key_of = |rank| if self.has_keys { Key::from_bytes(key(rank)) } else { Key::NONE };
+        let key = key_of(EVERYONE);
+        self.host.job = JobEntry { epoch: self.epoch, state, first_slot, slots, key, ..job(ranks) };
         self.kernel.set_job(JOB, &self.host.job);
         // Some have to say HELLO first.
         let mut spoke_in = || if random.random_ratio(1, 12) { 0 } else { self.epoch };
         let mut members: Vec<_> = (0..ranks as u16)
-            .map(|rank| MemberEntry { epoch: spoke_in(), ..member(rank) })
+            .map(|rank| MemberEntry { epoch: spoke_in(), key: key_of(rank), ..member(rank) })
             .collect();
         let is_tagged = !self.host.at_tc && random.random_ratio(1, 3);
         let tag = is_tagged.then(|| random.random::<u16>());
@@ -156,6 +163,12 @@ impl Trace {
     /// One frame through both.
     fn step(&mut self, context: &str) {
         let mut frame = self.senders.next();
+        // Now and then as if it were of another job, or with another tag.
+        let random = &mut self.senders.random;
+        if self.has_keys != random.random_ratio(1, 50) {
+            let is_right = random.random_ratio(49, 50);
+            frame = tagged_frame(&frame, if is_right { 0 } else { random.random() });
+        }
         if self.host.at_tc && frame.len() < super::tc_program::ENVELOPE_LEN {
             return;
         }

@@ -23,7 +23,7 @@ const SETTINGS: u32 = MAX_JOBS as u32;
 
 /// Version of what is in the maps and here; to be raised when a daemon would misread what an
 /// earlier one left.
-const LAYOUT: u32 = 8;
+const LAYOUT: u32 = 9;
 
 /// The journal's map.
 pub struct Journal(Array<MapData, [u8; ENTRY_LEN]>);

@@ -259,7 +259,7 @@ impl Members for Memory<'_> {
 
     /// Every rank has said HELLO: nobody contributes before all have.
     fn member(&self, _: u16, rank: u16) -> Option<MemberEntry> {
-        Some(MemberEntry { secret: 0, epoch: self.epoch, binding: binding(rank) })
+        Some(MemberEntry { epoch: self.epoch, binding: binding(rank), ..MemberEntry::default() })
     }
 
     fn learn(&self, _: u16, _: u16, _: u32, _: &Binding) {

@@ -131,7 +131,7 @@ impl Members for Switch {
     }
 
     fn member(&self, _: u16, rank: u16) -> Option<MemberEntry> {
-        Some(MemberEntry { secret: 0, epoch: EPOCH, binding: binding(rank) })
+        Some(MemberEntry { epoch: EPOCH, binding: binding(rank), ..MemberEntry::default() })
     }
 
     fn learn(&self, _: u16, _: u16, _: u32, _: &Binding) {}
