@@ -16,7 +16,7 @@ use crate::combiner::{below, uplink};
 use crate::cpu::{cpus, go_first, pin_to, two_cpus};
 use crate::driver::{Driver, slot_of};
 use crate::kernel::{Kernel, job, member};
-use crate::packet::{CHECKED, Envelope, JOB, MAX, Packet, RETRANSMIT, SUM};
+use crate::packet::{CHECKED, Envelope, JOB, MAX, Packet, RETRANSMIT, SUM, key, tagged};
 
 /// Where a program runs.
 #[derive(Clone, Copy)]
@@ -29,6 +29,8 @@ enum Hook {
 #[derive(Clone, Copy)]
 enum Role {
     Root,
+    /// The same of a job whose packets have tags.
+    Tagged,
     /// All ranks are below.
     Combiner,
     /// A combiner to which ranks send again what it does not know.
@@ -41,6 +43,11 @@ impl Role {
         if matches!(self, Self::Root) {
             return Kernel::with_job(RANKS.into());
         }
+        if self.has_tags() {
+            let mut kernel = Kernel::new();
+            kernel.open_tagged_job(RANKS.into());
+            return kernel;
+        }
         let mut kernel = Kernel::combiner(CELLS);
         kernel.set_uplink(JOB, &Uplink { below: below(0b1111), ..uplink(CELLS) });
         for rank in 0..RANKS {
@@ -50,9 +57,18 @@ impl Role {
         kernel
     }
 
+    const fn has_tags(self) -> bool {
+        matches!(self, Self::Tagged)
+    }
+
+    /// Bytes of a packet.
+    const fn packet_len(self, lanes: u32) -> usize {
+        HEADERS + 4 * lanes as usize + if self.has_tags() { TAG_LEN } else { 0 }
+    }
+
     const fn flags(self) -> u8 {
         match self {
-            Self::Root | Self::Combiner => CHECKED,
+            Self::Root | Self::Tagged | Self::Combiner => CHECKED,
             Self::Passing => CHECKED | RETRANSMIT,
         }
     }
@@ -60,7 +76,9 @@ impl Role {
     /// What becomes of a round's contributions, by how many.
     const fn outcomes(self) -> &'static [(Outcome, u64)] {
         match self {
-            Self::Root => &[(Outcome::Started, 1), (Outcome::Added, 2), (Outcome::Completed, 1)],
+            Self::Root | Self::Tagged => {
+                &[(Outcome::Started, 1), (Outcome::Added, 2), (Outcome::Completed, 1)]
+            }
             Self::Combiner => &[(Outcome::Held, 3), (Outcome::Combined, 1)],
             Self::Passing => &[(Outcome::Passed, 4)],
         }
@@ -77,6 +95,7 @@ const XDP_DROP: u32 = 1;
 const XDP_PASS: u32 = 2;
 const RANKS: u16 = 4;
 const HEADERS: usize = 32;
+const TAG_LEN: usize = 8;
 
 /// The frame of a packet that is not for the aggregator.
 fn passed_on(packet: &Packet) -> Vec<u8> {
@@ -84,10 +103,15 @@ fn passed_on(packet: &Packet) -> Vec<u8> {
 }
 
 /// A contribution of each rank to slots from 0 on, as what a program gets at a time.
-fn frame(segments: u16, rank: u16, round: u32, (op, flags): (u8, u8), lanes: u32) -> Vec<u8> {
+fn frame(segments: u16, rank: u16, round: u32, (op, role): (u8, Role), lanes: u32) -> Vec<u8> {
     let values: Vec<u32> = (0..lanes).map(|lane| lane * u32::from(rank + 1)).collect();
+    let flags = role.flags();
     let packet = |slot| Packet { op, flags, ..Packet::contribution(rank, slot, round, &values) };
-    let payload: Vec<u8> = (0..segments).flat_map(|slot| packet(slot).bytes()).collect();
+    let bytes = |slot| match role.has_tags() {
+        true => tagged(&packet(slot).bytes(), key(rank)),
+        false => packet(slot).bytes(),
+    };
+    let payload: Vec<u8> = (0..segments).flat_map(bytes).collect();
     packet(0).request().bytes(&payload)
 }
 
@@ -141,7 +165,7 @@ fn of_rounds<const N: usize>(
     lanes: u32,
 ) -> [[f64; 3]; N] {
     let kernels = segments.map(|_| role.kernel());
-    let segment_len = HEADERS + 4 * lanes as usize;
+    let segment_len = role.packet_len(lanes);
     let run = |kernel: &Kernel, frame: &[u8]| {
         let run = match hook {
             Hook::Xdp => kernel.run_xdp(frame),
@@ -153,7 +177,7 @@ fn of_rounds<const N: usize>(
     let ranks = usize::from(RANKS);
     let times = in_turn(cpus, ROUNDS as usize * ranks, |turn| {
         let (round, rank) = ((turn / ranks) as u32, (turn % ranks) as u16);
-        let frame = |segments| frame(segments, rank, round, (op, role.flags()), lanes);
+        let frame = |segments| frame(segments, rank, round, (op, role), lanes);
         std::array::from_fn::<_, N, _>(|index| {
             [run(&kernels[index], &nothing), run(&kernels[index], &frame(segments[index]))]
         })
@@ -217,6 +241,35 @@ fn speed() {
             if lanes <= 352 {
                 print(&what("tc, one more segment"), of_a_segment(Role::Root, cpu, op, lanes));
             }
+        }
+    }
+}
+
+/// What tags cost: without and with them in turn, so that both see the same machine.
+#[test]
+fn speed_of_tags() {
+    const RUNS: usize = 5;
+    if !can_build_racks("speed_of_tags") {
+        return;
+    }
+    let cpu = &cpus()[..1];
+    type Timed = fn(Role, &[usize]) -> [f64; 3];
+    let hooks: [(&str, Timed); 3] = [
+        ("XDP", |role, cpu| of_a_round((Hook::Xdp, role), cpu, 1, SUM, 352)),
+        ("tc, one packet", |role, cpu| of_a_round((Hook::Tc, role), cpu, 1, SUM, 352)),
+        ("tc, one more segment", |role, cpu| of_a_segment(role, cpu, SUM, 352)),
+    ];
+    for (hook, timed) in hooks {
+        let runs: [_; RUNS] =
+            std::array::from_fn(|_| [Role::Root, Role::Tagged].map(|role| timed(role, cpu)));
+        for (role, name) in ["without tags", "with tags"].into_iter().enumerate() {
+            let of_position = |position: usize| {
+                let mut times = runs.map(|run| run[role][position]);
+                times.sort_by(f64::total_cmp);
+                format!("{:.0} ({:.0} to {:.0})", times[RUNS / 2], times[0], times[RUNS - 1])
+            };
+            let [first, middle, last] = [0, 1, 2].map(of_position);
+            println!("{hook}, {name}: first {first} ns, middle {middle} ns, last {last} ns");
         }
     }
 }
