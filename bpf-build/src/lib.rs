@@ -56,6 +56,7 @@ fn compile(package: &str, features: &str, name: &str) -> Result<(), String> {
         .env("RUSTC_BOOTSTRAP", "1")
         .arg("--target-dir")
         .arg(&target_dir)
+        .args(remaps()?)
         // The outer build's flags and wrappers (clippy, sanitizers, target-cpu) are for the host.
         // Without them .cargo/config.toml's flags for the BPF target hold.
         .env_remove("RUSTFLAGS")
@@ -71,6 +72,19 @@ fn compile(package: &str, features: &str, name: &str) -> Result<(), String> {
     fs::copy(&object, &copy)
         .map_err(|e| format!("cannot copy {} to {}: {e}", object.display(), copy.display()))?;
     Ok(())
+}
+
+/// The names that the outer build gives to folders of this machine, for the program's BTF, too.
+/// Cargo adds such flags to those of .cargo/config.toml.
+fn remaps() -> Result<Vec<String>, String> {
+    let flags = variable("CARGO_ENCODED_RUSTFLAGS")?;
+    let remaps = flags.split('\x1f').filter(|flag| flag.starts_with("--remap-path-prefix="));
+    let quoted: Vec<_> = remaps.map(|flag| format!("{flag:?}")).collect();
+    if quoted.is_empty() {
+        return Ok(Vec::new());
+    }
+    let flags = format!("target.{TARGET}.rustflags=[{}]", quoted.join(","));
+    Ok(vec!["--config".to_owned(), flags])
 }
 
 /// The BPF linker and the source of `core` are what a fresh Rust installation lacks.

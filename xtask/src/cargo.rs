@@ -16,9 +16,14 @@ use std::{
 ///
 /// If this program does not lie in `<target folder>/<profile>/`, where `cargo xtask` puts it.
 pub fn command(subcommand: &str) -> Result<Command> {
+    Ok(command_in(subcommand, &target_folder()?))
+}
+
+/// Cargo, in the workspace's root and with this target folder.
+pub fn command_in(subcommand: &str, target_folder: &Path) -> Command {
     let mut command = Command::new(program());
-    command.current_dir(workspace()).arg(subcommand).arg("--target-dir").arg(target_folder()?);
-    Ok(command)
+    command.current_dir(workspace()).arg(subcommand).arg("--target-dir").arg(target_folder);
+    command
 }
 
 /// The cargo that runs this program.

@@ -59,7 +59,7 @@ enum Command {
     /// Check and build the P4 programs
     #[command(subcommand)]
     P4(p4::P4),
-    /// Build Debian packages, and with --check try them out
+    /// Build packages, and with --check try them out
     Package(package::Package),
     /// Measure what loss, duplication, reordering and corruption on the links cost
     Faults(faults::Faults),

@@ -1,22 +1,26 @@
 //! `cargo xtask package`: Debian packages of the daemon, the worker's command line and the C
-//! library.
+//! library; a worker that runs on any Linux; and what all that is made of.
 //!
-//! debhelper makes them, from `deploy/debian`: it knows how Debian wants users, services and shared
-//! libraries, and takes all times from the commit's, so that packages of one build are the same to
-//! the byte.
+//! debhelper makes Debian packages, from `deploy/debian`: it knows how Debian wants users, services
+//! and shared libraries, and takes all times from the commit's. [`build`] leaves no folder of
+//! this machine in what compilers write.
 
+mod build;
 mod check;
 mod layout;
+mod sbom;
+mod static_worker;
 
 use crate::{
     cargo,
     setup::{self, packages},
 };
 use anyhow::{Context, Result, ensure};
+use clap::ValueEnum;
 use std::{
     fs,
     path::{Path, PathBuf},
-    process::Command,
+    process::{Command, Output},
 };
 use switchml_cli::say;
 
@@ -26,14 +30,28 @@ const NEEDED: [(&str, &str); 2] = [("dh", "debhelper"), ("dpkg-architecture", "d
 /// Options of `cargo xtask package`.
 #[derive(clap::Args)]
 pub struct Package {
-    /// Then try them out in namespaces of their own: install, serve, upgrade under load, purge;
-    /// needs root, and lintian
+    /// What to make [default: all]
+    #[arg(value_enum)]
+    parts: Vec<Part>,
+    /// Then try it out: Debian packages in namespaces of their own (install, serve, upgrade under
+    /// load, purge); needs root
     #[arg(long)]
     check: bool,
 }
 
+/// What can be made.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq)]
+enum Part {
+    /// The worker's command line, linked with all it needs
+    Static,
+    /// Debian packages for x86-64
+    Deb,
+    /// What each of these is made of, in CycloneDX's JSON
+    Sbom,
+}
+
 impl Package {
-    /// Builds the packages into `<target folder>/package`.
+    /// Makes the parts in `<target folder>/package`.
     ///
     /// # Errors
     ///
@@ -41,38 +59,76 @@ impl Package {
     pub fn run(&self) -> Result<()> {
         packages::ensure(&NEEDED, "packages are made with")?;
         setup::run()?;
-        let built = build()?;
         let folder = cargo::target_folder()?.join("package");
-        let packages = make(&built, &folder, env!("CARGO_PKG_VERSION"))?;
-        packages.iter().for_each(|package| say!("{}", package.display()));
-        if self.check { check::run(&built, &folder, &packages) } else { Ok(()) }
+        let _ = fs::remove_dir_all(&folder);
+        fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+        let all = Part::value_variants().iter();
+        for part in all.filter(|part| self.parts.is_empty() || self.parts.contains(part)) {
+            part.make(&folder, self.check)?;
+        }
+        files(&folder)?.iter().for_each(|file| say!("{}", file.display()));
+        Ok(())
     }
 }
 
-/// Builds what the packages contain; the folder where it is.
-fn build() -> Result<PathBuf> {
-    let mut programs = cargo::command("build")?;
-    programs.args(["--release", "--bins", "-p", "switchml-userspace", "-p", "switchml-worker-cli"]);
-    succeed(&mut programs)?;
-    // Programs that link with it ask for this name.
-    let mut library = cargo::command("rustc")?;
-    library.args(["--release", "-p", "switchml-c", "--lib", "--crate-type", "cdylib", "--"]);
-    succeed(library.arg(format!("-Clink-arg=-Wl,-soname,{}", layout::SONAME)))?;
-    cargo::release_folder()
+impl Part {
+    /// Makes it in the folder, and tries it out if that is wanted.
+    fn make(self, folder: &Path, check: bool) -> Result<()> {
+        let version = env!("CARGO_PKG_VERSION");
+        match self {
+            Self::Static => static_worker::make(folder),
+            Self::Deb => {
+                let built = compile(build::AMD64)?;
+                let packages = make(&built, folder, version)?;
+                if check { check::run(&built, folder, &packages) } else { Ok(()) }
+            }
+            Self::Sbom => {
+                sbom::make(folder)?;
+                if check { sbom::check(folder) } else { Ok(()) }
+            }
+        }
+    }
 }
 
-/// Makes packages of this version in the folder, of which nothing else is left; their paths.
+/// Builds what Debian packages contain; the folder where it is.
+fn compile(target: &str) -> Result<PathBuf> {
+    let mut programs = build::command("build", target)?;
+    programs.args(["--bins", "-p", "switchml-userspace", "-p", "switchml-worker-cli"]);
+    succeed(&mut programs)?;
+    // Programs that link with it ask for this name.
+    let mut library = build::command("rustc", target)?;
+    library.args(["-p", "switchml-c", "--lib", "--crate-type", "cdylib", "--"]);
+    succeed(library.arg(format!("-Clink-arg=-Wl,-soname,{}", layout::SONAME)))?;
+    build::folder(target)
+}
+
+/// Makes Debian packages of this version in the folder; their paths.
 fn make(built: &Path, folder: &Path, version: &str) -> Result<Vec<PathBuf>> {
-    let _ = fs::remove_dir_all(folder);
     let source = folder.join("switchml");
+    let _ = fs::remove_dir_all(&source);
     layout::lay_out(built, &source, version)?;
     let mut rules = Command::new("debian/rules");
     succeed(rules.arg("binary").current_dir(&source))?;
     fs::remove_dir_all(&source).context("cannot clean up")?;
-    let entries = fs::read_dir(folder).context("no packages")?;
-    let mut packages: Vec<_> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
-    packages.sort();
-    Ok(packages)
+    let is_one = |file: &PathBuf| file.extension().is_some_and(|end| end == "deb");
+    Ok(files(folder)?.into_iter().filter(is_one).collect())
+}
+
+/// The files in a folder.
+fn files(folder: &Path) -> Result<Vec<PathBuf>> {
+    let entries = fs::read_dir(folder).with_context(|| format!("no {}", folder.display()))?;
+    let mut files: Vec<_> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
+    files.sort();
+    Ok(files)
+}
+
+/// What a command prints.
+fn text(command: &mut Command) -> Result<String> {
+    let name = command.get_program().to_string_lossy().into_owned();
+    let output = command.output().with_context(|| format!("cannot start {name}"))?;
+    let Output { status, stdout, stderr } = output;
+    ensure!(status.success(), "{name}: {}", String::from_utf8_lossy(&stderr).trim());
+    String::from_utf8(stdout).with_context(|| format!("{name} prints no text"))
 }
 
 /// Runs a command to its good end.

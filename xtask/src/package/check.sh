@@ -8,6 +8,8 @@ scratch=$(dirname "$(realpath "$0")")
 outside() {
     mkdir -p "$scratch"/{root,first}
     cp "$1"/*.deb "$scratch/first"
+    # If it was made, too.
+    cp "$1"/switchml-worker-*-static "$scratch/static-worker" 2> /dev/null || true
     touch "$scratch/log"
     local code=0
     unshare --mount --pid --ipc --net --uts --fork --kill-child bash "$0" boot || code=$?
@@ -79,11 +81,13 @@ rack() {
     done
 }
 
-# All-reduces of two ranks, as many as said; every element is checked.
+# All-reduces of two ranks, as many as said; every element is checked. If there is a static worker,
+# it is one of them.
 bench() {
-    local rank others=()
+    local rank others=() workers=(switchml-worker switchml-worker)
+    if [[ -e /check/static-worker ]]; then workers[1]=/check/static-worker; fi
     for rank in 0 1; do
-        ip netns exec "w$rank" switchml-worker bench --aggregator 10.88.0.254 --rank "$rank" \
+        ip netns exec "w$rank" "${workers[$rank]}" bench --aggregator 10.88.0.254 --rank "$rank" \
             --world-size 2 --job check -b 4M -e 4M -w 0 -n "$1" -c "$1" > "/check/rank$rank" 2>&1 &
         others+=($!)
     done

@@ -1,13 +1,9 @@
 //! What packages contain, laid out as it is installed, and beside it what debhelper is told.
 
-use super::succeed;
+use super::{build, succeed, text};
 use crate::cargo;
-use anyhow::{Context, Result, ensure};
-use std::{
-    fs,
-    path::Path,
-    process::{Command, Output},
-};
+use anyhow::{Context, Result};
+use std::{fs, path::Path, process::Command};
 
 /// The library's name to programs that were linked with it. The number goes up when these would not
 /// work with it any more.
@@ -54,27 +50,13 @@ fn pkg_config(multiarch: &str, version: &str) -> String {
 
 /// Its date is the commit's, and with it that of all files in the packages.
 fn changelog(version: &str) -> Result<String> {
-    let seconds = text(Command::new("git").current_dir(cargo::workspace()).args([
-        "log",
-        "-1",
-        "--format=%ct",
-    ]))?;
-    let date = text(
-        Command::new("date").env("LC_ALL", "C").args(["-Rud", &format!("@{}", seconds.trim())]),
-    )?;
+    let seconds = build::commit_time()?;
+    let date =
+        text(Command::new("date").env("LC_ALL", "C").args(["-Rud", &format!("@{}", seconds)]))?;
     Ok(format!(
         "switchml ({version}) unstable; urgency=medium\n\n  * See CHANGELOG.md.\n\n \
          -- The switchml-xdp authors <switchml@localhost.localdomain>  {date}"
     ))
-}
-
-/// What a command prints.
-fn text(command: &mut Command) -> Result<String> {
-    let name = command.get_program().to_string_lossy().into_owned();
-    let output = command.output().with_context(|| format!("cannot start {name}"))?;
-    let Output { status, stdout, stderr } = output;
-    ensure!(status.success(), "{name}: {}", String::from_utf8_lossy(&stderr).trim());
-    String::from_utf8(stdout).with_context(|| format!("{name} prints no text"))
 }
 
 fn write(path: &Path, text: &str) -> Result<()> {

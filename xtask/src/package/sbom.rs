@@ -1,0 +1,88 @@
+//! Software bills of materials: what each program and library is made of, in CycloneDX's JSON.
+
+use super::{build, succeed};
+use crate::{cargo, python};
+use anyhow::{Context, Result, ensure};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+use switchml_cli::say;
+
+/// CycloneDX's own tool for cargo.
+const TOOL: &str = "0.5.9";
+
+/// What is shipped: where the tool puts what it is made of, and by which name that is kept. The
+/// daemon contains the BPF programs.
+const SHIPPED: [(&str, &str); 5] = [
+    ("userspace/switchml-aggregator_bin", "switchml-aggregator"),
+    ("xdp-aggregator/xdp-aggregator_bin", "switchml-aggregator-bpf"),
+    ("worker-lib/cli/switchml-worker_bin", "switchml-worker"),
+    ("worker-lib/c/switchml_cdylib-rlib", "libswitchml"),
+    ("worker-lib/python/_native_cdylib", "switchml-python"),
+];
+
+/// Validates files by CycloneDX's schema, of their own version of it.
+const VALIDATE: &str = "\
+import json, sys
+from cyclonedx.schema import SchemaVersion
+from cyclonedx.validation.json import JsonStrictValidator
+for name in sys.argv[1:]:
+    text = open(name).read()
+    version = SchemaVersion.from_version(json.loads(text)['specVersion'])
+    wrong = JsonStrictValidator(version).validate_str(text)
+    if wrong:
+        sys.exit(f'{name}: {wrong}')
+";
+
+/// Writes those of the commit into the folder.
+pub fn make(folder: &Path) -> Result<()> {
+    let tool = tool()?;
+    // The tool writes beside each Cargo.toml of a workspace.
+    let copy = cargo::target_folder()?.join("sbom");
+    let _ = fs::remove_dir_all(&copy);
+    let mut clone = Command::new("git");
+    succeed(clone.args(["clone", "--quiet"]).arg(cargo::workspace()).arg(&copy))?;
+    let mut command = Command::new(tool);
+    command.args(["cyclonedx", "--quiet", "--format=json", "--spec-version=1.5"]);
+    command.args(["--describe=binaries", "--all-features", "--target", build::AMD64]);
+    command.env("SOURCE_DATE_EPOCH", build::commit_time()?).current_dir(&copy);
+    succeed(&mut command)?;
+    let place = copy.canonicalize()?.display().to_string();
+    for (written, name) in SHIPPED {
+        let written = copy.join(format!("{written}.cdx.json"));
+        let text = fs::read_to_string(&written).with_context(|| written.display().to_string())?;
+        fs::write(folder.join(format!("{name}.cdx.json")), text.replace(&place, "/switchml"))?;
+    }
+    fs::remove_dir_all(&copy).context("cannot clean up")
+}
+
+/// Fails unless the folder's are valid, and name what they must.
+pub fn check(folder: &Path) -> Result<()> {
+    let files = SHIPPED.map(|(_, name)| folder.join(format!("{name}.cdx.json")));
+    let tools =
+        python::with_tools("cyclonedx", &["cyclonedx-python-lib[json-validation]==11.7.0"])?;
+    succeed(Command::new(tools.join("python")).args(["-c", VALIDATE]).args(&files))?;
+    // A dependency of each, which the tool would not find if it looked at another one.
+    for (file, part) in files.iter().zip(["aya", "aya-ebpf", "indicatif", "half", "pyo3"]) {
+        let text = fs::read_to_string(file)?;
+        ensure!(text.contains(&format!("\"pkg:cargo/{part}@")), "{}: no {part}", file.display());
+    }
+    say!("bills of materials: valid");
+    Ok(())
+}
+
+/// The tool, which is built if it is not there: some minutes.
+fn tool() -> Result<PathBuf> {
+    let root = cargo::target_folder()?.join("cargo-cyclonedx");
+    let tool = root.join("bin/cargo-cyclonedx");
+    let is_there = Command::new(&tool).args(["cyclonedx", "--version"]).output();
+    if is_there.is_ok_and(|output| String::from_utf8_lossy(&output.stdout).contains(TOOL)) {
+        return Ok(tool);
+    }
+    let mut install = Command::new("cargo");
+    install.args(["install", "--quiet", "--locked", "cargo-cyclonedx", "--version", TOOL]);
+    succeed(install.arg("--root").arg(&root))?;
+    Ok(tool)
+}
