@@ -8,6 +8,7 @@
 mod build;
 mod check;
 mod layout;
+mod reproduce;
 mod sbom;
 mod static_worker;
 
@@ -37,6 +38,9 @@ pub struct Package {
     /// load, purge); needs root
     #[arg(long)]
     check: bool,
+    /// Make it twice from the commit, in two other folders, and compare the bytes
+    #[arg(long, conflicts_with = "check")]
+    reproduce: bool,
 }
 
 /// What can be made.
@@ -57,6 +61,9 @@ impl Package {
     ///
     /// What is missing, or which step failed; its own messages are above.
     pub fn run(&self) -> Result<()> {
+        if self.reproduce {
+            return reproduce::run(&self.parts);
+        }
         packages::ensure(&NEEDED, "packages are made with")?;
         setup::run()?;
         let folder = cargo::target_folder()?.join("package");

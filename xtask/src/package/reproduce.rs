@@ -1,0 +1,90 @@
+//! `cargo xtask package --reproduce`: two builds of the commit, each from nothing and in a folder
+//! of its own, give the same bytes.
+
+use super::{Part, files, succeed, text};
+use crate::cargo;
+use anyhow::{Context, Result, bail, ensure};
+use clap::ValueEnum;
+use std::{
+    collections::BTreeMap,
+    fs,
+    os::unix::fs::symlink,
+    path::{Path, PathBuf},
+    process::Command,
+};
+use switchml_cli::say;
+
+/// Tools in the target folder, which both use.
+const TOOLS: [&str; 2] = ["python", "cargo-cyclonedx"];
+
+/// Where they are; names of different lengths, because a path may be cut somewhere.
+const FOLDERS: [&str; 2] = ["one", "the-other/and-deeper"];
+
+/// Builds the parts twice, and compares.
+pub fn run(parts: &[Part]) -> Result<()> {
+    let changed = text(git().args(["status", "--porcelain"]))?;
+    ensure!(changed.is_empty(), "--reproduce builds what is committed: commit first");
+    let scratch = cargo::target_folder()?.join("reproduce");
+    let _ = fs::remove_dir_all(&scratch);
+    let folders = FOLDERS.map(|name| scratch.join(name));
+    // Both at first: somebody may go on with the repository meanwhile.
+    for folder in &folders {
+        succeed(git().args(["clone", "--quiet", "--no-hardlinks", "."]).arg(folder))?;
+    }
+    let [one, other] = folders.each_ref().map(|folder| build(folder, parts));
+    let (one, other) = (one?, other?);
+    ensure!(one.keys().eq(other.keys()), "not the same files: {one:?} and {other:?}");
+    let mut differing = Vec::new();
+    for (name, hash) in &one {
+        say!("{hash}  {name}");
+        if other[name] != *hash {
+            say!("{}  {name} in the other folder", other[name]);
+            differing.push(name.as_str());
+        }
+    }
+    if !differing.is_empty() {
+        bail!(
+            "differ from folder to folder: {}; both are in {}",
+            differing.join(", "),
+            scratch.display()
+        );
+    }
+    fs::remove_dir_all(&scratch).context("cannot clean up")?;
+    say!("two builds from two folders: the same to the byte");
+    Ok(())
+}
+
+/// Builds the parts from the copy of the repository in the folder, of which it leaves only those;
+/// their hashes by their names.
+fn build(folder: &Path, parts: &[Part]) -> Result<BTreeMap<String, String>> {
+    fs::create_dir_all(folder.join("target"))?;
+    for tool in TOOLS {
+        let there = cargo::target_folder()?.join(tool);
+        fs::create_dir_all(&there)?;
+        symlink(&there, folder.join("target").join(tool))?;
+    }
+    let mut command = Command::new("cargo");
+    command.args(["xtask", "package"]).current_dir(folder);
+    // What the outer cargo says of its own build is not for this one.
+    command.env_remove("CARGO_MANIFEST_DIR").env_remove("CARGO_TARGET_DIR");
+    for part in parts.iter().filter_map(Part::to_possible_value) {
+        command.arg(part.get_name());
+    }
+    succeed(&mut command)?;
+    let kept = folder.with_extension("packages");
+    fs::rename(folder.join("target/package"), &kept)?;
+    fs::remove_dir_all(folder).context("cannot clean up")?;
+    files(&kept)?.iter().map(hash).collect()
+}
+
+fn hash(file: &PathBuf) -> Result<(String, String)> {
+    let sum = text(Command::new("sha256sum").arg(file))?;
+    let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    Ok((name, sum.split(' ').next().unwrap_or_default().to_owned()))
+}
+
+fn git() -> Command {
+    let mut git = Command::new("git");
+    git.current_dir(cargo::workspace());
+    git
+}
