@@ -21,7 +21,6 @@ use tonic::transport::Channel;
 use tonic::{Request, Response, Status, Streaming};
 
 use crate::guard::Guard;
-use crate::incoming::incoming;
 use crate::mailbox::{Sender, mailbox};
 use crate::service::{self, addresses, of_data_plane, pulse, seen_by};
 use io::ProxyIo;
@@ -76,8 +75,8 @@ impl CombinerService {
         stop: impl Future<Output = ()>,
     ) -> Result<(), tonic::transport::Error> {
         let beside = std::future::pending();
-        let incoming = incoming(listener, Arc::clone(&self.guard));
-        service::serve(self.clone(), incoming, stop, beside, || {
+        let guard = Arc::clone(&self.guard);
+        service::serve(self.clone(), listener, guard, stop, beside, || {
             let State { proxy, io } = &mut *self.lock();
             let effects = proxy.shut_down();
             proxy::perform(proxy, io, None, effects);
@@ -173,6 +172,7 @@ impl Aggregator for CombinerService {
         &self,
         request: Request<control::JoinRequest>,
     ) -> Result<Response<BelowStream>, Status> {
+        self.guard.admit_join(addresses(&request)?.0)?;
         let (stream, question) = self.add(request, Proxy::join)?;
         let mut client = self.parent.connect().await?;
         let news = client.join(question).await.map_err(|error| relayed(&self.parent, error))?;

@@ -1,6 +1,13 @@
 //! Who may talk to the control plane, and what became of those who may not.
 
-use crate::refusals::Refusals;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Instant;
+
+use tonic::Status;
+
+use crate::hosts::Hosts;
+use crate::refusals::{Reason, Refusals};
 use crate::tls::ServerTls;
 use crate::tokens::TokenKey;
 
@@ -11,6 +18,8 @@ pub struct Guard {
     pub tls: Option<ServerTls>,
     /// Ranks join with tokens that are signed with this.
     pub tokens: Option<TokenKey>,
+    /// What each host has.
+    pub hosts: Arc<Hosts>,
     /// What was refused.
     pub refusals: Refusals,
 }
@@ -19,5 +28,17 @@ impl Guard {
     /// Whether it believes everybody.
     pub fn is_open(&self) -> bool {
         self.tls.is_none() && self.tokens.is_none()
+    }
+
+    /// A rank joins from there, in whatever job.
+    ///
+    /// # Errors
+    ///
+    /// `RESOURCE_EXHAUSTED` if too many have.
+    pub(crate) fn admit_join(&self, from: IpAddr) -> Result<(), Status> {
+        self.hosts.join(from, Instant::now()).map_err(|why| {
+            self.refusals.refuse(Reason::TooManyJoins, from, "Join", why);
+            Status::resource_exhausted(why.to_string())
+        })
     }
 }

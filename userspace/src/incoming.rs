@@ -23,6 +23,7 @@ use tracing::warn;
 
 use crate::exposure;
 use crate::guard::Guard;
+use crate::hosts::Seat;
 use crate::refusals::Reason;
 use crate::throttle::Throttle;
 use crate::tls::ServerTls;
@@ -56,11 +57,12 @@ pub fn incoming(
             };
             match accepted {
                 Ok((stream, peer)) => {
+                    let from = peer.ip().to_canonical();
+                    let Some(seat) = seat(&guard, from) else { continue };
                     let (guard, sender) = (Arc::clone(&guard), sender.clone());
                     // Nobody waits for another's handshake.
                     tokio::spawn(async move {
-                        if let Ok(connection) = open(stream, peer.ip().to_canonical(), &guard).await
-                        {
+                        if let Ok(connection) = open(stream, seat, from, &guard).await {
                             let _ = sender.send(Ok(connection)).await;
                         }
                     });
@@ -81,8 +83,21 @@ pub fn incoming(
     ReceiverStream::new(connections)
 }
 
+/// Room for a connection from there, if that host has not too many.
+fn seat(guard: &Guard, from: IpAddr) -> Option<Seat> {
+    let seat = guard.hosts.connect(from);
+    let refused =
+        |why| guard.refusals.refuse(Reason::TooManyConnections, from, "a connection", why);
+    seat.map_err(refused).ok()
+}
+
 /// Makes a connection of a stream from `peer`.
-async fn open(stream: TcpStream, peer: IpAddr, guard: &Guard) -> io::Result<Connection> {
+async fn open(
+    stream: TcpStream,
+    seat: Seat,
+    peer: IpAddr,
+    guard: &Guard,
+) -> io::Result<Connection> {
     stream.set_nodelay(true)?;
     let addresses = stream.connect_info();
     // The daemon has looked at those that there were when it started.
@@ -99,6 +114,7 @@ async fn open(stream: TcpStream, peer: IpAddr, guard: &Guard) -> io::Result<Conn
     };
     Ok(Connection {
         stream,
+        _seat: seat,
         addresses,
         pulse: Pulse::default(),
         missing: Some((PREFACE_LEN, Box::pin(sleep(PREFACE_TIMEOUT)))),
@@ -199,6 +215,7 @@ impl Pulse {
 /// A connection that breaks unless the client's preface comes in time.
 pub struct Connection {
     stream: Either<TcpStream, Box<TlsStream<TcpStream>>>,
+    _seat: Seat,
     addresses: TcpConnectInfo,
     pulse: Pulse,
     /// Bytes of the preface that are missing, and until when they may.

@@ -9,6 +9,7 @@
 //! | [`exposure`] | from where it is reached |
 //! | [`tls`] | the daemon's certificate |
 //! | [`tokens`] | which jobs a rank may join |
+//! | [`hosts`] | what one host may take of it |
 //! | [`refusals`] | counts of who may not |
 //! | [`incoming`] | connections to it, as they come in |
 //! | [`mailbox`] | what a rank has yet to read of its events |
@@ -26,6 +27,7 @@ pub mod dual;
 pub mod events;
 pub mod exposure;
 pub mod guard;
+pub mod hosts;
 pub mod incoming;
 pub mod mailbox;
 pub mod refusals;

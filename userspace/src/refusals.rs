@@ -34,12 +34,24 @@ pub enum Reason {
     TokenOfOtherJobs,
     /// Its job is another tenant's.
     OtherTenant,
+    /// A rank joins whose place is taken.
+    TakenRank,
+    /// Its names are too long, or it does not fit its job otherwise.
+    WrongJoin,
+    /// It begins a job, and too many wait for ranks.
+    TooManyWaiting,
     /// A member's request does not carry its secret.
     NoMember,
+    /// A message is longer than any that is read.
+    TooLong,
+    /// A host has as many connections as it may.
+    TooManyConnections,
+    /// As many ranks as may have joined from there within a minute.
+    TooManyJoins,
 }
 
 /// All of them, in this order: their names, and what they say.
-const REASONS: [(&str, &str); 11] = [
+const REASONS: [(&str, &str); 17] = [
     ("no_tls", "connections without TLS"),
     ("tls_handshake", "connections whose TLS handshake failed"),
     ("no_client_certificate", "connections without a client certificate"),
@@ -50,7 +62,13 @@ const REASONS: [(&str, &str); 11] = [
     ("expired_token", "joins with a job token that has expired"),
     ("token_of_other_jobs", "joins with a job token for jobs of other names"),
     ("other_tenant", "joins of a job that another tenant has begun"),
+    ("taken_rank", "joins as a rank that is there already"),
+    ("wrong_join", "joins with names, numbers or addresses that no job has, or not this one"),
+    ("too_many_waiting", "joins that would begin a job while too many wait for ranks"),
     ("no_member", "requests without the secret of a member"),
+    ("too_long", "requests with a message that is too long"),
+    ("too_many_connections", "connections beyond those that one address may have"),
+    ("too_many_joins", "joins beyond those that one address may make in a minute"),
 ];
 
 /// Counts of what was refused since the daemon was started.

@@ -4,9 +4,9 @@
 mod daemon_io;
 pub(crate) mod event_stream;
 pub(crate) mod status;
+mod too_long;
 mod watch;
 
-use std::io;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
@@ -21,19 +21,16 @@ use switchml_userspace_core::control_plane::{
     ControlPlane, PING_INTERVAL, PING_TIMEOUT, RequestError,
 };
 use switchml_userspace_core::data_plane::{self, DataPlane, PortStatus};
-use switchml_userspace_core::jobs::{
-    JobTable, JoinError, Joiner, MemberError, MemberId, Origin, Threads,
-};
+use switchml_userspace_core::jobs::{JobTable, Joiner, MemberError, MemberId, Origin, Threads};
 use switchml_userspace_core::stragglers::Stragglers;
 use switchml_userspace_core::version;
 use tokio::net::TcpListener;
-use tokio_stream::wrappers::ReceiverStream;
 use tonic::service::Routes;
 use tonic::transport::Server;
 use tonic::{Request, Response, Status};
 
 use crate::guard::Guard;
-use crate::incoming::{Connection, Peer, Pulse, incoming};
+use crate::incoming::{Peer, Pulse, incoming};
 use crate::mailbox::{Sender, mailbox};
 use crate::refusals::Reason;
 use crate::traces::{RankTrace, Traces};
@@ -102,8 +99,8 @@ impl Service {
         stop: impl Future<Output = ()>,
     ) -> Result<(), tonic::transport::Error> {
         let (service, watch) = (self.clone(), self.watch());
-        let incoming = incoming(listener, Arc::clone(&self.guard));
-        serve(service, incoming, stop, watch, || {
+        let guard = Arc::clone(&self.guard);
+        serve(service, listener, guard, stop, watch, || {
             let State { control_plane, io, .. } = &mut *self.lock();
             control_plane.shut_down(io);
         })
@@ -141,15 +138,17 @@ impl Service {
     }
 }
 
-/// Serves connections until `stop` is ready; then calls `shut_down`, and lets streams tell what
-/// that says. `beside` goes on meanwhile.
+/// Serves the connections of `listener` until `stop` is ready; then calls `shut_down`, and lets
+/// streams tell what that says. `beside` goes on meanwhile.
 pub(crate) async fn serve(
     service: impl Aggregator,
-    incoming: ReceiverStream<io::Result<Connection>>,
+    listener: TcpListener,
+    guard: Arc<Guard>,
     stop: impl Future<Output = ()>,
     beside: impl Future<Output = ()>,
     shut_down: impl FnOnce(),
 ) -> Result<(), tonic::transport::Error> {
+    let incoming = incoming(listener, Arc::clone(&guard));
     let service = Arc::new(service);
     let grpc = AggregatorServer::from_arc(Arc::clone(&service));
     let routes = Routes::new(grpc.max_decoding_message_size(MAX_MESSAGE_LEN));
@@ -158,7 +157,7 @@ pub(crate) async fn serve(
         .http2_keepalive_interval(Some(PING_INTERVAL))
         .http2_keepalive_timeout(Some(PING_TIMEOUT))
         .max_concurrent_streams(MAX_REQUESTS)
-        .add_routes(web::beside(routes, service));
+        .add_routes(web::beside(too_long::counted(routes, guard), service));
     let (stopping, stopped) = tokio::sync::oneshot::channel();
     let serving = server.serve_with_incoming_shutdown(incoming, async {
         // The sender is dropped only together with this future.
@@ -192,6 +191,7 @@ impl Aggregator for Service {
         request: Request<control::JoinRequest>,
     ) -> Result<Response<EventStream>, Status> {
         let (peer, local) = addresses(&request)?;
+        self.guard.admit_join(peer)?;
         let pulse = pulse(&request)?;
         let request = request.into_inner();
         let tenant = self.tenant(&request.token, &request.job_name, peer)?;
@@ -205,9 +205,7 @@ impl Aggregator for Service {
         let (sender, events) = mailbox();
         let State { control_plane, io, traces, .. } = &mut *self.lock();
         let id = control_plane.join(io, &joiner, sender).map_err(|error| {
-            if matches!(error, JoinError::OtherTenant { .. }) {
-                self.guard.refusals.refuse(Reason::OtherTenant, peer, "Join", &error);
-            }
+            self.guard.refusals.refuse(status::reason(&error), peer, "Join", &error);
             join_refused(error)
         })?;
         let trace = traces.join(&joiner.name, world_size, rank, &peer.to_string());

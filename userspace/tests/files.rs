@@ -1,12 +1,16 @@
 //! A daemon that may open no more files: it waits, and goes on when it may.
 
-use std::io::{BufRead, BufReader};
-use std::net::{TcpStream, UdpSocket};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream, UdpSocket};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use socket2::{Domain, Socket, Type};
+
 /// Files that the daemon may have open; it needs about 15 for itself.
 const FILES: usize = 40;
+/// Connections that one host may have then.
+const OF_HOST: usize = 20;
 
 struct Daemon(Child);
 
@@ -55,6 +59,57 @@ impl Daemon {
     }
 }
 
+fn connect_from(host: u8, control: &str) -> TcpStream {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
+    let from = SocketAddr::from((Ipv4Addr::new(127, 0, 0, host), 0));
+    socket.bind(&from.into()).expect("an address of this host");
+    let control: SocketAddr = control.parse().expect("an address");
+    socket.connect(&control.into()).expect("connected");
+    socket.into()
+}
+
+fn ask(stream: &mut TcpStream, path: &str, connection: &str) {
+    let head = format!("GET {path} HTTP/1.1\r\nHost: here\r\nConnection: {connection}\r\n\r\n");
+    stream.write_all(head.as_bytes()).expect("sent");
+}
+
+/// How often connections were refused because their host had too many.
+fn refused(control: &str) -> usize {
+    let mut stream = connect_from(9, control);
+    ask(&mut stream, "/metrics", "close");
+    let mut text = String::new();
+    stream.read_to_string(&mut text).expect("text");
+    let start = "switchml_refusals_total{reason=\"too_many_connections\"} ";
+    let times = text.lines().find_map(|line| line.strip_prefix(start)).expect("a count");
+    times.parse().expect("a number")
+}
+
+/// Whoever is there stays, and others come in.
+#[test]
+fn a_host_has_half_of_the_files_at_most() {
+    let (_daemon, control) = Daemon::start();
+    let mut first = connect_from(2, &control);
+    let still_there = |stream: &mut TcpStream| {
+        ask(stream, "/healthz", "keep-alive");
+        let mut answer = [0; 15];
+        stream.read_exact(&mut answer).expect("it is still there");
+        assert_eq!(answer, *b"HTTP/1.1 200 OK");
+    };
+    still_there(&mut first);
+    let _others: Vec<_> = (1..OF_HOST).map(|_| connect_from(2, &control)).collect();
+    assert_eq!(refused(&control), 0);
+    for _ in 0..5 {
+        let mut stream = connect_from(2, &control);
+        assert!(matches!(stream.read(&mut [0]), Ok(0) | Err(_)), "it was let in");
+    }
+    assert_eq!(refused(&control), 5);
+    let mut rest = [0; 1 << 12];
+    first.set_nonblocking(true).expect("a socket");
+    while first.read(&mut rest).is_ok_and(|len| len > 0) {}
+    first.set_nonblocking(false).expect("a socket");
+    still_there(&mut first);
+}
+
 fn status(control: &str) -> bool {
     let mut command = Command::new(env!("CARGO_BIN_EXE_switchml-aggregator"));
     command.args(["status", "--connect", control]).stdout(Stdio::null()).stderr(Stdio::null());
@@ -66,7 +121,7 @@ fn without_files_the_daemon_waits_until_there_are_some() {
     let (daemon, control) = Daemon::start();
     // Those that are not let in wait in the kernel's queue.
     let connections: Vec<_> =
-        (0..2 * FILES).map(|_| TcpStream::connect(&control).expect("queued")).collect();
+        (0..2 * FILES).map(|at| connect_from(2 + (at % 8) as u8, &control)).collect();
     std::thread::sleep(Duration::from_millis(500));
     let (begin, before) = (Instant::now(), daemon.busy());
     std::thread::sleep(Duration::from_secs(2));

@@ -16,6 +16,13 @@ fn waiting(missing: &[u32]) -> Event {
     Event::Waiting(Waiting { missing_ranks: missing.to_vec() })
 }
 
+/// How often the daemon has refused something for this reason.
+async fn refused(daemon: &Daemon, reason: &str) -> u64 {
+    let status = daemon.client().await.status(StatusRequest {}).await.unwrap().into_inner();
+    let refusal = status.refusals.iter().find(|refusal| refusal.reason == reason);
+    refusal.expect("such a reason").times
+}
+
 fn leave(rank: &Rank, path: &Path, error: &str) -> LeaveRequest {
     let &Assigned { job, epoch, control_secret, .. } = &path.assigned;
     LeaveRequest {
@@ -218,6 +225,59 @@ async fn joins_are_refused_with_a_code_and_one_line() {
         assert!(status.message().starts_with(text), "{}", status.message());
         assert_eq!(status.message().lines().count(), 1);
     }
+    assert_eq!(
+        (refused(&daemon, "wrong_join").await, refused(&daemon, "taken_rank").await),
+        (5, 1)
+    );
+}
+
+/// Ranks that join and let the others wait for ever.
+#[tokio::test(flavor = "multi_thread")]
+async fn idle_joins_are_refused_beyond_what_a_host_may_begin() {
+    let daemon = Daemon::start(1 << 18).await;
+    let mut client = daemon.client().await;
+    let request = |job: u32| JoinRequest {
+        job_name: format!("idle {job}"),
+        rank: 0,
+        world_size: 2,
+        ..join_request()
+    };
+    // A connection has 100 streams at most.
+    let mut idle = Vec::new();
+    for job in 0..256 {
+        if job % 64 == 0 {
+            client = daemon.client().await;
+        }
+        idle.push(client.join(request(job)).await.expect("joined"));
+    }
+    let status = daemon.client().await.join(request(256)).await.expect_err("too many");
+    let start = "256 jobs wait for ranks, 256 of them begun from 127.0.0.1; at most 4096 may";
+    assert_eq!(status.code(), Code::ResourceExhausted);
+    assert!(status.message().starts_with(start), "{}", status.message());
+    assert_eq!(refused(&daemon, "too_many_waiting").await, 1);
+}
+
+/// A host that does nothing but join, and leaves no job behind.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_host_joins_so_often_in_a_minute() {
+    let daemon = Daemon::start(1 << 18).await;
+    let mut client = daemon.client().await;
+    let begin = std::time::Instant::now();
+    let wrong = |rank| JoinRequest { job_name: "train".to_owned(), rank, ..join_request() };
+    for rank in 0..6000 {
+        let status = client.join(wrong(rank)).await.expect_err("a world of nobody");
+        if begin.elapsed().as_secs() < 60 {
+            assert_eq!(status.code(), Code::InvalidArgument, "join {rank}");
+        }
+    }
+    let status = client.join(wrong(0)).await.expect_err("refused");
+    // Unless this host is so busy that the next minute has come.
+    if begin.elapsed().as_secs() < 60 {
+        let line = "6000 joins came from this address within a minute, the most for one; try \
+                    again in a minute";
+        assert_eq!((status.code(), status.message()), (Code::ResourceExhausted, line));
+        assert_eq!(refused(&daemon, "too_many_joins").await, 1);
+    }
 }
 
 /// Rule 22.14.
@@ -322,6 +382,7 @@ async fn a_stranger_neither_starts_nor_ends_a_job() {
             assert_eq!((status.code(), status.message()), (Code::NotFound, expected));
         }
     }
+    assert_eq!(refused(&daemon, "no_member").await, 3 * 4, "each of them is counted");
     zero.ready(&paths[0].assigned, 352).await.expect("as if nothing had happened");
     one.ready(&paths[1].assigned, 352).await.expect("as if nothing had happened");
     assert!(matches!(zero.next().await, Event::Started(started) if started.lanes == 352));
@@ -413,6 +474,7 @@ async fn what_is_too_long_is_refused() {
         .await
         .unwrap_err();
     assert_eq!(status.code(), Code::OutOfRange, "{status}");
+    assert_eq!((refused(&daemon, "wrong_join").await, refused(&daemon, "too_long").await), (1, 1));
     client.join(JoinRequest { host: "h".repeat(64), ..request }).await.expect("joined");
 }
 

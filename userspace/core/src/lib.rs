@@ -8,6 +8,7 @@
 //! | [`data_plane`] | what the control plane asks of a data plane |
 //! | [`limits`], [`job_spec`] | what data planes differ in, and what a job is to them |
 //! | [`version`] | who joins must speak this build's version of the protocol |
+//! | [`rate`] | how often something may happen in a minute |
 //! | [`slots`] | how many slots a job gets |
 //! | [`oldest_round`] | the ranks that a shard's oldest unfinished round lacks |
 //! | [`stragglers`] | for whom running jobs wait, and how long they have |
@@ -25,6 +26,7 @@ pub mod memory_cells;
 pub mod memory_tables;
 pub mod oldest_round;
 pub mod proxy;
+pub mod rate;
 pub mod slots;
 pub mod stragglers;
 pub mod version;

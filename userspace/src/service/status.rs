@@ -5,6 +5,7 @@ use switchml_userspace_core::data_plane;
 use switchml_userspace_core::jobs::{JoinError, MemberError};
 use tonic::{Code, Status};
 
+use crate::refusals::Reason;
 use crate::tokens::TokenError;
 
 pub fn join_refused(error: JoinError) -> Status {
@@ -21,6 +22,22 @@ pub fn join_refused(error: JoinError) -> Status {
         JoinError::TooManyWaiting { .. } => Code::ResourceExhausted,
     };
     Status::new(code, error.to_string())
+}
+
+/// As what it is counted.
+pub fn reason(error: &JoinError) -> Reason {
+    match error {
+        JoinError::DuplicateRank { .. } => Reason::TakenRank,
+        JoinError::OtherTenant { .. } => Reason::OtherTenant,
+        JoinError::TooManyWaiting { .. } => Reason::TooManyWaiting,
+        JoinError::Name(_)
+        | JoinError::Host(_)
+        | JoinError::WorldSize { .. }
+        | JoinError::Rank { .. }
+        | JoinError::OtherWorldSize { .. }
+        | JoinError::LinkLocal(_)
+        | JoinError::NoPartialSums(_) => Reason::WrongJoin,
+    }
 }
 
 pub fn request_failed(error: RequestError) -> Status {

@@ -1,0 +1,191 @@
+//! What one host may take of the control plane: connections at once, and joins in a minute. So none
+//! keeps the others out.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Resource, getrlimit};
+use switchml_userspace_core::rate::Rate;
+
+/// Most connections of a host at once, whatever the limit of open files: those of 16 jobs of 1024
+/// ranks behind one combiner.
+const MOST_CONNECTIONS: u64 = 16 << 10;
+/// Most joins from a host in a minute: 5 times those of a combiner with the ranks of a job of 1024.
+pub const MOST_JOINS: u32 = 6000;
+/// How often hosts are forgotten that hold nothing.
+const SWEEP: Duration = Duration::from_secs(60);
+
+/// Why a host is let in no further.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TooMuch {
+    /// It has as many connections as it may.
+    #[error(
+        "it has {0} connections already, the most for one address; end some, or raise the limit of \
+         open files (ulimit -n), of which a host may have half, up to {MOST_CONNECTIONS}"
+    )]
+    Connections(u64),
+    /// It has joined as often as it may.
+    #[error(
+        "{MOST_JOINS} joins came from this address within a minute, the most for one; try again in \
+         a minute"
+    )]
+    Joins,
+}
+
+/// What each host has.
+#[derive(Debug)]
+pub struct Hosts {
+    most_connections: u64,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    hosts: HashMap<IpAddr, Host>,
+    swept: Instant,
+}
+
+#[derive(Debug)]
+struct Host {
+    connections: u64,
+    joins: Rate,
+}
+
+/// A connection of a host, which counts until this is dropped.
+#[derive(Debug)]
+pub struct Seat {
+    hosts: Arc<Hosts>,
+    host: IpAddr,
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        if let Some(host) = self.hosts.lock().hosts.get_mut(&self.host) {
+            host.connections -= 1;
+        }
+    }
+}
+
+impl Default for Hosts {
+    /// By this process's limit of open files: one host may have half of them.
+    fn default() -> Self {
+        let files = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+        Self::new((files / 2).clamp(1, MOST_CONNECTIONS))
+    }
+}
+
+impl Hosts {
+    fn new(most_connections: u64) -> Self {
+        let state = State { hosts: HashMap::new(), swept: Instant::now() };
+        Self { most_connections, state: Mutex::new(state) }
+    }
+
+    /// A connection from there.
+    ///
+    /// # Errors
+    ///
+    /// [`TooMuch::Connections`].
+    pub fn connect(self: &Arc<Self>, from: IpAddr) -> Result<Seat, TooMuch> {
+        let (host, now) = (host_of(from), Instant::now());
+        let mut state = self.lock();
+        state.sweep(now);
+        let has = state.of(host, now);
+        if has.connections >= self.most_connections {
+            return Err(TooMuch::Connections(has.connections));
+        }
+        has.connections += 1;
+        drop(state);
+        Ok(Seat { hosts: Arc::clone(self), host })
+    }
+
+    /// A rank joins from there.
+    ///
+    /// # Errors
+    ///
+    /// [`TooMuch::Joins`].
+    pub fn join(&self, from: IpAddr, now: Instant) -> Result<(), TooMuch> {
+        let passes = self.lock().of(host_of(from), now).joins.pass(now, MOST_JOINS);
+        passes.then_some(()).ok_or(TooMuch::Joins)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn of(&mut self, host: IpAddr, now: Instant) -> &mut Host {
+        self.hosts.entry(host).or_insert_with(|| Host { connections: 0, joins: Rate::new(now) })
+    }
+
+    /// Forgets hosts that hold nothing, if it is time for that.
+    fn sweep(&mut self, now: Instant) {
+        if now.saturating_duration_since(self.swept) < SWEEP {
+            return;
+        }
+        self.swept = now;
+        self.hosts.retain(|_, host| host.connections > 0 || !host.joins.is_over(now));
+    }
+}
+
+/// Of IPv6 the network of 64 bits: a host has all addresses of one.
+fn host_of(address: IpAddr) -> IpAddr {
+    match address {
+        IpAddr::V4(_) => address,
+        IpAddr::V6(v6) => Ipv6Addr::from_bits(v6.to_bits() >> 64 << 64).into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address(text: &str) -> IpAddr {
+        text.parse().expect("an address")
+    }
+
+    #[test]
+    fn a_host_has_so_many_connections_and_keeps_nobody_out() {
+        let hosts = Arc::new(Hosts::new(2));
+        let connect = |from| hosts.connect(address(from));
+        let mut first = vec![connect("10.0.0.1").unwrap(), connect("10.0.0.1").unwrap()];
+        assert_eq!(connect("10.0.0.1").unwrap_err(), TooMuch::Connections(2));
+        let _other = connect("10.0.0.2").unwrap();
+        first.pop();
+        let _again = connect("10.0.0.1").unwrap();
+        assert!(connect("10.0.0.1").is_err());
+        // Whoever has a network of IPv6 has all its addresses.
+        let _six = [connect("2001:db8::1").unwrap(), connect("2001:db8::2").unwrap()];
+        assert!(connect("2001:db8::3").is_err());
+        let _neighbour = connect("2001:db8:0:1::1").unwrap();
+    }
+
+    #[test]
+    fn a_host_joins_so_often_in_a_minute_whatever_it_closes() {
+        let (hosts, now) = (Arc::new(Hosts::new(1)), Instant::now());
+        let (one, other) = (address("10.0.0.1"), address("10.0.0.2"));
+        for _ in 0..6000 {
+            drop(hosts.connect(one).unwrap());
+            hosts.join(one, now).unwrap();
+        }
+        assert_eq!(hosts.join(one, now), Err(TooMuch::Joins));
+        assert_eq!(hosts.join(other, now), Ok(()));
+        assert_eq!(hosts.join(one, now + Duration::from_secs(60)), Ok(()));
+    }
+
+    #[test]
+    fn hosts_that_hold_nothing_are_forgotten() {
+        let hosts = Arc::new(Hosts::new(1));
+        let seat = hosts.connect(address("10.0.0.1")).unwrap();
+        drop(hosts.connect(address("10.0.0.2")).unwrap());
+        let later = Instant::now() + Duration::from_secs(61);
+        hosts.join(address("10.0.0.3"), later).unwrap();
+        hosts.lock().sweep(later);
+        let mut left: Vec<_> = hosts.lock().hosts.keys().copied().collect();
+        left.sort();
+        assert_eq!(left, [address("10.0.0.1"), address("10.0.0.3")]);
+        drop(seat);
+    }
+}
