@@ -172,7 +172,8 @@ mod tests {
         }
         assert_eq!(hosts.join(one, now), Err(TooMuch::Joins));
         assert_eq!(hosts.join(other, now), Ok(()));
-        assert_eq!(hosts.join(one, now + Duration::from_secs(60)), Ok(()));
+        // The minute began with the first connection, a little after `now`.
+        assert_eq!(hosts.join(one, now + Duration::from_secs(90)), Ok(()));
     }
 
     #[test]
