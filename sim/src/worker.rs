@@ -386,6 +386,8 @@ impl Worker {
             local: (*AGGREGATOR.ip()).into(),
             threads: Threads::default(),
             via: via(world.net, self.index),
+            // Without tenants nothing comes of it.
+            at: std::time::Instant::now(),
         }
     }
 

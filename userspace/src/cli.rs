@@ -1,5 +1,7 @@
 //! The command line.
 
+mod quota;
+
 use std::ffi::OsString;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
@@ -13,6 +15,7 @@ use clap::{ArgMatches, Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use switchml_cli::tls::TlsOptions;
 use switchml_protocol::maps::{MAX_SHARDS, SLOTS_PER_SHARD};
 use switchml_protocol::{CONTROL_PORT, DATA_PORT, VERSION};
+use switchml_userspace_core::jobs::{MAX_TENANT_LEN, Quotas};
 use switchml_userspace_core::memory_cells::{MAX_CELLS, MIN_CELLS};
 
 use crate::logging::{self, LogFormat};
@@ -79,7 +82,7 @@ pub enum Command {
         #[arg(long, value_name = "FILE")]
         token_key: PathBuf,
         /// Whose it is: ranks of different tenants are never in the same job.
-        #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
+        #[arg(long, value_name = "NAME", value_parser = tenant_name)]
         tenant: String,
         /// Names of jobs that it is for; * is any text, ? any one character.
         #[arg(long, value_name = "PATTERN", value_parser = NonEmptyStringValueParser::new())]
@@ -201,6 +204,12 @@ pub struct SecurityOptions {
     /// `switchml-aggregator token` has made with it. Combiners pass tokens on to the root.
     #[arg(long, value_name = "FILE", conflicts_with = "parent")]
     pub token_key: Option<PathBuf>,
+    /// What the jobs of a tenant of job tokens may have together, [TENANT:]jobs=N,ranks=N,slots=N,
+    /// joins=N: jobs, ranks and slots at once, joins in a minute. Without a tenant's name it is for
+    /// each of them, and for what a named one's does not say. What is left out is not bounded.
+    #[arg(long = "tenant-quota", value_name = "LIMITS", requires = "token_key",
+          value_parser = quota::parse)]
+    pub tenant_quotas: Vec<quota::TenantQuota>,
     /// SHA-256 fingerprint of the parent's certificate, sha256:…: the connections to it are by TLS
     /// then, and show it the certificate of --tls-cert if it asks.
     #[arg(long, value_name = "FINGERPRINT", requires = "parent", conflicts_with = "parent_tls_ca")]
@@ -208,6 +217,14 @@ pub struct SecurityOptions {
     /// The same, with a file of the CAs, in PEM, that sign the parent's certificate.
     #[arg(long, value_name = "FILE", requires = "parent")]
     pub parent_tls_ca: Option<PathBuf>,
+}
+
+impl SecurityOptions {
+    /// Of all tenants.
+    pub fn quotas(&self) -> Quotas {
+        // None is there twice, [`check`] says.
+        quota::all(&self.tenant_quotas).unwrap_or_default()
+    }
 }
 
 #[cfg(feature = "p4")]
@@ -260,6 +277,13 @@ pub enum Fanout {
     Multicast,
     /// A copy for each rank: works in every network.
     Unicast,
+}
+
+fn tenant_name(given: &str) -> Result<String, String> {
+    match given.len() {
+        1..=MAX_TENANT_LEN => Ok(given.to_owned()),
+        len => Err(format!("a name of {len} bytes; 1 to {MAX_TENANT_LEN} are allowed")),
+    }
 }
 
 fn lifetime(given: &str) -> Result<Duration, String> {
@@ -334,6 +358,7 @@ fn check(options: &Options, matches: &ArgMatches) -> Result<(), clap::Error> {
                 .to_owned(),
         ));
     }
+    quota::all(&options.security.tenant_quotas).map_err(refused)?;
     let SecurityOptions { tls_cert, tls_self_signed, tls_client_ca, .. } = &options.security;
     if tls_client_ca.is_some() && tls_cert.is_none() && !tls_self_signed {
         return Err(refused(
@@ -369,7 +394,7 @@ mod tests {
     use super::*;
 
     /// A value of each option of the daemon; `--data-plane` is what they are tried with.
-    const VALUES: [(&str, &str); 24] = [
+    const VALUES: [(&str, &str); 25] = [
         ("iface", "p0"),
         ("mode", "auto"),
         ("fanout", "auto"),
@@ -392,6 +417,7 @@ mod tests {
         ("tls-self-signed", ""),
         ("token-key", "/tmp/key"),
         ("tls-client-ca", "/tmp/ca"),
+        ("tenant-quota", "jobs=8"),
         ("parent-tls-fingerprint", "sha256:00"),
         ("parent-tls-ca", "/tmp/ca"),
     ];
@@ -425,6 +451,7 @@ mod tests {
             "tls-cert" => Some("tls-key"),
             "tls-key" => Some("tls-cert"),
             "tls-client-ca" => Some("tls-self-signed"),
+            "tenant-quota" => Some("token-key"),
             _ => None,
         };
         let options = required(kind).into_iter().filter(|name| *name != option);
@@ -467,7 +494,8 @@ mod tests {
                         matches!(kind, DataPlaneKind::Xdp | DataPlaneKind::Software)
                     }
                     "control" | "data-address" | "log-format" | "otlp-endpoint" | "tls-cert"
-                    | "tls-key" | "tls-self-signed" | "tls-client-ca" | "token-key" => true,
+                    | "tls-key" | "tls-self-signed" | "tls-client-ca" | "token-key"
+                    | "tenant-quota" => true,
                     other => other.starts_with(&name(*kind)),
                 };
                 match with(*kind, long) {

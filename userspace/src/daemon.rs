@@ -98,7 +98,8 @@ pub async fn run(options: Options) -> anyhow::Result<()> {
             service.serve(listener, stop).await
         }
         None => {
-            let table = JobTable::new(limits, options.data_address, rng);
+            let table = JobTable::new(limits, options.data_address, rng)
+                .with_quotas(options.security.quotas());
             let service = Service::new(table, Arc::clone(&data_plane), guard);
             service.restore()?;
             info!("{ready}");

@@ -34,6 +34,8 @@ pub enum Reason {
     TokenOfOtherJobs,
     /// Its job is another tenant's.
     OtherTenant,
+    /// Its tenant would have more than its quota.
+    OverQuota,
     /// A rank joins whose place is taken.
     TakenRank,
     /// Its names are too long, or it does not fit its job otherwise.
@@ -51,7 +53,7 @@ pub enum Reason {
 }
 
 /// All of them, in this order: their names, and what they say.
-const REASONS: [(&str, &str); 17] = [
+const REASONS: [(&str, &str); 18] = [
     ("no_tls", "connections without TLS"),
     ("tls_handshake", "connections whose TLS handshake failed"),
     ("no_client_certificate", "connections without a client certificate"),
@@ -62,6 +64,7 @@ const REASONS: [(&str, &str); 17] = [
     ("expired_token", "joins with a job token that has expired"),
     ("token_of_other_jobs", "joins with a job token for jobs of other names"),
     ("other_tenant", "joins of a job that another tenant has begun"),
+    ("over_quota", "joins beyond the quota of their tenant"),
     ("taken_rank", "joins as a rank that is there already"),
     ("wrong_join", "joins with names, numbers or addresses that no job has, or not this one"),
     ("too_many_waiting", "joins that would begin a job while too many wait for ranks"),

@@ -9,7 +9,7 @@ mod watch;
 
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use switchml_control as control;
 use switchml_control::aggregator_server::{Aggregator, AggregatorServer};
@@ -201,7 +201,8 @@ impl Aggregator for Service {
             job_name: name, rank, world_size, data_threads, host, via, ..
         } = request;
         let threads = Threads { most: data_threads, host };
-        let joiner = Joiner { name, tenant, rank, world_size, peer, local, threads, via };
+        let at = Instant::now();
+        let joiner = Joiner { name, tenant, rank, world_size, peer, local, threads, via, at };
         let (sender, events) = mailbox();
         let State { control_plane, io, traces, .. } = &mut *self.lock();
         let id = control_plane.join(io, &joiner, sender).map_err(|error| {

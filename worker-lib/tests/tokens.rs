@@ -142,6 +142,49 @@ fn a_forged_token() {
     assert_eq!(refused(&daemon, "not signed with this aggregator's key"), 4);
 }
 
+/// Whatever a tenant's token is good for, its jobs have no more than its quota.
+#[test]
+fn a_tenant_beyond_its_quota() {
+    let folder = Folder::new();
+    let key = folder.text("key");
+    fs::write(&key, "k".repeat(32)).unwrap();
+    let options = ["--tenant-quota", "ranks=4,joins=60", "--tenant-quota", "b:ranks=1"];
+    let daemon = Daemon::with_options(&[&["--token-key", &key], &options[..]].concat());
+    let (one, other) = (token(&daemon, &key, "a", "*", "1h"), token(&daemon, &key, "b", "*", "1h"));
+    thread::scope(|scope| {
+        let first = scope.spawn(|| {
+            Membership::join(access(&daemon, Some(one.clone())), "train", 1, 3, Some(1), PATIENCE)
+        });
+        daemon.wait_for_job("train", "1 of 3");
+        let line = |tenant: &str, [most, used]: [u32; 2]| {
+            format!(
+                "tenant {tenant:?} may have {most} ranks at once, has {used}, and this job needs 2 \
+                 more; wait for jobs of the tenant to end, or ask the aggregator's operator for a \
+                 larger quota"
+            )
+        };
+        assert_eq!(refusal(&daemon, Some(one.clone()), "more"), line("a", [4, 3]));
+        assert_eq!(refusal(&daemon, Some(other), "more"), line("b", [1, 0]));
+        assert_eq!(refused(&daemon, "beyond the quota of their tenant"), 2);
+        for rank in [0, 2] {
+            let one = one.clone();
+            let daemon = &daemon;
+            scope.spawn(move || {
+                let joined = Membership::join(
+                    access(daemon, Some(one)),
+                    "train",
+                    rank,
+                    3,
+                    Some(1),
+                    PATIENCE,
+                );
+                assert!(joined.is_ok());
+            });
+        }
+        assert!(first.join().unwrap().is_ok());
+    });
+}
+
 /// Though it has a token for a job of this name.
 #[test]
 fn a_rank_of_another_tenant() {

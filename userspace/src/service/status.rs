@@ -12,6 +12,7 @@ pub fn join_refused(error: JoinError) -> Status {
     let code = match error {
         JoinError::Name(_)
         | JoinError::Host(_)
+        | JoinError::Tenant(_)
         | JoinError::WorldSize { .. }
         | JoinError::Rank { .. } => Code::InvalidArgument,
         JoinError::DuplicateRank { .. } => Code::AlreadyExists,
@@ -19,7 +20,9 @@ pub fn join_refused(error: JoinError) -> Status {
         JoinError::OtherWorldSize { .. }
         | JoinError::LinkLocal(_)
         | JoinError::NoPartialSums(_) => Code::FailedPrecondition,
-        JoinError::TooManyWaiting { .. } => Code::ResourceExhausted,
+        JoinError::TooManyWaiting { .. }
+        | JoinError::OverQuota { .. }
+        | JoinError::TooManyJoins { .. } => Code::ResourceExhausted,
     };
     Status::new(code, error.to_string())
 }
@@ -30,8 +33,10 @@ pub fn reason(error: &JoinError) -> Reason {
         JoinError::DuplicateRank { .. } => Reason::TakenRank,
         JoinError::OtherTenant { .. } => Reason::OtherTenant,
         JoinError::TooManyWaiting { .. } => Reason::TooManyWaiting,
+        JoinError::OverQuota { .. } | JoinError::TooManyJoins { .. } => Reason::OverQuota,
         JoinError::Name(_)
         | JoinError::Host(_)
+        | JoinError::Tenant(_)
         | JoinError::WorldSize { .. }
         | JoinError::Rank { .. }
         | JoinError::OtherWorldSize { .. }

@@ -145,6 +145,7 @@ fn joiner(name: &str, rank: u32, world_size: u32) -> Joiner {
         local: address(254).into(),
         threads: Threads::default(),
         via: Vec::new(),
+        at: std::time::Instant::now(),
     }
 }
 

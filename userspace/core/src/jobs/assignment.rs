@@ -58,7 +58,8 @@ impl JobTable {
         let members = job.members.iter_mut().flatten();
         let threads: Vec<_> = members.map(|member| std::mem::take(&mut member.threads)).collect();
         let wanted = threads::common(&threads);
-        let Some(shards) = self.numbers(wanted) else { return self.refuse(&job) };
+        let within_quota = self.threads_within_quota(&job);
+        let Some(shards) = self.numbers(wanted.min(within_quota)) else { return self.refuse(&job) };
         let (number, epoch) = (shards[0], self.epochs.draw());
         let slots_per_shard = self.limits.slots_per_shard;
         job = Job {
@@ -80,8 +81,12 @@ impl JobTable {
              {slots_per_shard}"
         ))];
         if (count as u32) < wanted {
+            let why = match within_quota < wanted {
+                true => "its tenant's quota has no slots for more",
+                false => "too few job numbers",
+            };
             effects.push(info(format!(
-                "job {number} {name:?}: {count} data threads, not {wanted}: too few job numbers"
+                "job {number} {name:?}: {count} data threads, not {wanted}: {why}"
             )));
         }
         for (rank, member) in job.joined() {

@@ -1,10 +1,32 @@
 //! Why a rank's request was refused: what was given, what is allowed, what to do.
 
+use std::fmt;
 use std::net::IpAddr;
 
 use switchml_protocol::LANES_PER_BLOCK;
 
-use super::{MAX_HOST_LEN, MAX_NAME_LEN, MAX_WAITING, MAX_WAITING_OF_HOST};
+use super::{MAX_HOST_LEN, MAX_NAME_LEN, MAX_TENANT_LEN, MAX_WAITING, MAX_WAITING_OF_HOST};
+
+/// What a tenant has a number of at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Resource {
+    /// Jobs.
+    Jobs,
+    /// Ranks.
+    Ranks,
+    /// Slots.
+    Slots,
+}
+
+impl fmt::Display for Resource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Jobs => "jobs",
+            Self::Ranks => "ranks",
+            Self::Slots => "slots",
+        })
+    }
+}
 
 /// Why a rank may not join.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -18,6 +40,12 @@ pub enum JoinError {
          or none"
     )]
     Host(usize),
+    /// A token's tenant with a name that is too long.
+    #[error(
+        "the job token's tenant has a name of {0} bytes, at most {MAX_TENANT_LEN} are allowed; ask \
+         the aggregator's operator for another token"
+    )]
+    Tenant(usize),
     /// A world size out of range.
     #[error("world size {world_size}; a job has 1 to {max_ranks} ranks")]
     WorldSize {
@@ -65,6 +93,35 @@ pub enum JoinError {
         expected: usize,
         /// The world size that was given.
         given: u32,
+    },
+    /// The job would be more than its tenant may have.
+    #[error(
+        "tenant {tenant:?} may have {most} {resource} at once, has {used}, and this job needs \
+         {wanted} more; wait for jobs of the tenant to end, or ask the aggregator's operator for a \
+         larger quota"
+    )]
+    OverQuota {
+        /// The tenant.
+        tenant: String,
+        /// Of what.
+        resource: Resource,
+        /// Its quota.
+        most: u32,
+        /// What its jobs have.
+        used: u32,
+        /// What this one needs at least.
+        wanted: u32,
+    },
+    /// The tenant's ranks have joined as often as they may.
+    #[error(
+        "tenant {tenant:?} may join {most} times a minute, and has; try again in a minute, or ask \
+         the aggregator's operator for a larger quota"
+    )]
+    TooManyJoins {
+        /// The tenant.
+        tenant: String,
+        /// Its quota.
+        most: u32,
     },
     /// An address that means something on one link alone.
     #[error(

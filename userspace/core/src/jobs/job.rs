@@ -151,9 +151,8 @@ pub struct Job {
     /// While ranks report that they made different calls.
     #[serde(skip)]
     pub(super) mismatch: Option<Mismatch>,
-    /// Whose job tokens its ranks have; empty where none is asked for, and in a job that was taken
-    /// back, which nobody joins any more.
-    #[serde(skip)]
+    /// Whose job tokens its ranks have; empty where none is asked for.
+    #[serde(default)]
     pub(super) tenant: String,
     /// The host of its first rank, while it waits.
     #[serde(skip)]

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
+use std::time::Instant;
 
 use switchml_control as control;
 use switchml_control::join_event::Event;
@@ -11,8 +12,8 @@ use super::error::JoinError;
 use super::job::{Job, Member, Presence, State};
 use super::rack::{Rack, in_words, peer_of};
 use super::{
-    Effect, JobKey, JobTable, MAX_HOST_LEN, MAX_NAME_LEN, MAX_WAITING, MAX_WAITING_OF_HOST,
-    StreamId, Threads, info,
+    Effect, JobKey, JobTable, MAX_HOST_LEN, MAX_NAME_LEN, MAX_TENANT_LEN, MAX_WAITING,
+    MAX_WAITING_OF_HOST, StreamId, Threads, info,
 };
 use rand::Rng;
 
@@ -35,6 +36,8 @@ pub struct Joiner {
     pub threads: Threads,
     /// The combiners that it came by.
     pub via: Vec<control::Combiner>,
+    /// When it does.
+    pub at: Instant,
 }
 
 impl JobTable {
@@ -42,9 +45,10 @@ impl JobTable {
     ///
     /// # Errors
     ///
-    /// [`JoinError`]; the table is as before.
+    /// [`JoinError`]; the table is as before, but for the tenant's joins.
     pub fn join(&mut self, joiner: &Joiner) -> Result<(StreamId, Vec<Effect>), JoinError> {
         check_joiner(joiner, self.limits.most_ranks())?;
+        self.count_join(&joiner.tenant, joiner.at)?;
         if let Some(combiner) = joiner.via.last()
             && !self.limits.capabilities.contains(Capabilities::PARTIAL_SUMS)
         {
@@ -97,6 +101,7 @@ impl JobTable {
 
     /// A new job without members, which waits for them.
     fn create(&mut self, joiner: &Joiner) -> Result<(), JoinError> {
+        self.check_quota(joiner)?;
         let begun_there = self.waiting.values().filter(|job| job.begun_from == Some(joiner.peer));
         let (waiting, of_host, peer) = (self.waiting.len(), begun_there.count(), joiner.peer);
         if waiting >= MAX_WAITING || of_host >= MAX_WAITING_OF_HOST {
@@ -141,6 +146,9 @@ impl JobTable {
 
 fn check_joiner(joiner: &Joiner, max_ranks: u16) -> Result<(), JoinError> {
     let &Joiner { rank, world_size, .. } = joiner;
+    if joiner.tenant.len() > MAX_TENANT_LEN {
+        return Err(JoinError::Tenant(joiner.tenant.len()));
+    }
     if !(1..=MAX_NAME_LEN).contains(&joiner.name.len()) {
         return Err(JoinError::Name(joiner.name.len()));
     }

@@ -19,8 +19,8 @@
 //! ([`JobTable::restore`]), its ranks come back ([`JobTable::resume`]), and those that do not are
 //! taken for dead ([`JobTable::expire`]).
 //!
-//! The table's requests by a rank's life: `joining`, `assignment`, `starting`, `reports` while it
-//! runs, `ending`; and `restart`, of the daemon.
+//! The table's requests by a rank's life: `joining`, as far as its tenant's `quota` goes,
+//! `assignment`, `starting`, `reports` while it runs, `ending`; and `restart`, of the daemon.
 
 mod assignment;
 mod cut;
@@ -30,6 +30,7 @@ mod error;
 mod job;
 mod joining;
 mod mismatch;
+mod quota;
 mod rack;
 mod recent_aborts;
 mod reports;
@@ -51,15 +52,17 @@ use switchml_protocol::fanout::Way;
 
 use crate::job_spec::JobSpec;
 use crate::limits::Limits;
+use crate::rate::Rate;
 pub use assignment::GROUP_PORT;
 pub(crate) use assignment::group;
 pub use cut::PING_TIMEOUT;
 pub(crate) use cut::how_lost;
 pub use epochs::Epochs;
-pub use error::{JoinError, MemberError};
+pub use error::{JoinError, MemberError, Resource};
 pub use job::{Job, MAX_SAVED_LEN};
 pub use joining::Joiner;
 pub use mismatch::GATHERING;
+pub use quota::{Quota, Quotas};
 pub use rack::Origin;
 pub(crate) use rack::in_words;
 use recent_aborts::RecentAborts;
@@ -69,6 +72,8 @@ pub use threads::Threads;
 pub const MAX_NAME_LEN: usize = 200;
 /// Longest name of a host, in bytes: a boot id has 36.
 pub const MAX_HOST_LEN: usize = 64;
+/// Longest name of a tenant, in bytes.
+pub const MAX_TENANT_LEN: usize = 64;
 /// Most jobs that wait for ranks: they cost memory alone, a few KB each.
 pub const MAX_WAITING: usize = 4096;
 /// Most that wait of those whose first rank came from one host, so that one host does not keep all
@@ -161,6 +166,9 @@ pub struct JobTable {
     limits: Limits,
     /// The address that workers send to, if it is not the one that they joined by.
     data_address: Option<IpAddr>,
+    quotas: Quotas,
+    /// How often each tenant has joined whose joins are bounded.
+    joins: BTreeMap<String, Rate>,
     rng: StdRng,
     /// Jobs whose ranks are not all there, by name.
     waiting: BTreeMap<String, Job>,
@@ -179,6 +187,8 @@ impl JobTable {
         Self {
             limits,
             data_address,
+            quotas: Quotas::default(),
+            joins: BTreeMap::new(),
             epochs: Epochs::new(&mut rng),
             rng,
             waiting: BTreeMap::new(),

@@ -5,6 +5,7 @@ mod assignment;
 mod ending;
 mod history;
 mod joining;
+mod quotas;
 mod racks;
 mod reports;
 mod restart;
@@ -14,7 +15,7 @@ mod table;
 use std::collections::HashSet;
 use std::iter;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rand::SeedableRng;
 use switchml_protocol::capabilities::Capabilities;
@@ -71,6 +72,7 @@ fn joiner(name: &str, rank: u32, world_size: u32) -> Joiner {
         local: LOCAL.into(),
         threads,
         via: Vec::new(),
+        at: Instant::now(),
     }
 }
 

@@ -121,6 +121,11 @@ fn joins_that_are_refused_say_what_to_do() {
         table.join(&Joiner { threads, ..joiner("train", 0, 4) }).unwrap_err(),
         JoinError::Host(65)
     );
+    let tenant = "t".repeat(65);
+    assert_eq!(
+        table.join(&Joiner { tenant, ..joiner("new", 0, 4) }).unwrap_err(),
+        JoinError::Tenant(65)
+    );
     assert_eq!(table.list().len(), 1, "a refused rank leaves nothing behind");
 }
 

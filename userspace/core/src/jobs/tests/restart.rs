@@ -174,8 +174,9 @@ fn the_largest_job_fits_an_entry_of_the_journal() {
         let threads = Threads { most: u32::MAX, host: "\u{1}".repeat(MAX_HOST_LEN) };
         let name = "\u{1}".repeat(MAX_NAME_LEN);
         let via = Vec::new();
-        let tenant = String::new();
-        let joiner = Joiner { name, tenant, rank, world_size: 64, peer, local, threads, via };
+        let tenant = "\u{1}".repeat(MAX_TENANT_LEN);
+        let at = Instant::now();
+        let joiner = Joiner { name, tenant, rank, world_size: 64, peer, local, threads, via, at };
         effects = table.join(&joiner).unwrap().1;
     }
     let spec = opened(&effects);

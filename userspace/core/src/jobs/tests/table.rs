@@ -21,6 +21,10 @@ impl Table {
         Self { table: JobTable::new(limits, data_address, rng), log: Vec::new() }
     }
 
+    pub fn with_quotas(self, quotas: Quotas) -> Self {
+        Self { table: self.table.with_quotas(quotas), ..self }
+    }
+
     fn keep(&mut self, effects: Vec<Effect>) -> Vec<Effect> {
         let mut others = Vec::new();
         for effect in effects {

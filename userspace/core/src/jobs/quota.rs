@@ -1,0 +1,117 @@
+//! What a tenant's jobs may have together.
+
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use super::error::{JoinError, Resource};
+use super::job::Job;
+use super::{JobTable, Joiner};
+use crate::rate::Rate;
+
+/// Bounds of a tenant; `None` is as much as there is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Quota {
+    /// Jobs at once. One counts until its last rank is gone.
+    pub jobs: Option<u32>,
+    /// Ranks at once: the world sizes of its jobs, from their first rank on.
+    pub ranks: Option<u32>,
+    /// Slots at once. A job that waits for ranks counts with those of one data thread.
+    pub slots: Option<u32>,
+    /// Joins in a minute.
+    pub joins: Option<u32>,
+}
+
+impl Quota {
+    /// This one, and what it does not say as in `other`.
+    fn or(self, other: Self) -> Self {
+        Self {
+            jobs: self.jobs.or(other.jobs),
+            ranks: self.ranks.or(other.ranks),
+            slots: self.slots.or(other.slots),
+            joins: self.joins.or(other.joins),
+        }
+    }
+}
+
+/// The quotas of all tenants.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Quotas {
+    /// Of those that are not named, and what the others' do not say.
+    pub of_all: Quota,
+    /// By name.
+    pub named: BTreeMap<String, Quota>,
+}
+
+impl Quotas {
+    fn of(&self, tenant: &str) -> Quota {
+        self.named.get(tenant).copied().unwrap_or_default().or(self.of_all)
+    }
+}
+
+/// What a tenant has.
+#[derive(Default)]
+struct Used {
+    jobs: u32,
+    ranks: u32,
+    slots: u32,
+}
+
+impl JobTable {
+    /// The same table, whose tenants have these quotas.
+    pub fn with_quotas(self, quotas: Quotas) -> Self {
+        Self { quotas, ..self }
+    }
+
+    /// A rank of a tenant joins, whatever becomes of it.
+    pub(super) fn count_join(&mut self, tenant: &str, now: Instant) -> Result<(), JoinError> {
+        let Some(most) = self.quotas.of(tenant).joins.filter(|_| !tenant.is_empty()) else {
+            return Ok(());
+        };
+        self.joins.retain(|_, rate| !rate.is_over(now));
+        let rate = self.joins.entry(tenant.to_owned()).or_insert_with(|| Rate::new(now));
+        let refused = || JoinError::TooManyJoins { tenant: tenant.to_owned(), most };
+        rate.pass(now, most).then_some(()).ok_or_else(refused)
+    }
+
+    /// Whether the tenant may begin this job.
+    pub(super) fn check_quota(&self, joiner: &Joiner) -> Result<(), JoinError> {
+        let tenant = &joiner.tenant;
+        if tenant.is_empty() {
+            return Ok(());
+        }
+        let (quota, used) = (self.quotas.of(tenant), self.used_by(tenant));
+        let bounds = [
+            (Resource::Jobs, quota.jobs, used.jobs, 1),
+            (Resource::Ranks, quota.ranks, used.ranks, joiner.world_size),
+            (Resource::Slots, quota.slots, used.slots, self.limits.slots_per_shard),
+        ];
+        for (resource, most, used, wanted) in bounds {
+            if let Some(most) = most
+                && used.saturating_add(wanted) > most
+            {
+                let tenant = tenant.clone();
+                return Err(JoinError::OverQuota { tenant, resource, most, used, wanted });
+            }
+        }
+        Ok(())
+    }
+
+    /// Most data threads of a job, which counts no more, by the slots that are left to its tenant.
+    /// For one there are always some: they were the job's from its first rank on.
+    pub(super) fn threads_within_quota(&self, job: &Job) -> u32 {
+        let most = self.quotas.of(&job.tenant).slots.filter(|_| !job.tenant.is_empty());
+        most.map_or(u32::MAX, |most| {
+            let left = most.saturating_sub(self.used_by(&job.tenant).slots);
+            (left / self.limits.slots_per_shard).max(1)
+        })
+    }
+
+    fn used_by(&self, tenant: &str) -> Used {
+        let jobs = self.jobs.values().chain(self.waiting.values());
+        jobs.filter(|job| job.tenant == tenant).fold(Used::default(), |used, job| Used {
+            jobs: used.jobs + 1,
+            ranks: used.ranks + job.world_size() as u32,
+            slots: used.slots + self.limits.slots_per_shard * job.shards.len().max(1) as u32,
+        })
+    }
+}
