@@ -32,7 +32,9 @@ struct Top {
 
 impl Top {
     fn start(daemon: &Daemon) -> Self {
-        let ours = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).expect("a terminal");
+        // If the program had our end, too, it would not end with the test.
+        let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
+        let ours = openpt(flags).expect("a terminal");
         grantpt(&ours).expect("granted");
         unlockpt(&ours).expect("unlocked");
         let name = ptsname(&ours, Vec::new()).expect("a name");
