@@ -17,7 +17,7 @@ use switchml_protocol::outcome::{Action, Outcome};
 use switchml_worker_core::buffer::Buffer;
 use switchml_worker_core::call::{Call, Kind, Submission};
 use switchml_worker_core::data_path::{DataPath, Others};
-use switchml_worker_core::engine::{Config, Engine, Identity, Limits};
+use switchml_worker_core::engine::{Config, Engine, Identity, Keys, Limits};
 use switchml_worker_core::{CallStats, DType, Reduction};
 
 // Shared with the protocol's tests: packets byte by byte, the aggregator in vectors.
@@ -207,7 +207,7 @@ impl Network {
         let (ranks, slots) = (input.int_in_range(1..=3)?, input.int_in_range(1..=6)?);
         // Round 0 begins at the start of the epoch; the aggregator has none before.
         let rank = |rank| {
-            let identity = Identity { job: JOB, epoch: EPOCH, rank, ranks };
+            let identity = Identity { job: JOB, epoch: EPOCH, rank, ranks, keys: Keys::NONE };
             let limits = Limits { deadline: Duration::from_secs(1 << 30), ..Limits::default() };
             let engine = Engine::new(Config::new(identity, slots, LANES, 16, limits));
             Rank {

@@ -8,6 +8,8 @@ mod source;
 
 use std::collections::BTreeMap;
 
+use switchml_protocol::auth::Key;
+
 use switchml_protocol::U16;
 use switchml_protocol::job::Binding;
 
@@ -35,6 +37,8 @@ fn spec(number: u16, ranks: u16, slots: std::ops::Range<u32>) -> JobSpec {
         number,
         epoch: EPOCH + u32::from(number),
         secrets: (0..ranks).map(|rank| 1000 * u32::from(number) + u32::from(rank)).collect(),
+        keys: Vec::new(),
+        key: Key::NONE,
         slots,
         address: [10, 0, 0, 254].into(),
         group: ([239, 255, 0, number as u8].into(), 48866),

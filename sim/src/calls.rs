@@ -13,9 +13,10 @@ use switchml_worker_core::call::{Kind, Submission};
 use switchml_worker_core::data_path::{DataPath, Others};
 use switchml_worker_core::engine::{Config, Engine, Failure, Identity, Limits};
 use switchml_worker_core::issued::Issued;
+use switchml_worker_core::packet::len_of;
 use switchml_worker_core::session::Session;
 use tracing::debug;
-use zerocopy::{FromBytes, IntoBytes};
+use zerocopy::FromBytes;
 
 use crate::net::{Clock, Violation, ensure};
 use crate::oracle::{Standing, element_key};
@@ -209,7 +210,9 @@ impl Calls {
 
     fn send(&mut self, world: &mut Surroundings<'_>) -> Result<(), Violation> {
         while let Some(hello) = self.data_path.next_hello(world.net.now) {
-            world.net.to_aggregator(self.worker, self.port, hello.as_bytes());
+            let mut packet = vec![0xEE; len_of(&hello)];
+            self.data_path.fill_hello(&hello, &mut packet);
+            world.net.to_aggregator(self.worker, self.port, &packet);
         }
         let (mut sent, mut lost) = (0, 0);
         while let Some(transmission) = self.data_path.next(world.net.now) {

@@ -8,6 +8,7 @@ use std::net::SocketAddr;
 use switchml_control::Assigned;
 use switchml_protocol::DATA_PORT;
 use switchml_protocol::aggregator::Members;
+use switchml_protocol::auth::Key;
 use switchml_protocol::fanout::Way;
 use switchml_protocol::header::{Header, Kind, flags};
 use switchml_protocol::job::{Binding, VACANT};
@@ -81,6 +82,8 @@ impl Combiner {
                 number,
                 epoch: assigned.epoch,
                 secrets: vec![0; assigned.world_size as usize],
+                keys: Vec::new(),
+                key: Key::NONE,
                 slots: 0..assigned.slots,
                 address: address_of_combiner(self.index).into(),
                 group: ([0; 4].into(), 0),

@@ -28,6 +28,8 @@ use crate::scenario::{Scenario, Time};
 pub struct Daemon {
     control_plane: ControlPlane<Connection>,
     data_plane: DataPlane,
+    /// Whether packets have tags.
+    tags: bool,
     state: State,
     /// By connection: the member at its end, once it has been ready.
     members: HashMap<Connection, MemberId>,
@@ -48,9 +50,12 @@ impl Daemon {
     /// A daemon without jobs.
     pub fn new(scenario: &Scenario) -> Self {
         let data_plane = DataPlane::new(scenario);
+        // Rule 28.6.
+        let tags = scenario.tags && scenario.tree.combiners.is_empty();
         Self {
-            control_plane: control_plane(data_plane.limits(), scenario.seed),
+            control_plane: control_plane(data_plane.limits(), tags, scenario.seed),
             data_plane,
+            tags,
             state: State::Up,
             members: HashMap::new(),
             generation: 0,
@@ -106,7 +111,7 @@ impl Daemon {
     /// A new daemon in this one's place.
     pub fn start_anew(&mut self, net: &mut Net) {
         debug!("{} another aggregator is there", Clock(net.now));
-        self.control_plane = control_plane(self.data_plane.limits(), net.rng.any());
+        self.control_plane = control_plane(self.data_plane.limits(), self.tags, net.rng.any());
         self.generation += 1;
         let is_another = self.state == State::Gone;
         self.state = State::Up;
@@ -276,8 +281,9 @@ fn lost_parent() -> join_event::Event {
     join_event::Event::Aborted(Aborted { reason, ..Aborted::default() })
 }
 
-fn control_plane(limits: Limits, seed: u64) -> ControlPlane<Connection> {
-    ControlPlane::new(JobTable::new(limits, None, StdRng::seed_from_u64(seed)))
+fn control_plane(limits: Limits, tags: bool, seed: u64) -> ControlPlane<Connection> {
+    let table = JobTable::new(limits, None, StdRng::seed_from_u64(seed));
+    ControlPlane::new(if tags { table.with_tags() } else { table })
 }
 
 fn answer(outcome: Result<(), MemberError>) -> Answer {

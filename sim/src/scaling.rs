@@ -132,6 +132,7 @@ fn scenario(jobs: Vec<JobPlan>, tree: Tree, slots: u32) -> Scenario {
         heals_at: None,
         slots,
         max_lanes: LANES,
+        tags: false,
         capabilities: Capabilities::all() - Capabilities::GROUP_HELLOS,
         fanout: Fanout::Multicast,
         ports: vec![1; workers],

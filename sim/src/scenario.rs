@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use switchml_protocol::auth::TAG_LEN;
 use switchml_protocol::capabilities::Capabilities;
 use switchml_userspace_core::data_plane::Fanout;
 use switchml_worker_core::engine::Limits;
@@ -34,6 +35,8 @@ pub struct Scenario {
     pub max_lanes: u16,
     /// What the data plane can do. Without `CHECKED_MAXIMA` it takes maxima unverified, too.
     pub capabilities: Capabilities,
+    /// Whether packets have tags.
+    pub tags: bool,
     /// How RESULTs to all reach the ranks.
     pub fanout: Fanout,
     /// By worker: the aggregator's port that it is behind.
@@ -235,12 +238,20 @@ impl Scenario {
         let span = rng.magnitude(2 * MS, 4 * SECOND);
         let liveness = rng.one_in(2);
         let faults = draw_faults(rng);
-        let links = (0..workers).map(|_| draw_links(rng, &faults)).collect();
+        let mut links: Vec<[LinkPlan; 2]> =
+            (0..workers).map(|_| draw_links(rng, &faults)).collect();
         let durable = rng.one_in(2);
         let incidents = draw_incidents(rng, workers, span, durable);
         let (capabilities, fanout) = draw_data_plane(rng);
+        // What does not verify packets has no tags either.
+        let tags = seed % 4 == 3 && capabilities.contains(Capabilities::CHECKED_MAXIMA);
+        if tags {
+            // The narrowest still carry the smallest chunk.
+            links.iter_mut().flatten().for_each(|link| link.largest_packet += TAG_LEN);
+        }
         Self {
             seed,
+            tags,
             durable,
             heals_at: liveness.then_some(2 * span),
             slots: 16 << rng.pick(&[0, 1, 3, 5]),

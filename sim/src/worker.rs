@@ -5,14 +5,13 @@ use std::time::Duration;
 
 use switchml_control::join_event;
 use switchml_protocol::capabilities::Capabilities;
-use switchml_protocol::header::HEADER_LEN;
 use switchml_userspace_core::control_plane::{PING_INTERVAL, PING_TIMEOUT};
 use switchml_userspace_core::jobs::{Joiner, MemberId, Threads};
-use switchml_worker_core::engine::{Config, Failure, Identity};
+use switchml_worker_core::engine::{Config, Failure, Identity, Keys};
 use switchml_worker_core::hello::{Hello, HelloStep, OpenPath};
+use switchml_worker_core::packet::len_of;
 use switchml_worker_core::session::{self, Action, CONNECT, Ending, Goodbye, Request, Session};
 use tracing::debug;
-use zerocopy::IntoBytes;
 
 use crate::calls::{Calls, Turn};
 use crate::daemon::via;
@@ -259,11 +258,14 @@ impl Worker {
                 let capabilities = Capabilities::from_bits_truncate(assigned.capabilities);
                 let lacks =
                     if is_behind { Capabilities::GROUP_HELLOS } else { Capabilities::empty() };
+                let keys =
+                    Keys::from_bytes(&assigned.member_key, &assigned.job_key).unwrap_or_default();
                 let identity = Identity {
                     job: assigned.job as u16,
                     epoch: assigned.epoch,
                     rank: self.rank,
                     ranks: self.plan(world).ranks,
+                    keys,
                 };
                 self.assigned = Some(Assigned {
                     identity,
@@ -517,8 +519,8 @@ impl Worker {
         loop {
             match hello.step(world.net.now) {
                 HelloStep::Send(header) => {
-                    let mut packet = vec![0; HEADER_LEN + 4 * usize::from(header.lanes.get())];
-                    packet[..HEADER_LEN].copy_from_slice(header.as_bytes());
+                    let mut packet = vec![0xEE; len_of(&header)];
+                    hello.fill(&header, &mut packet);
                     world.net.to_aggregator(index, port, &packet);
                 }
                 HelloStep::Wait(until) => {

@@ -60,13 +60,18 @@ impl Aggregator {
     }
 
     /// The same, with the control plane at this address and port: where an earlier one was, for
-    /// example.
+    /// example; and with further options.
     ///
     /// # Errors
     ///
     /// As [`Self::in_rack`].
-    pub fn in_rack_at(binaries: &Binaries, rack: &Rack, control: &str) -> Result<Self, Error> {
-        Self::serve_rack(binaries, rack, control, &[])
+    pub fn in_rack_at(
+        binaries: &Binaries,
+        rack: &Rack,
+        control: &str,
+        options: &[&str],
+    ) -> Result<Self, Error> {
+        Self::serve_rack(binaries, rack, control, options)
     }
 
     /// Starts it in the rack's switch with these options, which name its ports.

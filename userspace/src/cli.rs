@@ -210,6 +210,11 @@ pub struct SecurityOptions {
     #[arg(long = "tenant-quota", value_name = "LIMITS", requires = "token_key",
           value_parser = quota::parse)]
     pub tenant_quotas: Vec<quota::TenantQuota>,
+    /// Give packets tags, by which those of a job's own ranks and of this aggregator are told from
+    /// forged ones. Their keys come by the control plane, so that has to be by TLS. For
+    /// `--data-plane xdp` and `software`; combiners have no keys.
+    #[arg(long, conflicts_with = "parent")]
+    pub packet_tags: bool,
     /// SHA-256 fingerprint of the parent's certificate, sha256:…: the connections to it are by TLS
     /// then, and show it the certificate of --tls-cert if it asks.
     #[arg(long, value_name = "FINGERPRINT", requires = "parent", conflicts_with = "parent_tls_ca")]
@@ -321,6 +326,7 @@ const OF_SOME: &[(&str, &[DataPlaneKind])] = {
         ("parent_tls_fingerprint", &[Xdp, Software]),
         ("parent_tls_ca", &[Xdp, Software]),
         ("parent", &[Xdp, Software]),
+        ("packet_tags", &[Xdp, Software]),
         #[cfg(feature = "p4")]
         ("bmv2_thrift", &[DataPlaneKind::Bmv2]),
         #[cfg(feature = "p4")]
@@ -351,6 +357,14 @@ fn check(options: &Options, matches: &ArgMatches) -> Result<(), clap::Error> {
             name(kind),
             kinds.join(" and ")
         )));
+    }
+    let security = &options.security;
+    if security.packet_tags && security.tls_cert.is_none() && !security.tls_self_signed {
+        return Err(refused(
+            "--packet-tags needs TLS, or the tags' keys would travel in the clear; give --tls-cert \
+             and --tls-key, or --tls-self-signed"
+                .to_owned(),
+        ));
     }
     if kind == DataPlaneKind::Xdp && options.data_port == 0 {
         return Err(refused(
@@ -450,7 +464,7 @@ mod tests {
             "cells" | "parent-tls-fingerprint" | "parent-tls-ca" => Some("parent"),
             "tls-cert" => Some("tls-key"),
             "tls-key" => Some("tls-cert"),
-            "tls-client-ca" => Some("tls-self-signed"),
+            "tls-client-ca" | "packet-tags" => Some("tls-self-signed"),
             "tenant-quota" => Some("token-key"),
             _ => None,
         };
@@ -489,6 +503,7 @@ mod tests {
                     | "slots"
                     | "parent"
                     | "cells"
+                    | "packet-tags"
                     | "parent-tls-fingerprint"
                     | "parent-tls-ca" => {
                         matches!(kind, DataPlaneKind::Xdp | DataPlaneKind::Software)
@@ -511,6 +526,18 @@ mod tests {
                     }
                 }
             }
+        }
+    }
+
+    #[test]
+    fn keys_of_tags_do_not_travel_in_the_clear() {
+        let refused =
+            parse_from(["aggregator", "--data-plane", "software", "--packet-tags"]).expect_err("");
+        let line = switchml_cli::one_line(&refused);
+        assert!(line.starts_with("--packet-tags needs TLS, "), "{line}");
+        for tls in [&["--tls-self-signed"][..], &["--tls-cert", "c.pem", "--tls-key", "k.pem"]] {
+            let given = [&["aggregator", "--data-plane", "software", "--packet-tags"], tls];
+            assert!(parse_from(given.concat()).is_ok());
         }
     }
 

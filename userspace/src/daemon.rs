@@ -98,8 +98,11 @@ pub async fn run(options: Options) -> anyhow::Result<()> {
             service.serve(listener, stop).await
         }
         None => {
-            let table = JobTable::new(limits, options.data_address, rng)
+            let mut table = JobTable::new(limits, options.data_address, rng)
                 .with_quotas(options.security.quotas());
+            if options.security.packet_tags {
+                table = table.with_tags();
+            }
             let service = Service::new(table, Arc::clone(&data_plane), guard);
             service.restore()?;
             info!("{ready}");

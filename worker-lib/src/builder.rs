@@ -203,7 +203,9 @@ impl Builder {
         };
         let open = paths.iter().map(|path| path.open.lanes).min().unwrap_or_default();
         let is_narrow = paths.iter().any(|path| path.open.is_narrow);
-        let narrow = is_narrow.then_some(Narrow { aggregator: assigned.data_address, lanes: open });
+        let tag_len = paths.first().map_or(0, |path| path.identity.tag_len());
+        let narrow =
+            is_narrow.then_some(Narrow { aggregator: assigned.data_address, lanes: open, tag_len });
         if let Some(narrow) = &narrow {
             warn(&self.job, rank, format_args!(": {narrow}"));
         }
@@ -220,6 +222,7 @@ impl Builder {
             world_size,
             job: self.job.clone(),
             chunk_lanes: lanes,
+            tag_len,
             data_threads: paths.len(),
             slots: assigned.slots,
             aggregator: assigned.data_address,
@@ -251,7 +254,7 @@ impl Builder {
         for (shard, Path { identity, secret, group, transport, wakers, open }) in
             paths.into_iter().enumerate()
         {
-            let packet = packet_len(info.chunk_lanes.into());
+            let packet = packet_len(info.chunk_lanes.into()) + info.tag_len;
             let room = transport.receive_room(packet) as u32;
             let config = Config::new(identity, info.slots, info.chunk_lanes, room, self.limits);
             let mut engine = Engine::new(Config { capabilities: info.capabilities, ..config });
@@ -370,7 +373,7 @@ fn open_paths(assigned: &Assigned, rank: u16, ranks: u16) -> Result<Vec<Path>, E
     // Nor which packets of a group do not come to this host.
     let mut asks_group = assigned.capabilities.contains(Capabilities::GROUP_HELLOS);
     for (job, group) in assigned.shards() {
-        let identity = Identity { job, epoch: assigned.epoch, rank, ranks };
+        let identity = Identity { job, epoch: assigned.epoch, rank, ranks, keys: assigned.keys };
         let event = || Waker::new().map_err(Error::system("cannot make an event"));
         let wakers = Wakers { driving: event()?, idle: event()? };
         let mut transport = Udp::open(assigned.data_address, group, wakers.driving.clone())

@@ -61,6 +61,8 @@ pub struct Info {
     pub job: String,
     /// 32-bit lanes in a full packet: the most that the path of every rank carries.
     pub chunk_lanes: u16,
+    /// Bytes of the tag by which packets are told from forged ones; 0 if the aggregator wants none.
+    pub tag_len: usize,
     /// Data threads of each rank: large calls are cut into as many parts, which run side by side.
     pub data_threads: usize,
     /// Slots of the aggregator that each of them uses.
@@ -97,7 +99,8 @@ impl Info {
 
     /// Bytes of the IP packet that carries a full chunk.
     pub fn ip_packet_bytes(&self) -> usize {
-        ip_packet_len(packet_len(self.chunk_lanes.into()), self.aggregator.is_ipv6())
+        let packet = packet_len(self.chunk_lanes.into()) + self.tag_len;
+        ip_packet_len(packet, self.aggregator.is_ipv6())
     }
 }
 

@@ -13,16 +13,14 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use switchml_protocol::capabilities::Capabilities;
-use switchml_protocol::header::HEADER_LEN;
 use switchml_worker_core::WaitStats;
 use switchml_worker_core::call::Submission;
 use switchml_worker_core::data_path::{DataPath, Others};
 use switchml_worker_core::engine::{EngineStats, Failure, Waiting};
 use switchml_worker_core::issued::Issued;
+use switchml_worker_core::packet::len_of;
 use switchml_worker_core::spin::Spin;
 use switchml_worker_core::stats::CallStats;
-
-use zerocopy::IntoBytes;
 
 use crate::control::Membership;
 use crate::error::Error;
@@ -361,8 +359,8 @@ impl<T: Transport> Driver<T> {
         self.greet(now);
         let mut packets = 0;
         while let Some(hello) = self.data_path.next_hello(now) {
-            let packet = self.transport.packet(HEADER_LEN).map_err(refused)?;
-            packet.copy_from_slice(hello.as_bytes());
+            let packet = self.transport.packet(len_of(&hello)).map_err(refused)?;
+            self.data_path.fill_hello(&hello, packet);
             packets += 1;
         }
         while let Some(transmission) = self.data_path.next(now) {

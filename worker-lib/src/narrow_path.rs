@@ -15,14 +15,16 @@ pub struct Narrow {
     pub aggregator: SocketAddr,
     /// Lanes of the largest packet that passes.
     pub lanes: u16,
+    /// Bytes of each packet's tag; 0 without.
+    pub tag_len: usize,
 }
 
 impl fmt::Display for Narrow {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { aggregator, lanes } = self;
+        let Self { aggregator, lanes, tag_len } = self;
         let lanes = usize::from(*lanes);
         let [passes, vanishes] = [lanes, lanes + LANES_PER_BLOCK]
-            .map(|lanes| ip_packet_len(packet_len(lanes), aggregator.is_ipv6()));
+            .map(|lanes| ip_packet_len(packet_len(lanes) + tag_len, aggregator.is_ipv6()));
         write!(
             f,
             "IP packets of {passes} bytes pass the way to {} and back, those of {vanishes} vanish",
@@ -49,7 +51,7 @@ mod tests {
         for (aggregator, ip, passes, vanishes) in
             [("127.0.0.1:48864", "127.0.0.1", 1468, 1596), ("[::1]:48864", "::1", 1488, 1616)]
         {
-            let narrow = Narrow { aggregator: aggregator.parse().unwrap(), lanes: 352 };
+            let narrow = Narrow { aggregator: aggregator.parse().unwrap(), lanes: 352, tag_len: 0 };
             let expected = format!(
                 "IP packets of {passes} bytes pass the way to {ip} and back, those of {vanishes} \
                  vanish although lo takes "

@@ -5,11 +5,10 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use switchml_protocol::LANES_PER_BLOCK;
-use switchml_protocol::header::{HEADER_LEN, Header};
+use switchml_protocol::header::Header;
 use switchml_worker_core::engine::Identity;
 use switchml_worker_core::hello::{Hello, HelloStep, OpenPath, PathFailure};
-use switchml_worker_core::packet::{ip_packet_len, packet_len};
-use zerocopy::IntoBytes;
+use switchml_worker_core::packet::{ip_packet_len, len_of, packet_len};
 
 use crate::error::Error;
 use crate::transport::Transport;
@@ -34,9 +33,8 @@ pub(crate) fn open_path(
     let now = || begin.elapsed().as_nanos() as u64;
     loop {
         match hello.step(now()) {
-            HelloStep::Send(header) => {
-                batch(transport, &header).map_err(Error::system("cannot send to the aggregator"))?
-            }
+            HelloStep::Send(header) => batch(transport, &hello, &header)
+                .map_err(Error::system("cannot send to the aggregator"))?,
             HelloStep::Wait(until) => {
                 // What was batched goes as one superpacket, if there is more than one.
                 match transport.flush() {
@@ -60,20 +58,19 @@ pub(crate) fn open_path(
                 transport.take_too_long();
                 return Ok(path);
             }
-            HelloStep::Failed(failure) => return Err(explain(failure, transport.aggregator())),
+            HelloStep::Failed(failure) => {
+                return Err(explain(failure, identity, transport.aggregator()));
+            }
         }
     }
 }
 
-fn batch(transport: &mut impl Transport, header: &Header) -> io::Result<()> {
-    let packet = transport.packet(packet_len(header.lanes.get().into()))?;
-    let (head, payload) = packet.split_at_mut(HEADER_LEN);
-    head.copy_from_slice(header.as_bytes());
-    payload.fill(0);
+fn batch(transport: &mut impl Transport, hello: &Hello, header: &Header) -> io::Result<()> {
+    hello.fill(header, transport.packet(len_of(header))?);
     Ok(())
 }
 
-fn explain(failure: PathFailure, aggregator: SocketAddr) -> Error {
+fn explain(failure: PathFailure, identity: &Identity, aggregator: SocketAddr) -> Error {
     match failure {
         PathFailure::Closed => {
             let waited = Hello::longest_wait().as_secs_f64();
@@ -82,7 +79,8 @@ fn explain(failure: PathFailure, aggregator: SocketAddr) -> Error {
         }
         PathFailure::TooSmall => {
             let [passed, needed] = [0, LANES_PER_BLOCK]
-                .map(|lanes| ip_packet_len(packet_len(lanes), aggregator.is_ipv6()));
+                .map(|lanes| packet_len(lanes) + identity.tag_len())
+                .map(|len| ip_packet_len(len, aggregator.is_ipv6()));
             Error::PathMtu { aggregator, passed, needed }
         }
     }

@@ -10,6 +10,7 @@
 //! | [`lost_ranks`] | ranks that die or freeze: the others end in time, and name them |
 //! | [`mismatch`] | ranks that make different calls, or leave too early: all hear which rank called what |
 //! | [`packed`] | sums in 16 and 8 bits: on bad links, beside NaN, with a rank that dies |
+//! | [`packet_tags`] | tags of packets: right sums, and who forges packets without their keys |
 //! | [`missing_ranks`] | a job that not all ranks join |
 //! | [`special_values`] | NaN and infinities |
 //! | [`security`] | a tree by mutual TLS, and control planes that would be open to the Internet |
@@ -42,6 +43,7 @@ mod mtu;
 mod multicast;
 mod networks;
 mod packed;
+mod packet_tags;
 mod ports;
 mod restart;
 mod security;
@@ -112,7 +114,8 @@ impl Cluster {
     /// Starts the daemon anew, at the same address. The earlier one has ended.
     fn restart(&mut self) {
         let control = self.aggregator.control().to_owned();
-        self.aggregator = Aggregator::in_rack_at(&self.binaries, &self.rack, &control).unwrap();
+        self.aggregator =
+            Aggregator::in_rack_at(&self.binaries, &self.rack, &control, &[]).unwrap();
     }
 
     /// What `switchml-aggregator` prints in the switch, with these arguments.

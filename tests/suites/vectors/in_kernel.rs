@@ -3,9 +3,8 @@
 
 use crate::kernel::{Kernel, POOL, Run};
 use crate::packet::{ROOM, TAGGED};
-use crate::spec::FIRST_SLOT;
+use crate::spec::{FIRST_SLOT, key};
 use std::collections::BTreeMap;
-use switchml_protocol::auth::Key;
 use switchml_protocol::fanout::{Receivers, direct};
 use switchml_protocol::frame::TAG_LEN;
 use switchml_protocol::job::{ABORTED, Binding, JobEntry, MemberEntry, OPEN};
@@ -233,10 +232,6 @@ impl Subject for InKernel {
         };
         Ok(by_name(&counters))
     }
-}
-
-fn key(bytes: Option<[u8; 16]>) -> Key {
-    bytes.map_or(Key::NONE, Key::from_bytes)
 }
 
 /// Counters by the names of outcomes.

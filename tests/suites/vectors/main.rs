@@ -129,7 +129,7 @@ fn software() {
             play_all(vectors, &mut OverSockets::new())
         });
         played.conclude("software");
-        let is_offered = |lacks: &str| !["frames", "group", "ipv6", "keys"].contains(&lacks);
+        let is_offered = |lacks: &str| !["frames", "group", "ipv6"].contains(&lacks);
         assert!(played.left_out.iter().all(|(_, lacks)| !is_offered(lacks)), "all else is");
     }
 }

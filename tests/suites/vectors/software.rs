@@ -136,8 +136,9 @@ fn socket(address: SocketAddrV4) -> UdpSocket {
 
 impl Subject for OverSockets {
     fn offer(&self) -> Offer {
-        let features =
-            ["age", "empty", "long", "max", "partial", "verify"].map(str::to_owned).to_vec();
+        let features = ["age", "empty", "keys", "long", "max", "partial", "verify"]
+            .map(str::to_owned)
+            .to_vec();
         Offer {
             strict: true,
             lanes: 768,

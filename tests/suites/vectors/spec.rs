@@ -1,6 +1,7 @@
 //! A vector's job as a data plane is told of it.
 
 use std::collections::BTreeMap;
+use switchml_protocol::auth::Key;
 use switchml_rack::vectors::Job;
 use switchml_userspace_core::data_plane::JobSpec;
 
@@ -26,9 +27,16 @@ pub fn spec(open: &OpenJobs, job: &Job) -> JobSpec {
             None => job.members.iter().map(|member| member.secret).collect(),
             Some(_) => Vec::new(),
         },
+        keys: job.members.iter().map(|member| key(member.key)).collect(),
+        key: key(job.key),
         slots: first_slot..first_slot + job.slots,
         address: (*aggregator.ip()).into(),
         group: (*group.ip(), group.port()),
         parent: job.parent.map(|parent| parent.address),
     }
+}
+
+/// A key as vectors have it.
+pub fn key(bytes: Option<[u8; 16]>) -> Key {
+    bytes.map_or(Key::NONE, Key::from_bytes)
 }

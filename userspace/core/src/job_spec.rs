@@ -1,11 +1,12 @@
 //! A job, as data planes know it.
 
+use std::iter;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::ops::Range;
 
 use switchml_protocol::U16;
 use switchml_protocol::auth::Key;
-use switchml_protocol::job::JobEntry;
+use switchml_protocol::job::{JobEntry, MemberEntry};
 
 /// A job, as the data plane needs to know it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,6 +18,10 @@ pub struct JobSpec {
     /// What each rank's HELLO must carry, by rank; 1 to 1024 of them. At a combiner these do not
     /// count: its data plane is told of the ranks below one by one.
     pub secrets: Vec<u32>,
+    /// The key of each rank's packet tags, by rank; none in a job without tags.
+    pub keys: Vec<Key>,
+    /// The key of tags of RESULTs to all; none in a job without tags.
+    pub key: Key,
     /// Its slots in the pool.
     pub slots: Range<u32>,
     /// Where its workers send to.
@@ -29,6 +34,13 @@ pub struct JobSpec {
 }
 
 impl JobSpec {
+    /// The ranks' entries in the data plane's table, by rank: none has said HELLO yet.
+    pub fn members(&self) -> impl Iterator<Item = MemberEntry> {
+        let keys = self.keys.iter().copied().chain(iter::repeat(Key::NONE));
+        let member = |(&secret, key)| MemberEntry { secret, key, ..MemberEntry::default() };
+        self.secrets.iter().zip(keys).map(member)
+    }
+
     /// The job's entry in the data plane's table, in the given state.
     pub fn entry(&self, state: u32) -> JobEntry {
         JobEntry {
@@ -41,7 +53,7 @@ impl JobSpec {
             group: self.group.0.octets(),
             group_port: U16::new(self.group.1),
             reserved: [0; 6],
-            key: Key::NONE,
+            key: self.key,
         }
     }
 }

@@ -79,8 +79,7 @@ impl MemoryTables {
                 ..Binding::default()
             });
             entry.below = [0; GROUPS];
-            let member = |&secret| MemberEntry { secret, ..MemberEntry::default() };
-            entry.members = job.secrets.iter().map(member).collect();
+            entry.members = job.members().collect();
         }
     }
 

@@ -19,7 +19,8 @@ pub fn join_refused(error: JoinError) -> Status {
         JoinError::OtherTenant { .. } => Code::PermissionDenied,
         JoinError::OtherWorldSize { .. }
         | JoinError::LinkLocal(_)
-        | JoinError::NoPartialSums(_) => Code::FailedPrecondition,
+        | JoinError::NoPartialSums(_)
+        | JoinError::Tags(_) => Code::FailedPrecondition,
         JoinError::TooManyWaiting { .. }
         | JoinError::OverQuota { .. }
         | JoinError::TooManyJoins { .. } => Code::ResourceExhausted,
@@ -41,7 +42,8 @@ pub fn reason(error: &JoinError) -> Reason {
         | JoinError::Rank { .. }
         | JoinError::OtherWorldSize { .. }
         | JoinError::LinkLocal(_)
-        | JoinError::NoPartialSums(_) => Reason::WrongJoin,
+        | JoinError::NoPartialSums(_)
+        | JoinError::Tags(_) => Reason::WrongJoin,
     }
 }
 

@@ -10,6 +10,7 @@ use switchml_control::{Assigned, LeaveRequest, ListJobsRequest, ReadyRequest, St
 use switchml_p4::entries::{Contents, OpenJob};
 use switchml_p4::switch::Match;
 use switchml_protocol::U16;
+use switchml_protocol::auth::Key;
 use switchml_protocol::job::Binding;
 use switchml_protocol::outcome::Outcome;
 use switchml_userspace_core::data_plane::{DataPlane, JobSpec, ServesJobs};
@@ -78,6 +79,8 @@ fn open_job(ranks: &[Assigned], first_slot: u32) -> OpenJob {
         number: first.job as u16,
         epoch: first.epoch,
         secrets: ranks.iter().map(|assigned| assigned.hello_secret).collect(),
+        keys: Vec::new(),
+        key: Key::NONE,
         slots: first_slot..first_slot + first.slots,
         address: AGGREGATOR.into(),
         group: (first.group_address.parse().expect("an address"), first.group_port as u16),
@@ -432,6 +435,8 @@ async fn the_next_daemon_finds_a_clean_switch() {
         number: 0,
         epoch: 7,
         secrets: vec![1, 2],
+        keys: Vec::new(),
+        key: Key::NONE,
         slots: 0..512,
         address: AGGREGATOR.into(),
         group: ([239, 255, 0, 0].into(), 48866),

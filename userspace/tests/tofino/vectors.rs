@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use switchml_bfrt_switch::{Entry, Switch};
 use switchml_p4::data_plane::P4DataPlane;
 use switchml_p4::entries::{MAX_JOBS, MAX_RANKS};
+use switchml_protocol::auth::Key;
 use switchml_protocol::header::{Kind, flags};
 use switchml_protocol::outcome::Outcome;
 use switchml_rack::vectors::{Event, Job, Offer, Step, Vector, read_all};
@@ -171,6 +172,8 @@ fn open(switch: &Switch, data_plane: &P4DataPlane, job: &Job, first_slot: u32) {
         number: job.number,
         epoch: job.epoch,
         secrets: job.members.iter().map(|member| member.secret).collect(),
+        keys: Vec::new(),
+        key: Key::NONE,
         slots: first_slot..first_slot + job.slots,
         address: (*aggregator.ip()).into(),
         group: (*group.ip(), group.port()),

@@ -14,7 +14,7 @@ use switchml_protocol::header::{HEADER_LEN, Header, Kind};
 use switchml_worker_core::buffer::Buffer;
 use switchml_worker_core::call::{Call, Kind as CallKind, Submission};
 use switchml_worker_core::data_path::{DataPath, Others};
-use switchml_worker_core::engine::{Config, Engine, Identity, Limits};
+use switchml_worker_core::engine::{Config, Engine, Identity, Keys, Limits};
 use switchml_worker_core::{CallStats, DType, Reduction};
 use zerocopy::FromBytes;
 
@@ -78,7 +78,7 @@ impl Spent {
 }
 
 fn run() -> Spent {
-    let identity = Identity { job: 0, epoch: 1, rank: 0, ranks: 1 };
+    let identity = Identity { job: 0, epoch: 1, rank: 0, ranks: 1, keys: Keys::NONE };
     let mut data_path = DataPath::new(
         Engine::new(Config::new(identity, SLOTS, LANES, u32::MAX, Limits::default())),
         LANES,

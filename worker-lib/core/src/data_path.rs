@@ -25,6 +25,7 @@ use crate::call::{Call, Submission};
 use crate::collective::Terms;
 use crate::engine::{Chunk, Config, Engine, Failure, Identity, Transmission, Waiting};
 use crate::greeting::Greeting;
+use crate::packet::{write_hello, write_tag};
 use crate::schedule::Schedule;
 use crate::stats::CallStats;
 
@@ -147,10 +148,17 @@ impl DataPath {
     /// When `packet` is of another length.
     pub fn fill(&self, transmission: &Transmission, packet: &mut [u8]) {
         let Transmission { mut header, chunk } = *transmission;
-        let (head, payload) = packet.split_at_mut(HEADER_LEN);
+        let (head, rest) = packet.split_at_mut(HEADER_LEN);
+        let payload = &mut rest[..4 * usize::from(header.payload_lanes())];
         let sum = if payload.is_empty() { 0 } else { self.schedule.encode(&chunk, payload) };
         header.check.set(header.check_of(sum, 1));
         head.copy_from_slice(header.as_bytes());
+        write_tag(&self.engine.config().identity.keys.own, &header, packet);
+    }
+
+    /// Writes a HELLO of [`Self::next_hello`], of [`len_of`](crate::packet::len_of) bytes.
+    pub fn fill_hello(&self, hello: &Header, packet: &mut [u8]) {
+        write_hello(&self.engine.config().identity.keys.own, hello, packet);
     }
 
     /// When [`Self::begin_turn`] is to be called, if nothing comes before; `None` while nothing is

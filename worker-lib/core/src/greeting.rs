@@ -3,11 +3,13 @@
 
 use std::time::Duration;
 
+use switchml_protocol::auth::Key;
 use switchml_protocol::header::{Header, Kind};
 use switchml_protocol::{U16, U32, VERSION};
 use zerocopy::{FromBytes, FromZeros};
 
 use crate::engine::Identity;
+use crate::packet::has_right_tag;
 
 /// Pauses between HELLOs that nobody answers: doubled from the first up to the last.
 const FIRST_PAUSE: u64 = Duration::from_millis(10).as_nanos() as u64;
@@ -17,6 +19,7 @@ const LAST_PAUSE: u64 = Duration::from_millis(500).as_nanos() as u64;
 #[derive(Clone, Debug)]
 pub struct Greeting {
     hello: Header,
+    key: Key,
     /// When the next one is due.
     due: u64,
     pause: u64,
@@ -31,10 +34,11 @@ impl Greeting {
             job: U16::new(identity.job),
             epoch: U32::new(identity.epoch),
             rank: U16::new(identity.rank),
+            flags: identity.flags(),
             aux: U32::new(secret),
             ..Header::new_zeroed()
         };
-        Self { hello, due: now, pause: FIRST_PAUSE }
+        Self { hello, key: identity.keys.own, due: now, pause: FIRST_PAUSE }
     }
 
     /// The next HELLO, if it is time. It has no payload.
@@ -54,13 +58,16 @@ impl Greeting {
 
     /// Whether this is the answer.
     pub fn is_answer(&self, datagram: &[u8]) -> bool {
-        let answer = Header::ref_from_prefix(datagram);
-        answer.is_ok_and(|(answer, _)| Header { flags: 0, ..*answer } == self.hello)
+        Header::ref_from_prefix(datagram).is_ok_and(|(answer, _)| {
+            Header { flags: self.hello.flags, ..*answer } == self.hello
+                && has_right_tag(&self.key, answer, datagram)
+        })
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use crate::engine::Keys;
     use switchml_protocol::header::flags;
     use zerocopy::IntoBytes;
 
@@ -70,7 +77,7 @@ mod tests {
 
     #[test]
     fn hellos_follow_each_other_at_growing_pauses_until_one_is_answered() {
-        let identity = Identity { job: 3, epoch: 9, rank: 5, ranks: 8 };
+        let identity = Identity { job: 3, epoch: 9, rank: 5, ranks: 8, keys: Keys::NONE };
         let mut greeting = Greeting::new(7, &identity, 77);
         let hello = greeting.next(7).expect("due at once");
         assert_eq!((hello.job.get(), hello.epoch.get(), hello.rank.get()), (3, 9, 5));

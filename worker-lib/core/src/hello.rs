@@ -7,6 +7,7 @@ use switchml_protocol::{LANES_PER_BLOCK, MAX_LANES, U16, U32, VERSION};
 use zerocopy::FromBytes;
 
 use crate::engine::Identity;
+use crate::packet::{has_right_tag, write_hello};
 
 /// Waits for an answer at a size that may be too large for the path. Two losses in a row are rare,
 /// and cost only a smaller chunk.
@@ -69,7 +70,7 @@ pub enum PathFailure {
 /// What to do next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HelloStep {
-    /// Send this header with [`Header::lanes`] lanes of zeros.
+    /// Send this HELLO, which [`Hello::fill`] writes.
     Send(Header),
     /// Wait for a packet, at most until this time.
     Wait(u64),
@@ -143,7 +144,7 @@ impl Hello {
     /// A rank's first words: `largest_packet` is what the interface takes in bytes, `max_lanes`
     /// what the aggregator does.
     pub fn new(identity: Identity, secret: u32, largest_packet: usize, max_lanes: u16) -> Self {
-        let of_interface = largest_packet.saturating_sub(HEADER_LEN) / 4;
+        let of_interface = largest_packet.saturating_sub(HEADER_LEN + identity.tag_len()) / 4;
         let largest = of_interface.min(usize::from(max_lanes)).min(MAX_LANES) / LANES_PER_BLOCK;
         let tries: &[Duration] = if largest > 0 { &TRIES } else { &PATIENT_TRIES };
         Self {
@@ -222,7 +223,7 @@ impl Hello {
         }
         self.sent.push(now);
         let header = self.header(number);
-        Some(Header { flags: flags::GROUP, ..header })
+        Some(Header { flags: header.flags | flags::GROUP, ..header })
     }
 
     /// Takes in the answer to a HELLO that came by the job's group.
@@ -240,9 +241,19 @@ impl Hello {
         }
     }
 
+    /// Writes a HELLO, of [`len_of`](crate::packet::len_of) bytes.
+    pub fn fill(&self, hello: &Header, packet: &mut [u8]) {
+        write_hello(&self.identity.keys.own, hello, packet);
+    }
+
     /// Takes in a packet that came from the aggregator's address.
     pub fn receive(&mut self, now: u64, packet: &[u8]) {
         let Ok((answer, _)) = Header::ref_from_prefix(packet) else { return };
+        // Rule 28.5.
+        let hello = Header { aux: U32::new(self.secret), ..*answer };
+        if !has_right_tag(&self.identity.keys.own, &hello, packet) {
+            return;
+        }
         if answer.is_for_group() {
             return self.hear_group(answer);
         }
@@ -298,7 +309,7 @@ impl Hello {
             slot: U16::ZERO,
             round: U32::new(number),
             op: 0,
-            flags: 0,
+            flags: self.identity.flags(),
             lanes: U16::new((self.blocks * LANES_PER_BLOCK) as u16),
             fingerprint: U32::ZERO,
             check: U32::ZERO,

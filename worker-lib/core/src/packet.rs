@@ -1,6 +1,8 @@
-//! How long packets are.
+//! How long packets are, and their tags.
 
-use switchml_protocol::header::HEADER_LEN;
+use switchml_protocol::auth::{Key, TAG_LEN};
+use switchml_protocol::header::{HEADER_LEN, Header};
+use zerocopy::IntoBytes;
 
 /// Most bytes in one UDP datagram, and so in a superpacket: IPv4's length field is 16 bits. Over
 /// IPv6 it would be 20 more.
@@ -20,4 +22,37 @@ pub const fn packet_len(lanes: usize) -> usize {
 /// Size of the IP packet that carries `len` bytes.
 pub const fn ip_packet_len(len: usize, is_ipv6: bool) -> usize {
     len + ip_udp_len(is_ipv6)
+}
+
+/// Bytes of the packet with this header, its tag included.
+pub fn len_of(header: &Header) -> usize {
+    packet_len(header.payload_lanes().into()) + header.tag_len()
+}
+
+/// Rule 28.3: writes the tag of a packet with this header to its end, if it has one.
+pub fn write_tag(key: &Key, header: &Header, packet: &mut [u8]) {
+    if header.tag_len() > 0
+        && let Some(end) = packet.last_chunk_mut::<TAG_LEN>()
+    {
+        end.copy_from_slice(key.tag(header).as_bytes());
+    }
+}
+
+/// Whether the packet with this header has the tag that it should have: that of the key, or none
+/// without a key. What follows the tag does not count.
+pub fn has_right_tag(key: &Key, header: &Header, packet: &[u8]) -> bool {
+    if key.is_none() {
+        return header.tag_len() == 0;
+    }
+    let behind = packet.get(packet_len(header.payload_lanes().into())..);
+    header.tag_len() > 0
+        && behind.is_some_and(|behind| behind.starts_with(key.tag(header).as_bytes()))
+}
+
+/// Writes a HELLO: lanes of zeros, and its tag.
+pub fn write_hello(key: &Key, header: &Header, packet: &mut [u8]) {
+    let (head, payload) = packet.split_at_mut(HEADER_LEN);
+    head.copy_from_slice(header.as_bytes());
+    payload.fill(0);
+    write_tag(key, header, packet);
 }

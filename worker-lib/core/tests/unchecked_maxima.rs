@@ -19,7 +19,7 @@ use switchml_rack::vectors::{Answer, Event, Vector};
 use switchml_worker_core::buffer::Buffer;
 use switchml_worker_core::call::{Call, Kind, Submission};
 use switchml_worker_core::data_path::{DataPath, Others};
-use switchml_worker_core::engine::{Config, Engine, Failure, Identity, Limits};
+use switchml_worker_core::engine::{Config, Engine, Failure, Identity, Keys, Limits};
 use switchml_worker_core::{CallStats, DType, ReduceOp, Reduction};
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -271,7 +271,7 @@ struct Rank {
 
 impl Rank {
     fn new(scenario: &Scenario, rank: u16, capabilities: Capabilities) -> Self {
-        let identity = Identity { job: 1, epoch: 2, rank, ranks: scenario.ranks };
+        let identity = Identity { job: 1, epoch: 2, rank, ranks: scenario.ranks, keys: Keys::NONE };
         let config = Config { capabilities, ..Config::new(identity, SLOTS, LANES, 64, LIMITS) };
         let elements =
             (0..scenario.call.count).flat_map(|index| element(scenario, rank, index)).collect();
@@ -455,7 +455,7 @@ fn packets_are_those_of_the_vectors() {
 fn check_packets(vector: &Vector, count: usize, element: fn(u16, usize) -> f32, chunks: usize) {
     let call = Call { kind: Kind::AllReduce(Reduction::SUM), dtype: DType::F32, count };
     let mut ranks = [0, 1].map(|rank| {
-        let identity = Identity { job: 7, epoch: 0x0102_0304, rank, ranks: 2 };
+        let identity = Identity { job: 7, epoch: 0x0102_0304, rank, ranks: 2, keys: Keys::NONE };
         let config = Config {
             capabilities: Capabilities::empty(),
             ..Config::new(identity, 8, LANES, 64, LIMITS)

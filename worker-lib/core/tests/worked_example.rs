@@ -9,7 +9,7 @@ use switchml_rack::vectors::{Event, Vector};
 use switchml_worker_core::buffer::Buffer;
 use switchml_worker_core::call::{Call, Kind, Submission};
 use switchml_worker_core::data_path::DataPath;
-use switchml_worker_core::engine::{Config, Engine, Identity, Limits};
+use switchml_worker_core::engine::{Config, Engine, Identity, Keys, Limits};
 use switchml_worker_core::{CallStats, DType, Reduction};
 use zerocopy::FromBytes;
 
@@ -48,7 +48,7 @@ struct Rank {
 
 impl Rank {
     fn new(rank: u16) -> Self {
-        let identity = Identity { job: 7, epoch: 0x0102_0304, rank, ranks: 2 };
+        let identity = Identity { job: 7, epoch: 0x0102_0304, rank, ranks: 2, keys: Keys::NONE };
         let config = Config::new(identity, SLOTS, LANES, 64, LIMITS);
         let (mut data_path, results) =
             (DataPath::new(Engine::new(config), LANES, 1), <[Arc<Mutex<_>>; 2]>::default());

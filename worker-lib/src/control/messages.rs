@@ -4,6 +4,7 @@ use std::net::{IpAddr, SocketAddr, SocketAddrV4};
 
 use switchml_control::{self as control, JoinEvent, join_event::Event};
 use switchml_protocol::capabilities::Capabilities;
+use switchml_worker_core::engine::Keys;
 use switchml_worker_core::session::{Answer, MadeCall, News};
 use tonic::{Code, Status};
 
@@ -24,6 +25,8 @@ pub struct Assigned {
     pub group: Option<SocketAddrV4>,
     /// The `aux` of this rank's HELLO.
     pub hello_secret: u32,
+    /// What packets of the job have tags by.
+    pub keys: Keys,
     /// Proves to the control plane that a request is this rank's.
     pub control_secret: u64,
     /// Most lanes in a packet that the data plane takes.
@@ -65,6 +68,8 @@ impl Assigned {
             ),
             group: group(&message.group_address, message.group_port)?,
             hello_secret: message.hello_secret,
+            keys: Keys::from_bytes(&message.member_key, &message.job_key)
+                .ok_or_else(|| wrong("member_key or job_key"))?,
             control_secret: message.control_secret,
             max_lanes: narrow(message.max_lanes, "max_lanes")?,
             durable: message.durable,

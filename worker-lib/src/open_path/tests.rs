@@ -5,11 +5,12 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::thread;
 
 use switchml_protocol::header::Kind;
+use switchml_worker_core::engine::Keys;
 use zerocopy::FromBytes;
 
 use super::*;
 
-const IDENTITY: Identity = Identity { job: 1, epoch: 2, rank: 3, ranks: 4 };
+const IDENTITY: Identity = Identity { job: 1, epoch: 2, rank: 3, ranks: 4, keys: Keys::NONE };
 const SECRET: u32 = 0x5EC2E7;
 const AGGREGATOR: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1)), 48864);
 

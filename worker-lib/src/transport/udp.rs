@@ -15,6 +15,7 @@ use quinn_udp::{EcnCodepoint, RecvMeta, Transmit, UdpSockRef, UdpSocketState};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt;
 use socket2::{Domain, Protocol, Socket, Type};
+use switchml_protocol::auth::TAG_LEN;
 use switchml_protocol::header::HEADER_LEN;
 use switchml_worker_core::packet::{LARGEST_DATAGRAM, ip_packet_len, ip_udp_len};
 
@@ -257,10 +258,10 @@ impl Transport for Udp {
 
 impl Batch {
     /// Whether a packet of `len` bytes can follow: all but the last must be of one size. A header
-    /// alone follows no payloads: the answer to it would be as long as all of them.
+    /// alone, or with a tag, follows no payloads: the answer to it would be as long as all of them.
     fn has_room(&self, len: usize, most: usize) -> bool {
         let last_is_full = self.len == self.packets * self.segment;
-        let fits = len == self.segment || (len > HEADER_LEN && len < self.segment);
+        let fits = len == self.segment || (len > HEADER_LEN + TAG_LEN && len < self.segment);
         self.packets == 0
             || (last_is_full && fits && self.packets < most && self.len + len <= self.bytes.len())
     }

@@ -58,7 +58,7 @@ const OF_HOSTS: [&str; 3] = ["not_ours", "ipv6", "ip_options"];
 
 /// A member's life: sums, each element checked, until somebody wants to stop. How many there were,
 /// and what was counted.
-fn sum_until(stop: &AtomicBool, rank: u32, builder: Builder) -> (i32, Stats) {
+pub fn sum_until(stop: &AtomicBool, rank: u32, builder: Builder) -> (i32, Stats) {
     let communicator = builder.connect().unwrap();
     let mut round = 0;
     loop {
@@ -85,7 +85,7 @@ fn sum_until(stop: &AtomicBool, rank: u32, builder: Builder) -> (i32, Stats) {
 }
 
 /// Makes the members stop when the stranger is done, or has panicked.
-struct Stop(Arc<AtomicBool>);
+pub struct Stop(pub Arc<AtomicBool>);
 
 impl Drop for Stop {
     fn drop(&mut self) {
@@ -173,7 +173,7 @@ fn own_envelope() -> Envelope {
 }
 
 /// In the aggregator's name, to a member or to the group.
-fn as_aggregator(to: &Envelope) -> Envelope {
+pub fn as_aggregator(to: &Envelope) -> Envelope {
     Envelope {
         mac_source: AGGREGATOR_MAC,
         source: AGGREGATOR_ADDRESS.octets(),
@@ -183,7 +183,7 @@ fn as_aggregator(to: &Envelope) -> Envelope {
 }
 
 /// To the member that sent this.
-fn to_member(contribution: &Contribution) -> Envelope {
+pub fn to_member(contribution: &Contribution) -> Envelope {
     let Envelope { mac_source, source, source_port, .. } = contribution.envelope.clone();
     Envelope {
         mac_destination: mac_source,
@@ -194,7 +194,7 @@ fn to_member(contribution: &Contribution) -> Envelope {
 }
 
 /// To the job's group.
-fn to_group(contribution: &Contribution) -> Envelope {
+pub fn to_group(contribution: &Contribution) -> Envelope {
     let [high, low] = contribution.packet.job.to_be_bytes();
     Envelope {
         mac_destination: [0x01, 0x00, 0x5E, 0x7F, high, low],
@@ -299,7 +299,7 @@ fn forge_contributions(stranger: &mut Stranger, unopened: (u16, u32)) {
 
 /// A RESULT for the chunk that a member waits for, right in all but its values; a PENDING and
 /// REJECTs.
-fn replies_to(seen: &Contribution) -> [Packet; 6] {
+pub fn replies_to(seen: &Contribution) -> [Packet; 6] {
     let garbage = vec![0x0BAD_5EED; seen.packet.values.len()];
     let all = seen.packet.result_for_all(4, MEMBERS as u32, &garbage);
     let one = seen.packet.result(4, MEMBERS as u32, &garbage);

@@ -7,7 +7,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use super::AGGREGATOR_PORT;
-use super::packet::{CONTRIBUTION, Envelope, HELLO, Packet, RESULT};
+use super::packet::{CONTRIBUTION, Envelope, HELLO, Packet, RESULT, TAGGED};
 use super::raw::RawSocket;
 use crate::PATIENCE;
 
@@ -19,6 +19,8 @@ const PAYLOAD: usize = 42;
 pub struct Contribution {
     pub envelope: Envelope,
     pub packet: Packet,
+    /// As it is on the wire, with its tag.
+    pub bytes: Vec<u8>,
 }
 
 /// Listens at a member's port.
@@ -43,17 +45,21 @@ impl Sniffer {
         let notes = Arc::clone(&heard);
         let note = move |frame: &[u8]| {
             let Some((envelope, packet)) = parse(frame) else { return };
+            let tag = if packet.flags & TAGGED == 0 { 0 } else { 8 };
+            let bytes = &frame[PAYLOAD..PAYLOAD + packet.bytes().len() + tag];
             let mut notes = notes.lock().unwrap();
             match packet.kind {
                 // The answer by the group has none.
                 HELLO if envelope.source != aggregator.octets() => {
                     notes.secret = Some(packet.aux);
                 }
-                CONTRIBUTION => notes.contribution = Some(Contribution { envelope, packet }),
+                CONTRIBUTION => {
+                    let bytes = bytes.to_vec();
+                    notes.contribution = Some(Contribution { envelope, packet, bytes });
+                }
                 // What the stranger sends to the group in its own name comes by here too.
                 RESULT if envelope.source == aggregator.octets() => {
-                    let frame = envelope.bytes(&frame[PAYLOAD..PAYLOAD + packet.bytes().len()]);
-                    notes.result = Some(frame);
+                    notes.result = Some(envelope.bytes(bytes));
                 }
                 _ => {}
             }

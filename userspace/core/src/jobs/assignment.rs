@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use switchml_control as control;
 use switchml_control::join_event::Event;
+use switchml_protocol::auth::Key;
 use switchml_protocol::capabilities::Capabilities;
 
 use super::job::{Job, Member, State};
@@ -166,8 +167,15 @@ impl Terms<'_> {
             further_shards: further.iter().map(shard).collect(),
             control_secret: member.control_secret,
             world_size: job.world_size() as u32,
+            member_key: bytes(member.key),
+            job_key: bytes(job.key),
         }
     }
+}
+
+/// A key as messages have it: no bytes if it is none.
+fn bytes(key: Key) -> Vec<u8> {
+    if key.is_none() { Vec::new() } else { key.to_bytes().into() }
 }
 
 impl Job {
@@ -175,10 +183,13 @@ impl Job {
     pub(super) fn specs(&self) -> Vec<JobSpec> {
         let Some(address) = self.address() else { return Vec::new() };
         let secrets: Vec<_> = self.joined().map(|(_, member)| member.hello_secret).collect();
+        let keys: Vec<_> = self.joined().map(|(_, member)| member.key).collect();
         let spec = |(number, slots)| JobSpec {
             number,
             epoch: self.epoch,
             secrets: secrets.clone(),
+            keys: keys.clone(),
+            key: self.key,
             slots,
             address,
             group: group(address, number),

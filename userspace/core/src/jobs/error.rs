@@ -62,6 +62,13 @@ pub enum JoinError {
         /// The world size that was given with it; not 0.
         world_size: u32,
     },
+    /// A rank behind a combiner, where packets have tags, which combiners cannot make.
+    #[error(
+        "the rank comes by {0}, but the aggregator there asks for packet tags, for which \
+         combiners have no keys; have its ranks join the aggregator itself, or start that without \
+         --packet-tags"
+    )]
+    Tags(String),
     /// The job is somebody else's.
     #[error("job {name:?} is another tenant's; give the job a name of its own")]
     OtherTenant {

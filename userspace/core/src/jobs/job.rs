@@ -5,6 +5,7 @@ use std::{collections::BTreeSet, net::IpAddr, ops::Range, time::Duration};
 use serde::{Deserialize, Serialize};
 use switchml_control as control;
 use switchml_control::join_event::Event;
+use switchml_protocol::auth::Key;
 use switchml_protocol::fanout::Way;
 
 use super::mismatch::Mismatch;
@@ -76,6 +77,10 @@ pub(super) struct Member {
     pub(super) hello_secret: u32,
     /// What its requests carry.
     pub(super) control_secret: u64,
+    /// Of the tags of what it sends, and of what answers it alone. Only it and the data plane need
+    /// that once the job is open.
+    #[serde(skip)]
+    pub(super) key: Key,
     /// Until the job is assigned.
     #[serde(skip)]
     pub(super) threads: Threads,
@@ -154,6 +159,9 @@ pub struct Job {
     /// Whose job tokens its ranks have; empty where none is asked for.
     #[serde(default)]
     pub(super) tenant: String,
+    /// Of the tags of RESULTs to all, as [`Member::key`].
+    #[serde(skip)]
+    pub(super) key: Key,
     /// The host of its first rank, while it waits.
     #[serde(skip)]
     pub(super) begun_from: Option<IpAddr>,

@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use switchml_control as control;
 use switchml_control::join_event::Event;
+use switchml_protocol::auth::Key;
 use switchml_protocol::capabilities::Capabilities;
 
 use super::error::JoinError;
@@ -54,6 +55,11 @@ impl JobTable {
         {
             return Err(JoinError::NoPartialSums(in_words(combiner)));
         }
+        if let Some(combiner) = joiner.via.last()
+            && self.has_tags
+        {
+            return Err(JoinError::Tags(in_words(combiner)));
+        }
         let local = self.data_address.unwrap_or(joiner.local);
         if matches!(local, IpAddr::V6(local) if local.is_unicast_link_local()) {
             return Err(JoinError::LinkLocal(local));
@@ -65,6 +71,7 @@ impl JobTable {
         }
         let stream = self.next_stream.take();
         let (hello_secret, control_secret) = (self.rng.next_u32(), self.rng.next_u64());
+        let key = self.new_key();
         let presence = Presence::Here(stream);
         let member = Member {
             presence,
@@ -75,6 +82,7 @@ impl JobTable {
             local,
             hello_secret,
             control_secret,
+            key,
             threads: joiner.threads.clone(),
             ready: None,
             ports: BTreeSet::new(),
@@ -99,6 +107,14 @@ impl JobTable {
         Ok((stream, effects))
     }
 
+    /// A key that nobody knows; none if packets have no tags.
+    fn new_key(&mut self) -> Key {
+        if !self.has_tags {
+            return Key::NONE;
+        }
+        Key([self.rng.next_u64(), self.rng.next_u64()])
+    }
+
     /// A new job without members, which waits for them.
     fn create(&mut self, joiner: &Joiner) -> Result<(), JoinError> {
         self.check_quota(joiner)?;
@@ -116,6 +132,7 @@ impl JobTable {
             state: State::Waiting,
             mismatch: None,
             tenant: joiner.tenant.clone(),
+            key: self.new_key(),
             begun_from: Some(peer),
             members: (0..joiner.world_size).map(|_| None).collect(),
         };

@@ -169,6 +169,8 @@ pub struct JobTable {
     quotas: Quotas,
     /// How often each tenant has joined whose joins are bounded.
     joins: BTreeMap<String, Rate>,
+    /// Whether packets of new jobs have tags.
+    has_tags: bool,
     rng: StdRng,
     /// Jobs whose ranks are not all there, by name.
     waiting: BTreeMap<String, Job>,
@@ -189,6 +191,7 @@ impl JobTable {
             data_address,
             quotas: Quotas::default(),
             joins: BTreeMap::new(),
+            has_tags: false,
             epochs: Epochs::new(&mut rng),
             rng,
             waiting: BTreeMap::new(),
@@ -197,6 +200,12 @@ impl JobTable {
             recent_aborts: RecentAborts::default(),
             next_stream: StreamId::FIRST,
         }
+    }
+
+    /// Gives the packets of new jobs tags (section 28).
+    pub fn with_tags(mut self) -> Self {
+        self.has_tags = true;
+        self
     }
 
     /// All jobs: by number, then those that wait, by name.

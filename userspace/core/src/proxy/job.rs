@@ -5,6 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use switchml_control as control;
 use switchml_control::join_event::Event;
+use switchml_protocol::auth::Key;
 use switchml_protocol::capabilities::Capabilities;
 use switchml_protocol::fanout::Way;
 
@@ -147,6 +148,8 @@ impl Proxy {
             number,
             epoch: assigned.epoch,
             secrets: vec![0; assigned.world_size as usize],
+            keys: Vec::new(),
+            key: Key::NONE,
             slots: index * assigned.slots..(index + 1) * assigned.slots,
             address,
             group: group(address, number),

@@ -3,6 +3,7 @@
 use std::net::Ipv4Addr;
 
 use switchml_control::{Aborted, Assigned, Combiner, JoinRequest, ResumeRequest, Shard, Started};
+use switchml_protocol::auth::Key;
 use switchml_protocol::capabilities::Capabilities;
 
 use super::*;
@@ -62,6 +63,8 @@ fn assigned(rank: u32, durable: bool) -> Assigned {
             .bits(),
         control_secret: 1000 + u64::from(rank),
         world_size: 4,
+        member_key: Vec::new(),
+        job_key: Vec::new(),
     }
 }
 
@@ -116,6 +119,8 @@ fn what_is_assigned_opens_the_job_and_is_other_below() {
         number,
         epoch: EPOCH,
         secrets: vec![0; 4],
+        keys: Vec::new(),
+        key: Key::NONE,
         slots: u32::from(number) * 512..(u32::from(number) + 1) * 512,
         address: ENDS.local,
         group: (Ipv4Addr::new(239, 255, (number >> 8) as u8, number as u8), 48866),

@@ -221,6 +221,7 @@ mod tests {
     use std::time::Duration;
 
     use quinn_udp::{Transmit, UdpSocketState};
+    use switchml_protocol::auth::Key;
     use switchml_protocol::header::{HEADER_LEN, Kind, flags};
     use switchml_protocol::{U32, VERSION};
     use zerocopy::{FromZeros, IntoBytes};
@@ -237,6 +238,8 @@ mod tests {
                 number: 7,
                 epoch: 9,
                 secrets: vec![5],
+                keys: Vec::new(),
+                key: Key::NONE,
                 slots: 0..slots,
                 address,
                 group: (Ipv4Addr::UNSPECIFIED, 0),

@@ -256,21 +256,21 @@ impl ServesJobs for XdpDataPlane {
             return Err(Error::NotServed { address: job.address, served: self.served() });
         }
         let refused = refused(job.number, "open");
-        let secrets = match (job.parent, self.config.cells) {
+        let ranks = match (job.parent, self.config.cells) {
+            // Those below are admitted one by one.
             (Some(parent), Some(cells)) => {
                 self.open_uplink(job, parent, cells)?;
-                &[]
+                0
             }
             _ => {
                 self.maps().make_slots(job.number).map_err(&refused)?;
-                &*job.secrets
+                job.secrets.len()
             }
         };
         let mut maps = self.maps();
         // The program must never see an open job with anything of another job: it is vacant until
         // all is in place.
-        for (rank, &secret) in (0..).zip(secrets) {
-            let member = MemberEntry { secret, ..MemberEntry::default() };
+        for (rank, member) in (0..).zip(job.members().take(ranks)) {
             maps.set_member(job.number, rank, member).map_err(&refused)?;
         }
         maps.set_job(job.number, job.entry(VACANT)).map_err(&refused)?;

@@ -5,13 +5,11 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 use switchml_protocol::LANES_PER_BLOCK;
-use switchml_protocol::header::HEADER_LEN;
 use switchml_worker::control::{self, Access, Assigned, Membership};
 use switchml_worker::interface::Interface;
 use switchml_worker_core::engine::Identity;
 use switchml_worker_core::hello::{Hello, HelloStep};
 use switchml_worker_core::packet::{ip_packet_len, packet_len};
-use zerocopy::IntoBytes;
 
 use super::TIMEOUT;
 use super::cause::{Cause, Narrow, SmallMtu};
@@ -137,7 +135,7 @@ fn narrow_path(
     Some(Cause::SmallMtu(SmallMtu {
         interface: here.interface.name.clone(),
         mtu,
-        passes: ip_packet_len(packet_len(lanes), target.is_ipv6()) as u32,
+        passes: ip_packet_len(hello(assigned, lanes).len(), target.is_ipv6()) as u32,
         vanishes: ip_packet_len(large.len(), target.is_ipv6()) as u32,
         works: lanes > 0,
         place,
@@ -146,12 +144,12 @@ fn narrow_path(
 
 /// A rank's HELLO of so many lanes.
 fn hello(assigned: &Assigned, lanes: usize) -> Vec<u8> {
-    let &Assigned { job, epoch, hello_secret, .. } = assigned;
-    let identity = Identity { job, epoch, rank: 0, ranks: 1 };
-    let mut hello = Hello::new(identity, hello_secret, packet_len(lanes), lanes as u16);
-    let mut packet = vec![0; packet_len(lanes)];
+    let &Assigned { job, epoch, hello_secret, keys, .. } = assigned;
+    let identity = Identity { job, epoch, rank: 0, ranks: 1, keys };
+    let mut packet = vec![0; packet_len(lanes) + identity.tag_len()];
+    let mut hello = Hello::new(identity, hello_secret, packet.len(), lanes as u16);
     if let HelloStep::Send(header) = hello.step(0) {
-        packet[..HEADER_LEN].copy_from_slice(header.as_bytes());
+        hello.fill(&header, &mut packet);
     }
     packet
 }

@@ -1,6 +1,7 @@
 //! Reading the aggregator's answers: which of them count.
 
 use switchml_protocol::EVERYONE;
+use switchml_protocol::auth::{Key, TAG_LEN};
 use switchml_protocol::header::{Header, Kind, Op, decode, flags};
 use switchml_protocol::outcome::RejectReason;
 use switchml_protocol::ranks::{Ranks, pending_lanes};
@@ -8,6 +9,7 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use super::stats::Ignored;
 use crate::numerics::lane_sum;
+use crate::packet::has_right_tag;
 
 /// Who this rank is: what every packet of its session carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,9 +22,44 @@ pub struct Identity {
     pub rank: u16,
     /// Number of ranks N.
     pub ranks: u16,
+    /// What its packets are told from forged ones by.
+    pub keys: Keys,
+}
+
+/// The keys that a rank has for the tags of packets (section 28); of a job without tags, none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Keys {
+    /// Of what it sends, and of what answers it alone.
+    pub own: Key,
+    /// Of RESULTs to all.
+    pub job: Key,
+}
+
+impl Keys {
+    /// No keys.
+    pub const NONE: Self = Self { own: Key::NONE, job: Key::NONE };
+
+    /// The keys of these bytes: 16 for each, or no bytes at all without tags.
+    pub fn from_bytes(own: &[u8], job: &[u8]) -> Option<Self> {
+        if own.is_empty() && job.is_empty() {
+            return Some(Self::default());
+        }
+        let key = |bytes: &[u8]| bytes.try_into().ok().map(Key::from_bytes);
+        Some(Self { own: key(own)?, job: key(job)? })
+    }
 }
 
 impl Identity {
+    /// The flag that all packets have which it sends, in a job with tags.
+    pub fn flags(&self) -> u8 {
+        if self.keys.own.is_none() { 0 } else { flags::TAGGED }
+    }
+
+    /// Bytes of the tag that each of its packets has; 0 without tags.
+    pub fn tag_len(&self) -> usize {
+        if self.keys.own.is_none() { 0 } else { TAG_LEN }
+    }
+
     /// All ranks.
     pub(super) fn all_ranks(&self) -> Ranks {
         Ranks::below(self.ranks)
@@ -71,6 +108,10 @@ pub(super) fn read<'a>(identity: &Identity, datagram: &'a [u8]) -> Result<Answer
     let rank = header.rank.get();
     if rank != identity.rank && !(rank == EVERYONE && kind == Kind::Result) {
         return Err(Ignored::Rank);
+    }
+    let key = if rank == EVERYONE { &identity.keys.job } else { &identity.keys.own };
+    if !has_right_tag(key, header, datagram) {
+        return Err(Ignored::Tag);
     }
     Ok(Answer { header, op, kind, payload: lanes.as_bytes() })
 }

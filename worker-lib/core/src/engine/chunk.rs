@@ -2,7 +2,7 @@
 
 use switchml_protocol::header::{Header, Op};
 
-use crate::packet::packet_len;
+use crate::packet::len_of;
 
 /// What a chunk holds: a phase of its collective, and its place among the chunks of that phase.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,6 +78,6 @@ pub struct Transmission {
 impl Transmission {
     /// Bytes of the packet: header, and payload unless it is left out.
     pub fn packet_len(&self) -> usize {
-        packet_len(self.header.payload_lanes().into())
+        len_of(&self.header)
     }
 }

@@ -55,7 +55,7 @@ use reordering::Reordering;
 use rtt::Rtt;
 use window::Window;
 
-pub use answer::Identity;
+pub use answer::{Identity, Keys};
 pub use chunk::{Chunk, Completed, History, Part, Transmission};
 pub use config::{Config, DEADLINE, Limits, TIMEOUT, TIMEOUT_CEILING};
 pub use failure::Failure;
@@ -713,7 +713,7 @@ fn transmission(identity: &Identity, entry: &Outstanding, flags: u8) -> Transmis
         slot: U16::new(entry.slot),
         round: U32::new(entry.round),
         op: chunk.op as u8,
-        flags,
+        flags: flags | identity.flags(),
         lanes: U16::new(chunk.lanes),
         fingerprint: U32::new(chunk.fingerprint),
         check: U32::ZERO,

@@ -36,6 +36,8 @@ ignored! {
     Epoch = "epoch",
     /// Addressed to another rank.
     Rank = "rank",
+    /// Without the tag that packets of this job have, or with one that it should not have.
+    Tag = "tag",
     /// Of a chunk that is not outstanding: its result has come before.
     NotOutstanding = "not_outstanding",
     /// Fingerprint, operator or lanes are not the chunk's.

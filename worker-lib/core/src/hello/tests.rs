@@ -2,9 +2,13 @@
 
 use zerocopy::IntoBytes;
 
+use crate::engine::Keys;
+use crate::packet::len_of;
+use switchml_protocol::auth::Key;
+
 use super::*;
 
-const IDENTITY: Identity = Identity { job: 1, epoch: 2, rank: 3, ranks: 4 };
+const IDENTITY: Identity = Identity { job: 1, epoch: 2, rank: 3, ranks: 4, keys: Keys::NONE };
 const SECRET: u32 = 0x5EC2E7;
 
 /// What [`Hello::step`] says to send, at a time in ms.
@@ -99,4 +103,42 @@ fn the_group_reaches_a_rank_that_hears_all_of_a_try() {
         assert_eq!(to_group, if expected { 2 } else { 8 });
         assert_eq!(now, if expected { 0 } else { 300_000_000 });
     }
+}
+
+/// Its own answers have the tag that it gave them, also where the aux has become 0; others and
+/// those without do not count.
+#[test]
+fn a_rank_with_keys_hears_what_has_its_tag() {
+    let own = Key::from_bytes(std::array::from_fn(|i| i as u8));
+    let keys = Keys { own, job: Key::from_bytes([9; 16]) };
+    let mut hello = Hello::new(Identity { keys, ..IDENTITY }, SECRET, 1440, 768).ask_group();
+    let mut now = 0;
+    let path = loop {
+        match hello.step(now) {
+            HelloStep::Send(header) => {
+                let mut packet = vec![0xFF; len_of(&header)];
+                hello.fill(&header, &mut packet);
+                // 352 lanes would fit without a tag.
+                assert_eq!(packet.len(), 32 + 4 * usize::from(header.lanes.get()) + 8);
+                assert!(header.lanes.get() <= 320);
+                if header.is_for_group() {
+                    packet[28..32].fill(0);
+                }
+                let mut changed = packet.clone();
+                *changed.last_mut().unwrap() ^= 1;
+                let mut without = packet.clone();
+                without[17] &= !flags::TAGGED;
+                for forgery in [&changed, &without, &packet[..packet.len() - 8].to_vec()] {
+                    let before = format!("{hello:?}");
+                    hello.receive(now, forgery);
+                    assert_eq!(format!("{hello:?}"), before);
+                }
+                hello.receive(now, &packet);
+            }
+            HelloStep::Wait(until) => now = until,
+            HelloStep::Open(path) => break path,
+            HelloStep::Failed(failure) => panic!("{failure:?}"),
+        }
+    };
+    assert_eq!((path.lanes, path.hears_group), (320, Some(true)));
 }

@@ -6,7 +6,7 @@ use switchml_protocol::EVERYONE;
 use switchml_protocol::capabilities::Capabilities;
 use switchml_protocol::header::{Kind, Op};
 use switchml_worker_core::engine::{
-    Chunk, Config, Engine, Identity, Part, RttLimits, WindowLimits,
+    Chunk, Config, Engine, Identity, Keys, Part, RttLimits, WindowLimits,
 };
 
 use crate::packets;
@@ -157,6 +157,7 @@ impl Plan {
                 epoch: self.epoch(session),
                 rank,
                 ranks: self.setup.ranks,
+                keys: Keys::NONE,
             },
             slots: self.setup.slots,
             capabilities: Capabilities::all(),

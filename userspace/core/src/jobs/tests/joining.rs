@@ -33,6 +33,8 @@ fn ranks_wait_for_each_other_and_are_assigned_together() {
             capabilities: 0b1,
             further_shards: Vec::new(),
             world_size: 3,
+            member_key: Vec::new(),
+            job_key: Vec::new(),
         })
     };
     let [zero, one, two] = spec.secrets[..] else { panic!("{} secrets", spec.secrets.len()) };

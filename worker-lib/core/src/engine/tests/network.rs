@@ -23,7 +23,7 @@ const LANES: u16 = 32;
 
 pub fn config(ranks: u16, rank: u16, slots: u16) -> Config {
     Config {
-        identity: Identity { job: JOB, epoch: EPOCH, rank, ranks },
+        identity: Identity { job: JOB, epoch: EPOCH, rank, ranks, keys: Keys::NONE },
         slots,
         capabilities: Capabilities::all(),
         window: WindowLimits {
