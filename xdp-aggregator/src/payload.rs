@@ -65,14 +65,19 @@ impl Pointer for *mut xdp_md {
     }
 }
 
-/// The lane behind those of a payload, if it is one, in a way in which verifiers learn that.
+/// The lane behind those of a payload, if it can be one; for verifiers one below [`LANE_BOUND`].
+///
+/// That of Linux 6.1 forgets a comparison if the compiler has put the number onto the stack before.
+/// It remembers bounds that a number has when it gets there.
 #[inline(always)]
 fn at_most_all(mut lane: usize) -> Option<usize> {
-    // The register is named for the same reason as in `made`.
-    // SAFETY: no instruction; but the compiler does not know any more that packets are shorter.
-    unsafe { asm!("", inout("r4") lane) };
+    // SAFETY: registers alone. The compiler would leave out a mask that changes nothing.
+    unsafe { asm!("{lane} &= {mask}", lane = inout(reg) lane, mask = const LANE_BOUND - 1) };
     (lane <= MAX_LANES).then_some(lane)
 }
+
+/// A power of two above the number of any lane.
+pub const LANE_BOUND: usize = (MAX_LANES + 1).next_power_of_two();
 
 /// A payload that was copied into a map, with room for a tag.
 #[repr(C)]

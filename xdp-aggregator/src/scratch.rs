@@ -8,7 +8,7 @@ use switchml_protocol::frame::{Checksum, Envelope, Ipv4, Ipv6, Network};
 use switchml_protocol::header::{HEADER_LEN, Header};
 use switchml_protocol::shell::Origin;
 
-use crate::payload::Copied;
+use crate::payload::{Copied, LANE_BOUND};
 
 /// Most segments of a superpacket: what Linux makes (`UDP_MAX_SEGMENTS`, `UDP_GRO_CNT_MAX`).
 pub const MAX_SEGMENTS: usize = 128;
@@ -25,6 +25,9 @@ const LAST_PACKET: usize = LOADED_LEN - MAX_PACKET_LEN;
 pub struct Scratch {
     /// Copies of some segments, the one that is being served among them.
     pub loaded: [u8; LOADED_LEN],
+    /// Room for what verifiers believe of the last one's tag: that it lies behind any lane below
+    /// [`LANE_BOUND`].
+    pub behind: [u8; 4 * (LANE_BOUND - MAX_LANES)],
     /// Where these lie in the superpacket, and where they end.
     pub loaded_from: u32,
     pub loaded_to: u32,
