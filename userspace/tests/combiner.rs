@@ -6,9 +6,10 @@ mod common;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 
-use common::{Daemon, PATIENCE, Path, Rank, SILENCE, checked, join_request, packet};
-use switchml_control::JoinRequest;
+use common::{Daemon, PATIENCE, Path, Rank, SILENCE, checked, join_request, packet, status_only};
 use switchml_control::aggregator_client::AggregatorClient;
+use switchml_control::{JoinRequest, StatusReply};
+use switchml_protocol::capabilities::Capabilities;
 use switchml_protocol::header::{Header, Kind, flags};
 use switchml_protocol::{U16, U32};
 use switchml_userspace::combiner::CombinerService;
@@ -166,6 +167,33 @@ async fn who_cannot_be_a_parent_is_refused_in_one_line() {
     let line = circle.expect_err("a circle").to_string();
     let expected = format!("--parent {} leads back here, by {}: ", tree.control, tree.control);
     assert!(line.starts_with(&expected), "{line}");
+}
+
+/// A combiner compares its own build with its parent's when it starts: release, and packets.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_parent_of_another_version_is_refused_in_one_line() {
+    let check = |version: &str, protocol_version| {
+        let version = version.to_owned();
+        let capabilities = Capabilities::PARTIAL_SUMS.bits();
+        let status =
+            StatusReply { version, protocol_version, capabilities, ..StatusReply::default() };
+        async move {
+            let address = status_only::start(status).await;
+            let here = "127.0.0.1:1".parse().expect("an address");
+            let checked = Parent::new(vec![address]).check(here).await;
+            (address, checked.map(drop).map_err(|error| error.to_string()))
+        }
+    };
+    let release = env!("CARGO_PKG_VERSION");
+    assert_eq!(check(release, 1).await.1, Ok(()));
+    for (theirs, packets) in [(release, 2), (release, 0), ("99.0.0", 1)] {
+        let (address, checked) = check(theirs, packets).await;
+        let line = format!(
+            "the aggregator at {address} has version {theirs} (protocol {packets}), this one \
+             {release} (protocol 1); run the same version on all hosts"
+        );
+        assert_eq!(checked, Err(line));
+    }
 }
 
 /// Rule 22.14: the combiner itself refuses it, since it reads the rank's packets.

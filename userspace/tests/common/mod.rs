@@ -1,6 +1,8 @@
 //! A control plane over the software data plane, on loopback, and ranks made by hand.
 #![allow(dead_code)] // each test file uses its own part
 
+pub mod status_only;
+
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::time::Duration;

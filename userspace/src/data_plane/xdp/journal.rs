@@ -11,6 +11,7 @@ use aya::maps::{Array, Map, MapData, MapError};
 use aya_obj::generated::bpf_map_type::BPF_MAP_TYPE_ARRAY;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use switchml_protocol::VERSION;
 use switchml_protocol::maps::MAX_JOBS;
 use switchml_userspace_core::jobs::{Epochs, Job, MAX_SAVED_LEN};
 
@@ -24,6 +25,8 @@ const SETTINGS: u32 = MAX_JOBS as u32;
 /// Version of what is in the maps and here; to be raised when a daemon would misread what an
 /// earlier one left.
 const LAYOUT: u32 = 9;
+// Ranks come back without a word of their version (rule 22.14).
+const _: () = assert!(VERSION == 1, "another version of packets needs another LAYOUT");
 
 /// The journal's map.
 pub struct Journal(Array<MapData, [u8; ENTRY_LEN]>);
