@@ -64,6 +64,15 @@ pub enum Error {
         source: io::Error,
     },
 
+    /// A file that a program needs could not be written.
+    #[error("cannot write {}: {source}", path.display())]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+
     /// A program could not be started.
     #[error("cannot start `{command}` in {namespace}: {source}{}", install_hint(source))]
     Start {

@@ -235,7 +235,7 @@ impl Communicator {
             // there.
             first
                 .iter()
-                .filter(|thread| !thread.seat.run(number))
+                .filter(|thread| !thread.seat.run(number, None))
                 .for_each(|thread| thread.wakers.wake());
         });
         finished.ok_or_else(|| self.shared.reason())
@@ -257,11 +257,11 @@ impl Communicator {
         let number = issued.issue(call);
         let whole = Whole::new(number, lengths.len(), Arc::clone(&self.shared), answer);
         let (buffers, tensor) = give(tensor, &lengths, whole);
-        self.submit(number, call, codec, contributes, buffers)
-            .iter()
-            .for_each(|thread| thread.wakers.wake());
+        let threads = self.submit(number, call, codec, contributes, buffers);
+        threads.iter().for_each(|thread| thread.wakers.wake());
         drop(issued);
-        Ok(Handle::new(answers, tensor, Arc::clone(&self.shared)))
+        let seat = threads.first().map(|thread| Arc::clone(&thread.seat));
+        Ok(Handle::new((number, seat), answers, tensor, Arc::clone(&self.shared)))
     }
 
     /// How a call's elements travel. If that is in more bits than asked for, says so once.

@@ -183,16 +183,16 @@ impl<T: Transport> Seat<T> {
         Self { driver: Mutex::new(Some(driver)), idle }
     }
 
-    /// Drives on this thread until call `number`, which is among the submissions, is done; false if
-    /// another one drives. The submission's buffer is gone on return, or will be soon if something
-    /// failed.
-    pub fn run(&self, number: u64) -> bool {
+    /// Drives on this thread until call `number`, which is among the submissions, is done, or until
+    /// that moment; false if another one drives. The submission's buffer is gone on return, unless
+    /// it is too early, or will be soon if something failed.
+    pub fn run(&self, number: u64, until: Option<Instant>) -> bool {
         // Goes last: the data thread can sit down when it wakes up.
         let mut relief = Relief { idle: &self.idle, is_needed: false };
         let Ok(mut seat) = self.driver.try_lock() else { return false };
         let Some(driver) = seat.as_mut() else { return false };
         relief.is_needed = true;
-        relief.is_needed = driver.run(number).is_err() || !driver.data_path.is_idle();
+        relief.is_needed = driver.run(number, until).is_err() || !driver.data_path.is_idle();
         true
     }
 
@@ -215,7 +215,7 @@ impl<T: Transport> Seat<T> {
             let mut seat = self.sit_down();
             let Some(driver) = seat.as_mut() else { return Ok(()) };
             let is_open = driver.take_submissions();
-            driver.drive(DataPath::is_idle)?;
+            driver.drive(DataPath::is_idle, None)?;
             if !is_open {
                 return Ok(());
             }
@@ -277,17 +277,21 @@ impl<T: Transport> Driver<T> {
         }
     }
 
-    /// Runs call `number`, behind those in flight, until it is done.
-    fn run(&mut self, number: u64) -> Result<(), Error> {
-        let outcome = self.drive(|data_path| data_path.is_done(number));
+    /// Runs call `number`, behind those in flight, until it is done, or until that moment.
+    fn run(&mut self, number: u64, until: Option<Instant>) -> Result<(), Error> {
+        let outcome = self.drive(|data_path| data_path.is_done(number), until);
         if let Err(error) = &outcome {
             self.shared.fail(error.clone());
         }
         outcome
     }
 
-    /// Moves packets until the data path is as wanted.
-    fn drive(&mut self, is_enough: impl Fn(&DataPath) -> bool) -> Result<(), Error> {
+    /// Moves packets until the data path is as wanted, or until that moment.
+    fn drive(
+        &mut self,
+        is_enough: impl Fn(&DataPath) -> bool,
+        until: Option<Instant>,
+    ) -> Result<(), Error> {
         let mut core = Core::default();
         loop {
             if let Some(error) = self.shared.failure() {
@@ -295,7 +299,7 @@ impl<T: Transport> Driver<T> {
             }
             self.take_submissions();
             let mut packets = self.send()?;
-            if is_enough(&self.data_path) {
+            if is_enough(&self.data_path) || until.is_some_and(|until| Instant::now() >= until) {
                 return Ok(());
             }
             packets += self.receive()?;
@@ -303,7 +307,7 @@ impl<T: Transport> Driver<T> {
                 self.spin.end();
             } else if !self.spin.look_again(self.now(), || core.offer()) {
                 self.publish();
-                self.wait()?;
+                self.wait(until)?;
                 core = Core::default();
                 self.spin.end();
             }
@@ -404,11 +408,13 @@ impl<T: Transport> Driver<T> {
         }
     }
 
-    fn wait(&mut self) -> Result<(), Error> {
+    /// Waits for packets, or until that moment.
+    fn wait(&mut self, until: Option<Instant>) -> Result<(), Error> {
         let now = self.now();
         self.say_if_no_group_is_heard();
-        let timeout =
-            self.data_path.deadline().map(|at| Duration::from_nanos(at.saturating_sub(now)));
+        let due = self.data_path.deadline().map(|at| Duration::from_nanos(at.saturating_sub(now)));
+        let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+        let timeout = [due, left].into_iter().flatten().min();
         self.transport.wait(timeout).map_err(Error::system("cannot wait for packets"))
     }
 

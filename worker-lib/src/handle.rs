@@ -1,12 +1,14 @@
 //! The elements of a call on their way to the drivers and back.
 
-use std::sync::mpsc::{Receiver, Sender, TryRecvError};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use switchml_worker_core::CallStats;
 
-use crate::driver::Shared;
+use crate::driver::{Seat, Shared};
 use crate::error::Error;
+use crate::transport::Udp;
 
 /// What the parts of a call have in common. It is gone when they all are.
 pub(crate) struct Whole {
@@ -42,6 +44,9 @@ impl Whole {
 /// rank's share.
 #[must_use = "the result comes out of wait()"]
 pub struct Handle<T> {
+    number: u64,
+    /// Where its first part is driven.
+    seat: Option<Arc<Seat<Udp>>>,
     answers: Receiver<CallStats>,
     answered: Option<Result<CallStats, Error>>,
     /// The buffers have it, too, until they are finished or dropped.
@@ -50,9 +55,15 @@ pub struct Handle<T> {
 }
 
 impl<T> Handle<T> {
-    /// A collective whose buffers work on `tensor`, and then answer.
-    pub(crate) fn new(answers: Receiver<CallStats>, tensor: Arc<T>, shared: Arc<Shared>) -> Self {
-        Self { answers, answered: None, tensor, shared }
+    /// A collective, its number and where its first part is driven; its buffers work on `tensor`,
+    /// and then answer.
+    pub(crate) fn new(
+        (number, seat): (u64, Option<Arc<Seat<Udp>>>),
+        answers: Receiver<CallStats>,
+        tensor: Arc<T>,
+        shared: Arc<Shared>,
+    ) -> Self {
+        Self { number, seat, answers, answered: None, tensor, shared }
     }
 
     /// Waits for the result.
@@ -68,7 +79,12 @@ impl<T> Handle<T> {
     /// # Errors
     /// As [`Handle::wait`].
     pub fn wait_with_stats(self) -> Result<(T, CallStats), Error> {
-        let Self { answers, answered, tensor, shared } = self;
+        let Self { number, seat, answers, answered, tensor, shared } = self;
+        if answered.is_none()
+            && let Some(seat) = seat
+        {
+            seat.run(number, None);
+        }
         let stats = answered.unwrap_or_else(|| answers.recv().map_err(|_| shared.reason()))?;
         // All buffers are finished: there is no other owner.
         let tensor = Arc::into_inner(tensor).ok_or_else(|| shared.reason())?;
@@ -77,13 +93,28 @@ impl<T> Handle<T> {
 
     /// Whether [`Handle::wait`] would return at once.
     pub fn is_done(&mut self) -> bool {
-        if self.answered.is_none() {
-            self.answered = match self.answers.try_recv() {
-                Ok(answer) => Some(Ok(answer)),
-                Err(TryRecvError::Empty) => None,
-                Err(TryRecvError::Disconnected) => Some(Err(self.shared.reason())),
-            };
+        self.wait_for(Duration::ZERO)
+    }
+
+    /// Waits until the collective is over, but no longer than `time`: whether it is, so that
+    /// [`Handle::wait`] would return at once.
+    pub fn wait_for(&mut self, time: Duration) -> bool {
+        if self.answered.is_some() {
+            return true;
         }
+        let until = Instant::now().checked_add(time);
+        if !time.is_zero()
+            && let Some(seat) = &self.seat
+        {
+            // As for a call that blocks: whoever waits anyway drives, if nobody else does.
+            seat.run(self.number, until);
+        }
+        let left = until.map_or(time, |until| until.saturating_duration_since(Instant::now()));
+        self.answered = match self.answers.recv_timeout(left) {
+            Ok(answer) => Some(Ok(answer)),
+            Err(RecvTimeoutError::Timeout) => None,
+            Err(RecvTimeoutError::Disconnected) => Some(Err(self.shared.reason())),
+        };
         self.answered.is_some()
     }
 }

@@ -653,3 +653,29 @@ fn a_hundred_ranks() {
     assert_eq!(named.len(), 99);
     assert!(named.iter().all(|named| *named == [GONE as u16]), "{errors:?}");
 }
+
+#[test]
+fn a_call_can_be_waited_for_a_while() {
+    const WHILE: Duration = Duration::from_millis(20);
+    let daemon = Daemon::start();
+    // Of a few chunks, and of many in several data threads.
+    for size in [100, 1 << 20] {
+        let waited = Barrier::new(2);
+        with_ranks(&daemon, &format!("a while {size}"), 2, |communicator| {
+            let start = || communicator.all_reduce_start(vec![1i32; size], ReduceOp::Sum).unwrap();
+            if communicator.rank() == 1 {
+                waited.wait();
+                assert_eq!(start().wait().unwrap(), vec![2; size]);
+                return;
+            }
+            let (mut handle, begin) = (start(), Instant::now());
+            assert!(!handle.wait_for(WHILE), "rank 1 has not called yet");
+            assert!(begin.elapsed() >= WHILE, "{:?}", begin.elapsed());
+            assert!(!handle.is_done());
+            waited.wait();
+            assert!(handle.wait_for(PATIENCE));
+            assert!(handle.is_done());
+            assert_eq!(handle.wait().unwrap(), vec![2; size]);
+        });
+    }
+}

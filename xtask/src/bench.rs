@@ -41,8 +41,8 @@ use team::Work;
 /// Options of `cargo xtask bench`.
 #[derive(clap::Args)]
 #[command(
-    after_help = "The first run installs torch (5.4 GB, below the target folder) and Open MPI \
-                  (Debian packages). Exits non-zero when a goal is missed by more than the spread."
+    after_help = "The first run installs torch (5.4 GB, below the target folder) and MPI (Debian \
+                  packages). Exits non-zero when a goal is missed by more than the spread."
 )]
 pub struct Bench {
     /// Only what the goals are about: some minutes instead of some quarters of an hour
@@ -57,8 +57,12 @@ pub struct Bench {
     #[arg(long, conflicts_with_all = ["quick", "networks"])]
     racks: bool,
 
+    /// Instead: programs of MPI, with this project's library ahead of it and without
+    #[arg(long, conflicts_with_all = ["quick", "networks", "racks"])]
+    mpi: bool,
+
     /// Instead: up to 16 jobs that share a combiner's cells, which suffice for two
-    #[arg(long, conflicts_with_all = ["quick", "networks", "racks", "output"])]
+    #[arg(long, conflicts_with_all = ["quick", "networks", "racks", "mpi", "output"])]
     share: bool,
 
     /// Repetitions of everything
@@ -88,10 +92,11 @@ impl Bench {
             return Ok(());
         }
         let programs = Programs::ensure()?;
-        let items = match (self.quick, self.networks, self.racks) {
+        let items = match (self.quick, self.networks, self.racks, self.mpi) {
             (true, ..) => plan::quick(),
-            (_, true, _) => plan::networks(),
-            (.., true) => plan::racks(),
+            (_, true, ..) => plan::networks(),
+            (_, _, true, _) => plan::racks(),
+            (.., true) => plan::mpi(),
             _ => plan::full(),
         };
         let results = self.measure(&items, &binaries, &programs)?;

@@ -40,6 +40,15 @@ pub fn watchers(target: &Path) -> Result<PathBuf> {
     prometheus::fetch(target)
 }
 
+/// Both MPIs that benchmarks and tests compare with, their compilers, and Python's bindings.
+///
+/// # Errors
+///
+/// If Debian's packages cannot be had.
+pub fn mpi() -> Result<()> {
+    packages::ensure(&packages::MPI, "programs of MPI need")
+}
+
 /// What [`run`] would install.
 ///
 /// # Errors

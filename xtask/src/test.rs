@@ -83,6 +83,9 @@ impl Test {
         let prometheus =
             if plan.watches { Some(setup::watchers(&cargo::target_folder()?)?) } else { None };
         let kubernetes = if plan.validates { Some(python::kubernetes()?) } else { None };
+        if plan.needs_mpi {
+            setup::mpi()?;
+        }
         let skips = SkipFile::create(&binaries)?;
         let mut counts = Counts::default();
         let mut succeeded = true;

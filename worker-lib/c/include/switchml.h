@@ -10,9 +10,9 @@
  * Strings that are passed in are copied.
  *
  * Which calls may block: switchml_connect, switchml_all_reduce, switchml_broadcast,
- * switchml_barrier, switchml_wait and switchml_close. Each returns within the deadline once the
- * aggregator gives no answer, and within the timeouts in any case; none of the others waits for the
- * network.
+ * switchml_barrier, switchml_wait, switchml_wait_for and switchml_close. Each returns within the
+ * deadline once the aggregator gives no answer, and within the timeouts in any case; none of the
+ * others waits for the network.
  *
  * Threads: any thread may call anything, and several may use one communicator at once, as long as
  * the order of its calls is the same on all ranks.
@@ -305,6 +305,15 @@ enum switchml_status switchml_broadcast_start(const struct switchml_communicator
  * request is one of a start that was not waited for; no other thread uses it.
  */
 bool switchml_is_done(struct switchml_request *request);
+
+/**
+ * Blocks until the call is over, but no longer than so many seconds; whether it is over, so that
+ * switchml_wait would return at once. Less than 0, and what is no number, counts as 0.
+ *
+ * # Safety
+ * As switchml_is_done.
+ */
+bool switchml_wait_for(struct switchml_request *request, double seconds);
 
 /**
  * Blocks until the call is over, and ends the request, whether or not the call succeeded.

@@ -7,6 +7,7 @@ mod arguments;
 mod errors;
 
 use std::ffi::{c_char, c_void};
+use std::time::Duration;
 
 use arguments::{Array, DataType, Operator};
 use errors::{Invalid, Status, answer};
@@ -209,6 +210,18 @@ pub unsafe extern "C" fn switchml_broadcast_start(
 pub unsafe extern "C" fn switchml_is_done(request: *mut Request) -> bool {
     // SAFETY: the caller's promise.
     unsafe { request.as_mut() }.is_none_or(|request| request.0.is_done())
+}
+
+/// Blocks until the call is over, but no longer than so many seconds; whether it is over, so that
+/// switchml_wait would return at once. Less than 0, and what is no number, counts as 0.
+///
+/// # Safety
+/// As switchml_is_done.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn switchml_wait_for(request: *mut Request, seconds: f64) -> bool {
+    let time = Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or(Duration::MAX);
+    // SAFETY: the caller's promise.
+    unsafe { request.as_mut() }.is_none_or(|request| request.0.wait_for(time))
 }
 
 /// Blocks until the call is over, and ends the request, whether or not the call succeeded.

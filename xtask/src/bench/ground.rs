@@ -47,6 +47,14 @@ impl Ground {
         }
     }
 
+    /// Its address.
+    pub fn top_address(&self) -> IpAddr {
+        match self {
+            Self::Rack(rack) => rack.aggregator_address(),
+            Self::Racks(racks) => racks.root_address(),
+        }
+    }
+
     /// Shapes all links, uplinks included, to so many bits per second.
     pub fn shape(&self, rate: u64) -> Result<Shaping<'_>> {
         Ok(match self {

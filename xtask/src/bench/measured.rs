@@ -1,7 +1,7 @@
 //! What is measured, and what came out.
 
 use serde::Serialize;
-use switchml_rack::{Fabric, Mode, Multicast, RackOptions, Topology};
+use switchml_rack::{Fabric, Mode, Mpi, Multicast, RackOptions, Topology};
 
 /// Racks, where there are several.
 const RACKS: usize = 2;
@@ -41,6 +41,11 @@ pub enum Method {
     Uncombined,
     GlooInRacks,
     OpenMpiInRacks,
+    /// Open MPI's program, with this project's library ahead of it, as [`Self::Bundle`].
+    OpenMpiPreloaded,
+    Mpich,
+    /// MPICH's program in the same way.
+    MpichPreloaded,
 }
 
 impl Method {
@@ -74,31 +79,44 @@ impl Method {
         Self::GlooInRacks,
         Self::OpenMpiInRacks,
     ];
+    /// Those of programs of MPI.
+    pub const OF_MPI: [Self; 4] =
+        [Self::OpenMpi, Self::OpenMpiPreloaded, Self::Mpich, Self::MpichPreloaded];
     /// What goals are about.
     pub const OURS: Self = Self::Bundle;
 
     /// All of them.
     pub fn all() -> impl Iterator<Item = Self> {
-        let others = Self::IN_NETWORKS.into_iter().chain(Self::IN_RACKS);
+        let others = Self::IN_NETWORKS.into_iter().chain(Self::IN_RACKS).chain(Self::OF_MPI);
         Self::USUAL.into_iter().chain(others.filter(|method| !Self::USUAL.contains(method)))
     }
 
     /// Whether it is this project's.
     pub fn is_ours(self) -> bool {
-        !self.is_open_mpi() && !self.is_gloo()
+        self.mpi().is_none() && !self.is_gloo()
     }
 
     pub fn is_gloo(self) -> bool {
         matches!(self, Self::Gloo | Self::GlooOnePort | Self::GlooInRacks)
     }
 
-    pub fn is_open_mpi(self) -> bool {
-        matches!(self, Self::OpenMpi | Self::OpenMpiInRacks)
+    /// What its program is of, if that is an MPI.
+    pub fn mpi(self) -> Option<Mpi> {
+        match self {
+            Self::OpenMpi | Self::OpenMpiInRacks | Self::OpenMpiPreloaded => Some(Mpi::OpenMpi),
+            Self::Mpich | Self::MpichPreloaded => Some(Mpi::Mpich),
+            _ => None,
+        }
+    }
+
+    fn is_preloaded(self) -> bool {
+        matches!(self, Self::OpenMpiPreloaded | Self::MpichPreloaded)
     }
 
     /// Whether it has a program at the switch's ports.
     pub fn has_program(self) -> bool {
-        self.is_ours() && !matches!(self, Self::Software | Self::SoftwareTree)
+        self.is_preloaded()
+            || self.is_ours() && !matches!(self, Self::Software | Self::SoftwareTree)
     }
 
     /// Whether it takes frames one by one, in XDP.
@@ -171,6 +189,9 @@ impl Method {
             Self::Uncombined => "bundle, racks without combiners",
             Self::GlooInRacks => "Gloo in the racks",
             Self::OpenMpiInRacks => "Open MPI in the racks",
+            Self::OpenMpiPreloaded => "Open MPI, preloaded",
+            Self::Mpich => "MPICH",
+            Self::MpichPreloaded => "MPICH, preloaded",
         }
     }
 }

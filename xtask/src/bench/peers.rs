@@ -1,5 +1,5 @@
-//! The programs that ranks run, and what they need: torch for Gloo, Open MPI, and a compiler for
-//! its rank.
+//! The programs that ranks run, and what they need: torch for Gloo, Open MPI and MPICH with their
+//! compilers.
 
 use std::fs;
 use std::path::PathBuf;
@@ -7,10 +7,9 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::{cargo, python, setup::packages};
+use switchml_rack::Mpi;
 
-/// What must be there for Open MPI, and the package that brings it.
-const OPEN_MPI: [(&str, &str); 2] = [("mpirun", "openmpi-bin"), ("mpicc", "libopenmpi-dev")];
+use crate::{cargo, python, setup};
 
 /// The programs.
 pub struct Programs {
@@ -20,8 +19,12 @@ pub struct Programs {
     pub python: PathBuf,
     /// A rank with Gloo.
     pub gloo: PathBuf,
-    /// A rank with Open MPI.
-    pub mpi: PathBuf,
+    /// A rank with MPI.
+    pub mpi: Vec<(Mpi, PathBuf)>,
+    /// This project's library that is loaded ahead of MPI.
+    pub preloads: Vec<(Mpi, PathBuf)>,
+    /// Where what that is linked with lies.
+    pub libraries: PathBuf,
 }
 
 impl Programs {
@@ -35,14 +38,19 @@ impl Programs {
         fs::create_dir_all(&folder)
             .with_context(|| format!("cannot create {}", folder.display()))?;
         let sources = cargo::workspace().join("xtask/src/bench/peers");
-        packages::ensure(&OPEN_MPI, "the benchmark's other side needs")?;
-        let mpi = folder.join("mpi");
-        run(Command::new("mpicc").args(["-O3", "-o"]).arg(&mpi).arg(sources.join("mpi.c")))?;
+        setup::mpi()?;
+        run(cargo::command("build")?.args(["--release", "-p", "switchml-c"]))?;
+        let libraries = cargo::release_folder()?;
+        let both = [Mpi::OpenMpi, Mpi::Mpich];
+        let mpi = both.map(|mpi| Ok((mpi, mpi.program(&sources.join("mpi.c"), &folder)?)));
+        let preloads = both.map(|mpi| Ok((mpi, mpi.preload(&libraries, &folder)?)));
         Ok(Self {
             ours: build("bench_rank")?,
             python: python::with_torch()?,
             gloo: sources.join("gloo.py"),
-            mpi,
+            mpi: mpi.into_iter().collect::<Result<_>>()?,
+            preloads: preloads.into_iter().collect::<Result<_>>()?,
+            libraries,
         })
     }
 }

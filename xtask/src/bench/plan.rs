@@ -95,6 +95,20 @@ pub fn racks() -> Vec<Item> {
     [GIGABIT, QUARTER_GIGABIT].map(item).into()
 }
 
+/// Programs of MPI, with this project's library and without.
+pub fn mpi() -> Vec<Item> {
+    let mut items = Vec::new();
+    for rate in [None, Some(rate(NETWORKED))] {
+        for (size, task) in
+            [(SMALL, Task::Sum), (1 << 20, Task::Sum), (LARGE, Task::Sum), (LARGE, Task::Broadcast)]
+        {
+            let cell = Cell { workers: NETWORKED, rate, size, task };
+            items.push(Item { cell, methods: Method::OF_MPI.to_vec() });
+        }
+    }
+    items
+}
+
 fn broadcasts(workers: usize) -> [Item; 2] {
     [None, Some(rate(workers))].map(|rate| Item {
         cell: Cell { workers, rate, size: LARGE, task: Task::Broadcast },

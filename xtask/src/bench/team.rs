@@ -22,7 +22,6 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -30,7 +29,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 use serde::Deserialize;
-use switchml_rack::Process;
+use switchml_rack::{Mpi, Process};
 
 use super::ground::{Ground, Serving};
 use super::measured::{Method, Sample, Task};
@@ -117,7 +116,9 @@ impl Team {
         let paths: Vec<PathBuf> = (0..ranks).map(|rank| folder.join(rank.to_string())).collect();
         let commands = paths.iter().map(|path| fifo(path)).collect::<Result<_>>()?;
         let processes = match serving {
-            _ if method.is_open_mpi() => vec![open_mpi(programs, ground, &folder)?],
+            serving if let Some(mpi) = method.mpi() => {
+                vec![start_mpi(mpi, programs, ground, serving, &folder)?]
+            }
             _ if method.is_gloo() => gloo(programs, ground, &folder, &paths)?,
             serving => ours(programs, ground, serving.context("no aggregator")?, &paths)?,
         };
@@ -233,50 +234,34 @@ fn gloo(
     paths.iter().enumerate().map(start).collect()
 }
 
-/// mpirun, in the namespace of the switch or the root; its daemons and the ranks are in the
-/// workers'.
-fn open_mpi(programs: &Programs, ground: &Ground, folder: &Path) -> Result<Process> {
-    let agent = folder.join("agent");
-    let mut script =
-        "#!/bin/sh\n# Runs a command on a host: in its namespace.\nhost=$1; shift\ncase $host in\n"
-            .to_owned();
-    for (rank, worker) in ground.workers().iter().enumerate() {
-        script +=
-            &format!("{}) exec {} sh -c \"$*\" ;;\n", ground.address(rank), worker.enter_command());
+/// A program of MPI, with this project's library ahead of it if something is serving.
+fn start_mpi(
+    mpi: Mpi,
+    programs: &Programs,
+    ground: &Ground,
+    serving: Option<&Serving>,
+    folder: &Path,
+) -> Result<Process> {
+    let of = |paths: &[(Mpi, PathBuf)]| {
+        paths.iter().find(|(of, _)| *of == mpi).map(|(_, path)| path.clone()).unwrap_or_default()
+    };
+    let (preload, program) = (of(&programs.preloads), of(&programs.mpi));
+    let mut environment = Vec::new();
+    if let Some(serving) = serving {
+        environment.extend([
+            ("LD_PRELOAD", preload.to_string_lossy()),
+            ("LD_LIBRARY_PATH", programs.libraries.to_string_lossy()),
+            ("SWITCHML_AGGREGATOR", serving.control(0).into()),
+        ]);
     }
-    fs::write(&agent, script + "esac\n").context("cannot write Open MPI's agent")?;
-    fs::set_permissions(&agent, fs::Permissions::from_mode(0o755))
-        .context("cannot make Open MPI's agent a program")?;
-    let ranks = ground.workers().len();
-    let hosts: Vec<String> = (0..ranks).map(|rank| ground.address(rank).to_string()).collect();
-    let mut command = Command::new("mpirun");
-    command.args([
-        "--allow-run-as-root",
-        "--bind-to",
-        "none",
-        "-np",
-        &ranks.to_string(),
-        "--host",
-        &hosts.join(","),
-    ]);
-    command
-        .args(["--mca", "plm_rsh_agent"])
-        .arg(&agent)
-        .args(["--mca", "orte_tmpdir_base"])
-        .arg(folder);
-    command.args([
-        "--mca",
-        "btl",
-        "self,tcp",
-        "--mca",
-        "pml",
-        "ob1",
-        "--mca",
-        "btl_tcp_if_include",
-        "eth0",
-    ]);
-    // All ranks share this machine's processors, which mpirun takes for several machines'.
-    command.args(["--mca", "mpi_yield_when_idle", "1"]);
-    command.arg(&programs.mpi).arg(folder);
-    Ok(ground.top().spawn("Open MPI", command)?)
+    let environment: Vec<(&str, &str)> =
+        environment.iter().map(|(name, value)| (*name, value.as_ref())).collect();
+    let workers: Vec<_> = ground
+        .workers()
+        .iter()
+        .enumerate()
+        .map(|(rank, worker)| (worker, ground.address(rank)))
+        .collect();
+    let program = [program.as_os_str(), folder.as_os_str()];
+    Ok(mpi.start((ground.top(), ground.top_address()), &workers, folder, &environment, &program)?)
 }

@@ -21,6 +21,15 @@ pub const NEEDED: [(&str, &str); 8] = [
 /// A browser without a screen.
 pub const BROWSER: (&str, &str) = ("chromium-headless-shell", "chromium-headless-shell");
 
+/// Both MPIs, their compilers, and Python's bindings to Open MPI.
+pub const MPI: [(&str, &str); 5] = [
+    ("mpirun.openmpi", "openmpi-bin"),
+    ("mpicc.openmpi", "libopenmpi-dev"),
+    ("mpiexec.mpich", "mpich"),
+    ("mpicc.mpich", "libmpich-dev"),
+    ("/usr/lib/python3/dist-packages/mpi4py", "python3-mpi4py"),
+];
+
 /// Where the tools of the superuser lie; not in every user's `PATH`.
 const SYSTEM_FOLDERS: &str = "/usr/local/sbin:/usr/sbin:/sbin";
 

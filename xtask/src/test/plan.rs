@@ -8,7 +8,7 @@ use crate::{cargo, python, setup};
 
 /// Test programs that `--quick` leaves out: those that start a whole job for every case, or need
 /// what is large.
-const LONG: [&str; 4] = ["end_to_end", "independent_worker", "python", WATCHING];
+const LONG: [&str; 5] = ["end_to_end", "independent_worker", WITH_MPI, "python", WATCHING];
 
 /// Of the end-to-end tests `--quick` runs those of this name: a job of two ranks, with the
 /// aggregator in native XDP and at tc ingress.
@@ -30,6 +30,9 @@ const VALIDATING: &str = "xtask";
 /// Test programs that need Python with torch.
 const IN_PYTHON: [&str; 2] = ["python", "independent_worker"];
 
+/// The test program that needs Open MPI and MPICH.
+const WITH_MPI: &str = "mpi";
+
 /// What is to be run.
 pub struct Plan {
     /// Arguments of `cargo test`, for each time it is called.
@@ -42,6 +45,8 @@ pub struct Plan {
     pub watches: bool,
     /// Whether manifests for Kubernetes are validated.
     pub validates: bool,
+    /// Whether a test needs Open MPI and MPICH.
+    pub needs_mpi: bool,
     /// Whether the fuzz targets run.
     pub fuzzes: bool,
     /// What is run, and how long that takes, for people.
@@ -57,6 +62,7 @@ impl Plan {
             needs_python: true,
             watches: true,
             validates: true,
+            needs_mpi: true,
             fuzzes: true,
             about: "all tests, with torch, then the fuzz targets; with the build this usually \
                     takes 22 minutes on 2 cores, fewer on 4"
@@ -73,6 +79,7 @@ impl Plan {
             needs_python: arguments.iter().any(is_in_python),
             watches: arguments.iter().any(|argument| argument == WATCHING),
             validates: arguments.iter().any(|argument| argument == VALIDATING),
+            needs_mpi: arguments.iter().any(|argument| argument == WITH_MPI),
             fuzzes: false,
             about: format!("what `cargo test --release {}` chooses", arguments.join(" ")),
         }
@@ -98,6 +105,7 @@ impl Plan {
             needs_python: false,
             watches: false,
             validates: false,
+            needs_mpi: false,
             fuzzes: false,
             about: format!(
                 "all tests but {}, and a job of two ranks; after the build this usually takes up \
