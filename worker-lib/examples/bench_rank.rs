@@ -1,7 +1,8 @@
 //! One rank of `cargo xtask bench` with this library, beside those with Gloo and MPI in
 //! `xtask/src/bench/peers`. What it is told and what it prints: `xtask/src/bench/team.rs`.
 //!
-//! Arguments: the aggregator's control plane, rank, number of ranks, file of commands.
+//! Arguments: the aggregator's control plane, rank, number of ranks, file of commands; and the
+//! fingerprint of the aggregator's certificate, if it has one.
 
 use std::error::Error;
 use std::fs::{self, File};
@@ -10,6 +11,7 @@ use std::time::Instant;
 
 use rustix::time::{ClockId, clock_gettime};
 use serde_json::json;
+use switchml_worker::control::ClientTls;
 use switchml_worker::{CallStats, Communicator, Precision, ReduceOp, Reduction};
 
 /// What to measure.
@@ -31,14 +33,15 @@ struct Command {
 
 fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let [aggregator, rank, ranks, commands] = arguments.as_slice() else {
-        return Err(
-            "arguments: the aggregator's control plane, rank, number of ranks, file of commands"
-                .into(),
-        );
+    let [aggregator, rank, ranks, commands, fingerprint @ ..] = arguments.as_slice() else {
+        return Err("arguments: the aggregator's control plane, rank, number of ranks, file of \
+                    commands[, fingerprint]"
+            .into());
     };
+    let tls = ClientTls { fingerprint: fingerprint.first().cloned(), ..ClientTls::default() };
     let communicator = Communicator::builder()
         .aggregator(aggregator)
+        .tls(tls)
         .job("bench")
         .rank(rank.parse()?)
         .world_size(ranks.parse()?)

@@ -94,6 +94,10 @@ impl Serving {
             (Method::Software, Ground::Rack(rack)) => {
                 Some(Self::One(Aggregator::software_in_rack(binaries, rack)?))
             }
+            (Method::Tags, Ground::Rack(rack)) => {
+                let options = ["--tls-self-signed", "--packet-tags"];
+                Some(Self::One(Aggregator::in_rack_with(binaries, rack, &options)?))
+            }
             (Method::Copies, Ground::Rack(rack)) => {
                 let options = ["--fanout", "unicast"];
                 Some(Self::One(Aggregator::in_rack_with(binaries, rack, &options)?))
@@ -119,6 +123,16 @@ impl Serving {
         match self {
             Self::One(aggregator) => aggregator.control(),
             Self::Tree(tree) => tree.control(rank),
+        }
+    }
+
+    /// The fingerprint of its certificate, if it has one.
+    pub fn fingerprint(&self) -> Option<&str> {
+        match self {
+            Self::One(aggregator) => {
+                Some(aggregator.fingerprint()).filter(|fingerprint| !fingerprint.is_empty())
+            }
+            Self::Tree(_) => None,
         }
     }
 

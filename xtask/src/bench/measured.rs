@@ -25,6 +25,8 @@ pub enum Method {
     OpenMpi,
     /// As [`Self::Bundle`], with a copy of each result for each rank.
     Copies,
+    /// As [`Self::Bundle`], with tags of packets.
+    Tags,
     /// As [`Self::Bundle`], with one port of the switch host at an Ethernet switch.
     OnePort,
     /// The same, where that brings no multicast.
@@ -50,8 +52,9 @@ pub enum Method {
 
 impl Method {
     /// Those in a star, by multicast.
-    pub const USUAL: [Self; 7] = [
+    pub const USUAL: [Self; 8] = [
         Self::Bundle,
+        Self::Tags,
         Self::Bits16,
         Self::Bits8,
         Self::Native,
@@ -180,6 +183,7 @@ impl Method {
             Self::Gloo => "Gloo",
             Self::OpenMpi => "Open MPI",
             Self::Copies => "bundle, copies",
+            Self::Tags => "bundle, tags",
             Self::OnePort => "bundle, one port",
             Self::OnePortCopies => "bundle, one port, no multicast",
             Self::NativeOnePort => "native, one port",

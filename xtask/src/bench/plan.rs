@@ -56,9 +56,9 @@ pub fn quick() -> Vec<Item> {
     for workers in WORKERS {
         for (rate, size) in [(None, SMALL), (None, LARGE), (Some(rate(workers)), LARGE)] {
             let cell = Cell { workers, rate, size, task: Task::Sum };
-            let packed: &[Method] =
-                if size == LARGE { &[Method::Bits16, Method::Bits8] } else { &[] };
-            let methods = [&[Method::OURS], packed, &[Method::Gloo, Method::OpenMpi]].concat();
+            let others: &[Method] =
+                if size == LARGE { &[Method::Tags, Method::Bits16, Method::Bits8] } else { &[] };
+            let methods = [&[Method::OURS], others, &[Method::Gloo, Method::OpenMpi]].concat();
             items.push(Item { cell, methods });
         }
         items.extend(broadcasts(workers));

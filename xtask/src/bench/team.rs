@@ -208,6 +208,7 @@ fn ours(
     let start = |(rank, path): (usize, &PathBuf)| {
         let mut command = Command::new(&programs.ours);
         command.args([serving.control(rank), &rank.to_string(), &ranks]).arg(path);
+        command.args(serving.fingerprint());
         Ok(ground.workers()[rank].spawn(&format!("rank {rank}"), command)?)
     };
     paths.iter().enumerate().map(start).collect()
