@@ -408,7 +408,7 @@ mod tests {
     use super::*;
 
     /// A value of each option of the daemon; `--data-plane` is what they are tried with.
-    const VALUES: [(&str, &str); 25] = [
+    const VALUES: [(&str, &str); 26] = [
         ("iface", "p0"),
         ("mode", "auto"),
         ("fanout", "auto"),
@@ -432,6 +432,7 @@ mod tests {
         ("token-key", "/tmp/key"),
         ("tls-client-ca", "/tmp/ca"),
         ("tenant-quota", "jobs=8"),
+        ("packet-tags", ""),
         ("parent-tls-fingerprint", "sha256:00"),
         ("parent-tls-ca", "/tmp/ca"),
     ];

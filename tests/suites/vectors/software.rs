@@ -2,7 +2,7 @@
 //! come from.
 
 use crate::in_kernel::by_name;
-use crate::packet::{HELLO, Packet};
+use crate::packet::{HELLO, Packet, tagged};
 use crate::spec::{FIRST_SLOT, OpenJobs, spec};
 use rustix::net::sockopt::set_ip_tos;
 use std::collections::BTreeMap;
@@ -182,7 +182,11 @@ impl Subject for OverSockets {
                     aux: member.secret,
                     ..hello
                 };
-                self.exchange(address, 0, &hello.bytes())?;
+                let hello = match member.key {
+                    Some(key) => tagged(&hello.bytes(), key),
+                    None => hello.bytes(),
+                };
+                self.exchange(address, 0, &hello)?;
             }
         }
         self.jobs.insert(job.number, (job.clone(), spec.slots.start));
