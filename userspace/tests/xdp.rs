@@ -430,7 +430,9 @@ fn run_ranks<F: Future<Output = ()>>(rack: &Rack, life: impl Fn(u32) -> F + Copy
         for (rank, worker) in (0..).zip(rack.workers()) {
             scope.spawn(move || {
                 worker.run(move || {
-                    let runtime = tokio::runtime::Builder::new_current_thread()
+                    // The data path blocks this thread; another one answers the daemon's pings.
+                    let runtime = tokio::runtime::Builder::new_multi_thread()
+                        .worker_threads(1)
                         .enable_all()
                         .build()
                         .expect("a runtime");
