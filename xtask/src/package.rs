@@ -1,5 +1,5 @@
 //! `cargo xtask package`: Debian packages of the daemon, the worker's command line and the C
-//! library; a worker that runs on any Linux; and what all that is made of.
+//! library; a worker and a Python package that run on any Linux; and what all that is made of.
 //!
 //! debhelper makes Debian packages, from `deploy/debian`: it knows how Debian wants users, services
 //! and shared libraries, and takes all times from the commit's. [`build`] leaves no folder of
@@ -11,6 +11,7 @@ mod layout;
 mod reproduce;
 mod sbom;
 mod static_worker;
+mod wheel;
 
 use crate::{
     cargo,
@@ -50,6 +51,8 @@ enum Part {
     Static,
     /// Debian packages for x86-64
     Deb,
+    /// A wheel of the Python package for x86-64
+    Wheel,
     /// What each of these is made of, in CycloneDX's JSON
     Sbom,
 }
@@ -88,6 +91,10 @@ impl Part {
                 let built = compile(build::AMD64)?;
                 let packages = make(&built, folder, version)?;
                 if check { check::run(&built, folder, &packages) } else { Ok(()) }
+            }
+            Self::Wheel => {
+                wheel::make(folder)?;
+                if check { wheel::check(folder) } else { Ok(()) }
             }
             Self::Sbom => {
                 sbom::make(folder)?;

@@ -11,7 +11,7 @@ pub const AMD64: &str = "x86_64-unknown-linux-gnu";
 
 /// Where cargo puts all of this. Flags differ from those of other builds, which would otherwise be
 /// built again after each package.
-fn target_folder() -> Result<PathBuf> {
+pub fn target_folder() -> Result<PathBuf> {
     Ok(cargo::target_folder()?.join("package-build"))
 }
 
@@ -35,7 +35,7 @@ pub fn with_std(command: &mut Command) {
 }
 
 /// Replaces folders of this machine in what compilers write. bpf-build does so for BPF programs.
-fn set_environment(command: &mut Command) -> Result<()> {
+pub fn set_environment(command: &mut Command) -> Result<()> {
     let mut folders = vec![(cargo::workspace().canonicalize()?, "/switchml")];
     // Whether below the workspace or not.
     folders.push((target_folder()?, "/target"));
