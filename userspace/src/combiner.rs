@@ -239,6 +239,17 @@ impl Aggregator for CombinerService {
         Ok(Response::new(control::ReportNoMulticastReply {}))
     }
 
+    async fn report_round_trips(
+        &self,
+        request: Request<control::ReportRoundTripsRequest>,
+    ) -> Result<Response<control::ReportRoundTripsReply>, Status> {
+        let request = request.into_inner();
+        let &control::ReportRoundTripsRequest { job, epoch, rank, control_secret: secret, .. } =
+            &request;
+        let mut client = self.client_of(MemberId { job, epoch, rank, secret }).await?;
+        client.report_round_trips(request).await.map_err(|error| relayed(&self.parent, error))
+    }
+
     async fn list_jobs(
         &self,
         request: Request<control::ListJobsRequest>,

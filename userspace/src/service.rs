@@ -255,9 +255,14 @@ impl Aggregator for Service {
         let control::LeaveRequest { job, epoch, rank, error, ranks, control_secret, .. } = request;
         let member = MemberId { job, epoch, rank, secret: control_secret };
         let (lost, combiner) = (request.lost, request.lost_combiner);
-        self.request("Leave", peer, |control_plane, io| match lost.as_str() {
-            "" => control_plane.leave(io, member, &error, &ranks),
-            how => control_plane.lose(io, member, how, &combiner),
+        self.request("Leave", peer, |control_plane, io| {
+            if let Some(report) = &request.round_trips {
+                control_plane.report_round_trips(member, report)?;
+            }
+            match lost.as_str() {
+                "" => control_plane.leave(io, member, &error, &ranks),
+                how => control_plane.lose(io, member, how, &combiner),
+            }
         })?;
         Ok(Response::new(control::LeaveReply {}))
     }
@@ -290,6 +295,20 @@ impl Aggregator for Service {
         Ok(Response::new(control::ReportNoMulticastReply {}))
     }
 
+    async fn report_round_trips(
+        &self,
+        request: Request<control::ReportRoundTripsRequest>,
+    ) -> Result<Response<control::ReportRoundTripsReply>, Status> {
+        let (peer, _) = addresses(&request)?;
+        let control::ReportRoundTripsRequest { job, epoch, rank, control_secret, round_trips } =
+            request.into_inner();
+        let member = MemberId { job, epoch, rank, secret: control_secret };
+        self.request("ReportRoundTrips", peer, |control_plane, _| {
+            control_plane.report_round_trips(member, &round_trips.unwrap_or_default())
+        })?;
+        Ok(Response::new(control::ReportRoundTripsReply {}))
+    }
+
     async fn list_jobs(
         &self,
         _request: Request<control::ListJobsRequest>,
@@ -301,11 +320,16 @@ impl Aggregator for Service {
         &self,
         _request: Request<control::StatusRequest>,
     ) -> Result<Response<control::StatusReply>, Status> {
-        let slots_free = self.lock().control_plane.table().free_slots();
+        let (slots_free, round_trips) = {
+            let state = self.lock();
+            let table = state.control_plane.table();
+            (table.free_slots(), times(table.round_trips()))
+        };
         let own = control::StatusReply {
             slots_total: self.data_plane.limits().slots(),
             slots_free,
             refusals: self.guard.refusals.list(),
+            round_trips: Some(round_trips),
             ..Default::default()
         };
         Ok(Response::new(of_data_plane(&*self.data_plane, own).map_err(internal)?))
@@ -359,12 +383,12 @@ pub(crate) fn of_data_plane(
         counters: counters.collect(),
         ports: data_plane.ports().into_iter().map(port).collect(),
         capabilities: data_plane.limits().capabilities.bits(),
-        round_times: data_plane.times()?.map(times),
+        round_times: data_plane.times()?.as_ref().map(times),
         ..status
     })
 }
 
-fn times(times: Times) -> control::Times {
+fn times(times: &Times) -> control::Times {
     control::Times { counts: times[..BUCKETS].to_vec(), sum: times[SUM] }
 }
 

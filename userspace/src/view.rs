@@ -33,6 +33,8 @@ pub struct View {
     pub refusals: Vec<RefusalCount>,
     /// How long rounds took from their first contribution to their last, of a sample of them.
     pub round_times: Option<TimesView>,
+    /// How long ranks' contributions took to their results, as they report it; of a root.
+    pub round_trips: Option<TimesView>,
 }
 
 /// Times by length.
@@ -186,6 +188,7 @@ impl View {
             packets: packets.collect(),
             refusals: refusals.collect(),
             round_times: status.round_times.map(TimesView::new),
+            round_trips: status.round_trips.map(TimesView::new),
         }
     }
 

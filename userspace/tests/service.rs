@@ -6,8 +6,8 @@ use common::{Daemon, Path, Rank, join_request};
 use switchml_control::join_event::Event;
 use switchml_control::{
     Aborted, Assigned, Call, Combiner, ExamineReply, ExamineRequest, JobState, JoinRequest,
-    LeaveRequest, Left, ListJobsRequest, MadeCall, ReadyRequest, ReportCallsRequest, ResumeRequest,
-    StatusRequest, Waiting,
+    LeaveRequest, Left, ListJobsRequest, MadeCall, ReadyRequest, ReportCallsRequest,
+    ReportRoundTripsRequest, ResumeRequest, StatusRequest, Times, Waiting,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tonic::Code;
@@ -371,6 +371,16 @@ async fn a_stranger_neither_starts_nor_ends_a_job() {
                 .map(drop),
             client.leave(leave).await.map(drop),
             client
+                .report_round_trips(ReportRoundTripsRequest {
+                    job,
+                    epoch,
+                    rank,
+                    control_secret,
+                    round_trips: Some(Times { counts: vec![1; 24], sum: 1 }),
+                })
+                .await
+                .map(drop),
+            client
                 .resume(ResumeRequest { job, epoch, rank, control_secret, via: vec![] })
                 .await
                 .map(drop),
@@ -382,7 +392,7 @@ async fn a_stranger_neither_starts_nor_ends_a_job() {
             assert_eq!((status.code(), status.message()), (Code::NotFound, expected));
         }
     }
-    assert_eq!(refused(&daemon, "no_member").await, 3 * 4, "each of them is counted");
+    assert_eq!(refused(&daemon, "no_member").await, 3 * 5, "each of them is counted");
     zero.ready(&paths[0].assigned, 352).await.expect("as if nothing had happened");
     one.ready(&paths[1].assigned, 352).await.expect("as if nothing had happened");
     assert!(matches!(zero.next().await, Event::Started(started) if started.lanes == 352));

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use common::{Daemon, PATIENCE};
 use serde_json::Value;
-use switchml_control::LeaveRequest;
+use switchml_control::{LeaveRequest, ReportRoundTripsRequest, Times};
 
 /// An answer.
 struct Answer {
@@ -189,6 +189,53 @@ async fn it_shows_how_long_rounds_take() {
     assert_eq!(value("switchml_round_duration_seconds_sum"), sum);
     assert_eq!((below("\"0.067108864\""), below("\"+Inf\"")), (0.0, 1.0));
     drop(members);
+    daemon.stop().await;
+}
+
+/// What ranks say while the job runs, and at its end; in both of Prometheus' formats.
+#[tokio::test(flavor = "multi_thread")]
+async fn it_shows_the_round_trips_that_ranks_report() {
+    let daemon = Daemon::start(1024).await;
+    let mut members = daemon.start_job("train", 2).await;
+    let mut client = daemon.client().await;
+    let ids: Vec<_> = members
+        .iter()
+        .map(|(rank, path)| (rank.rank, path.assigned.job, path.assigned.epoch))
+        .zip(members.iter().map(|(_, path)| path.assigned.control_secret))
+        .collect();
+    // 5 of 2 to 4 units of 1.024 us, then 7 of more than 4.3 s.
+    let of = |bucket: usize, count, sum| {
+        let mut counts = vec![0; 24];
+        counts[bucket] = count;
+        Some(Times { counts, sum })
+    };
+    let ((rank, job, epoch), control_secret) = ids[0];
+    let report = |round_trips| {
+        let round_trips: Option<Times> = round_trips;
+        ReportRoundTripsRequest { job, epoch, rank, control_secret, round_trips }
+    };
+    client.report_round_trips(report(of(2, 5, 15))).await.expect("taken");
+    let wrong = Some(Times { counts: vec![1; 25], sum: 1 });
+    let status = client.report_round_trips(report(wrong)).await.expect_err("refused");
+    assert_eq!(
+        (status.code(), status.message()),
+        (tonic::Code::InvalidArgument, "round trips in 25 buckets; give 24")
+    );
+    let ((rank, job, epoch), control_secret) = ids[1];
+    let round_trips = of(23, 7, 35_000_000);
+    let leave =
+        LeaveRequest { job, epoch, rank, control_secret, round_trips, ..LeaveRequest::default() };
+    client.leave(leave).await.expect("taken");
+    members.clear();
+    let text = metrics(&daemon).await;
+    for line in [
+        "switchml_round_trip_seconds_bucket{le=\"0.002097152\"} 5",
+        "switchml_round_trip_seconds_count 12",
+        // (15 + 35,000,000) × 1.024 us.
+        "switchml_round_trip_seconds_sum 35.84001536",
+    ] {
+        assert!(text.contains(&format!("\n{line}\n")), "no {line} in {text}");
+    }
     daemon.stop().await;
 }
 

@@ -249,6 +249,8 @@ impl Builder {
         membership.on_end(move |error| told.fail(error.into()));
         let asked = Arc::clone(&shared);
         membership.on_calls_wanted(move |last| asked.open_calls(last));
+        let asked = Arc::clone(&shared);
+        membership.on_round_trips_wanted(move || asked.take_round_trips());
         let (membership, begin) = (Arc::new(membership), Instant::now());
         let mut threads = Vec::with_capacity(paths.len());
         for (shard, Path { identity, secret, group, transport, wakers, open }) in

@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use switchml_protocol::capabilities::Capabilities;
+use switchml_protocol::times::Times;
 use switchml_worker_core::WaitStats;
 use switchml_worker_core::call::Submission;
 use switchml_worker_core::data_path::{DataPath, Others};
@@ -38,6 +39,8 @@ pub(crate) struct Shared {
     issued: Mutex<Issued>,
     /// Of all calls that were given back.
     calls: Mutex<CallStats>,
+    /// Of these, round trips that the aggregator was not told of yet.
+    untold: Mutex<Times>,
     late_ranks: LateRanks,
     no_multicast: NoMulticast,
 }
@@ -77,6 +80,7 @@ impl Shared {
             shards: wakers.into_iter().map(shard).collect(),
             issued: Mutex::default(),
             calls: Mutex::default(),
+            untold: Mutex::default(),
             late_ranks: LateRanks::new(job.to_owned(), rank),
             no_multicast: NoMulticast::new(job.to_owned(), rank),
         }
@@ -120,6 +124,12 @@ impl Shared {
     pub fn finish_call(&self, number: u64, stats: &CallStats) {
         self.issued().finish(number);
         *lock(&self.calls) += stats;
+        stats.round_trips.add_to(&mut lock(&self.untold));
+    }
+
+    /// The round trips that the aggregator was not told of yet, to be told now.
+    pub fn take_round_trips(&self) -> Times {
+        std::mem::take(&mut lock(&self.untold))
     }
 
     /// The calls to be reported up to call `last`, with their numbers from 1, for people.

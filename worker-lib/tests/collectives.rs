@@ -4,6 +4,7 @@
 mod daemon;
 
 use std::sync::Barrier;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -412,6 +413,47 @@ fn calls_tell_what_they_took() {
         assert_eq!((total.calls.calls, total.calls.chunks, total.engine.chunks), (8, sent, sent));
         assert_eq!(total.calls.round_trips.count(), sent);
     });
+}
+
+/// Round trips that the daemon was told of, as `/metrics` has them.
+fn told(daemon: &Daemon) -> u64 {
+    let status: serde_json::Value = serde_json::from_str(&daemon.status(&["--json"])).unwrap();
+    let buckets = status["round_trips"]["buckets"].as_array().unwrap();
+    buckets.iter().map(|bucket| bucket["count"].as_u64().unwrap()).sum()
+}
+
+fn wait_until_told(daemon: &Daemon, expected: u64) {
+    let begin = Instant::now();
+    while told(daemon) != expected {
+        assert!(begin.elapsed() < daemon::PATIENCE, "{} of {expected}", told(daemon));
+        thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// What ranks count themselves: while they are in their job, and all of it once they have left.
+#[test]
+fn the_daemon_is_told_how_long_round_trips_took() {
+    let daemon = Daemon::start();
+    let [in_time, all] = [AtomicU64::new(0), AtomicU64::new(0)];
+    let counted = Barrier::new(2);
+    with_ranks(&daemon, "round trips", 2, |communicator| {
+        for size in [1, 1000, 100_000] {
+            communicator.all_reduce(&mut vec![1i32; size], ReduceOp::Sum).unwrap();
+        }
+        let of_rank = || communicator.stats().calls.round_trips.count();
+        in_time.fetch_add(of_rank(), Ordering::SeqCst);
+        counted.wait();
+        if communicator.rank() == 0 {
+            wait_until_told(&daemon, in_time.load(Ordering::SeqCst));
+        }
+        counted.wait();
+        for _ in 0..7 {
+            communicator.all_reduce(&mut [1.5f32; 5000], ReduceOp::Sum).unwrap();
+        }
+        all.fetch_add(of_rank(), Ordering::SeqCst);
+    });
+    assert!(all.load(Ordering::SeqCst) > in_time.load(Ordering::SeqCst));
+    wait_until_told(&daemon, all.into_inner());
 }
 
 #[test]

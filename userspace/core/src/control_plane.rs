@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use switchml_control::join_event::Event;
-use switchml_control::{Call, JobStatus};
+use switchml_control::{Call, JobStatus, Times};
 
 use crate::data_plane::{Error, Saved, ServesJobs};
 pub use crate::jobs::PING_TIMEOUT;
@@ -239,6 +239,19 @@ impl<S> ControlPlane<S> {
         let effects = self.table.report_no_multicast(member)?;
         self.perform(io, effects);
         Ok(())
+    }
+
+    /// A rank tells how long round trips took that it has not told of yet.
+    ///
+    /// # Errors
+    ///
+    /// [`MemberError`]; nothing has changed.
+    pub fn report_round_trips(
+        &mut self,
+        member: MemberId,
+        report: &Times,
+    ) -> Result<(), MemberError> {
+        self.table.report_round_trips(member, report)
     }
 
     /// A rank's stream has ended, after its connection gave no sign of life for so long.

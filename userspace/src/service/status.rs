@@ -51,7 +51,7 @@ pub fn request_failed(error: RequestError) -> Status {
     use RequestError::{DataPlane, Member};
     let code = match error {
         Member(MemberError::NoMember { .. }) => Code::NotFound,
-        Member(MemberError::Lanes { .. }) => Code::InvalidArgument,
+        Member(MemberError::Lanes { .. } | MemberError::Buckets { .. }) => Code::InvalidArgument,
         Member(MemberError::NoHello(_))
         | Member(MemberError::NotAssigned { .. })
         | Member(MemberError::NotStarted { .. }) => Code::FailedPrecondition,

@@ -95,14 +95,7 @@ pub fn openmetrics(view: &View) -> String {
     add_counts(&mut registry, view);
     add_ports(&mut registry, view);
     add_room(&mut registry, &view.role);
-    if let Some(times) = &view.round_times {
-        registry.register_with_unit(
-            "round_duration",
-            "From the first contribution of a round to its last, for one round in 512",
-            Unit::Seconds,
-            Counted::new(times),
-        );
-    }
+    add_times(&mut registry, view);
     if view.jobs_unknown.is_none() {
         add_jobs(&mut registry, &view.jobs);
     }
@@ -140,6 +133,18 @@ fn add_counts(registry: &mut Registry, view: &View) {
         refusals.get_or_create(&Reason { reason: count.reason.clone() }).inc_by(count.times);
     }
     registry.register("refusals", "Connections and requests that were refused", refusals);
+}
+
+fn add_times(registry: &mut Registry, view: &View) {
+    let round = "From the first contribution of a round to its last, for one round in 512";
+    let trip = "From a rank's contribution to its result, of all ranks, as they report it";
+    for (name, help, times) in
+        [("round_duration", round, &view.round_times), ("round_trip", trip, &view.round_trips)]
+    {
+        if let Some(times) = times {
+            registry.register_with_unit(name, help, Unit::Seconds, Counted::new(times));
+        }
+    }
 }
 
 fn add_ports(registry: &mut Registry, view: &View) {
@@ -251,7 +256,9 @@ mod tests {
         let mut waiting = JobStatus { world_size: 2, members: vec![here], ..JobStatus::default() };
         waiting.set_state(JobState::Waiting);
         let round_times = Some(Times::default());
-        let status = StatusReply { ports, counters, round_times, ..StatusReply::default() };
+        let round_trips = Some(Times::default());
+        let status =
+            StatusReply { ports, counters, round_times, round_trips, ..StatusReply::default() };
         let jobs = vec![waiting, stalled(1)];
         let text = prometheus(&View::new(status, Ok(ListJobsReply { jobs })));
         let kinds = text.lines().filter_map(|line| line.strip_prefix("# TYPE "));

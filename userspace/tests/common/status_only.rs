@@ -67,6 +67,13 @@ impl Aggregator for StatusOnly {
         refused()
     }
 
+    async fn report_round_trips(
+        &self,
+        _: Request<control::ReportRoundTripsRequest>,
+    ) -> Answer<control::ReportRoundTripsReply> {
+        refused()
+    }
+
     async fn list_jobs(
         &self,
         _: Request<control::ListJobsRequest>,

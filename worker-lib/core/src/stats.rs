@@ -7,6 +7,7 @@ use std::time::Duration;
 use hdrhistogram::Histogram;
 
 use switchml_protocol::ranks::Ranks;
+use switchml_protocol::times::{SHIFT, SUM, Times, bucket};
 
 use crate::engine::History;
 
@@ -150,6 +151,19 @@ impl RoundTrips {
     /// The longest; `None` if there were none.
     pub fn max(&self) -> Option<Duration> {
         self.all().map(|histogram| Duration::from_nanos(histogram.max()))
+    }
+
+    /// Adds all of them to a coarser histogram, as aggregators keep it.
+    pub fn add_to(&self, times: &mut Times) {
+        let mut add = |nanoseconds: u64, chunks: u64| {
+            let units = u32::try_from(nanoseconds >> SHIFT).unwrap_or(u32::MAX);
+            times[bucket(units)] += chunks;
+            times[SUM] = times[SUM].saturating_add(chunks.saturating_mul(units.into()));
+        };
+        self.runs.iter().for_each(|&(time, chunks)| add(time, chunks));
+        for bucket in self.histogram.iter().flat_map(Histogram::iter_recorded) {
+            add(bucket.value_iterated_to(), bucket.count_at_value());
+        }
     }
 
     /// Takes in `count` chunks with this time in ns.
@@ -360,6 +374,26 @@ mod tests {
         // Each call has one chunk of 1 us, all but the first two of 2 us.
         assert!(sum.round_trips.quantile(6.0 / count as f64).unwrap() < Duration::from_nanos(1100));
         assert!(sum.round_trips.quantile(8.0 / count as f64).unwrap() > Duration::from_nanos(1900));
+    }
+
+    #[test]
+    fn times_in_powers_of_two_of_a_unit() {
+        // By hand, in ns, with the bucket: 0, 1 and 3 units of 1024 ns, and more than 4.3 s.
+        let by_hand = [(1023, 0), (1024, 1), (2047, 1), (3 * 1024, 2), (5_000_000_000, 23)];
+        let chunks: Vec<_> = by_hand.map(|(time, _)| (time, sent_at(0))).into();
+        let mut expected = [0; 25];
+        by_hand.iter().for_each(|(_, bucket)| expected[*bucket] += 1);
+        expected[24] = 1 + 1 + 3 + 5_000_000_000 / 1024;
+        let mut times = [0; 25];
+        call(&chunks).round_trips.add_to(&mut times);
+        assert_eq!(times, expected);
+        // Many runs of the middle of bucket 11, 1024 to 2047 units, come from the histogram.
+        let many: Vec<_> = (0..500).map(|i| (1500 * 1024 + i, sent_at(0))).collect();
+        call(&many).round_trips.add_to(&mut times);
+        expected[11] += 500;
+        assert_eq!(times[..24], expected[..24]);
+        let units = times[24] - expected[24];
+        assert!(units.abs_diff(500 * 1500) <= 500 * 15, "to 1 %: {units}");
     }
 
     #[test]

@@ -3,7 +3,9 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
+use switchml_control as control;
 use switchml_protocol::ranks::Ranks;
+use switchml_protocol::times::{BUCKETS, SUM, Times};
 
 use super::{Assigned, Error};
 
@@ -12,6 +14,9 @@ pub(super) type OnEnd = Box<dyn FnOnce(Error) + Send>;
 
 /// Asked for the calls in flight, by number, up to one.
 pub(super) type CallsInFlight = Arc<dyn Fn(u64) -> Vec<(u64, String)> + Send + Sync>;
+
+/// Asked for the round trips since it was last asked.
+pub(super) type TakeRoundTrips = Arc<dyn Fn() -> Times + Send + Sync>;
 
 #[derive(Default)]
 pub(super) struct Heard {
@@ -22,6 +27,7 @@ pub(super) struct Heard {
     ended: Option<Error>,
     on_end: Option<OnEnd>,
     pub calls_in_flight: Option<CallsInFlight>,
+    round_trips: Option<TakeRoundTrips>,
     departed: Ranks,
 }
 
@@ -88,6 +94,11 @@ impl Board {
         }
     }
 
+    /// Has [`Self::take_round_trips`] ask `take`.
+    pub fn on_round_trips_wanted(&self, take: TakeRoundTrips) {
+        self.lock().round_trips = Some(take);
+    }
+
     /// Waits until `pick` finds what it looks for. The session sees to it that this, or its end,
     /// comes in time.
     ///
@@ -105,6 +116,16 @@ impl Board {
             }
             heard = self.changed.wait(heard).unwrap_or_else(PoisonError::into_inner);
         }
+    }
+
+    /// The round trips that the aggregator is to know of, which are then told; `None` if there are
+    /// none.
+    pub fn take_round_trips(&self) -> Option<control::Times> {
+        let take = self.lock().round_trips.clone()?;
+        let times = take();
+        let counts = &times[..BUCKETS];
+        let is_some = counts.iter().any(|count| *count > 0);
+        is_some.then(|| control::Times { counts: counts.to_vec(), sum: times[SUM] })
     }
 
     pub fn lock(&self) -> MutexGuard<'_, Heard> {

@@ -9,6 +9,7 @@ use std::{
 use switchml_control::JoinRequest;
 use switchml_protocol::VERSION;
 use switchml_protocol::ranks::Ranks;
+use switchml_protocol::times::Times;
 use switchml_worker_core::engine::Failure;
 use switchml_worker_core::session::{Event, Goodbye};
 use tokio::sync::mpsc::UnboundedSender;
@@ -110,6 +111,12 @@ impl Membership {
         calls: impl Fn(u64) -> Vec<(u64, String)> + Send + Sync + 'static,
     ) {
         self.board.note(|heard| heard.calls_in_flight = Some(Arc::new(calls)));
+    }
+
+    /// Calls `take`, from the control thread, every 10 s and when the rank leaves, for the
+    /// round trips since the call before: the aggregator is to know of them.
+    pub fn on_round_trips_wanted(&self, take: impl Fn() -> Times + Send + Sync + 'static) {
+        self.board.on_round_trips_wanted(Arc::new(take));
     }
 
     /// Tells the aggregator, for its operator, that this rank gets no results by multicast.

@@ -10,6 +10,7 @@ mod connection;
 mod error;
 mod membership;
 mod messages;
+mod reports;
 mod status;
 mod thread;
 mod threads;

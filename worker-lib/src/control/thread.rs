@@ -10,7 +10,7 @@ use std::{
 
 use switchml_control::{
     self as control, JoinEvent, JoinRequest, LeaveRequest, ListJobsRequest, ReadyRequest,
-    ReportCallsRequest, ReportNoMulticastRequest, ResumeRequest,
+    ReportCallsRequest, ReportNoMulticastRequest, ReportRoundTripsRequest, ResumeRequest,
     aggregator_client::AggregatorClient, client::Connection, join_event, tls::TlsError,
 };
 use switchml_worker_core::session::{
@@ -24,6 +24,7 @@ use super::{
     board::Board,
     connection,
     messages::{self, refusal},
+    reports::Reports,
 };
 
 /// What it takes to join a job.
@@ -51,6 +52,7 @@ impl Joining {
             assigned: None,
             under_way: None,
             stream: None,
+            reports: Reports::new(Instant::now()),
         };
         runtime.block_on(thread.drive(&mut events));
     }
@@ -69,6 +71,7 @@ struct ControlThread {
     /// A connection that is being made, or a request that has no answer yet.
     under_way: Option<UnderWay>,
     stream: Option<Streaming<JoinEvent>>,
+    reports: Reports,
 }
 
 type UnderWay = Pin<Box<dyn Future<Output = Outcome> + Send>>;
@@ -108,6 +111,7 @@ impl ControlThread {
                 outcome = outcome_of(&mut self.under_way) => Input::Outcome(outcome),
                 event = next_of(&mut self.stream) => Input::Stream(event),
                 () = time(deadline) => Input::Time,
+                () = time(Some(self.reports.due())) => Input::Time,
             };
             let event = match input {
                 // Nobody is there any more: the end of the connection tells the aggregator.
@@ -122,7 +126,28 @@ impl ControlThread {
                 self.session.handle(now, event);
             }
             self.session.on_timer(now);
+            self.report();
         }
+    }
+
+    /// Sends a report if it is time for one, and the connection is there.
+    fn report(&mut self) {
+        if !self.reports.take_turn(Instant::now()) {
+            return;
+        }
+        let Some(assigned) = self.assigned.as_ref().filter(|_| self.session.is_watched()) else {
+            return;
+        };
+        let Some(connection) = &self.connection else { return };
+        let Some(round_trips) = self.joining.board.take_round_trips() else { return };
+        let report = ReportRoundTripsRequest {
+            job: assigned.job.into(),
+            epoch: assigned.epoch,
+            rank: self.joining.request.rank,
+            control_secret: assigned.control_secret,
+            round_trips: Some(round_trips),
+        };
+        self.reports.send(connection.channel.clone(), report);
     }
 
     fn perform(&mut self, action: Action) {
@@ -195,6 +220,7 @@ impl ControlThread {
             }
             Request::Leave(Goodbye { error, ranks }) => {
                 let ranks = ranks.into_iter().map(u32::from).collect();
+                let round_trips = self.joining.board.take_round_trips();
                 let request = LeaveRequest {
                     job,
                     epoch,
@@ -202,6 +228,7 @@ impl ControlThread {
                     error,
                     ranks,
                     control_secret,
+                    round_trips,
                     ..LeaveRequest::default()
                 };
                 Box::pin(async move { done(client.leave(request).await) })

@@ -4,6 +4,7 @@ use std::fmt;
 use std::net::IpAddr;
 
 use switchml_protocol::LANES_PER_BLOCK;
+use switchml_protocol::times::BUCKETS;
 
 use super::{MAX_HOST_LEN, MAX_NAME_LEN, MAX_TENANT_LEN, MAX_WAITING, MAX_WAITING_OF_HOST};
 
@@ -180,6 +181,12 @@ pub enum MemberError {
         lanes: u32,
         /// Most lanes that the data plane takes.
         max_lanes: u16,
+    },
+    /// A histogram that is none of ours.
+    #[error("round trips in {given} buckets; give {BUCKETS}")]
+    Buckets {
+        /// How many were given.
+        given: usize,
     },
     /// Ready before the data plane has seen the rank.
     #[error(

@@ -35,6 +35,7 @@ mod rack;
 mod recent_aborts;
 mod reports;
 mod restart;
+mod round_trips;
 mod starting;
 #[cfg(test)]
 mod tests;
@@ -66,6 +67,7 @@ pub use quota::{Quota, Quotas};
 pub use rack::Origin;
 pub(crate) use rack::in_words;
 use recent_aborts::RecentAborts;
+use round_trips::RoundTrips;
 pub use threads::Threads;
 
 /// Longest job name, in bytes.
@@ -179,6 +181,7 @@ pub struct JobTable {
     /// Whose every stream is that has not ended.
     streams: BTreeMap<StreamId, (JobKey, u32)>,
     recent_aborts: RecentAborts,
+    round_trips: RoundTrips,
     next_stream: StreamId,
     epochs: Epochs,
 }
@@ -198,6 +201,7 @@ impl JobTable {
             jobs: BTreeMap::new(),
             streams: BTreeMap::new(),
             recent_aborts: RecentAborts::default(),
+            round_trips: RoundTrips::default(),
             next_stream: StreamId::FIRST,
         }
     }

@@ -9,6 +9,7 @@ mod quotas;
 mod racks;
 mod reports;
 mod restart;
+mod round_trips;
 mod starting;
 mod table;
 
@@ -231,11 +232,14 @@ fn whoever_lacks_a_members_secret_changes_nothing() {
                 Err(refused(stranger))
             );
             assert_eq!(table.report_no_multicast(stranger), Err(refused(stranger)));
+            let times = control::Times { counts: vec![1; 24], sum: 1 };
+            assert_eq!(table.report_round_trips(stranger, &times), Err(refused(stranger)));
             assert_eq!(table.resume(stranger, peer(0)), Err(refused(stranger)));
             assert_eq!(table.leave(stranger, "", &[]), Err(refused(stranger)));
             assert_eq!(table.leave(stranger, "broken", &[1]), Err(refused(stranger)));
         }
         assert_eq!(table.list(), before);
+        assert_eq!(*table.round_trips(), [0; 25]);
         if !start {
             (0..2).for_each(|rank| {
                 drop(table.ready(member(&spec, rank), 352, HEARD).expect("ready"))

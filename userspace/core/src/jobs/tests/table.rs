@@ -114,6 +114,18 @@ impl Table {
         Ok(self.keep(effects))
     }
 
+    pub fn report_round_trips(
+        &mut self,
+        id: MemberId,
+        report: &control::Times,
+    ) -> Result<(), MemberError> {
+        self.table.report_round_trips(id, report)
+    }
+
+    pub fn round_trips(&self) -> &switchml_protocol::times::Times {
+        self.table.round_trips()
+    }
+
     pub fn conclude(&mut self, number: u16, epoch: u32) -> Vec<Effect> {
         let effects = self.table.conclude(number, epoch);
         self.keep(effects)

@@ -1,0 +1,45 @@
+//! What the aggregator's operator is to know of a rank while its job runs: nothing waits for these
+//! reports, and nothing depends on them, so the session does not know of them.
+
+use std::time::{Duration, Instant};
+
+use switchml_control::{ReportRoundTripsRequest, aggregator_client::AggregatorClient};
+use tokio::task::JoinHandle;
+use tonic::transport::Channel;
+
+/// From one report to the next: shorter than what Prometheus usually waits between two looks.
+const INTERVAL: Duration = Duration::from_secs(10);
+
+/// When the next report is due, and whether one has no answer yet.
+pub(super) struct Reports {
+    at: Instant,
+    under_way: Option<JoinHandle<()>>,
+}
+
+impl Reports {
+    /// Reports from now on.
+    pub fn new(now: Instant) -> Self {
+        Self { at: now + INTERVAL, under_way: None }
+    }
+
+    /// When to ask [`Self::take_turn`].
+    pub fn due(&self) -> Instant {
+        self.at
+    }
+
+    /// Whether it is time for a report; one at a time is under way.
+    pub fn take_turn(&mut self, now: Instant) -> bool {
+        let is_due = now >= self.at;
+        if is_due {
+            self.at = now + INTERVAL;
+        }
+        is_due && self.under_way.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+
+    /// Sends a report. One that gets lost is not sent again: times would count twice.
+    pub fn send(&mut self, channel: Channel, report: ReportRoundTripsRequest) {
+        self.under_way = Some(tokio::spawn(async move {
+            let _ = AggregatorClient::new(channel).report_round_trips(report).await;
+        }));
+    }
+}
