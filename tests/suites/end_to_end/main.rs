@@ -24,6 +24,7 @@
 //! | [`tree`] | combiners in racks below a root: sums, what dies, forged partial sums |
 //! | [`zeros`] | ranks that have only zeros to add: few bytes, right sums |
 //! | [`jobs`] | several jobs at once, and one after the other |
+//! | [`quotas`] | quotas of tenants, whose jobs outlive the daemon |
 //! | [`restart`] | the daemon is killed, and another takes its place or does not |
 //! | [`ports`] | ports that go down and up, lose their program, or are removed |
 //! | [`loops`] | ranks that add up again and again, every element checked |
@@ -45,6 +46,7 @@ mod networks;
 mod packed;
 mod packet_tags;
 mod ports;
+mod quotas;
 mod restart;
 mod security;
 mod special_values;

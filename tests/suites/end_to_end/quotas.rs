@@ -1,0 +1,130 @@
+//! Quotas of tenants: jobs count on when the daemon that let them in is dead, and the next one
+//! takes them back from the journal.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use switchml_rack::{Aggregator, Binaries, RackOptions, can_build_racks};
+use switchml_worker::control::{Access, Error, Membership, Token};
+use switchml_worker::{Communicator, ReduceOp};
+
+use crate::strangers::Stop;
+use crate::{Cluster, PATIENCE};
+
+/// A name, its quota, and what a second job is told.
+type Tenant = (&'static str, &'static str, &'static str);
+/// Each tenant is bounded in another way, such that its one job of one rank is all that it may
+/// have.
+const TENANTS: [Tenant; 3] = [
+    ("a", "a:jobs=1", "1 jobs at once, has 1, and this job needs 1 more"),
+    ("b", "b:ranks=2", "2 ranks at once, has 1, and this job needs 2 more"),
+    ("c", "c:slots=512", "512 slots at once, has 512, and this job needs 512 more"),
+];
+/// Where a second job would be: no rank is there.
+const OUTSIDE: usize = TENANTS.len();
+
+/// The file of a key for tokens, removed when dropped.
+struct Key(PathBuf);
+
+impl Key {
+    fn new() -> Self {
+        let file = std::env::temp_dir().join(format!("switchml-quotas-{}", std::process::id()));
+        fs::write(&file, "k".repeat(32)).unwrap();
+        Self(file)
+    }
+
+    /// A tenant's token for all jobs.
+    fn token(&self, cluster: &Cluster, tenant: &str) -> Token {
+        let mut command = Command::new(Binaries::for_test().unwrap().aggregator);
+        command.args(["token", "--token-key"]).arg(&self.0);
+        command.args(["--tenant", tenant, "--jobs", "*", "--expires", "1h"]);
+        let output = cluster.rack.switch().output(command).unwrap();
+        Token::Text(String::from_utf8(output.stdout).unwrap())
+    }
+}
+
+impl Drop for Key {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+/// Why a second job of a tenant does not begin.
+fn refusal(cluster: &Cluster, token: Token) -> String {
+    let access = Access { token: Some(token), ..Access::from(cluster.aggregator.control()) };
+    cluster.rack.worker(OUTSIDE).run(move || {
+        match Membership::join(access, "second", 0, 2, Some(1), PATIENCE).err() {
+            Some(Error::Refused { why, .. }) => why,
+            other => panic!("{other:?}"),
+        }
+    })
+}
+
+/// A job of one rank, until it is told to stop.
+fn live(control: &str, tenant: &str, token: Token, stop: &AtomicBool) {
+    let builder = Communicator::builder().aggregator(control).job(format!("of {tenant}"));
+    let communicator = builder.token(token).rank(0).world_size(1).connect().unwrap();
+    while !stop.load(Ordering::Relaxed) {
+        let mut values = [7i32; 1000];
+        communicator.all_reduce(&mut values, ReduceOp::Sum).unwrap();
+        assert_eq!(values, [7; 1000]);
+    }
+    communicator.close().unwrap();
+}
+
+#[test]
+fn jobs_of_tenants_count_on_after_a_restart() {
+    if !can_build_racks("jobs_of_tenants_count_on_after_a_restart") {
+        return;
+    }
+    let key = Key::new();
+    let mut options = vec!["--token-key", key.0.to_str().unwrap()];
+    options.extend(TENANTS.iter().flat_map(|(_, quota, _)| ["--tenant-quota", quota]));
+    let rack = RackOptions { workers: TENANTS.len() + 1, ..RackOptions::default() };
+    let mut cluster = Cluster::with_options(rack, &options);
+    let control = cluster.aggregator.control().to_owned();
+    let tokens = TENANTS.map(|(tenant, ..)| key.token(&cluster, tenant));
+    let all_refused = |cluster: &Cluster| {
+        for ((tenant, _, what), token) in TENANTS.iter().zip(&tokens) {
+            let start = format!("tenant {tenant:?} may have {what}");
+            let why = refusal(cluster, token.clone());
+            assert!(why.starts_with(&start), "{why}");
+        }
+    };
+    let stop = Stop(Arc::default());
+    let start = |(worker, ((tenant, ..), token)): (usize, (&Tenant, &Token))| {
+        let (tenant, token) = (*tenant, token.clone());
+        let (control, stop) = (control.clone(), Arc::clone(&stop.0));
+        // A thread is in the namespace of the one that starts it.
+        let worker = cluster.rack.worker(worker);
+        worker.run(move || thread::spawn(move || live(&control, tenant, token, &stop)))
+    };
+    let ranks: Vec<_> = TENANTS.iter().zip(&tokens).enumerate().map(start).collect();
+    let wait_for_ranks = |cluster: &Cluster| {
+        for (tenant, ..) in TENANTS {
+            cluster.wait_for_job(&[&format!("of {tenant}"), "started", "1 of 1"]);
+        }
+    };
+    wait_for_ranks(&cluster);
+    all_refused(&cluster);
+    cluster.aggregator.process().kill().unwrap();
+    cluster.aggregator =
+        Aggregator::in_rack_at(&cluster.binaries, &cluster.rack, &control, &options).unwrap();
+    // Whether their ranks are back or not.
+    all_refused(&cluster);
+    wait_for_ranks(&cluster);
+    all_refused(&cluster);
+    drop(stop);
+    ranks.into_iter().for_each(|rank| rank.join().unwrap());
+    let token = tokens[0].clone();
+    let access = Access { token: Some(token), ..Access::from(control.as_str()) };
+    let next = cluster
+        .rack
+        .worker(OUTSIDE)
+        .run(move || Membership::join(access, "next", 0, 1, Some(1), PATIENCE).map(drop));
+    assert!(next.is_ok(), "the first job is over");
+}
