@@ -72,8 +72,13 @@ impl Default for Hosts {
     /// By this process's limit of open files: one host may have half of them.
     fn default() -> Self {
         let files = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
-        Self::new((files / 2).clamp(1, MOST_CONNECTIONS))
+        Self::new(most_connections(files))
     }
+}
+
+/// Of a process that may have so many open files.
+fn most_connections(files: u64) -> u64 {
+    (files / 2).clamp(1, MOST_CONNECTIONS)
 }
 
 impl Hosts {
@@ -160,6 +165,15 @@ mod tests {
         let _six = [connect("2001:db8::1").unwrap(), connect("2001:db8::2").unwrap()];
         assert!(connect("2001:db8::3").is_err());
         let _neighbour = connect("2001:db8:0:1::1").unwrap();
+    }
+
+    #[test]
+    fn a_host_has_half_of_the_files_and_16384_connections_at_most() {
+        for (files, connections) in
+            [(0, 1), (3, 1), (1024, 512), (32_768, 16_384), (1 << 20, 16_384), (u64::MAX, 16_384)]
+        {
+            assert_eq!(most_connections(files), connections, "{files} files");
+        }
     }
 
     #[test]

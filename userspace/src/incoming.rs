@@ -10,6 +10,7 @@ use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use rustls::{CertificateError, Error as TlsError};
+use switchml_userspace_core::control_plane::PING_TIMEOUT;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
@@ -62,7 +63,7 @@ pub fn incoming(
                     let (guard, sender) = (Arc::clone(&guard), sender.clone());
                     // Nobody waits for another's handshake.
                     tokio::spawn(async move {
-                        if let Ok(connection) = open(stream, seat, from, &guard).await {
+                        if let Ok(connection) = open(stream, seat, from, guard).await {
                             let _ = sender.send(Ok(connection)).await;
                         }
                     });
@@ -96,7 +97,7 @@ async fn open(
     stream: TcpStream,
     seat: Seat,
     peer: IpAddr,
-    guard: &Guard,
+    guard: Arc<Guard>,
 ) -> io::Result<Connection> {
     stream.set_nodelay(true)?;
     let addresses = stream.connect_info();
@@ -110,10 +111,12 @@ async fn open(
     }
     let stream = match &guard.tls {
         None => Either::Left(stream),
-        Some(tls) => Either::Right(Box::new(secure(stream, tls, peer, guard).await?)),
+        Some(tls) => Either::Right(Box::new(secure(stream, tls, peer, &guard).await?)),
     };
     Ok(Connection {
         stream,
+        guard,
+        answers_pings: false,
         _seat: seat,
         addresses,
         pulse: Pulse::default(),
@@ -215,11 +218,27 @@ impl Pulse {
 /// A connection that breaks unless the client's preface comes in time.
 pub struct Connection {
     stream: Either<TcpStream, Box<TlsStream<TcpStream>>>,
+    guard: Arc<Guard>,
     _seat: Seat,
     addresses: TcpConnectInfo,
     pulse: Pulse,
     /// Bytes of the preface that are missing, and until when they may.
     missing: Option<(usize, Pin<Box<Sleep>>)>,
+    /// It speaks HTTP/2, by which it is asked for signs of life.
+    answers_pings: bool,
+}
+
+impl Drop for Connection {
+    /// Counts what ends because its client fell silent.
+    fn drop(&mut self) {
+        let is_silent = match &self.missing {
+            Some((_, deadline)) => deadline.is_elapsed(),
+            None => self.answers_pings && self.pulse.silence() >= PING_TIMEOUT,
+        };
+        if is_silent {
+            self.guard.refusals.count(Reason::Silent);
+        }
+    }
 }
 
 impl AsyncRead for Connection {
@@ -233,14 +252,17 @@ impl AsyncRead for Connection {
         if read.is_ready() {
             self.pulse.beat();
         }
-        let Some((missing, deadline)) = &mut self.missing else { return read };
+        let this = &mut *self;
+        let Some((missing, deadline)) = &mut this.missing else { return read };
         if read.is_pending() {
             ready!(deadline.as_mut().poll(context));
             return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
         }
-        *missing = missing.saturating_sub(buffer.filled().len() - before);
+        let came = &buffer.filled()[before..];
+        this.answers_pings |= *missing == PREFACE_LEN && came.starts_with(b"PRI");
+        *missing = missing.saturating_sub(came.len());
         if *missing == 0 {
-            self.missing = None;
+            this.missing = None;
         }
         read
     }

@@ -50,10 +50,12 @@ pub enum Reason {
     TooManyConnections,
     /// As many ranks as may have joined from there within a minute.
     TooManyJoins,
+    /// A client says too little before its first request, or does not answer later.
+    Silent,
 }
 
 /// All of them, in this order: their names, and what they say.
-const REASONS: [(&str, &str); 18] = [
+const REASONS: [(&str, &str); 19] = [
     ("no_tls", "connections without TLS"),
     ("tls_handshake", "connections whose TLS handshake failed"),
     ("no_client_certificate", "connections without a client certificate"),
@@ -72,6 +74,7 @@ const REASONS: [(&str, &str); 18] = [
     ("too_long", "requests with a message that is too long"),
     ("too_many_connections", "connections beyond those that one address may have"),
     ("too_many_joins", "joins beyond those that one address may make in a minute"),
+    ("silent", "connections that were closed because their client did not say what it must"),
 ];
 
 /// Counts of what was refused since the daemon was started.

@@ -18,7 +18,7 @@ use switchml_control::{Assigned, LeaveRequest};
 const SILENT: usize = 10_000;
 /// Hosts that they come from.
 const HOSTS: u8 = 4;
-/// Connections whose answers nobody reads.
+/// Connections by each version of HTTP whose answers nobody reads.
 const UNREAD: usize = 40;
 /// Requests on each: as many as the daemon lets a connection have under way.
 const REQUESTS: u32 = 100;
@@ -69,6 +69,19 @@ impl Daemon {
         socket.bind(&from.into()).expect("an address of this host");
         socket.connect(&self.control.into()).expect("connected");
         socket.into()
+    }
+
+    /// How many connections were closed because their clients were silent, as `/metrics` has it.
+    fn silent(&self) -> usize {
+        let mut stream = self.connect_from(1);
+        stream
+            .write_all(b"GET /metrics HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n")
+            .expect("sent");
+        let mut text = String::new();
+        stream.read_to_string(&mut text).expect("text");
+        let start = "switchml_refusals_total{reason=\"silent\"} ";
+        let times = text.lines().find_map(|line| line.strip_prefix(start)).expect("a count");
+        times.parse().expect("a number")
     }
 
     /// Waits until it has closed what nobody uses.
@@ -143,8 +156,9 @@ async fn ten_thousand_silent_connections_keep_nobody_out() {
     );
     // A task, a timer and a socket for each: 4 KiB, and as much for what is not given back at once.
     assert!(grown < SILENT as u64 * 8, "{grown} KiB");
-    // The daemon closes them, not this process.
+    // The daemon closes them, not this process, and counts each.
     daemon.wait_until_alone(files);
+    assert_eq!(daemon.silent(), SILENT);
     drop(silent);
     daemon.run_job("after").await;
 }
@@ -204,6 +218,9 @@ async fn whoever_asks_and_does_not_read_costs_little() {
     let asked = unread.len() as u32 * REQUESTS;
     println!("{asked} requests unread: {grown} KiB more; a Join took {took:?}");
     assert!(grown < u64::from(asked) * 16, "{grown} KiB");
+    // By HTTP/2 they are asked for signs of life, and cut off.
+    daemon.wait_until_alone(files + UNREAD);
+    assert_eq!(daemon.silent(), UNREAD);
     drop(unread);
     daemon.wait_until_alone(files);
 }

@@ -463,7 +463,8 @@ async fn a_peer_that_falls_silent_is_noticed() {
         .expect("how long")
         .parse()
         .expect("seconds");
-    assert!(seconds >= 4, "{}", aborted.reason);
+    // 5 at most, and what a busy machine adds.
+    assert!((4..15).contains(&seconds), "{}", aborted.reason);
     thaw.send(()).unwrap();
     frozen.join().unwrap();
 }
@@ -528,6 +529,7 @@ async fn whoever_does_not_speak_http_is_sent_away() {
         // 5 s, and what a busy machine adds.
         assert!((4.9..15.0).contains(&waited.as_secs_f64()), "{waited:?}");
     }
+    assert_eq!(refused(&daemon, "silent").await, 2);
 }
 
 /// Nine jobs that wait for ranks take nothing from those that do not, nor does any job take more

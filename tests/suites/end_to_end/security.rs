@@ -103,6 +103,8 @@ fn a_tree_by_mutual_tls() {
     let start_of_line = format!("no TLS connection to the parent at {ROOT}: its certificate has");
     assert!(line.lines().last().unwrap().contains(&start_of_line), "{line}");
 
+    refuses_a_combiner_without_a_certificate(&racks, &mut root, &of_root);
+
     let mut combiners = [start(0, &of_root), start(1, &of_root)];
     let of_combiners = combiners.each_mut().map(fingerprint);
     assert_eq!(of_combiners[0], of_combiners[1]);
@@ -143,7 +145,33 @@ fn a_tree_by_mutual_tls() {
     let error = racks.workers()[0].run(move || control::status(access, PATIENCE)).unwrap_err();
     let why = TlsError::ClientCertificateRequired;
     assert_eq!(error, control::Error::Tls { address: ROOT.to_owned(), why });
+    let options = ["--connect", ROOT, "--tls-fingerprint", &of_root];
+    let options = [&options[..], &["--tls-cert", cert, "--tls-key", key]].concat();
+    let certificates = refused(racks.root(), &options, "without a client certificate");
+    assert!(certificates >= 2, "the combiner and the rank, not {certificates}");
+    assert_eq!(refused(racks.root(), &options, "without a job token"), 1);
+}
+
+fn refuses_a_combiner_without_a_certificate(racks: &Racks, root: &mut Process, of_root: &str) {
+    let options = ["--parent", ROOT, "--parent-tls-fingerprint", of_root];
+    let control = format!("{}:{CONTROL}", racks.host_address(0));
+    let mut nobody = daemon(&racks.hosts()[0], &racks.host_ports(0), &control, &options);
+    assert_eq!(nobody.wait(PATIENCE).unwrap().code(), Some(1));
+    let line = nobody.stderr();
+    let expected =
+        format!("no TLS connection to the parent at {ROOT}: it asks for a client certificate");
+    assert!(line.lines().last().unwrap().contains(&expected), "{line}");
     root.wait_for_line("refused: it has no client certificate", PATIENCE).unwrap();
+}
+
+/// How often a daemon has refused something for this reason, as its status tells.
+fn refused(host: &Namespace, options: &[&str], what: &str) -> u64 {
+    let mut command = Command::new(Binaries::for_test().unwrap().aggregator);
+    command.arg("status").args(options);
+    let report = String::from_utf8(host.output(command).unwrap().stdout).unwrap();
+    let line = report.lines().find(|line| line.starts_with("refused") && line.ends_with(what));
+    let times = line.unwrap_or_else(|| panic!("no {what}:\n{report}")).split_whitespace().nth(1);
+    times.unwrap().parse().unwrap()
 }
 
 /// A file with a key of job tokens.
@@ -183,6 +211,8 @@ fn the_internet_is_not_believed() {
     add();
     ask(host, &port, ClientTls::default()).expect_err("not let in");
     early.wait_for_line("nobody is let in by the public address 8.8.8.8", PATIENCE).unwrap();
+    let private = format!("10.88.0.254:{port}");
+    assert!(refused(host, &["--connect", &private], "to a public address, without TLS") >= 1);
 
     let mut refused = start("8.8.8.8:0", &[]);
     assert_eq!(refused.wait(PATIENCE).unwrap().code(), Some(2));
