@@ -79,8 +79,8 @@ pub struct Session {
 
 #[derive(Clone, Debug)]
 enum State {
-    /// It waits for the other ranks, of which these are missing.
-    Joining { until: u64, missing: Vec<u16> },
+    /// It waits for the other ranks.
+    Joining { until: u64, missing: Missing },
     /// It opens its data path.
     Opening,
     /// Its data path carries chunks of so many lanes. It waits for the other ranks' paths.
@@ -98,6 +98,33 @@ enum State {
     Leaving { until: u64, goodbye: Goodbye, ending: Ending },
     /// It is over.
     Ended,
+}
+
+/// The ranks that have not joined, as the aggregator tells whenever there are others.
+#[derive(Clone, Debug, Default)]
+struct Missing {
+    now: Vec<u16>,
+    /// Those that were missing whenever it told.
+    always: Option<Vec<u16>>,
+}
+
+impl Missing {
+    fn hear(&mut self, ranks: Vec<u16>) {
+        match &mut self.always {
+            Some(always) => always.retain(|rank| ranks.contains(rank)),
+            None => self.always = Some(ranks.clone()),
+        }
+        self.now = ranks;
+    }
+
+    /// Whom to name. Ranks that joined and left are not to blame while others never came: they
+    /// may have waited for the same ones, and for as long.
+    fn ranks(&self) -> &[u16] {
+        match &self.always {
+            Some(always) if !always.is_empty() => always,
+            _ => &self.now,
+        }
+    }
 }
 
 /// The connection.
@@ -130,7 +157,7 @@ impl Session {
     pub fn new(now: u64, join_timeout: Duration) -> Self {
         Self {
             join_timeout,
-            state: State::Joining { until: after(now, join_timeout), missing: Vec::new() },
+            state: State::Joining { until: after(now, join_timeout), missing: Missing::default() },
             link: Link::Connecting,
             resumption: None,
             is_durable: false,
@@ -145,6 +172,14 @@ impl Session {
     /// What to do next.
     pub fn next_action(&mut self) -> Option<Action> {
         self.actions.pop_front()
+    }
+
+    /// Ranks that this one waits for to join, as far as it has heard.
+    pub fn missing(&self) -> &[u16] {
+        match &self.state {
+            State::Joining { missing, .. } => missing.ranks(),
+            _ => &[],
+        }
     }
 
     /// When [`Session::on_timer`] has something to do.
@@ -218,7 +253,7 @@ impl Session {
         }
         match &mut self.state {
             State::Joining { until, missing } if is_over(*until) => {
-                let missing = std::mem::take(missing);
+                let missing = missing.ranks().to_vec();
                 let silence = format!("silent for {} s", self.join_timeout.as_secs_f64());
                 self.end(match missing.is_empty() {
                     true => Ending::Unreachable(silence),
@@ -265,7 +300,7 @@ impl Session {
         match (news, &mut self.state) {
             // It does not matter any more.
             (_, State::Leaving { .. }) => {}
-            (News::Waiting(ranks), State::Joining { missing, .. }) => *missing = ranks,
+            (News::Waiting(ranks), State::Joining { missing, .. }) => missing.hear(ranks),
             (News::Waiting(_), _) => {}
             (News::Assigned { durable }, State::Joining { .. }) => {
                 self.is_durable = durable;

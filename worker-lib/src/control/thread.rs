@@ -11,7 +11,7 @@ use std::{
 use switchml_control::{
     self as control, JoinEvent, JoinRequest, LeaveRequest, ListJobsRequest, ReadyRequest,
     ReportCallsRequest, ReportNoMulticastRequest, ReportRoundTripsRequest, ResumeRequest,
-    aggregator_client::AggregatorClient, client::Connection, join_event, tls::TlsError,
+    aggregator_client::AggregatorClient, client::Connection, join_event, rank_list, tls::TlsError,
 };
 use switchml_worker_core::session::{
     Action, Answer, CONNECT, Ending, Event, Goodbye, News, Request, Session,
@@ -26,6 +26,7 @@ use super::{
     messages::{self, refusal},
     reports::Reports,
 };
+use crate::{late_ranks::LONG, warning::warn};
 
 /// What it takes to join a job.
 pub(super) struct Joining {
@@ -43,6 +44,7 @@ impl Joining {
     pub fn run(self, runtime: &Runtime, mut events: UnboundedReceiver<Event>) {
         let session = Session::new(0, self.timeout);
         let address = self.addresses.first().map(SocketAddr::to_string).unwrap_or_default();
+        let begin = self.begin;
         let mut thread = ControlThread {
             joining: self,
             session,
@@ -53,6 +55,7 @@ impl Joining {
             under_way: None,
             stream: None,
             reports: Reports::new(Instant::now()),
+            warns_at: Some(begin + LONG),
         };
         runtime.block_on(thread.drive(&mut events));
     }
@@ -72,6 +75,8 @@ struct ControlThread {
     under_way: Option<UnderWay>,
     stream: Option<Streaming<JoinEvent>>,
     reports: Reports,
+    /// When it says which ranks have not joined, unless it has.
+    warns_at: Option<Instant>,
 }
 
 type UnderWay = Pin<Box<dyn Future<Output = Outcome> + Send>>;
@@ -106,6 +111,7 @@ impl ControlThread {
             board.unwatched.store(!self.session.is_watched(), Ordering::Relaxed);
             let deadline = self.session.deadline();
             let deadline = deadline.map(|at| self.joining.begin + Duration::from_nanos(at));
+            let deadline = deadline.into_iter().chain(self.warns_at).min();
             let input = tokio::select! {
                 event = events.recv() => Input::Told(event),
                 outcome = outcome_of(&mut self.under_way) => Input::Outcome(outcome),
@@ -127,6 +133,20 @@ impl ControlThread {
             }
             self.session.on_timer(now);
             self.report();
+            self.say_who_is_missing();
+        }
+    }
+
+    /// Once, if it is time: a line for who wonders why nothing happens.
+    fn say_who_is_missing(&mut self) {
+        if self.warns_at.take_if(|at| *at <= Instant::now()).is_none() {
+            return;
+        }
+        let missing = self.session.missing();
+        if !missing.is_empty() {
+            let JoinRequest { job_name, rank, .. } = &self.joining.request;
+            let (waited, ranks) = (LONG.as_secs(), rank_list(missing));
+            warn(job_name, *rank, format!(" has waited {waited} s for {ranks} to join"));
         }
     }
 

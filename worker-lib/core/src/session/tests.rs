@@ -241,6 +241,21 @@ fn missing_ranks_are_named() {
     assert_eq!(rank.after(58 * SECOND), ends(Ending::Missing(vec![2])));
 }
 
+/// A rank that gives up just before is missing then, too.
+#[test]
+fn ranks_that_were_there_are_named_only_if_all_were() {
+    let after = |told: &[&[u16]]| {
+        let mut rank = Rank::joining();
+        for missing in told {
+            rank.hear(News::Waiting(missing.to_vec()));
+        }
+        assert_eq!(rank.session.missing(), &[2]);
+        rank.after(60 * SECOND)
+    };
+    assert_eq!(after(&[&[1, 2, 3], &[2, 3], &[2], &[1, 2]]), ends(Ending::Missing(vec![2])));
+    assert_eq!(after(&[&[1, 2], &[1], &[2]]), ends(Ending::Missing(vec![2])));
+}
+
 #[test]
 fn ranks_that_are_not_ready_are_named() {
     let mut rank = Rank::ready();
