@@ -209,6 +209,13 @@ impl Communicator {
         Stats { engine, foreign, rtt, window, waits, calls: self.shared.calls() }
     }
 
+    /// Ends all calls in flight, and all later ones, with [`Error::AbortedHere`], whomever they
+    /// wait for. It does not wait for that itself. Those of the other ranks fail, too, and name
+    /// this rank.
+    pub fn abort(&self) {
+        self.shared.fail(Error::AbortedHere);
+    }
+
     /// Waits for the calls in flight, then leaves the job. The other ranks are not disturbed,
     /// unless they make further calls: those fail at once.
     ///

@@ -185,6 +185,9 @@ pub enum Error {
     /// The communicator was dropped by a panic.
     #[error("the rank panicked")]
     Panicked,
+    /// This rank aborted its calls.
+    #[error("this rank aborted its calls")]
+    AbortedHere,
     /// The communicator was closed.
     #[error("the communicator is closed")]
     Closed,

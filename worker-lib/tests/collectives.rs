@@ -257,6 +257,30 @@ fn small_sums_take_one_round_trip_while_magnitudes_rest() {
     });
 }
 
+/// It waits for a rank that is alive, so nothing else would end it.
+#[test]
+fn an_aborted_call_ends_on_all_ranks() {
+    let daemon = Daemon::start();
+    let over = Barrier::new(3);
+    with_ranks(&daemon, "abort", 3, |communicator| {
+        let rank = communicator.rank();
+        communicator.barrier().unwrap();
+        if rank != 2 {
+            let call = communicator.all_reduce_start(vec![0f32; 5000], ReduceOp::Sum).unwrap();
+            if rank == 0 {
+                communicator.abort();
+            }
+            let error = call.wait().unwrap_err();
+            match rank {
+                0 => assert!(matches!(error, Error::AbortedHere), "{error}"),
+                _ => assert_eq!(error.ranks(), [0], "{error}"),
+            }
+        }
+        over.wait();
+        assert!(communicator.barrier().is_err(), "no later call either");
+    });
+}
+
 #[test]
 fn several_collectives_in_flight() {
     let daemon = Daemon::start();

@@ -208,6 +208,14 @@ impl PyCommunicator {
         told(py, &inner.stats().calls)
     }
 
+    /// Ends all calls in flight, and all later ones.
+    fn abort(&self) {
+        // One that is closed has none.
+        if let Ok(inner) = self.inner() {
+            inner.abort();
+        }
+    }
+
     /// Waits for the calls in flight, then leaves the job.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         let inner = self.inner.write().unwrap_or_else(PoisonError::into_inner).take();

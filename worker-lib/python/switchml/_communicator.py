@@ -153,6 +153,13 @@ class Communicator:
         """The statistics of all calls that have returned, added up."""
         return self._native.stats()
 
+    def abort(self) -> None:
+        """Ends all calls in flight, and all later ones, whomever they wait for.
+
+        They raise `switchml.Error`. Those of the other ranks do, too, and name this rank.
+        """
+        self._native.abort()
+
     def close(self) -> None:
         """Waits for the calls in flight, then leaves the job."""
         self._native.close()
