@@ -37,6 +37,48 @@ impl Torchrun {
         script: &Path,
         arguments: &[&str],
     ) -> Result<Self, Error> {
+        let meeting = |rank: usize| {
+            let master = Rack::worker_address(0).to_string();
+            ["--node-rank", &rank.to_string(), "--master-addr", &master, "--master-port", PORT]
+                .map(str::to_owned)
+                .to_vec()
+        };
+        Self::start_with(rack, python, aggregator, meeting, script, arguments)
+    }
+
+    /// The same for a job that torchrun starts again, so often, when a rank of it ends.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::start`].
+    pub fn start_elastic(
+        rack: &Rack,
+        python: &Path,
+        aggregator: &Aggregator,
+        restarts: u32,
+        script: &Path,
+        arguments: &[&str],
+    ) -> Result<Self, Error> {
+        let place = format!("{}:{PORT}", Rack::worker_address(0));
+        let meeting = |rank: usize| {
+            // Torchrun tells hosts apart by their names and processes, which are the same here.
+            let address = format!("--local-addr={}", Rack::worker_address(rank));
+            let host = format!("--rdzv-conf=is_host={}", rank == 0);
+            let (backend, restarts) = ("--rdzv-backend=c10d", format!("--max-restarts={restarts}"));
+            vec![backend.to_owned(), format!("--rdzv-endpoint={place}"), host, address, restarts]
+        };
+        Self::start_with(rack, python, Some(aggregator), meeting, script, arguments)
+    }
+
+    /// `meeting` is how torchrun on that worker finds the others, as options.
+    fn start_with(
+        rack: &Rack,
+        python: &Path,
+        aggregator: Option<&Aggregator>,
+        meeting: impl Fn(usize) -> Vec<String>,
+        script: &Path,
+        arguments: &[&str],
+    ) -> Result<Self, Error> {
         let torchrun = python.with_file_name("torchrun");
         if !torchrun.is_file() {
             return Err(Error::NoTorchrun(torchrun));
@@ -46,18 +88,7 @@ impl Torchrun {
             // however it ends.
             let mut command = Command::new("unshare");
             command.args(["--pid", "--fork", "--kill-child", "--mount-proc"]).arg(&torchrun);
-            command.args([
-                "--nnodes",
-                &rack.workers().len().to_string(),
-                "--node-rank",
-                &rank.to_string(),
-            ]);
-            command.args([
-                "--master-addr",
-                &Rack::worker_address(0).to_string(),
-                "--master-port",
-                PORT,
-            ]);
+            command.args(["--nnodes", &rack.workers().len().to_string()]).args(meeting(rank));
             command.arg(script).args(arguments);
             command.env("GLOO_SOCKET_IFNAME", "eth0").env("OMP_NUM_THREADS", "1");
             command
@@ -74,10 +105,18 @@ impl Torchrun {
     /// [`Error::Script`] with the ranks that failed and the last lines of their scripts;
     /// [`Error::Timeout`]; [`Error::Training`] for ranks whose parameters differ, or that say
     /// something else than was agreed.
-    pub fn finish(mut self, timeout: Duration) -> Result<Training, Error> {
+    pub fn finish(self, timeout: Duration) -> Result<Training, Error> {
+        Training::of(&self.printed(timeout)?)
+    }
+
+    /// Waits until the script has ended on all ranks; what each printed.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Script`] and [`Error::Timeout`] as [`Self::finish`].
+    pub fn printed(mut self, timeout: Duration) -> Result<Vec<String>, Error> {
         wait(&mut self.agents, timeout)?;
-        let printed: Vec<String> = self.agents.iter().map(Process::stdout).collect();
-        Training::of(&printed)
+        Ok(self.agents.iter().map(Process::stdout).collect())
     }
 }
 

@@ -18,8 +18,9 @@ const TORCH: &str = "2.15.0";
 const OLDEST: [&str; 2] = ["torch==2.14.0", "nvidia-curand==10.4.5.25"];
 
 /// What pip installs: torch, what it wants for some conversions, what builds the package, data for
-/// an example, what checks types, and gRPC for the worker that shares no code.
-fn requirements() -> [String; 6] {
+/// an example, what checks types, gRPC for the worker that shares no code, and what manages
+/// replicas.
+fn requirements() -> [String; 7] {
     [
         format!("torch=={TORCH}"),
         "numpy>=2,<3".to_owned(),
@@ -27,6 +28,7 @@ fn requirements() -> [String; 6] {
         "scikit-learn>=1.5,<2".to_owned(),
         "mypy>=2,<3".to_owned(),
         "grpcio-tools>=1.70,<2".to_owned(),
+        "torchft==0.2.0".to_owned(),
     ]
 }
 

@@ -41,6 +41,21 @@ fn run_module(python: &Path, folder: &Path, arguments: &[&str]) {
     assert!(output.status.success(), "{arguments:?}: {printed}{told}");
 }
 
+/// Where the scripts are.
+fn scripts() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../worker-lib/python/tests")
+}
+
+/// An empty folder of that name, for this test alone.
+fn fresh_folder(name: &str) -> PathBuf {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    if folder.exists() {
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+    std::fs::create_dir_all(&folder).unwrap();
+    folder
+}
+
 /// A rack with the daemon on its ports, and the interpreter.
 struct Site {
     python: PathBuf,
@@ -76,9 +91,8 @@ impl Site {
     }
 
     fn command(&self, rank: usize, arguments: &[&str]) -> Command {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../worker-lib/python/tests");
         let mut command = Command::new(&self.python);
-        command.arg("-W").arg("ignore").arg(folder.join(arguments[0])).args(&arguments[1..]);
+        command.arg("-W").arg("ignore").arg(scripts().join(arguments[0])).args(&arguments[1..]);
         command
             .env("RANK", rank.to_string())
             .env("WORLD_SIZE", self.rack.workers().len().to_string());
@@ -101,11 +115,22 @@ impl Site {
         ranks.into_iter().map(finish).collect()
     }
 
-    fn counter(&self, name: &str) -> u64 {
+    /// What a subcommand of the daemon's binary says of it.
+    fn told(&self, arguments: &[&str]) -> String {
         let mut command = Command::new(&Binaries::for_test().unwrap().aggregator);
-        command.args(["status", "--connect", self.aggregator.control()]);
+        command.args(arguments).args(["--connect", self.aggregator.control()]);
         let output = self.rack.switch().output(command).unwrap();
-        let text = String::from_utf8(output.stdout).unwrap();
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// How many jobs there are.
+    fn jobs(&self) -> usize {
+        let status: Value = serde_json::from_str(&self.told(&["status", "--json"])).unwrap();
+        status["jobs"].as_array().unwrap().len()
+    }
+
+    fn counter(&self, name: &str) -> u64 {
+        let text = self.told(&["status"]);
         let number = |line: &str| {
             line.trim_start().strip_prefix(name)?.split_whitespace().next()?.parse().ok()
         };
@@ -369,6 +394,93 @@ fn a_job_that_is_given_up_leaves_no_process() {
     wait_until(&|processes| processes.is_empty());
 }
 
+/// A job that was cut off in a step, and one that was not, come to the same parameters.
+#[test]
+fn a_job_whose_rank_is_killed_trains_on_when_torchrun_restarts_it() {
+    let name = "a_job_whose_rank_is_killed_trains_on_when_torchrun_restarts_it";
+    let Some(site) = Site::new(name, 2) else { return };
+    let script = scripts().join("elastic.py");
+    let train = |killed_in: &str| -> Vec<Value> {
+        let folder = fresh_folder(&format!("elastic-{killed_in}"));
+        let arguments = [folder.to_str().unwrap(), killed_in];
+        let job = Torchrun::start_elastic(
+            &site.rack,
+            &site.python,
+            &site.aggregator,
+            2,
+            &script,
+            &arguments,
+        );
+        let printed = job.unwrap().printed(PATIENCE).unwrap();
+        printed.iter().map(|text| serde_json::from_str(text).unwrap()).collect()
+    };
+    let (whole, cut) = (train("never"), train("3"));
+    for (ranks, begin) in [(&whole, 0), (&cut, 3)] {
+        for rank in ranks {
+            assert_eq!(rank["begin"], begin, "{rank}");
+            assert_eq!(rank["sum"], whole[0]["sum"], "{rank}");
+        }
+    }
+}
+
+/// Under torchft's own lighthouse and managers. What a replica gives is in the script.
+#[test]
+fn replicas_of_torchft_come_and_go() {
+    let Some(site) = Site::new("replicas_of_torchft_come_and_go", 3) else { return };
+    let lighthouse = format!("{}:29510", Rack::worker_address(0));
+    let begin = fresh_folder("replicas").join("begin");
+    let begin = begin.to_str().unwrap();
+    let start = |replica: usize, killed_after: &str| {
+        let script = site.command(replica, &["replicas.py", &lighthouse, begin, killed_after]);
+        // Torchft tells other replicas its host's name, which all in a rack share.
+        let mut command = Command::new("unshare");
+        command.args(["--uts", "sh", "-c", "hostname \"$0\" && exec \"$@\""]);
+        command.arg(Rack::worker_address(replica).to_string());
+        command.arg(script.get_program()).args(script.get_args());
+        command.envs(script.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        site.rack.worker(replica).spawn(&format!("replica {replica}"), command).unwrap()
+    };
+    let (mut first, mut second) = (start(0, "never"), start(1, "5"));
+    let mut third = start(2, "never");
+    for replica in [&mut first, &mut second, &mut third] {
+        replica.wait_for_line("ready", PATIENCE).unwrap();
+    }
+    std::fs::write(begin, "").unwrap();
+    assert!(!second.wait(PATIENCE).unwrap().success(), "it is killed");
+    first.wait_for_line("\"replicas\": 2", PATIENCE).unwrap();
+    for mut replica in [first, start(1, "never"), third] {
+        replica.wait_success(PATIENCE).unwrap();
+        for line in replica.stdout().lines().filter(|line| *line != "ready") {
+            let step: Value = serde_json::from_str(line).unwrap();
+            let mean = match step["replicas"].as_u64().unwrap() {
+                3 => (1.0 + 2.0 + 6.0) / 3.0,
+                2 => f64::midpoint(1.0, 6.0),
+                other => panic!("{other} replicas"),
+            };
+            assert_eq!(step["means"], serde_json::json!([mean]), "{step}");
+        }
+    }
+}
+
+/// Four groups of two in a mesh, and that of all.
+#[test]
+fn groups_join_the_aggregator_when_they_are_first_used() {
+    let name = "groups_join_the_aggregator_when_they_are_first_used";
+    let Some(site) = Site::new(name, 4) else { return };
+    let folder = fresh_folder("meshes");
+    let mut ranks = site.ranks(&["meshes.py", folder.to_str().unwrap()], &[]);
+    for (line, next, jobs) in [("made", "go", 1), ("summed", "end", 1 + 4)] {
+        for rank in &mut ranks {
+            rank.wait_for_line(line, PATIENCE).unwrap();
+        }
+        assert_eq!(site.jobs(), jobs, "{line}");
+        std::fs::write(folder.join(next), "").unwrap();
+    }
+    for mut rank in ranks {
+        rank.wait_success(PATIENCE).unwrap();
+    }
+}
+
 #[test]
 fn gradients_may_be_compressed_by_hooks() {
     let Some(site) = Site::new("gradients_may_be_compressed_by_hooks", 2) else { return };
@@ -434,21 +546,22 @@ fn a_killed_rank_is_named_on_all_others() {
 }
 
 /// What a rank of `late_rank.py` said, and its standard error.
-fn after_waiting(late: &str, timeout: &str, name: &str) -> Option<Vec<(Value, String)>> {
+fn after_waiting(arguments: [&str; 3], name: &str) -> Option<Vec<(Value, String)>> {
     let site = Site::new(name, 3)?;
+    let arguments = [&["late_rank.py"], &arguments[..]].concat();
     let finish = |mut rank: Process| {
         rank.wait_success(PATIENCE).unwrap();
         let stdout = rank.stdout();
         let line = stdout.lines().find(|line| line.starts_with('{')).expect("a line of JSON");
         (serde_json::from_str(line).unwrap(), rank.stderr())
     };
-    Some(site.ranks(&["late_rank.py", late, timeout], &[]).into_iter().map(finish).collect())
+    Some(site.ranks(&arguments, &[]).into_iter().map(finish).collect())
 }
 
 #[test]
 fn a_late_rank_is_waited_for_and_said_to_be() {
     let name = "a_late_rank_is_waited_for_and_said_to_be";
-    let Some(ranks) = after_waiting("8", "1800", name) else { return };
+    let Some(ranks) = after_waiting(["8", "1800", "used"], name) else { return };
     for (rank, (said, stderr)) in ranks.into_iter().enumerate() {
         assert_eq!(said["sums"], serde_json::json!([3.0]), "{said}");
         let waits =
@@ -461,10 +574,26 @@ fn a_late_rank_is_waited_for_and_said_to_be() {
 #[test]
 fn the_timeout_of_torch_ends_the_wait_and_all_name_the_same_rank() {
     let name = "the_timeout_of_torch_ends_the_wait_and_all_name_the_same_rank";
-    let Some(ranks) = after_waiting("25", "15", name) else { return };
+    let Some(ranks) = after_waiting(["25", "15", "used"], name) else { return };
     for (said, _) in ranks {
         assert_eq!(said["ranks"], serde_json::json!([1]), "{said}");
         assert!(said["text"].as_str().unwrap().contains("waiting for rank 1"), "{said}");
+    }
+}
+
+/// In the first call of a group, which its ranks join the job for.
+#[test]
+fn a_rank_that_never_uses_a_group_is_named() {
+    let name = "a_rank_that_never_uses_a_group_is_named";
+    let Some(ranks) = after_waiting(["12", "7", "unused"], name) else { return };
+    for (rank, (said, stderr)) in ranks.into_iter().enumerate() {
+        // The late one finds nobody there any more.
+        let missing = if rank == 1 { serde_json::json!([0, 2]) } else { serde_json::json!([1]) };
+        assert_eq!(said["ranks"], missing, "{said}");
+        let text = said["text"].as_str().unwrap();
+        assert!(text.contains("did not start: after 7 s rank"), "{said}");
+        let waits = stderr.contains("has waited 5 s for rank 1 to join");
+        assert_eq!(waits, rank != 1, "rank {rank}: {stderr}");
     }
 }
 

@@ -1,7 +1,8 @@
 """A rank of a job in which rank 1 is late.
 
-Arguments: by how many seconds, and the group's timeout in seconds. Each rank prints a line of JSON:
-the result of all_reduce, or its error's text and ranks.
+Arguments: by how many seconds, the group's timeout in seconds, and whether the group is `used`
+before or `unused`. Each rank prints a line of JSON: the result of all_reduce, or its error's text
+and ranks.
 """
 
 import json
@@ -13,14 +14,16 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
-late, timeout = map(float, sys.argv[1:])
-dist.init_process_group("switchml", timeout=timedelta(seconds=timeout))
-dist.all_reduce(torch.ones(1000))
+late, timeout = map(float, sys.argv[1:3])
+dist.init_process_group("switchml")
+group = dist.new_group(timeout=timedelta(seconds=timeout))
+if sys.argv[3] == "used":
+    dist.all_reduce(torch.ones(1000), group=group)
 if dist.get_rank() == 1:
     time.sleep(late)
 tensor = torch.ones(1000)
 try:
-    dist.all_reduce(tensor)
+    dist.all_reduce(tensor, group=group)
 except dist.DistBackendError as error:
     print(json.dumps({"text": str(error), "ranks": error.ranks}), flush=True)
     # The others may be gone already, and torch's own store with them.

@@ -15,6 +15,7 @@ from .._communicator import Communicator
 from .._error import Error
 from ._gloo import gloo_group
 from ._group import Group, group_of, log
+from ._membership import Membership
 from ._threads import NAME
 from ._work import backend_error, see_through_holders
 
@@ -29,16 +30,16 @@ def create(options: Any, _backend_options: Any) -> Backend:
             f"torch {torch.__version__} cannot have a backend in Python; {NAME} needs torch "
             f"{OLDEST} or newer"
         )
-    see_through_holders()
     record_what_groups_have()
-    return _make(options.store, options.group_rank, options.group_size, options.timeout)
+    return make(options.store, options.group_rank, options.group_size, options.timeout)
 
 
-def _make(parent: dist.Store, rank: int, size: int, timeout: timedelta) -> Backend:
+def make(parent: dist.Store, rank: int, size: int, timeout: timedelta) -> Backend:
     """A group whose ranks meet in a store.
 
     It is one in the network, or one of Gloo's where that is allowed and necessary.
     """
+    see_through_holders()
     # A destroyed group leaves its keys behind. The next group of that name needs others, and all
     # ranks have counted the same number of attempts.
     attempt = parent.add(f"attempts/{rank}", 1)
@@ -47,24 +48,34 @@ def _make(parent: dist.Store, rank: int, size: int, timeout: timedelta) -> Backe
     if fallback not in ("", "gloo"):
         raise ValueError(f"SWITCHML_FALLBACK is {fallback!r}; gloo is allowed, or nothing")
     aggregator, known_by, job = _meet(store, rank, size)
-    communicator: Communicator | None = None
+    # The first group tells at once what is wrong. To fall back all must know before the first call.
+    at_once = fallback or not dist.is_initialized()
+    limit = _seconds("SWITCHML_JOIN_TIMEOUT", 60 if at_once else timeout.total_seconds())
+
+    def join() -> Communicator:
+        try:
+            return _connect(aggregator, job, rank, size, timeout, limit)
+        except Error as error:
+            told = str(error)
+            if told.startswith(("aggregator ", "no aggregator ")):
+                told += f" ({known_by})"
+            raise Error(told, error.ranks) from None
+
+    membership = Membership(join)
     failure = ""
-    try:
-        communicator = _connect(aggregator, job, rank, size, timeout)
-    except Error as error:
-        told = str(error)
-        if told.startswith(("aggregator ", "no aggregator ")):
-            told += f" ({known_by})"
-        if not fallback:
-            raise backend_error(Error(told, error.ranks)) from None
-        failure = told
+    if at_once:
+        try:
+            membership.communicator()
+        except Error as error:
+            if not fallback:
+                raise backend_error(error) from None
+            failure = str(error)
     # All or none.
     reasons = _failures(store, rank, size, failure) if fallback else {}
     gloo = gloo_group(dist.PrefixStore("gloo", store), rank, size, timeout, aggregator)
-    if communicator is not None and not reasons:
-        return Group(communicator, gloo, timeout, _make)
-    if communicator is not None:
-        communicator.close()
+    if not reasons:
+        return Group(rank, size, membership, gloo, timeout, make)
+    membership.close()
     log.warning(
         "%s: all ranks use Gloo, because of rank %s",
         NAME,
@@ -130,15 +141,17 @@ def _meet(store: Any, rank: int, size: int) -> tuple[str, str, str]:
     )
 
 
-def _connect(aggregator: str, job: str, rank: int, size: int, timeout: timedelta) -> Communicator:
-    """Joins the group's job."""
+def _connect(
+    aggregator: str, job: str, rank: int, size: int, timeout: timedelta, limit: float
+) -> Communicator:
+    """Joins the group's job, and waits so many seconds for the others to do so."""
     return Communicator(
         aggregator=aggregator or None,
         job=job,
         rank=rank,
         world_size=size,
         timeout=timeout.total_seconds(),
-        join_timeout=min(timeout.total_seconds(), _seconds("SWITCHML_JOIN_TIMEOUT", 60)),
+        join_timeout=min(timeout.total_seconds(), limit),
     )
 
 

@@ -14,6 +14,7 @@ from torch._C._distributed_c10d import Backend, Work
 from .._communicator import Communicator, Handle
 from .._error import Error
 from . import _wide
+from ._membership import Membership
 from ._staging import STREAMS, Staged
 from ._threads import CALLBACKS, NAME, CallThread
 from ._work import CallWork, GlooWork, backend_error
@@ -48,10 +49,16 @@ class Group(Backend):
     _supports_time_estimate = False
 
     def __init__(
-        self, communicator: Communicator, gloo: Backend, timeout: timedelta, make: Make
+        self,
+        rank: int,
+        size: int,
+        membership: Membership,
+        gloo: Backend,
+        timeout: timedelta,
+        make: Make,
     ) -> None:
-        super().__init__(communicator.rank, communicator.world_size)
-        self._communicator = communicator
+        super().__init__(rank, size)
+        self._membership = membership
         # With more methods than torch's types know.
         self._gloo: Any = gloo
         self._options = Backend.Options(NAME, timeout)
@@ -60,8 +67,8 @@ class Group(Backend):
         self._parts: dict[str, Backend] = {}
         # Waits for calls in flight.
         self._completions = CallThread("completions")
-        # Exists from the first GPU tensor on. It makes the calls whose elements must first arrive
-        # from the GPU, and then all others too, because their order counts.
+        # Makes calls that have to wait until the job is joined, or until elements arrive from a
+        # GPU, and those behind them, because their order counts. It exists from the first one on.
         self._calls: CallThread | None = None
         self._delegated: set[str] = set()
         # Calls so far in which all ranks take part. With TORCH_DISTRIBUTED_DEBUG=DETAIL torch
@@ -152,7 +159,11 @@ class Group(Backend):
         self._gloo.set_timeout(timeout)
 
     def statistics(self) -> dict[str, Any]:
-        return self._communicator.stats()
+        return self._membership.statistics()
+
+    @property
+    def _communicator(self) -> Communicator:
+        return self._membership.communicator()
 
     def shutdown(self) -> None:
         if self._closed:
@@ -164,11 +175,14 @@ class Group(Backend):
         self._completions.close()
         log.info("%s: %s", NAME, _in_words(self.statistics()))
         try:
-            self._communicator.close()
+            self._membership.close()
         except Error as error:
             log.warning("%s: %s", NAME, error)
 
-    abort = shutdown
+    def abort(self) -> None:
+        """Ends calls in flight with an error, and then as `shutdown`."""
+        self._membership.abort()
+        self.shutdown()
 
     def _start(
         self,
@@ -199,10 +213,11 @@ class Group(Backend):
                 copy.give_back()
             work.finish()
 
+        waits = bool(staged) or not self._membership.is_joined()
         with self._lock:
-            if staged and self._calls is None:
+            if waits and self._calls is None:
                 self._calls = CallThread("calls")
-        if self._calls is not None:
+        if self._calls is not None and (waits or not self._calls.is_idle()):
             self._calls.add(call, work.fail)
             return work
         try:

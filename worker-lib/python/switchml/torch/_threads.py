@@ -23,6 +23,8 @@ class CallThread:
             tuple[Callable[[], None], Callable[[Exception], None]] | None
         ] = queue.SimpleQueue()
         self._closed = False
+        # Functions that were given and have not returned.
+        self._open = 0
         # Nothing may come to the queue behind its end.
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._run, name=f"{NAME}-{name}", daemon=True)
@@ -32,7 +34,13 @@ class CallThread:
         with self._lock:
             if self._closed:
                 raise Error("the process group is destroyed")
+            self._open += 1
             self._todo.put((run, failed))
+
+    def is_idle(self) -> bool:
+        """Whether all that was given before is done."""
+        with self._lock:
+            return self._open == 0
 
     def close(self) -> None:
         """Returns when all is done that was given before."""
@@ -48,6 +56,8 @@ class CallThread:
                 run()
             except Exception as error:
                 failed(error)
+            with self._lock:
+                self._open -= 1
             # Else it would keep tensors until the next one comes.
             del item, run, failed
 

@@ -1,0 +1,75 @@
+"""A process group's job at the aggregator, which its ranks join when they need it."""
+
+import threading
+from typing import Any, Callable
+
+from .._communicator import Communicator
+from .._error import Error
+
+# Of a job that was never joined.
+_NO_CALLS: dict[str, Any] = {
+    "calls": 0,
+    "bytes": 0,
+    "seconds": 0.0,
+    "chunks": 0,
+    "skipped": 0,
+    "skipped_bytes": 0,
+    "empty": 0,
+    "rooms": 0,
+    "resent": 0,
+    "late": {},
+}
+
+
+class Membership:
+    """A rank's membership in a job, from the first time that it is asked for.
+
+    A mesh of several dimensions makes dozens of groups, and most of them never call anything that
+    runs in the network.
+    """
+
+    def __init__(self, join: Callable[[], Communicator]) -> None:
+        self._join = join
+        self._communicator: Communicator | None = None
+        # Ranks that could not join have not made the call that the others may have made, so they
+        # do not try again.
+        self._failed: Error | None = None
+        self._lock = threading.Lock()
+
+    def communicator(self) -> Communicator:
+        """Joins, if this was not done before: returns once all ranks have.
+
+        Raises `switchml.Error`, and the same one at every later call.
+        """
+        with self._lock:
+            if self._failed is not None:
+                raise self._failed
+            if self._communicator is None:
+                try:
+                    self._communicator = self._join()
+                except Error as error:
+                    self._failed = error
+                    raise
+            return self._communicator
+
+    def is_joined(self) -> bool:
+        """Whether `communicator` returns at once."""
+        return self._communicator is not None
+
+    def statistics(self) -> dict[str, Any]:
+        """Those of the calls so far."""
+        joined = self._communicator
+        return dict(_NO_CALLS) if joined is None else joined.stats()
+
+    def abort(self) -> None:
+        """Ends all calls in flight, whomever they wait for."""
+        joined = self._communicator
+        if joined is not None:
+            joined.abort()
+
+    def close(self) -> None:
+        """Leaves the job, and does not join it any more. Raises `switchml.Error`."""
+        with self._lock:
+            self._failed = self._failed or Error("the process group is destroyed")
+            if self._communicator is not None:
+                self._communicator.close()

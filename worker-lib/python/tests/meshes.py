@@ -1,0 +1,63 @@
+"""A rank of four in a mesh of two by two, whose groups join their jobs when they are first used.
+
+Argument: a folder. The rank says when it has made its groups, and makes its calls once there is a
+file `go` there. It ends when there is one with the name `end`.
+"""
+
+import os
+import sys
+import time
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+
+import switchml.torch
+
+folder = Path(sys.argv[1])
+
+
+def until(name: str) -> None:
+    while not (folder / name).exists():
+        time.sleep(0.01)
+
+
+dist.init_process_group("switchml")
+rank = dist.get_rank()
+mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("row", "column"))
+groups = [mesh.get_group("row"), mesh.get_group("column")]
+unused = [switchml.torch.statistics(group) for group in groups]
+for group, statistics in zip(groups, unused):
+    assert statistics["calls"] == 0, statistics
+    # Gloo's, which needs no job.
+    gathered = [torch.zeros(1) for _ in range(2)]
+    dist.all_gather(gathered, torch.full((1,), float(rank)), group=group)
+print("made", flush=True)
+until("go")
+
+# Each rank begins with the group that its neighbour has second, so nobody may wait for the first
+# one before it calls the second. Ranks of "row" are 2 apart, those of "column" 1.
+order = [0, 1] if rank in (0, 3) else [1, 0]
+tensors = [torch.full((1000,), float(rank)) for _ in groups]
+works: list[dist.Work | None] = [None, None]
+for index in order:
+    works[index] = dist.all_reduce(tensors[index], group=groups[index], async_op=True)
+    # Behind the first one, which may not have joined yet.
+    dist.all_reduce(tensors[index], group=groups[index], async_op=True)
+for work in works:
+    work.wait()
+for group in groups:
+    dist.barrier(group)
+for index, (group, apart) in enumerate(zip(groups, (2, 1))):
+    # Two sums of two ranks: twice that of both.
+    expected = 2.0 * (rank + (rank ^ apart))
+    assert torch.equal(tensors[index], torch.full((1000,), expected)), (index, tensors[index])
+    statistics = switchml.torch.statistics(group)
+    assert statistics["calls"] == 3, statistics
+    assert statistics.keys() == unused[index].keys(), statistics
+print("summed", flush=True)
+until("end")
+# Else the store may be gone, on which others still wait.
+dist.barrier()
+dist.destroy_process_group()
