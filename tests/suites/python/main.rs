@@ -481,6 +481,28 @@ fn groups_join_the_aggregator_when_they_are_first_used() {
     }
 }
 
+/// Two hosts of two ranks each. Shards go by Gloo, which there is instead of NCCL on CPUs.
+#[test]
+fn replicas_of_sharded_parameters_sum_up_in_the_network() {
+    let name = "replicas_of_sharded_parameters_sum_up_in_the_network";
+    let Some(site) = Site::new(name, 4) else { return };
+    let losses = |backend: &str| -> Vec<Vec<f64>> {
+        let arguments = ["../examples/hsdp.py", "--backend", backend];
+        let printed = site.run(&arguments, &[("LOCAL_WORLD_SIZE", "2")]);
+        let loss = |line: &str| serde_json::from_str::<Value>(line).unwrap()["loss"].as_f64();
+        printed.iter().map(|text| text.lines().map(|line| loss(line).unwrap()).collect()).collect()
+    };
+    let ours = losses("switchml");
+    // Of 20 steps, each of 800,000 parameters in packets of some 350.
+    assert!(site.counter("completed") > 20 * 1000, "gradients were summed in the switch");
+    for (ours, gloos) in ours.iter().zip(losses("gloo")) {
+        assert_eq!(ours.len(), 20);
+        assert!(ours[19] < 0.9 * ours[0], "it learns: {ours:?}");
+        let apart = ours.iter().zip(&gloos).map(|(ours, gloos)| (ours - gloos).abs());
+        assert!(apart.fold(0.0, f64::max) < 1e-4, "{ours:?} and Gloo's {gloos:?}");
+    }
+}
+
 #[test]
 fn gradients_may_be_compressed_by_hooks() {
     let Some(site) = Site::new("gradients_may_be_compressed_by_hooks", 2) else { return };
