@@ -382,7 +382,10 @@ WORKS = {
     "get_default_backend_for_device": lambda: is_(
         "gloo", dist.get_default_backend_for_device("cpu")
     ),
-    "get_process_group_ranks": lambda: is_([0, 1, 2], dist.get_process_group_ranks(None)),
+    "get_process_group_ranks": lambda: is_(
+        [0, 1, 2],
+        dist.get_process_group_ranks(None if torch.__version__ >= "2.9" else dist.group.WORLD),
+    ),
     "get_group_rank": lambda: is_(rank, dist.get_group_rank(dist.group.WORLD, rank)),
     "get_global_rank": lambda: is_(1, dist.get_global_rank(dist.group.WORLD, 1)),
     "get_node_local_rank": lambda: is_(5, dist.get_node_local_rank(fallback_rank=5)),
@@ -403,14 +406,14 @@ WORKS = {
     "all_gather": all_gather,
     "all_gather_coalesced": all_gather_coalesced,
     "all_gather_into_tensor": into_one(dist.all_gather_into_tensor),
-    "all_gather_single": into_one(dist.all_gather_single),
+    "all_gather_single": into_one(lambda *tensors: dist.all_gather_single(*tensors)),
     "all_gather_object": all_gather_object,
     "gather": gather,
     "gather_object": gather_object,
     "reduce": reduce,
     "reduce_scatter": reduce_scatter,
     "reduce_scatter_tensor": from_one(dist.reduce_scatter_tensor),
-    "reduce_scatter_single": from_one(dist.reduce_scatter_single),
+    "reduce_scatter_single": from_one(lambda *tensors: dist.reduce_scatter_single(*tensors)),
     "scatter": scatter,
     "scatter_object_list": scatter_object_list,
     "all_to_all": all_to_all,
@@ -451,6 +454,16 @@ if torch.__version__ < "2.15":
     SPLIT = "No device associated with the default pg, not safe to split any process groups"
     REFUSED["split_group"] = (WORKS.pop("split_group"), SPLIT)
 
+# What older torch asks only its own backends for, and what its Gloo lacks.
+OLDER = {
+    "monitored_barrier": ("2.14", "monitored_barrier is only implemented for GLOO backend."),
+    "all_to_all": ("2.14", "Backend gloo does not support alltoall"),
+    "reduce_scatter": ("2.9", "ProcessGroupGloo does not support reduce_scatter"),
+}
+for name, (version, wanted) in OLDER.items():
+    if torch.__version__ < version:
+        REFUSED[name] = (WORKS.pop(name), wanted)
+
 # Has nothing to do with a backend: what else is in this build of torch, and its debugger.
 ELSEWHERE = {
     "is_mpi_available",
@@ -462,6 +475,25 @@ ELSEWHERE = {
 }
 # Tried with others, and cannot be called twice.
 ELSEWHERE |= {"register_rendezvous_handler"}
+
+# What the oldest of the tested versions lack, and the first of them that has it.
+FIRST = {
+    "get_default_backend_for_device": "2.9",
+    "split_group": "2.9",
+    "all_gather_single": "2.14",
+    "gather_into_tensor": "2.14",
+    "gather_single": "2.14",
+    "get_backend_impl": "2.14",
+    "record_comm": "2.14",
+    "reduce_scatter_single": "2.14",
+    "set_timeout": "2.14",
+    "shrink_group": "2.14",
+}
+for name, version in FIRST.items():
+    if torch.__version__ < version:
+        assert not hasattr(dist, name), f"torch {torch.__version__} has {name}"
+        WORKS.pop(name, None)
+        REFUSED.pop(name, None)
 
 functions = (types.FunctionType, types.BuiltinFunctionType)
 public = {
@@ -487,7 +519,7 @@ for name, call in WORKS.items():
     except Exception as error:
         failed.append(f"{name}: {error!r}")
     # All that can be refused is refused once there is a group.
-    if name == "set_timeout":
+    if name == "init_device_mesh":
         for refused, (call, wanted) in REFUSED.items():
             try:
                 call()

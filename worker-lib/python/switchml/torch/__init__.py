@@ -17,12 +17,13 @@ from typing import Any
 
 import torch.distributed as dist
 
-from ._create import create
+from ._create import correct_what_is_recorded, create
 from ._feedback import ErrorFeedback
 from ._group import group_of
 from ._hooks import fixed8_compress_hook, fixed8_feedback_hook, fixed16_compress_hook
 from ._staging import STREAMS
 from ._threads import NAME
+from ._trampoline import IS_BACKEND
 
 __all__ = [
     "ErrorFeedback",
@@ -55,6 +56,8 @@ def register() -> None:
     """Makes the backend known to torch, once; torch calls it when it is imported."""
     if NAME not in dist.Backend.backend_list:
         dist.Backend.register_backend(NAME, create, extended_api=True, devices=["cpu", *STREAMS])
+    if not IS_BACKEND:
+        correct_what_is_recorded()
 
 
 register()

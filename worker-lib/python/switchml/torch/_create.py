@@ -6,7 +6,6 @@ import uuid
 from datetime import timedelta
 from typing import Any
 
-import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import Backend
 from torch.distributed import distributed_c10d
@@ -17,20 +16,14 @@ from ._gloo import gloo_group
 from ._group import Group, group_of, log
 from ._membership import Membership
 from ._threads import NAME
+from ._trampoline import IS_BACKEND, as_backend, check
 from ._work import backend_error, see_through_holders
-
-# The first one whose C++ calls methods of a Python class that is a `Backend`.
-OLDEST = "2.14"
 
 
 def create(options: Any, _backend_options: Any) -> Backend:
     """The process group that torch asks for."""
-    if torch.__version__ < OLDEST:
-        raise RuntimeError(
-            f"torch {torch.__version__} cannot have a backend in Python; {NAME} needs torch "
-            f"{OLDEST} or newer"
-        )
-    record_what_groups_have()
+    if IS_BACKEND:
+        record_what_groups_have()
     return make(options.store, options.group_rank, options.group_size, options.timeout)
 
 
@@ -39,6 +32,10 @@ def make(parent: dist.Store, rank: int, size: int, timeout: timedelta) -> Backen
 
     It is one in the network, or one of Gloo's where that is allowed and necessary.
     """
+    try:
+        check()
+    except Error as error:
+        raise backend_error(error) from None
     see_through_holders()
     # A destroyed group leaves its keys behind. The next group of that name needs others, and all
     # ranks have counted the same number of attempts.
@@ -74,7 +71,7 @@ def make(parent: dist.Store, rank: int, size: int, timeout: timedelta) -> Backen
     reasons = _failures(store, rank, size, failure) if fallback else {}
     gloo = gloo_group(dist.PrefixStore("gloo", store), rank, size, timeout, aggregator)
     if not reasons:
-        return Group(rank, size, membership, gloo, timeout, make)
+        return as_backend(Group(rank, size, membership, gloo, timeout, make))
     membership.close()
     log.warning(
         "%s: all ranks use Gloo, because of rank %s",
@@ -93,7 +90,7 @@ def record_what_groups_have() -> None:
     record = distributed_c10d._register_pg_in_world
 
     def corrected(group: dist.ProcessGroup, **named: Any) -> None:
-        if NAME in named["backend_name"] and group_of(group) is None:
+        if _fell_back(group, named["backend_name"]):
             named.update(
                 (key, named[key].replace(NAME, "gloo"))
                 for key in ("backend_name", "backend_config")
@@ -101,6 +98,30 @@ def record_what_groups_have() -> None:
         record(group, **named)
 
     distributed_c10d._register_pg_in_world = corrected
+
+
+@functools.cache
+def correct_what_is_recorded() -> None:
+    """The same in a torch that has no function that records. It is there before any group."""
+    make = distributed_c10d._new_process_group_helper
+
+    def corrected(*arguments: Any, **named: Any) -> Any:
+        made = make(*arguments, **named)
+        group, world = made[0], distributed_c10d._world
+        # Ranks that are not in the group have something else.
+        if isinstance(group, dist.ProcessGroup):
+            name, store = world.pg_map[group]
+            if _fell_back(group, name):
+                world.pg_map[group] = (name.replace(NAME, "gloo"), store)
+                config = world.pg_backend_config[group]
+                world.pg_backend_config[group] = config.replace(NAME, "gloo")
+        return made
+
+    distributed_c10d._new_process_group_helper = corrected
+
+
+def _fell_back(group: dist.ProcessGroup, backend_name: str) -> bool:
+    return NAME in backend_name and group_of(group) is None
 
 
 def _failures(store: Any, rank: int, size: int, failure: str) -> dict[int, str]:

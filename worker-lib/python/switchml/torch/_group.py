@@ -17,6 +17,7 @@ from . import _wide
 from ._membership import Membership
 from ._staging import STREAMS, Staged
 from ._threads import CALLBACKS, NAME, CallThread
+from ._trampoline import Base, Options, can_delegate, method_of
 from ._work import CallWork, GlooWork, backend_error
 
 log = logging.getLogger("switchml.torch")
@@ -36,7 +37,7 @@ _OPS = {
 _FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
 
-class Group(Backend):
+class Group(Base):
     """A process group: a job at the aggregator, and Gloo for what that does not do."""
 
     # Torch's C++ looks up here what a backend can do. Where it finds nothing, it recurses for ever.
@@ -61,7 +62,7 @@ class Group(Backend):
         self._membership = membership
         # With more methods than torch's types know.
         self._gloo: Any = gloo
-        self._options = Backend.Options(NAME, timeout)
+        self._options = Options(NAME, timeout)
         self._make = make
         # By name: torch asks for each type of device.
         self._parts: dict[str, Backend] = {}
@@ -90,7 +91,7 @@ class Group(Backend):
     getBackendName = name
 
     @property
-    def options(self) -> Backend.Options:
+    def options(self) -> Any:
         return self._options
 
     def allreduce(self, tensors: list[torch.Tensor], opts: Any = None) -> Work:
@@ -131,7 +132,7 @@ class Group(Backend):
         self._note("monitored_barrier")
         self._gloo.monitored_barrier(opts.timeout, wait_all_ranks)
 
-    def split(self, store: dist.Store, ranks: list[int], options: Backend.Options) -> Backend:
+    def split(self, store: dist.Store, ranks: list[int], options: Any) -> Backend:
         """A group of some of the ranks, all of which call this."""
         if self.rank() not in ranks:
             # Torch's C++ crashes if it gets None.
@@ -270,7 +271,7 @@ class Group(Backend):
         self._note(name)
         self._sequence += name not in ("send", "recv", "recv_anysource")
         return GlooWork(
-            getattr(self._gloo, name)(*arguments, **named), list(_tensors_in(arguments))
+            method_of(self._gloo, name)(*arguments, **named), list(_tensors_in(arguments))
         )
 
     def _note(self, name: str) -> None:
@@ -311,7 +312,7 @@ for _name in (
     "scatter",
     "send",
 ):
-    if hasattr(Backend, _name):
+    if can_delegate(_name):
         setattr(Group, _name, _delegating(_name))
 
 
@@ -320,13 +321,14 @@ def group_of(group: dist.ProcessGroup | None) -> Group | None:
     group = group or dist.group.WORLD
     if group is None:
         raise ValueError("there is no process group; call init_process_group first")
-    backends = [_within_wrapper(group._get_backend(device)) for device in group._device_types]
+    backends = [_behind(group._get_backend(device)) for device in group._device_types]
     return next((backend for backend in backends if isinstance(backend, Group)), None)
 
 
-def _within_wrapper(backend: Backend) -> Backend:
-    """What torch wraps with TORCH_DISTRIBUTED_DEBUG=DETAIL."""
-    return backend.wrapped_pg if hasattr(backend, "wrapped_pg") else backend
+def _behind(backend: Any) -> Any:
+    """What torch wraps with TORCH_DISTRIBUTED_DEBUG=DETAIL, and what a trampoline calls."""
+    backend = getattr(backend, "wrapped_pg", backend)
+    return getattr(backend, "python", backend)
 
 
 def _in_words(statistics: dict[str, Any]) -> str:

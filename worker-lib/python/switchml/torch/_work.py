@@ -185,7 +185,18 @@ class GlooWork(HeldWork):
         return self._work.is_success()
 
     def exception(self) -> Any:
-        return self._work.exception()
+        try:
+            return self._work.exception()
+        except TypeError:
+            # An older torch cannot make a Python object of one, nor of its absence.
+            return self._raised() if self.is_completed() else None
+
+    def _raised(self) -> Exception | None:
+        try:
+            self._work.wait()
+        except Exception as error:
+            return error
+        return None
 
     def result(self) -> list[torch.Tensor]:
         return self._work.result()
