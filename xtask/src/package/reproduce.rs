@@ -1,5 +1,5 @@
 //! `cargo xtask package --reproduce`: two builds of the commit, each from nothing and in a folder
-//! of its own, give the same bytes.
+//! of its own below that of temporary files, give the same bytes.
 
 use super::{Part, files, succeed, text};
 use crate::cargo;
@@ -7,10 +7,10 @@ use anyhow::{Context, Result, bail, ensure};
 use clap::ValueEnum;
 use std::{
     collections::BTreeMap,
-    fs,
+    env, fs,
     os::unix::fs::symlink,
     path::{Path, PathBuf},
-    process::Command,
+    process::{self, Command},
 };
 use switchml_cli::say;
 
@@ -24,15 +24,20 @@ const FOLDERS: [&str; 2] = ["one", "the-other/and-deeper"];
 pub fn run(parts: &[Part]) -> Result<()> {
     let changed = text(git().args(["status", "--porcelain"]))?;
     ensure!(changed.is_empty(), "--reproduce builds what is committed: commit first");
-    let scratch = cargo::target_folder()?.join("reproduce");
-    let _ = fs::remove_dir_all(&scratch);
+    // Not below the workspace, whose .cargo/config.toml cargo would add to that of the copy.
+    let scratch = env::temp_dir().join(format!("switchml-reproduce-{}", process::id()));
+    fs::create_dir(&scratch).with_context(|| format!("cannot make {}", scratch.display()))?;
     let folders = FOLDERS.map(|name| scratch.join(name));
     // Both at first: somebody may go on with the repository meanwhile.
     for folder in &folders {
         succeed(git().args(["clone", "--quiet", "--no-hardlinks", "."]).arg(folder))?;
     }
-    let [one, other] = folders.each_ref().map(|folder| build(folder, parts));
-    let (one, other) = (one?, other?);
+    let built = build(&folders[0], parts).and_then(|one| Ok((one, build(&folders[1], parts)?)));
+    if built.is_err() {
+        // Gigabytes, and what failed is said.
+        let _ = fs::remove_dir_all(&scratch);
+    }
+    let (one, other) = built?;
     ensure!(one.keys().eq(other.keys()), "not the same files: {one:?} and {other:?}");
     let mut differing = Vec::new();
     for (name, hash) in &one {
