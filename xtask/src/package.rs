@@ -5,6 +5,7 @@
 //! and shared libraries, and takes all times from the commit's. [`build`] leaves no folder of
 //! this machine in what compilers write.
 
+mod arm64;
 mod build;
 mod check;
 mod layout;
@@ -32,7 +33,7 @@ const NEEDED: [(&str, &str); 2] = [("dh", "debhelper"), ("dpkg-architecture", "d
 /// Options of `cargo xtask package`.
 #[derive(clap::Args)]
 pub struct Package {
-    /// What to make [default: all]
+    /// What to make [default: all for x86-64]
     #[arg(value_enum)]
     parts: Vec<Part>,
     /// Then try it out: Debian packages in namespaces of their own (install, serve, upgrade under
@@ -55,6 +56,8 @@ enum Part {
     Wheel,
     /// What each of these is made of, in CycloneDX's JSON
     Sbom,
+    /// Debian packages and the static worker for 64-bit ARM; not made unless asked for
+    Arm64,
 }
 
 impl Package {
@@ -72,8 +75,8 @@ impl Package {
         let folder = cargo::target_folder()?.join("package");
         let _ = fs::remove_dir_all(&folder);
         fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
-        let all = Part::value_variants().iter();
-        for part in all.filter(|part| self.parts.is_empty() || self.parts.contains(part)) {
+        let wanted = if self.parts.is_empty() { &Part::NATIVE } else { &self.parts[..] };
+        for part in Part::value_variants().iter().filter(|part| wanted.contains(part)) {
             part.make(&folder, self.check)?;
         }
         files(&folder)?.iter().for_each(|file| say!("{}", file.display()));
@@ -82,15 +85,18 @@ impl Package {
 }
 
 impl Part {
+    /// What is for machines like this one.
+    const NATIVE: [Self; 4] = [Self::Static, Self::Deb, Self::Wheel, Self::Sbom];
+
     /// Makes it in the folder, and tries it out if that is wanted.
     fn make(self, folder: &Path, check: bool) -> Result<()> {
         let version = env!("CARGO_PKG_VERSION");
         match self {
-            Self::Static => static_worker::make(folder),
+            Self::Static => static_worker::make(folder, &static_worker::AMD64),
             Self::Deb => {
-                let built = compile(build::AMD64)?;
-                let packages = make(&built, folder, version)?;
-                if check { check::run(&built, folder, &packages) } else { Ok(()) }
+                let packed = compile(build::AMD64)?;
+                let packages = make(&packed, folder, version)?;
+                if check { check::run(&packed, folder, &packages) } else { Ok(()) }
             }
             Self::Wheel => {
                 wheel::make(folder)?;
@@ -100,12 +106,41 @@ impl Part {
                 sbom::make(folder)?;
                 if check { sbom::check(folder) } else { Ok(()) }
             }
+            Self::Arm64 => {
+                static_worker::make(folder, &static_worker::ARM64)?;
+                let packed = arm64::compile()?;
+                let packages = make(&packed, folder, version)?;
+                if check { arm64::check(&packed, &packages) } else { Ok(()) }
+            }
         }
     }
 }
 
-/// Builds what Debian packages contain; the folder where it is.
-fn compile(target: &str) -> Result<PathBuf> {
+/// What Debian packages contain.
+struct Packed {
+    /// Where programs and library are.
+    folder: PathBuf,
+    /// What Debian calls the processors that they are for.
+    architecture: &'static str,
+    /// What starts the programs here, and its arguments; nothing does where they start themselves.
+    emulator: &'static [&'static str],
+}
+
+impl Packed {
+    /// One of the programs, to be run here.
+    fn start(&self, program: &str) -> Command {
+        let path = self.folder.join(program);
+        let Some((emulator, arguments)) = self.emulator.split_first() else {
+            return Command::new(path);
+        };
+        let mut command = Command::new(emulator);
+        command.args(arguments).arg(path);
+        command
+    }
+}
+
+/// Builds what Debian packages for a target contain.
+fn compile(target: &str) -> Result<Packed> {
     let mut programs = build::command("build", target)?;
     programs.args(["--bins", "-p", "switchml-userspace", "-p", "switchml-worker-cli"]);
     succeed(&mut programs)?;
@@ -113,18 +148,25 @@ fn compile(target: &str) -> Result<PathBuf> {
     let mut library = build::command("rustc", target)?;
     library.args(["-p", "switchml-c", "--lib", "--crate-type", "cdylib", "--"]);
     succeed(library.arg(format!("-Clink-arg=-Wl,-soname,{}", layout::SONAME)))?;
-    build::folder(target)
+    let folder = build::folder(target)?;
+    Ok(match target {
+        build::ARM64 => Packed { folder, architecture: "arm64", emulator: &build::EMULATOR },
+        _ => Packed { folder, architecture: "amd64", emulator: &[] },
+    })
 }
 
 /// Makes Debian packages of this version in the folder; their paths.
-fn make(built: &Path, folder: &Path, version: &str) -> Result<Vec<PathBuf>> {
+fn make(packed: &Packed, folder: &Path, version: &str) -> Result<Vec<PathBuf>> {
     let source = folder.join("switchml");
     let _ = fs::remove_dir_all(&source);
-    layout::lay_out(built, &source, version)?;
-    let mut rules = Command::new("debian/rules");
-    succeed(rules.arg("binary").current_dir(&source))?;
+    layout::lay_out(packed, &source, version)?;
+    // It sets what its tools want to know of the architecture.
+    let mut rules = Command::new("dpkg-architecture");
+    rules.args(["--host-arch", packed.architecture, "--force", "--command"]);
+    succeed(rules.arg("debian/rules binary").current_dir(&source))?;
     fs::remove_dir_all(&source).context("cannot clean up")?;
-    let is_one = |file: &PathBuf| file.extension().is_some_and(|end| end == "deb");
+    let end = format!("_{}.deb", packed.architecture);
+    let is_one = |file: &PathBuf| file.to_string_lossy().ends_with(&end);
     Ok(files(folder)?.into_iter().filter(is_one).collect())
 }
 

@@ -9,6 +9,12 @@ use std::{env, path::PathBuf, process::Command};
 /// What this machine builds without a cross compiler.
 pub const AMD64: &str = "x86_64-unknown-linux-gnu";
 
+/// Needs a cross compiler, as [`super::arm64`] installs it.
+pub const ARM64: &str = "aarch64-unknown-linux-gnu";
+
+/// Runs programs of that, which find their loader and libraries below the folder.
+pub const EMULATOR: [&str; 3] = ["qemu-aarch64-static", "-L", "/usr/aarch64-linux-gnu"];
+
 /// Where cargo puts all of this. Flags differ from those of other builds, which would otherwise be
 /// built again after each package.
 pub fn target_folder() -> Result<PathBuf> {
@@ -24,7 +30,16 @@ pub fn folder(target: &str) -> Result<PathBuf> {
 pub fn command(subcommand: &str, target: &str) -> Result<Command> {
     let mut command = cargo::command_in(subcommand, &target_folder()?);
     command.args(["--release", "--locked", "--target", target]);
-    set_environment(&mut command)?;
+    let mut flags = set_environment(&mut command)?;
+    if target.ends_with("-musl") {
+        // Zig's start files and C library, not Rust's own, which not every Rust has.
+        flags.push("-Clink-self-contained=no".to_owned());
+        command.env("CARGO_ENCODED_RUSTFLAGS", flags.join("\x1f"));
+    }
+    if target == ARM64 {
+        with_std(&mut command);
+        command.env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER", "aarch64-linux-gnu-gcc");
+    }
     Ok(command)
 }
 
@@ -34,8 +49,9 @@ pub fn with_std(command: &mut Command) {
     command.args(["-Z", "build-std=std,panic_abort"]).env("RUSTC_BOOTSTRAP", "1");
 }
 
-/// Replaces folders of this machine in what compilers write. bpf-build does so for BPF programs.
-pub fn set_environment(command: &mut Command) -> Result<()> {
+/// Replaces folders of this machine in what compilers write, by flags; those for Rust. bpf-build
+/// does so for BPF programs.
+pub fn set_environment(command: &mut Command) -> Result<Vec<String>> {
     let mut folders = vec![(cargo::workspace().canonicalize()?, "/switchml")];
     // Whether below the workspace or not.
     folders.push((target_folder()?, "/target"));
@@ -53,7 +69,7 @@ pub fn set_environment(command: &mut Command) -> Result<()> {
         .env("CARGO_ENCODED_RUSTFLAGS", rust.join("\x1f"))
         .env("CFLAGS", c.join(" "))
         .env("SOURCE_DATE_EPOCH", commit_time()?);
-    Ok(())
+    Ok(rust)
 }
 
 /// When the commit was made, in seconds since 1970: what is built says that it is as old.

@@ -1,7 +1,7 @@
 //! `cargo xtask package --check`: packages are the same when made again, lintian finds nothing, and
 //! they do what they should under systemd, in namespaces on top of this system.
 
-use super::{make, succeed};
+use super::{Packed, make, succeed};
 use crate::setup::packages::ensure as install;
 use anyhow::{Context, Result, ensure};
 use std::{
@@ -22,19 +22,25 @@ const NEEDED: [(&str, &str); 4] = [
     ("unshare", "util-linux"),
 ];
 
-/// Checks the packages in the folder, which are of these binaries.
-pub fn run(built: &Path, folder: &Path, packages: &[PathBuf]) -> Result<()> {
+/// Fails if lintian finds anything in packages that their overrides do not name.
+pub fn lint(packages: &[PathBuf]) -> Result<()> {
+    let tags = "--fail-on=error,warning";
+    succeed(Command::new("lintian").args(["--allow-root", tags]).args(packages))?;
+    say!("lintian: clean");
+    Ok(())
+}
+
+/// Checks the packages in the folder, which are of what is packed.
+pub fn run(packed: &Packed, folder: &Path, packages: &[PathBuf]) -> Result<()> {
     install(&NEEDED, "try packages out")?;
     let scratch = folder.with_file_name("package-check");
-    let again = make(built, &scratch.join("again"), env!("CARGO_PKG_VERSION"))?;
+    let again = make(packed, &scratch.join("again"), env!("CARGO_PKG_VERSION"))?;
     for (one, other) in packages.iter().zip(&again) {
         ensure!(fs::read(one)? == fs::read(other)?, "{} differs when made again", one.display());
     }
     say!("made again: the same to the byte");
-    let tags = "--fail-on=error,warning";
-    succeed(Command::new("lintian").args(["--allow-root", tags]).args(packages))?;
-    say!("lintian: clean");
-    make(built, &scratch.join("next"), concat!(env!("CARGO_PKG_VERSION"), "+next"))?;
+    lint(packages)?;
+    make(packed, &scratch.join("next"), concat!(env!("CARGO_PKG_VERSION"), "+next"))?;
     let script = scratch.join("check.sh");
     fs::write(&script, SCRIPT).context("cannot write the script")?;
     let ended = succeed(Command::new("bash").arg(&script).args(["outside".as_ref(), folder]));

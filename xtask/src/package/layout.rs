@@ -1,6 +1,6 @@
 //! What packages contain, laid out as it is installed, and beside it what debhelper is told.
 
-use super::{build, succeed, text};
+use super::{Packed, build, succeed, text};
 use crate::cargo;
 use anyhow::{Context, Result};
 use std::{fs, path::Path, process::Command};
@@ -10,14 +10,15 @@ use std::{fs, path::Path, process::Command};
 pub const SONAME: &str = "libswitchml.so.0";
 
 /// Lays out the release's binaries in a new folder.
-pub fn lay_out(built: &Path, folder: &Path, version: &str) -> Result<()> {
-    let multiarch = text(Command::new("dpkg-architecture").arg("-qDEB_HOST_MULTIARCH"))?;
+pub fn lay_out(packed: &Packed, folder: &Path, version: &str) -> Result<()> {
+    let mut architecture = Command::new("dpkg-architecture");
+    architecture.args(["--host-arch", packed.architecture, "--force"]);
+    let multiarch = text(architecture.arg("-qDEB_HOST_MULTIARCH"))?;
     let (lib, man) = (folder.join("usr/lib").join(multiarch.trim()), folder.join("man"));
     fs::create_dir_all(&man)?;
     for program in ["switchml-aggregator", "switchml-worker"] {
-        let installed = folder.join("usr/bin").join(program);
-        copy(&built.join(program), &installed)?;
-        succeed(Command::new(&installed).arg("pages").arg(&man))?;
+        copy(&packed.folder.join(program), &folder.join("usr/bin").join(program))?;
+        succeed(packed.start(program).arg("pages").arg(&man))?;
         for (written, place) in [
             (format!("{program}.bash"), format!("bash-completion/completions/{program}")),
             (format!("_{program}"), format!("zsh/vendor-completions/_{program}")),
@@ -26,7 +27,7 @@ pub fn lay_out(built: &Path, folder: &Path, version: &str) -> Result<()> {
             copy(&man.join(written), &folder.join("usr/share").join(place))?;
         }
     }
-    copy(&built.join("libswitchml.so"), &lib.join(SONAME))?;
+    copy(&packed.folder.join("libswitchml.so"), &lib.join(SONAME))?;
     std::os::unix::fs::symlink(SONAME, lib.join("libswitchml.so"))?;
     write(&lib.join("pkgconfig/switchml.pc"), &pkg_config(multiarch.trim(), version))?;
     let workspace = cargo::workspace();

@@ -1,5 +1,5 @@
-//! The worker's command line with all it needs in it, which runs on any Linux on x86-64, in an
-//! empty container too.
+//! The worker's command line with all it needs in it, which runs on any Linux of its processor, in
+//! an empty container too.
 
 use super::{build, succeed, text};
 use crate::python;
@@ -7,37 +7,58 @@ use anyhow::{Context, Result, ensure};
 use std::{env, fs, path::Path, process::Command};
 use switchml_cli::say;
 
-const TARGET: &str = "x86_64-unknown-linux-musl";
+/// What one is for.
+pub struct Kind {
+    target: &'static str,
+    processor: &'static str,
+    emulator: Option<&'static str>,
+}
+
+/// For machines like this one.
+pub const AMD64: Kind =
+    Kind { target: "x86_64-unknown-linux-musl", processor: "x86_64", emulator: None };
+
+/// For 64-bit ARM.
+pub const ARM64: Kind = Kind {
+    target: "aarch64-unknown-linux-musl",
+    processor: "aarch64",
+    emulator: Some(build::EMULATOR[0]),
+};
 
 /// Zig has musl and the unwinder, which Debian has not, and links Rust's programs with them by
 /// cargo-zigbuild, which maturin's makers keep.
 const TOOLS: [&str; 2] = ["ziglang==0.17.1", "cargo-zigbuild==0.24.0"];
 
 /// Builds it into the folder, and looks whether it is static.
-pub fn make(folder: &Path) -> Result<()> {
+pub fn make(folder: &Path, kind: &Kind) -> Result<()> {
     let tools = python::with_tools("zig", &TOOLS)?;
     let path = env::var_os("PATH").unwrap_or_default();
     let path = env::join_paths([tools.clone()].into_iter().chain(env::split_paths(&path)))?;
-    let mut cargo = build::command("zigbuild", TARGET)?;
+    let mut cargo = build::command("zigbuild", kind.target)?;
     build::with_std(&mut cargo);
     cargo.args(["-p", "switchml-worker-cli", "--bins"]).env("PATH", path);
     // Nothing takes its symbols out afterwards.
     cargo.env("CARGO_PROFILE_RELEASE_DEBUG", "false").env("CARGO_PROFILE_RELEASE_STRIP", "symbols");
     succeed(&mut cargo)?;
-    let name = format!("switchml-worker-{}-x86_64-static", env!("CARGO_PKG_VERSION"));
+    let version = env!("CARGO_PKG_VERSION");
+    let name = format!("switchml-worker-{version}-{}-static", kind.processor);
     let worker = folder.join(name);
-    fs::copy(build::folder(TARGET)?.join("switchml-worker"), &worker)
+    fs::copy(build::folder(kind.target)?.join("switchml-worker"), &worker)
         .with_context(|| format!("cannot write {}", worker.display()))?;
-    check(&worker)
+    check(&worker, kind)
 }
 
 /// Fails if the system's loader, or a library, is needed to start it.
-fn check(worker: &Path) -> Result<()> {
+fn check(worker: &Path, kind: &Kind) -> Result<()> {
     let headers =
         text(Command::new("readelf").args(["--program-headers", "--dynamic"]).arg(worker))?;
     for word in ["INTERP", "NEEDED"] {
         ensure!(!headers.contains(word), "{} is not static: it has {word}", worker.display());
     }
-    say!("{}", text(Command::new(worker).arg("--version"))?.trim());
+    let mut start = match kind.emulator {
+        Some(emulator) => Command::new(emulator),
+        None => Command::new("env"),
+    };
+    say!("{}", text(start.arg(worker).arg("--version"))?.trim());
     Ok(())
 }
