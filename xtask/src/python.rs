@@ -13,9 +13,39 @@ use crate::{cargo, setup::packages};
 /// Gloo comes with it.
 const TORCH: &str = "2.15.0";
 
-/// The oldest that the backend is for, as `OLDEST` in `switchml/torch/_create.py`, and a library
-/// that it wants and the newest does not.
-const OLDEST: [&str; 2] = ["torch==2.14.0", "nvidia-curand==10.4.5.25"];
+/// An older torch, and libraries that it wants and the newest does not bring.
+pub struct Older {
+    /// Its folder's name.
+    name: &'static str,
+    packages: &'static [&'static str],
+    size: &'static str,
+}
+
+/// The oldest that the backend is for, as `OLDEST` in `switchml/torch/_trampoline.py`.
+pub const OLDEST: Older = Older {
+    name: "torch-2.4.1",
+    packages: &[
+        "torch==2.4.1",
+        "nvidia-cuda-runtime-cu12==12.8.90",
+        "nvidia-cuda-cupti-cu12==12.8.90",
+        "nvidia-cublas-cu12==12.8.4.1",
+        "nvidia-cudnn-cu12==9.10.2.21",
+        "nvidia-cufft-cu12==11.3.3.83",
+        "nvidia-curand-cu12==10.3.9.90",
+        "nvidia-cusparse-cu12==12.5.8.93",
+        "nvidia-nvjitlink-cu12==12.8.93",
+        "nvidia-nccl-cu12==2.27.5",
+        "nvidia-nvtx-cu12==12.8.90",
+    ],
+    size: "5 GB",
+};
+
+/// The first that needs no compiler, as `WITHOUT_COMPILER` there.
+pub const WITHOUT_COMPILER: Older = Older {
+    name: "oldest",
+    packages: &["torch==2.14.0", "nvidia-curand==10.4.5.25"],
+    size: "1.3 GB",
+};
 
 /// What pip installs: torch, what it wants for some conversions, what builds the package, data for
 /// an example, what checks types, gRPC for the worker that shares no code, and what manages
@@ -39,9 +69,9 @@ fn environment() -> Result<(PathBuf, PathBuf)> {
     Ok((folder, complete))
 }
 
-/// Where the oldest torch is, and that file of it.
-fn oldest() -> Result<(PathBuf, PathBuf)> {
-    let folder = cargo::target_folder()?.join("python/oldest");
+/// Where an older torch is, and that file of it.
+fn folder_of(older: &Older) -> Result<(PathBuf, PathBuf)> {
+    let folder = cargo::target_folder()?.join("python").join(older.name);
     let complete = folder.join("complete");
     Ok((folder, complete))
 }
@@ -50,7 +80,7 @@ fn is_complete(file: &Path, wanted: &str) -> bool {
     fs::read_to_string(file).is_ok_and(|there| there == wanted)
 }
 
-/// What [`with_torch`] and [`oldest_torch`] would install.
+/// What [`with_torch`] and [`older_torch`] would install.
 ///
 /// # Errors
 ///
@@ -60,8 +90,10 @@ pub fn missing() -> Result<Vec<String>> {
     if !is_complete(&environment()?.1, &requirements().join("\n")) {
         missing.push(format!("torch {TORCH} and what goes with it, 5.4 GB"));
     }
-    if !is_complete(&oldest()?.1, &OLDEST.join("\n")) {
-        missing.push(format!("{}, 1.3 GB", OLDEST[0].replace("==", " ")));
+    for older in [OLDEST, WITHOUT_COMPILER] {
+        if !is_complete(&folder_of(&older)?.1, &older.packages.join("\n")) {
+            missing.push(format!("{}, {}", older.packages[0].replace("==", " "), older.size));
+        }
     }
     Ok(missing)
 }
@@ -149,30 +181,52 @@ pub fn with_package() -> Result<PathBuf> {
     Ok(python)
 }
 
-/// A folder with the oldest torch, to be named by `PYTHONPATH`, so that it goes before the newest
+/// A folder with an older torch, to be named by `PYTHONPATH`, so that it goes before the newest
 /// one of this interpreter, whose libraries it uses: a quarter of the disk and time that an
 /// environment of its own would take.
 ///
 /// # Errors
 ///
-/// The first step that failed.
-pub fn oldest_torch(python: &Path) -> Result<PathBuf> {
-    let (folder, complete) = oldest()?;
-    let wanted = OLDEST.join("\n");
+/// The first step that failed, as it does where there is no such torch for this Python.
+pub fn older_torch(python: &Path, older: &Older) -> Result<PathBuf> {
+    let (folder, complete) = folder_of(older)?;
+    let wanted = older.packages.join("\n");
     if is_complete(&complete, &wanted) {
         return Ok(folder);
     }
     eprintln!(
-        "installing {} from PyPI into {}: 1.3 GB; deleting the folder undoes it",
-        OLDEST[0],
-        folder.display()
+        "installing {} from PyPI into {}: {}; deleting the folder undoes it",
+        older.packages[0],
+        folder.display(),
+        older.size
     );
     run(pip(python)
         .args(["install", "--no-cache-dir", "--no-deps", "--upgrade", "--target"])
         .arg(&folder)
-        .args(OLDEST))?;
+        .args(older.packages))?;
     fs::write(&complete, wanted).with_context(|| format!("cannot write {}", complete.display()))?;
     Ok(folder)
+}
+
+/// Whether there are wheels of [`OLDEST`] for this Python.
+///
+/// # Errors
+///
+/// If it cannot be started.
+pub fn has_oldest(python: &Path) -> Result<bool> {
+    let mut asked = Command::new(python);
+    asked.args(["-c", "import sys; sys.exit(sys.version_info >= (3, 13))"]);
+    let status = asked.status().with_context(|| format!("cannot start {}", python.display()))?;
+    Ok(status.success())
+}
+
+/// Makes sure that there is what compiles for the oldest torch.
+///
+/// # Errors
+///
+/// If it cannot be installed.
+pub fn compiler() -> Result<()> {
+    packages::ensure(&[("/usr/bin/c++", "g++")], "the oldest torch needs")
 }
 
 /// Debian has that in a package of its own.

@@ -26,6 +26,8 @@ const SKIPPED: &str = "SWITCHML_SKIPPED";
 const PYTHON: &str = "SWITCHML_PYTHON";
 /// Names the folder that has the oldest torch which the package is for.
 const OLDEST_TORCH: &str = "SWITCHML_OLDEST_TORCH";
+/// Names the folder of the first torch that needs no compiler.
+const FIRST_WITHOUT: &str = "SWITCHML_TORCH_WITHOUT_COMPILER";
 /// Names the folder that has Prometheus and promtool.
 const PROMETHEUS: &str = "SWITCHML_PROMETHEUS";
 /// Names the folder that has kubernetes-validate, with its interpreter.
@@ -116,21 +118,31 @@ impl Test {
     /// Builds the tests while pip installs what those in Python need: the one waits for processors,
     /// the other for the network and the disk. Then installs the package. The variables that tell
     /// the tests of it.
-    fn with_python(&self) -> Result<[(&'static str, PathBuf); 2]> {
-        let install = || python::oldest_torch(&python::with_torch()?);
-        let (oldest, built) = thread::scope(|scope| {
+    fn with_python(&self) -> Result<Vec<(&'static str, PathBuf)>> {
+        let install = || {
+            let python = python::with_torch()?;
+            let first = python::older_torch(&python, &python::WITHOUT_COMPILER)?;
+            let mut folders = vec![(FIRST_WITHOUT, first)];
+            if python::has_oldest(&python)? {
+                python::compiler()?;
+                folders.push((OLDEST_TORCH, python::older_torch(&python, &python::OLDEST)?));
+            }
+            Ok::<_, anyhow::Error>(folders)
+        };
+        let (older, built) = thread::scope(|scope| {
             let installing = scope.spawn(install);
             let built = cargo::command("test").and_then(|mut cargo| {
                 Ok(cargo.args(["--release", "--no-run"]).args(&self.arguments).status()?)
             });
             (installing.join(), built)
         });
-        let oldest = oldest.unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+        let mut named = older.unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
         ensure!(
             built?.success(),
             "the tests could not be built; the compiler's messages are above"
         );
-        Ok([(PYTHON, python::with_package()?), (OLDEST_TORCH, oldest)])
+        named.push((PYTHON, python::with_package()?));
+        Ok(named)
     }
 
     /// Lists what was skipped, and what was left out because it needs what no machine must have;

@@ -156,32 +156,38 @@ fn collectives_over_ipv6() {
     assert!(site.counter("completed") > 1000, "the sums were made in the switch");
 }
 
-/// The dependency's lower bound, with the scripts that lean most on torch.
-#[test]
-fn the_oldest_torch() {
-    let name = "the_oldest_torch";
+/// The scripts that lean most on torch, with the older one whose folder the variable names.
+fn works_with_torch(name: &str, version: &str, variable: &str) {
     let Some(site) = Site::new(name, 3) else { return };
-    let Ok(folder) = std::env::var("SWITCHML_OLDEST_TORCH") else {
-        return skip(
-            name,
-            "SWITCHML_OLDEST_TORCH is not set; `cargo xtask test -- --test python` installs it and \
-             sets it",
-        );
+    let Ok(folder) = std::env::var(variable) else {
+        let how = "is not set; `cargo xtask test -- --test python` installs it, if there are \
+                   wheels of it for this Python, and sets it";
+        return skip(name, &format!("{variable} {how}"));
     };
-    let oldest = [("PYTHONPATH", folder.as_str())];
-    for printed in site.run(&["collectives.py"], &oldest) {
-        assert!(printed.contains("all collectives are right with torch 2.14."), "{printed}");
-    }
-    for printed in site.run(&["overlap.py"], &oldest) {
-        assert!(printed.contains("all-reduces overlap"), "{printed}");
-    }
-    for (script, well) in
-        [("public_functions.py", "all of them work"), ("callbacks.py", "all callbacks were called")]
-    {
-        for printed in site.run(&[script], &oldest) {
+    let older = [("PYTHONPATH", folder.as_str())];
+    let right = format!("all collectives are right with torch {version}.");
+    for (script, well) in [
+        ("collectives.py", right.as_str()),
+        ("overlap.py", "all-reduces overlap"),
+        ("public_functions.py", "all of them work"),
+        ("callbacks.py", "all callbacks were called"),
+    ] {
+        for printed in site.run(&["with_import.py", script], &older) {
             assert!(printed.contains(well), "{printed}");
         }
     }
+}
+
+/// The dependency's lower bound, whose trampoline is compiled.
+#[test]
+fn the_oldest_torch() {
+    works_with_torch("the_oldest_torch", "2.4", "SWITCHML_OLDEST_TORCH");
+}
+
+#[test]
+fn the_oldest_torch_that_needs_no_compiler() {
+    let name = "the_oldest_torch_that_needs_no_compiler";
+    works_with_torch(name, "2.14", "SWITCHML_TORCH_WITHOUT_COMPILER");
 }
 
 #[test]

@@ -1,0 +1,13 @@
+"""Runs a script after `import switchml.torch`: torch before 2.5 finds no backends by itself."""
+
+import runpy
+import sys
+from pathlib import Path
+
+import switchml.torch
+
+script = Path(__file__).with_name(sys.argv[1])
+# As if Python had been told to run it.
+sys.argv = [str(script), *sys.argv[2:]]
+sys.path[0] = str(script.parent)
+runpy.run_path(str(script), run_name="__main__")
