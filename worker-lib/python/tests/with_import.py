@@ -4,6 +4,9 @@ import runpy
 import sys
 from pathlib import Path
 
+# First: newer torch looks for the backend while it is imported.
+import torch
+
 import switchml.torch
 
 script = Path(__file__).with_name(sys.argv[1])
