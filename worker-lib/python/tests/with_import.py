@@ -1,11 +1,11 @@
-"""Runs a script after `import switchml.torch`: torch before 2.5 finds no backends by itself."""
+"""Runs a script after `import switchml.torch`: torch before 2.5 finds no backends by itself.
+
+Newer torch looks for the backend while that imports it.
+"""
 
 import runpy
 import sys
 from pathlib import Path
-
-# First: newer torch looks for the backend while it is imported.
-import torch
 
 import switchml.torch
 

@@ -30,7 +30,6 @@ __all__ = [
     "fixed16_compress_hook",
     "fixed8_compress_hook",
     "fixed8_feedback_hook",
-    "register",
     "statistics",
 ]
 
@@ -52,12 +51,12 @@ def statistics(group: dist.ProcessGroup | None = None) -> dict[str, Any]:
     return backend.statistics()
 
 
-def register() -> None:
-    """Makes the backend known to torch, once; torch calls it when it is imported."""
+def _register() -> None:
+    """Makes the backend known to torch, once."""
     if NAME not in dist.Backend.backend_list:
         dist.Backend.register_backend(NAME, create, extended_api=True, devices=["cpu", *STREAMS])
     if not IS_BACKEND:
         correct_what_is_recorded()
 
 
-register()
+_register()
