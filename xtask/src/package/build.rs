@@ -68,6 +68,8 @@ pub fn set_environment(command: &mut Command) -> Result<Vec<String>> {
         .env("CARGO_INCREMENTAL", "0")
         .env("CARGO_ENCODED_RUSTFLAGS", rust.join("\x1f"))
         .env("CFLAGS", c.join(" "))
+        // Packages have none; the linker's build ID depends on it, and it on folders.
+        .env("CARGO_PROFILE_RELEASE_DEBUG", "false")
         .env("SOURCE_DATE_EPOCH", commit_time()?);
     Ok(rust)
 }

@@ -38,7 +38,7 @@ pub fn make(folder: &Path, kind: &Kind) -> Result<()> {
     build::with_std(&mut cargo);
     cargo.args(["-p", "switchml-worker-cli", "--bins"]).env("PATH", path);
     // Nothing takes its symbols out afterwards.
-    cargo.env("CARGO_PROFILE_RELEASE_DEBUG", "false").env("CARGO_PROFILE_RELEASE_STRIP", "symbols");
+    cargo.env("CARGO_PROFILE_RELEASE_STRIP", "symbols");
     succeed(&mut cargo)?;
     let version = env!("CARGO_PKG_VERSION");
     let name = format!("switchml-worker-{version}-{}-static", kind.processor);

@@ -32,7 +32,6 @@ pub fn make(folder: &Path) -> Result<()> {
     // Zig's flags for C would have all other builds do theirs again.
     maturin.arg("--target-dir").arg(build::target_folder()?.join("wheel")).env("PATH", path);
     build::set_environment(&mut maturin)?;
-    maturin.env("CARGO_PROFILE_RELEASE_DEBUG", "false");
     succeed(&mut maturin)
 }
 
