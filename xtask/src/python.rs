@@ -225,8 +225,14 @@ pub fn has_oldest(python: &Path) -> Result<bool> {
 /// # Errors
 ///
 /// If it cannot be installed.
-pub fn compiler() -> Result<()> {
-    packages::ensure(&[("/usr/bin/c++", "g++")], "the oldest torch needs")
+pub fn compiler(python: &Path) -> Result<()> {
+    let mut asked = Command::new(python);
+    asked.args(["-c", "import sysconfig; print(sysconfig.get_path('include'), end='/Python.h')"]);
+    let header = asked.output().with_context(|| format!("cannot start {}", python.display()))?;
+    let header = String::from_utf8(header.stdout).context("the path of Python.h")?;
+    // Those who built their Python themselves have it.
+    let needed = [("/usr/bin/c++", "g++"), (header.as_str(), "python3-dev")];
+    packages::ensure(&needed, "the oldest torch needs")
 }
 
 /// Debian has that in a package of its own.

@@ -124,7 +124,7 @@ impl Test {
             let first = python::older_torch(&python, &python::WITHOUT_COMPILER)?;
             let mut folders = vec![(FIRST_WITHOUT, first)];
             if python::has_oldest(&python)? {
-                python::compiler()?;
+                python::compiler(&python)?;
                 folders.push((OLDEST_TORCH, python::older_torch(&python, &python::OLDEST)?));
             }
             Ok::<_, anyhow::Error>(folders)
