@@ -164,7 +164,8 @@ fn works_with_torch(name: &str, version: &str, variable: &str) {
                    wheels of it for this Python, and sets it";
         return skip(name, &format!("{variable} {how}"));
     };
-    let older = [("PYTHONPATH", folder.as_str())];
+    // What is compiled for it stays in the target folder, and serves the next run.
+    let older = [("PYTHONPATH", folder.as_str()), ("XDG_CACHE_HOME", env!("CARGO_TARGET_TMPDIR"))];
     let right = format!("all collectives are right with torch {version}.");
     for (script, well) in [
         ("collectives.py", right.as_str()),
