@@ -2,7 +2,11 @@
 
 mod daemon;
 
-use std::{sync::mpsc, thread, time::Duration};
+use std::{
+    sync::mpsc,
+    thread,
+    time::{Duration, Instant},
+};
 
 use daemon::{Daemon, PATIENCE};
 use switchml_rack::Signal;
@@ -123,12 +127,29 @@ fn a_rank_that_leaves_with_an_error_ends_the_job_for_all() {
 }
 
 /// Its data plane ends with its daemon; the daemon has taken them for dead, and remembers.
+/// Until ranks have completed some.
+fn wait_for_rounds(daemon: &Daemon) {
+    let begin = Instant::now();
+    let completed = || {
+        let status = daemon.status(&[]);
+        let line = status.lines().find(|line| line.trim_start().starts_with("completed "));
+        line.and_then(|line| line.split_whitespace().nth(1)?.parse().ok()).unwrap_or(0u64)
+    };
+    while completed() < 10 {
+        assert!(begin.elapsed() < PATIENCE, "{}", daemon.status(&[]));
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
 #[test]
 fn ranks_that_were_frozen_hear_why_when_they_go_on() {
     let daemon = Daemon::start();
     let mut ranks =
         [0, 1].map(|rank| daemon.bench("a", rank, 2, &["-b", "1M", "-e", "1M", "-n", "1000000"]));
     daemon.wait_for_job("a", "started");
+    // Then they have heard of the start. A rank that has not would wait for an answer as long as
+    // the daemon waits for the rank.
+    wait_for_rounds(&daemon);
     ranks.iter_mut().for_each(|rank| rank.signal(Signal::STOP).unwrap());
     daemon.wait_for_the_end_of("a");
     ranks.iter_mut().for_each(|rank| rank.signal(Signal::CONT).unwrap());

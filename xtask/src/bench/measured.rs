@@ -54,9 +54,9 @@ impl Method {
     /// Those in a star, by multicast.
     pub const USUAL: [Self; 8] = [
         Self::Bundle,
-        Self::Tags,
         Self::Bits16,
         Self::Bits8,
+        Self::Tags,
         Self::Native,
         Self::Software,
         Self::Gloo,
