@@ -34,6 +34,8 @@ const PREFACE_LEN: usize = 24;
 /// How long a client may take for that, and before it for the handshake of TLS. It says it together
 /// with its first request; this leaves room for a few lost packets.
 const PREFACE_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a client may take nothing of what is sent to it.
+const UNREAD_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long to let nobody in when the kernel has no more files or memory for it. Connections wait
 /// in its queue meanwhile.
 const BACK_OFF: Duration = Duration::from_millis(100);
@@ -121,6 +123,7 @@ async fn open(
         addresses,
         pulse: Pulse::default(),
         missing: Some((PREFACE_LEN, Box::pin(sleep(PREFACE_TIMEOUT)))),
+        unread: None,
     })
 }
 
@@ -215,7 +218,8 @@ impl Pulse {
     }
 }
 
-/// A connection that breaks unless the client's preface comes in time.
+/// A connection that breaks unless the client's preface comes in time, and when the client stops
+/// reading.
 pub struct Connection {
     stream: Either<TcpStream, Box<TlsStream<TcpStream>>>,
     guard: Arc<Guard>,
@@ -224,6 +228,9 @@ pub struct Connection {
     pulse: Pulse,
     /// Bytes of the preface that are missing, and until when they may.
     missing: Option<(usize, Pin<Box<Sleep>>)>,
+    /// Until when the client must take something, while it takes nothing. HTTP/1 has no pings, so
+    /// this alone ends a connection whose client asks and does not read.
+    unread: Option<Pin<Box<Sleep>>>,
     /// It speaks HTTP/2, by which it is asked for signs of life.
     answers_pings: bool,
 }
@@ -235,9 +242,27 @@ impl Drop for Connection {
             Some((_, deadline)) => deadline.is_elapsed(),
             None => self.answers_pings && self.pulse.silence() >= PING_TIMEOUT,
         };
-        if is_silent {
+        let is_unread = self.unread.as_ref().is_some_and(|deadline| deadline.is_elapsed());
+        if is_silent || is_unread {
             self.guard.refusals.count(Reason::Silent);
         }
+    }
+}
+
+impl Connection {
+    /// What became of a write, or that the client has taken nothing for too long.
+    fn unless_unread<T>(
+        &mut self,
+        context: &mut Context<'_>,
+        written: Poll<io::Result<T>>,
+    ) -> Poll<io::Result<T>> {
+        if written.is_ready() {
+            self.unread = None;
+            return written;
+        }
+        let deadline = self.unread.get_or_insert_with(|| Box::pin(sleep(UNREAD_TIMEOUT)));
+        ready!(deadline.as_mut().poll(context));
+        Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
     }
 }
 
@@ -274,7 +299,8 @@ impl AsyncWrite for Connection {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(context, bytes)
+        let written = Pin::new(&mut self.stream).poll_write(context, bytes);
+        self.unless_unread(context, written)
     }
 
     fn poll_write_vectored(
@@ -282,7 +308,8 @@ impl AsyncWrite for Connection {
         context: &mut Context<'_>,
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(context, slices)
+        let written = Pin::new(&mut self.stream).poll_write_vectored(context, slices);
+        self.unless_unread(context, written)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -290,7 +317,8 @@ impl AsyncWrite for Connection {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
+        let flushed = Pin::new(&mut self.stream).poll_flush(context);
+        self.unless_unread(context, flushed)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
