@@ -20,6 +20,7 @@ use crate::control::{Access, Assigned, ClientTls, Membership, Token};
 use crate::driver::{Driver, Seat, Shared, Wakers};
 use crate::error::Error;
 use crate::interface::Interface;
+use crate::local_sums::{LocalSums, Meeting, Team};
 use crate::narrow_path::Narrow;
 use crate::open_path::open_path;
 use crate::transport::{Transport, Udp};
@@ -41,6 +42,7 @@ pub struct Builder {
     limits: Limits,
     join_timeout: Duration,
     data_threads: Option<u32>,
+    local_sums: bool,
 }
 
 impl Default for Builder {
@@ -55,6 +57,7 @@ impl Default for Builder {
             limits: Limits::default(),
             join_timeout: Duration::from_secs(60),
             data_threads: None,
+            local_sums: true,
         }
     }
 }
@@ -127,6 +130,14 @@ impl Builder {
     /// ranks, up to what fills the link.
     pub fn data_threads(mut self, most: u32) -> Self {
         self.data_threads = Some(most);
+        self
+    }
+
+    /// Whether this rank adds up with the other ranks of its host before it sends, where it can:
+    /// they share a network namespace and a user, and the aggregator takes partial sums. It does
+    /// unless told otherwise, or the aggregator is reached by loopback. Results are the same.
+    pub fn local_sums(mut self, wanted: bool) -> Self {
+        self.local_sums = wanted;
         self
     }
 
@@ -216,7 +227,11 @@ impl Builder {
                 path.transport.leave_group();
             }
         }
+        // Rule 7.14: partial sums have no tags.
+        let may_meet = self.local_sums && tag_len == 0 && world_size > 1;
+        let meeting = if may_meet { self.meet(&assigned, rank) } else { None };
         let lanes = membership.ready(open, needs_copies)?;
+        let team = meeting.and_then(Meeting::end);
         let info = Info {
             rank,
             world_size,
@@ -231,8 +246,22 @@ impl Builder {
             capabilities: assigned.capabilities,
             narrow,
             hello_rtt: paths.iter().map(|path| path.open.rtt).min().unwrap_or_default(),
+            local_ranks: team.as_ref().map(Team::ranks).unwrap_or_default(),
         };
-        self.start(membership, paths, info)
+        self.start(membership, paths, info, team.as_ref())
+    }
+
+    /// Comes to the other ranks of this host, if sums of theirs count. Without them it goes on.
+    fn meet(&self, assigned: &Assigned, rank: u32) -> Option<Meeting> {
+        if !assigned.capabilities.contains(Capabilities::PARTIAL_SUMS) {
+            return None;
+        }
+        let meeting = Meeting::enter(assigned, rank as u16);
+        let alone = |error| {
+            let what = format!(" sends apart from other ranks of its host: {error}");
+            warn(&self.job, rank, what);
+        };
+        meeting.map_err(alone).ok()?
     }
 
     /// Starts the data threads.
@@ -241,6 +270,7 @@ impl Builder {
         membership: Membership,
         paths: Vec<Path>,
         info: Info,
+        team: Option<&Team>,
     ) -> Result<Communicator, Error> {
         let wakers = paths.iter().map(|path| path.wakers.clone()).collect();
         let shared = Arc::new(Shared::new(wakers, &info.job, info.rank));
@@ -273,6 +303,7 @@ impl Builder {
                 begin,
                 spin: Spin::default(),
                 hellos: (secret, 0),
+                local_sums: team.map(|team| LocalSums::new(team, shard, packet)),
             };
             let seat = Arc::new(Seat::new(driver, wakers.idle.clone()));
             let data_thread = Arc::clone(&seat);

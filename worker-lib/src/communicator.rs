@@ -80,6 +80,8 @@ pub struct Info {
     pub narrow: Option<Narrow>,
     /// The shortest round trip of the HELLOs that opened the data path.
     pub hello_rtt: Duration,
+    /// The ranks of this host that add up before they send, with this one; none if it does not.
+    pub local_ranks: Vec<u16>,
 }
 
 impl Info {

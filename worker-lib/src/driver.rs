@@ -17,7 +17,7 @@ use switchml_protocol::times::Times;
 use switchml_worker_core::WaitStats;
 use switchml_worker_core::call::Submission;
 use switchml_worker_core::data_path::{DataPath, Others};
-use switchml_worker_core::engine::{EngineStats, Failure, Waiting};
+use switchml_worker_core::engine::{EngineStats, Failure, Transmission, Waiting};
 use switchml_worker_core::issued::Issued;
 use switchml_worker_core::packet::len_of;
 use switchml_worker_core::spin::Spin;
@@ -26,6 +26,7 @@ use switchml_worker_core::stats::CallStats;
 use crate::control::Membership;
 use crate::error::Error;
 use crate::late_ranks::{LONG, LateRanks};
+use crate::local_sums::LocalSums;
 use crate::no_multicast::NoMulticast;
 use crate::transport::Transport;
 use crate::waker::Waker;
@@ -184,6 +185,8 @@ pub(crate) struct Driver<T> {
     pub spin: Spin,
     /// What HELLOs carry, and how often they were asked for again.
     pub hellos: (u32, u64),
+    /// Where other ranks of this host are that it adds up with.
+    pub local_sums: Option<LocalSums>,
 }
 
 impl<T: Transport> Seat<T> {
@@ -378,13 +381,25 @@ impl<T: Transport> Driver<T> {
             packets += 1;
         }
         while let Some(transmission) = self.data_path.next(now) {
-            let packet = self.transport.packet(transmission.packet_len()).map_err(refused)?;
-            self.data_path.fill(&transmission, packet);
+            self.put(&transmission).map_err(refused)?;
             packets += 1;
+        }
+        if let Some(local_sums) = &mut self.local_sums {
+            local_sums.arrive(&mut self.transport).map_err(refused)?;
         }
         self.transport.flush().map_err(refused)?;
         self.give_back();
         Ok(packets)
+    }
+
+    /// Has a packet join the batch, or wait for those of other ranks of this host.
+    fn put(&mut self, transmission: &Transmission) -> io::Result<()> {
+        let Self { transport, data_path, local_sums, .. } = self;
+        let fill = |packet: &mut [u8]| data_path.fill(transmission, packet);
+        match local_sums {
+            Some(local_sums) => local_sums.put(transport, &transmission.header, fill),
+            None => transport.packet(transmission.packet_len()).map(fill),
+        }
     }
 
     /// Has the data path say HELLO again if the control plane wants that.

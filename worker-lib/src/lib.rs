@@ -43,6 +43,7 @@
 //! | [`control`] | joins the job, hears of its end |
 //! | `open_path`, `transport` | finds out what the path carries; UDP sockets |
 //! | `driver` | moves packets between data path and sockets, on the caller's thread or on its own |
+//! | `local_sums` | adds up with the other ranks of this host, in memory that they share |
 //! | `late_ranks`, `narrow_path`, `no_multicast`, `warning` | warnings |
 
 #![deny(unsafe_code)]
@@ -57,6 +58,7 @@ mod handle;
 #[doc(hidden)]
 pub mod interface;
 mod late_ranks;
+mod local_sums;
 mod narrow_path;
 mod no_multicast;
 mod open_path;

@@ -8,6 +8,7 @@
 
 mod goals;
 mod ground;
+mod hosts;
 mod measured;
 mod model;
 mod peers;
@@ -65,6 +66,13 @@ pub struct Bench {
     #[arg(long, conflicts_with_all = ["quick", "networks", "racks", "mpi", "output"])]
     share: bool,
 
+    /// Instead: hosts of several ranks, which add up before they send or do not
+    #[arg(
+        long,
+        conflicts_with_all = ["quick", "networks", "racks", "mpi", "share", "output"]
+    )]
+    hosts: bool,
+
     /// Repetitions of everything
     #[arg(long, default_value_t = 5, value_parser = Number::<usize>::new().range(1..))]
     runs: usize,
@@ -89,6 +97,10 @@ impl Bench {
             let (rank, scratch) = (peers::build("share_rank")?, Scratch::new()?);
             let table = share::measure(&binaries, &rank, &scratch.folder, self.runs)?;
             say!("{}.\n\n{table}", processor());
+            return Ok(());
+        }
+        if self.hosts {
+            say!("{}.\n\n{}", processor(), hosts::measure(&binaries, self.runs)?);
             return Ok(());
         }
         let programs = Programs::ensure()?;

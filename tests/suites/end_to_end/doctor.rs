@@ -144,12 +144,12 @@ fn where_all_is_well_nothing_is_named(mode: Mode) {
 
 /// Starts the daemon anew, as this command does, in the rack's mode.
 fn start_as(cluster: Cluster, command: &str) -> Cluster {
-    let Cluster { binaries, aggregator, rack } = cluster;
+    let Cluster { binaries, aggregator, rack, .. } = cluster;
     aggregator.stop().unwrap();
     let mode = ["--mode", rack.mode().argument()];
     let options: Vec<_> = command.split(' ').skip(1).chain(mode).collect();
     let aggregator = Aggregator::with_options(&binaries, &rack, &options).unwrap();
-    Cluster { binaries, aggregator, rack }
+    Cluster { binaries, aggregator, rack, ranks_of_host: 1 }
 }
 
 fn lost_multicast(mode: Mode) {
@@ -366,7 +366,7 @@ fn an_aggregator_that_is_not_on_that_port(mode: Mode) {
     let rack = Rack::new(rack(mode, Topology::Star)).unwrap();
     let options = ["--iface", "p1", "--mode", mode.argument()];
     let aggregator = Aggregator::with_options(&binaries, &rack, &options).unwrap();
-    let cluster = Cluster { binaries, aggregator, rack };
+    let cluster = Cluster { binaries, aggregator, rack, ranks_of_host: 1 };
     doctor(&cluster, 1).is_content();
     let said = doctor(&cluster, 0);
     let (host, command) = said.blames(

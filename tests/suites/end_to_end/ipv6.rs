@@ -82,7 +82,7 @@ fn the_software_data_plane_serves_ipv6() {
             RackOptions { workers: RANKS, topology, ip: Ip::V6, ..RackOptions::default() };
         let rack = Rack::new(options).unwrap();
         let aggregator = Aggregator::software_in_rack(&binaries, &rack).unwrap();
-        let cluster = Cluster { binaries: binaries.clone(), aggregator, rack };
+        let cluster = Cluster { binaries: binaries.clone(), aggregator, rack, ranks_of_host: 1 };
         sums_are_right_in(&cluster, RANKS, "1M");
         cluster.aggregator.stop().unwrap();
     }

@@ -7,6 +7,7 @@
 //! | [`benchmark`] | the benchmark's sizes, types, operators and frames, every element checked |
 //! | [`data_threads`] | several data threads a rank: sums, a rank that dies, a daemon that does |
 //! | [`bits`] | the same bits on every rank, whatever the order of arrival |
+//! | [`local_sums`] | several ranks of a host, which add up before they send |
 //! | [`lost_ranks`] | ranks that die or freeze: the others end in time, and name them |
 //! | [`mismatch`] | ranks that make different calls, or leave too early: all hear which rank called what |
 //! | [`packed`] | sums in 16 and 8 bits: on bad links, beside NaN, with a rank that dies |
@@ -36,6 +37,7 @@ mod data_threads;
 mod doctor;
 mod ipv6;
 mod jobs;
+mod local_sums;
 mod loops;
 mod lost_ranks;
 mod mismatch;
@@ -74,6 +76,8 @@ struct Cluster {
     // Before the rack, whose end would kill it.
     aggregator: Aggregator,
     rack: Rack,
+    /// Ranks in each worker's namespace.
+    ranks_of_host: usize,
 }
 
 impl Cluster {
@@ -86,7 +90,17 @@ impl Cluster {
         let binaries = Binaries::for_test().unwrap();
         let rack = Rack::new(rack).unwrap();
         let aggregator = Aggregator::in_rack_with(&binaries, &rack, options).unwrap();
-        Self { binaries, aggregator, rack }
+        Self { binaries, aggregator, rack, ranks_of_host: 1 }
+    }
+
+    /// With so many hosts, each of so many ranks.
+    fn of_hosts(hosts: usize, ranks_of_host: usize, mode: Mode) -> Self {
+        Self { ranks_of_host, ..Self::in_mode(hosts, mode) }
+    }
+
+    /// Where a rank is.
+    fn host(&self, rank: usize) -> &Namespace {
+        self.rack.worker(rank / self.ranks_of_host)
     }
 
     fn of(workers: usize) -> Self {
@@ -164,7 +178,7 @@ impl Cluster {
         assert_eq!(left_behind(rack.switch()), "");
     }
 
-    /// Starts a benchmark on the first `world_size` workers; rank 0 prints JSON.
+    /// Starts a benchmark of `world_size` ranks; rank 0 prints JSON.
     fn bench(&self, world_size: usize, job: &str, arguments: &[&str]) -> Vec<Process> {
         let start = |rank: usize| {
             let mut command = Command::new(&self.binaries.worker);
@@ -179,7 +193,7 @@ impl Cluster {
             ]);
             command.args(["--rank", &rank.to_string(), "--world-size", &world_size.to_string()]);
             command.args(arguments);
-            self.rack.worker(rank).spawn(&format!("worker {rank}"), command).unwrap()
+            self.host(rank).spawn(&format!("worker {rank}"), command).unwrap()
         };
         (0..world_size).map(start).collect()
     }
@@ -193,19 +207,39 @@ impl Cluster {
         life: impl Fn(u32, Builder) -> T + Clone + Send + 'static,
     ) -> Vec<T> {
         thread::scope(|scope| {
-            let start = |rank: usize| {
-                let builder = Communicator::builder()
-                    .aggregator(self.aggregator.control())
-                    .job(job)
-                    .rank(rank as u32)
-                    .world_size(world_size as u32);
-                let (namespace, life) = (self.rack.worker(rank), life.clone());
-                scope.spawn(move || namespace.run(move || life(rank as u32, builder)))
+            let start = |host: usize| {
+                let first = host * self.ranks_of_host;
+                let builder = |rank: usize| {
+                    Communicator::builder()
+                        .aggregator(self.aggregator.control())
+                        .job(job)
+                        .rank(rank as u32)
+                        .world_size(world_size as u32)
+                };
+                let ranks = first..(first + self.ranks_of_host).min(world_size);
+                let ranks: Vec<_> = ranks.map(|rank| (rank as u32, builder(rank))).collect();
+                let (namespace, life) = (self.rack.worker(host), life.clone());
+                scope.spawn(move || namespace.run(move || side_by_side(ranks, &life)))
             };
-            let threads: Vec<_> = (0..world_size).map(start).collect();
-            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+            let hosts: Vec<_> = (0..world_size.div_ceil(self.ranks_of_host)).map(start).collect();
+            hosts.into_iter().flat_map(|host| host.join().unwrap()).collect()
         })
     }
+}
+
+/// Runs `life` as each of these ranks, in this thread's namespace; what each returned.
+fn side_by_side<T: Send>(
+    ranks: Vec<(u32, Builder)>,
+    life: &(impl Fn(u32, Builder) -> T + Clone + Send),
+) -> Vec<T> {
+    thread::scope(|scope| {
+        let start = |(rank, builder)| {
+            let life = life.clone();
+            scope.spawn(move || life(rank, builder))
+        };
+        let ranks: Vec<_> = ranks.into_iter().map(start).collect();
+        ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+    })
 }
 
 /// What is attached to interfaces, or lies in the BPF file system.

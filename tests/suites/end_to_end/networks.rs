@@ -299,7 +299,7 @@ fn a_namespace_on_the_switch_host_is_a_worker_too(mode: Mode) {
     }
     let options = ["--iface", "nic0", "--iface", "inside", "--mode", mode.argument()];
     let aggregator = Aggregator::with_options(&binaries, &rack, &options).unwrap();
-    let cluster = Cluster { binaries, aggregator, rack };
+    let cluster = Cluster { binaries, aggregator, rack, ranks_of_host: 1 };
     sums_are_right_in(&cluster, 3, "1M");
     let (completed, asked) = (cluster.counter("completed"), cluster.counter("replayed"));
     assert!(asked * 2 < completed * 3, "{asked} of {completed} results were asked for again");
@@ -320,13 +320,13 @@ fn the_switch_host_is_a_worker_too() {
     for topology in [Topology::Star, fabric(Multicast::Flooded)] {
         let options =
             RackOptions { workers: 2, topology, own_host: true, ..RackOptions::default() };
-        let Cluster { binaries, aggregator, rack } = Cluster::new(options);
+        let Cluster { binaries, aggregator, rack, .. } = Cluster::new(options);
         let accepts_local = |rack: &Rack| {
             let read = || std::fs::read_to_string("/proc/sys/net/ipv4/conf/lo/accept_local");
             rack.switch().run(read).unwrap()
         };
         assert_eq!(accepts_local(&rack), "1\n");
-        let cluster = Cluster { binaries, aggregator, rack };
+        let cluster = Cluster { binaries, aggregator, rack, ranks_of_host: 1 };
         sums_are_right_in(&cluster, 3, "64K");
         let Cluster { aggregator, rack, .. } = cluster;
         aggregator.stop().unwrap();

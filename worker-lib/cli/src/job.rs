@@ -42,6 +42,10 @@ pub struct Job {
     /// what suits processors and link]
     #[arg(long, value_name = "N")]
     data_threads: Option<u32>,
+    /// Send apart from the other ranks of this host, which otherwise add up first and send one
+    /// contribution
+    #[arg(long)]
+    no_local_sums: bool,
 }
 
 /// Where the aggregator is.
@@ -100,6 +104,9 @@ impl Job {
         }
         if let Some(data_threads) = self.data_threads {
             settings = settings.data_threads(data_threads);
+        }
+        if self.no_local_sums {
+            settings = settings.local_sums(false);
         }
         Ok(settings)
     }

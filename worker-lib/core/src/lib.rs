@@ -16,6 +16,7 @@
 //! | `collective`, `schedule` | one call's phases in order; several calls in flight |
 //! | [`engine`] | which chunk goes when, in which slot and round |
 //! | `bundles` | where the stream of chunks is cut into superpackets |
+//! | [`local_sum`] | how ranks of one host add up what they send |
 //! | [`numerics`] | elements to lanes and back |
 //! | [`stats`] | what calls took |
 //! | [`issued`] | the calls that a rank may have to report |
@@ -35,6 +36,7 @@ pub mod greeting;
 mod hash;
 pub mod hello;
 pub mod issued;
+pub mod local_sum;
 pub mod numerics;
 pub mod packet;
 mod phases;

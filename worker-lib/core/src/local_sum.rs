@@ -1,0 +1,206 @@
+//! Local sums: ranks of one host add up in memory that they share, and send one packet for all.
+//!
+//! To the root that packet is a combiner's: a partial sum (section 27 of `docs/protocol.md`). As in
+//! a combiner all state is soft. What is sent again goes to the root as it is, so nobody waits for
+//! memory, or for a rank that died there: at worst a chunk costs its ranks a packet each.
+//!
+//! Each slot has a [`Cell`], one word that the ranks change by compare-and-swap, and a packet of
+//! each rank, which that rank writes and another may read:
+//!
+//! 1. [`Cell::claim`], then the rank writes its packet: until step 2 nobody reads it.
+//! 2. [`Cell::arrive`]: whoever is last is told the ranks whose packets leave.
+//! 3. It adds them up ([`add_up`]), and says so by [`Cell::left`]: until then nobody writes them.
+//!
+//! A rank that sends again, or without lanes, calls [`Cell::pass`] instead of all that.
+
+use switchml_protocol::RANKS_PER_GROUP;
+use switchml_protocol::header::{HEADER_LEN, Header, Kind, Op, flags};
+use switchml_protocol::share::Share;
+use zerocopy::FromBytes;
+
+use crate::numerics::lane_sum;
+
+/// Most ranks that share a cell: a bit for each fits twice into its word, beside the round.
+pub const MOST_RANKS: usize = 24;
+/// Bits of the round. Ranks that use a slot at a time are at most one round apart.
+const ROUND_BITS: u32 = 15;
+const ROUND_MASK: u32 = (1 << ROUND_BITS) - 1;
+
+/// What a slot's ranks have done in its newest round. Sets of ranks are bitmaps of their places in
+/// the host's team.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cell {
+    /// Modulo 2^15.
+    round: u32,
+    /// Whether a rank is adding up some that are held.
+    is_leaving: bool,
+    /// Those whose packets wait here.
+    held: u32,
+    /// Those that have gone to the root.
+    passed: u32,
+}
+
+/// What becomes of a rank's contribution.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Step {
+    /// The cell from now on.
+    pub cell: Cell,
+    /// The ranks whose packets the caller adds up and sends, ahead of its own if that goes.
+    pub leaves: u32,
+    /// Whether its own goes to the root as it is.
+    pub goes: bool,
+}
+
+/// A round, seen from a cell's.
+#[derive(PartialEq, Eq)]
+enum Age {
+    Older,
+    Same,
+    Newer,
+}
+
+impl Cell {
+    /// The cell that a word stands for; 0 is one never used.
+    pub const fn from_word(word: u64) -> Self {
+        let set = (1 << MOST_RANKS) - 1;
+        Self {
+            held: word as u32 & set,
+            passed: (word >> MOST_RANKS) as u32 & set,
+            is_leaving: word >> (2 * MOST_RANKS) & 1 == 1,
+            round: (word >> (2 * MOST_RANKS + 1)) as u32 & ROUND_MASK,
+        }
+    }
+
+    /// The word that stands for it.
+    pub const fn word(self) -> u64 {
+        let sets = self.held as u64 | (self.passed as u64) << MOST_RANKS;
+        let round = (self.round as u64) << 1 | self.is_leaving as u64;
+        sets | round << (2 * MOST_RANKS)
+    }
+
+    /// The cell once rank `me`, a set of one, may write its packet of `round`; `None` if somebody
+    /// may be reading that, or it has been here: it goes by [`Self::pass`].
+    pub fn claim(self, me: u32, round: u32) -> Option<Self> {
+        match self.age(round) {
+            Age::Same if (self.held | self.passed) & me == 0 => Some(self),
+            Age::Newer if !self.is_leaving => Some(Self::at(round)),
+            _ => None,
+        }
+    }
+
+    /// Rank `me` of `all` has written its packet of `round`.
+    pub fn arrive(self, me: u32, all: u32, round: u32) -> Step {
+        let (leaves, goes) = (0, true);
+        if self.age(round) != Age::Same || (self.held | self.passed) & me != 0 {
+            return Step { cell: self, leaves, goes };
+        }
+        let held = self.held | me;
+        if self.is_leaving || held == me && held | self.passed == all {
+            return Step { cell: Self { passed: self.passed | me, ..self }, leaves, goes };
+        }
+        if held | self.passed != all {
+            return Step { cell: Self { held, ..self }, leaves, goes: false };
+        }
+        Step { cell: Self { held, is_leaving: true, ..self }, leaves: held, goes: false }
+    }
+
+    /// The packet of rank `me` of `all` goes to the root as it is. What was held of others goes as
+    /// well if this one was held, because it may be what others wait for, or if nobody else is to
+    /// come.
+    pub fn pass(self, me: u32, all: u32, round: u32) -> Step {
+        let cell = match self.age(round) {
+            Age::Older => self,
+            Age::Newer if self.is_leaving => self,
+            Age::Newer => Self { passed: me, ..Self::at(round) },
+            Age::Same if self.is_leaving => Self { passed: self.passed | me, ..self },
+            Age::Same => return self.pass_here(me, all),
+        };
+        Step { cell, leaves: 0, goes: true }
+    }
+
+    fn pass_here(self, me: u32, all: u32) -> Step {
+        let was_held = self.held & me != 0;
+        // Not its own: that goes by itself, and a rank's values count once.
+        let (held, passed) = (self.held & !me, self.passed | me);
+        let leaves = if was_held || held | passed == all { held } else { 0 };
+        let cell = Self { held, passed, is_leaving: leaves != 0, ..self };
+        Step { cell, leaves, goes: true }
+    }
+
+    /// The packets of these ranks are read.
+    pub fn left(self, ranks: u32) -> Self {
+        let (held, passed) = (self.held & !ranks, self.passed | ranks);
+        Self { held, passed, is_leaving: false, ..self }
+    }
+
+    fn at(round: u32) -> Self {
+        Self { round: round & ROUND_MASK, ..Self::default() }
+    }
+
+    fn age(self, round: u32) -> Age {
+        match round.wrapping_sub(self.round) & ROUND_MASK {
+            0 => Age::Same,
+            ahead if ahead <= ROUND_MASK / 2 => Age::Newer,
+            _ => Age::Older,
+        }
+    }
+}
+
+/// Whether a packet with a header like `theirs` can be added to one with a header like `ours`: of
+/// the same round of the same call, from the same group of ranks.
+pub fn is_like(ours: &Header, theirs: &Header) -> bool {
+    let key = |header: &Header| {
+        let Header { job, epoch, slot, round, op, lanes, fingerprint, .. } = *header;
+        let group = header.rank.get() / RANKS_PER_GROUP;
+        (job, epoch, slot, round, op, lanes, fingerprint, group)
+    };
+    key(ours) == key(theirs) && theirs.kind == Kind::Contribution as u8
+}
+
+/// Makes `sum`, as long as the contribution `first` that it holds, the partial sum of that and
+/// `others`, which are like it (rules 2.9, 3.1 and 3.5). Ranks are of one group, each once.
+pub fn add_up<'a>(sum: &mut [u8], others: impl Iterator<Item = &'a [u8]>) {
+    let Some((head, values)) = sum.split_at_mut_checked(HEADER_LEN) else { return };
+    let Ok(header) = Header::mut_from_bytes(head) else { return };
+    let first = header.rank.get() / RANKS_PER_GROUP * RANKS_PER_GROUP;
+    let mut ranks = bit(header.rank.get(), first);
+    let mut check = header.check.get();
+    let is_sum = header.op == Op::Sum as u8;
+    for other in others {
+        let Some((head, lanes)) = other.split_at_checked(HEADER_LEN) else { continue };
+        let Ok(theirs) = Header::read_from_bytes(head) else { continue };
+        ranks |= bit(theirs.rank.get(), first);
+        check = check.wrapping_add(theirs.check.get());
+        if is_sum { combine(values, lanes, u32::wrapping_add) } else { combine(values, lanes, max) }
+    }
+    header.kind = Kind::Partial as u8;
+    header.flags = flags::CHECKED;
+    header.rank.set(first);
+    header.aux.set(ranks);
+    let share = Share::of(header);
+    // Check words of maxima do not add up.
+    if !is_sum {
+        check = header.check_of(lane_sum(values), share.count());
+    }
+    header.check.set(check.wrapping_add(share.surplus(header)));
+}
+
+/// Bit of a rank in the set of a partial sum of ranks from `first` on.
+const fn bit(rank: u16, first: u16) -> u32 {
+    1_u32.wrapping_shl(rank.wrapping_sub(first) as u32)
+}
+
+/// Combines each lane of `values` with that of `lanes`.
+fn combine(values: &mut [u8], lanes: &[u8], op: impl Fn(u32, u32) -> u32) {
+    for (value, lane) in values.as_chunks_mut::<4>().0.iter_mut().zip(lanes.as_chunks::<4>().0) {
+        *value = op(u32::from_be_bytes(*value), u32::from_be_bytes(*lane)).to_be_bytes();
+    }
+}
+
+/// Of signed numbers.
+fn max(a: u32, b: u32) -> u32 {
+    (a as i32).max(b as i32) as u32
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,232 @@
+//! The memory that ranks of one host share: the one place where it is touched.
+
+#![allow(unsafe_code)]
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use rustix::fs::{
+    MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, ftruncate, memfd_create,
+};
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use switchml_worker_core::local_sum::MOST_RANKS;
+use switchml_worker_core::packet::packet_len;
+
+/// Where cells begin. What is before them fits: see [`Front`].
+const CELLS: usize = 4096;
+/// Packets begin at multiples of this, a cache line, so that no two ranks write the same one.
+const ALIGNMENT: usize = 64;
+
+/// What a segment begins with.
+#[repr(C)]
+struct Front {
+    /// Ranks that have come.
+    ranks: AtomicU32,
+    /// Their numbers, and one more, in the order in which they came.
+    numbers: [AtomicU32; MOST_RANKS],
+}
+
+const _: () = assert!(size_of::<Front>() <= CELLS);
+
+/// How large a segment is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Extent {
+    pub shards: usize,
+    /// Of each shard.
+    pub slots: usize,
+    /// Most lanes of a packet.
+    pub lanes: usize,
+}
+
+impl Extent {
+    fn stride(&self) -> usize {
+        packet_len(self.lanes).next_multiple_of(ALIGNMENT)
+    }
+
+    fn packets(&self) -> usize {
+        (CELLS + self.shards * self.slots * size_of::<AtomicU64>()).next_multiple_of(CELLS)
+    }
+
+    /// In bytes. Only what is used takes up memory: the packets of each rank are side by side.
+    fn len(&self) -> usize {
+        self.packets() + self.shards * MOST_RANKS * self.slots * self.stride()
+    }
+}
+
+/// Where a packet is.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place {
+    pub shard: usize,
+    /// Whose it is: when that rank came.
+    pub rank: usize,
+    pub slot: u16,
+}
+
+/// Memory of a host's ranks. It has no name, and is gone with the last of them, however they end.
+pub(super) struct Segment {
+    file: OwnedFd,
+    start: NonNull<u8>,
+    extent: Extent,
+}
+
+// SAFETY: the memory is mapped as long as the value lives, and is reached by atomics, or under the
+// terms of `packet` and `packet_mut`, which know no threads.
+unsafe impl Send for Segment {}
+// SAFETY: as above.
+unsafe impl Sync for Segment {}
+
+impl Segment {
+    /// New memory, all zeros.
+    pub fn new(extent: Extent) -> io::Result<Self> {
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let file = memfd_create("switchml", flags)?;
+        ftruncate(&file, extent.len() as u64)?;
+        fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+        Self::map(file, extent)
+    }
+
+    /// That of another rank, which keeps its size.
+    pub fn of_other(file: OwnedFd, extent: Extent) -> io::Result<Self> {
+        let file = File::from(file);
+        let is_whole = file.metadata()?.len() == extent.len() as u64;
+        if !is_whole || !fcntl_get_seals(&file)?.contains(SealFlags::SHRINK) {
+            return Err(io::Error::other("their memory is not as large as this rank's would be"));
+        }
+        Self::map(file.into(), extent)
+    }
+
+    fn map(file: OwnedFd, extent: Extent) -> io::Result<Self> {
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping, wherever the kernel likes, of a file as long, which never shrinks.
+        let start =
+            unsafe { mmap(ptr::null_mut(), extent.len(), access, MapFlags::SHARED, &file, 0)? };
+        let start = NonNull::new(start.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
+        Ok(Self { file, start, extent })
+    }
+
+    /// What another rank maps it by.
+    pub fn file(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+
+    /// Takes a place for a rank; `None` if all are taken.
+    pub fn enter(&self, rank: u16) -> Option<usize> {
+        let Front { ranks, numbers } = self.front();
+        let place = ranks.fetch_add(1, Ordering::AcqRel) as usize;
+        numbers.get(place)?.store(u32::from(rank) + 1, Ordering::Release);
+        Some(place)
+    }
+
+    /// The ranks that have places, in the order of these; `None` if one has died as it came.
+    pub fn ranks(&self) -> Option<Vec<u16>> {
+        let Front { ranks, numbers } = self.front();
+        let numbers = numbers.iter().take(ranks.load(Ordering::Acquire) as usize);
+        let number = |number: &AtomicU32| number.load(Ordering::Acquire).checked_sub(1);
+        numbers.map(|rank| Some(number(rank)? as u16)).collect()
+    }
+
+    fn front(&self) -> &Front {
+        // SAFETY: the mapping begins at a page, is larger, and as zeros or anything else is a
+        // `Front`; it is used as such by all.
+        unsafe { self.start.cast().as_ref() }
+    }
+
+    /// The word of a slot's cell.
+    ///
+    /// # Panics
+    /// When there is no such slot.
+    pub fn cell(&self, shard: usize, slot: u16) -> &AtomicU64 {
+        let slot = usize::from(slot);
+        assert!(shard < self.extent.shards && slot < self.extent.slots);
+        let index = shard * self.extent.slots + slot;
+        // SAFETY: it is before the packets, aligned, and used as such by all.
+        unsafe { self.start.add(CELLS).cast::<AtomicU64>().add(index).as_ref() }
+    }
+
+    /// A packet of `lanes` lanes, to be read.
+    ///
+    /// # Panics
+    /// When there is no such place.
+    ///
+    /// # Safety
+    /// Until the last use of the slice, nobody writes it: the rank that reads was told so by the
+    /// slot's cell.
+    pub unsafe fn packet(&self, place: Place, lanes: u16) -> &[u8] {
+        let (start, len) = self.locate(place, lanes);
+        // SAFETY: within the mapping; that nobody writes it is the caller's promise.
+        unsafe { std::slice::from_raw_parts(start.as_ptr(), len) }
+    }
+
+    /// A packet of `lanes` lanes, to be written.
+    ///
+    /// # Panics
+    /// When there is no such place.
+    ///
+    /// # Safety
+    /// Until the last use of the slice, nobody else reads or writes it: it is this rank's, which
+    /// has claimed the slot's cell.
+    #[allow(clippy::mut_from_ref)]
+    pub unsafe fn packet_mut(&self, place: Place, lanes: u16) -> &mut [u8] {
+        let (start, len) = self.locate(place, lanes);
+        // SAFETY: within the mapping; that nobody else uses it is the caller's promise.
+        unsafe { std::slice::from_raw_parts_mut(start.as_ptr(), len) }
+    }
+
+    fn locate(&self, Place { shard, rank, slot }: Place, lanes: u16) -> (NonNull<u8>, usize) {
+        let (Extent { shards, slots, .. }, slot) = (self.extent, usize::from(slot));
+        let (stride, len) = (self.extent.stride(), packet_len(lanes.into()));
+        assert!(shard < shards && rank < MOST_RANKS && slot < slots && len <= stride);
+        let index = (shard * MOST_RANKS + rank) * slots + slot;
+        // SAFETY: all places together are what the mapping has behind `packets`.
+        (unsafe { self.start.add(self.extent.packets() + index * stride) }, len)
+    }
+}
+
+impl Drop for Segment {
+    fn drop(&mut self) {
+        // SAFETY: nobody has a reference into it any more. Nothing is to be done if it fails.
+        let _ = unsafe { munmap(self.start.as_ptr().cast(), self.extent.len()) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const EXTENT: Extent = Extent { shards: 2, slots: 3, lanes: 352 };
+
+    #[test]
+    fn two_mappings_are_the_same_memory() {
+        let mine = Segment::new(EXTENT).unwrap();
+        let other = mine.file().try_clone_to_owned().unwrap();
+        let theirs = Segment::of_other(other, EXTENT).unwrap();
+        assert_eq!((mine.enter(7), theirs.enter(5)), (Some(0), Some(1)));
+        assert_eq!(mine.ranks(), Some(vec![7, 5]));
+        mine.cell(1, 2).store(99, Ordering::Release);
+        assert_eq!(theirs.cell(1, 2).load(Ordering::Acquire), 99);
+        assert_eq!(theirs.cell(0, 2).load(Ordering::Acquire), 0);
+        let place = Place { shard: 1, rank: MOST_RANKS - 1, slot: 2 };
+        // SAFETY: this thread is the only one here, and writes before it reads.
+        unsafe { mine.packet_mut(place, 352).fill(3) };
+        // SAFETY: as above.
+        assert_eq!(unsafe { theirs.packet(place, 352) }, [3; packet_len(352)]);
+    }
+
+    #[test]
+    fn memory_of_another_size_is_refused() {
+        let mine = Segment::new(EXTENT).unwrap();
+        let other = mine.file().try_clone_to_owned().unwrap();
+        assert!(Segment::of_other(other, Extent { slots: 4, ..EXTENT }).is_err());
+    }
+
+    #[test]
+    fn one_rank_too_many_is_told_so() {
+        let segment = Segment::new(EXTENT).unwrap();
+        assert!((0..MOST_RANKS).all(|rank| segment.enter(rank as u16) == Some(rank)));
+        assert_eq!(segment.enter(99), None);
+        assert_eq!(segment.ranks(), Some((0..MOST_RANKS as u16).collect()));
+    }
+}
