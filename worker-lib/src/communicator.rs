@@ -211,6 +211,11 @@ impl Communicator {
         Stats { engine, foreign, rtt, window, waits, calls: self.shared.calls() }
     }
 
+    /// The ranks that calls in flight have waited for for 5 s or longer, ascending.
+    pub fn late_ranks(&self) -> Vec<u32> {
+        self.shared.late_ranks()
+    }
+
     /// Ends all calls in flight, and all later ones, with [`Error::AbortedHere`], whomever they
     /// wait for. It does not wait for that itself. Those of the other ranks fail, too, and name
     /// this rank.

@@ -124,8 +124,14 @@ impl Shared {
     /// A call is about to be given back.
     pub fn finish_call(&self, number: u64, stats: &CallStats) {
         self.issued().finish(number);
+        self.late_ranks.forget(number);
         *lock(&self.calls) += stats;
         stats.round_trips.add_to(&mut lock(&self.untold));
+    }
+
+    /// The ranks that the oldest call has waited for for long, ascending.
+    pub fn late_ranks(&self) -> Vec<u32> {
+        self.late_ranks.ranks()
     }
 
     /// The round trips that the aggregator was not told of yet, to be told now.

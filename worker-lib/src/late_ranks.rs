@@ -1,6 +1,6 @@
 //! Warns of ranks that a call waits for long for: a line that names them, and the call.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use switchml_control::rank_list;
@@ -21,18 +21,35 @@ pub(crate) struct LateRanks {
     job: String,
     rank: u32,
     said_at: Mutex<Option<Instant>>,
+    /// The oldest call that has waited for long, and whom for.
+    waiting: Mutex<Option<(u64, Vec<u32>)>>,
 }
 
 impl LateRanks {
     pub fn new(job: String, rank: u32) -> Self {
-        Self { job, rank, said_at: Mutex::default() }
+        Self { job, rank, said_at: Mutex::default(), waiting: Mutex::default() }
     }
 
     /// Call `number`, from 0, has waited for these ranks for so long.
     pub fn report(&self, now: Instant, waited: Duration, ranks: &Ranks, number: u64, call: &Call) {
+        *self.waiting() = Some((number, ranks.iter().map(u32::from).collect()));
         if let Some(line) = self.line(now, waited, ranks, number, call) {
             warn(&self.job, self.rank, line);
         }
+    }
+
+    /// Whom the oldest call waits for, ascending; none before it has waited for [`LONG`].
+    pub fn ranks(&self) -> Vec<u32> {
+        self.waiting().as_ref().map(|(_, ranks)| ranks.clone()).unwrap_or_default()
+    }
+
+    /// Call `number` is over, and all before it.
+    pub fn forget(&self, number: u64) {
+        self.waiting().take_if(|(waits, _)| *waits <= number);
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, Option<(u64, Vec<u32>)>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The line, if it is time for one.
@@ -60,6 +77,19 @@ mod tests {
     use super::*;
     use switchml_worker_core::call::Kind;
     use switchml_worker_core::numerics::{DType, Reduction};
+
+    #[test]
+    fn late_ranks_are_known_until_the_call_that_waits_is_over() {
+        let late_ranks = LateRanks::new("train".to_owned(), 2);
+        let call = Call { kind: Kind::AllReduce(Reduction::SUM), dtype: DType::F32, count: 1 };
+        assert_eq!(late_ranks.ranks(), []);
+        late_ranks.report(Instant::now(), LONG, &Ranks::from([1, 3]), 16, &call);
+        assert_eq!(late_ranks.ranks(), [1, 3]);
+        late_ranks.forget(15);
+        assert_eq!(late_ranks.ranks(), [1, 3], "an earlier call was over");
+        late_ranks.forget(16);
+        assert_eq!(late_ranks.ranks(), []);
+    }
 
     #[test]
     fn one_line_a_minute_says_whom_and_in_which_call() {

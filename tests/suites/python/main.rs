@@ -599,6 +599,23 @@ fn a_late_rank_is_waited_for_and_said_to_be() {
     }
 }
 
+/// And the call goes on.
+#[test]
+fn a_wait_with_a_timeout_names_the_late_rank() {
+    let name = "a_wait_with_a_timeout_names_the_late_rank";
+    let Some(site) = Site::new(name, 3) else { return };
+    let printed = site.run(&["late_rank.py", "12", "1800", "tried"], &[]);
+    for (rank, printed) in printed.iter().enumerate() {
+        let mut lines = printed.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+        if rank != 1 {
+            let tried = lines.next().unwrap();
+            assert_eq!(tried["tried"], "switchml: not done after 7.0 s; it waits for rank 1");
+            assert_eq!(tried["ranks"], serde_json::json!([1]));
+        }
+        assert_eq!(lines.next().unwrap()["sums"], serde_json::json!([3.0]), "rank {rank}");
+    }
+}
+
 /// Whichever rank's time is over first, all of them name the late one, and so does that one itself.
 #[test]
 fn the_timeout_of_torch_ends_the_wait_and_all_name_the_same_rank() {

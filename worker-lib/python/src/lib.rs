@@ -208,6 +208,11 @@ impl PyCommunicator {
         told(py, &inner.stats().calls)
     }
 
+    /// The ranks that calls in flight have waited for for long; none once it is closed.
+    fn late_ranks(&self) -> Vec<u32> {
+        self.inner().map(|inner| inner.late_ranks()).unwrap_or_default()
+    }
+
     /// Ends all calls in flight, and all later ones.
     fn abort(&self) {
         // One that is closed has none.

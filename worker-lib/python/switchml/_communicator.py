@@ -153,6 +153,10 @@ class Communicator:
         """The statistics of all calls that have returned, added up."""
         return self._native.stats()
 
+    def late_ranks(self) -> list[int]:
+        """The ranks that calls in flight have waited for for 5 s or longer, ascending."""
+        return self._native.late_ranks()
+
     def abort(self) -> None:
         """Ends all calls in flight, and all later ones, whomever they wait for.
 

@@ -1,7 +1,8 @@
 """A rank of a job in which rank 1 is late.
 
 Arguments: by how many seconds, the group's timeout in seconds, and whether the group is `used`
-before or `unused`. Each rank prints a line of JSON: the result of all_reduce, or its error's text
+before or `unused`. If it is `tried`, it is used, and the others first wait for 7 s alone. Each rank
+prints a line of JSON: the result of all_reduce, or its error's text
 and ranks.
 """
 
@@ -17,13 +18,19 @@ import torch.distributed as dist
 late, timeout = map(float, sys.argv[1:3])
 dist.init_process_group("switchml")
 group = dist.new_group(timeout=timedelta(seconds=timeout))
-if sys.argv[3] == "used":
+if sys.argv[3] != "unused":
     dist.all_reduce(torch.ones(1000), group=group)
 if dist.get_rank() == 1:
     time.sleep(late)
 tensor = torch.ones(1000)
 try:
-    dist.all_reduce(tensor, group=group)
+    work = dist.all_reduce(tensor, group=group, async_op=True)
+    if sys.argv[3] == "tried" and dist.get_rank() != 1:
+        try:
+            work.wait(timedelta(seconds=7))
+        except dist.DistBackendError as error:
+            print(json.dumps({"tried": str(error), "ranks": error.ranks}), flush=True)
+    work.wait()
 except dist.DistBackendError as error:
     print(json.dumps({"text": str(error), "ranks": error.ranks}), flush=True)
     # The others may be gone already, and torch's own store with them.

@@ -192,7 +192,7 @@ class Group(Base):
     ) -> Work:
         """Starts calls on the tensors, or on their copies in the host's memory."""
         self._sequence += 1
-        work = CallWork(tensors)
+        work = CallWork(tensors, self._membership.late_ranks)
         self._watch_order(work)
         staged = {
             i: Staged(tensor) for i, tensor in enumerate(tensors) if tensor.device.type in STREAMS

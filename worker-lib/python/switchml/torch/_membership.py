@@ -61,6 +61,11 @@ class Membership:
         joined = self._communicator
         return dict(_NO_CALLS) if joined is None else joined.stats()
 
+    def late_ranks(self) -> list[int]:
+        """The ranks that calls in flight have waited for for long."""
+        joined = self._communicator
+        return [] if joined is None else joined.late_ranks()
+
     def abort(self) -> None:
         """Ends all calls in flight, whomever they wait for."""
         joined = self._communicator

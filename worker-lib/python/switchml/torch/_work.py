@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import Work
 
+from .._error import Error
 from ._threads import CALLBACKS, NAME
 
 # What torch's holder of a Python Work answers by itself, and wrongly.
@@ -85,9 +86,9 @@ def _held_by(work: Work) -> HeldWork | None:
 class CallWork(HeldWork):
     """A call in the network."""
 
-    def __init__(self, tensors: list[torch.Tensor]) -> None:
+    def __init__(self, tensors: list[torch.Tensor], late_ranks: Callable[[], list[int]]) -> None:
         super().__init__()
-        self._tensors = tensors
+        self._tensors, self._late_ranks = tensors, late_ranks
         self._over = threading.Event()
         self._error: Exception | None = None
         self._finished: torch.futures.Future[None] = torch.futures.Future(devices=_gpus_of(tensors))
@@ -121,7 +122,9 @@ class CallWork(HeldWork):
         # The communicator's own deadline ends every call. Torch passes 0 or less for no limit.
         limit = timeout.total_seconds() if timeout and timeout > timedelta() else None
         if not self._over.wait(limit):
-            raise dist.DistBackendError(f"{NAME}: not done after {limit} s")
+            ranks = self._late_ranks()
+            waits = "; it waits for " + rank_list(ranks) if ranks else ""
+            raise backend_error(Error(f"not done after {limit} s{waits}", ranks))
         if self._error:
             raise self._error
         if self._shared:
@@ -211,6 +214,12 @@ class GlooWork(HeldWork):
 def _gpus_of(tensors: list[torch.Tensor]) -> list[torch.device]:
     """Which GPUs tensors are on: a future of theirs must know."""
     return list({tensor.device for tensor in tensors if tensor.device.type != "cpu"})
+
+
+def rank_list(ranks: list[int]) -> str:
+    """Ranks for people: "rank 1", "ranks 1 and 3"."""
+    *others, last = map(str, ranks)
+    return f"ranks {', '.join(others)} and {last}" if others else f"rank {last}"
 
 
 def backend_error(error: Exception) -> Exception:
