@@ -59,14 +59,10 @@ impl Torchrun {
         script: &Path,
         arguments: &[&str],
     ) -> Result<Self, Error> {
-        let place = format!("{}:{PORT}", Rack::worker_address(0));
-        let meeting = |rank: usize| {
-            // Torchrun tells hosts apart by their names and processes, which are the same here.
-            let address = format!("--local-addr={}", Rack::worker_address(rank));
-            let host = format!("--rdzv-conf=is_host={}", rank == 0);
-            let (backend, restarts) = ("--rdzv-backend=c10d", format!("--max-restarts={restarts}"));
-            vec![backend.to_owned(), format!("--rdzv-endpoint={place}"), host, address, restarts]
-        };
+        let place = format!("--rdzv-endpoint={}:{PORT}", Rack::worker_address(0));
+        let options =
+            ["--rdzv-backend=c10d".to_owned(), place, format!("--max-restarts={restarts}")];
+        let meeting = |_| options.to_vec();
         Self::start_with(rack, python, Some(aggregator), meeting, script, arguments)
     }
 
@@ -85,9 +81,11 @@ impl Torchrun {
         }
         let start = |(rank, worker): (usize, &Namespace)| {
             // Torchrun has children. In a namespace of processes the kernel ends them with it,
-            // however it ends.
+            // however it ends. It tells hosts apart by their names, and tells others its own.
             let mut command = Command::new("unshare");
-            command.args(["--pid", "--fork", "--kill-child", "--mount-proc"]).arg(&torchrun);
+            command.args(["--pid", "--fork", "--kill-child", "--mount-proc", "--uts"]);
+            command.args(["sh", "-c", "hostname \"$0\" && exec \"$@\""]);
+            command.arg(Rack::worker_address(rank).to_string()).arg(&torchrun);
             command.args(["--nnodes", &rack.workers().len().to_string()]).args(meeting(rank));
             command.arg(script).args(arguments);
             command.env("GLOO_SOCKET_IFNAME", "eth0").env("OMP_NUM_THREADS", "1");

@@ -15,7 +15,7 @@ const TORCH: &str = "2.15.0";
 
 /// An older torch, and libraries that it wants and the newest does not bring.
 pub struct Older {
-    /// Its folder's name.
+    /// Its environment's name.
     name: &'static str,
     packages: &'static [&'static str],
     size: &'static str,
@@ -42,7 +42,7 @@ pub const OLDEST: Older = Older {
 
 /// The first that needs no compiler, as `WITHOUT_COMPILER` there.
 pub const WITHOUT_COMPILER: Older = Older {
-    name: "oldest",
+    name: "torch-2.14.0",
     packages: &["torch==2.14.0", "nvidia-curand==10.4.5.25"],
     size: "1.3 GB",
 };
@@ -80,7 +80,7 @@ fn is_complete(file: &Path, wanted: &str) -> bool {
     fs::read_to_string(file).is_ok_and(|there| there == wanted)
 }
 
-/// What [`with_torch`] and [`older_torch`] would install.
+/// What [`with_torch`] and [`with_older_torch`] would install.
 ///
 /// # Errors
 ///
@@ -181,18 +181,18 @@ pub fn with_package() -> Result<PathBuf> {
     Ok(python)
 }
 
-/// A folder with an older torch, to be named by `PYTHONPATH`, so that it goes before the newest
-/// one of this interpreter, whose libraries it uses: a quarter of the disk and time that an
-/// environment of its own would take.
+/// The interpreter of an environment with an older torch, which has all else from the environment
+/// of the newest, the package included: a quarter of the disk and time that one of its own would
+/// take.
 ///
 /// # Errors
 ///
 /// The first step that failed, as it does where there is no such torch for this Python.
-pub fn older_torch(python: &Path, older: &Older) -> Result<PathBuf> {
+pub fn with_older_torch(newest: &Path, older: &Older) -> Result<PathBuf> {
     let (folder, complete) = folder_of(older)?;
-    let wanted = older.packages.join("\n");
+    let (python, wanted) = (folder.join("bin/python"), older.packages.join("\n"));
     if is_complete(&complete, &wanted) {
-        return Ok(folder);
+        return Ok(python);
     }
     eprintln!(
         "installing {} from PyPI into {}: {}; deleting the folder undoes it",
@@ -200,12 +200,33 @@ pub fn older_torch(python: &Path, older: &Older) -> Result<PathBuf> {
         folder.display(),
         older.size
     );
-    run(pip(python)
-        .args(["install", "--no-cache-dir", "--no-deps", "--upgrade", "--target"])
-        .arg(&folder)
+    run(Command::new(newest).args(["-m", "venv", "--clear", "--without-pip"]).arg(&folder))?;
+    run(pip(newest)
+        .arg("--python")
+        .arg(&python)
+        .args(["install", "--no-cache-dir", "--no-deps"])
         .args(older.packages))?;
+    // What Python finds in such a file comes after the environment's own.
+    let beside = site_packages(&python)?.join("newest.pth");
+    fs::write(&beside, site_packages(newest)?.as_os_str().as_encoded_bytes())
+        .with_context(|| format!("cannot write {}", beside.display()))?;
     fs::write(&complete, wanted).with_context(|| format!("cannot write {}", complete.display()))?;
-    Ok(folder)
+    Ok(python)
+}
+
+/// Where an environment has its packages.
+fn site_packages(python: &Path) -> Result<PathBuf> {
+    let path = ask(python, "import sysconfig; print(sysconfig.get_path('purelib'), end='')")?;
+    Ok(path.into())
+}
+
+/// What Python prints that runs this code.
+fn ask(python: &Path, code: &str) -> Result<String> {
+    let output = Command::new(python)
+        .args(["-c", code])
+        .output()
+        .with_context(|| format!("cannot start {}", python.display()))?;
+    String::from_utf8(output.stdout).with_context(|| format!("what {code} prints"))
 }
 
 /// Whether there are wheels of [`OLDEST`] for this Python.
@@ -226,10 +247,8 @@ pub fn has_oldest(python: &Path) -> Result<bool> {
 ///
 /// If it cannot be installed.
 pub fn compiler(python: &Path) -> Result<()> {
-    let mut asked = Command::new(python);
-    asked.args(["-c", "import sysconfig; print(sysconfig.get_path('include'), end='/Python.h')"]);
-    let header = asked.output().with_context(|| format!("cannot start {}", python.display()))?;
-    let header = String::from_utf8(header.stdout).context("the path of Python.h")?;
+    let code = "import sysconfig; print(sysconfig.get_path('include'), end='/Python.h')";
+    let header = ask(python, code)?;
     // Those who built their Python themselves have it.
     let needed = [("/usr/bin/c++", "g++"), (header.as_str(), "python3-dev")];
     packages::ensure(&needed, "the oldest torch needs")

@@ -24,10 +24,10 @@ use skip_file::SkipFile;
 const SKIPPED: &str = "SWITCHML_SKIPPED";
 /// Names the interpreter that has the Python package and torch.
 const PYTHON: &str = "SWITCHML_PYTHON";
-/// Names the folder that has the oldest torch which the package is for.
-const OLDEST_TORCH: &str = "SWITCHML_OLDEST_TORCH";
-/// Names the folder of the first torch that needs no compiler.
-const FIRST_WITHOUT: &str = "SWITCHML_TORCH_WITHOUT_COMPILER";
+/// Names the one that has the oldest torch which the package is for.
+const OLDEST: &str = "SWITCHML_PYTHON_OLDEST";
+/// Names the one that has the first torch which needs no compiler.
+const MIDDLE: &str = "SWITCHML_PYTHON_MIDDLE";
 /// Names the folder that has Prometheus and promtool.
 const PROMETHEUS: &str = "SWITCHML_PROMETHEUS";
 /// Names the folder that has kubernetes-validate, with its interpreter.
@@ -121,13 +121,13 @@ impl Test {
     fn with_python(&self) -> Result<Vec<(&'static str, PathBuf)>> {
         let install = || {
             let python = python::with_torch()?;
-            let first = python::older_torch(&python, &python::WITHOUT_COMPILER)?;
-            let mut folders = vec![(FIRST_WITHOUT, first)];
+            let middle = python::with_older_torch(&python, &python::WITHOUT_COMPILER)?;
+            let mut interpreters = vec![(MIDDLE, middle)];
             if python::has_oldest(&python)? {
                 python::compiler(&python)?;
-                folders.push((OLDEST_TORCH, python::older_torch(&python, &python::OLDEST)?));
+                interpreters.push((OLDEST, python::with_older_torch(&python, &python::OLDEST)?));
             }
-            Ok::<_, anyhow::Error>(folders)
+            Ok::<_, anyhow::Error>(interpreters)
         };
         let (older, built) = thread::scope(|scope| {
             let installing = scope.spawn(install);

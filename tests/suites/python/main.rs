@@ -2,220 +2,109 @@
 //! each in a namespace of its own, with the environment that torchrun gives. The scripts are in
 //! `worker-lib/python/tests`.
 //!
-//! `SWITCHML_PYTHON` names an interpreter that has the package and torch; `cargo xtask test` makes
-//! one.
+//! Tests that lean on torch run with its oldest, a middle and the newest version: `SWITCHML_PYTHON`
+//! and two more variables name interpreters that have the package and torch; `cargo xtask test`
+//! makes them.
 
-use std::net::IpAddr;
-use std::path::{Path, PathBuf};
+mod site;
+
+use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use switchml_rack::{
-    Aggregator, Binaries, Ip, Process, Rack, RackOptions, Torchrun, can_build_racks, leave_out,
-    skip,
-};
+use switchml_rack::{Ip, Process, Rack, RackOptions, Torchrun, can_build_racks, leave_out};
 
-/// Far longer than importing torch takes on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(180);
+use crate::site::{PATIENCE, Site, Torch, fresh_folder, run_module, scripts};
 
-/// The interpreter; none for the test `name`, which is said.
-fn interpreter(name: &str) -> Option<PathBuf> {
-    let python = std::env::var_os("SWITCHML_PYTHON");
-    if python.is_none() {
-        skip(
-            name,
-            "SWITCHML_PYTHON is not set; `cargo xtask test -- --test python` makes an environment \
-             and sets it",
-        );
-    }
-    python.map(PathBuf::from)
-}
-
-/// Runs a module of Python's in a folder, and fails as it does.
-fn run_module(python: &Path, folder: &Path, arguments: &[&str]) {
-    let output =
-        Command::new(python).current_dir(folder).arg("-m").args(arguments).output().unwrap();
-    let [printed, told] =
-        [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes));
-    assert!(output.status.success(), "{arguments:?}: {printed}{told}");
-}
-
-/// Where the scripts are.
-fn scripts() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../worker-lib/python/tests")
-}
-
-/// An empty folder of that name, for this test alone.
-fn fresh_folder(name: &str) -> PathBuf {
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
-    if folder.exists() {
-        std::fs::remove_dir_all(&folder).unwrap();
-    }
-    std::fs::create_dir_all(&folder).unwrap();
-    folder
-}
-
-/// A rack with the daemon on its ports, and the interpreter.
-struct Site {
-    python: PathBuf,
-    aggregator: Aggregator,
-    rack: Rack,
-    /// Where the ranks of torch meet.
-    master: IpAddr,
-}
-
-impl Site {
-    /// None where the test `name` cannot run, which is said.
-    fn new(name: &str, workers: usize) -> Option<Self> {
-        Self::of(name, workers, Ip::V4)
-    }
-
-    /// The same, whose hosts have addresses of that kind alone.
-    fn of(name: &str, workers: usize, ip: Ip) -> Option<Self> {
-        if !can_build_racks(name) {
-            return None;
+/// Makes tests of functions, for each version of torch.
+macro_rules! with_each_torch {
+    ($($name:ident,)*) => {
+        mod oldest {
+            $(#[test] fn $name() { super::$name(crate::Torch::Oldest); })*
         }
-        let python = interpreter(name)?;
-        let binaries = Binaries::for_test().unwrap();
-        let rack = Rack::new(RackOptions { workers, ip, ..RackOptions::default() }).unwrap();
-        let aggregator = Aggregator::in_rack(&binaries, &rack).unwrap();
-        Some(Self { python, aggregator, rack, master: ip.of(Rack::worker_address(0)) })
-    }
-
-    /// A rank that runs a script, with variables beside those of torchrun.
-    fn rank(&self, rank: usize, arguments: &[&str], variables: &[(&str, &str)]) -> Process {
-        let mut command = self.command(rank, arguments);
-        command.env("GLOO_SOCKET_IFNAME", "eth0").envs(variables.iter().copied());
-        self.rack.worker(rank).spawn(&format!("rank {rank}"), command).unwrap()
-    }
-
-    fn command(&self, rank: usize, arguments: &[&str]) -> Command {
-        let mut command = Command::new(&self.python);
-        command.arg("-W").arg("ignore").arg(scripts().join(arguments[0])).args(&arguments[1..]);
-        command
-            .env("RANK", rank.to_string())
-            .env("WORLD_SIZE", self.rack.workers().len().to_string());
-        command.env("MASTER_ADDR", self.master.to_string()).env("MASTER_PORT", "29500");
-        command.env("SWITCHML_AGGREGATOR", self.aggregator.control()).env("OMP_NUM_THREADS", "1");
-        command
-    }
-
-    fn ranks(&self, arguments: &[&str], variables: &[(&str, &str)]) -> Vec<Process> {
-        (0..self.rack.workers().len()).map(|rank| self.rank(rank, arguments, variables)).collect()
-    }
-
-    /// What each rank prints until it ends well.
-    fn run(&self, arguments: &[&str], variables: &[(&str, &str)]) -> Vec<String> {
-        let ranks = self.ranks(arguments, variables);
-        let finish = |mut rank: Process| {
-            rank.wait_success(PATIENCE).unwrap();
-            rank.stdout()
-        };
-        ranks.into_iter().map(finish).collect()
-    }
-
-    /// What a subcommand of the daemon's binary says of it.
-    fn told(&self, arguments: &[&str]) -> String {
-        let mut command = Command::new(&Binaries::for_test().unwrap().aggregator);
-        command.args(arguments).args(["--connect", self.aggregator.control()]);
-        let output = self.rack.switch().output(command).unwrap();
-        String::from_utf8(output.stdout).unwrap()
-    }
-
-    /// How many jobs there are.
-    fn jobs(&self) -> usize {
-        let status: Value = serde_json::from_str(&self.told(&["status", "--json"])).unwrap();
-        status["jobs"].as_array().unwrap().len()
-    }
-
-    fn counter(&self, name: &str) -> u64 {
-        let text = self.told(&["status"]);
-        let number = |line: &str| {
-            line.trim_start().strip_prefix(name)?.split_whitespace().next()?.parse().ok()
-        };
-        text.lines().find_map(number).unwrap()
-    }
-}
-
-#[test]
-fn collectives_of_torch() {
-    let Some(site) = Site::new("collectives_of_torch", 3) else { return };
-    for printed in site.run(&["collectives.py"], &[]) {
-        assert!(printed.contains("all collectives are right"), "{printed}");
-    }
-    assert!(site.counter("completed") > 1000, "the sums were made in the switch");
-}
-
-#[test]
-fn collectives_over_ipv6() {
-    let Some(site) = Site::of("collectives_over_ipv6", 3, Ip::V6) else { return };
-    for printed in site.run(&["collectives.py"], &[]) {
-        assert!(printed.contains("all collectives are right"), "{printed}");
-    }
-    assert!(site.counter("completed") > 1000, "the sums were made in the switch");
-}
-
-/// The scripts that lean most on torch, with the older one whose folder the variable names.
-fn works_with_torch(name: &str, version: &str, variable: &str) {
-    let Some(site) = Site::new(name, 3) else { return };
-    let Ok(folder) = std::env::var(variable) else {
-        let how = "is not set; `cargo xtask test -- --test python` installs it, if there are \
-                   wheels of it for this Python, and sets it";
-        return skip(name, &format!("{variable} {how}"));
+        mod middle {
+            $(#[test] fn $name() { super::$name(crate::Torch::Middle); })*
+        }
+        mod newest {
+            $(#[test] fn $name() { super::$name(crate::Torch::Newest); })*
+        }
     };
-    // What is compiled for it stays in the target folder, and serves the next run.
-    let older = [("PYTHONPATH", folder.as_str()), ("XDG_CACHE_HOME", env!("CARGO_TARGET_TMPDIR"))];
-    let right = format!("all collectives are right with torch {version}.");
-    for (script, well) in [
-        ("collectives.py", right.as_str()),
-        ("overlap.py", "all-reduces overlap"),
-        ("public_functions.py", "all of them work"),
-        ("callbacks.py", "all callbacks were called"),
-    ] {
-        for printed in site.run(&["with_import.py", script], &older) {
-            assert!(printed.contains(well), "{printed}");
-        }
+}
+
+with_each_torch! {
+    collectives_of_torch,
+    collectives_over_ipv6,
+    every_public_function,
+    collectives_while_torch_debugs_in_detail,
+    the_host_name_may_be_an_address_of_the_loopback_interface,
+    collectives_by_way_of_copies,
+    gradients_may_be_accumulated,
+    pipelines_over_ranks,
+    sharded_parameters_and_their_checkpoints,
+    digits_by_torchrun,
+    text_by_torchrun,
+    a_script_that_fails_is_told_of_each_rank,
+    a_job_that_is_given_up_leaves_no_process,
+    a_job_whose_rank_is_killed_trains_on_when_torchrun_restarts_it,
+    replicas_of_torchft_come_and_go,
+    groups_join_the_aggregator_when_they_are_first_used,
+    replicas_of_sharded_parameters_sum_up_in_the_network,
+    gradients_may_be_compressed_by_hooks,
+    error_feedback_loses_nothing_over_steps_and_in_checkpoints,
+    callbacks_may_wait_for_calls,
+    power_sgd_trains_as_with_gloo,
+    all_reduces_overlap_the_backward_pass,
+    a_killed_rank_is_named_on_all_others,
+    a_late_rank_is_waited_for_and_said_to_be,
+    the_timeout_of_torch_ends_the_wait_and_all_name_the_same_rank,
+    a_rank_that_never_uses_a_group_is_named,
+    another_shape_is_told_and_the_processes_go_on_in_another_job,
+    without_an_aggregator_it_says_so_or_falls_back,
+}
+
+fn collectives_of_torch(torch: Torch) {
+    let Some(site) = Site::new(torch, "collectives_of_torch", 3) else { return };
+    let right = format!("all collectives are right with torch {}", torch.version());
+    for printed in site.run(&["collectives.py"], &[]) {
+        assert!(printed.contains(&right), "{printed}");
     }
+    assert!(site.counter("completed") > 1000, "the sums were made in the switch");
 }
 
-/// The dependency's lower bound, whose trampoline is compiled.
-#[test]
-fn the_oldest_torch() {
-    works_with_torch("the_oldest_torch", "2.4", "SWITCHML_OLDEST_TORCH");
+fn collectives_over_ipv6(torch: Torch) {
+    let Some(site) = Site::of(torch, "collectives_over_ipv6", 3, Ip::V6) else { return };
+    for printed in site.run(&["collectives.py"], &[]) {
+        assert!(printed.contains("all collectives are right"), "{printed}");
+    }
+    assert!(site.counter("completed") > 1000, "the sums were made in the switch");
 }
 
-#[test]
-fn the_oldest_torch_that_needs_no_compiler() {
-    let name = "the_oldest_torch_that_needs_no_compiler";
-    works_with_torch(name, "2.14", "SWITCHML_TORCH_WITHOUT_COMPILER");
-}
-
-#[test]
-fn every_public_function() {
-    let Some(site) = Site::new("every_public_function", 3) else { return };
+fn every_public_function(torch: Torch) {
+    let Some(site) = Site::new(torch, "every_public_function", 3) else { return };
     for printed in site.run(&["public_functions.py"], &[]) {
         assert!(printed.contains("all of them work"), "{printed}");
     }
 }
 
 /// Torch wraps the backend then, and compares what ranks call.
-#[test]
-fn collectives_while_torch_debugs_in_detail() {
-    let Some(site) = Site::new("collectives_while_torch_debugs_in_detail", 2) else { return };
+fn collectives_while_torch_debugs_in_detail(torch: Torch) {
+    let Some(site) = Site::new(torch, "collectives_while_torch_debugs_in_detail", 2) else {
+        return;
+    };
     for printed in site.run(&["collectives.py"], &[("TORCH_DISTRIBUTED_DEBUG", "DETAIL")]) {
         assert!(printed.contains("all collectives are right"), "{printed}");
     }
 }
 
 /// Debian's file of hosts, without a word on which interface Gloo is to use.
-#[test]
-fn the_host_name_may_be_an_address_of_the_loopback_interface() {
-    let Some(site) = Site::new("the_host_name_may_be_an_address_of_the_loopback_interface", 2)
+fn the_host_name_may_be_an_address_of_the_loopback_interface(torch: Torch) {
+    let Some(site) =
+        Site::new(torch, "the_host_name_may_be_an_address_of_the_loopback_interface", 2)
     else {
         return;
     };
-    let hosts = Path::new(env!("CARGO_TARGET_TMPDIR")).join("hosts");
+    let hosts = fresh_folder(&format!("hosts-{}", torch.version())).join("hosts");
     std::fs::write(&hosts, "127.0.0.1 localhost\n127.0.1.1 debian\n").unwrap();
     let start = |rank: usize| {
         let script = site.command(rank, &["loopback_name.py"]);
@@ -237,9 +126,8 @@ fn the_host_name_may_be_an_address_of_the_loopback_interface() {
     }
 }
 
-#[test]
-fn collectives_by_way_of_copies() {
-    let Some(site) = Site::new("collectives_by_way_of_copies", 3) else { return };
+fn collectives_by_way_of_copies(torch: Torch) {
+    let Some(site) = Site::new(torch, "collectives_by_way_of_copies", 3) else { return };
     for printed in site.run(&["collectives.py", "staged"], &[]) {
         assert!(printed.contains("all collectives are right"), "{printed}");
     }
@@ -248,7 +136,7 @@ fn collectives_by_way_of_copies() {
 #[test]
 fn tensors_of_a_gpu() {
     let name = "tensors_of_a_gpu";
-    let Some(site) = Site::new(name, 2) else { return };
+    let Some(site) = Site::new(Torch::Newest, name, 2) else { return };
     let mut command = Command::new(&site.python);
     command.args(["-W", "ignore", "-c", "import torch; print(torch.cuda.is_available())"]);
     let output = command.output().unwrap();
@@ -266,28 +154,47 @@ fn tensors_of_a_gpu() {
 
 #[test]
 fn types_are_right_and_stubs_are_those_of_the_native_module() {
-    let Some(python) = interpreter("types_are_right_and_stubs_are_those_of_the_native_module")
-    else {
-        return;
-    };
+    let name = "types_are_right_and_stubs_are_those_of_the_native_module";
+    let Some(python) = Torch::Newest.interpreter(name) else { return };
     let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("../worker-lib/python");
     run_module(&python, &sources, &["mypy", "--cache-dir", "/dev/null"]);
     // Elsewhere, for what is installed is compared, not the sources.
     run_module(&python, &std::env::temp_dir(), &["mypy.stubtest", "switchml._native"]);
 }
 
-#[test]
-fn what_torch_builds_on_collectives() {
-    let Some(site) = Site::new("what_torch_builds_on_collectives", 2) else { return };
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("checkpoint");
-    for printed in site.run(&["built_on_collectives.py"], &[("FOLDER", folder.to_str().unwrap())]) {
+fn gradients_may_be_accumulated(torch: Torch) {
+    let Some(site) = Site::new(torch, "gradients_may_be_accumulated", 2) else { return };
+    for printed in site.run(&["accumulated_gradients.py"], &[]) {
+        assert!(printed.contains("all of it works"), "{printed}");
+    }
+}
+
+fn pipelines_over_ranks(torch: Torch) {
+    let name = "pipelines_over_ranks";
+    if torch == Torch::Oldest {
+        return torch.leave_out(name, "its pipelines hang on CPUs with Gloo, too");
+    }
+    let Some(site) = Site::new(torch, name, 2) else { return };
+    for printed in site.run(&["pipelines.py"], &[]) {
+        assert!(printed.contains("all of it works"), "{printed}");
+    }
+}
+
+fn sharded_parameters_and_their_checkpoints(torch: Torch) {
+    let name = "sharded_parameters_and_their_checkpoints";
+    if torch == Torch::Oldest {
+        return torch.leave_out(name, "its fully_shard needs a GPU");
+    }
+    let Some(site) = Site::new(torch, name, 2) else { return };
+    let folder = fresh_folder(&format!("checkpoint-{}", torch.version()));
+    for printed in site.run(&["sharded_parameters.py"], &[("FOLDER", folder.to_str().unwrap())]) {
         assert!(printed.contains("all of it works"), "{printed}");
     }
 }
 
 #[test]
 fn arrays_of_numpy() {
-    let Some(site) = Site::new("arrays_of_numpy", 2) else { return };
+    let Some(site) = Site::new(Torch::Newest, "arrays_of_numpy", 2) else { return };
     for printed in site.run(&["numpy_arrays.py"], &[]) {
         assert!(printed.contains("all arrays are right"), "{printed}");
     }
@@ -326,21 +233,20 @@ fn trains_as_with_gloo_and_twice_the_same(site: &Site, script: &str, epochs: &st
     );
 }
 
-#[test]
-fn digits_by_torchrun() {
-    let Some(site) = Site::new("digits_by_torchrun", 2) else { return };
+fn digits_by_torchrun(torch: Torch) {
+    let Some(site) = Site::new(torch, "digits_by_torchrun", 2) else { return };
     trains_as_with_gloo_and_twice_the_same(&site, "digits.py", "1");
 }
 
-#[test]
-fn text_by_torchrun() {
-    let Some(site) = Site::new("text_by_torchrun", 2) else { return };
+fn text_by_torchrun(torch: Torch) {
+    let Some(site) = Site::new(torch, "text_by_torchrun", 2) else { return };
     trains_as_with_gloo_and_twice_the_same(&site, "text.py", "1");
 }
 
-#[test]
-fn a_script_that_fails_is_told_of_each_rank() {
-    let Some(site) = Site::new("a_script_that_fails_is_told_of_each_rank", 2) else { return };
+fn a_script_that_fails_is_told_of_each_rank(torch: Torch) {
+    let Some(site) = Site::new(torch, "a_script_that_fails_is_told_of_each_rank", 2) else {
+        return;
+    };
     let job = training(&site, &["digits.py", "--epochs", "nonsense"]);
     let told = job.finish(PATIENCE).unwrap_err().to_string();
     for rank in 0..2 {
@@ -368,11 +274,12 @@ fn where_torchrun_should_be_is_told() {
     assert_eq!(told.to_string(), expected);
 }
 
-#[test]
-fn a_job_that_is_given_up_leaves_no_process() {
-    let Some(site) = Site::new("a_job_that_is_given_up_leaves_no_process", 2) else { return };
+fn a_job_that_is_given_up_leaves_no_process(torch: Torch) {
+    let Some(site) = Site::new(torch, "a_job_that_is_given_up_leaves_no_process", 2) else {
+        return;
+    };
     // No other test has this number.
-    let epochs = (1_000_000_000 + u64::from(std::process::id())).to_string();
+    let epochs = format!("{}{}", 1_000_000_000 + u64::from(std::process::id()), torch as u8);
     let there = || {
         let entries = std::fs::read_dir("/proc").unwrap().flatten();
         let lines = entries.filter_map(|entry| std::fs::read(entry.path().join("cmdline")).ok());
@@ -402,21 +309,19 @@ fn a_job_that_is_given_up_leaves_no_process() {
 }
 
 /// A job that was cut off in a step, and one that was not, come to the same parameters.
-#[test]
-fn a_job_whose_rank_is_killed_trains_on_when_torchrun_restarts_it() {
+fn a_job_whose_rank_is_killed_trains_on_when_torchrun_restarts_it(torch: Torch) {
     let name = "a_job_whose_rank_is_killed_trains_on_when_torchrun_restarts_it";
-    let Some(site) = Site::new(name, 2) else { return };
-    let script = scripts().join("elastic.py");
+    let Some(site) = Site::new(torch, name, 2) else { return };
     let train = |killed_in: &str| -> Vec<Value> {
-        let folder = fresh_folder(&format!("elastic-{killed_in}"));
-        let arguments = [folder.to_str().unwrap(), killed_in];
+        let folder = fresh_folder(&format!("elastic-{}{killed_in}", torch.version()));
+        let arguments = torch.script(&["elastic.py", folder.to_str().unwrap(), killed_in]);
         let job = Torchrun::start_elastic(
             &site.rack,
             &site.python,
             &site.aggregator,
             2,
-            &script,
-            &arguments,
+            &scripts().join(arguments[0]),
+            &arguments[1..],
         );
         let printed = job.unwrap().printed(PATIENCE).unwrap();
         printed.iter().map(|text| serde_json::from_str(text).unwrap()).collect()
@@ -431,11 +336,14 @@ fn a_job_whose_rank_is_killed_trains_on_when_torchrun_restarts_it() {
 }
 
 /// Under torchft's own lighthouse and managers. What a replica gives is in the script.
-#[test]
-fn replicas_of_torchft_come_and_go() {
-    let Some(site) = Site::new("replicas_of_torchft_come_and_go", 3) else { return };
+fn replicas_of_torchft_come_and_go(torch: Torch) {
+    let name = "replicas_of_torchft_come_and_go";
+    if torch == Torch::Oldest {
+        return torch.leave_out(name, "torchft needs a newer one");
+    }
+    let Some(site) = Site::new(torch, name, 3) else { return };
     let lighthouse = format!("{}:29510", Rack::worker_address(0));
-    let begin = fresh_folder("replicas").join("begin");
+    let begin = fresh_folder(&format!("replicas-{}", torch.version())).join("begin");
     let begin = begin.to_str().unwrap();
     let start = |replica: usize, killed_after: &str| {
         let script = site.command(replica, &["replicas.py", &lighthouse, begin, killed_after]);
@@ -470,11 +378,10 @@ fn replicas_of_torchft_come_and_go() {
 }
 
 /// Four groups of two in a mesh, and that of all.
-#[test]
-fn groups_join_the_aggregator_when_they_are_first_used() {
+fn groups_join_the_aggregator_when_they_are_first_used(torch: Torch) {
     let name = "groups_join_the_aggregator_when_they_are_first_used";
-    let Some(site) = Site::new(name, 4) else { return };
-    let folder = fresh_folder("meshes");
+    let Some(site) = Site::new(torch, name, 4) else { return };
+    let folder = fresh_folder(&format!("meshes-{}", torch.version()));
     let mut ranks = site.ranks(&["meshes.py", folder.to_str().unwrap()], &[]);
     for (line, next, jobs) in [("made", "go", 1), ("summed", "end", 1 + 4)] {
         for rank in &mut ranks {
@@ -489,10 +396,12 @@ fn groups_join_the_aggregator_when_they_are_first_used() {
 }
 
 /// Two hosts of two ranks each. Shards go by Gloo, which there is instead of NCCL on CPUs.
-#[test]
-fn replicas_of_sharded_parameters_sum_up_in_the_network() {
+fn replicas_of_sharded_parameters_sum_up_in_the_network(torch: Torch) {
     let name = "replicas_of_sharded_parameters_sum_up_in_the_network";
-    let Some(site) = Site::new(name, 4) else { return };
+    if torch == Torch::Oldest {
+        return torch.leave_out(name, "its meshes have one backend for all dimensions");
+    }
+    let Some(site) = Site::new(torch, name, 4) else { return };
     let losses = |backend: &str| -> Vec<Vec<f64>> {
         let arguments = ["../examples/hsdp.py", "--backend", backend];
         let printed = site.run(&arguments, &[("LOCAL_WORLD_SIZE", "2")]);
@@ -510,31 +419,27 @@ fn replicas_of_sharded_parameters_sum_up_in_the_network() {
     }
 }
 
-#[test]
-fn gradients_may_be_compressed_by_hooks() {
-    let Some(site) = Site::new("gradients_may_be_compressed_by_hooks", 2) else { return };
+fn gradients_may_be_compressed_by_hooks(torch: Torch) {
+    let Some(site) = Site::new(torch, "gradients_may_be_compressed_by_hooks", 2) else { return };
     site.run(&["hooks.py"], &[]);
 }
 
-#[test]
-fn error_feedback_loses_nothing_over_steps_and_in_checkpoints() {
+fn error_feedback_loses_nothing_over_steps_and_in_checkpoints(torch: Torch) {
     let name = "error_feedback_loses_nothing_over_steps_and_in_checkpoints";
-    let Some(site) = Site::new(name, 3) else { return };
+    let Some(site) = Site::new(torch, name, 3) else { return };
     site.run(&["feedback.py"], &[]);
 }
 
-#[test]
-fn callbacks_may_wait_for_calls() {
-    let Some(site) = Site::new("callbacks_may_wait_for_calls", 3) else { return };
+fn callbacks_may_wait_for_calls(torch: Torch) {
+    let Some(site) = Site::new(torch, "callbacks_may_wait_for_calls", 3) else { return };
     for printed in site.run(&["callbacks.py"], &[]) {
         assert!(printed.contains("all callbacks were called"), "{printed}");
     }
 }
 
 /// Its hook's callbacks wait for two calls each.
-#[test]
-fn power_sgd_trains_as_with_gloo() {
-    let Some(site) = Site::new("power_sgd_trains_as_with_gloo", 2) else { return };
+fn power_sgd_trains_as_with_gloo(torch: Torch) {
+    let Some(site) = Site::new(torch, "power_sgd_trains_as_with_gloo", 2) else { return };
     let losses = |backend: &str| -> Vec<Vec<f64>> {
         let printed = site.run(&["powersgd.py", backend, "25"], &[]);
         printed.iter().map(|text| serde_json::from_str(text).unwrap()).collect()
@@ -549,9 +454,8 @@ fn power_sgd_trains_as_with_gloo() {
     }
 }
 
-#[test]
-fn all_reduces_overlap_the_backward_pass() {
-    let Some(site) = Site::new("all_reduces_overlap_the_backward_pass", 2) else { return };
+fn all_reduces_overlap_the_backward_pass(torch: Torch) {
+    let Some(site) = Site::new(torch, "all_reduces_overlap_the_backward_pass", 2) else { return };
     for printed in site.run(&["overlap.py"], &[]) {
         assert!(printed.contains("all-reduces overlap"), "{printed}");
     }
@@ -562,9 +466,8 @@ fn seen(rank: &mut Process) -> Value {
     serde_json::from_str(&rank.wait_for_line("\"seconds\"", PATIENCE).unwrap()).unwrap()
 }
 
-#[test]
-fn a_killed_rank_is_named_on_all_others() {
-    let Some(site) = Site::new("a_killed_rank_is_named_on_all_others", 3) else { return };
+fn a_killed_rank_is_named_on_all_others(torch: Torch) {
+    let Some(site) = Site::new(torch, "a_killed_rank_is_named_on_all_others", 3) else { return };
     let mut ranks = site.ranks(&["failing_rank.py", "killed"], &[]);
     for rank in [0, 2] {
         let seen = seen(&mut ranks[rank]);
@@ -575,8 +478,8 @@ fn a_killed_rank_is_named_on_all_others() {
 }
 
 /// What a rank of `late_rank.py` said, and its standard error.
-fn after_waiting(arguments: [&str; 3], name: &str) -> Option<Vec<(Value, String)>> {
-    let site = Site::new(name, 3)?;
+fn after_waiting(torch: Torch, arguments: [&str; 3], name: &str) -> Option<Vec<(Value, String)>> {
+    let site = Site::new(torch, name, 3)?;
     let arguments = [&["late_rank.py"], &arguments[..]].concat();
     let finish = |mut rank: Process| {
         rank.wait_success(PATIENCE).unwrap();
@@ -587,10 +490,9 @@ fn after_waiting(arguments: [&str; 3], name: &str) -> Option<Vec<(Value, String)
     Some(site.ranks(&arguments, &[]).into_iter().map(finish).collect())
 }
 
-#[test]
-fn a_late_rank_is_waited_for_and_said_to_be() {
+fn a_late_rank_is_waited_for_and_said_to_be(torch: Torch) {
     let name = "a_late_rank_is_waited_for_and_said_to_be";
-    let Some(ranks) = after_waiting(["8", "1800", "used"], name) else { return };
+    let Some(ranks) = after_waiting(torch, ["8", "1800", "used"], name) else { return };
     for (rank, (said, stderr)) in ranks.into_iter().enumerate() {
         assert_eq!(said["sums"], serde_json::json!([3.0]), "{said}");
         let waits =
@@ -617,10 +519,9 @@ fn a_wait_with_a_timeout_names_the_late_rank() {
 }
 
 /// Whichever rank's time is over first, all of them name the late one, and so does that one itself.
-#[test]
-fn the_timeout_of_torch_ends_the_wait_and_all_name_the_same_rank() {
+fn the_timeout_of_torch_ends_the_wait_and_all_name_the_same_rank(torch: Torch) {
     let name = "the_timeout_of_torch_ends_the_wait_and_all_name_the_same_rank";
-    let Some(ranks) = after_waiting(["25", "15", "used"], name) else { return };
+    let Some(ranks) = after_waiting(torch, ["25", "15", "used"], name) else { return };
     for (said, _) in ranks {
         assert_eq!(said["ranks"], serde_json::json!([1]), "{said}");
         assert!(said["text"].as_str().unwrap().contains("waiting for rank 1"), "{said}");
@@ -628,10 +529,9 @@ fn the_timeout_of_torch_ends_the_wait_and_all_name_the_same_rank() {
 }
 
 /// In the first call of a group, which its ranks join the job for.
-#[test]
-fn a_rank_that_never_uses_a_group_is_named() {
+fn a_rank_that_never_uses_a_group_is_named(torch: Torch) {
     let name = "a_rank_that_never_uses_a_group_is_named";
-    let Some(ranks) = after_waiting(["12", "7", "unused"], name) else { return };
+    let Some(ranks) = after_waiting(torch, ["12", "7", "unused"], name) else { return };
     for (rank, (said, stderr)) in ranks.into_iter().enumerate() {
         // The late one finds nobody there any more.
         let missing = if rank == 1 { serde_json::json!([0, 2]) } else { serde_json::json!([1]) };
@@ -643,9 +543,9 @@ fn a_rank_that_never_uses_a_group_is_named() {
     }
 }
 
-#[test]
-fn another_shape_is_told_and_the_processes_go_on_in_another_job() {
-    let Some(site) = Site::new("another_shape_is_told_and_the_processes_go_on_in_another_job", 3)
+fn another_shape_is_told_and_the_processes_go_on_in_another_job(torch: Torch) {
+    let Some(site) =
+        Site::new(torch, "another_shape_is_told_and_the_processes_go_on_in_another_job", 3)
     else {
         return;
     };
@@ -663,9 +563,10 @@ fn another_shape_is_told_and_the_processes_go_on_in_another_job() {
     }
 }
 
-#[test]
-fn without_an_aggregator_it_says_so_or_falls_back() {
-    let Some(site) = Site::new("without_an_aggregator_it_says_so_or_falls_back", 2) else { return };
+fn without_an_aggregator_it_says_so_or_falls_back(torch: Torch) {
+    let Some(site) = Site::new(torch, "without_an_aggregator_it_says_so_or_falls_back", 2) else {
+        return;
+    };
     let nowhere = format!("{}:4", switchml_rack::AGGREGATOR_ADDRESS);
     let refused = |address: &str, variables: &[(&str, &str)], why: &str| {
         for printed in site.run(&["no_answer.py"], variables) {

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import switchml.torch
 
-script = Path(__file__).with_name(sys.argv[1])
+script = Path(__file__).parent / sys.argv[1]
 # As if Python had been told to run it.
 sys.argv = [str(script), *sys.argv[2:]]
 sys.path[0] = str(script.parent)

@@ -1,0 +1,184 @@
+//! A rack for ranks that are Python processes, and the versions of torch that they have.
+
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use serde_json::Value;
+use switchml_rack::{
+    Aggregator, Binaries, Ip, Process, Rack, RackOptions, can_build_racks, leave_out, skip,
+};
+
+/// Far longer than importing torch takes on a busy machine.
+pub const PATIENCE: Duration = Duration::from_secs(180);
+
+/// A version of torch.
+#[derive(Clone, Copy, PartialEq)]
+pub enum Torch {
+    /// The dependency's lower bound, whose trampoline is compiled.
+    Oldest,
+    /// The first that needs no compiler.
+    Middle,
+    Newest,
+}
+
+impl Torch {
+    /// The start of its version.
+    pub fn version(self) -> &'static str {
+        match self {
+            Self::Oldest => "2.4.",
+            Self::Middle => "2.14.",
+            Self::Newest => "2.15.",
+        }
+    }
+
+    /// The module of its tests.
+    fn module(self) -> &'static str {
+        match self {
+            Self::Oldest => "oldest",
+            Self::Middle => "middle",
+            Self::Newest => "newest",
+        }
+    }
+
+    /// The variable that names its interpreter.
+    fn variable(self) -> &'static str {
+        match self {
+            Self::Oldest => "SWITCHML_PYTHON_OLDEST",
+            Self::Middle => "SWITCHML_PYTHON_MIDDLE",
+            Self::Newest => "SWITCHML_PYTHON",
+        }
+    }
+
+    /// Its interpreter; none for the test `name`, which is said.
+    pub fn interpreter(self, name: &str) -> Option<PathBuf> {
+        let python = std::env::var_os(self.variable());
+        if python.is_none() {
+            let how = "is not set; `cargo xtask test -- --test python` makes an environment, if \
+                       there are wheels of that torch for this Python, and sets it";
+            skip(&format!("{}::{name}", self.module()), &format!("{} {how}", self.variable()));
+        }
+        python.map(PathBuf::from)
+    }
+
+    /// A script of [`scripts`] and its arguments, as it runs with this version: before 2.5 torch
+    /// finds no backends by itself, so a script that does not import ours is run after that.
+    pub fn script<'a>(self, arguments: &[&'a str]) -> Vec<&'a str> {
+        let import = (self == Self::Oldest).then_some("with_import.py");
+        import.into_iter().chain(arguments.iter().copied()).collect()
+    }
+
+    /// Says that the test `name` is of something that this version has not.
+    pub fn leave_out(self, name: &str, why: &str) {
+        leave_out(&format!("{}::{name}", self.module()), why);
+    }
+}
+
+/// Runs a module of Python's in a folder, and fails as it does.
+pub fn run_module(python: &Path, folder: &Path, arguments: &[&str]) {
+    let output =
+        Command::new(python).current_dir(folder).arg("-m").args(arguments).output().unwrap();
+    let [printed, told] =
+        [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes));
+    assert!(output.status.success(), "{arguments:?}: {printed}{told}");
+}
+
+/// Where the scripts are.
+pub fn scripts() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../worker-lib/python/tests")
+}
+
+/// An empty folder of that name, for this test alone.
+pub fn fresh_folder(name: &str) -> PathBuf {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    if folder.exists() {
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+    std::fs::create_dir_all(&folder).unwrap();
+    folder
+}
+
+/// A rack with the daemon on its ports, and the interpreter.
+pub struct Site {
+    torch: Torch,
+    pub python: PathBuf,
+    pub aggregator: Aggregator,
+    pub rack: Rack,
+    /// Where the ranks of torch meet.
+    master: IpAddr,
+}
+
+impl Site {
+    /// None where the test `name` cannot run with that torch, which is said.
+    pub fn new(torch: Torch, name: &str, workers: usize) -> Option<Self> {
+        Self::of(torch, name, workers, Ip::V4)
+    }
+
+    /// The same, whose hosts have addresses of that kind alone.
+    pub fn of(torch: Torch, name: &str, workers: usize, ip: Ip) -> Option<Self> {
+        if !can_build_racks(name) {
+            return None;
+        }
+        let python = torch.interpreter(name)?;
+        let binaries = Binaries::for_test().unwrap();
+        let rack = Rack::new(RackOptions { workers, ip, ..RackOptions::default() }).unwrap();
+        let aggregator = Aggregator::in_rack(&binaries, &rack).unwrap();
+        Some(Self { torch, python, aggregator, rack, master: ip.of(Rack::worker_address(0)) })
+    }
+
+    /// A rank that runs a script, with variables beside those of torchrun.
+    pub fn rank(&self, rank: usize, arguments: &[&str], variables: &[(&str, &str)]) -> Process {
+        let mut command = self.command(rank, arguments);
+        command.env("GLOO_SOCKET_IFNAME", "eth0").envs(variables.iter().copied());
+        self.rack.worker(rank).spawn(&format!("rank {rank}"), command).unwrap()
+    }
+
+    pub fn command(&self, rank: usize, arguments: &[&str]) -> Command {
+        let arguments = self.torch.script(arguments);
+        let mut command = Command::new(&self.python);
+        command.arg("-W").arg("ignore").arg(scripts().join(arguments[0])).args(&arguments[1..]);
+        command
+            .env("RANK", rank.to_string())
+            .env("WORLD_SIZE", self.rack.workers().len().to_string());
+        command.env("MASTER_ADDR", self.master.to_string()).env("MASTER_PORT", "29500");
+        command.env("SWITCHML_AGGREGATOR", self.aggregator.control()).env("OMP_NUM_THREADS", "1");
+        command
+    }
+
+    pub fn ranks(&self, arguments: &[&str], variables: &[(&str, &str)]) -> Vec<Process> {
+        (0..self.rack.workers().len()).map(|rank| self.rank(rank, arguments, variables)).collect()
+    }
+
+    /// What each rank prints until it ends well.
+    pub fn run(&self, arguments: &[&str], variables: &[(&str, &str)]) -> Vec<String> {
+        let ranks = self.ranks(arguments, variables);
+        let finish = |mut rank: Process| {
+            rank.wait_success(PATIENCE).unwrap();
+            rank.stdout()
+        };
+        ranks.into_iter().map(finish).collect()
+    }
+
+    /// What a subcommand of the daemon's binary says of it.
+    pub fn told(&self, arguments: &[&str]) -> String {
+        let mut command = Command::new(&Binaries::for_test().unwrap().aggregator);
+        command.args(arguments).args(["--connect", self.aggregator.control()]);
+        let output = self.rack.switch().output(command).unwrap();
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// How many jobs there are.
+    pub fn jobs(&self) -> usize {
+        let status: Value = serde_json::from_str(&self.told(&["status", "--json"])).unwrap();
+        status["jobs"].as_array().unwrap().len()
+    }
+
+    pub fn counter(&self, name: &str) -> u64 {
+        let text = self.told(&["status"]);
+        let number = |line: &str| {
+            line.trim_start().strip_prefix(name)?.split_whitespace().next()?.parse().ok()
+        };
+        text.lines().find_map(number).unwrap()
+    }
+}
