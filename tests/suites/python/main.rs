@@ -57,6 +57,7 @@ with_each_torch! {
     all_reduces_overlap_the_backward_pass,
     a_killed_rank_is_named_on_all_others,
     a_late_rank_is_waited_for_and_said_to_be,
+    a_wait_with_a_timeout_names_the_late_rank,
     the_timeout_of_torch_ends_the_wait_and_all_name_the_same_rank,
     a_rank_that_never_uses_a_group_is_named,
     another_shape_is_told_and_the_processes_go_on_in_another_job,
@@ -502,10 +503,9 @@ fn a_late_rank_is_waited_for_and_said_to_be(torch: Torch) {
 }
 
 /// And the call goes on.
-#[test]
-fn a_wait_with_a_timeout_names_the_late_rank() {
+fn a_wait_with_a_timeout_names_the_late_rank(torch: Torch) {
     let name = "a_wait_with_a_timeout_names_the_late_rank";
-    let Some(site) = Site::new(name, 3) else { return };
+    let Some(site) = Site::new(torch, name, 3) else { return };
     let printed = site.run(&["late_rank.py", "12", "1800", "tried"], &[]);
     for (rank, printed) in printed.iter().enumerate() {
         let mut lines = printed.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
