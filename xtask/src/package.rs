@@ -56,7 +56,7 @@ enum Part {
     Wheel,
     /// What each of these is made of, in CycloneDX's JSON
     Sbom,
-    /// Debian packages and the static worker for 64-bit ARM; not made unless asked for
+    /// Debian packages, the static worker and a wheel for 64-bit ARM; not made unless asked for
     Arm64,
 }
 
@@ -99,7 +99,7 @@ impl Part {
                 if check { check::run(&packed, folder, &packages) } else { Ok(()) }
             }
             Self::Wheel => {
-                wheel::make(folder)?;
+                wheel::make(folder, &wheel::AMD64)?;
                 if check { wheel::check(folder) } else { Ok(()) }
             }
             Self::Sbom => {
@@ -110,7 +110,12 @@ impl Part {
                 static_worker::make(folder, &static_worker::ARM64)?;
                 let packed = arm64::compile()?;
                 let packages = make(&packed, folder, version)?;
-                if check { arm64::check(&packed, &packages) } else { Ok(()) }
+                wheel::make(folder, &wheel::ARM64)?;
+                if !check {
+                    return Ok(());
+                }
+                wheel::judge(folder, &wheel::ARM64)?;
+                arm64::check(&packed, &packages)
             }
         }
     }
