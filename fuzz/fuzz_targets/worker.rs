@@ -170,16 +170,19 @@ impl Sort {
             element: call.dtype.size(),
             finished: Arc::clone(finished),
         };
-        let contributes = !matches!(self, Self::Broadcast { root } if root != rank);
         Submission {
             number,
             call,
             codec: call.codec(ranks).expect("a call that is offered"),
             first: 0,
-            contributes,
             buffer: Box::new(tensor),
         }
     }
+}
+
+/// Whether rule 2.10 knows the op.
+fn is_op(op: u8) -> bool {
+    ALL_OPS.contains(&op) || matches!(op >> 6, 1 | 2)
 }
 
 /// A rank: its data path, and what is on its way to it.
@@ -379,8 +382,7 @@ impl Network {
         let whole = packet.version == 1 && lanes_fit && packet.payload.len() == length;
         let ours =
             (packet.job, packet.epoch, packet.fingerprint) == (JOB, EPOCH, chunk.fingerprint);
-        let op_fits =
-            if names_lanes { packet.op == chunk.op } else { ALL_OPS.contains(&packet.op) };
+        let op_fits = if names_lanes { packet.op == chunk.op } else { is_op(packet.op) };
         let to_us = packet.rank == rank as u16 || is_result && packet.rank == EVERYONE;
         let contributions = if is_result { self.ranks.len() as u64 } else { 1 };
         let checked =

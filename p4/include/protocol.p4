@@ -30,6 +30,7 @@ const bit<8> KIND_HELLO = 5;
 const bit<8> KIND_FILLER = 6;
 const bit<8> KIND_ROOM = 7;
 const bit<8> KIND_PARTIAL = 8;
+const bit<8> KIND_DONE = 9;
 const bit<8> OP_SUM = 0;
 const bit<8> OP_MAX = 1;
 const bit<8> FLAG_RETRANSMIT = 1;

@@ -15,7 +15,8 @@ use crate::{LANES_PER_BLOCK, RANKS_PER_GROUP};
 pub const CAPABILITIES: Capabilities = Capabilities::CHECKED_MAXIMA
     .union(Capabilities::EMPTY_CONTRIBUTIONS)
     .union(Capabilities::PARTIAL_SUMS)
-    .union(Capabilities::TAGS);
+    .union(Capabilities::TAGS)
+    .union(Capabilities::AUDIENCES);
 
 /// Storage of jobs and members: BPF maps in the kernel, vectors on a host.
 pub trait Members {

@@ -20,5 +20,8 @@ bitflags::bitflags! {
         const PARTIAL_SUMS = 1 << 3;
         /// Its packets can have tags, which tell them from forged ones.
         const TAGS = 1 << 4;
+        /// Sums may be for some ranks alone: its results bring their lanes to these, and to others
+        /// at most the news that the round is complete.
+        const AUDIENCES = 1 << 5;
     }
 }

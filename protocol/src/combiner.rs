@@ -230,7 +230,7 @@ impl CellHead {
         header.fingerprint.set(self.fingerprint);
         header.aux.set(self.held);
         let share = Share::of(header);
-        let check = if self.op == Op::Sum as u8 {
+        let check = if Op::of(self.op).is_some_and(Op::is_sum) {
             self.check
         } else {
             header.check_of(payload.sum(blocks(self.lanes))?, share.count())

@@ -54,9 +54,16 @@ pub struct Receivers {
     pub differ: u32,
     /// By which port each leaves, and where to; up to the first without a port.
     pub places: [Binding; MAX_PLACES],
+    /// The ranks that each is for, of the first 64: bit r is rank r.
+    pub ranks: [u64; MAX_PLACES],
 }
 
-const _: () = assert!(size_of::<Receivers>() == 8 + 32 * MAX_PLACES);
+const _: () = assert!(size_of::<Receivers>() == 8 + (32 + 8) * MAX_PLACES);
+
+/// A rank in a bitmap of the first 64; no bit of any other.
+pub const fn bit(rank: u16) -> u64 {
+    if rank < 64 { 1 << rank } else { 0 }
+}
 
 impl Receivers {
     /// Rules 5.2 and 5.3, for the job of that number. `members` are ranks, where each lives, and by
@@ -67,14 +74,16 @@ impl Receivers {
         members: impl IntoIterator<Item = (u16, Binding, Way)>,
     ) -> Option<Self> {
         let none = Binding::default();
-        let mut this = Self { epoch: job.epoch, differ: 0, places: [none; MAX_PLACES] };
+        let (places, ranks) = ([none; MAX_PLACES], [0; MAX_PLACES]);
+        let mut this = Self { epoch: job.epoch, differ: 0, places, ranks };
         let mut len = 0;
         for member in members {
             let place = place(job, number, member);
-            if !this.places[..len].contains(&place) {
-                *this.places.get_mut(len)? = place;
-                len += 1;
-            }
+            let known = this.places[..len].iter().position(|known| *known == place);
+            let at = known.unwrap_or(len);
+            *this.places.get_mut(at)? = place;
+            len = len.max(at + 1);
+            this.ranks[at] |= bit(member.0);
             this.differ |= u32::from(member.2 != Way::Group);
         }
         Some(this)

@@ -168,6 +168,28 @@ impl<N: Network> Envelope<N> {
         self.finish(self.udp_len.get(), checksum, sum);
     }
 
+    /// Sends a packet of `lanes` words of payload there in place of the bundle. `sum` is as for
+    /// [`Self::turn_bundle_back`].
+    #[inline(always)]
+    pub fn send_instead(
+        &mut self,
+        place: &Binding,
+        source: Ip,
+        lanes: u16,
+        checksum: Checksum,
+        sum: u16,
+    ) {
+        self.leave_for(place, source);
+        self.finish(udp_len(lanes), checksum, sum);
+    }
+
+    /// Shortens a frame that is complete otherwise to `lanes` words of payload. `sum` is as for
+    /// [`Self::turn_back`].
+    #[inline(always)]
+    pub fn shorten(&mut self, lanes: u16, sum: u16) {
+        self.finish(udp_len(lanes), Checksum::Whole, sum);
+    }
+
     /// Leaves open where a frame goes that is complete otherwise: no host takes it as it is.
     #[inline(always)]
     pub const fn leave_open(&mut self) {
@@ -261,11 +283,7 @@ pub fn sum_of_packet<P: Payload + ?Sized>(
     payload: &P,
     lanes: usize,
 ) -> Result<u16, ShortPayload> {
-    let mut sum = u32::from(ones_complement_sum(payload.fold(lanes)?));
-    let (words, _) = header.as_bytes().as_chunks::<2>();
-    for word in words {
-        sum += u32::from(u16::from_be_bytes(*word));
-    }
+    let mut sum = u32::from(ones_complement_sum(payload.fold(lanes)?)) + sum_of_header(header);
     if header.tag_len() > 0 {
         let tag = payload.pair(lanes).ok_or(ShortPayload)?.get();
         for shift in [0, 16, 32, 48] {
@@ -273,6 +291,23 @@ pub fn sum_of_packet<P: Payload + ?Sized>(
         }
     }
     Ok(ones_complement_sum(sum))
+}
+
+/// The same of a DONE, whose lanes have this sum of words.
+#[inline(always)]
+pub fn sum_of_done(header: &Header, lanes: u32) -> u16 {
+    ones_complement_sum(u32::from(ones_complement_sum(lanes)) + sum_of_header(header))
+}
+
+/// Sum of a header's words.
+#[inline(always)]
+fn sum_of_header(header: &Header) -> u32 {
+    let mut sum = 0;
+    let (words, _) = header.as_bytes().as_chunks::<2>();
+    for word in words {
+        sum += u32::from(u16::from_be_bytes(*word));
+    }
+    sum
 }
 
 /// Length of a UDP packet with `lanes` words of payload.

@@ -32,7 +32,7 @@ pub struct Header {
     pub slot: U16,
     /// Use count of the slot since the start of the epoch, modulo 2^32.
     pub round: U32,
-    /// An [`Op`].
+    /// An [`Op`], and for whom the result is ([`Audience`](crate::audience::Audience)).
     pub op: u8,
     /// See [`flags`].
     pub flags: u8,
@@ -85,6 +85,8 @@ numbers! {
         Room = 7, "ROOM";
         /// What several ranks contribute to one round of a slot, added up on the way.
         Partial = 8, "PARTIAL";
+        /// Rounds are complete, for ranks that need none of their lanes.
+        Done = 9, "DONE";
     }
 }
 
@@ -99,6 +101,17 @@ numbers! {
 }
 
 impl Op {
+    /// That of a packet whose op is this; it may also say for whom the result is
+    /// ([`Audience`](crate::audience::Audience)).
+    #[inline(always)]
+    pub const fn of(op: u8) -> Option<Self> {
+        match op >> 6 {
+            0 => Self::from_wire(op),
+            1 | 2 => Some(Self::Sum),
+            _ => None,
+        }
+    }
+
     /// Whether the check words of contributions add up to that of the result.
     #[inline(always)]
     pub const fn is_sum(self) -> bool {
@@ -162,7 +175,7 @@ impl Header {
             // Whatever was there before is still there.
             return Ok((kind, Op::Sum));
         }
-        let Some(op) = Op::from_wire(self.op) else {
+        let Some(op) = Op::of(self.op) else {
             return Err(Malformed::Op);
         };
         if kind == Kind::Contribution && self.is_all_zeros() && !op.is_sum() {
@@ -247,6 +260,7 @@ const fn lanes_fit(kind: Kind, lanes: usize) -> bool {
         Kind::Hello => whole_blocks,
         Kind::Pending => lanes == CONTROL_REPLY_LANES || lanes == LANES_PER_BLOCK,
         Kind::Reject => lanes == CONTROL_REPLY_LANES,
+        Kind::Done => lanes <= MAX_LANES,
         Kind::Filler => true,
     }
 }
@@ -256,9 +270,12 @@ const fn lanes_fit(kind: Kind, lanes: usize) -> bool {
 #[inline(always)]
 const fn length_fits(kind: Kind, len: usize, payload_len: usize) -> bool {
     match kind {
-        Kind::Contribution | Kind::Partial | Kind::Result | Kind::Hello | Kind::Room => {
-            payload_len == len
-        }
+        Kind::Contribution
+        | Kind::Partial
+        | Kind::Result
+        | Kind::Hello
+        | Kind::Room
+        | Kind::Done => payload_len == len,
         Kind::Pending | Kind::Reject => payload_len >= len,
         Kind::Filler => true,
     }

@@ -7,12 +7,14 @@
 //! | module | what it holds |
 //! | --- | --- |
 //! | [`header`] | the 32-byte header, its kinds, operators and flags |
+//! | [`audience`] | for whom the lanes of a result are |
 //! | [`auth`] | keys, and the tags of packets |
 //! | [`frame`] | Ethernet, IPv4 and UDP around it, for data planes that see whole frames |
 //! | [`job`] | what the control plane tells the data plane: jobs and their members |
 //! | [`share`] | the ranks that a packet stands for |
 //! | [`ranks`] | sets of ranks of a job |
 //! | [`slot`] | the slot state machine |
+//! | [`done`] | news of complete rounds, for ranks that need no lanes of theirs |
 //! | [`combiner`] | adding up contributions on the way to an aggregator |
 //! | [`patience`] | how long a combiner's cell waits for its ranks |
 //! | [`lanes`] | adding up payloads |
@@ -31,9 +33,11 @@
 mod tables;
 
 pub mod aggregator;
+pub mod audience;
 pub mod auth;
 pub mod capabilities;
 pub mod combiner;
+pub mod done;
 pub mod fanout;
 pub mod frame;
 pub mod header;

@@ -166,7 +166,7 @@ pub fn combine<T: Cells, P: Payload + ?Sized>(
     (now, patience): (u32, u32),
     flush: impl FnOnce(&mut Cell),
 ) -> Outcome {
-    let Some(op) = Op::from_wire(header.op) else { return Outcome::BadOp };
+    let Some(op) = Op::of(header.op) else { return Outcome::BadOp };
     let around = Surroundings { below, now, patience };
     let key = *header;
     tables.with_cell(&key, |cell| match combiner::combine(cell, &around, op, header, payload) {

@@ -9,7 +9,7 @@ use switchml_control::Call;
 use switchml_protocol::header::Header;
 use switchml_worker_core::CallStats;
 use switchml_worker_core::buffer::Buffer;
-use switchml_worker_core::call::{Kind, Submission};
+use switchml_worker_core::call::Submission;
 use switchml_worker_core::data_path::{DataPath, Others};
 use switchml_worker_core::engine::{Config, Engine, Failure, Identity, Limits};
 use switchml_worker_core::issued::Issued;
@@ -246,11 +246,9 @@ impl Calls {
             world.oracle.call(epoch, rank, next, step, now);
             let bytes = step.elements(element_key(epoch, next), rank);
             let buffer = Box::new(Tensor { place: next, bytes, done: Arc::clone(&self.tensors) });
-            let contributes =
-                !matches!(step.call.kind, Kind::Broadcast { root } if root != u32::from(rank));
             let number = self.issued.issue(step.call);
             let call = step.call;
-            let submission = Submission { number, call, codec, first: 0, contributes, buffer };
+            let submission = Submission { number, call, codec, first: 0, buffer };
             self.data_path.submit(submission);
             self.next += 1;
             self.next_at = now + world.net.rng.below(pause + 1);

@@ -195,7 +195,9 @@ impl Combiner {
             let ways = ways.range((number, 0)..=(number, u16::MAX));
             let ways: Vec<_> = ways.map(|(&(_, rank), way)| (rank, *way)).collect();
             memory.tables.start(number, &ways);
-            memory.tables.places(number).map(|(_, places)| places).unwrap_or_default()
+            memory.tables.places(number).map_or_else(Vec::new, |(_, places)| {
+                places.into_iter().map(|(place, _)| place).collect()
+            })
         })
     }
 }

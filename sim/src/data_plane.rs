@@ -4,7 +4,9 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
 
 use switchml_protocol::aggregator::{Members, Tables};
+use switchml_protocol::audience::Audience;
 use switchml_protocol::capabilities::Capabilities;
+use switchml_protocol::done::Done;
 use switchml_protocol::fanout::{Receivers, Way};
 use switchml_protocol::header::{Header, Kind, Op, flags};
 use switchml_protocol::job::{ABORTED, Binding, JobEntry, OPEN, VACANT};
@@ -19,7 +21,7 @@ use switchml_userspace_core::data_plane::{Error, JobSpec, Limits, Saved};
 use switchml_userspace_core::jobs::{Epochs, Job};
 use switchml_userspace_core::memory_tables::{MemoryTables, answer};
 use tracing::{debug, trace};
-use zerocopy::FromBytes;
+use zerocopy::{FromBytes, IntoBytes};
 
 use crate::net::{AGGREGATOR, Clock, Net, Place, Violation, ensure};
 use crate::scenario::{Scenario, Time};
@@ -279,7 +281,12 @@ impl DataPlane {
             return Err(Violation(format!("a RESULT of job {number}, which has not started")));
         };
         ensure!(receivers.epoch == job.epoch, "receivers of an earlier session of job {number}");
-        for place in receivers.used() {
+        let done = done_of(answer);
+        for (place, ranks) in receivers.used().zip(receivers.ranks) {
+            let answer = match &done {
+                Some((audience, done)) if !audience.has_any(ranks) => done,
+                _ => answer,
+            };
             if *place == job.group_at(place.ifindex) {
                 self.send_to_group(net, number, by_group, place.ifindex, answer);
             } else {
@@ -300,6 +307,14 @@ impl DataPlane {
             }
         }
     }
+}
+
+/// The DONE that may take the place of a RESULT to all, and for whom it may not (rule 9.3).
+fn done_of(result: &[u8]) -> Option<(Audience, Vec<u8>)> {
+    let (header, _) = Header::ref_from_prefix(result).ok().filter(|(it, _)| Done::may_tell(it))?;
+    let mut done = Done::new(header);
+    let lane = done.add(header);
+    Some((done.audience(), [done.header().as_bytes(), &lane.to_be_bytes()].concat()))
 }
 
 /// Takes the lanes of a contribution to a maximum for what was sent; whether they are not.

@@ -1,6 +1,8 @@
 //! What the ranks of a job call, with which elements, and what must come out: by arithmetic of its
 //! own.
 
+use std::ops::Range;
+
 use half::{bf16, f16};
 use switchml_worker_core::call::{Call, Kind};
 use switchml_worker_core::numerics::SMALL_COUNT;
@@ -55,13 +57,15 @@ pub fn draw(rng: &mut Rng, ranks: u16, steps: u64, largest: u64) -> Vec<Step> {
 fn draw_step(rng: &mut Rng, ranks: u16, largest: u64, overlaps: bool) -> Step {
     let mut count = if rng.one_in(20) { 0 } else { rng.magnitude(1, largest) as usize };
     let dtype = rng.pick(&DType::ALL);
-    let kind = match rng.below(8) {
+    let kind = match rng.below(10) {
         0 => Kind::Barrier,
         1 => Kind::Broadcast { root: rng.below(ranks.into()) as u32 },
+        2 => Kind::AllGather,
+        3 => Kind::ReduceScatter(rng.pick(&[Reduction::SUM, Reduction::AVG, Reduction::MAX])),
         _ => Kind::AllReduce(rng.pick(&Reduction::ALL)),
     };
-    if matches!(kind, Kind::Broadcast { .. }) && ranks <= 8 && rng.one_in(2) {
-        // Of so many chunks that all but the root send EMPTY.
+    if matches!(kind, Kind::Broadcast { .. } | Kind::AllGather) && ranks <= 8 && rng.one_in(2) {
+        // Of so many chunks that ranks without a share in them send EMPTY.
         count = rng.magnitude(2_000, 12_000) as usize;
     }
     let mut call = Call { kind, dtype, count };
@@ -70,6 +74,9 @@ fn draw_step(rng: &mut Rng, ranks: u16, largest: u64, overlaps: bool) -> Step {
         Kind::Barrier => call = Call { kind, dtype: DType::I32, count: 1 },
         Kind::AllReduce(_) if call.codec(ranks.into()).is_err() => {
             call.kind = Kind::AllReduce(Reduction::SUM)
+        }
+        Kind::ReduceScatter(_) if call.codec(ranks.into()).is_err() => {
+            call.kind = Kind::ReduceScatter(Reduction::SUM)
         }
         _ => {}
     }
@@ -131,8 +138,22 @@ impl Step {
     pub fn packing(&self, ranks: u16) -> Option<Packing> {
         match self.call.kind {
             Kind::AllReduce(Reduction { precision, .. }) => Packing::of(precision, ranks),
-            Kind::Broadcast { .. } | Kind::Barrier => None,
+            Kind::ReduceScatter(Reduction { precision, .. }) => Packing::of(precision, ranks),
+            Kind::Broadcast { .. } | Kind::Barrier | Kind::AllGather => None,
         }
+    }
+
+    /// The elements of the result that a rank is told: of a reduce-scatter, its part.
+    pub fn told(&self, rank: u16, ranks: u16) -> Range<usize> {
+        match self.call.kind {
+            Kind::ReduceScatter(_) => self.part(rank, ranks),
+            _ => 0..self.call.count,
+        }
+    }
+
+    fn part(&self, rank: u16, ranks: u16) -> Range<usize> {
+        let start = |rank: u16| self.call.part_start(rank.into(), ranks.into());
+        start(rank)..start(rank + 1)
     }
 
     /// The elements of `rank`, in native byte order. `key` tells sessions and calls apart.
@@ -144,14 +165,15 @@ impl Step {
         (0..count).flat_map(|index| self.element(key, rank, index).bytes(dtype)).collect()
     }
 
-    /// Checks a result of call `number` of a session, of `ranks` ranks in chunks of `lanes` lanes.
+    /// Checks a rank's result of call `number` of a session, of `ranks` ranks in chunks of `lanes`
+    /// lanes.
     ///
     /// # Errors
     /// The first element that is wrong.
     pub fn check(
         &self,
         (number, key): (u64, u64),
-        ranks: u16,
+        (rank, ranks): (u16, u16),
         lanes: u16,
         result: &[u8],
     ) -> Result<(), String> {
@@ -173,12 +195,22 @@ impl Step {
                 let expected = self.elements(key, root as u16);
                 if result == expected { Ok(()) } else { Err("not the root's elements".to_owned()) }
             }
-            Kind::AllReduce(Reduction { op, .. }) => {
+            Kind::AllGather => {
+                let parts = (0..ranks)
+                    .flat_map(|rank| self.part(rank, ranks).map(move |index| (rank, index)));
+                let expected: Vec<u8> = parts
+                    .flat_map(|(rank, index)| self.element(key, rank, index).bytes(dtype))
+                    .collect();
+                if result == expected { Ok(()) } else { Err("not each rank's part".to_owned()) }
+            }
+            Kind::AllReduce(Reduction { op, .. }) | Kind::ReduceScatter(Reduction { op, .. }) => {
                 if let Some(packing) = self.packing(ranks) {
                     return self.check_packed(packing, (number, key), ranks, lanes, result);
                 }
                 let largest = self.largest_by_chunk(key, ranks, lanes);
-                for (index, found) in result.chunks_exact(dtype.size()).enumerate() {
+                let told = self.told(rank, ranks);
+                let found = result.chunks_exact(dtype.size()).enumerate();
+                for (index, found) in found.skip(told.start).take(told.len()) {
                     let inputs = (0..ranks).map(|rank| self.element(key, rank, index));
                     let place = index / elements_per_chunk(&self.call, lanes);
                     let expected = match self.elements {

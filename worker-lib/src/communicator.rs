@@ -145,7 +145,7 @@ impl Communicator {
     ) -> Result<CallStats, Error> {
         let kind = Kind::AllReduce(op.into());
         let call = Call { kind, dtype: T::DTYPE, count: tensor.len() };
-        self.run(call, true, bytemuck::cast_slice_mut(tensor))
+        self.run(call, bytemuck::cast_slice_mut(tensor))
     }
 
     /// Starts an all-reduce of a tensor that it takes, and returns at once. Any number may be in
@@ -158,7 +158,7 @@ impl Communicator {
         tensor: T,
         op: impl Into<Reduction>,
     ) -> Result<Handle<T>, Error> {
-        self.start(Kind::AllReduce(op.into()), true, tensor)
+        self.start(Kind::AllReduce(op.into()), tensor)
     }
 
     /// Replaces `tensor` by rank `root`'s, on every rank; the bits travel as they are.
@@ -168,7 +168,7 @@ impl Communicator {
     pub fn broadcast<T: Element>(&self, tensor: &mut [T], root: u32) -> Result<CallStats, Error> {
         self.check_root(root)?;
         let call = Call { kind: Kind::Broadcast { root }, dtype: T::DTYPE, count: tensor.len() };
-        self.run(call, self.info.rank == root, bytemuck::cast_slice_mut(tensor))
+        self.run(call, bytemuck::cast_slice_mut(tensor))
     }
 
     /// Starts a broadcast of a tensor that it takes, and returns at once, as
@@ -178,7 +178,54 @@ impl Communicator {
     /// As [`Communicator::broadcast`]; what happens later comes out of [`Handle::wait`].
     pub fn broadcast_start<T: Tensor>(&self, tensor: T, root: u32) -> Result<Handle<T>, Error> {
         self.check_root(root)?;
-        self.start(Kind::Broadcast { root }, self.info.rank == root, tensor)
+        self.start(Kind::Broadcast { root }, tensor)
+    }
+
+    /// Replaces this rank's part of `tensor` ([`Call::part_start`]) by its reduction over all
+    /// ranks, element by element; what is in the other parts then is not specified.
+    ///
+    /// # Errors
+    /// As [`Communicator::all_reduce`].
+    pub fn reduce_scatter<T: Element>(
+        &self,
+        tensor: &mut [T],
+        op: impl Into<Reduction>,
+    ) -> Result<CallStats, Error> {
+        let kind = Kind::ReduceScatter(op.into());
+        let call = Call { kind, dtype: T::DTYPE, count: tensor.len() };
+        self.run(call, bytemuck::cast_slice_mut(tensor))
+    }
+
+    /// Starts a reduce-scatter of a tensor that it takes, and returns at once, as
+    /// [`Communicator::all_reduce_start`].
+    ///
+    /// # Errors
+    /// As [`Communicator::all_reduce`]; what happens later comes out of [`Handle::wait`].
+    pub fn reduce_scatter_start<T: Tensor>(
+        &self,
+        tensor: T,
+        op: impl Into<Reduction>,
+    ) -> Result<Handle<T>, Error> {
+        self.start(Kind::ReduceScatter(op.into()), tensor)
+    }
+
+    /// Replaces each rank's part of `tensor` ([`Call::part_start`]) by what that rank has there;
+    /// the bits travel as they are.
+    ///
+    /// # Errors
+    /// As [`Communicator::all_reduce`].
+    pub fn all_gather<T: Element>(&self, tensor: &mut [T]) -> Result<CallStats, Error> {
+        let call = Call { kind: Kind::AllGather, dtype: T::DTYPE, count: tensor.len() };
+        self.run(call, bytemuck::cast_slice_mut(tensor))
+    }
+
+    /// Starts an all-gather of a tensor that it takes, and returns at once, as
+    /// [`Communicator::all_reduce_start`].
+    ///
+    /// # Errors
+    /// As [`Communicator::all_reduce`]; what happens later comes out of [`Handle::wait`].
+    pub fn all_gather_start<T: Tensor>(&self, tensor: T) -> Result<Handle<T>, Error> {
+        self.start(Kind::AllGather, tensor)
     }
 
     /// Returns when every rank has called it.
@@ -187,7 +234,7 @@ impl Communicator {
     /// As [`Communicator::all_reduce`].
     pub fn barrier(&self) -> Result<CallStats, Error> {
         let call = Call { kind: Kind::Barrier, dtype: DType::I32, count: 1 };
-        self.run(call, true, &mut [0; 4])
+        self.run(call, &mut [0; 4])
     }
 
     /// This process's rank.
@@ -233,7 +280,7 @@ impl Communicator {
         self.check()
     }
 
-    fn run(&self, call: Call, contributes: bool, bytes: &mut [u8]) -> Result<CallStats, Error> {
+    fn run(&self, call: Call, bytes: &mut [u8]) -> Result<CallStats, Error> {
         let codec = self.codec(&call)?;
         self.check()?;
         let lengths = self.cut(bytes.len(), codec);
@@ -241,7 +288,7 @@ impl Communicator {
         let number = issued.issue(call);
         let whole = |answer| Whole::new(number, lengths.len(), Arc::clone(&self.shared), answer);
         let finished = lend(bytes, &lengths, whole, |buffers| {
-            let threads = self.submit(number, call, codec, contributes, buffers);
+            let threads = self.submit(number, call, codec, buffers);
             drop(issued);
             let (first, others) = threads.split_at(1);
             others.iter().for_each(|thread| thread.wakers.wake());
@@ -255,12 +302,7 @@ impl Communicator {
         finished.ok_or_else(|| self.shared.reason())
     }
 
-    fn start<T: Tensor>(
-        &self,
-        kind: Kind,
-        contributes: bool,
-        mut tensor: T,
-    ) -> Result<Handle<T>, Error> {
+    fn start<T: Tensor>(&self, kind: Kind, mut tensor: T) -> Result<Handle<T>, Error> {
         let (dtype, bytes) = (tensor.dtype(), tensor.bytes().len());
         let call = Call { kind, dtype, count: bytes / dtype.size() };
         let codec = self.codec(&call)?;
@@ -271,7 +313,7 @@ impl Communicator {
         let number = issued.issue(call);
         let whole = Whole::new(number, lengths.len(), Arc::clone(&self.shared), answer);
         let (buffers, tensor) = give(tensor, &lengths, whole);
-        let threads = self.submit(number, call, codec, contributes, buffers);
+        let threads = self.submit(number, call, codec, buffers);
         threads.iter().for_each(|thread| thread.wakers.wake());
         drop(issued);
         let seat = threads.first().map(|thread| Arc::clone(&thread.seat));
@@ -282,7 +324,8 @@ impl Communicator {
     fn codec(&self, call: &Call) -> Result<Codec, Error> {
         let Info { job, rank, world_size, .. } = &self.info;
         let codec = call.codec(*world_size)?;
-        if let Kind::AllReduce(Reduction { precision: Precision::Bits8, .. }) = call.kind
+        if let Kind::AllReduce(Reduction { precision: Precision::Bits8, .. })
+        | Kind::ReduceScatter(Reduction { precision: Precision::Bits8, .. }) = call.kind
             && codec.precision() != Precision::Bits8
         {
             self.widened.call_once(|| {
@@ -311,14 +354,13 @@ impl Communicator {
         number: u64,
         call: Call,
         codec: Codec,
-        contributes: bool,
         buffers: Vec<Box<dyn Buffer>>,
     ) -> &[DataThread] {
         let threads = &self.threads[..buffers.len()];
         let mut first = 0;
         for (thread, buffer) in threads.iter().zip(buffers) {
             let elements = (buffer.bytes().len() / call.dtype.size()) as u64;
-            let submission = Submission { number, call, codec, first, contributes, buffer };
+            let submission = Submission { number, call, codec, first, buffer };
             let _ = thread.submissions.send(submission);
             first += elements;
         }

@@ -12,7 +12,9 @@ use std::sync::mpsc::{Receiver, TryRecvError};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
+use switchml_protocol::audience::Audience;
 use switchml_protocol::capabilities::Capabilities;
+use switchml_protocol::header::{Header, flags};
 use switchml_protocol::times::Times;
 use switchml_worker_core::WaitStats;
 use switchml_worker_core::call::Submission;
@@ -276,6 +278,13 @@ impl<T: Transport> Drop for Leaves<'_, T> {
     }
 }
 
+/// Whether a packet leaves behind those of its turn without lanes: in an all-gather these should be
+/// there before the lanes of other ranks, which then complete the round.
+fn goes_behind(header: &Header) -> bool {
+    let has_lanes = header.flags & flags::EMPTY == 0;
+    has_lanes && matches!(Audience::of(header.op), Audience::AllBut(_))
+}
+
 impl<T: Transport> Driver<T> {
     /// Ends: after all collectives are done, or because something failed. The last driver leaves
     /// the job.
@@ -386,16 +395,39 @@ impl<T: Transport> Driver<T> {
             self.data_path.fill_hello(&hello, packet);
             packets += 1;
         }
+        let (mut op, mut held) = (None, Vec::new());
         while let Some(transmission) = self.data_path.next(now) {
-            self.put(&transmission).map_err(refused)?;
             packets += 1;
+            if goes_behind(&transmission.header) {
+                held.push(transmission);
+            } else {
+                self.put_apart(&transmission, &mut op).map_err(refused)?;
+            }
         }
-        if let Some(local_sums) = &mut self.local_sums {
-            local_sums.arrive(&mut self.transport).map_err(refused)?;
+        for transmission in &held {
+            self.put_apart(transmission, &mut op).map_err(refused)?;
         }
-        self.transport.flush().map_err(refused)?;
+        self.flush().map_err(refused)?;
         self.give_back();
         Ok(packets)
+    }
+
+    /// Has a packet join the batch, if that is of the same `op`: what one superpacket brings is
+    /// sent on to the same ranks.
+    fn put_apart(&mut self, transmission: &Transmission, op: &mut Option<u8>) -> io::Result<()> {
+        let own = transmission.header.op;
+        if op.replace(own).is_some_and(|op| op != own) {
+            self.flush()?;
+        }
+        self.put(transmission)
+    }
+
+    /// Sends what was put.
+    fn flush(&mut self) -> io::Result<()> {
+        if let Some(local_sums) = &mut self.local_sums {
+            local_sums.arrive(&mut self.transport)?;
+        }
+        self.transport.flush()
     }
 
     /// Has a packet join the batch, or wait for those of other ranks of this host.

@@ -380,6 +380,33 @@ fn broadcast_from_each_rank() {
     });
 }
 
+/// Of 100,000 elements, of which rank r of 3 has those from floor(100,000 * r / 3) on.
+#[test]
+fn parts_of_reduce_scatters_and_all_gathers() {
+    const COUNT: usize = 100_000;
+    let daemon = Daemon::start();
+    with_ranks(&daemon, "parts", 3, |communicator| {
+        let rank = communicator.rank() as usize;
+        let parts = [0..33_333, 33_333..66_666, 66_666..COUNT];
+        let mine = || (0..COUNT).map(|i| (i * (rank + 1)) as i32);
+        let mut sums: Vec<i32> = mine().collect();
+        communicator.reduce_scatter(&mut sums, ReduceOp::Sum).unwrap();
+        for i in parts[rank].clone() {
+            assert_eq!(sums[i], 6 * i as i32, "rank {rank}, element {i}");
+        }
+        let mut gathered: Vec<i32> = mine().collect();
+        communicator.all_gather(&mut gathered).unwrap();
+        for (owner, part) in parts.iter().enumerate() {
+            for i in part.clone() {
+                assert_eq!(gathered[i], (i * (owner + 1)) as i32, "rank {rank}, element {i}");
+            }
+        }
+        // Two parts of three, and one of three.
+        let stats = communicator.stats().engine;
+        assert!(stats.told > stats.results * 45 / 100, "{stats:?}");
+    });
+}
+
 #[test]
 fn a_barrier_waits_for_the_last() {
     let daemon = Daemon::start();

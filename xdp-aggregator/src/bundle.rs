@@ -9,7 +9,7 @@ use core::mem::offset_of;
 use aya_ebpf::bindings::{__sk_buff, TC_ACT_SHOT, TC_ACT_UNSPEC};
 use aya_ebpf::helpers::{bpf_clone_redirect, bpf_redirect};
 use switchml_protocol::fanout::MAX_PLACES;
-use switchml_protocol::frame::{Checksum, Ipv4, Ipv6, Network, sum_of_packet};
+use switchml_protocol::frame::{Checksum, Ipv4, Ipv6, Network, sum_of_done, sum_of_packet};
 use switchml_protocol::header::{HEADER_LEN, Header, Kind};
 use switchml_protocol::job::Binding;
 use switchml_protocol::outcome::{Action, Outcome};
@@ -192,6 +192,13 @@ fn serve_segment<R: Role>(skb: &Skb, work: &mut Scratch, offset: u32, len: u32) 
     let Some(Packet { header, .. }) = work.packet_mut(offset) else {
         return Outcome::BadLength;
     };
+    if outcome == Outcome::Completed {
+        let result = *header;
+        work.note_result(&result, work.to_group);
+    }
+    let Some(Packet { header, .. }) = work.packet_mut(offset) else {
+        return Outcome::BadLength;
+    };
     let goes_to_group = outcome == Outcome::Hello && has_groups && header.is_for_group();
     if goes_to_group {
         header.aux.set(0);
@@ -258,7 +265,12 @@ pub unsafe extern "C" fn bundle_answer(ctx: *mut __sk_buff) -> u64 {
             // SAFETY: as above.
             unsafe { bundle_show(ctx, Action::Broadcast as u32) };
         }
-        verdict = send_to_all(&skb, work, to_sender > 0);
+        let is_addressed = work.has_done != 0 && to_sender == 0;
+        verdict = if is_addressed {
+            send_to_audience(&skb)
+        } else {
+            send_to_all(&skb, work, to_sender > 0)
+        };
     }
     if to_sender > 0 {
         if to_sender < segments {
@@ -318,6 +330,101 @@ pub fn send_to_all(skb: &Skb, work: &Scratch, keep: bool) -> i32 {
     }
 }
 
+/// Rule 9.4: sends the superpacket to those places of the job that it is for, and a DONE in its
+/// place to the others.
+#[inline(always)]
+fn send_to_audience(skb: &Skb) -> i32 {
+    let ctx = skb.context();
+    // SAFETY: the context is that of the running program, and nothing of this CPU's memory is in
+    // use here.
+    let last = unsafe {
+        // The last place gets the superpacket itself, if there are no others.
+        match bundle_clone(ctx, 1) {
+            last if last >> 32 == 0 => last,
+            last => {
+                if last as u32 != 0 {
+                    clone_to(skb, last as u32);
+                }
+                if bundle_shorten(ctx) != 0 {
+                    return TC_ACT_SHOT;
+                }
+                bundle_clone(ctx, 0)
+            }
+        }
+    };
+    match last as u32 {
+        0 => TC_ACT_SHOT,
+        // SAFETY: no pointer is passed.
+        last => unsafe { bpf_redirect(last, 0) as i32 },
+    }
+}
+
+/// Sends the superpacket to each place that it is for, or is not for if `wanted` is 0, except the
+/// last: the port of that one, for which it has the headers; and in the upper half, 1 if there are
+/// other places.
+///
+/// # Safety
+///
+/// As for [`Skb::new`].
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub unsafe extern "C" fn bundle_clone(ctx: *mut __sk_buff, wanted: u32) -> u64 {
+    // SAFETY: the caller vouches for the context.
+    let skb = unsafe { Skb::new(ctx) };
+    let Some(work) = scratch::get() else { return 0 };
+    let Some(receivers) = tables::receivers(work.job) else { return 0 };
+    let audience = work.done.audience();
+    let (mut last, mut others) = (0, 0);
+    for index in 0..MAX_PLACES {
+        let Some(place) = receivers.places.get(index) else { break };
+        if place.ifindex == 0 {
+            break;
+        }
+        let ranks = receivers.ranks.get(index).copied().unwrap_or(0);
+        if u32::from(audience.has_any(ranks)) != wanted {
+            others = 1;
+            continue;
+        }
+        if last != 0 {
+            clone_to(&skb, last);
+        }
+        // SAFETY: as above; `work` is not used meanwhile.
+        if unsafe { bundle_address(ctx, index as u32) } != 0 {
+            return 0;
+        }
+        last = place.ifindex;
+    }
+    others << 32 | u64::from(last)
+}
+
+/// Makes the superpacket a DONE of its RESULTs, without the headers around it; 0 if that is done.
+///
+/// # Safety
+///
+/// As for [`Skb::new`].
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub unsafe extern "C" fn bundle_shorten(ctx: *mut __sk_buff) -> u64 {
+    // SAFETY: the caller vouches for the context.
+    let skb = unsafe { Skb::new(ctx) };
+    let Some(work) = scratch::get() else { return 1 };
+    work.done_header = work.done.header();
+    let (at, lanes) = (work.headers_len(), u32::from(work.done.len()));
+    let behind = at + HEADER_LEN as u32;
+    let mut sum = 0;
+    for (_, lane) in (0..lanes).zip(&work.done_lanes) {
+        sum += lane.get() >> 16;
+        sum += lane.get() & 0xFFFF;
+    }
+    work.sum = sum_of_done(&work.done_header, sum);
+    work.is_done = 1;
+    let stored = skb
+        .store(at, &work.done_header)
+        .and_then(|()| skb.store_lanes(behind, &raw const work.done_lanes, 4 * lanes))
+        .and_then(|()| skb.cut(behind + 4 * lanes));
+    u64::from(stored.is_err())
+}
+
 /// Gives the superpacket the headers of a copy for the job's place `index`; 0 if that is done.
 ///
 /// # Safety
@@ -344,7 +451,12 @@ fn send_to<N: Network>(skb: &Skb, work: &mut Scratch, place: &Binding) -> Option
     let job = tables::job(work.job)?;
     work.answer = work.envelope;
     let answer = work.answer.of::<N>();
-    answer.send_bundle_to(place, job.address, work.checksum, work.sum);
+    if work.is_done == 0 {
+        answer.send_bundle_to(place, job.address, work.checksum, work.sum);
+    } else {
+        let lanes = work.done.len();
+        answer.send_instead(place, job.address, lanes, work.checksum, work.sum);
+    }
     skb.store(0, answer).ok()
 }
 

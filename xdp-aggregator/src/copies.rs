@@ -8,10 +8,12 @@
 
 use aya_ebpf::btf_maps::PerCpuHashMap;
 use aya_ebpf::macros::btf_map;
-use switchml_protocol::EVERYONE;
+use switchml_protocol::audience::Audience;
+use switchml_protocol::done::Done;
 use switchml_protocol::fanout::MAX_PLACES;
-use switchml_protocol::frame::Network;
+use switchml_protocol::frame::{Network, sum_of_done};
 use switchml_protocol::maps::MAX_PORTS;
+use switchml_protocol::{EVERYONE, U64};
 
 use crate::packet::Frame;
 use crate::tables;
@@ -37,15 +39,44 @@ static TURNS: PerCpuHashMap<u32, Turn, MAX_PORTS> = PerCpuHashMap::new();
 pub fn address<N: Network>(frame: &Frame, port: u32) -> Option<()> {
     let (envelope, header) = frame.headers::<N>()?;
     // An answer to one may go to a host without a MAC.
-    if !envelope.is_open() || header.rank.get() != EVERYONE {
+    let is_open = envelope.is_open();
+    if header.rank.get() != EVERYONE || !(is_open || Done::may_tell(header)) {
         return Some(());
     }
     let receivers = tables::receivers(header.job.get())?;
     let (epoch, round) = (header.epoch.get(), header.round.get());
     let (job, slot) = (header.job.get().into(), header.slot.get().into());
-    let place = receivers.places.get(copies_next(port, epoch, round, job, slot) as usize)?;
-    envelope.close(place);
+    let at = copies_next(port, epoch, round, job, slot) as usize;
+    let place = receivers.places.get(at)?;
+    if is_open {
+        envelope.close(place);
+    }
+    if Done::may_tell(header) && !Audience::of(header.op).has_any(*receivers.ranks.get(at)?) {
+        return shorten::<N>(frame);
+    }
     Some(())
+}
+
+/// Rule 9.4: makes a RESULT to all the DONE of its round.
+#[inline(always)]
+fn shorten<N: Network>(frame: &Frame) -> Option<()> {
+    let (envelope, header) = frame.headers::<N>()?;
+    let mut done = Done::new(header);
+    let lane = done.add(header);
+    *header = done.header();
+    let sum = if N::CHECKSUM_IS_OPTIONAL {
+        0
+    } else {
+        sum_of_done(header, (lane >> 16) + (lane & 0xFFFF))
+    };
+    envelope.shorten(done.len(), sum);
+    frame.align::<N>().ok()?;
+    // A RESULT has many lanes. What is behind the first one goes.
+    let pair = frame.pair(0)?;
+    // SAFETY: the bytes are in the frame, and nothing else refers to them.
+    unsafe { pair.write(U64::new(u64::from(lane) << 32)) };
+    frame.resize(done.len()).ok()?;
+    frame.align_back::<N>().ok()
 }
 
 /// The place behind `port` that is next to get a copy of that RESULT; none if it is past the last.

@@ -2,11 +2,12 @@
 
 use aya_ebpf::btf_maps::PerCpuArray;
 use aya_ebpf::macros::btf_map;
-use switchml_protocol::MAX_LANES;
 use switchml_protocol::auth::TAG_LEN;
+use switchml_protocol::done::Done;
 use switchml_protocol::frame::{Checksum, Envelope, Ipv4, Ipv6, Network};
 use switchml_protocol::header::{HEADER_LEN, Header};
 use switchml_protocol::shell::Origin;
+use switchml_protocol::{MAX_LANES, U32};
 
 use crate::payload::{Copied, LANE_BOUND};
 
@@ -68,6 +69,15 @@ pub struct Scratch {
     pub to_senders_group: u8,
     /// The kind that a segment is given.
     pub shown: u8,
+    /// 1 if the RESULTs to all may be told by `done` to ranks that do not need them.
+    pub has_done: u8,
+    /// The DONE of these (rule 9.4), and its lanes.
+    pub done: Done,
+    pub done_lanes: [U32; MAX_SEGMENTS],
+    /// Its header once it is complete.
+    pub done_header: Header,
+    /// 1 once it is what the superpacket holds.
+    pub is_done: u8,
     /// What became of each segment.
     pub answers: [Answer; MAX_SEGMENTS],
 }
@@ -120,8 +130,26 @@ impl Scratch {
             segment_len => segment_len,
         };
         (self.has_job, self.to_senders_group) = (0, 0);
+        (self.has_done, self.is_done) = (0, 0);
         (self.loaded_to, self.unstored) = (0, 0);
         (self.segments, self.to_group, self.to_sender, self.to_parent) = (0, 0, 0, 0);
+    }
+
+    /// Takes note of a RESULT to all, behind `before` others.
+    #[inline(always)]
+    pub fn note_result(&mut self, result: &Header, before: u32) {
+        if before == 0 {
+            self.has_done = u8::from(Done::may_tell(result));
+            self.done = Done::new(result);
+        }
+        if self.has_done == 0 || !self.done.takes(result) {
+            self.has_done = 0;
+            return;
+        }
+        let at = usize::from(self.done.len());
+        if let Some(lane) = self.done_lanes.get_mut(at) {
+            lane.set(self.done.add(result));
+        }
     }
 
     /// Bytes of the headers before the first segment.

@@ -3,15 +3,17 @@
 
 use aya_ebpf::bindings::__sk_buff;
 use aya_ebpf::helpers::{
-    bpf_l4_csum_replace, bpf_skb_load_bytes, bpf_skb_pull_data, bpf_skb_store_bytes,
+    bpf_l4_csum_replace, bpf_skb_change_tail, bpf_skb_load_bytes, bpf_skb_pull_data,
+    bpf_skb_store_bytes,
 };
 use core::arch::asm;
 use core::mem::{MaybeUninit, offset_of};
+use switchml_protocol::U32;
 use switchml_protocol::frame::{Checksum, ETHERNET_LEN, Envelope, Network, Tag};
 use switchml_protocol::maps::Endpoint;
 use switchml_protocol::shell::Hook;
 
-use crate::scratch::{LOADED_LEN, MAX_PACKET_LEN, Packet};
+use crate::scratch::{LOADED_LEN, MAX_PACKET_LEN, MAX_SEGMENTS, Packet};
 use crate::tables;
 
 /// The socket buffer that the program runs for.
@@ -155,6 +157,26 @@ impl Skb {
         let len = in_bounds(len, MAX_PACKET_LEN)?;
         // SAFETY: `from` is that long.
         done(unsafe { bpf_skb_store_bytes(self.ctx.cast(), offset, from.cast(), len, 0) })
+    }
+
+    /// Overwrites `len` bytes from `offset` on, 1 to 4 for each segment, with those of lanes.
+    #[inline(always)]
+    pub fn store_lanes(
+        &self,
+        offset: u32,
+        from: *const [U32; MAX_SEGMENTS],
+        len: u32,
+    ) -> Result<(), i64> {
+        let len = in_bounds(len, 4 * MAX_SEGMENTS)?;
+        // SAFETY: `from` is that long.
+        done(unsafe { bpf_skb_store_bytes(self.ctx.cast(), offset, from.cast(), len, 0) })
+    }
+
+    /// Cuts it down to that length; a superpacket is one packet from then on.
+    #[inline(always)]
+    pub fn cut(&self, len: u32) -> Result<(), i64> {
+        // SAFETY: the context is that of the running program; no pointer into the packet is held.
+        done(unsafe { bpf_skb_change_tail(self.ctx, len, 0) })
     }
 
     /// Has all of it lie in one piece that nobody else has; nothing if it does.

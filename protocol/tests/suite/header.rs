@@ -82,10 +82,14 @@ fn decode_says_what_is_malformed() {
     for version in [0, 2, 255] {
         assert_eq!(decode_error(&Packet { version, ..good.clone() }), Some(Malformed::Version));
     }
-    for kind in [0, 9, 255] {
+    for kind in [0, 10, 255] {
         assert_eq!(decode_error(&Packet { kind, ..good.clone() }), Some(Malformed::Kind));
     }
-    for op in 0x02..=0xFF {
+    // Rule 2.10: sums with an audience.
+    for op in 64..192 {
+        assert_eq!(decode(&Packet { op, ..good.clone() }.to_bytes()).unwrap().2, Op::Sum);
+    }
+    for op in (0x02..64).chain(192..=0xFF) {
         assert_eq!(decode_error(&Packet { op, ..good.clone() }), Some(Malformed::Op));
     }
     let mut bytes = good.to_bytes();

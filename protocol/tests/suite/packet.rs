@@ -10,6 +10,7 @@ pub const HELLO: u8 = 5;
 pub const FILLER: u8 = 6;
 pub const ROOM: u8 = 7;
 pub const PARTIAL: u8 = 8;
+pub const DONE: u8 = 9;
 
 /// Numbers of the `op` field.
 pub const SUM: u8 = 0x00;
@@ -176,7 +177,8 @@ pub fn add_words(words: impl Iterator<Item = u32>) -> u32 {
 pub fn combine_lane(op: u8, lanes: &[u32]) -> u32 {
     let numbers = lanes.iter().map(|lane| i64::from(*lane as i32));
     let combined = match op {
-        SUM => numbers.sum(),
+        // Rule 2.10: sums with an audience, too.
+        SUM | 64..192 => numbers.sum(),
         MAX => numbers.max().expect("a rank"),
         _ => panic!("op {op:#x}"),
     };

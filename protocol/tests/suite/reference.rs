@@ -12,8 +12,8 @@ use switchml_protocol::job::Binding;
 use switchml_protocol::outcome::Outcome;
 
 use crate::packet::{
-    ALL_OPS, CE, CHECKED, CONTRIBUTION, EMPTY, EVERYONE, HELLO, MAX, PARTIAL, PENDING, Packet,
-    REJECT, RESULT, ROOM, TAGGED, add_words, check_word, combine, surplus,
+    ALL_OPS, CE, CHECKED, CONTRIBUTION, DONE, EMPTY, EVERYONE, HELLO, MAX, PARTIAL, PENDING,
+    Packet, REJECT, RESULT, ROOM, TAGGED, add_words, check_word, combine, surplus,
 };
 use crate::switch::{EPOCH, JOB, Served, key, secret};
 
@@ -326,11 +326,12 @@ fn malformed(packet: &Packet) -> Option<Outcome> {
     if packet.version != 1 {
         return Some(Outcome::BadVersion);
     }
-    if !(1..=5).contains(&packet.kind) && ![ROOM, PARTIAL].contains(&packet.kind) {
+    if !(1..=5).contains(&packet.kind) && ![ROOM, PARTIAL, DONE].contains(&packet.kind) {
         return Some(Outcome::BadKind);
     }
     let empty = packet.kind == CONTRIBUTION && packet.flags & EMPTY != 0;
-    if !ALL_OPS.contains(&packet.op) || empty && packet.op == MAX {
+    let has_audience = (64..192).contains(&packet.op);
+    if !ALL_OPS.contains(&packet.op) && !has_audience || empty && packet.op == MAX {
         return Some(Outcome::BadOp);
     }
     let lanes_fit = match packet.kind {
@@ -339,6 +340,7 @@ fn malformed(packet: &Packet) -> Option<Outcome> {
         }
         HELLO => (0..=768).step_by(32).any(|lanes| lanes == packet.lanes),
         PENDING => [2, 32].contains(&packet.lanes),
+        DONE => packet.lanes <= 768,
         _ => packet.lanes == 2,
     };
     if !lanes_fit {

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use switchml_protocol::VERSION;
+use switchml_protocol::audience::Audience;
 use switchml_protocol::capabilities::Capabilities;
 use switchml_protocol::header::{Kind, Op, flags};
 use switchml_protocol::outcome::RejectReason;
@@ -53,7 +54,11 @@ fn kinds_are_those_of_the_page() {
 
 #[test]
 fn operators_are_those_of_the_page() {
-    let ops: BTreeMap<_, _> = Op::ALL.iter().map(|op| (u32::from(*op as u8), op.name())).collect();
+    let mut ops: BTreeMap<_, _> =
+        Op::ALL.iter().map(|op| (u32::from(*op as u8), op.name())).collect();
+    for audience in [Audience::One(0), Audience::AllBut(0)] {
+        ops.insert(audience.op(Op::Sum).into(), Op::Sum.name());
+    }
     assert_eq!(ops, numbered(meaning("op").split(", ")));
 }
 

@@ -47,6 +47,7 @@ mod multicast;
 mod networks;
 mod packed;
 mod packet_tags;
+mod parts;
 mod ports;
 mod quotas;
 mod restart;

@@ -39,11 +39,11 @@ def malformed_packets():
 
     for version in (0, 2, 255):
         refused(f"version {version}", "bad_version", version=version)
-    for kind in (0, RESULT, 6, 9, 255):
+    for kind in (0, RESULT, 6, 10, 255):
         refused(f"kind {kind}", "bad_kind", kind=kind)
     refused("PENDING", "bad_kind", "bad_length", kind=PENDING, values=(0, 1))
     refused("REJECT", "bad_kind", "bad_length", kind=REJECT, values=(3, 0))
-    for op in (0x02, 0x0F, 0x20, 0x80):
+    for op in (0x02, 0x0F, 0x20, 0xC0):
         refused(f"op {op:#04x}", "bad_op", op=op)
     refused("no lanes", "bad_lanes", values=())
     for size in (1, 31, 33, 63):
@@ -64,9 +64,10 @@ def malformed_packets():
 def unknown_ops():
     v = Vector("unknown_ops", "SUM and MAX are 0 and 1: no bit of op is ignored.", "fifo")
     job = v.open(Job(ranks=2))
-    for bit in range(1, 8):
+    # Rule 2.10 has 64 to 191.
+    for high in (0x02, 0x04, 0x08, 0x10, 0x20, 0xC0):
         for low in (0, 1):
-            op = 1 << bit | low
+            op = high | low
             v.step(f"op {op:#04x}", job, contribution(job, op=op), nobody("bad_op"))
     play_round(v, job, 2, 0)
     return v

@@ -34,8 +34,9 @@ struct Entry {
     job: JobEntry,
     /// By rank.
     members: Vec<MemberEntry>,
-    /// Where copies of RESULTs to all go.
-    places: Vec<Binding>,
+    /// Where copies of RESULTs to all go, and the ranks that each is for
+    /// ([`fanout::Receivers::ranks`]).
+    places: Vec<(Binding, u64)>,
     /// Of a combiner's job: where it sends on, and bitmaps of the ranks below, by group.
     parent: Option<Binding>,
     below: [u32; GROUPS],
@@ -115,14 +116,18 @@ impl MemoryTables {
         for &(rank, way) in ways {
             let Some(member) = members.get(usize::from(rank)) else { continue };
             let place = fanout::place(job, number, (rank, member.binding, way));
-            if member.epoch == job.epoch && !places.contains(&place) {
-                places.push(place);
+            if member.epoch != job.epoch {
+                continue;
+            }
+            match places.iter_mut().find(|(known, _)| *known == place) {
+                Some((_, ranks)) => *ranks |= fanout::bit(rank),
+                None => places.push((place, fanout::bit(rank))),
             }
         }
     }
 
-    /// The job, and where copies of its RESULTs to all go.
-    pub fn places(&self, number: u16) -> Option<(JobEntry, Vec<Binding>)> {
+    /// The job, where copies of its RESULTs to all go, and the ranks that each is for.
+    pub fn places(&self, number: u16) -> Option<(JobEntry, Vec<(Binding, u64)>)> {
         self.read(number).map(|entry| (entry.job, entry.places.clone()))
     }
 

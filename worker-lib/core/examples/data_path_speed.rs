@@ -94,7 +94,6 @@ fn run() -> Spent {
         call,
         codec,
         first: 0,
-        contributes: true,
         buffer: Box::new(Elements(elements)),
     });
 

@@ -8,8 +8,6 @@
 //! bundle. The window is each rank's own; a smaller one halves bundles, which puts more cuts
 //! between those of the others.
 
-use switchml_protocol::header::Op;
-
 use crate::engine::Chunk;
 
 /// What full bundles are multiples of: they can be halved twice.
@@ -20,8 +18,9 @@ pub(crate) const HALVES: u32 = 4;
 pub(crate) struct Bundles {
     /// Chunks of a full bundle, at least 1.
     full: u32,
-    /// Collective and operator of the chunk before: exponent chunks have an operator of their own.
-    run: Option<(u64, Op)>,
+    /// Collective and op of the chunk before: exponent chunks have an op of their own, and each
+    /// rank's part of a reduce-scatter or an all-gather.
+    run: Option<(u64, u8)>,
     /// Chunks of its latest full bundle that are out.
     place: u32,
     /// How many more have room that is theirs.
@@ -37,13 +36,13 @@ impl Bundles {
 
     /// Whether the next chunk, `chunk`, has room with those before it.
     pub fn goes_on(&self, chunk: &Chunk) -> bool {
-        self.granted > 0 && self.run == Some((chunk.collective, chunk.op))
+        self.granted > 0 && self.run == Some((chunk.collective, chunk.wire_op()))
     }
 
     /// Whether there is `room` for all that goes out together from the next chunk, `chunk`, on, if
     /// the window is of this size. There may be fewer left.
     pub fn begin(&mut self, chunk: &Chunk, room: u32, window: u32) -> bool {
-        let run = Some((chunk.collective, chunk.op));
+        let run = Some((chunk.collective, chunk.wire_op()));
         if self.run != run {
             (self.run, self.place) = (run, 0);
         }
@@ -89,9 +88,20 @@ mod tests {
 
     use super::*;
     use crate::engine::Part;
+    use switchml_protocol::audience::Audience;
+    use switchml_protocol::header::Op;
 
     fn chunk(collective: u64, op: Op) -> Chunk {
-        Chunk { collective, part: Part::Data(0), op, lanes: 32, fingerprint: 0, empty: false }
+        Chunk {
+            collective,
+            part: Part::Data(0),
+            op,
+            audience: Audience::All,
+            lanes: 32,
+            fingerprint: 0,
+            empty: false,
+            may_wait: false,
+        }
     }
 
     #[test]

@@ -18,6 +18,11 @@ pub enum Kind {
     },
     /// Nobody goes on before everybody is here.
     Barrier,
+    /// Every rank gets the reduction over all ranks of its part of the elements
+    /// ([`Call::part_start`]).
+    ReduceScatter(Reduction),
+    /// Every rank gets each rank's part of the elements.
+    AllGather,
 }
 
 /// A call, equal on all ranks except the elements.
@@ -38,9 +43,17 @@ impl Call {
     /// [`NumericsError`] when the reduction is not offered.
     pub fn codec(&self, ranks: u32) -> Result<Codec, NumericsError> {
         match self.kind {
-            Kind::AllReduce(op) => Codec::reduction(self.dtype, op, ranks as usize, self.count),
-            Kind::Broadcast { .. } | Kind::Barrier => Ok(Codec::bytes()),
+            Kind::AllReduce(op) | Kind::ReduceScatter(op) => {
+                Codec::reduction(self.dtype, op, ranks as usize, self.count)
+            }
+            Kind::Broadcast { .. } | Kind::Barrier | Kind::AllGather => Ok(Codec::bytes()),
         }
+    }
+
+    /// Rule 17.8: the first element of a rank's part among `ranks` parts, which are as equal as can
+    /// be; that of rank `ranks` is the end of the last one's.
+    pub const fn part_start(&self, rank: u32, ranks: u32) -> usize {
+        (self.count as u128 * rank as u128 / ranks as u128) as usize
     }
 
     /// Hash of the call and its number in the session, the same on all ranks that make the same
@@ -50,6 +63,8 @@ impl Call {
             Kind::AllReduce(reduction) => (0, number_of(reduction)),
             Kind::Broadcast { root } => (1, u64::from(root)),
             Kind::Barrier => (2, 0),
+            Kind::ReduceScatter(reduction) => (3, number_of(reduction)),
+            Kind::AllGather => (4, 0),
         };
         hash::fold([number, kind << 32 | detail, self.dtype as u64, self.count as u64]) as u32
     }
@@ -65,7 +80,8 @@ fn number_of(Reduction { op, precision }: Reduction) -> u64 {
     precision + op as u64
 }
 
-/// As people write it: `all_reduce(sum, f32, 1000)`, `broadcast(from 2, f16, 77)`, `barrier()`.
+/// As people write it: `all_reduce(sum, f32, 1000)`, `broadcast(from 2, f16, 77)`, `barrier()`,
+/// `reduce_scatter(avg, f32, 1000)`, `all_gather(bf16, 400)`.
 impl fmt::Display for Call {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { kind, dtype, count } = self;
@@ -73,6 +89,8 @@ impl fmt::Display for Call {
             Kind::AllReduce(op) => write!(f, "all_reduce({op}, {dtype}, {count})"),
             Kind::Broadcast { root } => write!(f, "broadcast(from {root}, {dtype}, {count})"),
             Kind::Barrier => f.write_str("barrier()"),
+            Kind::ReduceScatter(op) => write!(f, "reduce_scatter({op}, {dtype}, {count})"),
+            Kind::AllGather => write!(f, "all_gather({dtype}, {count})"),
         }
     }
 }
@@ -88,8 +106,6 @@ pub struct Submission {
     pub codec: Codec,
     /// Elements of the call before those of the buffer.
     pub first: u64,
-    /// Whether this rank's elements count: all but those of a broadcast's receivers do.
-    pub contributes: bool,
     /// The elements; some of the call's where other data paths have the rest.
     pub buffer: Box<dyn Buffer>,
 }

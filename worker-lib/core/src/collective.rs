@@ -4,12 +4,13 @@
 use std::task::{Poll, ready};
 
 use switchml_protocol::MAX_LANES;
+use switchml_protocol::audience::Audience;
 use switchml_protocol::capabilities::Capabilities;
 use switchml_protocol::header::Op;
 use switchml_protocol::ranks::Ranks;
 
 use crate::buffer::Buffer;
-use crate::call::{Call, Submission};
+use crate::call::{Call, Kind, Submission};
 use crate::engine::{Chunk, Failure, History, Part};
 use crate::numerics::Codec;
 use crate::phases::data::Data;
@@ -44,8 +45,10 @@ pub(crate) struct Collective {
     ranks: u32,
     /// How the lanes of data chunks are combined.
     op: Op,
-    /// Whether all its chunks leave their lanes out: this rank has a share in none.
-    is_all_empty: bool,
+    /// Whether data chunks in which this rank has no share leave their lanes out.
+    leaves_out: bool,
+    /// Whether data chunks say for whom their results are.
+    has_audiences: bool,
     elements: Elements,
     exponents: Exponents,
     /// In a small float sum.
@@ -63,7 +66,7 @@ impl Collective {
         let Terms { rank, ranks, lanes, capabilities } = terms;
         let checked_maxima = capabilities.contains(Capabilities::CHECKED_MAXIMA);
         let lanes = usize::from(lanes);
-        let elements = Elements::new(submission, rank, lanes);
+        let elements = Elements::new(submission, rank, ranks, lanes);
         let chunks = elements.chunks();
         let exponents = Exponents::new(if codec.uses_exponents() { chunks } else { 0 }, lanes);
         // Where maxima have to be proven, what waits for the exponents comes no later.
@@ -72,10 +75,14 @@ impl Collective {
         // In a call of one window, the round trip that a ROOM costs matters more than bytes. Chunks
         // of a sum that are zero on some ranks have lanes all the same: the way back has them
         // anyway, and chunks that were asked for come late, so that others take them for lost.
-        let is_all_empty = capabilities.contains(Capabilities::EMPTY_CONTRIBUTIONS)
+        let has_audiences =
+            capabilities.contains(Capabilities::AUDIENCES) && codec.wire_op().is_sum();
+        // Without audiences the ranks whose parts an all-gather's chunks are cannot be told apart,
+        // nor the pace of each.
+        let leaves_out = capabilities.contains(Capabilities::EMPTY_CONTRIBUTIONS)
             && ranks > 1
             && chunks > MOST_CHUNKS
-            && !elements.contribute();
+            && (has_audiences || call.kind != Kind::AllGather);
         let maxima = if codec.wire_op() == Op::Max { chunks } else { exponents.chunks() };
         Self {
             place,
@@ -84,7 +91,8 @@ impl Collective {
             fingerprint: call.fingerprint(number),
             ranks,
             op: codec.wire_op(),
-            is_all_empty,
+            leaves_out,
+            has_audiences,
             exponents,
             speculation: speculates.then(Speculation::default),
             data: Data::new(chunks),
@@ -140,7 +148,9 @@ impl Collective {
             op: self.op(part),
             lanes: self.lanes(part) as u16,
             fingerprint: self.fingerprint,
-            empty: self.is_all_empty,
+            audience: self.audience(part),
+            empty: self.is_left_out(part),
+            may_wait: self.may_wait(part),
         })
     }
 
@@ -167,6 +177,27 @@ impl Collective {
             return Poll::Ready(Some(Part::Data(chunk)));
         }
         witnesses.next().map(|chunk| chunk.map(Part::Witness))
+    }
+
+    /// For whom a chunk's result is. Those of speculative chunks all ranks need, to tell whether
+    /// they count.
+    fn audience(&self, part: Part) -> Audience {
+        match part {
+            Part::Data(chunk) if self.has_audiences => self.elements.audience(chunk),
+            _ => Audience::All,
+        }
+    }
+
+    /// Whether this rank's lanes of a chunk, all zero, are left out.
+    fn is_left_out(&self, part: Part) -> bool {
+        matches!(part, Part::Data(chunk) if self.leaves_out && !self.elements.contribute(chunk))
+    }
+
+    /// Whether later chunks may go out before a chunk that this rank alone has lanes of.
+    fn may_wait(&self, part: Part) -> bool {
+        let Part::Data(chunk) = part else { return false };
+        let is_gathered = self.call.kind == Kind::AllGather && self.leaves_out;
+        is_gathered && self.elements.contribute(chunk)
     }
 
     /// How a chunk's lanes are combined.
@@ -220,6 +251,13 @@ impl Collective {
         let own = &mut own[..maximum.len()];
         self.encode(part, own);
         self.witnesses.accept(chunk, own, maximum)
+    }
+
+    /// Takes in that the round of a chunk is complete whose lanes this rank does not need.
+    pub fn pass(&mut self, part: Part) {
+        if let Part::Data(_) = part {
+            self.data.pass();
+        }
     }
 
     /// Takes in the result of a chunk. The predictor hears of the exponents of small calls.

@@ -23,7 +23,7 @@ use zerocopy::IntoBytes;
 use crate::bundles::Bundles;
 use crate::call::{Call, Submission};
 use crate::collective::Terms;
-use crate::engine::{Chunk, Config, Engine, Failure, Identity, Transmission, Waiting};
+use crate::engine::{Chunk, Completed, Config, Engine, Failure, Identity, Transmission, Waiting};
 use crate::greeting::Greeting;
 use crate::packet::{write_hello, write_tag};
 use crate::schedule::Schedule;
@@ -104,6 +104,11 @@ impl DataPath {
         if self.greeting.take_if(|greeting| greeting.is_answer(datagram)).is_some() {
             return Ok(());
         }
+        let Self { engine, schedule, .. } = self;
+        let pass = |completed: &Completed, missing: &Ranks| schedule.pass(now, completed, missing);
+        if engine.receive_done(now, datagram, congested, pass) {
+            return Ok(());
+        }
         let accept = |chunk: &Chunk, maximum: &[u8]| self.schedule.accept(chunk, maximum);
         if let Some((completed, payload)) =
             self.engine.receive_if(now, datagram, congested, accept)?
@@ -139,7 +144,9 @@ impl DataPath {
     /// The next packet to send now, if any: what is due again, then new chunks, each bundle once
     /// there is room for all of it.
     pub fn next(&mut self, now: u64) -> Option<Transmission> {
-        self.engine.next_resend(now).or_else(|| self.next_new(now))
+        let due = self.engine.next_resend(now).or_else(|| self.next_new(now));
+        // Of what may wait, some may go at once.
+        due.or_else(|| self.engine.next_resend(now))
     }
 
     /// Writes a transmission's packet, of [`Transmission::packet_len`] bytes.
@@ -190,9 +197,19 @@ impl DataPath {
     }
 
     fn next_new(&mut self, now: u64) -> Option<Transmission> {
-        let Some(chunk) = self.pending.take().or_else(|| self.schedule.next()) else {
-            self.bundles.pause();
-            return None;
+        let chunk = loop {
+            let Some(chunk) = self.pending.take().or_else(|| self.schedule.next()) else {
+                self.bundles.pause();
+                return None;
+            };
+            if !chunk.may_wait {
+                break chunk;
+            }
+            if self.engine.room_for_empty() == 0 {
+                self.pending = Some(chunk);
+                return None;
+            }
+            self.engine.defer(now, chunk);
         };
         if !self.bundles.goes_on(&chunk) {
             // There is room for it some time: a bundle takes up half of the window at most.

@@ -165,7 +165,7 @@ pub fn add_up<'a>(sum: &mut [u8], others: impl Iterator<Item = &'a [u8]>) {
     let first = header.rank.get() / RANKS_PER_GROUP * RANKS_PER_GROUP;
     let mut ranks = bit(header.rank.get(), first);
     let mut check = header.check.get();
-    let is_sum = header.op == Op::Sum as u8;
+    let is_sum = Op::of(header.op).is_some_and(Op::is_sum);
     for other in others {
         let Some((head, lanes)) = other.split_at_checked(HEADER_LEN) else { continue };
         let Ok(theirs) = Header::read_from_bytes(head) else { continue };

@@ -7,7 +7,7 @@ use switchml_protocol::ranks::Ranks;
 use crate::buffer::Buffer;
 use crate::call::{Call, Submission};
 use crate::collective::{Collective, Terms};
-use crate::engine::{Chunk, Completed, Failure};
+use crate::engine::{Chunk, Completed, Failure, Part};
 use crate::phases::predictor::Predictor;
 use crate::stats::CallStats;
 
@@ -98,13 +98,32 @@ impl Schedule {
         missing: &Ranks,
         payload: &[u8],
     ) -> Result<(), Failure> {
-        let Completed { chunk, history, .. } = completed;
+        self.complete(now, completed, missing, |collective, part, predictor| {
+            collective.decode(part, payload, predictor)
+        })
+    }
+
+    /// Takes in that a chunk is complete whose lanes this rank does not need.
+    pub fn pass(&mut self, now: u64, completed: &Completed, missing: &Ranks) {
+        let _ = self.complete(now, completed, missing, |collective, part, _| {
+            collective.pass(part);
+            Ok(())
+        });
+    }
+
+    fn complete(
+        &mut self,
+        now: u64,
+        Completed { chunk, history, .. }: &Completed,
+        missing: &Ranks,
+        take_in: impl FnOnce(&mut Collective, Part, &mut Predictor) -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
         let Some(place) = self.place(chunk).and_then(|place| self.collectives.get_mut(place))
         else {
             return Ok(());
         };
         if let Some(collective) = place {
-            collective.decode(chunk.part, payload, &mut self.predictor)?;
+            take_in(collective, chunk.part, &mut self.predictor)?;
             collective.record(now, history, missing);
             self.done.extend(take_if_done(place));
         }

@@ -24,7 +24,7 @@ pub fn cut(bytes: usize, codec: Codec, lanes: u16, shards: usize) -> Vec<usize> 
 }
 
 /// Chunks of a full bundle where the system sets no lower limit.
-fn chunks_per_bundle(lanes: usize) -> usize {
+pub(crate) fn chunks_per_bundle(lanes: usize) -> usize {
     let most = LARGEST_DATAGRAM / packet_len(lanes);
     most - most % HALVES as usize
 }

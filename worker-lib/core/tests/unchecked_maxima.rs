@@ -284,14 +284,7 @@ impl Rank {
             (DataPath::new(Engine::new(config), LANES, 1), Arc::default());
         let (codec, buffer) =
             (call.codec(ranks).unwrap(), Box::new(Tensor(elements, Arc::clone(&result))));
-        data_path.submit(Submission {
-            number: 0,
-            call,
-            codec,
-            first: 0,
-            contributes: true,
-            buffer,
-        });
+        data_path.submit(Submission { number: 0, call, codec, first: 0, buffer });
         Self { data_path, result, failure: None }
     }
 

@@ -61,14 +61,7 @@ impl Rank {
             let call = Call { kind: Kind::AllReduce(Reduction::SUM), dtype, count };
             let (codec, buffer) =
                 (call.codec(2).unwrap(), Box::new(Tensor(elements, Arc::clone(result))));
-            data_path.submit(Submission {
-                number,
-                call,
-                codec,
-                first: 0,
-                contributes: true,
-                buffer,
-            });
+            data_path.submit(Submission { number, call, codec, first: 0, buffer });
         }
         Self { data_path, results }
     }

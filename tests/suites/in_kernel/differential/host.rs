@@ -3,8 +3,10 @@
 use std::cell::RefCell;
 use switchml_protocol::U32;
 use switchml_protocol::aggregator::{Members, Tables};
+use switchml_protocol::audience::Audience;
+use switchml_protocol::done::Done;
 use switchml_protocol::frame::{
-    Checksum, ETHERNET_LEN, Envelope, Ipv4, Ipv6, Network, TAG_LEN, Tag, sum_of_packet,
+    Checksum, ETHERNET_LEN, Envelope, Ipv4, Ipv6, Network, TAG_LEN, Tag, sum_of_done, sum_of_packet,
 };
 use switchml_protocol::header::{HEADER_LEN, Header};
 use switchml_protocol::job::{Binding, JobEntry, MemberEntry};
@@ -165,6 +167,18 @@ impl Host {
         let to_group = to_all || hello_to_group;
         if hello_to_group {
             header.aux.set(0);
+        }
+        // The kernel knows of one place, that of rank 0.
+        let is_told = Done::may_tell(header) && !Audience::of(header.op).has_any(1);
+        if self.at_tc && to_all && is_told {
+            let mut done = Done::new(header);
+            let lane = done.add(header);
+            *header = done.header();
+            payload[..4].copy_from_slice(&lane.to_be_bytes());
+            let sum = sum_of_done(header, (lane >> 16) + (lane & 0xFFFF));
+            envelope.send_instead(&group, address, 1, Checksum::Whole, sum);
+            frame.truncate(Envelope::<N>::LEN + HEADER_LEN + 4);
+            return outcome;
         }
         let (payload, _) = <[U32]>::mut_from_prefix_with_elems(payload, payload.len() / 4).unwrap();
         // At tc an answer is as long as what it answers.

@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use switchml_control as control;
 use switchml_control::join_event::Event;
+use switchml_protocol::audience::NAMED_RANKS;
 use switchml_protocol::auth::Key;
 use switchml_protocol::capabilities::Capabilities;
 
@@ -147,10 +148,15 @@ impl Terms<'_> {
         };
         let [first, further @ ..] = specs else { unreachable!("a job has a shard") };
         // Rule 27.5.
-        let lacks = match job.has_combiners() {
-            true => Capabilities::EMPTY_CONTRIBUTIONS,
-            false => Capabilities::empty(),
-        };
+        let mut lacks = Capabilities::empty();
+        if job.has_combiners() {
+            lacks |= Capabilities::EMPTY_CONTRIBUTIONS;
+        }
+        // Neither is a DONE tagged, nor does a combiner know of one; and an op names few ranks.
+        let is_large = job.world_size() > usize::from(NAMED_RANKS);
+        if job.has_combiners() || !job.key.is_none() || is_large {
+            lacks |= Capabilities::AUDIENCES;
+        }
         let control::Shard { job: number, group_address, group_port } = shard(first);
         control::Assigned {
             job: number,

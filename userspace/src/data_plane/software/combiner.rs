@@ -29,7 +29,7 @@ use zerocopy::FromBytes;
 
 use super::outbox::{Outbox, Receiver};
 use super::port::{Inbox, Port};
-use super::{Counters, job_of, origin};
+use super::{Counters, all_of, origin};
 use crate::data_plane::worker_thread::{Stop, WorkerThread};
 
 /// Most ports that one look finds readable.
@@ -255,7 +255,7 @@ impl Shared {
             let outcome = self.memory.down(datagram, &origin, base, at);
             self.counters.count(outcome, 1);
             let receiver = match outcome.action() {
-                Action::Broadcast => Receiver::Job(job_of(datagram)),
+                Action::Broadcast => all_of(datagram),
                 Action::Down => match self.home(datagram) {
                     Some(receiver) => receiver,
                     None => continue,

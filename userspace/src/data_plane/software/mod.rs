@@ -189,7 +189,7 @@ impl Shared {
             self.times.note(outcome, datagram);
             let receiver = match outcome.action() {
                 Action::Reply => Receiver::One { address: meta.addr, from: meta.dst_ip },
-                Action::Broadcast => Receiver::Job(job_of(datagram)),
+                Action::Broadcast => all_of(datagram),
                 Action::Drop | Action::Pass | Action::Up | Action::Down => continue,
             };
             if let Some(answer) = answer(datagram) {
@@ -211,8 +211,10 @@ fn origin(meta: &RecvMeta) -> Origin {
     Origin { binding, congested: meta.ecn == Some(EcnCodepoint::Ce) }
 }
 
-fn job_of(datagram: &[u8]) -> u16 {
-    Header::ref_from_prefix(datagram).map_or(0, |(header, _)| header.job.get())
+/// The ranks that get a RESULT to all.
+fn all_of(datagram: &[u8]) -> Receiver {
+    let job = |(header, _): (&Header, _)| Receiver::Job { number: header.job.get(), op: header.op };
+    Header::ref_from_prefix(datagram).map_or(Receiver::Job { number: 0, op: 0 }, job)
 }
 
 #[cfg(test)]

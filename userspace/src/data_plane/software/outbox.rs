@@ -3,7 +3,11 @@
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
+use switchml_protocol::audience::Audience;
+use switchml_protocol::done::Done;
+use switchml_protocol::header::Header;
 use switchml_userspace_core::memory_tables::MemoryTables;
+use zerocopy::{FromBytes, IntoBytes};
 
 use super::port::Port;
 
@@ -15,8 +19,8 @@ const MAX_BUNDLE: usize = 65_000;
 pub enum Receiver {
     /// That one, from this address, or from any if it does not matter.
     One { address: SocketAddr, from: Option<IpAddr> },
-    /// Every rank of the job.
-    Job(u16),
+    /// Every rank of the job. The RESULTs have this op.
+    Job { number: u16, op: u8 },
 }
 
 /// Collects packets, and sends them as bundles.
@@ -35,7 +39,14 @@ impl<'a> Outbox<'a> {
     /// Nothing to send yet; `port` is any.
     pub fn new(port: Arc<Port>, tables: &'a MemoryTables) -> Self {
         let bytes = Vec::with_capacity(MAX_BUNDLE);
-        Self { tables, port, receiver: Receiver::Job(0), size: 1, bytes, failed: 0 }
+        Self {
+            tables,
+            port,
+            receiver: Receiver::Job { number: 0, op: 0 },
+            size: 1,
+            bytes,
+            failed: 0,
+        }
     }
 
     /// Adds a packet that leaves by this port; sends those before it if it does not go with them.
@@ -59,15 +70,37 @@ impl<'a> Outbox<'a> {
         }
         match self.receiver {
             Receiver::One { address, from } => self.send(address, from),
-            Receiver::Job(number) => {
+            Receiver::Job { number, op } => {
                 let Some((job, places)) = self.tables.places(number) else { return };
-                for place in places {
+                let from = Some(job.address.into());
+                let (audience, done) = (Audience::of(op), self.done());
+                for (place, ranks) in places {
                     let address = SocketAddr::new(place.ip.into(), place.port.get());
-                    self.send(address, Some(job.address.into()));
+                    match &done {
+                        Some(done) if !audience.has_any(ranks) => {
+                            if !self.port.send(done, done.len(), address, from) {
+                                self.failed += 1;
+                            }
+                        }
+                        _ => self.send(address, from),
+                    }
                 }
             }
         }
         self.bytes.clear();
+    }
+
+    /// Rule 9.4: the DONE of the RESULTs that were collected, if they are all of one call.
+    fn done(&self) -> Option<Vec<u8>> {
+        let header = |packet| Header::ref_from_prefix(packet).ok().map(|(header, _)| header);
+        let mut results = self.bytes.chunks(self.size).map(header);
+        let mut done = Done::new(results.next()?.filter(|result| Done::may_tell(result))?);
+        let mut lanes = Vec::new();
+        for result in self.bytes.chunks(self.size).map(header) {
+            let result = result.filter(|result| done.takes(result))?;
+            lanes.extend_from_slice(&done.add(result).to_be_bytes());
+        }
+        Some([done.header().as_bytes(), &lanes].concat())
     }
 
     /// Number of packets that could not be sent, since this was last asked.

@@ -60,14 +60,7 @@ fn collective(tensor: &[f32], ranks: u32) -> Collective {
     Collective::new(
         0,
         terms,
-        Submission {
-            number: 9,
-            call,
-            codec: call.codec(ranks).unwrap(),
-            first: 0,
-            contributes: true,
-            buffer,
-        },
+        Submission { number: 9, call, codec: call.codec(ranks).unwrap(), first: 0, buffer },
     )
 }
 
@@ -192,19 +185,11 @@ fn receivers_of_a_broadcast_contribute_zeros() {
     let call = Call { kind: Kind::Broadcast { root: 1 }, dtype: DType::F16, count: 70 };
     let buffer = |byte| Box::new(Plain(vec![byte; 140]));
     let codec = call.codec(2).unwrap();
-    let terms = Terms { rank: 0, ranks: 2, lanes: LANES, capabilities: Capabilities::all() };
-    let mut ranks = [
-        Rank::new(Collective::new(
-            0,
-            terms,
-            Submission { number: 0, call, codec, first: 0, contributes: false, buffer: buffer(7) },
-        )),
-        Rank::new(Collective::new(
-            0,
-            terms,
-            Submission { number: 0, call, codec, first: 0, contributes: true, buffer: buffer(201) },
-        )),
-    ];
+    let mut ranks = [(0, 7), (1, 201)].map(|(rank, byte)| {
+        let terms = Terms { rank, ranks: 2, lanes: LANES, capabilities: Capabilities::all() };
+        let submission = Submission { number: 0, call, codec, first: 0, buffer: buffer(byte) };
+        Rank::new(Collective::new(0, terms, submission))
+    });
     // 140 bytes: 128, then 12 in a packet of one block.
     let chunks = next_all(&mut ranks);
     assert_eq!(chunks.iter().map(|chunk| chunk.lanes).collect::<Vec<_>>(), [32, 32]);

@@ -2,7 +2,8 @@
 
 use switchml_protocol::EVERYONE;
 use switchml_protocol::auth::{Key, TAG_LEN};
-use switchml_protocol::header::{Header, Kind, Op, decode, flags};
+use switchml_protocol::done::named;
+use switchml_protocol::header::{Header, Kind, decode, flags};
 use switchml_protocol::outcome::RejectReason;
 use switchml_protocol::ranks::{Ranks, pending_lanes};
 use zerocopy::{FromBytes, IntoBytes};
@@ -85,18 +86,43 @@ pub(super) enum Word<'a> {
 /// answers.
 pub(super) struct Answer<'a> {
     pub header: &'a Header,
-    pub op: Op,
     kind: Kind,
     payload: &'a [u8],
 }
 
 /// Checks all that can be judged without knowing what is outstanding.
 pub(super) fn read<'a>(identity: &Identity, datagram: &'a [u8]) -> Result<Answer<'a>, Ignored> {
-    let (header, kind, op, lanes) = decode(datagram).map_err(|_| Ignored::Malformed)?;
+    open(identity, datagram, |kind| {
+        matches!(kind, Kind::Result | Kind::Pending | Kind::Reject | Kind::Room)
+    })
+}
+
+/// Whether a datagram says that it is a DONE.
+pub(super) fn is_done(datagram: &[u8]) -> bool {
+    Header::ref_from_prefix(datagram).is_ok_and(|(header, _)| header.kind == Kind::Done as u8)
+}
+
+/// The header of a DONE, and the slots and the low bits of the rounds that it names.
+pub(super) fn read_done<'a>(
+    identity: &Identity,
+    datagram: &'a [u8],
+) -> Result<(&'a Header, impl Iterator<Item = (u16, u16)> + use<'a>), Ignored> {
+    let answer = open(identity, datagram, |kind| kind == Kind::Done)?;
+    answer.check(1)?;
+    Ok((answer.header, lanes(answer.payload).map(named)))
+}
+
+/// What [`read`] and [`read_done`] have in common, each for its kinds.
+fn open<'a>(
+    identity: &Identity,
+    datagram: &'a [u8],
+    is_known: impl FnOnce(Kind) -> bool,
+) -> Result<Answer<'a>, Ignored> {
+    let (header, kind, _, lanes) = decode(datagram).map_err(|_| Ignored::Malformed)?;
     if kind == Kind::Filler {
         return Err(Ignored::Filler);
     }
-    if !matches!(kind, Kind::Result | Kind::Pending | Kind::Reject | Kind::Room) {
+    if !is_known(kind) {
         return Err(Ignored::Kind);
     }
     if header.job.get() != identity.job {
@@ -106,14 +132,15 @@ pub(super) fn read<'a>(identity: &Identity, datagram: &'a [u8]) -> Result<Answer
         return Err(Ignored::Epoch);
     }
     let rank = header.rank.get();
-    if rank != identity.rank && !(rank == EVERYONE && kind == Kind::Result) {
+    let may_be_for_all = matches!(kind, Kind::Result | Kind::Done);
+    if rank != identity.rank && !(rank == EVERYONE && may_be_for_all) {
         return Err(Ignored::Rank);
     }
     let key = if rank == EVERYONE { &identity.keys.job } else { &identity.keys.own };
     if !has_right_tag(key, header, datagram) {
         return Err(Ignored::Tag);
     }
-    Ok(Answer { header, op, kind, payload: lanes.as_bytes() })
+    Ok(Answer { header, kind, payload: lanes.as_bytes() })
 }
 
 /// Slot and round of an answer that [`read`] takes, if it is a RESULT, and whether it is for all
@@ -150,14 +177,19 @@ impl<'a> Answer<'a> {
         self.payload
     }
 
+    /// Checks the check word.
+    fn check(&self, contributions: u32) -> Result<(), Ignored> {
+        let expected = self.header.check_of(lane_sum(self.payload), contributions);
+        let is_right =
+            self.header.flags & flags::CHECKED != 0 && self.header.check.get() == expected;
+        if is_right { Ok(()) } else { Err(Ignored::Check) }
+    }
+
     /// Checks the check word, then says what the answer means. What it says of ranks must be
     /// possible.
     pub fn word(&self, identity: &Identity) -> Result<Word<'a>, Ignored> {
         let contributions = if self.is_result() { identity.ranks.into() } else { 1 };
-        let expected = self.header.check_of(lane_sum(self.payload), contributions);
-        if self.header.flags & flags::CHECKED == 0 || self.header.check.get() != expected {
-            return Err(Ignored::Check);
-        }
+        self.check(contributions)?;
         let note = |index| lanes(self.payload).nth(index).unwrap_or_default();
         match self.kind {
             Kind::Result => Ok(Word::Result(self.payload)),

@@ -1,5 +1,6 @@
 //! Chunks: what the engine numbers, sends and hears of again.
 
+use switchml_protocol::audience::Audience;
 use switchml_protocol::header::{Header, Op};
 
 use crate::packet::len_of;
@@ -26,6 +27,8 @@ pub struct Chunk {
     pub part: Part,
     /// How lanes are combined.
     pub op: Op,
+    /// For whom the result is.
+    pub audience: Audience,
     /// 32-bit words of payload.
     pub lanes: u16,
     /// The collective's fingerprint.
@@ -33,6 +36,16 @@ pub struct Chunk {
     /// Whether the lanes may be left out at first: they are all zero on this rank, and the data
     /// plane takes such contributions to sums without payload.
     pub empty: bool,
+    /// Whether it may wait for room in the window while later chunks without lanes go out: those
+    /// of an all-gather's own part.
+    pub may_wait: bool,
+}
+
+impl Chunk {
+    /// The op of its packets.
+    pub const fn wire_op(&self) -> u8 {
+        self.audience.op(self.op)
+    }
 }
 
 /// What a chunk went through until its result came.

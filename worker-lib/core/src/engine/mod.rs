@@ -50,7 +50,7 @@ use switchml_protocol::{EVERYONE, U16, U32, VERSION};
 use answer::Word;
 use departed::Departed;
 use outstanding::{Outstanding, Table};
-use overtaking::{Doubtful, Evidence, Frontier};
+use overtaking::{Doubtful, Evidence, Frontiers};
 use reordering::Reordering;
 use rtt::Rtt;
 use window::Window;
@@ -98,7 +98,7 @@ pub struct Engine {
     evidence: Option<Evidence>,
     /// By the result of a chunk that was sent again, as long as it may be right.
     doubtful: Option<Doubtful>,
-    frontier: Frontier,
+    frontiers: Frontiers,
     reordering: Reordering,
     /// When overtaken chunks that may just be late will count as lost.
     reordering_until: Option<u64>,
@@ -159,7 +159,7 @@ impl Engine {
             sequence: 0,
             evidence: None,
             doubtful: None,
-            frontier: Frontier::default(),
+            frontiers: Frontiers::default(),
             reordering: Reordering::new(config.reordering, config.slots),
             reordering_until: None,
             lost: 0,
@@ -253,6 +253,19 @@ impl Engine {
 
     /// Sends a new chunk: gives it the next number. Only while [`Self::may_send`].
     pub fn send(&mut self, now: u64, chunk: Chunk) -> Transmission {
+        let entry = *self.push(now, chunk);
+        let empty = if chunk.empty { flags::EMPTY } else { 0 };
+        transmission(&self.config.identity, &entry, flags::CHECKED | empty)
+    }
+
+    /// Gives the next number to a chunk that may wait: [`Self::next_resend`] has it once the window
+    /// has room. Only while [`Self::room_for_empty`].
+    pub fn defer(&mut self, now: u64, chunk: Chunk) {
+        self.push(now, chunk);
+        self.lost += 1;
+    }
+
+    fn push(&mut self, now: u64, chunk: Chunk) -> &Outstanding {
         if self.table.len() == 0 {
             self.timer_from = now;
             self.progress_at = now;
@@ -260,25 +273,28 @@ impl Engine {
         let sequence = self.next_sequence();
         self.stats.chunks += 1;
         self.stats.empty += u64::from(chunk.empty);
-        let entry = self.table.push(chunk, now, sequence);
-        let empty = if chunk.empty { flags::EMPTY } else { 0 };
-        transmission(&self.config.identity, entry, flags::CHECKED | empty)
+        self.table.push(chunk, now, sequence)
     }
 
-    /// The next chunk to send again, if any.
+    /// The next chunk to send again, or that had to wait, if any.
     pub fn next_resend(&mut self, now: u64) -> Option<Transmission> {
-        if self.lost == 0 {
+        let has_room = self.table.in_full() < self.window.size();
+        let has_room_for_own = self.table.in_full() < self.window_for_own();
+        let oldest = self.table.oldest()?;
+        let is_full = !has_room_for_own && self.lost == self.table.unsent() && !oldest.is_unsent();
+        if self.lost == 0 || is_full {
             return None;
         }
+        let oldest = Some(oldest.number);
         let sequence = self.next_sequence();
         let (identity, mut found) = (&self.config.identity, None);
-        let has_room = self.table.in_full() < self.window.size();
-        let oldest = self.table.oldest().map(|entry| entry.number);
-        let mut is_first_in_full = false;
+        let (mut is_first_in_full, mut was_unsent) = (false, false);
         self.table.for_each_while(|entry| {
             // What was asked for was not lost: it is as new, and waits for the window. But others
             // may wait for the oldest before they send what this rank's window is full of.
-            let is_asked_for = entry.history.room && !entry.in_full;
+            was_unsent = entry.is_unsent();
+            let is_asked_for = entry.history.room && !entry.in_full || was_unsent;
+            let has_room = if was_unsent { has_room_for_own } else { has_room };
             let must_wait = is_asked_for && !has_room && Some(entry.number) != oldest;
             if !entry.lost || must_wait {
                 return true;
@@ -289,12 +305,27 @@ impl Engine {
             entry.in_full = true;
             entry.sent_at = now;
             entry.sequence = sequence;
-            found = Some(transmission(identity, entry, flags::CHECKED | flags::RETRANSMIT));
+            let again = if was_unsent { 0 } else { flags::RETRANSMIT };
+            if was_unsent {
+                entry.history.sent_at = now;
+            }
+            found = Some(transmission(identity, entry, flags::CHECKED | again));
             false
         });
         self.lost -= u32::from(found.is_some());
-        self.table.note_in_full(is_first_in_full);
+        let was_unsent = was_unsent && found.is_some();
+        self.table.note_in_full(is_first_in_full, was_unsent);
         found
+    }
+
+    /// How many chunks of its own part of an all-gather a rank may have under way: as many as fill
+    /// an eighth of the slots, if all ranks do so. Chunks without lanes of other ranks should be
+    /// there first. They need the rest of the slots, and results that free slots wait in queues
+    /// behind what is under way.
+    fn window_for_own(&self) -> u32 {
+        let Config { slots, identity, .. } = &self.config;
+        let share = u32::from(*slots) / (8 * u32::from(identity.ranks.max(1)));
+        self.window.size().min(share.max(1))
     }
 
     /// Takes in a datagram that came from the aggregator's address; `congested` when it carried the
@@ -370,6 +401,57 @@ impl Engine {
                 Ok(None)
             }
         }
+    }
+
+    /// Takes in a datagram that came from the aggregator's address, if it is a DONE: `pass` gets
+    /// the chunks that it completes, and the ranks that they waited for. False if it is none.
+    pub fn receive_done(
+        &mut self,
+        now: u64,
+        datagram: &[u8],
+        congested: bool,
+        mut pass: impl FnMut(&Completed, &Ranks),
+    ) -> bool {
+        if !answer::is_done(datagram) {
+            return false;
+        }
+        match answer::read_done(&self.config.identity, datagram) {
+            Ok((header, named)) => {
+                self.hear_all();
+                let congested = congested || header.flags & flags::CE != 0;
+                for (slot, round) in named {
+                    match self.pass(now, header, (slot, round), congested) {
+                        Ok(completed) => pass(&completed, &self.missing_of(&completed)),
+                        Err(reason) => self.stats.ignored[reason as usize] += 1,
+                    }
+                }
+            }
+            Err(reason) => self.stats.ignored[reason as usize] += 1,
+        }
+        true
+    }
+
+    /// The chunk that a DONE names, which is complete now; or why that does not count.
+    fn pass(
+        &mut self,
+        now: u64,
+        header: &Header,
+        (slot, round): (u16, u16),
+        congested: bool,
+    ) -> Result<Completed, Ignored> {
+        let entry = self.table.get_mut(slot).ok_or(Ignored::NotOutstanding)?;
+        if entry.round as u16 != round {
+            return Err(Ignored::NotOutstanding);
+        }
+        let chunk = &entry.chunk;
+        let is_right = header.fingerprint.get() == chunk.fingerprint
+            && header.op == chunk.wire_op()
+            && !chunk.audience.has(self.config.identity.rank);
+        if !is_right {
+            return Err(Ignored::Call);
+        }
+        self.stats.told += 1;
+        self.complete(now, slot, congested).ok_or(Ignored::NotOutstanding)
     }
 
     /// An answer that nothing waits for.
@@ -484,7 +566,7 @@ impl Engine {
         let chunk = &entry.chunk;
         let same_call = header.fingerprint.get() == chunk.fingerprint
             && (!answer.names_lanes()
-                || (answer.op == chunk.op && header.lanes.get() == chunk.lanes));
+                || (header.op == chunk.wire_op() && header.lanes.get() == chunk.lanes));
         if !same_call {
             return Err(Ignored::Call);
         }
@@ -548,16 +630,17 @@ impl Engine {
         if !entry.pending && (confirmed_loss || !entry.resent) {
             self.note_evidence(now, entry, elapsed);
         }
-        if entry.number > self.frontier.number {
-            let took = now.saturating_sub(entry.history.sent_at);
-            self.frontier = Frontier { number: entry.number, sequence: entry.sequence, took };
-        }
+        let took = now.saturating_sub(entry.history.sent_at);
+        self.frontiers.advance(&entry.chunk, entry.number, entry.sequence, took);
     }
 
     /// The result of this chunk says how far transmissions have come. Doubt is over when what was
     /// sent once gets its result.
     fn note_evidence(&mut self, now: u64, entry: &Outstanding, elapsed: u64) {
-        let evidence = Evidence { sequence: entry.sequence, rtt: elapsed };
+        // Lanes that were asked for go out behind those of chunks with larger numbers, which other
+        // ranks have yet to come to.
+        let below = if entry.chunk.empty { entry.number } else { u64::MAX };
+        let evidence = Evidence { sequence: entry.sequence, rtt: elapsed, below };
         if !entry.resent {
             self.doubtful = None;
             if self.evidence.is_none_or(|before| before.sequence < entry.sequence) {
@@ -603,17 +686,19 @@ impl Engine {
     /// Marks the chunks that were overtaken by more than the reordering window.
     fn mark_overtaken(&mut self, now: u64) {
         self.reordering_until = None;
-        let (evidence, doubtful, frontier) = (self.evidence, self.doubtful, self.frontier);
-        let reordering = self.reordering();
-        // Where lanes are left out, round trips are no measure of how long results take.
-        let wait = self.reordering.window(self.rtt.smoothed().max(Some(frontier.took)));
+        let (evidence, doubtful) = (self.evidence, self.doubtful);
+        let (reordering, smoothed) = (self.reordering(), self.rtt.smoothed());
+        let (frontiers, window) = (&self.frontiers, &self.reordering);
         let (mut marked, mut until) = (0, None::<u64>);
         self.table.for_each_while(|entry| {
             // Other results than the timer's say nothing of lanes that other ranks have yet to
             // send; those may have been there for long.
             let waits = entry.waits_for_lanes();
             let certain = match waits {
-                true => frontier.due(entry, wait),
+                // Where lanes are left out, round trips are no measure of how long results take.
+                true => frontiers.of(&entry.chunk).and_then(|frontier| {
+                    frontier.due(entry, window.window(smoothed.max(Some(frontier.took))))
+                }),
                 false => evidence.and_then(|evidence| evidence.due(entry, reordering)),
             };
             let later = doubtful.filter(|doubtful| doubtful.by_timer || !waits);
@@ -712,7 +797,7 @@ fn transmission(identity: &Identity, entry: &Outstanding, flags: u8) -> Transmis
         rank: U16::new(identity.rank),
         slot: U16::new(entry.slot),
         round: U32::new(entry.round),
-        op: chunk.op as u8,
+        op: chunk.wire_op(),
         flags: flags | identity.flags(),
         lanes: U16::new(chunk.lanes),
         fingerprint: U32::new(chunk.fingerprint),

@@ -17,7 +17,7 @@ pub(super) struct Outstanding {
     pub resent: bool,
     /// To be sent again.
     pub lost: bool,
-    /// Whether its lanes have been sent: not if they were left out.
+    /// Whether its lanes have been sent: not if they were left out, or still wait for the window.
     pub in_full: bool,
     /// Whether the aggregator told that this rank is in, and the wait is for others.
     pub pending: bool,
@@ -31,9 +31,14 @@ pub(super) struct Outstanding {
 }
 
 impl Outstanding {
-    /// Whether it was sent once, and has had no answer.
+    /// Whether it was sent once, in the order of numbers, and has had no answer.
     pub fn is_fresh(&self) -> bool {
-        !self.resent && !self.history.room && !self.pending
+        !self.resent && !self.history.room && !self.pending && !self.chunk.may_wait
+    }
+
+    /// Whether it has yet to be sent.
+    pub fn is_unsent(&self) -> bool {
+        self.chunk.may_wait && !self.in_full
     }
 
     /// Whether another rank's lanes may be all that its result waits for: it was EMPTY, and nobody
@@ -54,6 +59,8 @@ pub(super) struct Table {
     len: u32,
     /// Of these, those whose lanes have not been sent.
     empty: u32,
+    /// Of these, those that have yet to be sent.
+    unsent: u32,
 }
 
 /// A chunk's number, and where that puts it. Counted on: dividing takes longer than the rest.
@@ -85,7 +92,7 @@ impl Table {
     pub fn new(slots: u16, first: u64) -> Self {
         let slots: Box<[_]> = vec![None; usize::from(slots.max(1))].into();
         let first = Place::of(first, slots.len());
-        Self { slots, oldest: first, next: first, len: 0, empty: 0 }
+        Self { slots, oldest: first, next: first, len: 0, empty: 0, unsent: 0 }
     }
 
     pub fn len(&self) -> u32 {
@@ -97,9 +104,16 @@ impl Table {
         self.len - self.empty
     }
 
-    /// Takes note of a chunk's lanes having been sent, if they were `left_out` so far.
-    pub fn note_in_full(&mut self, left_out: bool) {
+    /// How many have yet to be sent.
+    pub fn unsent(&self) -> u32 {
+        self.unsent
+    }
+
+    /// Takes note of a chunk's lanes having been sent, if they were `left_out` so far, maybe
+    /// because it was `unsent`.
+    pub fn note_in_full(&mut self, left_out: bool, unsent: bool) {
         self.empty -= u32::from(left_out);
+        self.unsent -= u32::from(unsent);
     }
 
     pub fn next(&self) -> u64 {
@@ -113,14 +127,16 @@ impl Table {
     }
 
     /// Puts the next chunk into its slot, which is free: it is sent now, as number `sequence` of
-    /// all transmissions.
+    /// all transmissions, unless it may wait.
     pub fn push(&mut self, chunk: Chunk, now: u64, sequence: u64) -> &Outstanding {
         let Place { number, slot, round } = self.next;
         self.next.advance(self.slots.len());
         let place = &mut self.slots[usize::from(slot)];
         debug_assert!(place.is_none());
         self.len += 1;
-        self.empty += u32::from(chunk.empty);
+        let in_full = !chunk.empty && !chunk.may_wait;
+        self.empty += u32::from(!in_full);
+        self.unsent += u32::from(chunk.may_wait);
         place.insert(Outstanding {
             number,
             slot,
@@ -129,8 +145,8 @@ impl Table {
             sent_at: now,
             sequence,
             resent: false,
-            lost: false,
-            in_full: !chunk.empty,
+            lost: chunk.may_wait,
+            in_full,
             pending: false,
             pending_at: 0,
             answered_at: 0,
@@ -154,6 +170,7 @@ impl Table {
         let entry = self.slots.get_mut(usize::from(slot))?.take()?;
         self.len -= 1;
         self.empty -= u32::from(!entry.in_full);
+        self.unsent -= u32::from(entry.is_unsent());
         while self.oldest.number < self.next.number && self.oldest().is_none() {
             self.oldest.advance(self.slots.len());
         }

@@ -1,5 +1,8 @@
 //! What has overtaken a chunk, so that it counts as lost.
 
+use switchml_protocol::header::Op;
+
+use super::chunk::Chunk;
 use super::outstanding::Outstanding;
 
 /// The newest transmission known to have reached the aggregator.
@@ -8,13 +11,16 @@ pub struct Evidence {
     pub sequence: u64,
     /// Time that it took to the result.
     pub rtt: u64,
+    /// Only chunks with smaller numbers can have been overtaken.
+    pub below: u64,
 }
 
 impl Evidence {
     /// When a chunk counts as lost, if this has overtaken it.
     pub fn due(&self, entry: &Outstanding, reordering: u64) -> Option<u64> {
         let expected = entry.sent_at + self.rtt;
-        (entry.sequence <= self.sequence).then_some(expected + reordering)
+        let is_behind = entry.sequence <= self.sequence && entry.number < self.below;
+        is_behind.then_some(expected + reordering)
     }
 }
 
@@ -36,6 +42,31 @@ impl Doubtful {
     /// When a chunk counts as lost, if this has overtaken it.
     pub fn due(&self, entry: &Outstanding, reordering: u64) -> Option<u64> {
         Some(self.evidence.due(entry, reordering)?.max(self.from))
+    }
+}
+
+/// The last chunk, by number, that has its result, of each audience: the parts of an all-gather
+/// come from different ranks, each at its own pace.
+#[derive(Clone, Debug, Default)]
+pub struct Frontiers(Vec<(u8, Frontier)>);
+
+impl Frontiers {
+    /// That of chunks like this one, if one of them has its result.
+    pub fn of(&self, chunk: &Chunk) -> Option<Frontier> {
+        let op = chunk.audience.op(Op::Sum);
+        self.0.iter().find(|(other, _)| *other == op).map(|(_, frontier)| *frontier)
+    }
+
+    /// A chunk of this number, sent as `sequence` of all transmissions, has its result, which took
+    /// so long.
+    pub fn advance(&mut self, chunk: &Chunk, number: u64, sequence: u64, took: u64) {
+        let op = chunk.audience.op(Op::Sum);
+        let frontier = Frontier { number, sequence, took };
+        match self.0.iter_mut().find(|(other, _)| *other == op) {
+            Some((_, last)) if last.number >= number => {}
+            Some((_, last)) => *last = frontier,
+            None => self.0.push((op, frontier)),
+        }
     }
 }
 

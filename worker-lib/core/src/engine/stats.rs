@@ -65,6 +65,8 @@ pub struct EngineStats {
     pub for_all: u64,
     /// Results accepted that came to this rank alone, because it had asked.
     pub copies: u64,
+    /// Results of which a DONE told, without lanes.
+    pub told: u64,
     /// Chunks of zeros sent without their lanes.
     pub empty: u64,
     /// Of these, those whose lanes the aggregator asked for: it had an answer that needs the room.
@@ -92,6 +94,7 @@ impl AddAssign<&Self> for EngineStats {
         self.results += other.results;
         self.for_all += other.for_all;
         self.copies += other.copies;
+        self.told += other.told;
         self.empty += other.empty;
         self.rooms += other.rooms;
         self.resent_by_timer += other.resent_by_timer;

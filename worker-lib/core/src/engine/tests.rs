@@ -1,5 +1,6 @@
 //! Engines against the real aggregator, over networks fair and foul.
 
+mod audiences;
 mod network;
 mod zeros;
 

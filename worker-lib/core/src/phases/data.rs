@@ -65,6 +65,11 @@ impl Data {
         exponents: &Exponents,
     ) {
         elements.decode(chunk, exponents.of(chunk), payload);
+        self.pass();
+    }
+
+    /// A chunk needs no result any more.
+    pub fn pass(&mut self) {
         self.left -= 1;
     }
 }

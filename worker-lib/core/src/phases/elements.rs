@@ -2,9 +2,13 @@
 
 use std::ops::Range;
 
+use switchml_protocol::audience::Audience;
+
+use super::layout::Layout;
 use crate::buffer::Buffer;
-use crate::call::Submission;
+use crate::call::{Call, Kind, Submission};
 use crate::numerics::Codec;
+use crate::shards;
 
 /// Chunks that memory needs to bring elements: encoding one takes less time than that.
 const AHEAD: usize = 4;
@@ -13,12 +17,11 @@ const AHEAD: usize = 4;
 pub(crate) struct Elements {
     buffer: Box<dyn Buffer>,
     codec: Codec,
-    /// Their length in bytes.
-    len: usize,
-    /// Of a full chunk: its elements, the same in bytes, its lanes.
+    /// Where chunks lie.
+    layout: Layout,
+    /// Of a full chunk: the same in bytes, its lanes, the size of an element.
     full: Full,
-    /// Whether they count: all but those of a broadcast's receivers do.
-    contribute: bool,
+    kind: Kind,
     /// The call's number, and this rank.
     call: u64,
     rank: u32,
@@ -28,31 +31,48 @@ pub(crate) struct Elements {
 
 /// What all data chunks but the last are alike in.
 struct Full {
-    elements: usize,
-    /// Their length in bytes.
+    /// Bytes of its elements.
     len: usize,
     lanes: usize,
+    /// Bytes of an element.
+    element: usize,
 }
 
 impl Elements {
-    /// Those of a submission, in packets of up to `lanes` lanes.
-    pub fn new(submission: Submission, rank: u32, lanes: usize) -> Self {
-        let Submission { number, codec, first, contributes, buffer, .. } = submission;
+    /// Those of a submission, in packets of up to `lanes` lanes, among `ranks` ranks.
+    pub fn new(submission: Submission, rank: u32, ranks: u32, lanes: usize) -> Self {
+        let Submission { number, call, codec, first, buffer } = submission;
         let len = codec.bytes_per_chunk(lanes);
-        let full =
-            Full { elements: codec.elements_per_chunk(lanes), len, lanes: codec.lanes_for(len) };
-        let len = buffer.bytes().len();
-        Self { buffer, codec, len, full, contribute: contributes, call: number, rank, first }
+        let element = len / codec.elements_per_chunk(lanes);
+        let full = Full { len, lanes: codec.lanes_for(len), element };
+        let held = buffer.bytes().len();
+        let layout = match call.kind {
+            Kind::ReduceScatter(_) | Kind::AllGather => {
+                let parts = parts_of(&call, ranks, first, held);
+                Layout::striped(&parts, len, shards::chunks_per_bundle(lanes))
+            }
+            _ => Layout::Straight { len: held, full: len },
+        };
+        Self { buffer, codec, layout, full, kind: call.kind, call: number, rank, first }
     }
 
     /// Their length in bytes.
     pub fn len(&self) -> usize {
-        self.len
+        self.buffer.bytes().len()
     }
 
     /// How many data chunks they are.
     pub fn chunks(&self) -> usize {
-        self.len.div_ceil(self.full.len)
+        self.layout.chunks()
+    }
+
+    /// For whom the result of a data chunk is.
+    pub fn audience(&self, chunk: usize) -> Audience {
+        match (self.kind, self.layout.owner(chunk)) {
+            (Kind::ReduceScatter(_), Some(owner)) => Audience::One(owner),
+            (Kind::AllGather, Some(owner)) => Audience::AllBut(owner),
+            _ => Audience::All,
+        }
     }
 
     /// Lanes of a data chunk.
@@ -67,14 +87,19 @@ impl Elements {
         self.codec(chunk).exponent(self.of(chunk))
     }
 
-    /// Whether this rank has a share in the result: in a broadcast, only the root has.
-    pub fn contribute(&self) -> bool {
-        self.contribute
+    /// Whether this rank's elements of a data chunk count: in a broadcast, the root's do, in an
+    /// all-gather, each rank's own.
+    pub fn contribute(&self, chunk: usize) -> bool {
+        match self.kind {
+            Kind::AllReduce(_) | Kind::ReduceScatter(_) | Kind::Barrier => true,
+            Kind::Broadcast { root } => root == self.rank,
+            Kind::AllGather => self.layout.owner(chunk).is_some_and(|o| u32::from(o) == self.rank),
+        }
     }
 
     /// Writes this rank's share of a data chunk; the wrapping sum of its lanes.
     pub fn encode(&self, chunk: usize, exponent: i32, payload: &mut [u8]) -> u32 {
-        if !self.contribute {
+        if !self.contribute(chunk) {
             return self.codec(chunk).encode(&[], exponent, payload);
         }
         self.buffer.prefetch(self.range(chunk + AHEAD));
@@ -115,7 +140,7 @@ impl Elements {
 
     /// The codec, with the random numbers of a data chunk.
     fn codec(&self, chunk: usize) -> Codec {
-        let before = chunk * self.full.elements;
+        let before = self.range(chunk).start / self.full.element;
         self.codec.at(self.call, self.first + before as u64, self.rank)
     }
 
@@ -125,7 +150,14 @@ impl Elements {
 
     /// The bytes of a data chunk; none behind the last one.
     fn range(&self, chunk: usize) -> Range<usize> {
-        let start = (chunk * self.full.len).min(self.len);
-        start..(start + self.full.len).min(self.len)
+        self.layout.range(chunk)
     }
+}
+
+/// The bytes of each rank's part among `held` ones, which are the call's from element `first` on.
+fn parts_of(call: &Call, ranks: u32, first: u64, held: usize) -> Vec<Range<usize>> {
+    let before = first as usize * call.dtype.size();
+    let at = |rank: u32| call.part_start(rank, ranks) * call.dtype.size();
+    let here = |byte: usize| byte.saturating_sub(before).min(held);
+    (0..ranks).map(|rank| here(at(rank))..here(at(rank + 1))).collect()
 }

@@ -8,6 +8,7 @@
 pub(crate) mod data;
 pub(crate) mod elements;
 pub(crate) mod exponents;
+pub(crate) mod layout;
 pub(crate) mod predictor;
 pub(crate) mod speculation;
 pub(crate) mod witnesses;

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use switchml_protocol::EVERYONE;
+use switchml_protocol::audience::Audience;
 use switchml_protocol::capabilities::Capabilities;
 use switchml_protocol::header::{Kind, Op};
 use switchml_worker_core::engine::{
@@ -182,9 +183,11 @@ impl Plan {
             collective: session as u64,
             part: Part::Data(index),
             op: Op::Sum,
+            audience: Audience::All,
             lanes: LANES,
             fingerprint,
             empty: self.is_zero(rank, index),
+            may_wait: false,
         }
     }
 

@@ -14,14 +14,7 @@ use crate::numerics::{DType, Reduction, exponent};
 
 /// A sum of these elements, the first call of a session.
 fn submission(call: &Call, codec: Codec, bytes: Vec<u8>) -> Submission {
-    Submission {
-        number: 0,
-        call: *call,
-        codec,
-        first: 0,
-        contributes: true,
-        buffer: Box::new(Plain(bytes)),
-    }
+    Submission { number: 0, call: *call, codec, first: 0, buffer: Box::new(Plain(bytes)) }
 }
 
 /// A job whose aggregator checks maxima.

@@ -10,11 +10,10 @@ const COUNT: usize = CHUNKS * LANES as usize;
 /// The data chunks that rank 1 of `ranks` leaves the lanes out of, of a call with these elements;
 /// the other ranks' largest magnitude is 1.
 fn empty(call: Call, elements: Vec<u8>, ranks: u32, capabilities: Capabilities) -> Vec<usize> {
-    let contributes = !matches!(call.kind, Kind::Broadcast { root } if root != 1);
     let terms = Terms { rank: 1, ranks, lanes: LANES, capabilities };
     let codec = call.codec(ranks).unwrap();
     let buffer = Box::new(Plain(elements));
-    let submission = Submission { number: 9, call, codec, first: 0, contributes, buffer };
+    let submission = Submission { number: 9, call, codec, first: 0, buffer };
     let mut rank = Rank::new(Collective::new(0, terms, submission));
     let mut found = Vec::new();
     while let Some(chunk) = rank.next() {
@@ -79,4 +78,17 @@ fn nothing_is_left_out_where_it_would_cost_or_break() {
     none(call(ALL_REDUCE, DType::I32, COUNT), 4, all);
     none(call(ALL_REDUCE, DType::F32, COUNT), 4, all);
     none(call(Kind::AllReduce(Reduction::MAX), DType::I32, COUNT), 4, all);
+}
+
+/// Of an all-gather each rank has lanes in its own part alone: here one of four, of 3 bundles of 4
+/// chunks or more, which take turns with those of the others.
+#[test]
+fn an_all_gather_has_one_rank_with_lanes_in_each_part() {
+    let count = 32 * 4 * 100;
+    let call = call(Kind::AllGather, DType::I32, count);
+    let found = empty(call, vec![0; 4 * count], 4, Capabilities::all());
+    let lanes = usize::from(LANES);
+    let bundle = crate::shards::chunks_per_bundle(lanes);
+    assert!(found.len() == 300 && bundle >= 100, "{} of bundles of {bundle}", found.len());
+    assert!(found.iter().all(|chunk| chunk / 100 != 1));
 }

@@ -5,6 +5,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 
 use switchml_protocol::aggregator::{Members, Tables, serve};
+use switchml_protocol::audience::Audience;
 use switchml_protocol::capabilities::Capabilities;
 use switchml_protocol::header::{HEADER_LEN, Header, Op};
 use switchml_protocol::job::{self, Binding, JobEntry, MemberEntry};
@@ -44,9 +45,11 @@ pub fn chunk(index: usize) -> Chunk {
         collective: 0,
         part: Part::Data(index),
         op,
+        audience: Audience::All,
         lanes: LANES,
         fingerprint: 0xF19,
         empty: false,
+        may_wait: false,
     }
 }
 

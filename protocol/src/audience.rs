@@ -1,0 +1,67 @@
+//! For whom the lanes of a round's result are: rules 2.10 and 9.3 of `docs/protocol.md`.
+
+use crate::header::Op;
+
+/// Ranks that an op can name: 0 up to this.
+pub const NAMED_RANKS: u16 = 64;
+
+/// What the upper two bits of an op say.
+const ONE: u8 = 1;
+const ALL_BUT: u8 = 2;
+const RANK: u8 = 0x3F;
+
+/// The ranks that need the lanes of a result; all others need to know that the round is complete.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Audience {
+    /// Every rank.
+    All,
+    /// This one.
+    One(u16),
+    /// Every rank but this one.
+    AllBut(u16),
+}
+
+impl Audience {
+    /// That of a packet with this op.
+    #[inline(always)]
+    pub const fn of(op: u8) -> Self {
+        let rank = (op & RANK) as u16;
+        match op >> 6 {
+            ONE => Self::One(rank),
+            ALL_BUT => Self::AllBut(rank),
+            _ => Self::All,
+        }
+    }
+
+    /// The op of its packets, whose lanes are combined by `op`: a sum, unless it is for all.
+    ///
+    /// Of ranks below [`NAMED_RANKS`].
+    #[inline(always)]
+    pub const fn op(self, op: Op) -> u8 {
+        match self {
+            Self::All => op as u8,
+            Self::One(rank) => ONE << 6 | rank as u8 & RANK,
+            Self::AllBut(rank) => ALL_BUT << 6 | rank as u8 & RANK,
+        }
+    }
+
+    /// Whether a rank needs the lanes.
+    #[inline(always)]
+    pub const fn has(self, rank: u16) -> bool {
+        match self {
+            Self::All => true,
+            Self::One(one) => rank == one,
+            Self::AllBut(one) => rank != one,
+        }
+    }
+
+    /// Whether any of these ranks needs them: bit r of the bitmap is rank r.
+    #[inline(always)]
+    pub const fn has_any(self, ranks: u64) -> bool {
+        match self {
+            Self::All => true,
+            Self::One(one) => ranks >> (one & RANK as u16) & 1 == 1,
+            Self::AllBut(one) => ranks & !(1 << (one & RANK as u16)) != 0,
+        }
+    }
+}

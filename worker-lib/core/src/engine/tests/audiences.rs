@@ -1,0 +1,143 @@
+//! Results whose lanes are for others: a DONE tells of them.
+
+use switchml_protocol::audience::Audience;
+use switchml_protocol::done::Done;
+
+use super::*;
+
+/// The op of a sum whose lanes are for rank 0 alone, by rule 2.10.
+const FOR_RANK_0: u8 = 64;
+
+fn sum_for_rank_0(index: usize) -> Chunk {
+    Chunk { op: Op::Sum, audience: Audience::One(0), ..chunk(index) }
+}
+
+/// Rank 1 of 2 with three such sums under way, and their headers.
+fn outstanding() -> (Engine, Vec<Header>) {
+    let mut engine = Engine::new(config(2, 1, 8));
+    let send = |index| engine.send(0, sum_for_rank_0(index)).header;
+    let headers = [0, 1, 2].map(send).to_vec();
+    assert!(headers.iter().all(|header| header.op == FOR_RANK_0));
+    (engine, headers)
+}
+
+/// A DONE that names the rounds of these contributions (rule 9.4).
+fn done<'a>(headers: impl IntoIterator<Item = &'a Header> + Clone) -> Vec<u8> {
+    let mut done = Done::new(headers.clone().into_iter().next().unwrap());
+    let lanes: Vec<U32> = headers.into_iter().map(|header| U32::new(done.add(header))).collect();
+    let mut header = done.header();
+    header.rank.set(EVERYONE);
+    header.aux.set(0);
+    [header.as_bytes(), lanes.as_bytes()].concat()
+}
+
+/// The chunks that a datagram completes, by their place; `None` if it is no DONE.
+fn passed(engine: &mut Engine, datagram: &[u8]) -> Option<Vec<Part>> {
+    let mut parts = Vec::new();
+    engine
+        .receive_done(0, datagram, false, |completed, _| parts.push(completed.chunk.part))
+        .then_some(parts)
+}
+
+#[test]
+fn a_done_completes_the_chunks_that_it_names() {
+    let (mut engine, headers) = outstanding();
+    let found = passed(&mut engine, &done([&headers[2], &headers[0]]));
+    assert_eq!(found, Some(vec![Part::Data(2), Part::Data(0)]));
+    assert_eq!((engine.outstanding(), engine.stats().told, engine.stats().results), (1, 2, 2));
+    // Once.
+    assert_eq!(passed(&mut engine, &done([&headers[0]])), Some(vec![]));
+    assert_eq!(engine.stats().ignored(Ignored::NotOutstanding), 1);
+}
+
+/// The bytes are those of rules 2.2, 3.1 and 9.4: made here by hand.
+#[test]
+fn a_done_is_that_of_the_specification() {
+    let (mut engine, headers) = outstanding();
+    let mut bytes = vec![1, 9];
+    bytes.extend(JOB.to_be_bytes());
+    bytes.extend(EPOCH.to_be_bytes());
+    bytes.extend([0xFF, 0xFF, 0, 1, 0, 0, 0, 0, FOR_RANK_0, 4, 0, 2]);
+    bytes.extend(headers[1].fingerprint.get().to_be_bytes());
+    let lanes = [0x0001_0000u32, 0x0002_0000];
+    let words = [u32::from(JOB) << 16 | 2, EPOCH, 1 << 8 | 64, 0, headers[1].fingerprint.get()];
+    let salt = words.iter().fold(0u32, |h, word| h.wrapping_add(*word).wrapping_mul(0x9E37_79B1));
+    bytes.extend(lanes.iter().fold(salt, |sum, lane| sum.wrapping_add(*lane)).to_be_bytes());
+    bytes.extend([0; 4]);
+    bytes.extend(lanes.iter().flat_map(|lane| lane.to_be_bytes()));
+    assert_eq!(bytes, done([&headers[1], &headers[2]]));
+    assert_eq!(passed(&mut engine, &bytes), Some(vec![Part::Data(1), Part::Data(2)]));
+}
+
+#[test]
+fn each_reason_to_ignore_a_done() {
+    type Change = fn(&mut Header);
+    let cases: &[(Ignored, Change)] = &[
+        (Ignored::Job, |header| header.job.set(JOB + 1)),
+        (Ignored::Epoch, |header| header.epoch.set(EPOCH + 1)),
+        (Ignored::Rank, |header| header.rank.set(0)),
+        (Ignored::Call, |header| header.fingerprint.set(1)),
+        // Of all ranks, of rank 1 itself, of all but rank 0.
+        (Ignored::Call, |header| header.op = 0),
+        (Ignored::Call, |header| header.op = 65),
+        (Ignored::Call, |header| header.op = 128),
+        (Ignored::Check, |header| header.flags = 0),
+    ];
+    for (number, (reason, change)) in cases.iter().enumerate() {
+        let (mut engine, headers) = outstanding();
+        let mut datagram = done([&headers[0]]);
+        rewrite(&mut datagram, 1, change);
+        assert_eq!(passed(&mut engine, &datagram), Some(vec![]), "case {number}");
+        assert_eq!(engine.stats().ignored(*reason), 1, "case {number}: {:?}", engine.stats());
+        assert_eq!(engine.outstanding(), 3);
+    }
+    let (mut engine, headers) = outstanding();
+    let mut damaged = done([&headers[0]]);
+    *damaged.last_mut().unwrap() ^= 1;
+    assert_eq!(passed(&mut engine, &damaged), Some(vec![]));
+    assert_eq!(engine.stats().ignored(Ignored::Check), 1);
+    // As any other answer it is none.
+    assert_eq!(engine.receive(0, &done([&headers[0]]), false), Ok(None));
+    assert_eq!((engine.stats().ignored(Ignored::Kind), engine.outstanding()), (1, 3));
+}
+
+/// Whoever needs the lanes is not content with the news.
+#[test]
+fn the_rank_that_the_lanes_are_for_waits_for_them() {
+    let mut engine = Engine::new(config(2, 0, 8));
+    let header = engine.send(0, sum_for_rank_0(0)).header;
+    assert_eq!(passed(&mut engine, &done([&header])), Some(vec![]));
+    assert_eq!((engine.stats().ignored(Ignored::Call), engine.outstanding()), (1, 1));
+}
+
+/// A rank's own part of an all-gather leaves when there is room for it; what others have lanes of
+/// goes before.
+#[test]
+fn what_may_wait_is_sent_in_its_order_as_the_window_allows() {
+    let mut engine = Engine::new(config(2, 0, 64));
+    let own =
+        |index| Chunk { audience: Audience::AllBut(0), may_wait: true, ..sum_for_rank_0(index) };
+    let of_1 =
+        |index| Chunk { audience: Audience::AllBut(1), empty: true, ..sum_for_rank_0(index) };
+    (0..20).for_each(|index| engine.defer(0, own(index)));
+    assert_eq!(engine.send(0, of_1(20)).header.slot.get(), 20);
+    // 64 slots among 2 ranks: 4 at a time.
+    let slots: Vec<u16> = std::iter::from_fn(|| engine.next_resend(0))
+        .map(|transmission| {
+            assert_eq!(transmission.header.flags & (flags::RETRANSMIT | flags::EMPTY), 0);
+            transmission.header.slot.get()
+        })
+        .collect();
+    assert_eq!(slots, [0, 1, 2, 3]);
+    let header = |slot: u16| Header { slot: U16::new(slot), op: 128, ..first_of(0) };
+    assert_eq!(passed(&mut engine, &done([&header(1), &header(2)])).unwrap().len(), 2);
+    let next: Vec<u16> =
+        std::iter::from_fn(|| engine.next_resend(0)).map(|next| next.header.slot.get()).collect();
+    assert_eq!(next, [4, 5]);
+    assert_eq!(engine.stats().resent_by_overtaking + engine.stats().resent_by_timer, 0);
+}
+
+/// The header of a rank's first chunk, a sum for rank 0.
+fn first_of(rank: u16) -> Header {
+    Engine::new(config(2, rank, 64)).send(0, sum_for_rank_0(0)).header
+}
