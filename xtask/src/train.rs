@@ -7,6 +7,7 @@
 mod bits;
 mod curves;
 mod plot;
+mod sharded;
 mod speed;
 
 use std::fs;
@@ -36,7 +37,7 @@ pub struct Train {
     #[arg(long, value_enum)]
     only: Option<Example>,
 
-    /// How often the wide network is trained in each way, in turn
+    /// How often the wide and the sharded network are trained in each way, in turn
     #[arg(long, default_value_t = 3, value_parser = Number::<usize>::new().range(1..))]
     runs: usize,
 
@@ -56,10 +57,12 @@ pub enum Example {
     Ngram,
     /// A network of 25 million parameters, on links of 1 Gb/s: time of a step
     Wide,
+    /// Parameters that are cut among the ranks, on links of 1 Gb/s: time of calls and of steps
+    Sharded,
 }
 
 impl Example {
-    const ALL: [Self; 4] = [Self::Digits, Self::Text, Self::Ngram, Self::Wide];
+    const ALL: [Self; 5] = [Self::Digits, Self::Text, Self::Ngram, Self::Wide, Self::Sharded];
 
     fn name(self) -> &'static str {
         match self {
@@ -67,6 +70,7 @@ impl Example {
             Self::Text => "text",
             Self::Ngram => "ngram",
             Self::Wide => "wide",
+            Self::Sharded => "sharded",
         }
     }
 
@@ -121,8 +125,10 @@ impl Train {
 
 impl Train {
     fn outcomes(&self, site: &Site, example: Example) -> Result<Vec<Outcome>> {
-        if example == Example::Wide {
-            return Ok(vec![speed::compare(site, self.runs)?]);
+        match example {
+            Example::Wide => return Ok(vec![speed::compare(site, self.runs)?]),
+            Example::Sharded => return Ok(vec![sharded::compare(site, self.runs)?]),
+            _ => {}
         }
         let gradients = cargo::target_folder()?.join("train/gradients").join(example.name());
         let gradients = gradients.to_str().context("the target folder's name is not UTF-8")?;

@@ -35,6 +35,7 @@ macro_rules! with_each_torch {
 with_each_torch! {
     collectives_of_torch,
     collectives_over_ipv6,
+    reduce_scatters_and_all_gathers_in_the_network,
     every_public_function,
     collectives_while_torch_debugs_in_detail,
     the_host_name_may_be_an_address_of_the_loopback_interface,
@@ -79,6 +80,16 @@ fn collectives_over_ipv6(torch: Torch) {
         assert!(printed.contains("all collectives are right"), "{printed}");
     }
     assert!(site.counter("completed") > 1000, "the sums were made in the switch");
+}
+
+fn reduce_scatters_and_all_gathers_in_the_network(torch: Torch) {
+    let name = "reduce_scatters_and_all_gathers_in_the_network";
+    let Some(site) = Site::new(torch, name, 3) else { return };
+    for printed in site.run(&["parts.py"], &[]) {
+        assert!(printed.contains("all parts are right"), "{printed}");
+    }
+    let completed = site.counter("completed");
+    assert!(completed > 3000, "{completed} rounds in the switch");
 }
 
 fn every_public_function(torch: Torch) {

@@ -10,7 +10,7 @@ use std::time::Duration;
 use pyo3::prelude::*;
 use pyo3::types::{IntoPyDict, PyDict};
 use switchml_worker::control::{ClientTls, Token};
-use switchml_worker::{CallStats, Communicator, DType, Error, Handle, Reduction, Tensor};
+use switchml_worker::{CallStats, Communicator, DType, Error, Handle, ReduceOp, Reduction, Tensor};
 
 /// Elements that a Python object holds.
 struct Borrowed {
@@ -166,6 +166,37 @@ impl PyCommunicator {
     ) -> PyResult<PyHandle> {
         let start =
             || self.inner()?.broadcast_start(Borrowed::new(address, count, dtype, owner)?, root);
+        start().map(PyHandle::new).map_err(|error| raised(py, &error))
+    }
+
+    /// Starts a reduce-scatter in place, as `all_reduce_start`.
+    fn reduce_scatter_start(
+        &self,
+        py: Python<'_>,
+        address: usize,
+        count: usize,
+        dtype: &str,
+        op: &str,
+        owner: Py<PyAny>,
+    ) -> PyResult<PyHandle> {
+        let start = || {
+            let reduction = Reduction::from(op.parse::<ReduceOp>()?);
+            let tensor = Borrowed::new(address, count, dtype, owner)?;
+            self.inner()?.reduce_scatter_start(tensor, reduction)
+        };
+        start().map(PyHandle::new).map_err(|error| raised(py, &error))
+    }
+
+    /// Starts an all-gather in place, as `all_reduce_start`.
+    fn all_gather_start(
+        &self,
+        py: Python<'_>,
+        address: usize,
+        count: usize,
+        dtype: &str,
+        owner: Py<PyAny>,
+    ) -> PyResult<PyHandle> {
+        let start = || self.inner()?.all_gather_start(Borrowed::new(address, count, dtype, owner)?);
         start().map(PyHandle::new).map_err(|error| raised(py, &error))
     }
 

@@ -145,6 +145,31 @@ class Communicator:
         address, count, dtype, owner = _memory.of(tensor)
         return Handle(self._native.broadcast_start(address, count, dtype, root, owner))
 
+    def reduce_scatter(self, tensor: Any, op: str = "sum") -> dict[str, Any]:
+        """Replaces this rank's part of the tensor by its reduction over all ranks.
+
+        Rank r's part of n elements is n * r // world_size up to n * (r + 1) // world_size. What the
+        other parts hold then is not specified. Returns the call's statistics.
+        """
+        return self.reduce_scatter_start(tensor, op).wait()
+
+    def reduce_scatter_start(self, tensor: Any, op: str = "sum") -> Handle:
+        """Starts a reduce-scatter and returns at once."""
+        address, count, dtype, owner = _memory.of(tensor)
+        return Handle(self._native.reduce_scatter_start(address, count, dtype, op, owner))
+
+    def all_gather(self, tensor: Any) -> dict[str, Any]:
+        """Replaces each rank's part of the tensor, as of `reduce_scatter`, by that rank's.
+
+        Returns the call's statistics.
+        """
+        return self.all_gather_start(tensor).wait()
+
+    def all_gather_start(self, tensor: Any) -> Handle:
+        """Starts an all-gather and returns at once."""
+        address, count, dtype, owner = _memory.of(tensor)
+        return Handle(self._native.all_gather_start(address, count, dtype, owner))
+
     def barrier(self) -> None:
         """Returns when every rank has called it."""
         self._native.barrier()

@@ -158,9 +158,6 @@ for i, (work, future) in enumerate(zip(works, doubled)):
 parts = [torch.zeros(3) for _ in range(ranks)]
 dist.all_gather(parts, torch.full((3,), float(rank)))
 check("all_gather", torch.stack(parts)[:, 0], torch.arange(float(ranks)))
-part = torch.zeros(2)
-dist.reduce_scatter_tensor(part, torch.arange(2.0 * ranks))
-check("reduce_scatter", part, ranks * torch.arange(2.0 * rank, 2.0 * rank + 2))
 objects = [None] * ranks
 dist.all_gather_object(objects, {"rank": rank})
 assert objects == [{"rank": other} for other in range(ranks)]

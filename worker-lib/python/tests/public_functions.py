@@ -458,7 +458,6 @@ if torch.__version__ < "2.15":
 OLDER = {
     "monitored_barrier": ("2.14", "monitored_barrier is only implemented for GLOO backend."),
     "all_to_all": ("2.14", "Backend gloo does not support alltoall"),
-    "reduce_scatter": ("2.9", "ProcessGroupGloo does not support reduce_scatter"),
 }
 for name, (version, wanted) in OLDER.items():
     if torch.__version__ < version:

@@ -1,4 +1,5 @@
-//! Wheels of the Python package for any Linux with glibc 2.17 or later, and any CPython since 3.10.
+//! A wheel of the Python package for any Linux on x86-64 with glibc 2.17 or later, and any CPython
+//! from 3.10 on.
 
 mod trial;
 
@@ -16,52 +17,36 @@ use switchml_cli::say;
 /// of them.
 const TOOLS: [&str; 3] = ["maturin==1.16.0", "ziglang==0.17.1", "auditwheel==6.8.2"];
 
-/// Whom a wheel is for.
-pub struct Target {
-    triple: &'static str,
-    /// The oldest systems: those of 2014, whose glibc is 2.17.
-    platform: &'static str,
-}
-
-pub const AMD64: Target = Target { triple: build::AMD64, platform: "manylinux_2_17_x86_64" };
-pub const ARM64: Target = Target { triple: build::ARM64, platform: "manylinux_2_17_aarch64" };
+/// The oldest systems that a wheel is for: those of 2014, whose glibc is 2.17.
+const PLATFORM: &str = "manylinux_2_17_x86_64";
 
 /// Builds a wheel into the folder.
-pub fn make(folder: &Path, target: &Target) -> Result<()> {
+pub fn make(folder: &Path) -> Result<()> {
     let tools = tools()?;
     let path = env::var_os("PATH").unwrap_or_default();
     let path = env::join_paths([tools.clone()].into_iter().chain(env::split_paths(&path)))?;
     let mut maturin = Command::new(tools.join("maturin"));
     maturin.args(["build", "--release", "--locked", "--zig", "--compatibility", "manylinux2014"]);
-    maturin.args(["--target", target.triple, "--manifest-path"]);
+    maturin.args(["--target", build::AMD64, "--manifest-path"]);
     maturin.arg(cargo::workspace().join("worker-lib/python/Cargo.toml")).arg("--out").arg(folder);
     // Zig's flags for C would have all other builds do theirs again.
     maturin.arg("--target-dir").arg(build::target_folder()?.join("wheel")).env("PATH", path);
-    if target.triple == build::ARM64 {
-        build::with_std(&mut maturin);
-    }
     build::set_environment(&mut maturin)?;
     succeed(&mut maturin)
 }
 
 /// Fails unless the wheel in the folder is what its name says, and ranks that have it add up.
 pub fn check(folder: &Path) -> Result<()> {
-    trial::run(&judge(folder, &AMD64)?)
-}
-
-/// The wheel in the folder; fails unless it is what its name says.
-pub fn judge(folder: &Path, Target { platform, .. }: &Target) -> Result<PathBuf> {
-    let is_one = |file: &PathBuf| file.to_string_lossy().ends_with(&format!("{platform}.whl"));
-    let wheel = files(folder)?.into_iter().find(is_one);
-    let wheel = wheel.with_context(|| format!("no wheel for {platform}"))?;
+    let is_wheel = |file: &PathBuf| file.extension().is_some_and(|end| end == "whl");
+    let wheel = files(folder)?.into_iter().find(is_wheel).context("no wheel")?;
     let name = wheel.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    ensure!(name.contains("-cp310-abi3-"), "{name} is for others");
+    ensure!(name.contains("-cp310-abi3-") && name.contains(PLATFORM), "{name} is for others");
     let told = text(Command::new(tools()?.join("auditwheel")).arg("show").arg(&wheel))?;
     let told = told.split_whitespace().collect::<Vec<_>>().join(" ");
-    let tag = format!("is consistent with the following platform tag: \"{platform}\"");
+    let tag = format!("is consistent with the following platform tag: \"{PLATFORM}\"");
     ensure!(told.contains(&tag), "auditwheel does not say that {name} {tag}: {told}");
-    say!("auditwheel: {name} is for {platform}");
-    Ok(wheel)
+    say!("auditwheel: {name} is for {PLATFORM}");
+    trial::run(&wheel)
 }
 
 fn tools() -> Result<PathBuf> {

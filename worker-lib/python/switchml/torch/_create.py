@@ -49,7 +49,7 @@ def make(parent: dist.Store, rank: int, size: int, timeout: timedelta) -> Backen
     at_once = fallback or not dist.is_initialized()
     limit = _seconds("SWITCHML_JOIN_TIMEOUT", 60 if at_once else timeout.total_seconds())
 
-    def join() -> Communicator:
+    def join(job: str) -> Communicator:
         try:
             return _connect(aggregator, job, rank, size, timeout, limit)
         except Error as error:
@@ -58,7 +58,8 @@ def make(parent: dist.Store, rank: int, size: int, timeout: timedelta) -> Backen
                 told += f" ({known_by})"
             raise Error(told, error.ranks) from None
 
-    membership = Membership(join)
+    membership = Membership(lambda: join(job))
+    gathering = Membership(lambda: join(f"{job}-gathers"))
     failure = ""
     if at_once:
         try:
@@ -71,7 +72,7 @@ def make(parent: dist.Store, rank: int, size: int, timeout: timedelta) -> Backen
     reasons = _failures(store, rank, size, failure) if fallback else {}
     gloo = gloo_group(dist.PrefixStore("gloo", store), rank, size, timeout, aggregator)
     if not reasons:
-        return as_backend(Group(rank, size, membership, gloo, timeout, make))
+        return as_backend(Group(rank, size, (membership, gathering), gloo, timeout, make))
     membership.close()
     log.warning(
         "%s: all ranks use Gloo, because of rank %s",

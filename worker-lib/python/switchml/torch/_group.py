@@ -14,7 +14,8 @@ from torch._C._distributed_c10d import Backend, Work
 from .._communicator import Communicator, Handle
 from .._error import Error
 from . import _wide
-from ._membership import Membership
+from ._membership import Membership, added
+from ._parts import Scratch, as_words, parted
 from ._staging import STREAMS, Staged
 from ._threads import CALLBACKS, NAME, CallThread
 from ._trampoline import Base, Options, can_delegate, method_of
@@ -34,6 +35,9 @@ _OPS = {
     dist.ReduceOp.MAX: "max",
     dist.ReduceOp.MIN: "min",
 }
+# Bytes of a whole from which on it is gathered in the network. Gloo is as fast with less, and a job
+# at the aggregator is more than a few sizes or objects are worth.
+_LEAST_GATHERED = 1 << 16
 _FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
 
@@ -53,13 +57,15 @@ class Group(Base):
         self,
         rank: int,
         size: int,
-        membership: Membership,
+        memberships: tuple[Membership, Membership],
         gloo: Backend,
         timeout: timedelta,
         make: Make,
     ) -> None:
         super().__init__(rank, size)
-        self._membership = membership
+        # All-gathers are a job of their own: they fill the way from the aggregator, and
+        # reduce-scatters the way to it, so that both at once take no longer than one.
+        self._membership, self._gathering = memberships
         # With more methods than torch's types know.
         self._gloo: Any = gloo
         self._options = Options(NAME, timeout)
@@ -72,6 +78,7 @@ class Group(Base):
         # GPU, and those behind them, because their order counts. It exists from the first one on.
         self._calls: CallThread | None = None
         self._delegated: set[str] = set()
+        self._scratch = Scratch()
         # Calls so far in which all ranks take part. With TORCH_DISTRIBUTED_DEBUG=DETAIL torch
         # compares them between ranks.
         self._sequence = 0
@@ -124,6 +131,50 @@ class Group(Base):
             tensors, lambda there: [self._broadcast(tensor, opts.rootRank) for tensor in there]
         )
 
+    def _scatter(self, name: str, outputs: Any, given: Any, opts: Any) -> Work:
+        """A reduce-scatter, in any form that torch has."""
+        op = _OPS.get(opts.reduceOp.op if opts is not None else dist.ReduceOp.SUM)
+        calls = parted(outputs, given)
+        if op is None or not all(
+            call.fits(self.size()) and _is_scattered(call.part, op) for call in calls
+        ):
+            return self._delegate(name, outputs, given, opts)
+        # What is given is not to be changed.
+        copies = [call.copied(self._scratch) for call in calls]
+
+        def start(there: list[torch.Tensor]) -> list[Started]:
+            start = self._communicator.reduce_scatter_start
+            return [(start(flat, op), lambda: None) for flat in there]
+
+        def take() -> None:
+            for call, copy in zip(calls, copies):
+                call.take_part(copy, self.rank())
+                self._scratch.give_back(copy)
+
+        return self._start(copies, start, results=[call.part for call in calls], take=take)
+
+    def _gather(self, name: str, outputs: Any, given: Any, opts: Any) -> Work:
+        """An all-gather, in any form that torch has."""
+        calls = parted(given, outputs)
+        size = self.size()
+        is_large = sum(call.part.nbytes for call in calls) * size >= _LEAST_GATHERED
+        if not is_large or not all(call.fits(size) for call in calls):
+            return self._delegate(name, outputs, given, opts)
+        wholes = [call.gathering(self.rank(), size) for call in calls]
+        if not all(as_words(flat, size) is not None for flat in wholes):
+            return self._delegate(name, outputs, given, opts)
+
+        def start(there: list[torch.Tensor]) -> list[Started]:
+            start = self._gathering.communicator().all_gather_start
+            return [(start(as_words(flat, size)), lambda: None) for flat in there]
+
+        def take() -> None:
+            for call, flat in zip(calls, wholes):
+                call.take_whole(flat)
+
+        results = list(_tensors_in([call.whole for call in calls]))
+        return self._start(wholes, start, self._gathering, results, take)
+
     def barrier(self, opts: Any = None) -> Work:
         token = torch.zeros(1, dtype=torch.int32)
         return self._start([token], lambda there: [self._reduce(there[0], "sum")])
@@ -160,7 +211,7 @@ class Group(Base):
         self._gloo.set_timeout(timeout)
 
     def statistics(self) -> dict[str, Any]:
-        return self._membership.statistics()
+        return added(self._membership.statistics(), self._gathering.statistics())
 
     @property
     def _communicator(self) -> Communicator:
@@ -175,24 +226,34 @@ class Group(Base):
             self._calls.close()
         self._completions.close()
         log.info("%s: %s", NAME, _in_words(self.statistics()))
-        try:
-            self._membership.close()
-        except Error as error:
-            log.warning("%s: %s", NAME, error)
+        for membership in (self._gathering, self._membership):
+            try:
+                membership.close()
+            except Error as error:
+                log.warning("%s: %s", NAME, error)
 
     def abort(self) -> None:
         """Ends calls in flight with an error, and then as `shutdown`."""
         self._membership.abort()
+        self._gathering.abort()
         self.shutdown()
 
     def _start(
         self,
         tensors: list[torch.Tensor],
         start: Callable[[list[torch.Tensor]], list[Started]],
+        membership: Membership | None = None,
+        results: list[torch.Tensor] | None = None,
+        take: Callable[[], None] = lambda: None,
     ) -> Work:
-        """Starts calls on the tensors, or on their copies in the host's memory."""
+        """Starts calls on the tensors, or on their copies in the host's memory.
+
+        `take` is called once the tensors hold what came. It brings that to the results, where
+        these are others.
+        """
+        membership = membership or self._membership
         self._sequence += 1
-        work = CallWork(tensors, self._membership.late_ranks)
+        work = CallWork(tensors if results is None else results, membership.late_ranks)
         self._watch_order(work)
         staged = {
             i: Staged(tensor) for i, tensor in enumerate(tensors) if tensor.device.type in STREAMS
@@ -212,9 +273,10 @@ class Group(Base):
                 then()
             for copy in staged.values():
                 copy.give_back()
+            take()
             work.finish()
 
-        waits = bool(staged) or not self._membership.is_joined()
+        waits = bool(staged) or not membership.is_joined()
         with self._lock:
             if waits and self._calls is None:
                 self._calls = CallThread("calls")
@@ -288,32 +350,56 @@ def _delegating(name: str) -> Callable[..., Any]:
     return method
 
 
+def _scattering(name: str) -> Callable[..., Work]:
+    def method(self: Group, outputs: Any, given: Any, opts: Any = None) -> Work:
+        return self._scatter(name, outputs, given, opts)
+
+    method.__name__ = name
+    return method
+
+
+def _gathering(name: str) -> Callable[..., Work]:
+    def method(self: Group, outputs: Any, given: Any, opts: Any = None) -> Work:
+        return self._gather(name, outputs, given, opts)
+
+    method.__name__ = name
+    return method
+
+
 # Whatever else this version of torch has.
-for _name in (
-    "allgather",
-    "allgather_coalesced",
-    "_allgather_base",
-    "all_gather_single",
-    "all_gather_single_coalesced",
-    "allgather_into_tensor_coalesced",
-    "allreduce_sparse",
-    "alltoall",
-    "alltoall_base",
-    "all_to_all_single",
-    "gather",
-    "recv",
-    "recv_anysource",
-    "reduce",
-    "reduce_scatter",
-    "_reduce_scatter_base",
-    "reduce_scatter_single",
-    "reduce_scatter_single_coalesced",
-    "reduce_scatter_tensor_coalesced",
-    "scatter",
-    "send",
-):
-    if can_delegate(_name):
-        setattr(Group, _name, _delegating(_name))
+_OTHERS: dict[Callable[[str], Callable[..., Any]], tuple[str, ...]] = {
+    _scattering: (
+        "reduce_scatter",
+        "_reduce_scatter_base",
+        "reduce_scatter_single",
+        "reduce_scatter_single_coalesced",
+        "reduce_scatter_tensor_coalesced",
+    ),
+    _gathering: (
+        "allgather",
+        "_allgather_base",
+        "all_gather_single",
+        "all_gather_single_coalesced",
+        "allgather_into_tensor_coalesced",
+    ),
+    _delegating: (
+        "allgather_coalesced",
+        "allreduce_sparse",
+        "alltoall",
+        "alltoall_base",
+        "all_to_all_single",
+        "gather",
+        "recv",
+        "recv_anysource",
+        "reduce",
+        "scatter",
+        "send",
+    ),
+}
+for _made, _names in _OTHERS.items():
+    for _name in _names:
+        if can_delegate(_name):
+            setattr(Group, _name, _made(_name))
 
 
 def group_of(group: dist.ProcessGroup | None) -> Group | None:
@@ -344,6 +430,12 @@ def _is_offered(tensor: torch.Tensor, op: str) -> bool:
     if tensor.device.type not in ("cpu", *STREAMS) or tensor.is_sparse:
         return False
     return tensor.dtype in _FLOATS or (tensor.dtype in (torch.int32, torch.int64) and op != "avg")
+
+
+def _is_scattered(tensor: torch.Tensor, op: str) -> bool:
+    """Whether a reduce-scatter of such tensors is one call in the network."""
+    is_double = op in ("max", "min") and tensor.dtype == torch.float64
+    return _is_offered(tensor, op) and tensor.dtype != torch.int64 and not is_double
 
 
 def _tensors_in(arguments: Any) -> Iterator[torch.Tensor]:

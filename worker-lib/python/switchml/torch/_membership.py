@@ -78,3 +78,12 @@ class Membership:
             self._failed = self._failed or Error("the process group is destroyed")
             if self._communicator is not None:
                 self._communicator.close()
+
+
+def added(ours: dict[str, Any], theirs: dict[str, Any]) -> dict[str, Any]:
+    """The statistics of both."""
+    both = {key: ours[key] + theirs[key] for key in ours if key != "late"}
+    late = dict(ours["late"])
+    for rank, seconds in theirs["late"].items():
+        late[rank] = late.get(rank, 0.0) + seconds
+    return {**both, "late": late}
