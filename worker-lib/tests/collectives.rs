@@ -261,10 +261,12 @@ fn small_sums_take_one_round_trip_while_magnitudes_rest() {
 #[test]
 fn an_aborted_call_ends_on_all_ranks() {
     let daemon = Daemon::start();
-    let over = Barrier::new(3);
+    let (begun, over) = (Barrier::new(3), Barrier::new(3));
     with_ranks(&daemon, "abort", 3, |communicator| {
         let rank = communicator.rank();
         communicator.barrier().unwrap();
+        // The abort must not come before a rank has heard that all are there.
+        begun.wait();
         if rank != 2 {
             let call = communicator.all_reduce_start(vec![0f32; 5000], ReduceOp::Sum);
             if rank == 0 {
