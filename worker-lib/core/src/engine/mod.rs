@@ -415,18 +415,26 @@ impl Engine {
         if !answer::is_done(datagram) {
             return false;
         }
-        match answer::read_done(&self.config.identity, datagram) {
+        let counts = match answer::read_done(&self.config.identity, datagram) {
             Ok((header, named)) => {
                 self.hear_all();
                 let congested = congested || header.flags & flags::CE != 0;
+                let mut counts = Err(Ignored::NotOutstanding);
                 for (slot, round) in named {
                     match self.pass(now, header, (slot, round), congested) {
-                        Ok(completed) => pass(&completed, &self.missing_of(&completed)),
-                        Err(reason) => self.stats.ignored[reason as usize] += 1,
+                        Ok(completed) => {
+                            pass(&completed, &self.missing_of(&completed));
+                            counts = Ok(());
+                        }
+                        Err(reason) => counts = counts.or(Err(reason)),
                     }
                 }
+                counts
             }
-            Err(reason) => self.stats.ignored[reason as usize] += 1,
+            Err(reason) => Err(reason),
+        };
+        if let Err(reason) = counts {
+            self.stats.ignored[reason as usize] += 1;
         }
         true
     }
