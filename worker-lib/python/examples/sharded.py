@@ -20,7 +20,7 @@ WIDTH, LAYERS, STEPS = 1024, 8, 10
 ELEMENTS = 4 << 20
 
 parser = argparse.ArgumentParser(description=__doc__)
-parser.add_argument("what", choices=["scatter", "gather", "both", "fsdp", "zero"])
+parser.add_argument("what", choices=["scatter", "gather", "both", "fsdp", "prefetch", "zero"])
 parser.add_argument("--backend", default="switchml", help="of torch.distributed")
 options = parser.parse_args()
 
@@ -51,7 +51,7 @@ def training():
     """A step of training, with few examples: what travels takes longer than to compute."""
     layers = [layer for _ in range(LAYERS) for layer in (nn.Linear(WIDTH, WIDTH), nn.ReLU())]
     model = nn.Sequential(*layers, nn.Linear(WIDTH, 10))
-    if options.what == "fsdp":
+    if options.what in ("fsdp", "prefetch"):
         # Not before torch 2.6.
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import fully_shard
@@ -61,6 +61,9 @@ def training():
             if isinstance(layer, nn.Linear):
                 fully_shard(layer, mesh=mesh)
         fully_shard(model, mesh=mesh)
+        # On CPUs, where there are no streams, all-gathers block unless this is set. Then the next
+        # layer's goes on beside the reduce-scatter of this one's gradients.
+        model._set_unshard_async_op(options.what == "prefetch")
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     else:
         model = DistributedDataParallel(model)
@@ -80,7 +83,7 @@ def training():
     return step
 
 
-make_step = training() if options.what in ("fsdp", "zero") else calls()
+make_step = calls() if options.what in ("scatter", "gather", "both") else training()
 for number in range(STEPS):
     dist.barrier()
     begin = time.perf_counter()
