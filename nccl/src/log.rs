@@ -6,7 +6,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::OnceLock;
 
 const WARN: c_int = 2;
-/// Every subsystem: a warning is shown whichever of them the user asked for.
+const INFO: c_int = 3;
+/// Every subsystem: a line is shown whichever of them the user asked for.
 const ALL: c_ulong = c_ulong::MAX;
 
 static LOGGER: OnceLock<Logger> = OnceLock::new();
@@ -28,12 +29,16 @@ pub fn set_logger(logger: Logger) {
     let _ = LOGGER.set(logger);
 }
 
-/// One line at level WARN.
-fn warn(line: &str) {
+/// One line at level INFO.
+pub fn info(line: &str) {
+    write(INFO, line);
+}
+
+fn write(level: c_int, line: &str) {
     let (Some(logger), Ok(line)) = (LOGGER.get(), CString::new(line)) else { return };
     // SAFETY: the strings end in 0 and outlive the call; the format takes one string.
     unsafe {
-        logger(WARN, ALL, c"switchml".as_ptr(), 0, c"NET/switchml: %s".as_ptr(), line.as_ptr());
+        logger(level, ALL, c"switchml".as_ptr(), 0, c"NET/switchml: %s".as_ptr(), line.as_ptr());
     }
 }
 
@@ -42,11 +47,13 @@ pub fn guarded(call: impl FnOnce() -> Result<(), Failure>) -> Code {
     match catch_unwind(AssertUnwindSafe(call)) {
         Ok(Ok(())) => SUCCESS,
         Ok(Err(failure)) => {
-            warn(&failure.why);
+            write(WARN, &failure.why);
             failure.code
         }
         Err(_) => {
-            warn("a fault of the plugin: please report it, with the message on standard error");
+            let line =
+                "a fault of the plugin: please report it, with the message on standard error";
+            write(WARN, line);
             INTERNAL_ERROR
         }
     }

@@ -1,18 +1,17 @@
-//! The functions that NCCL calls.
+//! The functions that NCCL calls for point-to-point messages.
 //!
 //! Pointers are NCCL's: those it got from here it gives back once, and those to results are valid.
 
-use crate::abi::{
-    Code, HANDLE_BYTES, HOST_MEMORY, INVALID_ARGUMENT, Logger, Net, Properties, SYSTEM_ERROR,
-};
-use crate::interfaces::{self, Device};
+use crate::abi::net::{Net, Properties};
+use crate::abi::{Code, HANDLE_BYTES, HOST_MEMORY, INVALID_ARGUMENT, Logger};
+use crate::devices::{self, MAX_CONNECTIONS, check_memory, device};
 use crate::link::{Buffer, Direction, Link, Request};
-use crate::log::{Failure, guarded, set_logger};
+use crate::log::{Failure, guarded};
 use crate::meeting::{self, Handle, Port};
 use std::ffi::{c_int, c_void};
 use std::net::TcpStream;
 use std::ptr::{null, null_mut};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// NCCL's table, by the name that it looks for.
 #[unsafe(export_name = "ncclNetPlugin_v8")]
@@ -38,48 +37,16 @@ pub static PLUGIN: Net = Net {
     irecv_consumed: None,
 };
 
-/// As many connections as NCCL's own sockets allow.
-const MAX_CONNECTIONS: c_int = 65_536;
-
-static DEVICES: OnceLock<Vec<Device>> = OnceLock::new();
-
 type SharedLink = Arc<Mutex<Link>>;
 
 unsafe extern "C" fn init(logger: Option<Logger>) -> Code {
-    guarded(|| {
-        if let Some(logger) = logger {
-            set_logger(logger);
-        }
-        let filter = std::env::var("NCCL_SOCKET_IFNAME").ok().filter(|filter| !filter.is_empty());
-        let found = interfaces::usable(filter.as_deref()).map_err(|error| {
-            Failure::new(SYSTEM_ERROR, format!("cannot list this host's interfaces: {error}"))
-        })?;
-        if found.is_empty() {
-            let filter = filter.unwrap_or_default();
-            let why = format!(
-                "no interface with an address fits NCCL_SOCKET_IFNAME=\"{filter}\": name one, or \
-                 unset it"
-            );
-            return Err(Failure::new(SYSTEM_ERROR, why));
-        }
-        DEVICES.get_or_init(|| found);
-        Ok(())
-    })
-}
-
-fn device(number: c_int) -> Result<&'static Device, Failure> {
-    let devices = DEVICES.get().map_or(&[][..], Vec::as_slice);
-    usize::try_from(number).ok().and_then(|number| devices.get(number)).ok_or_else(|| {
-        let count = devices.len();
-        Failure::new(INVALID_ARGUMENT, format!("device {number} of {count} does not exist"))
-    })
+    guarded(|| devices::init(logger))
 }
 
 unsafe extern "C" fn devices(count: *mut c_int) -> Code {
     guarded(|| {
-        let devices = DEVICES.get().map_or(0, Vec::len);
         // SAFETY: NCCL's place for the result.
-        unsafe { *count = c_int::try_from(devices).unwrap_or(c_int::MAX) };
+        unsafe { *count = devices::count() };
         Ok(())
     })
 }
@@ -169,10 +136,7 @@ unsafe extern "C" fn reg_mr(
     registration: *mut *mut c_void,
 ) -> Code {
     guarded(|| {
-        if kind != HOST_MEMORY {
-            let why = format!("memory of kind {kind} cannot be used, only the host's (1)");
-            return Err(Failure::new(INVALID_ARGUMENT, why));
-        }
+        check_memory(kind)?;
         // SAFETY: NCCL's place for the result.
         unsafe { *registration = null_mut() };
         Ok(())

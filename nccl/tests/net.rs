@@ -1,8 +1,9 @@
 //! Drives the library as NCCL does: opened at run time, by its table alone.
 
+use nccl_net_switchml::abi::net::{Net, Properties};
 use nccl_net_switchml::abi::{
-    HANDLE_BYTES, HOST_MEMORY, INTERNAL_ERROR, INVALID_ARGUMENT, INVALID_USAGE, Logger, Net,
-    Properties, REMOTE_ERROR, SUCCESS,
+    HANDLE_BYTES, HOST_MEMORY, INTERNAL_ERROR, INVALID_ARGUMENT, INVALID_USAGE, Logger,
+    REMOTE_ERROR, SUCCESS,
 };
 use std::ffi::{CStr, c_char, c_int, c_ulong, c_void};
 use std::mem::{offset_of, size_of};
