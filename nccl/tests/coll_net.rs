@@ -71,16 +71,31 @@ fn sums_of_many_steps() {
     }
 }
 
+/// Each of these ranks' logs names that one.
+fn expect_named<'a>(said: impl IntoIterator<Item = &'a String>, rank: usize) {
+    let (begin, name) = ("WARN NET/switchml: ", format!("rank {rank} "));
+    for said in said {
+        let mut warnings = said.lines().filter(|line| line.starts_with(begin));
+        assert!(warnings.any(|line| line.contains(&name)), "{said}");
+    }
+}
+
 /// NCCL frees a call's memory when it is aborted, so the library must have let go of it.
 #[test]
 fn a_rank_that_is_aborted_gives_memory_back_and_is_named() {
     if !can_build_racks("a_rank_that_is_aborted_gives_memory_back_and_is_named") {
         return;
     }
-    for said in &run("abandoned")[1..] {
-        let mut warnings = said.lines().filter(|line| line.starts_with("WARN NET/switchml: "));
-        assert!(warnings.any(|line| line.contains("rank 0")), "{said}");
+    expect_named(&run("abandoned")[1..], 0);
+}
+
+#[test]
+fn a_rank_that_dies_is_named() {
+    if !can_build_racks("a_rank_that_dies_is_named") {
+        return;
     }
+    let said = run("gone");
+    expect_named([&said[0], &said[2], &said[3]], 1);
 }
 
 #[test]
@@ -88,8 +103,5 @@ fn a_rank_that_never_comes_is_named() {
     if !can_build_racks("a_rank_that_never_comes_is_named") {
         return;
     }
-    for said in &run("missing")[..RANKS - 1] {
-        let mut warnings = said.lines().filter(|line| line.starts_with("WARN NET/switchml: "));
-        assert!(warnings.any(|line| line.contains("rank 3")), "{said}");
-    }
+    expect_named(&run("missing")[..RANKS - 1], 3);
 }

@@ -305,6 +305,22 @@ static void abandoned(void) {
     leave(&group);
 }
 
+// Rank 1 ends without a word, while the others wait for it.
+static void gone(void) {
+    struct Group group;
+    void *request;
+    CHECK(join(&group, 0) == SUCCESS);
+    while (group.done < DIFFERENT) progress(&group, DIFFERENT);
+    if (rank == 1) {
+        printf("rank %d of %d: all right\n", rank, ranks);
+        fflush(stdout);
+        _exit(0);
+    }
+    int code = post(&group, &CALLS[0], &request);
+    CHECK((code == SUCCESS ? failure(request) : code) == REMOTE_ERROR);
+    leave(&group);
+}
+
 // The last rank has a handle, but never comes.
 static void missing(void) {
     struct Group group;
@@ -338,6 +354,7 @@ int main(int count, char **arguments) {
     CHECK(properties.ptr_support == HOST && properties.device_type == 0);
     if (strcmp(arguments[5], "sums") == 0) sums();
     else if (strcmp(arguments[5], "abandoned") == 0) abandoned();
+    else if (strcmp(arguments[5], "gone") == 0) gone();
     else missing();
     CHECK(dlclose(library) == 0);
     printf("rank %d of %d: all right\n", rank, ranks);
