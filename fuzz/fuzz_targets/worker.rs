@@ -10,6 +10,7 @@
 use libfuzzer_sys::arbitrary::{Result, Unstructured};
 use libfuzzer_sys::fuzz_target;
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -28,7 +29,9 @@ mod packet;
 #[path = "../../protocol/tests/suite/switch.rs"]
 mod switch;
 
-use packet::{ALL_OPS, CHECKED, EMPTY, PENDING, Packet, REJECT, RESULT, ROOM, check_word};
+use packet::{
+    ALL_OPS, CE, CHECKED, DONE, EMPTY, PENDING, Packet, REJECT, RESULT, ROOM, check_word,
+};
 use switch::{EPOCH, JOB, Switch, binding};
 
 const LANES: u16 = 32;
@@ -50,6 +53,8 @@ struct Tensor {
     bytes: Vec<u8>,
     own: Vec<u8>,
     result: Vec<u8>,
+    /// The bytes that must have the result in the end.
+    part: Range<usize>,
     element: usize,
     finished: Arc<AtomicUsize>,
 }
@@ -64,7 +69,8 @@ impl Buffer for Tensor {
     }
 
     fn finish(self: Box<Self>, _: CallStats) {
-        assert_eq!(self.bytes, self.result, "the result");
+        assert_eq!(self.bytes[self.part.clone()], self.result[self.part.clone()], "the result");
+        self.check();
         self.finished.fetch_add(1, Ordering::Relaxed);
     }
 }
@@ -95,15 +101,19 @@ enum Sort {
     FloatSum,
     DoubleSum,
     Broadcast { root: u32 },
+    ReduceScatter,
+    AllGather,
 }
 
 impl Sort {
     fn choose(input: &mut Unstructured, ranks: u16) -> Result<Self> {
-        Ok(match input.int_in_range(0..=4)? {
+        Ok(match input.int_in_range(0..=6)? {
             0 => Self::IntegerSum,
             1 => Self::IntegerMax,
             2 => Self::FloatSum,
             3 => Self::DoubleSum,
+            4 => Self::ReduceScatter,
+            5 => Self::AllGather,
             _ => Self::Broadcast { root: input.int_in_range(0..=u32::from(ranks) - 1)? },
         })
     }
@@ -115,6 +125,8 @@ impl Sort {
             Self::FloatSum => (Kind::AllReduce(Reduction::SUM), DType::F32),
             Self::DoubleSum => (Kind::AllReduce(Reduction::SUM), DType::F64),
             Self::Broadcast { root } => (Kind::Broadcast { root }, DType::I32),
+            Self::ReduceScatter => (Kind::ReduceScatter(Reduction::SUM), DType::I32),
+            Self::AllGather => (Kind::AllGather, DType::I32),
         };
         Call { kind, dtype, count }
     }
@@ -131,10 +143,19 @@ impl Sort {
         }
     }
 
-    fn result(self, seed: u32, ranks: u32, index: usize) -> i32 {
+    /// Whether chunks may be without lanes, if there are many of them.
+    fn leaves_out(self) -> bool {
+        matches!(self, Self::Broadcast { .. } | Self::AllGather)
+    }
+
+    fn result(self, seed: u32, ranks: u32, index: usize, count: usize) -> i32 {
         let elements = (0..ranks).map(|rank| self.element(seed, rank, index));
         match self {
-            Self::IntegerSum => elements.fold(0, i32::wrapping_add),
+            Self::AllGather => {
+                let owner = (0..ranks).find(|rank| part(*rank, ranks, count).contains(&index));
+                self.element(seed, owner.expect("a rank"), index)
+            }
+            Self::IntegerSum | Self::ReduceScatter => elements.fold(0, i32::wrapping_add),
             Self::IntegerMax => elements.max().unwrap_or_default(),
             Self::FloatSum | Self::DoubleSum => elements.sum(),
             Self::Broadcast { root } => self.element(seed, root, index),
@@ -162,12 +183,18 @@ impl Sort {
     ) -> Submission {
         let call = self.call(count);
         let own = self.bytes((0..count).map(|index| self.element(seed, rank, index)));
-        let result = self.bytes((0..count).map(|index| self.result(seed, ranks, index)));
+        let result = (0..count).map(|index| self.result(seed, ranks, index, count));
+        let element = call.dtype.size();
+        let part = match self {
+            Self::ReduceScatter => part(rank, ranks, count),
+            _ => 0..count,
+        };
         let tensor = Tensor {
             bytes: own.clone(),
             own,
-            result,
-            element: call.dtype.size(),
+            result: self.bytes(result),
+            part: element * part.start..element * part.end,
+            element,
             finished: Arc::clone(finished),
         };
         Submission {
@@ -178,6 +205,29 @@ impl Sort {
             buffer: Box::new(tensor),
         }
     }
+}
+
+/// Rule 17.8: the elements of a rank's part.
+fn part(rank: u32, ranks: u32, count: usize) -> Range<usize> {
+    let start = |rank| count * rank as usize / ranks as usize;
+    start(rank)..start(rank + 1)
+}
+
+/// Rule 2.10: whether a rank needs the lanes of the result of a contribution with this op.
+fn needs_lanes(op: u8, rank: u16) -> bool {
+    match op >> 6 {
+        1 => rank == u16::from(op & 63),
+        2 => rank != u16::from(op & 63),
+        _ => true,
+    }
+}
+
+/// A DONE in place of RESULTs to all (rule 9.4), which are of one call and op.
+fn done_of(results: &[Packet]) -> Packet {
+    let lane = |result: &Packet| u32::from(result.slot) << 16 | result.round & 0xFFFF;
+    let congested = results.iter().fold(0, |flags, result| flags | result.flags & CE);
+    let (payload, first) = (results.iter().map(lane).collect(), results[0].clone());
+    Packet { kind: DONE, aux: 0, flags: congested, payload, tag: None, ..first }.sealed()
 }
 
 /// Whether rule 2.10 knows the op.
@@ -229,8 +279,8 @@ impl Network {
         };
         for number in 0..input.int_in_range(1..=3)? {
             let (sort, seed) = (Sort::choose(input, ranks)?, input.arbitrary()?);
-            // A broadcast of more than 63 chunks has ranks that send EMPTY.
-            let is_large = matches!(sort, Sort::Broadcast { .. }) && input.arbitrary()?;
+            // In more than 63 chunks some ranks send EMPTY.
+            let is_large = sort.leaves_out() && input.arbitrary()?;
             let counts = if is_large { 2017..=2200 } else { 0..=200 };
             let count = input.int_in_range(counts)?;
             for (index, rank) in (0..).zip(&mut network.ranks) {
@@ -310,6 +360,7 @@ impl Network {
             lost >>= 1;
         }
         data_path.give_back();
+        let mut completed: Vec<Packet> = vec![];
         for mut bytes in sent {
             use Outcome::{Added, Completed, Pending, Replayed, Room, Stale, Started};
             let outcome = switch.receive_bytes(&binding(rank as u16), &mut bytes);
@@ -321,11 +372,29 @@ impl Network {
             match outcome.action() {
                 Action::Reply => ranks[rank].inbox.push(bytes.clone()),
                 Action::Broadcast => {
-                    ranks.iter_mut().for_each(|rank| rank.inbox.push(bytes.clone()))
+                    let result = Packet::from_bytes(&bytes);
+                    for (rank, to) in (0..).zip(&mut *ranks) {
+                        if needs_lanes(result.op, rank) {
+                            to.inbox.push(bytes.clone());
+                        }
+                    }
+                    if !ALL_OPS.contains(&result.op) {
+                        completed.push(result);
+                    }
                 }
                 _ => continue,
             }
             answers.push(bytes);
+        }
+        let is_same = |a: &Packet, b: &Packet| (a.op, a.fingerprint) == (b.op, b.fingerprint);
+        for results in completed.chunk_by(is_same) {
+            let done = done_of(results).to_bytes();
+            for (rank, to) in (0..).zip(&mut *ranks) {
+                if !needs_lanes(results[0].op, rank) {
+                    to.inbox.push(done.clone());
+                }
+            }
+            answers.push(done);
         }
     }
 
@@ -352,12 +421,18 @@ impl Network {
                 (1, 0, 0)
             }
             Some((PENDING, _)) => (0, 1, 0),
+            Some((DONE, packet)) => {
+                let named = named(outstanding, &packet);
+                named.iter().for_each(|place| drop(outstanding.remove(place)));
+                (named.len() as u64, 0, 0)
+            }
             // It asks for lanes that were not sent yet.
             Some((ROOM, packet)) if asks(outstanding, &packet) => (0, 0, 0),
             _ => (0, 0, 1),
         };
         assert_eq!(effect, expected, "results, PENDINGs, ignored after {datagram:?}");
-        assert_eq!(data_path.engine().outstanding() as usize, outstanding.len());
+        // Of an all-gather some have yet to be sent.
+        assert!(data_path.engine().outstanding() as usize >= outstanding.len());
     }
 
     /// The packet, if it is one that counts, as rule 13.1 has it.
@@ -374,6 +449,9 @@ impl Network {
             return None;
         }
         let packet = Packet::from_bytes(datagram);
+        if packet.kind == DONE {
+            return self.done_counts(rank, &packet).then_some(packet);
+        }
         let chunk = self.ranks[rank].outstanding.get(&(packet.slot, packet.round))?;
         let is_result = packet.kind == RESULT;
         let names_lanes = is_result || packet.kind == ROOM;
@@ -395,6 +473,17 @@ impl Network {
         (whole && ours && op_fits && to_us && checked && known).then_some(packet)
     }
 
+    /// Whether a DONE tells a rank of anything that it waits for, as rule 13.3 has it.
+    fn done_counts(&self, rank: usize, done: &Packet) -> bool {
+        (done.version, done.job, done.epoch, done.rank) == (1, JOB, EPOCH, EVERYONE)
+            && usize::from(done.lanes) == done.payload.len()
+            && done.tag.is_none()
+            && done.flags & CHECKED != 0
+            && done.check == check_word(done, 1)
+            && !needs_lanes(done.op, rank as u16)
+            && !named(&self.ranks[rank].outstanding, done).is_empty()
+    }
+
     /// Nothing is lost any more: all calls end.
     fn finish(&mut self) {
         for _ in 0..PATIENCE {
@@ -411,6 +500,16 @@ impl Network {
         }
         panic!("{} of {} calls have ended", self.finished.load(Ordering::Relaxed), self.calls);
     }
+}
+
+/// Slots and rounds of the chunks that a DONE names.
+fn named(outstanding: &BTreeMap<(u16, u32), Packet>, done: &Packet) -> Vec<(u16, u32)> {
+    let is_named = |(slot, round): &(u16, u32)| {
+        done.payload.contains(&(u32::from(*slot) << 16 | round & 0xFFFF))
+    };
+    let is_of_call = |chunk: &Packet| (chunk.op, chunk.fingerprint) == (done.op, done.fingerprint);
+    let fitting = outstanding.iter().filter(|(place, chunk)| is_named(place) && is_of_call(chunk));
+    fitting.map(|(place, _)| *place).collect()
 }
 
 /// Whether a ROOM is for a chunk that went out EMPTY.

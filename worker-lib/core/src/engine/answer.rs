@@ -108,6 +108,9 @@ pub(super) fn read_done<'a>(
     datagram: &'a [u8],
 ) -> Result<(&'a Header, impl Iterator<Item = (u16, u16)> + use<'a>), Ignored> {
     let answer = open(identity, datagram, |kind| kind == Kind::Done)?;
+    if answer.header.rank.get() != EVERYONE {
+        return Err(Ignored::Rank);
+    }
     answer.check(1)?;
     Ok((answer.header, lanes(answer.payload).map(named)))
 }

@@ -447,11 +447,7 @@ impl Engine {
         (slot, round): (u16, u16),
         congested: bool,
     ) -> Result<Completed, Ignored> {
-        let entry = self.table.get_mut(slot).ok_or(Ignored::NotOutstanding)?;
-        if entry.round as u16 != round {
-            return Err(Ignored::NotOutstanding);
-        }
-        let chunk = &entry.chunk;
+        let chunk = &self.table.named(slot, round).ok_or(Ignored::NotOutstanding)?.chunk;
         let is_right = header.fingerprint.get() == chunk.fingerprint
             && header.op == chunk.wire_op()
             && !chunk.audience.has(self.config.identity.rank);

@@ -155,9 +155,16 @@ impl Table {
         })
     }
 
-    /// The chunk that is in this round of this slot.
+    /// The chunk that is in this round of this slot and was sent.
     pub fn get(&self, slot: u16, round: u32) -> Option<&Outstanding> {
-        self.slots.get(usize::from(slot))?.as_ref().filter(|entry| entry.round == round)
+        let entry = self.slots.get(usize::from(slot))?.as_ref();
+        entry.filter(|entry| entry.round == round && !entry.is_unsent())
+    }
+
+    /// The same, of whose round the low 16 bits are known.
+    pub fn named(&self, slot: u16, round: u16) -> Option<&Outstanding> {
+        let entry = self.slots.get(usize::from(slot))?.as_ref();
+        entry.filter(|entry| entry.round as u16 == round && !entry.is_unsent())
     }
 
     /// The chunk that is in this slot.

@@ -78,6 +78,7 @@ fn each_reason_to_ignore_a_done() {
         (Ignored::Job, |header| header.job.set(JOB + 1)),
         (Ignored::Epoch, |header| header.epoch.set(EPOCH + 1)),
         (Ignored::Rank, |header| header.rank.set(0)),
+        (Ignored::Rank, |header| header.rank.set(1)),
         (Ignored::Call, |header| header.fingerprint.set(1)),
         // Of all ranks, of rank 1 itself, of all but rank 0.
         (Ignored::Call, |header| header.op = 0),
@@ -132,6 +133,9 @@ fn what_may_wait_is_sent_in_its_order_as_the_window_allows() {
         .collect();
     assert_eq!(slots, [0, 1, 2, 3]);
     let header = |slot: u16| Header { slot: U16::new(slot), op: 128, ..first_of(0) };
+    // Nothing that was not sent has a result.
+    assert_eq!(passed(&mut engine, &done([&header(4)])), Some(vec![]));
+    assert_eq!(engine.stats().ignored(Ignored::NotOutstanding), 1);
     assert_eq!(passed(&mut engine, &done([&header(1), &header(2)])).unwrap().len(), 2);
     let next: Vec<u16> =
         std::iter::from_fn(|| engine.next_resend(0)).map(|next| next.header.slot.get()).collect();
