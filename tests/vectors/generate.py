@@ -10,6 +10,7 @@ from pathlib import Path
 
 from generator import (
     admission,
+    audiences,
     combiners,
     example,
     fingerprint,
@@ -36,6 +37,7 @@ PURPOSES = [
     example,
     rounds,
     zeros,
+    audiences,
     partials,
     combiners,
     mismatch,

@@ -12,8 +12,8 @@ mod wire;
 
 #[allow(unused_imports)] // each that has this file as a module uses its own part
 pub use wire::{
-    CE, CHECKED, CONTRIBUTION, EMPTY, EVERYONE, FILLER, HELLO, MAX, PARTIAL, PENDING, REJECT,
-    RESULT, RETRANSMIT, ROOM, SUM, TAGGED,
+    CE, CHECKED, CONTRIBUTION, DONE, EMPTY, EVERYONE, FILLER, HELLO, MAX, PARTIAL, PENDING,
+    Packet as Wire, REJECT, RESULT, RETRANSMIT, ROOM, SUM, TAGGED,
 };
 
 /// Where a packet's flags are.

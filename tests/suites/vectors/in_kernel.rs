@@ -101,13 +101,34 @@ impl Subject for InKernel {
     fn offer(&self) -> Offer {
         let features = match self.hook {
             Hook::Xdp => &[
-                "age", "empty", "frames", "group", "ipv6", "keys", "long", "macs", "max",
-                "partial", "runts", "tags", "verify",
+                "age",
+                "audiences",
+                "empty",
+                "frames",
+                "group",
+                "ipv6",
+                "keys",
+                "long",
+                "macs",
+                "max",
+                "partial",
+                "runts",
+                "tags",
+                "verify",
             ][..],
             // What is longer than a packet may be is not copied, so not looked into. And the kernel
             // makes no test run at tc of a frame that ends in its headers, or with a tag taken off.
             Hook::Tc => &[
-                "age", "empty", "frames", "group", "ipv6", "keys", "macs", "max", "partial",
+                "age",
+                "audiences",
+                "empty",
+                "frames",
+                "group",
+                "ipv6",
+                "keys",
+                "macs",
+                "max",
+                "partial",
                 "verify",
             ],
         };
@@ -179,7 +200,10 @@ impl Subject for InKernel {
         let by_group = if job.group.is_some() { Ranks::ALL } else { Ranks::NONE };
         let receivers = Receivers::new(&entry, job.number, direct(&bindings, &by_group));
         self.first.insert(job.number, job.members[0].mac);
-        self.kernel.set_receivers(job.number, receivers.expect("few places"));
+        let mut receivers = receivers.expect("few places");
+        // It shows a copy with lanes if all ports need them.
+        receivers.ranks.fill(u64::MAX);
+        self.kernel.set_receivers(job.number, receivers);
         self.kernel.set_job(job.number, &entry);
         self.jobs.insert(job.number, entry);
         Ok(())

@@ -2,7 +2,7 @@
 //! come from.
 
 use crate::in_kernel::by_name;
-use crate::packet::{HELLO, Packet, tagged};
+use crate::packet::{CE, DONE, HELLO, Packet, Wire, tagged};
 use crate::spec::{FIRST_SLOT, OpenJobs, spec};
 use rustix::net::sockopt::set_ip_tos;
 use std::collections::BTreeMap;
@@ -35,6 +35,9 @@ pub fn make_addresses_local() {
         assert!(status.success(), "ip {arguments}");
     }
 }
+
+/// At which socket, from where, what.
+type Received = (SocketAddrV4, SocketAddr, Vec<u8>);
 
 /// The data plane, and the sockets of all that send to it or may receive from it.
 pub struct OverSockets {
@@ -110,8 +113,26 @@ impl OverSockets {
         Ok(())
     }
 
-    /// What has arrived: at which socket, from where, what.
-    fn received(&self) -> Result<Vec<(SocketAddrV4, SocketAddr, Vec<u8>)>, String> {
+    /// DONEs have the RESULT's bytes where a rank may get one in its place.
+    fn as_results(&self, received: &mut [Received]) -> Result<(), String> {
+        let is_done = |(.., bytes): &Received| bytes.get(1) == Some(&DONE);
+        let Some((.., result)) = received.iter().find(|one| !is_done(one)).cloned() else {
+            return Ok(());
+        };
+        for (at, _, bytes) in received.iter_mut().filter(|one| is_done(one)) {
+            let packet = Wire::from_bytes(&result);
+            let members = &self.jobs[&packet.job].0.members;
+            let rank = members.iter().position(|member| member.over_v4() == *at);
+            if *bytes != done_of(&packet).to_bytes() || needs_lanes(packet.op, rank.unwrap_or(0)) {
+                return Err(format!("{rank:?} got {bytes:02x?} in place of {result:02x?}"));
+            }
+            bytes.clone_from(&result);
+        }
+        Ok(())
+    }
+
+    /// What has arrived.
+    fn received(&self) -> Result<Vec<Received>, String> {
         let mut received = Vec::new();
         for (at, socket) in &self.sockets {
             let mut buffer = [0; 4096];
@@ -127,6 +148,23 @@ impl OverSockets {
     }
 }
 
+/// Rule 9.4, for one round.
+fn done_of(result: &Wire) -> Wire {
+    let lane = u32::from(result.slot) << 16 | result.round & 0xFFFF;
+    let flags = result.flags & CE;
+    Wire { kind: DONE, aux: 0, flags, payload: vec![lane], ..result.clone() }.sealed()
+}
+
+/// Rule 2.10: whether the lanes of a result are for a rank.
+fn needs_lanes(op: u8, rank: usize) -> bool {
+    let named = usize::from(op & 63) == rank;
+    match op >> 6 {
+        1 => named,
+        2 => !named,
+        _ => true,
+    }
+}
+
 fn socket(address: SocketAddrV4) -> UdpSocket {
     let socket =
         UdpSocket::bind(address).unwrap_or_else(|error| panic!("bind to {address}: {error}"));
@@ -136,7 +174,7 @@ fn socket(address: SocketAddrV4) -> UdpSocket {
 
 impl Subject for OverSockets {
     fn offer(&self) -> Offer {
-        let features = ["age", "empty", "keys", "long", "max", "partial", "verify"]
+        let features = ["age", "audiences", "empty", "keys", "long", "max", "partial", "verify"]
             .map(str::to_owned)
             .to_vec();
         Offer {
@@ -226,7 +264,8 @@ impl Subject for OverSockets {
         }
         self.start_all()?;
         self.exchange(from, frame[15], &frame[ENVELOPE_LEN..])?;
-        let received = self.received()?;
+        let mut received = self.received()?;
+        self.as_results(&mut received)?;
         let Some((_, source, datagram)) = received.first() else { return Ok(None) };
         if received.iter().any(|(_, other, bytes)| (other, bytes) != (source, datagram)) {
             return Err(format!("answers that differ: {received:02x?}"));

@@ -248,6 +248,10 @@ class Packet:
 
 def op_text(op):
     """For readers."""
+    if op >> 6 == 1:
+        return f"SUM for rank {op & 63}"
+    if op >> 6 == 2:
+        return f"SUM for all but rank {op & 63}"
     if op not in OPS:
         return "unknown op"
     name, _, lanes = OPS[op].partition("_")
