@@ -57,6 +57,7 @@ with_each_torch! {
     power_sgd_trains_as_with_gloo,
     all_reduces_overlap_the_backward_pass,
     a_killed_rank_is_named_on_all_others,
+    ddps_backward_pass_raises_the_error_itself,
     a_late_rank_is_waited_for_and_said_to_be,
     a_wait_with_a_timeout_names_the_late_rank,
     the_timeout_of_torch_ends_the_wait_and_all_name_the_same_rank,
@@ -479,8 +480,20 @@ fn seen(rank: &mut Process) -> Value {
 }
 
 fn a_killed_rank_is_named_on_all_others(torch: Torch) {
-    let Some(site) = Site::new(torch, "a_killed_rank_is_named_on_all_others", 3) else { return };
-    let mut ranks = site.ranks(&["failing_rank.py", "killed"], &[]);
+    a_killed_rank_is_named(torch, "a_killed_rank_is_named_on_all_others", &[]);
+}
+
+/// With its type and its ranks, in place of the RuntimeError that torch's futures make of it.
+fn ddps_backward_pass_raises_the_error_itself(torch: Torch) {
+    let name = "ddps_backward_pass_raises_the_error_itself";
+    for hook in ["none", "bf16_compress_hook", "fixed16_compress_hook"] {
+        a_killed_rank_is_named(torch, name, &[hook]);
+    }
+}
+
+fn a_killed_rank_is_named(torch: Torch, name: &str, calls: &[&str]) {
+    let Some(site) = Site::new(torch, name, 3) else { return };
+    let mut ranks = site.ranks(&[&["failing_rank.py", "killed"], calls].concat(), &[]);
     for rank in [0, 2] {
         let seen = seen(&mut ranks[rank]);
         assert_eq!(seen["ranks"], serde_json::json!([1]), "{seen}");

@@ -1,5 +1,7 @@
 """A rank of a job in which rank 1 fails after a while, in the way that the first argument says.
 
+With a second argument, DDP makes the calls in its backward pass, by the hook of that name, or none.
+
 Each of the others prints a line of JSON with what it saw: seconds from the beginning of the failing
 call, and the exception's type, text and ranks.
 """
@@ -12,10 +14,32 @@ import time
 
 import torch
 import torch.distributed as dist
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+from torch.nn.parallel import DistributedDataParallel
 
-wrong = sys.argv[1]
+import switchml.torch
+
+wrong, hook = [*sys.argv[1:], None][:2]
 dist.init_process_group("switchml")
 rank = dist.get_rank()
+if hook is not None:
+    # A bucket for each of the layers.
+    layers = [torch.nn.Linear(100, 100) for _ in range(3)]
+    model = DistributedDataParallel(torch.nn.Sequential(*layers), bucket_cap_mb=0.02)
+    if hook != "none":
+        module = default_hooks if hasattr(default_hooks, hook) else switchml.torch
+        model.register_comm_hook(None, getattr(module, hook))
+    examples = torch.ones(1, 100)
+
+
+def step():
+    """What all ranks call, again and again."""
+    if hook is not None:
+        model(examples).sum().backward()
+    else:
+        dist.all_reduce(torch.ones(1000))
+
+
 begin = time.monotonic()
 try:
     for i in range(50):
@@ -25,7 +49,7 @@ try:
                 os.kill(os.getpid(), signal.SIGKILL)
             assert wrong == "shape"
             dist.all_reduce(torch.ones(7))
-        dist.all_reduce(torch.ones(1000))
+        step()
 except dist.DistBackendError as error:
     seen = {"seconds": time.monotonic() - begin, "text": str(error), "ranks": error.ranks}
     print(json.dumps(seen), flush=True)

@@ -112,7 +112,7 @@ class Group(Base):
 
     def average_in_bits(
         self, bits: int, tensor: torch.Tensor, residual: torch.Tensor | None = None
-    ) -> Work:
+    ) -> CallWork:
         """The average in 16 or 8 bits an element, of contiguous elements.
 
         What they lose goes to the residual.
@@ -124,7 +124,10 @@ class Group(Base):
             start = self._communicator.all_reduce_start
             return [(start(given[0], "avg", bits, *given[1:]), lambda: None)]
 
-        return self._start(tensors, average)
+        work = self._start(tensors, average)
+        # Hooks call this, and DDP waits for what they make of the future.
+        work.raise_after_backward()
+        return work
 
     def broadcast(self, tensors: list[torch.Tensor], opts: Any) -> Work:
         return self._start(
@@ -245,7 +248,7 @@ class Group(Base):
         membership: Membership | None = None,
         results: list[torch.Tensor] | None = None,
         take: Callable[[], None] = lambda: None,
-    ) -> Work:
+    ) -> CallWork:
         """Starts calls on the tensors, or on their copies in the host's memory.
 
         `take` is called once the tensors hold what came. It brings that to the results, where

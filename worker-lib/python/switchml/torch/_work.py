@@ -1,6 +1,7 @@
 """Calls in flight, as torch sees them."""
 
 import functools
+import sys
 import threading
 from datetime import timedelta
 from typing import Any, Callable
@@ -43,7 +44,18 @@ class HeldWork(Work):
         if _asker.asks:
             _asker.found = self
             return torch.futures.Future()
+        if _is_called_by_ddp():
+            self.raise_after_backward()
         return self.future()
+
+    def raise_after_backward(self) -> None:
+        """A backward pass that runs waits for the call at its end, and raises its error.
+
+        DDP waits for the future, and torch's futures make a RuntimeError of any error. What is
+        queued here runs before DDP's own callback, which is queued after its last bucket.
+        """
+        if torch._C._current_graph_task_id() != -1:
+            torch.autograd.Variable._execution_engine.queue_callback(self.wait)
 
     def future(self) -> torch.futures.Future[Any]:
         """The future for users.
@@ -51,6 +63,20 @@ class HeldWork(Work):
         Their callbacks must not run on a thread that calls need for their completion.
         """
         raise NotImplementedError
+
+
+# Where Python is when DDP's C++ calls, and torch's hooks for DDP.
+_DDP = ("torch.autograd", "torch.distributed.algorithms.ddp_comm_hooks")
+
+
+def _is_called_by_ddp() -> bool:
+    """Whether `get_future` is called for DDP, by its C++ or a hook of torch's.
+
+    Others, such as torchft's hook, may handle errors in a callback.
+    """
+    # There is no caller in Python on a thread of autograd's own.
+    caller = sys._getframe(1).f_back
+    return caller is None or caller.f_globals["__name__"].startswith(_DDP)
 
 
 @functools.cache
