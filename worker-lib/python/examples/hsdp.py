@@ -31,7 +31,7 @@ mesh = init_device_mesh(
     backend_override={"replicate": options.backend, "shard": within},
 )
 torch.manual_seed(1)
-layers = [layer for _ in range(3) for layer in (nn.Linear(WIDTH, WIDTH), nn.ReLU())]
+layers = [layer for _ in range(3) for layer in (nn.Linear(WIDTH, WIDTH), nn.Tanh())]
 model = nn.Sequential(*layers, nn.Linear(WIDTH, 10)).to(device)
 for layer in model:
     if isinstance(layer, nn.Linear):
