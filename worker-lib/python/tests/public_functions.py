@@ -330,6 +330,8 @@ def get_pg_count():
     before = dist.get_pg_count()
     group = dist.new_group()
     is_(before + 1, dist.get_pg_count())
+    # Other ranks may still be connecting their Gloo to this one's.
+    dist.barrier()
     dist.destroy_process_group(group)
 
 
