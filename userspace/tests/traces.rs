@@ -6,8 +6,9 @@ use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
-use common::{Path, Rank};
+use common::{PATIENCE, Path, Rank};
 use opentelemetry_proto::tonic::collector::trace::v1::trace_service_server::{
     TraceService, TraceServiceServer,
 };
@@ -17,10 +18,12 @@ use opentelemetry_proto::tonic::collector::trace::v1::{
 use opentelemetry_proto::tonic::trace::v1::Span;
 use opentelemetry_proto::tonic::trace::v1::status::StatusCode;
 use rustix::process::{Pid, Signal, kill_process};
+use switchml_control::ListJobsRequest;
+use switchml_control::aggregator_client::AggregatorClient;
 use switchml_control::join_event::Event;
 use tokio::net::TcpListener;
 use tokio_stream::wrappers::TcpListenerStream;
-use tonic::transport::Server;
+use tonic::transport::{Channel, Server};
 use tonic::{Request, Response, Status};
 
 /// The spans that have come.
@@ -66,6 +69,11 @@ fn attribute(span: &Span, key: &str) -> String {
     format!("{:?}", found.unwrap_or_else(|| panic!("no {key} in {span:?}")).value)
 }
 
+/// How many jobs there are.
+async fn jobs(client: &mut AggregatorClient<Channel>) -> usize {
+    client.list_jobs(ListJobsRequest {}).await.expect("a list").into_inner().jobs.len()
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_collector_gets_spans_of_jobs_and_ranks() {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
@@ -95,7 +103,15 @@ async fn a_collector_gets_spans_of_jobs_and_ranks() {
     assert!(matches!(ranks[0].next().await, Event::Aborted(_)));
     drop(ranks);
     // Another job of that name, which lacks a rank.
-    drop(Rank::join(control, "train", 0, 3).await);
+    let Rank { mut client, events, .. } = Rank::join(control, "train", 0, 3).await;
+    assert_eq!(jobs(&mut client).await, 1);
+    drop(events);
+    // A span ends when the daemon hears of that.
+    let end = Instant::now() + PATIENCE;
+    while jobs(&mut client).await > 0 {
+        assert!(Instant::now() < end, "the job is there still");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
 
     tokio::task::block_in_place(|| {
         kill_process(Pid::from_child(&daemon), Signal::TERM).expect("signalled");
