@@ -45,6 +45,8 @@ pub(crate) fn message(event: Result<Event, String>) -> Result<JoinEvent, Status>
 
 impl Drop for EventStream {
     fn drop(&mut self) {
+        // Whoever is told that the job is gone finds its spans at an end.
+        self.trace = RankTrace::default();
         let State { control_plane, io, .. } = &mut *self.service.lock();
         control_plane.disconnect(io, self.id, self.pulse.silence());
     }
