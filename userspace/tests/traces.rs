@@ -43,7 +43,17 @@ impl TraceService for Collector {
     }
 }
 
-fn start(collector: SocketAddr) -> (Child, SocketAddr) {
+/// A daemon, which does not outlive a test that fails.
+struct Daemon(Child);
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn start(collector: SocketAddr) -> (Daemon, SocketAddr) {
     let mut child = Command::new(env!("CARGO_BIN_EXE_switchml-aggregator"))
         .args(["--data-plane", "software", "--control", "127.0.0.1:0", "--data-port", "0"])
         .args(["--otlp-endpoint", &format!("http://{collector}")])
@@ -61,7 +71,7 @@ fn start(collector: SocketAddr) -> (Child, SocketAddr) {
         // None of it is for the log.
         log.for_each(|line| assert!(!line.expect("text").contains("INFO assigned")));
     });
-    (child, control)
+    (Daemon(child), control)
 }
 
 fn attribute(span: &Span, key: &str) -> String {
@@ -115,8 +125,8 @@ async fn a_collector_gets_spans_of_jobs_and_ranks() {
     until_there_is_no_job(control).await;
 
     tokio::task::block_in_place(|| {
-        kill_process(Pid::from_child(&daemon), Signal::TERM).expect("signalled");
-        assert!(daemon.wait().expect("ended").success());
+        kill_process(Pid::from_child(&daemon.0), Signal::TERM).expect("signalled");
+        assert!(daemon.0.wait().expect("ended").success());
     });
     let mut spans = collector.0.lock().expect("no panic").clone();
     spans.sort_by_key(|span| span.start_time_unix_nano);
