@@ -17,7 +17,7 @@ use switchml_worker_core::spin::Spin;
 
 use crate::communicator::{self, Communicator, DataThread, Info};
 use crate::control::{Access, Assigned, ClientTls, Membership, Token};
-use crate::driver::{Driver, Seat, Shared, Wakers};
+use crate::driver::{Driver, Seat, Shared, Unanswered, Wakers};
 use crate::error::Error;
 use crate::interface::Interface;
 use crate::local_sums::{LocalSums, Meeting, Team};
@@ -282,6 +282,7 @@ impl Builder {
         let asked = Arc::clone(&shared);
         membership.on_round_trips_wanted(move || asked.take_round_trips());
         let (membership, begin) = (Arc::new(membership), Instant::now());
+        let unanswered = Unanswered::default();
         let mut threads = Vec::with_capacity(paths.len());
         for (shard, Path { identity, secret, group, transport, wakers, open }) in
             paths.into_iter().enumerate()
@@ -298,6 +299,7 @@ impl Builder {
                 transport,
                 submissions: received,
                 membership: Arc::clone(&membership),
+                unanswered: Arc::clone(&unanswered),
                 shared: Arc::clone(&shared),
                 group,
                 begin,

@@ -176,6 +176,9 @@ pub(crate) struct Seat<T> {
     idle: Waker,
 }
 
+/// The calls of drivers that have ended. Dropping them tells those who wait for them.
+pub(crate) type Unanswered = Arc<Mutex<Vec<(DataPath, Receiver<Submission>)>>>;
+
 /// What it takes to drive.
 pub(crate) struct Driver<T> {
     /// Its place among the drivers.
@@ -185,6 +188,8 @@ pub(crate) struct Driver<T> {
     pub submissions: Receiver<Submission>,
     /// Left by the last driver.
     pub membership: Arc<Membership>,
+    /// Dropped by the last driver.
+    pub unanswered: Unanswered,
     pub shared: Arc<Shared>,
     /// Where results for all go, if they come by multicast.
     pub group: Option<SocketAddrV4>,
@@ -293,16 +298,16 @@ impl<T: Transport> Driver<T> {
             self.shared.fail(error);
         }
         self.publish();
-        let Self { data_path, submissions, membership, shared, .. } = self;
-        // What is in flight, and what was issued in the meantime: who waits for it finds the reason
-        // in `failed`.
-        drop(data_path);
-        drop(submissions);
+        let Self { data_path, submissions, membership, unanswered, shared, .. } = self;
+        lock(&unanswered).push((data_path, submissions));
         let Some(membership) = Arc::into_inner(membership) else { return };
         match shared.failure() {
             None | Some(Error::Control(_)) => membership.leave(),
             Some(own) => membership.fail(&own.to_string(), own.ranks()),
         }
+        // Only now: the process may end as soon as a call of its has failed, and the other ranks
+        // are to hear why before they hear that it is gone. Callers find the reason in `failed`.
+        lock(&unanswered).clear();
     }
 
     /// Runs call `number`, behind those in flight, until it is done, or until that moment.

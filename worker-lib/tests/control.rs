@@ -3,6 +3,8 @@
 mod daemon;
 
 use std::{
+    env, process,
+    process::Command,
     sync::mpsc,
     thread,
     time::{Duration, Instant},
@@ -11,7 +13,7 @@ use std::{
 use daemon::{Daemon, PATIENCE};
 use switchml_rack::Signal;
 use switchml_worker::{
-    Communicator, Error as AnyError,
+    Communicator, Error as AnyError, ReduceOp,
     control::{Assigned, Error, Membership, status},
 };
 
@@ -126,7 +128,36 @@ fn a_rank_that_leaves_with_an_error_ends_the_job_for_all() {
     assert_eq!(late, Error::Aborted { reason, ranks });
 }
 
-/// Its data plane ends with its daemon; the daemon has taken them for dead, and remembers.
+/// Set for the process that ends with its call: the aggregator's address.
+const ENDS_WITH_ITS_CALL: &str = "SWITCHML_TEST_ENDS_WITH_ITS_CALL";
+
+#[test]
+fn others_hear_why_a_call_failed_even_if_its_process_ends_at_once() {
+    let rank = |aggregator: &str, rank| {
+        let settings = Communicator::builder().aggregator(aggregator).job("a").rank(rank);
+        settings.world_size(2).timeout(Duration::from_millis(300)).connect().unwrap()
+    };
+    if let Ok(aggregator) = env::var(ENDS_WITH_ITS_CALL) {
+        let communicator = rank(&aggregator, 0);
+        let failed = communicator.all_reduce(&mut [1.0f32], ReduceOp::Sum);
+        // Without dropping the communicator, which would wait for its goodbye.
+        process::exit(if failed.is_err() { 0 } else { 1 });
+    }
+    let daemon = Daemon::start();
+    let mut calls = Command::new(env::current_exe().unwrap())
+        .args(["--exact", "others_hear_why_a_call_failed_even_if_its_process_ends_at_once"])
+        .env(ENDS_WITH_ITS_CALL, &daemon.address)
+        .spawn()
+        .unwrap();
+    let other = rank(&daemon.address, 1);
+    assert!(calls.wait().unwrap().success());
+    let AnyError::Control(Error::Aborted { reason, ranks }) = other.barrier().unwrap_err() else {
+        panic!("not aborted")
+    };
+    assert_eq!(ranks, [1], "{reason}");
+    assert!(reason.contains("waiting for rank 1"), "{reason}");
+}
+
 /// Until ranks have completed some.
 fn wait_for_rounds(daemon: &Daemon) {
     let begin = Instant::now();
@@ -141,6 +172,7 @@ fn wait_for_rounds(daemon: &Daemon) {
     }
 }
 
+/// The daemon has taken them for dead, and remembers.
 #[test]
 fn ranks_that_were_frozen_hear_why_when_they_go_on() {
     let daemon = Daemon::start();
