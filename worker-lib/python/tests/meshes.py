@@ -39,20 +39,20 @@ until("go")
 # Each rank begins with the group that its neighbour has second, so nobody may wait for the first
 # one before it calls the second. Ranks of "row" are 2 apart, those of "column" 1.
 order = [0, 1] if rank in (0, 3) else [1, 0]
-tensors = [torch.full((1000,), float(rank)) for _ in groups]
-works: list[dist.Work | None] = [None, None]
+tensors = [[torch.full((1000,), float(rank + call)) for call in range(2)] for _ in groups]
+works: list[dist.Work] = []
 for index in order:
-    works[index] = dist.all_reduce(tensors[index], group=groups[index], async_op=True)
-    # Behind the first one, which may not have joined yet.
-    dist.all_reduce(tensors[index], group=groups[index], async_op=True)
+    # The second one is behind the first, which may not have joined yet.
+    for tensor in tensors[index]:
+        works.append(dist.all_reduce(tensor, group=groups[index], async_op=True))
 for work in works:
     work.wait()
 for group in groups:
     dist.barrier(group)
 for index, (group, apart) in enumerate(zip(groups, (2, 1))):
-    # Two sums of two ranks: twice that of both.
-    expected = 2.0 * (rank + (rank ^ apart))
-    assert torch.equal(tensors[index], torch.full((1000,), expected)), (index, tensors[index])
+    for call, tensor in enumerate(tensors[index]):
+        expected = rank + (rank ^ apart) + 2.0 * call
+        assert torch.equal(tensor, torch.full((1000,), expected)), (index, call, tensor)
     statistics = switchml.torch.statistics(group)
     assert statistics["calls"] == 3, statistics
     assert statistics.keys() == unused[index].keys(), statistics
