@@ -107,6 +107,10 @@ fn link() -> LinkPlan {
 
 fn job(ranks: u16, first_worker: usize, calls: usize, count: usize, rest: Time) -> JobPlan {
     let call = Call { kind: Kind::AllReduce(Reduction::SUM), dtype: DType::I32, count };
+    job_of(call, ranks, first_worker, calls, rest)
+}
+
+fn job_of(call: Call, ranks: u16, first_worker: usize, calls: usize, rest: Time) -> JobPlan {
     let step = Step { call, elements: Elements::Exact, waits: true };
     JobPlan {
         ranks,
@@ -161,10 +165,25 @@ pub fn all_reduce(shape: Shape, ranks: u16, bytes: usize) -> Result<(Time, u64),
     let jobs = vec![job(ranks, 0, 2, bytes / 4, 0)];
     let run = play(scenario(jobs, shape.tree(ranks.into()), 512));
     run.verdict?;
-    let calls = run.sessions.first().map(|times| times.calls.as_slice()).unwrap_or_default();
-    // The first one also finds out round-trip times.
+    Ok((time_of_last(&run.sessions), run.tally.uplinks.1 / 2))
+}
+
+/// The time of an all-gather of so many bytes, where each rank has a link of its own.
+///
+/// # Errors
+/// If a promise was broken.
+pub fn all_gather(ranks: u16, bytes: usize) -> Result<Time, Violation> {
+    let call = Call { kind: Kind::AllGather, dtype: DType::I32, count: bytes / 4 };
+    let run = play(scenario(vec![job_of(call, ranks, 0, 2, 0)], Tree::default(), 512));
+    run.verdict?;
+    Ok(time_of_last(&run.sessions))
+}
+
+/// What the first session's last call took. One before it also finds out round-trip times.
+fn time_of_last(sessions: &[Times]) -> Time {
+    let calls = sessions.first().map(|times| times.calls.as_slice()).unwrap_or_default();
     let (called, returned) = calls.last().copied().unwrap_or_default();
-    Ok((returned - called, run.tally.uplinks.1 / 2))
+    returned - called
 }
 
 /// The least time that links allow: the tensor once, and a packet over each other link.

@@ -318,6 +318,18 @@ fn trees_take_little_more_than_their_links_alone() {
     }
 }
 
+/// Parts of two ranks take turns, too, where a superpacket does not divide their bundles. This data
+/// plane sends each rank its own part back, so the whole tensor comes by its link.
+#[test]
+fn all_gathers_take_little_more_than_their_links_alone() {
+    const BYTES: usize = 1 << 22;
+    let least = scaling::perfect(Shape::Flat, BYTES);
+    for ranks in [2, 3, 4, 8, 16, 32] {
+        let time = scaling::all_gather(ranks, BYTES).expect("right parts");
+        assert!(time < least * 102 / 100, "{ranks}: {time} ns, {least} at least");
+    }
+}
+
 /// Where jobs pause, a combiner with cells for two of eight serves more than a static partition of
 /// its cells, and than none.
 #[test]

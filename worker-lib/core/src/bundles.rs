@@ -60,6 +60,11 @@ impl Bundles {
         }
     }
 
+    /// A chunk comes in between that does not go out with its neighbours.
+    pub fn interrupt(&mut self) {
+        (self.run, self.granted) = (None, 0);
+    }
+
     /// No chunk follows for now: until one does, the room may go.
     pub fn pause(&mut self) {
         self.granted = 0;
@@ -133,6 +138,17 @@ mod tests {
         bundles.pause();
         assert!(!bundles.goes_on(&chunk) && !bundles.begin(&chunk, 42, 200));
         assert!(bundles.begin(&chunk, 43, 200));
+    }
+
+    #[test]
+    fn what_comes_in_between_ends_a_bundle() {
+        let (mut bundles, chunk) = (Bundles::new(16), chunk(0, Op::Sum));
+        for _ in 0..2 {
+            assert!(!bundles.goes_on(&chunk), "there may be no room");
+            assert!(!bundles.begin(&chunk, 15, 200) && bundles.begin(&chunk, 16, 200));
+            (0..12).for_each(|_| bundles.advance());
+            bundles.interrupt();
+        }
     }
 
     #[test]

@@ -209,6 +209,7 @@ impl DataPath {
                 self.pending = Some(chunk);
                 return None;
             }
+            self.bundles.interrupt();
             self.engine.defer(now, chunk);
         };
         if !self.bundles.goes_on(&chunk) {
