@@ -279,13 +279,13 @@ impl Engine {
     /// The next chunk to send again, or that had to wait, if any.
     pub fn next_resend(&mut self, now: u64) -> Option<Transmission> {
         let has_room = self.table.in_full() < self.window.size();
-        let has_room_for_own = self.table.in_full() < self.window_for_own();
-        let oldest = self.table.oldest()?;
-        let is_full = !has_room_for_own && self.lost == self.table.unsent() && !oldest.is_unsent();
-        if self.lost == 0 || is_full {
+        let oldest = self.table.oldest()?.number;
+        let unsent_may_go = self.table.first_unsent().is_some_and(|number| {
+            number == oldest || has_room && number < oldest + self.lead_of_lanes()
+        });
+        if self.lost == 0 || self.lost == self.table.unsent() && !unsent_may_go {
             return None;
         }
-        let oldest = Some(oldest.number);
         let sequence = self.next_sequence();
         let (identity, mut found) = (&self.config.identity, None);
         let (mut is_first_in_full, mut was_unsent) = (false, false);
@@ -294,9 +294,11 @@ impl Engine {
             // may wait for the oldest before they send what this rank's window is full of.
             was_unsent = entry.is_unsent();
             let is_asked_for = entry.history.room && !entry.in_full || was_unsent;
-            let has_room = if was_unsent { has_room_for_own } else { has_room };
-            let must_wait = is_asked_for && !has_room && Some(entry.number) != oldest;
-            if !entry.lost || must_wait {
+            let may_go = match was_unsent {
+                true => unsent_may_go,
+                false => !is_asked_for || has_room || entry.number == oldest,
+            };
+            if !entry.lost || !may_go {
                 return true;
             }
             is_first_in_full = !entry.in_full;
@@ -318,14 +320,12 @@ impl Engine {
         found
     }
 
-    /// How many chunks of its own part of an all-gather a rank may have under way: as many as fill
-    /// an eighth of the slots, if all ranks do so. Chunks without lanes of other ranks should be
-    /// there first. They need the rest of the slots, and results that free slots wait in queues
-    /// behind what is under way.
-    fn window_for_own(&self) -> u32 {
-        let Config { slots, identity, .. } = &self.config;
-        let share = u32::from(*slots) / (8 * u32::from(identity.ranks.max(1)));
-        self.window.size().min(share.max(1))
+    /// How far ahead of the oldest outstanding chunk a rank sends chunks of its own part of an
+    /// all-gather: a quarter of the slots. Chunks without lanes go as far ahead as there are slots,
+    /// so those of other ranks are there before the lanes, and no rank's part gets ahead of the
+    /// others'.
+    fn lead_of_lanes(&self) -> u64 {
+        u64::from(self.config.slots / 4).max(1)
     }
 
     /// Takes in a datagram that came from the aggregator's address; `congested` when it carried the

@@ -1,5 +1,7 @@
 //! The chunks that are on their way: one place per slot.
 
+use std::collections::VecDeque;
+
 use super::chunk::{Chunk, History};
 
 /// A chunk that was sent and has no result yet.
@@ -59,8 +61,8 @@ pub(super) struct Table {
     len: u32,
     /// Of these, those whose lanes have not been sent.
     empty: u32,
-    /// Of these, those that have yet to be sent.
-    unsent: u32,
+    /// The numbers of those that have yet to be sent, which leave in their order.
+    unsent: VecDeque<u64>,
 }
 
 /// A chunk's number, and where that puts it. Counted on: dividing takes longer than the rest.
@@ -91,8 +93,8 @@ impl Table {
     /// An empty table, whose first chunk will be number `first`.
     pub fn new(slots: u16, first: u64) -> Self {
         let slots: Box<[_]> = vec![None; usize::from(slots.max(1))].into();
-        let first = Place::of(first, slots.len());
-        Self { slots, oldest: first, next: first, len: 0, empty: 0, unsent: 0 }
+        let (first, unsent) = (Place::of(first, slots.len()), VecDeque::with_capacity(slots.len()));
+        Self { slots, oldest: first, next: first, len: 0, empty: 0, unsent }
     }
 
     pub fn len(&self) -> u32 {
@@ -106,14 +108,21 @@ impl Table {
 
     /// How many have yet to be sent.
     pub fn unsent(&self) -> u32 {
-        self.unsent
+        self.unsent.len() as u32
+    }
+
+    /// Of these, the first one's number.
+    pub fn first_unsent(&self) -> Option<u64> {
+        self.unsent.front().copied()
     }
 
     /// Takes note of a chunk's lanes having been sent, if they were `left_out` so far, maybe
-    /// because it was `unsent`.
+    /// because it was `unsent`: the first one of those.
     pub fn note_in_full(&mut self, left_out: bool, unsent: bool) {
         self.empty -= u32::from(left_out);
-        self.unsent -= u32::from(unsent);
+        if unsent {
+            self.unsent.pop_front();
+        }
     }
 
     pub fn next(&self) -> u64 {
@@ -136,7 +145,9 @@ impl Table {
         self.len += 1;
         let in_full = !chunk.empty && !chunk.may_wait;
         self.empty += u32::from(!in_full);
-        self.unsent += u32::from(chunk.may_wait);
+        if chunk.may_wait {
+            self.unsent.push_back(number);
+        }
         place.insert(Outstanding {
             number,
             slot,
@@ -172,12 +183,11 @@ impl Table {
         self.slots.get_mut(usize::from(slot))?.as_mut()
     }
 
-    /// Takes the chunk out of its slot: it has its result now.
+    /// Takes the chunk, which was sent, out of its slot: it has its result now.
     pub fn take(&mut self, slot: u16) -> Option<Outstanding> {
         let entry = self.slots.get_mut(usize::from(slot))?.take()?;
         self.len -= 1;
         self.empty -= u32::from(!entry.in_full);
-        self.unsent -= u32::from(entry.is_unsent());
         while self.oldest.number < self.next.number && self.oldest().is_none() {
             self.oldest.advance(self.slots.len());
         }

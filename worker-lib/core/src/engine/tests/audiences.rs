@@ -113,34 +113,46 @@ fn the_rank_that_the_lanes_are_for_waits_for_them() {
     assert_eq!((engine.stats().ignored(Ignored::Call), engine.outstanding()), (1, 1));
 }
 
-/// A rank's own part of an all-gather leaves when there is room for it; what others have lanes of
-/// goes before.
+/// The slots of those chunks of rank 0's own part of an all-gather that may go now.
+fn slots_of_own(engine: &mut Engine) -> Vec<u16> {
+    let next = || engine.next_resend(0);
+    let slot = |transmission: Transmission| {
+        assert_eq!(transmission.header.flags & (flags::RETRANSMIT | flags::EMPTY), 0);
+        transmission.header.slot.get()
+    };
+    std::iter::from_fn(next).map(slot).collect()
+}
+
+/// A chunk of rank 0's own part of an all-gather.
+fn own(index: usize) -> Chunk {
+    Chunk { audience: Audience::AllBut(0), may_wait: true, ..sum_for_rank_0(index) }
+}
+
+/// A rank's own part of an all-gather stays behind what others have lanes of.
 #[test]
-fn what_may_wait_is_sent_in_its_order_as_the_window_allows() {
-    let mut engine = Engine::new(config(2, 0, 64));
-    let own =
-        |index| Chunk { audience: Audience::AllBut(0), may_wait: true, ..sum_for_rank_0(index) };
-    let of_1 =
-        |index| Chunk { audience: Audience::AllBut(1), empty: true, ..sum_for_rank_0(index) };
+fn what_may_wait_is_sent_in_its_order_within_a_quarter_of_the_slots() {
+    let mut engine = Engine::new(config(2, 0, 40));
+    let of_1 = Chunk { audience: Audience::AllBut(1), empty: true, ..sum_for_rank_0(20) };
     (0..20).for_each(|index| engine.defer(0, own(index)));
-    assert_eq!(engine.send(0, of_1(20)).header.slot.get(), 20);
-    // 64 slots among 2 ranks: 4 at a time.
-    let slots: Vec<u16> = std::iter::from_fn(|| engine.next_resend(0))
-        .map(|transmission| {
-            assert_eq!(transmission.header.flags & (flags::RETRANSMIT | flags::EMPTY), 0);
-            transmission.header.slot.get()
-        })
-        .collect();
-    assert_eq!(slots, [0, 1, 2, 3]);
+    assert_eq!(engine.send(0, of_1).header.slot.get(), 20);
+    assert_eq!(slots_of_own(&mut engine), (0..10).collect::<Vec<_>>());
     let header = |slot: u16| Header { slot: U16::new(slot), op: 128, ..first_of(0) };
     // Nothing that was not sent has a result.
-    assert_eq!(passed(&mut engine, &done([&header(4)])), Some(vec![]));
+    assert_eq!(passed(&mut engine, &done([&header(10)])), Some(vec![]));
     assert_eq!(engine.stats().ignored(Ignored::NotOutstanding), 1);
     assert_eq!(passed(&mut engine, &done([&header(1), &header(2)])).unwrap().len(), 2);
-    let next: Vec<u16> =
-        std::iter::from_fn(|| engine.next_resend(0)).map(|next| next.header.slot.get()).collect();
-    assert_eq!(next, [4, 5]);
+    assert_eq!(slots_of_own(&mut engine), [], "the oldest is still chunk 0");
+    assert_eq!(passed(&mut engine, &done([&header(0)])).unwrap().len(), 1);
+    assert_eq!(slots_of_own(&mut engine), [10, 11, 12]);
     assert_eq!(engine.stats().resent_by_overtaking + engine.stats().resent_by_timer, 0);
+}
+
+#[test]
+fn what_may_wait_is_sent_as_the_window_allows() {
+    let mut engine = Engine::new(config(2, 0, 128));
+    assert!(engine.window() < 128 / 4);
+    (0..40).for_each(|index| engine.defer(0, own(index)));
+    assert_eq!(slots_of_own(&mut engine).len(), engine.window() as usize);
 }
 
 /// The header of a rank's first chunk, a sum for rank 0.
