@@ -4,7 +4,7 @@ mod daemon;
 
 use std::{
     env, process,
-    process::Command,
+    process::{Command, Stdio},
     sync::mpsc,
     thread,
     time::{Duration, Instant},
@@ -147,6 +147,8 @@ fn others_hear_why_a_call_failed_even_if_its_process_ends_at_once() {
     let mut calls = Command::new(env::current_exe().unwrap())
         .args(["--exact", "others_hear_why_a_call_failed_even_if_its_process_ends_at_once"])
         .env(ENDS_WITH_ITS_CALL, &daemon.address)
+        // It would say that a test begins, and never how that ended.
+        .stdout(Stdio::null())
         .spawn()
         .unwrap();
     let other = rank(&daemon.address, 1);
