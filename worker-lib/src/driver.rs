@@ -305,8 +305,8 @@ impl<T: Transport> Driver<T> {
             None | Some(Error::Control(_)) => membership.leave(),
             Some(own) => membership.fail(&own.to_string(), own.ranks()),
         }
-        // Only now: the process may end as soon as a call of its has failed, and the other ranks
-        // are to hear why before they hear that it is gone. Callers find the reason in `failed`.
+        // Only now: the process may end as soon as one of its calls fails, and the other ranks are
+        // to hear why before they hear that it is gone. Callers find the reason in `failed`.
         lock(&unanswered).clear();
     }
 
