@@ -30,6 +30,10 @@ pub trait Pointer: Copy {
     /// Whether it leads nowhere: verifiers want to see that asked of addresses.
     fn is_null(self) -> bool;
 
+    /// Whether a loop that changes values reads ahead of them itself ([`fetch`]), or whoever calls
+    /// it does: verifiers should follow the loop from one state, not from one for each exit there.
+    const FETCHES: bool;
+
     /// Block `index`, if the payload is that long.
     ///
     /// # Safety
@@ -51,6 +55,9 @@ impl Pointer for *mut xdp_md {
     fn is_null(self) -> bool {
         false
     }
+
+    /// Verifiers forget what they learn of a number that it has for itself.
+    const FETCHES: bool = true;
 
     #[inline(always)]
     unsafe fn block(self, index: usize) -> Option<*mut Block> {
@@ -88,6 +95,10 @@ impl Pointer for *mut Copied {
     fn is_null(self) -> bool {
         self.is_null()
     }
+
+    /// Here verifiers keep the states of exits apart all the same. One more call inside of the
+    /// loop's function would take too much stack.
+    const FETCHES: bool = false;
 
     #[inline(always)]
     unsafe fn block(self, index: usize) -> Option<*mut Block> {
@@ -252,7 +263,13 @@ unsafe fn run<P: Loops>(which: Loop, pointer: P, values: *mut Values, blocks: u3
     } else {
         // SAFETY: the caller vouches for the values.
         let Some(values) = (unsafe { values.as_mut() }) else { return SHORT };
-        fetch(values, blocks);
+        if P::FETCHES {
+            const MASK: usize = (MAX_BLOCKS + 1).next_power_of_two() - 1;
+            let mut fetched = blocks;
+            // SAFETY: registers alone. The compiler would leave out a mask that changes nothing.
+            unsafe { asm!("{blocks} &= {mask}", blocks = inout(reg) fetched, mask = const MASK) };
+            fetch(values, fetched as u32);
+        }
         match which {
             Loop::Add => lanes::add(values, &payload, blocks),
             Loop::Subtract => lanes::subtract(values, &payload, blocks).map(|()| 0),
@@ -266,12 +283,12 @@ unsafe fn run<P: Loops>(which: Loop, pointer: P, values: *mut Values, blocks: u3
 /// Reads a word of each cache line, so that they come from another CPU's cache all at once: as a
 /// rule they are there. The loop that follows would wait for one after the other.
 #[inline(always)]
-fn fetch(values: &Values, blocks: usize) {
+fn fetch(values: &Values, blocks: u32) {
     const PER_LINE: usize = 64 / size_of::<u64>();
     const PER_BLOCK: usize = size_of::<Block>() / size_of::<u64>();
     let (value_blocks, _) = values.as_chunks::<PER_BLOCK>();
     for (index, block) in value_blocks.iter().enumerate() {
-        if index >= blocks {
+        if index >= blocks as usize {
             break;
         }
         for pair in block.iter().step_by(PER_LINE) {
@@ -279,6 +296,21 @@ fn fetch(values: &Values, blocks: usize) {
             unsafe { (&raw const *pair).read_volatile() };
         }
     }
+}
+
+/// [`fetch`], as a global function.
+///
+/// # Safety
+///
+/// The values are borrowed, or null.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub unsafe extern "C" fn fetch_values(values: *const Values, blocks: u32) -> u64 {
+    // SAFETY: the caller vouches for them.
+    if let Some(values) = unsafe { values.as_ref() } {
+        fetch(values, blocks);
+    }
+    0
 }
 
 /// Declares a global function, which runs a loop. It takes only what the loop needs: the compiler
@@ -320,8 +352,12 @@ macro_rules! loops {
             #[inline(always)]
             unsafe fn call(self, which: Loop, values: *mut Values, blocks: usize) -> u64 {
                 let blocks = blocks as u32;
+                let changes = !matches!(which, Loop::Sum | Loop::Fold | Loop::Load);
                 // SAFETY: the caller vouches for the pointers.
                 unsafe {
+                    if changes && !Self::FETCHES {
+                        fetch_values(values, blocks);
+                    }
                     match which {
                         Loop::Sum => $sum(self, blocks),
                         Loop::Fold => $fold(self, blocks),
