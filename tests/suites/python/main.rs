@@ -7,6 +7,7 @@
 //! makes them.
 
 mod site;
+mod warm;
 
 use std::path::Path;
 use std::process::Command;

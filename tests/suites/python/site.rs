@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+use crate::warm;
 use serde_json::Value;
 use switchml_rack::{
     Aggregator, Binaries, Ip, Process, Rack, RackOptions, can_build_racks, leave_out, skip,
@@ -134,10 +135,15 @@ impl Site {
         self.rack.worker(rank).spawn(&format!("rank {rank}"), command).unwrap()
     }
 
+    /// A script of [`scripts`] with the environment of that rank, in a fork of a process that has
+    /// imported torch.
     pub fn command(&self, rank: usize, arguments: &[&str]) -> Command {
         let arguments = self.torch.script(arguments);
         let mut command = Command::new(&self.python);
-        command.arg("-W").arg("ignore").arg(scripts().join(arguments[0])).args(&arguments[1..]);
+        // Without site and the user's variables it starts in milliseconds.
+        command.args(["-I", "-S"]).arg(warm::script()).arg("run");
+        command.arg(warm::socket(self.torch.module(), &self.python));
+        command.arg(scripts().join(arguments[0])).args(&arguments[1..]);
         command
             .env("RANK", rank.to_string())
             .env("WORLD_SIZE", self.rack.workers().len().to_string());
