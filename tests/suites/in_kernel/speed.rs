@@ -1,8 +1,9 @@
 //! Nanoseconds a packet, of the program alone and warm, as a root and as a combiner; and how much
 //! more two CPUs do than one.
 //!
-//! `cargo test --release -p switchml-rack --test in_kernel speed -- --nocapture`, on a quiet
-//! machine. What it checks is that what it times is what it says.
+//! `SWITCHML_MEASURE=1 cargo test --release -p switchml-rack --test in_kernel speed -- --nocapture
+//! --test-threads 1`, on a quiet machine. Without the variable there are few rounds, which check
+//! that what is timed is what it says.
 
 use std::hint;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -85,11 +86,23 @@ impl Role {
     }
 }
 
+/// Whether somebody wants to know times, on a quiet machine.
+fn measures() -> bool {
+    std::env::var_os("SWITCHML_MEASURE").is_some()
+}
+
 /// Rounds of a slot that are timed, packet by packet.
-const ROUNDS: u32 = 2_000;
+fn rounds() -> u32 {
+    if measures() { 2_000 } else { 8 }
+}
+
 /// Of one thread: some milliseconds, so that it does not matter which one begins first.
 const PARALLEL_REPEAT: u32 = 20_000;
-const PARALLEL_RUNS: usize = 31;
+
+/// How often packets are timed on two CPUs.
+fn parallel_runs() -> usize {
+    if measures() { 31 } else { 2 }
+}
 
 const XDP_DROP: u32 = 1;
 const XDP_PASS: u32 = 2;
@@ -175,7 +188,7 @@ fn of_rounds<const N: usize>(
     };
     let nothing = passed_on(&Packet::contribution(0, 0, 0, &[0; 32]));
     let ranks = usize::from(RANKS);
-    let times = in_turn(cpus, ROUNDS as usize * ranks, |turn| {
+    let times = in_turn(cpus, rounds() as usize * ranks, |turn| {
         let (round, rank) = ((turn / ranks) as u32, (turn % ranks) as u16);
         let frame = |segments| frame(segments, rank, round, (op, role), lanes);
         std::array::from_fn::<_, N, _>(|index| {
@@ -200,7 +213,7 @@ fn every_packet_was_what_it_is_timed_as(
         Hook::Xdp => kernel.counters(),
         Hook::Tc => kernel.tc().counters(),
     };
-    let rounds = u64::from(ROUNDS) * u64::from(segments);
+    let rounds = u64::from(rounds()) * u64::from(segments);
     for (outcome, times) in role.outcomes() {
         assert_eq!(counters[*outcome as usize], times * rounds, "{outcome:?}");
     }
@@ -248,7 +261,6 @@ fn speed() {
 /// What tags cost: without and with them in turn, so that both see the same machine.
 #[test]
 fn speed_of_tags() {
-    const RUNS: usize = 5;
     if !can_build_racks("speed_of_tags") {
         return;
     }
@@ -260,13 +272,15 @@ fn speed_of_tags() {
         ("tc, one more segment", |role, cpu| of_a_segment(role, cpu, SUM, 352)),
     ];
     for (hook, timed) in hooks {
-        let runs: [_; RUNS] =
-            std::array::from_fn(|_| [Role::Root, Role::Tagged].map(|role| timed(role, cpu)));
+        let runs = if measures() { 5 } else { 1 };
+        let timed = |_| [Role::Root, Role::Tagged].map(|role| timed(role, cpu));
+        let runs: Vec<_> = (0..runs).map(timed).collect();
         for (role, name) in ["without tags", "with tags"].into_iter().enumerate() {
             let of_position = |position: usize| {
-                let mut times = runs.map(|run| run[role][position]);
+                let mut times: Vec<_> = runs.iter().map(|run| run[role][position]).collect();
                 times.sort_by(f64::total_cmp);
-                format!("{:.0} ({:.0} to {:.0})", times[RUNS / 2], times[0], times[RUNS - 1])
+                let last = times.len() - 1;
+                format!("{:.0} ({:.0} to {:.0})", times[last / 2], times[0], times[last])
             };
             let [first, middle, last] = [0, 1, 2].map(of_position);
             println!("{hook}, {name}: first {first} ns, middle {middle} ns, last {last} ns");
@@ -354,12 +368,12 @@ fn one_and_two(cpus: [usize; 2], lanes: u32) -> (f64, f64) {
     let nothing = [(cpus[0], passed_on(&packet(1, cpus[0])))];
     let (mut passed, mut one, mut two) = (Vec::new(), Vec::new(), Vec::new());
     // In turns, for whatever else the machine does goes on meanwhile.
-    for run in 0..PARALLEL_RUNS {
+    for run in 0..parallel_runs() {
         passed.push(together(&driver, &nothing, XDP_PASS));
         one.push(together(&driver, &work[run % 2..][..1], XDP_DROP));
         two.push(together(&driver, &work, XDP_DROP));
     }
-    let packets = PARALLEL_RUNS as u64 * 3 * u64::from(PARALLEL_REPEAT);
+    let packets = parallel_runs() as u64 * 3 * u64::from(PARALLEL_REPEAT);
     assert_eq!(
         kernel.counters()[Outcome::Added as usize],
         packets,
@@ -370,8 +384,8 @@ fn one_and_two(cpus: [usize; 2], lanes: u32) -> (f64, f64) {
 }
 
 /// Slots share nothing but the maps, which packets only read, and counters are each CPU's own: two
-/// CPUs do about twice as much as one. Less is asserted, and a few times, for something else may
-/// take one of them away.
+/// CPUs do about twice as much as one. Less is asserted, a few times, and of a quiet machine alone:
+/// something else may take a CPU away.
 #[test]
 fn speed_of_two_cpus_on_different_slots() {
     const NAME: &str = "speed_of_two_cpus_on_different_slots";
@@ -387,7 +401,7 @@ fn speed_of_two_cpus_on_different_slots() {
                 "{lanes} lanes: {one:.0} ns on one CPU, {two:.0} ns on each of two: {ratio:.2} \
                  times as much"
             );
-            ratio > 1.3
+            ratio > 1.3 || !measures()
         });
         assert!(enough, "two CPUs do hardly more than one");
     }
