@@ -45,8 +45,10 @@ pub fn build(package: &str, variants: &[&str], inputs: &[&str]) -> ExitCode {
 fn compile(package: &str, features: &str, name: &str) -> Result<(), String> {
     let out = PathBuf::from(variable("OUT_DIR")?);
     check_tools()?;
-    // A target folder of its own: the outer cargo holds the lock of the usual one.
-    let target_dir = out.join("bpf-target");
+    // A target folder of its own, for the outer cargo holds the lock of the usual one; beside the
+    // folder `build/<package>/out`, so that all programs share what they are made with.
+    let profile = out.ancestors().nth(3).ok_or("OUT_DIR is in no target folder")?;
+    let target_dir = profile.join("bpf-target");
     let status = Command::new(variable("CARGO")?)
         .args(["build", "--package", package, "--features", features])
         .args(["--profile", PROFILE, "--target", TARGET])

@@ -2,6 +2,7 @@
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
+use std::{env, io};
 
 use clap::Parser;
 use switchml_cli::say;
@@ -12,7 +13,10 @@ use switchml_sim::play;
 use switchml_sim::plot;
 use switchml_sim::scaling::{self, SHARERS, Shares, Sharing};
 use switchml_sim::scenario::{MS, Scenario, Time};
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{Layer, fmt, registry};
 
 /// Simulates whole systems under faults, each drawn from a seed
 #[derive(Parser)]
@@ -61,15 +65,12 @@ fn main() -> ExitCode {
 }
 
 fn run_one(seed: u64, options: &Options) -> bool {
-    let filter = EnvFilter::try_from_default_env()
-        .unwrap_or_else(|_| if options.trace { "debug" } else { "off" }.into());
+    let said = env::var("RUST_LOG").ok().and_then(|text| text.parse().ok());
+    let level = if options.trace { LevelFilter::DEBUG } else { LevelFilter::OFF };
+    let filter = said.unwrap_or_else(|| Targets::new().with_default(level));
     // Virtual time is in the text.
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .without_time()
-        .with_target(false)
-        .with_writer(std::io::stderr)
-        .init();
+    let log = fmt::layer().without_time().with_target(false).with_writer(io::stderr);
+    registry().with(log.with_filter(filter)).init();
     let draw = if options.trees { Scenario::draw_tree } else { Scenario::draw };
     say!("{:#?}", draw(seed));
     let run = play(draw(seed));

@@ -61,6 +61,18 @@ impl Binaries {
     }
 }
 
+/// Takes out of a command's environment what cargo told this program of its own package. Ring's
+/// build script looks at that: cargo would run it again, and compile all that depends on ring,
+/// whenever it was called from here and then by hand.
+pub fn forget_package(command: &mut Command) {
+    for (name, _) in std::env::vars_os() {
+        let of_package = ["CARGO_PKG_", "CARGO_MANIFEST_"];
+        if name.to_str().is_some_and(|name| of_package.iter().any(|head| name.starts_with(head))) {
+            command.env_remove(name);
+        }
+    }
+}
+
 /// Builds the binaries into the target folder that the running test came from, and returns the
 /// folder where they are.
 fn build() -> Result<PathBuf, Error> {
@@ -71,13 +83,11 @@ fn build() -> Result<PathBuf, Error> {
         [&["build", "--quiet", "--release", "--bins"], packages.as_flattened()].concat();
     let failed =
         |why: String| Error::Build { command: format!("cargo {}", arguments.join(" ")), why };
-    let status = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
-        .args(&arguments)
-        .arg("--target-dir")
-        .arg(&target)
-        .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
-        .status()
-        .map_err(|error| failed(error.to_string()))?;
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo.args(&arguments).arg("--target-dir").arg(&target);
+    cargo.current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
+    forget_package(&mut cargo);
+    let status = cargo.status().map_err(|error| failed(error.to_string()))?;
     if status.success() { Ok(target.join("release")) } else { Err(failed(status.to_string())) }
 }
 

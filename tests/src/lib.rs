@@ -174,7 +174,7 @@ pub mod vectors;
 mod xdp;
 
 pub use aggregator::{Aggregator, Plane};
-pub use binaries::Binaries;
+pub use binaries::{Binaries, forget_package};
 pub use error::Error;
 pub use impairment::{Direction, FaultCounts, Faults, Impairment};
 pub use link::{AGGREGATOR_ADDRESS, Ip};

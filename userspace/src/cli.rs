@@ -7,6 +7,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
+#[cfg(feature = "otlp")]
 use axum::http::Uri;
 use clap::builder::NonEmptyStringValueParser;
 use clap::error::ErrorKind;
@@ -18,7 +19,9 @@ use switchml_protocol::{CONTROL_PORT, DATA_PORT, VERSION};
 use switchml_userspace_core::jobs::{MAX_TENANT_LEN, Quotas};
 use switchml_userspace_core::memory_cells::{MAX_CELLS, MIN_CELLS};
 
-use crate::logging::{self, LogFormat};
+use crate::logging::LogFormat;
+#[cfg(feature = "otlp")]
+use crate::otlp;
 
 /// Where a data plane is kept unless something else is said.
 const PIN_DIR: &str = "/sys/fs/bpf/switchml";
@@ -54,6 +57,7 @@ pub enum Command {
         #[command(flatten)]
         tls: TlsOptions,
     },
+    #[cfg(feature = "top")]
     /// Follows a running aggregator in the terminal, once a second, until you press q.
     Top {
         /// Its control plane.
@@ -167,9 +171,10 @@ pub struct Options {
     /// How the log on standard error is written. RUST_LOG says how much there is of it.
     #[arg(long, value_enum, default_value_t = LogFormat::Text)]
     pub log_format: LogFormat,
+    #[cfg(feature = "otlp")]
     /// Collector of traces, by OTLP over gRPC without TLS, such as http://127.0.0.1:4317: it gets a
     /// span of each job, and of each rank's joining and running.
-    #[arg(long, value_name = "URL", value_parser = logging::collector, conflicts_with = "parent")]
+    #[arg(long, value_name = "URL", value_parser = otlp::address, conflicts_with = "parent")]
     pub otlp_endpoint: Option<Uri>,
     /// Log what becomes of each packet, by job, rank, slot and round: for looking at few packets,
     /// because each waits for its line. For `--data-plane xdp`.

@@ -6,7 +6,10 @@
 mod cli;
 mod daemon;
 mod logging;
+#[cfg(feature = "otlp")]
+mod otlp;
 mod report;
+#[cfg(feature = "top")]
 mod top;
 
 use std::net::SocketAddr;
@@ -25,7 +28,16 @@ fn main() -> ExitCode {
         Err(error) => return fail(&anyhow::Error::new(error).context("cannot start threads")),
     };
     let result = runtime.block_on(async {
-        let _logging = logging::start(cli.options.log_format, cli.options.otlp_endpoint.as_ref())?;
+        #[cfg(feature = "otlp")]
+        let collector = {
+            let endpoint = cli.options.otlp_endpoint.as_ref();
+            endpoint.map(otlp::Collector::at).transpose()?
+        };
+        #[cfg(feature = "otlp")]
+        let spans = collector.as_ref().map(otlp::Collector::layer);
+        #[cfg(not(feature = "otlp"))]
+        let spans = None::<tracing_subscriber::layer::Identity>;
+        logging::start(cli.options.log_format, spans);
         match cli.command {
             None => daemon::run(cli.options).await,
             Some(cli::Command::Status { connect, json, tls }) => match at(connect, tls) {
@@ -33,6 +45,7 @@ fn main() -> ExitCode {
                 Ok(to) => report::status(&to).await,
                 Err(error) => Err(error),
             },
+            #[cfg(feature = "top")]
             Some(cli::Command::Top { connect, tls }) => match at(connect, tls) {
                 Ok(of) => top::run(&of).await,
                 Err(error) => Err(error),

@@ -9,6 +9,7 @@ use std::{
     path::{Path, PathBuf},
     process::Command,
 };
+use switchml_rack::forget_package;
 
 /// Cargo, in the workspace's root and with the target folder that this program itself came from.
 ///
@@ -23,6 +24,7 @@ pub fn command(subcommand: &str) -> Result<Command> {
 pub fn command_in(subcommand: &str, target_folder: &Path) -> Command {
     let mut command = Command::new(program());
     command.current_dir(workspace()).arg(subcommand).arg("--target-dir").arg(target_folder);
+    forget_package(&mut command);
     command
 }
 
@@ -46,15 +48,31 @@ pub fn metadata<T: DeserializeOwned>() -> Result<T> {
     serde_json::from_slice(&output.stdout).context("cannot read what cargo metadata says")
 }
 
-/// Builds the release binaries and returns the folder where they are.
+/// Builds the release binaries that run in a rack, and returns the folder where they are.
 ///
 /// # Errors
 ///
 /// If cargo fails; it has said why.
-pub fn build_binaries() -> Result<PathBuf> {
-    let status = command("build")?.arg("--release").status().context("cannot start cargo")?;
+pub fn build_binaries(daemon: Daemon) -> Result<PathBuf> {
+    let mut command = command("build")?;
+    command.args(["--release", "--bins"]);
+    for package in ["switchml-userspace", "switchml-worker-cli", "switchml-impairment"] {
+        command.args(["-p", package]);
+    }
+    if let Daemon::Bare = daemon {
+        command.arg("--no-default-features");
+    }
+    let status = command.status().context("cannot start cargo")?;
     ensure!(status.success(), "the build failed ({status}); the compiler's messages are above");
     release_folder()
+}
+
+/// What the daemon that is built can do.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Daemon {
+    Whole,
+    /// What a job needs: without P4, traces and `top`, which take long to compile.
+    Bare,
 }
 
 /// The folder of the binaries to run: the `given` one; without, sets up what building needs, and
@@ -63,12 +81,12 @@ pub fn build_binaries() -> Result<PathBuf> {
 /// # Errors
 ///
 /// As [`setup::run`] and [`build_binaries`].
-pub fn binaries_folder(given: Option<&Path>) -> Result<PathBuf> {
+pub fn binaries_folder(given: Option<&Path>, daemon: Daemon) -> Result<PathBuf> {
     match given {
         Some(folder) => Ok(folder.to_owned()),
         None => {
             setup::run()?;
-            build_binaries()
+            build_binaries(daemon)
         }
     }
 }

@@ -8,7 +8,7 @@ use std::{net::SocketAddr, path::PathBuf, process::Command, time::Instant};
 use switchml_cli::say;
 use switchml_rack::SimpleSwitch;
 
-use crate::{cargo, generate, test::Test};
+use crate::{cargo, cargo::Daemon, generate, test::Test};
 use compilers::{Compiled, Program};
 
 /// What to do with `p4/`.
@@ -85,7 +85,8 @@ fn test() -> Result<()> {
 /// The daemon's binary does it: this program has to build on a machine without anything.
 fn deploy(server: SocketAddr) -> Result<()> {
     let program = folder()?;
-    let mut aggregator = Command::new(cargo::binaries_folder(None)?.join("switchml-aggregator"));
+    let mut aggregator =
+        Command::new(cargo::binaries_folder(None, Daemon::Whole)?.join("switchml-aggregator"));
     aggregator
         .arg("deploy")
         .arg("--tofino-server")

@@ -8,6 +8,8 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
 
+use switchml_rack::forget_package;
+
 use crate::{cargo, setup::packages};
 
 /// Gloo comes with it.
@@ -173,11 +175,12 @@ pub fn with_package() -> Result<PathBuf> {
             .into_iter()
             .chain(env::split_paths(&env::var_os("PATH").unwrap_or_default())),
     )?;
-    run(pip(&python)
-        .args(["install", "--force-reinstall", "--no-deps", "--no-build-isolation"])
-        .arg(cargo::workspace().join("worker-lib/python"))
-        .env("PATH", path)
-        .env("CARGO_TARGET_DIR", cargo::target_folder()?))?;
+    let mut install = pip(&python);
+    install.args(["install", "--force-reinstall", "--no-deps", "--no-build-isolation"]);
+    install.arg(cargo::workspace().join("worker-lib/python"));
+    install.env("PATH", path).env("CARGO_TARGET_DIR", cargo::target_folder()?);
+    forget_package(&mut install);
+    run(&mut install)?;
     Ok(python)
 }
 
