@@ -1,6 +1,7 @@
 //! What ranks do while they wait: nothing between calls, and little on a core that others want,
-//! too.
+//! too. A program of its own, for it counts the time that its process runs.
 
+#[path = "suite/daemon.rs"]
 mod daemon;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};

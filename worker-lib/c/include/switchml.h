@@ -27,7 +27,7 @@
 #ifndef SWITCHML_H
 #define SWITCHML_H
 
-/* Written by cbindgen from src/: UPDATE_EXPECT=1 cargo test -p switchml-c --test header */
+/* Written by cbindgen from src/: UPDATE_EXPECT=1 cargo test -p switchml-c --test suite header */
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -1,0 +1,256 @@
+//! Many strangers at once: what they cost the daemon, and that ranks join and finish meanwhile.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use socket2::{Domain, Socket, Type};
+use switchml_control::join_event::Event;
+use switchml_control::{Assigned, LeaveRequest};
+
+use crate::common::{PATIENCE, Path, Rank};
+
+/// Connections that say nothing.
+const SILENT: usize = 10_000;
+/// Hosts that they come from.
+const HOSTS: u8 = 4;
+/// Connections by each version of HTTP whose answers nobody reads.
+const UNREAD: usize = 40;
+/// Requests on each: as many as the daemon lets a connection have under way.
+const REQUESTS: u32 = 100;
+/// And by HTTP/1.1, so that the answers do not fit into the kernel's buffers.
+const IN_A_ROW: u32 = 2000;
+
+struct Daemon {
+    process: Child,
+    control: SocketAddr,
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+impl Daemon {
+    fn start() -> Self {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_switchml-aggregator"));
+        command.args(["--data-plane", "software", "--control", "127.0.0.1:0", "--data-port", "0"]);
+        let mut process = command.stderr(Stdio::piped()).spawn().expect("it starts");
+        let log = BufReader::new(process.stderr.take().expect("piped"));
+        let mut lines = log.lines().map(|line| line.expect("text"));
+        let ready = lines.find(|line| line.contains("ready: control ")).expect("ready");
+        // Whatever else it says is read, so that it does not wait for that.
+        std::thread::spawn(move || lines.count());
+        let address = ready.split("ready: control ").nth(1).and_then(|rest| rest.split(',').next());
+        Self { process, control: address.expect("an address").parse().expect("an address") }
+    }
+
+    /// Its memory, in KiB.
+    fn rss(&self) -> u64 {
+        let path = format!("/proc/{}/status", self.process.id());
+        let status = fs::read_to_string(path).expect("it runs");
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("its RSS");
+        line.trim().trim_end_matches(" kB").parse().expect("KiB")
+    }
+
+    /// Its open files.
+    fn files(&self) -> usize {
+        let path = format!("/proc/{}/fd", self.process.id());
+        fs::read_dir(path).expect("it runs").count()
+    }
+
+    fn connect_from(&self, host: u8) -> TcpStream {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
+        let from = SocketAddr::from((Ipv4Addr::new(127, 0, 0, host), 0));
+        socket.bind(&from.into()).expect("an address of this host");
+        socket.connect(&self.control.into()).expect("connected");
+        socket.into()
+    }
+
+    /// How many connections were closed because their clients were silent, as `/metrics` has it.
+    fn silent(&self) -> usize {
+        let mut stream = self.connect_from(1);
+        stream
+            .write_all(b"GET /metrics HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n")
+            .expect("sent");
+        let mut text = String::new();
+        stream.read_to_string(&mut text).expect("text");
+        let start = "switchml_refusals_total{reason=\"silent\"} ";
+        let times = text.lines().find_map(|line| line.strip_prefix(start)).expect("a count");
+        times.parse().expect("a number")
+    }
+
+    /// Waits until so many are counted.
+    fn wait_for_silent(&self, connections: usize) {
+        let end = Instant::now() + PATIENCE;
+        while self.silent() != connections {
+            assert!(Instant::now() < end, "{} of {connections}", self.silent());
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    /// Waits until it has closed what nobody uses.
+    fn wait_until_alone(&self, before: usize) {
+        let end = Instant::now() + PATIENCE;
+        while self.files() > before {
+            assert!(Instant::now() < end, "{} files, {before} before", self.files());
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    /// Two ranks join, add up and leave. How long the joins took.
+    async fn run_job(&self, name: &str) -> Duration {
+        let begin = Instant::now();
+        let mut ranks = Vec::new();
+        for rank in 0..2 {
+            ranks.push(Rank::join(self.control, name, rank, 2).await);
+        }
+        let took = begin.elapsed() / 2;
+        let mut paths = Vec::new();
+        for rank in &mut ranks {
+            let path = Path::new(rank.assigned().await, rank.rank as u16);
+            path.hello();
+            rank.ready(&path.assigned, 352).await.expect("ready");
+            paths.push(path);
+        }
+        for rank in &mut ranks {
+            assert!(matches!(rank.next().await, Event::Started(_)));
+        }
+        paths.iter().for_each(|path| path.contribute(0, 0, &[21; 352]));
+        for (rank, path) in ranks.iter_mut().zip(&paths) {
+            assert_eq!(path.receive().lanes, [42; 352]);
+            let &Assigned { job, epoch, control_secret, .. } = &path.assigned;
+            let rank_number = rank.rank;
+            let leave = LeaveRequest {
+                job,
+                epoch,
+                rank: rank_number,
+                control_secret,
+                ..LeaveRequest::default()
+            };
+            rank.client.leave(leave).await.expect("left");
+        }
+        took
+    }
+}
+
+/// Lets this process and the daemon open so many files. No test beside this one wants fewer.
+fn allow_files(files: u64) {
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    let raise = |limit: Option<u64>| limit.map(|limit| limit.max(files));
+    let raised = Rlimit { current: raise(current), maximum: raise(maximum) };
+    setrlimit(Resource::Nofile, raised)
+        .expect("allowed, or the limit of open files is high enough");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn ten_thousand_silent_connections_keep_nobody_out() {
+    allow_files(SILENT as u64 + 2000);
+    let daemon = Daemon::start();
+    let alone = daemon.run_job("before").await;
+    let (rss, files) = (daemon.rss(), daemon.files());
+    let begin = Instant::now();
+    let silent: Vec<_> =
+        (0..SILENT).map(|at| daemon.connect_from(2 + (at % usize::from(HOSTS)) as u8)).collect();
+    let opened = begin.elapsed();
+    let (most_files, crowded) = (daemon.files(), daemon.run_job("meanwhile").await);
+    let grown = daemon.rss().saturating_sub(rss);
+    println!(
+        "{SILENT} opened in {opened:?}, {most_files} files at once, {grown} KiB more; a Join took \
+         {alone:?} before, {crowded:?} meanwhile"
+    );
+    // A task, a timer and a socket for each: 4 KiB, and as much for what is not given back at once.
+    assert!(grown < SILENT as u64 * 8, "{grown} KiB");
+    // The daemon closes them, not this process, and counts each.
+    daemon.wait_until_alone(files);
+    daemon.wait_for_silent(SILENT);
+    drop(silent);
+    daemon.run_job("after").await;
+}
+
+/// HTTP/2 (RFC 9113): a frame.
+fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let len = (payload.len() as u32).to_be_bytes();
+    [&len[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
+}
+
+/// A request by HTTP/2 for this path: HEADERS with END_STREAM and END_HEADERS. Its fields are
+/// indexed by HPACK's table (RFC 7541, appendix A), but the path, which is a literal.
+fn request(stream: u32, path: &str) -> Vec<u8> {
+    let fields = [&[0x82, 0x86, 0x04, path.len() as u8], path.as_bytes()].concat();
+    frame(1, 0x5, stream, &fields)
+}
+
+/// Asks for page and metrics as often as is allowed, and reads nothing.
+fn ask_and_read_nothing(daemon: &Daemon, connection: usize) -> TcpStream {
+    let mut stream = daemon.connect_from(2 + (connection % usize::from(HOSTS)) as u8);
+    let requests = (0..REQUESTS).flat_map(|at| {
+        let path = if at % 2 == 0 { "/metrics" } else { "/" };
+        request(2 * at + 1, path)
+    });
+    let mut bytes = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
+    bytes.extend(frame(4, 0, 0, &[]));
+    bytes.extend(requests);
+    stream.write_all(&bytes).expect("sent");
+    stream
+}
+
+/// The same by HTTP/1.1, one request behind the other.
+fn ask_in_a_row_and_read_nothing(daemon: &Daemon) -> TcpStream {
+    let mut stream = daemon.connect_from(2);
+    let get = |path| format!("GET {path} HTTP/1.1\r\nHost: here\r\n\r\n");
+    let requests = (get("/metrics") + &get("/")).repeat(IN_A_ROW as usize / 2);
+    stream.write_all(requests.as_bytes()).expect("sent");
+    stream
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_asks_and_does_not_read_costs_little() {
+    let daemon = Daemon::start();
+    daemon.run_job("before").await;
+    let (rss, files) = (daemon.rss(), daemon.files());
+    let unread: Vec<_> = (0..UNREAD)
+        .flat_map(|at| [ask_and_read_nothing(&daemon, at), ask_in_a_row_and_read_nothing(&daemon)])
+        .collect();
+    let mut most = 0;
+    let end = Instant::now() + Duration::from_secs(3);
+    while Instant::now() < end {
+        most = most.max(daemon.rss());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let took = daemon.run_job("meanwhile").await;
+    let grown = most.saturating_sub(rss);
+    let asked = UNREAD as u32 * (REQUESTS + IN_A_ROW);
+    println!("{asked} requests unread: {grown} KiB more; a Join took {took:?}");
+    // By HTTP/1 one answer at a time waits.
+    assert!(grown < UNREAD as u64 * u64::from(REQUESTS + 1) * 16, "{grown} KiB");
+    // The daemon closes them, not this process, and counts each.
+    daemon.wait_until_alone(files);
+    daemon.wait_for_silent(2 * UNREAD);
+    drop(unread);
+}
+
+/// How many requests a connection may have under way, as the daemon tells by its SETTINGS.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_has_a_hundred_requests_under_way_at_most() {
+    let daemon = crate::common::Daemon::start(512).await;
+    let heard = tokio::task::spawn_blocking(move || {
+        let mut stream = TcpStream::connect(daemon.control).expect("connected");
+        stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").expect("sent");
+        let mut head = [0; 9];
+        stream.read_exact(&mut head).expect("a frame");
+        assert_eq!(head[3], 4, "SETTINGS come first");
+        let mut settings = vec![0; usize::from(head[2])];
+        stream.read_exact(&mut settings).expect("settings");
+        settings
+    });
+    let settings = heard.await.expect("no panic");
+    // SETTINGS_MAX_CONCURRENT_STREAMS is 3 (RFC 9113, 6.5.2).
+    let most = settings.chunks(6).find(|setting| setting[..2] == [0, 3]).expect("a bound");
+    assert_eq!(most[2..], 100_u32.to_be_bytes());
+}

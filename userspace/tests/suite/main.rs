@@ -1,0 +1,33 @@
+//! The daemon from outside: its control plane, what it shows, its data planes.
+//!
+//! | module | what it holds |
+//! | --- | --- |
+//! | [`common`] | a control plane over the software data plane, and ranks made by hand |
+//! | [`cli`] | the command line, without privilege |
+//! | [`combiner`] | a combiner over loopback: what strangers send to it changes nothing |
+//! | [`crowds`] | many strangers at once: what they cost, and that ranks join meanwhile |
+//! | [`files`] | a daemon that may open no more files |
+//! | [`missing_capabilities`] | ranks over a data plane without checks of maxima |
+//! | [`service`] | the control plane over gRPC: who hears what, and every refusal |
+//! | [`software`] | the software data plane, packet by packet |
+//! | `tofino` | the daemon over BFRT, if it has P4 data planes |
+//! | [`top`] | `top` in a terminal |
+//! | [`traces`] | traces, as a collector gets them |
+//! | [`web`] | page and metrics, before a browser and Prometheus |
+//! | [`xdp`] | the daemon on XDP, in a rack; on other kernels by `cargo xtask matrix`, too |
+
+mod common;
+
+mod cli;
+mod combiner;
+mod crowds;
+mod files;
+mod missing_capabilities;
+mod service;
+mod software;
+#[cfg(feature = "p4")]
+mod tofino;
+mod top;
+mod traces;
+mod web;
+mod xdp;

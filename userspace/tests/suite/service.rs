@@ -1,0 +1,577 @@
+//! The control plane over gRPC: who hears what, and every refusal.
+
+use switchml_control::join_event::Event;
+use switchml_control::{
+    Aborted, Assigned, Call, Combiner, ExamineReply, ExamineRequest, JobState, JoinRequest,
+    LeaveRequest, Left, ListJobsRequest, MadeCall, ReadyRequest, ReportCallsRequest,
+    ReportRoundTripsRequest, ResumeRequest, StatusRequest, Times, Waiting,
+};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tonic::Code;
+
+use crate::common::{Daemon, Path, Rank, join_request};
+
+fn waiting(missing: &[u32]) -> Event {
+    Event::Waiting(Waiting { missing_ranks: missing.to_vec() })
+}
+
+/// How often the daemon has refused something for this reason.
+async fn refused(daemon: &Daemon, reason: &str) -> u64 {
+    let status = daemon.client().await.status(StatusRequest {}).await.unwrap().into_inner();
+    let refusal = status.refusals.iter().find(|refusal| refusal.reason == reason);
+    refusal.expect("such a reason").times
+}
+
+fn leave(rank: &Rank, path: &Path, error: &str) -> LeaveRequest {
+    let &Assigned { job, epoch, control_secret, .. } = &path.assigned;
+    LeaveRequest {
+        job,
+        epoch,
+        rank: rank.rank,
+        error: error.to_owned(),
+        control_secret,
+        ..LeaveRequest::default()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn ranks_hear_who_is_missing_and_then_get_the_same_job() {
+    let daemon = Daemon::start(1 << 18).await;
+    let mut one = daemon.join("train", 1, 2).await;
+    assert_eq!(one.next().await, waiting(&[0]));
+    let mut zero = daemon.join("train", 0, 2).await;
+    let (zero, one) = (zero.assigned().await, one.assigned().await);
+    assert_eq!((zero.job, zero.epoch, zero.slots), (one.job, one.epoch, one.slots));
+    assert_ne!(zero.hello_secret, one.hello_secret);
+    assert_eq!(zero.data_address, "127.0.0.1");
+    assert_eq!((zero.group_address.as_str(), zero.max_lanes), ("", 768));
+    assert_ne!(zero.data_port, 0);
+}
+
+/// As `switchml-worker doctor` does.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rank_hears_whether_its_hello_came_in_and_nobody_else_does() {
+    let daemon = Daemon::start(1 << 18).await;
+    let mut rank = daemon.join("train", 0, 1).await;
+    let path = Path::new(rank.assigned().await, 0);
+    let Assigned { job, epoch, control_secret, .. } = path.assigned;
+    let request = ExamineRequest { job, epoch, rank: 0, control_secret };
+    // The software data plane has no interfaces.
+    let expected = ExamineReply::default();
+    assert_eq!(rank.client.examine(request).await.unwrap().into_inner(), expected);
+    path.hello();
+    let expected = ExamineReply { hello_seen: true, ..expected };
+    assert_eq!(rank.client.examine(request).await.unwrap().into_inner(), expected);
+    let forged = ExamineRequest { control_secret: control_secret ^ 1, ..request };
+    assert_eq!(rank.client.examine(forged).await.unwrap_err().code(), Code::NotFound);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_whole_life_of_a_job_in_good_order() {
+    let daemon = Daemon::start(1 << 18).await;
+    let members = daemon.start_job("train", 2).await;
+    let mut client = daemon.client().await;
+
+    let jobs = client.list_jobs(ListJobsRequest {}).await.unwrap().into_inner().jobs;
+    let [job] = &jobs[..] else { panic!("{jobs:?}") };
+    assert_eq!(
+        (job.name.as_str(), job.world_size, job.state(), job.lanes),
+        ("train", 2, JobState::Started, 352)
+    );
+    assert_eq!((job.slots, &job.shards[..]), (512, &[0][..]));
+    assert!(
+        job.members
+            .iter()
+            .all(|member| member.ready && !member.left && member.address == "127.0.0.1")
+    );
+
+    let [(mut zero, path), (mut one, other_path)] =
+        <[_; 2]>::try_from(members).ok().expect("two ranks");
+    let request = leave(&zero, &path, "");
+    zero.client.leave(request).await.expect("left");
+    assert!(zero.ended().await);
+    assert_eq!(one.next().await, Event::Left(Left { rank: 0 }));
+    let request = leave(&one, &other_path, "");
+    one.client.leave(request).await.expect("left");
+    assert!(one.ended().await);
+    assert_eq!(client.list_jobs(ListJobsRequest {}).await.unwrap().into_inner().jobs, []);
+    let status = client.status(StatusRequest {}).await.unwrap().into_inner();
+    assert_eq!((status.slots_free, status.slots_total), (1 << 18, 1 << 18));
+    assert_eq!(
+        (status.data_plane.as_str(), status.version.as_str()),
+        ("software", env!("CARGO_PKG_VERSION"))
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rank_whose_stream_ends_aborts_its_job_alone() {
+    let daemon = Daemon::start(1 << 18).await;
+    let mut members = daemon.start_job("train", 3).await;
+    let mut others = daemon.start_job("other", 2).await;
+    drop(members.remove(1));
+    for (rank, _) in &mut members {
+        let Event::Aborted(Aborted { reason, ranks, .. }) = rank.next().await else {
+            panic!("not aborted")
+        };
+        assert_eq!(ranks, [1]);
+        assert_eq!(
+            reason,
+            "rank 1 (127.0.0.1) is gone: its process ended, or its connection broke"
+        );
+    }
+    // While two ranks of the old job linger, the name is free for a new one; the other job goes on.
+    let again = daemon.start_job("train", 3).await;
+    assert_ne!(again[0].1.assigned.epoch, members[0].1.assigned.epoch);
+    for (_, path) in &others {
+        path.contribute(0, 0, &[21; 32]);
+    }
+    assert_eq!(others[0].1.receive().lanes, vec![42; 32]);
+    let (rank, path) = &mut others[0];
+    let request = leave(rank, path, "");
+    rank.client.leave(request).await.expect("the other job is as it was");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rank_that_leaves_with_an_error_tells_the_others_why() {
+    let daemon = Daemon::start(1 << 18).await;
+    let mut members = daemon.start_job("train", 3).await;
+    let (rank, path) = &mut members[1];
+    let request = LeaveRequest {
+        ranks: vec![0],
+        ..leave(rank, path, "no progress for 5 s: waiting for rank 0")
+    };
+    rank.client.leave(request).await.expect("left");
+    for other in [0, 2] {
+        let Event::Aborted(aborted) = members[other].0.next().await else { panic!("not aborted") };
+        assert_eq!(
+            aborted.reason,
+            "rank 1 (127.0.0.1) failed: no progress for 5 s: waiting for rank 0"
+        );
+        assert_eq!(aborted.ranks, [0], "whom it blames, not who says so");
+    }
+}
+
+/// Rank 2 is in no call: nobody waits for its report longer than a moment.
+#[tokio::test(flavor = "multi_thread")]
+async fn ranks_that_report_different_calls_hear_what_all_called() {
+    let daemon = Daemon::start(1 << 18).await;
+    let mut members = daemon.start_job("train", 3).await;
+    let begin = std::time::Instant::now();
+    for (rank, path) in &mut members[..2] {
+        let call = Call { number: 5, call: format!("call of rank {}", rank.rank) };
+        let &Assigned { job, epoch, control_secret, .. } = &path.assigned;
+        let (calls, named) = (vec![call], vec![0, 1]);
+        let request =
+            ReportCallsRequest { job, epoch, rank: rank.rank, calls, named, control_secret };
+        rank.client.report_calls(request).await.expect("taken");
+    }
+    let reason = "ranks made different calls: call 5 of rank 0 is call of rank 0; call 5 of rank \
+                  1 is call of rank 1; every rank must make the same calls in the same order";
+    let made =
+        |rank: u32| MadeCall { ranks: vec![rank], number: 5, call: format!("call of rank {rank}") };
+    let expected =
+        Aborted { reason: reason.to_owned(), ranks: vec![0, 1], calls: vec![made(0), made(1)] };
+    for (rank, _) in &mut members {
+        // Whoever has not reported is asked to.
+        let event = match rank.next().await {
+            Event::CallsWanted(_) => rank.next().await,
+            event => event,
+        };
+        assert_eq!(event, Event::Aborted(expected.clone()));
+    }
+    assert!(begin.elapsed() < std::time::Duration::from_secs(2), "{:?}", begin.elapsed());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn several_jobs_have_slots_of_their_own() {
+    let daemon = Daemon::start(1 << 18).await;
+    let mut jobs = Vec::new();
+    for name in ["a", "b", "c"] {
+        jobs.push(daemon.start_job(name, 2).await);
+    }
+    // All use their slot 0, round 0.
+    for (value, job) in (1u32..).zip(&jobs) {
+        job.iter().for_each(|(_, path)| path.contribute(0, 0, &[value; 32]));
+    }
+    for (value, job) in (1u32..).zip(&jobs) {
+        for (_, path) in job {
+            assert_eq!(path.receive().lanes, vec![2 * value; 32]);
+        }
+    }
+    let slots: Vec<_> = jobs.iter().map(|job| job[0].1.assigned.slots).collect();
+    assert_eq!(slots, [512; 3]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn joins_are_refused_with_a_code_and_one_line() {
+    let daemon = Daemon::start(512).await;
+    let _first = daemon.join("train", 2, 4).await;
+    let mut client = daemon.client().await;
+    let cases = [
+        ("", 0, 1, Code::InvalidArgument, "job name of 0 bytes"),
+        ("new", 0, 0, Code::InvalidArgument, "world size 0; a job has 1 to 1024 ranks"),
+        ("new", 0, 1025, Code::InvalidArgument, "world size 1025; a job has 1 to 1024 ranks"),
+        ("new", 7, 4, Code::InvalidArgument, "rank 7 of world size 4; ranks are 0 to 3"),
+        ("train", 2, 4, Code::AlreadyExists, "job \"train\" already has rank 2, from 127.0.0.1"),
+        ("train", 0, 2, Code::FailedPrecondition, "job \"train\" has world size 4, not 2"),
+    ];
+    for (name, rank, world_size, code, text) in cases {
+        let status = client
+            .join(JoinRequest { job_name: name.to_owned(), rank, world_size, ..join_request() })
+            .await
+            .unwrap_err();
+        assert_eq!(status.code(), code, "{status}");
+        assert!(status.message().starts_with(text), "{}", status.message());
+        assert_eq!(status.message().lines().count(), 1);
+    }
+    assert_eq!(
+        (refused(&daemon, "wrong_join").await, refused(&daemon, "taken_rank").await),
+        (5, 1)
+    );
+}
+
+/// Ranks that join and let the others wait for ever.
+#[tokio::test(flavor = "multi_thread")]
+async fn idle_joins_are_refused_beyond_what_a_host_may_begin() {
+    let daemon = Daemon::start(1 << 18).await;
+    let mut client = daemon.client().await;
+    let request = |job: u32| JoinRequest {
+        job_name: format!("idle {job}"),
+        rank: 0,
+        world_size: 2,
+        ..join_request()
+    };
+    // A connection has 100 streams at most.
+    let mut idle = Vec::new();
+    for job in 0..256 {
+        if job % 64 == 0 {
+            client = daemon.client().await;
+        }
+        idle.push(client.join(request(job)).await.expect("joined"));
+    }
+    let status = daemon.client().await.join(request(256)).await.expect_err("too many");
+    let start = "256 jobs wait for ranks, 256 of them begun from 127.0.0.1; at most 4096 may";
+    assert_eq!(status.code(), Code::ResourceExhausted);
+    assert!(status.message().starts_with(start), "{}", status.message());
+    assert_eq!(refused(&daemon, "too_many_waiting").await, 1);
+}
+
+/// A host that does nothing but join, and leaves no job behind.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_host_joins_so_often_in_a_minute() {
+    let daemon = Daemon::start(1 << 18).await;
+    let mut client = daemon.client().await;
+    let begin = std::time::Instant::now();
+    let wrong = |rank| JoinRequest { job_name: "train".to_owned(), rank, ..join_request() };
+    for rank in 0..6000 {
+        let status = client.join(wrong(rank)).await.expect_err("a world of nobody");
+        if begin.elapsed().as_secs() < 60 {
+            assert_eq!(status.code(), Code::InvalidArgument, "join {rank}");
+        }
+    }
+    let status = client.join(wrong(0)).await.expect_err("refused");
+    // Unless this host is so busy that the next minute has come.
+    if begin.elapsed().as_secs() < 60 {
+        let line = "6000 joins came from this address within a minute, the most for one; try \
+                    again in a minute";
+        assert_eq!((status.code(), status.message()), (Code::ResourceExhausted, line));
+        assert_eq!(refused(&daemon, "too_many_joins").await, 1);
+    }
+}
+
+/// Rule 22.14.
+#[tokio::test(flavor = "multi_thread")]
+async fn another_version_of_the_protocol_is_refused() {
+    let daemon = Daemon::start(512).await;
+    let mut client = daemon.client().await;
+    let request = |version| JoinRequest {
+        job_name: "train".to_owned(),
+        world_size: 1,
+        protocol_version: version,
+        ..JoinRequest::default()
+    };
+    let by_combiner = |version| JoinRequest {
+        via: vec![Combiner {
+            name: "tor1".to_owned(),
+            address: "10.0.0.9".to_owned(),
+            protocol_version: version,
+            ..Combiner::default()
+        }],
+        ..request(1)
+    };
+    for (request, who) in [
+        (request(2), "rank 0 from 127.0.0.1 has version 2"),
+        (request(0), "rank 0 from 127.0.0.1 has an unknown version"),
+        (by_combiner(2), "combiner tor1 at 10.0.0.9 has version 2"),
+    ] {
+        let status = client.join(request).await.expect_err("refused");
+        let line = format!(
+            "{who} of the protocol, this aggregator version 1 (switchml {}); install the same \
+             release of switchml on both",
+            env!("CARGO_PKG_VERSION")
+        );
+        assert_eq!((status.code(), status.message()), (Code::FailedPrecondition, line.as_str()));
+    }
+    client.join(by_combiner(1)).await.expect("joined");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn members_are_refused_with_a_code() {
+    let daemon = Daemon::start(1 << 18).await;
+    let mut rank = daemon.join("train", 0, 1).await;
+    let assigned = rank.assigned().await;
+    let early = rank.ready(&assigned, 352).await.unwrap_err();
+    assert_eq!(early.code(), Code::FailedPrecondition);
+    assert_eq!(
+        early.message(),
+        "rank 0 is ready, but the data plane has had no HELLO of it; wait for HELLO to come back \
+         first"
+    );
+    Path::new(assigned.clone(), 0).hello();
+    assert_eq!(rank.ready(&assigned, 33).await.unwrap_err().code(), Code::InvalidArgument);
+    rank.ready(&assigned, 352).await.expect("in good order after all that");
+}
+
+/// A host that knows all there is to know of a job but its ranks' secrets.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stranger_neither_starts_nor_ends_a_job() {
+    let daemon = Daemon::start(1 << 18).await;
+    let (mut zero, mut one) = (daemon.join("train", 0, 2).await, daemon.join("train", 1, 2).await);
+    let paths = [Path::new(zero.assigned().await, 0), Path::new(one.assigned().await, 1)];
+    paths.iter().for_each(Path::hello);
+    let &Assigned { job, epoch, hello_secret, .. } = &paths[0].assigned;
+    let mut client = daemon.client().await;
+    for control_secret in [0, u64::from(hello_secret), paths[1].assigned.control_secret] {
+        let (rank, calls, named) = (0, Vec::new(), vec![0, 1]);
+        let leave = LeaveRequest {
+            job,
+            epoch,
+            rank,
+            error: "mine".to_owned(),
+            ranks: vec![1],
+            control_secret,
+            ..LeaveRequest::default()
+        };
+        let refusals = [
+            client
+                .ready(ReadyRequest {
+                    job,
+                    epoch,
+                    rank,
+                    lanes: 768,
+                    control_secret,
+                    needs_copies: false,
+                })
+                .await
+                .map(drop),
+            client
+                .report_calls(ReportCallsRequest { job, epoch, rank, calls, named, control_secret })
+                .await
+                .map(drop),
+            client.leave(leave).await.map(drop),
+            client
+                .report_round_trips(ReportRoundTripsRequest {
+                    job,
+                    epoch,
+                    rank,
+                    control_secret,
+                    round_trips: Some(Times { counts: vec![1; 24], sum: 1 }),
+                })
+                .await
+                .map(drop),
+            client
+                .resume(ResumeRequest { job, epoch, rank, control_secret, via: vec![] })
+                .await
+                .map(drop),
+        ];
+        for refusal in refusals {
+            let status = refusal.expect_err("refused");
+            let expected = "rank 0 with that epoch and secret is not in job 0; its session has \
+                            ended, join again";
+            assert_eq!((status.code(), status.message()), (Code::NotFound, expected));
+        }
+    }
+    assert_eq!(refused(&daemon, "no_member").await, 3 * 5, "each of them is counted");
+    zero.ready(&paths[0].assigned, 352).await.expect("as if nothing had happened");
+    one.ready(&paths[1].assigned, 352).await.expect("as if nothing had happened");
+    assert!(matches!(zero.next().await, Event::Started(started) if started.lanes == 352));
+    assert!(matches!(one.next().await, Event::Started(started) if started.lanes == 352));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_daemon_that_stops_tells_its_ranks() {
+    let daemon = Daemon::start(1 << 18).await;
+    let mut members = daemon.start_job("train", 2).await;
+    let mut lonely = daemon.join("other", 0, 2).await;
+    assert_eq!(lonely.next().await, waiting(&[1]));
+    daemon.stop().await;
+    let ranks = members.iter_mut().map(|(rank, _)| rank).chain([&mut lonely]);
+    for rank in ranks {
+        let Event::Aborted(aborted) = rank.next().await else { panic!("not aborted") };
+        assert_eq!(
+            (aborted.reason.as_str(), &aborted.ranks[..]),
+            ("the aggregator stops", &[][..])
+        );
+        assert!(rank.ended().await);
+    }
+}
+
+/// A host that dies sends no FIN: here, a peer that stops reading and answering altogether.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_peer_that_falls_silent_is_noticed() {
+    let daemon = Daemon::start(1 << 18).await;
+    let mut alive = daemon.join("train", 0, 2).await;
+    assert_eq!(alive.next().await, waiting(&[1]));
+    // A runtime of its own, so that its connection can be frozen.
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let control = daemon.control;
+    let (joined, wait) = std::sync::mpsc::channel();
+    let (thaw, thawed) = std::sync::mpsc::channel::<()>();
+    let frozen = std::thread::spawn(move || {
+        let rank = runtime.block_on(async {
+            let mut client = switchml_control::aggregator_client::AggregatorClient::connect(
+                format!("http://{control}"),
+            )
+            .await
+            .unwrap();
+            let request = JoinRequest {
+                job_name: "train".to_owned(),
+                rank: 1,
+                world_size: 2,
+                ..join_request()
+            };
+            let mut events = client.join(request).await.unwrap().into_inner();
+            events.message().await.unwrap();
+            (client, events)
+        });
+        joined.send(()).unwrap();
+        // Nothing runs this runtime any more, but its socket stays open.
+        thawed.recv().unwrap();
+        drop((rank, runtime));
+    });
+    wait.recv().unwrap();
+    alive.assigned().await;
+    let Event::Aborted(aborted) = alive.next().await else { panic!("not aborted") };
+    assert_eq!(aborted.ranks, [1]);
+    let silence = aborted
+        .reason
+        .strip_prefix("rank 1 (127.0.0.1) did not answer the aggregator for ")
+        .expect("its reason");
+    let seconds: u32 = silence
+        .strip_suffix(" s, and was taken for dead")
+        .expect("how long")
+        .parse()
+        .expect("seconds");
+    // 5 at most, and what a busy machine adds.
+    assert!((4..15).contains(&seconds), "{}", aborted.reason);
+    thaw.send(()).unwrap();
+    frozen.join().unwrap();
+}
+
+/// Neither long names nor long messages are kept, whoever sends them.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_too_long_is_refused() {
+    let daemon = Daemon::start(1 << 18).await;
+    let mut client = daemon.client().await;
+    let request = JoinRequest { job_name: "train".to_owned(), world_size: 2, ..join_request() };
+    let status =
+        client.join(JoinRequest { host: "h".repeat(65), ..request.clone() }).await.unwrap_err();
+    let expected =
+        "host name of 65 bytes; give one of at most 64 bytes, such as the boot id, or none";
+    assert_eq!((status.code(), status.message()), (Code::InvalidArgument, expected));
+    let status = client
+        .join(JoinRequest { host: "h".repeat(4_000_000), ..request.clone() })
+        .await
+        .unwrap_err();
+    assert_eq!(status.code(), Code::OutOfRange, "{status}");
+    assert_eq!((refused(&daemon, "wrong_join").await, refused(&daemon, "too_long").await), (1, 1));
+    client.join(JoinRequest { host: "h".repeat(64), ..request }).await.expect("joined");
+}
+
+/// Sends these bytes, one every 100 ms, and waits for the daemon to hang up. How long that took.
+async fn until_hung_up(daemon: &Daemon, bytes: &[u8]) -> std::time::Duration {
+    let begin = std::time::Instant::now();
+    let mut stream = tokio::net::TcpStream::connect(daemon.control).await.expect("connected");
+    let (mut reader, mut writer) = stream.split();
+    let write = async {
+        for byte in bytes {
+            if writer.write_all(&[*byte]).await.is_err() {
+                return;
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+        }
+        std::future::pending::<()>().await;
+    };
+    // What the daemon says meanwhile, and then its end or an error: both are the end.
+    let read = async {
+        let mut heard = Vec::new();
+        let _ = reader.read_to_end(&mut heard).await;
+    };
+    tokio::select! {
+        () = write => panic!("hung up, but not to the reader"),
+        () = read => {}
+    }
+    begin.elapsed()
+}
+
+/// Half a preface keeps a connection no longer than none; and nobody else waits for it.
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_does_not_speak_http_is_sent_away() {
+    let daemon = Daemon::start(1 << 18).await;
+    let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+    let silent =
+        tokio::join!(until_hung_up(&daemon, b""), until_hung_up(&daemon, &preface[..12]), async {
+            let mut rank = daemon.join("train", 0, 2).await;
+            assert_eq!(rank.next().await, waiting(&[1]));
+        });
+    for waited in [silent.0, silent.1] {
+        // 5 s, and what a busy machine adds.
+        assert!((4.9..15.0).contains(&waited.as_secs_f64()), "{waited:?}");
+    }
+    assert_eq!(refused(&daemon, "silent").await, 2);
+}
+
+/// Nine jobs that wait for ranks take nothing from those that do not, nor does any job take more
+/// than its share.
+#[tokio::test(flavor = "multi_thread")]
+async fn jobs_have_equal_shares_and_those_that_wait_have_none() {
+    let daemon = Daemon::start(1 << 18).await;
+    let mut idle = Vec::new();
+    for job in 0..100 {
+        idle.push(daemon.join(&format!("idle {job}"), 0, 2).await);
+    }
+    let status = daemon.client().await.status(StatusRequest {}).await.unwrap().into_inner();
+    assert_eq!(status.slots_free, status.slots_total);
+    let mut jobs = Vec::new();
+    for job in 0..512 {
+        let mut rank = daemon.join(&job.to_string(), 0, 1).await;
+        assert_eq!(rank.assigned().await.slots, 512, "job {job}");
+        jobs.push(rank);
+    }
+    // There are no more numbers: all ranks of the next job hear so at once, whichever came first.
+    let reason = "the aggregator has 512 jobs already; wait for one to end";
+    let mut last = daemon.join("idle 7", 1, 2).await;
+    for rank in [&mut idle[7], &mut last] {
+        let event = loop {
+            match rank.next().await {
+                Event::Waiting(_) => {}
+                event => break event,
+            }
+        };
+        assert_eq!(
+            event,
+            Event::Aborted(Aborted { reason: reason.to_owned(), ..Aborted::default() })
+        );
+        assert!(rank.ended().await);
+    }
+    // One that ends makes room for one.
+    drop(jobs.pop());
+    let end = std::time::Instant::now() + crate::common::PATIENCE;
+    loop {
+        let mut rank = daemon.join("late", 0, 1).await;
+        match rank.next().await {
+            Event::Assigned(assigned) => break assert_eq!(assigned.slots, 512),
+            event => assert!(std::time::Instant::now() < end, "{event:?}"),
+        }
+    }
+}

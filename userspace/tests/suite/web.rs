@@ -1,0 +1,446 @@
+//! What a daemon shows over HTTP: to people, programs and Prometheus.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use switchml_control::{LeaveRequest, ReportRoundTripsRequest, Times};
+
+use crate::common::{Daemon, PATIENCE};
+
+/// An answer.
+struct Answer {
+    status: u16,
+    head: String,
+    body: String,
+}
+
+/// Asks by HTTP/1.1, as browsers and Prometheus do.
+async fn get(address: SocketAddr, path: &str) -> Answer {
+    let request = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
+    let text = tokio::task::spawn_blocking(move || {
+        let mut stream = TcpStream::connect(address).expect("connected");
+        stream.write_all(request.as_bytes()).expect("sent");
+        let mut text = String::new();
+        stream.read_to_string(&mut text).expect("text");
+        text
+    });
+    let text = text.await.expect("no panic");
+    let (head, body) = text.split_once("\r\n\r\n").expect("a head");
+    let status = head.split(' ').nth(1).and_then(|status| status.parse().ok());
+    Answer { status: status.expect("a status"), head: head.to_owned(), body: body.to_owned() }
+}
+
+async fn status(daemon: &Daemon) -> Value {
+    serde_json::from_str(&get(daemon.control, "/status.json").await.body).expect("JSON")
+}
+
+async fn metrics(daemon: &Daemon) -> String {
+    let answer = get(daemon.control, "/metrics").await;
+    assert_eq!(answer.status, 200, "{}", answer.head);
+    answer.body
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn it_shows_for_whom_a_job_waits_and_since_when() {
+    let daemon = Daemon::start(1024).await;
+    let mut ranks = Vec::new();
+    for rank in [0, 1, 2] {
+        ranks.push(daemon.join("train", rank, 4).await);
+    }
+    let first = &status(&daemon).await["jobs"][0];
+    assert_eq!(first["state"], "waiting");
+    assert_eq!(first["number"], Value::Null);
+    assert_eq!(first["waits_for"], serde_json::json!([3]));
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let second = &status(&daemon).await["jobs"][0];
+    let waited = |job: &Value| job["waiting_seconds"].as_f64().expect("it waits");
+    assert!(waited(second) >= waited(first) + 0.3, "{first} {second}");
+    let text = metrics(&daemon).await;
+    for line in [
+        "switchml_job_rank_awaited{name=\"train\",number=\"\",rank=\"3\"} 1",
+        "switchml_job_ranks{name=\"train\",number=\"\"} 4",
+        "switchml_job_ranks_here{name=\"train\",number=\"\"} 3",
+        "switchml_jobs{state=\"waiting\"} 1",
+        "switchml_jobs{state=\"started\"} 0",
+    ] {
+        assert!(text.contains(&format!("\n{line}\n")), "no {line} in {text}");
+    }
+    assert_eq!(text.matches("switchml_job_rank_awaited{").count(), 1, "{text}");
+
+    ranks.push(daemon.join("train", 3, 4).await);
+    let whole = &status(&daemon).await["jobs"][0];
+    assert_eq!((&whole["state"], &whole["number"]), (&"assigned".into(), &0.into()));
+    assert_eq!(whole["waits_for"], serde_json::json!([0, 1, 2, 3]), "all are to be ready");
+    assert_eq!(whole["waiting_seconds"], Value::Null);
+    daemon.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_running_job_waits_for_nobody_and_its_packets_count() {
+    let daemon = Daemon::start(1024).await;
+    let members = daemon.start_job("train", 2).await;
+    let job = &status(&daemon).await["jobs"][0];
+    assert_eq!((&job["state"], &job["waits_for"]), (&"started".into(), &serde_json::json!([])));
+    assert_eq!(job["members"][1]["results"], "by copies (all ranks get their own)");
+    // Each rank has said HELLO once.
+    let text = metrics(&daemon).await;
+    assert!(text.contains("\nswitchml_packets_total{outcome=\"hello\"} 2\n"), "{text}");
+    assert!(text.contains("\nswitchml_slots 1024\n"), "{text}");
+    assert!(text.contains("\nswitchml_slots_free 512\n"), "{text}");
+    drop(members);
+    daemon.stop().await;
+}
+
+/// Asks until a job is seen to wait for ranks, and returns it.
+async fn waiting_job(daemon: &Daemon) -> Value {
+    let begin = Instant::now();
+    loop {
+        let job = status(daemon).await["jobs"][0].take();
+        if job["waits_for"] != serde_json::json!([]) {
+            return job;
+        }
+        assert!(begin.elapsed() < PATIENCE, "{job}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// Chunk 0 is complete, of chunk 1 rank 3's contribution is missing, and of chunk 2 rank 2's, too.
+async fn job_that_lacks_rank_3(daemon: &Daemon) -> Vec<(crate::common::Rank, crate::common::Path)> {
+    let members = daemon.start_job("train", 4).await;
+    for (slot, ranks) in [(0, 4), (1, 3), (2, 2)] {
+        for (_, path) in &members[..ranks] {
+            path.contribute(slot, 0, &[1; 352]);
+        }
+    }
+    members
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn it_shows_which_rank_of_a_running_job_does_not_contribute() {
+    let daemon = Daemon::start(1024).await;
+    let mut members = job_that_lacks_rank_3(&daemon).await;
+    let job = waiting_job(&daemon).await;
+    assert_eq!(job["waits_for"], serde_json::json!([3]), "of the oldest round");
+    assert_eq!(job["waits_for_them"], "to contribute");
+    let first = job["waiting_seconds"].as_f64().expect("a time");
+    tokio::time::sleep(Duration::from_millis(1000)).await;
+    let job = waiting_job(&daemon).await;
+    let second = job["waiting_seconds"].as_f64().expect("a time");
+    // Looks are up to a quarter of a second apart, more if this host is busy.
+    assert!(second > first && second <= first + PATIENCE.as_secs_f64(), "{first} {second}");
+    let of_rank = |rank: usize| job["members"][rank]["waited_for_seconds"].as_f64().expect("one");
+    assert!(of_rank(3) >= second && of_rank(0) == 0.0, "{job}");
+    let text = metrics(&daemon).await;
+    for line in [
+        "switchml_job_rank_awaited{name=\"train\",number=\"0\",rank=\"3\"} 1",
+        "switchml_job_stalled_seconds{name=\"train\",number=\"0\"} ",
+        "switchml_rank_waited_seconds_total{name=\"train\",number=\"0\",rank=\"3\"} ",
+    ] {
+        assert!(text.contains(&format!("\n{line}")), "no {line} in {text}");
+    }
+    assert_eq!(text.matches("switchml_rank_waited_seconds_total{").count(), 1, "{text}");
+
+    // Rank 3 comes, and is waited for no longer; ranks 2 and 3 are, by chunk 2.
+    members[3].1.contribute(1, 0, &[1; 352]);
+    let begin = Instant::now();
+    while waiting_job(&daemon).await["waits_for"] != serde_json::json!([2, 3]) {
+        assert!(begin.elapsed() < PATIENCE);
+    }
+    for (_, path) in &mut members[2..] {
+        path.contribute(2, 0, &[1; 352]);
+    }
+    while status(&daemon).await["jobs"][0]["waits_for"] != serde_json::json!([]) {
+        assert!(begin.elapsed() < PATIENCE);
+    }
+    let job = status(&daemon).await["jobs"][0].take();
+    assert_eq!((&job["waits_for_them"], &job["waiting_seconds"]), (&Value::Null, &Value::Null));
+    drop(members);
+    daemon.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn it_shows_how_long_rounds_take() {
+    let daemon = Daemon::start(1024).await;
+    let members = daemon.start_job("train", 2).await;
+    for (slot, pause) in [(0, 100), (1, 0)] {
+        members[0].1.contribute(slot, 0, &[1; 352]);
+        while daemon.counter("started").await <= slot.into() {}
+        tokio::time::sleep(Duration::from_millis(pause)).await;
+        members[1].1.contribute(slot, 0, &[1; 352]);
+        members[1].1.receive();
+    }
+    let times = status(&daemon).await["round_times"].take();
+    let sum = times["sum_seconds"].as_f64().expect("a sum");
+    assert!(sum >= 0.1, "{times}");
+    let text = metrics(&daemon).await;
+    let value = |line: &str| -> f64 {
+        let start = format!("{line} ");
+        let mut values = text.lines().filter_map(|line| line.strip_prefix(&start));
+        values.next().unwrap_or_else(|| panic!("no {line} in {text}")).parse().expect("a number")
+    };
+    let below =
+        |bound: &str| value(&format!("switchml_round_duration_seconds_bucket{{le={bound}}}"));
+    assert_eq!(value("switchml_round_duration_seconds_count"), 1.0);
+    assert_eq!(value("switchml_round_duration_seconds_sum"), sum);
+    assert_eq!((below("\"0.067108864\""), below("\"+Inf\"")), (0.0, 1.0));
+    drop(members);
+    daemon.stop().await;
+}
+
+/// What ranks say while the job runs, and at its end; in both of Prometheus' formats.
+#[tokio::test(flavor = "multi_thread")]
+async fn it_shows_the_round_trips_that_ranks_report() {
+    let daemon = Daemon::start(1024).await;
+    let mut members = daemon.start_job("train", 2).await;
+    let mut client = daemon.client().await;
+    let ids: Vec<_> = members
+        .iter()
+        .map(|(rank, path)| (rank.rank, path.assigned.job, path.assigned.epoch))
+        .zip(members.iter().map(|(_, path)| path.assigned.control_secret))
+        .collect();
+    // 5 of 2 to 4 units of 1.024 us, then 7 of more than 4.3 s.
+    let of = |bucket: usize, count, sum| {
+        let mut counts = vec![0; 24];
+        counts[bucket] = count;
+        Some(Times { counts, sum })
+    };
+    let ((rank, job, epoch), control_secret) = ids[0];
+    let report = |round_trips| {
+        let round_trips: Option<Times> = round_trips;
+        ReportRoundTripsRequest { job, epoch, rank, control_secret, round_trips }
+    };
+    client.report_round_trips(report(of(2, 5, 15))).await.expect("taken");
+    let wrong = Some(Times { counts: vec![1; 25], sum: 1 });
+    let status = client.report_round_trips(report(wrong)).await.expect_err("refused");
+    assert_eq!(
+        (status.code(), status.message()),
+        (tonic::Code::InvalidArgument, "round trips in 25 buckets; give 24")
+    );
+    let ((rank, job, epoch), control_secret) = ids[1];
+    let round_trips = of(23, 7, 35_000_000);
+    let leave =
+        LeaveRequest { job, epoch, rank, control_secret, round_trips, ..LeaveRequest::default() };
+    client.leave(leave).await.expect("taken");
+    members.clear();
+    let text = metrics(&daemon).await;
+    for line in [
+        "switchml_round_trip_seconds_bucket{le=\"0.002097152\"} 5",
+        "switchml_round_trip_seconds_count 12",
+        // (15 + 35,000,000) × 1.024 us.
+        "switchml_round_trip_seconds_sum 35.84001536",
+    ] {
+        assert!(text.contains(&format!("\n{line}\n")), "no {line} in {text}");
+    }
+    daemon.stop().await;
+}
+
+/// A name is a stranger's text: it must not make a line of its own.
+#[tokio::test(flavor = "multi_thread")]
+async fn names_of_jobs_cannot_forge_metrics() {
+    let daemon = Daemon::start(1024).await;
+    let name = "a\"} 1\nswitchml_slots_free 0\\";
+    let rank = daemon.join(name, 0, 2).await;
+    let text = metrics(&daemon).await;
+    let line = r#"switchml_job_ranks{name="a\"} 1\nswitchml_slots_free 0\\",number=""} 2"#;
+    assert!(text.contains(&format!("\n{line}\n")), "{text}");
+    assert!(!text.contains("\nswitchml_slots_free 0"), "{text}");
+    assert_eq!(status(&daemon).await["jobs"][0]["name"], name);
+    drop(rank);
+    daemon.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn probes_and_the_page() {
+    let daemon = Daemon::start(512).await;
+    for path in ["/healthz", "/readyz"] {
+        assert_eq!(get(daemon.control, path).await.status, 200, "{path}");
+    }
+    let page = get(daemon.control, "/").await;
+    assert!(page.head.contains("content-security-policy: default-src 'none'"), "{}", page.head);
+    for file in ["page.js", "page.css"] {
+        assert!(page.body.contains(&format!("\"{file}\"")), "{}", page.body);
+        assert_eq!(get(daemon.control, &format!("/{file}")).await.status, 200);
+    }
+    assert_eq!(get(daemon.control, "/nothing").await.status, 404);
+    daemon.stop().await;
+}
+
+/// hyper's own limit for a request's head, 30 s, so that nobody holds connections for nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn half_a_request_keeps_no_connection() {
+    let daemon = Daemon::start(512).await;
+    let address = daemon.control;
+    let closed = tokio::task::spawn_blocking(move || {
+        let mut stream = TcpStream::connect(address).expect("connected");
+        stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: somebody\r\n").expect("sent");
+        stream.set_read_timeout(Some(PATIENCE)).expect("set");
+        stream.read_to_end(&mut Vec::new())
+    });
+    closed.await.expect("no panic").expect("it ends");
+    daemon.stop().await;
+}
+
+/// Where `promtool` and `prometheus` are, or `None` if they are not.
+fn monitor(test: &str) -> Option<PathBuf> {
+    let folder = std::env::var_os("SWITCHML_PROMETHEUS").map(PathBuf::from);
+    if folder.is_none() {
+        switchml_rack::skip(test, "SWITCHML_PROMETHEUS names no folder with Debian's Prometheus");
+    }
+    folder
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn promtool_finds_nothing_wrong_with_the_metrics() {
+    let Some(folder) = monitor("promtool_finds_nothing_wrong_with_the_metrics") else { return };
+    let daemon = Daemon::start(1024).await;
+    let rank = daemon.join("train", 0, 2).await;
+    let text = metrics(&daemon).await;
+    let mut promtool = Command::new(folder.join("promtool"))
+        .args(["check", "metrics"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("promtool starts");
+    promtool.stdin.take().expect("piped").write_all(text.as_bytes()).expect("read");
+    let output = promtool.wait_with_output().expect("it ends");
+    let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && said.is_empty(), "{said}\n{text}");
+    drop(rank);
+    daemon.stop().await;
+}
+
+#[test]
+fn alerts_fire_when_they_should() {
+    let Some(folder) = monitor("alerts_fire_when_they_should") else { return };
+    let output = Command::new(folder.join("promtool"))
+        .args(["test", "rules", "alerts_test.yml"])
+        .current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy"))
+        .output()
+        .expect("promtool starts");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// A Prometheus that scrapes one target; killed, and its folder removed, when dropped.
+struct Prometheus {
+    child: Child,
+    folder: PathBuf,
+    address: SocketAddr,
+}
+
+impl Prometheus {
+    fn start(programs: &Path, target: SocketAddr) -> Self {
+        let folder = std::env::temp_dir().join(format!("switchml-web-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).expect("a folder");
+        let config = format!(
+            "{{global: {{scrape_interval: 200ms, scrape_timeout: 200ms}}, scrape_configs: \
+             [{{job_name: switchml, static_configs: [{{targets: [\"{target}\"]}}]}}]}}"
+        );
+        std::fs::write(folder.join("config.yml"), config).expect("written");
+        // Free when it was asked for; nobody else here takes ports by number.
+        let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = free.local_addr().expect("bound");
+        drop(free);
+        let child = Command::new(programs.join("prometheus"))
+            .arg(format!("--config.file={}", folder.join("config.yml").display()))
+            .arg(format!("--storage.tsdb.path={}", folder.join("data").display()))
+            .arg(format!("--web.listen-address={address}"))
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("prometheus starts");
+        Self { child, folder, address }
+    }
+
+    /// The value of a metric, once it has one.
+    async fn value(&self, metric: &str) -> String {
+        let begin = Instant::now();
+        while begin.elapsed() < PATIENCE {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            if TcpStream::connect(self.address).is_err() {
+                continue;
+            }
+            let answer = get(self.address, &format!("/api/v1/query?query={metric}")).await;
+            let answer: Value = serde_json::from_str(&answer.body).unwrap_or_default();
+            if let Some(value) = answer["data"]["result"][0]["value"][1].as_str() {
+                return value.to_owned();
+            }
+        }
+        panic!("Prometheus has no {metric}");
+    }
+}
+
+impl Drop for Prometheus {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn prometheus_scrapes_it() {
+    let Some(folder) = monitor("prometheus_scrapes_it") else { return };
+    let daemon = Daemon::start(1024).await;
+    let rank = daemon.join("train", 0, 7).await;
+    let prometheus = Prometheus::start(&folder, daemon.control);
+    assert_eq!(prometheus.value("switchml_job_ranks").await, "7");
+    assert_eq!(prometheus.value("switchml_packets_total%7Boutcome=%22hello%22%7D").await, "0");
+    drop(rank);
+    daemon.stop().await;
+}
+
+/// A headless Chromium, as Debian calls it.
+const BROWSER: &str = "chromium-headless-shell";
+
+/// What a browser shows two seconds after it was given the page's address; `None` if there is no
+/// browser.
+async fn seen_within_2_s(test: &str, daemon: &Daemon) -> Option<String> {
+    if Command::new(BROWSER).arg("--version").output().is_err() {
+        switchml_rack::skip(test, &format!("there is no {BROWSER}"));
+        return None;
+    }
+    let url = format!("http://{}/", daemon.control);
+    let output = tokio::task::spawn_blocking(move || {
+        let options = ["--no-sandbox", "--dump-dom", "--virtual-time-budget=2000"];
+        Command::new(BROWSER).args(options).arg(url).output().expect("it starts")
+    });
+    Some(String::from_utf8(output.await.expect("no panic").stdout).expect("text"))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_browser_sees_within_2_s_for_whom_a_job_waits() {
+    const NAME: &str = "a_browser_sees_within_2_s_for_whom_a_job_waits";
+    let daemon = Daemon::start(1024).await;
+    let mut ranks = Vec::new();
+    for rank in [0, 1, 2] {
+        ranks.push(daemon.join("<b>train</b>", rank, 4).await);
+    }
+    let Some(page) = seen_within_2_s(NAME, &daemon).await else { return };
+    assert!(page.contains("waits for rank 3 to join, for "), "{page}");
+    assert!(page.contains("<td>&lt;b&gt;train&lt;/b&gt;</td>"), "names are text: {page}");
+    drop(ranks);
+    daemon.stop().await;
+}
+
+/// The browser's two seconds begin once the daemon knows, which takes it three looks at most.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_browser_sees_within_2_s_which_rank_does_not_contribute() {
+    const NAME: &str = "a_browser_sees_within_2_s_which_rank_does_not_contribute";
+    let daemon = Daemon::start(1024).await;
+    let members = job_that_lacks_rank_3(&daemon).await;
+    waiting_job(&daemon).await;
+    // A stranger is refused, and told apart from no other reason.
+    let leave = LeaveRequest { job: 0, control_secret: 1, ..LeaveRequest::default() };
+    daemon.client().await.leave(leave).await.expect_err("no member's");
+    let Some(page) = seen_within_2_s(NAME, &daemon).await else { return };
+    assert!(page.contains("waits for rank 3 to contribute, for "), "{page}");
+    assert!(page.contains("<td>no_member</td><td class=\"number\">1</td>"), "{page}");
+    assert!(!page.contains("<td>no_token</td>"), "{page}");
+    drop(members);
+    daemon.stop().await;
+}

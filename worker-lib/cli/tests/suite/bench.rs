@@ -1,0 +1,223 @@
+//! `switchml-worker bench` and `doctor` from end to end, on loopback.
+
+use serde_json::Value;
+
+use crate::daemon::{Daemon, PATIENCE, failure};
+
+/// Runs a benchmark on so many ranks, and returns rank 0's JSON.
+fn bench(world_size: usize, arguments: &[&str]) -> Value {
+    let daemon = Daemon::start();
+    let arguments = [arguments, &["--json", "-"]].concat();
+    let mut ranks: Vec<_> =
+        (0..world_size).map(|rank| daemon.bench("bench", rank, world_size, &arguments)).collect();
+    for rank in &mut ranks {
+        rank.wait_success(PATIENCE).unwrap();
+    }
+    for rank in &ranks[1..] {
+        assert_eq!(rank.stdout(), "", "only rank 0 prints");
+    }
+    serde_json::from_str(&ranks[0].stdout()).unwrap()
+}
+
+/// All elements of all sizes must be right, and the figures must make sense together.
+fn check(report: &Value, world_size: usize, sizes: &[u64], element: u64) {
+    assert_eq!(report["out_of_bounds"], 0, "{report}");
+    assert_eq!(report["differing"].as_array().unwrap().len(), 0, "{report}");
+    assert_eq!(report["world_size"], world_size);
+    assert!(report["sent"]["chunks"].as_u64().unwrap() >= 2 * sizes.len() as u64, "{report}");
+    let rows = report["rows"].as_array().unwrap();
+    assert_eq!(rows.iter().map(|row| row["size"].as_u64().unwrap()).collect::<Vec<_>>(), sizes);
+    for row in rows {
+        assert_eq!(row["count"].as_u64().unwrap() * element, row["size"].as_u64().unwrap());
+        for way in ["out_of_place", "in_place"] {
+            let measured = &row[way];
+            let number = |name: &str| measured[name].as_f64().unwrap();
+            assert_eq!(measured["wrong"], 0, "{row}");
+            assert!(number("time_us") > 0.0, "{row}");
+            check_calls(&measured["sent"]);
+            let algbw = row["size"].as_f64().unwrap() / number("time_us") / 1e3;
+            assert!((number("algbw") / algbw - 1.0).abs() < 1e-9, "{row}");
+            let ranks = world_size as f64;
+            assert!((number("busbw") - algbw * 2.0 * (ranks - 1.0) / ranks).abs() < 1e-9, "{row}");
+        }
+    }
+}
+
+/// A rank's statistics must make sense by themselves.
+fn check_calls(calls: &Value) {
+    let number = |name: &str| calls[name].as_u64().unwrap();
+    assert!(number("calls") > 0 && number("chunks") >= number("calls"), "{calls}");
+    // Who asks after a rank hears it, except what is lost, and nothing is lost on loopback; who
+    // hears it does not know it all.
+    let waited: u64 = calls["stragglers"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|late| late["chunks"].as_u64().unwrap())
+        .sum();
+    assert!(waited == 0 || number("pending") > 0, "{calls}");
+    let quantiles =
+        ["p50", "p90", "p99", "p999", "max"].map(|name| calls["rtt_us"][name].as_f64().unwrap());
+    assert!(quantiles[0] > 0.0 && quantiles.is_sorted(), "{calls}");
+}
+
+const QUICK: [&str; 4] = ["-n", "2", "-w", "1"];
+
+#[test]
+fn one_rank() {
+    check(
+        &bench(1, &[&QUICK[..], &["-b", "8", "-e", "64K", "-f", "8"]].concat()),
+        1,
+        &[8, 64, 512, 4096, 32_768],
+        4,
+    );
+}
+
+#[test]
+fn two_ranks_with_every_type_and_operator() {
+    for (dtype, element, ops) in [
+        ("f32", 4, &["sum", "avg", "max", "min", "sum 16", "avg 16", "sum 8", "avg 8"][..]),
+        ("f64", 8, &["sum", "avg"]),
+        ("f16", 2, &["sum", "avg", "max", "min", "avg 8"]),
+        ("bf16", 2, &["sum", "avg", "max", "min", "avg 8"]),
+        ("i32", 4, &["sum", "max", "min"]),
+    ] {
+        for reduction in ops {
+            let (op, precision) = reduction.split_once(' ').unwrap_or((reduction, "exact"));
+            let sizes = ["-b", "8", "-e", "9000", "-i", "8992"];
+            let what = ["--dtype", dtype, "--op", op, "--precision", precision];
+            let report = bench(2, &[&QUICK[..], &sizes, &what].concat());
+            check(&report, 2, &[8, 9000], element);
+            assert_eq!(report["redop"], reduction.replace(' ', ""));
+        }
+    }
+}
+
+#[test]
+fn four_ranks_up_to_4_mib() {
+    check(
+        &bench(4, &[&QUICK[..], &["-b", "8", "-e", "4M", "-f", "64"]].concat()),
+        4,
+        &[8, 512, 32_768, 2_097_152],
+        4,
+    );
+}
+
+/// Each rank would have too few steps of 8 bits, and says that it takes 16.
+#[test]
+fn so_many_ranks_that_8_bits_become_16() {
+    let daemon = Daemon::start();
+    let arguments = ["-b", "64K", "-e", "64K", "-n", "1", "-w", "0", "--precision", "8"];
+    let mut ranks: Vec<_> = (0..33)
+        .map(|rank| daemon.bench("many", rank, 33, &[&arguments[..], &["--json", "-"]].concat()))
+        .collect();
+    for rank in &mut ranks {
+        rank.wait_success(PATIENCE).unwrap();
+    }
+    check(&serde_json::from_str(&ranks[0].stdout()).unwrap(), 33, &[64 << 10], 4);
+    let line = "switchml: rank 32 of job \"many\": calls in 8 bits travel in 16, because more than \
+                32 ranks would leave too few steps for each\n";
+    assert_eq!(ranks[32].stderr(), line, "once");
+}
+
+/// What is zero everywhere is not sent, and comes out right all the same.
+#[test]
+fn sparse_tensors() {
+    let chunks = |sparsity| {
+        // Each data thread has an exponent chunk of its own, and how many there are depends on the
+        // machine.
+        let one = ["-b", "1M", "-e", "1M", "--data-threads", "1", "--sparsity", sparsity];
+        let report = bench(2, &[&QUICK[..], &one].concat());
+        check(&report, 2, &[1 << 20], 4);
+        let sent = &report["rows"][0]["in_place"]["sent"];
+        sent["chunks"].as_u64().unwrap() / sent["calls"].as_u64().unwrap()
+    };
+    // 768 lanes: 342 data chunks, and one of exponents.
+    assert_eq!(["0", "0.9", "1"].map(chunks), [343, 36, 1]);
+}
+
+#[test]
+fn nothing_is_checked_when_told_so() {
+    let report = bench(1, &["-b", "64", "-e", "64", "-c", "0"]);
+    assert!(report["rows"][0]["in_place"]["wrong"].is_null());
+}
+
+#[test]
+fn the_table_and_the_file() {
+    let daemon = Daemon::start();
+    let file = std::env::temp_dir().join(format!("switchml-bench-{}.json", std::process::id()));
+    let arguments =
+        ["-b", "1K", "-e", "4K", "-n", "2", "-w", "0", "--json", file.to_str().unwrap()];
+    let mut ranks = [daemon.bench("a", 0, 2, &arguments), daemon.bench("a", 1, 2, &arguments)];
+    for rank in &mut ranks {
+        rank.wait_success(PATIENCE).unwrap();
+    }
+    let table = ranks[0].stdout();
+    let rows: Vec<Vec<&str>> = table
+        .lines()
+        .filter(|line| !line.starts_with('#'))
+        .map(|line| line.split_whitespace().collect())
+        .collect();
+    assert_eq!(
+        rows.iter().map(|row| row[0]).collect::<Vec<_>>(),
+        ["1024", "2048", "4096"],
+        "{table}"
+    );
+    for row in &rows {
+        assert_eq!(row.len(), 13, "{table}");
+        assert_eq!(
+            (row[2], row[3], row[4], row[8], row[12]),
+            ("float", "sum", "-1", "0", "0"),
+            "{table}"
+        );
+    }
+    assert!(table.contains("# Out of bounds values : 0 OK"), "{table}");
+    let report: Value = serde_json::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();
+    std::fs::remove_file(&file).unwrap();
+    assert_eq!(report["rows"].as_array().unwrap().len(), 3);
+}
+
+#[test]
+fn the_doctor_finds_nothing() {
+    the_doctor_is_content_with(&Daemon::start());
+}
+
+/// The control plane may be reached by IPv6; the data plane has an address of its own.
+#[test]
+fn the_doctor_finds_nothing_by_ipv6() {
+    the_doctor_is_content_with(&Daemon::by_ipv6());
+}
+
+fn the_doctor_is_content_with(daemon: &Daemon) {
+    let mut doctor = daemon.worker(&["doctor"]);
+    doctor.wait_success(PATIENCE).unwrap();
+    let text = doctor.stdout();
+    assert_eq!(text.lines().count(), 9, "{text}");
+    assert!(text.lines().all(|line| line.starts_with("ok ")), "{text}");
+    assert_eq!(doctor.stderr(), "");
+}
+
+#[test]
+fn options_from_a_file() {
+    let daemon = Daemon::start();
+    let path = std::env::temp_dir().join(format!("worker-config-{}.toml", std::process::id()));
+    let options = "job = 'of-file'\nworld-size = 2\nminbytes = '4K'\nmaxbytes = '4K'\n\
+                   iters = 3\nsparsity = '0.5'\njson = '-'\n";
+    std::fs::write(&path, options).unwrap();
+    let file = path.to_str().unwrap();
+    let start = |rank| daemon.worker(&["bench", "--config", file, "--rank", rank, "-n", "2"]);
+    let mut ranks = ["0", "1"].map(start);
+    for rank in &mut ranks {
+        rank.wait_success(PATIENCE).unwrap();
+    }
+    let report: Value = serde_json::from_str(&ranks[0].stdout()).unwrap();
+    check(&report, 2, &[4096], 4);
+    assert_eq!((&report["iters"], &report["sparsity"]), (&2.into(), &0.5.into()), "{report}");
+
+    let mut doctor = daemon.worker(&["doctor", "--config", file]);
+    let (code, line) = failure(&mut doctor);
+    std::fs::remove_file(&path).unwrap();
+    assert_eq!(code, 2);
+    let told = "unknown option \"iters\"; options are aggregator, tls-fingerprint, ";
+    assert!(line.contains(told), "{line}");
+}

@@ -1,0 +1,12 @@
+//! `switchml-worker` from outside, on loopback.
+//!
+//! | module | what it holds |
+//! | --- | --- |
+//! | [`bad_input`] | what goes wrong around a job: a line, and an exit code for its kind |
+//! | [`bench`] | `bench` and `doctor` from end to end |
+
+#[path = "../../../tests/suite/daemon.rs"]
+mod daemon;
+
+mod bad_input;
+mod bench;

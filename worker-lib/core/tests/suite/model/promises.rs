@@ -1,0 +1,22 @@
+//! What is promised, by name, and what is found where it is broken.
+
+use super::tally::Tally;
+
+pub const RIGHT_SUMS: &str =
+    "what a worker accepts is the sum of all ranks' contributions, once each";
+pub const NO_REFUSAL: &str =
+    "no contribution of a worker that keeps the rules is answered REJECT(ROUND)";
+pub const PAYLOAD_LAST: &str = "the contribution that completes a round has a payload";
+pub const FINISHES: &str =
+    "once faults stop, everybody finishes, or fails where the session is over";
+pub const DONE: &str = "everybody has all results";
+
+pub const ALL: &[&str] = &[RIGHT_SUMS, NO_REFUSAL, PAYLOAD_LAST, FINISHES, DONE];
+
+/// How a state breaks a promise.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Violation {
+    WrongSum { session: usize, rank: u16, chunk: usize, sum: Tally },
+    Refused { session: usize, rank: u16, chunk: usize },
+    CompletedByEmpty { session: usize, rank: u16, chunk: usize },
+}

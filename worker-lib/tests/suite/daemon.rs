@@ -1,0 +1,132 @@
+//! Real processes on loopback: the daemon with its software data plane, and workers.
+
+// Each program of tests uses its own part.
+#![allow(dead_code)]
+
+use std::{
+    process::Command,
+    time::{Duration, Instant},
+};
+
+use switchml_rack::{Aggregator, Binaries, Namespace, Process};
+
+/// Far longer than anything here takes on a busy machine.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A running aggregator. Ends with the value.
+pub struct Daemon {
+    binaries: Binaries,
+    // Before the host: its thread's end would kill it.
+    pub aggregator: Aggregator,
+    host: Namespace,
+    /// Address of the control plane.
+    pub address: String,
+}
+
+impl Daemon {
+    pub fn start() -> Self {
+        Self::start_with(Aggregator::on_loopback)
+    }
+
+    /// With a control plane that is reached by IPv6 alone.
+    pub fn by_ipv6() -> Self {
+        Self::start_with(Aggregator::on_loopback_by_ipv6)
+    }
+
+    /// With a pool of so many slots.
+    pub fn with_slots(slots: u32) -> Self {
+        Self::with_options(&["--slots", &slots.to_string()])
+    }
+
+    /// With further options.
+    pub fn with_options(options: &[&str]) -> Self {
+        Self::start_with(|binaries, host| Aggregator::on_loopback_with(binaries, host, options))
+    }
+
+    fn start_with(
+        start: impl FnOnce(&Binaries, &Namespace) -> Result<Aggregator, switchml_rack::Error>,
+    ) -> Self {
+        let binaries = Binaries::for_test().unwrap();
+        let host = Namespace::of_host().unwrap();
+        let aggregator = start(&binaries, &host).unwrap();
+        let address = aggregator.control().to_owned();
+        Self { binaries, aggregator, host, address }
+    }
+
+    /// Starts `switchml-worker` with this aggregator's address in the environment, and nothing else
+    /// of torchrun's.
+    pub fn worker(&self, arguments: &[&str]) -> Process {
+        let mut command = Command::new(&self.binaries.worker);
+        for name in [
+            "RANK",
+            "WORLD_SIZE",
+            "MASTER_ADDR",
+            "MASTER_PORT",
+            "SWITCHML_JOB",
+            "TORCHELASTIC_RUN_ID",
+        ] {
+            command.env_remove(name);
+        }
+        command.args(arguments).env("SWITCHML_AGGREGATOR", &self.address);
+        self.host.spawn(&format!("switchml-worker {}", arguments.join(" ")), command).unwrap()
+    }
+
+    /// What `switchml-aggregator status` says of it, with further options.
+    pub fn status(&self, options: &[&str]) -> String {
+        self.run(&[&["status", "--connect", &self.address], options].concat())
+    }
+
+    /// What `switchml-aggregator` prints with these arguments.
+    pub fn run(&self, arguments: &[&str]) -> String {
+        let mut command = Command::new(&self.binaries.aggregator);
+        command.args(arguments);
+        let output = self.host.output(command).unwrap();
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// Waits until the daemon's list shows a job with some text, such as its state, or "1 of 2"
+    /// ranks.
+    pub fn wait_for_job(&self, job: &str, text: &str) {
+        self.wait_for_list(&format!("job {job} {text}"), |list| {
+            list.lines().any(|line| line.contains(&format!(" {job} ")) && line.contains(text))
+        });
+    }
+
+    /// Waits until the daemon's list has no such job.
+    pub fn wait_for_the_end_of(&self, job: &str) {
+        self.wait_for_list(&format!("the end of job {job}"), |list| {
+            !list.lines().any(|line| line.contains(&format!(" {job} ")))
+        });
+    }
+
+    fn wait_for_list(&self, what: &str, is_so: impl Fn(&str) -> bool) {
+        let begin = Instant::now();
+        loop {
+            let mut command = Command::new(&self.binaries.aggregator);
+            command.args(["jobs", "--connect", &self.address]);
+            let output = self.host.output(command).unwrap();
+            let list = String::from_utf8_lossy(&output.stdout);
+            if is_so(&list) {
+                return;
+            }
+            assert!(begin.elapsed() < PATIENCE, "waited in vain for {what}:\n{list}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Starts a rank of a benchmark.
+    pub fn bench(&self, job: &str, rank: usize, world_size: usize, arguments: &[&str]) -> Process {
+        let (rank, world_size) = (rank.to_string(), world_size.to_string());
+        let own = ["bench", "--job", job, "--rank", &rank, "--world-size", &world_size];
+        self.worker(&[&own[..], arguments].concat())
+    }
+}
+
+/// How a worker ended: its exit code, and the one line it said about it.
+pub fn failure(process: &mut Process) -> (i32, String) {
+    let status = process.wait(PATIENCE).unwrap();
+    let stderr = process.stderr();
+    let lines: Vec<&str> = stderr.lines().collect();
+    let [line] = lines[..] else { panic!("{}: not one line:\n{stderr}", process.name()) };
+    (status.code().unwrap(), line.to_owned())
+}
