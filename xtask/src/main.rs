@@ -15,6 +15,7 @@ mod matrix;
 mod p4;
 mod package;
 mod plot;
+mod programs;
 mod python;
 mod run;
 mod setup;

@@ -9,6 +9,7 @@ mod suites;
 
 use crate::{
     cargo,
+    programs::Program,
     setup::{self, packages},
 };
 use anyhow::{Context, Result, ensure};
@@ -16,7 +17,7 @@ use std::{
     env::consts::ARCH,
     fs,
     path::{Path, PathBuf},
-    process::{Command, Stdio},
+    process::Command,
     time::Instant,
 };
 use switchml_cli::say;
@@ -37,18 +38,35 @@ const NEEDED: [(&str, &str); 5] = [
     ("xz", "xz-utils"),
 ];
 
-/// The tests that run on every kernel: of which target, and what their names contain. The daemon at
-/// both hooks: attached, removed, taken over, found by `detach`, with three capabilities; an
-/// all-reduce of two ranks; and both programs packet by packet, as far as that takes no minutes
-/// where the processor is interpreted.
-const TESTS: [(&str, &[&str]); 3] = [
-    ("xdp", &["native::", "bundles::"]),
-    ("end_to_end", &["two_workers"]),
-    ("in_kernel", &["delivery::", "combiner::contributions", "combiner::superpackets"]),
+/// Tests that run on every kernel.
+struct Tests {
+    package: &'static str,
+    /// The target there.
+    program: &'static str,
+    /// What their names contain, any of these.
+    names: &'static [&'static str],
+}
+
+/// The daemon at both hooks: attached, removed, taken over, found by `detach`, with three
+/// capabilities; an all-reduce of two ranks; and both programs packet by packet, as far as that
+/// takes no minutes where the processor is interpreted.
+const TESTS: [Tests; 3] = [
+    Tests {
+        package: "switchml-userspace",
+        program: "suite",
+        names: &["xdp::native::", "xdp::bundles::"],
+    },
+    Tests { package: "switchml-rack", program: "end_to_end", names: &["two_workers"] },
+    Tests {
+        package: "switchml-rack",
+        program: "in_kernel",
+        names: &["delivery::", "combiner::contributions", "combiner::superpackets"],
+    },
 ];
 
-/// Tests of the other packages whose binaries are started; cargo builds those along with them.
-const OF_BINARIES: [&str; 2] = ["impairment", "bad_input"];
+/// A test program of `switchml-impairment`: cargo builds a package's binaries along with its tests.
+/// The worker's come with its own `suite`.
+const OF_BINARIES: &str = "impairment";
 
 /// Options of `cargo xtask matrix`.
 #[derive(clap::Args)]
@@ -80,6 +98,14 @@ struct Row {
 }
 
 impl Matrix {
+    /// As part of all tests: the kernel of Debian 13, in a rack and on virtio-net. Containers often
+    /// lack the taps that the latter takes.
+    pub fn in_tests() -> Self {
+        let ports = if Path::new(TUN).exists() { &[VETH, "virtio-net"][..] } else { &[VETH] };
+        let names = |names: &[&str]| names.iter().map(ToString::to_string).collect();
+        Self { kernels: names(&["6.12"]), ports: names(ports) }
+    }
+
     /// Boots the kernels one after the other, and says in a table what works.
     ///
     /// # Errors
@@ -110,7 +136,7 @@ impl Matrix {
         let binaries = Binaries::in_folder(&cargo::release_folder()?)?;
         let mut rows = Vec::new();
         for kernel in &kernels {
-            let initramfs = initramfs::make(kernel, &tests, &TESTS)?;
+            let initramfs = initramfs::make(kernel, &tests)?;
             let machine = Machine { qemu: &qemu, kernel, initramfs: &initramfs };
             for port in PORTS.into_iter().filter(|port| self.has(port)) {
                 eprintln!("matrix: Linux {}, {port}", kernel.release);
@@ -170,28 +196,19 @@ fn conclude(rows: &[Row]) -> Result<()> {
     Ok(())
 }
 
-/// Builds the tests and the binaries that they start, as `cargo xtask test` does; the path of each.
-fn build_tests() -> Result<Vec<(String, PathBuf)>> {
-    let mut command = cargo::command("test")?;
-    command.args(["--release", "--no-run", "--message-format=json-render-diagnostics"]);
-    let targets = TESTS.iter().map(|(target, _)| target).chain(&OF_BINARIES);
-    command.args(targets.flat_map(|target| ["--test", target]));
-    let output = command.stderr(Stdio::inherit()).output().context("cannot start cargo")?;
-    ensure!(
-        output.status.success(),
-        "the tests could not be built; the compiler's messages are above"
-    );
-    let text = String::from_utf8(output.stdout).context("cargo writes no text")?;
-    let messages =
-        text.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
-    let tests: Vec<_> = messages
-        .filter_map(|message| {
-            Some((
-                message["target"]["name"].as_str()?.to_owned(),
-                message["executable"].as_str()?.into(),
-            ))
+/// Builds the tests and the binaries that they start, as `cargo xtask test` does; the path of each
+/// program of tests.
+fn build_tests() -> Result<Vec<(&'static Tests, PathBuf)>> {
+    let programs = TESTS.iter().map(|tests| tests.program).chain([OF_BINARIES]);
+    let arguments: Vec<&str> = programs.flat_map(|program| ["--test", program]).collect();
+    let tests: Vec<_> = Program::build(&arguments)?
+        .into_iter()
+        .filter_map(|built| {
+            let is_it = |tests: &&Tests| {
+                (tests.package, tests.program) == (&*built.package, &*built.target)
+            };
+            Some((TESTS.iter().find(is_it)?, built.executable().to_owned()))
         })
-        .filter(|(name, _)| TESTS.iter().any(|(target, _)| target == name))
         .collect();
     ensure!(tests.len() == TESTS.len(), "cargo built {} tests of {}", tests.len(), TESTS.len());
     Ok(tests)

@@ -3,8 +3,10 @@
 mod counts;
 mod plan;
 mod skip_file;
+mod stress;
+mod times;
 
-use crate::{cargo, fuzz, python, setup};
+use crate::{cargo, fuzz, matrix::Matrix, programs::Program, python, setup};
 use anyhow::{Context, Result, bail, ensure};
 use std::{
     env,
@@ -19,6 +21,7 @@ use switchml_rack::LEFT_OUT;
 use counts::Counts;
 use plan::Plan;
 use skip_file::SkipFile;
+use times::{Clock, Level};
 
 /// Names the file to which a test that cannot run appends `name: reason` before it returns.
 const SKIPPED: &str = "SWITCHML_SKIPPED";
@@ -35,12 +38,19 @@ pub const KUBERNETES: &str = "SWITCHML_KUBERNETES";
 /// Names the folder with the binaries that the end-to-end tests start.
 const BIN_DIR: &str = "SWITCHML_BIN_DIR";
 
+/// Variables that tell tests where things are.
+type Variables = Vec<(&'static str, PathBuf)>;
+
 /// Options of `cargo xtask test`.
 #[derive(clap::Args)]
 pub struct Test {
-    /// Run what is worth its time before each commit: no torch, no fuzzing, one small rack
-    #[arg(long, conflicts_with = "arguments")]
-    quick: bool,
+    /// Run those that need torch, MPI, a browser, Prometheus or QEMU, too
+    #[arg(long)]
+    all: bool,
+    /// Run them so often beside 2, 4 and 8 busy processes for each processor: those that have
+    /// failed now and then and those in changed files, or those whose names contain ARGUMENTS
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    stress: Option<u32>,
     /// Fail if a test could not run, as when CI=true
     #[arg(long)]
     require_all: bool,
@@ -53,10 +63,11 @@ impl Test {
     /// Those that these arguments of `cargo test` choose, all of which must run.
     pub fn chosen(arguments: &[&str]) -> Self {
         let arguments = arguments.iter().map(ToString::to_string).collect();
-        Self { quick: false, require_all: true, arguments }
+        Self { all: false, stress: None, require_all: true, arguments }
     }
 
-    /// Says what it will install and run; runs `cargo test`, then the fuzz targets, and sums up.
+    /// Says what it will install and run; builds and runs the tests, then what is no test program,
+    /// and sums up.
     ///
     /// In release: the end-to-end tests need the release binaries anyway, so all dependencies are
     /// compiled once, and the property and simulation tests run many times faster.
@@ -65,84 +76,79 @@ impl Test {
     ///
     /// If a test failed, if tests could not be built, or if one could not run where all must.
     pub fn run(&self) -> Result<()> {
-        let plan = if self.quick {
-            Plan::quick()?
-        } else if self.arguments.is_empty() {
-            Plan::all()
-        } else {
-            Plan::chosen(&self.arguments)
-        };
-        plan.announce()?;
+        let level = if self.all { Level::All } else { Level::Usual };
+        let mut clock = Clock::start();
+        let plan = if self.chooses() { Plan::chosen(&self.arguments) } else { Plan::of(level) };
+        ensure!(
+            !self.all || !self.chooses(),
+            "--all runs all tests; leave it out, or what chooses some: {}",
+            self.arguments.join(" ")
+        );
+        if self.stress.is_none() && self.arguments.is_empty() {
+            plan::announce(level);
+        }
+        plan.announce_installs()?;
         setup::run()?;
-        // Testing everything builds the binaries on the way, with the features that the tests need;
-        // building them before would compile much of it twice.
-        let binaries = if self.arguments.is_empty() {
-            cargo::release_folder()?
-        } else {
-            cargo::build_binaries()?
-        };
-        let python = if plan.needs_python { Some(self.with_python()?) } else { None };
-        let prometheus =
-            if plan.watches { Some(setup::watchers(&cargo::target_folder()?)?) } else { None };
-        let kubernetes = if plan.validates { Some(python::kubernetes()?) } else { None };
-        if plan.needs_mpi {
-            setup::mpi()?;
-        }
-        let skips = SkipFile::create(&binaries)?;
-        let mut counts = Counts::default();
-        let mut succeeded = true;
-        for arguments in &plan.runs {
-            let mut command = cargo::command("test")?;
+        let (programs, environment) = self.prepare(plan)?;
+        clock.is_built();
+        let skips = SkipFile::create(&cargo::release_folder()?)?;
+        let prepare = |command: &mut Command| {
             command
-                .args(["--release", "--no-fail-fast"])
-                .args(arguments)
                 .env(SKIPPED, &skips.0)
-                .env(BIN_DIR, &binaries)
-                .envs(plan.environment.iter().copied())
-                .envs(python.iter().flatten().map(|(name, path)| (name, path)))
-                .envs(prometheus.iter().map(|folder| (PROMETHEUS, folder)))
-                .envs(kubernetes.iter().map(|folder| (KUBERNETES, folder)));
-            succeeded &= run_counting(&mut command, &mut counts)?;
+                .envs(environment.iter().map(|(name, path)| (name, path)));
+        };
+        let mut counts = Counts::default();
+        if let Some(times) = self.stress {
+            let chosen = stress::choose(level, &programs, &self.arguments)?;
+            let succeeded = stress::run(&chosen, times, prepare, &mut counts)?;
+            return self.conclude(&counts, &skips.lines()?, succeeded);
         }
-        let skipped = skips.lines()?;
-        if plan.fuzzes {
-            // By themselves, for they take all processors, and there are tests with deadlines.
-            let fuzz::Tally { passed, failed } = fuzz::test();
-            counts.passed += passed;
-            counts.failed += failed;
-            succeeded &= failed == 0;
+        if self.chooses() {
+            let mut cargo = cargo::command("test")?;
+            prepare(cargo.args(["--release", "--no-fail-fast"]).args(&self.arguments));
+            let succeeded = run_counting(&mut cargo, &mut counts)?;
+            return self.conclude(&counts, &skips.lines()?, succeeded);
         }
-        self.conclude(&counts, &skipped, succeeded)
+        let succeeded = run_level(level, &programs, prepare, &mut counts, &mut clock)?;
+        clock.report(level);
+        if level == Level::All {
+            clock.write()?;
+        }
+        self.conclude(&counts, &skips.lines()?, succeeded)
     }
 
-    /// Builds the tests while pip installs what those in Python need: the one waits for processors,
-    /// the other for the network and the disk. Then installs the package. The variables that tell
-    /// the tests of it.
-    fn with_python(&self) -> Result<Vec<(&'static str, PathBuf)>> {
-        let install = || {
-            let python = python::with_torch()?;
-            let middle = python::with_older_torch(&python, &python::WITHOUT_COMPILER)?;
-            let mut interpreters = vec![(MIDDLE, middle)];
-            if python::has_oldest(&python)? {
-                python::compiler(&python)?;
-                interpreters.push((OLDEST, python::with_older_torch(&python, &python::OLDEST)?));
-            }
-            Ok::<_, anyhow::Error>(interpreters)
-        };
-        let (older, built) = thread::scope(|scope| {
-            let installing = scope.spawn(install);
-            let built = cargo::command("test").and_then(|mut cargo| {
-                Ok(cargo.args(["--release", "--no-run"]).args(&self.arguments).status()?)
-            });
-            (installing.join(), built)
-        });
-        let mut named = older.unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
-        ensure!(
-            built?.success(),
-            "the tests could not be built; the compiler's messages are above"
-        );
-        named.push((PYTHON, python::with_package()?));
-        Ok(named)
+    /// Whether arguments of `cargo test` choose what runs.
+    fn chooses(&self) -> bool {
+        self.stress.is_none() && !self.arguments.is_empty()
+    }
+
+    /// Builds what the tests are and need, and installs the rest. The test programs, unless
+    /// arguments choose them; and variables that tell them where things are.
+    fn prepare(&self, plan: Plan) -> Result<(Vec<Program>, Variables)> {
+        let chooses = self.chooses();
+        // Testing everything builds the binaries on the way, with the features that the tests need;
+        // building them before would compile much of it twice.
+        if chooses {
+            cargo::build_binaries(cargo::Daemon::Whole)?;
+        }
+        let build = || if chooses { Ok(Vec::new()) } else { Program::build(&[]) };
+        let (programs, mut environment) =
+            if plan.python { with_python(build)? } else { (build()?, Vec::new()) };
+        environment.push((BIN_DIR, cargo::release_folder()?));
+        if !chooses {
+            let (name, seed) = plan::SEED;
+            environment.push((name, seed.into()));
+        }
+        if plan.watches {
+            environment.push((PROMETHEUS, setup::watchers(&cargo::target_folder()?)?));
+        }
+        if plan.validates {
+            environment.push((KUBERNETES, python::kubernetes()?));
+        }
+        if plan.mpi {
+            setup::mpi()?;
+        }
+        Ok((programs, environment))
     }
 
     /// Lists what was skipped, and what was left out because it needs what no machine must have;
@@ -177,13 +183,82 @@ impl Test {
     }
 }
 
-/// Runs cargo to its end, passes its output on, and counts what that says of tests. Whether it
+/// Builds the tests while pip installs what those in Python need: the one waits for processors, the
+/// other for the network and the disk. Then installs the package. The programs, and the variables
+/// that tell them of it.
+fn with_python(build: impl FnOnce() -> Result<Vec<Program>>) -> Result<(Vec<Program>, Variables)> {
+    let install = || {
+        let python = python::with_torch()?;
+        let middle = python::with_older_torch(&python, &python::WITHOUT_COMPILER)?;
+        let mut interpreters = vec![(MIDDLE, middle)];
+        if python::has_oldest(&python)? {
+            python::compiler(&python)?;
+            interpreters.push((OLDEST, python::with_older_torch(&python, &python::OLDEST)?));
+        }
+        Ok::<_, anyhow::Error>(interpreters)
+    };
+    let (interpreters, programs) = thread::scope(|scope| {
+        let installing = scope.spawn(install);
+        let programs = build();
+        (installing.join(), programs)
+    });
+    let mut named = interpreters.unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+    let programs = programs?;
+    named.push((PYTHON, python::with_package()?));
+    Ok((programs, named))
+}
+
+/// Runs the tests of a level, one program after the other, then what is no test program. Whether
+/// all succeeded.
+fn run_level(
+    level: Level,
+    programs: &[Program],
+    prepare: impl Fn(&mut Command),
+    counts: &mut Counts,
+    clock: &mut Clock,
+) -> Result<bool> {
+    let mut succeeded = true;
+    for program in programs {
+        let Some(left_out) = plan::left_out(level, program) else { continue };
+        let mut command = program.command();
+        prepare(command.args(left_out.iter().flat_map(|tests| ["--skip", tests])));
+        say!("\n{}", program.name());
+        let usual = plan::left_out(Level::Usual, program).is_some();
+        let name = program.name();
+        succeeded &= clock.measure(&name, usual, || run_counting(&mut command, counts))?;
+    }
+    let mut examples = cargo::command("test")?;
+    prepare(examples.args(["--release", "--no-fail-fast", "--doc"]));
+    succeeded &= clock.measure("examples in docs", true, || run_counting(&mut examples, counts))?;
+    let fuzz::Tally { passed, failed } = clock.measure("fuzz", true, || Ok(fuzz::test()))?;
+    counts.passed += passed;
+    counts.failed += failed;
+    if level == Level::All {
+        let matrix = clock.measure("matrix", false, || Ok(Matrix::in_tests().run()))?;
+        match &matrix {
+            Ok(()) => counts.passed += 1,
+            Err(error) => {
+                say!("matrix: {error:#}");
+                counts.failed += 1;
+            }
+        }
+        succeeded &= matrix.is_ok();
+    }
+    Ok(succeeded && failed == 0)
+}
+
+/// Runs a command to its end, passes its output on, and counts what that says of tests. Whether it
 /// succeeded.
 fn run_counting(command: &mut Command, counts: &mut Counts) -> Result<bool> {
-    let mut child = command.stdout(Stdio::piped()).spawn().context("cannot start cargo")?;
-    let output = child.stdout.take().context("cargo has no output")?;
+    let program = command.get_program().to_string_lossy().into_owned();
+    let mut child = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .with_context(|| format!("cannot start {program}"))?;
+    let output = child.stdout.take().context("it has no output")?;
     for line in BufReader::new(output).split(b'\n') {
-        let line = line.context("cannot read cargo's output")?;
+        let line = line.with_context(|| format!("cannot read what {program} writes"))?;
         let text = String::from_utf8_lossy(&line);
         // Nobody may read our output any more; the tests still count.
         let _ = writeln!(std::io::stdout(), "{text}");

@@ -9,7 +9,7 @@ use std::{
     process::{Command, Stdio},
 };
 
-use super::{image::Kernel, output, suites::END};
+use super::{Tests, image::Kernel, output, suites::END};
 use crate::cargo;
 
 /// What the rack, the tests and the NICs want of a kernel.
@@ -30,16 +30,12 @@ const BUILT_IN_SOMEWHERE: &str = "virtio_pci";
 const TOOLS: [&str; 6] = ["ip", "tc", "ethtool", "setpriv", "ls", "mkdir"];
 const BINARIES: [&str; 3] = ["switchml-aggregator", "switchml-worker", "switchml-impairment"];
 
-/// Makes it, beside the kernel. `chosen` says which tests run.
+/// Makes it, beside the kernel, with these programs of tests.
 ///
 /// # Errors
 ///
 /// The first step that failed.
-pub fn make(
-    kernel: &Kernel,
-    tests: &[(String, PathBuf)],
-    chosen: &[(&str, &[&str])],
-) -> Result<PathBuf> {
+pub fn make(kernel: &Kernel, tests: &[(&Tests, PathBuf)]) -> Result<PathBuf> {
     let root = Root(kernel.folder().join("initramfs"));
     if root.0.exists() {
         fs::remove_dir_all(&root.0)?;
@@ -57,23 +53,25 @@ pub fn make(
     for binary in BINARIES {
         root.strip(&binaries.join(binary), &binaries.join(binary))?;
     }
-    for (name, executable) in tests {
-        root.strip(executable, &Path::new("/").join(name))?;
+    for (tests, executable) in tests {
+        root.strip(executable, &Path::new("/").join(tests.program))?;
     }
     root.modules(kernel)?;
     let init = root.0.join("init");
-    fs::write(&init, script(&binaries, chosen))?;
+    fs::write(&init, script(&binaries, tests))?;
     fs::set_permissions(&init, PermissionsExt::from_mode(0o755))?;
     root.pack(&kernel.folder().join("initramfs.cpio"))
 }
 
 /// What the first process does: serves at the machine's NICs if the kernel's command line has
 /// `HOOK=`, which the kernel puts into the environment; otherwise runs the tests.
-fn script(binaries: &Path, chosen: &[(&str, &[&str])]) -> String {
+fn script(binaries: &Path, tests: &[(&Tests, PathBuf)]) -> String {
     let binaries = binaries.display();
-    let tests: String = chosen
+    let tests: String = tests
         .iter()
-        .map(|(name, filters)| format!("/{name} --test-threads=1 {}\n", filters.join(" ")))
+        .map(|(Tests { program, names, .. }, _)| {
+            format!("/{program} --test-threads=1 {}\n", names.join(" "))
+        })
         .collect();
     format!(
         "#!/bin/busybox sh

@@ -52,7 +52,7 @@ pub fn check(packed: &Packed, packages: &[PathBuf]) -> Result<()> {
     ensure!(here == there, "other bits than here:\n{here}\nARM:\n{there}");
     say!("{} codecs give the same bits on ARM", here.lines().count());
     let mut tests = of_core("test", build::ARM64)?;
-    succeed(tests.args(["--test", "numerics", "--test", "worked_example"]))
+    succeed(tests.args(["--test", "suite", "--", "numerics::", "worked_example::"]))
 }
 
 /// Fails if a package depends on one of those that the cross compiler's libraries come from.

@@ -1,129 +1,64 @@
 //! Which tests run, and what that takes.
 
 use anyhow::Result;
-use serde::Deserialize;
 use switchml_cli::say;
 
-use crate::{cargo, python, setup};
+use super::times::{self, Level};
+use crate::{programs::Program, python, setup};
 
-/// Test programs that `--quick` leaves out: those that start a whole job for every case, or need
-/// what is large.
-const LONG: [&str; 5] = ["end_to_end", "independent_worker", WITH_MPI, "python", WATCHING];
+/// Tests that need what is large to install, by package, program and the beginning of their names:
+/// torch, Open MPI and MPICH, a browser and Prometheus, the schemas of Kubernetes.
+const WITH_FRAMEWORKS: [(&str, &str, &str); 5] = [
+    ("switchml-rack", "python", ""),
+    ("switchml-rack", "independent_worker", ""),
+    ("switchml-c", "mpi", ""),
+    ("switchml-userspace", "suite", "web::"),
+    ("xtask", "xtask", "package::kubernetes_tests::"),
+];
 
-/// Of the end-to-end tests `--quick` runs those of this name: a job of two ranks, with the
-/// aggregator in native XDP and at tc ingress.
-const SHORTEST_JOB: &str = "two_workers";
-
-/// Cases of each property test whose number nothing else fixes; without, it is 256.
-const QUICK_CASES: &str = "64";
-
-/// Where property tests start from if all tests run, so that their verdict does not depend on
-/// chance. Fewer tests, and `cargo test`, try other cases each time.
-const SEED: &str = "2026";
-
-/// The test program that needs Prometheus and a browser.
-const WATCHING: &str = "web";
-
-/// The crate whose tests validate manifests for Kubernetes.
-const VALIDATING: &str = "xtask";
-
-/// Test programs that need Python with torch.
-const IN_PYTHON: [&str; 2] = ["python", "independent_worker"];
-
-/// The test program that needs Open MPI and MPICH.
-const WITH_MPI: &str = "mpi";
+/// Where property tests start from, so that their verdict does not depend on chance. `cargo test`
+/// tries other cases each time.
+pub const SEED: (&str, &str) = ("PROPTEST_RNG_SEED", "2026");
 
 /// What is to be run.
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Plan {
-    /// Arguments of `cargo test`, for each time it is called.
-    pub runs: Vec<Vec<String>>,
-    /// What these find in their environment.
-    pub environment: Vec<(&'static str, &'static str)>,
     /// Whether a test needs Python with torch.
-    pub needs_python: bool,
+    pub python: bool,
     /// Whether a test needs Prometheus and a browser.
     pub watches: bool,
     /// Whether manifests for Kubernetes are validated.
     pub validates: bool,
     /// Whether a test needs Open MPI and MPICH.
-    pub needs_mpi: bool,
-    /// Whether the fuzz targets run.
-    pub fuzzes: bool,
-    /// What is run, and how long that takes, for people.
-    about: String,
+    pub mpi: bool,
 }
 
 impl Plan {
-    /// Every test.
-    pub fn all() -> Self {
-        Self {
-            runs: vec![Vec::new()],
-            environment: vec![("PROPTEST_RNG_SEED", SEED)],
-            needs_python: true,
-            watches: true,
-            validates: true,
-            needs_mpi: true,
-            fuzzes: true,
-            about: "all tests, with torch, then the fuzz targets; with the build this usually \
-                    takes 22 minutes on 2 cores, fewer on 4"
-                .into(),
-        }
+    /// What tests of that level need.
+    pub fn of(level: Level) -> Self {
+        let all = level == Level::All;
+        Self { python: all, watches: all, validates: all, mpi: all }
     }
 
-    /// Those that `cargo test` chooses by these arguments.
+    /// What the tests need that these arguments of `cargo test` choose.
     pub fn chosen(arguments: &[String]) -> Self {
-        let is_in_python = |argument: &String| IN_PYTHON.contains(&argument.as_str());
+        let names = |wanted: &str| arguments.iter().any(|argument| argument.starts_with(wanted));
         Self {
-            runs: vec![arguments.to_vec()],
-            environment: Vec::new(),
-            needs_python: arguments.iter().any(is_in_python),
-            watches: arguments.iter().any(|argument| argument == WATCHING),
-            validates: arguments.iter().any(|argument| argument == VALIDATING),
-            needs_mpi: arguments.iter().any(|argument| argument == WITH_MPI),
-            fuzzes: false,
-            about: format!("what `cargo test --release {}` chooses", arguments.join(" ")),
+            python: names("python") || names("independent_worker"),
+            watches: names("web"),
+            validates: names("xtask"),
+            mpi: names("mpi"),
         }
     }
 
-    /// Those that are worth their time before each commit.
-    ///
-    /// # Errors
-    ///
-    /// If cargo does not say which tests there are.
-    pub fn quick() -> Result<Self> {
-        // All by the same selection of crates: another one has other features, and builds anew.
-        let mut short = vec!["--lib".to_owned(), "--bins".to_owned()];
-        for name in test_programs()? {
-            if !LONG.contains(&name.as_str()) {
-                short.extend(["--test".to_owned(), name]);
-            }
-        }
-        let job = ["--test", "end_to_end", SHORTEST_JOB].map(str::to_owned).to_vec();
-        Ok(Self {
-            runs: vec![short, job],
-            environment: vec![("PROPTEST_CASES", QUICK_CASES)],
-            needs_python: false,
-            watches: false,
-            validates: false,
-            needs_mpi: false,
-            fuzzes: false,
-            about: format!(
-                "all tests but {}, and a job of two ranks; after the build this usually takes up \
-                 to 4 minutes on 2 cores, 3 on 4",
-                LONG.join(", ")
-            ),
-        })
-    }
-
-    /// Says what is about to be installed and run.
+    /// Says what is about to be installed.
     ///
     /// # Errors
     ///
     /// If it cannot be found out what is missing.
-    pub fn announce(&self) -> Result<()> {
-        say!("runs {}", self.about);
+    pub fn announce_installs(self) -> Result<()> {
         let mut missing = setup::missing()?;
-        if self.needs_python {
+        if self.python {
             missing.extend(python::missing()?);
         }
         if !missing.is_empty() {
@@ -133,48 +68,39 @@ impl Plan {
     }
 }
 
-/// The names of the workspace's test programs.
-fn test_programs() -> Result<Vec<String>> {
-    #[derive(Deserialize)]
-    struct Metadata {
-        packages: Vec<Package>,
-        workspace_default_members: Vec<String>,
-    }
-    #[derive(Deserialize)]
-    struct Package {
-        id: String,
-        targets: Vec<Target>,
-    }
-    #[derive(Deserialize)]
-    struct Target {
-        name: String,
-        kind: Vec<String>,
-    }
-    let Metadata { packages, workspace_default_members } = cargo::metadata()?;
-    let members =
-        packages.into_iter().filter(|package| workspace_default_members.contains(&package.id));
-    let targets = members.flat_map(|package| package.targets);
-    let mut names: Vec<String> = targets
-        .filter(|target| target.kind.iter().any(|kind| kind == "test"))
-        .map(|target| target.name)
-        .collect();
-    names.sort();
-    names.dedup();
-    Ok(names)
+/// Says what is about to be run.
+pub fn announce(level: Level) {
+    let what = match level {
+        Level::Usual => {
+            "all tests that need no framework (--all: with torch, MPI, a browser, QEMU)"
+        }
+        Level::All => "all tests, with torch, MPI, a browser and QEMU",
+    };
+    say!("runs {what}; {}", times::announced(level));
+}
+
+/// The tests of a program that a level leaves out, by the beginnings of their names; none if it
+/// leaves out the program.
+pub fn left_out(level: Level, program: &Program) -> Option<Vec<&'static str>> {
+    let of_program = WITH_FRAMEWORKS.iter().filter(|(package, target, _)| {
+        level == Level::Usual && *package == program.package && *target == program.target
+    });
+    let tests: Vec<_> = of_program.map(|&(_, _, tests)| tests).collect();
+    (!tests.contains(&"")).then_some(tests)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::programs;
 
     #[test]
-    fn what_quick_leaves_out_exists() {
-        let programs = test_programs().unwrap();
-        for name in LONG.iter().chain(&IN_PYTHON) {
-            assert!(programs.iter().any(|program| program == name), "no test program {name}");
+    fn what_the_usual_tests_leave_out_exists() {
+        let programs = programs::of_workspace().unwrap();
+        for (package, target, tests) in WITH_FRAMEWORKS {
+            let of_unit_tests = package == target && !tests.is_empty();
+            let exists = programs.iter().any(|(p, t)| (&**p, &**t) == (package, target));
+            assert!(of_unit_tests || exists, "no program {target} of {package}");
         }
-        let runs = Plan::quick().unwrap().runs.concat();
-        assert!(runs.iter().any(|argument| argument == "in_kernel"), "{runs:?}");
-        assert!(!runs.iter().any(|argument| argument == "python"), "{runs:?}");
     }
 }
