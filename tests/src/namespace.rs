@@ -19,8 +19,8 @@ type Job = Box<dyn FnOnce() + Send>;
 /// file system.
 ///
 /// A thread lives in it and does there what it is asked to. When the value is dropped the thread
-/// ends, which kills the processes that it started; the kernel then removes the namespace with all
-/// that is in it.
+/// ends, which kills the processes that it started, except for tools, which end by themselves; the
+/// kernel then removes the namespace with all that is in it.
 pub struct Namespace {
     name: String,
     tid: Pid,
@@ -119,6 +119,7 @@ impl Namespace {
     /// [`Error::Start`], with the command line and the reason.
     pub fn spawn(&self, name: &str, mut command: Command) -> Result<Process, Error> {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        kernel::die_with_parent(&mut command);
         Process::new(name, self.start(command)?)
     }
 
@@ -130,6 +131,7 @@ impl Namespace {
     /// [`Error::Start`], with the command line and the reason.
     pub fn spawn_inherited(&self, name: &str, mut command: Command) -> Result<Process, Error> {
         command.stdin(Stdio::null()).stdout(Stdio::inherit()).stderr(Stdio::inherit());
+        kernel::die_with_parent(&mut command);
         Process::new(name, self.start(command)?)
     }
 
@@ -141,6 +143,8 @@ impl Namespace {
     pub fn output(&self, mut command: Command) -> Result<Output, Error> {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let line = command_line(&command);
+        // It ends by itself. What is to die with its parent is forked, and a fork copies the page
+        // tables of this process, which takes longer than most tools.
         let output = self.start(command)?.wait_with_output().map_err(|source| Error::Start {
             command: line.clone(),
             namespace: self.name.clone(),
@@ -164,11 +168,9 @@ impl Namespace {
         self.output(command).map(drop)
     }
 
-    /// A child of the namespace's thread inherits the namespace, and is killed when the thread
-    /// ends.
+    /// A child of the namespace's thread inherits the namespace.
     fn start(&self, mut command: Command) -> Result<Child, Error> {
         let line = command_line(&command);
-        kernel::die_with_parent(&mut command);
         self.run(move || command.spawn()).map_err(|source| Error::Start {
             command: line,
             namespace: self.name.clone(),

@@ -147,7 +147,12 @@ struct Line {
 
 impl Training {
     /// Puts together what the ranks printed.
-    fn of(printed: &[String]) -> Result<Self, Error> {
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Training`] for ranks whose parameters differ, or that say something else than was
+    /// agreed.
+    pub fn of(printed: &[String]) -> Result<Self, Error> {
         let ranks: Vec<Self> = printed
             .iter()
             .enumerate()

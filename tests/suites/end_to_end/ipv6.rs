@@ -1,7 +1,6 @@
 //! Hosts that have addresses of IPv6 alone; and a daemon that serves both kinds.
 
 use std::process::Command;
-use std::time::Duration;
 
 use switchml_rack::{
     Aggregator, Binaries, Fabric, Ip, Mode, Multicast, Namespace, Rack, RackOptions, Router,
@@ -68,7 +67,7 @@ fn a_rank_that_is_killed_over_ipv6_is_named(mode: Mode) {
     let cluster = cluster(mode, Topology::Star);
     let mut ranks = start(&cluster, &LONG);
     ranks[LOST].kill().unwrap();
-    others_name_it(&mut ranks, Duration::from_secs(2));
+    others_name_it(&mut ranks);
 }
 
 #[test]

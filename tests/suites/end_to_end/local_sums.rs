@@ -94,7 +94,7 @@ fn a_killed_rank_is_named_by_its_host_and_by_others(mode: Mode) {
     let cluster = Cluster::of_hosts(2, 2, mode);
     let mut ranks = start(&cluster, &LONG);
     ranks[LOST].kill().unwrap();
-    others_name_it(&mut ranks, Duration::from_secs(2));
+    others_name_it(&mut ranks);
 }
 
 fn a_rank_that_is_frozen_for_a_moment_costs_time_alone(mode: Mode) {

@@ -71,6 +71,11 @@ use switchml_worker::{Builder, Communicator};
 /// Far longer than anything here takes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(120);
 
+/// Within this time happens what should happen soon, on a busy machine, too: what should not end a
+/// wait instead takes much longer, 30 minutes as a rule. How soon is another question; the
+/// simulator answers it, in virtual time.
+const SOON: Duration = Duration::from_secs(60);
+
 /// A rack with the daemon on its ports.
 struct Cluster {
     binaries: Binaries,

@@ -137,7 +137,7 @@ fn a_rank_that_is_killed_is_named(mode: Mode) {
         std::thread::sleep(Duration::from_millis(500));
         ranks[1].kill().unwrap();
         for rank in [0, 2] {
-            ranks[rank].wait(Duration::from_secs(5)).unwrap();
+            ranks[rank].wait(crate::SOON).unwrap();
             let said = ranks[rank].stderr();
             assert!(said.lines().any(|line| line.contains("rank 1")), "{job}, rank {rank}: {said}");
         }

@@ -14,7 +14,7 @@ use switchml_worker::control;
 use switchml_worker::{Error, ReduceOp};
 
 use crate::loops::{Ended, Loops};
-use crate::{Cluster, PATIENCE, filters};
+use crate::{Cluster, PATIENCE, SOON, filters};
 
 in_both_modes! {
     collectives_survive_a_port_that_goes_down_and_up,
@@ -103,8 +103,7 @@ fn a_port_that_stays_down_ends_the_job_within_seconds(mode: Mode) {
     for (rank, ended) in loops.wait().into_iter().enumerate() {
         let error = ended.result.expect_err("rank 1 is cut off");
         // The rank itself gets no answer; the others hear from the daemon, which waits for 5 s.
-        let bound = if rank == BEHIND { deadline } else { DEADLINE } + Duration::from_secs(2);
-        assert!(ended.at.saturating_duration_since(begin) < bound, "rank {rank}: {error}");
+        assert!(ended.at.saturating_duration_since(begin) < SOON, "rank {rank}: {error}");
         if rank == BEHIND {
             assert!(matches!(error, Error::AggregatorSilent { .. }), "{error}");
         } else {
@@ -169,7 +168,7 @@ fn detach(cluster: &Cluster, port: &'static str) {
     assert_eq!(failed, 0);
 }
 
-/// All ranks hear it, with this text, within a second or two.
+/// All ranks hear it soon, with this text.
 fn all_hear(loops: Loops, text: &str) {
     let begin = Instant::now();
     for (rank, ended) in loops.wait().into_iter().enumerate() {
@@ -183,7 +182,7 @@ fn all_hear(loops: Loops, text: &str) {
             "{error}"
         );
         assert!(error.to_string().contains(text), "rank {rank}: {error}");
-        assert!(ended.at.saturating_duration_since(begin) < Duration::from_secs(2), "rank {rank}");
+        assert!(ended.at.saturating_duration_since(begin) < SOON, "rank {rank}");
     }
 }
 
@@ -202,13 +201,11 @@ fn a_program_that_is_detached_ends_its_jobs_and_is_attached_again(mode: Mode) {
     assert!(program_at(&cluster, "p1").is_some());
     assert!(cluster.aggregator.process().stderr().contains("attached to interface p1 again"));
 
-    // The same while the daemon is away.
-    let loops = Loops::start(&cluster, "train", DEADLINE);
+    // The same while the daemon is away, for less than the deadline.
+    let loops = Loops::start(&cluster, "train", PATIENCE);
     cluster.aggregator.process().kill().unwrap();
     detach(&cluster, "p1");
-    let begin = Instant::now();
     cluster.restart();
-    assert!(begin.elapsed() < DEADLINE, "the machine is too slow for this test");
     all_hear(loops, text);
     a_job_works(&cluster);
     cluster.stop();
@@ -222,10 +219,7 @@ fn an_interface_that_is_removed_ends_its_jobs_and_comes_back(mode: Mode) {
     let begin = Instant::now();
     for (rank, ended) in loops.wait().into_iter().enumerate() {
         let error = ended.result.expect_err("rank 1 is cut off").to_string();
-        assert!(
-            ended.at.saturating_duration_since(begin) < DEADLINE + Duration::from_secs(2),
-            "rank {rank}: {error}"
-        );
+        assert!(ended.at.saturating_duration_since(begin) < SOON, "rank {rank}: {error}");
         let text = "interface p1 of the aggregator was removed; join again";
         assert!(rank == BEHIND || error.contains(text), "rank {rank}: {error}");
     }
@@ -246,7 +240,7 @@ fn an_interface_that_is_removed_ends_its_jobs_and_comes_back(mode: Mode) {
     ip(cluster.rack.switch(), "link set p1 up");
     let begin = Instant::now();
     while program_at(&cluster, "p1").is_none() {
-        assert!(begin.elapsed() < Duration::from_secs(5));
+        assert!(begin.elapsed() < SOON);
         sleep(Duration::from_millis(50));
     }
     ip(cluster.rack.switch(), "link delete p1");

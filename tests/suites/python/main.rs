@@ -14,7 +14,9 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use switchml_rack::{Ip, Process, Rack, RackOptions, Torchrun, can_build_racks, leave_out};
+use switchml_rack::{
+    Ip, Process, Rack, RackOptions, Torchrun, Training, can_build_racks, leave_out,
+};
 
 use crate::site::{PATIENCE, Site, Torch, fresh_folder, run_module, scripts};
 
@@ -225,15 +227,19 @@ fn training(site: &Site, arguments: &[&str]) -> Torchrun {
 /// Trains for a while: with this backend twice, and with Gloo. That ranks have the same bits after
 /// every step is looked at there.
 fn trains_as_with_gloo_and_twice_the_same(site: &Site, script: &str, epochs: &str) {
-    let train = |backend: &str, bucket: &str| {
-        let arguments =
-            [script, "--epochs", epochs, "--backend", backend, "--bucket-cap-mb", bucket];
-        training(site, &arguments).finish(PATIENCE).unwrap()
+    let arguments = |backend, bucket| {
+        [script, "--epochs", epochs, "--backend", backend, "--bucket-cap-mb", bucket]
     };
     // Small buckets: several are in flight during each backward pass.
-    let ours = train("switchml", "0.05");
+    let ours = training(site, &arguments("switchml", "0.05")).finish(PATIENCE).unwrap();
     assert!(site.counter("completed") > 200, "gradients were summed in the switch");
     assert_eq!(ours.parameters.len(), ours.losses.len(), "a digest for every step");
+    // Torchrun imports torch, and so do its ranks: ours start sooner.
+    let train = |backend, bucket| {
+        let script = format!("../examples/{script}");
+        let arguments = [&[&*script], &arguments(backend, bucket)[1..]].concat();
+        Training::of(&site.run(&arguments, &[])).unwrap()
+    };
     assert_eq!(train("switchml", "0.05"), ours);
     let gloo = train("gloo", "25");
     let (first, last) = (gloo.losses[0], *gloo.losses.last().unwrap());
@@ -498,7 +504,8 @@ fn a_killed_rank_is_named(torch: Torch, name: &str, calls: &[&str]) {
     for rank in [0, 2] {
         let seen = seen(&mut ranks[rank]);
         assert_eq!(seen["ranks"], serde_json::json!([1]), "{seen}");
-        assert!(seen["seconds"].as_f64().unwrap() < 5.0, "{seen}");
+        // Not at a timeout, which is 30 minutes.
+        assert!(seen["seconds"].as_f64().unwrap() < 60.0, "{seen}");
         assert!(seen["text"].as_str().unwrap().contains("rank 1 "), "{seen}");
     }
 }

@@ -47,13 +47,20 @@ impl RawSocket {
 
     /// The next frame that is here; `None` after 50 ms without one.
     pub fn receive<'a>(&self, buffer: &'a mut [u8]) -> Option<&'a [u8]> {
-        match (&self.0).read(buffer) {
-            Ok(len) => Some(&buffer[..len]),
-            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
-                None
+        let len = loop {
+            match (&self.0).read(buffer) {
+                Ok(len) => break len,
+                // A socket with a timeout does not go on by itself.
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error)
+                    if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) =>
+                {
+                    return None;
+                }
+                Err(error) => panic!("{error}"),
             }
-            Err(error) => panic!("{error}"),
-        }
+        };
+        Some(&buffer[..len])
     }
 }
 

@@ -1,5 +1,5 @@
 //! Partial sums that no combiner of these ranks has sent: none changes a sum. Answers that are not
-//! the parent's are in the kernel's tests and in `userspace/tests/combiner.rs`.
+//! the parent's are in the kernel's tests and in `userspace/tests/suite/combiner.rs`.
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::thread::sleep;

@@ -17,7 +17,7 @@ use switchml_rack::{
 };
 use switchml_worker::{Communicator, Error, ReduceOp};
 
-use crate::{PATIENCE, report};
+use crate::{PATIENCE, SOON, report};
 use bits::eight_ranks_in_two_racks_have_the_bits_of_one_rack;
 use bits::sixteen_ranks_in_four_racks_have_the_bits_of_one_rack;
 use hostile::partial_sums_that_are_no_combiners_change_no_sum;
@@ -296,14 +296,12 @@ fn a_killed_rank_is_named_with_its_rack(plane: Plane, options: RackOptions) {
     let site = Site::new(plane, options);
     let mut ranks = site.long_bench();
     ranks[3].kill().unwrap();
-    let begin = Instant::now();
     for (rank, process) in ranks.iter_mut().enumerate().take(3) {
-        process.wait(Duration::from_secs(10)).unwrap();
+        process.wait(SOON).unwrap();
         let stderr = process.stderr();
         assert!(stderr.contains("rank 3 (10.88.2.2, rack "), "rank {rank}: {stderr}");
         assert!(stderr.contains(" at 10.88.2.254) is gone: "), "rank {rank}: {stderr}");
     }
-    assert!(begin.elapsed() < Duration::from_secs(4), "at once, not at a deadline");
 }
 
 fn different_calls_are_named_across_racks(plane: Plane, options: RackOptions) {
