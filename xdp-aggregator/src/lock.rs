@@ -20,6 +20,34 @@ const ORDER: AtomicOrdering = AtomicOrdering::SeqCst;
 /// `word` is a lock word in a map's value, which nothing but this module writes to.
 #[inline(always)]
 pub unsafe fn acquire(word: *mut u32) -> bool {
+    // The stack of the programs that say each packet has no room for another call.
+    if cfg!(feature = "trace") {
+        // SAFETY: the caller vouches for the pointer.
+        unsafe { wait(word) }
+    } else {
+        // SAFETY: as above.
+        unsafe { acquire_lock(word) != 0 }
+    }
+}
+
+/// [`wait`], as a global function, which verifiers check by itself: they follow each of its turns
+/// once, and not on every path that leads here.
+///
+/// # Safety
+///
+/// As for [`acquire`], or the pointer is null.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub unsafe extern "C" fn acquire_lock(word: *mut u32) -> u64 {
+    // SAFETY: the caller vouches for the pointer.
+    u64::from(!word.is_null() && unsafe { wait(word) })
+}
+
+/// # Safety
+///
+/// As for [`acquire`].
+#[inline(always)]
+unsafe fn wait(word: *mut u32) -> bool {
     for _ in 0..TRIES {
         // SAFETY: the caller vouches for the pointer; all accesses to the word are atomic.
         let (_, taken) = unsafe { atomic_cxchg::<u32, ORDER, ORDER>(word, FREE, HELD) };
