@@ -426,7 +426,10 @@ fn a_killed_or_interrupted_owner_leaves_nothing() {
 /// Starts this very test as the owner of a rack, and returns what that prints up to "ready".
 fn start_owner() -> (Child, String) {
     use std::io::{BufRead, BufReader};
-    let mut owner = Command::new(std::env::current_exe().unwrap())
+    // Whoever starts the tests in the background may have them ignore SIGINT.
+    let mut owner = Command::new("env")
+        .arg("--default-signal=INT")
+        .arg(std::env::current_exe().unwrap())
         .args(["--exact", "a_killed_or_interrupted_owner_leaves_nothing", "--nocapture"])
         .env(OWNER, "")
         .stdout(Stdio::piped())

@@ -19,7 +19,7 @@ use crate::multicast::lines_of_copies;
 use crate::strangers::packet;
 use crate::strangers::raw::{self, RawSocket};
 use crate::strangers::sniffer::Capture;
-use crate::{Cluster, report};
+use crate::{Cluster, SOON, report};
 
 in_both_modes! {
     one_port_at_a_switch_that_floods,
@@ -273,7 +273,7 @@ fn a_link_that_becomes_narrow_ends_calls_with_a_line_about_it(mode: Mode) {
     cluster.rack.network().unwrap().output(command).unwrap();
     let begin = Instant::now();
     for ended in loops.wait() {
-        assert!(ended.at - begin < deadline + Duration::from_secs(5));
+        assert!(ended.at - begin < deadline + SOON);
         let error = ended.result.unwrap_err().to_string();
         let line = "the path MTU to 10.88.0.254:48864 has become smaller";
         assert!(error.contains(line), "{error}");

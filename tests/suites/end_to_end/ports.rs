@@ -28,7 +28,7 @@ in_both_modes! {
 const RANKS: usize = 3;
 /// The rank behind the port that something happens to, `p1`.
 const BEHIND: usize = 1;
-const DEADLINE: Duration = Duration::from_secs(5);
+const DEADLINE: Duration = Duration::from_secs(30);
 
 fn ip(namespace: &Namespace, arguments: &str) -> String {
     let mut command = Command::new("ip");

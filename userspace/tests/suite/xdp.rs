@@ -1,12 +1,14 @@
 //! The daemon on XDP, in a rack: what it attaches, what it refuses, what it serves, and that
 //! nothing of it stays.
 
+use std::io;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use aya::programs::{SchedClassifier, TcAttachType};
+use socket2::{Domain, Socket, Type};
 use switchml_control::join_event::Event;
 use switchml_control::{Assigned, LeaveRequest, ListJobsRequest, StatusRequest};
 use switchml_protocol::EVERYONE;
@@ -375,6 +377,15 @@ fn three_capabilities_are_enough(mode: Mode) {
     assert!(!pins(rack.switch()));
 }
 
+/// As a worker binds its own: a process that this one is starting may still hold that of the job
+/// before, until it executes its program.
+fn group_socket(group: Ipv4Addr, port: u16) -> io::Result<UdpSocket> {
+    let socket = Socket::new(Domain::IPV4, Type::DGRAM, None)?;
+    socket.set_reuse_address(true)?;
+    socket.bind(&SocketAddr::from((group, port)).into())?;
+    Ok(socket.into())
+}
+
 /// A rank of the rack's job, in its worker's namespace.
 struct Member {
     number: u32,
@@ -392,7 +403,7 @@ impl Member {
         assert_eq!(assigned.data_address, AGGREGATOR_ADDRESS.to_string());
         let group: Ipv4Addr = assigned.group_address.parse().expect("a group");
         assert!(group.is_multicast());
-        let socket = UdpSocket::bind((group, assigned.group_port as u16)).expect("a socket");
+        let socket = group_socket(group, assigned.group_port as u16).expect("a socket");
         socket.join_multicast_v4(&group, &local).expect("joined");
         let path = Path::bind(assigned, rank as u16, local);
         path.hello();

@@ -657,11 +657,12 @@ fn a_rank_that_leaves_too_early_is_named_soon() {
 fn a_rank_that_does_not_call_is_named_within_the_timeout() {
     let daemon = Daemon::start();
     let timeout = Duration::from_secs(1);
+    let over = Barrier::new(3);
     let waited = with_timeout(&daemon, "absent", 3, timeout, |communicator| {
         communicator.barrier().unwrap();
         if communicator.rank() == 1 {
             // Present, but busy.
-            thread::sleep(3 * timeout);
+            over.wait();
             let error = communicator.barrier().unwrap_err();
             let Error::Control(control::Error::Aborted { reason, ranks }) = &error else {
                 panic!("{error}")
@@ -671,16 +672,18 @@ fn a_rank_that_does_not_call_is_named_within_the_timeout() {
             return None;
         }
         let begin = Instant::now();
-        let error = communicator.all_reduce(&mut vec![1f32; 100_000], ReduceOp::Sum).unwrap_err();
+        let result = communicator.all_reduce(&mut vec![1f32; 100_000], ReduceOp::Sum);
+        let waited = begin.elapsed();
+        over.wait();
+        let error = result.unwrap_err();
         assert!(error.to_string().contains("waiting for rank 1"), "{error}");
         // Whoever reported it: the other one, or this one.
         assert_eq!(error.ranks(), [1], "{error}");
-        Some(begin.elapsed())
+        Some(waited)
     });
-    for waited in waited.into_iter().flatten() {
-        // Ranks call at about the same time, and the first to give up ends it for all.
-        assert!((timeout * 9 / 10..3 * timeout).contains(&waited), "{waited:?}");
-    }
+    // The first to give up ends it for all, and others may have called later.
+    let waited = waited.into_iter().flatten().max().expect("two ranks waited");
+    assert!((timeout * 9 / 10..timeout + PATIENCE).contains(&waited), "{waited:?}");
 }
 
 #[test]

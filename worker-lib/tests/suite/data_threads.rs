@@ -1,6 +1,7 @@
 //! Several data threads, over loopback and through the real daemon: the same bits, errors and
 //! statistics as with one.
 
+use std::sync::Barrier;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -181,25 +182,29 @@ fn the_first_call_that_differs_is_told() {
 fn a_rank_that_does_not_call_is_named_within_the_timeout() {
     let daemon = Daemon::start();
     let timeout = Duration::from_secs(1);
+    let over = Barrier::new(3);
     let waited = with(&daemon, "absent", &[4; 3], |builder| {
         let communicator = builder.timeout(timeout).connect().unwrap();
         communicator.barrier().unwrap();
         if communicator.rank() == 1 {
             // Present, but busy.
-            thread::sleep(3 * timeout);
+            over.wait();
             let error = communicator.barrier().unwrap_err();
             assert!(matches!(error, Error::Control(control::Error::Aborted { .. })), "{error}");
             return None;
         }
         let begin = Instant::now();
-        let error = communicator.all_reduce(&mut vec![1f32; LARGE], ReduceOp::Sum).unwrap_err();
+        let result = communicator.all_reduce(&mut vec![1f32; LARGE], ReduceOp::Sum);
+        let waited = begin.elapsed();
+        over.wait();
+        let error = result.unwrap_err();
         assert!(error.to_string().contains("waiting for rank 1"), "{error}");
         // For good, and the same.
         assert_eq!(communicator.barrier(), Err(error.clone()));
         assert_eq!(communicator.close(), Err(error));
-        Some(begin.elapsed())
+        Some(waited)
     });
-    for waited in waited.into_iter().flatten() {
-        assert!((timeout * 9 / 10..3 * timeout).contains(&waited), "{waited:?}");
-    }
+    // The first to give up ends it for all, and others may have called later.
+    let waited = waited.into_iter().flatten().max().expect("two ranks waited");
+    assert!((timeout * 9 / 10..timeout + PATIENCE).contains(&waited), "{waited:?}");
 }
