@@ -1,10 +1,13 @@
 //! Processor time of the switch's program, from the kernel's statistics on BPF programs.
 
-use std::fs;
-use std::os::fd::OwnedFd;
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::{fs, io};
 
 use anyhow::{Context, Result};
-use aya::sys::{Stats, enable_stats};
+
+/// Of `linux/bpf.h`. Aya has a function for it, but takes long to compile.
+const BPF_ENABLE_STATS: u32 = 32;
+const BPF_STATS_RUN_TIME: u32 = 0;
 
 /// The kernel measures how long BPF programs run as long as this lives, and no longer than the
 /// process, however that ends. It costs some time in each run.
@@ -19,8 +22,15 @@ impl Clock {
     ///
     /// The kernel refuses.
     pub fn start() -> Result<Self> {
-        let held = enable_stats(Stats::RunTime).context("cannot time BPF programs")?;
-        Ok(Self { _held: held })
+        let kind = BPF_STATS_RUN_TIME;
+        // SAFETY: the kernel reads as many bytes as it is told, which live until it returns.
+        let fd = unsafe {
+            libc::syscall(libc::SYS_bpf, BPF_ENABLE_STATS, &raw const kind, size_of_val(&kind))
+        };
+        let fd = i32::try_from(fd).ok().filter(|fd| *fd >= 0);
+        let fd = fd.ok_or_else(io::Error::last_os_error).context("cannot time BPF programs")?;
+        // SAFETY: the kernel has made it for this call, and nobody else has it.
+        Ok(Self { _held: unsafe { OwnedFd::from_raw_fd(fd) } })
     }
 }
 

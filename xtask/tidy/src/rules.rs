@@ -1,0 +1,100 @@
+//! Every rule of the protocol that code or prose cites by its number is in `docs/protocol.md`,
+//! where it begins with that number in bold.
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    path::{Path, PathBuf},
+    sync::LazyLock,
+};
+
+use anyhow::{Context, Result};
+use regex::Regex;
+
+use super::{Finding, has_extension};
+
+const SPECIFICATION: &str = "docs/protocol.md";
+const CITING: [&str; 8] = ["rs", "p4", "py", "md", "c", "h", "proto", "cpp"];
+
+/// The number that a rule begins with.
+static DEFINITION: LazyLock<Regex> = LazyLock::new(|| {
+    Regex::new(r"(?m)^\s*(?:[-*]\s+)?\*\*([0-9]+\.[0-9]+)\.?\*\*").expect("a valid expression")
+});
+/// A citation: the word and its numbers, in a list or as a range. A comment's line may end in it.
+static CITATION: LazyLock<Regex> = LazyLock::new(|| {
+    let gap = r"(?:\s|//[/!]?|\#)+";
+    let number = r"[0-9]+\.[0-9]+";
+    let between = format!(r"(?:[-–]|,?{gap}(?:(?:and|or|to){gap})?)");
+    let list = format!(r"\b[Rr]ules?{gap}({number}(?:{between}{number})*)");
+    Regex::new(&list).expect("a valid expression")
+});
+static NUMBER: LazyLock<Regex> =
+    LazyLock::new(|| Regex::new(r"[0-9]+\.[0-9]+").expect("a valid expression"));
+
+/// Checks the citations in these files.
+///
+/// # Errors
+///
+/// If the specification cannot be read.
+pub fn check(root: &Path, files: &[PathBuf]) -> Result<Vec<Finding>> {
+    let text = fs::read_to_string(root.join(SPECIFICATION))
+        .with_context(|| format!("cannot read {SPECIFICATION}"))?;
+    let rules = defined(&text);
+    let mut findings = Vec::new();
+    for path in files.iter().filter(|path| has_extension(path, &CITING)) {
+        let text = fs::read_to_string(root.join(path))
+            .with_context(|| format!("cannot read {}", path.display()))?;
+        findings.extend(unknown(path, &text, &rules));
+    }
+    Ok(findings)
+}
+
+fn defined(specification: &str) -> BTreeSet<&str> {
+    let numbers = DEFINITION.captures_iter(specification);
+    numbers.filter_map(|found| Some(found.get(1)?.as_str())).collect()
+}
+
+fn unknown(path: &Path, text: &str, rules: &BTreeSet<&str>) -> Vec<Finding> {
+    let lists = CITATION.captures_iter(text).filter_map(|found| found.get(1));
+    let numbers = lists.flat_map(|list| {
+        NUMBER.find_iter(list.as_str()).map(move |number| (list.start() + number.start(), number))
+    });
+    numbers
+        .filter(|(_, number)| !rules.contains(number.as_str()))
+        .map(|(at, number)| Finding {
+            path: path.to_owned(),
+            line: text[..at].matches('\n').count() + 1,
+            text: format!(
+                "rule {} is cited; {SPECIFICATION} has no such rule, only those that begin with \
+                 their number in bold",
+                number.as_str()
+            ),
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The word is put in here, for this file is checked, too.
+    fn findings(text: &str) -> Vec<(usize, String)> {
+        let specification = "# Rules\n\n**1.1** A.\n**1.2.** B, see **9.9**.\n- **2.10** C\n";
+        let rules = defined(specification);
+        assert_eq!(rules, BTreeSet::from(["1.1", "1.2", "2.10"]));
+        let found = unknown(Path::new("a.rs"), &text.replace('%', "ule"), &rules);
+        found
+            .iter()
+            .map(|finding| (finding.line, finding.text.split(' ').nth(1).unwrap_or("").to_owned()))
+            .collect()
+    }
+
+    #[test]
+    fn cited_rules_exist() {
+        let fine = "// By r% 1.1, and r%s 1.2 and 2.10; as a r%\n// 1.2 is 3.4 times 5.6.\n";
+        assert_eq!(findings(fine), []);
+        let wrong = "x\n/// R% 1.3, or r%s 1.1, 1.4\n/// and 2.1-2.11; so r%\n/// 7.7 says\n";
+        let expected = [(2, "1.3"), (2, "1.4"), (3, "2.1"), (3, "2.11"), (4, "7.7")];
+        assert_eq!(findings(wrong), expected.map(|(line, text)| (line, text.to_owned())));
+    }
+}
