@@ -1,6 +1,8 @@
 //! What the kernel knows of the interfaces of this network namespace, asked over netlink.
 
+use std::fs;
 use std::net::IpAddr;
+use std::path::Path;
 
 use neli::consts::genl::{Cmd, NlAttrType};
 use neli::consts::nl::NlmF;
@@ -205,6 +207,17 @@ pub fn xdp_features(index: u32) -> Result<Option<XdpFeatures>, NetlinkError> {
     features.map(XdpFeatures).map(Some).map_err(failed)
 }
 
+/// The speed of an interface's link in bits per second, if it has one and the driver tells. Virtual
+/// interfaces have none, whatever they report.
+pub fn link_speed(name: &str) -> Option<u64> {
+    let folder = Path::new("/sys/class/net").join(name);
+    let is_real = folder.join("device").exists();
+    // -1: the driver does not know.
+    let megabits = fs::read_to_string(folder.join("speed")).ok()?.trim().parse::<i64>().ok()?;
+    let known = u64::try_from(megabits).ok().filter(|&megabits| is_real && megabits > 0);
+    known.map(|megabits| megabits * 1_000_000)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -221,6 +234,7 @@ mod tests {
         assert_eq!(lo.mac, Some([0; 6]));
         let own = Address { index: lo.index, ip: std::net::Ipv4Addr::LOCALHOST.into() };
         assert!(addresses().expect("netlink").contains(&own));
+        assert_eq!(link_speed("lo"), None);
         // Loopback has no XDP of its own.
         assert!(!xdp_features(lo.index).expect("netlink").is_some_and(XdpFeatures::delivers));
     }

@@ -268,8 +268,7 @@ impl Aggregator for CombinerService {
         let own = control::StatusReply {
             parent: self.parent.to_string(),
             cells: self.data_plane.cells(),
-            refusals: self.guard.refusals.list(),
-            ..Default::default()
+            ..self.guard.status()
         };
         let status = of_data_plane(&*self.data_plane, own);
         Ok(Response::new(status.map_err(service::status::internal)?))

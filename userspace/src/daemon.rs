@@ -25,7 +25,7 @@ use switchml_userspace::data_plane::software::combiner::SoftwareCombiner;
 use switchml_userspace::data_plane::xdp::{self, PinError, XdpDataPlane};
 use switchml_userspace::exposure::{self, Exposure};
 use switchml_userspace::guard::Guard;
-use switchml_userspace::service::Service;
+use switchml_userspace::service::{Service, host_name};
 use switchml_userspace::tls::{ServerTls, Source};
 use switchml_userspace::tokens::TokenKey;
 use switchml_userspace::{dual, events};
@@ -190,11 +190,6 @@ fn check_exposure(guard: &Guard, control: SocketAddr) -> anyhow::Result<()> {
         ),
     }
     Ok(())
-}
-
-/// This host's name, for people elsewhere.
-fn host_name() -> String {
-    rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
 /// Listens at a TCP address: by that of all of IPv6, over IPv4, too.

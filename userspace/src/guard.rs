@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
+use switchml_control as control;
 use tonic::Status;
 
 use crate::hosts::Hosts;
@@ -12,7 +13,6 @@ use crate::tls::ServerTls;
 use crate::tokens::TokenKey;
 
 /// What the control plane asks of those who connect. By default nothing.
-#[derive(Default)]
 pub struct Guard {
     /// Connections are by TLS.
     pub tls: Option<ServerTls>,
@@ -22,12 +22,36 @@ pub struct Guard {
     pub hosts: Arc<Hosts>,
     /// What was refused.
     pub refusals: Refusals,
+    /// When it began to count them: with the daemon.
+    pub since: Instant,
+}
+
+impl Default for Guard {
+    fn default() -> Self {
+        let (tls, tokens, hosts, refusals) = Default::default();
+        Self { tls, tokens, hosts, refusals, since: Instant::now() }
+    }
 }
 
 impl Guard {
     /// Whether it believes everybody.
     pub fn is_open(&self) -> bool {
         self.tls.is_none() && self.tokens.is_none()
+    }
+
+    /// What operators see of it.
+    pub(crate) fn status(&self) -> control::StatusReply {
+        let security = control::Security {
+            tls: self.tls.is_some(),
+            client_certificates: self.tls.as_ref().is_some_and(ServerTls::asks_for_certificates),
+            tokens: self.tokens.is_some(),
+        };
+        control::StatusReply {
+            refusals: self.refusals.list(),
+            uptime_ms: self.since.elapsed().as_millis() as u64,
+            security: Some(security),
+            ..Default::default()
+        }
     }
 
     /// A rank joins from there, in whatever job.

@@ -51,6 +51,7 @@ impl Aggregator {
 /// counter that is not zero.
 pub async fn status(to: &Aggregator) -> anyhow::Result<()> {
     let view = look(to).await?;
+    say!("host         {}", view.host);
     say!("version      {}", view.version);
     say!("data plane   {}: {}", view.data_plane, view.attachment);
     match &view.role {
@@ -63,6 +64,8 @@ pub async fn status(to: &Aggregator) -> anyhow::Result<()> {
     view.faults().for_each(|(port, fault)| say!("fault        {port}: {fault}"));
     for job in &view.jobs {
         let name = job.name.escape_debug();
+        let why = job.reason.iter().map(|reason| reason.escape_debug());
+        why.for_each(|why| say!("aborted      job \"{name}\": {why}"));
         job.wait().iter().for_each(|wait| say!("waits        job \"{name}\": {wait}"));
         racks(job).for_each(|(rack, ranks)| say!("racks        job \"{name}\", {ranks}: {rack}"));
         results(job).for_each(|(way, ranks)| say!("results      job \"{name}\", {ranks}: {way}"));

@@ -23,6 +23,7 @@ use switchml_userspace_core::control_plane::{
 use switchml_userspace_core::data_plane::{self, DataPlane, PortStatus};
 use switchml_userspace_core::jobs::{JobTable, Joiner, MemberError, MemberId, Origin, Threads};
 use switchml_userspace_core::stragglers::Stragglers;
+use switchml_userspace_core::throughput::Throughputs;
 use switchml_userspace_core::version;
 use tokio::net::TcpListener;
 use tonic::service::Routes;
@@ -59,6 +60,7 @@ struct State {
     control_plane: ControlPlane<Sender>,
     io: DaemonIo,
     stragglers: Stragglers,
+    throughputs: Throughputs,
     traces: Traces,
 }
 
@@ -68,8 +70,8 @@ impl Service {
         let state = Arc::new_cyclic(|state| {
             let io = DaemonIo { data_plane: Arc::clone(&data_plane), state: Weak::clone(state) };
             let control_plane = ControlPlane::new(table);
-            let (stragglers, traces) = Default::default();
-            Mutex::new(State { control_plane, io, stragglers, traces })
+            let (stragglers, throughputs, traces) = Default::default();
+            Mutex::new(State { control_plane, io, stragglers, throughputs, traces })
         });
         Self { state, data_plane, guard: Arc::new(guard) }
     }
@@ -328,9 +330,8 @@ impl Aggregator for Service {
         let own = control::StatusReply {
             slots_total: self.data_plane.limits().slots(),
             slots_free,
-            refusals: self.guard.refusals.list(),
             round_trips: Some(round_trips),
-            ..Default::default()
+            ..self.guard.status()
         };
         Ok(Response::new(of_data_plane(&*self.data_plane, own).map_err(internal)?))
     }
@@ -376,6 +377,7 @@ pub(crate) fn of_data_plane(
         packets,
     });
     Ok(control::StatusReply {
+        host: host_name(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         protocol_version: VERSION.into(),
         data_plane: data_plane.name().to_owned(),
@@ -386,6 +388,11 @@ pub(crate) fn of_data_plane(
         round_times: data_plane.times()?.as_ref().map(times),
         ..status
     })
+}
+
+/// This host's name, for people elsewhere.
+pub fn host_name() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
 fn times(times: &Times) -> control::Times {
@@ -401,6 +408,7 @@ fn port(port: PortStatus) -> control::Port {
         foreign_program: port.foreign.map_or(0, |program| program.id),
         foreign_is_generic: port.foreign.is_some_and(|program| program.is_generic),
         drops_answers: port.drops_answers,
+        link_speed: port.link_speed.unwrap_or_default(),
         received_bytes: port.received_bytes,
         sent_bytes: port.sent_bytes,
     }

@@ -116,6 +116,11 @@ impl ServerTls {
         Ok(Self { source, client_ca, loaded })
     }
 
+    /// Whether those who connect need a certificate.
+    pub fn asks_for_certificates(&self) -> bool {
+        self.client_ca.is_some()
+    }
+
     /// Of the certificate that is used.
     pub fn fingerprint(&self) -> Fingerprint {
         self.loaded.lock().unwrap_or_else(PoisonError::into_inner).fingerprint

@@ -6,15 +6,22 @@ use std::time::Duration;
 
 use serde::Serialize;
 use switchml_control::{
-    Copies, JobState, JobStatus, ListJobsReply, MemberStatus, Port, Refusal, StatusReply, Times,
+    Copies, JobState, JobStatus, ListJobsReply, MemberStatus, Port, Refusal, Security, StatusReply,
+    Throughput, Times,
 };
 use switchml_protocol::times;
 
 /// An aggregator.
 #[derive(Debug, PartialEq, Serialize)]
 pub struct View {
+    /// Name of its host.
+    pub host: String,
+    /// Since its daemon was started.
+    pub uptime_seconds: f64,
     /// Of its program.
     pub version: String,
+    /// What it asks of those who connect.
+    pub security: SecurityView,
     /// `xdp`, `software`, `tofino` or `bmv2`.
     pub data_plane: String,
     /// One line on how packets reach it.
@@ -35,6 +42,17 @@ pub struct View {
     pub round_times: Option<TimesView>,
     /// How long ranks' contributions took to their results, as they report it; of a root.
     pub round_trips: Option<TimesView>,
+}
+
+/// What an aggregator asks of those who connect.
+#[derive(Debug, PartialEq, Serialize)]
+pub struct SecurityView {
+    /// Connections are by TLS.
+    pub tls: bool,
+    /// Who connects has a certificate.
+    pub client_certificates: bool,
+    /// Ranks join with job tokens.
+    pub tokens: bool,
 }
 
 /// Times by length.
@@ -84,6 +102,8 @@ pub struct PortView {
     pub hook: String,
     /// What keeps frames from the aggregator, or its answers from their ranks.
     pub faults: Vec<String>,
+    /// Of its link, in bits per second; none where there is none, or the driver does not tell.
+    pub link_speed: Option<u64>,
     /// Bytes of the frames that it has received.
     pub received_bytes: u64,
     /// And sent.
@@ -99,6 +119,12 @@ pub struct JobView {
     pub number: Option<u32>,
     /// `waiting`, `assigned`, `started` or `aborted`.
     pub state: &'static str,
+    /// Why it was aborted, if so.
+    pub reason: Option<String>,
+    /// Since the first of its ranks that are here came, or came back to a restarted daemon.
+    pub age_seconds: f64,
+    /// What it gets done; none if it does not run, or the data plane does not show it.
+    pub throughput: Option<ThroughputView>,
     /// How many ranks it has, or will have.
     pub world_size: u32,
     /// Of all its data threads together.
@@ -114,6 +140,17 @@ pub struct JobView {
     pub waiting_seconds: Option<f64>,
     /// The ranks that have joined.
     pub members: Vec<MemberView>,
+}
+
+/// What a job gets done: the lanes of results that each of its ranks gets.
+#[derive(Debug, PartialEq, Serialize)]
+pub struct ThroughputView {
+    /// Since the job was started.
+    pub bytes: u64,
+    /// Length of a period.
+    pub period_seconds: f64,
+    /// In each of the last periods, the oldest first.
+    pub bytes_per_second: Vec<u64>,
 }
 
 /// A rank.
@@ -178,7 +215,10 @@ impl View {
         let refusals =
             refusals.map(|Refusal { reason, help, times }| RefusalCount { reason, help, times });
         Self {
+            host: status.host,
+            uptime_seconds: seconds(status.uptime_ms),
             version: status.version,
+            security: SecurityView::new(status.security.unwrap_or_default()),
             data_plane: status.data_plane,
             attachment: status.attachment,
             role,
@@ -200,6 +240,12 @@ impl View {
     }
 }
 
+impl SecurityView {
+    fn new(Security { tls, client_certificates, tokens }: Security) -> Self {
+        Self { tls, client_certificates, tokens }
+    }
+}
+
 impl TimesView {
     fn new(Times { counts, sum }: Times) -> Self {
         let bound = |index| Some(times::bound_seconds(index)).filter(|bound| bound.is_finite());
@@ -215,6 +261,7 @@ impl PortView {
             faults: faults(&port),
             name: port.name,
             hook: port.hook,
+            link_speed: Some(port.link_speed).filter(|speed| *speed > 0),
             received_bytes: port.received_bytes,
             sent_bytes: port.sent_bytes,
         }
@@ -266,12 +313,15 @@ impl JobView {
                 JobState::Started => "started",
                 JobState::Aborted => "aborted",
             },
+            reason: Some(job.reason.clone()).filter(|reason| !reason.is_empty()),
+            age_seconds: longest(|member| member.here_ms).map_or(0.0, seconds),
+            throughput: job.throughput.clone().map(ThroughputView::new),
             world_size: job.world_size,
             slots: job.slots,
             lanes: job.lanes,
             waits_for,
             waits_for_them,
-            waiting_seconds: waited.map(|time| Duration::from_millis(time).as_secs_f64()),
+            waiting_seconds: waited.map(seconds),
             members,
         }
     }
@@ -323,6 +373,16 @@ impl JobView {
     }
 }
 
+impl ThroughputView {
+    fn new(Throughput { bytes, period_ms, bytes_per_second }: Throughput) -> Self {
+        Self { bytes, period_seconds: seconds(period_ms), bytes_per_second }
+    }
+}
+
+fn seconds(milliseconds: u64) -> f64 {
+    Duration::from_millis(milliseconds).as_secs_f64()
+}
+
 const TO_JOIN: &str = "to join";
 const TO_BE_READY: &str = "to be ready";
 const TO_COME_BACK: &str = "to come back";
@@ -363,7 +423,7 @@ impl MemberView {
             left: member.left,
             here: is_here(member),
             results: way(member),
-            waited_for_seconds: Duration::from_millis(member.lacked_total_ms).as_secs_f64(),
+            waited_for_seconds: seconds(member.lacked_total_ms),
         }
     }
 

@@ -11,7 +11,7 @@ use switchml_protocol::times::Times;
 pub use crate::job_spec::JobSpec;
 use crate::jobs;
 pub use crate::limits::{Fanout, Limits};
-use crate::oldest_round::Unfinished;
+use crate::oldest_round::Progress;
 
 /// Whom a data plane tells of notable packets. It returns at once, even if it drops the event: they
 /// are for people, the counters count.
@@ -125,13 +125,12 @@ pub trait DataPlane: ServesJobs + Send + Sync {
         Ok(None)
     }
 
-    /// The oldest round of an open job's shard that lacks contributions, if there is one and this
-    /// data plane shows it. Reads some 20 slots.
+    /// How far an open job's shard is, if this data plane shows it. Reads some 20 slots.
     ///
     /// # Errors
     ///
     /// When the kernel refuses.
-    fn oldest_unfinished(&self, _shard: u16) -> Result<Option<Unfinished>, Error> {
+    fn progress(&self, _shard: u16) -> Result<Option<Progress>, Error> {
         Ok(None)
     }
 
@@ -188,6 +187,8 @@ pub struct PortStatus {
     pub foreign: Option<ForeignProgram>,
     /// It drops without a word what native XDP sends there.
     pub drops_answers: bool,
+    /// Its link's speed in bits per second, where there is a link and the driver tells.
+    pub link_speed: Option<u64>,
     /// Bytes of the frames that it has received.
     pub received_bytes: u64,
     /// And sent.

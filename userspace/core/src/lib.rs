@@ -10,8 +10,9 @@
 //! | [`version`] | who joins must speak this build's version of the protocol |
 //! | [`rate`] | how often something may happen in a minute |
 //! | [`slots`] | how many slots a job gets |
-//! | [`oldest_round`] | the ranks that a shard's oldest unfinished round lacks |
+//! | [`oldest_round`] | how far a shard is, and the ranks that its oldest unfinished round lacks |
 //! | [`stragglers`] | for whom running jobs wait, and how long they have |
+//! | [`throughput`] | how many bytes of results running jobs get, and how fast |
 //! | [`memory_tables`] | the tables of a data plane, in this process's memory |
 //! | [`memory_cells`] | the same of a combiner's |
 
@@ -29,4 +30,5 @@ pub mod proxy;
 pub mod rate;
 pub mod slots;
 pub mod stragglers;
+pub mod throughput;
 pub mod version;

@@ -18,7 +18,7 @@ use switchml_protocol::{MAX_RANKS, RANKS_PER_GROUP, U16, U32};
 use zerocopy::FromBytes;
 
 use crate::job_spec::JobSpec;
-use crate::oldest_round::{Unfinished, newest, oldest_unfinished};
+use crate::oldest_round::{Progress, newest, progress};
 
 /// What the XDP program has in its maps.
 pub struct MemoryTables {
@@ -131,15 +131,15 @@ impl MemoryTables {
         self.read(number).map(|entry| (entry.job, entry.places.clone()))
     }
 
-    /// The oldest round of a shard that lacks contributions.
-    pub fn oldest_unfinished(&self, number: u16) -> Option<Unfinished> {
+    /// How far an open shard is.
+    pub fn progress(&self, number: u16) -> Option<Progress> {
         let job = self.job(number).filter(|job| job.state == OPEN)?;
         let look = |slot: u32| {
             let slot = self.lock_slot(job.first_slot + slot);
             Ok::<_, Infallible>(slot.and_then(|slot| newest(&job, &slot)))
         };
-        let Ok(found) = oldest_unfinished(job.slots, look);
-        found
+        let Ok(found) = progress(job.slots, look);
+        Some(found)
     }
 
     /// Changes the state of a job, unless it is vacant.

@@ -1,10 +1,26 @@
-//! Whom a shard waits for: the ranks that its oldest unfinished round lacks, found in few looks at
-//! its slots.
+//! How far a shard is, and whom it waits for: the ranks that its oldest unfinished round lacks.
+//! Both are found in few looks at its slots.
 
 use switchml_protocol::job::JobEntry;
 use switchml_protocol::ranks::{Ranks, Words};
 use switchml_protocol::slot::{SetHead, Slot};
 use switchml_protocol::{MAX_RANKS, RANKS_PER_GROUP};
+
+/// How far a shard is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// How many chunks have begun since the start of the epoch.
+    pub begun: u64,
+    /// The oldest of them that is not complete, if there is one.
+    pub unfinished: Option<Unfinished>,
+}
+
+impl Progress {
+    /// How many chunks are complete: all that are older than the oldest which is not.
+    pub fn complete(&self) -> u64 {
+        self.unfinished.as_ref().map_or(self.begun, |unfinished| unfinished.chunk)
+    }
+}
 
 /// A round that lacks contributions, older than all others of its shard that do.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,8 +62,7 @@ fn lacking(job: &JobEntry, seen: &Words) -> Ranks {
     (0..job.ranks.min(MAX_RANKS as u32) as u16).filter(|rank| is_in(*rank) & 1 == 0).collect()
 }
 
-/// The oldest round that lacks contributions of a shard with so many slots, which `look` reads one
-/// at a time.
+/// How far a shard with so many slots is, which `look` reads one at a time.
 ///
 /// Chunks start and complete in their order, so two binary searches do: for the newest chunk, then
 /// for the oldest that is not complete. Where packets overtook each other they may find a later
@@ -56,14 +71,14 @@ fn lacking(job: &JobEntry, seen: &Words) -> Ranks {
 /// # Errors
 ///
 /// Those of `look`.
-pub fn oldest_unfinished<E>(
+pub fn progress<E>(
     slots: u32,
     mut look: impl FnMut(u32) -> Result<Option<Newest>, E>,
-) -> Result<Option<Unfinished>, E> {
+) -> Result<Progress, E> {
     if slots == 0 {
-        return Ok(None);
+        return Ok(Progress::default());
     }
-    let Some(Newest { round, .. }) = look(0)? else { return Ok(None) };
+    let Some(Newest { round, .. }) = look(0)? else { return Ok(Progress::default()) };
     // Of the slots, the first so many are as far as slot 0.
     let (mut begun, mut end) = (1, slots);
     while begun < end {
@@ -76,18 +91,18 @@ pub fn oldest_unfinished<E>(
     let slots = u64::from(slots);
     let next = u64::from(round) * slots + u64::from(begun);
     let (mut oldest, mut end) = (next.saturating_sub(slots), next);
-    let mut found = None;
+    let mut unfinished = None;
     while oldest < end {
         let chunk = oldest + (end - oldest) / 2;
         match look((chunk % slots) as u32)? {
             Some(Newest { lacks, .. }) if !lacks.is_empty() => {
-                found = Some(Unfinished { chunk, lacks });
+                unfinished = Some(Unfinished { chunk, lacks });
                 end = chunk;
             }
             _ => oldest = chunk + 1,
         }
     }
-    Ok(found)
+    Ok(Progress { begun: next, unfinished })
 }
 
 #[cfg(test)]
@@ -120,13 +135,13 @@ mod tests {
             let open = open.min(next).min(u64::from(slots));
             let complete = next - open;
             let mut looks = 0;
-            let found = oldest_unfinished(slots, |slot| {
+            let found = progress(slots, |slot| {
                 looks += 1;
                 Ok::<_, Infallible>(shown(slot, slots, complete, next))
             });
             let lacks = if open == 1 { Ranks::from([1, 3]) } else { Ranks::from([3]) };
-            let expected = (open > 0).then_some(Unfinished { chunk: complete, lacks });
-            prop_assert_eq!(found, Ok(expected));
+            let unfinished = (open > 0).then_some(Unfinished { chunk: complete, lacks });
+            prop_assert_eq!(found, Ok(Progress { begun: next, unfinished }));
             prop_assert!(looks <= 1 + 2 * (bits + 1), "{} looks", looks);
         }
     }

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use switchml_control::JobStatus;
+use switchml_userspace_core::oldest_round::Progress;
+use switchml_userspace_core::throughput;
 use tokio::time::{MissedTickBehavior, interval};
 use tracing::debug;
 
@@ -19,7 +21,7 @@ const SLOTS_INTERVAL: Duration = Duration::from_millis(250);
 impl Service {
     /// For as long as it is polled.
     pub(super) async fn watch(&self) {
-        tokio::join!(self.watch_ports(), self.watch_slots());
+        tokio::join!(self.watch_ports(), self.watch_slots(), self.watch_throughput());
     }
 
     /// Ends jobs whose ranks cannot be reached any more.
@@ -42,25 +44,57 @@ impl Service {
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
-            let running: Vec<_> = self.lock().control_plane.table().running().collect();
+            let running: Vec<_> = {
+                let state = self.lock();
+                let jobs = state.control_plane.table().running();
+                jobs.map(|job| (job.number, job.epoch)).collect()
+            };
             let looks = running.into_iter().map(|(number, epoch)| {
-                let found = self.data_plane.oldest_unfinished(number);
-                let found = found.inspect_err(|error| debug!("job {number}: {error}"));
-                (number, epoch, found.ok().flatten())
+                let progress = self.progress(number);
+                (number, epoch, progress.and_then(|progress| progress.unfinished))
             });
             let looks: Vec<_> = looks.collect();
             self.lock().stragglers.look(Instant::now(), looks);
         }
     }
 
+    /// Finds out what running jobs get done.
+    async fn watch_throughput(&self) {
+        let mut ticks = interval(throughput::PERIOD);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            let running: Vec<_> = {
+                let state = self.lock();
+                let jobs = state.control_plane.table().running();
+                jobs.map(|job| (job.number, job.epoch, job.lanes(), job.shards.clone())).collect()
+            };
+            let looks = running.into_iter().map(|(number, epoch, lanes, shards)| {
+                let chunks = shards.iter().map(|shard| Some(self.progress(*shard)?.complete()));
+                let chunks: Option<u64> = chunks.sum();
+                let chunk_len = u64::from(lanes) * size_of::<u32>() as u64;
+                (number, epoch, chunks.map(|chunks| chunks * chunk_len))
+            });
+            let looks: Vec<_> = looks.collect();
+            self.lock().throughputs.look(Instant::now(), looks);
+        }
+    }
+
+    fn progress(&self, shard: u16) -> Option<Progress> {
+        let found = self.data_plane.progress(shard);
+        found.inspect_err(|error| debug!("job {shard}: {error}")).ok().flatten()
+    }
+
     /// All jobs as operators see them.
     pub(super) fn jobs(&self) -> Vec<JobStatus> {
-        let State { control_plane, stragglers, .. } = &*self.lock();
-        let running: BTreeMap<_, _> = control_plane.table().running().collect();
+        let State { control_plane, stragglers, throughputs, .. } = &*self.lock();
+        let running = control_plane.table().running();
+        let running: BTreeMap<_, _> = running.map(|job| (job.number, job.epoch)).collect();
         let mut jobs = control_plane.jobs(Sender::age);
         for job in jobs.iter_mut().filter(|job| !job.shards.is_empty()) {
             let Ok(number) = u16::try_from(job.job) else { continue };
             let Some(&epoch) = running.get(&number) else { continue };
+            job.throughput = throughputs.of(number, epoch);
             for wait in stragglers.of(number, epoch) {
                 // All ranks of a running job have joined.
                 if let Some(member) = job.members.get_mut(usize::from(wait.rank)) {

@@ -57,12 +57,12 @@ impl Screen {
     }
 
     fn head(&self) -> Vec<Line<'_>> {
-        let View { version, data_plane, attachment, .. } = &self.view;
+        let View { host, version, data_plane, attachment, .. } = &self.view;
         let role = match &self.view.role {
             Role::Root { slots, slots_free } => format!("{slots_free} of {slots} slots free"),
             Role::Combiner { parent, cells } => format!("combiner below {parent}, {cells} cells"),
         };
-        let about = format!("{version}, {data_plane}: {attachment}; {role}");
+        let about = format!("{host}, {version}, {data_plane}: {attachment}; {role}");
         let trouble = match (&self.trouble, &self.view.jobs_unknown) {
             (Some(why), _) => format!("No answer from the aggregator: {why}"),
             (None, Some(why)) => format!("Jobs are unknown: {why}"),
@@ -146,7 +146,7 @@ fn job(job: &JobView) -> [Cell; 5] {
         plain(&job.name),
         if job.state == "aborted" { wrong(job.state) } else { plain(job.state) },
         plain(format!("{} of {}", job.here(), job.world_size)),
-        wrong(job.wait().unwrap_or_default()),
+        wrong(job.reason.clone().or_else(|| job.wait()).unwrap_or_default()),
     ]
 }
 
@@ -231,6 +231,7 @@ mod tests {
             times: count,
         };
         let status = StatusReply {
+            host: "switch".to_owned(),
             version: "0.1.0".to_owned(),
             data_plane: "xdp".to_owned(),
             attachment: "eth1".to_owned(),
@@ -271,7 +272,8 @@ mod tests {
         let begin = Instant::now();
         let mut screen = Screen::new(view(1000), begin);
         let text = shown(&mut screen, 30).join("\n");
-        assert!(text.starts_with("0.1.0, xdp: eth1; 512 of 1024 slots free\n"), "{text}");
+        let head = "switch, 0.1.0, xdp: eth1; 512 of 1024 slots free\n";
+        assert!(text.starts_with(head), "{text}");
         screen.update(view(3000), begin + Duration::from_secs(2));
         let lines = shown(&mut screen, 30);
         for expected in [

@@ -8,12 +8,13 @@
 //! | [`crowds`] | many strangers at once: what they cost, and that ranks join meanwhile |
 //! | [`files`] | a daemon that may open no more files |
 //! | [`missing_capabilities`] | ranks over a data plane without checks of maxima |
+//! | [`page`] | the status page, before a browser |
 //! | [`service`] | the control plane over gRPC: who hears what, and every refusal |
 //! | [`software`] | the software data plane, packet by packet |
 //! | `tofino` | the daemon over BFRT, if it has P4 data planes |
 //! | [`top`] | `top` in a terminal |
 //! | [`traces`] | traces, as a collector gets them |
-//! | [`web`] | page and metrics, before a browser and Prometheus |
+//! | [`web`] | status and metrics over HTTP, and before Prometheus |
 //! | [`xdp`] | the daemon on XDP, in a rack; on other kernels by `cargo xtask matrix`, too |
 
 mod common;
@@ -23,6 +24,7 @@ mod combiner;
 mod crowds;
 mod files;
 mod missing_capabilities;
+mod page;
 mod service;
 mod software;
 #[cfg(feature = "p4")]

@@ -96,7 +96,7 @@ async fn a_running_job_waits_for_nobody_and_its_packets_count() {
 }
 
 /// Asks until a job is seen to wait for ranks, and returns it.
-async fn waiting_job(daemon: &Daemon) -> Value {
+pub async fn waiting_job(daemon: &Daemon) -> Value {
     let begin = Instant::now();
     loop {
         let job = status(daemon).await["jobs"][0].take();
@@ -109,7 +109,9 @@ async fn waiting_job(daemon: &Daemon) -> Value {
 }
 
 /// Chunk 0 is complete, of chunk 1 rank 3's contribution is missing, and of chunk 2 rank 2's, too.
-async fn job_that_lacks_rank_3(daemon: &Daemon) -> Vec<(crate::common::Rank, crate::common::Path)> {
+pub async fn job_that_lacks_rank_3(
+    daemon: &Daemon,
+) -> Vec<(crate::common::Rank, crate::common::Path)> {
     let members = daemon.start_job("train", 4).await;
     for (slot, ranks) in [(0, 4), (1, 3), (2, 2)] {
         for (_, path) in &members[..ranks] {
@@ -159,6 +161,69 @@ async fn it_shows_which_rank_of_a_running_job_does_not_contribute() {
     let job = status(&daemon).await["jobs"][0].take();
     assert_eq!((&job["waits_for_them"], &job["waiting_seconds"]), (&Value::Null, &Value::Null));
     drop(members);
+    daemon.stop().await;
+}
+
+/// Asks until the first job is so, and returns it.
+async fn job_that(daemon: &Daemon, is: impl Fn(&Value) -> bool) -> Value {
+    let begin = Instant::now();
+    loop {
+        let job = status(daemon).await["jobs"][0].take();
+        if is(&job) {
+            return job;
+        }
+        assert!(begin.elapsed() < PATIENCE, "{job}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn it_shows_what_a_running_job_gets_done() {
+    let daemon = Daemon::start(1024).await;
+    let members = daemon.start_job("train", 2).await;
+    for slot in 0..5 {
+        members.iter().for_each(|(_, path)| path.contribute(slot, 0, &[1; 352]));
+    }
+    // Of chunk 5 there is no result.
+    members[0].1.contribute(5, 0, &[1; 352]);
+    // Five results of 352 lanes of 4 bytes each.
+    let done = |job: &Value| job["throughput"]["bytes"] == 5 * 352 * 4;
+    job_that(&daemon, done).await;
+    // A period later it is no more.
+    let rates = |job: &Value| job["throughput"]["bytes_per_second"].as_array().map_or(0, Vec::len);
+    let before = rates(&status(&daemon).await["jobs"][0]);
+    let job = job_that(&daemon, |job| rates(job) > before).await;
+    assert!(done(&job), "{job}");
+    assert_eq!(job["throughput"]["period_seconds"], 2.0);
+    assert!(job["age_seconds"].as_f64().expect("an age") >= 2.0, "{job}");
+    drop(members);
+    daemon.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn it_shows_why_a_job_was_aborted() {
+    let daemon = Daemon::start(1024).await;
+    let mut members = daemon.start_job("train", 2).await;
+    let reason = |job: &Value| job["reason"].as_str().map(str::to_owned);
+    assert_eq!(reason(&status(&daemon).await["jobs"][0]), None);
+    members.truncate(1);
+    let job = job_that(&daemon, |job| job["state"] == "aborted").await;
+    assert!(reason(&job).is_some_and(|reason| reason.starts_with("rank 1")), "{job}");
+    drop(members);
+    daemon.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn it_shows_who_it_is_and_what_it_asks_for() {
+    let daemon = Daemon::start(1024).await;
+    let first = status(&daemon).await;
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").expect("a name");
+    assert_eq!(first["host"], host.trim());
+    let open = serde_json::json!({"tls": false, "client_certificates": false, "tokens": false});
+    assert_eq!(first["security"], open);
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    let uptime = |status: &Value| status["uptime_seconds"].as_f64().expect("a time");
+    assert!(uptime(&status(&daemon).await) >= uptime(&first) + 0.05);
     daemon.stop().await;
 }
 
@@ -391,56 +456,5 @@ async fn prometheus_scrapes_it() {
     assert_eq!(prometheus.value("switchml_job_ranks").await, "7");
     assert_eq!(prometheus.value("switchml_packets_total%7Boutcome=%22hello%22%7D").await, "0");
     drop(rank);
-    daemon.stop().await;
-}
-
-/// A headless Chromium, as Debian calls it.
-const BROWSER: &str = "chromium-headless-shell";
-
-/// What a browser shows two seconds after it was given the page's address; `None` if there is no
-/// browser.
-async fn seen_within_2_s(test: &str, daemon: &Daemon) -> Option<String> {
-    if Command::new(BROWSER).arg("--version").output().is_err() {
-        switchml_rack::skip(test, &format!("there is no {BROWSER}"));
-        return None;
-    }
-    let url = format!("http://{}/", daemon.control);
-    let output = tokio::task::spawn_blocking(move || {
-        let options = ["--no-sandbox", "--dump-dom", "--virtual-time-budget=2000"];
-        Command::new(BROWSER).args(options).arg(url).output().expect("it starts")
-    });
-    Some(String::from_utf8(output.await.expect("no panic").stdout).expect("text"))
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_browser_sees_within_2_s_for_whom_a_job_waits() {
-    const NAME: &str = "a_browser_sees_within_2_s_for_whom_a_job_waits";
-    let daemon = Daemon::start(1024).await;
-    let mut ranks = Vec::new();
-    for rank in [0, 1, 2] {
-        ranks.push(daemon.join("<b>train</b>", rank, 4).await);
-    }
-    let Some(page) = seen_within_2_s(NAME, &daemon).await else { return };
-    assert!(page.contains("waits for rank 3 to join, for "), "{page}");
-    assert!(page.contains("<td>&lt;b&gt;train&lt;/b&gt;</td>"), "names are text: {page}");
-    drop(ranks);
-    daemon.stop().await;
-}
-
-/// The browser's two seconds begin once the daemon knows, which takes it three looks at most.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_browser_sees_within_2_s_which_rank_does_not_contribute() {
-    const NAME: &str = "a_browser_sees_within_2_s_which_rank_does_not_contribute";
-    let daemon = Daemon::start(1024).await;
-    let members = job_that_lacks_rank_3(&daemon).await;
-    waiting_job(&daemon).await;
-    // A stranger is refused, and told apart from no other reason.
-    let leave = LeaveRequest { job: 0, control_secret: 1, ..LeaveRequest::default() };
-    daemon.client().await.leave(leave).await.expect_err("no member's");
-    let Some(page) = seen_within_2_s(NAME, &daemon).await else { return };
-    assert!(page.contains("waits for rank 3 to contribute, for "), "{page}");
-    assert!(page.contains("<td>no_member</td><td class=\"number\">1</td>"), "{page}");
-    assert!(!page.contains("<td>no_token</td>"), "{page}");
-    drop(members);
     daemon.stop().await;
 }

@@ -326,6 +326,7 @@ fn browsers_and_prometheus_by_https() {
         ("/", "<!doctype html>"),
         ("/healthz", "ok\n"),
         ("/metrics", "switchml_refusals_total{reason=\"no_tls\"} 0"),
+        ("/status.json", "{\"tls\":true,\"client_certificates\":false,\"tokens\":false}"),
     ] {
         let answer = get(path);
         assert!(answer.starts_with("HTTP/1.1 200 ") && answer.contains(text), "{path}: {answer}");

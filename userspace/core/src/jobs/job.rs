@@ -174,6 +174,14 @@ impl Job {
         self.members.len()
     }
 
+    /// Lanes of a full chunk while it runs; otherwise 0.
+    pub fn lanes(&self) -> u16 {
+        match self.state {
+            State::Started { lanes } => lanes,
+            State::Waiting | State::Assigned | State::Aborted { .. } => 0,
+        }
+    }
+
     /// Whether the job takes no more ranks: one of its own is gone.
     pub(super) fn is_ending(&self) -> bool {
         matches!(self.state, State::Aborted { .. })
@@ -344,11 +352,11 @@ impl Job {
         fanout: Fanout,
         age: impl Fn(StreamId) -> Duration,
     ) -> control::JobStatus {
-        let (state, lanes) = match self.state {
-            State::Waiting => (control::JobState::Waiting, 0),
-            State::Assigned => (control::JobState::Assigned, 0),
-            State::Started { lanes } => (control::JobState::Started, lanes),
-            State::Aborted { .. } => (control::JobState::Aborted, 0),
+        let (state, reason) = match &self.state {
+            State::Waiting => (control::JobState::Waiting, ""),
+            State::Assigned => (control::JobState::Assigned, ""),
+            State::Started { .. } => (control::JobState::Started, ""),
+            State::Aborted { reason, .. } => (control::JobState::Aborted, reason.as_str()),
         };
         let members = self.joined().map(|(rank, member)| control::MemberStatus {
             rank,
@@ -368,9 +376,11 @@ impl Job {
             world_size: self.world_size() as u32,
             state: state.into(),
             slots: self.slots_per_shard * self.shards.len() as u32,
-            lanes: lanes.into(),
+            lanes: self.lanes().into(),
             members: members.collect(),
             shards: self.shards.iter().copied().map(u32::from).collect(),
+            reason: reason.to_owned(),
+            throughput: None,
         }
     }
 }

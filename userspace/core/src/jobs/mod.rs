@@ -232,10 +232,9 @@ impl JobTable {
         self.waiting.contains_key(name)
     }
 
-    /// Numbers and epochs of the jobs that have started and go on.
-    pub fn running(&self) -> impl Iterator<Item = (u16, u32)> {
-        let started = |job: &&Job| matches!(job.state, job::State::Started { .. });
-        self.jobs.values().filter(started).map(|job| (job.number, job.epoch))
+    /// The jobs that have started and go on.
+    pub fn running(&self) -> impl Iterator<Item = &Job> {
+        self.jobs.values().filter(|job| matches!(job.state, job::State::Started { .. }))
     }
 
     /// The shards of a member's job, in order.

@@ -26,7 +26,7 @@ use switchml_userspace_core::data_plane::{
     DataPlane, Error, EventSink, Fanout, JobSpec, Limits, ServesJobs,
 };
 use switchml_userspace_core::memory_tables::{MemoryTables, answer};
-use switchml_userspace_core::oldest_round::Unfinished;
+use switchml_userspace_core::oldest_round::Progress;
 use zerocopy::FromBytes;
 
 use self::times::RoundTimes;
@@ -153,8 +153,8 @@ impl DataPlane for Software {
         Ok(Some(self.shared.times.read()))
     }
 
-    fn oldest_unfinished(&self, shard: u16) -> Result<Option<Unfinished>, Error> {
-        Ok(self.shared.tables.oldest_unfinished(shard))
+    fn progress(&self, shard: u16) -> Result<Option<Progress>, Error> {
+        Ok(self.shared.tables.progress(shard))
     }
 }
 

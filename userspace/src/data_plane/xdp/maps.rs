@@ -25,7 +25,7 @@ use switchml_protocol::patience;
 use switchml_protocol::relay::Uplink;
 use switchml_protocol::times::{BUCKETS, Times};
 use switchml_protocol::{MAX_RANKS, U16};
-use switchml_userspace_core::oldest_round::{Unfinished, newest, oldest_unfinished};
+use switchml_userspace_core::oldest_round::{Progress, newest, progress};
 use zerocopy::transmute;
 
 use super::local::{Local, Mac};
@@ -190,11 +190,11 @@ impl Maps {
         Ok(())
     }
 
-    /// The oldest round of an open shard that lacks contributions.
+    /// How far an open shard is.
     ///
     /// Slots are read while the program may write to them: what is found may be wrong for once, and
     /// is not if the next look finds the same.
-    pub fn oldest_unfinished(&self, shard: u16) -> Result<Option<Unfinished>, MapError> {
+    pub fn progress(&self, shard: u16) -> Result<Option<Progress>, MapError> {
         let job = self.job(shard)?;
         let opened;
         let slots = match self.made.get(&shard) {
@@ -209,10 +209,11 @@ impl Maps {
                 Err(_) => return Ok(None),
             },
         };
-        oldest_unfinished(job.slots, |index| {
+        let found = progress(job.slots, |index| {
             let slot: LockedSlot = transmute!(slots.get(&index, 0)?);
             Ok(newest(&job, &slot.slot))
-        })
+        });
+        found.map(Some)
     }
 
     /// Has the job's RESULTs to all sent there, by interfaces of the calling thread's network

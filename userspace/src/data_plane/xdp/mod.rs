@@ -56,7 +56,7 @@ use switchml_userspace_core::data_plane::{
     Way,
 };
 use switchml_userspace_core::jobs;
-use switchml_userspace_core::oldest_round::Unfinished;
+use switchml_userspace_core::oldest_round::Progress;
 use tracing::{error, info, warn};
 use zerocopy::FromBytes;
 
@@ -399,8 +399,8 @@ impl DataPlane for XdpDataPlane {
         Ok(if self.config.cells.is_some() { None } else { Some(self.maps().times().map_err(why)?) })
     }
 
-    fn oldest_unfinished(&self, shard: u16) -> Result<Option<Unfinished>, Error> {
-        self.maps().oldest_unfinished(shard).map_err(refused(shard, "look at the slots of"))
+    fn progress(&self, shard: u16) -> Result<Option<Progress>, Error> {
+        self.maps().progress(shard).map_err(refused(shard, "look at the slots of"))
     }
 
     fn saved(&self) -> Result<Option<Saved>, Error> {

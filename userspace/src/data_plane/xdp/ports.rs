@@ -235,6 +235,7 @@ impl Ports {
                 }),
                 drops_answers: port.hook == Hook::Native
                     && features.is_some_and(|features| !features.delivers()),
+                link_speed: interfaces::link_speed(&port.name),
                 received_bytes: traffic.received,
                 sent_bytes: traffic.sent,
             }
