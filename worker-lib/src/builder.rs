@@ -141,8 +141,8 @@ impl Builder {
         self
     }
 
-    /// The settings that the environment gives, as torchrun sets it; what is not set there stays as
-    /// it is.
+    /// The settings that the environment gives, as torchrun and Slurm's srun set it; what is not
+    /// set there stays as it is.
     ///
     /// | variable | setting |
     /// | --- | --- |
@@ -153,6 +153,10 @@ impl Builder {
     /// | `SWITCHML_TOKEN_FILE`, or `SWITCHML_TOKEN` | job token |
     /// | `SWITCHML_JOB` | job; `TORCHELASTIC_RUN_ID`, or `MASTER_ADDR:MASTER_PORT`, unless set |
     ///
+    /// Without `RANK` and `WORLD_SIZE`, the tasks of a step that `srun` has started are the ranks:
+    /// `SLURM_PROCID` of `SLURM_STEP_NUM_TASKS`. Their job is `slurm-<job>.<step>` unless one of
+    /// the variables above names it. A batch script by itself is no rank.
+    ///
     /// # Errors
     /// [`Error::Setting`] when a variable is not what it must be.
     pub fn env(self) -> Result<Self, Error> {
@@ -161,8 +165,17 @@ impl Builder {
 
     fn variables(mut self, read: impl Fn(&str) -> Result<String, VarError>) -> Result<Self, Error> {
         let text = |name| variable(name, read(name));
-        self.rank = number("RANK", text("RANK")?)?.or(self.rank);
-        self.world_size = number("WORLD_SIZE", text("WORLD_SIZE")?)?.or(self.world_size);
+        let slurm = match (text("RANK")?, text("WORLD_SIZE")?) {
+            (None, None) => slurm_step(text)?,
+            (rank, world_size) => {
+                self.rank = number("RANK", rank)?.or(self.rank);
+                self.world_size = number("WORLD_SIZE", world_size)?.or(self.world_size);
+                None
+            }
+        };
+        if let Some(SlurmStep { rank, world_size, .. }) = &slurm {
+            (self.rank, self.world_size) = (Some(*rank), Some(*world_size));
+        }
         let master = text("MASTER_ADDR")?;
         let meeting = match (&master, text("MASTER_PORT")?) {
             (Some(host), Some(port)) => Some(format!("{host}:{port}")),
@@ -172,7 +185,8 @@ impl Builder {
         self = self.tls(ClientTls::from_variables(text)?);
         let file = text("SWITCHML_TOKEN_FILE")?.map(|file| Token::File(file.into()));
         self.token = file.or(text("SWITCHML_TOKEN")?.map(Token::Text)).or(self.token);
-        if let Some(job) = text("SWITCHML_JOB")?.or(text("TORCHELASTIC_RUN_ID")?).or(meeting) {
+        let own = text("SWITCHML_JOB")?.or(text("TORCHELASTIC_RUN_ID")?).or(meeting);
+        if let Some(job) = own.or(slurm.map(|step| step.job)) {
             self.job = job;
         }
         Ok(self)
@@ -440,6 +454,28 @@ fn variable(name: &'static str, value: Result<String, VarError>) -> Result<Optio
     }
 }
 
+/// What Slurm tells a task that `srun` has started.
+struct SlurmStep {
+    rank: u32,
+    world_size: u32,
+    /// The same for all tasks of the step, and for no others.
+    job: String,
+}
+
+/// The step that this process is a task of, if it is one. Slurm sets the number of a step's tasks
+/// for these alone.
+fn slurm_step(
+    text: impl Fn(&'static str) -> Result<Option<String>, Error>,
+) -> Result<Option<SlurmStep>, Error> {
+    let rank = number("SLURM_PROCID", text("SLURM_PROCID")?)?;
+    let world_size = number("SLURM_STEP_NUM_TASKS", text("SLURM_STEP_NUM_TASKS")?)?;
+    let (Some(rank), Some(world_size)) = (rank, world_size) else { return Ok(None) };
+    let (Some(id), Some(step)) = (text("SLURM_JOB_ID")?, text("SLURM_STEP_ID")?) else {
+        return Ok(None);
+    };
+    Ok(Some(SlurmStep { rank, world_size, job: format!("slurm-{id}.{step}") }))
+}
+
 fn number(name: &'static str, value: Option<String>) -> Result<Option<u32>, Error> {
     let wrong = |given: &str| Error::Setting {
         name,
@@ -502,6 +538,33 @@ mod tests {
             _ => Err(VarError::NotPresent),
         });
         assert_eq!(master.unwrap().aggregator.as_deref(), Some("host"));
+    }
+
+    /// As `srun` sets them for the sixth of eight tasks.
+    const SLURM: [(&str, &str); 5] = [
+        ("SLURM_PROCID", "5"),
+        ("SLURM_NTASKS", "8"),
+        ("SLURM_STEP_NUM_TASKS", "8"),
+        ("SLURM_JOB_ID", "4711"),
+        ("SLURM_STEP_ID", "0"),
+    ];
+
+    #[test]
+    fn variables_of_slurm() {
+        let set = |builder: Builder| (builder.rank, builder.world_size, builder.job);
+        let step = with(&SLURM).unwrap();
+        assert_eq!(set(step), (Some(5), Some(8), "slurm-4711.0".to_owned()));
+        // A batch script, before it calls srun.
+        let batch: Vec<_> =
+            SLURM.into_iter().filter(|(name, _)| !name.starts_with("SLURM_STEP")).collect();
+        assert_eq!(set(with(&batch).unwrap()), (None, None, "default".to_owned()));
+        // torchrun as the only task of each node.
+        let torchrun =
+            [("RANK", "3"), ("WORLD_SIZE", "64"), ("MASTER_ADDR", "a"), ("MASTER_PORT", "1")];
+        let both = with(&[&SLURM[..], &torchrun].concat()).unwrap();
+        assert_eq!(set(both), (Some(3), Some(64), "a:1".to_owned()));
+        let named = with(&[&SLURM[..], &[("SWITCHML_JOB", "mine")]].concat()).unwrap();
+        assert_eq!(set(named), (Some(5), Some(8), "mine".to_owned()));
     }
 
     #[test]

@@ -14,19 +14,20 @@ use super::{Failure, seconds};
 /// Longest wait for the aggregator's answer to a question about itself.
 const STATUS_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A rank's membership. Environment variables as torchrun sets them; flags override them.
+/// A rank's membership. Environment variables as torchrun and srun set them; flags override them.
 #[derive(clap::Args)]
 pub struct Job {
     #[command(flatten)]
     aggregator: Aggregator,
-    /// Name of the job, the same on all ranks [env: SWITCHML_JOB, or MASTER_ADDR:MASTER_PORT]
-    /// [default: default]
+    /// Name of the job, the same on all ranks [env: SWITCHML_JOB, or MASTER_ADDR:MASTER_PORT, or
+    /// Slurm's job and step] [default: default]
     #[arg(long, value_name = "NAME")]
     job: Option<String>,
-    /// This process's rank, 0 to world size - 1 [env: RANK]
+    /// This process's rank, 0 to world size - 1 [env: RANK, or SLURM_PROCID]
     #[arg(long)]
     rank: Option<u32>,
-    /// Number of ranks, 1 to 1024 [env: WORLD_SIZE]
+    /// Number of ranks, 1 to 1024 [env: WORLD_SIZE, or
+    /// SLURM_STEP_NUM_TASKS]
     #[arg(long, value_name = "N")]
     world_size: Option<u32>,
     /// A collective fails after so many seconds without an answer from the aggregator
