@@ -1,5 +1,6 @@
 //! The command line.
 
+mod manual;
 mod quota;
 
 use std::ffi::OsString;
@@ -22,6 +23,7 @@ use switchml_userspace_core::memory_cells::{MAX_CELLS, MIN_CELLS};
 use crate::logging::LogFormat;
 #[cfg(feature = "otlp")]
 use crate::otlp;
+pub use manual::MANUAL;
 
 /// Where a data plane is kept unless something else is said.
 const PIN_DIR: &str = "/sys/fs/bpf/switchml";

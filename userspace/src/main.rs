@@ -59,7 +59,7 @@ fn main() -> ExitCode {
             }
             Some(cli::Command::Detach { pin_dir }) => daemon::detach(&pin_dir),
             Some(cli::Command::Pages { folder }) => {
-                Ok(switchml_cli::pages::write::<cli::Cli>(&folder)?)
+                Ok(switchml_cli::pages::write::<cli::Cli>(&folder, &cli::MANUAL)?)
             }
             #[cfg(feature = "p4")]
             Some(cli::Command::Deploy { tofino_server, tofino_program }) => {

@@ -6,6 +6,7 @@
 mod bench;
 mod doctor;
 mod job;
+mod manual;
 mod seconds;
 mod size;
 
@@ -100,7 +101,7 @@ fn main() -> ExitCode {
     let outcome = match cli.command {
         Command::Bench(bench) => bench.run(),
         Command::Doctor(doctor) => doctor.run(),
-        Command::Pages { folder } => switchml_cli::pages::write::<Cli>(&folder)
+        Command::Pages { folder } => switchml_cli::pages::write::<Cli>(&folder, &manual::MANUAL)
             .map_err(|error| Failure::Usage(format!("{}: {error}", folder.display()))),
     };
     match outcome {

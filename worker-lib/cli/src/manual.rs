@@ -1,0 +1,62 @@
+//! What the manual's page switchml-worker(1) says beside the options.
+
+use switchml_cli::pages::{Manual, Section};
+
+/// Of the program and its commands.
+pub const MANUAL: Manual = Manual {
+    section: "1",
+    sections: &[ENVIRONMENT, EXIT_STATUS, EXAMPLES, SEE_ALSO],
+    of_file: None,
+};
+
+const ENVIRONMENT: Section = (
+    "ENVIRONMENT",
+    &[
+        ("SWITCHML_AGGREGATOR", "The aggregator, as host or host:port; else MASTER_ADDR's host."),
+        (
+            "RANK, WORLD_SIZE",
+            "This rank, and how many there are, as torchrun sets them. Without both, the tasks of \
+             a step of Slurm are the ranks: SLURM_PROCID of SLURM_STEP_NUM_TASKS.",
+        ),
+        (
+            "SWITCHML_JOB",
+            "Name of the job; else TORCHELASTIC_RUN_ID, or MASTER_ADDR:MASTER_PORT, or the job and \
+             step of Slurm.",
+        ),
+        ("SWITCHML_TLS_FINGERPRINT, SWITCHML_TLS_CA", "What the aggregator is known by, for TLS."),
+        ("SWITCHML_TLS_CERT, SWITCHML_TLS_KEY", "What it is shown if it asks for a certificate."),
+        ("SWITCHML_TOKEN_FILE, SWITCHML_TOKEN", "A job token, in a file or itself."),
+    ],
+);
+
+const EXIT_STATUS: Section = (
+    "EXIT STATUS",
+    &[
+        ("0", "All is well."),
+        ("1", "Results were wrong, or a check failed."),
+        ("2", "Arguments are wrong."),
+        ("3", "The aggregator or ranks cannot be reached, or the job refuses this rank."),
+        ("4", "A collective failed."),
+    ],
+);
+
+const EXAMPLES: Section = (
+    "EXAMPLES",
+    &[
+        (
+            "switchml-worker doctor --aggregator 10.0.0.254",
+            "Checks the path step by step; names what is wrong, and the fix.",
+        ),
+        (
+            "switchml-worker bench --aggregator 10.0.0.254 --rank 0 --world-size 4",
+            "Measures, as the first of four ranks. The others give --rank 1, 2 and 3.",
+        ),
+        (
+            "SWITCHML_AGGREGATOR=10.0.0.254 srun --nodes 4 --ntasks 4 switchml-worker bench",
+            "The same in Slurm.",
+        ),
+    ],
+);
+
+const SEE_ALSO: Section =
+    ("SEE ALSO", &[("switchml-aggregator(8)", "The daemon on the host that adds up.")]);
