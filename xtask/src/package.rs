@@ -197,6 +197,8 @@ fn succeed(command: &mut Command) -> Result<()> {
 
 #[cfg(test)]
 mod kubernetes_tests;
+#[cfg(test)]
+mod slurm_tests;
 
 #[cfg(test)]
 mod tests {

@@ -50,12 +50,13 @@ fn manifests_are_valid() {
         let output = validator.arg("--strict").arg(file).output().expect("it starts");
         (output.status.success(), String::from_utf8_lossy(&output.stdout).into_owned())
     };
-    for name in ["aggregator.yaml", "worker.yaml"] {
+    for name in ["base/aggregator.yaml", "worker.yaml"] {
         let (is_valid, told) = validate(&manifest(name));
         assert!(is_valid, "{told}");
         // It would find a name that is none.
         let text = fs::read_to_string(manifest(name)).expect("the manifest");
-        let wrong = env::temp_dir().join(format!("{}-{name}", std::process::id()));
+        let file = name.replace('/', "-");
+        let wrong = env::temp_dir().join(format!("{}-{file}", std::process::id()));
         fs::write(&wrong, text.replace("hostNetwork", "hostNetwrok")).expect("written");
         let (is_valid, told) = validate(&wrong);
         fs::remove_file(&wrong).expect("removed");
@@ -67,7 +68,7 @@ fn manifests_are_valid() {
 fn pods_have_the_capabilities_of_the_service() {
     let Some(tools) = tools("pods_have_the_capabilities_of_the_service") else { return };
     let python = || Command::new(tools.join("python"));
-    let (pod, container) = pod_and_container(python(), "aggregator.yaml", "DaemonSet");
+    let (pod, container) = pod_and_container(python(), "base/aggregator.yaml", "DaemonSet");
     let [bounding] = &settings("CapabilityBoundingSet")[..] else { panic!("one line") };
     let names: Vec<_> = bounding.split(' ').map(|name| name.trim_start_matches("CAP_")).collect();
     let context = &container["securityContext"];
@@ -88,4 +89,62 @@ fn pods_have_the_capabilities_of_the_service() {
     let context = &container["securityContext"];
     assert_eq!(context["capabilities"], serde_json::json!({ "drop": ["ALL"] }));
     assert_eq!(context["runAsNonRoot"], true);
+}
+
+/// What kustomize makes of the example, with secrets of its own; `None` where a tool is missing.
+fn example(test: &str) -> Option<Vec<Value>> {
+    let tools = tools(test)?;
+    if Command::new("kubectl").args(["version", "--client"]).output().is_err() {
+        switchml_rack::skip(test, "there is no kubectl, which has kustomize in it");
+        return None;
+    }
+    let folder = env::temp_dir().join(format!("switchml-kustomize-{}", std::process::id()));
+    let copied = Command::new("cp").arg("-r").arg(manifest("")).arg(&folder).status();
+    assert!(copied.expect("cp starts").success());
+    for name in ["tls.crt", "tls.key", "token.key"] {
+        fs::write(folder.join("example").join(name), name).expect("written");
+    }
+    let built = Command::new("kubectl").arg("kustomize").arg(folder.join("example")).output();
+    let built = built.expect("kubectl starts");
+    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+    let whole = folder.join("whole.yaml");
+    fs::write(&whole, built.stdout).expect("written");
+    let mut python = Command::new(tools.join("python"));
+    let output = python.args(["-c", AS_JSON]).arg(&whole).output().expect("Python starts");
+    fs::remove_dir_all(folder).expect("removed");
+    Some(serde_json::from_slice(&output.stdout).expect("documents"))
+}
+
+#[test]
+fn the_example_has_secrets_and_is_scraped() {
+    let Some(documents) = example("the_example_has_secrets_and_is_scraped") else { return };
+    let of = |kind: &str| {
+        let mut found = documents.iter().filter(|document| document["kind"] == kind);
+        let one = found.next().unwrap_or_else(|| panic!("no {kind}"));
+        assert!(found.next().is_none(), "several of {kind}");
+        one
+    };
+    let (secret, set) = (of("Secret"), &of("DaemonSet")["spec"]["template"]["spec"]);
+    let volumes = set["volumes"].as_array().expect("volumes");
+    let volume = volumes.iter().find(|volume| volume["name"] == "secret").expect("the secret's");
+    assert_eq!(volume["secret"]["secretName"], secret["metadata"]["name"]);
+    let container = &set["containers"][0];
+    let mounts = container["volumeMounts"].as_array().expect("mounts");
+    let mount = mounts.iter().find(|mount| mount["name"] == "secret").expect("the secret's");
+    // Each file that the daemon is told of is one of the secret's.
+    let folder = format!("={}/", mount["mountPath"].as_str().expect("text"));
+    for argument in container["args"].as_array().expect("arguments") {
+        let argument = argument.as_str().expect("text");
+        let (_, file) = argument.split_once(&folder).expect("a file");
+        assert!(secret["data"][file].is_string(), "{file}");
+    }
+    for probe in ["startupProbe", "livenessProbe", "readinessProbe"] {
+        assert_eq!(container[probe]["httpGet"]["scheme"], "HTTPS");
+    }
+    let (service, monitor) = (of("Service"), &of("ServiceMonitor")["spec"]);
+    assert_eq!(monitor["selector"]["matchLabels"], service["metadata"]["labels"]);
+    let endpoint = &monitor["endpoints"][0];
+    assert_eq!(endpoint["port"], service["spec"]["ports"][0]["name"]);
+    assert_eq!(endpoint["tlsConfig"]["ca"]["secret"]["name"], secret["metadata"]["name"]);
+    assert_eq!(endpoint["relabelings"][0]["replacement"], "switchml", "as in deploy/alerts.yml");
 }

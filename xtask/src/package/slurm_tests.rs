@@ -1,0 +1,80 @@
+//! The scripts in `deploy/slurm`, with a folder of this test's in place of the system's.
+
+use std::{env, fs, path::PathBuf, process::Command};
+
+use crate::cargo;
+
+/// A folder with what the scripts read and write: `etc` and `run`.
+struct Node(PathBuf);
+
+impl Node {
+    fn new(test: &str) -> Self {
+        let folder = env::temp_dir().join(format!("switchml-{test}-{}", std::process::id()));
+        for inner in ["etc", "run", "bin"] {
+            fs::create_dir_all(folder.join(inner)).expect("a folder");
+        }
+        Self(folder)
+    }
+
+    fn write(&self, file: &str, text: &str) {
+        fs::write(self.0.join(file), text).expect("written");
+    }
+
+    /// What a script prints for job 7 with these variables besides.
+    fn run(&self, script: &str, variables: &[(&str, &str)]) -> String {
+        let text = fs::read_to_string(cargo::workspace().join("deploy/slurm").join(script));
+        let here = |folder: &str| self.0.join(folder).display().to_string();
+        let text = text.expect("the script").replace("/etc/switchml", &here("etc"));
+        let text = text.replace("/run/switchml", &here("run"));
+        let text = text.replace("PATH=", &format!("PATH={}:", here("bin")));
+        let mut shell = Command::new("sh");
+        shell.env_clear().env("PATH", env::var_os("PATH").unwrap_or_default());
+        shell.env("SLURM_JOB_ID", "7").envs(variables.iter().copied()).args(["-c", &text]);
+        let output = shell.output().expect("sh starts");
+        assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+        String::from_utf8(output.stdout).expect("text")
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+#[test]
+fn tasks_know_the_aggregator_and_their_token() {
+    let node = Node::new("task_prolog");
+    assert_eq!(node.run("task_prolog", &[]), "", "nothing is set up");
+    node.write("etc/worker.env", "# Ours.\nSWITCHML_AGGREGATOR=10.0.0.254\nOTHER=1\n");
+    node.write("run/7.token", "token");
+    let token = format!("export SWITCHML_TOKEN_FILE={}/run/7.token\n", node.0.display());
+    let printed = node.run("task_prolog", &[]);
+    assert_eq!(printed, format!("export SWITCHML_AGGREGATOR=10.0.0.254\n{token}"));
+    // What the user has set stays.
+    let own = [("SWITCHML_AGGREGATOR", "10.0.0.1"), ("SWITCHML_TOKEN", "own")];
+    assert_eq!(node.run("task_prolog", &own), "");
+}
+
+#[test]
+fn a_job_has_a_token_of_its_users_while_it_lasts() {
+    let node = Node::new("prolog");
+    let user = [("SLURM_JOB_USER", "ada"), ("SLURM_JOB_UID", "0")];
+    node.run("prolog", &user);
+    assert!(!node.0.join("run/7.token").exists(), "there is no key");
+    node.write("etc/token.key", "key");
+    node.write("bin/switchml-aggregator", "#!/bin/sh\necho \"$@\"\n");
+    let program = node.0.join("bin/switchml-aggregator");
+    assert!(Command::new("chmod").arg("+x").arg(program).status().expect("chmod").success());
+    let is_root = rustix::process::geteuid().is_root();
+    node.run("prolog", &user);
+    // Whoever is not root cannot give a file away, and makes none.
+    assert_eq!(node.0.join("run/7.token").exists(), is_root);
+    if is_root {
+        let asked = fs::read_to_string(node.0.join("run/7.token")).expect("a token");
+        assert!(asked.ends_with(" --tenant ada --jobs * --expires 7d\n"), "{asked}");
+        assert!(asked.starts_with("token --token-key "), "{asked}");
+    }
+    node.run("epilog", &[]);
+    assert!(!node.0.join("run/7.token").exists());
+}
