@@ -10,7 +10,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{self as unix, UnixListener, UnixStream};
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, Shutdown, recvmsg, sendmsg, shutdown, sockopt,
+    SendAncillaryMessage, SendFlags, Shutdown, recvmsg, sendmsg, shutdown,
 };
 use rustix::process::geteuid;
 
@@ -133,7 +133,25 @@ impl Drop for Host {
 
 /// Whether the other end is this user's.
 fn is_own(stream: &UnixStream) -> io::Result<bool> {
-    Ok(sockopt::socket_peercred(stream)?.uid == geteuid())
+    Ok(peer(stream)?.uid == geteuid().as_raw())
+}
+
+/// Who is at the other end. In another PID namespace it has process id 0, of which rustix would
+/// make one that is never 0.
+fn peer(stream: &UnixStream) -> io::Result<libc::ucred> {
+    let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    let mut len = size_of_val(&peer) as libc::socklen_t;
+    // SAFETY: the kernel writes `len` bytes at most to `peer`, which any bytes are a value of.
+    let outcome = unsafe {
+        libc::getsockopt(
+            stream.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            (&raw mut peer).cast(),
+            &raw mut len,
+        )
+    };
+    if outcome == 0 { Ok(peer) } else { Err(io::Error::last_os_error()) }
 }
 
 fn send(stream: &UnixStream, segment: &Segment) -> io::Result<()> {
